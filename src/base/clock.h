@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT
+/* Monotonic time, deadlines and RFC 3339 wall-clock stamps. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define NS_PER_MS 1000000ull
+#define NS_PER_S  1000000000ull
+
+/** A deadline that never comes. */
+#define DEADLINE_NEVER UINT64_MAX
+
+/** CLOCK_MONOTONIC in nanoseconds. */
+uint64_t clock_now_ns(void);
+
+/** Seconds since @start_ns (a clock_now_ns() value). */
+double clock_since_s(uint64_t start_ns);
+
+/** The deadline @timeout_ms from now. */
+uint64_t deadline_in_ms(uint64_t timeout_ms);
+
+/** Milliseconds left until @deadline_ns as poll(2) takes them: -1 for never, 0 when passed. */
+int deadline_left_ms(uint64_t deadline_ns);
+
+#define CLOCK_STAMP_BYTES sizeof("2026-01-01T00:00:00.000Z")
+
+/** Writes the wall-clock time as RFC 3339 in UTC with milliseconds. */
+void clock_stamp(char ret[static CLOCK_STAMP_BYTES]);

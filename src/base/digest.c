@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT
+/* SHA-256 through libcrypto's EVP interface. */
+#include "base/digest.h"
+#include "base/cleanup.h"
+
+#include <errno.h>
+#include <openssl/evp.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { READ_BYTES = 1 << 20 };
+
+DEFINE_AUTO(EVP_MD_CTX *, EVP_MD_CTX_free)
+
+int digest_buffer(struct digest *ret, const void *buf, size_t len_bytes)
+{
+	struct digest d;
+
+	if (!EVP_Digest(buf, len_bytes, d.bytes, NULL, EVP_sha256(), NULL))
+		return -ENOMEM;
+	*ret = d;
+	return 0;
+}
+
+int digest_file(struct digest *ret, int fd, uint64_t *ret_len_bytes)
+{
+	auto_(EVP_MD_CTX_free) EVP_MD_CTX *ctx = EVP_MD_CTX_new();
+	auto_free uint8_t *buf = malloc(READ_BYTES);
+	struct digest d;
+	uint64_t len = 0;
+
+	if (!ctx || !buf || !EVP_DigestInit_ex(ctx, EVP_sha256(), NULL))
+		return -ENOMEM;
+
+	for (;;) {
+		ssize_t n = pread(fd, buf, READ_BYTES, (off_t)len);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		if (n == 0)
+			break;
+		if (!EVP_DigestUpdate(ctx, buf, (size_t)n))
+			return -ENOMEM;
+		len += (uint64_t)n;
+	}
+	if (!EVP_DigestFinal_ex(ctx, d.bytes, NULL))
+		return -ENOMEM;
+	*ret = d;
+	if (ret_len_bytes)
+		*ret_len_bytes = len;
+	return 0;
+}
+
+void digest_format(char ret[static DIGEST_TEXT_BYTES], const struct digest *d)
+{
+	static const char hex[] = "0123456789abcdef";
+
+	for (int i = 0; i < DIGEST_BYTES; i++) {
+		ret[2 * i] = hex[d->bytes[i] >> 4];
+		ret[2 * i + 1] = hex[d->bytes[i] & 15];
+	}
+	ret[2 * DIGEST_BYTES] = '\0';
+}
+
+static int nibble(char c)
+{
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+int digest_parse(struct digest *ret, const char *text)
+{
+	struct digest d;
+
+	if (strlen(text) != 2 * DIGEST_BYTES)
+		return -EBADMSG;
+	for (int i = 0; i < DIGEST_BYTES; i++) {
+		int high = nibble(text[2 * i]), low = nibble(text[2 * i + 1]);
+
+		if (high < 0 || low < 0)
+			return -EBADMSG;
+		d.bytes[i] = (uint8_t)(high << 4 | low);
+	}
+	*ret = d;
+	return 0;
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+/* SHA-256 of buffers and files, by libcrypto (which uses the CPU's SHA extensions). */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define DIGEST_BYTES      32
+#define DIGEST_TEXT_BYTES (2 * DIGEST_BYTES + 1)
+
+struct digest {
+	uint8_t bytes[DIGEST_BYTES];
+};
+
+/** Digest of a buffer. Returns 0 or -ENOMEM. */
+int digest_buffer(struct digest *ret, const void *buf, size_t len_bytes);
+
+/**
+ * Digest of everything from the start of @fd to its end, by pread(2): the offset does not matter
+ * and does not move. @ret_len_bytes (may be NULL) gets the bytes read. Returns 0 or -errno.
+ */
+int digest_file(struct digest *ret, int fd, uint64_t *ret_len_bytes);
+
+/** Lower-case hexadecimal, NUL-terminated. */
+void digest_format(char ret[static DIGEST_TEXT_BYTES], const struct digest *d);
+
+/** Reads what digest_format() wrote. Returns 0 or -EBADMSG. Pure. */
+int digest_parse(struct digest *ret, const char *text);

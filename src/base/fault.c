@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT
+/* Named fault points, driven by a file that tests write; see fault.h. Costs one load when off. */
+#include "base/fault.h"
+#include "base/cleanup.h"
+#include "base/fd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PEERS_MAX = 8, SPEC_BYTES_MAX = 256 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+	const char *who;
+	pid_t pid;
+} peers[PEERS_MAX];
+
+void fault_register_peer(const char *who, pid_t pid)
+{
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < PEERS_MAX; i++) {
+		if (peers[i].who && strcmp(peers[i].who, who))
+			continue;
+		peers[i].who = who;
+		peers[i].pid = pid;
+		break;
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+static void kill_peer(const char *who)
+{
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < PEERS_MAX && peers[i].who; i++)
+		if (!strcmp(peers[i].who, who) && peers[i].pid > 0)
+			kill(peers[i].pid, SIGKILL);
+	pthread_mutex_unlock(&lock);
+}
+
+static void delay_ms(long ms)
+{
+	struct timespec left = { ms / 1000, (ms % 1000) * 1000000 };
+
+	while (nanosleep(&left, &left) < 0 && errno == EINTR)
+		;
+}
+
+static int act(const char *action, const char *arg)
+{
+	if (!strcmp(action, "error"))
+		return arg ? -abs(atoi(arg)) : -EIO;
+	if (!strcmp(action, "delay"))
+		delay_ms(arg ? atol(arg) : 0);
+	else if (!strcmp(action, "kill") && arg)
+		kill_peer(arg);
+	else if (!strcmp(action, "kill"))
+		kill(getpid(), SIGKILL);
+	return 0;
+}
+
+int fault_point(const char *name)
+{
+	const char *path = secure_getenv("BRUMATE_FAULT_FILE");
+	if (!path)
+		return 0;
+
+	auto_free char *spec = NULL;
+	if (file_read(AT_FDCWD, path, SPEC_BYTES_MAX, &spec, NULL) < 0)
+		return 0;
+
+	char *rest = spec;
+	const char *point = strsep(&rest, " \n");
+	if (strcmp(point, name) || !rest || unlink(path) < 0)
+		return 0;
+
+	const char *action = strsep(&rest, ":\n");
+	const char *arg = rest ? strsep(&rest, "\n") : NULL;
+	return act(action, arg && *arg ? arg : NULL);
+}

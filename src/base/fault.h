@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Named fault points: places where a test can make this process fail, die, stall, or kill a peer.
+ *
+ * Nothing happens unless the environment names a file in BRUMATE_FAULT_FILE when the process starts.
+ * The file holds one line, read anew at each point:
+ *
+ *	POINT ACTION[:ARG]
+ *
+ * with ACTION one of
+ *	error:ERRNO   the point returns -ERRNO (a number)
+ *	kill          SIGKILL to this process
+ *	kill:WHO      SIGKILL to a peer, by the name it was registered under (broker, criu, job)
+ *	delay:MS      the point waits MS milliseconds
+ * The file is removed when its point is hit, so each fault fires once.
+ */
+#pragma once
+
+#include <sys/types.h>
+
+/** Passes the point @name. Returns 0, or the -errno that a test injected. */
+int fault_point(const char *name);
+
+/** Tells fault points where the peer @who is; @pid 0 forgets it. @who: a string literal. */
+void fault_register_peer(const char *who, pid_t pid);

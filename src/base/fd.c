@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT
+/* Full reads and writes, atomic replacement of small files, removal of trees. */
+#include "base/fd.h"
+#include "base/cleanup.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+ssize_t fd_read_full(int fd, void *buf, size_t len_bytes)
+{
+	size_t done = 0;
+
+	while (done < len_bytes) {
+		ssize_t n = read(fd, (char *)buf + done, len_bytes - done);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		if (n == 0)
+			break;
+		done += (size_t)n;
+	}
+	return (ssize_t)done;
+}
+
+int fd_write_full(int fd, const void *buf, size_t len_bytes)
+{
+	const char *p = buf;
+
+	while (len_bytes) {
+		ssize_t n = write(fd, p, len_bytes);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		p += n;
+		len_bytes -= (size_t)n;
+	}
+	return 0;
+}
+
+int file_read(int dir_fd, const char *path, size_t max_bytes, char **ret_text,
+	      size_t *ret_len_bytes)
+{
+	auto_close int fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+	if (fd < 0)
+		return -errno;
+
+	size_t room = 4096, len = 0;
+	auto_free char *text = malloc(room + 1);
+	if (!text)
+		return -ENOMEM;
+
+	for (;;) {
+		ssize_t n = fd_read_full(fd, text + len, room - len);
+		if (n < 0)
+			return (int)n;
+		len += (size_t)n;
+		if (len > max_bytes)
+			return -EFBIG;
+		if (len < room)
+			break;
+		room *= 2;
+		char *bigger = realloc(text, room + 1);
+		if (!bigger)
+			return -ENOMEM;
+		text = bigger;
+	}
+	text[len] = '\0';
+	*ret_text = take_ptr(&text);
+	if (ret_len_bytes)
+		*ret_len_bytes = len;
+	return 0;
+}
+
+int sync_dir(int dir_fd, const char *path)
+{
+	auto_close int fd = openat(dir_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0)
+		return -errno;
+	return fsync(fd) < 0 ? -errno : 0;
+}
+
+static int sync_parent(int dir_fd, const char *path)
+{
+	auto_free char *copy = strdup(path);
+	if (!copy)
+		return -ENOMEM;
+
+	char *slash = strrchr(copy, '/');
+	if (!slash)
+		return sync_dir(dir_fd, ".");
+	if (slash == copy)
+		return sync_dir(dir_fd, "/");
+	*slash = '\0';
+	return sync_dir(dir_fd, copy);
+}
+
+int file_replace(int dir_fd, const char *path, const void *text, size_t len_bytes, mode_t mode)
+{
+	auto_free char *tmp = NULL;
+	if (asprintf(&tmp, "%s.tmp.%d.%d", path, getpid(), gettid()) < 0)
+		return -ENOMEM;
+
+	auto_close int fd = openat(dir_fd, tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
+	if (fd < 0)
+		return -errno;
+
+	int r = fd_write_full(fd, text, len_bytes);
+	if (r == 0 && fsync(fd) < 0)
+		r = -errno;
+	if (r == 0 && renameat(dir_fd, tmp, dir_fd, path) < 0)
+		r = -errno;
+	if (r < 0) {
+		unlinkat(dir_fd, tmp, 0);
+		return r;
+	}
+	return sync_parent(dir_fd, path);
+}
+
+int mkdir_parents(const char *path, mode_t mode)
+{
+	auto_free char *copy = strdup(path);
+	if (!copy)
+		return -ENOMEM;
+
+	for (char *p = copy + 1; *p; p++) {
+		if (*p != '/')
+			continue;
+		*p = '\0';
+		if (mkdir(copy, mode) < 0 && errno != EEXIST)
+			return -errno;
+		*p = '/';
+	}
+	if (mkdir(copy, mode) < 0 && errno != EEXIST)
+		return -errno;
+	return 0;
+}
+
+int remove_tree(int dir_fd, const char *name)
+{
+	if (unlinkat(dir_fd, name, 0) == 0 || errno == ENOENT)
+		return 0;
+	if (errno != EISDIR && errno != EPERM)
+		return -errno;
+
+	auto_close int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	if (fd < 0)
+		return -errno;
+	int dup_fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (dup_fd < 0)
+		return -errno;
+	auto_closedir DIR *dir = fdopendir(dup_fd);
+	if (!dir) {
+		close(dup_fd);
+		return -errno;
+	}
+
+	struct dirent *entry;
+	while ((entry = readdir(dir))) {
+		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
+			continue;
+		int r = remove_tree(fd, entry->d_name);
+		if (r < 0)
+			return r;
+	}
+	return unlinkat(dir_fd, name, AT_REMOVEDIR) < 0 ? -errno : 0;
+}

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT
+/* File descriptors and small files: full reads and writes, atomic replacement, removal of trees. */
+#pragma once
+
+#include <stddef.h>
+#include <sys/types.h>
+
+/** Reads until @len_bytes or end of file. Returns the bytes read, or -errno. */
+ssize_t fd_read_full(int fd, void *buf, size_t len_bytes);
+
+/** Writes all of @buf. Returns 0 or -errno. */
+int fd_write_full(int fd, const void *buf, size_t len_bytes);
+
+/**
+ * Reads a whole small file into a NUL-terminated heap buffer (returns owned in @ret_text).
+ * Refuses more than @max_bytes with -EFBIG. @ret_len_bytes may be NULL.
+ */
+int file_read(int dir_fd, const char *path, size_t max_bytes, char **ret_text,
+	      size_t *ret_len_bytes);
+
+/**
+ * Replaces @path by @text so that a crash leaves the old or the new content: written under another
+ * name beside it with @mode, synced, renamed, directory synced. Returns 0 or -errno.
+ */
+int file_replace(int dir_fd, const char *path, const void *text, size_t len_bytes, mode_t mode);
+
+/** Creates @path and its missing parents with @mode. Existing directories are left as they are. */
+int mkdir_parents(const char *path, mode_t mode);
+
+/** Removes @name beneath @dir_fd and all below it; never follows a link. Missing is success. */
+int remove_tree(int dir_fd, const char *name);
+
+/** fsync(2) of the directory @path (opened for it). */
+int sync_dir(int dir_fd, const char *path);

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The manifest of a checkpoint: what was saved, of what, where and how. Pure encode, decode and
+ * check; docs/image-format.md is the normative description.
+ */
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/cleanup.h"
+#include "base/digest.h"
+#include "base/error.h"
+
+enum {
+	MANIFEST_VERSION = 1,
+	MANIFEST_ID_BYTES = 80,
+	MANIFEST_UUID_BYTES = 48,
+	MANIFEST_NAME_BYTES = 128,
+	MANIFEST_BYTES_MAX = 64 << 20,
+	MANIFEST_FILES_MAX = 1 << 20,
+	MANIFEST_PROCESSES_MAX = 1 << 17,
+	MANIFEST_GPUS_MAX = 64,
+};
+
+struct manifest_gpu {
+	char uuid[MANIFEST_UUID_BYTES];
+	char name[MANIFEST_NAME_BYTES];
+	uint64_t total_bytes; /* of the card */
+	uint64_t used_bytes;  /* by the job, when it was checkpointed */
+};
+
+struct manifest_process {
+	pid_t pid; /* as its own pid namespace numbers it, which is what CRIU restores */
+	pid_t ppid;
+	char comm[64];
+	bool gpu;               /* had GPU state, which the driver saved into its memory */
+	uint64_t gpu_bytes;     /* device memory it held */
+	uint64_t rss_bytes;
+};
+
+struct manifest_file {
+	char *path; /* relative, below the checkpoint's directory; no "..", no leading '/' */
+	uint64_t len_bytes;
+	struct digest digest;
+};
+
+struct manifest_phase {
+	char name[64];
+	double seconds;
+};
+
+/** An fd of the job that leads outside its tree and is given anew at restore: key as CRIU names it. */
+struct manifest_external {
+	char key[256];    /* "pipe:[123]" or "tty[8803:6]" */
+	char become[32];  /* "log", "null" or "tty" */
+};
+
+struct manifest {
+	int version;
+	char id[MANIFEST_ID_BYTES];
+	char created[32];        /* RFC 3339 */
+	char brumate_version[32];
+
+	struct {
+		char id[MANIFEST_ID_BYTES];
+		char name[MANIFEST_NAME_BYTES];
+		uid_t uid;
+		gid_t gid;
+		char **argv; /* NULL-terminated, owned */
+		char *cwd;   /* owned */
+		char *log;   /* absolute path, owned; NULL if the job has none (managed by pid) */
+		char *rootfs; /* "/" today */
+		bool simulated; /* ran on the simulated GPU */
+		bool by_pid;    /* was taken in, not started by brumate */
+	} job;
+
+	struct {
+		char kernel[128];   /* uname -r */
+		char machine[32];   /* x86_64 */
+		char hostname[128];
+		char cpu_model[128];
+		char boot_id[40];
+	} host;
+
+	char driver_version[64]; /* empty if the job had no GPU state */
+	int cuda_version;        /* 13000 */
+	int criu_version;        /* 40201 */
+
+	struct manifest_gpu *gpus;
+	size_t n_gpus;
+	struct manifest_process *processes; /* root first */
+	size_t n_processes;
+	struct manifest_external *externals;
+	size_t n_externals;
+	bool shell_job;
+
+	struct manifest_file *files; /* everything but the manifest itself, sorted by path */
+	size_t n_files;
+
+	bool leave_running;
+	double downtime_seconds; /* 0 where the job did not go on */
+	struct manifest_phase *phases;
+	size_t n_phases;
+};
+
+#define MANIFEST_EMPTY ((struct manifest){ 0 })
+void manifest_fini(struct manifest *m);
+DEFINE_AUTO_FINI(struct manifest, manifest_fini)
+
+/** Sum of the sizes of all files. */
+uint64_t manifest_bytes(const struct manifest *m);
+
+/** Encodes as JSON text ending in a newline (owned by the caller). -ENOMEM, -EINVAL (strings that
+ * are not UTF-8 are written with \xNN escapes in a documented form, so this is rare). */
+int manifest_encode(const struct manifest *m, char **ret_text, size_t *ret_len_bytes,
+		    struct brumate_error *err);
+
+/** The same as an object, for `inspect --format json`. Owned. NULL without memory. */
+json_t *manifest_to_json(const struct manifest *m);
+
+/**
+ * manifest_decode() - read a manifest
+ * @text: borrowed, untrusted
+ *
+ * Pure. Checks types, ranges, lengths, paths (no absolute, no "..", no duplicates), and a digest over
+ * the manifest itself (member "digest" over the rest, canonical form), so that a flipped byte in it is
+ * found.
+ * Return: 0 and @ret owned; -EBADMSG damaged; -EPROTONOSUPPORT from a newer writer (text names both
+ * versions).
+ */
+int manifest_decode(struct manifest *ret, const char *text, size_t len_bytes,
+		    struct brumate_error *err);

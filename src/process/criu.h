@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT
+/*
+ * CRIU through its RPC: `criu swrk FD`, one protobuf message a packet (SOCK_SEQPACKET). criu.c is the
+ * only file of the tree that speaks it. CRIU's answer is not trusted for GPU state, and its
+ * cr_errmsg is its *first* error line, often a harmless one: on failure the reason is taken from the
+ * end of its log.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/error.h"
+#include "process/process.h"
+
+/** The CRIU that is used, and why. */
+struct criu_program {
+	char path[4096];  /* the program, or a wrapper with its own loader and libraries */
+	int version;      /* 40201 for 4.2.1 */
+	char why[256];    /* "BRUMATE_CRIU", "in PATH, version 4.2.1", "provisioned: PATH's 3.17 is too old" */
+};
+
+enum { CRIU_VERSION_MIN = 40200 };
+
+/**
+ * Finds a CRIU that is new enough: BRUMATE_CRIU, else PATH (and /usr/sbin), else our provisioned one
+ * (helper "criu/criu", see tools/criu-provision). The version is asked for by running it.
+ * Errors to act on: -ENOENT (none), -EOPNOTSUPP (too old; text names versions and paths, hint says
+ * what to do).
+ */
+int criu_find(struct criu_program *ret, struct brumate_error *err);
+
+/** `criu check` by RPC: whether the kernel offers what CRIU needs. */
+int criu_check(const struct criu_program *program, struct brumate_error *err);
+
+/** Points in a dump or restore at which the caller is asked; tasks are frozen at the first two. */
+enum criu_event {
+	CRIU_EVENT_FROZEN,   /* dump: tree frozen, nothing dumped yet (query-ext-files) */
+	CRIU_EVENT_DUMPED,   /* dump: images complete, tree still frozen (post-dump) */
+	CRIU_EVENT_RESTORED, /* restore: tree complete, not yet running (post-restore); pid is the root's */
+};
+/** 0 goes on; <0 makes CRIU fail: a dump then lets the tree run on, a restore kills it. */
+typedef int (*criu_event_fn)(void *arg, enum criu_event event, pid_t pid, struct brumate_error *err);
+
+/** While CRIU works: called at least four times a second; <0 (with @err) cancels: CRIU is stopped
+ * with SIGTERM at a safe point where there is one, and the call fails with that error. May be NULL. */
+typedef int (*criu_tick_fn)(void *arg, struct brumate_error *err);
+
+/** fd given to restored tasks in place of an external file: key as CRIU names it ("pipe:[123]",
+ * "socket:[123]", "tty[8803:6]", or a path without its leading slash). */
+struct criu_inherit {
+	char key[256];
+	int fd;
+};
+
+struct criu_options {
+	int images_dir_fd;       /* borrowed */
+	int work_dir_fd;         /* borrowed; where the log goes */
+	const char *log_name;    /* "dump.log" */
+	struct proc_id root;     /* dump: the root of the tree */
+	bool leave_running;      /* dump */
+	bool shell_job;          /* session or terminal from outside the tree */
+	bool tcp_close;          /* restore established connections as closed */
+	const char *const *externals; /* dump: NULL-terminated, or NULL */
+	const struct criu_inherit *inherits; /* restore */
+	size_t n_inherits;
+	uint32_t timeout_s;      /* CRIU's own alarm for collecting tasks */
+	pid_t enter_ns_of;       /* run CRIU in this process's pid and mount namespaces; 0: our own */
+	const char *libdir;      /* plugin directory; NULL: an empty one, so that no foreign plugin loads */
+	void (*on_spawned)(void *arg, struct proc_id criu); /* the pid of CRIU, as soon as it runs */
+	criu_event_fn on_event;
+	criu_tick_fn on_tick;
+	void *arg;
+};
+
+struct criu_result {
+	pid_t root_pid; /* restore: pid of the restored root as its parent sees it */
+	double seconds;
+	double frozen_seconds; /* dump, from CRIU's statistics; 0 if unknown */
+	uint64_t pages_bytes;  /* dump: memory written */
+};
+
+/** Dumps the tree. On failure the tree goes on running and @err holds the log line that matters, the
+ * hint names the log's path. Errors to act on: -EPIPE (CRIU died), -ECANCELED. */
+int criu_dump(const struct criu_program *program, const struct criu_options *options,
+	      struct criu_result *ret, struct brumate_error *err);
+
+/** Restores; the restored root becomes a child of the calling process (rst_sibling). Errors to act
+ * on: -EEXIST (a pid is taken), -EPIPE. */
+int criu_restore(const struct criu_program *program, const struct criu_options *options,
+		 struct criu_result *ret, struct brumate_error *err);
+
+/**
+ * criu_log_reason() - the line of a CRIU log that says why it failed
+ * Pure, for foreign bytes. Takes the last "Error (" line before the final FAILED line, skips the
+ * known harmless ones (RLIMIT_NOFILE …). Returns 0 and text (one line, without time and pid
+ * prefixes), or -ENOENT.
+ */
+int criu_log_reason(const char *log, size_t len_bytes, char *ret, size_t ret_bytes);
+
+/** A hint for well-known reasons ("increase limit" → ghost files …); NULL if none is known. */
+const char *criu_hint_for(const char *reason);

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Processes as the kernel shows them: identity that survives pid reuse, trees, signals.
+ * Never trusts a bare pid: a process is pid + start time (+ boot id when stored on disk).
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+
+/** Identity of a process. Empty: pid 0. start_ticks: field 22 of /proc/PID/stat. */
+struct proc_id {
+	pid_t pid;
+	uint64_t start_ticks;
+};
+
+#define PROC_ID_NONE ((struct proc_id){ 0 })
+
+enum { PROC_BOOT_ID_BYTES = 40, PROC_COMM_BYTES = 64 };
+
+/** /proc/sys/kernel/random/boot_id, for identities that are stored. */
+int proc_boot_id(char ret[static PROC_BOOT_ID_BYTES]);
+
+/**
+ * Identifies a running process. A thread id that is not a process is refused: -EINVAL with the
+ * process it belongs to in the text. Errors to act on: -ESRCH.
+ */
+int proc_identify(struct proc_id *ret, pid_t pid, struct brumate_error *err);
+
+/** True while exactly this process exists and is not a zombie. */
+bool proc_is_alive(struct proc_id id);
+/** True while exactly this process exists, zombie or not. */
+bool proc_exists(struct proc_id id);
+
+/** pidfd of exactly this process (owned), or -ESRCH / -errno. */
+int proc_open(struct proc_id id);
+
+/** Signals exactly this process. 0, -ESRCH, -EPERM. */
+int proc_signal(struct proc_id id, int signal);
+
+/** What /proc/PID/stat and status say. */
+struct proc_info {
+	struct proc_id id;
+	pid_t ppid, pgid, sid;
+	pid_t inner_pid; /* pid in its innermost pid namespace (NSpid) */
+	int pid_ns_depth; /* levels of NSpid: 1 = our own namespace */
+	pid_t tracer_pid;
+	char state; /* R S D T t Z X */
+	char comm[PROC_COMM_BYTES];
+	uid_t uid;
+	gid_t gid;
+	int tty_nr;
+	uint64_t rss_bytes;
+	int n_threads;
+};
+int proc_read(struct proc_info *ret, pid_t pid, struct brumate_error *err);
+
+/** A process and all its descendants, parents before children. Owns the array. */
+struct proc_tree {
+	struct proc_info *items;
+	size_t n;
+};
+#define PROC_TREE_EMPTY ((struct proc_tree){ 0 })
+void proc_tree_fini(struct proc_tree *t);
+DEFINE_AUTO_FINI(struct proc_tree, proc_tree_fini)
+
+/** Reads the tree below @root. Zombies are listed (state 'Z'). -ESRCH if @root is gone. */
+int proc_tree_read(struct proc_tree *ret, struct proc_id root, struct brumate_error *err);
+
+/** Exit of a process that need not be our child: waits on its pidfd. 0, -ETIMEDOUT. */
+int proc_wait_gone(struct proc_id id, uint64_t deadline_ns);
+
+/**
+ * SIGKILLs the tree below @root (inclusive), parents first, until none is left or the deadline
+ * passes (-ETIMEDOUT). Does not reap.
+ */
+int proc_tree_kill(struct proc_id root, uint64_t deadline_ns);

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Children of a subreaper. Orphans of the job are reaped as they come; children that some thread of
+ * ours waits for by itself (CRIU, the restored root) are protected from that.
+ */
+#pragma once
+
+#include <sys/types.h>
+
+/** Holds off reap_orphans() while a child is forked and protected, so that a child that ends at once
+ * is not taken from the thread that waits for it. */
+void reap_lock(void);
+void reap_unlock(void);
+
+/** From here on reap_orphans() leaves @pid alone. Call between fork and reap_unlock(). */
+void reap_protect(pid_t pid);
+
+/** waitpid(2) for a protected child, without the protection afterwards. Returns 0 or -errno. */
+int reap_wait(pid_t pid, int *ret_status);
+/** The same without blocking: 1 reaped, 0 still running. */
+int reap_poll(pid_t pid, int *ret_status);
+
+/** Reaps every ended child that is not protected; @on_exit (may be NULL) is told of each. */
+void reap_orphans(void (*on_exit)(void *arg, pid_t pid, int status), void *arg);

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+/*
+ * What in a job's tree will not checkpoint, found from outside without disturbing the job: only
+ * /proc is read, nothing is stopped or attached to.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "process/process.h"
+
+/** How bad a finding is. */
+enum scan_level {
+	SCAN_NOTE,    /* works, but worth knowing (a TCP connection to outside) */
+	SCAN_SUSPECT, /* may lose the job: asked about, --force goes on */
+	SCAN_REFUSE,  /* cannot work: refused before the job is touched */
+};
+
+/** What a finding prevents. */
+enum scan_scope {
+	SCAN_GPU = 1u << 0,  /* suspend, and all that needs it */
+	SCAN_CRIU = 1u << 1, /* checkpoint to disk only */
+};
+
+struct scan_finding {
+	enum scan_level level;
+	unsigned scope; /* SCAN_GPU | SCAN_CRIU */
+	pid_t pid;
+	char what[32];  /* stable key: "io_uring", "managed-memory", "legacy-ipc", "peer-access" … */
+	char text[256]; /* "process 123 (python3) has an io_uring (fd 7)" */
+	char hint[256]; /* what to do about it */
+};
+
+struct scan_report {
+	struct scan_finding *items;
+	size_t n;
+};
+#define SCAN_REPORT_EMPTY ((struct scan_report){ 0 })
+void scan_report_fini(struct scan_report *r);
+DEFINE_AUTO_FINI(struct scan_report, scan_report_fini)
+
+/** Adds a finding (copied). For callers that know more than /proc (the driver's view). 0, -ENOMEM. */
+int scan_add(struct scan_report *r, const struct scan_finding *f);
+
+/** Scans every process of @tree. Processes that end meanwhile are skipped. */
+int scan_tree(struct scan_report *ret, const struct proc_tree *tree, struct brumate_error *err);
+
+/** True if the process has the vendor's device open or its driver library mapped (a process worth
+ * asking the driver about). */
+bool scan_uses_gpu(pid_t pid);
