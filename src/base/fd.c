@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -103,26 +104,38 @@ static int sync_parent(int dir_fd, const char *path)
 	return sync_dir(dir_fd, copy);
 }
 
-int file_replace(int dir_fd, const char *path, const void *text, size_t len_bytes, mode_t mode)
+static int write_and_rename(int dir_fd, const char *path, const void *text, size_t len_bytes,
+			    mode_t mode, bool sync)
 {
 	auto_free char *tmp = NULL;
 	if (asprintf(&tmp, "%s.tmp.%d.%d", path, getpid(), gettid()) < 0)
 		return -ENOMEM;
 
-	auto_close int fd = openat(dir_fd, tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
+	int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
+	auto_close int fd = openat(dir_fd, tmp, flags, mode);
 	if (fd < 0)
 		return -errno;
 
 	int r = fd_write_full(fd, text, len_bytes);
-	if (r == 0 && fsync(fd) < 0)
+	if (r == 0 && sync && fsync(fd) < 0)
 		r = -errno;
 	if (r == 0 && renameat(dir_fd, tmp, dir_fd, path) < 0)
 		r = -errno;
-	if (r < 0) {
+	if (r < 0)
 		unlinkat(dir_fd, tmp, 0);
-		return r;
-	}
-	return sync_parent(dir_fd, path);
+	return r;
+}
+
+int file_replace(int dir_fd, const char *path, const void *text, size_t len_bytes, mode_t mode)
+{
+	int r = write_and_rename(dir_fd, path, text, len_bytes, mode, true);
+
+	return r < 0 ? r : sync_parent(dir_fd, path);
+}
+
+int file_swap(int dir_fd, const char *path, const void *text, size_t len_bytes, mode_t mode)
+{
+	return write_and_rename(dir_fd, path, text, len_bytes, mode, false);
 }
 
 int mkdir_parents(const char *path, mode_t mode)

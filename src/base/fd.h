@@ -24,6 +24,10 @@ int file_read(int dir_fd, const char *path, size_t max_bytes, char **ret_text,
  */
 int file_replace(int dir_fd, const char *path, const void *text, size_t len_bytes, mode_t mode);
 
+/** As file_replace() without syncing: for records that only matter while their processes live, which
+ * a machine that goes down takes with it. */
+int file_swap(int dir_fd, const char *path, const void *text, size_t len_bytes, mode_t mode);
+
 /** Creates @path and its missing parents with @mode. Existing directories are left as they are. */
 int mkdir_parents(const char *path, mode_t mode);
 
