@@ -383,7 +383,7 @@ _Static_assert(sizeof(CUDA_KERNEL_NODE_PARAMS_v2) == 72, "ABI");
 _Static_assert(sizeof(CUDA_MEMSET_NODE_PARAMS) == 40, "ABI");
 _Static_assert(sizeof(CUcheckpointLockArgs) == 64, "ABI");
 _Static_assert(sizeof(CUcheckpointCheckpointArgs) == 64, "ABI");
-_Static_assert(sizeof(CUcheckpointRestoreArgs) == 72, "ABI");
+_Static_assert(sizeof(CUcheckpointRestoreArgs) == 64, "ABI");
 _Static_assert(sizeof(CUcheckpointUnlockArgs) == 64, "ABI");
 
 typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void *data);
