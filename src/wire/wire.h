@@ -2,7 +2,7 @@
 /*
  * Varlink messages over a unix stream socket: one JSON object, then a NUL byte. File descriptors
  * ride along by SCM_RIGHTS on the first byte of their message. Knows nothing of what messages mean.
- * Protocol: https://varlink.org/Method-Call. The interfaces we speak are in src/wire/*.varlink.
+ * Protocol: https://varlink.org/Method-Call. Our interfaces are the .varlink files beside this.
  *
  * All strings and objects are jansson's; "borrowed" and "takes" are said for each.
  */
@@ -44,12 +44,15 @@ DEFINE_AUTO_FINI(struct wire_message, wire_message_fini)
  */
 int wire_decode(json_t **ret_json, const char *text, size_t len_bytes, struct brumate_error *err);
 
-/** One end of a connection. */
+/** One end of a connection. Not for two threads at once. */
 struct wire {
 	int fd;
 	char *buf; /* bytes received beyond the last message */
 	size_t len, room;
+	size_t searched;       /* the first bytes of buf, known to hold no end of a message */
+	uint64_t taken_bytes;  /* of the stream, handed out so far */
 	int fds[WIRE_FDS_MAX]; /* received, not yet handed out */
+	uint64_t fd_ends[WIRE_FDS_MAX]; /* position in the stream up to which each fd was read with */
 	size_t n_fds;
 };
 
@@ -88,6 +91,10 @@ typedef void (*wire_reply_fn)(void *arg, json_t *parameters);
  * A varlink error reply becomes @err: our own io.brumate.Failed carries code, exit code, text and
  * hint through unchanged; others become "METHOD: ERROR" with -EPROTO (-EINVAL for
  * org.varlink.service.InvalidParameter, -EOPNOTSUPP for MethodNotFound).
+ *
+ * A connection on which an answer is still due (the deadline passed, the peer broke the protocol) is
+ * shut down, so that the late answer is not taken for that of the next call; -EPIPE from then on.
+ * "Our own" are the Failed errors of all interfaces below io.brumate.
  */
 int wire_call(struct wire *w, const char *method, json_t *parameters, const int *fds, size_t n_fds,
 	      wire_reply_fn on_reply, void *arg, json_t **ret_parameters, uint64_t deadline_ns,
@@ -123,9 +130,10 @@ struct wire_service {
 int wire_reply(struct wire_call_context *call, json_t *parameters);
 /** As wire_reply(), with fds (borrowed). */
 int wire_reply_fds(struct wire_call_context *call, json_t *parameters, const int *fds, size_t n_fds);
-/** Streamed reply ("continues": true); dropped silently if the caller did not ask for more. */
+/** Streamed reply ("continues": true); dropped silently if the caller did not ask for more, or
+ * does not read what it was sent: an operation never waits for whoever watches it. */
 void wire_reply_more(struct wire_call_context *call, json_t *parameters);
-/** The caller closed its end. */
+/** The caller closed its end, or the server is being freed. */
 bool wire_call_is_cancelled(const struct wire_call_context *call);
 /** Credentials of the caller (SO_PEERCRED). */
 void wire_call_peer(const struct wire_call_context *call, uid_t *ret_uid, gid_t *ret_gid,
@@ -152,7 +160,7 @@ int wire_server_fd(const struct wire_server *s);
 void wire_server_accept(struct wire_server *s);
 /** Connections open now, and when the last one ended (clock_now_ns), for idle exits. */
 size_t wire_server_connections(struct wire_server *s, uint64_t *ret_last_end_ns);
-/** Stops accepting, shuts all connections down, joins all threads. Accepts NULL. */
+/** Stops accepting, lets calls under way end and reply, joins all threads. Accepts NULL. */
 void wire_server_free(struct wire_server *s);
 
 /* ---- reading parameters: each checks the type and names what is wrong ---- */
@@ -169,6 +177,9 @@ int wire_get_bool(json_t *o, const char *key, bool *ret, struct brumate_error *e
 /** Missing or null: *ret = NULL. @ret borrowed. */
 int wire_get_array(json_t *o, const char *key, json_t **ret, struct brumate_error *err);
 int wire_get_object(json_t *o, const char *key, json_t **ret, struct brumate_error *err);
+
+/** A JSON string of @text (owned), whose bytes may be anything: what is not UTF-8 becomes '?'. */
+json_t *wire_string(const char *text);
 
 /** {code, exit, text, hint} of @err, owned; and back (pure, tolerant: always fills @ret). */
 json_t *wire_error_to_json(const struct brumate_error *err);

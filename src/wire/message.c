@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+/*
+ * What a message is: decoding of one frame, and the JSON form of an error. Pure: no I/O. All that
+ * enters here is untrusted.
+ */
+#include "wire/wire.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+void wire_message_fini(struct wire_message *m)
+{
+	json_decref(m->json);
+	for (size_t i = 0; i < m->n_fds; i++)
+		if (m->fds[i] >= 0)
+			close(m->fds[i]);
+	*m = WIRE_MESSAGE_EMPTY;
+}
+
+int wire_decode(json_t **ret_json, const char *text, size_t len_bytes, struct brumate_error *err)
+{
+	if (len_bytes > WIRE_MESSAGE_BYTES_MAX)
+		return brumate_fail(err, EBADMSG, "message: %zu bytes, more than %d", len_bytes,
+				    WIRE_MESSAGE_BYTES_MAX);
+
+	json_error_t problem;
+	auto_json json_t *json =
+		json_loadb(text, len_bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &problem);
+
+	if (!json)
+		return brumate_fail(err, EBADMSG, "message: byte %d: %s", problem.position,
+				    problem.text);
+	if (!json_is_object(json))
+		return brumate_fail(err, EBADMSG, "message: not a JSON object");
+	*ret_json = take_ptr(&json);
+	return 0;
+}
+
+json_t *wire_string(const char *text)
+{
+	json_t *json = json_string(text);
+	if (json)
+		return json;
+
+	auto_free char *ascii = strdup(text);
+	if (!ascii)
+		return NULL;
+	for (char *p = ascii; *p; p++)
+		if ((unsigned char)*p >= 0x80)
+			*p = '?';
+	return json_string(ascii);
+}
+
+json_t *wire_error_to_json(const struct brumate_error *err)
+{
+	return json_pack("{s:i, s:i, s:o, s:o}", "code", err->code, "exit",
+			 (int)brumate_exit_code(err), "text", wire_string(err->text), "hint",
+			 wire_string(err->hint));
+}
+
+static int bounded_int(json_t *o, const char *key, int min, int max, int fallback)
+{
+	json_int_t v = json_integer_value(json_object_get(o, key));
+
+	return v >= min && v <= max ? (int)v : fallback;
+}
+
+void wire_error_from_json(struct brumate_error *ret, json_t *o)
+{
+	const char *text = json_string_value(json_object_get(o, "text"));
+	const char *hint = json_string_value(json_object_get(o, "hint"));
+
+	brumate_fail(ret, bounded_int(o, "code", 1, 4095, EPROTO), "%s",
+		     text && *text ? text : "the peer failed and gave no reason");
+	ret->exit_code = bounded_int(o, "exit", 1, 255, 0);
+	if (hint)
+		brumate_hint(ret, "%s", hint);
+}

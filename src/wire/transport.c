@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Messages on a stream socket: framing, fds, deadlines. All I/O is non-blocking by flag, waiting is
+ * done in poll(2), so the fd itself may be either.
+ */
+#include "wire/private.h"
+#include "base/clock.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum {
+	KERNEL_FDS_MAX = 253, /* SCM_MAX_FD: room for all, or the kernel drops some silently */
+	ROOM_FIRST_BYTES = 4096,
+	ROOM_KEPT_BYTES = 64 << 10, /* of a connection between its messages */
+};
+
+void wire_init(struct wire *w, int fd)
+{
+	*w = (struct wire){ .fd = fd };
+}
+
+void wire_fini(struct wire *w)
+{
+	for (size_t i = 0; i < w->n_fds; i++)
+		close(w->fds[i]);
+	cleanup_close(&w->fd);
+	free(w->buf);
+	*w = (struct wire){ .fd = -1 };
+}
+
+static int wait_for(int fd, short events, uint64_t deadline_ns)
+{
+	for (;;) {
+		struct pollfd p = { .fd = fd, .events = events };
+		int n = poll(&p, 1, deadline_left_ms(deadline_ns));
+
+		if (n > 0)
+			return 0;
+		if (n == 0)
+			return -ETIMEDOUT;
+		if (errno != EINTR)
+			return -errno;
+	}
+}
+
+static int is_gone(int code)
+{
+	return code == EPIPE || code == ECONNRESET || code == ENOTCONN || code == EBADF;
+}
+
+static void put_fds(struct msghdr *msg, const int *fds, size_t n_fds)
+{
+	struct cmsghdr *c = msg->msg_control;
+
+	msg->msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+	memcpy(CMSG_DATA(c), fds, n_fds * sizeof(int));
+}
+
+static ssize_t send_some(int fd, const char *text, size_t len, const int *fds, size_t n_fds)
+{
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(WIRE_FDS_MAX * sizeof(int))] = { 0 };
+	struct iovec iov = { (char *)text, len };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+
+	if (n_fds) {
+		msg.msg_control = control;
+		put_fds(&msg, fds, n_fds);
+	}
+	ssize_t n = sendmsg(fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+	return n < 0 ? -errno : n;
+}
+
+static int send_frame(struct wire *w, const char *text, size_t len, const int *fds, size_t n_fds,
+		      uint64_t deadline_ns)
+{
+	size_t done = 0;
+
+	while (done < len) {
+		ssize_t n = send_some(w->fd, text + done, len - done, fds, done ? 0 : n_fds);
+		int r = n < 0 ? (int)n : 0;
+
+		if (r == -EAGAIN)
+			r = wait_for(w->fd, POLLOUT, deadline_ns);
+		if (r < 0 && r != -EINTR) {
+			if (done) /* half a message: the peer can make nothing of what follows */
+				shutdown(w->fd, SHUT_RDWR);
+			return r;
+		}
+		if (n > 0)
+			done += (size_t)n;
+	}
+	return 0;
+}
+
+int wire_send(struct wire *w, json_t *json, const int *fds, size_t n_fds, uint64_t deadline_ns,
+	      struct brumate_error *err)
+{
+	if (n_fds > WIRE_FDS_MAX)
+		return brumate_fail(err, EINVAL, "send: %zu fds, more than %d", n_fds,
+				    WIRE_FDS_MAX);
+
+	auto_free char *text = json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(15));
+	if (!text)
+		return brumate_fail(err, ENOMEM, "send: message cannot be encoded");
+
+	size_t len = strlen(text);
+	if (len > WIRE_MESSAGE_BYTES_MAX)
+		return brumate_fail(err, EMSGSIZE, "send: message of %zu bytes, more than %d", len,
+				    WIRE_MESSAGE_BYTES_MAX);
+
+	int r = send_frame(w, text, len + 1, fds, n_fds, deadline_ns);
+	if (r < 0 && is_gone(-r))
+		return brumate_fail(err, EPIPE, "the peer closed the connection");
+	if (r == -ETIMEDOUT)
+		return brumate_fail(err, ETIMEDOUT, "the peer did not take the message in time");
+	return r < 0 ? brumate_fail(err, -r, "send: %m") : 0;
+}
+
+/* fds belong to the message which holds the last byte they were read with: the kernel ends a read
+ * at the piece that carried them, and senders put them on the first byte of their message. */
+static void keep_fds(struct wire *w, struct msghdr *msg, uint64_t end)
+{
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+
+		for (size_t i = 0; i < n; i++) {
+			int fd;
+
+			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
+			if (w->n_fds == WIRE_FDS_MAX) {
+				close(fd);
+				continue;
+			}
+			w->fd_ends[w->n_fds] = end;
+			w->fds[w->n_fds++] = fd;
+		}
+	}
+}
+
+/* Reads what is there. Returns bytes, 0 at the end of the stream, -errno. */
+static ssize_t receive_some(struct wire *w)
+{
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(KERNEL_FDS_MAX * sizeof(int))];
+	struct iovec iov = { w->buf + w->len, w->room - w->len };
+	struct msghdr msg = {
+		.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = control,
+		.msg_controllen = sizeof(control),
+	};
+	ssize_t n = recvmsg(w->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+
+	if (n < 0)
+		return -errno;
+	w->len += (size_t)n;
+	keep_fds(w, &msg, w->taken_bytes + w->len);
+	return n;
+}
+
+static int make_room(struct wire *w)
+{
+	if (w->len < w->room)
+		return 0;
+
+	size_t room = w->room ? 2 * w->room : ROOM_FIRST_BYTES;
+	if (room > WIRE_MESSAGE_BYTES_MAX + 1)
+		room = WIRE_MESSAGE_BYTES_MAX + 1;
+	if (room <= w->room)
+		return -EMSGSIZE;
+	char *bigger = realloc(w->buf, room);
+	if (!bigger)
+		return -ENOMEM;
+	w->buf = bigger;
+	w->room = room;
+	return 0;
+}
+
+/* Waits until buf holds a whole frame. Returns 0 and its length without the NUL, or -errno. */
+static int receive_frame(struct wire *w, size_t *ret_len, uint64_t deadline_ns)
+{
+	for (;;) {
+		const char *end = w->len > w->searched
+					  ? memchr(w->buf + w->searched, '\0', w->len - w->searched)
+					  : NULL;
+
+		if (end) {
+			*ret_len = (size_t)(end - w->buf);
+			return 0;
+		}
+		w->searched = w->len;
+
+		int r = make_room(w);
+		if (r < 0)
+			return r;
+		ssize_t n = receive_some(w);
+		if (n == 0)
+			return -EPIPE;
+		r = n < 0 ? (int)n : 0;
+		if (r == -EAGAIN)
+			r = wait_for(w->fd, POLLIN, deadline_ns);
+		if (r < 0 && r != -EINTR)
+			return r;
+	}
+}
+
+/* Moves the fds of the message that ends at @end to @m; those of later messages stay. */
+static void take_fds(struct wire *w, struct wire_message *m, uint64_t end)
+{
+	size_t n = 0;
+
+	while (n < w->n_fds && w->fd_ends[n] <= end)
+		n++;
+	memcpy(m->fds, w->fds, n * sizeof(w->fds[0]));
+	m->n_fds = n;
+	w->n_fds -= n;
+	memmove(w->fds, w->fds + n, w->n_fds * sizeof(w->fds[0]));
+	memmove(w->fd_ends, w->fd_ends + n, w->n_fds * sizeof(w->fd_ends[0]));
+}
+
+static void drop_frame(struct wire *w, size_t frame_bytes)
+{
+	w->taken_bytes += frame_bytes;
+	w->len -= frame_bytes;
+	memmove(w->buf, w->buf + frame_bytes, w->len);
+	w->searched = 0;
+	if (w->len == 0 && w->room > ROOM_KEPT_BYTES) {
+		free(take_ptr(&w->buf));
+		w->room = 0;
+	}
+}
+
+static int fail_receive(const struct wire *w, int r, struct brumate_error *err)
+{
+	if (is_gone(-r))
+		return brumate_fail(err, EPIPE, "the peer closed the connection%s",
+				    w->len ? " in the middle of a message" : "");
+	if (r == -ETIMEDOUT)
+		return brumate_fail(err, ETIMEDOUT, "the peer did not answer in time");
+	if (r == -EMSGSIZE)
+		return brumate_fail(err, EMSGSIZE, "the peer sends a message of more than %d bytes",
+				    WIRE_MESSAGE_BYTES_MAX);
+	return brumate_fail(err, -r, "receive: %m");
+}
+
+int wire_receive(struct wire *w, struct wire_message *ret, uint64_t deadline_ns,
+		 struct brumate_error *err)
+{
+	auto_(wire_message_fini) struct wire_message m = WIRE_MESSAGE_EMPTY;
+	size_t len;
+	int r = receive_frame(w, &len, deadline_ns);
+
+	if (r < 0)
+		return fail_receive(w, r, err);
+	r = wire_decode(&m.json, w->buf, len, err);
+	take_fds(w, &m, w->taken_bytes + len + 1);
+	drop_frame(w, len + 1);
+	if (r < 0)
+		return r;
+	*ret = m;
+	m = WIRE_MESSAGE_EMPTY;
+	return 0;
+}
+
+bool wire_is_hung_up(const struct wire *w)
+{
+	/* Not POLLRDHUP: a peer that shut down its sending side alone still waits for its answer. */
+	struct pollfd p = { .fd = w->fd };
+
+	return w->fd < 0 || (poll(&p, 1, 0) > 0 && p.revents & (POLLHUP | POLLERR | POLLNVAL));
+}
