@@ -72,6 +72,10 @@ DEFINE_AUTO_FINI(struct proc_tree, proc_tree_fini)
 /** Reads the tree below @root. Zombies are listed (state 'Z'). -ESRCH if @root is gone. */
 int proc_tree_read(struct proc_tree *ret, struct proc_id root, struct brumate_error *err);
 
+/** Children of process @pid, of all its threads (returns owned in @ret_pids; NULL if none). They may
+ * end or multiply meanwhile. 0, -ESRCH, -ENOMEM. */
+int proc_children(pid_t pid, pid_t **ret_pids, size_t *ret_n);
+
 /** Exit of a process that need not be our child: waits on its pidfd. 0, -ETIMEDOUT. */
 int proc_wait_gone(struct proc_id id, uint64_t deadline_ns);
 

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: MIT
+/*
+ * One process as /proc shows it, and signals to exactly that process. Everything about a process is
+ * read beneath one descriptor of its directory: that stays with the process when its number is
+ * given to another one.
+ */
+#include "process/process.h"
+#include "base/clock.h"
+#include "base/fd.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { PROC_FILE_BYTES_MAX = 64 * 1024 };
+
+int proc_boot_id(char ret[static PROC_BOOT_ID_BYTES])
+{
+	auto_free char *text = NULL;
+	int r = file_read(AT_FDCWD, "/proc/sys/kernel/random/boot_id", PROC_BOOT_ID_BYTES, &text, NULL);
+
+	if (r < 0)
+		return r;
+	text[strcspn(text, "\n")] = '\0';
+	snprintf(ret, PROC_BOOT_ID_BYTES, "%s", text);
+	return 0;
+}
+
+static int open_dir(pid_t pid)
+{
+	char path[32];
+
+	snprintf(path, sizeof(path), "/proc/%d", pid);
+	int fd = pid > 0 ? open(path, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
+	if (fd >= 0)
+		return fd;
+	return pid <= 0 || errno == ENOENT ? -ESRCH : -errno;
+}
+
+static int read_file(int dir_fd, const char *name, char **ret)
+{
+	int r = file_read(dir_fd, name, PROC_FILE_BYTES_MAX, ret, NULL);
+
+	return r == -ENOENT ? -ESRCH : r;
+}
+
+/* The name may hold anything, spaces and parentheses too: it ends at the last one. */
+static int parse_stat(struct proc_info *info, const char *text)
+{
+	const char *open = strchr(text, '('), *close = strrchr(text, ')');
+	unsigned long long start_ticks;
+	long rss_pages;
+
+	if (!open || !close || close < open)
+		return -EBADMSG;
+	if (sscanf(text, "%d", &info->id.pid) != 1 ||
+	    sscanf(close + 1,
+		   " %c %d %d %d %d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %d %*d %llu %*u %ld",
+		   &info->state, &info->ppid, &info->pgid, &info->sid, &info->tty_nr, &info->n_threads,
+		   &start_ticks, &rss_pages) != 8)
+		return -EBADMSG;
+
+	snprintf(info->comm, sizeof(info->comm), "%.*s", (int)(close - open - 1), open + 1);
+	for (char *c = info->comm; *c; c++)
+		if (iscntrl((unsigned char)*c))
+			*c = '?';
+	info->id.start_ticks = start_ticks;
+	info->rss_bytes = (uint64_t)(rss_pages > 0 ? rss_pages : 0) * (uint64_t)sysconf(_SC_PAGESIZE);
+	return 0;
+}
+
+/* The numbers after "NAME:" in a status file; NULL if there is no such line. */
+static const char *status_field(const char *text, const char *name)
+{
+	size_t len = strlen(name);
+
+	for (const char *line = text; line; line = strchr(line, '\n')) {
+		line += *line == '\n';
+		if (!strncmp(line, name, len) && line[len] == ':')
+			return line + len + 1;
+	}
+	return NULL;
+}
+
+static long status_number(const char *text, const char *name)
+{
+	const char *field = status_field(text, name);
+
+	return field ? strtol(field, NULL, 10) : 0;
+}
+
+static void parse_ns_pids(struct proc_info *info, const char *text)
+{
+	const char *p = status_field(text, "NSpid");
+	char *end;
+
+	info->inner_pid = info->id.pid;
+	info->pid_ns_depth = 1;
+	for (int depth = 0; p && *p != '\n'; p = end) {
+		long pid = strtol(p, &end, 10);
+
+		if (end == p)
+			break;
+		info->inner_pid = (pid_t)pid;
+		info->pid_ns_depth = ++depth;
+	}
+}
+
+static int read_info(struct proc_info *ret, pid_t *ret_tgid, int dir_fd)
+{
+	auto_free char *stat = NULL, *status = NULL;
+	struct proc_info info = { 0 };
+	int r = read_file(dir_fd, "stat", &stat);
+
+	if (r >= 0)
+		r = read_file(dir_fd, "status", &status);
+	if (r >= 0)
+		r = parse_stat(&info, stat);
+	if (r < 0)
+		return r;
+
+	info.uid = (uid_t)status_number(status, "Uid");
+	info.gid = (gid_t)status_number(status, "Gid");
+	info.tracer_pid = (pid_t)status_number(status, "TracerPid");
+	parse_ns_pids(&info, status);
+	*ret_tgid = (pid_t)status_number(status, "Tgid");
+	*ret = info;
+	return 0;
+}
+
+int proc_read(struct proc_info *ret, pid_t pid, struct brumate_error *err)
+{
+	struct proc_info info;
+	pid_t tgid;
+	auto_close int dir_fd = open_dir(pid);
+	int r = dir_fd < 0 ? dir_fd : read_info(&info, &tgid, dir_fd);
+
+	if (r == -ESRCH)
+		return brumate_fail(err, ESRCH, "no process %d", pid);
+	if (r < 0)
+		return brumate_fail(err, -r, "process %d: cannot read its state: %m", pid);
+	if (tgid != pid) {
+		brumate_fail(err, EINVAL, "%d is a thread of process %d, not a process", pid, tgid);
+		brumate_hint(err, "use --pid %d", tgid);
+		return -EINVAL;
+	}
+	*ret = info;
+	return 0;
+}
+
+int proc_identify(struct proc_id *ret, pid_t pid, struct brumate_error *err)
+{
+	struct proc_info info;
+	int r = proc_read(&info, pid, err);
+
+	if (r < 0)
+		return r;
+	if (info.state == 'Z' || info.state == 'X')
+		return brumate_fail(err, ESRCH, "process %d (%s) has ended", pid, info.comm);
+	*ret = info.id;
+	return 0;
+}
+
+static bool read_exactly(struct proc_info *ret, struct proc_id id)
+{
+	return id.pid > 0 && proc_read(ret, id.pid, NULL) == 0 && ret->id.start_ticks == id.start_ticks;
+}
+
+bool proc_exists(struct proc_id id)
+{
+	struct proc_info info;
+
+	return read_exactly(&info, id);
+}
+
+bool proc_is_alive(struct proc_id id)
+{
+	struct proc_info info;
+
+	return read_exactly(&info, id) && info.state != 'Z' && info.state != 'X';
+}
+
+int proc_open(struct proc_id id)
+{
+	if (id.pid <= 0)
+		return -ESRCH;
+
+	auto_close int fd = (int)syscall(SYS_pidfd_open, id.pid, 0);
+	if (fd < 0)
+		return errno == EINVAL ? -ESRCH : -errno;
+	/* Only now the number cannot be given away unseen: if it still is @id, so is the pidfd. */
+	return proc_exists(id) ? take_fd(&fd) : -ESRCH;
+}
+
+int proc_signal(struct proc_id id, int signal)
+{
+	auto_close int fd = proc_open(id);
+
+	if (fd < 0)
+		return fd;
+	return syscall(SYS_pidfd_send_signal, fd, signal, NULL, 0) < 0 ? -errno : 0;
+}
+
+int proc_wait_gone(struct proc_id id, uint64_t deadline_ns)
+{
+	auto_close int fd = proc_open(id);
+
+	if (fd < 0)
+		return fd == -ESRCH ? 0 : fd;
+	for (;;) {
+		struct pollfd p = { .fd = fd, .events = POLLIN };
+		int n = poll(&p, 1, deadline_left_ms(deadline_ns));
+
+		if (n > 0)
+			return 0;
+		if (n == 0)
+			return -ETIMEDOUT;
+		if (errno != EINTR)
+			return -errno;
+	}
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT
+/* Which children are whose to wait for; see reap.h. One per process, like the children themselves. */
+#include "process/reap.h"
+#include "base/cleanup.h"
+#include "process/process.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PROTECTED_MAX = 64 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pid_t protected[PROTECTED_MAX]; /* 0: free */
+
+void reap_lock(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+void reap_unlock(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+static pid_t *find_slot(pid_t pid)
+{
+	for (int i = 0; i < PROTECTED_MAX; i++)
+		if (protected[i] == pid)
+			return &protected[i];
+	return NULL;
+}
+
+void reap_protect(pid_t pid)
+{
+	pid_t *slot = find_slot(0);
+
+	assert(slot); /* a handful of threads wait for a child each */
+	*slot = pid;
+}
+
+/* The lock spans the wait and the end of the protection: once waited for, the number is free for
+ * another child, which another thread may protect. */
+static int collect(pid_t pid, int *ret_status)
+{
+	reap_lock();
+	pid_t got = waitpid(pid, ret_status, WNOHANG);
+	int r = got < 0 ? -errno : got > 0;
+	pid_t *slot = r ? find_slot(pid) : NULL;
+	if (slot)
+		*slot = 0;
+	reap_unlock();
+	return r;
+}
+
+int reap_wait(pid_t pid, int *ret_status)
+{
+	siginfo_t info;
+
+	while (waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT) < 0)
+		if (errno != EINTR)
+			break; /* no child of ours: collect() says so */
+	int r = collect(pid, ret_status);
+	return r < 0 ? r : 0;
+}
+
+int reap_poll(pid_t pid, int *ret_status)
+{
+	return collect(pid, ret_status);
+}
+
+void reap_orphans(void (*on_exit)(void *arg, pid_t pid, int status), void *arg)
+{
+	auto_free pid_t *children = NULL;
+	size_t n = 0;
+
+	if (proc_children(getpid(), &children, &n) < 0)
+		return;
+	for (size_t i = 0; i < n; i++) {
+		int status;
+
+		reap_lock();
+		bool reaped = !find_slot(children[i]) && waitpid(children[i], &status, WNOHANG) > 0;
+		reap_unlock();
+		if (reaped && on_exit)
+			on_exit(arg, children[i], status);
+	}
+}

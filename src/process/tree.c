@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: MIT
+/* Trees of processes: read while they fork and end, and killed so that no child slips away. */
+#include "base/clock.h"
+#include "base/fd.h"
+#include "process/process.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+	CHILDREN_BYTES_MAX = 8 * 1024 * 1024,
+	TREE_PASSES_MAX = 32, /* of a tree that never stops forking */
+	STOP_WAIT_MS = 50,    /* for a process to stop before it is killed; vfork(2) can hold it up */
+};
+
+struct pids {
+	pid_t *items;
+	size_t n, room;
+};
+
+static void pids_fini(struct pids *p)
+{
+	free(p->items);
+}
+DEFINE_AUTO_FINI(struct pids, pids_fini)
+
+static int pids_add(struct pids *p, pid_t pid)
+{
+	if (p->n == p->room) {
+		size_t room = p->room ? 2 * p->room : 16;
+		pid_t *items = reallocarray(p->items, room, sizeof(*items));
+
+		if (!items)
+			return -ENOMEM;
+		p->items = items;
+		p->room = room;
+	}
+	p->items[p->n++] = pid;
+	return 0;
+}
+
+static int add_children_of_thread(struct pids *pids, pid_t pid, const char *tid)
+{
+	char path[64];
+	auto_free char *text = NULL;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%.16s/children", pid, tid);
+	int r = file_read(AT_FDCWD, path, CHILDREN_BYTES_MAX, &text, NULL);
+	if (r < 0)
+		return r == -ESRCH ? -ENOENT : r;
+
+	char *rest = text;
+	for (const char *word; (word = strsep(&rest, " "));) {
+		pid_t child = atoi(word);
+
+		if (child > 0 && (r = pids_add(pids, child)) < 0)
+			return r;
+	}
+	return 0;
+}
+
+/* Kernels without CONFIG_PROC_CHILDREN: everybody whose parent is @pid. */
+static int add_children_by_parent(struct pids *pids, pid_t pid)
+{
+	auto_closedir DIR *dir = opendir("/proc");
+	if (!dir)
+		return -errno;
+
+	for (struct dirent *e; (e = readdir(dir));) {
+		struct proc_info info;
+		pid_t each = atoi(e->d_name);
+
+		if (each <= 0 || proc_read(&info, each, NULL) < 0 || info.ppid != pid)
+			continue;
+		int r = pids_add(pids, each);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+static bool kernel_lists_children(void)
+{
+	auto_free char *text = NULL;
+
+	return file_read(AT_FDCWD, "/proc/thread-self/children", CHILDREN_BYTES_MAX, &text, NULL) >= 0;
+}
+
+static int add_children(struct pids *pids, pid_t pid)
+{
+	char path[32];
+
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
+	auto_closedir DIR *dir = opendir(path);
+	if (!dir)
+		return errno == ENOENT ? -ESRCH : -errno;
+	if (!kernel_lists_children())
+		return add_children_by_parent(pids, pid);
+
+	for (struct dirent *e; (e = readdir(dir));) {
+		if (e->d_name[0] == '.')
+			continue;
+		int r = add_children_of_thread(pids, pid, e->d_name);
+		if (r < 0 && r != -ENOENT) /* the thread has ended: its children moved to another */
+			return r;
+	}
+	return 0;
+}
+
+int proc_children(pid_t pid, pid_t **ret_pids, size_t *ret_n)
+{
+	auto_(pids_fini) struct pids pids = { 0 };
+	int r = add_children(&pids, pid);
+
+	if (r < 0)
+		return r;
+	*ret_n = pids.n;
+	*ret_pids = take_ptr(&pids.items);
+	return 0;
+}
+
+void proc_tree_fini(struct proc_tree *t)
+{
+	free(t->items);
+	*t = PROC_TREE_EMPTY;
+}
+
+static bool tree_has(const struct proc_tree *t, pid_t pid)
+{
+	for (size_t i = 0; i < t->n; i++)
+		if (t->items[i].id.pid == pid)
+			return true;
+	return false;
+}
+
+/* Adds process @pid if it is a child of @parent (0: whoever's). One that has ended and been reaped
+ * meanwhile is none, and its number may be another's by now. */
+static int tree_add(struct proc_tree *t, pid_t pid, pid_t parent)
+{
+	struct proc_info info;
+
+	if (tree_has(t, pid) || proc_read(&info, pid, NULL) < 0 || (parent && info.ppid != parent))
+		return 0;
+
+	struct proc_info *items = reallocarray(t->items, t->n + 1, sizeof(*items));
+	if (!items)
+		return -ENOMEM;
+	t->items = items;
+	t->items[t->n++] = info;
+	return 0;
+}
+
+static int add_children_of(struct proc_tree *t, pid_t pid)
+{
+	auto_(pids_fini) struct pids children = { 0 };
+	int r = add_children(&children, pid);
+
+	for (size_t i = 0; r >= 0 && i < children.n; i++)
+		r = tree_add(t, children.items[i], pid);
+	return r == -ESRCH ? 0 : r;
+}
+
+static int read_once(struct proc_tree *ret, struct proc_id root)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	int r = tree_add(&tree, root.pid, 0);
+
+	if (r < 0)
+		return r;
+	if (!tree.n || tree.items[0].id.start_ticks != root.start_ticks)
+		return -ESRCH;
+	for (size_t i = 0; i < tree.n; i++)
+		if ((r = add_children_of(&tree, tree.items[i].id.pid)) < 0)
+			return r;
+
+	*ret = tree;
+	tree = PROC_TREE_EMPTY;
+	return 0;
+}
+
+static bool same_processes(const struct proc_tree *a, const struct proc_tree *b)
+{
+	if (a->n != b->n)
+		return false;
+	for (size_t i = 0; i < a->n; i++)
+		if (a->items[i].id.pid != b->items[i].id.pid ||
+		    a->items[i].id.start_ticks != b->items[i].id.start_ticks)
+			return false;
+	return true;
+}
+
+int proc_tree_read(struct proc_tree *ret, struct proc_id root, struct brumate_error *err)
+{
+	auto_(proc_tree_fini) struct proc_tree last = PROC_TREE_EMPTY;
+
+	/* A list of children is only right while none ends: read on until nothing changes. */
+	for (int pass = 0; pass < TREE_PASSES_MAX; pass++) {
+		struct proc_tree tree;
+		int r = read_once(&tree, root);
+
+		if (r == -ESRCH)
+			return brumate_fail(err, ESRCH, "no process %d any more", root.pid);
+		if (r < 0)
+			return brumate_fail(err, -r, "process %d: cannot read its children: %m", root.pid);
+
+		bool stable = pass && same_processes(&tree, &last);
+		proc_tree_fini(&last);
+		last = tree;
+		if (stable)
+			break;
+	}
+	*ret = last;
+	last = PROC_TREE_EMPTY;
+	return 0;
+}
+
+/* A stop has no event for anybody but the parent, so it is looked for. */
+static void stop_and_wait(struct proc_id id, uint64_t deadline_ns)
+{
+	uint64_t until_ns = deadline_in_ms(STOP_WAIT_MS);
+	struct proc_info info;
+
+	if (proc_signal(id, SIGSTOP) < 0)
+		return;
+	if (until_ns > deadline_ns)
+		until_ns = deadline_ns;
+	while (proc_read(&info, id.pid, NULL) == 0 && info.id.start_ticks == id.start_ticks &&
+	       !strchr("TtZX", info.state) && clock_now_ns() < until_ns)
+		nanosleep(&(struct timespec){ .tv_nsec = NS_PER_MS / 2 }, NULL);
+}
+
+int proc_tree_kill(struct proc_id root, uint64_t deadline_ns)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	int r = read_once(&tree, root);
+
+	if (r < 0)
+		return r == -ESRCH ? 0 : r;
+
+	/* A child forked between the look at the children and the kill would be lost from sight, so
+	 * each parent is stopped before that look. */
+	for (size_t i = 0; i < tree.n; i++) {
+		struct proc_id id = tree.items[i].id;
+
+		stop_and_wait(id, deadline_ns);
+		if (proc_exists(id) && (r = add_children_of(&tree, id.pid)) < 0)
+			return r;
+		r = proc_signal(id, SIGKILL);
+		if (r < 0 && r != -ESRCH)
+			return r;
+	}
+	for (size_t i = 0; i < tree.n; i++)
+		if ((r = proc_wait_gone(tree.items[i].id, deadline_ns)) < 0)
+			return r;
+	return 0;
+}

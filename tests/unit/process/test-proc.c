@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT
+/* Identity of processes: against reuse of numbers, thread ids, odd names and zombies. */
+#include "base/clock.h"
+#include "little.h"
+
+#include <pthread.h>
+#include <sys/syscall.h>
+
+static void identity_is_number_and_start(void)
+{
+	struct little l = little_start(little_pause, NULL);
+	little_wait_ready(&l);
+	struct proc_id id = little_id(&l);
+	struct proc_id reused = { id.pid, id.start_ticks - 1 };
+
+	CHECK(id.pid == l.pid && id.start_ticks > 0);
+	CHECK(proc_is_alive(id) && proc_exists(id));
+	CHECK(!proc_is_alive(reused) && !proc_exists(reused));
+	CHECK(proc_open(reused) == -ESRCH);
+	CHECK(proc_signal(reused, SIGKILL) == -ESRCH);
+	CHECK(proc_wait_gone(reused, DEADLINE_NEVER) == 0);
+	CHECK(proc_is_alive(id));
+
+	int fd = proc_open(id);
+	CHECK(fd >= 0 && fcntl(fd, F_GETFD) == FD_CLOEXEC);
+	close(fd);
+	CHECK(proc_wait_gone(id, deadline_in_ms(20)) == -ETIMEDOUT);
+	CHECK(proc_signal(id, SIGKILL) == 0);
+	CHECK(proc_wait_gone(id, DEADLINE_NEVER) == 0);
+
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	CHECK(proc_exists(id) && !proc_is_alive(id)); /* a zombie */
+	CHECK(proc_identify(&id, l.pid, &err) == -ESRCH);
+	CHECK(strstr(err.text, "has ended"));
+	little_end(&l);
+	CHECK(!proc_exists(id));
+	CHECK(proc_open(id) == -ESRCH);
+}
+
+static pid_t thread_tid;
+static pthread_barrier_t barrier;
+
+static void *thread(void *arg)
+{
+	thread_tid = (pid_t)syscall(SYS_gettid);
+	pthread_barrier_wait(&barrier);
+	pthread_barrier_wait(&barrier);
+	return NULL;
+}
+
+static void thread_id_is_refused(void)
+{
+	struct proc_id id = PROC_ID_NONE;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	char want[128];
+	pthread_t t;
+
+	pthread_barrier_init(&barrier, NULL, 2);
+	CHECK(pthread_create(&t, NULL, thread, NULL) == 0);
+	pthread_barrier_wait(&barrier);
+	snprintf(want, sizeof(want), "%d is a thread of process %d, not a process", thread_tid, getpid());
+	CHECK(proc_identify(&id, thread_tid, &err) == -EINVAL);
+	CHECK_STR(err.text, want);
+	CHECK(err.hint[0]);
+	CHECK(id.pid == 0);
+	pthread_barrier_wait(&barrier);
+	pthread_join(t, NULL);
+}
+
+static void bad_numbers_are_refused(void)
+{
+	struct proc_id id;
+	pid_t bad[] = { 0, -1, 0x7fffffff };
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		struct brumate_error err = BRUMATE_ERROR_NONE;
+		CHECK(proc_identify(&id, bad[i], &err) == -ESRCH);
+		CHECK(err.code == ESRCH && strstr(err.text, "no process"));
+	}
+}
+
+static void odd_name(void *arg)
+{
+	prctl(PR_SET_NAME, "a) R (b 7\n");
+	little_pause(arg);
+}
+
+static void reads_info(void)
+{
+	struct little l = little_start(odd_name, NULL);
+	struct proc_info info;
+	little_wait_ready(&l);
+
+	CHECK(proc_read(&info, l.pid, NULL) == 0);
+	CHECK_STR(info.comm, "a) R (b 7?");
+	CHECK(info.id.pid == l.pid && info.ppid == getpid());
+	CHECK(info.pgid == l.pid && info.sid == l.pid);
+	CHECK(info.uid == geteuid() && info.gid == getegid());
+	CHECK(info.tracer_pid == 0 && info.n_threads == 1 && info.tty_nr == 0);
+	CHECK(info.inner_pid == l.pid && info.pid_ns_depth == 1);
+	CHECK(info.rss_bytes > 4096);
+	CHECK(strchr("RS", info.state));
+	little_end(&l);
+	CHECK(proc_read(&info, l.pid, NULL) == -ESRCH);
+}
+
+static void boot_id(void)
+{
+	char a[PROC_BOOT_ID_BYTES], b[PROC_BOOT_ID_BYTES];
+
+	CHECK(proc_boot_id(a) == 0 && proc_boot_id(b) == 0);
+	CHECK_STR(a, b);
+	CHECK(strlen(a) == 36);
+}
+
+int main(void)
+{
+	identity_is_number_and_start();
+	thread_id_is_refused();
+	bad_numbers_are_refused();
+	reads_info();
+	boot_id();
+	return 0;
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT
+/* Trees of processes: with grandchildren, threads that fork, zombies, and one that forks all the time. */
+#include "base/clock.h"
+#include "little.h"
+#include "process/reap.h"
+
+#include <pthread.h>
+
+static void *fork_from_thread(void *arg)
+{
+	if (!fork()) /* a child in the list of a thread that is not the first */
+		little_pause(NULL);
+	pause();
+	return NULL;
+}
+
+static void family(void *arg)
+{
+	pthread_t t;
+
+	if (!fork()) {
+		if (!fork())
+			little_pause(NULL);
+		little_pause(NULL);
+	}
+	if (!fork())
+		_exit(3); /* stays a zombie */
+	CHECK(pthread_create(&t, NULL, fork_from_thread, NULL) == 0);
+	little_pause(NULL);
+}
+
+static int count_state(const struct proc_tree *t, char state)
+{
+	int n = 0;
+
+	for (size_t i = 0; i < t->n; i++)
+		n += t->items[i].state == state;
+	return n;
+}
+
+static void parents_come_first(const struct proc_tree *t)
+{
+	for (size_t i = 1; i < t->n; i++) {
+		bool found = false;
+
+		for (size_t k = 0; k < i; k++)
+			found |= t->items[k].id.pid == t->items[i].ppid;
+		CHECK(found);
+	}
+}
+
+static void reads_family(void)
+{
+	struct little l = little_start(family, NULL);
+	struct proc_tree tree = PROC_TREE_EMPTY;
+
+	for (int i = 0; i < 4; i++)
+		little_wait_ready(&l);
+	struct proc_id root = little_id(&l);
+
+	do { /* until the kernel has made the zombie of the child that ended */
+		proc_tree_fini(&tree);
+		CHECK(proc_tree_read(&tree, root, NULL) == 0);
+	} while (!count_state(&tree, 'Z'));
+	CHECK(tree.n == 5);
+	CHECK(tree.items[0].id.pid == root.pid);
+	CHECK(count_state(&tree, 'Z') == 1);
+	parents_come_first(&tree);
+
+	CHECK(proc_tree_kill(root, deadline_in_ms(10000)) == 0);
+	for (size_t i = 0; i < tree.n; i++)
+		CHECK(!proc_is_alive(tree.items[i].id));
+	proc_tree_fini(&tree);
+	CHECK(tree.items == NULL);
+	little_end(&l);
+
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	CHECK(proc_tree_read(&tree, root, &err) == -ESRCH);
+	CHECK(tree.items == NULL && err.code == ESRCH);
+	CHECK(proc_tree_kill(root, deadline_in_ms(1000)) == 0);
+}
+
+static void wrong_start_is_not_killed(void)
+{
+	struct little l = little_start(little_pause, NULL);
+	little_wait_ready(&l);
+	struct proc_id id = little_id(&l), reused = { id.pid, id.start_ticks + 1 };
+
+	CHECK(proc_tree_kill(reused, deadline_in_ms(1000)) == 0);
+	CHECK(proc_is_alive(id));
+	little_end(&l);
+}
+
+/* Each generation leaves one child behind and goes on; nothing of it may survive. */
+static void forks_all_the_time(void *arg)
+{
+	signal(SIGCHLD, SIG_IGN);
+	little_ready();
+	for (int i = 0;; i++) {
+		pid_t pid = fork();
+
+		if (pid == 0 && i % 2)
+			for (;;)
+				pause();
+		if (pid == 0)
+			_exit(0);
+		if (i % 64 == 63)
+			waitpid(-1, NULL, WNOHANG);
+		if (i > 500)
+			pause();
+	}
+}
+
+static void *reaper(void *arg)
+{
+	const bool *stop = arg;
+
+	while (!__atomic_load_n(stop, __ATOMIC_ACQUIRE))
+		reap_orphans(NULL, NULL);
+	return NULL;
+}
+
+static void kill_leaves_nobody(void)
+{
+	bool stop = false;
+	pthread_t t;
+
+	CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
+	for (int round = 0; round < 5; round++) {
+		reap_lock();
+		struct little l = little_start(forks_all_the_time, NULL);
+		reap_protect(l.pid);
+		reap_unlock();
+		little_wait_ready(&l);
+		struct proc_id root = little_id(&l);
+
+		stop = false;
+		CHECK(pthread_create(&t, NULL, reaper, &stop) == 0);
+		CHECK(proc_tree_kill(root, deadline_in_ms(20000)) == 0);
+		int status;
+		CHECK(reap_wait(l.pid, &status) == 0 && WIFSIGNALED(status));
+		__atomic_store_n(&stop, true, __ATOMIC_RELEASE);
+		pthread_join(t, NULL);
+		reap_orphans(NULL, NULL);
+
+		pid_t *children = NULL;
+		size_t n = 0;
+		CHECK(proc_children(getpid(), &children, &n) == 0);
+		CHECK(n == 0);
+		free(children);
+		close(l.ready_fd);
+	}
+	CHECK(prctl(PR_SET_CHILD_SUBREAPER, 0) == 0);
+}
+
+int main(void)
+{
+	reads_family();
+	wrong_start_is_not_killed();
+	kill_leaves_nobody();
+	return 0;
+}
