@@ -76,7 +76,7 @@ struct criu_options {
 };
 
 struct criu_result {
-	pid_t root_pid; /* restore: pid of the restored root as its parent sees it */
+	pid_t root_pid; /* restore: pid of the restored root as we see it */
 	double seconds;
 	double frozen_seconds; /* dump, from CRIU's statistics; 0 if unknown */
 	uint64_t pages_bytes;  /* dump: memory written */
@@ -87,7 +87,15 @@ struct criu_result {
 int criu_dump(const struct criu_program *program, const struct criu_options *options,
 	      struct criu_result *ret, struct brumate_error *err);
 
-/** Restores; the restored root becomes a child of the calling process (rst_sibling). Errors to act
+/**
+ * Lets go of the TCP connections of a dumped and killed tree, which are kept (their peers' packets
+ * dropped) until it is restored: for a checkpoint that will not be. @log_name: the log of its dump.
+ */
+void criu_release_network(int work_dir_fd, const char *log_name);
+
+/** Restores; the restored root becomes a child of the calling process (rst_sibling), or, with
+ * enter_ns_of, of the init of that namespace (pidns.h). Root pids are in our own numbering. Where
+ * the caller waits for the root, it protects it in CRIU_EVENT_RESTORED (reap.h). Errors to act
  * on: -EEXIST (a pid is taken), -EPIPE. */
 int criu_restore(const struct criu_program *program, const struct criu_options *options,
 		 struct criu_result *ret, struct brumate_error *err);

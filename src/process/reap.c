@@ -37,8 +37,10 @@ static pid_t *find_slot(pid_t pid)
 
 void reap_protect(pid_t pid)
 {
-	pid_t *slot = find_slot(0);
+	pid_t *slot = find_slot(pid);
 
+	if (!slot)
+		slot = find_slot(0);
 	assert(slot); /* a handful of threads wait for a child each */
 	*slot = pid;
 }

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT
+/* The few facts read from CRIU's image files. Decoders are pure and take foreign bytes. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/** A process of a dumped tree, with the numbers it had in its own namespace. */
+struct criu_image_process {
+	pid_t pid, ppid;
+	pid_t *threads; /* ids of all its threads, the first included */
+	size_t n_threads;
+};
+
+struct criu_image_tree {
+	struct criu_image_process *items; /* the root first */
+	size_t n;
+};
+#define CRIU_IMAGE_TREE_EMPTY ((struct criu_image_tree){ 0 })
+void criu_image_tree_fini(struct criu_image_tree *t);
+
+/** Decodes pstree.img. 0, -EBADMSG, -ENOMEM. */
+int criu_image_tree_decode(struct criu_image_tree *ret, const void *buf, size_t len_bytes);
+
+struct criu_image_stats {
+	double frozen_seconds;
+	uint64_t pages_written;
+};
+
+/** Decodes stats-dump. 0, -EBADMSG. */
+int criu_image_stats_decode(struct criu_image_stats *ret, const void *buf, size_t len_bytes);
+
+/** Reads and decodes pstree.img beneath @dir_fd. 0, -ENOENT, -EBADMSG … */
+int criu_image_tree_read(struct criu_image_tree *ret, int dir_fd);
+/** Reads and decodes stats-dump beneath @dir_fd. */
+int criu_image_stats_read(struct criu_image_stats *ret, int dir_fd);

@@ -1,0 +1,564 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Dump and restore through CRIU's RPC. One conversation: a request, CRIU's notifications, each
+ * acknowledged after the caller was asked, and a response; then CRIU's process is waited for.
+ *
+ * How a dump is cancelled. SIGTERM or SIGKILL end CRIU wherever it is; the tree survives that (see
+ * criu-heal.c) except in the short while in which CRIU has overwritten code of a task to run its
+ * first system calls there. So CRIU is made to fail by itself instead, and takes everything back: the
+ * next notification is refused, and its file size limit becomes 0, so that the next page it writes
+ * fails as on a full disk. A restore is cancelled by killing the root that it is building, which
+ * CRIU sees at once.
+ */
+#include "process/criu.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "process/criu-images.h"
+#include "process/criu-private.h"
+#include "process/reap.h"
+#include "rpc.pb-c.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum {
+	TICK_MS = 200,
+	CANCEL_TIMEOUT_MS = 15000, /* for CRIU to take everything back before it is killed */
+	PACKET_BYTES = 64 * 1024,
+	FDS_MAX = 64,
+	KILL_TIMEOUT_MS = 10000,
+	LOG_LEVEL = 4,
+};
+
+DEFINE_AUTO_FINI(struct criu_image_tree, criu_image_tree_fini)
+
+enum outcome { UNDECIDED, SUCCEEDED, FAILED, DIED };
+
+struct session {
+	const struct criu_options *options;
+	Criu__ReqType type;
+	struct criu_child child;
+	struct criu_image_tree tree; /* restore: what is being built */
+	struct heal_state heal;      /* dump: what to put right if CRIU dies */
+	enum outcome outcome;
+	bool past_return;  /* the last question was answered with yes */
+	bool is_cancelled; /* by the tick or an event; @why says so */
+	uint64_t kill_at_ns;
+	struct brumate_error why;
+	int cr_errno;
+	pid_t root_pid;
+	char errmsg[512];
+};
+
+static int send_request(int fd, const Criu__Req *req)
+{
+	size_t len = criu__req__get_packed_size(req);
+	auto_free uint8_t *buf = malloc(len);
+
+	if (!buf)
+		return -ENOMEM;
+	criu__req__pack(req, buf);
+	ssize_t n = send(fd, buf, len, MSG_NOSIGNAL);
+	return n < 0 ? -errno : 0;
+}
+
+static int acknowledge(struct session *s, bool success)
+{
+	Criu__Req req = CRIU__REQ__INIT;
+
+	req.type = CRIU__REQ_TYPE__NOTIFY;
+	req.has_notify_success = true;
+	req.notify_success = success;
+	return send_request(s->child.socket_fd, &req);
+}
+
+static pid_t our_pid_of(const struct session *s, pid_t pid)
+{
+	return s->options->enter_ns_of ? pidns_translate(s->options->enter_ns_of, pid) : pid;
+}
+
+/* The process that a restore builds as its root, if it exists: in our namespace a child of ours that
+ * is younger than CRIU, otherwise whoever has its number there. */
+static struct proc_id half_built_root(const struct session *s)
+{
+	pid_t pid = s->tree.n ? our_pid_of(s, s->tree.items[0].pid) : 0;
+	struct proc_info info;
+
+	if (pid <= 0 || proc_read(&info, pid, NULL) < 0 || info.id.start_ticks < s->child.id.start_ticks)
+		return PROC_ID_NONE;
+	if (!s->options->enter_ns_of && info.ppid != getpid())
+		return PROC_ID_NONE;
+	return info.id;
+}
+
+static void cancel(struct session *s)
+{
+	struct rlimit none = { 0, 0 };
+
+	if (s->is_cancelled)
+		return;
+	s->is_cancelled = true;
+	s->kill_at_ns = deadline_in_ms(CANCEL_TIMEOUT_MS);
+	if (s->type == CRIU__REQ_TYPE__RESTORE)
+		proc_signal(half_built_root(s), SIGKILL);
+	else /* it is not reaped yet: the number is its own */
+		prlimit(s->child.id.pid, RLIMIT_FSIZE, &none, NULL);
+}
+
+static bool event_of(const char *script, enum criu_event *ret)
+{
+	static const struct {
+		const char *script;
+		enum criu_event event;
+	} events[] = {
+		{ "query-ext-files", CRIU_EVENT_FROZEN },
+		{ "post-dump", CRIU_EVENT_DUMPED },
+		{ "post-restore", CRIU_EVENT_RESTORED },
+	};
+
+	for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++)
+		if (!strcmp(events[i].script, script)) {
+			*ret = events[i].event;
+			return true;
+		}
+	return false;
+}
+
+static int on_notify(struct session *s, const Criu__Notify *notify)
+{
+	const struct criu_options *o = s->options;
+	enum criu_event event;
+
+	if (!event_of(notify->script ? notify->script : "", &event))
+		return acknowledge(s, !s->is_cancelled || s->past_return);
+	if (event == CRIU_EVENT_RESTORED)
+		s->root_pid = our_pid_of(s, notify->has_pid ? notify->pid : 0);
+
+	pid_t pid = event == CRIU_EVENT_RESTORED ? s->root_pid : o->root.pid;
+	if (!s->is_cancelled && o->on_event && o->on_event(o->arg, event, pid, &s->why) < 0)
+		cancel(s);
+	s->past_return = event != CRIU_EVENT_FROZEN && !s->is_cancelled;
+	return acknowledge(s, !s->is_cancelled);
+}
+
+static void on_response(struct session *s, const Criu__Resp *resp)
+{
+	s->outcome = resp->success ? SUCCEEDED : FAILED;
+	s->cr_errno = resp->has_cr_errno ? resp->cr_errno : 0;
+	snprintf(s->errmsg, sizeof(s->errmsg), "%s", resp->cr_errmsg ? resp->cr_errmsg : "");
+	if (resp->success && resp->restore && !s->root_pid)
+		s->root_pid = our_pid_of(s, resp->restore->pid);
+}
+
+static void on_packet(struct session *s)
+{
+	uint8_t buf[PACKET_BYTES];
+	ssize_t n = recv(s->child.socket_fd, buf, sizeof(buf), 0);
+
+	if (n < 0 && errno == EINTR)
+		return;
+	Criu__Resp *resp = n > 0 ? criu__resp__unpack(NULL, (size_t)n, buf) : NULL;
+	if (!resp)
+		s->outcome = DIED;
+	else if (resp->type != CRIU__REQ_TYPE__NOTIFY)
+		on_response(s, resp);
+	else if (!resp->notify || on_notify(s, resp->notify) < 0)
+		s->outcome = DIED;
+	if (resp)
+		criu__resp__free_unpacked(resp, NULL);
+}
+
+static void tick(struct session *s)
+{
+	const struct criu_options *o = s->options;
+
+	if (s->is_cancelled && clock_now_ns() > s->kill_at_ns) {
+		s->kill_at_ns = DEADLINE_NEVER;
+		proc_signal(s->child.id, SIGKILL);
+	}
+	if (!s->is_cancelled && !s->past_return && o->on_tick && o->on_tick(o->arg, &s->why) < 0)
+		cancel(s);
+}
+
+static void converse(struct session *s)
+{
+	while (s->outcome == UNDECIDED) {
+		struct pollfd p = { .fd = s->child.socket_fd, .events = POLLIN };
+
+		tick(s);
+		if (poll(&p, 1, TICK_MS) > 0)
+			on_packet(s);
+	}
+	if (s->outcome == DIED)
+		heal_stop(&s->heal);
+}
+
+struct fds {
+	int items[FDS_MAX];
+	size_t n;
+};
+
+static void fds_fini(struct fds *f)
+{
+	for (size_t i = 0; i < f->n; i++)
+		close(f->items[i]);
+}
+DEFINE_AUTO_FINI(struct fds, fds_fini)
+
+/* A copy above the standard descriptors, which CRIU has for itself. */
+static int fds_add(struct fds *f, int fd, struct brumate_error *err)
+{
+	int copy = f->n < FDS_MAX ? fcntl(fd, F_DUPFD_CLOEXEC, 3) : -1;
+
+	if (f->n == FDS_MAX)
+		return brumate_fail(err, E2BIG, "CRIU: more than %d descriptors to pass", FDS_MAX);
+	if (copy < 0)
+		return brumate_fail(err, errno, "CRIU: descriptor %d: %m", fd);
+	f->items[f->n++] = copy;
+	return copy;
+}
+
+static int open_log(const struct criu_options *o)
+{
+	return openat(o->work_dir_fd, o->log_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+}
+
+static char *read_log_tail(const struct criu_options *o, size_t *ret_len)
+{
+	auto_close int fd = open_log(o);
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return NULL;
+	off_t from = st.st_size > CRIU_LOG_TAIL_BYTES ? st.st_size - CRIU_LOG_TAIL_BYTES : 0;
+	auto_free char *text = malloc(CRIU_LOG_TAIL_BYTES + 1);
+	if (!text || lseek(fd, from, SEEK_SET) < 0)
+		return NULL;
+	ssize_t n = fd_read_full(fd, text, CRIU_LOG_TAIL_BYTES);
+	if (n < 0)
+		return NULL;
+	*ret_len = (size_t)n;
+	return take_ptr(&text);
+}
+
+static void hint_at_log(struct brumate_error *err, const struct criu_options *o, const char *reason)
+{
+	const char *known = criu_hint_for(reason);
+	char link[64], dir[PATH_MAX];
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", o->work_dir_fd);
+	ssize_t n = readlink(link, dir, sizeof(dir) - 1);
+	dir[n > 0 ? n : 0] = '\0';
+	brumate_hint(err, "%s%sfull log: %s/%s", known ? known : "", known ? "; " : "", dir, o->log_name);
+}
+
+/* What to forward: the errno CRIU names where that has a meaning to callers. */
+static int code_of(const struct session *s)
+{
+	if (s->outcome == DIED)
+		return EPIPE;
+	return s->cr_errno == EEXIST || s->cr_errno == ESRCH ? s->cr_errno : EIO;
+}
+
+static int explain_failure(const struct session *s, int status, struct brumate_error *err)
+{
+	const struct criu_options *o = s->options;
+	char reason[512] = "";
+	size_t len = 0;
+
+	if (s->is_cancelled) {
+		if (err)
+			*err = s->why;
+		int r = s->why.code ? -s->why.code : -ECANCELED;
+		return s->why.code ? r : brumate_fail(err, ECANCELED, "CRIU was cancelled");
+	}
+	auto_free char *log = read_log_tail(o, &len);
+	if (!log || criu_log_reason(log, len, reason, sizeof(reason)) < 0)
+		snprintf(reason, sizeof(reason), "%s", s->errmsg[0] ? s->errmsg : "no reason in its log");
+	if (s->outcome == DIED && status >= 0 && WIFSIGNALED(status))
+		brumate_fail(err, EPIPE, "CRIU was killed by signal %d", WTERMSIG(status));
+	else if (s->outcome == DIED)
+		brumate_fail(err, EPIPE, "CRIU ended without an answer: %s", reason);
+	else
+		brumate_fail(err, code_of(s), "CRIU: %s", reason);
+	hint_at_log(err, o, reason);
+	return -code_of(s);
+}
+
+static void set_directories(Criu__Opts *opts, const struct criu_options *o, int images_fd, int work_fd)
+{
+	opts->images_dir_fd = images_fd;
+	opts->has_work_dir_fd = true;
+	opts->work_dir_fd = work_fd;
+	opts->has_log_level = true;
+	opts->log_level = LOG_LEVEL;
+	opts->log_file = (char *)o->log_name;
+}
+
+static void set_common(Criu__Opts *opts, const struct criu_options *o)
+{
+	opts->has_notify_scripts = opts->notify_scripts = true;
+	opts->has_ext_unix_sk = opts->ext_unix_sk = true;
+	opts->has_file_locks = opts->file_locks = true;
+	opts->has_link_remap = opts->link_remap = true;
+	opts->has_shell_job = true;
+	opts->shell_job = o->shell_job;
+	opts->has_manage_cgroups_mode = true;
+	opts->manage_cgroups_mode = CRIU__CGROUP_MODE__CGROUP_IGNORE;
+	opts->has_network_lock = true;
+	opts->network_lock = net_lock_is_possible() ? CRIU__NETWORK_LOCK__LOCK_NFTABLES :
+						      CRIU__NETWORK_LOCK__LOCK_SKIP;
+	/* Deleted files are saved whatever their size: what is too large for the place is its affair. */
+	opts->has_ghost_limit = true;
+	opts->ghost_limit = UINT32_MAX;
+	if (o->timeout_s) {
+		opts->has_timeout = true;
+		opts->timeout = o->timeout_s;
+	}
+}
+
+static int run(struct session *s, const struct criu_program *program, Criu__Opts *opts,
+	       struct fds *fds, struct brumate_error *err)
+{
+	const struct criu_options *o = s->options;
+	Criu__Req req = CRIU__REQ__INIT;
+	int r = criu_spawn(&s->child, program, fds->items, fds->n, o->libdir, o->enter_ns_of, err);
+
+	if (r < 0)
+		return r;
+	if (o->on_spawned)
+		o->on_spawned(o->arg, s->child.id);
+
+	req.type = s->type;
+	req.opts = opts;
+	if (send_request(s->child.socket_fd, &req) < 0)
+		s->outcome = DIED;
+	converse(s);
+	return criu_reap(&s->child);
+}
+
+static int start_dump(struct session *s, Criu__Opts *opts, struct fds *fds, struct brumate_error *err)
+{
+	const struct criu_options *o = s->options;
+	struct proc_info info;
+	int r = heal_prepare(&s->heal, o->root, err);
+
+	if (r >= 0)
+		r = proc_read(&info, o->root.pid, err);
+	if (r < 0)
+		return r;
+	int images_fd = fds_add(fds, o->images_dir_fd, err);
+	int work_fd = images_fd < 0 ? images_fd : fds_add(fds, o->work_dir_fd, err);
+	if (work_fd < 0)
+		return work_fd;
+
+	set_directories(opts, o, images_fd, work_fd);
+	set_common(opts, o);
+	opts->has_pid = true;
+	opts->pid = o->enter_ns_of ? info.inner_pid : o->root.pid;
+	opts->has_leave_running = true;
+	opts->leave_running = o->leave_running;
+	opts->has_tcp_established = opts->tcp_established = true;
+	opts->external = (char **)o->externals;
+	while (o->externals && o->externals[opts->n_external])
+		opts->n_external++;
+	return 0;
+}
+
+static void read_statistics(struct criu_result *result, const struct criu_options *o)
+{
+	struct criu_image_stats stats;
+
+	if (criu_image_stats_read(&stats, o->work_dir_fd) < 0)
+		return;
+	result->frozen_seconds = stats.frozen_seconds;
+	result->pages_bytes = stats.pages_written * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* CRIU did not end as it should: the tree is made to run on before anything is said about it. */
+static int dump_failed(struct session *s, int status, struct brumate_error *err)
+{
+	if (s->outcome == DIED) {
+		auto_close int log_fd = open_log(s->options);
+		heal_tree(&s->heal, log_fd);
+	}
+	return s->outcome == UNDECIDED ? status : explain_failure(s, status, err);
+}
+
+int criu_dump(const struct criu_program *program, const struct criu_options *options,
+	      struct criu_result *ret, struct brumate_error *err)
+{
+	struct session s = { .options = options, .type = CRIU__REQ_TYPE__DUMP, .child = CRIU_CHILD_NONE };
+	auto_(fds_fini) struct fds fds = { .n = 0 };
+	Criu__Opts opts = CRIU__OPTS__INIT;
+	uint64_t start_ns = clock_now_ns();
+	int r = start_dump(&s, &opts, &fds, err);
+
+	if (r >= 0)
+		r = run(&s, program, &opts, &fds, err);
+	if (s.outcome != SUCCEEDED)
+		r = dump_failed(&s, r, err);
+	heal_state_fini(&s.heal);
+	if (s.outcome != SUCCEEDED)
+		return r;
+
+	struct criu_result result = { .seconds = clock_since_s(start_ns) };
+	read_statistics(&result, options);
+	*ret = result;
+	return 0;
+}
+
+static int refuse_taken(pid_t pid, struct brumate_error *err)
+{
+	char path[32];
+	auto_free char *comm = NULL;
+
+	snprintf(path, sizeof(path), "/proc/%d/comm", pid);
+	if (file_read(AT_FDCWD, path, 4096, &comm, NULL) < 0)
+		return 0;
+	comm[strcspn(comm, "\n")] = '\0';
+	brumate_fail(err, EEXIST, "process id %d of the checkpoint is in use (%s)", pid, comm);
+	brumate_hint(err, "%s", criu_hint_for("Can't fork for"));
+	return -EEXIST;
+}
+
+/* CRIU says only that some number is taken; this says which, and by whom, before anything starts. */
+static int check_pids(const struct session *s, struct brumate_error *err)
+{
+	if (s->options->enter_ns_of)
+		return 0;
+	for (size_t i = 0; i < s->tree.n; i++) {
+		const struct criu_image_process *p = &s->tree.items[i];
+		int r = refuse_taken(p->pid, err);
+
+		for (size_t k = 0; r >= 0 && k < p->n_threads; k++)
+			r = refuse_taken(p->threads[k], err);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+static int add_inherits(Criu__Opts *opts, Criu__InheritFd *items, Criu__InheritFd **pointers,
+			struct fds *fds, const struct criu_options *o, struct brumate_error *err)
+{
+	for (size_t i = 0; i < o->n_inherits; i++) {
+		int fd = fds_add(fds, o->inherits[i].fd, err);
+
+		if (fd < 0)
+			return fd;
+		criu__inherit_fd__init(&items[i]);
+		items[i].key = (char *)o->inherits[i].key;
+		items[i].fd = fd;
+		pointers[i] = &items[i];
+	}
+	opts->inherit_fd = pointers;
+	opts->n_inherit_fd = o->n_inherits;
+	return 0;
+}
+
+static int start_restore(struct session *s, Criu__Opts *opts, struct fds *fds,
+			 Criu__InheritFd *items, Criu__InheritFd **pointers, struct brumate_error *err)
+{
+	const struct criu_options *o = s->options;
+	int r = criu_image_tree_read(&s->tree, o->images_dir_fd);
+
+	if (r < 0)
+		return brumate_fail(err, r == -ENOENT ? EBADMSG : -r, "CRIU's image pstree.img: %s",
+				    strerror(-r));
+	r = check_pids(s, err);
+	if (r < 0)
+		return r;
+	int images_fd = fds_add(fds, o->images_dir_fd, err);
+	int work_fd = images_fd < 0 ? images_fd : fds_add(fds, o->work_dir_fd, err);
+	if (work_fd < 0)
+		return work_fd;
+
+	set_directories(opts, o, images_fd, work_fd);
+	set_common(opts, o);
+	/* In another namespace the root is to be a child of its init, which CRIU's end makes it. */
+	opts->has_rst_sibling = true;
+	opts->rst_sibling = !o->enter_ns_of;
+	opts->has_tcp_established = opts->has_tcp_close = true;
+	opts->tcp_established = !o->tcp_close;
+	opts->tcp_close = o->tcp_close;
+	return add_inherits(opts, items, pointers, fds, o, err);
+}
+
+static void remove_half_built(const struct session *s)
+{
+	struct proc_id root = half_built_root(s);
+	int status;
+
+	if (!root.pid)
+		return;
+	proc_tree_kill(root, deadline_in_ms(KILL_TIMEOUT_MS));
+	if (!s->options->enter_ns_of)
+		reap_poll(root.pid, &status);
+}
+
+int criu_restore(const struct criu_program *program, const struct criu_options *options,
+		 struct criu_result *ret, struct brumate_error *err)
+{
+	struct session s = { .options = options, .type = CRIU__REQ_TYPE__RESTORE, .child = CRIU_CHILD_NONE };
+	auto_(fds_fini) struct fds fds = { .n = 0 };
+	auto_free Criu__InheritFd *items = calloc(options->n_inherits + 1, sizeof(*items));
+	auto_free Criu__InheritFd **pointers = calloc(options->n_inherits + 1, sizeof(*pointers));
+	Criu__Opts opts = CRIU__OPTS__INIT;
+	uint64_t start_ns = clock_now_ns();
+
+	if (!items || !pointers)
+		return brumate_fail(err, ENOMEM, "%m");
+	int status = start_restore(&s, &opts, &fds, items, pointers, err);
+	if (status >= 0)
+		status = run(&s, program, &opts, &fds, err);
+	if (s.outcome != UNDECIDED && s.outcome != SUCCEEDED) {
+		remove_half_built(&s);
+		status = explain_failure(&s, status, err);
+	}
+	criu_image_tree_fini(&s.tree);
+	if (s.outcome != SUCCEEDED)
+		return status;
+	*ret = (struct criu_result){ .root_pid = s.root_pid, .seconds = clock_since_s(start_ns) };
+	return 0;
+}
+
+int criu_check(const struct criu_program *program, struct brumate_error *err)
+{
+	struct criu_child child;
+	Criu__Req req = CRIU__REQ__INIT;
+	Criu__Opts opts = CRIU__OPTS__INIT;
+	auto_(fds_fini) struct fds fds = { .n = 0 };
+	auto_close int dir_fd = open("/run", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	int images_fd = dir_fd < 0 ? brumate_fail(err, errno, "/run: %m") : fds_add(&fds, dir_fd, err);
+	int r = images_fd < 0 ? images_fd : criu_spawn(&child, program, fds.items, fds.n, NULL, 0, err);
+
+	if (r < 0)
+		return r;
+	struct session s = { .options = &(struct criu_options){ 0 }, .type = CRIU__REQ_TYPE__CHECK, .child = child };
+	opts.images_dir_fd = images_fd;
+	req.type = s.type;
+	req.opts = &opts;
+	if (send_request(child.socket_fd, &req) < 0)
+		s.outcome = DIED;
+	converse(&s);
+	criu_reap(&child);
+	if (s.outcome == SUCCEEDED)
+		return 0;
+	brumate_fail(err, EOPNOTSUPP, "the kernel lacks what CRIU needs%s%s", s.errmsg[0] ? ": " : "",
+		     s.errmsg);
+	brumate_hint(err, "run '%s check' to see what is missing", program->path);
+	return -EOPNOTSUPP;
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: MIT
+/* Init of a job's own pid namespace; see pidns.h. It is forked from a program with threads, so what
+ * runs in it is async-signal-safe. */
+#include "process/pidns.h"
+#include "base/cleanup.h"
+#include "base/fd.h"
+#include "process/criu-private.h"
+#include "process/reap.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum {
+	STATUS_FD = 3,
+	FIRST_SPARE_FD = 4,
+	SAFE_FD_MIN = 16, /* copies of the descriptors the init keeps, clear of the numbers it gives them */
+	STATUS_BYTES_MAX = 1024 * 1024,
+};
+
+static char *append_number(char *p, long number)
+{
+	char digits[24];
+	size_t n = 0;
+
+	do
+		digits[n++] = (char)('0' + number % 10);
+	while (number /= 10);
+	while (n)
+		*p++ = digits[--n];
+	return p;
+}
+
+static void leave_status(pid_t pid, int status)
+{
+	char line[64], *p = append_number(line, pid);
+
+	*p++ = ' ';
+	p = append_number(p, status);
+	*p++ = '\n';
+	/* A full disk loses the status: the job counts as lost then, and there is nobody to tell. */
+	if (write(STATUS_FD, line, (size_t)(p - line)) < 0)
+		return;
+}
+
+/* True when the last child has been reaped. */
+static bool reap_all(pid_t root_pid, bool *had_job)
+{
+	int status;
+	pid_t pid;
+
+	while ((pid = waitpid(-1, &status, WNOHANG | __WALL)) > 0) {
+		*had_job |= pid == root_pid;
+		if (pid == root_pid)
+			leave_status(pid, status);
+	}
+	return pid < 0 && errno == ECHILD;
+}
+
+static _Noreturn void init_main(pid_t root_pid, const sigset_t *child_ended)
+{
+	bool had_job = false;
+
+	/* Nothing says that a process has been given to this one when its parent ended; only its own
+	 * end does. So this waits for ends, and stays until that of the root was among them. */
+	while (!reap_all(root_pid, &had_job) || !had_job)
+		sigwaitinfo(child_ended, NULL);
+	_exit(0);
+}
+
+static int init_set_up(int status_fd, int null_fd)
+{
+	if (setsid() < 0 || chdir("/") < 0)
+		return -errno;
+	/* What is mounted on the host shows up here, but not the other way round. */
+	if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0 ||
+	    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
+		return -errno;
+	for (int fd = 0; fd < STATUS_FD; fd++)
+		if (dup2(null_fd, fd) < 0)
+			return -errno;
+	if (dup2(status_fd, STATUS_FD) < 0)
+		return -errno;
+	return prctl(PR_SET_NAME, "brumate-init") < 0 ? -errno : 0;
+}
+
+static _Noreturn void init_run(pid_t root_pid, int status_fd, int null_fd, int report_fd)
+{
+	struct sigaction sa = { .sa_handler = SIG_DFL };
+	sigset_t mask;
+
+	for (int s = 1; s < NSIG; s++)
+		if (s != SIGKILL && s != SIGSTOP)
+			sigaction(s, &sa, NULL);
+	sigfillset(&mask);
+	sigprocmask(SIG_SETMASK, &mask, NULL);
+	sigemptyset(&mask);
+	sigaddset(&mask, SIGCHLD);
+
+	int code = -init_set_up(status_fd, null_fd);
+	if (write(report_fd, &code, sizeof(code)) < 0 || code)
+		_exit(1);
+	if (syscall(SYS_close_range, FIRST_SPARE_FD, ~0u, 0) < 0)
+		_exit(1);
+	init_main(root_pid, &mask);
+}
+
+static int wait_for_report(int fd)
+{
+	int code;
+	ssize_t n = fd_read_full(fd, &code, sizeof(code));
+
+	if (n < 0)
+		return (int)n;
+	return n == (ssize_t)sizeof(code) ? -code : -EPIPE;
+}
+
+static int duplicate_high(int *fd)
+{
+	int copy = *fd < 0 ? -1 : fcntl(*fd, F_DUPFD_CLOEXEC, SAFE_FD_MIN);
+
+	cleanup_close(fd);
+	*fd = copy;
+	return copy < 0 ? -errno : 0;
+}
+
+/* Under the lock of reaping: an init that fails at once is waited for here. */
+static int fork_init(pid_t *ret, pid_t root_pid, int status_fd, int null_fd)
+{
+	int report[2], status;
+
+	if (pipe2(report, O_CLOEXEC) < 0)
+		return -errno;
+	auto_close int read_fd = report[0];
+	auto_close int write_fd = report[1];
+	if (duplicate_high(&write_fd) < 0)
+		return -errno;
+
+	pid_t pid = (pid_t)syscall(SYS_clone, CLONE_NEWPID | CLONE_NEWNS | SIGCHLD, 0, 0, 0, 0);
+	if (pid < 0)
+		return -errno;
+	if (pid == 0)
+		init_run(root_pid, status_fd, null_fd, write_fd);
+	close(take_fd(&write_fd));
+
+	int r = wait_for_report(read_fd);
+	if (r < 0)
+		waitpid(pid, &status, 0);
+	else
+		*ret = pid;
+	return r;
+}
+
+int pidns_start(struct proc_id *ret_init, pid_t root_pid, const char *status_path,
+		struct brumate_error *err)
+{
+	auto_close int status_fd = open(status_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW,
+					0600);
+	auto_close int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	pid_t pid = 0;
+
+	if (duplicate_high(&status_fd) < 0)
+		return brumate_fail(err, errno, "%s: %m", status_path);
+	if (duplicate_high(&null_fd) < 0)
+		return brumate_fail(err, errno, "/dev/null: %m");
+
+	reap_lock();
+	int r = fork_init(&pid, root_pid, status_fd, null_fd);
+	reap_unlock();
+	if (r < 0)
+		return brumate_fail(err, -r, "cannot make a pid namespace: %m");
+	return proc_identify(ret_init, pid, err);
+}
+
+int pidns_read_status(const char *status_path, pid_t root_pid, int *ret_status)
+{
+	auto_free char *text = NULL;
+	int r = file_read(AT_FDCWD, status_path, STATUS_BYTES_MAX, &text, NULL);
+
+	if (r < 0)
+		return r;
+	r = -ENOENT;
+	char *rest = text;
+	for (const char *line; (line = strsep(&rest, "\n"));) {
+		int pid, status;
+
+		if (sscanf(line, "%d %d", &pid, &status) != 2 || pid != root_pid)
+			continue;
+		*ret_status = status;
+		r = 0;
+	}
+	return r;
+}
+
+static bool read_ns(pid_t pid, char ret[static 64])
+{
+	char path[48];
+
+	snprintf(path, sizeof(path), "/proc/%d/ns/pid", pid);
+	ssize_t n = readlink(path, ret, 63);
+	ret[n > 0 ? n : 0] = '\0';
+	return n > 0;
+}
+
+pid_t pidns_translate(pid_t of, pid_t inner_pid)
+{
+	char ns[64], each_ns[64];
+	auto_closedir DIR *dir = opendir("/proc");
+
+	if (!dir || !read_ns(of, ns))
+		return 0;
+	for (struct dirent *e; (e = readdir(dir));) {
+		struct proc_info info;
+		pid_t pid = atoi(e->d_name);
+
+		if (pid > 0 && proc_read(&info, pid, NULL) == 0 && info.inner_pid == inner_pid &&
+		    read_ns(pid, each_ns) && !strcmp(ns, each_ns))
+			return pid;
+	}
+	return 0;
+}

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+/*
+ * A pid namespace for a job whose process ids are taken in ours. Its init is a process of our own
+ * that does nothing but reap: it outlives the program that started it for as long as the job lives,
+ * leaves the job's exit status in a file, and ends when the job's last process has ended.
+ */
+#pragma once
+
+#include <sys/types.h>
+
+#include "base/error.h"
+#include "process/process.h"
+
+/**
+ * Starts an init in new pid and mount namespaces with a /proc of their own; it becomes a child of
+ * the calling process, not protected from reap_orphans(). When process @root_pid (its number in the
+ * namespace) ends, a line "PID STATUS" (as wait(2) gives it) is appended to @status_path, which is
+ * created with mode 0600. An init whose job never came is to be killed by its caller.
+ */
+int pidns_start(struct proc_id *ret_init, pid_t root_pid, const char *status_path,
+		struct brumate_error *err);
+
+/** The status that was left for @root_pid (the latest). 0, -ENOENT if there is none yet. */
+int pidns_read_status(const char *status_path, pid_t root_pid, int *ret_status);
