@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 /*
- * What a CRIU that was killed in the middle of a dump leaves behind, and how the tree is made to run
- * on. Seen with 4.2.1 on Linux 6.18: the kernel lets traced tasks go and the code that CRIU injected
+ * What a CRIU that was killed leaves behind, and how a tree it was dumping is made to run on. Seen with 4.2.1 on Linux 6.18: the kernel lets traced tasks go and the code that CRIU injected
  * takes itself out when its socket closes; but TCP sockets stay in repair mode, in which reading and
  * writing fail, and the table that drops their packets stays too. A dying process closes its sockets
  * before it lets go of those it traces, so there is a moment to stop the tree in.
  */
 #include "base/cleanup.h"
+#include "base/paths.h"
 #include "process/criu-private.h"
 
 #include <ctype.h>
@@ -117,7 +117,26 @@ static void remove_lock_named_in(const char *log, size_t len)
 	}
 }
 
-static void remove_lock(int log_fd)
+/* A restore makes deleted files anew under names of their own beside the old ones. */
+static void remove_ghosts_named_in(const char *log, size_t len)
+{
+	static const char mark[] = "Opening ghost file 0x";
+	const char *end = log + len;
+
+	for (const char *p = log; (p = memmem(p, (size_t)(end - p), mark, sizeof(mark) - 1));) {
+		p += sizeof(mark) - 1;
+		const char *eol = memchr(p, '\n', (size_t)(end - p));
+		auto_free char *line = strndup(p, (size_t)((eol ? eol : end) - p));
+		char *path = line ? strstr(line, " for ") : NULL;
+		auto_free char *ghost = path ? path_format("/%s.cr.%lx.ghost", path + strlen(" for "),
+							   strtoul(line, NULL, 16)) : NULL;
+
+		if (ghost)
+			unlink(ghost);
+	}
+}
+
+static void with_log(int log_fd, void (*fn)(const char *log, size_t len))
 {
 	struct stat st;
 
@@ -126,7 +145,7 @@ static void remove_lock(int log_fd)
 	void *log = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, log_fd, 0);
 	if (log == MAP_FAILED)
 		return;
-	remove_lock_named_in(log, (size_t)st.st_size);
+	fn(log, (size_t)st.st_size);
 	munmap(log, (size_t)st.st_size);
 }
 
@@ -134,13 +153,18 @@ void heal_tree(const struct heal_state *h, int log_fd)
 {
 	for (size_t i = 0; i < h->before.n; i++)
 		heal_sockets(h->before.items[i].id, h->pid_fds[i]);
-	remove_lock(log_fd);
+	with_log(log_fd, remove_lock_named_in);
 	signal_all(h, SIGCONT);
+}
+
+void heal_restore(int log_fd)
+{
+	with_log(log_fd, remove_ghosts_named_in);
 }
 
 void criu_release_network(int work_dir_fd, const char *log_name)
 {
 	auto_close int fd = openat(work_dir_fd, log_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 
-	remove_lock(fd);
+	with_log(fd, remove_lock_named_in);
 }

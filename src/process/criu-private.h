@@ -48,5 +48,8 @@ void heal_stop(const struct heal_state *h);
  * @log_fd: CRIU's log, or -1. */
 void heal_tree(const struct heal_state *h, int log_fd);
 
+/** Removes what a restore left in the file system when CRIU was killed. @log_fd: its log, or -1. */
+void heal_restore(int log_fd);
+
 /** The process that has number @inner_pid in the pid namespace of @of (our numbering); 0: none. */
 pid_t pidns_translate(pid_t of, pid_t inner_pid);

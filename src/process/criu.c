@@ -502,6 +502,10 @@ static void remove_half_built(const struct session *s)
 	struct proc_id root = half_built_root(s);
 	int status;
 
+	if (s->outcome == DIED) {
+		auto_close int log_fd = open_log(s->options);
+		heal_restore(log_fd);
+	}
 	if (!root.pid)
 		return;
 	proc_tree_kill(root, deadline_in_ms(KILL_TIMEOUT_MS));

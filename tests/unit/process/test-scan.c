@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: MIT
+/* Each thing that will not checkpoint, in a little process that has it; and one that has none of it. */
+#include "little.h"
+#include "process/scan.h"
+
+#include <arpa/inet.h>
+#include <linux/perf_event.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/inotify.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/shm.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/timerfd.h>
+#include <sys/un.h>
+
+static struct scan_report report = SCAN_REPORT_EMPTY;
+
+static void scan(pid_t pid)
+{
+	struct proc_tree tree = PROC_TREE_EMPTY;
+	struct proc_id id;
+
+	CHECK(proc_identify(&id, pid, NULL) == 0);
+	CHECK(proc_tree_read(&tree, id, NULL) == 0);
+	scan_report_fini(&report);
+	CHECK(scan_tree(&report, &tree, NULL) == 0);
+	proc_tree_fini(&tree);
+}
+
+static const struct scan_finding *find(const char *what)
+{
+	for (size_t i = 0; i < report.n; i++)
+		if (!strcmp(report.items[i].what, what))
+			return &report.items[i];
+	return NULL;
+}
+
+static void expect(enum scan_level level, unsigned scope, const char *what, const char *text)
+{
+	const struct scan_finding *f = find(what);
+
+	if (!f || f->level != level || f->scope != scope || !strstr(f->text, text) || !f->hint[0]) {
+		fprintf(stderr, "want %s \"%s\", got: %s\n", what, text, f ? f->text : "nothing");
+		for (size_t i = 0; i < report.n; i++)
+			fprintf(stderr, "  %s: %s\n", report.items[i].what, report.items[i].text);
+		exit(1);
+	}
+}
+
+/* The ready pipe of little.h is a pipe to outside, so it is always noted and says nothing here. */
+static void expect_nothing_else(void)
+{
+	for (size_t i = 0; i < report.n; i++)
+		if (strcmp(report.items[i].what, "pipe")) {
+			fprintf(stderr, "unexpected: %s\n", report.items[i].text);
+			exit(1);
+		}
+}
+
+static void without_stdio(void)
+{
+	int null = open("/dev/null", O_RDWR);
+
+	for (int fd = 0; fd < 3; fd++)
+		CHECK(dup2(null, fd) == fd);
+	for (int fd = 3; fd < 64; fd++)
+		if (fd != little_out)
+			close(fd);
+}
+
+static void holds_what_criu_saves(void *arg)
+{
+	int pair[2], pipes[2];
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t len = sizeof(a);
+	sigset_t none;
+
+	without_stdio();
+	sigemptyset(&none);
+	CHECK(eventfd(0, 0) >= 0 && epoll_create1(0) >= 0 && timerfd_create(CLOCK_MONOTONIC, 0) >= 0);
+	CHECK(signalfd(-1, &none, 0) >= 0 && inotify_init() >= 0 && memfd_create("x", 0) >= 0);
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0 && pipe(pipes) == 0);
+	CHECK(syscall(SYS_pidfd_open, getpid(), 0) >= 0);
+	CHECK(open("/dev/zero", O_RDONLY) >= 0 && open("/dev/urandom", O_RDONLY) >= 0 && open("/dev/full", O_RDWR) >= 0);
+	int listener = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
+	CHECK(bind(listener, (void *)&a, len) == 0 && listen(listener, 1) == 0);
+	CHECK(getsockname(listener, (void *)&a, &len) == 0);
+	CHECK(connect(client, (void *)&a, len) == 0 && accept(listener, NULL, NULL) >= 0);
+	little_pause(NULL);
+}
+
+static void finds_nothing_where_nothing_is(void)
+{
+	struct little l = little_start(holds_what_criu_saves, NULL);
+	little_wait_ready(&l);
+	scan(l.pid);
+	expect_nothing_else();
+	CHECK(!scan_uses_gpu(l.pid));
+	little_end(&l);
+}
+
+static int shm_id;
+static void has_sysv(void *arg)
+{
+	without_stdio();
+	shm_id = shmget(IPC_PRIVATE, 4096, 0600 | IPC_CREAT);
+	CHECK(shmat(shm_id, NULL, 0) != (void *)-1 && shmctl(shm_id, IPC_RMID, NULL) == 0);
+	little_pause(NULL);
+}
+
+static void has_fd(void *arg)
+{
+	int (*open_it)(void) = *(int (**)(void))arg;
+
+	without_stdio();
+	if (open_it() < 0)
+		_exit(0); /* not here: the test sees the end of file */
+	little_pause(NULL);
+}
+
+static int open_io_uring(void)
+{
+	char params[120] = "";
+
+	return (int)syscall(SYS_io_uring_setup, 8, params);
+}
+
+static int open_perf(void)
+{
+	struct perf_event_attr attr = { .type = PERF_TYPE_SOFTWARE, .size = sizeof(attr),
+					.config = PERF_COUNT_SW_CPU_CLOCK };
+
+	return (int)syscall(SYS_perf_event_open, &attr, 0, -1, -1, 0);
+}
+
+static int open_userfaultfd(void)
+{
+	return (int)syscall(SYS_userfaultfd, O_CLOEXEC);
+}
+
+static int open_landlock(void)
+{
+	uint64_t handled = 1;
+
+	return (int)syscall(444, &handled, sizeof(handled), 0);
+}
+
+static int open_secret(void)
+{
+	return (int)syscall(447, 0);
+}
+
+static int open_init(void)
+{
+	return (int)syscall(SYS_pidfd_open, 1, 0);
+}
+
+static int open_fuse(void)
+{
+	return open("/dev/fuse", O_RDWR);
+}
+
+static int open_large_deleted(void)
+{
+	int fd = open("/tmp", O_TMPFILE | O_RDWR, 0600);
+
+	return fd >= 0 && ftruncate(fd, 5ll << 30) == 0 ? fd : -1;
+}
+
+static void finds_kernel_objects(void)
+{
+	static const struct {
+		int (*open)(void);
+		const char *what, *text;
+	} cases[] = {
+		{ open_io_uring, "io_uring", "has an io_uring (fd" },
+		{ open_perf, "perf_event", "has a perf event (fd" },
+		{ open_userfaultfd, "userfaultfd", "has a userfaultfd (fd" },
+		{ open_landlock, "landlock", "has a landlock ruleset (fd" },
+		{ open_secret, "memfd_secret", "has a memfd_secret (fd" },
+		{ open_init, "pidfd", "of process 1, which is not of the job" },
+		{ open_fuse, "device", "has device /dev/fuse open (fd" },
+		{ open_large_deleted, "deleted-file", "has a deleted file of 5368709120 bytes" },
+	};
+	size_t n_seen = 0;
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		int (*open_it)(void) = cases[i].open;
+		struct little l = little_start(has_fd, &open_it);
+		char c;
+
+		if (read(l.ready_fd, &c, 1) == 1) {
+			scan(l.pid);
+			expect(SCAN_REFUSE, SCAN_CRIU, cases[i].what, cases[i].text);
+			n_seen++;
+		} else {
+			printf("not on this kernel: %s\n", cases[i].what);
+		}
+		little_end(&l);
+	}
+	CHECK(n_seen >= 2); /* pidfds and deleted files are everywhere */
+
+	struct little l = little_start(has_sysv, NULL);
+	little_wait_ready(&l);
+	scan(l.pid);
+	expect(SCAN_REFUSE, SCAN_CRIU, "sysv-shm", "has System V shared memory mapped");
+	little_end(&l);
+}
+
+struct ends {
+	struct sockaddr_un local;
+	struct sockaddr_in tcp;
+};
+
+static void connects(void *arg)
+{
+	const struct ends *to = arg;
+
+	without_stdio();
+	int local = socket(AF_UNIX, SOCK_STREAM, 0), tcp = socket(AF_INET, SOCK_STREAM, 0);
+	CHECK(connect(local, (void *)&to->local, sizeof(to->local)) == 0);
+	CHECK(connect(tcp, (void *)&to->tcp, sizeof(to->tcp)) == 0);
+	little_pause(NULL);
+}
+
+static void finds_connections(void)
+{
+	struct sockaddr_un u = { .sun_family = AF_UNIX };
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t len = sizeof(a);
+	int local = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), tcp = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	char dir[] = "/tmp/brumate-scan-test-XXXXXX";
+	CHECK(mkdtemp(dir));
+	snprintf(u.sun_path, sizeof(u.sun_path), "%s/s", dir);
+	CHECK(bind(local, (void *)&u, sizeof(u)) == 0 && listen(local, 1) == 0);
+	CHECK(bind(tcp, (void *)&a, sizeof(a)) == 0 && listen(tcp, 1) == 0);
+	CHECK(getsockname(tcp, (void *)&a, &len) == 0);
+
+	struct little l = little_start(connects, &(struct ends){ u, a });
+	little_wait_ready(&l);
+	int ends[2] = { accept(local, NULL, NULL), accept(tcp, NULL, NULL) };
+	CHECK(ends[0] >= 0 && ends[1] >= 0);
+	scan(l.pid);
+	expect(SCAN_REFUSE, SCAN_CRIU, "unix-socket", "is connected to a process outside the job by a unix socket");
+	expect(SCAN_NOTE, SCAN_CRIU, "tcp", "has a TCP connection to outside the job");
+	expect(SCAN_NOTE, SCAN_CRIU, "pipe", "has a pipe to outside the job");
+	little_end(&l);
+	close(ends[0]);
+	close(ends[1]);
+	close(local);
+	close(tcp);
+	unlink(u.sun_path);
+	CHECK(rmdir(dir) == 0);
+}
+
+static void finds_states(void)
+{
+	struct little l = little_start(little_pause, NULL);
+	little_wait_ready(&l);
+	int status;
+
+	CHECK(kill(l.pid, SIGSTOP) == 0 && waitpid(l.pid, &status, WUNTRACED) == l.pid);
+	scan(l.pid);
+	expect(SCAN_NOTE, SCAN_CRIU, "stopped", "is stopped");
+	CHECK(kill(l.pid, SIGCONT) == 0);
+
+	CHECK(ptrace(PTRACE_SEIZE, l.pid, 0, 0) == 0);
+	scan(l.pid);
+	expect(SCAN_REFUSE, SCAN_GPU | SCAN_CRIU, "traced", "is traced by process");
+	little_end(&l);
+}
+
+static void in_namespace(void *arg)
+{
+	without_stdio();
+	if (unshare(CLONE_NEWNS) < 0)
+		_exit(0);
+	little_pause(NULL);
+}
+
+static void finds_containers(void)
+{
+	struct little l = little_start(in_namespace, NULL);
+	char c;
+
+	if (read(l.ready_fd, &c, 1) == 1) {
+		scan(l.pid);
+		expect(SCAN_REFUSE, SCAN_CRIU, "namespace", "lives in another mnt namespace");
+	} else {
+		printf("no right to make a namespace: not seen here\n");
+	}
+	little_end(&l);
+}
+
+/* Maps a file of the driver's name: that is all that can be seen of a GPU program from outside. */
+static void maps_driver(void *arg)
+{
+	char path[128];
+
+	without_stdio();
+	snprintf(path, sizeof(path), "%s/libcuda.so.1", (char *)arg);
+	int fd = open(path, O_RDWR | O_CREAT, 0600);
+	CHECK(fd >= 0 && ftruncate(fd, 4096) == 0);
+	CHECK(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fd, 0) != MAP_FAILED);
+	close(fd);
+	if (!fork())
+		little_pause(NULL);
+	little_pause(NULL);
+}
+
+static void finds_gpu_processes(void)
+{
+	char dir[] = "/tmp/brumate-scan-test-XXXXXX", path[64];
+	CHECK(mkdtemp(dir));
+	struct little l = little_start(maps_driver, dir);
+	little_wait_ready(&l);
+	little_wait_ready(&l);
+	scan(l.pid);
+	CHECK(scan_uses_gpu(l.pid));
+	expect(SCAN_SUSPECT, SCAN_GPU, "gpu-peers", "is one of 2 GPU processes");
+
+	struct proc_id root = little_id(&l);
+	CHECK(proc_tree_kill(root, UINT64_MAX) == 0);
+	little_end(&l);
+	snprintf(path, sizeof(path), "%s/libcuda.so.1", dir);
+	CHECK(unlink(path) == 0 && rmdir(dir) == 0);
+}
+
+static void callers_may_add(void)
+{
+	struct scan_finding f = { .level = SCAN_REFUSE, .scope = SCAN_GPU, .what = "managed-memory" };
+
+	scan_report_fini(&report);
+	CHECK(scan_add(&report, &f) == 0 && report.n == 1);
+	CHECK(find("managed-memory")->level == SCAN_REFUSE);
+}
+
+int main(void)
+{
+	finds_nothing_where_nothing_is();
+	finds_kernel_objects();
+	finds_connections();
+	finds_states();
+	finds_containers();
+	finds_gpu_processes();
+	callers_may_add();
+	scan_report_fini(&report);
+	return 0;
+}
