@@ -26,6 +26,9 @@ enum {
 	MANIFEST_GPUS_MAX = 64,
 };
 
+/** Name of the manifest in the directory of its checkpoint. */
+#define MANIFEST_FILE_NAME "manifest.json"
+
 struct manifest_gpu {
 	char uuid[MANIFEST_UUID_BYTES];
 	char name[MANIFEST_NAME_BYTES];
@@ -50,7 +53,7 @@ struct manifest_file {
 
 struct manifest_phase {
 	char name[64];
-	double seconds;
+	double seconds; /* kept to the microsecond, as is downtime_seconds */
 };
 
 /** An fd of the job that leads outside its tree and is given anew at restore: key as CRIU names it. */
@@ -62,7 +65,7 @@ struct manifest_external {
 struct manifest {
 	int version;
 	char id[MANIFEST_ID_BYTES];
-	char created[32];        /* RFC 3339 */
+	char created[32];        /* as clock_stamp() writes it */
 	char brumate_version[32];
 
 	struct {
@@ -71,9 +74,9 @@ struct manifest {
 		uid_t uid;
 		gid_t gid;
 		char **argv; /* NULL-terminated, owned */
-		char *cwd;   /* owned */
+		char *cwd;   /* owned; NULL if not known */
 		char *log;   /* absolute path, owned; NULL if the job has none (managed by pid) */
-		char *rootfs; /* "/" today */
+		char *rootfs; /* "/" today; owned; NULL if not known */
 		bool simulated; /* ran on the simulated GPU */
 		bool by_pid;    /* was taken in, not started by brumate */
 	} job;
@@ -111,15 +114,22 @@ struct manifest {
 void manifest_fini(struct manifest *m);
 DEFINE_AUTO_FINI(struct manifest, manifest_fini)
 
+/** 1 to 79 of [A-Za-z0-9._-], not starting with a dot: safe as the name of a directory. Pure. */
+bool manifest_id_is_valid(const char *id);
+
+/** Relative, no empty part, no "." or "..", no part that no file system takes. Pure. */
+bool manifest_path_is_valid(const char *path);
+
 /** Sum of the sizes of all files. */
 uint64_t manifest_bytes(const struct manifest *m);
 
-/** Encodes as JSON text ending in a newline (owned by the caller). -ENOMEM, -EINVAL (strings that
- * are not UTF-8 are written with \xNN escapes in a documented form, so this is rare). */
+/** Encodes as JSON text ending in a newline (owned by the caller), which manifest_decode() takes.
+ * Any bytes in strings survive (docs/image-format.md, "Strings"). -ENOMEM; -EINVAL: @m breaks a rule
+ * of the format, and the text says which. */
 int manifest_encode(const struct manifest *m, char **ret_text, size_t *ret_len_bytes,
 		    struct brumate_error *err);
 
-/** The same as an object, for `inspect --format json`. Owned. NULL without memory. */
+/** The same as an object, unchecked, for `inspect --format json`. Owned. NULL without memory. */
 json_t *manifest_to_json(const struct manifest *m);
 
 /**

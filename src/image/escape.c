@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT
+/* The escaped form of strings in a manifest; see escape.h. */
+#include "image/escape.h"
+#include "base/cleanup.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Bytes of the UTF-8 sequence at the start of @p, at most @left of them; 0 if it is not valid. */
+static size_t utf8_sequence(const uint8_t *p, size_t left)
+{
+	static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
+	size_t n = p[0] < 0x80 ? 1 : p[0] >> 5 == 6 ? 2 : p[0] >> 4 == 14 ? 3 : p[0] >> 3 == 30 ? 4 : 0;
+
+	if (n < 2 || n > left)
+		return n == 1 ? 1 : 0;
+
+	uint32_t code = p[0] & (0x7fu >> n);
+	for (size_t i = 1; i < n; i++) {
+		if (p[i] >> 6 != 2)
+			return 0;
+		code = code << 6 | (p[i] & 0x3f);
+	}
+	bool surrogate = code >= 0xd800 && code <= 0xdfff;
+	return code < least[n] || code > 0x10ffff || surrogate ? 0 : n;
+}
+
+static char *put_hex(char *out, uint8_t byte)
+{
+	static const char hex[] = "0123456789abcdef";
+
+	*out++ = '\\';
+	*out++ = 'x';
+	*out++ = hex[byte >> 4];
+	*out++ = hex[byte & 15];
+	return out;
+}
+
+char *text_escape(const char *raw, size_t max_bytes)
+{
+	size_t len = strnlen(raw, max_bytes);
+	const uint8_t *p = (const uint8_t *)raw, *end = p + len;
+	char *text = malloc(4 * len + 1), *out = text;
+
+	if (!text)
+		return NULL;
+	while (p < end) {
+		size_t n = utf8_sequence(p, (size_t)(end - p));
+
+		if (n == 0 || *p < 0x20 || *p == 0x7f) {
+			out = put_hex(out, *p++);
+			continue;
+		}
+		if (*p == '\\')
+			*out++ = '\\';
+		memcpy(out, p, n);
+		out += n;
+		p += n;
+	}
+	*out = '\0';
+	return text;
+}
+
+static int nibble(char c)
+{
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* Reads what follows a backslash. Returns the characters used, 0 if it is no escape of ours. */
+static size_t unescape_one(char *ret, const char *p)
+{
+	if (p[0] == '\\') {
+		*ret = '\\';
+		return 1;
+	}
+	if (p[0] != 'x')
+		return 0;
+
+	int high = nibble(p[1]);
+	int low = high < 0 ? -1 : nibble(p[2]);
+	if (low < 0 || (high == 0 && low == 0))
+		return 0;
+	*ret = (char)(high << 4 | low);
+	return 3;
+}
+
+int text_unescape(char **ret, const char *escaped)
+{
+	auto_free char *raw = malloc(strlen(escaped) + 1);
+	char *out = raw;
+
+	if (!raw)
+		return -ENOMEM;
+	for (const char *p = escaped; *p;) {
+		if (*p != '\\') {
+			*out++ = *p++;
+			continue;
+		}
+		size_t n = unescape_one(out++, p + 1);
+		if (n == 0)
+			return -EBADMSG;
+		p += 1 + n;
+	}
+	*out = '\0';
+
+	/* One form only: otherwise two texts would stand for one path. */
+	auto_free char *again = text_escape(raw, SIZE_MAX);
+	if (!again)
+		return -ENOMEM;
+	if (strcmp(again, escaped))
+		return -EBADMSG;
+	*ret = take_ptr(&raw);
+	return 0;
+}
