@@ -25,6 +25,12 @@ int digest_buffer(struct digest *ret, const void *buf, size_t len_bytes)
 
 int digest_file(struct digest *ret, int fd, uint64_t *ret_len_bytes)
 {
+	return digest_file_steps(ret, fd, ret_len_bytes, NULL, NULL);
+}
+
+int digest_file_steps(struct digest *ret, int fd, uint64_t *ret_len_bytes, digest_step_fn step,
+		      void *arg)
+{
 	auto_(EVP_MD_CTX_free) EVP_MD_CTX *ctx = EVP_MD_CTX_new();
 	auto_free uint8_t *buf = malloc(READ_BYTES);
 	struct digest d;
@@ -45,6 +51,9 @@ int digest_file(struct digest *ret, int fd, uint64_t *ret_len_bytes)
 		if (!EVP_DigestUpdate(ctx, buf, (size_t)n))
 			return -ENOMEM;
 		len += (uint64_t)n;
+		int r = step ? step(arg, (size_t)n) : 0;
+		if (r < 0)
+			return r;
 	}
 	if (!EVP_DigestFinal_ex(ctx, d.bytes, NULL))
 		return -ENOMEM;

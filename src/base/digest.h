@@ -21,6 +21,13 @@ int digest_buffer(struct digest *ret, const void *buf, size_t len_bytes);
  */
 int digest_file(struct digest *ret, int fd, uint64_t *ret_len_bytes);
 
+/** Called while a file is digested, with the bytes since the last call. <0 ends the digest with it. */
+typedef int (*digest_step_fn)(void *arg, size_t n_bytes);
+
+/** digest_file() that says how far it is. @step may be NULL. */
+int digest_file_steps(struct digest *ret, int fd, uint64_t *ret_len_bytes, digest_step_fn step,
+		      void *arg);
+
 /** Lower-case hexadecimal, NUL-terminated. */
 void digest_format(char ret[static DIGEST_TEXT_BYTES], const struct digest *d);
 
