@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: MIT
+/* Loading one checkpoint of an open store, for the other files of this layer. */
+#pragma once
+
+#include <sys/stat.h>
+
+#include "store/store.h"
+
+/** Loads the checkpoint @id of the store @store_fd, whose path is @store. Takes no lock. */
+int image_load(struct store_image *ret, int store_fd, const char *store, const char *id,
+	       struct brumate_error *err);
+
+/** Refuses what others than its owner may have written. */
+int image_check_owner(const struct stat *st, struct brumate_error *err);

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Writing a checkpoint: begin, commit, abort. Complete or absent: what is not renamed to its id does
+ * not count, and is swept by the next writer once the lock of this one is gone.
+ */
+#include "store/store.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/paths.h"
+#include "store/call.h"
+#include "store/names.h"
+#include "store/tree.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+char *store_default_dir(void)
+{
+	return path_format("%s/checkpoints", path_state_dir());
+}
+
+static int check_store(int fd, const char *dir, struct brumate_error *err)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) < 0)
+		return call_fail(err, errno, dir, "status");
+	if ((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX)) {
+		brumate_fail(err, EACCES, "%s: everyone may write to this directory", dir);
+		brumate_hint(err, "chmod o-w %s, or choose a directory of your own with --dir", dir);
+		return -EACCES;
+	}
+	return 0;
+}
+
+static int open_store(char **ret_path, const char *dir, struct brumate_error *err)
+{
+	auto_free char *path = NULL;
+	int r = mkdir_parents(dir, 0700);
+	if (r < 0)
+		return call_fail(err, -r, dir, "create the store");
+
+	auto_close int fd = names_open_store(dir, &path, err);
+	if (fd < 0)
+		return fd;
+	r = check_store(fd, path, err);
+	if (r < 0)
+		return r;
+	*ret_path = take_ptr(&path);
+	return take_fd(&fd);
+}
+
+static int fail_taken(struct brumate_error *err, const char *store, const char *id, const char *how)
+{
+	brumate_fail(err, EEXIST, "checkpoint %s: %s %s", id, how, store);
+	brumate_hint(err, "choose another name, or remove it with `brumate rm %s`", id);
+	return -EEXIST;
+}
+
+/* Creates the partial directory and locks it, under the lock of the store: a sweeper, which takes
+ * that first, never sees it unlocked. Returns its fd (owned). */
+static int create_partial(const struct store_writer *w, const char *store, const char *name,
+			  struct brumate_error *err)
+{
+	struct stat st;
+
+	if (fstatat(w->store_fd, w->id, &st, AT_SYMLINK_NOFOLLOW) == 0)
+		return fail_taken(err, store, w->id, "exists in");
+
+	auto_close int fd = call_mkdir(w->store_fd, name);
+	if (fd == -EEXIST)
+		return fail_taken(err, store, w->id, "is being written in");
+	if (fd < 0)
+		return call_fail(err, -fd, store, "create the directory of the checkpoint");
+
+	/* A file system without locks: nobody else gets one either, so no sweeper takes it for dead. */
+	if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
+		return fail_taken(err, store, w->id, "is being written in");
+	return take_fd(&fd);
+}
+
+int store_begin(struct store_writer *ret, const char *dir, const char *id, struct brumate_error *err)
+{
+	auto_(store_abort) struct store_writer w = STORE_WRITER_EMPTY;
+	auto_free char *store = NULL;
+	char name[MANIFEST_ID_BYTES + sizeof("..partial")];
+
+	if (!manifest_id_is_valid(id))
+		return brumate_fail(err, EINVAL, "checkpoint \"%s\": want 1 to %d of A-Z a-z 0-9 . _ -, not "
+				    "starting with a dot", id, MANIFEST_ID_BYTES - 1);
+	w.store_fd = open_store(&store, dir, err);
+	if (w.store_fd < 0)
+		return w.store_fd;
+	store_sweep(store);
+
+	snprintf(w.id, sizeof(w.id), "%s", id);
+	snprintf(name, sizeof(name), ".%s.partial", id);
+	auto_free char *path = path_format("%s/%s", store, name);
+	if (!path)
+		return brumate_fail(err, ENOMEM, "%m");
+
+	flock(w.store_fd, LOCK_EX);
+	w.dir_fd = create_partial(&w, store, name, err);
+	flock(w.store_fd, LOCK_UN);
+	if (w.dir_fd < 0)
+		return w.dir_fd;
+	w.path = take_ptr(&path);
+	*ret = w;
+	w = STORE_WRITER_EMPTY;
+	return 0;
+}
+
+int store_mkdir(struct store_writer *w, const char *name, struct brumate_error *err)
+{
+	if (!manifest_path_is_valid(name) || strchr(name, '/'))
+		return brumate_fail(err, EINVAL, "\"%s\": no name of a directory", name);
+
+	int fd = call_mkdir(w->dir_fd, name);
+	if (fd < 0) {
+		call_fail(err, -fd, w->path, "create a directory");
+		return brumate_wrap(err, fd, "checkpoint %s", w->id);
+	}
+	return fd;
+}
+
+static int seal_dir(int fd)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	if ((st.st_mode & 07777) != 0700 && fchmod(fd, 0700) < 0)
+		return -errno;
+	return call_sync_dir(fd);
+}
+
+static int seal_file(int fd, const struct tree_file *f, void *arg, struct brumate_error *err)
+{
+	const struct store_writer *w = arg;
+	struct stat st;
+	int r = 0;
+
+	if (fstat(fd, &st) < 0 || ((st.st_mode & 07777) != 0600 && fchmod(fd, 0600) < 0))
+		r = -errno;
+	if (r == 0)
+		r = call_sync_file(fd);
+	if (r == 0)
+		return 0;
+	call_fail(err, -r, w->path, "write to disk");
+	return brumate_wrap(err, r, "%s", f->path);
+}
+
+static void free_files(struct manifest *m)
+{
+	for (size_t i = 0; i < m->n_files; i++)
+		free(m->files[i].path);
+	free(m->files);
+	m->files = NULL;
+	m->n_files = 0;
+}
+
+/* Moves the files of @t into @m. */
+static int fill_files(struct manifest *m, struct tree *t)
+{
+	struct manifest_file *files = calloc(t->n_files ? t->n_files : 1, sizeof(*files));
+
+	if (!files)
+		return -ENOMEM;
+	free_files(m);
+	for (size_t i = 0; i < t->n_files; i++) {
+		files[i] = (struct manifest_file){ .path = take_ptr(&t->files[i].path),
+						   .len_bytes = t->files[i].len_bytes,
+						   .digest = t->files[i].digest };
+	}
+	m->files = files;
+	m->n_files = t->n_files;
+	return 0;
+}
+
+static void fill_header(struct manifest *m, const char *id)
+{
+	m->version = MANIFEST_VERSION;
+	snprintf(m->id, sizeof(m->id), "%s", id);
+	if (!m->created[0])
+		clock_stamp(m->created);
+	if (!m->brumate_version[0])
+		snprintf(m->brumate_version, sizeof(m->brumate_version), "%s", BRUMATE_VERSION);
+}
+
+static int write_data(struct store_writer *w, struct manifest *m, store_progress_fn progress, void *arg,
+		      struct brumate_error *err)
+{
+	auto_(tree_fini) struct tree t = TREE_EMPTY;
+	int r = tree_scan(&t, w->dir_fd, seal_dir, err);
+
+	if (r == 0)
+		r = tree_hash(&t, w->dir_fd, seal_file, w, progress, arg, err);
+	if (r < 0)
+		return r;
+	fill_header(m, w->id);
+	r = fill_files(m, &t);
+	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
+}
+
+static int write_manifest(struct store_writer *w, const struct manifest *m, struct brumate_error *err)
+{
+	auto_free char *text = NULL;
+	size_t len = 0;
+	int r = manifest_encode(m, &text, &len, err);
+	if (r < 0)
+		return r;
+
+	/* One of an earlier attempt that failed. */
+	unlinkat(w->dir_fd, STORE_MANIFEST_NAME, 0);
+	r = call_write_manifest(w->dir_fd, STORE_MANIFEST_NAME, text, len);
+	if (r == 0)
+		r = call_sync_dir(w->dir_fd);
+	return r < 0 ? call_fail(err, -r, w->path, "write the manifest") : 0;
+}
+
+/* Gives the checkpoint its name, for good. Undone if it cannot be made durable: a caller that is told
+ * of a failure lets the job go on, and must not find a checkpoint that it does not know of. */
+static int publish(struct store_writer *w, struct brumate_error *err)
+{
+	const char *partial = strrchr(w->path, '/') + 1;
+	auto_free char *path = path_format("%.*s%s", (int)(partial - w->path), w->path, w->id);
+	if (!path)
+		return brumate_fail(err, ENOMEM, "%m");
+
+	int r = call_rename(w->store_fd, partial, w->id);
+	if (r == -EEXIST)
+		return brumate_fail(err, EEXIST, "it was written by another meanwhile");
+	if (r < 0)
+		return call_fail(err, -r, w->path, "rename");
+	r = call_sync_store(w->store_fd);
+	if (r < 0) {
+		renameat(w->store_fd, w->id, w->store_fd, partial);
+		return call_fail(err, -r, path, "write the store to disk");
+	}
+	free(w->path);
+	w->path = take_ptr(&path);
+	w->committed = true;
+	flock(w->dir_fd, LOCK_UN);
+	return 0;
+}
+
+int store_commit(struct store_writer *w, struct manifest *m, store_progress_fn progress, void *arg,
+		 struct brumate_error *err)
+{
+	int r = write_data(w, m, progress, arg, err);
+
+	if (r == 0)
+		r = write_manifest(w, m, err);
+	if (r == 0)
+		r = publish(w, err);
+	return r < 0 ? brumate_wrap(err, r, "checkpoint %s", w->id) : 0;
+}
+
+void store_abort(struct store_writer *w)
+{
+	/* The lock is held until the directory is gone: a sweeper would race with us for the rest. */
+	if (w->path && !w->committed)
+		remove_tree(w->store_fd, strrchr(w->path, '/') + 1);
+	cleanup_close(&w->dir_fd);
+	cleanup_close(&w->store_fd);
+	free(w->path);
+	*w = STORE_WRITER_EMPTY;
+}
