@@ -65,6 +65,7 @@ struct dev_process {
 	uint64_t used_bytes;
 	size_t n_gpus;
 	char gpus[DEV_GPUS_MAX][DEV_UUID_TEXT_BYTES];
+	uint64_t gpu_bytes[DEV_GPUS_MAX]; /* on each of them; their sum is used_bytes */
 };
 
 /** Result of one driver call: the driver's own number (0 success) and name. */
@@ -73,12 +74,22 @@ struct dev_result {
 	char name[64];
 };
 
+/** Where a backend finds the vendor's libraries; NULL: by their usual names. */
+struct dev_libraries {
+	const char *driver, *management; /* borrowed for good */
+	bool simulated;
+};
+
+/* All but open() are called only after it succeeded, by any number of threads at once. */
 struct dev_backend {
 	const char *name; /* "cuda" */
 	/* Loads and initialises the driver once; 0, or <0 with the reason (driver absent: -ENODEV). */
-	int (*open)(struct dev_info *ret, struct brumate_error *err);
+	int (*open)(const struct dev_libraries *libraries, struct dev_info *ret,
+		    struct brumate_error *err);
 	int (*gpus)(struct dev_gpu *ret, size_t max, size_t *ret_n, struct brumate_error *err);
+	/* All that is known of a process, @state alone of the two being cheap. */
 	int (*process)(pid_t pid, struct dev_process *ret, struct brumate_error *err);
+	int (*state)(pid_t pid, enum dev_state *ret, struct brumate_error *err);
 	/* Blocks for as long as the driver does. 0 when a call was made: *ret says how it went. */
 	int (*act)(pid_t pid, enum dev_action action, uint32_t timeout_ms,
 		   const struct dev_gpu_pair *pairs, size_t n_pairs, struct dev_result *ret,
@@ -87,6 +98,36 @@ struct dev_backend {
 
 extern const struct dev_backend dev_cuda;
 
+/* The operations, with a fault point (device.open, device.lock ...) before and a debug line after. */
+int dev_open(const struct dev_backend *b, const struct dev_libraries *libraries,
+	     struct dev_info *ret, struct brumate_error *err);
+int dev_gpus(const struct dev_backend *b, struct dev_gpu *ret, size_t max, size_t *ret_n,
+	     struct brumate_error *err);
+int dev_process(const struct dev_backend *b, pid_t pid, struct dev_process *ret,
+		struct brumate_error *err);
+int dev_process_state(const struct dev_backend *b, pid_t pid, enum dev_state *ret,
+		      struct brumate_error *err);
+int dev_act(const struct dev_backend *b, pid_t pid, enum dev_action action, uint32_t timeout_ms,
+	    const struct dev_gpu_pair *pairs, size_t n_pairs, struct dev_result *ret,
+	    struct brumate_error *err);
+
+/**
+ * Completes a map of GPUs to all @n_gpus of this machine, as the driver wants it: one that is not
+ * mentioned stays where it is or, where its place is taken, goes to the one that became free.
+ * @ret has room for @n_gpus pairs. Pure. -EINVAL: unknown GPU, or one given twice; @err names it.
+ */
+int dev_map_complete(struct dev_gpu_pair *ret, const struct dev_gpu *gpus, size_t n_gpus,
+		     const struct dev_gpu_pair *pairs, size_t n_pairs, struct brumate_error *err);
+
+enum { DEV_UUID_BYTES = 16 };
+
+/** "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx". */
+void dev_uuid_format(char ret[static DEV_UUID_TEXT_BYTES], const uint8_t uuid[static DEV_UUID_BYTES]);
+/** Reads it back; upper case, and no or a "MIG-" prefix are fine too. Returns 0 or -EINVAL. Pure. */
+int dev_uuid_parse(uint8_t ret[static DEV_UUID_BYTES], const char *text);
+
+/** "checkpoint", "remap" ...; @feature: one bit. NULL if it is none. */
+const char *dev_feature_name(uint32_t feature);
 const char *dev_state_name(enum dev_state state);
 enum dev_state dev_state_parse(const char *name); /* DEV_STATE_UNKNOWN if it is none */
 const char *dev_action_name(enum dev_action action);
