@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT
+/* Opening beneath a directory, by openat2(2) and by its fallback: the same paths in, the same out. */
+#include "scratch.h"
+
+#include "store/beneath.h"
+
+static int walk(int dir_fd, const char *path, struct stat *st)
+{
+	return beneath_open_walk(dir_fd, path, O_RDONLY | O_NONBLOCK);
+}
+
+static void expect_refused(int (*open_it)(int, const char *, struct stat *), int dir_fd, const char *path)
+{
+	int fd = open_it(dir_fd, path, NULL);
+
+	if (fd >= 0)
+		fprintf(stderr, "opened %s\n", path);
+	CHECK(fd < 0);
+}
+
+static void test_paths(int (*open_it)(int, const char *, struct stat *), int dir_fd)
+{
+	static const char *const refused[] = {
+		"..", "../secret", "sub/../../secret", "/etc/passwd", "link", "dirlink/file", "sub/up/secret",
+		"absent", "sub/absent", "",
+	};
+	static const char *const opened[] = { "file", "sub/file", "sub/deep/file" };
+
+	for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
+		expect_refused(open_it, dir_fd, refused[i]);
+	for (size_t i = 0; i < sizeof(opened) / sizeof(opened[0]); i++) {
+		auto_close int fd = open_it(dir_fd, opened[i], NULL);
+		char c = 0;
+
+		CHECK(fd >= 0 && read(fd, &c, 1) == 1 && c == 'f');
+		CHECK(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+	}
+}
+
+int main(void)
+{
+	new_scratch();
+	CHECK(mkdir_parents(dir, 0700) == 0);
+	auto_close int top = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	CHECK(mkdirat(top, "image", 0700) == 0);
+	put_file(top, "secret", "s", 1);
+	auto_close int image = openat(top, "image", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	CHECK(mkdirat(image, "sub", 0700) == 0 && mkdirat(image, "sub/deep", 0700) == 0);
+	put_file(image, "file", "f", 1);
+	put_file(image, "sub/file", "f", 1);
+	put_file(image, "sub/deep/file", "f", 1);
+	CHECK(symlinkat("file", image, "link") == 0 && symlinkat("sub", image, "dirlink") == 0);
+	CHECK(symlinkat("../..", image, "sub/up") == 0);
+	CHECK(mkfifoat(image, "pipe", 0600) == 0);
+
+	test_paths(beneath_open_file, image);
+	test_paths(walk, image);
+	CHECK(beneath_open_file(image, "pipe", NULL) == -EMEDIUMTYPE);
+	CHECK(beneath_open_file(image, "sub", NULL) == -EMEDIUMTYPE);
+	remove_scratch();
+	return 0;
+}

@@ -1,0 +1,437 @@
+// SPDX-License-Identifier: MIT
+/* A store: what is committed is found, verified, listed and removed; what is wrong with it is said. */
+#include "scratch.h"
+
+#include "base/clock.h"
+#include "base/digest.h"
+
+#define NEW_YEAR "2026-01-01T00:00:00.000Z"
+
+static mode_t mode_of(const char *path)
+{
+	struct stat st;
+
+	CHECK(lstat(path, &st) == 0);
+	return st.st_mode & 07777;
+}
+
+static int count_progress(void *arg, uint64_t done, uint64_t total)
+{
+	uint64_t *last = arg;
+
+	CHECK(done <= total && done >= *last);
+	*last = done;
+	return 0;
+}
+
+static void test_commit(void)
+{
+	auto_(store_abort) struct store_writer w = STORE_WRITER_EMPTY;
+	auto_(store_image_fini) struct store_image i = STORE_IMAGE_EMPTY;
+	auto_(manifest_fini) struct manifest m = MANIFEST_EMPTY;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	uint64_t last = 0;
+	struct digest d;
+
+	CHECK(store_begin(&w, dir, "first", &err) == 0);
+	CHECK_STR(w.path, at(".first.partial"));
+	CHECK(mode_of(dir) == 0700 && mode_of(w.path) == 0700);
+	put_data(&w);
+	CHECK(!is_there(at("first")));
+	CHECK(store_commit(&w, &m, count_progress, &last, &err) == 0);
+	CHECK(last == (3 << 20) + 9);
+	CHECK_STR(w.path, at("first"));
+	CHECK(!is_there(at(".first.partial")));
+	CHECK(mode_of(at("first/criu/pages-1.img")) == 0600 && mode_of(at("first/manifest.json")) == 0600);
+
+	CHECK(store_open(&i, dir, "first", &err) == 0);
+	CHECK_STR(i.path, at("first"));
+	CHECK_STR(i.manifest.id, "first");
+	CHECK_STR(i.manifest.brumate_version, BRUMATE_VERSION);
+	CHECK(strlen(i.manifest.created) == CLOCK_STAMP_BYTES - 1);
+	CHECK(i.manifest.n_files == 3);
+	CHECK_STR(i.manifest.files[0].path, "criu/inventory.img");
+	CHECK_STR(i.manifest.files[1].path, "criu/pages-1.img");
+	CHECK_STR(i.manifest.files[2].path, "empty");
+	CHECK(i.manifest.files[1].len_bytes == 3 << 20);
+	CHECK(digest_buffer(&d, "inventory", 9) == 0);
+	CHECK(!memcmp(&d, &i.manifest.files[0].digest, sizeof(d)));
+	last = 0;
+	CHECK(store_verify(&i, count_progress, &last, &err) == 0);
+	CHECK(last == (3 << 20) + 9);
+}
+
+static void test_abort(void)
+{
+	auto_(store_abort) struct store_writer w = STORE_WRITER_EMPTY;
+
+	CHECK(store_begin(&w, dir, "gone", NULL) == 0);
+	put_data(&w);
+	store_abort(&w);
+	CHECK(!is_there(at(".gone.partial")) && !is_there(at("gone")));
+	CHECK(w.dir_fd == -1 && w.store_fd == -1 && !w.path);
+}
+
+static int cancel(void *arg, uint64_t done, uint64_t total)
+{
+	return -ECANCELED;
+}
+
+static void test_cancel(void)
+{
+	auto_(store_abort) struct store_writer w = STORE_WRITER_EMPTY;
+	auto_(manifest_fini) struct manifest m = MANIFEST_EMPTY;
+	static char pages[40 << 20];
+
+	CHECK(store_begin(&w, dir, "cancelled", NULL) == 0);
+	put_file(w.dir_fd, "pages", pages, sizeof(pages));
+	CHECK(store_commit(&w, &m, cancel, NULL, NULL) == -ECANCELED);
+	CHECK(!is_there(at("cancelled")) && is_there(w.path));
+
+	/* And once more, to the end. */
+	CHECK(store_commit(&w, &m, NULL, NULL, NULL) == 0);
+	CHECK(is_there(at("cancelled/manifest.json")));
+	CHECK(store_remove(dir, "cancelled", NULL) == 0);
+	CHECK(!is_there(at("cancelled")));
+}
+
+static void test_taken(void)
+{
+	auto_(store_abort) struct store_writer w = STORE_WRITER_EMPTY, other = STORE_WRITER_EMPTY;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	CHECK(store_begin(&w, dir, "first", &err) == -EEXIST);
+	CHECK(strstr(err.text, "exists in") && err.hint[0]);
+	CHECK(store_begin(&w, dir, "twice", &err) == 0);
+	CHECK(store_begin(&other, dir, "twice", &err) == -EEXIST);
+	CHECK(strstr(err.text, "is being written"));
+	CHECK(is_there(w.path));
+
+	/* Someone else takes the name behind our back. */
+	auto_(manifest_fini) struct manifest m = MANIFEST_EMPTY;
+	CHECK(mkdir(at("twice"), 0700) == 0);
+	CHECK(store_commit(&w, &m, NULL, NULL, &err) == -EEXIST);
+	CHECK(rmdir(at("twice")) == 0);
+	store_abort(&w);
+
+	static const char *const bad[] = { "", ".a", "a/b", "../a", "a b", "a\n", "\xc3\xa4" };
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		CHECK(store_begin(&w, dir, bad[i], &err) == -EINVAL);
+}
+
+static int break_path(struct store_writer *w, int kind)
+{
+	const char *name = "bad";
+
+	switch (kind) {
+	case 0:
+		return symlinkat("/etc/passwd", w->dir_fd, name);
+	case 1:
+		return mkfifoat(w->dir_fd, name, 0600);
+	default:
+		return symlinkat("criu", w->dir_fd, name);
+	}
+}
+
+/* What is no file is not saved: it could not be restored. */
+static void test_special_files(void)
+{
+	static const char *const said[] = { "a symbolic link", "a pipe", "a symbolic link" };
+
+	for (int kind = 0; kind < 3; kind++) {
+		auto_(store_abort) struct store_writer w = STORE_WRITER_EMPTY;
+		auto_(manifest_fini) struct manifest m = MANIFEST_EMPTY;
+		struct brumate_error err = BRUMATE_ERROR_NONE;
+
+		CHECK(store_begin(&w, dir, "special", NULL) == 0);
+		put_data(&w);
+		CHECK(break_path(&w, kind) == 0);
+		CHECK(store_commit(&w, &m, NULL, NULL, &err) == -EBADMSG);
+		CHECK(strstr(err.text, "checkpoint special: bad: ") && strstr(err.text, said[kind]));
+	}
+	CHECK(!is_there(at("special")) && !is_there(at(".special.partial")));
+
+	auto_(store_abort) struct store_writer w = STORE_WRITER_EMPTY;
+	CHECK(store_begin(&w, dir, "special", NULL) == 0);
+	CHECK(store_mkdir(&w, "../x", NULL) == -EINVAL);
+	CHECK(store_mkdir(&w, "a/b", NULL) == -EINVAL);
+	CHECK(store_mkdir(&w, "a", NULL) >= 0);
+	CHECK(store_mkdir(&w, "a", NULL) == -EEXIST);
+}
+
+static void flip(const char *path, off_t where)
+{
+	auto_close int fd = open(path, O_RDWR | O_CLOEXEC);
+	char c;
+
+	CHECK(pread(fd, &c, 1, where) == 1);
+	c ^= 1;
+	CHECK(pwrite(fd, &c, 1, where) == 1);
+}
+
+static void expect(const char *id, int code, const char *said)
+{
+	struct brumate_error err;
+	int r = verify(id, &err);
+
+	if (r != -code || (said && !strstr(err.text, said)))
+		fprintf(stderr, "%s: %d %s, want %d %s\n", id, r, err.text, -code, said);
+	CHECK(r == -code);
+	CHECK(!said || strstr(err.text, said));
+}
+
+static void test_damage(void)
+{
+	char bytes[] = "inventory";
+
+	write_checkpoint("bad", "bad", NEW_YEAR);
+	expect("bad", 0, NULL);
+
+	flip(at("bad/criu/pages-1.img"), 2 << 20);
+	expect("bad", EBADMSG, "checkpoint bad: criu/pages-1.img: damaged: its digest");
+	flip(at("bad/criu/pages-1.img"), 2 << 20);
+
+	CHECK(truncate(at("bad/criu/pages-1.img"), 4096) == 0);
+	expect("bad", EBADMSG, "criu/pages-1.img: truncated: 4096 of 3145728 bytes");
+	CHECK(truncate(at("bad/criu/pages-1.img"), 3145729) == 0);
+	expect("bad", EBADMSG, "criu/pages-1.img: too long: 3145729 of 3145728 bytes");
+
+	CHECK(rename(at("bad/criu/inventory.img"), at("saved")) == 0);
+	expect("bad", EBADMSG, "criu/inventory.img: missing, want 9 bytes");
+	CHECK(symlink(at("saved"), at("bad/criu/inventory.img")) == 0);
+	expect("bad", EBADMSG, "criu/inventory.img: a symbolic link");
+	CHECK(unlink(at("bad/criu/inventory.img")) == 0);
+	CHECK(mkfifo(at("bad/criu/inventory.img"), 0600) == 0);
+	expect("bad", EBADMSG, "criu/inventory.img: a pipe");
+	CHECK(unlink(at("bad/criu/inventory.img")) == 0);
+
+	put_file(AT_FDCWD, at("bad/criu/inventory.img"), bytes, 9);
+	put_file(AT_FDCWD, at("bad/criu/more.img"), "", 0);
+	expect("bad", EBADMSG, "criu/more.img: not in the manifest");
+	CHECK(unlink(at("bad/criu/more.img")) == 0 && unlink(at("saved")) == 0);
+}
+
+static void test_damaged_manifest(void)
+{
+	struct brumate_error err;
+
+	write_checkpoint("torn", "torn", NEW_YEAR);
+	flip(at("torn/manifest.json"), 40);
+	expect("torn", EBADMSG, "checkpoint torn: manifest: ");
+	CHECK(truncate(at("torn/manifest.json"), 100) == 0);
+	expect("torn", EBADMSG, "damaged or truncated");
+	CHECK(truncate(at("torn/manifest.json"), 0) == 0);
+	expect("torn", EBADMSG, "empty");
+	CHECK(unlink(at("torn/manifest.json")) == 0);
+	expect("torn", EBADMSG, "no manifest");
+	CHECK(symlink("/etc/passwd", at("torn/manifest.json")) == 0);
+	expect("torn", EBADMSG, "manifest: no readable file");
+	CHECK(unlink(at("torn/manifest.json")) == 0);
+	CHECK(mkfifo(at("torn/manifest.json"), 0600) == 0);
+	expect("torn", EBADMSG, "manifest: no readable file");
+	CHECK(verify("torn", &err) < 0 && brumate_exit_code(&err) == EXIT_BAD_IMAGE);
+	CHECK(store_remove(dir, "torn", &err) == 0);
+	CHECK(!is_there(at("torn")));
+}
+
+static void test_modes(void)
+{
+	struct brumate_error err;
+
+	write_checkpoint("open", "open", NEW_YEAR);
+	CHECK(chmod(at("open"), 0720) == 0);
+	expect("open", EACCES, "others than its owner may write to it (mode 0720)");
+	CHECK(chmod(at("open"), 0755) == 0);
+	expect("open", 0, NULL);
+	CHECK(chmod(at("open/criu/pages-1.img"), 0602) == 0);
+	expect("open", EACCES, "criu/pages-1.img: others than its owner");
+	CHECK(chmod(at("open/manifest.json"), 0666) == 0);
+	expect("open", EACCES, "manifest: others than its owner");
+	CHECK(store_remove(dir, "open", NULL) == 0);
+
+	auto_(store_abort) struct store_writer w = STORE_WRITER_EMPTY;
+	CHECK(chmod(dir, 0777) == 0);
+	CHECK(store_begin(&w, dir, "any", &err) == -EACCES);
+	CHECK(strstr(err.text, "everyone may write"));
+	CHECK(chmod(dir, 01777) == 0);
+	CHECK(store_begin(&w, dir, "any", &err) == 0);
+	CHECK(chmod(dir, 0700) == 0);
+}
+
+static void test_foreign_owner(void)
+{
+	if (geteuid() != 0)
+		return;
+	write_checkpoint("theirs", "theirs", NEW_YEAR);
+	CHECK(chown(at("theirs"), 12345, 12345) == 0);
+	expect("theirs", EACCES, "belongs to uid 12345");
+	CHECK(store_remove(dir, "theirs", NULL) == 0);
+}
+
+static int open_id(const char *id, char ret[static MANIFEST_ID_BYTES], struct brumate_error *err)
+{
+	auto_(store_image_fini) struct store_image i = STORE_IMAGE_EMPTY;
+
+	*err = BRUMATE_ERROR_NONE;
+	ret[0] = '\0';
+	int r = store_open(&i, dir, id, err);
+	if (r == 0)
+		strcpy(ret, i.manifest.id);
+	return r;
+}
+
+static void test_lookup(void)
+{
+	char got[MANIFEST_ID_BYTES];
+	struct brumate_error err;
+
+	write_checkpoint("train-2", "train", "2026-02-02T00:00:00.000Z");
+	write_checkpoint("train-1", "train", "2026-02-01T00:00:00.000Z");
+	write_checkpoint("train-10", "other", "2026-02-03T00:00:00.000Z");
+
+	CHECK(open_id("train-1", got, &err) == 0); /* an id, although a prefix too */
+	CHECK_STR(got, "train-1");
+	CHECK(open_id("train", got, &err) == 0); /* a job: its latest */
+	CHECK_STR(got, "train-2");
+	CHECK(open_id("id-train", got, &err) == 0);
+	CHECK_STR(got, "train-2");
+	CHECK(open_id("train-10", got, &err) == 0);
+	CHECK(open_id("fir", got, &err) == 0);
+	CHECK_STR(got, "first");
+	CHECK(open_id("trai", got, &err) == -ENOTUNIQ);
+	CHECK(strstr(err.text, "train-1, train-10, train-2") && brumate_exit_code(&err) == EXIT_USAGE);
+	CHECK(open_id("nothing", got, &err) == -ENOENT);
+	CHECK(strstr(err.text, "no checkpoint nothing in"));
+	CHECK(open_id("", got, &err) == -EINVAL);
+	CHECK(open_id("..", got, &err) == -ENOENT);
+	CHECK(open_id(".", got, &err) == -ENOENT);
+
+	CHECK(open_id(at("train-1"), got, &err) == 0);
+	CHECK_STR(got, "train-1");
+	CHECK(open_id(at("absent"), got, &err) == -ENOENT);
+	CHECK(rename(at("train-1"), at("renamed")) == 0);
+	CHECK(open_id("renamed", got, &err) == -EBADMSG);
+	CHECK(strstr(err.text, "its manifest is that of train-1"));
+	CHECK(open_id(at("renamed"), got, &err) == 0);
+	CHECK(rename(at("renamed"), at("train-1")) == 0);
+
+	auto_(store_image_fini) struct store_image i = STORE_IMAGE_EMPTY;
+	CHECK(store_open(&i, at("no-store"), "first", &err) == -ENOENT);
+}
+
+/* A damaged checkpoint that is newer than the one found is not passed over. */
+static void test_lookup_damaged(void)
+{
+	struct timespec later[2] = { { .tv_sec = 4000000000 }, { .tv_sec = 4000000000 } };
+	char got[MANIFEST_ID_BYTES];
+	struct brumate_error err;
+
+	write_checkpoint("train-3", "train", "2026-02-09T00:00:00.000Z");
+	flip(at("train-3/manifest.json"), 60);
+	CHECK(utimensat(AT_FDCWD, at("train-3"), later, 0) == 0);
+	CHECK(open_id("train", got, &err) == -EBADMSG);
+	CHECK(strstr(err.text, "checkpoint train-3") && strstr(err.hint, "is train-2"));
+	CHECK(open_id("train-3", got, &err) == -EBADMSG);
+	CHECK(open_id("train-2", got, &err) == 0);
+}
+
+struct listing {
+	char text[1024];
+};
+
+static void note(void *arg, const char *id, const struct store_image *i, const struct brumate_error *why)
+{
+	struct listing *l = arg;
+	size_t used = strlen(l->text);
+
+	CHECK(!i != !why);
+	CHECK(!i || (i->dir_fd >= 0 && !strcmp(i->manifest.id, id)));
+	CHECK(!why || (why->code && why->text[0]));
+	snprintf(l->text + used, sizeof(l->text) - used, "%s%s ", id, i ? "" : "!");
+}
+
+static void test_list(void)
+{
+	struct listing l = { "" }, none = { "" };
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	CHECK(mkdir(at("aaa"), 0700) == 0);
+	put_file(AT_FDCWD, at("note.txt"), "x", 1);
+	CHECK(store_list(dir, note, &l, &err) == 0);
+	CHECK_STR(l.text, "bad train-1 train-2 train-10 first aaa! train-3! ");
+	CHECK(store_list(at("no-store"), note, &none, &err) == 0);
+	CHECK(!none.text[0] && !err.code);
+	CHECK(store_list(at("note.txt"), note, &none, &err) == -ENOTDIR);
+	CHECK(rmdir(at("aaa")) == 0 && unlink(at("note.txt")) == 0);
+}
+
+static void test_remove(void)
+{
+	auto_(store_image_fini) struct store_image i = STORE_IMAGE_EMPTY;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	CHECK(store_remove(dir, "nothing", &err) == -ENOENT);
+	CHECK(store_remove(dir, "", &err) == -ENOENT);
+	CHECK(store_remove(dir, "..", &err) == -ENOENT);
+	CHECK(store_remove(dir, "train", &err) == -ENOTUNIQ); /* not the latest of a job */
+
+	CHECK(store_open(&i, dir, "first", &err) == 0);
+	CHECK(store_remove(dir, "first", &err) == -EBUSY);
+	CHECK(is_there(at("first/manifest.json")));
+	store_image_fini(&i);
+	CHECK(store_remove(dir, "fir", &err) == 0);
+	CHECK(!is_there(at("first")));
+	CHECK(store_sweep(dir) == 0); /* nothing is left of it */
+}
+
+static void test_sweep(void)
+{
+	auto_(store_abort) struct store_writer w = STORE_WRITER_EMPTY;
+
+	CHECK(store_begin(&w, dir, "alive", NULL) == 0);
+	CHECK(mkdir(at(".dead.partial"), 0700) == 0 && mkdir(at(".dead.partial/criu"), 0700) == 0);
+	CHECK(mkdir(at(".old.removed-77-1"), 0700) == 0);
+	CHECK(mkdir(at(".foreign"), 0700) == 0 && mkdir(at(".partial"), 0700) == 0);
+	CHECK(symlink(at("train-1"), at(".link.partial")) == 0);
+	CHECK(store_sweep(dir) == 2);
+	CHECK(is_there(w.path) && is_there(at(".foreign")) && is_there(at(".partial")));
+	CHECK(!is_there(at(".dead.partial")) && !is_there(at(".old.removed-77-1")));
+	CHECK(is_there(at("train-1/manifest.json")));
+	CHECK(store_sweep(at("no-store")) == 0);
+	CHECK(unlink(at(".link.partial")) == 0);
+}
+
+static void test_free_bytes(void)
+{
+	uint64_t here = 0, there = 0;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	CHECK(store_free_bytes(dir, &here, &err) == 0 && here > 0);
+	CHECK(store_free_bytes(at("a/b/c/d"), &there, &err) == 0 && there > 0);
+	CHECK(store_free_bytes("not-here/at/all", &there, &err) == 0 && there > 0);
+}
+
+int main(void)
+{
+	new_scratch();
+	umask(0);
+	test_commit();
+	test_abort();
+	test_cancel();
+	test_taken();
+	test_special_files();
+	test_damage();
+	CHECK(store_remove(dir, "bad", NULL) == 0);
+	write_checkpoint("bad", "bad", NEW_YEAR);
+	test_damaged_manifest();
+	test_modes();
+	test_foreign_owner();
+	test_lookup();
+	test_lookup_damaged();
+	test_list();
+	test_remove();
+	test_sweep();
+	test_free_bytes();
+	remove_scratch();
+	return 0;
+}
