@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Results of the driver that its documentation leaves open. The one place to correct when hardware
+ * says otherwise: `contract --measure` prints these names with what it saw. Results of calls are the
+ * driver's numbers, states are those of CUprocessState, yes/no is 1/0.
+ */
+#pragma once
+
+static const struct expected {
+	const char *name;
+	int number;
+} expected[] = {
+	/* Asking for the state of what is no running CUDA process. */
+	{ "state-absent-pid", 1 },
+	{ "state-not-cuda", 1 },
+	{ "state-thread-id", 0 },
+	{ "state-initialised-only", 0 },
+	{ "state-ended-unreaped", 1 },
+	{ "restore-tid-running", 0 },
+	{ "restore-tid-not-cuda", 1 },
+	{ "lock-not-cuda", 1 },
+	{ "lock-initialised-only", 0 },
+	{ "checkpoint-initialised-only", 0 },
+	/* Calls that do not fit the state. */
+	{ "checkpoint-running", 401 },
+	{ "restore-running", 401 },
+	{ "unlock-running", 401 },
+	{ "lock-locked", 401 },
+	{ "restore-locked", 401 },
+	{ "lock-checkpointed", 401 },
+	{ "checkpoint-checkpointed", 401 },
+	{ "unlock-checkpointed", 401 },
+	/* Locking while something is under way. */
+	{ "lock-during-kernel", 909 },
+	{ "lock-during-callback", 909 },
+	{ "lock-during-synchronize", 909 },
+	{ "lock-stopped", 909 },
+	/* Too little memory at restore. */
+	{ "restore-out-of-memory", 2 },
+	{ "restore-out-of-memory-state", 2 },
+	{ "restore-when-memory-is-back", 0 },
+	/* Restoring onto other GPUs. */
+	{ "restore-one-of-several-listed", 1 },
+	{ "restore-one-of-several-listed-state", 2 },
+	{ "restore-unknown-gpu", 1 },
+	{ "restore-unknown-gpu-state", 2 },
+	{ "new-uuid-seen-after-remap", 1 },
+	/* Deaths in the middle. */
+	{ "caller-killed-state", 2 },
+	{ "target-killed-result", 999 },
+	{ "target-killed-state", 1 },
+};
