@@ -69,6 +69,11 @@ bool wire_call_is_cancelled(const struct wire_call_context *call)
 	return (call->stopping && atomic_load(call->stopping)) || wire_is_hung_up(call->wire);
 }
 
+int wire_call_fd(const struct wire_call_context *call)
+{
+	return call->wire->fd;
+}
+
 void wire_call_peer(const struct wire_call_context *call, uid_t *ret_uid, gid_t *ret_gid,
 		    pid_t *ret_pid)
 {

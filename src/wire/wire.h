@@ -135,6 +135,8 @@ int wire_reply_fds(struct wire_call_context *call, json_t *parameters, const int
 void wire_reply_more(struct wire_call_context *call, json_t *parameters);
 /** The caller closed its end, or the server is being freed. */
 bool wire_call_is_cancelled(const struct wire_call_context *call);
+/** The caller's connection, for poll(2): POLLHUP says what wire_call_is_cancelled() does. Borrowed. */
+int wire_call_fd(const struct wire_call_context *call);
 /** Credentials of the caller (SO_PEERCRED). */
 void wire_call_peer(const struct wire_call_context *call, uid_t *ret_uid, gid_t *ret_gid,
 		    pid_t *ret_pid);
