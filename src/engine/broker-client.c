@@ -379,7 +379,7 @@ static int parse_state(json_t *o, enum dev_state *ret, struct brumate_error *err
 
 static int parse_process(json_t *o, struct dev_process *ret, struct brumate_error *err)
 {
-	json_t *gpus = json_object_get(o, "gpus");
+	json_t *gpus = json_object_get(o, "gpus"), *bytes = json_object_get(o, "gpu_bytes");
 	int64_t tid = 0, used = 0;
 	int r = parse_state(o, &ret->state, err);
 
@@ -399,6 +399,8 @@ static int parse_process(json_t *o, struct dev_process *ret, struct brumate_erro
 		if (!uuid || strlen(uuid) >= DEV_UUID_TEXT_BYTES)
 			return fail_reply("gpus", err);
 		strcpy(ret->gpus[ret->n_gpus], uuid);
+		ret->gpu_bytes[ret->n_gpus] =
+			(uint64_t)json_integer_value(json_array_get(bytes, ret->n_gpus));
 	}
 	return 0;
 }

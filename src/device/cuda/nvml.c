@@ -157,8 +157,10 @@ void nvml_fill_process(pid_t pid, struct dev_process *process)
 
 		if (!get_device(i, &device, uuid))
 			continue;
-		process->used_bytes += bytes_of(device, pid, &found);
-		if (found)
-			process->n_gpus++;
+		uint64_t bytes = bytes_of(device, pid, &found);
+		if (!found)
+			continue;
+		process->gpu_bytes[process->n_gpus++] = bytes;
+		process->used_bytes += bytes;
 	}
 }

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: MIT
+/*
+ * brumate-broker: the one program of a node that loads the vendor driver. Serves
+ * io.brumate.broker on a socket for root, and ends when nobody has needed it for a while, so that
+ * an idle node has no driver state at all. It decides no policy.
+ */
+#include "broker/broker.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/paths.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define IDLE_VARIABLE "BRUMATE_BROKER_IDLE_S"
+
+enum {
+	IDLE_DEFAULT_S = 60,
+	IDLE_MAX_S = 7 * 24 * 3600,
+	IDLE_FAILED_MS = 1000, /* without a driver: soon, so that the next broker tries anew */
+	OOM_SCORE_ADJ = -900,  /* it may hold what jobs need to come back */
+};
+
+struct options {
+	bool simulated;
+	int ready_fd; /* -1: none */
+};
+
+static int wake_fd = -1; /* eventfd: look again */
+static volatile sig_atomic_t quit_wanted;
+
+static void wake(void)
+{
+	uint64_t one = 1;
+
+	if (write(wake_fd, &one, sizeof(one)) < 0)
+		return; /* full: it is awake already */
+}
+
+static void want_quit(void)
+{
+	__atomic_store_n(&quit_wanted, 1, __ATOMIC_SEQ_CST);
+	wake();
+}
+
+static int parse_options(struct options *ret, int argc, char **argv)
+{
+	static const struct option known[] = {
+		{ "simulated", no_argument, NULL, 's' },
+		{ "ready-fd", required_argument, NULL, 'r' },
+		{ "help", no_argument, NULL, 'h' },
+		{ 0 },
+	};
+	struct options o = { .ready_fd = -1 };
+	int c;
+
+	while ((c = getopt_long(argc, argv, "h", known, NULL)) != -1) {
+		switch (c) {
+		case 's':
+			o.simulated = true;
+			break;
+		case 'r':
+			o.ready_fd = atoi(optarg);
+			if (o.ready_fd > STDERR_FILENO &&
+			    fcntl(o.ready_fd, F_SETFD, FD_CLOEXEC) == 0)
+				break;
+			fprintf(stderr, "brumate-broker: --ready-fd: %s is no open descriptor\n",
+				optarg);
+			return -EXIT_USAGE;
+		case 'h':
+			puts("usage: brumate-broker [--simulated] [--ready-fd N]\n"
+			     "Started by brumate when needed; see brumate-broker(8).");
+			return 1;
+		default:
+			return -EXIT_USAGE;
+		}
+	}
+	if (optind < argc) {
+		fprintf(stderr, "brumate-broker: takes no argument '%s'\n", argv[optind]);
+		return -EXIT_USAGE;
+	}
+	*ret = o;
+	return 0;
+}
+
+static int get_idle_ms(uint64_t *ret, struct brumate_error *err)
+{
+	const char *text = getenv(IDLE_VARIABLE);
+	char *end;
+
+	*ret = IDLE_DEFAULT_S * 1000ull;
+	if (!text || !*text)
+		return 0;
+	double seconds = strtod(text, &end);
+	if (*end || !(seconds > 0) || seconds > IDLE_MAX_S)
+		return brumate_fail(err, EINVAL,
+				    IDLE_VARIABLE ": '%s' is no number of seconds up to %d", text,
+				    IDLE_MAX_S);
+	*ret = (uint64_t)(seconds * 1000) + 1;
+	return 0;
+}
+
+static int get_libraries(struct dev_libraries *ret, bool simulated, struct brumate_error *err)
+{
+	*ret = (struct dev_libraries){ .simulated = simulated };
+	if (!simulated)
+		return 0;
+	ret->driver = path_find_helper("sim/libcuda.so.1");
+	ret->management = path_find_helper("sim/libnvidia-ml.so.1");
+	if (!ret->driver || !ret->management)
+		return brumate_fail(err, ENOENT, "the simulated driver (%s) is not installed",
+				    ret->driver ? "sim/libnvidia-ml.so.1" : "sim/libcuda.so.1");
+	return 0;
+}
+
+/* What is left of whoever started it goes: the broker serves all jobs of the node alike. */
+static int detach(void)
+{
+	setsid();
+	umask(066);
+	signal(SIGINT, SIG_IGN);
+	signal(SIGHUP, SIG_IGN);
+	signal(SIGPIPE, SIG_IGN);
+	unsetenv("CUDA_VISIBLE_DEVICES");
+	setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 1);
+
+	auto_close int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+	char text[16];
+	snprintf(text, sizeof(text), "%d", OOM_SCORE_ADJ);
+	if (fd < 0 || fd_write_full(fd, text, strlen(text)) < 0)
+		log_debug("the OOM score stays as it is");
+	return chdir("/") < 0 ? -errno : 0;
+}
+
+static int open_signals(void)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
+		return -errno;
+	int fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	return fd < 0 ? -errno : fd;
+}
+
+/* Milliseconds until the broker has been idle for @idle_ms; 0: it has. */
+static int idle_left_ms(struct wire_server *server, uint64_t idle_ms)
+{
+	uint64_t last_connection_ns, last_call_ns;
+	size_t connections = wire_server_connections(server, &last_connection_ns);
+	size_t busy = acts_busy(&last_call_ns);
+	uint64_t last_ns = last_connection_ns > last_call_ns ? last_connection_ns : last_call_ns;
+
+	if (driver_has_failed() && idle_ms > IDLE_FAILED_MS)
+		idle_ms = IDLE_FAILED_MS;
+	if (connections || busy)
+		return idle_ms < INT_MAX ? (int)idle_ms : INT_MAX;
+	return deadline_left_ms(last_ns + idle_ms * NS_PER_MS);
+}
+
+static bool is_quit_wanted(void)
+{
+	return __atomic_load_n(&quit_wanted, __ATOMIC_SEQ_CST);
+}
+
+/* Returns when the broker is to end; its socket is gone then. */
+static int serve(struct instance *instance, struct wire_server *server, int signal_fd,
+		 uint64_t idle_ms)
+{
+	struct pollfd fds[] = {
+		{ .fd = wire_server_fd(server), .events = POLLIN },
+		{ .fd = signal_fd, .events = POLLIN },
+		{ .fd = wake_fd, .events = POLLIN },
+	};
+	uint64_t count;
+
+	for (;;) {
+		int left_ms = idle_left_ms(server, idle_ms);
+
+		if (is_quit_wanted() || fds[1].revents) {
+			unlink(instance->path);
+			log_info("ending when the calls under way have ended");
+			return 0;
+		}
+		if (left_ms == 0 && instance_retire(instance) == 0) {
+			log_info("ending, idle for %.1f s", (double)idle_ms / 1000);
+			return 0;
+		}
+		if (poll(fds, sizeof(fds) / sizeof(fds[0]), left_ms) < 0) {
+			if (errno != EINTR)
+				return -errno;
+			continue;
+		}
+		if (fds[0].revents)
+			wire_server_accept(server);
+		if (fds[2].revents && read(wake_fd, &count, sizeof(count)) < 0)
+			continue; /* somebody else read it */
+	}
+}
+
+static void tell_ready(int *fd)
+{
+	if (*fd >= 0 && write(*fd, "R", 1) < 0)
+		log_debug("nobody waits for readiness");
+	cleanup_close(fd);
+}
+
+static void tell_failure(int *fd, const struct brumate_error *err)
+{
+	log_error("%s%s%s", err->text, err->hint[0] ? "; " : "", err->hint);
+	if (*fd >= 0)
+		dprintf(*fd, "E%s", err->text);
+	cleanup_close(fd);
+}
+
+static int run(struct options *o, struct brumate_error *err)
+{
+	auto_(instance_fini) struct instance instance = INSTANCE_EMPTY;
+	struct dev_libraries libraries;
+	uint64_t idle_ms;
+	int r = get_idle_ms(&idle_ms, err);
+
+	if (r == 0)
+		r = get_libraries(&libraries, o->simulated, err);
+	if (r < 0)
+		return r;
+	auto_close int signal_fd = open_signals();
+	wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (signal_fd < 0 || wake_fd < 0)
+		return brumate_fail(err, errno, "eventfd: %m");
+
+	r = instance_claim(&instance, o->simulated, err);
+	if (r != 0) {
+		if (r > 0)
+			tell_ready(&o->ready_fd);
+		return r;
+	}
+	r = driver_start(&libraries, wake, err);
+	if (r < 0)
+		return r;
+
+	struct wire_service service = methods_service(want_quit);
+	struct wire_server *server;
+	int listen_fd = fcntl(instance.listen_fd, F_DUPFD_CLOEXEC, 0);
+	if (listen_fd < 0)
+		return brumate_fail(err, errno, "socket: %m");
+	r = wire_server_new(&server, &service, listen_fd, err);
+	if (r < 0)
+		return r;
+	tell_ready(&o->ready_fd);
+	r = serve(&instance, server, signal_fd, idle_ms);
+	if (r < 0)
+		brumate_fail(err, -r, "poll: %m");
+	wire_server_free(server);
+	acts_drain();
+	return r;
+}
+
+int main(int argc, char **argv)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	struct options o;
+	int r = parse_options(&o, argc, argv);
+
+	if (r != 0)
+		return r < 0 ? -r : EXIT_OK;
+	log_init("brumate-broker");
+	r = detach();
+	if (r < 0)
+		brumate_fail(&err, -r, "/: %m");
+	else
+		r = run(&o, &err);
+	if (r >= 0)
+		return EXIT_OK;
+	tell_failure(&o.ready_fd, &err);
+	return (int)brumate_exit_code(&err);
+}
