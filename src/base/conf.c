@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: MIT
+/* What the configuration file may say, as one table, and the files that say it. */
+#include "base/conf.h"
+#include "base/fd.h"
+#include "base/paths.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { FILE_BYTES_MAX = 1 << 20, WARNINGS_MAX = 100 };
+
+enum kind { KIND_PATH, KIND_DURATION, KIND_BOOL, KIND_GPU, KIND__MAX };
+
+static const char *const allowed[KIND__MAX] = {
+	[KIND_PATH] = "an absolute path",
+	[KIND_DURATION] = "a duration as 500ms, 10s, 5m or 1h",
+	[KIND_BOOL] = "yes or no",
+	[KIND_GPU] = "auto or simulated",
+};
+
+static const struct key {
+	const char *section, *name;
+	enum kind kind;
+	size_t offset;
+} keys[] = {
+	{ "Store", "Directory", KIND_PATH, offsetof(struct brumate_conf, store_dir) },
+	{ "Operation", "LockTimeout", KIND_DURATION, offsetof(struct brumate_conf, lock_timeout_ms) },
+	{ "Operation", "Timeout", KIND_DURATION, offsetof(struct brumate_conf, timeout_ms) },
+	{ "Operation", "TcpClose", KIND_BOOL, offsetof(struct brumate_conf, tcp_close) },
+	{ "Broker", "IdleTimeout", KIND_DURATION, offsetof(struct brumate_conf, idle_timeout_ms) },
+	{ "Run", "Gpu", KIND_GPU, offsetof(struct brumate_conf, gpu) },
+	{ "Criu", "Path", KIND_PATH, offsetof(struct brumate_conf, criu_path) },
+};
+enum { N_KEYS = sizeof(keys) / sizeof(keys[0]) };
+
+void conf_fini(struct brumate_conf *c)
+{
+	free(c->store_dir);
+	free(c->criu_path);
+	for (size_t i = 0; i < c->n_warnings; i++)
+		free(c->warnings[i]);
+	free(c->warnings);
+	*c = BRUMATE_CONF_DEFAULT;
+}
+
+static int warn_unknown(struct brumate_conf *c, const struct conf_item *item)
+{
+	if (c->n_warnings == WARNINGS_MAX)
+		return 0;
+
+	char **warnings = reallocarray(c->warnings, c->n_warnings + 1, sizeof(*warnings));
+	if (!warnings)
+		return -ENOMEM;
+	c->warnings = warnings;
+	warnings[c->n_warnings] = path_format("%s:%u: [%s] %s= is not known and ignored", item->name,
+					      item->line, item->section, item->key);
+	if (!warnings[c->n_warnings])
+		return -ENOMEM;
+	c->n_warnings++;
+	return 0;
+}
+
+static const struct key *find_key(const struct conf_item *item)
+{
+	for (int i = 0; i < N_KEYS; i++)
+		if (!strcmp(keys[i].section, item->section) && !strcmp(keys[i].name, item->key))
+			return &keys[i];
+	return NULL;
+}
+
+static int set_path(char **at, const char *value)
+{
+	if (*value != '/')
+		return -EINVAL;
+
+	char *copy = strdup(value);
+	if (!copy)
+		return -ENOMEM;
+	free(*at);
+	*at = copy;
+	return 0;
+}
+
+static int set_gpu(enum conf_gpu *at, const char *value)
+{
+	static const char *const words[] = { [CONF_GPU_AUTO] = "auto", [CONF_GPU_SIMULATED] = "simulated",
+					     [CONF_GPU__MAX] = NULL };
+	int i;
+	int r = conf_word(&i, value, words);
+
+	if (r == 0)
+		*at = (enum conf_gpu)i;
+	return r;
+}
+
+static void set_default(struct brumate_conf *c, const struct key *k)
+{
+	const struct brumate_conf defaults = BRUMATE_CONF_DEFAULT;
+	const char *from = (const char *)&defaults + k->offset;
+	char *at = (char *)c + k->offset;
+
+	switch (k->kind) {
+	case KIND_PATH:
+		free(*(char **)at);
+		*(char **)at = NULL;
+		break;
+	case KIND_DURATION:
+		*(uint64_t *)at = *(const uint64_t *)from;
+		break;
+	case KIND_BOOL:
+		*(bool *)at = *(const bool *)from;
+		break;
+	case KIND_GPU:
+		*(enum conf_gpu *)at = *(const enum conf_gpu *)from;
+		break;
+	case KIND__MAX:
+		break;
+	}
+}
+
+static int set_value(struct brumate_conf *c, const struct key *k, const char *value)
+{
+	char *at = (char *)c + k->offset;
+
+	switch (k->kind) {
+	case KIND_PATH:
+		return set_path((char **)at, value);
+	case KIND_DURATION:
+		return conf_duration_ms((uint64_t *)at, value);
+	case KIND_BOOL:
+		return conf_bool((bool *)at, value);
+	case KIND_GPU:
+		return set_gpu((enum conf_gpu *)at, value);
+	case KIND__MAX:
+		break;
+	}
+	return -EINVAL;
+}
+
+static int apply_item(void *arg, const struct conf_item *item, struct brumate_error *err)
+{
+	struct brumate_conf *c = arg;
+	const struct key *k = find_key(item);
+
+	if (k && !*item->value) {
+		set_default(c, k);
+		return 0;
+	}
+	int r = k ? set_value(c, k, item->value) : warn_unknown(c, item);
+	if (r == -EINVAL)
+		return brumate_fail(err, EINVAL, "%s:%u: [%s] %s=%s: want %s", item->name, item->line,
+				    item->section, item->key, item->value, allowed[k->kind]);
+	return r < 0 ? brumate_fail(err, -r, "%s:%u: %m", item->name, item->line) : 0;
+}
+
+int conf_apply(struct brumate_conf *c, const char *name, const char *text, size_t len_bytes,
+	       struct brumate_error *err)
+{
+	return conf_parse(name, text, len_bytes, apply_item, c, err);
+}
+
+/* -ENOENT without touching @err. */
+static int read_conf(const char *path, char **ret_text, size_t *ret_len, struct brumate_error *err)
+{
+	struct stat st;
+
+	if (stat(path, &st) < 0)
+		return errno == ENOENT ? -ENOENT : brumate_fail(err, errno, "%s: %m", path);
+	if (!S_ISREG(st.st_mode))
+		return brumate_fail(err, EINVAL, "%s: want a regular file", path);
+	/* It names a program that root runs. */
+	if (st.st_mode & S_IWOTH) {
+		brumate_fail(err, EACCES, "%s: everyone may write to it", path);
+		brumate_hint(err, "chmod o-w %s", path);
+		return -EACCES;
+	}
+	int r = file_read(AT_FDCWD, path, FILE_BYTES_MAX, ret_text, ret_len);
+	return r < 0 ? brumate_fail(err, -r, "%s: %m", path) : 0;
+}
+
+static int load_file(struct brumate_conf *c, const char *path, struct brumate_error *err)
+{
+	auto_free char *text = NULL;
+	size_t len = 0;
+	int r = read_conf(path, &text, &len, err);
+
+	if (r < 0)
+		return r == -ENOENT ? 0 : r;
+	return conf_apply(c, path, text, len, err);
+}
+
+static int is_drop_in(const struct dirent *entry)
+{
+	const char *dot = strrchr(entry->d_name, '.');
+
+	return entry->d_name[0] != '.' && dot && !strcmp(dot, ".conf");
+}
+
+static int by_bytes(const struct dirent **a, const struct dirent **b)
+{
+	return strcmp((*a)->d_name, (*b)->d_name); /* alphasort(3) would ask the locale */
+}
+
+static int load_drop_ins(struct brumate_conf *c, const char *dir, struct brumate_error *err)
+{
+	struct dirent **entries = NULL;
+	int n = scandir(dir, &entries, is_drop_in, by_bytes), r = 0;
+
+	if (n < 0)
+		return errno == ENOENT ? 0 : brumate_fail(err, errno, "%s: %m", dir);
+	for (int i = 0; i < n; i++) {
+		auto_free char *path = path_format("%s/%s", dir, entries[i]->d_name);
+
+		free(entries[i]);
+		if (r == 0)
+			r = path ? load_file(c, path, err) : brumate_fail(err, ENOMEM, "%s: %m", dir);
+	}
+	free(entries);
+	return r;
+}
+
+int conf_load(struct brumate_conf *ret, struct brumate_error *err)
+{
+	auto_(conf_fini) struct brumate_conf c = BRUMATE_CONF_DEFAULT;
+	auto_free char *drop_ins = path_format("%s.d", path_config());
+
+	if (!drop_ins)
+		return brumate_fail(err, ENOMEM, "configuration: %m");
+	int r = load_file(&c, path_config(), err);
+	if (r == 0)
+		r = load_drop_ins(&c, drop_ins, err);
+	if (r < 0)
+		return brumate_wrap(err, r, "configuration");
+	*ret = c;
+	c = BRUMATE_CONF_DEFAULT;
+	return 0;
+}

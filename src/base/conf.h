@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The configuration file: path_config(), then every "*.conf" in the directory of that name with ".d"
+ * appended, in the order of their names; what is read later wins. None need exist.
+ *
+ *	# or ; starts a comment line; there are no continuation lines
+ *	[Section]
+ *	Key=Value
+ *
+ * White space around keys and values does not count; an empty value restores the default. An unknown
+ * key is a warning, so that one file serves several versions; a wrong value is an error.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+
+enum conf_gpu { CONF_GPU_AUTO, CONF_GPU_SIMULATED, CONF_GPU__MAX };
+
+struct brumate_conf {
+	/* [Store] */
+	char *store_dir; /* Directory=PATH: where checkpoints go. Owned; NULL: store_default_dir() */
+
+	/* [Operation] */
+	uint64_t lock_timeout_ms; /* LockTimeout=10s: how long the driver may take to stop a process */
+	uint64_t timeout_ms;      /* Timeout=0: for a whole suspend, checkpoint or restore; 0 = none */
+	bool tcp_close;           /* TcpClose=no: close TCP connections at checkpoint, not keep them */
+
+	/* [Broker] */
+	uint64_t idle_timeout_ms; /* IdleTimeout=60s: how long an idle broker stays; 0 = for ever */
+
+	/* [Run] */
+	enum conf_gpu gpu; /* Gpu=auto: "simulated" puts jobs on the simulated GPU */
+
+	/* [Criu] */
+	char *criu_path; /* Path=PATH: the criu to use. Owned; NULL: the one that is found */
+
+	/* One line each, for the program to log. Owned. */
+	char **warnings;
+	size_t n_warnings;
+};
+
+/** The defaults. */
+#define BRUMATE_CONF_DEFAULT                                                                       \
+	((struct brumate_conf){ .lock_timeout_ms = 10000, .idle_timeout_ms = 60000 })
+
+void conf_fini(struct brumate_conf *c);
+DEFINE_AUTO_FINI(struct brumate_conf, conf_fini)
+
+/**
+ * Reads the configuration file and its drop-ins. Refuses files that everyone may write to.
+ * @ret is owned by the caller. Errors to act on: -EINVAL (the text names file, line, value and what is
+ * allowed), -EACCES, -errno.
+ */
+int conf_load(struct brumate_conf *ret, struct brumate_error *err);
+
+/** Applies the text of one file, which errors and warnings call @name, to @c. Pure. On failure @c holds
+ * what came before the bad line. */
+int conf_apply(struct brumate_conf *c, const char *name, const char *text, size_t len_bytes,
+	       struct brumate_error *err);
+
+/** One "Key=Value" line. All borrowed. */
+struct conf_item {
+	const char *name; /* of the file */
+	unsigned line;    /* from 1 */
+	const char *section, *key, *value;
+};
+
+/** Calls @fn for every "Key=Value" of @text until it returns <0. Pure. -EINVAL names file and line. */
+int conf_parse(const char *name, const char *text, size_t len_bytes,
+	       int (*fn)(void *arg, const struct conf_item *item, struct brumate_error *err), void *arg,
+	       struct brumate_error *err);
+
+/* Values. Each returns 0, or -EINVAL without touching @ret. Pure. */
+
+/** yes, no, true, false, on, off, 1 or 0. */
+int conf_bool(bool *ret, const char *value);
+
+/** A whole number with ms, s, m or h; seconds without. */
+int conf_duration_ms(uint64_t *ret, const char *value);
+
+/** A whole number of bytes, or of KiB, MiB, GiB, TiB with K, M, G, T. */
+int conf_size_bytes(uint64_t *ret, const char *value);
+
+/** Index of @value in @words, which end with NULL. */
+int conf_word(int *ret, const char *value, const char *const *words);
