@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+/* Deadlines as poll(2) takes them, and stamps. */
+#include "base/clock.h"
+
+#include <limits.h>
+#include <string.h>
+#include <time.h>
+
+#include "check.h"
+
+static void test_deadlines(void)
+{
+	uint64_t now = clock_now_ns();
+
+	CHECK(clock_now_ns() >= now);
+	CHECK(deadline_left_ms(DEADLINE_NEVER) == -1);
+	CHECK(deadline_left_ms(0) == 0 && deadline_left_ms(now) == 0);
+	CHECK(deadline_left_ms(deadline_in_ms(0)) == 0);
+
+	int left = deadline_left_ms(deadline_in_ms(60000));
+	CHECK(left > 50000 && left <= 60000);
+	/* Rounded up: a poll that ends in time never finds its deadline still to come. */
+	CHECK(deadline_left_ms(clock_now_ns() + 60 * NS_PER_S + 1) == 60000 ||
+	      deadline_left_ms(clock_now_ns() + 60 * NS_PER_S + 1) == 60001);
+	CHECK(deadline_left_ms(clock_now_ns() + UINT64_MAX / 4) == INT_MAX);
+	CHECK(deadline_left_ms(UINT64_MAX - 1) == INT_MAX);
+	CHECK(clock_since_s(now) >= 0 && clock_since_s(now) < 60);
+}
+
+static void test_stamp(void)
+{
+	char stamp[CLOCK_STAMP_BYTES];
+	struct tm tm = { 0 };
+	time_t before = time(NULL);
+
+	clock_stamp(stamp);
+	time_t after = time(NULL);
+
+	CHECK(strlen(stamp) == CLOCK_STAMP_BYTES - 1);
+	char *rest = strptime(stamp, "%Y-%m-%dT%H:%M:%S", &tm);
+	CHECK(rest && rest[0] == '.' && strspn(rest + 1, "0123456789") == 3);
+	CHECK_STR(rest + 4, "Z");
+	time_t then = timegm(&tm);
+	CHECK(then >= before - 1 && then <= after);
+}
+
+int main(void)
+{
+	/* Stamps are UTC wherever we are. */
+	setenv("TZ", "America/St_Johns", 1);
+	tzset();
+	test_deadlines();
+	test_stamp();
+	return 0;
+}

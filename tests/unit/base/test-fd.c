@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT
+/* Small files and trees: replaced whole, read within bounds, removed without following links. */
+#include "scratch.h"
+
+#include "base/cleanup.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sys/stat.h>
+
+static int top;
+
+static unsigned count_entries(int dir_fd)
+{
+	auto_closedir DIR *dir = fdopendir(openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+	unsigned n = 0;
+
+	CHECK(dir);
+	for (struct dirent *e; (e = readdir(dir));)
+		n += strcmp(e->d_name, ".") && strcmp(e->d_name, "..");
+	return n;
+}
+
+static void test_replace(void)
+{
+	auto_free char *text = NULL, *other = NULL;
+	struct stat st;
+	size_t len;
+
+	CHECK(file_replace(top, "conf", "one", 3, 0640) == 0);
+	CHECK(file_replace(top, "conf", "two\0!", 5, 0600) == 0);
+	CHECK(file_read(top, "conf", 5, &text, &len) == 0);
+	CHECK(len == 5 && !memcmp(text, "two\0!", 6));
+	CHECK(fstatat(top, "conf", &st, 0) == 0 && (st.st_mode & 0777) == 0600);
+	CHECK(count_entries(top) == 1);
+
+	/* A link is replaced, not written through. */
+	put_text(top, "target", "kept");
+	CHECK(symlinkat("target", top, "link") == 0);
+	CHECK(file_replace(top, "link", "new", 3, 0600) == 0);
+	CHECK(fstatat(top, "link", &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode));
+	CHECK(file_read(top, "target", 100, &other, NULL) == 0);
+	CHECK_STR(other, "kept");
+
+	/* What cannot be replaced leaves nothing behind. */
+	CHECK(mkdirat(top, "dir", 0700) == 0);
+	CHECK(file_replace(top, "dir", "x", 1, 0600) == -EISDIR);
+	CHECK(file_replace(top, "absent/conf", "x", 1, 0600) == -ENOENT);
+	CHECK(count_entries(top) == 4);
+	CHECK(file_replace(top, "dir/conf", "x", 1, 0600) == 0);
+}
+
+static void test_read(void)
+{
+	auto_free char *text = NULL;
+	char big[10000];
+	size_t len = 7;
+
+	memset(big, 'b', sizeof(big));
+	CHECK(file_replace(top, "big", big, sizeof(big), 0600) == 0);
+	CHECK(file_read(top, "big", sizeof(big) - 1, &text, &len) == -EFBIG);
+	CHECK(!text && len == 7);
+	CHECK(file_read(top, "big", sizeof(big), &text, &len) == 0);
+	CHECK(len == sizeof(big) && !memcmp(text, big, len) && text[len] == '\0');
+	CHECK(file_read(top, "absent", 10, &text, &len) == -ENOENT);
+	CHECK(file_read(top, "dir", 10, &text, &len) == -EISDIR);
+}
+
+static void *write_slowly(void *arg)
+{
+	int fd = *(int *)arg;
+
+	/* More than a pipe holds: the writer blocks, and the reader gets it in pieces. */
+	static char data[300000];
+	memset(data, 'd', sizeof(data));
+	CHECK(fd_write_full(fd, data, sizeof(data)) == 0);
+	close(fd);
+	return NULL;
+}
+
+static void test_full(void)
+{
+	static char buf[400000];
+	pthread_t thread;
+	int pipes[2];
+
+	CHECK(pipe2(pipes, O_CLOEXEC) == 0);
+	CHECK(pthread_create(&thread, NULL, write_slowly, &pipes[1]) == 0);
+	CHECK(fd_read_full(pipes[0], buf, 100000) == 100000);
+	CHECK(fd_read_full(pipes[0], buf, sizeof(buf)) == 200000);
+	CHECK(fd_read_full(pipes[0], buf, sizeof(buf)) == 0);
+	pthread_join(thread, NULL);
+	close(pipes[0]);
+	CHECK(fd_read_full(-1, buf, 1) == -EBADF);
+	CHECK(fd_write_full(-1, buf, 1) == -EBADF);
+}
+
+static void test_remove_tree(void)
+{
+	CHECK(mkdirat(top, "tree", 0700) == 0 && mkdirat(top, "tree/a", 0700) == 0);
+	CHECK(mkdirat(top, "kept", 0700) == 0);
+	put_text(top, "tree/a/file", "x");
+	put_text(top, "kept/file", "x");
+	CHECK(symlinkat("../../kept", top, "tree/a/out") == 0);
+	CHECK(symlinkat("kept", top, "tree/dangling") == 0);
+	CHECK(mkfifoat(top, "tree/pipe", 0600) == 0);
+	CHECK(remove_tree(top, "tree") == 0);
+	CHECK(faccessat(top, "tree", F_OK, 0) < 0 && faccessat(top, "kept/file", F_OK, 0) == 0);
+
+	CHECK(remove_tree(top, "tree") == 0); /* missing is success */
+	CHECK(symlinkat("kept", top, "way") == 0);
+	CHECK(remove_tree(top, "way") == 0);
+	CHECK(faccessat(top, "way", F_OK, AT_SYMLINK_NOFOLLOW) < 0);
+	CHECK(faccessat(top, "kept/file", F_OK, 0) == 0);
+	CHECK(remove_tree(top, "kept/file") == 0 && faccessat(top, "kept", F_OK, 0) == 0);
+}
+
+static void test_mkdir_parents(void)
+{
+	char path[PATH_MAX + 32];
+	struct stat st;
+
+	snprintf(path, sizeof(path), "%s/m/n//o", scratch);
+	CHECK(mkdir_parents(path, 0750) == 0 && mkdir_parents(path, 0700) == 0);
+	CHECK(stat(path, &st) == 0 && S_ISDIR(st.st_mode) && (st.st_mode & 0777) == 0750);
+	snprintf(path, sizeof(path), "%s/big/x", scratch);
+	CHECK(mkdir_parents(path, 0700) == -ENOTDIR);
+}
+
+int main(void)
+{
+	umask(022);
+	top = new_scratch();
+	test_replace();
+	test_read();
+	test_full();
+	test_remove_tree();
+	test_mkdir_parents();
+	CHECK(sync_dir(top, ".") == 0 && sync_dir(top, "absent") == -ENOENT);
+	close(top);
+	remove_scratch();
+	return 0;
+}
