@@ -59,7 +59,9 @@ char *path_find_helper(const char *name)
 	if (slash)
 		*slash = '\0';
 
-	const char *dirs[] = { given, self, BRUMATE_DEFAULT_LIBEXEC_DIR };
+	/* A build directory has each program in a folder of its own, and all of them linked above. */
+	auto_free char *above = path_format("%s/..", self);
+	const char *dirs[] = { given, self, above, BRUMATE_DEFAULT_LIBEXEC_DIR };
 	for (size_t i = 0; i < sizeof(dirs) / sizeof(dirs[0]); i++) {
 		if (!dirs[i] || !*dirs[i])
 			continue;

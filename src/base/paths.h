@@ -19,8 +19,9 @@ const char *path_log_dir(void);
 const char *path_config(void);
 
 /**
- * Full path of one of our programs or data files ("brumate-shim", "sim/libcuda.so.1"): beside the
- * running program first (as in a build directory), then in libexec. Returns owned, NULL if absent.
+ * Full path of one of our programs or data files ("brumate-shim", "sim/libcuda.so.1"): in
+ * BRUMATE_LIBEXEC_DIR, beside the running program or one folder above it (as in a build directory),
+ * then in libexec. Returns owned, NULL if absent.
  */
 char *path_find_helper(const char *name);
 

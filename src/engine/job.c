@@ -30,6 +30,7 @@ void job_fini(struct job *j)
 	for (char **arg = j->argv; arg && *arg; arg++)
 		free(*arg);
 	free(j->argv);
+	free(j->gpus);
 	free(j->dir);
 	free(j->cwd);
 	free(j->log);

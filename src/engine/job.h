@@ -18,6 +18,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "image/manifest.h"
 #include "process/process.h"
 #include "wire/wire.h"
 
@@ -35,6 +36,9 @@ enum job_state {
 	JOB_STATE__MAX,
 };
 
+/** File in the job's directory where the init of its pid namespace notes how its root ended. */
+#define JOB_NAMESPACE_STATUS "namespace-status"
+
 const char *job_state_name(enum job_state state);
 
 enum { JOB_ID_BYTES = 16, JOB_NAME_BYTES = 64, JOB_MESSAGE_BYTES = 512, JOB_EXIT_UNKNOWN = -1 };
@@ -46,6 +50,13 @@ struct job_op {
 	bool leave_running;
 	char image_path[1024];  /* checkpoint: where the committed image will be; restore: the image */
 	struct proc_id criu;
+};
+
+/** Device memory that a suspended or saved job needs again. */
+struct job_gpu {
+	char uuid[MANIFEST_UUID_BYTES];
+	char name[MANIFEST_NAME_BYTES];
+	uint64_t bytes; /* 0: visible to the job, but not used */
 };
 
 struct job {
@@ -60,6 +71,7 @@ struct job {
 	char *cwd;
 	char *log;   /* absolute; NULL: none (taken in by pid) */
 	bool simulated, by_pid;
+	bool restored;       /* its processes came out of a checkpoint */
 	struct proc_id root; /* pid 0: none */
 	struct proc_id init; /* init of its pid namespace; pid 0: lives in ours */
 	char boot_id[PROC_BOOT_ID_BYTES]; /* boot in which root and init are meant */
@@ -67,6 +79,8 @@ struct job {
 	char *checkpoint;      /* id of the latest checkpoint, or NULL */
 	char *checkpoint_path; /* its directory */
 	char message[JOB_MESSAGE_BYTES]; /* why the last operation failed; empty */
+	struct job_gpu *gpus; /* all that its processes could see when it was last suspended */
+	size_t n_gpus;
 	struct job_op op;
 };
 

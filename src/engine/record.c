@@ -103,19 +103,31 @@ static json_t *encode_op(const struct job_op *op)
 			 op->image_path, "criu", encode_id(op->criu));
 }
 
+static json_t *encode_gpus(const struct job *j)
+{
+	json_t *list = json_array();
+
+	for (size_t i = 0; list && i < j->n_gpus; i++)
+		if (json_array_append_new(list, json_pack("{s:s,s:s,s:I}", "uuid", j->gpus[i].uuid,
+							  "name", j->gpus[i].name, "bytes",
+							  (json_int_t)j->gpus[i].bytes)) < 0)
+			break;
+	return list;
+}
+
 json_t *record_encode(const struct job *j)
 {
 	json_t *exit_code = j->exit_code == JOB_EXIT_UNKNOWN ? json_null() : json_integer(j->exit_code);
 
-	return json_pack("{s:i,s:s,s:s,s:s,s:s,s:i,s:i,s:o,s:o,s:o,s:b,s:b,s:o,s:o,s:s,s:o,s:s?,s:o,s:s,s:o}",
+	return json_pack("{s:i,s:s,s:s,s:s,s:s,s:i,s:i,s:o,s:o,s:o,s:b,s:b,s:b,s:o,s:o,s:s,s:o,s:s?,s:o,s:s,s:o,s:o}",
 			 "version", RECORD_VERSION, "id", j->id, "name", j->name, "state",
 			 job_state_name(j->state), "created", j->created, "uid", (int)j->uid, "gid",
 			 (int)j->gid, "argv", encode_argv(j->argv), "cwd", encode_bytes(j->cwd), "log",
-			 encode_bytes(j->log), "simulated", j->simulated, "by_pid", j->by_pid, "root",
-			 encode_id(j->root), "init", encode_id(j->init), "boot_id", j->boot_id,
+			 encode_bytes(j->log), "simulated", j->simulated, "by_pid", j->by_pid, "restored",
+			 j->restored, "root", encode_id(j->root), "init", encode_id(j->init), "boot_id", j->boot_id,
 			 "exit_code", exit_code, "checkpoint", j->checkpoint, "checkpoint_path",
-			 encode_bytes(j->checkpoint_path), "message", j->message, "op",
-			 encode_op(&j->op));
+			 encode_bytes(j->checkpoint_path), "message", j->message, "gpus",
+			 encode_gpus(j), "op", encode_op(&j->op));
 }
 
 /* ---- decoding ---- */
@@ -197,6 +209,30 @@ static int decode_op(struct job_op *ret, json_t *o, struct brumate_error *err)
 	return 0;
 }
 
+static int decode_gpus(struct job *j, json_t *o, struct brumate_error *err)
+{
+	json_t *list;
+	int r = wire_get_array(o, "gpus", &list, err);
+	size_t n = json_array_size(list);
+
+	if (r < 0 || !n)
+		return r;
+	if (n > MANIFEST_GPUS_MAX || !(j->gpus = calloc(n, sizeof(*j->gpus))))
+		return brumate_fail(err, EBADMSG, "gpus: %zu", n);
+	j->n_gpus = n;
+	for (size_t i = 0; i < n; i++) {
+		json_t *gpu = json_array_get(list, i);
+		int64_t bytes = 0;
+
+		if ((r = decode_text(j->gpus[i].uuid, MANIFEST_UUID_BYTES, gpu, "uuid", err)) < 0 ||
+		    (r = decode_text(j->gpus[i].name, MANIFEST_NAME_BYTES, gpu, "name", err)) < 0 ||
+		    (r = wire_get_int(gpu, "bytes", 0, INT64_MAX, &bytes, err)) < 0)
+			return brumate_wrap(err, r, "gpus");
+		j->gpus[i].bytes = (uint64_t)bytes;
+	}
+	return 0;
+}
+
 static int decode_numbers(struct job *j, json_t *o, struct brumate_error *err)
 {
 	int64_t uid = -1, gid = -1, exit_code = JOB_EXIT_UNKNOWN;
@@ -206,7 +242,8 @@ static int decode_numbers(struct job *j, json_t *o, struct brumate_error *err)
 	    (r = wire_get_int(o, "gid", 0, UINT32_MAX, &gid, err)) < 0 ||
 	    (r = wire_get_int(o, "exit_code", 0, 255, &exit_code, err)) < 0 ||
 	    (r = wire_get_bool(o, "simulated", &j->simulated, err)) < 0 ||
-	    (r = wire_get_bool(o, "by_pid", &j->by_pid, err)) < 0)
+	    (r = wire_get_bool(o, "by_pid", &j->by_pid, err)) < 0 ||
+	    (r = wire_get_bool(o, "restored", &j->restored, err)) < 0)
 		return r;
 	if (uid < 0 || gid < 0)
 		return brumate_fail(err, EBADMSG, "uid, gid: missing");
@@ -252,7 +289,8 @@ int record_decode(struct job *ret, const char *text, size_t len_bytes, struct br
 				    RECORD_VERSION);
 	if ((r = decode_strings(&j, o, err)) < 0 || (r = decode_state(&j.state, o, err)) < 0 ||
 	    (r = decode_numbers(&j, o, err)) < 0 || (r = decode_id(&j.root, o, "root", err)) < 0 ||
-	    (r = decode_id(&j.init, o, "init", err)) < 0 || (r = decode_op(&j.op, o, err)) < 0) {
+	    (r = decode_id(&j.init, o, "init", err)) < 0 || (r = decode_op(&j.op, o, err)) < 0 ||
+	    (r = decode_gpus(&j, o, err)) < 0) {
 		if (err)
 			err->code = EBADMSG;
 		return -EBADMSG;

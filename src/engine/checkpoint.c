@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Checkpoint: device memory into the processes, the tree to disk by CRIU, the image committed.
+ *
+ * A job that is to end is committed while CRIU still holds it frozen (CRIU's post-dump): where the
+ * commit fails, CRIU lets the job run on. A job that goes on is let go first and committed after, so
+ * that hashing and syncing cost it nothing.
+ */
+#include "engine/engine.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "engine/describe.h"
+#include "engine/externals.h"
+#include "engine/steps.h"
+
+enum { CRIU_TIMEOUT_S = 600, STATUS_BYTES_MAX = 1 << 16, KILL_TIMEOUT_MS = 30000 };
+
+/* ---- preflight ---- */
+
+/* Memory that CRIU will write: file pages that are only mapped stay where they are. */
+static uint64_t own_bytes(pid_t pid)
+{
+	static const char *const keys[] = { "RssAnon:", "RssShmem:" };
+	char path[64];
+	auto_free char *text = NULL;
+	uint64_t sum = 0;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", pid);
+	if (file_read(AT_FDCWD, path, STATUS_BYTES_MAX, &text, NULL) < 0)
+		return 0;
+	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+		const char *line = strstr(text, keys[i]);
+
+		if (line)
+			sum += strtoull(line + strlen(keys[i]), NULL, 10) << 10;
+	}
+	return sum;
+}
+
+static int check_space(struct op *op, struct brumate_error *err)
+{
+	uint64_t available, need = op->was_suspended ? 0 : gpu_bytes(op);
+
+	for (size_t i = 0; i < op->tree.n; i++)
+		need += own_bytes(op->tree.items[i].id.pid);
+	op->image_bytes = need; /* a first guess, for progress */
+	int r = store_free_bytes(op->store_dir, &available, err);
+	if (r < 0)
+		return r;
+	if (need <= available)
+		return 0;
+	brumate_fail(err, ENOSPC, "%s has %.1f GB free, the checkpoint needs about %.1f GB", op->store_dir,
+		     (double)available / 1e9, (double)need / 1e9);
+	brumate_hint(err, "make room, or choose another place with --dir");
+	return -ENOSPC;
+}
+
+static int check_checkpoint(struct op *op, struct brumate_error *err)
+{
+	int r = criu_find(&op->criu, err);
+
+	if (r < 0)
+		return r;
+	if ((r = preflight(op, SCAN_GPU | SCAN_CRIU, err)) < 0)
+		return r;
+	return check_space(op, err);
+}
+
+/* ---- the image ---- */
+
+static int begin_image(struct op *op, struct brumate_error *err)
+{
+	int r = store_begin(&op->writer, op->store_dir, op->checkpoint_id, err);
+
+	if (r < 0)
+		return r;
+	op->criu_dir_fd = store_mkdir(&op->writer, "criu", err);
+	return op->criu_dir_fd < 0 ? op->criu_dir_fd : 0;
+}
+
+static void undo_image(struct op *op)
+{
+	cleanup_close(&op->criu_dir_fd);
+	if (!op->committed)
+		store_abort(&op->writer);
+}
+
+static int commit_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
+{
+	struct op *op = arg;
+
+	(void)done_bytes;
+	op->total_bytes = total_bytes;
+	return op_check(op, NULL);
+}
+
+static int commit(struct op *op, struct brumate_error *err)
+{
+	uint64_t start_ns = clock_now_ns();
+	int r = describe_phases(op);
+
+	if (r < 0)
+		return brumate_fail(err, -r, "%m");
+	r = store_commit(&op->writer, &op->manifest, commit_progress, op, err);
+	if (r < 0)
+		return brumate_wrap(err, r, "commit");
+	op->committed = true;
+	op->image_bytes = manifest_bytes(&op->manifest);
+	op_phase(op, "commit", clock_since_s(start_ns));
+
+	struct job *job = op->job;
+	char *id = strdup(op->writer.id);
+	char *path = NULL;
+	if (!id || asprintf(&path, "%s/%s", op->store_dir, op->writer.id) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	free(job->checkpoint);
+	free(job->checkpoint_path);
+	job->checkpoint = id;
+	job->checkpoint_path = path;
+	return 0;
+}
+
+/* ---- CRIU ---- */
+
+static uint64_t measure_image(struct op *op)
+{
+	int dup_fd = openat(op->criu_dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	auto_closedir DIR *dir = dup_fd < 0 ? NULL : fdopendir(dup_fd);
+	struct dirent *entry;
+	struct stat st;
+	uint64_t sum = 0;
+
+	while (dir && (entry = readdir(dir)))
+		if (fstatat(dup_fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode))
+			sum += (uint64_t)st.st_size;
+	return sum;
+}
+
+static void criu_spawned(void *arg, struct proc_id criu)
+{
+	struct op *op = arg;
+
+	op->job->op.criu = criu;
+	job_save(op->job, NULL);
+}
+
+static int criu_event(void *arg, enum criu_event event, pid_t pid, struct brumate_error *err)
+{
+	struct op *op = arg;
+
+	(void)pid;
+	if (event == CRIU_EVENT_FROZEN)
+		return describe_tree(op, err);
+	if (event != CRIU_EVENT_DUMPED || op->leave_running)
+		return 0;
+	op->waiting_for = "the image to be hashed and synced";
+	return commit(op, err);
+}
+
+static int criu_tick(void *arg, struct brumate_error *err)
+{
+	return op_check(arg, err);
+}
+
+static int run_dump(struct op *op, const char *const *externals, struct criu_result *ret,
+		    struct brumate_error *err)
+{
+	struct criu_options options = {
+		.images_dir_fd = op->criu_dir_fd,
+		.work_dir_fd = -1,
+		.log_name = "dump.log",
+		.root = op->job->root,
+		.leave_running = op->leave_running,
+		.shell_job = op->manifest.shell_job,
+		.externals = externals,
+		.timeout_s = CRIU_TIMEOUT_S,
+		.enter_ns_of = op->job->init.pid,
+		.on_spawned = criu_spawned,
+		.on_event = criu_event,
+		.on_tick = criu_tick,
+		.arg = op,
+	};
+	/* The log belongs to the job, not into the image: it goes on after the image is hashed. */
+	auto_close int work_fd = open(op->job->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (work_fd < 0)
+		return brumate_fail(err, errno, "%s: %m", op->job->dir);
+	options.work_dir_fd = work_fd;
+	int r = criu_dump(&op->criu, &options, ret, err);
+	op->job->op.criu = PROC_ID_NONE;
+	return r;
+}
+
+static int dump(struct op *op, struct brumate_error *err)
+{
+	struct criu_result result = { 0 };
+	uint64_t start_ns = clock_now_ns();
+	int r = externals_find(op, err);
+
+	if (r < 0)
+		return r;
+	if (!op->gated_ns)
+		op->gated_ns = clock_now_ns();
+	op->touched = true;
+	op_measure(op, measure_image, op->image_bytes);
+	char **externals = externals_for_dump(&op->manifest);
+	if (!externals)
+		return brumate_fail(err, ENOMEM, "%m");
+	r = run_dump(op, (const char *const *)externals, &result, err);
+	externals_free(externals);
+	/* A CRIU that died on its way out of a job that is to end may leave it alive, and the commit
+	 * stands: the kill is ours to finish. */
+	if (r < 0 && op->committed && !op->cancelled) {
+		log_warn("CRIU failed after the image was committed: job=%s reason=\"%s\"", op->job->id,
+			 err ? err->text : "");
+		r = 0;
+	}
+	if (r == 0)
+		op_phase(op, "criu", clock_since_s(start_ns));
+	return r;
+}
+
+/* ---- afterwards ---- */
+
+/* The job is on disk: nothing of it may be left, whoever was to end it. */
+static int end_tree(struct op *op, struct brumate_error *err)
+{
+	if (op->leave_running)
+		return 0;
+	int r = proc_tree_kill(op->job->root, deadline_in_ms(KILL_TIMEOUT_MS));
+	if (r < 0 && r != -ESRCH)
+		log_warn("processes are left after the checkpoint: job=%s", op->job->id);
+	(void)err;
+	return 0;
+}
+
+static int let_go(struct op *op, struct brumate_error *err)
+{
+	int r = 0;
+
+	if (!op->leave_running)
+		return 0;
+	if (!op->was_suspended && op->n_gpus)
+		r = gpu_bring_back(op, err);
+	op->released_ns = clock_now_ns();
+	return r;
+}
+
+static int commit_after(struct op *op, struct brumate_error *err)
+{
+	return op->leave_running ? commit(op, err) : 0;
+}
+
+static const struct step checkpoint_steps[] = {
+	{ "identify", "the driver", step_identify, NULL },
+	{ "preflight", "the scan of the job's processes", check_checkpoint, NULL },
+	{ "image", "the store", begin_image, undo_image },
+	{ "gpu-lock", "calls and kernels in flight", step_gpu_lock, step_undo_gpu },
+	{ "gpu-checkpoint", "device memory to reach host memory", step_gpu_checkpoint, step_undo_gpu },
+	{ "dump", "CRIU to write the processes to the store", dump, NULL },
+	{ "end", "the processes to end", end_tree, NULL },
+	{ "let-go", "host memory to reach device memory", let_go, NULL },
+	{ "commit", "the image to be hashed and synced", commit_after, NULL },
+};
+
+const struct step *checkpoint_plan(size_t *ret_n)
+{
+	*ret_n = sizeof(checkpoint_steps) / sizeof(checkpoint_steps[0]);
+	return checkpoint_steps;
+}
+
+static int begin(struct op *op, struct brumate_error *err)
+{
+	struct job *job = op->job;
+
+	op->was_suspended = job->state == JOB_SUSPENDED;
+	job->op = (struct job_op){ .was_suspended = op->was_suspended, .leave_running = op->leave_running };
+	snprintf(job->op.kind, sizeof(job->op.kind), "checkpoint");
+	snprintf(job->op.image_path, sizeof(job->op.image_path), "%s/%s", op->store_dir,
+		 op->checkpoint_id);
+	return job_set_state(job, JOB_CHECKPOINTING, err);
+}
+
+int engine_checkpoint(struct op *op, struct brumate_error *err)
+{
+	struct job *job = op->job;
+	enum job_state before = job->state;
+	size_t n = 0;
+	const struct step *steps = checkpoint_plan(&n);
+	int r = begin(op, err);
+
+	if (r == 0)
+		r = plan_run(steps, n, op, err);
+	job->op = (struct job_op){ 0 };
+	/* Once the image of a job that ends is there, no late failure makes it undone. */
+	if (r < 0 && op->committed && !op->leave_running && !job_is_alive(job))
+		r = 0;
+	if (r < 0)
+		return engine_failed(op, r, before, err);
+	job->message[0] = '\0';
+	if (op->leave_running)
+		return job_set_state(job, before, err);
+	job->root = PROC_ID_NONE;
+	job->init = PROC_ID_NONE;
+	return job_set_state(job, JOB_CHECKPOINTED, err);
+}

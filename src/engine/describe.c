@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MIT
+/* What a checkpoint says of itself. */
+#include "engine/describe.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/utsname.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+
+enum { CPUINFO_BYTES_MAX = 4 << 20 };
+
+static void describe_cpu(char *ret, size_t room)
+{
+	auto_free char *text = NULL;
+
+	if (file_read(AT_FDCWD, "/proc/cpuinfo", CPUINFO_BYTES_MAX, &text, NULL) < 0)
+		return;
+	char *line = strstr(text, "model name");
+	char *value = line ? strchr(line, ':') : NULL;
+	char *end = value ? strchr(value, '\n') : NULL;
+	if (!end)
+		return;
+	*end = '\0';
+	snprintf(ret, room, "%s", value + 1 + strspn(value + 1, " \t"));
+}
+
+static void describe_host(struct manifest *m)
+{
+	struct utsname u;
+
+	if (uname(&u) == 0) {
+		snprintf(m->host.kernel, sizeof(m->host.kernel), "%s", u.release);
+		snprintf(m->host.machine, sizeof(m->host.machine), "%s", u.machine);
+		snprintf(m->host.hostname, sizeof(m->host.hostname), "%s", u.nodename);
+	}
+	describe_cpu(m->host.cpu_model, sizeof(m->host.cpu_model));
+	proc_boot_id(m->host.boot_id);
+}
+
+static int describe_job(struct op *op)
+{
+	struct manifest *m = &op->manifest;
+	const struct job *job = op->job;
+	size_t n = 0;
+
+	snprintf(m->job.id, sizeof(m->job.id), "%s", job->id);
+	snprintf(m->job.name, sizeof(m->job.name), "%s", job->name);
+	m->job.uid = job->uid;
+	m->job.gid = job->gid;
+	m->job.simulated = job->simulated;
+	m->job.by_pid = job->by_pid;
+	while (job->argv[n])
+		n++;
+	m->job.argv = calloc(n + 1, sizeof(char *));
+	m->job.cwd = strdup(job->cwd);
+	m->job.rootfs = strdup("/");
+	if (!m->job.argv || !m->job.cwd || !m->job.rootfs)
+		return -ENOMEM;
+	for (size_t i = 0; i < n; i++)
+		if (!(m->job.argv[i] = strdup(job->argv[i])))
+			return -ENOMEM;
+	if (job->log && !(m->job.log = strdup(job->log)))
+		return -ENOMEM;
+	return 0;
+}
+
+static const struct op_gpu_process *gpu_process(const struct op *op, pid_t pid)
+{
+	for (size_t i = 0; i < op->n_gpus; i++)
+		if (op->gpus[i].id.pid == pid)
+			return &op->gpus[i];
+	return NULL;
+}
+
+static pid_t inner_ppid(const struct proc_tree *tree, size_t i)
+{
+	for (size_t k = 0; k < i; k++)
+		if (tree->items[k].id.pid == tree->items[i].ppid)
+			return tree->items[k].inner_pid;
+	return 0;
+}
+
+static int describe_processes(struct op *op, struct brumate_error *err)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	struct manifest *m = &op->manifest;
+	int r = proc_tree_read(&tree, op->job->root, err);
+
+	if (r < 0)
+		return r;
+	m->processes = calloc(tree.n, sizeof(*m->processes));
+	if (!m->processes)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < tree.n; i++) {
+		const struct proc_info *info = &tree.items[i];
+		const struct op_gpu_process *gpu = gpu_process(op, info->id.pid);
+		struct manifest_process *p = &m->processes[m->n_processes];
+
+		if (info->state == 'Z')
+			continue;
+		m->n_processes++;
+		p->pid = info->inner_pid;
+		p->ppid = inner_ppid(&tree, i);
+		snprintf(p->comm, sizeof(p->comm), "%s", info->comm);
+		p->gpu = gpu != NULL;
+		p->rss_bytes = info->rss_bytes;
+	}
+	return 0;
+}
+
+static int describe_gpus(struct op *op, struct brumate_error *err)
+{
+	struct manifest *m = &op->manifest;
+	auto_free struct broker_info *info = calloc(1, sizeof(*info));
+
+	if (!op->n_gpus)
+		return 0;
+	if (!info)
+		return brumate_fail(err, ENOMEM, "%m");
+	int r = broker_info(&op->broker, info, err);
+	if (r < 0)
+		return r;
+	snprintf(m->driver_version, sizeof(m->driver_version), "%s", info->device.driver_version);
+	m->cuda_version = info->device.api_version;
+	m->gpus = calloc(op->job->n_gpus + 1, sizeof(*m->gpus));
+	if (!m->gpus)
+		return brumate_fail(err, ENOMEM, "%m");
+	m->n_gpus = op->job->n_gpus;
+	for (size_t i = 0; i < m->n_gpus; i++) {
+		const struct job_gpu *gpu = &op->job->gpus[i];
+
+		snprintf(m->gpus[i].uuid, sizeof(m->gpus[i].uuid), "%s", gpu->uuid);
+		snprintf(m->gpus[i].name, sizeof(m->gpus[i].name), "%s", gpu->name);
+		m->gpus[i].used_bytes = gpu->bytes;
+		for (size_t k = 0; k < info->n_gpus; k++)
+			if (!strcmp(info->gpus[k].uuid, gpu->uuid))
+				m->gpus[i].total_bytes = info->gpus[k].total_bytes;
+	}
+	return 0;
+}
+
+int describe_tree(struct op *op, struct brumate_error *err)
+{
+	struct manifest *m = &op->manifest;
+	int r;
+
+	m->version = MANIFEST_VERSION;
+	snprintf(m->id, sizeof(m->id), "%s", op->checkpoint_id);
+	clock_stamp(m->created);
+	snprintf(m->brumate_version, sizeof(m->brumate_version), "%s", BRUMATE_VERSION);
+	m->criu_version = op->criu.version;
+	m->leave_running = op->leave_running;
+	describe_host(m);
+	if (describe_job(op) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	if ((r = describe_processes(op, err)) < 0)
+		return r;
+	return describe_gpus(op, err);
+}
+
+int describe_phases(struct op *op)
+{
+	struct manifest *m = &op->manifest;
+	struct manifest_phase *phases = calloc(op->n_phases + 1, sizeof(*phases));
+
+	if (!phases)
+		return -ENOMEM;
+	memcpy(phases, op->phases, op->n_phases * sizeof(*phases));
+	free(m->phases);
+	m->phases = phases;
+	m->n_phases = op->n_phases;
+	if (op->gated_ns && op->released_ns)
+		m->downtime_seconds = (double)(op->released_ns - op->gated_ns) / (double)NS_PER_S;
+	return 0;
+}

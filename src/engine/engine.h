@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The operations of a job. Each takes a job whose record the caller owns, leaves it in a state of
+ * docs/states.md and saves it. On failure the job is as it was wherever that can be, and the exit code
+ * of @err says what became of it: EXIT_STILL_RUNNING where it was touched and goes on,
+ * EXIT_JOB_LOST where it is gone.
+ */
+#pragma once
+
+#include "engine/op.h"
+
+int engine_suspend(struct op *op, struct brumate_error *err);
+
+/** @op->pairs may map GPUs. */
+int engine_resume(struct op *op, struct brumate_error *err);
+
+/** @op->store_dir (owned by op), checkpoint_id, leave_running are set by the caller. */
+int engine_checkpoint(struct op *op, struct brumate_error *err);
+
+/** @op->image is the opened checkpoint; pairs, tcp_close as wanted. The job's root is filled in. */
+int engine_restore(struct op *op, struct brumate_error *err);
+
+/**
+ * Puts right what a dead predecessor left half done: waits for a CRIU still at work, brings GPUs back
+ * or leaves them suspended as they were, sets the state. For a shim that takes a job over.
+ */
+int engine_recover(struct op *op, struct brumate_error *err);
+
+/** Names of all steps, "checkpoint.gpu-lock" …, for tests of fault points; NULL-terminated. */
+const char *const *engine_step_names(void);

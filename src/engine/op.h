@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT
+/*
+ * One operation on a job: a plan (a table of steps with undo), the state its steps share, and what
+ * was measured. An operation belongs to one thread; a ticker thread of its own only samples progress.
+ */
+#pragma once
+
+#include <jansson.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/broker-client.h"
+#include "engine/job.h"
+#include "image/manifest.h"
+#include "process/criu.h"
+#include "process/process.h"
+#include "process/scan.h"
+#include "store/store.h"
+
+enum { OP_PHASES_MAX = 24, OP_LOCK_TIMEOUT_MS = 10000, OP_UNDO_TIMEOUT_MS = 600000 };
+
+/** What the caller of an operation wants to hear and may want to stop. */
+struct op_caller {
+	void *arg;
+	void (*progress)(void *arg, json_t *progress); /* from the ticker thread; may be NULL */
+	bool (*is_cancelled)(void *arg);               /* from any thread; may be NULL */
+};
+
+/** A process of the job that has GPU state. */
+struct op_gpu_process {
+	struct proc_id id;
+	struct dev_process dev;
+};
+
+struct op {
+	const char *kind; /* "suspend" … */
+	struct job *job;  /* borrowed; the operation alone uses it while it runs */
+	struct op_caller caller;
+	uint32_t timeout_ms; /* of the whole operation; 0: none */
+	bool force;
+
+	uint64_t start_ns, deadline_ns;
+	uint64_t gated_ns, released_ns; /* first process locked, first let through; 0: not yet */
+	bool touched;                   /* something was done to the job that undo must take back */
+
+	struct proc_tree tree;
+	struct op_gpu_process *gpus;
+	size_t n_gpus;
+	bool was_suspended;
+	struct broker broker;
+	bool broker_is_open;
+
+	uint64_t gpu_bytes, image_bytes;
+	struct manifest_phase phases[OP_PHASES_MAX];
+	size_t n_phases;
+	json_t *notes; /* array of strings */
+
+	/* sampled by the ticker */
+	atomic_size_t step;
+	size_t n_steps;
+	const char *_Atomic phase;
+	const char *_Atomic waiting_for;
+	uint64_t (*_Atomic measure)(struct op *op); /* bytes done in this phase; NULL: unknown */
+	_Atomic uint64_t total_bytes;
+	_Atomic uint64_t phase_start_ns;
+	atomic_bool cancelled;
+
+	/* checkpoint and restore */
+	bool leave_running, tcp_close;
+	struct criu_program criu;
+	struct store_writer writer;
+	struct store_image image;
+	struct manifest manifest; /* of the checkpoint being written */
+	bool committed;
+	int criu_dir_fd;
+	char *store_dir;
+	const char *checkpoint_id; /* borrowed */
+	struct dev_gpu_pair *pairs;
+	size_t n_pairs;
+	bool use_pid_ns;
+	bool root_restored; /* the restored tree exists */
+};
+
+void op_init(struct op *op, const char *kind, struct job *job, const struct op_caller *caller,
+	     uint32_t timeout_ms, bool force);
+void op_fini(struct op *op);
+DEFINE_AUTO_FINI(struct op, op_fini)
+
+struct step {
+	const char *name;        /* fault points are "KIND.NAME.begin" and "KIND.NAME.end" */
+	const char *waiting_for; /* for the progress line */
+	int (*run)(struct op *op, struct brumate_error *err);
+	/* Takes the step back; may be NULL. Also called for a step that failed, so it copes with half
+	 * of it. Never cancelled, never fails: what it cannot undo shows in the job's state. */
+	void (*undo)(struct op *op);
+};
+
+/**
+ * Runs the steps in order. The first that fails (or a cancellation, or the deadline) makes the undos
+ * of it and of all before it run, last first. Returns 0 or the step's error, prefixed by its name.
+ */
+int plan_run(const struct step *steps, size_t n, struct op *op, struct brumate_error *err);
+
+/** Fails with -ECANCELED or -ETIMEDOUT once the caller hung up or the deadline passed. */
+int op_check(struct op *op, struct brumate_error *err);
+
+/** Adds a note for the user to the summary. */
+void op_note(struct op *op, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/** Sets what the ticker samples in the present phase. */
+void op_measure(struct op *op, uint64_t (*measure)(struct op *op), uint64_t total_bytes);
+
+/** Appends a measured phase. */
+void op_phase(struct op *op, const char *name, double seconds);
+
+/** The Summary type of io.brumate (owned); also stored as the job's last.json by op_finish(). */
+json_t *op_summary(const struct op *op);
+void op_finish(struct op *op);
+
+/* ---- GPUs of the job, engine/gpu.c ---- */
+
+/** Reads the tree and asks the driver which of its processes have GPU state. */
+int gpu_find(struct op *op, struct brumate_error *err);
+
+/** One action on all of them that are not yet in state @want, in parallel; afterwards the driver must
+ * say that every one is. A broker that dies on the way is replaced. */
+int gpu_act(struct op *op, enum dev_action action, enum dev_state want, uint32_t timeout_ms,
+	    struct brumate_error *err);
+
+/** Whatever state they are in: back to running. 0, or -errno if some are not. Never cancelled. */
+int gpu_bring_back(struct op *op, struct brumate_error *err);
+
+/** Whatever state they are in: into host memory. For undoing a resume. */
+int gpu_put_away(struct op *op, struct brumate_error *err);
+
+/** Bytes of device memory the job holds, as the driver tells. */
+uint64_t gpu_bytes(const struct op *op);
+
+/** Opens the broker if it is not yet. */
+int gpu_open(struct op *op, struct brumate_error *err);
+
+/** Memory that the saved device data now takes in its processes, for progress. */
+uint64_t gpu_measure_host(struct op *op);
+
+/* ---- preflight, engine/preflight.c ---- */
+
+/** Refuses what cannot work before the job is touched; what may fail needs --force. @scopes: SCAN_*. */
+int preflight(struct op *op, unsigned scopes, struct brumate_error *err);
+
+/** The findings of a job's tree, the driver's view included. */
+int preflight_scan(struct op *op, struct scan_report *ret, struct brumate_error *err);

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT
+/*
+ * What is known to fail is refused before the job is touched; what is only suspected to lose it needs
+ * --force. Looks from outside only: nothing is stopped or attached to.
+ */
+#include "engine/op.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fd.h"
+
+enum { MEMINFO_BYTES_MAX = 1 << 16 };
+
+/* ---- what the driver knows beyond /proc ---- */
+
+static int add_gpu_finding(struct scan_report *report, enum scan_level level, pid_t pid,
+			   const char *what, const char *text, const char *hint)
+{
+	struct scan_finding f = { .level = level, .scope = SCAN_GPU | SCAN_CRIU, .pid = pid };
+
+	snprintf(f.what, sizeof(f.what), "%s", what);
+	snprintf(f.text, sizeof(f.text), "%s", text);
+	snprintf(f.hint, sizeof(f.hint), "%s", hint);
+	return scan_add(report, &f);
+}
+
+static int scan_driver_state(struct op *op, struct scan_report *report)
+{
+	for (size_t i = 0; i < op->n_gpus; i++) {
+		const struct op_gpu_process *p = &op->gpus[i];
+		char text[160];
+		int r = 0;
+
+		if (p->dev.state == DEV_STATE_FAILED || p->dev.state == DEV_STATE_UNKNOWN) {
+			snprintf(text, sizeof(text), "process %d: the driver reports its state as %s",
+				 p->id.pid, dev_state_name(p->dev.state));
+			r = add_gpu_finding(report, SCAN_REFUSE, p->id.pid, "driver-state", text,
+					    "its GPU state cannot be saved any more");
+		}
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+int preflight_scan(struct op *op, struct scan_report *ret, struct brumate_error *err)
+{
+	auto_(scan_report_fini) struct scan_report report = SCAN_REPORT_EMPTY;
+	int r = scan_tree(&report, &op->tree, err);
+
+	if (r < 0)
+		return r;
+	if (scan_driver_state(op, &report) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	*ret = report;
+	report = SCAN_REPORT_EMPTY;
+	return 0;
+}
+
+/* ---- memory ---- */
+
+static int available_bytes(uint64_t *ret)
+{
+	auto_free char *text = NULL;
+	unsigned long long kib;
+
+	int r = file_read(AT_FDCWD, "/proc/meminfo", MEMINFO_BYTES_MAX, &text, NULL);
+	if (r < 0)
+		return r;
+	const char *line = strstr(text, "MemAvailable:");
+	if (!line || sscanf(line, "MemAvailable: %llu kB", &kib) != 1)
+		return -EBADMSG;
+	*ret = kib << 10;
+	return 0;
+}
+
+static int check_host_memory(struct op *op, struct brumate_error *err)
+{
+	uint64_t available, need = 0;
+
+	for (size_t i = 0; i < op->n_gpus; i++)
+		if (op->gpus[i].dev.state != DEV_STATE_CHECKPOINTED)
+			need += op->gpus[i].dev.used_bytes;
+	if (!need || available_bytes(&available) < 0 || need <= available)
+		return 0;
+	brumate_fail(err, ENOMEM, "%.1f GB of device memory do not fit into the %.1f GB of host memory available",
+		     (double)need / 1e9, (double)available / 1e9);
+	brumate_hint(err, "free host memory; the driver keeps the saved data in the job's own memory");
+	return -ENOMEM;
+}
+
+/* ---- judging ---- */
+
+static int refuse(const struct scan_finding *f, struct brumate_error *err)
+{
+	brumate_fail(err, EOPNOTSUPP, "%s", f->text);
+	brumate_hint(err, "%s", f->hint);
+	return -EOPNOTSUPP;
+}
+
+static int ask_for_force(const struct scan_finding *f, struct brumate_error *err)
+{
+	brumate_fail(err, EOPNOTSUPP, "%s: this may lose the job", f->text);
+	brumate_hint(err, "%s%s--force does it all the same", f->hint, f->hint[0] ? "; " : "");
+	return -EOPNOTSUPP;
+}
+
+int preflight(struct op *op, unsigned scopes, struct brumate_error *err)
+{
+	auto_(scan_report_fini) struct scan_report report = SCAN_REPORT_EMPTY;
+	int r = preflight_scan(op, &report, err);
+
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < report.n; i++)
+		if (report.items[i].level == SCAN_REFUSE && report.items[i].scope & scopes)
+			return refuse(&report.items[i], err);
+	for (size_t i = 0; i < report.n; i++) {
+		const struct scan_finding *f = &report.items[i];
+
+		if (f->level != SCAN_SUSPECT || !(f->scope & scopes))
+			continue;
+		if (!op->force)
+			return ask_for_force(f, err);
+		op_note(op, "%s (--force)", f->text);
+	}
+	return check_host_memory(op, err);
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT
+/*
+ * What a shim does first when it takes a job over. The record says what was under way; the processes
+ * and the driver say how far it came. Forward only where the image is already complete and nothing of
+ * the job is left; else back to what the job was before.
+ */
+#include "engine/engine.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/steps.h"
+
+enum { CRIU_PATIENCE_MS = 120000, KILL_TIMEOUT_MS = 30000 };
+
+/* A CRIU whose caller died fails at its next word to us and lets the tree run on: that is waited for,
+ * because to kill it in the middle is what could hurt the job. */
+static void await_criu(struct op *op)
+{
+	struct proc_id criu = op->job->op.criu;
+
+	if (!criu.pid || proc_wait_gone(criu, deadline_in_ms(CRIU_PATIENCE_MS)) == 0)
+		return;
+	log_warn("CRIU of a dead shim does not end, killing it: job=%s pid=%d", op->job->id, criu.pid);
+	proc_signal(criu, SIGKILL);
+	proc_wait_gone(criu, DEADLINE_NEVER);
+}
+
+static bool image_is_complete(const struct job *job)
+{
+	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
+
+	return job->op.image_path[0] && store_open(&image, NULL, job->op.image_path, NULL) == 0;
+}
+
+static int take_image(struct job *job)
+{
+	const char *slash = strrchr(job->op.image_path, '/');
+	char *id = strdup(slash ? slash + 1 : job->op.image_path), *path = strdup(job->op.image_path);
+
+	if (!id || !path) {
+		free(id);
+		free(path);
+		return -ENOMEM;
+	}
+	free(job->checkpoint);
+	free(job->checkpoint_path);
+	job->checkpoint = id;
+	job->checkpoint_path = path;
+	return 0;
+}
+
+static void sweep_store(const struct job *job)
+{
+	auto_free char *dir = strdup(job->op.image_path);
+	char *slash = dir ? strrchr(dir, '/') : NULL;
+
+	if (!slash)
+		return;
+	*slash = '\0';
+	store_sweep(dir);
+}
+
+static int settle_gpus(struct op *op, bool suspended, struct brumate_error *err)
+{
+	int r = gpu_find(op, err);
+
+	if (r < 0)
+		return r;
+	return suspended ? gpu_put_away(op, err) : gpu_bring_back(op, err);
+}
+
+static int recover_checkpoint(struct op *op, struct brumate_error *err)
+{
+	struct job *job = op->job;
+	bool complete = image_is_complete(job), was_suspended = job->op.was_suspended;
+
+	if (complete && take_image(job) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	sweep_store(job);
+	if (!job_is_alive(job)) {
+		job->root = PROC_ID_NONE;
+		job->op = (struct job_op){ 0 };
+		return job_set_state(job, complete ? JOB_CHECKPOINTED : JOB_LOST, err);
+	}
+	int r = settle_gpus(op, was_suspended, err);
+	job->op = (struct job_op){ 0 };
+	snprintf(job->message, sizeof(job->message),
+		 "checkpoint: brumate was interrupted; the job goes on%s",
+		 complete ? ", and the checkpoint is complete" : "");
+	int saved = job_set_state(job, was_suspended || r < 0 ? JOB_SUSPENDED : JOB_RUNNING, err);
+	return r < 0 ? r : saved;
+}
+
+/* The image is as good as before, so a tree half restored is simply taken down. */
+static int recover_restore(struct op *op, struct brumate_error *err)
+{
+	struct job *job = op->job;
+
+	if (job_is_alive(job)) {
+		if (gpu_find(op, NULL) == 0)
+			gpu_put_away(op, NULL);
+		proc_tree_kill(job->root, deadline_in_ms(KILL_TIMEOUT_MS));
+	}
+	if (job->init.pid)
+		proc_signal(job->init, SIGKILL);
+	job->root = PROC_ID_NONE;
+	job->init = PROC_ID_NONE;
+	job->op = (struct job_op){ 0 };
+	snprintf(job->message, sizeof(job->message), "restore: brumate was interrupted; the checkpoint is untouched");
+	return job_set_state(job, JOB_CHECKPOINTED, err);
+}
+
+static int recover_suspend(struct op *op, struct brumate_error *err)
+{
+	struct job *job = op->job;
+	int r = settle_gpus(op, false, err);
+
+	snprintf(job->message, sizeof(job->message), "suspend: brumate was interrupted; the job goes on");
+	int saved = job_set_state(job, r < 0 ? JOB_SUSPENDED : JOB_RUNNING, err);
+	return r < 0 ? r : saved;
+}
+
+static int recover_resume(struct op *op, struct brumate_error *err)
+{
+	struct job *job = op->job;
+	int r = settle_gpus(op, false, err); /* forward: running is what was asked for */
+
+	if (r < 0)
+		settle_gpus(op, true, NULL);
+	snprintf(job->message, sizeof(job->message), "resume: brumate was interrupted");
+	int saved = job_set_state(job, r < 0 ? JOB_SUSPENDED : JOB_RUNNING, err);
+	return r < 0 ? r : saved;
+}
+
+int engine_recover(struct op *op, struct brumate_error *err)
+{
+	struct job *job = op->job;
+
+	await_criu(op);
+	switch (job->state) {
+	case JOB_CHECKPOINTING:
+		return recover_checkpoint(op, err);
+	case JOB_RESTORING:
+		return recover_restore(op, err);
+	case JOB_SUSPENDING:
+		return job_is_alive(job) ? recover_suspend(op, err) : 0;
+	case JOB_RESUMING:
+		return job_is_alive(job) ? recover_resume(op, err) : 0;
+	default:
+		return 0; /* nothing was under way; an end of the job is the caller's to record */
+	}
+}

@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Restore: the image proven, CRIU, then the driver. Until the end nothing of the image is touched, so
+ * whatever fails, the checkpoint is as good as before; a tree half restored is taken down again.
+ */
+#include "engine/engine.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/paths.h"
+#include "engine/externals.h"
+#include "engine/steps.h"
+#include "process/pidns.h"
+
+enum { CRIU_TIMEOUT_S = 600, KILL_TIMEOUT_MS = 30000 };
+
+/* ---- the image ---- */
+
+static uint64_t verified_bytes(struct op *op)
+{
+	return op->image_bytes;
+}
+
+static int verify_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
+{
+	struct op *op = arg;
+
+	op->image_bytes = done_bytes; /* one thread reports at a time; the ticker only shows it */
+	op->total_bytes = total_bytes;
+	return op_check(op, NULL);
+}
+
+static int verify(struct op *op, struct brumate_error *err)
+{
+	op_measure(op, verified_bytes, manifest_bytes(&op->image.manifest));
+	int r = store_verify(&op->image, verify_progress, op, err);
+
+	op->image_bytes = manifest_bytes(&op->image.manifest);
+	return r;
+}
+
+static int take_gpus(struct op *op)
+{
+	const struct manifest *m = &op->image.manifest;
+	struct job_gpu *gpus = calloc(m->n_gpus + 1, sizeof(*gpus));
+
+	if (!gpus)
+		return -ENOMEM;
+	for (size_t i = 0; i < m->n_gpus; i++) {
+		snprintf(gpus[i].uuid, sizeof(gpus[i].uuid), "%s", m->gpus[i].uuid);
+		snprintf(gpus[i].name, sizeof(gpus[i].name), "%s", m->gpus[i].name);
+		gpus[i].bytes = m->gpus[i].used_bytes;
+	}
+	free(op->job->gpus);
+	op->job->gpus = gpus;
+	op->job->n_gpus = m->n_gpus;
+	return 0;
+}
+
+/* ---- preflight ---- */
+
+static int check_machine(const struct manifest *m, struct brumate_error *err)
+{
+	struct utsname u;
+
+	if (uname(&u) < 0 || strcmp(u.machine, m->host.machine)) {
+		brumate_fail(err, EOPNOTSUPP, "checkpoint of a %s machine, this is a %s", m->host.machine,
+			     u.machine);
+		return -EOPNOTSUPP;
+	}
+	return 0;
+}
+
+static int check_criu(struct op *op, struct brumate_error *err)
+{
+	int r = criu_find(&op->criu, err);
+
+	if (r < 0)
+		return r;
+	if (op->criu.version >= op->image.manifest.criu_version)
+		return 0;
+	brumate_fail(err, EOPNOTSUPP, "checkpoint by CRIU %d, here is the older %d",
+		     op->image.manifest.criu_version, op->criu.version);
+	brumate_hint(err, "install a CRIU at least as new, or name one in BRUMATE_CRIU");
+	return -EOPNOTSUPP;
+}
+
+/* The driver's libraries are mapped in the saved processes: another version of them cannot take
+ * their place. */
+static int check_driver(struct op *op, struct brumate_error *err)
+{
+	const struct manifest *m = &op->image.manifest;
+	auto_free struct broker_info *info = calloc(1, sizeof(*info));
+	int r;
+
+	if (!m->n_gpus)
+		return 0;
+	if (!info)
+		return brumate_fail(err, ENOMEM, "%m");
+	if ((r = gpu_open(op, err)) < 0 || (r = broker_info(&op->broker, info, err)) < 0)
+		return r;
+	if (!strcmp(info->device.driver_version, m->driver_version))
+		return 0;
+	brumate_fail(err, EOPNOTSUPP, "checkpoint with driver %s, here is driver %s", m->driver_version,
+		     info->device.driver_version);
+	brumate_hint(err, "the saved processes hold the old driver's libraries; restore on a machine with driver %s",
+		     m->driver_version);
+	return -EOPNOTSUPP;
+}
+
+static bool pid_is_taken(pid_t pid)
+{
+	char path[32];
+
+	snprintf(path, sizeof(path), "/proc/%d", pid);
+	return access(path, F_OK) == 0;
+}
+
+static void choose_namespace(struct op *op)
+{
+	const struct manifest *m = &op->image.manifest;
+
+	for (size_t i = 0; i < m->n_processes && !op->use_pid_ns; i++) {
+		if (!pid_is_taken(m->processes[i].pid))
+			continue;
+		op->use_pid_ns = true;
+		op_note(op, "process id %d is taken: restored in a new pid namespace", m->processes[i].pid);
+	}
+}
+
+static int check_restore(struct op *op, struct brumate_error *err)
+{
+	const struct manifest *m = &op->image.manifest;
+	int r;
+
+	if (!m->n_processes)
+		return brumate_fail(err, EBADMSG, "checkpoint %s: no processes", m->id);
+	if ((r = check_machine(m, err)) < 0 || (r = check_criu(op, err)) < 0 ||
+	    (r = check_driver(op, err)) < 0)
+		return r;
+	if (take_gpus(op) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	if ((r = restore_map_gpus(op, err)) < 0 || (r = restore_check_vram(op, err)) < 0)
+		return r;
+	choose_namespace(op);
+	return 0;
+}
+
+/* ---- CRIU ---- */
+
+/* The log is appended to: made anew where it is gone, never truncated. */
+static int open_log(struct op *op, int *ret_fd, struct brumate_error *err)
+{
+	const struct job *job = op->job;
+
+	*ret_fd = -1;
+	if (!job->log)
+		return 0;
+	auto_free char *dir = strdup(job->log);
+	char *slash = dir ? strrchr(dir, '/') : NULL;
+	if (slash && slash != dir) {
+		*slash = '\0';
+		int r = mkdir_parents(dir, 0711);
+		if (r < 0)
+			return brumate_fail(err, -r, "log directory %s: %m", dir);
+	}
+	bool is_new = access(job->log, F_OK) < 0;
+	auto_close int fd = open(job->log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);
+	if (fd < 0)
+		return brumate_fail(err, errno, "log %s: %m", job->log);
+	if (is_new && fchown(fd, job->uid, job->gid) < 0)
+		return brumate_fail(err, errno, "log %s: %m", job->log);
+	*ret_fd = take_fd(&fd);
+	return 0;
+}
+
+static int start_namespace(struct op *op, struct brumate_error *err)
+{
+	auto_free char *path = path_format("%s/%s", op->job->dir, JOB_NAMESPACE_STATUS);
+
+	if (!op->use_pid_ns)
+		return 0;
+	if (!path)
+		return brumate_fail(err, ENOMEM, "%m");
+	int r = pidns_start(&op->job->init, op->image.manifest.processes[0].pid, path, err);
+	return r < 0 ? r : job_save(op->job, err);
+}
+
+/* The restored root as we see it: in a namespace of its own it has another number here. */
+static int find_root(struct op *op, struct brumate_error *err)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	pid_t inner = op->image.manifest.processes[0].pid;
+
+	if (!op->use_pid_ns)
+		return proc_identify(&op->job->root, inner, err);
+	int r = proc_tree_read(&tree, op->job->init, err);
+	for (size_t i = 1; r == 0 && i < tree.n; i++)
+		if (tree.items[i].inner_pid == inner) {
+			op->job->root = tree.items[i].id;
+			return 0;
+		}
+	return r < 0 ? r : brumate_fail(err, ESRCH, "the restored process %d is not there", inner);
+}
+
+/* Recorded before it runs, so that a shim that takes over finds it. */
+static int on_event(void *arg, enum criu_event event, pid_t pid, struct brumate_error *err)
+{
+	struct op *op = arg;
+
+	(void)pid;
+	if (event != CRIU_EVENT_RESTORED)
+		return 0;
+	int r = find_root(op, err);
+	if (r < 0)
+		return r;
+	proc_boot_id(op->job->boot_id);
+	op->root_restored = true;
+	fault_register_peer("job", op->job->root.pid);
+	return job_save(op->job, err);
+}
+
+static void on_spawned(void *arg, struct proc_id criu)
+{
+	struct op *op = arg;
+
+	op->job->op.criu = criu;
+	job_save(op->job, NULL);
+}
+
+static int on_tick(void *arg, struct brumate_error *err)
+{
+	return op_check(arg, err);
+}
+
+static int run_criu(struct op *op, int work_fd, const struct criu_inherit *inherits, size_t n_inherits,
+		    struct brumate_error *err)
+{
+	struct criu_result result = { 0 };
+	const struct criu_options options = {
+		.images_dir_fd = op->criu_dir_fd,
+		.work_dir_fd = work_fd,
+		.log_name = "restore.log",
+		.shell_job = op->image.manifest.shell_job,
+		.tcp_close = op->tcp_close,
+		.inherits = inherits,
+		.n_inherits = n_inherits,
+		.timeout_s = CRIU_TIMEOUT_S,
+		.enter_ns_of = op->job->init.pid,
+		.on_spawned = on_spawned,
+		.on_event = on_event,
+		.on_tick = on_tick,
+		.arg = op,
+	};
+	int r = criu_restore(&op->criu, &options, &result, err);
+
+	op->job->op.criu = PROC_ID_NONE;
+	return r;
+}
+
+static int restore_processes(struct op *op, struct brumate_error *err)
+{
+	struct criu_inherit *inherits = NULL;
+	size_t n_inherits = 0;
+	auto_close int log_fd = -1;
+	int r = open_log(op, &log_fd, err);
+
+	if (r < 0 || (r = start_namespace(op, err)) < 0)
+		return r;
+	op->criu_dir_fd = openat(op->image.dir_fd, "criu", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	auto_close int work_fd = open(op->job->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (op->criu_dir_fd < 0 || work_fd < 0)
+		return brumate_fail(err, errno, "%s: %m", op->image.path);
+	r = externals_for_restore(&op->image.manifest, log_fd, &inherits, &n_inherits, err);
+	if (r < 0)
+		return r;
+	op->touched = true;
+	r = run_criu(op, work_fd, inherits, n_inherits, err);
+	externals_close(inherits, n_inherits);
+	return r < 0 ? r : find_root(op, err);
+}
+
+/* Off the GPU before the kill: SIGKILL of a process that the driver restored is only safe then. */
+static void undo_processes(struct op *op)
+{
+	struct job *job = op->job;
+
+	if (op->root_restored && job_is_alive(job)) {
+		if (op->n_gpus)
+			gpu_put_away(op, NULL);
+		if (proc_tree_kill(job->root, deadline_in_ms(KILL_TIMEOUT_MS)) < 0)
+			log_error("the half restored job could not be ended: job=%s pid=%d", job->id,
+				  job->root.pid);
+	}
+	if (job->init.pid)
+		proc_signal(job->init, SIGKILL);
+	job->root = PROC_ID_NONE;
+	job->init = PROC_ID_NONE;
+	op->root_restored = false;
+}
+
+/* ---- the driver ---- */
+
+static size_t wanted_gpu_processes(const struct manifest *m)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < m->n_processes; i++)
+		n += m->processes[i].gpu;
+	return n;
+}
+
+static int gpu_restore(struct op *op, struct brumate_error *err)
+{
+	size_t wanted = wanted_gpu_processes(&op->image.manifest);
+	int r;
+
+	if (!wanted)
+		return 0;
+	if ((r = gpu_find(op, err)) < 0)
+		return r;
+	if (op->n_gpus != wanted)
+		return brumate_fail(err, EIO, "%zu processes have GPU state, the checkpoint has %zu",
+				    op->n_gpus, wanted);
+	for (size_t i = 0; i < op->n_gpus; i++)
+		if (op->gpus[i].dev.state != DEV_STATE_CHECKPOINTED)
+			return brumate_fail(err, EIO, "process %d: its GPU state is %s, want checkpointed",
+					    op->gpus[i].id.pid,
+					    dev_state_name(op->gpus[i].dev.state));
+	return gpu_act(op, DEV_RESTORE, DEV_STATE_LOCKED, OP_UNDO_TIMEOUT_MS, err);
+}
+
+static int gpu_unlock(struct op *op, struct brumate_error *err)
+{
+	int r = op->n_gpus ? gpu_act(op, DEV_UNLOCK, DEV_STATE_RUNNING, OP_UNDO_TIMEOUT_MS, err) : 0;
+
+	if (r == 0 && op->n_gpus && gpu_find(op, NULL) == 0)
+		op->gpu_bytes = gpu_bytes(op);
+	return r;
+}
+
+static const struct step restore_steps[] = {
+	{ "verify", "the image to be read and compared", verify, NULL },
+	{ "preflight", "the driver", check_restore, NULL },
+	{ "processes", "CRIU to bring the processes back", restore_processes, undo_processes },
+	{ "gpu-restore", "host memory to reach device memory", gpu_restore, NULL },
+	{ "gpu-unlock", "the driver", gpu_unlock, NULL },
+};
+
+const struct step *restore_plan(size_t *ret_n)
+{
+	*ret_n = sizeof(restore_steps) / sizeof(restore_steps[0]);
+	return restore_steps;
+}
+
+static int begin(struct op *op, struct brumate_error *err)
+{
+	struct job *job = op->job;
+
+	job->op = (struct job_op){ 0 };
+	snprintf(job->op.kind, sizeof(job->op.kind), "restore");
+	snprintf(job->op.image_path, sizeof(job->op.image_path), "%s", op->image.path);
+	return job_set_state(job, JOB_RESTORING, err);
+}
+
+static int remember_checkpoint(struct op *op)
+{
+	char *id = strdup(op->image.manifest.id), *path = strdup(op->image.path);
+
+	if (!id || !path) {
+		free(id);
+		free(path);
+		return -ENOMEM;
+	}
+	free(op->job->checkpoint);
+	free(op->job->checkpoint_path);
+	op->job->checkpoint = id;
+	op->job->checkpoint_path = path;
+	return 0;
+}
+
+int engine_restore(struct op *op, struct brumate_error *err)
+{
+	struct job *job = op->job;
+	size_t n;
+	const struct step *steps = restore_plan(&n);
+	int r = begin(op, err);
+
+	if (r == 0 && remember_checkpoint(op) < 0)
+		r = brumate_fail(err, ENOMEM, "%m");
+	if (r == 0)
+		r = plan_run(steps, n, op, err);
+	job->op = (struct job_op){ 0 };
+	if (r < 0) {
+		snprintf(job->message, sizeof(job->message), "restore: %s", err->text);
+		job_set_state(job, JOB_CHECKPOINTED, NULL);
+		return r;
+	}
+	job->restored = true;
+	job->exit_code = JOB_EXIT_UNKNOWN;
+	job->message[0] = '\0';
+	return job_set_state(job, JOB_RUNNING, err);
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT
+/* Suspend and resume: GPUs emptied into the memory of their processes, and filled again. */
+#include "engine/engine.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/steps.h"
+
+/* ---- steps that checkpoint shares ---- */
+
+int step_identify(struct op *op, struct brumate_error *err)
+{
+	if (!job_is_alive(op->job))
+		return brumate_fail(err, ESRCH, "job %s has ended", op->job->id);
+	return gpu_find(op, err);
+}
+
+int step_gpu_lock(struct op *op, struct brumate_error *err)
+{
+	uint32_t timeout_ms = OP_LOCK_TIMEOUT_MS;
+	int left_ms = deadline_left_ms(op->deadline_ns);
+
+	if (op->was_suspended || !op->n_gpus)
+		return 0;
+	if (left_ms >= 0)
+		timeout_ms = (uint32_t)left_ms;
+	op->gated_ns = clock_now_ns();
+	op->touched = true;
+	return gpu_act(op, DEV_LOCK, DEV_STATE_LOCKED, timeout_ms, err);
+}
+
+int step_gpu_checkpoint(struct op *op, struct brumate_error *err)
+{
+	if (op->was_suspended || !op->n_gpus)
+		return 0;
+	op->gpu_bytes = gpu_bytes(op);
+	op_measure(op, gpu_measure_host, op->gpu_bytes);
+	int r = record_gpus(op, err);
+	if (r < 0)
+		return r;
+	return gpu_act(op, DEV_DO_CHECKPOINT, DEV_STATE_CHECKPOINTED, OP_UNDO_TIMEOUT_MS, err);
+}
+
+void step_undo_gpu(struct op *op)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	if (op->was_suspended || !op->touched)
+		return;
+	if (gpu_bring_back(op, &err) < 0)
+		log_error("GPU state could not be brought back: job=%s reason=\"%s\"", op->job->id,
+			  err.text);
+	op->released_ns = clock_now_ns();
+}
+
+/* ---- what a failure left ---- */
+
+int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_error *err)
+{
+	struct job *job = op->job;
+	struct brumate_error asked = BRUMATE_ERROR_NONE;
+	bool alive = job_is_alive(job);
+	bool whole = alive;
+
+	/* The states are asked for anew: what an undo meant to do does not count. */
+	if (alive && op->touched && op->n_gpus)
+		whole = (if_alive == JOB_SUSPENDED ? gpu_put_away(op, &asked) :
+						     gpu_bring_back(op, &asked)) == 0;
+	snprintf(job->message, sizeof(job->message), "%s: %s", op->kind, err->text);
+	if (!alive) {
+		brumate_error_exit(err, EXIT_NOT_FOUND);
+		return r; /* whoever waits for the job records how it ended */
+	}
+	if (!whole) {
+		brumate_wrap(err, r, "job %s is stuck: %s", job->id, asked.text);
+		brumate_error_exit(err, EXIT_JOB_LOST);
+		brumate_hint(err, "its GPU state is held by the driver; try `brumate resume %s`, or end it with `brumate kill %s`",
+			     job->id, job->id);
+		job_set_state(job, JOB_SUSPENDED, NULL);
+		return r;
+	}
+	if (op->touched)
+		brumate_error_exit(err, EXIT_STILL_RUNNING);
+	job_set_state(job, if_alive, NULL);
+	return r;
+}
+
+/* ---- suspend ---- */
+
+static int check_suspend(struct op *op, struct brumate_error *err)
+{
+	if (!op->n_gpus) {
+		brumate_fail(err, EOPNOTSUPP, "job %s has no GPU state to suspend", op->job->id);
+		brumate_hint(err, "none of its processes has initialised the driver (yet)");
+		return -EOPNOTSUPP;
+	}
+	return preflight(op, SCAN_GPU, err);
+}
+
+static const struct step suspend_steps[] = {
+	{ "identify", "the driver", step_identify, NULL },
+	{ "preflight", "the scan of the job's processes", check_suspend, NULL },
+	{ "gpu-lock", "calls and kernels in flight", step_gpu_lock, step_undo_gpu },
+	{ "gpu-checkpoint", "device memory to reach host memory", step_gpu_checkpoint, step_undo_gpu },
+};
+
+int engine_suspend(struct op *op, struct brumate_error *err)
+{
+	struct job *job = op->job;
+	int r = job_set_state(job, JOB_SUSPENDING, err);
+
+	if (r == 0)
+		r = plan_run(suspend_steps, sizeof(suspend_steps) / sizeof(suspend_steps[0]), op, err);
+	if (r < 0)
+		return engine_failed(op, r, JOB_RUNNING, err);
+	job->message[0] = '\0';
+	return job_set_state(job, JOB_SUSPENDED, err);
+}
+
+/* ---- resume ---- */
+
+static int check_resume(struct op *op, struct brumate_error *err)
+{
+	int r = restore_map_gpus(op, err);
+
+	return r < 0 ? r : restore_check_vram(op, err);
+}
+
+static int resume_gpu_restore(struct op *op, struct brumate_error *err)
+{
+	op->touched = true;
+	op->gated_ns = op->start_ns;
+	return gpu_act(op, DEV_RESTORE, DEV_STATE_LOCKED, OP_UNDO_TIMEOUT_MS, err);
+}
+
+static int resume_gpu_unlock(struct op *op, struct brumate_error *err)
+{
+	int r = gpu_act(op, DEV_UNLOCK, DEV_STATE_RUNNING, OP_UNDO_TIMEOUT_MS, err);
+
+	op->released_ns = clock_now_ns();
+	if (r == 0 && gpu_find(op, NULL) == 0)
+		op->gpu_bytes = gpu_bytes(op);
+	return r;
+}
+
+static void undo_resume(struct op *op)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	if (op->touched && gpu_put_away(op, &err) < 0)
+		log_error("GPU state could not be put away again: job=%s reason=\"%s\"", op->job->id,
+			  err.text);
+}
+
+static const struct step resume_steps[] = {
+	{ "identify", "the driver", step_identify, NULL },
+	{ "preflight", "free device memory", check_resume, NULL },
+	{ "gpu-restore", "host memory to reach device memory", resume_gpu_restore, undo_resume },
+	{ "gpu-unlock", "the driver", resume_gpu_unlock, undo_resume },
+};
+
+int engine_resume(struct op *op, struct brumate_error *err)
+{
+	struct job *job = op->job;
+	int r = job_set_state(job, JOB_RESUMING, err);
+
+	if (r == 0)
+		r = plan_run(resume_steps, sizeof(resume_steps) / sizeof(resume_steps[0]), op, err);
+	if (r < 0)
+		return engine_failed(op, r, JOB_SUSPENDED, err);
+	job->message[0] = '\0';
+	return job_set_state(job, JOB_RUNNING, err);
+}
+
+const struct step *suspend_plan(size_t *ret_n)
+{
+	*ret_n = sizeof(suspend_steps) / sizeof(suspend_steps[0]);
+	return suspend_steps;
+}
+
+const struct step *resume_plan(size_t *ret_n)
+{
+	*ret_n = sizeof(resume_steps) / sizeof(resume_steps[0]);
+	return resume_steps;
+}

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: MIT
+/*
+ * brumate-shim --ready-fd N JOBDIR: lives as long as its job does and somebody talks to it. Started
+ * by whoever first commands the job; where a job's shim has died, the next command starts another,
+ * which takes the job over.
+ */
+#include "shim/shim.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/ioctl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/paths.h"
+#include "process/pidns.h"
+#include "process/reap.h"
+#include "wire/interfaces.h"
+
+enum { IDLE_MS = 5000 };
+
+/* How a process that is not our child ended: kernel 6.15, include/uapi/linux/pidfd.h. */
+struct pidfd_exit_info {
+	uint64_t mask, cgroupid;
+	uint32_t pid, tgid, ppid, ruid, rgid, euid, egid, suid, sgid, fsuid, fsgid;
+	int32_t exit_code;
+	uint32_t coredump_mask, spare;
+};
+#define PIDFD_EXIT_INFO_EXIT (1ull << 3)
+#define PIDFD_EXIT_INFO_GET  _IOWR(0xFF, 11, struct pidfd_exit_info)
+
+static int exit_code_by_pidfd(int fd)
+{
+	struct pidfd_exit_info info = { .mask = PIDFD_EXIT_INFO_EXIT };
+
+	if (ioctl(fd, PIDFD_EXIT_INFO_GET, &info) < 0 || !(info.mask & PIDFD_EXIT_INFO_EXIT))
+		return JOB_EXIT_UNKNOWN;
+	return spawn_exit_code(info.exit_code);
+}
+
+static void on_orphan(void *arg, pid_t pid, int status)
+{
+	shim_note_exit(arg, pid, spawn_exit_code(status));
+}
+
+/* ---- the main loop ---- */
+
+struct watch {
+	struct shim *shim;
+	struct wire_server *server;
+	int signal_fd;
+	int root_fd; /* pidfd of the root; -1: none */
+	struct proc_id root;
+	pid_t inner_pid; /* its number in the namespace it lives in */
+	bool stopping;
+};
+
+static void follow_root(struct watch *w)
+{
+	pthread_mutex_lock(&w->shim->lock);
+	struct proc_id root = w->shim->busy ? w->root : w->shim->job.root;
+	pthread_mutex_unlock(&w->shim->lock);
+	if (root.pid == w->root.pid && root.start_ticks == w->root.start_ticks)
+		return;
+	cleanup_close(&w->root_fd);
+	w->root = root;
+	w->root_fd = root.pid ? proc_open(root) : -1;
+	struct proc_info info;
+	w->inner_pid = root.pid && proc_read(&info, root.pid, NULL) == 0 ? info.inner_pid : root.pid;
+	if (w->root_fd < 0) {
+		w->root_fd = -1;
+		pthread_mutex_lock(&w->shim->lock);
+		shim_settle(w->shim);
+		pthread_mutex_unlock(&w->shim->lock);
+	}
+}
+
+static bool was_reaped_here(struct watch *w)
+{
+	bool found = false;
+
+	pthread_mutex_lock(&w->shim->lock);
+	for (size_t i = 0; i < SHIM_EXITS; i++)
+		found = found || w->shim->exits[i].pid == w->root.pid;
+	pthread_mutex_unlock(&w->shim->lock);
+	return found;
+}
+
+/* How a root ended that is no child of ours: the init of its namespace noted it, or the kernel did. */
+static int foreign_exit_code(struct watch *w)
+{
+	auto_free char *path = path_format("%s/%s", w->shim->job.dir, JOB_NAMESPACE_STATUS);
+	int status;
+
+	if (path && pidns_read_status(path, w->inner_pid, &status) == 0)
+		return spawn_exit_code(status);
+	return exit_code_by_pidfd(w->root_fd);
+}
+
+static void root_gone(struct watch *w)
+{
+	reap_orphans(on_orphan, w->shim);
+	if (proc_exists(w->root))
+		return; /* a zombie of another parent's: it will be reaped, and we are told again */
+	if (!was_reaped_here(w))
+		shim_note_exit(w->shim, w->root.pid, foreign_exit_code(w));
+	cleanup_close(&w->root_fd);
+}
+
+static void take_signal(struct watch *w)
+{
+	struct signalfd_siginfo info;
+
+	if (read(w->signal_fd, &info, sizeof(info)) != sizeof(info))
+		return;
+	if (info.ssi_signo == SIGCHLD)
+		reap_orphans(on_orphan, w->shim);
+	else
+		w->stopping = true; /* the job goes on; the next command starts another shim */
+}
+
+static bool is_needed(struct watch *w, int *ret_wait_ms)
+{
+	uint64_t last_end_ns;
+	size_t n = wire_server_connections(w->server, &last_end_ns);
+
+	pthread_mutex_lock(&w->shim->lock);
+	bool busy = w->shim->busy;
+	bool alive = w->shim->job.root.pid != 0;
+	pthread_mutex_unlock(&w->shim->lock);
+	*ret_wait_ms = -1;
+	if (busy || (alive && !w->stopping) || n)
+		return true;
+	if (w->stopping)
+		return false;
+	int left_ms = deadline_left_ms(last_end_ns + IDLE_MS * NS_PER_MS);
+	*ret_wait_ms = left_ms;
+	return left_ms > 0;
+}
+
+static void loop(struct watch *w)
+{
+	int wait_ms;
+
+	follow_root(w);
+	while (is_needed(w, &wait_ms)) {
+		struct pollfd fds[] = {
+			{ .fd = w->signal_fd, .events = POLLIN },
+			{ .fd = wire_server_fd(w->server), .events = POLLIN },
+			{ .fd = w->shim->wake_fd, .events = POLLIN },
+			{ .fd = w->root_fd, .events = POLLIN },
+		};
+		uint64_t woken;
+
+		/* Connections end in their own threads without a sign to us: while all else is quiet and
+		 * some are open, look again when they may have gone. */
+		if (wait_ms < 0 && !w->root.pid)
+			wait_ms = IDLE_MS;
+		if (poll(fds, 4, wait_ms) < 0)
+			continue;
+		if (fds[2].revents && read(w->shim->wake_fd, &woken, sizeof(woken)) < 0)
+			log_debug("spurious wake");
+		if (fds[0].revents)
+			take_signal(w);
+		if (fds[3].revents)
+			root_gone(w);
+		if (fds[1].revents)
+			wire_server_accept(w->server);
+		follow_root(w);
+	}
+}
+
+/* ---- coming up ---- */
+
+static int take_lock(struct shim *s)
+{
+	auto_free char *path = path_format("%s/shim.lock", s->job.dir);
+
+	if (!path)
+		return -ENOMEM;
+	s->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (s->lock_fd < 0)
+		return -errno;
+	return flock(s->lock_fd, LOCK_EX | LOCK_NB) < 0 ? -errno : 0;
+}
+
+static int watch_signals(void)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGCHLD);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	pthread_sigmask(SIG_BLOCK, &set, NULL);
+	return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+static void say_ready(int *fd)
+{
+	if (*fd >= 0 && write(*fd, "1", 1) < 0)
+		log_warn("whoever started this shim is gone");
+	cleanup_close(fd);
+}
+
+static void recover(struct shim *s)
+{
+	auto_(op_fini) struct op op;
+	const struct op_caller nobody = { 0 };
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	op_init(&op, "recover", &s->job, &nobody, 0, false);
+	if (engine_recover(&op, &err) < 0)
+		log_error("job %s could not be put right: reason=\"%s\"", s->job.id, err.text);
+	pthread_mutex_lock(&s->lock);
+	shim_settle(s);
+	pthread_mutex_unlock(&s->lock);
+}
+
+static int serve(struct shim *s, int signal_fd, int *ready_fd, struct brumate_error *err)
+{
+	struct watch w = { .shim = s, .signal_fd = signal_fd, .root_fd = -1 };
+	const struct wire_service service = {
+		.interface_name = "io.brumate.job",
+		.description = wire_interface_job,
+		.methods = shim_methods,
+		.n_methods = shim_n_methods,
+		.arg = s,
+	};
+	auto_free char *path = path_format("%s/shim.sock", s->job.dir);
+	int fd = path ? wire_listen(path, 0600, err) : -ENOMEM;
+
+	if (fd < 0)
+		return fd;
+	/* Callers wait in the backlog while the job is put right. */
+	say_ready(ready_fd);
+	if (s->job.root.pid)
+		shim_life_begins(s);
+	recover(s);
+	int r = wire_server_new(&w.server, &service, fd, err);
+	if (r < 0)
+		return r;
+	loop(&w);
+	unlink(path);
+	wire_server_free(w.server);
+	cleanup_close(&w.root_fd);
+	return 0;
+}
+
+static int load(struct job *ret, const char *dir, struct brumate_error *err)
+{
+	const char *slash = strrchr(dir, '/');
+
+	return job_load(ret, slash ? slash + 1 : dir, err);
+}
+
+static int run(const char *dir, int *ready_fd, struct brumate_error *err)
+{
+	struct shim s = {
+		.lock = PTHREAD_MUTEX_INITIALIZER,
+		.life_fds = { -1, -1 },
+		.lock_fd = -1,
+	};
+	int r = load(&s.job, dir, err);
+
+	if (r < 0)
+		return r;
+	r = take_lock(&s);
+	if (r == -EWOULDBLOCK) { /* another one is up: that will do */
+		say_ready(ready_fd);
+		job_fini(&s.job);
+		return 0;
+	}
+	if (r < 0)
+		return brumate_fail(err, -r, "%s/shim.lock: %m", s.job.dir);
+
+	/* Read again under the lock: the predecessor may have written since. */
+	job_fini(&s.job);
+	if ((r = load(&s.job, dir, err)) < 0)
+		return r;
+	auto_close int signal_fd = watch_signals();
+	s.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (signal_fd < 0 || s.wake_fd < 0)
+		return brumate_fail(err, errno, "signalfd, eventfd: %m");
+	prctl(PR_SET_CHILD_SUBREAPER, 1);
+	fault_register_peer("job", s.job.root.pid);
+	r = serve(&s, signal_fd, ready_fd, err);
+	job_fini(&s.job);
+	return r;
+}
+
+int main(int argc, char **argv)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	log_init("brumate-shim");
+	if (argc != 4 || strcmp(argv[1], "--ready-fd")) {
+		fprintf(stderr, "usage: brumate-shim --ready-fd FD JOBDIR (started by brumate)\n");
+		return EXIT_USAGE;
+	}
+	int ready_fd = atoi(argv[2]);
+	if (fcntl(ready_fd, F_SETFD, FD_CLOEXEC) < 0)
+		ready_fd = -1;
+	if (run(argv[3], &ready_fd, &err) < 0) {
+		log_error("%s", err.text);
+		return (int)brumate_exit_code(&err);
+	}
+	return EXIT_OK;
+}

@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: MIT
+/* What a shim serves: interface io.brumate.job. */
+#include "shim/shim.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/log.h"
+
+enum {
+	ENV_MAX = 1 << 17,
+	TIMEOUT_MS_MAX = INT32_MAX,
+	GRACE_MS_DEFAULT = 10000,
+	KILL_TIMEOUT_MS = 30000,
+};
+
+#define IN(state) (1u << (state))
+
+static int reply_job(struct shim *s, struct wire_call_context *call)
+{
+	auto_(job_fini) struct job seen = JOB_EMPTY;
+	struct brumate_error err;
+
+	/* From disk: the record in memory may be an operation's just now. */
+	if (job_load(&seen, s->job.id, &err) < 0)
+		return wire_reply(call, NULL);
+	auto_json json_t *reply = json_pack("{s:o}", "job", job_to_json(&seen));
+	return wire_reply(call, reply);
+}
+
+/* ---- operations ---- */
+
+static void send_progress(void *arg, json_t *progress)
+{
+	auto_json json_t *reply = json_pack("{s:O}", "progress", progress);
+
+	wire_reply_more(arg, reply);
+}
+
+static bool is_cancelled(void *arg)
+{
+	return wire_call_is_cancelled(arg);
+}
+
+static int init_op(struct op *op, struct shim *s, const char *kind, struct wire_call_context *call,
+		   json_t *parameters, struct brumate_error *err)
+{
+	const struct op_caller caller = { call, send_progress, is_cancelled };
+	int64_t timeout_ms = 0;
+	bool force = false;
+	int r;
+
+	if ((r = wire_get_int(parameters, "timeout_ms", 0, TIMEOUT_MS_MAX, &timeout_ms, err)) < 0 ||
+	    (r = wire_get_bool(parameters, "force", &force, err)) < 0)
+		return r;
+	op_init(op, kind, &s->job, &caller, (uint32_t)timeout_ms, force);
+	return 0;
+}
+
+static int get_pairs(struct op *op, json_t *parameters, struct brumate_error *err)
+{
+	json_t *list;
+	int r = wire_get_array(parameters, "gpu_map", &list, err);
+	size_t n = json_array_size(list);
+
+	if (r < 0 || !n)
+		return r;
+	if (n > DEV_GPUS_MAX || !(op->pairs = calloc(n, sizeof(*op->pairs))))
+		return wire_fail_parameter(err, "gpu_map", "too many pairs");
+	for (size_t i = 0; i < n; i++) {
+		const char *from, *to;
+		json_t *pair = json_array_get(list, i);
+
+		if ((r = wire_need_string(pair, "from", &from, err)) < 0 ||
+		    (r = wire_need_string(pair, "to", &to, err)) < 0)
+			return r;
+		if (strlen(from) >= DEV_UUID_TEXT_BYTES || strlen(to) >= DEV_UUID_TEXT_BYTES)
+			return wire_fail_parameter(err, "gpu_map", "not the UUID of a GPU");
+		strcpy(op->pairs[i].from, from);
+		strcpy(op->pairs[i].to, to);
+	}
+	op->n_pairs = n;
+	return 0;
+}
+
+typedef int (*engine_fn)(struct op *op, struct brumate_error *err);
+
+/* Runs an initialised operation and replies with its summary. */
+static int run_op(struct shim *s, struct op *op, engine_fn run, struct wire_call_context *call,
+		  bool with_job, struct brumate_error *err)
+{
+	int r = run(op, err);
+
+	if (r < 0) {
+		log_warn("%s of job %s failed: reason=\"%s\"", op->kind, op->job->id, err->text);
+		return r;
+	}
+	op_finish(op);
+	auto_json json_t *reply = json_pack("{s:o}", "summary", op_summary(op));
+	if (with_job && reply)
+		json_object_set_new(reply, "job", job_to_json(op->job));
+	shim_end(s); /* before the answer, so that the caller's next operation finds the job free */
+	return wire_reply(call, reply);
+}
+
+static int simple_op(struct shim *s, const char *kind, unsigned states, engine_fn run,
+		     struct wire_call_context *call, json_t *parameters, struct brumate_error *err)
+{
+	auto_(op_fini) struct op op;
+	int r = init_op(&op, s, kind, call, parameters, err);
+
+	if (r < 0)
+		op_init(&op, kind, &s->job, &(struct op_caller){ 0 }, 0, false);
+	if (r < 0 || (r = get_pairs(&op, parameters, err)) < 0 ||
+	    (r = shim_begin(s, kind, states, err)) < 0)
+		return r;
+	r = run_op(s, &op, run, call, false, err);
+	if (r < 0)
+		shim_end(s);
+	return r;
+}
+
+static int method_suspend(void *arg, struct wire_call_context *call, json_t *parameters,
+			  struct brumate_error *err)
+{
+	return simple_op(arg, "suspend", IN(JOB_RUNNING), engine_suspend, call, parameters, err);
+}
+
+static int method_resume(void *arg, struct wire_call_context *call, json_t *parameters,
+			 struct brumate_error *err)
+{
+	return simple_op(arg, "resume", IN(JOB_SUSPENDED), engine_resume, call, parameters, err);
+}
+
+static int checkpoint_parameters(struct op *op, json_t *parameters, struct brumate_error *err)
+{
+	const char *id, *dir;
+	int r;
+
+	if ((r = wire_need_string(parameters, "id", &id, err)) < 0 ||
+	    (r = wire_need_string(parameters, "dir", &dir, err)) < 0 ||
+	    (r = wire_get_bool(parameters, "leave_running", &op->leave_running, err)) < 0)
+		return r;
+	op->checkpoint_id = id; /* lives as long as the parameters, which is as long as the call */
+	op->store_dir = strdup(dir);
+	return op->store_dir ? 0 : brumate_fail(err, ENOMEM, "%m");
+}
+
+static int method_checkpoint(void *arg, struct wire_call_context *call, json_t *parameters,
+			     struct brumate_error *err)
+{
+	struct shim *s = arg;
+	auto_(op_fini) struct op op;
+	int r = init_op(&op, s, "checkpoint", call, parameters, err);
+
+	if (r < 0)
+		op_init(&op, "checkpoint", &s->job, &(struct op_caller){ 0 }, 0, false);
+	if (r < 0 || (r = checkpoint_parameters(&op, parameters, err)) < 0 ||
+	    (r = shim_begin(s, "checkpoint", IN(JOB_RUNNING) | IN(JOB_SUSPENDED), err)) < 0)
+		return r;
+	r = run_op(s, &op, engine_checkpoint, call, false, err);
+	if (r < 0)
+		shim_end(s);
+	return r;
+}
+
+static int restore_parameters(struct op *op, json_t *parameters, struct brumate_error *err)
+{
+	const char *path;
+	int r;
+
+	if ((r = get_pairs(op, parameters, err)) < 0 ||
+	    (r = wire_need_string(parameters, "path", &path, err)) < 0 ||
+	    (r = wire_get_bool(parameters, "tcp_close", &op->tcp_close, err)) < 0)
+		return r;
+	return store_open(&op->image, NULL, path, err);
+}
+
+static int method_restore(void *arg, struct wire_call_context *call, json_t *parameters,
+			  struct brumate_error *err)
+{
+	const unsigned states = IN(JOB_CREATED) | IN(JOB_CHECKPOINTED) | IN(JOB_EXITED) | IN(JOB_LOST);
+	struct shim *s = arg;
+	auto_(op_fini) struct op op;
+	int r = init_op(&op, s, "restore", call, parameters, err);
+
+	if (r < 0)
+		op_init(&op, "restore", &s->job, &(struct op_caller){ 0 }, 0, false);
+	if (r < 0 || (r = restore_parameters(&op, parameters, err)) < 0 ||
+	    (r = shim_begin(s, "restore", states, err)) < 0)
+		return r;
+	shim_life_begins(s);
+	r = run_op(s, &op, engine_restore, call, true, err);
+	if (r < 0)
+		shim_end(s);
+	return r;
+}
+
+/* ---- the job's life ---- */
+
+static int get_env(char ***ret, json_t *parameters, struct brumate_error *err)
+{
+	json_t *list;
+	int r = wire_get_array(parameters, "env", &list, err);
+	size_t n = json_array_size(list);
+
+	if (r < 0)
+		return r;
+	if (n > ENV_MAX)
+		return wire_fail_parameter(err, "env", "too long");
+	char **env = calloc(n + 1, sizeof(*env));
+	if (!env)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < n; i++) {
+		env[i] = (char *)json_string_value(json_array_get(list, i)); /* borrowed */
+		if (!env[i] || !strchr(env[i], '=')) {
+			free(env);
+			return wire_fail_parameter(err, "env", "want strings NAME=VALUE");
+		}
+	}
+	*ret = env;
+	return 0;
+}
+
+static int method_start(void *arg, struct wire_call_context *call, json_t *parameters,
+			struct brumate_error *err)
+{
+	struct shim *s = arg;
+	auto_free char **env = NULL;
+	int r;
+
+	if ((r = get_env(&env, parameters, err)) < 0 ||
+	    (r = shim_begin(s, "start", IN(JOB_CREATED), err)) < 0)
+		return r;
+	shim_life_begins(s);
+	r = spawn_job(&s->job, env, err);
+	if (r == 0) {
+		fault_register_peer("job", s->job.root.pid);
+		r = job_set_state(&s->job, JOB_RUNNING, err);
+	}
+	shim_end(s);
+	return r < 0 ? r : reply_job(s, call);
+}
+
+static int method_adopt(void *arg, struct wire_call_context *call, json_t *parameters,
+			struct brumate_error *err)
+{
+	struct shim *s = arg;
+	int r = shim_begin(s, "manage", IN(JOB_CREATED), err);
+
+	(void)parameters;
+	if (r < 0)
+		return r;
+	shim_life_begins(s);
+	if (!job_is_alive(&s->job))
+		r = brumate_fail(err, ESRCH, "process %d has ended", s->job.root.pid);
+	else
+		r = job_set_state(&s->job, JOB_RUNNING, err);
+	shim_end(s);
+	return r < 0 ? r : reply_job(s, call);
+}
+
+static int method_status(void *arg, struct wire_call_context *call, json_t *parameters,
+			 struct brumate_error *err)
+{
+	(void)parameters;
+	(void)err;
+	return reply_job(arg, call);
+}
+
+/* Blocks until the job is over or @call's caller has gone. */
+static void await_end(struct shim *s, struct wire_call_context *call, int timeout_ms)
+{
+	pthread_mutex_lock(&s->lock);
+	auto_close int life = s->life_fds[0] < 0 ? -1 : dup(s->life_fds[0]);
+	pthread_mutex_unlock(&s->lock);
+	struct pollfd fds[] = { { .fd = life }, { .fd = wire_call_fd(call), .events = POLLRDHUP } };
+
+	if (life >= 0)
+		while (poll(fds, 2, timeout_ms) < 0 && errno == EINTR)
+			;
+}
+
+static int method_wait(void *arg, struct wire_call_context *call, json_t *parameters,
+		       struct brumate_error *err)
+{
+	(void)parameters;
+	(void)err;
+	await_end(arg, call, -1);
+	return reply_job(arg, call);
+}
+
+/* SIGKILL of a process that the driver has restored is only safe once it is off the GPU (driver 595.71
+ * hangs the host otherwise, by others' report), so that is tried first where nobody else is at work. */
+static void leave_gpu(struct shim *s)
+{
+	auto_(op_fini) struct op op;
+	const struct op_caller nobody = { 0 };
+
+	op_init(&op, "kill", &s->job, &nobody, 0, false);
+	if (shim_begin(s, "kill", IN(JOB_RUNNING), NULL) < 0)
+		return;
+	if (s->job.restored && gpu_find(&op, NULL) == 0)
+		gpu_put_away(&op, NULL);
+	shim_end(s);
+}
+
+static int method_kill(void *arg, struct wire_call_context *call, json_t *parameters,
+		       struct brumate_error *err)
+{
+	struct shim *s = arg;
+	int64_t signal = 0, grace_ms = GRACE_MS_DEFAULT;
+	int r;
+
+	if ((r = wire_get_int(parameters, "signal", 0, 64, &signal, err)) < 0 ||
+	    (r = wire_get_int(parameters, "grace_ms", 0, TIMEOUT_MS_MAX, &grace_ms, err)) < 0)
+		return r;
+	auto_(job_fini) struct job seen = JOB_EMPTY;
+	if ((r = job_load(&seen, s->job.id, err)) < 0)
+		return r;
+	if (!job_is_alive(&seen))
+		return brumate_fail(err, ESRCH, "job %s is %s", seen.id, job_state_name(seen.state));
+
+	if (signal && signal != SIGKILL) {
+		r = proc_signal(seen.root, (int)signal);
+		return r < 0 ? brumate_fail(err, -r, "process %d: %m", seen.root.pid) : reply_job(s, call);
+	}
+	if (!signal) {
+		proc_signal(seen.root, SIGTERM);
+		await_end(s, call, (int)grace_ms);
+	}
+	if (proc_is_alive(seen.root)) {
+		leave_gpu(s);
+		r = proc_tree_kill(seen.root, deadline_in_ms(KILL_TIMEOUT_MS));
+		if (r < 0 && r != -ESRCH)
+			return brumate_fail(err, -r, "job %s: %m", seen.id);
+		await_end(s, call, KILL_TIMEOUT_MS);
+	}
+	return reply_job(s, call);
+}
+
+/* ---- looking ---- */
+
+static json_t *findings_to_json(const struct scan_report *report)
+{
+	static const char *const levels[] = {
+		[SCAN_NOTE] = "note",
+		[SCAN_SUSPECT] = "warn",
+		[SCAN_REFUSE] = "fail",
+	};
+	json_t *list = json_array();
+
+	for (size_t i = 0; i < report->n; i++)
+		json_array_append_new(list, json_pack("{s:s,s:s,s:s,s:s}", "level",
+						      levels[report->items[i].level], "key",
+						      report->items[i].what, "text",
+						      report->items[i].text, "hint",
+						      report->items[i].hint));
+	return list;
+}
+
+static int method_scan(void *arg, struct wire_call_context *call, json_t *parameters,
+		       struct brumate_error *err)
+{
+	struct shim *s = arg;
+	auto_(scan_report_fini) struct scan_report report = SCAN_REPORT_EMPTY;
+	auto_(op_fini) struct op op;
+	const struct op_caller nobody = { 0 };
+	int r = shim_begin(s, "scan", IN(JOB_RUNNING) | IN(JOB_SUSPENDED), err);
+
+	(void)parameters;
+	op_init(&op, "scan", &s->job, &nobody, 0, false);
+	if (r < 0)
+		return r;
+	if ((r = gpu_find(&op, err)) == 0)
+		r = preflight_scan(&op, &report, err);
+	shim_end(s);
+	if (r < 0)
+		return r;
+	auto_json json_t *reply = json_pack("{s:o}", "findings", findings_to_json(&report));
+	return wire_reply(call, reply);
+}
+
+const struct wire_method shim_methods[] = {
+	{ "io.brumate.job.Start", method_start },
+	{ "io.brumate.job.Adopt", method_adopt },
+	{ "io.brumate.job.Status", method_status },
+	{ "io.brumate.job.Suspend", method_suspend },
+	{ "io.brumate.job.Resume", method_resume },
+	{ "io.brumate.job.Checkpoint", method_checkpoint },
+	{ "io.brumate.job.Restore", method_restore },
+	{ "io.brumate.job.Kill", method_kill },
+	{ "io.brumate.job.Wait", method_wait },
+	{ "io.brumate.job.Scan", method_scan },
+};
+const size_t shim_n_methods = sizeof(shim_methods) / sizeof(shim_methods[0]);

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+/* The record between the main thread and operations: who uses it, and how the job's end gets in. */
+#include "shim/shim.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+void shim_wake(struct shim *s)
+{
+	uint64_t one = 1;
+
+	if (write(s->wake_fd, &one, sizeof(one)) < 0)
+		log_error("the main thread cannot be woken: reason=\"%m\"");
+}
+
+void shim_life_begins(struct shim *s)
+{
+	pthread_mutex_lock(&s->lock);
+	if (s->life_fds[0] < 0 && pipe2(s->life_fds, O_CLOEXEC) < 0)
+		s->life_fds[0] = s->life_fds[1] = -1; /* Wait then answers at once */
+	pthread_mutex_unlock(&s->lock);
+}
+
+static void life_ends(struct shim *s)
+{
+	if (s->life_fds[0] < 0)
+		return;
+	close(s->life_fds[1]);
+	close(s->life_fds[0]);
+	s->life_fds[0] = s->life_fds[1] = -1;
+}
+
+static bool is_over(enum job_state state)
+{
+	return state == JOB_EXITED || state == JOB_LOST || state == JOB_CHECKPOINTED;
+}
+
+static const struct shim_exit *find_exit(const struct shim *s, pid_t pid)
+{
+	size_t n = s->n_exits < SHIM_EXITS ? s->n_exits : SHIM_EXITS;
+
+	for (size_t i = 1; i <= n; i++) {
+		const struct shim_exit *e = &s->exits[(s->n_exits - i) % SHIM_EXITS];
+
+		if (e->pid == pid)
+			return e;
+	}
+	return NULL;
+}
+
+void shim_settle(struct shim *s)
+{
+	struct job *job = &s->job;
+
+	if (s->busy)
+		return;
+	if (!is_over(job->state) && job->state != JOB_CREATED && !job_is_alive(job)) {
+		const struct shim_exit *e = find_exit(s, job->root.pid);
+
+		job->exit_code = e ? e->code : JOB_EXIT_UNKNOWN;
+		job->root = PROC_ID_NONE;
+		job->init = PROC_ID_NONE;
+		job_set_state(job, e && e->code != JOB_EXIT_UNKNOWN ? JOB_EXITED : JOB_LOST, NULL);
+		log_info("job %s ended: exit_code=%d", job->id, job->exit_code);
+	}
+	if (is_over(job->state))
+		life_ends(s);
+}
+
+void shim_note_exit(struct shim *s, pid_t pid, int code)
+{
+	pthread_mutex_lock(&s->lock);
+	s->exits[s->n_exits++ % SHIM_EXITS] = (struct shim_exit){ pid, code };
+	shim_settle(s);
+	pthread_mutex_unlock(&s->lock);
+}
+
+int shim_begin(struct shim *s, const char *kind, unsigned states, struct brumate_error *err)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&s->lock);
+	if (s->busy) {
+		r = brumate_fail(err, EBUSY, "job %s: a %s is under way", s->job.id, s->busy);
+		brumate_hint(err, "wait for it, or cancel it with Ctrl-C where it was started");
+	} else if (states && !(states & 1u << s->job.state)) {
+		r = brumate_fail(err, EBUSY, "job %s is %s", s->job.id, job_state_name(s->job.state));
+	} else {
+		s->busy = kind;
+	}
+	pthread_mutex_unlock(&s->lock);
+	return r;
+}
+
+void shim_end(struct shim *s)
+{
+	pthread_mutex_lock(&s->lock);
+	s->busy = NULL;
+	shim_settle(s);
+	pthread_mutex_unlock(&s->lock);
+	shim_wake(s);
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The shim of one job: parent and subreaper of its processes, owner of its record, runner of its
+ * plans. Its main thread watches the job; each connection has a thread of its own; one operation runs
+ * at a time and alone uses the record while it does.
+ */
+#pragma once
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "engine/engine.h"
+#include "engine/job.h"
+#include "wire/wire.h"
+
+enum { SHIM_EXITS = 64 };
+
+struct shim {
+	pthread_mutex_t lock;
+	struct job job;       /* under lock, or the operation's while busy */
+	const char *busy;     /* kind of the operation under way; NULL: none */
+	struct shim_exit {
+		pid_t pid;
+		int code;     /* 0..255 or JOB_EXIT_UNKNOWN */
+	} exits[SHIM_EXITS]; /* the latest ends of children, the root's maybe among them */
+	size_t n_exits;       /* ever seen; the ring holds the last SHIM_EXITS */
+	int wake_fd;          /* eventfd: the main thread shall look anew */
+	int life_fds[2];      /* pipe whose write end closes when the job is over, for Wait; -1: over */
+	int lock_fd;          /* flock'ed for as long as this shim lives */
+};
+
+extern const struct wire_method shim_methods[];
+extern const size_t shim_n_methods;
+
+/** Takes the record for an operation that needs one of the states in @states (bits 1 << JOB_*; 0:
+ * any). -EBUSY. */
+int shim_begin(struct shim *s, const char *kind, unsigned states, struct brumate_error *err);
+/** Gives it back, and records an end of the job that happened meanwhile. */
+void shim_end(struct shim *s);
+
+/** Notes that a process ended; settles where it was the root. Takes the lock. */
+void shim_note_exit(struct shim *s, pid_t pid, int code);
+
+/** Records the end of the root, unless an operation is under way that will. Call with lock held. */
+void shim_settle(struct shim *s);
+
+/** The job lives (again): Wait has something to wait for. Takes the lock. */
+void shim_life_begins(struct shim *s);
+
+/** Makes the main thread look at the job anew. */
+void shim_wake(struct shim *s);
+
+/** Starts the job's command as our child; fills job.root. @env: NULL-terminated. Errors: the exec's
+ * errno with EXIT_NO_COMMAND or EXIT_NOT_EXECUTABLE. */
+int spawn_job(struct job *job, char *const *env, struct brumate_error *err);
+
+/** Exit code of a wait status. */
+int spawn_exit_code(int status);
