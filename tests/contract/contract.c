@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,7 +24,7 @@
 #include "driver.h"
 #include "expected.h"
 
-enum { PASSED = 0, FAILED = 1, SKIPPED = 77, CASE_MS = 120000 };
+enum { PASSED = 0, FAILED = 1, SKIPPED = 77, CASE_MS = 90000 };
 
 static const struct contract_case *const tables[] = { state_cases,   cycle_cases, busy_cases,
 						      refused_cases, gpu_cases,	  killed_cases };
@@ -104,6 +105,14 @@ static void __attribute__((noreturn)) case_process(const struct contract_case *c
 	_exit(PASSED);
 }
 
+/* Device memory is free again only when the last process is gone: programs of the case are ours now. */
+static void end_group(pid_t group)
+{
+	kill(-group, SIGKILL);
+	while (waitpid(-group, NULL, 0) > 0)
+		;
+}
+
 /* The case's process ends, or is killed at the deadline; either way its programs end with it. */
 static int run_case(const struct contract_case *c)
 {
@@ -124,10 +133,11 @@ static int run_case(const struct contract_case *c)
 	struct pollfd poller = { .fd = pidfd, .events = POLLIN };
 	if (poll(&poller, 1, CASE_MS) <= 0)
 		printf("# still running after %d s\n", CASE_MS / 1000);
-	kill(-pid, SIGKILL);
-	kill(pid, SIGKILL);
-	waitpid(pid, &status, 0);
 	close(pidfd);
+	kill(pid, SIGKILL);
+	kill(-pid, SIGKILL);
+	waitpid(pid, &status, 0);
+	end_group(pid);
 	remove_tree(AT_FDCWD, scratch);
 	return WIFEXITED(status) ? WEXITSTATUS(status) : FAILED;
 }
@@ -242,5 +252,6 @@ int main(int argc, char **argv)
 	if (optind != argc)
 		return usage(stderr);
 	lead_programs_to_library();
+	prctl(PR_SET_CHILD_SUBREAPER, 1);
 	return run_all();
 }

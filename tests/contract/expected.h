@@ -35,6 +35,7 @@ static const struct expected {
 	{ "lock-during-callback", 909 },
 	{ "lock-during-synchronize", 909 },
 	{ "lock-stopped", 909 },
+	{ "lock-stopped-heeds-timeout", 1 },
 	/* Too little memory at restore. */
 	{ "restore-out-of-memory", 2 },
 	{ "restore-out-of-memory-state", 2 },
