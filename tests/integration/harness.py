@@ -356,6 +356,15 @@ class Instance:
                 found.append((int(name), command))
         return found
 
+    def wait_gone(self, seconds=5):
+        """Waits until only the broker, which ends by itself, is left. Returns what is there besides."""
+        deadline = time.monotonic() + seconds
+        while True:
+            left = [p for p in self.processes() if "brumate-broker" not in p[1]]
+            if not left or time.monotonic() > deadline:
+                return left
+            select.select([], [], [], 0.05)
+
     def close(self):
         """Ends all that was started, removes the directories. Returns what had to be killed."""
         if not os.path.isdir(self.dir):
@@ -367,7 +376,7 @@ class Instance:
                 self.cli("kill", "--grace", "2s", job, timeout=30)
             except Failed as error:
                 self.note(str(error))
-        left = [p for p in self.processes() if "brumate-broker" not in p[1]]
+        left = self.wait_gone()
         for pid, _ in self.processes():
             try:
                 os.kill(pid, signal.SIGKILL)
