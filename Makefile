@@ -1,0 +1,61 @@
+# A small front to meson. `make demo` and `make check` set up all they need on Debian 12, 13 and
+# Ubuntu 24.04 as root; the rest of the targets expect that to have happened.
+BUILD  ?= build
+PREFIX ?= /usr/local
+MESON  ?= meson
+FUZZ_SECONDS ?= 20
+
+.PHONY: all setup build demo check check-unit check-asan check-tsan check-clang check-fuzz check-style \
+	check-commits gpu-check gpu-bundle install clean format
+
+all: build
+
+# Packages of the distribution, and a CRIU that is new enough. Does nothing where all is there.
+setup:
+	@tools/setup
+
+$(BUILD)/build.ninja: | setup
+	$(MESON) setup $(BUILD) --prefix=$(PREFIX)
+
+build: setup $(BUILD)/build.ninja
+	@ninja -C $(BUILD)
+
+demo: build
+	@tools/demo $(BUILD)
+
+check: build
+	@tools/check $(BUILD)
+
+# Parts of `make check`, for work on one thing.
+check-unit: build
+	$(MESON) test -C $(BUILD) --suite unit
+check-asan: setup
+	@tools/check --only asan
+check-tsan: setup
+	@tools/check --only tsan
+check-clang: setup
+	@tools/check --only clang
+check-style: setup
+	@tools/check --only style
+check-fuzz: setup
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/check --only fuzz
+
+# Every commit since REV builds by itself.
+check-commits: setup
+	@tools/check-commits $(REV)
+
+# On a machine with a GPU. gpu-bundle puts all it needs beside the programs, for machines without
+# network, where `tools/gpu-check --build DIR` then runs it.
+gpu-check: build
+	@tools/gpu-check --build $(BUILD)
+gpu-bundle: build
+	@tools/gpu-bundle $(BUILD)
+
+install: build
+	$(MESON) install -C $(BUILD) --no-rebuild $(if $(DESTDIR),--destdir=$(DESTDIR))
+
+format:
+	clang-format -i $$(git ls-files '*.c' '*.h')
+
+clean:
+	rm -rf $(BUILD) build-check-*
