@@ -26,7 +26,8 @@ static int parse_section(const struct conf_item *at, char *line, const char **re
 	size_t len = strlen(line);
 
 	if (len < 3 || line[len - 1] != ']' || strcspn(line + 1, "[]") != len - 2)
-		return brumate_fail(err, EINVAL, "%s:%u: \"%s\": want [Section]", at->name, at->line, line);
+		return brumate_fail(err, EINVAL, "%s:%u: \"%s\": want [Section]", at->name,
+				    at->line, line);
 	line[len - 1] = '\0';
 	*ret_section = line + 1;
 	return 0;
@@ -37,11 +38,11 @@ static int parse_assignment(struct conf_item *item, char *line, struct brumate_e
 	char *equals = strchr(line, '=');
 
 	if (!equals || equals == line)
-		return brumate_fail(err, EINVAL, "%s:%u: \"%s\": want Key=Value or [Section]", item->name,
-				    item->line, line);
+		return brumate_fail(err, EINVAL, "%s:%u: \"%s\": want Key=Value or [Section]",
+				    item->name, item->line, line);
 	if (!item->section)
-		return brumate_fail(err, EINVAL, "%s:%u: \"%s\": want a [Section] before it", item->name,
-				    item->line, line);
+		return brumate_fail(err, EINVAL, "%s:%u: \"%s\": want a [Section] before it",
+				    item->name, item->line, line);
 	*equals = '\0';
 	item->key = trim(line);
 	item->value = trim(equals + 1);
@@ -49,8 +50,8 @@ static int parse_assignment(struct conf_item *item, char *line, struct brumate_e
 }
 
 int conf_parse(const char *name, const char *text, size_t len_bytes,
-	       int (*fn)(void *arg, const struct conf_item *item, struct brumate_error *err), void *arg,
-	       struct brumate_error *err)
+	       int (*fn)(void *arg, const struct conf_item *item, struct brumate_error *err),
+	       void *arg, struct brumate_error *err)
 {
 	struct conf_item item = { .name = name };
 	auto_free char *copy = strndup(text, len_bytes);
@@ -94,7 +95,8 @@ int conf_word(int *ret, const char *value, const char *const *words)
 
 int conf_bool(bool *ret, const char *value)
 {
-	static const char *const words[] = { "no", "yes", "false", "true", "off", "on", "0", "1", NULL };
+	static const char *const words[] = { "no", "yes", "false", "true", "off",
+					     "on", "0",	  "1",	   NULL };
 	int i;
 	int r = conf_word(&i, value, words);
 
@@ -131,7 +133,8 @@ static int parse_quantity(uint64_t *ret, const char *value, const struct unit *u
 int conf_duration_ms(uint64_t *ret, const char *value)
 {
 	static const struct unit units[] = {
-		{ "", 1000 }, { "ms", 1 }, { "s", 1000 }, { "m", 60000 }, { "h", 3600000 }, { NULL, 0 },
+		{ "", 1000 },	{ "ms", 1 },	  { "s", 1000 },
+		{ "m", 60000 }, { "h", 3600000 }, { NULL, 0 },
 	};
 	uint64_t ms;
 
@@ -145,7 +148,7 @@ int conf_duration_ms(uint64_t *ret, const char *value)
 int conf_size_bytes(uint64_t *ret, const char *value)
 {
 	static const struct unit units[] = {
-		{ "", 1 },		  { "K", 1ull << 10 }, { "M", 1ull << 20 },
+		{ "", 1 },	     { "K", 1ull << 10 }, { "M", 1ull << 20 },
 		{ "G", 1ull << 30 }, { "T", 1ull << 40 }, { NULL, 0 },
 	};
 	uint64_t bytes;

@@ -29,7 +29,8 @@ static const struct key {
 	size_t offset;
 } keys[] = {
 	{ "Store", "Directory", KIND_PATH, offsetof(struct brumate_conf, store_dir) },
-	{ "Operation", "LockTimeout", KIND_DURATION, offsetof(struct brumate_conf, lock_timeout_ms) },
+	{ "Operation", "LockTimeout", KIND_DURATION,
+	  offsetof(struct brumate_conf, lock_timeout_ms) },
 	{ "Operation", "Timeout", KIND_DURATION, offsetof(struct brumate_conf, timeout_ms) },
 	{ "Operation", "TcpClose", KIND_BOOL, offsetof(struct brumate_conf, tcp_close) },
 	{ "Broker", "IdleTimeout", KIND_DURATION, offsetof(struct brumate_conf, idle_timeout_ms) },
@@ -57,8 +58,8 @@ static int warn_unknown(struct brumate_conf *c, const struct conf_item *item)
 	if (!warnings)
 		return -ENOMEM;
 	c->warnings = warnings;
-	warnings[c->n_warnings] = path_format("%s:%u: [%s] %s= is not known and ignored", item->name,
-					      item->line, item->section, item->key);
+	warnings[c->n_warnings] = path_format("%s:%u: [%s] %s= is not known and ignored",
+					      item->name, item->line, item->section, item->key);
 	if (!warnings[c->n_warnings])
 		return -ENOMEM;
 	c->n_warnings++;
@@ -88,8 +89,9 @@ static int set_path(char **at, const char *value)
 
 static int set_gpu(enum conf_gpu *at, const char *value)
 {
-	static const char *const words[] = { [CONF_GPU_AUTO] = "auto", [CONF_GPU_SIMULATED] = "simulated",
-					     [CONF_GPU__MAX] = NULL };
+	static const char *const words[] = {
+		[CONF_GPU_AUTO] = "auto", [CONF_GPU_SIMULATED] = "simulated", [CONF_GPU__MAX] = NULL
+	};
 	int i;
 	int r = conf_word(&i, value, words);
 
@@ -153,8 +155,9 @@ static int apply_item(void *arg, const struct conf_item *item, struct brumate_er
 	}
 	int r = k ? set_value(c, k, item->value) : warn_unknown(c, item);
 	if (r == -EINVAL)
-		return brumate_fail(err, EINVAL, "%s:%u: [%s] %s=%s: want %s", item->name, item->line,
-				    item->section, item->key, item->value, allowed[k->kind]);
+		return brumate_fail(err, EINVAL, "%s:%u: [%s] %s=%s: want %s", item->name,
+				    item->line, item->section, item->key, item->value,
+				    allowed[k->kind]);
 	return r < 0 ? brumate_fail(err, -r, "%s:%u: %m", item->name, item->line) : 0;
 }
 
@@ -218,7 +221,8 @@ static int load_drop_ins(struct brumate_conf *c, const char *dir, struct brumate
 
 		free(entries[i]);
 		if (r == 0)
-			r = path ? load_file(c, path, err) : brumate_fail(err, ENOMEM, "%s: %m", dir);
+			r = path ? load_file(c, path, err)
+				 : brumate_fail(err, ENOMEM, "%s: %m", dir);
 	}
 	free(entries);
 	return r;

@@ -26,9 +26,10 @@ struct brumate_conf {
 	char *store_dir; /* Directory=PATH: where checkpoints go. Owned; NULL: store_default_dir() */
 
 	/* [Operation] */
-	uint64_t lock_timeout_ms; /* LockTimeout=10s: how long the driver may take to stop a process */
-	uint64_t timeout_ms;      /* Timeout=0: for a whole suspend, checkpoint or restore; 0 = none */
-	bool tcp_close;           /* TcpClose=no: close TCP connections at checkpoint, not keep them */
+	uint64_t
+		lock_timeout_ms; /* LockTimeout=10s: how long the driver may take to stop a process */
+	uint64_t timeout_ms; /* Timeout=0: for a whole suspend, checkpoint or restore; 0 = none */
+	bool tcp_close;	     /* TcpClose=no: close TCP connections at checkpoint, not keep them */
 
 	/* [Broker] */
 	uint64_t idle_timeout_ms; /* IdleTimeout=60s: how long an idle broker stays; 0 = for ever */
@@ -45,7 +46,7 @@ struct brumate_conf {
 };
 
 /** The defaults. */
-#define BRUMATE_CONF_DEFAULT                                                                       \
+#define BRUMATE_CONF_DEFAULT \
 	((struct brumate_conf){ .lock_timeout_ms = 10000, .idle_timeout_ms = 60000 })
 
 void conf_fini(struct brumate_conf *c);
@@ -66,14 +67,14 @@ int conf_apply(struct brumate_conf *c, const char *name, const char *text, size_
 /** One "Key=Value" line. All borrowed. */
 struct conf_item {
 	const char *name; /* of the file */
-	unsigned line;    /* from 1 */
+	unsigned line;	  /* from 1 */
 	const char *section, *key, *value;
 };
 
 /** Calls @fn for every "Key=Value" of @text until it returns <0. Pure. -EINVAL names file and line. */
 int conf_parse(const char *name, const char *text, size_t len_bytes,
-	       int (*fn)(void *arg, const struct conf_item *item, struct brumate_error *err), void *arg,
-	       struct brumate_error *err);
+	       int (*fn)(void *arg, const struct conf_item *item, struct brumate_error *err),
+	       void *arg, struct brumate_error *err);
 
 /* Values. Each returns 0, or -EINVAL without touching @ret. Pure. */
 

@@ -9,7 +9,8 @@
 
 bool manifest_id_is_valid(const char *id)
 {
-	size_t len = strspn(id, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");
+	size_t len =
+		strspn(id, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");
 
 	return len > 0 && len < MANIFEST_ID_BYTES && !id[len] && id[0] != '.';
 }
@@ -21,7 +22,8 @@ bool manifest_path_is_valid(const char *path)
 
 	for (;;) {
 		size_t len = strcspn(path, "/");
-		bool dots = (len == 1 && path[0] == '.') || (len == 2 && path[0] == '.' && path[1] == '.');
+		bool dots = (len == 1 && path[0] == '.') ||
+			    (len == 2 && path[0] == '.' && path[1] == '.');
 
 		if (len == 0 || len > NAME_MAX || dots)
 			return false;
@@ -69,8 +71,10 @@ static int check_files(const struct manifest *m, struct brumate_error *err)
 		const char *path = m->files[i].path;
 
 		if (!manifest_path_is_valid(path) || !strcmp(path, MANIFEST_FILE_NAME))
-			return brumate_fail(err, EBADMSG, "files: item %zu: \"%s\" is no path below the "
-					    "checkpoint", i, path);
+			return brumate_fail(err, EBADMSG,
+					    "files: item %zu: \"%s\" is no path below the "
+					    "checkpoint",
+					    i, path);
 		if (i == 0)
 			continue;
 
@@ -89,7 +93,8 @@ static int check_externals(const struct manifest *m, struct brumate_error *err)
 
 		if (strcmp(word, "log") && strcmp(word, "null") && strcmp(word, "tty"))
 			return brumate_fail(err, EBADMSG,
-					    "externals: item %zu: become: want log, null or tty", i);
+					    "externals: item %zu: become: want log, null or tty",
+					    i);
 	}
 	return 0;
 }
@@ -99,7 +104,8 @@ int manifest_check(const struct manifest *m, struct brumate_error *err)
 	if (!manifest_id_is_valid(m->id))
 		return brumate_fail(err, EBADMSG, "id: \"%s\" is no valid id", m->id);
 	if (!is_stamp(m->created))
-		return brumate_fail(err, EBADMSG, "created: want a time as 2026-01-01T00:00:00.000Z");
+		return brumate_fail(err, EBADMSG,
+				    "created: want a time as 2026-01-01T00:00:00.000Z");
 
 	int r = check_job(m, err);
 	if (r == 0)

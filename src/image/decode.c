@@ -51,14 +51,16 @@ static int decode_text(const struct field *f, char *ret, json_t *value, struct b
 static int decode_argv(const struct field *f, char ***ret, json_t *value, struct brumate_error *err)
 {
 	if (!json_is_array(value) || (int64_t)json_array_size(value) > f->max)
-		return brumate_fail(err, EBADMSG, "want an array of at most %" PRId64 " strings", f->max);
+		return brumate_fail(err, EBADMSG, "want an array of at most %" PRId64 " strings",
+				    f->max);
 
 	size_t n = json_array_size(value);
 	*ret = calloc(n + 1, sizeof(**ret));
 	if (!*ret)
 		return brumate_fail(err, ENOMEM, "%m");
 	for (size_t i = 0; i < n; i++) {
-		int r = decode_string(&(*ret)[i], json_array_get(value, i), MANIFEST_BYTES_MAX, err);
+		int r = decode_string(&(*ret)[i], json_array_get(value, i), MANIFEST_BYTES_MAX,
+				      err);
 
 		if (r < 0)
 			return brumate_wrap(err, r, "item %zu", i);
@@ -72,8 +74,8 @@ static int decode_integer(int64_t *ret, json_t *value, int64_t min, int64_t max,
 	int64_t n = json_integer_value(value);
 
 	if (!json_is_integer(value) || n < min || n > max)
-		return brumate_fail(err, EBADMSG, "want an integer from %" PRId64 " to %" PRId64, min,
-				    max);
+		return brumate_fail(err, EBADMSG, "want an integer from %" PRId64 " to %" PRId64,
+				    min, max);
 	*ret = n;
 	return 0;
 }
@@ -108,7 +110,8 @@ static int decode_digest(struct digest *ret, json_t *value, struct brumate_error
 {
 	const char *text = json_string_value(value);
 
-	return text && digest_parse(ret, text) == 0 ? 0 : want(err, "64 lower-case hexadecimal digits");
+	return text && digest_parse(ret, text) == 0 ? 0
+						    : want(err, "64 lower-case hexadecimal digits");
 }
 
 static int decode_list(const struct field *f, char *base, json_t *value, struct brumate_error *err)
@@ -117,7 +120,8 @@ static int decode_list(const struct field *f, char *base, json_t *value, struct 
 	char **elements = (char **)(base + f->offset);
 
 	if (!json_is_array(value) || (int64_t)json_array_size(value) > f->max)
-		return brumate_fail(err, EBADMSG, "want an array of at most %" PRId64 " items", f->max);
+		return brumate_fail(err, EBADMSG, "want an array of at most %" PRId64 " items",
+				    f->max);
 
 	size_t n = json_array_size(value);
 	if (n == 0)
@@ -201,7 +205,8 @@ static int check_version(const json_t *object, struct brumate_error *err)
 		return brumate_fail(err, EBADMSG, "version: want an integer from 1");
 	if (json_integer_value(version) > MANIFEST_VERSION) {
 		brumate_fail(err, EPROTONOSUPPORT,
-			     "version %" JSON_INTEGER_FORMAT " is newer than version %d, the newest this "
+			     "version %" JSON_INTEGER_FORMAT
+			     " is newer than version %d, the newest this "
 			     "brumate reads",
 			     json_integer_value(version), MANIFEST_VERSION);
 		brumate_hint(err, "use the brumate that wrote it, or a newer one");
@@ -259,8 +264,8 @@ int manifest_decode(struct manifest *ret, const char *text, size_t len_bytes,
 	if (!root && json_error_code(&why) == json_error_out_of_memory)
 		return brumate_fail(err, ENOMEM, "manifest: %m");
 	if (!root)
-		return brumate_fail(err, EBADMSG, "manifest: damaged or truncated: line %d: %s", why.line,
-				    why.text);
+		return brumate_fail(err, EBADMSG, "manifest: damaged or truncated: line %d: %s",
+				    why.line, why.text);
 
 	auto_(manifest_fini) struct manifest m = { .version = MANIFEST_VERSION };
 	int r = decode_root(&m, root, err);

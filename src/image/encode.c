@@ -76,7 +76,7 @@ static json_t *encode_field(const struct field *f, const char *base)
 	case FIELD_ARGV:
 		return encode_argv(*(char **const *)at);
 	case FIELD_U64:
-		return json_integer((json_int_t)*(const uint64_t *)at);
+		return json_integer((json_int_t) * (const uint64_t *)at);
 	case FIELD_U32:
 		return json_integer(*(const uint32_t *)at);
 	case FIELD_INT:
@@ -116,11 +116,12 @@ static json_t *encode_object(const struct field *fields, size_t n, const char *b
 
 json_t *manifest_to_json(const struct manifest *m)
 {
-	json_auto_t *object = json_pack("{s:s, s:i}", "format", MANIFEST_FORMAT, "version",
-					MANIFEST_VERSION);
+	json_auto_t *object =
+		json_pack("{s:s, s:i}", "format", MANIFEST_FORMAT, "version", MANIFEST_VERSION);
 	struct digest digest;
 
-	if (!object || encode_fields(object, manifest_fields, manifest_n_fields, (const char *)m) < 0)
+	if (!object ||
+	    encode_fields(object, manifest_fields, manifest_n_fields, (const char *)m) < 0)
 		return NULL;
 	if (manifest_canonical_digest(&digest, object) < 0)
 		return NULL;

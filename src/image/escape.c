@@ -13,7 +13,11 @@
 static size_t utf8_sequence(const uint8_t *p, size_t left)
 {
 	static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-	size_t n = p[0] < 0x80 ? 1 : p[0] >> 5 == 6 ? 2 : p[0] >> 4 == 14 ? 3 : p[0] >> 3 == 30 ? 4 : 0;
+	size_t n = p[0] < 0x80	     ? 1
+		   : p[0] >> 5 == 6  ? 2
+		   : p[0] >> 4 == 14 ? 3
+		   : p[0] >> 3 == 30 ? 4
+				     : 0;
 
 	if (n < 2 || n > left)
 		return n == 1 ? 1 : 0;

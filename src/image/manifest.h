@@ -40,8 +40,8 @@ struct manifest_process {
 	pid_t pid; /* as its own pid namespace numbers it, which is what CRIU restores */
 	pid_t ppid;
 	char comm[64];
-	bool gpu;               /* had GPU state, which the driver saved into its memory */
-	uint64_t gpu_bytes;     /* device memory it held */
+	bool gpu;	    /* had GPU state, which the driver saved into its memory */
+	uint64_t gpu_bytes; /* device memory it held */
 	uint64_t rss_bytes;
 };
 
@@ -58,14 +58,14 @@ struct manifest_phase {
 
 /** An fd of the job that leads outside its tree and is given anew at restore: key as CRIU names it. */
 struct manifest_external {
-	char key[256];    /* "pipe:[123]" or "tty[8803:6]" */
-	char become[32];  /* "log", "null" or "tty" */
+	char key[256];	 /* "pipe:[123]" or "tty[8803:6]" */
+	char become[32]; /* "log", "null" or "tty" */
 };
 
 struct manifest {
 	int version;
 	char id[MANIFEST_ID_BYTES];
-	char created[32];        /* as clock_stamp() writes it */
+	char created[32]; /* as clock_stamp() writes it */
 	char brumate_version[32];
 
 	struct {
@@ -73,25 +73,25 @@ struct manifest {
 		char name[MANIFEST_NAME_BYTES];
 		uid_t uid;
 		gid_t gid;
-		char **argv; /* NULL-terminated, owned */
-		char *cwd;   /* owned; NULL if not known */
-		char *log;   /* absolute path, owned; NULL if the job has none (managed by pid) */
+		char **argv;  /* NULL-terminated, owned */
+		char *cwd;    /* owned; NULL if not known */
+		char *log;    /* absolute path, owned; NULL if the job has none (managed by pid) */
 		char *rootfs; /* "/" today; owned; NULL if not known */
 		bool simulated; /* ran on the simulated GPU */
-		bool by_pid;    /* was taken in, not started by brumate */
+		bool by_pid;	/* was taken in, not started by brumate */
 	} job;
 
 	struct {
-		char kernel[128];   /* uname -r */
-		char machine[32];   /* x86_64 */
+		char kernel[128]; /* uname -r */
+		char machine[32]; /* x86_64 */
 		char hostname[128];
 		char cpu_model[128];
 		char boot_id[40];
 	} host;
 
 	char driver_version[64]; /* empty if the job had no GPU state */
-	int cuda_version;        /* 13000 */
-	int criu_version;        /* 40201 */
+	int cuda_version;	 /* 13000 */
+	int criu_version;	 /* 40201 */
 
 	struct manifest_gpu *gpus;
 	size_t n_gpus;

@@ -11,30 +11,30 @@ enum { ARGV_MAX = 1 << 16, STRING_BYTES_MAX = 1 << 20 };
 
 #define AT(type, member)   .offset = offsetof(type, member)
 #define SIZE(type, member) .size = sizeof(((type *)0)->member)
-#define TEXT(type, key, member)                                                                    \
-	{                                                                                          \
-		.name = key, .kind = FIELD_TEXT, AT(type, member), SIZE(type, member)              \
+#define TEXT(type, key, member)                                                       \
+	{                                                                             \
+		.name = key, .kind = FIELD_TEXT, AT(type, member), SIZE(type, member) \
 	}
-#define NUMBER(type, key, member, type_kind, low, high)                                            \
-	{                                                                                          \
-		.name = key, .kind = type_kind, AT(type, member), .min = low, .max = high          \
+#define NUMBER(type, key, member, type_kind, low, high)                                   \
+	{                                                                                 \
+		.name = key, .kind = type_kind, AT(type, member), .min = low, .max = high \
 	}
 #define BYTES(type, member) NUMBER(type, #member, member, FIELD_U64, 0, INT64_MAX)
-#define PLAIN(type, key, member, type_kind)                                                        \
-	{                                                                                          \
-		.name = key, .kind = type_kind, AT(type, member), .max = STRING_BYTES_MAX          \
+#define PLAIN(type, key, member, type_kind)                                               \
+	{                                                                                 \
+		.name = key, .kind = type_kind, AT(type, member), .max = STRING_BYTES_MAX \
 	}
-#define GROUP(key, table)                                                                          \
-	{                                                                                          \
-		.name = key, .kind = FIELD_GROUP, .members = table,                                \
-		.n_members = sizeof(table) / sizeof(table[0])                                      \
+#define GROUP(key, table)                                           \
+	{                                                           \
+		.name = key, .kind = FIELD_GROUP, .members = table, \
+		.n_members = sizeof(table) / sizeof(table[0])       \
 	}
-#define LIST(key, member, count, table, most)                                                      \
-	{                                                                                          \
-		.name = key, .kind = FIELD_LIST, AT(struct manifest, member),                      \
-		.size = sizeof(*((struct manifest *)0)->member), .max = most, .members = table,    \
-		.n_members = sizeof(table) / sizeof(table[0]),                                     \
-		.count_offset = offsetof(struct manifest, count)                                   \
+#define LIST(key, member, count, table, most)                                                   \
+	{                                                                                       \
+		.name = key, .kind = FIELD_LIST, AT(struct manifest, member),                   \
+		.size = sizeof(*((struct manifest *)0)->member), .max = most, .members = table, \
+		.n_members = sizeof(table) / sizeof(table[0]),                                  \
+		.count_offset = offsetof(struct manifest, count)                                \
 	}
 
 static const struct field job_fields[] = {
@@ -137,7 +137,8 @@ static void free_fields(const struct field *fields, size_t n, char *base)
 			break;
 		case FIELD_LIST:
 			for (size_t i = 0; i < *(size_t *)(base + f->count_offset); i++)
-				free_fields(f->members, f->n_members, (char *)*pointer + i * f->size);
+				free_fields(f->members, f->n_members,
+					    (char *)*pointer + i * f->size);
 			free(*pointer);
 			break;
 		default:

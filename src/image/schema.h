@@ -12,10 +12,10 @@
 #include "image/manifest.h"
 
 enum field_kind {
-	FIELD_TEXT,     /* char[size], NUL-terminated */
-	FIELD_STRING,   /* char *, owned */
+	FIELD_TEXT,	/* char[size], NUL-terminated */
+	FIELD_STRING,	/* char *, owned */
 	FIELD_OPTIONAL, /* char *, owned, or NULL, which is null in JSON */
-	FIELD_ARGV,     /* char **, NULL-terminated, owned */
+	FIELD_ARGV,	/* char **, NULL-terminated, owned */
 	FIELD_U64,
 	FIELD_U32,
 	FIELD_INT,
@@ -30,9 +30,9 @@ struct field {
 	const char *name;
 	enum field_kind kind;
 	size_t offset;
-	size_t size;  /* of a TEXT with its NUL; of an element of a LIST */
-	int64_t min;  /* of U64, U32, INT */
-	int64_t max;  /* of those; elements of a LIST or ARGV; bytes of a STRING */
+	size_t size; /* of a TEXT with its NUL; of an element of a LIST */
+	int64_t min; /* of U64, U32, INT */
+	int64_t max; /* of those; elements of a LIST or ARGV; bytes of a STRING */
 	const struct field *members;
 	size_t n_members;
 	size_t count_offset; /* of a LIST's count */

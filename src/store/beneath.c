@@ -64,7 +64,8 @@ static int beneath_open(int dir_fd, const char *path, int flags)
 int beneath_open_file(int dir_fd, const char *path, struct stat *ret_st)
 {
 	/* O_NONBLOCK: a pipe put in the place of a file must not hold us up. */
-	auto_close int fd = beneath_open(dir_fd, path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW);
+	auto_close int fd =
+		beneath_open(dir_fd, path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW);
 	struct stat st;
 
 	if (fd < 0)

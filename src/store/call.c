@@ -54,8 +54,8 @@ int call_write_manifest(int dir_fd, const char *name, const void *text, size_t l
 	if (r < 0)
 		return r;
 
-	auto_close int fd = openat(dir_fd, name,
-				   O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	auto_close int fd =
+		openat(dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -errno;
 	r = fd_write_full(fd, text, len_bytes);
@@ -98,7 +98,8 @@ static void hint_space(struct brumate_error *err, const char *path)
 
 	if (statvfs(path, &fs) == 0)
 		brumate_hint(err,
-			     "%.1f GiB are free there: remove checkpoints (`brumate ls`, `brumate rm`), or "
+			     "%.1f GiB are free there: remove checkpoints (`brumate ls`, `brumate "
+			     "rm`), or "
 			     "choose another place with --dir",
 			     (double)fs.f_bavail * (double)fs.f_frsize / (1 << 30));
 	else
@@ -114,15 +115,20 @@ int call_fail(struct brumate_error *err, int code, const char *path, const char 
 		hint_space(err, path);
 		break;
 	case EDQUOT:
-		brumate_hint(err, "the quota of uid %u is used up there: remove files, raise it, or choose "
-			     "another place with --dir", geteuid());
+		brumate_hint(
+			err,
+			"the quota of uid %u is used up there: remove files, raise it, or choose "
+			"another place with --dir",
+			geteuid());
 		break;
 	case EROFS:
 		brumate_hint(err, "choose a place that can be written to with --dir");
 		break;
 	case EIO:
-		brumate_hint(err, "the disk reports errors: look at `dmesg`, and choose another place with "
-			     "--dir");
+		brumate_hint(
+			err,
+			"the disk reports errors: look at `dmesg`, and choose another place with "
+			"--dir");
 		break;
 	case EACCES:
 	case EPERM:

@@ -27,10 +27,10 @@ struct pool {
 	atomic_uint_fast64_t done_bytes;
 
 	pthread_mutex_t lock;
-	pthread_cond_t news;        /* progress, or a thread ended */
-	unsigned n_running;         /* under lock, as is what follows */
+	pthread_cond_t news; /* progress, or a thread ended */
+	unsigned n_running;  /* under lock, as is what follows */
 	uint64_t reported_bytes;
-	int r;                      /* of the failed file that is first by path */
+	int r; /* of the failed file that is first by path */
 	const struct tree_file *failed;
 	struct brumate_error err;
 };
@@ -129,7 +129,8 @@ static int wait_and_report(struct pool *p, store_progress_fn progress, void *arg
 static unsigned threads_wanted(size_t n_files)
 {
 	cpu_set_t cpus;
-	unsigned n = sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? (unsigned)CPU_COUNT(&cpus) : 1;
+	unsigned n =
+		sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? (unsigned)CPU_COUNT(&cpus) : 1;
 
 	if (n > THREADS_MAX)
 		n = THREADS_MAX;
@@ -161,7 +162,8 @@ static int by_size(const void *a, const void *b)
 	return left < right ? 1 : left > right ? -1 : 0;
 }
 
-static int run_pool(struct pool *p, store_progress_fn progress, void *arg, struct brumate_error *err)
+static int run_pool(struct pool *p, store_progress_fn progress, void *arg,
+		    struct brumate_error *err)
 {
 	pthread_t threads[THREADS_MAX];
 	unsigned n = start_threads(p, threads);
@@ -184,8 +186,12 @@ int tree_hash(struct tree *t, int dir_fd, tree_file_fn done, void *done_arg,
 	      store_progress_fn progress, void *progress_arg, struct brumate_error *err)
 {
 	struct pool p = {
-		.tree = t, .dir_fd = dir_fd, .done = done, .done_arg = done_arg,
-		.lock = PTHREAD_MUTEX_INITIALIZER, .news = PTHREAD_COND_INITIALIZER,
+		.tree = t,
+		.dir_fd = dir_fd,
+		.done = done,
+		.done_arg = done_arg,
+		.lock = PTHREAD_MUTEX_INITIALIZER,
+		.news = PTHREAD_COND_INITIALIZER,
 	};
 
 	if (t->n_files == 0)

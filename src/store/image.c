@@ -29,15 +29,16 @@ void store_image_fini(struct store_image *i)
 int image_check_owner(const struct stat *st, struct brumate_error *err)
 {
 	if (st->st_uid != geteuid() && st->st_uid != 0) {
-		brumate_fail(err, EACCES, "belongs to uid %u, not to you (uid %u) or root", st->st_uid,
-			     geteuid());
+		brumate_fail(err, EACCES, "belongs to uid %u, not to you (uid %u) or root",
+			     st->st_uid, geteuid());
 		brumate_hint(err, "only the owner of a checkpoint may use it");
 		return -EACCES;
 	}
 	if (st->st_mode & (S_IWGRP | S_IWOTH)) {
 		brumate_fail(err, EACCES, "others than its owner may write to it (mode %04o)",
 			     st->st_mode & 07777);
-		brumate_hint(err, "if you know that nobody changed it: chmod -R go-w on the checkpoint");
+		brumate_hint(err,
+			     "if you know that nobody changed it: chmod -R go-w on the checkpoint");
 		return -EACCES;
 	}
 	return 0;
@@ -102,7 +103,8 @@ int image_load(struct store_image *ret, int store_fd, const char *store, const c
 	if (r < 0)
 		return brumate_wrap(err, r, "checkpoint %s", id);
 	if (strcmp(i.manifest.id, id)) {
-		brumate_fail(err, EBADMSG, "checkpoint %s: its manifest is that of %s", id, i.manifest.id);
+		brumate_fail(err, EBADMSG, "checkpoint %s: its manifest is that of %s", id,
+			     i.manifest.id);
 		brumate_hint(err, "if the directory was copied or renamed, name it by its path: %s",
 			     i.path);
 		return -EBADMSG;
@@ -166,7 +168,9 @@ static void consider(struct search *s, const char *id)
 static int open_latest(struct store_image *ret, int store_fd, const char *store, const char *job,
 		       const struct names *all, struct brumate_error *err)
 {
-	struct search s = { .store_fd = store_fd, .store = store, .job = job, .best = STORE_IMAGE_EMPTY };
+	struct search s = {
+		.store_fd = store_fd, .store = store, .job = job, .best = STORE_IMAGE_EMPTY
+	};
 
 	for (size_t i = 0; i < all->n; i++)
 		consider(&s, all->ids[i]);
@@ -214,7 +218,8 @@ int store_open(struct store_image *ret, const char *dir, const char *id, struct 
 	int r;
 
 	if (!*id)
-		return brumate_fail(err, EINVAL, "checkpoint: want an id, the name of a job or a path");
+		return brumate_fail(err, EINVAL,
+				    "checkpoint: want an id, the name of a job or a path");
 	if (strchr(id, '/')) {
 		r = open_path(&i, id, err);
 	} else {

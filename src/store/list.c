@@ -7,7 +7,7 @@
 #include <string.h>
 
 struct entry {
-	const char *id; /* borrowed from the names */
+	const char *id;					       /* borrowed from the names */
 	char created[sizeof(((struct manifest *)0)->created)]; /* empty: damaged */
 };
 
@@ -32,7 +32,8 @@ static struct entry *sort(int store_fd, const char *store, const struct names *a
 
 		entries[i].id = all->ids[i];
 		if (image_load(&image, store_fd, store, all->ids[i], NULL) == 0)
-			memcpy(entries[i].created, image.manifest.created, sizeof(entries[i].created));
+			memcpy(entries[i].created, image.manifest.created,
+			       sizeof(entries[i].created));
 	}
 	if (entries && all->n)
 		qsort(entries, all->n, sizeof(*entries), by_age);

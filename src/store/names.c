@@ -153,7 +153,8 @@ int names_find_prefix(const char **ret, const struct names *all, const char *pre
 		char candidates[5 * MANIFEST_ID_BYTES + 64];
 
 		name_candidates(candidates, sizeof(candidates), all, first, n);
-		brumate_fail(err, ENOTUNIQ, "checkpoint %s: the prefix of %zu: %s", prefix, n, candidates);
+		brumate_fail(err, ENOTUNIQ, "checkpoint %s: the prefix of %zu: %s", prefix, n,
+			     candidates);
 		brumate_hint(err, "give more of the id");
 		brumate_error_exit(err, EXIT_USAGE);
 		return -ENOTUNIQ;

@@ -54,7 +54,8 @@ static int resolve(const char **ret, const struct names *all, const char *dir, c
 	return r == -ENOENT ? names_fail_unknown(err, dir, id) : r;
 }
 
-static int hide_and_remove(int store_fd, const char *dir, const char *name, struct brumate_error *err)
+static int hide_and_remove(int store_fd, const char *dir, const char *name,
+			   struct brumate_error *err)
 {
 	char hidden[HIDDEN_BYTES];
 	auto_close int fd = open_locked(store_fd, name);

@@ -88,8 +88,8 @@ static int scan_entry(struct scan *s, int dir_fd, const char *prefix, const char
 	if (S_ISDIR(st.st_mode))
 		return scan_subdir(s, dir_fd, name, path, depth);
 	if (!S_ISREG(st.st_mode))
-		return brumate_fail(s->err, EBADMSG, "%s: %s, want files and directories only", path,
-				    kind_of(st.st_mode));
+		return brumate_fail(s->err, EBADMSG, "%s: %s, want files and directories only",
+				    path, kind_of(st.st_mode));
 	if (!strcmp(path, STORE_MANIFEST_NAME))
 		return 0;
 	return add_file(s, take_ptr(&path), (uint64_t)st.st_size);
@@ -102,7 +102,8 @@ static int scan_entries(struct scan *s, DIR *dir, const char *prefix, int depth)
 		struct dirent *entry = readdir(dir);
 
 		if (!entry)
-			return errno ? brumate_fail(s->err, errno, "%s: %m", *prefix ? prefix : ".") : 0;
+			return errno ? brumate_fail(s->err, errno, "%s: %m", *prefix ? prefix : ".")
+				     : 0;
 		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
 			continue;
 		int r = scan_entry(s, dirfd(dir), prefix, entry->d_name, depth);
@@ -114,7 +115,8 @@ static int scan_entries(struct scan *s, DIR *dir, const char *prefix, int depth)
 static int scan_dir(struct scan *s, int fd, const char *prefix, int depth)
 {
 	if (depth > DEPTH_MAX)
-		return brumate_fail(s->err, EBADMSG, "%s: more than %d directories deep", prefix, DEPTH_MAX);
+		return brumate_fail(s->err, EBADMSG, "%s: more than %d directories deep", prefix,
+				    DEPTH_MAX);
 
 	auto_close int own = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (own < 0)

@@ -19,10 +19,10 @@
 
 /** A checkpoint being written. Owns its fds. */
 struct store_writer {
-	int store_fd;   /* the store */
-	int dir_fd;     /* ".ID.partial", locked (flock) while the writer lives */
+	int store_fd; /* the store */
+	int dir_fd;   /* ".ID.partial", locked (flock) while the writer lives */
 	char id[MANIFEST_ID_BYTES];
-	char *path;     /* absolute path of the partial directory; of the checkpoint once committed */
+	char *path; /* absolute path of the partial directory; of the checkpoint once committed */
 	bool committed;
 };
 #define STORE_WRITER_EMPTY ((struct store_writer){ .store_fd = -1, .dir_fd = -1 })
@@ -36,7 +36,8 @@ char *store_default_dir(void);
  * unless it is sticky. Errors to act on: -EEXIST (@id is taken), -EINVAL (@id is no valid id),
  * -ENOSPC, -EDQUOT, -EROFS, -EACCES.
  */
-int store_begin(struct store_writer *ret, const char *dir, const char *id, struct brumate_error *err);
+int store_begin(struct store_writer *ret, const char *dir, const char *id,
+		struct brumate_error *err);
 
 /** Creates a directory below the checkpoint, 0700. Returns its fd (owned) or -errno. */
 int store_mkdir(struct store_writer *w, const char *name, struct brumate_error *err);

@@ -35,7 +35,8 @@ typedef int (*tree_dir_fn)(int dir_fd);
 int tree_scan(struct tree *ret, int dir_fd, tree_dir_fn dir, struct brumate_error *err);
 
 /** What to do to an open file once it is hashed. */
-typedef int (*tree_file_fn)(int fd, const struct tree_file *f, void *arg, struct brumate_error *err);
+typedef int (*tree_file_fn)(int fd, const struct tree_file *f, void *arg,
+			    struct brumate_error *err);
 
 /**
  * Hashes every file of @t, largest first, one thread a core and at most 8. @done (may be NULL) is

@@ -29,13 +29,15 @@ static int compare_names(const struct manifest *m, const struct tree *t, struct 
 	size_t i = 0, k = 0;
 
 	while (i < m->n_files || k < t->n_files) {
-		int order = i == m->n_files ? 1 : k == t->n_files ? -1 :
-			    strcmp(m->files[i].path, t->files[k].path);
+		int order = i == m->n_files   ? 1
+			    : k == t->n_files ? -1
+					      : strcmp(m->files[i].path, t->files[k].path);
 
 		if (order < 0)
 			return fail_missing(&m->files[i], err);
 		if (order > 0)
-			return brumate_fail(err, EBADMSG, "%s: not in the manifest", t->files[k].path);
+			return brumate_fail(err, EBADMSG, "%s: not in the manifest",
+					    t->files[k].path);
 		int r = compare_size(&m->files[i++], &t->files[k++], err);
 		if (r < 0)
 			return r;
@@ -59,7 +61,8 @@ static int compare_file(int fd, const struct tree_file *f, void *arg, struct bru
 	if (r < 0)
 		return brumate_wrap(err, r, "%s", f->path);
 	if (memcmp(&f->digest, &c->wanted[f - c->first].digest, sizeof(f->digest)))
-		return brumate_fail(err, EBADMSG, "%s: damaged: its digest does not match", f->path);
+		return brumate_fail(err, EBADMSG, "%s: damaged: its digest does not match",
+				    f->path);
 	return 0;
 }
 

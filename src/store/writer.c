@@ -32,7 +32,8 @@ static int check_store(int fd, const char *dir, struct brumate_error *err)
 		return call_fail(err, errno, dir, "status");
 	if ((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX)) {
 		brumate_fail(err, EACCES, "%s: everyone may write to this directory", dir);
-		brumate_hint(err, "chmod o-w %s, or choose a directory of your own with --dir", dir);
+		brumate_hint(err, "chmod o-w %s, or choose a directory of your own with --dir",
+			     dir);
 		return -EACCES;
 	}
 	return 0;
@@ -84,15 +85,18 @@ static int create_partial(const struct store_writer *w, const char *store, const
 	return take_fd(&fd);
 }
 
-int store_begin(struct store_writer *ret, const char *dir, const char *id, struct brumate_error *err)
+int store_begin(struct store_writer *ret, const char *dir, const char *id,
+		struct brumate_error *err)
 {
 	auto_(store_abort) struct store_writer w = STORE_WRITER_EMPTY;
 	auto_free char *store = NULL;
 	char name[MANIFEST_ID_BYTES + sizeof("..partial")];
 
 	if (!manifest_id_is_valid(id))
-		return brumate_fail(err, EINVAL, "checkpoint \"%s\": want 1 to %d of A-Z a-z 0-9 . _ -, not "
-				    "starting with a dot", id, MANIFEST_ID_BYTES - 1);
+		return brumate_fail(err, EINVAL,
+				    "checkpoint \"%s\": want 1 to %d of A-Z a-z 0-9 . _ -, not "
+				    "starting with a dot",
+				    id, MANIFEST_ID_BYTES - 1);
 	w.store_fd = open_store(&store, dir, err);
 	if (w.store_fd < 0)
 		return w.store_fd;
@@ -192,8 +196,8 @@ static void fill_header(struct manifest *m, const char *id)
 		snprintf(m->brumate_version, sizeof(m->brumate_version), "%s", BRUMATE_VERSION);
 }
 
-static int write_data(struct store_writer *w, struct manifest *m, store_progress_fn progress, void *arg,
-		      struct brumate_error *err)
+static int write_data(struct store_writer *w, struct manifest *m, store_progress_fn progress,
+		      void *arg, struct brumate_error *err)
 {
 	auto_(tree_fini) struct tree t = TREE_EMPTY;
 	int r = tree_scan(&t, w->dir_fd, seal_dir, err);
@@ -207,7 +211,8 @@ static int write_data(struct store_writer *w, struct manifest *m, store_progress
 	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
 }
 
-static int write_manifest(struct store_writer *w, const struct manifest *m, struct brumate_error *err)
+static int write_manifest(struct store_writer *w, const struct manifest *m,
+			  struct brumate_error *err)
 {
 	auto_free char *text = NULL;
 	size_t len = 0;

@@ -14,7 +14,8 @@ static int same(const char *a, const char *b)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	auto_(conf_fini) struct brumate_conf once = BRUMATE_CONF_DEFAULT, twice = BRUMATE_CONF_DEFAULT;
+	auto_(conf_fini) struct brumate_conf once = BRUMATE_CONF_DEFAULT,
+					     twice = BRUMATE_CONF_DEFAULT;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	int r = conf_apply(&once, "fuzz", (const char *)data, size, &err);
 

@@ -34,8 +34,10 @@ static void test_all_keys(void)
 	CHECK(c.n_warnings == 0);
 
 	/* What is later wins; an empty value is the default. */
-	CHECK(apply(&c, "[Store]\nDirectory=\n[Run]\nGpu=\n[Broker]\nIdleTimeout=\n"
-			"[Operation]\nTcpClose=\nTimeout=7\nTimeout=8", &err) == 0);
+	CHECK(apply(&c,
+		    "[Store]\nDirectory=\n[Run]\nGpu=\n[Broker]\nIdleTimeout=\n"
+		    "[Operation]\nTcpClose=\nTimeout=7\nTimeout=8",
+		    &err) == 0);
 	CHECK(!c.store_dir && c.gpu == CONF_GPU_AUTO && c.idle_timeout_ms == 60000 && !c.tcp_close);
 	CHECK(c.timeout_ms == 8000 && c.lock_timeout_ms == 500);
 }
@@ -45,7 +47,8 @@ static void test_unknown(void)
 	auto_(conf_fini) struct brumate_conf c = BRUMATE_CONF_DEFAULT;
 	struct brumate_error err;
 
-	CHECK(apply(&c, "[Store]\nDirectroy=/x\n[Later]\nDirectory=/y\n[store]\nDirectory=\n", &err) == 0);
+	CHECK(apply(&c, "[Store]\nDirectroy=/x\n[Later]\nDirectory=/y\n[store]\nDirectory=\n",
+		    &err) == 0);
 	CHECK(c.n_warnings == 3 && !c.store_dir);
 	CHECK_STR(c.warnings[0], "test.conf:2: [Store] Directroy= is not known and ignored");
 	CHECK_STR(c.warnings[1], "test.conf:4: [Later] Directory= is not known and ignored");
@@ -59,9 +62,11 @@ static void test_wrong(void)
 	static const struct {
 		const char *text, *said;
 	} rows[] = {
-		{ "[Store]\nDirectory=here", "test.conf:2: [Store] Directory=here: want an absolute path" },
+		{ "[Store]\nDirectory=here",
+		  "test.conf:2: [Store] Directory=here: want an absolute path" },
 		{ "\n\n[Run]\n\nGpu=none", "test.conf:5: [Run] Gpu=none: want auto or simulated" },
-		{ "[Operation]\nTcpClose=maybe", "test.conf:2: [Operation] TcpClose=maybe: want yes or no" },
+		{ "[Operation]\nTcpClose=maybe",
+		  "test.conf:2: [Operation] TcpClose=maybe: want yes or no" },
 		{ "[Operation]\nTimeout=-1", "want a duration as 500ms, 10s, 5m or 1h" },
 		{ "[Operation]\nTimeout=1d", "[Operation] Timeout=1d: want a duration" },
 		{ "Timeout=1", "test.conf:1: \"Timeout=1\": want a [Section] before it" },
@@ -95,8 +100,18 @@ static void test_values(void)
 	CHECK(conf_duration_ms(&n, "90") == 0 && n == 90000);
 	CHECK(conf_duration_ms(&n, "5m") == 0 && n == 300000);
 	CHECK(conf_duration_ms(&n, "007ms") == 0 && n == 7);
-	static const char *const bad[] = { "", "s", "1 s", "1S", "1.5s", "-1s", "+1s", "0x1s", "1sm",
-					   "18446744073709551616", "18446744073709551615s", "99999999999h" };
+	static const char *const bad[] = { "",
+					   "s",
+					   "1 s",
+					   "1S",
+					   "1.5s",
+					   "-1s",
+					   "+1s",
+					   "0x1s",
+					   "1sm",
+					   "18446744073709551616",
+					   "18446744073709551615s",
+					   "99999999999h" };
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		CHECK(conf_duration_ms(&n, bad[i]) == -EINVAL && n == 7);
 
@@ -109,7 +124,9 @@ static void test_values(void)
 	CHECK(conf_size_bytes(&n, "18446744073709551615") == 0 && n == UINT64_MAX);
 	CHECK(conf_size_bytes(&n, "18446744073709551616") == -EINVAL && n == UINT64_MAX);
 
-	static const char *const yes[] = { "yes", "true", "on", "1" }, *const no[] = { "no", "false", "off", "0" };
+	static const char *const yes[] = { "yes", "true", "on", "1" }, *const no[] = { "no",
+										       "false",
+										       "off", "0" };
 	for (int i = 0; i < 4; i++) {
 		CHECK(conf_bool(&b, yes[i]) == 0 && b);
 		CHECK(conf_bool(&b, no[i]) == 0 && !b);
@@ -127,7 +144,8 @@ static void test_load(int top)
 	setenv("BRUMATE_CONFIG", path, 1);
 	CHECK(conf_load(&c, &err) == 0 && c.lock_timeout_ms == 10000);
 
-	put_text(top, "b.conf", "[Operation]\nTimeout=1s\nLockTimeout=1s\n[Broker]\nIdleTimeout=1s\n");
+	put_text(top, "b.conf",
+		 "[Operation]\nTimeout=1s\nLockTimeout=1s\n[Broker]\nIdleTimeout=1s\n");
 	CHECK(mkdirat(top, "b.conf.d", 0755) == 0);
 	put_text(top, "b.conf.d/20-b.conf", "[Operation]\nTimeout=3s\nWhat=1\n");
 	put_text(top, "b.conf.d/10-a.conf", "[Operation]\nTimeout=2s\nLockTimeout=2s\n");

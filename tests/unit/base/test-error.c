@@ -85,10 +85,19 @@ static void test_exit_codes(void)
 		int code;
 		enum exit_code exit_code;
 	} rows[] = {
-		{ 0, EXIT_OK }, { EIO, EXIT_FAILED }, { EINVAL, EXIT_USAGE }, { ENOENT, EXIT_NOT_FOUND },
-		{ ESRCH, EXIT_NOT_FOUND }, { EOPNOTSUPP, EXIT_UNSUPPORTED }, { ENOSYS, EXIT_UNSUPPORTED },
-		{ EPERM, EXIT_PERMISSION }, { EACCES, EXIT_PERMISSION }, { EBUSY, EXIT_BUSY },
-		{ EEXIST, EXIT_BUSY }, { EBADMSG, EXIT_BAD_IMAGE }, { EPROTONOSUPPORT, EXIT_BAD_IMAGE },
+		{ 0, EXIT_OK },
+		{ EIO, EXIT_FAILED },
+		{ EINVAL, EXIT_USAGE },
+		{ ENOENT, EXIT_NOT_FOUND },
+		{ ESRCH, EXIT_NOT_FOUND },
+		{ EOPNOTSUPP, EXIT_UNSUPPORTED },
+		{ ENOSYS, EXIT_UNSUPPORTED },
+		{ EPERM, EXIT_PERMISSION },
+		{ EACCES, EXIT_PERMISSION },
+		{ EBUSY, EXIT_BUSY },
+		{ EEXIST, EXIT_BUSY },
+		{ EBADMSG, EXIT_BAD_IMAGE },
+		{ EPROTONOSUPPORT, EXIT_BAD_IMAGE },
 		{ ETIMEDOUT, EXIT_TIMEOUT },
 	};
 
@@ -100,7 +109,8 @@ static void test_exit_codes(void)
 		CHECK(brumate_exit_code(&err) == EXIT_STILL_RUNNING);
 	}
 	/* The numbers are an interface. */
-	CHECK(EXIT_STILL_RUNNING == 7 && EXIT_JOB_LOST == 8 && EXIT_BAD_IMAGE == 9 && EXIT_TIMEOUT == 124);
+	CHECK(EXIT_STILL_RUNNING == 7 && EXIT_JOB_LOST == 8 && EXIT_BAD_IMAGE == 9 &&
+	      EXIT_TIMEOUT == 124);
 }
 
 int main(void)

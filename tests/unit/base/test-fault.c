@@ -23,7 +23,7 @@ static void test_errors(void)
 		int want;
 	} rows[] = {
 		{ "here error:28\n", -28 }, { "here error:-28\n", -28 }, { "here error:5", -5 },
-		{ "here error\n", -EIO }, { "here delay:0\n", 0 }, { "here nonsense\n", 0 },
+		{ "here error\n", -EIO },   { "here delay:0\n", 0 },	 { "here nonsense\n", 0 },
 	};
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {

@@ -21,8 +21,10 @@ static inline void sample_lists(struct manifest *m)
 {
 	m->gpus = calloc(2, sizeof(*m->gpus));
 	m->n_gpus = 2;
-	m->gpus[0] = (struct manifest_gpu){ "GPU-00000000-0000-0000-0000-000000000001", "Simulated", 8ull << 30, 1 << 30 };
-	m->gpus[1] = (struct manifest_gpu){ "GPU-00000000-0000-0000-0000-000000000002", "Simulated", INT64_MAX, 0 };
+	m->gpus[0] = (struct manifest_gpu){ "GPU-00000000-0000-0000-0000-000000000001", "Simulated",
+					    8ull << 30, 1 << 30 };
+	m->gpus[1] = (struct manifest_gpu){ "GPU-00000000-0000-0000-0000-000000000002", "Simulated",
+					    INT64_MAX, 0 };
 	m->processes = calloc(2, sizeof(*m->processes));
 	m->n_processes = 2;
 	m->processes[0] = (struct manifest_process){ 101, 1, "python3", true, 1 << 30, 4096 };
@@ -34,7 +36,8 @@ static inline void sample_lists(struct manifest *m)
 	m->externals[2] = (struct manifest_external){ "file[4:5]", "null" };
 	m->files = calloc(2, sizeof(*m->files));
 	m->n_files = 2;
-	m->files[0] = (struct manifest_file){ copy_string("criu/inventory.img"), 5, { { 1, 2, 3 } } };
+	m->files[0] =
+		(struct manifest_file){ copy_string("criu/inventory.img"), 5, { { 1, 2, 3 } } };
 	m->files[1] = (struct manifest_file){ copy_string("criu/pages-1.img"), 0, { { 0xff } } };
 	m->phases = calloc(2, sizeof(*m->phases));
 	m->n_phases = 2;
@@ -46,9 +49,15 @@ static inline struct manifest sample_manifest(void)
 {
 	struct manifest m = {
 		.version = MANIFEST_VERSION,
-		.id = "train-1", .created = "2026-01-02T03:04:05.678Z", .brumate_version = "0.1.0",
-		.driver_version = "580.95.05", .cuda_version = 13000, .criu_version = 40201,
-		.shell_job = true, .leave_running = true, .downtime_seconds = 0.5,
+		.id = "train-1",
+		.created = "2026-01-02T03:04:05.678Z",
+		.brumate_version = "0.1.0",
+		.driver_version = "580.95.05",
+		.cuda_version = 13000,
+		.criu_version = 40201,
+		.shell_job = true,
+		.leave_running = true,
+		.downtime_seconds = 0.5,
 	};
 
 	strcpy(m.job.id, "job-7");

@@ -46,7 +46,8 @@ static void check_job(const struct manifest *a, const struct manifest *b)
 static void check_lists(const struct manifest *a, const struct manifest *b)
 {
 	CHECK(b->n_gpus == a->n_gpus && b->n_processes == a->n_processes);
-	CHECK(b->n_externals == a->n_externals && b->n_files == a->n_files && b->n_phases == a->n_phases);
+	CHECK(b->n_externals == a->n_externals && b->n_files == a->n_files &&
+	      b->n_phases == a->n_phases);
 	CHECK(!memcmp(b->gpus, a->gpus, a->n_gpus * sizeof(*a->gpus)));
 	for (size_t i = 0; i < a->n_processes; i++) {
 		const struct manifest_process *p = &a->processes[i], *q = &b->processes[i];
@@ -101,7 +102,8 @@ static void test_smallest(void)
 	auto_free char *text = encode(&m, &len);
 
 	CHECK(manifest_decode(&b, text, len, NULL) == 0);
-	CHECK(!b.job.log && !b.job.cwd && !b.job.rootfs && !b.n_files && !b.files && !b.job.argv[0]);
+	CHECK(!b.job.log && !b.job.cwd && !b.job.rootfs && !b.n_files && !b.files &&
+	      !b.job.argv[0]);
 }
 
 /* No flipped bit and no cut goes unnoticed. */
@@ -171,8 +173,8 @@ static void set_at(json_t *object, const char *path, json_t *value)
 	char *rest = copy, *key = strsep(&rest, "/");
 
 	for (; rest; key = strsep(&rest, "/"))
-		object = json_is_array(object) ? json_array_get(object, (size_t)atoi(key)) :
-						 json_object_get(object, key);
+		object = json_is_array(object) ? json_array_get(object, (size_t)atoi(key))
+					       : json_object_get(object, key);
 	CHECK(object);
 	if (json_is_array(object))
 		CHECK(json_array_set_new(object, (size_t)atoi(key), value) == 0);
@@ -262,7 +264,7 @@ static void test_missing_members(void)
 	const char *key;
 	json_t *value;
 
-	json_object_foreach(whole, key, value) {
+	json_object_foreach (whole, key, value) {
 		json_auto_t *object = sample_object();
 		struct brumate_error err;
 
@@ -303,7 +305,15 @@ static void test_too_long(void)
 static void test_foreign(void)
 {
 	static const char *const texts[] = {
-		"{}", "[]", "null", "7", "\"text\"", "\xff\xfe", "{\"format\":1}", "<html>", " ",
+		"{}",
+		"[]",
+		"null",
+		"7",
+		"\"text\"",
+		"\xff\xfe",
+		"{\"format\":1}",
+		"<html>",
+		" ",
 		"{\"format\":\"brumate-checkpoint\",\"format\":\"brumate-checkpoint\"}",
 		"{\"format\":\"brumate-checkpoint\",\"version\":1}",
 		"{\"format\":\"brumate-checkpoint\",\"version\":1,\"digest\":7}",
@@ -348,7 +358,8 @@ static void test_encode_refuses(void)
 
 static void test_names(void)
 {
-	static const char *const bad_paths[] = { "", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "./a" };
+	static const char *const bad_paths[] = { "",  "/",  "/a",   "a/",     "a//b",
+						 ".", "..", "../a", "a/../b", "./a" };
 	static const char *const good_paths[] = { "a", "a/b", "..a", "a..", ".a/b", "..." };
 	char id[MANIFEST_ID_BYTES + 1];
 
@@ -405,7 +416,8 @@ static void test_golden(const char *dir)
 	CHECK(m.phases[0].seconds == 0.001234);
 
 	/* The digest that docs/image-format.md gives. */
-	CHECK(strstr(text, "\"digest\": \"809f67ef8c182dbdfdb89d59aa0ac6f862115ba895a30f99ee755c9699355329\""));
+	CHECK(strstr(text, "\"digest\": "
+			   "\"809f67ef8c182dbdfdb89d59aa0ac6f862115ba895a30f99ee755c9699355329\""));
 }
 
 int main(int argc, char **argv)

@@ -86,7 +86,8 @@ static inline struct manifest job_manifest(const char *job, const char *created)
 	return m;
 }
 
-static inline int try_write(const char *id, const char *job, const char *created, struct brumate_error *err)
+static inline int try_write(const char *id, const char *job, const char *created,
+			    struct brumate_error *err)
 {
 	auto_(store_abort) struct store_writer w = STORE_WRITER_EMPTY;
 	auto_(manifest_fini) struct manifest m = job_manifest(job, created);

@@ -9,7 +9,8 @@ static int walk(int dir_fd, const char *path, struct stat *st)
 	return beneath_open_walk(dir_fd, path, O_RDONLY | O_NONBLOCK);
 }
 
-static void expect_refused(int (*open_it)(int, const char *, struct stat *), int dir_fd, const char *path)
+static void expect_refused(int (*open_it)(int, const char *, struct stat *), int dir_fd,
+			   const char *path)
 {
 	int fd = open_it(dir_fd, path, NULL);
 
@@ -21,8 +22,8 @@ static void expect_refused(int (*open_it)(int, const char *, struct stat *), int
 static void test_paths(int (*open_it)(int, const char *, struct stat *), int dir_fd)
 {
 	static const char *const refused[] = {
-		"..", "../secret", "sub/../../secret", "/etc/passwd", "link", "dirlink/file", "sub/up/secret",
-		"absent", "sub/absent", "",
+		"..",		"../secret",	 "sub/../../secret", "/etc/passwd", "link",
+		"dirlink/file", "sub/up/secret", "absent",	     "sub/absent",  "",
 	};
 	static const char *const opened[] = { "file", "sub/file", "sub/deep/file" };
 

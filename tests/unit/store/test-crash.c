@@ -10,8 +10,8 @@
 #include <sys/wait.h>
 
 static const char *const points[] = {
-	"store.mkdir", "store.sync-file", "store.sync-dir", "store.write-manifest", "store.rename",
-	"store.sync-store",
+	"store.mkdir",		"store.sync-file", "store.sync-dir",
+	"store.write-manifest", "store.rename",	   "store.sync-store",
 };
 enum { N_POINTS = sizeof(points) / sizeof(points[0]) };
 
@@ -38,7 +38,8 @@ static unsigned count_hidden(void)
 
 	CHECK(d);
 	while ((entry = readdir(d)))
-		n += entry->d_name[0] == '.' && strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..");
+		n += entry->d_name[0] == '.' && strcmp(entry->d_name, ".") &&
+		     strcmp(entry->d_name, "..");
 	return n;
 }
 
@@ -119,8 +120,9 @@ static void test_failing_writer(void)
 			if (r != want)
 				fprintf(stderr, "%s %s: %d %s\n", points[i], action, r, err.text);
 			CHECK(was_hit() && r == want && err.code == codes[k]);
-			CHECK(strstr(err.text, strerror(codes[k])) && strstr(err.text, dir) ? 1 :
-			      !strcmp(points[i], "store.sync-dir"));
+			CHECK(strstr(err.text, strerror(codes[k])) && strstr(err.text, dir)
+				      ? 1
+				      : !strcmp(points[i], "store.sync-dir"));
 			CHECK(err.hint[0] || !strcmp(points[i], "store.sync-dir"));
 			check_old();
 			CHECK(!new_is_complete() && count_hidden() == 0);

@@ -42,7 +42,8 @@ static void test_commit(void)
 	CHECK(last == (3 << 20) + 9);
 	CHECK_STR(w.path, at("first"));
 	CHECK(!is_there(at(".first.partial")));
-	CHECK(mode_of(at("first/criu/pages-1.img")) == 0600 && mode_of(at("first/manifest.json")) == 0600);
+	CHECK(mode_of(at("first/criu/pages-1.img")) == 0600 &&
+	      mode_of(at("first/manifest.json")) == 0600);
 
 	CHECK(store_open(&i, dir, "first", &err) == 0);
 	CHECK_STR(i.path, at("first"));
@@ -147,7 +148,8 @@ static void test_special_files(void)
 		put_data(&w);
 		CHECK(break_path(&w, kind) == 0);
 		CHECK(store_commit(&w, &m, NULL, NULL, &err) == -EBADMSG);
-		CHECK(strstr(err.text, "checkpoint special: bad: ") && strstr(err.text, said[kind]));
+		CHECK(strstr(err.text, "checkpoint special: bad: ") &&
+		      strstr(err.text, said[kind]));
 	}
 	CHECK(!is_there(at("special")) && !is_there(at(".special.partial")));
 
@@ -299,7 +301,8 @@ static void test_lookup(void)
 	CHECK(open_id("fir", got, &err) == 0);
 	CHECK_STR(got, "first");
 	CHECK(open_id("trai", got, &err) == -ENOTUNIQ);
-	CHECK(strstr(err.text, "train-1, train-10, train-2") && brumate_exit_code(&err) == EXIT_USAGE);
+	CHECK(strstr(err.text, "train-1, train-10, train-2") &&
+	      brumate_exit_code(&err) == EXIT_USAGE);
 	CHECK(open_id("nothing", got, &err) == -ENOENT);
 	CHECK(strstr(err.text, "no checkpoint nothing in"));
 	CHECK(open_id("", got, &err) == -EINVAL);
@@ -339,7 +342,8 @@ struct listing {
 	char text[1024];
 };
 
-static void note(void *arg, const char *id, const struct store_image *i, const struct brumate_error *why)
+static void note(void *arg, const char *id, const struct store_image *i,
+		 const struct brumate_error *why)
 {
 	struct listing *l = arg;
 	size_t used = strlen(l->text);
