@@ -20,8 +20,14 @@ static void test_deadlines(void)
 	int left = deadline_left_ms(deadline_in_ms(60000));
 	CHECK(left > 50000 && left <= 60000);
 	/* Rounded up: a poll that ends in time never finds its deadline still to come. */
-	CHECK(deadline_left_ms(clock_now_ns() + 60 * NS_PER_S + 1) == 60000 ||
-	      deadline_left_ms(clock_now_ns() + 60 * NS_PER_S + 1) == 60001);
+	for (uint64_t extra = 0; extra < 2 * NS_PER_MS; extra += 99991) {
+		uint64_t before = clock_now_ns(), deadline = before + NS_PER_S + extra;
+		uint64_t left_ns = (uint64_t)deadline_left_ms(deadline) * NS_PER_MS;
+		uint64_t after = clock_now_ns();
+
+		CHECK(after >= deadline || left_ns >= deadline - after);
+		CHECK(left_ns < deadline - before + NS_PER_MS);
+	}
 	CHECK(deadline_left_ms(clock_now_ns() + UINT64_MAX / 4) == INT_MAX);
 	CHECK(deadline_left_ms(UINT64_MAX - 1) == INT_MAX);
 	CHECK(clock_since_s(now) >= 0 && clock_since_s(now) < 60);
