@@ -11,7 +11,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -232,9 +231,6 @@ int store_open(struct store_image *ret, const char *dir, const char *id, struct 
 	}
 	if (r < 0)
 		return r;
-
-	/* Keeps store_remove() away. A file system without locks goes without. */
-	flock(i.dir_fd, LOCK_SH | LOCK_NB);
 	*ret = i;
 	i = STORE_IMAGE_EMPTY;
 	return 0;

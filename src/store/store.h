@@ -73,13 +73,14 @@ DEFINE_AUTO_FINI(struct store_image, store_image_fini)
 /**
  * Opens the checkpoint @id of the store at @dir, or, where @id contains a '/', the directory @id
  * itself. Tried in this order: the id of a checkpoint, the id or name of a job (its latest
- * checkpoint), a unique prefix of an id. A checkpoint that is open is not removed (a shared lock). Refuses a directory that others than its owner may write to, or that is owned by neither the
+ * checkpoint), a unique prefix of an id. Refuses a directory that others than its owner may write to, or that is owned by neither the
  * caller nor root. Errors to act on: -ENOENT, -ENOTUNIQ, -EBADMSG, -EPROTONOSUPPORT, -EACCES.
  */
 int store_open(struct store_image *ret, const char *dir, const char *id, struct brumate_error *err);
 
 /** Compares every file with its size and digest, in parallel. -EBADMSG names the first bad file and
- * what is wrong (missing, truncated: A of B bytes, digest); an extra file is an error too. */
+ * what is wrong (missing, truncated: A of B bytes, digest); an extra file is an error too. From here
+ * until @i is closed nobody removes it (a shared lock on its directory). */
 int store_verify(const struct store_image *i, store_progress_fn progress, void *arg,
 		 struct brumate_error *err);
 

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
+#include <sys/file.h>
 
 static int fail_missing(const struct manifest_file *want, struct brumate_error *err)
 {
@@ -70,6 +71,10 @@ int store_verify(const struct store_image *i, store_progress_fn progress, void *
 		 struct brumate_error *err)
 {
 	auto_(tree_fini) struct tree t = TREE_EMPTY;
+
+	/* What was found sound stays so until it is closed: keeps store_remove() away. A file system
+	 * without locks goes without. */
+	flock(i->dir_fd, LOCK_SH | LOCK_NB);
 	int r = tree_scan(&t, i->dir_fd, NULL, err);
 
 	if (r == 0)

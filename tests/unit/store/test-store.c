@@ -380,8 +380,16 @@ static void test_remove(void)
 	CHECK(store_remove(dir, "train", &err) == -ENOTUNIQ); /* not the latest of a job */
 
 	CHECK(store_open(&i, dir, "first", &err) == 0);
+	CHECK(store_verify(&i, NULL, NULL, &err) == 0);
 	CHECK(store_remove(dir, "first", &err) == -EBUSY);
 	CHECK(is_there(at("first/manifest.json")));
+	store_image_fini(&i);
+
+	/* To look at one does not hold it. */
+	write_checkpoint("seen", "seen", NEW_YEAR);
+	CHECK(store_open(&i, dir, "seen", &err) == 0);
+	CHECK(store_remove(dir, i.manifest.id, &err) == 0);
+	CHECK(store_verify(&i, NULL, NULL, &err) == -EBADMSG && strstr(err.text, "missing"));
 	store_image_fini(&i);
 	CHECK(store_remove(dir, "fir", &err) == 0);
 	CHECK(!is_there(at("first")));
