@@ -73,8 +73,8 @@ DEFINE_AUTO_FINI(struct store_image, store_image_fini)
 /**
  * Opens the checkpoint @id of the store at @dir, or, where @id contains a '/', the directory @id
  * itself. Tried in this order: the id of a checkpoint, the id or name of a job (its latest
- * checkpoint), a unique prefix of an id. Refuses a directory that others than its owner may write to, or that is owned by neither the
- * caller nor root. Errors to act on: -ENOENT, -ENOTUNIQ, -EBADMSG, -EPROTONOSUPPORT, -EACCES.
+ * checkpoint), a unique prefix of an id. Refuses a directory that others than its owner may write to,
+ * or that is owned by neither the caller nor root. Errors to act on: -ENOENT, -ENOTUNIQ, -EBADMSG, -EPROTONOSUPPORT, -EACCES.
  */
 int store_open(struct store_image *ret, const char *dir, const char *id, struct brumate_error *err);
 
