@@ -195,7 +195,7 @@ static int serve(struct instance *instance, struct wire_server *server, int sign
 			return 0;
 		}
 		if (left_ms == 0 && instance_retire(instance) == 0) {
-			log_info("ending, idle for %.1f s", (double)idle_ms / 1000);
+			log_info("ending, nobody needs it");
 			return 0;
 		}
 		if (poll(fds, sizeof(fds) / sizeof(fds[0]), left_ms) < 0) {
