@@ -51,9 +51,11 @@ struct instance {
 	int lock_fd;
 	int listen_fd;
 	char *path; /* of the socket */
+	dev_t dev;  /* and which file it is: the directory may be made anew while we run */
+	ino_t ino;
 };
 
-#define INSTANCE_EMPTY ((struct instance){ -1, -1, NULL })
+#define INSTANCE_EMPTY ((struct instance){ .lock_fd = -1, .listen_fd = -1 })
 
 /**
  * Becomes the broker of this runtime directory. Returns 0; 1 if another one serves (nothing to do);
@@ -65,5 +67,7 @@ int instance_claim(struct instance *ret, bool simulated, struct brumate_error *e
  * came in between: then it is where it was, and the client waits to be served.
  */
 int instance_retire(struct instance *i);
+/** Removes the socket at once, whoever may be on the way in. */
+void instance_withdraw(struct instance *i);
 void instance_fini(struct instance *i);
 DEFINE_AUTO_FINI(struct instance, instance_fini)

@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { CLAIM_TIMEOUT_MS = 15000 };
+enum { CLAIM_TIMEOUT_MS = 15000, CLAIM_RECHECK_MS = 50 };
 
 static int check_directory(const char *dir, struct brumate_error *err)
 {
@@ -59,18 +59,17 @@ static int try_claim(int lock_fd, const char *path)
 	return is_served(path) ? 1 : -EAGAIN;
 }
 
-/* Sleeps until something happens in the directory: the socket appears, the lock file is closed. */
-static int wait_event(int inotify_fd, uint64_t deadline_ns)
+/* Sleeps until something happens in the directory: the socket appears, the lock file is closed. The
+ * kernel tells of a close just before it drops the lock, so there is a second look a little later. */
+static int wait_event(int inotify_fd)
 {
 	struct pollfd p = { .fd = inotify_fd, .events = POLLIN };
 	char events[4096];
-	int n = poll(&p, 1, deadline_left_ms(deadline_ns));
+	int n = poll(&p, 1, CLAIM_RECHECK_MS);
 
-	if (n == 0)
-		return -ETIMEDOUT;
 	if (n < 0)
 		return errno == EINTR ? 0 : -errno;
-	return read(inotify_fd, events, sizeof(events)) < 0 ? -errno : 0;
+	return n > 0 && read(inotify_fd, events, sizeof(events)) < 0 ? -errno : 0;
 }
 
 static int claim(int lock_fd, const char *dir, const char *path)
@@ -86,7 +85,9 @@ static int claim(int lock_fd, const char *dir, const char *path)
 
 		if (r != -EAGAIN)
 			return r;
-		r = wait_event(watch, deadline_ns);
+		if (deadline_left_ms(deadline_ns) == 0)
+			return -ETIMEDOUT;
+		r = wait_event(watch);
 		if (r < 0)
 			return r;
 	}
@@ -119,9 +120,28 @@ int instance_claim(struct instance *ret, bool simulated, struct brumate_error *e
 	i.listen_fd = wire_listen(i.path, 0600, err);
 	if (i.listen_fd < 0)
 		return i.listen_fd;
+	struct stat st;
+	if (lstat(i.path, &st) < 0)
+		return brumate_fail(err, errno, "%s: %m", i.path);
+	i.dev = st.st_dev;
+	i.ino = st.st_ino;
 	*ret = i;
 	i = INSTANCE_EMPTY;
 	return 0;
+}
+
+/* Not that of another broker, in a directory that was removed and made again. */
+static bool is_ours(const struct instance *i)
+{
+	struct stat st;
+
+	return lstat(i->path, &st) == 0 && st.st_dev == i->dev && st.st_ino == i->ino;
+}
+
+void instance_withdraw(struct instance *i)
+{
+	if (is_ours(i))
+		unlink(i->path);
 }
 
 /* Renamed first: a client that was on its way in is found in the queue, and the same socket can be
@@ -131,7 +151,7 @@ int instance_retire(struct instance *i)
 	auto_free char *aside = path_format("%s.closing", i->path);
 	struct pollfd p = { .fd = i->listen_fd, .events = POLLIN };
 
-	if (!aside || rename(i->path, aside) < 0)
+	if (!aside || !is_ours(i) || rename(i->path, aside) < 0)
 		return 0;
 	if (poll(&p, 1, 0) > 0 && rename(aside, i->path) == 0)
 		return 1;

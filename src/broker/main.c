@@ -16,6 +16,7 @@
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -38,7 +39,7 @@ struct options {
 };
 
 static int wake_fd = -1; /* eventfd: look again */
-static volatile sig_atomic_t quit_wanted;
+static atomic_bool quit_wanted;
 
 static void wake(void)
 {
@@ -50,7 +51,7 @@ static void wake(void)
 
 static void want_quit(void)
 {
-	__atomic_store_n(&quit_wanted, 1, __ATOMIC_SEQ_CST);
+	atomic_store(&quit_wanted, true);
 	wake();
 }
 
@@ -170,11 +171,6 @@ static int idle_left_ms(struct wire_server *server, uint64_t idle_ms)
 	return deadline_left_ms(last_ns + idle_ms * NS_PER_MS);
 }
 
-static bool is_quit_wanted(void)
-{
-	return __atomic_load_n(&quit_wanted, __ATOMIC_SEQ_CST);
-}
-
 /* Returns when the broker is to end; its socket is gone then. */
 static int serve(struct instance *instance, struct wire_server *server, int signal_fd,
 		 uint64_t idle_ms)
@@ -189,8 +185,8 @@ static int serve(struct instance *instance, struct wire_server *server, int sign
 	for (;;) {
 		int left_ms = idle_left_ms(server, idle_ms);
 
-		if (is_quit_wanted() || fds[1].revents) {
-			unlink(instance->path);
+		if (atomic_load(&quit_wanted) || fds[1].revents) {
+			instance_withdraw(instance);
 			log_info("ending when the calls under way have ended");
 			return 0;
 		}
@@ -228,6 +224,7 @@ static void tell_failure(int *fd, const struct brumate_error *err)
 static int run(struct options *o, struct brumate_error *err)
 {
 	auto_(instance_fini) struct instance instance = INSTANCE_EMPTY;
+	const struct dev_backend *backend;
 	struct dev_libraries libraries;
 	uint64_t idle_ms;
 	int r = get_idle_ms(&idle_ms, err);
@@ -265,6 +262,7 @@ static int run(struct options *o, struct brumate_error *err)
 		brumate_fail(err, -r, "poll: %m");
 	wire_server_free(server);
 	acts_drain();
+	driver_wait(&backend, NULL, NULL); /* its thread must not outlive main() */
 	return r;
 }
 

@@ -75,6 +75,10 @@ static void test_idle_race(void)
 		broker_close(&b);
 		poll(NULL, 0, i % 12);
 	}
+	set_idle("5");
+	struct broker last = BROKER_EMPTY;
+	open_broker(&last);
+	end_broker(&last);
 }
 
 static void race(int result_fd)
@@ -94,7 +98,6 @@ static void test_starting_race(void)
 	int results[2];
 	pid_t pids[RACERS];
 
-	set_idle("5");
 	CHECK(pipe2(results, O_CLOEXEC) == 0);
 	for (int i = 0; i < RACERS; i++) {
 		pid_t child = fork();
@@ -140,6 +143,27 @@ static void test_second_ends_at_once(void)
 	struct broker_info info;
 	CHECK(broker_info(&b, &info, NULL) == 0);
 	end_broker(&b);
+}
+
+/* The directory was removed and made again: the old broker leaves the new one's socket alone. */
+static void test_directory_made_anew(void)
+{
+	struct broker old = BROKER_EMPTY, fresh = BROKER_EMPTY;
+	struct broker_info info;
+
+	set_idle("0.3");
+	open_broker(&old);
+	auto_free char *dir = path_format("%s/run", node_dir);
+	CHECK(remove_tree(AT_FDCWD, dir) == 0);
+	set_idle("5");
+	open_broker(&fresh);
+	pid_t pid = broker_pid(&old);
+	CHECK(broker_pid(&fresh) != pid);
+	broker_close(&old);
+	wait_gone(pid, 5000);
+	CHECK(has_socket());
+	CHECK(broker_reopen(&fresh, NULL) == 0 && broker_info(&fresh, &info, NULL) == 0);
+	end_broker(&fresh);
 }
 
 static void *terminate_soon(void *arg)
@@ -280,6 +304,7 @@ int main(void)
 	test_idle_race();
 	test_starting_race();
 	test_second_ends_at_once();
+	test_directory_made_anew();
 	test_terminated();
 	test_nobodys_child();
 	test_bad_configuration();
