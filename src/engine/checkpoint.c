@@ -161,7 +161,10 @@ static int criu_event(void *arg, enum criu_event event, pid_t pid, struct brumat
 	(void)pid;
 	if (event == CRIU_EVENT_FROZEN)
 		return describe_tree(op, err);
-	if (event != CRIU_EVENT_DUMPED || op->leave_running)
+	if (event != CRIU_EVENT_DUMPED)
+		return 0;
+	op_phase(op, "criu", clock_since_s(op->criu_start_ns));
+	if (op->leave_running)
 		return 0;
 	op->waiting_for = "the image to be hashed and synced";
 	return commit(op, err);
@@ -203,7 +206,6 @@ static int run_dump(struct op *op, const char *const *externals, struct criu_res
 static int dump(struct op *op, struct brumate_error *err)
 {
 	struct criu_result result = { 0 };
-	uint64_t start_ns = clock_now_ns();
 	int r = externals_find(op, err);
 
 	if (r < 0)
@@ -211,6 +213,7 @@ static int dump(struct op *op, struct brumate_error *err)
 	if (!op->gated_ns)
 		op->gated_ns = clock_now_ns();
 	op->touched = true;
+	op->criu_start_ns = clock_now_ns();
 	op_measure(op, measure_image, op->image_bytes);
 	char **externals = externals_for_dump(&op->manifest);
 	if (!externals)
@@ -224,9 +227,7 @@ static int dump(struct op *op, struct brumate_error *err)
 			 err ? err->text : "");
 		r = 0;
 	}
-	if (r == 0)
-		op_phase(op, "criu", clock_since_s(start_ns));
-	return r;
+	return r < 0 ? r : 1; /* its phases were recorded where they ended */
 }
 
 /* ---- afterwards ---- */
@@ -235,7 +236,7 @@ static int dump(struct op *op, struct brumate_error *err)
 static int end_tree(struct op *op, struct brumate_error *err)
 {
 	if (op->leave_running)
-		return 0;
+		return 1;
 	int r = proc_tree_kill(op->job->root, deadline_in_ms(KILL_TIMEOUT_MS));
 	if (r < 0 && r != -ESRCH)
 		log_warn("processes are left after the checkpoint: job=%s", op->job->id);
@@ -248,7 +249,7 @@ static int let_go(struct op *op, struct brumate_error *err)
 	int r = 0;
 
 	if (!op->leave_running)
-		return 0;
+		return 1;
 	if (!op->was_suspended && op->n_gpus)
 		r = gpu_bring_back(op, err);
 	op->released_ns = clock_now_ns();
@@ -257,7 +258,9 @@ static int let_go(struct op *op, struct brumate_error *err)
 
 static int commit_after(struct op *op, struct brumate_error *err)
 {
-	return op->leave_running ? commit(op, err) : 0;
+	int r = op->leave_running ? commit(op, err) : 0;
+
+	return r < 0 ? r : 1; /* commit() records its phase by itself, for both ways here */
 }
 
 static const struct step checkpoint_steps[] = {
@@ -266,7 +269,7 @@ static const struct step checkpoint_steps[] = {
 	{ "image", "the store", begin_image, undo_image },
 	{ "gpu-lock", "calls and kernels in flight", step_gpu_lock, step_undo_gpu },
 	{ "gpu-checkpoint", "device memory to reach host memory", step_gpu_checkpoint, step_undo_gpu },
-	{ "dump", "CRIU to write the processes to the store", dump, NULL },
+	{ "criu", "CRIU to write the processes to the store", dump, NULL },
 	{ "end", "the processes to end", end_tree, NULL },
 	{ "let-go", "host memory to reach device memory", let_go, NULL },
 	{ "commit", "the image to be hashed and synced", commit_after, NULL },

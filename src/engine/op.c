@@ -177,11 +177,13 @@ static int run_step(const struct step *step, struct op *op, struct brumate_error
 
 	if (r == 0)
 		r = pass_fault_point(op, step, "begin", err);
-	if (r == 0)
-		r = step->run(op, err);
-	if (r >= 0)
-		r = pass_fault_point(op, step, "end", err);
-	return r;
+	if (r < 0)
+		return r;
+	int outcome = step->run(op, err);
+	if (outcome < 0)
+		return outcome;
+	r = pass_fault_point(op, step, "end", err);
+	return r < 0 ? r : outcome;
 }
 
 static void undo(const struct step *steps, size_t failed, struct op *op)
@@ -218,7 +220,7 @@ int plan_run(const struct step *steps, size_t n, struct op *op, struct brumate_e
 			log_info("%s of job %s failed, undoing: step=%s reason=\"%s\"", op->kind,
 				 op->job->id, steps[i].name, err ? err->text : "");
 			undo(steps, i, op);
-		} else {
+		} else if (r == 0) {
 			op_phase(op, steps[i].name, clock_since_s(start_ns));
 		}
 	}

@@ -73,6 +73,7 @@ struct op {
 	struct store_image image;
 	struct manifest manifest; /* of the checkpoint being written */
 	bool committed;
+	uint64_t criu_start_ns;
 	int criu_dir_fd;
 	char *store_dir;
 	const char *checkpoint_id; /* borrowed */
@@ -90,6 +91,7 @@ DEFINE_AUTO_FINI(struct op, op_fini)
 struct step {
 	const char *name;        /* fault points are "KIND.NAME.begin" and "KIND.NAME.end" */
 	const char *waiting_for; /* for the progress line */
+	/* 0 done; 1 nothing to do here (no phase is recorded); <0 failed. */
 	int (*run)(struct op *op, struct brumate_error *err);
 	/* Takes the step back; may be NULL. Also called for a step that failed, so it copes with half
 	 * of it. Never cancelled, never fails: what it cannot undo shows in the job's state. */

@@ -326,7 +326,7 @@ static int gpu_restore(struct op *op, struct brumate_error *err)
 	int r;
 
 	if (!wanted)
-		return 0;
+		return 1;
 	if ((r = gpu_find(op, err)) < 0)
 		return r;
 	if (op->n_gpus != wanted)
@@ -342,9 +342,11 @@ static int gpu_restore(struct op *op, struct brumate_error *err)
 
 static int gpu_unlock(struct op *op, struct brumate_error *err)
 {
-	int r = op->n_gpus ? gpu_act(op, DEV_UNLOCK, DEV_STATE_RUNNING, OP_UNDO_TIMEOUT_MS, err) : 0;
+	if (!op->n_gpus)
+		return 1;
+	int r = gpu_act(op, DEV_UNLOCK, DEV_STATE_RUNNING, OP_UNDO_TIMEOUT_MS, err);
 
-	if (r == 0 && op->n_gpus && gpu_find(op, NULL) == 0)
+	if (r == 0 && gpu_find(op, NULL) == 0)
 		op->gpu_bytes = gpu_bytes(op);
 	return r;
 }
@@ -352,7 +354,7 @@ static int gpu_unlock(struct op *op, struct brumate_error *err)
 static const struct step restore_steps[] = {
 	{ "verify", "the image to be read and compared", verify, NULL },
 	{ "preflight", "the driver", check_restore, NULL },
-	{ "processes", "CRIU to bring the processes back", restore_processes, undo_processes },
+	{ "criu", "CRIU to bring the processes back", restore_processes, undo_processes },
 	{ "gpu-restore", "host memory to reach device memory", gpu_restore, NULL },
 	{ "gpu-unlock", "the driver", gpu_unlock, NULL },
 };

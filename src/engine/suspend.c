@@ -24,7 +24,7 @@ int step_gpu_lock(struct op *op, struct brumate_error *err)
 	int left_ms = deadline_left_ms(op->deadline_ns);
 
 	if (op->was_suspended || !op->n_gpus)
-		return 0;
+		return 1;
 	if (left_ms >= 0)
 		timeout_ms = (uint32_t)left_ms;
 	op->gated_ns = clock_now_ns();
@@ -35,7 +35,7 @@ int step_gpu_lock(struct op *op, struct brumate_error *err)
 int step_gpu_checkpoint(struct op *op, struct brumate_error *err)
 {
 	if (op->was_suspended || !op->n_gpus)
-		return 0;
+		return 1;
 	op->gpu_bytes = gpu_bytes(op);
 	op_measure(op, gpu_measure_host, op->gpu_bytes);
 	int r = record_gpus(op, err);
