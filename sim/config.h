@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+/*
+ * What machine is simulated, from the environment:
+ *
+ *	BRUMATE_SIM_DIR       where the memory of the GPUs lives   /dev/shm/brumate-sim-UID
+ *	BRUMATE_SIM_GPUS      number of GPUs                       2
+ *	BRUMATE_SIM_VRAM_MIB  MiB per GPU, or one number per GPU   4096
+ *	BRUMATE_SIM_MODEL     name of the GPUs, or one per GPU     Simulated H200
+ *	BRUMATE_SIM_DRIVER    570, 580, 590, 610 or 615            580
+ *	BRUMATE_SIM_CTX_MIB   MiB a context takes on its GPU       8 (H200: about 530)
+ *	BRUMATE_SIM_GBPS      OUT,IN: speed of checkpoint copies   as fast as memory goes
+ *	BRUMATE_SIM_MIG       1: the GPUs are in MIG mode          0
+ *	BRUMATE_SIM_FAULT     faults to inject (fault.c)
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { CONFIG_GPUS_MAX = 16, CONFIG_MODEL_BYTES = 96 };
+
+struct config_gpu {
+	uint64_t vram_bytes;
+	char model[CONFIG_MODEL_BYTES];
+};
+
+/** The part of the configuration that is the machine: a restored process adopts its caller's. */
+struct config_machine {
+	uint32_t n_gpus, mig;
+	struct config_gpu gpu[CONFIG_GPUS_MAX];
+};
+
+struct config {
+	char *dir;
+	struct config_machine machine;
+	int driver;                 /* 580 */
+	const char *driver_version; /* "580.159.04" */
+	int cuda_version;           /* 13000 */
+	uint64_t context_bytes;
+	double out_gbps, in_gbps; /* 0: no limit */
+};
+
+/**
+ * The configuration, read once; NULL, after one line on stderr, when a value is wrong. Only the
+ * machine changes later, with sim.lock held.
+ */
+struct config *config_get(void);

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The kernels a simulated GPU can run, by the names that the test programs' PTX gives them. Each
+ * does the whole of its work, whatever the grid. One that would touch memory its context may not
+ * touch ends as on hardware: with an error that stays in the context.
+ */
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "sim.h"
+
+/* The memory at @ptr, or NULL when the context may not touch all @n elements of @bytes. */
+static void *reach(CUcontext ctx, uint64_t ptr, uint64_t n, size_t bytes)
+{
+	uint64_t total;
+	bool ok;
+
+	if (__builtin_mul_overflow(n, bytes, &total) || ptr % bytes)
+		return NULL;
+	pthread_mutex_lock(&sim.lock);
+	ok = memory_reachable(ptr, total, ctx);
+	pthread_mutex_unlock(&sim.lock);
+	return ok ? (void *)(uintptr_t)ptr : NULL;
+}
+
+/* p[i] = (base + i) * 2654435761 */
+static CUresult fill_u64(CUcontext ctx, const uint64_t *params)
+{
+	uint64_t *p = reach(ctx, params[0], params[1], sizeof(*p)), base = params[2];
+
+	if (!p)
+		return CUDA_ERROR_ILLEGAL_ADDRESS;
+	for (uint64_t i = 0; i < params[1]; i++)
+		p[i] = (base + i) * 2654435761u;
+	return CUDA_SUCCESS;
+}
+
+static CUresult add_u64(CUcontext ctx, const uint64_t *params)
+{
+	uint64_t *p = reach(ctx, params[0], params[1], sizeof(*p)), value = params[2];
+
+	if (!p)
+		return CUDA_ERROR_ILLEGAL_ADDRESS;
+	for (uint64_t i = 0; i < params[1]; i++)
+		p[i] += value;
+	return CUDA_SUCCESS;
+}
+
+static CUresult sum_u64(CUcontext ctx, const uint64_t *params)
+{
+	const uint64_t *p = reach(ctx, params[0], params[1], sizeof(*p));
+	uint64_t *out = reach(ctx, params[2], 1, sizeof(*out)), sum = 0;
+
+	if (!p || !out)
+		return CUDA_ERROR_ILLEGAL_ADDRESS;
+	for (uint64_t i = 0; i < params[1]; i++)
+		sum += p[i];
+	__atomic_fetch_add(out, sum, __ATOMIC_RELAXED);
+	return CUDA_SUCCESS;
+}
+
+static CUresult inc_u32(CUcontext ctx, const uint64_t *params)
+{
+	uint32_t *p = reach(ctx, params[0], params[1], sizeof(*p));
+
+	if (!p)
+		return CUDA_ERROR_ILLEGAL_ADDRESS;
+	for (uint64_t i = 0; i < params[1]; i++)
+		p[i]++;
+	return CUDA_SUCCESS;
+}
+
+static CUresult copy_u32(CUcontext ctx, const uint64_t *params)
+{
+	uint32_t *dst = reach(ctx, params[0], params[2], sizeof(*dst));
+	const uint32_t *src = reach(ctx, params[1], params[2], sizeof(*src));
+
+	if (!dst || !src)
+		return CUDA_ERROR_ILLEGAL_ADDRESS;
+	memmove(dst, src, params[2] * sizeof(*dst));
+	return CUDA_SUCCESS;
+}
+
+/* Keeps the device busy, not the CPU. */
+static CUresult spin_ns(CUcontext ctx, const uint64_t *params)
+{
+	uint64_t end = clock_now_ns() + params[0];
+	struct timespec until = { (time_t)(end / NS_PER_S), (long)(end % NS_PER_S) };
+
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
+		;
+	return CUDA_SUCCESS;
+}
+
+static CUresult store_u32(CUcontext ctx, const uint64_t *params)
+{
+	uint32_t *p = reach(ctx, params[0], 1, sizeof(*p));
+
+	if (!p)
+		return CUDA_ERROR_ILLEGAL_ADDRESS;
+	__atomic_store_n(p, (uint32_t)params[1], __ATOMIC_RELEASE);
+	return CUDA_SUCCESS;
+}
+
+static const struct kernel kernels[] = {
+	{ "brumate_fill_u64", 3, { 8, 8, 8 }, fill_u64 },  /* p, n, base */
+	{ "brumate_add_u64", 3, { 8, 8, 8 }, add_u64 },    /* p, n, value */
+	{ "brumate_sum_u64", 3, { 8, 8, 8 }, sum_u64 },    /* p, n, out: added to atomically */
+	{ "brumate_inc_u32", 2, { 8, 8 }, inc_u32 },       /* p, n */
+	{ "brumate_copy_u32", 3, { 8, 8, 8 }, copy_u32 },  /* dst, src, n */
+	{ "brumate_spin_ns", 1, { 8 }, spin_ns },          /* ns */
+	{ "brumate_store_u32", 2, { 8, 4 }, store_u32 },   /* p, value */
+};
+
+const struct kernel *kernel_find(const char *name, size_t len)
+{
+	for (size_t i = 0; i < sizeof(kernels) / sizeof(*kernels); i++)
+		if (!strncmp(kernels[i].name, name, len) && !kernels[i].name[len])
+			return &kernels[i];
+	return NULL;
+}

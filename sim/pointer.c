@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+/* What the driver tells about a pointer. */
+#include <string.h>
+
+#include "sim.h"
+
+static CUresult put(void *data, const void *value, size_t bytes)
+{
+	memcpy(data, value, bytes);
+	return CUDA_SUCCESS;
+}
+
+#define PUT(type, value) put(data, &(type){ value }, sizeof(type))
+
+static CUresult attribute_of(const struct range *range, CUpointer_attribute attribute,
+			     CUdeviceptr ptr, void *data)
+{
+	bool device = range->device >= 0 || range->kind == RANGE_MANAGED;
+
+	switch (attribute) {
+	case CU_POINTER_ATTRIBUTE_CONTEXT:
+		return PUT(CUcontext, range->ctx);
+	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+		return PUT(unsigned int, device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST);
+	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+		return PUT(CUdeviceptr, ptr);
+	case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+		if (range->device >= 0)
+			return CUDA_ERROR_INVALID_VALUE;
+		return PUT(void *, (void *)(uintptr_t)ptr);
+	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+		return PUT(unsigned int, 0);
+	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+		return PUT(uint64_t, range->id);
+	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+		return PUT(unsigned int, range->kind == RANGE_MANAGED);
+	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+		return PUT(int, range->device >= 0 ? range->device : range->ctx->device);
+	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+		return PUT(unsigned int, range->kind == RANGE_DEVICE);
+	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+		return PUT(CUdeviceptr, range->base);
+	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+		return PUT(size_t, range->bytes);
+	case CU_POINTER_ATTRIBUTE_MAPPED:
+		return PUT(unsigned int, 1);
+	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+		return PUT(uint64_t, range->kind == RANGE_VMM
+					     ? range->view->phys->prop.requestedHandleTypes
+					     : 0);
+	}
+	return CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult get_one(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+	struct range *range = range_find(ptr);
+
+	if (!data || !range)
+		return CUDA_ERROR_INVALID_VALUE;
+	return attribute_of(range, attribute, ptr, data);
+}
+
+/* Unlike the single query this one takes a pointer it does not know, and answers zeros. */
+static CUresult get_many(unsigned int count, CUpointer_attribute *attributes, void **data,
+			 CUdeviceptr ptr)
+{
+	struct range *range = range_find(ptr);
+
+	if (!count || !attributes || !data)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (unsigned int i = 0; i < count; i++) {
+		if (range && !attribute_of(range, attributes[i], ptr, data[i]))
+			continue;
+		switch (attributes[i]) {
+		case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+			*(int *)data[i] = -2;
+			break;
+		case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+		case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+		case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+		case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+		case CU_POINTER_ATTRIBUTE_MAPPED:
+			*(unsigned int *)data[i] = 0;
+			break;
+		default:
+			*(uint64_t *)data[i] = 0;
+		}
+	}
+	return CUDA_SUCCESS;
+}
+
+CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+	return API_LOCKED(get_one(data, attribute, ptr));
+}
+
+CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes, void **data,
+				CUdeviceptr ptr)
+{
+	return API_LOCKED(get_many(count, attributes, data, ptr));
+}
