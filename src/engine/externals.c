@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
  * Standard streams that lead outside the tree. A pipe is foreign where the tree holds only one of its
- * ends; a terminal, where its session's leader is not in the tree. CRIU's keys: criu(8), --inherit-fd.
+ * ends; a terminal, where the tree does not hold its master. A regular file that is written to without
+ * O_APPEND is given anew as well, because others may write to it too, and CRIU refuses a file whose
+ * size has changed. CRIU's keys: criu(8), --inherit-fd.
  */
 #include "engine/externals.h"
 
@@ -9,22 +11,25 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/fsuid.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "base/fd.h"
 #include "base/paths.h"
+#include "engine/tty.h"
 
 enum { STDIO_FDS = 3, FDINFO_BYTES_MAX = 4096 };
 
-struct stdio {
-	char target[64]; /* "pipe:[123]", "/dev/pts/3" */
+struct stream {
+	char target[256]; /* "pipe:[123]", "/dev/pts/3", a path */
 	struct stat st;
-	bool writes;
+	bool writes, appends;
+	int tty_index; /* of a master; -1: none */
 };
 
-static bool read_stdio(struct stdio *ret, pid_t pid, int fd)
+static bool read_stream(struct stream *ret, pid_t pid, int fd)
 {
 	char path[64];
 	auto_free char *info = NULL;
@@ -42,11 +47,27 @@ static bool read_stdio(struct stdio *ret, pid_t pid, int fd)
 	if (!line || sscanf(line, "flags: %o", &flags) != 1)
 		return false;
 	ret->writes = (flags & O_ACCMODE) != O_RDONLY;
+	ret->appends = flags & O_APPEND;
+	line = strstr(info, "tty-index:");
+	ret->tty_index = line ? atoi(line + strlen("tty-index:")) : -1;
 	return true;
 }
 
-/* Whether some process of the tree holds the other end of this pipe, on any fd. */
-static bool has_other_end(const struct proc_tree *tree, const struct stdio *pipe)
+typedef bool (*stream_matches_fn)(const struct stream *other, const struct stream *one);
+
+static bool is_other_end(const struct stream *other, const struct stream *pipe)
+{
+	return !strcmp(other->target, pipe->target) && other->writes != pipe->writes;
+}
+
+static bool is_master(const struct stream *other, const struct stream *slave)
+{
+	return other->tty_index >= 0 && !strncmp(slave->target, "/dev/pts/", 9) &&
+	       atoi(slave->target + 9) == other->tty_index;
+}
+
+/* Whether some process of the tree holds a match for @one, on any fd. */
+static bool tree_has(const struct proc_tree *tree, const struct stream *one, stream_matches_fn matches)
 {
 	for (size_t i = 0; i < tree->n; i++) {
 		char path[64];
@@ -55,12 +76,11 @@ static bool has_other_end(const struct proc_tree *tree, const struct stdio *pipe
 		struct dirent *entry;
 
 		while (dir && (entry = readdir(dir))) {
-			struct stdio other;
+			struct stream other;
 
-			if (entry->d_name[0] == '.')
-				continue;
-			if (read_stdio(&other, tree->items[i].id.pid, atoi(entry->d_name)) &&
-			    !strcmp(other.target, pipe->target) && other.writes != pipe->writes)
+			if (entry->d_name[0] != '.' &&
+			    read_stream(&other, tree->items[i].id.pid, atoi(entry->d_name)) &&
+			    matches(&other, one))
 				return true;
 		}
 	}
@@ -92,24 +112,44 @@ static int add(struct manifest *m, const char *key, const char *become)
 	return 0;
 }
 
+static bool is_terminal(const struct stream *s)
+{
+	return S_ISCHR(s->st.st_mode) &&
+	       (!strncmp(s->target, "/dev/pts/", 9) || !strncmp(s->target, "/dev/tty", 8) ||
+		!strcmp(s->target, "/dev/console"));
+}
+
 static int consider(struct op *op, const struct proc_info *info, int fd)
 {
-	struct stdio s;
+	struct stream s;
 	char key[96];
 
-	if (!read_stdio(&s, info->id.pid, fd))
+	if (!read_stream(&s, info->id.pid, fd))
 		return 0;
 	const char *become = s.writes && fd > 0 ? "log" : "null";
 	if (S_ISFIFO(s.st.st_mode) && !strncmp(s.target, "pipe:", 5))
-		return has_other_end(&op->tree, &s) ? 0 : add(&op->manifest, s.target, become);
-	if (!S_ISCHR(s.st.st_mode) || !info->tty_nr || in_tree(&op->tree, info->sid))
-		return 0;
-	if (strncmp(s.target, "/dev/pts/", 9) && strncmp(s.target, "/dev/tty", 8) &&
-	    strcmp(s.target, "/dev/console"))
+		return tree_has(&op->tree, &s, is_other_end) ? 0 : add(&op->manifest, s.target, become);
+	if (S_ISREG(s.st.st_mode) && s.writes && !s.appends && s.st.st_nlink)
+		return add(&op->manifest, s.target + 1, "append");
+	if (!is_terminal(&s) || tree_has(&op->tree, &s, is_master))
 		return 0;
 	snprintf(key, sizeof(key), "tty[%llx:%llx]", (unsigned long long)s.st.st_rdev,
 		 (unsigned long long)s.st.st_dev);
 	return add(&op->manifest, key, "tty");
+}
+
+static void note_externals(struct op *op)
+{
+	for (size_t i = 0; i < op->manifest.n_externals; i++) {
+		const struct manifest_external *e = &op->manifest.externals[i];
+
+		if (!strcmp(e->become, "log") || !strcmp(e->become, "null"))
+			op_note(op, "%s leads outside the job: after a restore %s takes its place", e->key,
+				!strcmp(e->become, "log") && op->job->log ? "the job's log" : "/dev/null");
+		else if (!strcmp(e->become, "tty"))
+			op_note(op, "%s is a terminal outside the job: after a restore a new one takes its place",
+				e->key);
+	}
 }
 
 int externals_find(struct op *op, struct brumate_error *err)
@@ -119,8 +159,7 @@ int externals_find(struct op *op, struct brumate_error *err)
 			if (consider(op, &op->tree.items[i], fd) < 0)
 				return brumate_fail(err, ENOMEM, "%m");
 	op->manifest.shell_job = !in_tree(&op->tree, op->tree.items[0].sid);
-	if (op->manifest.n_externals)
-		op_note(op, "standard streams lead outside the job: after a restore its output goes to its log");
+	note_externals(op);
 	return 0;
 }
 
@@ -142,25 +181,63 @@ void externals_free(char **keys)
 	free(keys);
 }
 
-static int replacement(const struct manifest_external *e, int log_fd)
+/* Opens with the rights of the job's user: the path is the job's, not ours. */
+static int open_as_user(const struct job *job, const char *path)
 {
-	if (!strcmp(e->become, "log") && log_fd >= 0)
-		return fcntl(log_fd, F_DUPFD_CLOEXEC, 3);
-	return open("/dev/null", O_RDWR | O_CLOEXEC);
+	int uid = setfsuid(job->uid), gid = setfsgid(job->gid);
+	int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);
+	int code = errno;
+
+	setfsuid((uid_t)uid);
+	setfsgid((gid_t)gid);
+	return fd < 0 ? -code : fd;
 }
 
-int externals_for_restore(const struct manifest *m, int log_fd, struct criu_inherit **ret, size_t *ret_n,
+static int open_in(const char *root, const struct job *job, const char *what)
+{
+	auto_free char *path = path_format("%s%s", root, what);
+
+	if (!path)
+		return -ENOMEM;
+	if (strcmp(what, "/dev/null"))
+		return open_as_user(job, path);
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
+}
+
+static int replacement(struct op *op, const char *root, const struct manifest_external *e)
+{
+	const struct job *job = op->job;
+
+	if (!strcmp(e->become, "append")) {
+		auto_free char *path = path_format("/%s", e->key);
+
+		return path ? open_in(root, job, path) : -ENOMEM;
+	}
+	if (!strcmp(e->become, "tty")) {
+		auto_close int log_fd = job->log ? open_in(root, job, job->log) : -1;
+
+		return tty_with_reader(root, log_fd);
+	}
+	return open_in(root, job, !strcmp(e->become, "log") && job->log ? job->log : "/dev/null");
+}
+
+int externals_for_restore(struct op *op, struct criu_inherit **ret, size_t *ret_n,
 			  struct brumate_error *err)
 {
+	const struct manifest *m = &op->image.manifest;
 	struct criu_inherit *list = calloc(m->n_externals + 1, sizeof(*list));
+	char root[32] = "";
 
 	if (!list)
 		return brumate_fail(err, ENOMEM, "%m");
+	if (op->job->init.pid)
+		snprintf(root, sizeof(root), "/proc/%d/root", op->job->init.pid);
 	for (size_t i = 0; i < m->n_externals; i++) {
 		snprintf(list[i].key, sizeof(list[i].key), "%s", m->externals[i].key);
-		list[i].fd = replacement(&m->externals[i], log_fd);
+		list[i].fd = replacement(op, root, &m->externals[i]);
 		if (list[i].fd < 0) {
-			int code = errno;
+			int code = -list[i].fd;
 
 			externals_close(list, i);
 			return brumate_fail(err, code, "replacement for %s: %m", m->externals[i].key);

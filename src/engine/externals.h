@@ -15,7 +15,10 @@ int externals_find(struct op *op, struct brumate_error *err);
 char **externals_for_dump(const struct manifest *m);
 void externals_free(char **keys);
 
-/** The fds to give in their place. Owned: externals_close(). @log_fd borrowed, -1: none. */
-int externals_for_restore(const struct manifest *m, int log_fd, struct criu_inherit **ret, size_t *ret_n,
+/**
+ * The fds to give in their place. Owned: externals_close(). They are opened in the mount namespace of
+ * @op->job.init where there is one: CRIU cannot dump an fd whose mount its tasks do not see.
+ */
+int externals_for_restore(struct op *op, struct criu_inherit **ret, size_t *ret_n,
 			  struct brumate_error *err);
 void externals_close(struct criu_inherit *inherits, size_t n);

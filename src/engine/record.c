@@ -49,6 +49,14 @@ static json_t *encode_bytes(const char *bytes)
 	return json_pack("{s:s}", "hex", hex);
 }
 
+static int nibble(char c)
+{
+	static const char digits[] = "0123456789abcdef";
+	const char *p = c ? strchr(digits, c) : NULL;
+
+	return p ? (int)(p - digits) : -1;
+}
+
 static int decode_bytes(char **ret, json_t *v)
 {
 	if (!v || json_is_null(v)) {
@@ -61,17 +69,18 @@ static int decode_bytes(char **ret, json_t *v)
 	}
 
 	const char *hex = json_string_value(json_object_get(v, "hex"));
-	if (!hex || strlen(hex) % 2)
+	size_t len = hex ? strlen(hex) : 1;
+	if (len % 2)
 		return -EBADMSG;
-	auto_free char *bytes = calloc(1, strlen(hex) / 2 + 1);
+	auto_free char *bytes = calloc(1, len / 2 + 1);
 	if (!bytes)
 		return -ENOMEM;
-	for (size_t i = 0; hex[2 * i]; i++) {
-		unsigned byte;
+	for (size_t i = 0; i < len; i += 2) {
+		int high = nibble(hex[i]), low = nibble(hex[i + 1]);
 
-		if (sscanf(hex + 2 * i, "%2x", &byte) != 1 || !byte)
+		if (high < 0 || low < 0 || high + low == 0)
 			return -EBADMSG;
-		bytes[i] = (char)byte;
+		bytes[i / 2] = (char)(high << 4 | low);
 	}
 	*ret = take_ptr(&bytes);
 	return 0;
@@ -98,9 +107,9 @@ static json_t *encode_op(const struct job_op *op)
 {
 	if (!op->kind[0])
 		return json_null();
-	return json_pack("{s:s,s:b,s:b,s:s,s:o}", "kind", op->kind, "was_suspended",
+	return json_pack("{s:s,s:b,s:b,s:o,s:o}", "kind", op->kind, "was_suspended",
 			 op->was_suspended, "leave_running", op->leave_running, "image",
-			 op->image_path, "criu", encode_id(op->criu));
+			 encode_bytes(op->image_path), "criu", encode_id(op->criu));
 }
 
 static json_t *encode_gpus(const struct job *j)
@@ -119,14 +128,14 @@ json_t *record_encode(const struct job *j)
 {
 	json_t *exit_code = j->exit_code == JOB_EXIT_UNKNOWN ? json_null() : json_integer(j->exit_code);
 
-	return json_pack("{s:i,s:s,s:s,s:s,s:s,s:i,s:i,s:o,s:o,s:o,s:b,s:b,s:b,s:o,s:o,s:s,s:o,s:s?,s:o,s:s,s:o,s:o}",
+	return json_pack("{s:i,s:s,s:s,s:s,s:s,s:I,s:I,s:o,s:o,s:o,s:b,s:b,s:b,s:o,s:o,s:s,s:o,s:s?,s:o,s:o,s:o,s:o}",
 			 "version", RECORD_VERSION, "id", j->id, "name", j->name, "state",
-			 job_state_name(j->state), "created", j->created, "uid", (int)j->uid, "gid",
-			 (int)j->gid, "argv", encode_argv(j->argv), "cwd", encode_bytes(j->cwd), "log",
+			 job_state_name(j->state), "created", j->created, "uid", (json_int_t)j->uid, "gid",
+			 (json_int_t)j->gid, "argv", encode_argv(j->argv), "cwd", encode_bytes(j->cwd), "log",
 			 encode_bytes(j->log), "simulated", j->simulated, "by_pid", j->by_pid, "restored",
 			 j->restored, "root", encode_id(j->root), "init", encode_id(j->init), "boot_id", j->boot_id,
 			 "exit_code", exit_code, "checkpoint", j->checkpoint, "checkpoint_path",
-			 encode_bytes(j->checkpoint_path), "message", j->message, "gpus",
+			 encode_bytes(j->checkpoint_path), "message", wire_string(j->message), "gpus",
 			 encode_gpus(j), "op", encode_op(&j->op));
 }
 
@@ -142,6 +151,19 @@ static int decode_text(char *ret, size_t room, json_t *o, const char *key, struc
 	if (strlen(text) >= room)
 		return brumate_fail(err, EBADMSG, "%s: longer than %zu bytes", key, room - 1);
 	strcpy(ret, text);
+	return 0;
+}
+
+/* As decode_text() for what may not be UTF-8. */
+static int decode_path(char *ret, size_t room, json_t *o, const char *key, struct brumate_error *err)
+{
+	auto_free char *path = NULL;
+
+	if (decode_bytes(&path, json_object_get(o, key)) < 0 || !path)
+		return brumate_fail(err, EBADMSG, "%s: not a path", key);
+	if (strlen(path) >= room)
+		return brumate_fail(err, EBADMSG, "%s: longer than %zu bytes", key, room - 1);
+	strcpy(ret, path);
 	return 0;
 }
 
@@ -163,7 +185,7 @@ static int decode_state(enum job_state *ret, json_t *o, struct brumate_error *er
 static int decode_id(struct proc_id *ret, json_t *o, const char *key, struct brumate_error *err)
 {
 	json_t *id;
-	int64_t pid = 0, start = 0;
+	int64_t pid = 0, start = -1;
 	int r = wire_get_object(o, key, &id, err);
 
 	if (r < 0 || !id)
@@ -171,6 +193,8 @@ static int decode_id(struct proc_id *ret, json_t *o, const char *key, struct bru
 	if ((r = wire_get_int(id, "pid", 1, 1 << 22, &pid, err)) < 0 ||
 	    (r = wire_get_int(id, "start", 0, INT64_MAX, &start, err)) < 0)
 		return brumate_wrap(err, r, "%s", key);
+	if (!pid || start < 0)
+		return brumate_fail(err, EBADMSG, "%s: wants pid and start", key);
 	*ret = (struct proc_id){ (pid_t)pid, (uint64_t)start };
 	return 0;
 }
@@ -201,7 +225,7 @@ static int decode_op(struct job_op *ret, json_t *o, struct brumate_error *err)
 	if (r < 0 || !op)
 		return r;
 	if ((r = decode_text(ret->kind, sizeof(ret->kind), op, "kind", err)) < 0 ||
-	    (r = decode_text(ret->image_path, sizeof(ret->image_path), op, "image", err)) < 0 ||
+	    (r = decode_path(ret->image_path, sizeof(ret->image_path), op, "image", err)) < 0 ||
 	    (r = wire_get_bool(op, "was_suspended", &ret->was_suspended, err)) < 0 ||
 	    (r = wire_get_bool(op, "leave_running", &ret->leave_running, err)) < 0 ||
 	    (r = decode_id(&ret->criu, op, "criu", err)) < 0)

@@ -159,11 +159,10 @@ static int check_restore(struct op *op, struct brumate_error *err)
 /* ---- CRIU ---- */
 
 /* The log is appended to: made anew where it is gone, never truncated. */
-static int open_log(struct op *op, int *ret_fd, struct brumate_error *err)
+static int make_log(struct op *op, struct brumate_error *err)
 {
 	const struct job *job = op->job;
 
-	*ret_fd = -1;
 	if (!job->log)
 		return 0;
 	auto_free char *dir = strdup(job->log);
@@ -180,7 +179,6 @@ static int open_log(struct op *op, int *ret_fd, struct brumate_error *err)
 		return brumate_fail(err, errno, "log %s: %m", job->log);
 	if (is_new && fchown(fd, job->uid, job->gid) < 0)
 		return brumate_fail(err, errno, "log %s: %m", job->log);
-	*ret_fd = take_fd(&fd);
 	return 0;
 }
 
@@ -196,34 +194,16 @@ static int start_namespace(struct op *op, struct brumate_error *err)
 	return r < 0 ? r : job_save(op->job, err);
 }
 
-/* The restored root as we see it: in a namespace of its own it has another number here. */
-static int find_root(struct op *op, struct brumate_error *err)
-{
-	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
-	pid_t inner = op->image.manifest.processes[0].pid;
-
-	if (!op->use_pid_ns)
-		return proc_identify(&op->job->root, inner, err);
-	int r = proc_tree_read(&tree, op->job->init, err);
-	for (size_t i = 1; r == 0 && i < tree.n; i++)
-		if (tree.items[i].inner_pid == inner) {
-			op->job->root = tree.items[i].id;
-			return 0;
-		}
-	return r < 0 ? r : brumate_fail(err, ESRCH, "the restored process %d is not there", inner);
-}
-
 /* Recorded before it runs, so that a shim that takes over finds it. */
 static int on_event(void *arg, enum criu_event event, pid_t pid, struct brumate_error *err)
 {
 	struct op *op = arg;
 
-	(void)pid;
 	if (event != CRIU_EVENT_RESTORED)
 		return 0;
-	int r = find_root(op, err);
+	int r = proc_identify(&op->job->root, pid, err);
 	if (r < 0)
-		return r;
+		return brumate_wrap(err, r, "the restored root");
 	proc_boot_id(op->job->boot_id);
 	op->root_restored = true;
 	fault_register_peer("job", op->job->root.pid);
@@ -272,8 +252,7 @@ static int restore_processes(struct op *op, struct brumate_error *err)
 {
 	struct criu_inherit *inherits = NULL;
 	size_t n_inherits = 0;
-	auto_close int log_fd = -1;
-	int r = open_log(op, &log_fd, err);
+	int r = make_log(op, err);
 
 	if (r < 0 || (r = start_namespace(op, err)) < 0)
 		return r;
@@ -281,13 +260,13 @@ static int restore_processes(struct op *op, struct brumate_error *err)
 	auto_close int work_fd = open(op->job->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (op->criu_dir_fd < 0 || work_fd < 0)
 		return brumate_fail(err, errno, "%s: %m", op->image.path);
-	r = externals_for_restore(&op->image.manifest, log_fd, &inherits, &n_inherits, err);
+	r = externals_for_restore(op, &inherits, &n_inherits, err);
 	if (r < 0)
 		return r;
 	op->touched = true;
 	r = run_criu(op, work_fd, inherits, n_inherits, err);
 	externals_close(inherits, n_inherits);
-	return r < 0 ? r : find_root(op, err);
+	return r;
 }
 
 /* Off the GPU before the kill: SIGKILL of a process that the driver restored is only safe then. */
