@@ -17,7 +17,6 @@
 
 struct sim sim = {
 	.lock = PTHREAD_MUTEX_INITIALIZER,
-	.changed = PTHREAD_COND_INITIALIZER,
 	.handle_fd = -1,
 };
 
@@ -164,6 +163,17 @@ static void fork_child(void)
 	atomic_store(&initialized, false);
 }
 
+/* Deadlines are of the monotonic clock. */
+static void init_changed(void)
+{
+	pthread_condattr_t attr;
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&sim.changed, &attr);
+	pthread_condattr_destroy(&attr);
+}
+
 static CUresult initialize(void)
 {
 	struct config *config = config_get();
@@ -179,6 +189,7 @@ static CUresult initialize(void)
 	}
 	if (!sim.n_devices)
 		return CUDA_ERROR_NO_DEVICE;
+	init_changed();
 	r = handle_open();
 	if (r)
 		return r;

@@ -212,8 +212,7 @@ static CUresult save_locked(void)
 	/* H200: managed memory is refused, and the process stays locked. MIG likewise, by its docs. */
 	if (has_managed_memory() || config_get()->machine.mig)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	/* H200: what was submitted is completed, host functions included. */
-	streams_drain();
+	streams_wait(NULL, DEADLINE_NEVER);
 	lost = find_lost();
 	stuck = false;
 	start = clock_now_ns();
@@ -242,6 +241,9 @@ static int replacement(const struct restore_request *request, int gpu)
 
 	uuid_of_gpu(&old, gpu);
 	for (uint32_t i = 0; i < request->n_pairs; i++)
+		if (gpu_of_uuid(&request->pairs[i].oldUuid) < 0)
+			return -1;
+	for (uint32_t i = 0; i < request->n_pairs; i++)
 		if (!memcmp(&request->pairs[i].oldUuid, &old, sizeof(old)))
 			return gpu_of_uuid(&request->pairs[i].newUuid);
 	return request->n_pairs ? -1 : gpu;
@@ -256,11 +258,12 @@ static CUresult choose_gpus(const struct restore_request *request, int *ret_gpu_
 	for (int i = 0; i < sim.n_devices; i++) {
 		int gpu = replacement(request, sim.gpu_of[i]);
 
-		/* H200: every GPU the process sees must be listed. */
-		if (gpu < 0 || taken & 1ull << gpu)
+		/*
+		 * H200: every GPU the process sees must be listed, none that is unknown, none
+		 * twice; the state stays, and a second restore with a right list works.
+		 */
+		if (gpu < 0 || gpu >= (int)new->n_gpus || taken & 1ull << gpu)
 			return CUDA_ERROR_INVALID_VALUE;
-		if (gpu >= (int)new->n_gpus)
-			return CUDA_ERROR_INVALID_DEVICE;
 		/* A GPU of another kind cannot take over. */
 		if (strcmp(old->gpu[sim.gpu_of[i]].model, new->gpu[gpu].model))
 			return CUDA_ERROR_NOT_SUPPORTED;

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "sim.h"
 
 enum { STACK_MAX = 64 };
@@ -106,7 +107,7 @@ static void retire_streams(CUcontext ctx)
 	for (size_t i = sim.streams.n; i-- > 0;) {
 		CUstream stream = sim.streams.slots[i].value;
 
-		if (stream->ctx == ctx && !stream->is_null)
+		if (stream->ctx == ctx && !stream->is_null && !stream->destroyed)
 			stream_retire(stream);
 	}
 	stream_retire(ctx->null_stream);
@@ -126,22 +127,7 @@ static void kill_context(CUcontext ctx)
 
 void context_wait_idle(CUcontext ctx)
 {
-	for (size_t i = 0; i < sim.streams.n; i++) {
-		CUstream stream = sim.streams.slots[i].value;
-
-		if (stream->ctx != ctx || stream->completed == stream->submitted)
-			continue;
-		stream_wait(stream, stream->submitted);
-		i = (size_t)-1; /* the lock was let go: the table may have changed */
-	}
-}
-
-void context_fail(CUcontext ctx, CUresult error)
-{
-	pthread_mutex_lock(&sim.lock);
-	if (!ctx->error)
-		ctx->error = error;
-	pthread_mutex_unlock(&sim.lock);
+	streams_wait(ctx, DEADLINE_NEVER);
 }
 
 static CUresult primary_retain(CUcontext *ret, CUdevice dev)

@@ -10,6 +10,7 @@
 #include <semaphore.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -36,12 +37,23 @@ void ctl_futex_wake(_Atomic uint32_t *word)
 	syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
+/*
+ * H200: lock waits for all work submitted so far, host functions included; one that timed out
+ * leaves the process running.
+ */
 static CUresult do_lock(void)
 {
 	uint64_t deadline = ctl->timeout_ms ? deadline_in_ms(ctl->timeout_ms) : DEADLINE_NEVER;
+	bool idle;
 
-	/* H200: a lock that timed out leaves the process running. */
-	return gate_close(deadline) < 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+	if (gate_close(deadline) < 0)
+		return CUDA_ERROR_NOT_READY;
+	pthread_mutex_lock(&sim.lock);
+	idle = streams_wait(NULL, deadline);
+	pthread_mutex_unlock(&sim.lock);
+	if (!idle)
+		gate_open();
+	return idle ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 static CUresult do_unlock(void)
@@ -69,12 +81,22 @@ static const struct {
 			 do_unlock },
 };
 
+/* The caller holds a flock while it waits. */
+static bool caller_is_gone(void)
+{
+	if (flock(ctl_fd, LOCK_EX | LOCK_NB) < 0)
+		return false;
+	flock(ctl_fd, LOCK_UN);
+	return true;
+}
+
 static CUresult serve(void)
 {
 	CUresult r;
 
-	if (ctl->op > CTL_UNLOCK)
-		return CUDA_ERROR_INVALID_VALUE;
+	/* H200: a call whose caller dies before it begins, in a stopped process, does nothing. */
+	if (ctl->op >= CTL_QUERY || caller_is_gone())
+		return CUDA_SUCCESS;
 	r = sim_fault(ops[ctl->op].fault);
 	if (r)
 		return r;
@@ -131,31 +153,30 @@ static int start_restore_thread(void)
 
 int ctl_start(void)
 {
-	auto_close int fd = memfd_create(CTL_MEMFD_NAME, MFD_CLOEXEC);
 	int r;
 
-	if (fd < 0 || ftruncate(fd, sizeof(*ctl)) < 0)
+	ctl_fd = memfd_create(CTL_MEMFD_NAME, MFD_CLOEXEC);
+	if (ctl_fd < 0 || ftruncate(ctl_fd, sizeof(*ctl)) < 0)
 		return -errno;
-	ctl = mmap(NULL, sizeof(*ctl), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (ctl == MAP_FAILED)
+	ctl = mmap(NULL, sizeof(*ctl), PROT_READ | PROT_WRITE, MAP_SHARED, ctl_fd, 0);
+	if (ctl == MAP_FAILED) {
+		cleanup_close(&ctl_fd);
 		return -errno;
+	}
 	madvise(ctl, sizeof(*ctl), MADV_DONTFORK);
 	ctl->magic = CTL_MAGIC;
 	ctl->version = CTL_VERSION;
 	r = start_restore_thread();
 	if (r < 0) {
 		munmap(ctl, sizeof(*ctl));
-		return r;
+		cleanup_close(&ctl_fd);
 	}
-	ctl_fd = take_fd(&fd);
-	return 0;
+	return r;
 }
 
 /* In a forked child, which has the descriptor but not the mapping. */
 void ctl_forget(void)
 {
-	if (ctl_fd >= 0)
-		close(ctl_fd);
-	ctl_fd = -1;
+	cleanup_close(&ctl_fd);
 	ctl = NULL;
 }

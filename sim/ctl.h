@@ -16,7 +16,7 @@
 
 enum { CTL_MAGIC = 0x42724374, CTL_VERSION = 1 };
 
-enum ctl_op { CTL_LOCK, CTL_CHECKPOINT, CTL_RESTORE, CTL_UNLOCK };
+enum ctl_op { CTL_LOCK, CTL_CHECKPOINT, CTL_RESTORE, CTL_UNLOCK, CTL_QUERY };
 
 /** The restore's arguments, and the machine as the caller sees it: what the process wakes up on. */
 struct restore_request {

@@ -23,14 +23,12 @@
 #include "ctl.h"
 #include "sim.h"
 
-/* Not measured on hardware yet; each is what a contract test should correct. */
+/* H200: what a call returns without reaching the target. */
 enum {
-	RESULT_NO_PROCESS = CUDA_ERROR_INVALID_VALUE,
-	RESULT_THREAD_ID = CUDA_ERROR_INVALID_VALUE,
-	RESULT_NO_CLIENT = CUDA_ERROR_NOT_INITIALIZED, /* lives, but never called cuInit */
-	RESULT_NO_ACCESS = CUDA_ERROR_NOT_PERMITTED,
-	RESULT_TARGET_DIED = CUDA_ERROR_INVALID_VALUE, /* in the middle of the call */
-	RESULT_CALLER_UNINITIALIZED = CUDA_ERROR_NOT_INITIALIZED, /* restore needs cuInit */
+	RESULT_NO_PROCESS = CUDA_ERROR_OPERATING_SYSTEM,  /* 0, negative, or of no process */
+	RESULT_NO_CLIENT = CUDA_ERROR_NOT_INITIALIZED,    /* lives or is a zombie, but no cuInit */
+	RESULT_TARGET_DIED = CUDA_ERROR_OPERATING_SYSTEM, /* in the middle of the call */
+	RESULT_NO_ACCESS = CUDA_ERROR_NOT_PERMITTED,      /* not measured */
 };
 
 enum { CALLER_KILLED_CHECK_MS = 50, STATUS_BYTES_MAX = 65536 };
@@ -40,6 +38,8 @@ struct target {
 	int tid;       /* of the restore thread, as we see it */
 	struct ctl *ctl;
 };
+
+#define TARGET_EMPTY ((struct target){ .pidfd = -1, .fd = -1 })
 
 static void target_close(struct target *t)
 {
@@ -146,18 +146,29 @@ static bool is_dead(const struct target *t)
 	return poll(&poll_fd, 1, 0) > 0;
 }
 
+/* H200: the id of any thread stands for its process. -1: there is no such thread. */
+static int process_of(int tid)
+{
+	auto_free char *text = NULL;
+	char path[64], *line;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", tid);
+	if (tid <= 0 || file_read(AT_FDCWD, path, STATUS_BYTES_MAX, &text, NULL) < 0)
+		return -1;
+	line = strstr(text, "\nTgid:");
+	return line ? atoi(line + strlen("\nTgid:")) : -1;
+}
+
 static CUresult target_open(struct target *t, int pid)
 {
-	*t = (struct target){ .pidfd = -1, .fd = -1 };
 	if (!config_get())
 		return CUDA_ERROR_SYSTEM_NOT_READY;
-	if (pid <= 0)
-		return (CUresult)RESULT_NO_PROCESS;
-	t->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+	pid = process_of(pid);
+	t->pidfd = pid < 0 ? -1 : (int)syscall(SYS_pidfd_open, pid, 0);
 	if (t->pidfd < 0)
-		return errno == ESRCH ? (CUresult)RESULT_NO_PROCESS : (CUresult)RESULT_THREAD_ID;
-	if (is_dead(t))
 		return (CUresult)RESULT_NO_PROCESS;
+	if (is_dead(t))
+		return (CUresult)RESULT_NO_CLIENT;
 	errno = 0;
 	return find_block(t, pid);
 }
@@ -266,22 +277,30 @@ static CUresult ask(struct target *t, enum ctl_op op, uint64_t deadline_ns,
 	return (CUresult)t->ctl->result;
 }
 
-static CUresult call(const char *name, int pid, enum ctl_op op, unsigned int timeout_ms,
-		     const struct restore_request *request)
+/* Leaves @target open for the caller to look at and close. */
+static CUresult call_target(const char *name, int pid, enum ctl_op op, unsigned int timeout_ms,
+			    const struct restore_request *request, struct target *target)
 {
 	uint64_t deadline = timeout_ms ? deadline_in_ms(timeout_ms) : DEADLINE_NEVER;
-	auto_(target_close) struct target target = { .pidfd = -1, .fd = -1 };
 	CUresult r = sim_fault(name);
 
 	if (!r)
-		r = target_open(&target, pid);
+		r = target_open(target, pid);
 	if (r)
 		return r;
-	if (!take_turn(&target, deadline))
+	if (!take_turn(target, deadline))
 		return CUDA_ERROR_NOT_READY;
-	r = ask(&target, op, deadline, request);
-	give_turn(&target);
+	r = ask(target, op, deadline, request);
+	give_turn(target);
 	return r;
+}
+
+static CUresult call(const char *name, int pid, enum ctl_op op, unsigned int timeout_ms,
+		     const struct restore_request *request)
+{
+	auto_(target_close) struct target target = TARGET_EMPTY;
+
+	return call_target(name, pid, op, timeout_ms, request, &target);
 }
 
 static CUresult fill_request(struct restore_request *ret, const CUcheckpointRestoreArgs *args)
@@ -290,9 +309,6 @@ static CUresult fill_request(struct restore_request *ret, const CUcheckpointRest
 
 	if (!config)
 		return CUDA_ERROR_SYSTEM_NOT_READY;
-	/* H200: to restore, unlike the other calls, the caller must have initialised the driver. */
-	if (!sim.initialized)
-		return (CUresult)RESULT_CALLER_UNINITIALIZED;
 	*ret = (struct restore_request){ .machine = config->machine };
 	if (!args || !args->gpuPairsCount)
 		return CUDA_SUCCESS;
@@ -306,15 +322,15 @@ static CUresult fill_request(struct restore_request *ret, const CUcheckpointRest
 	return CUDA_SUCCESS;
 }
 
+/* H200: even the state is told by the process: one that is stopped does not answer. */
 CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state)
 {
-	auto_(target_close) struct target target = { .pidfd = -1, .fd = -1 };
-	CUresult r = sim_fault(__func__);
+	auto_(target_close) struct target target = TARGET_EMPTY;
+	CUresult r;
 
-	if (!r && !state)
-		r = CUDA_ERROR_INVALID_VALUE;
-	if (!r)
-		r = target_open(&target, pid);
+	if (!state)
+		return CUDA_ERROR_INVALID_VALUE;
+	r = call_target(__func__, pid, CTL_QUERY, 0, NULL, &target);
 	if (!r)
 		*state = (CUprocessState)atomic_load(&target.ctl->state);
 	return r;
@@ -322,13 +338,12 @@ CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state)
 
 CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int *tid)
 {
-	auto_(target_close) struct target target = { .pidfd = -1, .fd = -1 };
-	CUresult r = sim_fault(__func__);
+	auto_(target_close) struct target target = TARGET_EMPTY;
+	CUresult r;
 
-	if (!r && !tid)
-		r = CUDA_ERROR_INVALID_VALUE;
-	if (!r)
-		r = target_open(&target, pid);
+	if (!tid)
+		return CUDA_ERROR_INVALID_VALUE;
+	r = call_target(__func__, pid, CTL_QUERY, 0, NULL, &target);
 	if (!r)
 		*tid = target.tid;
 	return r;

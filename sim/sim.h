@@ -208,7 +208,6 @@ int devices_init(void);              /* 0, or -EINVAL after saying why */
 /* context.c, with sim.lock held */
 CUcontext context_current(void);
 void context_wait_idle(CUcontext ctx);
-void context_fail(CUcontext ctx, CUresult error);
 void contexts_drop_vram(void);
 CUresult contexts_take_vram(void);
 bool contexts_have_peers(void);
@@ -247,7 +246,7 @@ CUresult stream_submit(CUstream stream, const struct op *op, uint64_t *ret_seq);
 CUresult stream_submit_after(CUstream stream, const struct op *op, CUstream after, uint64_t seq);
 CUresult stream_run(CUstream stream, const struct op *op); /* submits and waits */
 void stream_wait(CUstream stream, uint64_t seq);
-void streams_drain(void);
+bool streams_wait(CUcontext ctx, uint64_t deadline_ns);
 CUresult op_nothing(struct op *op);
 
 /* capture.c, with sim.lock held */

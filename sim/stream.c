@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "sim.h"
 
 static void broadcast(void)
@@ -17,17 +18,25 @@ static void broadcast(void)
 		pthread_cond_broadcast(&sim.changed);
 }
 
-static void wait_changed(void)
+/* false when @deadline_ns came first */
+static bool wait_changed(uint64_t deadline_ns)
 {
+	struct timespec until = { (time_t)(deadline_ns / NS_PER_S), (long)(deadline_ns % NS_PER_S) };
+	int r;
+
 	sim.waiters++;
-	pthread_cond_wait(&sim.changed, &sim.lock);
+	r = deadline_ns == DEADLINE_NEVER
+		    ? pthread_cond_wait(&sim.changed, &sim.lock)
+		    : pthread_cond_timedwait(&sim.changed, &sim.lock, &until);
 	sim.waiters--;
+	return !r;
 }
 
 void stream_put(CUstream stream)
 {
 	if (--stream->refs)
 		return;
+	handle_remove(&sim.streams, stream);
 	pthread_cond_destroy(&stream->work);
 	free(stream);
 }
@@ -59,7 +68,7 @@ static void perform(struct op *op)
 	CUresult r;
 
 	while (!ready(op))
-		wait_changed();
+		wait_changed(DEADLINE_NEVER);
 	drop_deps(op);
 	op->status = ctx->error;
 	pthread_mutex_unlock(&sim.lock);
@@ -131,10 +140,9 @@ CUresult stream_new(CUcontext ctx, unsigned int flags, bool is_null, CUstream *r
 	return CUDA_SUCCESS;
 }
 
-/* The handle is gone; work that was submitted still runs. */
+/* The handle is void; work that was submitted still runs. */
 void stream_retire(CUstream stream)
 {
-	handle_remove(&sim.streams, stream);
 	capture_leave(stream);
 	stream->destroyed = true;
 	pthread_cond_signal(&stream->work);
@@ -147,7 +155,7 @@ CUresult stream_resolve(CUcontext ctx, CUstream handle, CUstream *ret)
 		*ret = ctx->null_stream;
 		return CUDA_SUCCESS;
 	}
-	if (!handle_valid(&sim.streams, handle) || handle->is_null)
+	if (!handle_valid(&sim.streams, handle) || handle->is_null || handle->destroyed)
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (handle->ctx->error)
 		return handle->ctx->error;
@@ -260,19 +268,37 @@ CUresult stream_run(CUstream stream, const struct op *op)
 	return mine.ctx->error;
 }
 
+static bool wait_until(CUstream stream, uint64_t seq, uint64_t deadline_ns)
+{
+	while (stream->completed < seq)
+		if (!wait_changed(deadline_ns))
+			return false;
+	return true;
+}
+
 void stream_wait(CUstream stream, uint64_t seq)
 {
 	stream->refs++;
-	while (stream->completed < seq)
-		wait_changed();
+	wait_until(stream, seq, DEADLINE_NEVER);
 	stream_put(stream);
 }
 
-/* Waits until nothing is left to do in this process. */
-void streams_drain(void)
+/* Waits for what has been submitted so far; @ctx NULL: anywhere. */
+bool streams_wait(CUcontext ctx, uint64_t deadline_ns)
 {
-	for (size_t i = 0; i < sim.contexts.n; i++)
-		context_wait_idle(sim.contexts.slots[i].value);
+	struct op submitted = { 0 };
+	bool done = true;
+
+	for (size_t i = 0; i < sim.streams.n && done; i++) {
+		CUstream stream = sim.streams.slots[i].value;
+
+		if (!ctx || stream->ctx == ctx)
+			done = add_dep(&submitted, stream, stream->submitted) >= 0;
+	}
+	for (size_t i = 0; i < submitted.n_deps && done; i++)
+		done = wait_until(submitted.deps[i].stream, submitted.deps[i].seq, deadline_ns);
+	drop_deps(&submitted);
+	return done;
 }
 
 CUresult op_nothing(struct op *op)
@@ -300,7 +326,7 @@ static CUresult create(CUcontext ctx, CUstream *ret, unsigned int flags)
 
 static CUresult destroy(CUstream stream)
 {
-	if (!handle_valid(&sim.streams, stream) || stream->is_null)
+	if (!handle_valid(&sim.streams, stream) || stream->is_null || stream->destroyed)
 		return CUDA_ERROR_INVALID_HANDLE;
 	stream_retire(stream);
 	return CUDA_SUCCESS;
