@@ -132,6 +132,11 @@ int job_load(struct job *ret, const char *id, struct brumate_error *err)
 	r = record_decode(&j, text, len, err);
 	if (r < 0)
 		return brumate_wrap(err, r, "%s", path);
+	if (strcmp(j.id, id)) {
+		r = brumate_fail(err, EBADMSG, "%s: record of another job, %s", path, j.id);
+		job_fini(&j);
+		return r;
+	}
 	j.dir = take_ptr(&dir);
 	*ret = j;
 	return 0;
@@ -357,6 +362,8 @@ int job_create(struct job *ret, const struct job_spec *spec, struct brumate_erro
 	auto_(job_fini) struct job j = JOB_EMPTY;
 	int r;
 
+	if (spec->id && !is_id(spec->id))
+		return brumate_fail(err, EBADMSG, "id \"%s\" of a job: want 8 hexadecimal digits", spec->id);
 	if (spec->name && (r = check_name(spec->name, err)) < 0)
 		return r;
 	if ((r = make_dir(&j, spec->id, err)) < 0)
@@ -431,6 +438,12 @@ static json_t *or_null(json_t *v, bool there)
 	return json_null();
 }
 
+/* For display: what is not UTF-8 is replaced, NULL becomes null. */
+static json_t *shown(const char *text)
+{
+	return text ? wire_string(text) : json_null();
+}
+
 json_t *job_to_json(const struct job *j)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
@@ -439,15 +452,16 @@ json_t *job_to_json(const struct job *j)
 	json_t *argv = json_array();
 
 	for (char **arg = j->argv; arg && *arg; arg++)
-		json_array_append_new(argv, json_stringn_nocheck(*arg, strlen(*arg)));
-	return json_pack("{s:s,s:s,s:s,s:o,s:i,s:i,s:i,s:o,s:s?,s:s?,s:s,s:b,s:b,s:b,s:o,s:s?,s:s?,s:s?}",
+		json_array_append_new(argv, wire_string(*arg));
+	return json_pack("{s:s,s:s,s:s,s:o,s:i,s:I,s:I,s:o,s:o,s:o,s:s,s:b,s:b,s:b,s:o,s:s?,s:o,s:o}",
 			 "id", j->id, "name", j->name, "state", job_state_name(state), "pid",
 			 or_null(json_integer(j->root.pid), alive), "processes", (int)tree.n, "uid",
-			 (int)j->uid, "gid", (int)j->gid, "argv", argv, "cwd", j->cwd, "log", j->log,
-			 "created", j->created, "simulated", j->simulated, "by_pid", j->by_pid,
-			 "pid_namespace", j->init.pid != 0, "exit_code",
+			 (json_int_t)j->uid, "gid", (json_int_t)j->gid, "argv", argv, "cwd",
+			 shown(j->cwd), "log", shown(j->log), "created", j->created, "simulated",
+			 j->simulated, "by_pid", j->by_pid, "pid_namespace", j->init.pid != 0,
+			 "exit_code",
 			 or_null(json_integer(j->exit_code),
 				 state == JOB_EXITED && j->exit_code != JOB_EXIT_UNKNOWN),
-			 "checkpoint", j->checkpoint, "checkpoint_path", j->checkpoint_path, "message",
-			 j->message[0] ? j->message : NULL);
+			 "checkpoint", j->checkpoint, "checkpoint_path", shown(j->checkpoint_path),
+			 "message", shown(j->message[0] ? j->message : NULL));
 }

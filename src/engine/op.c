@@ -61,7 +61,7 @@ void op_note(struct op *op, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	json_array_append_new(op->notes, json_string(text));
+	json_array_append_new(op->notes, wire_string(text));
 }
 
 void op_measure(struct op *op, uint64_t (*measure)(struct op *op), uint64_t total_bytes)
@@ -233,6 +233,7 @@ int plan_run(const struct step *steps, size_t n, struct op *op, struct brumate_e
 json_t *op_summary(const struct op *op)
 {
 	double seconds = clock_since_s(op->start_ns), downtime = 0;
+	const char *path = op->job->checkpoint_path;
 	json_t *phases = json_array();
 
 	if (op->gated_ns && op->released_ns)
@@ -241,9 +242,9 @@ json_t *op_summary(const struct op *op)
 		json_array_append_new(phases, json_pack("{s:s,s:f}", "name", op->phases[i].name,
 							"seconds", op->phases[i].seconds));
 	uint64_t bytes = op->image_bytes ? op->image_bytes : op->gpu_bytes;
-	return json_pack("{s:s,s:s,s:s?,s:s?,s:f,s:f,s:o,s:I,s:I,s:f,s:O}", "operation", op->kind,
+	return json_pack("{s:s,s:s,s:s?,s:o,s:f,s:f,s:o,s:I,s:I,s:f,s:O}", "operation", op->kind,
 			 "job", op->job->id, "checkpoint", op->job->checkpoint, "path",
-			 op->job->checkpoint_path, "seconds", seconds, "downtime_s", downtime,
+			 path ? wire_string(path) : json_null(), "seconds", seconds, "downtime_s", downtime,
 			 "phases", phases, "gpu_bytes", (json_int_t)op->gpu_bytes, "image_bytes",
 			 (json_int_t)op->image_bytes, "gbps",
 			 seconds > 0 ? (double)bytes / 1e9 / seconds : 0.0, "notes", op->notes);
