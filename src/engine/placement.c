@@ -81,6 +81,8 @@ static int place_as_told(struct op *op, struct placement *p, struct brumate_erro
 					    op->pairs[i].from);
 		if (to < 0)
 			return brumate_fail(err, EINVAL, "GPU map: no GPU %s here", op->pairs[i].to);
+		if (p->target[k] >= 0)
+			return brumate_fail(err, EINVAL, "GPU map: %s is given twice", op->pairs[i].from);
 		if ((r = take(p, &op->job->gpus[k], k, to, err)) < 0)
 			return brumate_wrap(err, r, "GPU map");
 	}
