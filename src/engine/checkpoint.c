@@ -210,7 +210,7 @@ static int dump(struct op *op, struct brumate_error *err)
 
 	if (r < 0)
 		return r;
-	if (!op->gated_ns)
+	if (!op->gated_ns && !op->was_suspended)
 		op->gated_ns = clock_now_ns();
 	op->touched = true;
 	op->criu_start_ns = clock_now_ns();
