@@ -338,8 +338,6 @@ static int fill(struct job *j, const struct job_spec *spec)
 
 static int check_name(const char *name, struct brumate_error *err)
 {
-	auto_(job_fini) struct job taken = JOB_EMPTY;
-
 	if (!is_name(name))
 		return brumate_fail(err, EINVAL,
 				    "name \"%s\": want 1 to %d letters, digits, '.', '_', '-', first a letter or digit",
