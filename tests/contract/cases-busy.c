@@ -36,7 +36,7 @@ static void run_kernel(const char *argument)
 {
 	struct child child;
 
-	START(&child, "kinds", "busy");
+	START(&child, "kinds", "busy", "--busy-ms", "1500");
 	child_make_busy(&child);
 	lock_in_vain(&child, "lock-during-kernel", SHORT_MS);
 	lock_with_patience(&child);
@@ -46,7 +46,7 @@ static void run_callback(const char *argument)
 {
 	struct child child;
 
-	START(&child, "kinds", "callback");
+	START(&child, "kinds", "callback", "--busy-ms", "1500");
 	child_make_busy(&child);
 	lock_in_vain(&child, "lock-during-callback", SHORT_MS);
 	lock_with_patience(&child);
@@ -56,7 +56,7 @@ static void run_synchronize(const char *argument)
 {
 	struct child child;
 
-	START(&child, "kinds", "sync");
+	START(&child, "kinds", "sync", "--busy-ms", "1500");
 	child_make_busy(&child);
 	lock_in_vain(&child, "lock-during-synchronize", SHORT_MS);
 	lock_with_patience(&child);

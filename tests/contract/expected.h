@@ -11,14 +11,14 @@ static const struct expected {
 	int number;
 } expected[] = {
 	/* Asking for the state of what is no running CUDA process. */
-	{ "state-absent-pid", 1 },
-	{ "state-not-cuda", 1 },
+	{ "state-absent-pid", 304 },
+	{ "state-not-cuda", 3 },
 	{ "state-thread-id", 0 },
 	{ "state-initialised-only", 0 },
-	{ "state-ended-unreaped", 1 },
+	{ "state-ended-unreaped", 3 },
 	{ "restore-tid-running", 0 },
-	{ "restore-tid-not-cuda", 1 },
-	{ "lock-not-cuda", 1 },
+	{ "restore-tid-not-cuda", 3 },
+	{ "lock-not-cuda", 3 },
 	{ "lock-initialised-only", 0 },
 	{ "checkpoint-initialised-only", 0 },
 	/* Calls that do not fit the state. */
@@ -31,15 +31,15 @@ static const struct expected {
 	{ "checkpoint-checkpointed", 401 },
 	{ "unlock-checkpointed", 401 },
 	/* Locking while something is under way. */
-	{ "lock-during-kernel", 909 },
-	{ "lock-during-callback", 909 },
-	{ "lock-during-synchronize", 909 },
-	{ "lock-stopped", 909 },
-	{ "lock-stopped-heeds-timeout", 1 },
+	{ "lock-during-kernel", 600 },
+	{ "lock-during-callback", 600 },
+	{ "lock-during-synchronize", 600 },
+	{ "lock-stopped", 0 },
+	{ "lock-stopped-heeds-timeout", 0 },
 	/* Too little memory at restore. */
 	{ "restore-out-of-memory", 2 },
 	{ "restore-out-of-memory-state", 2 },
-	{ "restore-when-memory-is-back", 0 },
+	{ "restore-when-memory-is-back", 304 },
 	/* Restoring onto other GPUs. */
 	{ "restore-one-of-several-listed", 1 },
 	{ "restore-one-of-several-listed-state", 2 },
@@ -48,6 +48,6 @@ static const struct expected {
 	{ "new-uuid-seen-after-remap", 1 },
 	/* Deaths in the middle. */
 	{ "caller-killed-state", 2 },
-	{ "target-killed-result", 999 },
-	{ "target-killed-state", 1 },
+	{ "target-killed-result", 304 },
+	{ "target-killed-state", 304 },
 };
