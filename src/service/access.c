@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MIT
+/* Access control of the service; see access.h. */
+#include "service/access.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/conf.h"
+#include "base/paths.h"
+
+int access_check(const struct service_call *call, uid_t uid, const char *what,
+		 struct brumate_error *err)
+{
+	if (call->uid == 0 || call->uid == uid)
+		return 0;
+	return brumate_fail(err, EACCES, "%s belongs to uid %u", what, (unsigned)uid);
+}
+
+int access_job(struct job *ret, const struct service_call *call, const char *word,
+	       struct brumate_error *err)
+{
+	struct job j;
+	int r = job_find(&j, word, err);
+	if (r < 0)
+		return r;
+
+	char what[JOB_ID_BYTES + 8];
+	snprintf(what, sizeof(what), "job %s", j.id);
+	r = access_check(call, j.uid, what, err);
+	if (r < 0) {
+		job_fini(&j);
+		return r;
+	}
+	*ret = j;
+	return 0;
+}
+
+int access_tree(struct proc_tree *ret, const struct service_call *call, pid_t pid,
+		struct brumate_error *err)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	struct proc_id id;
+	int r = proc_identify(&id, pid, err);
+
+	if (r == 0)
+		r = proc_tree_read(&tree, id, err);
+	for (size_t i = 0; r == 0 && i < tree.n; i++) {
+		char what[PROC_COMM_BYTES + 40];
+
+		snprintf(what, sizeof(what), "process %d (%s)", (int)tree.items[i].id.pid,
+			 tree.items[i].comm);
+		r = access_check(call, tree.items[i].uid, what, err);
+	}
+	if (r < 0)
+		return r;
+	*ret = tree;
+	tree = PROC_TREE_EMPTY;
+	return 0;
+}
+
+int access_store(char **ret, const struct service_call *call, const char *dir,
+		 struct brumate_error *err)
+{
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+
+	if (dir && call->uid != 0) {
+		brumate_fail(err, EACCES, "%s: only root may choose where checkpoints are kept", dir);
+		brumate_hint(err, "leave out --dir, or use sudo");
+		return -EACCES;
+	}
+	if (dir && dir[0] != '/')
+		return brumate_fail(err, EINVAL, "dir: \"%s\" is not an absolute path", dir);
+	if (!dir) {
+		int r = conf_load(&conf, err);
+
+		if (r < 0)
+			return r;
+		dir = conf.store_dir;
+	}
+
+	char *path = dir ? strdup(dir) : store_default_dir();
+	if (!path)
+		return brumate_fail(err, ENOMEM, "%m");
+	*ret = path;
+	return 0;
+}
+
+int access_image(struct store_image *ret, const struct service_call *call, const char *dir,
+		 const char *word, struct brumate_error *err)
+{
+	struct store_image image;
+
+	if (strchr(word, '/') && call->uid != 0)
+		return brumate_fail(err, EACCES, "%s: only root may name a checkpoint by its path", word);
+	if (strchr(word, '/') && word[0] != '/')
+		return brumate_fail(err, EINVAL, "%s: not an absolute path", word);
+
+	int r = store_open(&image, dir, word, err);
+	if (r < 0)
+		return r;
+	char what[MANIFEST_ID_BYTES + 16];
+	snprintf(what, sizeof(what), "checkpoint %s", image.manifest.id);
+	r = access_check(call, image.manifest.job.uid, what, err);
+	if (r < 0) {
+		store_image_fini(&image);
+		return r;
+	}
+	*ret = image;
+	return 0;
+}

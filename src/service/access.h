@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+/* Who may touch what: root everything, others the jobs, processes and checkpoints of their own uid. */
+#pragma once
+
+#include "engine/job.h"
+#include "process/process.h"
+#include "service/service.h"
+#include "store/store.h"
+
+/** -EACCES unless the caller is root or @uid. @what, e.g. "job 1a2b3c4d", is for the text. */
+int access_check(const struct service_call *call, uid_t uid, const char *what,
+		 struct brumate_error *err);
+
+/** Finds a job by id, prefix or name, and checks that the caller may touch it. */
+int access_job(struct job *ret, const struct service_call *call, const char *word,
+	       struct brumate_error *err);
+
+/** Identifies a process and reads its tree; every one of it must be the caller's. */
+int access_tree(struct proc_tree *ret, const struct service_call *call, pid_t pid,
+		struct brumate_error *err);
+
+/** The store to use where the caller says @dir (NULL: the default). Only root may say. Owned. */
+int access_store(char **ret, const struct service_call *call, const char *dir,
+		 struct brumate_error *err);
+
+/** Opens a checkpoint of the store @dir, by id, prefix, job's name, or (root only) path. */
+int access_image(struct store_image *ret, const struct service_call *call, const char *dir,
+		 const char *word, struct brumate_error *err);

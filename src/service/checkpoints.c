@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT
+/* Checkpoints and Inspect: what is on disk, told without any shim. */
+#include "service/access.h"
+#include "service/jobs.h"
+#include "service/service.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/paths.h"
+
+struct listing {
+	const struct service_call *call;
+	const char *dir;
+	json_t *checkpoints;
+	bool failed;
+};
+
+static json_t *describe(const struct store_image *i)
+{
+	const struct manifest *m = &i->manifest;
+
+	return json_pack("{s:s,s:s,s:s,s:s,s:s,s:I,s:I,s:I,s:b}", "id", m->id, "path", i->path, "job",
+			 m->job.id, "job_name", m->job.name, "created", m->created, "bytes",
+			 (json_int_t)manifest_bytes(m), "gpus", (json_int_t)m->n_gpus, "processes",
+			 (json_int_t)m->n_processes, "simulated", m->job.simulated);
+}
+
+static json_t *describe_damaged(const char *dir, const char *id, const struct brumate_error *why)
+{
+	auto_free char *path = path_format("%s/%s", dir, id);
+
+	if (!path)
+		return NULL;
+	return json_pack("{s:s,s:s,s:i,s:i,s:i,s:b,s:s}", "id", id, "path", path, "bytes", 0, "gpus",
+			 0, "processes", 0, "simulated", 0, "error", why->text);
+}
+
+static void list_one(void *arg, const char *id, const struct store_image *i,
+		     const struct brumate_error *why)
+{
+	struct listing *l = arg;
+	uid_t uid = l->call->uid;
+
+	/* Whose a damaged one is cannot be told. */
+	if (uid != 0 && (!i || i->manifest.job.uid != uid))
+		return;
+	json_t *o = i ? describe(i) : describe_damaged(l->dir, id, why);
+	if (json_array_append_new(l->checkpoints, o) < 0)
+		l->failed = true;
+}
+
+int service_checkpoints(const struct service_call *call, json_t *parameters, json_t **ret,
+			struct brumate_error *err)
+{
+	auto_json json_t *checkpoints = json_array();
+	auto_free char *dir = NULL;
+	const char *given_dir;
+	int r = wire_get_string(parameters, "dir", &given_dir, err);
+
+	if (r == 0)
+		r = access_store(&dir, call, given_dir, err);
+	if (r < 0)
+		return r;
+
+	struct listing l = { .call = call, .dir = dir, .checkpoints = checkpoints };
+	r = store_list(dir, list_one, &l, err);
+	if (r < 0)
+		return r;
+	json_t *reply = l.failed ? NULL : json_pack("{s:O}", "checkpoints", checkpoints);
+	if (!reply)
+		return brumate_fail(err, ENOMEM, "%m");
+	*ret = reply;
+	return 0;
+}
+
+static int inspect_job(const struct service_call *call, const char *word, json_t **ret,
+		       struct brumate_error *err)
+{
+	auto_(job_fini) struct job j = JOB_EMPTY;
+	int r = access_job(&j, call, word, err);
+	if (r < 0)
+		return r;
+
+	json_t *reply = json_pack("{s:o,s:o*}", "job", describe_job(&j), "last", job_last_summary(&j));
+	if (!reply)
+		return brumate_fail(err, ENOMEM, "%m");
+	*ret = reply;
+	return 0;
+}
+
+static int inspect_checkpoint(const struct service_call *call, const char *dir, const char *word,
+			      json_t **ret, struct brumate_error *err)
+{
+	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
+	int r = access_image(&image, call, dir, word, err);
+	if (r < 0)
+		return r;
+
+	json_t *reply = json_pack("{s:o,s:s}", "manifest", manifest_to_json(&image.manifest), "path",
+				  image.path);
+	if (!reply)
+		return brumate_fail(err, ENOMEM, "%m");
+	*ret = reply;
+	return 0;
+}
+
+/* A checkpoint of exactly this id comes first, then a job, then whatever the store makes of it. */
+int service_inspect(const struct service_call *call, json_t *parameters, json_t **ret,
+		    struct brumate_error *err)
+{
+	auto_free char *dir = NULL;
+	const char *what, *given_dir;
+	int r = wire_need_string(parameters, "what", &what, err);
+
+	if (r == 0)
+		r = wire_get_string(parameters, "dir", &given_dir, err);
+	if (r == 0)
+		r = access_store(&dir, call, given_dir, err);
+	if (r < 0)
+		return r;
+
+	auto_free char *exact = path_format("%s/%s", dir, what);
+	if (!exact)
+		return brumate_fail(err, ENOMEM, "%m");
+	if (given_dir || strchr(what, '/') || access(exact, F_OK) == 0)
+		return inspect_checkpoint(call, dir, what, ret, err);
+
+	r = inspect_job(call, what, ret, err);
+	if (r != -ENOENT)
+		return r;
+	r = inspect_checkpoint(call, dir, what, ret, err);
+	if (r == -ENOENT)
+		return brumate_fail(err, ENOENT, "no job or checkpoint \"%s\"", what);
+	return r;
+}

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Methods about jobs that are no operations on their state: Run, List, Status, Manage, Kill, Wait.
+ * A job's shim does the work; what can be told from the record on disk is told without it.
+ */
+#include "service/jobs.h"
+#include "service/access.h"
+#include "service/service.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <sys/inotify.h>
+
+#include "base/conf.h"
+#include "base/paths.h"
+#include "process/scan.h"
+
+int shim_relay(const struct service_call *call, const struct job *j, const char *method,
+	       json_t *parameters, json_t **ret, struct brumate_error *err)
+{
+	char full[64];
+	struct wire w;
+	int r = shim_connect(&w, j, err);
+	if (r < 0)
+		return r;
+
+	snprintf(full, sizeof(full), "io.brumate.job.%s", method);
+	r = relay_call(&w, full, parameters, call->on_reply, call->arg, &call->cancel, ret, err);
+	wire_fini(&w);
+	if (r == -EPIPE) { /* the shim died under it: the next command starts another */
+		brumate_wrap(err, r, "the shim of job %s ended", j->id);
+		brumate_hint(err, "see %s/shim.log; `brumate ps` says what became of the job", j->dir);
+	}
+	return r;
+}
+
+static int count_gpu_processes(const struct job *j)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	int n = 0;
+
+	if (!job_is_alive(j) || proc_tree_read(&tree, j->root, NULL) < 0)
+		return 0;
+	for (size_t i = 0; i < tree.n; i++)
+		n += scan_uses_gpu(tree.items[i].id.pid);
+	return n;
+}
+
+json_t *describe_job(const struct job *j)
+{
+	json_t *o = job_to_json(j);
+
+	if (o && json_object_set_new(o, "gpu_processes", json_integer(count_gpu_processes(j))) < 0) {
+		json_decref(o);
+		return NULL;
+	}
+	return o;
+}
+
+static int reply_job(const struct job *j, json_t **ret, struct brumate_error *err)
+{
+	json_t *reply = json_pack("{s:o}", "job", describe_job(j));
+
+	if (!reply)
+		return brumate_fail(err, ENOMEM, "job %s: %m", j->id);
+	*ret = reply;
+	return 0;
+}
+
+int get_simulated(json_t *parameters, bool *ret, struct brumate_error *err)
+{
+	const char *gpu;
+	int r = wire_get_string(parameters, "gpu", &gpu, err);
+	if (r < 0)
+		return r;
+	if (gpu && *gpu && strcmp(gpu, "simulated"))
+		return wire_fail_parameter(err, "gpu", "want \"\" or \"simulated\"");
+	if (gpu) {
+		*ret = *gpu;
+		return 0;
+	}
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+	r = conf_load(&conf, err);
+	*ret = r == 0 && conf.gpu == CONF_GPU_SIMULATED;
+	return r;
+}
+
+/* An array of strings as argv: NULL-terminated, the array owned, its strings borrowed. */
+static int get_strings(json_t *parameters, const char *key, size_t min, const char ***ret,
+		       struct brumate_error *err)
+{
+	json_t *array, *item;
+	size_t i;
+	int r = wire_get_array(parameters, key, &array, err);
+	if (r < 0)
+		return r;
+	if (json_array_size(array) < min)
+		return wire_fail_parameter(err, key, "is missing or too short");
+
+	const char **strings = calloc(json_array_size(array) + 1, sizeof(*strings));
+	if (!strings)
+		return brumate_fail(err, ENOMEM, "%m");
+	json_array_foreach(array, i, item) {
+		strings[i] = json_string_value(item);
+		if (!strings[i]) {
+			free(strings);
+			return wire_fail_parameter(err, key, "want an array of strings");
+		}
+	}
+	*ret = strings;
+	return 0;
+}
+
+static int check_path(const char *key, const char *path, struct brumate_error *err)
+{
+	return path && path[0] != '/' ? wire_fail_parameter(err, key, "want an absolute path") : 0;
+}
+
+/* What a failed Run or Restore leaves behind is a record of nothing. */
+void forget_job(const struct job *j)
+{
+	struct job again;
+
+	if (job_load(&again, j->id, NULL) < 0)
+		return;
+	job_remove(&again, NULL);
+	job_fini(&again);
+}
+
+static int start_job(const struct service_call *call, const struct job_spec *spec, json_t *env,
+		     json_t **ret, struct brumate_error *err)
+{
+	auto_(job_fini) struct job j = JOB_EMPTY;
+	auto_json json_t *start = json_pack("{s:O}", "env", env);
+	if (!start)
+		return brumate_fail(err, ENOMEM, "%m");
+
+	int r = job_create(&j, spec, err);
+	if (r < 0)
+		return r;
+	r = shim_relay(call, &j, "Start", start, ret, err);
+	if (r < 0)
+		forget_job(&j);
+	return r;
+}
+
+/* Directory of the simulated driver, where a job finds it before any other. Owned. */
+static char *find_simulator(void)
+{
+	char *path = path_find_helper("sim/libcuda.so.1");
+	char *slash = path ? strrchr(path, '/') : NULL;
+
+	if (slash)
+		*slash = '\0';
+	return path;
+}
+
+/* A copy of @env with @dir first in LD_LIBRARY_PATH. Owned, NULL without memory. */
+static json_t *env_with_libraries(json_t *env, const char *dir)
+{
+	static const char variable[] = "LD_LIBRARY_PATH=";
+	json_t *copy = json_array(), *item;
+	const char *before = "";
+	size_t i;
+
+	json_array_foreach(env, i, item) {
+		const char *text = json_string_value(item);
+
+		if (!strncmp(text, variable, strlen(variable)))
+			before = text + strlen(variable);
+		else
+			json_array_append(copy, item);
+	}
+	auto_free char *value = path_format("%s%s%s%s", variable, dir, *before ? ":" : "", before);
+	if (!value || json_array_append_new(copy, json_string(value)) < 0) {
+		json_decref(copy);
+		return NULL;
+	}
+	return copy;
+}
+
+/* The environment of the job: the caller's, and for the simulated GPU the way to its driver. */
+static int make_env(json_t **ret, json_t *parameters, bool simulated, struct brumate_error *err)
+{
+	json_t *given = json_object_get(parameters, "env");
+	auto_json json_t *env = json_is_array(given) ? json_incref(given) : json_array();
+	auto_free char *simulator = NULL;
+	const char *dir;
+	int r = wire_get_string(parameters, "libdir", &dir, err);
+
+	if (r < 0)
+		return r;
+	if (!dir && simulated) {
+		simulator = find_simulator();
+		if (!simulator)
+			return brumate_fail(err, ENOENT, "the simulated driver is not installed (sim/libcuda.so.1)");
+		dir = simulator;
+	}
+	*ret = dir ? env_with_libraries(env, dir) : take_ptr(&env);
+	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+}
+
+int service_run(const struct service_call *call, json_t *parameters, json_t **ret,
+		struct brumate_error *err)
+{
+	auto_free const char **argv = NULL, **env = NULL;
+	struct job_spec spec = { .uid = call->uid, .gid = call->gid };
+	int r = get_strings(parameters, "argv", 1, &argv, err);
+
+	if (r == 0)
+		r = get_strings(parameters, "env", 0, &env, err);
+	if (r == 0)
+		r = wire_need_string(parameters, "cwd", &spec.cwd, err);
+	if (r == 0)
+		r = check_path("cwd", spec.cwd, err);
+	if (r == 0)
+		r = wire_get_string(parameters, "name", &spec.name, err);
+	if (r == 0)
+		r = wire_get_string(parameters, "log", &spec.log, err);
+	if (r == 0)
+		r = check_path("log", spec.log, err);
+	if (r == 0)
+		r = get_simulated(parameters, &spec.simulated, err);
+	if (r < 0)
+		return r;
+
+	auto_json json_t *job_env = NULL;
+	spec.argv = (char *const *)argv;
+	r = make_env(&job_env, parameters, spec.simulated, err);
+	return r < 0 ? r : start_job(call, &spec, job_env, ret, err);
+}
+
+struct listing {
+	const struct service_call *call;
+	json_t *jobs;
+	bool failed;
+};
+
+static void list_one(void *arg, const struct job *j, const char *id, const struct brumate_error *why)
+{
+	struct listing *l = arg;
+	json_t *o = NULL;
+
+	if (j && l->call->uid != 0 && j->uid != l->call->uid)
+		return;
+	if (!j && l->call->uid != 0)
+		return; /* whose it is cannot be told */
+	if (j)
+		o = describe_job(j);
+	else
+		o = json_pack("{s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:[],s:s,s:s,s:b,s:b,s:b,s:s}", "id", id,
+			      "name", "", "state", "lost", "processes", 0, "gpu_processes", 0, "uid",
+			      0, "gid", 0, "argv", "cwd", "/", "created", "", "simulated", 0,
+			      "by_pid", 0, "pid_namespace", 0, "message", why->text);
+	if (json_array_append_new(l->jobs, o) < 0)
+		l->failed = true;
+}
+
+int service_list(const struct service_call *call, json_t *parameters, json_t **ret,
+		 struct brumate_error *err)
+{
+	auto_json json_t *jobs = json_array();
+	struct listing l = { .call = call, .jobs = jobs };
+	int r = job_list(list_one, &l, err);
+
+	if (r < 0)
+		return r;
+	json_t *reply = l.failed ? NULL : json_pack("{s:O}", "jobs", jobs);
+	if (!reply)
+		return brumate_fail(err, ENOMEM, "%m");
+	*ret = reply;
+	return 0;
+}
+
+static bool is_settled(enum job_state state)
+{
+	switch (state) {
+	case JOB_SUSPENDING:
+	case JOB_RESUMING:
+	case JOB_CHECKPOINTING:
+	case JOB_RESTORING:
+		return false;
+	default:
+		return true;
+	}
+}
+
+/* Waits until no operation on @j is under way: every change of the record is a rename in its
+ * directory. A dead shim's half-done operation is put right by starting another. */
+static int settle(const struct service_call *call, struct job *j, struct brumate_error *err)
+{
+	auto_close int fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+	struct wire w;
+
+	if (fd < 0 || inotify_add_watch(fd, j->dir, IN_MOVED_TO) < 0)
+		return brumate_fail(err, errno, "watch %s: %m", j->dir);
+	if (!is_settled(j->state) && !shim_is_alive(j) && shim_connect(&w, j, NULL) == 0)
+		wire_fini(&w);
+
+	for (;;) {
+		auto_(job_fini) struct job now = JOB_EMPTY;
+		char events[4096];
+		struct pollfd fds[1 + CANCEL_FDS] = { { .fd = fd, .events = POLLIN },
+						      call->cancel.fds[0], call->cancel.fds[1] };
+		int r = job_load(&now, j->id, err);
+
+		if (r < 0)
+			return r;
+		if (is_settled(now.state)) {
+			struct job old = *j;
+
+			*j = now;
+			now = old;
+			return 0;
+		}
+		if (poll(fds, 1 + CANCEL_FDS, -1) < 0 && errno != EINTR)
+			return brumate_fail(err, errno, "poll: %m");
+		if (fds[1].revents || fds[2].revents)
+			return brumate_fail(err, ECANCELED, "cancelled");
+		while (read(fd, events, sizeof(events)) > 0)
+			; /* any event says the same: look again */
+	}
+}
+
+int service_status(const struct service_call *call, json_t *parameters, json_t **ret,
+		   struct brumate_error *err)
+{
+	auto_(job_fini) struct job j = JOB_EMPTY;
+	const char *word;
+	bool settled = false;
+	int r = wire_need_string(parameters, "job", &word, err);
+
+	if (r == 0)
+		r = wire_get_bool(parameters, "settled", &settled, err);
+	if (r == 0)
+		r = access_job(&j, call, word, err);
+	if (r == 0 && settled)
+		r = settle(call, &j, err);
+	return r < 0 ? r : reply_job(&j, ret, err);
+}

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT
+/* What the methods of the service share about jobs. */
+#pragma once
+
+#include "engine/job.h"
+#include "service/service.h"
+
+/** Calls "io.brumate.job.@method" of the job's shim, passing on progress and cancellation. */
+int shim_relay(const struct service_call *call, const struct job *j, const char *method,
+	       json_t *parameters, json_t **ret, struct brumate_error *err);
+
+/** Reads the parameter "gpu": "" or "simulated"; missing: as the configuration says. */
+int get_simulated(json_t *parameters, bool *ret, struct brumate_error *err);
+
+/** Takes in the process @pid as a new job, unless it belongs to one: then that. */
+int take_in(struct job *ret, const struct service_call *call, pid_t pid, const char *name,
+	    bool simulated, struct brumate_error *err);
+
+/** The Job type of io.brumate with what is not in the record: gpu_processes. Owned, NULL without memory. */
+json_t *describe_job(const struct job *j);
+
+/** Removes the record of a job that never came to life. */
+void forget_job(const struct job *j);

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+/* Calls passed on to another of our programs, which can be cancelled from outside while they wait. */
+#pragma once
+
+#include <poll.h>
+
+#include "wire/wire.h"
+
+enum { CANCEL_FDS = 2 };
+
+/** What cancels a call: any of these fds (borrowed; -1: none) showing its events, or a hang-up. */
+struct cancel {
+	struct pollfd fds[CANCEL_FDS];
+};
+
+#define CANCEL_NEVER ((struct cancel){ { { .fd = -1 }, { .fd = -1 } } })
+
+/**
+ * relay_call() - wire_call() without a deadline, given up as @cancel says
+ *
+ * Cancelling hangs up: the other side takes back what it began. Errors to act on: -ECANCELED.
+ */
+int relay_call(struct wire *w, const char *method, json_t *parameters, wire_reply_fn on_reply,
+	       void *arg, const struct cancel *cancel, json_t **ret, struct brumate_error *err);

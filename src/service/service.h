@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The methods of io.brumate, once: brumated serves them to everybody, and the command runs them in
+ * its own process as root. They need root's rights, act for a caller, and touch only what is his.
+ * Holds no state: the truth is in the jobs' directories and the stores.
+ */
+#pragma once
+
+#include <jansson.h>
+#include <sys/types.h>
+
+#include "base/error.h"
+#include "service/relay.h"
+#include "wire/wire.h"
+
+/** One call: for whom, and what is done with progress and cancellation. */
+struct service_call {
+	uid_t uid; /* of the caller; 0 may touch everything */
+	gid_t gid;
+	wire_reply_fn on_reply; /* streamed replies; may be NULL */
+	void *arg;
+	struct cancel cancel;
+};
+
+/** @parameters borrowed; @ret owned, written only on success. */
+typedef int (*service_method_fn)(const struct service_call *call, json_t *parameters, json_t **ret,
+				 struct brumate_error *err);
+
+/** Every method: its name on the wire and its function. */
+#define SERVICE_METHODS(X)                                                                         \
+	X(Run, service_run)                                                                        \
+	X(List, service_list)                                                                      \
+	X(Status, service_status)                                                                  \
+	X(Manage, service_manage)                                                                  \
+	X(Suspend, service_suspend)                                                                \
+	X(Resume, service_resume)                                                                  \
+	X(Checkpoint, service_checkpoint)                                                          \
+	X(Restore, service_restore)                                                                \
+	X(Kill, service_kill)                                                                      \
+	X(Wait, service_wait)                                                                      \
+	X(Remove, service_remove)                                                                  \
+	X(Checkpoints, service_checkpoints)                                                        \
+	X(Inspect, service_inspect)                                                                \
+	X(Doctor, service_doctor)
+
+#define X(name, fn)                                                                                \
+	int fn(const struct service_call *call, json_t *parameters, json_t **ret,                  \
+	       struct brumate_error *err);
+SERVICE_METHODS(X)
+#undef X
+
+/** Calls a method by its name without the interface ("Suspend"). @ret may be NULL. */
+int service_call(const char *method, const struct service_call *call, json_t *parameters,
+		 json_t **ret, struct brumate_error *err);
