@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT
+/* Parameters from options; see arguments.h. */
+#include "cli/arguments.h"
+#include "cli/words.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/paths.h"
+#include "wire/wire.h"
+
+static int set(json_t *parameters, const char *key, json_t *value, struct brumate_error *err)
+{
+	return json_object_set_new(parameters, key, value) < 0 ? brumate_fail(err, ENOMEM, "%m") : 0;
+}
+
+int add_string(json_t *parameters, const char *key, const char *value, struct brumate_error *err)
+{
+	if (!value)
+		return 0;
+
+	json_t *string = json_string(value);
+	if (!string)
+		return brumate_fail(err, EINVAL, "%s: \"%s\" is not UTF-8", key, value);
+	return set(parameters, key, string, err);
+}
+
+int add_flag(json_t *parameters, const char *key, const struct invocation *in, enum option_id id,
+	     struct brumate_error *err)
+{
+	return in->values[id] ? set(parameters, key, json_true(), err) : 0;
+}
+
+int add_timeout(json_t *parameters, const struct invocation *in, struct brumate_error *err)
+{
+	uint64_t timeout_ms;
+
+	if (!in->values[OPT_TIMEOUT])
+		return 0;
+	int r = parse_duration(&timeout_ms, "--timeout", in->values[OPT_TIMEOUT], err);
+	return r < 0 ? r : set(parameters, "timeout_ms", json_integer((json_int_t)timeout_ms), err);
+}
+
+int add_gpu_map(json_t *parameters, const struct invocation *in, struct brumate_error *err)
+{
+	json_t *map;
+
+	if (!in->values[OPT_GPU_MAP])
+		return 0;
+	int r = parse_gpu_map(&map, in->values[OPT_GPU_MAP], err);
+	return r < 0 ? r : set(parameters, "gpu_map", map, err);
+}
+
+int add_pid(json_t *parameters, const struct invocation *in, struct brumate_error *err)
+{
+	int64_t pid;
+
+	if (!in->values[OPT_PID])
+		return 0;
+	int r = parse_pid(&pid, in->values[OPT_PID], err);
+	return r < 0 ? r : set(parameters, "pid", json_integer(pid), err);
+}
+
+int add_gpu(json_t *parameters, const struct invocation *in, struct brumate_error *err)
+{
+	const char *variable = getenv("BRUMATE_GPU");
+	const char *kind = in->values[OPT_GPU];
+
+	if (!kind && variable && *variable) {
+		if (strcmp(variable, "simulated") && strcmp(variable, "real"))
+			return brumate_fail(err, EINVAL, "BRUMATE_GPU=%s: want simulated or real", variable);
+		kind = variable;
+	}
+	return add_string(parameters, "gpu", kind && !strcmp(kind, "real") ? "" : kind, err);
+}
+
+char *absolute_path(const char *path)
+{
+	if (path[0] == '/')
+		return strdup(path);
+
+	auto_free char *cwd = getcwd(NULL, 0);
+	return cwd ? path_format("%s/%s", cwd, path) : NULL;
+}
+
+int add_path(json_t *parameters, const char *key, const char *path, struct brumate_error *err)
+{
+	if (!path)
+		return 0;
+
+	auto_free char *absolute = absolute_path(path);
+	if (!absolute)
+		return brumate_fail(err, errno, "%s: %m", path);
+	return add_string(parameters, key, absolute, err);
+}
+
+int add_target(json_t *parameters, const struct invocation *in, struct brumate_error *err)
+{
+	if ((in->n_operands > 0) == (in->values[OPT_PID] != NULL)) {
+		brumate_fail(err, EINVAL, "%s: want either a JOB or --pid PID", in->command->name);
+		brumate_hint(err, "`brumate ps` lists the jobs");
+		return -EINVAL;
+	}
+	if (in->n_operands > 0)
+		return add_string(parameters, "job", in->operands[0], err);
+	return add_pid(parameters, in, err);
+}
+
+bool wants_json(const struct invocation *in)
+{
+	return in->values[OPT_FORMAT] && !strcmp(in->values[OPT_FORMAT], "json");
+}
+
+int print_json(json_t *o, struct brumate_error *err)
+{
+	auto_json json_t *all = json_pack("{s:s}", "apiVersion", "brumate/v1");
+
+	if (!all || json_object_update(all, o) < 0 || json_dumpf(all, stdout, JSON_INDENT(2)) < 0)
+		return brumate_fail(err, EIO, "cannot print the JSON");
+	putchar('\n');
+	return 0;
+}

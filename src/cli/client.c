@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT
+/* Calling the service, here or in brumated; see client.h. */
+#include "cli/client.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/paths.h"
+#include "service/relay.h"
+#include "service/service.h"
+
+static int fail_unreachable(const char *path, struct brumate_error *err)
+{
+	brumate_fail(err, EPERM, "brumate needs root, or brumated running (nobody listens at %s)", path);
+	brumate_hint(err, "use sudo, or start it: systemctl enable --now brumated.socket");
+	return -EPERM;
+}
+
+static int call_daemon(const char *method, json_t *parameters, wire_reply_fn on_reply, void *arg,
+		       const struct cancel *cancel, json_t **ret, struct brumate_error *err)
+{
+	auto_free char *path = path_format("%s/brumated.sock", path_runtime_dir());
+	auto_free char *full = path_format("io.brumate.%s", method);
+	struct wire w;
+
+	if (!path || !full)
+		return brumate_fail(err, ENOMEM, "%m");
+	int r = wire_connect(&w, path, err);
+	if (r == -ENOENT || r == -ECONNREFUSED || r == -EACCES)
+		return fail_unreachable(path, err);
+	if (r < 0)
+		return r;
+
+	r = relay_call(&w, full, parameters, on_reply, arg, cancel, ret, err);
+	wire_fini(&w);
+	return r;
+}
+
+int client_call(const char *method, json_t *parameters, wire_reply_fn on_reply, void *arg,
+		int cancel_fd, json_t **ret, struct brumate_error *err)
+{
+	struct cancel cancel = {
+		{ { .fd = cancel_fd, .events = POLLIN }, { .fd = -1 } },
+	};
+	struct service_call call = {
+		.uid = getuid(), .gid = getgid(), .on_reply = on_reply, .arg = arg, .cancel = cancel,
+	};
+
+	if (geteuid() == 0)
+		return service_call(method, &call, parameters, ret, err);
+	return call_daemon(method, parameters, on_reply, arg, &cancel, ret, err);
+}
+
+int client_ask(const char *method, json_t *parameters, json_t **ret, struct brumate_error *err)
+{
+	return client_call(method, parameters, NULL, NULL, -1, ret, err);
+}
+
+int client_ask_about(const char *method, const char *key, const char *value, json_t **ret,
+		     struct brumate_error *err)
+{
+	auto_json json_t *parameters = json_pack("{s:s}", key, value);
+
+	if (!parameters)
+		return brumate_fail(err, EINVAL, "\"%s\" is not UTF-8", value);
+	return client_ask(method, parameters, ret, err);
+}

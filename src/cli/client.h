@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Asking for something to be done. As root the service is called in this process; others go through
+ * brumated. Both take the same parameters and give the same replies and errors.
+ */
+#pragma once
+
+#include <jansson.h>
+
+#include "base/error.h"
+#include "wire/wire.h"
+
+/**
+ * client_call() - call "io.brumate.@method"
+ * @parameters: borrowed; NULL for {}
+ * @on_reply: for streamed replies; may be NULL
+ * @cancel_fd: once readable, the operation is cancelled and its final word awaited; -1: never
+ * @ret: owned; may be NULL
+ *
+ * Errors to act on: those of the method; -EPERM where neither root nor brumated is there.
+ */
+int client_call(const char *method, json_t *parameters, wire_reply_fn on_reply, void *arg,
+		int cancel_fd, json_t **ret, struct brumate_error *err);
+
+/** client_call() without replies to stream and without cancelling. */
+int client_ask(const char *method, json_t *parameters, json_t **ret, struct brumate_error *err);
+
+/** client_ask() with {key: value}. */
+int client_ask_about(const char *method, const char *key, const char *value, json_t **ret,
+		     struct brumate_error *err);

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The command table: every verb of `brumate`, its options and operands. Dispatch, help, completions
+ * and the synopses of the man pages are derived from it; nothing else lists commands or options.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/error.h"
+
+enum option_id {
+	OPT_HELP,
+	OPT_NAME,
+	OPT_LOG,
+	OPT_ATTACH,
+	OPT_GPU,
+	OPT_FOLLOW,
+	OPT_PID,
+	OPT_GPU_MAP,
+	OPT_LEAVE_RUNNING,
+	OPT_DIR,
+	OPT_TIMEOUT,
+	OPT_FORCE,
+	OPT_TCP_CLOSE,
+	OPT_FORMAT,
+	OPT_NO_HEADERS,
+	OPT_QUIET,
+	OPT_SIGNAL,
+	OPT_GRACE,
+	OPT_JOB,
+	OPT_CHECKPOINT,
+	OPT__MAX,
+};
+
+/** What a shell offers for a value. */
+enum completes { COMPLETES_NOTHING, COMPLETES_FILE, COMPLETES_DIR, COMPLETES_JOB,
+		 COMPLETES_CHECKPOINT, COMPLETES_WORDS, COMPLETES_COMMAND, COMPLETES_PID };
+
+struct option_spec {
+	enum option_id id;
+	const char *name;  /* long name without "--" */
+	char letter;       /* short name; 0: none */
+	const char *value; /* what stands for the value in help; NULL: a flag */
+	const char *help;
+	enum completes completes;
+	const char *words; /* the only values allowed, separated by spaces; NULL: any */
+};
+
+/** A parsed command line. Strings are borrowed from argv. */
+struct invocation {
+	const struct command *command;
+	const char *values[OPT__MAX]; /* NULL: not given; "" for a flag that was */
+	char *const *operands;        /* NULL-terminated */
+	int n_operands;
+};
+
+/** Runs one verb. Returns the exit code (>= 0), or <0 with @err filled. */
+typedef int (*verb_fn)(const struct invocation *in, struct brumate_error *err);
+
+struct command {
+	const char *name;
+	const char *aliases;  /* separated by spaces; NULL: none */
+	const char *operands; /* as in the synopsis; "" for none */
+	const char *summary;  /* one line */
+	int n_operands_min, n_operands_max; /* max -1: any number */
+	bool operands_last;   /* options end at the first operand (a command line follows) */
+	enum completes completes; /* the operands */
+	const char *words;    /* for COMPLETES_WORDS */
+	const struct option_spec *options; /* ends with an empty name; --help is implied */
+	verb_fn run;
+};
+
+extern const struct command commands[];
+extern const size_t n_commands;
+
+/** What `-h, --help` looks like in every command. */
+extern const struct option_spec help_option;
+
+/** By name or alias; NULL if there is none. */
+const struct command *command_find(const char *name);
+
+/** The command whose name is so near to @name that a slip is likely, or NULL. */
+const char *command_suggest(const char *name);
+
+/** Edit distance with transpositions; pure. Names longer than 63 are far from everything. */
+size_t edit_distance(const char *a, const char *b);
+
+/**
+ * command_parse() - read the arguments that follow the verb
+ * @argv: borrowed; @argv[0] is the first argument after the verb. Reordered in place.
+ *
+ * Return: 0 and @ret; -EINVAL with a text that says what is wrong and a hint. With --help given,
+ * nothing else is checked.
+ */
+int command_parse(struct invocation *ret, const struct command *command, int argc, char **argv,
+		  struct brumate_error *err);
+
+/** Writes help: of all commands, of one, and its parts for the man pages. */
+void help_print_all(void);
+void help_print(const struct command *command);
+void help_print_synopsis(const struct command *command);
+
+/** Completion script for "bash", "zsh" or "fish" on stdout. 0 or -EINVAL. */
+int completion_print(const char *shell, struct brumate_error *err);
+
+/* The verbs, one function each. */
+int verb_run(const struct invocation *in, struct brumate_error *err);
+int verb_ps(const struct invocation *in, struct brumate_error *err);
+int verb_logs(const struct invocation *in, struct brumate_error *err);
+int verb_attach(const struct invocation *in, struct brumate_error *err);
+int verb_wait(const struct invocation *in, struct brumate_error *err);
+int verb_kill(const struct invocation *in, struct brumate_error *err);
+int verb_rm(const struct invocation *in, struct brumate_error *err);
+int verb_manage(const struct invocation *in, struct brumate_error *err);
+int verb_suspend(const struct invocation *in, struct brumate_error *err);
+int verb_resume(const struct invocation *in, struct brumate_error *err);
+int verb_checkpoint(const struct invocation *in, struct brumate_error *err);
+int verb_restore(const struct invocation *in, struct brumate_error *err);
+int verb_ls(const struct invocation *in, struct brumate_error *err);
+int verb_inspect(const struct invocation *in, struct brumate_error *err);
+int verb_doctor(const struct invocation *in, struct brumate_error *err);
+int verb_version(const struct invocation *in, struct brumate_error *err);
+int verb_completion(const struct invocation *in, struct brumate_error *err);
+int verb_help(const struct invocation *in, struct brumate_error *err);

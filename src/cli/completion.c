@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Completion scripts for bash, zsh and fish, from the command table. What a value may be is written
+ * into the script; ids of jobs and checkpoints are asked for when they are needed.
+ */
+#include "cli/command.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static void print_names(const char *separator)
+{
+	for (size_t i = 0; i < n_commands; i++)
+		printf("%s%s", i ? separator : "", commands[i].name);
+}
+
+/* "run|exec": a command with its aliases, for a case in a shell. */
+static void print_pattern(const struct command *c)
+{
+	fputs(c->name, stdout);
+	for (const char *p = c->aliases; p && *p;) {
+		size_t n = strcspn(p, " ");
+
+		printf("|%.*s", (int)n, p);
+		p += n;
+		p += strspn(p, " ");
+	}
+}
+
+/* ---- bash ---- */
+
+static void bash_reply(enum completes what, const char *words)
+{
+	static const char *const commands_for[] = {
+		[COMPLETES_NOTHING] = "COMPREPLY=()",
+		[COMPLETES_FILE] = "COMPREPLY=($(compgen -f -- \"$cur\"))",
+		[COMPLETES_DIR] = "COMPREPLY=($(compgen -d -- \"$cur\"))",
+		[COMPLETES_JOB] = "COMPREPLY=($(compgen -W \"$(brumate ps -q 2>/dev/null)\" -- \"$cur\"))",
+		[COMPLETES_CHECKPOINT] = "COMPREPLY=($(compgen -W \"$(brumate ls -q 2>/dev/null; brumate ps -q 2>/dev/null)\" -- \"$cur\"))",
+		[COMPLETES_COMMAND] = "COMPREPLY=($(compgen -c -- \"$cur\"))",
+		[COMPLETES_PID] = "COMPREPLY=($(compgen -W \"$(cd /proc && echo [0-9]*)\" -- \"$cur\"))",
+	};
+
+	if (what == COMPLETES_WORDS)
+		printf("COMPREPLY=($(compgen -W \"%s\" -- \"$cur\"))", words);
+	else
+		fputs(commands_for[what], stdout);
+}
+
+static void bash_command(const struct command *c)
+{
+	printf("\t");
+	print_pattern(c);
+	printf(")\n\t\tcase $prev in\n");
+	for (const struct option_spec *o = c->options; o->name; o++) {
+		if (!o->value)
+			continue;
+		printf("\t\t--%s", o->name);
+		if (o->letter)
+			printf("|-%c", o->letter);
+		printf(") ");
+		bash_reply(o->completes, o->words);
+		printf("; return ;;\n");
+	}
+	printf("\t\tesac\n\t\tif [[ $cur == -* ]]; then\n\t\t\tCOMPREPLY=($(compgen -W \"--help");
+	for (const struct option_spec *o = c->options; o->name; o++)
+		printf(" --%s", o->name);
+	printf("\" -- \"$cur\"))\n\t\telse\n\t\t\t");
+	bash_reply(c->completes, c->words);
+	printf("\n\t\tfi ;;\n");
+}
+
+static void print_bash(void)
+{
+	printf("# bash completion of brumate; made from its command table\n"
+	       "_brumate()\n{\n"
+	       "\tlocal cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n"
+	       "\tif ((COMP_CWORD == 1)); then\n\t\tCOMPREPLY=($(compgen -W \"--help --version ");
+	print_names(" ");
+	printf("\" -- \"$cur\"))\n\t\treturn\n\tfi\n\tcase ${COMP_WORDS[1]} in\n");
+	for (size_t i = 0; i < n_commands; i++)
+		bash_command(&commands[i]);
+	printf("\tesac\n}\ncomplete -F _brumate brumate\n");
+}
+
+/* ---- zsh ---- */
+
+/* Text inside '...[...]' of an _arguments specification. */
+static void zsh_text(const char *text)
+{
+	for (; *text; text++) {
+		if (*text == '\'')
+			fputs("'\\''", stdout);
+		else if (strchr("[]:`\\", *text))
+			printf("\\%c", *text);
+		else
+			putchar(*text);
+	}
+}
+
+static void zsh_action(enum completes what, const char *words)
+{
+	static const char *const actions[] = {
+		[COMPLETES_NOTHING] = " ",
+		[COMPLETES_FILE] = "_files",
+		[COMPLETES_DIR] = "_files -/",
+		[COMPLETES_JOB] = "_brumate_jobs",
+		[COMPLETES_CHECKPOINT] = "_brumate_checkpoints",
+		[COMPLETES_COMMAND] = "_normal",
+		[COMPLETES_PID] = "_pids",
+	};
+
+	if (what == COMPLETES_WORDS)
+		printf("(%s)", words);
+	else
+		fputs(actions[what], stdout);
+}
+
+static void zsh_option(const struct option_spec *o)
+{
+	if (o->letter)
+		printf(" \\\n\t\t\t'(-%c --%s)'{-%c,--%s}'[", o->letter, o->name, o->letter, o->name);
+	else
+		printf(" \\\n\t\t\t'--%s[", o->name);
+	zsh_text(o->help);
+	printf("]");
+	if (o->value) {
+		printf(":");
+		zsh_text(o->value);
+		printf(":");
+		zsh_action(o->completes, o->words);
+	}
+	printf("'");
+}
+
+static void zsh_command(const struct command *c)
+{
+	printf("\t");
+	print_pattern(c);
+	printf(")\n\t\t_arguments");
+	for (const struct option_spec *o = c->options; o->name; o++)
+		zsh_option(o);
+	zsh_option(&help_option);
+	if (c->completes != COMPLETES_NOTHING) {
+		printf(" \\\n\t\t\t'*:");
+		zsh_text(c->operands);
+		printf(":");
+		zsh_action(c->completes, c->words);
+		printf("'");
+	}
+	printf(" ;;\n");
+}
+
+static void print_zsh(void)
+{
+	printf("#compdef brumate\n# made from the command table of brumate\n"
+	       "_brumate_jobs() { compadd -- ${(f)\"$(brumate ps -q 2>/dev/null)\"} }\n"
+	       "_brumate_checkpoints() { compadd -- ${(f)\"$(brumate ls -q 2>/dev/null)\"}; _brumate_jobs }\n"
+	       "_brumate() {\n\tlocal -a verbs\n\tverbs=(\n");
+	for (size_t i = 0; i < n_commands; i++) {
+		printf("\t\t'%s:", commands[i].name);
+		zsh_text(commands[i].summary);
+		printf("'\n");
+	}
+	printf("\t)\n\tif ((CURRENT == 2)); then\n\t\t_describe command verbs\n\t\treturn\n\tfi\n"
+	       "\tlocal verb=$words[2]\n\tshift words\n\t((CURRENT--))\n\tcase $verb in\n");
+	for (size_t i = 0; i < n_commands; i++)
+		zsh_command(&commands[i]);
+	printf("\tesac\n}\n_brumate \"$@\"\n");
+}
+
+/* ---- fish ---- */
+
+static void fish_text(const char *text)
+{
+	for (; *text; text++) {
+		if (*text == '\'' || *text == '\\')
+			putchar('\\');
+		putchar(*text);
+	}
+}
+
+static void fish_value(enum completes what, const char *words)
+{
+	switch (what) {
+	case COMPLETES_WORDS:
+		printf(" -f -a '%s'", words);
+		break;
+	case COMPLETES_JOB:
+		printf(" -f -a '(brumate ps -q 2>/dev/null)'");
+		break;
+	case COMPLETES_CHECKPOINT:
+		printf(" -f -a '(brumate ls -q 2>/dev/null; brumate ps -q 2>/dev/null)'");
+		break;
+	case COMPLETES_PID:
+		printf(" -f -a '(__fish_complete_pids)'");
+		break;
+	case COMPLETES_DIR:
+		printf(" -f -a '(__fish_complete_directories)'");
+		break;
+	case COMPLETES_COMMAND:
+		printf(" -f -a '(__fish_complete_subcommand)'");
+		break;
+	case COMPLETES_FILE:
+		printf(" -F");
+		break;
+	default:
+		printf(" -f");
+	}
+}
+
+static void fish_command(const struct command *c)
+{
+	printf("complete -c brumate -f -n __fish_use_subcommand -a %s -d '", c->name);
+	fish_text(c->summary);
+	printf("'\n");
+	for (const struct option_spec *o = c->options; o->name; o++) {
+		printf("complete -c brumate -n '__fish_seen_subcommand_from %s %s' -l %s", c->name,
+		       c->aliases ? c->aliases : "", o->name);
+		if (o->letter)
+			printf(" -s %c", o->letter);
+		if (o->value) {
+			printf(" -r");
+			fish_value(o->completes, o->words);
+		}
+		printf(" -d '");
+		fish_text(o->help);
+		printf("'\n");
+	}
+	printf("complete -c brumate -n '__fish_seen_subcommand_from %s %s'", c->name,
+	       c->aliases ? c->aliases : "");
+	fish_value(c->completes, c->words);
+	printf("\n");
+}
+
+static void print_fish(void)
+{
+	printf("# fish completion of brumate; made from its command table\n"
+	       "complete -c brumate -s h -l help -d 'show help'\n");
+	for (size_t i = 0; i < n_commands; i++)
+		fish_command(&commands[i]);
+}
+
+int completion_print(const char *shell, struct brumate_error *err)
+{
+	if (!strcmp(shell, "bash"))
+		print_bash();
+	else if (!strcmp(shell, "zsh"))
+		print_zsh();
+	else if (!strcmp(shell, "fish"))
+		print_fish();
+	else
+		return brumate_fail(err, EINVAL, "completion: \"%s\" is none of: bash zsh fish", shell);
+	return 0;
+}

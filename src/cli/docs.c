@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Builds the sources of the man pages: fills the marks "@…@" in a hand-written page (stdin) from the
+ * command table, so that no page says other than the program does. Used while building, not installed.
+ *
+ *	brumate-docs VERB   a page of one command: "@SYNOPSIS@", "@OPTIONS@"
+ *	brumate-docs all    brumate(1): "@COMMANDS@"
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/command.h"
+
+static void print_option(const struct option_spec *o)
+{
+	if (o->letter)
+		printf("*-%c*, ", o->letter);
+	printf("*--%s*", o->name);
+	if (o->value)
+		printf(" _%s_", o->value);
+	printf("\n\t%s.\n\n", o->help);
+}
+
+static void print_options(const struct command *c)
+{
+	printf("# OPTIONS\n\n");
+	for (const struct option_spec *o = c->options; o->name; o++)
+		print_option(o);
+	print_option(&help_option);
+}
+
+static void print_synopsis(const struct command *c)
+{
+	printf("brumate-%s(1)\n\n# NAME\n\nbrumate-%s - %s\n\n# SYNOPSIS\n\n*brumate %s*", c->name,
+	       c->name, c->summary, c->name);
+	for (const struct option_spec *o = c->options; o->name; o++)
+		printf(" \\[*--%s*%s%s%s]", o->name, o->value ? " _" : "", o->value ? o->value : "",
+		       o->value ? "_" : "");
+	printf("%s%s\n\n", *c->operands ? " " : "", c->operands);
+	if (c->aliases)
+		printf("Also called: %s.\n\n", c->aliases);
+}
+
+static void print_commands(void)
+{
+	for (size_t i = 0; i < n_commands; i++) {
+		printf("*brumate-%s*(1)", commands[i].name);
+		if (commands[i].aliases)
+			printf(", also called %s", commands[i].aliases);
+		printf("\n\t%s.\n\n", commands[i].summary);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	const struct command *c = argc == 2 ? command_find(argv[1]) : NULL;
+	char line[4096];
+
+	if (argc != 2 || (!c && strcmp(argv[1], "all"))) {
+		fprintf(stderr, "usage: brumate-docs VERB|all <PAGE\n");
+		return EXIT_USAGE;
+	}
+	while (fgets(line, sizeof(line), stdin)) {
+		if (c && !strcmp(line, "@SYNOPSIS@\n"))
+			print_synopsis(c);
+		else if (c && !strcmp(line, "@OPTIONS@\n"))
+			print_options(c);
+		else if (!c && !strcmp(line, "@COMMANDS@\n"))
+			print_commands();
+		else
+			fputs(line, stdout);
+	}
+	return fflush(stdout) == EOF ? EXIT_FAILED : EXIT_OK;
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+/* The `brumate` program: finds the verb, runs it, prints its error, exits as brumate(1) says. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "cli/command.h"
+#include "cli/cuda-checkpoint.h"
+#include "cli/terminal.h"
+
+static int print_error(const struct brumate_error *err)
+{
+	fflush(stdout);
+	print_styled(stderr, STYLE_RED, "brumate:");
+	fprintf(stderr, " %s\n", err->text);
+	if (err->hint[0])
+		fprintf(stderr, "hint: %s\n", err->hint);
+	return (int)brumate_exit_code(err);
+}
+
+static int fail_unknown(const char *name)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	const char *meant = command_suggest(name);
+
+	brumate_fail(&err, EINVAL, "unknown command \"%s\"", name);
+	if (meant)
+		brumate_hint(&err, "did you mean `brumate %s`?", meant);
+	else
+		brumate_hint(&err, "`brumate help` lists the commands");
+	return print_error(&err);
+}
+
+/* Options before any verb. */
+static const char *verb_of(const char *word)
+{
+	if (!strcmp(word, "-h") || !strcmp(word, "--help"))
+		return "help";
+	if (!strcmp(word, "-V") || !strcmp(word, "--version"))
+		return "version";
+	return word;
+}
+
+static int run(int argc, char **argv)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	struct invocation in;
+	const struct command *command = command_find(verb_of(argv[1]));
+
+	if (!command)
+		return fail_unknown(argv[1]);
+	if (command_parse(&in, command, argc - 2, argv + 2, &err) < 0)
+		return print_error(&err);
+	if (in.values[OPT_HELP]) {
+		help_print(command);
+		return EXIT_OK;
+	}
+
+	int r = command->run(&in, &err);
+	if (r < 0 && !err.code)
+		brumate_fail(&err, -r, "%s: %m", command->name);
+	return r < 0 ? print_error(&err) : r;
+}
+
+int main(int argc, char **argv)
+{
+	const char *slash = argc > 0 ? strrchr(argv[0], '/') : NULL;
+	const char *name = slash ? slash + 1 : argc > 0 ? argv[0] : "brumate";
+
+	log_init("brumate");
+	if (!strcmp(name, "cuda-checkpoint"))
+		return cuda_checkpoint_main(argc, argv);
+	if (argc < 2) {
+		help_print_all();
+		return EXIT_USAGE;
+	}
+
+	int status = run(argc, argv);
+	if (fflush(stdout) == EOF || ferror(stdout)) {
+		fprintf(stderr, "brumate: stdout: %s\n", strerror(errno));
+		return status ? status : EXIT_FAILED;
+	}
+	return status;
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT
+/* `brumate kill`, `rm` and `manage`: the end of jobs, and another beginning. */
+#include "cli/arguments.h"
+#include "cli/client.h"
+#include "cli/words.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/cleanup.h"
+
+enum { GRACE_MS_DEFAULT = 10000 };
+
+typedef int (*operand_fn)(json_t *parameters, const char *word, bool flag, struct brumate_error *err);
+
+/* Calls @fn for each operand, in order; the first failure is the command's, the others are printed as
+ * they come. */
+static int for_each_operand(const struct invocation *in, operand_fn fn, json_t *parameters, bool flag,
+			    struct brumate_error *err)
+{
+	int result = 0;
+
+	for (int i = 0; i < in->n_operands; i++) {
+		struct brumate_error why = BRUMATE_ERROR_NONE;
+		int r = fn(parameters, in->operands[i], flag, &why);
+
+		if (r == 0) {
+			puts(in->operands[i]);
+			continue;
+		}
+		if (result == 0)
+			*err = why;
+		else
+			fprintf(stderr, "brumate: %s\n", why.text);
+		result = result ? result : r;
+	}
+	return result;
+}
+
+static int kill_one(json_t *parameters, const char *word, bool flag, struct brumate_error *err)
+{
+	int r = add_string(parameters, "job", word, err);
+
+	return r < 0 ? r : client_ask("Kill", parameters, NULL, err);
+}
+
+int verb_kill(const struct invocation *in, struct brumate_error *err)
+{
+	auto_json json_t *parameters = json_object();
+	uint64_t grace_ms = GRACE_MS_DEFAULT;
+	int number = 0, r = 0;
+
+	if (in->values[OPT_SIGNAL])
+		r = parse_signal(&number, in->values[OPT_SIGNAL], err);
+	if (r == 0 && in->values[OPT_GRACE])
+		r = parse_duration(&grace_ms, "--grace", in->values[OPT_GRACE], err);
+	if (r < 0)
+		return r;
+	if (json_object_set_new(parameters, "signal", json_integer(number)) < 0 ||
+	    json_object_set_new(parameters, "grace_ms", json_integer((json_int_t)grace_ms)) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	return for_each_operand(in, kill_one, parameters, false, err);
+}
+
+/* A job, unless there is none of that name: then a checkpoint. */
+static int remove_one(json_t *parameters, const char *word, bool checkpoint, struct brumate_error *err)
+{
+	int r;
+
+	json_object_del(parameters, "checkpoint");
+	if (!checkpoint) {
+		r = add_string(parameters, "job", word, err);
+		if (r == 0)
+			r = client_ask("Remove", parameters, NULL, err);
+		if (r != -ENOENT)
+			return r;
+		json_object_del(parameters, "job");
+	}
+	r = add_string(parameters, "checkpoint", word, err);
+	if (r == 0)
+		r = client_ask("Remove", parameters, NULL, err);
+	if (r == -ENOENT && !checkpoint) {
+		brumate_fail(err, ENOENT, "no job or checkpoint \"%s\"", word);
+		brumate_hint(err, "`brumate ps` lists the jobs, `brumate ls` the checkpoints");
+	}
+	return r;
+}
+
+int verb_rm(const struct invocation *in, struct brumate_error *err)
+{
+	auto_json json_t *parameters = json_object();
+	bool checkpoints = in->values[OPT_CHECKPOINT] || in->values[OPT_DIR];
+	int r = add_path(parameters, "dir", in->values[OPT_DIR], err);
+
+	if (r < 0)
+		return r;
+	return for_each_operand(in, remove_one, parameters, checkpoints, err);
+}
+
+int verb_manage(const struct invocation *in, struct brumate_error *err)
+{
+	auto_json json_t *parameters = json_object(), *reply = NULL;
+	int r = add_pid(parameters, in, err);
+
+	if (r == 0 && !in->values[OPT_PID]) {
+		brumate_fail(err, EINVAL, "manage: --pid PID is missing");
+		brumate_hint(err, "see `brumate manage --help`");
+		return -EINVAL;
+	}
+	if (r == 0)
+		r = add_string(parameters, "name", in->values[OPT_NAME], err);
+	if (r == 0)
+		r = add_gpu(parameters, in, err);
+	if (r == 0)
+		r = client_ask("Manage", parameters, &reply, err);
+	if (r == 0)
+		puts(json_string_value(json_object_get(json_object_get(reply, "job"), "id")));
+	return r;
+}

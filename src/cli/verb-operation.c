@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT
+/*
+ * `brumate suspend`, `resume`, `checkpoint` and `restore`: a progress line while they run, a summary
+ * afterwards, the id alone on stdout. Ctrl-C cancels: the job is then as it was.
+ */
+#include "cli/arguments.h"
+#include "cli/client.h"
+#include "cli/follow.h"
+#include "cli/interrupt.h"
+#include "cli/progress.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+
+/* The job's state once nothing is under way on it any more, and the exit code that goes with it. */
+static int report_cancelled(const struct invocation *in, json_t *parameters, struct brumate_error *err)
+{
+	const char *word = json_string_value(json_object_get(parameters, "job"));
+	auto_json json_t *ask = word ? json_pack("{s:s,s:b}", "job", word, "settled", 1) : NULL;
+	auto_json json_t *reply = NULL;
+
+	if (!ask || client_ask("Status", ask, &reply, NULL) < 0) {
+		brumate_fail(err, ECANCELED, "%s: cancelled", in->command->name);
+		brumate_hint(err, "`brumate ps` says what became of the job");
+		return -ECANCELED;
+	}
+
+	json_t *job = json_object_get(reply, "job");
+	const char *state = json_string_value(json_object_get(job, "state"));
+	bool running = state && !strcmp(state, "running");
+	brumate_fail(err, ECANCELED, "%s: cancelled; job %s is %s", in->command->name, word,
+		     state ? state : "gone");
+	brumate_error_exit(err, running ? EXIT_STILL_RUNNING : EXIT_FAILED);
+	return -ECANCELED;
+}
+
+static int operate(json_t **ret, const struct invocation *in, const char *method, json_t *parameters,
+		   struct brumate_error *err)
+{
+	struct progress progress = { .verb = in->command->name };
+	int cancel_fd = interrupt_watch(true);
+	int r;
+
+	if (cancel_fd < 0)
+		return brumate_fail(err, -cancel_fd, "pipe: %m");
+	r = client_call(method, parameters, progress_show, &progress, cancel_fd, ret, err);
+	progress_clear(&progress);
+	return r == -ECANCELED && interrupt_take() ? report_cancelled(in, parameters, err) : r;
+}
+
+static int print_outcome(const struct invocation *in, json_t *reply, const char *id_key,
+			 struct brumate_error *err)
+{
+	json_t *summary = json_object_get(reply, "summary");
+	const char *id = json_string_value(json_object_get(summary, id_key));
+
+	if (!json_is_object(summary))
+		return brumate_fail(err, EPROTO, "%s: the reply has no summary", in->command->name);
+	summary_print(summary);
+	if (wants_json(in)) {
+		auto_json json_t *o = json_pack("{s:O}", "summary", summary);
+
+		return print_json(o, err);
+	}
+	puts(id ? id : "");
+	return 0;
+}
+
+int verb_suspend(const struct invocation *in, struct brumate_error *err)
+{
+	auto_json json_t *p = json_object(), *reply = NULL;
+	int r = add_target(p, in, err);
+
+	if (r == 0)
+		r = add_timeout(p, in, err);
+	if (r == 0)
+		r = add_flag(p, "force", in, OPT_FORCE, err);
+	if (r == 0)
+		r = add_gpu(p, in, err);
+	if (r == 0)
+		r = operate(&reply, in, "Suspend", p, err);
+	return r < 0 ? r : print_outcome(in, reply, "job", err);
+}
+
+int verb_resume(const struct invocation *in, struct brumate_error *err)
+{
+	auto_json json_t *p = json_object(), *reply = NULL;
+	int r = add_target(p, in, err);
+
+	if (r == 0)
+		r = add_timeout(p, in, err);
+	if (r == 0)
+		r = add_gpu_map(p, in, err);
+	if (r == 0)
+		r = operate(&reply, in, "Resume", p, err);
+	return r < 0 ? r : print_outcome(in, reply, "job", err);
+}
+
+int verb_checkpoint(const struct invocation *in, struct brumate_error *err)
+{
+	auto_json json_t *p = json_object(), *reply = NULL;
+	int r = add_target(p, in, err);
+
+	if (r == 0)
+		r = add_timeout(p, in, err);
+	if (r == 0)
+		r = add_flag(p, "leave_running", in, OPT_LEAVE_RUNNING, err);
+	if (r == 0)
+		r = add_flag(p, "force", in, OPT_FORCE, err);
+	if (r == 0)
+		r = add_string(p, "name", in->values[OPT_NAME], err);
+	if (r == 0)
+		r = add_path(p, "dir", in->values[OPT_DIR], err);
+	if (r == 0)
+		r = add_gpu(p, in, err);
+	if (r == 0)
+		r = operate(&reply, in, "Checkpoint", p, err);
+	return r < 0 ? r : print_outcome(in, reply, "checkpoint", err);
+}
+
+static int pack_restore(json_t *p, const struct invocation *in, struct brumate_error *err)
+{
+	const char *word = in->operands[0];
+	int r = strchr(word, '/') ? add_path(p, "checkpoint", word, err) :
+				    add_string(p, "checkpoint", word, err);
+
+	if (r == 0)
+		r = add_timeout(p, in, err);
+	if (r == 0)
+		r = add_gpu_map(p, in, err);
+	if (r == 0)
+		r = add_path(p, "dir", in->values[OPT_DIR], err);
+	if (r == 0)
+		r = add_flag(p, "tcp_close", in, OPT_TCP_CLOSE, err);
+	if (r == 0)
+		r = add_flag(p, "force", in, OPT_FORCE, err);
+	return r;
+}
+
+/* Where the log ends before the job writes to it again, so that nothing of it is missed. */
+static off_t log_size_before(json_t *parameters)
+{
+	auto_json json_t *what = json_pack("{s:O,s:O*}", "what", json_object_get(parameters, "checkpoint"),
+					   "dir", json_object_get(parameters, "dir"));
+	auto_json json_t *reply = NULL;
+
+	if (!what || client_ask("Inspect", what, &reply, NULL) < 0)
+		return 0;
+	json_t *job = json_object_get(reply, "job");
+	if (!job)
+		job = json_object_get(json_object_get(reply, "manifest"), "job");
+	return log_size(json_string_value(json_object_get(job, "log")));
+}
+
+int verb_restore(const struct invocation *in, struct brumate_error *err)
+{
+	auto_json json_t *p = json_object(), *reply = NULL;
+	bool attach = in->values[OPT_ATTACH];
+	off_t offset = 0;
+	int r = pack_restore(p, in, err);
+
+	if (r == 0 && attach)
+		offset = log_size_before(p);
+	if (r == 0)
+		r = operate(&reply, in, "Restore", p, err);
+	if (r < 0)
+		return r;
+	if (!attach)
+		return print_outcome(in, reply, "job", err);
+	summary_print(json_object_get(reply, "summary"));
+	return follow_to_end(json_object_get(reply, "job"), offset, FOLLOW_FORWARDS, err);
+}

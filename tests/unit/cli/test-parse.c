@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT
+/* Command lines against the real command table. */
+#include <errno.h>
+#include <string.h>
+
+#include "check.h"
+#include "cli/command.h"
+
+enum { ARGS_MAX = 16 };
+
+/* Parses "VERB ARG ARG…" split at blanks. @line must live as long as the result. */
+static int parse(struct invocation *ret, char *line, struct brumate_error *err)
+{
+	static char *argv[ARGS_MAX + 1];
+	int argc = 0;
+
+	for (char *word = strtok(line, " "); word && argc < ARGS_MAX; word = strtok(NULL, " "))
+		argv[argc++] = word;
+	argv[argc] = NULL;
+	const struct command *c = command_find(argv[0]);
+	CHECK(c);
+	*err = BRUMATE_ERROR_NONE;
+	return command_parse(ret, c, argc - 1, argv + 1, err);
+}
+
+static void check_options(void)
+{
+	char attached[] = "run -nx --log=out.log -a -- prog --name y -z";
+	char mixed[] = "suspend job-1 --timeout 30s --format json";
+	char letters[] = "checkpoint -Rnsaved -t 5 job-1";
+	struct brumate_error err;
+	struct invocation in;
+
+	CHECK(parse(&in, attached, &err) == 0);
+	CHECK_STR(in.values[OPT_NAME], "x");
+	CHECK_STR(in.values[OPT_LOG], "out.log");
+	CHECK(in.values[OPT_ATTACH]);
+	CHECK(in.n_operands == 4);
+	CHECK_STR(in.operands[0], "prog");
+	CHECK_STR(in.operands[3], "-z");
+	CHECK(in.operands[4] == NULL);
+
+	CHECK(parse(&in, mixed, &err) == 0);
+	CHECK(in.n_operands == 1);
+	CHECK_STR(in.operands[0], "job-1");
+	CHECK_STR(in.values[OPT_TIMEOUT], "30s");
+	CHECK_STR(in.values[OPT_FORMAT], "json");
+	CHECK(!in.values[OPT_FORCE]);
+
+	CHECK(parse(&in, letters, &err) == 0);
+	CHECK(in.values[OPT_LEAVE_RUNNING]);
+	CHECK_STR(in.values[OPT_NAME], "saved");
+	CHECK_STR(in.values[OPT_TIMEOUT], "5");
+}
+
+/* The command's own options are its own, with or without "--". */
+static void check_command_line(void)
+{
+	char bare[] = "run python3 -c pass --attach";
+	char nested[] = "run prog -- -x";
+	struct brumate_error err;
+	struct invocation in;
+
+	CHECK(parse(&in, bare, &err) == 0);
+	CHECK(in.n_operands == 4);
+	CHECK_STR(in.operands[3], "--attach");
+	CHECK(!in.values[OPT_ATTACH]);
+
+	CHECK(parse(&in, nested, &err) == 0);
+	CHECK(in.n_operands == 3);
+	CHECK_STR(in.operands[1], "--");
+}
+
+static void check_refused(char *line, const char *text, const char *hint)
+{
+	struct brumate_error err;
+	struct invocation in = { .n_operands = -7 };
+
+	CHECK(parse(&in, line, &err) == -EINVAL);
+	CHECK_STR(err.text, text);
+	CHECK_STR(err.hint, hint);
+	CHECK(brumate_exit_code(&err) == EXIT_USAGE);
+	CHECK(in.n_operands == -7);
+}
+
+static void check_refusals(void)
+{
+	char typo[] = "checkpoint --leave-runing job", unknown[] = "ps --zzzzzzzzz", letter[] = "ps -z";
+	char no_value[] = "run --name", too_much[] = "attach a b", missing[] = "kill";
+	char no_value_wanted[] = "ps --quiet=1", word[] = "ps --format xml";
+
+	check_refused(typo, "checkpoint: unknown option --leave-runing", "did you mean --leave-running?");
+	check_refused(unknown, "ps: unknown option --zzzzzzzzz", "see `brumate ps --help`");
+	check_refused(letter, "ps: unknown option -z", "see `brumate ps --help`");
+	check_refused(no_value, "run: --name needs a value: NAME", "see `brumate run --help`");
+	check_refused(too_much, "attach: \"b\" is too much", "see `brumate attach --help`");
+	check_refused(missing, "kill: JOB... is missing", "see `brumate kill --help`");
+	check_refused(no_value_wanted, "ps: --quiet takes no value", "see `brumate ps --help`");
+	check_refused(word, "ps: --format: \"xml\" is none of: table json", "see `brumate ps --help`");
+}
+
+static void check_help(void)
+{
+	char line[] = "restore -h", exec[] = "exec -h";
+	struct brumate_error err;
+	struct invocation in;
+
+	CHECK(parse(&in, line, &err) == 0); /* although its operand is missing */
+	CHECK(in.values[OPT_HELP]);
+	CHECK(parse(&in, exec, &err) == 0);
+	CHECK_STR(in.command->name, "run");
+}
+
+static void check_names(void)
+{
+	CHECK(edit_distance("", "abc") == 3);
+	CHECK(edit_distance("suspend", "suspend") == 0);
+	CHECK(edit_distance("supsend", "suspend") == 1);
+	CHECK(edit_distance("restroe", "restore") == 1);
+	CHECK(edit_distance("kitten", "sitting") == 3);
+	CHECK_STR(command_suggest("supend"), "suspend");
+	CHECK_STR(command_suggest("chekpoint"), "checkpoint");
+	CHECK(!command_suggest("frobnicate"));
+	CHECK_STR(command_find("unfreeze")->name, "resume");
+	CHECK_STR(command_find("thaw")->name, "resume");
+	CHECK_STR(command_find("freeze")->name, "suspend");
+	CHECK_STR(command_find("dump")->name, "checkpoint");
+	CHECK(!command_find("un"));
+	CHECK(!command_find(""));
+}
+
+/* What the table promises to those who derive from it. */
+static void check_table(void)
+{
+	for (size_t i = 0; i < n_commands; i++) {
+		unsigned long seen = 0;
+
+		CHECK(commands[i].run && commands[i].summary && commands[i].operands);
+		CHECK(command_find(commands[i].name) == &commands[i]);
+		for (const struct option_spec *o = commands[i].options; o->name; o++) {
+			CHECK(!(seen >> o->id & 1));
+			seen |= 1ul << o->id;
+			CHECK(o->help && o->letter != help_option.letter);
+			CHECK(o->completes != COMPLETES_WORDS || o->words);
+		}
+	}
+}
+
+int main(void)
+{
+	check_options();
+	check_command_line();
+	check_refusals();
+	check_help();
+	check_names();
+	check_table();
+	return 0;
+}
