@@ -43,6 +43,8 @@ static int serve(struct wire_call_context *context, service_method_fn run, json_
 
 	wire_call_peer(context, &call.uid, &call.gid, &pid);
 	int r = run(&call, parameters, &reply, err);
+	if (r == -ECANCELED) /* a caller who hung up does not hear it: it is for the others */
+		r = brumate_fail(err, ESHUTDOWN, "brumated was stopped meanwhile");
 	return r < 0 ? r : wire_reply(context, reply);
 }
 

@@ -51,7 +51,7 @@ static void check_calls(struct doctor *d)
 }
 
 /* Without those that are not needed, most jobs can be checkpointed: not ones with sockets (NET_ADMIN)
- * or with limits above ours (SYS_RESOURCE). */
+ * or of other users or with limits above ours (SYS_RESOURCE). */
 static const struct {
 	int bit;
 	const char *name;
