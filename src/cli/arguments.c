@@ -15,7 +15,8 @@
 
 static int set(json_t *parameters, const char *key, json_t *value, struct brumate_error *err)
 {
-	return json_object_set_new(parameters, key, value) < 0 ? brumate_fail(err, ENOMEM, "%m") : 0;
+	return json_object_set_new(parameters, key, value) < 0 ? brumate_fail(err, ENOMEM, "%m")
+							       : 0;
 }
 
 int add_string(json_t *parameters, const char *key, const char *value, struct brumate_error *err)
@@ -72,7 +73,8 @@ int add_gpu(json_t *parameters, const struct invocation *in, struct brumate_erro
 
 	if (!kind && variable && *variable) {
 		if (strcmp(variable, "simulated") && strcmp(variable, "real"))
-			return brumate_fail(err, EINVAL, "BRUMATE_GPU=%s: want simulated or real", variable);
+			return brumate_fail(err, EINVAL, "BRUMATE_GPU=%s: want simulated or real",
+					    variable);
 		kind = variable;
 	}
 	return add_string(parameters, "gpu", kind && !strcmp(kind, "real") ? "" : kind, err);

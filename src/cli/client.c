@@ -13,7 +13,8 @@
 
 static int fail_unreachable(const char *path, struct brumate_error *err)
 {
-	brumate_fail(err, EPERM, "brumate needs root, or brumated running (nobody listens at %s)", path);
+	brumate_fail(err, EPERM, "brumate needs root, or brumated running (nobody listens at %s)",
+		     path);
 	brumate_hint(err, "use sudo, or start it: systemctl enable --now brumated.socket");
 	return -EPERM;
 }
@@ -45,7 +46,11 @@ int client_call(const char *method, json_t *parameters, wire_reply_fn on_reply, 
 		{ { .fd = cancel_fd, .events = POLLIN }, { .fd = -1 } },
 	};
 	struct service_call call = {
-		.uid = getuid(), .gid = getgid(), .on_reply = on_reply, .arg = arg, .cancel = cancel,
+		.uid = getuid(),
+		.gid = getgid(),
+		.on_reply = on_reply,
+		.arg = arg,
+		.cancel = cancel,
 	};
 
 	if (geteuid() == 0)

@@ -35,13 +35,21 @@ enum option_id {
 };
 
 /** What a shell offers for a value. */
-enum completes { COMPLETES_NOTHING, COMPLETES_FILE, COMPLETES_DIR, COMPLETES_JOB,
-		 COMPLETES_CHECKPOINT, COMPLETES_WORDS, COMPLETES_COMMAND, COMPLETES_PID };
+enum completes {
+	COMPLETES_NOTHING,
+	COMPLETES_FILE,
+	COMPLETES_DIR,
+	COMPLETES_JOB,
+	COMPLETES_CHECKPOINT,
+	COMPLETES_WORDS,
+	COMPLETES_COMMAND,
+	COMPLETES_PID
+};
 
 struct option_spec {
 	enum option_id id;
 	const char *name;  /* long name without "--" */
-	char letter;       /* short name; 0: none */
+	char letter;	   /* short name; 0: none */
 	const char *value; /* what stands for the value in help; NULL: a flag */
 	const char *help;
 	enum completes completes;
@@ -52,7 +60,7 @@ struct option_spec {
 struct invocation {
 	const struct command *command;
 	const char *values[OPT__MAX]; /* NULL: not given; "" for a flag that was */
-	char *const *operands;        /* NULL-terminated */
+	char *const *operands;	      /* NULL-terminated */
 	int n_operands;
 };
 
@@ -61,13 +69,13 @@ typedef int (*verb_fn)(const struct invocation *in, struct brumate_error *err);
 
 struct command {
 	const char *name;
-	const char *aliases;  /* separated by spaces; NULL: none */
-	const char *operands; /* as in the synopsis; "" for none */
-	const char *summary;  /* one line */
+	const char *aliases;		    /* separated by spaces; NULL: none */
+	const char *operands;		    /* as in the synopsis; "" for none */
+	const char *summary;		    /* one line */
 	int n_operands_min, n_operands_max; /* max -1: any number */
-	bool operands_last;   /* options end at the first operand (a command line follows) */
+	bool operands_last;	  /* options end at the first operand (a command line follows) */
 	enum completes completes; /* the operands */
-	const char *words;    /* for COMPLETES_WORDS */
+	const char *words;	  /* for COMPLETES_WORDS */
 	const struct option_spec *options; /* ends with an empty name; --help is implied */
 	verb_fn run;
 };

@@ -9,64 +9,69 @@
 		OPT_FORMAT, "format", 0, "FORMAT", "table (the default) or json", COMPLETES_WORDS, \
 			"table json"                                                               \
 	}
-#define NO_HEADERS                                                                                 \
-	{                                                                                          \
-		.id = OPT_NO_HEADERS, .name = "no-headers", .help = "leave out the headings"       \
+#define NO_HEADERS                                                                           \
+	{                                                                                    \
+		.id = OPT_NO_HEADERS, .name = "no-headers", .help = "leave out the headings" \
 	}
-#define QUIET                                                                                      \
-	{                                                                                          \
-		.id = OPT_QUIET, .name = "quiet", .letter = 'q', .help = "print ids only"          \
+#define QUIET                                                                             \
+	{                                                                                 \
+		.id = OPT_QUIET, .name = "quiet", .letter = 'q', .help = "print ids only" \
 	}
-#define PID(what)                                                                                  \
-	{                                                                                          \
-		OPT_PID, "pid", 'p', "PID", what, COMPLETES_PID, NULL                              \
+#define PID(what)                                                     \
+	{                                                             \
+		OPT_PID, "pid", 'p', "PID", what, COMPLETES_PID, NULL \
 	}
-#define GPU                                                                                        \
-	{                                                                                          \
-		OPT_GPU, "gpu", 0, "KIND",                                                         \
-			"real, or simulated: the simulated driver (default: BRUMATE_GPU)",    \
-			COMPLETES_WORDS, "real simulated"                                          \
+#define GPU                                                                                \
+	{                                                                                  \
+		OPT_GPU, "gpu", 0, "KIND",                                                 \
+			"real, or simulated: the simulated driver (default: BRUMATE_GPU)", \
+			COMPLETES_WORDS, "real simulated"                                  \
 	}
 #define TIMEOUT(what)                                                                              \
 	{                                                                                          \
 		.id = OPT_TIMEOUT, .name = "timeout", .letter = 't', .value = "TIME", .help = what \
 	}
-#define FORCE(what)                                                                                \
-	{                                                                                          \
-		.id = OPT_FORCE, .name = "force", .help = what                                     \
+#define FORCE(what)                                            \
+	{                                                      \
+		.id = OPT_FORCE, .name = "force", .help = what \
 	}
-#define DIR(what)                                                                                  \
-	{                                                                                          \
-		OPT_DIR, "dir", 0, "DIR", what, COMPLETES_DIR, NULL                                \
+#define DIR(what)                                                   \
+	{                                                           \
+		OPT_DIR, "dir", 0, "DIR", what, COMPLETES_DIR, NULL \
 	}
-#define GPU_MAP                                                                                    \
-	{                                                                                          \
-		.id = OPT_GPU_MAP, .name = "gpu-map", .value = "OLD=NEW,...",                      \
-		.help = "move to other GPUs; UUIDs, or numbers as in `brumate doctor`"             \
+#define GPU_MAP                                                                        \
+	{                                                                              \
+		.id = OPT_GPU_MAP, .name = "gpu-map", .value = "OLD=NEW,...",          \
+		.help = "move to other GPUs; UUIDs, or numbers as in `brumate doctor`" \
 	}
-#define NAME(what)                                                                                 \
-	{                                                                                          \
-		.id = OPT_NAME, .name = "name", .letter = 'n', .value = "NAME", .help = what       \
+#define NAME(what)                                                                           \
+	{                                                                                    \
+		.id = OPT_NAME, .name = "name", .letter = 'n', .value = "NAME", .help = what \
 	}
-#define END                                                                                        \
-	{                                                                                          \
-		.name = NULL                                                                       \
+#define END                  \
+	{                    \
+		.name = NULL \
 	}
 
-const struct option_spec help_option = { .id = OPT_HELP, .name = "help", .letter = 'h',
-					 .help = "show this help" };
+const struct option_spec help_option = {
+	.id = OPT_HELP, .name = "help", .letter = 'h', .help = "show this help"
+};
 
 static const struct option_spec run_options[] = {
 	NAME("name of the job (default: made from the command)"),
 	{ OPT_LOG, "log", 'l', "FILE", "append the job's output to FILE", COMPLETES_FILE, NULL },
-	{ .id = OPT_ATTACH, .name = "attach", .letter = 'a',
+	{ .id = OPT_ATTACH,
+	  .name = "attach",
+	  .letter = 'a',
 	  .help = "show the output and pass on signals and the exit status" },
 	GPU,
 	END,
 };
 static const struct option_spec list_options[] = { FORMAT, NO_HEADERS, QUIET, END };
 static const struct option_spec logs_options[] = {
-	{ .id = OPT_FOLLOW, .name = "follow", .letter = 'f',
+	{ .id = OPT_FOLLOW,
+	  .name = "follow",
+	  .letter = 'f',
 	  .help = "go on showing what is written, until the job ends" },
 	END,
 };
@@ -76,14 +81,21 @@ static const struct option_spec wait_options[] = {
 	END,
 };
 static const struct option_spec kill_options[] = {
-	{ .id = OPT_SIGNAL, .name = "signal", .letter = 's', .value = "SIGNAL",
+	{ .id = OPT_SIGNAL,
+	  .name = "signal",
+	  .letter = 's',
+	  .value = "SIGNAL",
 	  .help = "send only this signal (default: TERM, then KILL)" },
-	{ .id = OPT_GRACE, .name = "grace", .value = "TIME",
+	{ .id = OPT_GRACE,
+	  .name = "grace",
+	  .value = "TIME",
 	  .help = "time between TERM and KILL (default: 10s)" },
 	END,
 };
 static const struct option_spec rm_options[] = {
-	{ .id = OPT_CHECKPOINT, .name = "checkpoint", .letter = 'c',
+	{ .id = OPT_CHECKPOINT,
+	  .name = "checkpoint",
+	  .letter = 'c',
 	  .help = "remove checkpoints, even where a job has that name" },
 	DIR("remove checkpoints of DIR instead of the default place"),
 	END,
@@ -111,7 +123,9 @@ static const struct option_spec resume_options[] = {
 };
 static const struct option_spec checkpoint_options[] = {
 	PID("a process instead of a job"),
-	{ .id = OPT_LEAVE_RUNNING, .name = "leave-running", .letter = 'R',
+	{ .id = OPT_LEAVE_RUNNING,
+	  .name = "leave-running",
+	  .letter = 'R',
 	  .help = "let the job run on afterwards" },
 	NAME("id of the checkpoint (default: made from the job's name and the time)"),
 	DIR("keep it in DIR instead of the default place"),
@@ -123,11 +137,14 @@ static const struct option_spec checkpoint_options[] = {
 };
 static const struct option_spec restore_options[] = {
 	GPU_MAP,
-	{ .id = OPT_ATTACH, .name = "attach", .letter = 'a',
+	{ .id = OPT_ATTACH,
+	  .name = "attach",
+	  .letter = 'a',
 	  .help = "show the output and pass on signals and the exit status" },
 	DIR("look for it in DIR instead of the default place"),
 	TIMEOUT("give up after TIME"),
-	{ .id = OPT_TCP_CLOSE, .name = "tcp-close",
+	{ .id = OPT_TCP_CLOSE,
+	  .name = "tcp-close",
 	  .help = "restore established TCP connections as closed" },
 	FORCE("go on where the host differs in ways that may matter"),
 	FORMAT,
@@ -153,7 +170,8 @@ static const struct option_spec version_options[] = { FORMAT, END };
 const struct command commands[] = {
 	{ "run", "exec", "[--] COMMAND [ARG...]", "start a command as a job", 1, -1, true,
 	  COMPLETES_COMMAND, NULL, run_options, verb_run },
-	{ "ps", NULL, "", "list jobs", 0, 0, false, COMPLETES_NOTHING, NULL, list_options, verb_ps },
+	{ "ps", NULL, "", "list jobs", 0, 0, false, COMPLETES_NOTHING, NULL, list_options,
+	  verb_ps },
 	{ "logs", NULL, "JOB", "show the output of a job", 1, 1, false, COMPLETES_JOB, NULL,
 	  logs_options, verb_logs },
 	{ "attach", NULL, "JOB", "follow a job's output; exit as it does", 1, 1, false,
@@ -166,24 +184,24 @@ const struct command commands[] = {
 	  false, COMPLETES_JOB, NULL, rm_options, verb_rm },
 	{ "manage", NULL, "", "take in a running process as a job", 0, 0, false, COMPLETES_NOTHING,
 	  NULL, manage_options, verb_manage },
-	{ "suspend", "freeze", "[JOB]", "empty the GPUs a job uses; it stays in memory", 0, 1, false,
-	  COMPLETES_JOB, NULL, suspend_options, verb_suspend },
-	{ "resume", "thaw unfreeze", "[JOB]", "let a suspended job go on", 0, 1, false, COMPLETES_JOB,
-	  NULL, resume_options, verb_resume },
+	{ "suspend", "freeze", "[JOB]", "empty the GPUs a job uses; it stays in memory", 0, 1,
+	  false, COMPLETES_JOB, NULL, suspend_options, verb_suspend },
+	{ "resume", "thaw unfreeze", "[JOB]", "let a suspended job go on", 0, 1, false,
+	  COMPLETES_JOB, NULL, resume_options, verb_resume },
 	{ "checkpoint", "dump", "[JOB]", "save a job to disk", 0, 1, false, COMPLETES_JOB, NULL,
 	  checkpoint_options, verb_checkpoint },
 	{ "restore", NULL, "CHECKPOINT|JOB", "bring back what was saved", 1, 1, false,
 	  COMPLETES_CHECKPOINT, NULL, restore_options, verb_restore },
 	{ "ls", NULL, "", "list checkpoints", 0, 0, false, COMPLETES_NOTHING, NULL, ls_options,
 	  verb_ls },
-	{ "inspect", NULL, "CHECKPOINT|JOB", "show all that is known of a checkpoint or a job", 1, 1,
-	  false, COMPLETES_CHECKPOINT, NULL, inspect_options, verb_inspect },
-	{ "doctor", NULL, "", "check this machine, or whether a job can be checkpointed", 0, 0, false,
-	  COMPLETES_NOTHING, NULL, doctor_options, verb_doctor },
+	{ "inspect", NULL, "CHECKPOINT|JOB", "show all that is known of a checkpoint or a job", 1,
+	  1, false, COMPLETES_CHECKPOINT, NULL, inspect_options, verb_inspect },
+	{ "doctor", NULL, "", "check this machine, or whether a job can be checkpointed", 0, 0,
+	  false, COMPLETES_NOTHING, NULL, doctor_options, verb_doctor },
 	{ "version", NULL, "", "show the version", 0, 0, false, COMPLETES_NOTHING, NULL,
 	  version_options, verb_version },
-	{ "completion", NULL, "bash|zsh|fish", "print the completion script of a shell", 1, 1, false,
-	  COMPLETES_WORDS, "bash zsh fish", no_options, verb_completion },
+	{ "completion", NULL, "bash|zsh|fish", "print the completion script of a shell", 1, 1,
+	  false, COMPLETES_WORDS, "bash zsh fish", no_options, verb_completion },
 	{ "help", NULL, "[COMMAND]", "show help", 0, 1, false, COMPLETES_NOTHING, NULL, no_options,
 	  verb_help },
 };

@@ -36,10 +36,13 @@ static void bash_reply(enum completes what, const char *words)
 		[COMPLETES_NOTHING] = "COMPREPLY=()",
 		[COMPLETES_FILE] = "COMPREPLY=($(compgen -f -- \"$cur\"))",
 		[COMPLETES_DIR] = "COMPREPLY=($(compgen -d -- \"$cur\"))",
-		[COMPLETES_JOB] = "COMPREPLY=($(compgen -W \"$(brumate ps -q 2>/dev/null)\" -- \"$cur\"))",
-		[COMPLETES_CHECKPOINT] = "COMPREPLY=($(compgen -W \"$(brumate ls -q 2>/dev/null; brumate ps -q 2>/dev/null)\" -- \"$cur\"))",
+		[COMPLETES_JOB] =
+			"COMPREPLY=($(compgen -W \"$(brumate ps -q 2>/dev/null)\" -- \"$cur\"))",
+		[COMPLETES_CHECKPOINT] = "COMPREPLY=($(compgen -W \"$(brumate ls -q 2>/dev/null; "
+					 "brumate ps -q 2>/dev/null)\" -- \"$cur\"))",
 		[COMPLETES_COMMAND] = "COMPREPLY=($(compgen -c -- \"$cur\"))",
-		[COMPLETES_PID] = "COMPREPLY=($(compgen -W \"$(cd /proc && echo [0-9]*)\" -- \"$cur\"))",
+		[COMPLETES_PID] =
+			"COMPREPLY=($(compgen -W \"$(cd /proc && echo [0-9]*)\" -- \"$cur\"))",
 	};
 
 	if (what == COMPLETES_WORDS)
@@ -120,7 +123,8 @@ static void zsh_action(enum completes what, const char *words)
 static void zsh_option(const struct option_spec *o)
 {
 	if (o->letter)
-		printf(" \\\n\t\t\t'(-%c --%s)'{-%c,--%s}'[", o->letter, o->name, o->letter, o->name);
+		printf(" \\\n\t\t\t'(-%c --%s)'{-%c,--%s}'[", o->letter, o->name, o->letter,
+		       o->name);
 	else
 		printf(" \\\n\t\t\t'--%s[", o->name);
 	zsh_text(o->help);
@@ -156,7 +160,8 @@ static void print_zsh(void)
 {
 	printf("#compdef brumate\n# made from the command table of brumate\n"
 	       "_brumate_jobs() { compadd -- ${(f)\"$(brumate ps -q 2>/dev/null)\"} }\n"
-	       "_brumate_checkpoints() { compadd -- ${(f)\"$(brumate ls -q 2>/dev/null)\"}; _brumate_jobs }\n"
+	       "_brumate_checkpoints() { compadd -- ${(f)\"$(brumate ls -q 2>/dev/null)\"}; "
+	       "_brumate_jobs }\n"
 	       "_brumate() {\n\tlocal -a verbs\n\tverbs=(\n");
 	for (size_t i = 0; i < n_commands; i++) {
 		printf("\t\t'%s:", commands[i].name);
@@ -251,6 +256,7 @@ int completion_print(const char *shell, struct brumate_error *err)
 	else if (!strcmp(shell, "fish"))
 		print_fish();
 	else
-		return brumate_fail(err, EINVAL, "completion: \"%s\" is none of: bash zsh fish", shell);
+		return brumate_fail(err, EINVAL, "completion: \"%s\" is none of: bash zsh fish",
+				    shell);
 	return 0;
 }

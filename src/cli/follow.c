@@ -111,7 +111,8 @@ static int copy_until(struct follower *f, int done_fd, struct brumate_error *err
 			return r;
 		if (poll(fds, 3, -1) < 0 && errno != EINTR)
 			return brumate_fail(err, errno, "poll: %m");
-		if (fds[1].revents && read(f->inotify_fd, events, sizeof(events)) < 0 && errno != EAGAIN)
+		if (fds[1].revents && read(f->inotify_fd, events, sizeof(events)) < 0 &&
+		    errno != EAGAIN)
 			return brumate_fail(err, errno, "inotify: %m");
 		if (fds[2].revents && handle_interrupt(f) == FOLLOW_DETACHED)
 			return FOLLOW_DETACHED;
@@ -159,8 +160,12 @@ int follow_job(json_t *job, off_t offset, enum follow_signals signals, json_t **
 	const char *id = json_string_value(json_object_get(job, "id"));
 	auto_close int stop_fd = eventfd(0, EFD_CLOEXEC), done_fd = eventfd(0, EFD_CLOEXEC);
 	struct waiter w = { .id = id, .stop_fd = stop_fd, .done_fd = done_fd };
-	struct follower f = { .id = id, .signals = signals, .log_fd = -1, .inotify_fd = -1,
-			      .interrupt_fd = interrupt_watch(false), .offset = offset };
+	struct follower f = { .id = id,
+			      .signals = signals,
+			      .log_fd = -1,
+			      .inotify_fd = -1,
+			      .interrupt_fd = interrupt_watch(false),
+			      .offset = offset };
 
 	if (!id)
 		return brumate_fail(err, EPROTO, "the reply names no job");
@@ -205,7 +210,8 @@ int job_exit_status(json_t *job, struct brumate_error *err)
 
 	id = id ? id : "?";
 	if (state && !strcmp(state, "checkpointed")) {
-		fprintf(stderr, "job %s was checkpointed; `brumate restore %s` brings it back\n", id, id);
+		fprintf(stderr, "job %s was checkpointed; `brumate restore %s` brings it back\n",
+			id, id);
 		return EXIT_OK;
 	}
 	if (json_is_integer(code))

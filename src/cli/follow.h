@@ -37,4 +37,5 @@ off_t log_size(const char *path);
 int job_exit_status(json_t *job, struct brumate_error *err);
 
 /** follow_job(), then job_exit_status(); EXIT_OK where the user detached. */
-int follow_to_end(json_t *job, off_t offset, enum follow_signals signals, struct brumate_error *err);
+int follow_to_end(json_t *job, off_t offset, enum follow_signals signals,
+		  struct brumate_error *err);

@@ -23,8 +23,8 @@ static void print_option(const struct option_spec *o)
 	char left[64];
 	int len;
 
-	len = o->letter ? snprintf(left, sizeof(left), "-%c, ", o->letter) :
-			  snprintf(left, sizeof(left), "    ");
+	len = o->letter ? snprintf(left, sizeof(left), "-%c, ", o->letter)
+			: snprintf(left, sizeof(left), "    ");
 	snprintf(left + len, sizeof(left) - (size_t)len, "--%s%s%s", o->name, o->value ? " " : "",
 		 metavar(o));
 	printf("  %-28s %s\n", left, o->help);
@@ -51,10 +51,12 @@ void help_print_all(void)
 		char names[64];
 
 		snprintf(names, sizeof(names), "%s%s%s%s", commands[i].name,
-			 commands[i].aliases ? " [" : "", commands[i].aliases ? commands[i].aliases : "",
+			 commands[i].aliases ? " [" : "",
+			 commands[i].aliases ? commands[i].aliases : "",
 			 commands[i].aliases ? "]" : "");
 		printf("  %-24s %s\n", names, commands[i].summary);
 	}
-	printf("\n`brumate COMMAND --help` tells the options of a command; `brumate doctor` checks this\n"
+	printf("\n`brumate COMMAND --help` tells the options of a command; `brumate doctor` checks "
+	       "this\n"
 	       "machine. Exit codes are explained in brumate(1).\n");
 }

@@ -51,7 +51,8 @@ const struct command *command_find(const char *name)
 }
 
 /* Keeps in @best what is nearest to @name, and only if it is near enough to be meant. */
-static void consider(const char *name, const char *candidate, const char **best, size_t *best_distance)
+static void consider(const char *name, const char *candidate, const char **best,
+		     size_t *best_distance)
 {
 	size_t distance = edit_distance(name, candidate);
 	bool near = distance <= (strlen(name) + 2) / 3;
@@ -97,7 +98,8 @@ static void hint_help(const struct command *c, struct brumate_error *err)
 	brumate_hint(err, "see `brumate %s --help`", c->name);
 }
 
-static int fail_unknown(const struct command *c, const char *name, size_t len, struct brumate_error *err)
+static int fail_unknown(const struct command *c, const char *name, size_t len,
+			struct brumate_error *err)
 {
 	const char *best = NULL;
 	size_t best_distance = SIZE_MAX;
@@ -123,8 +125,8 @@ static int store(struct invocation *in, const struct option_spec *o, const char 
 	const struct command *c = in->command;
 
 	if (o->value && o->words && !words_contain(o->words, value)) {
-		brumate_fail(err, EINVAL, "%s: --%s: \"%s\" is none of: %s", c->name, o->name, value,
-			     o->words);
+		brumate_fail(err, EINVAL, "%s: --%s: \"%s\" is none of: %s", c->name, o->name,
+			     value, o->words);
 		hint_help(c, err);
 		return -EINVAL;
 	}
@@ -141,12 +143,14 @@ static int take_value(struct invocation *in, const struct option_spec *o, const 
 	if (*i + 1 < argc)
 		return store(in, o, argv[++*i], err);
 
-	brumate_fail(err, EINVAL, "%s: --%s needs a value: %s", in->command->name, o->name, o->value);
+	brumate_fail(err, EINVAL, "%s: --%s needs a value: %s", in->command->name, o->name,
+		     o->value);
 	hint_help(in->command, err);
 	return -EINVAL;
 }
 
-static int parse_long(struct invocation *in, int argc, char **argv, int *i, struct brumate_error *err)
+static int parse_long(struct invocation *in, int argc, char **argv, int *i,
+		      struct brumate_error *err)
 {
 	const char *name = argv[*i] + 2;
 	const char *equals = strchr(name, '=');

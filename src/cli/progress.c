@@ -35,7 +35,8 @@ void progress_format(char *ret, size_t room, const char *verb, json_t *o, double
 	else if (bytes)
 		snprintf(amount, sizeof(amount), "  %s", done);
 	if (amount[0] && gbps > 0)
-		snprintf(amount + strlen(amount), sizeof(amount) - strlen(amount), "  %.2f GB/s", gbps);
+		snprintf(amount + strlen(amount), sizeof(amount) - strlen(amount), "  %.2f GB/s",
+			 gbps);
 	if (text_of(o, "waiting_for")[0])
 		snprintf(waiting, sizeof(waiting), "  waiting for %s", text_of(o, "waiting_for"));
 	snprintf(ret, room, "%s [%d/%d] %s%s%s  %.1f s", verb,
@@ -94,7 +95,7 @@ static void print_phases(json_t *phases)
 	json_t *phase;
 	size_t i;
 
-	json_array_foreach(phases, i, phase) {
+	json_array_foreach (phases, i, phase) {
 		char name[128], seconds[32];
 
 		snprintf(name, sizeof(name), "  %s", text_of(phase, "name"));
@@ -157,7 +158,7 @@ void summary_print(json_t *o)
 		*path ? ": " : "", path);
 	print_phases(json_object_get(o, "phases"));
 	print_totals(o);
-	json_array_foreach(json_object_get(o, "notes"), i, note) {
+	json_array_foreach (json_object_get(o, "notes"), i, note) {
 		print_styled(stderr, STYLE_YELLOW, "  note: ");
 		fprintf(stderr, "%s\n", json_string_value(note) ? json_string_value(note) : "");
 	}

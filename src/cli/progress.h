@@ -11,8 +11,8 @@
 /** The progress line; nothing is shown where stderr is no terminal. */
 struct progress {
 	const char *verb; /* "suspend" */
-	bool shown;       /* a line stands there now */
-	char phase[64];   /* for the rate: bytes and time count from the start of the phase */
+	bool shown;	  /* a line stands there now */
+	char phase[64];	  /* for the rate: bytes and time count from the start of the phase */
 	uint64_t phase_start_ns;
 	uint64_t phase_start_bytes;
 };

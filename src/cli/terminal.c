@@ -19,7 +19,7 @@ static bool has_color(FILE *f)
 void print_styled(FILE *f, enum style style, const char *text)
 {
 	static const char *const codes[] = {
-		[STYLE_PLAIN] = "", [STYLE_BOLD] = "1", [STYLE_DIM] = "2",
+		[STYLE_PLAIN] = "", [STYLE_BOLD] = "1",	  [STYLE_DIM] = "2",
 		[STYLE_RED] = "31", [STYLE_GREEN] = "32", [STYLE_YELLOW] = "33",
 	};
 

@@ -30,7 +30,7 @@ struct table {
 	size_t n_cells;
 };
 
-#define TABLE_OF(array)                                                                            \
+#define TABLE_OF(array) \
 	((struct table){ .columns = (array), .n_columns = sizeof(array) / sizeof((array)[0]) })
 void table_fini(struct table *t);
 

@@ -45,7 +45,7 @@ static bool has_failures(json_t *findings)
 	json_t *item;
 	size_t i;
 
-	json_array_foreach(findings, i, item)
+	json_array_foreach (findings, i, item)
 		if (!strcmp(text_of(item, "level"), "fail"))
 			return true;
 	return false;
@@ -73,7 +73,7 @@ int verb_doctor(const struct invocation *in, struct brumate_error *err)
 		if (r < 0)
 			return r;
 	} else {
-		json_array_foreach(findings, i, item)
+		json_array_foreach (findings, i, item)
 			print_finding(item);
 	}
 	return has_failures(findings) ? EXIT_UNSUPPORTED : EXIT_OK;

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <sys/utsname.h>
 
-#include "image/manifest.h"
 #include "wire/wire.h"
 
 int verb_help(const struct invocation *in, struct brumate_error *err)
@@ -39,9 +38,8 @@ int verb_version(const struct invocation *in, struct brumate_error *err)
 		printf("brumate %s\n", BRUMATE_VERSION);
 		return 0;
 	}
-	auto_json json_t *o = json_pack("{s:s,s:i,s:s,s:s}", "version", BRUMATE_VERSION,
-					"image_version", MANIFEST_VERSION, "kernel", name.release,
-					"machine", name.machine);
+	auto_json json_t *o = json_pack("{s:s,s:s,s:s}", "version", BRUMATE_VERSION, "kernel",
+					name.release, "machine", name.machine);
 	return print_json(o, err);
 }
 

@@ -60,12 +60,12 @@ static void print_plain_array(int indent, const char *key, json_t *array)
 	size_t len = 0, i;
 	json_t *item;
 
-	json_array_foreach(array, i, item) {
+	json_array_foreach (array, i, item) {
 		const char *s = json_string_value(item);
 
 		if (len < sizeof(text) - 1)
-			len += (size_t)snprintf(text + len, sizeof(text) - len, "%s%s", i ? " " : "",
-						s ? s : "?");
+			len += (size_t)snprintf(text + len, sizeof(text) - len, "%s%s",
+						i ? " " : "", s ? s : "?");
 	}
 	print_pair(indent, key, text[0] ? text : "-");
 }
@@ -90,7 +90,7 @@ static void print_value(int indent, const char *key, json_t *value)
 	} else if (!json_is_object(json_array_get(value, 0))) {
 		print_plain_array(indent, key, value);
 	} else {
-		json_array_foreach(value, i, item) {
+		json_array_foreach (value, i, item) {
 			printf("%*s%s %zu\n", indent, "", key, i);
 			print_object(indent + 2, item);
 		}
@@ -102,7 +102,7 @@ static void print_object(int indent, json_t *o)
 	const char *key;
 	json_t *value;
 
-	json_object_foreach(o, key, value)
+	json_object_foreach (o, key, value)
 		print_value(indent, key, value);
 }
 
@@ -110,8 +110,8 @@ int verb_inspect(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *parameters = json_object(), *reply = NULL;
 	const char *word = in->operands[0];
-	int r = strchr(word, '/') ? add_path(parameters, "what", word, err) :
-				    add_string(parameters, "what", word, err);
+	int r = strchr(word, '/') ? add_path(parameters, "what", word, err)
+				  : add_string(parameters, "what", word, err);
 
 	if (r == 0)
 		r = add_path(parameters, "dir", in->values[OPT_DIR], err);

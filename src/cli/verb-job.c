@@ -11,12 +11,13 @@
 
 enum { GRACE_MS_DEFAULT = 10000 };
 
-typedef int (*operand_fn)(json_t *parameters, const char *word, bool flag, struct brumate_error *err);
+typedef int (*operand_fn)(json_t *parameters, const char *word, bool flag,
+			  struct brumate_error *err);
 
 /* Calls @fn for each operand, in order; the first failure is the command's, the others are printed as
  * they come. */
-static int for_each_operand(const struct invocation *in, operand_fn fn, json_t *parameters, bool flag,
-			    struct brumate_error *err)
+static int for_each_operand(const struct invocation *in, operand_fn fn, json_t *parameters,
+			    bool flag, struct brumate_error *err)
 {
 	int result = 0;
 
@@ -63,7 +64,8 @@ int verb_kill(const struct invocation *in, struct brumate_error *err)
 }
 
 /* A job, unless there is none of that name: then a checkpoint. */
-static int remove_one(json_t *parameters, const char *word, bool checkpoint, struct brumate_error *err)
+static int remove_one(json_t *parameters, const char *word, bool checkpoint,
+		      struct brumate_error *err)
 {
 	int r;
 

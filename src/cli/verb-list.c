@@ -32,7 +32,7 @@ static void add_command(struct table *t, json_t *argv)
 	size_t len = 0, i;
 	json_t *arg;
 
-	json_array_foreach(argv, i, arg) {
+	json_array_foreach (argv, i, arg) {
 		const char *s = json_string_value(arg);
 
 		if (!s || len >= sizeof(text) - 1)
@@ -63,9 +63,9 @@ static void add_state(struct table *t, json_t *o)
 }
 
 static const struct column job_columns[] = {
-	{ "ID", false },   { "NAME", false }, { "STATE", false }, { "PID", true },
-	{ "PROCS", true }, { "GPU", true },   { "UID", true },    { "AGE", true },
-	{ "COMMAND", false },
+	{ "ID", false }, { "NAME", false }, { "STATE", false },
+	{ "PID", true }, { "PROCS", true }, { "GPU", true },
+	{ "UID", true }, { "AGE", true },   { "COMMAND", false },
 };
 
 static void add_job(struct table *t, json_t *o)
@@ -83,7 +83,7 @@ static void add_job(struct table *t, json_t *o)
 
 static const struct column checkpoint_columns[] = {
 	{ "ID", false },  { "JOB", false },  { "NAME", false }, { "AGE", true },
-	{ "SIZE", true }, { "PROCS", true }, { "GPUS", true },  { "STATE", false },
+	{ "SIZE", true }, { "PROCS", true }, { "GPUS", true },	{ "STATE", false },
 };
 
 static void add_checkpoint(struct table *t, json_t *o)
@@ -99,7 +99,9 @@ static void add_checkpoint(struct table *t, json_t *o)
 	table_add(t, error ? "-" : size);
 	add_number(t, o, "processes");
 	add_number(t, o, "gpus");
-	table_add(t, error ? error : json_is_true(json_object_get(o, "simulated")) ? "ok (simulated)" : "ok");
+	table_add(t, error					     ? error
+		     : json_is_true(json_object_get(o, "simulated")) ? "ok (simulated)"
+								     : "ok");
 }
 
 static int print_list(const struct invocation *in, json_t *reply, const char *key, struct table *t,
@@ -110,7 +112,7 @@ static int print_list(const struct invocation *in, json_t *reply, const char *ke
 
 	if (wants_json(in))
 		return print_json(reply, err);
-	json_array_foreach(items, i, item) {
+	json_array_foreach (items, i, item) {
 		if (in->values[OPT_QUIET])
 			puts(text_of(item, "id") ? text_of(item, "id") : "");
 		else

@@ -36,7 +36,8 @@ int verb_logs(const struct invocation *in, struct brumate_error *err)
 	json_t *job = json_object_get(reply, "job");
 	if (!log_of(job)) {
 		brumate_fail(err, ENOENT, "job %s has no log", in->operands[0]);
-		brumate_hint(err, "it was taken in by its pid: its output goes where it always did");
+		brumate_hint(err,
+			     "it was taken in by its pid: its output goes where it always did");
 		return -ENOENT;
 	}
 	return in->values[OPT_FOLLOW] ? follow_quietly(job, err) : show_log(log_of(job), err);
@@ -86,7 +87,7 @@ int verb_wait(const struct invocation *in, struct brumate_error *err)
 	if (r == 0)
 		r = client_call("Wait", parameters, NULL, NULL, timer, &reply, err);
 	if (r == -ECANCELED)
-		return brumate_fail(err, ETIMEDOUT, "job %s has not ended within %s", in->operands[0],
-				    in->values[OPT_TIMEOUT]);
+		return brumate_fail(err, ETIMEDOUT, "job %s has not ended within %s",
+				    in->operands[0], in->values[OPT_TIMEOUT]);
 	return r < 0 ? r : job_exit_status(json_object_get(reply, "job"), err);
 }

@@ -16,7 +16,8 @@
 #include "base/cleanup.h"
 
 /* The job's state once nothing is under way on it any more, and the exit code that goes with it. */
-static int report_cancelled(const struct invocation *in, json_t *parameters, struct brumate_error *err)
+static int report_cancelled(const struct invocation *in, json_t *parameters,
+			    struct brumate_error *err)
 {
 	const char *word = json_string_value(json_object_get(parameters, "job"));
 	auto_json json_t *ask = word ? json_pack("{s:s,s:b}", "job", word, "settled", 1) : NULL;
@@ -37,8 +38,8 @@ static int report_cancelled(const struct invocation *in, json_t *parameters, str
 	return -ECANCELED;
 }
 
-static int operate(json_t **ret, const struct invocation *in, const char *method, json_t *parameters,
-		   struct brumate_error *err)
+static int operate(json_t **ret, const struct invocation *in, const char *method,
+		   json_t *parameters, struct brumate_error *err)
 {
 	struct progress progress = { .verb = in->command->name };
 	int cancel_fd = interrupt_watch(true);
@@ -124,8 +125,8 @@ int verb_checkpoint(const struct invocation *in, struct brumate_error *err)
 static int pack_restore(json_t *p, const struct invocation *in, struct brumate_error *err)
 {
 	const char *word = in->operands[0];
-	int r = strchr(word, '/') ? add_path(p, "checkpoint", word, err) :
-				    add_string(p, "checkpoint", word, err);
+	int r = strchr(word, '/') ? add_path(p, "checkpoint", word, err)
+				  : add_string(p, "checkpoint", word, err);
 
 	if (r == 0)
 		r = add_timeout(p, in, err);
@@ -143,8 +144,9 @@ static int pack_restore(json_t *p, const struct invocation *in, struct brumate_e
 /* Where the log ends before the job writes to it again, so that nothing of it is missed. */
 static off_t log_size_before(json_t *parameters)
 {
-	auto_json json_t *what = json_pack("{s:O,s:O*}", "what", json_object_get(parameters, "checkpoint"),
-					   "dir", json_object_get(parameters, "dir"));
+	auto_json json_t *what =
+		json_pack("{s:O,s:O*}", "what", json_object_get(parameters, "checkpoint"), "dir",
+			  json_object_get(parameters, "dir"));
 	auto_json json_t *reply = NULL;
 
 	if (!what || client_ask("Inspect", what, &reply, NULL) < 0)

@@ -28,7 +28,8 @@ static int add_command(json_t *parameters, const struct invocation *in, struct b
 
 	for (int i = 0; i < in->n_operands; i++)
 		if (json_array_append_new(argv, json_string(in->operands[i])) < 0)
-			return brumate_fail(err, EINVAL, "argument %d of the command is not UTF-8", i);
+			return brumate_fail(err, EINVAL, "argument %d of the command is not UTF-8",
+					    i);
 	return json_object_set(parameters, "argv", argv) < 0 ? brumate_fail(err, ENOMEM, "%m") : 0;
 }
 

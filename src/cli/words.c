@@ -95,12 +95,12 @@ static const struct {
 	const char *name;
 	int number;
 } signal_names[] = {
-	{ "HUP", SIGHUP },   { "INT", SIGINT },   { "QUIT", SIGQUIT },   { "ILL", SIGILL },
-	{ "TRAP", SIGTRAP }, { "ABRT", SIGABRT }, { "BUS", SIGBUS },     { "FPE", SIGFPE },
-	{ "KILL", SIGKILL }, { "USR1", SIGUSR1 }, { "SEGV", SIGSEGV },   { "USR2", SIGUSR2 },
-	{ "PIPE", SIGPIPE }, { "ALRM", SIGALRM }, { "TERM", SIGTERM },   { "CHLD", SIGCHLD },
-	{ "CONT", SIGCONT }, { "STOP", SIGSTOP }, { "TSTP", SIGTSTP },   { "TTIN", SIGTTIN },
-	{ "TTOU", SIGTTOU }, { "URG", SIGURG },   { "WINCH", SIGWINCH }, { "IO", SIGIO },
+	{ "HUP", SIGHUP },   { "INT", SIGINT },	  { "QUIT", SIGQUIT },	   { "ILL", SIGILL },
+	{ "TRAP", SIGTRAP }, { "ABRT", SIGABRT }, { "BUS", SIGBUS },	   { "FPE", SIGFPE },
+	{ "KILL", SIGKILL }, { "USR1", SIGUSR1 }, { "SEGV", SIGSEGV },	   { "USR2", SIGUSR2 },
+	{ "PIPE", SIGPIPE }, { "ALRM", SIGALRM }, { "TERM", SIGTERM },	   { "CHLD", SIGCHLD },
+	{ "CONT", SIGCONT }, { "STOP", SIGSTOP }, { "TSTP", SIGTSTP },	   { "TTIN", SIGTTIN },
+	{ "TTOU", SIGTTOU }, { "URG", SIGURG },	  { "WINCH", SIGWINCH },   { "IO", SIGIO },
 	{ "XCPU", SIGXCPU }, { "XFSZ", SIGXFSZ }, { "VTALRM", SIGVTALRM }, { "PROF", SIGPROF },
 	{ "PWR", SIGPWR },   { "SYS", SIGSYS },
 };
@@ -156,7 +156,7 @@ static int add_pair(json_t *pairs, char *text, struct brumate_error *err)
 
 	size_t i;
 	json_t *pair;
-	json_array_foreach(pairs, i, pair)
+	json_array_foreach (pairs, i, pair)
 		if (!strcmp(json_string_value(json_object_get(pair, "from")), text))
 			return brumate_fail(err, EINVAL, "--gpu-map: %s is mapped twice", text);
 	if (json_array_append_new(pairs, json_pack("{s:s,s:s}", "from", text, "to", to)) < 0)

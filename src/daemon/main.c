@@ -38,7 +38,8 @@ static int serve(struct wire_call_context *context, service_method_fn run, json_
 	struct service_call call = {
 		.on_reply = pass_on,
 		.arg = context,
-		.cancel = { { { .fd = wire_call_fd(context) }, { .fd = stop_fd, .events = POLLIN } } },
+		.cancel = { { { .fd = wire_call_fd(context) },
+			      { .fd = stop_fd, .events = POLLIN } } },
 	};
 
 	wire_call_peer(context, &call.uid, &call.gid, &pid);
@@ -48,11 +49,11 @@ static int serve(struct wire_call_context *context, service_method_fn run, json_
 	return r < 0 ? r : wire_reply(context, reply);
 }
 
-#define X(name, fn)                                                                                \
-	static int serve_##name(void *arg, struct wire_call_context *call, json_t *parameters,     \
-				struct brumate_error *err)                                         \
-	{                                                                                          \
-		return serve(call, fn, parameters, err);                                           \
+#define X(name, fn)                                                                            \
+	static int serve_##name(void *arg, struct wire_call_context *call, json_t *parameters, \
+				struct brumate_error *err)                                     \
+	{                                                                                      \
+		return serve(call, fn, parameters, err);                                       \
 	}
 SERVICE_METHODS(X)
 #undef X
@@ -137,7 +138,8 @@ static int run(struct brumate_error *err)
 		return r;
 
 	notify_manager("READY=1");
-	log_info("serving io.brumate runtime_dir=%s state_dir=%s", path_runtime_dir(), path_state_dir());
+	log_info("serving io.brumate runtime_dir=%s state_dir=%s", path_runtime_dir(),
+		 path_state_dir());
 	r = serve_until_stopped(server, signal_fd, err);
 	notify_manager("STOPPING=1");
 	eventfd_write(stop_fd, 1);
@@ -156,7 +158,8 @@ int main(int argc, char **argv)
 	if (argc > 1) {
 		bool help = !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h");
 
-		fputs("usage: brumated [--version]\nServes brumate to users who are not root; see brumated(8).\n",
+		fputs("usage: brumated [--version]\nServes brumate to users who are not root; see "
+		      "brumated(8).\n",
 		      help ? stdout : stderr);
 		return help ? EXIT_OK : EXIT_USAGE;
 	}

@@ -64,7 +64,8 @@ int access_store(char **ret, const struct service_call *call, const char *dir,
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 
 	if (dir && call->uid != 0) {
-		brumate_fail(err, EACCES, "%s: only root may choose where checkpoints are kept", dir);
+		brumate_fail(err, EACCES, "%s: only root may choose where checkpoints are kept",
+			     dir);
 		brumate_hint(err, "leave out --dir, or use sudo");
 		return -EACCES;
 	}
@@ -91,7 +92,8 @@ int access_image(struct store_image *ret, const struct service_call *call, const
 	struct store_image image;
 
 	if (strchr(word, '/') && call->uid != 0)
-		return brumate_fail(err, EACCES, "%s: only root may name a checkpoint by its path", word);
+		return brumate_fail(err, EACCES, "%s: only root may name a checkpoint by its path",
+				    word);
 	if (strchr(word, '/') && word[0] != '/')
 		return brumate_fail(err, EINVAL, "%s: not an absolute path", word);
 

@@ -21,8 +21,8 @@ static json_t *describe(const struct store_image *i)
 {
 	const struct manifest *m = &i->manifest;
 
-	return json_pack("{s:s,s:s,s:s,s:s,s:s,s:I,s:I,s:I,s:b}", "id", m->id, "path", i->path, "job",
-			 m->job.id, "job_name", m->job.name, "created", m->created, "bytes",
+	return json_pack("{s:s,s:s,s:s,s:s,s:s,s:I,s:I,s:I,s:b}", "id", m->id, "path", i->path,
+			 "job", m->job.id, "job_name", m->job.name, "created", m->created, "bytes",
 			 (json_int_t)manifest_bytes(m), "gpus", (json_int_t)m->n_gpus, "processes",
 			 (json_int_t)m->n_processes, "simulated", m->job.simulated);
 }
@@ -33,8 +33,8 @@ static json_t *describe_damaged(const char *dir, const char *id, const struct br
 
 	if (!path)
 		return NULL;
-	return json_pack("{s:s,s:s,s:i,s:i,s:i,s:b,s:s}", "id", id, "path", path, "bytes", 0, "gpus",
-			 0, "processes", 0, "simulated", 0, "error", why->text);
+	return json_pack("{s:s,s:s,s:i,s:i,s:i,s:b,s:s}", "id", id, "path", path, "bytes", 0,
+			 "gpus", 0, "processes", 0, "simulated", 0, "error", why->text);
 }
 
 static void list_one(void *arg, const char *id, const struct store_image *i,
@@ -83,7 +83,8 @@ static int inspect_job(const struct service_call *call, const char *word, json_t
 	if (r < 0)
 		return r;
 
-	json_t *reply = json_pack("{s:o,s:o*}", "job", describe_job(&j), "last", job_last_summary(&j));
+	json_t *reply =
+		json_pack("{s:o,s:o*}", "job", describe_job(&j), "last", job_last_summary(&j));
 	if (!reply)
 		return brumate_fail(err, ENOMEM, "%m");
 	*ret = reply;
@@ -98,8 +99,8 @@ static int inspect_checkpoint(const struct service_call *call, const char *dir, 
 	if (r < 0)
 		return r;
 
-	json_t *reply = json_pack("{s:o,s:s}", "manifest", manifest_to_json(&image.manifest), "path",
-				  image.path);
+	json_t *reply = json_pack("{s:o,s:s}", "manifest", manifest_to_json(&image.manifest),
+				  "path", image.path);
 	if (!reply)
 		return brumate_fail(err, ENOMEM, "%m");
 	*ret = reply;

@@ -71,8 +71,14 @@ static int adopt(struct job *ret, const struct service_call *call, const struct 
 		return r;
 
 	struct job_spec spec = {
-		.name = name, .argv = line.argv, .cwd = line.cwd, .uid = root->uid,
-		.gid = root->gid, .simulated = simulated, .by_pid = true, .root = root->id,
+		.name = name,
+		.argv = line.argv,
+		.cwd = line.cwd,
+		.uid = root->uid,
+		.gid = root->gid,
+		.simulated = simulated,
+		.by_pid = true,
+		.root = root->id,
 	};
 	r = job_create(&j, &spec, err);
 	if (r < 0)
@@ -140,8 +146,8 @@ int service_manage(const struct service_call *call, json_t *parameters, json_t *
 		return r;
 
 	if (job_find_by_pid(&j, (pid_t)pid, NULL) == 0)
-		return brumate_fail(err, EEXIST, "process %d belongs to job %s (%s) already", (int)pid,
-				    j.id, j.name);
+		return brumate_fail(err, EEXIST, "process %d belongs to job %s (%s) already",
+				    (int)pid, j.id, j.name);
 	r = take_in(&j, call, (pid_t)pid, name, simulated, err);
 	return r < 0 ? r : reply_fresh(&j, ret, err);
 }
@@ -189,8 +195,8 @@ int service_wait(const struct service_call *call, json_t *parameters, json_t **r
 	return shim_relay(call, &j, "Wait", NULL, ret, err);
 }
 
-static int remove_checkpoint(const struct service_call *call, const char *given_dir, const char *word,
-			     struct brumate_error *err)
+static int remove_checkpoint(const struct service_call *call, const char *given_dir,
+			     const char *word, struct brumate_error *err)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
 	auto_free char *dir = NULL;
@@ -203,7 +209,8 @@ static int remove_checkpoint(const struct service_call *call, const char *given_
 	if (r < 0 && !(damaged && call->uid == 0))
 		return r;
 	if (strchr(word, '/'))
-		return brumate_fail(err, EINVAL, "%s: want an id; say where it is with --dir", word);
+		return brumate_fail(err, EINVAL, "%s: want an id; say where it is with --dir",
+				    word);
 	/* A damaged one has no manifest to tell its full id: it goes by the exact name only. */
 	return store_remove(dir, damaged ? word : image.manifest.id, err);
 }

@@ -42,12 +42,14 @@ static void check_dirs(struct doctor *d)
 	for (size_t i = 0; i < sizeof(dirs) / sizeof(dirs[0]); i++) {
 		char hint[128];
 
-		snprintf(hint, sizeof(hint), "make it writable for root, or set %s", dirs[i].variable);
+		snprintf(hint, sizeof(hint), "make it writable for root, or set %s",
+			 dirs[i].variable);
 		fact(d, dirs[i].key, json_string(dirs[i].path));
 		if (is_writable(dirs[i].path))
 			finding(d, FINDING_OK, dirs[i].key, "", "%s", dirs[i].path);
 		else
-			finding(d, FINDING_FAIL, dirs[i].key, hint, "%s cannot be written", dirs[i].path);
+			finding(d, FINDING_FAIL, dirs[i].key, hint, "%s cannot be written",
+				dirs[i].path);
 	}
 }
 
@@ -61,7 +63,8 @@ static void check_programs(struct doctor *d)
 		if (path && access(path, X_OK) == 0)
 			finding(d, FINDING_OK, programs[i], "", "%s", path);
 		else
-			finding(d, FINDING_FAIL, programs[i], "install brumate again, or set BRUMATE_LIBEXEC_DIR",
+			finding(d, FINDING_FAIL, programs[i],
+				"install brumate again, or set BRUMATE_LIBEXEC_DIR",
 				"%s is not installed", programs[i]);
 	}
 }
@@ -80,7 +83,8 @@ static void check_daemon(struct doctor *d)
 	}
 }
 
-static void check_job(void *arg, const struct job *j, const char *id, const struct brumate_error *why)
+static void check_job(void *arg, const struct job *j, const char *id,
+		      const struct brumate_error *why)
 {
 	struct doctor *d = arg;
 

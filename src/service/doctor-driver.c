@@ -18,8 +18,9 @@ void doctor_criu(struct doctor *d)
 		finding_error(d, FINDING_FAIL, "criu", &err);
 		return;
 	}
-	fact(d, "criu", json_pack("{s:s,s:i,s:s}", "path", program.path, "version", program.version,
-				  "why", program.why));
+	fact(d, "criu",
+	     json_pack("{s:s,s:i,s:s}", "path", program.path, "version", program.version, "why",
+		       program.why));
 	finding(d, FINDING_OK, "criu", "", "CRIU %d.%d.%d, %s (%s)", program.version / 10000,
 		program.version / 100 % 100, program.version % 100, program.path, program.why);
 
@@ -76,8 +77,8 @@ static void check_gpu(struct doctor *d, size_t i, const struct dev_gpu *gpu, jso
 	d->vram_bytes += gpu->total_bytes;
 	if (gpu->mig)
 		finding(d, FINDING_WARN, "gpu", "turn MIG off: nvidia-smi -mig 0",
-			"GPU %zu: %s, %s: MIG is on, which the driver cannot checkpoint", i, gpu->name,
-			gpu->uuid);
+			"GPU %zu: %s, %s: MIG is on, which the driver cannot checkpoint", i,
+			gpu->name, gpu->uuid);
 	else
 		finding(d, FINDING_OK, "gpu", "", "GPU %zu: %s, %s, %.1f GB, %.1f GB in use", i,
 			gpu->name, gpu->uuid, (double)gpu->total_bytes / 1e9,
@@ -95,7 +96,8 @@ static void check_persistence(struct doctor *d)
 	else
 		finding(d, FINDING_NOTE, "persistence",
 			"systemctl enable --now nvidia-persistenced (or nvidia-smi -pm 1)",
-			"nvidia-persistenced does not run: the first operation on an idle machine waits for the driver");
+			"nvidia-persistenced does not run: the first operation on an idle machine "
+			"waits for the driver");
 }
 
 void doctor_driver(struct doctor *d)
@@ -109,7 +111,8 @@ void doctor_driver(struct doctor *d)
 		r = broker_info(&broker, &info, &err);
 	if (r < 0) {
 		if (!err.hint[0])
-			brumate_hint(&err, "install a driver, 570 or newer; without a GPU try BRUMATE_GPU=simulated");
+			brumate_hint(&err, "install a driver, 570 or newer; without a GPU try "
+					   "BRUMATE_GPU=simulated");
 		finding_error(d, FINDING_FAIL, "driver", &err);
 		return;
 	}
@@ -117,10 +120,10 @@ void doctor_driver(struct doctor *d)
 		info.device.simulated ? "simulated " : "", info.device.driver_version,
 		info.device.api_version / 1000, info.device.api_version % 1000 / 10,
 		info.device.init_seconds);
-	fact(d, "driver", json_pack("{s:s,s:i,s:b,s:f,s:s}", "version", info.device.driver_version,
-				    "api_version", info.device.api_version, "simulated",
-				    info.device.simulated, "init_seconds", info.device.init_seconds,
-				    "backend", info.backend));
+	fact(d, "driver",
+	     json_pack("{s:s,s:i,s:b,s:f,s:s}", "version", info.device.driver_version,
+		       "api_version", info.device.api_version, "simulated", info.device.simulated,
+		       "init_seconds", info.device.init_seconds, "backend", info.backend));
 	check_ladder(d, info.device.features);
 
 	json_t *gpus = json_array();

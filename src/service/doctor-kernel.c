@@ -57,10 +57,11 @@ static const struct {
 	const char *name;
 	bool needed;
 } capabilities[] = {
-	{ 1, "DAC_OVERRIDE", true }, { 5, "KILL", true },	 { 6, "SETGID", true },
-	{ 7, "SETUID", true },	     { 12, "NET_ADMIN", false }, { 18, "SYS_CHROOT", true },
-	{ 19, "SYS_PTRACE", true },  { 21, "SYS_ADMIN", true },	 { 24, "SYS_RESOURCE", false },
-	{ 40, "CHECKPOINT_RESTORE", true },
+	{ 1, "DAC_OVERRIDE", true },   { 5, "KILL", true },
+	{ 6, "SETGID", true },	       { 7, "SETUID", true },
+	{ 12, "NET_ADMIN", false },    { 18, "SYS_CHROOT", true },
+	{ 19, "SYS_PTRACE", true },    { 21, "SYS_ADMIN", true },
+	{ 24, "SYS_RESOURCE", false }, { 40, "CHECKPOINT_RESTORE", true },
 };
 
 static bool read_effective(unsigned long long *ret)
@@ -95,8 +96,8 @@ static void check_capabilities(struct doctor *d)
 	}
 	if (missing[0])
 		finding(d, needed ? FINDING_FAIL : FINDING_WARN, "capabilities",
-			"run as root, in a container with these capabilities added",
-			"missing:%s", missing);
+			"run as root, in a container with these capabilities added", "missing:%s",
+			missing);
 	else
 		finding(d, FINDING_OK, "capabilities", "", "all that are needed");
 }
@@ -141,7 +142,8 @@ static void check_pids(struct doctor *d)
 	else
 		finding(d, FINDING_OK, "pid_max", "", "kernel.pid_max is %s", value);
 	if (access("/proc/sys/kernel/ns_last_pid", F_OK) < 0)
-		finding(d, FINDING_FAIL, "ns_last_pid", "build the kernel with CONFIG_CHECKPOINT_RESTORE",
+		finding(d, FINDING_FAIL, "ns_last_pid",
+			"build the kernel with CONFIG_CHECKPOINT_RESTORE",
 			"the kernel was built without CONFIG_CHECKPOINT_RESTORE");
 }
 

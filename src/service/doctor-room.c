@@ -40,7 +40,8 @@ static void check_memory(struct doctor *d)
 	fact(d, "memory_available_bytes", json_integer((json_int_t)available));
 	if (available < d->vram_bytes)
 		finding(d, FINDING_WARN, "memory",
-			"add memory, or suspend fewer jobs at a time: saved device memory is kept in it",
+			"add memory, or suspend fewer jobs at a time: saved device memory is kept "
+			"in it",
 			"%.1f GB of memory available, %.1f GB on all GPUs", (double)available / 1e9,
 			(double)d->vram_bytes / 1e9);
 	else
@@ -58,7 +59,8 @@ static void check_pages(struct doctor *d)
 	else
 		finding(d, FINDING_NOTE, "huge-pages",
 			"echo always > /sys/kernel/mm/transparent_hugepage/enabled",
-			"transparent huge pages are not \"always\" (%s): the driver saves device memory a quarter slower",
+			"transparent huge pages are not \"always\" (%s): the driver saves device "
+			"memory a quarter slower",
 			thp[0] ? thp : "not built in");
 	if (read_meminfo("Hugetlb", &huge) && huge)
 		fact(d, "hugetlb_bytes", json_integer((json_int_t)huge));
@@ -71,7 +73,8 @@ static void check_limits(struct doctor *d)
 	getrlimit(RLIMIT_NOFILE, &files);
 	getrlimit(RLIMIT_MEMLOCK, &locked);
 	if (files.rlim_max < NOFILE_WANTED)
-		finding(d, FINDING_WARN, "nofile", "raise the hard limit: ulimit -Hn 1048576 (LimitNOFILE=)",
+		finding(d, FINDING_WARN, "nofile",
+			"raise the hard limit: ulimit -Hn 1048576 (LimitNOFILE=)",
 			"only %llu open files allowed; large jobs need more",
 			(unsigned long long)files.rlim_max);
 	else
@@ -79,7 +82,8 @@ static void check_limits(struct doctor *d)
 			(unsigned long long)files.rlim_max);
 	if (locked.rlim_max != RLIM_INFINITY)
 		finding(d, FINDING_NOTE, "memlock", "ulimit -Hl unlimited (LimitMEMLOCK=infinity)",
-			"locked memory is limited to %.1f MB: programs that pin memory inherit that",
+			"locked memory is limited to %.1f MB: programs that pin memory inherit "
+			"that",
 			(double)locked.rlim_max / 1e6);
 	else
 		finding(d, FINDING_OK, "memlock", "", "locked memory is not limited");
@@ -128,11 +132,13 @@ static void check_store(struct doctor *d)
 		finding_error(d, FINDING_FAIL, "space", &err);
 	else if (free_bytes < d->vram_bytes)
 		finding(d, FINDING_WARN, "space",
-			"free some, or set Directory= in [Store] of brumate.conf to a larger file system",
+			"free some, or set Directory= in [Store] of brumate.conf to a larger file "
+			"system",
 			"%.1f GB free in %s, %.1f GB on all GPUs", (double)free_bytes / 1e9, dir,
 			(double)d->vram_bytes / 1e9);
 	else
-		finding(d, FINDING_OK, "space", "", "%.1f GB free in %s", (double)free_bytes / 1e9, dir);
+		finding(d, FINDING_OK, "space", "", "%.1f GB free in %s", (double)free_bytes / 1e9,
+			dir);
 }
 
 void doctor_room(struct doctor *d)

@@ -13,7 +13,10 @@
 #include "process/scan.h"
 
 static const char *const level_names[] = {
-	[FINDING_OK] = "ok", [FINDING_NOTE] = "note", [FINDING_WARN] = "warn", [FINDING_FAIL] = "fail",
+	[FINDING_OK] = "ok",
+	[FINDING_NOTE] = "note",
+	[FINDING_WARN] = "warn",
+	[FINDING_FAIL] = "fail",
 };
 
 static void add(struct doctor *d, enum finding_level level, const char *key, const char *text,
@@ -62,7 +65,7 @@ bool read_line(const char *path, char *ret, size_t room)
 
 static void check_machine(struct doctor *d)
 {
-	static void (*const checks[])(struct doctor *d) = {
+	static void (*const checks[])(struct doctor * d) = {
 		doctor_kernel, doctor_criu, doctor_driver, doctor_room, doctor_brumate,
 	};
 
@@ -75,7 +78,9 @@ static void check_machine(struct doctor *d)
 static void add_scanned(struct doctor *d, const struct scan_report *report)
 {
 	static const enum finding_level levels[] = {
-		[SCAN_NOTE] = FINDING_NOTE, [SCAN_SUSPECT] = FINDING_WARN, [SCAN_REFUSE] = FINDING_FAIL,
+		[SCAN_NOTE] = FINDING_NOTE,
+		[SCAN_SUSPECT] = FINDING_WARN,
+		[SCAN_REFUSE] = FINDING_FAIL,
 	};
 
 	for (size_t i = 0; i < report->n; i++) {
@@ -120,7 +125,7 @@ static int scan_job(struct doctor *d, const struct job *j, struct brumate_error 
 		r = wire_get_array(reply, "findings", &findings, err);
 	if (r < 0)
 		return r;
-	json_array_foreach(findings, i, item)
+	json_array_foreach (findings, i, item)
 		if (json_array_append(d->findings, item) < 0)
 			d->out_of_memory = true;
 	return 0;
@@ -131,7 +136,7 @@ static void add_verdict(struct doctor *d, const char *what)
 	json_t *item;
 	size_t i;
 
-	json_array_foreach(d->findings, i, item) {
+	json_array_foreach (d->findings, i, item) {
 		const char *level = json_string_value(json_object_get(item, "level"));
 
 		if (level && strcmp(level, "ok") && strcmp(level, "note"))
@@ -186,8 +191,9 @@ int service_doctor(const struct service_call *call, json_t *parameters, json_t *
 		check_machine(&d);
 	if (r < 0)
 		return r;
-	json_t *reply = d.out_of_memory ? NULL :
-					  json_pack("{s:O,s:O}", "findings", findings, "facts", facts);
+	json_t *reply = d.out_of_memory
+				? NULL
+				: json_pack("{s:O,s:O}", "findings", findings, "facts", facts);
 	if (!reply)
 		return brumate_fail(err, ENOMEM, "%m");
 	*ret = reply;

@@ -12,7 +12,7 @@ enum finding_level { FINDING_OK, FINDING_NOTE, FINDING_WARN, FINDING_FAIL };
 
 struct doctor {
 	const struct service_call *call;
-	bool simulated;      /* the simulated driver is asked */
+	bool simulated; /* the simulated driver is asked */
 	json_t *findings;
 	json_t *facts;
 	uint64_t vram_bytes; /* of all GPUs; 0: unknown */
@@ -34,7 +34,7 @@ void fact(struct doctor *d, const char *key, json_t *value);
 bool read_line(const char *path, char *ret, size_t room);
 
 /* The checks, by what they look at. */
-void doctor_kernel(struct doctor *d);  /* kernel, capabilities, sysctls, cgroups */
+void doctor_kernel(struct doctor *d); /* kernel, capabilities, sysctls, cgroups */
 void doctor_criu(struct doctor *d);
 void doctor_driver(struct doctor *d);  /* driver, GPUs; sets vram_bytes */
 void doctor_room(struct doctor *d);    /* memory, limits, space */

@@ -19,7 +19,7 @@ bool gpu_map_has_numbers(json_t *map)
 	json_t *pair;
 	size_t i;
 
-	json_array_foreach(map, i, pair)
+	json_array_foreach (map, i, pair)
 		if (is_number(json_string_value(json_object_get(pair, "from"))) ||
 		    is_number(json_string_value(json_object_get(pair, "to"))))
 			return true;
@@ -34,7 +34,8 @@ static int resolve(const char **ret, json_t *pair, const char *side, const struc
 	char *end;
 
 	if (!name || !*name)
-		return wire_fail_parameter(err, "gpu_map", "want [{from, to}] with UUIDs or numbers");
+		return wire_fail_parameter(err, "gpu_map",
+					   "want [{from, to}] with UUIDs or numbers");
 	if (!is_number(name)) {
 		*ret = name;
 		return 0;
@@ -42,8 +43,8 @@ static int resolve(const char **ret, json_t *pair, const char *side, const struc
 
 	unsigned long number = strtoul(name, &end, 10);
 	if (*end || number >= n_gpus) {
-		brumate_fail(err, EINVAL, "GPU map: there is no GPU %s (this machine has %zu)", name,
-			     n_gpus);
+		brumate_fail(err, EINVAL, "GPU map: there is no GPU %s (this machine has %zu)",
+			     name, n_gpus);
 		brumate_hint(err, "`brumate doctor` lists the GPUs");
 		return -EINVAL;
 	}
@@ -58,7 +59,7 @@ int gpu_map_resolve(json_t **ret, json_t *map, const struct dev_gpu *gpus, size_
 	json_t *pair;
 	size_t i;
 
-	json_array_foreach(map, i, pair) {
+	json_array_foreach (map, i, pair) {
 		const char *from = NULL, *to = NULL;
 		int r = resolve(&from, pair, "from", gpus, n_gpus, err);
 
@@ -66,7 +67,8 @@ int gpu_map_resolve(json_t **ret, json_t *map, const struct dev_gpu *gpus, size_
 			r = resolve(&to, pair, "to", gpus, n_gpus, err);
 		if (r < 0)
 			return r;
-		if (json_array_append_new(resolved, json_pack("{s:s,s:s}", "from", from, "to", to)) < 0)
+		if (json_array_append_new(resolved,
+					  json_pack("{s:s,s:s}", "from", from, "to", to)) < 0)
 			return brumate_fail(err, ENOMEM, "GPU map: %m");
 	}
 	if (!resolved)

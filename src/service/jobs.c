@@ -31,7 +31,8 @@ int shim_relay(const struct service_call *call, const struct job *j, const char 
 	wire_fini(&w);
 	if (r == -EPIPE) { /* the shim died under it: the next command starts another */
 		brumate_wrap(err, r, "the shim of job %s ended", j->id);
-		brumate_hint(err, "see %s/shim.log; `brumate ps` says what became of the job", j->dir);
+		brumate_hint(err, "see %s/shim.log; `brumate ps` says what became of the job",
+			     j->dir);
 	}
 	return r;
 }
@@ -52,7 +53,8 @@ json_t *describe_job(const struct job *j)
 {
 	json_t *o = job_to_json(j);
 
-	if (o && json_object_set_new(o, "gpu_processes", json_integer(count_gpu_processes(j))) < 0) {
+	if (o &&
+	    json_object_set_new(o, "gpu_processes", json_integer(count_gpu_processes(j))) < 0) {
 		json_decref(o);
 		return NULL;
 	}
@@ -102,7 +104,7 @@ static int get_strings(json_t *parameters, const char *key, size_t min, const ch
 	const char **strings = calloc(json_array_size(array) + 1, sizeof(*strings));
 	if (!strings)
 		return brumate_fail(err, ENOMEM, "%m");
-	json_array_foreach(array, i, item) {
+	json_array_foreach (array, i, item) {
 		strings[i] = json_string_value(item);
 		if (!strings[i]) {
 			free(strings);
@@ -165,7 +167,7 @@ static json_t *env_with_libraries(json_t *env, const char *dir)
 	const char *before = "";
 	size_t i;
 
-	json_array_foreach(env, i, item) {
+	json_array_foreach (env, i, item) {
 		const char *text = json_string_value(item);
 
 		if (!strncmp(text, variable, strlen(variable)))
@@ -195,7 +197,9 @@ static int make_env(json_t **ret, json_t *parameters, bool simulated, struct bru
 	if (!dir && simulated) {
 		simulator = find_simulator();
 		if (!simulator)
-			return brumate_fail(err, ENOENT, "the simulated driver is not installed (sim/libcuda.so.1)");
+			return brumate_fail(
+				err, ENOENT,
+				"the simulated driver is not installed (sim/libcuda.so.1)");
 		dir = simulator;
 	}
 	*ret = dir ? env_with_libraries(env, dir) : take_ptr(&env);
@@ -238,7 +242,8 @@ struct listing {
 	bool failed;
 };
 
-static void list_one(void *arg, const struct job *j, const char *id, const struct brumate_error *why)
+static void list_one(void *arg, const struct job *j, const char *id,
+		     const struct brumate_error *why)
 {
 	struct listing *l = arg;
 	json_t *o = NULL;
@@ -250,9 +255,9 @@ static void list_one(void *arg, const struct job *j, const char *id, const struc
 	if (j)
 		o = describe_job(j);
 	else
-		o = json_pack("{s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:[],s:s,s:s,s:b,s:b,s:b,s:s}", "id", id,
-			      "name", "", "state", "lost", "processes", 0, "gpu_processes", 0, "uid",
-			      0, "gid", 0, "argv", "cwd", "/", "created", "", "simulated", 0,
+		o = json_pack("{s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:[],s:s,s:s,s:b,s:b,s:b,s:s}", "id",
+			      id, "name", "", "state", "lost", "processes", 0, "gpu_processes", 0,
+			      "uid", 0, "gid", 0, "argv", "cwd", "/", "created", "", "simulated", 0,
 			      "by_pid", 0, "pid_namespace", 0, "message", why->text);
 	if (json_array_append_new(l->jobs, o) < 0)
 		l->failed = true;
@@ -303,7 +308,8 @@ static int settle(const struct service_call *call, struct job *j, struct brumate
 		auto_(job_fini) struct job now = JOB_EMPTY;
 		char events[4096];
 		struct pollfd fds[1 + CANCEL_FDS] = { { .fd = fd, .events = POLLIN },
-						      call->cancel.fds[0], call->cancel.fds[1] };
+						      call->cancel.fds[0],
+						      call->cancel.fds[1] };
 		int r = job_load(&now, j->id, err);
 
 		if (r < 0)

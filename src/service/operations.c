@@ -187,7 +187,8 @@ static int choose_id(char ret[static MANIFEST_ID_BYTES], const struct job *j, co
 		return 0;
 	}
 	if (strlen(name) >= MANIFEST_ID_BYTES || !*name || *name == '.' || *name == '-' ||
-	    name[strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")]) {
+	    name[strspn(name,
+			"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")]) {
 		brumate_fail(err, EINVAL, "\"%s\" cannot be the name of a checkpoint", name);
 		brumate_hint(err, "use up to %d letters, digits, '.', '_' and '-'",
 			     MANIFEST_ID_BYTES - 1);
@@ -238,7 +239,8 @@ static int find_image(struct store_image *ret, const struct service_call *call, 
 
 	if (!exact)
 		return brumate_fail(err, ENOMEM, "%m");
-	if (strchr(word, '/') || dir_given || access(exact, F_OK) == 0 || job_find(&j, word, NULL) < 0)
+	if (strchr(word, '/') || dir_given || access(exact, F_OK) == 0 ||
+	    job_find(&j, word, NULL) < 0)
 		return access_image(ret, call, dir, word, err);
 
 	struct service_call as_root = *call;
@@ -260,8 +262,13 @@ static int find_or_create_job(struct job *ret, bool *ret_created, const struct m
 		return 0;
 
 	struct job_spec spec = {
-		.id = m->job.id, .name = m->job.name, .argv = m->job.argv, .cwd = m->job.cwd,
-		.log = m->job.log, .uid = m->job.uid, .gid = m->job.gid,
+		.id = m->job.id,
+		.name = m->job.name,
+		.argv = m->job.argv,
+		.cwd = m->job.cwd,
+		.log = m->job.log,
+		.uid = m->job.uid,
+		.gid = m->job.gid,
 		.simulated = m->job.simulated,
 	};
 	int r = job_create(ret, &spec, err);

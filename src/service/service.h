@@ -27,24 +27,24 @@ typedef int (*service_method_fn)(const struct service_call *call, json_t *parame
 				 struct brumate_error *err);
 
 /** Every method: its name on the wire and its function. */
-#define SERVICE_METHODS(X)                                                                         \
-	X(Run, service_run)                                                                        \
-	X(List, service_list)                                                                      \
-	X(Status, service_status)                                                                  \
-	X(Manage, service_manage)                                                                  \
-	X(Suspend, service_suspend)                                                                \
-	X(Resume, service_resume)                                                                  \
-	X(Checkpoint, service_checkpoint)                                                          \
-	X(Restore, service_restore)                                                                \
-	X(Kill, service_kill)                                                                      \
-	X(Wait, service_wait)                                                                      \
-	X(Remove, service_remove)                                                                  \
-	X(Checkpoints, service_checkpoints)                                                        \
-	X(Inspect, service_inspect)                                                                \
+#define SERVICE_METHODS(X)                  \
+	X(Run, service_run)                 \
+	X(List, service_list)               \
+	X(Status, service_status)           \
+	X(Manage, service_manage)           \
+	X(Suspend, service_suspend)         \
+	X(Resume, service_resume)           \
+	X(Checkpoint, service_checkpoint)   \
+	X(Restore, service_restore)         \
+	X(Kill, service_kill)               \
+	X(Wait, service_wait)               \
+	X(Remove, service_remove)           \
+	X(Checkpoints, service_checkpoints) \
+	X(Inspect, service_inspect)         \
 	X(Doctor, service_doctor)
 
-#define X(name, fn)                                                                                \
-	int fn(const struct service_call *call, json_t *parameters, json_t **ret,                  \
+#define X(name, fn)                                                               \
+	int fn(const struct service_call *call, json_t *parameters, json_t **ret, \
 	       struct brumate_error *err);
 SERVICE_METHODS(X)
 #undef X

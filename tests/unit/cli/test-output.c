@@ -10,14 +10,17 @@
 
 static void check_table(void)
 {
-	static const struct column columns[] = { { "ID", false }, { "SIZE", true }, { "TEXT", false } };
+	static const struct column columns[] = { { "ID", false },
+						 { "SIZE", true },
+						 { "TEXT", false } };
 	struct table t = TABLE_OF(columns);
 	char *text = NULL;
 	size_t len = 0;
 	FILE *f = open_memstream(&text, &len);
 
 	CHECK(f);
-	CHECK(table_add(&t, "a") == 0 && table_add(&t, "12 GB") == 0 && table_add(&t, "a long text") == 0);
+	CHECK(table_add(&t, "a") == 0 && table_add(&t, "12 GB") == 0 &&
+	      table_add(&t, "a long text") == 0);
 	CHECK(table_add(&t, "\xc3\xa4\xc3\xb6") == 0 && table_add(&t, NULL) == 0);
 	CHECK(table_add(&t, "x\ty\033[31m") == 0);
 	table_print(&t, f, true, 16);
@@ -35,15 +38,17 @@ static void check_table(void)
 
 static void check_progress(void)
 {
-	auto_json json_t *full = json_pack("{s:i,s:i,s:s,s:s,s:I,s:I,s:f}", "step", 2, "steps", 5, "phase",
-					   "save", "waiting_for", "the driver", "bytes",
-					   (json_int_t)500000000, "total_bytes", (json_int_t)2000000000,
-					   "seconds", 1.25);
+	auto_json json_t *full =
+		json_pack("{s:i,s:i,s:s,s:s,s:I,s:I,s:f}", "step", 2, "steps", 5, "phase", "save",
+			  "waiting_for", "the driver", "bytes", (json_int_t)500000000,
+			  "total_bytes", (json_int_t)2000000000, "seconds", 1.25);
 	auto_json json_t *bare = json_pack("{s:i,s:i,s:s}", "step", 1, "steps", 5, "phase", "lock");
 	char line[256], cut[8];
 
 	progress_format(line, sizeof(line), "suspend", full, 2.6);
-	CHECK_STR(line, "suspend [2/5] save  500 MB of 2.00 GB  2.60 GB/s  waiting for the driver  1.2 s");
+	CHECK_STR(
+		line,
+		"suspend [2/5] save  500 MB of 2.00 GB  2.60 GB/s  waiting for the driver  1.2 s");
 	progress_format(line, sizeof(line), "suspend", bare, 0);
 	CHECK_STR(line, "suspend [1/5] lock  0.0 s");
 	progress_format(cut, sizeof(cut), "suspend", bare, 0);

@@ -10,13 +10,13 @@
 static void check_map(void)
 {
 	static const struct dev_gpu gpus[] = { { .uuid = "GPU-a" }, { .uuid = "GPU-b" } };
-	auto_json json_t *given = json_pack("[{s:s,s:s},{s:s,s:s}]", "from", "0", "to", "1", "from", "GPU-x",
-					    "to", "0");
+	auto_json json_t *given = json_pack("[{s:s,s:s},{s:s,s:s}]", "from", "0", "to", "1", "from",
+					    "GPU-x", "to", "0");
 	auto_json json_t *bad = json_pack("[{s:s,s:s}]", "from", "0", "to", "2");
 	auto_json json_t *plain = json_pack("[{s:s,s:s}]", "from", "GPU-a", "to", "GPU-b");
 	auto_json json_t *odd = json_pack("[{s:s,s:i}]", "from", "GPU-a", "to", 1);
-	auto_json json_t *want = json_pack("[{s:s,s:s},{s:s,s:s}]", "from", "GPU-a", "to", "GPU-b", "from",
-					   "GPU-x", "to", "GPU-a");
+	auto_json json_t *want = json_pack("[{s:s,s:s},{s:s,s:s}]", "from", "GPU-a", "to", "GPU-b",
+					   "from", "GPU-x", "to", "GPU-a");
 	auto_json json_t *got = NULL;
 	json_t *untouched = NULL;
 	struct brumate_error err = BRUMATE_ERROR_NONE;

@@ -14,12 +14,14 @@ static void check_durations(void)
 		const char *text;
 		uint64_t ms;
 	} good[] = {
-		{ "0", 0 },	   { "5", 5000 },   { "500ms", 500 }, { "30s", 30000 },
-		{ "1.5s", 1500 },  { "2m", 120000 }, { "1h", 3600000 }, { "0.1ms", 1 },
-		{ "8760h", 31536000000 },
+		{ "0", 0 },	   { "5", 5000 },    { "500ms", 500 },
+		{ "30s", 30000 },  { "1.5s", 1500 }, { "2m", 120000 },
+		{ "1h", 3600000 }, { "0.1ms", 1 },   { "8760h", 31536000000 },
 	};
-	static const char *const bad[] = { "",	 "-1",	"s",  "1x",    "1 s", "1e5", "0x10", "1.2.3",
-					   "1ss", "nan", "inf", "8761h", "+1", "99999999999999999999" };
+	static const char *const bad[] = {
+		"",	 "-1",	"s",   "1x",  "1 s",   "1e5", "0x10",
+		"1.2.3", "1ss", "nan", "inf", "8761h", "+1",  "99999999999999999999"
+	};
 
 	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
 		uint64_t ms = 77;
@@ -63,8 +65,9 @@ static const char *side(json_t *map, size_t i, const char *key)
 
 static void check_maps(void)
 {
-	static const char *const bad[] = { "",	      "0",   "0=",     "=1",	   "0=1,",  "0=1,0=2",
-					   "GPU-x=1", "a=b", "0=1=2", "GPU-=GPU-1", "0=99999" };
+	static const char *const bad[] = { "",	    "0",	  "0=",	     "=1",
+					   "0=1,",  "0=1,0=2",	  "GPU-x=1", "a=b",
+					   "0=1=2", "GPU-=GPU-1", "0=99999" };
 	auto_json json_t *map = NULL;
 
 	CHECK(parse_gpu_map(&map, "0=1,GPU-aa00-1=GPU-bb11-2", NULL) == 0);
@@ -88,9 +91,14 @@ static void check_formats(void)
 		uint64_t bytes;
 		const char *text;
 	} sizes[] = {
-		{ 0, "0 B" },		    { 999, "999 B" },	       { 1000, "1.00 kB" },
-		{ 1073741824, "1.07 GB" },  { 42000000000, "42.0 GB" }, { 999999, "1.00 MB" },
-		{ 141000000000, "141 GB" }, { UINT64_MAX, "18.4 EB" },
+		{ 0, "0 B" },
+		{ 999, "999 B" },
+		{ 1000, "1.00 kB" },
+		{ 1073741824, "1.07 GB" },
+		{ 42000000000, "42.0 GB" },
+		{ 999999, "1.00 MB" },
+		{ 141000000000, "141 GB" },
+		{ UINT64_MAX, "18.4 EB" },
 	};
 	char text[WORD_BYTES];
 
