@@ -25,7 +25,7 @@ _Thread_local bool api_in_callback;
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool initialized;
 static atomic_uint gate_closed; /* futex: those who wait to get in */
-static atomic_uint in_flight;   /* futex: who closes the gate */
+static atomic_uint in_flight;	/* futex: who closes the gate */
 
 static void futex_wait(atomic_uint *word, unsigned int value, const struct timespec *timeout)
 {

@@ -207,7 +207,7 @@ static CUresult is_capturing(CUcontext ctx, CUstream handle, CUstreamCaptureStat
 		return r;
 	if (!status)
 		return CUDA_ERROR_INVALID_VALUE;
-	*status = !stream->capture	    ? CU_STREAM_CAPTURE_STATUS_NONE
+	*status = !stream->capture	     ? CU_STREAM_CAPTURE_STATUS_NONE
 		  : stream->capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
 					     : CU_STREAM_CAPTURE_STATUS_ACTIVE;
 	return CUDA_SUCCESS;

@@ -26,12 +26,12 @@ struct saved {
 	struct extent {
 		off_t start;
 		size_t bytes;
-	} *extents;
+	} * extents;
 	size_t n_extents;
 };
 
-static CUresult lost;  /* what every restore of what was saved will return; 0: it can be restored */
-static bool stuck;     /* a restore ran out of device memory */
+static CUresult lost; /* what every restore of what was saved will return; 0: it can be restored */
+static bool stuck;    /* a restore ran out of device memory */
 
 static void saved_free(struct saved *saved)
 {
@@ -45,8 +45,7 @@ static void saved_free(struct saved *saved)
 
 static int add_extent(struct saved *saved, off_t start, off_t end)
 {
-	struct extent *extents =
-		realloc(saved->extents, (saved->n_extents + 1) * sizeof(*extents));
+	struct extent *extents = realloc(saved->extents, (saved->n_extents + 1) * sizeof(*extents));
 
 	if (!extents)
 		return -ENOMEM;

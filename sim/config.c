@@ -153,8 +153,8 @@ static void config_read(void)
 	config.machine.n_gpus = (uint32_t)n_gpus;
 	if (!read_number("BRUMATE_SIM_CTX_MIB", 8, 0, 65536, "MiB per context", &mib) ||
 	    !read_number("BRUMATE_SIM_MIG", 0, 0, 1, "0 or 1", &mig) ||
-	    !read_per_gpu("BRUMATE_SIM_VRAM_MIB", "4096", "MiB (at least 16) for all GPUs or for each",
-			  take_vram) ||
+	    !read_per_gpu("BRUMATE_SIM_VRAM_MIB", "4096",
+			  "MiB (at least 16) for all GPUs or for each", take_vram) ||
 	    !read_per_gpu("BRUMATE_SIM_MODEL", "Simulated H200", "a name for all GPUs or for each",
 			  take_model) ||
 	    !read_driver() || !read_gbps() || !read_dir())

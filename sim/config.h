@@ -33,9 +33,9 @@ struct config_machine {
 struct config {
 	char *dir;
 	struct config_machine machine;
-	int driver;                 /* 580 */
+	int driver;		    /* 580 */
 	const char *driver_version; /* "580.159.04" */
-	int cuda_version;           /* 13000 */
+	int cuda_version;	    /* 13000 */
 	uint64_t context_bytes;
 	double out_gbps, in_gbps; /* 0: no limit */
 };

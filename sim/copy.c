@@ -193,7 +193,8 @@ static CUresult check_fill(const struct op *op)
 
 	if (__builtin_mul_overflow(op->fill.width, op->fill.element_bytes, &row) ||
 	    op->fill.dst % op->fill.element_bytes ||
-	    (op->fill.height > 1 && (op->fill.pitch < row || op->fill.pitch % op->fill.element_bytes)))
+	    (op->fill.height > 1 &&
+	     (op->fill.pitch < row || op->fill.pitch % op->fill.element_bytes)))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!memory_known(op->fill.dst, extent(op->fill.pitch, row, op->fill.height)))
 		return CUDA_ERROR_INVALID_VALUE;
@@ -222,7 +223,8 @@ CUresult fill_prepare(const CUDA_MEMSET_NODE_PARAMS *fill, struct op *ret)
 }
 
 static CUresult fill(CUcontext ctx, CUdeviceptr dst, size_t pitch, uint32_t value,
-		     uint32_t element_bytes, size_t width, size_t height, CUstream stream, bool wait)
+		     uint32_t element_bytes, size_t width, size_t height, CUstream stream,
+		     bool wait)
 {
 	struct op op = { .run = op_fill };
 	CUresult r;
@@ -251,20 +253,17 @@ CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream 
 
 CUresult cuMemcpyHtoD_v2(CUdeviceptr dst, const void *src, size_t bytes)
 {
-	return API_CTX_LOCKED(
-		copy_line(ctx, dst, (uintptr_t)src, bytes, TO_DEVICE, NULL, true));
+	return API_CTX_LOCKED(copy_line(ctx, dst, (uintptr_t)src, bytes, TO_DEVICE, NULL, true));
 }
 
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream)
 {
-	return API_CTX_LOCKED(
-		copy_line(ctx, dst, (uintptr_t)src, bytes, TO_DEVICE, stream, false));
+	return API_CTX_LOCKED(copy_line(ctx, dst, (uintptr_t)src, bytes, TO_DEVICE, stream, false));
 }
 
 CUresult cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t bytes)
 {
-	return API_CTX_LOCKED(
-		copy_line(ctx, (uintptr_t)dst, src, bytes, FROM_DEVICE, NULL, true));
+	return API_CTX_LOCKED(copy_line(ctx, (uintptr_t)dst, src, bytes, FROM_DEVICE, NULL, true));
 }
 
 CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t bytes, CUstream stream)

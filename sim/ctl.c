@@ -26,7 +26,8 @@ static int ctl_fd = -1;
 /* Not the private kind: the word is seen by several processes. */
 void ctl_futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t deadline_ns)
 {
-	struct timespec until = { (time_t)(deadline_ns / NS_PER_S), (long)(deadline_ns % NS_PER_S) };
+	struct timespec until = { (time_t)(deadline_ns / NS_PER_S),
+				  (long)(deadline_ns % NS_PER_S) };
 
 	syscall(SYS_futex, word, FUTEX_WAIT_BITSET, value,
 		deadline_ns == DEADLINE_NEVER ? NULL : &until, NULL, FUTEX_BITSET_MATCH_ANY);

@@ -79,7 +79,7 @@ CUresult ipc_publish(struct phys *phys)
 	snprintf(target, sizeof(target), "../gpu%d/%s", phys->file.gpu, phys->file.name);
 	unlinkat(dir, phys->ipc_name, 0);
 	return symlinkat(target, dir, phys->ipc_name) < 0 ? CUDA_ERROR_OPERATING_SYSTEM
-							   : CUDA_SUCCESS;
+							  : CUDA_SUCCESS;
 }
 
 void ipc_withdraw(struct phys *phys)

@@ -106,13 +106,13 @@ static CUresult store_u32(CUcontext ctx, const uint64_t *params)
 }
 
 static const struct kernel kernels[] = {
-	{ "brumate_fill_u64", 3, { 8, 8, 8 }, fill_u64 },  /* p, n, base */
-	{ "brumate_add_u64", 3, { 8, 8, 8 }, add_u64 },    /* p, n, value */
-	{ "brumate_sum_u64", 3, { 8, 8, 8 }, sum_u64 },    /* p, n, out: added to atomically */
-	{ "brumate_inc_u32", 2, { 8, 8 }, inc_u32 },       /* p, n */
-	{ "brumate_copy_u32", 3, { 8, 8, 8 }, copy_u32 },  /* dst, src, n */
-	{ "brumate_spin_ns", 1, { 8 }, spin_ns },          /* ns */
-	{ "brumate_store_u32", 2, { 8, 4 }, store_u32 },   /* p, value */
+	{ "brumate_fill_u64", 3, { 8, 8, 8 }, fill_u64 }, /* p, n, base */
+	{ "brumate_add_u64", 3, { 8, 8, 8 }, add_u64 },	  /* p, n, value */
+	{ "brumate_sum_u64", 3, { 8, 8, 8 }, sum_u64 },	  /* p, n, out: added to atomically */
+	{ "brumate_inc_u32", 2, { 8, 8 }, inc_u32 },	  /* p, n */
+	{ "brumate_copy_u32", 3, { 8, 8, 8 }, copy_u32 }, /* dst, src, n */
+	{ "brumate_spin_ns", 1, { 8 }, spin_ns },	  /* ns */
+	{ "brumate_store_u32", 2, { 8, 4 }, store_u32 },  /* p, value */
 };
 
 const struct kernel *kernel_find(const char *name, size_t len)

@@ -136,8 +136,9 @@ struct view *view_new(void *va, size_t bytes, struct phys *phys, size_t offset, 
 		phys_put(phys);
 		return NULL;
 	}
-	*view = (struct view){ .va = va, .bytes = bytes, .offset = offset, .prot = prot,
-			       .phys = phys };
+	*view = (struct view){
+		.va = va, .bytes = bytes, .offset = offset, .prot = prot, .phys = phys
+	};
 	if (table_add(&sim.views, (uintptr_t)va, view) < 0) {
 		free(view);
 		phys_put(phys);
@@ -213,8 +214,8 @@ static bool may_touch(const struct range *range, CUcontext ctx)
 	return false;
 }
 
-/* Walks the ranges that cover [ptr, ptr + bytes); @ctx NULL: any that some device may touch. */
-static bool covered(CUdeviceptr ptr, size_t bytes, CUcontext ctx)
+/* A kernel sees addresses: what lies side by side is as good as one allocation. */
+bool memory_reachable(CUdeviceptr ptr, size_t bytes, CUcontext ctx)
 {
 	CUdeviceptr end = ptr + bytes;
 
@@ -223,22 +224,30 @@ static bool covered(CUdeviceptr ptr, size_t bytes, CUcontext ctx)
 	while (ptr < end) {
 		struct range *range = range_find(ptr);
 
-		if (!range || (ctx ? !may_touch(range, ctx)
-				   : range->kind == RANGE_VMM && !range->access))
+		if (!range || !may_touch(range, ctx))
 			return false;
 		ptr = range->base + range->bytes;
 	}
 	return true;
 }
 
-bool memory_reachable(CUdeviceptr ptr, size_t bytes, CUcontext ctx)
-{
-	return covered(ptr, bytes, ctx);
-}
-
+/* A copy stays within one allocation, or within mappings side by side. */
 bool memory_known(CUdeviceptr ptr, size_t bytes)
 {
-	return covered(ptr, bytes, NULL);
+	CUdeviceptr end = ptr + bytes;
+
+	if (end < ptr)
+		return false;
+	while (ptr < end) {
+		struct range *range = range_find(ptr);
+
+		if (!range || (range->kind == RANGE_VMM && !range->access))
+			return false;
+		ptr = range->base + range->bytes;
+		if (ptr < end && range->kind != RANGE_VMM)
+			return false;
+	}
+	return true;
 }
 
 bool memory_pinned(const void *ptr, size_t bytes)
@@ -316,8 +325,7 @@ CUresult memory_free(CUdeviceptr ptr)
 	if (!range || (range->kind != RANGE_DEVICE && range->kind != RANGE_MANAGED))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (range->kind == RANGE_MANAGED) {
-		munmap((void *)(uintptr_t)range->base,
-		       round_up(range->bytes, SIM_PAGE_BYTES));
+		munmap((void *)(uintptr_t)range->base, round_up(range->bytes, SIM_PAGE_BYTES));
 		range_drop(range);
 	} else {
 		free_device(range);

@@ -8,9 +8,9 @@
 #include "sim.h"
 
 /* Markers of the array that a launch may pass instead of single parameters. */
-#define PARAM_END     ((void *)0)
-#define PARAM_BUFFER  ((void *)1)
-#define PARAM_SIZE    ((void *)2)
+#define PARAM_END    ((void *)0)
+#define PARAM_BUFFER ((void *)1)
+#define PARAM_SIZE   ((void *)2)
 
 struct variable {
 	char name[PTX_NAME_BYTES];
@@ -70,8 +70,9 @@ static CUresult read_entries(CUmodule module)
 
 static CUresult add_variable(CUmodule module, const struct ptx_global *global)
 {
-	struct variable *variables = realloc(
-		module->variables, (module->n_variables + 1) * sizeof(*variables)), *variable;
+	struct variable *variables = realloc(module->variables,
+					     (module->n_variables + 1) * sizeof(*variables)),
+			*variable;
 	CUresult r;
 
 	if (!variables)

@@ -26,9 +26,9 @@
 /* H200: what a call returns without reaching the target. */
 enum {
 	RESULT_NO_PROCESS = CUDA_ERROR_OPERATING_SYSTEM,  /* 0, negative, or of no process */
-	RESULT_NO_CLIENT = CUDA_ERROR_NOT_INITIALIZED,    /* lives or is a zombie, but no cuInit */
+	RESULT_NO_CLIENT = CUDA_ERROR_NOT_INITIALIZED,	  /* lives or is a zombie, but no cuInit */
 	RESULT_TARGET_DIED = CUDA_ERROR_OPERATING_SYSTEM, /* in the middle of the call */
-	RESULT_NO_ACCESS = CUDA_ERROR_NOT_PERMITTED,      /* not measured */
+	RESULT_NO_ACCESS = CUDA_ERROR_NOT_PERMITTED,	  /* not measured */
 };
 
 enum { CALLER_KILLED_CHECK_MS = 50, STATUS_BYTES_MAX = 65536 };

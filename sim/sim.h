@@ -63,7 +63,7 @@ struct op {
 		struct {
 			CUhostFn fn;
 			CUstreamCallback callback; /* if not fn */
-			CUstream stream;           /* as the program called it */
+			CUstream stream;	   /* as the program called it */
 			void *data;
 		} host;
 		CUevent event;
@@ -109,9 +109,10 @@ struct phys {
 	CUmemAllocationProp prop;
 	unsigned int handles; /* VMM handles out for it */
 	unsigned int views;   /* mappings */
-	int device;           /* ordinal in this process; -1: foreign memory */
-	bool imported;        /* by fd from another process */
-	char ipc_name[VRAM_NAME_BYTES]; /* legacy IPC: name it is published under or was opened by */
+	int device;	      /* ordinal in this process; -1: foreign memory */
+	bool imported;	      /* by fd from another process */
+	char ipc_name
+		[VRAM_NAME_BYTES]; /* legacy IPC: name it is published under or was opened by */
 	bool ipc_opened, ipc_same_job;
 	struct saved *saved; /* while checkpointed */
 };
@@ -143,7 +144,7 @@ struct range {
 struct sim {
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* an operation has completed */
-	unsigned int waiters;   /* on changed */
+	unsigned int waiters;	/* on changed */
 	bool initialized, forked;
 	int handle_fd; /* the open GPU; CRIU refuses to dump it */
 	int n_devices;
@@ -167,32 +168,32 @@ void handle_close(void);
 extern _Thread_local bool api_in_callback;
 
 /* Runs @call between enter and leave, unless entering fails. */
-#define API(call)                                                                                  \
-	({                                                                                         \
-		CUresult entered_ = api_enter(__func__);                                           \
-		entered_ ? entered_ : api_leave(call);                                             \
+#define API(call)                                        \
+	({                                               \
+		CUresult entered_ = api_enter(__func__); \
+		entered_ ? entered_ : api_leave(call);   \
 	})
 /* As API, for calls that need a context: @call may use `ctx`. */
-#define API_CTX(call)                                                                              \
-	API(({                                                                                     \
-		CUcontext ctx;                                                                     \
-		CUresult has_ = api_context(&ctx);                                                 \
-		has_ ? has_ : (call);                                                              \
+#define API_CTX(call)                              \
+	API(({                                     \
+		CUcontext ctx;                     \
+		CUresult has_ = api_context(&ctx); \
+		has_ ? has_ : (call);              \
 	}))
 /* As API, with sim.lock held. */
-#define API_LOCKED(call)                                                                           \
-	API(({                                                                                     \
-		pthread_mutex_lock(&sim.lock);                                                     \
-		CUresult locked_ = (call);                                                         \
-		pthread_mutex_unlock(&sim.lock);                                                   \
-		locked_;                                                                           \
+#define API_LOCKED(call)                         \
+	API(({                                   \
+		pthread_mutex_lock(&sim.lock);   \
+		CUresult locked_ = (call);       \
+		pthread_mutex_unlock(&sim.lock); \
+		locked_;                         \
 	}))
-#define API_CTX_LOCKED(call)                                                                       \
-	API_CTX(({                                                                                 \
-		pthread_mutex_lock(&sim.lock);                                                     \
-		CUresult locked_ = (call);                                                         \
-		pthread_mutex_unlock(&sim.lock);                                                   \
-		locked_;                                                                           \
+#define API_CTX_LOCKED(call)                     \
+	API_CTX(({                               \
+		pthread_mutex_lock(&sim.lock);   \
+		CUresult locked_ = (call);       \
+		pthread_mutex_unlock(&sim.lock); \
+		locked_;                         \
 	}))
 
 /* fault.c: 0, or the error to return; may wait, end the process or never return. */
@@ -203,7 +204,7 @@ bool device_valid(CUdevice dev);
 int device_gpu(CUdevice dev);
 void uuid_of_gpu(CUuuid *ret, int gpu);
 int gpu_of_uuid(const CUuuid *uuid); /* -1: none of this machine */
-int devices_init(void);              /* 0, or -EINVAL after saying why */
+int devices_init(void);		     /* 0, or -EINVAL after saying why */
 
 /* context.c, with sim.lock held */
 CUcontext context_current(void);
@@ -231,7 +232,7 @@ CUresult memory_free(CUdeviceptr ptr);
 void memory_free_of_context(CUcontext ctx);
 /* Whether kernels in @ctx may touch all of [ptr, ptr + bytes). */
 bool memory_reachable(CUdeviceptr ptr, size_t bytes, CUcontext ctx);
-bool memory_known(CUdeviceptr ptr, size_t bytes);        /* by any device, or page-locked */
+bool memory_known(CUdeviceptr ptr, size_t bytes);  /* by any device, or page-locked */
 bool memory_pinned(const void *ptr, size_t bytes); /* host memory the driver has locked */
 CUresult slab_alloc(CUcontext ctx, size_t bytes, struct range **ret);
 void slab_free(struct range *range);

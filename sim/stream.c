@@ -21,13 +21,13 @@ static void broadcast(void)
 /* false when @deadline_ns came first */
 static bool wait_changed(uint64_t deadline_ns)
 {
-	struct timespec until = { (time_t)(deadline_ns / NS_PER_S), (long)(deadline_ns % NS_PER_S) };
+	struct timespec until = { (time_t)(deadline_ns / NS_PER_S),
+				  (long)(deadline_ns % NS_PER_S) };
 	int r;
 
 	sim.waiters++;
-	r = deadline_ns == DEADLINE_NEVER
-		    ? pthread_cond_wait(&sim.changed, &sim.lock)
-		    : pthread_cond_timedwait(&sim.changed, &sim.lock, &until);
+	r = deadline_ns == DEADLINE_NEVER ? pthread_cond_wait(&sim.changed, &sim.lock)
+					  : pthread_cond_timedwait(&sim.changed, &sim.lock, &until);
 	sim.waiters--;
 	return !r;
 }

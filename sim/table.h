@@ -9,14 +9,14 @@ struct table {
 	struct table_slot {
 		uint64_t key;
 		void *value;
-	} *slots;
+	} * slots;
 	size_t n, room;
 };
 
 int table_add(struct table *t, uint64_t key, void *value); /* 0, -EEXIST, -ENOMEM */
-void *table_get(const struct table *t, uint64_t key);      /* NULL if there is none */
-void *table_floor(const struct table *t, uint64_t key);    /* of the greatest key up to @key */
-void *table_remove(struct table *t, uint64_t key);         /* what was there, or NULL */
+void *table_get(const struct table *t, uint64_t key);	   /* NULL if there is none */
+void *table_floor(const struct table *t, uint64_t key);	   /* of the greatest key up to @key */
+void *table_remove(struct table *t, uint64_t key);	   /* what was there, or NULL */
 void table_fini(struct table *t);
 
 /* Handles are the addresses of their objects. */

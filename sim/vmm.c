@@ -332,8 +332,8 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	return API_LOCKED(release(handle));
 }
 
-CUresult cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset,
-		  CUmemGenericAllocationHandle handle, unsigned long long flags)
+CUresult cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+		  unsigned long long flags)
 {
 	return API_LOCKED(map(ptr, bytes, offset, handle, flags));
 }

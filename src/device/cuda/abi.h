@@ -100,17 +100,21 @@ typedef struct CUipcMemHandle_st {
 #define CU_MEMHOSTREGISTER_IOMEMORY   0x04
 #define CU_MEMHOSTREGISTER_READ_ONLY  0x08
 
-enum { CU_CTX_SCHED_AUTO = 0x00,
-       CU_CTX_SCHED_SPIN = 0x01,
-       CU_CTX_SCHED_YIELD = 0x02,
-       CU_CTX_SCHED_BLOCKING_SYNC = 0x04,
-       CU_CTX_MAP_HOST = 0x08,
-       CU_CTX_FLAGS_MASK = 0xff };
+enum {
+	CU_CTX_SCHED_AUTO = 0x00,
+	CU_CTX_SCHED_SPIN = 0x01,
+	CU_CTX_SCHED_YIELD = 0x02,
+	CU_CTX_SCHED_BLOCKING_SYNC = 0x04,
+	CU_CTX_MAP_HOST = 0x08,
+	CU_CTX_FLAGS_MASK = 0xff
+};
 enum { CU_STREAM_DEFAULT = 0, CU_STREAM_NON_BLOCKING = 1 };
-enum { CU_EVENT_DEFAULT = 0,
-       CU_EVENT_BLOCKING_SYNC = 1,
-       CU_EVENT_DISABLE_TIMING = 2,
-       CU_EVENT_INTERPROCESS = 4 };
+enum {
+	CU_EVENT_DEFAULT = 0,
+	CU_EVENT_BLOCKING_SYNC = 1,
+	CU_EVENT_DISABLE_TIMING = 2,
+	CU_EVENT_INTERPROCESS = 4
+};
 enum { CU_MEM_ATTACH_GLOBAL = 1, CU_MEM_ATTACH_HOST = 2, CU_MEM_ATTACH_SINGLE = 4 };
 enum { CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1 };
 
@@ -274,7 +278,7 @@ typedef struct CUDA_MEMSET_NODE_PARAMS_st {
 	size_t pitch;
 	unsigned int value;
 	unsigned int elementSize; /* 1, 2 or 4 bytes */
-	size_t width;             /* elements in a row */
+	size_t width;		  /* elements in a row */
 	size_t height;
 } CUDA_MEMSET_NODE_PARAMS;
 
@@ -331,9 +335,11 @@ typedef struct CUmemAccessDesc_st {
 } CUmemAccessDesc;
 
 /* Entry points by name. */
-enum { CU_GET_PROC_ADDRESS_DEFAULT = 0,
-       CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1,
-       CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2 };
+enum {
+	CU_GET_PROC_ADDRESS_DEFAULT = 0,
+	CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1,
+	CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2
+};
 
 typedef enum CUdriverProcAddressQueryResult_enum {
 	CU_GET_PROC_ADDRESS_SUCCESS = 0,
@@ -513,8 +519,8 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNod
 			      size_t n_deps, const CUDA_MEMCPY3D *copy, CUcontext ctx);
 CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps,
 			      size_t n_deps, const CUDA_MEMSET_NODE_PARAMS *params, CUcontext ctx);
-CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node,
-			       char *log, size_t log_bytes);
+CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log,
+			       size_t log_bytes);
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream);
 CUresult cuGraphDestroy(CUgraph graph);
@@ -526,8 +532,8 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t bytes);
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
 		     const CUmemAllocationProp *prop, unsigned long long flags);
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle);
-CUresult cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset,
-		  CUmemGenericAllocationHandle handle, unsigned long long flags);
+CUresult cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+		  unsigned long long flags);
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t bytes);
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t bytes, const CUmemAccessDesc *desc, size_t count);
 CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *prop,

@@ -35,7 +35,7 @@ typedef struct nvmlMemory_st {
 typedef struct nvmlProcessInfo_st {
 	unsigned int pid;
 	unsigned long long usedGpuMemory; /* bytes, or NVML_VALUE_NOT_AVAILABLE */
-	unsigned int gpuInstanceId;       /* MIG; ~0u without */
+	unsigned int gpuInstanceId;	  /* MIG; ~0u without */
 	unsigned int computeInstanceId;
 } nvmlProcessInfo_t;
 
