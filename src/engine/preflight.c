@@ -27,23 +27,46 @@ static int add_gpu_finding(struct scan_report *report, enum scan_level level, pi
 	return scan_add(report, &f);
 }
 
+/* A process with memory on two GPUs looks the same from outside with and without peer access, and an
+ * importer of legacy IPC looks like any process (docs/driver-behaviour.md): both are only suspected. */
+static int scan_suspects(struct op *op, struct scan_report *report)
+{
+	char text[160];
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < op->n_gpus; i++) {
+		const struct op_gpu_process *p = &op->gpus[i];
+
+		if (p->dev.n_gpus < 2)
+			continue;
+		snprintf(text, sizeof(text), "process %d works on %zu GPUs, maybe with peer access between them",
+			 p->id.pid, p->dev.n_gpus);
+		r = add_gpu_finding(report, SCAN_SUSPECT, p->id.pid, "peer-access", text,
+				    "the driver saves such a process but cannot restore it where peer access is on");
+	}
+	if (r < 0 || op->n_gpus < 2)
+		return r;
+	snprintf(text, sizeof(text), "%zu processes of the job use a GPU and may share device memory (IPC, NCCL)",
+		 op->n_gpus);
+	return add_gpu_finding(report, SCAN_SUSPECT, op->gpus[0].id.pid, "shared-memory", text,
+			       "the driver saves processes that share device memory but cannot restore them");
+}
+
 static int scan_driver_state(struct op *op, struct scan_report *report)
 {
 	for (size_t i = 0; i < op->n_gpus; i++) {
 		const struct op_gpu_process *p = &op->gpus[i];
 		char text[160];
-		int r = 0;
 
-		if (p->dev.state == DEV_STATE_FAILED || p->dev.state == DEV_STATE_UNKNOWN) {
-			snprintf(text, sizeof(text), "process %d: the driver reports its state as %s",
-				 p->id.pid, dev_state_name(p->dev.state));
-			r = add_gpu_finding(report, SCAN_REFUSE, p->id.pid, "driver-state", text,
-					    "its GPU state cannot be saved any more");
-		}
-		if (r < 0)
-			return r;
+		if (p->dev.state != DEV_STATE_FAILED && p->dev.state != DEV_STATE_UNKNOWN)
+			continue;
+		snprintf(text, sizeof(text), "process %d: the driver reports its state as %s", p->id.pid,
+			 dev_state_name(p->dev.state));
+		if (add_gpu_finding(report, SCAN_REFUSE, p->id.pid, "driver-state", text,
+				    "its GPU state cannot be saved any more") < 0)
+			return -ENOMEM;
 	}
-	return 0;
+	return scan_suspects(op, report);
 }
 
 int preflight_scan(struct op *op, struct scan_report *ret, struct brumate_error *err)
