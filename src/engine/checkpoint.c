@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "engine/describe.h"
@@ -157,8 +158,11 @@ static void criu_spawned(void *arg, struct proc_id criu)
 static int criu_event(void *arg, enum criu_event event, pid_t pid, struct brumate_error *err)
 {
 	struct op *op = arg;
+	int r = fault_point(event == CRIU_EVENT_FROZEN ? "checkpoint.frozen" : "checkpoint.dumped");
 
 	(void)pid;
+	if (r < 0)
+		return brumate_fail(err, -r, "injected while CRIU holds the job: %m");
 	if (event == CRIU_EVENT_FROZEN)
 		return describe_tree(op, err);
 	if (event != CRIU_EVENT_DUMPED)

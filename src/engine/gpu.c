@@ -62,16 +62,32 @@ static int ask_states(struct op *op, struct brumate_error *err)
 	return 0;
 }
 
-static int list_candidates(struct op *op)
+/* The driver's calls do not return for a stopped process: it would have to answer for itself. */
+static int refuse_stopped(const struct proc_info *info, struct brumate_error *err)
+{
+	brumate_fail(err, EBUSY, "process %d (%s) is %s", info->id.pid, info->comm,
+		     info->tracer_pid ? "held by a debugger" : "stopped");
+	brumate_hint(err, "the driver only saves processes that run: %s",
+		     info->tracer_pid ? "detach the debugger" : "continue it with `kill -CONT`");
+	return -EBUSY;
+}
+
+static int list_candidates(struct op *op, struct brumate_error *err)
 {
 	free(op->gpus);
 	op->n_gpus = 0;
 	op->gpus = calloc(op->tree.n + 1, sizeof(*op->gpus));
 	if (!op->gpus)
-		return -ENOMEM;
-	for (size_t i = 0; i < op->tree.n; i++)
-		if (op->tree.items[i].state != 'Z' && scan_uses_gpu(op->tree.items[i].id.pid))
-			op->gpus[op->n_gpus++].id = op->tree.items[i].id;
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < op->tree.n; i++) {
+		const struct proc_info *info = &op->tree.items[i];
+
+		if (info->state == 'Z' || !scan_uses_gpu(info->id.pid))
+			continue;
+		if (info->state == 'T' || info->state == 't')
+			return refuse_stopped(info, err);
+		op->gpus[op->n_gpus++].id = info->id;
+	}
 	return 0;
 }
 
@@ -81,10 +97,8 @@ int gpu_find(struct op *op, struct brumate_error *err)
 	int r = proc_tree_read(&op->tree, op->job->root, err);
 	if (r < 0)
 		return r;
-	if (list_candidates(op) < 0)
-		return brumate_fail(err, ENOMEM, "%m");
-	if (!op->n_gpus)
-		return 0;
+	if ((r = list_candidates(op, err)) < 0 || !op->n_gpus)
+		return r;
 
 	if ((r = gpu_open(op, err)) < 0 || (r = ask_states(op, err)) < 0)
 		return r;

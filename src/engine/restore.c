@@ -207,7 +207,10 @@ static int on_event(void *arg, enum criu_event event, pid_t pid, struct brumate_
 	proc_boot_id(op->job->boot_id);
 	op->root_restored = true;
 	fault_register_peer("job", op->job->root.pid);
-	return job_save(op->job, err);
+	if ((r = job_save(op->job, err)) < 0)
+		return r;
+	r = fault_point("restore.restored");
+	return r < 0 ? brumate_fail(err, -r, "injected while CRIU holds the job: %m") : 0;
 }
 
 static void on_spawned(void *arg, struct proc_id criu)

@@ -310,6 +310,35 @@ static void leave_gpu(struct shim *s)
 	shim_end(s);
 }
 
+/* What was below the root when its end began and lives on as an orphan. */
+static void end_orphans(const struct proc_tree *tree)
+{
+	for (size_t i = 0; i < tree->n; i++)
+		proc_signal(tree->items[i].id, SIGKILL);
+}
+
+/* SIGTERM and @grace_ms to act on it (0: none), then SIGKILL, until nothing of the job is left. */
+static int end_job(struct shim *s, struct wire_call_context *call, const struct job *seen, int grace_ms,
+		   struct brumate_error *err)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+
+	proc_tree_read(&tree, seen->root, NULL);
+	if (grace_ms) {
+		proc_signal(seen->root, SIGTERM);
+		await_end(s, call, grace_ms);
+	}
+	if (proc_is_alive(seen->root)) {
+		leave_gpu(s);
+		int r = proc_tree_kill(seen->root, deadline_in_ms(KILL_TIMEOUT_MS));
+		if (r < 0 && r != -ESRCH)
+			return brumate_fail(err, -r, "job %s: %m", seen->id);
+		await_end(s, call, KILL_TIMEOUT_MS);
+	}
+	end_orphans(&tree);
+	return reply_job(s, call);
+}
+
 static int method_kill(void *arg, struct wire_call_context *call, json_t *parameters,
 		       struct brumate_error *err)
 {
@@ -330,18 +359,7 @@ static int method_kill(void *arg, struct wire_call_context *call, json_t *parame
 		r = proc_signal(seen.root, (int)signal);
 		return r < 0 ? brumate_fail(err, -r, "process %d: %m", seen.root.pid) : reply_job(s, call);
 	}
-	if (!signal) {
-		proc_signal(seen.root, SIGTERM);
-		await_end(s, call, (int)grace_ms);
-	}
-	if (proc_is_alive(seen.root)) {
-		leave_gpu(s);
-		r = proc_tree_kill(seen.root, deadline_in_ms(KILL_TIMEOUT_MS));
-		if (r < 0 && r != -ESRCH)
-			return brumate_fail(err, -r, "job %s: %m", seen.id);
-		await_end(s, call, KILL_TIMEOUT_MS);
-	}
-	return reply_job(s, call);
+	return end_job(s, call, &seen, signal ? 0 : (int)grace_ms, err);
 }
 
 /* ---- looking ---- */
