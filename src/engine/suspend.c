@@ -100,11 +100,20 @@ static int check_suspend(struct op *op, struct brumate_error *err)
 	return preflight(op, SCAN_GPU, err);
 }
 
+/* The driver's call cannot be cut short: who cancelled meanwhile gets the job back as it was. */
+static int settle(struct op *op, struct brumate_error *err)
+{
+	int r = op_check(op, err);
+
+	return r < 0 ? r : 1;
+}
+
 static const struct step suspend_steps[] = {
 	{ "identify", "the driver", step_identify, NULL },
 	{ "preflight", "the scan of the job's processes", check_suspend, NULL },
 	{ "gpu-lock", "calls and kernels in flight", step_gpu_lock, step_undo_gpu },
 	{ "gpu-checkpoint", "device memory to reach host memory", step_gpu_checkpoint, step_undo_gpu },
+	{ "settle", "nothing", settle, NULL },
 };
 
 int engine_suspend(struct op *op, struct brumate_error *err)
