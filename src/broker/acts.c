@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
  * Driver calls on processes. A batch is shared by the caller that waits for it and its threads, and
- * lives until the last of them lets go, because a call may outlast the caller's deadline. At most
- * one call is under way on a process: the driver is not asked to do two things to it at once.
+ * lives until the last of them lets go, because a call may outlast the caller's deadline: on a
+ * stopped process, even a question does. At most one call is under way on a process: the driver is
+ * not asked to do two things to it at once.
  */
 #include "broker/broker.h"
 #include "base/clock.h"
@@ -19,7 +20,7 @@ enum { LOCK_GRACE_MS = 1000 }; /* for the driver's own timeout of a lock to be t
 struct act {
 	struct batch *batch;
 	pid_t pid;
-	bool is_calling, is_done; /* under the lock */
+	bool is_calling, is_done; /* its turn came; it ended. Under the lock */
 	struct act *next_calling; /* in calls */
 	struct act_outcome outcome;
 };
@@ -30,8 +31,8 @@ struct batch {
 	uint64_t deadline_ns;
 	struct dev_gpu_pair pairs[DEV_GPUS_MAX];
 	size_t n_pairs;
-	size_t n_left, n_refs; /* under the lock */
-	size_t n_acts;
+	struct dev_process *processes; /* one for each act: asks about it instead; NULL: acts */
+	size_t n_left, n_refs;	       /* under the lock */
 	struct act acts[];
 };
 
@@ -63,8 +64,6 @@ static bool wait_change(uint64_t deadline_ns)
 	struct timespec until = { (time_t)(deadline_ns / NS_PER_S),
 				  (long)(deadline_ns % NS_PER_S) };
 
-	if (deadline_ns == DEADLINE_NEVER)
-		return pthread_cond_wait(&changed, &lock) == 0;
 	return pthread_cond_timedwait(&changed, &lock, &until) != ETIMEDOUT;
 }
 
@@ -89,8 +88,10 @@ static bool wait_free(pid_t pid, uint64_t deadline_ns)
 /* Under the lock. */
 static void unref(struct batch *b)
 {
-	if (--b->n_refs == 0)
+	if (--b->n_refs == 0) {
+		free(b->processes);
 		free(b);
+	}
 }
 
 static bool begin(struct act *a)
@@ -152,11 +153,26 @@ static struct act_outcome call_driver(const struct act *a)
 	return o;
 }
 
+static struct act_outcome ask_driver(const struct act *a)
+{
+	const struct batch *b = a->batch;
+	struct dev_process *p = &b->processes[a - b->acts];
+	struct brumate_error err;
+
+	if (dev_process(b->backend, a->pid, p, &err) < 0) {
+		log_debug("%s", err.text);
+		*p = (struct dev_process){ .state = DEV_STATE_UNKNOWN };
+	}
+	return (struct act_outcome){ .state = p->state };
+}
+
 static void *run_act(void *arg)
 {
 	struct act *a = arg;
-	struct act_outcome outcome = begin(a) ? call_driver(a) : timed_out;
+	struct act_outcome outcome = timed_out;
 
+	if (begin(a))
+		outcome = a->batch->processes ? ask_driver(a) : call_driver(a);
 	end(a, &outcome);
 	return NULL;
 }
@@ -175,21 +191,16 @@ static void start_act(struct act *a)
 	end(a, &failed);
 }
 
-static struct batch *batch_new(const struct dev_backend *backend, enum dev_action action,
-			       const pid_t *pids, size_t n, uint32_t timeout_ms,
-			       const struct dev_gpu_pair *pairs, size_t n_pairs)
+static struct batch *batch_new(const struct dev_backend *backend, const pid_t *pids, size_t n,
+			       uint32_t timeout_ms)
 {
 	struct batch *b = calloc(1, sizeof(*b) + n * sizeof(b->acts[0]));
 	if (!b)
 		return NULL;
 
 	b->backend = backend;
-	b->action = action;
 	b->deadline_ns = deadline_in_ms(timeout_ms);
-	b->n_pairs = n_pairs;
-	if (n_pairs)
-		memcpy(b->pairs, pairs, n_pairs * sizeof(pairs[0]));
-	b->n_acts = b->n_left = n;
+	b->n_left = n;
 	b->n_refs = n + 1;
 	for (size_t i = 0; i < n; i++) {
 		b->acts[i].batch = b;
@@ -198,22 +209,31 @@ static struct batch *batch_new(const struct dev_backend *backend, enum dev_actio
 	return b;
 }
 
+/* Starts all threads of @b and waits for them. Returns with the lock held; the caller looks at the
+ * results, then lets go of both. */
+static void run_batch(struct batch *b, size_t n, uint64_t give_up_ns)
+{
+	for (size_t i = 0; i < n; i++)
+		start_act(&b->acts[i]);
+	pthread_mutex_lock(&lock);
+	while (b->n_left && wait_change(give_up_ns))
+		;
+}
+
 int acts_run(const struct dev_backend *backend, enum dev_action action, const pid_t *pids, size_t n,
 	     uint32_t timeout_ms, const struct dev_gpu_pair *pairs, size_t n_pairs,
 	     struct act_outcome *ret, struct brumate_error *err)
 {
 	pthread_once(&once, init_cond);
-	struct batch *b = batch_new(backend, action, pids, n, timeout_ms, pairs, n_pairs);
+	struct batch *b = batch_new(backend, pids, n, timeout_ms);
 	if (!b)
 		return brumate_fail(err, ENOMEM, "%s: %m", dev_action_name(action));
+	b->action = action;
+	b->n_pairs = n_pairs;
+	if (n_pairs)
+		memcpy(b->pairs, pairs, n_pairs * sizeof(pairs[0]));
 
-	uint64_t give_up_ns = b->deadline_ns + (action == DEV_LOCK ? LOCK_GRACE_MS * NS_PER_MS : 0);
-	for (size_t i = 0; i < n; i++)
-		start_act(&b->acts[i]);
-
-	pthread_mutex_lock(&lock);
-	while (b->n_left && wait_change(give_up_ns))
-		;
+	run_batch(b, n, b->deadline_ns + (action == DEV_LOCK ? LOCK_GRACE_MS * NS_PER_MS : 0));
 	for (size_t i = 0; i < n; i++)
 		ret[i] = b->acts[i].is_done ? b->acts[i].outcome : timed_out;
 	unref(b);
@@ -221,13 +241,28 @@ int acts_run(const struct dev_backend *backend, enum dev_action action, const pi
 	return 0;
 }
 
-int acts_wait_for(pid_t pid, uint64_t deadline_ns)
+int acts_look(const struct dev_backend *backend, const pid_t *pids, size_t n, uint32_t timeout_ms,
+	      struct dev_process *ret, struct brumate_error *err)
 {
 	pthread_once(&once, init_cond);
-	pthread_mutex_lock(&lock);
-	bool is_free = wait_free(pid, deadline_ns);
+	struct batch *b = batch_new(backend, pids, n, timeout_ms);
+	if (!b)
+		return brumate_fail(err, ENOMEM, "state: %m");
+	b->processes = calloc(n + 1, sizeof(*b->processes));
+	if (!b->processes) {
+		free(b);
+		return brumate_fail(err, ENOMEM, "state: %m");
+	}
+
+	run_batch(b, n, b->deadline_ns);
+	for (size_t i = 0; i < n; i++) {
+		ret[i] = (struct dev_process){ .state = DEV_STATE_UNKNOWN };
+		if (b->acts[i].is_done && b->acts[i].is_calling)
+			ret[i] = b->processes[i];
+	}
+	unref(b);
 	pthread_mutex_unlock(&lock);
-	return is_free ? 0 : -ETIMEDOUT;
+	return 0;
 }
 
 size_t acts_busy(uint64_t *ret_last_end_ns)
@@ -239,11 +274,13 @@ size_t acts_busy(uint64_t *ret_last_end_ns)
 	return n;
 }
 
-void acts_drain(void)
+int acts_drain(uint64_t deadline_ns)
 {
 	pthread_once(&once, init_cond);
 	pthread_mutex_lock(&lock);
-	while (n_calls)
-		wait_change(DEADLINE_NEVER);
+	while (n_calls && wait_change(deadline_ns))
+		;
+	size_t n = n_calls;
 	pthread_mutex_unlock(&lock);
+	return n ? -ETIMEDOUT : 0;
 }

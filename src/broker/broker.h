@@ -33,12 +33,16 @@ enum { ACT_PIDS_MAX = 4096 };
 int acts_run(const struct dev_backend *backend, enum dev_action action, const pid_t *pids, size_t n,
 	     uint32_t timeout_ms, const struct dev_gpu_pair *pairs, size_t n_pairs,
 	     struct act_outcome *ret, struct brumate_error *err);
-/** Waits until no call on @pid is under way. Returns 0 or -ETIMEDOUT. */
-int acts_wait_for(pid_t pid, uint64_t deadline_ns);
+/**
+ * Asks the driver about each of @pids, in the same way: about a process that is stopped, or that
+ * another call works on, it does not answer. The state of one that is late is unknown.
+ */
+int acts_look(const struct dev_backend *backend, const pid_t *pids, size_t n, uint32_t timeout_ms,
+	      struct dev_process *ret, struct brumate_error *err);
 /** Calls under way now, and when the last one ended (clock_now_ns). */
 size_t acts_busy(uint64_t *ret_last_end_ns);
-/** Waits until no call is under way at all. */
-void acts_drain(void);
+/** Waits until no call is under way at all. Returns 0 or -ETIMEDOUT. */
+int acts_drain(uint64_t deadline_ns);
 
 /* methods.c: the interface io.brumate.broker */
 

@@ -29,8 +29,9 @@
 enum {
 	IDLE_DEFAULT_S = 60,
 	IDLE_MAX_S = 7 * 24 * 3600,
-	IDLE_FAILED_MS = 1000, /* without a driver: soon, so that the next broker tries anew */
-	OOM_SCORE_ADJ = -900,  /* it may hold what jobs need to come back */
+	IDLE_FAILED_MS = 1000,	   /* without a driver: soon, so that the next broker tries anew */
+	DRAIN_TIMEOUT_MS = 300000, /* for calls that outlast their callers */
+	OOM_SCORE_ADJ = -900,	   /* it may hold what jobs need to come back */
 };
 
 struct options {
@@ -261,7 +262,10 @@ static int run(struct options *o, struct brumate_error *err)
 	if (r < 0)
 		brumate_fail(err, -r, "poll: %m");
 	wire_server_free(server);
-	acts_drain();
+	if (acts_drain(deadline_in_ms(DRAIN_TIMEOUT_MS)) < 0) {
+		log_warn("ending with calls under way: the driver will end them by itself");
+		_exit(EXIT_FAILED); /* threads are in the driver: its exit handlers must not run */
+	}
 	driver_wait(&backend, NULL, NULL); /* its thread must not outlive main() */
 	return r;
 }

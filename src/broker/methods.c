@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* The methods of io.brumate.broker: parameters in, the driver's answers out. Decides nothing. */
 #include "broker/broker.h"
-#include "base/clock.h"
 #include "wire/interfaces.h"
 
 #include <errno.h>
@@ -12,7 +11,7 @@
 
 enum {
 	TIMEOUT_MAX_MS = 24 * 3600 * 1000,
-	STATE_TIMEOUT_MS = 5000, /* for a process with a call under way */
+	STATE_TIMEOUT_MS = 5000, /* for a process that is stopped, or has a call under way */
 };
 
 static void (*on_quit)(void);
@@ -151,16 +150,6 @@ static json_t *process_to_json(pid_t pid, const struct dev_process *p)
 			 "gpu_bytes", bytes, "used_bytes", (json_int_t)p->used_bytes);
 }
 
-/* The driver answers nothing about a process while it works on it. */
-static int look_at(const struct dev_backend *backend, pid_t pid, uint64_t deadline_ns,
-		   struct dev_process *ret, struct brumate_error *err)
-{
-	*ret = (struct dev_process){ .state = DEV_STATE_UNKNOWN };
-	if (acts_wait_for(pid, deadline_ns) < 0)
-		return 0;
-	return dev_process(backend, pid, ret, err);
-}
-
 static int state(void *arg, struct wire_call_context *call, json_t *parameters,
 		 struct brumate_error *err)
 {
@@ -174,16 +163,16 @@ static int state(void *arg, struct wire_call_context *call, json_t *parameters,
 	if (r < 0)
 		return r;
 
-	uint64_t deadline_ns = deadline_in_ms(STATE_TIMEOUT_MS);
-	auto_json json_t *list = json_array();
-	for (size_t i = 0; i < n; i++) {
-		struct dev_process process;
+	auto_free struct dev_process *processes = calloc(n + 1, sizeof(*processes));
+	if (!processes)
+		return brumate_fail(err, ENOMEM, "state: %m");
+	r = acts_look(backend, pids, n, STATE_TIMEOUT_MS, processes, err);
+	if (r < 0)
+		return r;
 
-		r = look_at(backend, pids[i], deadline_ns, &process, err);
-		if (r < 0)
-			return r;
-		json_array_append_new(list, process_to_json(pids[i], &process));
-	}
+	auto_json json_t *list = json_array();
+	for (size_t i = 0; i < n; i++)
+		json_array_append_new(list, process_to_json(pids[i], &processes[i]));
 	return reply_with(call, json_pack("{s:O}", "processes", list), err);
 }
 

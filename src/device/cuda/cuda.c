@@ -54,12 +54,11 @@ static const struct {
 	{ DEV_CUSTOM_STORAGE, 615, 13040 },
 };
 
-/* What the driver answers about a process that is none of its clients, or has ended. */
+/* What the driver answers about a process that is none of its clients, or has ended: see
+ * docs/driver-behaviour.md. */
 static const CUresult not_a_client[] = {
-	CUDA_ERROR_INVALID_VALUE,
 	CUDA_ERROR_NOT_INITIALIZED,
 	CUDA_ERROR_OPERATING_SYSTEM,
-	CUDA_ERROR_NOT_FOUND,
 };
 
 static const enum dev_state states[] = {

@@ -126,7 +126,7 @@ static void target_run(int in, int out)
 		data[i] = i * 2654435761u + (uint32_t)getpid();
 	CHECK(write_to(p, data, TARGET_BYTES) == CUDA_SUCCESS);
 	CHECK(write(out, "r", 1) == 1);
-	while (read(in, &c, 1) == 1) {
+	while (read(in, &c, 1) == 1 && c != 'q') {
 		memset(back, 0, TARGET_BYTES);
 		CHECK(read_from(back, p, TARGET_BYTES) == CUDA_SUCCESS);
 		CHECK(memcmp(data, back, TARGET_BYTES) == 0);
@@ -170,6 +170,7 @@ static void target_end(struct target *t)
 {
 	int status;
 
+	CHECK(write(t->to, "q", 1) == 1);
 	close(t->to);
 	CHECK(waitpid(t->pid, &status, 0) == t->pid && status == 0);
 	close(t->from);

@@ -51,14 +51,14 @@ static void test_info(struct broker_info *info)
 
 static void test_states(const struct target *t)
 {
-	pid_t pids[] = { getpid(), t->pid, 1 << 22, 1 };
-	struct dev_process p[4];
+	pid_t pids[] = { getpid(), t->pid, 1 << 22 };
+	struct dev_process p[3];
 
-	CHECK(broker_state(&b, pids, 4, p, NULL) == 0);
+	CHECK(broker_state(&b, pids, 3, p, NULL) == 0);
 	CHECK(p[0].state == DEV_STATE_NONE && p[0].restore_tid == 0 && p[0].n_gpus == 0);
 	CHECK(p[1].state == DEV_STATE_RUNNING && p[1].restore_tid > 0 && p[1].n_gpus == 1);
 	CHECK(p[1].used_bytes >= TARGET_BYTES && p[1].gpu_bytes[0] == p[1].used_bytes);
-	CHECK(p[2].state == DEV_STATE_NONE && p[3].state == DEV_STATE_NONE);
+	CHECK(p[2].state == DEV_STATE_NONE);
 	CHECK(broker_state(&b, pids, 0, p, NULL) == 0);
 }
 
@@ -164,6 +164,23 @@ static void set_fault(const char *text)
 	CHECK(file_replace(AT_FDCWD, getenv("BRUMATE_FAULT_FILE"), text, strlen(text), 0600) == 0);
 }
 
+/* The driver does not answer about a stopped process; the broker does, and serves the others. */
+static void test_stopped(const struct target *t, const struct target *other)
+{
+	pid_t pids[] = { t->pid, other->pid };
+	struct dev_process p[2];
+	int status;
+
+	CHECK(kill(t->pid, SIGSTOP) == 0 && waitpid(t->pid, &status, WUNTRACED) == t->pid);
+	CHECK(broker_state(&b, pids, 2, p, NULL) == 0);
+	CHECK(p[0].state == DEV_STATE_UNKNOWN && p[1].state == DEV_STATE_RUNNING);
+	CHECK(act(t->pid, DEV_LOCK, 50) == -1);
+	suspend_and_resume(other->pid);
+	CHECK(kill(t->pid, SIGCONT) == 0);
+	CHECK(state_of(t->pid) == DEV_STATE_RUNNING);
+	target_check(t);
+}
+
 static void test_injected_faults(const struct target *t)
 {
 	struct broker_outcome o;
@@ -264,6 +281,7 @@ int main(void)
 	test_parallel(t, 3);
 	test_deadline(&t[0]);
 	test_second_act_waits(&t[0]);
+	test_stopped(&t[0], &t[1]);
 	test_injected_faults(&t[0]);
 	test_caller_gone(&t[0]);
 	test_broker_killed(&t[0]);
