@@ -5,7 +5,7 @@
  * Device memory is files outside the process (vram.c) that are mapped where the program's device
  * pointers point, so that kernels are plain C and memory can be passed on, parked and lost as on
  * hardware. What the hardware was seen to do is named where it is imitated, as "H200: ..."; the
- * measurements stand in docs/hardware.md.
+ * measurements stand in docs/driver-behaviour.md.
  *
  * One mutex, sim.lock, guards all tables and queues; operations of streams run without it.
  */

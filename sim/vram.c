@@ -231,11 +231,16 @@ int vram_create(struct vram_file *ret, int gpu, uint64_t bytes)
 		if (bytes > total || used > total - bytes)
 			return -ENOSPC;
 	}
-	r = create_file(&file, dir);
-	if (r < 0)
+	/* Killed in between, the ledger says too much: whoever is refused for it looks for himself. */
+	r = ledger_write(ledger, used + bytes);
+	if (!r)
+		r = create_file(&file, dir);
+	if (r < 0) {
+		ledger_write(ledger, used);
 		return r;
+	}
 	*ret = file;
-	return ledger_write(ledger, used + bytes);
+	return 0;
 }
 
 int vram_open(const struct vram_file *file)
