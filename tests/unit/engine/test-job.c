@@ -11,7 +11,9 @@
 
 static const char *const words[] = { "/usr/bin/train", "--lr", "0.1", NULL };
 
-static const struct job_spec plain = { .argv = (char *const *)words, .cwd = "/home", .uid = 1000, .gid = 100 };
+static const struct job_spec plain = {
+	.argv = (char *const *)words, .cwd = "/home", .uid = 1000, .gid = 100
+};
 
 static struct job created(const char *id, const char *name)
 {
@@ -36,7 +38,8 @@ static void put_job(const char *id, const char *name)
 
 static char *path_in(const char *id, const char *name)
 {
-	char *path = path_format("%s/jobs/%s%s%s", path_state_dir(), id, name ? "/" : "", name ? name : "");
+	char *path = path_format("%s/jobs/%s%s%s", path_state_dir(), id, name ? "/" : "",
+				 name ? name : "");
 
 	CHECK(path);
 	return path;
@@ -93,7 +96,8 @@ static void test_default_names(void)
 		{ "./.hidden", "hidden-" },
 		{ "\xff\xfe", "" },
 		{ "/", "" },
-		{ "a-command-with-a-name-of-far-more-than-forty-letters", "a-command-with-a-name-of-far-more-than-f-" },
+		{ "a-command-with-a-name-of-far-more-than-forty-letters",
+		  "a-command-with-a-name-of-far-more-than-f-" },
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -114,8 +118,11 @@ static void test_default_names(void)
 static void test_bad_names(void)
 {
 	static const char *const names[] = {
-		"", "-x", ".x", "_x", "a b", "a/b", "../x", "caf\xc3\xa9", "a\nb",
-		"0123456789012345678901234567890123456789012345678901234567890123",
+		"",	"-x",
+		".x",	"_x",
+		"a b",	"a/b",
+		"../x", "caf\xc3\xa9",
+		"a\nb", "0123456789012345678901234567890123456789012345678901234567890123",
 	};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -136,7 +143,8 @@ static void test_bad_names(void)
 /* The id of a restored job comes out of a manifest, so it is foreign. */
 static void test_bad_ids(void)
 {
-	static const char *const ids[] = { "", "0123abc", "0123abcde", "0123ABCD", "../../ab", "0123abc/" };
+	static const char *const ids[] = { "",	       "0123abc",  "0123abcde",
+					   "0123ABCD", "../../ab", "0123abc/" };
 
 	for (size_t i = 0; i < sizeof(ids) / sizeof(ids[0]); i++) {
 		struct job_spec spec = plain;
@@ -451,7 +459,9 @@ static const char *text_of(json_t *o, const char *key)
 static void test_shown(void)
 {
 	static const char *const argv[] = { "run", "caf\xe9", NULL };
-	struct job_spec spec = { .argv = (char *const *)argv, .cwd = "/\xff", .uid = 4294967294u, .by_pid = true };
+	struct job_spec spec = {
+		.argv = (char *const *)argv, .cwd = "/\xff", .uid = 4294967294u, .by_pid = true
+	};
 	auto_(job_fini) struct job j = JOB_EMPTY;
 
 	CHECK(job_create(&j, &spec, NULL) == 0);
@@ -463,7 +473,8 @@ static void test_shown(void)
 	CHECK_STR(json_string_value(json_array_get(json_object_get(o, "argv"), 1)), "caf?");
 	CHECK(json_integer_value(json_object_get(o, "uid")) == 4294967294ll);
 	CHECK(json_is_null(json_object_get(o, "log")) && json_is_null(json_object_get(o, "pid")));
-	CHECK(json_is_null(json_object_get(o, "message")) && json_is_null(json_object_get(o, "exit_code")));
+	CHECK(json_is_null(json_object_get(o, "message")) &&
+	      json_is_null(json_object_get(o, "exit_code")));
 	CHECK(json_is_true(json_object_get(o, "by_pid")));
 	clear();
 }
@@ -483,7 +494,8 @@ static void test_shown_states(void)
 	auto_(job_fini) struct job j = created("aa000001", "a");
 
 	j.exit_code = 3;
-	check_shown(&j, JOB_RUNNING, "lost", -1); /* nothing of it is there, and no shim to say why */
+	check_shown(&j, JOB_RUNNING, "lost",
+		    -1); /* nothing of it is there, and no shim to say why */
 	check_shown(&j, JOB_SUSPENDED, "lost", -1);
 	check_shown(&j, JOB_CHECKPOINTED, "checkpointed", -1);
 	check_shown(&j, JOB_EXITED, "exited", 3);

@@ -222,7 +222,8 @@ static void test_told_wrong(void)
 	op = begin_two();
 	put_gpu("GPU-c", A100, 0);
 	tell(&op, "GPU-a", "GPU-c");
-	check_refused(&op, EOPNOTSUPP, "GPU map: GPU GPU-c is a " A100 ", the job was on a " H200 " (GPU-a)");
+	check_refused(&op, EOPNOTSUPP,
+		      "GPU map: GPU GPU-c is a " A100 ", the job was on a " H200 " (GPU-a)");
 }
 
 /* One old GPU given two places would leave one of them out. */

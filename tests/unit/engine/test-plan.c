@@ -244,7 +244,8 @@ static int run_slow(struct op *op, struct brumate_error *err)
 
 static void test_progress(void)
 {
-	static const struct step steps[] = { { "quick", NULL, run_a, NULL }, { "slow", "a look", run_slow, NULL } };
+	static const struct step steps[] = { { "quick", NULL, run_a, NULL },
+					     { "slow", "a look", run_slow, NULL } };
 	static const struct op_caller watcher = { .arg = &job, .progress = see_progress };
 	auto_(op_fini) struct op op;
 
@@ -254,7 +255,8 @@ static void test_progress(void)
 	CHECK(plan_run(steps, 2, &op, NULL) == 0);
 	CHECK(json_integer_value(json_object_get(first_progress, "step")) == 2);
 	CHECK(json_integer_value(json_object_get(first_progress, "steps")) == 2);
-	CHECK(json_integer_value(json_object_get(first_progress, "bytes")) == 1000); /* never above the total */
+	CHECK(json_integer_value(json_object_get(first_progress, "bytes")) ==
+	      1000); /* never above the total */
 	CHECK(json_integer_value(json_object_get(first_progress, "total_bytes")) == 1000);
 	CHECK_STR(json_string_value(json_object_get(first_progress, "phase")), "slow");
 	CHECK_STR(json_string_value(json_object_get(first_progress, "waiting_for")), "a look");
@@ -358,7 +360,10 @@ static void test_many_phases(void)
 
 	op_init(&op, "restore", &job, &caller, 0, false);
 	for (int i = 0; i < OP_PHASES_MAX + 5; i++)
-		op_phase(&op, "a name that is longer than the room for names in a manifest, by far, so it is cut", 1);
+		op_phase(&op,
+			 "a name that is longer than the room for names in a manifest, by far, so "
+			 "it is cut",
+			 1);
 	CHECK(op.n_phases == OP_PHASES_MAX);
 	CHECK(strlen(op.phases[0].name) == sizeof(op.phases[0].name) - 1);
 }

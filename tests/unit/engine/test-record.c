@@ -36,8 +36,11 @@ static struct job full_job(void)
 		.exit_code = 143,
 		.message = "checkpoint: " NOT_UTF8,
 		.n_gpus = 2,
-		.op = { .kind = "checkpoint", .was_suspended = true, .leave_running = true,
-			.image_path = "/var/lib/x/" NOT_UTF8, .criu = { 4800, 99887766559999ull } },
+		.op = { .kind = "checkpoint",
+			.was_suspended = true,
+			.leave_running = true,
+			.image_path = "/var/lib/x/" NOT_UTF8,
+			.criu = { 4800, 99887766559999ull } },
 	};
 
 	j.argv = calloc(5, sizeof(*j.argv));
@@ -157,7 +160,9 @@ static void round_trip(const struct job *want, const char *message)
 static void test_round_trips(void)
 {
 	auto_(job_fini) struct job full = full_job();
-	struct job empty = { .id = "00000000", .name = "j", .state = JOB_CREATED, .exit_code = JOB_EXIT_UNKNOWN };
+	struct job empty = {
+		.id = "00000000", .name = "j", .state = JOB_CREATED, .exit_code = JOB_EXIT_UNKNOWN
+	};
 
 	/* The message is for people, so there what is not UTF-8 may be replaced. */
 	round_trip(&full, "checkpoint: caf? ??");
@@ -189,17 +194,17 @@ struct member {
 };
 
 static const struct member members[] = {
-	{ "version", true },	{ "id", true },		 { "name", true },
-	{ "state", true },	{ "created", true },	 { "uid", true },
-	{ "gid", true },	{ "argv", true },	 { "cwd", false },
-	{ "log", false },	{ "simulated", false },	 { "by_pid", false },
-	{ "restored", false },	{ "root", false },	 { "init", false },
-	{ "boot_id", true },	{ "exit_code", false },	 { "checkpoint", false },
-	{ "message", true },	{ "gpus", false },	 { "checkpoint_path", false },
-	{ "op", false },	{ "op.kind", true },	 { "op.was_suspended", false },
-	{ "op.image", true },	{ "op.criu", false },	 { "op.leave_running", false },
-	{ "root.pid", true },	{ "root.start", true },	 { "init.pid", true },
-	{ "gpus.uuid", true },	{ "gpus.name", true },	 { "gpus.bytes", false },
+	{ "version", true },   { "id", true },	       { "name", true },
+	{ "state", true },     { "created", true },    { "uid", true },
+	{ "gid", true },       { "argv", true },       { "cwd", false },
+	{ "log", false },      { "simulated", false }, { "by_pid", false },
+	{ "restored", false }, { "root", false },      { "init", false },
+	{ "boot_id", true },   { "exit_code", false }, { "checkpoint", false },
+	{ "message", true },   { "gpus", false },      { "checkpoint_path", false },
+	{ "op", false },       { "op.kind", true },    { "op.was_suspended", false },
+	{ "op.image", true },  { "op.criu", false },   { "op.leave_running", false },
+	{ "root.pid", true },  { "root.start", true }, { "init.pid", true },
+	{ "gpus.uuid", true }, { "gpus.name", true },  { "gpus.bytes", false },
 };
 
 /* The object that holds the member, and its key there. */
@@ -368,8 +373,16 @@ static void test_truncated(void)
 static void test_foreign(void)
 {
 	static const char *const texts[] = {
-		"", "{}", "[]", "null", "\"job\"", "1", "{\"version\": 1}", "{\"version\": 1, \"version\": 1}",
-		"{\"version\": 1, \"id\": \"0123abcd\"} x", "{\"format\": \"other\", \"jobs\": [1, 2, 3]}",
+		"",
+		"{}",
+		"[]",
+		"null",
+		"\"job\"",
+		"1",
+		"{\"version\": 1}",
+		"{\"version\": 1, \"version\": 1}",
+		"{\"version\": 1, \"id\": \"0123abcd\"} x",
+		"{\"format\": \"other\", \"jobs\": [1, 2, 3]}",
 		"\xff\xfe{\0}",
 	};
 	struct brumate_error err;
