@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 void dev_uuid_format(char ret[static DEV_UUID_TEXT_BYTES],
 		     const uint8_t uuid[static DEV_UUID_BYTES])
@@ -72,6 +73,34 @@ static int free_place(const int *source_of, int i)
 	return i;
 }
 
+static bool is_here(const struct dev_gpu *gpus, size_t n_gpus, const char *uuid)
+{
+	return find_gpu(gpus, n_gpus, uuid, NULL) >= 0;
+}
+
+/* A map that already names a new place for as many GPUs as are here is taken as it is where its old
+ * GPUs are another machine's: what the job saw there, only the caller knows. */
+static bool is_from_elsewhere(const struct dev_gpu *gpus, size_t n_gpus,
+			      const struct dev_gpu_pair *pairs, size_t n_pairs)
+{
+	bool foreign = false;
+
+	if (n_pairs != n_gpus)
+		return false;
+	for (size_t i = 0; i < n_pairs; i++) {
+		uint8_t uuid[DEV_UUID_BYTES];
+
+		if (dev_uuid_parse(uuid, pairs[i].from) < 0 || !is_here(gpus, n_gpus, pairs[i].to))
+			return false;
+		foreign = foreign || !is_here(gpus, n_gpus, pairs[i].from);
+		for (size_t k = 0; k < i; k++)
+			if (!strcasecmp(pairs[i].to, pairs[k].to) ||
+			    !strcasecmp(pairs[i].from, pairs[k].from))
+				return false;
+	}
+	return foreign;
+}
+
 int dev_map_complete(struct dev_gpu_pair *ret, const struct dev_gpu *gpus, size_t n_gpus,
 		     const struct dev_gpu_pair *pairs, size_t n_pairs, struct brumate_error *err)
 {
@@ -79,6 +108,10 @@ int dev_map_complete(struct dev_gpu_pair *ret, const struct dev_gpu *gpus, size_
 
 	if (n_gpus > DEV_GPUS_MAX)
 		return brumate_fail(err, EINVAL, "GPU map: more than %d GPUs", DEV_GPUS_MAX);
+	if (is_from_elsewhere(gpus, n_gpus, pairs, n_pairs)) {
+		memcpy(ret, pairs, n_pairs * sizeof(*pairs));
+		return 0;
+	}
 	memset(target_of, -1, sizeof(target_of));
 	memset(source_of, -1, sizeof(source_of));
 	for (size_t i = 0; i < n_pairs; i++) {

@@ -101,6 +101,24 @@ static void test_map(void)
 	check_map("032132", "3012");
 }
 
+/* A whole map whose old GPUs are another machine's is kept as it is; half of one is refused. */
+static void test_foreign_map(void)
+{
+	struct dev_gpu_pair full[GPUS], pairs[GPUS];
+	struct brumate_error err;
+
+	for (int i = 0; i < GPUS; i++) {
+		pairs[i] = pair(i, (i + 1) % GPUS);
+		snprintf(pairs[i].from, sizeof(pairs[i].from),
+			 "GPU-%08x-89ab-cdef-0123-456789abcdef", 0xfffff000u + (unsigned)i);
+	}
+	CHECK(dev_map_complete(full, gpus, GPUS, pairs, GPUS, &err) == 0);
+	CHECK(!memcmp(full, pairs, sizeof(full)));
+	CHECK(dev_map_complete(full, gpus, GPUS, pairs, GPUS - 1, &err) == -EINVAL);
+	pairs[1] = pairs[0];
+	CHECK(dev_map_complete(full, gpus, GPUS, pairs, GPUS, &err) == -EINVAL);
+}
+
 static void test_bad_maps(void)
 {
 	struct dev_gpu_pair full[GPUS], unknown = pair(0, 1), garbage = pair(0, 1);
@@ -127,6 +145,7 @@ int main(void)
 	test_names();
 	test_uuid();
 	test_map();
+	test_foreign_map();
 	test_bad_maps();
 	return 0;
 }
