@@ -356,16 +356,17 @@ class Instance:
                 found.append((int(name), command))
         return found
 
-    def wait_gone(self, seconds=5):
-        """Waits until only the broker, which ends by itself, is left. Returns what is there besides."""
+    def wait_gone(self, apart=("brumate-broker",), seconds=10):
+        """Waits until nothing is left but these programs, which end by themselves: a broker when it is
+        idle, a shim some seconds after its job. Returns what is there besides."""
         deadline = time.monotonic() + seconds
         while True:
-            left = [p for p in self.processes() if "brumate-broker" not in p[1]]
+            left = [p for p in self.processes() if not any(name in p[1].split(" ")[0] for name in apart)]
             if not left or time.monotonic() > deadline:
                 return left
             select.select([], [], [], 0.05)
 
-    def close(self):
+    def close(self, wait_for_shims=True):
         """Ends all that was started, removes the directories. Returns what had to be killed."""
         if not os.path.isdir(self.dir):
             return []
@@ -374,9 +375,9 @@ class Instance:
         for job in self.jobs:
             try:
                 self.cli("kill", "--grace", "2s", job, timeout=30)
-            except Failed as error:
+            except (Failed, OSError) as error:
                 self.note(str(error))
-        left = self.wait_gone()
+        left = self.wait_gone(("brumate-broker",) if wait_for_shims else ("brumate-broker", "brumate-shim"))
         for pid, _ in self.processes():
             try:
                 os.kill(pid, signal.SIGKILL)
