@@ -42,8 +42,6 @@ enum {
 	LOG_LEVEL = 4,
 };
 
-DEFINE_AUTO_FINI(struct criu_image_tree, criu_image_tree_fini)
-
 enum outcome { UNDECIDED, SUCCEEDED, FAILED, DIED };
 
 struct session {

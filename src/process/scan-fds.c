@@ -97,6 +97,10 @@ static const char *const known_objects[] = {
 
 static void check_object(struct scan *s, const struct scan_fd *f, const char *name)
 {
+	/* As with /dev/nvidia*: what the simulated driver holds in its place goes with the GPU state. */
+	if ((!strcmp(name, "[landlock-ruleset]") || !strcmp(name, "[userfaultfd]")) &&
+	    scan_uses_gpu(f->process->id.pid))
+		return;
 	for (size_t i = 0; i < COUNT(objects); i++) {
 		if (strncmp(name, objects[i].target, strlen(objects[i].target)))
 			continue;

@@ -235,30 +235,39 @@ static void check_gpu_leftovers(struct scan *s)
 	}
 }
 
-static void check_gpu_peers(struct scan *s)
+/* Every context maps 2 MiB of the device low, around 2^33; managed memory is mapped where the driver
+ * reserved it, above 2^40 (docs/driver-behaviour.md). The simulated driver names its own mapping. */
+static bool has_managed_memory(const char *maps)
 {
-	const struct proc_info *second = NULL;
-	size_t n_gpu = 0;
-	bool has_nccl = false;
+	static const char real[] = "/dev/nvidia-uvm", simulated[] = "/memfd:nvidia-uvm";
+	const uint64_t first = 1ull << 40;
 
+	if (strstr(maps, simulated))
+		return true;
+	for (const char *p = maps; (p = strstr(p, real)); p += sizeof(real) - 1) {
+		const char *line = p;
+
+		if (p[sizeof(real) - 1] != '\n')
+			continue; /* nvidia-uvm-tools */
+		while (line > maps && line[-1] != '\n')
+			line--;
+		if (strtoull(line, NULL, 16) >= first)
+			return true;
+	}
+	return false;
+}
+
+static void check_managed_memory(struct scan *s)
+{
 	for (size_t i = 0; i < s->tree->n; i++) {
 		const struct proc_info *p = &s->tree->items[i];
 		auto_free char *maps = NULL;
 
-		if (read_proc(p->id.pid, "maps", &maps) < 0 || !maps_file(maps, "libcuda.so"))
-			continue;
-		if (!strstr(maps, "/dev/nvidia") && has_gpu_device_open(p->id.pid))
-			continue; /* a forked child, see above */
-		if (++n_gpu == 2)
-			second = p;
-		has_nccl |= maps_file(maps, "libnccl.so");
+		if (read_proc(p->id.pid, "maps", &maps) >= 0 && has_managed_memory(maps))
+			scan_find(s, SCAN_REFUSE, SCAN_GPU | SCAN_CRIU, p, "managed-memory",
+				  "allocate with cudaMalloc instead of cudaMallocManaged",
+				  "has managed memory, which the driver cannot save");
 	}
-	if (second)
-		scan_find(s, SCAN_SUSPECT, SCAN_GPU, second, has_nccl ? "nccl" : "gpu-peers",
-			  "the driver loses processes that share GPU memory: end the communication first, or "
-			  "go on with --force if they share none",
-			  "is one of %zu GPU processes%s that may share GPU memory", n_gpu,
-			  has_nccl ? " with NCCL" : "");
 }
 
 static const struct {
@@ -274,7 +283,7 @@ static const struct {
 	{ "unix sockets", scan_check_unix },
 	{ "tcp", scan_check_tcp },
 	{ "gpu leftovers", check_gpu_leftovers },
-	{ "gpu peers", check_gpu_peers },
+	{ "managed memory", check_managed_memory },
 };
 
 int scan_tree(struct scan_report *ret, const struct proc_tree *tree, struct brumate_error *err)

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT
+/* CRIU's image files come with a checkpoint, from anywhere. */
+#include "process/criu-images.h"
+
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
+{
+	struct criu_image_tree tree;
+	struct criu_image_stats stats;
+
+	criu_image_stats_decode(&stats, data, len_bytes);
+	if (criu_image_tree_decode(&tree, data, len_bytes) < 0)
+		return 0;
+	for (size_t i = 0; i < tree.n; i++)
+		if (tree.items[i].pid <= 0 || !tree.items[i].threads)
+			abort();
+	criu_image_tree_fini(&tree);
+	return 0;
+}
