@@ -5,6 +5,7 @@
  */
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "sim.h"
 
@@ -17,6 +18,21 @@ static void *map_host(size_t bytes)
 	return at == MAP_FAILED ? NULL : at;
 }
 
+/* On the H200, managed memory shows from outside as a mapping of /dev/nvidia-uvm, high up. Here its
+ * name says the same: that is what brumate's scan looks for. */
+static void *map_managed(size_t bytes)
+{
+	size_t len = round_up(bytes, SIM_PAGE_BYTES);
+	int fd = memfd_create("nvidia-uvm", MFD_CLOEXEC);
+	void *at = MAP_FAILED;
+
+	if (fd >= 0 && ftruncate(fd, (off_t)len) == 0)
+		at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (fd >= 0)
+		close(fd);
+	return at == MAP_FAILED ? NULL : at;
+}
+
 static CUresult alloc(CUcontext ctx, enum range_kind kind, void **ret, size_t bytes,
 		      unsigned int flags)
 {
@@ -25,7 +41,7 @@ static CUresult alloc(CUcontext ctx, enum range_kind kind, void **ret, size_t by
 
 	if (!ret || !bytes || bytes > SIZE_MAX / 2)
 		return CUDA_ERROR_INVALID_VALUE;
-	at = map_host(bytes);
+	at = kind == RANGE_MANAGED ? map_managed(bytes) : map_host(bytes);
 	if (!at)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	range = range_new(kind, at, bytes);

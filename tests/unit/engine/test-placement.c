@@ -32,6 +32,14 @@ int broker_gpus(struct broker *b, struct dev_gpu *ret, size_t *ret_n, struct bru
 	return 0;
 }
 
+static uint32_t features = DEV_CHECKPOINT | DEV_REMAP;
+
+int broker_info(struct broker *b, struct broker_info *ret, struct brumate_error *err)
+{
+	*ret = (struct broker_info){ .device.features = features };
+	return 0;
+}
+
 void op_note(struct op *op, const char *fmt, ...)
 {
 	va_list ap;
@@ -203,6 +211,20 @@ static void test_told(void)
 	free(op.pairs);
 }
 
+/* Driver 570 cannot move a process to another GPU: said before the job is touched. */
+static void test_told_to_an_old_driver(void)
+{
+	struct op op = begin_two();
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	features = DEV_CHECKPOINT;
+	tell(&op, "GPU-a", "GPU-b");
+	CHECK(restore_map_gpus(&op, &err) == -EOPNOTSUPP);
+	CHECK(strstr(err.text, "cannot restore onto other GPUs"));
+	features |= DEV_REMAP;
+	free(op.pairs);
+}
+
 static void test_told_wrong(void)
 {
 	struct op op = begin_two();
@@ -343,6 +365,7 @@ int main(void)
 	test_elsewhere();
 	test_unused_elsewhere();
 	test_told();
+	test_told_to_an_old_driver();
 	test_told_wrong();
 	test_told_twice();
 	test_no_place();
