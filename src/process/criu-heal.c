@@ -2,8 +2,10 @@
 /*
  * What a CRIU that was killed leaves behind, and how a tree it was dumping is made to run on. Seen with 4.2.1 on Linux 6.18: the kernel lets traced tasks go and the code that CRIU injected
  * takes itself out when its socket closes; but TCP sockets stay in repair mode, in which reading and
- * writing fail, and the table that drops their packets stays too. A dying process closes its sockets
- * before it lets go of those it traces, so there is a moment to stop the tree in.
+ * writing fail, and the table that drops their packets stays too. A dying process closes what it has
+ * open, the highest number first, before it lets go of those it traces: between its socket, by which
+ * we hear of it, and the rest it is given something that takes milliseconds to close, and in these the
+ * tree is stopped.
  */
 #include "base/cleanup.h"
 #include "base/paths.h"
@@ -19,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -58,6 +61,16 @@ static void signal_all(const struct heal_state *h, int signal)
 	for (size_t i = 0; i < h->before.n; i++)
 		if (h->pid_fds[i] >= 0 && h->before.items[i].state != 'T')
 			syscall(SYS_pidfd_send_signal, h->pid_fds[i], signal, NULL, 0);
+}
+
+int heal_brake(void)
+{
+	auto_close int fd = inotify_init1(IN_CLOEXEC);
+
+	/* A watch is what the kernel waits for when it closes this: until nobody can be looking at it. */
+	if (fd < 0 || inotify_add_watch(fd, "/", IN_DELETE_SELF) < 0)
+		return -errno;
+	return take_fd(&fd);
 }
 
 void heal_stop(const struct heal_state *h)

@@ -16,7 +16,7 @@ struct criu_child {
 
 /**
  * Starts `PROGRAM swrk` in a session of its own. It inherits @fds (under the same numbers) and its
- * socket, nothing else; the environment holds PATH and the plugin directory alone.
+ * socket (under a higher one), nothing else; the environment holds PATH and the plugin directory alone.
  */
 int criu_spawn(struct criu_child *ret, const struct criu_program *program, const int *fds,
 	       size_t n_fds, const char *libdir, pid_t enter_ns_of, struct brumate_error *err);
@@ -40,6 +40,9 @@ void heal_state_fini(struct heal_state *h);
 DEFINE_AUTO_FINI(struct heal_state, heal_state_fini)
 
 int heal_prepare(struct heal_state *ret, struct proc_id root, struct brumate_error *err);
+
+/** A descriptor (owned) that CRIU alone is to have, which slows down its death. -errno. */
+int heal_brake(void);
 
 /** As soon as CRIU's death is known: stops the tree before it sees what CRIU left. */
 void heal_stop(const struct heal_state *h);

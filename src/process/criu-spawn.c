@@ -258,7 +258,11 @@ int criu_spawn(struct criu_child *ret, const struct criu_program *program, const
 			 NULL };
 	auto_close int ns_fd = enter_ns_of ? open_ns(enter_ns_of, err) : -1;
 	auto_close int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-	auto_close int socket_fd = null_fd < 0 ? -1 : fcntl(null_fd, F_DUPFD_CLOEXEC, 3);
+	int highest = 2;
+
+	for (size_t i = 0; i < n_fds; i++)
+		highest = fds[i] > highest ? fds[i] : highest;
+	auto_close int socket_fd = null_fd < 0 ? -1 : fcntl(null_fd, F_DUPFD_CLOEXEC, highest + 1);
 
 	if (enter_ns_of && ns_fd < 0)
 		return ns_fd;

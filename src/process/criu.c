@@ -212,6 +212,7 @@ static void fds_fini(struct fds *f)
 {
 	for (size_t i = 0; i < f->n; i++)
 		close(f->items[i]);
+	f->n = 0;
 }
 DEFINE_AUTO_FINI(struct fds, fds_fini)
 
@@ -334,6 +335,7 @@ static int run(struct session *s, const struct criu_program *program, Criu__Opts
 	Criu__Req req = CRIU__REQ__INIT;
 	int r = criu_spawn(&s->child, program, fds->items, fds->n, o->libdir, o->enter_ns_of, err);
 
+	fds_fini(fds); /* CRIU alone has them now */
 	if (r < 0)
 		return r;
 	if (o->on_spawned)
@@ -361,6 +363,11 @@ static int start_dump(struct session *s, Criu__Opts *opts, struct fds *fds, stru
 	int work_fd = images_fd < 0 ? images_fd : fds_add(fds, o->work_dir_fd, err);
 	if (work_fd < 0)
 		return work_fd;
+
+	/* Without a brake a death of CRIU may be noticed too late; that is no reason to fail now. */
+	auto_close int brake_fd = heal_brake();
+	if (brake_fd >= 0 && (r = fds_add(fds, brake_fd, err)) < 0)
+		return r;
 
 	set_directories(opts, o, images_fd, work_fd);
 	set_common(opts, o);
