@@ -86,7 +86,8 @@ static int ask_version(const char *path, int *ret_version)
 
 	r = read_output(in, text, sizeof(text));
 	if (r < 0)
-		kill(pid, SIGKILL); /* a child that nobody else waits for: the number is still its own */
+		kill(pid,
+		     SIGKILL); /* a child that nobody else waits for: the number is still its own */
 	reap_wait(pid, &status);
 	if (r < 0)
 		return r;
@@ -132,11 +133,13 @@ static int find_named(struct criu_program *ret, const char *path, struct brumate
 		return brumate_fail(err, EOPNOTSUPP, "BRUMATE_CRIU: %s is not a CRIU", path);
 	if (r < 0) {
 		brumate_fail(err, -r, "BRUMATE_CRIU: cannot run %s: %m", path);
+		brumate_error_exit(err, EXIT_UNSUPPORTED);
 		brumate_hint(err, "%s", how_to_get);
 		return r;
 	}
 	if (version < CRIU_VERSION_MIN) {
-		brumate_fail(err, EOPNOTSUPP, "BRUMATE_CRIU: %s is version %s, 4.2 or newer is needed", path,
+		brumate_fail(err, EOPNOTSUPP,
+			     "BRUMATE_CRIU: %s is version %s, 4.2 or newer is needed", path,
 			     version_text(version, text));
 		brumate_hint(err, "%s", how_to_get);
 		return -EOPNOTSUPP;
@@ -149,7 +152,8 @@ static int find_named(struct criu_program *ret, const char *path, struct brumate
 static char *find_in_path(void)
 {
 	const char *path = secure_getenv("PATH");
-	auto_free char *dirs = path_format("%s:/usr/local/sbin:/usr/sbin:/sbin", path ? path : "/usr/bin");
+	auto_free char *dirs =
+		path_format("%s:/usr/local/sbin:/usr/sbin:/sbin", path ? path : "/usr/bin");
 
 	if (!dirs)
 		return NULL;
@@ -201,6 +205,7 @@ int criu_find(struct criu_program *ret, struct brumate_error *err)
 		return take(ret, ours, version, why);
 	}
 	brumate_fail(err, system ? EOPNOTSUPP : ENOENT, "no CRIU to use: %s", system_says);
+	brumate_error_exit(err, EXIT_UNSUPPORTED);
 	brumate_hint(err, "%s", how_to_get);
 	return system ? -EOPNOTSUPP : -ENOENT;
 }

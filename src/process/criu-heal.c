@@ -111,7 +111,8 @@ static void remove_lock_of_run(const char *id, const char *end)
 	char name[64] = "CRIU-";
 	size_t n = strlen(name);
 
-	for (; id < end && n < sizeof(name) - 1 && (isxdigit((unsigned char)*id) || *id == '-'); id++)
+	for (; id < end && n < sizeof(name) - 1 && (isxdigit((unsigned char)*id) || *id == '-');
+	     id++)
 		name[n++] = *id;
 	net_lock_remove(name);
 	name[LOCK_NAME_LEN] = '\0';
@@ -141,8 +142,10 @@ static void remove_ghosts_named_in(const char *log, size_t len)
 		const char *eol = memchr(p, '\n', (size_t)(end - p));
 		auto_free char *line = strndup(p, (size_t)((eol ? eol : end) - p));
 		char *path = line ? strstr(line, " for ") : NULL;
-		auto_free char *ghost = path ? path_format("/%s.cr.%lx.ghost", path + strlen(" for "),
-							   strtoul(line, NULL, 16)) : NULL;
+		auto_free char *ghost =
+			path ? path_format("/%s.cr.%lx.ghost", path + strlen(" for "),
+					   strtoul(line, NULL, 16))
+			     : NULL;
 
 		if (ghost)
 			unlink(ghost);

@@ -254,8 +254,8 @@ int criu_spawn(struct criu_child *ret, const struct criu_program *program, const
 {
 	char number[16], plugins[4096];
 	char *argv[] = { (char[]){ "criu" }, (char[]){ "swrk" }, number, NULL };
-	char *envp[] = { (char[]){ "PATH=/usr/sbin:/usr/bin:/sbin:/bin" }, (char[]){ "LC_ALL=C" }, plugins,
-			 NULL };
+	char *envp[] = { (char[]){ "PATH=/usr/sbin:/usr/bin:/sbin:/bin" }, (char[]){ "LC_ALL=C" },
+			 plugins, NULL };
 	auto_close int ns_fd = enter_ns_of ? open_ns(enter_ns_of, err) : -1;
 	auto_close int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 	int highest = 2;

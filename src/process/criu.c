@@ -49,7 +49,7 @@ struct session {
 	Criu__ReqType type;
 	struct criu_child child;
 	struct criu_image_tree tree; /* restore: what is being built */
-	struct heal_state heal;      /* dump: what to put right if CRIU dies */
+	struct heal_state heal;	     /* dump: what to put right if CRIU dies */
 	enum outcome outcome;
 	bool past_return;  /* the last question was answered with yes */
 	bool is_cancelled; /* by the tick or an event; @why says so */
@@ -94,7 +94,8 @@ static struct proc_id half_built_root(const struct session *s)
 	pid_t pid = s->tree.n ? our_pid_of(s, s->tree.items[0].pid) : 0;
 	struct proc_info info;
 
-	if (pid <= 0 || proc_read(&info, pid, NULL) < 0 || info.id.start_ticks < s->child.id.start_ticks)
+	if (pid <= 0 || proc_read(&info, pid, NULL) < 0 ||
+	    info.id.start_ticks < s->child.id.start_ticks)
 		return PROC_ID_NONE;
 	if (!s->options->enter_ns_of && info.ppid != getpid())
 		return PROC_ID_NONE;
@@ -260,7 +261,8 @@ static void hint_at_log(struct brumate_error *err, const struct criu_options *o,
 	snprintf(link, sizeof(link), "/proc/self/fd/%d", o->work_dir_fd);
 	ssize_t n = readlink(link, dir, sizeof(dir) - 1);
 	dir[n > 0 ? n : 0] = '\0';
-	brumate_hint(err, "%s%sfull log: %s/%s", known ? known : "", known ? "; " : "", dir, o->log_name);
+	brumate_hint(err, "%s%sfull log: %s/%s", known ? known : "", known ? "; " : "", dir,
+		     o->log_name);
 }
 
 /* What to forward: the errno CRIU names where that has a meaning to callers. */
@@ -285,7 +287,8 @@ static int explain_failure(const struct session *s, int status, struct brumate_e
 	}
 	auto_free char *log = read_log_tail(o, &len);
 	if (!log || criu_log_reason(log, len, reason, sizeof(reason)) < 0)
-		snprintf(reason, sizeof(reason), "%s", s->errmsg[0] ? s->errmsg : "no reason in its log");
+		snprintf(reason, sizeof(reason), "%s",
+			 s->errmsg[0] ? s->errmsg : "no reason in its log");
 	if (s->outcome == DIED && status >= 0 && WIFSIGNALED(status))
 		brumate_fail(err, EPIPE, "CRIU was killed by signal %d", WTERMSIG(status));
 	else if (s->outcome == DIED)
@@ -296,7 +299,8 @@ static int explain_failure(const struct session *s, int status, struct brumate_e
 	return -code_of(s);
 }
 
-static void set_directories(Criu__Opts *opts, const struct criu_options *o, int images_fd, int work_fd)
+static void set_directories(Criu__Opts *opts, const struct criu_options *o, int images_fd,
+			    int work_fd)
 {
 	opts->images_dir_fd = images_fd;
 	opts->has_work_dir_fd = true;
@@ -317,8 +321,8 @@ static void set_common(Criu__Opts *opts, const struct criu_options *o)
 	opts->has_manage_cgroups_mode = true;
 	opts->manage_cgroups_mode = CRIU__CGROUP_MODE__CGROUP_IGNORE;
 	opts->has_network_lock = true;
-	opts->network_lock = net_lock_is_possible() ? CRIU__NETWORK_LOCK__LOCK_NFTABLES :
-						      CRIU__NETWORK_LOCK__LOCK_SKIP;
+	opts->network_lock = net_lock_is_possible() ? CRIU__NETWORK_LOCK__LOCK_NFTABLES
+						    : CRIU__NETWORK_LOCK__LOCK_SKIP;
 	/* Deleted files are saved whatever their size: what is too large for the place is its affair. */
 	opts->has_ghost_limit = true;
 	opts->ghost_limit = UINT32_MAX;
@@ -349,7 +353,8 @@ static int run(struct session *s, const struct criu_program *program, Criu__Opts
 	return criu_reap(&s->child);
 }
 
-static int start_dump(struct session *s, Criu__Opts *opts, struct fds *fds, struct brumate_error *err)
+static int start_dump(struct session *s, Criu__Opts *opts, struct fds *fds,
+		      struct brumate_error *err)
 {
 	const struct criu_options *o = s->options;
 	struct proc_info info;
@@ -405,7 +410,9 @@ static int dump_failed(struct session *s, int status, struct brumate_error *err)
 int criu_dump(const struct criu_program *program, const struct criu_options *options,
 	      struct criu_result *ret, struct brumate_error *err)
 {
-	struct session s = { .options = options, .type = CRIU__REQ_TYPE__DUMP, .child = CRIU_CHILD_NONE };
+	struct session s = { .options = options,
+			     .type = CRIU__REQ_TYPE__DUMP,
+			     .child = CRIU_CHILD_NONE };
 	auto_(fds_fini) struct fds fds = { .n = 0 };
 	Criu__Opts opts = CRIU__OPTS__INIT;
 	uint64_t start_ns = clock_now_ns();
@@ -475,7 +482,8 @@ static int add_inherits(Criu__Opts *opts, Criu__InheritFd *items, Criu__InheritF
 }
 
 static int start_restore(struct session *s, Criu__Opts *opts, struct fds *fds,
-			 Criu__InheritFd *items, Criu__InheritFd **pointers, struct brumate_error *err)
+			 Criu__InheritFd *items, Criu__InheritFd **pointers,
+			 struct brumate_error *err)
 {
 	const struct criu_options *o = s->options;
 	int r = criu_image_tree_read(&s->tree, o->images_dir_fd);
@@ -521,7 +529,9 @@ static void remove_half_built(const struct session *s)
 int criu_restore(const struct criu_program *program, const struct criu_options *options,
 		 struct criu_result *ret, struct brumate_error *err)
 {
-	struct session s = { .options = options, .type = CRIU__REQ_TYPE__RESTORE, .child = CRIU_CHILD_NONE };
+	struct session s = { .options = options,
+			     .type = CRIU__REQ_TYPE__RESTORE,
+			     .child = CRIU_CHILD_NONE };
 	auto_(fds_fini) struct fds fds = { .n = 0 };
 	auto_free Criu__InheritFd *items = calloc(options->n_inherits + 1, sizeof(*items));
 	auto_free Criu__InheritFd **pointers = calloc(options->n_inherits + 1, sizeof(*pointers));
@@ -551,12 +561,16 @@ int criu_check(const struct criu_program *program, struct brumate_error *err)
 	Criu__Opts opts = CRIU__OPTS__INIT;
 	auto_(fds_fini) struct fds fds = { .n = 0 };
 	auto_close int dir_fd = open("/run", O_PATH | O_DIRECTORY | O_CLOEXEC);
-	int images_fd = dir_fd < 0 ? brumate_fail(err, errno, "/run: %m") : fds_add(&fds, dir_fd, err);
-	int r = images_fd < 0 ? images_fd : criu_spawn(&child, program, fds.items, fds.n, NULL, 0, err);
+	int images_fd =
+		dir_fd < 0 ? brumate_fail(err, errno, "/run: %m") : fds_add(&fds, dir_fd, err);
+	int r = images_fd < 0 ? images_fd
+			      : criu_spawn(&child, program, fds.items, fds.n, NULL, 0, err);
 
 	if (r < 0)
 		return r;
-	struct session s = { .options = &(struct criu_options){ 0 }, .type = CRIU__REQ_TYPE__CHECK, .child = child };
+	struct session s = { .options = &(struct criu_options){ 0 },
+			     .type = CRIU__REQ_TYPE__CHECK,
+			     .child = child };
 	opts.images_dir_fd = images_fd;
 	req.type = s.type;
 	req.opts = &opts;
@@ -566,8 +580,8 @@ int criu_check(const struct criu_program *program, struct brumate_error *err)
 	criu_reap(&child);
 	if (s.outcome == SUCCEEDED)
 		return 0;
-	brumate_fail(err, EOPNOTSUPP, "the kernel lacks what CRIU needs%s%s", s.errmsg[0] ? ": " : "",
-		     s.errmsg);
+	brumate_fail(err, EOPNOTSUPP, "the kernel lacks what CRIU needs%s%s",
+		     s.errmsg[0] ? ": " : "", s.errmsg);
 	brumate_hint(err, "run '%s check' to see what is missing", program->path);
 	return -EOPNOTSUPP;
 }

@@ -25,7 +25,8 @@
 enum {
 	STATUS_FD = 3,
 	FIRST_SPARE_FD = 4,
-	SAFE_FD_MIN = 16, /* copies of the descriptors the init keeps, clear of the numbers it gives them */
+	SAFE_FD_MIN =
+		16, /* copies of the descriptors the init keeps, clear of the numbers it gives them */
 	STATUS_BYTES_MAX = 1024 * 1024,
 };
 
@@ -165,8 +166,8 @@ static int fork_init(pid_t *ret, pid_t root_pid, int status_fd, int null_fd)
 int pidns_start(struct proc_id *ret_init, pid_t root_pid, const char *status_path,
 		struct brumate_error *err)
 {
-	auto_close int status_fd = open(status_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW,
-					0600);
+	auto_close int status_fd =
+		open(status_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	auto_close int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 	pid_t pid = 0;
 

@@ -24,7 +24,8 @@ enum { PROC_FILE_BYTES_MAX = 64 * 1024 };
 int proc_boot_id(char ret[static PROC_BOOT_ID_BYTES])
 {
 	auto_free char *text = NULL;
-	int r = file_read(AT_FDCWD, "/proc/sys/kernel/random/boot_id", PROC_BOOT_ID_BYTES, &text, NULL);
+	int r = file_read(AT_FDCWD, "/proc/sys/kernel/random/boot_id", PROC_BOOT_ID_BYTES, &text,
+			  NULL);
 
 	if (r < 0)
 		return r;
@@ -62,9 +63,10 @@ static int parse_stat(struct proc_info *info, const char *text)
 		return -EBADMSG;
 	if (sscanf(text, "%d", &info->id.pid) != 1 ||
 	    sscanf(close + 1,
-		   " %c %d %d %d %d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %d %*d %llu %*u %ld",
-		   &info->state, &info->ppid, &info->pgid, &info->sid, &info->tty_nr, &info->n_threads,
-		   &start_ticks, &rss_pages) != 8)
+		   " %c %d %d %d %d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %d %*d %llu "
+		   "%*u %ld",
+		   &info->state, &info->ppid, &info->pgid, &info->sid, &info->tty_nr,
+		   &info->n_threads, &start_ticks, &rss_pages) != 8)
 		return -EBADMSG;
 
 	snprintf(info->comm, sizeof(info->comm), "%.*s", (int)(close - open - 1), open + 1);
@@ -72,7 +74,8 @@ static int parse_stat(struct proc_info *info, const char *text)
 		if (iscntrl((unsigned char)*c))
 			*c = '?';
 	info->id.start_ticks = start_ticks;
-	info->rss_bytes = (uint64_t)(rss_pages > 0 ? rss_pages : 0) * (uint64_t)sysconf(_SC_PAGESIZE);
+	info->rss_bytes =
+		(uint64_t)(rss_pages > 0 ? rss_pages : 0) * (uint64_t)sysconf(_SC_PAGESIZE);
 	return 0;
 }
 
@@ -170,7 +173,8 @@ int proc_identify(struct proc_id *ret, pid_t pid, struct brumate_error *err)
 
 static bool read_exactly(struct proc_info *ret, struct proc_id id)
 {
-	return id.pid > 0 && proc_read(ret, id.pid, NULL) == 0 && ret->id.start_ticks == id.start_ticks;
+	return id.pid > 0 && proc_read(ret, id.pid, NULL) == 0 &&
+	       ret->id.start_ticks == id.start_ticks;
 }
 
 bool proc_exists(struct proc_id id)

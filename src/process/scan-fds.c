@@ -111,15 +111,18 @@ static void check_object(struct scan *s, const struct scan_fd *f, const char *na
 	for (size_t i = 0; i < COUNT(known_objects); i++)
 		if (!strcmp(name, known_objects[i]))
 			return;
-	scan_find(s, SCAN_REFUSE, SCAN_CRIU, f->process, "kernel-object", "close it before the checkpoint",
-		  "has %s (fd %d), which CRIU does not know", name, f->fd);
+	scan_find(s, SCAN_REFUSE, SCAN_CRIU, f->process, "kernel-object",
+		  "close it before the checkpoint", "has %s (fd %d), which CRIU does not know",
+		  name, f->fd);
 }
 
 static void check_pidfd(struct scan *s, const struct scan_fd *f)
 {
 	if (f->pidfd_pid > 0 && !scan_tree_has(s, f->pidfd_pid))
-		scan_find(s, SCAN_REFUSE, SCAN_CRIU, f->process, "pidfd", "close it before the checkpoint",
-			  "has a pidfd (fd %d) of process %d, which is not of the job", f->fd, f->pidfd_pid);
+		scan_find(s, SCAN_REFUSE, SCAN_CRIU, f->process, "pidfd",
+			  "close it before the checkpoint",
+			  "has a pidfd (fd %d) of process %d, which is not of the job", f->fd,
+			  f->pidfd_pid);
 }
 
 static bool device_is_known(dev_t dev)
@@ -130,7 +133,8 @@ static bool device_is_known(dev_t dev)
 	if (major(dev) == MEMORY)
 		return minor(dev) == NUL || minor(dev) == ZERO ||
 		       (minor(dev) >= FULL && minor(dev) <= URANDOM);
-	return major(dev) == CONSOLE || major(dev) == TTY || (major(dev) == MISC && minor(dev) == TUN) ||
+	return major(dev) == CONSOLE || major(dev) == TTY ||
+	       (major(dev) == MISC && minor(dev) == TUN) ||
 	       (major(dev) >= PTS_FIRST && major(dev) <= PTS_LAST);
 }
 
@@ -139,15 +143,18 @@ static void check_device(struct scan *s, const struct scan_fd *f)
 	if (!strncmp(f->target, "/dev/nvidia-caps", strlen("/dev/nvidia-caps")))
 		scan_find(s, SCAN_REFUSE, SCAN_GPU, f->process, "mig", "use a whole GPU",
 			  "uses a MIG instance (fd %d), which the driver cannot save", f->fd);
-	else if (strncmp(f->target, "/dev/nvidia", strlen("/dev/nvidia")) && !device_is_known(f->st.st_rdev))
-		scan_find(s, SCAN_REFUSE, SCAN_CRIU, f->process, "device", "close it before the checkpoint",
-			  "has device %.150s open (fd %d)", f->target, f->fd);
+	else if (strncmp(f->target, "/dev/nvidia", strlen("/dev/nvidia")) &&
+		 !device_is_known(f->st.st_rdev))
+		scan_find(s, SCAN_REFUSE, SCAN_CRIU, f->process, "device",
+			  "close it before the checkpoint", "has device %.150s open (fd %d)",
+			  f->target, f->fd);
 }
 
 static void check_regular(struct scan *s, const struct scan_fd *f)
 {
 	if (!strncmp(f->target, "/secretmem", strlen("/secretmem")))
-		scan_find(s, SCAN_REFUSE, SCAN_CRIU, f->process, "memfd_secret", "close it before the checkpoint",
+		scan_find(s, SCAN_REFUSE, SCAN_CRIU, f->process, "memfd_secret",
+			  "close it before the checkpoint",
 			  "has a memfd_secret (fd %d), which nobody else may read", f->fd);
 	else if (f->st.st_nlink == 0 && f->st.st_size > (off_t)UINT32_MAX &&
 		 strncmp(f->target, "/memfd:", strlen("/memfd:")))
@@ -217,8 +224,8 @@ struct connection {
 
 static bool parse_tcp(const char *line, struct connection *ret)
 {
-	return sscanf(line, " %*d: %63s %63s %x %*s %*s %*s %*s %*s %lu", ret->local, ret->remote, &ret->state,
-		      &ret->inode) == 4;
+	return sscanf(line, " %*d: %63s %63s %x %*s %*s %*s %*s %*s %lu", ret->local, ret->remote,
+		      &ret->state, &ret->inode) == 4;
 }
 
 /* The other end may be in the tree too: then it is the line with the addresses exchanged. */
@@ -227,7 +234,8 @@ static bool other_end_is_ours(const struct scan *s, const char *table, const str
 	for (const char *line = table; line; line = strchr(line + 1, '\n')) {
 		struct connection o;
 
-		if (parse_tcp(line, &o) && !strcmp(o.local, c->remote) && !strcmp(o.remote, c->local))
+		if (parse_tcp(line, &o) && !strcmp(o.local, c->remote) &&
+		    !strcmp(o.remote, c->local))
 			return scan_find_inode(s, "socket:", o.inode);
 	}
 	return false;
@@ -244,10 +252,12 @@ static void check_table(struct scan *s, const char *path)
 		const struct scan_fd *f;
 
 		if (!parse_tcp(line, &c) || c.state != TCP_ESTABLISHED ||
-		    !(f = scan_find_inode(s, "socket:", c.inode)) || other_end_is_ours(s, table, &c))
+		    !(f = scan_find_inode(s, "socket:", c.inode)) ||
+		    other_end_is_ours(s, table, &c))
 			continue;
 		scan_find(s, SCAN_NOTE, SCAN_CRIU, f->process, "tcp",
-			  "it survives a restore on this machine soon after; use --tcp-close otherwise",
+			  "it survives a restore on this machine soon after; use --tcp-close "
+			  "otherwise",
 			  "has a TCP connection to outside the job (fd %d)", f->fd);
 	}
 }

@@ -10,7 +10,7 @@
 struct scan_fd {
 	const struct proc_info *process;
 	int fd;
-	int flags; /* open(2)'s, from fdinfo; -1 unknown */
+	int flags;	 /* open(2)'s, from fdinfo; -1 unknown */
 	pid_t pidfd_pid; /* a pidfd's process; 0: no pidfd, -1: it has ended */
 	struct stat st;
 	char target[512]; /* as /proc/PID/fd/N reads */
@@ -33,7 +33,8 @@ void scan_find(struct scan *s, enum scan_level level, unsigned scope, const stru
 bool scan_tree_has(const struct scan *s, pid_t pid);
 
 /** The process and number under which the tree has socket or pipe @inode open; NULL: it has not. */
-const struct scan_fd *scan_find_inode(const struct scan *s, const char *prefix, unsigned long inode);
+const struct scan_fd *scan_find_inode(const struct scan *s, const char *prefix,
+				      unsigned long inode);
 
 /** Reads the open files of the whole tree. */
 void scan_gather_fds(struct scan *s);

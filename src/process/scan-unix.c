@@ -52,7 +52,8 @@ static void parse(struct unix_socket *ret, const struct nlmsghdr *h)
 	int left = (int)(h->nlmsg_len - NLMSG_LENGTH(sizeof(*d)));
 
 	*ret = (struct unix_socket){ .inode = d->udiag_ino, .type = d->udiag_type };
-	for (const struct rtattr *a = (const void *)(d + 1); RTA_OK(a, left); a = RTA_NEXT(a, left)) {
+	for (const struct rtattr *a = (const void *)(d + 1); RTA_OK(a, left);
+	     a = RTA_NEXT(a, left)) {
 		size_t len = RTA_PAYLOAD(a);
 
 		if (a->rta_type == UNIX_DIAG_PEER && len >= sizeof(ret->peer))
@@ -75,7 +76,8 @@ static void look_at(struct scan *s, const struct unix_socket *u)
 	else
 		scan_find(s, SCAN_REFUSE, SCAN_CRIU, f->process, "unix-socket",
 			  "close it before the checkpoint, or run both ends in one job",
-			  "is connected to a process outside the job by a unix socket (fd %d)", f->fd);
+			  "is connected to a process outside the job by a unix socket (fd %d)",
+			  f->fd);
 }
 
 /* The peer of a connection to MPS is unnamed on our side: its own end carries the name. */
@@ -125,5 +127,6 @@ void scan_check_unix(struct scan *s)
 	if (r < 0 && s->tree->n)
 		scan_find(s, SCAN_NOTE, SCAN_CRIU, &s->tree->items[0], "unix-socket",
 			  "the kernel needs CONFIG_UNIX_DIAG for this",
-			  "may have unix sockets to outside the job: the kernel does not tell (%s)", strerror(-r));
+			  "may have unix sockets to outside the job: the kernel does not tell (%s)",
+			  strerror(-r));
 }

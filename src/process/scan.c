@@ -146,7 +146,8 @@ static void check_namespaces(struct scan *s)
 			if (same_ns(p->id.pid, home, names[k]))
 				continue;
 			scan_find(s, SCAN_REFUSE, SCAN_CRIU, p, "namespace",
-				  "containers are not supported yet: run brumate inside the container",
+				  "containers are not supported yet: run brumate inside the "
+				  "container",
 				  "lives in another %s namespace", names[k]);
 			break;
 		}
@@ -159,10 +160,11 @@ static void check_states(struct scan *s)
 		const struct proc_info *p = &s->tree->items[i];
 
 		if (p->tracer_pid)
-			scan_find(s, SCAN_REFUSE, SCAN_GPU | SCAN_CRIU, p, "traced", "detach the debugger",
-				  "is traced by process %d", p->tracer_pid);
+			scan_find(s, SCAN_REFUSE, SCAN_GPU | SCAN_CRIU, p, "traced",
+				  "detach the debugger", "is traced by process %d", p->tracer_pid);
 		if (p->state == 'T')
-			scan_find(s, SCAN_NOTE, SCAN_CRIU, p, "stopped", "send it SIGCONT to make it run",
+			scan_find(s, SCAN_NOTE, SCAN_CRIU, p, "stopped",
+				  "send it SIGCONT to make it run",
 				  "is stopped, and will be after a restore");
 		if (p->state == 'T' && scan_uses_gpu(p->id.pid))
 			scan_find(s, SCAN_REFUSE, SCAN_GPU, p, "stopped", "send it SIGCONT first",
@@ -186,23 +188,24 @@ static void check_rights(struct scan *s)
 		int r = p->state == 'Z' ? 0 : read_proc(p->id.pid, "maps", &maps);
 
 		if (r == -EACCES || r == -EPERM)
-			scan_find(s, SCAN_REFUSE, SCAN_GPU | SCAN_CRIU, p, "permission", "run brumate as root",
-				  "may not be looked into");
+			scan_find(s, SCAN_REFUSE, SCAN_GPU | SCAN_CRIU, p, "permission",
+				  "run brumate as root", "may not be looked into");
 	}
 }
 
 static void check_mappings_of(struct scan *s, const struct proc_info *p, const char *maps)
 {
 	if (strstr(maps, "/SYSV"))
-		scan_find(s, SCAN_REFUSE, SCAN_CRIU, p, "sysv-shm", "use POSIX shared memory or a file",
-			  "has System V shared memory mapped");
+		scan_find(s, SCAN_REFUSE, SCAN_CRIU, p, "sysv-shm",
+			  "use POSIX shared memory or a file", "has System V shared memory mapped");
 	if (strstr(maps, "anon_inode:[io_uring]"))
-		scan_find(s, SCAN_REFUSE, SCAN_CRIU, p, "io_uring",
-			  "start it with UV_USE_IO_URING=0, or set sysctl kernel.io_uring_disabled=2",
-			  "has an io_uring mapped");
+		scan_find(
+			s, SCAN_REFUSE, SCAN_CRIU, p, "io_uring",
+			"start it with UV_USE_IO_URING=0, or set sysctl kernel.io_uring_disabled=2",
+			"has an io_uring mapped");
 	if (strstr(maps, "/secretmem"))
-		scan_find(s, SCAN_REFUSE, SCAN_CRIU, p, "memfd_secret", "close it before the checkpoint",
-			  "has memfd_secret memory mapped");
+		scan_find(s, SCAN_REFUSE, SCAN_CRIU, p, "memfd_secret",
+			  "close it before the checkpoint", "has memfd_secret memory mapped");
 }
 
 static void check_mappings(struct scan *s)
@@ -228,10 +231,12 @@ static void check_gpu_leftovers(struct scan *s)
 		if (f->process == last || !is_gpu_device(f->target))
 			continue;
 		last = f->process;
-		if (read_proc(f->process->id.pid, "maps", &maps) >= 0 && !strstr(maps, "/dev/nvidia"))
+		if (read_proc(f->process->id.pid, "maps", &maps) >= 0 &&
+		    !strstr(maps, "/dev/nvidia"))
 			scan_find(s, SCAN_SUSPECT, SCAN_CRIU, f->process, "gpu-device",
 				  "start workers by spawn or forkserver instead of fork",
-				  "has %s open (fd %d) but uses no GPU: inherited by fork?", f->target, f->fd);
+				  "has %s open (fd %d) but uses no GPU: inherited by fork?",
+				  f->target, f->fd);
 	}
 }
 

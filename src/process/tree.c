@@ -16,7 +16,7 @@
 enum {
 	CHILDREN_BYTES_MAX = 8 * 1024 * 1024,
 	TREE_PASSES_MAX = 32, /* of a tree that never stops forking */
-	STOP_WAIT_MS = 50,    /* for a process to stop before it is killed; vfork(2) can hold it up */
+	STOP_WAIT_MS = 50, /* for a process to stop before it is killed; vfork(2) can hold it up */
 };
 
 struct pids {
@@ -89,7 +89,8 @@ static bool kernel_lists_children(void)
 {
 	auto_free char *text = NULL;
 
-	return file_read(AT_FDCWD, "/proc/thread-self/children", CHILDREN_BYTES_MAX, &text, NULL) >= 0;
+	return file_read(AT_FDCWD, "/proc/thread-self/children", CHILDREN_BYTES_MAX, &text, NULL) >=
+	       0;
 }
 
 static int add_children(struct pids *pids, pid_t pid)
@@ -207,7 +208,8 @@ int proc_tree_read(struct proc_tree *ret, struct proc_id root, struct brumate_er
 		if (r == -ESRCH)
 			return brumate_fail(err, ESRCH, "no process %d any more", root.pid);
 		if (r < 0)
-			return brumate_fail(err, -r, "process %d: cannot read its children: %m", root.pid);
+			return brumate_fail(err, -r, "process %d: cannot read its children: %m",
+					    root.pid);
 
 		bool stable = pass && same_processes(&tree, &last);
 		proc_tree_fini(&last);

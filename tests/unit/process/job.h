@@ -29,7 +29,7 @@ enum { JOB_WAIT_MS = 10000, JOB_GHOST_BYTES = 3 * 1024 * 1024 };
 struct job_setup {
 	char dir[64];
 	char log[96], lock[96], ghost[96], data[96];
-	bool plain;        /* pipes only: nothing that two copies would fight over */
+	bool plain;	   /* pipes only: nothing that two copies would fight over */
 	size_t memory_mib; /* filled with a pattern that each round looks at */
 };
 
@@ -43,8 +43,8 @@ static inline void job_exchange(int out, int in, int round, const char *what)
 {
 	int got = -1;
 
-	if (write(out, &round, sizeof(round)) != sizeof(round) || read(in, &got, sizeof(got)) != sizeof(got) ||
-	    got != round)
+	if (write(out, &round, sizeof(round)) != sizeof(round) ||
+	    read(in, &got, sizeof(got)) != sizeof(got) || got != round)
 		job_say_bad(what, round);
 }
 
@@ -109,7 +109,8 @@ static inline void job_open_ends(struct job_ends *e, const struct job_setup *set
 	CHECK(e->data >= 0 && write(e->data, "data", 4) == 4);
 	e->ghost = open(setup->ghost, O_RDWR | O_CREAT, 0600);
 	CHECK(e->ghost >= 0 && unlink(setup->ghost) == 0);
-	CHECK(ftruncate(e->ghost, JOB_GHOST_BYTES) == 0 && pwrite(e->ghost, "ghost", 5, JOB_GHOST_BYTES - 5) == 5);
+	CHECK(ftruncate(e->ghost, JOB_GHOST_BYTES) == 0 &&
+	      pwrite(e->ghost, "ghost", 5, JOB_GHOST_BYTES - 5) == 5);
 }
 
 static inline void job_round(const struct job_ends *e, const struct job_setup *setup, int round)
@@ -134,7 +135,8 @@ static inline void job_run(void *arg)
 {
 	const struct job_setup *setup = arg;
 	struct job_ends ends = { 0 };
-	int log = open(setup->log, O_WRONLY | O_APPEND | O_CREAT, 0600), null = open("/dev/null", O_RDWR);
+	int log = open(setup->log, O_WRONLY | O_APPEND | O_CREAT, 0600),
+	    null = open("/dev/null", O_RDWR);
 
 	prctl(PR_SET_PDEATHSIG, 0);
 	CHECK(dup2(null, 0) == 0 && dup2(log, 1) == 1 && dup2(log, 2) == 2);
@@ -210,7 +212,8 @@ static inline void job_must_run(const struct job_setup *s, int n)
 		struct pollfd p = { .fd = fd, .events = POLLIN };
 
 		if (poll(&p, 1, JOB_WAIT_MS) != 1) {
-			fprintf(stderr, "the job does not run: last round %d, want %d\n", job_last_round(s), want);
+			fprintf(stderr, "the job does not run: last round %d, want %d\n",
+				job_last_round(s), want);
 			exit(1);
 		}
 		CHECK(read(fd, events, sizeof(events)) > 0);

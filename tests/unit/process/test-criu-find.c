@@ -36,7 +36,8 @@ static void named(void)
 	p.version = -1;
 	setenv("BRUMATE_CRIU", fake("old", "#!/bin/sh\necho Version: 3.17.1\n"), 1);
 	CHECK(criu_find(&p, &err) == -EOPNOTSUPP && p.version == -1);
-	CHECK(strstr(err.text, "is version 3.17.1, 4.2 or newer is needed") && strstr(err.hint, "criu-provision"));
+	CHECK(strstr(err.text, "is version 3.17.1, 4.2 or newer is needed") &&
+	      strstr(err.hint, "criu-provision"));
 
 	setenv("BRUMATE_CRIU", fake("other", "#!/bin/sh\necho hello\n"), 1);
 	CHECK(criu_find(&p, &err) == -EOPNOTSUPP && strstr(err.text, "is not a CRIU"));

@@ -10,7 +10,7 @@ static struct criu_program program;
 /* What the callbacks of one operation do, and saw. */
 struct script {
 	struct criu_options options;
-	int fail_at, kill_at; /* an event, or -1 */
+	int fail_at, kill_at;		      /* an event, or -1 */
 	off_t cancel_at_bytes, kill_at_bytes; /* of page images; 0: never */
 	struct proc_id criu;
 	int seen[3];
@@ -67,7 +67,8 @@ static int on_tick(void *arg, struct brumate_error *err)
 	return 0;
 }
 
-static struct script script_for(const struct job_setup *setup, struct proc_id root, const char *name)
+static struct script script_for(const struct job_setup *setup, struct proc_id root,
+				const char *name)
 {
 	char dir[128];
 
@@ -270,7 +271,8 @@ static void stops_in_the_middle(void)
 
 	s.cancel_at_bytes = 0;
 	s.kill_at_bytes = 1 << 20;
-	CHECK(remove_tree(s.dir_fd, "pages-1.img") == 0 && remove_tree(s.dir_fd, "pages-2.img") == 0);
+	CHECK(remove_tree(s.dir_fd, "pages-1.img") == 0 &&
+	      remove_tree(s.dir_fd, "pages-2.img") == 0);
 	CHECK(dump(&s, &err) == -EPIPE);
 	CHECK(s.seen[CRIU_EVENT_DUMPED] == 0);
 	job_must_run(&setup, 5);
@@ -305,7 +307,8 @@ static void expect_restore_failure(struct job_setup *setup, const char *text, co
 	struct script s = script_for(setup, PROC_ID_NONE, "image");
 
 	CHECK(restore(&s, &err, &root) == -EIO);
-	if (!strstr(err.text, text) || !strstr(err.hint, hint) || !strstr(err.hint, "/image/criu.log")) {
+	if (!strstr(err.text, text) || !strstr(err.hint, hint) ||
+	    !strstr(err.hint, "/image/criu.log")) {
 		fprintf(stderr, "got: %s (%s)\n", err.text, err.hint);
 		exit(1);
 	}
@@ -410,7 +413,8 @@ static void lives_in_a_namespace(void)
 		proc_signal(left.items[i].id, SIGKILL);
 	proc_tree_fini(&left);
 	CHECK(proc_wait_gone(init, deadline_in_ms(JOB_WAIT_MS)) == 0);
-	CHECK(pidns_read_status(status_path, root.pid, &status) == 0 && WTERMSIG(status) == SIGTERM);
+	CHECK(pidns_read_status(status_path, root.pid, &status) == 0 &&
+	      WTERMSIG(status) == SIGTERM);
 	reap_everybody();
 	close(s.dir_fd);
 	close(in.dir_fd);

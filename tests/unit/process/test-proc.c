@@ -58,7 +58,8 @@ static void thread_id_is_refused(void)
 	pthread_barrier_init(&barrier, NULL, 2);
 	CHECK(pthread_create(&t, NULL, thread, NULL) == 0);
 	pthread_barrier_wait(&barrier);
-	snprintf(want, sizeof(want), "%d is a thread of process %d, not a process", thread_tid, getpid());
+	snprintf(want, sizeof(want), "%d is a thread of process %d, not a process", thread_tid,
+		 getpid());
 	CHECK(proc_identify(&id, thread_tid, &err) == -EINVAL);
 	CHECK_STR(err.text, want);
 	CHECK(err.hint[0]);

@@ -84,11 +84,13 @@ static void holds_what_criu_saves(void *arg)
 
 	without_stdio();
 	sigemptyset(&none);
-	CHECK(eventfd(0, 0) >= 0 && epoll_create1(0) >= 0 && timerfd_create(CLOCK_MONOTONIC, 0) >= 0);
+	CHECK(eventfd(0, 0) >= 0 && epoll_create1(0) >= 0 &&
+	      timerfd_create(CLOCK_MONOTONIC, 0) >= 0);
 	CHECK(signalfd(-1, &none, 0) >= 0 && inotify_init() >= 0 && memfd_create("x", 0) >= 0);
 	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0 && pipe(pipes) == 0);
 	CHECK(syscall(SYS_pidfd_open, getpid(), 0) >= 0);
-	CHECK(open("/dev/zero", O_RDONLY) >= 0 && open("/dev/urandom", O_RDONLY) >= 0 && open("/dev/full", O_RDWR) >= 0);
+	CHECK(open("/dev/zero", O_RDONLY) >= 0 && open("/dev/urandom", O_RDONLY) >= 0 &&
+	      open("/dev/full", O_RDWR) >= 0);
 	int listener = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
 	CHECK(bind(listener, (void *)&a, len) == 0 && listen(listener, 1) == 0);
 	CHECK(getsockname(listener, (void *)&a, &len) == 0);
@@ -134,7 +136,8 @@ static int open_io_uring(void)
 
 static int open_perf(void)
 {
-	struct perf_event_attr attr = { .type = PERF_TYPE_SOFTWARE, .size = sizeof(attr),
+	struct perf_event_attr attr = { .type = PERF_TYPE_SOFTWARE,
+					.size = sizeof(attr),
 					.config = PERF_COUNT_SW_CPU_CLOCK };
 
 	return (int)syscall(SYS_perf_event_open, &attr, 0, -1, -1, 0);
@@ -235,7 +238,8 @@ static void finds_connections(void)
 	struct sockaddr_un u = { .sun_family = AF_UNIX };
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	socklen_t len = sizeof(a);
-	int local = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), tcp = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int local = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0),
+	    tcp = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
 	char dir[] = "/tmp/brumate-scan-test-XXXXXX";
 	CHECK(mkdtemp(dir));
@@ -249,7 +253,8 @@ static void finds_connections(void)
 	int ends[2] = { accept(local, NULL, NULL), accept(tcp, NULL, NULL) };
 	CHECK(ends[0] >= 0 && ends[1] >= 0);
 	scan(l.pid);
-	expect(SCAN_REFUSE, SCAN_CRIU, "unix-socket", "is connected to a process outside the job by a unix socket");
+	expect(SCAN_REFUSE, SCAN_CRIU, "unix-socket",
+	       "is connected to a process outside the job by a unix socket");
 	expect(SCAN_NOTE, SCAN_CRIU, "tcp", "has a TCP connection to outside the job");
 	expect(SCAN_NOTE, SCAN_CRIU, "pipe", "has a pipe to outside the job");
 	little_end(&l);
@@ -342,7 +347,9 @@ static void finds_gpu_processes(void)
 
 static void callers_may_add(void)
 {
-	struct scan_finding f = { .level = SCAN_REFUSE, .scope = SCAN_GPU, .what = "managed-memory" };
+	struct scan_finding f = { .level = SCAN_REFUSE,
+				  .scope = SCAN_GPU,
+				  .what = "managed-memory" };
 
 	scan_report_fini(&report);
 	CHECK(scan_add(&report, &f) == 0 && report.n == 1);
