@@ -302,11 +302,21 @@ static int run(const char *dir, int *ready_fd, struct brumate_error *err)
 	return r;
 }
 
+/* For tests, which inject a fault at each. */
+static int print_steps(void)
+{
+	for (const char *const *name = engine_step_names(); *name; name++)
+		puts(*name);
+	return fflush(stdout) == EOF ? EXIT_FAILED : EXIT_OK;
+}
+
 int main(int argc, char **argv)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
 	log_init("brumate-shim");
+	if (argc == 2 && !strcmp(argv[1], "--steps"))
+		return print_steps();
 	if (argc != 4 || strcmp(argv[1], "--ready-fd")) {
 		fprintf(stderr, "usage: brumate-shim --ready-fd FD JOBDIR (started by brumate)\n");
 		return EXIT_USAGE;

@@ -98,6 +98,8 @@ static int run_op(struct shim *s, struct op *op, engine_fn run, struct wire_call
 
 	if (r < 0) {
 		log_warn("%s of job %s failed: reason=\"%s\"", op->kind, op->job->id, err->text);
+		if (err->code == EPIPE)
+			err->code = EIO; /* the caller would take it for our own end */
 		return r;
 	}
 	op_finish(op);

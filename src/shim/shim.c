@@ -61,6 +61,8 @@ void shim_settle(struct shim *s)
 	if (!is_over(job->state) && job->state != JOB_CREATED && !job_is_alive(job)) {
 		const struct shim_exit *e = find_exit(s, job->root.pid);
 
+		if (!e && proc_exists(job->root))
+			return; /* a zombie: whoever reaps it tells how it ended */
 		job->exit_code = e ? e->code : JOB_EXIT_UNKNOWN;
 		job->root = PROC_ID_NONE;
 		job->init = PROC_ID_NONE;
@@ -100,7 +102,9 @@ void shim_end(struct shim *s)
 {
 	pthread_mutex_lock(&s->lock);
 	s->busy = NULL;
-	shim_settle(s);
+	/* A root that ended without a note yet is the main thread's, which reaps and so knows how. */
+	if (is_over(s->job.state) || find_exit(s, s->job.root.pid))
+		shim_settle(s);
 	pthread_mutex_unlock(&s->lock);
 	shim_wake(s);
 }

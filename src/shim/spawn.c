@@ -149,7 +149,12 @@ static int fork_and_identify(struct child *c, int read_end, int write_end, struc
 		waitpid(pid, NULL, 0);
 		return explain(c->job, &report, err);
 	}
-	return proc_identify(&c->job->root, pid, err);
+	/* It may have ended already: a zombie until the caller lets it be reaped. */
+	struct proc_info info;
+	int r = proc_read(&info, pid, err);
+	if (r == 0)
+		c->job->root = info.id;
+	return r;
 }
 
 int spawn_job(struct job *job, char *const *env, struct brumate_error *err)
