@@ -242,6 +242,16 @@ static int call(struct broker *b, const char *method, json_t *parameters, uint64
 			 deadline_in_ms(timeout_ms), err);
 }
 
+/* A question that changes nothing is put once more, to another broker, where one dies over it. */
+static int ask(struct broker *b, const char *method, json_t **ret, struct brumate_error *err)
+{
+	int r = call(b, method, json_object(), DRIVER_TIMEOUT_MS, ret, err);
+
+	if (r == -EPIPE && (r = broker_reopen(b, err)) == 0)
+		r = call(b, method, json_object(), DRIVER_TIMEOUT_MS, ret, err);
+	return r;
+}
+
 static int fail_reply(const char *what, struct brumate_error *err)
 {
 	return brumate_fail(err, EPROTO, "broker: its answer has no proper '%s'", what);
@@ -313,7 +323,7 @@ int broker_info(struct broker *b, struct broker_info *ret, struct brumate_error 
 	auto_json json_t *reply = NULL;
 	struct broker_info info = { 0 };
 	int64_t api = 0, pid = 0;
-	int r = call(b, "io.brumate.broker.Info", json_object(), DRIVER_TIMEOUT_MS, &reply, err);
+	int r = ask(b, "io.brumate.broker.Info", &reply, err);
 
 	if (r == 0)
 		r = copy_text(reply, "backend", info.backend, sizeof(info.backend), err);
@@ -340,7 +350,7 @@ int broker_info(struct broker *b, struct broker_info *ret, struct brumate_error 
 int broker_gpus(struct broker *b, struct dev_gpu *ret, size_t *ret_n, struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
-	int r = call(b, "io.brumate.broker.Gpus", json_object(), DRIVER_TIMEOUT_MS, &reply, err);
+	int r = ask(b, "io.brumate.broker.Gpus", &reply, err);
 
 	return r < 0 ? r : parse_gpus(reply, ret, ret_n, err);
 }

@@ -419,13 +419,24 @@ json_t *job_last_summary(const struct job *j)
 	return json_loads(text, 0, NULL);
 }
 
+/* A checkpoint has its name only once it is complete. */
+static bool is_saved(const struct job *j)
+{
+	return j->op.image_path[0] && access(j->op.image_path, F_OK) == 0;
+}
+
 /* A record that says alive while nothing is: its shim died and the job ended after it. */
 static enum job_state seen_state(const struct job *j)
 {
 	bool ended = j->state == JOB_EXITED || j->state == JOB_LOST ||
 		     j->state == JOB_CHECKPOINTED || j->state == JOB_CREATED;
 
-	return ended || job_is_alive(j) || shim_is_alive(j) ? j->state : JOB_LOST;
+	if (ended || job_is_alive(j) || shim_is_alive(j))
+		return j->state;
+	/* What the next shim will find: docs/states.md. */
+	if (j->state == JOB_RESTORING || (j->state == JOB_CHECKPOINTING && is_saved(j)))
+		return JOB_CHECKPOINTED;
+	return JOB_LOST;
 }
 
 static json_t *or_null(json_t *v, bool there)

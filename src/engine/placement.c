@@ -150,6 +150,24 @@ static int write_pairs(struct op *op, const struct placement *p, struct brumate_
 	return 0;
 }
 
+/* Asked before the job is touched: the driver itself says no only in the middle. */
+static int check_remap(struct op *op, struct brumate_error *err)
+{
+	auto_free struct broker_info *info = calloc(1, sizeof(*info));
+	int r;
+
+	if (!op->n_pairs)
+		return 0;
+	if (!info)
+		return brumate_fail(err, ENOMEM, "%m");
+	if ((r = broker_info(&op->broker, info, err)) < 0 || info->device.features & DEV_REMAP)
+		return r;
+	brumate_fail(err, EOPNOTSUPP, "driver %s cannot restore onto other GPUs",
+		     info->device.driver_version);
+	brumate_hint(err, "leave out --gpu-map, or install driver 580 or newer");
+	return -EOPNOTSUPP;
+}
+
 int restore_map_gpus(struct op *op, struct brumate_error *err)
 {
 	auto_free struct placement *p = calloc(1, sizeof(*p));
@@ -174,7 +192,9 @@ int restore_map_gpus(struct op *op, struct brumate_error *err)
 	place_where_they_were(op, p);
 	if ((r = place_elsewhere(op, p, err)) < 0)
 		return r;
-	return write_pairs(op, p, err);
+	if ((r = write_pairs(op, p, err)) < 0)
+		return r;
+	return check_remap(op, err);
 }
 
 static const char *target_of(const struct op *op, const char *uuid)

@@ -82,7 +82,7 @@ int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_
 		job_set_state(job, JOB_SUSPENDED, NULL);
 		return r;
 	}
-	if (op->touched)
+	if (op->touched && job->state != JOB_RESUMING)
 		brumate_error_exit(err, EXIT_STILL_RUNNING);
 	job_set_state(job, if_alive, NULL);
 	return r;
