@@ -145,6 +145,10 @@ int service_manage(const struct service_call *call, json_t *parameters, json_t *
 	if (r < 0)
 		return r;
 
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	r = access_tree(&tree, call, (pid_t)pid, err);
+	if (r < 0)
+		return r;
 	if (job_find_by_pid(&j, (pid_t)pid, NULL) == 0)
 		return brumate_fail(err, EEXIST, "process %d belongs to job %s (%s) already",
 				    (int)pid, j.id, j.name);

@@ -229,6 +229,24 @@ int service_checkpoint(const struct service_call *call, json_t *parameters, json
 	return r < 0 ? r : shim_relay(call, &j, "Checkpoint", picked, ret, err);
 }
 
+/* What a dead shim left half done is put right by the next one, before it answers: only then does the
+ * record tell of the checkpoint. */
+static int put_right(const struct service_call *call, struct job *j, struct brumate_error *err)
+{
+	auto_(job_fini) struct job old = *j;
+	auto_json json_t *reply = NULL;
+	bool half_done = j->state == JOB_CHECKPOINTING || j->state == JOB_RESTORING;
+	int r = 0;
+
+	if (half_done && !shim_is_alive(j))
+		r = shim_relay(call, j, "Status", NULL, &reply, err);
+	if (r == 0)
+		r = job_load(j, old.id, err);
+	if (r < 0)
+		*j = JOB_EMPTY;
+	return r;
+}
+
 /* A checkpoint of exactly this id comes first; then a job, by its latest checkpoint; then whatever
  * the store makes of the word. */
 static int find_image(struct store_image *ret, const struct service_call *call, const char *dir,
@@ -246,6 +264,8 @@ static int find_image(struct store_image *ret, const struct service_call *call, 
 	struct service_call as_root = *call;
 	as_root.uid = 0; /* the path is the job's own, not the caller's */
 	int r = access_check(call, j.uid, word, err);
+	if (r == 0)
+		r = put_right(call, &j, err);
 	if (r < 0)
 		return r;
 	if (!j.checkpoint_path)
