@@ -138,9 +138,19 @@ static bool device_is_known(dev_t dev)
 	       (major(dev) >= PTS_FIRST && major(dev) <= PTS_LAST);
 }
 
+/* Capabilities 1 and 2 are for setting MIG up and for watching it, and NVML opens the latter in every
+ * process (PyTorch on an H200, driver 580); the ones above are of instances. */
+static bool is_mig_instance(const struct scan_fd *f)
+{
+	static const char prefix[] = "/dev/nvidia-caps/nvidia-cap";
+
+	return !strncmp(f->target, prefix, sizeof(prefix) - 1) &&
+	       atoi(f->target + sizeof(prefix) - 1) > 2;
+}
+
 static void check_device(struct scan *s, const struct scan_fd *f)
 {
-	if (!strncmp(f->target, "/dev/nvidia-caps", strlen("/dev/nvidia-caps")))
+	if (is_mig_instance(f))
 		scan_find(s, SCAN_REFUSE, SCAN_GPU, f->process, "mig", "use a whole GPU",
 			  "uses a MIG instance (fd %d), which the driver cannot save", f->fd);
 	else if (strncmp(f->target, "/dev/nvidia", strlen("/dev/nvidia")) &&
