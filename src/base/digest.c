@@ -63,6 +63,39 @@ int digest_file_steps(struct digest *ret, int fd, uint64_t *ret_len_bytes, diges
 	return 0;
 }
 
+/* The context itself: the type only keeps libcrypto's out of the header. */
+int digest_begin(struct digest_run **ret)
+{
+	auto_(EVP_MD_CTX_free) EVP_MD_CTX *ctx = EVP_MD_CTX_new();
+
+	if (!ctx || !EVP_DigestInit_ex(ctx, EVP_sha256(), NULL))
+		return -ENOMEM;
+	*ret = (struct digest_run *)ctx;
+	ctx = NULL;
+	return 0;
+}
+
+int digest_add(struct digest_run *run, const void *buf, size_t len_bytes)
+{
+	return EVP_DigestUpdate((EVP_MD_CTX *)run, buf, len_bytes) ? 0 : -ENOMEM;
+}
+
+int digest_take(struct digest_run *run, struct digest *ret)
+{
+	EVP_MD_CTX *ctx = (EVP_MD_CTX *)run;
+	struct digest d;
+
+	if (!EVP_DigestFinal_ex(ctx, d.bytes, NULL) || !EVP_DigestInit_ex(ctx, EVP_sha256(), NULL))
+		return -ENOMEM;
+	*ret = d;
+	return 0;
+}
+
+void digest_run_free(struct digest_run *run)
+{
+	EVP_MD_CTX_free((EVP_MD_CTX *)run);
+}
+
 void digest_format(char ret[static DIGEST_TEXT_BYTES], const struct digest *d)
 {
 	static const char hex[] = "0123456789abcdef";

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/cleanup.h"
+
 #define DIGEST_BYTES      32
 #define DIGEST_TEXT_BYTES (2 * DIGEST_BYTES + 1)
 
@@ -27,6 +29,22 @@ typedef int (*digest_step_fn)(void *arg, size_t n_bytes);
 /** digest_file() that says how far it is. @step may be NULL. */
 int digest_file_steps(struct digest *ret, int fd, uint64_t *ret_len_bytes, digest_step_fn step,
 		      void *arg);
+
+/** A digest of bytes that come one after the other. */
+struct digest_run;
+
+/** Starts one (owned). 0 or -ENOMEM. */
+int digest_begin(struct digest_run **ret);
+
+/** Adds bytes. 0 or -ENOMEM. */
+int digest_add(struct digest_run *run, const void *buf, size_t len_bytes);
+
+/** The digest of all that was added; what is added then starts anew. 0 or -ENOMEM. */
+int digest_take(struct digest_run *run, struct digest *ret);
+
+/** Accepts NULL. */
+void digest_run_free(struct digest_run *run);
+DEFINE_AUTO(struct digest_run *, digest_run_free)
 
 /** Lower-case hexadecimal, NUL-terminated. */
 void digest_format(char ret[static DIGEST_TEXT_BYTES], const struct digest *d);

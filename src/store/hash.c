@@ -4,9 +4,11 @@
  * progress: callbacks never run elsewhere. Signals stay with the caller too.
  */
 #include "store/tree.h"
+#include "store/ahead.h"
 #include "store/beneath.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -52,6 +54,48 @@ static int hashed_some(void *arg, size_t n_bytes)
 	return atomic_load(&p->stop) ? -ECANCELED : 0;
 }
 
+/* A thread reads while this one hashes: for a file that is larger than all others together, the two
+ * would otherwise take turns. -EAGAIN: no thread to be had. */
+static int digest_large(struct pool *p, struct digest *ret, int fd, uint64_t *ret_len)
+{
+	auto_(digest_run_free) struct digest_run *run = NULL;
+	auto_(ahead_free) struct ahead *ahead = NULL;
+	uint64_t len = 0;
+	int r = digest_begin(&run);
+
+	if (r == 0)
+		r = ahead_start(&ahead, fd);
+	while (r == 0) {
+		const void *buf;
+		ssize_t n = ahead_next(ahead, &buf);
+
+		if (n == 0)
+			break;
+		r = n < 0 ? (int)n : digest_add(run, buf, (size_t)n);
+		if (r == 0)
+			r = hashed_some(p, (size_t)n);
+		len += n > 0 ? (uint64_t)n : 0;
+	}
+	if (r == 0)
+		r = digest_take(run, ret);
+	if (r == 0)
+		*ret_len = len;
+	return r;
+}
+
+static int digest_of(struct pool *p, struct tree_file *f, int fd, uint64_t *ret_len)
+{
+	if (p->tree->will_sync) /* an error of the disk shows when it is synced */
+		sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+	if (f->len_bytes >= AHEAD_WORTH_BYTES) {
+		int r = digest_large(p, &f->digest, fd, ret_len);
+
+		if (r != -EAGAIN && r != -ENOMEM)
+			return r;
+	}
+	return digest_file_steps(&f->digest, fd, ret_len, hashed_some, p);
+}
+
 static int hash_file(struct pool *p, struct tree_file *f, struct brumate_error *err)
 {
 	uint64_t len = 0;
@@ -59,7 +103,7 @@ static int hash_file(struct pool *p, struct tree_file *f, struct brumate_error *
 
 	if (fd < 0)
 		return brumate_fail(err, -fd, "%s: %m", f->path);
-	int r = digest_file_steps(&f->digest, fd, &len, hashed_some, p);
+	int r = digest_of(p, f, fd, &len);
 	if (r < 0)
 		return brumate_fail(err, -r, "%s: %m", f->path);
 	if (len != f->len_bytes)
@@ -67,9 +111,13 @@ static int hash_file(struct pool *p, struct tree_file *f, struct brumate_error *
 	return p->done ? p->done(fd, f, p->done_arg, err) : 0;
 }
 
-static void note_failure(struct pool *p, const struct tree_file *f, int r,
+static void note_failure(struct pool *p, struct tree_file *f, int r,
 			 const struct brumate_error *err)
 {
+	if (p->tree->go_on && r != -ECANCELED) {
+		f->failure = r;
+		return;
+	}
 	atomic_store(&p->stop, true);
 	if (r == -ECANCELED)
 		return;
@@ -92,6 +140,8 @@ static void *work(void *arg)
 
 		if (i >= p->tree->n_files)
 			break;
+		if (p->order[i]->failure)
+			continue;
 		int r = hash_file(p, p->order[i], &err);
 		if (r < 0)
 			note_failure(p, p->order[i], r, &err);

@@ -29,26 +29,25 @@ void tree_fini(struct tree *t)
 	*t = TREE_EMPTY;
 }
 
-static int add_file(struct scan *s, char *path, uint64_t len_bytes)
+static int add_file(struct scan *s, const char *path, uint64_t len_bytes)
 {
 	struct tree *t = s->tree;
 
-	if (t->n_files == MANIFEST_FILES_MAX) {
-		free(path);
+	if (t->n_files == MANIFEST_FILES_MAX)
 		return brumate_fail(s->err, EFBIG, "more than %d files", MANIFEST_FILES_MAX);
-	}
 	if (t->n_files == t->room) {
 		size_t room = t->room ? 2 * t->room : 64;
 		struct tree_file *files = reallocarray(t->files, room, sizeof(*files));
 
-		if (!files) {
-			free(path);
+		if (!files)
 			return brumate_fail(s->err, ENOMEM, "%m");
-		}
 		t->files = files;
 		t->room = room;
 	}
-	t->files[t->n_files++] = (struct tree_file){ .path = path, .len_bytes = len_bytes };
+	char *copy = strdup(path);
+	if (!copy)
+		return brumate_fail(s->err, ENOMEM, "%m");
+	t->files[t->n_files++] = (struct tree_file){ .path = copy, .len_bytes = len_bytes };
 	t->total_bytes += len_bytes;
 	return 0;
 }
@@ -76,13 +75,10 @@ static int scan_subdir(struct scan *s, int dir_fd, const char *name, const char 
 	return scan_dir(s, fd, path, depth + 1);
 }
 
-static int scan_entry(struct scan *s, int dir_fd, const char *prefix, const char *name, int depth)
+static int look_at(struct scan *s, int dir_fd, const char *path, const char *name, int depth)
 {
 	struct stat st;
-	auto_free char *path = *prefix ? path_format("%s/%s", prefix, name) : strdup(name);
 
-	if (!path)
-		return brumate_fail(s->err, ENOMEM, "%m");
 	if (fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
 		return brumate_fail(s->err, errno, "%s: %m", path);
 	if (S_ISDIR(st.st_mode))
@@ -92,7 +88,23 @@ static int scan_entry(struct scan *s, int dir_fd, const char *prefix, const char
 				    path, kind_of(st.st_mode));
 	if (!strcmp(path, STORE_MANIFEST_NAME))
 		return 0;
-	return add_file(s, take_ptr(&path), (uint64_t)st.st_size);
+	return add_file(s, path, (uint64_t)st.st_size);
+}
+
+static int scan_entry(struct scan *s, int dir_fd, const char *prefix, const char *name, int depth)
+{
+	auto_free char *path = *prefix ? path_format("%s/%s", prefix, name) : strdup(name);
+	if (!path)
+		return brumate_fail(s->err, ENOMEM, "%m");
+
+	int r = look_at(s, dir_fd, path, name, depth);
+	if (r >= 0 || !s->tree->go_on || r == -ENOMEM || r == -EFBIG)
+		return r;
+	int failure = r;
+	r = add_file(s, path, 0);
+	if (r == 0)
+		s->tree->files[s->tree->n_files - 1].failure = failure;
+	return r;
 }
 
 static int scan_entries(struct scan *s, DIR *dir, const char *prefix, int depth)
@@ -140,9 +152,10 @@ static int by_path(const void *a, const void *b)
 	return strcmp(((const struct tree_file *)a)->path, ((const struct tree_file *)b)->path);
 }
 
-int tree_scan(struct tree *ret, int dir_fd, tree_dir_fn dir, struct brumate_error *err)
+static int scan(struct tree *ret, int dir_fd, bool go_on, tree_dir_fn dir,
+		struct brumate_error *err)
 {
-	auto_(tree_fini) struct tree t = TREE_EMPTY;
+	auto_(tree_fini) struct tree t = { .go_on = go_on };
 	struct scan s = { .tree = &t, .dir = dir, .err = err };
 	int r = scan_dir(&s, dir_fd, "", 0);
 
@@ -153,4 +166,20 @@ int tree_scan(struct tree *ret, int dir_fd, tree_dir_fn dir, struct brumate_erro
 	*ret = t;
 	t = TREE_EMPTY;
 	return 0;
+}
+
+int tree_scan(struct tree *ret, int dir_fd, tree_dir_fn dir, struct brumate_error *err)
+{
+	return scan(ret, dir_fd, false, dir, err);
+}
+
+int tree_scan_all(struct tree *ret, int dir_fd, struct brumate_error *err)
+{
+	/* What was noted of a file that is listed is no failure of the whole. */
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+	int r = scan(ret, dir_fd, true, NULL, &why);
+
+	if (r < 0 && err)
+		*err = why;
+	return r;
 }

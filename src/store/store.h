@@ -10,10 +10,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "image/manifest.h"
+#include "store/retention.h"
 
 #define STORE_MANIFEST_NAME MANIFEST_FILE_NAME
 
@@ -55,6 +57,13 @@ typedef int (*store_progress_fn)(void *arg, uint64_t done_bytes, uint64_t total_
 int store_commit(struct store_writer *w, struct manifest *m, store_progress_fn progress, void *arg,
 		 struct brumate_error *err);
 
+/**
+ * Commits what was written and verified by the caller, with the manifest @text of @len_bytes, which is
+ * @m, as it is. Names and sizes of the files are compared with it; they must be synced already.
+ */
+int store_commit_as(struct store_writer *w, const struct manifest *m, const char *text,
+		    size_t len_bytes, struct brumate_error *err);
+
 /** Removes a checkpoint that was not committed and releases the writer. Accepts the empty value and
  * a committed writer (releases only). */
 void store_abort(struct store_writer *w);
@@ -84,6 +93,36 @@ int store_open(struct store_image *ret, const char *dir, const char *id, struct 
 int store_verify(const struct store_image *i, store_progress_fn progress, void *arg,
 		 struct brumate_error *err);
 
+/** What is wrong with one file of a checkpoint. */
+enum store_problem_kind {
+	STORE_MISSING,
+	STORE_EXTRA, /* not in the manifest */
+	STORE_SIZE,
+	STORE_DIGEST,
+	STORE_OWNER,	  /* of somebody else, or others may write to it */
+	STORE_UNREADABLE, /* failure says why; -EBADMSG: it is no regular file */
+};
+
+struct store_problem {
+	enum store_problem_kind kind;
+	const char *path; /* borrowed */
+	uint64_t expected_bytes, actual_bytes;
+	struct digest expected, actual; /* zeros where there is none */
+	int failure;
+};
+
+typedef void (*store_problem_fn)(void *arg, const struct store_problem *p);
+
+/**
+ * As store_verify(), to the end: @tell is called for every bad file, in the order of their paths, after
+ * all were read. Returns how many; <0 where the files could not be compared at all.
+ */
+int store_verify_all(const struct store_image *i, store_problem_fn tell, void *tell_arg,
+		     store_progress_fn progress, void *arg, struct brumate_error *err);
+
+/** Compares names and sizes only: cheap, and finds what is truncated or missing. -EBADMSG. */
+int store_check(const struct store_image *i, struct brumate_error *err);
+
 /** Calls @fn for every committed checkpoint of the store, oldest first; damaged ones with @i NULL and
  * the reason. A missing store is empty. */
 int store_list(const char *dir,
@@ -95,6 +134,51 @@ int store_list(const char *dir,
  * so that half of one is never seen. Errors to act on: -ENOENT, -ENOTUNIQ, -EBUSY (being written or
  * restored), -EACCES. */
 int store_remove(const char *dir, const char *id, struct brumate_error *err);
+
+enum store_pruned {
+	STORE_PRUNE_REMOVED, /* or would be, with dry_run */
+	STORE_PRUNE_KEPT,    /* the rule lets it go, but it is in use or needed: @why */
+	STORE_PRUNE_DAMAGED, /* it stays, and does not count: @why */
+};
+
+/** What to prune and whom to tell. Strings borrowed; functions may be NULL. */
+struct store_prune {
+	const char *job; /* id or name; NULL: all, each by itself */
+	struct retention_rule rule;
+	bool dry_run;
+	bool (*may)(void *arg, const struct manifest *m);	  /* false: not the caller's */
+	const char *(*needed)(void *arg, const char *id);	  /* why it must stay, or NULL */
+	void (*tell)(void *arg, enum store_pruned what, const char *id, const char *why);
+	void *arg;
+};
+
+/** Removes what a rule lets go. Returns how many; -EINVAL (a rule that keeps nothing), what
+ * store_list() returns. */
+int store_prune(const char *dir, const struct store_prune *p, struct brumate_error *err);
+
+/** Writes the id that a checkpoint made now gets: "NAME-20260102-030405", ".2" for a second one. */
+void store_new_id(char ret[static MANIFEST_ID_BYTES], const char *dir, const char *name);
+
+/** Writes bytes of a stream, all of them. 0 or -errno. */
+typedef int (*store_write_fn)(void *arg, const void *buf, size_t len_bytes);
+
+/**
+ * Writes the checkpoint @i as one stream (docs/image-format.md). A file that does not match its digest
+ * is -EBADMSG, and the stream stays unfinished. Nobody removes @i meanwhile.
+ */
+int store_export(const struct store_image *i, store_write_fn write, void *write_arg,
+		 store_progress_fn progress, void *arg, struct brumate_error *err);
+
+/** Reads up to @room bytes of a stream: how many, 0 at its end, -errno. */
+typedef ssize_t (*store_read_fn)(void *arg, void *buf, size_t room);
+
+/**
+ * Makes a checkpoint of the store @dir from a stream: verified while it comes, committed when all of it
+ * is there, else nothing is left. @ret_id: of the checkpoint. Errors to act on: -EBADMSG,
+ * -EPROTONOSUPPORT, -EEXIST, -ENOSPC, those of store_begin() and of @read.
+ */
+int store_import(char ret_id[static MANIFEST_ID_BYTES], const char *dir, store_read_fn read,
+		 void *read_arg, store_progress_fn progress, void *arg, struct brumate_error *err);
 
 /** Removes partial checkpoints of @dir whose writer is dead, and what is left of removed ones. Returns
  * how many, or -errno. Where the file system has no locks (some network ones), none is removed. */

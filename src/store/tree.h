@@ -2,6 +2,7 @@
 /* The files of a checkpoint as they are on disk: found, and hashed by several threads. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -14,12 +15,15 @@ struct tree_file {
 	char *path; /* relative, owned */
 	uint64_t len_bytes;
 	struct digest digest;
+	int failure; /* with go_on: -errno of what could not be read; -EBADMSG is no regular file */
 };
 
 struct tree {
 	struct tree_file *files; /* sorted by path, without the manifest */
 	size_t n_files, room;
 	uint64_t total_bytes;
+	bool go_on;	/* what fails is noted in its file, and the others are looked at all the same */
+	bool will_sync; /* the files will be synced: start to write them out while they are hashed */
 };
 #define TREE_EMPTY ((struct tree){ 0 })
 void tree_fini(struct tree *t);
@@ -34,6 +38,9 @@ typedef int (*tree_dir_fn)(int dir_fd);
  */
 int tree_scan(struct tree *ret, int dir_fd, tree_dir_fn dir, struct brumate_error *err);
 
+/** tree_scan() that lists what cannot be read or is no file too, with its failure; sets go_on. */
+int tree_scan_all(struct tree *ret, int dir_fd, struct brumate_error *err);
+
 /** What to do to an open file once it is hashed. */
 typedef int (*tree_file_fn)(int fd, const struct tree_file *f, void *arg,
 			    struct brumate_error *err);
@@ -44,3 +51,6 @@ typedef int (*tree_file_fn)(int fd, const struct tree_file *f, void *arg,
  */
 int tree_hash(struct tree *t, int dir_fd, tree_file_fn done, void *done_arg,
 	      store_progress_fn progress, void *progress_arg, struct brumate_error *err);
+
+/** Refuses the first difference of names or sizes between the manifest and the files. */
+int tree_compare(const struct manifest *m, const struct tree *t, struct brumate_error *err);

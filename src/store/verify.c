@@ -25,7 +25,7 @@ static int compare_size(const struct manifest_file *want, const struct tree_file
 }
 
 /* Both lists are sorted by path. */
-static int compare_names(const struct manifest *m, const struct tree *t, struct brumate_error *err)
+int tree_compare(const struct manifest *m, const struct tree *t, struct brumate_error *err)
 {
 	size_t i = 0, k = 0;
 
@@ -67,22 +67,115 @@ static int compare_file(int fd, const struct tree_file *f, void *arg, struct bru
 	return 0;
 }
 
+int image_hold(const struct store_image *i)
+{
+	return flock(i->dir_fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK ? -EBUSY : 0;
+}
+
 int store_verify(const struct store_image *i, store_progress_fn progress, void *arg,
 		 struct brumate_error *err)
 {
 	auto_(tree_fini) struct tree t = TREE_EMPTY;
 
-	/* What was found sound stays so until it is closed: keeps store_remove() away. A file system
-	 * without locks goes without. */
-	flock(i->dir_fd, LOCK_SH | LOCK_NB);
+	image_hold(i); /* what was found sound stays so until it is closed */
 	int r = tree_scan(&t, i->dir_fd, NULL, err);
 
 	if (r == 0)
-		r = compare_names(&i->manifest, &t, err);
+		r = tree_compare(&i->manifest, &t, err);
 	if (r == 0) {
 		struct compare c = { t.files, i->manifest.files };
 
 		r = tree_hash(&t, i->dir_fd, compare_file, &c, progress, arg, err);
 	}
 	return r < 0 ? brumate_wrap(err, r, "checkpoint %s", i->manifest.id) : 0;
+}
+
+int store_check(const struct store_image *i, struct brumate_error *err)
+{
+	auto_(tree_fini) struct tree t = TREE_EMPTY;
+	int r = tree_scan(&t, i->dir_fd, NULL, err);
+
+	if (r == 0)
+		r = tree_compare(&i->manifest, &t, err);
+	return r < 0 ? brumate_wrap(err, r, "checkpoint %s", i->manifest.id) : 0;
+}
+
+/* ---- all that is wrong ---- */
+
+static int check_file_owner(int fd, const struct tree_file *f, void *arg, struct brumate_error *err)
+{
+	struct stat st;
+
+	return fstat(fd, &st) < 0 ? -errno : image_check_owner(&st, err);
+}
+
+static bool is_sound(const struct store_problem *p)
+{
+	return p->expected_bytes == p->actual_bytes &&
+	       !memcmp(&p->expected, &p->actual, sizeof(p->expected));
+}
+
+/* What is wrong with one file; @want or @found may be NULL, not both. False if nothing is. */
+static bool judge(struct store_problem *ret, const struct manifest_file *want,
+		  const struct tree_file *found)
+{
+	*ret = (struct store_problem){ .path = want ? want->path : found->path };
+	if (want) {
+		ret->expected_bytes = want->len_bytes;
+		ret->expected = want->digest;
+	}
+	if (found) {
+		ret->actual_bytes = found->len_bytes;
+		ret->actual = found->digest;
+		ret->failure = found->failure;
+	}
+	if (!found)
+		ret->kind = STORE_MISSING;
+	else if (!want)
+		ret->kind = STORE_EXTRA;
+	else if (found->failure)
+		ret->kind = found->failure == -EACCES ? STORE_OWNER : STORE_UNREADABLE;
+	else if (want->len_bytes != found->len_bytes)
+		ret->kind = STORE_SIZE;
+	else
+		ret->kind = STORE_DIGEST;
+	return ret->kind != STORE_DIGEST || !is_sound(ret);
+}
+
+/* Both lists are sorted by path. */
+static int tell_problems(const struct manifest *m, const struct tree *t, store_problem_fn tell,
+			 void *arg)
+{
+	size_t i = 0, k = 0;
+	int n = 0;
+
+	while (i < m->n_files || k < t->n_files) {
+		int order = i == m->n_files   ? 1
+			    : k == t->n_files ? -1
+					      : strcmp(m->files[i].path, t->files[k].path);
+		const struct manifest_file *want = order <= 0 ? &m->files[i++] : NULL;
+		const struct tree_file *found = order >= 0 ? &t->files[k++] : NULL;
+		struct store_problem p;
+
+		if (!judge(&p, want, found))
+			continue;
+		tell(arg, &p);
+		n++;
+	}
+	return n;
+}
+
+int store_verify_all(const struct store_image *i, store_problem_fn tell, void *tell_arg,
+		     store_progress_fn progress, void *arg, struct brumate_error *err)
+{
+	auto_(tree_fini) struct tree t = TREE_EMPTY;
+
+	image_hold(i);
+	int r = tree_scan_all(&t, i->dir_fd, err);
+
+	if (r == 0)
+		r = tree_hash(&t, i->dir_fd, check_file_owner, NULL, progress, arg, err);
+	if (r < 0)
+		return brumate_wrap(err, r, "checkpoint %s", i->manifest.id);
+	return tell_problems(&i->manifest, &t, tell, tell_arg);
 }

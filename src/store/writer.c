@@ -13,10 +13,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 char *store_default_dir(void)
@@ -202,6 +204,7 @@ static int write_data(struct store_writer *w, struct manifest *m, store_progress
 	auto_(tree_fini) struct tree t = TREE_EMPTY;
 	int r = tree_scan(&t, w->dir_fd, seal_dir, err);
 
+	t.will_sync = true;
 	if (r == 0)
 		r = tree_hash(&t, w->dir_fd, seal_file, w, progress, arg, err);
 	if (r < 0)
@@ -211,21 +214,25 @@ static int write_data(struct store_writer *w, struct manifest *m, store_progress
 	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
 }
 
-static int write_manifest(struct store_writer *w, const struct manifest *m,
+static int write_manifest(struct store_writer *w, const char *text, size_t len,
 			  struct brumate_error *err)
+{
+	/* One of an earlier attempt that failed. */
+	unlinkat(w->dir_fd, STORE_MANIFEST_NAME, 0);
+	int r = call_write_manifest(w->dir_fd, STORE_MANIFEST_NAME, text, len);
+	if (r == 0)
+		r = call_sync_dir(w->dir_fd);
+	return r < 0 ? call_fail(err, -r, w->path, "write the manifest") : 0;
+}
+
+static int encode_and_write(struct store_writer *w, const struct manifest *m,
+			    struct brumate_error *err)
 {
 	auto_free char *text = NULL;
 	size_t len = 0;
 	int r = manifest_encode(m, &text, &len, err);
-	if (r < 0)
-		return r;
 
-	/* One of an earlier attempt that failed. */
-	unlinkat(w->dir_fd, STORE_MANIFEST_NAME, 0);
-	r = call_write_manifest(w->dir_fd, STORE_MANIFEST_NAME, text, len);
-	if (r == 0)
-		r = call_sync_dir(w->dir_fd);
-	return r < 0 ? call_fail(err, -r, w->path, "write the manifest") : 0;
+	return r < 0 ? r : write_manifest(w, text, len, err);
 }
 
 /* Gives the checkpoint its name, for good. Undone if it cannot be made durable: a caller that is told
@@ -260,10 +267,42 @@ int store_commit(struct store_writer *w, struct manifest *m, store_progress_fn p
 	int r = write_data(w, m, progress, arg, err);
 
 	if (r == 0)
-		r = write_manifest(w, m, err);
+		r = encode_and_write(w, m, err);
 	if (r == 0)
 		r = publish(w, err);
 	return r < 0 ? brumate_wrap(err, r, "checkpoint %s", w->id) : 0;
+}
+
+int store_commit_as(struct store_writer *w, const struct manifest *m, const char *text,
+		    size_t len_bytes, struct brumate_error *err)
+{
+	auto_(tree_fini) struct tree t = TREE_EMPTY;
+	int r = tree_scan(&t, w->dir_fd, seal_dir, err);
+
+	if (r == 0)
+		r = tree_compare(m, &t, err);
+	if (r == 0)
+		r = write_manifest(w, text, len_bytes, err);
+	if (r == 0)
+		r = publish(w, err);
+	return r < 0 ? brumate_wrap(err, r, "checkpoint %s", w->id) : 0;
+}
+
+void store_new_id(char ret[static MANIFEST_ID_BYTES], const char *dir, const char *name)
+{
+	time_t now = time(NULL);
+	char stamp[32], path[PATH_MAX];
+	struct tm tm;
+
+	gmtime_r(&now, &tm);
+	strftime(stamp, sizeof(stamp), "%Y%m%d-%H%M%S", &tm);
+	snprintf(ret, MANIFEST_ID_BYTES, "%s-%s", name, stamp);
+	for (int n = 2;; n++) {
+		snprintf(path, sizeof(path), "%s/%s", dir, ret);
+		if (access(path, F_OK) < 0)
+			return;
+		snprintf(ret, MANIFEST_ID_BYTES, "%s-%s.%d", name, stamp, n);
+	}
 }
 
 void store_abort(struct store_writer *w)

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Making a checkpoint from a stream. The decoder has checked every path against the manifest's rules
+ * and every byte against its digests before a file counts; nothing is visible before all is there.
+ */
+#include "store/call.h"
+#include "store/store.h"
+#include "store/stream.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+
+enum { READ_BYTES = 1 << 20, DEPTH_MAX = 64 };
+
+struct import {
+	const char *dir;
+	struct store_writer writer;
+	const struct manifest *manifest;
+	const char *text; /* of the manifest; borrowed from the decoder */
+	size_t text_len;
+	int fd; /* of the file that comes */
+	store_progress_fn progress;
+	void *progress_arg;
+	uint64_t done_bytes, total_bytes;
+};
+
+static int check_space(struct import *m, struct brumate_error *err)
+{
+	uint64_t free_bytes, need = 0;
+
+	for (size_t i = 0; i < m->manifest->n_files; i++)
+		if (__builtin_add_overflow(need, m->manifest->files[i].len_bytes, &need))
+			return brumate_fail(err, EBADMSG, "its files are larger than any disk");
+	m->total_bytes = need;
+	int r = store_free_bytes(m->dir, &free_bytes, err);
+	if (r < 0 || need <= free_bytes)
+		return r;
+	brumate_fail(err, ENOSPC, "%s has %.1f GB free, the checkpoint needs %.1f GB", m->dir,
+		     (double)free_bytes / 1e9, (double)need / 1e9);
+	brumate_hint(err, "make room (`brumate prune`), or choose another place with --dir");
+	return -ENOSPC;
+}
+
+static int on_manifest(void *arg, const struct manifest *manifest, const char *text, size_t len,
+		       struct brumate_error *err)
+{
+	struct import *m = arg;
+
+	m->manifest = manifest;
+	m->text = text;
+	m->text_len = len;
+	int r = check_space(m, err);
+	return r < 0 ? r : store_begin(&m->writer, m->dir, manifest->id, err);
+}
+
+static int fail_path(const struct manifest_file *f, int r, const struct import *m,
+		     struct brumate_error *err)
+{
+	/* Names that collide or are too deep are the manifest's fault, the rest is the disk's. */
+	if (r == -EEXIST || r == -ENOTDIR || r == -EISDIR || r == -ELOOP)
+		return brumate_fail(err, EBADMSG, "%s: its path collides with another", f->path);
+	call_fail(err, -r, m->writer.path, "write");
+	return brumate_wrap(err, r, "%s", f->path);
+}
+
+/* The directory @name of @dir_fd, made if it is not there. Returns an owned fd. */
+static int enter(int dir_fd, const char *name)
+{
+	int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+	if (fd >= 0 || errno != ENOENT)
+		return fd < 0 ? -errno : fd;
+	return call_mkdir(dir_fd, name);
+}
+
+/* Creates the file with the directories above it. Nobody else writes below: the directory is ours. */
+static int create(const struct import *m, const struct manifest_file *f)
+{
+	auto_free char *path = strdup(f->path);
+	auto_close int at = fcntl(m->writer.dir_fd, F_DUPFD_CLOEXEC, 0);
+	char *rest = path;
+
+	if (!path)
+		return -ENOMEM;
+	if (at < 0)
+		return -errno;
+	for (int depth = 0; depth <= DEPTH_MAX; depth++) {
+		const char *name = strsep(&rest, "/");
+		int fd = rest ? enter(at, name)
+			      : openat(at, name,
+				       O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+
+		if (fd < 0)
+			return rest ? fd : -errno;
+		if (!rest)
+			return fd;
+		cleanup_close(&at);
+		at = fd;
+	}
+	return -ELOOP;
+}
+
+static int on_begin(void *arg, const struct manifest_file *f, struct brumate_error *err)
+{
+	struct import *m = arg;
+	int fd = create(m, f);
+
+	if (fd < 0)
+		return fail_path(f, fd, m, err);
+	m->fd = fd;
+	return 0;
+}
+
+static int on_data(void *arg, const void *buf, size_t len, struct brumate_error *err)
+{
+	struct import *m = arg;
+	int r = fd_write_full(m->fd, buf, len);
+
+	if (r < 0)
+		return call_fail(err, -r, m->writer.path, "write");
+	m->done_bytes += len;
+	r = m->progress ? m->progress(m->progress_arg, m->done_bytes, m->total_bytes) : 0;
+	return r < 0 ? brumate_fail(err, -r, "stopped: %m") : 0;
+}
+
+static int on_end(void *arg, const struct manifest_file *f, struct brumate_error *err)
+{
+	struct import *m = arg;
+	int r = call_sync_file(m->fd);
+
+	cleanup_close(&m->fd);
+	return r < 0 ? fail_path(f, r, m, err) : 0;
+}
+
+static const struct stream_sink sink = { on_manifest, on_begin, on_data, on_end };
+
+static int decode_all(struct stream_decoder *d, store_read_fn read_some, void *read_arg,
+		      struct brumate_error *err)
+{
+	auto_free void *buf = malloc(READ_BYTES);
+
+	if (!buf)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (;;) {
+		ssize_t n = read_some(read_arg, buf, READ_BYTES);
+
+		if (n < 0)
+			return brumate_fail(err, (int)-n, "the stream cannot be read: %m");
+		if (n == 0)
+			return stream_decode_end(d, err);
+		int r = stream_decode(d, buf, (size_t)n, err);
+		if (r < 0)
+			return r;
+	}
+}
+
+int store_import(char ret_id[static MANIFEST_ID_BYTES], const char *dir, store_read_fn read,
+		 void *read_arg, store_progress_fn progress, void *arg, struct brumate_error *err)
+{
+	auto_(stream_decoder_free) struct stream_decoder *d = NULL;
+	struct import m = {
+		.dir = dir,
+		.writer = STORE_WRITER_EMPTY,
+		.fd = -1,
+		.progress = progress,
+		.progress_arg = arg,
+	};
+	int r = stream_decoder_new(&d, &sink, &m);
+
+	if (r < 0)
+		return brumate_fail(err, -r, "%m");
+	r = decode_all(d, read, read_arg, err);
+	if (r < 0 && m.manifest)
+		brumate_wrap(err, r, "checkpoint %s", m.manifest->id);
+	if (r == 0)
+		r = store_commit_as(&m.writer, m.manifest, m.text, m.text_len, err);
+	if (r == 0)
+		memcpy(ret_id, m.manifest->id, MANIFEST_ID_BYTES);
+	cleanup_close(&m.fd);
+	store_abort(&m.writer);
+	return r;
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+/*
+ * A checkpoint as one stream: a POSIX tar archive that holds ID/manifest.json first and then every file
+ * of the manifest, in its order. Everything else about it follows from the manifest, so a reader knows
+ * each header before it comes and accepts no other byte. docs/image-format.md, "As a stream".
+ *
+ * Pure: no files here.
+ */
+#pragma once
+
+#include "base/digest.h"
+#include "image/manifest.h"
+
+enum {
+	STREAM_BLOCK_BYTES = 512,
+	STREAM_HEADER_BYTES_MAX = 16 * STREAM_BLOCK_BYTES, /* of the longest path */
+	STREAM_END_BYTES = 2 * STREAM_BLOCK_BYTES,
+};
+
+/** Writes the header of the file @path of the checkpoint @id. Returns its bytes, whole blocks. */
+size_t stream_header(uint8_t ret[static STREAM_HEADER_BYTES_MAX], const char *id, const char *path,
+		     uint64_t len_bytes);
+
+/** Zeros that follow @len_bytes of a file. */
+size_t stream_padding(uint64_t len_bytes);
+
+/** What a decoder tells, in this order. Each returns 0, or -errno to refuse the rest. */
+struct stream_sink {
+	/* @m and @text (its bytes as they came) live until the decoder is freed. */
+	int (*manifest)(void *arg, const struct manifest *m, const char *text, size_t len_bytes,
+			struct brumate_error *err);
+	int (*begin)(void *arg, const struct manifest_file *f, struct brumate_error *err);
+	int (*data)(void *arg, const void *buf, size_t len_bytes, struct brumate_error *err);
+	/* Size and digest of the file are right. */
+	int (*end)(void *arg, const struct manifest_file *f, struct brumate_error *err);
+};
+
+struct stream_decoder;
+
+/** @sink and @arg borrowed. 0 or -ENOMEM. */
+int stream_decoder_new(struct stream_decoder **ret, const struct stream_sink *sink, void *arg);
+
+/**
+ * Takes the next bytes of the stream, as many as there are. -EBADMSG: not a checkpoint, damaged, or
+ * going on after its end; -EPROTONOSUPPORT: of a newer writer; what the sink returned.
+ */
+int stream_decode(struct stream_decoder *d, const void *buf, size_t len_bytes,
+		  struct brumate_error *err);
+
+/** The stream has ended: -EBADMSG if it is not whole. */
+int stream_decode_end(const struct stream_decoder *d, struct brumate_error *err);
+
+/** Accepts NULL. */
+void stream_decoder_free(struct stream_decoder *d);
+DEFINE_AUTO(struct stream_decoder *, stream_decoder_free)
