@@ -55,18 +55,30 @@ static void leave_status(pid_t pid, int status)
 		return;
 }
 
-/* True when the last child has been reaped. */
+static int wait_status(const siginfo_t *info)
+{
+	if (info->si_code == CLD_EXITED)
+		return (info->si_status & 0xff) << 8;
+	return info->si_status | (info->si_code == CLD_DUMPED ? 0x80 : 0);
+}
+
+/* True when the last child has been reaped. The root's end is noted before it is reaped: whoever sees
+ * it gone finds the note. */
 static bool reap_all(pid_t root_pid, bool *had_job)
 {
-	int status;
-	pid_t pid;
+	for (;;) {
+		siginfo_t info = { 0 };
 
-	while ((pid = waitpid(-1, &status, WNOHANG | __WALL)) > 0) {
-		*had_job |= pid == root_pid;
-		if (pid == root_pid)
-			leave_status(pid, status);
+		if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) < 0)
+			return errno == ECHILD;
+		if (!info.si_pid)
+			return false;
+		if (info.si_pid == root_pid) {
+			*had_job = true;
+			leave_status(root_pid, wait_status(&info));
+		}
+		waitpid(info.si_pid, NULL, __WALL);
 	}
-	return pid < 0 && errno == ECHILD;
 }
 
 static _Noreturn void init_main(pid_t root_pid, const sigset_t *child_ended)
