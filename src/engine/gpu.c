@@ -183,6 +183,9 @@ static int explain(struct op *op, struct op_gpu_process *p, enum dev_action acti
 	if (strstr(why, "NOT_SUPPORTED"))
 		brumate_hint(err, "the driver cannot save what this process holds (managed memory, IPC …); "
 				  "see `brumate doctor --job %s`", op->job->id);
+	else if (action == DEV_RESTORE)
+		brumate_hint(err, "its data is safe in host memory, but where the driver refuses for good "
+				  "(memory shared between GPUs or processes) nothing brings it back");
 	else if (action == DEV_LOCK)
 		brumate_hint(err, "a kernel or host callback that runs long holds the GPU; try again with a "
 				  "longer --timeout");

@@ -86,6 +86,7 @@ static int recover_checkpoint(struct op *op, struct brumate_error *err)
 	sweep_store(job);
 	if (!job_is_alive(job)) {
 		job->root = PROC_ID_NONE;
+		job->init = PROC_ID_NONE;
 		job->op = (struct job_op){ 0 };
 		return job_set_state(job, complete ? JOB_CHECKPOINTED : JOB_LOST, err);
 	}
