@@ -96,6 +96,7 @@ static int run_op(struct shim *s, struct op *op, engine_fn run, struct wire_call
 {
 	int r = run(op, err);
 
+	store_image_fini(&op->image); /* before the answer: the caller may remove the checkpoint now */
 	if (r < 0) {
 		log_warn("%s of job %s failed: reason=\"%s\"", op->kind, op->job->id, err->text);
 		if (err->code == EPIPE)
