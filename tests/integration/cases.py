@@ -1,0 +1,418 @@
+# SPDX-License-Identifier: MIT
+"""The runner of the integration tests, and the bed each case lies in: an instance of brumate on the
+simulated driver, from which nothing may be left when the case is over."""
+
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+
+import varlink_client
+from harness import SOURCE, Build, Failed, Instance, Log, Program, Skipped, expect, process_start, run
+
+MIB = 1 << 20
+NOBODY = 65534
+AS_NOBODY = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+
+EXIT_FAILED, EXIT_USAGE, EXIT_NOT_FOUND, EXIT_UNSUPPORTED, EXIT_PERMISSION = 1, 2, 3, 4, 5
+EXIT_BUSY, EXIT_STILL_RUNNING, EXIT_JOB_LOST, EXIT_BAD_IMAGE, EXIT_TIMEOUT = 6, 7, 8, 9, 124
+
+CASES = []
+
+
+def case(function):
+    """Registers a case under the name of its function. It gets a bed of its own."""
+    CASES.append((function.__name__.replace("_", "-"), function))
+    return function
+
+
+def wait_until(holds, what, seconds=30):
+    """Waits until holds() is true, for what no event tells of; its value."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = holds()
+        if value:
+            return value
+        expect(time.monotonic() < deadline, f"{what}: not within {seconds} s")
+        select.select([], [], [], 0.02)
+
+
+def read_link(path):
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def read_text(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def pids():
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+class Background:
+    """A command of brumate under way."""
+
+    def __init__(self, argv, env, **options):
+        self.argv = [str(a) for a in argv]
+        self.process = subprocess.Popen(self.argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, text=True, errors="replace", **options)
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def end(self, seconds=60):
+        """Waits for its end: (exit code, stdout, stderr)."""
+        try:
+            out, err = self.process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired as error:
+            self.process.kill()
+            out, err = self.process.communicate()
+            raise Failed(f"{' '.join(self.argv[1:])}: no end within {seconds} s: {err[-300:]}") from error
+        return self.process.returncode, out, err
+
+
+class Bed(Instance):
+    """An instance of brumate on the simulated driver, with fault points."""
+
+    def __init__(self, build, env=None):
+        super().__init__(build, simulated=True)
+        self.fault_file = os.path.join(self.dir, "fault")
+        self.own["BRUMATE_FAULT_FILE"] = self.fault_file
+        self.own["BRUMATE_SIM_VRAM_MIB"] = "512"
+        self.own.update(env or {})
+        self.mounts = []
+        self.background = []
+
+    # Jobs.
+    def program(self, name):
+        return self.build.program(name)
+
+    def started(self, argv, name=None, options=(), env=None):
+        """A job that is at work: (id, log)."""
+        job = self.run(argv, name=name, options=options, env=env)
+        log = self.log(job)
+        log.wait_until(lambda text: self._is_at_work(job, text), "ready", 60)
+        return job, log
+
+    def _is_at_work(self, job, text):
+        found = re.search(r"^ready ", text, re.MULTILINE)
+        if not found:
+            expect(self.job(job)["state"] == "running", f"the job ended: {text[-300:]}")
+        return found
+
+    def counter(self, name=None, mib=16, interval_ms=10, gpu=0, env=None):
+        argv = [self.program("counter"), "--mib", mib, "--chunk-mib", min(mib, 16), "--interval-ms", interval_ms,
+                "--gpu", gpu]
+        return self.started(argv, name, env=env)
+
+    def kind(self, kind, *options, name=None, mib=8, env=None):
+        argv = [self.program("kinds"), kind, "--mib", mib, "--interval-ms", 10, *options]
+        return self.started(argv, name, env=env)
+
+    def python(self, script, name=None):
+        """A job that runs a Python script, which prints "ready ...", then "step N OK" lines."""
+        return self.started([sys.executable, "-u", "-c", script], name)
+
+    def state(self, job):
+        return self.job(job)["state"]
+
+    def pid(self, job):
+        return self.job(job)["pid"]
+
+    def expect_state(self, job, state):
+        entry = self.job(job)
+        expect(entry["state"] == state, f"{job} is {entry['state']} ({entry['message']}), want {state}")
+
+    def expect_whole(self, job, log):
+        """The job runs, nobody has done it any harm."""
+        self.expect_state(job, "running")
+        log.goes_on()
+
+    def expect_restorable(self, checkpoint, log, *options):
+        """The checkpoint comes back and goes on with right data; the id of its job."""
+        job = self.operation("restore", checkpoint, *options)["job"]
+        if job not in self.jobs:
+            self.jobs.append(job)
+        log.goes_on()
+        return job
+
+    # Commands.
+    def spawn(self, *args, env=None, **options):
+        background = Background([self.brumate, *args], self.command_env(env), **options)
+        self.background.append(background)
+        return background
+
+    def refused(self, code, words, *args, env=None, timeout=60):
+        """The command must fail with this code, and its one error line must match the pattern."""
+        result = self.cli(*args, env=env, timeout=timeout)
+        expect(result.code == code, f"want exit {code}: {result.why()}")
+        lines = [line for line in result.err.splitlines() if line.startswith("brumate: ")]
+        expect(len(lines) == 1, f"{result.line()}: want one error line, have {result.err!r}")
+        expect(re.search(words, lines[0]), f"{result.line()}: {lines[0]!r} says nothing like {words!r}")
+        expect(not result.out, f"{result.line()}: failed, but prints {result.out!r}")
+        return result
+
+    def daemon(self):
+        """Starts brumated, for all users of this machine."""
+        os.chmod(self.dir, 0o711)
+        os.chmod(self.own["BRUMATE_RUNTIME_DIR"], 0o755)
+        os.chmod(self.own["BRUMATE_LOG_DIR"], 0o711)
+        # Whose the simulated GPUs are decides who can use them: here everybody who is not root.
+        os.mkdir(self.own["BRUMATE_SIM_DIR"], 0o700)
+        os.chown(self.own["BRUMATE_SIM_DIR"], NOBODY, NOBODY)
+        return self.start_daemon()
+
+    def start_daemon(self):
+        program = Program([self.program("brumated")], os.path.join(self.dir, "brumated.out"), env=self.command_env())
+        self.programs.append(program)
+        wait_until(lambda: self.is_served(self.daemon_socket()), "the socket of brumated")
+        return program
+
+    @staticmethod
+    def is_served(path):
+        try:
+            varlink_client.Client(path).socket.close()
+            return True
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+
+    def daemon_socket(self):
+        return os.path.join(self.own["BRUMATE_RUNTIME_DIR"], "brumated.sock")
+
+    def as_nobody(self, *args, timeout=60):
+        """A command of brumate by a user who is not root."""
+        for path in (self.brumate, self.program("counter")):
+            if run(["test", "-x", path], **AS_NOBODY).code:
+                raise Skipped(f"{path} cannot be reached by uid {NOBODY}")
+        return run([self.brumate, *args], env=self.command_env(), timeout=timeout, cwd="/", **AS_NOBODY)
+
+    # The GPUs.
+    def broker_socket(self):
+        return os.path.join(self.own["BRUMATE_RUNTIME_DIR"], "broker-simulated.sock")
+
+    def doctor(self, *args):
+        """What doctor says; that something is missing on this machine (exit 4) is no failure of it."""
+        result = self.cli("doctor", *args, "--format", "json")
+        expect(result.code in (0, 4), result.why())
+        return result.json()
+
+    def ask_broker(self, method, **parameters):
+        try:
+            client = varlink_client.Client(self.broker_socket())
+        except (FileNotFoundError, ConnectionRefusedError):
+            self.doctor()  # asks the broker, and so starts it
+            client = varlink_client.Client(self.broker_socket())
+        with client:
+            return client.call("io.brumate.broker." + method, parameters)
+
+    def gpus(self):
+        return self.ask_broker("Gpus")["gpus"]
+
+    def uuids(self):
+        return [gpu["uuid"] for gpu in self.gpus()]
+
+    def vram(self):
+        """Bytes in use on each GPU."""
+        return [gpu["used_bytes"] for gpu in self.gpus()]
+
+    def gpu_state(self, pid):
+        return self.ask_broker("State", pids=[pid])["processes"][0]["state"]
+
+    # The store.
+    def store(self):
+        return os.path.join(self.own["BRUMATE_STATE_DIR"], "checkpoints")
+
+    def checkpoints(self):
+        return [c["id"] for c in self.list("ls", "checkpoints")]
+
+    def partials(self, store=None):
+        """What a checkpoint that was not finished would leave."""
+        store = store or self.store()
+        return [name for name in os.listdir(store) if name.startswith(".")] if os.path.isdir(store) else []
+
+    def tmpfs(self, size):
+        """A file system of its own, of this size."""
+        path = os.path.join(self.dir, f"mount-{len(self.mounts)}")
+        os.mkdir(path, 0o700)
+        done = run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "brumate-test", path])
+        if done.code:
+            raise Skipped(f"no tmpfs can be mounted here: {done.err.strip()}")
+        self.mounts.append(path)
+        return path
+
+    # Our programs.
+    def named(self, program):
+        """Pids of this instance's processes of that name."""
+        return [pid for pid, command in self.processes()
+                if os.path.basename(command.split()[0]) == program and not self._is_init(pid)]
+
+    @staticmethod
+    def _is_init(pid):
+        """The init of a job's pid namespace is forked from the shim, and has its command line."""
+        return read_text(f"/proc/{pid}/comm").strip() == "brumate-init"
+
+    def shim(self, job):
+        """The pid of the job's shim; None if none lives."""
+        directory = os.path.join(self.own["BRUMATE_STATE_DIR"], "jobs", self.job(job)["id"])
+        shims = self.named("brumate-shim")
+        return next((pid for pid, command in self.processes() if pid in shims and command.endswith(directory)), None)
+
+    def broker(self):
+        """The pid of the broker; None if none lives."""
+        found = self.named("brumate-broker")
+        return found[0] if found else None
+
+    def crius(self):
+        """Pids of every CRIU that has something of this instance open. CRIU gets no environment."""
+        found = []
+        for pid in pids():
+            if "swrk" not in read_text(f"/proc/{pid}/cmdline").split("\0"):
+                continue
+            try:
+                fds = os.listdir(f"/proc/{pid}/fd")
+            except OSError:
+                continue
+            if any(read_link(f"/proc/{pid}/fd/{fd}").startswith(self.dir) for fd in fds):
+                found.append(pid)
+        return found
+
+    def fault(self, point, action):
+        """Arms a fault point; it fires once."""
+        with open(self.fault_file + ".new", "w", encoding="utf-8") as file:
+            file.write(f"{point} {action}\n")
+        os.rename(self.fault_file + ".new", self.fault_file)
+
+    def has_fired(self):
+        return not os.path.exists(self.fault_file)
+
+    def disarm(self):
+        """Takes the fault back; True if it had not fired."""
+        try:
+            os.unlink(self.fault_file)
+            return True
+        except FileNotFoundError:
+            return False
+
+    def driver_fault(self, text):
+        """Faults inside the simulated driver (sim/fault.c); none for an empty text."""
+        path = os.path.join(self.own["BRUMATE_SIM_DIR"], "fault")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+
+    # The end.
+    def finish(self):
+        """Ends everything. Fails if anything is left that should not be."""
+        for background in self.background:
+            if background.process.poll() is None:
+                background.process.kill()
+                background.process.communicate()
+        self.end_all()
+        crius = self.crius()
+        left = self.wait_gone(seconds=10)
+        partials = self.partials()
+        vram = self.vram() if self.broker() else []
+        self.close()
+        expect(not left, f"processes are left: {left}")
+        expect(not crius, f"CRIU is left: {crius}")
+        expect(not partials, f"half a checkpoint is left: {partials}")
+        expect(not any(vram), f"device memory is left in use: {vram}")
+
+    def end_all(self):
+        for program in self.programs:
+            program.end()
+        for job in self.jobs:
+            self.cli("kill", "--grace", "5s", job, timeout=30)
+        self.jobs = []
+        for pid in self.named("brumate-shim"):
+            os.kill(pid, signal.SIGTERM)  # without a job it would go by itself, five seconds later
+
+    def close(self):
+        if os.path.isdir(self.dir):
+            self.end_all()
+        for path in reversed(self.mounts):
+            run(["umount", "-l", path])
+        self.mounts = []
+        return super().close()
+
+
+def find_build():
+    path = os.environ.get("BUILD") or os.path.join(SOURCE, "build")
+    if not os.path.isdir(path):
+        sys.exit(f"{path}: no build directory; name one by BUILD=DIR")
+    return Build(path)
+
+
+def why_not(build):
+    """Why nothing can be tested here; None where it can."""
+    if os.geteuid() != 0:
+        return "needs root: CRIU does"
+    with Bed(build) as bed:
+        findings = bed.doctor()["findings"]
+    for finding in findings:
+        if finding["key"] in ("criu", "criu-check") and finding["level"] == "fail":
+            return finding["text"]
+    return None
+
+
+def run_case(build, name, function):
+    start = time.monotonic()
+    verdict, why, bed = "ok", "", None
+    try:
+        bed = Bed(build, getattr(function, "bed_env", None))
+        function(bed)
+        bed.finish()
+    except Skipped as skipped:
+        verdict, why = "skip", str(skipped)
+    except Failed as failed:
+        verdict, why = "FAILED", str(failed)
+    except Exception:  # noqa: BLE001 (a bug in one case must not hide the others)
+        verdict, why = "FAILED", traceback.format_exc()
+    finally:
+        if bed:
+            if verdict == "FAILED" and os.environ.get("BRUMATE_TEST_KEEP"):
+                shutil.copytree(bed.dir, os.path.join(os.environ["BRUMATE_TEST_KEEP"], name), symlinks=True,
+                                ignore=shutil.ignore_patterns("sim", "*.sock"), dirs_exist_ok=True)
+            bed.close()
+    print(f"{verdict} {name}{': ' if why else ''}{why} [{time.monotonic() - start:.1f} s]", flush=True)
+    return verdict
+
+
+def main():
+    """Runs the cases of the calling file, or those named; exits as meson wants it."""
+    build = find_build()
+    reason = why_not(build)
+    if reason:
+        print(f"skip: {reason}")
+        sys.exit(77)
+    wanted = sys.argv[1:]
+    verdicts = [run_case(build, name, function) for name, function in CASES
+                if not wanted or any(re.fullmatch(pattern, name) for pattern in wanted)]
+    count = {verdict: verdicts.count(verdict) for verdict in ("ok", "FAILED", "skip")}
+    print(f"{count['ok']} passed, {count['FAILED']} failed, {count['skip']} skipped")
+    sys.exit(1 if count["FAILED"] or not verdicts else 0)
+
+
+def with_env(**env):
+    """The case's bed gets these variables too."""
+
+    def mark(function):
+        function.bed_env = env
+        return function
+
+    return mark
+
+
+__all__ = ["Background", "Bed", "Failed", "Log", "Skipped", "case", "expect", "main", "process_start", "run",
+           "read_link", "read_text", "wait_until", "with_env", "AS_NOBODY", "NOBODY", "MIB"]

@@ -1,0 +1,314 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""A fault at every step of every plan: an error, and the sudden end of the shim, of the broker, of CRIU
+and of the job. Whatever happens: a job that was not to end goes on with right data (or is suspended and
+can be resumed, or its image can be restored), the exit code says which, the next command carries on, and
+nothing is left behind."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+
+from cases import Log, case, expect, find_build, main, process_start, wait_until
+
+SHIM = find_build().program("brumate-shim")
+PLANS = {}
+for step in subprocess.run([SHIM, "--steps"], stdout=subprocess.PIPE, text=True, check=True).stdout.split():
+    PLANS.setdefault(step.split(".")[0], []).append(step)
+
+# Where CRIU holds the job: its two events, and every point of the commit.
+HELD = ["checkpoint.frozen", "checkpoint.dumped", "store.sync-file", "store.sync-dir", "store.write-manifest",
+        "store.rename", "store.sync-store"]
+ALL = ["error:5", "kill", "kill:broker", "kill:job"]
+
+
+def both_sides(steps):
+    return [f"{step}.{side}" for step in steps for side in ("begin", "end")]
+
+
+class LaterLog(Log):
+    """A log from some place on."""
+
+    skip = 0
+
+    def text_of_all(self):
+        return super().text()
+
+    def text(self):
+        return super().text()[self.skip:]
+
+
+class Subject:
+    """A job that is taken through many faults, and brought back to where the next one begins."""
+
+    def __init__(self, bed):
+        self.bed = bed
+        self.start()
+
+    def start(self):
+        self.job, log = self.bed.counter(mib=16)
+        self.log = LaterLog(log.path)
+        self.used = self.bed.vram()
+        self.checkpoint = None
+
+    def forget_steps(self):
+        """What comes now follows the checkpoint, not the last line of the log."""
+        self.log.skip = len(self.log.text_of_all())
+        if self.bed.state(self.job) in ("exited", "lost"):
+            self.bed.ok("restore", self.checkpoint)
+
+    def running(self):
+        """Brings it to where it runs, whatever state it is in; checks that it does, with right data."""
+        state = self.bed.state(self.job)
+        if state in ("exited", "lost"):
+            self.bed.ok("rm", self.job)
+            self.bed.jobs.remove(self.job)
+            self.start()
+        elif state == "checkpointed":
+            self.bed.ok("restore", self.job)
+        elif state == "suspended":
+            self.bed.ok("resume", self.job)
+        self.bed.expect_whole(self.job, self.log)
+
+    def before(self, verb):
+        self.running()
+        if verb == "resume":
+            self.bed.ok("suspend", self.job)
+        if verb == "restore":
+            for old in self.bed.checkpoints():
+                self.bed.ok("rm", "--checkpoint", old)
+            self.checkpoint = self.bed.operation("checkpoint", self.job)["checkpoint"]
+
+    def shims(self):
+        shims = self.bed.named("brumate-shim")
+        return [pid for pid, command in self.bed.processes() if pid in shims and command.endswith(self.job)]
+
+    def expect_nothing_left(self):
+        bed = self.bed
+        wait_until(lambda: not bed.crius(), "the end of CRIU")
+        expect(not bed.partials(), f"half a checkpoint is left: {bed.partials()}")
+        state = bed.state(self.job)
+        want = self.used if state == "running" else [0, 0]
+        expect(bed.vram() == want, f"the job is {state}, device memory in use {bed.vram()}, want {want}")
+        wait_until(lambda: len(self.shims()) <= 1, "the end of a second shim", 5)
+        for listed in bed.list("ls", "checkpoints"):
+            expect(not listed.get("error"), f"a damaged checkpoint is left: {listed}")
+        processes = [p for p in bed.processes() if "counter" in p[1]]
+        expect(len(processes) == (1 if state in ("running", "suspended") else 0), f"{state}, but there are {processes}")
+
+
+def settled(bed, job):
+    """The state once nothing is under way: the next command puts right what a dead shim left."""
+    state = bed.state(job)
+    if state.endswith("ing") and state != "running":
+        # Any operation will do; one that the state does not allow changes nothing.
+        bed.cli("kill", "--signal", "URG", job)
+        state = bed.wait_state(job, ("running", "suspended", "checkpointed", "exited", "lost"), 30)
+    return state
+
+
+# States a fault may end in. "done" is what the operation was to reach.
+DONE = {"suspend": "suspended", "resume": "running", "checkpoint": "checkpointed", "restore": "running"}
+UNDONE = {"suspend": ("running",), "resume": ("suspended",), "checkpoint": ("running",), "restore": ("checkpointed",)}
+# Recovery of a resume goes forward; an image that was complete when the shim died stands.
+AFTER_SHIM = {"suspend": ("running", "suspended"), "resume": ("running",), "checkpoint": ("running", "checkpointed"),
+              "restore": ("checkpointed", "running")}
+# What the documented exit codes are where the job is as it was: 1 untouched, 7 touched and going on.
+FAILED = {"suspend": (1, 7), "resume": (1, 7), "checkpoint": (1, 7), "restore": (1,)}
+
+
+def expect_outcome(verb, action, code, state, exit_code):
+    """Whether exit code, state and what happened fit together."""
+    if action == "kill":
+        expect(code in (0, 1, 7) and state in AFTER_SHIM[verb], f"exit {code}, the job is {state}")
+    elif action == "kill:job":
+        ended = state == "exited" and exit_code == 137
+        saved = state == "checkpointed" and (verb == "restore" or code == 0)
+        early = verb == "restore" and state == "running" and code == 0  # there was no job yet
+        expect(ended or saved or early, f"exit {code}, the job is {state} ({exit_code})")
+        expect(code in (0, 3) or verb == "restore", f"the job ended, exit {code}")
+    elif code == 0:
+        expect(state == DONE[verb], f"exit 0, but the job is {state}")
+    else:
+        expect(code in FAILED[verb], f"exit {code}, want one of {FAILED[verb]}")
+        expect(state in UNDONE[verb], f"exit {code}, the job is {state}")
+    if action.startswith("error"):
+        expect(code != 0 or verb == "checkpoint", "an error was injected, yet it succeeds")
+
+
+def one_fault(subject, verb, point, action, *options):
+    bed = subject.bed
+    subject.before(verb)
+    bed.fault(point, action)
+    what = f"{verb} {' '.join(options)} with {action} at {point}"
+    result = bed.cli(verb, subject.checkpoint if verb == "restore" else subject.job, *options, timeout=60)
+    expect(not bed.disarm(), f"{what}: the point was not passed: {result.why()}")
+    if result.code:
+        lines = [line for line in result.err.splitlines() if line.startswith("brumate: ")]
+        expect(len(lines) == 1, f"{what}: want one error line, have {result.err!r}")
+    try:
+        if action == "kill:job" and not (verb == "restore" and result.code == 0):
+            bed.wait_state(subject.job, ("exited", "lost", "checkpointed"), 10)
+        state = settled(bed, subject.job)
+        entry = bed.job(subject.job)
+        if "--leave-running" in options and result.code == 0 and action != "kill:job":
+            expect(state == "running", f"the job is {state}")
+        else:
+            expect_outcome(verb, action, result.code, state, entry["exit_code"])
+        subject.expect_nothing_left()
+        if verb == "restore" and state != "running":
+            subject.forget_steps()  # it may have run a little before it was taken down
+        subject.running()
+        if verb == "restore" or (verb == "checkpoint" and result.code == 0):
+            expect(bed.checkpoints(), "the checkpoint is gone")
+    except Exception as error:
+        raise type(error)(f"{what}: {error} (said: {result.code} {result.err.strip()[-300:]})") from error
+
+
+def register(verb, action, points, *options, name=None):
+    def function(bed):
+        subject = Subject(bed)
+        for point in points:
+            one_fault(subject, verb, point, action, *options)
+
+    function.__name__ = name or f"{verb}_{action.replace(':', '_')}"
+    case(function)
+
+
+for plan in ("suspend", "resume", "checkpoint", "restore"):
+    for fault in ALL:
+        register(plan, fault, both_sides(PLANS[plan]))
+for fault in ("error:28", "kill", "kill:criu", "kill:broker", "kill:job"):
+    register("checkpoint", fault, HELD, name=f"held_checkpoint_{fault.replace(':', '_')}")
+for fault in ("error:5", "kill", "kill:criu", "kill:broker", "kill:job"):
+    register("restore", fault, ["restore.restored"], name=f"held_restore_{fault.replace(':', '_')}")
+    register("checkpoint", fault, (HELD[:2] if fault == "kill:criu" else
+             both_sides(s for s in PLANS["checkpoint"] if s.split(".")[1] in ("criu", "let-go", "commit"))),
+             "--leave-running", name=f"leave_running_{fault.replace(':', '_')}")
+
+
+@case
+def every_step_is_known(bed):
+    """The plans are those of the documentation, so that a new step cannot go untested."""
+    expect(set(PLANS) == set(DONE), f"plans {sorted(PLANS)}")
+    job, _ = bed.counter()
+    for verb in ("suspend", "resume"):
+        summary = bed.operation(verb, job)
+        passed = [f"{verb}.{p['name']}" for p in summary["phases"]]
+        expect(passed == [step for step in PLANS[verb] if step in passed] and len(passed) >= 4, f"{verb} passed {passed}")
+
+
+# At any moment.
+
+def victims(bed, job):
+    found = {"shim": bed.shim(job), "broker": bed.broker()}
+    crius = bed.crius()
+    if crius:
+        found["criu"] = crius[0]
+    return {who: pid for who, pid in found.items() if pid}
+
+
+@case
+def sudden_ends_at_random_moments(bed):
+    rng = random.Random(20260102)
+    subject = Subject(bed)
+    killed = {"shim": 0, "broker": 0, "criu": 0}
+    for n in range(20):
+        verb = rng.choice(("suspend", "resume", "checkpoint", "checkpoint", "restore", "restore"))
+        who = rng.choice(("shim", "broker", "criu") if verb in ("checkpoint", "restore") else ("shim", "broker"))
+        subject.before(verb)
+        command = bed.spawn(verb, subject.checkpoint if verb == "restore" else subject.job)
+        moment = rng.random() * (0.2 if verb in ("checkpoint", "restore") else 0.05)
+        if who == "criu":
+            wait_until(lambda: bed.crius() or command.process.poll() is not None, "CRIU")
+            moment /= 4
+        try:
+            command.process.wait(moment)
+        except subprocess.TimeoutExpired:
+            pass
+        victim = victims(bed, subject.job).get(who)
+        if victim:
+            os.kill(victim, signal.SIGKILL)
+            killed[who] += 1
+        code, _, err = command.end()
+        what = f"round {n}: {verb}, {who} killed after {moment:.3f} s: exit {code} {err.strip()[-300:]}"
+        state = settled(bed, subject.job)
+        expect(state in ("running", "suspended", "checkpointed"), f"{what}: the job is {state}")
+        expect(code == 0 or err.strip(), f"{what}: no word")
+        expect(code in (0, 1, 7), what)
+        subject.expect_nothing_left()
+        subject.running()
+    expect(all(killed.values()), f"this test proves little: killed {killed}")
+
+
+# Ctrl-C.
+
+@case
+def interrupted_suspend(bed):
+    job, log = bed.kind("busy", "--busy-ms", "2500")
+    os.kill(bed.pid(job), signal.SIGUSR1)
+    log.wait_for("^started")
+    command = bed.spawn("suspend", job)
+    bed.wait_state(job, ("suspending",))
+    command.signal(signal.SIGINT)
+    code, out, err = command.end(20)
+    expect(code == 7 and not out and re.search("cancelled; job .* is running", err), f"exit {code}: {out!r} {err!r}")
+    bed.expect_whole(job, log)
+    bed.ok("suspend", job)
+    bed.ok("resume", job)
+    bed.expect_whole(job, log)
+
+
+@case
+def interrupted_checkpoint(bed):
+    job, log = bed.counter(mib=16)
+    pid, start = bed.pid(job), process_start(bed.pid(job))
+    for point in ("checkpoint.image.begin", "checkpoint.criu.begin", "store.write-manifest"):
+        bed.fault(point, "delay:600")
+        command = bed.spawn("checkpoint", job, "--name", "never")
+        wait_until(bed.has_fired, f"{point} to be reached")
+        command.signal(signal.SIGINT)
+        code, out, err = command.end(20)
+        if point == "store.write-manifest":  # too late: the image was complete
+            expect(code == 0 or (code == 1 and "is checkpointed" in err), f"{point}: exit {code}: {err!r}")
+            bed.expect_restorable("never", log)
+            continue
+        expect(code == 7 and not out and re.search("cancelled; job .* is running", err), f"{point}: exit {code}: {err!r}")
+        bed.expect_whole(job, log)
+        expect(process_start(pid) == start, f"{point}: it is another process")
+        expect(not bed.checkpoints() and not bed.partials(), f"{point}: left in the store: {bed.checkpoints()}")
+
+
+@case
+def interrupted_restore(bed):
+    job, log = bed.counter(mib=16)
+    checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+    for point in ("restore.verify.begin", "restore.criu.begin", "restore.gpu-restore.begin"):
+        bed.fault(point, "delay:600")
+        command = bed.spawn("restore", checkpoint)
+        wait_until(bed.has_fired, f"{point} to be reached")
+        command.signal(signal.SIGINT)
+        code, out, err = command.end(20)
+        expect(code == 1 and not out and "cancelled" in err, f"{point}: exit {code}: {err!r}")
+        bed.wait_state(job, ("checkpointed",))
+        expect(bed.vram() == [0, 0], f"{point}: device memory is in use")
+    bed.expect_restorable(checkpoint, log)
+
+
+@case
+def terminal_gone(bed):
+    """The one who asked hangs up (SIGKILL to the command): the operation is cancelled all the same."""
+    job, log = bed.counter(mib=16)
+    bed.fault("checkpoint.criu.begin", "delay:600")
+    command = bed.spawn("checkpoint", job, "--name", "never")
+    wait_until(bed.has_fired, "the dump")
+    command.signal(signal.SIGKILL)
+    command.end()
+    bed.wait_state(job, ("running",))
+    bed.expect_whole(job, log)
+    expect(not bed.checkpoints() and not bed.partials(), "left in the store")
+
+
+main()

@@ -1,0 +1,674 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The main job from outside: every command as users give it, on the simulated driver with the real
+CRIU. Each case looks at the job's own check of its data, not at what brumate says of it."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import sys
+
+from cases import AS_NOBODY, MIB, NOBODY, case, expect, main, process_start, run, wait_until, with_env
+from harness import Log
+
+
+def sh(bed, script, *options, **named):
+    return bed.cli("run", *options, "--", "sh", "-c", script, **named)
+
+
+# Running.
+
+@case
+def run_prints_the_id_alone(bed):
+    result = sh(bed, "echo hello; exit 4", "--name", "greeter")
+    expect(result.code == 0, result.why())
+    job = result.out.strip()
+    expect(re.fullmatch(r"[0-9a-f]{8}\n", result.out) and not result.err, f"printed {result.out!r} {result.err!r}")
+    waited = bed.cli("wait", job)
+    expect(waited.code == 4, waited.why())
+    entry = bed.job("greeter")
+    expect(entry["id"] == job and entry["state"] == "exited" and entry["exit_code"] == 4, f"ps says {entry}")
+    expect(bed.ok("logs", "greeter").out == "hello\n", "logs does not show the output")
+    table = bed.ok("ps").out
+    expect(re.search(rf"^{job} +greeter +exited \(4\)", table, re.MULTILINE), f"ps prints {table!r}")
+    expect(bed.ok("ps", "--quiet").out == job + "\n", "ps --quiet is not the id alone")
+    expect(bed.ok("rm", job).out == job + "\n", "rm does not name what it removed")
+    expect(not bed.list("ps", "jobs"), "the job is still listed after rm")
+    expect(not os.listdir(os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs")), "rm left the job's directory")
+    expect(not os.path.exists(entry["log"]), "rm left the job's log")
+
+
+@case
+def attach_shows_the_output_and_exits_alike(bed):
+    for script, code in (("echo out; echo err >&2", 0), ("exit 3", 3), ("kill -9 $$", 137), ("kill -15 $$", 143)):
+        result = sh(bed, script, "--attach")
+        expect(result.code == code, f"want {code}: {result.why()}")
+    result = sh(bed, "echo out; echo err >&2", "--attach")
+    expect(sorted(result.out.split()) == ["err", "out"], f"attach printed {result.out!r}")
+    missing = bed.cli("run", "--attach", "--", "/no/such/command")
+    expect(missing.code == 127 and "/no/such/command" in missing.err, missing.why())
+    forbidden = bed.cli("run", "--attach", "--", "/etc/passwd")
+    expect(forbidden.code == 126 and "/etc/passwd" in forbidden.err, forbidden.why())
+    without = bed.cli("run", "--", "/no/such/command")
+    expect(without.code == 127, without.why())
+    expect([j["exit_code"] for j in bed.list("ps", "jobs")] == [0, 3, 137, 143, 0],
+           "a command that could not be started left a job")
+
+
+@case
+def attach_passes_signals_on(bed):
+    command = bed.spawn("run", "--attach", "--name", "trap", "--", "sh", "-c",
+                        "trap 'echo caught; exit 9' TERM; echo ready; while :; do sleep 0.05; done")
+    wait_until(lambda: any(j["name"] == "trap" for j in bed.list("ps", "jobs")), "the job")
+    bed.log("trap").wait_for("^ready")
+    command.signal(signal.SIGTERM)
+    code, out, err = command.end()
+    expect(code == 9 and "caught" in out, f"exit {code}, printed {out!r} {err!r}")
+
+
+@case
+def attach_later_and_wait(bed):
+    job, log = bed.counter("late")
+    follower = bed.spawn("logs", "--follow", job)
+    attached = bed.spawn("attach", job)
+    waiting = bed.spawn("wait", job)
+    late = bed.cli("wait", "--timeout", "200ms", job)
+    expect(late.code == 124, late.why())
+    log.goes_on()
+    bed.ok("kill", "--signal", "USR1", job)
+    for command, want in ((follower, 0), (attached, 138), (waiting, 138)):
+        code, _, err = command.end()
+        expect(code == want, f"{command.argv[1:]}: exit {code}, want {want}: {err}")
+    expect(bed.job(job)["exit_code"] == 138, "the job's exit code is not that of SIGUSR1")
+
+
+@case
+def names_and_prefixes(bed):
+    job = sh(bed, "exec sleep 60", "--name", "one").out.strip()
+    bed.jobs.append(job)
+    bed.refused(6, "name one is taken by job " + job, "run", "--name", "one", "--", "true")
+    for bad in ("-x", "a/b", "", ".x", "a b", "x" * 64):
+        result = bed.cli("run", "--name", bad, "--", "true")
+        expect(result.code == 2, f"name {bad!r}: {result.why()}")
+    expect(len(bed.list("ps", "jobs")) == 1, "a refused name left a job")
+    made = sh(bed, "exec sleep 60").out.strip()
+    bed.jobs.append(made)
+    expect(re.fullmatch(r"sh-[0-9a-f]{4}", bed.job(made)["name"]), f"made up name {bed.job(made)['name']}")
+    length = next(n for n in range(1, 9) if made[:n] != job[:n])
+    expect(bed.ok("inspect", made[:length], "--format", "json").json()["job"]["id"] == made, "prefix of an id")
+    # Ids all begin with one of 16 digits: 17 jobs share one somewhere.
+    ids = [made, job] + [sh(bed, "true").out.strip() for _ in range(15)]
+    shared = next(digit for digit in "0123456789abcdef" if sum(i.startswith(digit) for i in ids) > 1)
+    ambiguous = bed.cli("wait", shared)
+    expect(ambiguous.code != 0 and shared in ambiguous.err, ambiguous.why())
+
+
+@case
+def a_job_has_its_own_session_directory_and_no_stdin(bed):
+    script = "readlink /proc/self/fd/0; pwd; echo $MARK; ps -o sid= -p $$ | tr -d ' '; echo $$; exec ls /proc/self/fd"
+    result = bed.cli("run", "--attach", "--", "sh", "-c", script, env={"MARK": "a mark"})
+    lines = result.out.split("\n")
+    expect(result.code == 0, result.why())
+    expect(lines[0] == "/dev/null", f"stdin is {lines[0]}")
+    expect(lines[1] == os.getcwd() and lines[2] == "a mark", f"directory and environment are {lines[1:3]}")
+    expect(lines[3] == lines[4], "the job is not in a session of its own")
+    expect(lines[5:] == ["0", "1", "2", "3", ""], f"the job inherits fds: {lines[5:]}")  # 3: what ls reads
+
+
+@case
+def log_elsewhere(bed):
+    path = os.path.join(bed.dir, "own.log")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("before\n")
+    job = sh(bed, "echo during", "--log", path).out.strip()
+    bed.ok("wait", job)
+    expect(Log(path).text() == "before\nduring\n", f"the log holds {Log(path).text()!r}")
+    bed.ok("rm", job)
+    expect(os.path.exists(path), "rm removed a log that is the user's")
+    bed.refused(3, "/no/such/directory", "run", "--log", "/no/such/directory/log", "--", "true")
+
+
+@case
+def kill_ends_all_of_a_job(bed):
+    job, log = bed.kind("fork-before")
+    children = [bed.pid(job), int(re.search(r"^child (\d+)", log.text(), re.MULTILINE).group(1))]
+    starts = [process_start(pid) for pid in children]
+    bed.ok("kill", job)
+    expect(bed.wait_state(job, ("exited",)) == "exited", "not exited")
+    wait_until(lambda: all(process_start(p) != s for p, s in zip(children, starts)), "the end of both processes")
+    bed.refused(3, "not running", "kill", job)
+    stubborn, log = bed.started(["sh", "-c", "trap '' TERM; echo ready now; while :; do sleep 0.05; done"])
+    bed.ok("kill", "--grace", "200ms", stubborn)
+    expect(bed.wait_state(stubborn, ("exited",)) == "exited" and bed.job(stubborn)["exit_code"] == 137,
+           f"{bed.job(stubborn)}")
+    parent = sh(bed, "sleep 600 & echo ready $!; wait").out.strip()
+    child = int(bed.log(parent).wait_for(r"^ready (\d+)").group(1))
+    start = process_start(child)
+    bed.ok("kill", parent)
+    wait_until(lambda: process_start(child) != start, "the end of the job's child", 5)
+    busy = sh(bed, "exec sleep 60").out.strip()
+    bed.jobs.append(busy)
+    bed.refused(6, "is running", "rm", busy)
+
+
+# Suspend and resume.
+
+@case
+def suspend_empties_the_gpu_and_resume_fills_it(bed):
+    job, log = bed.counter(mib=64)
+    log.goes_on()
+    used = bed.vram()
+    expect(used[0] >= 64 * MIB and used[1] == 0, f"in use while it runs: {used}")
+    summary = bed.operation("suspend", job)
+    expect(summary["operation"] == "suspend" and summary["job"] == job, f"summary {summary}")
+    expect(summary["gpu_bytes"] >= 64 * MIB and summary["seconds"] > 0, f"summary {summary}")
+    expect([p["name"] for p in summary["phases"]] == ["identify", "preflight", "gpu-lock", "gpu-checkpoint"],
+           f"phases {summary['phases']}")
+    bed.expect_state(job, "suspended")
+    facts = bed.doctor()["facts"]
+    expect([gpu["used_bytes"] for gpu in facts["gpus"]] == [0, 0], f"doctor says {facts['gpus']}")
+    expect(bed.gpu_state(bed.pid(job)) == "checkpointed", "the driver says otherwise")
+    step = log.last_step()
+    bed.refused(6, "is suspended", "suspend", job)
+    expect(log.last_step() == step, "the job went on while it was suspended")
+    summary = bed.operation("resume", job)
+    expect(summary["operation"] == "resume" and summary["downtime_s"] > 0, f"summary {summary}")
+    log.goes_on()
+    expect(bed.vram() == used, f"in use afterwards {bed.vram()}, before {used}")
+    bed.refused(6, "is running", "resume", job)
+    inspected = bed.ok("inspect", job, "--format", "json").json()
+    expect(inspected["last"]["operation"] == "resume", f"inspect says {inspected['last']}")
+
+
+@case
+def other_names_of_commands(bed):
+    result = bed.cli("exec", "--name", "alias", "--", bed.program("counter"), "--mib", "16", "--chunk-mib", "16")
+    expect(result.code == 0, result.why())
+    job = result.out.strip()
+    bed.jobs.append(job)
+    log = bed.log(job)
+    log.goes_on()
+    for verbs in (("freeze", "thaw"), ("freeze", "unfreeze")):
+        for verb, state in zip(verbs, ("suspended", "running")):
+            expect(bed.ok(verb, "alias").out == job + "\n", f"{verb} does not print the job's id")
+            bed.expect_state(job, state)
+    checkpoint = bed.ok("dump", "alias").out.strip()
+    expect(checkpoint in bed.checkpoints(), f"dump printed {checkpoint!r}")
+    expect(bed.ok("restore", "alias").out == job + "\n", "restore by the job's name does not print its id")
+    log.goes_on()
+
+
+@case
+def suspended_job_on_another_gpu(bed):
+    job, log = bed.counter(mib=64)
+    old, new = bed.uuids()
+    bed.ok("suspend", job)
+    bed.ok("resume", job, "--gpu-map", f"{old}={new}")
+    log.goes_on()
+    expect(log.lines()[-1].split(" gpu ")[1].startswith(new), f"the log ends {log.lines()[-1]}")
+    used = bed.vram()
+    expect(used[0] == 0 and used[1] >= 64 * MIB, f"in use {used}")
+    bed.ok("suspend", job)
+    bed.refused(2, "no GPU", "resume", job, "--gpu-map", f"{new}=GPU-00000000-0000-0000-0000-000000000000")
+    bed.refused(2, "no GPU 7", "resume", job, "--gpu-map", "1=7")
+    bed.expect_state(job, "suspended")
+    bed.ok("resume", job, "--gpu-map", "1=0")
+    log.goes_on()
+    expect(bed.vram()[1] == 0, "numbers in --gpu-map did not move it back")
+
+
+# Checkpoint and restore.
+
+@case
+def checkpoint_ends_the_job_and_restore_brings_it_back(bed):
+    job, log = bed.counter("saved", mib=32)
+    log.goes_on()
+    pid, start = bed.pid(job), process_start(bed.pid(job))
+    summary = bed.operation("checkpoint", job)
+    expect(summary["image_bytes"] >= 32 * MIB and summary["gpu_bytes"] >= 32 * MIB, f"summary {summary}")
+    expect({"gpu-lock", "gpu-checkpoint", "criu", "commit"} <= {p["name"] for p in summary["phases"]}, f"{summary}")
+    expect(process_start(pid) != start, "the process is still there")
+    expect(bed.vram() == [0, 0], f"device memory is still in use: {bed.vram()}")
+    bed.expect_state(job, "checkpointed")
+    waited = bed.cli("wait", job)
+    expect(waited.code == 0 and "was checkpointed" in waited.err, waited.why())
+    step, size = log.last_step(), len(log.text())
+    restored = bed.operation("restore", summary["checkpoint"])
+    expect(restored["job"] == job, f"restored as {restored['job']}")
+    log.goes_on()
+    expect(log.last_step() > step and len(log.text()) > size, "the log did not grow")
+    expect(bed.pid(job) == pid, f"it was {pid} and is {bed.pid(job)}")
+    expect(not bed.job(job)["pid_namespace"], "it is in another pid namespace")
+    again = bed.operation("checkpoint", job)
+    expect(again["checkpoint"] != summary["checkpoint"], "two checkpoints of one name")
+    bed.expect_restorable(again["checkpoint"], log)
+    bed.ok("kill", job)
+    bed.wait_state(job, ("exited",))
+    text = log.text()
+    bed.operation("restore", summary["checkpoint"])  # the older one: its steps come again
+    wait_until(lambda: log.text().count("\n") > text.count("\n") + 3, "more lines")
+    added = log.text()[len(text):].splitlines()
+    expect(log.text().startswith(text), "the log was changed")
+    expect(f"step {step + 1} OK" in added[0] or f"step {step + 2} OK" in added[0], f"it went on with {added[0]!r}")
+
+
+@case
+def attached_restore_exits_as_the_job(bed):
+    job, log = bed.started([bed.program("counter"), "--mib", 16, "--chunk-mib", 16, "--interval-ms", 20, "--steps", 60])
+    log.goes_on()
+    bed.ok("checkpoint", job)
+    step = log.last_step()
+    result = bed.cli("restore", "--attach", job)
+    expect(result.code == 0, result.why())
+    shown = re.findall(r"step (\d+) OK", result.out)
+    expect(shown == [str(n) for n in range(step + 1, 61)], f"after step {step} it showed {shown}")
+    expect(log.is_right() == 60, "steps are missing")
+
+
+@case
+def leave_running(bed):
+    job, log = bed.counter(mib=32)
+    pid, start = bed.pid(job), process_start(bed.pid(job))
+    summary = bed.operation("checkpoint", job, "--leave-running", "--name", "copy")
+    expect(summary["checkpoint"] == "copy" and 0 < summary["downtime_s"] <= summary["seconds"], f"{summary}")
+    bed.expect_whole(job, log)
+    expect(process_start(pid) == start, "it is another process now")
+    bed.refused(6, "exists", "checkpoint", job, "--leave-running", "--name", "copy")
+    bed.expect_whole(job, log)
+    bed.refused(6, "still there", "restore", "copy")
+    bed.expect_whole(job, log)
+    bed.refused(2, "cannot be the name", "checkpoint", job, "--name", "../up")
+
+
+@case
+def checkpoint_of_a_suspended_job(bed):
+    job, log = bed.counter(mib=32)
+    bed.ok("suspend", job)
+    step = log.last_step()
+    bed.ok("checkpoint", job, "--leave-running", "--name", "kept")
+    bed.expect_state(job, "suspended")
+    expect(log.last_step() == step and bed.vram() == [0, 0], "it did not stay suspended")
+    bed.ok("resume", job)
+    log.goes_on()
+    bed.ok("suspend", job)
+    bed.ok("checkpoint", job, "--name", "ended")
+    bed.expect_state(job, "checkpointed")
+    bed.expect_restorable("ended", log)
+    bed.expect_state(job, "running")
+
+
+@case
+def restore_on_the_other_gpu(bed):
+    job, log = bed.counter(mib=64)
+    old, new = bed.uuids()
+    checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+    bed.expect_restorable(checkpoint, log, "--gpu-map", f"{old}={new}")
+    used = bed.vram()
+    expect(used[0] == 0 and used[1] >= 64 * MIB, f"in use {used}")
+    expect(log.lines()[-1].split(" gpu ")[1].startswith(new), f"the log ends {log.lines()[-1]}")
+    bed.ok("suspend", job)
+    bed.ok("resume", job)
+    log.goes_on()
+    checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+    bed.expect_restorable(checkpoint, log, "--gpu-map", "1=0,0=1")
+    expect(bed.vram()[1] == 0, "not back on the first GPU")
+
+
+def take_pid(bed, pid):
+    """A process of ours that has just this pid."""
+    for _ in range(200):
+        with open("/proc/sys/kernel/ns_last_pid", "w", encoding="ascii") as file:
+            file.write(str(pid - 1))
+        program = bed.start(["sleep", "600"], "squatter")
+        if program.pid == pid:
+            return program
+        program.end()
+    expect(False, f"pid {pid} could not be taken")
+
+
+@case
+def taken_pid_means_a_new_pid_namespace(bed):
+    job, log = bed.counter(mib=32)
+    pid = bed.pid(job)
+    checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+    squatter = take_pid(bed, pid)
+    summary = bed.operation("restore", checkpoint)
+    expect(any("namespace" in note and str(pid) in note for note in summary["notes"]), f"notes {summary['notes']}")
+    log.goes_on()
+    entry = bed.job(job)
+    expect(entry["pid_namespace"] and entry["pid"] != pid, f"{entry}")
+    bed.ok("suspend", job)
+    expect(bed.vram() == [0, 0], "suspended, but device memory is in use")
+    bed.ok("resume", job)
+    log.goes_on()
+    bed.ok("checkpoint", job, "--leave-running", "--name", "again")
+    log.goes_on()
+    ended = bed.operation("checkpoint", job)["checkpoint"]
+    expect(bed.vram() == [0, 0], "checkpointed, but device memory is in use")
+    bed.expect_restorable(ended, log)
+    expect(bed.job(job)["pid_namespace"], "its pid is taken, yet it is in no namespace")
+    squatter.end()
+    bed.ok("kill", "--signal", "INT", job)
+    bed.wait_state(job, ("exited", "lost"))
+    expect(bed.job(job)["exit_code"] == 130, f"{bed.job(job)}")
+
+
+@case
+def store_elsewhere(bed):
+    store = os.path.join(bed.dir, "elsewhere")
+    job, log = bed.counter(mib=16)
+    summary = bed.operation("checkpoint", job, "--dir", store, "--name", "far")
+    expect(summary["path"] == os.path.join(store, "far"), f"path {summary['path']}")
+    expect(os.stat(store).st_mode & 0o777 == 0o700, "the store is open to others")
+    for base, dirs, files in os.walk(os.path.join(store, "far")):
+        for name in dirs + files:
+            mode = os.lstat(os.path.join(base, name)).st_mode & 0o777
+            expect(mode == (0o700 if name in dirs else 0o600), f"{name} has mode {mode:o}")
+    expect(not bed.checkpoints(), "it is in the default store")
+    listed = bed.list("ls", "checkpoints", "--dir", store)
+    expect([c["id"] for c in listed] == ["far"] and listed[0]["job"] == job and not listed[0].get("error"), f"{listed}")
+    table = bed.ok("ls", "--dir", store).out
+    expect("far" in table and "ok (simulated)" in table, f"ls prints {table!r}")
+    manifest = bed.ok("inspect", "far", "--dir", store, "--format", "json").json()["manifest"]
+    expect(manifest["id"] == "far" and manifest["job"]["id"] == job and manifest["processes"], f"{manifest}")
+    expect(manifest["job"]["argv"][0] == bed.program("counter"), f"{manifest['job']}")
+    expect("far" in bed.ok("inspect", summary["path"]).out, "inspect by path")
+    bed.refused(3, "far", "restore", "far")
+    bed.expect_restorable("far", log, "--dir", store)
+    bed.ok("checkpoint", job, "--dir", store, "--name", "farther")
+    bed.expect_restorable(os.path.join(store, "farther"), log)
+    bed.ok("rm", "--checkpoint", "--dir", store, "far")
+    expect([c["id"] for c in bed.list("ls", "checkpoints", "--dir", store)] == ["farther"], "rm --checkpoint")
+    bed.refused(3, "nothing", "rm", "--checkpoint", "--dir", store, "nothing")
+
+
+@case
+def restore_without_the_record(bed):
+    """The record of the job is gone, as on another machine: the image says all that is needed."""
+    job, log = bed.counter("movable", mib=16)
+    path = log.path
+    checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+    copy = os.path.join(bed.dir, "log-copy")
+    shutil.copy(path, copy)
+    bed.ok("rm", job)
+    bed.operation("restore", checkpoint)
+    entry = bed.job(job)
+    expect(entry["name"] == "movable" and entry["log"] == path and entry["argv"][0] == bed.program("counter"), f"{entry}")
+    log.wait_for("^.*step ")  # the log went with the record: it begins anew
+    expect(int(re.search(r"step (\d+)", log.text()).group(1)) > Log(copy).last_step(), "it began anew")
+    log.goes_on()
+
+
+# Programs that brumate did not start.
+
+@case
+def by_pid(bed):
+    program = bed.start([bed.program("counter"), "--mib", 32, "--chunk-mib", 16, "--interval-ms", 10]).ready()
+    start = process_start(program.pid)
+    job = bed.operation("suspend", "--pid", program.pid)["job"]
+    bed.jobs.append(job)
+    entry = bed.job(job)
+    expect(entry["by_pid"] and entry["pid"] == program.pid and entry["log"] is None, f"{entry}")
+    expect(bed.vram() == [0, 0], "suspended, but device memory is in use")
+    expect(bed.operation("resume", "--pid", program.pid)["job"] == job, "another job")
+    program.log.goes_on()
+    bed.ok("checkpoint", "--pid", program.pid, "--leave-running")
+    program.log.goes_on()
+    expect(process_start(program.pid) == start, "it is another process")
+    checkpoint = bed.operation("checkpoint", "--pid", program.pid)["checkpoint"]
+    program.wait()
+    bed.expect_restorable(checkpoint, program.log)
+    expect(len(bed.list("ps", "jobs")) == 1, "one program, several jobs")
+    bed.end(job)
+    expect(bed.job(job)["exit_code"] == 143, f"{bed.job(job)}")
+
+
+@case
+def manage(bed):
+    program = bed.start([bed.program("counter"), "--mib", 16, "--chunk-mib", 16, "--interval-ms", 10]).ready()
+    job = bed.ok("manage", "--pid", program.pid, "--name", "mine").out.strip()
+    bed.jobs.append(job)
+    entry = bed.job("mine")
+    expect(entry["id"] == job and entry["pid"] == program.pid and entry["state"] == "running", f"{entry}")
+    expect(entry["argv"][1:3] == ["--mib", "16"] and entry["cwd"] == bed.dir, f"{entry}")
+    bed.refused(6, "belongs to job " + job, "manage", "--pid", program.pid)
+    bed.refused(2, "--pid", "manage")
+    bed.refused(3, "has no log", "logs", job)
+    bed.ok("suspend", "mine")
+    bed.ok("resume", "mine")
+    program.log.goes_on()
+    program.end()
+    expect(bed.wait_state(job, ("exited", "lost")) in ("exited", "lost"), "its end was not seen")
+
+
+# Kinds of programs.
+
+def whole_round(bed, job, log, *options):
+    log.goes_on()
+    used = bed.vram()
+    bed.ok("suspend", job, *options)
+    expect(bed.vram() == [0, 0], f"suspended, but in use: {bed.vram()}")
+    bed.ok("resume", job)
+    log.goes_on()
+    bed.ok("checkpoint", job, "--leave-running", *options)
+    log.goes_on()
+    checkpoint = bed.operation("checkpoint", job, *options)["checkpoint"]
+    expect(bed.vram() == [0, 0], f"checkpointed, but in use: {bed.vram()}")
+    bed.expect_restorable(checkpoint, log)
+    expect(bed.vram() == used, f"in use before {used}, now {bed.vram()}")
+
+
+def register_kinds():
+    def add(kind, *options):
+        def function(bed):
+            job, log = bed.kind(kind)
+            whole_round(bed, job, log, *options)
+
+        function.__name__ = "kind_" + kind
+        case(function)
+
+    for kind in ("plain", "big-many", "async", "pinned", "vmm", "graph", "streams", "threads", "fork-child", "fork-after"):
+        add(kind)
+    add("two-gpus", "--force")
+    add("fork-before", "--force")
+
+
+register_kinds()
+
+
+@case
+def kind_idle(bed):
+    """Only cuInit: GPU state without memory."""
+    job, log = bed.kind("idle")
+    bed.ok("suspend", job)
+    bed.ok("resume", job)
+    bed.expect_restorable(bed.operation("checkpoint", job)["checkpoint"], log)
+
+
+@case
+def kind_none(bed):
+    """No GPU at all: nothing to suspend, but it can be checkpointed."""
+    job, log = bed.kind("none")
+    bed.refused(4, "no GPU state", "suspend", job)
+    bed.expect_whole(job, log)
+    bed.ok("checkpoint", job, "--leave-running")
+    bed.expect_whole(job, log)
+    bed.expect_restorable(bed.operation("checkpoint", job)["checkpoint"], log)
+
+
+@case
+def udp_server(bed):
+    job, log = bed.started([bed.program("udp-counter"), "serve"])
+    port = int(log.wait_for(r"^ready pid \d+ port (\d+)").group(1))
+
+    def ask():
+        result = run([bed.program("udp-counter"), "ask", "--port", port], env=bed.program_env())
+        expect(result.code == 0, result.why())
+        return int(result.out)
+
+    expect([ask(), ask()] == [1, 2], "the first answers")
+    bed.ok("suspend", job)
+    bed.ok("resume", job)
+    expect(ask() == 3, "the answer after resume")
+    bed.ok("checkpoint", job)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+        free.bind(("127.0.0.1", port))  # nobody has it while the job is on disk
+    bed.ok("restore", job)
+    expect([ask(), ask()] == [4, 5], "the answers after restore")
+
+
+@case
+def output_to_a_pipe(bed):
+    """A program that writes to a pipe of its starter's: what it says after a restore goes to its log."""
+    script = f"{bed.program('counter')} --mib 16 --chunk-mib 16 --interval-ms 10 2>&1 | cat"
+    job, log = bed.started(["sh", "-c", script])
+    log.goes_on()
+    bed.expect_restorable(bed.operation("checkpoint", job)["checkpoint"], log)
+
+
+# The tool of the vendor's.
+
+@case
+def called_as_cuda_checkpoint(bed):
+    link = os.path.join(bed.dir, "cuda-checkpoint")
+    os.symlink(bed.brumate, link)
+    program = bed.start([bed.program("counter"), "--mib", 32, "--chunk-mib", 16, "--interval-ms", 10]).ready()
+
+    def tool(*args, code=0):
+        result = run([link, *args, "--pid", program.pid], env={**bed.command_env(), "BRUMATE_LIBEXEC_DIR":
+                     os.path.dirname(os.path.dirname(bed.brumate))})
+        expect(result.code == code, f"want {code}: {result.why()}")
+        return result
+
+    def state(want):
+        have = tool("--get-state").out
+        expect(have == want + "\n", f"state {have!r}, want {want}")
+
+    state("running")
+    tid = int(tool("--get-restore-tid").out)
+    expect(os.path.isdir(f"/proc/{program.pid}/task/{tid}"), f"restore thread {tid} is none of the process")
+    tool("--toggle")
+    state("checkpointed")
+    expect(bed.vram() == [0, 0], "toggled, but device memory is in use")
+    tool("--toggle")
+    state("running")
+    program.log.goes_on()
+    old, new = bed.uuids()
+    for action, after in (("lock", "locked"), ("checkpoint", "checkpointed")):
+        tool("--action", action, *(["--timeout", "5000"] if action == "lock" else []))
+        state(after)
+    tool("--action", "unlock", code=1)
+    state("checkpointed")
+    tool("--action", "restore", "--device-map", f"{old}={new},{new}={old}")
+    state("locked")
+    tool("--action", "unlock")
+    program.log.goes_on()
+    expect(bed.vram()[0] == 0 and bed.vram()[1] >= 32 * MIB, f"in use {bed.vram()}")
+    tool("--action", "dance", code=1)
+    tool("--get-state", "--toggle", code=1)
+    tool(code=1)
+
+
+# Other users.
+
+@case
+def not_root_and_no_daemon(bed):
+    os.chmod(bed.dir, 0o711)
+    os.chmod(bed.own["BRUMATE_RUNTIME_DIR"], 0o755)
+    for args in (("ps",), ("run", "--", "true"), ("suspend", "x")):
+        result = bed.as_nobody(*args)
+        expect(result.code == 5 and "needs root" in result.err, result.why())
+
+
+@case
+def through_the_daemon(bed):
+    bed.daemon()
+    mine = bed.as_nobody("run", "--name", "mine", "--", bed.program("counter"), "--mib", "16", "--chunk-mib", "16",
+                         "--interval-ms", "10")
+    expect(mine.code == 0, mine.why())
+    job = mine.out.strip()
+    bed.jobs.append(job)
+    log = bed.log(job)
+    log.goes_on()
+    entry = bed.job(job)
+    expect(entry["uid"] == NOBODY and entry["gid"] == NOBODY, f"the job is uid {entry['uid']}")
+    expect(os.stat(f"/proc/{entry['pid']}").st_uid == NOBODY, "its process is another user's")
+    words = [("suspend", "mine"), ("resume", "mine"), ("doctor", "--job", "mine"), ("ls",)]
+    # CRIU needs CAP_SYS_RESOURCE for the processes of others, which some containers lack.
+    if not any(f["key"] == "capabilities" and f["level"] != "ok" for f in bed.doctor()["findings"]):
+        words += [("checkpoint", "mine", "--name", "his", "--leave-running"), ("inspect", "his"), ("checkpoint", "mine"),
+                  ("restore", "mine")]
+    for args in words:
+        result = bed.as_nobody(*args)
+        expect(result.code == 0, result.why())
+    log.goes_on()
+    expect(os.stat(f"/proc/{bed.pid(job)}").st_uid == NOBODY, "the restored process is another user's")
+    result = bed.as_nobody("logs", "mine")
+    expect(result.code == 0 and "step 1 OK" in result.out, result.why())
+    result = bed.as_nobody("run", "--attach", "--", "sh", "-c", "id -u; exit 3")
+    expect(result.code == 3 and result.out == f"{NOBODY}\n", result.why())
+    result = bed.as_nobody("checkpoint", "mine", "--dir", "/tmp/of-nobody")
+    expect(result.code == 5 and not os.path.exists("/tmp/of-nobody"), result.why())
+    result = bed.as_nobody("kill", "mine")
+    expect(result.code == 0, result.why())
+    bed.wait_state(job, ("exited",))
+    expect(bed.as_nobody("rm", "mine").code == 0, "rm of the own job")
+
+
+@case
+def nothing_of_others_through_the_daemon(bed):
+    bed.daemon()
+    job, log = bed.kind("none", name="roots")
+    bed.ok("checkpoint", job, "--leave-running", "--name", "roots-image")
+    pid = bed.pid(job)
+    listed = bed.as_nobody("ps", "--format", "json").json()
+    expect(not listed["jobs"], f"ps shows {listed}")
+    expect(not bed.as_nobody("ls", "--format", "json").json()["checkpoints"], "ls shows others' checkpoints")
+    for args in (("suspend", job), ("resume", job), ("checkpoint", job), ("restore", "roots-image"), ("restore", job),
+                 ("kill", job), ("rm", job), ("logs", job), ("attach", job), ("wait", job), ("inspect", job),
+                 ("inspect", "roots-image"), ("doctor", "--job", job), ("rm", "--checkpoint", "roots-image"),
+                 ("suspend", "--pid", pid), ("checkpoint", "--pid", pid), ("manage", "--pid", pid),
+                 ("doctor", "--pid", pid), ("restore", os.path.join(bed.store(), "roots-image"))):
+        result = bed.as_nobody(*args)
+        expect(result.code == 5 and result.err.strip() and not result.out, f"want 5: {result.why()}")
+    bed.expect_whole(job, log)
+    expect(bed.checkpoints() == ["roots-image"], "the checkpoint is gone")
+    end = run(["sh", "-c", f"kill -0 {pid}"], **AS_NOBODY)
+    expect(end.code != 0, "this test proves nothing: the user may signal root's processes")
+
+
+# Words.
+
+@case
+def help_and_versions(bed):
+    for args in (("help",), ("--help",), ("version",), ("--version",), ("run", "--help"), ("help", "checkpoint"),
+                 ("completion", "bash"), ("completion", "zsh"), ("completion", "fish")):
+        result = bed.ok(*args)
+        expect(result.out.strip() and not result.err, f"{result.line()} printed {result.out!r} {result.err!r}")
+    expect(bed.cli().code == 2, "no command is no error")
+    bed.refused(2, 'unknown command "suspnd"', "suspnd", "x")
+    bed.refused(2, "no-such-option", "ps", "--no-such-option")
+    for verb in re.findall(r"^  ([a-z]+)\b", bed.ok("help").out, re.MULTILINE):
+        expect(bed.cli(verb, "--help").code == 0, f"{verb} has no --help")
+    for words in (("--timeout", "soon"), ("--gpu-map", "0"), ("--pid", "x")):
+        verb = "resume"
+        result = bed.cli(verb, *words, *(["x"] if words[0] != "--pid" else []))
+        expect(result.code == 2 and words[0].lstrip("-") in result.err, result.why())
+
+
+@case
+@with_env(BRUMATE_SIM_DRIVER="570")
+def oldest_driver(bed):
+    """570 saves and restores, but cannot move a process to another GPU."""
+    job, log = bed.counter(mib=16)
+    bed.ok("suspend", job)
+    bed.refused(4, "driver 570.* other GPUs", "resume", job, "--gpu-map", "0=1,1=0")
+    bed.expect_state(job, "suspended")
+    bed.ok("resume", job)
+    log.goes_on()
+    bed.expect_restorable(bed.operation("checkpoint", job)["checkpoint"], log)
+
+
+main()
