@@ -22,12 +22,8 @@ static void run_managed(const char *argument)
 }
 
 /* Saved without complaint, and lost: the state stays, nothing moves it any more. */
-static void lost_at_restore(struct child *child)
+static void is_lost(struct child *child)
 {
-	int result = do_restore(child->pid, NULL, 0);
-
-	if (result != CUDA_ERROR_INVALID_VALUE)
-		fail("restore: %d, want 1", result);
 	EXPECT(state_of(child->pid) == CU_PROCESS_STATE_CHECKPOINTED);
 	EXPECT(do_restore(child->pid, NULL, 0) != CUDA_SUCCESS);
 	EXPECT(do_unlock(child->pid) == CUDA_ERROR_ILLEGAL_STATE);
@@ -51,9 +47,13 @@ static void run_ipc(const char *argument)
 	must_restore(exporter.pid);
 	must_unlock(exporter.pid);
 	child_goes_on(&exporter);
-	lost_at_restore(&importer);
+	int result = do_restore(importer.pid, NULL, 0);
+	if (result != CUDA_ERROR_INVALID_VALUE)
+		fail("restore: %d, want 1", result);
+	is_lost(&importer);
 }
 
+/* Some such processes are lost and some come back, on one driver; what decides is not known. */
 static void run_peer(const char *argument)
 {
 	struct child child;
@@ -62,7 +62,14 @@ static void run_peer(const char *argument)
 	child_goes_on(&child);
 	must_lock(child.pid);
 	must_checkpoint(child.pid);
-	lost_at_restore(&child);
+	int result = do_restore(child.pid, NULL, 0);
+	measured("restore-with-peer-access", result);
+	if (result != CUDA_SUCCESS) {
+		is_lost(&child);
+		return;
+	}
+	must_unlock(child.pid);
+	child_goes_on(&child);
 }
 
 /* The fd of exported memory stays open in the process. */
@@ -126,7 +133,7 @@ const struct contract_case refused_cases[] = {
 	{ "memory-given-back", run_memory_given_back },
 	{ "vmm-exported", run_vmm_exported },
 	{ "ipc-importer-lost", run_ipc, NULL, DESTRUCTIVE },
-	{ "peer-access-lost", run_peer, NULL, NEEDS_TWO_GPUS | DESTRUCTIVE },
+	{ "peer-access", run_peer, NULL, NEEDS_TWO_GPUS | DESTRUCTIVE },
 	{ "restore-out-of-memory", run_out_of_memory, NULL, DESTRUCTIVE },
 	{ NULL },
 };
