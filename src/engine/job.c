@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -453,6 +454,25 @@ static json_t *shown(const char *text)
 	return text ? wire_string(text) : json_null();
 }
 
+json_t *job_schedule_to_json(const struct job_schedule *s)
+{
+	time_t seconds = (time_t)(s->next_ms / 1000);
+	char next[64];
+	struct tm tm;
+
+	if (!s->every_ms)
+		return json_null();
+	gmtime_r(&seconds, &tm);
+	size_t n = strftime(next, sizeof(next), "%Y-%m-%dT%H:%M:%S", &tm);
+	snprintf(next + n, sizeof(next) - n, ".%03uZ", (unsigned)(s->next_ms % 1000));
+	return json_pack("{s:I,s:o,s:o,s:o,s:I,s:b,s:s}", "every_ms", (json_int_t)s->every_ms,
+			 "keep_last", or_null(json_integer(s->keep_last), s->keep_last),
+			 "keep_within_ms",
+			 or_null(json_integer((json_int_t)s->keep_within_ms), s->keep_within_ms), "dir",
+			 shown(s->dir), "timeout_ms", (json_int_t)s->timeout_ms, "force", s->force,
+			 "next", next);
+}
+
 json_t *job_to_json(const struct job *j)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
@@ -462,7 +482,7 @@ json_t *job_to_json(const struct job *j)
 
 	for (char **arg = j->argv; arg && *arg; arg++)
 		json_array_append_new(argv, wire_string(*arg));
-	return json_pack("{s:s,s:s,s:s,s:o,s:i,s:I,s:I,s:o,s:o,s:o,s:s,s:b,s:b,s:b,s:o,s:s?,s:o,s:o}",
+	return json_pack("{s:s,s:s,s:s,s:o,s:i,s:I,s:I,s:o,s:o,s:o,s:s,s:b,s:b,s:b,s:o,s:s?,s:o,s:o,s:o}",
 			 "id", j->id, "name", j->name, "state", job_state_name(state), "pid",
 			 or_null(json_integer(j->root.pid), alive), "processes", (int)tree.n, "uid",
 			 (json_int_t)j->uid, "gid", (json_int_t)j->gid, "argv", argv, "cwd",
@@ -472,5 +492,6 @@ json_t *job_to_json(const struct job *j)
 			 or_null(json_integer(j->exit_code),
 				 state == JOB_EXITED && j->exit_code != JOB_EXIT_UNKNOWN),
 			 "checkpoint", j->checkpoint, "checkpoint_path", shown(j->checkpoint_path),
-			 "message", shown(j->message[0] ? j->message : NULL));
+			 "message", shown(j->message[0] ? j->message : NULL), "schedule",
+			 job_schedule_to_json(&j->schedule));
 }

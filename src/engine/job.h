@@ -59,6 +59,20 @@ struct job_gpu {
 	uint64_t bytes; /* 0: visible to the job, but not used */
 };
 
+enum { JOB_SCHEDULE_MS_MIN = 1000 };
+#define JOB_SCHEDULE_MS_MAX (365ll * 86400 * 1000)
+
+/** Checkpoints that the shim makes by itself while the job runs. */
+struct job_schedule {
+	uint64_t every_ms; /* 0: none */
+	unsigned keep_last;	 /* of this job; 0: not given */
+	uint64_t keep_within_ms; /* 0: not given */
+	uint32_t timeout_ms;
+	bool force;
+	char dir[1024];	  /* the store */
+	uint64_t next_ms; /* since 1970 */
+};
+
 struct job {
 	char id[JOB_ID_BYTES];     /* 8 hexadecimal digits */
 	char name[JOB_NAME_BYTES]; /* unique among jobs that are there */
@@ -82,6 +96,7 @@ struct job {
 	struct job_gpu *gpus; /* all that its processes could see when it was last suspended */
 	size_t n_gpus;
 	struct job_op op;
+	struct job_schedule schedule;
 };
 
 #define JOB_EMPTY ((struct job){ 0 })
@@ -128,6 +143,9 @@ bool job_is_alive(const struct job *j);
  * lives to record why, state is given as "lost".
  */
 json_t *job_to_json(const struct job *j);
+
+/** The Schedule type of io.brumate (owned); null where there is none. */
+json_t *job_schedule_to_json(const struct job_schedule *s);
 
 /** Removes the directory of a job that is not alive, and its log if that is in our log directory.
  * -EBUSY while it is alive. */

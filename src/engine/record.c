@@ -124,11 +124,22 @@ static json_t *encode_gpus(const struct job *j)
 	return list;
 }
 
+static json_t *encode_schedule(const struct job_schedule *s)
+{
+	if (!s->every_ms)
+		return json_null();
+	return json_pack("{s:I,s:I,s:I,s:I,s:b,s:o,s:I}", "every_ms", (json_int_t)s->every_ms,
+			 "keep_last", (json_int_t)s->keep_last, "keep_within_ms",
+			 (json_int_t)s->keep_within_ms, "timeout_ms", (json_int_t)s->timeout_ms,
+			 "force", s->force, "dir", encode_bytes(s->dir), "next_ms",
+			 (json_int_t)s->next_ms);
+}
+
 json_t *record_encode(const struct job *j)
 {
 	json_t *exit_code = j->exit_code == JOB_EXIT_UNKNOWN ? json_null() : json_integer(j->exit_code);
 
-	return json_pack("{s:i,s:s,s:s,s:s,s:s,s:I,s:I,s:o,s:o,s:o,s:b,s:b,s:b,s:o,s:o,s:s,s:o,s:s?,s:o,s:o,s:o,s:o}",
+	return json_pack("{s:i,s:s,s:s,s:s,s:s,s:I,s:I,s:o,s:o,s:o,s:b,s:b,s:b,s:o,s:o,s:s,s:o,s:s?,s:o,s:o,s:o,s:o,s:o}",
 			 "version", RECORD_VERSION, "id", j->id, "name", j->name, "state",
 			 job_state_name(j->state), "created", j->created, "uid", (json_int_t)j->uid, "gid",
 			 (json_int_t)j->gid, "argv", encode_argv(j->argv), "cwd", encode_bytes(j->cwd), "log",
@@ -136,7 +147,7 @@ json_t *record_encode(const struct job *j)
 			 j->restored, "root", encode_id(j->root), "init", encode_id(j->init), "boot_id", j->boot_id,
 			 "exit_code", exit_code, "checkpoint", j->checkpoint, "checkpoint_path",
 			 encode_bytes(j->checkpoint_path), "message", wire_string(j->message), "gpus",
-			 encode_gpus(j), "op", encode_op(&j->op));
+			 encode_gpus(j), "op", encode_op(&j->op), "schedule", encode_schedule(&j->schedule));
 }
 
 /* ---- decoding ---- */
@@ -233,6 +244,33 @@ static int decode_op(struct job_op *ret, json_t *o, struct brumate_error *err)
 	return 0;
 }
 
+/* Records of before there were schedules have none. */
+static int decode_schedule(struct job_schedule *ret, json_t *o, struct brumate_error *err)
+{
+	json_t *s;
+	int64_t every_ms = 0, last = 0, within_ms = 0, timeout_ms = 0, next_ms = 0;
+	int r = wire_get_object(o, "schedule", &s, err);
+
+	if (r < 0 || !s)
+		return r;
+	if ((r = wire_get_int(s, "every_ms", JOB_SCHEDULE_MS_MIN, JOB_SCHEDULE_MS_MAX, &every_ms, err)) < 0 ||
+	    (r = wire_get_int(s, "keep_last", 0, UINT32_MAX, &last, err)) < 0 ||
+	    (r = wire_get_int(s, "keep_within_ms", 0, INT64_MAX, &within_ms, err)) < 0 ||
+	    (r = wire_get_int(s, "timeout_ms", 0, INT32_MAX, &timeout_ms, err)) < 0 ||
+	    (r = wire_get_int(s, "next_ms", 0, INT64_MAX, &next_ms, err)) < 0 ||
+	    (r = wire_get_bool(s, "force", &ret->force, err)) < 0 ||
+	    (r = decode_path(ret->dir, sizeof(ret->dir), s, "dir", err)) < 0)
+		return brumate_wrap(err, r, "schedule");
+	if (!every_ms)
+		return brumate_fail(err, EBADMSG, "schedule: every_ms is missing");
+	ret->every_ms = (uint64_t)every_ms;
+	ret->keep_last = (unsigned)last;
+	ret->keep_within_ms = (uint64_t)within_ms;
+	ret->timeout_ms = (uint32_t)timeout_ms;
+	ret->next_ms = (uint64_t)next_ms;
+	return 0;
+}
+
 static int decode_gpus(struct job *j, json_t *o, struct brumate_error *err)
 {
 	json_t *list;
@@ -314,7 +352,7 @@ int record_decode(struct job *ret, const char *text, size_t len_bytes, struct br
 	if ((r = decode_strings(&j, o, err)) < 0 || (r = decode_state(&j.state, o, err)) < 0 ||
 	    (r = decode_numbers(&j, o, err)) < 0 || (r = decode_id(&j.root, o, "root", err)) < 0 ||
 	    (r = decode_id(&j.init, o, "init", err)) < 0 || (r = decode_op(&j.op, o, err)) < 0 ||
-	    (r = decode_gpus(&j, o, err)) < 0) {
+	    (r = decode_gpus(&j, o, err)) < 0 || (r = decode_schedule(&j.schedule, o, err)) < 0) {
 		if (err)
 			err->code = EBADMSG;
 		return -EBADMSG;
