@@ -128,7 +128,7 @@ static void take_signal(struct watch *w)
 	if (info.ssi_signo == SIGCHLD)
 		reap_orphans(on_orphan, w->shim);
 	else
-		w->stopping = true; /* the job goes on; the next command starts another shim */
+		w->stopping = w->shim->timer.stop = true; /* the job goes on; the next command starts another shim */
 }
 
 static bool is_needed(struct watch *w, int *ret_wait_ms)
@@ -161,6 +161,7 @@ static void loop(struct watch *w)
 			{ .fd = wire_server_fd(w->server), .events = POLLIN },
 			{ .fd = w->shim->wake_fd, .events = POLLIN },
 			{ .fd = w->root_fd, .events = POLLIN },
+			{ .fd = w->shim->timer.fd, .events = POLLIN },
 		};
 		uint64_t woken;
 
@@ -168,7 +169,7 @@ static void loop(struct watch *w)
 		 * some are open, look again when they may have gone. */
 		if (wait_ms < 0 && !w->root.pid)
 			wait_ms = IDLE_MS;
-		if (poll(fds, 4, wait_ms) < 0)
+		if (poll(fds, 5, wait_ms) < 0)
 			continue;
 		if (fds[2].revents && read(w->shim->wake_fd, &woken, sizeof(woken)) < 0)
 			log_debug("spurious wake");
@@ -178,6 +179,9 @@ static void loop(struct watch *w)
 			root_gone(w);
 		if (fds[1].revents)
 			wire_server_accept(w->server);
+		if (fds[4].revents)
+			schedule_due(w->shim);
+		schedule_update(w->shim);
 		follow_root(w);
 	}
 }
@@ -253,9 +257,11 @@ static int serve(struct shim *s, int signal_fd, int *ready_fd, struct brumate_er
 	int r = wire_server_new(&w.server, &service, fd, err);
 	if (r < 0)
 		return r;
+	schedule_init(s);
 	loop(&w);
 	unlink(path);
 	wire_server_free(w.server);
+	schedule_fini(s);
 	cleanup_close(&w.root_fd);
 	return 0;
 }

@@ -21,7 +21,7 @@ enum {
 
 #define IN(state) (1u << (state))
 
-static int reply_job(struct shim *s, struct wire_call_context *call)
+int shim_reply_job(struct shim *s, struct wire_call_context *call)
 {
 	auto_(job_fini) struct job seen = JOB_EMPTY;
 	struct brumate_error err;
@@ -247,7 +247,7 @@ static int method_start(void *arg, struct wire_call_context *call, json_t *param
 		r = job_set_state(&s->job, JOB_RUNNING, err);
 	}
 	shim_end(s);
-	return r < 0 ? r : reply_job(s, call);
+	return r < 0 ? r : shim_reply_job(s, call);
 }
 
 static int method_adopt(void *arg, struct wire_call_context *call, json_t *parameters,
@@ -265,7 +265,7 @@ static int method_adopt(void *arg, struct wire_call_context *call, json_t *param
 	else
 		r = job_set_state(&s->job, JOB_RUNNING, err);
 	shim_end(s);
-	return r < 0 ? r : reply_job(s, call);
+	return r < 0 ? r : shim_reply_job(s, call);
 }
 
 static int method_status(void *arg, struct wire_call_context *call, json_t *parameters,
@@ -273,7 +273,7 @@ static int method_status(void *arg, struct wire_call_context *call, json_t *para
 {
 	(void)parameters;
 	(void)err;
-	return reply_job(arg, call);
+	return shim_reply_job(arg, call);
 }
 
 /* Blocks until the job is over or @call's caller has gone. */
@@ -295,7 +295,7 @@ static int method_wait(void *arg, struct wire_call_context *call, json_t *parame
 	(void)parameters;
 	(void)err;
 	await_end(arg, call, -1);
-	return reply_job(arg, call);
+	return shim_reply_job(arg, call);
 }
 
 /* SIGKILL of a process that the driver has restored is only safe once it is off the GPU (driver 595.71
@@ -339,7 +339,7 @@ static int end_job(struct shim *s, struct wire_call_context *call, const struct 
 		await_end(s, call, KILL_TIMEOUT_MS);
 	}
 	end_orphans(&tree);
-	return reply_job(s, call);
+	return shim_reply_job(s, call);
 }
 
 static int method_kill(void *arg, struct wire_call_context *call, json_t *parameters,
@@ -360,7 +360,7 @@ static int method_kill(void *arg, struct wire_call_context *call, json_t *parame
 
 	if (signal && signal != SIGKILL) {
 		r = proc_signal(seen.root, (int)signal);
-		return r < 0 ? brumate_fail(err, -r, "process %d: %m", seen.root.pid) : reply_job(s, call);
+		return r < 0 ? brumate_fail(err, -r, "process %d: %m", seen.root.pid) : shim_reply_job(s, call);
 	}
 	return end_job(s, call, &seen, signal ? 0 : (int)grace_ms, err);
 }
@@ -415,6 +415,7 @@ const struct wire_method shim_methods[] = {
 	{ "io.brumate.job.Resume", method_resume },
 	{ "io.brumate.job.Checkpoint", method_checkpoint },
 	{ "io.brumate.job.Restore", method_restore },
+	{ "io.brumate.job.Schedule", schedule_method },
 	{ "io.brumate.job.Kill", method_kill },
 	{ "io.brumate.job.Wait", method_wait },
 	{ "io.brumate.job.Scan", method_scan },

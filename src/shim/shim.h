@@ -7,6 +7,7 @@
 #pragma once
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "engine/engine.h"
@@ -27,6 +28,14 @@ struct shim {
 	int wake_fd;          /* eventfd: the main thread shall look anew */
 	int life_fds[2];      /* pipe whose write end closes when the job is over, for Wait; -1: over */
 	int lock_fd;          /* flock'ed for as long as this shim lives */
+	struct shim_timer {
+		int fd;              /* timerfd: a checkpoint of the schedule is due; -1: cannot be */
+		bool changed;        /* under lock: the schedule is another one than the timer's */
+		bool started;        /* there is a thread to be joined */
+		pthread_t thread;    /* makes the checkpoint */
+		atomic_bool working; /* that thread still does */
+		atomic_bool stop;    /* it shall give up */
+	} timer;
 };
 
 extern const struct wire_method shim_methods[];
@@ -56,3 +65,22 @@ int spawn_job(struct job *job, char *const *env, struct brumate_error *err);
 
 /** Exit code of a wait status. */
 int spawn_exit_code(int status);
+
+/* ---- checkpoints by schedule, schedule.c ---- */
+
+/** Makes the timer and sets it as the job's record says. */
+void schedule_init(struct shim *s);
+
+/** For the main loop: after it was woken, and when the timer is readable. */
+void schedule_update(struct shim *s);
+void schedule_due(struct shim *s);
+
+/** Gives up what is under way and waits for its end. */
+void schedule_fini(struct shim *s);
+
+/** Method Schedule. */
+int schedule_method(void *arg, struct wire_call_context *call, json_t *parameters,
+		    struct brumate_error *err);
+
+/** Answers with the job's record as it is on disk. */
+int shim_reply_job(struct shim *s, struct wire_call_context *call);
