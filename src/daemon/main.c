@@ -42,6 +42,9 @@ static int serve(struct wire_call_context *context, service_method_fn run, json_
 			      { .fd = stop_fd, .events = POLLIN } } },
 	};
 
+	auto_close int fd = wire_call_take_fd(context, 0);
+	if (fd >= 0)
+		call.fd = &fd;
 	wire_call_peer(context, &call.uid, &call.gid, &pid);
 	int r = run(&call, parameters, &reply, err);
 	if (r == -ECANCELED) /* a caller who hung up does not hear it: it is for the others */

@@ -13,7 +13,6 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/conf.h"
@@ -163,27 +162,12 @@ int service_resume(const struct service_call *call, json_t *parameters, json_t *
 	return r < 0 ? r : shim_relay(call, &j, "Resume", picked, ret, err);
 }
 
-static bool is_taken(const char *dir, const char *id)
-{
-	auto_free char *path = path_format("%s/%s", dir, id);
-
-	return path && access(path, F_OK) == 0;
-}
-
-/* "JOBNAME-20260102-030405" (".2" for a second one in that second) unless the caller chose. A '/' or a leading '.' would leave the store. */
+/* Made from the job's name unless the caller chose. A '/' or a leading '.' would leave the store. */
 static int choose_id(char ret[static MANIFEST_ID_BYTES], const struct job *j, const char *dir,
 		     const char *name, struct brumate_error *err)
 {
-	time_t now = time(NULL);
-	struct tm tm;
-	char stamp[32];
-
 	if (!name) {
-		gmtime_r(&now, &tm);
-		strftime(stamp, sizeof(stamp), "%Y%m%d-%H%M%S", &tm);
-		snprintf(ret, MANIFEST_ID_BYTES, "%s-%s", j->name, stamp);
-		for (int n = 2; is_taken(dir, ret); n++)
-			snprintf(ret, MANIFEST_ID_BYTES, "%s-%s.%d", j->name, stamp, n);
+		store_new_id(ret, dir, j->name);
 		return 0;
 	}
 	if (strlen(name) >= MANIFEST_ID_BYTES || !*name || *name == '.' || *name == '-' ||

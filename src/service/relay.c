@@ -50,6 +50,13 @@ static void *watch(void *arg)
 int relay_call(struct wire *w, const char *method, json_t *parameters, wire_reply_fn on_reply,
 	       void *arg, const struct cancel *cancel, json_t **ret, struct brumate_error *err)
 {
+	return relay_call_fds(w, method, parameters, NULL, 0, on_reply, arg, cancel, ret, err);
+}
+
+int relay_call_fds(struct wire *w, const char *method, json_t *parameters, const int *fds,
+		   size_t n_fds, wire_reply_fn on_reply, void *arg, const struct cancel *cancel,
+		   json_t **ret, struct brumate_error *err)
+{
 	auto_close int done_fd = eventfd(0, EFD_CLOEXEC);
 	struct watch state = { .cancel = cancel, .done_fd = done_fd, .wire_fd = w->fd };
 	pthread_t thread;
@@ -60,7 +67,7 @@ int relay_call(struct wire *w, const char *method, json_t *parameters, wire_repl
 	if (r)
 		return brumate_fail(err, r, "%s: thread: %m", method);
 
-	r = wire_call(w, method, parameters, NULL, 0, on_reply, arg, ret, DEADLINE_NEVER, err);
+	r = wire_call(w, method, parameters, fds, n_fds, on_reply, arg, ret, DEADLINE_NEVER, err);
 	eventfd_write(done_fd, 1);
 	pthread_join(thread, NULL);
 	if (r < 0 && atomic_load(&state.cancelled))

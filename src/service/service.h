@@ -20,6 +20,7 @@ struct service_call {
 	wire_reply_fn on_reply; /* streamed replies; may be NULL */
 	void *arg;
 	struct cancel cancel;
+	const int *fd; /* that came with the call, for Export and Import; borrowed; NULL: none */
 };
 
 /** @parameters borrowed; @ret owned, written only on success. */
@@ -41,6 +42,13 @@ typedef int (*service_method_fn)(const struct service_call *call, json_t *parame
 	X(Remove, service_remove)           \
 	X(Checkpoints, service_checkpoints) \
 	X(Inspect, service_inspect)         \
+	X(Verify, service_verify)           \
+	X(Diff, service_diff)               \
+	X(Prune, service_prune)             \
+	X(Sweep, service_sweep)             \
+	X(Export, service_export)           \
+	X(Import, service_import)           \
+	X(Schedule, service_schedule)       \
 	X(Doctor, service_doctor)
 
 #define X(name, fn)                                                               \
