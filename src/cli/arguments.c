@@ -112,6 +112,25 @@ int add_target(json_t *parameters, const struct invocation *in, struct brumate_e
 	return add_pid(parameters, in, err);
 }
 
+int add_retention(json_t *parameters, const struct invocation *in, struct brumate_error *err)
+{
+	uint64_t within_ms;
+	int64_t last;
+	int r = 0;
+
+	if (in->values[OPT_KEEP_LAST]) {
+		r = parse_count(&last, "--keep-last", in->values[OPT_KEEP_LAST], err);
+		if (r == 0)
+			r = set(parameters, "keep_last", json_integer(last), err);
+	}
+	if (r < 0 || !in->values[OPT_KEEP_WITHIN])
+		return r;
+	r = parse_duration(&within_ms, "--keep-within", in->values[OPT_KEEP_WITHIN], err);
+	if (r == 0 && within_ms == 0)
+		r = brumate_fail(err, EINVAL, "--keep-within: want more than no time");
+	return r < 0 ? r : set(parameters, "keep_within_ms", json_integer((json_int_t)within_ms), err);
+}
+
 bool wants_json(const struct invocation *in)
 {
 	return in->values[OPT_FORMAT] && !strcmp(in->values[OPT_FORMAT], "json");

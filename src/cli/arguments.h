@@ -30,6 +30,12 @@ int add_target(json_t *parameters, const struct invocation *in, struct brumate_e
 /** @path made absolute by the working directory (owned), NULL without memory. */
 char *absolute_path(const char *path);
 
+/** --keep-last as "keep_last", --keep-within as "keep_within_ms". */
+int add_retention(json_t *parameters, const struct invocation *in, struct brumate_error *err);
+
+/** `brumate checkpoint --every`. */
+int schedule_checkpoints(const struct invocation *in, struct brumate_error *err);
+
 /** Whether --format json was given. */
 bool wants_json(const struct invocation *in);
 

@@ -19,8 +19,9 @@ static int fail_unreachable(const char *path, struct brumate_error *err)
 	return -EPERM;
 }
 
-static int call_daemon(const char *method, json_t *parameters, wire_reply_fn on_reply, void *arg,
-		       const struct cancel *cancel, json_t **ret, struct brumate_error *err)
+static int call_daemon(const char *method, json_t *parameters, const int *fd, wire_reply_fn on_reply,
+		       void *arg, const struct cancel *cancel, json_t **ret,
+		       struct brumate_error *err)
 {
 	auto_free char *path = path_format("%s/brumated.sock", path_runtime_dir());
 	auto_free char *full = path_format("io.brumate.%s", method);
@@ -34,28 +35,41 @@ static int call_daemon(const char *method, json_t *parameters, wire_reply_fn on_
 	if (r < 0)
 		return r;
 
-	r = relay_call(&w, full, parameters, on_reply, arg, cancel, ret, err);
+	r = relay_call_fds(&w, full, parameters, fd, fd ? 1 : 0, on_reply, arg, cancel, ret, err);
 	wire_fini(&w);
 	return r;
 }
 
-int client_call(const char *method, json_t *parameters, wire_reply_fn on_reply, void *arg,
-		int cancel_fd, json_t **ret, struct brumate_error *err)
+static int call(const char *method, json_t *parameters, const int *fd, wire_reply_fn on_reply,
+		void *arg, int cancel_fd, json_t **ret, struct brumate_error *err)
 {
 	struct cancel cancel = {
 		{ { .fd = cancel_fd, .events = POLLIN }, { .fd = -1 } },
 	};
-	struct service_call call = {
+	struct service_call here = {
 		.uid = getuid(),
 		.gid = getgid(),
 		.on_reply = on_reply,
 		.arg = arg,
 		.cancel = cancel,
+		.fd = fd,
 	};
 
 	if (geteuid() == 0)
-		return service_call(method, &call, parameters, ret, err);
-	return call_daemon(method, parameters, on_reply, arg, &cancel, ret, err);
+		return service_call(method, &here, parameters, ret, err);
+	return call_daemon(method, parameters, fd, on_reply, arg, &cancel, ret, err);
+}
+
+int client_call(const char *method, json_t *parameters, wire_reply_fn on_reply, void *arg,
+		int cancel_fd, json_t **ret, struct brumate_error *err)
+{
+	return call(method, parameters, NULL, on_reply, arg, cancel_fd, ret, err);
+}
+
+int client_call_fd(const char *method, json_t *parameters, int fd, wire_reply_fn on_reply, void *arg,
+		   int cancel_fd, json_t **ret, struct brumate_error *err)
+{
+	return call(method, parameters, &fd, on_reply, arg, cancel_fd, ret, err);
 }
 
 int client_ask(const char *method, json_t *parameters, json_t **ret, struct brumate_error *err)

@@ -31,6 +31,12 @@ enum option_id {
 	OPT_GRACE,
 	OPT_JOB,
 	OPT_CHECKPOINT,
+	OPT_ALL,
+	OPT_EVERY,
+	OPT_KEEP_LAST,
+	OPT_KEEP_WITHIN,
+	OPT_DRY_RUN,
+	OPT_OUTPUT,
 	OPT__MAX,
 };
 
@@ -128,6 +134,12 @@ int verb_checkpoint(const struct invocation *in, struct brumate_error *err);
 int verb_restore(const struct invocation *in, struct brumate_error *err);
 int verb_ls(const struct invocation *in, struct brumate_error *err);
 int verb_inspect(const struct invocation *in, struct brumate_error *err);
+int verb_verify(const struct invocation *in, struct brumate_error *err);
+int verb_diff(const struct invocation *in, struct brumate_error *err);
+int verb_prune(const struct invocation *in, struct brumate_error *err);
+int verb_gc(const struct invocation *in, struct brumate_error *err);
+int verb_export(const struct invocation *in, struct brumate_error *err);
+int verb_import(const struct invocation *in, struct brumate_error *err);
 int verb_doctor(const struct invocation *in, struct brumate_error *err);
 int verb_version(const struct invocation *in, struct brumate_error *err);
 int verb_completion(const struct invocation *in, struct brumate_error *err);

@@ -48,6 +48,14 @@
 	{                                                                                    \
 		.id = OPT_NAME, .name = "name", .letter = 'n', .value = "NAME", .help = what \
 	}
+#define KEEP_LAST(what)                                                             \
+	{                                                                           \
+		.id = OPT_KEEP_LAST, .name = "keep-last", .value = "N", .help = what \
+	}
+#define KEEP_WITHIN(what)                                                                   \
+	{                                                                                   \
+		.id = OPT_KEEP_WITHIN, .name = "keep-within", .value = "TIME", .help = what \
+	}
 #define END                  \
 	{                    \
 		.name = NULL \
@@ -128,6 +136,12 @@ static const struct option_spec checkpoint_options[] = {
 	  .letter = 'R',
 	  .help = "let the job run on afterwards" },
 	NAME("id of the checkpoint (default: made from the job's name and the time)"),
+	{ .id = OPT_EVERY,
+	  .name = "every",
+	  .value = "TIME",
+	  .help = "from now on, save it every TIME and let it run on; 0: no more" },
+	KEEP_LAST("with --every: remove all but the newest N of the job"),
+	KEEP_WITHIN("with --every: remove those of the job older than TIME"),
 	DIR("keep it in DIR instead of the default place"),
 	TIMEOUT("let the job go on if it cannot be checkpointed within TIME"),
 	FORCE("go on where doctor only suspects that the job may be lost"),
@@ -156,6 +170,42 @@ static const struct option_spec ls_options[] = {
 static const struct option_spec inspect_options[] = {
 	DIR("look for it in DIR instead of the default place"),
 	FORMAT,
+	END,
+};
+static const struct option_spec verify_options[] = {
+	{ .id = OPT_ALL, .name = "all", .letter = 'a', .help = "all checkpoints of the store" },
+	DIR("look for them in DIR instead of the default place"),
+	FORMAT,
+	END,
+};
+static const struct option_spec diff_options[] = {
+	DIR("look for them in DIR instead of the default place"),
+	FORMAT,
+	END,
+};
+static const struct option_spec prune_options[] = {
+	{ OPT_JOB, "job", 'j', "JOB", "only checkpoints of this job, by id or name", COMPLETES_JOB, NULL },
+	KEEP_LAST("keep the newest N of each job"),
+	KEEP_WITHIN("keep all that are younger than TIME"),
+	{ .id = OPT_DRY_RUN,
+	  .name = "dry-run",
+	  .help = "print what would be removed, and remove nothing" },
+	DIR("prune DIR instead of the default place"),
+	FORMAT,
+	END,
+};
+static const struct option_spec gc_options[] = {
+	DIR("sweep DIR instead of the default place"),
+	END,
+};
+static const struct option_spec export_options[] = {
+	{ OPT_OUTPUT, "output", 'o', "FILE", "write to FILE; - is standard output (the default)",
+	  COMPLETES_FILE, NULL },
+	DIR("look for it in DIR instead of the default place"),
+	END,
+};
+static const struct option_spec import_options[] = {
+	DIR("keep it in DIR instead of the default place"),
 	END,
 };
 static const struct option_spec doctor_options[] = {
@@ -196,6 +246,18 @@ const struct command commands[] = {
 	  verb_ls },
 	{ "inspect", NULL, "CHECKPOINT|JOB", "show all that is known of a checkpoint or a job", 1,
 	  1, false, COMPLETES_CHECKPOINT, NULL, inspect_options, verb_inspect },
+	{ "diff", NULL, "CHECKPOINT CHECKPOINT", "show what differs between two checkpoints", 2, 2,
+	  false, COMPLETES_CHECKPOINT, NULL, diff_options, verb_diff },
+	{ "verify", NULL, "[CHECKPOINT...]", "check every byte of checkpoints", 0, -1, false,
+	  COMPLETES_CHECKPOINT, NULL, verify_options, verb_verify },
+	{ "export", NULL, "CHECKPOINT", "write a checkpoint as one stream", 1, 1, false,
+	  COMPLETES_CHECKPOINT, NULL, export_options, verb_export },
+	{ "import", NULL, "[FILE|-]", "bring in a checkpoint from a stream", 0, 1, false,
+	  COMPLETES_FILE, NULL, import_options, verb_import },
+	{ "prune", NULL, "", "remove old checkpoints by a rule", 0, 0, false, COMPLETES_NOTHING,
+	  NULL, prune_options, verb_prune },
+	{ "gc", NULL, "", "remove what interrupted checkpoints left", 0, 0, false,
+	  COMPLETES_NOTHING, NULL, gc_options, verb_gc },
 	{ "doctor", NULL, "", "check this machine, or whether a job can be checkpointed", 0, 0,
 	  false, COMPLETES_NOTHING, NULL, doctor_options, verb_doctor },
 	{ "version", NULL, "", "show the version", 0, 0, false, COMPLETES_NOTHING, NULL,

@@ -103,8 +103,11 @@ int verb_resume(const struct invocation *in, struct brumate_error *err)
 int verb_checkpoint(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *p = json_object(), *reply = NULL;
-	int r = add_target(p, in, err);
 
+	if (in->values[OPT_EVERY] || in->values[OPT_KEEP_LAST] || in->values[OPT_KEEP_WITHIN])
+		return schedule_checkpoints(in, err);
+
+	int r = add_target(p, in, err);
 	if (r == 0)
 		r = add_timeout(p, in, err);
 	if (r == 0)

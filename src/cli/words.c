@@ -32,7 +32,7 @@ static const struct {
 	const char *unit;
 	double ms;
 } duration_units[] = {
-	{ "", 1000 }, { "ms", 1 }, { "s", 1000 }, { "m", 60e3 }, { "h", 3600e3 },
+	{ "", 1000 }, { "ms", 1 }, { "s", 1000 }, { "m", 60e3 }, { "h", 3600e3 }, { "d", 86400e3 },
 };
 
 enum { DURATION_DAYS_MAX = 365 };
@@ -40,7 +40,7 @@ enum { DURATION_DAYS_MAX = 365 };
 static int fail_duration(const char *what, const char *text, struct brumate_error *err)
 {
 	brumate_fail(err, EINVAL, "%s: \"%s\" is not a time", what, text);
-	brumate_hint(err, "write it as 500ms, 30s, 2m or 1h");
+	brumate_hint(err, "write it as 500ms, 30s, 2m, 1h or 7d");
 	return -EINVAL;
 }
 
@@ -78,6 +78,16 @@ static int parse_integer(long *ret, const char *text, long min, long max)
 	if (errno || *end || value < min || value > max)
 		return -EINVAL;
 	*ret = value;
+	return 0;
+}
+
+int parse_count(int64_t *ret, const char *what, const char *text, struct brumate_error *err)
+{
+	long count;
+
+	if (parse_integer(&count, text, 1, INT_MAX) < 0)
+		return brumate_fail(err, EINVAL, "%s: \"%s\" is not a number from 1", what, text);
+	*ret = count;
 	return 0;
 }
 

@@ -13,8 +13,11 @@
 /** Whether @word is one of the space-separated @words (may be NULL). */
 bool words_contain(const char *words, const char *word);
 
-/** "500ms", "30s", "2m", "1h", "1.5s"; a bare number is seconds. -EINVAL names @what. */
+/** "500ms", "30s", "2m", "1h", "7d", "1.5s"; a bare number is seconds. -EINVAL names @what. */
 int parse_duration(uint64_t *ret_ms, const char *what, const char *text, struct brumate_error *err);
+
+/** How many, from 1. -EINVAL names @what. */
+int parse_count(int64_t *ret, const char *what, const char *text, struct brumate_error *err);
 
 /** A positive process id. */
 int parse_pid(int64_t *ret, const char *text, struct brumate_error *err);

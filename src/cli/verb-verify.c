@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT
+/* `brumate verify`: every byte of checkpoints, and every file that is not as it was written. */
+#include "cli/arguments.h"
+#include "cli/client.h"
+#include "cli/interrupt.h"
+#include "cli/progress.h"
+#include "cli/terminal.h"
+#include "cli/words.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+
+static const char *text_of(json_t *o, const char *key)
+{
+	const char *text = json_string_value(json_object_get(o, key));
+
+	return text ? text : "";
+}
+
+static int pack(json_t *p, const struct invocation *in, struct brumate_error *err)
+{
+	json_t *words;
+	int r = add_path(p, "dir", in->values[OPT_DIR], err);
+
+	if ((in->n_operands > 0) == (in->values[OPT_ALL] != NULL)) {
+		brumate_fail(err, EINVAL, "verify: want either CHECKPOINT... or --all");
+		brumate_hint(err, "`brumate ls` lists the checkpoints");
+		return -EINVAL;
+	}
+	if (r < 0 || !in->n_operands)
+		return r;
+	words = json_array();
+	for (int i = 0; i < in->n_operands; i++) {
+		const char *word = in->operands[i];
+		auto_free char *path = strchr(word, '/') ? absolute_path(word) : strdup(word);
+
+		if (!path || json_array_append_new(words, json_string(path)) < 0)
+			r = brumate_fail(err, EINVAL, "%s: is not UTF-8", word);
+	}
+	if (json_object_set_new(p, "checkpoints", words) < 0)
+		r = brumate_fail(err, ENOMEM, "%m");
+	return r;
+}
+
+static void print_problem(const char *id, json_t *problem)
+{
+	const char *want = text_of(problem, "expected_digest");
+	const char *have = text_of(problem, "actual_digest");
+
+	print_styled(stderr, STYLE_RED, "bad:");
+	fprintf(stderr, " %s: %s: %s\n", id, text_of(problem, "file"), text_of(problem, "text"));
+	if (*want && *have && strcmp(want, have))
+		fprintf(stderr, "     digest %s, want %s\n", have, want);
+}
+
+/* Ids of sound ones on stdout, what is wrong with the others on stderr. Returns how many are bad. */
+static size_t print_results(json_t *results)
+{
+	json_t *result, *problem;
+	size_t i, k, n_bad = 0;
+
+	json_array_foreach (results, i, result) {
+		json_t *problems = json_object_get(result, "problems");
+		double seconds = json_number_value(json_object_get(result, "seconds"));
+		double bytes = json_number_value(json_object_get(result, "bytes"));
+		char size[WORD_BYTES];
+
+		format_bytes(size, (uint64_t)bytes);
+		json_array_foreach (problems, k, problem)
+			print_problem(text_of(result, "id"), problem);
+		fprintf(stderr, "%s: %s, %lld files, %s", text_of(result, "id"),
+			json_array_size(problems) ? "BAD" : "ok",
+			(long long)json_integer_value(json_object_get(result, "files")), size);
+		if (seconds > 0)
+			fprintf(stderr, ", %.3f s, %.2f GB/s", seconds, bytes / seconds / 1e9);
+		putc('\n', stderr);
+		if (json_array_size(problems))
+			n_bad++;
+		else
+			puts(text_of(result, "id"));
+	}
+	return n_bad;
+}
+
+static size_t count_bad(json_t *results)
+{
+	json_t *result;
+	size_t i, n = 0;
+
+	json_array_foreach (results, i, result)
+		n += !json_is_true(json_object_get(result, "ok"));
+	return n;
+}
+
+int verb_verify(const struct invocation *in, struct brumate_error *err)
+{
+	auto_json json_t *p = json_object(), *reply = NULL;
+	struct progress progress = { .verb = "verify" };
+	int cancel_fd = interrupt_watch(true);
+	int r = cancel_fd < 0 ? brumate_fail(err, -cancel_fd, "pipe: %m") : pack(p, in, err);
+
+	if (r < 0)
+		return r;
+	r = client_call("Verify", p, progress_show, &progress, cancel_fd, &reply, err);
+	progress_clear(&progress);
+	if (r < 0)
+		return r;
+
+	json_t *results = json_object_get(reply, "results");
+	if (wants_json(in) && (r = print_json(reply, err)) < 0)
+		return r;
+	size_t n_bad = wants_json(in) ? count_bad(results) : print_results(results);
+	if (!n_bad)
+		return EXIT_OK;
+	brumate_fail(err, EBADMSG, "%zu of %zu checkpoints are bad", n_bad, json_array_size(results));
+	brumate_hint(err, "they cannot be restored; `brumate rm` removes them");
+	return -EBADMSG;
+}
