@@ -191,14 +191,24 @@ static void tick(struct session *s)
 		cancel(s);
 }
 
+/* The end of its socket tells first of the end of CRIU; but a process that it forked on the way may hold
+ * that open, so its own end counts as well. */
 static void converse(struct session *s)
 {
+	auto_close int life_fd = proc_open(s->child.id);
+
 	while (s->outcome == UNDECIDED) {
-		struct pollfd p = { .fd = s->child.socket_fd, .events = POLLIN };
+		struct pollfd p[] = {
+			{ .fd = s->child.socket_fd, .events = POLLIN },
+			{ .fd = life_fd, .events = POLLIN },
+		};
 
 		tick(s);
-		if (poll(&p, 1, TICK_MS) > 0)
+		int n = poll(p, 2, TICK_MS);
+		if (n > 0 && p[0].revents)
 			on_packet(s);
+		else if (n > 0 || (n == 0 && life_fd < 0))
+			s->outcome = DIED;
 	}
 	if (s->outcome == DIED)
 		heal_stop(&s->heal);
