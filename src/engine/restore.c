@@ -190,6 +190,7 @@ static int start_namespace(struct op *op, struct brumate_error *err)
 		return 0;
 	if (!path)
 		return brumate_fail(err, ENOMEM, "%m");
+	unlink(path); /* an earlier life noted the end of the same number */
 	int r = pidns_start(&op->job->init, op->image.manifest.processes[0].pid, path, err);
 	return r < 0 ? r : job_save(op->job, err);
 }

@@ -191,6 +191,23 @@ bool proc_is_alive(struct proc_id id)
 	return read_exactly(&info, id) && info.state != 'Z' && info.state != 'X';
 }
 
+int proc_zombie_status(struct proc_id id, int *ret_status)
+{
+	char path[32];
+	auto_free char *text = NULL;
+	struct proc_info info;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", id.pid);
+	if (file_read(AT_FDCWD, path, PROC_FILE_BYTES_MAX, &text, NULL) < 0 || parse_stat(&info, text) < 0 ||
+	    info.id.start_ticks != id.start_ticks)
+		return -ESRCH;
+	if (info.state != 'Z')
+		return -EAGAIN;
+	const char *last = strrchr(text, ' '); /* exit_code is the last field */
+	*ret_status = last ? atoi(last) : 0;
+	return 0;
+}
+
 int proc_open(struct proc_id id)
 {
 	if (id.pid <= 0)

@@ -37,6 +37,13 @@ bool proc_is_alive(struct proc_id id);
 /** True while exactly this process exists, zombie or not. */
 bool proc_exists(struct proc_id id);
 
+/**
+ * How a process ended that is still a zombie: its status as wait(2) gives it, from /proc/PID/stat
+ * (proc(5), exit_code; the kernel shows it to who may trace the process). 0; -EAGAIN: it has not
+ * ended; -ESRCH.
+ */
+int proc_zombie_status(struct proc_id id, int *ret_status);
+
 /** pidfd of exactly this process (owned), or -ESRCH / -errno. */
 int proc_open(struct proc_id id);
 

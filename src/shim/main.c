@@ -98,12 +98,15 @@ static bool was_reaped_here(struct watch *w)
 	return found;
 }
 
-/* How a root ended that is no child of ours: the init of its namespace noted it, or the kernel did. */
+/* How a root ended that is no child of ours: as a zombie it tells itself, however long its parent lets
+ * it lie; afterwards the init of its namespace has noted it, or the kernel has. */
 static int foreign_exit_code(struct watch *w)
 {
 	auto_free char *path = path_format("%s/%s", w->shim->job.dir, JOB_NAMESPACE_STATUS);
 	int status;
 
+	if (proc_zombie_status(w->root, &status) == 0)
+		return spawn_exit_code(status);
 	if (path && pidns_read_status(path, w->inner_pid, &status) == 0)
 		return spawn_exit_code(status);
 	return exit_code_by_pidfd(w->root_fd);
@@ -112,8 +115,6 @@ static int foreign_exit_code(struct watch *w)
 static void root_gone(struct watch *w)
 {
 	reap_orphans(on_orphan, w->shim);
-	if (proc_exists(w->root))
-		return; /* a zombie of another parent's: it will be reaped, and we are told again */
 	if (!was_reaped_here(w))
 		shim_note_exit(w->shim, w->root.pid, foreign_exit_code(w));
 	cleanup_close(&w->root_fd);
