@@ -39,6 +39,7 @@ enum {
 	PACKET_BYTES = 64 * 1024,
 	FDS_MAX = 64,
 	KILL_TIMEOUT_MS = 10000,
+	TICKS_WITHOUT_ROOT = 10, /* two seconds: a job may end while CRIU still has to answer */
 	LOG_LEVEL = 4,
 };
 
@@ -57,6 +58,8 @@ struct session {
 	struct brumate_error why;
 	int cr_errno;
 	pid_t root_pid;
+	struct proc_id root;	    /* restore: the root, once it is complete */
+	unsigned ticks_without_root; /* since its end */
 	char errmsg[512];
 };
 
@@ -142,8 +145,10 @@ static int on_notify(struct session *s, const Criu__Notify *notify)
 
 	if (!event_of(notify->script ? notify->script : "", &event))
 		return acknowledge(s, !s->is_cancelled || s->past_return);
-	if (event == CRIU_EVENT_RESTORED)
+	if (event == CRIU_EVENT_RESTORED) {
 		s->root_pid = our_pid_of(s, notify->has_pid ? notify->pid : 0);
+		proc_identify(&s->root, s->root_pid, NULL);
+	}
 
 	pid_t pid = event == CRIU_EVENT_RESTORED ? s->root_pid : o->root.pid;
 	if (!s->is_cancelled && o->on_event && o->on_event(o->arg, event, pid, &s->why) < 0)
@@ -187,6 +192,9 @@ static void tick(struct session *s)
 		s->kill_at_ns = DEADLINE_NEVER;
 		proc_signal(s->child.id, SIGKILL);
 	}
+	/* A task that dies from here on CRIU does not see: it waits for it for ever. */
+	if (s->root.pid && !proc_is_alive(s->root) && ++s->ticks_without_root == TICKS_WITHOUT_ROOT)
+		proc_signal(s->child.id, SIGKILL);
 	if (!s->is_cancelled && !s->past_return && o->on_tick && o->on_tick(o->arg, &s->why) < 0)
 		cancel(s);
 }
