@@ -341,6 +341,8 @@ class Bed(Instance):
     def close(self):
         if os.path.isdir(self.dir):
             self.end_all()
+            for pid in self.crius():
+                os.kill(pid, signal.SIGKILL)
         for path in reversed(self.mounts):
             run(["umount", "-l", path])
         self.mounts = []
