@@ -58,7 +58,7 @@ struct session {
 	struct brumate_error why;
 	int cr_errno;
 	pid_t root_pid;
-	struct proc_id root;	    /* restore: the root, once it is complete */
+	struct proc_id root;	     /* restore: the root, once it is complete */
 	unsigned ticks_without_root; /* since its end */
 	char errmsg[512];
 };
