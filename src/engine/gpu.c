@@ -147,6 +147,7 @@ static int act_once(struct op *op, enum dev_action action, enum dev_state want, 
 	auto_free struct broker_outcome *outcomes = calloc(op->n_gpus + 1, sizeof(*outcomes));
 	size_t n = 0;
 
+	op->driver_refused = false;
 	if (!pids || !outcomes)
 		return brumate_fail(err, ENOMEM, "%m");
 	for (size_t i = 0; i < op->n_gpus; i++)
@@ -158,11 +159,16 @@ static int act_once(struct op *op, enum dev_action action, enum dev_state want, 
 	bool map = action == DEV_RESTORE;
 	int r = broker_act(&op->broker, action, pids, n, timeout_ms, map ? op->pairs : NULL,
 			   map ? op->n_pairs : 0, outcomes, err);
-	for (size_t i = 0; r == 0 && i < n && !*ret_why; i++)
-		if (outcomes[i].result.number)
+	for (size_t i = 0; r == 0 && i < n; i++) {
+		const struct broker_outcome *o = &outcomes[i];
+
+		/* A negative number is ours (a deadline, a fault), not the driver's. */
+		if (action == DEV_RESTORE && o->result.number > 0 && o->state == DEV_STATE_CHECKPOINTED)
+			op->driver_refused = true;
+		if (o->result.number && !*ret_why)
 			snprintf(ret_why, why_bytes, "process %d: driver says %s (%d) after %.1f s", pids[i],
-				 outcomes[i].result.name, outcomes[i].result.number,
-				 outcomes[i].seconds);
+				 o->result.name, o->result.number, o->seconds);
+	}
 	return r;
 }
 
@@ -210,7 +216,10 @@ int gpu_act(struct op *op, enum dev_action action, enum dev_state want, uint32_t
 		int asked = ask_states(op, err);
 		if (asked < 0)
 			return asked;
-		if (r == 0 || !first_not(op, want))
+		if (!first_not(op, want))
+			break;
+		/* A restore that failed is tried once more: what the driver says then is final. */
+		if (r == 0 && (!op->driver_refused || tries))
 			break;
 	}
 	struct op_gpu_process *bad = first_not(op, want);

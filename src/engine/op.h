@@ -51,6 +51,8 @@ struct op {
 	struct broker broker;
 	bool broker_is_open;
 
+	bool driver_refused; /* a restore by the driver failed, which it does for good */
+
 	uint64_t gpu_bytes, image_bytes;
 	struct manifest_phase phases[OP_PHASES_MAX];
 	size_t n_phases;

@@ -171,6 +171,15 @@ static const struct step resume_steps[] = {
 	{ "gpu-unlock", "the driver", resume_gpu_unlock, undo_resume },
 };
 
+/* What driver 580 refused to restore once, it refuses for ever (docs/driver-behaviour.md); a refused
+ * map of GPUs is the exception. */
+static void say_lost(const struct job *job, struct brumate_error *err)
+{
+	brumate_error_exit(err, EXIT_JOB_LOST);
+	brumate_hint(err, "what the driver refuses it refuses for good: the job is lost; end it with `brumate kill %s`%s%s", job->id,
+		     job->checkpoint ? " and restore " : "", job->checkpoint ? job->checkpoint : "");
+}
+
 int engine_resume(struct op *op, struct brumate_error *err)
 {
 	struct job *job = op->job;
@@ -178,8 +187,12 @@ int engine_resume(struct op *op, struct brumate_error *err)
 
 	if (r == 0)
 		r = plan_run(resume_steps, sizeof(resume_steps) / sizeof(resume_steps[0]), op, err);
-	if (r < 0)
-		return engine_failed(op, r, JOB_SUSPENDED, err);
+	if (r < 0) {
+		engine_failed(op, r, JOB_SUSPENDED, err);
+		if (op->driver_refused && !op->n_pairs && job_is_alive(job))
+			say_lost(job, err);
+		return r;
+	}
 	job->message[0] = '\0';
 	return job_set_state(job, JOB_RUNNING, err);
 }

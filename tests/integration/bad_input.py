@@ -546,7 +546,7 @@ def shared_between_gpus(bed):
 def lost_by_force_is_said(bed):
     job, log = bed.kind("peer")
     bed.ok("suspend", job, "--force")
-    result = bed.refused(1, "driver says", "resume", job)
+    result = bed.refused(8, "driver says", "resume", job)
     expect("refuses for good" in result.err, f"no hint: {result.err!r}")
     bed.expect_state(job, "suspended")
     bed.ok("kill", job)
@@ -621,7 +621,8 @@ def driver_that_fails(bed):
         bed.driver_fault(f"target:{call}:*:error=999")
         result = bed.cli("resume", job)
         bed.driver_fault("")
-        expect(result.code in (1, 7) and "UNKNOWN" in result.err, f"{call} in resume: {result.why()}")
+        want = 8 if call == "restore" else 1
+        expect(result.code == want and "UNKNOWN" in result.err, f"{call} in resume: {result.why()}")
         bed.expect_state(job, "suspended")
     bed.ok("resume", job)
     bed.expect_whole(job, log)
