@@ -273,7 +273,7 @@ static int decode_schedule(struct job_schedule *ret, json_t *o, struct brumate_e
 
 static int decode_gpus(struct job *j, json_t *o, struct brumate_error *err)
 {
-	json_t *list;
+	json_t *list = NULL;
 	int r = wire_get_array(o, "gpus", &list, err);
 	size_t n = json_array_size(list);
 

@@ -64,7 +64,7 @@ static int init_op(struct op *op, struct shim *s, const char *kind, struct wire_
 
 static int get_pairs(struct op *op, json_t *parameters, struct brumate_error *err)
 {
-	json_t *list;
+	json_t *list = NULL;
 	int r = wire_get_array(parameters, "gpu_map", &list, err);
 	size_t n = json_array_size(list);
 
@@ -208,7 +208,7 @@ static int method_restore(void *arg, struct wire_call_context *call, json_t *par
 
 static int get_env(char ***ret, json_t *parameters, struct brumate_error *err)
 {
-	json_t *list;
+	json_t *list = NULL;
 	int r = wire_get_array(parameters, "env", &list, err);
 	size_t n = json_array_size(list);
 
