@@ -41,6 +41,13 @@ static struct job full_job(void)
 			.leave_running = true,
 			.image_path = "/var/lib/x/" NOT_UTF8,
 			.criu = { 4800, 99887766559999ull } },
+		.schedule = { .every_ms = 600000,
+			      .keep_last = 4000000000u,
+			      .keep_within_ms = 86400000,
+			      .timeout_ms = 30000,
+			      .force = true,
+			      .dir = "/data/" NOT_UTF8,
+			      .next_ms = 1767323045678ull },
 	};
 
 	j.argv = calloc(5, sizeof(*j.argv));
@@ -121,6 +128,14 @@ static void check_same_lists(const struct job *got, const struct job *want)
 	}
 }
 
+static void check_same_schedule(const struct job_schedule *got, const struct job_schedule *want)
+{
+	CHECK(got->every_ms == want->every_ms && got->next_ms == want->next_ms);
+	CHECK(got->keep_last == want->keep_last && got->keep_within_ms == want->keep_within_ms);
+	CHECK(got->timeout_ms == want->timeout_ms && got->force == want->force);
+	CHECK_STR(got->dir, want->dir);
+}
+
 static void check_same(const struct job *got, const struct job *want)
 {
 	CHECK_STR(got->id, want->id);
@@ -142,6 +157,7 @@ static void check_same(const struct job *got, const struct job *want)
 	CHECK_STR(got->op.image_path, want->op.image_path);
 	check_same_processes(got, want);
 	check_same_lists(got, want);
+	check_same_schedule(&got->schedule, &want->schedule);
 }
 
 static void round_trip(const struct job *want, const char *message)
@@ -205,6 +221,14 @@ static const struct member members[] = {
 	{ "op.image", true },  { "op.criu", false },   { "op.leave_running", false },
 	{ "root.pid", true },  { "root.start", true }, { "init.pid", true },
 	{ "gpus.uuid", true }, { "gpus.name", true },  { "gpus.bytes", false },
+	{ "schedule", false },
+	{ "schedule.every_ms", true },
+	{ "schedule.keep_last", false },
+	{ "schedule.keep_within_ms", false },
+	{ "schedule.timeout_ms", false },
+	{ "schedule.force", false },
+	{ "schedule.dir", true },
+	{ "schedule.next_ms", false },
 };
 
 /* The object that holds the member, and its key there. */
