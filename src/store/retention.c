@@ -3,7 +3,6 @@
 #include "store/retention.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -11,16 +10,15 @@
 int retention_parse_stamp(uint64_t *ret_ms, const char *stamp)
 {
 	struct tm tm = { 0 };
-	unsigned ms;
-	char z;
 	const char *rest = strptime(stamp, "%Y-%m-%dT%H:%M:%S", &tm);
 
-	if (!rest || strlen(rest) != 5 || sscanf(rest, ".%3u%c", &ms, &z) != 2 || z != 'Z')
+	if (!rest || strlen(rest) != 5 || rest[0] != '.' || strspn(rest + 1, "0123456789") != 3 ||
+	    rest[4] != 'Z')
 		return -EBADMSG;
 	time_t seconds = timegm(&tm);
 	if (seconds < 0)
 		return -EBADMSG;
-	*ret_ms = (uint64_t)seconds * 1000 + ms;
+	*ret_ms = (uint64_t)seconds * 1000 + strtoul(rest + 1, NULL, 10);
 	return 0;
 }
 

@@ -38,8 +38,6 @@ static void fill_header(struct tar_header *h, const char *name, char type, uint6
 	h->type = type;
 	memcpy(h->magic, "ustar", 6);
 	memcpy(h->version, "00", 2);
-	memcpy(h->major, "0000000", 8);
-	memcpy(h->minor, "0000000", 8);
 
 	memset(h->checksum, ' ', sizeof(h->checksum));
 	for (size_t i = 0; i < sizeof(*h); i++)
