@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: MIT
+/* What becomes of checkpoints: which ones a rule lets go, and what goes into a stream and out of it. */
+#include "scratch.h"
+
+#include <time.h>
+
+#include "store/ahead.h"
+#include "store/stream.h"
+
+/* ---- retention ---- */
+
+enum { DAY_MS = 86400 * 1000 };
+static const char NOW[] = "2026-03-10T00:00:00.000Z";
+
+static void choose(struct retention_item *items, size_t n, unsigned last, uint64_t within_ms)
+{
+	const struct retention_rule rule = { last, within_ms };
+	uint64_t now_ms;
+
+	CHECK(retention_parse_stamp(&now_ms, NOW) == 0);
+	retention_choose(items, n, &rule, now_ms);
+}
+
+static bool is_doomed(const struct retention_item *items, size_t n, const char *id)
+{
+	for (size_t i = 0; i < n; i++)
+		if (!strcmp(items[i].id, id))
+			return items[i].doomed;
+	CHECK(!"there");
+	return false;
+}
+
+static size_t doomed(const struct retention_item *items, size_t n)
+{
+	size_t count = 0;
+
+	for (size_t i = 0; i < n; i++)
+		count += items[i].doomed;
+	return count;
+}
+
+static void test_stamps(void)
+{
+	static const char *const wrong[] = {
+		"", "x", "2026-03-10T00:00:00Z", "2026-03-10T00:00:00.000", "2026-03-10T00:00:00.000ZZ",
+		"2026-03-10 00:00:00.000Z", "1969-12-31T23:59:58.000Z", "2026-03-10T00:00:00.1Z  ",
+	};
+	uint64_t ms = 7;
+
+	CHECK(retention_parse_stamp(&ms, "1970-01-02T00:00:01.234Z") == 0 && ms == 86401234);
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+		CHECK(retention_parse_stamp(&ms, wrong[i]) == -EBADMSG);
+	CHECK(ms == 86401234);
+}
+
+static void test_keep_last(void)
+{
+	struct retention_item items[] = {
+		{ .id = "a1", .job = "a", .created = "2026-03-01T00:00:00.000Z" },
+		{ .id = "b1", .job = "b", .created = "2026-03-02T00:00:00.000Z" },
+		{ .id = "a3", .job = "a", .created = "2026-03-03T00:00:00.001Z" },
+		{ .id = "a2", .job = "a", .created = "2026-03-03T00:00:00.000Z" },
+		{ .id = "b2", .job = "b", .created = "2026-03-02T00:00:00.000Z" },
+	};
+
+	choose(items, 5, 1, 0);
+	CHECK(doomed(items, 5) == 3);
+	CHECK(!is_doomed(items, 5, "a3") && !is_doomed(items, 5, "b2"));
+	choose(items, 5, 2, 0);
+	CHECK(doomed(items, 5) == 1 && is_doomed(items, 5, "a1"));
+	choose(items, 5, UINT32_MAX, 0);
+	CHECK(doomed(items, 5) == 0);
+	choose(items, 0, 1, 0);
+}
+
+static void test_keep_within(void)
+{
+	struct retention_item items[] = {
+		{ .id = "old", .job = "a", .created = "2026-03-02T23:59:59.999Z" },
+		{ .id = "edge", .job = "a", .created = "2026-03-03T00:00:00.000Z" },
+		{ .id = "new", .job = "a", .created = "2026-03-09T00:00:00.000Z" },
+		{ .id = "future", .job = "a", .created = "2027-01-01T00:00:00.000Z" },
+		{ .id = "odd", .job = "b", .created = "yesterday" },
+	};
+
+	choose(items, 5, 0, 7 * (uint64_t)DAY_MS);
+	CHECK(doomed(items, 5) == 1 && is_doomed(items, 5, "old"));
+	/* What either keeps is kept: here the two newest, and the one of the last two days. */
+	choose(items, 5, 2, 2 * (uint64_t)DAY_MS);
+	CHECK(doomed(items, 5) == 2);
+	CHECK(is_doomed(items, 5, "old") && is_doomed(items, 5, "edge"));
+	choose(items, 5, 4, 1);
+	CHECK(doomed(items, 5) == 0);
+}
+
+/* ---- reading ahead ---- */
+
+static void test_ahead(void)
+{
+	static const size_t sizes[] = { 0, 1, AHEAD_BYTES, 3 * AHEAD_BYTES + 5,
+					(AHEAD_BUFFERS + 3) * AHEAD_BYTES };
+
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		auto_close int fd = open(scratch, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+		auto_(ahead_free) struct ahead *ahead = NULL;
+		size_t done = 0;
+		const void *buf;
+		ssize_t n;
+
+		CHECK(fd >= 0 && ftruncate(fd, (off_t)sizes[i]) == 0);
+		for (size_t at = 0; at < sizes[i]; at += AHEAD_BYTES)
+			CHECK(pwrite(fd, &at, sizes[i] - at < 8 ? 1 : 8, (off_t)at) > 0);
+		CHECK(ahead_start(&ahead, fd) == 0);
+		for (; (n = ahead_next(ahead, &buf)) > 0; done += (size_t)n)
+			CHECK(n < 8 || !memcmp(buf, &done, 8));
+		CHECK(n == 0 && done == sizes[i]);
+		CHECK(ahead_next(ahead, &buf) == 0);
+	}
+
+	/* Given up in the middle, and what cannot be read. */
+	struct ahead *ahead;
+	const void *buf;
+	auto_close int zeros = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+	CHECK(ahead_start(&ahead, zeros) == 0);
+	CHECK(ahead_next(ahead, &buf) == AHEAD_BYTES);
+	ahead_free(ahead);
+	auto_close int top = open(scratch, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	CHECK(ahead_start(&ahead, top) == 0);
+	CHECK(ahead_next(ahead, &buf) == -EISDIR && ahead_next(ahead, &buf) == -EISDIR);
+	ahead_free(ahead);
+}
+
+/* ---- verifying to the end ---- */
+
+struct told {
+	struct store_problem problems[16];
+	char paths[16][64];
+	int n;
+};
+
+static void tell(void *arg, const struct store_problem *p)
+{
+	struct told *t = arg;
+
+	CHECK(t->n < 16);
+	snprintf(t->paths[t->n], 64, "%s", p->path);
+	t->problems[t->n++] = *p;
+}
+
+static int verify_all(const char *id, struct told *t)
+{
+	auto_(store_image_fini) struct store_image i = STORE_IMAGE_EMPTY;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	*t = (struct told){ 0 };
+	CHECK(store_open(&i, dir, id, &err) == 0);
+	int r = store_verify_all(&i, tell, t, NULL, NULL, &err);
+	CHECK(r == t->n);
+	return r;
+}
+
+static void test_verify_all(void)
+{
+	struct told t;
+
+	write_checkpoint("v", "train", NOW);
+	CHECK(verify_all("v", &t) == 0);
+	CHECK(truncate(at("v/criu/pages-1.img"), 7) == 0);
+	CHECK(unlink(at("v/criu/inventory.img")) == 0);
+	CHECK(symlink("pages-1.img", at("v/criu/link")) == 0);
+	CHECK(mkdir(at("v/below"), 0700) == 0 && mkfifo(at("v/below/pipe"), 0600) == 0);
+	CHECK(verify_all("v", &t) == 4);
+	CHECK_STR(t.paths[0], "below/pipe");
+	CHECK(t.problems[0].kind == STORE_EXTRA && t.problems[0].failure == -EBADMSG);
+	CHECK_STR(t.paths[1], "criu/inventory.img");
+	CHECK(t.problems[1].kind == STORE_MISSING && t.problems[1].expected_bytes == 9);
+	CHECK_STR(t.paths[2], "criu/link");
+	CHECK_STR(t.paths[3], "criu/pages-1.img");
+	CHECK(t.problems[3].kind == STORE_SIZE && t.problems[3].actual_bytes == 7);
+	CHECK(t.problems[3].expected_bytes == 3 << 20);
+	CHECK(store_remove(dir, "v", NULL) == 0);
+}
+
+/* ---- streams ---- */
+
+struct bytes {
+	uint8_t *data;
+	size_t len, room, at;
+	size_t step;	/* most that a read gives */
+	size_t fail_at; /* a write beyond this fails */
+};
+
+static int write_bytes(void *arg, const void *buf, size_t len)
+{
+	struct bytes *b = arg;
+
+	if (b->fail_at && b->len + len > b->fail_at)
+		return -EPIPE;
+	if (b->len + len > b->room) {
+		b->room = 2 * (b->len + len);
+		b->data = realloc(b->data, b->room);
+		CHECK(b->data);
+	}
+	memcpy(b->data + b->len, buf, len);
+	b->len += len;
+	return 0;
+}
+
+static ssize_t read_bytes(void *arg, void *buf, size_t room)
+{
+	struct bytes *b = arg;
+	size_t n = b->len - b->at;
+
+	n = n < room ? n : room;
+	n = b->step && n > b->step ? b->step : n;
+	memcpy(buf, b->data + b->at, n);
+	b->at += n;
+	return (ssize_t)n;
+}
+
+static struct bytes exported(const char *id)
+{
+	auto_(store_image_fini) struct store_image i = STORE_IMAGE_EMPTY;
+	struct bytes b = { 0 };
+
+	CHECK(store_open(&i, dir, id, NULL) == 0);
+	CHECK(store_export(&i, write_bytes, &b, NULL, NULL, NULL) == 0);
+	CHECK(b.len % STREAM_BLOCK_BYTES == 0);
+	return b;
+}
+
+static int import(struct bytes *b, const char *store, struct brumate_error *err)
+{
+	char id[MANIFEST_ID_BYTES] = "untouched";
+
+	*err = BRUMATE_ERROR_NONE;
+	b->at = 0;
+	int r = store_import(id, store, read_bytes, b, NULL, NULL, err);
+	CHECK(!strcmp(id, "untouched") == (r < 0));
+	return r;
+}
+
+static void refuse_import(struct bytes *b, const char *store, int want)
+{
+	struct brumate_error err;
+	int r = import(b, store, &err);
+
+	if (r != want)
+		fprintf(stderr, "%d: %s\n", r, err.text);
+	CHECK(r == want && err.text[0]);
+	/* Nothing is left: the store is empty, or never was. */
+	CHECK(rmdir(store) == 0 || errno == ENOENT);
+}
+
+static void test_round_trip(void)
+{
+	static const size_t steps[] = { 0, 1, 511, 512, 100000 };
+	char store[2 * PATH_MAX];
+	struct brumate_error err;
+
+	write_checkpoint("travels", "train", NOW);
+	struct bytes b = exported("travels");
+	snprintf(store, sizeof(store), "%s/other", scratch);
+	for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
+		auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
+
+		b.step = steps[i];
+		CHECK(import(&b, store, &err) == 0);
+		CHECK(store_open(&image, store, "travels", NULL) == 0);
+		CHECK(store_verify(&image, NULL, NULL, NULL) == 0);
+		store_image_fini(&image);
+		CHECK(import(&b, store, &err) == -EEXIST);
+		CHECK(store_remove(store, "travels", NULL) == 0 && rmdir(store) == 0);
+	}
+	free(b.data);
+}
+
+static void test_bad_streams(void)
+{
+	char store[2 * PATH_MAX];
+	struct bytes b = exported("travels"), cut = b;
+
+	snprintf(store, sizeof(store), "%s/other", scratch);
+	for (size_t end = 0; end < b.len; end += end < 8192 ? 97 : 200003) {
+		cut.len = end;
+		refuse_import(&cut, store, -EBADMSG);
+	}
+	cut.len = b.len - 1;
+	refuse_import(&cut, store, -EBADMSG);
+	/* Many bytes of the headers, of the manifest and of the end, some of the data. */
+	for (size_t i = 0; i < b.len; i += i < 8192 || i > b.len - 1100 ? 11 : 200003) {
+		b.data[i] ^= 0x20;
+		refuse_import(&b, store, -EBADMSG);
+		b.data[i] ^= 0x20;
+	}
+	CHECK(write_bytes(&b, "\0", 1) == 0);
+	refuse_import(&b, store, -EBADMSG);
+	free(b.data);
+}
+
+static void test_bad_exports(void)
+{
+	auto_(store_image_fini) struct store_image i = STORE_IMAGE_EMPTY;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	struct bytes b = { .fail_at = 1 << 20 };
+	auto_close int fd = open(at("travels/criu/pages-1.img"), O_WRONLY | O_CLOEXEC);
+
+	CHECK(store_open(&i, dir, "travels", NULL) == 0);
+	CHECK(store_export(&i, write_bytes, &b, NULL, NULL, &err) == -EPIPE);
+	CHECK(pwrite(fd, "!", 1, 1 << 20) == 1);
+	b.fail_at = 0;
+	CHECK(store_export(&i, write_bytes, &b, NULL, NULL, &err) == -EBADMSG);
+	CHECK(strstr(err.text, "criu/pages-1.img"));
+	free(b.data);
+}
+
+/* Headers of what does not fit into the old fields: long paths, and more than 8 GiB. */
+static void test_headers(void)
+{
+	uint8_t header[STREAM_HEADER_BYTES_MAX];
+	char path[4096];
+
+	CHECK(stream_header(header, "id", "pages", 8589934591ull) == STREAM_BLOCK_BYTES);
+	CHECK(!memcmp(header, "id/pages", 9) && !memcmp(header + 124, "77777777777", 12));
+	CHECK(stream_header(header, "id", "pages", 8589934592ull) == 3 * STREAM_BLOCK_BYTES);
+	CHECK(header[156] == 'x' && header[2 * 512 + 156] == '0');
+	CHECK_STR((char *)header + 512, "19 size=8589934592\n");
+	memset(path, 'p', sizeof(path));
+	path[97] = '\0';
+	CHECK(stream_header(header, "id", path, 1) == STREAM_BLOCK_BYTES);
+	path[97] = 'p';
+	path[98] = '\0';
+	CHECK(stream_header(header, "id", path, 1) == 3 * STREAM_BLOCK_BYTES);
+	CHECK(!memcmp(header + 512, "111 path=id/ppp", 15) && header[512 + 110] == '\n');
+	path[98] = 'p';
+	path[4095] = '\0';
+	CHECK(stream_header(header, "id", path, UINT64_MAX) <= STREAM_HEADER_BYTES_MAX);
+	CHECK(stream_padding(0) == 0 && stream_padding(1) == 511 && stream_padding(512) == 0);
+}
+
+/* ---- pruning ---- */
+
+static int n_told[3];
+static char last_told[64];
+
+static void tell_pruned(void *arg, enum store_pruned what, const char *id, const char *why)
+{
+	CHECK((what == STORE_PRUNE_REMOVED) == !*why);
+	n_told[what]++;
+	snprintf(last_told, sizeof(last_told), "%s", id);
+}
+
+static void test_prune(void)
+{
+	struct store_prune p = { .tell = tell_pruned, .rule = { .keep_last = 1 } };
+	char id[8];
+
+	CHECK(store_remove(dir, "travels", NULL) == 0);
+	for (int i = 1; i <= 4; i++) {
+		char created[32];
+
+		snprintf(id, sizeof(id), "p%d", i);
+		snprintf(created, sizeof(created), "2026-01-0%dT00:00:00.000Z", i);
+		write_checkpoint(id, "train", created);
+	}
+	CHECK(truncate(at("p4/criu/pages-1.img"), 7) == 0);
+	CHECK(store_prune(dir, &(struct store_prune){ 0 }, NULL) == -EINVAL);
+	p.dry_run = true;
+	CHECK(store_prune(dir, &p, NULL) == 2 && n_told[STORE_PRUNE_REMOVED] == 2 && is_there(at("p1")));
+	p.dry_run = false;
+
+	/* One that is held stays, and the damaged one does not count as the newest. */
+	auto_(store_image_fini) struct store_image held = STORE_IMAGE_EMPTY;
+	CHECK(store_open(&held, dir, "p1", NULL) == 0);
+	CHECK(store_verify(&held, NULL, NULL, NULL) == 0);
+	memset(n_told, 0, sizeof(n_told));
+	p.job = "nobody";
+	CHECK(store_prune(dir, &p, NULL) == 0);
+	p.job = "train";
+	CHECK(store_prune(dir, &p, NULL) == 1);
+	CHECK(n_told[STORE_PRUNE_REMOVED] == 1 && n_told[STORE_PRUNE_KEPT] == 1);
+	CHECK(n_told[STORE_PRUNE_DAMAGED] == 1);
+	CHECK(is_there(at("p1")) && !is_there(at("p2")) && is_there(at("p3")) && is_there(at("p4")));
+	store_image_fini(&held);
+	CHECK(store_prune(dir, &p, NULL) == 1 && !is_there(at("p1")));
+	CHECK_STR(last_told, "p1");
+}
+
+int main(void)
+{
+	new_scratch();
+	test_stamps();
+	test_keep_last();
+	test_keep_within();
+	test_ahead();
+	test_verify_all();
+	test_round_trip();
+	test_bad_streams();
+	test_bad_exports();
+	test_headers();
+	test_prune();
+	remove_scratch();
+	return 0;
+}
