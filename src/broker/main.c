@@ -6,6 +6,7 @@
  */
 #include "broker/broker.h"
 #include "base/clock.h"
+#include "base/conf.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/paths.h"
@@ -27,7 +28,6 @@
 #define IDLE_VARIABLE "BRUMATE_BROKER_IDLE_S"
 
 enum {
-	IDLE_DEFAULT_S = 60,
 	IDLE_MAX_S = 7 * 24 * 3600,
 	IDLE_FAILED_MS = 1000,	   /* without a driver: soon, so that the next broker tries anew */
 	DRAIN_TIMEOUT_MS = 300000, /* for calls that outlast their callers */
@@ -101,9 +101,15 @@ static int get_idle_ms(uint64_t *ret, struct brumate_error *err)
 	const char *text = getenv(IDLE_VARIABLE);
 	char *end;
 
-	*ret = IDLE_DEFAULT_S * 1000ull;
-	if (!text || !*text)
+	if (!text || !*text) {
+		auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+		int r = conf_load(&conf, err);
+
+		if (r < 0)
+			return r;
+		*ret = conf.idle_timeout_ms ? conf.idle_timeout_ms : IDLE_MAX_S * 1000ull;
 		return 0;
+	}
 	double seconds = strtod(text, &end);
 	if (*end || !(seconds > 0) || seconds > IDLE_MAX_S)
 		return brumate_fail(err, EINVAL,
@@ -227,11 +233,9 @@ static int run(struct options *o, struct brumate_error *err)
 	auto_(instance_fini) struct instance instance = INSTANCE_EMPTY;
 	const struct dev_backend *backend;
 	struct dev_libraries libraries;
-	uint64_t idle_ms;
+	uint64_t idle_ms = 0;
 	int r = get_idle_ms(&idle_ms, err);
 
-	if (r == 0)
-		r = get_libraries(&libraries, o->simulated, err);
 	if (r < 0)
 		return r;
 	auto_close int signal_fd = open_signals();
@@ -245,7 +249,9 @@ static int run(struct options *o, struct brumate_error *err)
 			tell_ready(&o->ready_fd);
 		return r;
 	}
-	r = driver_start(&libraries, wake, err);
+	r = get_libraries(&libraries, o->simulated, err);
+	if (r == 0)
+		r = driver_start(&libraries, wake, err); /* keeps the paths for good */
 	if (r < 0)
 		return r;
 

@@ -26,6 +26,7 @@ void op_init(struct op *op, const char *kind, struct job *job, const struct op_c
 		.job = job,
 		.caller = *caller,
 		.timeout_ms = timeout_ms,
+		.lock_timeout_ms = OP_LOCK_TIMEOUT_MS,
 		.force = force,
 		.start_ns = clock_now_ns(),
 		.deadline_ns = timeout_ms ? deadline_in_ms(timeout_ms) : DEADLINE_NEVER,

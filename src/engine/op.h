@@ -38,6 +38,7 @@ struct op {
 	struct job *job;  /* borrowed; the operation alone uses it while it runs */
 	struct op_caller caller;
 	uint32_t timeout_ms; /* of the whole operation; 0: none */
+	uint32_t lock_timeout_ms; /* of the driver's lock, where the operation has no deadline */
 	bool force;
 
 	uint64_t start_ns, deadline_ns;

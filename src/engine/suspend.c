@@ -20,7 +20,7 @@ int step_identify(struct op *op, struct brumate_error *err)
 
 int step_gpu_lock(struct op *op, struct brumate_error *err)
 {
-	uint32_t timeout_ms = OP_LOCK_TIMEOUT_MS;
+	uint32_t timeout_ms = op->lock_timeout_ms;
 	int left_ms = deadline_left_ms(op->deadline_ns);
 
 	if (op->was_suspended || !op->n_gpus)

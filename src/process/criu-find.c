@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* Which CRIU is used: the one that was named, the system's, or the one provisioned beside us. */
+#include "base/conf.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/paths.h"
@@ -123,29 +124,33 @@ static int take(struct criu_program *ret, const char *path, int version, const c
 	return 0;
 }
 
-static int find_named(struct criu_program *ret, const char *path, struct brumate_error *err)
+/* @by: who named it, "BRUMATE_CRIU" or the configuration. */
+static int find_named(struct criu_program *ret, const char *path, const char *by,
+		      struct brumate_error *err)
 {
 	char text[32];
 	int version;
 	int r = ask_version(path, &version);
 
 	if (r == -EBADMSG)
-		return brumate_fail(err, EOPNOTSUPP, "BRUMATE_CRIU: %s is not a CRIU", path);
+		return brumate_fail(err, EOPNOTSUPP, "%s: %s is not a CRIU", by, path);
 	if (r < 0) {
-		brumate_fail(err, -r, "BRUMATE_CRIU: cannot run %s: %m", path);
+		brumate_fail(err, -r, "%s: cannot run %s: %m", by, path);
 		brumate_error_exit(err, EXIT_UNSUPPORTED);
 		brumate_hint(err, "%s", how_to_get);
 		return r;
 	}
 	if (version < CRIU_VERSION_MIN) {
 		brumate_fail(err, EOPNOTSUPP,
-			     "BRUMATE_CRIU: %s is version %s, 4.2 or newer is needed", path,
+			     "%s: %s is version %s, 4.2 or newer is needed", by, path,
 			     version_text(version, text));
 		brumate_hint(err, "%s", how_to_get);
 		return -EOPNOTSUPP;
 	}
-	r = take(ret, path, version, "named by BRUMATE_CRIU");
-	return r < 0 ? brumate_fail(err, -r, "BRUMATE_CRIU: %m") : 0;
+	char why[128];
+	snprintf(why, sizeof(why), "named by %s", by);
+	r = take(ret, path, version, why);
+	return r < 0 ? brumate_fail(err, -r, "%s: %m", by) : 0;
 }
 
 /* The first "criu" in PATH, and in the directories of administrators that users' paths lack. */
@@ -188,7 +193,14 @@ int criu_find(struct criu_program *ret, struct brumate_error *err)
 	int version = 0;
 
 	if (named && *named)
-		return find_named(ret, named, err);
+		return find_named(ret, named, "BRUMATE_CRIU", err);
+
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+	int configured = conf_load(&conf, err);
+	if (configured < 0)
+		return configured;
+	if (conf.criu_path)
+		return find_named(ret, conf.criu_path, "Path= in [Criu] of brumate.conf", err);
 
 	auto_free char *system = find_in_path();
 	int r = system ? ask_version(system, &version) : -ENOENT;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/conf.h"
 #include "base/fault.h"
 #include "base/log.h"
 
@@ -58,7 +59,12 @@ static int init_op(struct op *op, struct shim *s, const char *kind, struct wire_
 	if ((r = wire_get_int(parameters, "timeout_ms", 0, TIMEOUT_MS_MAX, &timeout_ms, err)) < 0 ||
 	    (r = wire_get_bool(parameters, "force", &force, err)) < 0)
 		return r;
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+	if ((r = conf_load(&conf, err)) < 0)
+		return r;
 	op_init(op, kind, &s->job, &caller, (uint32_t)timeout_ms, force);
+	if (conf.lock_timeout_ms && conf.lock_timeout_ms <= UINT32_MAX)
+		op->lock_timeout_ms = (uint32_t)conf.lock_timeout_ms;
 	return 0;
 }
 
