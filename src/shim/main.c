@@ -126,10 +126,12 @@ static void take_signal(struct watch *w)
 
 	if (read(w->signal_fd, &info, sizeof(info)) != sizeof(info))
 		return;
-	if (info.ssi_signo == SIGCHLD)
+	if (info.ssi_signo == SIGCHLD) {
 		reap_orphans(on_orphan, w->shim);
-	else
-		w->stopping = w->shim->timer.stop = true; /* the job goes on; the next command starts another shim */
+		return;
+	}
+	w->stopping = true; /* the job goes on; the next command starts another shim */
+	w->shim->timer.stop = true;
 }
 
 static bool is_needed(struct watch *w, int *ret_wait_ms)
