@@ -128,7 +128,8 @@ int add_retention(json_t *parameters, const struct invocation *in, struct brumat
 	r = parse_duration(&within_ms, "--keep-within", in->values[OPT_KEEP_WITHIN], err);
 	if (r == 0 && within_ms == 0)
 		r = brumate_fail(err, EINVAL, "--keep-within: want more than no time");
-	return r < 0 ? r : set(parameters, "keep_within_ms", json_integer((json_int_t)within_ms), err);
+	return r < 0 ? r
+		     : set(parameters, "keep_within_ms", json_integer((json_int_t)within_ms), err);
 }
 
 bool wants_json(const struct invocation *in)

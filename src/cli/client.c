@@ -19,8 +19,8 @@ static int fail_unreachable(const char *path, struct brumate_error *err)
 	return -EPERM;
 }
 
-static int call_daemon(const char *method, json_t *parameters, const int *fd, wire_reply_fn on_reply,
-		       void *arg, const struct cancel *cancel, json_t **ret,
+static int call_daemon(const char *method, json_t *parameters, const int *fd,
+		       wire_reply_fn on_reply, void *arg, const struct cancel *cancel, json_t **ret,
 		       struct brumate_error *err)
 {
 	auto_free char *path = path_format("%s/brumated.sock", path_runtime_dir());
@@ -66,8 +66,8 @@ int client_call(const char *method, json_t *parameters, wire_reply_fn on_reply, 
 	return call(method, parameters, NULL, on_reply, arg, cancel_fd, ret, err);
 }
 
-int client_call_fd(const char *method, json_t *parameters, int fd, wire_reply_fn on_reply, void *arg,
-		   int cancel_fd, json_t **ret, struct brumate_error *err)
+int client_call_fd(const char *method, json_t *parameters, int fd, wire_reply_fn on_reply,
+		   void *arg, int cancel_fd, json_t **ret, struct brumate_error *err)
 {
 	return call(method, parameters, &fd, on_reply, arg, cancel_fd, ret, err);
 }

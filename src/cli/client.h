@@ -23,8 +23,8 @@ int client_call(const char *method, json_t *parameters, wire_reply_fn on_reply, 
 		int cancel_fd, json_t **ret, struct brumate_error *err);
 
 /** client_call() with an fd that goes along (borrowed). */
-int client_call_fd(const char *method, json_t *parameters, int fd, wire_reply_fn on_reply, void *arg,
-		   int cancel_fd, json_t **ret, struct brumate_error *err);
+int client_call_fd(const char *method, json_t *parameters, int fd, wire_reply_fn on_reply,
+		   void *arg, int cancel_fd, json_t **ret, struct brumate_error *err);
 
 /** client_call() without replies to stream and without cancelling. */
 int client_ask(const char *method, json_t *parameters, json_t **ret, struct brumate_error *err);

@@ -48,8 +48,8 @@
 	{                                                                                    \
 		.id = OPT_NAME, .name = "name", .letter = 'n', .value = "NAME", .help = what \
 	}
-#define KEEP_LAST(what)                                                             \
-	{                                                                           \
+#define KEEP_LAST(what)                                                              \
+	{                                                                            \
 		.id = OPT_KEEP_LAST, .name = "keep-last", .value = "N", .help = what \
 	}
 #define KEEP_WITHIN(what)                                                                   \
@@ -184,7 +184,8 @@ static const struct option_spec diff_options[] = {
 	END,
 };
 static const struct option_spec prune_options[] = {
-	{ OPT_JOB, "job", 'j', "JOB", "only checkpoints of this job, by id or name", COMPLETES_JOB, NULL },
+	{ OPT_JOB, "job", 'j', "JOB", "only checkpoints of this job, by id or name", COMPLETES_JOB,
+	  NULL },
 	KEEP_LAST("keep the newest N of each job"),
 	KEEP_WITHIN("keep all that are younger than TIME"),
 	{ .id = OPT_DRY_RUN,

@@ -47,8 +47,8 @@ static void word_of(char ret[static CELL_BYTES], const char *key, json_t *value)
 		*ret = '\0';
 		json_array_foreach (value, i, item)
 			if (len < CELL_BYTES - 1)
-				len += (size_t)snprintf(ret + len, CELL_BYTES - len, "%s%s", i ? " " : "",
-							json_string_value(item));
+				len += (size_t)snprintf(ret + len, CELL_BYTES - len, "%s%s",
+							i ? " " : "", json_string_value(item));
 	} else {
 		snprintf(ret, CELL_BYTES, "-");
 	}
@@ -174,7 +174,8 @@ static void print_differences(json_t *reply)
 	if (t.n_cells)
 		table_print(&t, stdout, true, 0);
 	table_fini(&t);
-	format_bytes(bytes, (uint64_t)json_integer_value(json_object_get(differences, "same_bytes")));
+	format_bytes(bytes,
+		     (uint64_t)json_integer_value(json_object_get(differences, "same_bytes")));
 	printf("%" JSON_INTEGER_FORMAT " files are the same, %s\n",
 	       json_integer_value(json_object_get(differences, "same_files")), bytes);
 }

@@ -32,7 +32,8 @@ static int refuse_terminal(int fd, const char *verb, struct brumate_error *err)
 	if (!isatty(fd))
 		return 0;
 	brumate_fail(err, EINVAL, "%s: a checkpoint is nothing for a terminal", verb);
-	brumate_hint(err, "name a FILE, or use a pipe: brumate export ID | ssh HOST brumate import");
+	brumate_hint(err,
+		     "name a FILE, or use a pipe: brumate export ID | ssh HOST brumate import");
 	return -EINVAL;
 }
 
@@ -44,8 +45,8 @@ static int export_to_file(const char *path, json_t *p, struct brumate_error *err
 	auto_close int fd =
 		partial ? open(partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;
 	if (fd < 0 && partial && errno == EEXIST) {
-		brumate_fail(err, EEXIST, "%s is there: another export to it, or one that was killed",
-			     partial);
+		brumate_fail(err, EEXIST,
+			     "%s is there: another export to it, or one that was killed", partial);
 		brumate_hint(err, "remove it if no export is under way");
 		return -EEXIST;
 	}

@@ -59,6 +59,7 @@ int verb_gc(const struct invocation *in, struct brumate_error *err)
 	if (r == 0)
 		r = client_ask("Sweep", p, &reply, err);
 	if (r == 0)
-		printf("%" JSON_INTEGER_FORMAT "\n", json_integer_value(json_object_get(reply, "swept")));
+		printf("%" JSON_INTEGER_FORMAT "\n",
+		       json_integer_value(json_object_get(reply, "swept")));
 	return r;
 }

@@ -15,7 +15,8 @@ static int check_options(const struct invocation *in, struct brumate_error *err)
 	} others[] = { { OPT_NAME, "--name" }, { OPT_PID, "--pid" }, { OPT_FORMAT, "--format" } };
 
 	if (!in->values[OPT_EVERY])
-		return brumate_fail(err, EINVAL, "checkpoint: --keep-last and --keep-within go with --every");
+		return brumate_fail(err, EINVAL,
+				    "checkpoint: --keep-last and --keep-within go with --every");
 	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
 		if (in->values[others[i].id])
 			return brumate_fail(err, EINVAL, "checkpoint: %s does not go with --every",

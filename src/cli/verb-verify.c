@@ -115,7 +115,8 @@ int verb_verify(const struct invocation *in, struct brumate_error *err)
 	size_t n_bad = wants_json(in) ? count_bad(results) : print_results(results);
 	if (!n_bad)
 		return EXIT_OK;
-	brumate_fail(err, EBADMSG, "%zu of %zu checkpoints are bad", n_bad, json_array_size(results));
+	brumate_fail(err, EBADMSG, "%zu of %zu checkpoints are bad", n_bad,
+		     json_array_size(results));
 	brumate_hint(err, "they cannot be restored; `brumate rm` removes them");
 	return -EBADMSG;
 }

@@ -22,8 +22,8 @@ static bool is_identity(const char *name)
 
 static int add_change(json_t *changes, const char *name, json_t *from, json_t *to)
 {
-	return json_array_append_new(changes, json_pack("{s:s,s:O?,s:O?}", "name", name, "from",
-							from, "to", to));
+	return json_array_append_new(
+		changes, json_pack("{s:s,s:O?,s:O?}", "name", name, "from", from, "to", to));
 }
 
 /* Adds the members of two objects that differ, by the name "PREFIXmember". Lists are not looked at. */
@@ -116,7 +116,8 @@ static json_t *diff_list(json_t *from, json_t *to, const char *key)
 		if (!json_object_get(old, name))
 			r |= json_array_append(added, item);
 	return r ? NULL
-		 : json_pack("{s:O,s:O,s:O}", "added", added, "removed", removed, "changed", changed);
+		 : json_pack("{s:O,s:O,s:O}", "added", added, "removed", removed, "changed",
+			     changed);
 }
 
 static int add_same_files(json_t *ret, json_t *from, json_t *to)
@@ -127,8 +128,8 @@ static int add_same_files(json_t *ret, json_t *from, json_t *to)
 	size_t i;
 
 	json_array_foreach (to, i, item) {
-		if (!json_equal(item, json_object_get(old, json_string_value(json_object_get(
-							       item, "path")))))
+		if (!json_equal(item, json_object_get(old, json_string_value(
+								   json_object_get(item, "path")))))
 			continue;
 		files++;
 		bytes += json_integer_value(json_object_get(item, "len_bytes"));
@@ -143,13 +144,14 @@ json_t *manifest_diff(const struct manifest *from, const struct manifest *to)
 	auto_json json_t *new = manifest_to_json(to);
 	auto_json json_t *fields = json_array();
 	auto_json json_t *ret = json_object();
-	int r = old && new && fields && ret ? 0 : -1;
+	int r = old && new &&fields &&ret ? 0 : -1;
 
 	if (r < 0)
 		return NULL;
 	r |= diff_fields(fields, "", old, new);
 	r |= diff_fields(fields, "job.", json_object_get(old, "job"), json_object_get(new, "job"));
-	r |= diff_fields(fields, "host.", json_object_get(old, "host"), json_object_get(new, "host"));
+	r |= diff_fields(fields, "host.", json_object_get(old, "host"),
+			 json_object_get(new, "host"));
 	r |= json_object_set(ret, "fields", fields);
 	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
 		r |= json_object_set_new(ret, lists[i].list,

@@ -41,11 +41,10 @@ int meter_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
 		return -ECANCELED;
 	if (!m->call->on_reply)
 		return 0;
-	auto_json json_t *reply =
-		json_pack("{s:{s:i,s:i,s:s,s:s,s:I,s:I,s:f}}", "progress", "step", m->step, "steps",
-			  m->steps, "phase", m->phase, "waiting_for", "", "bytes",
-			  (json_int_t)done_bytes, "total_bytes", (json_int_t)total_bytes, "seconds",
-			  clock_since_s(m->start_ns));
+	auto_json json_t *reply = json_pack(
+		"{s:{s:i,s:i,s:s,s:s,s:I,s:I,s:f}}", "progress", "step", m->step, "steps", m->steps,
+		"phase", m->phase, "waiting_for", "", "bytes", (json_int_t)done_bytes,
+		"total_bytes", (json_int_t)total_bytes, "seconds", clock_since_s(m->start_ns));
 	if (reply)
 		m->call->on_reply(m->call->arg, reply);
 	return 0;

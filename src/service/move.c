@@ -26,7 +26,8 @@ static void channel_fini(struct channel *c)
 }
 DEFINE_AUTO_FINI(struct channel, channel_fini)
 
-static int channel_init(struct channel *c, const struct service_call *call, struct brumate_error *err)
+static int channel_init(struct channel *c, const struct service_call *call,
+			struct brumate_error *err)
 {
 	struct stat st;
 

@@ -48,8 +48,8 @@ static void note_needed(void *arg, const struct job *j, const char *id,
 
 	if (!j || !j->checkpoint || job_is_alive(j) || j->state == JOB_EXITED)
 		return;
-	snprintf(text, sizeof(text), "job %s (%s) is nowhere else; `brumate rm %s` forgets it", j->id,
-		 j->name, j->id);
+	snprintf(text, sizeof(text), "job %s (%s) is nowhere else; `brumate rm %s` forgets it",
+		 j->id, j->name, j->id);
 	json_object_set_new(p->needed, j->checkpoint, json_string(text));
 }
 

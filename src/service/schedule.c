@@ -29,9 +29,9 @@ static int get_numbers(json_t *ret, json_t *parameters, struct brumate_error *er
 		if (value >= 0 && json_object_set_new(ret, numbers[i].key, json_integer(value)) < 0)
 			return brumate_fail(err, ENOMEM, "%m");
 	}
-	return json_object_get(ret, "every_ms") ?
-		       0 :
-		       wire_fail_parameter(err, "every_ms", "is missing");
+	return json_object_get(ret, "every_ms")
+		       ? 0
+		       : wire_fail_parameter(err, "every_ms", "is missing");
 }
 
 int service_schedule(const struct service_call *call, json_t *parameters, json_t **ret,

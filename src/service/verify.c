@@ -28,8 +28,8 @@ static void problem_text(char *ret, size_t room, const struct store_problem *p)
 		snprintf(ret, room, "not in the manifest");
 		return;
 	case STORE_SIZE:
-		snprintf(ret, room, "%s: %llu of %llu bytes", have < want ? "truncated" : "too long",
-			 have, want);
+		snprintf(ret, room, "%s: %llu of %llu bytes",
+			 have < want ? "truncated" : "too long", have, want);
 		return;
 	case STORE_DIGEST:
 		snprintf(ret, room, "damaged: its digest does not match");
@@ -61,24 +61,23 @@ static void add_problem(void *arg, const struct store_problem *p)
 
 	problem_text(text, sizeof(text), p);
 	/* Without memory one is lost from the list, but not from the count that decides. */
-	json_array_append_new(
-		arg, json_pack("{s:s,s:o,s:s,s:I,s:I,s:o,s:o}", "kind", kinds[p->kind], "file",
-			       wire_string(p->path), "text", text, "expected_bytes",
-			       (json_int_t)p->expected_bytes, "actual_bytes",
-			       (json_int_t)p->actual_bytes, "expected_digest",
-			       digest_or_null(&p->expected), "actual_digest",
-			       digest_or_null(&p->actual)));
+	json_array_append_new(arg, json_pack("{s:s,s:o,s:s,s:I,s:I,s:o,s:o}", "kind",
+					     kinds[p->kind], "file", wire_string(p->path), "text",
+					     text, "expected_bytes", (json_int_t)p->expected_bytes,
+					     "actual_bytes", (json_int_t)p->actual_bytes,
+					     "expected_digest", digest_or_null(&p->expected),
+					     "actual_digest", digest_or_null(&p->actual)));
 }
 
 static int add_result(json_t *results, const char *id, const char *path, const struct manifest *m,
 		      double seconds, json_t *problems)
 {
-	return json_array_append_new(
-		results,
-		json_pack("{s:s,s:s,s:b,s:I,s:I,s:f,s:O}", "id", id, "path", path, "ok",
-			  json_array_size(problems) == 0, "files", (json_int_t)(m ? m->n_files : 0),
-			  "bytes", (json_int_t)(m ? manifest_bytes(m) : 0), "seconds", seconds,
-			  "problems", problems));
+	return json_array_append_new(results,
+				     json_pack("{s:s,s:s,s:b,s:I,s:I,s:f,s:O}", "id", id, "path",
+					       path, "ok", json_array_size(problems) == 0, "files",
+					       (json_int_t)(m ? m->n_files : 0), "bytes",
+					       (json_int_t)(m ? manifest_bytes(m) : 0), "seconds",
+					       seconds, "problems", problems));
 }
 
 static int verify_image(json_t *results, struct meter *meter, const struct store_image *image,
@@ -101,10 +100,10 @@ static int verify_image(json_t *results, struct meter *meter, const struct store
 static int add_unopened(json_t *results, const char *dir, const char *id, const char *why)
 {
 	auto_free char *path = strchr(id, '/') ? strdup(id) : path_format("%s/%s", dir, id);
-	auto_json json_t *problems = json_pack(
-		"[{s:s,s:s,s:s,s:i,s:i,s:n,s:n}]", "kind", "manifest", "file", MANIFEST_FILE_NAME,
-		"text", why, "expected_bytes", 0, "actual_bytes", 0, "expected_digest",
-		"actual_digest");
+	auto_json json_t *problems =
+		json_pack("[{s:s,s:s,s:s,s:i,s:i,s:n,s:n}]", "kind", "manifest", "file",
+			  MANIFEST_FILE_NAME, "text", why, "expected_bytes", 0, "actual_bytes", 0,
+			  "expected_digest", "actual_digest");
 
 	return path && problems ? add_result(results, id, path, NULL, 0, problems) : -1;
 }
@@ -121,7 +120,8 @@ static int verify_one(json_t *results, struct meter *meter, const char *dir, con
 	/* Of a damaged one it cannot be told whose it is. */
 	if (meter->call->uid != 0 || (r != -EBADMSG && r != -EPROTONOSUPPORT))
 		return r;
-	return add_unopened(results, dir, word, err->text) < 0 ? brumate_fail(err, ENOMEM, "%m") : 0;
+	return add_unopened(results, dir, word, err->text) < 0 ? brumate_fail(err, ENOMEM, "%m")
+							       : 0;
 }
 
 struct listing {

@@ -189,7 +189,8 @@ void schedule_due(struct shim *s)
 	int r = start_thread(s);
 	s->timer.started = r == 0;
 	if (r < 0) {
-		log_warn("a checkpoint by schedule is left out: no thread: reason=\"%s\"", strerror(-r));
+		log_warn("a checkpoint by schedule is left out: no thread: reason=\"%s\"",
+			 strerror(-r));
 		s->timer.working = false;
 		shim_end(s);
 	}
@@ -210,7 +211,8 @@ static int get_schedule(struct job_schedule *ret, json_t *parameters, struct bru
 	const char *dir;
 	int r;
 
-	if ((r = wire_get_int(parameters, "every_ms", 0, JOB_SCHEDULE_MS_MAX, &every_ms, err)) < 0 ||
+	if ((r = wire_get_int(parameters, "every_ms", 0, JOB_SCHEDULE_MS_MAX, &every_ms, err)) <
+		    0 ||
 	    (r = wire_get_int(parameters, "keep_last", 1, UINT_MAX, &last, err)) < 0 ||
 	    (r = wire_get_int(parameters, "keep_within_ms", 1, INT64_MAX, &within_ms, err)) < 0 ||
 	    (r = wire_get_int(parameters, "timeout_ms", 0, INT32_MAX, &timeout_ms, err)) < 0 ||
@@ -218,7 +220,8 @@ static int get_schedule(struct job_schedule *ret, json_t *parameters, struct bru
 	    (r = wire_need_string(parameters, "dir", &dir, err)) < 0)
 		return r;
 	if (every_ms < 0 || (every_ms && every_ms < JOB_SCHEDULE_MS_MIN))
-		return wire_fail_parameter(err, "every_ms", "want a second or more, or 0 for no more");
+		return wire_fail_parameter(err, "every_ms",
+					   "want a second or more, or 0 for no more");
 	if (strlen(dir) >= sizeof(ret->dir))
 		return wire_fail_parameter(err, "dir", "is too long");
 	strcpy(ret->dir, dir);

@@ -11,7 +11,8 @@
 
 #include "base/fd.h"
 
-struct export {
+struct export
+{
 	const struct store_image *image;
 	store_write_fn write;
 	void *write_arg;
@@ -119,7 +120,8 @@ static int put_file(struct export *e, const struct manifest_file *f, struct brum
 	if ((r = digest_take(e->digest, &digest)) < 0)
 		return brumate_fail(err, -r, "%m");
 	if (memcmp(&digest, &f->digest, sizeof(digest)))
-		return brumate_fail(err, EBADMSG, "%s: damaged: its digest does not match", f->path);
+		return brumate_fail(err, EBADMSG, "%s: damaged: its digest does not match",
+				    f->path);
 	return put_zeros(e, stream_padding(f->len_bytes), err);
 }
 
@@ -147,7 +149,8 @@ int store_export(const struct store_image *i, store_write_fn write, void *write_
 	};
 
 	if (image_hold(i) < 0)
-		return brumate_fail(err, EBUSY, "checkpoint %s: it is being removed", i->manifest.id);
+		return brumate_fail(err, EBUSY, "checkpoint %s: it is being removed",
+				    i->manifest.id);
 	int r = digest_begin(&digest);
 	if (r < 0)
 		return brumate_fail(err, -r, "%m");

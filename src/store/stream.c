@@ -165,7 +165,8 @@ static void expect_next(struct stream_decoder *d)
 	d->have = 0;
 	if (d->file < d->manifest.n_files) {
 		d->state = HEADER;
-		d->want = stream_header(d->expected, d->id, current(d)->path, current(d)->len_bytes);
+		d->want =
+			stream_header(d->expected, d->id, current(d)->path, current(d)->len_bytes);
 	} else {
 		d->state = END;
 		d->want = STREAM_END_BYTES;
@@ -240,7 +241,8 @@ static int end_file(struct stream_decoder *d, struct brumate_error *err)
 	if (r < 0)
 		return brumate_fail(err, -r, "%m");
 	if (memcmp(&digest, &f->digest, sizeof(digest)))
-		return brumate_fail(err, EBADMSG, "%s: damaged: its digest does not match", f->path);
+		return brumate_fail(err, EBADMSG, "%s: damaged: its digest does not match",
+				    f->path);
 	r = d->sink->end(d->arg, f, err);
 	if (r < 0)
 		return r;
@@ -328,7 +330,8 @@ int stream_decode(struct stream_decoder *d, const void *buf, size_t len_bytes,
 		size_t n = want < there ? (size_t)want : there;
 
 		if (d->state == DONE)
-			return brumate_fail(err, EBADMSG, "something follows the end of the checkpoint");
+			return brumate_fail(err, EBADMSG,
+					    "something follows the end of the checkpoint");
 		int r = d->state == DATA ? take_data(d, p, n, err) : take_bytes(d, p, n, err);
 		p += n;
 		while (r == 0 && is_complete(d))

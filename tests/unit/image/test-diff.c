@@ -62,7 +62,8 @@ static void test_fields(void)
 	b.job.log = NULL;
 	auto_json json_t *diff = manifest_diff(&a, &b);
 	CHECK(json_array_size(json_object_get(diff, "fields")) == 4);
-	CHECK_STR(json_string_value(json_object_get(field(diff, "driver_version"), "from")), "580.95.05");
+	CHECK_STR(json_string_value(json_object_get(field(diff, "driver_version"), "from")),
+		  "580.95.05");
 	CHECK_STR(json_string_value(json_object_get(field(diff, "driver_version"), "to")), "590.1");
 	CHECK_STR(json_string_value(json_object_get(field(diff, "host.hostname"), "to")), "node2");
 	CHECK(json_is_array(json_object_get(field(diff, "job.argv"), "to")));
@@ -87,12 +88,14 @@ static void test_lists(void)
 	CHECK(json_integer_value(json_object_get(added, "pid")) == 103);
 	CHECK_STR(json_string_value(json_object_get(changed, "name")), "101");
 	CHECK(json_object_size(json_object_get(changed, "from")) == 1);
-	CHECK(json_integer_value(json_object_get(json_object_get(changed, "to"), "rss_bytes")) == 5000);
+	CHECK(json_integer_value(json_object_get(json_object_get(changed, "to"), "rss_bytes")) ==
+	      5000);
 	CHECK(json_array_size(list(diff, "gpus", "removed")) == 1);
 
 	json_t *file = json_array_get(list(diff, "files", "changed"), 0);
 	CHECK_STR(json_string_value(json_object_get(file, "name")), "criu/pages-1.img");
-	CHECK(json_integer_value(json_object_get(json_object_get(file, "to"), "len_bytes")) == 4096);
+	CHECK(json_integer_value(json_object_get(json_object_get(file, "to"), "len_bytes")) ==
+	      4096);
 	CHECK(json_integer_value(json_object_get(diff, "same_files")) == 1);
 	check_empty(diff, "externals");
 	check_empty(diff, "phases");

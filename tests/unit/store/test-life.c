@@ -42,8 +42,14 @@ static size_t doomed(const struct retention_item *items, size_t n)
 static void test_stamps(void)
 {
 	static const char *const wrong[] = {
-		"", "x", "2026-03-10T00:00:00Z", "2026-03-10T00:00:00.000", "2026-03-10T00:00:00.000ZZ",
-		"2026-03-10 00:00:00.000Z", "1969-12-31T23:59:58.000Z", "2026-03-10T00:00:00.1Z  ",
+		"",
+		"x",
+		"2026-03-10T00:00:00Z",
+		"2026-03-10T00:00:00.000",
+		"2026-03-10T00:00:00.000ZZ",
+		"2026-03-10 00:00:00.000Z",
+		"1969-12-31T23:59:58.000Z",
+		"2026-03-10T00:00:00.1Z  ",
 	};
 	uint64_t ms = 7;
 
@@ -366,7 +372,8 @@ static void test_prune(void)
 	CHECK(truncate(at("p4/criu/pages-1.img"), 7) == 0);
 	CHECK(store_prune(dir, &(struct store_prune){ 0 }, NULL) == -EINVAL);
 	p.dry_run = true;
-	CHECK(store_prune(dir, &p, NULL) == 2 && n_told[STORE_PRUNE_REMOVED] == 2 && is_there(at("p1")));
+	CHECK(store_prune(dir, &p, NULL) == 2 && n_told[STORE_PRUNE_REMOVED] == 2 &&
+	      is_there(at("p1")));
 	p.dry_run = false;
 
 	/* One that is held stays, and the damaged one does not count as the newest. */
@@ -380,7 +387,8 @@ static void test_prune(void)
 	CHECK(store_prune(dir, &p, NULL) == 1);
 	CHECK(n_told[STORE_PRUNE_REMOVED] == 1 && n_told[STORE_PRUNE_KEPT] == 1);
 	CHECK(n_told[STORE_PRUNE_DAMAGED] == 1);
-	CHECK(is_there(at("p1")) && !is_there(at("p2")) && is_there(at("p3")) && is_there(at("p4")));
+	CHECK(is_there(at("p1")) && !is_there(at("p2")) && is_there(at("p3")) &&
+	      is_there(at("p4")));
 	store_image_fini(&held);
 	CHECK(store_prune(dir, &p, NULL) == 1 && !is_there(at("p1")));
 	CHECK_STR(last_told, "p1");
