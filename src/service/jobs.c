@@ -13,9 +13,35 @@
 #include <unistd.h>
 #include <sys/inotify.h>
 
+#include "base/clock.h"
 #include "base/conf.h"
 #include "base/paths.h"
 #include "process/scan.h"
+
+enum { RECOVER_TIMEOUT_MS = 180000 }; /* a CRIU of the dead shim may be waited for */
+
+/* The shim died under the call. Another one takes the job over and puts it right, so that the caller
+ * can be told what became of it. */
+static void after_shim_died(const struct job *j, struct brumate_error *err)
+{
+	auto_json json_t *reply = NULL;
+	const char *state = NULL;
+	struct wire w;
+
+	brumate_wrap(err, -EPIPE, "the shim of job %s ended", j->id);
+	brumate_hint(err, "see %s/shim.log; `brumate ps` says what became of the job", j->dir);
+	if (shim_connect(&w, j, NULL) < 0)
+		return;
+	if (wire_call(&w, "io.brumate.job.Status", NULL, NULL, 0, NULL, NULL, &reply,
+		      deadline_in_ms(RECOVER_TIMEOUT_MS), NULL) == 0)
+		state = json_string_value(json_object_get(json_object_get(reply, "job"), "state"));
+	wire_fini(&w);
+	if (!state)
+		return;
+	brumate_hint(err, "another one has taken the job over: it is %s; see %s/shim.log", state, j->dir);
+	if (!strcmp(state, "running"))
+		brumate_error_exit(err, EXIT_STILL_RUNNING);
+}
 
 int shim_relay(const struct service_call *call, const struct job *j, const char *method,
 	       json_t *parameters, json_t **ret, struct brumate_error *err)
@@ -29,11 +55,8 @@ int shim_relay(const struct service_call *call, const struct job *j, const char 
 	snprintf(full, sizeof(full), "io.brumate.job.%s", method);
 	r = relay_call(&w, full, parameters, call->on_reply, call->arg, &call->cancel, ret, err);
 	wire_fini(&w);
-	if (r == -EPIPE) { /* the shim died under it: the next command starts another */
-		brumate_wrap(err, r, "the shim of job %s ended", j->id);
-		brumate_hint(err, "see %s/shim.log; `brumate ps` says what became of the job",
-			     j->dir);
-	}
+	if (r == -EPIPE)
+		after_shim_died(j, err);
 	return r;
 }
 
