@@ -12,7 +12,7 @@ import signal
 import subprocess
 import tarfile
 
-from cases import MIB, case, expect, main, run, wait_until
+from cases import MIB, NOBODY, Skipped, case, expect, main, run, wait_until
 
 
 def files_of(path):
@@ -484,6 +484,62 @@ def every_so_often_leaves_a_suspended_job_alone(bed):
     wait_until(bed.checkpoints, "one once it runs", 30)
     retry(bed, "checkpoint", job, "--every", "0")
     bed.expect_whole(job, log)
+
+
+# Other users.
+
+@case
+def nothing_of_others_through_the_daemon(bed):
+    bed.daemon()
+    job, log = saved(bed, "roots", "again")
+    own = os.path.join(bed.dir, "own")
+    os.mkdir(own, 0o700)
+    os.chown(own, NOBODY, NOBODY)
+    stolen = os.path.join(own, "stolen.tar")
+    good = export(bed, "roots")
+    os.chmod(good, 0o644)
+    for args in (("verify", "roots"), ("diff", "roots", "again"), ("export", "roots", "-o", stolen), ("import", good), ("gc",),
+                 ("checkpoint", job, "--every", "1m"), ("prune", "--keep-last", "1", "--dir", bed.store())):
+        result = bed.as_nobody(*args)
+        expect(result.code == 5 and result.err.strip() and not result.out, f"want 5: {result.why()}")
+    expect(not os.listdir(own), f"left {os.listdir(own)}")
+    for args in (("verify", "--all"), ("prune", "--keep-within", "1ms")):
+        result = bed.as_nobody(*args)
+        expect(result.code == 0 and not result.out and "roots" not in result.err, result.why())
+    expect(bed.checkpoints() == ["roots", "again"], f"{bed.checkpoints()}")
+    bed.expect_whole(job, log)
+
+
+@case
+def ones_own_through_the_daemon(bed):
+    bed.daemon()
+    if any(f["key"] == "capabilities" and f["level"] == "fail" for f in bed.doctor()["findings"]):
+        raise Skipped("CRIU lacks CAP_SYS_RESOURCE here, which it needs for the processes of others")
+    own = os.path.join(bed.dir, "own")
+    os.mkdir(own, 0o700)
+    os.chown(own, NOBODY, NOBODY)
+
+    def ok(*args):
+        result = bed.as_nobody(*args)
+        expect(result.code == 0, result.why())
+        return result.out
+
+    job = ok("run", "--name", "mine", "--", bed.program("counter"), "--mib", "16", "--chunk-mib", "16", "--interval-ms",
+             "10").strip()
+    bed.jobs.append(job)
+    bed.log(job).goes_on()
+    for name in ("a", "b"):
+        ok("checkpoint", "mine", "--leave-running", "--name", name)
+    expect(ok("verify", "--all") == "a\nb\n", "verify")
+    ok("diff", "a", "b")
+    expect(ok("export", "a", "-o", os.path.join(own, "a.tar")) == "a\n", "export")
+    store = os.path.join(bed.dir, "copy")
+    bed.ok("import", os.path.join(own, "a.tar"), "--dir", store)
+    bed.ok("verify", "a", "--dir", store)
+    expect(ok("prune", "--keep-last", "1") == "a\n", "prune")
+    ok("checkpoint", "mine", "--every", "1m")
+    ok("checkpoint", "mine", "--every", "0")
+    bed.log(job).goes_on()
 
 
 main()
