@@ -1,7 +1,6 @@
 # A small front to meson. `make demo` and `make check` set up all they need on Debian 12, 13 and
 # Ubuntu 24.04 as root; the rest of the targets expect that to have happened.
 BUILD  ?= build
-PREFIX ?= /usr/local
 MESON  ?= meson
 FUZZ_SECONDS ?= 20
 
@@ -15,7 +14,7 @@ setup:
 	@tools/setup
 
 $(BUILD)/build.ninja: | setup
-	$(MESON) setup $(BUILD) --prefix=$(PREFIX)
+	$(MESON) setup $(BUILD) $(if $(PREFIX),--prefix=$(PREFIX))
 
 build: setup $(BUILD)/build.ninja
 	@ninja -C $(BUILD)
@@ -51,7 +50,10 @@ gpu-check: build
 gpu-bundle: build
 	@tools/gpu-bundle $(BUILD)
 
-install: build
+# PREFIX (/usr/local) is compiled in, DESTDIR is not.
+install: setup $(BUILD)/build.ninja
+	$(if $(PREFIX),$(MESON) configure $(BUILD) -Dprefix=$(PREFIX))
+	@ninja -C $(BUILD)
 	$(MESON) install -C $(BUILD) --no-rebuild $(if $(DESTDIR),--destdir=$(DESTDIR))
 
 format:
