@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { PIPE_BYTES = 1 << 20 };
+
 /* The caller's fd, which does not block while we use it. */
 struct channel {
 	const struct service_call *call;
@@ -40,6 +42,9 @@ static int channel_init(struct channel *c, const struct service_call *call,
 		return brumate_fail(err, EISDIR, "the stream: %m");
 	if (S_ISREG(st.st_mode) || S_ISBLK(st.st_mode))
 		return 0; /* never blocks for long */
+	if (S_ISFIFO(
+		    st.st_mode)) /* its 64 kB would change hands far too often; refused beyond a quota */
+		fcntl(c->fd, F_SETPIPE_SZ, PIPE_BYTES);
 	int flags = fcntl(c->fd, F_GETFL);
 	if (flags < 0 || fcntl(c->fd, F_SETFL, flags | O_NONBLOCK) < 0)
 		return brumate_fail(err, errno, "the stream: %m");
