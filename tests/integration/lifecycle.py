@@ -511,6 +511,29 @@ def nothing_of_others_through_the_daemon(bed):
 
 
 @case
+def ones_own_without_criu(bed):
+    """A checkpoint of another user's job, brought in by root: he may look at it, move it, let it go."""
+    bed.daemon()
+    saved(bed, "roots")
+    with open(os.path.join(image(bed, "roots"), "manifest.json"), encoding="utf-8") as file:
+        manifest = json.load(file)
+    manifest["job"].update(uid=NOBODY, gid=NOBODY, id="deadbeef", name="his")
+    manifest["files"] = [{"path": "empty", "len_bytes": 0, "digest": hashlib.sha256(b"").hexdigest()}]
+    for name in ("old", "his"):
+        manifest.update(id=name, created=f"2026-01-0{1 + (name == 'his')}T00:00:00.000Z")
+        with open(os.path.join(bed.dir, "in.tar"), "wb") as file:
+            file.write(stream(manifest))
+        bed.ok("import", os.path.join(bed.dir, "in.tar"))
+    expect(bed.as_nobody("verify", "--all").out == "old\nhis\n", "verify --all")
+    expect(bed.as_nobody("diff", "old", "his").code == 0, "diff")
+    result = bed.as_nobody("export", "his")
+    expect(result.code == 0 and "his/manifest.json" in result.out and "his/empty" in result.out, result.why())
+    result = bed.as_nobody("prune", "--keep-last", "1")
+    expect(result.out == "old\n" and result.code == 0, result.why())
+    expect(bed.checkpoints() == ["his", "roots"], f"{bed.checkpoints()}")
+
+
+@case
 def ones_own_through_the_daemon(bed):
     bed.daemon()
     own = os.path.join(bed.dir, "own")
