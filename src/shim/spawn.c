@@ -159,12 +159,11 @@ static int fork_and_identify(struct child *c, int read_end, int write_end, struc
 
 int spawn_job(struct job *job, char *const *env, struct brumate_error *err)
 {
-	struct child *c = calloc(1, sizeof(*c));
+	auto_free struct child *c = calloc(1, sizeof(*c));
 	int ends[2], r;
 
 	if (!c)
 		return brumate_fail(err, ENOMEM, "%m");
-	auto_free struct child *owned = c;
 	*c = (struct child){ .job = job, .env = env };
 	if ((r = find_groups(c)) < 0)
 		return brumate_fail(err, -r, "user %u: %m", job->uid);
