@@ -3,12 +3,17 @@
  * Why CRIU failed, from its log. The line that matters is neither the first error (often a harmless
  * one) nor the last (each caller up the stack says that something below it failed).
  */
-#include "process/criu.h"
+#include "base/fd.h"
+#include "process/criu-private.h"
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static const char *const harmless[] = {
 	"RLIMIT_NOFILE",
@@ -26,6 +31,8 @@ static const char *const consequences[] = {
 	"Can't retrieve FDs from socket",
 	"Message reply from daemon is trimmed",
 };
+
+enum { CRIU_LOG_TAIL_BYTES = 256 * 1024 };
 
 struct line {
 	const char *text;
@@ -139,4 +146,27 @@ const char *criu_hint_for(const char *reason)
 		if (strstr(reason, hints[i].word))
 			return hints[i].hint;
 	return NULL;
+}
+
+int criu_log_open(const struct criu_options *o)
+{
+	return openat(o->work_dir_fd, o->log_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+}
+
+char *criu_log_tail(const struct criu_options *o, size_t *ret_len)
+{
+	auto_close int fd = criu_log_open(o);
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return NULL;
+	off_t from = st.st_size > CRIU_LOG_TAIL_BYTES ? st.st_size - CRIU_LOG_TAIL_BYTES : 0;
+	auto_free char *text = malloc(CRIU_LOG_TAIL_BYTES + 1);
+	if (!text || lseek(fd, from, SEEK_SET) < 0)
+		return NULL;
+	ssize_t n = fd_read_full(fd, text, CRIU_LOG_TAIL_BYTES);
+	if (n < 0)
+		return NULL;
+	*ret_len = (size_t)n;
+	return take_ptr(&text);
 }

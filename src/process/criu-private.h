@@ -5,8 +5,6 @@
 #include "base/cleanup.h"
 #include "process/criu.h"
 
-enum { CRIU_LOG_TAIL_BYTES = 256 * 1024 };
-
 /** A running `criu swrk`: our end of its socket, and the process, which is a protected child. */
 struct criu_child {
 	struct proc_id id;
@@ -24,6 +22,12 @@ int criu_spawn(struct criu_child *ret, const struct criu_program *program, const
 /** Closes the socket and waits for the end of the process, killing it after a while. Returns its
  * wait status, or -errno. */
 int criu_reap(struct criu_child *child);
+
+/** CRIU's log, to read. -errno. */
+int criu_log_open(const struct criu_options *options);
+
+/** The end of that log, allocated; NULL where it cannot be read. */
+char *criu_log_tail(const struct criu_options *options, size_t *ret_len);
 
 /** True where the kernel and our rights allow CRIU's nftables lock of TCP connections. */
 bool net_lock_is_possible(void);

@@ -29,7 +29,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -248,29 +247,6 @@ static int fds_add(struct fds *f, int fd, struct brumate_error *err)
 	return copy;
 }
 
-static int open_log(const struct criu_options *o)
-{
-	return openat(o->work_dir_fd, o->log_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-}
-
-static char *read_log_tail(const struct criu_options *o, size_t *ret_len)
-{
-	auto_close int fd = open_log(o);
-	struct stat st;
-
-	if (fd < 0 || fstat(fd, &st) < 0)
-		return NULL;
-	off_t from = st.st_size > CRIU_LOG_TAIL_BYTES ? st.st_size - CRIU_LOG_TAIL_BYTES : 0;
-	auto_free char *text = malloc(CRIU_LOG_TAIL_BYTES + 1);
-	if (!text || lseek(fd, from, SEEK_SET) < 0)
-		return NULL;
-	ssize_t n = fd_read_full(fd, text, CRIU_LOG_TAIL_BYTES);
-	if (n < 0)
-		return NULL;
-	*ret_len = (size_t)n;
-	return take_ptr(&text);
-}
-
 static void hint_at_log(struct brumate_error *err, const struct criu_options *o, const char *reason)
 {
 	const char *known = criu_hint_for(reason);
@@ -303,7 +279,7 @@ static int explain_failure(const struct session *s, int status, struct brumate_e
 		int r = s->why.code ? -s->why.code : -ECANCELED;
 		return s->why.code ? r : brumate_fail(err, ECANCELED, "CRIU was cancelled");
 	}
-	auto_free char *log = read_log_tail(o, &len);
+	auto_free char *log = criu_log_tail(o, &len);
 	if (!log || criu_log_reason(log, len, reason, sizeof(reason)) < 0)
 		snprintf(reason, sizeof(reason), "%s",
 			 s->errmsg[0] ? s->errmsg : "no reason in its log");
@@ -419,7 +395,7 @@ static void read_statistics(struct criu_result *result, const struct criu_option
 static int dump_failed(struct session *s, int status, struct brumate_error *err)
 {
 	if (s->outcome == DIED) {
-		auto_close int log_fd = open_log(s->options);
+		auto_close int log_fd = criu_log_open(s->options);
 		heal_tree(&s->heal, log_fd);
 	}
 	return s->outcome == UNDECIDED ? status : explain_failure(s, status, err);
@@ -534,7 +510,7 @@ static void remove_half_built(const struct session *s)
 	int status;
 
 	if (s->outcome == DIED) {
-		auto_close int log_fd = open_log(s->options);
+		auto_close int log_fd = criu_log_open(s->options);
 		heal_restore(log_fd);
 	}
 	if (!root.pid)
