@@ -60,3 +60,7 @@ void heal_restore(int log_fd);
 
 /** The process that has number @inner_pid in the pid namespace of @of (our numbering); 0: none. */
 pid_t pidns_translate(pid_t of, pid_t inner_pid);
+
+/** Keeps the init @init from ending, with which CRIU in its namespace would end too, for as long as
+ * the returned descriptor is open. -errno. */
+int pidns_hold(pid_t init);

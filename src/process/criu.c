@@ -331,8 +331,12 @@ static int run(struct session *s, const struct criu_program *program, Criu__Opts
 {
 	const struct criu_options *o = s->options;
 	Criu__Req req = CRIU__REQ__INIT;
-	int r = criu_spawn(&s->child, program, fds->items, fds->n, o->libdir, o->enter_ns_of, err);
+	auto_close int hold_fd = o->enter_ns_of ? pidns_hold(o->enter_ns_of) : -1;
 
+	if (o->enter_ns_of && hold_fd < 0)
+		return brumate_fail(err, -hold_fd, "cannot hold the pid namespace of init %d: %m",
+				    o->enter_ns_of);
+	int r = criu_spawn(&s->child, program, fds->items, fds->n, o->libdir, o->enter_ns_of, err);
 	fds_fini(fds); /* CRIU alone has them now */
 	if (r < 0)
 		return r;

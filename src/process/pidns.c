@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -89,6 +90,9 @@ static _Noreturn void init_main(pid_t root_pid, const sigset_t *child_ended)
 	 * end does. So this waits for ends, and stays until that of the root was among them. */
 	while (!reap_all(root_pid, &had_job) || !had_job)
 		sigwaitinfo(child_ended, NULL);
+	/* CRIU, which is no child of this one, may still be about to say how it went: pidns_hold(). */
+	while (flock(STATUS_FD, LOCK_EX) < 0 && errno == EINTR)
+		;
 	_exit(0);
 }
 
@@ -194,6 +198,17 @@ int pidns_start(struct proc_id *ret_init, pid_t root_pid, const char *status_pat
 	if (r < 0)
 		return brumate_fail(err, -r, "cannot make a pid namespace: %m");
 	return proc_identify(ret_init, pid, err);
+}
+
+int pidns_hold(pid_t init)
+{
+	char path[48];
+
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", init, STATUS_FD);
+	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0 || flock(fd, LOCK_SH | LOCK_NB) < 0)
+		return -errno;
+	return take_fd(&fd);
 }
 
 int pidns_read_status(const char *status_path, pid_t root_pid, int *ret_status)
