@@ -108,8 +108,9 @@ CUresult api_context(CUcontext *ret)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (!ctx->alive)
 		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-	if (ctx->error)
-		return ctx->error;
+	CUresult error = ctx->error;
+	if (error)
+		return error;
 	*ret = ctx;
 	return CUDA_SUCCESS;
 }

@@ -96,7 +96,7 @@ struct CUctx_st {
 	int device;
 	unsigned int flags, retained;
 	bool primary, alive;
-	CUresult error; /* sticky: what a kernel did wrong */
+	_Atomic(CUresult) error; /* sticky: what a kernel did wrong */
 	uint64_t peers; /* bit per device this context may reach */
 	struct vram_file vram;
 	struct CUstream_st *null_stream;

@@ -157,8 +157,9 @@ CUresult stream_resolve(CUcontext ctx, CUstream handle, CUstream *ret)
 	}
 	if (!handle_valid(&sim.streams, handle) || handle->is_null || handle->destroyed)
 		return CUDA_ERROR_INVALID_HANDLE;
-	if (handle->ctx->error)
-		return handle->ctx->error;
+	CUresult error = handle->ctx->error;
+	if (error)
+		return error;
 	*ret = handle;
 	return CUDA_SUCCESS;
 }

@@ -295,8 +295,14 @@ int criu_reap(struct criu_child *child)
 
 	cleanup_close(&child->socket_fd);
 	child->socket_fd = -1;
-	if (proc_wait_gone(child->id, deadline_in_ms(EXIT_TIMEOUT_MS)) == -ETIMEDOUT)
+	if (proc_wait_gone(child->id, deadline_in_ms(EXIT_TIMEOUT_MS)) == -ETIMEDOUT) {
 		proc_signal(child->id, SIGKILL);
+		proc_wait_gone(child->id, DEADLINE_NEVER);
+	}
+	/* A CRIU that was killed leaves helpers waiting for it for ever. They are of its process group,
+	 * whose number is its own until it is reaped; restored tasks that run have left it. */
+	if (proc_zombie_status(child->id, &status) == 0 && WIFSIGNALED(status))
+		kill(-child->id.pid, SIGKILL);
 	fault_register_peer("criu", 0);
 	int r = reap_wait(child->id.pid, &status);
 	return r < 0 ? r : status;

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/ioctl.h>
+#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -319,10 +320,21 @@ static int print_steps(void)
 	return fflush(stdout) == EOF ? EXIT_FAILED : EXIT_OK;
 }
 
+/* Operations come and go in threads of their own with buffers of megabytes, and the shim stays for as
+ * long as the job: what they free is to go back to the system. */
+static void keep_memory_small(void)
+{
+#ifdef __GLIBC__
+	mallopt(M_ARENA_MAX, 2);
+	mallopt(M_MMAP_THRESHOLD, 256 << 10);
+#endif
+}
+
 int main(int argc, char **argv)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
+	keep_memory_small();
 	log_init("brumate-shim");
 	if (argc == 2 && !strcmp(argv[1], "--steps"))
 		return print_steps();
