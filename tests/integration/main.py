@@ -61,7 +61,7 @@ def attach_shows_the_output_and_exits_alike(bed):
 def attach_passes_signals_on(bed):
     command = bed.spawn("run", "--attach", "--name", "trap", "--", "sh", "-c",
                         "trap 'echo caught; exit 9' TERM; echo ready; while :; do sleep 0.05; done")
-    wait_until(lambda: any(j["name"] == "trap" for j in bed.list("ps", "jobs")), "the job")
+    wait_until(lambda: any(j["name"] == "trap" and os.path.exists(j["log"]) for j in bed.list("ps", "jobs")), "the job")
     bed.log("trap").wait_for("^ready")
     command.signal(signal.SIGTERM)
     code, out, err = command.end()
