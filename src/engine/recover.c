@@ -15,7 +15,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/paths.h"
 #include "engine/steps.h"
+#include "process/pidns.h"
 
 enum { CRIU_PATIENCE_MS = 120000, KILL_TIMEOUT_MS = 30000 };
 
@@ -103,14 +105,15 @@ static int recover_checkpoint(struct op *op, struct brumate_error *err)
 static int recover_restore(struct op *op, struct brumate_error *err)
 {
 	struct job *job = op->job;
+	auto_free char *status = path_format("%s/%s", job->dir, JOB_NAMESPACE_STATUS);
 
 	if (job_is_alive(job)) {
 		if (gpu_find(op, NULL) == 0)
 			gpu_put_away(op, NULL);
 		proc_tree_kill(job->root, deadline_in_ms(KILL_TIMEOUT_MS));
 	}
-	if (job->init.pid)
-		proc_signal(job->init, SIGKILL);
+	if (status) /* the dead shim may not have come to record it */
+		pidns_end_all(status);
 	job->root = PROC_ID_NONE;
 	job->init = PROC_ID_NONE;
 	job->op = (struct job_op){ 0 };

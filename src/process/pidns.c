@@ -231,6 +231,35 @@ int pidns_read_status(const char *status_path, pid_t root_pid, int *ret_status)
 	return r;
 }
 
+static bool notes_into(pid_t pid, const char *status_path)
+{
+	char path[48], target[PATH_MAX];
+	size_t len = strlen(status_path);
+
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, STATUS_FD);
+	ssize_t n = readlink(path, target, sizeof(target) - 1);
+	if (n < (ssize_t)len || strncmp(target, status_path, len))
+		return false;
+	target[n] = '\0';
+	return !target[len] || !strcmp(target + len, " (deleted)");
+}
+
+void pidns_end_all(const char *status_path)
+{
+	auto_closedir DIR *dir = opendir("/proc");
+
+	if (!dir)
+		return;
+	for (struct dirent *e; (e = readdir(dir));) {
+		struct proc_info info;
+		pid_t pid = atoi(e->d_name);
+
+		if (pid > 0 && proc_read(&info, pid, NULL) == 0 && info.inner_pid == 1 &&
+		    notes_into(pid, status_path))
+			proc_signal(info.id, SIGKILL);
+	}
+}
+
 static bool read_ns(pid_t pid, char ret[static 64])
 {
 	char path[48];

@@ -22,3 +22,10 @@ int pidns_start(struct proc_id *ret_init, pid_t root_pid, const char *status_pat
 
 /** The status that was left for @root_pid (the latest). 0, -ENOENT if there is none yet. */
 int pidns_read_status(const char *status_path, pid_t root_pid, int *ret_status);
+
+/**
+ * Ends every init that notes into @status_path, removed or not, and with it what lives in its
+ * namespace: those of a program that was killed before it could record them. For when the job is
+ * known not to live.
+ */
+void pidns_end_all(const char *status_path);
