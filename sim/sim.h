@@ -97,7 +97,7 @@ struct CUctx_st {
 	unsigned int flags, retained;
 	bool primary, alive;
 	_Atomic(CUresult) error; /* sticky: what a kernel did wrong */
-	uint64_t peers; /* bit per device this context may reach */
+	uint64_t peers;		 /* bit per device this context may reach */
 	struct vram_file vram;
 	struct CUstream_st *null_stream;
 	struct table slabs;

@@ -46,5 +46,6 @@ void clock_stamp(char ret[static CLOCK_STAMP_BYTES])
 	clock_gettime(CLOCK_REALTIME, &ts);
 	gmtime_r(&ts.tv_sec, &tm);
 	strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &tm);
-	snprintf(ret, CLOCK_STAMP_BYTES, "%.19s.%03uZ", date, (unsigned)(ts.tv_nsec / 1000000) % 1000u);
+	snprintf(ret, CLOCK_STAMP_BYTES, "%.19s.%03uZ", date,
+		 (unsigned)(ts.tv_nsec / 1000000) % 1000u);
 }

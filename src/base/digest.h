@@ -7,7 +7,7 @@
 
 #include "base/cleanup.h"
 
-#define DIGEST_BYTES      32
+#define DIGEST_BYTES	  32
 #define DIGEST_TEXT_BYTES (2 * DIGEST_BYTES + 1)
 
 struct digest {

@@ -15,26 +15,26 @@
 /** Exit codes of `brumate`, documented in brumate(1). */
 enum exit_code {
 	EXIT_OK = 0,
-	EXIT_FAILED = 1,         /* failed, nothing more precise to say */
-	EXIT_USAGE = 2,          /* bad command line or parameter */
-	EXIT_NOT_FOUND = 3,      /* no such job, checkpoint or process */
-	EXIT_UNSUPPORTED = 4,    /* not possible here; `brumate doctor` says why */
-	EXIT_PERMISSION = 5,     /* not yours */
-	EXIT_BUSY = 6,           /* another operation, or something in the way */
-	EXIT_STILL_RUNNING = 7,  /* suspend or checkpoint failed; the job goes on running */
-	EXIT_JOB_LOST = 8,       /* failed, and the job is lost */
-	EXIT_BAD_IMAGE = 9,      /* image damaged, foreign, truncated or incompatible */
-	EXIT_TIMEOUT = 124,      /* a deadline passed */
-	EXIT_OURS = 125,         /* `run --attach`: brumate itself failed */
+	EXIT_FAILED = 1,	/* failed, nothing more precise to say */
+	EXIT_USAGE = 2,		/* bad command line or parameter */
+	EXIT_NOT_FOUND = 3,	/* no such job, checkpoint or process */
+	EXIT_UNSUPPORTED = 4,	/* not possible here; `brumate doctor` says why */
+	EXIT_PERMISSION = 5,	/* not yours */
+	EXIT_BUSY = 6,		/* another operation, or something in the way */
+	EXIT_STILL_RUNNING = 7, /* suspend or checkpoint failed; the job goes on running */
+	EXIT_JOB_LOST = 8,	/* failed, and the job is lost */
+	EXIT_BAD_IMAGE = 9,	/* image damaged, foreign, truncated or incompatible */
+	EXIT_TIMEOUT = 124,	/* a deadline passed */
+	EXIT_OURS = 125,	/* `run --attach`: brumate itself failed */
 	EXIT_NOT_EXECUTABLE = 126,
 	EXIT_NO_COMMAND = 127,
 };
 
 struct brumate_error {
-	int code;        /* positive errno; 0 = no error */
-	int exit_code;   /* enum exit_code; 0 = derive it from code */
+	int code;	 /* positive errno; 0 = no error */
+	int exit_code;	 /* enum exit_code; 0 = derive it from code */
 	char text[1024]; /* one line, no newline, "context: context: cause" */
-	char hint[512];  /* what to do about it; empty if nothing is known */
+	char hint[512];	 /* what to do about it; empty if nothing is known */
 };
 
 #define BRUMATE_ERROR_NONE ((struct brumate_error){ 0 })

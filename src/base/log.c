@@ -18,7 +18,10 @@ void log_init(const char *name)
 		const char *name;
 		enum log_level level;
 	} levels[] = {
-		{ "error", LOG_ERROR }, { "warn", LOG_WARN }, { "info", LOG_INFO }, { "debug", LOG_DEBUG },
+		{ "error", LOG_ERROR },
+		{ "warn", LOG_WARN },
+		{ "info", LOG_INFO },
+		{ "debug", LOG_DEBUG },
 	};
 	const char *wanted = getenv("BRUMATE_LOG_LEVEL");
 

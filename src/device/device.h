@@ -21,20 +21,20 @@ enum {
 /** What the driver can do beyond the floor; bits of dev_info.features. Driver ladder: design 8. */
 enum dev_feature {
 	DEV_CHECKPOINT = 1u << 0,     /* the checkpoint calls exist (driver 570) */
-	DEV_REMAP = 1u << 1,          /* restore onto other GPUs (580) */
-	DEV_JOB_FILE = 1u << 2,       /* CUDA_CHECKPOINT_JOB_FILE (590) */
+	DEV_REMAP = 1u << 1,	      /* restore onto other GPUs (580) */
+	DEV_JOB_FILE = 1u << 2,	      /* CUDA_CHECKPOINT_JOB_FILE (590) */
 	DEV_LEGACY_IPC = 1u << 3,     /* legacy IPC within a job (610) */
 	DEV_CUSTOM_STORAGE = 1u << 4, /* memory of a stopped process mapped into the caller (615) */
 };
 
 /** State of a process as the driver tells it. */
 enum dev_state {
-	DEV_STATE_NONE,         /* no client of this driver, or ended */
+	DEV_STATE_NONE, /* no client of this driver, or ended */
 	DEV_STATE_RUNNING,
 	DEV_STATE_LOCKED,
 	DEV_STATE_CHECKPOINTED,
 	DEV_STATE_FAILED,
-	DEV_STATE_UNKNOWN,      /* the driver gave an answer we do not know */
+	DEV_STATE_UNKNOWN, /* the driver gave an answer we do not know */
 	DEV_STATE__MAX,
 };
 
@@ -49,8 +49,8 @@ struct dev_gpu {
 
 struct dev_info {
 	char driver_version[64]; /* "580.159.04" */
-	int api_version;         /* cuDriverGetVersion: 13000 */
-	uint32_t features;       /* DEV_* */
+	int api_version;	 /* cuDriverGetVersion: 13000 */
+	uint32_t features;	 /* DEV_* */
 	bool simulated;
 	double init_seconds; /* what initialising the driver took */
 };
@@ -122,7 +122,8 @@ int dev_map_complete(struct dev_gpu_pair *ret, const struct dev_gpu *gpus, size_
 enum { DEV_UUID_BYTES = 16 };
 
 /** "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx". */
-void dev_uuid_format(char ret[static DEV_UUID_TEXT_BYTES], const uint8_t uuid[static DEV_UUID_BYTES]);
+void dev_uuid_format(char ret[static DEV_UUID_TEXT_BYTES],
+		     const uint8_t uuid[static DEV_UUID_BYTES]);
 /** Reads it back; upper case, and no or a "MIG-" prefix are fine too. Returns 0 or -EINVAL. Pure. */
 int dev_uuid_parse(uint8_t ret[static DEV_UUID_BYTES], const char *text);
 

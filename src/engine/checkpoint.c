@@ -60,8 +60,8 @@ static int check_space(struct op *op, struct brumate_error *err)
 		return r;
 	if (need <= available)
 		return 0;
-	brumate_fail(err, ENOSPC, "%s has %.1f GB free, the checkpoint needs about %.1f GB", op->store_dir,
-		     (double)available / 1e9, (double)need / 1e9);
+	brumate_fail(err, ENOSPC, "%s has %.1f GB free, the checkpoint needs about %.1f GB",
+		     op->store_dir, (double)available / 1e9, (double)need / 1e9);
 	brumate_hint(err, "make room, or choose another place with --dir");
 	return -ENOSPC;
 }
@@ -142,7 +142,8 @@ static uint64_t measure_image(struct op *op)
 	uint64_t sum = 0;
 
 	while (dir && (entry = readdir(dir)))
-		if (fstatat(dup_fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode))
+		if (fstatat(dup_fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+		    S_ISREG(st.st_mode))
 			sum += (uint64_t)st.st_size;
 	return sum;
 }
@@ -227,8 +228,8 @@ static int dump(struct op *op, struct brumate_error *err)
 	/* A CRIU that died on its way out of a job that is to end may leave it alive, and the commit
 	 * stands: the kill is ours to finish. */
 	if (r < 0 && op->committed && !op->cancelled) {
-		log_warn("CRIU failed after the image was committed: job=%s reason=\"%s\"", op->job->id,
-			 err ? err->text : "");
+		log_warn("CRIU failed after the image was committed: job=%s reason=\"%s\"",
+			 op->job->id, err ? err->text : "");
 		r = 0;
 	}
 	return r < 0 ? r : 1; /* its phases were recorded where they ended */
@@ -272,7 +273,8 @@ static const struct step checkpoint_steps[] = {
 	{ "preflight", "the scan of the job's processes", check_checkpoint, NULL },
 	{ "image", "the store", begin_image, undo_image },
 	{ "gpu-lock", "calls and kernels in flight", step_gpu_lock, step_undo_gpu },
-	{ "gpu-checkpoint", "device memory to reach host memory", step_gpu_checkpoint, step_undo_gpu },
+	{ "gpu-checkpoint", "device memory to reach host memory", step_gpu_checkpoint,
+	  step_undo_gpu },
 	{ "criu", "CRIU to write the processes to the store", dump, NULL },
 	{ "end", "the processes to end", end_tree, NULL },
 	{ "let-go", "host memory to reach device memory", let_go, NULL },
@@ -290,7 +292,8 @@ static int begin(struct op *op, struct brumate_error *err)
 	struct job *job = op->job;
 
 	op->was_suspended = job->state == JOB_SUSPENDED;
-	job->op = (struct job_op){ .was_suspended = op->was_suspended, .leave_running = op->leave_running };
+	job->op = (struct job_op){ .was_suspended = op->was_suspended,
+				   .leave_running = op->leave_running };
 	snprintf(job->op.kind, sizeof(job->op.kind), "checkpoint");
 	snprintf(job->op.image_path, sizeof(job->op.image_path), "%s/%s", op->store_dir,
 		 op->checkpoint_id);

@@ -67,7 +67,8 @@ static bool is_master(const struct stream *other, const struct stream *slave)
 }
 
 /* Whether some process of the tree holds a match for @one, on any fd. */
-static bool tree_has(const struct proc_tree *tree, const struct stream *one, stream_matches_fn matches)
+static bool tree_has(const struct proc_tree *tree, const struct stream *one,
+		     stream_matches_fn matches)
 {
 	for (size_t i = 0; i < tree->n; i++) {
 		char path[64];
@@ -128,7 +129,8 @@ static int consider(struct op *op, const struct proc_info *info, int fd)
 		return 0;
 	const char *become = s.writes && fd > 0 ? "log" : "null";
 	if (S_ISFIFO(s.st.st_mode) && !strncmp(s.target, "pipe:", 5))
-		return tree_has(&op->tree, &s, is_other_end) ? 0 : add(&op->manifest, s.target, become);
+		return tree_has(&op->tree, &s, is_other_end) ? 0
+							     : add(&op->manifest, s.target, become);
 	if (S_ISREG(s.st.st_mode) && s.writes && !s.appends && s.st.st_nlink)
 		return add(&op->manifest, s.target + 1, "append");
 	if (!is_terminal(&s) || tree_has(&op->tree, &s, is_master))
@@ -144,10 +146,14 @@ static void note_externals(struct op *op)
 		const struct manifest_external *e = &op->manifest.externals[i];
 
 		if (!strcmp(e->become, "log") || !strcmp(e->become, "null"))
-			op_note(op, "%s leads outside the job: after a restore %s takes its place", e->key,
-				!strcmp(e->become, "log") && op->job->log ? "the job's log" : "/dev/null");
+			op_note(op, "%s leads outside the job: after a restore %s takes its place",
+				e->key,
+				!strcmp(e->become, "log") && op->job->log ? "the job's log"
+									  : "/dev/null");
 		else if (!strcmp(e->become, "tty"))
-			op_note(op, "%s is a terminal outside the job: after a restore a new one takes its place",
+			op_note(op,
+				"%s is a terminal outside the job: after a restore a new one takes "
+				"its place",
 				e->key);
 	}
 }
@@ -240,7 +246,8 @@ int externals_for_restore(struct op *op, struct criu_inherit **ret, size_t *ret_
 			int code = -list[i].fd;
 
 			externals_close(list, i);
-			return brumate_fail(err, code, "replacement for %s: %m", m->externals[i].key);
+			return brumate_fail(err, code, "replacement for %s: %m",
+					    m->externals[i].key);
 		}
 	}
 	*ret = list;

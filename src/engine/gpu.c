@@ -163,11 +163,12 @@ static int act_once(struct op *op, enum dev_action action, enum dev_state want, 
 		const struct broker_outcome *o = &outcomes[i];
 
 		/* A negative number is ours (a deadline, a fault), not the driver's. */
-		if (action == DEV_RESTORE && o->result.number > 0 && o->state == DEV_STATE_CHECKPOINTED)
+		if (action == DEV_RESTORE && o->result.number > 0 &&
+		    o->state == DEV_STATE_CHECKPOINTED)
 			op->driver_refused = true;
 		if (o->result.number && !*ret_why)
-			snprintf(ret_why, why_bytes, "process %d: driver says %s (%d) after %.1f s", pids[i],
-				 o->result.name, o->result.number, o->seconds);
+			snprintf(ret_why, why_bytes, "process %d: driver says %s (%d) after %.1f s",
+				 pids[i], o->result.name, o->result.number, o->seconds);
 	}
 	return r;
 }
@@ -185,16 +186,24 @@ static int explain(struct op *op, struct op_gpu_process *p, enum dev_action acti
 {
 	if (!proc_is_alive(p->id))
 		return brumate_fail(err, ESRCH, "process %d ended", p->id.pid);
-	brumate_fail(err, EIO, "%s%sstate is %s", why, *why ? "; " : "", dev_state_name(p->dev.state));
+	brumate_fail(err, EIO, "%s%sstate is %s", why, *why ? "; " : "",
+		     dev_state_name(p->dev.state));
 	if (strstr(why, "NOT_SUPPORTED"))
-		brumate_hint(err, "the driver cannot save what this process holds (managed memory, IPC …); "
-				  "see `brumate doctor --job %s`", op->job->id);
+		brumate_hint(
+			err,
+			"the driver cannot save what this process holds (managed memory, IPC …); "
+			"see `brumate doctor --job %s`",
+			op->job->id);
 	else if (action == DEV_RESTORE)
-		brumate_hint(err, "its data is safe in host memory, but where the driver refuses for good "
-				  "(memory shared between GPUs or processes) nothing brings it back");
+		brumate_hint(
+			err,
+			"its data is safe in host memory, but where the driver refuses for good "
+			"(memory shared between GPUs or processes) nothing brings it back");
 	else if (action == DEV_LOCK)
-		brumate_hint(err, "a kernel or host callback that runs long holds the GPU; try again with a "
-				  "longer --timeout");
+		brumate_hint(
+			err,
+			"a kernel or host callback that runs long holds the GPU; try again with a "
+			"longer --timeout");
 	return -EIO;
 }
 

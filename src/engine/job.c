@@ -106,8 +106,8 @@ int job_save(const struct job *j, struct brumate_error *err)
 	/* A record that says the job lives is worthless after a crash of the machine; one that says
 	 * where it is saved is not. */
 	bool lasting = j->state == JOB_CHECKPOINTED || j->state == JOB_EXITED;
-	int r = lasting ? file_replace(AT_FDCWD, path, text, strlen(text), 0600) :
-			  file_swap(AT_FDCWD, path, text, strlen(text), 0600);
+	int r = lasting ? file_replace(AT_FDCWD, path, text, strlen(text), 0600)
+			: file_swap(AT_FDCWD, path, text, strlen(text), 0600);
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", path) : 0;
 }
 
@@ -168,7 +168,8 @@ int job_list(void (*fn)(void *arg, const struct job *j, const char *id,
 	auto_free char *path = jobs_dir();
 	auto_closedir DIR *dir = path ? opendir(path) : NULL;
 	if (!dir)
-		return errno == ENOENT ? 0 : brumate_fail(err, errno, "%s: %m", path ? path : "jobs");
+		return errno == ENOENT ? 0
+				       : brumate_fail(err, errno, "%s: %m", path ? path : "jobs");
 
 	struct listed *all = NULL;
 	size_t n = 0;
@@ -205,7 +206,8 @@ struct search {
 	bool exact;
 };
 
-static void match_word(void *arg, const struct job *j, const char *id, const struct brumate_error *why)
+static void match_word(void *arg, const struct job *j, const char *id,
+		       const struct brumate_error *why)
 {
 	struct search *s = arg;
 
@@ -231,7 +233,8 @@ int job_find(struct job *ret, const char *word, struct brumate_error *err)
 		return -ENOENT;
 	}
 	if (!s.exact && s.n_prefix > 1) {
-		brumate_fail(err, ENOTUNIQ, "%s is the beginning of %d jobs' ids", word, s.n_prefix);
+		brumate_fail(err, ENOTUNIQ, "%s is the beginning of %d jobs' ids", word,
+			     s.n_prefix);
 		brumate_error_exit(err, EXIT_NOT_FOUND);
 		brumate_hint(err, "give more of the id, or the name");
 		return -ENOTUNIQ;
@@ -239,7 +242,8 @@ int job_find(struct job *ret, const char *word, struct brumate_error *err)
 	return job_load(ret, s.id, err);
 }
 
-static void match_pid(void *arg, const struct job *j, const char *id, const struct brumate_error *why)
+static void match_pid(void *arg, const struct job *j, const char *id,
+		      const struct brumate_error *why)
 {
 	struct search *s = arg;
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
@@ -341,7 +345,8 @@ static int check_name(const char *name, struct brumate_error *err)
 {
 	if (!is_name(name))
 		return brumate_fail(err, EINVAL,
-				    "name \"%s\": want 1 to %d letters, digits, '.', '_', '-', first a letter or digit",
+				    "name \"%s\": want 1 to %d letters, digits, '.', '_', '-', "
+				    "first a letter or digit",
 				    name, JOB_NAME_BYTES - 1);
 
 	struct search s = { .word = name };
@@ -350,7 +355,8 @@ static int check_name(const char *name, struct brumate_error *err)
 		return r;
 	if (s.exact) {
 		brumate_fail(err, EEXIST, "name %s is taken by job %s", name, s.id);
-		brumate_hint(err, "choose another --name, or remove that job with `brumate rm %s`", s.id);
+		brumate_hint(err, "choose another --name, or remove that job with `brumate rm %s`",
+			     s.id);
 		return -EEXIST;
 	}
 	return 0;
@@ -362,7 +368,8 @@ int job_create(struct job *ret, const struct job_spec *spec, struct brumate_erro
 	int r;
 
 	if (spec->id && !is_id(spec->id))
-		return brumate_fail(err, EBADMSG, "id \"%s\" of a job: want 8 hexadecimal digits", spec->id);
+		return brumate_fail(err, EBADMSG, "id \"%s\" of a job: want 8 hexadecimal digits",
+				    spec->id);
 	if (spec->name && (r = check_name(spec->name, err)) < 0)
 		return r;
 	if ((r = make_dir(&j, spec->id, err)) < 0)
@@ -396,7 +403,8 @@ bool job_is_alive(const struct job *j)
 int job_remove(struct job *j, struct brumate_error *err)
 {
 	if (job_is_alive(j)) {
-		brumate_fail(err, EBUSY, "job %s (%s) is %s", j->id, j->name, job_state_name(j->state));
+		brumate_fail(err, EBUSY, "job %s (%s) is %s", j->id, j->name,
+			     job_state_name(j->state));
 		brumate_hint(err, "end it first: `brumate kill %s`", j->id);
 		return -EBUSY;
 	}
@@ -468,9 +476,9 @@ json_t *job_schedule_to_json(const struct job_schedule *s)
 	return json_pack("{s:I,s:o,s:o,s:o,s:I,s:b,s:s}", "every_ms", (json_int_t)s->every_ms,
 			 "keep_last", or_null(json_integer(s->keep_last), s->keep_last),
 			 "keep_within_ms",
-			 or_null(json_integer((json_int_t)s->keep_within_ms), s->keep_within_ms), "dir",
-			 shown(s->dir), "timeout_ms", (json_int_t)s->timeout_ms, "force", s->force,
-			 "next", next);
+			 or_null(json_integer((json_int_t)s->keep_within_ms), s->keep_within_ms),
+			 "dir", shown(s->dir), "timeout_ms", (json_int_t)s->timeout_ms, "force",
+			 s->force, "next", next);
 }
 
 json_t *job_to_json(const struct job *j)
@@ -482,16 +490,16 @@ json_t *job_to_json(const struct job *j)
 
 	for (char **arg = j->argv; arg && *arg; arg++)
 		json_array_append_new(argv, wire_string(*arg));
-	return json_pack("{s:s,s:s,s:s,s:o,s:i,s:I,s:I,s:o,s:o,s:o,s:s,s:b,s:b,s:b,s:o,s:s?,s:o,s:o,s:o}",
-			 "id", j->id, "name", j->name, "state", job_state_name(state), "pid",
-			 or_null(json_integer(j->root.pid), alive), "processes", (int)tree.n, "uid",
-			 (json_int_t)j->uid, "gid", (json_int_t)j->gid, "argv", argv, "cwd",
-			 shown(j->cwd), "log", shown(j->log), "created", j->created, "simulated",
-			 j->simulated, "by_pid", j->by_pid, "pid_namespace", j->init.pid != 0,
-			 "exit_code",
-			 or_null(json_integer(j->exit_code),
-				 state == JOB_EXITED && j->exit_code != JOB_EXIT_UNKNOWN),
-			 "checkpoint", j->checkpoint, "checkpoint_path", shown(j->checkpoint_path),
-			 "message", shown(j->message[0] ? j->message : NULL), "schedule",
-			 job_schedule_to_json(&j->schedule));
+	return json_pack(
+		"{s:s,s:s,s:s,s:o,s:i,s:I,s:I,s:o,s:o,s:o,s:s,s:b,s:b,s:b,s:o,s:s?,s:o,s:o,s:o}",
+		"id", j->id, "name", j->name, "state", job_state_name(state), "pid",
+		or_null(json_integer(j->root.pid), alive), "processes", (int)tree.n, "uid",
+		(json_int_t)j->uid, "gid", (json_int_t)j->gid, "argv", argv, "cwd", shown(j->cwd),
+		"log", shown(j->log), "created", j->created, "simulated", j->simulated, "by_pid",
+		j->by_pid, "pid_namespace", j->init.pid != 0, "exit_code",
+		or_null(json_integer(j->exit_code),
+			state == JOB_EXITED && j->exit_code != JOB_EXIT_UNKNOWN),
+		"checkpoint", j->checkpoint, "checkpoint_path", shown(j->checkpoint_path),
+		"message", shown(j->message[0] ? j->message : NULL), "schedule",
+		job_schedule_to_json(&j->schedule));
 }

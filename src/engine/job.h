@@ -23,16 +23,16 @@
 #include "wire/wire.h"
 
 enum job_state {
-	JOB_CREATED,       /* recorded, command not started yet */
+	JOB_CREATED, /* recorded, command not started yet */
 	JOB_RUNNING,
 	JOB_SUSPENDING,
-	JOB_SUSPENDED,     /* alive, its GPUs empty */
+	JOB_SUSPENDED, /* alive, its GPUs empty */
 	JOB_RESUMING,
 	JOB_CHECKPOINTING,
-	JOB_CHECKPOINTED,  /* saved on disk and stopped */
+	JOB_CHECKPOINTED, /* saved on disk and stopped */
 	JOB_RESTORING,
 	JOB_EXITED,
-	JOB_LOST,          /* ended without anybody seeing how, or by a failed operation */
+	JOB_LOST, /* ended without anybody seeing how, or by a failed operation */
 	JOB_STATE__MAX,
 };
 
@@ -45,10 +45,11 @@ enum { JOB_ID_BYTES = 16, JOB_NAME_BYTES = 64, JOB_MESSAGE_BYTES = 512, JOB_EXIT
 
 /** The operation under way, as needed by a shim that takes over from a dead one. */
 struct job_op {
-	char kind[16];          /* "suspend", "checkpoint" …; empty: none */
-	bool was_suspended;     /* the job was suspended when it began */
+	char kind[16];	    /* "suspend", "checkpoint" …; empty: none */
+	bool was_suspended; /* the job was suspended when it began */
 	bool leave_running;
-	char image_path[1024];  /* checkpoint: where the committed image will be; restore: the image */
+	char image_path
+		[1024]; /* checkpoint: where the committed image will be; restore: the image */
 	struct proc_id criu;
 };
 
@@ -64,7 +65,7 @@ enum { JOB_SCHEDULE_MS_MIN = 1000 };
 
 /** Checkpoints that the shim makes by itself while the job runs. */
 struct job_schedule {
-	uint64_t every_ms; /* 0: none */
+	uint64_t every_ms;	 /* 0: none */
 	unsigned keep_last;	 /* of this job; 0: not given */
 	uint64_t keep_within_ms; /* 0: not given */
 	uint32_t timeout_ms;
@@ -74,25 +75,25 @@ struct job_schedule {
 };
 
 struct job {
-	char id[JOB_ID_BYTES];     /* 8 hexadecimal digits */
+	char id[JOB_ID_BYTES];	   /* 8 hexadecimal digits */
 	char name[JOB_NAME_BYTES]; /* unique among jobs that are there */
-	char *dir;                 /* absolute path of its directory */
+	char *dir;		   /* absolute path of its directory */
 	enum job_state state;
-	char created[32];          /* RFC 3339 */
+	char created[32]; /* RFC 3339 */
 	uid_t uid;
 	gid_t gid;
 	char **argv; /* NULL-terminated */
 	char *cwd;
-	char *log;   /* absolute; NULL: none (taken in by pid) */
+	char *log; /* absolute; NULL: none (taken in by pid) */
 	bool simulated, by_pid;
-	bool restored;       /* its processes came out of a checkpoint */
-	struct proc_id root; /* pid 0: none */
-	struct proc_id init; /* init of its pid namespace; pid 0: lives in ours */
+	bool restored;			  /* its processes came out of a checkpoint */
+	struct proc_id root;		  /* pid 0: none */
+	struct proc_id init;		  /* init of its pid namespace; pid 0: lives in ours */
 	char boot_id[PROC_BOOT_ID_BYTES]; /* boot in which root and init are meant */
-	int exit_code; /* 0..255, 128+N after signal N; JOB_EXIT_UNKNOWN */
-	char *checkpoint;      /* id of the latest checkpoint, or NULL */
-	char *checkpoint_path; /* its directory */
-	char message[JOB_MESSAGE_BYTES]; /* why the last operation failed; empty */
+	int exit_code;			  /* 0..255, 128+N after signal N; JOB_EXIT_UNKNOWN */
+	char *checkpoint;		  /* id of the latest checkpoint, or NULL */
+	char *checkpoint_path;		  /* its directory */
+	char message[JOB_MESSAGE_BYTES];  /* why the last operation failed; empty */
 	struct job_gpu *gpus; /* all that its processes could see when it was last suspended */
 	size_t n_gpus;
 	struct job_op op;
@@ -105,7 +106,7 @@ DEFINE_AUTO_FINI(struct job, job_fini)
 
 /** What a new job is made of. Strings borrowed. */
 struct job_spec {
-	const char *id;   /* NULL: a new random one (a restore on another machine gives the old) */
+	const char *id;	  /* NULL: a new random one (a restore on another machine gives the old) */
 	const char *name; /* NULL: made from the command and the id */
 	char *const *argv;
 	const char *cwd;

@@ -104,7 +104,7 @@ struct ticker {
 
 static void report(struct op *op)
 {
-	uint64_t (*measure)(struct op *op) = op->measure;
+	uint64_t (*measure)(struct op * op) = op->measure;
 	uint64_t bytes = measure ? measure(op) : 0;
 	uint64_t total = op->total_bytes;
 	const char *phase = op->phase, *waiting_for = op->waiting_for;
@@ -245,9 +245,9 @@ json_t *op_summary(const struct op *op)
 	uint64_t bytes = op->image_bytes ? op->image_bytes : op->gpu_bytes;
 	return json_pack("{s:s,s:s,s:s?,s:o,s:f,s:f,s:o,s:I,s:I,s:f,s:O}", "operation", op->kind,
 			 "job", op->job->id, "checkpoint", op->job->checkpoint, "path",
-			 path ? wire_string(path) : json_null(), "seconds", seconds, "downtime_s", downtime,
-			 "phases", phases, "gpu_bytes", (json_int_t)op->gpu_bytes, "image_bytes",
-			 (json_int_t)op->image_bytes, "gbps",
+			 path ? wire_string(path) : json_null(), "seconds", seconds, "downtime_s",
+			 downtime, "phases", phases, "gpu_bytes", (json_int_t)op->gpu_bytes,
+			 "image_bytes", (json_int_t)op->image_bytes, "gbps",
 			 seconds > 0 ? (double)bytes / 1e9 / seconds : 0.0, "notes", op->notes);
 }
 

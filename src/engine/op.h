@@ -24,7 +24,7 @@ enum { OP_PHASES_MAX = 24, OP_LOCK_TIMEOUT_MS = 10000, OP_UNDO_TIMEOUT_MS = 6000
 struct op_caller {
 	void *arg;
 	void (*progress)(void *arg, json_t *progress); /* from the ticker thread; may be NULL */
-	bool (*is_cancelled)(void *arg);               /* from any thread; may be NULL */
+	bool (*is_cancelled)(void *arg);	       /* from any thread; may be NULL */
 };
 
 /** A process of the job that has GPU state. */
@@ -37,13 +37,13 @@ struct op {
 	const char *kind; /* "suspend" … */
 	struct job *job;  /* borrowed; the operation alone uses it while it runs */
 	struct op_caller caller;
-	uint32_t timeout_ms; /* of the whole operation; 0: none */
+	uint32_t timeout_ms;	  /* of the whole operation; 0: none */
 	uint32_t lock_timeout_ms; /* of the driver's lock, where the operation has no deadline */
 	bool force;
 
 	uint64_t start_ns, deadline_ns;
 	uint64_t gated_ns, released_ns; /* first process locked, first let through; 0: not yet */
-	bool touched;                   /* something was done to the job that undo must take back */
+	bool touched;			/* something was done to the job that undo must take back */
 
 	struct proc_tree tree;
 	struct op_gpu_process *gpus;
@@ -92,7 +92,7 @@ void op_fini(struct op *op);
 DEFINE_AUTO_FINI(struct op, op_fini)
 
 struct step {
-	const char *name;        /* fault points are "KIND.NAME.begin" and "KIND.NAME.end" */
+	const char *name;	 /* fault points are "KIND.NAME.begin" and "KIND.NAME.end" */
 	const char *waiting_for; /* for the progress line */
 	/* 0 done; 1 nothing to do here (no phase is recorded); <0 failed. */
 	int (*run)(struct op *op, struct brumate_error *err);

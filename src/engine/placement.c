@@ -59,7 +59,8 @@ static int take(struct placement *p, const struct job_gpu *from, size_t k, int t
 		struct brumate_error *err)
 {
 	if (p->taken[to])
-		return brumate_fail(err, EINVAL, "GPU %s is the target of two GPUs", p->now[to].uuid);
+		return brumate_fail(err, EINVAL, "GPU %s is the target of two GPUs",
+				    p->now[to].uuid);
 	if (strcmp(p->now[to].name, from->name))
 		return brumate_fail(err, EOPNOTSUPP, "GPU %s is a %s, the job was on a %s (%s)",
 				    p->now[to].uuid, p->now[to].name, from->name, from->uuid);
@@ -80,9 +81,11 @@ static int place_as_told(struct op *op, struct placement *p, struct brumate_erro
 			return brumate_fail(err, EINVAL, "GPU map: the job saw no GPU %s",
 					    op->pairs[i].from);
 		if (to < 0)
-			return brumate_fail(err, EINVAL, "GPU map: no GPU %s here", op->pairs[i].to);
+			return brumate_fail(err, EINVAL, "GPU map: no GPU %s here",
+					    op->pairs[i].to);
 		if (p->target[k] >= 0)
-			return brumate_fail(err, EINVAL, "GPU map: %s is given twice", op->pairs[i].from);
+			return brumate_fail(err, EINVAL, "GPU map: %s is given twice",
+					    op->pairs[i].from);
 		if ((r = take(p, &op->job->gpus[k], k, to, err)) < 0)
 			return brumate_wrap(err, r, "GPU map");
 	}
@@ -118,15 +121,19 @@ static int place_elsewhere(struct op *op, struct placement *p, struct brumate_er
 			    (best < 0 || free_bytes(&p->now[i]) > free_bytes(&p->now[best])))
 				best = (int)i;
 		if (best < 0) {
-			brumate_fail(err, EOPNOTSUPP, "no free place here for the job's GPU %s (%s)",
-				     from->uuid, from->name);
-			brumate_hint(err, "a job comes back on as many GPUs of the same model as it saw; "
-					  "`brumate doctor` lists those that are here");
+			brumate_fail(err, EOPNOTSUPP,
+				     "no free place here for the job's GPU %s (%s)", from->uuid,
+				     from->name);
+			brumate_hint(
+				err,
+				"a job comes back on as many GPUs of the same model as it saw; "
+				"`brumate doctor` lists those that are here");
 			return -EOPNOTSUPP;
 		}
 		take(p, from, k, best, NULL);
 		if (from->bytes && index_of(p, from->uuid) < 0)
-			op_note(op, "GPU %s is not here: on %s instead", from->uuid, p->now[best].uuid);
+			op_note(op, "GPU %s is not here: on %s instead", from->uuid,
+				p->now[best].uuid);
 	}
 	return 0;
 }
@@ -179,12 +186,15 @@ int restore_map_gpus(struct op *op, struct brumate_error *err)
 		return brumate_fail(err, ENOMEM, "%m");
 	for (size_t k = 0; k < MANIFEST_GPUS_MAX; k++)
 		p->target[k] = -1;
-	if ((r = gpu_open(op, err)) < 0 || (r = broker_gpus(&op->broker, p->now, &p->n_now, err)) < 0)
+	if ((r = gpu_open(op, err)) < 0 ||
+	    (r = broker_gpus(&op->broker, p->now, &p->n_now, err)) < 0)
 		return r;
 	if (p->n_now < op->job->n_gpus) {
 		brumate_fail(err, EOPNOTSUPP, "the job saw %zu GPUs, %zu are here", op->job->n_gpus,
 			     p->n_now);
-		brumate_hint(err, "the driver restores a process only where it sees as many GPUs as before");
+		brumate_hint(
+			err,
+			"the driver restores a process only where it sees as many GPUs as before");
 		return -EOPNOTSUPP;
 	}
 	if ((r = place_as_told(op, p, err)) < 0)
@@ -226,10 +236,11 @@ int restore_check_vram(struct op *op, struct brumate_error *err)
 				room = CONTEXT_ROOM_BYTES;
 			if (strcmp(now[i].uuid, to) || free_bytes(&now[i]) >= gpu->bytes + room)
 				continue;
-			brumate_fail(err, ENOSPC, "GPU %s has %.1f GB free, the job needs %.1f GB", to,
-				     (double)free_bytes(&now[i]) / 1e9,
+			brumate_fail(err, ENOSPC, "GPU %s has %.1f GB free, the job needs %.1f GB",
+				     to, (double)free_bytes(&now[i]) / 1e9,
 				     (double)(gpu->bytes + room) / 1e9);
-			brumate_hint(err, "free its memory (`nvidia-smi` shows who holds it), or give another GPU by --gpu-map");
+			brumate_hint(err, "free its memory (`nvidia-smi` shows who holds it), or "
+					  "give another GPU by --gpu-map");
 			return -ENOSPC;
 		}
 	}

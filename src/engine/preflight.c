@@ -39,17 +39,21 @@ static int scan_suspects(struct op *op, struct scan_report *report)
 
 		if (p->dev.n_gpus < 2)
 			continue;
-		snprintf(text, sizeof(text), "process %d works on %zu GPUs, maybe with peer access between them",
+		snprintf(text, sizeof(text),
+			 "process %d works on %zu GPUs, maybe with peer access between them",
 			 p->id.pid, p->dev.n_gpus);
 		r = add_gpu_finding(report, SCAN_SUSPECT, p->id.pid, "peer-access", text,
-				    "the driver saves such a process but cannot restore it where peer access is on");
+				    "the driver saves such a process but cannot restore it where "
+				    "peer access is on");
 	}
 	if (r < 0 || op->n_gpus < 2)
 		return r;
-	snprintf(text, sizeof(text), "%zu processes of the job use a GPU and may share device memory (IPC, NCCL)",
+	snprintf(text, sizeof(text),
+		 "%zu processes of the job use a GPU and may share device memory (IPC, NCCL)",
 		 op->n_gpus);
-	return add_gpu_finding(report, SCAN_SUSPECT, op->gpus[0].id.pid, "shared-memory", text,
-			       "the driver saves processes that share device memory but cannot restore them");
+	return add_gpu_finding(
+		report, SCAN_SUSPECT, op->gpus[0].id.pid, "shared-memory", text,
+		"the driver saves processes that share device memory but cannot restore them");
 }
 
 static int scan_driver_state(struct op *op, struct scan_report *report)
@@ -60,8 +64,8 @@ static int scan_driver_state(struct op *op, struct scan_report *report)
 
 		if (p->dev.state != DEV_STATE_FAILED && p->dev.state != DEV_STATE_UNKNOWN)
 			continue;
-		snprintf(text, sizeof(text), "process %d: the driver reports its state as %s", p->id.pid,
-			 dev_state_name(p->dev.state));
+		snprintf(text, sizeof(text), "process %d: the driver reports its state as %s",
+			 p->id.pid, dev_state_name(p->dev.state));
 		if (add_gpu_finding(report, SCAN_REFUSE, p->id.pid, "driver-state", text,
 				    "its GPU state cannot be saved any more") < 0)
 			return -ENOMEM;
@@ -109,9 +113,12 @@ static int check_host_memory(struct op *op, struct brumate_error *err)
 			need += op->gpus[i].dev.used_bytes;
 	if (!need || available_bytes(&available) < 0 || need <= available)
 		return 0;
-	brumate_fail(err, ENOMEM, "%.1f GB of device memory do not fit into the %.1f GB of host memory available",
-		     (double)need / 1e9, (double)available / 1e9);
-	brumate_hint(err, "free host memory; the driver keeps the saved data in the job's own memory");
+	brumate_fail(
+		err, ENOMEM,
+		"%.1f GB of device memory do not fit into the %.1f GB of host memory available",
+		(double)need / 1e9, (double)available / 1e9);
+	brumate_hint(err,
+		     "free host memory; the driver keeps the saved data in the job's own memory");
 	return -ENOMEM;
 }
 

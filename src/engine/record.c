@@ -137,22 +137,27 @@ static json_t *encode_schedule(const struct job_schedule *s)
 
 json_t *record_encode(const struct job *j)
 {
-	json_t *exit_code = j->exit_code == JOB_EXIT_UNKNOWN ? json_null() : json_integer(j->exit_code);
+	json_t *exit_code =
+		j->exit_code == JOB_EXIT_UNKNOWN ? json_null() : json_integer(j->exit_code);
 
-	return json_pack("{s:i,s:s,s:s,s:s,s:s,s:I,s:I,s:o,s:o,s:o,s:b,s:b,s:b,s:o,s:o,s:s,s:o,s:s?,s:o,s:o,s:o,s:o,s:o}",
+	return json_pack("{s:i,s:s,s:s,s:s,s:s,s:I,s:I,s:o,s:o,s:o,s:b,s:b,s:b,s:o,s:o,s:s,s:o,s:s?"
+			 ",s:o,s:o,s:o,s:o,s:o}",
 			 "version", RECORD_VERSION, "id", j->id, "name", j->name, "state",
-			 job_state_name(j->state), "created", j->created, "uid", (json_int_t)j->uid, "gid",
-			 (json_int_t)j->gid, "argv", encode_argv(j->argv), "cwd", encode_bytes(j->cwd), "log",
-			 encode_bytes(j->log), "simulated", j->simulated, "by_pid", j->by_pid, "restored",
-			 j->restored, "root", encode_id(j->root), "init", encode_id(j->init), "boot_id", j->boot_id,
+			 job_state_name(j->state), "created", j->created, "uid", (json_int_t)j->uid,
+			 "gid", (json_int_t)j->gid, "argv", encode_argv(j->argv), "cwd",
+			 encode_bytes(j->cwd), "log", encode_bytes(j->log), "simulated",
+			 j->simulated, "by_pid", j->by_pid, "restored", j->restored, "root",
+			 encode_id(j->root), "init", encode_id(j->init), "boot_id", j->boot_id,
 			 "exit_code", exit_code, "checkpoint", j->checkpoint, "checkpoint_path",
-			 encode_bytes(j->checkpoint_path), "message", wire_string(j->message), "gpus",
-			 encode_gpus(j), "op", encode_op(&j->op), "schedule", encode_schedule(&j->schedule));
+			 encode_bytes(j->checkpoint_path), "message", wire_string(j->message),
+			 "gpus", encode_gpus(j), "op", encode_op(&j->op), "schedule",
+			 encode_schedule(&j->schedule));
 }
 
 /* ---- decoding ---- */
 
-static int decode_text(char *ret, size_t room, json_t *o, const char *key, struct brumate_error *err)
+static int decode_text(char *ret, size_t room, json_t *o, const char *key,
+		       struct brumate_error *err)
 {
 	const char *text;
 	int r = wire_need_string(o, key, &text, err);
@@ -166,7 +171,8 @@ static int decode_text(char *ret, size_t room, json_t *o, const char *key, struc
 }
 
 /* As decode_text() for what may not be UTF-8. */
-static int decode_path(char *ret, size_t room, json_t *o, const char *key, struct brumate_error *err)
+static int decode_path(char *ret, size_t room, json_t *o, const char *key,
+		       struct brumate_error *err)
 {
 	auto_free char *path = NULL;
 
@@ -253,7 +259,8 @@ static int decode_schedule(struct job_schedule *ret, json_t *o, struct brumate_e
 
 	if (r < 0 || !s)
 		return r;
-	if ((r = wire_get_int(s, "every_ms", JOB_SCHEDULE_MS_MIN, JOB_SCHEDULE_MS_MAX, &every_ms, err)) < 0 ||
+	if ((r = wire_get_int(s, "every_ms", JOB_SCHEDULE_MS_MIN, JOB_SCHEDULE_MS_MAX, &every_ms,
+			      err)) < 0 ||
 	    (r = wire_get_int(s, "keep_last", 0, UINT32_MAX, &last, err)) < 0 ||
 	    (r = wire_get_int(s, "keep_within_ms", 0, INT64_MAX, &within_ms, err)) < 0 ||
 	    (r = wire_get_int(s, "timeout_ms", 0, INT32_MAX, &timeout_ms, err)) < 0 ||

@@ -29,7 +29,8 @@ static void await_criu(struct op *op)
 
 	if (!criu.pid || proc_wait_gone(criu, deadline_in_ms(CRIU_PATIENCE_MS)) == 0)
 		return;
-	log_warn("CRIU of a dead shim does not end, killing it: job=%s pid=%d", op->job->id, criu.pid);
+	log_warn("CRIU of a dead shim does not end, killing it: job=%s pid=%d", op->job->id,
+		 criu.pid);
 	proc_signal(criu, SIGKILL);
 	proc_wait_gone(criu, DEADLINE_NEVER);
 }
@@ -44,7 +45,8 @@ static bool image_is_complete(const struct job *job)
 static int take_image(struct job *job)
 {
 	const char *slash = strrchr(job->op.image_path, '/');
-	char *id = strdup(slash ? slash + 1 : job->op.image_path), *path = strdup(job->op.image_path);
+	char *id = strdup(slash ? slash + 1 : job->op.image_path),
+	     *path = strdup(job->op.image_path);
 
 	if (!id || !path) {
 		free(id);
@@ -117,7 +119,8 @@ static int recover_restore(struct op *op, struct brumate_error *err)
 	job->root = PROC_ID_NONE;
 	job->init = PROC_ID_NONE;
 	job->op = (struct job_op){ 0 };
-	snprintf(job->message, sizeof(job->message), "restore: brumate was interrupted; the checkpoint is untouched");
+	snprintf(job->message, sizeof(job->message),
+		 "restore: brumate was interrupted; the checkpoint is untouched");
 	return job_set_state(job, JOB_CHECKPOINTED, err);
 }
 
@@ -126,7 +129,8 @@ static int recover_suspend(struct op *op, struct brumate_error *err)
 	struct job *job = op->job;
 	int r = settle_gpus(op, false, err);
 
-	snprintf(job->message, sizeof(job->message), "suspend: brumate was interrupted; the job goes on");
+	snprintf(job->message, sizeof(job->message),
+		 "suspend: brumate was interrupted; the job goes on");
 	int saved = job_set_state(job, r < 0 ? JOB_SUSPENDED : JOB_RUNNING, err);
 	return r < 0 ? r : saved;
 }

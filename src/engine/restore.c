@@ -74,8 +74,8 @@ static int check_machine(const struct manifest *m, struct brumate_error *err)
 	struct utsname u;
 
 	if (uname(&u) < 0 || strcmp(u.machine, m->host.machine)) {
-		brumate_fail(err, EOPNOTSUPP, "checkpoint of a %s machine, this is a %s", m->host.machine,
-			     u.machine);
+		brumate_fail(err, EOPNOTSUPP, "checkpoint of a %s machine, this is a %s",
+			     m->host.machine, u.machine);
 		return -EOPNOTSUPP;
 	}
 	return 0;
@@ -111,9 +111,11 @@ static int check_driver(struct op *op, struct brumate_error *err)
 		return r;
 	if (!strcmp(info->device.driver_version, m->driver_version))
 		return 0;
-	brumate_fail(err, EOPNOTSUPP, "checkpoint with driver %s, here is driver %s", m->driver_version,
-		     info->device.driver_version);
-	brumate_hint(err, "the saved processes hold the old driver's libraries; restore on a machine with driver %s",
+	brumate_fail(err, EOPNOTSUPP, "checkpoint with driver %s, here is driver %s",
+		     m->driver_version, info->device.driver_version);
+	brumate_hint(err,
+		     "the saved processes hold the old driver's libraries; restore on a machine "
+		     "with driver %s",
 		     m->driver_version);
 	return -EOPNOTSUPP;
 }
@@ -134,7 +136,8 @@ static void choose_namespace(struct op *op)
 		if (!pid_is_taken(m->processes[i].pid))
 			continue;
 		op->use_pid_ns = true;
-		op_note(op, "process id %d is taken: restored in a new pid namespace", m->processes[i].pid);
+		op_note(op, "process id %d is taken: restored in a new pid namespace",
+			m->processes[i].pid);
 	}
 }
 
@@ -174,7 +177,8 @@ static int make_log(struct op *op, struct brumate_error *err)
 			return brumate_fail(err, -r, "log directory %s: %m", dir);
 	}
 	bool is_new = access(job->log, F_OK) < 0;
-	auto_close int fd = open(job->log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);
+	auto_close int fd =
+		open(job->log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);
 	if (fd < 0)
 		return brumate_fail(err, errno, "log %s: %m", job->log);
 	if (is_new && fchown(fd, job->uid, job->gid) < 0)
@@ -227,8 +231,8 @@ static int on_tick(void *arg, struct brumate_error *err)
 	return op_check(arg, err);
 }
 
-static int run_criu(struct op *op, int work_fd, const struct criu_inherit *inherits, size_t n_inherits,
-		    struct brumate_error *err)
+static int run_criu(struct op *op, int work_fd, const struct criu_inherit *inherits,
+		    size_t n_inherits, struct brumate_error *err)
 {
 	struct criu_result result = { 0 };
 	const struct criu_options options = {
@@ -260,7 +264,8 @@ static int restore_processes(struct op *op, struct brumate_error *err)
 
 	if (r < 0 || (r = start_namespace(op, err)) < 0)
 		return r;
-	op->criu_dir_fd = openat(op->image.dir_fd, "criu", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	op->criu_dir_fd =
+		openat(op->image.dir_fd, "criu", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 	auto_close int work_fd = open(op->job->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (op->criu_dir_fd < 0 || work_fd < 0)
 		return brumate_fail(err, errno, "%s: %m", op->image.path);
@@ -282,8 +287,8 @@ static void undo_processes(struct op *op)
 		if (op->n_gpus)
 			gpu_put_away(op, NULL);
 		if (proc_tree_kill(job->root, deadline_in_ms(KILL_TIMEOUT_MS)) < 0)
-			log_error("the half restored job could not be ended: job=%s pid=%d", job->id,
-				  job->root.pid);
+			log_error("the half restored job could not be ended: job=%s pid=%d",
+				  job->id, job->root.pid);
 	}
 	if (job->init.pid)
 		proc_signal(job->init, SIGKILL);
@@ -313,13 +318,14 @@ static int gpu_restore(struct op *op, struct brumate_error *err)
 	if ((r = gpu_find(op, err)) < 0)
 		return r;
 	if (op->n_gpus != wanted)
-		return brumate_fail(err, EIO, "%zu processes have GPU state, the checkpoint has %zu",
+		return brumate_fail(err, EIO,
+				    "%zu processes have GPU state, the checkpoint has %zu",
 				    op->n_gpus, wanted);
 	for (size_t i = 0; i < op->n_gpus; i++)
 		if (op->gpus[i].dev.state != DEV_STATE_CHECKPOINTED)
-			return brumate_fail(err, EIO, "process %d: its GPU state is %s, want checkpointed",
-					    op->gpus[i].id.pid,
-					    dev_state_name(op->gpus[i].dev.state));
+			return brumate_fail(
+				err, EIO, "process %d: its GPU state is %s, want checkpointed",
+				op->gpus[i].id.pid, dev_state_name(op->gpus[i].dev.state));
 	return gpu_act(op, DEV_RESTORE, DEV_STATE_LOCKED, OP_UNDO_TIMEOUT_MS, err);
 }
 

@@ -64,7 +64,8 @@ static int wait_ready(int fd, const char *log, struct brumate_error *err)
 	char byte;
 
 	if (poll(&pfd, 1, START_TIMEOUT_MS) <= 0)
-		return brumate_fail(err, ETIMEDOUT, "brumate-shim did not come up in %d s (log: %s)",
+		return brumate_fail(err, ETIMEDOUT,
+				    "brumate-shim did not come up in %d s (log: %s)",
 				    START_TIMEOUT_MS / 1000, log);
 	if (read(fd, &byte, 1) != 1)
 		return brumate_fail(err, ECHILD, "brumate-shim ended at once (log: %s)", log);
@@ -76,7 +77,9 @@ static int start_shim(const struct job *j, struct brumate_error *err)
 	auto_free char *program = path_find_helper("brumate-shim");
 	auto_free char *log = path_format("%s/shim.log", j->dir);
 	if (!program)
-		return brumate_fail(err, ENOENT, "brumate-shim: not installed beside this program nor in libexec");
+		return brumate_fail(
+			err, ENOENT,
+			"brumate-shim: not installed beside this program nor in libexec");
 	if (!log)
 		return brumate_fail(err, ENOMEM, "%m");
 

@@ -67,8 +67,8 @@ int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_
 
 	/* The states are asked for anew: what an undo meant to do does not count. */
 	if (alive && op->touched && op->n_gpus)
-		whole = (if_alive == JOB_SUSPENDED ? gpu_put_away(op, &asked) :
-						     gpu_bring_back(op, &asked)) == 0;
+		whole = (if_alive == JOB_SUSPENDED ? gpu_put_away(op, &asked)
+						   : gpu_bring_back(op, &asked)) == 0;
 	snprintf(job->message, sizeof(job->message), "%s: %s", op->kind, err->text);
 	if (!alive) {
 		brumate_error_exit(err, EXIT_NOT_FOUND);
@@ -77,7 +77,9 @@ int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_
 	if (!whole) {
 		brumate_wrap(err, r, "job %s is stuck: %s", job->id, asked.text);
 		brumate_error_exit(err, EXIT_JOB_LOST);
-		brumate_hint(err, "its GPU state is held by the driver; try `brumate resume %s`, or end it with `brumate kill %s`",
+		brumate_hint(err,
+			     "its GPU state is held by the driver; try `brumate resume %s`, or end "
+			     "it with `brumate kill %s`",
 			     job->id, job->id);
 		job_set_state(job, JOB_SUSPENDED, NULL);
 		return r;
@@ -112,7 +114,8 @@ static const struct step suspend_steps[] = {
 	{ "identify", "the driver", step_identify, NULL },
 	{ "preflight", "the scan of the job's processes", check_suspend, NULL },
 	{ "gpu-lock", "calls and kernels in flight", step_gpu_lock, step_undo_gpu },
-	{ "gpu-checkpoint", "device memory to reach host memory", step_gpu_checkpoint, step_undo_gpu },
+	{ "gpu-checkpoint", "device memory to reach host memory", step_gpu_checkpoint,
+	  step_undo_gpu },
 	{ "settle", "nothing", settle, NULL },
 };
 
@@ -122,7 +125,8 @@ int engine_suspend(struct op *op, struct brumate_error *err)
 	int r = job_set_state(job, JOB_SUSPENDING, err);
 
 	if (r == 0)
-		r = plan_run(suspend_steps, sizeof(suspend_steps) / sizeof(suspend_steps[0]), op, err);
+		r = plan_run(suspend_steps, sizeof(suspend_steps) / sizeof(suspend_steps[0]), op,
+			     err);
 	if (r < 0)
 		return engine_failed(op, r, JOB_RUNNING, err);
 	job->message[0] = '\0';
@@ -160,8 +164,8 @@ static void undo_resume(struct op *op)
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
 	if (op->touched && gpu_put_away(op, &err) < 0)
-		log_error("GPU state could not be put away again: job=%s reason=\"%s\"", op->job->id,
-			  err.text);
+		log_error("GPU state could not be put away again: job=%s reason=\"%s\"",
+			  op->job->id, err.text);
 }
 
 static const struct step resume_steps[] = {
@@ -176,8 +180,11 @@ static const struct step resume_steps[] = {
 static void say_lost(const struct job *job, struct brumate_error *err)
 {
 	brumate_error_exit(err, EXIT_JOB_LOST);
-	brumate_hint(err, "what the driver refuses it refuses for good: the job is lost; end it with `brumate kill %s`%s%s", job->id,
-		     job->checkpoint ? " and restore " : "", job->checkpoint ? job->checkpoint : "");
+	brumate_hint(err,
+		     "what the driver refuses it refuses for good: the job is lost; end it with "
+		     "`brumate kill %s`%s%s",
+		     job->id, job->checkpoint ? " and restore " : "",
+		     job->checkpoint ? job->checkpoint : "");
 }
 
 int engine_resume(struct op *op, struct brumate_error *err)

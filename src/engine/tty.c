@@ -36,7 +36,8 @@ static void copy_until_hung_up(void)
 static void become_reader(int master_fd, int log_fd)
 {
 	int out = log_fd >= 0 ? log_fd : open("/dev/null", O_WRONLY);
-	int kept_master = fcntl(master_fd, F_DUPFD, KEPT_FDS), kept_out = fcntl(out, F_DUPFD, KEPT_FDS);
+	int kept_master = fcntl(master_fd, F_DUPFD, KEPT_FDS),
+	    kept_out = fcntl(out, F_DUPFD, KEPT_FDS);
 
 	setsid();
 	prctl(PR_SET_NAME, "brumate-tty");

@@ -91,10 +91,11 @@ static int check_externals(const struct manifest *m, struct brumate_error *err)
 	for (size_t i = 0; i < m->n_externals; i++) {
 		const char *word = m->externals[i].become;
 
-		if (strcmp(word, "log") && strcmp(word, "null") && strcmp(word, "tty") && strcmp(word, "append"))
-			return brumate_fail(err, EBADMSG,
-					    "externals: item %zu: become: want log, null, tty or append",
-					    i);
+		if (strcmp(word, "log") && strcmp(word, "null") && strcmp(word, "tty") &&
+		    strcmp(word, "append"))
+			return brumate_fail(
+				err, EBADMSG,
+				"externals: item %zu: become: want log, null, tty or append", i);
 	}
 	return 0;
 }

@@ -141,9 +141,8 @@ static int find_named(struct criu_program *ret, const char *path, const char *by
 		return r;
 	}
 	if (version < CRIU_VERSION_MIN) {
-		brumate_fail(err, EOPNOTSUPP,
-			     "%s: %s is version %s, 4.2 or newer is needed", by, path,
-			     version_text(version, text));
+		brumate_fail(err, EOPNOTSUPP, "%s: %s is version %s, 4.2 or newer is needed", by,
+			     path, version_text(version, text));
 		brumate_hint(err, "%s", how_to_get);
 		return -EOPNOTSUPP;
 	}

@@ -17,9 +17,9 @@
 
 /** The CRIU that is used, and why. */
 struct criu_program {
-	char path[4096];  /* the program, or a wrapper with its own loader and libraries */
-	int version;      /* 40201 for 4.2.1 */
-	char why[256];    /* "BRUMATE_CRIU", "in PATH, version 4.2.1", "provisioned: PATH's 3.17 is too old" */
+	char path[4096]; /* the program, or a wrapper with its own loader and libraries */
+	int version;	 /* 40201 for 4.2.1 */
+	char why[256]; /* "BRUMATE_CRIU", "in PATH, version 4.2.1", "provisioned: PATH's 3.17 is too old" */
 };
 
 enum { CRIU_VERSION_MIN = 40200 };
@@ -37,12 +37,13 @@ int criu_check(const struct criu_program *program, struct brumate_error *err);
 
 /** Points in a dump or restore at which the caller is asked; tasks are frozen at the first two. */
 enum criu_event {
-	CRIU_EVENT_FROZEN,   /* dump: tree frozen, nothing dumped yet (query-ext-files) */
-	CRIU_EVENT_DUMPED,   /* dump: images complete, tree still frozen (post-dump) */
+	CRIU_EVENT_FROZEN, /* dump: tree frozen, nothing dumped yet (query-ext-files) */
+	CRIU_EVENT_DUMPED, /* dump: images complete, tree still frozen (post-dump) */
 	CRIU_EVENT_RESTORED, /* restore: tree complete, not yet running (post-restore); pid is the root's */
 };
 /** 0 goes on; <0 makes CRIU fail: a dump then lets the tree run on, a restore kills it. */
-typedef int (*criu_event_fn)(void *arg, enum criu_event event, pid_t pid, struct brumate_error *err);
+typedef int (*criu_event_fn)(void *arg, enum criu_event event, pid_t pid,
+			     struct brumate_error *err);
 
 /** While CRIU works: called at least four times a second; <0 (with @err) cancels: CRIU is stopped
  * with SIGTERM at a safe point where there is one, and the call fails with that error. May be NULL. */
@@ -56,20 +57,22 @@ struct criu_inherit {
 };
 
 struct criu_options {
-	int images_dir_fd;       /* borrowed */
-	int work_dir_fd;         /* borrowed; where the log goes */
-	const char *log_name;    /* "dump.log" */
-	struct proc_id root;     /* dump: the root of the tree */
-	bool leave_running;      /* dump */
-	bool shell_job;          /* session or terminal from outside the tree */
-	bool tcp_close;          /* restore established connections as closed */
-	const char *const *externals; /* dump: NULL-terminated, or NULL */
+	int images_dir_fd;		     /* borrowed */
+	int work_dir_fd;		     /* borrowed; where the log goes */
+	const char *log_name;		     /* "dump.log" */
+	struct proc_id root;		     /* dump: the root of the tree */
+	bool leave_running;		     /* dump */
+	bool shell_job;			     /* session or terminal from outside the tree */
+	bool tcp_close;			     /* restore established connections as closed */
+	const char *const *externals;	     /* dump: NULL-terminated, or NULL */
 	const struct criu_inherit *inherits; /* restore */
 	size_t n_inherits;
-	uint32_t timeout_s;      /* CRIU's own alarm for collecting tasks */
-	pid_t enter_ns_of;       /* run CRIU in this process's pid and mount namespaces; 0: our own */
-	const char *libdir;      /* plugin directory; NULL: an empty one, so that no foreign plugin loads */
-	void (*on_spawned)(void *arg, struct proc_id criu); /* the pid of CRIU, as soon as it runs */
+	uint32_t timeout_s; /* CRIU's own alarm for collecting tasks */
+	pid_t enter_ns_of;  /* run CRIU in this process's pid and mount namespaces; 0: our own */
+	const char
+		*libdir; /* plugin directory; NULL: an empty one, so that no foreign plugin loads */
+	void (*on_spawned)(void *arg,
+			   struct proc_id criu); /* the pid of CRIU, as soon as it runs */
 	criu_event_fn on_event;
 	criu_tick_fn on_tick;
 	void *arg;

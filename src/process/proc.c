@@ -198,8 +198,8 @@ int proc_zombie_status(struct proc_id id, int *ret_status)
 	struct proc_info info;
 
 	snprintf(path, sizeof(path), "/proc/%d/stat", id.pid);
-	if (file_read(AT_FDCWD, path, PROC_FILE_BYTES_MAX, &text, NULL) < 0 || parse_stat(&info, text) < 0 ||
-	    info.id.start_ticks != id.start_ticks)
+	if (file_read(AT_FDCWD, path, PROC_FILE_BYTES_MAX, &text, NULL) < 0 ||
+	    parse_stat(&info, text) < 0 || info.id.start_ticks != id.start_ticks)
 		return -ESRCH;
 	if (info.state != 'Z')
 		return -EAGAIN;

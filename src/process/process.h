@@ -54,7 +54,7 @@ int proc_signal(struct proc_id id, int signal);
 struct proc_info {
 	struct proc_id id;
 	pid_t ppid, pgid, sid;
-	pid_t inner_pid; /* pid in its innermost pid namespace (NSpid) */
+	pid_t inner_pid;  /* pid in its innermost pid namespace (NSpid) */
 	int pid_ns_depth; /* levels of NSpid: 1 = our own namespace */
 	pid_t tracer_pid;
 	char state; /* R S D T t Z X */

@@ -31,7 +31,7 @@ struct scan_finding {
 	enum scan_level level;
 	unsigned scope; /* SCAN_GPU | SCAN_CRIU */
 	pid_t pid;
-	char what[32];  /* stable key: "io_uring", "managed-memory", "legacy-ipc", "peer-access" … */
+	char what[32]; /* stable key: "io_uring", "managed-memory", "legacy-ipc", "peer-access" … */
 	char text[256]; /* "process 123 (python3) has an io_uring (fd 7)" */
 	char hint[256]; /* what to do about it */
 };

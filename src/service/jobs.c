@@ -38,7 +38,8 @@ static void after_shim_died(const struct job *j, struct brumate_error *err)
 	wire_fini(&w);
 	if (!state)
 		return;
-	brumate_hint(err, "another one has taken the job over: it is %s; see %s/shim.log", state, j->dir);
+	brumate_hint(err, "another one has taken the job over: it is %s; see %s/shim.log", state,
+		     j->dir);
 	if (!strcmp(state, "running"))
 		brumate_error_exit(err, EXIT_STILL_RUNNING);
 }

@@ -79,7 +79,8 @@ static void follow_root(struct watch *w)
 	w->root = root;
 	w->root_fd = root.pid ? proc_open(root) : -1;
 	struct proc_info info;
-	w->inner_pid = root.pid && proc_read(&info, root.pid, NULL) == 0 ? info.inner_pid : root.pid;
+	w->inner_pid =
+		root.pid && proc_read(&info, root.pid, NULL) == 0 ? info.inner_pid : root.pid;
 	if (w->root_fd < 0) {
 		w->root_fd = -1;
 		pthread_mutex_lock(&w->shim->lock);

@@ -102,7 +102,8 @@ static int run_op(struct shim *s, struct op *op, engine_fn run, struct wire_call
 {
 	int r = run(op, err);
 
-	store_image_fini(&op->image); /* before the answer: the caller may remove the checkpoint now */
+	store_image_fini(
+		&op->image); /* before the answer: the caller may remove the checkpoint now */
 	if (r < 0) {
 		log_warn("%s of job %s failed: reason=\"%s\"", op->kind, op->job->id, err->text);
 		if (err->code == EPIPE)
@@ -193,7 +194,8 @@ static int restore_parameters(struct op *op, json_t *parameters, struct brumate_
 static int method_restore(void *arg, struct wire_call_context *call, json_t *parameters,
 			  struct brumate_error *err)
 {
-	const unsigned states = IN(JOB_CREATED) | IN(JOB_CHECKPOINTED) | IN(JOB_EXITED) | IN(JOB_LOST);
+	const unsigned states =
+		IN(JOB_CREATED) | IN(JOB_CHECKPOINTED) | IN(JOB_EXITED) | IN(JOB_LOST);
 	struct shim *s = arg;
 	auto_(op_fini) struct op op;
 	int r = init_op(&op, s, "restore", call, parameters, err);
@@ -327,8 +329,8 @@ static void end_orphans(const struct proc_tree *tree)
 }
 
 /* SIGTERM and @grace_ms to act on it (0: none), then SIGKILL, until nothing of the job is left. */
-static int end_job(struct shim *s, struct wire_call_context *call, const struct job *seen, int grace_ms,
-		   struct brumate_error *err)
+static int end_job(struct shim *s, struct wire_call_context *call, const struct job *seen,
+		   int grace_ms, struct brumate_error *err)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 
@@ -362,11 +364,13 @@ static int method_kill(void *arg, struct wire_call_context *call, json_t *parame
 	if ((r = job_load(&seen, s->job.id, err)) < 0)
 		return r;
 	if (!job_is_alive(&seen))
-		return brumate_fail(err, ESRCH, "job %s is %s", seen.id, job_state_name(seen.state));
+		return brumate_fail(err, ESRCH, "job %s is %s", seen.id,
+				    job_state_name(seen.state));
 
 	if (signal && signal != SIGKILL) {
 		r = proc_signal(seen.root, (int)signal);
-		return r < 0 ? brumate_fail(err, -r, "process %d: %m", seen.root.pid) : shim_reply_job(s, call);
+		return r < 0 ? brumate_fail(err, -r, "process %d: %m", seen.root.pid)
+			     : shim_reply_job(s, call);
 	}
 	return end_job(s, call, &seen, signal ? 0 : (int)grace_ms, err);
 }

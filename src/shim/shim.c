@@ -90,7 +90,8 @@ int shim_begin(struct shim *s, const char *kind, unsigned states, struct brumate
 		r = brumate_fail(err, EBUSY, "job %s: a %s is under way", s->job.id, s->busy);
 		brumate_hint(err, "wait for it, or cancel it with Ctrl-C where it was started");
 	} else if (states && !(states & 1u << s->job.state)) {
-		r = brumate_fail(err, EBUSY, "job %s is %s", s->job.id, job_state_name(s->job.state));
+		r = brumate_fail(err, EBUSY, "job %s is %s", s->job.id,
+				 job_state_name(s->job.state));
 	} else {
 		s->busy = kind;
 	}

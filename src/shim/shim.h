@@ -18,21 +18,21 @@ enum { SHIM_EXITS = 64 };
 
 struct shim {
 	pthread_mutex_t lock;
-	struct job job;       /* under lock, or the operation's while busy */
-	const char *busy;     /* kind of the operation under way; NULL: none */
+	struct job job;	  /* under lock, or the operation's while busy */
+	const char *busy; /* kind of the operation under way; NULL: none */
 	struct shim_exit {
 		pid_t pid;
-		int code;     /* 0..255 or JOB_EXIT_UNKNOWN */
+		int code;    /* 0..255 or JOB_EXIT_UNKNOWN */
 	} exits[SHIM_EXITS]; /* the latest ends of children, the root's maybe among them */
-	size_t n_exits;       /* ever seen; the ring holds the last SHIM_EXITS */
-	int wake_fd;          /* eventfd: the main thread shall look anew */
-	int life_fds[2];      /* pipe whose write end closes when the job is over, for Wait; -1: over */
-	int lock_fd;          /* flock'ed for as long as this shim lives */
+	size_t n_exits;	     /* ever seen; the ring holds the last SHIM_EXITS */
+	int wake_fd;	     /* eventfd: the main thread shall look anew */
+	int life_fds[2]; /* pipe whose write end closes when the job is over, for Wait; -1: over */
+	int lock_fd;	 /* flock'ed for as long as this shim lives */
 	struct shim_timer {
-		int fd;              /* timerfd: a checkpoint of the schedule is due; -1: cannot be */
-		bool changed;        /* under lock: the schedule is another one than the timer's */
-		bool started;        /* there is a thread to be joined */
-		pthread_t thread;    /* makes the checkpoint */
+		int fd;		  /* timerfd: a checkpoint of the schedule is due; -1: cannot be */
+		bool changed;	  /* under lock: the schedule is another one than the timer's */
+		bool started;	  /* there is a thread to be joined */
+		pthread_t thread; /* makes the checkpoint */
 		atomic_bool working; /* that thread still does */
 		atomic_bool stop;    /* it shall give up */
 	} timer;

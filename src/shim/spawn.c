@@ -52,7 +52,8 @@ static void become_user(const struct child *c)
 
 	if (geteuid() != 0)
 		return;
-	if (setgroups((size_t)c->n_groups, c->groups) < 0 || setresgid(job->gid, job->gid, job->gid) < 0 ||
+	if (setgroups((size_t)c->n_groups, c->groups) < 0 ||
+	    setresgid(job->gid, job->gid, job->gid) < 0 ||
 	    setresuid(job->uid, job->uid, job->uid) < 0)
 		give_up(c, "user");
 }
@@ -115,7 +116,8 @@ static int prepare_log(const struct job *job, struct brumate_error *err)
 	int r = mkdir_parents(dir, 0711);
 	if (r < 0)
 		return brumate_fail(err, -r, "log directory %s: %m", dir);
-	auto_close int fd = open(job->log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	auto_close int fd =
+		open(job->log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0)
 		return brumate_fail(err, errno, "log %s: %m", job->log);
 	if (geteuid() == 0 && fchown(fd, job->uid, job->gid) < 0)
@@ -129,12 +131,14 @@ static int explain(const struct job *job, const struct report *report, struct br
 		return brumate_fail(err, report->code, "log %s: %m", job->log);
 	if (!strcmp(report->place, "cwd"))
 		return brumate_fail(err, report->code, "directory %s: %m", job->cwd);
-	brumate_fail(err, report->code, "%s: %m", report->place[0] == 'e' ? job->argv[0] : report->place);
+	brumate_fail(err, report->code, "%s: %m",
+		     report->place[0] == 'e' ? job->argv[0] : report->place);
 	brumate_error_exit(err, report->code == ENOENT ? EXIT_NO_COMMAND : EXIT_NOT_EXECUTABLE);
 	return -report->code;
 }
 
-static int fork_and_identify(struct child *c, int read_end, int write_end, struct brumate_error *err)
+static int fork_and_identify(struct child *c, int read_end, int write_end,
+			     struct brumate_error *err)
 {
 	struct report report;
 	pid_t pid = fork();

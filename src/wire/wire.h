@@ -18,7 +18,7 @@
 
 enum {
 	WIRE_MESSAGE_BYTES_MAX = 16 << 20, /* a longer message is refused with -EMSGSIZE */
-	WIRE_FDS_MAX = 64,                 /* fds in one message */
+	WIRE_FDS_MAX = 64,		   /* fds in one message */
 };
 
 DEFINE_AUTO(json_t *, json_decref)
@@ -52,7 +52,8 @@ struct wire {
 	size_t searched;       /* the first bytes of buf, known to hold no end of a message */
 	uint64_t taken_bytes;  /* of the stream, handed out so far */
 	int fds[WIRE_FDS_MAX]; /* received, not yet handed out */
-	uint64_t fd_ends[WIRE_FDS_MAX]; /* position in the stream up to which each fd was read with */
+	uint64_t fd_ends
+		[WIRE_FDS_MAX]; /* position in the stream up to which each fd was read with */
 	size_t n_fds;
 };
 
@@ -129,7 +130,8 @@ struct wire_service {
 /** Final reply. @parameters borrowed; NULL for {}. */
 int wire_reply(struct wire_call_context *call, json_t *parameters);
 /** As wire_reply(), with fds (borrowed). */
-int wire_reply_fds(struct wire_call_context *call, json_t *parameters, const int *fds, size_t n_fds);
+int wire_reply_fds(struct wire_call_context *call, json_t *parameters, const int *fds,
+		   size_t n_fds);
 /** Streamed reply ("continues": true); dropped silently if the caller did not ask for more, or
  * does not read what it was sent: an operation never waits for whoever watches it. */
 void wire_reply_more(struct wire_call_context *call, json_t *parameters);

@@ -15,8 +15,8 @@
 
 /* What the steps did, in order: "a" ran, "-a" was undone. */
 static char trace[256];
-static const char *failing;  /* the step that fails */
-static bool cancel_in_first; /* the caller gives up while the first step runs */
+static const char *failing;	  /* the step that fails */
+static bool cancel_in_first;	  /* the caller gives up while the first step runs */
 static atomic_bool wants_to_stop; /* the ticker asks too */
 
 static void note(const char *what)

@@ -442,7 +442,8 @@ static const struct {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 static const bool is_sanitized = true;
 #elif defined(__has_feature)
-static const bool is_sanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
+static const bool is_sanitized =
+	__has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
 #else
 static const bool is_sanitized = false;
 #endif
