@@ -2,9 +2,11 @@
 /* Full reads and writes, atomic replacement of small files, removal of trees. */
 #include "base/fd.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -44,6 +46,21 @@ int fd_write_full(int fd, const void *buf, size_t len_bytes)
 		len_bytes -= (size_t)n;
 	}
 	return 0;
+}
+
+int fd_wait(int fd, short events, uint64_t deadline_ns)
+{
+	for (;;) {
+		struct pollfd p = { .fd = fd, .events = events };
+		int n = poll(&p, 1, deadline_left_ms(deadline_ns));
+
+		if (n > 0)
+			return 0;
+		if (n == 0)
+			return -ETIMEDOUT;
+		if (errno != EINTR)
+			return -errno;
+	}
 }
 
 int file_read(int dir_fd, const char *path, size_t max_bytes, char **ret_text,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 /** Reads until @len_bytes or end of file. Returns the bytes read, or -errno. */
@@ -10,6 +11,9 @@ ssize_t fd_read_full(int fd, void *buf, size_t len_bytes);
 
 /** Writes all of @buf. Returns 0 or -errno. */
 int fd_write_full(int fd, const void *buf, size_t len_bytes);
+
+/** Waits until @fd is ready for @events (poll(2)'s) or hung up. Returns 0, -ETIMEDOUT or -errno. */
+int fd_wait(int fd, short events, uint64_t deadline_ns);
 
 /**
  * Reads a whole small file into a NUL-terminated heap buffer (returns owned in @ret_text).

@@ -235,15 +235,5 @@ int proc_wait_gone(struct proc_id id, uint64_t deadline_ns)
 
 	if (fd < 0)
 		return fd == -ESRCH ? 0 : fd;
-	for (;;) {
-		struct pollfd p = { .fd = fd, .events = POLLIN };
-		int n = poll(&p, 1, deadline_left_ms(deadline_ns));
-
-		if (n > 0)
-			return 0;
-		if (n == 0)
-			return -ETIMEDOUT;
-		if (errno != EINTR)
-			return -errno;
-	}
+	return fd_wait(fd, POLLIN, deadline_ns);
 }

@@ -5,6 +5,7 @@
  */
 #include "wire/private.h"
 #include "base/clock.h"
+#include "base/fd.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -30,21 +31,6 @@ void wire_fini(struct wire *w)
 	cleanup_close(&w->fd);
 	free(w->buf);
 	*w = (struct wire){ .fd = -1 };
-}
-
-static int wait_for(int fd, short events, uint64_t deadline_ns)
-{
-	for (;;) {
-		struct pollfd p = { .fd = fd, .events = events };
-		int n = poll(&p, 1, deadline_left_ms(deadline_ns));
-
-		if (n > 0)
-			return 0;
-		if (n == 0)
-			return -ETIMEDOUT;
-		if (errno != EINTR)
-			return -errno;
-	}
 }
 
 static int is_gone(int code)
@@ -87,7 +73,7 @@ static int send_frame(struct wire *w, const char *text, size_t len, const int *f
 		int r = n < 0 ? (int)n : 0;
 
 		if (r == -EAGAIN)
-			r = wait_for(w->fd, POLLOUT, deadline_ns);
+			r = fd_wait(w->fd, POLLOUT, deadline_ns);
 		if (r < 0 && r != -EINTR) {
 			if (done) /* half a message: the peer can make nothing of what follows */
 				shutdown(w->fd, SHUT_RDWR);
@@ -206,7 +192,7 @@ static int receive_frame(struct wire *w, size_t *ret_len, uint64_t deadline_ns)
 			return -EPIPE;
 		r = n < 0 ? (int)n : 0;
 		if (r == -EAGAIN)
-			r = wait_for(w->fd, POLLIN, deadline_ns);
+			r = fd_wait(w->fd, POLLIN, deadline_ns);
 		if (r < 0 && r != -EINTR)
 			return r;
 	}
