@@ -13,7 +13,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 
-enum { REOPEN_TRIES = 3 };
+enum { REOPEN_TRIES = 3, END_TIMEOUT_MS = 2000 };
 
 int gpu_open(struct op *op, struct brumate_error *err)
 {
@@ -184,6 +184,9 @@ static struct op_gpu_process *first_not(struct op *op, enum dev_state want)
 static int explain(struct op *op, struct op_gpu_process *p, enum dev_action action, const char *why,
 		   struct brumate_error *err)
 {
+	/* A process that the driver knew and knows no more is on its way out. */
+	if (p->dev.state == DEV_STATE_NONE)
+		proc_wait_gone(p->id, deadline_in_ms(END_TIMEOUT_MS));
 	if (!proc_is_alive(p->id))
 		return brumate_fail(err, ESRCH, "process %d ended", p->id.pid);
 	brumate_fail(err, EIO, "%s%sstate is %s", why, *why ? "; " : "",

@@ -69,6 +69,7 @@ int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_
 	if (alive && op->touched && op->n_gpus)
 		whole = (if_alive == JOB_SUSPENDED ? gpu_put_away(op, &asked)
 						   : gpu_bring_back(op, &asked)) == 0;
+	alive = job_is_alive(job); /* it may have ended over that */
 	snprintf(job->message, sizeof(job->message), "%s: %s", op->kind, err->text);
 	if (!alive) {
 		brumate_error_exit(err, EXIT_NOT_FOUND);

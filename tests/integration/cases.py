@@ -256,12 +256,15 @@ class Bed(Instance):
     def named(self, program):
         """Pids of this instance's processes of that name."""
         return [pid for pid, command in self.processes()
-                if os.path.basename(command.split()[0]) == program and not self._is_init(pid)]
+                if command and os.path.basename(command.split()[0]) == program and not self._is_init(pid)]
 
     @staticmethod
     def _is_init(pid):
         """The init of a job's pid namespace is forked from the shim, and has its command line."""
-        return read_text(f"/proc/{pid}/comm").strip() == "brumate-init"
+        try:
+            return read_text(f"/proc/{pid}/comm").strip() == "brumate-init"
+        except OSError:  # it has just ended
+            return False
 
     def shim(self, job):
         """The pid of the job's shim; None if none lives."""
