@@ -259,7 +259,7 @@ static int act_from(struct op *op, enum dev_state from, enum dev_action action,
 			some[n++] = all[i];
 	op->gpus = some;
 	op->n_gpus = n;
-	int r = n ? gpu_act(op, action, after[action], OP_UNDO_TIMEOUT_MS, err) : 0;
+	int r = n ? gpu_act(op, action, after[action], OP_DRIVER_TIMEOUT_MS, err) : 0;
 	op->gpus = all;
 	op->n_gpus = n_all;
 	return r;

@@ -18,7 +18,7 @@
 #include "process/scan.h"
 #include "store/store.h"
 
-enum { OP_PHASES_MAX = 24, OP_LOCK_TIMEOUT_MS = 10000, OP_UNDO_TIMEOUT_MS = 600000 };
+enum { OP_PHASES_MAX = 24, OP_LOCK_TIMEOUT_MS = 10000, OP_DRIVER_TIMEOUT_MS = 600000 };
 
 /** What the caller of an operation wants to hear and may want to stop. */
 struct op_caller {

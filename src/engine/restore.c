@@ -326,18 +326,7 @@ static int gpu_restore(struct op *op, struct brumate_error *err)
 			return brumate_fail(
 				err, EIO, "process %d: its GPU state is %s, want checkpointed",
 				op->gpus[i].id.pid, dev_state_name(op->gpus[i].dev.state));
-	return gpu_act(op, DEV_RESTORE, DEV_STATE_LOCKED, OP_UNDO_TIMEOUT_MS, err);
-}
-
-static int gpu_unlock(struct op *op, struct brumate_error *err)
-{
-	if (!op->n_gpus)
-		return 1;
-	int r = gpu_act(op, DEV_UNLOCK, DEV_STATE_RUNNING, OP_UNDO_TIMEOUT_MS, err);
-
-	if (r == 0 && gpu_find(op, NULL) == 0)
-		op->gpu_bytes = gpu_bytes(op);
-	return r;
+	return gpu_act(op, DEV_RESTORE, DEV_STATE_LOCKED, OP_DRIVER_TIMEOUT_MS, err);
 }
 
 static const struct step restore_steps[] = {
@@ -345,7 +334,7 @@ static const struct step restore_steps[] = {
 	{ "preflight", "the driver", check_restore, NULL },
 	{ "criu", "CRIU to bring the processes back", restore_processes, undo_processes },
 	{ "gpu-restore", "host memory to reach device memory", gpu_restore, NULL },
-	{ "gpu-unlock", "the driver", gpu_unlock, NULL },
+	{ "gpu-unlock", "the driver", step_gpu_unlock, NULL },
 };
 
 const struct step *restore_plan(size_t *ret_n)

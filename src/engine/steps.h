@@ -7,6 +7,7 @@
 int step_identify(struct op *op, struct brumate_error *err);
 int step_gpu_lock(struct op *op, struct brumate_error *err);
 int step_gpu_checkpoint(struct op *op, struct brumate_error *err);
+int step_gpu_unlock(struct op *op, struct brumate_error *err);
 void step_undo_gpu(struct op *op);
 
 /** Sets the job's state and the exit code of @err after a plan failed with @r. Returns @r. */

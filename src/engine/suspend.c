@@ -41,7 +41,7 @@ int step_gpu_checkpoint(struct op *op, struct brumate_error *err)
 	int r = record_gpus(op, err);
 	if (r < 0)
 		return r;
-	return gpu_act(op, DEV_DO_CHECKPOINT, DEV_STATE_CHECKPOINTED, OP_UNDO_TIMEOUT_MS, err);
+	return gpu_act(op, DEV_DO_CHECKPOINT, DEV_STATE_CHECKPOINTED, OP_DRIVER_TIMEOUT_MS, err);
 }
 
 void step_undo_gpu(struct op *op)
@@ -147,12 +147,14 @@ static int resume_gpu_restore(struct op *op, struct brumate_error *err)
 {
 	op->touched = true;
 	op->gated_ns = op->start_ns;
-	return gpu_act(op, DEV_RESTORE, DEV_STATE_LOCKED, OP_UNDO_TIMEOUT_MS, err);
+	return gpu_act(op, DEV_RESTORE, DEV_STATE_LOCKED, OP_DRIVER_TIMEOUT_MS, err);
 }
 
-static int resume_gpu_unlock(struct op *op, struct brumate_error *err)
+int step_gpu_unlock(struct op *op, struct brumate_error *err)
 {
-	int r = gpu_act(op, DEV_UNLOCK, DEV_STATE_RUNNING, OP_UNDO_TIMEOUT_MS, err);
+	if (!op->n_gpus)
+		return 1;
+	int r = gpu_act(op, DEV_UNLOCK, DEV_STATE_RUNNING, OP_DRIVER_TIMEOUT_MS, err);
 
 	op->released_ns = clock_now_ns();
 	if (r == 0 && gpu_find(op, NULL) == 0)
@@ -173,7 +175,7 @@ static const struct step resume_steps[] = {
 	{ "identify", "the driver", step_identify, NULL },
 	{ "preflight", "free device memory", check_resume, NULL },
 	{ "gpu-restore", "host memory to reach device memory", resume_gpu_restore, undo_resume },
-	{ "gpu-unlock", "the driver", resume_gpu_unlock, undo_resume },
+	{ "gpu-unlock", "the driver", step_gpu_unlock, undo_resume },
 };
 
 /* What driver 580 refused to restore once, it refuses for ever (docs/driver-behaviour.md); a refused
