@@ -186,7 +186,7 @@ static int run_dump(struct op *op, const char *const *externals, struct criu_res
 	struct criu_options options = {
 		.images_dir_fd = op->criu_dir_fd,
 		.work_dir_fd = -1,
-		.log_name = "dump.log",
+		.log_name = JOB_DUMP_LOG,
 		.root = op->job->root,
 		.leave_running = op->leave_running,
 		.shell_job = op->manifest.shell_job,

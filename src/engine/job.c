@@ -21,6 +21,7 @@
 #include "base/fd.h"
 #include "base/paths.h"
 #include "engine/record.h"
+#include "process/criu.h"
 
 enum { RECORD_BYTES_MAX = 16 << 20, SUMMARY_BYTES_MAX = 1 << 20 };
 
@@ -400,6 +401,16 @@ bool job_is_alive(const struct job *j)
 	       proc_is_alive(j->root);
 }
 
+/* A job that was saved and stopped may have held TCP connections, whose packets are still dropped for
+ * its restore; with the record goes the log that names the filter. */
+static void release_network(const struct job *j)
+{
+	auto_close int dir_fd = open(j->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (j->state == JOB_CHECKPOINTED && dir_fd >= 0)
+		criu_release_network(dir_fd, JOB_DUMP_LOG);
+}
+
 int job_remove(struct job *j, struct brumate_error *err)
 {
 	if (job_is_alive(j)) {
@@ -412,6 +423,7 @@ int job_remove(struct job *j, struct brumate_error *err)
 	auto_free char *own_log = path_format("%s/%s.log", path_log_dir(), j->id);
 	if (j->log && own_log && !strcmp(own_log, j->log))
 		unlink(own_log);
+	release_network(j);
 	int r = remove_tree(AT_FDCWD, j->dir);
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", j->dir) : 0;
 }

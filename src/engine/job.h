@@ -38,6 +38,8 @@ enum job_state {
 
 /** File in the job's directory where the init of its pid namespace notes how its root ended. */
 #define JOB_NAMESPACE_STATUS "namespace-status"
+/** And where CRIU logs the latest dump. */
+#define JOB_DUMP_LOG "dump.log"
 
 const char *job_state_name(enum job_state state);
 
