@@ -253,11 +253,14 @@ static void give_turn(struct target *t)
 	ctl_futex_wake(&t->ctl->freed);
 }
 
-static CUresult ask(struct target *t, enum ctl_op op, uint64_t deadline_ns,
+/*
+ * H200: the time-out counts from when the process answers: a lock of a stopped process outlasts it,
+ * and succeeds once the process is continued.
+ */
+static CUresult ask(struct target *t, enum ctl_op op, unsigned int timeout_ms, uint64_t deadline_ns,
 		    const struct restore_request *request)
 {
 	uint32_t asked = atomic_load(&t->ctl->asked);
-	uint64_t now = clock_now_ns();
 
 	/* An earlier caller may have died and left a request that is still being served. */
 	if (!wait_done(t, asked, deadline_ns))
@@ -267,9 +270,7 @@ static CUresult ask(struct target *t, enum ctl_op op, uint64_t deadline_ns,
 	if (request)
 		t->ctl->restore = *request;
 	t->ctl->op = op;
-	t->ctl->timeout_ms = 0;
-	if (deadline_ns != DEADLINE_NEVER)
-		t->ctl->timeout_ms = deadline_ns > now ? (deadline_ns - now) / NS_PER_MS + 1 : 1;
+	t->ctl->timeout_ms = timeout_ms;
 	atomic_store(&t->ctl->asked, ++asked);
 	ctl_futex_wake(&t->ctl->asked);
 	if (!wait_done(t, asked, DEADLINE_NEVER))
@@ -290,7 +291,7 @@ static CUresult call_target(const char *name, int pid, enum ctl_op op, unsigned 
 		return r;
 	if (!take_turn(target, deadline))
 		return CUDA_ERROR_NOT_READY;
-	r = ask(target, op, deadline, request);
+	r = ask(target, op, timeout_ms, deadline, request);
 	give_turn(target);
 	return r;
 }
