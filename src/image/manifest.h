@@ -56,6 +56,18 @@ struct manifest_phase {
 	double seconds; /* kept to the microsecond, as is downtime_seconds */
 };
 
+enum manifest_region_kind { MANIFEST_REGION_HOST, MANIFEST_REGION_DEVICE, MANIFEST_REGION__MAX };
+
+/** Memory of a process that is kept in chunks beside CRIU's images (store/memory.h). */
+struct manifest_region {
+	enum manifest_region_kind kind;
+	pid_t pid;   /* as manifest_process has it */
+	uint64_t id; /* device: of the piece (wire/agent.h); host: 0 */
+	uint64_t va;
+	uint64_t len_bytes;
+	char gpu[MANIFEST_UUID_BYTES]; /* device; else empty */
+};
+
 /** An fd of the job that leads outside its tree and is given anew at restore: key as CRIU names it. */
 struct manifest_external {
 	char key[256];	 /* "pipe:[123]" or "tty[8803:6]" */

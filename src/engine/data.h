@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Device memory that is held by file descriptors, moved to host memory and back by the broker, while
+ * its owner is away. A session is a connection of its own to the broker; its calls block, so an
+ * engine runs them in a thread beside the driver's work. Not for two threads at once.
+ *
+ * A host copy is one run of bytes [0, total_bytes) in memfds of segment_bytes each (the last may be
+ * longer than needed): pieces stand one after the other, each at a multiple of 2 MiB. It is whoever
+ * holds its memfds that keeps it; when the last holder is gone, the broker takes the segments back
+ * into its pool. The broker may die at any time: what is held stays, and the call can be made again
+ * with another session.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "device/device.h"
+#include "engine/broker-client.h"
+
+#define DATA_ALIGN_BYTES (2ull << 20)
+
+/** A piece of device memory. */
+struct data_piece {
+	uint64_t len_bytes;
+	char gpu[DEV_UUID_TEXT_BYTES];
+};
+
+/** A host copy. Owns its fds. */
+struct data_copy {
+	uint64_t total_bytes, segment_bytes;
+	int *segments;
+	size_t n_segments;
+};
+#define DATA_COPY_EMPTY ((struct data_copy){ 0 })
+void data_copy_fini(struct data_copy *c);
+DEFINE_AUTO_FINI(struct data_copy, data_copy_fini)
+
+/** Where piece @i of @pieces starts in their host copy; with @i == n, its total. Pure. */
+uint64_t data_offset(const struct data_piece *pieces, size_t i);
+
+/** Called now and then with bytes moved so far; <0 cancels with that code. May be NULL. */
+typedef int (*data_progress_fn)(void *arg, uint64_t done_bytes);
+
+struct data_session;
+/** Errors to act on: those of broker_open(). @b is borrowed for this call. */
+int data_open(struct data_session **ret, struct broker *b, struct brumate_error *err);
+void data_close(struct data_session *s); /* accepts NULL */
+DEFINE_AUTO(struct data_session *, data_close)
+
+/** Host memory for a copy of @total_bytes, from the pool where it has room. -ENOMEM says how much is
+ * there. */
+int data_alloc(struct data_session *s, uint64_t total_bytes, struct data_copy *ret,
+	       struct brumate_error *err);
+
+/** Copies pieces, whose memory @fds (borrowed) hold, into a fresh host copy. Errors to act on: -EPIPE
+ * (broker died: again with a new session), -ENOMEM, -EIO (the driver's text). The memory stays. */
+int data_out(struct data_session *s, const struct data_piece *pieces, size_t n, const int *fds,
+	     struct data_copy *ret, data_progress_fn progress, void *arg,
+	     struct brumate_error *err);
+
+/** Makes device memory for the pieces, fills it from @from, and gives its fds (owned by the caller),
+ * which alone keep it. Errors to act on: as data_out(); -ENOSPC: no room on a GPU, text says which. */
+int data_in(struct data_session *s, const struct data_piece *pieces, size_t n,
+	    const struct data_copy *from, int *ret_fds, data_progress_fn progress, void *arg,
+	    struct brumate_error *err);

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Memory of a job in a checkpoint: regions cut into chunks of MEMORY_CHUNK_BYTES, each named by its
+ * digest (base/chunk.h), zero chunks not stored, the others raw or compressed in pack files below
+ * "memory/" of the checkpoint. A pack whose chunks an earlier checkpoint of the same store already
+ * has is linked (link(2)) rather than written again, so that every checkpoint is complete by itself
+ * and removing one never touches another. Format: docs/image-format.md.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "image/manifest.h"
+#include "store/store.h"
+
+enum memory_compress {
+	MEMORY_COMPRESS_AUTO,
+	MEMORY_COMPRESS_NONE,
+	MEMORY_COMPRESS_LZ4,
+	MEMORY_COMPRESS_ZSTD,
+	MEMORY_COMPRESS__MAX
+};
+
+struct memory_options {
+	enum memory_compress compress;
+	unsigned threads; /* 0: by the number of cores */
+	bool no_sharing;  /* write every chunk, link nothing */
+};
+
+/** Sums told while writing and at the end, in bytes. */
+struct memory_sums {
+	uint64_t total, zero, shared, written; /* written: after compression, in new packs */
+};
+
+struct memory_writer;
+
+/** Begins the memory part of @w (borrowed until the end). */
+int memory_begin(struct memory_writer **ret, struct store_writer *w,
+		 const struct memory_options *options, struct brumate_error *err);
+
+/**
+ * Adds a region (manifest.h) whose bytes are at @offset of @fd: a regular file, tmpfs file or memfd,
+ * that can be mapped (the fd is duplicated; what it holds must not change until memory_end()). Returns at once;
+ * threads digest, compress and write. Errors of the background work come from memory_end().
+ */
+int memory_add(struct memory_writer *m, const struct manifest_region *region, int fd,
+	       uint64_t offset, struct brumate_error *err);
+
+/** Bytes of regions dealt with so far; from any thread. */
+uint64_t memory_done_bytes(const struct memory_writer *m);
+
+/** Waits for all of it, writes the chunk table, syncs, and fills @manifest's memory part. <0: the
+ * first failure (-ENOSPC, -EIO …). @cancelled (may be NULL) is asked now and then. */
+int memory_end(struct memory_writer *m, struct manifest *manifest, struct memory_sums *ret,
+	       bool (*cancelled)(void *arg), void *arg, struct brumate_error *err);
+
+/** Stops and frees; accepts NULL. */
+void memory_writer_free(struct memory_writer *m);
+DEFINE_AUTO(struct memory_writer *, memory_writer_free)
+
+struct memory_reader;
+
+/** Opens the memory part of @i (borrowed). -ENOENT: it has none. -EBADMSG. */
+int memory_open(struct memory_reader **ret, const struct store_image *i, struct brumate_error *err);
+void memory_reader_free(struct memory_reader *m); /* accepts NULL */
+DEFINE_AUTO(struct memory_reader *, memory_reader_free)
+
+/**
+ * Gets bytes of a region: called from several threads at once, chunk by chunk in no order, verified
+ * before. @data NULL: @len_bytes zeros. <0 ends the load with that code.
+ */
+typedef int (*memory_sink_fn)(void *arg, uint64_t offset, const void *data, size_t len_bytes);
+
+/** Loads region @index of the manifest. @threads 0: by the number of cores. -EBADMSG names file,
+ * chunk and range. @arg goes to both functions. */
+int memory_load(struct memory_reader *m, size_t index, unsigned threads, memory_sink_fn sink,
+		bool (*cancelled)(void *arg), void *arg, struct brumate_error *err);

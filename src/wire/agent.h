@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+/*
+ * What a job's shim and the agent in a job process say to each other. The agent is one thread of
+ * libbrumate-cuda.so; it listens on the unix socket (SOCK_SEQPACKET) $BRUMATE_AGENT_DIR/PID, PID as
+ * the process's own pid namespace numbers it, so that CRIU can dump it: between operations nobody is
+ * connected. One connection is served at a time; one request, then its replies.
+ *
+ * A piece is one physical allocation of device memory that the interposer made or took over; it has
+ * an id that is never used again in its process. Byte order and layout are the machine's own: both
+ * ends live on it, and a restored agent is of the same version as its image says (HELLO tells).
+ */
+#pragma once
+
+#include <stdint.h>
+
+#define AGENT_DIR_VARIABLE "BRUMATE_AGENT_DIR"
+
+enum { AGENT_VERSION = 1, AGENT_PIECES_MAX = 64, AGENT_TEXT_BYTES = 160, AGENT_UUID_BYTES = 16 };
+
+/*
+ * HELLO   who are you. Any time.
+ * GATE    close the gate within timeout_ms: no thread of the program is in the driver any more, all
+ *         its contexts are idle. -ETIMEDOUT: it is open again. -EOPNOTSUPP: text says what memory
+ *         cannot be taken (the gate is open again).
+ * LIST    all pieces, in packets of at most AGENT_PIECES_MAX, more set in all but the last.
+ * EXPORT  fds of the pieces whose ids are given, in that order. They stay mapped.
+ * UNMAP   unmap and release every piece; their addresses stay reserved. From here the fds that
+ *         EXPORT gave are all that keeps the memory.
+ * MAP     fds of the pieces whose ids are given: mapped at their old addresses with their old
+ *         access. Answered when done.
+ * OWN     after the last MAP: replace imported memory by the process's own, by copies on the GPU, as
+ *         far as there is room. n in the reply: pieces that stayed imported (their fds must be kept
+ *         by whoever holds them until the piece is gone from LIST).
+ * OPEN    open the gate. Refused (-EBUSY) while a piece is unmapped.
+ * DETACH  I hang up; stay as you are. Without it, hanging up opens a closed gate unless a piece is
+ *         unmapped.
+ */
+enum agent_op {
+	AGENT_HELLO = 1,
+	AGENT_GATE,
+	AGENT_LIST,
+	AGENT_EXPORT,
+	AGENT_UNMAP,
+	AGENT_MAP,
+	AGENT_OWN,
+	AGENT_OPEN,
+	AGENT_DETACH,
+};
+
+enum agent_gate { AGENT_GATE_OPEN, AGENT_GATE_CLOSED, AGENT_GATE_UNMAPPED };
+
+/* n ids follow the meaning of op; fds ride along by SCM_RIGHTS. */
+struct agent_request {
+	uint32_t version, op;
+	uint32_t timeout_ms, n;
+	uint64_t ids[AGENT_PIECES_MAX];
+};
+
+enum { AGENT_PIECE_IMPORTED = 1u << 0, AGENT_PIECE_SHARED = 1u << 1 /* with another process */ };
+
+struct agent_piece {
+	uint64_t id, va, len_bytes;
+	uint8_t gpu[AGENT_UUID_BYTES];
+	uint32_t flags, reserved;
+};
+
+struct agent_reply {
+	uint32_t version;
+	int32_t error;		/* 0 or -errno */
+	int32_t result;		/* the driver's own number, where it refused */
+	uint32_t more;		/* another packet of this reply follows */
+	uint32_t gate;		/* enum agent_gate, as it is now */
+	uint32_t n;		/* of pieces[], or as OWN says */
+	uint64_t managed_bytes; /* HELLO: in pieces */
+	uint64_t
+		driver_bytes; /* HELLO: allocated by calls that are left to the driver, as far as known */
+	char text[AGENT_TEXT_BYTES];
+	struct agent_piece pieces[AGENT_PIECES_MAX];
+};
