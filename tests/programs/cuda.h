@@ -30,10 +30,12 @@
 	X(cuMemFreeAsync)                 \
 	X(cuMemAllocManaged)              \
 	X(cuMemHostAlloc)                 \
+	X(cuMemFreeHost)                  \
 	X(cuMemHostRegister_v2)           \
 	X(cuMemHostGetDevicePointer_v2)   \
 	X(cuMemcpyDtoH_v2)                \
 	X(cuMemcpyDtoHAsync_v2)           \
+	X(cuMemcpyHtoDAsync_v2)           \
 	X(cuMemsetD8_v2)                  \
 	X(cuMemsetD8Async)                \
 	X(cuStreamCreate)                 \
