@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The exported trampolines for x86-64: one of 16 bytes for each line of driver.def, then the spare
+ * ones, and what they share. Nothing here knows a prototype: every register that may hold an argument
+ * and a fixed part of the caller's stack are handed on. Return addresses stay where they are, so
+ * shadow stacks, unwinders and profilers see plain calls.
+ */
+#include <cet.h>
+
+#define ENTRY_SPARE 512 /* as in entry.h */
+#define STACK_BYTES 256 /* of arguments on the stack that are handed on */
+#define SAVED_BYTES 192 /* seven general and eight vector registers, aligned */
+
+	.text
+	.p2align 4
+	.globl	entry_first
+	.hidden	entry_first
+	.set	slot, 0
+entry_first:
+
+.macro JUMP
+	.cfi_startproc
+	_CET_ENDBR
+	movl	$slot, %r11d
+	jmp	entry_common
+	.cfi_endproc
+	.set	slot, slot + 1
+	.org	entry_first + 16 * slot, 0xcc /* refused if a trampoline is longer than 16 bytes */
+.endm
+
+.macro TRAMPOLINE name
+	.globl	\name
+	.type	\name, @function
+\name:
+	JUMP
+	.size	\name, 16
+.endm
+
+#define CALL(name)  TRAMPOLINE name
+#define ENTRY(name) TRAMPOLINE name
+#include "interpose/driver.def"
+	.rept	ENTRY_SPARE
+	JUMP
+	.endr
+
+	.type	entry_common, @function
+entry_common:
+	.cfi_startproc
+	pushq	%rbp
+	.cfi_def_cfa_offset 16
+	.cfi_offset %rbp, -16
+	movq	%rsp, %rbp
+	.cfi_def_cfa_register %rbp
+	subq	$(SAVED_BYTES + STACK_BYTES), %rsp
+	movq	%rdi, -8(%rbp)
+	movq	%rsi, -16(%rbp)
+	movq	%rdx, -24(%rbp)
+	movq	%rcx, -32(%rbp)
+	movq	%r8, -40(%rbp)
+	movq	%r9, -48(%rbp)
+	movq	%rax, -56(%rbp)
+	movaps	%xmm0, -80(%rbp)
+	movaps	%xmm1, -96(%rbp)
+	movaps	%xmm2, -112(%rbp)
+	movaps	%xmm3, -128(%rbp)
+	movaps	%xmm4, -144(%rbp)
+	movaps	%xmm5, -160(%rbp)
+	movaps	%xmm6, -176(%rbp)
+	movaps	%xmm7, -192(%rbp)
+	movl	%r11d, %edi
+	call	entry_begin
+	movq	%rax, %r11
+	.set	offset, 0
+	.rept	STACK_BYTES / 32
+	movups	16 + offset(%rbp), %xmm0
+	movups	32 + offset(%rbp), %xmm1
+	movaps	%xmm0, offset(%rsp)
+	movaps	%xmm1, 16 + offset(%rsp)
+	.set	offset, offset + 32
+	.endr
+	movq	-8(%rbp), %rdi
+	movq	-16(%rbp), %rsi
+	movq	-24(%rbp), %rdx
+	movq	-32(%rbp), %rcx
+	movq	-40(%rbp), %r8
+	movq	-48(%rbp), %r9
+	movq	-56(%rbp), %rax
+	movaps	-80(%rbp), %xmm0
+	movaps	-96(%rbp), %xmm1
+	movaps	-112(%rbp), %xmm2
+	movaps	-128(%rbp), %xmm3
+	movaps	-144(%rbp), %xmm4
+	movaps	-160(%rbp), %xmm5
+	movaps	-176(%rbp), %xmm6
+	movaps	-192(%rbp), %xmm7
+	call	*%r11
+	movq	%rax, -8(%rbp)
+	movq	%rdx, -16(%rbp)
+	movaps	%xmm0, -80(%rbp)
+	call	entry_end
+	movq	-8(%rbp), %rax
+	movq	-16(%rbp), %rdx
+	movaps	-80(%rbp), %xmm0
+	leave
+	.cfi_def_cfa %rsp, 8
+	ret
+	.cfi_endproc
+	.size	entry_common, . - entry_common
+
+/*
+ * dlsym and dlvsym. The loader's own ones look at who calls them, so they are jumped to, with the
+ * caller's return address in place, unless lookup_symbol has the answer.
+ */
+.macro LOOKUP symbol version
+	.type	\symbol, @function
+\symbol:
+	.cfi_startproc
+	_CET_ENDBR
+	movq	(%rsp), %rcx
+	\version
+	pushq	%rdi
+	.cfi_adjust_cfa_offset 8
+	pushq	%rsi
+	.cfi_adjust_cfa_offset 8
+	pushq	%rdx
+	.cfi_adjust_cfa_offset 8
+	call	lookup_symbol
+	movq	%rdx, %r11
+	popq	%rdx
+	.cfi_adjust_cfa_offset -8
+	popq	%rsi
+	.cfi_adjust_cfa_offset -8
+	popq	%rdi
+	.cfi_adjust_cfa_offset -8
+	testq	%r11, %r11
+	jnz	1f
+	ret
+1:	jmp	*%r11
+	.cfi_endproc
+	.size	\symbol, . - \symbol
+.endm
+
+	.p2align 4
+	LOOKUP	entry_dlsym, "xorl %edx, %edx"
+	.p2align 4
+	LOOKUP	entry_dlvsym, "nop"
+
+	.globl	entry_dlsym_old, entry_dlvsym_old, entry_dlsym, entry_dlvsym
+	.set	entry_dlsym_old, entry_dlsym
+	.set	entry_dlvsym_old, entry_dlvsym
+	.symver	entry_dlsym, dlsym@@GLIBC_2.34
+	.symver	entry_dlvsym, dlvsym@@GLIBC_2.34
+	.symver	entry_dlsym_old, dlsym@GLIBC_2.2.5
+	.symver	entry_dlvsym_old, dlvsym@GLIBC_2.2.5
+
+	.section .note.GNU-stack, "", @progbits

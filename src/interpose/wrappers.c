@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: MIT
+/* Which of the driver's entry points have a wrapper. */
+#include "interpose/interpose.h"
+
+const struct wrapper wrappers[] = {
+	{ NULL, NULL },
+};
