@@ -155,7 +155,18 @@ int file_swap(int dir_fd, const char *path, const void *text, size_t len_bytes, 
 	return write_and_rename(dir_fd, path, text, len_bytes, mode, false);
 }
 
-int mkdir_parents(const char *path, mode_t mode)
+static int make_dir(const char *path, mode_t mode, bool sync)
+{
+	if (mkdir(path, mode) < 0)
+		return errno == EEXIST ? 0 : -errno;
+	if (!sync)
+		return 0;
+	/* A directory that may be written to and not read cannot be synced. */
+	int r = sync_parent(AT_FDCWD, path);
+	return r == -EACCES ? 0 : r;
+}
+
+static int make_dirs(const char *path, mode_t mode, bool sync)
 {
 	auto_free char *copy = strdup(path);
 	if (!copy)
@@ -165,13 +176,22 @@ int mkdir_parents(const char *path, mode_t mode)
 		if (*p != '/')
 			continue;
 		*p = '\0';
-		if (mkdir(copy, mode) < 0 && errno != EEXIST)
-			return -errno;
+		int r = make_dir(copy, mode, sync);
+		if (r < 0)
+			return r;
 		*p = '/';
 	}
-	if (mkdir(copy, mode) < 0 && errno != EEXIST)
-		return -errno;
-	return 0;
+	return make_dir(copy, mode, sync);
+}
+
+int mkdir_parents(const char *path, mode_t mode)
+{
+	return make_dirs(path, mode, false);
+}
+
+int mkdir_parents_synced(const char *path, mode_t mode)
+{
+	return make_dirs(path, mode, true);
 }
 
 int remove_tree(int dir_fd, const char *name)

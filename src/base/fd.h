@@ -35,6 +35,9 @@ int file_swap(int dir_fd, const char *path, const void *text, size_t len_bytes, 
 /** Creates @path and its missing parents with @mode. Existing directories are left as they are. */
 int mkdir_parents(const char *path, mode_t mode);
 
+/** mkdir_parents() that syncs the directory above each one it creates. */
+int mkdir_parents_synced(const char *path, mode_t mode);
+
 /** Removes @name beneath @dir_fd and all below it; never follows a link. Missing is success. */
 int remove_tree(int dir_fd, const char *name);
 
