@@ -37,6 +37,13 @@ enum option_id {
 	OPT_KEEP_WITHIN,
 	OPT_DRY_RUN,
 	OPT_OUTPUT,
+	OPT_SIZE,
+	OPT_PIECES,
+	OPT_ZERO,
+	OPT_CHANGE,
+	OPT_ROUNDS,
+	OPT_TRACE,
+	OPT_DATA_PATH,
 	OPT__MAX,
 };
 
@@ -140,6 +147,7 @@ int verb_prune(const struct invocation *in, struct brumate_error *err);
 int verb_gc(const struct invocation *in, struct brumate_error *err);
 int verb_export(const struct invocation *in, struct brumate_error *err);
 int verb_import(const struct invocation *in, struct brumate_error *err);
+int verb_bench(const struct invocation *in, struct brumate_error *err);
 int verb_doctor(const struct invocation *in, struct brumate_error *err);
 int verb_version(const struct invocation *in, struct brumate_error *err);
 int verb_completion(const struct invocation *in, struct brumate_error *err);

@@ -216,6 +216,34 @@ static const struct option_spec doctor_options[] = {
 	FORMAT,
 	END,
 };
+static const struct option_spec bench_options[] = {
+	{ .id = OPT_SIZE,
+	  .name = "size",
+	  .letter = 's',
+	  .value = "SIZE",
+	  .help = "device memory of the job (default: 1G)" },
+	{ .id = OPT_PIECES,
+	  .name = "pieces",
+	  .value = "MIN[-MAX]",
+	  .help = "sizes of its buffers, doubling from MIN to MAX (default: 64M)" },
+	{ .id = OPT_ZERO, .name = "zero", .value = "PERCENT", .help = "share that holds zeros" },
+	{ .id = OPT_CHANGE,
+	  .name = "change",
+	  .value = "PERCENT",
+	  .help = "share that the job changes between two rounds" },
+	{ .id = OPT_ROUNDS,
+	  .name = "rounds",
+	  .letter = 'r',
+	  .value = "N",
+	  .help = "repeat each operation (default: 2; the first finds the pool cold)" },
+	{ OPT_DATA_PATH, "data-path", 0, "PATH", "broker, driver or both (the default)",
+	  COMPLETES_WORDS, "broker driver both" },
+	DIR("checkpoint into DIR and restore too"),
+	{ OPT_TRACE, "trace", 0, "FILE", "write the phases for Perfetto", COMPLETES_FILE, NULL },
+	GPU,
+	FORMAT,
+	END,
+};
 static const struct option_spec version_options[] = { FORMAT, END };
 
 const struct command commands[] = {
@@ -261,6 +289,8 @@ const struct command commands[] = {
 	  COMPLETES_NOTHING, NULL, gc_options, verb_gc },
 	{ "doctor", NULL, "", "check this machine, or whether a job can be checkpointed", 0, 0,
 	  false, COMPLETES_NOTHING, NULL, doctor_options, verb_doctor },
+	{ "bench", NULL, "", "measure this machine, and the operations on a synthetic job", 0, 0,
+	  false, COMPLETES_NOTHING, NULL, bench_options, verb_bench },
 	{ "version", NULL, "", "show the version", 0, 0, false, COMPLETES_NOTHING, NULL,
 	  version_options, verb_version },
 	{ "completion", NULL, "bash|zsh|fish", "print the completion script of a shell", 1, 1,
