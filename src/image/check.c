@@ -86,6 +86,71 @@ static int check_files(const struct manifest *m, struct brumate_error *err)
 	return 0;
 }
 
+/* Whether @path is that of a file. Files are sorted. */
+static bool is_file(const struct manifest *m, const char *path)
+{
+	size_t low = 0, high = m->n_files;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		int order = strcmp(m->files[middle].path, path);
+
+		if (order == 0)
+			return true;
+		if (order < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return false;
+}
+
+static int check_packs(const struct manifest *m, struct brumate_error *err)
+{
+	const struct manifest_pack *packs = m->memory.packs;
+
+	for (size_t i = 0; i < m->memory.n_packs; i++) {
+		const char *path = packs[i].path;
+
+		if (!manifest_path_is_valid(path) || !strcmp(path, MANIFEST_FILE_NAME))
+			return brumate_fail(err, EBADMSG,
+					    "memory: packs: item %zu: \"%s\" is no path below the "
+					    "checkpoint",
+					    i, path);
+		if (is_file(m, path) || (i && strcmp(packs[i - 1].path, path) >= 0))
+			return brumate_fail(
+				err, EBADMSG,
+				"memory: packs: item %zu: \"%s\" is out of order or there "
+				"twice",
+				i, path);
+	}
+	return 0;
+}
+
+static int check_regions(const struct manifest *m, struct brumate_error *err)
+{
+	uint64_t end, total = 0;
+
+	for (size_t i = 0; i < m->memory.n_regions; i++) {
+		const struct manifest_region *region = &m->memory.regions[i];
+
+		if (__builtin_add_overflow(region->va, region->len_bytes, &end) ||
+		    __builtin_add_overflow(total, region->len_bytes, &total) || total > INT64_MAX)
+			return brumate_fail(err, EBADMSG,
+					    "memory: regions: item %zu: longer than any memory", i);
+	}
+	if (!is_file(m, MANIFEST_TABLE_PATH) && (m->memory.n_regions || m->memory.n_packs))
+		return brumate_fail(err, EBADMSG, "memory: no file " MANIFEST_TABLE_PATH);
+	return 0;
+}
+
+static int check_memory(const struct manifest *m, struct brumate_error *err)
+{
+	int r = check_packs(m, err);
+
+	return r < 0 ? r : check_regions(m, err);
+}
+
 static int check_externals(const struct manifest *m, struct brumate_error *err)
 {
 	for (size_t i = 0; i < m->n_externals; i++) {
@@ -111,5 +176,7 @@ int manifest_check(const struct manifest *m, struct brumate_error *err)
 	int r = check_job(m, err);
 	if (r == 0)
 		r = check_files(m, err);
+	if (r == 0)
+		r = check_memory(m, err);
 	return r < 0 ? r : check_externals(m, err);
 }

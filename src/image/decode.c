@@ -12,7 +12,7 @@
 #include <string.h>
 
 static int decode_object(const struct field *fields, size_t n, char *base, json_t *object,
-			 struct brumate_error *err);
+			 int version, struct brumate_error *err);
 
 static int want(struct brumate_error *err, const char *what)
 {
@@ -114,7 +114,22 @@ static int decode_digest(struct digest *ret, json_t *value, struct brumate_error
 						    : want(err, "64 lower-case hexadecimal digits");
 }
 
-static int decode_list(const struct field *f, char *base, json_t *value, struct brumate_error *err)
+static int decode_word(const struct field *f, unsigned *ret, json_t *value,
+		       struct brumate_error *err)
+{
+	const char *text = json_string_value(value);
+
+	for (unsigned i = 0; text && i < (uint64_t)f->max; i++) {
+		if (!strcmp(text, f->words[i])) {
+			*ret = i;
+			return 0;
+		}
+	}
+	return want(err, "a word that this version knows");
+}
+
+static int decode_list(const struct field *f, char *base, json_t *value, int version,
+		       struct brumate_error *err)
 {
 	size_t *count = (size_t *)(base + f->count_offset);
 	char **elements = (char **)(base + f->offset);
@@ -132,7 +147,7 @@ static int decode_list(const struct field *f, char *base, json_t *value, struct 
 	*count = n;
 	for (size_t i = 0; i < n; i++) {
 		int r = decode_object(f->members, f->n_members, *elements + i * f->size,
-				      json_array_get(value, i), err);
+				      json_array_get(value, i), version, err);
 
 		if (r < 0)
 			return brumate_wrap(err, r, "item %zu", i);
@@ -140,7 +155,8 @@ static int decode_list(const struct field *f, char *base, json_t *value, struct 
 	return 0;
 }
 
-static int decode_field(const struct field *f, char *base, json_t *value, struct brumate_error *err)
+static int decode_field(const struct field *f, char *base, json_t *value, int version,
+			struct brumate_error *err)
 {
 	char *at = base + f->offset;
 
@@ -168,16 +184,18 @@ static int decode_field(const struct field *f, char *base, json_t *value, struct
 		return decode_seconds((double *)at, value, err);
 	case FIELD_DIGEST:
 		return decode_digest((struct digest *)at, value, err);
+	case FIELD_WORD:
+		return decode_word(f, (unsigned *)at, value, err);
 	case FIELD_GROUP:
-		return decode_object(f->members, f->n_members, base, value, err);
+		return decode_object(f->members, f->n_members, base, value, version, err);
 	case FIELD_LIST:
-		return decode_list(f, base, value, err);
+		return decode_list(f, base, value, version, err);
 	}
 	return -EBADMSG;
 }
 
 static int decode_object(const struct field *fields, size_t n, char *base, json_t *object,
-			 struct brumate_error *err)
+			 int version, struct brumate_error *err)
 {
 	if (!json_is_object(object))
 		return want(err, "an object");
@@ -185,16 +203,18 @@ static int decode_object(const struct field *fields, size_t n, char *base, json_
 	for (const struct field *f = fields; f < fields + n; f++) {
 		json_t *value = json_object_get(object, f->name);
 
+		if (f->since > version)
+			continue;
 		if (!value)
 			return brumate_fail(err, EBADMSG, "%s is missing", f->name);
-		int r = decode_field(f, base, value, err);
+		int r = decode_field(f, base, value, version, err);
 		if (r < 0)
 			return brumate_wrap(err, r, "%s", f->name);
 	}
 	return 0;
 }
 
-static int check_version(const json_t *object, struct brumate_error *err)
+static int check_version(int *ret, const json_t *object, struct brumate_error *err)
 {
 	const char *format = json_string_value(json_object_get(object, "format"));
 	const json_t *version = json_object_get(object, "version");
@@ -212,6 +232,7 @@ static int check_version(const json_t *object, struct brumate_error *err)
 		brumate_hint(err, "use the brumate that wrote it, or a newer one");
 		return -EPROTONOSUPPORT;
 	}
+	*ret = (int)json_integer_value(version);
 	return 0;
 }
 
@@ -238,12 +259,13 @@ static int check_digest(json_t *object, struct brumate_error *err)
 
 static int decode_root(struct manifest *m, json_t *root, struct brumate_error *err)
 {
-	int r = check_version(root, err);
+	int r = check_version(&m->version, root, err);
 
 	if (r == 0)
 		r = check_digest(root, err);
 	if (r == 0)
-		r = decode_object(manifest_fields, manifest_n_fields, (char *)m, root, err);
+		r = decode_object(manifest_fields, manifest_n_fields, (char *)m, root, m->version,
+				  err);
 	if (r == 0)
 		r = manifest_check(m, err);
 	return r;
@@ -267,7 +289,7 @@ int manifest_decode(struct manifest *ret, const char *text, size_t len_bytes,
 		return brumate_fail(err, EBADMSG, "manifest: damaged or truncated: line %d: %s",
 				    why.line, why.text);
 
-	auto_(manifest_fini) struct manifest m = { .version = MANIFEST_VERSION };
+	auto_(manifest_fini) struct manifest m = MANIFEST_EMPTY;
 	int r = decode_root(&m, root, err);
 	if (r < 0)
 		return brumate_wrap(err, r, "manifest");

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static json_t *encode_object(const struct field *fields, size_t n, const char *base);
+static json_t *encode_object(const struct field *fields, size_t n, const char *base, int version);
 
 static json_t *encode_text(const char *raw, size_t max_bytes)
 {
@@ -30,14 +30,15 @@ static json_t *encode_argv(char *const *argv)
 	return array;
 }
 
-static json_t *encode_list(const struct field *f, const char *base)
+static json_t *encode_list(const struct field *f, const char *base, int version)
 {
 	const char *elements = *(char *const *)(base + f->offset);
 	size_t n = *(const size_t *)(base + f->count_offset);
 	json_t *array = json_array();
 
 	for (size_t i = 0; array && i < n; i++) {
-		json_t *element = encode_object(f->members, f->n_members, elements + i * f->size);
+		json_t *element =
+			encode_object(f->members, f->n_members, elements + i * f->size, version);
 
 		if (json_array_append_new(array, element) < 0) {
 			json_decref(array);
@@ -61,7 +62,13 @@ static json_t *encode_digest(const struct digest *d)
 	return json_string(text);
 }
 
-static json_t *encode_field(const struct field *f, const char *base)
+/* A word that is none becomes null, which the decoder refuses. */
+static json_t *encode_word(const struct field *f, unsigned value)
+{
+	return value < (uint64_t)f->max ? json_string(f->words[value]) : json_null();
+}
+
+static json_t *encode_field(const struct field *f, const char *base, int version)
 {
 	const char *at = base + f->offset;
 	const char *string;
@@ -87,27 +94,31 @@ static json_t *encode_field(const struct field *f, const char *base)
 		return json_integer(microseconds(*(const double *)at));
 	case FIELD_DIGEST:
 		return encode_digest((const struct digest *)at);
+	case FIELD_WORD:
+		return encode_word(f, *(const unsigned *)at);
 	case FIELD_GROUP:
-		return encode_object(f->members, f->n_members, base);
+		return encode_object(f->members, f->n_members, base, version);
 	case FIELD_LIST:
-		return encode_list(f, base);
+		return encode_list(f, base, version);
 	}
 	return NULL;
 }
 
-static int encode_fields(json_t *object, const struct field *fields, size_t n, const char *base)
+static int encode_fields(json_t *object, const struct field *fields, size_t n, const char *base,
+			 int version)
 {
-	for (size_t i = 0; i < n; i++)
-		if (json_object_set_new(object, fields[i].name, encode_field(&fields[i], base)) < 0)
+	for (const struct field *f = fields; f < fields + n; f++)
+		if (f->since <= version &&
+		    json_object_set_new(object, f->name, encode_field(f, base, version)) < 0)
 			return -ENOMEM;
 	return 0;
 }
 
-static json_t *encode_object(const struct field *fields, size_t n, const char *base)
+static json_t *encode_object(const struct field *fields, size_t n, const char *base, int version)
 {
 	json_t *object = json_object();
 
-	if (object && encode_fields(object, fields, n, base) < 0) {
+	if (object && encode_fields(object, fields, n, base, version) < 0) {
 		json_decref(object);
 		return NULL;
 	}
@@ -116,12 +127,13 @@ static json_t *encode_object(const struct field *fields, size_t n, const char *b
 
 json_t *manifest_to_json(const struct manifest *m)
 {
+	int version = m->version ? m->version : MANIFEST_VERSION;
 	json_auto_t *object =
-		json_pack("{s:s, s:i}", "format", MANIFEST_FORMAT, "version", MANIFEST_VERSION);
+		json_pack("{s:s, s:i}", "format", MANIFEST_FORMAT, "version", version);
 	struct digest digest;
 
 	if (!object ||
-	    encode_fields(object, manifest_fields, manifest_n_fields, (const char *)m) < 0)
+	    encode_fields(object, manifest_fields, manifest_n_fields, (const char *)m, version) < 0)
 		return NULL;
 	if (manifest_canonical_digest(&digest, object) < 0)
 		return NULL;

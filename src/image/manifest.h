@@ -16,7 +16,7 @@
 #include "base/error.h"
 
 enum {
-	MANIFEST_VERSION = 1,
+	MANIFEST_VERSION = 2,
 	MANIFEST_ID_BYTES = 80,
 	MANIFEST_UUID_BYTES = 48,
 	MANIFEST_NAME_BYTES = 128,
@@ -24,10 +24,17 @@ enum {
 	MANIFEST_FILES_MAX = 1 << 20,
 	MANIFEST_PROCESSES_MAX = 1 << 17,
 	MANIFEST_GPUS_MAX = 64,
+	MANIFEST_REGIONS_MAX = 1 << 17,
+	MANIFEST_PACKS_MAX = 1 << 16,
 };
 
 /** Name of the manifest in the directory of its checkpoint. */
 #define MANIFEST_FILE_NAME "manifest.json"
+
+/** Directory of the packs, and the table of what is in them (image/chunk-table.h), which is one of the
+ * files. */
+#define MANIFEST_MEMORY_DIR "memory"
+#define MANIFEST_TABLE_PATH MANIFEST_MEMORY_DIR "/chunks"
 
 struct manifest_gpu {
 	char uuid[MANIFEST_UUID_BYTES];
@@ -68,6 +75,12 @@ struct manifest_region {
 	char gpu[MANIFEST_UUID_BYTES]; /* device; else empty */
 };
 
+/** A file of chunks. Its bytes are covered by the digests of the table, not by one of its own. */
+struct manifest_pack {
+	char *path; /* as that of a file; the table numbers packs in this order */
+	uint64_t len_bytes;
+};
+
 /** An fd of the job that leads outside its tree and is given anew at restore: key as CRIU names it. */
 struct manifest_external {
 	char key[256];	 /* "pipe:[123]" or "tty[8803:6]" */
@@ -75,7 +88,7 @@ struct manifest_external {
 };
 
 struct manifest {
-	int version;
+	int version; /* 0 when encoded: MANIFEST_VERSION */
 	char id[MANIFEST_ID_BYTES];
 	char created[32]; /* as clock_stamp() writes it */
 	char brumate_version[32];
@@ -113,8 +126,18 @@ struct manifest {
 	size_t n_externals;
 	bool shell_job;
 
-	struct manifest_file *files; /* everything but the manifest itself, sorted by path */
+	struct manifest_file *files; /* all but the manifest itself and packs, sorted by path */
 	size_t n_files;
+
+	struct {
+		struct manifest_region *regions; /* in the order of the table */
+		size_t n_regions;
+		struct manifest_pack *packs; /* sorted by path, which is none of a file */
+		size_t n_packs;
+		uint64_t zero_bytes;	/* not stored */
+		uint64_t shared_bytes;	/* in packs that an earlier checkpoint had */
+		uint64_t written_bytes; /* in new packs: what they are long */
+	} memory;			/* since version 2; all empty before */
 
 	bool leave_running;
 	double downtime_seconds; /* 0 where the job did not go on */
@@ -132,8 +155,11 @@ bool manifest_id_is_valid(const char *id);
 /** Relative, no empty part, no "." or "..", no part that no file system takes. Pure. */
 bool manifest_path_is_valid(const char *path);
 
-/** Sum of the sizes of all files. */
+/** Sum of the sizes of all files and packs. */
 uint64_t manifest_bytes(const struct manifest *m);
+
+/** Memory in chunks, before compression and sharing. */
+uint64_t manifest_memory_bytes(const struct manifest *m);
 
 /** Encodes as JSON text ending in a newline (owned by the caller), which manifest_decode() takes.
  * Any bytes in strings survive (docs/image-format.md, "Strings"). -ENOMEM; -EINVAL: @m breaks a rule

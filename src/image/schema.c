@@ -24,6 +24,11 @@ enum { ARGV_MAX = 1 << 16, STRING_BYTES_MAX = 1 << 20 };
 	{                                                                                 \
 		.name = key, .kind = type_kind, AT(type, member), .max = STRING_BYTES_MAX \
 	}
+#define WORD(type, member, list)                                       \
+	{                                                              \
+		.name = #member, .kind = FIELD_WORD, AT(type, member), \
+		.max = sizeof(list) / sizeof(list[0]), .words = list   \
+	}
 #define GROUP(key, table)                                           \
 	{                                                           \
 		.name = key, .kind = FIELD_GROUP, .members = table, \
@@ -90,6 +95,30 @@ static const struct field phase_fields[] = {
 	PLAIN(struct manifest_phase, "duration_us", seconds, FIELD_SECONDS),
 };
 
+static const char *const region_words[MANIFEST_REGION__MAX] = { "host", "device" };
+
+static const struct field region_fields[] = {
+	WORD(struct manifest_region, kind, region_words),
+	NUMBER(struct manifest_region, "pid", pid, FIELD_INT, 1, INT_MAX),
+	BYTES(struct manifest_region, id),
+	BYTES(struct manifest_region, va),
+	BYTES(struct manifest_region, len_bytes),
+	TEXT(struct manifest_region, "gpu", gpu),
+};
+
+static const struct field pack_fields[] = {
+	PLAIN(struct manifest_pack, "path", path, FIELD_STRING),
+	BYTES(struct manifest_pack, len_bytes),
+};
+
+static const struct field memory_fields[] = {
+	LIST("regions", memory.regions, memory.n_regions, region_fields, MANIFEST_REGIONS_MAX),
+	LIST("packs", memory.packs, memory.n_packs, pack_fields, MANIFEST_PACKS_MAX),
+	NUMBER(struct manifest, "zero_bytes", memory.zero_bytes, FIELD_U64, 0, INT64_MAX),
+	NUMBER(struct manifest, "shared_bytes", memory.shared_bytes, FIELD_U64, 0, INT64_MAX),
+	NUMBER(struct manifest, "written_bytes", memory.written_bytes, FIELD_U64, 0, INT64_MAX),
+};
+
 enum { EXTERNALS_MAX = 1 << 16, PHASES_MAX = 256 };
 
 const struct field manifest_fields[] = {
@@ -106,6 +135,11 @@ const struct field manifest_fields[] = {
 	LIST("externals", externals, n_externals, external_fields, EXTERNALS_MAX),
 	PLAIN(struct manifest, "shell_job", shell_job, FIELD_BOOL),
 	LIST("files", files, n_files, file_fields, MANIFEST_FILES_MAX),
+	{ .name = "memory",
+	  .kind = FIELD_GROUP,
+	  .members = memory_fields,
+	  .n_members = sizeof(memory_fields) / sizeof(memory_fields[0]),
+	  .since = 2 },
 	PLAIN(struct manifest, "leave_running", leave_running, FIELD_BOOL),
 	PLAIN(struct manifest, "downtime_us", downtime_seconds, FIELD_SECONDS),
 	LIST("phases", phases, n_phases, phase_fields, PHASES_MAX),
@@ -159,6 +193,17 @@ uint64_t manifest_bytes(const struct manifest *m)
 
 	for (size_t i = 0; i < m->n_files; i++)
 		sum += m->files[i].len_bytes;
+	for (size_t i = 0; i < m->memory.n_packs; i++)
+		sum += m->memory.packs[i].len_bytes;
+	return sum;
+}
+
+uint64_t manifest_memory_bytes(const struct manifest *m)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < m->memory.n_regions; i++)
+		sum += m->memory.regions[i].len_bytes;
 	return sum;
 }
 

@@ -22,6 +22,7 @@ enum field_kind {
 	FIELD_BOOL,
 	FIELD_SECONDS, /* double; whole microseconds in JSON */
 	FIELD_DIGEST,
+	FIELD_WORD,  /* an enum; one of words in JSON */
 	FIELD_GROUP, /* an object whose members lie in the same structure */
 	FIELD_LIST,  /* an array of objects; a pointer, owned, and a count */
 };
@@ -32,10 +33,12 @@ struct field {
 	size_t offset;
 	size_t size; /* of a TEXT with its NUL; of an element of a LIST */
 	int64_t min; /* of U64, U32, INT */
-	int64_t max; /* of those; elements of a LIST or ARGV; bytes of a STRING */
+	int64_t max; /* of those; elements of a LIST or ARGV; bytes of a STRING; words of a WORD */
 	const struct field *members;
 	size_t n_members;
 	size_t count_offset; /* of a LIST's count */
+	const char *const *words;
+	int since; /* version of the manifest that has it first; 0: all */
 };
 
 extern const struct field manifest_fields[];

@@ -14,6 +14,7 @@
 static const char *const kinds[] = {
 	[STORE_MISSING] = "missing", [STORE_EXTRA] = "extra", [STORE_SIZE] = "size",
 	[STORE_DIGEST] = "digest",   [STORE_OWNER] = "owner", [STORE_UNREADABLE] = "unreadable",
+	[STORE_CHUNK] = "chunk",
 };
 
 static void problem_text(char *ret, size_t room, const struct store_problem *p)
@@ -41,6 +42,9 @@ static void problem_text(char *ret, size_t room, const struct store_problem *p)
 		snprintf(ret, room, "%s",
 			 p->failure == -EBADMSG ? "no regular file" : strerror(-p->failure));
 		return;
+	case STORE_CHUNK:
+		snprintf(ret, room, "%s", p->text);
+		return;
 	}
 }
 
@@ -57,7 +61,7 @@ static json_t *digest_or_null(const struct digest *d)
 
 static void add_problem(void *arg, const struct store_problem *p)
 {
-	char text[256];
+	char text[1024];
 
 	problem_text(text, sizeof(text), p);
 	/* Without memory one is lost from the list, but not from the count that decides. */

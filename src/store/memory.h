@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "base/chunk.h"
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "image/manifest.h"
@@ -26,15 +27,28 @@ enum memory_compress {
 	MEMORY_COMPRESS__MAX
 };
 
+/** Longest chunk; all of a region's but the last are as long. */
+#define MEMORY_CHUNK_BYTES CHUNK_BYTES_MAX
+
+/** "auto", "none", "lz4", "zstd". -EINVAL. Pure. */
+int memory_parse_compress(enum memory_compress *ret, const char *word);
+
+/** Zeros are good defaults. */
 struct memory_options {
+	const char *
+		job; /* its id: its checkpoints are looked at first for what can be shared; borrowed */
+	uid_t uid; /* of the job: nothing is shared with those of other users */
 	enum memory_compress compress;
 	unsigned threads; /* 0: by the number of cores */
 	bool no_sharing;  /* write every chunk, link nothing */
 };
 
-/** Sums told while writing and at the end, in bytes. */
+/** Sums told at the end, in bytes. */
 struct memory_sums {
-	uint64_t total, zero, shared, written; /* written: after compression, in new packs */
+	uint64_t total;
+	uint64_t zero;	  /* of total: not stored */
+	uint64_t shared;  /* of total: an earlier checkpoint has it, or it is there twice */
+	uint64_t written; /* in new packs, after compression */
 };
 
 struct memory_writer;
@@ -45,8 +59,9 @@ int memory_begin(struct memory_writer **ret, struct store_writer *w,
 
 /**
  * Adds a region (manifest.h) whose bytes are at @offset of @fd: a regular file, tmpfs file or memfd,
- * that can be mapped (the fd is duplicated; what it holds must not change until memory_end()). Returns at once;
- * threads digest, compress and write. Errors of the background work come from memory_end().
+ * that can be mapped (it is, so @fd may be closed; what it holds must not change or shrink until
+ * memory_writer_free()). Returns at once; threads digest, compress and write. Errors of the background
+ * work come from memory_end(). @offset: fastest at a multiple of 4096.
  */
 int memory_add(struct memory_writer *m, const struct manifest_region *region, int fd,
 	       uint64_t offset, struct brumate_error *err);

@@ -183,3 +183,45 @@ int tree_scan_all(struct tree *ret, int dir_fd, struct brumate_error *err)
 		*err = why;
 	return r;
 }
+
+static bool is_pack(const struct manifest *m, const char *path)
+{
+	size_t low = 0, high = m->memory.n_packs;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		int order = strcmp(m->memory.packs[middle].path, path);
+
+		if (order == 0)
+			return true;
+		if (order < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return false;
+}
+
+int tree_split(struct tree *ret, struct tree *t, const struct manifest *m)
+{
+	struct tree packs = { .go_on = t->go_on };
+	size_t kept = 0;
+
+	packs.files = calloc(t->n_files + 1, sizeof(*packs.files));
+	if (!packs.files)
+		return -ENOMEM;
+	for (size_t i = 0; i < t->n_files; i++) {
+		struct tree_file *f = &t->files[i];
+
+		if (!is_pack(m, f->path)) {
+			t->files[kept++] = *f;
+			continue;
+		}
+		packs.files[packs.n_files++] = *f;
+		packs.total_bytes += f->len_bytes;
+		t->total_bytes -= f->len_bytes;
+	}
+	t->n_files = kept;
+	*ret = packs;
+	return 0;
+}

@@ -101,6 +101,7 @@ enum store_problem_kind {
 	STORE_DIGEST,
 	STORE_OWNER,	  /* of somebody else, or others may write to it */
 	STORE_UNREADABLE, /* failure says why; -EBADMSG: it is no regular file */
+	STORE_CHUNK,	  /* of a pack: text says which, and what of the job it holds */
 };
 
 struct store_problem {
@@ -109,13 +110,15 @@ struct store_problem {
 	uint64_t expected_bytes, actual_bytes;
 	struct digest expected, actual; /* zeros where there is none */
 	int failure;
+	const char *text; /* STORE_CHUNK; borrowed */
 };
 
 typedef void (*store_problem_fn)(void *arg, const struct store_problem *p);
 
 /**
- * As store_verify(), to the end: @tell is called for every bad file, in the order of their paths, after
- * all were read. Returns how many; <0 where the files could not be compared at all.
+ * As store_verify(), to the end: @tell is called for every bad file, in the order of their paths, then
+ * for every bad chunk, after all were read. Returns how many; <0 where the files could not be compared
+ * at all.
  */
 int store_verify_all(const struct store_image *i, store_problem_fn tell, void *tell_arg,
 		     store_progress_fn progress, void *arg, struct brumate_error *err);

@@ -52,5 +52,9 @@ typedef int (*tree_file_fn)(int fd, const struct tree_file *f, void *arg,
 int tree_hash(struct tree *t, int dir_fd, tree_file_fn done, void *done_arg,
 	      store_progress_fn progress, void *progress_arg, struct brumate_error *err);
 
-/** Refuses the first difference of names or sizes between the manifest and the files. */
-int tree_compare(const struct manifest *m, const struct tree *t, struct brumate_error *err);
+/** Moves the packs of @m that are in @t to @ret. 0 or -ENOMEM. */
+int tree_split(struct tree *ret, struct tree *t, const struct manifest *m);
+
+/** Refuses the first difference of names or sizes between the manifest and the files and packs. */
+int tree_compare(const struct manifest *m, const struct tree *files, const struct tree *packs,
+		 struct brumate_error *err);

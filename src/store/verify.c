@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* Compares the files of a checkpoint with its manifest: names and sizes first, then every byte. */
 #include "store/image.h"
+#include "store/memory-read.h"
 #include "store/tree.h"
 
 #include <errno.h>
@@ -8,24 +9,22 @@
 #include <string.h>
 #include <sys/file.h>
 
-static int fail_missing(const struct manifest_file *want, struct brumate_error *err)
+static int fail_missing(const char *path, uint64_t len_bytes, struct brumate_error *err)
 {
-	return brumate_fail(err, EBADMSG, "%s: missing, want %" PRIu64 " bytes", want->path,
-			    want->len_bytes);
+	return brumate_fail(err, EBADMSG, "%s: missing, want %" PRIu64 " bytes", path, len_bytes);
 }
 
-static int compare_size(const struct manifest_file *want, const struct tree_file *found,
-			struct brumate_error *err)
+static int compare_size(uint64_t want, const struct tree_file *found, struct brumate_error *err)
 {
-	if (want->len_bytes == found->len_bytes)
+	if (want == found->len_bytes)
 		return 0;
-	return brumate_fail(err, EBADMSG, "%s: %s: %" PRIu64 " of %" PRIu64 " bytes", want->path,
-			    found->len_bytes < want->len_bytes ? "truncated" : "too long",
-			    found->len_bytes, want->len_bytes);
+	return brumate_fail(err, EBADMSG, "%s: %s: %" PRIu64 " of %" PRIu64 " bytes", found->path,
+			    found->len_bytes < want ? "truncated" : "too long", found->len_bytes,
+			    want);
 }
 
 /* Both lists are sorted by path. */
-int tree_compare(const struct manifest *m, const struct tree *t, struct brumate_error *err)
+static int compare_files(const struct manifest *m, const struct tree *t, struct brumate_error *err)
 {
 	size_t i = 0, k = 0;
 
@@ -35,15 +34,48 @@ int tree_compare(const struct manifest *m, const struct tree *t, struct brumate_
 					      : strcmp(m->files[i].path, t->files[k].path);
 
 		if (order < 0)
-			return fail_missing(&m->files[i], err);
+			return fail_missing(m->files[i].path, m->files[i].len_bytes, err);
 		if (order > 0)
 			return brumate_fail(err, EBADMSG, "%s: not in the manifest",
 					    t->files[k].path);
-		int r = compare_size(&m->files[i++], &t->files[k++], err);
+		int r = compare_size(m->files[i++].len_bytes, &t->files[k++], err);
 		if (r < 0)
 			return r;
 	}
 	return 0;
+}
+
+int tree_compare(const struct manifest *m, const struct tree *files, const struct tree *packs,
+		 struct brumate_error *err)
+{
+	int r = compare_files(m, files, err);
+
+	/* There are no others in @packs. */
+	for (size_t i = 0, k = 0; r == 0 && i < m->memory.n_packs; i++, k++) {
+		const struct manifest_pack *want = &m->memory.packs[i];
+
+		if (k == packs->n_files || strcmp(packs->files[k].path, want->path))
+			return fail_missing(want->path, want->len_bytes, err);
+		r = compare_size(want->len_bytes, &packs->files[k], err);
+	}
+	return r;
+}
+
+/* Progress of the files, then of the packs, as one. */
+struct meter {
+	store_progress_fn progress;
+	void *arg;
+	uint64_t before, total;
+};
+
+static int step(void *arg, uint64_t done_bytes, uint64_t total_bytes)
+{
+	const struct meter *meter = arg;
+
+	(void)total_bytes;
+	return meter->progress
+		       ? meter->progress(meter->arg, meter->before + done_bytes, meter->total)
+		       : 0;
 }
 
 struct compare {
@@ -72,31 +104,47 @@ int image_hold(const struct store_image *i)
 	return flock(i->dir_fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK ? -EBUSY : 0;
 }
 
+/* The files and packs of @i. */
+static int scan_image(struct tree *ret_files, struct tree *ret_packs, const struct store_image *i,
+		      bool all, struct brumate_error *err)
+{
+	int r = all ? tree_scan_all(ret_files, i->dir_fd, err)
+		    : tree_scan(ret_files, i->dir_fd, NULL, err);
+
+	if (r == 0 && tree_split(ret_packs, ret_files, &i->manifest) < 0)
+		r = brumate_fail(err, ENOMEM, "%m");
+	return r;
+}
+
 int store_verify(const struct store_image *i, store_progress_fn progress, void *arg,
 		 struct brumate_error *err)
 {
-	auto_(tree_fini) struct tree t = TREE_EMPTY;
+	auto_(tree_fini) struct tree t = TREE_EMPTY, packs = TREE_EMPTY;
+	struct meter meter = { progress, arg, 0, manifest_bytes(&i->manifest) };
 
 	image_hold(i); /* what was found sound stays so until it is closed */
-	int r = tree_scan(&t, i->dir_fd, NULL, err);
+	int r = scan_image(&t, &packs, i, false, err);
 
 	if (r == 0)
-		r = tree_compare(&i->manifest, &t, err);
+		r = tree_compare(&i->manifest, &t, &packs, err);
 	if (r == 0) {
 		struct compare c = { t.files, i->manifest.files };
 
-		r = tree_hash(&t, i->dir_fd, compare_file, &c, progress, arg, err);
+		r = tree_hash(&t, i->dir_fd, compare_file, &c, step, &meter, err);
 	}
+	meter.before = t.total_bytes;
+	if (r == 0)
+		r = memory_verify(i->dir_fd, &i->manifest, NULL, NULL, step, &meter, err);
 	return r < 0 ? brumate_wrap(err, r, "checkpoint %s", i->manifest.id) : 0;
 }
 
 int store_check(const struct store_image *i, struct brumate_error *err)
 {
-	auto_(tree_fini) struct tree t = TREE_EMPTY;
-	int r = tree_scan(&t, i->dir_fd, NULL, err);
+	auto_(tree_fini) struct tree t = TREE_EMPTY, packs = TREE_EMPTY;
+	int r = scan_image(&t, &packs, i, false, err);
 
 	if (r == 0)
-		r = tree_compare(&i->manifest, &t, err);
+		r = tree_compare(&i->manifest, &t, &packs, err);
 	return r < 0 ? brumate_wrap(err, r, "checkpoint %s", i->manifest.id) : 0;
 }
 
@@ -165,17 +213,60 @@ static int tell_problems(const struct manifest *m, const struct tree *t, store_p
 	return n;
 }
 
+/* Packs that are missing or not as long as they should be. */
+static int tell_packs(const struct manifest *m, const struct tree *packs, store_problem_fn tell,
+		      void *arg)
+{
+	size_t k = 0;
+	int n = 0;
+
+	for (size_t i = 0; i < m->memory.n_packs; i++) {
+		const struct manifest_pack *p = &m->memory.packs[i];
+		struct manifest_file want = { .path = p->path, .len_bytes = p->len_bytes };
+		bool there = k < packs->n_files && !strcmp(packs->files[k].path, p->path);
+		struct store_problem problem;
+
+		if (!judge(&problem, &want, there ? &packs->files[k++] : NULL))
+			continue;
+		tell(arg, &problem);
+		n++;
+	}
+	return n;
+}
+
+/* Whether the chunks of packs can be looked at: their table is sound. */
+static bool has_table(const struct manifest *m, const struct tree *t)
+{
+	for (size_t i = 0, k = 0; i < m->n_files && k < t->n_files;) {
+		int order = strcmp(m->files[i].path, t->files[k].path);
+		struct store_problem p;
+
+		if (order == 0 && !strcmp(m->files[i].path, MANIFEST_TABLE_PATH))
+			return !judge(&p, &m->files[i], &t->files[k]);
+		i += order <= 0;
+		k += order >= 0;
+	}
+	return false;
+}
+
 int store_verify_all(const struct store_image *i, store_problem_fn tell, void *tell_arg,
 		     store_progress_fn progress, void *arg, struct brumate_error *err)
 {
-	auto_(tree_fini) struct tree t = TREE_EMPTY;
+	auto_(tree_fini) struct tree t = TREE_EMPTY, packs = TREE_EMPTY;
+	struct meter meter = { progress, arg, 0, manifest_bytes(&i->manifest) };
+	int n, k = 0;
 
 	image_hold(i);
-	int r = tree_scan_all(&t, i->dir_fd, err);
+	int r = scan_image(&t, &packs, i, true, err);
 
 	if (r == 0)
-		r = tree_hash(&t, i->dir_fd, check_file_owner, NULL, progress, arg, err);
+		r = tree_hash(&t, i->dir_fd, check_file_owner, NULL, step, &meter, err);
 	if (r < 0)
 		return brumate_wrap(err, r, "checkpoint %s", i->manifest.id);
-	return tell_problems(&i->manifest, &t, tell, tell_arg);
+	n = tell_problems(&i->manifest, &t, tell, tell_arg);
+	n += tell_packs(&i->manifest, &packs, tell, tell_arg);
+	meter.before = t.total_bytes;
+	if (has_table(&i->manifest, &t))
+		k = memory_verify(i->dir_fd, &i->manifest, tell, tell_arg, step, &meter, err);
+	return k < 0 ? brumate_wrap(err, k, "checkpoint %s", i->manifest.id) : n + k;
 }

@@ -44,7 +44,7 @@ static int check_store(int fd, const char *dir, struct brumate_error *err)
 static int open_store(char **ret_path, const char *dir, struct brumate_error *err)
 {
 	auto_free char *path = NULL;
-	int r = mkdir_parents(dir, 0700);
+	int r = mkdir_parents_synced(dir, 0700);
 	if (r < 0)
 		return call_fail(err, -r, dir, "create the store");
 
@@ -201,9 +201,12 @@ static void fill_header(struct manifest *m, const char *id)
 static int write_data(struct store_writer *w, struct manifest *m, store_progress_fn progress,
 		      void *arg, struct brumate_error *err)
 {
-	auto_(tree_fini) struct tree t = TREE_EMPTY;
+	auto_(tree_fini) struct tree t = TREE_EMPTY, packs = TREE_EMPTY;
 	int r = tree_scan(&t, w->dir_fd, seal_dir, err);
 
+	/* Packs have digests of their own for each chunk, and are synced. */
+	if (r == 0 && tree_split(&packs, &t, m) < 0)
+		r = brumate_fail(err, ENOMEM, "%m");
 	t.will_sync = true;
 	if (r == 0)
 		r = tree_hash(&t, w->dir_fd, seal_file, w, progress, arg, err);
@@ -276,11 +279,13 @@ int store_commit(struct store_writer *w, struct manifest *m, store_progress_fn p
 int store_commit_as(struct store_writer *w, const struct manifest *m, const char *text,
 		    size_t len_bytes, struct brumate_error *err)
 {
-	auto_(tree_fini) struct tree t = TREE_EMPTY;
+	auto_(tree_fini) struct tree t = TREE_EMPTY, packs = TREE_EMPTY;
 	int r = tree_scan(&t, w->dir_fd, seal_dir, err);
 
+	if (r == 0 && tree_split(&packs, &t, m) < 0)
+		r = brumate_fail(err, ENOMEM, "%m");
 	if (r == 0)
-		r = tree_compare(m, &t, err);
+		r = tree_compare(m, &t, &packs, err);
 	if (r == 0)
 		r = write_manifest(w, text, len_bytes, err);
 	if (r == 0)

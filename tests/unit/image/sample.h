@@ -34,15 +34,35 @@ static inline void sample_lists(struct manifest *m)
 	m->externals[0] = (struct manifest_external){ "pipe:[123]", "log" };
 	m->externals[1] = (struct manifest_external){ "tty[8803:6]", "tty" };
 	m->externals[2] = (struct manifest_external){ "file[4:5]", "null" };
-	m->files = calloc(2, sizeof(*m->files));
-	m->n_files = 2;
+	m->files = calloc(3, sizeof(*m->files));
+	m->n_files = 3;
 	m->files[0] =
 		(struct manifest_file){ copy_string("criu/inventory.img"), 5, { { 1, 2, 3 } } };
 	m->files[1] = (struct manifest_file){ copy_string("criu/pages-1.img"), 0, { { 0xff } } };
+	m->files[2] = (struct manifest_file){ copy_string(MANIFEST_TABLE_PATH), 0, { { 7 } } };
 	m->phases = calloc(2, sizeof(*m->phases));
 	m->n_phases = 2;
 	m->phases[0] = (struct manifest_phase){ "lock", 0.000001 };
 	m->phases[1] = (struct manifest_phase){ "dump", 12.345678 };
+}
+
+static inline void sample_memory(struct manifest *m)
+{
+	m->memory.regions = calloc(2, sizeof(*m->memory.regions));
+	m->memory.n_regions = 2;
+	m->memory.regions[0] = (struct manifest_region){ .kind = MANIFEST_REGION_HOST,
+							 .pid = 101,
+							 .va = 0x7f0000001000,
+							 .len_bytes = 4096 };
+	m->memory.regions[1] = (struct manifest_region){ MANIFEST_REGION_DEVICE, 102, 3, 1ull << 40,
+							 1 << 30, "GPU-1" };
+	m->memory.packs = calloc(2, sizeof(*m->memory.packs));
+	m->memory.n_packs = 2;
+	m->memory.packs[0] = (struct manifest_pack){ copy_string("memory/0.pack"), 8192 };
+	m->memory.packs[1] = (struct manifest_pack){ copy_string("memory/1.pack"), 1 << 20 };
+	m->memory.zero_bytes = 4096;
+	m->memory.shared_bytes = 2 << 20;
+	m->memory.written_bytes = 12345;
 }
 
 static inline struct manifest sample_manifest(void)
@@ -79,5 +99,6 @@ static inline struct manifest sample_manifest(void)
 	strcpy(m.host.cpu_model, "A CPU @ 3 GHz");
 	strcpy(m.host.boot_id, "01234567-89ab-cdef-0123-456789abcdef");
 	sample_lists(&m);
+	sample_memory(&m);
 	return m;
 }

@@ -68,6 +68,21 @@ static void check_lists(const struct manifest *a, const struct manifest *b)
 	}
 }
 
+static void check_memory(const struct manifest *a, const struct manifest *b)
+{
+	CHECK(b->memory.n_regions == a->memory.n_regions);
+	CHECK(!memcmp(b->memory.regions, a->memory.regions,
+		      a->memory.n_regions * sizeof(*a->memory.regions)));
+	CHECK(b->memory.n_packs == a->memory.n_packs);
+	for (size_t i = 0; i < a->memory.n_packs; i++) {
+		CHECK_STR(b->memory.packs[i].path, a->memory.packs[i].path);
+		CHECK(b->memory.packs[i].len_bytes == a->memory.packs[i].len_bytes);
+	}
+	CHECK(b->memory.zero_bytes == a->memory.zero_bytes);
+	CHECK(b->memory.shared_bytes == a->memory.shared_bytes);
+	CHECK(b->memory.written_bytes == a->memory.written_bytes);
+}
+
 static void test_round_trip(void)
 {
 	auto_(manifest_fini) struct manifest a = sample_manifest(), b = MANIFEST_EMPTY;
@@ -88,7 +103,9 @@ static void test_round_trip(void)
 	CHECK(b.shell_job == a.shell_job && b.leave_running == a.leave_running);
 	CHECK(b.downtime_seconds == a.downtime_seconds);
 	check_lists(&a, &b);
-	CHECK(manifest_bytes(&b) == 5);
+	check_memory(&a, &b);
+	CHECK(manifest_bytes(&b) == 5 + 8192 + (1 << 20));
+	CHECK(manifest_memory_bytes(&b) == 4096 + (1 << 30));
 
 	auto_free char *again = encode(&b, &again_len);
 	CHECK_STR(again, text);
@@ -192,7 +209,7 @@ static const struct {
 } wrong[] = {
 	{ "format", "\"tar\"", EBADMSG, "not a brumate manifest" },
 	{ "format", NULL, EBADMSG, "not a brumate manifest" },
-	{ "version", "2", EPROTONOSUPPORT, "version 2 is newer than version 1" },
+	{ "version", "3", EPROTONOSUPPORT, "version 3 is newer than version 2" },
 	{ "version", "0", EBADMSG, "version" },
 	{ "version", "\"1\"", EBADMSG, "version" },
 	{ "id", "\"../x\"", EBADMSG, "id" },
@@ -235,6 +252,15 @@ static const struct {
 	{ "files/0/path", "\"z\"", EBADMSG, "out of order" },
 	{ "files/0/digest", "\"00\"", EBADMSG, "files: item 0: digest" },
 	{ "files/0/len_bytes", "0.5", EBADMSG, "files: item 0: len_bytes" },
+	{ "memory", "null", EBADMSG, "memory: want an object" },
+	{ "memory/regions/0/kind", "\"tape\"", EBADMSG, "memory: regions: item 0: kind" },
+	{ "memory/regions/0/pid", "0", EBADMSG, "memory: regions: item 0: pid" },
+	{ "memory/regions/1/len_bytes", "9223372036854775807", EBADMSG, "longer than any memory" },
+	{ "memory/packs/0/path", "\"../x\"", EBADMSG, "memory: packs: item 0" },
+	{ "memory/packs/1/path", "\"memory/0.pack\"", EBADMSG, "there twice" },
+	{ "memory/packs/1/path", "\"memory/chunks\"", EBADMSG, "there twice" },
+	{ "memory/written_bytes", "-1", EBADMSG, "memory: written_bytes" },
+	{ "files/2/path", "\"memory/lump\"", EBADMSG, "no file memory/chunks" },
 	{ "downtime_us", "-1", EBADMSG, "downtime_us" },
 	{ "phases/0/duration_us", "1000000000000001", EBADMSG, "phases: item 0: duration_us" },
 };

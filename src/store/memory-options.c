@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: MIT
+/* Words for how memory is written. Pure. */
+#include "store/memory.h"
+
+#include <errno.h>
+#include <string.h>
+
+int memory_parse_compress(enum memory_compress *ret, const char *word)
+{
+	static const char *const words[MEMORY_COMPRESS__MAX] = { "auto", "none", "lz4", "zstd" };
+
+	for (int i = 0; i < MEMORY_COMPRESS__MAX; i++) {
+		if (!strcmp(word, words[i])) {
+			*ret = (enum memory_compress)i;
+			return 0;
+		}
+	}
+	return -EINVAL;
+}

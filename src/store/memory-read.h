@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+/* Reading chunks of a checkpoint, by several threads, in the order of the disk: for loading a region and
+ * for verifying all. */
+#pragma once
+
+#include <pthread.h>
+
+#include "image/chunk-table.h"
+#include "store/io.h"
+#include "store/memory.h"
+
+/** A pack that is read. Open while it is in use. */
+struct memory_pack {
+	struct io_file *file;
+	unsigned users;
+};
+
+struct memory_reader {
+	int dir_fd; /* of the checkpoint; borrowed, as is the manifest */
+	const struct manifest *manifest;
+	struct chunk_table table;
+	struct memory_pack *packs; /* under lock */
+	pthread_mutex_t lock;
+};
+
+/** As memory_open() of a checkpoint that need not be committed. Both are borrowed. */
+int memory_open_at(struct memory_reader **ret, int dir_fd, const struct manifest *manifest,
+		   struct brumate_error *err);
+
+/**
+ * Compares every chunk of every pack with its digests, also those of no use to this checkpoint. With
+ * @tell it goes on to the end, tells each damaged chunk, and returns how many; packs that are missing
+ * or of the wrong length are passed over. Without, the first is -EBADMSG. 0 where there is no memory.
+ */
+int memory_verify(int dir_fd, const struct manifest *manifest, store_problem_fn tell,
+		  void *tell_arg, store_progress_fn progress, void *arg, struct brumate_error *err);
+
+/** A stored chunk as it was read. */
+struct memory_chunk {
+	const struct chunk_record *record;
+	size_t item; /* of the list that is read */
+	const void *
+		stored; /* chunk_padded(record->stored_bytes); NULL: could not be read, r says why */
+	int r;
+	struct codec *codec; /* of this thread */
+};
+
+/** Called by the threads. <0 ends the reading with it. */
+typedef int (*memory_chunk_fn)(void *arg, const struct memory_chunk *c, struct brumate_error *err);
+
+/** What is to be read, and by whom. */
+struct memory_task {
+	const uint32_t *chunks; /* of the table, ascending; NULL: all */
+	size_t n;
+	unsigned threads; /* 0: by the number of cores */
+	memory_chunk_fn fn;
+	void *arg;
+	int (*tick)(void *arg); /* in the caller's thread; <0 stops; may be NULL */
+	void *tick_arg;
+};
+
+int memory_read(struct memory_reader *m, const struct memory_task *task, struct brumate_error *err);
+
+/** The bytes of the chunk (see codec_expand()) if they are those that were saved; else NULL and the
+ * reason in @ret_why. */
+const void *memory_check(const struct memory_chunk *c, const char **ret_why);
+
+/** As memory_check() of all that is in the pack for it: the stored bytes and the padding too. True if it
+ * is sound. */
+bool memory_check_stored(const struct memory_chunk *c, const char **ret_why);
+
+/** Starts @err: "PACK: chunk N (bytes …): WHY: it holds … of process P". Returns -EBADMSG. */
+int memory_fail_chunk(const struct memory_reader *m, const struct chunk_record *c, const char *why,
+		      struct brumate_error *err);

@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Writing the memory of a job: threads take parts of regions, each a chunk, and append what is new to
+ * packs of their own. What the packs hold is noted in the ledger, under the lock of the writer.
+ */
+#include "store/memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fault.h"
+#include "base/fd.h"
+#include "store/call.h"
+#include "store/codec.h"
+#include "store/ledger.h"
+#include "store/pack.h"
+#include "store/team.h"
+
+/* Beyond that many the disk is the limit everywhere, and memory for their buffers would add up. */
+enum { THREADS_MAX = 16 };
+
+/* A region and where its bytes are. */
+struct source {
+	struct manifest_region region;
+	void *map;
+	size_t map_bytes;
+	const uint8_t *data;
+	size_t first_part;
+};
+
+/* What a thread works with. */
+struct lane {
+	struct pack pack;
+	struct codec *codec;
+};
+
+struct memory_writer {
+	struct store_writer *w; /* borrowed */
+	struct memory_options options;
+	int dir_fd; /* of "memory" */
+	struct io *io;
+	unsigned n_threads;
+	struct team team;
+	struct lane lanes[THREADS_MAX];
+	atomic_uint_fast64_t done_bytes;
+
+	pthread_mutex_t lock;
+	pthread_cond_t news;	/* more sources, or no more ever */
+	struct source *sources; /* under lock, as is what follows */
+	size_t n_sources, sources_room;
+	size_t at_source; /* the next part */
+	uint64_t at_part;
+	bool ended;
+	struct ledger ledger;
+};
+
+/* A part that a thread took. */
+struct part {
+	size_t index; /* in the ledger */
+	const uint8_t *data;
+	uint32_t len_bytes;
+};
+
+static int fail_write(struct memory_writer *m, int r, struct brumate_error *err)
+{
+	return call_fail(err, -r, m->w->path, "write memory");
+}
+
+/* ---- one part ---- */
+
+static int begin_pack(struct memory_writer *m, struct lane *lane)
+{
+	struct ledger_pack entry = { 0 };
+	int r = pack_prepare(&lane->pack, entry.path);
+
+	if (r <= 0)
+		return r;
+	pthread_mutex_lock(&m->lock);
+	int64_t number = ledger_add_pack(&m->ledger, &entry);
+	pthread_mutex_unlock(&m->lock);
+	if (number < 0)
+		return (int)number;
+	lane->pack.number = (uint32_t)number;
+	return 0;
+}
+
+static int end_pack(struct memory_writer *m, struct lane *lane)
+{
+	uint64_t len = 0;
+	bool there = lane->pack.file;
+	int r = pack_finish(&lane->pack, &len);
+
+	if (r < 0 || !there)
+		return r;
+	pthread_mutex_lock(&m->lock);
+	m->ledger.packs[lane->pack.number].len_bytes = len;
+	pthread_mutex_unlock(&m->lock);
+	return 0;
+}
+
+/* Compresses into a buffer where that is wanted and pays. NULL: to be stored raw. */
+static struct io_buffer *compress(struct memory_writer *m, struct lane *lane, const struct part *p,
+				  struct chunk_record *ret)
+{
+	enum chunk_encoding encoding = m->options.compress == MEMORY_COMPRESS_LZ4    ? CHUNK_LZ4
+				       : m->options.compress == MEMORY_COMPRESS_ZSTD ? CHUNK_ZSTD
+										     : CHUNK_RAW;
+	if (encoding == CHUNK_RAW)
+		return NULL;
+	struct io_buffer *b = io_buffer_get(m->io);
+	size_t n = codec_compress(lane->codec, encoding, b->data, p->len_bytes - p->len_bytes / 10,
+				  p->data, p->len_bytes);
+
+	if (n == 0 || chunk_padded(n) >= p->len_bytes ||
+	    chunk_digest(&ret->stored, b->data, n) < 0) {
+		io_buffer_put(b);
+		return NULL;
+	}
+	ret->encoding = encoding;
+	ret->stored_bytes = (uint32_t)n;
+	return b;
+}
+
+/* Appends a chunk that is nowhere yet, and notes where. */
+static int write_chunk(struct memory_writer *m, struct lane *lane, const struct part *p,
+		       const struct digest *digest, size_t index)
+{
+	struct chunk_record c = {
+		.digest = *digest,
+		.stored = *digest,
+		.len_bytes = p->len_bytes,
+		.stored_bytes = p->len_bytes,
+	};
+	int r = pack_is_full(&lane->pack) ? end_pack(m, lane) : 0;
+
+	if (r == 0)
+		r = begin_pack(m, lane);
+	if (r < 0)
+		return r;
+	struct io_buffer *b = compress(m, lane, p, &c);
+	r = b ? pack_append_buffer(&lane->pack, b, c.stored_bytes, &c.offset)
+	      : pack_append(&lane->pack, p->data, p->len_bytes, &c.offset);
+	if (r < 0)
+		return r;
+	c.pack = lane->pack.number;
+	pthread_mutex_lock(&m->lock);
+	m->ledger.chunks[index].record = c;
+	pthread_mutex_unlock(&m->lock);
+	return 0;
+}
+
+/* Finds or adds the chunk of a part. 1: it is new; 0: it is there, or somebody writes it; -errno. */
+static int note_chunk(struct memory_writer *m, const struct part *p, const struct digest *digest,
+		      size_t *ret_index)
+{
+	struct ledger_chunk c = {
+		.record = { .digest = *digest, .len_bytes = p->len_bytes },
+		.state = LEDGER_WRITTEN,
+	};
+	int r = 0;
+
+	pthread_mutex_lock(&m->lock);
+	int64_t index = ledger_find(&m->ledger, digest, p->len_bytes);
+	if (index < 0) {
+		index = ledger_add_chunk(&m->ledger, &c);
+		r = 1;
+	}
+	if (index >= 0)
+		m->ledger.parts[p->index] = (uint32_t)index;
+	pthread_mutex_unlock(&m->lock);
+	*ret_index = (size_t)index;
+	return index < 0 ? (int)index : r;
+}
+
+static int save_part(struct memory_writer *m, struct lane *lane, const struct part *p)
+{
+	struct digest digest;
+	size_t index = 0;
+
+	if (chunk_is_zero(p->data, p->len_bytes))
+		return 0;
+	int r = chunk_digest(&digest, p->data, p->len_bytes);
+	if (r == 0)
+		r = note_chunk(m, p, &digest, &index);
+	return r <= 0 ? r : write_chunk(m, lane, p, &digest, index);
+}
+
+/* ---- the threads ---- */
+
+/* The next part there is. Under the lock. */
+static bool find_part(struct memory_writer *m, struct part *ret)
+{
+	for (; m->at_source < m->n_sources; m->at_source++, m->at_part = 0) {
+		const struct source *s = &m->sources[m->at_source];
+		uint64_t i = m->at_part;
+
+		if (i >= chunk_parts(s->region.len_bytes))
+			continue;
+		*ret = (struct part){ s->first_part + i, s->data + i * CHUNK_BYTES_MAX,
+				      chunk_part_bytes(s->region.len_bytes, i) };
+		m->at_part++;
+		return true;
+	}
+	return false;
+}
+
+/* Waits for a part. False: there will be none. */
+static bool take_part(struct memory_writer *m, struct part *ret)
+{
+	bool found = false;
+
+	pthread_mutex_lock(&m->lock);
+	while (!team_stopped(&m->team) && !(found = find_part(m, ret)) && !m->ended)
+		pthread_cond_wait(&m->news, &m->lock);
+	pthread_mutex_unlock(&m->lock);
+	return found;
+}
+
+static void no_more(struct memory_writer *m)
+{
+	pthread_mutex_lock(&m->lock);
+	m->ended = true;
+	pthread_cond_broadcast(&m->news);
+	pthread_mutex_unlock(&m->lock);
+}
+
+static int work(void *arg, unsigned index, struct brumate_error *err)
+{
+	struct memory_writer *m = arg;
+	struct lane *lane = &m->lanes[index];
+	struct part p;
+	int r = 0;
+
+	while (r == 0 && take_part(m, &p)) {
+		r = save_part(m, lane, &p);
+		atomic_fetch_add(&m->done_bytes, p.len_bytes);
+	}
+	if (r == 0 && !team_stopped(&m->team))
+		r = end_pack(m, lane);
+	pack_abandon(&lane->pack);
+	if (r == 0)
+		return 0;
+	fail_write(m, r, err);
+	atomic_store(&m->team.stop, true);
+	no_more(m); /* wakes those who wait for more */
+	return r;
+}
+
+static int start(struct memory_writer *m)
+{
+	for (unsigned i = 0; i < m->n_threads; i++) {
+		m->lanes[i].pack = (struct pack){ .io = m->io, .dir_fd = m->dir_fd };
+		if (!m->lanes[i].codec && codec_new(&m->lanes[i].codec) < 0)
+			return -ENOMEM;
+	}
+	return team_start(&m->team, m->n_threads, work, m);
+}
+
+/* ---- for the owner ---- */
+
+int memory_begin(struct memory_writer **ret, struct store_writer *w,
+		 const struct memory_options *options, struct brumate_error *err)
+{
+	auto_(memory_writer_free) struct memory_writer *m = calloc(1, sizeof(*m));
+	if (!m)
+		return brumate_fail(err, ENOMEM, "%m");
+
+	m->w = w;
+	m->options = *options;
+	m->dir_fd = -1;
+	pthread_mutex_init(&m->lock, NULL);
+	pthread_cond_init(&m->news, NULL);
+	m->n_threads = options->threads && options->threads < THREADS_MAX ? options->threads
+									  : team_cores(THREADS_MAX);
+	int r = io_new(&m->io, NULL, err);
+	if (r < 0)
+		return r;
+	m->dir_fd = store_mkdir(w, MANIFEST_MEMORY_DIR, err);
+	if (m->dir_fd < 0)
+		return m->dir_fd;
+	if ((r = start(m)) < 0)
+		return brumate_fail(err, -r, "threads that write memory: %m");
+	*ret = take_ptr(&m);
+	return 0;
+}
+
+/* Maps what holds the region. */
+static int map_source(struct source *s, int fd, uint64_t offset, struct brumate_error *err)
+{
+	uint64_t len = s->region.len_bytes, pad = offset % (uint64_t)sysconf(_SC_PAGESIZE), end;
+	struct stat st;
+
+	if (len == 0)
+		return 0;
+	if (fstat(fd, &st) < 0)
+		return brumate_fail(err, errno, "memory: its file: %m");
+	if (__builtin_add_overflow(offset, len, &end) || end > (uint64_t)st.st_size)
+		return brumate_fail(err, EINVAL, "memory: its file ends before the region");
+	s->map_bytes = (size_t)(len + pad);
+	s->map = mmap(NULL, s->map_bytes, PROT_READ, MAP_SHARED, fd, (off_t)(offset - pad));
+	if (s->map == MAP_FAILED) {
+		s->map = NULL;
+		return brumate_fail(err, errno, "memory: map its file: %m");
+	}
+	s->data = (const uint8_t *)s->map + pad;
+	return 0;
+}
+
+/* Takes the mapping over, on success only. */
+static int add_source(struct memory_writer *m, struct source *s)
+{
+	if (m->n_sources == MANIFEST_REGIONS_MAX)
+		return -E2BIG;
+	if (m->n_sources == m->sources_room) {
+		size_t room = m->sources_room ? 2 * m->sources_room : 64;
+		struct source *sources = reallocarray(m->sources, room, sizeof(*sources));
+
+		if (!sources)
+			return -ENOMEM;
+		m->sources = sources;
+		m->sources_room = room;
+	}
+	int64_t first = ledger_add_parts(&m->ledger, chunk_parts(s->region.len_bytes));
+	if (first < 0)
+		return (int)first;
+	s->first_part = (size_t)first;
+	m->sources[m->n_sources++] = *s;
+	return 0;
+}
+
+int memory_add(struct memory_writer *m, const struct manifest_region *region, int fd,
+	       uint64_t offset, struct brumate_error *err)
+{
+	struct source s = { .region = *region };
+	int r = map_source(&s, fd, offset, err);
+
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&m->lock);
+	r = add_source(m, &s);
+	pthread_cond_broadcast(&m->news);
+	pthread_mutex_unlock(&m->lock);
+	if (r == 0)
+		return 0;
+	if (s.map)
+		munmap(s.map, s.map_bytes);
+	return brumate_fail(err, -r, "memory: %zu regions: %m", m->n_sources);
+}
+
+uint64_t memory_done_bytes(const struct memory_writer *m)
+{
+	return atomic_load(&m->done_bytes);
+}
+
+/* ---- the end ---- */
+
+struct wish {
+	bool (*cancelled)(void *arg);
+	void *arg;
+};
+
+static int ask(void *arg)
+{
+	const struct wish *wish = arg;
+
+	return wish->cancelled && wish->cancelled(wish->arg) ? -ECANCELED : 0;
+}
+
+static int fill_regions(struct memory_writer *m, struct manifest *manifest)
+{
+	struct manifest_region *regions = calloc(m->n_sources + 1, sizeof(*regions));
+
+	if (!regions)
+		return -ENOMEM;
+	for (size_t i = 0; i < m->n_sources; i++)
+		regions[i] = m->sources[i].region;
+	manifest->memory.regions = regions;
+	manifest->memory.n_regions = m->n_sources;
+	return 0;
+}
+
+static struct memory_sums sum_up(const struct memory_writer *m, const struct chunk_table *t)
+{
+	struct memory_sums s = { 0 };
+	uint64_t own = 0;
+
+	for (size_t k = 0; k < t->n_regions; k++) {
+		uint64_t len = t->regions[k].len_bytes;
+		size_t first = m->sources[k].first_part;
+
+		s.total += len;
+		for (uint64_t i = 0; i < chunk_parts(len); i++)
+			if (t->parts[first + i] == CHUNK_ZERO)
+				s.zero += chunk_part_bytes(len, i);
+	}
+	for (size_t i = 0; i < m->ledger.n_chunks; i++) {
+		const struct ledger_chunk *c = &m->ledger.chunks[i];
+
+		if (c->state == LEDGER_WRITTEN)
+			own += c->record.len_bytes;
+	}
+	for (size_t i = 0; i < m->ledger.n_packs; i++)
+		if (!m->ledger.packs[i].linked)
+			s.written += m->ledger.packs[i].len_bytes;
+	s.shared = s.total - s.zero - own;
+	return s;
+}
+
+static int write_table(struct memory_writer *m, const struct chunk_table *t,
+		       struct brumate_error *err)
+{
+	auto_free void *buf = NULL;
+	size_t len = 0;
+	int r = chunk_table_encode(t, &buf, &len, err);
+	if (r < 0)
+		return r;
+
+	r = fault_point("store.write-table");
+	if (r < 0)
+		return fail_write(m, r, err);
+	auto_close int fd = openat(m->dir_fd, strrchr(MANIFEST_TABLE_PATH, '/') + 1,
+				   O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	r = fd < 0 ? -errno : fd_write_full(fd, buf, len);
+	return r < 0 ? fail_write(m, r, err) : 0;
+}
+
+static int finish(struct memory_writer *m, struct manifest *manifest, struct memory_sums *ret,
+		  struct brumate_error *err)
+{
+	auto_(chunk_table_fini) struct chunk_table t = CHUNK_TABLE_EMPTY;
+	int r = fill_regions(m, manifest);
+
+	if (r == 0)
+		r = ledger_finish(&m->ledger, &t, manifest);
+	if (r < 0)
+		return brumate_fail(err, -r, "%m");
+	if ((r = write_table(m, &t, err)) < 0)
+		return r;
+	*ret = sum_up(m, &t);
+	manifest->memory.zero_bytes = ret->zero;
+	manifest->memory.shared_bytes = ret->shared;
+	manifest->memory.written_bytes = ret->written;
+	return 0;
+}
+
+int memory_end(struct memory_writer *m, struct manifest *manifest, struct memory_sums *ret,
+	       bool (*cancelled)(void *arg), void *arg, struct brumate_error *err)
+{
+	struct wish wish = { cancelled, arg };
+
+	no_more(m);
+	int r = team_wait(&m->team, ask, &wish, err);
+	if (r == 0)
+		r = finish(m, manifest, ret, err);
+	return r < 0 ? brumate_wrap(err, r, "checkpoint %s", m->w->id) : 0;
+}
+
+void memory_writer_free(struct memory_writer *m)
+{
+	if (!m)
+		return;
+	if (m->team.n) {
+		atomic_store(&m->team.stop, true);
+		no_more(m);
+		team_wait(&m->team, NULL, NULL, NULL);
+	}
+	for (unsigned i = 0; i < m->n_threads; i++)
+		codec_free(m->lanes[i].codec);
+	io_free(m->io);
+	for (size_t i = 0; i < m->n_sources; i++)
+		if (m->sources[i].map)
+			munmap(m->sources[i].map, m->sources[i].map_bytes);
+	free(m->sources);
+	ledger_fini(&m->ledger);
+	cleanup_close(&m->dir_fd);
+	pthread_cond_destroy(&m->news);
+	pthread_mutex_destroy(&m->lock);
+	free(m);
+}
