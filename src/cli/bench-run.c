@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "cli/client.h"
@@ -39,13 +40,21 @@ static json_t *pack_operation(const struct bench *b, const char *operation, cons
 	return json_pack("{s:s}", "job", what);
 }
 
+static uint64_t wall_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
+}
+
 /* @ret is valid until the next result is added. */
 static int operate(struct bench *b, const char *method, const char *name, const char *path,
 		   unsigned round, const char *what, struct bench_result **ret,
 		   struct brumate_error *err)
 {
 	auto_json json_t *p = pack_operation(b, method, what), *reply = NULL;
-	uint64_t start_ns = clock_now_ns();
+	uint64_t start_ns = clock_now_ns(), start_wall_ns = wall_ns();
 	int r = p ? client_ask(method, p, &reply, err) : brumate_fail(err, ENOMEM, "%m");
 	double seconds = clock_since_s(start_ns);
 
@@ -60,6 +69,7 @@ static int operate(struct bench *b, const char *method, const char *name, const 
 				       .round = round,
 				       .bytes = b->options.size_bytes,
 				       .start_ns = start_ns,
+				       .wall_ns = start_wall_ns,
 				       .seconds = seconds,
 				       .summary = json_incref(json_object_get(reply, "summary")) };
 	*ret = result;
@@ -80,9 +90,9 @@ static int see_gap(struct bench_job *j, struct bench_result *brought_back,
 			return r;
 		if (sscanf(line, "%llu %llu", &from, &to) != 2)
 			return brumate_fail(err, EPROTO, "bench-job: gap %s", line);
-	} while (from > brought_back->start_ns || to < brought_back->start_ns);
+	} while (from > brought_back->wall_ns || to < brought_back->wall_ns);
 	brought_back->standing = (double)(to - from) / 1e9;
-	brought_back->until_beat = (double)(to - brought_back->start_ns) / 1e9;
+	brought_back->until_beat = (double)(to - brought_back->wall_ns) / 1e9;
 	return 0;
 }
 

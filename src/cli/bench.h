@@ -66,10 +66,10 @@ DEFINE_AUTO_FINI(struct bench_job, bench_job_fini)
 
 /** One operation, measured from outside. */
 struct bench_result {
-	const char *operation, *path; /* borrowed */
-	unsigned round;		      /* from 1; the first finds the pool cold */
-	uint64_t bytes, start_ns;
-	double seconds;	   /* of the operation as its caller saw it */
+	const char *operation, *path;	   /* borrowed */
+	unsigned round;			   /* from 1; the first finds the pool cold */
+	uint64_t bytes, start_ns, wall_ns; /* wall_ns: the same moment by CLOCK_REALTIME */
+	double seconds;			   /* of the operation as its caller saw it */
 	double standing;   /* from the job's last beat before to its first after; 0: none */
 	double until_beat; /* from the start of the operation to the job's next beat; 0: none */
 	json_t *summary;   /* owned */
