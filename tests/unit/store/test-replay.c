@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The machine crashes: after every single call that a writer, a remover and an import make on files,
+ * with what was not synced lost or there (tests/recorder). Whatever is left, a checkpoint that was
+ * committed is whole, one that was removed is gone, one in between is one of both; and the next
+ * writer gets on with it.
+ */
+#include "recorder/recorder.h"
+#include "scratch.h"
+
+enum { IDS = 3, LEN = 5000 };
+
+/* What must be true of a checkpoint. */
+enum expect { ABSENT, EITHER, WHOLE };
+
+static const char *const ids[IDS] = { "old", "victim", "new" };
+static const char *const words[] = { "absent", "either", "whole" };
+static enum expect expect[IDS];
+static char after[256]; /* the last mark */
+static unsigned n_crashes, n_wholes[IDS], n_absents[IDS];
+
+static void mark(enum expect e, const char *id)
+{
+	record_mark("%s %s", words[e], id);
+}
+
+static void obey_mark(const char *text)
+{
+	for (int i = 0; i < IDS; i++) {
+		for (int e = 0; e < 3; e++) {
+			char want[64];
+
+			snprintf(want, sizeof(want), "%s %s", words[e], ids[i]);
+			if (!strcmp(want, text))
+				expect[i] = (enum expect)e;
+		}
+	}
+	snprintf(after, sizeof(after), "%s", text);
+}
+
+static void fill(uint8_t *data, unsigned seed)
+{
+	for (unsigned i = 0; i < LEN; i++)
+		data[i] = (uint8_t)((i * seed + i / 251 + seed) | 1);
+}
+
+static int write_one(const char *id, unsigned seed)
+{
+	auto_(store_abort) struct store_writer w = STORE_WRITER_EMPTY;
+	auto_(manifest_fini) struct manifest m = job_manifest("job", "2026-01-01T00:00:00.000Z");
+	uint8_t data[LEN];
+	int r = store_begin(&w, dir, id, NULL);
+
+	if (r < 0)
+		return r;
+	auto_close int criu = store_mkdir(&w, "criu", NULL);
+	CHECK(criu >= 0);
+	fill(data, seed);
+	put_file(criu, "pages-1.img", data, LEN);
+	put_file(criu, "core-1.img", data, 100);
+	put_file(w.dir_fd, "empty", "", 0);
+	return store_commit(&w, &m, NULL, NULL, NULL);
+}
+
+static void record_write(const char *id, unsigned seed)
+{
+	mark(EITHER, id);
+	CHECK(write_one(id, seed) == 0);
+	mark(WHOLE, id);
+}
+
+static void record_remove(const char *id)
+{
+	mark(EITHER, id);
+	CHECK(store_remove(dir, id, NULL) == 0);
+	mark(ABSENT, id);
+}
+
+struct stream {
+	char data[1 << 16];
+	size_t len, at;
+};
+
+static int put_stream(void *arg, const void *buf, size_t len)
+{
+	struct stream *s = arg;
+
+	CHECK(s->len + len <= sizeof(s->data));
+	memcpy(s->data + s->len, buf, len);
+	s->len += len;
+	return 0;
+}
+
+static ssize_t get_stream(void *arg, void *buf, size_t room)
+{
+	struct stream *s = arg;
+	size_t n = s->len - s->at < room ? s->len - s->at : room;
+
+	memcpy(buf, s->data + s->at, n);
+	s->at += n;
+	return (ssize_t)n;
+}
+
+static void export_one(const char *id, struct stream *s)
+{
+	auto_(store_image_fini) struct store_image i = STORE_IMAGE_EMPTY;
+
+	CHECK(store_open(&i, dir, id, NULL) == 0);
+	CHECK(store_export(&i, put_stream, s, NULL, NULL, NULL) == 0);
+}
+
+static void record_import(const char *id, struct stream *s)
+{
+	char got[MANIFEST_ID_BYTES];
+
+	mark(EITHER, id);
+	CHECK(store_import(got, dir, get_stream, s, NULL, NULL, NULL) == 0);
+	CHECK_STR(got, id);
+	mark(WHOLE, id);
+}
+
+static void fail(const char *how, const char *id, const char *what)
+{
+	fprintf(stderr, "a crash after \"%s\", %s: %s: %s\n", after, how, id, what);
+	exit(1);
+}
+
+static void check_id(int i, const char *how)
+{
+	struct brumate_error err;
+	int r = verify(ids[i], &err);
+
+	if (r != 0 && r != -ENOENT)
+		fail(how, ids[i], err.text);
+	if (r == 0 && expect[i] == ABSENT)
+		fail(how, ids[i], "is there again");
+	if (r == -ENOENT && expect[i] == WHOLE)
+		fail(how, ids[i], "is lost");
+	if (r == 0)
+		n_wholes[i]++;
+	else
+		n_absents[i]++;
+}
+
+static void on_listed(void *arg, const char *id, const struct store_image *i,
+		      const struct brumate_error *why)
+{
+	if (!i)
+		fail(arg, id, why->text);
+}
+
+static void on_crash(void *arg, const char *how)
+{
+	char text[128];
+
+	n_crashes++;
+	snprintf(text, sizeof(text), "%s", how);
+	CHECK(store_list(dir, on_listed, text, NULL) == 0);
+	for (int i = 0; i < IDS; i++)
+		check_id(i, how);
+
+	/* The next writer sweeps, and what it leaves is as before. */
+	int r = write_one("next", 7);
+	if (r < 0)
+		fail(how, "next", strerror(-r));
+	for (int i = 0; i < IDS; i++)
+		check_id(i, how);
+	if (verify("next", &(struct brumate_error){ 0 }) != 0)
+		fail(how, "next", "is not whole");
+}
+
+/* What the recorder did not see is not replayed: with nothing lost, the replay must be the original. */
+static void check_replay(struct replay *p, const char *root, const char *original)
+{
+	auto_free char *command = path_format("diff -r '%s' '%s' >&2", original, root);
+
+	replay_write(p, root);
+	CHECK(command && system(command) == 0);
+}
+
+static void replay_all(const struct record *records, size_t n, const char *original)
+{
+	char root[PATH_MAX + 8];
+	struct replay *p = replay_new();
+
+	snprintf(root, sizeof(root), "%s.crash", original);
+	CHECK(mkdir(root, 0700) == 0);
+	CHECK(snprintf(dir, sizeof(dir), "%.*s/state/checkpoints", PATH_MAX - 32, root) > 0);
+	for (size_t i = 0; i < n; i++) {
+		replay_apply(p, &records[i]);
+		if (records[i].kind == RECORD_MARK)
+			obey_mark(records[i].name);
+		replay_crashes(p, root, on_crash, NULL);
+	}
+	check_replay(p, root, original);
+	replay_free(p);
+	CHECK(remove_tree(AT_FDCWD, root) == 0);
+}
+
+int main(void)
+{
+	static struct stream stream;
+	size_t n;
+
+	setenv("BRUMATE_IO", "posix", 1); /* calls that can be recorded */
+	if (access("/dev/shm", W_OK) == 0)
+		setenv("TMPDIR", "/dev/shm", 1); /* thousands of small files */
+	new_scratch();
+	record_start(scratch);
+	record_write("old", 3);
+	record_write("victim", 5);
+	export_one("victim", &stream);
+	record_write("new", 3);
+	record_remove("victim");
+	record_import("victim", &stream);
+
+	const struct record *records = record_stop(&n);
+	replay_all(records, n, scratch);
+	printf("%zu calls, %u different crashes\n", n, n_crashes);
+	for (int i = 0; i < IDS; i++)
+		CHECK(n_wholes[i] > 0 && n_absents[i] > 0);
+	record_free();
+	remove_scratch();
+	return 0;
+}
