@@ -12,12 +12,21 @@ struct criu_child {
 };
 #define CRIU_CHILD_NONE ((struct criu_child){ .socket_fd = -1 })
 
+/** What the environment of CRIU says of plugins. */
+struct criu_plugin_env {
+	const char *libdir; /* NULL: an empty one */
+	int table_fd;	    /* as CRIU has it; -1: none */
+	const char *devices;
+};
+#define CRIU_PLUGIN_ENV_NONE ((struct criu_plugin_env){ .table_fd = -1 })
+
 /**
  * Starts `PROGRAM swrk` in a session of its own. It inherits @fds (under the same numbers) and its
- * socket (under a higher one), nothing else; the environment holds PATH and the plugin directory alone.
+ * socket (under a higher one), nothing else; the environment holds PATH and what @plugin says alone.
  */
 int criu_spawn(struct criu_child *ret, const struct criu_program *program, const int *fds,
-	       size_t n_fds, const char *libdir, pid_t enter_ns_of, struct brumate_error *err);
+	       size_t n_fds, const struct criu_plugin_env *plugin, pid_t enter_ns_of,
+	       struct brumate_error *err);
 
 /** Closes the socket and waits for the end of the process, killing it after a while. Returns its
  * wait status, or -errno. */

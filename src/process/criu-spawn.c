@@ -8,6 +8,8 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fault.h"
+#include "base/paths.h"
+#include "criu-plugin/hidden.h"
 #include "process/criu-private.h"
 #include "process/reap.h"
 
@@ -249,13 +251,19 @@ static int open_ns(pid_t pid, struct brumate_error *err)
 			    "cannot enter the namespaces of process %d: %m", pid);
 }
 
-int criu_spawn(struct criu_child *ret, const struct criu_program *program, const int *fds,
-	       size_t n_fds, const char *libdir, pid_t enter_ns_of, struct brumate_error *err)
+char *criu_plugin_dir(void)
 {
-	char number[16], plugins[4096];
+	return path_find_helper("criu-plugin");
+}
+
+int criu_spawn(struct criu_child *ret, const struct criu_program *program, const int *fds,
+	       size_t n_fds, const struct criu_plugin_env *plugin, pid_t enter_ns_of,
+	       struct brumate_error *err)
+{
+	char number[16], plugins[4096], table[64], devices[1024];
 	char *argv[] = { (char[]){ "criu" }, (char[]){ "swrk" }, number, NULL };
 	char *envp[] = { (char[]){ "PATH=/usr/sbin:/usr/bin:/sbin:/bin" }, (char[]){ "LC_ALL=C" },
-			 plugins, NULL };
+			 plugins, devices, plugin->table_fd >= 0 ? table : NULL, NULL };
 	auto_close int ns_fd = enter_ns_of ? open_ns(enter_ns_of, err) : -1;
 	auto_close int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 	int highest = 2;
@@ -270,7 +278,11 @@ int criu_spawn(struct criu_child *ret, const struct criu_program *program, const
 		return brumate_fail(err, errno, "/dev/null: %m");
 	snprintf(number, sizeof(number), "%d", socket_fd);
 	/* A directory that the kernel makes, in which nobody can put a plugin. */
-	snprintf(plugins, sizeof(plugins), "CRIU_LIBS_DIR=%s", libdir ? libdir : "/proc/self/task");
+	snprintf(plugins, sizeof(plugins), "CRIU_LIBS_DIR=%s",
+		 plugin->libdir ? plugin->libdir : "/proc/self/task");
+	snprintf(devices, sizeof(devices), HIDDEN_DEV_VARIABLE "=%s",
+		 plugin->devices ? plugin->devices : "");
+	snprintf(table, sizeof(table), HIDDEN_FD_VARIABLE "=%d", plugin->table_fd);
 
 	struct plan plan = {
 		.path = program->path,

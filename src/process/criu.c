@@ -326,6 +326,14 @@ static void set_common(Criu__Opts *opts, const struct criu_options *o)
 	}
 }
 
+static int add_plugin(struct criu_plugin_env *env, const struct criu_plugin *plugin,
+		      struct fds *fds, struct brumate_error *err)
+{
+	env->devices = plugin->devices;
+	env->table_fd = fds_add(fds, plugin->table_fd, err);
+	return env->table_fd;
+}
+
 static int run(struct session *s, const struct criu_program *program, Criu__Opts *opts,
 	       struct fds *fds, struct brumate_error *err)
 {
@@ -336,7 +344,10 @@ static int run(struct session *s, const struct criu_program *program, Criu__Opts
 	if (o->enter_ns_of && hold_fd < 0)
 		return brumate_fail(err, -hold_fd, "cannot hold the pid namespace of init %d: %m",
 				    o->enter_ns_of);
-	int r = criu_spawn(&s->child, program, fds->items, fds->n, o->libdir, o->enter_ns_of, err);
+	struct criu_plugin_env env = { .libdir = o->libdir, .table_fd = -1 };
+	int r = o->plugin ? add_plugin(&env, o->plugin, fds, err) : 0;
+	if (r >= 0)
+		r = criu_spawn(&s->child, program, fds->items, fds->n, &env, o->enter_ns_of, err);
 	fds_fini(fds); /* CRIU alone has them now */
 	if (r < 0)
 		return r;
@@ -562,7 +573,8 @@ int criu_check(const struct criu_program *program, struct brumate_error *err)
 	int images_fd =
 		dir_fd < 0 ? brumate_fail(err, errno, "/run: %m") : fds_add(&fds, dir_fd, err);
 	int r = images_fd < 0 ? images_fd
-			      : criu_spawn(&child, program, fds.items, fds.n, NULL, 0, err);
+			      : criu_spawn(&child, program, fds.items, fds.n,
+					   &CRIU_PLUGIN_ENV_NONE, 0, err);
 
 	if (r < 0)
 		return r;

@@ -56,6 +56,15 @@ struct criu_inherit {
 	int fd;
 };
 
+/** Our plugin in CRIU: what it leaves out of the images (cpumem.h), and what it opens anew. */
+struct criu_plugin {
+	int table_fd;	     /* cpumem_table_new(); borrowed. A restore needs one too, empty */
+	const char *devices; /* how paths of such devices begin, parted by colons: "/dev/nvidia" */
+};
+
+/** The folder that holds our plugin and nothing else (owned); NULL where it is not installed. */
+char *criu_plugin_dir(void);
+
 struct criu_options {
 	int images_dir_fd;		     /* borrowed */
 	int work_dir_fd;		     /* borrowed; where the log goes */
@@ -71,6 +80,7 @@ struct criu_options {
 	pid_t enter_ns_of;  /* run CRIU in this process's pid and mount namespaces; 0: our own */
 	const char
 		*libdir; /* plugin directory; NULL: an empty one, so that no foreign plugin loads */
+	const struct criu_plugin *plugin; /* of ours in @libdir; NULL: none */
 	void (*on_spawned)(void *arg,
 			   struct proc_id criu); /* the pid of CRIU, as soon as it runs */
 	criu_event_fn on_event;

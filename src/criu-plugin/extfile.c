@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT
+/*
+ * A record is a small file among CRIU's images, "brumate-device-ID.img": the path and the open flags.
+ * Children forked by a CUDA program hold such descriptors without ever using them.
+ */
+#include "criu-plugin/extfile.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/fd.h"
+#include "criu-plugin/abi.h"
+#include "criu-plugin/hidden.h"
+
+enum {
+	RECORD_BYTES_MAX = EXTFILE_PATH_BYTES + 32,
+	KEPT_FLAGS = O_ACCMODE | O_NONBLOCK | O_APPEND | O_SYNC | O_DSYNC | O_DIRECT | O_LARGEFILE,
+};
+
+bool extfile_is_named(const char *path, const char *prefixes)
+{
+	for (const char *p = prefixes; p && *p;) {
+		size_t len = strcspn(p, ":");
+
+		if (len && !strncmp(path, p, len))
+			return true;
+		p += len + (p[len] == ':');
+	}
+	return false;
+}
+
+static bool is_device_path(const char *path)
+{
+	return !strncmp(path, "/dev/", 5) && !strstr(path, "/../") && !strpbrk(path, "\n ");
+}
+
+int extfile_decode(struct extfile *ret, const char *text, size_t len_bytes)
+{
+	struct extfile f;
+	char line[RECORD_BYTES_MAX + 1], end;
+
+	if (len_bytes > RECORD_BYTES_MAX || memchr(text, '\0', len_bytes))
+		return -EBADMSG;
+	memcpy(line, text, len_bytes);
+	line[len_bytes] = '\0';
+	if (sscanf(line, "%255s %x%c", f.path, (unsigned *)&f.flags, &end) != 3 || end != '\n' ||
+	    !is_device_path(f.path) || (f.flags & ~KEPT_FLAGS))
+		return -EBADMSG;
+	*ret = f;
+	return 0;
+}
+
+static void record_name(char ret[static 64], int id)
+{
+	snprintf(ret, 64, "brumate-device-%d.img", id);
+}
+
+static int read_path(int fd, char *ret, size_t room)
+{
+	char link[48];
+	struct stat st;
+
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	if (!S_ISCHR(st.st_mode))
+		return -ENOTSUP;
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	ssize_t n = readlink(link, ret, room - 1);
+	if (n < 0)
+		return -errno;
+	ret[n] = '\0';
+	return (size_t)n == room - 1 || !is_device_path(ret) ? -ENOTSUP : 0;
+}
+
+int extfile_dump(int fd, int id)
+{
+	char path[EXTFILE_PATH_BYTES], name[64], text[RECORD_BYTES_MAX];
+	int r = read_path(fd, path, sizeof(path));
+	int flags = fcntl(fd, F_GETFL);
+
+	if (r < 0)
+		return r;
+	if (flags < 0 || !criu_get_image_dir ||
+	    !extfile_is_named(path, getenv(HIDDEN_DEV_VARIABLE)))
+		return -ENOTSUP;
+	record_name(name, id);
+	auto_close int out = openat(criu_get_image_dir(), name,
+				    O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (out < 0)
+		return -errno;
+	int len = snprintf(text, sizeof(text), "%s %x\n", path, (unsigned)(flags & KEPT_FLAGS));
+	return fd_write_full(out, text, (size_t)len);
+}
+
+int extfile_restore(int id, bool *ret_retry)
+{
+	struct extfile f;
+	struct stat st;
+	char name[64];
+	size_t len;
+	auto_free char *text = NULL;
+
+	*ret_retry = false;
+	if (!criu_get_image_dir)
+		return -ENOTSUP;
+	record_name(name, id);
+	int r = file_read(criu_get_image_dir(), name, RECORD_BYTES_MAX, &text, &len);
+	if (r == -ENOENT)
+		return -ENOTSUP;
+	if (r < 0 || (r = extfile_decode(&f, text, len)) < 0)
+		return r;
+	if (!extfile_is_named(f.path, getenv(HIDDEN_DEV_VARIABLE)))
+		return -EPERM;
+	int fd = open(f.path, f.flags | O_NOCTTY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	if (fstat(fd, &st) == 0 && S_ISCHR(st.st_mode))
+		return fd;
+	close(fd);
+	return -ENODEV;
+}

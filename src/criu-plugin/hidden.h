@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Memory that CRIU is not to write into its images, because the shim saves it: a table in a memfd that
+ * the shim fills while CRIU waits for it, and the plugin inside CRIU reads. Both come from one build.
+ * Nothing depends on the plugin's heeding it but time: what it does not hide is saved twice.
+ */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+/** Environment variables of CRIU: the number of the memfd; and a list, parted by colons, of how the
+ * paths begin of devices that are opened anew at restore. */
+#define HIDDEN_FD_VARIABLE  "BRUMATE_CRIU_HIDDEN"
+#define HIDDEN_DEV_VARIABLE "BRUMATE_CRIU_DEVICES"
+
+/** Name of the plugin. An image in which something was hidden names it, and a restore that the shim
+ * does not run is refused. */
+#define HIDDEN_PLUGIN_NAME "brumate"
+
+enum { HIDDEN_MAGIC = 0x62724831, HIDDEN_RANGES_MAX = 1 << 16 };
+
+/** Private memory [start, end) of a process, numbered as CRIU does. */
+struct hidden_range {
+	int64_t pid;
+	uint64_t start, end;
+};
+
+struct hidden_table {
+	uint32_t magic;
+	_Atomic uint32_t is_heeded; /* set by the plugin, as soon as it can */
+	_Atomic uint32_t n;	    /* set by the shim, once the ranges are there */
+	uint32_t unused;
+	struct hidden_range ranges[HIDDEN_RANGES_MAX]; /* sorted by pid, then start; disjoint */
+};

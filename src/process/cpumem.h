@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Large private memory of a job's processes, saved and filled by us rather than by CRIU: which memory that
+ * is, reading it out of frozen processes, writing it into restored ones, both by any number of threads,
+ * and telling our plugin inside CRIU what to leave out (criu-plugin/hidden.h). Nothing here changes a
+ * process that is saved: whoever dies at whatever moment, its memory is as it was.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "process/process.h"
+
+/** Regions start and end at multiples of this; what stands over at the edges stays with CRIU. */
+#define CPUMEM_ALIGN_BYTES (2ull << 20)
+
+/** A run of private anonymous memory. */
+struct cpumem_region {
+	pid_t pid;	 /* as we number it */
+	pid_t inner_pid; /* as its own namespace does, and CRIU in that */
+	uint64_t va, len_bytes;
+	uint64_t present_bytes;
+	uint64_t *present; /* owned; a bit a page, from the lowest; the others read as zeros */
+};
+
+struct cpumem {
+	struct cpumem_region *items; /* sorted by inner_pid, then va */
+	size_t n;
+	uint64_t len_bytes, present_bytes; /* of all */
+};
+#define CPUMEM_EMPTY ((struct cpumem){ 0 })
+void cpumem_fini(struct cpumem *m);
+DEFINE_AUTO_FINI(struct cpumem, cpumem_fini)
+
+/**
+ * Finds the memory worth it in the frozen processes of @tree: private, anonymous, readable and writable,
+ * nothing special, at least 8 MiB of it there. Memory that processes still share after a fork stays with
+ * CRIU, which keeps it shared.
+ */
+int cpumem_choose(struct cpumem *ret, const struct proc_tree *tree, unsigned threads,
+		  struct brumate_error *err);
+
+/** Reads @len_bytes at @offset of @r; a memory_source_fn with @r as its argument. 0, -ESRCH, -EFAULT. */
+int cpumem_read(void *r, uint64_t offset, void *buf, size_t len_bytes);
+
+/** Progress of a copy, from one of its threads; <0 ends it with that code. May be NULL. */
+typedef int (*cpumem_progress_fn)(void *arg, uint64_t done_bytes);
+
+/**
+ * Copies @m into @fd (a memfd or tmpfs file), the regions one after the other, holes for what is not there.
+ * @threads 0: by the number of cores. -ENOSPC, -ENOMEM …
+ */
+int cpumem_copy_out(const struct cpumem *m, int fd, unsigned threads, cpumem_progress_fn progress,
+		    void *arg, struct brumate_error *err);
+
+/** A process that is filled. */
+struct cpumem_target {
+	pid_t pid;
+	uint64_t va, len_bytes;
+};
+
+/** Writes into a restored process whose memory is zero there; a memory_sink_fn with a target as its
+ * argument. Pages of zeros are left out. 0, -ESRCH, -EFAULT (no such memory), -ERANGE. */
+int cpumem_write(void *target, uint64_t offset, const void *data, size_t len_bytes);
+
+/* ---- what CRIU is told ---- */
+
+/** A table for CRIU (criu_plugin), empty. Returns its fd (owned) or -errno. */
+int cpumem_table_new(void);
+
+/** True once a CRIU that was given the table would heed it. */
+bool cpumem_table_is_heeded(int table_fd);
+
+/** Hides @m from now on. -E2BIG: more than the table takes. */
+int cpumem_hide(int table_fd, const struct cpumem *m);
+
+/* ---- pure, for foreign bytes ---- */
+
+struct cpumem_vma {
+	uint64_t start, end;
+};
+
+/**
+ * Picks out of the text of /proc/PID/smaps the mappings that may be taken, whole, in order. Returns their
+ * number, at most @room; -EBADMSG.
+ */
+ssize_t cpumem_parse_smaps(char *text, struct cpumem_vma *ret, size_t room);

@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: MIT
+/* Memory saved beside the real CRIU: every byte of every shape is there after a dump, a restore, a
+ * failure and a death at each point. */
+#include "job.h"
+#include "process/cpumem.h"
+
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MIB (1ull << 20)
+
+static struct criu_program program;
+static char *plugin_dir;
+
+/* ---- a job that checks all of its memory in each round ---- */
+
+enum { SHAPES = 8 };
+
+struct shape {
+	uint64_t len_bytes, step_bytes; /* touched every so often */
+	int advice;
+	bool zeros; /* touched, but left zero */
+	uint64_t *p;
+};
+
+static uint64_t word_of(size_t shape, uint64_t i, uint64_t round)
+{
+	return (i * 0x9e3779b97f4a7c15ull) ^ (shape << 56) ^ round;
+}
+
+static void shapes_make(struct shape *s)
+{
+	const struct shape wanted[SHAPES] = {
+		{ .len_bytes = 48 * MIB, .step_bytes = 4096 },
+		{ .len_bytes = 64 * MIB, .step_bytes = 3 * 4096 },
+		{ .len_bytes = 32 * MIB, .step_bytes = 4096, .zeros = true },
+		{ .len_bytes = 32 * MIB, .step_bytes = 4096, .advice = MADV_HUGEPAGE },
+		{ .len_bytes = 11 * MIB + 4096, .step_bytes = 4096 },
+		{ .len_bytes = 16 * MIB, .step_bytes = 4096, .advice = MADV_DONTFORK },
+		{ .len_bytes = 2 * MIB, .step_bytes = 4096 },
+		{ .len_bytes = 256 * MIB, .step_bytes = 16 * MIB },
+	};
+
+	for (size_t k = 0; k < SHAPES; k++) {
+		s[k] = wanted[k];
+		s[k].p = mmap(NULL, s[k].len_bytes + 4096, PROT_READ | PROT_WRITE,
+			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		CHECK(s[k].p != MAP_FAILED);
+		/* No shape is merged with its neighbour. */
+		CHECK(mprotect((char *)s[k].p + s[k].len_bytes, 4096, PROT_NONE) == 0);
+		if (s[k].advice)
+			CHECK(madvise(s[k].p, s[k].len_bytes, s[k].advice) == 0);
+	}
+}
+
+/* Words of a touched page: all of it in the first shape, else the first one. */
+static void shape_visit(struct shape *s, size_t k, uint64_t round, bool write)
+{
+	for (uint64_t at = 0; at < s->len_bytes; at += s->step_bytes) {
+		size_t words = k == 0 ? 512 : 1;
+
+		for (size_t w = 0; w < words; w++) {
+			uint64_t i = at / 8 + w, want = s->zeros ? 0 : word_of(k, i, round);
+
+			if (write)
+				((volatile uint64_t *)s->p)[i] = want;
+			else if (s->p[i] != want)
+				job_say_bad("memory", (int)round);
+		}
+		if (!write && (s->p[at / 8 + 511] != 0) != (k == 0 && !s->zeros))
+			job_say_bad("end of a page", (int)round);
+	}
+	if (!write && s->step_bytes > 4096 && s->p[512] != 0)
+		job_say_bad("page never touched", (int)round);
+}
+
+static void *idle_thread(void *arg)
+{
+	(void)arg;
+	for (;;)
+		pause();
+	return NULL;
+}
+
+/* The child of a fork: what it shared with its parent, and what it wrote itself. */
+static void child_run(struct shape *s, int in, int out)
+{
+	int round;
+
+	shape_visit(&s[1], 1, 77, true);
+	while (read(in, &round, sizeof(round)) == sizeof(round)) {
+		shape_visit(&s[0], 0, 0, false);
+		shape_visit(&s[1], 1, 77, false);
+		if (write(out, &round, sizeof(round)) < 0)
+			break;
+	}
+	_exit(0);
+}
+
+static void memory_job(void *arg)
+{
+	const struct job_setup *setup = arg;
+	struct shape s[SHAPES];
+	pthread_t thread;
+	int to[2], from[2], log = open(setup->log, O_WRONLY | O_APPEND | O_CREAT, 0600),
+			    null = open("/dev/null", O_RDWR);
+
+	prctl(PR_SET_PDEATHSIG, 0);
+	CHECK(dup2(null, 0) == 0 && dup2(log, 1) == 1 && dup2(log, 2) == 2);
+	for (int fd = 3; fd < 64; fd++)
+		if (fd != little_out)
+			close(fd);
+	shapes_make(s);
+	for (size_t k = 0; k < SHAPES; k++)
+		shape_visit(&s[k], k, 0, true);
+	CHECK(pipe(to) == 0 && pipe(from) == 0);
+	if (!setup->plain && !fork()) {
+		close(to[1]);
+		close(from[0]);
+		child_run(s, to[0], from[1]);
+	}
+	CHECK(pthread_create(&thread, NULL, idle_thread, NULL) == 0);
+	little_ready();
+	close(little_out);
+	for (int round = 0;; round++) {
+		if (!setup->plain)
+			job_exchange(to[1], from[0], round, "child");
+		for (size_t k = 0; k < SHAPES; k++)
+			shape_visit(&s[k], k, (uint64_t)round, false);
+		dprintf(1, "round %d\n", round);
+		for (size_t k = 0; k < SHAPES; k++)
+			shape_visit(&s[k], k, (uint64_t)round + 1, true);
+	}
+}
+
+static struct proc_id memory_job_start(struct job_setup *s)
+{
+	struct little l = little_start(memory_job, s);
+
+	little_wait_ready(&l);
+	close(l.ready_fd);
+	return little_id(&l);
+}
+
+/* ---- dump and restore, as a shim does them ---- */
+
+struct script {
+	struct criu_options options;
+	struct criu_plugin plugin;
+	int fail_at, kill_at; /* an event, or -1 */
+	struct proc_id criu;
+	struct cpumem memory; /* what was taken, and still to be filled */
+	int copy_fd;
+	int dir_fd;
+};
+
+static void on_spawned(void *arg, struct proc_id criu)
+{
+	((struct script *)arg)->criu = criu;
+}
+
+static int take(struct script *s, pid_t root, struct brumate_error *err)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	struct proc_id id;
+
+	CHECK(proc_identify(&id, root, err) == 0 && proc_tree_read(&tree, id, err) == 0);
+	CHECK(cpumem_table_is_heeded(s->plugin.table_fd));
+	int r = cpumem_choose(&s->memory, &tree, 0, err);
+	if (r == 0)
+		r = cpumem_hide(s->plugin.table_fd, &s->memory);
+	return r < 0 ? r : cpumem_copy_out(&s->memory, s->copy_fd, 0, NULL, NULL, err);
+}
+
+static int fill(struct script *s)
+{
+	auto_free char *buf = malloc(CPUMEM_ALIGN_BYTES);
+	uint64_t base = 0;
+
+	for (size_t i = 0; i < s->memory.n; i++) {
+		const struct cpumem_region *r = &s->memory.items[i];
+		struct cpumem_target t = { r->inner_pid, r->va, r->len_bytes };
+
+		for (uint64_t at = 0; at < r->len_bytes; at += CPUMEM_ALIGN_BYTES) {
+			CHECK(pread(s->copy_fd, buf, CPUMEM_ALIGN_BYTES, (off_t)(base + at)) ==
+			      (ssize_t)CPUMEM_ALIGN_BYTES);
+			int e = cpumem_write(&t, at, buf, CPUMEM_ALIGN_BYTES);
+			if (e < 0)
+				return e;
+		}
+		base += r->len_bytes;
+	}
+	return 0;
+}
+
+static int on_event(void *arg, enum criu_event event, pid_t pid, struct brumate_error *err)
+{
+	struct script *s = arg;
+	int r = 0;
+
+	if (event == CRIU_EVENT_FROZEN)
+		r = take(s, pid, err);
+	if (event == CRIU_EVENT_RESTORED)
+		r = fill(s);
+	if ((int)event == s->kill_at)
+		CHECK(proc_signal(s->criu, SIGKILL) == 0);
+	if ((int)event == s->fail_at)
+		return brumate_fail(err, ENODATA, "the test says no");
+	return r;
+}
+
+static void script_open(struct script *s, const struct job_setup *setup, struct proc_id root,
+			const char *name)
+{
+	char dir[128];
+
+	snprintf(dir, sizeof(dir), "%s/%s", setup->dir, name);
+	CHECK(mkdir(dir, 0700) == 0 || errno == EEXIST);
+	int fd = open(dir, O_DIRECTORY | O_RDONLY | O_CLOEXEC);
+	CHECK(fd >= 0);
+	*s = (struct script){
+		.fail_at = -1,
+		.kill_at = -1,
+		.dir_fd = fd,
+		.copy_fd = memfd_create("copy", MFD_CLOEXEC),
+		.plugin = { .table_fd = cpumem_table_new() },
+		.options = {
+			.images_dir_fd = fd,
+			.work_dir_fd = fd,
+			.log_name = "criu.log",
+			.libdir = plugin_dir,
+			.root = root,
+			.on_spawned = on_spawned,
+			.on_event = on_event,
+		},
+	};
+	CHECK(s->copy_fd >= 0 && s->plugin.table_fd >= 0);
+	s->options.plugin = &s->plugin;
+	s->options.arg = s;
+}
+
+static void script_close(struct script *s)
+{
+	close(s->dir_fd);
+	close(s->copy_fd);
+	close(s->plugin.table_fd);
+	cpumem_fini(&s->memory);
+}
+
+static void must(int r, const struct brumate_error *err)
+{
+	if (r == 0)
+		return;
+	fprintf(stderr, "%s (%s)\n", err->text, err->hint);
+	exit(1);
+}
+
+static struct criu_result dump(struct script *s)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	struct criu_result result = { 0 };
+
+	must(criu_dump(&program, &s->options, &result, &err), &err);
+	return result;
+}
+
+static struct proc_id restore(struct script *s, struct job_setup *setup)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	struct criu_result result = { 0 };
+	struct proc_id root;
+
+	must(criu_restore(&program, &s->options, &result, &err), &err);
+	CHECK(proc_identify(&root, result.root_pid, &err) == 0);
+	job_must_run(setup, 3);
+	return root;
+}
+
+/* Makes of the script of a dump the one that restores it. */
+static void turn_to_restore(struct script *s)
+{
+	close(s->plugin.table_fd);
+	s->plugin.table_fd = cpumem_table_new();
+	s->options.root = PROC_ID_NONE;
+	s->fail_at = s->kill_at = -1;
+}
+
+static void round_trips(bool plain)
+{
+	struct job_setup setup = { .plain = plain };
+	struct script s;
+	job_prepare(&setup);
+	struct proc_id root = memory_job_start(&setup);
+
+	for (int i = 0; i < 3; i++) { /* it writes to all of its memory in between */
+		char name[16];
+
+		snprintf(name, sizeof(name), "running-%d", i);
+		script_open(&s, &setup, root, name);
+		s.options.leave_running = true;
+		dump(&s);
+		job_must_run(&setup, 2);
+		script_close(&s);
+	}
+	for (int i = 0; i < 2; i++) {
+		char name[16];
+
+		snprintf(name, sizeof(name), "image-%d", i);
+		script_open(&s, &setup, root, name);
+		struct criu_result result = dump(&s);
+		reap_everybody();
+		CHECK(s.memory.n >= 5 && s.memory.present_bytes > 90 * MIB);
+		CHECK(result.pages_bytes < 60 * MIB);
+		turn_to_restore(&s);
+		root = restore(&s, &setup);
+		script_close(&s);
+	}
+	job_end(&setup, root);
+}
+
+static void failures(void)
+{
+	struct job_setup setup = { .plain = true };
+	struct brumate_error err;
+	struct criu_result result;
+	struct script s;
+	job_prepare(&setup);
+	struct proc_id root = memory_job_start(&setup);
+
+	for (int event = CRIU_EVENT_FROZEN; event <= CRIU_EVENT_DUMPED; event++) {
+		script_open(&s, &setup, root, "failed");
+		s.fail_at = event;
+		CHECK(criu_dump(&program, &s.options, &result, &err) == -ENODATA);
+		job_must_run(&setup, 2);
+		script_close(&s);
+		script_open(&s, &setup, root, "killed");
+		s.kill_at = event;
+		CHECK(criu_dump(&program, &s.options, &result, &err) == -EPIPE);
+		job_must_run(&setup, 2);
+		script_close(&s);
+	}
+	script_open(&s, &setup, root, "image");
+	dump(&s);
+	reap_everybody();
+	turn_to_restore(&s);
+	s.fail_at = CRIU_EVENT_RESTORED;
+	CHECK(criu_restore(&program, &s.options, &result, &err) == -ENODATA);
+	reap_everybody();
+	s.fail_at = -1;
+	job_end(&setup, restore(&s, &setup));
+	script_close(&s);
+}
+
+/* An image without its memory is not to come back as zeros. */
+static void nobody_else_restores(void)
+{
+	struct job_setup setup = { .plain = true };
+	struct brumate_error err;
+	struct criu_result result;
+	struct script s;
+	job_prepare(&setup);
+	struct proc_id root = memory_job_start(&setup);
+
+	script_open(&s, &setup, root, "image");
+	dump(&s);
+	reap_everybody();
+	turn_to_restore(&s);
+	const char *dirs[] = { NULL, plugin_dir };
+	for (size_t i = 0; i < 2; i++) {
+		s.options.libdir = dirs[i];
+		s.options.plugin = NULL;
+		CHECK(criu_restore(&program, &s.options, &result, &err) == -EIO);
+		reap_everybody();
+	}
+	s.options.plugin = &s.plugin;
+	job_end(&setup, restore(&s, &setup));
+	script_close(&s);
+}
+
+/* As in test-criu.c: a sanitizer's own memory is not for CRIU to save. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+static const bool is_sanitized = true;
+#elif defined(__has_feature)
+static const bool is_sanitized =
+	__has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
+#else
+static const bool is_sanitized = false;
+#endif
+
+int main(int argc, char **argv)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	const char *name = argc > 1 ? argv[1] : "alone";
+
+	if (is_sanitized)
+		SKIP("CRIU cannot save processes of a sanitizer's build");
+	if (geteuid() != 0)
+		SKIP("CRIU needs root");
+	if (criu_find(&program, &err) < 0)
+		SKIP("%s", err.text);
+	plugin_dir = criu_plugin_dir();
+	CHECK(plugin_dir);
+	prctl(PR_SET_CHILD_SUBREAPER, 1);
+	if (!strcmp(name, "alone"))
+		round_trips(true);
+	else if (!strcmp(name, "forked"))
+		round_trips(false);
+	else if (!strcmp(name, "failures"))
+		failures();
+	else
+		nobody_else_restores();
+	free(plugin_dir);
+	return 0;
+}
