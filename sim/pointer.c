@@ -29,7 +29,7 @@ static CUresult attribute_of(const struct range *range, CUpointer_attribute attr
 			return CUDA_ERROR_INVALID_VALUE;
 		return PUT(void *, (void *)(uintptr_t)ptr);
 	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-		return PUT(unsigned int, 0);
+		return PUT(unsigned int, range->sync_memops);
 	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
 		return PUT(uint64_t, range->id);
 	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
@@ -48,8 +48,20 @@ static CUresult attribute_of(const struct range *range, CUpointer_attribute attr
 		return PUT(uint64_t, range->kind == RANGE_VMM
 					     ? range->view->phys->prop.requestedHandleTypes
 					     : 0);
+	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+		return PUT(CUmemoryPool, NULL);
 	}
 	return CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult set_one(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+	struct range *range = range_find(ptr);
+
+	if (!value || !range || range->device < 0 || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
+		return CUDA_ERROR_INVALID_VALUE;
+	memcpy(&range->sync_memops, value, sizeof(range->sync_memops));
+	return CUDA_SUCCESS;
 }
 
 static CUresult get_one(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
@@ -99,4 +111,9 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attribu
 				CUdeviceptr ptr)
 {
 	return API_LOCKED(get_many(count, attributes, data, ptr));
+}
+
+CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+	return API_LOCKED(set_one(value, attribute, ptr));
 }

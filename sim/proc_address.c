@@ -57,6 +57,7 @@
 	X(cuMemGetAddressRange, 3020, cuMemGetAddressRange_v2)                                   \
 	X(cuPointerGetAttribute, 4000, cuPointerGetAttribute)                                    \
 	X(cuPointerGetAttributes, 7000, cuPointerGetAttributes)                                  \
+	X(cuPointerSetAttribute, 6000, cuPointerSetAttribute)                                    \
 	X(cuMemcpy, 4000, cuMemcpy)                                                              \
 	X(cuMemcpyAsync, 4000, cuMemcpyAsync)                                                    \
 	X(cuMemcpyHtoD, 3020, cuMemcpyHtoD_v2)                                                   \
@@ -88,6 +89,7 @@
 	X(cuLaunchHostFunc, 10000, cuLaunchHostFunc)                                             \
 	X(cuStreamBeginCapture, 10010, cuStreamBeginCapture_v2)                                  \
 	X(cuStreamEndCapture, 10000, cuStreamEndCapture)                                         \
+	X(cuThreadExchangeStreamCaptureMode, 10010, cuThreadExchangeStreamCaptureMode)           \
 	X(cuStreamIsCapturing, 10000, cuStreamIsCapturing)                                       \
 	X(cuEventCreate, 2000, cuEventCreate)                                                    \
 	X(cuEventRecord, 2000, cuEventRecord)                                                    \
@@ -122,6 +124,7 @@
 	X(cuMemMap, 10020, cuMemMap)                                                             \
 	X(cuMemUnmap, 10020, cuMemUnmap)                                                         \
 	X(cuMemSetAccess, 10020, cuMemSetAccess)                                                 \
+	X(cuMemGetAccess, 10020, cuMemGetAccess)                                                 \
 	X(cuMemGetAllocationGranularity, 10020, cuMemGetAllocationGranularity)                   \
 	X(cuMemExportToShareableHandle, 10020, cuMemExportToShareableHandle)                     \
 	X(cuMemImportFromShareableHandle, 10020, cuMemImportFromShareableHandle)                 \

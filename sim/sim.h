@@ -137,7 +137,7 @@ struct range {
 	struct view *view; /* RANGE_DEVICE (own or of the slab), RANGE_VMM, RANGE_IPC */
 	struct slab *slab; /* RANGE_DEVICE carved from a slab */
 	uint64_t access;   /* RANGE_VMM: bit per device */
-	unsigned int opened, host_flags;
+	unsigned int opened, host_flags, sync_memops;
 	uint64_t id;
 };
 

@@ -230,6 +230,20 @@ static CUresult set_access(CUdeviceptr ptr, size_t bytes, const CUmemAccessDesc 
 	return r;
 }
 
+static CUresult get_access(unsigned long long *ret, const CUmemLocation *location, CUdeviceptr ptr)
+{
+	struct range *range = range_find(ptr);
+
+	if (!ret || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE ||
+	    !device_valid(location->id) || !range || range->kind != RANGE_VMM)
+		return CUDA_ERROR_INVALID_VALUE;
+	*ret = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+	if (range->access & 1ull << location->id)
+		*ret = range->view->prot & PROT_WRITE ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+						      : CU_MEM_ACCESS_FLAGS_PROT_READ;
+	return CUDA_SUCCESS;
+}
+
 static CUresult granularity(size_t *bytes, const CUmemAllocationProp *prop,
 			    CUmemAllocationGranularity_flags option)
 {
@@ -346,6 +360,11 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t bytes)
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t bytes, const CUmemAccessDesc *desc, size_t count)
 {
 	return API_LOCKED(set_access(ptr, bytes, desc, count));
+}
+
+CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr)
+{
+	return API_LOCKED(get_access(flags, location, ptr));
 }
 
 CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *prop,

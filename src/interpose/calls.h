@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+/* The wrappers of memory calls. Each is what the driver's function of its kind is to a program. */
+#pragma once
+
+#include <stdbool.h>
+
+#include "device/cuda/abi.h"
+
+/* memory.c */
+CUresult memory_alloc(CUdeviceptr *ret, size_t bytes);
+CUresult memory_alloc_pitch(CUdeviceptr *ret, size_t *ret_pitch, size_t width, size_t height,
+			    unsigned int element);
+CUresult memory_free(CUdeviceptr ptr);
+CUresult memory_info(size_t *free_bytes, size_t *total_bytes);
+/** Counts what the driver allocated, or is about to free, at @ptr. */
+void memory_count_driver(CUdeviceptr ptr, bool added);
+/** Forgets what waits to be freed in a context that is gone. */
+void memory_drop_deferred(CUcontext context);
+
+/* pointer.c */
+CUresult pointer_range(CUdeviceptr *base, size_t *bytes, CUdeviceptr ptr);
+CUresult pointer_get(void *data, CUpointer_attribute attribute, CUdeviceptr ptr);
+CUresult pointer_get_many(unsigned int count, CUpointer_attribute *attributes, void **data,
+			  CUdeviceptr ptr);
+CUresult pointer_set(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr);
+
+/* vmm.c */
+CUresult vmm_create(CUmemGenericAllocationHandle *ret, size_t bytes,
+		    const CUmemAllocationProp *prop, unsigned long long flags);
+CUresult vmm_release(CUmemGenericAllocationHandle handle);
+CUresult vmm_map(CUdeviceptr ptr, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+		 unsigned long long flags);
+CUresult vmm_unmap(CUdeviceptr ptr, size_t bytes);
+CUresult vmm_set_access(CUdeviceptr ptr, size_t bytes, const CUmemAccessDesc *desc, size_t count);
+CUresult vmm_export(void *ret, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+		    unsigned long long flags);
+CUresult vmm_import(CUmemGenericAllocationHandle *ret, void *os_handle,
+		    CUmemAllocationHandleType type);
+CUresult vmm_retain(CUmemGenericAllocationHandle *ret, void *addr);
+CUresult vmm_properties(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle);
+
+/* peer.c */
+CUresult peer_enable(CUcontext peer, unsigned int flags);
+CUresult peer_disable(CUcontext peer);

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Which streams are being captured into graphs. While one is, waiting for work is an error that may
+ * end the capture: memory is then freed later, and the gate waits for its end.
+ */
+#include <errno.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "interpose/capture.h"
+#include "interpose/memory.h"
+
+enum { STREAMS_MAX = 64 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
+static CUstream streams[STREAMS_MAX];
+static atomic_uint n_streams; /* changed with the lock; beyond the table they count, unnamed */
+
+bool capture_active(void)
+{
+	return atomic_load(&n_streams);
+}
+
+static void begun(CUstream stream)
+{
+	pthread_mutex_lock(&lock);
+	if (n_streams < STREAMS_MAX)
+		streams[n_streams] = stream;
+	n_streams++;
+	pthread_mutex_unlock(&lock);
+}
+
+static void finished(CUstream stream)
+{
+	pthread_mutex_lock(&lock);
+	unsigned int n = n_streams < STREAMS_MAX ? n_streams : STREAMS_MAX;
+	unsigned int at = 0;
+
+	while (at < n && streams[at] != stream)
+		at++;
+	if (at < n || n_streams > STREAMS_MAX) {
+		if (at < n)
+			streams[at] = streams[n - 1];
+		n_streams--;
+		pthread_cond_broadcast(&ended);
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+int capture_wait(uint64_t deadline_ns)
+{
+	struct timespec until = { (time_t)(deadline_ns / NS_PER_S),
+				  (long)(deadline_ns % NS_PER_S) };
+	int r = 0;
+
+	pthread_mutex_lock(&lock);
+	while (n_streams && !r)
+		r = pthread_cond_clockwait(&ended, &lock, CLOCK_MONOTONIC, &until);
+	pthread_mutex_unlock(&lock);
+	return -r;
+}
+
+void capture_forget(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	pthread_cond_init(&ended, NULL);
+	n_streams = 0;
+}
+
+CUstreamCaptureMode capture_relax(void)
+{
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+	if (!driver.cuThreadExchangeStreamCaptureMode ||
+	    driver.cuThreadExchangeStreamCaptureMode(&mode))
+		return CU_STREAM_CAPTURE_MODE_RELAXED;
+	return mode;
+}
+
+void capture_restore(CUstreamCaptureMode mode)
+{
+	if (mode != CU_STREAM_CAPTURE_MODE_RELAXED)
+		driver.cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+CUresult capture_begin(CUstream stream, CUstreamCaptureMode mode)
+{
+	CUresult r = driver.cuStreamBeginCapture_v2(stream, mode);
+
+	if (!r)
+		begun(stream);
+	return r;
+}
+
+CUresult capture_end(CUstream stream, CUgraph *graph)
+{
+	CUresult r = driver.cuStreamEndCapture(stream, graph);
+
+	/* A capture that became invalid is over as well. */
+	if (r != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD && r != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED)
+		finished(stream);
+	return r;
+}
+
+CUresult capture_stream_destroyed(CUstream stream)
+{
+	CUresult r = driver.cuStreamDestroy_v2(stream);
+
+	if (!r && capture_active())
+		finished(stream);
+	return r;
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Takes pieces away, brings them back from descriptors, and makes them the process's own again. Only
+ * the agent's thread comes here, with the gate closed: nobody else reads or writes the tables.
+ */
+#include <string.h>
+
+#include "interpose/memory.h"
+
+static void set_away(struct piece *piece, bool away)
+{
+	memory_lock();
+	if (piece->away != away)
+		memory.away += away ? 1 : -1u;
+	piece->away = away;
+	memory_unlock();
+}
+
+static CUresult unmap_all(struct piece *piece)
+{
+	for (struct mapping *mapping = piece->mappings; mapping; mapping = mapping->next) {
+		CUresult r = CUDA_SUCCESS;
+
+		if (mapping->mapped)
+			r = driver.cuMemUnmap(mapping->node.start, mapping->node.bytes);
+		if (r)
+			return r;
+		mapping->mapped = false;
+	}
+	return CUDA_SUCCESS;
+}
+
+static CUresult grant_again(const struct mapping *mapping)
+{
+	CUmemAccessDesc desc[DEVICES_MAX];
+	size_t n = 0;
+
+	for (int i = 0; i < DEVICES_MAX; i++)
+		if (mapping->access[i])
+			desc[n++] = (CUmemAccessDesc){ { CU_MEM_LOCATION_TYPE_DEVICE, i },
+						       mapping->access[i] };
+	return n ? driver.cuMemSetAccess(mapping->node.start, mapping->node.bytes, desc, n)
+		 : CUDA_SUCCESS;
+}
+
+static CUresult map_all(struct piece *piece)
+{
+	for (struct mapping *mapping = piece->mappings; mapping; mapping = mapping->next) {
+		CUresult r = CUDA_SUCCESS;
+
+		if (!mapping->mapped)
+			r = driver.cuMemMap(mapping->node.start, mapping->node.bytes,
+					    mapping->offset, piece->handle, 0);
+		if (r)
+			return r;
+		mapping->mapped = true;
+		r = grant_again(mapping);
+		if (r)
+			return r;
+	}
+	return CUDA_SUCCESS;
+}
+
+CUresult piece_take(struct piece *piece)
+{
+	CUresult r;
+
+	if (piece->away && !piece->handle)
+		return CUDA_SUCCESS;
+	set_away(piece, true);
+	r = unmap_all(piece);
+	if (!r)
+		r = driver.cuMemRelease(piece->handle);
+	if (!r)
+		piece->handle = 0;
+	return r;
+}
+
+CUresult piece_bring(struct piece *piece, int fd)
+{
+	CUresult r = CUDA_SUCCESS;
+
+	if (!piece->away)
+		return CUDA_SUCCESS;
+	if (!piece->handle) {
+		r = driver.cuMemImportFromShareableHandle(&piece->handle, (void *)(intptr_t)fd,
+							  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+		if (r)
+			return r;
+		piece->imported = true;
+	}
+	r = map_all(piece);
+	if (!r)
+		set_away(piece, false);
+	return r;
+}
+
+/* Memory at addresses of its own, for a copy. */
+struct scratch {
+	CUdeviceptr va;
+	uint64_t bytes;
+	bool mapped;
+};
+
+static void scratch_fini(struct scratch *scratch)
+{
+	if (scratch->mapped)
+		driver.cuMemUnmap(scratch->va, scratch->bytes);
+	if (scratch->va)
+		driver.cuMemAddressFree(scratch->va, scratch->bytes);
+}
+
+static CUresult scratch_map(struct scratch *ret, const struct piece *piece,
+			    CUmemGenericAllocationHandle handle)
+{
+	CUmemAccessDesc desc = { { CU_MEM_LOCATION_TYPE_DEVICE, piece->device },
+				 CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+	CUresult r = driver.cuMemAddressReserve(&ret->va, piece->bytes, 0, 0, 0);
+
+	if (r) {
+		ret->va = 0;
+		return r;
+	}
+	ret->bytes = piece->bytes;
+	r = driver.cuMemMap(ret->va, piece->bytes, 0, handle, 0);
+	ret->mapped = !r;
+	return r ? r : driver.cuMemSetAccess(ret->va, piece->bytes, &desc, 1);
+}
+
+/* Where the whole piece can be read already; 0: nowhere. */
+static CUdeviceptr readable_at(const struct piece *piece)
+{
+	for (const struct mapping *mapping = piece->mappings; mapping; mapping = mapping->next)
+		if (!mapping->offset && mapping->node.bytes == piece->bytes &&
+		    mapping->access[piece->device])
+			return mapping->node.start;
+	return 0;
+}
+
+static CUresult copy_into(const struct piece *piece, CUmemGenericAllocationHandle own)
+{
+	struct scratch from = { 0 }, to = { 0 };
+	CUdeviceptr source = readable_at(piece);
+	CUresult r = CUDA_SUCCESS;
+
+	if (!source) {
+		r = scratch_map(&from, piece, piece->handle);
+		source = from.va;
+	}
+	if (!r)
+		r = scratch_map(&to, piece, own);
+	if (!r)
+		r = driver.cuMemcpyDtoD_v2(to.va, source, piece->bytes);
+	if (!r)
+		r = driver.cuCtxSynchronize();
+	scratch_fini(&to);
+	scratch_fini(&from);
+	return r;
+}
+
+/* Puts @own where the imported memory is. On failure the imported memory is back, or the piece away. */
+static CUresult exchange(struct piece *piece, CUmemGenericAllocationHandle own)
+{
+	CUmemGenericAllocationHandle imported = piece->handle;
+	CUresult r = unmap_all(piece);
+
+	piece->handle = own;
+	if (!r)
+		r = map_all(piece);
+	if (!r) {
+		driver.cuMemRelease(imported);
+		piece->imported = false;
+		return CUDA_SUCCESS;
+	}
+	unmap_all(piece);
+	piece->handle = imported;
+	driver.cuMemRelease(own);
+	if (map_all(piece))
+		set_away(piece, true);
+	return r;
+}
+
+CUresult piece_own(struct piece *piece)
+{
+	CUmemAllocationProp prop = piece->asked;
+	CUmemGenericAllocationHandle own;
+	CUcontext retained;
+	CUresult r;
+
+	prop.requestedHandleTypes |= CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+	r = driver.cuMemCreate(&own, piece->bytes, &prop, 0);
+	if (r)
+		return r;
+	r = context_enter(piece->device, &retained);
+	if (!r) {
+		r = copy_into(piece, own);
+		context_leave(piece->device, retained);
+	}
+	if (!r)
+		return exchange(piece, own);
+	driver.cuMemRelease(own);
+	return r;
+}

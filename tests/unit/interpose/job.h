@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+/*
+ * What the tests of memory share. Each test is a CUDA program on a simulated machine of its own, with
+ * the interposer before the driver, and at the same time the other end of its own agent.
+ */
+#pragma once
+
+#include <stdbool.h>
+
+#include "check.h"
+#include "device/cuda/abi.h"
+#include "wire/agent.h"
+
+/** Makes the machine and the agent's directory, and starts the driver with device 0 current. */
+CUcontext job_start(const char *vram_mib);
+
+/** Connects to the agent of this process. */
+int agent_connect(void);
+
+/** One request; the descriptors of the reply, if any, go to @fds. Fills @reply, returns its error. */
+int agent_ask(int conn, struct agent_request *request, struct agent_reply *reply, int *fds,
+	      size_t n_fds);
+
+/** The same for an operation that takes no pieces. */
+int agent_do(int conn, enum agent_op op, struct agent_reply *reply);
+
+/** GATE within five seconds. */
+int agent_gate(int conn, struct agent_reply *reply);
+
+/** All pieces, as LIST tells; owned. */
+struct agent_piece *agent_list(int conn, size_t *ret_n);
+
+/** GATE, LIST, EXPORT, UNMAP: returns what there was, with the descriptors. */
+struct parked {
+	struct agent_piece *pieces;
+	int *fds;
+	size_t n;
+};
+struct parked agent_park(int conn);
+
+/** MAP of all; frees @parked. */
+void agent_unpark(int conn, struct parked *parked);
+
+/** Everything once: park, unpark, OWN, OPEN. */
+void agent_cycle(void);
+
+/** Fills memory with a pattern of @seed, and checks that it holds it. */
+void fill(CUdeviceptr ptr, size_t bytes, unsigned int seed);
+bool holds(CUdeviceptr ptr, size_t bytes, unsigned int seed);

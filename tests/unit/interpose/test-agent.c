@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT
+/* The agent: memory goes and comes back, and whatever the peer does the job is not harmed. */
+#include "job.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { MIB = 1 << 20 };
+
+struct kept {
+	CUdeviceptr ptr;
+	size_t bytes;
+};
+
+static const size_t sizes[] = { 1,   8,		  512,	   4096,    100000,
+				MIB, 2 * MIB - 8, 2 * MIB, 5 * MIB, 300 * MIB };
+enum { N = sizeof(sizes) / sizeof(*sizes) };
+
+static void make(struct kept kept[N])
+{
+	for (size_t i = 0; i < N; i++) {
+		kept[i].bytes = sizes[i];
+		CHECK(cuMemAlloc_v2(&kept[i].ptr, sizes[i]) == CUDA_SUCCESS);
+		fill(kept[i].ptr, sizes[i], (unsigned int)i);
+	}
+}
+
+static void verify(const struct kept kept[N])
+{
+	for (size_t i = 0; i < N; i++)
+		CHECK(holds(kept[i].ptr, kept[i].bytes, (unsigned int)i));
+}
+
+static void let_go(struct kept kept[N])
+{
+	for (size_t i = 0; i < N; i++)
+		CHECK(cuMemFree_v2(kept[i].ptr) == CUDA_SUCCESS);
+}
+
+static void test_hello(void)
+{
+	int conn = agent_connect();
+	struct agent_reply reply;
+
+	CHECK(agent_do(conn, AGENT_HELLO, &reply) == 0);
+	CHECK(reply.gate == AGENT_GATE_OPEN);
+	CHECK(reply.managed_bytes >= 300 * MIB);
+	CHECK(reply.driver_bytes == 0);
+	close(conn);
+}
+
+/* What may not be done with an open gate, or with memory away. */
+static void test_order(const struct kept kept[N])
+{
+	int conn = agent_connect();
+	struct agent_reply reply;
+	struct parked parked;
+
+	CHECK(agent_do(conn, AGENT_UNMAP, &reply) == -EPERM);
+	CHECK(agent_do(conn, AGENT_MAP, &reply) == -EPERM);
+	CHECK(agent_do(conn, AGENT_OWN, &reply) == -EPERM);
+	CHECK(agent_do(conn, AGENT_OPEN, &reply) == 0);
+	parked = agent_park(conn);
+	CHECK(parked.n >= 5); /* slabs, 2 MiB, 5 MiB, 300 MiB in two */
+	CHECK(agent_do(conn, AGENT_OPEN, &reply) == -EBUSY);
+	CHECK(agent_do(conn, AGENT_OWN, &reply) == -EBUSY);
+	agent_unpark(conn, &parked);
+	CHECK(agent_do(conn, AGENT_OPEN, &reply) == 0);
+	verify(kept);
+	close(conn);
+}
+
+/* A peer that is gone leaves an open gate, or one that the next peer finds closed. */
+static void test_hang_up(const struct kept kept[N])
+{
+	struct agent_reply reply;
+	struct parked parked;
+	int conn;
+
+	for (int detach = 0; detach < 2; detach++) {
+		conn = agent_connect();
+		CHECK(agent_gate(conn, &reply) == 0);
+		if (detach)
+			CHECK(agent_do(conn, AGENT_DETACH, &reply) == 0);
+		close(conn);
+		conn = agent_connect();
+		CHECK(agent_do(conn, AGENT_HELLO, &reply) == 0);
+		CHECK(reply.gate == (detach ? AGENT_GATE_CLOSED : AGENT_GATE_OPEN));
+		CHECK(agent_do(conn, AGENT_OPEN, &reply) == 0);
+		close(conn);
+		verify(kept);
+	}
+	conn = agent_connect();
+	parked = agent_park(conn);
+	close(conn);
+	conn = agent_connect();
+	CHECK(agent_do(conn, AGENT_HELLO, &reply) == 0);
+	CHECK(reply.gate == AGENT_GATE_UNMAPPED);
+	agent_unpark(conn, &parked);
+	close(conn);
+	verify(kept);
+}
+
+/* Requests that are not: the agent hangs up, and serves the next peer. */
+static void test_garbage(void)
+{
+	struct agent_request request = { .version = AGENT_VERSION, .op = AGENT_EXPORT };
+	struct agent_reply reply;
+	char buf[sizeof(request) + 64];
+	int conn = agent_connect();
+
+	for (size_t len = 1; len < sizeof(buf); len += 37) {
+		memset(buf, 0xff, sizeof(buf));
+		CHECK(send(conn, buf, len, MSG_NOSIGNAL) == (ssize_t)len);
+		CHECK(recv(conn, &reply, sizeof(reply), 0) == 0);
+		close(conn);
+		conn = agent_connect();
+	}
+	request.op = 77;
+	CHECK(agent_ask(conn, &request, &reply, NULL, 0) == -EOPNOTSUPP);
+	request.op = AGENT_EXPORT;
+	request.n = 1;
+	request.ids[0] = 1ull << 60;
+	CHECK(agent_ask(conn, &request, &reply, NULL, 1) == -ENOENT);
+	request.op = AGENT_MAP;
+	CHECK(agent_gate(conn, &reply) == 0);
+	CHECK(agent_ask(conn, &request, &reply, NULL, 0) == -EBADMSG);
+	close(conn);
+}
+
+int main(void)
+{
+	struct kept kept[N];
+
+	job_start("1024");
+	make(kept);
+	test_hello();
+	test_order(kept);
+	test_hang_up(kept);
+	test_garbage();
+	for (int i = 0; i < 20; i++) {
+		agent_cycle();
+		verify(kept);
+	}
+	let_go(kept);
+	agent_cycle();
+	return 0;
+}
