@@ -174,11 +174,11 @@ static void enter_slowly(struct record *record)
 	errno = saved;
 }
 
-static void leave_slowly(void)
+static void leave_slowly(struct record *record)
 {
 	int saved = errno;
 
-	atomic_thread_fence(memory_order_seq_cst);
+	atomic_store(&record->depth, 0); /* a full fence */
 	if (atomic_load(&state) & CLOSED)
 		wake_closer();
 	errno = saved;
@@ -217,7 +217,7 @@ void gate_leave(void)
 	atomic_store_explicit(&record->depth, depth - 1, memory_order_release);
 	atomic_signal_fence(memory_order_seq_cst);
 	if (unlikely(atomic_load_explicit(&state, memory_order_acquire)) && depth == 1)
-		leave_slowly();
+		leave_slowly(record);
 }
 
 void gate_exempt(void)
@@ -246,7 +246,6 @@ static int fence_all(void)
 {
 	int r;
 
-	atomic_thread_fence(memory_order_seq_cst);
 	if (atomic_load(&state) & FENCED)
 		return 0;
 	r = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT
+/* Makes a library under test of the product's entry points: one wrapper, and the hooks. */
+#include "hooks.h"
+
+#include "interpose/entry.h"
+#include "interpose/interpose.h"
+
+extern const struct hooks brumate_test_hooks;
+
+static unsigned long wrapped;
+
+static CUresult count_devices(int *count)
+{
+	__atomic_fetch_add(&wrapped, 1, __ATOMIC_RELAXED);
+	return driver.cuDeviceGetCount(count);
+}
+
+const struct wrapper wrappers[] = {
+	{ "cuDeviceGetCount", (void *)count_devices },
+	{ NULL, NULL },
+};
+
+static const char *const names[] = {
+#define CALL(name)  #name,
+#define ENTRY(name) #name,
+#include "interpose/driver.def"
+#undef CALL
+#undef ENTRY
+};
+
+__attribute__((visibility("default"))) const struct hooks brumate_test_hooks = {
+	.gate_close = gate_close,
+	.gate_open = gate_open,
+	.gate_exempt = gate_exempt,
+	.is_ours = entry_is_ours,
+	.entry = entry_address,
+	.first_spare = ENTRY_NAMED,
+	.n_entries = ENTRY__MAX,
+	.names = names,
+	.driver = &driver,
+	.wrapped = &wrapped,
+};

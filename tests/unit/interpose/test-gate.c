@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: MIT
+/* The gate by itself: nesting, closing while threads run in and out, deadlines, threads that end or
+ * are exempt, and what the child of a fork finds. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "check.h"
+#include "interpose/interpose.h"
+#include "threads.h"
+
+enum { THREADS = 8, ROUNDS = 1000 };
+
+/* Written inside by its thread, read by the closer: the gate is all that orders them. */
+static struct {
+	_Alignas(64) int inside;
+	unsigned long entered;
+} counters[THREADS];
+static atomic_bool stop;
+static atomic_ulong laps; /* orders nothing */
+
+static void *hammer(void *arg)
+{
+	int *inside = arg;
+	unsigned long *entered = &counters[(__typeof__(&counters[0]))arg - counters].entered;
+
+	while (!atomic_load_explicit(&stop, memory_order_relaxed)) {
+		errno = 4711;
+		gate_enter();
+		(*inside)++;
+		gate_enter(); /* a driver function that calls another */
+		(*entered)++;
+		gate_leave();
+		(*inside)--;
+		gate_leave();
+		CHECK(errno == 4711);
+		atomic_fetch_add_explicit(&laps, 1, memory_order_relaxed);
+	}
+	return NULL;
+}
+
+static unsigned long count_entered(void)
+{
+	unsigned long sum = 0;
+
+	for (int i = 0; i < THREADS; i++) {
+		CHECK(!counters[i].inside);
+		sum += counters[i].entered;
+	}
+	return sum;
+}
+
+static void test_closed_means_nobody_inside(void)
+{
+	unsigned long before, seen, waited = 0;
+	pthread_t threads[THREADS];
+
+	for (int i = 0; i < THREADS; i++)
+		CHECK(!pthread_create(&threads[i], NULL, hammer, &counters[i].inside));
+	for (int round = 0; round < ROUNDS; round++) {
+		CHECK(!gate_close(deadline_in_ms(60000)));
+		CHECK(gate_is_closed());
+		before = count_entered();
+		for (int i = 0; i < 100; i++)
+			waited += count_entered() != before;
+		CHECK(!waited);
+		seen = atomic_load_explicit(&laps, memory_order_relaxed);
+		gate_open();
+		CHECK(!gate_is_closed());
+		await(atomic_load_explicit(&laps, memory_order_relaxed) > seen + THREADS);
+	}
+	stop = true;
+	for (int i = 0; i < THREADS; i++)
+		CHECK(!pthread_join(threads[i], NULL));
+	CHECK(count_entered());
+}
+
+struct visitor {
+	pthread_t thread;
+	atomic_bool inside, leave, done;
+	atomic_int tid;
+};
+
+static void *visit(void *arg)
+{
+	struct visitor *v = arg;
+
+	v->tid = gettid();
+	gate_enter();
+	v->inside = true;
+	while (!v->leave)
+		sched_yield();
+	gate_leave();
+	v->done = true;
+	return NULL;
+}
+
+static void start(struct visitor *v)
+{
+	*v = (struct visitor){ .thread = 0 };
+	CHECK(!pthread_create(&v->thread, NULL, visit, v));
+}
+
+static void test_deadline_opens_again(void)
+{
+	struct visitor v, second;
+
+	start(&v);
+	await(v.inside);
+	CHECK(gate_close(deadline_in_ms(50)) == -ETIMEDOUT);
+	CHECK(!gate_is_closed());
+	start(&second);
+	await(second.inside);
+	second.leave = v.leave = true;
+	CHECK(!pthread_join(v.thread, NULL));
+	CHECK(!pthread_join(second.thread, NULL));
+	CHECK(!gate_close(deadline_in_ms(60000)));
+	CHECK(gate_close(deadline_in_ms(0)) == -EBUSY);
+	gate_open();
+}
+
+static void test_who_comes_waits(void)
+{
+	struct visitor v;
+
+	CHECK(!gate_close(DEADLINE_NEVER));
+	start(&v);
+	await_asleep(&v.tid);
+	CHECK(!v.inside);
+	gate_open();
+	await(v.inside);
+	v.leave = true;
+	CHECK(!pthread_join(v.thread, NULL));
+}
+
+static void *close_gate(void *arg)
+{
+	struct visitor *v = arg;
+
+	v->tid = gettid();
+	CHECK(!gate_close(DEADLINE_NEVER));
+	v->done = true;
+	return NULL;
+}
+
+/* Who leaves wakes the closer, as does a thread that ends without leaving. */
+static void *end_inside(void *arg)
+{
+	struct visitor *v = arg;
+
+	gate_enter();
+	v->inside = true;
+	while (!v->leave)
+		sched_yield();
+	pthread_exit(NULL);
+}
+
+static void test_the_last_one_wakes_the_closer(void *(*last)(void *))
+{
+	struct visitor v = { .thread = 0 }, closer = { .thread = 0 };
+
+	CHECK(!pthread_create(&v.thread, NULL, last, &v));
+	await(v.inside);
+	CHECK(!pthread_create(&closer.thread, NULL, close_gate, &closer));
+	await_asleep(&closer.tid);
+	CHECK(!closer.done);
+	v.leave = true;
+	CHECK(!pthread_join(closer.thread, NULL));
+	CHECK(!pthread_join(v.thread, NULL));
+	gate_open();
+}
+
+static void *pass_exempt(void *arg)
+{
+	gate_exempt();
+	gate_enter();
+	gate_leave();
+	gate_enter(); /* and is not waited for */
+	CHECK(gate_is_closed());
+	gate_open();
+	CHECK(!gate_close(DEADLINE_NEVER));
+	gate_leave();
+	return NULL;
+}
+
+static void test_exempt_thread_passes(void)
+{
+	pthread_t thread;
+
+	CHECK(!gate_close(DEADLINE_NEVER));
+	CHECK(!pthread_create(&thread, NULL, pass_exempt, NULL));
+	CHECK(!pthread_join(thread, NULL));
+	gate_open();
+}
+
+/* More threads than records in one piece of memory, one after another and at once. */
+static void test_many_threads(void)
+{
+	enum { MANY = 400 };
+	static struct visitor v[MANY];
+
+	for (int round = 0; round < 2; round++) {
+		for (int i = 0; i < MANY; i++)
+			start(&v[i]);
+		for (int i = 0; i < MANY; i++)
+			await(v[i].inside);
+		CHECK(gate_close(deadline_in_ms(0)) == -ETIMEDOUT);
+		for (int i = 0; i < MANY; i++)
+			v[i].leave = true;
+		for (int i = 0; i < MANY; i++)
+			CHECK(!pthread_join(v[i].thread, NULL));
+		CHECK(!gate_close(deadline_in_ms(60000)));
+		gate_open();
+	}
+}
+
+/* The parent's gate is closed and a thread of it is inside: the child has neither. */
+static void test_fork(void)
+{
+	struct visitor v;
+	int status;
+	pid_t pid;
+
+	start(&v);
+	await(v.inside);
+	CHECK(gate_close(deadline_in_ms(0)) == -ETIMEDOUT);
+	pid = fork();
+	CHECK(pid >= 0);
+	if (!pid) {
+		gate_enter();
+		gate_leave();
+		_exit(gate_close(deadline_in_ms(60000)) ? 1 : 0);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid && !status);
+	v.leave = true;
+	CHECK(!pthread_join(v.thread, NULL));
+
+	CHECK(!gate_close(DEADLINE_NEVER));
+	pid = fork();
+	CHECK(pid >= 0);
+	if (!pid) {
+		gate_enter();
+		gate_leave();
+		_exit(gate_is_closed());
+	}
+	CHECK(waitpid(pid, &status, 0) == pid && !status);
+	CHECK(gate_is_closed());
+	gate_open();
+}
+
+static void print_cost(void)
+{
+	enum { CALLS = 1000000 };
+	uint64_t start_ns = clock_now_ns();
+
+	for (int i = 0; i < CALLS; i++) {
+		gate_enter();
+		gate_leave();
+	}
+	printf("gate_enter and gate_leave: %.1f ns\n", (double)(clock_now_ns() - start_ns) / CALLS);
+}
+
+int main(void)
+{
+	gate_enter(); /* this thread has a record and is not in the driver */
+	gate_leave();
+	test_closed_means_nobody_inside();
+	test_deadline_opens_again();
+	test_who_comes_waits();
+	test_the_last_one_wakes_the_closer(visit);
+	test_the_last_one_wakes_the_closer(end_inside);
+	test_exempt_thread_passes();
+	test_many_threads();
+	test_fork();
+	print_cost();
+	return 0;
+}
