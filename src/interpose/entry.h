@@ -67,3 +67,6 @@ CUresult lookup_proc_address_v2(const char *symbol, void **fn, int cuda_version,
 
 /** BRUMATE_INTERPOSE=off: everything goes straight through. */
 bool init_is_off(void);
+
+/** cuInit, and what follows a successful one: the agent. */
+CUresult init_driver(unsigned int flags);

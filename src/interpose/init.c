@@ -3,6 +3,7 @@
  * The process: whether this library is to do anything at all, and the start of the agent. There is
  * no constructor: other libraries' constructors may use the driver before one of ours had run.
  */
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,4 +29,24 @@ bool init_is_off(void)
 	int known = atomic_load_explicit(&mode, memory_order_relaxed);
 
 	return (known == UNKNOWN ? read_environment(&mode) : known) == OFF;
+}
+
+/* In the child of a fork the tables describe memory of the parent's. */
+static void watch_forks(void)
+{
+	static atomic_bool watching;
+
+	if (!atomic_exchange(&watching, true))
+		pthread_atfork(NULL, NULL, memory_forget);
+}
+
+CUresult init_driver(unsigned int flags)
+{
+	CUresult r = driver.cuInit(flags);
+
+	if (r == CUDA_SUCCESS) {
+		watch_forks();
+		agent_start();
+	}
+	return r;
 }

@@ -31,6 +31,7 @@ static const char *const names[ENTRY_NAMED] = {
 static const struct wrapper own[] = {
 	{ "cuGetProcAddress", (void *)lookup_proc_address },
 	{ "cuGetProcAddress_v2", (void *)lookup_proc_address_v2 },
+	{ "cuInit", (void *)init_driver },
 };
 
 /* The driver's functions by address: which trampoline stands for each. Open addressing. */

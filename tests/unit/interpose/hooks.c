@@ -20,6 +20,19 @@ const struct wrapper wrappers[] = {
 	{ NULL, NULL },
 };
 
+/* The product has these with its memory. */
+static unsigned long started, forgotten;
+
+void agent_start(void)
+{
+	__atomic_fetch_add(&started, 1, __ATOMIC_RELAXED);
+}
+
+void memory_forget(void)
+{
+	__atomic_fetch_add(&forgotten, 1, __ATOMIC_RELAXED);
+}
+
 static const char *const names[] = {
 #define CALL(name)  #name,
 #define ENTRY(name) #name,
@@ -39,4 +52,6 @@ __attribute__((visibility("default"))) const struct hooks brumate_test_hooks = {
 	.names = names,
 	.driver = &driver,
 	.wrapped = &wrapped,
+	.started = &started,
+	.forgotten = &forgotten,
 };

@@ -16,5 +16,7 @@ struct hooks {
 	unsigned int first_spare, n_entries;
 	const char *const *names; /* of driver.def, first_spare of them */
 	const struct driver *driver;
-	unsigned long *wrapped; /* calls of the wrapper of cuDeviceGetCount */
+	unsigned long *wrapped;	  /* calls of the wrapper of cuDeviceGetCount */
+	unsigned long *started;	  /* the agent */
+	unsigned long *forgotten; /* memory, in the child of a fork */
 };

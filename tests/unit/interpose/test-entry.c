@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -207,11 +208,27 @@ static void test_wrapper_is_called(void)
 	__typeof__(cuDeviceGetCount) *fn = NULL;
 	int n = 0;
 
-	CHECK(!*hooks->wrapped && !cuInit(0));
+	CHECK(!*hooks->wrapped && !*hooks->started);
+	CHECK(!cuInit(0) && *hooks->started == 1);
 	CHECK(!cuDeviceGetCount(&n) && n > 0 && *hooks->wrapped == 1);
 	CHECK(!cuGetProcAddress_v2("cuDeviceGetCount", (void **)&fn, 12000, 0, NULL));
 	CHECK(!fn(&n) && *hooks->wrapped == 2);
 	CHECK(!hooks->driver->cuDeviceGetCount(&n) && *hooks->wrapped == 2);
+}
+
+static void test_fork(void)
+{
+	int status, version;
+	pid_t pid;
+
+	CHECK(!hooks->gate_close(DEADLINE_NEVER));
+	pid = fork();
+	CHECK(pid >= 0);
+	if (!pid)
+		_exit(*hooks->forgotten != 1 || cuDriverGetVersion(&version));
+	CHECK(waitpid(pid, &status, 0) == pid && !status);
+	CHECK(!*hooks->forgotten);
+	hooks->gate_open();
 }
 
 /* Lookups that do not concern the driver, or fail, are what they are without the library. */
@@ -311,6 +328,7 @@ int main(int argc, char **argv)
 		return 0;
 	test_every_way_waits();
 	test_wrapper_is_called();
+	test_fork();
 	test_other_names();
 	test_names();
 	for (int i = 0; i < 10; i++)
