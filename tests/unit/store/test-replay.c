@@ -5,17 +5,19 @@
  * committed is whole, one that was removed is gone, one in between is one of both; and the next
  * writer gets on with it.
  */
+#include "memory-job.h"
 #include "recorder/recorder.h"
-#include "scratch.h"
 
-enum { IDS = 3, LEN = 5000 };
+enum { IDS = 4, LEN = 5000, JOBS = 2 };
 
 /* What must be true of a checkpoint. */
 enum expect { ABSENT, EITHER, WHOLE };
 
-static const char *const ids[IDS] = { "old", "victim", "new" };
+static const char *const ids[IDS] = { "old", "moved", "victim", "new" };
 static const char *const words[] = { "absent", "either", "whole" };
 static enum expect expect[IDS];
+static struct memory_job jobs[JOBS];
+static const struct memory_job *const job_of[IDS] = { &jobs[0], NULL, &jobs[1], &jobs[0] };
 static char after[256]; /* the last mark */
 static unsigned n_crashes, n_wholes[IDS], n_absents[IDS];
 
@@ -38,35 +40,58 @@ static void obey_mark(const char *text)
 	snprintf(after, sizeof(after), "%s", text);
 }
 
-static void fill(uint8_t *data, unsigned seed)
+/* Files as CRIU has them, and memory: random bytes, zeros, text. */
+static void make_jobs(void)
 {
-	for (unsigned i = 0; i < LEN; i++)
-		data[i] = (uint8_t)((i * seed + i / 251 + seed) | 1);
+	for (unsigned i = 0; i < JOBS; i++) {
+		add_region(&jobs[i], 9000, FILL_RANDOM, i + 1);
+		add_region(&jobs[i], 50000, FILL_ZERO, 0);
+		add_region(&jobs[i], 20000, FILL_TEXT, i + 1);
+	}
 }
 
-static int write_one(const char *id, unsigned seed)
+static int write_memory(struct store_writer *w, struct manifest *m, const struct memory_job *j,
+			uint64_t *ret_shared)
+{
+	auto_(memory_writer_free) struct memory_writer *writer = NULL;
+	struct memory_options options = { .job = "id-job", .threads = 2 };
+	struct memory_sums sums;
+	int r = memory_begin(&writer, w, &options, NULL);
+
+	for (size_t i = 0; r == 0 && i < j->n; i++)
+		r = memory_add(writer, &j->regions[i], j->fds[i], 0, NULL);
+	if (r == 0)
+		r = memory_end(writer, m, &sums, NULL, NULL, NULL);
+	if (r == 0)
+		*ret_shared = sums.shared;
+	return r;
+}
+
+static int write_one(const char *id, const struct memory_job *j, uint64_t *ret_shared)
 {
 	auto_(store_abort) struct store_writer w = STORE_WRITER_EMPTY;
 	auto_(manifest_fini) struct manifest m = job_manifest("job", "2026-01-01T00:00:00.000Z");
-	uint8_t data[LEN];
 	int r = store_begin(&w, dir, id, NULL);
 
 	if (r < 0)
 		return r;
 	auto_close int criu = store_mkdir(&w, "criu", NULL);
 	CHECK(criu >= 0);
-	fill(data, seed);
-	put_file(criu, "pages-1.img", data, LEN);
-	put_file(criu, "core-1.img", data, 100);
+	put_file(criu, "pages-1.img", jobs[0].bytes[0], LEN);
+	put_file(criu, "core-1.img", jobs[1].bytes[2], 100);
 	put_file(w.dir_fd, "empty", "", 0);
-	return store_commit(&w, &m, NULL, NULL, NULL);
+	r = j ? write_memory(&w, &m, j, ret_shared) : 0;
+	return r < 0 ? r : store_commit(&w, &m, NULL, NULL, NULL);
 }
 
-static void record_write(const char *id, unsigned seed)
+static uint64_t record_write(const char *id, const struct memory_job *j)
 {
+	uint64_t shared = 0;
+
 	mark(EITHER, id);
-	CHECK(write_one(id, seed) == 0);
+	CHECK(write_one(id, j, &shared) == 0);
 	mark(WHOLE, id);
+	return shared;
 }
 
 static void record_remove(const char *id)
@@ -77,7 +102,7 @@ static void record_remove(const char *id)
 }
 
 struct stream {
-	char data[1 << 16];
+	char data[1 << 17];
 	size_t len, at;
 };
 
@@ -130,6 +155,8 @@ static void check_id(int i, const char *how)
 	struct brumate_error err;
 	int r = verify(ids[i], &err);
 
+	if (r == 0 && job_of[i])
+		r = load_all(job_of[i], ids[i], &err);
 	if (r != 0 && r != -ENOENT)
 		fail(how, ids[i], err.text);
 	if (r == 0 && expect[i] == ABSENT)
@@ -160,7 +187,8 @@ static void on_crash(void *arg, const char *how)
 		check_id(i, how);
 
 	/* The next writer sweeps, and what it leaves is as before. */
-	int r = write_one("next", 7);
+	uint64_t shared;
+	int r = write_one("next", &jobs[0], &shared);
 	if (r < 0)
 		fail(how, "next", strerror(-r));
 	for (int i = 0; i < IDS; i++)
@@ -206,13 +234,16 @@ int main(void)
 	if (access("/dev/shm", W_OK) == 0)
 		setenv("TMPDIR", "/dev/shm", 1); /* thousands of small files */
 	new_scratch();
+	make_jobs();
 	record_start(scratch);
-	record_write("old", 3);
-	record_write("victim", 5);
-	export_one("victim", &stream);
-	record_write("new", 3);
+	record_write("old", &jobs[0]);
+	record_write("moved", NULL);
+	export_one("moved", &stream);
+	record_write("victim", &jobs[1]);
+	record_write("new", &jobs[0]);
 	record_remove("victim");
-	record_import("victim", &stream);
+	record_remove("moved");
+	record_import("moved", &stream);
 
 	const struct record *records = record_stop(&n);
 	replay_all(records, n, scratch);
@@ -220,6 +251,8 @@ int main(void)
 	for (int i = 0; i < IDS; i++)
 		CHECK(n_wholes[i] > 0 && n_absents[i] > 0);
 	record_free();
+	for (int i = 0; i < JOBS; i++)
+		memory_job_fini(&jobs[i]);
 	remove_scratch();
 	return 0;
 }
