@@ -16,9 +16,11 @@
 #include "base/fault.h"
 #include "base/fd.h"
 #include "store/call.h"
+#include "store/chunk-index.h"
 #include "store/codec.h"
 #include "store/ledger.h"
 #include "store/pack.h"
+#include "store/share.h"
 #include "store/team.h"
 
 /* Beyond that many the disk is the limit everywhere, and memory for their buffers would add up. */
@@ -44,6 +46,7 @@ struct memory_writer {
 	struct memory_options options;
 	int dir_fd; /* of "memory" */
 	struct io *io;
+	struct chunk_index *known; /* NULL: nothing is shared */
 	unsigned n_threads;
 	struct team team;
 	struct lane lanes[THREADS_MAX];
@@ -56,6 +59,7 @@ struct memory_writer {
 	size_t at_source; /* the next part */
 	uint64_t at_part;
 	bool ended;
+	bool again; /* the second round: only chunks that are wanted after all */
 	struct ledger ledger;
 };
 
@@ -64,6 +68,7 @@ struct part {
 	size_t index; /* in the ledger */
 	const uint8_t *data;
 	uint32_t len_bytes;
+	bool again;
 };
 
 static int fail_write(struct memory_writer *m, int r, struct brumate_error *err)
@@ -162,13 +167,20 @@ static int note_chunk(struct memory_writer *m, const struct part *p, const struc
 		.record = { .digest = *digest, .len_bytes = p->len_bytes },
 		.state = LEDGER_WRITTEN,
 	};
+	struct chunk_place place;
 	int r = 0;
+
+	if (m->known && chunk_index_find(m->known, digest, p->len_bytes, &place)) {
+		c.state = LEDGER_KNOWN;
+		c.image = place.image;
+		c.index = place.chunk;
+	}
 
 	pthread_mutex_lock(&m->lock);
 	int64_t index = ledger_find(&m->ledger, digest, p->len_bytes);
 	if (index < 0) {
 		index = ledger_add_chunk(&m->ledger, &c);
-		r = 1;
+		r = c.state == LEDGER_WRITTEN;
 	}
 	if (index >= 0)
 		m->ledger.parts[p->index] = (uint32_t)index;
@@ -177,11 +189,24 @@ static int note_chunk(struct memory_writer *m, const struct part *p, const struc
 	return index < 0 ? (int)index : r;
 }
 
+/* Writes a chunk that was thought to be had from an earlier checkpoint. */
+static int save_again(struct memory_writer *m, struct lane *lane, const struct part *p)
+{
+	pthread_mutex_lock(&m->lock);
+	size_t index = m->ledger.parts[p->index];
+	struct digest digest = m->ledger.chunks[index].record.digest;
+	pthread_mutex_unlock(&m->lock);
+
+	return write_chunk(m, lane, p, &digest, index);
+}
+
 static int save_part(struct memory_writer *m, struct lane *lane, const struct part *p)
 {
 	struct digest digest;
 	size_t index = 0;
 
+	if (p->again)
+		return save_again(m, lane, p);
 	if (chunk_is_zero(p->data, p->len_bytes))
 		return 0;
 	int r = chunk_digest(&digest, p->data, p->len_bytes);
@@ -192,19 +217,34 @@ static int save_part(struct memory_writer *m, struct lane *lane, const struct pa
 
 /* ---- the threads ---- */
 
+/* Whether there is something to do about a part in this round. Claims it. Under the lock. */
+static bool claim(struct memory_writer *m, size_t part)
+{
+	if (!m->again)
+		return true;
+	uint32_t index = m->ledger.parts[part];
+	if (index == CHUNK_ZERO || m->ledger.chunks[index].state != LEDGER_WANTED)
+		return false;
+	m->ledger.chunks[index].state = LEDGER_WRITTEN;
+	return true;
+}
+
 /* The next part there is. Under the lock. */
 static bool find_part(struct memory_writer *m, struct part *ret)
 {
 	for (; m->at_source < m->n_sources; m->at_source++, m->at_part = 0) {
 		const struct source *s = &m->sources[m->at_source];
-		uint64_t i = m->at_part;
+		uint64_t n = chunk_parts(s->region.len_bytes);
 
-		if (i >= chunk_parts(s->region.len_bytes))
-			continue;
-		*ret = (struct part){ s->first_part + i, s->data + i * CHUNK_BYTES_MAX,
-				      chunk_part_bytes(s->region.len_bytes, i) };
-		m->at_part++;
-		return true;
+		while (m->at_part < n) {
+			uint64_t i = m->at_part++;
+
+			if (!claim(m, s->first_part + i))
+				continue;
+			*ret = (struct part){ s->first_part + i, s->data + i * CHUNK_BYTES_MAX,
+					      chunk_part_bytes(s->region.len_bytes, i), m->again };
+			return true;
+		}
 	}
 	return false;
 }
@@ -238,7 +278,8 @@ static int work(void *arg, unsigned index, struct brumate_error *err)
 
 	while (r == 0 && take_part(m, &p)) {
 		r = save_part(m, lane, &p);
-		atomic_fetch_add(&m->done_bytes, p.len_bytes);
+		if (!p.again)
+			atomic_fetch_add(&m->done_bytes, p.len_bytes);
 	}
 	if (r == 0 && !team_stopped(&m->team))
 		r = end_pack(m, lane);
@@ -263,6 +304,16 @@ static int start(struct memory_writer *m)
 
 /* ---- for the owner ---- */
 
+static int look_at_others(struct memory_writer *m)
+{
+	const char *slash = strrchr(m->w->path, '/');
+	auto_free char *store = strndup(m->w->path, (size_t)(slash - m->w->path));
+
+	return store ? chunk_index_new(&m->known, m->w->store_fd, store, m->options.job,
+				       m->options.uid)
+		     : -ENOMEM;
+}
+
 int memory_begin(struct memory_writer **ret, struct store_writer *w,
 		 const struct memory_options *options, struct brumate_error *err)
 {
@@ -283,6 +334,8 @@ int memory_begin(struct memory_writer **ret, struct store_writer *w,
 	m->dir_fd = store_mkdir(w, MANIFEST_MEMORY_DIR, err);
 	if (m->dir_fd < 0)
 		return m->dir_fd;
+	if (!options->no_sharing && (r = look_at_others(m)) < 0)
+		return brumate_fail(err, -r, "memory: earlier checkpoints: %m");
 	if ((r = start(m)) < 0)
 		return brumate_fail(err, -r, "threads that write memory: %m");
 	*ret = take_ptr(&m);
@@ -448,6 +501,24 @@ static int finish(struct memory_writer *m, struct manifest *manifest, struct mem
 	return 0;
 }
 
+/* Takes over packs of earlier checkpoints, and writes what is not to be had after all. */
+static int share(struct memory_writer *m, struct wish *wish, struct brumate_error *err)
+{
+	size_t wanted = 0;
+	int r = share_packs(&m->ledger, m->known, m->dir_fd, &wanted);
+
+	if (r < 0)
+		return brumate_fail(err, -r, "memory: chunks of earlier checkpoints: %m");
+	if (wanted == 0)
+		return 0;
+	m->again = true;
+	m->at_source = 0;
+	m->at_part = 0;
+	if ((r = start(m)) < 0)
+		return brumate_fail(err, -r, "threads that write memory: %m");
+	return team_wait(&m->team, ask, wish, err);
+}
+
 int memory_end(struct memory_writer *m, struct manifest *manifest, struct memory_sums *ret,
 	       bool (*cancelled)(void *arg), void *arg, struct brumate_error *err)
 {
@@ -455,6 +526,8 @@ int memory_end(struct memory_writer *m, struct manifest *manifest, struct memory
 
 	no_more(m);
 	int r = team_wait(&m->team, ask, &wish, err);
+	if (r == 0 && m->known)
+		r = share(m, &wish, err);
 	if (r == 0)
 		r = finish(m, manifest, ret, err);
 	return r < 0 ? brumate_wrap(err, r, "checkpoint %s", m->w->id) : 0;
@@ -476,6 +549,7 @@ void memory_writer_free(struct memory_writer *m)
 		if (m->sources[i].map)
 			munmap(m->sources[i].map, m->sources[i].map_bytes);
 	free(m->sources);
+	chunk_index_free(m->known);
 	ledger_fini(&m->ledger);
 	cleanup_close(&m->dir_fd);
 	pthread_cond_destroy(&m->news);

@@ -109,6 +109,7 @@ static inline int try_save(const struct memory_job *j, const char *id, const cha
 	auto_(store_abort) struct store_writer w = STORE_WRITER_EMPTY;
 	auto_(manifest_fini) struct manifest m = job_manifest("job", created);
 	auto_(memory_writer_free) struct memory_writer *writer = NULL;
+	m.job.uid = options->uid;
 	int r = store_begin(&w, dir, id, err);
 
 	if (r == 0)
