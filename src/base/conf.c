@@ -14,13 +14,15 @@
 
 enum { FILE_BYTES_MAX = 1 << 20, WARNINGS_MAX = 100 };
 
-enum kind { KIND_PATH, KIND_DURATION, KIND_BOOL, KIND_GPU, KIND__MAX };
+enum kind { KIND_PATH, KIND_DURATION, KIND_BYTES, KIND_BOOL, KIND_GPU, KIND_DATA_PATH, KIND__MAX };
 
 static const char *const allowed[KIND__MAX] = {
 	[KIND_PATH] = "an absolute path",
 	[KIND_DURATION] = "a duration as 500ms, 10s, 5m or 1h",
+	[KIND_BYTES] = "a size as 512M, 32G or 1T",
 	[KIND_BOOL] = "yes or no",
 	[KIND_GPU] = "auto or simulated",
+	[KIND_DATA_PATH] = "auto, broker or driver",
 };
 
 static const struct key {
@@ -34,7 +36,9 @@ static const struct key {
 	{ "Operation", "Timeout", KIND_DURATION, offsetof(struct brumate_conf, timeout_ms) },
 	{ "Operation", "TcpClose", KIND_BOOL, offsetof(struct brumate_conf, tcp_close) },
 	{ "Broker", "IdleTimeout", KIND_DURATION, offsetof(struct brumate_conf, idle_timeout_ms) },
+	{ "Broker", "Pool", KIND_BYTES, offsetof(struct brumate_conf, pool_bytes) },
 	{ "Run", "Gpu", KIND_GPU, offsetof(struct brumate_conf, gpu) },
+	{ "Run", "DataPath", KIND_DATA_PATH, offsetof(struct brumate_conf, data_path) },
 	{ "Criu", "Path", KIND_PATH, offsetof(struct brumate_conf, criu_path) },
 };
 enum { N_KEYS = sizeof(keys) / sizeof(keys[0]) };
@@ -100,6 +104,20 @@ static int set_gpu(enum conf_gpu *at, const char *value)
 	return r;
 }
 
+static int set_data_path(enum conf_data_path *at, const char *value)
+{
+	static const char *const words[] = { [CONF_DATA_PATH_AUTO] = "auto",
+					     [CONF_DATA_PATH_BROKER] = "broker",
+					     [CONF_DATA_PATH_DRIVER] = "driver",
+					     [CONF_DATA_PATH__MAX] = NULL };
+	int i;
+	int r = conf_word(&i, value, words);
+
+	if (r == 0)
+		*at = (enum conf_data_path)i;
+	return r;
+}
+
 static void set_default(struct brumate_conf *c, const struct key *k)
 {
 	const struct brumate_conf defaults = BRUMATE_CONF_DEFAULT;
@@ -112,6 +130,7 @@ static void set_default(struct brumate_conf *c, const struct key *k)
 		*(char **)at = NULL;
 		break;
 	case KIND_DURATION:
+	case KIND_BYTES:
 		*(uint64_t *)at = *(const uint64_t *)from;
 		break;
 	case KIND_BOOL:
@@ -119,6 +138,9 @@ static void set_default(struct brumate_conf *c, const struct key *k)
 		break;
 	case KIND_GPU:
 		*(enum conf_gpu *)at = *(const enum conf_gpu *)from;
+		break;
+	case KIND_DATA_PATH:
+		*(enum conf_data_path *)at = *(const enum conf_data_path *)from;
 		break;
 	case KIND__MAX:
 		break;
@@ -134,10 +156,14 @@ static int set_value(struct brumate_conf *c, const struct key *k, const char *va
 		return set_path((char **)at, value);
 	case KIND_DURATION:
 		return conf_duration_ms((uint64_t *)at, value);
+	case KIND_BYTES:
+		return conf_size_bytes((uint64_t *)at, value);
 	case KIND_BOOL:
 		return conf_bool((bool *)at, value);
 	case KIND_GPU:
 		return set_gpu((enum conf_gpu *)at, value);
+	case KIND_DATA_PATH:
+		return set_data_path((enum conf_data_path *)at, value);
 	case KIND__MAX:
 		break;
 	}

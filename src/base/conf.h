@@ -20,6 +20,12 @@
 #include "base/error.h"
 
 enum conf_gpu { CONF_GPU_AUTO, CONF_GPU_SIMULATED, CONF_GPU__MAX };
+enum conf_data_path {
+	CONF_DATA_PATH_AUTO,
+	CONF_DATA_PATH_BROKER,
+	CONF_DATA_PATH_DRIVER,
+	CONF_DATA_PATH__MAX
+};
 
 struct brumate_conf {
 	/* [Store] */
@@ -33,9 +39,12 @@ struct brumate_conf {
 
 	/* [Broker] */
 	uint64_t idle_timeout_ms; /* IdleTimeout=60s: how long an idle broker stays; 0 = for ever */
+	uint64_t pool_bytes; /* Pool=0: host memory it may pin; 0 = a quarter of the machine's */
 
 	/* [Run] */
 	enum conf_gpu gpu; /* Gpu=auto: "simulated" puts jobs on the simulated GPU */
+	enum conf_data_path
+		data_path; /* DataPath=auto: who moves device memory; broker, driver */
 
 	/* [Criu] */
 	char *criu_path; /* Path=PATH: the criu to use. Owned; NULL: the one that is found */

@@ -44,6 +44,21 @@ size_t acts_busy(uint64_t *ret_last_end_ns);
 /** Waits until no call is under way at all. Returns 0 or -ETIMEDOUT. */
 int acts_drain(uint64_t deadline_ns);
 
+/* data.c: sessions that move device memory, beside the acts */
+
+/** Once. @pool_bytes: what may be pinned; 0: the default. @when_changed: called from any thread when a
+ * session has ended. */
+void data_init(uint64_t pool_bytes, void (*when_changed)(void));
+/** Serves a session on @socket_fd (taken) in a thread of its own. */
+int data_serve(int socket_fd, struct brumate_error *err);
+/** Sessions now, and when the last one ended (clock_now_ns). */
+size_t data_busy(uint64_t *ret_last_end_ns);
+/** Closes GPUs that no session has needed for a while. Returns the milliseconds until it wants to be
+ * called again, -1: not before something changes. */
+int data_rest(void);
+/** Ends idle sessions, waits for the others. Returns 0 or -ETIMEDOUT. */
+int data_drain(uint64_t deadline_ns);
+
 /* methods.c: the interface io.brumate.broker */
 
 /** @on_quit is called from another thread when a caller wants the broker to end. */

@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -96,17 +97,17 @@ static int parse_options(struct options *ret, int argc, char **argv)
 	return 0;
 }
 
-static int get_idle_ms(uint64_t *ret, struct brumate_error *err)
+static int get_idle_ms(uint64_t *ret, uint64_t *ret_pool_bytes, struct brumate_error *err)
 {
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 	const char *text = getenv(IDLE_VARIABLE);
 	char *end;
+	int r = conf_load(&conf, err);
 
+	if (r < 0)
+		return r;
+	*ret_pool_bytes = conf.pool_bytes;
 	if (!text || !*text) {
-		auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
-		int r = conf_load(&conf, err);
-
-		if (r < 0)
-			return r;
 		*ret = conf.idle_timeout_ms ? conf.idle_timeout_ms : IDLE_MAX_S * 1000ull;
 		return 0;
 	}
@@ -132,10 +133,23 @@ static int get_libraries(struct dev_libraries *ret, bool simulated, struct bruma
 	return 0;
 }
 
+/* A piece of device memory is a descriptor, and a job may have ten thousand of them. */
+static void raise_limits(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+		log_debug("the limit of open files stays as it is");
+}
+
 /* What is left of whoever started it goes: the broker serves all jobs of the node alike. */
 static int detach(void)
 {
 	setsid();
+	raise_limits();
 	umask(066);
 	signal(SIGINT, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);
@@ -170,10 +184,14 @@ static int idle_left_ms(struct wire_server *server, uint64_t idle_ms)
 	size_t connections = wire_server_connections(server, &last_connection_ns);
 	size_t busy = acts_busy(&last_call_ns);
 	uint64_t last_ns = last_connection_ns > last_call_ns ? last_connection_ns : last_call_ns;
+	uint64_t last_session_ns;
+	size_t sessions = data_busy(&last_session_ns);
 
 	if (driver_has_failed() && idle_ms > IDLE_FAILED_MS)
 		idle_ms = IDLE_FAILED_MS;
-	if (connections || busy)
+	if (last_session_ns > last_ns)
+		last_ns = last_session_ns;
+	if (connections || busy || sessions)
 		return idle_ms < INT_MAX ? (int)idle_ms : INT_MAX;
 	return deadline_left_ms(last_ns + idle_ms * NS_PER_MS);
 }
@@ -201,6 +219,9 @@ static int serve(struct instance *instance, struct wire_server *server, int sign
 			log_info("ending, nobody needs it");
 			return 0;
 		}
+		int rest_ms = data_rest();
+		if (rest_ms >= 0 && rest_ms < left_ms)
+			left_ms = rest_ms;
 		if (poll(fds, sizeof(fds) / sizeof(fds[0]), left_ms) < 0) {
 			if (errno != EINTR)
 				return -errno;
@@ -233,8 +254,8 @@ static int run(struct options *o, struct brumate_error *err)
 	auto_(instance_fini) struct instance instance = INSTANCE_EMPTY;
 	const struct dev_backend *backend;
 	struct dev_libraries libraries;
-	uint64_t idle_ms = 0;
-	int r = get_idle_ms(&idle_ms, err);
+	uint64_t idle_ms = 0, pool_bytes = 0;
+	int r = get_idle_ms(&idle_ms, &pool_bytes, err);
 
 	if (r < 0)
 		return r;
@@ -255,6 +276,7 @@ static int run(struct options *o, struct brumate_error *err)
 	if (r < 0)
 		return r;
 
+	data_init(pool_bytes, wake);
 	struct wire_service service = methods_service(want_quit);
 	struct wire_server *server;
 	int listen_fd = fcntl(instance.listen_fd, F_DUPFD_CLOEXEC, 0);
@@ -268,7 +290,8 @@ static int run(struct options *o, struct brumate_error *err)
 	if (r < 0)
 		brumate_fail(err, -r, "poll: %m");
 	wire_server_free(server);
-	if (acts_drain(deadline_in_ms(DRAIN_TIMEOUT_MS)) < 0) {
+	if (acts_drain(deadline_in_ms(DRAIN_TIMEOUT_MS)) < 0 ||
+	    data_drain(deadline_in_ms(DRAIN_TIMEOUT_MS)) < 0) {
 		log_warn("ending with calls under way: the driver will end them by itself");
 		_exit(EXIT_FAILED); /* threads are in the driver: its exit handlers must not run */
 	}

@@ -298,6 +298,20 @@ static int act(void *arg, struct wire_call_context *call, json_t *parameters,
 			  err);
 }
 
+static int transfer(void *arg, struct wire_call_context *call, json_t *parameters,
+		    struct brumate_error *err)
+{
+	const struct dev_backend *backend;
+	auto_close int fd = wire_call_take_fd(call, 0);
+
+	if (fd < 0)
+		return brumate_fail(err, EINVAL, "transfer: no socket came with the call");
+	int r = driver_wait(&backend, NULL, err);
+	if (r == 0)
+		r = data_serve(take_fd(&fd), err);
+	return r < 0 ? r : wire_reply(call, NULL);
+}
+
 static int quit(void *arg, struct wire_call_context *call, json_t *parameters,
 		struct brumate_error *err)
 {
@@ -310,7 +324,7 @@ static int quit(void *arg, struct wire_call_context *call, json_t *parameters,
 static const struct wire_method methods[] = {
 	{ "io.brumate.broker.Info", info },   { "io.brumate.broker.Gpus", list_gpus },
 	{ "io.brumate.broker.State", state }, { "io.brumate.broker.Act", act },
-	{ "io.brumate.broker.Quit", quit },
+	{ "io.brumate.broker.Quit", quit },   { "io.brumate.broker.Transfer", transfer },
 };
 
 struct wire_service methods_service(void (*when_asked_to_quit)(void))

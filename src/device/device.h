@@ -80,6 +80,8 @@ struct dev_libraries {
 	bool simulated;
 };
 
+struct dev_memory_ops;
+
 /* All but open() are called only after it succeeded, by any number of threads at once. */
 struct dev_backend {
 	const char *name; /* "cuda" */
@@ -94,6 +96,7 @@ struct dev_backend {
 	int (*act)(pid_t pid, enum dev_action action, uint32_t timeout_ms,
 		   const struct dev_gpu_pair *pairs, size_t n_pairs, struct dev_result *ret,
 		   struct brumate_error *err);
+	const struct dev_memory_ops *memory; /* device/copy.h */
 };
 
 extern const struct dev_backend dev_cuda;

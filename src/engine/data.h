@@ -50,6 +50,11 @@ int data_open(struct data_session **ret, struct broker *b, struct brumate_error 
 void data_close(struct data_session *s); /* accepts NULL */
 DEFINE_AUTO(struct data_session *, data_close)
 
+/** Tells early what the next data_out() will copy, so that GPUs are opened and host memory is made ready
+ * meanwhile; returns at once. What fails by it is told by data_out(). */
+int data_prepare(struct data_session *s, const struct data_piece *pieces, size_t n,
+		 struct brumate_error *err);
+
 /** Host memory for a copy of @total_bytes, from the pool where it has room. -ENOMEM says how much is
  * there. */
 int data_alloc(struct data_session *s, uint64_t total_bytes, struct data_copy *ret,

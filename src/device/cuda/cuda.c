@@ -4,6 +4,7 @@
  * creates a context (each costs half a gigabyte of device memory) and never unloads the driver.
  */
 #include "device/cuda/private.h"
+#include "device/copy.h"
 #include "device/cuda/abi.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -41,6 +42,13 @@ static struct {
 	CHECKPOINT_CALLS(X)
 #undef X
 } cu;
+
+static void *driver_library; /* set before the backend counts as open */
+
+void *cuda_library(void)
+{
+	return driver_library;
+}
 
 /* The driver's number for what each release added; api: for drivers that do not tell their release.
  * The ladder is in docs/architecture.md. */
@@ -231,6 +239,7 @@ static int cuda_open(const struct dev_libraries *libraries, struct dev_info *ret
 		return fail_too_old(&info, missing, err);
 	info.features = features_of(&info);
 
+	driver_library = library;
 	int r = init_driver(&info, err);
 	if (r == 0)
 		*ret = info;
@@ -386,4 +395,5 @@ const struct dev_backend dev_cuda = {
 	.process = cuda_process,
 	.state = cuda_state,
 	.act = cuda_act,
+	.memory = &dev_cuda_memory,
 };

@@ -4,6 +4,9 @@
 
 #include "device/device.h"
 
+/** The driver's library, once dev_cuda was opened. */
+void *cuda_library(void);
+
 /** Loads and initialises NVML. @library: NULL for the usual name. Without it the rest is empty. */
 void nvml_open(const char *library);
 

@@ -23,14 +23,14 @@
 
 static char node_dir[] = "/tmp/brumate-broker-XXXXXX";
 
-static void node_set(const char *variable, const char *subdir)
+static inline void node_set(const char *variable, const char *subdir)
 {
 	auto_free char *path = path_format("%s/%s", node_dir, subdir);
 
 	CHECK(setenv(variable, path, 1) == 0);
 }
 
-static void node_start(void)
+static inline void node_start(void)
 {
 	CHECK(mkdtemp(node_dir));
 	node_set("BRUMATE_RUNTIME_DIR", "run");
@@ -45,13 +45,13 @@ static void node_start(void)
 	}
 }
 
-static void node_end(void)
+static inline void node_end(void)
 {
 	CHECK(remove_tree(AT_FDCWD, node_dir) == 0);
 }
 
 /* Faults in the target of a checkpoint call, as the simulated driver reads them. */
-static void node_sim_fault(const char *text)
+static inline void node_sim_fault(const char *text)
 {
 	auto_free char *dir = path_format("%s/sim", node_dir), *path = path_format("%s/fault", dir);
 
@@ -63,7 +63,7 @@ static void node_sim_fault(const char *text)
 }
 
 /* Waits until the process @pid, which need not be ours, has ended. */
-static void wait_gone(pid_t pid, int timeout_ms)
+static inline void wait_gone(pid_t pid, int timeout_ms)
 {
 	auto_close int fd = (int)syscall(SYS_pidfd_open, pid, 0);
 	struct pollfd p = { .fd = fd, .events = POLLIN };
@@ -76,7 +76,7 @@ static void wait_gone(pid_t pid, int timeout_ms)
 }
 
 /* Asks a broker to end and waits for it. */
-static void end_broker(struct broker *b)
+static inline void end_broker(struct broker *b)
 {
 	pid_t pid = broker_pid(b);
 
@@ -102,7 +102,7 @@ static void *target_symbol(void *library, const char *name)
 	return symbol;
 }
 
-static void target_run(int in, int out)
+static inline void target_run(int in, int out)
 {
 	auto_free char *path = path_find_helper("sim/libcuda.so.1");
 	void *lib = dlopen(path, RTLD_NOW);
@@ -134,7 +134,7 @@ static void target_run(int in, int out)
 	}
 }
 
-static struct target target_start(void)
+static inline struct target target_start(void)
 {
 	int to[2], from[2];
 	char c;
@@ -156,7 +156,7 @@ static struct target target_start(void)
 }
 
 /* Its calls work and its data is right. */
-static void target_check(const struct target *t)
+static inline void target_check(const struct target *t)
 {
 	struct pollfd p = { .fd = t->from, .events = POLLIN };
 	char c;
@@ -166,7 +166,7 @@ static void target_check(const struct target *t)
 	CHECK(read(t->from, &c, 1) == 1 && c == 'k');
 }
 
-static void target_end(struct target *t)
+static inline void target_end(struct target *t)
 {
 	int status;
 

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: MIT
+/*
+ * A host copy: segments that become ready, touched and pinned, by a crew of their own, in their
+ * order, while copies already run into those that are.
+ */
+#include "broker/data.h"
+#include "base/fault.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { THREADS_MAX = 8 };
+
+struct host_job {
+	struct crew_job job;
+	struct host_copy *host;
+	size_t i;
+};
+
+static void wake(struct host_copy *h)
+{
+	uint64_t one = 1;
+
+	if (h->wake_fd >= 0 && write(h->wake_fd, &one, sizeof(one)) < 0)
+		return; /* full: it is awake already */
+}
+
+/* What a holder may see that this copy does not overwrite. */
+static void zero_rest(const struct host_copy *h, struct segment *s, size_t i)
+{
+	uint64_t start = i * h->segment_bytes, used = h->total_bytes - start;
+
+	if (!s->dirty)
+		return;
+	if (h->zeroed)
+		used = 0;
+	if (used < s->bytes)
+		memset(s->at + used, 0, s->bytes - used);
+}
+
+static int prepare(struct host_copy *h, size_t i, struct brumate_error *err)
+{
+	struct segment *s = h->segments[i];
+	int r = fault_point("data.alloc");
+
+	if (r < 0)
+		return brumate_fail(err, -r, "host memory: %m");
+	r = segment_touch(s, err);
+	if (r < 0)
+		return r;
+	if (s->state == SEGMENT_TAKEN) {
+		zero_rest(h, s, i);
+		s->dirty = true;
+	}
+	struct dev_memory *m = s->kept && !s->pinned ? gpus_any() : NULL;
+	if (m)
+		segment_pin(s, gpus_ops(), m);
+	return 0;
+}
+
+static bool is_stopped(struct host_copy *h)
+{
+	pthread_mutex_lock(&h->lock);
+	bool stopped = h->stopped;
+	pthread_mutex_unlock(&h->lock);
+	return stopped;
+}
+
+static void run_job(struct crew_job *job)
+{
+	struct host_job *j = (struct host_job *)job;
+	struct host_copy *h = j->host;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	if (is_stopped(h))
+		return;
+	int r = prepare(h, j->i, &err);
+	pthread_mutex_lock(&h->lock);
+	if (r == 0) {
+		h->ready[j->i] = true;
+		h->n_ready++;
+	} else if (!h->stopped) {
+		h->err = err;
+		h->stopped = true;
+	}
+	bool over = h->stopped || h->n_ready == h->n_segments;
+	pthread_cond_broadcast(&h->changed);
+	pthread_mutex_unlock(&h->lock);
+	if (over)
+		wake(h);
+}
+
+static int host_copy_alloc(struct host_copy **ret, uint64_t total_bytes, uint64_t segment_bytes,
+			   int wake_fd, struct brumate_error *err)
+{
+	struct host_copy *h = calloc(1, sizeof(*h));
+	size_t n = (size_t)((total_bytes - 1) / segment_bytes + 1);
+
+	if (!h)
+		return brumate_fail(err, ENOMEM, "host copy: %m");
+	h->total_bytes = total_bytes;
+	h->segment_bytes = segment_bytes;
+	h->n_segments = n;
+	h->wake_fd = wake_fd;
+	h->segments = calloc(n, sizeof(struct segment *));
+	h->ready = calloc(n, sizeof(*h->ready));
+	h->jobs = calloc(n, sizeof(*h->jobs));
+	pthread_mutex_init(&h->lock, NULL);
+	pthread_cond_init(&h->changed, NULL);
+	if (!h->segments || !h->ready || !h->jobs) {
+		host_copy_free(h);
+		return brumate_fail(err, ENOMEM, "host copy: %m");
+	}
+	*ret = h;
+	return 0;
+}
+
+static int start(struct host_copy *h, struct brumate_error *err)
+{
+	int r = crew_new(&h->crew, THREADS_MAX, err);
+
+	for (size_t i = 0; i < h->n_segments && r == 0; i++) {
+		h->jobs[i] = (struct host_job){ { .run = run_job }, h, i };
+		crew_add(h->crew, &h->jobs[i].job);
+	}
+	return r;
+}
+
+int host_copy_new(struct host_copy **ret, uint64_t total_bytes, const int *nodes, bool zeroed,
+		  int wake_fd, struct brumate_error *err)
+{
+	struct host_copy *h;
+	int r = host_copy_alloc(&h, total_bytes, pool_segment_bytes(total_bytes), wake_fd, err);
+
+	if (r < 0)
+		return r;
+	h->zeroed = zeroed;
+	r = pool_take(h->segments, h->n_segments, h->segment_bytes, nodes, err);
+	if (r < 0)
+		memset(h->segments, 0, h->n_segments * sizeof(struct segment *));
+	else
+		r = start(h, err);
+	if (r < 0)
+		host_copy_free(h);
+	else
+		*ret = h;
+	return r;
+}
+
+int host_copy_adopt(struct host_copy **ret, uint64_t total_bytes, uint64_t segment_bytes,
+		    const int *fds, size_t n, struct brumate_error *err)
+{
+	struct host_copy *h;
+	int r = host_copy_alloc(&h, total_bytes, segment_bytes, -1, err);
+
+	if (r < 0)
+		return r;
+	if (n != h->n_segments)
+		r = brumate_fail(err, EBADMSG, "host copy: %zu segments, want %zu", n,
+				 h->n_segments);
+	for (size_t i = 0; i < n && r == 0; i++)
+		r = pool_adopt(&h->segments[i], fds[i], segment_bytes, err);
+	if (r == 0)
+		r = start(h, err);
+	if (r < 0)
+		host_copy_free(h);
+	else
+		*ret = h;
+	return r;
+}
+
+/* Under the lock. */
+static int fail_stopped(struct host_copy *h, struct brumate_error *err)
+{
+	if (!h->err.code)
+		return brumate_fail(err, ECANCELED, "cancelled");
+	if (err)
+		*err = h->err;
+	return -h->err.code;
+}
+
+int host_copy_get(struct host_copy *h, size_t i, bool block, struct segment **ret,
+		  struct brumate_error *err)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&h->lock);
+	while (block && !h->stopped && !h->ready[i])
+		pthread_cond_wait(&h->changed, &h->lock);
+	if (h->stopped)
+		r = fail_stopped(h, err);
+	else if (!h->ready[i])
+		r = 1;
+	else
+		*ret = h->segments[i];
+	pthread_mutex_unlock(&h->lock);
+	return r;
+}
+
+int host_copy_state(struct host_copy *h, struct brumate_error *err)
+{
+	pthread_mutex_lock(&h->lock);
+	int r = h->stopped ? fail_stopped(h, err) : h->n_ready == h->n_segments;
+	pthread_mutex_unlock(&h->lock);
+	return r;
+}
+
+bool host_copy_needs_ring(const struct host_copy *h)
+{
+	for (size_t i = 0; i < h->n_segments; i++)
+		if (!h->segments[i]->kept)
+			return true;
+	return false;
+}
+
+int host_copy_lease(struct host_copy *h, int *ret_fds, struct brumate_error *err)
+{
+	for (size_t i = 0; i < h->n_segments; i++) {
+		ret_fds[i] = segment_lease(h->segments[i], err);
+		if (ret_fds[i] >= 0)
+			continue;
+		int r = ret_fds[i];
+		while (i-- > 0)
+			close(ret_fds[i]);
+		return r;
+	}
+	return 0;
+}
+
+void host_copy_stop(struct host_copy *h)
+{
+	pthread_mutex_lock(&h->lock);
+	h->stopped = true;
+	pthread_cond_broadcast(&h->changed);
+	pthread_mutex_unlock(&h->lock);
+}
+
+void host_copy_free(struct host_copy *h)
+{
+	if (!h)
+		return;
+	host_copy_stop(h);
+	crew_free(h->crew);
+	for (size_t i = 0; h->segments && i < h->n_segments; i++)
+		pool_put(h->segments[i]);
+	pthread_mutex_destroy(&h->lock);
+	pthread_cond_destroy(&h->changed);
+	free(h->segments);
+	free(h->ready);
+	free(h->jobs);
+	free(h);
+}

@@ -1,0 +1,527 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The lane of one GPU: a thread that maps pieces ahead, and one that copies what is mapped, in steps
+ * that lie in one segment. Pieces are mapped at the same distances as they have in the host copy, so
+ * that a step spans many small ones. A step whose segment is not pinned goes through a slot of a
+ * pinned ring, and from there by a crew's memcpy(3); a window of steps keeps both busy.
+ */
+#include "broker/data.h"
+#include "base/fault.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define STEP_BYTES  (32ull << 20)
+#define SLOT_BYTES  (8ull << 20)
+#define BATCH_BYTES (64ull << 20) /* mapped before the GPU is let at them */
+
+enum {
+	WINDOW = 16,
+	SLOTS_ALL = 32, /* of all lanes together, as far as each has SLOTS_MIN */
+	SLOTS_MIN = 4,
+};
+
+struct step {
+	struct crew_job job;
+	struct lane *lane;
+	uint64_t at, bytes, ticket;
+	char *host, *slot; /* slot NULL: the copy is direct */
+	bool given, moved; /* to the crew; by it. moved under the mover's lock */
+};
+
+struct lane {
+	struct mover *mover;
+	uint8_t uuid[DEV_UUID_BYTES];
+	size_t *pieces; /* indexes */
+	size_t n_pieces;
+	size_t n_mapped; /* by the mapping thread alone */
+
+	bool opened;	 /* the rest of these under the mover's lock */
+	size_t n_usable; /* pieces the GPU may read and write */
+
+	struct dev_memory *memory; /* set before opened */
+	struct dev_lane *copies;
+	uint64_t at; /* where the host copy's byte 0 would be mapped */
+	bool reserved;
+
+	size_t next; /* the copying thread's place: piece, bytes into it */
+	uint64_t next_bytes;
+	struct step steps[WINDOW];
+	struct segment *slots[WINDOW];
+	size_t n_slots;
+
+	pthread_t threads[2];
+	size_t n_threads;
+};
+
+const uint8_t *lane_uuid(const struct mover *m, size_t lane)
+{
+	return m->lanes[lane].uuid;
+}
+
+int lane_find(struct mover *m, const uint8_t *uuid, size_t *ret, struct brumate_error *err)
+{
+	if (!m->lanes)
+		m->lanes = calloc(DEV_GPUS_MAX, sizeof(*m->lanes));
+	if (!m->lanes)
+		return -ENOMEM;
+	for (size_t i = 0; i < m->n_lanes; i++) {
+		if (memcmp(m->lanes[i].uuid, uuid, DEV_UUID_BYTES))
+			continue;
+		*ret = i;
+		return 0;
+	}
+	if (m->n_lanes == DEV_GPUS_MAX)
+		return -EOVERFLOW;
+	m->lanes[m->n_lanes].mover = m;
+	memcpy(m->lanes[m->n_lanes].uuid, uuid, DEV_UUID_BYTES);
+	*ret = m->n_lanes++;
+	return 0;
+}
+
+int lane_add_piece(struct mover *m, size_t lane, size_t piece)
+{
+	struct lane *l = &m->lanes[lane];
+
+	/* Doubles when full: a power of two is. */
+	if (!(l->n_pieces & (l->n_pieces - 1))) {
+		size_t room = l->n_pieces ? 2 * l->n_pieces : 1;
+		size_t *pieces = reallocarray(l->pieces, room, sizeof(*pieces));
+
+		if (!pieces)
+			return -ENOMEM;
+		l->pieces = pieces;
+	}
+	l->pieces[l->n_pieces++] = piece;
+	return 0;
+}
+
+static struct piece *piece_of(const struct lane *l, size_t i)
+{
+	return &l->mover->pieces[l->pieces[i]];
+}
+
+/* Whether piece @i + 1 follows piece @i without a gap. */
+static bool is_followed(const struct lane *l, size_t i)
+{
+	return i + 1 < l->n_pieces &&
+	       piece_of(l, i)->offset + piece_of(l, i)->len_bytes == piece_of(l, i + 1)->offset;
+}
+
+static int open_lane(struct lane *l, struct brumate_error *err)
+{
+	struct mover *m = l->mover;
+	int r = gpus_get(&l->memory, l->uuid, err);
+
+	if (r == 0)
+		r = m->ops->reserve(l->memory, m->total_bytes, &l->at, err);
+	l->reserved = r == 0;
+	if (r == 0)
+		r = m->ops->lane_open(l->memory, &l->copies, err);
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&m->lock);
+	l->opened = true;
+	pthread_cond_broadcast(&m->changed);
+	pthread_mutex_unlock(&m->lock);
+	return 0;
+}
+
+/* Waits until the lane is open, the copy has begun and the fds of @n_given pieces are there. */
+static int wait_turn(struct lane *l, size_t n_given)
+{
+	struct mover *m = l->mover;
+
+	pthread_mutex_lock(&m->lock);
+	while (!m->stopped && (!m->started || !l->opened || m->n_given < n_given))
+		pthread_cond_wait(&m->changed, &m->lock);
+	int r = m->stopped ? -ECANCELED : 0;
+	pthread_mutex_unlock(&m->lock);
+	return r;
+}
+
+static int import_piece(struct lane *l, struct piece *p, struct brumate_error *err)
+{
+	const struct dev_memory_ops *ops = l->mover->ops;
+	int r = fault_point("data.import");
+
+	if (r < 0)
+		return brumate_fail(err, -r, "import: %m");
+	r = ops->import(l->memory, p->fd, p->len_bytes, l->at + p->offset, err);
+	cleanup_close(&p->fd);
+	return r;
+}
+
+static int create_piece(struct lane *l, struct piece *p, struct brumate_error *err)
+{
+	const struct dev_memory_ops *ops = l->mover->ops;
+	int r = fault_point("data.export");
+
+	if (r < 0)
+		return brumate_fail(err, -r, "export: %m");
+	return ops->create(l->memory, p->len_bytes, l->at + p->offset, &p->fd, err);
+}
+
+static int publish(struct lane *l, size_t first, size_t end, struct brumate_error *err)
+{
+	struct mover *m = l->mover;
+	uint64_t start = piece_of(l, first)->offset;
+	const struct piece *last = piece_of(l, end - 1);
+	int r = m->ops->allow(l->memory, l->at + start, last->offset + last->len_bytes - start,
+			      err);
+
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&m->lock);
+	l->n_usable = end;
+	pthread_cond_broadcast(&m->changed);
+	pthread_mutex_unlock(&m->lock);
+	return 0;
+}
+
+static int map_pieces(struct lane *l, struct brumate_error *err)
+{
+	struct mover *m = l->mover;
+	size_t first = 0;
+	uint64_t bytes = 0;
+	int r = 0;
+
+	for (size_t i = 0; i < l->n_pieces && r == 0; i++) {
+		struct piece *p = piece_of(l, i);
+
+		r = wait_turn(l, m->to_host ? l->pieces[i] + 1 : 0);
+		if (r < 0)
+			return brumate_fail(err, -r, "cancelled");
+		r = m->to_host ? import_piece(l, p, err) : create_piece(l, p, err);
+		if (r < 0)
+			return brumate_wrap(err, r, "piece %zu of %zu", l->pieces[i] + 1,
+					    m->n_pieces);
+		l->n_mapped = i + 1;
+		bytes += p->len_bytes;
+		if (bytes < BATCH_BYTES && is_followed(l, i))
+			continue;
+		r = publish(l, first, i + 1, err);
+		first = i + 1;
+		bytes = 0;
+	}
+	return r;
+}
+
+static void end_thread(struct mover *m)
+{
+	uint64_t one = 1;
+
+	pthread_mutex_lock(&m->lock);
+	bool last = --m->n_running == 0;
+	pthread_mutex_unlock(&m->lock);
+	if (last && write(m->wake_fd, &one, sizeof(one)) < 0)
+		return; /* full: it is awake already */
+}
+
+static void *run_map(void *arg)
+{
+	struct lane *l = arg;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	int r = open_lane(l, &err);
+
+	if (r == 0)
+		r = map_pieces(l, &err);
+	if (r < 0)
+		mover_fail(l->mover, &err);
+	end_thread(l->mover);
+	return NULL;
+}
+
+enum { STEP_NONE, STEP_BEGUN, STEP_NOT_YET };
+
+/* Bytes without a gap from the copying thread's place on, as far as they are usable; 0: none yet. */
+static uint64_t usable_bytes(const struct lane *l, size_t n_usable, uint64_t enough)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = l->next; i < n_usable && bytes < enough; i++) {
+		bytes += piece_of(l, i)->len_bytes - (i == l->next ? l->next_bytes : 0);
+		if (!is_followed(l, i))
+			break;
+	}
+	return bytes;
+}
+
+static void advance(struct lane *l, uint64_t bytes)
+{
+	l->next_bytes += bytes;
+	while (l->next < l->n_pieces && l->next_bytes >= piece_of(l, l->next)->len_bytes)
+		l->next_bytes -= piece_of(l, l->next++)->len_bytes;
+}
+
+/* Waits, if it may, until there is something to copy. *ret_bytes: at most STEP_BYTES. */
+static int find_usable(struct lane *l, bool block, uint64_t *ret_bytes)
+{
+	struct mover *m = l->mover;
+	int r = STEP_BEGUN;
+
+	pthread_mutex_lock(&m->lock);
+	while (block && !m->stopped && l->n_usable == l->next)
+		pthread_cond_wait(&m->changed, &m->lock);
+	size_t n_usable = l->n_usable;
+	if (m->stopped)
+		r = -ECANCELED;
+	else if (n_usable == l->next)
+		r = STEP_NOT_YET;
+	pthread_mutex_unlock(&m->lock);
+	if (r == STEP_BEGUN)
+		*ret_bytes = usable_bytes(l, n_usable, STEP_BYTES);
+	return r;
+}
+
+/* The next step, placed but not begun. Returns one of STEP_, or <0. */
+static int place_step(struct lane *l, struct step *s, bool block, struct brumate_error *err)
+{
+	struct host_copy *h = l->mover->host;
+	struct segment *segment;
+	uint64_t bytes = 0;
+
+	if (l->next == l->n_pieces)
+		return STEP_NONE;
+	int r = find_usable(l, block, &bytes);
+	if (r != STEP_BEGUN)
+		return r;
+	uint64_t offset = piece_of(l, l->next)->offset + l->next_bytes;
+	uint64_t inside = offset % h->segment_bytes;
+	r = host_copy_get(h, offset / h->segment_bytes, block, &segment, err);
+	if (r != 0)
+		return r < 0 ? r : STEP_NOT_YET;
+
+	size_t slot = (size_t)(s - l->steps);
+	bool direct = segment->pinned || slot >= l->n_slots;
+	uint64_t most = direct ? STEP_BYTES : SLOT_BYTES;
+	bytes = bytes < most ? bytes : most;
+	if (bytes > h->segment_bytes - inside)
+		bytes = h->segment_bytes - inside;
+	*s = (struct step){ .lane = l,
+			    .at = l->at + offset,
+			    .bytes = bytes,
+			    .host = segment->at + inside,
+			    .slot = direct ? NULL : l->slots[slot]->at };
+	advance(l, bytes);
+	return STEP_BEGUN;
+}
+
+static void run_memcpy(struct crew_job *job)
+{
+	struct step *s = (struct step *)job;
+	struct mover *m = s->lane->mover;
+
+	if (m->to_host)
+		memcpy(s->host, s->slot, s->bytes);
+	else
+		memcpy(s->slot, s->host, s->bytes);
+	pthread_mutex_lock(&m->lock);
+	s->moved = true;
+	pthread_cond_broadcast(&m->changed);
+	pthread_mutex_unlock(&m->lock);
+}
+
+static void give_to_crew(struct step *s)
+{
+	s->job.run = run_memcpy;
+	s->given = true;
+	crew_add(s->lane->mover->crew, &s->job);
+}
+
+static void wait_moved(struct step *s)
+{
+	struct mover *m = s->lane->mover;
+
+	pthread_mutex_lock(&m->lock);
+	while (s->given && !s->moved)
+		pthread_cond_wait(&m->changed, &m->lock);
+	pthread_mutex_unlock(&m->lock);
+}
+
+static int begin_step(struct lane *l, struct step *s, bool block, struct brumate_error *err)
+{
+	struct mover *m = l->mover;
+	int r = place_step(l, s, block, err);
+
+	if (r != STEP_BEGUN)
+		return r;
+	r = fault_point("data.copy");
+	if (r < 0)
+		return brumate_fail(err, -r, "copy: %m");
+	if (m->to_host)
+		r = m->ops->copy_out(l->copies, s->slot ? s->slot : s->host, s->at, s->bytes,
+				     &s->ticket, err);
+	else if (s->slot)
+		give_to_crew(s);
+	return r < 0 ? r : STEP_BEGUN;
+}
+
+/* In the middle: from the one copy to the other. */
+static int turn_step(struct step *s, struct brumate_error *err)
+{
+	struct lane *l = s->lane;
+	const struct dev_memory_ops *ops = l->mover->ops;
+
+	if (!l->mover->to_host) {
+		wait_moved(s);
+		return ops->copy_in(l->copies, s->at, s->slot ? s->slot : s->host, s->bytes,
+				    &s->ticket, err);
+	}
+	int r = ops->wait(l->copies, s->ticket, err);
+	if (r == 0 && s->slot)
+		give_to_crew(s);
+	return r;
+}
+
+static int end_step(struct step *s, struct brumate_error *err)
+{
+	struct mover *m = s->lane->mover;
+	int r = 0;
+
+	if (m->to_host)
+		wait_moved(s);
+	else
+		r = m->ops->wait(s->lane->copies, s->ticket, err);
+	pthread_mutex_lock(&m->lock);
+	m->done_bytes += s->bytes;
+	pthread_mutex_unlock(&m->lock);
+	return r;
+}
+
+/* Half of the window is for copies of the GPU, half for those of the crew. */
+static int copy_pieces(struct lane *l, struct brumate_error *err)
+{
+	size_t begun = 0, turned = 0, ended = 0;
+	const size_t window = l->n_slots ? l->n_slots : WINDOW;
+	bool more = true;
+	int r = 0;
+
+	while (r >= 0 && (more || ended < begun)) {
+		if (more && begun - ended < window) {
+			r = begin_step(l, &l->steps[begun % window], begun == ended, err);
+			begun += r == STEP_BEGUN;
+			more = r != STEP_NONE;
+			if (r != STEP_NOT_YET)
+				continue;
+		}
+		if (turned < begun && turned - ended < window / 2)
+			r = turn_step(&l->steps[turned++ % window], err);
+		else
+			r = end_step(&l->steps[ended++ % window], err);
+	}
+	for (; r < 0 && ended < begun; ended++)
+		wait_moved(&l->steps[ended % window]);
+	return r < 0 ? r : 0;
+}
+
+/* What cannot have a ring copies to pageable memory, at a third of the speed. */
+static void take_slots(struct lane *l)
+{
+	struct mover *m = l->mover;
+	size_t n = SLOTS_ALL / m->n_lanes, usable = 0;
+
+	n = n > WINDOW ? WINDOW : n < SLOTS_MIN ? SLOTS_MIN : n;
+	n = pool_take_ring(l->slots, n, SLOT_BYTES);
+	for (size_t i = 0; i < n; i++) {
+		if (segment_touch(l->slots[i], NULL) == 0)
+			segment_pin(l->slots[i], m->ops, l->memory);
+		usable += l->slots[i]->pinned;
+		l->slots[i]->dirty = true;
+	}
+	if (usable == n && n >= SLOTS_MIN) {
+		l->n_slots = n;
+		return;
+	}
+	while (n-- > 0)
+		pool_put(l->slots[n]);
+	log_debug("no ring: %zu pinned segments", usable);
+}
+
+static void *run_copy(void *arg)
+{
+	struct lane *l = arg;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	int r = wait_turn(l, 0);
+
+	if (r < 0)
+		brumate_fail(&err, -r, "cancelled");
+	if (r == 0 && l->mover->crew)
+		take_slots(l);
+	if (r == 0)
+		r = copy_pieces(l, &err);
+	if (r < 0) {
+		if (!err.code)
+			brumate_fail(&err, -r, "copy: %m");
+		mover_fail(l->mover, &err);
+	}
+	end_thread(l->mover);
+	return NULL;
+}
+
+static int start_lane(struct lane *l, struct brumate_error *err)
+{
+	static void *(*const runs[])(void *) = { run_map, run_copy };
+
+	for (; l->n_threads < 2; l->n_threads++) {
+		int r = pthread_create(&l->threads[l->n_threads], NULL, runs[l->n_threads], l);
+
+		if (r)
+			return brumate_fail(err, r, "threads: %m");
+		l->mover->n_running++;
+	}
+	return 0;
+}
+
+int lanes_start(struct mover *m, struct brumate_error *err)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&m->lock);
+	for (size_t i = 0; i < m->n_lanes && r == 0; i++)
+		r = start_lane(&m->lanes[i], err);
+	pthread_mutex_unlock(&m->lock);
+	return r;
+}
+
+static void unmap_pieces(struct lane *l)
+{
+	const struct dev_memory_ops *ops = l->mover->ops;
+	struct brumate_error err;
+
+	for (size_t i = 0, first = 0; i < l->n_mapped; i++) {
+		uint64_t start = piece_of(l, first)->offset;
+		const struct piece *last = piece_of(l, i);
+
+		if (i + 1 < l->n_mapped && is_followed(l, i))
+			continue;
+		if (ops->unmap(l->memory, l->at + start, last->offset + last->len_bytes - start,
+			       &err) < 0)
+			log_warn("%s", err.text);
+		first = i + 1;
+	}
+}
+
+void lanes_finish(struct mover *m)
+{
+	for (size_t i = 0; i < m->n_lanes; i++)
+		for (size_t t = 0; t < m->lanes[i].n_threads; t++)
+			pthread_join(m->lanes[i].threads[t], NULL);
+	for (size_t i = 0; i < m->n_lanes; i++) {
+		struct lane *l = &m->lanes[i];
+
+		if (l->copies)
+			m->ops->lane_close(l->copies);
+		for (size_t s = 0; s < l->n_slots; s++)
+			pool_put(l->slots[s]);
+		unmap_pieces(l);
+		if (l->reserved)
+			m->ops->unreserve(l->memory, l->at, m->total_bytes);
+		free(l->pieces);
+	}
+	free(take_ptr(&m->lanes));
+	m->n_lanes = 0;
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT
+/* Pieces of device memory on their way: what they are, who works on them, and how it ends. */
+#include "broker/data.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void wake(struct mover *m)
+{
+	uint64_t one = 1;
+
+	if (write(m->wake_fd, &one, sizeof(one)) < 0)
+		return; /* full: it is awake already */
+}
+
+void mover_fail(struct mover *m, const struct brumate_error *err)
+{
+	pthread_mutex_lock(&m->lock);
+	if (!m->stopped)
+		m->err = *err;
+	m->stopped = true;
+	if (m->host)
+		host_copy_stop(m->host);
+	pthread_cond_broadcast(&m->changed);
+	pthread_mutex_unlock(&m->lock);
+	wake(m);
+}
+
+static int add_pieces(struct mover *m, const struct transfer_piece *pieces, size_t n,
+		      struct brumate_error *err)
+{
+	for (size_t i = 0; i < n; i++) {
+		struct piece *p = &m->pieces[i];
+
+		*p = (struct piece){ m->total_bytes, pieces[i].len_bytes, 0, -1 };
+		int r = lane_find(m, pieces[i].gpu, &p->lane, err);
+		if (r == 0)
+			r = lane_add_piece(m, p->lane, i);
+		if (r < 0)
+			return brumate_fail(err, -r, "piece %zu: %m", i);
+		m->n_pieces++;
+		m->total_bytes = transfer_next(p->offset, p->len_bytes);
+		if (m->total_bytes > TRANSFER_BYTES_MAX)
+			return brumate_fail(err, EFBIG, "pieces: too much memory: %m");
+	}
+	return 0;
+}
+
+/* Memory near to the GPU whose piece begins a segment, or reaches into it. */
+static int *choose_nodes(const struct mover *m, uint64_t segment_bytes)
+{
+	size_t n = (size_t)((m->total_bytes - 1) / segment_bytes + 1), piece = 0;
+	int *nodes = calloc(n, sizeof(*nodes)), of_lane[DEV_GPUS_MAX];
+
+	for (size_t i = 0; nodes && i < m->n_lanes; i++)
+		of_lane[i] = m->ops->node(lane_uuid(m, i));
+	for (size_t i = 0; nodes && i < n; i++) {
+		while (transfer_next(m->pieces[piece].offset, m->pieces[piece].len_bytes) <=
+		       i * segment_bytes)
+			piece++;
+		nodes[i] = of_lane[m->pieces[piece].lane];
+	}
+	return nodes;
+}
+
+static int take_host_memory(struct mover *m, struct brumate_error *err)
+{
+	auto_free int *nodes = choose_nodes(m, pool_segment_bytes(m->total_bytes));
+
+	if (!nodes)
+		return brumate_fail(err, ENOMEM, "pieces: %m");
+	return host_copy_new(&m->host, m->total_bytes, nodes, false, -1, err);
+}
+
+int mover_new(struct mover **ret, const struct transfer_piece *pieces, size_t n, bool to_host,
+	      int wake_fd, struct brumate_error *err)
+{
+	struct mover *m = calloc(1, sizeof(*m));
+
+	if (!m)
+		return brumate_fail(err, ENOMEM, "pieces: %m");
+	pthread_mutex_init(&m->lock, NULL);
+	pthread_cond_init(&m->changed, NULL);
+	m->ops = gpus_ops();
+	m->to_host = to_host;
+	m->wake_fd = wake_fd;
+	m->pieces = calloc(n, sizeof(*m->pieces));
+	int r = m->pieces ? add_pieces(m, pieces, n, err) : brumate_fail(err, ENOMEM, "pieces: %m");
+	if (r == 0)
+		r = lanes_start(m, err);
+	if (r == 0 && to_host)
+		r = take_host_memory(m, err);
+	if (r < 0)
+		mover_free(m);
+	else
+		*ret = m;
+	return r;
+}
+
+int mover_start(struct mover *m, struct host_copy *from, struct brumate_error *err)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&m->lock);
+	if (from)
+		m->host = from;
+	if (host_copy_needs_ring(m->host))
+		r = crew_new(&m->crew, 8, err);
+	m->started = r == 0;
+	pthread_cond_broadcast(&m->changed);
+	pthread_mutex_unlock(&m->lock);
+	return r;
+}
+
+int mover_give(struct mover *m, const int *fds, size_t n)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&m->lock);
+	if (n > m->n_pieces - m->n_given)
+		r = -EBADMSG;
+	for (size_t i = 0; i < n; i++)
+		if (r < 0)
+			close(fds[i]);
+		else
+			m->pieces[m->n_given++].fd = fds[i];
+	pthread_cond_broadcast(&m->changed);
+	pthread_mutex_unlock(&m->lock);
+	return r;
+}
+
+int mover_state(struct mover *m, uint64_t *ret_done_bytes, struct brumate_error *err)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&m->lock);
+	if (m->stopped) {
+		*err = m->err;
+		r = -m->err.code;
+	} else if (m->started && !m->n_running) {
+		r = 1;
+	}
+	*ret_done_bytes = m->done_bytes;
+	pthread_mutex_unlock(&m->lock);
+	return r;
+}
+
+void mover_finish(struct mover *m)
+{
+	pthread_mutex_lock(&m->lock);
+	if (!m->started || m->n_running) {
+		m->stopped = true;
+		if (m->host)
+			host_copy_stop(m->host);
+	}
+	pthread_cond_broadcast(&m->changed);
+	pthread_mutex_unlock(&m->lock);
+	lanes_finish(m);
+	crew_free(take_ptr(&m->crew));
+}
+
+void mover_free(struct mover *m)
+{
+	if (!m)
+		return;
+	mover_finish(m);
+	host_copy_free(m->host);
+	for (size_t i = 0; i < m->n_pieces; i++)
+		cleanup_close(&m->pieces[i].fd);
+	pthread_mutex_destroy(&m->lock);
+	pthread_cond_destroy(&m->changed);
+	free(m->pieces);
+	free(m);
+}

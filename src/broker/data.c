@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Sessions that move device memory: each a thread that reads a client's packets, gives the work to a
+ * mover, and tells how far it is. What a session has is let go when its client hangs up. What was
+ * handed out lives on in its holders.
+ */
+#include "broker/broker.h"
+#include "broker/data.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum {
+	PROGRESS_MS = 100,
+	SEND_TIMEOUT_MS = 30000, /* for a client that does not read */
+	SESSIONS_MAX = 64,
+	GPUS_IDLE_MS = 10000, /* open GPUs cost device memory: not for as long as a broker */
+};
+
+struct session {
+	struct session *next; /* in sessions, under the lock */
+	int socket_fd, wake_fd;
+	bool busy; /* under the lock: an answer is due */
+
+	struct transfer_piece *pieces; /* of a layout that is coming in */
+	uint32_t n_pieces, n_pieces_all;
+	struct mover *mover;
+	struct host_copy *alloc;     /* memory that is being made ready */
+	struct transfer_packet from; /* IN: the host copy, of which */
+	int *segments;		     /* these have come */
+	uint32_t n_segments;
+	bool running;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed;
+static struct session *sessions;
+static size_t n_sessions;
+static uint64_t last_end_ns;
+static bool stopping, gpus_open;
+static void (*on_change)(void);
+
+static struct transfer_packet packet(enum transfer_op op)
+{
+	return (struct transfer_packet){ .version = TRANSFER_VERSION, .op = op };
+}
+
+static void set_busy(struct session *s, bool busy)
+{
+	pthread_mutex_lock(&lock);
+	s->busy = busy;
+	if (!busy && stopping)
+		shutdown(s->socket_fd, SHUT_RD);
+	pthread_mutex_unlock(&lock);
+}
+
+/* Drops all work, under way or not. */
+static void reset(struct session *s)
+{
+	mover_free(take_ptr(&s->mover));
+	host_copy_free(take_ptr(&s->alloc));
+	for (uint32_t i = 0; i < s->n_segments; i++)
+		close(s->segments[i]);
+	free(take_ptr(&s->segments));
+	free(take_ptr(&s->pieces));
+	s->n_segments = s->n_pieces = s->n_pieces_all = 0;
+	s->running = false;
+}
+
+static int send_done(struct session *s, const struct brumate_error *err)
+{
+	struct transfer_packet p = packet(TRANSFER_DONE);
+
+	if (err) {
+		p.error = -err->code;
+		p.exit_code = (uint32_t)err->exit_code;
+		snprintf(p.failure.text, sizeof(p.failure.text), "%s", err->text);
+		snprintf(p.failure.hint, sizeof(p.failure.hint), "%s", err->hint);
+	}
+	set_busy(s, false);
+	return transfer_send(s->socket_fd, &p, NULL, 0, deadline_in_ms(SEND_TIMEOUT_MS));
+}
+
+/* The answer to a request that failed; the session goes on. */
+static int fail_request(struct session *s, const struct brumate_error *err)
+{
+	log_warn("copy failed: %s", err->text);
+	reset(s);
+	return send_done(s, err);
+}
+
+static int send_segments(struct session *s, struct host_copy *h, struct brumate_error *err)
+{
+	struct transfer_packet p = packet(TRANSFER_SEGMENTS);
+	auto_free int *fds = calloc(h->n_segments, sizeof(*fds));
+
+	p.total_bytes = h->total_bytes;
+	p.segment_bytes = h->segment_bytes;
+	p.n_total = (uint32_t)h->n_segments;
+	if (!fds)
+		return brumate_fail(err, ENOMEM, "host copy: %m");
+	int r = host_copy_lease(h, fds, err);
+	if (r < 0)
+		return r;
+	r = transfer_send_all(s->socket_fd, &p, fds, h->n_segments,
+			      deadline_in_ms(SEND_TIMEOUT_MS));
+	for (size_t i = 0; i < h->n_segments; i++)
+		close(fds[i]);
+	return r < 0 ? brumate_fail(err, -r, "host copy: sending it: %m") : 0;
+}
+
+static int send_pieces(struct session *s, struct mover *m, struct brumate_error *err)
+{
+	struct transfer_packet p = packet(TRANSFER_FDS);
+	auto_free int *fds = calloc(m->n_pieces, sizeof(*fds));
+
+	if (!fds)
+		return brumate_fail(err, ENOMEM, "pieces: %m");
+	for (size_t i = 0; i < m->n_pieces; i++)
+		fds[i] = m->pieces[i].fd;
+	int r = transfer_send_all(s->socket_fd, &p, fds, m->n_pieces,
+				  deadline_in_ms(SEND_TIMEOUT_MS));
+	return r < 0 ? brumate_fail(err, -r, "pieces: sending them: %m") : 0;
+}
+
+static int answer(struct session *s, struct brumate_error *err)
+{
+	if (s->alloc)
+		return send_segments(s, s->alloc, err);
+	mover_finish(s->mover);
+	return s->mover->to_host ? send_segments(s, s->mover->host, err)
+				 : send_pieces(s, s->mover, err);
+}
+
+/* After a wake-up or now and then: says how far it is, or that it is done. */
+static int look(struct session *s)
+{
+	struct transfer_packet p = packet(TRANSFER_PROGRESS);
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	int r = s->alloc ? host_copy_state(s->alloc, &err)
+			 : mover_state(s->mover, &p.done_bytes, &err);
+
+	if (r == 0)
+		return transfer_send(s->socket_fd, &p, NULL, 0, deadline_in_ms(SEND_TIMEOUT_MS));
+	if (r > 0)
+		r = answer(s, &err);
+	if (r < 0)
+		return fail_request(s, &err);
+	if (s->mover)
+		log_info("copied %s bytes=%llu pieces=%zu", s->mover->to_host ? "out" : "in",
+			 (unsigned long long)s->mover->total_bytes, s->mover->n_pieces);
+	reset(s);
+	return send_done(s, NULL);
+}
+
+static int start_mover(struct session *s, struct brumate_error *err)
+{
+	auto_free struct transfer_piece *pieces = take_ptr(&s->pieces);
+	bool to_host = s->from.flags & TRANSFER_TO_HOST;
+
+	return mover_new(&s->mover, pieces, s->n_pieces, to_host, s->wake_fd, err);
+}
+
+static int add_layout(struct session *s, const struct transfer_packet *p, struct brumate_error *err)
+{
+	if (!s->pieces) {
+		reset(s);
+		s->pieces = calloc(p->n_total, sizeof(*s->pieces));
+		s->n_pieces_all = p->n_total;
+		s->from.flags = p->flags;
+	}
+	if (!s->pieces)
+		return brumate_fail(err, ENOMEM, "pieces: %m");
+	if (p->n_total != s->n_pieces_all || p->n > s->n_pieces_all - s->n_pieces)
+		return brumate_fail(err, EBADMSG, "pieces: another number of them than was told");
+	memcpy(s->pieces + s->n_pieces, p->pieces, p->n * sizeof(*p->pieces));
+	s->n_pieces += p->n;
+	return s->n_pieces == s->n_pieces_all ? start_mover(s, err) : 0;
+}
+
+static int begin_out(struct session *s, struct brumate_error *err)
+{
+	if (!s->mover || !s->mover->to_host || s->running)
+		return brumate_fail(err, EBADMSG, "copy out: no layout for it");
+	s->running = true;
+	set_busy(s, true);
+	return mover_start(s->mover, NULL, err);
+}
+
+static int begin_in(struct session *s, const struct transfer_packet *p, struct brumate_error *err)
+{
+	if (!s->mover || s->mover->to_host || s->running || s->segments)
+		return brumate_fail(err, EBADMSG, "copy in: no layout for it");
+	if (p->total_bytes != s->mover->total_bytes)
+		return brumate_fail(err, EBADMSG, "copy in: %llu bytes of memory from %llu",
+				    (unsigned long long)s->mover->total_bytes,
+				    (unsigned long long)p->total_bytes);
+	s->from = *p;
+	s->segments = calloc(p->n_total, sizeof(*s->segments));
+	set_busy(s, true);
+	return s->segments ? 0 : brumate_fail(err, ENOMEM, "copy in: %m");
+}
+
+/* Takes @fds. */
+static int add_segments(struct session *s, const struct transfer_packet *p, const int *fds,
+			struct brumate_error *err)
+{
+	struct host_copy *from;
+
+	if (p->n > s->from.n_total - s->n_segments) {
+		for (uint32_t i = 0; i < p->n; i++)
+			close(fds[i]);
+		return brumate_fail(err, EBADMSG, "copy in: more segments than were told");
+	}
+	memcpy(s->segments + s->n_segments, fds, p->n * sizeof(*fds));
+	s->n_segments += p->n;
+	if (s->n_segments < s->from.n_total)
+		return 0;
+	int r = host_copy_adopt(&from, s->from.total_bytes, s->from.segment_bytes, s->segments,
+				s->n_segments, err);
+	if (r < 0)
+		return r;
+	s->running = true;
+	return mover_start(s->mover, from, err);
+}
+
+static int begin_alloc(struct session *s, const struct transfer_packet *p,
+		       struct brumate_error *err)
+{
+	reset(s);
+	set_busy(s, true);
+	s->running = true;
+	return host_copy_new(&s->alloc, p->total_bytes, NULL, true, s->wake_fd, err);
+}
+
+/* Takes @fds. */
+static int serve_packet(struct session *s, const struct transfer_packet *p, const int *fds,
+			struct brumate_error *err)
+{
+	switch (p->op) {
+	case TRANSFER_LAYOUT:
+		return add_layout(s, p, err);
+	case TRANSFER_OUT:
+		return begin_out(s, err);
+	case TRANSFER_IN:
+		return begin_in(s, p, err);
+	case TRANSFER_ALLOC:
+		return begin_alloc(s, p, err);
+	case TRANSFER_SEGMENTS:
+		if (s->segments && !s->running)
+			return add_segments(s, p, fds, err);
+		break;
+	case TRANSFER_FDS:
+		if (s->running && s->mover && s->mover->to_host) {
+			int r = mover_give(s->mover, fds, p->n);
+
+			return r < 0 ? brumate_fail(err, -r, "more fds than pieces: %m") : 0;
+		}
+		break;
+	default:
+		return brumate_fail(err, EBADMSG, "packet of kind %u is not for the broker", p->op);
+	}
+	for (uint32_t i = 0; i < p->n; i++) /* of a request that has failed */
+		close(fds[i]);
+	return 0;
+}
+
+/* Waits for a packet or, while work is under way, for its end. */
+static int serve_once(struct session *s)
+{
+	struct pollfd fds[] = { { .fd = s->socket_fd, .events = POLLIN },
+				{ .fd = s->wake_fd, .events = POLLIN } };
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	struct transfer_packet p;
+	int received[TRANSFER_ITEMS_MAX];
+	uint64_t count;
+
+	int n = poll(fds, 2, s->running ? PROGRESS_MS : -1);
+	if (n < 0)
+		return errno == EINTR ? 0 : -errno;
+	if (fds[1].revents && read(s->wake_fd, &count, sizeof(count)) < 0)
+		return -errno;
+	if (fds[0].revents) {
+		int r = transfer_receive(s->socket_fd, &p, received, deadline_in_ms(0), &err);
+
+		if (r == 0)
+			r = serve_packet(s, &p, received, &err);
+		else if (r == -EPIPE)
+			return r;
+		if (r < 0) {
+			int sent = fail_request(s, &err);
+
+			return sent < 0 || r == -EBADMSG ? -EPIPE : 0;
+		}
+	}
+	return s->running && (fds[1].revents || n == 0) ? look(s) : 0;
+}
+
+static void end_session(struct session *s)
+{
+	reset(s);
+	pthread_mutex_lock(&lock);
+	struct session **p = &sessions;
+	while (*p != s)
+		p = &(*p)->next;
+	*p = s->next;
+	close(s->socket_fd);
+	close(s->wake_fd);
+	free(s);
+	n_sessions--;
+	last_end_ns = clock_now_ns();
+	pthread_cond_broadcast(&changed);
+	void (*tell)(void) = on_change;
+	pthread_mutex_unlock(&lock);
+	tell();
+}
+
+/* On a machine with one GPU, that is the one. */
+static void open_only_gpu(const struct dev_backend *backend)
+{
+	struct dev_gpu gpus[2];
+	struct dev_memory *memory;
+	struct brumate_error err;
+	uint8_t uuid[DEV_UUID_BYTES];
+	size_t n = 0;
+
+	if (dev_gpus(backend, gpus, 2, &n, NULL) < 0 || n != 1 ||
+	    dev_uuid_parse(uuid, gpus[0].uuid) < 0)
+		return;
+	if (gpus_get(&memory, uuid, &err) < 0)
+		log_debug("%s", err.text); /* told when it is needed */
+}
+
+static void *run_session(void *arg)
+{
+	struct session *s = arg;
+	const struct dev_backend *backend;
+	int r = driver_wait(&backend, NULL, NULL);
+
+	if (r == 0) {
+		gpus_init(backend->memory);
+		open_only_gpu(backend);
+	}
+	while (r == 0)
+		r = serve_once(s);
+	end_session(s);
+	return NULL;
+}
+
+static int check_socket(int fd)
+{
+	int domain = 0, type = 0;
+	socklen_t len = sizeof(int);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) < 0 ||
+	    getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) < 0)
+		return -errno;
+	return domain == AF_UNIX && type == SOCK_SEQPACKET ? 0 : -ENOTSOCK;
+}
+
+static int start_thread(struct session *s)
+{
+	sigset_t all, before;
+	pthread_t thread;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	int r = pthread_create(&thread, NULL, run_session, s);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (r == 0)
+		pthread_detach(thread);
+	return -r;
+}
+
+/* Under the lock. */
+static int add_session(struct session *s)
+{
+	if (stopping)
+		return -ESHUTDOWN;
+	if (n_sessions == SESSIONS_MAX)
+		return -EBUSY;
+	int r = start_thread(s);
+	if (r < 0)
+		return r;
+	s->next = sessions;
+	sessions = s;
+	n_sessions++;
+	gpus_open = true;
+	return 0;
+}
+
+int data_serve(int socket_fd, struct brumate_error *err)
+{
+	auto_close int fd = socket_fd, wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	auto_free struct session *s = calloc(1, sizeof(*s));
+	int r = check_socket(fd);
+
+	if (r < 0)
+		return brumate_fail(err, -r, "transfer: want one end of a SOCK_SEQPACKET pair: %m");
+	if (!s || wake_fd < 0)
+		return brumate_fail(err, ENOMEM, "transfer: %m");
+	s->socket_fd = fd;
+	s->wake_fd = wake_fd;
+	pthread_mutex_lock(&lock);
+	r = add_session(s);
+	if (r == 0) {
+		take_fd(&fd);
+		take_fd(&wake_fd);
+		take_ptr(&s);
+	}
+	pthread_mutex_unlock(&lock);
+	return r < 0 ? brumate_fail(err, -r, "transfer: no new session: %m") : 0;
+}
+
+void data_init(uint64_t pool_bytes, void (*when_changed)(void))
+{
+	pthread_condattr_t attr;
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&changed, &attr);
+	pthread_condattr_destroy(&attr);
+	on_change = when_changed;
+	pool_init(pool_bytes);
+}
+
+size_t data_busy(uint64_t *ret_last_end_ns)
+{
+	pthread_mutex_lock(&lock);
+	size_t n = n_sessions;
+	*ret_last_end_ns = last_end_ns;
+	pthread_mutex_unlock(&lock);
+	return n;
+}
+
+int data_rest(void)
+{
+	int left_ms = -1;
+
+	pthread_mutex_lock(&lock);
+	if (!n_sessions && gpus_open) {
+		left_ms = deadline_left_ms(last_end_ns + GPUS_IDLE_MS * NS_PER_MS);
+		if (left_ms == 0) {
+			gpus_close(); /* no session begins meanwhile: they wait for the lock */
+			gpus_open = false;
+			left_ms = -1;
+		}
+	}
+	pthread_mutex_unlock(&lock);
+	return left_ms;
+}
+
+int data_drain(uint64_t deadline_ns)
+{
+	struct timespec until = { (time_t)(deadline_ns / NS_PER_S),
+				  (long)(deadline_ns % NS_PER_S) };
+	int r = 0;
+
+	pthread_mutex_lock(&lock);
+	stopping = true;
+	for (struct session *s = sessions; s; s = s->next)
+		if (!s->busy)
+			shutdown(s->socket_fd, SHUT_RD);
+	while (n_sessions && r == 0)
+		r = -pthread_cond_timedwait(&changed, &lock, &until);
+	if (r == 0)
+		gpus_close();
+	pthread_mutex_unlock(&lock);
+	return r;
+}

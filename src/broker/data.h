@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: MIT
+/*
+ * What the files share that move device memory: GPUs that are open, a crew of threads, a host copy
+ * whose segments become ready one after the other, and the mover that joins them.
+ */
+#pragma once
+
+#include "broker/pool.h"
+#include "wire/transfer.h"
+
+#include <pthread.h>
+
+/* data-gpus.c: GPUs, opened when first wanted and kept until nobody has wanted any for a while */
+
+/** Opens the GPU, or waits until another thread has. It stays open until gpus_close(). */
+int gpus_get(struct dev_memory **ret, const uint8_t uuid[static DEV_UUID_BYTES],
+	     struct brumate_error *err);
+/** Some GPU that is open, or NULL; waits for those that are being opened if none is. */
+struct dev_memory *gpus_any(void);
+/** Closes all; nothing of them is in use. */
+void gpus_close(void);
+/** The operations of the backend, once the driver is there. */
+const struct dev_memory_ops *gpus_ops(void);
+void gpus_init(const struct dev_memory_ops *ops);
+
+/* data-crew.c: a few threads that do jobs in the order they were given */
+
+struct crew;
+struct crew_job {
+	void (*run)(struct crew_job *job);
+	struct crew_job *next; /* the crew's */
+};
+/** @n_max threads, or as many as there are processors. */
+int crew_new(struct crew **ret, unsigned n_max, struct brumate_error *err);
+/** @job stays where it is until it was run. */
+void crew_add(struct crew *c, struct crew_job *job);
+/** Returns when all jobs have been run. Accepts NULL. */
+void crew_free(struct crew *c);
+
+/* data-host.c: a host copy */
+
+struct host_job;
+struct host_copy {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	uint64_t total_bytes, segment_bytes;
+	struct segment **segments;
+	size_t n_segments;
+	bool *ready; /* the rest under the lock */
+	size_t n_ready;
+	bool stopped, zeroed;
+	struct brumate_error err; /* why it is stopped, if it failed */
+	struct host_job *jobs;
+	struct crew *crew;
+	int wake_fd; /* eventfd, borrowed: told when all are ready or one failed */
+};
+
+/**
+ * Takes memory and begins to make it ready in the background, the first segments first. @zeroed: what
+ * a new holder may see is zero, not just what lies behind the copy. @nodes: wanted for each segment,
+ * or NULL.
+ */
+int host_copy_new(struct host_copy **ret, uint64_t total_bytes, const int *nodes, bool zeroed,
+		  int wake_fd, struct brumate_error *err);
+/** A copy that others hold. @fds borrowed. */
+int host_copy_adopt(struct host_copy **ret, uint64_t total_bytes, uint64_t segment_bytes,
+		    const int *fds, size_t n, struct brumate_error *err);
+/** The segment when it is ready: 0; 1 if it is not and @block is false; <0: stopped, or it failed. */
+int host_copy_get(struct host_copy *h, size_t i, bool block, struct segment **ret,
+		  struct brumate_error *err);
+/** 1 when all are ready, 0 when not yet, <0 when one failed. */
+int host_copy_state(struct host_copy *h, struct brumate_error *err);
+/** Whether some segment is not pinned, nor will be. */
+bool host_copy_needs_ring(const struct host_copy *h);
+/** Descriptors (owned) of all segments for a holder. */
+int host_copy_lease(struct host_copy *h, int *ret_fds, struct brumate_error *err);
+/** Makes whoever waits give up. */
+void host_copy_stop(struct host_copy *h);
+/** Lets the segments go. Accepts NULL. */
+void host_copy_free(struct host_copy *h);
+
+/* data-mover.c and data-lane.c: pieces of device memory out to a host copy, or in from one */
+
+struct lane;
+struct piece {
+	uint64_t offset, len_bytes; /* in the host copy */
+	size_t lane;
+	int fd;
+};
+
+struct mover {
+	const struct dev_memory_ops *ops;
+	bool to_host;
+	struct piece *pieces;
+	size_t n_pieces;
+	uint64_t total_bytes;
+	struct lane *lanes; /* one for each GPU */
+	size_t n_lanes;
+	int wake_fd; /* eventfd, borrowed: told when all is done or has failed */
+
+	pthread_mutex_t lock; /* of what follows */
+	pthread_cond_t changed;
+	struct host_copy *host;
+	struct crew *crew; /* for copies between host memory */
+	size_t n_given;	   /* pieces whose fd is there */
+	bool started, stopped;
+	size_t n_running; /* threads */
+	uint64_t done_bytes;
+	struct brumate_error err;
+};
+
+/** Begins to make ready: GPUs, and host memory where it goes @to_host. */
+int mover_new(struct mover **ret, const struct transfer_piece *pieces, size_t n, bool to_host,
+	      int wake_fd, struct brumate_error *err);
+/** Starts to copy. @from: taken, for the way in. */
+int mover_start(struct mover *m, struct host_copy *from, struct brumate_error *err);
+/** Takes the fds of the next @n pieces. -EBADMSG: more than there are. */
+int mover_give(struct mover *m, const int *fds, size_t n);
+/** 1 when done, 0 while under way, <0 when it failed. */
+int mover_state(struct mover *m, uint64_t *ret_done_bytes, struct brumate_error *err);
+/** Ends the threads and lets go of all device memory; the host copy and the fds of pieces stay. */
+void mover_finish(struct mover *m);
+/** All of it, under way or not. Accepts NULL. */
+void mover_free(struct mover *m);
+
+/** Ends everything with this error, the first to come. */
+void mover_fail(struct mover *m, const struct brumate_error *err);
+
+int lanes_start(struct mover *m, struct brumate_error *err);
+void lanes_finish(struct mover *m);
+/** Adds a GPU's lane for @uuid, or finds it. */
+int lane_find(struct mover *m, const uint8_t *uuid, size_t *ret, struct brumate_error *err);
+int lane_add_piece(struct mover *m, size_t lane, size_t piece);
+const uint8_t *lane_uuid(const struct mover *m, size_t lane);

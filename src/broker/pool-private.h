@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: MIT
+/* What the two files of the pool share. */
+#pragma once
+
+#include "broker/pool.h"
+
+/** Makes the file of @s, whose bytes and node are set, and maps it. 0 or -errno. */
+int segment_make(struct segment *s);
+/** Maps another's file (borrowed) as @s. 0 or -errno. */
+int segment_map_foreign(struct segment *s, int fd);
+/** Unmapped, closed, freed; it is pinned no more. */
+void segment_free(struct segment *s);
+
+/** The pages of @s are there now: they count as used by themselves. */
+void pool_keep_promise(struct segment *s);
+/** @s has a holder from now on. */
+void pool_note_lease(struct segment *s);

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT
+/* One segment of host memory: made of the largest pages there are, touched, pinned, leased. */
+#include "broker/pool-private.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum {
+	SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL,
+	PREFER_NODE = 1,       /* MPOL_PREFERRED */
+	HUGE_2MIB = 21u << 26, /* MFD_HUGE_2MB */
+};
+
+/* Ours while we live: nothing else may be forked with it, or the lease never ends. */
+static int map_segment(struct segment *s)
+{
+	void *at = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
+
+	if (at == MAP_FAILED)
+		return -errno;
+	s->at = at;
+	return 0;
+}
+
+static int make_file(struct segment *s, unsigned flags)
+{
+	struct stat st;
+	auto_close int fd =
+		memfd_create("brumate-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
+
+	if (fd < 0)
+		return -errno;
+	if (ftruncate(fd, (off_t)s->bytes) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0 ||
+	    fstat(fd, &st) < 0)
+		return -errno;
+	s->dev = st.st_dev;
+	s->ino = st.st_ino;
+	s->fd = fd;
+	int r = map_segment(s);
+	if (r < 0)
+		s->fd = -1;
+	else
+		take_fd(&fd);
+	return r;
+}
+
+static void prefer_node(const struct segment *s)
+{
+	unsigned long mask[16] = { 0 };
+	const unsigned bits = 8 * sizeof(mask[0]);
+
+	if (s->node < 0 || (unsigned)s->node >= bits * 16)
+		return;
+	mask[(unsigned)s->node / bits] = 1ul << ((unsigned)s->node % bits);
+	if (syscall(SYS_mbind, s->at, s->bytes, PREFER_NODE, mask, bits * 16 + 1, 0) < 0)
+		log_debug("memory of node %d: %s", s->node, strerror(errno));
+}
+
+static bool shared_huge_pages(void)
+{
+	char line[128] = "";
+	auto_fclose FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "re");
+
+	return f && fgets(line, sizeof(line), f) && !strstr(line, "[never]") &&
+	       !strstr(line, "[deny]");
+}
+
+int segment_make(struct segment *s)
+{
+	/* Mapping pages of hugetlbfs sets them aside, or fails where there are not enough. */
+	int r = make_file(s, MFD_HUGETLB | HUGE_2MIB);
+
+	s->hugetlb = s->huge = r == 0;
+	if (r < 0)
+		r = make_file(s, 0);
+	if (r < 0)
+		return r;
+	if (!s->huge && madvise(s->at, s->bytes, MADV_HUGEPAGE) == 0)
+		s->huge = shared_huge_pages();
+	prefer_node(s);
+	return 0;
+}
+
+int segment_map_foreign(struct segment *s, int fd)
+{
+	s->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	return s->fd < 0 ? -errno : map_segment(s);
+}
+
+void segment_free(struct segment *s)
+{
+	if (s->at)
+		munmap(s->at, s->bytes);
+	cleanup_close(&s->fd);
+	free(s);
+}
+
+/* For kernels before 5.14. */
+static void touch_pages(struct segment *s)
+{
+	for (uint64_t i = 0; i < s->bytes; i += 4096)
+		*(volatile char *)(s->at + i) = 0;
+}
+
+int segment_touch(struct segment *s, struct brumate_error *err)
+{
+	if (s->touched)
+		return 0;
+	if (madvise(s->at, s->bytes, MADV_POPULATE_WRITE) < 0) {
+		if (errno != EINVAL)
+			return brumate_fail(err, errno == EFAULT ? ENOMEM : errno,
+					    "host memory of %llu MiB: %m",
+					    (unsigned long long)(s->bytes >> 20));
+		touch_pages(s);
+	}
+	s->touched = true;
+	pool_keep_promise(s);
+	return 0;
+}
+
+void segment_pin(struct segment *s, const struct dev_memory_ops *ops, struct dev_memory *m)
+{
+	struct brumate_error err;
+
+	if (s->pinned || !s->kept)
+		return;
+	if (ops->pin(m, s->at, s->bytes, &err) < 0)
+		log_warn("host memory stays unpinned: %s", err.text);
+	else
+		s->pinned = true;
+}
+
+int segment_lease(struct segment *s, struct brumate_error *err)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", s->fd);
+	auto_close int fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return brumate_fail(err, errno, "host memory: lease: %m");
+	if (flock(fd, LOCK_SH | LOCK_NB) < 0)
+		return brumate_fail(err, errno, "host memory: lease: lock: %m");
+	pool_note_lease(s);
+	return take_fd(&fd);
+}

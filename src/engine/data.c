@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The client's end of a session that moves device memory (wire/transfer.h). It checks all that the
+ * broker says before it believes it: what it hands out are the numbers of descriptors that were asked
+ * for, and memory that nobody can shrink under whoever maps it.
+ */
+#include "engine/data.h"
+#include "base/clock.h"
+#include "wire/transfer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum {
+	OPEN_TIMEOUT_MS = 60000, /* the broker may have to load the driver */
+	SILENCE_TIMEOUT_MS =
+		60000, /* it says something ten times a second, unless the driver hangs */
+	LOOK_MS = 200, /* between questions whether to go on */
+};
+
+_Static_assert(DATA_ALIGN_BYTES == TRANSFER_ALIGN_BYTES, "both say how a host copy is laid out");
+
+struct data_session {
+	int fd;
+	struct data_piece *prepared; /* what the broker knows will go out; NULL: nothing */
+	size_t n_prepared;
+};
+
+/* One request: what it may get, and what it has got. */
+struct request {
+	struct data_session *session;
+	data_progress_fn progress;
+	void *arg;
+	uint64_t done_bytes;
+	int *fds; /* of pieces, in their order */
+	size_t n_fds, n_fds_wanted;
+	uint64_t total_bytes; /* of the host copy that is to come; 0: none is */
+	struct data_copy copy;
+	size_t n_segments_wanted;
+};
+
+void data_copy_fini(struct data_copy *c)
+{
+	for (size_t i = 0; i < c->n_segments; i++)
+		close(c->segments[i]);
+	free(c->segments);
+	*c = DATA_COPY_EMPTY;
+}
+
+uint64_t data_offset(const struct data_piece *pieces, size_t i)
+{
+	uint64_t offset = 0;
+
+	for (size_t k = 0; k < i; k++)
+		offset = transfer_next(offset, pieces[k].len_bytes);
+	return offset;
+}
+
+static struct transfer_packet packet(enum transfer_op op)
+{
+	return (struct transfer_packet){ .version = TRANSFER_VERSION, .op = op };
+}
+
+static int fail_broken(int r, struct brumate_error *err)
+{
+	if (r == -EPIPE)
+		return brumate_fail(err, EPIPE, "broker: it ended during a copy");
+	return brumate_fail(err, -r, "broker: copy: %m");
+}
+
+int data_open(struct data_session **ret, struct broker *b, struct brumate_error *err)
+{
+	auto_free struct data_session *s = calloc(1, sizeof(*s));
+	int pair[2];
+
+	if (!s)
+		return brumate_fail(err, ENOMEM, "broker: %m");
+	if (b->wire.fd < 0)
+		return brumate_fail(err, EPIPE, "broker: not connected");
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+		return brumate_fail(err, errno, "broker: socket: %m");
+	auto_close int mine = pair[0], theirs = pair[1];
+	int r = wire_call(&b->wire, "io.brumate.broker.Transfer", NULL, &theirs, 1, NULL, NULL,
+			  NULL, deadline_in_ms(OPEN_TIMEOUT_MS), err);
+	if (r < 0)
+		return r;
+	s->fd = take_fd(&mine);
+	*ret = take_ptr(&s);
+	return 0;
+}
+
+void data_close(struct data_session *s)
+{
+	if (!s)
+		return;
+	cleanup_close(&s->fd);
+	free(s->prepared);
+	free(s);
+}
+
+static int send_packet(struct data_session *s, const struct transfer_packet *p, const int *fds,
+		       size_t n, struct brumate_error *err)
+{
+	int r = n ? transfer_send_all(s->fd, p, fds, n, deadline_in_ms(SILENCE_TIMEOUT_MS))
+		  : transfer_send(s->fd, p, NULL, 0, deadline_in_ms(SILENCE_TIMEOUT_MS));
+
+	return r < 0 ? fail_broken(r, err) : 0;
+}
+
+static int send_layout(struct data_session *s, const struct data_piece *pieces, size_t n,
+		       uint32_t flags, struct brumate_error *err)
+{
+	struct transfer_packet p = packet(TRANSFER_LAYOUT);
+	int r = 0;
+
+	if (!n || n > TRANSFER_PIECES_MAX)
+		return brumate_fail(err, EINVAL, "copy: %zu pieces", n);
+	p.flags = flags;
+	p.n_total = (uint32_t)n;
+	for (size_t i = 0; i < n && r == 0; i++) {
+		struct transfer_piece *piece = &p.pieces[p.n++];
+
+		piece->len_bytes = pieces[i].len_bytes;
+		if (!piece->len_bytes || piece->len_bytes % DATA_ALIGN_BYTES)
+			return brumate_fail(err, EINVAL,
+					    "copy: piece %zu: %llu bytes are no multiple of 2 MiB",
+					    i + 1, (unsigned long long)piece->len_bytes);
+		if (dev_uuid_parse(piece->gpu, pieces[i].gpu) < 0)
+			return brumate_fail(err, EINVAL, "copy: piece %zu: '%s' is no GPU", i + 1,
+					    pieces[i].gpu);
+		if (p.n < TRANSFER_ITEMS_MAX && i + 1 < n)
+			continue;
+		r = send_packet(s, &p, NULL, 0, err);
+		p.n = 0;
+	}
+	return r;
+}
+
+static void close_fds(const int *fds, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		close(fds[i]);
+}
+
+static int fail_answer(struct brumate_error *err)
+{
+	return brumate_fail(err, EPROTO, "broker: copy: an answer that was not asked for");
+}
+
+/* Takes @fds. */
+static int take_pieces(struct request *q, const struct transfer_packet *p, const int *fds,
+		       struct brumate_error *err)
+{
+	if (p->n > q->n_fds_wanted - q->n_fds) {
+		close_fds(fds, p->n);
+		return fail_answer(err);
+	}
+	memcpy(q->fds + q->n_fds, fds, p->n * sizeof(*fds));
+	q->n_fds += p->n;
+	return 0;
+}
+
+/* The first packet of segments says how many there will be. */
+static int expect_segments(struct request *q, const struct transfer_packet *p,
+			   struct brumate_error *err)
+{
+	if (!q->total_bytes || p->total_bytes != q->total_bytes)
+		return fail_answer(err);
+	if (q->copy.segments)
+		return p->n_total == q->n_segments_wanted &&
+				       p->segment_bytes == q->copy.segment_bytes
+			       ? 0
+			       : fail_answer(err);
+	q->copy.segments = calloc(p->n_total, sizeof(*q->copy.segments));
+	if (!q->copy.segments)
+		return brumate_fail(err, ENOMEM, "copy: %m");
+	q->copy.total_bytes = p->total_bytes;
+	q->copy.segment_bytes = p->segment_bytes;
+	q->n_segments_wanted = p->n_total;
+	return 0;
+}
+
+/* Takes @fds. */
+static int take_segments(struct request *q, const struct transfer_packet *p, const int *fds,
+			 struct brumate_error *err)
+{
+	int r = expect_segments(q, p, err);
+
+	if (r == 0 && p->n > q->n_segments_wanted - q->copy.n_segments)
+		r = fail_answer(err);
+	if (r < 0) {
+		close_fds(fds, p->n);
+		return r;
+	}
+	memcpy(q->copy.segments + q->copy.n_segments, fds, p->n * sizeof(*fds));
+	q->copy.n_segments += p->n;
+	for (uint32_t i = 0; i < p->n; i++) {
+		r = transfer_check_segment(fds[i], p->segment_bytes);
+		if (r < 0)
+			return brumate_fail(err, EPROTO, "broker: copy: no segment of memory");
+	}
+	return 0;
+}
+
+static int end_request(const struct request *q, const struct transfer_packet *p,
+		       struct brumate_error *err)
+{
+	if (p->error) {
+		int r = brumate_fail(err, -p->error, "%s",
+				     p->failure.text[0] ? p->failure.text : "copy failed");
+
+		if (p->failure.hint[0])
+			brumate_hint(err, "%s", p->failure.hint);
+		if (p->exit_code && p->exit_code <= EXIT_NO_COMMAND)
+			brumate_error_exit(err, (enum exit_code)p->exit_code);
+		return r;
+	}
+	if (q->n_fds != q->n_fds_wanted || (q->total_bytes && !q->copy.segments) ||
+	    q->copy.n_segments != q->n_segments_wanted)
+		return fail_answer(err);
+	return 1;
+}
+
+/* Takes @fds. Returns 1 at the end of the request. */
+static int take_packet(struct request *q, const struct transfer_packet *p, const int *fds,
+		       struct brumate_error *err)
+{
+	switch (p->op) {
+	case TRANSFER_PROGRESS:
+		q->done_bytes = p->done_bytes;
+		return 0;
+	case TRANSFER_FDS:
+		return take_pieces(q, p, fds, err);
+	case TRANSFER_SEGMENTS:
+		return take_segments(q, p, fds, err);
+	case TRANSFER_DONE:
+		return end_request(q, p, err);
+	default:
+		return fail_answer(err);
+	}
+}
+
+/* Asks whether to go on, and waits a little for the next packet. Returns 1 when one is there. */
+static int wait_packet(struct request *q, uint64_t deadline_ns, struct brumate_error *err)
+{
+	struct pollfd p = { .fd = q->session->fd, .events = POLLIN };
+	int r = q->progress ? q->progress(q->arg, q->done_bytes) : 0;
+
+	if (r < 0)
+		return brumate_fail(err, -r, "copy: cancelled");
+	int n = poll(&p, 1, LOOK_MS);
+	if (n < 0 && errno != EINTR)
+		return brumate_fail(err, errno, "broker: copy: %m");
+	if (n <= 0 && deadline_left_ms(deadline_ns) == 0)
+		return brumate_fail(err, ETIMEDOUT, "broker: it said nothing for %d s of a copy",
+				    SILENCE_TIMEOUT_MS / 1000);
+	return n > 0;
+}
+
+static int receive_answers(struct request *q, struct brumate_error *err)
+{
+	uint64_t deadline_ns = deadline_in_ms(SILENCE_TIMEOUT_MS);
+	struct transfer_packet p;
+	int fds[TRANSFER_ITEMS_MAX], r = 0;
+
+	while (r == 0) {
+		r = wait_packet(q, deadline_ns, err);
+		if (r <= 0)
+			continue;
+		r = transfer_receive(q->session->fd, &p, fds, deadline_ns, err);
+		if (r < 0)
+			return r == -EPIPE ? fail_broken(r, err) : r;
+		r = take_packet(q, &p, fds, err);
+		deadline_ns = deadline_in_ms(SILENCE_TIMEOUT_MS);
+	}
+	return r < 0 ? r : 0;
+}
+
+/* Lets go of what came. A session that was left in the middle of a request is of no more use: the broker
+ * ends its work when it sees that. */
+static int fail_request(struct request *q, int r)
+{
+	close_fds(q->fds, q->n_fds);
+	data_copy_fini(&q->copy);
+	shutdown(q->session->fd, SHUT_RDWR);
+	return r;
+}
+
+int data_alloc(struct data_session *s, uint64_t total_bytes, struct data_copy *ret,
+	       struct brumate_error *err)
+{
+	struct request q = { .session = s, .total_bytes = total_bytes };
+	struct transfer_packet p = packet(TRANSFER_ALLOC);
+
+	if (!total_bytes || total_bytes > TRANSFER_BYTES_MAX)
+		return brumate_fail(err, EINVAL, "copy: %llu bytes",
+				    (unsigned long long)total_bytes);
+	free(take_ptr(&s->prepared));
+	p.total_bytes = total_bytes;
+	int r = send_packet(s, &p, NULL, 0, err);
+	if (r == 0)
+		r = receive_answers(&q, err);
+	if (r < 0)
+		return fail_request(&q, r);
+	*ret = q.copy;
+	return 0;
+}
+
+int data_prepare(struct data_session *s, const struct data_piece *pieces, size_t n,
+		 struct brumate_error *err)
+{
+	int r = send_layout(s, pieces, n, TRANSFER_TO_HOST, err);
+
+	if (r < 0)
+		return r;
+	free(s->prepared);
+	s->prepared = reallocarray(NULL, n, sizeof(*pieces));
+	s->n_prepared = s->prepared ? n : 0;
+	for (size_t i = 0; i < s->n_prepared; i++)
+		s->prepared[i] = pieces[i];
+	return 0;
+}
+
+/* Whether the broker has this layout; it does not any more after this request. */
+static bool take_prepared(struct data_session *s, const struct data_piece *pieces, size_t n)
+{
+	auto_free struct data_piece *prepared = take_ptr(&s->prepared);
+
+	if (!prepared || s->n_prepared != n)
+		return false;
+	for (size_t i = 0; i < n; i++)
+		if (prepared[i].len_bytes != pieces[i].len_bytes ||
+		    strcmp(prepared[i].gpu, pieces[i].gpu))
+			return false;
+	return true;
+}
+
+int data_out(struct data_session *s, const struct data_piece *pieces, size_t n, const int *fds,
+	     struct data_copy *ret, data_progress_fn progress, void *arg, struct brumate_error *err)
+{
+	struct request q = { .session = s,
+			     .progress = progress,
+			     .arg = arg,
+			     .total_bytes = data_offset(pieces, n) };
+	struct transfer_packet out = packet(TRANSFER_OUT), their_fds = packet(TRANSFER_FDS);
+	int r = 0;
+
+	if (!take_prepared(s, pieces, n))
+		r = send_layout(s, pieces, n, TRANSFER_TO_HOST, err);
+	if (r == 0)
+		r = send_packet(s, &out, NULL, 0, err);
+	if (r == 0)
+		r = send_packet(s, &their_fds, fds, n, err);
+	if (r == 0)
+		r = receive_answers(&q, err);
+	if (r < 0)
+		return fail_request(&q, r);
+	*ret = q.copy;
+	return 0;
+}
+
+static int send_copy(struct data_session *s, const struct data_copy *from,
+		     struct brumate_error *err)
+{
+	struct transfer_packet p = packet(TRANSFER_IN);
+
+	p.total_bytes = from->total_bytes;
+	p.segment_bytes = from->segment_bytes;
+	p.n_total = (uint32_t)from->n_segments;
+	int r = send_packet(s, &p, NULL, 0, err);
+	if (r < 0)
+		return r;
+	p.op = TRANSFER_SEGMENTS;
+	return send_packet(s, &p, from->segments, from->n_segments, err);
+}
+
+int data_in(struct data_session *s, const struct data_piece *pieces, size_t n,
+	    const struct data_copy *from, int *ret_fds, data_progress_fn progress, void *arg,
+	    struct brumate_error *err)
+{
+	auto_free int *fds = calloc(n + 1, sizeof(*fds));
+	struct request q = {
+		.session = s, .progress = progress, .arg = arg, .fds = fds, .n_fds_wanted = n
+	};
+
+	if (!fds)
+		return brumate_fail(err, ENOMEM, "copy: %m");
+	if (from->total_bytes != data_offset(pieces, n))
+		return brumate_fail(err, EINVAL, "copy: the host copy is of other pieces");
+	free(take_ptr(&s->prepared));
+	int r = send_layout(s, pieces, n, 0, err);
+	if (r == 0)
+		r = send_copy(s, from, err);
+	if (r == 0)
+		r = receive_answers(&q, err);
+	if (r < 0)
+		return fail_request(&q, r);
+	memcpy(ret_fds, fds, n * sizeof(*fds));
+	return 0;
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: MIT
+/* Packets of a session that moves device memory: checked, sent and received. See transfer.h. */
+#include "wire/transfer.h"
+#include "base/cleanup.h"
+#include "base/fd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { KERNEL_FDS_MAX = 253 }; /* SCM_MAX_FD: room for all, or the kernel drops some silently */
+
+static int bad(struct brumate_error *err, const struct transfer_packet *p, const char *what)
+{
+	return brumate_fail(err, EBADMSG, "transfer: packet of kind %u: %s", p->op, what);
+}
+
+static int check_layout(const struct transfer_packet *p, struct brumate_error *err)
+{
+	if (!p->n || p->n > TRANSFER_ITEMS_MAX || p->n > p->n_total ||
+	    p->n_total > TRANSFER_PIECES_MAX)
+		return bad(err, p, "number of pieces");
+	for (uint32_t i = 0; i < p->n; i++)
+		if (!p->pieces[i].len_bytes || p->pieces[i].len_bytes > TRANSFER_BYTES_MAX ||
+		    p->pieces[i].len_bytes % TRANSFER_ALIGN_BYTES)
+			return bad(err, p, "length of a piece is no multiple of 2 MiB");
+	return 0;
+}
+
+static int check_copy(const struct transfer_packet *p, struct brumate_error *err)
+{
+	if (!p->total_bytes || p->total_bytes > TRANSFER_BYTES_MAX)
+		return bad(err, p, "size of the host copy");
+	if (p->op == TRANSFER_ALLOC)
+		return 0;
+	if (!p->segment_bytes || p->segment_bytes > TRANSFER_BYTES_MAX ||
+	    p->segment_bytes % TRANSFER_ALIGN_BYTES || p->n_total > TRANSFER_SEGMENTS_MAX ||
+	    p->n_total != (p->total_bytes - 1) / p->segment_bytes + 1)
+		return bad(err, p, "size of segments");
+	return 0;
+}
+
+static int check_failure(const struct transfer_packet *p, struct brumate_error *err)
+{
+	if (p->error > 0 || p->error < -4095)
+		return bad(err, p, "error");
+	if (!memchr(p->failure.text, 0, sizeof(p->failure.text)) ||
+	    !memchr(p->failure.hint, 0, sizeof(p->failure.hint)))
+		return bad(err, p, "text without an end");
+	return 0;
+}
+
+int transfer_check(const struct transfer_packet *p, size_t len_bytes, size_t n_fds,
+		   struct brumate_error *err)
+{
+	if (len_bytes != sizeof(*p))
+		return brumate_fail(err, EBADMSG, "transfer: packet of %zu bytes, want %zu",
+				    len_bytes, sizeof(*p));
+	if (p->version != TRANSFER_VERSION)
+		return brumate_fail(err, EBADMSG, "transfer: packet of version %u, want %d",
+				    p->version, TRANSFER_VERSION);
+	if (p->op != TRANSFER_FDS && p->op != TRANSFER_SEGMENTS && n_fds)
+		return bad(err, p, "has fds");
+	switch (p->op) {
+	case TRANSFER_LAYOUT:
+		return check_layout(p, err);
+	case TRANSFER_FDS:
+		return p->n && p->n == n_fds ? 0 : bad(err, p, "number of fds");
+	case TRANSFER_SEGMENTS:
+		return p->n && p->n == n_fds ? check_copy(p, err) : bad(err, p, "number of fds");
+	case TRANSFER_IN:
+	case TRANSFER_ALLOC:
+		return check_copy(p, err);
+	case TRANSFER_DONE:
+		return check_failure(p, err);
+	case TRANSFER_OUT:
+	case TRANSFER_PROGRESS:
+		return 0;
+	default:
+		return bad(err, p, "not known");
+	}
+}
+
+static bool is_gone(int code)
+{
+	return code == EPIPE || code == ECONNRESET || code == ENOTCONN;
+}
+
+int transfer_send(int socket_fd, const struct transfer_packet *p, const int *fds, size_t n_fds,
+		  uint64_t deadline_ns)
+{
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(TRANSFER_ITEMS_MAX * sizeof(int))] = { 0 };
+	struct iovec iov = { (void *)p, sizeof(*p) };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+
+	if (n_fds > TRANSFER_ITEMS_MAX)
+		return -EINVAL;
+	if (n_fds) {
+		struct cmsghdr *c = (struct cmsghdr *)control;
+
+		msg.msg_control = control;
+		msg.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+		memcpy(CMSG_DATA(c), fds, n_fds * sizeof(int));
+	}
+	for (;;) {
+		if (sendmsg(socket_fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
+			return 0;
+		if (errno != EAGAIN && errno != EINTR)
+			return is_gone(errno) ? -EPIPE : -errno;
+		int r = errno == EAGAIN ? fd_wait(socket_fd, POLLOUT, deadline_ns) : 0;
+		if (r < 0)
+			return r;
+	}
+}
+
+int transfer_send_all(int socket_fd, const struct transfer_packet *p, const int *fds, size_t n,
+		      uint64_t deadline_ns)
+{
+	struct transfer_packet packet = *p;
+	int r = 0;
+
+	for (size_t i = 0; i < n && r == 0; i += packet.n) {
+		packet.n = (uint32_t)(n - i < TRANSFER_ITEMS_MAX ? n - i : TRANSFER_ITEMS_MAX);
+		r = transfer_send(socket_fd, &packet, fds + i, packet.n, deadline_ns);
+	}
+	return r;
+}
+
+static void close_all(const int *fds, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		close(fds[i]);
+}
+
+/* The fds of @msg; what is beyond @room is closed. Returns how many came. */
+static size_t take_fds(struct msghdr *msg, int *ret, size_t room)
+{
+	size_t n = 0;
+
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		size_t here = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+
+		for (size_t i = 0; i < here; i++, n++) {
+			int fd;
+
+			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
+			if (n < room)
+				ret[n] = fd;
+			else
+				close(fd);
+		}
+	}
+	return n;
+}
+
+static ssize_t receive_packet(int socket_fd, struct msghdr *msg, uint64_t deadline_ns)
+{
+	const size_t room = msg->msg_controllen;
+
+	for (;;) {
+		msg->msg_controllen = room;
+		ssize_t len = recvmsg(socket_fd, msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+
+		if (len > 0)
+			return len;
+		if (len == 0)
+			return -EPIPE;
+		if (errno != EAGAIN && errno != EINTR)
+			return is_gone(errno) ? -EPIPE : -errno;
+		int r = errno == EAGAIN ? fd_wait(socket_fd, POLLIN, deadline_ns) : 0;
+		if (r < 0)
+			return r;
+	}
+}
+
+int transfer_receive(int socket_fd, struct transfer_packet *ret, int ret_fds[TRANSFER_ITEMS_MAX],
+		     uint64_t deadline_ns, struct brumate_error *err)
+{
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(KERNEL_FDS_MAX * sizeof(int))];
+	struct transfer_packet p = { 0 };
+	struct iovec iov = { &p, sizeof(p) };
+	struct msghdr msg = { .msg_iov = &iov,
+			      .msg_iovlen = 1,
+			      .msg_control = control,
+			      .msg_controllen = sizeof(control) };
+	ssize_t len = receive_packet(socket_fd, &msg, deadline_ns);
+	int fds[TRANSFER_ITEMS_MAX], r = 0;
+
+	if (len < 0)
+		return brumate_fail(err, (int)-len, "transfer: %m");
+	size_t n = take_fds(&msg, fds, TRANSFER_ITEMS_MAX);
+	if (msg.msg_flags & MSG_CTRUNC) {
+		r = brumate_fail(err, EMFILE, "transfer: fds were lost on the way: %m");
+		brumate_hint(err, "raise the limit of open files (LimitNOFILE=)");
+	} else if (msg.msg_flags & MSG_TRUNC || n > TRANSFER_ITEMS_MAX) {
+		r = brumate_fail(err, EBADMSG, "transfer: packet too long");
+	}
+	if (r == 0)
+		r = transfer_check(&p, (size_t)len, n, err);
+	if (r < 0) {
+		close_all(fds, n < TRANSFER_ITEMS_MAX ? n : TRANSFER_ITEMS_MAX);
+		return r;
+	}
+	memcpy(ret_fds, fds, n * sizeof(fds[0]));
+	*ret = p;
+	return 0;
+}
+
+int transfer_check_segment(int fd, uint64_t len_bytes)
+{
+	struct stat st;
+	int seals = fcntl(fd, F_GET_SEALS);
+
+	if (seals < 0)
+		return -errno;
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	if (!(seals & F_SEAL_SHRINK) || st.st_size < 0 || (uint64_t)st.st_size < len_bytes)
+		return -EBADF;
+	return 0;
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT
+/*
+ * What a client and the broker say to each other in a session that moves device memory: packets of a
+ * SOCK_SEQPACKET pair, whose one end came with io.brumate.broker.Transfer. Byte order and layout are
+ * the machine's own. Neither end trusts the other's bytes: transfer_check() is the one place that
+ * says what a packet may hold; its order is checked by who receives it.
+ *
+ *	LAYOUT    the pieces of what follows, in packets; n_total says how many in all. The broker begins
+ *	          to make ready what it will need: contexts and, with TRANSFER_TO_HOST, host memory.
+ *	OUT       then FDS of all pieces, in their order. Answer: PROGRESS ..., SEGMENTS of the host copy,
+ *	          DONE.
+ *	IN        total_bytes, segment_bytes and n_total say what host copy; then its SEGMENTS. Answer:
+ *	          PROGRESS ..., FDS of all pieces, DONE.
+ *	ALLOC     total_bytes of host memory, zeroed. Answer: PROGRESS ..., SEGMENTS, DONE.
+ *
+ * DONE with an error may come at any time and is the last answer; fds that are still on their way to
+ * the broker are dropped there. Hanging up cancels.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+enum {
+	TRANSFER_VERSION = 1,
+	TRANSFER_ITEMS_MAX = 64,       /* pieces or fds in a packet */
+	TRANSFER_PIECES_MAX = 1 << 20, /* of a layout */
+	TRANSFER_SEGMENTS_MAX = 1 << 20,
+	TRANSFER_UUID_BYTES = 16,
+};
+
+#define TRANSFER_ALIGN_BYTES (2ull << 20) /* of pieces, in length and in a host copy */
+#define TRANSFER_BYTES_MAX   (1ull << 46) /* of a host copy */
+
+enum transfer_op {
+	TRANSFER_LAYOUT = 1,
+	TRANSFER_OUT,
+	TRANSFER_IN,
+	TRANSFER_ALLOC,
+	TRANSFER_FDS,
+	TRANSFER_SEGMENTS,
+	TRANSFER_PROGRESS,
+	TRANSFER_DONE,
+	TRANSFER_OP__MAX,
+};
+
+enum { TRANSFER_TO_HOST = 1u << 0 }; /* flags of LAYOUT */
+
+struct transfer_piece {
+	uint64_t len_bytes;
+	uint8_t gpu[TRANSFER_UUID_BYTES];
+};
+
+/* n: pieces here, or fds that ride along. What an op does not speak of is 0. */
+struct transfer_packet {
+	uint32_t version, op;
+	uint32_t n, n_total;
+	uint32_t flags;
+	uint32_t exit_code; /* DONE */
+	int32_t error;	    /* DONE: 0 or -errno */
+	uint32_t reserved;
+	uint64_t total_bytes, segment_bytes; /* IN, ALLOC, SEGMENTS */
+	uint64_t done_bytes;		     /* PROGRESS */
+	union {
+		struct transfer_piece pieces[TRANSFER_ITEMS_MAX];
+		struct {
+			char text[1024], hint[512];
+		} failure;
+	};
+};
+
+/** Whether @p, of @len_bytes with @n_fds, is a packet at all. Pure. 0 or -EBADMSG. */
+int transfer_check(const struct transfer_packet *p, size_t len_bytes, size_t n_fds,
+		   struct brumate_error *err);
+
+/** Sends one packet; @fds borrowed. Errors to act on: -EPIPE, -ETIMEDOUT. */
+int transfer_send(int socket_fd, const struct transfer_packet *p, const int *fds, size_t n_fds,
+		  uint64_t deadline_ns);
+
+/** Receives one packet that passes transfer_check(), and its fds (owned by the caller, p->n of them for
+ * FDS and SEGMENTS). Errors to act on: -EPIPE (peer is gone), -ETIMEDOUT, -EBADMSG, -EMFILE. */
+int transfer_receive(int socket_fd, struct transfer_packet *ret, int ret_fds[TRANSFER_ITEMS_MAX],
+		     uint64_t deadline_ns, struct brumate_error *err);
+
+/** Sends @n fds in as many packets as it takes, each a copy of @p but for n. */
+int transfer_send_all(int socket_fd, const struct transfer_packet *p, const int *fds, size_t n,
+		      uint64_t deadline_ns);
+
+/** Where the piece after one at @offset with @len_bytes starts. Pure. */
+static inline uint64_t transfer_next(uint64_t offset, uint64_t len_bytes)
+{
+	return offset +
+	       (len_bytes + TRANSFER_ALIGN_BYTES - 1) / TRANSFER_ALIGN_BYTES * TRANSFER_ALIGN_BYTES;
+}
+
+/** Whether @fd is memory of @len_bytes that nobody can shrink under whoever maps it. 0 or -errno. */
+int transfer_check_segment(int fd, uint64_t len_bytes);

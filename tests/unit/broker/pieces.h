@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT
+/* Pieces of device memory that the test process makes, fills, keeps by fds and looks at again. */
+#pragma once
+
+#include "node.h"
+#include "engine/data.h"
+
+#include <sys/mman.h>
+
+#define MIB (1ull << 20)
+
+struct driver {
+	__typeof__(cuInit) *init;
+	__typeof__(cuDeviceGetCount) *count;
+	__typeof__(cuDevicePrimaryCtxRetain) *retain;
+	__typeof__(cuCtxSetCurrent) *set;
+	__typeof__(cuMemAddressReserve) *reserve;
+	__typeof__(cuMemAddressFree) *unreserve;
+	__typeof__(cuMemCreate) *create;
+	__typeof__(cuMemRelease) *release;
+	__typeof__(cuMemMap) *map;
+	__typeof__(cuMemUnmap) *unmap;
+	__typeof__(cuMemSetAccess) *allow;
+	__typeof__(cuMemExportToShareableHandle) *export;
+	__typeof__(cuMemImportFromShareableHandle) *import;
+	__typeof__(cuMemcpyHtoD_v2) *write_to;
+	__typeof__(cuMemcpyDtoH_v2) *read_from;
+};
+
+static struct driver cu;
+
+static inline void driver_open(void)
+{
+	auto_free char *path = path_find_helper("sim/libcuda.so.1");
+	void *lib = dlopen(path, RTLD_NOW);
+	CUcontext ctx;
+
+	CHECK(lib);
+	cu.init = target_symbol(lib, "cuInit");
+	cu.count = target_symbol(lib, "cuDeviceGetCount");
+	cu.retain = target_symbol(lib, "cuDevicePrimaryCtxRetain");
+	cu.set = target_symbol(lib, "cuCtxSetCurrent");
+	cu.reserve = target_symbol(lib, "cuMemAddressReserve");
+	cu.unreserve = target_symbol(lib, "cuMemAddressFree");
+	cu.create = target_symbol(lib, "cuMemCreate");
+	cu.release = target_symbol(lib, "cuMemRelease");
+	cu.map = target_symbol(lib, "cuMemMap");
+	cu.unmap = target_symbol(lib, "cuMemUnmap");
+	cu.allow = target_symbol(lib, "cuMemSetAccess");
+	cu.export = target_symbol(lib, "cuMemExportToShareableHandle");
+	cu.import = target_symbol(lib, "cuMemImportFromShareableHandle");
+	cu.write_to = target_symbol(lib, "cuMemcpyHtoD_v2");
+	cu.read_from = target_symbol(lib, "cuMemcpyDtoH_v2");
+	CHECK(cu.init(0) == CUDA_SUCCESS && cu.retain(&ctx, 0) == CUDA_SUCCESS &&
+	      cu.set(ctx) == CUDA_SUCCESS);
+}
+
+/* What byte run @i of a piece holds: every word of its memory is told apart from all others. */
+static inline void pattern(uint64_t *buf, uint64_t bytes, uint64_t seed)
+{
+	for (uint64_t i = 0; i < bytes / sizeof(*buf); i++)
+		buf[i] = (seed + 1) * 0x9e3779b97f4a7c15ull ^ i;
+}
+
+static inline CUdeviceptr map_handle(CUmemGenericAllocationHandle handle, uint64_t bytes, int gpu)
+{
+	const CUmemAccessDesc access = { { CU_MEM_LOCATION_TYPE_DEVICE, gpu },
+					 CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+	CUdeviceptr at;
+
+	CHECK(cu.reserve(&at, bytes, 0, 0, 0) == CUDA_SUCCESS);
+	CHECK(cu.map(at, bytes, 0, handle, 0) == CUDA_SUCCESS);
+	CHECK(cu.release(handle) == CUDA_SUCCESS);
+	CHECK(cu.allow(at, bytes, &access, 1) == CUDA_SUCCESS);
+	return at;
+}
+
+static inline void unmap_handle(CUdeviceptr at, uint64_t bytes)
+{
+	CHECK(cu.unmap(at, bytes) == CUDA_SUCCESS && cu.unreserve(at, bytes) == CUDA_SUCCESS);
+}
+
+/* An fd that alone keeps @bytes of memory on @gpu, filled by @seed. */
+static inline int piece_make(uint64_t bytes, int gpu, uint64_t seed)
+{
+	const CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.location = { CU_MEM_LOCATION_TYPE_DEVICE, gpu },
+	};
+	CUmemGenericAllocationHandle handle;
+	auto_free uint64_t *buf = malloc(bytes);
+	int fd;
+
+	CHECK(cu.create(&handle, bytes, &prop, 0) == CUDA_SUCCESS);
+	CHECK(cu.export(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS);
+	CUdeviceptr at = map_handle(handle, bytes, gpu);
+	pattern(buf, bytes, seed);
+	CHECK(cu.write_to(at, buf, bytes) == CUDA_SUCCESS);
+	unmap_handle(at, bytes);
+	return fd;
+}
+
+static inline void piece_check(int fd, uint64_t bytes, int gpu, uint64_t seed)
+{
+	CUmemGenericAllocationHandle handle;
+	auto_free uint64_t *buf = malloc(bytes), *want = malloc(bytes);
+
+	CHECK(cu.import(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) ==
+	      CUDA_SUCCESS);
+	CUdeviceptr at = map_handle(handle, bytes, gpu);
+	CHECK(cu.read_from(buf, at, bytes) == CUDA_SUCCESS);
+	unmap_handle(at, bytes);
+	pattern(want, bytes, seed);
+	CHECK(memcmp(buf, want, bytes) == 0);
+}
+
+/* Some pieces, their fds, and a copy of them. */
+struct set {
+	struct data_piece *pieces;
+	int *gpus, *fds;
+	size_t n;
+	struct data_copy copy;
+};
+
+static char uuids[2][DEV_UUID_TEXT_BYTES];
+
+/* @n pieces of @bytes(i), on GPUs in turn. */
+static inline struct set set_make(size_t n, uint64_t (*bytes)(size_t i), int n_gpus)
+{
+	struct set s = { .n = n };
+
+	s.pieces = calloc(n, sizeof(*s.pieces));
+	s.gpus = calloc(n, sizeof(*s.gpus));
+	s.fds = calloc(n, sizeof(*s.fds));
+	CHECK(s.pieces && s.gpus && s.fds);
+	for (size_t i = 0; i < n; i++) {
+		s.gpus[i] = (int)i % n_gpus;
+		s.pieces[i].len_bytes = bytes(i);
+		strcpy(s.pieces[i].gpu, uuids[s.gpus[i]]);
+		s.fds[i] = piece_make(bytes(i), s.gpus[i], i);
+	}
+	return s;
+}
+
+static inline void set_check_device(const struct set *s)
+{
+	for (size_t i = 0; i < s->n; i++)
+		piece_check(s->fds[i], s->pieces[i].len_bytes, s->gpus[i], i);
+}
+
+static inline void copy_read(const struct data_copy *c, uint64_t offset, void *buf, uint64_t bytes)
+{
+	while (bytes) {
+		uint64_t inside = offset % c->segment_bytes, here = c->segment_bytes - inside;
+		int fd = c->segments[offset / c->segment_bytes];
+
+		here = here < bytes ? here : bytes;
+		char *at = mmap(NULL, c->segment_bytes, PROT_READ, MAP_SHARED, fd, 0);
+		CHECK(at != MAP_FAILED);
+		memcpy(buf, at + inside, here);
+		munmap(at, c->segment_bytes);
+		buf = (char *)buf + here;
+		offset += here;
+		bytes -= here;
+	}
+}
+
+static inline void set_check_copy(const struct set *s)
+{
+	CHECK(s->copy.total_bytes == data_offset(s->pieces, s->n));
+	for (size_t i = 0; i < s->n; i++) {
+		uint64_t bytes = s->pieces[i].len_bytes;
+		auto_free uint64_t *buf = malloc(bytes), *want = malloc(bytes);
+
+		copy_read(&s->copy, data_offset(s->pieces, i), buf, bytes);
+		pattern(want, bytes, i);
+		CHECK(memcmp(buf, want, bytes) == 0);
+	}
+}
+
+static inline void set_close_fds(struct set *s)
+{
+	for (size_t i = 0; i < s->n; i++)
+		cleanup_close(&s->fds[i]);
+}
+
+static inline void set_free(struct set *s)
+{
+	set_close_fds(s);
+	data_copy_fini(&s->copy);
+	free(s->pieces);
+	free(s->gpus);
+	free(s->fds);
+}
