@@ -107,19 +107,23 @@ static struct answer lookup_default(const struct request *request, const struct 
 	return give(address && entry_is_ours(address) ? NULL : address);
 }
 
-/* Objects between the caller and this library, in the order of loading, come before the driver. */
+/* What comes after this library comes after the caller too, unless an object between them has it, or
+ * the caller itself comes later than what was found. */
 static struct answer lookup_next(const struct request *request, const struct elf_object *caller)
 {
 	void *address = ask(request, RTLD_NEXT);
 	struct elf_object self, library;
 
-	if (address && resolve_is_driver(address) && elf_find_address(&library, address) &&
-	    elf_find_address(&self, entry_address(0)) && caller->position < library.position &&
-	    !elf_defined_between(request->name, caller->position, self.position))
+	if (!elf_find_address(&self, entry_address(0)) ||
+	    elf_defined_between(request->name, caller->position, self.position))
+		return leave_to_loader(request);
+	if (caller->position < self.position)
 		return give(address);
-	if (resolve_is_driver(address = ask_scope(request, caller)))
+	if (resolve_is_driver(address) && elf_find_address(&library, address) &&
+	    caller->position < library.position)
 		return give(address);
-	return leave_to_loader(request);
+	address = ask_scope(request, caller);
+	return resolve_is_driver(address) ? give(address) : leave_to_loader(request);
 }
 
 static struct answer lookup_driver(const struct request *request, void *caller_address)
