@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT
+/* Boxes and keys by libcrypto: AES-256-GCM and HMAC-SHA-256, both looked up once. */
+#include "base/seal.h"
+
+#include <errno.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/random.h>
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static EVP_CIPHER *gcm; /* for the life of the process; NULL if libcrypto has none */
+
+DEFINE_AUTO(EVP_CIPHER_CTX *, EVP_CIPHER_CTX_free)
+
+static void find_gcm(void)
+{
+	gcm = EVP_CIPHER_fetch(NULL, "AES-256-GCM", NULL);
+}
+
+static EVP_CIPHER_CTX *new_context(void)
+{
+	pthread_once(&once, find_gcm);
+	return gcm ? EVP_CIPHER_CTX_new() : NULL;
+}
+
+void seal_key_fini(struct seal_key *k)
+{
+	explicit_bzero(k, sizeof(*k));
+}
+
+static int digit(uint8_t c)
+{
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	c |= 0x20;
+	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+int seal_key_parse(struct seal_key *ret, const void *text, size_t len_bytes)
+{
+	auto_(seal_key_fini) struct seal_key k;
+	const uint8_t *p = text;
+
+	if (len_bytes == SEAL_KEY_BYTES) {
+		memcpy(ret->bytes, p, SEAL_KEY_BYTES);
+		return 0;
+	}
+	if (len_bytes == 2 * SEAL_KEY_BYTES + 1 && p[len_bytes - 1] == '\n')
+		len_bytes--;
+	if (len_bytes != 2 * SEAL_KEY_BYTES)
+		return -EINVAL;
+	for (int i = 0; i < SEAL_KEY_BYTES; i++) {
+		int high = digit(p[2 * i]), low = digit(p[2 * i + 1]);
+
+		if (high < 0 || low < 0)
+			return -EINVAL;
+		k.bytes[i] = (uint8_t)(high << 4 | low);
+	}
+	*ret = k;
+	return 0;
+}
+
+int seal_derive(struct seal_key *ret, const struct seal_key *from, const char *purpose,
+		const void *context, size_t len_bytes)
+{
+	size_t head = strlen(purpose) + 1; /* its NUL tells where the context begins */
+	auto_free uint8_t *input = malloc(head + len_bytes);
+	auto_(seal_key_fini) struct seal_key k;
+
+	if (!input)
+		return -ENOMEM;
+	memcpy(input, purpose, head);
+	if (len_bytes)
+		memcpy(input + head, context, len_bytes);
+	if (!HMAC(EVP_sha256(), from->bytes, SEAL_KEY_BYTES, input, head + len_bytes, k.bytes,
+		  NULL))
+		return -ENOMEM;
+	*ret = k;
+	return 0;
+}
+
+static bool start(EVP_CIPHER_CTX *ctx, const struct seal_key *key, const uint8_t *nonce,
+		  struct seal_with with, int encrypt)
+{
+	int n;
+
+	return EVP_CipherInit_ex(ctx, gcm, NULL, key->bytes, nonce, encrypt) &&
+	       (!with.len_bytes || EVP_CipherUpdate(ctx, NULL, &n, with.data, (int)with.len_bytes));
+}
+
+static bool is_too_long(struct seal_with with, size_t len_bytes)
+{
+	return len_bytes > SEAL_BYTES_MAX || with.len_bytes > SEAL_BYTES_MAX;
+}
+
+int seal_close(void *ret, const struct seal_key *key, struct seal_with with, const void *buf,
+	       size_t len_bytes)
+{
+	int n = 0, end = 0;
+
+	if (is_too_long(with, len_bytes))
+		return -EFBIG;
+	uint8_t *nonce = ret, *data = nonce + SEAL_NONCE_BYTES, *tag = data + len_bytes;
+	auto_(EVP_CIPHER_CTX_free) EVP_CIPHER_CTX *ctx = new_context();
+	if (!ctx)
+		return -ENOMEM;
+	if (getrandom(nonce, SEAL_NONCE_BYTES, 0) != SEAL_NONCE_BYTES)
+		return -errno;
+	if (!start(ctx, key, nonce, with, 1) ||
+	    (len_bytes && !EVP_CipherUpdate(ctx, data, &n, buf, (int)len_bytes)) ||
+	    !EVP_CipherFinal_ex(ctx, data + n, &end) ||
+	    !EVP_CIPHER_CTX_ctrl(ctx, EVP_CTRL_AEAD_GET_TAG, SEAL_TAG_BYTES, tag))
+		return -ENOMEM;
+	return 0;
+}
+
+int seal_open(void *ret, const struct seal_key *key, struct seal_with with, const void *box,
+	      size_t len_bytes)
+{
+	uint8_t tag[SEAL_TAG_BYTES];
+	int n = 0, end = 0;
+
+	if (len_bytes < SEAL_EXTRA_BYTES || is_too_long(with, len_bytes - SEAL_EXTRA_BYTES))
+		return -EBADMSG;
+	const uint8_t *nonce = box, *data = nonce + SEAL_NONCE_BYTES;
+	size_t inside = len_bytes - SEAL_EXTRA_BYTES;
+	auto_(EVP_CIPHER_CTX_free) EVP_CIPHER_CTX *ctx = new_context();
+	if (!ctx)
+		return -ENOMEM;
+	memcpy(tag, data + inside, sizeof(tag));
+	if (!start(ctx, key, nonce, with, 0) ||
+	    (inside && !EVP_CipherUpdate(ctx, ret, &n, data, (int)inside)) ||
+	    !EVP_CIPHER_CTX_ctrl(ctx, EVP_CTRL_AEAD_SET_TAG, SEAL_TAG_BYTES, tag))
+		return -ENOMEM;
+	if (EVP_CipherFinal_ex(ctx, (uint8_t *)ret + n, &end))
+		return 0;
+	explicit_bzero(ret, inside); /* whoever forged it chose these bytes */
+	return -EBADMSG;
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Secrets at rest: boxes by AES-256-GCM, and keys made from keys (docs/image-format.md, "Sealed"). A box
+ * is a random nonce of 12 bytes, the bytes encrypted, and a tag of 16; it opens only with its key and
+ * with the same associated data, unchanged to the last bit. Random nonces are safe for some billions of
+ * boxes of one key; users derive a key for each object all the same, so that no key makes many.
+ * Reads no file and keeps nothing; any number of threads at a time.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/cleanup.h"
+
+enum {
+	SEAL_KEY_BYTES = 32,
+	SEAL_NONCE_BYTES = 12,
+	SEAL_TAG_BYTES = 16,
+	SEAL_EXTRA_BYTES = SEAL_NONCE_BYTES + SEAL_TAG_BYTES, /* of a box over what is in it */
+	SEAL_BYTES_MAX = 1 << 30,			      /* in one box */
+};
+
+struct seal_key {
+	uint8_t bytes[SEAL_KEY_BYTES];
+};
+
+/** Forgets it, in a way that the compiler leaves in. */
+void seal_key_fini(struct seal_key *k);
+DEFINE_AUTO_FINI(struct seal_key, seal_key_fini)
+
+/** Reads a key: 32 bytes, or 64 hexadecimal digits and perhaps a newline. -EINVAL for all else. */
+int seal_key_parse(struct seal_key *ret, const void *text, size_t len_bytes);
+
+/** The key for @purpose (not empty, a literal) and @context that comes of @from; it tells nothing about
+ * @from or about others. 0 or -ENOMEM. */
+int seal_derive(struct seal_key *ret, const struct seal_key *from, const char *purpose,
+		const void *context, size_t len_bytes);
+
+/** Bytes that go with a box without being in it: both sides must have the same. */
+struct seal_with {
+	const void *data;
+	size_t len_bytes;
+};
+#define SEAL_WITH_NOTHING ((struct seal_with){ 0 })
+
+/** Puts @len_bytes of @buf into a box at @ret, which is SEAL_EXTRA_BYTES longer and does not overlap
+ * @buf. 0, -EFBIG, -ENOMEM, or getrandom(2)'s -errno. */
+int seal_close(void *ret, const struct seal_key *key, struct seal_with with, const void *buf,
+	       size_t len_bytes);
+
+/** Opens a box of @len_bytes (with SEAL_EXTRA_BYTES). @ret does not overlap it. -EBADMSG: another key,
+ * other data with it, or damaged; @ret then holds nothing of use. -ENOMEM. */
+int seal_open(void *ret, const struct seal_key *key, struct seal_with with, const void *box,
+	      size_t len_bytes);
