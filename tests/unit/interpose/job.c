@@ -150,7 +150,9 @@ static void in_portions(int conn, enum agent_op op, const struct parked *parked)
 
 		for (size_t k = 0; k < n; k++)
 			request.ids[k] = parked->pieces[i + k].id;
-		CHECK(agent_ask(conn, &request, &reply, parked->fds + i, n) == 0);
+		if (agent_ask(conn, &request, &reply, parked->fds + i, n) < 0)
+			fprintf(stderr, "%s: %d\n", reply.text, reply.result);
+		CHECK(reply.error == 0);
 	}
 }
 
@@ -172,14 +174,28 @@ struct parked agent_park(int conn)
 	return parked;
 }
 
-void agent_unpark(int conn, struct parked *parked)
+void agent_map(int conn, const struct parked *parked)
 {
 	in_portions(conn, AGENT_MAP, parked);
+}
+
+void parked_free(struct parked *parked)
+{
 	for (size_t i = 0; i < parked->n; i++)
 		close(parked->fds[i]);
 	free(parked->fds);
 	free(parked->pieces);
 	*parked = (struct parked){ 0 };
+}
+
+void agent_unpark(int conn, struct parked *parked)
+{
+	struct agent_reply reply;
+
+	agent_map(conn, parked);
+	CHECK(agent_do(conn, AGENT_OWN, &reply) == 0);
+	CHECK(reply.n == 0);
+	parked_free(parked);
 }
 
 void agent_cycle(void)
@@ -189,8 +205,6 @@ void agent_cycle(void)
 	struct agent_reply reply;
 
 	agent_unpark(conn, &parked);
-	CHECK(agent_do(conn, AGENT_OWN, &reply) == 0);
-	CHECK(reply.n == 0);
 	CHECK(agent_do(conn, AGENT_OPEN, &reply) == 0);
 	CHECK(reply.gate == AGENT_GATE_OPEN);
 	close(conn);
@@ -201,28 +215,42 @@ static uint64_t pattern(unsigned int seed, size_t at)
 	return (at + 1) * 0x9e3779b97f4a7c15ull ^ (uint64_t)seed << 32;
 }
 
-void fill(CUdeviceptr ptr, size_t bytes, unsigned int seed)
-{
-	size_t n = (bytes + 7) / 8;
-	uint64_t *host = malloc(n * 8);
+/* Of what is large, both ends: that is where mappings would be mixed up. */
+enum { END_BYTES = 1 << 16 };
 
-	CHECK(host);
-	for (size_t i = 0; i < n; i++)
+static void fill_part(CUdeviceptr ptr, size_t bytes, unsigned int seed)
+{
+	uint64_t host[END_BYTES / 8];
+
+	for (size_t i = 0; i < (bytes + 7) / 8; i++)
 		host[i] = pattern(seed, i);
 	CHECK(cuMemcpyHtoD_v2(ptr, host, bytes) == CUDA_SUCCESS);
-	free(host);
+}
+
+static bool holds_part(CUdeviceptr ptr, size_t bytes, unsigned int seed)
+{
+	uint64_t host[END_BYTES / 8];
+
+	CHECK(cuMemcpyDtoH_v2(host, ptr, bytes) == CUDA_SUCCESS);
+	for (size_t i = 0; i < bytes / 8; i++)
+		if (host[i] != pattern(seed, i))
+			return false;
+	return true;
+}
+
+void fill(CUdeviceptr ptr, size_t bytes, unsigned int seed)
+{
+	fill_part(ptr, bytes < END_BYTES ? bytes : END_BYTES, seed);
+	if (bytes > END_BYTES)
+		fill_part(ptr + bytes - END_BYTES, END_BYTES, ~seed);
 }
 
 bool holds(CUdeviceptr ptr, size_t bytes, unsigned int seed)
 {
-	size_t n = (bytes + 7) / 8;
-	uint64_t *host = calloc(n, 8);
-	bool same = true;
-
-	CHECK(host);
-	CHECK(cuMemcpyDtoH_v2(host, ptr, bytes) == CUDA_SUCCESS);
-	for (size_t i = 0; i < bytes / 8 && same; i++)
-		same = host[i] == pattern(seed, i);
-	free(host);
-	return same;
+	if (bytes > 2 * END_BYTES)
+		return holds_part(ptr, END_BYTES, seed) &&
+		       holds_part(ptr + bytes - END_BYTES, END_BYTES, ~seed);
+	if (bytes > END_BYTES)
+		return holds_part(ptr + bytes - END_BYTES, END_BYTES, ~seed);
+	return holds_part(ptr, bytes, seed);
 }

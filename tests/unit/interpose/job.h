@@ -38,12 +38,16 @@ struct parked {
 };
 struct parked agent_park(int conn);
 
-/** MAP of all; frees @parked. */
+/** MAP of all. */
+void agent_map(int conn, const struct parked *parked);
+void parked_free(struct parked *parked);
+
+/** MAP of all, OWN; frees @parked. */
 void agent_unpark(int conn, struct parked *parked);
 
-/** Everything once: park, unpark, OWN, OPEN. */
+/** Everything once: park, unpark, OPEN. */
 void agent_cycle(void);
 
-/** Fills memory with a pattern of @seed, and checks that it holds it. */
+/** Fills both ends of the memory with a pattern of @seed, and checks that they hold it. */
 void fill(CUdeviceptr ptr, size_t bytes, unsigned int seed);
 bool holds(CUdeviceptr ptr, size_t bytes, unsigned int seed);
