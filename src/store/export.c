@@ -3,6 +3,7 @@
 #include "store/ahead.h"
 #include "store/beneath.h"
 #include "store/image.h"
+#include "store/pack-check.h"
 #include "store/stream.h"
 
 #include <errno.h>
@@ -20,6 +21,7 @@ struct export
 	void *progress_arg;
 	uint64_t done_bytes, total_bytes;
 	struct digest_run *digest;
+	struct pack_check *packs; /* for packs; NULL while files are put */
 };
 
 static int put(struct export *e, const void *buf, size_t len, struct brumate_error *err)
@@ -65,10 +67,10 @@ static int put_manifest(struct export *e, struct brumate_error *err)
 
 static int put_some(struct export *e, const void *buf, size_t n, struct brumate_error *err)
 {
-	int r = digest_add(e->digest, buf, n);
+	int r = e->packs ? pack_check_feed(e->packs, buf, n, err) : digest_add(e->digest, buf, n);
 
 	if (r < 0)
-		return brumate_fail(err, -r, "%m");
+		return e->packs ? r : brumate_fail(err, -r, "%m");
 	if ((r = put(e, buf, n, err)) < 0)
 		return r;
 	e->done_bytes += n;
@@ -76,23 +78,23 @@ static int put_some(struct export *e, const void *buf, size_t n, struct brumate_
 	return r < 0 ? brumate_fail(err, -r, "stopped: %m") : 0;
 }
 
-static int put_data(struct export *e, const struct manifest_file *f, int fd,
+static int put_data(struct export *e, const char *path, uint64_t len_bytes, int fd,
 		    struct brumate_error *err)
 {
 	auto_(ahead_free) struct ahead *ahead = NULL;
-	uint64_t left = f->len_bytes;
+	uint64_t left = len_bytes;
 	int r = left ? ahead_start(&ahead, fd) : 0;
 
 	if (r < 0)
-		return brumate_fail(err, -r, "%s: %m", f->path);
+		return brumate_fail(err, -r, "%s: %m", path);
 	while (left) {
 		const void *buf;
 		ssize_t n = ahead_next(ahead, &buf);
 
 		if (n < 0)
-			return brumate_fail(err, (int)-n, "%s: %m", f->path);
+			return brumate_fail(err, (int)-n, "%s: %m", path);
 		if (n == 0 || (uint64_t)n > left)
-			return brumate_fail(err, EBUSY, "%s: changed while it was read", f->path);
+			return brumate_fail(err, EBUSY, "%s: changed while it was read", path);
 		if ((r = put_some(e, buf, (size_t)n, err)) < 0)
 			return r;
 		left -= (uint64_t)n;
@@ -100,21 +102,28 @@ static int put_data(struct export *e, const struct manifest_file *f, int fd,
 	return 0;
 }
 
+/* The header and the bytes, without the padding. */
+static int put_body(struct export *e, const char *path, uint64_t len_bytes,
+		    struct brumate_error *err)
+{
+	struct stat st;
+	auto_close int fd = beneath_open_file(e->image->dir_fd, path, &st);
+	if (fd < 0)
+		return brumate_fail(err, fd == -ENOENT ? EBADMSG : -fd, "%s: %s", path,
+				    fd == -ENOENT ? "missing" : strerror(-fd));
+
+	if ((uint64_t)st.st_size != len_bytes)
+		return brumate_fail(err, EBADMSG, "%s: %jd of %" PRIu64 " bytes", path,
+				    (intmax_t)st.st_size, len_bytes);
+	int r = put_header(e, path, len_bytes, err);
+	return r < 0 ? r : put_data(e, path, len_bytes, fd, err);
+}
+
 static int put_file(struct export *e, const struct manifest_file *f, struct brumate_error *err)
 {
 	struct digest digest;
-	struct stat st;
-	auto_close int fd = beneath_open_file(e->image->dir_fd, f->path, &st);
-	if (fd < 0)
-		return brumate_fail(err, fd == -ENOENT ? EBADMSG : -fd, "%s: %s", f->path,
-				    fd == -ENOENT ? "missing" : strerror(-fd));
+	int r = put_body(e, f->path, f->len_bytes, err);
 
-	if ((uint64_t)st.st_size != f->len_bytes)
-		return brumate_fail(err, EBADMSG, "%s: %jd of %" PRIu64 " bytes", f->path,
-				    (intmax_t)st.st_size, f->len_bytes);
-	int r = put_header(e, f->path, f->len_bytes, err);
-	if (r == 0)
-		r = put_data(e, f, fd, err);
 	if (r < 0)
 		return r;
 	if ((r = digest_take(e->digest, &digest)) < 0)
@@ -125,6 +134,26 @@ static int put_file(struct export *e, const struct manifest_file *f, struct brum
 	return put_zeros(e, stream_padding(f->len_bytes), err);
 }
 
+/* Every chunk is compared while it passes. */
+static int put_packs(struct export *e, struct brumate_error *err)
+{
+	auto_(pack_check_free) struct pack_check *check = NULL;
+	const struct manifest *m = &e->image->manifest;
+	int r = m->memory.n_packs ? pack_check_new(&check, e->image->dir_fd, m, err) : 0;
+
+	e->packs = check;
+	for (size_t i = 0; r == 0 && i < m->memory.n_packs; i++) {
+		const struct manifest_pack *p = &m->memory.packs[i];
+
+		pack_check_begin(check, i);
+		r = put_body(e, p->path, p->len_bytes, err);
+		if (r == 0)
+			r = put_zeros(e, stream_padding(p->len_bytes), err);
+	}
+	e->packs = NULL;
+	return r;
+}
+
 static int put_all(struct export *e, struct brumate_error *err)
 {
 	const struct manifest *m = &e->image->manifest;
@@ -132,6 +161,8 @@ static int put_all(struct export *e, struct brumate_error *err)
 
 	for (size_t i = 0; r == 0 && i < m->n_files; i++)
 		r = put_file(e, &m->files[i], err);
+	if (r == 0)
+		r = put_packs(e, err);
 	return r < 0 ? r : put_zeros(e, STREAM_END_BYTES, err);
 }
 

@@ -4,6 +4,7 @@
  * and every byte against its digests before a file counts; nothing is visible before all is there.
  */
 #include "store/call.h"
+#include "store/pack-check.h"
 #include "store/store.h"
 #include "store/stream.h"
 
@@ -23,11 +24,18 @@ struct import {
 	const struct manifest *manifest;
 	const char *text; /* of the manifest; borrowed from the decoder */
 	size_t text_len;
-	int fd; /* of the file that comes */
+	int fd;			  /* of the file that comes */
+	struct pack_check *packs; /* from the first pack on */
+	bool in_pack;
 	store_progress_fn progress;
 	void *progress_arg;
 	uint64_t done_bytes, total_bytes;
 };
+
+static int fail_size(struct brumate_error *err)
+{
+	return brumate_fail(err, EBADMSG, "its files are larger than any disk");
+}
 
 static int check_space(struct import *m, struct brumate_error *err)
 {
@@ -35,7 +43,10 @@ static int check_space(struct import *m, struct brumate_error *err)
 
 	for (size_t i = 0; i < m->manifest->n_files; i++)
 		if (__builtin_add_overflow(need, m->manifest->files[i].len_bytes, &need))
-			return brumate_fail(err, EBADMSG, "its files are larger than any disk");
+			return fail_size(err);
+	for (size_t i = 0; i < m->manifest->memory.n_packs; i++)
+		if (__builtin_add_overflow(need, m->manifest->memory.packs[i].len_bytes, &need))
+			return fail_size(err);
 	m->total_bytes = need;
 	int r = store_free_bytes(m->dir, &free_bytes, err);
 	if (r < 0 || need <= free_bytes)
@@ -58,7 +69,7 @@ static int on_manifest(void *arg, const struct manifest *manifest, const char *t
 	return r < 0 ? r : store_begin(&m->writer, m->dir, manifest->id, err);
 }
 
-static int fail_path(const struct manifest_file *f, int r, const struct import *m,
+static int fail_path(const struct stream_file *f, int r, const struct import *m,
 		     struct brumate_error *err)
 {
 	/* Names that collide or are too deep are the manifest's fault, the rest is the disk's. */
@@ -79,7 +90,7 @@ static int enter(int dir_fd, const char *name)
 }
 
 /* Creates the file with the directories above it. Nobody else writes below: the directory is ours. */
-static int create(const struct import *m, const struct manifest_file *f)
+static int create(const struct import *m, const struct stream_file *f)
 {
 	auto_free char *path = strdup(f->path);
 	auto_close int at = fcntl(m->writer.dir_fd, F_DUPFD_CLOEXEC, 0);
@@ -105,7 +116,17 @@ static int create(const struct import *m, const struct manifest_file *f)
 	return -ELOOP;
 }
 
-static int on_begin(void *arg, const struct manifest_file *f, struct brumate_error *err)
+/* The table came before the packs, and its digest was right. */
+static int begin_pack(struct import *m, size_t index, struct brumate_error *err)
+{
+	int r = m->packs ? 0 : pack_check_new(&m->packs, m->writer.dir_fd, m->manifest, err);
+
+	if (r == 0)
+		pack_check_begin(m->packs, index);
+	return r;
+}
+
+static int on_begin(void *arg, const struct stream_file *f, struct brumate_error *err)
 {
 	struct import *m = arg;
 	int fd = create(m, f);
@@ -113,14 +134,18 @@ static int on_begin(void *arg, const struct manifest_file *f, struct brumate_err
 	if (fd < 0)
 		return fail_path(f, fd, m, err);
 	m->fd = fd;
-	return 0;
+	m->in_pack = f->pack;
+	return f->pack ? begin_pack(m, f->index, err) : 0;
 }
 
 static int on_data(void *arg, const void *buf, size_t len, struct brumate_error *err)
 {
 	struct import *m = arg;
-	int r = fd_write_full(m->fd, buf, len);
+	int r = m->in_pack ? pack_check_feed(m->packs, buf, len, err) : 0;
 
+	if (r < 0)
+		return r;
+	r = fd_write_full(m->fd, buf, len);
 	if (r < 0)
 		return call_fail(err, -r, m->writer.path, "write");
 	m->done_bytes += len;
@@ -128,7 +153,7 @@ static int on_data(void *arg, const void *buf, size_t len, struct brumate_error 
 	return r < 0 ? brumate_fail(err, -r, "stopped: %m") : 0;
 }
 
-static int on_end(void *arg, const struct manifest_file *f, struct brumate_error *err)
+static int on_end(void *arg, const struct stream_file *f, struct brumate_error *err)
 {
 	struct import *m = arg;
 	int r = call_sync_file(m->fd);
@@ -182,6 +207,7 @@ int store_import(char ret_id[static MANIFEST_ID_BYTES], const char *dir, store_r
 	if (r == 0)
 		memcpy(ret_id, m.manifest->id, MANIFEST_ID_BYTES);
 	cleanup_close(&m.fd);
+	pack_check_free(m.packs);
 	store_abort(&m.writer);
 	return r;
 }

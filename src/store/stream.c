@@ -109,7 +109,7 @@ struct stream_decoder {
 	size_t text_len;
 	uint8_t expected[STREAM_HEADER_BYTES_MAX];
 	size_t want, have; /* bytes of the header, the manifest or expected[] */
-	size_t file;	   /* of the manifest, the one that comes */
+	size_t file;	   /* of the manifest, the one that comes: files, then packs */
 	uint64_t left;	   /* of its data */
 	struct digest_run *digest;
 };
@@ -146,9 +146,21 @@ static int fail_foreign(struct brumate_error *err)
 	return -EBADMSG;
 }
 
-static const struct manifest_file *current(const struct stream_decoder *d)
+static size_t count(const struct stream_decoder *d)
 {
-	return &d->manifest.files[d->file];
+	return d->manifest.n_files + d->manifest.memory.n_packs;
+}
+
+static struct stream_file current(const struct stream_decoder *d)
+{
+	const struct manifest *m = &d->manifest;
+	size_t i = d->file;
+
+	if (i < m->n_files)
+		return (struct stream_file){ m->files[i].path, m->files[i].len_bytes, false, i };
+	i -= m->n_files;
+	return (struct stream_file){ m->memory.packs[i].path, m->memory.packs[i].len_bytes, true,
+				     i };
 }
 
 /* Where in the stream we are, for texts. */
@@ -156,17 +168,18 @@ static const char *where(const struct stream_decoder *d)
 {
 	if (d->state <= MANIFEST_PADDING)
 		return MANIFEST_FILE_NAME;
-	return d->file < d->manifest.n_files ? current(d)->path : "its end";
+	return d->file < count(d) ? current(d).path : "its end";
 }
 
 /* After a file, or the manifest: the next one's header, or the end. */
 static void expect_next(struct stream_decoder *d)
 {
 	d->have = 0;
-	if (d->file < d->manifest.n_files) {
+	if (d->file < count(d)) {
+		struct stream_file f = current(d);
+
 		d->state = HEADER;
-		d->want =
-			stream_header(d->expected, d->id, current(d)->path, current(d)->len_bytes);
+		d->want = stream_header(d->expected, d->id, f.path, f.len_bytes);
 	} else {
 		d->state = END;
 		d->want = STREAM_END_BYTES;
@@ -232,42 +245,56 @@ static int take_manifest(struct stream_decoder *d, struct brumate_error *err)
 	return d->sink->manifest(d->arg, &d->manifest, d->text, d->text_len, err);
 }
 
-static int end_file(struct stream_decoder *d, struct brumate_error *err)
+static int check_digest(struct stream_decoder *d, const struct stream_file *f,
+			struct brumate_error *err)
 {
-	const struct manifest_file *f = current(d);
 	struct digest digest;
 	int r = digest_take(d->digest, &digest);
 
 	if (r < 0)
 		return brumate_fail(err, -r, "%m");
-	if (memcmp(&digest, &f->digest, sizeof(digest)))
+	if (memcmp(&digest, &d->manifest.files[f->index].digest, sizeof(digest)))
 		return brumate_fail(err, EBADMSG, "%s: damaged: its digest does not match",
 				    f->path);
-	r = d->sink->end(d->arg, f, err);
+	return 0;
+}
+
+static int end_file(struct stream_decoder *d, struct brumate_error *err)
+{
+	struct stream_file f = current(d);
+	int r = f.pack ? 0 : check_digest(d, &f, err);
+
+	if (r == 0)
+		r = d->sink->end(d->arg, &f, err);
 	if (r < 0)
 		return r;
 	d->state = PADDING;
 	d->have = 0;
-	d->want = stream_padding(f->len_bytes);
+	d->want = stream_padding(f.len_bytes);
 	memset(d->expected, 0, d->want);
 	return 0;
+}
+
+static int begin_file(struct stream_decoder *d, struct brumate_error *err)
+{
+	struct stream_file f = current(d);
+
+	d->state = DATA;
+	d->left = f.len_bytes;
+	int r = d->sink->begin(d->arg, &f, err);
+	return r < 0 || d->left ? r : end_file(d, err);
 }
 
 /* All of what was awaited is there. */
 static int advance(struct stream_decoder *d, struct brumate_error *err)
 {
-	int r;
-
 	switch (d->state) {
 	case FIRST_HEADER:
 		return take_first_header(d, err);
 	case MANIFEST:
 		return take_manifest(d, err);
 	case HEADER:
-		d->state = DATA;
-		d->left = current(d)->len_bytes;
-		r = d->sink->begin(d->arg, current(d), err);
-		return r < 0 || d->left ? r : end_file(d, err);
+		return begin_file(d, err);
 	case DATA:
 		return end_file(d, err);
 	case PADDING:
@@ -286,7 +313,7 @@ static int advance(struct stream_decoder *d, struct brumate_error *err)
 static int take_data(struct stream_decoder *d, const void *buf, size_t len,
 		     struct brumate_error *err)
 {
-	int r = digest_add(d->digest, buf, len);
+	int r = d->file < d->manifest.n_files ? digest_add(d->digest, buf, len) : 0;
 
 	if (r < 0)
 		return brumate_fail(err, -r, "%m");
@@ -350,7 +377,6 @@ int stream_decode_end(const struct stream_decoder *d, struct brumate_error *err)
 		return fail_foreign(err);
 	if (d->state == DATA)
 		return brumate_fail(err, EBADMSG, "%s: truncated: %" PRIu64 " of %" PRIu64 " bytes",
-				    where(d), current(d)->len_bytes - d->left,
-				    current(d)->len_bytes);
+				    where(d), current(d).len_bytes - d->left, current(d).len_bytes);
 	return brumate_fail(err, EBADMSG, "truncated: the stream ends at %s", where(d));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * A checkpoint as one stream: a POSIX tar archive that holds ID/manifest.json first and then every file
- * of the manifest, in its order. Everything else about it follows from the manifest, so a reader knows
+ * A checkpoint as one stream: a POSIX tar archive that holds ID/manifest.json first, then every file and
+ * then every pack of the manifest, in its order. Everything else about it follows from the manifest, so a reader knows
  * each header before it comes and accepts no other byte. docs/image-format.md, "As a stream".
  *
  * Pure: no files here.
@@ -24,15 +24,23 @@ size_t stream_header(uint8_t ret[static STREAM_HEADER_BYTES_MAX], const char *id
 /** Zeros that follow @len_bytes of a file. */
 size_t stream_padding(uint64_t len_bytes);
 
+/** A file or pack that comes. */
+struct stream_file {
+	const char *path;
+	uint64_t len_bytes;
+	bool pack;
+	size_t index; /* of the manifest's files, or packs */
+};
+
 /** What a decoder tells, in this order. Each returns 0, or -errno to refuse the rest. */
 struct stream_sink {
 	/* @m and @text (its bytes as they came) live until the decoder is freed. */
 	int (*manifest)(void *arg, const struct manifest *m, const char *text, size_t len_bytes,
 			struct brumate_error *err);
-	int (*begin)(void *arg, const struct manifest_file *f, struct brumate_error *err);
+	int (*begin)(void *arg, const struct stream_file *f, struct brumate_error *err);
 	int (*data)(void *arg, const void *buf, size_t len_bytes, struct brumate_error *err);
-	/* Size and digest of the file are right. */
-	int (*end)(void *arg, const struct manifest_file *f, struct brumate_error *err);
+	/* The size is right, and the digest of a file; chunks of a pack are for the sink to check. */
+	int (*end)(void *arg, const struct stream_file *f, struct brumate_error *err);
 };
 
 struct stream_decoder;

@@ -31,11 +31,12 @@ static int on_manifest(void *arg, const struct manifest *m, const char *text, si
 	return 0;
 }
 
-static int on_begin(void *arg, const struct manifest_file *f, struct brumate_error *err)
+static int on_begin(void *arg, const struct stream_file *f, struct brumate_error *err)
 {
 	struct seen *s = arg;
 
-	check(s->manifest && s->begun == s->ended && f == &s->manifest->files[s->begun]);
+	check(s->manifest && s->begun == s->ended);
+	check(f->index + (f->pack ? s->manifest->n_files : 0) == s->begun);
 	check(manifest_path_is_valid(f->path));
 	s->begun++;
 	s->bytes = 0;
@@ -51,7 +52,7 @@ static int on_data(void *arg, const void *buf, size_t len, struct brumate_error 
 	return 0;
 }
 
-static int on_end(void *arg, const struct manifest_file *f, struct brumate_error *err)
+static int on_end(void *arg, const struct stream_file *f, struct brumate_error *err)
 {
 	struct seen *s = arg;
 
@@ -72,7 +73,8 @@ static int decode(const uint8_t *data, size_t size, size_t step)
 		r = stream_decode(d, data + at, size - at < step ? size - at : step, NULL);
 	if (r == 0)
 		r = stream_decode_end(d, NULL);
-	check(r < 0 || (seen.manifest && seen.ended == seen.manifest->n_files));
+	check(r < 0 || (seen.manifest &&
+			seen.ended == seen.manifest->n_files + seen.manifest->memory.n_packs));
 	return r;
 }
 
