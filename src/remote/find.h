@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT
+/* Finding and reading the manifests of a place. Private to this layer. */
+#pragma once
+
+#include "remote/pool.h"
+
+/** A manifest as it lies there. Owns its parts. */
+struct found {
+	char *id;
+	char *text; /* NULL: there is none, or it cannot be used */
+	size_t len;
+	struct manifest manifest;
+	struct brumate_error why; /* where @text is NULL */
+	bool incomplete;	  /* there is no manifest: being pushed, or interrupted */
+};
+void found_fini(struct found *f);
+DEFINE_AUTO_FINI(struct found, found_fini)
+
+struct found_list {
+	struct found *items; /* sorted by id */
+	size_t n, room;
+};
+#define FOUND_LIST_EMPTY ((struct found_list){ 0 })
+void found_list_fini(struct found_list *l);
+DEFINE_AUTO_FINI(struct found_list, found_list_fini)
+
+/** Every checkpoint of the client's place, with its manifest or why it has none. */
+int find_all(struct client *c, struct found_list *ret, const struct pool_watch *watch,
+	     struct brumate_error *err);
+
+/** The one that @word means: an id, a job's name or id (its latest), or the beginning of an id. */
+int find_one(struct client *c, const char *word, struct found *ret, const struct pool_watch *watch,
+	     struct brumate_error *err);

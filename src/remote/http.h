@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Signed requests to an object store over libcurl, each tried again as long as that makes sense. One
+ * session is for one thread; what sessions share is the client. Private to this layer.
+ */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/cleanup.h"
+#include "base/digest.h"
+#include "base/error.h"
+#include "remote/config.h"
+#include "remote/place.h"
+
+/** What all sessions of one operation share. Borrows @config and @place. */
+struct client {
+	const struct remote_config *config;
+	const struct remote_place *place;
+	char *host;			 /* as requests name it; owned */
+	atomic_bool stop;		 /* give up what is under way */
+	int stop_fd;			 /* readable then */
+	atomic_uint_fast64_t done_bytes; /* sent and received so far, without what failed */
+};
+
+int client_init(struct client *c, const struct remote_config *config,
+		const struct remote_place *place, struct brumate_error *err);
+void client_fini(struct client *c);
+DEFINE_AUTO_FINI(struct client, client_fini)
+
+/** Makes all sessions end what they do with -ECANCELED; and lets them work again. */
+void client_stop(struct client *c);
+void client_go_on(struct client *c);
+
+struct session {
+	struct client *client;
+	void *curl;
+	uint64_t counted; /* bytes of the request under way, already in done_bytes */
+};
+
+int session_init(struct session *s, struct client *c, struct brumate_error *err);
+void session_fini(struct session *s);
+DEFINE_AUTO_FINI(struct session, session_fini)
+
+enum { HTTP_HEADERS_MAX = 4, HTTP_BODY_BYTES_MAX = 64 << 20, HTTP_ANY_LENGTH = -1 };
+
+struct http_header {
+	const char *name; /* lower case; all are signed */
+	const char *value;
+};
+
+/** All borrowed. */
+struct http_request {
+	const char *method;
+	const char *key;   /* of the object; NULL: the bucket */
+	const char *query; /* encoded, sorted; NULL: none */
+	struct http_header headers[HTTP_HEADERS_MAX];
+
+	/* The body that is sent: from memory, or from a file. */
+	const char *text;
+	int fd;
+	uint64_t offset, len_bytes;
+	struct digest payload; /* of those bytes; need not be set without any */
+
+	/* The body that comes: with @range, its @range_len bytes from @range_offset, to @sink_fd. */
+	bool range;
+	uint64_t range_offset, range_len;
+	int sink_fd;
+	uint64_t sink_offset;
+};
+#define HTTP_REQUEST(method_) \
+	((struct http_request){ .method = (method_), .fd = -1, .sink_fd = -1 })
+
+struct http_answer {
+	long status;
+	char *body; /* NUL-terminated; owned; NULL: none */
+	size_t body_len;
+	int64_t len_bytes; /* that the server said; HTTP_ANY_LENGTH: it did not */
+	char etag[128];
+	char digest[DIGEST_TEXT_BYTES]; /* x-amz-meta-brumate-sha256 */
+	char region[64];		/* x-amz-bucket-region */
+	int64_t date;			/* of the server, seconds since 1970; 0: not told */
+	char code[64];			/* <Error><Code> */
+	char message[256];
+};
+void http_answer_fini(struct http_answer *a);
+DEFINE_AUTO_FINI(struct http_answer, http_answer_fini)
+
+/**
+ * http_send() - send a request until it is answered for good
+ * @ret: owned; may be NULL
+ *
+ * Failures of the network, 5xx, 429 and throttling are tried again, with a growing random pause between.
+ * Errors to act on: -ENOENT (no such object or bucket), -EACCES, -ECANCELED, -EBADMSG (the answer is
+ * none), -EREMOTEIO, -ETIMEDOUT, -ECONNREFUSED, -EHOSTUNREACH; -errno of the fds.
+ */
+int http_send(struct session *s, const struct http_request *q, struct http_answer *ret,
+	      struct brumate_error *err);
+
+/** What to make of an answer. Pure. */
+enum http_verdict { HTTP_DONE, HTTP_AGAIN, HTTP_REFUSED };
+enum http_verdict http_judge(long status, const char *code);
+
+#define HTTP_META_DIGEST "x-amz-meta-brumate-sha256"

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Where in an object store checkpoints are: "s3://bucket/prefix". Below the prefix, a checkpoint is
+ *
+ *	ID/PATH			its files, as the manifest names them
+ *	packs/DIGEST		files that checkpoints may share (those below "memory/"), by their SHA-256
+ *	ID/manifest.json	written last: without it, the checkpoint is not there
+ *
+ * Pure.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "image/manifest.h"
+
+enum { REMOTE_BUCKET_BYTES = 64, REMOTE_PREFIX_BYTES_MAX = 512 };
+
+struct remote_place {
+	char bucket[REMOTE_BUCKET_BYTES];
+	char *prefix; /* no '/' at either end; may be empty; owned */
+};
+#define REMOTE_PLACE_EMPTY ((struct remote_place){ 0 })
+void remote_place_fini(struct remote_place *p);
+DEFINE_AUTO_FINI(struct remote_place, remote_place_fini)
+
+/** Whether @word names a place in an object store rather than a file or an id. */
+bool remote_is_url(const char *word);
+
+/** Reads "s3://bucket[/prefix]". -EINVAL says what is wrong. */
+int remote_place_parse(struct remote_place *ret, const char *url, struct brumate_error *err);
+
+/**
+ * Splits the last part of the prefix off: @ret_word (owned) is the checkpoint that is meant. -EINVAL
+ * if @p has no prefix.
+ */
+int remote_place_split(struct remote_place *p, char **ret_word, struct brumate_error *err);
+
+/** Key of something below the prefix. Owned; NULL without memory. */
+char *place_key(const struct remote_place *p, const char *below);
+
+/** Key of the file @f of the checkpoint @id. Owned; NULL without memory. */
+char *place_file_key(const struct remote_place *p, const char *id, const struct manifest_file *f);
+
+/** Whether the file is one that checkpoints may share. */
+bool place_is_pack(const struct manifest_file *f);
+
+#define PLACE_PACKS "packs"
+
+/** Percent-encodes all but [A-Za-z0-9-._~], and '/' if @keep_slash. Owned; NULL without memory. */
+char *place_encode(const char *text, bool keep_slash);

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Getting a checkpoint out of an object store: files in ranges, several at a time, each compared with
+ * the manifest's digest before it counts. Packs that the store has already are linked, not fetched.
+ */
+#include "remote/remote.h"
+#include "remote/find.h"
+#include "remote/object.h"
+#include "remote/staging.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+
+/* A file on its way; see struct item of push.c. */
+struct item {
+	pthread_mutex_t lock;
+	char *key; /* owned */
+	int fd;
+	bool there;
+	atomic_size_t n_left;
+};
+
+struct unit {
+	size_t file;
+	uint64_t offset, len_bytes;
+};
+
+struct pull {
+	struct client client;
+	struct found found;
+	struct store_writer writer;
+	struct staging staging;
+	struct item *items;
+	size_t n_items;
+	struct unit *units;
+	size_t n_units;
+	atomic_uint_fast64_t moved_files, moved_bytes;
+};
+
+static void pull_fini(struct pull *p)
+{
+	for (size_t i = 0; i < p->n_items; i++) {
+		cleanup_close(&p->items[i].fd);
+		pthread_mutex_destroy(&p->items[i].lock);
+		free(p->items[i].key);
+	}
+	free(p->items);
+	free(p->units);
+	staging_close(&p->staging);
+	store_abort(&p->writer);
+	found_fini(&p->found);
+	client_fini(&p->client);
+}
+DEFINE_AUTO_FINI(struct pull, pull_fini)
+
+static const struct manifest_file *file_of(const struct pull *p, size_t i)
+{
+	return &p->found.manifest.files[i];
+}
+
+static int open_once(struct pull *p, size_t i, struct brumate_error *err)
+{
+	struct item *it = &p->items[i];
+	int r = 0;
+
+	pthread_mutex_lock(&it->lock);
+	if (it->fd < 0) {
+		r = staging_create(&p->staging, i, file_of(p, i));
+		if (r >= 0)
+			it->fd = r;
+	}
+	pthread_mutex_unlock(&it->lock);
+	return r < 0 ? brumate_fail(err, -r, "%s: %m", file_of(p, i)->path) : 0;
+}
+
+static int get_unit(void *arg, struct session *s, size_t i, struct brumate_error *err)
+{
+	struct pull *p = arg;
+	const struct unit *u = &p->units[i];
+	struct item *it = &p->items[u->file];
+	int r = open_once(p, u->file, err);
+
+	if (r == 0)
+		r = object_get_range(s, it->key, u->offset, u->len_bytes, it->fd, err);
+	/* The manifest names it, so that it is missing is damage. */
+	if (r == -ENOENT)
+		return brumate_fail(err, EBADMSG, "%s: missing, want %" PRIu64 " bytes",
+				    file_of(p, u->file)->path, file_of(p, u->file)->len_bytes);
+	if (r < 0 || atomic_fetch_sub(&it->n_left, 1) > 1)
+		return r;
+	cleanup_close(&it->fd);
+	r = staging_finish(&p->staging, u->file, file_of(p, u->file), err);
+	atomic_fetch_add(&p->moved_files, 1);
+	atomic_fetch_add(&p->moved_bytes, file_of(p, u->file)->len_bytes);
+	return r;
+}
+
+/* Links what a checkpoint of this store has of the packs that are wanted. */
+static void link_packs(void *arg, const char *id, const struct store_image *i,
+		       const struct brumate_error *why)
+{
+	struct pull *p = arg;
+	const struct manifest *m = &p->found.manifest;
+
+	for (size_t k = 0; i && k < m->n_files; k++) {
+		const struct manifest_file *want = &m->files[k];
+
+		if (!place_is_pack(want) || p->items[k].there)
+			continue;
+		for (size_t n = 0; n < i->manifest.n_files; n++) {
+			const struct manifest_file *have = &i->manifest.files[n];
+
+			if (!place_is_pack(have) || have->len_bytes != want->len_bytes ||
+			    memcmp(&have->digest, &want->digest, sizeof(want->digest)))
+				continue;
+			p->items[k].there =
+				staging_link(&p->staging, k, want, i->dir_fd, have->path) == 0 &&
+				staging_finish(&p->staging, k, want, NULL) == 0;
+			break;
+		}
+	}
+}
+
+static size_t units_of(uint64_t len_bytes, uint64_t part_bytes)
+{
+	return len_bytes ? (size_t)((len_bytes + part_bytes - 1) / part_bytes) : 1;
+}
+
+static int add_items(struct pull *p, const char *dir, struct brumate_error *err)
+{
+	const struct manifest *m = &p->found.manifest;
+
+	p->items = calloc(m->n_files ? m->n_files : 1, sizeof(*p->items));
+	if (!p->items)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < m->n_files; i++) {
+		struct item *it = &p->items[p->n_items++];
+
+		it->fd = -1;
+		pthread_mutex_init(&it->lock, NULL);
+		it->key = place_file_key(p->client.place, m->id, &m->files[i]);
+		if (!it->key)
+			return brumate_fail(err, ENOMEM, "%m");
+		it->there = staging_has(&p->staging, i, &m->files[i]);
+	}
+	return store_list(dir, link_packs, p, err);
+}
+
+static int add_units(struct pull *p, uint64_t part_bytes, struct brumate_error *err)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < p->n_items; i++)
+		if (!p->items[i].there)
+			n += units_of(file_of(p, i)->len_bytes, part_bytes);
+	p->units = calloc(n ? n : 1, sizeof(*p->units));
+	if (!p->units)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < p->n_items; i++) {
+		uint64_t len = file_of(p, i)->len_bytes, offset = 0;
+		size_t n_units = units_of(len, part_bytes);
+
+		if (p->items[i].there) {
+			atomic_fetch_add(&p->client.done_bytes, len);
+			continue;
+		}
+		atomic_store(&p->items[i].n_left, n_units);
+		for (size_t k = 0; k < n_units; k++, offset += part_bytes) {
+			uint64_t left = len - offset;
+
+			p->units[p->n_units++] =
+				(struct unit){ i, offset, left < part_bytes ? left : part_bytes };
+		}
+	}
+	return 0;
+}
+
+/* Sizes are the server's word until the digests are compared. */
+static int check_space(const struct pull *p, const char *dir, uint64_t *ret_total,
+		       struct brumate_error *err)
+{
+	uint64_t free_bytes, total = 0;
+
+	for (size_t i = 0; i < p->found.manifest.n_files; i++)
+		if (__builtin_add_overflow(total, file_of(p, i)->len_bytes, &total))
+			return brumate_fail(err, EBADMSG, "its files are larger than any disk");
+	*ret_total = total;
+	int r = store_free_bytes(dir, &free_bytes, err);
+	if (r < 0 || total <= free_bytes)
+		return r;
+	brumate_fail(err, ENOSPC, "%s has %.1f GB free, the checkpoint needs %.1f GB", dir,
+		     (double)free_bytes / 1e9, (double)total / 1e9);
+	brumate_hint(err, "make room (`brumate prune`), or choose another place with --dir");
+	return -ENOSPC;
+}
+
+/* 1: the store has this very checkpoint. 0: nothing of that id. */
+static int look_in_store(const struct pull *p, const char *dir, struct brumate_error *err)
+{
+	auto_(store_image_fini) struct store_image i = STORE_IMAGE_EMPTY;
+	auto_free char *text = NULL;
+	size_t len = 0;
+	const char *id = p->found.manifest.id;
+	struct brumate_error quiet = BRUMATE_ERROR_NONE;
+	int r = store_open(&i, dir, id, &quiet);
+
+	if (r < 0 || strcmp(i.manifest.id, id))
+		return 0; /* store_begin() has the word on what is in the way */
+	r = file_read(i.dir_fd, STORE_MANIFEST_NAME, MANIFEST_BYTES_MAX, &text, &len);
+	if (r < 0)
+		return brumate_fail(err, -r, "%s: %m", i.path);
+	return len == p->found.len && !memcmp(text, p->found.text, len);
+}
+
+static bool may_go_on(int r)
+{
+	return r == -ECANCELED || r == -EREMOTEIO || r == -ETIMEDOUT || r == -ECONNREFUSED ||
+	       r == -EHOSTUNREACH || r == -EACCES;
+}
+
+static int fetch(struct pull *p, const char *dir, struct pool_watch *watch,
+		 struct brumate_error *err)
+{
+	const struct manifest *m = &p->found.manifest;
+	int r = check_space(p, dir, &watch->total_bytes, err);
+
+	if (r == 0)
+		r = store_begin(&p->writer, dir, m->id, err);
+	if (r == 0)
+		r = staging_open(&p->staging, &p->writer, m->id, err);
+	if (r < 0)
+		return r;
+	r = add_items(p, dir, err);
+	if (r == 0)
+		r = add_units(p, (uint64_t)p->client.config->part_mib << 20, err);
+	if (r == 0)
+		r = pool_run(&p->client, p->n_units, get_unit, p, watch, err);
+	if (r == 0)
+		r = staging_move(&p->staging, m, &p->writer, err);
+	if (r < 0 && may_go_on(r))
+		return r;
+	staging_remove(&p->staging);
+	return r < 0 ? r : store_commit_as(&p->writer, m, p->found.text, p->found.len, err);
+}
+
+int remote_pull(const struct remote_config *config, const struct remote_place *place,
+		const char *word, const char *dir, char ret_id[static MANIFEST_ID_BYTES],
+		struct remote_sums *ret, store_progress_fn progress, void *arg,
+		struct brumate_error *err)
+{
+	auto_(pull_fini) struct pull p = { .writer = STORE_WRITER_EMPTY,
+					   .staging = STAGING_EMPTY,
+					   .client.stop_fd = -1 };
+	struct pool_watch watch = { progress, arg, 0 };
+	int r = client_init(&p.client, config, place, err);
+
+	if (r == 0)
+		r = find_one(&p.client, word, &p.found, &watch, err);
+	if (r == 0)
+		r = look_in_store(&p, dir, err);
+	if (r == 0) {
+		r = fetch(&p, dir, &watch, err);
+		if (r < 0)
+			brumate_wrap(err, r, "pull %s", p.found.manifest.id);
+	}
+	if (r < 0)
+		return r;
+	memcpy(ret_id, p.found.manifest.id, MANIFEST_ID_BYTES);
+	*ret = (struct remote_sums){ p.found.manifest.n_files, manifest_bytes(&p.found.manifest),
+				     atomic_load(&p.moved_files), atomic_load(&p.moved_bytes) };
+	return 0;
+}

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Putting a checkpoint into an object store. First its own files, then the packs it may share with
+ * others, then the manifest; and once that is there, the packs that were found there are looked at
+ * again, because a removal of the last other checkpoint that used them could have come between.
+ */
+#include "remote/remote.h"
+#include "remote/object.h"
+#include "remote/pool.h"
+#include "remote/upload.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/paths.h"
+#include "store/beneath.h"
+
+/* A file on its way. Begun by whichever thread comes first, ended by the one that does its last part. */
+struct item {
+	const struct manifest_file *file;
+	char *key; /* owned */
+	pthread_mutex_t lock;
+	bool begun;
+	bool there; /* found: nothing is to be done */
+	atomic_bool done;
+	int fd;
+	size_t n_parts; /* 0: in one piece */
+	struct upload upload;
+	atomic_size_t n_left;
+};
+
+/* One request's worth of a file. */
+struct unit {
+	struct item *item;
+	size_t part;
+};
+
+struct push {
+	const struct store_image *image;
+	struct client client;
+	struct item *items;
+	size_t n_items;
+	struct unit *units;
+	size_t n_units;
+	uint64_t part_bytes;
+	atomic_uint_fast64_t moved_files, moved_bytes;
+};
+
+static void push_fini(struct push *p)
+{
+	for (size_t i = 0; i < p->n_items; i++) {
+		cleanup_close(&p->items[i].fd);
+		upload_fini(&p->items[i].upload);
+		pthread_mutex_destroy(&p->items[i].lock);
+		free(p->items[i].key);
+	}
+	free(p->items);
+	free(p->units);
+	client_fini(&p->client);
+}
+DEFINE_AUTO_FINI(struct push, push_fini)
+
+static size_t parts_of(const struct push *p, uint64_t len_bytes)
+{
+	if (len_bytes < 2 * p->part_bytes)
+		return 0;
+	uint64_t part = upload_part_bytes(len_bytes, p->part_bytes);
+
+	return (size_t)((len_bytes + part - 1) / part);
+}
+
+/* What is there under the key of @it, with the digest it should have. -ENOENT. */
+static int look(struct session *s, const struct item *it, struct brumate_error *err)
+{
+	char have[DIGEST_TEXT_BYTES], want[DIGEST_TEXT_BYTES];
+	uint64_t len;
+	int r = object_head(s, it->key, &len, have, err);
+
+	if (r < 0)
+		return r;
+	digest_format(want, &it->file->digest);
+	return len == it->file->len_bytes && !strcmp(have, want) ? 0 : -ENOENT;
+}
+
+static int begin(struct push *p, struct session *s, struct item *it, struct brumate_error *err)
+{
+	int r = look(s, it, err);
+
+	if (r == 0) {
+		it->there = true;
+		return 0;
+	}
+	if (r != -ENOENT)
+		return r;
+	it->fd = beneath_open_file(p->image->dir_fd, it->file->path, NULL);
+	if (it->fd < 0)
+		return brumate_fail(err, -it->fd, "%s: %m", it->file->path);
+	if (it->n_parts)
+		return upload_begin(&it->upload, s, it->key, it->file->len_bytes, p->part_bytes,
+				    &it->file->digest, err);
+	return 0;
+}
+
+static int begin_once(struct push *p, struct session *s, struct item *it, struct brumate_error *err)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&it->lock);
+	if (!it->begun)
+		r = begin(p, s, it, err);
+	it->begun = r == 0;
+	pthread_mutex_unlock(&it->lock);
+	return r;
+}
+
+/* An answer may get lost: an upload that is gone has succeeded if the object is there. */
+static int end_upload(struct session *s, struct item *it, struct brumate_error *err)
+{
+	int r = upload_end(&it->upload, s, it->key, err);
+
+	if (r == -ENOENT && look(s, it, NULL) == 0)
+		r = 0;
+	if (r == 0)
+		upload_fini(&it->upload);
+	return r;
+}
+
+static int put_unit(void *arg, struct session *s, size_t i, struct brumate_error *err)
+{
+	struct push *p = arg;
+	struct unit *u = &p->units[i];
+	struct item *it = u->item;
+	int r = begin_once(p, s, it, err);
+
+	if (r < 0)
+		return r;
+	if (atomic_load(&it->done))
+		return 0;
+	if (it->there) {
+		if (u->part == 0)
+			atomic_fetch_add(&p->client.done_bytes, it->file->len_bytes);
+		return 0;
+	}
+	r = it->n_parts
+		    ? upload_put(&it->upload, s, it->key, u->part, it->fd, err)
+		    : object_put(s, it->key, it->fd, it->file->len_bytes, &it->file->digest, err);
+	if (r < 0 || atomic_fetch_sub(&it->n_left, 1) > 1)
+		return r;
+	if (it->n_parts)
+		r = end_upload(s, it, err);
+	cleanup_close(&it->fd);
+	atomic_store(&it->done, true);
+	atomic_fetch_add(&p->moved_files, 1);
+	atomic_fetch_add(&p->moved_bytes, it->file->len_bytes);
+	return r;
+}
+
+static int add_items(struct push *p, struct brumate_error *err)
+{
+	const struct manifest *m = &p->image->manifest;
+
+	p->items = calloc(m->n_files ? m->n_files : 1, sizeof(*p->items));
+	if (!p->items)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < m->n_files; i++) {
+		struct item *it = &p->items[p->n_items++];
+
+		it->file = &m->files[i];
+		it->fd = -1;
+		pthread_mutex_init(&it->lock, NULL);
+		it->n_parts = parts_of(p, it->file->len_bytes);
+		atomic_store(&it->n_left, it->n_parts ? it->n_parts : 1);
+		it->key = place_file_key(p->client.place, m->id, it->file);
+		if (!it->key)
+			return brumate_fail(err, ENOMEM, "%m");
+	}
+	return 0;
+}
+
+static bool is_repeated(const struct push *p, size_t i)
+{
+	for (size_t k = 0; k < i; k++)
+		if (place_is_pack(p->items[k].file) && !strcmp(p->items[k].key, p->items[i].key))
+			return true;
+	return false;
+}
+
+/* Units of the packs, or of the other files. Two packs with the same bytes are one object. */
+static int add_units(struct push *p, bool packs, struct brumate_error *err)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < p->n_items; i++)
+		n += p->items[i].n_parts ? p->items[i].n_parts : 1;
+	free(p->units);
+	p->n_units = 0;
+	p->units = calloc(n ? n : 1, sizeof(*p->units));
+	if (!p->units)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < p->n_items; i++) {
+		struct item *it = &p->items[i];
+		size_t n_parts = it->n_parts ? it->n_parts : 1;
+
+		if (place_is_pack(it->file) != packs || (packs && is_repeated(p, i)))
+			continue;
+		for (size_t part = 0; part < n_parts; part++)
+			p->units[p->n_units++] = (struct unit){ it, part };
+	}
+	return 0;
+}
+
+/* Again a look at a pack that was there. */
+static int recheck_unit(void *arg, struct session *s, size_t i, struct brumate_error *err)
+{
+	struct push *p = arg;
+	struct item *it = p->units[i].item;
+
+	if (!it->there || p->units[i].part)
+		return 0;
+	int r = look(s, it, err);
+	if (r != -ENOENT)
+		return r;
+	/* Begun anew by the pass that follows. */
+	it->there = it->begun = false;
+	return 0;
+}
+
+struct manifest_put {
+	char *key, *text;
+	size_t len;
+};
+
+/* The manifest makes it a checkpoint. One that is there already must be this one. */
+static int put_manifest(void *arg, struct session *s, size_t i, struct brumate_error *err)
+{
+	const struct manifest_put *m = arg;
+	auto_free char *there = NULL;
+	size_t len = 0;
+	int r = object_get_text(s, m->key, &there, &len, err);
+
+	if (r == 0 && len == m->len && !memcmp(there, m->text, len))
+		return 0;
+	if (r == 0)
+		return brumate_fail(err, EEXIST,
+				    "s3://%s/%s: another checkpoint of that id is there",
+				    s->client->place->bucket, m->key);
+	return r == -ENOENT ? object_put_text(s, m->key, m->text, m->len, err) : r;
+}
+
+/* Before anything is put over the files of another one. */
+static int check_manifest(void *arg, struct session *s, size_t i, struct brumate_error *err)
+{
+	const struct manifest_put *m = arg;
+	auto_free char *there = NULL;
+	size_t len = 0;
+	int r = object_get_text(s, m->key, &there, &len, err);
+
+	if (r == -ENOENT)
+		return 0;
+	if (r == 0 && (len != m->len || memcmp(there, m->text, len))) {
+		brumate_fail(err, EEXIST, "s3://%s/%s: another checkpoint of that id is there",
+			     s->client->place->bucket, m->key);
+		brumate_hint(err, "remove it first, or push below another prefix");
+		return -EEXIST;
+	}
+	return r;
+}
+
+/* A refusal is final, so parts that are there are of no use; after all else the next push takes them. */
+static int abort_unit(void *arg, struct session *s, size_t i, struct brumate_error *err)
+{
+	struct push *p = arg;
+	struct item *it = &p->items[i];
+
+	if (it->upload.id)
+		upload_abort(&it->upload, s, it->key, NULL);
+	return 0;
+}
+
+static bool may_go_on(int r)
+{
+	return r == -ECANCELED || r == -EREMOTEIO || r == -ETIMEDOUT || r == -ECONNREFUSED ||
+	       r == -EHOSTUNREACH || r == -EACCES;
+}
+
+static int put_all(struct push *p, struct manifest_put *manifest, const struct pool_watch *watch,
+		   struct brumate_error *err)
+{
+	struct client *c = &p->client;
+	int r = pool_run(c, 1, check_manifest, manifest, watch, err);
+
+	if (r == 0)
+		r = add_units(p, false, err);
+	if (r == 0)
+		r = pool_run(c, p->n_units, put_unit, p, watch, err);
+	if (r == 0)
+		r = add_units(p, true, err);
+	if (r == 0)
+		r = pool_run(c, p->n_units, put_unit, p, watch, err);
+	if (r == 0)
+		r = pool_run(c, 1, put_manifest, manifest, watch, err);
+	if (r == 0)
+		r = pool_run(c, p->n_units, recheck_unit, p, watch, err);
+	if (r == 0)
+		r = pool_run(c, p->n_units, put_unit, p, NULL, err);
+	if (r < 0 && !may_go_on(r))
+		pool_run(c, p->n_items, abort_unit, p, NULL, NULL);
+	return r;
+}
+
+static int read_manifest(struct manifest_put *ret, const struct push *p, struct brumate_error *err)
+{
+	const char *id = p->image->manifest.id;
+	auto_free char *below = path_format("%s/" STORE_MANIFEST_NAME, id);
+	int r;
+
+	if (!strcmp(id, PLACE_PACKS))
+		return brumate_fail(err, EINVAL, "a checkpoint called \"%s\" cannot be pushed", id);
+	ret->key = below ? place_key(p->client.place, below) : NULL;
+	if (!ret->key)
+		return brumate_fail(err, ENOMEM, "%m");
+	r = file_read(p->image->dir_fd, STORE_MANIFEST_NAME, MANIFEST_BYTES_MAX, &ret->text,
+		      &ret->len);
+	return r < 0 ? brumate_fail(err, -r, STORE_MANIFEST_NAME ": %m") : 0;
+}
+
+int remote_push(const struct remote_config *config, const struct remote_place *place,
+		const struct store_image *i, struct remote_sums *ret, store_progress_fn progress,
+		void *arg, struct brumate_error *err)
+{
+	auto_(push_fini) struct push p = { .image = i };
+	struct manifest_put manifest = { 0 };
+	struct pool_watch watch = { progress, arg, manifest_bytes(&i->manifest) };
+	int r = store_verify(i, progress, arg, err);
+
+	if (r < 0)
+		return brumate_wrap(err, r, "checkpoint %s", i->manifest.id);
+	r = client_init(&p.client, config, place, err);
+	if (r < 0)
+		return r;
+	p.part_bytes = (uint64_t)config->part_mib << 20;
+	r = read_manifest(&manifest, &p, err);
+	if (r == 0)
+		r = add_items(&p, err);
+	if (r == 0)
+		r = put_all(&p, &manifest, &watch, err);
+	free(manifest.key);
+	free(manifest.text);
+	if (r < 0)
+		return brumate_wrap(err, r, "push %s", i->manifest.id);
+	*ret = (struct remote_sums){ i->manifest.n_files, watch.total_bytes,
+				     atomic_load(&p.moved_files), atomic_load(&p.moved_bytes) };
+	return 0;
+}
