@@ -147,6 +147,8 @@ int verb_prune(const struct invocation *in, struct brumate_error *err);
 int verb_gc(const struct invocation *in, struct brumate_error *err);
 int verb_export(const struct invocation *in, struct brumate_error *err);
 int verb_import(const struct invocation *in, struct brumate_error *err);
+int verb_push(const struct invocation *in, struct brumate_error *err);
+int verb_pull(const struct invocation *in, struct brumate_error *err);
 int verb_bench(const struct invocation *in, struct brumate_error *err);
 int verb_doctor(const struct invocation *in, struct brumate_error *err);
 int verb_version(const struct invocation *in, struct brumate_error *err);

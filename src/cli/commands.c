@@ -209,6 +209,16 @@ static const struct option_spec import_options[] = {
 	DIR("keep it in DIR instead of the default place"),
 	END,
 };
+static const struct option_spec push_options[] = {
+	DIR("look for it in DIR instead of the default place"),
+	FORMAT,
+	END,
+};
+static const struct option_spec pull_options[] = {
+	DIR("keep it in DIR instead of the default place"),
+	FORMAT,
+	END,
+};
 static const struct option_spec doctor_options[] = {
 	{ OPT_JOB, "job", 'j', "JOB", "can this job be checkpointed?", COMPLETES_JOB, NULL },
 	PID("can this process be checkpointed?"),
@@ -269,10 +279,10 @@ const struct command commands[] = {
 	  COMPLETES_JOB, NULL, resume_options, verb_resume },
 	{ "checkpoint", "dump", "[JOB]", "save a job to disk", 0, 1, false, COMPLETES_JOB, NULL,
 	  checkpoint_options, verb_checkpoint },
-	{ "restore", NULL, "CHECKPOINT|JOB", "bring back what was saved", 1, 1, false,
+	{ "restore", NULL, "CHECKPOINT|JOB|s3://...", "bring back what was saved", 1, 1, false,
 	  COMPLETES_CHECKPOINT, NULL, restore_options, verb_restore },
-	{ "ls", NULL, "", "list checkpoints", 0, 0, false, COMPLETES_NOTHING, NULL, ls_options,
-	  verb_ls },
+	{ "ls", NULL, "[s3://BUCKET/PREFIX]", "list checkpoints", 0, 1, false, COMPLETES_NOTHING,
+	  NULL, ls_options, verb_ls },
 	{ "inspect", NULL, "CHECKPOINT|JOB", "show all that is known of a checkpoint or a job", 1,
 	  1, false, COMPLETES_CHECKPOINT, NULL, inspect_options, verb_inspect },
 	{ "diff", NULL, "CHECKPOINT CHECKPOINT", "show what differs between two checkpoints", 2, 2,
@@ -283,6 +293,10 @@ const struct command commands[] = {
 	  COMPLETES_CHECKPOINT, NULL, export_options, verb_export },
 	{ "import", NULL, "[FILE|-]", "bring in a checkpoint from a stream", 0, 1, false,
 	  COMPLETES_FILE, NULL, import_options, verb_import },
+	{ "push", NULL, "CHECKPOINT s3://BUCKET/PREFIX", "put a checkpoint into an object store", 2,
+	  2, false, COMPLETES_CHECKPOINT, NULL, push_options, verb_push },
+	{ "pull", NULL, "s3://BUCKET/PREFIX/CHECKPOINT", "get a checkpoint from an object store", 1,
+	  1, false, COMPLETES_NOTHING, NULL, pull_options, verb_pull },
 	{ "prune", NULL, "", "remove old checkpoints by a rule", 0, 0, false, COMPLETES_NOTHING,
 	  NULL, prune_options, verb_prune },
 	{ "gc", NULL, "", "remove what interrupted checkpoints left", 0, 0, false,

@@ -2,12 +2,14 @@
 /* `brumate kill`, `rm` and `manage`: the end of jobs, and another beginning. */
 #include "cli/arguments.h"
 #include "cli/client.h"
+#include "cli/remote.h"
 #include "cli/words.h"
 
 #include <errno.h>
 #include <stdio.h>
 
 #include "base/cleanup.h"
+#include "remote/remote.h"
 
 enum { GRACE_MS_DEFAULT = 10000 };
 
@@ -69,6 +71,8 @@ static int remove_one(json_t *parameters, const char *word, bool checkpoint,
 {
 	int r;
 
+	if (remote_is_url(word))
+		return remove_remote(word, err);
 	json_object_del(parameters, "checkpoint");
 	if (!checkpoint) {
 		r = add_string(parameters, "job", word, err);

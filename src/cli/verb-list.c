@@ -2,6 +2,7 @@
 /* `brumate ps` and `brumate ls`. */
 #include "cli/arguments.h"
 #include "cli/client.h"
+#include "cli/remote.h"
 #include "cli/terminal.h"
 #include "cli/words.h"
 
@@ -139,7 +140,9 @@ int verb_ls(const struct invocation *in, struct brumate_error *err)
 	struct table t = TABLE_OF(checkpoint_columns);
 	int r = add_path(parameters, "dir", in->values[OPT_DIR], err);
 
-	if (r == 0)
+	if (r == 0 && in->n_operands)
+		r = list_remote(&reply, in->operands[0], err);
+	else if (r == 0)
 		r = client_ask("Checkpoints", parameters, &reply, err);
 	return r < 0 ? r : print_list(in, reply, "checkpoints", &t, add_checkpoint, err);
 }

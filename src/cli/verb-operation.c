@@ -8,12 +8,14 @@
 #include "cli/follow.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
+#include "cli/remote.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "remote/remote.h"
 
 /* The job's state once nothing is under way on it any more, and the exit code that goes with it. */
 static int report_cancelled(const struct invocation *in, json_t *parameters,
@@ -128,11 +130,9 @@ int verb_checkpoint(const struct invocation *in, struct brumate_error *err)
 static int pack_restore(json_t *p, const struct invocation *in, struct brumate_error *err)
 {
 	const char *word = in->operands[0];
-	int r = strchr(word, '/') ? add_path(p, "checkpoint", word, err)
-				  : add_string(p, "checkpoint", word, err);
+	auto_free char *pulled = NULL;
+	int r = add_timeout(p, in, err);
 
-	if (r == 0)
-		r = add_timeout(p, in, err);
 	if (r == 0)
 		r = add_gpu_map(p, in, err);
 	if (r == 0)
@@ -141,6 +141,13 @@ static int pack_restore(json_t *p, const struct invocation *in, struct brumate_e
 		r = add_flag(p, "tcp_close", in, OPT_TCP_CLOSE, err);
 	if (r == 0)
 		r = add_flag(p, "force", in, OPT_FORCE, err);
+	if (r == 0 && remote_is_url(word)) {
+		r = pull_path(&pulled, word, in->values[OPT_DIR], err);
+		word = pulled;
+	}
+	if (r == 0)
+		r = strchr(word, '/') ? add_path(p, "checkpoint", word, err)
+				      : add_string(p, "checkpoint", word, err);
 	return r;
 }
 

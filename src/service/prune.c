@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* Prune and Sweep: letting checkpoints go by a rule, and what dead writers left. */
+#include "remote/remote.h"
 #include "service/access.h"
 #include "service/service.h"
 
@@ -115,6 +116,7 @@ int service_sweep(const struct service_call *call, json_t *parameters, json_t **
 	int n = store_sweep(dir);
 	if (n < 0)
 		return brumate_fail(err, -n, "%s: %m", dir);
+	n += remote_sweep(dir);
 	*ret = json_pack("{s:i}", "swept", n);
 	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
 }

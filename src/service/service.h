@@ -28,27 +28,31 @@ typedef int (*service_method_fn)(const struct service_call *call, json_t *parame
 				 struct brumate_error *err);
 
 /** Every method: its name on the wire and its function. */
-#define SERVICE_METHODS(X)                  \
-	X(Run, service_run)                 \
-	X(List, service_list)               \
-	X(Status, service_status)           \
-	X(Manage, service_manage)           \
-	X(Suspend, service_suspend)         \
-	X(Resume, service_resume)           \
-	X(Checkpoint, service_checkpoint)   \
-	X(Restore, service_restore)         \
-	X(Kill, service_kill)               \
-	X(Wait, service_wait)               \
-	X(Remove, service_remove)           \
-	X(Checkpoints, service_checkpoints) \
-	X(Inspect, service_inspect)         \
-	X(Verify, service_verify)           \
-	X(Diff, service_diff)               \
-	X(Prune, service_prune)             \
-	X(Sweep, service_sweep)             \
-	X(Export, service_export)           \
-	X(Import, service_import)           \
-	X(Schedule, service_schedule)       \
+#define SERVICE_METHODS(X)                               \
+	X(Run, service_run)                              \
+	X(List, service_list)                            \
+	X(Status, service_status)                        \
+	X(Manage, service_manage)                        \
+	X(Suspend, service_suspend)                      \
+	X(Resume, service_resume)                        \
+	X(Checkpoint, service_checkpoint)                \
+	X(Restore, service_restore)                      \
+	X(Kill, service_kill)                            \
+	X(Wait, service_wait)                            \
+	X(Remove, service_remove)                        \
+	X(Checkpoints, service_checkpoints)              \
+	X(Inspect, service_inspect)                      \
+	X(Verify, service_verify)                        \
+	X(Diff, service_diff)                            \
+	X(Prune, service_prune)                          \
+	X(Sweep, service_sweep)                          \
+	X(Export, service_export)                        \
+	X(Import, service_import)                        \
+	X(Push, service_push)                            \
+	X(Pull, service_pull)                            \
+	X(RemoteCheckpoints, service_remote_checkpoints) \
+	X(RemoteRemove, service_remote_remove)           \
+	X(Schedule, service_schedule)                    \
 	X(Doctor, service_doctor)
 
 #define X(name, fn)                                                               \

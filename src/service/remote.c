@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Push, Pull, RemoteCheckpoints and RemoteRemove: checkpoints in an object store. Where it is and as
+ * whom comes with every call: a daemon has no credentials of its own to lend.
+ */
+#include "remote/remote.h"
+#include "service/access.h"
+#include "service/meter.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/paths.h"
+
+/* What each of the methods is told first. */
+struct given {
+	struct remote_config config;
+	struct remote_place place;
+	const char *url; /* borrowed */
+};
+
+static void given_fini(struct given *g)
+{
+	remote_config_fini(&g->config);
+	remote_place_fini(&g->place);
+}
+DEFINE_AUTO_FINI(struct given, given_fini)
+
+static int get_given(struct given *g, json_t *parameters, struct brumate_error *err)
+{
+	json_t *remote;
+	int r = wire_need_string(parameters, "url", &g->url, err);
+
+	if (r == 0)
+		r = wire_get_object(parameters, "remote", &remote, err);
+	if (r == 0 && !remote)
+		r = wire_fail_parameter(err, "remote", "is missing");
+	if (r == 0)
+		r = remote_place_parse(&g->place, g->url, err);
+	return r < 0 ? r : remote_config_from_json(&g->config, remote, err);
+}
+
+static char *url_of(const struct remote_place *p, const char *id)
+{
+	return path_format("s3://%s/%s%s%s", p->bucket, p->prefix, *p->prefix ? "/" : "", id);
+}
+
+static json_t *moved(const char *id, const char *url, const char *dir, const struct remote_sums *s,
+		     uint64_t start_ns)
+{
+	return json_pack("{s:s,s:s?,s:s*,s:I,s:I,s:I,s:I,s:f}", "checkpoint", id, "url", url, "dir",
+			 dir, "files", (json_int_t)s->files, "bytes", (json_int_t)s->bytes,
+			 "moved_files", (json_int_t)s->moved_files, "moved_bytes",
+			 (json_int_t)s->moved_bytes, "seconds", clock_since_s(start_ns));
+}
+
+int service_push(const struct service_call *call, json_t *parameters, json_t **ret,
+		 struct brumate_error *err)
+{
+	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
+	auto_(given_fini) struct given g = { .config = REMOTE_CONFIG_DEFAULT };
+	struct meter meter = meter_of(call, "push", 1);
+	uint64_t start_ns = clock_now_ns();
+	struct remote_sums sums;
+	auto_free char *dir = NULL;
+	const char *word, *given_dir;
+	int r = get_given(&g, parameters, err);
+
+	if (r == 0)
+		r = wire_need_string(parameters, "checkpoint", &word, err);
+	if (r == 0)
+		r = wire_get_string(parameters, "dir", &given_dir, err);
+	if (r == 0)
+		r = access_store(&dir, call, given_dir, err);
+	if (r == 0)
+		r = access_image(&image, call, dir, word, err);
+	if (r < 0)
+		return r;
+
+	meter_step(&meter);
+	r = remote_push(&g.config, &g.place, &image, &sums, meter_progress, &meter, err);
+	if (r < 0)
+		return r;
+	auto_free char *url = url_of(&g.place, image.manifest.id);
+	*ret = moved(image.manifest.id, url, NULL, &sums, start_ns);
+	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+}
+
+/* To restore a checkpoint is to run it with root's help, so only root may bring one in. */
+int service_pull(const struct service_call *call, json_t *parameters, json_t **ret,
+		 struct brumate_error *err)
+{
+	auto_(given_fini) struct given g = { .config = REMOTE_CONFIG_DEFAULT };
+	struct meter meter = meter_of(call, "pull", 1);
+	uint64_t start_ns = clock_now_ns();
+	struct remote_sums sums;
+	char id[MANIFEST_ID_BYTES];
+	auto_free char *dir = NULL, *word = NULL;
+	const char *given_dir;
+	int r = get_given(&g, parameters, err);
+
+	if (call->uid != 0)
+		return brumate_fail(err, EACCES, "only root may pull a checkpoint");
+	if (r == 0)
+		r = wire_get_string(parameters, "dir", &given_dir, err);
+	if (r == 0)
+		r = access_store(&dir, call, given_dir, err);
+	if (r == 0)
+		r = remote_place_split(&g.place, &word, err);
+	if (r < 0)
+		return r;
+
+	meter_step(&meter);
+	r = remote_pull(&g.config, &g.place, word, dir, id, &sums, meter_progress, &meter, err);
+	if (r < 0)
+		return r;
+	auto_free char *url = url_of(&g.place, id);
+	*ret = moved(id, url, dir, &sums, start_ns);
+	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+}
+
+struct listing {
+	const struct remote_place *place;
+	json_t *checkpoints;
+	bool failed;
+};
+
+static void list_one(void *arg, const char *id, const struct manifest *m,
+		     const struct brumate_error *why)
+{
+	struct listing *l = arg;
+	auto_free char *url = url_of(l->place, id);
+	json_t *o;
+
+	if (m)
+		o = json_pack("{s:s,s:s?,s:s,s:o,s:s,s:I,s:I,s:I,s:b}", "id", id, "path", url,
+			      "job", m->job.id, "job_name", wire_string(m->job.name), "created",
+			      m->created, "bytes", (json_int_t)manifest_bytes(m), "gpus",
+			      (json_int_t)m->n_gpus, "processes", (json_int_t)m->n_processes,
+			      "simulated", m->job.simulated);
+	else
+		o = json_pack("{s:s,s:s?,s:i,s:i,s:i,s:b,s:o}", "id", id, "path", url, "bytes", 0,
+			      "gpus", 0, "processes", 0, "simulated", 0, "error",
+			      wire_string(why->text));
+	if (json_array_append_new(l->checkpoints, o) < 0)
+		l->failed = true;
+}
+
+int service_remote_checkpoints(const struct service_call *call, json_t *parameters, json_t **ret,
+			       struct brumate_error *err)
+{
+	auto_(given_fini) struct given g = { .config = REMOTE_CONFIG_DEFAULT };
+	auto_json json_t *checkpoints = json_array();
+	struct meter meter = meter_of(call, "list", 1);
+	struct listing l = { .place = &g.place, .checkpoints = checkpoints };
+	int r = get_given(&g, parameters, err);
+
+	if (r < 0)
+		return r;
+	meter_step(&meter);
+	r = remote_list(&g.config, &g.place, list_one, &l, meter_progress, &meter, err);
+	if (r < 0)
+		return r;
+	*ret = l.failed ? NULL : json_pack("{s:O}", "checkpoints", checkpoints);
+	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+}
+
+int service_remote_remove(const struct service_call *call, json_t *parameters, json_t **ret,
+			  struct brumate_error *err)
+{
+	auto_(given_fini) struct given g = { .config = REMOTE_CONFIG_DEFAULT };
+	struct meter meter = meter_of(call, "remove", 1);
+	auto_free char *word = NULL;
+	int r = get_given(&g, parameters, err);
+
+	if (r == 0)
+		r = remote_place_split(&g.place, &word, err);
+	if (r < 0)
+		return r;
+	meter_step(&meter);
+	r = remote_remove(&g.config, &g.place, word, meter_progress, &meter, err);
+	if (r < 0)
+		return r;
+	*ret = json_object();
+	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+}
