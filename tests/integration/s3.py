@@ -1,0 +1,435 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Checkpoints in an object store: pushed, listed, pulled, restored and removed, by way of a stand-in that
+checks signatures and does harm (s3_server.py)."""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import tarfile
+import threading
+
+from cases import AS_NOBODY, MIB, NOBODY, Skipped, case, expect, main, run, wait_until
+from harness import SOURCE, Program
+from s3_server import Server
+
+PLACE = "s3://bkt/team a/jobs"  # a blank must be quoted in what is signed
+BELOW = "team a/jobs/"
+
+
+def settings(server, **more):
+    env = {
+        "AWS_ACCESS_KEY_ID": "AKIDTEST",
+        "AWS_SECRET_ACCESS_KEY": server.store.keys["AKIDTEST"],
+        "AWS_REGION": server.store.region,
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.port}",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent/credentials",
+        "AWS_CONFIG_FILE": "/nonexistent/config",
+        "BRUMATE_S3_PART_MIB": "5",
+        "BRUMATE_S3_CONNECTIONS": "4",
+        "NO_PROXY": "*",
+        "AWS_PROFILE": "",
+        "AWS_SESSION_TOKEN": "",
+    }
+    env.update(more)
+    return env
+
+
+def with_server(function):
+    def wrapped(bed):
+        with Server() as server:
+            bed.own.update(settings(server))
+            function(bed, server)
+
+    wrapped.__name__ = function.__name__
+    return case(wrapped)
+
+
+def files_of(path):
+    found = {}
+    for base, _, names in os.walk(path):
+        for name in names:
+            full = os.path.join(base, name)
+            with open(full, "rb") as file:
+                found[os.path.relpath(full, path)] = file.read()
+    return found
+
+
+def image(bed, name):
+    return os.path.join(bed.store(), name)
+
+
+def saved(bed, *names, mib=16):
+    job, log = bed.counter(mib=mib)
+    for name in names:
+        bed.ok("checkpoint", job, "--leave-running", "--name", name)
+    return job, log
+
+
+def hand_made(bed, name, files, created="2026-01-02T03:04:05.678Z"):
+    """A checkpoint that was never a job, with files of our choice: brought in as a stream."""
+    with open(os.path.join(SOURCE, "tests/unit/image/golden/v1.json"), encoding="utf-8") as file:
+        manifest = json.load(file)
+    del manifest["digest"]
+    manifest["job"].update(id="by-hand", name="by-hand", uid=0, gid=0)
+    manifest.update(id=name, created=created, files=[
+        {"path": path, "len_bytes": len(data), "digest": hashlib.sha256(data).hexdigest()}
+        for path, data in sorted(files.items())])
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    manifest["digest"] = hashlib.sha256(text.encode()).hexdigest()
+    tar = os.path.join(bed.dir, "in.tar")
+    with open(tar, "wb") as out:
+        for path, data in [("manifest.json", json.dumps(manifest).encode()), *sorted(files.items())]:
+            info = tarfile.TarInfo(f"{name}/{path}")
+            info.size, info.mode = len(data), 0o600
+            out.write(info.tobuf(tarfile.USTAR_FORMAT) + data + b"\0" * (-len(data) % 512))
+        out.write(b"\0" * 1024)
+    bed.ok("import", tar)
+    os.unlink(tar)
+
+
+def puts(server):
+    return [entry for entry in server.taken() if entry[0] in ("PUT", "POST")]
+
+
+@with_server
+def there_and_back(bed, server):
+    """The whole way: saved, pushed, gone here, pulled, and the job goes on with right data."""
+    job, log = saved(bed, "one")
+    before = files_of(image(bed, "one"))
+    result = bed.ok("push", "one", PLACE)
+    expect(result.out == PLACE + "/one\n" and "pushed one: " in result.err, result.why())
+    there = {key[len(BELOW) + 4:]: data for key, data in server.objects().items() if key.startswith(BELOW + "one/")}
+    packs = {data for key, data in server.objects().items() if key.startswith(BELOW + "packs/")}
+    expect(all(there.get(name) == data or data in packs for name, data in before.items()), "what lies there is something else")
+    expect(any(len(data) > 10 * MIB for data in before.values()), "no file is large enough for parts")
+    log_of = puts(server)
+    expect(any("partNumber" in entry[2] for entry in log_of), "nothing went in parts")
+    expect(log_of[-1][1].endswith("/one/manifest.json"), f"the manifest was not last: {log_of[-1]}")
+    again = bed.ok("push", "one", PLACE, "--format", "json").json()
+    expect(again["moved_files"] == 0 and again["bytes"] > 0 and not puts(server), f"pushed again: {again}")
+
+    listed = bed.ok("ls", PLACE, "--format", "json").json()["checkpoints"]
+    expect([(c["id"], c["job"], c["path"]) for c in listed] == [("one", job, PLACE + "/one")], f"{listed}")
+    bed.end(job)
+    bed.ok("rm", job)
+    bed.ok("rm", "one")
+    expect(bed.checkpoints() == [], "it is still here")
+    result = bed.ok("pull", PLACE + "/one")
+    expect(result.out == "one\n", result.why())
+    expect(files_of(image(bed, "one")) == before, "pulled, but not the same")
+    bed.ok("verify", "one")
+    bed.ok("pull", PLACE + "/one")
+    bed.expect_restorable("one", log)
+    expect(bed.partials() == [], f"left: {bed.partials()}")
+
+
+@with_server
+def restored_from_there(bed, server):
+    job, log = saved(bed, "far")
+    name = bed.job(job)["name"]
+    bed.ok("push", "far", PLACE)
+    bed.end(job)
+    bed.ok("rm", job)
+    bed.ok("rm", "far")
+    # By the name of its job, which means the latest there.
+    bed.expect_restorable(f"{PLACE}/{name}", log)
+    expect(bed.checkpoints() == ["far"], f"{bed.checkpoints()}")
+
+
+@with_server
+def packs_are_shared(bed, server):
+    shared, own = os.urandom(11 * MIB), os.urandom(MIB)
+    hand_made(bed, "a", {"criu/pages": b"a" * 1000, "memory/p1": shared}, created="2026-01-01T00:00:00.000Z")
+    hand_made(bed, "b", {"criu/pages": b"b" * 1000, "memory/other-name": shared, "memory/p2": own, "empty": b""})
+    bed.ok("push", "a", PLACE)
+    value = bed.ok("push", "b", PLACE, "--format", "json").json()
+    expect(value["moved_bytes"] == 1000 + MIB and value["bytes"] == 1000 + 12 * MIB, f"{value}")
+    expect(len([k for k in server.objects() if k.startswith(BELOW + "packs/")]) == 2, f"{list(server.objects())}")
+    # What this store has of the packs is not fetched.
+    before = files_of(image(bed, "b"))
+    bed.ok("rm", "b")
+    value = bed.ok("pull", PLACE + "/b", "--format", "json").json()
+    expect(value["moved_bytes"] == 1000 + MIB, f"{value}")
+    expect(files_of(image(bed, "b")) == before, "pulled, but not the same")
+    bed.ok("verify", "--all")
+    bed.ok("rm", PLACE + "/a")
+    listed = bed.ok("ls", PLACE, "-q").out
+    expect(listed == "b\n", f"{listed!r}")
+    expect(len([k for k in server.objects() if k.startswith(BELOW + "packs/")]) == 2, "a pack of b went with a")
+    bed.ok("rm", "a", "b")
+    bed.ok("pull", PLACE + "/b")
+    expect(files_of(image(bed, "b")) == before, "pulled, but not the same")
+    bed.ok("rm", PLACE + "/b")
+    expect(server.objects() == {}, f"left there: {list(server.objects())}")
+    bed.refused(3, "no checkpoint b", "rm", PLACE + "/b")
+    bed.refused(3, "no checkpoint b", "pull", PLACE + "/b", "--dir", os.path.join(bed.dir, "elsewhere"))
+
+
+@with_server
+def faults_that_pass(bed, server):
+    """Whatever a network does for a while: tried again, and right in the end."""
+    files = {"big": os.urandom(17 * MIB + 12345), "memory/pack": os.urandom(11 * MIB)}
+    files.update({f"small-{i}": os.urandom(1000 + i) for i in range(8)})
+    hand_made(bed, "rough", files)
+    fault = server.fault
+    fault("PUT", "partNumber=2", "status", status=503, code="SlowDown", times=2)
+    fault("PUT", "partNumber=1", "cut-in")
+    fault("PUT", "small-3", "reset")
+    fault("PUT", "small-4", "status", status=500)
+    fault("PUT", "small-5", "status", status=429, code="TooManyRequests")
+    fault("PUT", "small-6", "status", status=400, code="BadDigest")
+    fault("POST", "uploads=", "status", status=500)
+    fault("POST", "big.*uploadId=", "cut-out")
+    fault("HEAD", "small-1", "reset")
+    result = bed.ok("push", "rough", PLACE)
+    expect(not [f for f in server.store.faults if f.times], "a fault was not met")
+    before = files_of(image(bed, "rough"))
+    bed.ok("rm", "rough")
+    fault("GET", "big", "cut-out", times=2)
+    fault("GET", "packs/", "status", status=503, code="SlowDown")
+    fault("GET", "small-2", "reset")
+    fault("GET", "manifest.json", "cut-out")
+    fault("GET", "list-type", "half-xml")
+    bed.ok("pull", PLACE + "/by-hand")
+    expect(not [f for f in server.store.faults if f.times], "a fault was not met")
+    expect(files_of(image(bed, "rough")) == before, f"pulled, but not the same: {result.err}")
+    bed.ok("verify", "rough")
+
+
+@with_server
+def push_interrupted(bed, server):
+    """Killed in the middle: no checkpoint there; the next push sends what is missing, and only that."""
+    files = {"big": os.urandom(26 * MIB), "a": b"a" * 5000, "b": b"b" * 5000}
+    hand_made(bed, "cut", files)
+    gate = threading.Event()
+    held = server.fault("PUT", "partNumber=5", "hold", times=9, event=gate)
+    pushing = bed.spawn("push", "cut", PLACE)
+    expect(held.reached.wait(60), "the last part was never sent")
+    wait_until(lambda: len([e for e in server.store.log if "partNumber" in e[2]]) >= 4, "four parts")
+    pushing.signal(signal.SIGKILL)
+    held.times = 0
+    gate.set()
+    pushing.end()
+    listed = bed.ok("ls", PLACE, "--format", "json").json()["checkpoints"]
+    expect([c["id"] for c in listed] == ["cut"] and "incomplete" in listed[0]["error"], f"{listed}")
+    bed.refused(3, "no checkpoint", "pull", PLACE + "/cut", "--dir", os.path.join(bed.dir, "other"))
+    server.taken()
+    bed.ok("push", "cut", PLACE)
+    sent = sum(entry[4] for entry in puts(server))
+    expect(sent < 12 * MIB, f"the second push sent {sent} bytes")
+    expect(not server.store.uploads, f"uploads left: {server.store.uploads.keys()}")
+    bed.ok("rm", "cut")
+    bed.ok("pull", PLACE + "/cut")
+    expect({k: v for k, v in files_of(image(bed, "cut")).items() if k != "manifest.json"} == files, "not the same")
+
+
+@with_server
+def push_cancelled(bed, server):
+    hand_made(bed, "c", {"big": os.urandom(26 * MIB)})
+    gate = threading.Event()
+    held = server.fault("PUT", "partNumber", "hold", times=99, event=gate)
+    pushing = bed.spawn("push", "c", PLACE)
+    expect(held.reached.wait(60), "no part was sent")
+    pushing.signal(signal.SIGINT)
+    code = pushing.end()
+    held.times = 0
+    gate.set()
+    expect(code != 0, "a cancelled push succeeded")
+    expect(not any(k.endswith("manifest.json") for k in server.objects()), "there is a manifest")
+
+
+@with_server
+def pull_refuses_what_is_wrong(bed, server):
+    files = {"big": os.urandom(11 * MIB), "memory/pack": os.urandom(MIB), "small": b"s" * 1000}
+    hand_made(bed, "x", files)
+    bed.ok("push", "x", PLACE)
+    bed.ok("rm", "x")
+    for pattern, name in (("/big", "big"), ("packs/", "memory/pack"), ("/small", "small")):
+        server.fault("GET", pattern, "flip")
+        bed.refused(9, f"{name}: digest", "pull", PLACE + "/x")
+        expect(bed.checkpoints() == [] and bed.partials() == [], f"left: {bed.partials()}")
+    server.fault("GET", "manifest.json", "flip")
+    bed.refused(9, "x", "pull", PLACE + "/x")
+    # A file that is gone, and one that is shorter.
+    with server.store.lock:
+        small = server.store.buckets["bkt"].pop(BELOW + "x/small")
+    bed.refused(9, "small: missing", "pull", PLACE + "/x")
+    with server.store.lock:
+        server.store.buckets["bkt"][BELOW + "x/small"] = type(small)(small.data[:-1], small.meta, small.etag)
+    result = bed.cli("pull", PLACE + "/x", env={"AWS_MAX_ATTEMPTS": "2"})
+    expect(result.code != 0 and bed.checkpoints() == [], result.why())
+    with server.store.lock:
+        server.store.buckets["bkt"][BELOW + "x/small"] = small
+    bed.ok("pull", PLACE + "/x")
+    bed.ok("verify", "x")
+
+
+@with_server
+def pull_goes_on(bed, server):
+    """A pull whose network goes away: the next one fetches what is missing; gc forgets it."""
+    files = {f"f{i}": os.urandom(3 * MIB) for i in range(6)}
+    hand_made(bed, "long", files)
+    bed.ok("push", "long", PLACE)
+    bed.ok("rm", "long")
+    one = {"AWS_MAX_ATTEMPTS": "1", "BRUMATE_S3_CONNECTIONS": "1"}
+    server.fault("GET", "/f5", "status", times=2)
+    result = bed.cli("pull", PLACE + "/long", env=one)
+    expect(result.code == 1 and "/f5" in result.err and "hint:" in result.err, result.why())
+    expect(bed.checkpoints() == [] and bed.partials() == [".long.pulling"], f"left: {bed.partials()}")
+    result = bed.cli("pull", PLACE + "/long", env=one)
+    expect(result.code == 1, result.why())
+    server.taken()
+    value = bed.ok("pull", PLACE + "/long", "--format", "json").json()
+    expect(value["moved_files"] == 1 and value["files"] == 6, f"{value}")
+    expect(bed.partials() == [], f"left: {bed.partials()}")
+    expect({k: v for k, v in files_of(image(bed, "long")).items() if k != "manifest.json"} == files, "not the same")
+    bed.ok("rm", "long")
+    server.fault("GET", "/f5", "status")
+    bed.cli("pull", PLACE + "/long", env=one)
+    expect(bed.partials() == [".long.pulling"], f"left: {bed.partials()}")
+    bed.ok("gc")
+    expect(bed.partials() == [], f"left after gc: {bed.partials()}")
+
+
+@with_server
+def what_is_there_stays(bed, server):
+    hand_made(bed, "same", {"f": b"one"})
+    bed.ok("push", "same", PLACE)
+    bed.ok("rm", "same")
+    hand_made(bed, "same", {"f": b"two"})
+    bed.refused(6, "another checkpoint of that id", "push", "same", PLACE)
+    bed.refused(6, "same", "pull", PLACE + "/same")
+    expect(server.objects()[BELOW + "same/f"] == b"one" and files_of(image(bed, "same"))["f"] == b"two", "overwritten")
+    # A local one that is damaged is not pushed.
+    hand_made(bed, "bad", {"f": b"right"})
+    with open(os.path.join(image(bed, "bad"), "f"), "wb") as file:
+        file.write(b"wrong")
+    bed.refused(9, "bad: f", "push", "bad", PLACE)
+    expect(not any("/bad/" in key for key in server.objects()), "something of it went")
+
+
+@with_server
+def refusals_say_why(bed, server):
+    hand_made(bed, "r", {"f": b"data"})
+
+    def hint(words, code, text, **env):
+        result = bed.cli("push", "r", PLACE, env={"AWS_MAX_ATTEMPTS": "2", **env})
+        expect(result.code == code and text in result.err.splitlines()[0] and words in result.err, f"{words}: {result.why()}")
+        expect(server.store.keys["AKIDTEST"] not in result.err, "the secret is printed")
+
+    hint("AWS_PROFILE", 5, "no credentials", AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
+    hint("/nonexistent/credentials", 5, "no credentials", AWS_ACCESS_KEY_ID="")
+    hint("does not know", 5, "access key AKIDNONE", AWS_ACCESS_KEY_ID="AKIDNONE")
+    hint("secret does not belong", 5, "SignatureDoesNotMatch", AWS_SECRET_ACCESS_KEY="wrong")
+    hint("AWS_REGION", 2, "not in region elsewhere-1", AWS_REGION="elsewhere-1")
+    server.store.clock_ahead_s = 3600
+    hint("behind the server's", 5, "RequestTimeTooSkewed")
+    server.store.clock_ahead_s = 0
+    server.store.tokens = {"old": False, "new": True}
+    hint("has expired", 5, "ExpiredToken", AWS_SESSION_TOKEN="old")
+    server.store.denied = {"PUT"}
+    hint("must allow it", 5, "may not do this in bucket bkt", AWS_SESSION_TOKEN="new")
+    server.store.denied = set()
+    bed.ok("push", "r", PLACE, env={"AWS_SESSION_TOKEN": "new"})
+    bed.refused(3, "no bucket other", "push", "r", "s3://other/x")
+    bed.refused(2, "want s3://", "push", "r", "/tmp/x")
+    bed.refused(2, "no name of a bucket", "push", "r", "s3:///x")
+    bed.refused(2, "single slashes", "push", "r", "s3://bkt/a//b")
+    bed.refused(2, "endpoint", "ls", PLACE, env={"AWS_ENDPOINT_URL": "ftp://x"})
+    bed.refused(2, "BRUMATE_S3_PART_MIB", "ls", PLACE, env={"BRUMATE_S3_PART_MIB": "1"})
+    bed.refused(2, "which checkpoint", "pull", "s3://bkt")
+    bed.refused(3, "no checkpoint nothing", "pull", PLACE + "/nothing")
+    server.fault("GET", "list-type", "half-xml", times=9)
+    bed.refused(9, "list: no XML", "ls", PLACE, env={"AWS_MAX_ATTEMPTS": "2", "AWS_SESSION_TOKEN": "new"})
+    with server.store.lock:
+        server.store.faults.clear()
+    closed = Server()
+    closed.__exit__()
+    result = bed.cli("ls", PLACE, env={"AWS_ENDPOINT_URL": f"http://127.0.0.1:{closed.port}", "AWS_MAX_ATTEMPTS": "2"})
+    expect(result.code == 1 and "tried 2 times" in result.err, result.why())
+
+
+@with_server
+def settings_from_files(bed, server):
+    hand_made(bed, "s", {"f": b"data"})
+    home = os.path.join(bed.dir, "home")
+    os.makedirs(os.path.join(home, ".aws"))
+    secret = server.store.keys["AKIDTEST"]
+    with open(os.path.join(home, ".aws", "credentials"), "w", encoding="utf-8") as file:
+        file.write(f"# keys\n[default]\naws_access_key_id = NONE\naws_secret_access_key = NONE\n\n[team]\n"
+                   f"aws_access_key_id=AKIDTEST\naws_secret_access_key = {secret}\n")
+    with open(os.path.join(home, ".aws", "config"), "w", encoding="utf-8") as file:
+        file.write(f"[profile team]\nregion = {server.store.region}\nendpoint_url = http://localhost:{server.port}/\n"
+                   "s3 =\n  addressing_style = virtual\n")
+    empty = {name: "" for name in settings(server) if name.startswith("AWS_")}
+    env = {**empty, "HOME": home, "AWS_PROFILE": "team", "AWS_EC2_METADATA_DISABLED": "true"}
+    bed.ok("push", "s", PLACE, env=env)
+    expect(any(entry[1].startswith("/team a/") for entry in server.taken()), "not addressed by the host's name")
+    expect(bed.ok("ls", PLACE, "-q", env=env).out == "s\n", "ls")
+    # What a machine and a container are given.
+    server.store.metadata = json.dumps({"AccessKeyId": "AKIDTEST", "SecretAccessKey": secret, "Token": "given"})
+    server.store.tokens, server.store.needs_token = {"given": True}, True
+    here = f"http://127.0.0.1:{server.port}"
+    env = {**settings(server), "AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_EC2_METADATA_DISABLED": "",
+           "AWS_EC2_METADATA_SERVICE_ENDPOINT": here}
+    expect(bed.ok("ls", PLACE, "-q", env=env).out == "s\n", "credentials of the machine")
+    env = {**env, "AWS_EC2_METADATA_DISABLED": "true", "AWS_CONTAINER_CREDENTIALS_FULL_URI": here + "/container/x",
+           "AWS_CONTAINER_AUTHORIZATION_TOKEN": "container-token"}
+    expect(bed.ok("ls", PLACE, "-q", env=env).out == "s\n", "credentials of the container")
+
+
+@with_server
+def through_the_daemon(bed, server):
+    """Users push and list with credentials of their own; only root brings anything in."""
+    bed.daemon()
+    hand_made(bed, "roots", {"f": b"data"})
+    bed.ok("push", "roots", PLACE)
+    own = {**AS_NOBODY}
+
+    def as_nobody(*args, **env):
+        words = {**bed.command_env(), **settings(server), "HOME": "/nonexistent", **env}
+        return run([bed.brumate, *args], env=words, **own)
+
+    result = as_nobody("ls", PLACE, "-q")
+    expect(result.code == 0 and result.out == "roots\n", result.why())
+    result = as_nobody("push", "roots", PLACE)
+    expect(result.code == 5, f"uid {NOBODY} pushed root's: {result.why()}")
+    result = as_nobody("pull", PLACE + "/roots")
+    expect(result.code == 5 and "only root" in result.err, result.why())
+    result = as_nobody("ls", PLACE, AWS_ACCESS_KEY_ID="")
+    expect(result.code == 5 and "no credentials" in result.err, result.why())
+
+
+@case
+def a_server_of_the_distribution(bed):
+    """Where the machine has another server that speaks S3, that one too."""
+    moto = shutil.which("moto_server")
+    if not moto:
+        raise Skipped("no S3 server is installed (python3-moto has one)")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    program = Program([moto, "-H", "127.0.0.1", "-p", str(port)], os.path.join(bed.dir, "moto.out"))
+    try:
+        program.log.wait_for("Running on", 60)
+        bed.own.update({"AWS_ACCESS_KEY_ID": "AKIDTEST", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1",
+                        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "NO_PROXY": "*", "BRUMATE_S3_PART_MIB": "5"})
+        made = run(["curl", "-sS", "--noproxy", "*", "-X", "PUT", f"http://127.0.0.1:{port}/bkt"])
+        expect(made.code == 0, made.why())
+        hand_made(bed, "m", {"big": os.urandom(11 * MIB), "memory/p": os.urandom(100), "small": b"s"})
+        before = files_of(image(bed, "m"))
+        bed.ok("push", "m", PLACE)
+        bed.ok("rm", "m")
+        bed.ok("pull", PLACE + "/m")
+        expect(files_of(image(bed, "m")) == before, "not the same")
+        bed.ok("rm", PLACE + "/m")
+    finally:
+        program.end()
+
+
+main()
