@@ -44,6 +44,7 @@ enum option_id {
 	OPT_ROUNDS,
 	OPT_TRACE,
 	OPT_DATA_PATH,
+	OPT_PARK,
 	OPT__MAX,
 };
 

@@ -72,6 +72,9 @@ static const struct option_spec run_options[] = {
 	  .name = "attach",
 	  .letter = 'a',
 	  .help = "show the output and pass on signals and the exit status" },
+	{ OPT_DATA_PATH, "data-path", 0, "PATH",
+	  "who moves its device memory: auto (the default), broker or driver", COMPLETES_WORDS,
+	  "auto broker driver" },
 	GPU,
 	END,
 };
@@ -116,6 +119,9 @@ static const struct option_spec manage_options[] = {
 };
 static const struct option_spec suspend_options[] = {
 	PID("a process instead of a job"),
+	{ .id = OPT_PARK,
+	  .name = "park",
+	  .help = "leave its device memory on the GPU, without the job" },
 	TIMEOUT("let the job go on if it cannot be suspended within TIME"),
 	FORCE("go on where doctor only suspects that the job may be lost"),
 	GPU,

@@ -60,6 +60,8 @@ static void add_state(struct table *t, json_t *o)
 	snprintf(text, sizeof(text), "%s", text_of(o, "state") ? text_of(o, "state") : "");
 	if (!strcmp(text, "exited") && json_is_integer(code))
 		snprintf(text, sizeof(text), "exited (%lld)", (long long)json_integer_value(code));
+	if (json_is_true(json_object_get(o, "parked")))
+		snprintf(text, sizeof(text), "suspended (parked)");
 	table_add(t, text);
 }
 

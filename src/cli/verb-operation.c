@@ -84,6 +84,8 @@ int verb_suspend(const struct invocation *in, struct brumate_error *err)
 	if (r == 0)
 		r = add_gpu(p, in, err);
 	if (r == 0)
+		r = add_flag(p, "park", in, OPT_PARK, err);
+	if (r == 0)
 		r = operate(&reply, in, "Suspend", p, err);
 	return r < 0 ? r : print_outcome(in, reply, "job", err);
 }

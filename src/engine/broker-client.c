@@ -4,18 +4,16 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/paths.h"
+#include "engine/away.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum {
@@ -31,8 +29,9 @@ struct start {
 };
 
 /* Runs in the child: async-signal-safe calls only, the parent may have threads. */
-static void exec_broker(const struct start *s)
+static void exec_broker(const void *arg)
 {
+	const struct start *s = arg;
 	sigset_t none;
 	int fds[] = { s->null_fd, s->null_fd, s->log_fd, s->ready_fd };
 
@@ -53,42 +52,6 @@ static void exec_broker(const struct start *s)
 	if (write(READY_FD, failed, sizeof(failed) - 1) < 0)
 		_exit(EXIT_NOT_EXECUTABLE);
 	_exit(EXIT_NO_COMMAND);
-}
-
-static bool is_subreaper(void)
-{
-	int set = 0;
-
-	return prctl(PR_GET_CHILD_SUBREAPER, &set) == 0 && set;
-}
-
-/* The broker must be nobody's child. Orphans of a subreaper come back to it, so there the broker is
- * made a sibling instead; a process that is nobody's child itself (pid 1) cannot do that. */
-static int fork_away(const struct start *s)
-{
-	if (is_subreaper()) {
-		long pid = syscall(SYS_clone, CLONE_PARENT | SIGCHLD, NULL, NULL, NULL, NULL);
-
-		if (pid == 0)
-			exec_broker(s);
-		if (pid > 0)
-			return 0;
-	}
-	pid_t middle = fork();
-	if (middle < 0)
-		return -errno;
-	if (middle == 0) {
-		pid_t pid = fork();
-
-		if (pid == 0)
-			exec_broker(s);
-		_exit(pid < 0 ? errno : 0);
-	}
-	int status;
-	while (waitpid(middle, &status, 0) < 0)
-		if (errno != EINTR)
-			return -errno;
-	return WIFEXITED(status) ? -WEXITSTATUS(status) : -ECHILD;
 }
 
 /* Where the broker's messages go: its log, or nowhere where there can be none. */
@@ -144,7 +107,7 @@ static int start_broker(bool simulated, uint64_t deadline_ns, struct brumate_err
 			   ready_write };
 	if (simulated)
 		s.argv[3] = (char *)"--simulated";
-	int r = fork_away(&s);
+	int r = fork_away(exec_broker, &s);
 	if (r < 0)
 		return brumate_fail(err, -r, "start of %s: %m", program);
 	cleanup_close(&ready_write);

@@ -20,9 +20,13 @@
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "engine/copy.h"
 #include "engine/describe.h"
 #include "engine/externals.h"
+#include "engine/held.h"
+#include "engine/park.h"
 #include "engine/steps.h"
+#include "store/memory.h"
 
 enum { CRIU_TIMEOUT_S = 600, STATUS_BYTES_MAX = 1 << 16, KILL_TIMEOUT_MS = 30000 };
 
@@ -81,17 +85,22 @@ static int check_checkpoint(struct op *op, struct brumate_error *err)
 
 static int begin_image(struct op *op, struct brumate_error *err)
 {
+	const struct memory_options options = { .job = op->job->id, .uid = op->job->uid };
 	int r = store_begin(&op->writer, op->store_dir, op->checkpoint_id, err);
 
 	if (r < 0)
 		return r;
 	op->criu_dir_fd = store_mkdir(&op->writer, "criu", err);
-	return op->criu_dir_fd < 0 ? op->criu_dir_fd : 0;
+	if (op->criu_dir_fd < 0)
+		return op->criu_dir_fd;
+	return op->n_agents ? memory_begin(&op->memory, &op->writer, &options, err) : 0;
 }
 
 static void undo_image(struct op *op)
 {
 	cleanup_close(&op->criu_dir_fd);
+	memory_writer_free(op->memory);
+	op->memory = NULL;
 	if (!op->committed)
 		store_abort(&op->writer);
 }
@@ -105,12 +114,39 @@ static int commit_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
 	return op_check(op, NULL);
 }
 
-static int commit(struct op *op, struct brumate_error *err)
+static bool is_cancelled(void *arg)
+{
+	return op_check(arg, NULL) < 0;
+}
+
+/* The copy is waited for, then the store. */
+static int end_memory(struct op *op, struct brumate_error *err)
 {
 	uint64_t start_ns = clock_now_ns();
-	int r = describe_phases(op);
+	struct memory_sums sums = { 0 };
+	int r = step_data_out(op, err);
+
+	if (r < 0 || !op->memory)
+		return r < 0 ? r : 0;
+	r = memory_end(op->memory, &op->manifest, &sums, is_cancelled, op, err);
+	memory_writer_free(op->memory);
+	op->memory = NULL;
+	data_copy_fini(&op->saved);
+	if (r == -ECANCELED)
+		op_check(op, err);
+	if (r == 0)
+		op_phase(op, "store", clock_since_s(start_ns));
+	return r;
+}
+
+static int commit(struct op *op, struct brumate_error *err)
+{
+	int r = end_memory(op, err);
 
 	if (r < 0)
+		return brumate_wrap(err, r, "commit");
+	uint64_t start_ns = clock_now_ns();
+	if ((r = describe_phases(op)) < 0)
 		return brumate_fail(err, -r, "%m");
 	r = store_commit(&op->writer, &op->manifest, commit_progress, op, err);
 	if (r < 0)
@@ -218,6 +254,7 @@ static int dump(struct op *op, struct brumate_error *err)
 	if (!op->gated_ns && !op->was_suspended)
 		op->gated_ns = clock_now_ns();
 	op->touched = true;
+	park_detach(op); /* a connection to outside could not be dumped */
 	op->criu_start_ns = clock_now_ns();
 	op_measure(op, measure_image, op->image_bytes);
 	char **externals = externals_for_dump(&op->manifest);
@@ -245,6 +282,8 @@ static int end_tree(struct op *op, struct brumate_error *err)
 	int r = proc_tree_kill(op->job->root, deadline_in_ms(KILL_TIMEOUT_MS));
 	if (r < 0 && r != -ESRCH)
 		log_warn("processes are left after the checkpoint: job=%s", op->job->id);
+	if (op->held)
+		held_clear(op->held, op->job);
 	(void)err;
 	return 0;
 }
@@ -256,7 +295,7 @@ static int let_go(struct op *op, struct brumate_error *err)
 	if (!op->leave_running)
 		return 1;
 	if (!op->was_suspended && op->n_gpus)
-		r = gpu_bring_back(op, err);
+		r = step_bring_back(op, err);
 	op->released_ns = clock_now_ns();
 	return r;
 }
@@ -272,10 +311,14 @@ static const struct step checkpoint_steps[] = {
 	{ "identify", "the driver", step_identify, NULL },
 	{ "preflight", "the scan of the job's processes", check_checkpoint, NULL },
 	{ "image", "the store", begin_image, undo_image },
+	{ "gate", "calls and kernels in flight", step_gate, step_undo_park },
+	{ "park", "the job's agents", step_park, step_undo_park },
+	{ "copy", "nothing", step_copy_out, step_undo_copy },
 	{ "gpu-lock", "calls and kernels in flight", step_gpu_lock, step_undo_gpu },
 	{ "gpu-checkpoint", "device memory to reach host memory", step_gpu_checkpoint,
 	  step_undo_gpu },
 	{ "criu", "CRIU to write the processes to the store", dump, NULL },
+	{ "data-out", "device memory to reach host memory", step_data_out, step_undo_copy },
 	{ "end", "the processes to end", end_tree, NULL },
 	{ "let-go", "host memory to reach device memory", let_go, NULL },
 	{ "commit", "the image to be hashed and synced", commit_after, NULL },
@@ -319,6 +362,9 @@ int engine_checkpoint(struct op *op, struct brumate_error *err)
 	job->message[0] = '\0';
 	if (op->leave_running)
 		return job_set_state(job, before, err);
+	if (op->held)
+		held_clear(op->held, job);
+	job->parked = false;
 	job->root = PROC_ID_NONE;
 	job->init = PROC_ID_NONE;
 	return job_set_state(job, JOB_CHECKPOINTED, err);

@@ -336,6 +336,7 @@ static int fill(struct job *j, const struct job_spec *spec)
 	j->gid = spec->gid;
 	j->simulated = spec->simulated;
 	j->by_pid = spec->by_pid;
+	j->data_path = spec->data_path;
 	j->root = spec->root;
 	j->exit_code = JOB_EXIT_UNKNOWN;
 	clock_stamp(j->created);
@@ -401,6 +402,44 @@ bool job_is_alive(const struct job *j)
 	       proc_is_alive(j->root);
 }
 
+/* ---- its agents ---- */
+
+char *job_agent_dir(const struct job *j)
+{
+	return path_format("%s/agents/%s", path_runtime_dir(), j->id);
+}
+
+/* Others may pass a directory, but not look into it. */
+static int let_pass(const char *path)
+{
+	struct stat st;
+
+	if (stat(path, &st) < 0)
+		return -errno;
+	if ((st.st_mode & 0111) == 0111)
+		return 0;
+	return chmod(path, (st.st_mode & 07777) | 0111) < 0 ? -errno : 0;
+}
+
+int job_make_agent_dir(const struct job *j, struct brumate_error *err)
+{
+	auto_free char *parent = path_format("%s/agents", path_runtime_dir());
+	auto_free char *path = job_agent_dir(j);
+
+	if (!parent || !path)
+		return brumate_fail(err, ENOMEM, "%m");
+	int r = mkdir_parents(parent, 0711);
+	if (r == 0)
+		r = remove_tree(AT_FDCWD, path);
+	if (r == 0 && j->uid != geteuid() && (r = let_pass(path_runtime_dir())) == 0)
+		r = let_pass(parent);
+	if (r == 0 && mkdir(path, 0700) < 0)
+		r = -errno;
+	if (r == 0 && j->uid != geteuid() && chown(path, j->uid, j->gid) < 0)
+		r = -errno;
+	return r < 0 ? brumate_fail(err, -r, "%s: %m", path) : 0;
+}
+
 /* A job that was saved and stopped may have held TCP connections, whose packets are still dropped for
  * its restore; with the record goes the log that names the filter. */
 static void release_network(const struct job *j)
@@ -423,6 +462,9 @@ int job_remove(struct job *j, struct brumate_error *err)
 	auto_free char *own_log = path_format("%s/%s.log", path_log_dir(), j->id);
 	if (j->log && own_log && !strcmp(own_log, j->log))
 		unlink(own_log);
+	auto_free char *agents = job_agent_dir(j);
+	if (agents)
+		remove_tree(AT_FDCWD, agents);
 	release_network(j);
 	int r = remove_tree(AT_FDCWD, j->dir);
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", j->dir) : 0;
@@ -502,16 +544,18 @@ json_t *job_to_json(const struct job *j)
 
 	for (char **arg = j->argv; arg && *arg; arg++)
 		json_array_append_new(argv, wire_string(*arg));
-	return json_pack(
-		"{s:s,s:s,s:s,s:o,s:i,s:I,s:I,s:o,s:o,s:o,s:s,s:b,s:b,s:b,s:o,s:s?,s:o,s:o,s:o}",
-		"id", j->id, "name", j->name, "state", job_state_name(state), "pid",
-		or_null(json_integer(j->root.pid), alive), "processes", (int)tree.n, "uid",
-		(json_int_t)j->uid, "gid", (json_int_t)j->gid, "argv", argv, "cwd", shown(j->cwd),
-		"log", shown(j->log), "created", j->created, "simulated", j->simulated, "by_pid",
-		j->by_pid, "pid_namespace", j->init.pid != 0, "exit_code",
-		or_null(json_integer(j->exit_code),
-			state == JOB_EXITED && j->exit_code != JOB_EXIT_UNKNOWN),
-		"checkpoint", j->checkpoint, "checkpoint_path", shown(j->checkpoint_path),
-		"message", shown(j->message[0] ? j->message : NULL), "schedule",
-		job_schedule_to_json(&j->schedule));
+	return json_pack("{s:s,s:s,s:s,s:o,s:i,s:I,s:I,s:o,s:o,s:o,s:s,s:b,s:b,s:b,s:s,s:b,s:o,s:s?"
+			 ",s:o,s:o,s:o}",
+			 "id", j->id, "name", j->name, "state", job_state_name(state), "pid",
+			 or_null(json_integer(j->root.pid), alive), "processes", (int)tree.n, "uid",
+			 (json_int_t)j->uid, "gid", (json_int_t)j->gid, "argv", argv, "cwd",
+			 shown(j->cwd), "log", shown(j->log), "created", j->created, "simulated",
+			 j->simulated, "by_pid", j->by_pid, "pid_namespace", j->init.pid != 0,
+			 "data_path", job_data_path_name(j->data_path), "parked",
+			 j->parked && state == JOB_SUSPENDED, "exit_code",
+			 or_null(json_integer(j->exit_code),
+				 state == JOB_EXITED && j->exit_code != JOB_EXIT_UNKNOWN),
+			 "checkpoint", j->checkpoint, "checkpoint_path", shown(j->checkpoint_path),
+			 "message", shown(j->message[0] ? j->message : NULL), "schedule",
+			 job_schedule_to_json(&j->schedule));
 }

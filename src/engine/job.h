@@ -45,6 +45,14 @@ const char *job_state_name(enum job_state state);
 
 enum { JOB_ID_BYTES = 16, JOB_NAME_BYTES = 64, JOB_MESSAGE_BYTES = 512, JOB_EXIT_UNKNOWN = -1 };
 
+/** Who moves the job's device memory. */
+enum job_data_path {
+	JOB_DATA_DRIVER, /* the driver alone */
+	JOB_DATA_BROKER, /* the broker, as far as the job's agents manage it; the driver what is left */
+	JOB_DATA_PATH__MAX,
+};
+const char *job_data_path_name(enum job_data_path path);
+
 /** The operation under way, as needed by a shim that takes over from a dead one. */
 struct job_op {
 	char kind[16];	    /* "suspend", "checkpoint" …; empty: none */
@@ -88,6 +96,8 @@ struct job {
 	char *cwd;
 	char *log; /* absolute; NULL: none (taken in by pid) */
 	bool simulated, by_pid;
+	enum job_data_path data_path;
+	bool parked;			  /* suspended, its device memory left on the GPU */
 	bool restored;			  /* its processes came out of a checkpoint */
 	struct proc_id root;		  /* pid 0: none */
 	struct proc_id init;		  /* init of its pid namespace; pid 0: lives in ours */
@@ -116,6 +126,7 @@ struct job_spec {
 	uid_t uid;
 	gid_t gid;
 	bool simulated, by_pid;
+	enum job_data_path data_path;
 	struct proc_id root; /* by_pid */
 };
 
@@ -158,6 +169,12 @@ int job_remove(struct job *j, struct brumate_error *err);
 json_t *job_last_summary(const struct job *j);
 
 /* ---- for the shim ---- */
+
+/** Where the agents of the job's processes listen: $BRUMATE_RUNTIME_DIR/agents/ID. Owned. */
+char *job_agent_dir(const struct job *j);
+
+/** Makes that directory, the job's user's alone, and lets its parents be passed. */
+int job_make_agent_dir(const struct job *j, struct brumate_error *err);
 
 /** Writes the record. */
 int job_save(const struct job *j, struct brumate_error *err);

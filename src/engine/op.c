@@ -15,6 +15,9 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/paths.h"
+#include "engine/copy.h"
+#include "engine/park.h"
+#include "store/memory.h"
 
 enum { TICK_MS = 200 };
 
@@ -37,8 +40,34 @@ void op_init(struct op *op, const char *kind, struct job *job, const struct op_c
 	};
 }
 
+void op_agent_fini(struct op_agent *a)
+{
+	for (size_t i = 0; a->fds && i < a->n_pieces; i++)
+		cleanup_close(&a->fds[i]);
+	free(a->fds);
+	free(a->pieces);
+	a->fds = NULL;
+	a->pieces = NULL;
+	a->n_pieces = 0;
+}
+
+void op_drop_agents(struct op *op)
+{
+	park_detach(op);
+	for (size_t i = 0; i < op->n_agents; i++)
+		op_agent_fini(&op->agents[i]);
+	free(op->agents);
+	op->agents = NULL;
+	op->n_agents = 0;
+}
+
 void op_fini(struct op *op)
 {
+	step_undo_copy(op);
+	op_drop_agents(op);
+	memory_writer_free(op->memory);
+	op->memory = NULL;
+	data_copy_fini(&op->saved);
 	if (op->broker_is_open)
 		broker_close(&op->broker);
 	op->broker_is_open = false;
@@ -71,13 +100,20 @@ void op_measure(struct op *op, uint64_t (*measure)(struct op *op), uint64_t tota
 	op->measure = measure;
 }
 
-void op_phase(struct op *op, const char *name, double seconds)
+void op_phase_at(struct op *op, const char *name, uint64_t start_ns, double seconds)
 {
 	if (op->n_phases == OP_PHASES_MAX)
 		return;
-	struct manifest_phase *phase = &op->phases[op->n_phases++];
+	struct manifest_phase *phase = &op->phases[op->n_phases];
+	double start = (double)(start_ns - op->start_ns) / (double)NS_PER_S;
+	op->phase_starts[op->n_phases++] = start_ns > op->start_ns ? start : 0;
 	snprintf(phase->name, sizeof(phase->name), "%s", name);
 	phase->seconds = seconds;
+}
+
+void op_phase(struct op *op, const char *name, double seconds)
+{
+	op_phase_at(op, name, clock_now_ns() - (uint64_t)(seconds * (double)NS_PER_S), seconds);
 }
 
 int op_check(struct op *op, struct brumate_error *err)
@@ -240,15 +276,21 @@ json_t *op_summary(const struct op *op)
 	if (op->gated_ns && op->released_ns)
 		downtime = (double)(op->released_ns - op->gated_ns) / (double)NS_PER_S;
 	for (size_t i = 0; i < op->n_phases; i++)
-		json_array_append_new(phases, json_pack("{s:s,s:f}", "name", op->phases[i].name,
-							"seconds", op->phases[i].seconds));
+		json_array_append_new(phases, json_pack("{s:s,s:f,s:f}", "name", op->phases[i].name,
+							"seconds", op->phases[i].seconds, "start",
+							op->phase_starts[i]));
+	uint64_t by_data = op->data_bytes < op->gpu_bytes ? op->data_bytes : op->gpu_bytes;
 	uint64_t bytes = op->image_bytes ? op->image_bytes : op->gpu_bytes;
-	return json_pack("{s:s,s:s,s:s?,s:o,s:f,s:f,s:o,s:I,s:I,s:f,s:O}", "operation", op->kind,
-			 "job", op->job->id, "checkpoint", op->job->checkpoint, "path",
+	return json_pack("{s:s,s:s,s:s?,s:o,s:f,s:f,s:o,s:I,s:I,s:f,s:I,s:f,s:I,s:O}", "operation",
+			 op->kind, "job", op->job->id, "checkpoint", op->job->checkpoint, "path",
 			 path ? wire_string(path) : json_null(), "seconds", seconds, "downtime_s",
 			 downtime, "phases", phases, "gpu_bytes", (json_int_t)op->gpu_bytes,
 			 "image_bytes", (json_int_t)op->image_bytes, "gbps",
-			 seconds > 0 ? (double)bytes / 1e9 / seconds : 0.0, "notes", op->notes);
+			 seconds > 0 ? (double)bytes / 1e9 / seconds : 0.0, "data_bytes",
+			 (json_int_t)op->data_bytes, "data_gbps",
+			 op->data_seconds > 0 ? (double)op->data_bytes / 1e9 / op->data_seconds
+					      : 0.0,
+			 "driver_bytes", (json_int_t)(op->gpu_bytes - by_data), "notes", op->notes);
 }
 
 void op_finish(struct op *op)

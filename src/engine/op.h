@@ -10,7 +10,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/agent-client.h"
 #include "engine/broker-client.h"
+#include "engine/data.h"
 #include "engine/job.h"
 #include "image/manifest.h"
 #include "process/criu.h"
@@ -18,7 +20,7 @@
 #include "process/scan.h"
 #include "store/store.h"
 
-enum { OP_PHASES_MAX = 24, OP_LOCK_TIMEOUT_MS = 10000, OP_DRIVER_TIMEOUT_MS = 600000 };
+enum { OP_PHASES_MAX = 32, OP_LOCK_TIMEOUT_MS = 10000, OP_DRIVER_TIMEOUT_MS = 600000 };
 
 /** What the caller of an operation wants to hear and may want to stop. */
 struct op_caller {
@@ -32,6 +34,17 @@ struct op_gpu_process {
 	struct proc_id id;
 	struct dev_process dev;
 };
+
+/** A process of the job whose device memory its agent gives out (engine/park.c). */
+struct op_agent {
+	struct agent agent;
+	int result; /* of the last request, with its text */
+	struct brumate_error error;
+	struct agent_piece *pieces; /* as last listed */
+	size_t n_pieces;
+	int *fds; /* of them, while they are exported; may be NULL */
+};
+void op_agent_fini(struct op_agent *a);
 
 struct op {
 	const char *kind; /* "suspend" … */
@@ -52,10 +65,22 @@ struct op {
 	struct broker broker;
 	bool broker_is_open;
 
+	/* the data path; all empty where the driver alone moves memory */
+	struct held *held; /* borrowed; NULL: this operation has nothing to do with it */
+	struct op_agent *agents;
+	size_t n_agents;
+	struct copy *copy;	      /* under way */
+	struct memory_writer *memory; /* of the checkpoint being written */
+	struct data_copy saved;	      /* host copy that it reads, where it is held no more */
+	bool park_only;		      /* suspend: device memory stays on the GPU */
+	uint64_t data_bytes;	      /* moved, or parked */
+	double data_seconds;
+
 	bool driver_refused; /* a restore by the driver failed, which it does for good */
 
 	uint64_t gpu_bytes, image_bytes;
 	struct manifest_phase phases[OP_PHASES_MAX];
+	double phase_starts[OP_PHASES_MAX]; /* since the operation began */
 	size_t n_phases;
 	json_t *notes; /* array of strings */
 
@@ -116,8 +141,16 @@ void op_note(struct op *op, const char *fmt, ...) __attribute__((format(printf, 
 /** Sets what the ticker samples in the present phase. */
 void op_measure(struct op *op, uint64_t (*measure)(struct op *op), uint64_t total_bytes);
 
-/** Appends a measured phase. */
+/** Appends a measured phase: one that has just ended, or that began at @start_ns and maybe overlapped
+ * with others. */
 void op_phase(struct op *op, const char *name, double seconds);
+void op_phase_at(struct op *op, const char *name, uint64_t start_ns, double seconds);
+
+/** Hangs up at the agents and forgets them. */
+void op_drop_agents(struct op *op);
+
+/** The GPU that what was on @uuid goes to (op->pairs). Borrowed. */
+const char *op_target_gpu(const struct op *op, const char *uuid);
 
 /** The Summary type of io.brumate (owned); also stored as the job's last.json by op_finish(). */
 json_t *op_summary(const struct op *op);

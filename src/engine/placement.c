@@ -3,6 +3,7 @@
  * Which GPUs a job comes back on. The driver must be told of every GPU the job saw, used or not, as
  * soon as one changes (driver 580: restore with an incomplete list returns 1, state unchanged).
  */
+#include "engine/held.h"
 #include "engine/steps.h"
 
 #include <errno.h>
@@ -10,6 +11,20 @@
 #include <string.h>
 
 enum { CONTEXT_ROOM_BYTES = 64 << 20 }; /* the driver's own use varies by a little each time */
+
+/* Device memory on one GPU that is outside the processes, where it stays. */
+static uint64_t held_on(const struct op *op, const char *uuid)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; op->held && i < op->held->n_pieces; i++) {
+		const struct held_piece *p = &op->held->pieces[i];
+
+		if (!strcmp(p->gpu, uuid) && p->fd >= 0)
+			sum += p->len_bytes;
+	}
+	return sum;
+}
 
 int record_gpus(struct op *op, struct brumate_error *err)
 {
@@ -207,7 +222,7 @@ int restore_map_gpus(struct op *op, struct brumate_error *err)
 	return check_remap(op, err);
 }
 
-static const char *target_of(const struct op *op, const char *uuid)
+const char *op_target_gpu(const struct op *op, const char *uuid)
 {
 	for (size_t i = 0; i < op->n_pairs; i++)
 		if (!strcmp(op->pairs[i].from, uuid))
@@ -227,18 +242,20 @@ int restore_check_vram(struct op *op, struct brumate_error *err)
 	int r = broker_gpus(&op->broker, now, &n, err);
 	for (size_t k = 0; r == 0 && k < op->job->n_gpus; k++) {
 		const struct job_gpu *gpu = &op->job->gpus[k];
-		const char *to = target_of(op, gpu->uuid);
+		const char *to = op_target_gpu(op, gpu->uuid);
+		uint64_t parked = held_on(op, gpu->uuid);
+		uint64_t need = gpu->bytes > parked ? gpu->bytes - parked : 0;
 
-		for (size_t i = 0; i < n && gpu->bytes; i++) {
+		for (size_t i = 0; i < n && need; i++) {
 			uint64_t room = now[i].total_bytes / 64;
 
 			if (room > CONTEXT_ROOM_BYTES)
 				room = CONTEXT_ROOM_BYTES;
-			if (strcmp(now[i].uuid, to) || free_bytes(&now[i]) >= gpu->bytes + room)
+			if (strcmp(now[i].uuid, to) || free_bytes(&now[i]) >= need + room)
 				continue;
 			brumate_fail(err, ENOSPC, "GPU %s has %.1f GB free, the job needs %.1f GB",
 				     to, (double)free_bytes(&now[i]) / 1e9,
-				     (double)(gpu->bytes + room) / 1e9);
+				     (double)(need + room) / 1e9);
 			brumate_hint(err, "free its memory (`nvidia-smi` shows who holds it), or "
 					  "give another GPU by --gpu-map");
 			return -ENOSPC;

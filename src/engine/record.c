@@ -29,6 +29,16 @@ const char *job_state_name(enum job_state state)
 	return state < JOB_STATE__MAX ? state_names[state] : "?";
 }
 
+static const char *const data_path_names[JOB_DATA_PATH__MAX] = {
+	[JOB_DATA_DRIVER] = "driver",
+	[JOB_DATA_BROKER] = "broker",
+};
+
+const char *job_data_path_name(enum job_data_path path)
+{
+	return path < JOB_DATA_PATH__MAX ? data_path_names[path] : "?";
+}
+
 /* ---- bytes that may not be UTF-8 ---- */
 
 static json_t *encode_bytes(const char *bytes)
@@ -140,13 +150,14 @@ json_t *record_encode(const struct job *j)
 	json_t *exit_code =
 		j->exit_code == JOB_EXIT_UNKNOWN ? json_null() : json_integer(j->exit_code);
 
-	return json_pack("{s:i,s:s,s:s,s:s,s:s,s:I,s:I,s:o,s:o,s:o,s:b,s:b,s:b,s:o,s:o,s:s,s:o,s:s?"
+	return json_pack("{s:i,s:s,s:s,s:s,s:s,s:I,s:I,s:o,s:o,s:o,s:b,s:b,s:b,s:s,s:b,s:o,s:o,s:s,s:o,s:s?"
 			 ",s:o,s:o,s:o,s:o,s:o}",
 			 "version", RECORD_VERSION, "id", j->id, "name", j->name, "state",
 			 job_state_name(j->state), "created", j->created, "uid", (json_int_t)j->uid,
 			 "gid", (json_int_t)j->gid, "argv", encode_argv(j->argv), "cwd",
 			 encode_bytes(j->cwd), "log", encode_bytes(j->log), "simulated",
-			 j->simulated, "by_pid", j->by_pid, "restored", j->restored, "root",
+			 j->simulated, "by_pid", j->by_pid, "restored", j->restored, "data_path",
+			 job_data_path_name(j->data_path), "parked", j->parked, "root",
 			 encode_id(j->root), "init", encode_id(j->init), "boot_id", j->boot_id,
 			 "exit_code", exit_code, "checkpoint", j->checkpoint, "checkpoint_path",
 			 encode_bytes(j->checkpoint_path), "message", wire_string(j->message),
@@ -302,6 +313,24 @@ static int decode_gpus(struct job *j, json_t *o, struct brumate_error *err)
 	return 0;
 }
 
+/* Records of before there was a choice have none. */
+static int decode_data_path(struct job *j, json_t *o, struct brumate_error *err)
+{
+	const char *name;
+	int r = wire_get_string(o, "data_path", &name, err);
+
+	if (r == 0)
+		r = wire_get_bool(o, "parked", &j->parked, err);
+	if (r < 0 || !name)
+		return r;
+	for (int i = 0; i < JOB_DATA_PATH__MAX; i++)
+		if (!strcmp(name, data_path_names[i])) {
+			j->data_path = (enum job_data_path)i;
+			return 0;
+		}
+	return brumate_fail(err, EBADMSG, "data_path: unknown \"%s\"", name);
+}
+
 static int decode_numbers(struct job *j, json_t *o, struct brumate_error *err)
 {
 	int64_t uid = -1, gid = -1, exit_code = JOB_EXIT_UNKNOWN;
@@ -359,7 +388,8 @@ int record_decode(struct job *ret, const char *text, size_t len_bytes, struct br
 	if ((r = decode_strings(&j, o, err)) < 0 || (r = decode_state(&j.state, o, err)) < 0 ||
 	    (r = decode_numbers(&j, o, err)) < 0 || (r = decode_id(&j.root, o, "root", err)) < 0 ||
 	    (r = decode_id(&j.init, o, "init", err)) < 0 || (r = decode_op(&j.op, o, err)) < 0 ||
-	    (r = decode_gpus(&j, o, err)) < 0 || (r = decode_schedule(&j.schedule, o, err)) < 0) {
+	    (r = decode_gpus(&j, o, err)) < 0 ||
+	    (r = decode_data_path(&j, o, err)) < 0 || (r = decode_schedule(&j.schedule, o, err)) < 0) {
 		if (err)
 			err->code = EBADMSG;
 		return -EBADMSG;

@@ -16,6 +16,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/paths.h"
+#include "engine/held.h"
+#include "engine/park.h"
 #include "engine/steps.h"
 #include "process/pidns.h"
 
@@ -77,7 +79,7 @@ static int settle_gpus(struct op *op, bool suspended, struct brumate_error *err)
 
 	if (r < 0)
 		return r;
-	return suspended ? gpu_put_away(op, err) : gpu_bring_back(op, err);
+	return suspended ? step_put_away(op, err) : step_bring_back(op, err);
 }
 
 static int recover_checkpoint(struct op *op, struct brumate_error *err)
@@ -89,6 +91,8 @@ static int recover_checkpoint(struct op *op, struct brumate_error *err)
 		return brumate_fail(err, ENOMEM, "%m");
 	sweep_store(job);
 	if (!job_is_alive(job)) {
+		if (op->held)
+			held_clear(op->held, job);
 		job->root = PROC_ID_NONE;
 		job->init = PROC_ID_NONE;
 		job->op = (struct job_op){ 0 };
@@ -110,10 +114,14 @@ static int recover_restore(struct op *op, struct brumate_error *err)
 	auto_free char *status = path_format("%s/%s", job->dir, JOB_NAMESPACE_STATUS);
 
 	if (job_is_alive(job)) {
-		if (gpu_find(op, NULL) == 0)
+		if (gpu_find(op, NULL) == 0) {
+			park_discard(op);
 			gpu_put_away(op, NULL);
+		}
 		proc_tree_kill(job->root, deadline_in_ms(KILL_TIMEOUT_MS));
 	}
+	if (op->held)
+		held_clear(op->held, job);
 	if (status) /* the dead shim may not have come to record it */
 		pidns_end_all(status);
 	job->root = PROC_ID_NONE;
@@ -131,6 +139,7 @@ static int recover_suspend(struct op *op, struct brumate_error *err)
 
 	snprintf(job->message, sizeof(job->message),
 		 "suspend: brumate was interrupted; the job goes on");
+	job->parked = job->parked && r < 0;
 	int saved = job_set_state(job, r < 0 ? JOB_SUSPENDED : JOB_RUNNING, err);
 	return r < 0 ? r : saved;
 }
@@ -143,6 +152,7 @@ static int recover_resume(struct op *op, struct brumate_error *err)
 	if (r < 0)
 		settle_gpus(op, true, NULL);
 	snprintf(job->message, sizeof(job->message), "resume: brumate was interrupted");
+	job->parked = job->parked && r < 0;
 	int saved = job_set_state(job, r < 0 ? JOB_SUSPENDED : JOB_RUNNING, err);
 	return r < 0 ? r : saved;
 }

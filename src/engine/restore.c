@@ -18,7 +18,11 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/paths.h"
+#include "engine/copy.h"
 #include "engine/externals.h"
+#include "engine/held.h"
+#include "engine/park.h"
+#include "engine/regions.h"
 #include "engine/steps.h"
 #include "process/pidns.h"
 
@@ -262,7 +266,9 @@ static int restore_processes(struct op *op, struct brumate_error *err)
 	size_t n_inherits = 0;
 	int r = make_log(op, err);
 
-	if (r < 0 || (r = start_namespace(op, err)) < 0)
+	/* Agents that were saved listen again where they did. */
+	if (r < 0 || (r = job_make_agent_dir(op->job, err)) < 0 ||
+	    (r = start_namespace(op, err)) < 0)
 		return r;
 	op->criu_dir_fd =
 		openat(op->image.dir_fd, "criu", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
@@ -284,6 +290,7 @@ static void undo_processes(struct op *op)
 	struct job *job = op->job;
 
 	if (op->root_restored && job_is_alive(job)) {
+		park_discard(op);
 		if (op->n_gpus)
 			gpu_put_away(op, NULL);
 		if (proc_tree_kill(job->root, deadline_in_ms(KILL_TIMEOUT_MS)) < 0)
@@ -329,12 +336,41 @@ static int gpu_restore(struct op *op, struct brumate_error *err)
 	return gpu_act(op, DEV_RESTORE, DEV_STATE_LOCKED, OP_DRIVER_TIMEOUT_MS, err);
 }
 
+/* ---- the data ---- */
+
+/* Only the restored processes tell whether they have agents; of those that have none nothing is to be
+ * said, they had none before. */
+static int find_agents(struct op *op, struct brumate_error *err)
+{
+	size_t n_notes = json_array_size(op->notes);
+
+	op->job->data_path = JOB_DATA_BROKER;
+	park_find(op);
+	while (json_array_size(op->notes) > n_notes)
+		json_array_remove(op->notes, json_array_size(op->notes) - 1);
+	if (!op->n_agents)
+		op->job->data_path = JOB_DATA_DRIVER;
+	int r = park_look(op, err);
+	return r < 0 ? r : regions_assign(op, err);
+}
+
+static int restore_map(struct op *op, struct brumate_error *err)
+{
+	int r = find_agents(op, err);
+
+	return r < 0 ? r : step_map(op, err);
+}
+
 static const struct step restore_steps[] = {
 	{ "verify", "the image to be read and compared", verify, NULL },
 	{ "preflight", "the driver", check_restore, NULL },
+	{ "load", "the store", step_load, step_undo_copy },
 	{ "criu", "CRIU to bring the processes back", restore_processes, undo_processes },
 	{ "gpu-restore", "host memory to reach device memory", gpu_restore, NULL },
 	{ "gpu-unlock", "the driver", step_gpu_unlock, NULL },
+	{ "data-in", "device memory to be filled", step_data_in, step_undo_copy },
+	{ "map", "the job's agents", restore_map, NULL },
+	{ "open", "the job's agents", step_open, NULL },
 };
 
 const struct step *restore_plan(size_t *ret_n)
@@ -382,6 +418,8 @@ int engine_restore(struct op *op, struct brumate_error *err)
 		r = plan_run(steps, n, op, err);
 	job->op = (struct job_op){ 0 };
 	if (r < 0) {
+		if (op->held)
+			held_clear(op->held, job);
 		snprintf(job->message, sizeof(job->message), "restore: %s", err->text);
 		job_set_state(job, JOB_CHECKPOINTED, NULL);
 		return r;

@@ -10,6 +10,10 @@ int step_gpu_checkpoint(struct op *op, struct brumate_error *err);
 int step_gpu_unlock(struct op *op, struct brumate_error *err);
 void step_undo_gpu(struct op *op);
 
+/** The driver's part and the data of all processes: running, or off the GPU. Never cancelled. */
+int step_bring_back(struct op *op, struct brumate_error *err);
+int step_put_away(struct op *op, struct brumate_error *err);
+
 /** Sets the job's state and the exit code of @err after a plan failed with @r. Returns @r. */
 int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_error *err);
 

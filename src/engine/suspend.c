@@ -7,6 +7,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/copy.h"
+#include "engine/held.h"
+#include "engine/park.h"
 #include "engine/steps.h"
 
 /* ---- steps that checkpoint shares ---- */
@@ -15,7 +18,11 @@ int step_identify(struct op *op, struct brumate_error *err)
 {
 	if (!job_is_alive(op->job))
 		return brumate_fail(err, ESRCH, "job %s has ended", op->job->id);
-	return gpu_find(op, err);
+	int r = gpu_find(op, err);
+	if (r == 0)
+		park_find(op);
+	op->gpu_bytes = gpu_bytes(op);
+	return r;
 }
 
 int step_gpu_lock(struct op *op, struct brumate_error *err)
@@ -27,7 +34,8 @@ int step_gpu_lock(struct op *op, struct brumate_error *err)
 		return 1;
 	if (left_ms >= 0)
 		timeout_ms = (uint32_t)left_ms;
-	op->gated_ns = clock_now_ns();
+	if (!op->gated_ns)
+		op->gated_ns = clock_now_ns();
 	op->touched = true;
 	return gpu_act(op, DEV_LOCK, DEV_STATE_LOCKED, timeout_ms, err);
 }
@@ -36,9 +44,12 @@ int step_gpu_checkpoint(struct op *op, struct brumate_error *err)
 {
 	if (op->was_suspended || !op->n_gpus)
 		return 1;
-	op->gpu_bytes = gpu_bytes(op);
-	op_measure(op, gpu_measure_host, op->gpu_bytes);
-	int r = record_gpus(op, err);
+	if (copy_is_on(op))
+		op_measure(op, copy_measure, copy_total_bytes(op));
+	else
+		op_measure(op, gpu_measure_host, op->gpu_bytes);
+	/* With agents this was done before any memory was taken out. */
+	int r = op->n_agents ? 0 : record_gpus(op, err);
 	if (r < 0)
 		return r;
 	return gpu_act(op, DEV_DO_CHECKPOINT, DEV_STATE_CHECKPOINTED, OP_DRIVER_TIMEOUT_MS, err);
@@ -56,6 +67,29 @@ void step_undo_gpu(struct op *op)
 	op->released_ns = clock_now_ns();
 }
 
+int step_bring_back(struct op *op, struct brumate_error *err)
+{
+	int r = gpu_bring_back(op, err);
+
+	return r < 0 ? r : park_return(op, err);
+}
+
+static bool all_running(const struct op *op)
+{
+	for (size_t i = 0; i < op->n_gpus; i++)
+		if (op->gpus[i].dev.state != DEV_STATE_RUNNING)
+			return false;
+	return true;
+}
+
+/* An agent can only take memory out while the driver lets its process work. */
+int step_put_away(struct op *op, struct brumate_error *err)
+{
+	int r = all_running(op) ? park_put_away(op, err) : 0;
+
+	return r < 0 ? r : gpu_put_away(op, err);
+}
+
 /* ---- what a failure left ---- */
 
 int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_error *err)
@@ -67,8 +101,8 @@ int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_
 
 	/* The states are asked for anew: what an undo meant to do does not count. */
 	if (alive && op->touched && op->n_gpus)
-		whole = (if_alive == JOB_SUSPENDED ? gpu_put_away(op, &asked)
-						   : gpu_bring_back(op, &asked)) == 0;
+		whole = (if_alive == JOB_SUSPENDED ? step_put_away(op, &asked)
+						   : step_bring_back(op, &asked)) == 0;
 	alive = job_is_alive(job); /* it may have ended over that */
 	snprintf(job->message, sizeof(job->message), "%s: %s", op->kind, err->text);
 	if (!alive) {
@@ -103,20 +137,56 @@ static int check_suspend(struct op *op, struct brumate_error *err)
 	return preflight(op, SCAN_GPU, err);
 }
 
+/* Where the broker cannot copy, nothing was let go yet: the job gets its memory back, and the driver
+ * moves it. */
+static int suspend_data_out(struct op *op, struct brumate_error *err)
+{
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+	int r = step_data_out(op, &why);
+
+	if (r >= 0)
+		return r;
+	if (r == -ECANCELED || r == -ETIMEDOUT) {
+		*err = why;
+		return r;
+	}
+	op_note(op, "%s: all device memory goes by the driver alone", why.text);
+	log_warn("the data path failed, the driver takes over: job=%s reason=\"%s\"", op->job->id,
+		 why.text);
+	if ((r = step_bring_back(op, err)) < 0)
+		return r;
+	op_drop_agents(op);
+	op->data_bytes = 0;
+	if ((r = step_gpu_lock(op, err)) < 0)
+		return r;
+	return step_gpu_checkpoint(op, err);
+}
+
 /* The driver's call cannot be cut short: who cancelled meanwhile gets the job back as it was. */
 static int settle(struct op *op, struct brumate_error *err)
 {
+	struct held *h = op->held;
 	int r = op_check(op, err);
 
-	return r < 0 ? r : 1;
+	if (r < 0)
+		return r;
+	op->job->parked = op->park_only && h && h->n_pieces;
+	if (h && h->copied)
+		held_drop_device(h);
+	park_detach(op);
+	return 1;
 }
 
 static const struct step suspend_steps[] = {
 	{ "identify", "the driver", step_identify, NULL },
 	{ "preflight", "the scan of the job's processes", check_suspend, NULL },
+	{ "gate", "calls and kernels in flight", step_gate, step_undo_park },
+	{ "park", "the job's agents", step_park, step_undo_park },
+	{ "copy", "nothing", step_copy_out, step_undo_copy },
 	{ "gpu-lock", "calls and kernels in flight", step_gpu_lock, step_undo_gpu },
 	{ "gpu-checkpoint", "device memory to reach host memory", step_gpu_checkpoint,
 	  step_undo_gpu },
+	{ "data-out", "device memory to reach host memory", suspend_data_out, step_undo_copy },
 	{ "settle", "nothing", settle, NULL },
 };
 
@@ -147,7 +217,19 @@ static int resume_gpu_restore(struct op *op, struct brumate_error *err)
 {
 	op->touched = true;
 	op->gated_ns = op->start_ns;
+	op->data_bytes = op->held ? held_bytes(op->held) : 0;
+	if (copy_is_on(op))
+		op_measure(op, copy_measure, copy_total_bytes(op));
 	return gpu_act(op, DEV_RESTORE, DEV_STATE_LOCKED, OP_DRIVER_TIMEOUT_MS, err);
+}
+
+static uint64_t job_gpu_bytes(const struct job *job)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < job->n_gpus; i++)
+		sum += job->gpus[i].bytes;
+	return sum;
 }
 
 int step_gpu_unlock(struct op *op, struct brumate_error *err)
@@ -156,9 +238,11 @@ int step_gpu_unlock(struct op *op, struct brumate_error *err)
 		return 1;
 	int r = gpu_act(op, DEV_UNLOCK, DEV_STATE_RUNNING, OP_DRIVER_TIMEOUT_MS, err);
 
-	op->released_ns = clock_now_ns();
+	if (!op->n_agents && !copy_is_on(op))
+		op->released_ns = clock_now_ns();
 	if (r == 0 && gpu_find(op, NULL) == 0)
-		op->gpu_bytes = gpu_bytes(op);
+		op->gpu_bytes =
+			op->n_agents || copy_is_on(op) ? job_gpu_bytes(op->job) : gpu_bytes(op);
 	return r;
 }
 
@@ -166,16 +250,28 @@ static void undo_resume(struct op *op)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
-	if (op->touched && gpu_put_away(op, &err) < 0)
+	if (op->touched && step_put_away(op, &err) < 0)
 		log_error("GPU state could not be put away again: job=%s reason=\"%s\"",
 			  op->job->id, err.text);
+}
+
+/* Fresh device memory that was filled is given back; parked memory is all there is. */
+static void undo_data_in(struct op *op)
+{
+	step_undo_copy(op);
+	if (op->held && op->held->copied)
+		held_drop_device(op->held);
 }
 
 static const struct step resume_steps[] = {
 	{ "identify", "the driver", step_identify, NULL },
 	{ "preflight", "free device memory", check_resume, NULL },
+	{ "copy", "nothing", step_copy_in, step_undo_copy },
 	{ "gpu-restore", "host memory to reach device memory", resume_gpu_restore, undo_resume },
 	{ "gpu-unlock", "the driver", step_gpu_unlock, undo_resume },
+	{ "data-in", "host memory to reach device memory", step_data_in, undo_data_in },
+	{ "map", "the job's agents", step_map, step_undo_map },
+	{ "open", "the job's agents", step_open, step_undo_map },
 };
 
 /* What driver 580 refused to restore once, it refuses for ever (docs/driver-behaviour.md); a refused
@@ -204,6 +300,7 @@ int engine_resume(struct op *op, struct brumate_error *err)
 		return r;
 	}
 	job->message[0] = '\0';
+	job->parked = false;
 	return job_set_state(job, JOB_RUNNING, err);
 }
 

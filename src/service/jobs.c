@@ -113,6 +113,31 @@ int get_simulated(json_t *parameters, bool *ret, struct brumate_error *err)
 	return r;
 }
 
+/* Who is to move the job's device memory: as the caller or the configuration says. */
+static int get_data_path(json_t *parameters, enum job_data_path *ret, struct brumate_error *err)
+{
+	static const char *const words[] = { "auto", "broker", "driver", NULL };
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+	auto_free char *library = path_find_helper("libbrumate-cuda.so");
+	const char *word;
+	int i, r = wire_get_string(parameters, "data_path", &word, err);
+
+	if (r == 0)
+		r = conf_load(&conf, err);
+	if (r < 0)
+		return r;
+	i = (int)conf.data_path;
+	if (word && conf_word(&i, word, words) < 0)
+		return wire_fail_parameter(err, "data_path", "want auto, broker or driver");
+	if (i == CONF_DATA_PATH_BROKER && !library) {
+		brumate_fail(err, EOPNOTSUPP, "libbrumate-cuda.so is not installed");
+		brumate_hint(err, "install it, or start the job with --data-path driver");
+		return -EOPNOTSUPP;
+	}
+	*ret = i == CONF_DATA_PATH_DRIVER || !library ? JOB_DATA_DRIVER : JOB_DATA_BROKER;
+	return 0;
+}
+
 /* An array of strings as argv: NULL-terminated, the array owned, its strings borrowed. */
 static int get_strings(json_t *parameters, const char *key, size_t min, const char ***ret,
 		       struct brumate_error *err)
@@ -251,6 +276,8 @@ int service_run(const struct service_call *call, json_t *parameters, json_t **re
 		r = check_path("log", spec.log, err);
 	if (r == 0)
 		r = get_simulated(parameters, &spec.simulated, err);
+	if (r == 0)
+		r = get_data_path(parameters, &spec.data_path, err);
 	if (r < 0)
 		return r;
 
@@ -279,10 +306,11 @@ static void list_one(void *arg, const struct job *j, const char *id,
 	if (j)
 		o = describe_job(j);
 	else
-		o = json_pack("{s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:[],s:s,s:s,s:b,s:b,s:b,s:s}", "id",
+		o = json_pack("{s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:[],s:s,s:s,s:b,s:b,s:b,s:s,s:b,s:s}", "id",
 			      id, "name", "", "state", "lost", "processes", 0, "gpu_processes", 0,
 			      "uid", 0, "gid", 0, "argv", "cwd", "/", "created", "", "simulated", 0,
-			      "by_pid", 0, "pid_namespace", 0, "message", why->text);
+			      "by_pid", 0, "pid_namespace", 0, "data_path", "driver", "parked", 0,
+			      "message", why->text);
 	if (json_array_append_new(l->jobs, o) < 0)
 		l->failed = true;
 }

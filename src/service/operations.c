@@ -37,7 +37,7 @@ static json_t *pick(json_t *parameters, const char *const *keys)
 /* Types and ranges are checked here, so that no foreign value gets to a shim unseen. */
 static int check_common(json_t *parameters, struct brumate_error *err)
 {
-	static const char *const flags[] = { "force", "leave_running", "tcp_close" };
+	static const char *const flags[] = { "force", "leave_running", "tcp_close", "park" };
 	int64_t timeout_ms;
 	json_t *map;
 	bool flag;
@@ -131,7 +131,7 @@ static int add_defaults(json_t *parameters, bool restoring, struct brumate_error
 int service_suspend(const struct service_call *call, json_t *parameters, json_t **ret,
 		    struct brumate_error *err)
 {
-	static const char *const keys[] = { "timeout_ms", "force", NULL };
+	static const char *const keys[] = { "timeout_ms", "force", "park", NULL };
 	auto_(job_fini) struct job j = JOB_EMPTY;
 	int r = find_target(&j, call, parameters, true, err);
 	if (r < 0)

@@ -66,6 +66,7 @@ struct watch {
 	struct proc_id root;
 	pid_t inner_pid; /* its number in the namespace it lives in */
 	bool stopping;
+	int keeper_fd; /* readable once the keeper has gone; -1: none, or an operation's */
 };
 
 static void follow_root(struct watch *w)
@@ -155,11 +156,34 @@ static bool is_needed(struct watch *w, int *ret_wait_ms)
 	return left_ms > 0;
 }
 
+/* What is held has no use once the job is over; else it needs its second holder. */
+static void look_after_held(struct watch *w)
+{
+	struct shim *s = w->shim;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	pthread_mutex_lock(&s->lock);
+	if (!s->busy && s->held.n_pieces) {
+		if (!s->job.root.pid) {
+			held_clear(&s->held, &s->job);
+		} else if (held_is_alone(&s->held)) {
+			log_warn("the keeper is gone, starting another: job=%s", s->job.id);
+			if (held_keep(&s->held, &s->job, &err) < 0)
+				log_error("device memory is held by the shim alone: job=%s "
+					  "reason=\"%s\"",
+					  s->job.id, err.text);
+		}
+	}
+	w->keeper_fd = s->busy || !s->held.n_pieces ? -1 : s->held.keeper.fd;
+	pthread_mutex_unlock(&s->lock);
+}
+
 static void loop(struct watch *w)
 {
 	int wait_ms;
 
 	follow_root(w);
+	look_after_held(w);
 	while (is_needed(w, &wait_ms)) {
 		struct pollfd fds[] = {
 			{ .fd = w->signal_fd, .events = POLLIN },
@@ -167,6 +191,7 @@ static void loop(struct watch *w)
 			{ .fd = w->shim->wake_fd, .events = POLLIN },
 			{ .fd = w->root_fd, .events = POLLIN },
 			{ .fd = w->shim->timer.fd, .events = POLLIN },
+			{ .fd = w->keeper_fd, .events = POLLRDHUP },
 		};
 		uint64_t woken;
 
@@ -174,7 +199,7 @@ static void loop(struct watch *w)
 		 * some are open, look again when they may have gone. */
 		if (wait_ms < 0 && !w->root.pid)
 			wait_ms = IDLE_MS;
-		if (poll(fds, 5, wait_ms) < 0)
+		if (poll(fds, 6, wait_ms) < 0)
 			continue;
 		if (fds[2].revents && read(w->shim->wake_fd, &woken, sizeof(woken)) < 0)
 			log_debug("spurious wake");
@@ -188,6 +213,7 @@ static void loop(struct watch *w)
 			schedule_due(w->shim);
 		schedule_update(w->shim);
 		follow_root(w);
+		look_after_held(w);
 	}
 }
 
@@ -232,6 +258,10 @@ static void recover(struct shim *s)
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
 	op_init(&op, "recover", &s->job, &nobody, 0, false);
+	op.held = &s->held;
+	if (held_load(&s->held, &s->job, &err) < 0)
+		log_error("memory of job %s that is held is not known: reason=\"%s\"", s->job.id,
+			  err.text);
 	if (engine_recover(&op, &err) < 0)
 		log_error("job %s could not be put right: reason=\"%s\"", s->job.id, err.text);
 	pthread_mutex_lock(&s->lock);
@@ -241,7 +271,7 @@ static void recover(struct shim *s)
 
 static int serve(struct shim *s, int signal_fd, int *ready_fd, struct brumate_error *err)
 {
-	struct watch w = { .shim = s, .signal_fd = signal_fd, .root_fd = -1 };
+	struct watch w = { .shim = s, .signal_fd = signal_fd, .root_fd = -1, .keeper_fd = -1 };
 	const struct wire_service service = {
 		.interface_name = "io.brumate.job",
 		.description = wire_interface_job,
@@ -267,6 +297,7 @@ static int serve(struct shim *s, int signal_fd, int *ready_fd, struct brumate_er
 	unlink(path);
 	wire_server_free(w.server);
 	schedule_fini(s);
+	held_fini(&s->held); /* the keeper goes on */
 	cleanup_close(&w.root_fd);
 	return 0;
 }
@@ -282,6 +313,7 @@ static int run(const char *dir, int *ready_fd, struct brumate_error *err)
 {
 	struct shim s = {
 		.lock = PTHREAD_MUTEX_INITIALIZER,
+		.held = HELD_EMPTY,
 		.life_fds = { -1, -1 },
 		.lock_fd = -1,
 	};
@@ -339,6 +371,9 @@ int main(int argc, char **argv)
 	log_init("brumate-shim");
 	if (argc == 2 && !strcmp(argv[1], "--steps"))
 		return print_steps();
+	if (argc == 2 && !strcmp(argv[1], "--keep"))
+		return keep_run();
+	shim_raise_files();
 	if (argc != 4 || strcmp(argv[1], "--ready-fd")) {
 		fprintf(stderr, "usage: brumate-shim --ready-fd FD JOBDIR (started by brumate)\n");
 		return EXIT_USAGE;

@@ -12,6 +12,7 @@
 #include "base/conf.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "engine/park.h"
 
 enum {
 	ENV_MAX = 1 << 17,
@@ -63,6 +64,7 @@ static int init_op(struct op *op, struct shim *s, const char *kind, struct wire_
 	if ((r = conf_load(&conf, err)) < 0)
 		return r;
 	op_init(op, kind, &s->job, &caller, (uint32_t)timeout_ms, force);
+	op->held = &s->held;
 	if (conf.lock_timeout_ms && conf.lock_timeout_ms <= UINT32_MAX)
 		op->lock_timeout_ms = (uint32_t)conf.lock_timeout_ms;
 	return 0;
@@ -127,6 +129,7 @@ static int simple_op(struct shim *s, const char *kind, unsigned states, engine_f
 	if (r < 0)
 		op_init(&op, kind, &s->job, &(struct op_caller){ 0 }, 0, false);
 	if (r < 0 || (r = get_pairs(&op, parameters, err)) < 0 ||
+	    (r = wire_get_bool(parameters, "park", &op.park_only, err)) < 0 ||
 	    (r = shim_begin(s, kind, states, err)) < 0)
 		return r;
 	r = run_op(s, &op, run, call, false, err);
@@ -238,6 +241,24 @@ static int get_env(char ***ret, json_t *parameters, struct brumate_error *err)
 	return 0;
 }
 
+static int start_command(struct job *job, char *const *env, struct brumate_error *err)
+{
+	auto_free char **own = NULL;
+	size_t first = 0;
+
+	if (job->data_path != JOB_DATA_BROKER)
+		return spawn_job(job, env, err);
+	int r = job_make_agent_dir(job, err);
+	if (r == 0)
+		r = agent_environment(&own, &first, job, env, err);
+	if (r < 0)
+		return r;
+	r = spawn_job(job, own, err);
+	for (size_t i = first; own[i]; i++)
+		free(own[i]);
+	return r;
+}
+
 static int method_start(void *arg, struct wire_call_context *call, json_t *parameters,
 			struct brumate_error *err)
 {
@@ -249,7 +270,7 @@ static int method_start(void *arg, struct wire_call_context *call, json_t *param
 	    (r = shim_begin(s, "start", IN(JOB_CREATED), err)) < 0)
 		return r;
 	shim_life_begins(s);
-	r = spawn_job(&s->job, env, err);
+	r = start_command(&s->job, env, err);
 	if (r == 0) {
 		fault_register_peer("job", s->job.root.pid);
 		r = job_set_state(&s->job, JOB_RUNNING, err);
@@ -314,10 +335,13 @@ static void leave_gpu(struct shim *s)
 	const struct op_caller nobody = { 0 };
 
 	op_init(&op, "kill", &s->job, &nobody, 0, false);
+	op.held = &s->held;
 	if (shim_begin(s, "kill", IN(JOB_RUNNING), NULL) < 0)
 		return;
-	if (s->job.restored && gpu_find(&op, NULL) == 0)
+	if (s->job.restored && gpu_find(&op, NULL) == 0) {
+		park_discard(&op);
 		gpu_put_away(&op, NULL);
+	}
 	shim_end(s);
 }
 

@@ -135,6 +135,7 @@ static void *make_checkpoint(void *arg)
 
 	memcpy(job, s->job.id, sizeof(job));
 	op_init(&op, "checkpoint", &s->job, &caller, schedule.timeout_ms, schedule.force);
+	op.held = &s->held;
 	int r = save(s, &op, &err);
 	if (r < 0)
 		note_failure(&s->job, &err);

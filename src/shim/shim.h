@@ -11,6 +11,7 @@
 #include <stdbool.h>
 
 #include "engine/engine.h"
+#include "engine/held.h"
 #include "engine/job.h"
 #include "wire/wire.h"
 
@@ -19,6 +20,7 @@ enum { SHIM_EXITS = 64 };
 struct shim {
 	pthread_mutex_t lock;
 	struct job job;	  /* under lock, or the operation's while busy */
+	struct held held; /* memory outside the job's processes; used as the record is */
 	const char *busy; /* kind of the operation under way; NULL: none */
 	struct shim_exit {
 		pid_t pid;
@@ -62,6 +64,17 @@ void shim_wake(struct shim *s);
 /** Starts the job's command as our child; fills job.root. @env: NULL-terminated. Errors: the exec's
  * errno with EXIT_NO_COMMAND or EXIT_NOT_EXECUTABLE. */
 int spawn_job(struct job *job, char *const *env, struct brumate_error *err);
+
+/** The job's environment with what lets its agents be loaded and found. @ret: NULL-terminated; it and
+ * the strings from the index @ret_own on are owned, the others borrowed from @env. */
+int agent_environment(char ***ret, size_t *ret_own, const struct job *job, char *const *env,
+		      struct brumate_error *err);
+
+/** The keeper's whole life; its exit code. */
+int keep_run(void);
+
+/** Raises RLIMIT_NOFILE to its hard limit. */
+void shim_raise_files(void);
 
 /** Exit code of a wait status. */
 int spawn_exit_code(int status);

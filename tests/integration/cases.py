@@ -224,8 +224,11 @@ class Bed(Instance):
         return [gpu["uuid"] for gpu in self.gpus()]
 
     def vram(self):
-        """Bytes in use on each GPU."""
-        return [gpu["used_bytes"] for gpu in self.gpus()]
+        """Bytes in use on each GPU, but for the broker's own, which go when it is idle."""
+        gpus = self.gpus()
+        own = self.ask_broker("State", pids=[self.broker()])["processes"][0]
+        own = dict(zip(own["gpus"], own["gpu_bytes"]))
+        return [gpu["used_bytes"] - own.get(gpu["uuid"], 0) for gpu in gpus]
 
     def gpu_state(self, pid):
         return self.ask_broker("State", pids=[pid])["processes"][0]["state"]

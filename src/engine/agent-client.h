@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The client of the agent in a job process (wire/agent.h): one connection, requests with deadlines,
+ * answers that are not trusted. Owns its connection; never keeps one open on its own account, because
+ * a job with a connection to outside cannot be dumped. Not for two threads at once.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "process/process.h"
+#include "wire/agent.h"
+
+struct agent {
+	int fd; /* -1: not connected */
+	struct proc_id id;
+	enum agent_gate gate; /* as the last answer said */
+	uint64_t managed_bytes, driver_bytes;
+};
+#define AGENT_EMPTY ((struct agent){ .fd = -1 })
+
+enum { AGENT_HELLO_TIMEOUT_MS = 5000, AGENT_CALL_TIMEOUT_MS = 120000 };
+
+/**
+ * Connects to the agent of process @id, whose sockets are in @dir and who belongs to user @uid, and says
+ * HELLO. Errors to act on: -ENOENT (it has none), -ETIMEDOUT, -EPERM (somebody else answers there),
+ * -EPROTONOSUPPORT (another version).
+ */
+int agent_open(struct agent *ret, const char *dir, struct proc_id id, uid_t uid,
+	       struct brumate_error *err);
+/** Hangs up, which opens a closed gate unless a piece is unmapped. Accepts the empty value. */
+void agent_close(struct agent *a);
+DEFINE_AUTO_FINI(struct agent, agent_close)
+/** Hangs up and leaves the gate as it is. */
+void agent_detach(struct agent *a);
+
+/* The calls. Errors of all: -EPIPE (the agent or its process is gone), -ETIMEDOUT (no answer; the
+ * connection is closed), -EBADMSG (an answer that makes no sense), what the agent itself says. */
+
+/** @timeout_ms: until it gives up and opens again (-ETIMEDOUT). -EOPNOTSUPP: text says why. */
+int agent_gate(struct agent *a, uint32_t timeout_ms, struct brumate_error *err);
+int agent_list(struct agent *a, struct agent_piece **ret, size_t *ret_n, struct brumate_error *err);
+/** @ret_fds has room for @n; owned on success. */
+int agent_export(struct agent *a, const uint64_t *ids, size_t n, int *ret_fds,
+		 struct brumate_error *err);
+int agent_unmap(struct agent *a, struct brumate_error *err);
+/** @fds borrowed. */
+int agent_map(struct agent *a, const uint64_t *ids, const int *fds, size_t n,
+	      struct brumate_error *err);
+/** @ret_imported: pieces that stayed imported. */
+int agent_own(struct agent *a, size_t *ret_imported, struct brumate_error *err);
+int agent_open_gate(struct agent *a, struct brumate_error *err);
+
+/**
+ * agent_check_reply() - is this an answer that may be looked into?
+ * @reply: borrowed, @len_bytes as received, untrusted
+ *
+ * Pure. Checks size, version, counts, that text ends, and pieces: ids once and not 0, sizes whole and
+ * addresses without overflow. Return: 0; -EBADMSG; -EPROTONOSUPPORT.
+ */
+int agent_check_reply(const struct agent_reply *reply, size_t len_bytes, enum agent_op op,
+		      struct brumate_error *err);

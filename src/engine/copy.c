@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: MIT
+/* Copying device memory beside an operation. See copy.h. */
+#include "engine/copy.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/held.h"
+#include "engine/regions.h"
+
+enum { BROKER_TRIES = 3 };
+
+struct copy {
+	struct op *op;
+	bool in, load; /* into device memory; and before that out of the store */
+	bool forced;   /* nobody may cancel it */
+	pthread_t thread;
+	bool started;
+	struct data_piece *pieces;
+	size_t n;
+	uint64_t total_bytes;
+	int *fds;	       /* of device memory: borrowed on the way out, ours on the way in */
+	struct data_copy copy; /* made here */
+	const struct data_copy *from; /* in: this one, or the one made here */
+	atomic_uint_fast64_t done_bytes;
+	atomic_bool stop;
+	uint64_t start_ns, moving_ns, end_ns;
+	int r;
+	struct brumate_error err;
+};
+
+static void copy_free(struct copy *c)
+{
+	if (!c)
+		return;
+	for (size_t i = 0; c->in && c->fds && i < c->n; i++)
+		cleanup_close(&c->fds[i]);
+	free(c->fds);
+	free(c->pieces);
+	data_copy_fini(&c->copy);
+	free(c);
+}
+
+bool copy_is_on(const struct op *op)
+{
+	return op->copy;
+}
+
+uint64_t copy_measure(struct op *op)
+{
+	return op->copy ? op->copy->done_bytes : 0;
+}
+
+uint64_t copy_total_bytes(const struct op *op)
+{
+	return op->copy ? op->copy->total_bytes : 0;
+}
+
+/* ---- in the thread ---- */
+
+static int progress(void *arg, uint64_t done_bytes)
+{
+	struct copy *c = arg;
+
+	c->done_bytes = done_bytes;
+	if (c->stop)
+		return -ECANCELED;
+	return c->forced ? 0 : op_check(c->op, NULL);
+}
+
+static bool is_cancelled(void *arg)
+{
+	struct copy *c = arg;
+
+	return c->stop || op_check(c->op, NULL) < 0;
+}
+
+static int move(struct copy *c, struct data_session *s, struct brumate_error *err)
+{
+	c->moving_ns = clock_now_ns();
+	if (c->in)
+		return data_in(s, c->pieces, c->n, c->from, c->fds, progress, c, err);
+	return data_out(s, c->pieces, c->n, c->fds, &c->copy, progress, c, err);
+}
+
+/* With a broker connection of its own: the operation's is busy with the driver. */
+static int with_session(struct copy *c, int (*fn)(struct copy *c, struct data_session *s,
+						  struct brumate_error *err))
+{
+	int r = -EPIPE;
+
+	for (int tries = 0; r == -EPIPE && tries < BROKER_TRIES && !c->stop; tries++) {
+		auto_(broker_close) struct broker broker = BROKER_EMPTY;
+		auto_(data_close) struct data_session *s = NULL;
+
+		c->err = BRUMATE_ERROR_NONE;
+		r = broker_open(&broker, c->op->job->simulated, &c->err);
+		if (r == 0)
+			r = data_open(&s, &broker, &c->err);
+		if (r == 0)
+			r = fn(c, s, &c->err);
+	}
+	return r;
+}
+
+static int alloc(struct copy *c, struct data_session *s, struct brumate_error *err)
+{
+	return data_alloc(s, c->total_bytes, &c->copy, err);
+}
+
+static int run(struct copy *c)
+{
+	int r = 0;
+
+	if (c->load) {
+		r = with_session(c, alloc);
+		if (r == 0)
+			r = regions_load(c->op, &c->copy, is_cancelled, c, &c->err);
+	}
+	if (r == 0)
+		r = with_session(c, move);
+	if (r == 0 && !c->in && c->op->memory)
+		r = regions_save(c->op, &c->copy, &c->err);
+	return r;
+}
+
+static void *run_thread(void *arg)
+{
+	struct copy *c = arg;
+
+	c->r = run(c);
+	c->end_ns = clock_now_ns();
+	return NULL;
+}
+
+/* ---- starting and joining ---- */
+
+static struct copy *copy_new(struct op *op, bool in, struct brumate_error *err)
+{
+	const struct held *h = op->held;
+	struct copy *c = calloc(1, sizeof(*c));
+
+	if (c) {
+		c->op = op;
+		c->in = in;
+		c->n = h->n_pieces;
+		c->from = &h->copy;
+		c->start_ns = c->moving_ns = clock_now_ns();
+		c->pieces = held_data_pieces(h);
+		c->fds = calloc(c->n + 1, sizeof(int));
+	}
+	if (!c || !c->pieces || !c->fds) {
+		copy_free(c);
+		brumate_fail(err, ENOMEM, "%m");
+		return NULL;
+	}
+	for (size_t i = 0; i < c->n; i++) {
+		c->fds[i] = in ? -1 : h->pieces[i].fd;
+		if (in) /* where the job comes back on other GPUs */
+			snprintf(c->pieces[i].gpu, sizeof(c->pieces[i].gpu), "%s",
+				 op_target_gpu(op, h->pieces[i].gpu));
+	}
+	c->total_bytes = data_offset(c->pieces, c->n);
+	return c;
+}
+
+static int start(struct op *op, struct copy *c, struct brumate_error *err)
+{
+	op->copy = c;
+	int r = pthread_create(&c->thread, NULL, run_thread, c);
+	if (r) {
+		op->copy = NULL;
+		copy_free(c);
+		return brumate_fail(err, r, "thread: %m");
+	}
+	c->started = true;
+	return 1; /* what it took is told where it is waited for */
+}
+
+static void record(struct op *op, const struct copy *c)
+{
+	double seconds = (double)(c->end_ns - c->moving_ns) / (double)NS_PER_S;
+
+	if (c->load)
+		op_phase_at(op, "load", c->start_ns,
+			    (double)(c->moving_ns - c->start_ns) / (double)NS_PER_S);
+	op_phase_at(op, c->in ? "data-in" : "data-out", c->moving_ns, seconds);
+	op->data_bytes = 0;
+	for (size_t i = 0; i < c->n; i++)
+		op->data_bytes += c->pieces[i].len_bytes;
+	op->data_seconds = seconds;
+}
+
+static struct copy *join(struct op *op)
+{
+	struct copy *c = op->copy;
+
+	if (c->started)
+		pthread_join(c->thread, NULL);
+	c->started = false;
+	op->copy = NULL;
+	if (c->r == 0)
+		record(op, c);
+	return c;
+}
+
+static int fail(struct copy *c, struct brumate_error *err)
+{
+	int r = c->r;
+
+	if (err)
+		*err = c->err;
+	if (r == -ECANCELED && op_check(c->op, err) == 0)
+		brumate_fail(err, ECANCELED, "cancelled");
+	copy_free(c);
+	return r;
+}
+
+void step_undo_copy(struct op *op)
+{
+	if (!op->copy)
+		return;
+	op->copy->stop = true;
+	copy_free(join(op));
+}
+
+/* ---- out ---- */
+
+int step_copy_out(struct op *op, struct brumate_error *err)
+{
+	struct held *h = op->held;
+
+	if (!h || !h->n_pieces || op->park_only)
+		return 1;
+	if (op->was_suspended && h->copied) {
+		int r = op->memory ? regions_save(op, &h->copy, err) : 0;
+
+		return r < 0 ? r : 1;
+	}
+	struct copy *c = copy_new(op, false, err);
+	return c ? start(op, c, err) : -ENOMEM;
+}
+
+/* The copy of a job that stays parked is for the store alone. */
+static int take_copy(struct op *op, struct copy *c, struct brumate_error *err)
+{
+	struct held *h = op->held;
+
+	if (op->was_suspended) {
+		op->saved = c->copy;
+		c->copy = DATA_COPY_EMPTY;
+		return 0;
+	}
+	h->copy = c->copy;
+	c->copy = DATA_COPY_EMPTY;
+	int r = held_keep(h, op->job, err);
+	if (r < 0)
+		return r;
+	h->copied = true;
+	return held_save(h, op->job, err);
+}
+
+int step_data_out(struct op *op, struct brumate_error *err)
+{
+	if (!op->copy)
+		return 1;
+	op_measure(op, copy_measure, op->copy->total_bytes);
+	struct copy *c = join(op);
+	if (c->r < 0)
+		return fail(c, err);
+	int r = take_copy(op, c, err);
+	copy_free(c);
+	return r < 0 ? r : 1;
+}
+
+int copy_away(struct op *op, struct brumate_error *err)
+{
+	struct copy *c = op->held->n_pieces ? copy_new(op, false, err) : NULL;
+
+	if (!c)
+		return op->held->n_pieces ? -ENOMEM : 0;
+	c->forced = true;
+	c->r = run(c);
+	if (c->r < 0)
+		return fail(c, err);
+	int r = take_copy(op, c, err);
+	copy_free(c);
+	if (r == 0)
+		held_drop_device(op->held);
+	return r;
+}
+
+/* ---- in ---- */
+
+int step_copy_in(struct op *op, struct brumate_error *err)
+{
+	struct held *h = op->held;
+
+	if (!h || !h->n_pieces || held_has_device(h))
+		return 1;
+	if (!h->copied)
+		return brumate_fail(err, EIO, "no copy of the job's device memory is there");
+	struct copy *c = copy_new(op, true, err);
+	return c ? start(op, c, err) : -ENOMEM;
+}
+
+int step_load(struct op *op, struct brumate_error *err)
+{
+	int r = regions_find(op, err);
+
+	if (r < 0 || !op->held || !op->held->n_pieces)
+		return r < 0 ? r : 1;
+	struct copy *c = copy_new(op, true, err);
+	if (!c)
+		return -ENOMEM;
+	c->load = true;
+	c->from = &c->copy;
+	return start(op, c, err);
+}
+
+static int take_device(struct op *op, struct copy *c, struct brumate_error *err)
+{
+	struct held *h = op->held;
+
+	held_drop_device(h);
+	for (size_t i = 0; i < c->n; i++) {
+		h->pieces[i].fd = take_fd(&c->fds[i]);
+		memcpy(h->pieces[i].gpu, c->pieces[i].gpu, sizeof(h->pieces[i].gpu));
+	}
+	if (c->load) /* until it runs, the image is the second holder */
+		return 0;
+	int r = held_keep(h, op->job, err);
+	return r < 0 ? r : held_save(h, op->job, err);
+}
+
+int step_data_in(struct op *op, struct brumate_error *err)
+{
+	if (!op->copy)
+		return 1;
+	op_measure(op, copy_measure, op->copy->total_bytes);
+	struct copy *c = join(op);
+	if (c->r < 0)
+		return fail(c, err);
+	int r = take_device(op, c, err);
+	copy_free(c);
+	return r < 0 ? r : 1;
+}
+
+int copy_back(struct op *op, struct brumate_error *err)
+{
+	struct held *h = op->held;
+
+	if (!h->n_pieces || !h->copied)
+		return brumate_fail(err, EIO, "neither the job's device memory nor a copy is held");
+	struct copy *c = copy_new(op, true, err);
+	if (!c)
+		return -ENOMEM;
+	c->forced = true;
+	held_drop_device(h); /* half of it is of no use */
+	c->r = run(c);
+	if (c->r < 0)
+		return fail(c, err);
+	int r = take_device(op, c, err);
+	copy_free(c);
+	return r;
+}

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The copies of a job's device memory, in a thread beside the driver's and CRIU's work: out of parked
+ * memory into a host copy and on to the store, in from a host copy, in from the store. One at a time; the
+ * operation's own thread starts and joins it, and alone touches what is held (op->held).
+ */
+#pragma once
+
+#include "engine/op.h"
+
+/* Steps. Those that start one return at once. */
+
+/** Starts the copy of what is parked, unless it is to stay on the GPU; its pieces go on to the store where
+ * a checkpoint is being written. */
+int step_copy_out(struct op *op, struct brumate_error *err);
+/** Waits for it: then the host copy is held. Phase "data-out". */
+int step_data_out(struct op *op, struct brumate_error *err);
+/** Starts filling fresh device memory from the host copy, unless device memory is held. */
+int step_copy_in(struct op *op, struct brumate_error *err);
+/** Starts loading the image's device memory into a host copy, and filling device memory from that. */
+int step_load(struct op *op, struct brumate_error *err);
+/** Waits for either of the two: then device memory is held. Phase "data-in". */
+int step_data_in(struct op *op, struct brumate_error *err);
+/** Stops what is under way and forgets it. */
+void step_undo_copy(struct op *op);
+
+/** Both at once, here and now, whatever the caller says meanwhile. For undoing. */
+int copy_back(struct op *op, struct brumate_error *err);
+int copy_away(struct op *op, struct brumate_error *err);
+
+/** True while one is under way, and how far it is, for progress. */
+bool copy_is_on(const struct op *op);
+uint64_t copy_measure(struct op *op);
+uint64_t copy_total_bytes(const struct op *op);

@@ -1,0 +1,549 @@
+// SPDX-License-Identifier: MIT
+/* Device memory out of and into job processes, through their agents. See park.h. */
+#include "engine/park.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/paths.h"
+#include "engine/copy.h"
+#include "engine/held.h"
+#include "engine/steps.h"
+
+/* ---- all agents at once ---- */
+
+typedef int (*each_fn)(struct op *op, struct op_agent *a, struct brumate_error *err);
+
+struct task {
+	struct op *op;
+	struct op_agent *agent;
+	each_fn fn;
+	pthread_t thread;
+	bool started;
+};
+
+static void *run_task(void *arg)
+{
+	struct task *t = arg;
+
+	t->agent->error = BRUMATE_ERROR_NONE;
+	t->agent->result = t->fn(t->op, t->agent, &t->agent->error);
+	return NULL;
+}
+
+/* The first failure; each agent keeps its own. */
+static int each(struct op *op, each_fn fn, struct brumate_error *err)
+{
+	auto_free struct task *tasks = calloc(op->n_agents + 1, sizeof(*tasks));
+	int r = 0;
+
+	if (!tasks)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < op->n_agents; i++) {
+		tasks[i] = (struct task){ .op = op, .agent = &op->agents[i], .fn = fn };
+		if (i + 1 < op->n_agents)
+			tasks[i].started =
+				pthread_create(&tasks[i].thread, NULL, run_task, &tasks[i]) == 0;
+		if (!tasks[i].started)
+			run_task(&tasks[i]);
+	}
+	for (size_t i = 0; i < op->n_agents; i++) {
+		if (tasks[i].started)
+			pthread_join(tasks[i].thread, NULL);
+		if (op->agents[i].result < 0 && r == 0) {
+			r = op->agents[i].result;
+			if (err)
+				*err = op->agents[i].error;
+		}
+	}
+	return r;
+}
+
+static int reach(struct op *op, struct op_agent *a, struct brumate_error *err)
+{
+	if (a->agent.fd >= 0)
+		return 0;
+	auto_free char *dir = job_agent_dir(op->job);
+	struct agent agent = AGENT_EMPTY;
+
+	if (!dir)
+		return brumate_fail(err, ENOMEM, "%m");
+	int r = agent_open(&agent, dir, a->agent.id, op->job->uid, err);
+	if (r == 0)
+		a->agent = agent;
+	return r;
+}
+
+/* ---- finding ---- */
+
+static void leave_to_driver(struct op *op, const struct op_agent *a)
+{
+	if (a->result == -ENOENT)
+		op_note(op, "process %d has no agent: its device memory goes by the driver alone",
+			a->agent.id.pid);
+	else
+		op_note(op, "%s: its device memory goes by the driver alone", a->error.text);
+}
+
+/* Forgets those that failed. */
+static void drop_failed(struct op *op)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < op->n_agents; i++) {
+		struct op_agent *a = &op->agents[i];
+
+		if (a->result == 0) {
+			op->agents[kept++] = *a;
+			continue;
+		}
+		leave_to_driver(op, a);
+		agent_close(&a->agent);
+		op_agent_fini(a);
+	}
+	op->n_agents = kept;
+}
+
+void park_find(struct op *op)
+{
+	op_drop_agents(op);
+	if (!op->held || op->job->data_path != JOB_DATA_BROKER || !op->n_gpus)
+		return;
+	op->agents = calloc(op->n_gpus, sizeof(*op->agents));
+	if (!op->agents)
+		return;
+	for (size_t i = 0; i < op->n_gpus; i++)
+		op->agents[op->n_agents++].agent = (struct agent){ .fd = -1, .id = op->gpus[i].id };
+	each(op, reach, NULL);
+	drop_failed(op);
+	park_detach(op);
+}
+
+void park_detach(struct op *op)
+{
+	for (size_t i = 0; i < op->n_agents; i++)
+		agent_detach(&op->agents[i].agent);
+}
+
+uint64_t park_managed_bytes(const struct op *op)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < op->n_agents; i++)
+		sum += op->agents[i].agent.managed_bytes;
+	return sum;
+}
+
+/* ---- gate ---- */
+
+static int gate_one(struct op *op, struct op_agent *a, struct brumate_error *err)
+{
+	uint32_t timeout_ms = op->lock_timeout_ms;
+	int left_ms = deadline_left_ms(op->deadline_ns);
+	int r = reach(op, a, err);
+
+	if (r == -ETIMEDOUT) /* no answer: that is not what a busy program looks like */
+		return -ENOLINK;
+	if (r < 0)
+		return r;
+	if (left_ms >= 0)
+		timeout_ms = (uint32_t)left_ms;
+	return agent_gate(&a->agent, timeout_ms, err);
+}
+
+int step_gate(struct op *op, struct brumate_error *err)
+{
+	if (op->was_suspended || !op->n_agents)
+		return 1;
+	int r = record_gpus(op, err);
+	if (r < 0)
+		return r;
+	op->gated_ns = clock_now_ns();
+	op->touched = true;
+	each(op, gate_one, NULL);
+	for (size_t i = 0; i < op->n_agents; i++) {
+		const struct op_agent *a = &op->agents[i];
+
+		if (a->result != -ETIMEDOUT)
+			continue;
+		*err = a->error;
+		brumate_hint(
+			err,
+			"a kernel or host callback that runs long holds the GPU; try again with a "
+			"longer --timeout");
+		return -ETIMEDOUT;
+	}
+	drop_failed(op);
+	return op->n_agents ? 0 : 1;
+}
+
+/* ---- park ---- */
+
+/* An imported piece cannot be exported again: its fd is the one we kept (wire/agent.h, OWN). */
+static int take_kept_fd(struct op *op, struct op_agent *a, size_t i, struct brumate_error *err)
+{
+	size_t first, n = held_find(op->held, a->agent.id, &first);
+
+	for (size_t k = first; k < first + n; k++)
+		if (op->held->pieces[k].id == a->pieces[i].id && op->held->pieces[k].fd >= 0) {
+			a->fds[i] = dup(op->held->pieces[k].fd);
+			return a->fds[i] < 0 ? brumate_fail(err, errno, "%m") : 0;
+		}
+	return brumate_fail(err, EOPNOTSUPP, "process %d: memory at %#llx is of another process",
+			    a->agent.id.pid, (unsigned long long)a->pieces[i].va);
+}
+
+static int export_own(struct op_agent *a, struct brumate_error *err)
+{
+	auto_free uint64_t *ids = calloc(a->n_pieces + 1, sizeof(*ids));
+	auto_free int *fds = calloc(a->n_pieces + 1, sizeof(*fds));
+	size_t n = 0;
+
+	if (!ids || !fds)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < a->n_pieces; i++)
+		if (a->fds[i] < 0)
+			ids[n++] = a->pieces[i].id;
+	int r = agent_export(&a->agent, ids, n, fds, err);
+	if (r < 0)
+		return r;
+	n = 0;
+	for (size_t i = 0; i < a->n_pieces; i++)
+		if (a->fds[i] < 0)
+			a->fds[i] = fds[n++];
+	return 0;
+}
+
+static int export_one(struct op *op, struct op_agent *a, struct brumate_error *err)
+{
+	struct agent_piece *pieces = NULL;
+	size_t n = 0;
+	int r = agent_list(&a->agent, &pieces, &n, err);
+
+	if (r < 0)
+		return r;
+	op_agent_fini(a);
+	a->pieces = pieces;
+	a->fds = calloc(n + 1, sizeof(int));
+	if (!a->fds)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (a->n_pieces = 0; a->n_pieces < n; a->n_pieces++)
+		a->fds[a->n_pieces] = -1;
+	for (size_t i = 0; r == 0 && i < n; i++)
+		if (pieces[i].flags & AGENT_PIECE_IMPORTED)
+			r = take_kept_fd(op, a, i, err);
+	return r < 0 ? r : export_own(a, err);
+}
+
+/* What the agents gave becomes what is held, instead of what was. */
+static int hold_exported(struct op *op, struct brumate_error *err)
+{
+	struct held *h = op->held;
+	size_t n = 0;
+
+	for (size_t i = 0; i < op->n_agents; i++)
+		n += op->agents[i].n_pieces;
+	struct held_piece *all = calloc(n + 1, sizeof(*all));
+	if (!all)
+		return brumate_fail(err, ENOMEM, "%m");
+	held_clear(h, op->job);
+	h->pieces = all;
+	for (size_t i = 0; i < op->n_agents; i++) {
+		struct op_agent *a = &op->agents[i];
+
+		for (size_t k = 0; k < a->n_pieces; k++) {
+			struct held_piece *p = &all[h->n_pieces++];
+
+			*p = (struct held_piece){ .process = a->agent.id,
+						  .id = a->pieces[k].id,
+						  .va = a->pieces[k].va,
+						  .len_bytes = a->pieces[k].len_bytes,
+						  .fd = take_fd(&a->fds[k]) };
+			dev_uuid_format(p->gpu, a->pieces[k].gpu);
+		}
+	}
+	return 0;
+}
+
+static int unmap_one(struct op *op, struct op_agent *a, struct brumate_error *err)
+{
+	(void)op;
+	return a->n_pieces ? agent_unmap(&a->agent, err) : 0;
+}
+
+int step_park(struct op *op, struct brumate_error *err)
+{
+	struct held *h = op->held;
+
+	if (op->was_suspended || !op->n_agents)
+		return 1;
+	int r = each(op, export_one, err);
+	if (r == 0)
+		r = hold_exported(op, err);
+	if (r < 0 || !h->n_pieces)
+		return r;
+	if ((r = held_keep(h, op->job, err)) < 0 || (r = held_save(h, op->job, err)) < 0)
+		return r;
+	if ((r = fault_point("park.saved")) < 0)
+		return brumate_fail(err, -r, "injected before device memory is unmapped: %m");
+	r = each(op, unmap_one, err);
+	op->data_bytes = held_bytes(h);
+	return r;
+}
+
+/* ---- back ---- */
+
+static int map_one(struct op *op, struct op_agent *a, struct brumate_error *err)
+{
+	size_t first, n = held_find(op->held, a->agent.id, &first);
+	auto_free uint64_t *ids = calloc(n + 1, sizeof(*ids));
+	auto_free int *fds = calloc(n + 1, sizeof(*fds));
+	int r = reach(op, a, err);
+
+	if (!ids || !fds)
+		return brumate_fail(err, ENOMEM, "%m");
+	if (r < 0 || a->agent.gate != AGENT_GATE_UNMAPPED)
+		return r;
+	for (size_t i = 0; i < n; i++) {
+		ids[i] = op->held->pieces[first + i].id;
+		fds[i] = op->held->pieces[first + i].fd;
+	}
+	return agent_map(&a->agent, ids, fds, n, err);
+}
+
+/* Which pieces stay imported is remembered: their fds are kept for the next time. */
+static int own_one(struct op *op, struct op_agent *a, struct brumate_error *err)
+{
+	struct agent_piece *pieces = NULL;
+	size_t imported = 0, n = 0;
+	int r = agent_own(&a->agent, &imported, err);
+
+	(void)op;
+	if (r == 0 && imported)
+		r = agent_list(&a->agent, &pieces, &n, err);
+	if (r < 0)
+		return r;
+	op_agent_fini(a);
+	a->pieces = pieces;
+	a->n_pieces = n;
+	return 0;
+}
+
+int step_map(struct op *op, struct brumate_error *err)
+{
+	if (!op->n_agents)
+		return 1;
+	int r = each(op, map_one, err);
+
+	return r < 0 ? r : each(op, own_one, err);
+}
+
+static int open_one(struct op *op, struct op_agent *a, struct brumate_error *err)
+{
+	int r = reach(op, a, err);
+
+	if (r == 0 && a->agent.gate != AGENT_GATE_OPEN)
+		r = agent_open_gate(&a->agent, err);
+	return r;
+}
+
+static bool is_imported(const struct op *op, const struct held_piece *p)
+{
+	for (size_t i = 0; i < op->n_agents; i++) {
+		const struct op_agent *a = &op->agents[i];
+
+		if (a->agent.id.pid != p->process.pid)
+			continue;
+		for (size_t k = 0; k < a->n_pieces; k++)
+			if (a->pieces[k].id == p->id && a->pieces[k].flags & AGENT_PIECE_IMPORTED)
+				return true;
+	}
+	return false;
+}
+
+/* What is held is let go, but for pieces that their process only imports. */
+static void release(struct op *op)
+{
+	struct held *h = op->held;
+	struct held rest = HELD_EMPTY;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	held_let_copy(h, op->memory ? &op->saved : NULL);
+	rest.pieces = calloc(h->n_pieces + 1, sizeof(*rest.pieces));
+	for (size_t i = 0; rest.pieces && i < h->n_pieces; i++)
+		if (h->pieces[i].fd >= 0 && is_imported(op, &h->pieces[i])) {
+			rest.pieces[rest.n_pieces] = h->pieces[i];
+			rest.pieces[rest.n_pieces++].fd = take_fd(&h->pieces[i].fd);
+		}
+	if (!rest.n_pieces) {
+		held_fini(&rest);
+		held_clear(h, op->job);
+		return;
+	}
+	held_clear(h, op->job);
+	*h = rest;
+	if (held_keep(h, op->job, &err) < 0 || held_save(h, op->job, &err) < 0)
+		log_warn("imported memory is held by the shim alone: job=%s reason=\"%s\"",
+			 op->job->id, err.text);
+}
+
+int step_open(struct op *op, struct brumate_error *err)
+{
+	if (!op->n_agents)
+		return 1;
+	int r = each(op, open_one, err);
+
+	if (r < 0)
+		return r;
+	op->released_ns = clock_now_ns();
+	park_detach(op);
+	release(op);
+	return 0;
+}
+
+/* ---- from whatever state ---- */
+
+static int look_one(struct op *op, struct op_agent *a, struct brumate_error *err)
+{
+	/* A connection may be out of step with what became of its last request: a fresh one tells. */
+	agent_detach(&a->agent);
+	int r = reach(op, a, err);
+	if (r < 0)
+		return r;
+	op_agent_fini(a);
+	return agent_list(&a->agent, &a->pieces, &a->n_pieces, err);
+}
+
+int park_look(struct op *op, struct brumate_error *err)
+{
+	return each(op, look_one, err);
+}
+
+static bool any_unmapped(const struct op *op)
+{
+	for (size_t i = 0; i < op->n_agents; i++)
+		if (op->agents[i].agent.gate == AGENT_GATE_UNMAPPED)
+			return true;
+	return false;
+}
+
+/* Memory that was mapped again, but is not yet the process's own, becomes so behind a closed gate. */
+static int finish_one(struct op *op, struct op_agent *a, struct brumate_error *err)
+{
+	bool imported = false;
+
+	for (size_t i = 0; i < a->n_pieces; i++)
+		imported = imported || a->pieces[i].flags & AGENT_PIECE_IMPORTED;
+	if (imported && a->agent.gate == AGENT_GATE_OPEN &&
+	    agent_gate(&a->agent, op->lock_timeout_ms, NULL) < 0)
+		return 0; /* busy: it stays imported, and its fds are kept */
+	return imported ? own_one(op, a, err) : 0;
+}
+
+static int map_and_own_one(struct op *op, struct op_agent *a, struct brumate_error *err)
+{
+	if (a->agent.gate != AGENT_GATE_UNMAPPED)
+		return finish_one(op, a, err);
+	int r = map_one(op, a, err);
+	return r < 0 ? r : own_one(op, a, err);
+}
+
+int park_return(struct op *op, struct brumate_error *err)
+{
+	int r;
+
+	if (!op->held || op->job->data_path != JOB_DATA_BROKER)
+		return 0;
+	if (!op->n_agents)
+		park_find(op);
+	if ((r = each(op, look_one, err)) < 0)
+		return r;
+	if (any_unmapped(op) && !held_has_device(op->held))
+		r = copy_back(op, err);
+	if (r == 0)
+		r = each(op, map_and_own_one, err);
+	if (r == 0)
+		r = step_open(op, err);
+	return r < 0 ? r : 0;
+}
+
+void step_undo_park(struct op *op)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	if (op->was_suspended || !op->touched || !op->n_agents || !job_is_alive(op->job))
+		return;
+	if (park_return(op, &err) < 0)
+		log_error("device memory could not be brought back: job=%s reason=\"%s\"",
+			  op->job->id, err.text);
+	op->released_ns = clock_now_ns();
+}
+
+/* ---- away again ---- */
+
+static int take_out_one(struct op *op, struct op_agent *a, struct brumate_error *err)
+{
+	(void)op;
+	if (a->agent.gate == AGENT_GATE_UNMAPPED || !a->n_pieces)
+		return 0;
+	return agent_unmap(&a->agent, err);
+}
+
+/* True where the program may have run since its memory was put in: what is held is too old then. */
+static bool any_open(const struct op *op)
+{
+	for (size_t i = 0; i < op->n_agents; i++)
+		if (op->agents[i].agent.gate == AGENT_GATE_OPEN && op->agents[i].n_pieces)
+			return true;
+	return false;
+}
+
+int park_put_away(struct op *op, struct brumate_error *err)
+{
+	int r;
+
+	if (!op->held || op->job->data_path != JOB_DATA_BROKER)
+		return 0;
+	if (!op->n_agents)
+		park_find(op);
+	if ((r = each(op, look_one, err)) < 0)
+		return r;
+	if (!any_open(op)) {
+		r = each(op, take_out_one, err);
+		if (op->held->copied)
+			held_drop_device(op->held);
+		return r;
+	}
+	if (any_unmapped(op) && !held_has_device(op->held))
+		r = copy_back(op, err);
+	if (r == 0)
+		r = each(op, map_and_own_one, err);
+	if (r < 0 || (r = step_gate(op, err)) < 0 || (r = step_park(op, err)) < 0)
+		return r;
+	return copy_away(op, err);
+}
+
+void step_undo_map(struct op *op)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	if (op->n_agents && op->touched && job_is_alive(op->job) && park_put_away(op, &err) < 0)
+		log_error("device memory could not be taken out again: job=%s reason=\"%s\"",
+			  op->job->id, err.text);
+}
+
+void park_discard(struct op *op)
+{
+	if (op->job->data_path != JOB_DATA_BROKER || !op->held)
+		return;
+	park_find(op);
+	if (each(op, gate_one, NULL) == 0 && each(op, look_one, NULL) == 0)
+		each(op, take_out_one, NULL);
+	park_detach(op);
+}

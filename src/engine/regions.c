@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MIT
+/* Device memory between host copies and the store. See regions.h. */
+#include "engine/regions.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "engine/held.h"
+#include "store/memory.h"
+
+/* ---- out ---- */
+
+static int save_piece(struct op *op, const struct held_piece *p, uint64_t offset,
+		      const struct data_copy *copy, struct brumate_error *err)
+{
+	struct proc_info info;
+	int r = proc_read(&info, p->process.pid, err);
+
+	for (uint64_t done = 0; r == 0 && done < p->len_bytes;) {
+		size_t segment = (size_t)((offset + done) / copy->segment_bytes);
+		uint64_t at = (offset + done) % copy->segment_bytes;
+		uint64_t len = p->len_bytes - done;
+		struct manifest_region region = { .kind = MANIFEST_REGION_DEVICE,
+						  .pid = info.inner_pid,
+						  .id = p->id,
+						  .va = p->va + done };
+
+		if (len > copy->segment_bytes - at)
+			len = copy->segment_bytes - at;
+		region.len_bytes = len;
+		snprintf(region.gpu, sizeof(region.gpu), "%s", p->gpu);
+		r = memory_add(op->memory, &region, copy->segments[segment], at, err);
+		done += len;
+	}
+	return r;
+}
+
+int regions_save(struct op *op, const struct data_copy *copy, struct brumate_error *err)
+{
+	const struct held *h = op->held;
+	auto_free struct data_piece *pieces = held_data_pieces(h);
+	int r = 0;
+
+	if (!pieces)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; r == 0 && i < h->n_pieces; i++)
+		r = save_piece(op, &h->pieces[i], data_offset(pieces, i), copy, err);
+	return r;
+}
+
+/* ---- in ---- */
+
+static bool goes_on(const struct held_piece *p, const struct manifest_region *r)
+{
+	return p->process.pid == r->pid && p->id == r->id && p->va + p->len_bytes == r->va;
+}
+
+int regions_find(struct op *op, struct brumate_error *err)
+{
+	const struct manifest *m = &op->image.manifest;
+	struct held *h = op->held;
+
+	if (!h)
+		return 0;
+	held_clear(h, op->job);
+	h->pieces = calloc(m->memory.n_regions + 1, sizeof(*h->pieces));
+	if (!h->pieces)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < m->memory.n_regions; i++) {
+		const struct manifest_region *r = &m->memory.regions[i];
+		struct held_piece *last = h->n_pieces ? &h->pieces[h->n_pieces - 1] : NULL;
+
+		if (r->kind != MANIFEST_REGION_DEVICE)
+			continue;
+		if (last && goes_on(last, r)) {
+			last->len_bytes += r->len_bytes;
+			continue;
+		}
+		last = &h->pieces[h->n_pieces++];
+		*last = (struct held_piece){ .process = { .pid = r->pid },
+					     .id = r->id,
+					     .va = r->va,
+					     .len_bytes = r->len_bytes,
+					     .fd = -1 };
+		memcpy(last->gpu, r->gpu, sizeof(last->gpu));
+	}
+	return 0;
+}
+
+struct view {
+	char *base;
+	uint64_t len_bytes;
+};
+
+static void view_fini(struct view *v)
+{
+	if (v->base)
+		munmap(v->base, v->len_bytes);
+}
+DEFINE_AUTO_FINI(struct view, view_fini)
+
+/* The segments as one run of memory. */
+static int view_open(struct view *ret, const struct data_copy *copy, struct brumate_error *err)
+{
+	uint64_t last = copy->total_bytes - (copy->n_segments - 1) * copy->segment_bytes;
+	uint64_t len = copy->total_bytes;
+	char *base = mmap(NULL, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (base == MAP_FAILED)
+		return brumate_fail(err, errno, "mmap: %m");
+	*ret = (struct view){ base, len };
+	for (size_t i = 0; i < copy->n_segments; i++) {
+		uint64_t part = i + 1 < copy->n_segments ? copy->segment_bytes : last;
+
+		if (mmap(base + i * copy->segment_bytes, part, PROT_READ | PROT_WRITE,
+			 MAP_SHARED | MAP_FIXED, copy->segments[i], 0) == MAP_FAILED)
+			return brumate_fail(err, errno, "host copy: %m");
+	}
+	return 0;
+}
+
+struct sink {
+	char *at;
+	uint64_t len_bytes;
+	bool (*cancelled)(void *arg);
+	void *arg;
+};
+
+static int take_bytes(void *arg, uint64_t offset, const void *data, size_t len_bytes)
+{
+	struct sink *s = arg;
+
+	if (offset > s->len_bytes || len_bytes > s->len_bytes - offset)
+		return -EBADMSG;
+	if (data)
+		memcpy(s->at + offset, data, len_bytes);
+	else
+		memset(s->at + offset, 0, len_bytes); /* the pool's memory was used before */
+	return 0;
+}
+
+static bool is_cancelled(void *arg)
+{
+	struct sink *s = arg;
+
+	return s->cancelled(s->arg);
+}
+
+/* Which piece region @r is of, and where that is in the host copy. */
+static uint64_t place_of(const struct held *h, const struct data_piece *pieces,
+			 const struct manifest_region *r)
+{
+	for (size_t i = 0; i < h->n_pieces; i++)
+		if (h->pieces[i].process.pid == r->pid && h->pieces[i].id == r->id)
+			return data_offset(pieces, i) + (r->va - h->pieces[i].va);
+	return UINT64_MAX;
+}
+
+int regions_load(struct op *op, const struct data_copy *copy, bool (*cancelled)(void *arg),
+		 void *arg, struct brumate_error *err)
+{
+	const struct manifest *m = &op->image.manifest;
+	auto_free struct data_piece *pieces = held_data_pieces(op->held);
+	auto_(memory_reader_free) struct memory_reader *reader = NULL;
+	auto_(view_fini) struct view view = { 0 };
+	int r = memory_open(&reader, &op->image, err);
+
+	if (r < 0)
+		return r;
+	if (!pieces)
+		return brumate_fail(err, ENOMEM, "%m");
+	r = view_open(&view, copy, err);
+	for (size_t i = 0; r == 0 && i < m->memory.n_regions; i++) {
+		const struct manifest_region *region = &m->memory.regions[i];
+		struct sink sink = { .len_bytes = region->len_bytes,
+				     .cancelled = cancelled,
+				     .arg = arg };
+
+		if (region->kind != MANIFEST_REGION_DEVICE)
+			continue;
+		uint64_t at = place_of(op->held, pieces, region);
+		if (at > view.len_bytes || region->len_bytes > view.len_bytes - at)
+			return brumate_fail(err, EBADMSG, "region %zu lies outside its piece", i);
+		sink.at = view.base + at;
+		r = memory_load(reader, i, 0, take_bytes, is_cancelled, &sink, err);
+	}
+	return r;
+}
+
+/* ---- the restored processes ---- */
+
+static int compare(const struct held *h, const struct op_agent *a, size_t first, size_t n,
+		   struct brumate_error *err)
+{
+	for (size_t i = 0; n == a->n_pieces && i < n; i++) {
+		const struct held_piece *p = NULL;
+
+		for (size_t k = first; k < first + n && !p; k++)
+			if (h->pieces[k].id == a->pieces[i].id)
+				p = &h->pieces[k];
+		if (!p || p->va != a->pieces[i].va || p->len_bytes != a->pieces[i].len_bytes)
+			n = a->n_pieces + 1;
+	}
+	if (n == a->n_pieces)
+		return 0;
+	return brumate_fail(
+		err, EBADMSG,
+		"process %d: its agent wants %zu pieces of device memory, which are not "
+		"those of the checkpoint",
+		a->agent.id.pid, a->n_pieces);
+}
+
+int regions_assign(struct op *op, struct brumate_error *err)
+{
+	struct held *h = op->held;
+	int r = 0;
+
+	for (size_t i = 0; h && r == 0 && i < op->n_agents; i++) {
+		const struct op_agent *a = &op->agents[i];
+		struct proc_info info;
+		size_t first;
+
+		r = proc_read(&info, a->agent.id.pid, err);
+		for (size_t k = 0; r == 0 && k < h->n_pieces; k++)
+			if (!h->pieces[k].process.start_ticks &&
+			    h->pieces[k].process.pid == info.inner_pid)
+				h->pieces[k].process = a->agent.id;
+		size_t n = held_find(h, a->agent.id, &first);
+		if (r == 0)
+			r = compare(h, a, first, n, err);
+	}
+	for (size_t k = 0; h && r == 0 && k < h->n_pieces; k++)
+		if (!h->pieces[k].process.start_ticks)
+			r = brumate_fail(err, EIO,
+					 "process %d of the checkpoint has device memory, but no "
+					 "agent to take it",
+					 h->pieces[k].process.pid);
+	return r;
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MIT
+/*
+ * brumate-shim --keep: the keeper of a job (engine/keeper.h), started with its listening socket as fd 3.
+ * Holds fds and nothing else; reads no file, knows no job. Ends once it holds nothing and nobody is
+ * connected, or once the watched process has ended and nobody is connected.
+ */
+#include "shim/shim.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "engine/keeper.h"
+
+enum { SOCKET_FD = 3, CLIENTS_MAX = 8, ALONE_MS = 10000 };
+
+struct kept {
+	struct keeper_tag tag;
+	int fd;
+};
+
+struct keep {
+	struct kept *items;
+	size_t n, room;
+	int root_fd; /* pidfd; -1: none */
+	bool root_ended;
+	int clients[CLIENTS_MAX];
+	size_t n_clients;
+};
+
+void shim_raise_files(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+		limit.rlim_cur = limit.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &limit);
+	}
+}
+
+static struct kept *find(struct keep *k, struct keeper_tag tag)
+{
+	for (size_t i = 0; i < k->n; i++)
+		if (!memcmp(&k->items[i].tag, &tag, sizeof(tag)))
+			return &k->items[i];
+	return NULL;
+}
+
+/* Takes @fd. */
+static int hold(struct keep *k, struct keeper_tag tag, int fd)
+{
+	struct kept *old = find(k, tag);
+
+	if (old) {
+		close(old->fd);
+		old->fd = fd;
+		return 0;
+	}
+	if (k->n == k->room) {
+		size_t room = k->room ? 2 * k->room : 64;
+		struct kept *items = reallocarray(k->items, room, sizeof(*items));
+
+		if (!items) {
+			close(fd);
+			return -ENOMEM;
+		}
+		k->items = items;
+		k->room = room;
+	}
+	k->items[k->n++] = (struct kept){ tag, fd };
+	return 0;
+}
+
+static void drop(struct keep *k, struct keeper_tag tag)
+{
+	struct kept *item = find(k, tag);
+
+	if (!item)
+		return;
+	close(item->fd);
+	*item = k->items[--k->n];
+}
+
+static int give(struct keep *k, int client)
+{
+	size_t done = 0;
+	int r = 0;
+
+	do {
+		struct keeper_message m = { .op = KEEPER_GIVE };
+		int fds[KEEPER_FDS_MAX];
+
+		for (; m.n < KEEPER_FDS_MAX && done < k->n; m.n++, done++) {
+			m.tags[m.n] = k->items[done].tag;
+			fds[m.n] = k->items[done].fd;
+		}
+		m.more = done < k->n;
+		r = keeper_send(client, &m, fds, m.n);
+	} while (r == 0 && done < k->n);
+	return r;
+}
+
+static void watch(struct keep *k, int fd)
+{
+	cleanup_close(&k->root_fd);
+	k->root_fd = fd;
+	k->root_ended = false;
+}
+
+/* Takes the fds. A request whose fds do not fit its tags holds nothing. */
+static int serve(struct keep *k, int client, struct keeper_message *m, int *fds, size_t n_fds)
+{
+	bool takes = m->op == KEEPER_HOLD || m->op == KEEPER_WATCH;
+
+	m->error = 0;
+	if (n_fds != (takes ? m->n : 0) || (m->op == KEEPER_WATCH && m->n != 1)) {
+		for (size_t i = 0; i < n_fds; i++)
+			close(fds[i]);
+		m->error = -EBADMSG;
+	} else if (m->op == KEEPER_GIVE) {
+		return give(k, client);
+	} else if (m->op == KEEPER_WATCH) {
+		watch(k, fds[0]);
+		m->tags[0].pid = (uint32_t)getpid();
+	}
+	for (size_t i = 0; m->error == 0 && i < m->n; i++) {
+		if (m->op == KEEPER_HOLD && hold(k, m->tags[i], fds[i]) < 0)
+			m->error = -ENOMEM;
+		if (m->op == KEEPER_DROP)
+			drop(k, m->tags[i]);
+	}
+	return keeper_send(client, m, NULL, 0);
+}
+
+static void take_request(struct keep *k, size_t i)
+{
+	struct keeper_message m;
+	int fds[KEEPER_FDS_MAX];
+	size_t n_fds;
+	int r = keeper_receive(k->clients[i], &m, fds, &n_fds);
+
+	if (r == 0)
+		r = serve(k, k->clients[i], &m, fds, n_fds);
+	if (r == 0)
+		return;
+	close(k->clients[i]);
+	k->clients[i] = k->clients[--k->n_clients];
+}
+
+static void take_client(struct keep *k)
+{
+	int fd = accept4(SOCKET_FD, NULL, NULL, SOCK_CLOEXEC);
+
+	if (fd >= 0 && k->n_clients == CLIENTS_MAX)
+		close(fd);
+	else if (fd >= 0)
+		k->clients[k->n_clients++] = fd;
+}
+
+/* One round of waiting; false where it has lasted long enough. */
+static bool round_of(struct keep *k, int timeout_ms)
+{
+	struct pollfd fds[2 + CLIENTS_MAX] = { { .fd = SOCKET_FD, .events = POLLIN },
+					       { .fd = k->root_fd, .events = POLLIN } };
+	size_t n = k->n_clients;
+
+	for (size_t i = 0; i < n; i++)
+		fds[2 + i] = (struct pollfd){ .fd = k->clients[i], .events = POLLIN };
+	int ready = poll(fds, 2 + n, timeout_ms);
+	if (ready < 0)
+		return errno == EINTR;
+	if (fds[1].revents) {
+		cleanup_close(&k->root_fd);
+		k->root_ended = true;
+	}
+	/* From the last: one that leaves is replaced by it. */
+	for (size_t i = n; i-- > 0;)
+		if (fds[2 + i].revents)
+			take_request(k, i);
+	if (fds[0].revents)
+		take_client(k);
+	return ready > 0;
+}
+
+int keep_run(void)
+{
+	struct keep k = { .root_fd = -1 };
+	bool met = false;
+
+	shim_raise_files();
+	/* Whoever starts it connects at once. */
+	while (round_of(&k, met ? -1 : ALONE_MS)) {
+		met = met || k.n_clients;
+		if (met && !k.n_clients && (!k.n || k.root_ended))
+			break;
+	}
+	log_debug("keeper ends: held=%zu", k.n);
+	return EXIT_OK;
+}
