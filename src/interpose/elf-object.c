@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
-/* Loaded ELF objects: which one holds an address or has a soname, and the functions it defines. */
-#include <string.h>
+/*
+ * Loaded ELF objects: which one holds an address or has a soname, and the functions it defines. What
+ * finds the C library's functions runs for whoever calls dlsym, be it a sanitizer that is just setting
+ * itself up: it is not instrumented and calls nothing that such a library replaces.
+ */
 
 #include "interpose/elf-object.h"
 
@@ -13,13 +16,22 @@ struct search {
 	unsigned int from, to;
 };
 
+ELF_EARLY static bool same(const char *a, const char *b)
+{
+	while (*a && *a == *b) {
+		a++;
+		b++;
+	}
+	return *a == *b;
+}
+
 /* glibc stores the addresses of most tables relocated, other loaders and read-only objects do not. */
-static const void *table(uintptr_t base, ElfW(Addr) value)
+ELF_EARLY static const void *table(uintptr_t base, ElfW(Addr) value)
 {
 	return (const void *)(value < base ? base + value : value);
 }
 
-static void read_dynamic(struct elf_object *object, const ElfW(Dyn) * dynamic)
+ELF_EARLY static void read_dynamic(struct elf_object *object, const ElfW(Dyn) * dynamic)
 {
 	const ElfW(Dyn) *soname = NULL;
 
@@ -57,7 +69,7 @@ static bool holds(const struct dl_phdr_info *info, const void *address)
 
 static bool matches(const struct search *search, const struct elf_object *object)
 {
-	if (search->soname && strcmp(object->soname, search->soname))
+	if (search->soname && !same(object->soname, search->soname))
 		return false;
 	return !search->defines ||
 	       (object->position > search->from && object->position < search->to &&
@@ -99,7 +111,7 @@ bool elf_find_soname(struct elf_object *ret, const char *soname)
 }
 
 /* The GNU table tells the number of symbols only by the end of the chain of its last bucket. */
-static uint32_t gnu_symbols(const uint32_t *table)
+ELF_EARLY static uint32_t gnu_symbols(const uint32_t *table)
 {
 	uint32_t n_buckets = table[0], first = table[1], n_bloom = table[2], last = 0;
 	const uint32_t *buckets = table + 4 + n_bloom * (sizeof(ElfW(Addr)) / sizeof(uint32_t));
@@ -115,7 +127,7 @@ static uint32_t gnu_symbols(const uint32_t *table)
 	return last + 1;
 }
 
-static uint32_t n_symbols(const struct elf_object *object)
+ELF_EARLY static uint32_t n_symbols(const struct elf_object *object)
 {
 	if (!object->symbols || !object->strings)
 		return 0;
@@ -125,7 +137,7 @@ static uint32_t n_symbols(const struct elf_object *object)
 }
 
 /* A defined function; of one that has versions, the default one. */
-static void *function_at(const struct elf_object *object, uint32_t i)
+ELF_EARLY static void *function_at(const struct elf_object *object, uint32_t i)
 {
 	const ElfW(Sym) *s = &object->symbols[i];
 
@@ -137,10 +149,10 @@ static void *function_at(const struct elf_object *object, uint32_t i)
 	return (void *)(object->base + s->st_value);
 }
 
-void *elf_function(const struct elf_object *object, const char *name)
+ELF_EARLY void *elf_function(const struct elf_object *object, const char *name)
 {
 	for (uint32_t i = 0, n = n_symbols(object); i < n; i++)
-		if (!strcmp(object->strings + object->symbols[i].st_name, name) &&
+		if (same(object->strings + object->symbols[i].st_name, name) &&
 		    function_at(object, i))
 			return function_at(object, i);
 	return NULL;
@@ -163,4 +175,20 @@ bool elf_defined_between(const char *name, unsigned int from, unsigned int to)
 	struct search search = { .ret = &found, .defines = name, .from = from, .to = to };
 
 	return dl_iterate_phdr(visit, &search) == 1;
+}
+
+ELF_EARLY void *elf_libc_function(const char *name)
+{
+	for (const struct link_map *map = _r_debug.r_map; map; map = map->l_next) {
+		struct elf_object object = { .base = map->l_addr, .soname = "" };
+		void *function;
+
+		read_dynamic(&object, map->l_ld);
+		if (!same(object.soname, "libc.so.6") && !same(object.soname, "libdl.so.2"))
+			continue;
+		function = elf_function(&object, name);
+		if (function)
+			return function;
+	}
+	return NULL;
 }

@@ -9,6 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/** For what may run before the library of a sanitizer is set up. */
+#define ELF_EARLY __attribute__((no_sanitize("address", "thread", "undefined")))
+
 struct elf_object {
 	uintptr_t base;
 	const char *path;      /* as the loader names it; "" for the program */
@@ -36,3 +39,6 @@ void elf_each_function(const struct elf_object *object,
 
 /** Whether an object loaded after the one at @from and before the one at @to defines @name. */
 bool elf_defined_between(const char *name, unsigned int from, unsigned int to);
+
+/** A function of the C library's own, whatever replaces it; NULL if there is none. */
+void *elf_libc_function(const char *name);

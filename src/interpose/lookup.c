@@ -32,28 +32,18 @@ struct answer lookup_symbol(void *handle, const char *name, const char *version,
 typedef void *(*dlsym_fn)(void *handle, const char *name);
 typedef void *(*dlvsym_fn)(void *handle, const char *name, const char *version);
 
-/* The C library's own functions: read from its tables, since every lookup by name leads here. */
-static void *libc_function(_Atomic(void *) *cache, const char *name)
-{
-	static const char *const sonames[] = { "libc.so.6", "libdl.so.2" };
-	void *function = atomic_load_explicit(cache, memory_order_relaxed);
-
-	for (size_t i = 0; !function && i < sizeof(sonames) / sizeof(*sonames); i++) {
-		struct elf_object object;
-
-		if (elf_find_soname(&object, sonames[i]))
-			function = elf_function(&object, name);
-	}
-	atomic_store_explicit(cache, function, memory_order_relaxed);
-	return function;
-}
-
-static void *loader_function(const char *version)
+/* The loader's own function: read from its tables, since every lookup by name leads here. */
+ELF_EARLY static void *loader_function(const char *version)
 {
 	static _Atomic(void *) real_dlsym, real_dlvsym;
+	_Atomic(void *) *known = version ? &real_dlvsym : &real_dlsym;
+	void *function = atomic_load_explicit(known, memory_order_relaxed);
 
-	return version ? libc_function(&real_dlvsym, "dlvsym")
-		       : libc_function(&real_dlsym, "dlsym");
+	if (!function) {
+		function = elf_libc_function(version ? "dlvsym" : "dlsym");
+		atomic_store_explicit(known, function, memory_order_relaxed);
+	}
+	return function;
 }
 
 /* The loader's answer to a request made by this library. */
@@ -75,7 +65,7 @@ static struct answer give(void *address)
 	return (struct answer){ .result = resolve_replace(address) };
 }
 
-static struct answer leave_to_loader(const struct request *request)
+ELF_EARLY static struct answer leave_to_loader(const struct request *request)
 {
 	return (struct answer){ .jump = loader_function(request->version) };
 }
@@ -145,16 +135,18 @@ static struct answer lookup_driver(const struct request *request, void *caller_a
 	return lookup_next(request, &caller);
 }
 
-struct answer lookup_symbol(void *handle, const char *name, const char *version, void *caller)
+/* Lookups of no concern here come first of all: the process may not be set up yet. */
+ELF_EARLY struct answer lookup_symbol(void *handle, const char *name, const char *version,
+				      void *caller)
 {
 	struct request request = { .handle = handle, .name = name, .version = version };
-	int saved = errno;
 	struct answer answer;
+	int saved;
 
 	if (!name || !resolve_is_name(name) || init_is_off())
-		answer = leave_to_loader(&request);
-	else
-		answer = lookup_driver(&request, caller);
+		return leave_to_loader(&request);
+	saved = errno;
+	answer = lookup_driver(&request, caller);
 	errno = saved;
 	return answer;
 }

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
 /*
  * The driver: finds its library as the program loaded it, or loads it, and leads every trampoline to
- * a wrapper or to the driver's function. Any number of threads may be at it at once, some with the
- * loader's lock held, so there is no lock here: all of them write the same values.
+ * a wrapper or to the driver's function. Any number of threads may come first at once, some with the
+ * loader's lock held: no lock of ours is ever held while the loader is called.
  */
 #include <dlfcn.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "interpose/elf-object.h"
 #include "interpose/entry.h"
@@ -17,7 +19,7 @@ static const char driver_soname[] = "libcuda.so.1";
 struct driver driver;
 
 static atomic_bool resolved;
-static _Atomic(void *) functions[ENTRY_NAMED]; /* the driver's, by their numbers */
+static void *functions[ENTRY_NAMED]; /* the driver's, by their numbers */
 
 static const char *const names[ENTRY_NAMED] = {
 #define CALL(name)  #name,
@@ -74,7 +76,7 @@ static void *map_find(const void *function)
 	return NULL;
 }
 
-bool resolve_is_name(const char *name)
+ELF_EARLY bool resolve_is_name(const char *name)
 {
 	return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
 }
@@ -123,21 +125,12 @@ static void note_function(const char *name, void *function, void *arg)
 	unsigned int slot = name_slot(name);
 
 	if (slot < ENTRY_NAMED)
-		atomic_store_explicit(&functions[slot], function, memory_order_relaxed);
-}
-
-/* Whoever comes second must not write: wrappers may already be reading. */
-static void set_once(void **to, void *function)
-{
-	void *there = NULL;
-
-	__atomic_compare_exchange_n(to, &there, function, false, __ATOMIC_RELAXED,
-				    __ATOMIC_RELAXED);
+		functions[slot] = function;
 }
 
 static void fill_driver(void)
 {
-#define CALL(name) set_once((void **)(void *)&driver.name, functions[ENTRY_##name]);
+#define CALL(name) driver.name = (__typeof__(name) *)functions[ENTRY_##name];
 #define ENTRY(name)
 #include "interpose/driver.def"
 #undef CALL
@@ -174,6 +167,26 @@ static bool load(struct elf_object *ret)
 	return dlopen(driver_soname, RTLD_LAZY) && elf_find_soname(ret, driver_soname);
 }
 
+/* One thread fills the tables. In the child of a fork that came meanwhile it is another one. */
+static bool take_turn(void)
+{
+	static atomic_int filler;
+	int self = getpid(), seen = 0;
+
+	if (atomic_compare_exchange_strong(&filler, &seen, self))
+		return true;
+	return seen != self && atomic_compare_exchange_strong(&filler, &seen, self);
+}
+
+static void fill(const struct elf_object *object)
+{
+	elf_each_function(object, note_function, NULL);
+	fill_driver();
+	lead_named();
+	elf_each_function(object, lead_unknown, NULL);
+	atomic_store_explicit(&resolved, true, memory_order_release);
+}
+
 bool driver_resolve(void)
 {
 	struct elf_object object;
@@ -182,11 +195,10 @@ bool driver_resolve(void)
 		return true;
 	if (!load(&object))
 		return false;
-	elf_each_function(&object, note_function, NULL);
-	fill_driver();
-	lead_named();
-	elf_each_function(&object, lead_unknown, NULL);
-	atomic_store_explicit(&resolved, true, memory_order_release);
+	if (take_turn())
+		fill(&object);
+	while (!atomic_load_explicit(&resolved, memory_order_acquire))
+		sched_yield(); /* a moment: who fills waits for nothing */
 	return true;
 }
 
