@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: MIT
+"""Cases of tools/gpu-check about brumate's library in a program: programs see no difference, pay
+nothing, and live through operations with objects of every kind; and what `brumate bench` measures."""
+
+import json
+import os
+import re
+import shutil
+import signal
+
+from harness import Skipped, expect, run
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def compiled(check, name, *flags):
+    """Builds tests/gpu/NAME.cu with the machine's nvcc, once for all cases."""
+    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    if check.options.simulated or not os.path.exists(nvcc):
+        raise Skipped("needs a real GPU and nvcc")
+    program = os.path.join(check.options.out, f"{name}{''.join(flags)}")
+    if not os.path.exists(program):
+        result = run([nvcc, "-std=c++17", "-arch=native", *flags, "-o", program, os.path.join(HERE, f"{name}.cu"),
+                      "-lcuda"], timeout=240)
+        expect(result.code == 0, result.why())
+    return program
+
+
+def library_env(check):
+    """What `brumate run` puts into a job's environment, without an agent."""
+    return {**check.instance.program_env(), "LD_PRELOAD": check.build.program("libbrumate-cuda.so")}
+
+
+def same(one, other, what):
+    for n, (a, b) in enumerate(zip(one, other)):
+        expect(a == b, f"{what}: line {n + 1} is {b!r}, without the library {a!r}")
+    expect(len(one) == len(other), f"{what}: {len(other)} lines, without the library {len(one)}")
+
+
+def conform(check, *flags):
+    program = compiled(check, "conform", *flags)
+    plain = run([program], env=check.instance.program_env(), timeout=120)
+    expect(plain.code == 0, plain.why())
+    ours = run([program], env=library_env(check), timeout=120)
+    expect(ours.code == 0, ours.why())
+    same(plain.out.splitlines(), ours.out.splitlines(), "output")
+
+
+def used(log):
+    """All but the lines that say when the program waits."""
+    return [line for line in log.lines() if not line.startswith("ready ")]
+
+
+def use_again(check, job, log, n):
+    os.kill(check.instance.job(job)["pid"], signal.SIGUSR1)
+    log.wait_until(lambda text: len(re.findall(r"^ready ", text, re.MULTILINE)) > n, f"use {n}", 60)
+
+
+def objects_survive(check):
+    program = compiled(check, "conform")
+    plain = check.instance.start([program, "--hold"], "plain").ready(120)
+    job, log = check.job_started([program, "--hold"], "conform")
+    for n, verbs in enumerate((("suspend", "resume"), ("checkpoint", "restore"), ("suspend", "resume")), 1):
+        what = job
+        for verb in verbs:
+            what = check.do(verb, what).get("checkpoint") if verb == "checkpoint" else check.do(verb, what) and job
+        use_again(check, job, log, n)
+        os.kill(plain.pid, signal.SIGUSR1)
+        plain.log.wait_until(lambda text, n=n: len(re.findall(r"^ready ", text, re.MULTILINE)) > n, f"use {n}", 60)
+    same(used(plain.log), used(log), "after the operations")
+    plain.end()
+    check.instance.end(job)
+
+
+def costs(check):
+    program = compiled(check, "cost")
+
+    def of(env):
+        result = run([program], env=env, timeout=120)
+        expect(result.code == 0, result.why())
+        return {name: float(s) for name, s in re.findall(r"^cost (\S+) (\S+)$", result.out, re.MULTILINE)}
+
+    plain, ours = of(check.instance.program_env()), of(library_env(check))
+    expect(plain and plain.keys() == ours.keys(), "the cost program measured nothing")
+    for name, seconds in plain.items():
+        check.measured[f"{name}, plain, ms"] = round(seconds * 1000, 3)
+        check.measured[f"{name}, with the library, ms"] = round(ours[name] * 1000, 3)
+
+
+def bench(check, name, *args, timeout=300):
+    """Runs `brumate bench` and keeps its report beside the results."""
+    result = check.instance.ok("bench", "--format", "json", *args, timeout=timeout)
+    report = json.loads(result.out)
+    with open(os.path.join(check.options.out, f"bench-{name}.json"), "w", encoding="utf-8") as file:
+        json.dump(report, file, indent=1)
+    for entry in report["results"]:
+        key = f"bench {name}: {entry['operation']} by {entry['path']}, round {entry['round']}"
+        check.measured[f"{key}, GB/s"] = round(entry["gbps"], 2)
+        check.measured[f"{key}, s"] = round(entry["until_beat_s"] or entry["seconds"], 3)
+    for limit, value in report["limits"].items():
+        check.measured[f"bench {name}: {limit}"] = round(value, 2)
+    return report
+
+
+def register(case):
+    """Adds the cases to gpu-check's list."""
+    case("conform: the same with the library")(conform)
+    case("conform: per-thread default streams")(lambda check: conform(check, "--default-stream=per-thread"))
+    case("conform: objects survive")(objects_survive)
+    case("cost of calls")(costs)
+
+    def sized(check, name, *args, **options):
+        if check.options.simulated:
+            args = tuple("256M" if i and args[i - 1] == "--size" else a for i, a in enumerate(args))
+            args = tuple("1M-16M" if i and args[i - 1] == "--pieces" else a for i, a in enumerate(args))
+        bench(check, name, *args, **options)
+
+    case("bench: 32 GiB")(lambda check: sized(
+        check, "32g", "--size", "32G", "--pieces", "64M-1G", "--rounds", "2", "--trace",
+        os.path.join(check.options.out, "bench-32g-trace.json")))
+    case("bench: ten thousand 1 MiB buffers")(lambda check: sized(
+        check, "small", "--size", "10000M", "--pieces", "1M", "--rounds", "2", "--data-path", "broker"))
+    case("bench: 90 GiB, pool of 16 GiB")(lambda check: sized(
+        check, "big", "--size", "90G", "--pieces", "1G", "--rounds", "1", "--data-path", "broker"))
+    case("bench: checkpoint of 16 GiB to disk")(lambda check: sized(
+        check, "disk", "--size", "16G", "--pieces", "64M-1G", "--rounds", "1", "--dir",
+        os.path.join(check.instance.dir, "bench")))
