@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Boxes and keys by libcrypto: AES-256-GCM and HMAC-SHA-256, both looked up once. */
+/* Boxes and keys by libcrypto: AES-256 and HMAC-SHA-256. Ciphers are looked up once. */
 #include "base/seal.h"
 
 #include <errno.h>
@@ -11,19 +11,20 @@
 #include <sys/random.h>
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static EVP_CIPHER *gcm; /* for the life of the process; NULL if libcrypto has none */
+static EVP_CIPHER *gcm, *ctr; /* for the life of the process; NULL if libcrypto has none */
 
 DEFINE_AUTO(EVP_CIPHER_CTX *, EVP_CIPHER_CTX_free)
 
-static void find_gcm(void)
+static void find_ciphers(void)
 {
 	gcm = EVP_CIPHER_fetch(NULL, "AES-256-GCM", NULL);
+	ctr = EVP_CIPHER_fetch(NULL, "AES-256-CTR", NULL);
 }
 
 static EVP_CIPHER_CTX *new_context(void)
 {
-	pthread_once(&once, find_gcm);
-	return gcm ? EVP_CIPHER_CTX_new() : NULL;
+	pthread_once(&once, find_ciphers);
+	return gcm && ctr ? EVP_CIPHER_CTX_new() : NULL;
 }
 
 void seal_key_fini(struct seal_key *k)
@@ -139,4 +140,18 @@ int seal_open(void *ret, const struct seal_key *key, struct seal_with with, cons
 		return 0;
 	explicit_bzero(ret, inside); /* whoever forged it chose these bytes */
 	return -EBADMSG;
+}
+
+int seal_stream(void *ret, const struct seal_key *key, const void *buf, size_t len_bytes)
+{
+	static const uint8_t counter[16]; /* the key is new: it may begin at zero */
+	int n;
+
+	if (len_bytes > SEAL_BYTES_MAX)
+		return -EFBIG;
+	auto_(EVP_CIPHER_CTX_free) EVP_CIPHER_CTX *ctx = new_context();
+	if (!ctx || !EVP_EncryptInit_ex(ctx, ctr, NULL, key->bytes, counter) ||
+	    (len_bytes && !EVP_EncryptUpdate(ctx, ret, &n, buf, (int)len_bytes)))
+		return -ENOMEM;
+	return 0;
 }

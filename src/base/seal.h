@@ -53,3 +53,8 @@ int seal_close(void *ret, const struct seal_key *key, struct seal_with with, con
  * other data with it, or damaged; @ret then holds nothing of use. -ENOMEM. */
 int seal_open(void *ret, const struct seal_key *key, struct seal_with with, const void *box,
 	      size_t len_bytes);
+
+/** Encrypts or decrypts @len_bytes of @buf, the same way, to @ret (which may be @buf) under a key that is
+ * made of what is in it and of nothing else: a key that serves once. Says nothing of changes: whoever uses
+ * it has a keyed digest of the bytes. -EFBIG, -ENOMEM. */
+int seal_stream(void *ret, const struct seal_key *key, const void *buf, size_t len_bytes);

@@ -134,6 +134,24 @@ static void test_parse(void)
 	CHECK(seal_key_parse(&k, hex, 32) == 0 && !memcmp(&k, hex, 32));
 }
 
+/* NIST SP 800-38A has no vector that begins at zero: this is AES-256-ECB of 0, 1, 2 (Python). */
+static void test_stream(void)
+{
+	static const char want_hex[] =
+		"f29000b62a499fd0a9f39a6add2e7780f05d76ae4ab99fe5a6f69b3148c2"
+		"363d0ebcb5deb52c83bd";
+	uint8_t buf[40] = { 0 }, want[40];
+
+	CHECK(from_hex(want, want_hex) == sizeof(want));
+	CHECK(seal_stream(buf, &key, buf, sizeof(buf)) == 0);
+	CHECK(!memcmp(buf, want, sizeof(buf)));
+	CHECK(seal_stream(buf, &key, buf, sizeof(buf)) == 0);
+	for (size_t i = 0; i < sizeof(buf); i++)
+		CHECK(buf[i] == 0);
+	CHECK(seal_stream(buf, &key, buf, 0) == 0);
+	CHECK(seal_stream(buf, &key, buf, (size_t)SEAL_BYTES_MAX + 1) == -EFBIG);
+}
+
 int main(void)
 {
 	for (uint8_t i = 0; i < SEAL_KEY_BYTES; i++)
@@ -144,5 +162,6 @@ int main(void)
 	test_tampered();
 	test_fresh();
 	test_parse();
+	test_stream();
 	return 0;
 }

@@ -240,7 +240,7 @@ int main(void)
 	record_write("moved", NULL);
 	export_one("moved", &stream);
 	record_write("victim", &jobs[1]);
-	record_write("new", &jobs[0]);
+	CHECK(record_write("new", &jobs[0]) > 0); /* packs of "old" */
 	record_remove("victim");
 	record_remove("moved");
 	record_import("moved", &stream);

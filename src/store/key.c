@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT
+/* Keys of a store: read, and derived. */
+#include "store/key.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+
+enum { FILE_BYTES_MAX = 2 * SEAL_KEY_BYTES + 1 };
+
+void store_key_fini(struct store_key *k)
+{
+	explicit_bzero(k, sizeof(*k));
+}
+
+int store_key_make(struct store_key *ret, const struct seal_key *from)
+{
+	auto_(store_key_fini) struct store_key k;
+	auto_(seal_key_fini) struct seal_key digests = { { 0 } }, id = { { 0 } };
+	char text[DIGEST_TEXT_BYTES];
+	struct digest d;
+
+	if (seal_derive(&digests, from, "chunk digests", NULL, 0) < 0 ||
+	    seal_derive(&k.chunks, from, "chunks", NULL, 0) < 0 ||
+	    seal_derive(&k.files, from, "files", NULL, 0) < 0 ||
+	    seal_derive(&id, from, "id", NULL, 0) < 0)
+		return -ENOMEM;
+	memcpy(k.digests.bytes, digests.bytes, sizeof(k.digests.bytes));
+	memcpy(d.bytes, id.bytes, sizeof(d.bytes));
+	digest_format(text, &d);
+	memcpy(k.id, text, STORE_KEY_ID_BYTES - 1);
+	k.id[STORE_KEY_ID_BYTES - 1] = '\0';
+	*ret = k;
+	return 0;
+}
+
+static int fail_key(struct brumate_error *err, int code, const char *path, const char *what)
+{
+	brumate_fail(err, code, "key %s: %s", path, what);
+	brumate_hint(err, "a key is 32 random bytes: (umask 077; openssl rand -hex 32 >FILE)");
+	return -code;
+}
+
+static int check_owner(int fd, const char *path, struct brumate_error *err)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) < 0)
+		return brumate_fail(err, errno, "key %s: %m", path);
+	if (!S_ISREG(st.st_mode))
+		return fail_key(err, EINVAL, path, "no regular file");
+	if (st.st_uid != geteuid() && st.st_uid != 0)
+		return brumate_fail(err, EACCES, "key %s: belongs to uid %u, not to you or root",
+				    path, st.st_uid);
+	if (!(st.st_mode & 077))
+		return 0;
+	brumate_fail(err, EACCES, "key %s: others than its owner may use it (mode %04o)", path,
+		     st.st_mode & 07777);
+	brumate_hint(err, "chmod go= %s; if somebody may have read it, make a new one", path);
+	return -EACCES;
+}
+
+int store_key_load(struct store_key *ret, const char *path, struct brumate_error *err)
+{
+	uint8_t text[FILE_BYTES_MAX + 1];
+	auto_(seal_key_fini) struct seal_key key = { { 0 } };
+	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+
+	if (fd < 0)
+		return brumate_fail(err, errno, "key %s: %m", path);
+	int r = check_owner(fd, path, err);
+	if (r < 0)
+		return r;
+	ssize_t n = fd_read_full(fd, text, sizeof(text));
+	r = n < 0 ? (int)n : seal_key_parse(&key, text, (size_t)n);
+	explicit_bzero(text, sizeof(text));
+	if (r == -EINVAL)
+		return fail_key(err, EINVAL, path,
+				"holds neither 32 bytes nor 64 hexadecimal digits");
+	if (r == 0)
+		r = store_key_make(ret, &key);
+	return r < 0 ? brumate_fail(err, -r, "key %s: %m", path) : 0;
+}
+
+int store_key_chunk(const struct store_key *k, const struct digest *stored, void *data,
+		    size_t len_bytes)
+{
+	auto_(seal_key_fini) struct seal_key once = { { 0 } };
+	int r = seal_derive(&once, &k->chunks, "chunk", stored->bytes, sizeof(stored->bytes));
+
+	return r < 0 ? r : seal_stream(data, &once, data, len_bytes);
+}
