@@ -3,82 +3,38 @@
  * Writing the memory of a job: threads take parts of regions, each a chunk, and append what is new to
  * packs of their own. What the packs hold is noted in the ledger, under the lock of the writer.
  */
-#include "store/memory.h"
+#include "store/memory-write.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/fault.h"
-#include "base/fd.h"
+#include "base/clock.h"
 #include "store/call.h"
-#include "store/chunk-index.h"
-#include "store/codec.h"
-#include "store/ledger.h"
-#include "store/pack.h"
 #include "store/share.h"
-#include "store/team.h"
-
-/* Beyond that many the disk is the limit everywhere, and memory for their buffers would add up. */
-enum { THREADS_MAX = 16 };
-
-/* A region and where its bytes are. */
-struct source {
-	struct manifest_region region;
-	void *map;
-	size_t map_bytes;
-	const uint8_t *data;
-	size_t first_part;
-};
-
-/* What a thread works with. */
-struct lane {
-	struct pack pack;
-	struct codec *codec;
-};
-
-struct memory_writer {
-	struct store_writer *w; /* borrowed */
-	struct memory_options options;
-	int dir_fd; /* of "memory" */
-	struct io *io;
-	struct chunk_index *known; /* NULL: nothing is shared */
-	unsigned n_threads;
-	struct team team;
-	struct lane lanes[THREADS_MAX];
-	atomic_uint_fast64_t done_bytes;
-
-	pthread_mutex_t lock;
-	pthread_cond_t news;	/* more sources, or no more ever */
-	struct source *sources; /* under lock, as is what follows */
-	size_t n_sources, sources_room;
-	size_t at_source; /* the next part */
-	uint64_t at_part;
-	bool ended;
-	bool again; /* the second round: only chunks that are wanted after all */
-	struct ledger ledger;
-};
 
 /* A part that a thread took. */
 struct part {
 	size_t index; /* in the ledger */
 	const uint8_t *data;
+	struct io_buffer *buffer; /* that holds them, where they were asked for */
 	uint32_t len_bytes;
+	uint64_t offset; /* in the region */
+	memory_source_fn read;
+	void *read_arg;
 	bool again;
 };
 
-static int fail_write(struct memory_writer *m, int r, struct brumate_error *err)
+int memory_fail_write(const struct memory_writer *m, int r, struct brumate_error *err)
 {
 	return call_fail(err, -r, m->w->path, "write memory");
 }
 
 /* ---- one part ---- */
 
-static int begin_pack(struct memory_writer *m, struct lane *lane)
+static int begin_pack(struct memory_writer *m, struct memory_lane *lane)
 {
 	struct ledger_pack entry = { 0 };
 	int r = pack_prepare(&lane->pack, entry.path);
@@ -94,7 +50,7 @@ static int begin_pack(struct memory_writer *m, struct lane *lane)
 	return 0;
 }
 
-static int end_pack(struct memory_writer *m, struct lane *lane)
+static int end_pack(struct memory_writer *m, struct memory_lane *lane)
 {
 	uint64_t len = 0;
 	bool there = lane->pack.file;
@@ -109,30 +65,53 @@ static int end_pack(struct memory_writer *m, struct lane *lane)
 }
 
 /* Compresses into a buffer where that is wanted and pays. NULL: to be stored raw. */
-static struct io_buffer *compress(struct memory_writer *m, struct lane *lane, const struct part *p,
-				  struct chunk_record *ret)
+static struct io_buffer *compress(struct memory_writer *m, struct memory_lane *lane,
+				  const struct part *p, struct chunk_record *ret)
 {
-	enum chunk_encoding encoding = m->options.compress == MEMORY_COMPRESS_LZ4    ? CHUNK_LZ4
-				       : m->options.compress == MEMORY_COMPRESS_ZSTD ? CHUNK_ZSTD
-										     : CHUNK_RAW;
+	enum chunk_encoding encoding =
+		tuner_choose(&lane->tuner, lane->codec, p->data, p->len_bytes);
 	if (encoding == CHUNK_RAW)
 		return NULL;
+
+	uint64_t before_ns = clock_now_ns();
 	struct io_buffer *b = io_buffer_get(m->io);
+	uint64_t start_ns = clock_now_ns();
 	size_t n = codec_compress(lane->codec, encoding, b->data, p->len_bytes - p->len_bytes / 10,
 				  p->data, p->len_bytes);
 
+	tuner_compressed(&lane->tuner, encoding, p->len_bytes, clock_now_ns() - start_ns);
 	if (n == 0 || chunk_padded(n) >= p->len_bytes ||
 	    chunk_digest(&ret->stored, b->data, n) < 0) {
 		io_buffer_put(b);
 		return NULL;
 	}
+	/* To wait for a buffer is to wait for the disk. */
+	tuner_appended(&lane->tuner, n, start_ns - before_ns);
 	ret->encoding = encoding;
 	ret->stored_bytes = (uint32_t)n;
 	return b;
 }
 
+/* Hands the bytes to the disk: those of @b, or of the part itself, whose buffer is taken. */
+static int append(struct memory_lane *lane, struct part *p, struct io_buffer *b,
+		  struct chunk_record *c)
+{
+	uint64_t start_ns = clock_now_ns();
+	int r;
+
+	if (!b && p->buffer)
+		b = take_ptr(&p->buffer);
+	if (b)
+		r = pack_append_buffer(&lane->pack, b, c->stored_bytes, &c->offset);
+	else
+		r = pack_append(&lane->pack, p->data, p->len_bytes, &c->offset);
+	if (c->encoding == CHUNK_RAW)
+		tuner_appended(&lane->tuner, c->stored_bytes, clock_now_ns() - start_ns);
+	return r;
+}
+
 /* Appends a chunk that is nowhere yet, and notes where. */
-static int write_chunk(struct memory_writer *m, struct lane *lane, const struct part *p,
+static int write_chunk(struct memory_writer *m, struct memory_lane *lane, struct part *p,
 		       const struct digest *digest, size_t index)
 {
 	struct chunk_record c = {
@@ -145,11 +124,8 @@ static int write_chunk(struct memory_writer *m, struct lane *lane, const struct 
 
 	if (r == 0)
 		r = begin_pack(m, lane);
-	if (r < 0)
-		return r;
-	struct io_buffer *b = compress(m, lane, p, &c);
-	r = b ? pack_append_buffer(&lane->pack, b, c.stored_bytes, &c.offset)
-	      : pack_append(&lane->pack, p->data, p->len_bytes, &c.offset);
+	if (r == 0)
+		r = append(lane, p, compress(m, lane, p, &c), &c);
 	if (r < 0)
 		return r;
 	c.pack = lane->pack.number;
@@ -190,7 +166,7 @@ static int note_chunk(struct memory_writer *m, const struct part *p, const struc
 }
 
 /* Writes a chunk that was thought to be had from an earlier checkpoint. */
-static int save_again(struct memory_writer *m, struct lane *lane, const struct part *p)
+static int save_again(struct memory_writer *m, struct memory_lane *lane, struct part *p)
 {
 	pthread_mutex_lock(&m->lock);
 	size_t index = m->ledger.parts[p->index];
@@ -200,7 +176,7 @@ static int save_again(struct memory_writer *m, struct lane *lane, const struct p
 	return write_chunk(m, lane, p, &digest, index);
 }
 
-static int save_part(struct memory_writer *m, struct lane *lane, const struct part *p)
+static int save_part(struct memory_writer *m, struct memory_lane *lane, struct part *p)
 {
 	struct digest digest;
 	size_t index = 0;
@@ -215,7 +191,47 @@ static int save_part(struct memory_writer *m, struct lane *lane, const struct pa
 	return r <= 0 ? r : write_chunk(m, lane, p, &digest, index);
 }
 
+/* Gets the bytes of a part whose source is asked for them. */
+static int read_part(struct memory_writer *m, struct part *p, struct brumate_error *err)
+{
+	if (!p->read)
+		return 0;
+	p->buffer = io_buffer_get(m->io);
+	p->data = p->buffer->data;
+	int r = p->read(p->read_arg, p->offset, p->buffer->data, p->len_bytes);
+	return r < 0 ? brumate_fail(err, -r, "memory cannot be read: %m") : 0;
+}
+
+static int take_in(struct memory_writer *m, struct memory_lane *lane, struct part *p,
+		   struct brumate_error *err)
+{
+	int r = read_part(m, p, err);
+
+	if (r == 0) {
+		r = save_part(m, lane, p);
+		if (r < 0)
+			memory_fail_write(m, r, err);
+	}
+	io_buffer_put(p->buffer);
+	return r;
+}
+
 /* ---- the threads ---- */
+
+static struct part part_of(const struct memory_source *s, uint64_t i, bool again)
+{
+	uint64_t offset = i * CHUNK_BYTES_MAX;
+
+	return (struct part){
+		.index = s->first_part + i,
+		.data = s->data ? s->data + offset : NULL,
+		.len_bytes = chunk_part_bytes(s->region.len_bytes, i),
+		.offset = offset,
+		.read = s->read,
+		.read_arg = s->read_arg,
+		.again = again,
+	};
+}
 
 /* Whether there is something to do about a part in this round. Claims it. Under the lock. */
 static bool claim(struct memory_writer *m, size_t part)
@@ -233,7 +249,7 @@ static bool claim(struct memory_writer *m, size_t part)
 static bool find_part(struct memory_writer *m, struct part *ret)
 {
 	for (; m->at_source < m->n_sources; m->at_source++, m->at_part = 0) {
-		const struct source *s = &m->sources[m->at_source];
+		const struct memory_source *s = &m->sources[m->at_source];
 		uint64_t n = chunk_parts(s->region.len_bytes);
 
 		while (m->at_part < n) {
@@ -241,8 +257,7 @@ static bool find_part(struct memory_writer *m, struct part *ret)
 
 			if (!claim(m, s->first_part + i))
 				continue;
-			*ret = (struct part){ s->first_part + i, s->data + i * CHUNK_BYTES_MAX,
-					      chunk_part_bytes(s->region.len_bytes, i), m->again };
+			*ret = part_of(s, i, m->again);
 			return true;
 		}
 	}
@@ -272,21 +287,20 @@ static void no_more(struct memory_writer *m)
 static int work(void *arg, unsigned index, struct brumate_error *err)
 {
 	struct memory_writer *m = arg;
-	struct lane *lane = &m->lanes[index];
+	struct memory_lane *lane = &m->lanes[index];
 	struct part p;
 	int r = 0;
 
 	while (r == 0 && take_part(m, &p)) {
-		r = save_part(m, lane, &p);
+		r = take_in(m, lane, &p, err);
 		if (!p.again)
 			atomic_fetch_add(&m->done_bytes, p.len_bytes);
 	}
-	if (r == 0 && !team_stopped(&m->team))
-		r = end_pack(m, lane);
+	if (r == 0 && !team_stopped(&m->team) && (r = end_pack(m, lane)) < 0)
+		memory_fail_write(m, r, err);
 	pack_abandon(&lane->pack);
 	if (r == 0)
 		return 0;
-	fail_write(m, r, err);
 	atomic_store(&m->team.stop, true);
 	no_more(m); /* wakes those who wait for more */
 	return r;
@@ -296,6 +310,7 @@ static int start(struct memory_writer *m)
 {
 	for (unsigned i = 0; i < m->n_threads; i++) {
 		m->lanes[i].pack = (struct pack){ .io = m->io, .dir_fd = m->dir_fd };
+		m->lanes[i].tuner = tuner_new(m->options.compress);
 		if (!m->lanes[i].codec && codec_new(&m->lanes[i].codec) < 0)
 			return -ENOMEM;
 	}
@@ -326,9 +341,10 @@ int memory_begin(struct memory_writer **ret, struct store_writer *w,
 	m->dir_fd = -1;
 	pthread_mutex_init(&m->lock, NULL);
 	pthread_cond_init(&m->news, NULL);
-	m->n_threads = options->threads && options->threads < THREADS_MAX ? options->threads
-									  : team_cores(THREADS_MAX);
-	int r = io_new(&m->io, NULL, err);
+	m->n_threads = options->threads && options->threads < WRITERS_MAX ? options->threads
+									  : team_cores(WRITERS_MAX);
+	struct io_options buffers = { .buffers = WRITER_BUFFERS };
+	int r = io_new(&m->io, &buffers, err);
 	if (r < 0)
 		return r;
 	m->dir_fd = store_mkdir(w, MANIFEST_MEMORY_DIR, err);
@@ -343,7 +359,7 @@ int memory_begin(struct memory_writer **ret, struct store_writer *w,
 }
 
 /* Maps what holds the region. */
-static int map_source(struct source *s, int fd, uint64_t offset, struct brumate_error *err)
+static int map_source(struct memory_source *s, int fd, uint64_t offset, struct brumate_error *err)
 {
 	uint64_t len = s->region.len_bytes, pad = offset % (uint64_t)sysconf(_SC_PAGESIZE), end;
 	struct stat st;
@@ -365,13 +381,13 @@ static int map_source(struct source *s, int fd, uint64_t offset, struct brumate_
 }
 
 /* Takes the mapping over, on success only. */
-static int add_source(struct memory_writer *m, struct source *s)
+static int add_source(struct memory_writer *m, struct memory_source *s)
 {
 	if (m->n_sources == MANIFEST_REGIONS_MAX)
 		return -E2BIG;
 	if (m->n_sources == m->sources_room) {
 		size_t room = m->sources_room ? 2 * m->sources_room : 64;
-		struct source *sources = reallocarray(m->sources, room, sizeof(*sources));
+		struct memory_source *sources = reallocarray(m->sources, room, sizeof(*sources));
 
 		if (!sources)
 			return -ENOMEM;
@@ -386,23 +402,34 @@ static int add_source(struct memory_writer *m, struct source *s)
 	return 0;
 }
 
+static int add(struct memory_writer *m, struct memory_source *s, struct brumate_error *err)
+{
+	pthread_mutex_lock(&m->lock);
+	int r = add_source(m, s);
+	pthread_cond_broadcast(&m->news);
+	pthread_mutex_unlock(&m->lock);
+	return r < 0 ? brumate_fail(err, -r, "memory: one region more: %m") : 0;
+}
+
 int memory_add(struct memory_writer *m, const struct manifest_region *region, int fd,
 	       uint64_t offset, struct brumate_error *err)
 {
-	struct source s = { .region = *region };
+	struct memory_source s = { .region = *region };
 	int r = map_source(&s, fd, offset, err);
 
-	if (r < 0)
-		return r;
-	pthread_mutex_lock(&m->lock);
-	r = add_source(m, &s);
-	pthread_cond_broadcast(&m->news);
-	pthread_mutex_unlock(&m->lock);
 	if (r == 0)
-		return 0;
-	if (s.map)
+		r = add(m, &s, err);
+	if (r < 0 && s.map)
 		munmap(s.map, s.map_bytes);
-	return brumate_fail(err, -r, "memory: %zu regions: %m", m->n_sources);
+	return r;
+}
+
+int memory_add_from(struct memory_writer *m, const struct manifest_region *region,
+		    memory_source_fn source, void *arg, struct brumate_error *err)
+{
+	struct memory_source s = { .region = *region, .read = source, .read_arg = arg };
+
+	return add(m, &s, err);
 }
 
 uint64_t memory_done_bytes(const struct memory_writer *m)
@@ -422,83 +449,6 @@ static int ask(void *arg)
 	const struct wish *wish = arg;
 
 	return wish->cancelled && wish->cancelled(wish->arg) ? -ECANCELED : 0;
-}
-
-static int fill_regions(struct memory_writer *m, struct manifest *manifest)
-{
-	struct manifest_region *regions = calloc(m->n_sources + 1, sizeof(*regions));
-
-	if (!regions)
-		return -ENOMEM;
-	for (size_t i = 0; i < m->n_sources; i++)
-		regions[i] = m->sources[i].region;
-	manifest->memory.regions = regions;
-	manifest->memory.n_regions = m->n_sources;
-	return 0;
-}
-
-static struct memory_sums sum_up(const struct memory_writer *m, const struct chunk_table *t)
-{
-	struct memory_sums s = { 0 };
-	uint64_t own = 0;
-
-	for (size_t k = 0; k < t->n_regions; k++) {
-		uint64_t len = t->regions[k].len_bytes;
-		size_t first = m->sources[k].first_part;
-
-		s.total += len;
-		for (uint64_t i = 0; i < chunk_parts(len); i++)
-			if (t->parts[first + i] == CHUNK_ZERO)
-				s.zero += chunk_part_bytes(len, i);
-	}
-	for (size_t i = 0; i < m->ledger.n_chunks; i++) {
-		const struct ledger_chunk *c = &m->ledger.chunks[i];
-
-		if (c->state == LEDGER_WRITTEN)
-			own += c->record.len_bytes;
-	}
-	for (size_t i = 0; i < m->ledger.n_packs; i++)
-		if (!m->ledger.packs[i].linked)
-			s.written += m->ledger.packs[i].len_bytes;
-	s.shared = s.total - s.zero - own;
-	return s;
-}
-
-static int write_table(struct memory_writer *m, const struct chunk_table *t,
-		       struct brumate_error *err)
-{
-	auto_free void *buf = NULL;
-	size_t len = 0;
-	int r = chunk_table_encode(t, &buf, &len, err);
-	if (r < 0)
-		return r;
-
-	r = fault_point("store.write-table");
-	if (r < 0)
-		return fail_write(m, r, err);
-	auto_close int fd = openat(m->dir_fd, strrchr(MANIFEST_TABLE_PATH, '/') + 1,
-				   O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-	r = fd < 0 ? -errno : fd_write_full(fd, buf, len);
-	return r < 0 ? fail_write(m, r, err) : 0;
-}
-
-static int finish(struct memory_writer *m, struct manifest *manifest, struct memory_sums *ret,
-		  struct brumate_error *err)
-{
-	auto_(chunk_table_fini) struct chunk_table t = CHUNK_TABLE_EMPTY;
-	int r = fill_regions(m, manifest);
-
-	if (r == 0)
-		r = ledger_finish(&m->ledger, &t, manifest);
-	if (r < 0)
-		return brumate_fail(err, -r, "%m");
-	if ((r = write_table(m, &t, err)) < 0)
-		return r;
-	*ret = sum_up(m, &t);
-	manifest->memory.zero_bytes = ret->zero;
-	manifest->memory.shared_bytes = ret->shared;
-	manifest->memory.written_bytes = ret->written;
-	return 0;
 }
 
 /* Takes over packs of earlier checkpoints, and writes what is not to be had after all. */
@@ -529,7 +479,7 @@ int memory_end(struct memory_writer *m, struct manifest *manifest, struct memory
 	if (r == 0 && m->known)
 		r = share(m, &wish, err);
 	if (r == 0)
-		r = finish(m, manifest, ret, err);
+		r = memory_finish(m, manifest, ret, err);
 	return r < 0 ? brumate_wrap(err, r, "checkpoint %s", m->w->id) : 0;
 }
 

@@ -66,6 +66,14 @@ int memory_begin(struct memory_writer **ret, struct store_writer *w,
 int memory_add(struct memory_writer *m, const struct manifest_region *region, int fd,
 	       uint64_t offset, struct brumate_error *err);
 
+/** Reads bytes of a region: called from several threads, chunk by chunk, until memory_end(), more than
+ * once for some. <0 ends the writing with that code. */
+typedef int (*memory_source_fn)(void *arg, uint64_t offset, void *buf, size_t len_bytes);
+
+/** memory_add() of a region whose bytes @source gets, such as those of a stopped process. */
+int memory_add_from(struct memory_writer *m, const struct manifest_region *region,
+		    memory_source_fn source, void *arg, struct brumate_error *err);
+
 /** Bytes of regions dealt with so far; from any thread. */
 uint64_t memory_done_bytes(const struct memory_writer *m);
 

@@ -16,6 +16,7 @@ struct memory_job {
 	uint8_t *bytes[REGIONS_MAX]; /* mappings of fds */
 	int fds[REGIONS_MAX];
 	size_t n;
+	bool asked; /* saved through a function that is asked for the bytes */
 };
 
 /* What regions are filled with. */
@@ -102,6 +103,21 @@ static inline void memory_job_fini(struct memory_job *j)
 }
 DEFINE_AUTO_FINI(struct memory_job, memory_job_fini)
 
+/* What memory_add_from() asks: a region of a job. */
+struct question {
+	const struct memory_job *job;
+	size_t region;
+};
+
+static inline int answer(void *arg, uint64_t offset, void *buf, size_t len)
+{
+	const struct question *q = arg;
+
+	CHECK(offset + len <= q->job->regions[q->region].len_bytes);
+	memcpy(buf, q->job->bytes[q->region] + offset, len);
+	return 0;
+}
+
 static inline int try_save(const struct memory_job *j, const char *id, const char *created,
 			   const struct memory_options *options, struct memory_sums *ret,
 			   struct brumate_error *err)
@@ -109,13 +125,17 @@ static inline int try_save(const struct memory_job *j, const char *id, const cha
 	auto_(store_abort) struct store_writer w = STORE_WRITER_EMPTY;
 	auto_(manifest_fini) struct manifest m = job_manifest("job", created);
 	auto_(memory_writer_free) struct memory_writer *writer = NULL;
+	struct question questions[REGIONS_MAX];
 	m.job.uid = options->uid;
 	int r = store_begin(&w, dir, id, err);
 
 	if (r == 0)
 		r = memory_begin(&writer, &w, options, err);
-	for (size_t i = 0; r == 0 && i < j->n; i++)
-		r = memory_add(writer, &j->regions[i], j->fds[i], 0, err);
+	for (size_t i = 0; r == 0 && i < j->n; i++) {
+		questions[i] = (struct question){ j, i };
+		r = j->asked ? memory_add_from(writer, &j->regions[i], answer, &questions[i], err)
+			     : memory_add(writer, &j->regions[i], j->fds[i], 0, err);
+	}
 	if (r == 0)
 		r = memory_end(writer, &m, ret, NULL, NULL, err);
 	if (r == 0)

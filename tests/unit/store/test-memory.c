@@ -20,11 +20,12 @@ static void add_shapes(struct memory_job *j)
 			add_region(j, lengths[i], (enum fill)fill, i * 10);
 }
 
-static void test_shapes(enum memory_compress compress, unsigned threads)
+static void test_shapes(enum memory_compress compress, unsigned threads, bool asked)
 {
 	auto_(memory_job_fini) struct memory_job j = { 0 };
 	struct memory_options options = { .compress = compress, .threads = threads };
 
+	j.asked = asked;
 	add_shapes(&j);
 	struct memory_sums sums = save(&j, "shapes", when, &options);
 	CHECK(sums.total > 0 && sums.zero > sums.total / 4 && sums.written < sums.total);
@@ -46,12 +47,35 @@ static void test_nothing(void)
 	CHECK(store_remove(dir, "nothing", NULL) == 0);
 }
 
+static int refuse(void *arg, uint64_t offset, void *buf, size_t len)
+{
+	return offset ? -ESRCH : 0;
+}
+
+/* A process that goes away while its memory is saved. */
+static void test_unreadable(void)
+{
+	auto_(store_abort) struct store_writer w = STORE_WRITER_EMPTY;
+	auto_(manifest_fini) struct manifest m = MANIFEST_EMPTY;
+	auto_(memory_writer_free) struct memory_writer *writer = NULL;
+	struct manifest_region region = { .pid = 1, .len_bytes = 3 * MEMORY_CHUNK_BYTES };
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	struct memory_sums sums;
+
+	CHECK(store_begin(&w, dir, "unreadable", &err) == 0);
+	CHECK(memory_begin(&writer, &w, &(struct memory_options){ 0 }, &err) == 0);
+	CHECK(memory_add_from(writer, &region, refuse, NULL, &err) == 0);
+	CHECK(memory_end(writer, &m, &sums, NULL, NULL, &err) == -ESRCH);
+	CHECK(strstr(err.text, "checkpoint unreadable: memory cannot be read: No such process"));
+}
+
 int main(void)
 {
 	new_scratch();
 	for (int compress = 0; compress < MEMORY_COMPRESS__MAX; compress++)
 		for (unsigned threads = 0; threads <= 3; threads += 3)
-			test_shapes((enum memory_compress)compress, threads);
+			test_shapes((enum memory_compress)compress, threads, threads == 0);
+	test_unreadable();
 	test_nothing();
 	remove_scratch();
 	return 0;

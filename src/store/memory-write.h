@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+/* Inside of the memory writer: memory-write.c has the threads, memory-finish.c what is told at the end. */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "store/chunk-index.h"
+#include "store/codec.h"
+#include "store/ledger.h"
+#include "store/memory.h"
+#include "store/pack.h"
+#include "store/team.h"
+#include "store/tuner.h"
+
+/* Beyond that many the disk is the limit everywhere. A thread holds two buffers at most: what it was
+ * given to save, and what it compressed. */
+enum { WRITERS_MAX = 16, WRITER_BUFFERS = 2 * WRITERS_MAX };
+
+/* A region and where its bytes are: in a mapping, or to be asked for. */
+struct memory_source {
+	struct manifest_region region;
+	void *map;
+	size_t map_bytes;
+	const uint8_t *data;
+	memory_source_fn read;
+	void *read_arg;
+	size_t first_part;
+};
+
+/* What a thread works with. */
+struct memory_lane {
+	struct pack pack;
+	struct codec *codec;
+	struct tuner tuner;
+};
+
+struct memory_writer {
+	struct store_writer *w; /* borrowed */
+	struct memory_options options;
+	int dir_fd; /* of "memory" */
+	struct io *io;
+	struct chunk_index *known; /* NULL: nothing is shared */
+	unsigned n_threads;
+	struct team team;
+	struct memory_lane lanes[WRITERS_MAX];
+	atomic_uint_fast64_t done_bytes;
+
+	pthread_mutex_t lock;
+	pthread_cond_t news;	       /* more sources, or no more ever */
+	struct memory_source *sources; /* under lock, as is what follows */
+	size_t n_sources, sources_room;
+	size_t at_source; /* the next part */
+	uint64_t at_part;
+	bool ended;
+	bool again; /* the second round: only chunks that are wanted after all */
+	struct ledger ledger;
+};
+
+/** Starts @err for a failure to write. Returns @r. */
+int memory_fail_write(const struct memory_writer *m, int r, struct brumate_error *err);
+
+/** Writes the table and fills the memory part of @manifest, when all chunks are in packs. */
+int memory_finish(struct memory_writer *m, struct manifest *manifest, struct memory_sums *ret,
+		  struct brumate_error *err);
