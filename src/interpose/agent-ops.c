@@ -159,7 +159,8 @@ static void list(struct agent_job *job, struct agent_reply *reply)
 	memory_lock();
 	piece = tree_ceil(&memory.pieces, job->next_id);
 	while (piece && reply->n < AGENT_PIECES_MAX) {
-		describe(piece, &reply->pieces[reply->n++]);
+		if (piece->bytes)
+			describe(piece, &reply->pieces[reply->n++]);
 		piece = tree_next(&memory.pieces, piece);
 	}
 	reply->more = piece != NULL;
@@ -289,9 +290,17 @@ static void detach(struct agent_job *job, struct agent_reply *reply)
 void agent_run(struct agent_job *job, struct agent_reply *reply)
 {
 	static void (*const ops[])(struct agent_job *, struct agent_reply *) = {
-		[AGENT_HELLO] = hello,	 [AGENT_GATE] = gate,	   [AGENT_LIST] = list,
-		[AGENT_EXPORT] = export, [AGENT_UNMAP] = unmap,	   [AGENT_MAP] = map,
-		[AGENT_OWN] = own,	 [AGENT_OPEN] = open_gate, [AGENT_DETACH] = detach,
+		[AGENT_HELLO] = hello,
+		[AGENT_GATE] = gate,
+		[AGENT_LIST] = list,
+		[AGENT_EXPORT] = export,
+		[AGENT_UNMAP] = unmap,
+		[AGENT_MAP] = map,
+		[AGENT_OWN] = own,
+		[AGENT_OPEN] = open_gate,
+		[AGENT_DETACH] = detach,
+		[AGENT_LEND] = ipc_lend,
+		[AGENT_TAKE_BACK] = ipc_take_back,
 	};
 	const struct agent_request *request = job->request;
 

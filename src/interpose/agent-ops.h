@@ -18,5 +18,9 @@ void agent_run(struct agent_job *job, struct agent_reply *reply);
 /** What to do when the peer hangs up without DETACH. */
 void agent_hung_up(void);
 
+/** LEND and TAKE_BACK (ipc.c). */
+void ipc_lend(struct agent_job *job, struct agent_reply *reply);
+void ipc_take_back(struct agent_job *job, struct agent_reply *reply);
+
 /** Waits until the work in all contexts is done: 0, -ETIMEDOUT, -errno (idle.c). */
 int idle_wait(uint64_t deadline_ns);

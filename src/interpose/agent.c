@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -20,6 +21,7 @@
 
 #include "base/cleanup.h"
 #include "interpose/agent-ops.h"
+#include "interpose/packet.h"
 
 /* Out of the way of programs that count on low numbers or walk through them. */
 enum { LISTEN_FD_MIN = 500, STACK_BYTES = 1 << 20 };
@@ -27,7 +29,13 @@ enum { LISTEN_FD_MIN = 500, STACK_BYTES = 1 << 20 };
 static atomic_int owner; /* the process the agent belongs to */
 static atomic_bool managed;
 static int listen_fd = -1;
+static uint64_t token; /* names this process, also after it was restored */
 static struct sockaddr_un address;
+
+uint64_t agent_token(void)
+{
+	return token;
+}
 
 bool memory_managed(void)
 {
@@ -44,122 +52,56 @@ static bool is_still_ours(void)
 	       !strncmp(at.sun_path, address.sun_path, sizeof(at.sun_path));
 }
 
-static void close_fds(int *fds, size_t n)
+/* Whether @n received bytes are a request, as far as its own length goes. */
+static bool is_request(const struct agent_request *request, ssize_t n)
 {
-	for (size_t i = 0; i < n; i++)
-		close(fds[i]);
+	size_t head = offsetof(struct agent_request, ids);
+
+	return n >= (ssize_t)head && request->n <= AGENT_PIECES_MAX &&
+	       (size_t)n >= head + request->n * sizeof(request->ids[0]);
 }
 
-/* Moves the descriptors of @msg to @ret; false if there are too many, which are closed. */
-static bool take_fds(struct msghdr *msg, int ret[static AGENT_PIECES_MAX], size_t *ret_n)
-{
-	bool fits = !(msg->msg_flags & MSG_CTRUNC);
+enum outcome { HUNG_UP, SERVED, DETACHED };
 
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
-		size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		for (size_t i = 0; i < n; i++) {
-			int fd;
-
-			memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
-			if (*ret_n < AGENT_PIECES_MAX) {
-				ret[(*ret_n)++] = fd;
-			} else {
-				close(fd);
-				fits = false;
-			}
-		}
-	}
-	return fits;
-}
-
-/* 1: a request; 0: hung up, or not one. Whatever descriptors came are in @job. */
-static int receive(int fd, struct agent_request *ret, struct agent_job *job)
-{
-	char control[CMSG_SPACE(sizeof(int) * AGENT_PIECES_MAX)];
-	struct iovec iov = { ret, sizeof(*ret) };
-	struct msghdr msg = { .msg_iov = &iov,
-			      .msg_iovlen = 1,
-			      .msg_control = control,
-			      .msg_controllen = sizeof(control) };
-	ssize_t n;
-
-	do
-		n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC);
-	while (n < 0 && errno == EINTR);
-	if (n <= 0)
-		return 0;
-	if (!take_fds(&msg, job->fds, &job->n_fds) || msg.msg_flags & MSG_TRUNC)
-		return 0;
-	return (size_t)n >= offsetof(struct agent_request, ids) && ret->n <= AGENT_PIECES_MAX &&
-	       (size_t)n >= offsetof(struct agent_request, ids) + ret->n * sizeof(ret->ids[0]);
-}
-
-static int send_reply(int fd, const struct agent_reply *reply, const int *fds, size_t n_fds)
-{
-	char control[CMSG_SPACE(sizeof(int) * AGENT_PIECES_MAX)] = { 0 };
-	struct iovec iov = { (void *)reply, sizeof(*reply) };
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
-	ssize_t n;
-
-	if (n_fds) {
-		msg.msg_control = control;
-		msg.msg_controllen = CMSG_SPACE(sizeof(int) * n_fds);
-
-		struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(sizeof(int) * n_fds);
-		memcpy(CMSG_DATA(c), fds, sizeof(int) * n_fds);
-	}
-	do
-		n = sendmsg(fd, &msg, MSG_NOSIGNAL);
-	while (n < 0 && errno == EINTR);
-	return n < 0 ? -errno : 0;
-}
-
-/* Serves one request. >0: go on; 0: hung up; <0: the peer said DETACH. */
-static int serve_one(int fd)
+static enum outcome serve_one(int fd, bool *ret_neighbour)
 {
 	struct agent_request request = { 0 };
 	struct agent_job job = { .request = &request };
 	struct agent_reply reply;
-	int r = receive(fd, &request, &job), sent = -EPIPE;
-	size_t n_received = job.n_fds;
+	bool sound = is_request(&request,
+				packet_receive(fd, &request, sizeof(request), job.fds, &job.n_fds));
+	int sent = -EPIPE;
 
-	while (r > 0) {
-		bool more;
-
+	/* Only MAP takes descriptors; the others may have some to give. */
+	if (!sound || request.op != AGENT_MAP) {
+		packet_close_fds(job.fds, job.n_fds);
+		job.n_fds = 0;
+	}
+	if (!sound)
+		return HUNG_UP;
+	*ret_neighbour = request.op == AGENT_LEND || request.op == AGENT_TAKE_BACK;
+	do {
 		memset(&reply, 0, sizeof(reply));
 		reply.version = AGENT_VERSION;
-		if (request.op == AGENT_EXPORT) {
-			close_fds(job.fds, job.n_fds);
-			job.n_fds = n_received = 0;
-		}
 		agent_run(&job, &reply);
-		more = reply.more;
-		sent = send_reply(fd, &reply, job.fds,
-				  request.op == AGENT_EXPORT && !reply.error ? job.n_fds : 0);
-		if (sent < 0 || !more)
-			break;
-	}
-	close_fds(job.fds, job.n_fds > n_received ? job.n_fds : n_received);
-	if (r > 0 && sent == 0 && request.op == AGENT_DETACH)
-		return -1;
-	return r > 0 && sent == 0;
+		sent = packet_send(fd, &reply, sizeof(reply), job.fds,
+				   request.op == AGENT_MAP || reply.error ? 0 : job.n_fds);
+	} while (!sent && reply.more);
+	packet_close_fds(job.fds, job.n_fds);
+	if (sent < 0)
+		return HUNG_UP;
+	return request.op == AGENT_DETACH ? DETACHED : SERVED;
 }
 
 static void serve(int fd)
 {
-	int r;
+	enum outcome outcome;
+	bool neighbour = false;
 
 	do
-		r = serve_one(fd);
-	while (r > 0);
-	if (!r)
+		outcome = serve_one(fd, &neighbour);
+	while (outcome == SERVED);
+	if (outcome == HUNG_UP && !neighbour)
 		agent_hung_up();
 }
 
@@ -201,15 +143,55 @@ static int move_high(int fd)
 	return high;
 }
 
+static int address_of(struct sockaddr_un *ret, const char *dir, int pid)
+{
+	int n;
+
+	*ret = (struct sockaddr_un){ .sun_family = AF_UNIX };
+	n = snprintf(ret->sun_path, sizeof(ret->sun_path), "%s/%d", dir, pid);
+	return n < 0 || (size_t)n >= sizeof(ret->sun_path) ? -ENAMETOOLONG : 0;
+}
+
+int neighbour_connect(int pid)
+{
+	const char *dir = getenv(AGENT_DIR_VARIABLE);
+	struct sockaddr_un at;
+	auto_close int fd = -1;
+
+	if (!dir || address_of(&at, dir, pid) < 0)
+		return -ENOENT;
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (fd < 0 || connect(fd, (struct sockaddr *)&at, sizeof(at)) < 0)
+		return -errno;
+	return take_fd(&fd);
+}
+
+int neighbour_ask(int conn, const struct agent_request *request, struct agent_reply *reply,
+		  int fds[static AGENT_PIECES_MAX], size_t *ret_n_fds)
+{
+	int r = packet_send(conn, request, sizeof(*request), NULL, 0);
+	ssize_t n;
+
+	*ret_n_fds = 0;
+	if (r < 0)
+		return r;
+	n = packet_receive(conn, reply, sizeof(*reply), fds, ret_n_fds);
+	if (n == sizeof(*reply) && reply->version == AGENT_VERSION && reply->error <= 0 &&
+	    reply->n <= AGENT_PIECES_MAX)
+		return 0;
+	packet_close_fds(fds, *ret_n_fds);
+	*ret_n_fds = 0;
+	return n < 0 ? (int)n : -EBADMSG;
+}
+
 static int listen_at(const char *dir)
 {
 	auto_close int fd = -1;
-	int n;
 
-	address = (struct sockaddr_un){ .sun_family = AF_UNIX };
-	n = snprintf(address.sun_path, sizeof(address.sun_path), "%s/%d", dir, (int)getpid());
-	if (n < 0 || (size_t)n >= sizeof(address.sun_path))
+	if (address_of(&address, dir, (int)getpid()) < 0)
 		return -ENAMETOOLONG;
+	if (getrandom(&token, sizeof(token), GRND_NONBLOCK) != sizeof(token))
+		return -EAGAIN;
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	/* The mode of the socket is that of the file to be: nobody else gets in before a chmod. */
 	if (fd < 0 || fchmod(fd, 0600) < 0)

@@ -39,6 +39,13 @@ CUresult vmm_import(CUmemGenericAllocationHandle *ret, void *os_handle,
 CUresult vmm_retain(CUmemGenericAllocationHandle *ret, void *addr);
 CUresult vmm_properties(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle);
 
+/* ipc.c */
+CUresult ipc_get(CUipcMemHandle *ret, CUdeviceptr ptr);
+CUresult ipc_open(CUdeviceptr *ret, CUipcMemHandle handle, unsigned int flags);
+CUresult ipc_close(CUdeviceptr ptr);
+/** Closes all that was opened in a context that is gone. */
+void ipc_drop(CUcontext context);
+
 /* peer.c */
 CUresult peer_enable(CUcontext peer, unsigned int flags);
 CUresult peer_disable(CUcontext peer);

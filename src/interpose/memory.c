@@ -237,7 +237,7 @@ static struct block *take_block(CUdeviceptr ptr, CUcontext *ret_context, bool *r
 
 	memory_lock();
 	block = tree_get(&memory.blocks, ptr);
-	*ret_ours = tree_find(&memory.regions, ptr);
+	*ret_ours = tree_find(&memory.regions, ptr) || tree_find(&memory.opened, ptr);
 	if (block)
 		*ret_context = block->context;
 	memory_unlock();

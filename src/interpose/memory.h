@@ -42,6 +42,7 @@ struct piece {
 	int device;
 	unsigned int refs;  /* handles the program has */
 	unsigned int pins;  /* calls under way that use the driver's handle */
+	unsigned int lent;  /* processes that opened an IPC handle of it */
 	bool away;	    /* taken by UNMAP; MAP brings it back */
 	bool imported;	    /* by MAP: the driver does not export it again */
 	const char *shared; /* how it got to other processes; NULL: it did not */
@@ -79,7 +80,7 @@ struct region {
 /** What cuMemAlloc gave the program. */
 struct block {
 	struct node node; /* bytes: as asked for */
-	struct region *region;
+	struct region *region; /* NULL: another process's, opened here */
 	CUcontext context;
 	int device;
 	uint64_t id;
@@ -191,6 +192,15 @@ struct region *slab_spare(struct context *context); /* an empty one, marked busy
 void slab_forget(struct context *context);	    /* all extents */
 
 /* ---- agent.c ---- */
+
+/** What names this process to others of its job. */
+uint64_t agent_token(void);
+
+/** As the client of another process's agent: connects (returns the socket, owned, or -errno), and asks.
+ * The descriptors in @fds are the caller's. */
+int neighbour_connect(int pid);
+int neighbour_ask(int conn, const struct agent_request *request, struct agent_reply *reply,
+		  int fds[static AGENT_PIECES_MAX], size_t *ret_n_fds);
 
 /** In a forked child: the parent's agent is not ours. */
 void agent_forget(void);

@@ -20,6 +20,8 @@ static enum place find(CUdeviceptr ptr, struct block *ret)
 
 	memory_lock();
 	block = tree_find(&memory.blocks, ptr);
+	if (!block)
+		block = tree_find(&memory.opened, ptr);
 	if (block) {
 		*ret = *block;
 		place = PLACE_BLOCK;
@@ -68,7 +70,7 @@ static int answer(const struct block *block, CUpointer_attribute attribute, CUde
 	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
 		return PUT(int, block->device);
 	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-		return PUT(unsigned int, 1);
+		return PUT(unsigned int, block->region != NULL);
 	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
 		return PUT(CUdeviceptr, block->node.start);
 	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:

@@ -40,6 +40,7 @@ static CUresult ctx_from_green(CUcontext *ctx, void *green)
 static void drop(CUcontext ctx)
 {
 	memory_drop_deferred(ctx);
+	ipc_drop(ctx);
 	context_drop(ctx);
 }
 
@@ -130,6 +131,11 @@ const struct wrapper wrappers[] = {
 	{ "cuMemImportFromShareableHandle", vmm_import },
 	{ "cuMemRetainAllocationHandle", vmm_retain },
 	{ "cuMemGetAllocationPropertiesFromHandle", vmm_properties },
+
+	{ "cuIpcGetMemHandle", ipc_get },
+	{ "cuIpcOpenMemHandle", ipc_open },
+	{ "cuIpcOpenMemHandle_v2", ipc_open },
+	{ "cuIpcCloseMemHandle", ipc_close },
 
 	{ "cuStreamBeginCapture_v2", capture_begin },
 	{ "cuStreamEndCapture", capture_end },

@@ -32,8 +32,16 @@ enum { AGENT_VERSION = 1, AGENT_PIECES_MAX = 64, AGENT_TEXT_BYTES = 160, AGENT_U
  *         far as there is room. n in the reply: pieces that stayed imported (their fds must be kept
  *         by whoever holds them until the piece is gone from LIST).
  * OPEN    open the gate. Refused (-EBUSY) while a piece is unmapped.
+ *         A piece that stays imported cannot be EXPORTed (-EOPNOTSUPP). Room appears as the holders
+ *         of fds close those of pieces that are no longer imported: OWN may be asked again.
  * DETACH  I hang up; stay as you are. Without it, hanging up opens a closed gate unless a piece is
  *         unmapped.
+ *
+ * Between processes of one job, for an IPC handle that one made and the other opens. ids: the token and
+ * the two numbers that the handle names the memory by, and an offset. These peers open no gate.
+ * LEND       fds of the memory's pieces from that offset on; each is told with its length, and its place
+ *            as va. They count as shared. -EAGAIN while the gate is closed.
+ * TAKE_BACK  the pieces before that offset are not used any more.
  */
 enum agent_op {
 	AGENT_HELLO = 1,
@@ -45,6 +53,8 @@ enum agent_op {
 	AGENT_OWN,
 	AGENT_OPEN,
 	AGENT_DETACH,
+	AGENT_LEND,
+	AGENT_TAKE_BACK,
 };
 
 enum agent_gate { AGENT_GATE_OPEN, AGENT_GATE_CLOSED, AGENT_GATE_UNMAPPED };

@@ -22,10 +22,9 @@ static void remove_machine(void)
 		remove_tree(AT_FDCWD, machine);
 }
 
-CUcontext job_start(const char *vram_mib)
+void job_prepare(const char *vram_mib)
 {
 	char dir[96];
-	CUcontext ctx;
 
 	owner = getpid();
 	snprintf(machine, sizeof(machine), "/dev/shm/brumate-test-%d", owner);
@@ -36,10 +35,22 @@ CUcontext job_start(const char *vram_mib)
 	setenv("BRUMATE_SIM_DIR", machine, 1);
 	setenv("BRUMATE_SIM_VRAM_MIB", vram_mib, 1);
 	setenv(AGENT_DIR_VARIABLE, dir, 1);
+}
+
+CUcontext job_enter(void)
+{
+	CUcontext ctx;
+
 	CHECK(cuInit(0) == CUDA_SUCCESS);
 	CHECK(cuDevicePrimaryCtxRetain(&ctx, 0) == CUDA_SUCCESS);
 	CHECK(cuCtxSetCurrent(ctx) == CUDA_SUCCESS);
 	return ctx;
+}
+
+CUcontext job_start(const char *vram_mib)
+{
+	job_prepare(vram_mib);
+	return job_enter();
 }
 
 int agent_connect(void)

@@ -14,6 +14,10 @@
 /** Makes the machine and the agent's directory, and starts the driver with device 0 current. */
 CUcontext job_start(const char *vram_mib);
 
+/** The first half alone, for tests of several processes: each then uses the driver by itself. */
+void job_prepare(const char *vram_mib);
+CUcontext job_enter(void);
+
 /** Connects to the agent of this process. */
 int agent_connect(void);
 

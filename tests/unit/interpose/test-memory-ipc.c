@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT
+/* IPC handles of our memory, between two processes of one job. */
+#include "job.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+
+enum { MIB = 1 << 20, N = 3 };
+
+static const size_t sizes[N] = { 5000, 3 * MIB, 300 * MIB };
+
+static void tell(int peer, const void *what, size_t len)
+{
+	CHECK(fd_write_full(peer, what, len) == 0);
+}
+
+static void hear(int peer, void *ret, size_t len)
+{
+	CHECK(fd_read_full(peer, ret, len) == (ssize_t)len);
+}
+
+static void pass(int peer)
+{
+	tell(peer, "x", 1);
+}
+
+static void await(int peer)
+{
+	char c;
+
+	hear(peer, &c, 1);
+}
+
+static int gate_says(void)
+{
+	struct agent_reply reply;
+	int conn = agent_connect(), r = agent_gate(conn, &reply);
+
+	close(conn);
+	return r;
+}
+
+static void check_opened(CUdeviceptr ptr, size_t bytes)
+{
+	CUdeviceptr base;
+	size_t size;
+
+	CHECK(!cuMemGetAddressRange_v2(&base, &size, ptr + bytes / 2));
+	CHECK(base == ptr && size == bytes);
+	CHECK(cuMemFree_v2(ptr) == CUDA_ERROR_INVALID_VALUE);
+}
+
+static void importer(int peer)
+{
+	CUipcMemHandle handles[N];
+	CUdeviceptr ptr[N], again;
+
+	job_enter();
+	hear(peer, handles, sizeof(handles));
+	for (unsigned int i = 0; i < N; i++) {
+		CHECK(!cuIpcOpenMemHandle_v2(&ptr[i], handles[i],
+					     CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+		CHECK(!cuIpcOpenMemHandle_v2(&again, handles[i],
+					     CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+		CHECK(again == ptr[i]);
+		check_opened(ptr[i], sizes[i]);
+		CHECK(holds(ptr[i], sizes[i], i));
+		fill(ptr[i], sizes[i], i + 10);
+	}
+	CHECK(gate_says() == -EOPNOTSUPP);
+	pass(peer);
+	await(peer);
+	for (unsigned int i = 0; i < N; i++)
+		CHECK(!cuIpcCloseMemHandle(ptr[i]) && !cuIpcCloseMemHandle(ptr[i]));
+	CHECK(cuIpcCloseMemHandle(ptr[0]) == CUDA_ERROR_INVALID_VALUE);
+	CHECK(gate_says() == 0);
+	agent_cycle();
+	pass(peer);
+	/* The memory is gone. */
+	await(peer);
+	CHECK(cuIpcOpenMemHandle_v2(&again, handles[0], 1) == CUDA_ERROR_INVALID_VALUE);
+	memset((char *)&handles[0] + 8, 0xff, sizeof(handles[0]) - 8);
+	CHECK(cuIpcOpenMemHandle_v2(&again, handles[0], 1) == CUDA_ERROR_INVALID_VALUE);
+	CHECK(gate_says() == 0);
+	exit(0);
+}
+
+static void exporter(int peer)
+{
+	CUipcMemHandle handles[N], inner;
+	CUdeviceptr ptr[N], own;
+
+	job_enter();
+	for (unsigned int i = 0; i < N; i++) {
+		CHECK(!cuMemAlloc_v2(&ptr[i], sizes[i]));
+		fill(ptr[i], sizes[i], i);
+		CHECK(!cuIpcGetMemHandle(&handles[i], ptr[i]));
+		CHECK(!cuIpcGetMemHandle(&inner, ptr[i] + 100));
+		CHECK(!memcmp(&inner, &handles[i], sizeof(inner)));
+	}
+	CHECK(cuIpcOpenMemHandle_v2(&own, handles[0], 1) == CUDA_ERROR_INVALID_CONTEXT);
+	/* Handles nobody opened are no obstacle, and good afterwards. */
+	agent_cycle();
+	tell(peer, handles, sizeof(handles));
+	await(peer);
+	for (unsigned int i = 0; i < N; i++)
+		CHECK(holds(ptr[i], sizes[i], i + 10));
+	CHECK(gate_says() == -EOPNOTSUPP);
+	pass(peer);
+	await(peer);
+	CHECK(gate_says() == 0);
+	agent_cycle();
+	for (unsigned int i = 0; i < N; i++)
+		CHECK(holds(ptr[i], sizes[i], i + 10) && !cuMemFree_v2(ptr[i]));
+	pass(peer);
+}
+
+int main(void)
+{
+	int pair[2], status;
+	pid_t child;
+
+	job_prepare("1024");
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+	child = fork();
+	CHECK(child >= 0);
+	if (!child)
+		importer(pair[1]);
+	close(pair[1]);
+	exporter(pair[0]);
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	return 0;
+}
