@@ -13,7 +13,7 @@
 #include "sim.h"
 
 /* The memory at @ptr, or NULL when the context may not touch all @n elements of @bytes. */
-static void *reach(CUcontext ctx, uint64_t ptr, uint64_t n, size_t bytes)
+void *kernel_reach(CUcontext ctx, uint64_t ptr, uint64_t n, size_t bytes)
 {
 	uint64_t total;
 	bool ok;
@@ -29,7 +29,7 @@ static void *reach(CUcontext ctx, uint64_t ptr, uint64_t n, size_t bytes)
 /* p[i] = (base + i) * 2654435761 */
 static CUresult fill_u64(CUcontext ctx, const uint64_t *params)
 {
-	uint64_t *p = reach(ctx, params[0], params[1], sizeof(*p)), base = params[2];
+	uint64_t *p = kernel_reach(ctx, params[0], params[1], sizeof(*p)), base = params[2];
 
 	if (!p)
 		return CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -40,7 +40,7 @@ static CUresult fill_u64(CUcontext ctx, const uint64_t *params)
 
 static CUresult add_u64(CUcontext ctx, const uint64_t *params)
 {
-	uint64_t *p = reach(ctx, params[0], params[1], sizeof(*p)), value = params[2];
+	uint64_t *p = kernel_reach(ctx, params[0], params[1], sizeof(*p)), value = params[2];
 
 	if (!p)
 		return CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -51,8 +51,8 @@ static CUresult add_u64(CUcontext ctx, const uint64_t *params)
 
 static CUresult sum_u64(CUcontext ctx, const uint64_t *params)
 {
-	const uint64_t *p = reach(ctx, params[0], params[1], sizeof(*p));
-	uint64_t *out = reach(ctx, params[2], 1, sizeof(*out)), sum = 0;
+	const uint64_t *p = kernel_reach(ctx, params[0], params[1], sizeof(*p));
+	uint64_t *out = kernel_reach(ctx, params[2], 1, sizeof(*out)), sum = 0;
 
 	if (!p || !out)
 		return CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -64,7 +64,7 @@ static CUresult sum_u64(CUcontext ctx, const uint64_t *params)
 
 static CUresult inc_u32(CUcontext ctx, const uint64_t *params)
 {
-	uint32_t *p = reach(ctx, params[0], params[1], sizeof(*p));
+	uint32_t *p = kernel_reach(ctx, params[0], params[1], sizeof(*p));
 
 	if (!p)
 		return CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -75,8 +75,8 @@ static CUresult inc_u32(CUcontext ctx, const uint64_t *params)
 
 static CUresult copy_u32(CUcontext ctx, const uint64_t *params)
 {
-	uint32_t *dst = reach(ctx, params[0], params[2], sizeof(*dst));
-	const uint32_t *src = reach(ctx, params[1], params[2], sizeof(*src));
+	uint32_t *dst = kernel_reach(ctx, params[0], params[2], sizeof(*dst));
+	const uint32_t *src = kernel_reach(ctx, params[1], params[2], sizeof(*src));
 
 	if (!dst || !src)
 		return CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -97,7 +97,7 @@ static CUresult spin_ns(CUcontext ctx, const uint64_t *params)
 
 static CUresult store_u32(CUcontext ctx, const uint64_t *params)
 {
-	uint32_t *p = reach(ctx, params[0], 1, sizeof(*p));
+	uint32_t *p = kernel_reach(ctx, params[0], 1, sizeof(*p));
 
 	if (!p)
 		return CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -113,6 +113,8 @@ static const struct kernel kernels[] = {
 	{ "brumate_copy_u32", 3, { 8, 8, 8 }, copy_u32 }, /* dst, src, n */
 	{ "brumate_spin_ns", 1, { 8 }, spin_ns },	  /* ns */
 	{ "brumate_store_u32", 2, { 8, 4 }, store_u32 },  /* p, value */
+	{ "brumate_digest_leaves", 4, { 8, 8, 8, 8 }, kernel_digest_leaves },
+	{ "brumate_digest_chunks", 5, { 8, 8, 4, 8, 8 }, kernel_digest_chunks },
 };
 
 const struct kernel *kernel_find(const char *name, size_t len)
