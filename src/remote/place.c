@@ -5,11 +5,10 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/digest.h"
 #include "base/paths.h"
 
 static const char scheme[] = "s3://";
-static const char pack_dir[] = "memory/";
+static const char pack_dir[] = MANIFEST_MEMORY_DIR "/";
 
 void remote_place_fini(struct remote_place *p)
 {
@@ -97,18 +96,31 @@ char *place_key(const struct remote_place *p, const char *below)
 	return path_format("%s%s%s", p->prefix, *p->prefix ? "/" : "", below);
 }
 
-bool place_is_pack(const struct manifest_file *f)
+size_t place_n_files(const struct manifest *m)
 {
-	return !strncmp(f->path, pack_dir, strlen(pack_dir));
+	return m->n_files + m->memory.n_packs;
 }
 
-char *place_file_key(const struct remote_place *p, const char *id, const struct manifest_file *f)
+struct place_file place_file(const struct manifest *m, size_t i)
 {
-	char digest[DIGEST_TEXT_BYTES];
+	if (i < m->n_files)
+		return (struct place_file){ m->files[i].path, m->files[i].len_bytes,
+					    &m->files[i].digest };
 
-	digest_format(digest, &f->digest);
-	auto_free char *below = place_is_pack(f) ? path_format(PLACE_PACKS "/%s", digest)
-						 : path_format("%s/%s", id, f->path);
+	const struct manifest_pack *pack = &m->memory.packs[i - m->n_files];
+	return (struct place_file){ pack->path, pack->len_bytes, NULL };
+}
+
+const char *place_pack_name(const struct place_file *f)
+{
+	return f->path + strlen(pack_dir); /* the manifest's rules put it there */
+}
+
+char *place_file_key(const struct remote_place *p, const char *id, const struct place_file *f)
+{
+	auto_free char *below = f->digest ? path_format("%s/%s", id, f->path)
+					  : path_format(PLACE_PACKS "/%s", place_pack_name(f));
+
 	return below ? place_key(p, below) : NULL;
 }
 

@@ -3,7 +3,7 @@
  * Where in an object store checkpoints are: "s3://bucket/prefix". Below the prefix, a checkpoint is
  *
  *	ID/PATH			its files, as the manifest names them
- *	packs/DIGEST		files that checkpoints may share (those below "memory/"), by their SHA-256
+ *	packs/NAME		files of chunks, which checkpoints may share: their names are unique
  *	ID/manifest.json	written last: without it, the checkpoint is not there
  *
  * Pure.
@@ -42,11 +42,22 @@ int remote_place_split(struct remote_place *p, char **ret_word, struct brumate_e
 /** Key of something below the prefix. Owned; NULL without memory. */
 char *place_key(const struct remote_place *p, const char *below);
 
-/** Key of the file @f of the checkpoint @id. Owned; NULL without memory. */
-char *place_file_key(const struct remote_place *p, const char *id, const struct manifest_file *f);
+/** A file or a pack of a manifest, which it is borrowed from. */
+struct place_file {
+	const char *path;
+	uint64_t len_bytes;
+	const struct digest *digest; /* NULL: a pack, whose chunks have theirs */
+};
 
-/** Whether the file is one that checkpoints may share. */
-bool place_is_pack(const struct manifest_file *f);
+/** How many files and packs @m has, and number @i of them: files first. */
+size_t place_n_files(const struct manifest *m);
+struct place_file place_file(const struct manifest *m, size_t i);
+
+/** Key of @f of the checkpoint @id. Owned; NULL without memory. */
+char *place_file_key(const struct remote_place *p, const char *id, const struct place_file *f);
+
+/** The name of a pack, which no other pack has. */
+const char *place_pack_name(const struct place_file *f);
 
 #define PLACE_PACKS "packs"
 

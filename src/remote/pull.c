@@ -16,9 +16,11 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "store/memory-read.h"
 
 /* A file on its way; see struct item of push.c. */
 struct item {
+	struct place_file file;
 	pthread_mutex_t lock;
 	char *key; /* owned */
 	int fd;
@@ -40,6 +42,7 @@ struct pull {
 	size_t n_items;
 	struct unit *units;
 	size_t n_units;
+	bool linked; /* packs of this store */
 	atomic_uint_fast64_t moved_files, moved_bytes;
 };
 
@@ -59,9 +62,9 @@ static void pull_fini(struct pull *p)
 }
 DEFINE_AUTO_FINI(struct pull, pull_fini)
 
-static const struct manifest_file *file_of(const struct pull *p, size_t i)
+static const struct place_file *file_of(const struct pull *p, size_t i)
 {
-	return &p->found.manifest.files[i];
+	return &p->items[i].file;
 }
 
 static int open_once(struct pull *p, size_t i, struct brumate_error *err)
@@ -101,29 +104,29 @@ static int get_unit(void *arg, struct session *s, size_t i, struct brumate_error
 	return r;
 }
 
+static bool has_pack(const struct manifest *m, const struct place_file *f)
+{
+	for (size_t i = 0; i < m->memory.n_packs; i++)
+		if (m->memory.packs[i].len_bytes == f->len_bytes &&
+		    !strcmp(m->memory.packs[i].path, f->path))
+			return true;
+	return false;
+}
+
 /* Links what a checkpoint of this store has of the packs that are wanted. */
 static void link_packs(void *arg, const char *id, const struct store_image *i,
 		       const struct brumate_error *why)
 {
 	struct pull *p = arg;
-	const struct manifest *m = &p->found.manifest;
 
-	for (size_t k = 0; i && k < m->n_files; k++) {
-		const struct manifest_file *want = &m->files[k];
+	for (size_t k = 0; i && k < p->n_items; k++) {
+		const struct place_file *f = file_of(p, k);
 
-		if (!place_is_pack(want) || p->items[k].there)
+		if (f->digest || p->items[k].there || !has_pack(&i->manifest, f))
 			continue;
-		for (size_t n = 0; n < i->manifest.n_files; n++) {
-			const struct manifest_file *have = &i->manifest.files[n];
-
-			if (!place_is_pack(have) || have->len_bytes != want->len_bytes ||
-			    memcmp(&have->digest, &want->digest, sizeof(want->digest)))
-				continue;
-			p->items[k].there =
-				staging_link(&p->staging, k, want, i->dir_fd, have->path) == 0 &&
-				staging_finish(&p->staging, k, want, NULL) == 0;
-			break;
-		}
+		if (staging_link(&p->staging, k, f, i->dir_fd, f->path) == 0 &&
+		    staging_finish(&p->staging, k, f, NULL) == 0)
+			p->items[k].there = p->linked = true;
 	}
 }
 
@@ -136,18 +139,21 @@ static int add_items(struct pull *p, const char *dir, struct brumate_error *err)
 {
 	const struct manifest *m = &p->found.manifest;
 
-	p->items = calloc(m->n_files ? m->n_files : 1, sizeof(*p->items));
+	size_t n = place_n_files(m);
+
+	p->items = calloc(n ? n : 1, sizeof(*p->items));
 	if (!p->items)
 		return brumate_fail(err, ENOMEM, "%m");
-	for (size_t i = 0; i < m->n_files; i++) {
+	for (size_t i = 0; i < n; i++) {
 		struct item *it = &p->items[p->n_items++];
 
+		it->file = place_file(m, i);
 		it->fd = -1;
 		pthread_mutex_init(&it->lock, NULL);
-		it->key = place_file_key(p->client.place, m->id, &m->files[i]);
+		it->key = place_file_key(p->client.place, m->id, &it->file);
 		if (!it->key)
 			return brumate_fail(err, ENOMEM, "%m");
-		it->there = staging_has(&p->staging, i, &m->files[i]);
+		it->there = staging_has(&p->staging, i, &it->file);
 	}
 	return store_list(dir, link_packs, p, err);
 }
@@ -185,10 +191,11 @@ static int add_units(struct pull *p, uint64_t part_bytes, struct brumate_error *
 static int check_space(const struct pull *p, const char *dir, uint64_t *ret_total,
 		       struct brumate_error *err)
 {
+	const struct manifest *m = &p->found.manifest;
 	uint64_t free_bytes, total = 0;
 
-	for (size_t i = 0; i < p->found.manifest.n_files; i++)
-		if (__builtin_add_overflow(total, file_of(p, i)->len_bytes, &total))
+	for (size_t i = 0; i < place_n_files(m); i++)
+		if (__builtin_add_overflow(total, place_file(m, i).len_bytes, &total))
 			return brumate_fail(err, EBADMSG, "its files are larger than any disk");
 	*ret_total = total;
 	int r = store_free_bytes(dir, &free_bytes, err);
@@ -224,6 +231,19 @@ static bool may_go_on(int r)
 	       r == -EHOSTUNREACH || r == -EACCES;
 }
 
+/* The chunks of packs, now that the table and all packs are in their places. */
+static int verify_packs(const struct pull *p, const struct pool_watch *watch,
+			struct brumate_error *err)
+{
+	int r = memory_verify(p->writer.dir_fd, &p->found.manifest, NULL, NULL, watch->progress,
+			      watch->arg, err);
+
+	if (r == -EBADMSG && p->linked)
+		brumate_hint(err, "it shares packs with checkpoints of this store: `brumate verify "
+				  "--all` says whether they are damaged");
+	return r;
+}
+
 static int fetch(struct pull *p, const char *dir, struct pool_watch *watch,
 		 struct brumate_error *err)
 {
@@ -245,6 +265,8 @@ static int fetch(struct pull *p, const char *dir, struct pool_watch *watch,
 		r = staging_move(&p->staging, m, &p->writer, err);
 	if (r < 0 && may_go_on(r))
 		return r;
+	if (r == 0)
+		r = verify_packs(p, watch, err);
 	staging_remove(&p->staging);
 	return r < 0 ? r : store_commit_as(&p->writer, m, p->found.text, p->found.len, err);
 }
@@ -272,7 +294,8 @@ int remote_pull(const struct remote_config *config, const struct remote_place *p
 	if (r < 0)
 		return r;
 	memcpy(ret_id, p.found.manifest.id, MANIFEST_ID_BYTES);
-	*ret = (struct remote_sums){ p.found.manifest.n_files, manifest_bytes(&p.found.manifest),
-				     atomic_load(&p.moved_files), atomic_load(&p.moved_bytes) };
+	*ret = (struct remote_sums){ place_n_files(&p.found.manifest),
+				     manifest_bytes(&p.found.manifest), atomic_load(&p.moved_files),
+				     atomic_load(&p.moved_bytes) };
 	return 0;
 }

@@ -21,14 +21,15 @@
 
 /* A file on its way. Begun by whichever thread comes first, ended by the one that does its last part. */
 struct item {
-	const struct manifest_file *file;
+	struct place_file file;
 	char *key; /* owned */
 	pthread_mutex_t lock;
 	bool begun;
 	bool there; /* found: nothing is to be done */
 	atomic_bool done;
 	int fd;
-	size_t n_parts; /* 0: in one piece */
+	struct digest digest; /* of all of it; where it goes in one piece */
+	size_t n_parts;	      /* 0: in one piece */
 	struct upload upload;
 	atomic_size_t n_left;
 };
@@ -73,7 +74,7 @@ static size_t parts_of(const struct push *p, uint64_t len_bytes)
 	return (size_t)((len_bytes + part - 1) / part);
 }
 
-/* What is there under the key of @it, with the digest it should have. -ENOENT. */
+/* Whether the right object is under the key of @it: 0 or -ENOENT. A pack is known by its name. */
 static int look(struct session *s, const struct item *it, struct brumate_error *err)
 {
 	char have[DIGEST_TEXT_BYTES], want[DIGEST_TEXT_BYTES];
@@ -82,8 +83,12 @@ static int look(struct session *s, const struct item *it, struct brumate_error *
 
 	if (r < 0)
 		return r;
-	digest_format(want, &it->file->digest);
-	return len == it->file->len_bytes && !strcmp(have, want) ? 0 : -ENOENT;
+	if (len != it->file.len_bytes)
+		return -ENOENT;
+	if (!it->file.digest)
+		return 0;
+	digest_format(want, it->file.digest);
+	return strcmp(have, want) ? -ENOENT : 0;
 }
 
 static int begin(struct push *p, struct session *s, struct item *it, struct brumate_error *err)
@@ -96,13 +101,18 @@ static int begin(struct push *p, struct session *s, struct item *it, struct brum
 	}
 	if (r != -ENOENT)
 		return r;
-	it->fd = beneath_open_file(p->image->dir_fd, it->file->path, NULL);
+	it->fd = beneath_open_file(p->image->dir_fd, it->file.path, NULL);
 	if (it->fd < 0)
-		return brumate_fail(err, -it->fd, "%s: %m", it->file->path);
+		return brumate_fail(err, -it->fd, "%s: %m", it->file.path);
 	if (it->n_parts)
-		return upload_begin(&it->upload, s, it->key, it->file->len_bytes, p->part_bytes,
-				    &it->file->digest, err);
-	return 0;
+		return upload_begin(&it->upload, s, it->key, it->file.len_bytes, p->part_bytes,
+				    it->file.digest, err);
+	if (it->file.digest) {
+		it->digest = *it->file.digest;
+		return 0;
+	}
+	r = digest_file(&it->digest, it->fd, NULL);
+	return r < 0 ? brumate_fail(err, -r, "%s: %m", it->file.path) : 0;
 }
 
 static int begin_once(struct push *p, struct session *s, struct item *it, struct brumate_error *err)
@@ -142,12 +152,11 @@ static int put_unit(void *arg, struct session *s, size_t i, struct brumate_error
 		return 0;
 	if (it->there) {
 		if (u->part == 0)
-			atomic_fetch_add(&p->client.done_bytes, it->file->len_bytes);
+			atomic_fetch_add(&p->client.done_bytes, it->file.len_bytes);
 		return 0;
 	}
-	r = it->n_parts
-		    ? upload_put(&it->upload, s, it->key, u->part, it->fd, err)
-		    : object_put(s, it->key, it->fd, it->file->len_bytes, &it->file->digest, err);
+	r = it->n_parts ? upload_put(&it->upload, s, it->key, u->part, it->fd, err)
+			: object_put(s, it->key, it->fd, it->file.len_bytes, &it->digest, err);
 	if (r < 0 || atomic_fetch_sub(&it->n_left, 1) > 1)
 		return r;
 	if (it->n_parts)
@@ -155,7 +164,7 @@ static int put_unit(void *arg, struct session *s, size_t i, struct brumate_error
 	cleanup_close(&it->fd);
 	atomic_store(&it->done, true);
 	atomic_fetch_add(&p->moved_files, 1);
-	atomic_fetch_add(&p->moved_bytes, it->file->len_bytes);
+	atomic_fetch_add(&p->moved_bytes, it->file.len_bytes);
 	return r;
 }
 
@@ -163,33 +172,27 @@ static int add_items(struct push *p, struct brumate_error *err)
 {
 	const struct manifest *m = &p->image->manifest;
 
-	p->items = calloc(m->n_files ? m->n_files : 1, sizeof(*p->items));
+	size_t n = place_n_files(m);
+
+	p->items = calloc(n ? n : 1, sizeof(*p->items));
 	if (!p->items)
 		return brumate_fail(err, ENOMEM, "%m");
-	for (size_t i = 0; i < m->n_files; i++) {
+	for (size_t i = 0; i < n; i++) {
 		struct item *it = &p->items[p->n_items++];
 
-		it->file = &m->files[i];
+		it->file = place_file(m, i);
 		it->fd = -1;
 		pthread_mutex_init(&it->lock, NULL);
-		it->n_parts = parts_of(p, it->file->len_bytes);
+		it->n_parts = parts_of(p, it->file.len_bytes);
 		atomic_store(&it->n_left, it->n_parts ? it->n_parts : 1);
-		it->key = place_file_key(p->client.place, m->id, it->file);
+		it->key = place_file_key(p->client.place, m->id, &it->file);
 		if (!it->key)
 			return brumate_fail(err, ENOMEM, "%m");
 	}
 	return 0;
 }
 
-static bool is_repeated(const struct push *p, size_t i)
-{
-	for (size_t k = 0; k < i; k++)
-		if (place_is_pack(p->items[k].file) && !strcmp(p->items[k].key, p->items[i].key))
-			return true;
-	return false;
-}
-
-/* Units of the packs, or of the other files. Two packs with the same bytes are one object. */
+/* Units of the packs, or of the other files. */
 static int add_units(struct push *p, bool packs, struct brumate_error *err)
 {
 	size_t n = 0;
@@ -205,7 +208,7 @@ static int add_units(struct push *p, bool packs, struct brumate_error *err)
 		struct item *it = &p->items[i];
 		size_t n_parts = it->n_parts ? it->n_parts : 1;
 
-		if (place_is_pack(it->file) != packs || (packs && is_repeated(p, i)))
+		if (!it->file.digest != packs)
 			continue;
 		for (size_t part = 0; part < n_parts; part++)
 			p->units[p->n_units++] = (struct unit){ it, part };
@@ -352,7 +355,7 @@ int remote_push(const struct remote_config *config, const struct remote_place *p
 	free(manifest.text);
 	if (r < 0)
 		return brumate_wrap(err, r, "push %s", i->manifest.id);
-	*ret = (struct remote_sums){ i->manifest.n_files, watch.total_bytes,
+	*ret = (struct remote_sums){ place_n_files(&i->manifest), watch.total_bytes,
 				     atomic_load(&p.moved_files), atomic_load(&p.moved_bytes) };
 	return 0;
 }

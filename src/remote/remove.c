@@ -131,13 +131,10 @@ static int remove_files(struct removal *m, const char *id, const struct pool_wat
 
 static bool uses(const struct manifest *m, const char *pack)
 {
-	char digest[DIGEST_TEXT_BYTES];
+	for (size_t i = m->n_files; i < place_n_files(m); i++) {
+		struct place_file f = place_file(m, i);
 
-	for (size_t i = 0; i < m->n_files; i++) {
-		if (!place_is_pack(&m->files[i]))
-			continue;
-		digest_format(digest, &m->files[i].digest);
-		if (!strcmp(digest, pack))
+		if (!strcmp(place_pack_name(&f), pack))
 			return true;
 	}
 	return false;

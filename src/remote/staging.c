@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -77,16 +78,17 @@ int staging_open(struct staging *ret, const struct store_writer *w, const char *
 	return 0;
 }
 
-static void name_of(char ret[static NAME_BYTES], size_t i, const struct manifest_file *f,
+static void name_of(char ret[static NAME_BYTES], size_t i, const struct place_file *f,
 		    bool complete)
 {
-	char digest[DIGEST_TEXT_BYTES];
+	char digest[DIGEST_TEXT_BYTES] = "pack";
 
-	digest_format(digest, &f->digest);
+	if (f->digest)
+		digest_format(digest, f->digest);
 	snprintf(ret, NAME_BYTES, "%zu-%s%s", i, digest, complete ? "" : ".part");
 }
 
-bool staging_has(const struct staging *s, size_t i, const struct manifest_file *f)
+bool staging_has(const struct staging *s, size_t i, const struct place_file *f)
 {
 	char name[NAME_BYTES];
 	struct stat st;
@@ -96,7 +98,7 @@ bool staging_has(const struct staging *s, size_t i, const struct manifest_file *
 	       (uint64_t)st.st_size == f->len_bytes;
 }
 
-int staging_create(const struct staging *s, size_t i, const struct manifest_file *f)
+int staging_create(const struct staging *s, size_t i, const struct place_file *f)
 {
 	char name[NAME_BYTES];
 
@@ -106,7 +108,7 @@ int staging_create(const struct staging *s, size_t i, const struct manifest_file
 	return fd < 0 ? -errno : fd;
 }
 
-int staging_link(const struct staging *s, size_t i, const struct manifest_file *f, int dir_fd,
+int staging_link(const struct staging *s, size_t i, const struct place_file *f, int dir_fd,
 		 const char *path)
 {
 	char name[NAME_BYTES];
@@ -116,24 +118,29 @@ int staging_link(const struct staging *s, size_t i, const struct manifest_file *
 	return linkat(dir_fd, path, s->dir_fd, name, 0) < 0 ? -errno : 0;
 }
 
-static int compare(int fd, const struct manifest_file *f, struct brumate_error *err)
+static int compare(int fd, const struct place_file *f, struct brumate_error *err)
 {
 	char have[DIGEST_TEXT_BYTES], want[DIGEST_TEXT_BYTES];
 	struct digest digest;
-	uint64_t len;
-	int r = digest_file(&digest, fd, &len);
+	struct stat st;
+	int r = fstat(fd, &st) < 0 ? -errno : 0;
 
+	if (r == 0 && (uint64_t)st.st_size != f->len_bytes)
+		return brumate_fail(err, EBADMSG, "%s: %jd of %" PRIu64 " bytes", f->path,
+				    (intmax_t)st.st_size, f->len_bytes);
+	if (r == 0 && f->digest)
+		r = digest_file(&digest, fd, NULL);
 	if (r < 0)
 		return brumate_fail(err, -r, "%s: %m", f->path);
-	if (len == f->len_bytes && !memcmp(&digest, &f->digest, sizeof(digest)))
+	if (!f->digest || !memcmp(&digest, f->digest, sizeof(digest)))
 		return 0;
 	digest_format(have, &digest);
-	digest_format(want, &f->digest);
+	digest_format(want, f->digest);
 	return brumate_fail(err, EBADMSG, "%s: digest %.16s..., want %.16s...", f->path, have,
 			    want);
 }
 
-int staging_finish(const struct staging *s, size_t i, const struct manifest_file *f,
+int staging_finish(const struct staging *s, size_t i, const struct place_file *f,
 		   struct brumate_error *err)
 {
 	char part[NAME_BYTES], name[NAME_BYTES];
@@ -177,7 +184,7 @@ static int enter_parents(int dir_fd, char *path, const char **ret_base)
 	}
 }
 
-static int move_one(const struct staging *s, size_t i, const struct manifest_file *f,
+static int move_one(const struct staging *s, size_t i, const struct place_file *f,
 		    struct store_writer *w)
 {
 	auto_free char *path = strdup(f->path);
@@ -196,15 +203,16 @@ static int move_one(const struct staging *s, size_t i, const struct manifest_fil
 int staging_move(const struct staging *s, const struct manifest *m, struct store_writer *w,
 		 struct brumate_error *err)
 {
-	for (size_t i = 0; i < m->n_files; i++) {
-		int r = move_one(s, i, &m->files[i], w);
+	for (size_t i = 0; i < place_n_files(m); i++) {
+		struct place_file f = place_file(m, i);
+		int r = move_one(s, i, &f, w);
 
 		/* Names that collide are the manifest's fault, the rest is the disk's. */
 		if (r == -EEXIST || r == -ENOTDIR || r == -EISDIR || r == -ELOOP)
 			return brumate_fail(err, EBADMSG, "%s: its path collides with another",
-					    m->files[i].path);
+					    f.path);
 		if (r < 0)
-			return brumate_fail(err, -r, "%s: %m", m->files[i].path);
+			return brumate_fail(err, -r, "%s: %m", f.path);
 	}
 	return 0;
 }

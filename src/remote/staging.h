@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 /*
  * Where a pull keeps files until all are there: ".ID.pulling" in the store, one file for each of the
- * manifest, under its place in it and its digest. Complete and verified ones have that name; others end
- * in ".part". It outlives an interrupted pull, so that the next one goes on. Private to this layer.
+ * manifest, under its number in it and its digest; of a pack, the name it has. Complete ones have that name,
+ * verified but for packs; others end in ".part". It outlives an interrupted pull, so that the next one goes on. Private to this layer.
  */
 #pragma once
 
-#include "image/manifest.h"
+#include "remote/place.h"
 #include "store/store.h"
 
 struct staging {
@@ -26,17 +26,18 @@ DEFINE_AUTO_FINI(struct staging, staging_close)
 void staging_remove(struct staging *s);
 
 /** Whether file @i of the manifest is there, complete. */
-bool staging_has(const struct staging *s, size_t i, const struct manifest_file *f);
+bool staging_has(const struct staging *s, size_t i, const struct place_file *f);
 
 /** Opens file @i for writing, empty, not yet complete. The fd (owned) or -errno. */
-int staging_create(const struct staging *s, size_t i, const struct manifest_file *f);
+int staging_create(const struct staging *s, size_t i, const struct place_file *f);
 
 /** Links @path of @dir_fd as file @i, not yet complete. 0 or -errno. */
-int staging_link(const struct staging *s, size_t i, const struct manifest_file *f, int dir_fd,
+int staging_link(const struct staging *s, size_t i, const struct place_file *f, int dir_fd,
 		 const char *path);
 
-/** Compares file @i with its digest, syncs it and calls it complete. -EBADMSG: it is another. */
-int staging_finish(const struct staging *s, size_t i, const struct manifest_file *f,
+/** Compares file @i with its size and its digest (if it has one), syncs it and calls it complete. -EBADMSG:
+ * it is another. */
+int staging_finish(const struct staging *s, size_t i, const struct place_file *f,
 		   struct brumate_error *err);
 
 /** Moves all files to their places in @w. */

@@ -170,11 +170,13 @@ static int create_upload(struct upload *u, struct session *s, const char *key,
 	struct http_request q = HTTP_REQUEST("POST");
 	char text[DIGEST_TEXT_BYTES];
 
-	digest_format(text, digest);
 	q.key = key;
 	q.query = "uploads=";
 	q.headers[0] = (struct http_header){ "x-amz-checksum-algorithm", "SHA256" };
-	q.headers[1] = (struct http_header){ HTTP_META_DIGEST, text };
+	if (digest) {
+		digest_format(text, digest);
+		q.headers[1] = (struct http_header){ HTTP_META_DIGEST, text };
+	}
 	int r = http_send(s, &q, &a, err);
 	if (r < 0)
 		return r;

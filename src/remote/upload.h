@@ -26,7 +26,8 @@ DEFINE_AUTO_FINI(struct upload, upload_fini)
 /** Size of the parts of an object of @len_bytes. Pure. */
 uint64_t upload_part_bytes(uint64_t len_bytes, uint64_t wanted_bytes);
 
-/** Finds an unfinished upload of @key with its parts, else creates one. */
+/** Finds an unfinished upload of @key with its parts, else creates one. @digest: of all of it, to be kept as
+ * metadata; NULL: not known. */
 int upload_begin(struct upload *u, struct session *s, const char *key, uint64_t len_bytes,
 		 uint64_t part_bytes, const struct digest *digest, struct brumate_error *err);
 
