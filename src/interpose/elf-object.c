@@ -12,8 +12,8 @@ struct search {
 	const void *address;
 	const char *soname;
 	unsigned int position;
-	const char *defines; /* with from and to */
-	unsigned int from, to;
+	const char *defines;
+	unsigned int from, to; /* positions between them, where to is set */
 };
 
 ELF_EARLY static bool same(const char *a, const char *b)
@@ -50,9 +50,38 @@ ELF_EARLY static void read_dynamic(struct elf_object *object, const ElfW(Dyn) * 
 			object->versions = at;
 		else if (d->d_tag == DT_SONAME)
 			soname = d;
+		else if (d->d_tag == DT_RUNPATH || d->d_tag == DT_RPATH)
+			object->has_runpath = true;
 	}
 	if (soname && object->strings)
 		object->soname = object->strings + soname->d_un.d_val;
+}
+
+static void read_relocations(struct elf_object *object, const ElfW(Dyn) * dynamic)
+{
+	for (const ElfW(Dyn) *d = dynamic; d->d_tag != DT_NULL; d++) {
+		if (d->d_tag == DT_RELA)
+			object->relocations = table(object->base, d->d_un.d_ptr);
+		else if (d->d_tag == DT_RELASZ)
+			object->n_relocations = d->d_un.d_val / sizeof(ElfW(Rela));
+		else if (d->d_tag == DT_JMPREL)
+			object->plt = table(object->base, d->d_un.d_ptr);
+		else if (d->d_tag == DT_PLTRELSZ)
+			object->n_plt = d->d_un.d_val / sizeof(ElfW(Rela));
+	}
+}
+
+static void read_header(struct elf_object *object, const ElfW(Phdr) * header)
+{
+	uintptr_t at = object->base + header->p_vaddr;
+
+	if (header->p_type == PT_DYNAMIC) {
+		read_dynamic(object, (const void *)at);
+		read_relocations(object, (const void *)at);
+	} else if (header->p_type == PT_GNU_RELRO) {
+		object->relro = at;
+		object->relro_bytes = header->p_memsz;
+	}
 }
 
 static bool holds(const struct dl_phdr_info *info, const void *address)
@@ -71,9 +100,9 @@ static bool matches(const struct search *search, const struct elf_object *object
 {
 	if (search->soname && !same(object->soname, search->soname))
 		return false;
-	return !search->defines ||
-	       (object->position > search->from && object->position < search->to &&
-		elf_function(object, search->defines));
+	if (search->to && (object->position <= search->from || object->position >= search->to))
+		return false;
+	return !search->defines || elf_function(object, search->defines);
 }
 
 static int visit(struct dl_phdr_info *info, size_t size, void *arg)
@@ -87,9 +116,7 @@ static int visit(struct dl_phdr_info *info, size_t size, void *arg)
 	if (search->address && !holds(info, search->address))
 		return 0;
 	for (unsigned int i = 0; i < info->dlpi_phnum; i++)
-		if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
-			read_dynamic(&object,
-				     (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr));
+		read_header(&object, &info->dlpi_phdr[i]);
 	if (!matches(search, &object))
 		return 0;
 	*search->ret = object;
@@ -177,17 +204,63 @@ bool elf_defined_between(const char *name, unsigned int from, unsigned int to)
 	return dl_iterate_phdr(visit, &search) == 1;
 }
 
-ELF_EARLY void *elf_libc_function(const char *name)
+bool elf_find_position(struct elf_object *ret, unsigned int position)
 {
-	for (const struct link_map *map = _r_debug.r_map; map; map = map->l_next) {
-		struct elf_object object = { .base = map->l_addr, .soname = "" };
-		void *function;
+	struct search search = { .ret = ret, .from = position - 1, .to = position + 1 };
 
-		read_dynamic(&object, map->l_ld);
-		if (!same(object.soname, "libc.so.6") && !same(object.soname, "libdl.so.2"))
-			continue;
-		function = elf_function(&object, name);
-		if (function)
+	return position && dl_iterate_phdr(visit, &search) == 1;
+}
+
+static int count(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	++*(unsigned int *)arg;
+	return 0;
+}
+
+unsigned int elf_count(void)
+{
+	unsigned int n = 0;
+
+	dl_iterate_phdr(count, &n);
+	return n;
+}
+
+void **elf_reference(const struct elf_object *object, size_t i, const char **ret_name)
+{
+	static void *none;
+	const ElfW(Rela) * rela;
+	unsigned int type;
+
+	if (!object->symbols || !object->strings || i >= object->n_relocations + object->n_plt)
+		return NULL;
+	rela = i < object->n_relocations ? &object->relocations[i]
+					 : &object->plt[i - object->n_relocations];
+	type = ELF64_R_TYPE(rela->r_info);
+	*ret_name = "";
+	if (rela->r_addend || !ELF64_R_SYM(rela->r_info) ||
+	    (type != R_X86_64_64 && type != R_X86_64_GLOB_DAT && type != R_X86_64_JUMP_SLOT))
+		return &none;
+	*ret_name = object->strings + object->symbols[ELF64_R_SYM(rela->r_info)].st_name;
+	return (void **)(object->base + rela->r_offset);
+}
+
+ELF_EARLY static void *function_of(const struct link_map *map, const char *name)
+{
+	struct elf_object object = { .base = map->l_addr, .soname = "" };
+
+	read_dynamic(&object, map->l_ld);
+	return elf_function(&object, name);
+}
+
+ELF_EARLY void *elf_next_function(const char *name)
+{
+	bool after = false;
+	void *function;
+
+	for (const struct link_map *map = _r_debug.r_map; map; map = map->l_next) {
+		if (map->l_ld == _DYNAMIC) /* this library's */
+			after = true;
+		else if (after && (function = function_of(map, name)))
 			return function;
 	}
 	return NULL;

@@ -22,6 +22,10 @@ struct elf_object {
 	const uint32_t *gnu_hash;
 	const uint32_t *hash;
 	const ElfW(Half) * versions;
+	const ElfW(Rela) * relocations, *plt; /* with their numbers */
+	size_t n_relocations, n_plt;
+	uintptr_t relro, relro_bytes; /* read-only once bound */
+	bool has_runpath;
 };
 
 /** Finds the loaded object that holds @address. */
@@ -40,5 +44,13 @@ void elf_each_function(const struct elf_object *object,
 /** Whether an object loaded after the one at @from and before the one at @to defines @name. */
 bool elf_defined_between(const char *name, unsigned int from, unsigned int to);
 
-/** A function of the C library's own, whatever replaces it; NULL if there is none. */
-void *elf_libc_function(const char *name);
+/** The function of that name that is found after this library: the C library's own, or that of
+ * another library which replaces it too. */
+void *elf_next_function(const char *name);
+
+/** Finds the loaded object at that place in the order of loading; and how many there are. */
+bool elf_find_position(struct elf_object *ret, unsigned int position);
+unsigned int elf_count(void);
+
+/** Where @object keeps the address of something of another's; NULL after the last. */
+void **elf_reference(const struct elf_object *object, size_t i, const char **ret_name);

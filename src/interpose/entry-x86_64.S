@@ -108,23 +108,29 @@ entry_common:
 	.size	entry_common, . - entry_common
 
 /*
- * dlsym and dlvsym. The loader's own ones look at who calls them, so they are jumped to, with the
- * caller's return address in place, unless lookup_symbol has the answer.
+ * dlsym, dlvsym and dlopen. The loader's own ones look at who calls them, so they are jumped to, with
+ * the caller's return address in place, unless @answer, which is told that address as its fourth
+ * argument, has the result.
  */
-.macro LOOKUP symbol version
+.macro LOADER symbol answer exported
+	.p2align 4
+	.globl	\symbol, \symbol\()_old
 	.type	\symbol, @function
+	.type	\symbol\()_old, @function
+	.symver	\symbol, \exported\()@@GLIBC_2.34
+	.symver	\symbol\()_old, \exported\()@GLIBC_2.2.5
 \symbol:
+\symbol\()_old:
 	.cfi_startproc
 	_CET_ENDBR
 	movq	(%rsp), %rcx
-	\version
 	pushq	%rdi
 	.cfi_adjust_cfa_offset 8
 	pushq	%rsi
 	.cfi_adjust_cfa_offset 8
 	pushq	%rdx
 	.cfi_adjust_cfa_offset 8
-	call	lookup_symbol
+	call	\answer
 	movq	%rdx, %r11
 	popq	%rdx
 	.cfi_adjust_cfa_offset -8
@@ -140,17 +146,8 @@ entry_common:
 	.size	\symbol, . - \symbol
 .endm
 
-	.p2align 4
-	LOOKUP	entry_dlsym, "xorl %edx, %edx"
-	.p2align 4
-	LOOKUP	entry_dlvsym, "nop"
-
-	.globl	entry_dlsym_old, entry_dlvsym_old, entry_dlsym, entry_dlvsym
-	.set	entry_dlsym_old, entry_dlsym
-	.set	entry_dlvsym_old, entry_dlvsym
-	.symver	entry_dlsym, dlsym@@GLIBC_2.34
-	.symver	entry_dlvsym, dlvsym@@GLIBC_2.34
-	.symver	entry_dlsym_old, dlsym@GLIBC_2.2.5
-	.symver	entry_dlvsym_old, dlvsym@GLIBC_2.2.5
+	LOADER	entry_dlsym, lookup_dlsym, dlsym
+	LOADER	entry_dlvsym, lookup_dlvsym, dlvsym
+	LOADER	entry_dlopen, lookup_dlopen, dlopen
 
 	.section .note.GNU-stack, "", @progbits

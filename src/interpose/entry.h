@@ -57,7 +57,14 @@ void *resolve_wrapper(const char *name);
 /** @address lies in the driver's library, whether that is resolved yet or not. */
 bool resolve_is_driver(const void *address);
 
-/* ---- the driver by name (lookup.c) ---- */
+/* ---- the driver by name (lookup.c, deepbind.c) ---- */
+
+/* What dlsym and dlopen are to do: jump to the loader's function, or return the result. In two
+ * registers. */
+struct answer {
+	void *result;
+	void *jump;
+};
 
 CUresult lookup_proc_address(const char *symbol, void **fn, int cuda_version, cuuint64_t flags);
 CUresult lookup_proc_address_v2(const char *symbol, void **fn, int cuda_version, cuuint64_t flags,

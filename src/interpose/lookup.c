@@ -15,24 +15,19 @@
 #include "interpose/entry.h"
 #include "interpose/interpose.h"
 
-/* What dlsym is to do: jump to the loader's function, or return the result. In two registers. */
-struct answer {
-	void *result;
-	void *jump;
-};
-
 struct request {
 	void *handle;
 	const char *name, *version; /* version: NULL for dlsym */
 };
 
 /* What the assembler calls. */
-struct answer lookup_symbol(void *handle, const char *name, const char *version, void *caller);
+struct answer lookup_dlsym(void *handle, const char *name, const void *unused, void *caller);
+struct answer lookup_dlvsym(void *handle, const char *name, const char *version, void *caller);
 
 typedef void *(*dlsym_fn)(void *handle, const char *name);
 typedef void *(*dlvsym_fn)(void *handle, const char *name, const char *version);
 
-/* The loader's own function: read from its tables, since every lookup by name leads here. */
+/* The loader's own function: read from tables, since every lookup by name leads here. */
 ELF_EARLY static void *loader_function(const char *version)
 {
 	static _Atomic(void *) real_dlsym, real_dlvsym;
@@ -40,7 +35,7 @@ ELF_EARLY static void *loader_function(const char *version)
 	void *function = atomic_load_explicit(known, memory_order_relaxed);
 
 	if (!function) {
-		function = elf_libc_function(version ? "dlvsym" : "dlsym");
+		function = elf_next_function(version ? "dlvsym" : "dlsym");
 		atomic_store_explicit(known, function, memory_order_relaxed);
 	}
 	return function;
@@ -120,6 +115,8 @@ static struct answer lookup_driver(const struct request *request, void *caller_a
 {
 	struct elf_object caller;
 
+	if (resolve_is_driver(caller_address))
+		return leave_to_loader(request);
 	if (request->handle != RTLD_DEFAULT && request->handle != RTLD_NEXT) {
 		void *address = ask(request, request->handle);
 
@@ -128,7 +125,7 @@ static struct answer lookup_driver(const struct request *request, void *caller_a
 			address = ask(request, RTLD_NEXT);
 		return address ? give(address) : (struct answer){ NULL, NULL };
 	}
-	if (!elf_find_address(&caller, caller_address) || resolve_is_driver(caller_address))
+	if (!elf_find_address(&caller, caller_address))
 		return leave_to_loader(request);
 	if (request->handle == RTLD_DEFAULT)
 		return lookup_default(request, &caller);
@@ -136,19 +133,33 @@ static struct answer lookup_driver(const struct request *request, void *caller_a
 }
 
 /* Lookups of no concern here come first of all: the process may not be set up yet. */
-ELF_EARLY struct answer lookup_symbol(void *handle, const char *name, const char *version,
-				      void *caller)
+ELF_EARLY static struct answer lookup(const struct request *request, void *caller)
 {
-	struct request request = { .handle = handle, .name = name, .version = version };
 	struct answer answer;
 	int saved;
 
-	if (!name || !resolve_is_name(name) || init_is_off())
-		return leave_to_loader(&request);
+	if (!request->name || !resolve_is_name(request->name) || init_is_off())
+		return leave_to_loader(request);
 	saved = errno;
-	answer = lookup_driver(&request, caller);
+	answer = lookup_driver(request, caller);
 	errno = saved;
 	return answer;
+}
+
+ELF_EARLY struct answer lookup_dlsym(void *handle, const char *name, const void *unused,
+				     void *caller)
+{
+	struct request request = { .handle = handle, .name = name };
+
+	return lookup(&request, caller);
+}
+
+ELF_EARLY struct answer lookup_dlvsym(void *handle, const char *name, const char *version,
+				      void *caller)
+{
+	struct request request = { .handle = handle, .name = name, .version = version };
+
+	return lookup(&request, caller);
 }
 
 /*

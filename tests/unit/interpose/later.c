@@ -10,6 +10,8 @@ __attribute__((visibility("default"))) void *later_find(enum later_way way)
 	switch (way) {
 	case LATER_LINKED:
 		return (void *)cuDriverGetVersion;
+	case LATER_HANDLE:
+		return dlsym(dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL), "cuDriverGetVersion");
 	case LATER_DEFAULT:
 		return dlsym(RTLD_DEFAULT, "cuDriverGetVersion");
 	case LATER_NEXT:

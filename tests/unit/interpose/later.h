@@ -2,6 +2,6 @@
 /* What later.c exports. */
 #pragma once
 
-enum later_way { LATER_LINKED, LATER_DEFAULT, LATER_NEXT };
+enum later_way { LATER_LINKED, LATER_HANDLE, LATER_DEFAULT, LATER_NEXT };
 
 void *later_find(enum later_way way);

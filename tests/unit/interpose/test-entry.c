@@ -6,7 +6,9 @@
  */
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/sendfile.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -133,6 +135,57 @@ static void *by_later_next(void)
 	return later(LATER_NEXT);
 }
 
+/* Bound past whatever is loaded before it: the libraries of sanitizers refuse that. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+static void *deep(enum later_way way)
+{
+	return later(way);
+}
+#else
+static void copy_file(const char *from, const char *to)
+{
+	int in = open(from, O_RDONLY | O_CLOEXEC),
+	    out = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0700);
+	ssize_t n;
+
+	CHECK(in >= 0 && out >= 0);
+	while ((n = sendfile(out, in, NULL, 1 << 20)) > 0)
+		;
+	CHECK(!n && !close(in) && !close(out));
+}
+
+static void *deep(enum later_way way)
+{
+	static atomic_int n;
+	char path[64];
+	void *library, *(*find)(enum later_way);
+
+	/* A copy: what is loaded already is not bound again. */
+	snprintf(path, sizeof(path), "/tmp/later-%d-%d.so", getpid(), atomic_fetch_add(&n, 1));
+	copy_file(getenv("TEST_LATER"), path);
+	library = dlopen(path, RTLD_LAZY | RTLD_LOCAL | RTLD_DEEPBIND);
+	CHECK(!unlink(path) && library);
+	find = (__typeof__(find))dlsym(library, "later_find");
+	CHECK(find);
+	return find(way);
+}
+#endif
+
+static void *by_deep_link(void)
+{
+	return deep(LATER_LINKED);
+}
+
+static void *by_deep_handle(void)
+{
+	return deep(LATER_HANDLE);
+}
+
+static void *by_deep_default(void)
+{
+	return deep(LATER_DEFAULT);
+}
+
 static const struct way {
 	const char *name;
 	void *(*find)(void);
@@ -150,6 +203,9 @@ static const struct way {
 	{ "linked, loaded later", by_later_link },
 	{ "dlsym(RTLD_DEFAULT), loaded later", by_later_default },
 	{ "dlsym(RTLD_NEXT), loaded later", by_later_next },
+	{ "linked, bound deeply", by_deep_link },
+	{ "dlsym(handle), bound deeply", by_deep_handle },
+	{ "dlsym(RTLD_DEFAULT), bound deeply", by_deep_default },
 };
 
 enum { WAYS = sizeof(ways) / sizeof(*ways) };
