@@ -96,6 +96,8 @@ enum exit_code brumate_exit_code(const struct brumate_error *err)
 	case ENOSYS:
 		return EXIT_UNSUPPORTED;
 	case EPERM:
+	case ENOKEY:
+	case EKEYREJECTED:
 	case EACCES:
 		return EXIT_PERMISSION;
 	case EBUSY:

@@ -173,6 +173,11 @@ int manifest_check(const struct manifest *m, struct brumate_error *err)
 		return brumate_fail(err, EBADMSG,
 				    "created: want a time as 2026-01-01T00:00:00.000Z");
 
+	size_t key_len = strlen(m->key_id);
+	if (key_len &&
+	    (key_len != MANIFEST_KEY_BYTES - 1 || strspn(m->key_id, "0123456789abcdef") != key_len))
+		return brumate_fail(err, EBADMSG, "key_id: no id of a key");
+
 	int r = check_job(m, err);
 	if (r == 0)
 		r = check_files(m, err);

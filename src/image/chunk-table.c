@@ -13,7 +13,7 @@ static const char magic[8] = { 'B', 'R', 'U', 'M', 'C', 'H', 'N', 'K' };
 struct header {
 	char magic[8];
 	uint32_t version, chunk_bytes;
-	uint32_t n_packs, n_chunks, n_regions, zero;
+	uint32_t n_packs, n_chunks, n_regions, sealed;
 	uint64_t n_parts;
 };
 
@@ -71,14 +71,16 @@ static int bad_chunk(struct brumate_error *err, size_t i, const char *what)
 	return brumate_fail(err, EBADMSG, "chunk %zu: %s", i, what);
 }
 
-static int check_chunk(const struct chunk_record *c, size_t i, struct brumate_error *err)
+static int check_chunk(const struct chunk_record *c, bool sealed, size_t i,
+		       struct brumate_error *err)
 {
 	if (c->len_bytes == 0 || c->len_bytes > CHUNK_BYTES_MAX)
 		return bad_chunk(err, i, "its length is none of a chunk");
 	if ((unsigned)c->encoding >= CHUNK__MAX)
 		return bad_chunk(err, i, "its encoding is unknown");
 	if (c->encoding == CHUNK_RAW &&
-	    (c->stored_bytes != c->len_bytes || memcmp(&c->stored, &c->digest, sizeof(c->digest))))
+	    (c->stored_bytes != c->len_bytes ||
+	     (!sealed && memcmp(&c->stored, &c->digest, sizeof(c->digest)))))
 		return bad_chunk(err, i, "raw, but stored as something else");
 	if (c->encoding != CHUNK_RAW && (c->stored_bytes == 0 || c->stored_bytes >= c->len_bytes))
 		return bad_chunk(err, i, "compressed to nothing or to more than it was");
@@ -93,7 +95,7 @@ static int check_chunks(const struct chunk_table *t, struct brumate_error *err)
 
 	for (size_t i = 0; i < t->n_chunks; i++) {
 		const struct chunk_record *c = &t->chunks[i];
-		int r = check_chunk(c, i, err);
+		int r = check_chunk(c, t->sealed, i, err);
 
 		if (r < 0)
 			return r;
@@ -160,6 +162,7 @@ static struct header header_of(const struct chunk_table *t)
 		.n_chunks = htole32((uint32_t)t->n_chunks),
 		.n_regions = htole32((uint32_t)t->n_regions),
 		.n_parts = htole64(t->n_parts),
+		.sealed = htole32(t->sealed),
 	};
 
 	memcpy(h.magic, magic, sizeof(magic));
@@ -305,7 +308,7 @@ static int check_header(const struct header *h, struct brumate_error *err)
 		brumate_hint(err, "use the brumate that wrote it, or a newer one");
 		return -EPROTONOSUPPORT;
 	}
-	if (le32toh(h->version) != CHUNK_TABLE_VERSION || h->zero ||
+	if (le32toh(h->version) != CHUNK_TABLE_VERSION || le32toh(h->sealed) > 1 ||
 	    le32toh(h->chunk_bytes) != CHUNK_BYTES_MAX)
 		return brumate_fail(err, EBADMSG, "its header makes no sense");
 	return 0;
@@ -338,6 +341,7 @@ static int decode(struct chunk_table *t, const uint8_t *buf, size_t len, struct 
 	if ((r = check_seal(buf, len, err)) < 0)
 		return r;
 
+	t->sealed = le32toh(h.sealed);
 	t->n_packs = le32toh(h.n_packs);
 	t->n_chunks = le32toh(h.n_chunks);
 	t->n_regions = le32toh(h.n_regions);

@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -28,7 +29,7 @@ enum chunk_encoding { CHUNK_RAW, CHUNK_LZ4, CHUNK_ZSTD, CHUNK__MAX };
 /** A stored chunk. */
 struct chunk_record {
 	struct digest digest; /* of its bytes (base/chunk.h) */
-	struct digest stored; /* of the bytes in the pack; the same if it is raw */
+	struct digest stored; /* of the bytes in the pack; the same if it is raw and not sealed */
 	uint64_t offset;      /* in the pack, a multiple of CHUNK_ALIGN_BYTES */
 	uint32_t pack;
 	uint32_t len_bytes;    /* 1 to CHUNK_BYTES_MAX */
@@ -43,6 +44,9 @@ struct chunk_region {
 };
 
 struct chunk_table {
+	/* Stored bytes are encrypted: of each chunk, @digest is keyed, and @stored is of what is in the pack,
+	 * also if it is raw. */
+	bool sealed;
 	/* In the order of the packs and without a gap: chunk after chunk, a pack begins with one at 0
 	 * and ends with the padding of its last. Some may be of no use to this checkpoint. */
 	struct chunk_record *chunks;

@@ -20,6 +20,7 @@ enum {
 	MANIFEST_ID_BYTES = 80,
 	MANIFEST_UUID_BYTES = 48,
 	MANIFEST_NAME_BYTES = 128,
+	MANIFEST_KEY_BYTES = 33,
 	MANIFEST_BYTES_MAX = 64 << 20,
 	MANIFEST_FILES_MAX = 1 << 20,
 	MANIFEST_PROCESSES_MAX = 1 << 17,
@@ -125,6 +126,9 @@ struct manifest {
 	struct manifest_external *externals;
 	size_t n_externals;
 	bool shell_job;
+	char key_id
+		[MANIFEST_KEY_BYTES]; /* of the key that memory and CRIU's images are encrypted by; empty:
+					  * they are not. Since version 2 */
 
 	struct manifest_file *files; /* all but the manifest itself and packs, sorted by path */
 	size_t n_files;

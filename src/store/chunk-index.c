@@ -73,7 +73,7 @@ static void known_fini(struct known *k)
 
 /* Takes a checkpoint in, if it is one to share with. */
 static void consider(struct chunk_index *x, int store_fd, const char *store, const char *id,
-		     const char *job, uid_t uid)
+		     const char *job, uid_t uid, const char *key_id)
 {
 	struct known *k = &x->images[x->n_images];
 
@@ -81,7 +81,8 @@ static void consider(struct chunk_index *x, int store_fd, const char *store, con
 	if (image_load(&k->image, store_fd, store, id, NULL) < 0)
 		return;
 	const struct manifest *m = &k->image.manifest;
-	if (m->version < 2 || m->job.uid != uid || m->memory.n_packs == 0) {
+	if (m->version < 2 || m->job.uid != uid || m->memory.n_packs == 0 ||
+	    strcmp(m->key_id, key_id)) {
 		known_fini(k);
 		return;
 	}
@@ -175,7 +176,7 @@ static int fill_slots(struct chunk_index *x)
 }
 
 int chunk_index_new(struct chunk_index **ret, int store_fd, const char *store, const char *job,
-		    uid_t uid)
+		    uid_t uid, const char *key_id)
 {
 	auto_(names_fini) struct names all = NAMES_EMPTY;
 	auto_(chunk_index_free) struct chunk_index *x = calloc(1, sizeof(*x));
@@ -188,7 +189,7 @@ int chunk_index_new(struct chunk_index **ret, int store_fd, const char *store, c
 	if (!entries)
 		return -ENOMEM;
 	for (size_t i = 0; i < all.n && i < CANDIDATES_MAX; i++)
-		consider(x, store_fd, store, entries[i].id, job, uid);
+		consider(x, store_fd, store, entries[i].id, job, uid, key_id);
 	prefer_job(x);
 	read_tables(x);
 	if (fill_slots(x) < 0)

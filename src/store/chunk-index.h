@@ -22,9 +22,10 @@ struct chunk_place {
 
 struct chunk_index;
 
-/** Looks at the store @store_fd at @store. @job (an id) may be NULL. 0 or -ENOMEM. */
+/** Looks at the store @store_fd at @store. @job (an id) may be NULL. @key_id: of the key that
+ * what is to be shared must be encrypted by; empty for none. 0 or -ENOMEM. */
 int chunk_index_new(struct chunk_index **ret, int store_fd, const char *store, const char *job,
-		    uid_t uid);
+		    uid_t uid, const char *key_id);
 void chunk_index_free(struct chunk_index *x); /* accepts NULL */
 DEFINE_AUTO(struct chunk_index *, chunk_index_free)
 

@@ -113,6 +113,30 @@ int image_load(struct store_image *ret, int store_fd, const char *store, const c
 	return 0;
 }
 
+int store_unlock(struct store_image *i, const struct store_key *key, struct brumate_error *err)
+{
+	const char *id = i->manifest.id, *want = i->manifest.key_id;
+
+	if (!*want)
+		return 0;
+	if (!key) {
+		brumate_fail(err, ENOKEY, "checkpoint %s: encrypted, and there is no key", id);
+		brumate_hint(err,
+			     "name the file of key %.8s in EncryptionKeyFile= of [Store], see "
+			     "brumate.conf(5)",
+			     want);
+		return -ENOKEY;
+	}
+	if (!strcmp(key->id, want)) {
+		i->key = key;
+		return 0;
+	}
+	brumate_fail(err, EKEYREJECTED, "checkpoint %s: encrypted by key %.8s, not by %.8s", id,
+		     want, key->id);
+	brumate_hint(err, "name the file of key %.8s in EncryptionKeyFile= of [Store]", want);
+	return -EKEYREJECTED;
+}
+
 static int open_path(struct store_image *ret, const char *given, struct brumate_error *err)
 {
 	auto_free char *path = NULL;

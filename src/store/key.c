@@ -10,7 +10,7 @@
 
 #include "base/fd.h"
 
-enum { FILE_BYTES_MAX = 2 * SEAL_KEY_BYTES + 1 };
+enum { FILE_BYTES_MAX = 2 * SEAL_KEY_BYTES + 1, PACK_PATH_MAX = 4096 };
 
 void store_key_fini(struct store_key *k)
 {
@@ -86,11 +86,19 @@ int store_key_load(struct store_key *ret, const char *path, struct brumate_error
 	return r < 0 ? brumate_fail(err, -r, "key %s: %m", path) : 0;
 }
 
-int store_key_chunk(const struct store_key *k, const struct digest *stored, void *data,
-		    size_t len_bytes)
+int store_key_chunk(const struct store_key *k, const struct digest *digest, const char *pack,
+		    uint64_t offset, void *data, size_t len_bytes)
 {
 	auto_(seal_key_fini) struct seal_key once = { { 0 } };
-	int r = seal_derive(&once, &k->chunks, "chunk", stored->bytes, sizeof(stored->bytes));
+	uint8_t context[DIGEST_BYTES + 8 + PACK_PATH_MAX];
+	size_t pack_len = strlen(pack);
 
+	if (pack_len > PACK_PATH_MAX)
+		return -ENAMETOOLONG;
+	memcpy(context, digest->bytes, DIGEST_BYTES);
+	for (int i = 0; i < 8; i++)
+		context[DIGEST_BYTES + i] = (uint8_t)(offset >> (8 * i));
+	memcpy(context + DIGEST_BYTES + 8, pack, pack_len);
+	int r = seal_derive(&once, &k->chunks, "chunk", context, DIGEST_BYTES + 8 + pack_len);
 	return r < 0 ? r : seal_stream(data, &once, data, len_bytes);
 }

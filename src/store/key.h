@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/seal.h"
 
-enum { STORE_KEY_ID_BYTES = 33 };
+enum { STORE_KEY_ID_BYTES = 33 }; /* as in the manifest */
 
 struct store_key {
 	struct chunk_key digests; /* of chunks, so that their names tell nothing */
@@ -28,7 +28,7 @@ int store_key_make(struct store_key *ret, const struct seal_key *from);
  * -EINVAL (it holds no key). */
 int store_key_load(struct store_key *ret, const char *path, struct brumate_error *err);
 
-/** Encrypts the stored bytes of a chunk, or decrypts them, in place. @stored: their keyed digest before
- * they were encrypted. 0 or -ENOMEM. */
-int store_key_chunk(const struct store_key *k, const struct digest *stored, void *data,
-		    size_t len_bytes);
+/** Encrypts the stored bytes of a chunk, or decrypts them, in place. @digest: of the chunk, keyed; @pack
+ * and @offset: where they are, which nothing else ever was or will be. 0 or -ENOMEM. */
+int store_key_chunk(const struct store_key *k, const struct digest *digest, const char *pack,
+		    uint64_t offset, void *data, size_t len_bytes);

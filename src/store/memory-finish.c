@@ -76,6 +76,7 @@ int memory_finish(struct memory_writer *m, struct manifest *manifest, struct mem
 
 	if (r == 0)
 		r = ledger_finish(&m->ledger, &t, manifest);
+	t.sealed = m->w->key;
 	if (r < 0)
 		return brumate_fail(err, -r, "%m");
 	if ((r = write_table(m, &t, err)) < 0)

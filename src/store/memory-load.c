@@ -112,6 +112,9 @@ int memory_load(struct memory_reader *m, size_t index, unsigned threads, memory_
 
 	if (index >= m->table.n_regions)
 		return brumate_fail(err, EINVAL, "no region %zu", index);
+	if (m->table.sealed && !m->key)
+		return brumate_fail(err, ENOKEY, "checkpoint %s: encrypted, and there is no key",
+				    m->manifest->id);
 	l.region = &m->table.regions[index];
 	int r = plan(&l);
 	if (r < 0)

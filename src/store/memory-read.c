@@ -56,7 +56,8 @@ static int read_table(struct chunk_table *ret, int dir_fd, const struct manifest
 /* The table and the manifest tell of the same. */
 static int compare(const struct chunk_table *t, const struct manifest *m, struct brumate_error *err)
 {
-	if (t->n_regions != m->memory.n_regions || t->n_packs != m->memory.n_packs)
+	if (t->n_regions != m->memory.n_regions || t->n_packs != m->memory.n_packs ||
+	    t->sealed != (*m->key_id != '\0'))
 		return brumate_fail(err, EBADMSG, "not the table of this manifest");
 	for (size_t i = 0; i < t->n_regions; i++)
 		if (t->regions[i].len_bytes != m->memory.regions[i].len_bytes)
@@ -97,7 +98,10 @@ int memory_open(struct memory_reader **ret, const struct store_image *i, struct 
 {
 	int r = memory_open_at(ret, i->dir_fd, &i->manifest, err);
 
-	return r < 0 ? brumate_wrap(err, r, "checkpoint %s", i->manifest.id) : 0;
+	if (r < 0)
+		return brumate_wrap(err, r, "checkpoint %s", i->manifest.id);
+	(*ret)->key = i->key;
+	return 0;
 }
 
 void memory_reader_free(struct memory_reader *m)
@@ -191,7 +195,9 @@ static bool begin_read(struct reading *g, struct ahead_read *ret)
 /* Waits for the read, and lets its pack go. */
 static struct memory_chunk wait_read(struct reading *g, struct ahead_read *a, struct codec *codec)
 {
-	struct memory_chunk c = { .record = a->record, .item = a->item, .r = a->r, .codec = codec };
+	struct memory_chunk c = {
+		.reader = g->m, .record = a->record, .item = a->item, .r = a->r, .codec = codec
+	};
 
 	if (!a->buffer)
 		return c;
@@ -254,35 +260,66 @@ int memory_read(struct memory_reader *m, const struct memory_task *task, struct 
 
 /* ---- what is read ---- */
 
+/* Decrypts what is sealed, in place: it lies in a buffer that is used for nothing else any more. */
+static bool open_seal(const struct memory_chunk *c)
+{
+	const struct memory_reader *m = c->reader;
+	const struct chunk_record *record = c->record;
+
+	if (!m->table.sealed)
+		return true;
+	return m->key &&
+	       store_key_chunk(m->key, &record->digest,
+			       m->manifest->memory.packs[record->pack].path, record->offset,
+			       (void *)c->stored, record->stored_bytes) == 0;
+}
+
+static bool is_digest(const struct memory_chunk *c, const void *data)
+{
+	const struct chunk_record *record = c->record;
+	struct digest digest;
+	int r = c->reader->table.sealed ? chunk_digest_keyed(&digest, &c->reader->key->digests,
+							     data, record->len_bytes)
+					: chunk_digest(&digest, data, record->len_bytes);
+
+	return r == 0 && !memcmp(&digest, &record->digest, sizeof(digest));
+}
+
 const void *memory_check(const struct memory_chunk *c, const char **ret_why)
 {
-	struct digest digest;
-	const void *data = c->stored ? codec_expand(c->codec, c->record, c->stored) : NULL;
+	const void *data = NULL;
 
 	if (!c->stored)
 		*ret_why = c->r == -ENODATA ? "truncated" : strerror(-c->r);
-	else if (!data)
+	else if (!open_seal(c))
+		*ret_why = "encrypted, and there is no key";
+	else if (!(data = codec_expand(c->codec, c->record, c->stored)))
 		*ret_why = "damaged: it cannot be decompressed";
-	else if (chunk_digest(&digest, data, c->record->len_bytes) < 0 ||
-		 memcmp(&digest, &c->record->digest, sizeof(digest)))
+	else if (!is_digest(c, data))
 		*ret_why = "damaged: its digest does not match";
 	else
 		return data;
 	return NULL;
 }
 
+static bool is_stored(const struct memory_chunk *c)
+{
+	struct digest digest;
+
+	return chunk_digest(&digest, c->stored, c->record->stored_bytes) == 0 &&
+	       !memcmp(&digest, &c->record->stored, sizeof(digest));
+}
+
 bool memory_check_stored(const struct memory_chunk *c, const char **ret_why)
 {
 	const struct chunk_record *record = c->record;
 	size_t padding = chunk_padded(record->stored_bytes) - record->stored_bytes;
-	struct digest digest;
+	bool sealed = c->reader->table.sealed;
 
-	if (!memory_check(c, ret_why))
+	if ((!sealed || !c->stored) && !memory_check(c, ret_why))
 		return false;
 	/* Some flipped bits of a compressed chunk make no difference to what comes out of it. */
-	if (record->encoding != CHUNK_RAW &&
-	    (chunk_digest(&digest, c->stored, record->stored_bytes) < 0 ||
-	     memcmp(&digest, &record->stored, sizeof(digest))))
+	if ((sealed || record->encoding != CHUNK_RAW) && !is_stored(c))
 		*ret_why = "damaged: its stored bytes are not those that were written";
 	else if (!chunk_is_zero((const char *)c->stored + record->stored_bytes, padding))
 		*ret_why = "damaged: what follows it is not zero";

@@ -18,6 +18,7 @@ struct memory_pack {
 struct memory_reader {
 	int dir_fd; /* of the checkpoint; borrowed, as is the manifest */
 	const struct manifest *manifest;
+	const struct store_key *key; /* borrowed; NULL: chunks that are sealed cannot be loaded */
 	struct chunk_table table;
 	struct memory_pack *packs; /* under lock */
 	pthread_mutex_t lock;
@@ -37,6 +38,7 @@ int memory_verify(int dir_fd, const struct manifest *manifest, store_problem_fn 
 
 /** A stored chunk as it was read. */
 struct memory_chunk {
+	const struct memory_reader *reader;
 	const struct chunk_record *record;
 	size_t item; /* of the list that is read */
 	const void *
@@ -62,11 +64,11 @@ struct memory_task {
 int memory_read(struct memory_reader *m, const struct memory_task *task, struct brumate_error *err);
 
 /** The bytes of the chunk (see codec_expand()) if they are those that were saved; else NULL and the
- * reason in @ret_why. */
+ * reason in @ret_why. Once only where they are sealed: they are decrypted in place. */
 const void *memory_check(const struct memory_chunk *c, const char **ret_why);
 
-/** As memory_check() of all that is in the pack for it: the stored bytes and the padding too. True if it
- * is sound. */
+/** As memory_check() of all that is in the pack for it: the stored bytes and the padding too. Of what is
+ * sealed only those: that takes no key. True if it is sound. */
 bool memory_check_stored(const struct memory_chunk *c, const char **ret_why);
 
 /** Starts @err: "PACK: chunk N (bytes …): WHY: it holds … of process P". Returns -EBADMSG. */

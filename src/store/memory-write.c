@@ -110,6 +110,35 @@ static int append(struct memory_lane *lane, struct part *p, struct io_buffer *b,
 	return r;
 }
 
+static int digest_part(const struct memory_writer *m, struct digest *ret, const struct part *p)
+{
+	const struct store_key *key = m->w->key;
+
+	return key ? chunk_digest_keyed(ret, &key->digests, p->data, p->len_bytes)
+		   : chunk_digest(ret, p->data, p->len_bytes);
+}
+
+/* Encrypts what is to be stored, in a buffer: that of @p, or of its own. */
+static int seal(struct memory_writer *m, struct memory_lane *lane, struct part *p,
+		struct io_buffer **b, struct chunk_record *c)
+{
+	if (!m->w->key)
+		return 0;
+	if (!*b && p->buffer) {
+		*b = take_ptr(&p->buffer);
+	} else if (!*b) {
+		*b = io_buffer_get(m->io);
+		memcpy((*b)->data, p->data, p->len_bytes);
+	}
+	int r = store_key_chunk(m->w->key, &c->digest, lane->pack.path, lane->pack.end, (*b)->data,
+				c->stored_bytes);
+	if (r == 0)
+		r = chunk_digest(&c->stored, (*b)->data, c->stored_bytes);
+	if (r < 0)
+		io_buffer_put(*b);
+	return r;
+}
+
 /* Appends a chunk that is nowhere yet, and notes where. */
 static int write_chunk(struct memory_writer *m, struct memory_lane *lane, struct part *p,
 		       const struct digest *digest, size_t index)
@@ -124,8 +153,12 @@ static int write_chunk(struct memory_writer *m, struct memory_lane *lane, struct
 
 	if (r == 0)
 		r = begin_pack(m, lane);
+	if (r < 0)
+		return r;
+	struct io_buffer *b = compress(m, lane, p, &c);
+	r = seal(m, lane, p, &b, &c);
 	if (r == 0)
-		r = append(lane, p, compress(m, lane, p, &c), &c);
+		r = append(lane, p, b, &c);
 	if (r < 0)
 		return r;
 	c.pack = lane->pack.number;
@@ -185,7 +218,7 @@ static int save_part(struct memory_writer *m, struct memory_lane *lane, struct p
 		return save_again(m, lane, p);
 	if (chunk_is_zero(p->data, p->len_bytes))
 		return 0;
-	int r = chunk_digest(&digest, p->data, p->len_bytes);
+	int r = digest_part(m, &digest, p);
 	if (r == 0)
 		r = note_chunk(m, p, &digest, &index);
 	return r <= 0 ? r : write_chunk(m, lane, p, &digest, index);
@@ -325,7 +358,7 @@ static int look_at_others(struct memory_writer *m)
 	auto_free char *store = strndup(m->w->path, (size_t)(slash - m->w->path));
 
 	return store ? chunk_index_new(&m->known, m->w->store_fd, store, m->options.job,
-				       m->options.uid)
+				       m->options.uid, m->w->key ? m->w->key->id : "")
 		     : -ENOMEM;
 }
 

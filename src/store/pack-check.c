@@ -63,9 +63,9 @@ int pack_check_feed(struct pack_check *c, const void *buf, size_t len_bytes,
 		len_bytes -= n;
 		if (n < want)
 			break;
-		struct memory_chunk chunk = { .record = c->next,
-					      .stored = c->room,
-					      .codec = c->codec };
+		struct memory_chunk chunk = {
+			.reader = c->reader, .record = c->next, .stored = c->room, .codec = c->codec
+		};
 		if (!memory_check_stored(&chunk, &why))
 			return memory_fail_chunk(c->reader, c->next, why, err);
 		c->next++;

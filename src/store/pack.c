@@ -37,6 +37,7 @@ int pack_prepare(struct pack *p, char ret_path[static 32])
 	if (r < 0)
 		return r;
 	snprintf(ret_path, 32, MANIFEST_MEMORY_DIR "/%s", name);
+	snprintf(p->path, sizeof(p->path), "%s", ret_path);
 	p->end = 0;
 	return 1;
 }

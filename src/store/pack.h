@@ -20,6 +20,7 @@ struct pack {
 	struct io_file *file;
 	uint64_t end;
 	uint32_t number;
+	char path[32]; /* below the checkpoint */
 };
 
 /** Makes sure that a pack is there that a chunk can be appended to. 1: it is a new one, whose path is

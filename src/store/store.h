@@ -15,6 +15,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "image/manifest.h"
+#include "store/key.h"
 #include "store/retention.h"
 
 #define STORE_MANIFEST_NAME MANIFEST_FILE_NAME
@@ -26,6 +27,9 @@ struct store_writer {
 	char id[MANIFEST_ID_BYTES];
 	char *path; /* absolute path of the partial directory; of the checkpoint once committed */
 	bool committed;
+	const struct store_key
+		*key; /* set by the owner before anything is written, borrowed: memory
+				      * is encrypted by it. NULL: it is not */
 };
 #define STORE_WRITER_EMPTY ((struct store_writer){ .store_fd = -1, .dir_fd = -1 })
 
@@ -74,6 +78,7 @@ struct store_image {
 	int dir_fd;
 	char *path; /* absolute */
 	struct manifest manifest;
+	const struct store_key *key; /* store_unlock(); borrowed */
 };
 #define STORE_IMAGE_EMPTY ((struct store_image){ .dir_fd = -1 })
 void store_image_fini(struct store_image *i);
@@ -86,6 +91,13 @@ DEFINE_AUTO_FINI(struct store_image, store_image_fini)
  * or that is owned by neither the caller nor root. Errors to act on: -ENOENT, -ENOTUNIQ, -EBADMSG, -EPROTONOSUPPORT, -EACCES.
  */
 int store_open(struct store_image *ret, const char *dir, const char *id, struct brumate_error *err);
+
+/**
+ * Gives the key of a checkpoint that is encrypted, or NULL where there is none; one that is not encrypted
+ * needs none. To verify, export and copy takes no key, to restore does. Errors to act on: -ENOKEY,
+ * -EKEYREJECTED (another one).
+ */
+int store_unlock(struct store_image *i, const struct store_key *key, struct brumate_error *err);
 
 /** Compares every file with its size and digest, in parallel. -EBADMSG names the first bad file and
  * what is wrong (missing, truncated: A of B bytes, digest); an extra file is an error too. From here

@@ -188,10 +188,12 @@ static int fill_files(struct manifest *m, struct tree *t)
 	return 0;
 }
 
-static void fill_header(struct manifest *m, const char *id)
+static void fill_header(struct manifest *m, const struct store_writer *w)
 {
 	m->version = MANIFEST_VERSION;
-	snprintf(m->id, sizeof(m->id), "%s", id);
+	snprintf(m->id, sizeof(m->id), "%s", w->id);
+	if (w->key)
+		snprintf(m->key_id, sizeof(m->key_id), "%s", w->key->id);
 	if (!m->created[0])
 		clock_stamp(m->created);
 	if (!m->brumate_version[0])
@@ -212,7 +214,7 @@ static int write_data(struct store_writer *w, struct manifest *m, store_progress
 		r = tree_hash(&t, w->dir_fd, seal_file, w, progress, arg, err);
 	if (r < 0)
 		return r;
-	fill_header(m, w->id);
+	fill_header(m, w);
 	r = fill_files(m, &t);
 	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
 }

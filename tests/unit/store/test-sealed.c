@@ -176,11 +176,16 @@ static void test_chunk(void)
 	memcpy(chunk, data, sizeof(chunk));
 	CHECK(chunk_digest_keyed(&d, &key.digests, chunk, sizeof(chunk)) == 0);
 	CHECK(chunk_digest(&e, chunk, sizeof(chunk)) == 0 && memcmp(&d, &e, sizeof(d)));
-	CHECK(store_key_chunk(&key, &d, chunk, sizeof(chunk)) == 0);
+	CHECK(store_key_chunk(&key, &d, "memory/1.pack", 4096, chunk, sizeof(chunk)) == 0);
 	CHECK(memcmp(chunk, data, 16));
-	e.bytes[0] ^= 1;
-	CHECK(store_key_chunk(&key, &d, chunk, sizeof(chunk)) == 0);
+	CHECK(store_key_chunk(&key, &d, "memory/1.pack", 4096, chunk, sizeof(chunk)) == 0);
 	CHECK(!memcmp(chunk, data, sizeof(chunk)));
+	/* The same chunk elsewhere looks different. */
+	uint8_t other[16] = { 0 }, moved[16] = { 0 }, renamed[16] = { 0 };
+	CHECK(store_key_chunk(&key, &d, "memory/1.pack", 4096, other, 16) == 0);
+	CHECK(store_key_chunk(&key, &d, "memory/1.pack", 8192, moved, 16) == 0);
+	CHECK(store_key_chunk(&key, &d, "memory/2.pack", 4096, renamed, 16) == 0);
+	CHECK(memcmp(other, moved, 16) && memcmp(other, renamed, 16) && memcmp(moved, renamed, 16));
 }
 
 /* In memory, bounded, gone with its last fd. */
