@@ -129,6 +129,8 @@ int memory_verify(int dir_fd, const struct manifest *manifest, store_problem_fn 
 	auto_(memory_reader_free) struct memory_reader *m = NULL;
 	int r = memory_open_at(&m, dir_fd, manifest, err);
 
+	if (r == -ENOENT && err)
+		*err = BRUMATE_ERROR_NONE; /* nothing to verify */
 	if (r < 0)
 		return r == -ENOENT ? 0 : r;
 	auto_(fini) struct verify v = {
