@@ -11,11 +11,13 @@
 /* An address that no driver knows: asked instead of one in our memory that the program does not own. */
 static const CUdeviceptr nowhere = 64;
 
-enum place { PLACE_FOREIGN, PLACE_BLOCK, PLACE_NOBODYS };
+enum place { PLACE_FOREIGN, PLACE_BLOCK, PLACE_NOBODYS, PLACE_PROGRAMS };
 
-static enum place find(CUdeviceptr ptr, struct block *ret)
+/* Of the program's own use of the virtual memory API @ret_types are the handle types it asked for. */
+static enum place find(CUdeviceptr ptr, struct block *ret, uint64_t *ret_types)
 {
 	enum place place = PLACE_FOREIGN;
+	struct piece *piece = NULL;
 	struct block *block;
 
 	memory_lock();
@@ -27,6 +29,9 @@ static enum place find(CUdeviceptr ptr, struct block *ret)
 		place = PLACE_BLOCK;
 	} else if (tree_find(&memory.regions, ptr)) {
 		place = PLACE_NOBODYS;
+	} else if ((piece = piece_at(ptr))) {
+		*ret_types = piece->asked.requestedHandleTypes;
+		place = PLACE_PROGRAMS;
 	}
 	memory_unlock();
 	return place;
@@ -35,7 +40,8 @@ static enum place find(CUdeviceptr ptr, struct block *ret)
 CUresult pointer_range(CUdeviceptr *base, size_t *bytes, CUdeviceptr ptr)
 {
 	struct block block;
-	enum place place = find(ptr, &block);
+	uint64_t types;
+	enum place place = find(ptr, &block, &types);
 
 	if (place != PLACE_BLOCK)
 		return driver.cuMemGetAddressRange_v2(base, bytes,
@@ -90,29 +96,40 @@ static int answer(const struct block *block, CUpointer_attribute attribute, CUde
 CUresult pointer_get(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
 	struct block block;
-	enum place place = find(ptr, &block);
+	uint64_t types;
+	enum place place = find(ptr, &block, &types);
+	CUresult result;
 	int r = 0;
 
 	if (place == PLACE_BLOCK && data)
 		r = answer(&block, attribute, ptr, data);
 	if (r)
 		return r < 0 ? (CUresult)-r : CUDA_SUCCESS;
-	return driver.cuPointerGetAttribute(data, attribute,
-					    place == PLACE_NOBODYS ? nowhere : ptr);
+	result = driver.cuPointerGetAttribute(data, attribute,
+					      place == PLACE_NOBODYS ? nowhere : ptr);
+	if (!result && place == PLACE_PROGRAMS &&
+	    attribute == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES)
+		memcpy(data, &types, sizeof(types));
+	return result;
 }
 
 CUresult pointer_get_many(unsigned int count, CUpointer_attribute *attributes, void **data,
 			  CUdeviceptr ptr)
 {
 	struct block block;
-	enum place place = find(ptr, &block);
+	uint64_t types;
+	enum place place = find(ptr, &block, &types);
 	CUresult r = driver.cuPointerGetAttributes(count, attributes, data,
 						   place == PLACE_NOBODYS ? nowhere : ptr);
 
-	if (r || place != PLACE_BLOCK)
+	if (r)
 		return r;
 	for (unsigned int i = 0; i < count; i++)
-		answer(&block, attributes[i], ptr, data[i]);
+		if (place == PLACE_BLOCK)
+			answer(&block, attributes[i], ptr, data[i]);
+		else if (place == PLACE_PROGRAMS &&
+			 attributes[i] == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES)
+			memcpy(data[i], &types, sizeof(types));
 	return CUDA_SUCCESS;
 }
 
