@@ -90,7 +90,8 @@ static bool check_sharing(struct agent_reply *reply)
 		;
 	if (piece)
 		fail(reply, -EOPNOTSUPP, 0,
-		     "%llu bytes of device memory are %s and would be lost to the other process",
+		     "%llu bytes of device memory are shared (%s): that cannot be taken away and "
+		     "brought back",
 		     (unsigned long long)piece->bytes, piece->shared);
 	memory_unlock();
 	return !piece;
@@ -168,6 +169,28 @@ static void list(struct agent_job *job, struct agent_reply *reply)
 	memory_unlock();
 }
 
+/* With a context of the piece's GPU current, where the program has one. */
+static CUresult in_context(struct piece *piece, CUresult (*call)(struct piece *piece, int *fd),
+			   int *fd)
+{
+	bool entered = context_enter_known(piece->device);
+	CUresult r = call(piece, fd);
+
+	if (entered)
+		context_leave(piece->device, NULL);
+	return r;
+}
+
+static CUresult take_piece(struct piece *piece, int *fd)
+{
+	return piece_take(piece);
+}
+
+static CUresult bring_piece(struct piece *piece, int *fd)
+{
+	return piece_bring(piece, *fd);
+}
+
 static CUresult export_piece(struct piece *piece, int *ret)
 {
 	if (piece->away)
@@ -186,7 +209,7 @@ static void export(struct agent_job *job, struct agent_reply *reply)
 		CUresult r = CUDA_ERROR_NOT_FOUND;
 
 		if (piece) {
-			r = export_piece(piece, &job->fds[job->n_fds]);
+			r = in_context(piece, export_piece, &job->fds[job->n_fds]);
 			piece_unpin(piece);
 		}
 		if (r) {
@@ -207,7 +230,7 @@ static void unmap(struct agent_job *job, struct agent_reply *reply)
 	if (!need_closed(reply))
 		return;
 	while ((piece = piece_after(id))) {
-		CUresult r = piece_take(piece);
+		CUresult r = in_context(piece, take_piece, NULL);
 
 		id = piece->node.start;
 		piece_unpin(piece);
@@ -235,7 +258,7 @@ static void map(struct agent_job *job, struct agent_reply *reply)
 		CUresult r = CUDA_ERROR_NOT_FOUND;
 
 		if (piece) {
-			r = piece_bring(piece, job->fds[i]);
+			r = in_context(piece, bring_piece, &job->fds[i]);
 			piece_unpin(piece);
 		}
 		if (r) {

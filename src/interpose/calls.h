@@ -37,6 +37,13 @@ CUresult vmm_export(void *ret, CUmemGenericAllocationHandle handle, CUmemAllocat
 CUresult vmm_import(CUmemGenericAllocationHandle *ret, void *os_handle,
 		    CUmemAllocationHandleType type);
 CUresult vmm_retain(CUmemGenericAllocationHandle *ret, void *addr);
+CUresult vmm_bind(CUmemGenericAllocationHandle multicast, size_t multicast_offset,
+		  CUmemGenericAllocationHandle handle, size_t offset, size_t bytes,
+		  unsigned long long flags);
+CUresult vmm_bind_address(CUmemGenericAllocationHandle multicast, size_t multicast_offset,
+			  CUdeviceptr ptr, size_t bytes, unsigned long long flags);
+CUresult vmm_range_handle(void *ret, CUdeviceptr ptr, size_t bytes, int type,
+			  unsigned long long flags);
 CUresult vmm_properties(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle);
 
 /* ipc.c */
@@ -49,3 +56,14 @@ void ipc_drop(CUcontext context);
 /* peer.c */
 CUresult peer_enable(CUcontext peer, unsigned int flags);
 CUresult peer_disable(CUcontext peer);
+
+/* copy.c; the driver has the _ptds and _ptsz ones for programs whose default stream is one of each
+ * thread */
+CUresult copy_any(CUdeviceptr dst, CUdeviceptr src, size_t bytes);
+CUresult copy_any_ptds(CUdeviceptr dst, CUdeviceptr src, size_t bytes);
+CUresult copy_any_async(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream);
+CUresult copy_any_async_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream);
+CUresult copy_device(CUdeviceptr dst, CUdeviceptr src, size_t bytes);
+CUresult copy_device_ptds(CUdeviceptr dst, CUdeviceptr src, size_t bytes);
+CUresult copy_device_async(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream);
+CUresult copy_device_async_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream);

@@ -85,23 +85,66 @@ void capture_restore(CUstreamCaptureMode mode)
 		driver.cuThreadExchangeStreamCaptureMode(&mode);
 }
 
-CUresult capture_begin(CUstream stream, CUstreamCaptureMode mode)
+/* What is captured from here on, if the call that began it went well. */
+static CUresult after_begin(CUresult r, CUstream stream)
 {
-	CUresult r = driver.cuStreamBeginCapture_v2(stream, mode);
-
 	if (!r)
 		begun(stream);
 	return r;
 }
 
-CUresult capture_end(CUstream stream, CUgraph *graph)
+/* A capture that became invalid is over as well. */
+static CUresult after_end(CUresult r, CUstream stream)
 {
-	CUresult r = driver.cuStreamEndCapture(stream, graph);
-
-	/* A capture that became invalid is over as well. */
 	if (r != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD && r != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED)
 		finished(stream);
 	return r;
+}
+
+CUresult capture_begin_old(CUstream stream)
+{
+	return after_begin(driver.cuStreamBeginCapture(stream), stream);
+}
+
+CUresult capture_begin_old_ptsz(CUstream stream)
+{
+	return after_begin(driver.cuStreamBeginCapture_ptsz(stream), stream);
+}
+
+CUresult capture_begin(CUstream stream, CUstreamCaptureMode mode)
+{
+	return after_begin(driver.cuStreamBeginCapture_v2(stream, mode), stream);
+}
+
+CUresult capture_begin_ptsz(CUstream stream, CUstreamCaptureMode mode)
+{
+	return after_begin(driver.cuStreamBeginCapture_v2_ptsz(stream, mode), stream);
+}
+
+CUresult capture_begin_to_graph(CUstream stream, CUgraph graph, const CUgraphNode *deps,
+				const void *edges, size_t n_deps, CUstreamCaptureMode mode)
+{
+	return after_begin(
+		driver.cuStreamBeginCaptureToGraph(stream, graph, deps, edges, n_deps, mode),
+		stream);
+}
+
+CUresult capture_begin_to_graph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *deps,
+				     const void *edges, size_t n_deps, CUstreamCaptureMode mode)
+{
+	return after_begin(
+		driver.cuStreamBeginCaptureToGraph_ptsz(stream, graph, deps, edges, n_deps, mode),
+		stream);
+}
+
+CUresult capture_end(CUstream stream, CUgraph *graph)
+{
+	return after_end(driver.cuStreamEndCapture(stream, graph), stream);
+}
+
+CUresult capture_end_ptsz(CUstream stream, CUgraph *graph)
+{
+	return after_end(driver.cuStreamEndCapture_ptsz(stream, graph), stream);
 }
 
 CUresult capture_stream_destroyed(CUstream stream)

@@ -239,11 +239,10 @@ void context_drop(CUcontext handle)
 	free(context);
 }
 
-CUresult context_enter(int device, CUcontext *ret_retained)
+static CUcontext known_of(int device)
 {
 	struct context *context;
 	CUcontext handle;
-	CUresult r;
 
 	memory_lock();
 	context = memory.contexts;
@@ -251,9 +250,23 @@ CUresult context_enter(int device, CUcontext *ret_retained)
 		context = context->next;
 	handle = context ? context->handle : NULL;
 	memory_unlock();
+	return handle;
+}
+
+bool context_enter_known(int device)
+{
+	CUcontext handle = known_of(device);
+
+	return handle && !driver.cuCtxPushCurrent_v2(handle);
+}
+
+CUresult context_enter(int device, CUcontext *ret_retained)
+{
+	CUresult r;
+
 	*ret_retained = NULL;
-	if (handle)
-		return driver.cuCtxPushCurrent_v2(handle);
+	if (context_enter_known(device))
+		return CUDA_SUCCESS;
 	r = driver.cuDevicePrimaryCtxRetain(ret_retained, device);
 	return r ? r : driver.cuCtxPushCurrent_v2(*ret_retained);
 }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "interpose/interpose.h"
@@ -79,7 +80,7 @@ struct region {
 
 /** What cuMemAlloc gave the program. */
 struct block {
-	struct node node; /* bytes: as asked for */
+	struct node node;      /* bytes: as asked for */
 	struct region *region; /* NULL: another process's, opened here */
 	CUcontext context;
 	int device;
@@ -102,7 +103,9 @@ struct memory {
 	struct peer *peers;
 	struct device devices[DEVICES_MAX];
 	uint64_t last_id, piece_bytes, driver_bytes;
-	unsigned int away; /* pieces that are taken away */
+	unsigned int away;	     /* pieces that are taken away */
+	int first_device;	     /* + 1; of the first region */
+	atomic_bool several_devices; /* have, or had, regions */
 };
 extern struct memory memory;
 
@@ -133,6 +136,8 @@ void context_drop(CUcontext handle);		/* it is gone: and so is its memory */
 
 /** Makes a context of @device current for the calling thread, until context_leave(). */
 CUresult context_enter(int device, CUcontext *ret_retained);
+/** The same if there is one; says so, for context_leave(device, NULL). */
+bool context_enter_known(int device);
 void context_leave(int device, CUcontext retained);
 
 /** Waits for all work in @handle. */

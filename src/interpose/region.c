@@ -62,11 +62,13 @@ static CUresult grant(const struct region *region)
 	return range_access(region->node.start, region->node.bytes, desc, n);
 }
 
-/* Undoes as much as was done. */
+/* Undoes as much as was done: at once, or piece by piece where the driver wants it so. */
 static void undo(struct region *region, size_t mapped)
 {
-	if (mapped)
-		range_unmap(region->node.start, mapped);
+	if (mapped && range_unmap(region->node.start, mapped))
+		for (size_t at = 0; at < mapped; at += PIECE_MAX_BYTES)
+			range_unmap(region->node.start + at,
+				    mapped - at < PIECE_MAX_BYTES ? mapped - at : PIECE_MAX_BYTES);
 	driver.cuMemAddressFree(region->node.start, region->node.bytes);
 	free(region);
 }
@@ -101,6 +103,10 @@ CUresult region_new(struct region **ret, struct context *context, size_t bytes, 
 	/* In the table first: a peer that is enabled now finds it there, or we find the peer. */
 	memory_lock();
 	tree_add(&memory.regions, &region->node);
+	if (!memory.first_device)
+		memory.first_device = context->device + 1;
+	else if (memory.first_device != context->device + 1)
+		memory.several_devices = true;
 	memory_unlock();
 	r = grant(region);
 	if (r) {

@@ -11,6 +11,8 @@
 #define HANDLE_TAG  (0xb7u * (1ull << 56))
 #define HANDLE_MASK (0xffull << 56)
 
+static const char bound[] = "bound to a multicast object";
+
 /* The piece of a handle of ours, pinned. */
 static struct piece *pin(CUmemGenericAllocationHandle handle)
 {
@@ -175,6 +177,56 @@ CUresult vmm_retain(CUmemGenericAllocationHandle *ret, void *addr)
 		return driver.cuMemRetainAllocationHandle(ret, addr);
 	*ret = hand_out(piece);
 	return CUDA_SUCCESS;
+}
+
+CUresult vmm_bind(CUmemGenericAllocationHandle multicast, size_t multicast_offset,
+		  CUmemGenericAllocationHandle handle, size_t offset, size_t bytes,
+		  unsigned long long flags)
+{
+	struct piece *piece = pin(handle);
+	CUresult r = driver.cuMulticastBindMem(
+		multicast, multicast_offset, piece ? piece->handle : handle, offset, bytes, flags);
+
+	if (!piece)
+		return r;
+	if (!r)
+		share(piece, bound);
+	piece_unpin(piece);
+	return r;
+}
+
+/* What of [ptr, ptr + bytes) is in pieces can be reached in other ways than by us. */
+static void share_range(CUdeviceptr ptr, size_t bytes, const char *how)
+{
+	struct mapping *mapping;
+
+	memory_lock();
+	mapping = tree_find(&memory.mappings, ptr);
+	while (mapping && (mapping->node.start <= ptr || mapping->node.start - ptr < bytes)) {
+		mapping->piece->shared = how;
+		mapping = tree_next(&memory.mappings, mapping);
+	}
+	memory_unlock();
+}
+
+CUresult vmm_bind_address(CUmemGenericAllocationHandle multicast, size_t multicast_offset,
+			  CUdeviceptr ptr, size_t bytes, unsigned long long flags)
+{
+	CUresult r = driver.cuMulticastBindAddr(multicast, multicast_offset, ptr, bytes, flags);
+
+	if (!r)
+		share_range(ptr, bytes, bound);
+	return r;
+}
+
+CUresult vmm_range_handle(void *ret, CUdeviceptr ptr, size_t bytes, int type,
+			  unsigned long long flags)
+{
+	CUresult r = driver.cuMemGetHandleForAddressRange(ret, ptr, bytes, type, flags);
+
+	if (!r)
+		share_range(ptr, bytes, "exported as a dma-buf");
+	return r;
 }
 
 CUresult vmm_properties(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)

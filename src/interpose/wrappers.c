@@ -137,8 +137,28 @@ const struct wrapper wrappers[] = {
 	{ "cuIpcOpenMemHandle_v2", ipc_open },
 	{ "cuIpcCloseMemHandle", ipc_close },
 
+	{ "cuMulticastBindMem", vmm_bind },
+	{ "cuMulticastBindAddr", vmm_bind_address },
+	{ "cuMemGetHandleForAddressRange", vmm_range_handle },
+
+	{ "cuMemcpy", copy_any },
+	{ "cuMemcpy_ptds", copy_any_ptds },
+	{ "cuMemcpyAsync", copy_any_async },
+	{ "cuMemcpyAsync_ptsz", copy_any_async_ptsz },
+	{ "cuMemcpyDtoD_v2", copy_device },
+	{ "cuMemcpyDtoD_v2_ptds", copy_device_ptds },
+	{ "cuMemcpyDtoDAsync_v2", copy_device_async },
+	{ "cuMemcpyDtoDAsync_v2_ptsz", copy_device_async_ptsz },
+
+	{ "cuStreamBeginCapture", capture_begin_old },
+	{ "cuStreamBeginCapture_ptsz", capture_begin_old_ptsz },
 	{ "cuStreamBeginCapture_v2", capture_begin },
+	{ "cuStreamBeginCapture_v2_ptsz", capture_begin_ptsz },
+	{ "cuStreamBeginCaptureToGraph", capture_begin_to_graph },
+	{ "cuStreamBeginCaptureToGraph_ptsz", capture_begin_to_graph_ptsz },
 	{ "cuStreamEndCapture", capture_end },
+	{ "cuStreamEndCapture_ptsz", capture_end_ptsz },
+	{ "cuStreamDestroy", capture_stream_destroyed },
 	{ "cuStreamDestroy_v2", capture_stream_destroyed },
 
 	{ "", NULL },
