@@ -49,7 +49,9 @@ static struct gpu *find(const uint8_t *uuid)
 /* Under the lock: gives up the place of one that could not be opened. */
 static void forget(const uint8_t *uuid)
 {
-	*find(uuid) = gpus[--n_gpus];
+	struct gpu *g = find(uuid);
+
+	*g = gpus[--n_gpus];
 }
 
 /* Under the lock, which is let go meanwhile. */

@@ -54,7 +54,7 @@ static int prepare(struct host_copy *h, size_t i, struct brumate_error *err)
 		zero_rest(h, s, i);
 		s->dirty = true;
 	}
-	struct dev_memory *m = s->kept && !s->pinned ? gpus_any() : NULL;
+	struct dev_memory *m = !s->pinned && segment_is_worth_pinning(s) ? gpus_any() : NULL;
 	if (m)
 		segment_pin(s, gpus_ops(), m);
 	return 0;
@@ -210,7 +210,7 @@ int host_copy_state(struct host_copy *h, struct brumate_error *err)
 bool host_copy_needs_ring(const struct host_copy *h)
 {
 	for (size_t i = 0; i < h->n_segments; i++)
-		if (!h->segments[i]->kept)
+		if (!segment_is_worth_pinning(h->segments[i]))
 			return true;
 	return false;
 }

@@ -28,8 +28,12 @@ struct step {
 	struct crew_job job;
 	struct lane *lane;
 	uint64_t at, bytes, ticket;
-	char *host, *slot; /* slot NULL: the copy is direct */
-	bool given, moved; /* to the crew; by it. moved under the mover's lock */
+	struct segment *segment;
+	uint64_t inside; /* the segment, where the copy's bytes are */
+	char *slot;	 /* NULL: the copy is direct */
+	bool given;	 /* to the crew */
+	bool moved;	 /* by it; this and why it failed are under the mover's lock */
+	int error;
 };
 
 struct lane {
@@ -304,42 +308,69 @@ static int place_step(struct lane *l, struct step *s, bool block, struct brumate
 	*s = (struct step){ .lane = l,
 			    .at = l->at + offset,
 			    .bytes = bytes,
-			    .host = segment->at + inside,
+			    .segment = segment,
+			    .inside = inside,
 			    .slot = direct ? NULL : l->slots[slot]->at };
 	advance(l, bytes);
 	return STEP_BEGUN;
 }
 
-static void run_memcpy(struct crew_job *job)
+/* What was never mapped page by page is read faster than it would be mapped. */
+static int read_slot(const struct step *s)
+{
+	for (uint64_t done = 0; done < s->bytes;) {
+		ssize_t n = pread(s->segment->fd, s->slot + done, s->bytes - done,
+				  (off_t)(s->inside + done));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return n < 0 ? -errno : -EIO;
+		done += (uint64_t)n;
+	}
+	return 0;
+}
+
+static void run_crew_copy(struct crew_job *job)
 {
 	struct step *s = (struct step *)job;
 	struct mover *m = s->lane->mover;
+	int r = 0;
 
 	if (m->to_host)
-		memcpy(s->host, s->slot, s->bytes);
+		memcpy(s->segment->at + s->inside, s->slot, s->bytes);
 	else
-		memcpy(s->slot, s->host, s->bytes);
+		r = read_slot(s);
 	pthread_mutex_lock(&m->lock);
 	s->moved = true;
+	s->error = r;
 	pthread_cond_broadcast(&m->changed);
 	pthread_mutex_unlock(&m->lock);
 }
 
 static void give_to_crew(struct step *s)
 {
-	s->job.run = run_memcpy;
+	s->job.run = run_crew_copy;
 	s->given = true;
 	crew_add(s->lane->mover->crew, &s->job);
 }
 
-static void wait_moved(struct step *s)
+static int wait_moved(struct step *s, struct brumate_error *err)
 {
 	struct mover *m = s->lane->mover;
 
 	pthread_mutex_lock(&m->lock);
 	while (s->given && !s->moved)
 		pthread_cond_wait(&m->changed, &m->lock);
+	int r = s->error;
 	pthread_mutex_unlock(&m->lock);
+	return r < 0 ? brumate_fail(err, -r, "host copy: read: %m") : 0;
+}
+
+/* Host memory of a direct copy, or the slot. */
+static char *near_end(const struct step *s)
+{
+	return s->slot ? s->slot : s->segment->at + s->inside;
 }
 
 static int begin_step(struct lane *l, struct step *s, bool block, struct brumate_error *err)
@@ -353,8 +384,7 @@ static int begin_step(struct lane *l, struct step *s, bool block, struct brumate
 	if (r < 0)
 		return brumate_fail(err, -r, "copy: %m");
 	if (m->to_host)
-		r = m->ops->copy_out(l->copies, s->slot ? s->slot : s->host, s->at, s->bytes,
-				     &s->ticket, err);
+		r = m->ops->copy_out(l->copies, near_end(s), s->at, s->bytes, &s->ticket, err);
 	else if (s->slot)
 		give_to_crew(s);
 	return r < 0 ? r : STEP_BEGUN;
@@ -367,9 +397,11 @@ static int turn_step(struct step *s, struct brumate_error *err)
 	const struct dev_memory_ops *ops = l->mover->ops;
 
 	if (!l->mover->to_host) {
-		wait_moved(s);
-		return ops->copy_in(l->copies, s->at, s->slot ? s->slot : s->host, s->bytes,
-				    &s->ticket, err);
+		int r = wait_moved(s, err);
+
+		return r < 0 ? r
+			     : ops->copy_in(l->copies, s->at, near_end(s), s->bytes, &s->ticket,
+					    err);
 	}
 	int r = ops->wait(l->copies, s->ticket, err);
 	if (r == 0 && s->slot)
@@ -383,7 +415,7 @@ static int end_step(struct step *s, struct brumate_error *err)
 	int r = 0;
 
 	if (m->to_host)
-		wait_moved(s);
+		r = wait_moved(s, err);
 	else
 		r = m->ops->wait(s->lane->copies, s->ticket, err);
 	pthread_mutex_lock(&m->lock);
@@ -414,7 +446,7 @@ static int copy_pieces(struct lane *l, struct brumate_error *err)
 			r = end_step(&l->steps[ended++ % window], err);
 	}
 	for (; r < 0 && ended < begun; ended++)
-		wait_moved(&l->steps[ended % window]);
+		wait_moved(&l->steps[ended % window], NULL);
 	return r < 0 ? r : 0;
 }
 

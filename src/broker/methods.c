@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* The methods of io.brumate.broker: parameters in, the driver's answers out. Decides nothing. */
 #include "broker/broker.h"
+#include "broker/pool.h"
 #include "wire/interfaces.h"
 
 #include <errno.h>
@@ -48,6 +49,16 @@ static json_t *features_to_json(uint32_t features)
 	return list;
 }
 
+static json_t *pool_to_json(void)
+{
+	struct pool_info p;
+
+	pool_info(&p);
+	return json_pack("{s:I, s:I, s:I, s:I}", "limit_bytes", (json_int_t)p.limit_bytes,
+			 "pinned_bytes", (json_int_t)p.kept_bytes, "leased_bytes",
+			 (json_int_t)p.leased_bytes, "free_bytes", (json_int_t)p.free_bytes);
+}
+
 static int info(void *arg, struct wire_call_context *call, json_t *parameters,
 		struct brumate_error *err)
 {
@@ -62,12 +73,13 @@ static int info(void *arg, struct wire_call_context *call, json_t *parameters,
 	if (r < 0)
 		return r;
 	return reply_with(call,
-			  json_pack("{s:s, s:b, s:o, s:i, s:f, s:o, s:o, s:i}", "backend",
+			  json_pack("{s:s, s:b, s:o, s:i, s:f, s:o, s:o, s:i, s:o}", "backend",
 				    backend->name, "simulated", device.simulated, "driver_version",
 				    wire_string(device.driver_version), "api_version",
 				    device.api_version, "init_seconds", device.init_seconds,
 				    "features", features_to_json(device.features), "gpus",
-				    gpus_to_json(gpus, n_gpus), "pid", (int)getpid()),
+				    gpus_to_json(gpus, n_gpus), "pid", (int)getpid(), "pool",
+				    pool_to_json()),
 			  err);
 }
 

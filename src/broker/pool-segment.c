@@ -110,15 +110,19 @@ static void touch_pages(struct segment *s)
 		*(volatile char *)(s->at + i) = 0;
 }
 
+static int fail_touch(const struct segment *s, struct brumate_error *err)
+{
+	return brumate_fail(err, errno == EFAULT ? ENOMEM : errno, "host memory of %llu MiB: %m",
+			    (unsigned long long)(s->bytes >> 20));
+}
+
 int segment_touch(struct segment *s, struct brumate_error *err)
 {
 	if (s->touched)
 		return 0;
 	if (madvise(s->at, s->bytes, MADV_POPULATE_WRITE) < 0) {
 		if (errno != EINVAL)
-			return brumate_fail(err, errno == EFAULT ? ENOMEM : errno,
-					    "host memory of %llu MiB: %m",
-					    (unsigned long long)(s->bytes >> 20));
+			return fail_touch(s, err);
 		touch_pages(s);
 	}
 	s->touched = true;
@@ -126,11 +130,16 @@ int segment_touch(struct segment *s, struct brumate_error *err)
 	return 0;
 }
 
+bool segment_is_worth_pinning(const struct segment *s)
+{
+	return s->kept && (s->pinned || s->huge || s->state == SEGMENT_TAKEN);
+}
+
 void segment_pin(struct segment *s, const struct dev_memory_ops *ops, struct dev_memory *m)
 {
 	struct brumate_error err;
 
-	if (s->pinned || !s->kept)
+	if (s->pinned || !segment_is_worth_pinning(s))
 		return;
 	if (ops->pin(m, s->at, s->bytes, &err) < 0)
 		log_warn("host memory stays unpinned: %s", err.text);

@@ -56,7 +56,10 @@ size_t pool_take_ring(struct segment **ret, size_t n, uint64_t bytes);
 
 /** Makes the pages be there. Any thread; not under a lock. */
 int segment_touch(struct segment *s, struct brumate_error *err);
-/** Pins it where it is kept; what the driver refuses stays unpinned. */
+/** Whether it is pinned, or is to be for a copy: reading one that others hold, in small pages that were
+ * unpinned, through the ring is faster than pinning them again. */
+bool segment_is_worth_pinning(const struct segment *s);
+/** Pins it where that is worth it; what the driver refuses stays unpinned. */
 void segment_pin(struct segment *s, const struct dev_memory_ops *ops, struct dev_memory *m);
 
 /** A descriptor (owned) for a holder of the leased segment. */

@@ -37,6 +37,7 @@ static inline void node_start(void)
 	node_set("BRUMATE_LOG_DIR", "log");
 	node_set("BRUMATE_SIM_DIR", "sim");
 	node_set("BRUMATE_FAULT_FILE", "fault");
+	node_set("BRUMATE_CONFIG", "conf");
 	setenv("BRUMATE_LOG_LEVEL", "debug", 1);
 	auto_free char *library = path_find_helper("sim/libcuda.so.1");
 	if (!library) {
@@ -60,6 +61,18 @@ static inline void node_sim_fault(const char *text)
 		CHECK(file_replace(AT_FDCWD, path, text, strlen(text), 0600) == 0);
 	else
 		CHECK(unlink(path) == 0);
+}
+
+/* Makes the next broker fail at a point, see base/fault.h. */
+static inline void node_fault(const char *text)
+{
+	CHECK(file_replace(AT_FDCWD, getenv("BRUMATE_FAULT_FILE"), text, strlen(text), 0600) == 0);
+}
+
+/* What the next broker is told. */
+static inline void node_conf(const char *text)
+{
+	CHECK(file_replace(AT_FDCWD, getenv("BRUMATE_CONFIG"), text, strlen(text), 0600) == 0);
 }
 
 /* Waits until the process @pid, which need not be ours, has ended. */

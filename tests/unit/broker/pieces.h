@@ -55,7 +55,7 @@ static inline void driver_open(void)
 	      cu.set(ctx) == CUDA_SUCCESS);
 }
 
-/* What byte run @i of a piece holds: every word of its memory is told apart from all others. */
+/* What a piece holds: each of its words differs from those beside it and of other pieces. */
 static inline void pattern(uint64_t *buf, uint64_t bytes, uint64_t seed)
 {
 	for (uint64_t i = 0; i < bytes / sizeof(*buf); i++)
@@ -192,4 +192,81 @@ static inline void set_free(struct set *s)
 	free(s->pieces);
 	free(s->gpus);
 	free(s->fds);
+}
+
+static struct broker b = BROKER_EMPTY;
+
+static inline void must(int r, const struct brumate_error *err)
+{
+	if (r < 0)
+		fprintf(stderr, "%s\n", err->text);
+	CHECK(r >= 0);
+}
+
+static inline struct data_session *session(void)
+{
+	struct data_session *s;
+	struct brumate_error err;
+
+	must(data_open(&s, &b, &err), &err);
+	return s;
+}
+
+static inline void out(struct data_session *s, struct set *set)
+{
+	struct brumate_error err;
+
+	must(data_out(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL, &err), &err);
+}
+
+static inline void in(struct data_session *s, struct set *set)
+{
+	struct brumate_error err;
+
+	must(data_in(s, set->pieces, set->n, &set->copy, set->fds, NULL, NULL, &err), &err);
+}
+
+static inline uint64_t granule(size_t i)
+{
+	return 2 * MIB;
+}
+
+static inline uint64_t odd(size_t i)
+{
+	return (2 * (i % 5) + 1) * 2 * MIB;
+}
+
+static inline uint64_t large(size_t i)
+{
+	return 270 * MIB;
+}
+
+static inline void learn_gpus(void)
+{
+	struct dev_gpu gpus[DEV_GPUS_MAX];
+	size_t n;
+
+	CHECK(broker_gpus(&b, gpus, &n, NULL) == 0 && n == 2);
+	for (int i = 0; i < 2; i++)
+		strcpy(uuids[i], gpus[i].uuid);
+}
+
+static inline void broker_start(void)
+{
+	struct brumate_error err;
+
+	must(broker_open(&b, true, &err), &err);
+	learn_gpus();
+}
+
+/* What Info says of the pool. */
+static inline int64_t pool_bytes(const char *what)
+{
+	auto_json json_t *reply = NULL;
+
+	CHECK(wire_call(&b.wire, "io.brumate.broker.Info", NULL, NULL, 0, NULL, NULL, &reply,
+			deadline_in_ms(30000), NULL) == 0);
+	json_t *bytes = json_object_get(json_object_get(reply, "pool"), what);
+	CHECK(json_is_integer(bytes));
+	return json_integer_value(bytes);
 }
