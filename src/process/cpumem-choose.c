@@ -33,10 +33,16 @@ enum {
 /* A piece's page map fills a thread's buffer. */
 #define PIECE_PAGES (CPUMEM_BUFFER_BYTES / sizeof(uint64_t))
 
+static void region_fini(struct cpumem_region *r)
+{
+	free(r->present);
+	cleanup_close(&r->mem_fd);
+}
+
 void cpumem_fini(struct cpumem *m)
 {
 	for (size_t i = 0; i < m->n; i++)
-		free(m->items[i].present);
+		region_fini(&m->items[i]);
 	free(m->items);
 	*m = CPUMEM_EMPTY;
 }
@@ -97,6 +103,7 @@ static int add_region(struct cpumem *m, const struct proc_info *p, const struct 
 		.inner_pid = p->inner_pid,
 		.va = start,
 		.len_bytes = end - start,
+		.mem_fd = -1,
 		.present = calloc((size_t)(pages + 63) / 64, sizeof(uint64_t)),
 	};
 	return items[m->n++].present ? 0 : -ENOMEM;
@@ -216,24 +223,41 @@ static bool is_worth_it(const struct count *c, bool may_be_shared)
 	return !may_be_shared || c->shared * SHARED_PART <= c->present;
 }
 
-static void keep_worthy(struct cpumem *m, const struct count *counts, bool may_be_shared)
+/* process_vm_readv(2) would give a process its own copy of each shared page that is read, as if it had
+ * been written to (Linux 5.19 and later); a read of /proc/PID/mem, slower, does not. */
+static int open_shared(struct cpumem_region *r, const struct count *c)
+{
+	char path[64];
+
+	if (!c->shared)
+		return 0;
+	snprintf(path, sizeof(path), "/proc/%d/mem", r->pid);
+	r->mem_fd = open(path, O_RDONLY | O_CLOEXEC);
+	return r->mem_fd < 0 ? -errno : 0;
+}
+
+static int keep_worthy(struct cpumem *m, const struct count *counts, bool may_be_shared)
 {
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 	size_t kept = 0;
+	int e = 0;
 
 	for (size_t i = 0; i < m->n; i++) {
 		struct cpumem_region *r = &m->items[i];
 
 		if (!is_worth_it(&counts[i], may_be_shared)) {
-			free(r->present);
+			region_fini(r);
 			continue;
 		}
 		r->present_bytes = counts[i].present * page;
 		m->present_bytes += r->present_bytes;
 		m->len_bytes += r->len_bytes;
+		if (e == 0)
+			e = open_shared(r, &counts[i]);
 		m->items[kept++] = *r;
 	}
 	m->n = kept;
+	return e;
 }
 
 static int survey(struct cpumem *m, bool may_be_shared, unsigned threads)
@@ -247,9 +271,7 @@ static int survey(struct cpumem *m, bool may_be_shared, unsigned threads)
 	for (size_t i = 0; i < m->n; i++)
 		pieces += pieces_of(&m->items[i]);
 	int r = pieces ? cpumem_run(pieces, threads, survey_piece, &s) : 0;
-	if (r == 0)
-		keep_worthy(m, counts, may_be_shared);
-	return r;
+	return r < 0 ? r : keep_worthy(m, counts, may_be_shared);
 }
 
 static int by_place(const void *a, const void *b)

@@ -87,12 +87,20 @@ static uint64_t run_end(const uint64_t *present, uint64_t page, uint64_t end)
 	return page;
 }
 
-static int read_memory(pid_t pid, uint64_t va, void *buf, size_t len_bytes)
+static ssize_t read_some(const struct cpumem_region *r, uint64_t va, void *buf, size_t len_bytes)
+{
+	struct iovec local = { buf, len_bytes };
+	struct iovec remote = { (void *)(uintptr_t)va, len_bytes };
+
+	if (r->mem_fd >= 0)
+		return pread(r->mem_fd, buf, len_bytes, (off_t)va);
+	return process_vm_readv(r->pid, &local, 1, &remote, 1, 0);
+}
+
+static int read_memory(const struct cpumem_region *r, uint64_t va, void *buf, size_t len_bytes)
 {
 	while (len_bytes) {
-		struct iovec local = { buf, len_bytes };
-		struct iovec remote = { (void *)(uintptr_t)va, len_bytes };
-		ssize_t n = process_vm_readv(pid, &local, 1, &remote, 1, 0);
+		ssize_t n = read_some(r, va, buf, len_bytes);
 
 		if (n <= 0)
 			return n < 0 ? -errno : -EFAULT;
@@ -117,7 +125,7 @@ int cpumem_read(void *arg, uint64_t offset, void *buf, size_t len_bytes)
 		int e = 0;
 
 		if (cpumem_page_is_set(r->present, offset / page))
-			e = read_memory(r->pid, r->va + offset, to, len);
+			e = read_memory(r, r->va + offset, to, len);
 		else
 			memset(to, 0, len);
 		if (e < 0)
@@ -158,7 +166,7 @@ static int copy_run(const struct copy *c, const struct cpumem_region *r, uint64_
 {
 	for (uint64_t at = from; at < to;) {
 		size_t len = (size_t)MIN(to - at, CPUMEM_BUFFER_BYTES);
-		int e = read_memory(r->pid, r->va + at, buf, len);
+		int e = read_memory(r, r->va + at, buf, len);
 
 		if (e < 0 ||
 		    (!chunk_is_zero(buf, len) && (e = write_file(c->fd, buf, len, base + at)) < 0))

@@ -26,6 +26,7 @@ struct cpumem_region {
 	uint64_t va, len_bytes;
 	uint64_t present_bytes;
 	uint64_t *present; /* owned; a bit a page, from the lowest; the others read as zeros */
+	int mem_fd;	   /* owned; /proc/PID/mem where others have some of its pages too, else -1 */
 };
 
 struct cpumem {

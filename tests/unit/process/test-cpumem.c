@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT
+/* Which memory is taken, out of foreign text and of a live process; copies of it, byte for byte. */
+#include "little.h"
+#include "process/cpumem.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#define MIB (1ull << 20)
+
+/* ---- the text of smaps ---- */
+
+static ssize_t parse(const char *text, struct cpumem_vma *ret)
+{
+	char copy[4096];
+
+	CHECK(strlen(text) < sizeof(copy));
+	strcpy(copy, text);
+	return cpumem_parse_smaps(copy, ret, 4);
+}
+
+#define MAPPING(range, perms, inode, name, flags)                                 \
+	range " " perms " 00000000 00:00 " inode "                    " name "\n" \
+	      "Size: 4 kB\nRss: 4 kB\nVmFlags: " flags " \n"
+
+static void text_of_smaps(void)
+{
+	struct cpumem_vma v[4];
+
+	CHECK(parse(MAPPING("1000-3000", "rw-p", "0", "", "rd wr mr mw me ac sd"), v) == 1);
+	CHECK(v[0].start == 0x1000 && v[0].end == 0x3000);
+	CHECK(parse(MAPPING("1000-3000", "rw-p", "0", "[heap]", "rd wr mr mw me ac"), v) == 1);
+	CHECK(parse(MAPPING("1000-3000", "rw-p", "0", "[anon:x]", "rd wr mr mw me hg"), v) == 1);
+
+	const char *left[] = {
+		MAPPING("1000-3000", "rw-s", "0", "", "rd wr sh mr mw me ms"),
+		MAPPING("1000-3000", "r--p", "0", "", "rd mr mw me ac"),
+		MAPPING("1000-3000", "rw-p", "77", "/a", "rd wr mr mw me ac"),
+		MAPPING("1000-3000", "rw-p", "0", "[stack]", "rd wr mr mw me gd ac"),
+		MAPPING("1000-3000", "rw-p", "0", "", "rd wr mr mw me ht"),
+		MAPPING("1000-3000", "rw-p", "0", "", "rd wr mr mw me um"),
+		MAPPING("1000-3000", "rw-p", "0", "", "rd wr mr mw me zz"),
+		"1000-3000 rw-p 00000000 00:00 0 \nSize: 4 kB\n", /* not said: not taken */
+	};
+	for (size_t i = 0; i < sizeof(left) / sizeof(left[0]); i++)
+		CHECK(parse(left[i], v) == 0);
+	CHECK(parse("3000-1000 rw-p 00000000 00:00 0 \n", v) == -EBADMSG);
+	CHECK(parse("1000-1800 rw-p 00000000 00:00 0 \n", v) == -EBADMSG);
+	CHECK(parse("abc\n", v) == -EBADMSG);
+	CHECK(parse("3000-4000 rw-p 00000000 00:00 0 \n1000-2000 rw-p 00000000 00:00 0 \n", v) ==
+	      -EBADMSG);
+	CHECK(parse("", v) == 0 && parse("\n\nVmFlags: rd\n", v) == 0);
+}
+
+/* ---- a process ---- */
+
+struct area {
+	uint64_t *p;
+	uint64_t len_bytes;
+};
+
+/* Filled with a pattern, all but every third page; a page that cannot be touched keeps it apart. */
+static struct area area_new(uint64_t len_bytes)
+{
+	struct area a = { mmap(NULL, len_bytes + 4096, PROT_READ | PROT_WRITE,
+			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0),
+			  len_bytes };
+
+	CHECK(a.p != MAP_FAILED);
+	CHECK(mprotect((char *)a.p + len_bytes, 4096, PROT_NONE) == 0);
+	for (uint64_t i = 0; i < len_bytes / 8; i++)
+		if (i / 512 % 3)
+			a.p[i] = i * 0x9e3779b97f4a7c15ull + 1;
+	return a;
+}
+
+static struct proc_tree tree_of(const struct little *l)
+{
+	struct brumate_error err;
+	struct proc_tree tree = PROC_TREE_EMPTY;
+
+	CHECK(proc_tree_read(&tree, little_id(l), &err) == 0);
+	return tree;
+}
+
+static const struct cpumem_region *region_of(const struct cpumem *m, const struct area *a)
+{
+	uint64_t start = (uintptr_t)a->p, end = start + a->len_bytes;
+
+	for (size_t i = 0; i < m->n; i++)
+		if (m->items[i].va >= start && m->items[i].va + m->items[i].len_bytes <= end)
+			return &m->items[i];
+	return NULL;
+}
+
+static void wait_here(void *arg)
+{
+	(void)arg;
+	little_ready();
+	for (;;)
+		pause();
+}
+
+static void touch_pages(const struct area *a)
+{
+	for (uint64_t page = 0; page < a->len_bytes / 4096; page++)
+		((volatile uint64_t *)a->p)[page * 512 + 7] = page;
+}
+
+/* In the child: pages of its own, where it shared all with its parent. */
+static void touch_and_wait(void *arg)
+{
+	touch_pages(arg);
+	wait_here(NULL);
+}
+
+static void expect_equal(const struct cpumem *m, const struct area *a)
+{
+	const struct cpumem_region *r = region_of(m, a);
+	auto_free uint64_t *copy = malloc(4 * MIB);
+	struct brumate_error err;
+	int fd = memfd_create("copy", MFD_CLOEXEC);
+
+	CHECK(r && copy && fd >= 0);
+	CHECK(r->va % CPUMEM_ALIGN_BYTES == 0 && r->len_bytes % CPUMEM_ALIGN_BYTES == 0);
+	CHECK(cpumem_copy_out(m, fd, 3, NULL, NULL, &err) == 0);
+	uint64_t base = 0;
+	for (const struct cpumem_region *before = m->items; before < r; before++)
+		base += before->len_bytes;
+	const char *ours = (const char *)(uintptr_t)r->va;
+	for (uint64_t at = 0; at < r->len_bytes; at += 2 * MIB) {
+		CHECK(cpumem_read((void *)(uintptr_t)r, at, copy, 2 * MIB) == 0);
+		CHECK(!memcmp(copy, ours + at, 2 * MIB));
+		CHECK(pread(fd, copy, 2 * MIB, (off_t)(base + at)) == (ssize_t)(2 * MIB));
+		CHECK(!memcmp(copy, ours + at, 2 * MIB));
+	}
+	CHECK(cpumem_read((void *)(uintptr_t)r, r->len_bytes, copy, 4096) == -ERANGE);
+	CHECK(cpumem_read((void *)(uintptr_t)r, 0, copy, 100) == -ERANGE);
+	close(fd);
+}
+
+static int stop_at_once(void *arg, uint64_t done_bytes)
+{
+	CHECK(done_bytes > 0);
+	return *(int *)arg;
+}
+
+static void choosing_and_copying(void)
+{
+	struct area a = area_new(40 * MIB), small = area_new(3 * MIB), shared = area_new(24 * MIB);
+	struct brumate_error err;
+	struct cpumem m;
+	int stop = -ECANCELED, fd = memfd_create("copy", MFD_CLOEXEC);
+
+	struct little l = little_start(touch_and_wait, &a);
+	little_wait_ready(&l);
+	/* The pages the child wrote to are to be the same here. */
+	touch_pages(&a);
+	struct proc_tree tree = tree_of(&l);
+	CHECK(cpumem_choose(&m, &tree, 2, &err) == 0);
+	const struct cpumem_region *r = region_of(&m, &a);
+	CHECK(r && r->pid == l.pid && r->present_bytes <= r->len_bytes);
+	CHECK(!region_of(&m, &small));
+	expect_equal(&m, &a);
+	expect_equal(&m, &shared);
+	CHECK(cpumem_copy_out(&m, fd, 2, stop_at_once, &stop, &err) == -ECANCELED);
+	cpumem_fini(&m);
+
+	/* With its parent in the tree, what they share stays with CRIU. */
+	struct proc_info two[2] = { tree.items[0], tree.items[0] };
+	CHECK(proc_read(&two[1], getpid(), &err) == 0);
+	const struct proc_tree both = { two, 2 };
+	CHECK(cpumem_choose(&m, &both, 2, &err) == 0);
+	CHECK(region_of(&m, &a) && !region_of(&m, &shared));
+	cpumem_fini(&m);
+
+	little_end(&l);
+	CHECK(cpumem_choose(&m, &tree, 2, &err) == 0 && m.n == 0); /* it is gone: nothing to take */
+	proc_tree_fini(&tree);
+	close(fd);
+}
+
+static void writing(void)
+{
+	auto_free char *data = malloc(2 * MIB), *back = malloc(2 * MIB);
+	char *p = mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct little l = little_start(wait_here, NULL);
+	struct cpumem_target t = { l.pid, (uintptr_t)p, 4 * MIB };
+
+	CHECK(data && back && p != MAP_FAILED);
+	little_wait_ready(&l);
+	for (size_t i = 0; i < 2 * MIB; i++)
+		data[i] = (char)(i / 4096 % 2 ? i * 31 + 1 : 0);
+	CHECK(cpumem_write(&t, 2 * MIB, data, 2 * MIB) == 0);
+	CHECK(cpumem_write(&t, 0, NULL, 2 * MIB) == 0); /* zeros */
+	CHECK(cpumem_write(&t, 2 * MIB + 4096, data, 2 * MIB) == -ERANGE);
+	CHECK(cpumem_write(&t, UINT64_MAX, data, 2 * MIB) == -ERANGE);
+	struct cpumem_region r = {
+		.mem_fd = -1, .pid = l.pid, .va = (uintptr_t)p, .len_bytes = 4 * MIB
+	};
+	uint64_t all[16];
+	memset(all, 0xff, sizeof(all));
+	r.present = all;
+	CHECK(cpumem_read(&r, 2 * MIB, back, 2 * MIB) == 0 && !memcmp(back, data, 2 * MIB));
+	CHECK(munmap(p, 4 * MIB) == 0);
+	little_end(&l);
+	CHECK(cpumem_write(&t, 2 * MIB, data, 2 * MIB) == -ESRCH);
+}
+
+int main(void)
+{
+	text_of_smaps();
+	choosing_and_copying();
+	writing();
+	return 0;
+}
