@@ -45,13 +45,15 @@ int extfile_decode(struct extfile *ret, const char *text, size_t len_bytes)
 {
 	struct extfile f;
 	char line[RECORD_BYTES_MAX + 1], end;
+	int used = 0;
 
 	if (len_bytes > RECORD_BYTES_MAX || memchr(text, '\0', len_bytes))
 		return -EBADMSG;
 	memcpy(line, text, len_bytes);
 	line[len_bytes] = '\0';
-	if (sscanf(line, "%255s %x%c", f.path, (unsigned *)&f.flags, &end) != 3 || end != '\n' ||
-	    !is_device_path(f.path) || (f.flags & ~KEPT_FLAGS))
+	if (sscanf(line, "%255s %x%c%n", f.path, (unsigned *)&f.flags, &end, &used) != 3 ||
+	    end != '\n' || (size_t)used != len_bytes || !is_device_path(f.path) ||
+	    (f.flags & ~KEPT_FLAGS))
 		return -EBADMSG;
 	*ret = f;
 	return 0;

@@ -12,6 +12,7 @@
 
 static struct criu_program program;
 static char *plugin_dir;
+static const char *device_path; /* the job has it open; NULL: none */
 
 /* ---- a job that checks all of its memory in each round ---- */
 
@@ -98,6 +99,16 @@ static void child_run(struct shape *s, int in, int out)
 	_exit(0);
 }
 
+static void device_look(int fd, int round)
+{
+	struct stat have, want;
+
+	if (fstat(fd, &have) < 0 || stat(device_path, &want) < 0 || !S_ISCHR(have.st_mode) ||
+	    have.st_rdev != want.st_rdev ||
+	    (fcntl(fd, F_GETFL) & (O_ACCMODE | O_NONBLOCK)) != (O_RDWR | O_NONBLOCK))
+		job_say_bad("device", round);
+}
+
 static void memory_job(void *arg)
 {
 	const struct job_setup *setup = arg;
@@ -120,12 +131,16 @@ static void memory_job(void *arg)
 		close(from[0]);
 		child_run(s, to[0], from[1]);
 	}
+	int device = device_path ? open(device_path, O_RDWR | O_NONBLOCK) : -1;
+	CHECK(!device_path || device >= 0);
 	CHECK(pthread_create(&thread, NULL, idle_thread, NULL) == 0);
 	little_ready();
 	close(little_out);
 	for (int round = 0;; round++) {
 		if (!setup->plain)
 			job_exchange(to[1], from[0], round, "child");
+		if (device_path)
+			device_look(device, round);
 		for (size_t k = 0; k < SHAPES; k++)
 			shape_visit(&s[k], k, (uint64_t)round, false);
 		dprintf(1, "round %d\n", round);
@@ -388,6 +403,36 @@ static const bool is_sanitized =
 static const bool is_sanitized = false;
 #endif
 
+/* A device that CRIU refuses is opened anew where it was named, and refused where it was not. */
+static void devices(void)
+{
+	struct job_setup setup = { .plain = true };
+	struct brumate_error err;
+	struct criu_result result;
+	struct script s;
+
+	device_path = "/dev/fuse";
+	int fd = open(device_path, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		SKIP("%s: %s", device_path, strerror(errno));
+	close(fd);
+	job_prepare(&setup);
+	struct proc_id root = memory_job_start(&setup);
+
+	script_open(&s, &setup, root, "refused");
+	s.plugin.devices = "/dev/nvidia";
+	CHECK(criu_dump(&program, &s.options, &result, &err) == -EIO);
+	job_must_run(&setup, 2);
+	script_close(&s);
+	script_open(&s, &setup, root, "image");
+	s.plugin.devices = "/dev/nvidia:/dev/fuse";
+	dump(&s);
+	reap_everybody();
+	turn_to_restore(&s);
+	job_end(&setup, restore(&s, &setup));
+	script_close(&s);
+}
+
 int main(int argc, char **argv)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
@@ -408,6 +453,8 @@ int main(int argc, char **argv)
 		round_trips(false);
 	else if (!strcmp(name, "failures"))
 		failures();
+	else if (!strcmp(name, "devices"))
+		devices();
 	else
 		nobody_else_restores();
 	free(plugin_dir);

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT
+/* Records of devices: only well-formed ones of devices are taken, and only those that were named. */
+#include "check.h"
+#include "criu-plugin/extfile.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+static int decode(struct extfile *ret, const char *text)
+{
+	return extfile_decode(ret, text, strlen(text));
+}
+
+int main(void)
+{
+	struct extfile f;
+	char longer[EXTFILE_PATH_BYTES + 64] = "/dev/";
+
+	CHECK(decode(&f, "/dev/nvidia0 802\n") == 0);
+	CHECK_STR(f.path, "/dev/nvidia0");
+	CHECK(f.flags == (O_RDWR | O_NONBLOCK));
+
+	const char *bad[] = { "",
+			      "\n",
+			      "/dev/nvidia0",
+			      "/dev/nvidia0 2",
+			      "/dev/nvidia0 2\nmore",
+			      "/etc/passwd 0\n",
+			      "/dev/../etc/passwd 0\n",
+			      "/dev/nvidia0 40\n", /* would create */
+			      "/dev/nvidia0 x\n" };
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		CHECK(decode(&f, bad[i]) == -EBADMSG);
+	CHECK(extfile_decode(&f, "/dev/nvidia0\0 2\n", 16) == -EBADMSG);
+	memset(longer + 5, 'x', sizeof(longer) - 10);
+	strcat(longer, " 2\n");
+	CHECK(decode(&f, longer) == -EBADMSG);
+
+	CHECK(extfile_is_named("/dev/nvidia0", "/dev/nvidia"));
+	CHECK(extfile_is_named("/dev/fuse", "/dev/nvidia:/dev/fuse"));
+	CHECK(!extfile_is_named("/dev/null", "/dev/nvidia:/dev/fuse"));
+	CHECK(!extfile_is_named("/dev/null", "") && !extfile_is_named("/dev/null", NULL));
+	CHECK(!extfile_is_named("/dev/null", "::"));
+	return 0;
+}
