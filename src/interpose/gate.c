@@ -42,7 +42,7 @@ static atomic_uint left;  /* a futex: counts leavings while it is closed, for th
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct record *records;
-static bool prepared; /* under the lock */
+static bool prepared, told; /* under the lock; told: of the end of each thread */
 static pthread_key_t ending;
 
 static __thread struct record *self __attribute__((tls_model("initial-exec")));
@@ -102,7 +102,7 @@ static void fork_child(void)
 static void prepare(void)
 {
 	prepared = true;
-	pthread_key_create(&ending, end_thread);
+	told = !pthread_key_create(&ending, end_thread);
 	pthread_atfork(fork_prepare, fork_parent, fork_child);
 	if (membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED))
 		atomic_fetch_or(&state, FENCED);
@@ -141,7 +141,7 @@ static struct record *add_self(void)
 		record->used = true;
 	self = record;
 	pthread_mutex_unlock(&lock);
-	if (record)
+	if (record && told)
 		pthread_setspecific(ending, record);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	return record;
