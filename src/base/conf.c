@@ -14,7 +14,7 @@
 
 enum { FILE_BYTES_MAX = 1 << 20, WARNINGS_MAX = 100 };
 
-enum kind { KIND_PATH, KIND_DURATION, KIND_BYTES, KIND_BOOL, KIND_GPU, KIND_DATA_PATH, KIND__MAX };
+enum kind { KIND_PATH, KIND_DURATION, KIND_BYTES, KIND_BOOL, KIND_GPU, KIND_DATA_PATH, KIND_COMPRESS, KIND__MAX };
 
 static const char *const allowed[KIND__MAX] = {
 	[KIND_PATH] = "an absolute path",
@@ -23,6 +23,7 @@ static const char *const allowed[KIND__MAX] = {
 	[KIND_BOOL] = "yes or no",
 	[KIND_GPU] = "auto or simulated",
 	[KIND_DATA_PATH] = "auto, broker or driver",
+	[KIND_COMPRESS] = "auto, none, lz4 or zstd",
 };
 
 static const struct key {
@@ -31,6 +32,8 @@ static const struct key {
 	size_t offset;
 } keys[] = {
 	{ "Store", "Directory", KIND_PATH, offsetof(struct brumate_conf, store_dir) },
+	{ "Store", "Compress", KIND_COMPRESS, offsetof(struct brumate_conf, compress) },
+	{ "Store", "EncryptionKeyFile", KIND_PATH, offsetof(struct brumate_conf, key_file) },
 	{ "Operation", "LockTimeout", KIND_DURATION,
 	  offsetof(struct brumate_conf, lock_timeout_ms) },
 	{ "Operation", "Timeout", KIND_DURATION, offsetof(struct brumate_conf, timeout_ms) },
@@ -46,6 +49,7 @@ enum { N_KEYS = sizeof(keys) / sizeof(keys[0]) };
 void conf_fini(struct brumate_conf *c)
 {
 	free(c->store_dir);
+	free(c->key_file);
 	free(c->criu_path);
 	for (size_t i = 0; i < c->n_warnings; i++)
 		free(c->warnings[i]);
@@ -104,6 +108,21 @@ static int set_gpu(enum conf_gpu *at, const char *value)
 	return r;
 }
 
+static int set_compress(enum conf_compress *at, const char *value)
+{
+	static const char *const words[] = { [CONF_COMPRESS_AUTO] = "auto",
+					     [CONF_COMPRESS_NONE] = "none",
+					     [CONF_COMPRESS_LZ4] = "lz4",
+					     [CONF_COMPRESS_ZSTD] = "zstd",
+					     [CONF_COMPRESS__MAX] = NULL };
+	int i;
+	int r = conf_word(&i, value, words);
+
+	if (r == 0)
+		*at = (enum conf_compress)i;
+	return r;
+}
+
 static int set_data_path(enum conf_data_path *at, const char *value)
 {
 	static const char *const words[] = { [CONF_DATA_PATH_AUTO] = "auto",
@@ -142,6 +161,9 @@ static void set_default(struct brumate_conf *c, const struct key *k)
 	case KIND_DATA_PATH:
 		*(enum conf_data_path *)at = *(const enum conf_data_path *)from;
 		break;
+	case KIND_COMPRESS:
+		*(enum conf_compress *)at = *(const enum conf_compress *)from;
+		break;
 	case KIND__MAX:
 		break;
 	}
@@ -164,6 +186,8 @@ static int set_value(struct brumate_conf *c, const struct key *k, const char *va
 		return set_gpu((enum conf_gpu *)at, value);
 	case KIND_DATA_PATH:
 		return set_data_path((enum conf_data_path *)at, value);
+	case KIND_COMPRESS:
+		return set_compress((enum conf_compress *)at, value);
 	case KIND__MAX:
 		break;
 	}

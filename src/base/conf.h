@@ -27,9 +27,20 @@ enum conf_data_path {
 	CONF_DATA_PATH__MAX
 };
 
+/* As in store/memory.h, which this layer does not see. */
+enum conf_compress {
+	CONF_COMPRESS_AUTO,
+	CONF_COMPRESS_NONE,
+	CONF_COMPRESS_LZ4,
+	CONF_COMPRESS_ZSTD,
+	CONF_COMPRESS__MAX
+};
+
 struct brumate_conf {
 	/* [Store] */
 	char *store_dir; /* Directory=PATH: where checkpoints go. Owned; NULL: store_default_dir() */
+	char *key_file;	 /* EncryptionKeyFile=PATH: of checkpoints. Owned; NULL: not encrypted */
+	enum conf_compress compress; /* Compress=auto: of memory; none, lz4, zstd */
 
 	/* [Operation] */
 	uint64_t

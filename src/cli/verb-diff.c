@@ -155,6 +155,20 @@ static void print_side(const char *mark, json_t *o)
 	       json_string_value(json_object_get(o, "created")), bytes);
 }
 
+static void print_chunks(json_t *differences)
+{
+	json_int_t chunks = json_integer_value(json_object_get(differences, "chunks"));
+	char bytes[WORD_BYTES];
+
+	if (!chunks)
+		return;
+	format_bytes(bytes, (uint64_t)json_integer_value(
+				    json_object_get(differences, "same_chunk_bytes")));
+	printf("%" JSON_INTEGER_FORMAT " of %" JSON_INTEGER_FORMAT
+	       " chunks of memory are the same, %s\n",
+	       json_integer_value(json_object_get(differences, "same_chunks")), chunks, bytes);
+}
+
 static void print_differences(json_t *reply)
 {
 	json_t *differences = json_object_get(reply, "differences");
@@ -178,6 +192,7 @@ static void print_differences(json_t *reply)
 		     (uint64_t)json_integer_value(json_object_get(differences, "same_bytes")));
 	printf("%" JSON_INTEGER_FORMAT " files are the same, %s\n",
 	       json_integer_value(json_object_get(differences, "same_files")), bytes);
+	print_chunks(differences);
 }
 
 static int add_side(json_t *p, const char *key, const char *word, struct brumate_error *err)

@@ -70,6 +70,11 @@ static void print_plain_array(int indent, const char *key, json_t *array)
 	print_pair(indent, key, text[0] ? text : "-");
 }
 
+static bool is_long(const char *key)
+{
+	return !strcmp(key, "files") || !strcmp(key, "regions") || !strcmp(key, "packs");
+}
+
 static void print_object(int indent, json_t *o);
 
 static void print_value(int indent, const char *key, json_t *value)
@@ -82,7 +87,7 @@ static void print_value(int indent, const char *key, json_t *value)
 		print_object(indent + 2, value);
 	} else if (!json_is_array(value)) {
 		print_scalar(indent, key, value);
-	} else if (!strcmp(key, "files")) { /* a line each would be hundreds */
+	} else if (is_long(key)) { /* a line each would be hundreds */
 		char text[64];
 
 		snprintf(text, sizeof(text), "%zu", json_array_size(value));

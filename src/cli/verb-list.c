@@ -85,21 +85,31 @@ static void add_job(struct table *t, json_t *o)
 }
 
 static const struct column checkpoint_columns[] = {
-	{ "ID", false },  { "JOB", false },  { "NAME", false }, { "AGE", true },
-	{ "SIZE", true }, { "PROCS", true }, { "GPUS", true },	{ "STATE", false },
+	{ "ID", false },  { "JOB", false },   { "NAME", false },  { "AGE", true },
+	{ "SIZE", true }, { "DISK", true },   { "SHARED", true }, { "PROCS", true },
+	{ "GPUS", true }, { "STATE", false },
 };
+
+static void add_bytes(struct table *t, json_t *value)
+{
+	char size[WORD_BYTES] = "-";
+
+	if (json_is_integer(value))
+		format_bytes(size, (uint64_t)json_integer_value(value));
+	table_add(t, size);
+}
 
 static void add_checkpoint(struct table *t, json_t *o)
 {
 	const char *error = text_of(o, "error");
-	char size[WORD_BYTES];
 
-	format_bytes(size, (uint64_t)json_integer_value(json_object_get(o, "bytes")));
 	table_add(t, text_of(o, "id"));
 	table_add(t, text_of(o, "job"));
 	table_add(t, text_of(o, "job_name"));
 	add_age(t, o);
-	table_add(t, error ? "-" : size);
+	add_bytes(t, error ? NULL : json_object_get(o, "bytes"));
+	add_bytes(t, json_object_get(o, "disk_bytes"));
+	add_bytes(t, json_object_get(o, "shared_bytes"));
 	add_number(t, o, "processes");
 	add_number(t, o, "gpus");
 	table_add(t, error					     ? error

@@ -121,6 +121,8 @@ int verb_checkpoint(const struct invocation *in, struct brumate_error *err)
 	if (r == 0)
 		r = add_string(p, "name", in->values[OPT_NAME], err);
 	if (r == 0)
+		r = add_string(p, "compress", in->values[OPT_COMPRESS], err);
+	if (r == 0)
 		r = add_path(p, "dir", in->values[OPT_DIR], err);
 	if (r == 0)
 		r = add_gpu(p, in, err);

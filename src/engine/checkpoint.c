@@ -85,7 +85,9 @@ static int check_checkpoint(struct op *op, struct brumate_error *err)
 
 static int begin_image(struct op *op, struct brumate_error *err)
 {
-	const struct memory_options options = { .job = op->job->id, .uid = op->job->uid };
+	const struct memory_options options = { .job = op->job->id,
+						.uid = op->job->uid,
+						.compress = op->compress };
 	int r = store_begin(&op->writer, op->store_dir, op->checkpoint_id, err);
 
 	if (r < 0)

@@ -18,6 +18,7 @@
 #include "process/criu.h"
 #include "process/process.h"
 #include "process/scan.h"
+#include "store/memory.h"
 #include "store/store.h"
 
 enum { OP_PHASES_MAX = 32, OP_LOCK_TIMEOUT_MS = 10000, OP_DRIVER_TIMEOUT_MS = 600000 };
@@ -96,6 +97,7 @@ struct op {
 
 	/* checkpoint and restore */
 	bool leave_running, tcp_close;
+	enum memory_compress compress; /* of a checkpoint */
 	struct criu_program criu;
 	struct store_writer writer;
 	struct store_image image;

@@ -162,6 +162,10 @@ bool manifest_path_is_valid(const char *path);
 /** Sum of the sizes of all files and packs. */
 uint64_t manifest_bytes(const struct manifest *m);
 
+/** What the job's files and memory come to before compression and sharing: all files but the chunk
+ * table, and all regions. */
+uint64_t manifest_whole_bytes(const struct manifest *m);
+
 /** Memory in chunks, before compression and sharing. */
 uint64_t manifest_memory_bytes(const struct manifest *m);
 

@@ -203,6 +203,16 @@ uint64_t manifest_bytes(const struct manifest *m)
 	return sum;
 }
 
+uint64_t manifest_whole_bytes(const struct manifest *m)
+{
+	uint64_t sum = manifest_memory_bytes(m);
+
+	for (size_t i = 0; i < m->n_files; i++)
+		if (strcmp(m->files[i].path, MANIFEST_TABLE_PATH))
+			sum += m->files[i].len_bytes;
+	return sum;
+}
+
 uint64_t manifest_memory_bytes(const struct manifest *m)
 {
 	uint64_t sum = 0;

@@ -17,6 +17,7 @@
 
 #include "base/conf.h"
 #include "base/paths.h"
+#include "store/memory.h"
 
 enum { TIMEOUT_MS_MAX = INT_MAX };
 
@@ -182,10 +183,35 @@ static int choose_id(char ret[static MANIFEST_ID_BYTES], const struct job *j, co
 	return 0;
 }
 
+/* How memory is compressed: as the caller says, or the configuration. */
+static int check_compress(json_t *parameters, struct brumate_error *err)
+{
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+	enum memory_compress compress;
+	const char *word;
+	int r = wire_get_string(parameters, "compress", &word, err);
+
+	if (r < 0)
+		return r;
+	if (word)
+		return memory_parse_compress(&compress, word) < 0
+			       ? wire_fail_parameter(err, "compress",
+						     "want auto, none, lz4 or zstd")
+			       : 0;
+	r = conf_load(&conf, err);
+	if (r < 0)
+		return r;
+	word = memory_compress_word((enum memory_compress)conf.compress);
+	return json_object_set_new(parameters, "compress", json_string(word)) < 0
+		       ? brumate_fail(err, ENOMEM, "%m")
+		       : 0;
+}
+
 int service_checkpoint(const struct service_call *call, json_t *parameters, json_t **ret,
 		       struct brumate_error *err)
 {
-	static const char *const keys[] = { "timeout_ms", "force", "leave_running", NULL };
+	static const char *const keys[] = { "timeout_ms", "force", "leave_running", "compress",
+					    NULL };
 	auto_free char *dir = NULL;
 	const char *name, *given_dir;
 	char id[MANIFEST_ID_BYTES];
@@ -209,7 +235,9 @@ int service_checkpoint(const struct service_call *call, json_t *parameters, json
 	if (!picked || json_object_set_new(picked, "id", json_string(id)) < 0 ||
 	    json_object_set_new(picked, "dir", json_string(dir)) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
-	r = add_defaults(picked, false, err);
+	r = check_compress(picked, err);
+	if (r == 0)
+		r = add_defaults(picked, false, err);
 	return r < 0 ? r : shim_relay(call, &j, "Checkpoint", picked, ret, err);
 }
 

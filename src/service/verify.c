@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/paths.h"
 #include "image/diff.h"
+#include "store/memory.h"
 
 static const char *const kinds[] = {
 	[STORE_MISSING] = "missing", [STORE_EXTRA] = "extra", [STORE_SIZE] = "size",
@@ -212,12 +213,31 @@ static json_t *side(const struct store_image *i)
 			 wire_string(m->job.name), "bytes", (json_int_t)manifest_bytes(m));
 }
 
+/* What differs, and how many chunks of memory do not. */
+static json_t *differences(const struct store_image *from, const struct store_image *to,
+			   const struct memory_common *common)
+{
+	json_t *diff = manifest_diff(&from->manifest, &to->manifest);
+
+	if (!diff ||
+	    json_object_set_new(diff, "chunks", json_integer((json_int_t)common->chunks)) ||
+	    json_object_set_new(diff, "same_chunks",
+				json_integer((json_int_t)common->same_chunks)) ||
+	    json_object_set_new(diff, "same_chunk_bytes",
+				json_integer((json_int_t)common->same_bytes))) {
+		json_decref(diff);
+		return NULL;
+	}
+	return diff;
+}
+
 int service_diff(const struct service_call *call, json_t *parameters, json_t **ret,
 		 struct brumate_error *err)
 {
 	auto_(store_image_fini) struct store_image from = STORE_IMAGE_EMPTY;
 	auto_(store_image_fini) struct store_image to = STORE_IMAGE_EMPTY;
 	auto_free char *dir = NULL;
+	struct memory_common common = { 0 };
 	const char *a, *b, *given_dir;
 	int r = wire_need_string(parameters, "from", &a, err);
 
@@ -231,9 +251,11 @@ int service_diff(const struct service_call *call, json_t *parameters, json_t **r
 		r = access_image(&from, call, dir, a, err);
 	if (r == 0)
 		r = access_image(&to, call, dir, b, err);
+	if (r == 0)
+		r = memory_compare(&common, &from, &to, err);
 	if (r < 0)
 		return r;
 	*ret = json_pack("{s:o,s:o,s:o}", "from", side(&from), "to", side(&to), "differences",
-			 manifest_diff(&from.manifest, &to.manifest));
+			 differences(&from, &to, &common));
 	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
 }

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -152,13 +153,17 @@ static int method_resume(void *arg, struct wire_call_context *call, json_t *para
 
 static int checkpoint_parameters(struct op *op, json_t *parameters, struct brumate_error *err)
 {
-	const char *id, *dir;
+	const char *id, *dir, *compress;
 	int r;
 
 	if ((r = wire_need_string(parameters, "id", &id, err)) < 0 ||
 	    (r = wire_need_string(parameters, "dir", &dir, err)) < 0 ||
 	    (r = wire_get_bool(parameters, "leave_running", &op->leave_running, err)) < 0)
 		return r;
+	if ((r = wire_get_string(parameters, "compress", &compress, err)) < 0)
+		return r;
+	if (compress && memory_parse_compress(&op->compress, compress) < 0)
+		return wire_fail_parameter(err, "compress", "want auto, none, lz4 or zstd");
 	op->checkpoint_id = id; /* lives as long as the parameters, which is as long as the call */
 	op->store_dir = strdup(dir);
 	return op->store_dir ? 0 : brumate_fail(err, ENOMEM, "%m");
@@ -419,6 +424,24 @@ static json_t *findings_to_json(const struct scan_report *report)
 	return list;
 }
 
+static int add_memory(struct op *op, struct scan_report *report, struct brumate_error *err)
+{
+	int r = 0;
+
+	park_find(op);
+	for (size_t i = 0; r == 0 && i < op->n_agents; i++) {
+		const struct agent *a = &op->agents[i].agent;
+		struct scan_finding f = { .level = SCAN_NOTE, .pid = a->id.pid, .what = "memory" };
+
+		snprintf(f.text, sizeof(f.text),
+			 "process %d: %.1f MB of device memory go by the data path, %.1f MB and its "
+			 "contexts by the driver",
+			 a->id.pid, (double)a->managed_bytes / 1e6, (double)a->driver_bytes / 1e6);
+		r = scan_add(report, &f);
+	}
+	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
+}
+
 static int method_scan(void *arg, struct wire_call_context *call, json_t *parameters,
 		       struct brumate_error *err)
 {
@@ -432,13 +455,51 @@ static int method_scan(void *arg, struct wire_call_context *call, json_t *parame
 	op_init(&op, "scan", &s->job, &nobody, 0, false);
 	if (r < 0)
 		return r;
+	op.held = &s->held;
 	if ((r = gpu_find(&op, err)) == 0)
 		r = preflight_scan(&op, &report, err);
+	if (r == 0)
+		r = add_memory(&op, &report, err);
 	shim_end(s);
 	if (r < 0)
 		return r;
 	auto_json json_t *reply = json_pack("{s:o}", "findings", findings_to_json(&report));
 	return wire_reply(call, reply);
+}
+
+/* Which way device memory goes, as the agents tell. */
+static json_t *memory_to_json(const struct op *op)
+{
+	json_t *list = json_array();
+
+	for (size_t i = 0; i < op->n_agents; i++)
+		json_array_append_new(
+			list, json_pack("{s:i,s:I,s:I}", "pid", op->agents[i].agent.id.pid,
+					"data_bytes", (json_int_t)op->agents[i].agent.managed_bytes,
+					"driver_bytes",
+					(json_int_t)op->agents[i].agent.driver_bytes));
+	return list;
+}
+
+static int method_memory(void *arg, struct wire_call_context *call, json_t *parameters,
+			 struct brumate_error *err)
+{
+	struct shim *s = arg;
+	auto_(op_fini) struct op op;
+	int r = shim_begin(s, "scan", IN(JOB_RUNNING) | IN(JOB_SUSPENDED), err);
+
+	(void)parameters;
+	op_init(&op, "scan", &s->job, &(struct op_caller){ 0 }, 0, false);
+	op.held = &s->held;
+	if (r < 0)
+		return r;
+	r = gpu_find(&op, err);
+	if (r == 0)
+		park_find(&op);
+	auto_json json_t *reply =
+		r == 0 ? json_pack("{s:o}", "processes", memory_to_json(&op)) : NULL;
+	shim_end(s);
+	return r < 0 ? r : wire_reply(call, reply);
 }
 
 const struct wire_method shim_methods[] = {
@@ -453,5 +514,6 @@ const struct wire_method shim_methods[] = {
 	{ "io.brumate.job.Kill", method_kill },
 	{ "io.brumate.job.Wait", method_wait },
 	{ "io.brumate.job.Scan", method_scan },
+	{ "io.brumate.job.Memory", method_memory },
 };
 const size_t shim_n_methods = sizeof(shim_methods) / sizeof(shim_methods[0]);

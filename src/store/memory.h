@@ -33,6 +33,9 @@ enum memory_compress {
 /** "auto", "none", "lz4", "zstd". -EINVAL. Pure. */
 int memory_parse_compress(enum memory_compress *ret, const char *word);
 
+/** The word for @compress. */
+const char *memory_compress_word(enum memory_compress compress);
+
 /** Zeros are good defaults. */
 struct memory_options {
 	const char *
@@ -103,3 +106,12 @@ typedef int (*memory_sink_fn)(void *arg, uint64_t offset, const void *data, size
  * chunk and range. @arg goes to both functions. */
 int memory_load(struct memory_reader *m, size_t index, unsigned threads, memory_sink_fn sink,
 		bool (*cancelled)(void *arg), void *arg, struct brumate_error *err);
+
+/** Chunks of a checkpoint, and those of them that another has. */
+struct memory_common {
+	uint64_t chunks, same_chunks, same_bytes;
+};
+
+/** What of the chunks of @to is in @from, by their tables. A checkpoint without memory has none. */
+int memory_compare(struct memory_common *ret, const struct store_image *from,
+		   const struct store_image *to, struct brumate_error *err);

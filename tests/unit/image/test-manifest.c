@@ -105,6 +105,7 @@ static void test_round_trip(void)
 	check_lists(&a, &b);
 	check_memory(&a, &b);
 	CHECK(manifest_bytes(&b) == 5 + 8192 + (1 << 20));
+	CHECK(manifest_whole_bytes(&b) == 5 + 4096 + (1 << 30));
 	CHECK(manifest_memory_bytes(&b) == 4096 + (1 << 30));
 
 	auto_free char *again = encode(&b, &again_len);
