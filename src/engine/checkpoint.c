@@ -23,6 +23,7 @@
 #include "engine/copy.h"
 #include "engine/describe.h"
 #include "engine/externals.h"
+#include "engine/host-memory.h"
 #include "engine/held.h"
 #include "engine/park.h"
 #include "engine/steps.h"
@@ -103,6 +104,8 @@ static void undo_image(struct op *op)
 	cleanup_close(&op->criu_dir_fd);
 	memory_writer_free(op->memory);
 	op->memory = NULL;
+	host_memory_close(op->host);
+	op->host = NULL;
 	if (!op->committed)
 		store_abort(&op->writer);
 }
@@ -130,6 +133,8 @@ static int end_memory(struct op *op, struct brumate_error *err)
 
 	if (r < 0 || !op->memory)
 		return r < 0 ? r : 0;
+	if ((r = host_memory_save(op->host, err)) < 0)
+		return r;
 	r = memory_end(op->memory, &op->manifest, &sums, is_cancelled, op, err);
 	memory_writer_free(op->memory);
 	op->memory = NULL;
@@ -202,10 +207,10 @@ static int criu_event(void *arg, enum criu_event event, pid_t pid, struct brumat
 	(void)pid;
 	if (r < 0)
 		return brumate_fail(err, -r, "injected while CRIU holds the job: %m");
-	if (event == CRIU_EVENT_FROZEN)
-		return describe_tree(op, err);
-	if (event != CRIU_EVENT_DUMPED)
-		return 0;
+	if (event == CRIU_EVENT_FROZEN && (r = describe_tree(op, err)) == 0)
+		r = host_memory_frozen(op->host, err);
+	if (event != CRIU_EVENT_DUMPED || (r = host_memory_dumped(op->host, err)) < 0)
+		return r;
 	op_phase(op, "criu", clock_since_s(op->criu_start_ns));
 	if (op->leave_running)
 		return 0;
@@ -241,7 +246,10 @@ static int run_dump(struct op *op, const char *const *externals, struct criu_res
 	if (work_fd < 0)
 		return brumate_fail(err, errno, "%s: %m", op->job->dir);
 	options.work_dir_fd = work_fd;
-	int r = criu_dump(&op->criu, &options, ret, err);
+	int r = host_memory_open(&op->host, op, &options, err);
+	if (r < 0)
+		return r;
+	r = criu_dump(&op->criu, &options, ret, err);
 	op->job->op.criu = PROC_ID_NONE;
 	return r;
 }

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/paths.h"
 #include "engine/copy.h"
+#include "engine/host-memory.h"
 #include "engine/park.h"
 #include "store/memory.h"
 
@@ -67,6 +68,8 @@ void op_fini(struct op *op)
 	op_drop_agents(op);
 	memory_writer_free(op->memory);
 	op->memory = NULL;
+	host_memory_close(op->host);
+	op->host = NULL;
 	data_copy_fini(&op->saved);
 	if (op->broker_is_open)
 		broker_close(&op->broker);

@@ -72,6 +72,7 @@ struct op {
 	size_t n_agents;
 	struct copy *copy;	      /* under way */
 	struct memory_writer *memory; /* of the checkpoint being written */
+	struct host_memory *host;     /* beside CRIU's images; read by @memory */
 	struct data_copy saved;	      /* host copy that it reads, where it is held no more */
 	bool park_only;		      /* suspend: device memory stays on the GPU */
 	uint64_t data_bytes;	      /* moved, or parked */

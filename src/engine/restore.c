@@ -20,6 +20,7 @@
 #include "base/paths.h"
 #include "engine/copy.h"
 #include "engine/externals.h"
+#include "engine/host-memory.h"
 #include "engine/held.h"
 #include "engine/park.h"
 #include "engine/regions.h"
@@ -219,7 +220,8 @@ static int on_event(void *arg, enum criu_event event, pid_t pid, struct brumate_
 	if ((r = job_save(op->job, err)) < 0)
 		return r;
 	r = fault_point("restore.restored");
-	return r < 0 ? brumate_fail(err, -r, "injected while CRIU holds the job: %m") : 0;
+	return r < 0 ? brumate_fail(err, -r, "injected while CRIU holds the job: %m")
+		     : host_memory_fill(op->host, err);
 }
 
 static void on_spawned(void *arg, struct proc_id criu)
@@ -239,7 +241,7 @@ static int run_criu(struct op *op, int work_fd, const struct criu_inherit *inher
 		    size_t n_inherits, struct brumate_error *err)
 {
 	struct criu_result result = { 0 };
-	const struct criu_options options = {
+	struct criu_options options = {
 		.images_dir_fd = op->criu_dir_fd,
 		.work_dir_fd = work_fd,
 		.log_name = "restore.log",
@@ -254,8 +256,12 @@ static int run_criu(struct op *op, int work_fd, const struct criu_inherit *inher
 		.on_tick = on_tick,
 		.arg = op,
 	};
-	int r = criu_restore(&op->criu, &options, &result, err);
-
+	int r = host_memory_open(&op->host, op, &options, err);
+	if (r < 0)
+		return r;
+	r = criu_restore(&op->criu, &options, &result, err);
+	host_memory_close(op->host);
+	op->host = NULL;
 	op->job->op.criu = PROC_ID_NONE;
 	return r;
 }

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: MIT
+/*
+ * A job that goes on waits for a copy in a memfd alone, made by all cores beside CRIU's own work: digests,
+ * compression and the disk come after. A job that is to end is read by the store itself. The job's memory
+ * is only read, so nothing is undone when something fails.
+ */
+#include "engine/host-memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/fd.h"
+#include "process/cpumem.h"
+#include "store/memory.h"
+
+/* Devices whose descriptors forked children of a GPU program hold without using them. */
+static const char reopened_devices[] = "/dev/nvidia";
+
+enum { MEMINFO_BYTES_MAX = 1 << 16 };
+/* What is left to the machine beside a copy. */
+#define SPARE_BYTES (256ull << 20)
+
+struct host_memory {
+	struct op *op; /* borrowed */
+	char *plugin_dir;
+	struct criu_plugin plugin;
+	struct cpumem taken;
+	int copy_fd;
+	pthread_t copier;
+	bool is_copying;
+	int result; /* of the copy */
+	struct brumate_error error;
+	uint64_t start_ns;
+};
+
+int host_memory_open(struct host_memory **ret, struct op *op, struct criu_options *options,
+		     struct brumate_error *err)
+{
+	auto_(host_memory_close) struct host_memory *h = calloc(1, sizeof(*h));
+
+	if (!h)
+		return brumate_fail(err, ENOMEM, "%m");
+	h->op = op;
+	h->copy_fd = -1;
+	h->plugin = (struct criu_plugin){ .table_fd = -1, .devices = reopened_devices };
+	h->plugin_dir = criu_plugin_dir();
+	if (h->plugin_dir) {
+		h->plugin.table_fd = cpumem_table_new();
+		if (h->plugin.table_fd < 0)
+			return brumate_fail(err, -h->plugin.table_fd, "a table for CRIU: %m");
+		options->libdir = h->plugin_dir;
+		options->plugin = &h->plugin;
+	}
+	*ret = take_ptr(&h);
+	return 0;
+}
+
+/* ---- out ---- */
+
+static uint64_t available_bytes(void)
+{
+	static const char key[] = "MemAvailable:";
+	auto_free char *text = NULL;
+
+	if (file_read(AT_FDCWD, "/proc/meminfo", MEMINFO_BYTES_MAX, &text, NULL) < 0)
+		return 0;
+	const char *line = strstr(text, key);
+	return line ? strtoull(line + strlen(key), NULL, 10) << 10 : 0;
+}
+
+static void *copy_thread(void *arg)
+{
+	struct host_memory *h = arg;
+
+	h->result = cpumem_copy_out(&h->taken, h->copy_fd, 0, NULL, NULL, &h->error);
+	return NULL;
+}
+
+static int start_copy(struct host_memory *h, struct brumate_error *err)
+{
+	h->copy_fd = memfd_create("brumate-host-memory", MFD_CLOEXEC);
+	if (h->copy_fd < 0)
+		return brumate_fail(err, errno, "memory for a copy of the job's: %m");
+	int r = pthread_create(&h->copier, NULL, copy_thread, h);
+	if (r)
+		return brumate_fail(err, r, "a thread that copies the job's memory: %m");
+	h->is_copying = true;
+	return 0;
+}
+
+static int begin_memory(struct op *op, struct brumate_error *err)
+{
+	const struct memory_options options = { .job = op->job->id,
+						.uid = op->job->uid,
+						.compress = op->compress };
+
+	return op->memory ? 0 : memory_begin(&op->memory, &op->writer, &options, err);
+}
+
+static struct manifest_region describe(const struct cpumem_region *r)
+{
+	return (struct manifest_region){
+		.kind = MANIFEST_REGION_HOST,
+		.pid = r->inner_pid,
+		.va = r->va,
+		.len_bytes = r->len_bytes,
+	};
+}
+
+/* A job that is to end stands still until its image is committed: no copy is needed. */
+static int save_in_place(struct host_memory *h, struct brumate_error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < h->taken.n && r == 0; i++) {
+		struct cpumem_region *taken = &h->taken.items[i];
+		const struct manifest_region region = describe(taken);
+
+		r = memory_add_from(h->op->memory, &region, cpumem_read, taken, err);
+	}
+	return r;
+}
+
+/* True if a copy fits into what is free, where one is needed. */
+static bool has_room(struct host_memory *h)
+{
+	if (!h->op->leave_running || h->taken.present_bytes + SPARE_BYTES <= available_bytes())
+		return true;
+	op_note(h->op,
+		"%.1f GB of the job's memory were saved by CRIU, slower, for want of free memory "
+		"for a copy",
+		(double)h->taken.present_bytes / 1e9);
+	return false;
+}
+
+int host_memory_frozen(struct host_memory *h, struct brumate_error *err)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	int r;
+
+	if (!h->plugin_dir || !cpumem_table_is_heeded(h->plugin.table_fd))
+		return 0;
+	h->start_ns = clock_now_ns();
+	if ((r = proc_tree_read(&tree, h->op->job->root, err)) < 0 ||
+	    (r = cpumem_choose(&h->taken, &tree, 0, err)) < 0)
+		return r;
+	if (!h->taken.n || !has_room(h)) {
+		cpumem_fini(&h->taken);
+		return 0;
+	}
+	if ((r = begin_memory(h->op, err)) < 0)
+		return r;
+	r = h->op->leave_running ? start_copy(h, err) : save_in_place(h, err);
+	if (r < 0)
+		return r;
+	r = cpumem_hide(h->plugin.table_fd, &h->taken);
+	return r < 0 ? brumate_fail(err, -r, "telling CRIU what it need not save: %m") : 0;
+}
+
+static void join_copy(struct host_memory *h)
+{
+	if (h->is_copying)
+		pthread_join(h->copier, NULL);
+	h->is_copying = false;
+}
+
+int host_memory_dumped(struct host_memory *h, struct brumate_error *err)
+{
+	int r = fault_point("checkpoint.host-memory");
+
+	if (!h->taken.n)
+		return 0;
+	join_copy(h);
+	if (r < 0)
+		return brumate_fail(err, -r, "injected while memory is copied: %m");
+	if (h->result < 0) {
+		if (err)
+			*err = h->error;
+		return h->result;
+	}
+	if (h->copy_fd >= 0)
+		op_phase(h->op, "host-memory", clock_since_s(h->start_ns));
+	return 0;
+}
+
+int host_memory_save(struct host_memory *h, struct brumate_error *err)
+{
+	uint64_t offset = 0;
+	int r = 0;
+
+	for (size_t i = 0; h->copy_fd >= 0 && i < h->taken.n && r == 0; i++) {
+		const struct manifest_region region = describe(&h->taken.items[i]);
+
+		r = memory_add(h->op->memory, &region, h->copy_fd, offset, err);
+		offset += region.len_bytes;
+	}
+	return r;
+}
+
+/* ---- in ---- */
+
+struct filling {
+	struct op *op;
+	struct cpumem_target target;
+};
+
+static int fill_part(void *arg, uint64_t offset, const void *data, size_t len_bytes)
+{
+	struct filling *f = arg;
+
+	return cpumem_write(&f->target, offset, data, len_bytes);
+}
+
+static bool is_cancelled(void *arg)
+{
+	struct filling *f = arg;
+
+	return op_check(f->op, NULL) < 0;
+}
+
+static pid_t find_process(const struct proc_tree *tree, pid_t inner_pid)
+{
+	for (size_t i = 0; i < tree->n; i++)
+		if (tree->items[i].inner_pid == inner_pid && tree->items[i].state != 'Z')
+			return tree->items[i].id.pid;
+	return 0;
+}
+
+static int fill_region(struct op *op, struct memory_reader *reader, const struct proc_tree *tree,
+		       size_t index, struct brumate_error *err)
+{
+	const struct manifest_region *region = &op->image.manifest.memory.regions[index];
+	struct filling f = {
+		.op = op,
+		.target = { find_process(tree, region->pid), region->va, region->len_bytes },
+	};
+
+	if (!f.target.pid)
+		return brumate_fail(err, ESRCH,
+				    "process %d, whose memory is to be filled, is not there",
+				    region->pid);
+	int r = memory_load(reader, index, 0, fill_part, is_cancelled, &f, err);
+	if (r == -ECANCELED)
+		op_check(op, err);
+	return r < 0 ? brumate_wrap(err, r, "memory of process %d at %llx", region->pid,
+				    (unsigned long long)region->va)
+		     : 0;
+}
+
+static bool has_host_regions(const struct manifest *m)
+{
+	for (size_t i = 0; i < m->memory.n_regions; i++)
+		if (m->memory.regions[i].kind == MANIFEST_REGION_HOST)
+			return true;
+	return false;
+}
+
+int host_memory_fill(struct host_memory *h, struct brumate_error *err)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	auto_(memory_reader_free) struct memory_reader *reader = NULL;
+	const struct manifest *m = &h->op->image.manifest;
+	uint64_t start_ns = clock_now_ns();
+	int r = fault_point("restore.host-memory");
+
+	if (!has_host_regions(m))
+		return 0;
+	if (r < 0)
+		return brumate_fail(err, -r, "injected while memory is filled: %m");
+	if ((r = proc_tree_read(&tree, h->op->job->root, err)) < 0 ||
+	    (r = memory_open(&reader, &h->op->image, err)) < 0)
+		return r;
+	for (size_t i = 0; i < m->memory.n_regions && r == 0; i++)
+		if (m->memory.regions[i].kind == MANIFEST_REGION_HOST)
+			r = fill_region(h->op, reader, &tree, i, err);
+	if (r == 0)
+		op_phase(h->op, "host-memory", clock_since_s(start_ns));
+	return r;
+}
+
+void host_memory_close(struct host_memory *h)
+{
+	if (!h)
+		return;
+	join_copy(h);
+	cleanup_close(&h->copy_fd);
+	cleanup_close(&h->plugin.table_fd);
+	cpumem_fini(&h->taken);
+	free(h->plugin_dir);
+	free(h);
+}
