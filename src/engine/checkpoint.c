@@ -26,6 +26,7 @@
 #include "engine/host-memory.h"
 #include "engine/held.h"
 #include "engine/park.h"
+#include "engine/secret.h"
 #include "engine/steps.h"
 #include "store/memory.h"
 
@@ -93,7 +94,9 @@ static int begin_image(struct op *op, struct brumate_error *err)
 
 	if (r < 0)
 		return r;
-	op->criu_dir_fd = store_mkdir(&op->writer, "criu", err);
+	if ((r = secret_begin(op, err)) < 0)
+		return r;
+	op->criu_dir_fd = secret_images_to(op, err);
 	if (op->criu_dir_fd < 0)
 		return op->criu_dir_fd;
 	return op->n_agents ? memory_begin(&op->memory, &op->writer, &options, err) : 0;
@@ -155,7 +158,9 @@ static int commit(struct op *op, struct brumate_error *err)
 	uint64_t start_ns = clock_now_ns();
 	if ((r = describe_phases(op)) < 0)
 		return brumate_fail(err, -r, "%m");
-	r = store_commit(&op->writer, &op->manifest, commit_progress, op, err);
+	r = secret_seal(op, err);
+	if (r == 0)
+		r = store_commit(&op->writer, &op->manifest, commit_progress, op, err);
 	if (r < 0)
 		return brumate_wrap(err, r, "commit");
 	op->committed = true;

@@ -81,6 +81,7 @@ void op_fini(struct op *op)
 	cleanup_close(&op->criu_dir_fd);
 	store_abort(&op->writer);
 	store_image_fini(&op->image);
+	store_key_fini(&op->key);
 	manifest_fini(&op->manifest);
 	json_decref(op->notes);
 	op->notes = NULL;

@@ -103,6 +103,7 @@ struct op {
 	struct store_writer writer;
 	struct store_image image;
 	struct manifest manifest; /* of the checkpoint being written */
+	struct store_key key;	  /* of @writer or @image, where they are encrypted */
 	bool committed;
 	uint64_t criu_start_ns;
 	int criu_dir_fd;

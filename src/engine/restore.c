@@ -24,6 +24,7 @@
 #include "engine/held.h"
 #include "engine/park.h"
 #include "engine/regions.h"
+#include "engine/secret.h"
 #include "engine/steps.h"
 #include "process/pidns.h"
 
@@ -153,8 +154,8 @@ static int check_restore(struct op *op, struct brumate_error *err)
 
 	if (!m->n_processes)
 		return brumate_fail(err, EBADMSG, "checkpoint %s: no processes", m->id);
-	if ((r = check_machine(m, err)) < 0 || (r = check_criu(op, err)) < 0 ||
-	    (r = check_driver(op, err)) < 0)
+	if ((r = check_machine(m, err)) < 0 || (r = secret_unlock(op, err)) < 0 ||
+	    (r = check_criu(op, err)) < 0 || (r = check_driver(op, err)) < 0)
 		return r;
 	if (take_gpus(op) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
@@ -276,11 +277,12 @@ static int restore_processes(struct op *op, struct brumate_error *err)
 	if (r < 0 || (r = job_make_agent_dir(op->job, err)) < 0 ||
 	    (r = start_namespace(op, err)) < 0)
 		return r;
-	op->criu_dir_fd =
-		openat(op->image.dir_fd, "criu", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	op->criu_dir_fd = secret_images_from(op, err);
+	if (op->criu_dir_fd < 0)
+		return op->criu_dir_fd;
 	auto_close int work_fd = open(op->job->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (op->criu_dir_fd < 0 || work_fd < 0)
-		return brumate_fail(err, errno, "%s: %m", op->image.path);
+	if (work_fd < 0)
+		return brumate_fail(err, errno, "%s: %m", op->job->dir);
 	r = externals_for_restore(op, &inherits, &n_inherits, err);
 	if (r < 0)
 		return r;

@@ -71,7 +71,8 @@ int store_key_load(struct store_key *ret, const char *path, struct brumate_error
 	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 
 	if (fd < 0)
-		return brumate_fail(err, errno, "key %s: %m", path);
+		return brumate_fail(err, errno == ENOENT ? ENOKEY : errno, "key %s: %s", path,
+				    strerror(errno));
 	int r = check_owner(fd, path, err);
 	if (r < 0)
 		return r;

@@ -24,7 +24,7 @@ DEFINE_AUTO_FINI(struct store_key, store_key_fini)
 int store_key_make(struct store_key *ret, const struct seal_key *from);
 
 /** Reads the key from the file at @path, a credential of systemd's for example. Refuses one that others
- * than its owner, who must be the caller or root, may read. Errors to act on: -ENOENT, -EACCES,
+ * than its owner, who must be the caller or root, may read. Errors to act on: -ENOKEY (no such file), -EACCES,
  * -EINVAL (it holds no key). */
 int store_key_load(struct store_key *ret, const char *path, struct brumate_error *err);
 

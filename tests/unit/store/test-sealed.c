@@ -154,7 +154,7 @@ static void test_load(void)
 	struct store_key k, same;
 	char hex[65];
 
-	CHECK(path && store_key_load(&k, path, &err) == -ENOENT);
+	CHECK(path && store_key_load(&k, path, &err) == -ENOKEY);
 	memset(hex, 'a', sizeof(hex));
 	put_file(AT_FDCWD, path, hex, 64);
 	CHECK(chmod(path, 0640) == 0 && store_key_load(&k, path, &err) == -EACCES && err.hint[0]);

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Checkpoints that are encrypted: nothing of the job's memory can be read in them, and they come back by
+their key alone."""
+
+import os
+
+from cases import case, expect, main
+
+SECRET = b"a-password-that-only-memory-knows"
+
+
+def configure(bed, key=None):
+    """The configuration with this key file, or none."""
+    with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+        file.write(f"[Store]\nEncryptionKeyFile={key}\n" if key else "")
+
+
+def make_key(bed, name):
+    path = os.path.join(bed.dir, name)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        file.write(os.urandom(32).hex() + "\n")
+    return path
+
+
+def secretive(bed):
+    """A job with the secret in its memory, and in no argument."""
+    path = os.path.join(bed.dir, "secret")
+    with open(path, "wb") as file:
+        file.write(SECRET + b"\n")
+    script = f'read secret <{path}; n=0; while :; do n=$((n + 1)); echo "step $n ${{#secret}}"; sleep 0.05; done'
+    job = bed.ok("run", "--", "sh", "-c", script).out.strip()
+    bed.jobs.append(job)
+    log = bed.log(job)
+    log.wait_for(r"step 3 ")
+    return job, log
+
+
+def files_with_secret(directory):
+    found = []
+    for top, _, names in os.walk(directory):
+        for name in names:
+            with open(os.path.join(top, name), "rb") as file:
+                if SECRET in file.read():
+                    found.append(name)
+    return found
+
+
+def place(bed, checkpoint):
+    return os.path.join(bed.own["BRUMATE_STATE_DIR"], "checkpoints", checkpoint)
+
+
+@case
+def memory_cannot_be_read(bed):
+    job, log = secretive(bed)
+    plain = bed.operation("checkpoint", job, "--leave-running")["checkpoint"]
+    expect(files_with_secret(place(bed, plain)), "the secret is not even in a checkpoint in the clear")
+
+    configure(bed, make_key(bed, "key"))
+    sealed = bed.operation("checkpoint", job)["checkpoint"]
+    expect(not files_with_secret(place(bed, sealed)), "the secret can be read")
+    for name in os.listdir(os.path.join(place(bed, sealed), "criu")):
+        with open(os.path.join(place(bed, sealed), "criu", name), "rb") as file:
+            expect(file.read(16) == b"brumate-sealed-1", f"{name} is not sealed")
+
+    bed.operation("restore", sealed)
+    before = log.text().count("step")
+    log.wait_until(lambda text: text.count("step") > before + 2, "steps after the restore")
+    expect(all(line.endswith(f" {len(SECRET)}") for line in log.lines() if line.startswith("step")),
+           "the job forgot its secret")
+
+
+@case
+def only_by_its_key(bed):
+    key, other = make_key(bed, "key"), make_key(bed, "other")
+    configure(bed, key)
+    job, log = bed.counter(mib=16)
+    checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+
+    configure(bed)
+    bed.refused(5, "encrypted, and there is no key", "restore", checkpoint)
+    bed.ok("verify", checkpoint)
+    configure(bed, other)
+    bed.refused(5, "encrypted by key", "restore", checkpoint)
+    os.chmod(other, 0o640)
+    bed.refused(5, "others than its owner", "restore", checkpoint)
+    configure(bed, key + ".gone")
+    bed.refused(5, "No such file", "restore", checkpoint)
+
+    configure(bed, key)
+    bed.operation("restore", checkpoint)
+    log.goes_on()
+    configure(bed, key + ".gone")
+    bed.refused(5, "No such file", "checkpoint", job)
+    log.goes_on()
+
+
+main()
