@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 /* One request through libcurl: address, signature, body in and out. No retries here. */
 #include "remote/http-attempt.h"
+#include "remote/libcurl.h"
 #include "remote/sign.h"
 #include "remote/xml.h"
 
-#include <curl/curl.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -65,7 +65,7 @@ static bool to_sink(const struct exchange *x)
 {
 	long status = 0;
 
-	curl_easy_getinfo(x->session->curl, CURLINFO_RESPONSE_CODE, &status);
+	libcurl.easy_getinfo(x->session->curl, CURLINFO_RESPONSE_CODE, &status);
 	return x->q->range && status >= 200 && status < 300;
 }
 
@@ -156,7 +156,7 @@ static size_t take_line(char *line, size_t size, size_t n, void *arg)
 	if (take_header(text, sizeof(text), "content-length", line, len))
 		a->len_bytes = strtoll(text, NULL, 10);
 	if (take_header(text, sizeof(text), "date", line, len)) {
-		time_t date = curl_getdate(text, NULL);
+		time_t date = libcurl.getdate(text, NULL);
 
 		a->date = date < 0 ? 0 : date;
 	}
@@ -193,7 +193,7 @@ static char *path_of(const struct client *c, const struct http_request *q)
 static int add_line(struct curl_slist **lines, const char *name, const char *value)
 {
 	auto_free char *line = path_format("%s: %s", name, value);
-	struct curl_slist *more = line ? curl_slist_append(*lines, line) : NULL;
+	struct curl_slist *more = line ? libcurl.slist_append(*lines, line) : NULL;
 
 	if (!more)
 		return -ENOMEM;
@@ -264,16 +264,16 @@ static void set_method(CURL *curl, struct exchange *x)
 {
 	const struct http_request *q = x->q;
 
-	curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, q->method);
+	libcurl.easy_setopt(curl, CURLOPT_CUSTOMREQUEST, q->method);
 	if (!strcmp(q->method, "HEAD")) {
-		curl_easy_setopt(curl, CURLOPT_NOBODY, 1L);
+		libcurl.easy_setopt(curl, CURLOPT_NOBODY, 1L);
 	} else if (!strcmp(q->method, "PUT") || !strcmp(q->method, "POST")) {
-		curl_easy_setopt(curl, CURLOPT_UPLOAD, 1L);
-		curl_easy_setopt(curl, CURLOPT_INFILESIZE_LARGE, (curl_off_t)q->len_bytes);
-		curl_easy_setopt(curl, CURLOPT_READFUNCTION, send_some);
-		curl_easy_setopt(curl, CURLOPT_READDATA, x);
-		curl_easy_setopt(curl, CURLOPT_SEEKFUNCTION, rewind_body);
-		curl_easy_setopt(curl, CURLOPT_SEEKDATA, x);
+		libcurl.easy_setopt(curl, CURLOPT_UPLOAD, 1L);
+		libcurl.easy_setopt(curl, CURLOPT_INFILESIZE_LARGE, (curl_off_t)q->len_bytes);
+		libcurl.easy_setopt(curl, CURLOPT_READFUNCTION, send_some);
+		libcurl.easy_setopt(curl, CURLOPT_READDATA, x);
+		libcurl.easy_setopt(curl, CURLOPT_SEEKFUNCTION, rewind_body);
+		libcurl.easy_setopt(curl, CURLOPT_SEEKDATA, x);
 	}
 }
 
@@ -281,31 +281,31 @@ static void set_connection(CURL *curl, const struct remote_config *config)
 {
 	struct curl_blob ca = { .data = config->ca, .flags = CURL_BLOB_NOCOPY };
 
-	curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
-	curl_easy_setopt(curl, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-	curl_easy_setopt(curl, CURLOPT_PATH_AS_IS, 1L);
-	curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
-	curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS);
-	curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
-	curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, (long)config->stall_s);
-	curl_easy_setopt(curl, CURLOPT_BUFFERSIZE, 512L << 10);
-	curl_easy_setopt(curl, CURLOPT_UPLOAD_BUFFERSIZE, 512L << 10);
-	curl_easy_setopt(curl, CURLOPT_USERAGENT, "brumate/" BRUMATE_VERSION);
+	libcurl.easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
+	libcurl.easy_setopt(curl, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+	libcurl.easy_setopt(curl, CURLOPT_PATH_AS_IS, 1L);
+	libcurl.easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+	libcurl.easy_setopt(curl, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS);
+	libcurl.easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
+	libcurl.easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, (long)config->stall_s);
+	libcurl.easy_setopt(curl, CURLOPT_BUFFERSIZE, 512L << 10);
+	libcurl.easy_setopt(curl, CURLOPT_UPLOAD_BUFFERSIZE, 512L << 10);
+	libcurl.easy_setopt(curl, CURLOPT_USERAGENT, "brumate/" BRUMATE_VERSION);
 	if (config->ca) {
 		ca.len = strlen(config->ca);
-		curl_easy_setopt(curl, CURLOPT_CAINFO_BLOB, &ca);
+		libcurl.easy_setopt(curl, CURLOPT_CAINFO_BLOB, &ca);
 	}
 }
 
 static void set_callbacks(CURL *curl, struct exchange *x)
 {
-	curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, receive_some);
-	curl_easy_setopt(curl, CURLOPT_WRITEDATA, x);
-	curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, take_line);
-	curl_easy_setopt(curl, CURLOPT_HEADERDATA, x);
-	curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, count_some);
-	curl_easy_setopt(curl, CURLOPT_XFERINFODATA, x);
-	curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
+	libcurl.easy_setopt(curl, CURLOPT_WRITEFUNCTION, receive_some);
+	libcurl.easy_setopt(curl, CURLOPT_WRITEDATA, x);
+	libcurl.easy_setopt(curl, CURLOPT_HEADERFUNCTION, take_line);
+	libcurl.easy_setopt(curl, CURLOPT_HEADERDATA, x);
+	libcurl.easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, count_some);
+	libcurl.easy_setopt(curl, CURLOPT_XFERINFODATA, x);
+	libcurl.easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
 }
 
 static int errno_of(CURLcode code)
@@ -372,23 +372,24 @@ static int perform(struct exchange *x, const char *url, struct curl_slist *lines
 	CURL *curl = x->session->curl;
 	char why[CURL_ERROR_SIZE] = "";
 
-	curl_easy_reset(curl);
-	curl_easy_setopt(curl, CURLOPT_URL, url);
-	curl_easy_setopt(curl, CURLOPT_HTTPHEADER, lines);
-	curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, why);
+	libcurl.easy_reset(curl);
+	libcurl.easy_setopt(curl, CURLOPT_URL, url);
+	libcurl.easy_setopt(curl, CURLOPT_HTTPHEADER, lines);
+	libcurl.easy_setopt(curl, CURLOPT_ERRORBUFFER, why);
 	set_method(curl, x);
 	set_connection(curl, x->session->client->config);
 	set_callbacks(curl, x);
-	CURLcode code = curl_easy_perform(curl);
-	curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &x->a->status);
-	curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, NULL);
+	CURLcode code = libcurl.easy_perform(curl);
+	libcurl.easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &x->a->status);
+	libcurl.easy_setopt(curl, CURLOPT_ERRORBUFFER, NULL);
 
 	if (x->local < 0)
 		return brumate_fail(err, -x->local, "%s: %m", x->q->key ? x->q->key : "a file");
 	if (code != CURLE_OK) {
 		x->t->failure = errno_of(code);
 		x->t->final = is_final(code);
-		snprintf(x->t->why, sizeof(x->t->why), "%s", *why ? why : curl_easy_strerror(code));
+		snprintf(x->t->why, sizeof(x->t->why), "%s",
+			 *why ? why : libcurl.easy_strerror(code));
 	} else {
 		check_answer(x);
 	}
@@ -415,6 +416,6 @@ int attempt_send(struct session *s, const struct http_request *q, struct http_an
 		brumate_fail(err, -r, "request: %m");
 	else
 		r = perform(&x, url, lines, err);
-	curl_slist_free_all(lines);
+	libcurl.slist_free_all(lines);
 	return r;
 }

@@ -3,11 +3,10 @@
 #include "remote/http.h"
 #include "remote/http-attempt.h"
 #include "remote/http-fail.h"
+#include "remote/libcurl.h"
 
-#include <curl/curl.h>
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -18,11 +17,6 @@
 #include "base/paths.h"
 
 enum { PAUSE_MIN_MS = 100, PAUSE_MAX_MS = 20000 };
-
-static void start_curl(void)
-{
-	curl_global_init(CURL_GLOBAL_DEFAULT);
-}
 
 /* As libcurl would name it: without the port that goes without saying. */
 static char *host_of(const struct remote_config *config, const struct remote_place *place)
@@ -42,10 +36,11 @@ static char *host_of(const struct remote_config *config, const struct remote_pla
 int client_init(struct client *c, const struct remote_config *config,
 		const struct remote_place *place, struct brumate_error *err)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	int r = libcurl_open(err);
 
-	pthread_once(&once, start_curl);
 	*c = (struct client){ .config = config, .place = place, .stop_fd = -1 };
+	if (r < 0)
+		return r;
 	c->host = host_of(config, place);
 	c->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (!c->host || c->stop_fd < 0) {
@@ -78,14 +73,14 @@ void client_go_on(struct client *c)
 
 int session_init(struct session *s, struct client *c, struct brumate_error *err)
 {
-	*s = (struct session){ .client = c, .curl = curl_easy_init() };
+	*s = (struct session){ .client = c, .curl = libcurl.easy_init() };
 	return s->curl ? 0 : brumate_fail(err, ENOMEM, "libcurl: no handle");
 }
 
 void session_fini(struct session *s)
 {
 	if (s->curl)
-		curl_easy_cleanup(s->curl);
+		libcurl.easy_cleanup(s->curl);
 	s->curl = NULL;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /* Asking metadata services for credentials; see metadata.h. Never through a proxy, and never for long. */
 #include "remote/metadata.h"
+#include "remote/libcurl.h"
 
-#include <curl/curl.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -36,27 +36,27 @@ static size_t keep(char *data, size_t size, size_t n, void *arg)
 /* GET, or PUT with an empty body. @header: "name: value" or NULL. 0 or -ENOENT. */
 static int fetch(struct page *ret, const char *method, const char *url, const char *header)
 {
-	CURL *curl = curl_easy_init();
-	struct curl_slist *lines = header ? curl_slist_append(NULL, header) : NULL;
+	CURL *curl = libcurl.easy_init();
+	struct curl_slist *lines = header ? libcurl.slist_append(NULL, header) : NULL;
 	long status = 0;
 
 	ret->len = 0;
 	ret->text[0] = '\0';
 	if (!curl)
 		return -ENOENT;
-	curl_easy_setopt(curl, CURLOPT_URL, url);
-	curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, method);
-	curl_easy_setopt(curl, CURLOPT_HTTPHEADER, lines);
-	curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
-	curl_easy_setopt(curl, CURLOPT_NOPROXY, "*");
-	curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
-	curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, (long)WAIT_MS);
-	curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, keep);
-	curl_easy_setopt(curl, CURLOPT_WRITEDATA, ret);
-	CURLcode code = curl_easy_perform(curl);
-	curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
-	curl_slist_free_all(lines);
-	curl_easy_cleanup(curl);
+	libcurl.easy_setopt(curl, CURLOPT_URL, url);
+	libcurl.easy_setopt(curl, CURLOPT_CUSTOMREQUEST, method);
+	libcurl.easy_setopt(curl, CURLOPT_HTTPHEADER, lines);
+	libcurl.easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
+	libcurl.easy_setopt(curl, CURLOPT_NOPROXY, "*");
+	libcurl.easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+	libcurl.easy_setopt(curl, CURLOPT_TIMEOUT_MS, (long)WAIT_MS);
+	libcurl.easy_setopt(curl, CURLOPT_WRITEFUNCTION, keep);
+	libcurl.easy_setopt(curl, CURLOPT_WRITEDATA, ret);
+	CURLcode code = libcurl.easy_perform(curl);
+	libcurl.easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
+	libcurl.slist_free_all(lines);
+	libcurl.easy_cleanup(curl);
 	return code == CURLE_OK && status == 200 ? 0 : -ENOENT;
 }
 
@@ -132,7 +132,10 @@ int metadata_credentials(struct remote_config *c, struct brumate_error *err)
 
 	if (!page)
 		return brumate_fail(err, ENOMEM, "%m");
-	int r = container ? ask_container(page, relative, full) : ask_machine(page);
+	int r = libcurl_open(err);
+	if (r < 0)
+		return r;
+	r = container ? ask_container(page, relative, full) : ask_machine(page);
 	if (r < 0)
 		return r;
 	r = metadata_parse(c, page->text);
