@@ -5,7 +5,7 @@ MESON  ?= meson
 FUZZ_SECONDS ?= 20
 
 .PHONY: all setup build demo check check-unit check-asan check-tsan check-clang check-fuzz check-style \
-	check-commits gpu-check gpu-bundle install clean format
+	check-commits bench gpu-check gpu-bundle install clean format
 
 all: build
 
@@ -42,6 +42,12 @@ check-fuzz: setup
 # Every commit since REV builds by itself.
 check-commits: setup
 	@tools/check-commits $(REV)
+
+# Measurements, on a machine that does nothing else: BENCH_DIR is on the disk to be measured.
+BENCH_DIR ?= /var/tmp
+BENCH_MIB ?= 2048
+bench: build
+	$(BUILD)/tests/bench/bench-store $(BENCH_DIR) $(BENCH_MIB)
 
 # On a machine with a GPU. gpu-bundle puts all it needs beside the programs, for machines without
 # network, where `tools/gpu-check --build DIR` then runs it.
