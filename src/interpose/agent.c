@@ -17,9 +17,11 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "interpose/agent-ops.h"
 #include "interpose/packet.h"
 
@@ -114,6 +116,19 @@ static bool may_ask(int fd)
 	       (peer.uid == 0 || peer.uid == geteuid());
 }
 
+/* Whether accepting may go well the next time. Somebody waits, while the program has no descriptor left:
+ * that is looked at again now and then, since nothing tells when it has. */
+static bool passes(int error)
+{
+	const struct timespec pause = { .tv_nsec = 50 * NS_PER_MS };
+
+	if (error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS) {
+		nanosleep(&pause, NULL);
+		return true;
+	}
+	return error == EINTR || error == ECONNABORTED;
+}
+
 static void *run(void *arg)
 {
 	prctl(PR_SET_NAME, "brumate-agent");
@@ -121,12 +136,9 @@ static void *run(void *arg)
 	while (is_still_ours()) {
 		auto_close int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC);
 
-		if (fd < 0 && (errno == EINTR || errno == ECONNABORTED || errno == EMFILE ||
-			       errno == ENFILE || errno == ENOMEM || errno == ENOBUFS))
-			continue;
-		if (fd < 0)
+		if (fd < 0 && !passes(errno))
 			break;
-		if (may_ask(fd))
+		if (fd >= 0 && may_ask(fd))
 			serve(fd);
 	}
 	return NULL;

@@ -10,6 +10,7 @@
 CUresult memory_alloc(CUdeviceptr *ret, size_t bytes);
 CUresult memory_alloc_pitch(CUdeviceptr *ret, size_t *ret_pitch, size_t width, size_t height,
 			    unsigned int element);
+CUresult memory_alloc_managed(CUdeviceptr *ret, size_t bytes, unsigned int flags);
 CUresult memory_free(CUdeviceptr ptr);
 CUresult memory_info(size_t *free_bytes, size_t *total_bytes);
 /** Counts what the driver allocated, or is about to free, at @ptr. */
@@ -67,3 +68,10 @@ CUresult copy_device(CUdeviceptr dst, CUdeviceptr src, size_t bytes);
 CUresult copy_device_ptds(CUdeviceptr dst, CUdeviceptr src, size_t bytes);
 CUresult copy_device_async(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream);
 CUresult copy_device_async_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream);
+CUresult copy_peer(CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t bytes);
+CUresult copy_peer_ptds(CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from,
+			size_t bytes);
+CUresult copy_peer_async(CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from,
+			 size_t bytes, CUstream stream);
+CUresult copy_peer_async_ptsz(CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from,
+			      size_t bytes, CUstream stream);

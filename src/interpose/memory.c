@@ -205,6 +205,16 @@ CUresult memory_alloc(CUdeviceptr *ret, size_t bytes)
 	return r;
 }
 
+/* Memory that moves by itself stays the driver's. */
+CUresult memory_alloc_managed(CUdeviceptr *ret, size_t bytes, unsigned int flags)
+{
+	CUresult r = driver.cuMemAllocManaged(ret, bytes, flags);
+
+	if (!r)
+		memory_count_driver(*ret, true);
+	return r;
+}
+
 /* The attribute that says how rows are aligned for textures is smaller on every GPU there is. */
 enum { PITCH_BYTES = 512 };
 

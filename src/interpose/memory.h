@@ -102,7 +102,8 @@ struct memory {
 	struct context *contexts;
 	struct peer *peers;
 	struct device devices[DEVICES_MAX];
-	uint64_t last_id, piece_bytes, driver_bytes;
+	uint64_t last_id, piece_bytes;
+	_Atomic uint64_t driver_bytes;
 	unsigned int away;	     /* pieces that are taken away */
 	int first_device;	     /* + 1; of the first region */
 	atomic_bool several_devices; /* have, or had, regions */

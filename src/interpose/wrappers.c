@@ -115,6 +115,7 @@ const struct wrapper wrappers[] = {
 
 	{ "cuMemAlloc_v2", memory_alloc },
 	{ "cuMemAllocPitch_v2", memory_alloc_pitch },
+	{ "cuMemAllocManaged", memory_alloc_managed },
 	{ "cuMemFree_v2", memory_free },
 	{ "cuMemGetInfo_v2", memory_info },
 	{ "cuMemGetAddressRange_v2", pointer_range },
@@ -149,6 +150,10 @@ const struct wrapper wrappers[] = {
 	{ "cuMemcpyDtoD_v2_ptds", copy_device_ptds },
 	{ "cuMemcpyDtoDAsync_v2", copy_device_async },
 	{ "cuMemcpyDtoDAsync_v2_ptsz", copy_device_async_ptsz },
+	{ "cuMemcpyPeer", copy_peer },
+	{ "cuMemcpyPeer_ptds", copy_peer_ptds },
+	{ "cuMemcpyPeerAsync", copy_peer_async },
+	{ "cuMemcpyPeerAsync_ptsz", copy_peer_async_ptsz },
 
 	{ "cuStreamBeginCapture", capture_begin_old },
 	{ "cuStreamBeginCapture_ptsz", capture_begin_old_ptsz },

@@ -7,6 +7,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "interpose/packet.h"
+
 enum { MIB = 1 << 20 };
 
 struct kept {
@@ -130,6 +132,39 @@ static void test_garbage(void)
 	close(conn);
 }
 
+/* Sound packets with any operation, but the one that lets memory go, and any numbers in them. */
+static void test_random(const struct kept kept[N])
+{
+	unsigned int state = 4711;
+	struct agent_reply reply;
+	int conn = agent_connect();
+
+	for (int i = 0; i < 2000; i++) {
+		struct agent_request request = { .version = AGENT_VERSION,
+						 .op = (uint32_t)rand_r(&state) % 14,
+						 .n = (uint32_t)rand_r(&state) % 6,
+						 .timeout_ms = (uint32_t)rand_r(&state) };
+		int fds[AGENT_PIECES_MAX];
+		size_t n;
+
+		for (int k = 0; k < 6; k++)
+			request.ids[k] = (uint64_t)rand_r(&state) % (k % 2 ? 40 : UINT64_MAX);
+		if (request.op == AGENT_UNMAP)
+			continue;
+		CHECK(send(conn, &request, sizeof(request), MSG_NOSIGNAL) == sizeof(request));
+		CHECK(packet_receive(conn, &reply, sizeof(reply), fds, &n) == sizeof(reply));
+		CHECK(reply.gate != AGENT_GATE_UNMAPPED && !reply.more);
+		packet_close_fds(fds, n);
+		if (request.op != AGENT_DETACH)
+			continue;
+		close(conn);
+		conn = agent_connect();
+	}
+	CHECK(agent_do(conn, AGENT_OPEN, &reply) == 0);
+	close(conn);
+	verify(kept);
+}
+
 int main(void)
 {
 	struct kept kept[N];
@@ -140,6 +175,7 @@ int main(void)
 	test_order(kept);
 	test_hang_up(kept);
 	test_garbage();
+	test_random(kept);
 	agent_cycle();
 	verify(kept);
 	CHECK(cuMemFree_v2(kept[N - 1].ptr) == CUDA_SUCCESS);

@@ -56,6 +56,10 @@ int main(void)
 	CHECK(reaches(fn, before) && reaches(fn, after));
 	fill(before, 3 * MIB, 1);
 	CHECK(!cuMemcpyDtoD_v2(here, before, 3 * MIB) && holds(here, 3 * MIB, 1));
+	fill(here, 3 * MIB, 4);
+	CHECK(!cuMemcpyPeer(before, b, here, a, 3 * MIB) && holds(before, 3 * MIB, 4));
+	CHECK(!cuMemcpyPeerAsync(here, a, before, b, 3 * MIB, NULL) && !cuCtxSynchronize());
+	fill(before, 3 * MIB, 1);
 
 	/* The other way round was never enabled, and what was is taken back. */
 	CHECK(!cuCtxDisablePeerAccess(b));
