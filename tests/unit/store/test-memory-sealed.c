@@ -171,7 +171,7 @@ static void test_damaged(const struct memory_job *j)
 	auto_close int fd = open(path, O_RDWR | O_CLOEXEC);
 	char byte;
 
-	CHECK(fd >= 0 && pread(fd, &byte, 1, 1000) == 1);
+	CHECK(packs && fd >= 0 && pread(fd, &byte, 1, 1000) == 1);
 	byte ^= 1;
 	CHECK(pwrite(fd, &byte, 1, 1000) == 1);
 	CHECK(verify("two", &err) == -EBADMSG && strstr(err.text, ".pack"));

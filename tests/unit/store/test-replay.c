@@ -17,7 +17,7 @@ static const char *const ids[IDS] = { "old", "moved", "victim", "new" };
 static const char *const words[] = { "absent", "either", "whole" };
 static enum expect expect[IDS];
 static struct memory_job jobs[JOBS];
-static const struct memory_job *const job_of[IDS] = { &jobs[0], NULL, &jobs[1], &jobs[0] };
+static const struct memory_job *const job_of[IDS] = { &jobs[0], &jobs[1], &jobs[1], &jobs[0] };
 static char after[256]; /* the last mark */
 static unsigned n_crashes, n_wholes[IDS], n_absents[IDS];
 
@@ -80,7 +80,7 @@ static int write_one(const char *id, const struct memory_job *j, uint64_t *ret_s
 	put_file(criu, "pages-1.img", jobs[0].bytes[0], LEN);
 	put_file(criu, "core-1.img", jobs[1].bytes[2], 100);
 	put_file(w.dir_fd, "empty", "", 0);
-	r = j ? write_memory(&w, &m, j, ret_shared) : 0;
+	r = write_memory(&w, &m, j, ret_shared);
 	return r < 0 ? r : store_commit(&w, &m, NULL, NULL, NULL);
 }
 
@@ -155,7 +155,7 @@ static void check_id(int i, const char *how)
 	struct brumate_error err;
 	int r = verify(ids[i], &err);
 
-	if (r == 0 && job_of[i])
+	if (r == 0)
 		r = load_all(job_of[i], ids[i], &err);
 	if (r != 0 && r != -ENOENT)
 		fail(how, ids[i], err.text);
@@ -237,7 +237,7 @@ int main(void)
 	make_jobs();
 	record_start(scratch);
 	record_write("old", &jobs[0]);
-	record_write("moved", NULL);
+	record_write("moved", &jobs[1]);
 	export_one("moved", &stream);
 	record_write("victim", &jobs[1]);
 	CHECK(record_write("new", &jobs[0]) > 0); /* packs of "old" */
