@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Large host memory, saved beside CRIU's images and filled again. The job looks at every byte of its memory
+in each step; nothing brumate says of itself counts."""
+
+import json
+import os
+import shutil
+import signal
+
+from cases import MIB, case, expect, main, process_start, wait_until
+
+
+def image(bed, name):
+    return os.path.join(bed.store(), name)
+
+
+def started(bed, *words, mib=12):
+    return bed.started([bed.program("memory"), *words, "--mib", mib])
+
+
+def pages_bytes(bed, name):
+    """What CRIU wrote of the job's memory."""
+    folder = os.path.join(image(bed, name), "criu")
+    return sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder) if f.startswith("pages-"))
+
+
+def host_bytes(bed, name):
+    with open(os.path.join(image(bed, name), "manifest.json"), encoding="utf-8") as file:
+        memory = json.load(file)["memory"]
+    return sum(r["len_bytes"] for r in memory["regions"] if r["kind"] == "host")
+
+
+def chunk_file(bed, name):
+    folder = os.path.join(image(bed, name), "memory")
+    packs = [os.path.join(folder, f) for f in os.listdir(folder) if f != "chunks"]
+    return max(packs, key=os.path.getsize)
+
+
+def tracer_of(pid):
+    """The process that traces the job: CRIU, while it holds it. 0: none."""
+    with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+        return [int(line.split()[1]) for line in file if line.startswith("TracerPid")][0]
+
+
+def settled(bed, job):
+    """The state once nothing is under way: the next command puts right what a dead shim left."""
+    bed.cli("kill", "--signal", "URG", job)
+    return bed.wait_state(job, ("running", "checkpointed", "exited", "lost"))
+
+
+def flip(path, at):
+    with open(path, "r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
+@case
+def saved_many_times_and_restored(bed):
+    for words in (["alone"], ["threads"], []):
+        job, log = started(bed, *words)
+        for name in ("one", "two"):
+            summary = bed.operation("checkpoint", job, "--leave-running", "--name", name)
+            expect("host-memory" in [p["name"] for p in summary["phases"]], f"phases {summary['phases']}")
+            bed.expect_whole(job, log)
+        bed.operation("checkpoint", job, "--name", "last")
+        expect(host_bytes(bed, "last") >= 60 * MIB, f"{host_bytes(bed, 'last')} bytes are beside CRIU's")
+        limit = 40 * MIB if words else 80 * MIB  # what a child shares stays with CRIU
+        expect(pages_bytes(bed, "last") < limit, f"CRIU wrote {pages_bytes(bed, 'last')} bytes")
+        summary = bed.operation("restore", "last")
+        expect("host-memory" in [p["name"] for p in summary["phases"]], f"phases {summary['phases']}")
+        bed.expect_whole(job, log)
+        bed.operation("checkpoint", job, "--name", "again")
+        for name in ("one", "two", "last"):
+            bed.ok("rm", name)
+        bed.operation("restore", "again")
+        bed.ok("rm", "again")  # nothing the job needs is in it
+        bed.expect_whole(job, log)
+        bed.end(job)
+
+
+@case
+def a_suspended_job_is_saved_too(bed):
+    job, log = bed.counter(mib=64)
+    log.goes_on()
+    bed.ok("suspend", job)
+    bed.ok("checkpoint", job, "--leave-running", "--name", "kept")
+    bed.ok("resume", job)
+    bed.expect_whole(job, log)
+    bed.ok("checkpoint", job, "--name", "last")
+    bed.operation("restore", "last")
+    bed.expect_whole(job, log)
+
+
+@case
+def in_a_namespace_of_its_own(bed):
+    job, log = started(bed)
+    bed.operation("checkpoint", job, "--name", "first")
+    blocker = bed.start(["sleep", "600"])
+    del blocker
+    bed.operation("restore", "first")
+    bed.expect_whole(job, log)
+
+
+@case
+def damage_is_found_before_the_job_runs(bed):
+    job, log = started(bed, "alone")
+    bed.operation("checkpoint", job, "--name", "first")
+    copy = image(bed, "first") + ".kept"
+    shutil.copytree(image(bed, "first"), copy)
+    path = chunk_file(bed, "first")
+    flip(path, os.path.getsize(path) // 2)
+    bed.refused(9, os.path.basename(path), "restore", "first")
+    bed.expect_state(job, "checkpointed")
+    shutil.rmtree(image(bed, "first"))
+    os.rename(copy, image(bed, "first"))
+    bed.operation("restore", "first")
+    bed.expect_whole(job, log)
+
+
+@case
+def faults_leave_the_job_as_it_was(bed):
+    job, log = started(bed)
+    for options in (["--leave-running"], []):
+        # A CRIU that dies once its images are whole does not keep a job that ends from being saved.
+        for action in ("error:28", "kill:criu", "kill") if options else ("error:28", "kill"):
+            with open(bed.fault_file, "w", encoding="utf-8") as file:
+                file.write(f"checkpoint.host-memory {action}\n")
+            result = bed.cli("checkpoint", job, "--name", "failed", *options)
+            expect(result.code != 0, result.why())
+            expect(not os.path.exists(bed.fault_file), f"{action}: the point was not passed")
+            expect(settled(bed, job) == "running", f"{action}: {bed.state(job)}")
+            bed.expect_whole(job, log)
+            expect("failed" not in bed.checkpoints(), "a failed checkpoint is listed")
+    bed.operation("checkpoint", job, "--name", "good")
+    for action in ("error:5", "kill:criu", "kill"):
+        with open(bed.fault_file, "w", encoding="utf-8") as file:
+            file.write(f"restore.host-memory {action}\n")
+        result = bed.cli("restore", "good")
+        expect(result.code != 0, result.why())
+        expect(settled(bed, job) == "checkpointed", f"{action}: {bed.state(job)}")
+    bed.operation("restore", "good")
+    bed.expect_whole(job, log)
+
+
+@case
+def killed_at_any_moment(bed):
+    """CRIU and the shim, while memory is copied."""
+    job, log = started(bed, mib=64)
+    for victim in ("criu", "brumate-shim"):
+        pid, start = bed.pid(job), process_start(bed.pid(job))
+        command = bed.spawn("checkpoint", job, "--leave-running", "--name", "cut")
+        tracer = wait_until(lambda: tracer_of(pid), "CRIU")
+        os.kill(tracer if victim == "criu" else bed.shim(job), signal.SIGKILL)
+        command.end()
+        expect(process_start(pid) == start, "the job is gone")
+        expect(settled(bed, job) == "running", f"{victim}: {bed.state(job)}")
+        bed.expect_whole(job, log)
+
+
+main()
