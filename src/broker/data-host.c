@@ -121,6 +121,8 @@ static int start(struct host_copy *h, struct brumate_error *err)
 {
 	int r = crew_new(&h->crew, THREADS_MAX, err);
 
+	for (size_t i = 0; i < h->n_segments; i++)
+		h->needs_ring |= !segment_is_worth_pinning(h->segments[i]);
 	for (size_t i = 0; i < h->n_segments && r == 0; i++) {
 		h->jobs[i] = (struct host_job){ { .run = run_job }, h, i };
 		crew_add(h->crew, &h->jobs[i].job);
@@ -205,14 +207,6 @@ int host_copy_state(struct host_copy *h, struct brumate_error *err)
 	int r = h->stopped ? fail_stopped(h, err) : h->n_ready == h->n_segments;
 	pthread_mutex_unlock(&h->lock);
 	return r;
-}
-
-bool host_copy_needs_ring(const struct host_copy *h)
-{
-	for (size_t i = 0; i < h->n_segments; i++)
-		if (!segment_is_worth_pinning(h->segments[i]))
-			return true;
-	return false;
 }
 
 int host_copy_lease(struct host_copy *h, int *ret_fds, struct brumate_error *err)

@@ -69,9 +69,19 @@ static int take_host_memory(struct mover *m, struct brumate_error *err)
 {
 	auto_free int *nodes = choose_nodes(m, pool_segment_bytes(m->total_bytes));
 
+	struct host_copy *host;
+
 	if (!nodes)
 		return brumate_fail(err, ENOMEM, "pieces: %m");
-	return host_copy_new(&m->host, m->total_bytes, nodes, false, -1, err);
+	int r = host_copy_new(&host, m->total_bytes, nodes, false, -1, err);
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&m->lock); /* the lanes run already, and may have failed */
+	m->host = host;
+	if (m->stopped)
+		host_copy_stop(host);
+	pthread_mutex_unlock(&m->lock);
+	return 0;
 }
 
 int mover_new(struct mover **ret, const struct transfer_piece *pieces, size_t n, bool to_host,
@@ -106,7 +116,7 @@ int mover_start(struct mover *m, struct host_copy *from, struct brumate_error *e
 	pthread_mutex_lock(&m->lock);
 	if (from)
 		m->host = from;
-	if (host_copy_needs_ring(m->host))
+	if (m->host->needs_ring)
 		r = crew_new(&m->crew, 8, err);
 	m->started = r == 0;
 	pthread_cond_broadcast(&m->changed);

@@ -46,7 +46,8 @@ struct host_copy {
 	uint64_t total_bytes, segment_bytes;
 	struct segment **segments;
 	size_t n_segments;
-	bool *ready; /* the rest under the lock */
+	bool needs_ring; /* some segment is not pinned, nor will be */
+	bool *ready;	 /* the rest under the lock */
 	size_t n_ready;
 	bool stopped, zeroed;
 	struct brumate_error err; /* why it is stopped, if it failed */
@@ -70,8 +71,6 @@ int host_copy_get(struct host_copy *h, size_t i, bool block, struct segment **re
 		  struct brumate_error *err);
 /** 1 when all are ready, 0 when not yet, <0 when one failed. */
 int host_copy_state(struct host_copy *h, struct brumate_error *err);
-/** Whether some segment is not pinned, nor will be. */
-bool host_copy_needs_ring(const struct host_copy *h);
 /** Descriptors (owned) of all segments for a holder. */
 int host_copy_lease(struct host_copy *h, int *ret_fds, struct brumate_error *err);
 /** Makes whoever waits give up. */

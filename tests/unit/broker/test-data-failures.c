@@ -123,7 +123,9 @@ static void test_cancelled(void)
 	CHECK(!set.copy.segments);
 	CHECK(data_alloc(s, MIB, &set.copy, &err) == -EPIPE); /* this session is over */
 	set_check_device(&set);
-	out(session(), &set);
+	data_close(s);
+	s = session();
+	out(s, &set);
 	set_check_copy(&set);
 	CHECK(pool_bytes("leased_bytes") > (int64_t)leased);
 	set_free(&set);
