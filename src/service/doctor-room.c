@@ -48,6 +48,27 @@ static void check_memory(struct doctor *d)
 		finding(d, FINDING_OK, "memory", "", "%.1f GB available", (double)available / 1e9);
 }
 
+/* As the broker reads it: broker/pool.c. */
+static void check_pool(struct doctor *d)
+{
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+	uint64_t total = 0, pool = 0;
+
+	if (conf_load(&conf, NULL) < 0 || !read_meminfo("MemTotal", &total))
+		return; /* the check of the configuration says why */
+	pool = conf.pool_bytes ? conf.pool_bytes : total / 4;
+	fact(d, "pool_bytes", json_integer((json_int_t)pool));
+	if (pool > total / 2)
+		finding(d, FINDING_WARN, "pool", "lower Pool= in [Broker] of brumate.conf",
+			"up to %.1f GB may be pinned for copies of device memory, more than half "
+			"of this machine's memory",
+			(double)pool / 1e9);
+	else
+		finding(d, FINDING_OK, "pool", "",
+			"up to %.1f GB may be pinned for copies of device memory",
+			(double)pool / 1e9);
+}
+
 static void check_pages(struct doctor *d)
 {
 	char thp[64] = "";
@@ -144,6 +165,7 @@ static void check_store(struct doctor *d)
 void doctor_room(struct doctor *d)
 {
 	check_memory(d);
+	check_pool(d);
 	check_pages(d);
 	check_limits(d);
 	check_shm(d);
