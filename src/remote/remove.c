@@ -40,7 +40,6 @@ static void names_clear(struct names *l)
 	free(l->names);
 	*l = (struct names){ 0 };
 }
-DEFINE_AUTO_FINI(struct names, names_clear)
 
 struct removal {
 	struct client client;
