@@ -34,6 +34,7 @@ static const struct key {
 	{ "Store", "Directory", KIND_PATH, offsetof(struct brumate_conf, store_dir) },
 	{ "Store", "Compress", KIND_COMPRESS, offsetof(struct brumate_conf, compress) },
 	{ "Store", "EncryptionKeyFile", KIND_PATH, offsetof(struct brumate_conf, key_file) },
+	{ "Store", "EncryptionKeyCommand", KIND_PATH, offsetof(struct brumate_conf, key_program) },
 	{ "Operation", "LockTimeout", KIND_DURATION,
 	  offsetof(struct brumate_conf, lock_timeout_ms) },
 	{ "Operation", "Timeout", KIND_DURATION, offsetof(struct brumate_conf, timeout_ms) },
@@ -50,6 +51,7 @@ void conf_fini(struct brumate_conf *c)
 {
 	free(c->store_dir);
 	free(c->key_file);
+	free(c->key_program);
 	free(c->criu_path);
 	for (size_t i = 0; i < c->n_warnings; i++)
 		free(c->warnings[i]);

@@ -40,6 +40,7 @@ struct brumate_conf {
 	/* [Store] */
 	char *store_dir; /* Directory=PATH: where checkpoints go. Owned; NULL: store_default_dir() */
 	char *key_file;	 /* EncryptionKeyFile=PATH: of checkpoints. Owned; NULL: not encrypted */
+	char *key_program; /* EncryptionKeyCommand=PATH: prints the key. Owned */
 	enum conf_compress compress; /* Compress=auto: of memory; none, lz4, zstd */
 
 	/* [Operation] */

@@ -9,6 +9,7 @@
 
 #include "base/conf.h"
 #include "engine/engine.h"
+#include "engine/key-program.h"
 #include "store/sealed.h"
 
 /* CRIU's own beside the memory of the processes: their fds, mounts and the like. */
@@ -20,9 +21,14 @@ static int load_key(struct op *op, struct brumate_error *err)
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 	int r = conf_load(&conf, err);
 
-	if (r < 0 || !conf.key_file)
+	if (r < 0 || (!conf.key_file && !conf.key_program))
 		return r;
-	r = store_key_load(&op->key, conf.key_file, err);
+	if (conf.key_file && conf.key_program)
+		return brumate_fail(err, EINVAL,
+				    "EncryptionKeyFile= and EncryptionKeyCommand= of "
+				    "[Store]: want one of them");
+	r = conf.key_file ? store_key_load(&op->key, conf.key_file, err)
+			  : key_program_ask(&op->key, conf.key_program, err);
 	return r < 0 ? r : 1;
 }
 

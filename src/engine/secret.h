@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * Checkpoints that are encrypted ([Store] EncryptionKeyFile=, brumate.conf(5)). CRIU writes and reads plain
+ * Checkpoints that are encrypted ([Store] EncryptionKey…=, brumate.conf(5)). CRIU writes and reads plain
  * files: they are on a file system in memory, which goes away with this process, and are sealed into the
  * checkpoint before it is committed, or opened out of it before CRIU restores.
  */

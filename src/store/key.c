@@ -64,10 +64,23 @@ static int check_owner(int fd, const char *path, struct brumate_error *err)
 	return -EACCES;
 }
 
+int store_key_parse(struct store_key *ret, const char *from, const void *text, size_t len_bytes,
+		    struct brumate_error *err)
+{
+	auto_(seal_key_fini) struct seal_key key = { { 0 } };
+	int r = seal_key_parse(&key, text, len_bytes);
+
+	if (r == -EINVAL)
+		return fail_key(err, EINVAL, from,
+				"gives neither 32 bytes nor 64 hexadecimal digits");
+	if (r == 0)
+		r = store_key_make(ret, &key);
+	return r < 0 ? brumate_fail(err, -r, "key %s: %m", from) : 0;
+}
+
 int store_key_load(struct store_key *ret, const char *path, struct brumate_error *err)
 {
 	uint8_t text[FILE_BYTES_MAX + 1];
-	auto_(seal_key_fini) struct seal_key key = { { 0 } };
 	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 
 	if (fd < 0)
@@ -77,14 +90,10 @@ int store_key_load(struct store_key *ret, const char *path, struct brumate_error
 	if (r < 0)
 		return r;
 	ssize_t n = fd_read_full(fd, text, sizeof(text));
-	r = n < 0 ? (int)n : seal_key_parse(&key, text, (size_t)n);
+	r = n < 0 ? brumate_fail(err, (int)-n, "key %s: %m", path)
+		  : store_key_parse(ret, path, text, (size_t)n, err);
 	explicit_bzero(text, sizeof(text));
-	if (r == -EINVAL)
-		return fail_key(err, EINVAL, path,
-				"holds neither 32 bytes nor 64 hexadecimal digits");
-	if (r == 0)
-		r = store_key_make(ret, &key);
-	return r < 0 ? brumate_fail(err, -r, "key %s: %m", path) : 0;
+	return r;
 }
 
 int store_key_chunk(const struct store_key *k, const struct digest *digest, const char *pack,

@@ -28,6 +28,10 @@ int store_key_make(struct store_key *ret, const struct seal_key *from);
  * -EINVAL (it holds no key). */
 int store_key_load(struct store_key *ret, const char *path, struct brumate_error *err);
 
+/** The key that @text is (seal_key_parse()), which comes from @from. -EINVAL, -ENOMEM. */
+int store_key_parse(struct store_key *ret, const char *from, const void *text, size_t len_bytes,
+		    struct brumate_error *err);
+
 /** Encrypts the stored bytes of a chunk, or decrypts them, in place. @digest: of the chunk, keyed; @pack
  * and @offset: where they are, which nothing else ever was or will be. 0 or -ENOMEM. */
 int store_key_chunk(const struct store_key *k, const struct digest *digest, const char *pack,

@@ -16,6 +16,13 @@ def configure(bed, key=None):
         file.write(f"[Store]\nEncryptionKeyFile={key}\n" if key else "")
 
 
+def write_program(bed, name, script):
+    path = os.path.join(bed.dir, name)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o700), "w", encoding="ascii") as file:
+        file.write("#!/bin/sh\n" + script + "\n")
+    return path
+
+
 def make_key(bed, name):
     path = os.path.join(bed.dir, name)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
@@ -92,6 +99,30 @@ def only_by_its_key(bed):
     log.goes_on()
     configure(bed, key + ".gone")
     bed.refused(5, "No such file", "checkpoint", job)
+    log.goes_on()
+
+
+@case
+def key_of_a_program(bed):
+    key = make_key(bed, "key")
+
+    def program(name, script):
+        path = write_program(bed, name, script)
+        with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+            file.write(f"[Store]\nEncryptionKeyCommand={path}\n")
+
+    job, log = bed.counter(mib=16)
+    for name, script, words in (("fails", "exit 3", "fails: failed with exit status 3"),
+                                ("dies", "kill -9 $$", "dies: killed by signal 9"),
+                                ("silent", "exit 0", "silent: gives neither"),
+                                ("long", "exec yes", "long: ")):
+        program(name, script)
+        bed.refused(2 if name in ("silent", ) else 5, words, "checkpoint", job)
+        log.goes_on()
+    program("right", f"cat {key}")
+    checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+    configure(bed, key)
+    bed.operation("restore", checkpoint)
     log.goes_on()
 
 
