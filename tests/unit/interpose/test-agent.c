@@ -105,6 +105,67 @@ static void test_hang_up(const struct kept kept[N])
 	verify(kept);
 }
 
+static enum agent_gate gate_now(void)
+{
+	int conn = agent_connect();
+	struct agent_reply reply;
+
+	CHECK(agent_do(conn, AGENT_HELLO, &reply) == 0);
+	CHECK(agent_do(conn, AGENT_DETACH, &reply) == 0);
+	close(conn);
+	return (enum agent_gate)reply.gate;
+}
+
+/* In the middle of bringing memory back: the next peer goes on where this one was. */
+static void test_hang_up_later(const struct kept kept[N])
+{
+	int conn = agent_connect();
+	struct parked parked = agent_park(conn);
+	struct parked first = { parked.pieces, parked.fds, 1 };
+	struct agent_reply reply;
+
+	agent_map(conn, &first);
+	close(conn);
+	CHECK(gate_now() == AGENT_GATE_UNMAPPED);
+	conn = agent_connect();
+	agent_map(conn, &parked);
+	close(conn);
+	/* All is there, if not its own yet: the program goes on, and the peer after makes it so. */
+	verify(kept);
+	CHECK(gate_now() == AGENT_GATE_OPEN);
+	conn = agent_connect();
+	CHECK(agent_gate(conn, &reply) == 0);
+	CHECK(agent_do(conn, AGENT_OWN, &reply) == 0 && reply.n == 0);
+	close(conn);
+	CHECK(gate_now() == AGENT_GATE_OPEN);
+	parked_free(&parked);
+	verify(kept);
+}
+
+/* Work that outlasts the deadline goes on, and so does the program. */
+static void test_busy(void)
+{
+	static const char spin[] = ".version 8.0\n.target sm_90\n.address_size 64\n"
+				   ".visible .entry brumate_spin_ns(.param .u64 n) { ret; }\n";
+	struct agent_request request = { .op = AGENT_GATE, .timeout_ms = 20 };
+	struct agent_reply reply;
+	uint64_t ns = 400000000;
+	void *params[] = { &ns };
+	int conn = agent_connect();
+	CUmodule module;
+	CUfunction fn;
+
+	CHECK(!cuModuleLoadData(&module, spin));
+	CHECK(!cuModuleGetFunction(&fn, module, "brumate_spin_ns"));
+	CHECK(!cuLaunchKernel(fn, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+	CHECK(agent_ask(conn, &request, &reply, NULL, 0) == -ETIMEDOUT);
+	CHECK(reply.gate == AGENT_GATE_OPEN);
+	CHECK_STR(reply.text, "work on the GPU did not end in time");
+	CHECK(agent_gate(conn, &reply) == 0);
+	CHECK(agent_do(conn, AGENT_OPEN, &reply) == 0);
+	close(conn);
+}
+
 /* Requests that are not: the agent hangs up, and serves the next peer. */
 static void test_garbage(void)
 {
@@ -174,6 +235,8 @@ int main(void)
 	test_hello();
 	test_order(kept);
 	test_hang_up(kept);
+	test_hang_up_later(kept);
+	test_busy();
 	test_garbage();
 	test_random(kept);
 	agent_cycle();
