@@ -13,6 +13,7 @@
 #include "store/beneath.h"
 #include "store/codec.h"
 #include "store/image.h"
+#include "store/sharers.h"
 #include "store/team.h"
 
 /* Of reads that a thread has under way. */
@@ -369,12 +370,13 @@ static void describe_use(char *ret, size_t room, const struct memory_reader *m,
 int memory_fail_chunk(const struct memory_reader *m, const struct chunk_record *c, const char *why,
 		      struct brumate_error *err)
 {
+	const char *path = m->manifest->memory.packs[c->pack].path;
+	char use[256], others[400];
 	size_t n;
-	char use[256];
 
 	describe_use(use, sizeof(use), m, c);
-	return brumate_fail(err, EBADMSG, "%s: chunk %td (bytes %" PRIu64 "-%" PRIu64 "): %s; %s",
-			    m->manifest->memory.packs[c->pack].path,
-			    c - chunk_table_pack(&m->table, c->pack, &n), c->offset,
-			    c->offset + chunk_padded(c->stored_bytes), why, use);
+	sharers_describe(others, sizeof(others), m->dir_fd, m->manifest->id, path);
+	return brumate_fail(err, EBADMSG, "%s: chunk %td (bytes %" PRIu64 "-%" PRIu64 "): %s; %s%s",
+			    path, c - chunk_table_pack(&m->table, c->pack, &n), c->offset,
+			    c->offset + chunk_padded(c->stored_bytes), why, use, others);
 }

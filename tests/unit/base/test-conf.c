@@ -23,11 +23,12 @@ static void test_all_keys(void)
 	CHECK(c.idle_timeout_ms == 60000 && c.gpu == CONF_GPU_AUTO && !c.tcp_close);
 
 	CHECK(apply(&c,
-		    "# comment\n; another\n\n  [Store]  \r\n Directory = /data/check points \r\n"
+		    "# comment\n; another\n\n  [Store]  \r\n Directory = /data/check points \r\nCompress=zstd\n"
 		    "[Operation]\nLockTimeout=500ms\nTimeout=2h\nTcpClose=yes\n"
 		    "[Broker]\nIdleTimeout=0\n[Run]\nGpu=simulated\n[Criu]\nPath=/opt/a=b/criu",
 		    &err) == 0);
 	CHECK_STR(c.store_dir, "/data/check points");
+	CHECK(c.compress == CONF_COMPRESS_ZSTD);
 	CHECK(c.lock_timeout_ms == 500 && c.timeout_ms == 7200000 && c.tcp_close);
 	CHECK(c.idle_timeout_ms == 0 && c.gpu == CONF_GPU_SIMULATED);
 	CHECK_STR(c.criu_path, "/opt/a=b/criu");
@@ -35,9 +36,10 @@ static void test_all_keys(void)
 
 	/* What is later wins; an empty value is the default. */
 	CHECK(apply(&c,
-		    "[Store]\nDirectory=\n[Run]\nGpu=\n[Broker]\nIdleTimeout=\n"
+		    "[Store]\nDirectory=\nCompress=\n[Run]\nGpu=\n[Broker]\nIdleTimeout=\n"
 		    "[Operation]\nTcpClose=\nTimeout=7\nTimeout=8",
 		    &err) == 0);
+	CHECK(c.compress == CONF_COMPRESS_AUTO);
 	CHECK(!c.store_dir && c.gpu == CONF_GPU_AUTO && c.idle_timeout_ms == 60000 && !c.tcp_close);
 	CHECK(c.timeout_ms == 8000 && c.lock_timeout_ms == 500);
 }
@@ -65,6 +67,7 @@ static void test_wrong(void)
 		{ "[Store]\nDirectory=here",
 		  "test.conf:2: [Store] Directory=here: want an absolute path" },
 		{ "\n\n[Run]\n\nGpu=none", "test.conf:5: [Run] Gpu=none: want auto or simulated" },
+		{ "[Store]\nCompress=gzip", "Compress=gzip: want auto, none, lz4 or zstd" },
 		{ "[Operation]\nTcpClose=maybe",
 		  "test.conf:2: [Operation] TcpClose=maybe: want yes or no" },
 		{ "[Operation]\nTimeout=-1", "want a duration as 500ms, 10s, 5m or 1h" },

@@ -37,6 +37,31 @@ static void test_little_changed(void)
 	CHECK(store_remove(dir, "second", NULL) == 0);
 }
 
+/* Damage of a shared pack is told of with all who have it, and is theirs too. */
+static void test_shared_damage(void)
+{
+	auto_(memory_job_fini) struct memory_job j = { 0 };
+	auto_(store_image_fini) struct store_image i = STORE_IMAGE_EMPTY;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	uint8_t byte;
+
+	add_region(&j, 3 * MEMORY_CHUNK_BYTES, FILL_RANDOM, 11);
+	save(&j, "one", stamp(1), &plain);
+	save(&j, "two", stamp(2), &plain);
+	save(&j, "three", stamp(3), &plain);
+	CHECK(store_open(&i, dir, "two", NULL) == 0);
+	auto_close int fd = openat(i.dir_fd, i.manifest.memory.packs[0].path, O_RDWR | O_CLOEXEC);
+	CHECK(fd >= 0 && pread(fd, &byte, 1, 5) == 1);
+	byte ^= 0x10;
+	CHECK(pwrite(fd, &byte, 1, 5) == 1);
+	CHECK(verify("two", &err) == -EBADMSG && strstr(err.text, "; shared with one, three"));
+	CHECK(verify("one", &err) == -EBADMSG && verify("three", &err) == -EBADMSG);
+	store_image_fini(&i);
+	CHECK(store_remove(dir, "one", NULL) == 0 && store_remove(dir, "three", NULL) == 0);
+	CHECK(verify("two", &err) == -EBADMSG && !strstr(err.text, "shared with"));
+	CHECK(store_remove(dir, "two", NULL) == 0);
+}
+
 /* Within one checkpoint, and among jobs. */
 static void test_replicas(void)
 {
@@ -131,6 +156,7 @@ int main(void)
 {
 	new_scratch();
 	test_little_changed();
+	test_shared_damage();
 	test_replicas();
 	test_users();
 	test_dead_packs();
