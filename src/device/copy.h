@@ -7,6 +7,7 @@
  */
 #pragma once
 
+#include "base/chunk.h"
 #include "base/cleanup.h"
 #include "device/device.h"
 
@@ -14,6 +15,7 @@ enum { DEV_LANE_DEPTH = 64 }; /* copies of a lane whose end can be waited for */
 
 struct dev_memory; /* a GPU: costs device memory while it is open */
 struct dev_lane;
+struct dev_digester; /* computes digests of one run of memory at a time */
 
 struct dev_memory_ops {
 	/* -ENODEV: no such GPU; -ENOSPC: no room for what it costs. */
@@ -52,6 +54,17 @@ struct dev_memory_ops {
 	int (*copy_in)(struct dev_lane *lane, uint64_t to, const void *from, uint64_t bytes,
 		       uint64_t *ret_ticket, struct brumate_error *err);
 	int (*wait)(struct dev_lane *lane, uint64_t ticket, struct brumate_error *err);
+
+	/* For runs of up to @bytes_max. -ENOSPC: no room for it. */
+	int (*digester_open)(struct dev_memory *m, uint64_t bytes_max, struct dev_digester **ret,
+			     struct brumate_error *err);
+	void (*digester_close)(struct dev_digester *d); /* waits for it */
+	/* Begins with [at, at + bytes), in chunks of CHUNK_BYTES_MAX; whole leaves. */
+	int (*digest)(struct dev_digester *d, uint64_t at, uint64_t bytes,
+		      struct brumate_error *err);
+	/* What was begun last: chunk_digest() of each chunk, and whether it is all zero. */
+	int (*digest_wait)(struct dev_digester *d, struct digest *ret, bool *ret_zero,
+			   struct brumate_error *err);
 };
 
 extern const struct dev_memory_ops dev_cuda_memory;

@@ -6,6 +6,7 @@
  */
 #include "device/copy.h"
 #include "device/cuda/abi.h"
+#include "device/cuda/memory.h"
 #include "device/cuda/private.h"
 
 #include <ctype.h>
@@ -56,12 +57,6 @@ static struct {
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const char *missing;
 
-struct dev_memory {
-	CUdevice device;
-	CUcontext context;
-	char uuid[DEV_UUID_TEXT_BYTES];
-};
-
 struct dev_lane {
 	struct dev_memory *memory;
 	CUstream stream;
@@ -87,14 +82,14 @@ static void resolve(void)
 	}
 }
 
-static int fail(struct brumate_error *err, const struct dev_memory *m, const char *call,
-		CUresult result)
+int cuda_fail(struct brumate_error *err, const struct dev_memory *m, const char *call,
+	      unsigned result)
 {
 	const char *name = NULL, *text = NULL;
 	int code = result == CUDA_ERROR_OUT_OF_MEMORY ? ENOSPC : EIO;
 
-	cu.cuGetErrorName(result, &name);
-	cu.cuGetErrorString(result, &text);
+	cu.cuGetErrorName((CUresult)result, &name);
+	cu.cuGetErrorString((CUresult)result, &text);
 	return brumate_fail(err, code, "%s: %s: %s (%d)%s%s", m->uuid, call,
 			    name ? name : "unknown error", (int)result, text ? ": " : "",
 			    text ? text : "");
@@ -103,10 +98,10 @@ static int fail(struct brumate_error *err, const struct dev_memory *m, const cha
 #define TRY(m, call, ...)                                     \
 	({                                                    \
 		CUresult result_ = cu.call(__VA_ARGS__);      \
-		result_ ? fail(err, (m), #call, result_) : 0; \
+		result_ ? cuda_fail(err, (m), #call, result_) : 0; \
 	})
 
-static int enter(struct dev_memory *m, struct brumate_error *err)
+int cuda_enter(struct dev_memory *m, struct brumate_error *err)
 {
 	return TRY(m, cuCtxSetCurrent, m->context);
 }
@@ -184,7 +179,7 @@ static int memory_reserve(struct dev_memory *m, uint64_t bytes, uint64_t *ret,
 			  struct brumate_error *err)
 {
 	CUdeviceptr at = 0;
-	int r = enter(m, err);
+	int r = cuda_enter(m, err);
 
 	if (r == 0)
 		r = TRY(m, cuMemAddressReserve, &at, bytes, 0, 0, 0);
@@ -195,7 +190,7 @@ static int memory_reserve(struct dev_memory *m, uint64_t bytes, uint64_t *ret,
 
 static void memory_unreserve(struct dev_memory *m, uint64_t at, uint64_t bytes)
 {
-	if (enter(m, NULL) == 0)
+	if (cuda_enter(m, NULL) == 0)
 		cu.cuMemAddressFree(at, bytes);
 }
 
@@ -203,7 +198,7 @@ static int memory_import(struct dev_memory *m, int fd, uint64_t bytes, uint64_t 
 			 struct brumate_error *err)
 {
 	CUmemGenericAllocationHandle handle;
-	int r = enter(m, err);
+	int r = cuda_enter(m, err);
 
 	if (r == 0)
 		r = TRY(m, cuMemImportFromShareableHandle, &handle, (void *)(intptr_t)fd,
@@ -232,14 +227,14 @@ static int create_handle(struct dev_memory *m, uint64_t bytes, CUmemGenericAlloc
 		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
 		.location = { CU_MEM_LOCATION_TYPE_DEVICE, m->device },
 	};
-	int r = enter(m, err);
+	int r = cuda_enter(m, err);
 
 	if (r < 0)
 		return r;
 	CUresult result = cu.cuMemCreate(ret, bytes, &prop, 0);
 	if (result == CUDA_ERROR_OUT_OF_MEMORY)
 		return fail_no_room(m, bytes, err);
-	return result ? fail(err, m, "cuMemCreate", result) : 0;
+	return result ? cuda_fail(err, m, "cuMemCreate", result) : 0;
 }
 
 static int memory_create(struct dev_memory *m, uint64_t bytes, uint64_t at, int *ret_fd,
@@ -267,7 +262,7 @@ static int memory_allow(struct dev_memory *m, uint64_t at, uint64_t bytes,
 {
 	const CUmemAccessDesc access = { { CU_MEM_LOCATION_TYPE_DEVICE, m->device },
 					 CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
-	int r = enter(m, err);
+	int r = cuda_enter(m, err);
 
 	return r < 0 ? r : TRY(m, cuMemSetAccess, at, bytes, &access, 1);
 }
@@ -275,14 +270,14 @@ static int memory_allow(struct dev_memory *m, uint64_t at, uint64_t bytes,
 static int memory_unmap(struct dev_memory *m, uint64_t at, uint64_t bytes,
 			struct brumate_error *err)
 {
-	int r = enter(m, err);
+	int r = cuda_enter(m, err);
 
 	return r < 0 ? r : TRY(m, cuMemUnmap, at, bytes);
 }
 
 static int memory_pin(struct dev_memory *m, void *at, uint64_t bytes, struct brumate_error *err)
 {
-	int r = enter(m, err);
+	int r = cuda_enter(m, err);
 
 	if (r == 0)
 		r = TRY(m, cuMemHostRegister_v2, at, bytes, CU_MEMHOSTREGISTER_PORTABLE);
@@ -291,13 +286,13 @@ static int memory_pin(struct dev_memory *m, void *at, uint64_t bytes, struct bru
 
 static void memory_unpin(struct dev_memory *m, void *at)
 {
-	if (enter(m, NULL) == 0)
+	if (cuda_enter(m, NULL) == 0)
 		cu.cuMemHostUnregister(at);
 }
 
 static void lane_close(struct dev_lane *lane)
 {
-	if (enter(lane->memory, NULL) == 0) {
+	if (cuda_enter(lane->memory, NULL) == 0) {
 		if (lane->stream) {
 			cu.cuStreamSynchronize(lane->stream);
 			cu.cuStreamDestroy_v2(lane->stream);
@@ -315,7 +310,7 @@ static int lane_open(struct dev_memory *m, struct dev_lane **ret, struct brumate
 	if (!lane)
 		return brumate_fail(err, ENOMEM, "%s: %m", m->uuid);
 	lane->memory = m;
-	int r = enter(m, err);
+	int r = cuda_enter(m, err);
 	if (r == 0)
 		r = TRY(m, cuStreamCreate, &lane->stream, CU_STREAM_NON_BLOCKING);
 	for (int i = 0; i < DEV_LANE_DEPTH && r == 0; i++)
@@ -342,7 +337,7 @@ static int give_ticket(struct dev_lane *lane, uint64_t *ret, struct brumate_erro
 static int lane_copy_out(struct dev_lane *lane, void *to, uint64_t from, uint64_t bytes,
 			 uint64_t *ret_ticket, struct brumate_error *err)
 {
-	int r = enter(lane->memory, err);
+	int r = cuda_enter(lane->memory, err);
 
 	if (r == 0)
 		r = TRY(lane->memory, cuMemcpyDtoHAsync_v2, to, from, bytes, lane->stream);
@@ -352,7 +347,7 @@ static int lane_copy_out(struct dev_lane *lane, void *to, uint64_t from, uint64_
 static int lane_copy_in(struct dev_lane *lane, uint64_t to, const void *from, uint64_t bytes,
 			uint64_t *ret_ticket, struct brumate_error *err)
 {
-	int r = enter(lane->memory, err);
+	int r = cuda_enter(lane->memory, err);
 
 	if (r == 0)
 		r = TRY(lane->memory, cuMemcpyHtoDAsync_v2, to, from, bytes, lane->stream);
@@ -361,7 +356,7 @@ static int lane_copy_in(struct dev_lane *lane, uint64_t to, const void *from, ui
 
 static int lane_wait(struct dev_lane *lane, uint64_t ticket, struct brumate_error *err)
 {
-	int r = enter(lane->memory, err);
+	int r = cuda_enter(lane->memory, err);
 
 	if (r < 0)
 		return r;
@@ -385,4 +380,8 @@ const struct dev_memory_ops dev_cuda_memory = {
 	.copy_out = lane_copy_out,
 	.copy_in = lane_copy_in,
 	.wait = lane_wait,
+	.digester_open = cuda_digester_open,
+	.digester_close = cuda_digester_close,
+	.digest = cuda_digest,
+	.digest_wait = cuda_digest_wait,
 };
