@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/fd.h"
 
 enum { GRACE_MS = 5000 };
@@ -195,6 +196,19 @@ static int get_reply(struct agent *a, enum agent_op op, struct agent_reply *ret,
 	return 0;
 }
 
+/* A fault is a connection that breaks. */
+static int pass_fault_point(struct agent *a, const char *op, struct brumate_error *err)
+{
+	char name[32];
+
+	snprintf(name, sizeof(name), "agent.%s", op);
+	int r = fault_point(name);
+	if (r == 0)
+		return 0;
+	agent_close(a);
+	return brumate_fail(err, -r, "process %d: injected at %s: %m", a->id.pid, name);
+}
+
 static int ask(struct agent *a, struct agent_request *request, const int *fds,
 	       struct agent_reply *reply, int *ret_fds, uint32_t timeout_ms,
 	       struct brumate_error *err)
@@ -206,7 +220,10 @@ static int ask(struct agent *a, struct agent_request *request, const int *fds,
 		return brumate_fail(err, EPIPE, "process %d: no connection to its agent",
 				    a->id.pid);
 	request->version = AGENT_VERSION;
-	int r = send_request(a, request, fds, fds ? request->n : 0, err);
+	int r = pass_fault_point(a, op_names[request->op], err);
+	if (r < 0)
+		return r;
+	r = send_request(a, request, fds, fds ? request->n : 0, err);
 	if (r < 0) {
 		agent_close(a);
 		return r;

@@ -125,6 +125,33 @@ void park_find(struct op *op)
 	park_detach(op);
 }
 
+static bool has_agent(const struct op *op, struct proc_id id)
+{
+	for (size_t i = 0; i < op->n_agents; i++)
+		if (op->agents[i].agent.id.pid == id.pid)
+			return true;
+	return false;
+}
+
+int park_check(const struct op *op, struct brumate_error *err)
+{
+	const struct held *h = op->held;
+
+	for (size_t i = 0; h && i < h->n_pieces; i++) {
+		struct proc_id id = h->pieces[i].process;
+
+		if (has_agent(op, id) || !proc_is_alive(id))
+			continue;
+		brumate_fail(err, EIO,
+			     "process %d: its agent does not answer, and its device memory is held "
+			     "for it",
+			     id.pid);
+		brumate_hint(err, "try again");
+		return -EIO;
+	}
+	return 0;
+}
+
 void park_detach(struct op *op)
 {
 	for (size_t i = 0; i < op->n_agents; i++)
@@ -322,9 +349,11 @@ static int own_one(struct op *op, struct op_agent *a, struct brumate_error *err)
 {
 	struct agent_piece *pieces = NULL;
 	size_t imported = 0, n = 0;
-	int r = agent_own(&a->agent, &imported, err);
 
 	(void)op;
+	if (a->agent.gate == AGENT_GATE_OPEN)
+		return 0; /* the driver has brought its memory back */
+	int r = agent_own(&a->agent, &imported, err);
 	if (r == 0 && imported)
 		r = agent_list(&a->agent, &pieces, &n, err);
 	if (r < 0)
@@ -462,7 +491,7 @@ int park_return(struct op *op, struct brumate_error *err)
 		return 0;
 	if (!op->n_agents)
 		park_find(op);
-	if ((r = each(op, look_one, err)) < 0)
+	if ((r = park_check(op, err)) < 0 || (r = each(op, look_one, err)) < 0)
 		return r;
 	if (any_unmapped(op) && !held_has_device(op->held))
 		r = copy_back(op, err);

@@ -12,6 +12,9 @@
  * connected afterwards. Never fails: who has none goes by the driver. */
 void park_find(struct op *op);
 
+/** Refuses where a process whose memory is held has no agent that could take it. -EIO. */
+int park_check(const struct op *op, struct brumate_error *err);
+
 /** Closes the gates of all of them at once. -ETIMEDOUT: all are open again. */
 int step_gate(struct op *op, struct brumate_error *err);
 /** Takes all pieces out: listed, exported to us and the keeper, the table on disk, unmapped. */

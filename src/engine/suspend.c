@@ -208,8 +208,10 @@ int engine_suspend(struct op *op, struct brumate_error *err)
 
 static int check_resume(struct op *op, struct brumate_error *err)
 {
-	int r = restore_map_gpus(op, err);
+	int r = park_check(op, err);
 
+	if (r == 0)
+		r = restore_map_gpus(op, err);
 	return r < 0 ? r : restore_check_vram(op, err);
 }
 

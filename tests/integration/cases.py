@@ -210,11 +210,13 @@ class Bed(Instance):
 
     def ask_broker(self, method, **parameters):
         try:
-            client = varlink_client.Client(self.broker_socket())
-        except (FileNotFoundError, ConnectionRefusedError):
-            self.doctor()  # asks the broker, and so starts it
-            client = varlink_client.Client(self.broker_socket())
-        with client:
+            return self._ask_broker(method, parameters)
+        except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError, EOFError):
+            self.doctor()  # asks the broker, and so starts it where there is none or one has just died
+            return self._ask_broker(method, parameters)
+
+    def _ask_broker(self, method, parameters):
+        with varlink_client.Client(self.broker_socket()) as client:
             return client.call("io.brumate.broker." + method, parameters)
 
     def gpus(self):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""A fault at every step of every plan: an error, and the sudden end of the shim, of the broker, of CRIU
-and of the job. Whatever happens: a job that was not to end goes on with right data (or is suspended and
+"""A fault at every step of every plan: an error, and the sudden end of the shim, of the broker, of the keeper,
+of CRIU and of the job. Whatever happens: a job that was not to end goes on with right data (or is suspended and
 can be resumed, or its image can be restored), the exit code says which, the next command carries on, and
 nothing is left behind."""
 
@@ -21,7 +21,7 @@ for step in subprocess.run([SHIM, "--steps"], stdout=subprocess.PIPE, text=True,
 # Where CRIU holds the job: its two events, and every point of the commit.
 HELD = ["checkpoint.frozen", "checkpoint.dumped", "store.sync-file", "store.sync-dir", "store.write-manifest",
         "store.rename", "store.sync-store"]
-ALL = ["error:5", "kill", "kill:broker", "kill:job"]
+ALL = ["error:5", "kill", "kill:broker", "kill:keeper", "kill:job"]
 
 
 def both_sides(steps):
@@ -180,7 +180,7 @@ def register(verb, action, points, *options, name=None):
 for plan in ("suspend", "resume", "checkpoint", "restore"):
     for fault in ALL:
         register(plan, fault, both_sides(PLANS[plan]))
-for fault in ("error:28", "kill", "kill:criu", "kill:broker", "kill:job"):
+for fault in ("error:28", "kill", "kill:criu", "kill:keeper", "kill:broker", "kill:job"):
     register("checkpoint", fault, HELD, name=f"held_checkpoint_{fault.replace(':', '_')}")
 for fault in ("error:5", "kill", "kill:criu", "kill:broker", "kill:job"):
     register("restore", fault, ["restore.restored"], name=f"held_restore_{fault.replace(':', '_')}")

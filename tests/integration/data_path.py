@@ -1,0 +1,324 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The data path: device memory that leaves a job by the fds of its agents and comes back, moved by the
+broker. Which way bytes go, what is held by whom, and that no failure of an agent, of the keeper, of the
+broker or of the pool costs the job a byte. What every operation does on this path by default is tested
+by the other files too; here the driver's path stands beside it."""
+
+import json
+import os
+import re
+import signal
+import stat
+
+from cases import MIB, NOBODY, case, expect, main, process_start, read_text, wait_until
+
+
+def job_dir(bed, job):
+    return os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job)
+
+
+def agent_dir(bed, job):
+    return os.path.join(bed.own["BRUMATE_RUNTIME_DIR"], "agents", job)
+
+
+def keeper(bed):
+    """The pid of the keeper; None if none lives."""
+    found = [pid for pid, command in bed.processes() if command.startswith("brumate-keeper ")]
+    expect(len(found) <= 1, f"keepers {found}")
+    return found[0] if found else None
+
+
+def phases(summary):
+    return [phase["name"] for phase in summary["phases"]]
+
+
+def expect_nothing_held(bed, job):
+    wait_until(lambda: not keeper(bed), "the end of the keeper")
+    expect(not os.path.exists(os.path.join(job_dir(bed, job), "parked.json")), "the table is left")
+
+
+# Which way.
+
+@case
+def by_the_driver_alone(bed):
+    """--data-path driver: no agent, no keeper, and every operation as it was without them."""
+    job, log = bed.started([bed.program("counter"), "--mib", 32, "--chunk-mib", 16, "--interval-ms", 10],
+                           options=("--data-path", "driver"))
+    expect(bed.job(job)["data_path"] == "driver", f"{bed.job(job)}")
+    expect("libbrumate-cuda" not in read_text(f"/proc/{bed.pid(job)}/maps"), "our library is loaded")
+    for verbs in (("suspend", "resume"), ("checkpoint", "restore")):
+        for verb in verbs:
+            summary = bed.operation(verb, job)
+            expect(summary["data_bytes"] == 0 and summary["driver_bytes"] >= 32 * MIB, f"{verb}: {summary}")
+            expect(not {"park", "data-out", "data-in"} & set(phases(summary)), f"{verb} passed {phases(summary)}")
+            expect(not keeper(bed), "there is a keeper")
+        log.goes_on()
+    with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+        file.write("[Run]\nDataPath=driver\n")
+    expect(bed.job(bed.counter()[0])["data_path"] == "driver", "the configuration does not count")
+    bed.refused(2, "data-path", "run", "--data-path", "none", "--", "true")
+
+
+@case
+def by_the_broker(bed):
+    job, log = bed.counter(mib=64)
+    log.goes_on()
+    expect(bed.job(job)["data_path"] == "broker", f"{bed.job(job)}")
+    memory = bed.ok("inspect", job, "--format", "json").json()["memory"]
+    expect([m["pid"] for m in memory] == [bed.pid(job)] and memory[0]["data_bytes"] >= 64 * MIB
+           and memory[0]["driver_bytes"] == 0, f"inspect says {memory}")
+    found = [f for f in bed.doctor("--job", job)["findings"] if f["key"] == "memory"]
+    expect(len(found) == 1 and "data path" in found[0]["text"], f"doctor says {found}")
+    for verb, phase in (("suspend", "data-out"), ("resume", "data-in"), ("checkpoint", "data-out"), ("restore", "data-in")):
+        summary = bed.operation(verb, job)
+        expect(summary["data_bytes"] >= 64 * MIB and summary["data_gbps"] > 0, f"{verb}: {summary}")
+        expect(summary["driver_bytes"] < 32 * MIB and phase in phases(summary), f"{verb}: {summary}")
+        if verb == "suspend":
+            expect(keeper(bed), "nobody holds the copy beside the shim")
+        else:
+            expect_nothing_held(bed, job)
+        if verb in ("resume", "restore"):
+            log.goes_on()
+
+
+@case
+def agents_are_the_users_alone(bed):
+    bed.daemon()
+    result = bed.as_nobody("run", "--", bed.program("counter"), "--mib", "16", "--chunk-mib", "16", "--interval-ms", "10")
+    expect(result.code == 0, result.why())
+    job = result.out.strip()
+    bed.jobs.append(job)
+    log = bed.log(job)
+    log.goes_on()
+    path = agent_dir(bed, job)
+    found = os.stat(path)
+    expect(found.st_uid == NOBODY and stat.S_IMODE(found.st_mode) == 0o700, f"{path}: {found}")
+    verbs = ["suspend", "resume"]
+    # CRIU needs CAP_SYS_RESOURCE for the processes of others, which some containers lack.
+    if not any(f["key"] == "capabilities" and f["level"] != "ok" for f in bed.doctor()["findings"]):
+        verbs += ["checkpoint", "restore"]
+    for verb in verbs:
+        result = bed.as_nobody(verb, job, "--format", "json")
+        expect(result.code == 0 and result.json()["summary"]["data_bytes"] >= 16 * MIB, result.why())
+    log.goes_on()
+    found = os.stat(path)
+    expect(found.st_uid == NOBODY and stat.S_IMODE(found.st_mode) == 0o700, f"{path} after the restore: {found}")
+    bed.end(job)
+    bed.ok("rm", job)
+    expect(not os.path.exists(path), "the agents' directory is left")
+
+
+@case
+def two_processes(bed):
+    job, log = bed.kind("fork-before", "--mib", "16")
+    used = bed.vram()
+    for verb in ("suspend", "resume", "checkpoint", "restore"):
+        force = ("--force",) if verb in ("suspend", "checkpoint") else ()
+        summary = bed.operation(verb, job, *force)
+        expect(summary["data_bytes"] >= 32 * MIB, f"{verb}: {summary}")
+        if verb in ("resume", "restore"):
+            log.goes_on()
+            expect(bed.vram() == used, f"in use {bed.vram()}, before {used}")
+
+
+@case
+def two_gpus(bed):
+    job, log = bed.kind("two-gpus", "--mib", "16")
+    used = bed.vram()
+    expect(all(used), f"in use {used}")
+    for verb, options in (("suspend", ("--force",)), ("resume", ("--gpu-map", "0=1,1=0")),
+                          ("checkpoint", ("--force",)), ("restore", ("--gpu-map", "0=1,1=0"))):
+        summary = bed.operation(verb, job, *options)
+        expect(summary["data_bytes"] >= 32 * MIB, f"{verb}: {summary}")
+        if verb in ("resume", "restore"):
+            log.goes_on()
+            expect(sum(bed.vram()) == sum(used), f"in use {bed.vram()}, before {used}")
+
+
+# Parked.
+
+@case
+def parked(bed):
+    job, log = bed.counter(mib=64)
+    used = bed.vram()
+    summary = bed.operation("suspend", job, "--park")
+    expect("data-out" not in phases(summary), f"passed {phases(summary)}")
+    entry = bed.job(job)
+    expect(entry["state"] == "suspended" and entry["parked"], f"{entry}")
+    expect("suspended (parked)" in bed.ok("ps").out, "ps does not say so")
+    expect(64 * MIB <= bed.vram()[0] < used[0], f"in use {bed.vram()}, before {used}")
+    hog, _ = bed.started([bed.program("hog"), "--leave-mib", 40])
+    os.kill(bed.shim(job), signal.SIGKILL)
+    summary = bed.operation("resume", job)
+    expect("data-in" not in phases(summary), f"passed {phases(summary)}")
+    log.goes_on()
+    expect(not bed.job(job)["parked"], "it is still said to be parked")
+    bed.end(hog)
+    bed.ok("suspend", job, "--park")
+    bed.ok("checkpoint", job, "--leave-running", "--name", "kept")
+    expect(bed.job(job)["parked"], "not parked after the checkpoint")
+    bed.ok("resume", job)
+    log.goes_on()
+    bed.ok("suspend", job, "--park")
+    bed.ok("checkpoint", job, "--name", "ended")
+    expect(bed.vram() == [0, 0], f"in use {bed.vram()}")
+    bed.expect_restorable("ended", log)
+    bed.ok("suspend", job, "--park")
+    bed.end(job)
+    expect_nothing_held(bed, job)
+    wait_until(lambda: bed.vram() == [0, 0], "parked memory of a killed job to be free")
+
+
+# Holders.
+
+@case
+def one_holder_at_a_time_may_die(bed):
+    job, log = bed.counter(mib=32)
+    bed.ok("suspend", job)
+    for _ in range(2):
+        first = keeper(bed)
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: keeper(bed) not in (None, first), "another keeper")
+        if bed.broker():
+            os.kill(bed.broker(), signal.SIGKILL)
+        os.kill(bed.shim(job), signal.SIGKILL)
+        wait_until(lambda: not bed.shim(job), "the end of the shim")
+        bed.ok("kill", "--signal", "URG", job)  # any command starts another shim
+    bed.operation("resume", job)
+    log.goes_on()
+    expect_nothing_held(bed, job)
+    bed.ok("suspend", job)
+    os.kill(bed.shim(job), signal.SIGKILL)
+    wait_until(lambda: not bed.shim(job), "the end of the shim")
+    os.kill(bed.pid(job), signal.SIGKILL)
+    wait_until(lambda: not keeper(bed), "the end of the keeper with its job")
+    bed.cli("kill", job)
+
+
+@case
+def a_table_that_is_damaged_is_said_to_be(bed):
+    job, _ = bed.counter(mib=16)
+    bed.ok("suspend", job)
+    table = os.path.join(job_dir(bed, job), "parked.json")
+    text = read_text(table)
+    value = json.loads(text)
+    expect(len(value["pieces"]) >= 1 and value["copy"]["total"] >= 16 * MIB, f"the table says {text}")
+    os.kill(bed.shim(job), signal.SIGKILL)
+    wait_until(lambda: not bed.shim(job), "the end of the shim")
+    with open(table, "w", encoding="utf-8") as file:
+        file.write(text[:-20])
+    result = bed.cli("resume", job)
+    expect(result.code != 0 and result.err.strip(), result.why())
+    bed.expect_state(job, "suspended")
+    os.kill(bed.shim(job), signal.SIGKILL)
+    wait_until(lambda: not bed.shim(job), "the end of the shim")
+    with open(table, "w", encoding="utf-8") as file:
+        file.write(text)
+    bed.ok("resume", job)
+    bed.log(job).goes_on()
+
+
+# Failures.
+
+@case
+def what_the_broker_cannot_copy_the_driver_moves(bed):
+    job, log = bed.counter(mib=16)
+    for point, action in (("data.alloc", "error:12"), ("data.import", "error:5"), ("data.copy", "error:5")):
+        bed.fault(point, action)
+        summary = bed.operation("suspend", job)
+        expect(bed.has_fired(), f"{point} was not passed")
+        expect(summary["data_bytes"] == 0 and any("driver alone" in note for note in summary["notes"]), f"{point}: {summary}")
+        bed.expect_state(job, "suspended")
+        expect(bed.vram() == [0, 0], f"{point}: in use {bed.vram()}")
+        expect(not keeper(bed), f"{point}: there is a keeper")
+        bed.ok("resume", job)
+        log.goes_on()
+        bed.fault(point, action)
+        bed.refused(7, "commit: ", "checkpoint", job)
+        bed.expect_whole(job, log)
+        expect(not bed.checkpoints() and not bed.partials(), "left in the store")
+
+
+@case
+def a_broker_that_dies_while_it_copies_is_replaced(bed):
+    job, log = bed.counter(mib=16)
+    for verb, points in (("suspend", ("data.alloc", "data.import", "data.copy")),
+                         ("resume", ("data.export", "data.copy"))):
+        for point in points:
+            if verb == "resume":
+                bed.ok("suspend", job)
+            bed.fault(point, "kill")
+            bed.operation(verb, job)
+            expect(bed.has_fired(), f"{verb}: {point} was not passed")
+            if verb == "suspend":
+                bed.ok("resume", job)
+            log.goes_on()
+            expect_nothing_held(bed, job)
+
+
+@case
+def a_resume_that_fails_leaves_it_suspended(bed):
+    job, log = bed.counter(mib=64)
+    bed.ok("suspend", job)
+    for point in ("data.export", "data.copy"):
+        bed.fault(point, "error:5")
+        bed.refused(1, "data-in", "resume", job)
+        bed.expect_state(job, "suspended")
+        expect(bed.vram() == [0, 0], f"{point}: in use {bed.vram()}")
+    hog, _ = bed.started([bed.program("hog"), "--leave-mib", 40])
+    bed.refused(1, "free", "resume", job)
+    bed.expect_state(job, "suspended")
+    bed.end(hog)
+    bed.ok("resume", job)
+    log.goes_on()
+
+
+AGENT = ("hello", "gate", "list", "export", "unmap", "map", "own", "open", "detach")
+
+
+@case
+def connections_to_agents_break(bed):
+    """At every request of every operation: the job is where it was or where it was to be, data right."""
+    job, log = bed.counter(mib=16)
+    for verb, options in (("suspend", ()), ("resume", ()), ("checkpoint", ("--leave-running",))):
+        for request in AGENT:
+            if verb == "resume":
+                bed.ok("suspend", job)
+            bed.fault(f"agent.{request}", "error:32")
+            result = bed.cli(verb, job, *options)
+            fired = not bed.disarm()
+            state = bed.state(job)
+            what = f"{verb} with agent.{request}: {result.why()}: {state}"
+            expect(result.code in ((0,) if not fired else (0, 1, 7)), what)
+            expect(state == ("suspended" if (verb == "suspend") == (result.code == 0) and verb != "checkpoint"
+                             else "running"), what)
+            if state == "suspended":
+                bed.ok("resume", job)
+            bed.expect_whole(job, log)
+            expect_nothing_held(bed, job)
+
+
+@case
+def connections_to_restored_agents_break(bed):
+    job, log = bed.counter(mib=16)
+    for request in ("hello", "list", "map", "own", "open"):
+        bed.operation("checkpoint", job)
+        bed.fault(f"agent.{request}", "error:32")
+        result = bed.cli("restore", job)
+        expect(not bed.disarm(), f"agent.{request} was not passed")
+        if result.code:
+            expect(result.code == 1 and bed.state(job) == "checkpointed", f"agent.{request}: {result.why()}")
+            expect(bed.vram() == [0, 0], f"agent.{request}: in use {bed.vram()}")
+            log = type(log)(log.path)
+            bed.ok("restore", job)
+        wait_until(lambda: not re.search("BAD|ERR", log.text()), "right data")
+        start = process_start(bed.pid(job))
+        lines = len(log.lines())
+        wait_until(lambda: len(log.lines()) > lines + 3, "more steps")
+        expect(process_start(bed.pid(job)) == start, "it is another process")
+        expect(not re.search("BAD|ERR", log.text()), f"agent.{request}: wrong data")
+        expect_nothing_held(bed, job)
+
+
+main()
