@@ -81,21 +81,27 @@ static bool is_complete(const struct agent_request *request, struct agent_reply 
 	return false;
 }
 
-static int lend_one(struct mapping *mapping, int *ret)
-{
-	struct piece *piece = mapping->piece;
+static const char open_elsewhere[] = "open in another process";
 
-	if (piece->imported)
+/* What is lent next: a piece, pinned, and how much of the region it is. */
+struct loan {
+	struct piece *piece;
+	uint64_t bytes;
+};
+
+static int lend_one(const struct loan *loan, int *ret)
+{
+	if (loan->piece->imported)
 		return -EAGAIN;
-	if (driver.cuMemExportToShareableHandle(ret, piece->handle,
+	if (driver.cuMemExportToShareableHandle(ret, loan->piece->handle,
 						CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))
 		return -EIO;
 	return 0;
 }
 
-/* What is mapped that far into the region, its piece counted as lent. NULL: nothing, or an error. */
-static struct mapping *next_to_lend(const struct agent_request *request, uint64_t skip,
-				    int *ret_error)
+/* What is mapped that far into the region, counted as lent. False: nothing, or an error. */
+static bool next_to_lend(const struct agent_request *request, uint64_t skip, struct loan *ret,
+			 int *ret_error)
 {
 	struct mapping *mapping = NULL;
 	struct region *region;
@@ -106,8 +112,11 @@ static struct mapping *next_to_lend(const struct agent_request *request, uint64_
 	if (region && skip < region->node.bytes)
 		mapping = tree_get(&memory.mappings, region->node.start + skip);
 	if (mapping) {
-		mapping->piece->lent++;
-		mapping->piece->shared = "open in another process";
+		*ret = (struct loan){ mapping->piece, mapping->node.bytes };
+		ret->piece->pins++;
+		ret->piece->lent++;
+		if (!ret->piece->shared)
+			ret->piece->shared = open_elsewhere;
 	}
 	memory_unlock();
 	return mapping;
@@ -127,7 +136,7 @@ static void take_back(const struct agent_request *request, uint64_t from, uint64
 	       mapping->node.start - region->node.start < region->node.bytes) {
 		struct piece *piece = mapping->piece;
 
-		if (piece->lent && !--piece->lent)
+		if (piece->lent && !--piece->lent && piece->shared == open_elsewhere)
 			piece->shared = NULL;
 		mapping = tree_next(&memory.mappings, mapping);
 	}
@@ -137,7 +146,7 @@ static void take_back(const struct agent_request *request, uint64_t from, uint64
 void ipc_lend(struct agent_job *job, struct agent_reply *reply)
 {
 	const struct agent_request *request = job->request;
-	struct mapping *mapping;
+	struct loan loan;
 	uint64_t skip;
 
 	if (!is_complete(request, reply))
@@ -146,15 +155,15 @@ void ipc_lend(struct agent_job *job, struct agent_reply *reply)
 	if (gate_is_closed())
 		reply->error = -EAGAIN;
 	while (job->n_fds < AGENT_PIECES_MAX && !reply->error &&
-	       (mapping = next_to_lend(request, skip, &reply->error))) {
-		reply->pieces[job->n_fds] =
-			(struct agent_piece){ .id = mapping->piece->node.start,
-					      .va = skip,
-					      .len_bytes = mapping->node.bytes };
-		skip += mapping->node.bytes;
-		reply->error = lend_one(mapping, &job->fds[job->n_fds]);
+	       next_to_lend(request, skip, &loan, &reply->error)) {
+		reply->pieces[job->n_fds] = (struct agent_piece){ .id = loan.piece->node.start,
+								  .va = skip,
+								  .len_bytes = loan.bytes };
+		skip += loan.bytes;
+		reply->error = lend_one(&loan, &job->fds[job->n_fds]);
 		if (!reply->error)
 			job->n_fds++;
+		piece_unpin(loan.piece);
 	}
 	reply->n = (uint32_t)job->n_fds;
 	if (reply->error)
@@ -169,6 +178,18 @@ void ipc_take_back(struct agent_job *job, struct agent_reply *reply)
 
 /* ---- the importer ---- */
 
+/* The maker's agent may be serving somebody who waits for this process's gate to close: whatever waits
+ * for an agent waits outside the gate. */
+static int reach(const struct ticket *ticket)
+{
+	int conn;
+
+	gate_leave();
+	conn = neighbour_connect(ticket->pid);
+	gate_enter();
+	return conn;
+}
+
 static int ask(int conn, uint32_t op, const struct ticket *ticket, uint64_t skip,
 	       struct agent_reply *reply, int fds[static AGENT_PIECES_MAX], size_t *ret_n)
 {
@@ -178,8 +199,11 @@ static int ask(int conn, uint32_t op, const struct ticket *ticket, uint64_t skip
 		.n = 4,
 		.ids = { ticket->token, ticket->block, ticket->id, skip },
 	};
-	int r = neighbour_ask(conn, &request, reply, fds, ret_n);
+	int r;
 
+	gate_leave();
+	r = neighbour_ask(conn, &request, reply, fds, ret_n);
+	gate_enter();
 	return r < 0 ? r : reply->error;
 }
 
@@ -248,7 +272,7 @@ static CUresult open_once(struct opened *opened, int device)
 	int fds[AGENT_PIECES_MAX];
 	size_t n = 0;
 	CUresult r;
-	auto_close int conn = neighbour_connect(opened->ticket.pid);
+	auto_close int conn = reach(&opened->ticket);
 
 	if (conn < 0)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -349,7 +373,7 @@ CUresult ipc_open(CUdeviceptr *ret, CUipcMemHandle wire, unsigned int flags)
 /* Of one that is in no table any more. */
 static void close_opened(struct opened *opened)
 {
-	auto_close int conn = neighbour_connect(opened->ticket.pid);
+	auto_close int conn = reach(&opened->ticket);
 	struct agent_reply reply;
 	int fds[AGENT_PIECES_MAX];
 	size_t n = 0;
