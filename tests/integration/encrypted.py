@@ -3,9 +3,10 @@
 """Checkpoints that are encrypted: nothing of the job's memory can be read in them, and they come back by
 their key alone."""
 
+import json
 import os
 
-from cases import case, expect, main
+from cases import Skipped, case, expect, main
 
 SECRET = b"a-password-that-only-memory-knows"
 
@@ -75,6 +76,24 @@ def memory_cannot_be_read(bed):
     log.wait_until(lambda text: text.count("step") > before + 2, "steps after the restore")
     expect(all(line.endswith(f" {len(SECRET)}") for line in log.lines() if line.startswith("step")),
            "the job forgot its secret")
+
+
+@case
+def memory_beside_the_images_too(bed):
+    """Large host memory is in packs, not in CRIU's images."""
+    configure(bed, make_key(bed, "key"))
+    job, log = bed.started([bed.program("memory"), "alone", "--mib", 12])
+    bed.operation("checkpoint", job, "--leave-running")
+    log.goes_on()
+    checkpoint = bed.operation("checkpoint", job)["checkpoint"]  # shares with the first
+    with open(os.path.join(place(bed, checkpoint), "manifest.json"), encoding="utf-8") as file:
+        manifest = json.load(file)
+    expect(len(manifest["key_id"]) == 32, f"key_id {manifest['key_id']!r}")
+    if not manifest["memory"]["packs"]:
+        raise Skipped("CRIU's plugin is not there")
+    bed.ok("verify", checkpoint)
+    bed.operation("restore", checkpoint)
+    bed.expect_whole(job, log)
 
 
 @case
