@@ -30,6 +30,8 @@ static struct job full_job(void)
 		.simulated = true,
 		.by_pid = true,
 		.restored = true,
+		.data_path = JOB_DATA_BROKER,
+		.parked = true,
 		.root = { 4711, 99887766554433ull },
 		.init = { 4710, 99887766554400ull },
 		.boot_id = "5ca3f9d2-0d3b-4d9b-8c49-4f57a5a5d5a6",
@@ -148,6 +150,7 @@ static void check_same(const struct job *got, const struct job *want)
 	check_same_text(got->log, want->log);
 	CHECK(got->simulated == want->simulated && got->by_pid == want->by_pid);
 	CHECK(got->restored == want->restored);
+	CHECK(got->data_path == want->data_path && got->parked == want->parked);
 	CHECK(got->exit_code == want->exit_code);
 	check_same_text(got->checkpoint, want->checkpoint);
 	check_same_text(got->checkpoint_path, want->checkpoint_path);
@@ -223,6 +226,8 @@ static const struct member members[] = {
 	{ "simulated", false },
 	{ "by_pid", false },
 	{ "restored", false },
+	{ "data_path", false },
+	{ "parked", false },
 	{ "root", false },
 	{ "init", false },
 	{ "boot_id", true },

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+/* Tables of memory outside a job's processes: any bytes are decoded or refused, and what was decoded is
+ * written and read back the same. */
+#include "engine/held.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static char *rewrite(const char *text, size_t len)
+{
+	struct held h = HELD_EMPTY;
+	size_t segments = 0;
+
+	if (held_decode(&h, &segments, text, len, NULL) < 0)
+		return NULL;
+	if (h.copied != (segments > 0) || segments > HELD_SEGMENTS_MAX ||
+	    held_has_device(&h) != !h.n_pieces)
+		abort();
+	/* Segments are counted by their fds, of which a table has none. */
+	h.copy.segments = calloc(segments + 1, sizeof(int));
+	for (size_t i = 0; i < segments; i++)
+		h.copy.segments[i] = -1;
+	h.copy.n_segments = segments;
+	char *again = held_encode(&h);
+	held_fini(&h);
+	if (!again)
+		abort();
+	return again;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	auto_free char *once = rewrite((const char *)data, size);
+
+	if (!once)
+		return 0;
+	auto_free char *twice = rewrite(once, strlen(once));
+	if (!twice || strcmp(once, twice))
+		abort();
+	return 0;
+}
