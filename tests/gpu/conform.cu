@@ -182,13 +182,13 @@ static void copies()
 	cudaPitchedPtr box;
 	OK(cudaMalloc3D(&box, extent));
 	OK(cudaMemset3D(box, 0x22, extent));
-	cudaMemcpy3DParms parms = {};
-	parms.srcPtr = box;
+	cudaMemcpy3DParms copy = {};
+	copy.srcPtr = box;
 	std::vector<int> flat(64 * 16 * 8);
-	parms.dstPtr = make_cudaPitchedPtr(flat.data(), 64 * sizeof(int), 64, 16);
-	parms.extent = extent;
-	parms.kind = cudaMemcpyDeviceToHost;
-	OK(cudaMemcpy3D(&parms));
+	copy.dstPtr = make_cudaPitchedPtr(flat.data(), 64 * sizeof(int), 64, 16);
+	copy.extent = extent;
+	copy.kind = cudaMemcpyDeviceToHost;
+	OK(cudaMemcpy3D(&copy));
 	s = 0;
 	for (int v : flat)
 		s = s * 31 + (unsigned)v;
