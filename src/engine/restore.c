@@ -49,7 +49,8 @@ static int verify_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
 static int verify(struct op *op, struct brumate_error *err)
 {
 	op_measure(op, verified_bytes, manifest_bytes(&op->image.manifest));
-	int r = store_verify(&op->image, verify_progress, op, err);
+	/* Memory in chunks is read but once: each is compared when it is loaded. */
+	int r = store_verify_files(&op->image, verify_progress, op, err);
 
 	op->image_bytes = manifest_bytes(&op->image.manifest);
 	return r;

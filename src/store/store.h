@@ -105,6 +105,11 @@ int store_unlock(struct store_image *i, const struct store_key *key, struct brum
 int store_verify(const struct store_image *i, store_progress_fn progress, void *arg,
 		 struct brumate_error *err);
 
+/** As store_verify(), but of packs only that they are there, as long as they should be: for who reads
+ * their chunks by memory_load(), which compares each. */
+int store_verify_files(const struct store_image *i, store_progress_fn progress, void *arg,
+		       struct brumate_error *err);
+
 /** What is wrong with one file of a checkpoint. */
 enum store_problem_kind {
 	STORE_MISSING,

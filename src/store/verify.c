@@ -116,11 +116,10 @@ static int scan_image(struct tree *ret_files, struct tree *ret_packs, const stru
 	return r;
 }
 
-int store_verify(const struct store_image *i, store_progress_fn progress, void *arg,
-		 struct brumate_error *err)
+/* @meter, for what comes after the files. */
+static int verify_files(const struct store_image *i, struct meter *meter, struct brumate_error *err)
 {
 	auto_(tree_fini) struct tree t = TREE_EMPTY, packs = TREE_EMPTY;
-	struct meter meter = { progress, arg, 0, manifest_bytes(&i->manifest) };
 
 	image_hold(i); /* what was found sound stays so until it is closed */
 	int r = scan_image(&t, &packs, i, false, err);
@@ -130,11 +129,29 @@ int store_verify(const struct store_image *i, store_progress_fn progress, void *
 	if (r == 0) {
 		struct compare c = { t.files, i->manifest.files };
 
-		r = tree_hash(&t, i->dir_fd, compare_file, &c, step, &meter, err);
+		r = tree_hash(&t, i->dir_fd, compare_file, &c, step, meter, err);
 	}
-	meter.before = t.total_bytes;
+	meter->before = t.total_bytes;
+	return r;
+}
+
+int store_verify(const struct store_image *i, store_progress_fn progress, void *arg,
+		 struct brumate_error *err)
+{
+	struct meter meter = { progress, arg, 0, manifest_bytes(&i->manifest) };
+	int r = verify_files(i, &meter, err);
+
 	if (r == 0)
 		r = memory_verify(i->dir_fd, &i->manifest, NULL, NULL, step, &meter, err);
+	return r < 0 ? brumate_wrap(err, r, "checkpoint %s", i->manifest.id) : 0;
+}
+
+int store_verify_files(const struct store_image *i, store_progress_fn progress, void *arg,
+		       struct brumate_error *err)
+{
+	struct meter meter = { progress, arg, 0, manifest_bytes(&i->manifest) };
+	int r = verify_files(i, &meter, err);
+
 	return r < 0 ? brumate_wrap(err, r, "checkpoint %s", i->manifest.id) : 0;
 }
 

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -42,6 +43,7 @@ struct way {
 	const char *name;
 	bool beside;
 	double copy, dump, commit, restore;
+	double dump_cpu, restore_cpu; /* of all that took part */
 };
 
 static struct brumate_error error;
@@ -52,6 +54,29 @@ static void must(int r)
 		return;
 	fprintf(stderr, "%s (%s)\n", error.text, error.hint);
 	exit(1);
+}
+
+/* Seconds of processors that this program and its ended children have used, and a living one. */
+static double cpu_seconds(pid_t living)
+{
+	double sum = 0;
+	char path[64];
+	auto_free char *text = NULL;
+	unsigned long user, system;
+
+	for (int who = RUSAGE_CHILDREN; who <= RUSAGE_SELF; who++) {
+		struct rusage u;
+
+		getrusage(who, &u);
+		sum += (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+		       (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+	}
+	snprintf(path, sizeof(path), "/proc/%d/stat", living);
+	if (living && file_read(AT_FDCWD, path, 4096, &text, NULL) == 0 &&
+	    sscanf(strrchr(text, ')'), ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu",
+		   &user, &system) == 2)
+		sum += (double)(user + system) / (double)sysconf(_SC_CLK_TCK);
+	return sum;
 }
 
 /* Bytes that no compressor makes smaller. */
@@ -200,6 +225,7 @@ static void dump(struct run *run, int criu_fd)
 {
 	struct criu_result result = { 0 };
 	uint64_t start_ns = clock_now_ns();
+	double cpu = cpu_seconds(run->b->root.pid);
 	struct memory_sums sums;
 	struct manifest m = MANIFEST_EMPTY;
 
@@ -208,6 +234,7 @@ static void dump(struct run *run, int criu_fd)
 	o.root = run->b->root;
 	must(criu_dump(&run->b->program, &o, &result, &error));
 	run->way->dump = clock_since_s(start_ns);
+	run->way->dump_cpu = cpu_seconds(run->b->root.pid) - cpu;
 	close(run->plugin.table_fd);
 	CHECK(waitpid(run->b->root.pid, NULL, 0) == run->b->root.pid);
 	start_ns = clock_now_ns();
@@ -224,6 +251,7 @@ static void restore(struct run *run, const char *store, const char *id)
 {
 	struct criu_result result = { 0 };
 	uint64_t start_ns = clock_now_ns();
+	double cpu = cpu_seconds(0);
 
 	must(store_open(&run->image, store, id, &error));
 	int criu_fd = openat(run->image.dir_fd, "criu", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -234,6 +262,7 @@ static void restore(struct run *run, const char *store, const char *id)
 	struct criu_options o = options_for(run, criu_fd, "host-memory.log");
 	must(criu_restore(&run->b->program, &o, &result, &error));
 	run->way->restore = clock_since_s(start_ns);
+	run->way->restore_cpu = cpu_seconds(result.root_pid) - cpu;
 	close(run->plugin.table_fd);
 	close(criu_fd);
 	must(proc_identify(&run->b->root, result.root_pid, &error));
@@ -270,9 +299,10 @@ static void print(const struct way *w, uint64_t bytes)
 {
 	double gb = (double)bytes / 1e9;
 
-	printf("%-7s frozen copy %6.3f s  dump %6.3f s (%5.2f GB/s)  commit %6.3f s  "
-	       "restore %6.3f s (%5.2f GB/s)\n",
-	       w->name, w->copy, w->dump, gb / w->dump, w->commit, w->restore, gb / w->restore);
+	printf("%-7s frozen copy %6.3f s  dump %6.3f s (%5.2f GB/s, cpu %5.2f s)  commit %6.3f s  "
+	       "restore %6.3f s (%5.2f GB/s, cpu %5.2f s)\n",
+	       w->name, w->copy, w->dump, gb / w->dump, w->dump_cpu, w->commit, w->restore,
+	       gb / w->restore, w->restore_cpu);
 }
 
 int main(int argc, char **argv)
