@@ -225,13 +225,13 @@ int held_keep(struct held *h, const struct job *j, struct brumate_error *err)
 
 /* ---- letting go ---- */
 
-void held_drop_device(struct held *h)
+void held_drop_pieces(struct held *h, bool (*fn)(void *arg, const struct held_piece *p), void *arg)
 {
 	auto_free struct keeper_tag *tags = calloc(h->n_pieces + 1, sizeof(*tags));
 	size_t n = 0;
 
 	for (size_t i = 0; i < h->n_pieces; i++) {
-		if (h->pieces[i].fd < 0)
+		if (h->pieces[i].fd < 0 || (fn && !fn(arg, &h->pieces[i])))
 			continue;
 		cleanup_close(&h->pieces[i].fd);
 		if (tags)
@@ -239,6 +239,11 @@ void held_drop_device(struct held *h)
 	}
 	if (n && h->keeper.fd >= 0)
 		keeper_drop(&h->keeper, tags, n, NULL);
+}
+
+void held_drop_device(struct held *h)
+{
+	held_drop_pieces(h, NULL, NULL);
 }
 
 void held_let_copy(struct held *h, struct data_copy *ret)

@@ -49,8 +49,9 @@ int held_keep(struct held *h, const struct job *j, struct brumate_error *err);
 /** True once the keeper has died while something is held. */
 bool held_is_alone(const struct held *h);
 
-/** Lets go of device memory, here and at the keeper. */
+/** Lets go of device memory, here and at the keeper: of all pieces, or of those @fn picks. */
 void held_drop_device(struct held *h);
+void held_drop_pieces(struct held *h, bool (*fn)(void *arg, const struct held_piece *p), void *arg);
 /** Lets go of the host copy, here and at the keeper. */
 void held_drop_copy(struct held *h);
 /** As held_drop_copy(), but @ret (if not NULL) gets the fds that are held here. */

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 /* Device memory out of and into job processes, through their agents. See park.h. */
-#include "engine/park.h"
+#include "engine/park-private.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,164 +15,13 @@
 #include "engine/held.h"
 #include "engine/steps.h"
 
-/* ---- all agents at once ---- */
-
-typedef int (*each_fn)(struct op *op, struct op_agent *a, struct brumate_error *err);
-
-struct task {
-	struct op *op;
-	struct op_agent *agent;
-	each_fn fn;
-	pthread_t thread;
-	bool started;
-};
-
-static void *run_task(void *arg)
-{
-	struct task *t = arg;
-
-	t->agent->error = BRUMATE_ERROR_NONE;
-	t->agent->result = t->fn(t->op, t->agent, &t->agent->error);
-	return NULL;
-}
-
-/* The first failure; each agent keeps its own. */
-static int each(struct op *op, each_fn fn, struct brumate_error *err)
-{
-	auto_free struct task *tasks = calloc(op->n_agents + 1, sizeof(*tasks));
-	int r = 0;
-
-	if (!tasks)
-		return brumate_fail(err, ENOMEM, "%m");
-	for (size_t i = 0; i < op->n_agents; i++) {
-		tasks[i] = (struct task){ .op = op, .agent = &op->agents[i], .fn = fn };
-		if (i + 1 < op->n_agents)
-			tasks[i].started =
-				pthread_create(&tasks[i].thread, NULL, run_task, &tasks[i]) == 0;
-		if (!tasks[i].started)
-			run_task(&tasks[i]);
-	}
-	for (size_t i = 0; i < op->n_agents; i++) {
-		if (tasks[i].started)
-			pthread_join(tasks[i].thread, NULL);
-		if (op->agents[i].result < 0 && r == 0) {
-			r = op->agents[i].result;
-			if (err)
-				*err = op->agents[i].error;
-		}
-	}
-	return r;
-}
-
-static int reach(struct op *op, struct op_agent *a, struct brumate_error *err)
-{
-	if (a->agent.fd >= 0)
-		return 0;
-	auto_free char *dir = job_agent_dir(op->job);
-	struct agent agent = AGENT_EMPTY;
-
-	if (!dir)
-		return brumate_fail(err, ENOMEM, "%m");
-	int r = agent_open(&agent, dir, a->agent.id, op->job->uid, err);
-	if (r == 0)
-		a->agent = agent;
-	return r;
-}
-
-/* ---- finding ---- */
-
-static void leave_to_driver(struct op *op, const struct op_agent *a)
-{
-	if (a->result == -ENOENT)
-		op_note(op, "process %d has no agent: its device memory goes by the driver alone",
-			a->agent.id.pid);
-	else
-		op_note(op, "%s: its device memory goes by the driver alone", a->error.text);
-}
-
-/* Forgets those that failed. */
-static void drop_failed(struct op *op)
-{
-	size_t kept = 0;
-
-	for (size_t i = 0; i < op->n_agents; i++) {
-		struct op_agent *a = &op->agents[i];
-
-		if (a->result == 0) {
-			op->agents[kept++] = *a;
-			continue;
-		}
-		leave_to_driver(op, a);
-		agent_close(&a->agent);
-		op_agent_fini(a);
-	}
-	op->n_agents = kept;
-}
-
-void park_find(struct op *op)
-{
-	op_drop_agents(op);
-	if (!op->held || op->job->data_path != JOB_DATA_BROKER || !op->n_gpus)
-		return;
-	op->agents = calloc(op->n_gpus, sizeof(*op->agents));
-	if (!op->agents)
-		return;
-	for (size_t i = 0; i < op->n_gpus; i++)
-		op->agents[op->n_agents++].agent = (struct agent){ .fd = -1, .id = op->gpus[i].id };
-	each(op, reach, NULL);
-	drop_failed(op);
-	park_detach(op);
-}
-
-static bool has_agent(const struct op *op, struct proc_id id)
-{
-	for (size_t i = 0; i < op->n_agents; i++)
-		if (op->agents[i].agent.id.pid == id.pid)
-			return true;
-	return false;
-}
-
-int park_check(const struct op *op, struct brumate_error *err)
-{
-	const struct held *h = op->held;
-
-	for (size_t i = 0; h && i < h->n_pieces; i++) {
-		struct proc_id id = h->pieces[i].process;
-
-		if (has_agent(op, id) || !proc_is_alive(id))
-			continue;
-		brumate_fail(err, EIO,
-			     "process %d: its agent does not answer, and its device memory is held "
-			     "for it",
-			     id.pid);
-		brumate_hint(err, "try again");
-		return -EIO;
-	}
-	return 0;
-}
-
-void park_detach(struct op *op)
-{
-	for (size_t i = 0; i < op->n_agents; i++)
-		agent_detach(&op->agents[i].agent);
-}
-
-uint64_t park_managed_bytes(const struct op *op)
-{
-	uint64_t sum = 0;
-
-	for (size_t i = 0; i < op->n_agents; i++)
-		sum += op->agents[i].agent.managed_bytes;
-	return sum;
-}
-
 /* ---- gate ---- */
 
 static int gate_one(struct op *op, struct op_agent *a, struct brumate_error *err)
 {
 	uint32_t timeout_ms = op->lock_timeout_ms;
 	int left_ms = deadline_left_ms(op->deadline_ns);
-	int r = reach(op, a, err);
+	int r = park_reach(op, a, err);
 
 	if (r == -ETIMEDOUT) /* no answer: that is not what a busy program looks like */
 		return -ENOLINK;
@@ -193,7 +41,7 @@ int step_gate(struct op *op, struct brumate_error *err)
 		return r;
 	op->gated_ns = clock_now_ns();
 	op->touched = true;
-	each(op, gate_one, NULL);
+	park_each(op, gate_one, NULL);
 	for (size_t i = 0; i < op->n_agents; i++) {
 		const struct op_agent *a = &op->agents[i];
 
@@ -206,7 +54,7 @@ int step_gate(struct op *op, struct brumate_error *err)
 			"longer --timeout");
 		return -ETIMEDOUT;
 	}
-	drop_failed(op);
+	park_drop_failed(op);
 	return op->n_agents ? 0 : 1;
 }
 
@@ -310,7 +158,7 @@ int step_park(struct op *op, struct brumate_error *err)
 
 	if (op->was_suspended || !op->n_agents)
 		return 1;
-	int r = each(op, export_one, err);
+	int r = park_each(op, export_one, err);
 	if (r == 0)
 		r = hold_exported(op, err);
 	if (r < 0 || !h->n_pieces)
@@ -319,7 +167,7 @@ int step_park(struct op *op, struct brumate_error *err)
 		return r;
 	if ((r = fault_point("park.saved")) < 0)
 		return brumate_fail(err, -r, "injected before device memory is unmapped: %m");
-	r = each(op, unmap_one, err);
+	r = park_each(op, unmap_one, err);
 	op->data_bytes = held_bytes(h);
 	return r;
 }
@@ -331,7 +179,7 @@ static int map_one(struct op *op, struct op_agent *a, struct brumate_error *err)
 	size_t first, n = held_find(op->held, a->agent.id, &first);
 	auto_free uint64_t *ids = calloc(n + 1, sizeof(*ids));
 	auto_free int *fds = calloc(n + 1, sizeof(*fds));
-	int r = reach(op, a, err);
+	int r = park_reach(op, a, err);
 
 	if (!ids || !fds)
 		return brumate_fail(err, ENOMEM, "%m");
@@ -364,24 +212,6 @@ static int own_one(struct op *op, struct op_agent *a, struct brumate_error *err)
 	return 0;
 }
 
-int step_map(struct op *op, struct brumate_error *err)
-{
-	if (!op->n_agents)
-		return 1;
-	int r = each(op, map_one, err);
-
-	return r < 0 ? r : each(op, own_one, err);
-}
-
-static int open_one(struct op *op, struct op_agent *a, struct brumate_error *err)
-{
-	int r = reach(op, a, err);
-
-	if (r == 0 && a->agent.gate != AGENT_GATE_OPEN)
-		r = agent_open_gate(&a->agent, err);
-	return r;
-}
-
 static bool is_imported(const struct op *op, const struct held_piece *p)
 {
 	for (size_t i = 0; i < op->n_agents; i++) {
@@ -394,6 +224,56 @@ static bool is_imported(const struct op *op, const struct held_piece *p)
 				return true;
 	}
 	return false;
+}
+
+static bool is_owned(void *arg, const struct held_piece *p)
+{
+	return !is_imported(arg, p);
+}
+
+static size_t count_imported(const struct op *op)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < op->n_agents; i++)
+		for (size_t k = 0; k < op->agents[i].n_pieces; k++)
+			n += (op->agents[i].pieces[k].flags & AGENT_PIECE_IMPORTED) != 0;
+	return n;
+}
+
+/* Each copy needs room beside what it replaces, and the fds of what was replaced keep that: letting go of
+ * them makes room for more, until none is left or nothing moves any more. */
+static int own_all(struct op *op, struct brumate_error *err)
+{
+	size_t before = SIZE_MAX;
+
+	for (;;) {
+		int r = park_each(op, own_one, err);
+		size_t n = count_imported(op);
+
+		if (r < 0 || !n || n >= before)
+			return r;
+		before = n;
+		held_drop_pieces(op->held, is_owned, op);
+	}
+}
+
+int step_map(struct op *op, struct brumate_error *err)
+{
+	if (!op->n_agents)
+		return 1;
+	int r = park_each(op, map_one, err);
+
+	return r < 0 ? r : own_all(op, err);
+}
+
+static int open_one(struct op *op, struct op_agent *a, struct brumate_error *err)
+{
+	int r = park_reach(op, a, err);
+
+	if (r == 0 && a->agent.gate != AGENT_GATE_OPEN)
+		r = agent_open_gate(&a->agent, err);
+	return r;
 }
 
 /* What is held is let go, but for pieces that their process only imports. */
@@ -426,7 +306,7 @@ int step_open(struct op *op, struct brumate_error *err)
 {
 	if (!op->n_agents)
 		return 1;
-	int r = each(op, open_one, err);
+	int r = park_each(op, open_one, err);
 
 	if (r < 0)
 		return r;
@@ -442,7 +322,7 @@ static int look_one(struct op *op, struct op_agent *a, struct brumate_error *err
 {
 	/* A connection may be out of step with what became of its last request: a fresh one tells. */
 	agent_detach(&a->agent);
-	int r = reach(op, a, err);
+	int r = park_reach(op, a, err);
 	if (r < 0)
 		return r;
 	op_agent_fini(a);
@@ -451,7 +331,7 @@ static int look_one(struct op *op, struct op_agent *a, struct brumate_error *err
 
 int park_look(struct op *op, struct brumate_error *err)
 {
-	return each(op, look_one, err);
+	return park_each(op, look_one, err);
 }
 
 static bool any_unmapped(const struct op *op)
@@ -462,25 +342,26 @@ static bool any_unmapped(const struct op *op)
 	return false;
 }
 
-/* Memory that was mapped again, but is not yet the process's own, becomes so behind a closed gate. */
-static int finish_one(struct op *op, struct op_agent *a, struct brumate_error *err)
+/* Memory that was mapped again, but is not yet the process's own, becomes so behind a closed gate; where
+ * the program is too busy for that, it stays imported, and its fds are kept. */
+static int prepare_one(struct op *op, struct op_agent *a, struct brumate_error *err)
 {
 	bool imported = false;
 
+	if (a->agent.gate == AGENT_GATE_UNMAPPED)
+		return map_one(op, a, err);
 	for (size_t i = 0; i < a->n_pieces; i++)
 		imported = imported || a->pieces[i].flags & AGENT_PIECE_IMPORTED;
-	if (imported && a->agent.gate == AGENT_GATE_OPEN &&
-	    agent_gate(&a->agent, op->lock_timeout_ms, NULL) < 0)
-		return 0; /* busy: it stays imported, and its fds are kept */
-	return imported ? own_one(op, a, err) : 0;
+	if (imported && a->agent.gate == AGENT_GATE_OPEN)
+		agent_gate(&a->agent, op->lock_timeout_ms, NULL);
+	return 0;
 }
 
-static int map_and_own_one(struct op *op, struct op_agent *a, struct brumate_error *err)
+static int map_and_own(struct op *op, struct brumate_error *err)
 {
-	if (a->agent.gate != AGENT_GATE_UNMAPPED)
-		return finish_one(op, a, err);
-	int r = map_one(op, a, err);
-	return r < 0 ? r : own_one(op, a, err);
+	int r = park_each(op, prepare_one, err);
+
+	return r < 0 ? r : own_all(op, err);
 }
 
 int park_return(struct op *op, struct brumate_error *err)
@@ -491,12 +372,12 @@ int park_return(struct op *op, struct brumate_error *err)
 		return 0;
 	if (!op->n_agents)
 		park_find(op);
-	if ((r = park_check(op, err)) < 0 || (r = each(op, look_one, err)) < 0)
+	if ((r = park_check(op, err)) < 0 || (r = park_each(op, look_one, err)) < 0)
 		return r;
 	if (any_unmapped(op) && !held_has_device(op->held))
 		r = copy_back(op, err);
 	if (r == 0)
-		r = each(op, map_and_own_one, err);
+		r = map_and_own(op, err);
 	if (r == 0)
 		r = step_open(op, err);
 	return r < 0 ? r : 0;
@@ -541,10 +422,10 @@ int park_put_away(struct op *op, struct brumate_error *err)
 		return 0;
 	if (!op->n_agents)
 		park_find(op);
-	if ((r = each(op, look_one, err)) < 0)
+	if ((r = park_each(op, look_one, err)) < 0)
 		return r;
-	if (!any_open(op)) {
-		r = each(op, take_out_one, err);
+	if (!any_open(op) && (op->held->copied || held_has_device(op->held))) {
+		r = park_each(op, take_out_one, err);
 		if (op->held->copied)
 			held_drop_device(op->held);
 		return r;
@@ -552,7 +433,7 @@ int park_put_away(struct op *op, struct brumate_error *err)
 	if (any_unmapped(op) && !held_has_device(op->held))
 		r = copy_back(op, err);
 	if (r == 0)
-		r = each(op, map_and_own_one, err);
+		r = map_and_own(op, err);
 	if (r < 0 || (r = step_gate(op, err)) < 0 || (r = step_park(op, err)) < 0)
 		return r;
 	return copy_away(op, err);
@@ -572,7 +453,7 @@ void park_discard(struct op *op)
 	if (op->job->data_path != JOB_DATA_BROKER || !op->held)
 		return;
 	park_find(op);
-	if (each(op, gate_one, NULL) == 0 && each(op, look_one, NULL) == 0)
-		each(op, take_out_one, NULL);
+	if (park_each(op, gate_one, NULL) == 0 && park_each(op, look_one, NULL) == 0)
+		park_each(op, take_out_one, NULL);
 	park_detach(op);
 }

@@ -33,14 +33,23 @@ struct keep {
 	size_t n_clients;
 };
 
+static struct rlimit files; /* as we found it */
+
 void shim_raise_files(void)
 {
 	struct rlimit limit;
 
-	if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-		limit.rlim_cur = limit.rlim_max;
-		setrlimit(RLIMIT_NOFILE, &limit);
-	}
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+		return;
+	files = limit;
+	limit.rlim_cur = limit.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+void shim_restore_files(void)
+{
+	if (files.rlim_max)
+		setrlimit(RLIMIT_NOFILE, &files);
 }
 
 static struct kept *find(struct keep *k, struct keeper_tag tag)

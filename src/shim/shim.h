@@ -75,6 +75,8 @@ int keep_run(void);
 
 /** Raises RLIMIT_NOFILE to its hard limit. */
 void shim_raise_files(void);
+/** For a child of ours: back to what it was. Async-signal-safe. */
+void shim_restore_files(void);
 
 /** Exit code of a wait status. */
 int spawn_exit_code(int status);

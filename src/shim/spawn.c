@@ -74,6 +74,7 @@ static void run_child(const struct child *c)
 	const struct job *job = c->job;
 
 	reset_signals();
+	shim_restore_files();
 	prctl(PR_SET_CHILD_SUBREAPER, 0);
 	setsid();
 	become_user(c);

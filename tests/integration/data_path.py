@@ -11,7 +11,7 @@ import re
 import signal
 import stat
 
-from cases import MIB, NOBODY, case, expect, main, process_start, read_text, wait_until
+from cases import MIB, NOBODY, case, expect, main, process_start, read_text, run, wait_until
 
 
 def job_dir(bed, job):
@@ -134,6 +134,26 @@ def two_gpus(bed):
         if verb in ("resume", "restore"):
             log.goes_on()
             expect(sum(bed.vram()) == sum(used), f"in use {bed.vram()}, before {used}")
+
+
+@case
+def room_for_owning_is_short(bed):
+    """What came back is copied beside itself: where that has no room at once, it is done in parts."""
+    job, log = bed.counter(mib=400)
+    used = bed.vram()
+    for options in ((), ("--park",)):
+        bed.ok("suspend", job, *options)
+        bed.ok("resume", job)
+        log.goes_on()
+        expect(bed.vram() == used, f"in use {bed.vram()}, before {used}")
+        expect_nothing_held(bed, job)
+
+
+@case
+def limits_are_the_callers(bed):
+    result = bed.cli("run", "--attach", "--", "sh", "-c", "ulimit -Sn; ulimit -Hn")
+    want = run(["sh", "-c", "ulimit -Sn; ulimit -Hn"]).out
+    expect(result.out == want, f"the job has {result.out!r}, its caller {want!r}")
 
 
 # Parked.

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT
+/* What the files about agents share. */
+#pragma once
+
+#include "engine/park.h"
+
+typedef int (*park_fn)(struct op *op, struct op_agent *a, struct brumate_error *err);
+
+/** Calls @fn for all agents at once. The first failure; each agent keeps its own. */
+int park_each(struct op *op, park_fn fn, struct brumate_error *err);
+
+/** Connects to an agent, unless it is. A park_fn. */
+int park_reach(struct op *op, struct op_agent *a, struct brumate_error *err);
+
+/** Forgets agents whose last call failed, and notes that their processes go by the driver. */
+void park_drop_failed(struct op *op);
