@@ -52,6 +52,7 @@ static int prepare(struct host_copy *h, size_t i, struct brumate_error *err)
 		return r;
 	if (s->state == SEGMENT_TAKEN) {
 		zero_rest(h, s, i);
+		h->clean[i] = !s->dirty || h->zeroed;
 		s->dirty = true;
 	}
 	struct dev_memory *m = !s->pinned && segment_is_worth_pinning(s) ? gpus_any() : NULL;
@@ -106,10 +107,11 @@ static int host_copy_alloc(struct host_copy **ret, uint64_t total_bytes, uint64_
 	h->wake_fd = wake_fd;
 	h->segments = calloc(n, sizeof(struct segment *));
 	h->ready = calloc(n, sizeof(*h->ready));
+	h->clean = calloc(n, sizeof(*h->clean));
 	h->jobs = calloc(n, sizeof(*h->jobs));
 	pthread_mutex_init(&h->lock, NULL);
 	pthread_cond_init(&h->changed, NULL);
-	if (!h->segments || !h->ready || !h->jobs) {
+	if (!h->segments || !h->ready || !h->clean || !h->jobs) {
 		host_copy_free(h);
 		return brumate_fail(err, ENOMEM, "host copy: %m");
 	}
@@ -243,6 +245,7 @@ void host_copy_free(struct host_copy *h)
 	pthread_cond_destroy(&h->changed);
 	free(h->segments);
 	free(h->ready);
+	free(h->clean);
 	free(h->jobs);
 	free(h);
 }

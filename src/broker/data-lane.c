@@ -5,7 +5,7 @@
  * that a step spans many small ones. A step whose segment is not pinned goes through a slot of a
  * pinned ring, and from there by a crew's memcpy(3); a window of steps keeps both busy.
  */
-#include "broker/data.h"
+#include "broker/data-lane.h"
 #include "base/fault.h"
 #include "base/log.h"
 
@@ -13,53 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#define STEP_BYTES  (32ull << 20)
-#define SLOT_BYTES  (8ull << 20)
-#define BATCH_BYTES (64ull << 20) /* mapped before the GPU is let at them */
-
-enum {
-	WINDOW = 16,
-	SLOTS_ALL = 32, /* of all lanes together, as far as each has SLOTS_MIN */
-	SLOTS_MIN = 4,
-};
-
-struct step {
-	struct crew_job job;
-	struct lane *lane;
-	uint64_t at, bytes, ticket;
-	struct segment *segment;
-	uint64_t inside; /* the segment, where the copy's bytes are */
-	char *slot;	 /* NULL: the copy is direct */
-	bool given;	 /* to the crew */
-	bool moved;	 /* by it; this and why it failed are under the mover's lock */
-	int error;
-};
-
-struct lane {
-	struct mover *mover;
-	uint8_t uuid[DEV_UUID_BYTES];
-	size_t *pieces; /* indexes */
-	size_t n_pieces;
-	size_t n_mapped; /* by the mapping thread alone */
-
-	bool opened;	 /* the rest of these under the mover's lock */
-	size_t n_usable; /* pieces the GPU may read and write */
-
-	struct dev_memory *memory; /* set before opened */
-	struct dev_lane *copies;
-	uint64_t at; /* where the host copy's byte 0 would be mapped */
-	bool reserved;
-
-	size_t next; /* the copying thread's place: piece, bytes into it */
-	uint64_t next_bytes;
-	struct step steps[WINDOW];
-	struct segment *slots[WINDOW];
-	size_t n_slots;
-
-	pthread_t threads[2];
-	size_t n_threads;
-};
 
 const uint8_t *lane_uuid(const struct mover *m, size_t lane)
 {
@@ -103,18 +56,6 @@ int lane_add_piece(struct mover *m, size_t lane, size_t piece)
 	return 0;
 }
 
-static struct piece *piece_of(const struct lane *l, size_t i)
-{
-	return &l->mover->pieces[l->pieces[i]];
-}
-
-/* Whether piece @i + 1 follows piece @i without a gap. */
-static bool is_followed(const struct lane *l, size_t i)
-{
-	return i + 1 < l->n_pieces &&
-	       piece_of(l, i)->offset + piece_of(l, i)->len_bytes == piece_of(l, i + 1)->offset;
-}
-
 static int open_lane(struct lane *l, struct brumate_error *err)
 {
 	struct mover *m = l->mover;
@@ -127,6 +68,8 @@ static int open_lane(struct lane *l, struct brumate_error *err)
 		r = m->ops->lane_open(l->memory, &l->copies, err);
 	if (r < 0)
 		return r;
+	if (m->flags & TRANSFER_WITH_DIGESTS)
+		lane_open_digesters(l);
 	pthread_mutex_lock(&m->lock);
 	l->opened = true;
 	pthread_cond_broadcast(&m->changed);
@@ -134,8 +77,7 @@ static int open_lane(struct lane *l, struct brumate_error *err)
 	return 0;
 }
 
-/* Waits until the lane is open, the copy has begun and the fds of @n_given pieces are there. */
-static int wait_turn(struct lane *l, size_t n_given)
+int lane_wait_turn(struct lane *l, size_t n_given)
 {
 	struct mover *m = l->mover;
 
@@ -180,7 +122,8 @@ static int publish(struct lane *l, size_t first, size_t end, struct brumate_erro
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&m->lock);
-	l->n_usable = end;
+	for (size_t i = first; i < end; i++)
+		l->usable_bytes += piece_of(l, i)->len_bytes;
 	pthread_cond_broadcast(&m->changed);
 	pthread_mutex_unlock(&m->lock);
 	return 0;
@@ -196,7 +139,7 @@ static int map_pieces(struct lane *l, struct brumate_error *err)
 	for (size_t i = 0; i < l->n_pieces && r == 0; i++) {
 		struct piece *p = piece_of(l, i);
 
-		r = wait_turn(l, m->to_host ? l->pieces[i] + 1 : 0);
+		r = lane_wait_turn(l, m->to_host ? l->pieces[i] + 1 : 0);
 		if (r < 0)
 			return brumate_fail(err, -r, "cancelled");
 		r = m->to_host ? import_piece(l, p, err) : create_piece(l, p, err);
@@ -214,7 +157,7 @@ static int map_pieces(struct lane *l, struct brumate_error *err)
 	return r;
 }
 
-static void end_thread(struct mover *m)
+void lane_end_thread(struct mover *m)
 {
 	uint64_t one = 1;
 
@@ -235,50 +178,58 @@ static void *run_map(void *arg)
 		r = map_pieces(l, &err);
 	if (r < 0)
 		mover_fail(l->mover, &err);
-	end_thread(l->mover);
+	lane_end_thread(l->mover);
 	return NULL;
 }
 
-enum { STEP_NONE, STEP_BEGUN, STEP_NOT_YET };
-
-/* Bytes without a gap from the copying thread's place on, as far as they are usable; 0: none yet. */
-static uint64_t usable_bytes(const struct lane *l, size_t n_usable, uint64_t enough)
+/* Bytes without a gap from @p on, as far as @limit. */
+static uint64_t run_bytes(const struct lane *l, const struct place *p, uint64_t limit,
+			  uint64_t most)
 {
 	uint64_t bytes = 0;
 
-	for (size_t i = l->next; i < n_usable && bytes < enough; i++) {
-		bytes += piece_of(l, i)->len_bytes - (i == l->next ? l->next_bytes : 0);
+	for (size_t i = p->piece; i < l->n_pieces && bytes < most; i++) {
+		bytes += piece_of(l, i)->len_bytes - (i == p->piece ? p->bytes : 0);
 		if (!is_followed(l, i))
 			break;
 	}
-	return bytes;
+	bytes = bytes < most ? bytes : most;
+	return bytes < limit - p->done ? bytes : limit - p->done;
 }
 
-static void advance(struct lane *l, uint64_t bytes)
+void place_advance(const struct lane *l, struct place *p, uint64_t bytes)
 {
-	l->next_bytes += bytes;
-	while (l->next < l->n_pieces && l->next_bytes >= piece_of(l, l->next)->len_bytes)
-		l->next_bytes -= piece_of(l, l->next++)->len_bytes;
+	p->done += bytes;
+	p->bytes += bytes;
+	while (p->piece < l->n_pieces && p->bytes >= piece_of(l, p->piece)->len_bytes)
+		p->bytes -= piece_of(l, p->piece++)->len_bytes;
 }
 
-/* Waits, if it may, until there is something to copy. *ret_bytes: at most STEP_BYTES. */
-static int find_usable(struct lane *l, bool block, uint64_t *ret_bytes)
+int lane_find_run(struct lane *l, const struct place *p, const uint64_t *limit, bool block,
+		  uint64_t most, uint64_t *ret_bytes)
 {
 	struct mover *m = l->mover;
 	int r = STEP_BEGUN;
 
+	if (p->piece == l->n_pieces)
+		return STEP_NONE;
 	pthread_mutex_lock(&m->lock);
-	while (block && !m->stopped && l->n_usable == l->next)
+	while (block && !m->stopped && *limit == p->done)
 		pthread_cond_wait(&m->changed, &m->lock);
-	size_t n_usable = l->n_usable;
 	if (m->stopped)
 		r = -ECANCELED;
-	else if (n_usable == l->next)
+	else if (*limit == p->done)
 		r = STEP_NOT_YET;
+	else
+		*ret_bytes = run_bytes(l, p, *limit, most);
 	pthread_mutex_unlock(&m->lock);
-	if (r == STEP_BEGUN)
-		*ret_bytes = usable_bytes(l, n_usable, STEP_BYTES);
 	return r;
+}
+
+/* Whether what is to be copied is known to be worth it first. */
+static bool is_held_back(const struct lane *l)
+{
+	return l->n_digesters && l->mover->to_host;
 }
 
 /* The next step, placed but not begun. Returns one of STEP_, or <0. */
@@ -288,12 +239,12 @@ static int place_step(struct lane *l, struct step *s, bool block, struct brumate
 	struct segment *segment;
 	uint64_t bytes = 0;
 
-	if (l->next == l->n_pieces)
-		return STEP_NONE;
-	int r = find_usable(l, block, &bytes);
+	const uint64_t *limit = is_held_back(l) ? &l->digested_bytes : &l->usable_bytes;
+	int r = lane_find_run(l, &l->copying, limit, block, STEP_BYTES, &bytes);
+
 	if (r != STEP_BEGUN)
 		return r;
-	uint64_t offset = piece_of(l, l->next)->offset + l->next_bytes;
+	uint64_t offset = place_offset(l, &l->copying);
 	uint64_t inside = offset % h->segment_bytes;
 	r = host_copy_get(h, offset / h->segment_bytes, block, &segment, err);
 	if (r != 0)
@@ -305,13 +256,18 @@ static int place_step(struct lane *l, struct step *s, bool block, struct brumate
 	bytes = bytes < most ? bytes : most;
 	if (bytes > h->segment_bytes - inside)
 		bytes = h->segment_bytes - inside;
+	enum chunk_fate fate = CHUNK_COPY;
+	if (is_held_back(l))
+		fate = chunks_fate(l->mover, offset, &bytes);
 	*s = (struct step){ .lane = l,
+			    .fate = fate,
+			    .clean = h->clean[offset / h->segment_bytes],
 			    .at = l->at + offset,
 			    .bytes = bytes,
 			    .segment = segment,
 			    .inside = inside,
 			    .slot = direct ? NULL : l->slots[slot]->at };
-	advance(l, bytes);
+	place_advance(l, &l->copying, bytes);
 	return STEP_BEGUN;
 }
 
@@ -337,7 +293,9 @@ static void run_crew_copy(struct crew_job *job)
 	struct mover *m = s->lane->mover;
 	int r = 0;
 
-	if (m->to_host)
+	if (s->fate == CHUNK_ZERO)
+		memset(s->segment->at + s->inside, 0, s->bytes);
+	else if (m->to_host)
 		memcpy(s->segment->at + s->inside, s->slot, s->bytes);
 	else
 		r = read_slot(s);
@@ -380,6 +338,10 @@ static int begin_step(struct lane *l, struct step *s, bool block, struct brumate
 
 	if (r != STEP_BEGUN)
 		return r;
+	if (s->fate == CHUNK_ZERO && !s->clean)
+		give_to_crew(s);
+	if (s->fate != CHUNK_COPY)
+		return STEP_BEGUN;
 	r = fault_point("data.copy");
 	if (r < 0)
 		return brumate_fail(err, -r, "copy: %m");
@@ -396,6 +358,8 @@ static int turn_step(struct step *s, struct brumate_error *err)
 	struct lane *l = s->lane;
 	const struct dev_memory_ops *ops = l->mover->ops;
 
+	if (s->fate != CHUNK_COPY)
+		return 0;
 	if (!l->mover->to_host) {
 		int r = wait_moved(s, err);
 
@@ -420,6 +384,10 @@ static int end_step(struct step *s, struct brumate_error *err)
 		r = m->ops->wait(s->lane->copies, s->ticket, err);
 	pthread_mutex_lock(&m->lock);
 	m->done_bytes += s->bytes;
+	m->zero_bytes += s->fate == CHUNK_ZERO ? s->bytes : 0;
+	m->same_bytes += s->fate == CHUNK_KEEP ? s->bytes : 0;
+	s->lane->copied_bytes += s->bytes;
+	pthread_cond_broadcast(&m->changed);
 	pthread_mutex_unlock(&m->lock);
 	return r;
 }
@@ -477,11 +445,11 @@ static void *run_copy(void *arg)
 {
 	struct lane *l = arg;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	int r = wait_turn(l, 0);
+	int r = lane_wait_turn(l, 0);
 
 	if (r < 0)
 		brumate_fail(&err, -r, "cancelled");
-	if (r == 0 && l->mover->crew)
+	if (r == 0 && l->mover->host->needs_ring)
 		take_slots(l);
 	if (r == 0)
 		r = copy_pieces(l, &err);
@@ -490,15 +458,16 @@ static void *run_copy(void *arg)
 			brumate_fail(&err, -r, "copy: %m");
 		mover_fail(l->mover, &err);
 	}
-	end_thread(l->mover);
+	lane_end_thread(l->mover);
 	return NULL;
 }
 
 static int start_lane(struct lane *l, struct brumate_error *err)
 {
-	static void *(*const runs[])(void *) = { run_map, run_copy };
+	static void *(*const runs[])(void *) = { run_map, run_copy, lane_run_digest };
+	const size_t n = l->mover->flags & TRANSFER_WITH_DIGESTS ? 3 : 2;
 
-	for (; l->n_threads < 2; l->n_threads++) {
+	for (; l->n_threads < n; l->n_threads++) {
 		int r = pthread_create(&l->threads[l->n_threads], NULL, runs[l->n_threads], l);
 
 		if (r)
@@ -545,6 +514,7 @@ void lanes_finish(struct mover *m)
 	for (size_t i = 0; i < m->n_lanes; i++) {
 		struct lane *l = &m->lanes[i];
 
+		lane_close_digesters(l);
 		if (l->copies)
 			m->ops->lane_close(l->copies);
 		for (size_t s = 0; s < l->n_slots; s++)

@@ -84,7 +84,7 @@ static int take_host_memory(struct mover *m, struct brumate_error *err)
 	return 0;
 }
 
-int mover_new(struct mover **ret, const struct transfer_piece *pieces, size_t n, bool to_host,
+int mover_new(struct mover **ret, const struct transfer_piece *pieces, size_t n, uint32_t flags,
 	      int wake_fd, struct brumate_error *err)
 {
 	struct mover *m = calloc(1, sizeof(*m));
@@ -94,13 +94,14 @@ int mover_new(struct mover **ret, const struct transfer_piece *pieces, size_t n,
 	pthread_mutex_init(&m->lock, NULL);
 	pthread_cond_init(&m->changed, NULL);
 	m->ops = gpus_ops();
-	m->to_host = to_host;
+	m->flags = flags;
+	m->to_host = flags & TRANSFER_TO_HOST;
 	m->wake_fd = wake_fd;
 	m->pieces = calloc(n, sizeof(*m->pieces));
 	int r = m->pieces ? add_pieces(m, pieces, n, err) : brumate_fail(err, ENOMEM, "pieces: %m");
 	if (r == 0)
 		r = lanes_start(m, err);
-	if (r == 0 && to_host)
+	if (r == 0 && m->to_host && !(flags & TRANSFER_BASE))
 		r = take_host_memory(m, err);
 	if (r < 0)
 		mover_free(m);
@@ -109,14 +110,14 @@ int mover_new(struct mover **ret, const struct transfer_piece *pieces, size_t n,
 	return r;
 }
 
-int mover_start(struct mover *m, struct host_copy *from, struct brumate_error *err)
+int mover_start(struct mover *m, struct host_copy *host, struct brumate_error *err)
 {
 	int r = 0;
 
 	pthread_mutex_lock(&m->lock);
-	if (from)
-		m->host = from;
-	if (m->host->needs_ring)
+	if (host)
+		m->host = host;
+	if (m->host->needs_ring || m->flags & TRANSFER_WITH_DIGESTS)
 		r = crew_new(&m->crew, 8, err);
 	m->started = r == 0;
 	pthread_cond_broadcast(&m->changed);
@@ -177,6 +178,7 @@ void mover_free(struct mover *m)
 		return;
 	mover_finish(m);
 	host_copy_free(m->host);
+	chunks_free(m->chunks);
 	for (size_t i = 0; i < m->n_pieces; i++)
 		cleanup_close(&m->pieces[i].fd);
 	pthread_mutex_destroy(&m->lock);

@@ -34,7 +34,8 @@ struct session {
 	uint32_t n_pieces, n_pieces_all;
 	struct mover *mover;
 	struct host_copy *alloc;     /* memory that is being made ready */
-	struct transfer_packet from; /* IN: the host copy, of which */
+	uint32_t flags;		     /* of the layout */
+	struct transfer_packet from; /* IN, or OUT with a base: the host copy, of which */
 	int *segments;		     /* these have come */
 	uint32_t n_segments;
 	bool running;
@@ -75,10 +76,13 @@ static void reset(struct session *s)
 	s->running = false;
 }
 
-static int send_done(struct session *s, const struct brumate_error *err)
+static int send_done(struct session *s, uint64_t zero_bytes, uint64_t same_bytes,
+		     const struct brumate_error *err)
 {
 	struct transfer_packet p = packet(TRANSFER_DONE);
 
+	p.zero_bytes = zero_bytes;
+	p.same_bytes = same_bytes;
 	if (err) {
 		p.error = -err->code;
 		p.exit_code = (uint32_t)err->exit_code;
@@ -94,7 +98,7 @@ static int fail_request(struct session *s, const struct brumate_error *err)
 {
 	log_warn("copy failed: %s", err->text);
 	reset(s);
-	return send_done(s, err);
+	return send_done(s, 0, 0, err);
 }
 
 static int send_segments(struct session *s, struct host_copy *h, struct brumate_error *err)
@@ -136,8 +140,10 @@ static int answer(struct session *s, struct brumate_error *err)
 	if (s->alloc)
 		return send_segments(s, s->alloc, err);
 	mover_finish(s->mover);
-	return s->mover->to_host ? send_segments(s, s->mover->host, err)
-				 : send_pieces(s, s->mover, err);
+	chunks_finish(s->mover);
+	if (!s->mover->to_host)
+		return send_pieces(s, s->mover, err);
+	return s->flags & TRANSFER_BASE ? 0 : send_segments(s, s->mover->host, err);
 }
 
 /* After a wake-up or now and then: says how far it is, or that it is done. */
@@ -154,19 +160,25 @@ static int look(struct session *s)
 		r = answer(s, &err);
 	if (r < 0)
 		return fail_request(s, &err);
+	uint64_t zero_bytes = s->mover ? s->mover->zero_bytes : 0;
+	uint64_t same_bytes = s->mover ? s->mover->same_bytes : 0;
 	if (s->mover)
-		log_info("copied %s bytes=%llu pieces=%zu", s->mover->to_host ? "out" : "in",
-			 (unsigned long long)s->mover->total_bytes, s->mover->n_pieces);
+		log_info("copied %s bytes=%llu zero=%llu unchanged=%llu pieces=%zu",
+			 s->mover->to_host ? "out" : "in",
+			 (unsigned long long)s->mover->total_bytes, (unsigned long long)zero_bytes,
+			 (unsigned long long)same_bytes, s->mover->n_pieces);
 	reset(s);
-	return send_done(s, NULL);
+	return send_done(s, zero_bytes, same_bytes, NULL);
 }
 
 static int start_mover(struct session *s, struct brumate_error *err)
 {
 	auto_free struct transfer_piece *pieces = take_ptr(&s->pieces);
-	bool to_host = s->from.flags & TRANSFER_TO_HOST;
+	int r = mover_new(&s->mover, pieces, s->n_pieces, s->flags, s->wake_fd, err);
 
-	return mover_new(&s->mover, pieces, s->n_pieces, to_host, s->wake_fd, err);
+	if (r == 0 && s->flags & TRANSFER_WITH_DIGESTS)
+		r = chunks_new(s->mover, -1, err);
+	return r;
 }
 
 static int add_layout(struct session *s, const struct transfer_packet *p, struct brumate_error *err)
@@ -175,7 +187,7 @@ static int add_layout(struct session *s, const struct transfer_packet *p, struct
 		reset(s);
 		s->pieces = calloc(p->n_total, sizeof(*s->pieces));
 		s->n_pieces_all = p->n_total;
-		s->from.flags = p->flags;
+		s->flags = p->flags;
 	}
 	if (!s->pieces)
 		return brumate_fail(err, ENOMEM, "pieces: %m");
@@ -186,50 +198,71 @@ static int add_layout(struct session *s, const struct transfer_packet *p, struct
 	return s->n_pieces == s->n_pieces_all ? start_mover(s, err) : 0;
 }
 
-static int begin_out(struct session *s, struct brumate_error *err)
+/* Whether the layout is for this request; a base was told of with it. */
+static bool is_ready_for(const struct session *s, const struct transfer_packet *p)
 {
-	if (!s->mover || !s->mover->to_host || s->running)
-		return brumate_fail(err, EBADMSG, "copy out: no layout for it");
-	s->running = true;
-	set_busy(s, true);
-	return mover_start(s->mover, NULL, err);
+	bool to_host = p->op == TRANSFER_OUT;
+
+	return s->mover && s->mover->to_host == to_host && !s->running && !s->segments &&
+	       (!to_host || (p->flags & TRANSFER_BASE) == (s->flags & TRANSFER_BASE));
 }
 
-static int begin_in(struct session *s, const struct transfer_packet *p, struct brumate_error *err)
+/* The host copy whose segments come next. */
+static int expect_segments(struct session *s, const struct transfer_packet *p,
+			   struct brumate_error *err)
 {
-	if (!s->mover || s->mover->to_host || s->running || s->segments)
-		return brumate_fail(err, EBADMSG, "copy in: no layout for it");
 	if (p->total_bytes != s->mover->total_bytes)
-		return brumate_fail(err, EBADMSG, "copy in: %llu bytes of memory from %llu",
+		return brumate_fail(err, EBADMSG, "host copy: %llu bytes of memory and %llu of it",
 				    (unsigned long long)s->mover->total_bytes,
 				    (unsigned long long)p->total_bytes);
 	s->from = *p;
 	s->segments = calloc(p->n_total, sizeof(*s->segments));
+	return s->segments ? 0 : brumate_fail(err, ENOMEM, "host copy: %m");
+}
+
+static int begin_move(struct session *s, const struct transfer_packet *p, struct brumate_error *err)
+{
+	if (!is_ready_for(s, p))
+		return brumate_fail(err, EBADMSG, "copy %s: no layout for it",
+				    p->op == TRANSFER_OUT ? "out" : "in");
 	set_busy(s, true);
-	return s->segments ? 0 : brumate_fail(err, ENOMEM, "copy in: %m");
+	if (p->op == TRANSFER_IN || p->flags & TRANSFER_BASE)
+		return expect_segments(s, p, err);
+	s->running = true;
+	return mover_start(s->mover, NULL, err);
+}
+
+/* Takes @fd. */
+static int add_digests(struct session *s, int fd, struct brumate_error *err)
+{
+	auto_close int mine = fd;
+
+	if (!s->mover || s->running || !(s->flags & TRANSFER_WITH_DIGESTS))
+		return brumate_fail(err, EBADMSG, "digests: no layout for them");
+	return chunks_new(s->mover, mine, err);
 }
 
 /* Takes @fds. */
 static int add_segments(struct session *s, const struct transfer_packet *p, const int *fds,
 			struct brumate_error *err)
 {
-	struct host_copy *from;
+	struct host_copy *host;
 
 	if (p->n > s->from.n_total - s->n_segments) {
 		for (uint32_t i = 0; i < p->n; i++)
 			close(fds[i]);
-		return brumate_fail(err, EBADMSG, "copy in: more segments than were told");
+		return brumate_fail(err, EBADMSG, "host copy: more segments than were told");
 	}
 	memcpy(s->segments + s->n_segments, fds, p->n * sizeof(*fds));
 	s->n_segments += p->n;
 	if (s->n_segments < s->from.n_total)
 		return 0;
-	int r = host_copy_adopt(&from, s->from.total_bytes, s->from.segment_bytes, s->segments,
+	int r = host_copy_adopt(&host, s->from.total_bytes, s->from.segment_bytes, s->segments,
 				s->n_segments, err);
 	if (r < 0)
 		return r;
 	s->running = true;
-	return mover_start(s->mover, from, err);
+	return mover_start(s->mover, host, err);
 }
 
 static int begin_alloc(struct session *s, const struct transfer_packet *p,
@@ -249,9 +282,10 @@ static int serve_packet(struct session *s, const struct transfer_packet *p, cons
 	case TRANSFER_LAYOUT:
 		return add_layout(s, p, err);
 	case TRANSFER_OUT:
-		return begin_out(s, err);
 	case TRANSFER_IN:
-		return begin_in(s, p, err);
+		return begin_move(s, p, err);
+	case TRANSFER_DIGESTS:
+		return add_digests(s, fds[0], err);
 	case TRANSFER_ALLOC:
 		return begin_alloc(s, p, err);
 	case TRANSFER_SEGMENTS:

@@ -47,6 +47,7 @@ struct host_copy {
 	struct segment **segments;
 	size_t n_segments;
 	bool needs_ring; /* some segment is not pinned, nor will be */
+	bool *clean;	 /* once it is ready: all of it is zero */
 	bool *ready;	 /* the rest under the lock */
 	size_t n_ready;
 	bool stopped, zeroed;
@@ -78,7 +79,7 @@ void host_copy_stop(struct host_copy *h);
 /** Lets the segments go. Accepts NULL. */
 void host_copy_free(struct host_copy *h);
 
-/* data-mover.c and data-lane.c: pieces of device memory out to a host copy, or in from one */
+/* data-mover.c, data-lane.c and data-digest.c: pieces of device memory out to a host copy, or in from one */
 
 struct lane;
 struct piece {
@@ -89,6 +90,7 @@ struct piece {
 
 struct mover {
 	const struct dev_memory_ops *ops;
+	uint32_t flags; /* of the layout */
 	bool to_host;
 	struct piece *pieces;
 	size_t n_pieces;
@@ -105,14 +107,17 @@ struct mover {
 	bool started, stopped;
 	size_t n_running; /* threads */
 	uint64_t done_bytes;
+	uint64_t zero_bytes, same_bytes; /* of these, not copied */
 	struct brumate_error err;
+
+	struct chunks *chunks; /* what is known of them; NULL: nothing */
 };
 
-/** Begins to make ready: GPUs, and host memory where it goes @to_host. */
-int mover_new(struct mover **ret, const struct transfer_piece *pieces, size_t n, bool to_host,
+/** Begins to make ready, by the flags of a layout: GPUs, and host memory where it goes to fresh such. */
+int mover_new(struct mover **ret, const struct transfer_piece *pieces, size_t n, uint32_t flags,
 	      int wake_fd, struct brumate_error *err);
-/** Starts to copy. @from: taken, for the way in. */
-int mover_start(struct mover *m, struct host_copy *from, struct brumate_error *err);
+/** Starts to copy. @host: taken; where it comes from, or the base that it goes to. */
+int mover_start(struct mover *m, struct host_copy *host, struct brumate_error *err);
 /** Takes the fds of the next @n pieces. -EBADMSG: more than there are. */
 int mover_give(struct mover *m, const int *fds, size_t n);
 /** 1 when done, 0 while under way, <0 when it failed. */
@@ -130,4 +135,17 @@ void lanes_finish(struct mover *m);
 /** Adds a GPU's lane for @uuid, or finds it. */
 int lane_find(struct mover *m, const uint8_t *uuid, size_t *ret, struct brumate_error *err);
 int lane_add_piece(struct mover *m, size_t lane, size_t piece);
+
+/* data-chunks.c: digests of what is copied, computed on the GPU beside the copies */
+
+enum chunk_fate { CHUNK_COPY, CHUNK_ZERO, CHUNK_KEEP };
+
+/** For the mover's layout; before mover_start(). @fd: borrowed, of the digest table; -1: none. */
+int chunks_new(struct mover *m, int fd, struct brumate_error *err);
+/** The copies are done: the table tells what is in the host copy, if all of it is known. */
+void chunks_finish(struct mover *m);
+void chunks_free(struct chunks *c); /* accepts NULL */
+/** What is to become of the bytes at @offset of the host copy, whose digests are known; *bytes, a
+ * multiple of 2 MiB, is cut to those that share the fate. */
+enum chunk_fate chunks_fate(const struct mover *m, uint64_t offset, uint64_t *bytes);
 const uint8_t *lane_uuid(const struct mover *m, size_t lane);

@@ -29,6 +29,8 @@ struct data_session {
 	int fd;
 	struct data_piece *prepared; /* what the broker knows will go out; NULL: nothing */
 	size_t n_prepared;
+	bool digests; /* are wanted */
+	struct data_spared spared;
 };
 
 /* One request: what it may get, and what it has got. */
@@ -49,6 +51,7 @@ void data_copy_fini(struct data_copy *c)
 	for (size_t i = 0; i < c->n_segments; i++)
 		close(c->segments[i]);
 	free(c->segments);
+	digest_table_free(c->digests);
 	*c = DATA_COPY_EMPTY;
 }
 
@@ -103,6 +106,16 @@ void data_close(struct data_session *s)
 	free(s);
 }
 
+void data_want_digests(struct data_session *s)
+{
+	s->digests = true;
+}
+
+struct data_spared data_spared(const struct data_session *s)
+{
+	return s->spared;
+}
+
 static int send_packet(struct data_session *s, const struct transfer_packet *p, const int *fds,
 		       size_t n, struct brumate_error *err)
 {
@@ -122,6 +135,7 @@ static int send_layout(struct data_session *s, const struct data_piece *pieces, 
 		return brumate_fail(err, EINVAL, "copy: %zu pieces", n);
 	p.flags = flags;
 	p.n_total = (uint32_t)n;
+	s->spared = (struct data_spared){ 0 };
 	for (size_t i = 0; i < n && r == 0; i++) {
 		struct transfer_piece *piece = &p.pieces[p.n++];
 
@@ -220,6 +234,7 @@ static int end_request(const struct request *q, const struct transfer_packet *p,
 			brumate_error_exit(err, (enum exit_code)p->exit_code);
 		return r;
 	}
+	q->session->spared = (struct data_spared){ p->zero_bytes, p->same_bytes };
 	if (q->n_fds != q->n_fds_wanted || (q->total_bytes && !q->copy.segments) ||
 	    q->copy.n_segments != q->n_segments_wanted)
 		return fail_answer(err);
@@ -311,10 +326,15 @@ int data_alloc(struct data_session *s, uint64_t total_bytes, struct data_copy *r
 	return 0;
 }
 
+static uint32_t out_flags(const struct data_session *s)
+{
+	return TRANSFER_TO_HOST | (s->digests ? TRANSFER_WITH_DIGESTS : 0);
+}
+
 int data_prepare(struct data_session *s, const struct data_piece *pieces, size_t n,
 		 struct brumate_error *err)
 {
-	int r = send_layout(s, pieces, n, TRANSFER_TO_HOST, err);
+	int r = send_layout(s, pieces, n, out_flags(s), err);
 
 	if (r < 0)
 		return r;
@@ -340,6 +360,42 @@ static bool take_prepared(struct data_session *s, const struct data_piece *piece
 	return true;
 }
 
+static int send_digests(struct data_session *s, const struct digest_table *t,
+			struct brumate_error *err)
+{
+	struct transfer_packet p = packet(TRANSFER_DIGESTS);
+
+	return send_packet(s, &p, &t->fd, 1, err);
+}
+
+/* A copy without digests gets a table, which is void until the broker has filled it. */
+static int give_digests(struct data_session *s, struct data_copy *copy, uint64_t total_bytes,
+			struct brumate_error *err)
+{
+	if (!s->digests)
+		return 0;
+	int r = copy->digests ? 0 : digest_table_new(&copy->digests, total_bytes);
+	return r < 0 ? brumate_fail(err, -r, "digests: %m")
+		     : send_digests(s, copy->digests, err);
+}
+
+static int send_segments(struct data_session *s, enum transfer_op op, uint32_t flags,
+			 const struct data_copy *copy, struct brumate_error *err)
+{
+	struct transfer_packet p = packet(op);
+
+	p.flags = flags;
+	p.total_bytes = copy->total_bytes;
+	p.segment_bytes = copy->segment_bytes;
+	p.n_total = (uint32_t)copy->n_segments;
+	int r = send_packet(s, &p, NULL, 0, err);
+	if (r < 0)
+		return r;
+	p.op = TRANSFER_SEGMENTS;
+	p.flags = 0;
+	return send_packet(s, &p, copy->segments, copy->n_segments, err);
+}
+
 int data_out(struct data_session *s, const struct data_piece *pieces, size_t n, const int *fds,
 	     struct data_copy *ret, data_progress_fn progress, void *arg, struct brumate_error *err)
 {
@@ -347,13 +403,15 @@ int data_out(struct data_session *s, const struct data_piece *pieces, size_t n, 
 			     .progress = progress,
 			     .arg = arg,
 			     .total_bytes = data_offset(pieces, n) };
-	struct transfer_packet out = packet(TRANSFER_OUT), their_fds = packet(TRANSFER_FDS);
+	struct transfer_packet begin = packet(TRANSFER_OUT), their_fds = packet(TRANSFER_FDS);
 	int r = 0;
 
 	if (!take_prepared(s, pieces, n))
-		r = send_layout(s, pieces, n, TRANSFER_TO_HOST, err);
+		r = send_layout(s, pieces, n, out_flags(s), err);
 	if (r == 0)
-		r = send_packet(s, &out, NULL, 0, err);
+		r = give_digests(s, &q.copy, q.total_bytes, err);
+	if (r == 0)
+		r = send_packet(s, &begin, NULL, 0, err);
 	if (r == 0)
 		r = send_packet(s, &their_fds, fds, n, err);
 	if (r == 0)
@@ -364,19 +422,29 @@ int data_out(struct data_session *s, const struct data_piece *pieces, size_t n, 
 	return 0;
 }
 
-static int send_copy(struct data_session *s, const struct data_copy *from,
-		     struct brumate_error *err)
+int data_update(struct data_session *s, const struct data_piece *pieces, size_t n, const int *fds,
+		struct data_copy *base, data_progress_fn progress, void *arg,
+		struct brumate_error *err)
 {
-	struct transfer_packet p = packet(TRANSFER_IN);
+	struct request q = { .session = s, .progress = progress, .arg = arg };
+	struct transfer_packet their_fds = packet(TRANSFER_FDS);
 
-	p.total_bytes = from->total_bytes;
-	p.segment_bytes = from->segment_bytes;
-	p.n_total = (uint32_t)from->n_segments;
-	int r = send_packet(s, &p, NULL, 0, err);
-	if (r < 0)
-		return r;
-	p.op = TRANSFER_SEGMENTS;
-	return send_packet(s, &p, from->segments, from->n_segments, err);
+	if (base->total_bytes != data_offset(pieces, n))
+		return brumate_fail(err, EINVAL, "copy: the host copy is of other pieces");
+	/* Whoever writes it without digests makes those that it has untrue. */
+	if (!s->digests && base->digests)
+		digest_table_set_whole(base->digests, false);
+	free(take_ptr(&s->prepared));
+	int r = send_layout(s, pieces, n, out_flags(s) | TRANSFER_BASE, err);
+	if (r == 0)
+		r = give_digests(s, base, base->total_bytes, err);
+	if (r == 0)
+		r = send_segments(s, TRANSFER_OUT, TRANSFER_BASE, base, err);
+	if (r == 0)
+		r = send_packet(s, &their_fds, fds, n, err);
+	if (r == 0)
+		r = receive_answers(&q, err);
+	return r < 0 ? fail_request(&q, r) : 0;
 }
 
 int data_in(struct data_session *s, const struct data_piece *pieces, size_t n,
@@ -392,10 +460,13 @@ int data_in(struct data_session *s, const struct data_piece *pieces, size_t n,
 		return brumate_fail(err, ENOMEM, "copy: %m");
 	if (from->total_bytes != data_offset(pieces, n))
 		return brumate_fail(err, EINVAL, "copy: the host copy is of other pieces");
+	bool compare = s->digests && from->digests && digest_table_is_whole(from->digests);
 	free(take_ptr(&s->prepared));
-	int r = send_layout(s, pieces, n, 0, err);
+	int r = send_layout(s, pieces, n, compare ? TRANSFER_WITH_DIGESTS : 0, err);
+	if (r == 0 && compare)
+		r = send_digests(s, from->digests, err);
 	if (r == 0)
-		r = send_copy(s, from, err);
+		r = send_segments(s, TRANSFER_IN, 0, from, err);
 	if (r == 0)
 		r = receive_answers(&q, err);
 	if (r < 0)

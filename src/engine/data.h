@@ -19,6 +19,7 @@
 #include "base/error.h"
 #include "device/device.h"
 #include "engine/broker-client.h"
+#include "wire/digest-table.h"
 
 #define DATA_ALIGN_BYTES (2ull << 20)
 
@@ -33,6 +34,7 @@ struct data_copy {
 	uint64_t total_bytes, segment_bytes;
 	int *segments;
 	size_t n_segments;
+	struct digest_table *digests; /* of its chunks; NULL: there are none */
 };
 #define DATA_COPY_EMPTY ((struct data_copy){ 0 })
 void data_copy_fini(struct data_copy *c);
@@ -50,6 +52,16 @@ int data_open(struct data_session **ret, struct broker *b, struct brumate_error 
 void data_close(struct data_session *s); /* accepts NULL */
 DEFINE_AUTO(struct data_session *, data_close)
 
+/** From now on the GPU computes digests beside copies: chunks that are all zero are not copied out, host
+ * copies get their digests, and what was copied in is compared with them (-EBADMSG). */
+void data_want_digests(struct data_session *s);
+
+/** Of the last data_out() or data_update(): what was not copied, being zero or unchanged. */
+struct data_spared {
+	uint64_t zero_bytes, same_bytes;
+};
+struct data_spared data_spared(const struct data_session *s);
+
 /** Tells early what the next data_out() will copy, so that GPUs are opened and host memory is made ready
  * meanwhile; returns at once. What fails by it is told by data_out(). */
 int data_prepare(struct data_session *s, const struct data_piece *pieces, size_t n,
@@ -65,6 +77,15 @@ int data_alloc(struct data_session *s, uint64_t total_bytes, struct data_copy *r
 int data_out(struct data_session *s, const struct data_piece *pieces, size_t n, const int *fds,
 	     struct data_copy *ret, data_progress_fn progress, void *arg,
 	     struct brumate_error *err);
+
+/**
+ * As data_out(), but brings the host copy @base of the same layout up to date in place, which copies
+ * only what has changed if its digests are whole. They are void from before the first byte is
+ * written to the end, so a base that a failure left half done is known as that by everyone who holds it.
+ */
+int data_update(struct data_session *s, const struct data_piece *pieces, size_t n, const int *fds,
+		struct data_copy *base, data_progress_fn progress, void *arg,
+		struct brumate_error *err);
 
 /** Makes device memory for the pieces, fills it from @from, and gives its fds (owned by the caller),
  * which alone keep it. Errors to act on: as data_out(); -ENOSPC: no room on a GPU, text says which. */

@@ -64,7 +64,8 @@ int transfer_check(const struct transfer_packet *p, size_t len_bytes, size_t n_f
 	if (p->version != TRANSFER_VERSION)
 		return brumate_fail(err, EBADMSG, "transfer: packet of version %u, want %d",
 				    p->version, TRANSFER_VERSION);
-	if (p->op != TRANSFER_FDS && p->op != TRANSFER_SEGMENTS && n_fds)
+	if (p->op != TRANSFER_FDS && p->op != TRANSFER_SEGMENTS && p->op != TRANSFER_DIGESTS &&
+	    n_fds)
 		return bad(err, p, "has fds");
 	switch (p->op) {
 	case TRANSFER_LAYOUT:
@@ -78,7 +79,10 @@ int transfer_check(const struct transfer_packet *p, size_t len_bytes, size_t n_f
 		return check_copy(p, err);
 	case TRANSFER_DONE:
 		return check_failure(p, err);
+	case TRANSFER_DIGESTS:
+		return p->n == 1 && n_fds == 1 ? 0 : bad(err, p, "number of fds");
 	case TRANSFER_OUT:
+		return p->flags & TRANSFER_BASE ? check_copy(p, err) : 0;
 	case TRANSFER_PROGRESS:
 		return 0;
 	default:

@@ -7,8 +7,12 @@
  *
  *	LAYOUT    the pieces of what follows, in packets; n_total says how many in all. The broker begins
  *	          to make ready what it will need: contexts and, with TRANSFER_TO_HOST, host memory.
+ *	DIGESTS   an fd: the digest table (wire/digest-table.h) of the host copy that follows. With OUT it
+ *	          is written, with IN what reached the GPU is compared with it. The layout had the flag.
  *	OUT       then FDS of all pieces, in their order. Answer: PROGRESS ..., SEGMENTS of the host copy,
- *	          DONE.
+ *	          DONE. With TRANSFER_BASE (in the layout too) it says what host copy is to be brought up
+ *	          to date, whose SEGMENTS come before the FDS and are not answered with; where the table
+ *	          is whole, chunks that have their digest in it are not copied.
  *	IN        total_bytes, segment_bytes and n_total say what host copy; then its SEGMENTS. Answer:
  *	          PROGRESS ..., FDS of all pieces, DONE.
  *	ALLOC     total_bytes of host memory, zeroed. Answer: PROGRESS ..., SEGMENTS, DONE.
@@ -43,10 +47,16 @@ enum transfer_op {
 	TRANSFER_SEGMENTS,
 	TRANSFER_PROGRESS,
 	TRANSFER_DONE,
+	TRANSFER_DIGESTS,
 	TRANSFER_OP__MAX,
 };
 
-enum { TRANSFER_TO_HOST = 1u << 0 }; /* flags of LAYOUT */
+/* Flags of LAYOUT; the last also of OUT. */
+enum {
+	TRANSFER_TO_HOST = 1u << 0,
+	TRANSFER_WITH_DIGESTS = 1u << 1, /* computed on the GPU: chunks of zeros are not copied */
+	TRANSFER_BASE = 1u << 2,
+};
 
 struct transfer_piece {
 	uint64_t len_bytes;
@@ -61,8 +71,9 @@ struct transfer_packet {
 	uint32_t exit_code; /* DONE */
 	int32_t error;	    /* DONE: 0 or -errno */
 	uint32_t reserved;
-	uint64_t total_bytes, segment_bytes; /* IN, ALLOC, SEGMENTS */
+	uint64_t total_bytes, segment_bytes; /* IN, ALLOC, SEGMENTS, OUT with a base */
 	uint64_t done_bytes;		     /* PROGRESS */
+	uint64_t zero_bytes, same_bytes;     /* DONE: not copied, being zero, being unchanged */
 	union {
 		struct transfer_piece pieces[TRANSFER_ITEMS_MAX];
 		struct {
@@ -80,7 +91,7 @@ int transfer_send(int socket_fd, const struct transfer_packet *p, const int *fds
 		  uint64_t deadline_ns);
 
 /** Receives one packet that passes transfer_check(), and its fds (owned by the caller, p->n of them for
- * FDS and SEGMENTS). Errors to act on: -EPIPE (peer is gone), -ETIMEDOUT, -EBADMSG, -EMFILE. */
+ * FDS, SEGMENTS and DIGESTS). Errors to act on: -EPIPE (peer is gone), -ETIMEDOUT, -EBADMSG, -EMFILE. */
 int transfer_receive(int socket_fd, struct transfer_packet *ret, int ret_fds[TRANSFER_ITEMS_MAX],
 		     uint64_t deadline_ns, struct brumate_error *err);
 

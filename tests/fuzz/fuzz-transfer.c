@@ -23,7 +23,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
 			abort();
 		return 0;
 	}
-	if (len != sizeof(p) || (p.op != TRANSFER_FDS && p.op != TRANSFER_SEGMENTS && n_fds))
+	if (len != sizeof(p) || (p.op != TRANSFER_FDS && p.op != TRANSFER_SEGMENTS &&
+				 p.op != TRANSFER_DIGESTS && n_fds))
 		abort();
 	if (p.op == TRANSFER_LAYOUT && (!p.n || p.n > TRANSFER_ITEMS_MAX || p.n > p.n_total))
 		abort();
