@@ -80,9 +80,9 @@ static int add_result(json_t *results, const char *id, const char *path, const s
 	return json_array_append_new(results,
 				     json_pack("{s:s,s:s,s:b,s:I,s:I,s:f,s:O}", "id", id, "path",
 					       path, "ok", json_array_size(problems) == 0, "files",
-					       (json_int_t)(m ? m->n_files + m->memory.n_packs : 0), "bytes",
-					       (json_int_t)(m ? manifest_bytes(m) : 0), "seconds",
-					       seconds, "problems", problems));
+					       (json_int_t)(m ? m->n_files + m->memory.n_packs : 0),
+					       "bytes", (json_int_t)(m ? manifest_bytes(m) : 0),
+					       "seconds", seconds, "problems", problems));
 }
 
 static int verify_image(json_t *results, struct meter *meter, const struct store_image *image,

@@ -50,12 +50,12 @@ static inline void sample_memory(struct manifest *m)
 {
 	m->memory.regions = calloc(2, sizeof(*m->memory.regions));
 	m->memory.n_regions = 2;
-	m->memory.regions[0] = (struct manifest_region){ .kind = MANIFEST_REGION_HOST,
-							 .pid = 101,
-							 .va = 0x7f0000001000,
-							 .len_bytes = 4096 };
-	m->memory.regions[1] = (struct manifest_region){ MANIFEST_REGION_DEVICE, 102, 3, 1ull << 40,
-							 1 << 30, "GPU-1" };
+	m->memory.regions[0] = (struct manifest_region){
+		.kind = MANIFEST_REGION_HOST, .pid = 101, .va = 0x7f0000001000, .len_bytes = 4096
+	};
+	m->memory.regions[1] = (struct manifest_region){
+		MANIFEST_REGION_DEVICE, 102, 3, 1ull << 40, 1 << 30, "GPU-1"
+	};
 	m->memory.packs = calloc(2, sizeof(*m->memory.packs));
 	m->memory.n_packs = 2;
 	m->memory.packs[0] = (struct manifest_pack){ copy_string("memory/0.pack"), 8192 };
