@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: MIT
+/* What need not be copied is not, and what was copied is told apart from what was saved. */
+#include "pieces.h"
+#include "base/chunk.h"
+
+enum { PIECES = 7, CHUNK = CHUNK_BYTES_MAX };
+
+static struct data_session *digests_session(void)
+{
+	struct data_session *s = session();
+
+	data_want_digests(s);
+	return s;
+}
+
+/* The device memory of piece @i from @offset on is filled, with zeros where @seed is 0. */
+static void piece_write(const struct set *s, size_t i, uint64_t offset, uint64_t bytes,
+			uint64_t seed)
+{
+	uint64_t len = s->pieces[i].len_bytes;
+	CUmemGenericAllocationHandle handle;
+	auto_free uint64_t *buf = calloc(1, bytes);
+
+	if (seed)
+		pattern(buf, bytes, seed);
+	CHECK(cu.import(&handle, (void *)(intptr_t)s->fds[i],
+			CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == CUDA_SUCCESS);
+	CUdeviceptr at = map_handle(handle, len, s->gpus[i]);
+	CHECK(cu.write_to(at + offset, buf, bytes) == CUDA_SUCCESS);
+	unmap_handle(at, len);
+}
+
+static void piece_read(const struct set *s, size_t i, void *buf)
+{
+	uint64_t len = s->pieces[i].len_bytes;
+	CUmemGenericAllocationHandle handle;
+
+	CHECK(cu.import(&handle, (void *)(intptr_t)s->fds[i],
+			CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == CUDA_SUCCESS);
+	CUdeviceptr at = map_handle(handle, len, s->gpus[i]);
+	CHECK(cu.read_from(buf, at, len) == CUDA_SUCCESS);
+	unmap_handle(at, len);
+}
+
+/* The host copy has what the device has, and its digests are of that. */
+static void check_copy(const struct set *s)
+{
+	const struct digest *digests = digest_table_digests(s->copy.digests);
+
+	CHECK(digest_table_is_whole(s->copy.digests));
+	for (size_t i = 0; i < s->n; i++) {
+		uint64_t bytes = s->pieces[i].len_bytes, offset = data_offset(s->pieces, i);
+		auto_free char *buf = malloc(bytes), *want = malloc(bytes);
+
+		copy_read(&s->copy, offset, buf, bytes);
+		piece_read(s, i, want);
+		CHECK(memcmp(buf, want, bytes) == 0);
+		for (uint64_t at = 0; at < bytes; at += CHUNK) {
+			struct digest digest;
+
+			CHECK(chunk_digest(&digest, want + at, CHUNK) == 0);
+			CHECK(!memcmp(&digest, &digests[(offset + at) / CHUNK], sizeof(digest)));
+		}
+	}
+}
+
+static int try_update(struct set *set, struct brumate_error *err)
+{
+	auto_(data_close) struct data_session *s = digests_session();
+
+	return data_update(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL, err);
+}
+
+/* Brings the copy up to date; what that has spared. */
+static struct data_spared update(struct set *set)
+{
+	auto_(data_close) struct data_session *s = digests_session();
+	struct brumate_error err;
+
+	must(data_update(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL, &err), &err);
+	return data_spared(s);
+}
+
+static struct data_spared full(struct set *set)
+{
+	auto_(data_close) struct data_session *s = digests_session();
+
+	data_copy_fini(&set->copy);
+	out(s, set);
+	return data_spared(s);
+}
+
+static void test_zero(void)
+{
+	struct set set = set_make(PIECES, odd, 2);
+	uint64_t len = set.pieces[2].len_bytes;
+
+	struct data_spared spared = full(&set);
+	CHECK(spared.zero_bytes == 0 && spared.same_bytes == 0);
+	check_copy(&set);
+	/* Into memory that has held other bytes, and in the middle of a piece. */
+	piece_write(&set, 2, 0, len, 0);
+	piece_write(&set, 3, 2 * CHUNK, CHUNK, 0);
+	spared = full(&set);
+	CHECK(spared.zero_bytes == len + CHUNK && spared.same_bytes == 0);
+	check_copy(&set);
+	set_free(&set);
+}
+
+static void test_changed(void)
+{
+	struct set set = set_make(PIECES, odd, 2);
+	const uint64_t total = data_offset(set.pieces, PIECES);
+
+	full(&set);
+	CHECK(update(&set).same_bytes == total);
+	piece_write(&set, 4, 3 * CHUNK + CHUNK - 8, 8, 77); /* the last word of a chunk */
+	struct data_spared spared = update(&set);
+	CHECK(spared.same_bytes == total - CHUNK && spared.zero_bytes == 0);
+	check_copy(&set);
+	piece_write(&set, 0, 0, CHUNK, 0);
+	spared = update(&set);
+	CHECK(spared.same_bytes == total - CHUNK && spared.zero_bytes == CHUNK);
+	check_copy(&set);
+	/* Without digests all is copied, and nothing more is known of it. */
+	auto_(data_close) struct data_session *s = session();
+	struct brumate_error err;
+	must(data_update(s, set.pieces, set.n, set.fds, &set.copy, NULL, NULL, &err), &err);
+	CHECK(data_spared(s).same_bytes == 0 && !digest_table_is_whole(set.copy.digests));
+	CHECK(update(&set).same_bytes == 0);
+	check_copy(&set);
+	set_free(&set);
+}
+
+/* A copy that is half up to date is never taken for one that is whole. */
+static void test_interrupted(const char *fault, int want)
+{
+	struct set set = set_make(PIECES, odd, 2);
+	struct brumate_error err;
+
+	full(&set);
+	for (size_t i = 0; i < PIECES; i++)
+		piece_write(&set, i, 0, set.pieces[i].len_bytes, 100 + i);
+	node_fault(fault);
+	CHECK(try_update(&set, &err) == want);
+	CHECK(!digest_table_is_whole(set.copy.digests));
+	if (want == -EPIPE) {
+		broker_close(&b);
+		broker_start();
+	}
+	CHECK(update(&set).same_bytes == 0);
+	check_copy(&set);
+	CHECK(update(&set).same_bytes == data_offset(set.pieces, PIECES));
+	set_free(&set);
+}
+
+/* The table is refused before anything is written: it still tells the truth. */
+static void test_refused(void)
+{
+	struct set set = set_make(2, odd, 2), other = set_make(3, odd, 2);
+	struct brumate_error err;
+
+	full(&set);
+	full(&other);
+	node_fault("data.digests error:5\n");
+	CHECK(try_update(&set, &err) == -EIO && digest_table_is_whole(set.copy.digests));
+	struct digest_table *mine = set.copy.digests;
+	set.copy.digests = other.copy.digests;
+	CHECK(try_update(&set, &err) == -EBADF && strstr(err.text, "digests"));
+	set.copy.digests = mine;
+	CHECK(update(&set).same_bytes == data_offset(set.pieces, 2));
+	CHECK(digest_table_is_whole(other.copy.digests));
+	set_free(&set);
+	set_free(&other);
+}
+
+/* A bit that falls over in host memory is found when it has reached the GPU. */
+static void test_damage(void)
+{
+	struct set set = set_make(PIECES, odd, 2);
+	auto_(data_close) struct data_session *s = digests_session();
+	uint64_t at = data_offset(set.pieces, 3) + 2 * CHUNK + 12345;
+	struct brumate_error err;
+	int fds[PIECES];
+
+	full(&set);
+	must(data_in(s, set.pieces, set.n, &set.copy, fds, NULL, NULL, &err), &err);
+	for (size_t i = 0; i < PIECES; i++)
+		close(fds[i]);
+	char *map = mmap(NULL, set.copy.segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
+			 set.copy.segments[at / set.copy.segment_bytes], 0);
+	CHECK(map != MAP_FAILED);
+	map[at % set.copy.segment_bytes] ^= 1;
+	CHECK(data_in(s, set.pieces, set.n, &set.copy, fds, NULL, NULL, &err) == -EBADMSG);
+	CHECK(strstr(err.text, "piece 4 of 7") && strstr(err.text, "0x400000 to 0x600000"));
+	data_close(take_ptr(&s));
+	map[at % set.copy.segment_bytes] ^= 1;
+	munmap(map, set.copy.segment_bytes);
+	s = digests_session();
+	set_close_fds(&set);
+	in(s, &set);
+	set_check_device(&set);
+	set_free(&set);
+}
+
+int main(void)
+{
+	node_start();
+	driver_open();
+	broker_start();
+	test_zero();
+	test_changed();
+	test_interrupted("data.copy error:5\n", -EIO);
+	test_interrupted("data.copy kill\n", -EPIPE);
+	test_refused();
+	test_damage();
+	end_broker(&b);
+	node_end();
+	return 0;
+}
