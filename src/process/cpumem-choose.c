@@ -27,7 +27,8 @@
 enum {
 	SMAPS_BYTES_MAX = 256 << 20,
 	VMAS_MAX = 1 << 16,
-	SHARED_PART = 8, /* more than one page in so many that others have too: left to CRIU */
+	SPARSE_FACTOR = 64, /* less there than one page in so many: left to CRIU */
+	SHARED_PART = 8,    /* more than one page in so many that others have too: left to CRIU */
 };
 #define PRESENT_BYTES_MIN (8ull << 20)
 /* A piece's page map fills a thread's buffer. */
@@ -62,6 +63,13 @@ static uint64_t align_down(uint64_t v)
 static bool is_large(uint64_t start, uint64_t end)
 {
 	return align_down(end) >= align_up(start) + PRESENT_BYTES_MIN;
+}
+
+/* Reservations of terabytes would be looked at for long, for little. */
+static bool is_dense(const struct cpumem_vma *vma)
+{
+	return is_large(vma->start, vma->end) && vma->there_bytes >= PRESENT_BYTES_MIN &&
+	       vma->there_bytes >= (vma->end - vma->start) / SPARSE_FACTOR;
 }
 
 static char *read_proc(pid_t pid, const char *name)
@@ -119,7 +127,7 @@ static int find_regions(struct cpumem *m, const struct proc_info *p)
 	if (text && !vmas)
 		return -ENOMEM;
 	for (ssize_t i = 0; i < n && r == 0; i++)
-		if (is_large(vmas[i].start, vmas[i].end))
+		if (is_dense(&vmas[i]))
 			r = add_region(m, p, &vmas[i]);
 	return r;
 }

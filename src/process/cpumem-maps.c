@@ -39,10 +39,18 @@ static int parse_head(const char *line, struct cpumem_vma *ret)
 		return -EBADMSG;
 	if (start >= end || (start | end) % 4096)
 		return -EBADMSG;
-	*ret = (struct cpumem_vma){ start, end };
+	*ret = (struct cpumem_vma){ start, end, 0 };
 	const char *name = line + name_at;
 	bool is_anonymous = !*name || !strcmp(name, "[heap]") || !strncmp(name, "[anon:", 6);
 	return is_anonymous && !inode && !strncmp(perms, "rw", 2) && perms[3] == 'p';
+}
+
+/* "Rss:   12 kB" of @key; 0: another line. */
+static uint64_t value_of(const char *line, const char *key)
+{
+	size_t n = strlen(key);
+
+	return strncmp(line, key, n) ? 0 : strtoull(line + n, NULL, 10) << 10;
 }
 
 static bool is_head(const char *line)
@@ -68,6 +76,8 @@ ssize_t cpumem_parse_smaps(char *text, struct cpumem_vma *ret, size_t room)
 			if (candidate && n < room && flags_are_plain(line + 8))
 				ret[n++] = vma;
 			candidate = 0;
+		} else {
+			vma.there_bytes += value_of(line, "Rss:") + value_of(line, "Swap:");
 		}
 	}
 	return (ssize_t)n;

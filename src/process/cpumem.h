@@ -26,7 +26,7 @@ struct cpumem_region {
 	uint64_t va, len_bytes;
 	uint64_t present_bytes;
 	uint64_t *present; /* owned; a bit a page, from the lowest; the others read as zeros */
-	int mem_fd;	   /* owned; /proc/PID/mem where others have some of its pages too, else -1 */
+	int mem_fd; /* owned; /proc/PID/mem where others have some of its pages too, else -1 */
 };
 
 struct cpumem {
@@ -84,6 +84,7 @@ int cpumem_hide(int table_fd, const struct cpumem *m);
 
 struct cpumem_vma {
 	uint64_t start, end;
+	uint64_t there_bytes; /* in memory or swapped out, if that is to be believed */
 };
 
 /**

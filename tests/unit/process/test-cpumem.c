@@ -28,7 +28,7 @@ static void text_of_smaps(void)
 	struct cpumem_vma v[4];
 
 	CHECK(parse(MAPPING("1000-3000", "rw-p", "0", "", "rd wr mr mw me ac sd"), v) == 1);
-	CHECK(v[0].start == 0x1000 && v[0].end == 0x3000);
+	CHECK(v[0].start == 0x1000 && v[0].end == 0x3000 && v[0].there_bytes == 4096);
 	CHECK(parse(MAPPING("1000-3000", "rw-p", "0", "[heap]", "rd wr mr mw me ac"), v) == 1);
 	CHECK(parse(MAPPING("1000-3000", "rw-p", "0", "[anon:x]", "rd wr mr mw me hg"), v) == 1);
 
