@@ -82,25 +82,50 @@ def saved_many_times_and_restored(bed):
 
 
 @case
-def a_suspended_job_is_saved_too(bed):
-    job, log = bed.counter(mib=64)
+def what_the_driver_saved_is_there_too(bed):
+    """Device memory that the driver put into the process, of a suspended job and of a running one."""
+    argv = [bed.program("counter"), "--mib", 64, "--chunk-mib", 16, "--interval-ms", 10]
+    job, log = bed.started(argv, options=("--data-path", "driver"))
     log.goes_on()
     bed.ok("suspend", job)
     bed.ok("checkpoint", job, "--leave-running", "--name", "kept")
     bed.ok("resume", job)
     bed.expect_whole(job, log)
     bed.ok("checkpoint", job, "--name", "last")
+    for name in ("kept", "last"):
+        expect(host_bytes(bed, name) >= 60 * MIB, f"{host_bytes(bed, name)} bytes of {name} are beside CRIU's")
     bed.operation("restore", "last")
     bed.expect_whole(job, log)
 
 
+def take_pid(bed, pid):
+    """A process of ours that has just this pid."""
+    for _ in range(200):
+        with open("/proc/sys/kernel/ns_last_pid", "w", encoding="ascii") as file:
+            file.write(str(pid - 1))
+        program = bed.start(["sleep", "600"], "squatter")
+        if program.pid == pid:
+            return
+        program.end()
+    expect(False, f"pid {pid} could not be taken")
+
+
 @case
 def in_a_namespace_of_its_own(bed):
+    """There the job's pids are others than ours: each process gets its own memory all the same."""
     job, log = started(bed)
+    pid = bed.pid(job)
     bed.operation("checkpoint", job, "--name", "first")
-    blocker = bed.start(["sleep", "600"])
-    del blocker
+    wait_until(lambda: process_start(pid) is None, "the end of the job")
+    take_pid(bed, pid)
     bed.operation("restore", "first")
+    bed.expect_whole(job, log)
+    expect(bed.job(job)["pid_namespace"], "it is in no namespace")
+    bed.operation("checkpoint", job, "--leave-running", "--name", "second")
+    bed.expect_whole(job, log)
+    bed.operation("checkpoint", job, "--name", "third")
+    expect(host_bytes(bed, "third") >= 60 * MIB, f"{host_bytes(bed, 'third')} bytes are beside CRIU's")
+    bed.operation("restore", "third")
     bed.expect_whole(job, log)
 
 
