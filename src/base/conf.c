@@ -38,9 +38,13 @@ static const struct key {
 	{ "Operation", "LockTimeout", KIND_DURATION,
 	  offsetof(struct brumate_conf, lock_timeout_ms) },
 	{ "Operation", "Timeout", KIND_DURATION, offsetof(struct brumate_conf, timeout_ms) },
+	{ "Operation", "KeepCopy", KIND_BOOL, offsetof(struct brumate_conf, keep_copy) },
 	{ "Operation", "TcpClose", KIND_BOOL, offsetof(struct brumate_conf, tcp_close) },
 	{ "Broker", "IdleTimeout", KIND_DURATION, offsetof(struct brumate_conf, idle_timeout_ms) },
 	{ "Broker", "Pool", KIND_BYTES, offsetof(struct brumate_conf, pool_bytes) },
+	{ "Broker", "Memory", KIND_BYTES, offsetof(struct brumate_conf, memory_bytes) },
+	{ "Broker", "SpillDirectory", KIND_PATH, offsetof(struct brumate_conf, spill_dir) },
+	{ "Broker", "Digests", KIND_BOOL, offsetof(struct brumate_conf, digests) },
 	{ "Run", "Gpu", KIND_GPU, offsetof(struct brumate_conf, gpu) },
 	{ "Run", "DataPath", KIND_DATA_PATH, offsetof(struct brumate_conf, data_path) },
 	{ "Criu", "Path", KIND_PATH, offsetof(struct brumate_conf, criu_path) },
@@ -52,6 +56,7 @@ void conf_fini(struct brumate_conf *c)
 	free(c->store_dir);
 	free(c->key_file);
 	free(c->key_program);
+	free(c->spill_dir);
 	free(c->criu_path);
 	for (size_t i = 0; i < c->n_warnings; i++)
 		free(c->warnings[i]);

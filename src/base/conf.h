@@ -47,11 +47,15 @@ struct brumate_conf {
 	uint64_t
 		lock_timeout_ms; /* LockTimeout=10s: how long the driver may take to stop a process */
 	uint64_t timeout_ms; /* Timeout=0: for a whole suspend, checkpoint or restore; 0 = none */
+	bool keep_copy;	     /* KeepCopy=no: keep the host copy of a job that is resumed */
 	bool tcp_close;	     /* TcpClose=no: close TCP connections at checkpoint, not keep them */
 
 	/* [Broker] */
 	uint64_t idle_timeout_ms; /* IdleTimeout=60s: how long an idle broker stays; 0 = for ever */
 	uint64_t pool_bytes; /* Pool=0: host memory it may pin; 0 = a quarter of the machine's */
+	uint64_t memory_bytes; /* Memory=0: host copies in memory, at most; 0 = what there is */
+	char *spill_dir; /* SpillDirectory=PATH: for those beyond. Owned; NULL: in the state directory */
+	bool digests;	     /* Digests=yes: leave out zeros, compare what was copied in */
 
 	/* [Run] */
 	enum conf_gpu gpu; /* Gpu=auto: "simulated" puts jobs on the simulated GPU */
@@ -68,7 +72,7 @@ struct brumate_conf {
 
 /** The defaults. */
 #define BRUMATE_CONF_DEFAULT \
-	((struct brumate_conf){ .lock_timeout_ms = 10000, .idle_timeout_ms = 60000 })
+	((struct brumate_conf){ .lock_timeout_ms = 10000, .idle_timeout_ms = 60000, .digests = true })
 
 void conf_fini(struct brumate_conf *c);
 DEFINE_AUTO_FINI(struct brumate_conf, conf_fini)

@@ -46,6 +46,7 @@ enum option_id {
 	OPT_TRACE,
 	OPT_DATA_PATH,
 	OPT_PARK,
+	OPT_KEEP_COPY,
 	OPT__MAX,
 };
 

@@ -128,8 +128,15 @@ static const struct option_spec suspend_options[] = {
 	FORMAT,
 	END,
 };
+#define KEEP_COPY                                                                        \
+	{                                                                                \
+		.id = OPT_KEEP_COPY, .name = "keep-copy",                                \
+		.help = "keep the copy in host memory, so that the next one is of what " \
+			"changed",                                                       \
+	}
 static const struct option_spec resume_options[] = {
 	PID("a process instead of a job"),
+	KEEP_COPY,
 	GPU_MAP,
 	TIMEOUT("give up after TIME; the job stays suspended"),
 	FORMAT,
@@ -137,6 +144,7 @@ static const struct option_spec resume_options[] = {
 };
 static const struct option_spec checkpoint_options[] = {
 	PID("a process instead of a job"),
+	KEEP_COPY,
 	{ .id = OPT_LEAVE_RUNNING,
 	  .name = "leave-running",
 	  .letter = 'R',

@@ -62,6 +62,8 @@ static void add_state(struct table *t, json_t *o)
 		snprintf(text, sizeof(text), "exited (%lld)", (long long)json_integer_value(code));
 	if (json_is_true(json_object_get(o, "parked")))
 		snprintf(text, sizeof(text), "suspended (parked)");
+	if (json_integer_value(json_object_get(o, "kept_bytes")) > 0 && !strcmp(text, "running"))
+		snprintf(text, sizeof(text), "running (copy kept)");
 	table_add(t, text);
 }
 

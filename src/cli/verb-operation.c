@@ -100,6 +100,8 @@ int verb_resume(const struct invocation *in, struct brumate_error *err)
 	if (r == 0)
 		r = add_gpu_map(p, in, err);
 	if (r == 0)
+		r = add_flag(p, "keep_copy", in, OPT_KEEP_COPY, err);
+	if (r == 0)
 		r = operate(&reply, in, "Resume", p, err);
 	return r < 0 ? r : print_outcome(in, reply, "job", err);
 }
@@ -116,6 +118,8 @@ int verb_checkpoint(const struct invocation *in, struct brumate_error *err)
 		r = add_timeout(p, in, err);
 	if (r == 0)
 		r = add_flag(p, "leave_running", in, OPT_LEAVE_RUNNING, err);
+	if (r == 0)
+		r = add_flag(p, "keep_copy", in, OPT_KEEP_COPY, err);
 	if (r == 0)
 		r = add_flag(p, "force", in, OPT_FORCE, err);
 	if (r == 0)

@@ -20,6 +20,8 @@ struct copy {
 	struct op *op;
 	bool in, load; /* into device memory; and before that out of the store */
 	bool forced;   /* nobody may cancel it */
+	bool update;   /* out: @copy is what was kept, to be brought up to date */
+	struct data_spared spared;
 	pthread_t thread;
 	bool started;
 	struct data_piece *pieces;
@@ -43,6 +45,8 @@ static void copy_free(struct copy *c)
 		cleanup_close(&c->fds[i]);
 	free(c->fds);
 	free(c->pieces);
+	if (c->update) /* and half up to date, or it would not be here */
+		held_drop_base(c->op->held, &c->copy);
 	data_copy_fini(&c->copy);
 	free(c);
 }
@@ -86,7 +90,10 @@ static int move(struct copy *c, struct data_session *s, struct brumate_error *er
 	c->moving_ns = clock_now_ns();
 	if (c->in)
 		return data_in(s, c->pieces, c->n, c->from, c->fds, progress, c, err);
-	return data_out(s, c->pieces, c->n, c->fds, &c->copy, progress, c, err);
+	int r = c->update ? data_update(s, c->pieces, c->n, c->fds, &c->copy, progress, c, err)
+			  : data_out(s, c->pieces, c->n, c->fds, &c->copy, progress, c, err);
+	c->spared = data_spared(s);
+	return r;
 }
 
 /* With a broker connection of its own: the operation's is busy with the driver. */
@@ -103,6 +110,8 @@ static int with_session(struct copy *c, int (*fn)(struct copy *c, struct data_se
 		r = broker_open(&broker, c->op->job->simulated, &c->err);
 		if (r == 0)
 			r = data_open(&s, &broker, &c->err);
+		if (r == 0)
+			data_want_digests(s);
 		if (r == 0)
 			r = fn(c, s, &c->err);
 	}
@@ -195,6 +204,7 @@ static void record(struct op *op, const struct copy *c)
 	for (size_t i = 0; i < c->n; i++)
 		op->data_bytes += c->pieces[i].len_bytes;
 	op->data_seconds = seconds;
+	op->spared = c->spared;
 }
 
 static struct copy *join(struct op *op)
@@ -244,7 +254,12 @@ int step_copy_out(struct op *op, struct brumate_error *err)
 		return r < 0 ? r : 1;
 	}
 	struct copy *c = copy_new(op, false, err);
-	return c ? start(op, c, err) : -ENOMEM;
+	if (!c)
+		return -ENOMEM;
+	/* A copy of a parked job is for the store alone. */
+	c->update = !op->was_suspended && held_take_kept(h, &c->copy);
+	op->keep_copy = op->keep_copy || c->update;
+	return start(op, c, err);
 }
 
 /* The copy of a job that stays parked is for the store alone. */
@@ -259,6 +274,7 @@ static int take_copy(struct op *op, struct copy *c, struct brumate_error *err)
 	}
 	h->copy = c->copy;
 	c->copy = DATA_COPY_EMPTY;
+	c->update = false;
 	int r = held_keep(h, op->job, err);
 	if (r < 0)
 		return r;

@@ -15,24 +15,27 @@ static json_t *encode_piece(const struct held_piece *p)
 			 (json_int_t)p->va, "len", (json_int_t)p->len_bytes, "gpu", p->gpu);
 }
 
-static json_t *encode_copy(const struct held *h)
+static json_t *encode_copy(const struct data_copy *copy)
 {
-	if (!h->copied)
-		return json_null();
-	return json_pack("{s:I,s:I,s:I}", "total", (json_int_t)h->copy.total_bytes, "segment",
-			 (json_int_t)h->copy.segment_bytes, "segments",
-			 (json_int_t)h->copy.n_segments);
+	return json_pack("{s:I,s:I,s:I}", "total", (json_int_t)copy->total_bytes, "segment",
+			 (json_int_t)copy->segment_bytes, "segments", (json_int_t)copy->n_segments);
 }
 
 char *held_encode(const struct held *h)
 {
-	json_t *pieces = json_array();
+	const bool kept = !h->n_pieces && h->kept.n_pieces;
+	const struct held_piece *list = kept ? h->kept.pieces : h->pieces;
+	size_t n = kept ? h->kept.n_pieces : h->n_pieces;
+	json_t *pieces = json_array(), *copy = NULL;
 
-	for (size_t i = 0; pieces && i < h->n_pieces; i++)
-		if (json_array_append_new(pieces, encode_piece(&h->pieces[i])) < 0)
+	for (size_t i = 0; pieces && i < n; i++)
+		if (json_array_append_new(pieces, encode_piece(&list[i])) < 0)
 			return NULL;
-	auto_json json_t *o = json_pack("{s:i,s:o,s:o}", "version", TABLE_VERSION, "copy",
-					encode_copy(h), "pieces", pieces);
+	if (kept || h->copied)
+		copy = encode_copy(kept ? &h->kept.copy : &h->copy);
+	auto_json json_t *o = json_pack("{s:i,s:o,s:o,s:b}", "version", TABLE_VERSION, "copy",
+					copy ? copy : json_null(), "pieces", pieces, "kept",
+					kept || h->of_running);
 	return o ? json_dumps(o, JSON_COMPACT) : NULL;
 }
 
@@ -131,6 +134,8 @@ int held_decode(struct held *ret, size_t *ret_segments, const char *text, size_t
 		r = decode_pieces(&h, o, err);
 	if (r == 0)
 		r = decode_copy(&h, &segments, o, err);
+	if (r == 0)
+		r = wire_get_bool(o, "kept", &h.of_running, err);
 	if (r < 0) {
 		free(h.pieces);
 		if (err && r != -ENOMEM)

@@ -28,12 +28,22 @@ static struct keeper_tag segment_tag(size_t i)
 	return (struct keeper_tag){ KEEPER_HOST, 0, i };
 }
 
+static const struct keeper_tag digests_tag = { KEEPER_DIGESTS, 0, 0 };
+
+static void kept_fini(struct held_kept *k)
+{
+	free(k->pieces);
+	data_copy_fini(&k->copy);
+	*k = (struct held_kept){ 0 };
+}
+
 void held_fini(struct held *h)
 {
 	for (size_t i = 0; i < h->n_pieces; i++)
 		cleanup_close(&h->pieces[i].fd);
 	free(h->pieces);
 	data_copy_fini(&h->copy);
+	kept_fini(&h->kept);
 	keeper_close(&h->keeper);
 	*h = HELD_EMPTY;
 }
@@ -130,6 +140,8 @@ static void take_kept(void *arg, struct keeper_tag tag, int fd)
 {
 	struct held *h = arg;
 
+	if (tag.kind == KEEPER_DIGESTS && !h->copy.digests)
+		digest_table_open(&h->copy.digests, fd, h->copy.total_bytes);
 	if (tag.kind == KEEPER_HOST && tag.id < h->copy.n_segments &&
 	    h->copy.segments[tag.id] < 0) {
 		h->copy.segments[tag.id] = fd;
@@ -168,6 +180,16 @@ static int make_segments(struct held *h, size_t n)
 	return 0;
 }
 
+/* Pieces of a running job are not held; a copy that is not whole, or has no digests, is of no use. */
+static void take_as_kept(struct held *h)
+{
+	if (!h->copied || !held_keep_copy(h, NULL))
+		held_drop_copy(h);
+	free(take_ptr(&h->pieces));
+	h->n_pieces = 0;
+	h->of_running = false;
+}
+
 int held_load(struct held *h, const struct job *j, struct brumate_error *err)
 {
 	struct held loaded = HELD_EMPTY;
@@ -184,13 +206,15 @@ int held_load(struct held *h, const struct job *j, struct brumate_error *err)
 		keeper_give(&loaded.keeper, take_kept, &loaded, err);
 	check_copy(&loaded);
 	fault_register_peer("keeper", loaded.keeper.pid);
+	if (loaded.of_running)
+		take_as_kept(&loaded);
 	*h = loaded;
 	return 0;
 }
 
 static int keep_all(struct held *h, struct brumate_error *err)
 {
-	size_t n = 0, room = h->n_pieces + h->copy.n_segments;
+	size_t n = 0, room = h->n_pieces + h->copy.n_segments + 1;
 	auto_free struct keeper_tag *tags = calloc(room + 1, sizeof(*tags));
 	auto_free int *fds = calloc(room + 1, sizeof(*fds));
 
@@ -204,6 +228,10 @@ static int keep_all(struct held *h, struct brumate_error *err)
 	for (size_t i = 0; i < h->copy.n_segments; i++) {
 		tags[n] = segment_tag(i);
 		fds[n++] = h->copy.segments[i];
+	}
+	if (h->copy.digests) {
+		tags[n] = digests_tag;
+		fds[n++] = h->copy.digests->fd;
 	}
 	return keeper_hold(&h->keeper, tags, fds, n, err);
 }
@@ -246,13 +274,22 @@ void held_drop_device(struct held *h)
 	held_drop_pieces(h, NULL, NULL);
 }
 
-void held_let_copy(struct held *h, struct data_copy *ret)
+static void drop_segments(struct held *h, size_t n)
 {
-	size_t n = h->copy.n_segments;
 	auto_free struct keeper_tag *tags = calloc(n + 1, sizeof(*tags));
 
 	for (size_t i = 0; tags && i < n; i++)
 		tags[i] = segment_tag(i);
+	if (!tags || !n || h->keeper.fd < 0)
+		return;
+	tags[n] = digests_tag;
+	keeper_drop(&h->keeper, tags, n + 1, NULL);
+}
+
+void held_let_copy(struct held *h, struct data_copy *ret)
+{
+	size_t n = h->copy.n_segments;
+
 	if (ret && n) {
 		data_copy_fini(ret);
 		*ret = h->copy;
@@ -260,8 +297,21 @@ void held_let_copy(struct held *h, struct data_copy *ret)
 	}
 	data_copy_fini(&h->copy);
 	h->copied = false;
-	if (tags && n && h->keeper.fd >= 0)
-		keeper_drop(&h->keeper, tags, n, NULL);
+	drop_segments(h, n);
+}
+
+void held_drop_base(struct held *h, struct data_copy *base)
+{
+	size_t n = base->n_segments;
+
+	data_copy_fini(base);
+	drop_segments(h, n);
+}
+
+void held_drop_kept(struct held *h)
+{
+	held_drop_base(h, &h->kept.copy);
+	kept_fini(&h->kept);
 }
 
 void held_drop_copy(struct held *h)
@@ -277,6 +327,16 @@ void held_clear(struct held *h, const struct job *j)
 		unlink(path);
 	held_drop_device(h);
 	held_drop_copy(h);
+	held_drop_kept(h);
 	held_fini(h);
 	fault_register_peer("keeper", 0);
+}
+
+void held_release(struct held *h, const struct job *j)
+{
+	struct held_kept kept = h->kept;
+
+	h->kept = (struct held_kept){ 0 };
+	held_clear(h, j);
+	h->kept = kept;
 }

@@ -24,11 +24,20 @@ struct held_piece {
 	int fd; /* of its device memory; -1: not held */
 };
 
+/** A host copy of what a running job's memory was. Only its chunks' digests make it of use. */
+struct held_kept {
+	struct held_piece *pieces; /* without fds */
+	size_t n_pieces;
+	struct data_copy copy;
+};
+
 struct held {
 	struct held_piece *pieces; /* those of one process stand together */
 	size_t n_pieces;
 	struct data_copy copy; /* of all of them, in this order; no segments: none */
 	bool copied;	       /* the table on disk says that the copy is whole */
+	bool of_running;       /* as decoded: the table is of what is kept */
+	struct held_kept kept; /* by --keep-copy; while @copy is there, it is not */
 	struct keeper keeper;
 };
 #define HELD_EMPTY ((struct held){ .keeper = KEEPER_EMPTY })
@@ -58,6 +67,22 @@ void held_drop_copy(struct held *h);
 void held_let_copy(struct held *h, struct data_copy *ret);
 /** Lets go of everything and removes the table. */
 void held_clear(struct held *h, const struct job *j);
+/** As held_clear(), but what is kept stays. */
+void held_release(struct held *h, const struct job *j);
+
+/* ---- a host copy kept while the job runs, held-kept.c ---- */
+
+/** The host copy, whole, with digests, becomes what is kept; @ret (if not NULL) gets fds of it too.
+ * Returns whether it is. */
+bool held_keep_copy(struct held *h, struct data_copy *ret);
+/** Where what is kept is of the pieces that are held now, gives it to be brought up to date: 1. Else it is
+ * let go: 0. */
+int held_take_kept(struct held *h, struct data_copy *ret);
+/** What held_take_kept() gave is of no use any more. */
+void held_drop_base(struct held *h, struct data_copy *base);
+/** Lets go of what is kept. */
+void held_drop_kept(struct held *h);
+uint64_t held_kept_bytes(const struct held *h);
 
 /** Every piece's device memory is held. */
 bool held_has_device(const struct held *h);

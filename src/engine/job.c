@@ -544,7 +544,7 @@ json_t *job_to_json(const struct job *j)
 
 	for (char **arg = j->argv; arg && *arg; arg++)
 		json_array_append_new(argv, wire_string(*arg));
-	return json_pack("{s:s,s:s,s:s,s:o,s:i,s:I,s:I,s:o,s:o,s:o,s:s,s:b,s:b,s:b,s:s,s:b,s:o,s:s?"
+	return json_pack("{s:s,s:s,s:s,s:o,s:i,s:I,s:I,s:o,s:o,s:o,s:s,s:b,s:b,s:b,s:s,s:b,s:I,s:o,s:s?"
 			 ",s:o,s:o,s:o}",
 			 "id", j->id, "name", j->name, "state", job_state_name(state), "pid",
 			 or_null(json_integer(j->root.pid), alive), "processes", (int)tree.n, "uid",
@@ -552,7 +552,9 @@ json_t *job_to_json(const struct job *j)
 			 shown(j->cwd), "log", shown(j->log), "created", j->created, "simulated",
 			 j->simulated, "by_pid", j->by_pid, "pid_namespace", j->init.pid != 0,
 			 "data_path", job_data_path_name(j->data_path), "parked",
-			 j->parked && state == JOB_SUSPENDED, "exit_code",
+			 j->parked && state == JOB_SUSPENDED, "kept_bytes",
+			 (json_int_t)(alive && state != JOB_SUSPENDED ? j->kept_bytes : 0),
+			 "exit_code",
 			 or_null(json_integer(j->exit_code),
 				 state == JOB_EXITED && j->exit_code != JOB_EXIT_UNKNOWN),
 			 "checkpoint", j->checkpoint, "checkpoint_path", shown(j->checkpoint_path),

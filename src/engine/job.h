@@ -98,6 +98,7 @@ struct job {
 	bool simulated, by_pid;
 	enum job_data_path data_path;
 	bool parked;			  /* suspended, its device memory left on the GPU */
+	uint64_t kept_bytes;		  /* running, with a host copy of what its memory was */
 	bool restored;			  /* its processes came out of a checkpoint */
 	struct proc_id root;		  /* pid 0: none */
 	struct proc_id init;		  /* init of its pid namespace; pid 0: lives in ours */

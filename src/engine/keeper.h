@@ -27,7 +27,8 @@ enum keeper_op { KEEPER_HOLD = 1, KEEPER_GIVE, KEEPER_DROP, KEEPER_WATCH };
 
 enum keeper_kind {
 	KEEPER_DEVICE = 1 /* of piece id of process pid */,
-	KEEPER_HOST /* segment id */
+	KEEPER_HOST /* segment id */,
+	KEEPER_DIGESTS /* of the segments */
 };
 
 struct keeper_tag {

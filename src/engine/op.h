@@ -75,6 +75,9 @@ struct op {
 	struct host_memory *host;     /* beside CRIU's images; read by @memory */
 	struct data_copy saved;	      /* host copy that it reads, where it is held no more */
 	bool park_only;		      /* suspend: device memory stays on the GPU */
+	bool keep_copy;		      /* the host copy stays held when the job runs again */
+	bool drop_kept;		      /* resume: one that was kept before does not */
+	struct data_spared spared;    /* of data_bytes: not copied */
 	uint64_t data_bytes;	      /* moved, or parked */
 	double data_seconds;
 

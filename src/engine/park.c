@@ -127,7 +127,7 @@ static int hold_exported(struct op *op, struct brumate_error *err)
 	struct held_piece *all = calloc(n + 1, sizeof(*all));
 	if (!all)
 		return brumate_fail(err, ENOMEM, "%m");
-	held_clear(h, op->job);
+	held_release(h, op->job);
 	h->pieces = all;
 	for (size_t i = 0; i < op->n_agents; i++) {
 		struct op_agent *a = &op->agents[i];
@@ -276,6 +276,17 @@ static int open_one(struct op *op, struct op_agent *a, struct brumate_error *err
 	return r;
 }
 
+/* So that the next shim finds it. */
+static void save_kept(struct op *op)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	op->job->kept_bytes = held_kept_bytes(op->held);
+	if (op->job->kept_bytes && held_save(op->held, op->job, &err) < 0)
+		log_warn("the kept host copy is known to the shim alone: job=%s reason=\"%s\"",
+			 op->job->id, err.text);
+}
+
 /* What is held is let go, but for pieces that their process only imports. */
 static void release(struct op *op)
 {
@@ -283,7 +294,11 @@ static void release(struct op *op)
 	struct held rest = HELD_EMPTY;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
-	held_let_copy(h, op->memory ? &op->saved : NULL);
+	if (op->drop_kept)
+		held_drop_kept(h);
+	if (!op->keep_copy || !h->copied ||
+	    !held_keep_copy(h, op->memory ? &op->saved : NULL))
+		held_let_copy(h, op->memory ? &op->saved : NULL);
 	rest.pieces = calloc(h->n_pieces + 1, sizeof(*rest.pieces));
 	for (size_t i = 0; rest.pieces && i < h->n_pieces; i++)
 		if (h->pieces[i].fd >= 0 && is_imported(op, &h->pieces[i])) {
@@ -292,11 +307,15 @@ static void release(struct op *op)
 		}
 	if (!rest.n_pieces) {
 		held_fini(&rest);
-		held_clear(h, op->job);
+		held_release(h, op->job);
+		save_kept(op);
 		return;
 	}
+	rest.kept = h->kept;
+	h->kept = (struct held_kept){ 0 };
 	held_clear(h, op->job);
 	*h = rest;
+	op->job->kept_bytes = held_kept_bytes(h);
 	if (held_keep(h, op->job, &err) < 0 || held_save(h, op->job, &err) < 0)
 		log_warn("imported memory is held by the shim alone: job=%s reason=\"%s\"",
 			 op->job->id, err.text);

@@ -150,14 +150,15 @@ json_t *record_encode(const struct job *j)
 	json_t *exit_code =
 		j->exit_code == JOB_EXIT_UNKNOWN ? json_null() : json_integer(j->exit_code);
 
-	return json_pack("{s:i,s:s,s:s,s:s,s:s,s:I,s:I,s:o,s:o,s:o,s:b,s:b,s:b,s:s,s:b,s:o,s:o,s:s,s:o,s:s?"
+	return json_pack("{s:i,s:s,s:s,s:s,s:s,s:I,s:I,s:o,s:o,s:o,s:b,s:b,s:b,s:s,s:b,s:I,s:o,s:o,s:s,s:o,s:s?"
 			 ",s:o,s:o,s:o,s:o,s:o}",
 			 "version", RECORD_VERSION, "id", j->id, "name", j->name, "state",
 			 job_state_name(j->state), "created", j->created, "uid", (json_int_t)j->uid,
 			 "gid", (json_int_t)j->gid, "argv", encode_argv(j->argv), "cwd",
 			 encode_bytes(j->cwd), "log", encode_bytes(j->log), "simulated",
 			 j->simulated, "by_pid", j->by_pid, "restored", j->restored, "data_path",
-			 job_data_path_name(j->data_path), "parked", j->parked, "root",
+			 job_data_path_name(j->data_path), "parked", j->parked, "kept_bytes",
+			 (json_int_t)j->kept_bytes, "root",
 			 encode_id(j->root), "init", encode_id(j->init), "boot_id", j->boot_id,
 			 "exit_code", exit_code, "checkpoint", j->checkpoint, "checkpoint_path",
 			 encode_bytes(j->checkpoint_path), "message", wire_string(j->message),
@@ -317,10 +318,14 @@ static int decode_gpus(struct job *j, json_t *o, struct brumate_error *err)
 static int decode_data_path(struct job *j, json_t *o, struct brumate_error *err)
 {
 	const char *name;
+	int64_t kept = 0;
 	int r = wire_get_string(o, "data_path", &name, err);
 
 	if (r == 0)
 		r = wire_get_bool(o, "parked", &j->parked, err);
+	if (r == 0)
+		r = wire_get_int(o, "kept_bytes", 0, INT64_MAX, &kept, err);
+	j->kept_bytes = (uint64_t)kept;
 	if (r < 0 || !name)
 		return r;
 	for (int i = 0; i < JOB_DATA_PATH__MAX; i++)

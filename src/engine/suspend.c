@@ -291,6 +291,8 @@ static void say_lost(const struct job *job, struct brumate_error *err)
 int engine_resume(struct op *op, struct brumate_error *err)
 {
 	struct job *job = op->job;
+
+	op->drop_kept = !op->keep_copy;
 	int r = job_set_state(job, JOB_RESUMING, err);
 
 	if (r == 0)

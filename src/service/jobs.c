@@ -306,11 +306,11 @@ static void list_one(void *arg, const struct job *j, const char *id,
 	if (j)
 		o = describe_job(j);
 	else
-		o = json_pack("{s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:[],s:s,s:s,s:b,s:b,s:b,s:s,s:b,s:s}", "id",
+		o = json_pack("{s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:[],s:s,s:s,s:b,s:b,s:b,s:s,s:b,s:i,s:s}", "id",
 			      id, "name", "", "state", "lost", "processes", 0, "gpu_processes", 0,
 			      "uid", 0, "gid", 0, "argv", "cwd", "/", "created", "", "simulated", 0,
 			      "by_pid", 0, "pid_namespace", 0, "data_path", "driver", "parked", 0,
-			      "message", why->text);
+			      "kept_bytes", 0, "message", why->text);
 	if (json_array_append_new(l->jobs, o) < 0)
 		l->failed = true;
 }

@@ -38,7 +38,8 @@ static json_t *pick(json_t *parameters, const char *const *keys)
 /* Types and ranges are checked here, so that no foreign value gets to a shim unseen. */
 static int check_common(json_t *parameters, struct brumate_error *err)
 {
-	static const char *const flags[] = { "force", "leave_running", "tcp_close", "park" };
+	static const char *const flags[] = { "force", "leave_running", "tcp_close", "park",
+					     "keep_copy" };
 	int64_t timeout_ms;
 	json_t *map;
 	bool flag;
@@ -129,6 +130,17 @@ static int add_defaults(json_t *parameters, bool restoring, struct brumate_error
 	return 0;
 }
 
+static int add_keep_copy(json_t *parameters, struct brumate_error *err)
+{
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+	int r = json_object_get(parameters, "keep_copy") ? 0 : conf_load(&conf, err);
+
+	if (r == 0 && conf.keep_copy &&
+	    json_object_set_new(parameters, "keep_copy", json_true()) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	return r;
+}
+
 int service_suspend(const struct service_call *call, json_t *parameters, json_t **ret,
 		    struct brumate_error *err)
 {
@@ -148,7 +160,7 @@ int service_suspend(const struct service_call *call, json_t *parameters, json_t 
 int service_resume(const struct service_call *call, json_t *parameters, json_t **ret,
 		   struct brumate_error *err)
 {
-	static const char *const keys[] = { "timeout_ms", "gpu_map", NULL };
+	static const char *const keys[] = { "timeout_ms", "gpu_map", "keep_copy", NULL };
 	auto_(job_fini) struct job j = JOB_EMPTY;
 	int r = find_target(&j, call, parameters, false, err);
 	if (r < 0)
@@ -160,6 +172,8 @@ int service_resume(const struct service_call *call, json_t *parameters, json_t *
 	r = resolve_map(picked, j.simulated, err);
 	if (r == 0)
 		r = add_defaults(picked, false, err);
+	if (r == 0)
+		r = add_keep_copy(picked, err);
 	return r < 0 ? r : shim_relay(call, &j, "Resume", picked, ret, err);
 }
 
@@ -211,7 +225,7 @@ int service_checkpoint(const struct service_call *call, json_t *parameters, json
 		       struct brumate_error *err)
 {
 	static const char *const keys[] = { "timeout_ms", "force", "leave_running", "compress",
-					    NULL };
+					    "keep_copy", NULL };
 	auto_free char *dir = NULL;
 	const char *name, *given_dir;
 	char id[MANIFEST_ID_BYTES];
@@ -236,6 +250,8 @@ int service_checkpoint(const struct service_call *call, json_t *parameters, json
 	    json_object_set_new(picked, "dir", json_string(dir)) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
 	r = check_compress(picked, err);
+	if (r == 0)
+		r = add_keep_copy(picked, err);
 	if (r == 0)
 		r = add_defaults(picked, false, err);
 	return r < 0 ? r : shim_relay(call, &j, "Checkpoint", picked, ret, err);

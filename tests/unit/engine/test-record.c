@@ -228,6 +228,7 @@ static const struct member members[] = {
 	{ "restored", false },
 	{ "data_path", false },
 	{ "parked", false },
+	{ "kept_bytes", false },
 	{ "root", false },
 	{ "init", false },
 	{ "boot_id", true },

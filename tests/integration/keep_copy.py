@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""What need not be copied: a host copy that was kept while its job ran, memory that is all zero, and
+what is checked of memory that came back."""
+
+import os
+import signal
+
+from cases import MIB, case, expect, main, process_start, wait_until
+
+
+def bench_job(bed, *options, mib=64):
+    """A job that beats, changes a share of its memory at SIGUSR2 and checks all of it at SIGUSR1."""
+    job, log = bed.started([bed.program("bench-job"), "--mib", mib, "--piece-kib", "4096", *options])
+    log.wait_for("^ready")
+    return job, log
+
+
+def told(bed, job, log, sig, pattern):
+    seen = len(log.lines())
+    os.kill(bed.pid(job), sig)
+    log.wait_until(lambda text: any(line.startswith(pattern) for line in text.splitlines()[seen:]), pattern)
+
+
+def check(bed, job, log):
+    told(bed, job, log, signal.SIGUSR1, "check ")
+    expect("check BAD" not in log.text(), "the job's memory is wrong")
+
+
+def change(bed, job, log):
+    told(bed, job, log, signal.SIGUSR2, "changed ")
+
+
+def copied(summary):
+    return summary["data_bytes"] - summary["zero_bytes"] - summary["unchanged_bytes"]
+
+
+def keeper_is_there(bed):
+    return any(command.startswith("brumate-keeper ") for _, command in bed.processes())
+
+
+@case
+def only_what_changed_is_copied(bed):
+    job, log = bench_job(bed, "--change", "5")
+    first = bed.operation("suspend", job)
+    expect(first["unchanged_bytes"] == 0 and copied(first) >= 60 * MIB, f"{first}")
+    bed.operation("resume", job, "--keep-copy")
+    expect(bed.job(job)["kept_bytes"] >= 60 * MIB and keeper_is_there(bed), f"{bed.job(job)}")
+    expect("copy kept" in bed.ok("ps").out, "ps does not tell of the copy")
+    check(bed, job, log)
+    for again in range(3):
+        if again:
+            change(bed, job, log)
+        second = bed.operation("suspend", job)
+        most = 12 * MIB if again else 4 * MIB
+        expect(copied(second) <= most and second["unchanged_bytes"] > 0, f"copied {copied(second)}: {second}")
+        bed.operation("resume", job, "--keep-copy")
+        check(bed, job, log)
+    bed.operation("suspend", job)
+    bed.operation("resume", job)
+    expect(bed.job(job)["kept_bytes"] == 0, f"{bed.job(job)}")
+    wait_until(lambda: not keeper_is_there(bed), "the end of the keeper")
+    expect(bed.operation("suspend", job)["unchanged_bytes"] == 0, "a copy that was let go was used")
+    bed.operation("resume", job)
+    check(bed, job, log)
+
+
+@case
+def checkpoints_of_what_changed(bed):
+    """The host copy of one checkpoint is what the next is made from, and each is right by itself."""
+    job, log = bench_job(bed, "--change", "10")
+    for again in range(2):
+        summary = bed.operation("checkpoint", job, "--leave-running", "--keep-copy", "--name", f"c{again}")
+        expect((summary["unchanged_bytes"] > 0) == bool(again), f"{summary}")
+        check(bed, job, log)
+        change(bed, job, log)
+    bed.ok("kill", "--grace", "5s", job)
+    for again in range(2):
+        job = bed.operation("restore", f"c{again}")["job"]
+        check(bed, job, bed.log(job))
+        bed.ok("kill", "--grace", "5s", job)
+
+
+@case
+def zeros_are_left_out(bed):
+    job, log = bench_job(bed, "--zero", "50")
+    for _ in range(2):
+        summary = bed.operation("suspend", job)
+        expect(summary["zero_bytes"] >= 28 * MIB, f"{summary}")
+        bed.operation("resume", job)
+        check(bed, job, log)
+
+
+@case
+def the_kept_copy_outlives_the_shim(bed):
+    job, log = bench_job(bed)
+    bed.operation("suspend", job)
+    bed.operation("resume", job, "--keep-copy")
+    shim = bed.shim(job)
+    os.kill(shim, signal.SIGKILL)
+    wait_until(lambda: not process_start(shim), "the end of the shim")
+    summary = bed.operation("suspend", job)
+    expect(summary["unchanged_bytes"] > 0, f"{summary}")
+    bed.operation("resume", job)
+    check(bed, job, log)
+
+
+@case
+def several_processes_and_gpus(bed):
+    """All of their memory changes all the time."""
+    for kind in ("fork-before", "two-gpus"):
+        job, log = bed.kind(kind, "--mib", "16")
+        for _ in range(3):
+            bed.operation("suspend", job, "--force")
+            bed.operation("resume", job, "--keep-copy")
+            log.goes_on()
+        bed.end(job)
+
+
+@case
+def failures_leave_no_false_base(bed):
+    job, log = bench_job(bed, "--change", "30")
+    bed.operation("suspend", job)
+    bed.operation("resume", job, "--keep-copy")
+    for point, action in (("data.copy", "error:5"), ("data.copy", "kill"), ("data.digests", "error:5")):
+        change(bed, job, log)
+        bed.fault(point, action)
+        bed.operation("suspend", job)
+        expect(bed.has_fired(), f"{point} was not passed")
+        bed.operation("resume", job, "--keep-copy")
+        check(bed, job, log)
+
+
+main()
