@@ -2,6 +2,7 @@
 /* Boxes and keys by libcrypto: AES-256 and HMAC-SHA-256. Ciphers are looked up once. */
 #include "base/seal.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -11,7 +12,7 @@
 #include <sys/random.h>
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static EVP_CIPHER *gcm, *ctr; /* for the life of the process; NULL if libcrypto has none */
+static EVP_CIPHER *gcm, *ctr, *xts; /* for the life of the process; NULL if libcrypto has none */
 
 DEFINE_AUTO(EVP_CIPHER_CTX *, EVP_CIPHER_CTX_free)
 
@@ -19,6 +20,7 @@ static void find_ciphers(void)
 {
 	gcm = EVP_CIPHER_fetch(NULL, "AES-256-GCM", NULL);
 	ctr = EVP_CIPHER_fetch(NULL, "AES-256-CTR", NULL);
+	xts = EVP_CIPHER_fetch(NULL, "AES-256-XTS", NULL);
 }
 
 static EVP_CIPHER_CTX *new_context(void)
@@ -153,5 +155,33 @@ int seal_stream(void *ret, const struct seal_key *key, const void *buf, size_t l
 	if (!ctx || !EVP_EncryptInit_ex(ctx, ctr, NULL, key->bytes, counter) ||
 	    (len_bytes && !EVP_EncryptUpdate(ctx, ret, &n, buf, (int)len_bytes)))
 		return -ENOMEM;
+	return 0;
+}
+
+void seal_disk_key_fini(struct seal_disk_key *k)
+{
+	explicit_bzero(k, sizeof(*k));
+}
+
+int seal_disk(void *ret, const struct seal_disk_key *key, enum seal_disk_way way, uint64_t offset,
+	      const void *buf, size_t len_bytes)
+{
+	const int encrypt = way == SEAL_DISK_CLOSE;
+	const uint8_t *from = buf;
+	uint8_t *to = ret;
+
+	if (offset % SEAL_DISK_UNIT_BYTES || len_bytes % SEAL_DISK_UNIT_BYTES)
+		return -EINVAL;
+	auto_(EVP_CIPHER_CTX_free) EVP_CIPHER_CTX *ctx = new_context();
+	if (!ctx || !xts || !EVP_CipherInit_ex(ctx, xts, NULL, key->bytes, NULL, encrypt))
+		return -ENOMEM;
+	for (size_t done = 0; done < len_bytes; done += SEAL_DISK_UNIT_BYTES) {
+		uint64_t unit[2] = { htole64((offset + done) / SEAL_DISK_UNIT_BYTES), 0 };
+		int n;
+
+		if (!EVP_CipherInit_ex(ctx, NULL, NULL, NULL, (const uint8_t *)unit, encrypt) ||
+		    !EVP_CipherUpdate(ctx, to + done, &n, from + done, SEAL_DISK_UNIT_BYTES))
+			return -ENOMEM;
+	}
 	return 0;
 }

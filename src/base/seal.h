@@ -58,3 +58,21 @@ int seal_open(void *ret, const struct seal_key *key, struct seal_with with, cons
  * made of what is in it and of nothing else: a key that serves once. Says nothing of changes: whoever uses
  * it has a keyed digest of the bytes. -EFBIG, -ENOMEM. */
 int seal_stream(void *ret, const struct seal_key *key, const void *buf, size_t len_bytes);
+
+/* Bytes that are written in place, time and again: XTS-AES-256, each unit under a key made of where it
+ * is, so that bytes take no more room and nothing is kept beside them. It does not tell of changes. */
+enum { SEAL_DISK_UNIT_BYTES = 4096 };
+
+struct seal_disk_key {
+	uint8_t bytes[64];
+};
+
+void seal_disk_key_fini(struct seal_disk_key *k);
+DEFINE_AUTO_FINI(struct seal_disk_key, seal_disk_key_fini)
+
+enum seal_disk_way { SEAL_DISK_OPEN, SEAL_DISK_CLOSE };
+
+/** Decrypts or encrypts @len_bytes of @buf, which are at @offset of what @key is for, to @ret (which may
+ * be @buf). -EINVAL: @offset or @len_bytes is no multiple of SEAL_DISK_UNIT_BYTES; -ENOMEM. */
+int seal_disk(void *ret, const struct seal_disk_key *key, enum seal_disk_way way, uint64_t offset,
+	      const void *buf, size_t len_bytes);

@@ -49,6 +49,8 @@ int acts_drain(uint64_t deadline_ns);
 /** Once. @pool_bytes: what may be pinned; 0: the default. @when_changed: called from any thread when a
  * session has ended. */
 void data_init(uint64_t pool_bytes, void (*when_changed)(void));
+/** Before any session: whether digests are computed where they are asked for. */
+void data_use_digests(bool use);
 /** Serves a session on @socket_fd (taken) in a thread of its own. */
 int data_serve(int socket_fd, struct brumate_error *err);
 /** Sessions now, and when the last one ended (clock_now_ns). */

@@ -49,10 +49,10 @@ static unsigned count_processors(void)
 	return sched_getaffinity(0, sizeof(set), &set) < 0 ? 1 : (unsigned)CPU_COUNT(&set);
 }
 
-int crew_new(struct crew **ret, unsigned n_max, struct brumate_error *err)
+int crew_new(struct crew **ret, unsigned n_max, bool waits, struct brumate_error *err)
 {
 	struct crew *c = calloc(1, sizeof(*c));
-	unsigned n = count_processors();
+	unsigned n = waits ? n_max : count_processors();
 
 	if (!c)
 		return brumate_fail(err, ENOMEM, "threads: %m");

@@ -7,6 +7,7 @@
 #include "base/fault.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -52,7 +53,7 @@ static int prepare(struct host_copy *h, size_t i, struct brumate_error *err)
 		return r;
 	if (s->state == SEGMENT_TAKEN) {
 		zero_rest(h, s, i);
-		h->clean[i] = !s->dirty || h->zeroed;
+		h->clean[i] = !s->spilled && (!s->dirty || h->zeroed);
 		s->dirty = true;
 	}
 	struct dev_memory *m = !s->pinned && segment_is_worth_pinning(s) ? gpus_any() : NULL;
@@ -105,6 +106,7 @@ static int host_copy_alloc(struct host_copy **ret, uint64_t total_bytes, uint64_
 	h->segment_bytes = segment_bytes;
 	h->n_segments = n;
 	h->wake_fd = wake_fd;
+	h->key_fd = -1;
 	h->segments = calloc(n, sizeof(struct segment *));
 	h->ready = calloc(n, sizeof(*h->ready));
 	h->clean = calloc(n, sizeof(*h->clean));
@@ -121,7 +123,7 @@ static int host_copy_alloc(struct host_copy **ret, uint64_t total_bytes, uint64_
 
 static int start(struct host_copy *h, struct brumate_error *err)
 {
-	int r = crew_new(&h->crew, THREADS_MAX, err);
+	int r = crew_new(&h->crew, THREADS_MAX, false, err);
 
 	for (size_t i = 0; i < h->n_segments; i++)
 		h->needs_ring |= !segment_is_worth_pinning(h->segments[i]);
@@ -130,6 +132,23 @@ static int start(struct host_copy *h, struct brumate_error *err)
 		crew_add(h->crew, &h->jobs[i].job);
 	}
 	return r;
+}
+
+/* Where some of it is on a disk. */
+static int make_key(struct host_copy *h, struct brumate_error *err)
+{
+	for (size_t i = 0; i < h->n_segments; i++)
+		h->spilled |= h->segments[i]->spilled;
+	int r = h->spilled ? spill_key_new(&h->key, &h->key_fd) : 0;
+
+	return r < 0 ? brumate_fail(err, -r, "host copy: key: %m") : 0;
+}
+
+static int take_key(struct host_copy *h, int fd, struct brumate_error *err)
+{
+	int r = spill_key_read(&h->key, fd);
+
+	return r < 0 ? brumate_fail(err, -r, "host copy: a descriptor is no key") : 0;
 }
 
 int host_copy_new(struct host_copy **ret, uint64_t total_bytes, const int *nodes, bool zeroed,
@@ -144,7 +163,9 @@ int host_copy_new(struct host_copy **ret, uint64_t total_bytes, const int *nodes
 	r = pool_take(h->segments, h->n_segments, h->segment_bytes, nodes, err);
 	if (r < 0)
 		memset(h->segments, 0, h->n_segments * sizeof(struct segment *));
-	else
+	if (r == 0)
+		r = make_key(h, err);
+	if (r == 0)
 		r = start(h, err);
 	if (r < 0)
 		host_copy_free(h);
@@ -161,11 +182,14 @@ int host_copy_adopt(struct host_copy **ret, uint64_t total_bytes, uint64_t segme
 
 	if (r < 0)
 		return r;
-	if (n != h->n_segments)
+	h->spilled = n == h->n_segments + 1;
+	if (n != h->n_segments + h->spilled)
 		r = brumate_fail(err, EBADMSG, "host copy: %zu segments, want %zu", n,
 				 h->n_segments);
-	for (size_t i = 0; i < n && r == 0; i++)
-		r = pool_adopt(&h->segments[i], fds[i], segment_bytes, err);
+	if (r == 0 && h->spilled)
+		r = take_key(h, fds[h->n_segments], err);
+	for (size_t i = 0; i < h->n_segments && r == 0; i++)
+		r = pool_adopt(&h->segments[i], fds[i], segment_bytes, h->spilled, err);
 	if (r == 0)
 		r = start(h, err);
 	if (r < 0)
@@ -211,10 +235,23 @@ int host_copy_state(struct host_copy *h, struct brumate_error *err)
 	return r;
 }
 
+size_t host_copy_fds(const struct host_copy *h)
+{
+	return h->n_segments + h->spilled;
+}
+
+static int lease_key(const struct host_copy *h, struct brumate_error *err)
+{
+	int fd = fcntl(h->key_fd, F_DUPFD_CLOEXEC, 0);
+
+	return fd < 0 ? brumate_fail(err, errno, "host copy: key: %m") : fd;
+}
+
 int host_copy_lease(struct host_copy *h, int *ret_fds, struct brumate_error *err)
 {
-	for (size_t i = 0; i < h->n_segments; i++) {
-		ret_fds[i] = segment_lease(h->segments[i], err);
+	for (size_t i = 0; i < host_copy_fds(h); i++) {
+		ret_fds[i] =
+			i < h->n_segments ? segment_lease(h->segments[i], err) : lease_key(h, err);
 		if (ret_fds[i] >= 0)
 			continue;
 		int r = ret_fds[i];
@@ -241,6 +278,8 @@ void host_copy_free(struct host_copy *h)
 	crew_free(h->crew);
 	for (size_t i = 0; h->segments && i < h->n_segments; i++)
 		pool_put(h->segments[i]);
+	seal_disk_key_fini(&h->key);
+	cleanup_close(&h->key_fd);
 	pthread_mutex_destroy(&h->lock);
 	pthread_cond_destroy(&h->changed);
 	free(h->segments);

@@ -251,7 +251,7 @@ static int place_step(struct lane *l, struct step *s, bool block, struct brumate
 		return r < 0 ? r : STEP_NOT_YET;
 
 	size_t slot = (size_t)(s - l->steps);
-	bool direct = segment->pinned || slot >= l->n_slots;
+	bool direct = !segment->spilled && (segment->pinned || slot >= l->n_slots);
 	uint64_t most = direct ? STEP_BYTES : SLOT_BYTES;
 	bytes = bytes < most ? bytes : most;
 	if (bytes > h->segment_bytes - inside)
@@ -287,13 +287,31 @@ static int read_slot(const struct step *s)
 	return 0;
 }
 
+/* Between a slot and a disk. */
+static int move_spilled(const struct step *s)
+{
+	const struct host_copy *h = s->lane->mover->host;
+	uint64_t at = s->at - s->lane->at;
+	bool write = s->lane->mover->to_host;
+	int r = fault_point(write ? "data.spill-write" : "data.spill-read");
+
+	if (r < 0)
+		return r;
+	if (s->fate == CHUNK_ZERO)
+		memset(s->slot, 0, s->bytes);
+	return (write ? spill_write : spill_read)(s->segment->fd, &h->key, at - s->inside, at,
+						  s->slot, s->bytes);
+}
+
 static void run_crew_copy(struct crew_job *job)
 {
 	struct step *s = (struct step *)job;
 	struct mover *m = s->lane->mover;
 	int r = 0;
 
-	if (s->fate == CHUNK_ZERO)
+	if (s->segment->spilled)
+		r = move_spilled(s);
+	else if (s->fate == CHUNK_ZERO)
 		memset(s->segment->at + s->inside, 0, s->bytes);
 	else if (m->to_host)
 		memcpy(s->segment->at + s->inside, s->slot, s->bytes);
@@ -322,7 +340,8 @@ static int wait_moved(struct step *s, struct brumate_error *err)
 		pthread_cond_wait(&m->changed, &m->lock);
 	int r = s->error;
 	pthread_mutex_unlock(&m->lock);
-	return r < 0 ? brumate_fail(err, -r, "host copy: read: %m") : 0;
+	return r < 0 ? brumate_fail(err, -r, "host copy: %s: %m", m->to_host ? "write" : "read")
+		     : 0;
 }
 
 /* Host memory of a direct copy, or the slot. */
@@ -418,27 +437,30 @@ static int copy_pieces(struct lane *l, struct brumate_error *err)
 	return r < 0 ? r : 0;
 }
 
-/* What cannot have a ring copies to pageable memory, at a third of the speed. */
-static void take_slots(struct lane *l)
+/* What cannot have a ring copies to pageable memory, at a third of the speed; to a disk all goes by a
+ * ring, pinned or not. */
+static int take_slots(struct lane *l, struct brumate_error *err)
 {
 	struct mover *m = l->mover;
+	const bool must = m->host->spilled;
 	size_t n = SLOTS_ALL / m->n_lanes, usable = 0;
 
 	n = n > WINDOW ? WINDOW : n < SLOTS_MIN ? SLOTS_MIN : n;
-	n = pool_take_ring(l->slots, n, SLOT_BYTES);
+	n = pool_take_ring(l->slots, n, SLOT_BYTES, must);
 	for (size_t i = 0; i < n; i++) {
 		if (segment_touch(l->slots[i], NULL) == 0)
 			segment_pin(l->slots[i], m->ops, l->memory);
 		usable += l->slots[i]->pinned;
 		l->slots[i]->dirty = true;
 	}
-	if (usable == n && n >= SLOTS_MIN) {
+	if ((must || usable == n) && n >= SLOTS_MIN) {
 		l->n_slots = n;
-		return;
+		return 0;
 	}
 	while (n-- > 0)
 		pool_put(l->slots[n]);
 	log_debug("no ring: %zu pinned segments", usable);
+	return must ? brumate_fail(err, ENOMEM, "no memory for a ring: %m") : 0;
 }
 
 static void *run_copy(void *arg)
@@ -450,9 +472,10 @@ static void *run_copy(void *arg)
 	if (r < 0)
 		brumate_fail(&err, -r, "cancelled");
 	if (r == 0 && l->mover->host->needs_ring)
-		take_slots(l);
+		r = take_slots(l, &err);
 	if (r == 0)
-		r = copy_pieces(l, &err);
+		r = l->mover->flags & TRANSFER_LIVE ? lane_copy_live(l, &err)
+						    : copy_pieces(l, &err);
 	if (r < 0) {
 		if (!err.code)
 			brumate_fail(&err, -r, "copy: %m");
@@ -465,7 +488,8 @@ static void *run_copy(void *arg)
 static int start_lane(struct lane *l, struct brumate_error *err)
 {
 	static void *(*const runs[])(void *) = { run_map, run_copy, lane_run_digest };
-	const size_t n = l->mover->flags & TRANSFER_WITH_DIGESTS ? 3 : 2;
+	const uint32_t flags = l->mover->flags;
+	const size_t n = flags & TRANSFER_WITH_DIGESTS && !(flags & TRANSFER_LIVE) ? 3 : 2;
 
 	for (; l->n_threads < n; l->n_threads++) {
 		int r = pthread_create(&l->threads[l->n_threads], NULL, runs[l->n_threads], l);

@@ -96,6 +96,11 @@ int lane_find_run(struct lane *l, const struct place *p, const uint64_t *limit, 
 /** Last act of a thread. */
 void lane_end_thread(struct mover *m);
 
+/* data-live.c */
+
+/** Copies pieces that are written meanwhile; all that is to be copied. */
+int lane_copy_live(struct lane *l, struct brumate_error *err);
+
 /* data-digest.c */
 
 /** Without them all is copied. */

@@ -118,7 +118,7 @@ int mover_start(struct mover *m, struct host_copy *host, struct brumate_error *e
 	if (host)
 		m->host = host;
 	if (m->host->needs_ring || m->flags & TRANSFER_WITH_DIGESTS)
-		r = crew_new(&m->crew, 8, err);
+		r = crew_new(&m->crew, 8, m->host->spilled, err);
 	m->started = r == 0;
 	pthread_cond_broadcast(&m->changed);
 	pthread_mutex_unlock(&m->lock);

@@ -39,6 +39,7 @@ struct session {
 	int *segments;		     /* these have come */
 	uint32_t n_segments;
 	bool running;
+	struct brumate_error refused; /* what failed of a layout: told when it is to be copied */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -46,7 +47,7 @@ static pthread_cond_t changed;
 static struct session *sessions;
 static size_t n_sessions;
 static uint64_t last_end_ns;
-static bool stopping, gpus_open;
+static bool stopping, gpus_open, with_digests;
 static void (*on_change)(void);
 
 static struct transfer_packet packet(enum transfer_op op)
@@ -104,19 +105,20 @@ static int fail_request(struct session *s, const struct brumate_error *err)
 static int send_segments(struct session *s, struct host_copy *h, struct brumate_error *err)
 {
 	struct transfer_packet p = packet(TRANSFER_SEGMENTS);
-	auto_free int *fds = calloc(h->n_segments, sizeof(*fds));
+	auto_free int *fds = calloc(host_copy_fds(h), sizeof(*fds));
 
 	p.total_bytes = h->total_bytes;
 	p.segment_bytes = h->segment_bytes;
-	p.n_total = (uint32_t)h->n_segments;
+	p.flags = h->spilled ? TRANSFER_SPILLED : 0;
+	p.n_total = (uint32_t)host_copy_fds(h);
 	if (!fds)
 		return brumate_fail(err, ENOMEM, "host copy: %m");
 	int r = host_copy_lease(h, fds, err);
 	if (r < 0)
 		return r;
-	r = transfer_send_all(s->socket_fd, &p, fds, h->n_segments,
+	r = transfer_send_all(s->socket_fd, &p, fds, host_copy_fds(h),
 			      deadline_in_ms(SEND_TIMEOUT_MS));
-	for (size_t i = 0; i < h->n_segments; i++)
+	for (size_t i = 0; i < host_copy_fds(h); i++)
 		close(fds[i]);
 	return r < 0 ? brumate_fail(err, -r, "host copy: sending it: %m") : 0;
 }
@@ -185,9 +187,10 @@ static int add_layout(struct session *s, const struct transfer_packet *p, struct
 {
 	if (!s->pieces) {
 		reset(s);
+		s->refused = BRUMATE_ERROR_NONE;
 		s->pieces = calloc(p->n_total, sizeof(*s->pieces));
 		s->n_pieces_all = p->n_total;
-		s->flags = p->flags;
+		s->flags = with_digests ? p->flags : p->flags & ~TRANSFER_WITH_DIGESTS;
 	}
 	if (!s->pieces)
 		return brumate_fail(err, ENOMEM, "pieces: %m");
@@ -195,7 +198,9 @@ static int add_layout(struct session *s, const struct transfer_packet *p, struct
 		return brumate_fail(err, EBADMSG, "pieces: another number of them than was told");
 	memcpy(s->pieces + s->n_pieces, p->pieces, p->n * sizeof(*p->pieces));
 	s->n_pieces += p->n;
-	return s->n_pieces == s->n_pieces_all ? start_mover(s, err) : 0;
+	if (s->n_pieces == s->n_pieces_all && start_mover(s, &s->refused) < 0)
+		log_debug("nothing to copy to: %s", s->refused.text);
+	return 0;
 }
 
 /* Whether the layout is for this request; a base was told of with it. */
@@ -237,9 +242,12 @@ static int add_digests(struct session *s, int fd, struct brumate_error *err)
 {
 	auto_close int mine = fd;
 
-	if (!s->mover || s->running || !(s->flags & TRANSFER_WITH_DIGESTS))
+	if (!s->mover || s->running)
 		return brumate_fail(err, EBADMSG, "digests: no layout for them");
-	return chunks_new(s->mover, mine, err);
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+	if (chunks_new(s->mover, mine, &why) < 0)
+		mover_fail(s->mover, &why); /* told when the request is there that it belongs to */
+	return 0;
 }
 
 /* Takes @fds. */
@@ -275,9 +283,26 @@ static int begin_alloc(struct session *s, const struct transfer_packet *p,
 }
 
 /* Takes @fds. */
+static int refuse(struct session *s, const struct transfer_packet *p, const int *fds,
+		  struct brumate_error *err)
+{
+	if (p->op == TRANSFER_OUT || p->op == TRANSFER_IN) {
+		set_busy(s, true);
+		*err = s->refused;
+		s->refused = BRUMATE_ERROR_NONE;
+		return -err->code;
+	}
+	for (uint32_t i = 0; transfer_has_fds(p->op) && i < p->n; i++)
+		close(fds[i]);
+	return 0;
+}
+
+/* Takes @fds. */
 static int serve_packet(struct session *s, const struct transfer_packet *p, const int *fds,
 			struct brumate_error *err)
 {
+	if (s->refused.code && p->op != TRANSFER_LAYOUT && p->op != TRANSFER_ALLOC)
+		return refuse(s, p, fds, err);
 	switch (p->op) {
 	case TRANSFER_LAYOUT:
 		return add_layout(s, p, err);
@@ -452,6 +477,11 @@ int data_serve(int socket_fd, struct brumate_error *err)
 	}
 	pthread_mutex_unlock(&lock);
 	return r < 0 ? brumate_fail(err, -r, "transfer: no new session: %m") : 0;
+}
+
+void data_use_digests(bool use)
+{
+	with_digests = use;
 }
 
 void data_init(uint64_t pool_bytes, void (*when_changed)(void))

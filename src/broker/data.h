@@ -6,6 +6,7 @@
 #pragma once
 
 #include "broker/pool.h"
+#include "wire/spill.h"
 #include "wire/transfer.h"
 
 #include <pthread.h>
@@ -30,8 +31,8 @@ struct crew_job {
 	void (*run)(struct crew_job *job);
 	struct crew_job *next; /* the crew's */
 };
-/** @n_max threads, or as many as there are processors. */
-int crew_new(struct crew **ret, unsigned n_max, struct brumate_error *err);
+/** @n_max threads, or as many as there are processors where their jobs do not wait for a disk. */
+int crew_new(struct crew **ret, unsigned n_max, bool waits, struct brumate_error *err);
 /** @job stays where it is until it was run. */
 void crew_add(struct crew *c, struct crew_job *job);
 /** Returns when all jobs have been run. Accepts NULL. */
@@ -47,6 +48,9 @@ struct host_copy {
 	struct segment **segments;
 	size_t n_segments;
 	bool needs_ring; /* some segment is not pinned, nor will be */
+	bool spilled;	 /* some is on a disk; then these are of use */
+	struct seal_disk_key key;
+	int key_fd;
 	bool *clean;	 /* once it is ready: all of it is zero */
 	bool *ready;	 /* the rest under the lock */
 	size_t n_ready;
@@ -64,7 +68,7 @@ struct host_copy {
  */
 int host_copy_new(struct host_copy **ret, uint64_t total_bytes, const int *nodes, bool zeroed,
 		  int wake_fd, struct brumate_error *err);
-/** A copy that others hold. @fds borrowed. */
+/** A copy that others hold. @fds borrowed, with that of the key where some segment is on a disk. */
 int host_copy_adopt(struct host_copy **ret, uint64_t total_bytes, uint64_t segment_bytes,
 		    const int *fds, size_t n, struct brumate_error *err);
 /** The segment when it is ready: 0; 1 if it is not and @block is false; <0: stopped, or it failed. */
@@ -72,7 +76,9 @@ int host_copy_get(struct host_copy *h, size_t i, bool block, struct segment **re
 		  struct brumate_error *err);
 /** 1 when all are ready, 0 when not yet, <0 when one failed. */
 int host_copy_state(struct host_copy *h, struct brumate_error *err);
-/** Descriptors (owned) of all segments for a holder. */
+/** How many descriptors a holder gets: of all segments, and perhaps of their key. */
+size_t host_copy_fds(const struct host_copy *h);
+/** Those descriptors (owned). */
 int host_copy_lease(struct host_copy *h, int *ret_fds, struct brumate_error *err);
 /** Makes whoever waits give up. */
 void host_copy_stop(struct host_copy *h);

@@ -5,6 +5,8 @@
  * an idle node has no driver state at all. It decides no policy.
  */
 #include "broker/broker.h"
+#include "broker/pool.h"
+#include "broker/spill.h"
 #include "base/clock.h"
 #include "base/conf.h"
 #include "base/fd.h"
@@ -107,6 +109,10 @@ static int get_idle_ms(uint64_t *ret, uint64_t *ret_pool_bytes, struct brumate_e
 	if (r < 0)
 		return r;
 	*ret_pool_bytes = conf.pool_bytes;
+	data_use_digests(conf.digests);
+	pool_bound(conf.memory_bytes);
+	if (spill_init(conf.spill_dir) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
 	if (!text || !*text) {
 		*ret = conf.idle_timeout_ms ? conf.idle_timeout_ms : IDLE_MAX_S * 1000ull;
 		return 0;

@@ -2,6 +2,7 @@
 /* The methods of io.brumate.broker: parameters in, the driver's answers out. Decides nothing. */
 #include "broker/broker.h"
 #include "broker/pool.h"
+#include "broker/spill.h"
 #include "wire/interfaces.h"
 
 #include <errno.h>
@@ -54,9 +55,11 @@ static json_t *pool_to_json(void)
 	struct pool_info p;
 
 	pool_info(&p);
-	return json_pack("{s:I, s:I, s:I, s:I}", "limit_bytes", (json_int_t)p.limit_bytes,
-			 "pinned_bytes", (json_int_t)p.kept_bytes, "leased_bytes",
-			 (json_int_t)p.leased_bytes, "free_bytes", (json_int_t)p.free_bytes);
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:s}", "limit_bytes",
+			 (json_int_t)p.limit_bytes, "pinned_bytes", (json_int_t)p.kept_bytes,
+			 "leased_bytes", (json_int_t)p.leased_bytes, "free_bytes",
+			 (json_int_t)p.free_bytes, "memory_bytes", (json_int_t)p.memory_bytes,
+			 "disk_bytes", (json_int_t)p.disk_bytes, "disk", spill_dir());
 }
 
 static int info(void *arg, struct wire_call_context *call, json_t *parameters,

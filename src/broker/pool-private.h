@@ -8,6 +8,8 @@
 int segment_make(struct segment *s);
 /** Maps another's file (borrowed) as @s. 0 or -errno. */
 int segment_map_foreign(struct segment *s, int fd);
+/** Another's file (borrowed) on a disk, as @s. 0 or -errno. */
+int segment_open_foreign(struct segment *s, int fd);
 /** Unmapped, closed, freed; it is pinned no more. */
 void segment_free(struct segment *s);
 

@@ -95,6 +95,17 @@ int segment_map_foreign(struct segment *s, int fd)
 	return s->fd < 0 ? -errno : map_segment(s);
 }
 
+int segment_open_foreign(struct segment *s, int fd)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	s->fd = open(path, O_RDWR | O_DIRECT | O_CLOEXEC);
+	if (s->fd < 0 && errno == EINVAL)
+		s->fd = open(path, O_RDWR | O_CLOEXEC);
+	return s->fd < 0 ? -errno : 0;
+}
+
 void segment_free(struct segment *s)
 {
 	if (s->at)

@@ -1,55 +1,49 @@
 // SPDX-License-Identifier: MIT
 /* Which segments there are, who has them, and how much memory they may take. See pool.h. */
 #include "broker/pool-private.h"
+#include "broker/room.h"
+#include "broker/spill.h"
 #include "base/log.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "wire/spill.h"
 #include "wire/transfer.h"
 
 #define MIB (1ull << 20)
 #define GIB (1ull << 30)
 
-#define RING_BYTES   (256 * MIB) /* of the limit, at most: for rings, never leased */
-#define MARGIN_BYTES (256 * MIB) /* of the machine's memory: left to others */
+#define RING_BYTES    (256 * MIB) /* of the limit, at most: for rings, never leased */
+#define RESERVE_BYTES (256 * MIB) /* at least */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
 	struct segment *segments; /* all but foreign ones */
 	uint64_t limit_bytes, kept_bytes;
+	uint64_t memory_bytes;		  /* that all segments in memory may have */
+	uint64_t reserve_bytes;		  /* of the machine's memory: left to others */
 	uint64_t promised_bytes;	  /* of segments whose pages are not there yet */
 	const struct dev_memory_ops *ops; /* what pinned them, to unpin them with */
 	struct dev_memory *memory;
-} pool;
+} pool = { .memory_bytes = UINT64_MAX };
 
-static bool read_meminfo(const char *key, uint64_t *ret_bytes)
+void pool_bound(uint64_t memory_bytes)
 {
-	auto_fclose FILE *f = fopen("/proc/meminfo", "re");
-	char line[256];
-	unsigned long long kib;
-	size_t len = strlen(key);
-
-	while (f && fgets(line, sizeof(line), f)) {
-		if (strncmp(line, key, len) || sscanf(line + len, ": %llu", &kib) != 1)
-			continue;
-		*ret_bytes = kib << 10;
-		return true;
-	}
-	return false;
+	pool.memory_bytes = memory_bytes ? memory_bytes : UINT64_MAX;
 }
 
 void pool_init(uint64_t limit_bytes)
 {
 	uint64_t total = 0;
 
-	if (!limit_bytes && read_meminfo("MemTotal", &total))
-		limit_bytes = total / 4;
-	pool.limit_bytes = limit_bytes;
+	room_meminfo("MemTotal", &total);
+	pool.limit_bytes = limit_bytes ? limit_bytes : total / 4;
+	pool.reserve_bytes = total / 64 > RESERVE_BYTES ? total / 64 : RESERVE_BYTES;
 }
 
 uint64_t pool_segment_bytes(uint64_t total_bytes)
@@ -145,31 +139,73 @@ static uint64_t count(int state)
 	return bytes;
 }
 
-static int fail_no_memory(uint64_t wanted, uint64_t available, struct brumate_error *err)
+/* Under the lock: bytes that new segments may have in memory. */
+static uint64_t memory_left(void)
 {
-	int r = brumate_fail(err, ENOMEM,
-			     "host memory: %.1f GiB wanted, %.1f GiB free, %.1f GiB pinned by "
-			     "brumate, %.1f GiB of that in saved jobs",
-			     (double)wanted / GIB, (double)available / GIB,
-			     (double)pool.kept_bytes / GIB, (double)count(SEGMENT_LEASED) / GIB);
+	uint64_t used = 0, spoken_for = pool.promised_bytes + pool.reserve_bytes;
+	uint64_t left = room_memory_bytes();
 
-	brumate_hint(err, "resume or end a suspended job, checkpoint to disk, or add memory");
+	for (struct segment *s = pool.segments; s; s = s->next)
+		used += s->spilled ? 0 : s->bytes;
+	left -= spoken_for < left ? spoken_for : left;
+	used = used < pool.memory_bytes ? pool.memory_bytes - used : 0;
+	return used < left ? used : left;
+}
+
+static int fail_no_room(uint64_t wanted, uint64_t memory, uint64_t disk, struct brumate_error *err)
+{
+	int r = brumate_fail(err, ENOSPC,
+			     "host copy: %.1f GiB wanted, %.1f GiB of memory free and %.1f GiB in "
+			     "%s; %.1f GiB hold saved jobs",
+			     (double)wanted / GIB, (double)memory / GIB, (double)disk / GIB,
+			     spill_dir(), (double)count(SEGMENT_LEASED) / GIB);
+
+	brumate_hint(err, "resume or end a suspended job, add memory, or set SpillDirectory= in "
+			  "[Broker] of brumate.conf to a larger file system");
 	return r;
 }
 
-/* Under the lock: whether the machine has @bytes more; what is free in the pool goes first. */
-static int check_memory(uint64_t bytes, struct brumate_error *err)
+/* Under the lock: how many of @n segments would have to be made. */
+static size_t count_new(size_t n, uint64_t bytes)
 {
-	uint64_t available = 0, wanted = bytes + pool.promised_bytes + MARGIN_BYTES;
+	for (struct segment *s = pool.segments; s && n; s = s->next)
+		if (s->state == SEGMENT_FREE && s->bytes == bytes)
+			n--;
+	return n;
+}
 
-	if (!bytes || !read_meminfo("MemAvailable", &available) || wanted <= available)
+/* Under the lock: frees what is free in the pool, but for segments of @bytes. */
+static void drop_others(uint64_t bytes)
+{
+	for (struct segment *s = pool.segments, *next; s; s = next) {
+		next = s->next;
+		if (s->state == SEGMENT_FREE && s->bytes != bytes)
+			drop(s);
+	}
+}
+
+/* Under the lock: how many of @n segments can be in memory; the rest must fit on the disk. */
+static int divide(size_t n, uint64_t bytes, size_t *ret, struct brumate_error *err)
+{
+	size_t made = count_new(n, bytes), here = made;
+	uint64_t left = memory_left(), disk = 0;
+
+	if (made * bytes > left) {
+		drop_others(bytes);
+		left = memory_left();
+	}
+	if (here > left / bytes)
+		here = left / bytes;
+	*ret = n - made + here;
+	if (here == made)
 		return 0;
-	make_room(pool.limit_bytes, 0);
-	read_meminfo("MemAvailable", &available);
-	if (wanted <= available)
-		return 0;
-	available -= pool.promised_bytes < available ? pool.promised_bytes : available;
-	return fail_no_memory(bytes, available, err);
+	int r = spill_free_bytes(&disk, err);
+	if (r < 0)
+		return brumate_wrap(err, r, "host copy: %.1f GiB wanted, %.1f GiB of memory free",
+				    (double)(n * bytes) / GIB, (double)left / GIB);
+	if ((made - here) * bytes > disk)
+		return fail_no_room(n * bytes, left + (n - made) * bytes, disk, err);
+	return 0;
 }
 
 /* Under the lock. */
@@ -210,31 +246,50 @@ static int take_one(struct segment **ret, uint64_t bytes, int node, uint64_t lim
 	return 0;
 }
 
-/* Under the lock: how many of @n segments would have to be made. */
-static size_t count_new(size_t n, uint64_t bytes)
+/* Under the lock. */
+static int take_spilled(struct segment **ret, uint64_t bytes, struct brumate_error *err)
 {
-	for (struct segment *s = pool.segments; s && n; s = s->next)
-		if (s->state == SEGMENT_FREE && s->bytes == bytes)
-			n--;
-	return n;
+	struct segment *s = calloc(1, sizeof(*s));
+
+	if (!s)
+		return brumate_fail(err, ENOMEM, "host copy: %m");
+	*s = (struct segment){ .bytes = bytes, .node = -1, .spilled = true, .touched = true };
+	s->fd = spill_open(bytes, err);
+	if (s->fd < 0) {
+		int r = s->fd;
+
+		free(s);
+		return r;
+	}
+	s->state = SEGMENT_TAKEN;
+	s->next = pool.segments;
+	pool.segments = s;
+	*ret = s;
+	return 0;
+}
+
+/* Under the lock. */
+static int take_in_memory(struct segment **ret, uint64_t bytes, int node, struct brumate_error *err)
+{
+	int r = take_one(ret, bytes, node, pool.limit_bytes - ring_bytes());
+
+	return r < 0 ? brumate_fail(err, -r, "host memory of %llu MiB: %m",
+				    (unsigned long long)(bytes / MIB))
+		     : 0;
 }
 
 int pool_take(struct segment **ret, size_t n, uint64_t bytes, const int *nodes,
 	      struct brumate_error *err)
 {
-	size_t i = 0;
+	size_t i = 0, in_memory = 0;
 
 	pthread_mutex_lock(&lock);
 	end_leases();
-	int r = check_memory(count_new(n, bytes) * bytes, err);
-	for (; i < n && r == 0; i++) {
-		r = take_one(&ret[i], bytes, nodes ? nodes[i] : -1,
-			     pool.limit_bytes - ring_bytes());
-		if (r < 0) {
-			brumate_fail(err, -r, "host memory of %llu MiB: %m",
-				     (unsigned long long)(bytes / MIB));
-			break;
-		}
+	int r = divide(n, bytes, &in_memory, err);
+	while (i < n && r == 0) {
+		r = i < in_memory ? take_in_memory(&ret[i], bytes, nodes ? nodes[i] : -1, err)
+				  : take_spilled(&ret[i], bytes, err);
+		i += r == 0;
 	}
 	while (r < 0 && i-- > 0)
 		give_back(ret[i]);
@@ -242,7 +297,7 @@ int pool_take(struct segment **ret, size_t n, uint64_t bytes, const int *nodes,
 	return r;
 }
 
-size_t pool_take_ring(struct segment **ret, size_t n, uint64_t bytes)
+size_t pool_take_ring(struct segment **ret, size_t n, uint64_t bytes, bool must)
 {
 	size_t i = 0;
 
@@ -251,7 +306,7 @@ size_t pool_take_ring(struct segment **ret, size_t n, uint64_t bytes)
 	for (; i < n; i++) {
 		struct segment *s = find_free(bytes, -1);
 
-		if (!s && !make_room(bytes, pool.limit_bytes))
+		if (!s && !make_room(bytes, pool.limit_bytes) && !must)
 			break;
 		if (take_one(&ret[i], bytes, -1, pool.limit_bytes) < 0)
 			break;
@@ -286,7 +341,7 @@ static struct segment *find_leased(const struct stat *st, uint64_t bytes)
 	return NULL;
 }
 
-static int adopt_foreign(struct segment **ret, int fd, uint64_t bytes)
+static int adopt_foreign(struct segment **ret, int fd, uint64_t bytes, bool spilled)
 {
 	struct segment *s = calloc(1, sizeof(*s));
 
@@ -294,7 +349,8 @@ static int adopt_foreign(struct segment **ret, int fd, uint64_t bytes)
 		return -ENOMEM;
 	*s = (struct segment){ .fd = -1, .bytes = bytes, .touched = true, .node = -1 };
 	s->state = SEGMENT_FOREIGN;
-	int r = segment_map_foreign(s, fd);
+	s->spilled = spilled;
+	int r = spilled ? segment_open_foreign(s, fd) : segment_map_foreign(s, fd);
 	if (r < 0)
 		segment_free(s);
 	else
@@ -302,14 +358,14 @@ static int adopt_foreign(struct segment **ret, int fd, uint64_t bytes)
 	return r;
 }
 
-int pool_adopt(struct segment **ret, int fd, uint64_t bytes, struct brumate_error *err)
+int pool_adopt(struct segment **ret, int fd, uint64_t bytes, bool spilled,
+	       struct brumate_error *err)
 {
 	struct stat st;
 	int r = transfer_check_segment(fd, bytes);
 
-	if (r == 0 && fstat(fd, &st) < 0)
-		r = -errno;
-	if (r < 0)
+	spilled = r < 0 && spilled && spill_is_segment(fd, bytes);
+	if ((r < 0 && !spilled) || fstat(fd, &st) < 0)
 		return brumate_fail(err, EBADF, "host copy: a descriptor is no memory of %llu MiB",
 				    (unsigned long long)(bytes / MIB));
 	pthread_mutex_lock(&lock);
@@ -317,7 +373,7 @@ int pool_adopt(struct segment **ret, int fd, uint64_t bytes, struct brumate_erro
 	pthread_mutex_unlock(&lock);
 	if (*ret)
 		return 0;
-	r = adopt_foreign(ret, fd, bytes);
+	r = adopt_foreign(ret, fd, bytes, spilled);
 	return r < 0 ? brumate_fail(err, -r, "host copy: %m") : 0;
 }
 
@@ -332,8 +388,8 @@ void pool_put(struct segment *s)
 	pthread_mutex_lock(&lock);
 	if (s->state == SEGMENT_TAKEN)
 		give_back(s);
-	else if (!s->kept) /* its holders keep it; it is of no more use here */
-		drop(s);
+	else if (s->spilled || (!s->kept && pool.memory_bytes == UINT64_MAX))
+		drop(s); /* its holders keep it; it is of no more use here, if not to be counted */
 	pthread_mutex_unlock(&lock);
 }
 
@@ -359,9 +415,15 @@ void pool_unpin(void)
 
 void pool_info(struct pool_info *ret)
 {
+	uint64_t disk_bytes = 0;
+
+	if (spill_free_bytes(&disk_bytes, NULL) < 0)
+		disk_bytes = 0;
 	pthread_mutex_lock(&lock);
 	end_leases();
-	*ret = (struct pool_info){ pool.limit_bytes, pool.kept_bytes, count(SEGMENT_LEASED),
-				   count(SEGMENT_FREE) };
+	uint64_t free_bytes = count(SEGMENT_FREE);
+	*ret = (struct pool_info){ pool.limit_bytes,	       pool.kept_bytes,
+				   count(SEGMENT_LEASED),      free_bytes,
+				   memory_left() + free_bytes, disk_bytes };
 	pthread_mutex_unlock(&lock);
 }

@@ -2,7 +2,8 @@
 /*
  * The pool: host memory for copies of device memory, in segments that are files without a name. What
  * fits under the limit is pinned for the driver and stays so while the broker lives; what does not is
- * plain memory that copies reach through a ring of pinned segments.
+ * plain memory that copies reach through a ring of pinned segments. What does not even fit into memory
+ * is in files on a disk, which copies reach through the ring too.
  *
  * A segment whose copy was handed out is *leased*: its holders have file descriptions of their own
  * with a shared flock. When the last of them is closed, by whatever end, the broker can lock the file
@@ -30,15 +31,19 @@ struct segment {
 	bool hugetlb;  /* of the pages set aside for this: no part of other memory */
 	bool dirty;    /* they held something */
 	bool promised; /* its pages are not there yet, but spoken for */
+	bool spilled;  /* on a disk: not mapped, of one copy only */
 	enum { SEGMENT_FREE, SEGMENT_TAKEN, SEGMENT_LEASED, SEGMENT_FOREIGN } state;
 };
 
 struct pool_info {
 	uint64_t limit_bytes, kept_bytes, leased_bytes, free_bytes;
+	uint64_t memory_bytes, disk_bytes; /* room for copies */
 };
 
 /** @limit_bytes 0: a quarter of the machine's memory. */
 void pool_init(uint64_t limit_bytes);
+/** All segments in memory, pinned or not, have no more than this; 0: what the machine has. */
+void pool_bound(uint64_t memory_bytes);
 void pool_info(struct pool_info *ret);
 
 /** The size of segments for a copy of @total_bytes. Pure. */
@@ -46,13 +51,14 @@ uint64_t pool_segment_bytes(uint64_t total_bytes);
 
 /**
  * Takes @n segments of @bytes, some perhaps kept and warm, the rest new and yet to be prepared.
- * @nodes: of memory wanted for each; NULL: any. -ENOMEM says how much there is.
+ * @nodes: of memory wanted for each; NULL: any. Where memory is short, the last are on a disk. -ENOSPC
+ * says how much there is of both.
  */
 int pool_take(struct segment **ret, size_t n, uint64_t bytes, const int *nodes,
 	      struct brumate_error *err);
 /** Takes up to @n kept segments of @bytes for a ring, out of a part of the limit that no lease may use.
- * Returns how many. */
-size_t pool_take_ring(struct segment **ret, size_t n, uint64_t bytes);
+ * Returns how many; with @must, the rest are plain memory. */
+size_t pool_take_ring(struct segment **ret, size_t n, uint64_t bytes, bool must);
 
 /** Makes the pages be there. Any thread; not under a lock. */
 int segment_touch(struct segment *s, struct brumate_error *err);
@@ -65,8 +71,9 @@ void segment_pin(struct segment *s, const struct dev_memory_ops *ops, struct dev
 /** A descriptor (owned) for a holder of the leased segment. */
 int segment_lease(struct segment *s, struct brumate_error *err);
 /** The segment behind a descriptor (borrowed) of a holder: one of the pool, or a foreign one mapped for
- * this use. -EBADF: it is none. */
-int pool_adopt(struct segment **ret, int fd, uint64_t bytes, struct brumate_error *err);
+ * this use. @spilled: it may be on a disk. -EBADF: it is none. */
+int pool_adopt(struct segment **ret, int fd, uint64_t bytes, bool spilled,
+	       struct brumate_error *err);
 /** Ends the use of a segment: leased ones stay so, others go back. Accepts NULL. */
 void pool_put(struct segment *s);
 

@@ -35,9 +35,13 @@ static json_t *pack_operation(const struct bench *b, const char *operation, cons
 {
 	if (!strcmp(operation, "Restore"))
 		return json_pack("{s:s,s:s*}", "checkpoint", what, "dir", b->options.dir);
+	const bool live = b->options.live, keep = b->options.keep_copy;
 	if (!strcmp(operation, "Checkpoint"))
-		return json_pack("{s:s,s:s*}", "job", what, "dir", b->options.dir);
-	return json_pack("{s:s}", "job", what);
+		return json_pack("{s:s,s:s*,s:b}", "job", what, "dir", b->options.dir, "live",
+				 live);
+	if (!strcmp(operation, "Suspend"))
+		return json_pack("{s:s,s:b}", "job", what, "live", live);
+	return json_pack("{s:s,s:b}", "job", what, "keep_copy", keep);
 }
 
 static uint64_t wall_ns(void)

@@ -20,6 +20,7 @@ struct bench_options {
 	const char *pieces_kib; /* "65536-1048576" */
 	unsigned zero, change;	/* percent */
 	unsigned rounds;
+	bool keep_copy, live; /* as the operations' options */
 	const char *gpu;	  /* "simulated", or NULL */
 	const char *dir;	  /* checkpoints go there too; NULL: none are made */
 	const char *const *paths; /* "broker", "driver"; ends with NULL */

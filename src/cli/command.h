@@ -47,6 +47,7 @@ enum option_id {
 	OPT_DATA_PATH,
 	OPT_PARK,
 	OPT_KEEP_COPY,
+	OPT_LIVE,
 	OPT__MAX,
 };
 

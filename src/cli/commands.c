@@ -117,11 +117,17 @@ static const struct option_spec manage_options[] = {
 	GPU,
 	END,
 };
+#define LIVE                                                                           \
+	{                                                                              \
+		.id = OPT_LIVE, .name = "live",                                        \
+		.help = "copy while the job runs; it stops for what changed meanwhile" \
+	}
 static const struct option_spec suspend_options[] = {
 	PID("a process instead of a job"),
 	{ .id = OPT_PARK,
 	  .name = "park",
 	  .help = "leave its device memory on the GPU, without the job" },
+	LIVE,
 	TIMEOUT("let the job go on if it cannot be suspended within TIME"),
 	FORCE("go on where doctor only suspects that the job may be lost"),
 	GPU,
@@ -145,6 +151,7 @@ static const struct option_spec resume_options[] = {
 static const struct option_spec checkpoint_options[] = {
 	PID("a process instead of a job"),
 	KEEP_COPY,
+	LIVE,
 	{ .id = OPT_LEAVE_RUNNING,
 	  .name = "leave-running",
 	  .letter = 'R',
@@ -266,6 +273,8 @@ static const struct option_spec bench_options[] = {
 	{ OPT_DATA_PATH, "data-path", 0, "PATH", "broker, driver or both (the default)",
 	  COMPLETES_WORDS, "broker driver both" },
 	DIR("checkpoint into DIR and restore too"),
+	KEEP_COPY,
+	LIVE,
 	{ OPT_TRACE, "trace", 0, "FILE", "write the phases for Perfetto", COMPLETES_FILE, NULL },
 	GPU,
 	FORMAT,

@@ -81,6 +81,8 @@ static int get_options(struct bench_options *o, const struct invocation *in, cha
 	if (r < 0)
 		return r;
 	o->pieces_kib = pieces;
+	o->keep_copy = in->values[OPT_KEEP_COPY];
+	o->live = in->values[OPT_LIVE];
 	o->rounds = rounds > ROUNDS_MAX ? ROUNDS_MAX : (unsigned)rounds;
 	o->gpu = in->values[OPT_GPU] ? in->values[OPT_GPU] : getenv("BRUMATE_GPU");
 	if (o->gpu && strcmp(o->gpu, "simulated") != 0)

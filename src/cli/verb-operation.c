@@ -86,6 +86,8 @@ int verb_suspend(const struct invocation *in, struct brumate_error *err)
 	if (r == 0)
 		r = add_flag(p, "park", in, OPT_PARK, err);
 	if (r == 0)
+		r = add_flag(p, "live", in, OPT_LIVE, err);
+	if (r == 0)
 		r = operate(&reply, in, "Suspend", p, err);
 	return r < 0 ? r : print_outcome(in, reply, "job", err);
 }
@@ -120,6 +122,8 @@ int verb_checkpoint(const struct invocation *in, struct brumate_error *err)
 		r = add_flag(p, "leave_running", in, OPT_LEAVE_RUNNING, err);
 	if (r == 0)
 		r = add_flag(p, "keep_copy", in, OPT_KEEP_COPY, err);
+	if (r == 0)
+		r = add_flag(p, "live", in, OPT_LIVE, err);
 	if (r == 0)
 		r = add_flag(p, "force", in, OPT_FORCE, err);
 	if (r == 0)

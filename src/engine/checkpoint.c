@@ -25,6 +25,7 @@
 #include "engine/externals.h"
 #include "engine/host-memory.h"
 #include "engine/held.h"
+#include "engine/live.h"
 #include "engine/park.h"
 #include "engine/secret.h"
 #include "engine/steps.h"
@@ -326,6 +327,7 @@ static const struct step checkpoint_steps[] = {
 	{ "identify", "the driver", step_identify, NULL },
 	{ "preflight", "the scan of the job's processes", check_checkpoint, NULL },
 	{ "image", "the store", begin_image, undo_image },
+	{ "live", "the copy of a running job", step_live, step_undo_live },
 	{ "gate", "calls and kernels in flight", step_gate, step_undo_park },
 	{ "park", "the job's agents", step_park, step_undo_park },
 	{ "copy", "nothing", step_copy_out, step_undo_copy },

@@ -258,7 +258,7 @@ int step_copy_out(struct op *op, struct brumate_error *err)
 		return -ENOMEM;
 	/* A copy of a parked job is for the store alone. */
 	c->update = !op->was_suspended && held_take_kept(h, &c->copy);
-	op->keep_copy = op->keep_copy || c->update;
+	op->keep_copy = op->keep_copy || (c->update && !op->live_base);
 	return start(op, c, err);
 }
 

@@ -6,6 +6,7 @@
  */
 #include "engine/data.h"
 #include "base/clock.h"
+#include "wire/spill.h"
 #include "wire/transfer.h"
 
 #include <errno.h>
@@ -29,7 +30,7 @@ struct data_session {
 	int fd;
 	struct data_piece *prepared; /* what the broker knows will go out; NULL: nothing */
 	size_t n_prepared;
-	bool digests; /* are wanted */
+	bool digests, live; /* are wanted */
 	struct data_spared spared;
 };
 
@@ -53,6 +54,34 @@ void data_copy_fini(struct data_copy *c)
 	free(c->segments);
 	digest_table_free(c->digests);
 	*c = DATA_COPY_EMPTY;
+}
+
+size_t data_copy_parts(const struct data_copy *c)
+{
+	return c->total_bytes ? (size_t)((c->total_bytes - 1) / c->segment_bytes + 1) : 0;
+}
+
+bool data_copy_is_spilled(const struct data_copy *c)
+{
+	return c->n_segments > data_copy_parts(c);
+}
+
+bool data_copy_on_disk(const struct data_copy *c, size_t i)
+{
+	return data_copy_is_spilled(c) && spill_is_segment(c->segments[i], c->segment_bytes);
+}
+
+uint64_t data_copy_disk_bytes(const struct data_copy *c)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < data_copy_parts(c); i++) {
+		uint64_t left = c->total_bytes - i * c->segment_bytes;
+
+		if (data_copy_on_disk(c, i))
+			bytes += left < c->segment_bytes ? left : c->segment_bytes;
+	}
+	return bytes;
 }
 
 uint64_t data_offset(const struct data_piece *pieces, size_t i)
@@ -109,6 +138,11 @@ void data_close(struct data_session *s)
 void data_want_digests(struct data_session *s)
 {
 	s->digests = true;
+}
+
+void data_want_live(struct data_session *s)
+{
+	s->live = true;
 }
 
 struct data_spared data_spared(const struct data_session *s)
@@ -199,6 +233,19 @@ static int expect_segments(struct request *q, const struct transfer_packet *p,
 	return 0;
 }
 
+/* Whether fd @i of the host copy is what it has to be. */
+static bool is_segment(const struct request *q, const struct transfer_packet *p, size_t i)
+{
+	auto_(seal_disk_key_fini) struct seal_disk_key key;
+	bool spilled = p->flags & TRANSFER_SPILLED;
+	int fd = q->copy.segments[i];
+
+	if (spilled && i == q->n_segments_wanted - 1)
+		return spill_key_read(&key, fd) == 0;
+	return transfer_check_segment(fd, p->segment_bytes) == 0 ||
+	       (spilled && spill_is_segment(fd, p->segment_bytes));
+}
+
 /* Takes @fds. */
 static int take_segments(struct request *q, const struct transfer_packet *p, const int *fds,
 			 struct brumate_error *err)
@@ -212,13 +259,11 @@ static int take_segments(struct request *q, const struct transfer_packet *p, con
 		return r;
 	}
 	memcpy(q->copy.segments + q->copy.n_segments, fds, p->n * sizeof(*fds));
+	for (uint32_t i = 0; i < p->n; i++)
+		if (!is_segment(q, p, q->copy.n_segments + i))
+			r = brumate_fail(err, EPROTO, "broker: copy: no segment of memory");
 	q->copy.n_segments += p->n;
-	for (uint32_t i = 0; i < p->n; i++) {
-		r = transfer_check_segment(fds[i], p->segment_bytes);
-		if (r < 0)
-			return brumate_fail(err, EPROTO, "broker: copy: no segment of memory");
-	}
-	return 0;
+	return r;
 }
 
 static int end_request(const struct request *q, const struct transfer_packet *p,
@@ -328,7 +373,8 @@ int data_alloc(struct data_session *s, uint64_t total_bytes, struct data_copy *r
 
 static uint32_t out_flags(const struct data_session *s)
 {
-	return TRANSFER_TO_HOST | (s->digests ? TRANSFER_WITH_DIGESTS : 0);
+	return TRANSFER_TO_HOST | (s->digests ? TRANSFER_WITH_DIGESTS : 0) |
+	       (s->live ? TRANSFER_LIVE : 0);
 }
 
 int data_prepare(struct data_session *s, const struct data_piece *pieces, size_t n,
@@ -384,7 +430,9 @@ static int send_segments(struct data_session *s, enum transfer_op op, uint32_t f
 {
 	struct transfer_packet p = packet(op);
 
-	p.flags = flags;
+	const uint32_t spilled = data_copy_is_spilled(copy) ? TRANSFER_SPILLED : 0;
+
+	p.flags = flags | spilled;
 	p.total_bytes = copy->total_bytes;
 	p.segment_bytes = copy->segment_bytes;
 	p.n_total = (uint32_t)copy->n_segments;
@@ -392,7 +440,7 @@ static int send_segments(struct data_session *s, enum transfer_op op, uint32_t f
 	if (r < 0)
 		return r;
 	p.op = TRANSFER_SEGMENTS;
-	p.flags = 0;
+	p.flags = spilled;
 	return send_packet(s, &p, copy->segments, copy->n_segments, err);
 }
 

@@ -7,11 +7,13 @@
  * A host copy is one run of bytes [0, total_bytes) in memfds of segment_bytes each (the last may be
  * longer than needed): pieces stand one after the other, each at a multiple of 2 MiB. It is whoever
  * holds its memfds that keeps it; when the last holder is gone, the broker takes the segments back
- * into its pool. The broker may die at any time: what is held stays, and the call can be made again
+ * into its pool. Where memory is short, some segments are on a disk, encrypted (wire/spill.h): then the
+ * memfd of their key is held as one segment more, and nobody maps what is not memory. The broker may die at any time: what is held stays, and the call can be made again
  * with another session.
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -29,7 +31,7 @@ struct data_piece {
 	char gpu[DEV_UUID_TEXT_BYTES];
 };
 
-/** A host copy. Owns its fds. */
+/** A host copy. Owns its fds: of the segments, and perhaps of their key behind them. */
 struct data_copy {
 	uint64_t total_bytes, segment_bytes;
 	int *segments;
@@ -38,6 +40,15 @@ struct data_copy {
 };
 #define DATA_COPY_EMPTY ((struct data_copy){ 0 })
 void data_copy_fini(struct data_copy *c);
+
+/** How many segments it has, without the key. Pure. */
+size_t data_copy_parts(const struct data_copy *c);
+/** Whether some may be on a disk: there is a key. Pure. */
+bool data_copy_is_spilled(const struct data_copy *c);
+/** Whether segment @i is. */
+bool data_copy_on_disk(const struct data_copy *c, size_t i);
+/** Bytes of it that are. */
+uint64_t data_copy_disk_bytes(const struct data_copy *c);
 DEFINE_AUTO_FINI(struct data_copy, data_copy_fini)
 
 /** Where piece @i of @pieces starts in their host copy; with @i == n, its total. Pure. */
@@ -56,6 +67,10 @@ DEFINE_AUTO(struct data_session *, data_close)
  * copies get their digests, and what was copied in is compared with them (-EBADMSG). */
 void data_want_digests(struct data_session *s);
 
+/** From now on memory that is copied out may be written meanwhile; with digests, which are of what was
+ * copied. -ENOSPC: no room on a GPU for the buffers it goes through. */
+void data_want_live(struct data_session *s);
+
 /** Of the last data_out() or data_update(): what was not copied, being zero or unchanged. */
 struct data_spared {
 	uint64_t zero_bytes, same_bytes;
@@ -67,13 +82,13 @@ struct data_spared data_spared(const struct data_session *s);
 int data_prepare(struct data_session *s, const struct data_piece *pieces, size_t n,
 		 struct brumate_error *err);
 
-/** Host memory for a copy of @total_bytes, from the pool where it has room. -ENOMEM says how much is
- * there. */
+/** Host memory for a copy of @total_bytes, from the pool where it has room, zeroed; what is on a disk is
+ * to be written before it is read. -ENOSPC says how much is there. */
 int data_alloc(struct data_session *s, uint64_t total_bytes, struct data_copy *ret,
 	       struct brumate_error *err);
 
 /** Copies pieces, whose memory @fds (borrowed) hold, into a fresh host copy. Errors to act on: -EPIPE
- * (broker died: again with a new session), -ENOMEM, -EIO (the driver's text). The memory stays. */
+ * (broker died: again with a new session), -ENOSPC, -ENOMEM, -EIO (the driver's text). The memory stays. */
 int data_out(struct data_session *s, const struct data_piece *pieces, size_t n, const int *fds,
 	     struct data_copy *ret, data_progress_fn progress, void *arg,
 	     struct brumate_error *err);

@@ -66,20 +66,20 @@ static bool is_same(const struct held_piece *a, const struct held_piece *b)
 }
 
 /* In the same order too: a copy is one run of bytes. Ids are never used again. */
-static bool is_of_pieces(const struct held *h)
+bool held_kept_fits(const struct held *h, const struct held_piece *pieces, size_t n)
 {
-	bool same = h->kept.n_pieces == h->n_pieces && h->n_pieces;
+	bool same = h->kept.n_pieces == n && n;
 
-	for (size_t i = 0; same && i < h->n_pieces; i++)
-		same = is_same(&h->pieces[i], &h->kept.pieces[i]);
-	return same;
+	for (size_t i = 0; same && i < n; i++)
+		same = is_same(&pieces[i], &h->kept.pieces[i]);
+	return same && digest_table_is_whole(h->kept.copy.digests);
 }
 
 int held_take_kept(struct held *h, struct data_copy *ret)
 {
 	if (!h->kept.n_pieces)
 		return 0;
-	if (!is_of_pieces(h) || !digest_table_is_whole(h->kept.copy.digests)) {
+	if (!held_kept_fits(h, h->pieces, h->n_pieces)) {
 		held_drop_kept(h);
 		return 0;
 	}

@@ -78,6 +78,8 @@ bool held_keep_copy(struct held *h, struct data_copy *ret);
 /** Where what is kept is of the pieces that are held now, gives it to be brought up to date: 1. Else it is
  * let go: 0. */
 int held_take_kept(struct held *h, struct data_copy *ret);
+/** Whether what is kept can be brought up to date to be a copy of these pieces. */
+bool held_kept_fits(const struct held *h, const struct held_piece *pieces, size_t n);
 /** What held_take_kept() gave is of no use any more. */
 void held_drop_base(struct held *h, struct data_copy *base);
 /** Lets go of what is kept. */

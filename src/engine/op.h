@@ -76,6 +76,8 @@ struct op {
 	struct data_copy saved;	      /* host copy that it reads, where it is held no more */
 	bool park_only;		      /* suspend: device memory stays on the GPU */
 	bool keep_copy;		      /* the host copy stays held when the job runs again */
+	bool live;		      /* suspend, checkpoint: copy while it runs, as far as that goes */
+	bool live_base;		      /* what is kept was made by this operation, for itself */
 	bool drop_kept;		      /* resume: one that was kept before does not */
 	struct data_spared spared;    /* of data_bytes: not copied */
 	uint64_t data_bytes;	      /* moved, or parked */

@@ -14,3 +14,7 @@ int park_reach(struct op *op, struct op_agent *a, struct brumate_error *err);
 
 /** Forgets agents whose last call failed, and notes that their processes go by the driver. */
 void park_drop_failed(struct op *op);
+
+/** Lists the pieces of an agent, which is connected, and gets their fds. The gate need not be closed;
+ * where it is open, -ENOENT: one was freed meanwhile. */
+int park_export(struct op *op, struct op_agent *a, struct brumate_error *err);

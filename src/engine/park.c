@@ -95,7 +95,7 @@ static int export_own(struct op_agent *a, struct brumate_error *err)
 	return 0;
 }
 
-static int export_one(struct op *op, struct op_agent *a, struct brumate_error *err)
+int park_export(struct op *op, struct op_agent *a, struct brumate_error *err)
 {
 	struct agent_piece *pieces = NULL;
 	size_t n = 0;
@@ -158,7 +158,7 @@ int step_park(struct op *op, struct brumate_error *err)
 
 	if (op->was_suspended || !op->n_agents)
 		return 1;
-	int r = park_each(op, export_one, err);
+	int r = park_each(op, park_export, err);
 	if (r == 0)
 		r = hold_exported(op, err);
 	if (r < 0 || !h->n_pieces)

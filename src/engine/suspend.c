@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "engine/copy.h"
 #include "engine/held.h"
+#include "engine/live.h"
 #include "engine/park.h"
 #include "engine/steps.h"
 
@@ -180,6 +181,7 @@ static int settle(struct op *op, struct brumate_error *err)
 static const struct step suspend_steps[] = {
 	{ "identify", "the driver", step_identify, NULL },
 	{ "preflight", "the scan of the job's processes", check_suspend, NULL },
+	{ "live", "the copy of a running job", step_live, step_undo_live },
 	{ "gate", "calls and kernels in flight", step_gate, step_undo_park },
 	{ "park", "the job's agents", step_park, step_undo_park },
 	{ "copy", "nothing", step_copy_out, step_undo_copy },

@@ -39,7 +39,7 @@ static json_t *pick(json_t *parameters, const char *const *keys)
 static int check_common(json_t *parameters, struct brumate_error *err)
 {
 	static const char *const flags[] = { "force", "leave_running", "tcp_close", "park",
-					     "keep_copy" };
+					     "keep_copy", "live" };
 	int64_t timeout_ms;
 	json_t *map;
 	bool flag;
@@ -144,7 +144,7 @@ static int add_keep_copy(json_t *parameters, struct brumate_error *err)
 int service_suspend(const struct service_call *call, json_t *parameters, json_t **ret,
 		    struct brumate_error *err)
 {
-	static const char *const keys[] = { "timeout_ms", "force", "park", NULL };
+	static const char *const keys[] = { "timeout_ms", "force", "park", "live", NULL };
 	auto_(job_fini) struct job j = JOB_EMPTY;
 	int r = find_target(&j, call, parameters, true, err);
 	if (r < 0)
@@ -225,7 +225,7 @@ int service_checkpoint(const struct service_call *call, json_t *parameters, json
 		       struct brumate_error *err)
 {
 	static const char *const keys[] = { "timeout_ms", "force", "leave_running", "compress",
-					    "keep_copy", NULL };
+					    "keep_copy", "live", NULL };
 	auto_free char *dir = NULL;
 	const char *name, *given_dir;
 	char id[MANIFEST_ID_BYTES];

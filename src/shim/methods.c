@@ -132,6 +132,7 @@ static int simple_op(struct shim *s, const char *kind, unsigned states, engine_f
 	if (r < 0 || (r = get_pairs(&op, parameters, err)) < 0 ||
 	    (r = wire_get_bool(parameters, "park", &op.park_only, err)) < 0 ||
 	    (r = wire_get_bool(parameters, "keep_copy", &op.keep_copy, err)) < 0 ||
+	    (r = wire_get_bool(parameters, "live", &op.live, err)) < 0 ||
 	    (r = shim_begin(s, kind, states, err)) < 0)
 		return r;
 	r = run_op(s, &op, run, call, false, err);
@@ -160,7 +161,8 @@ static int checkpoint_parameters(struct op *op, json_t *parameters, struct bruma
 	if ((r = wire_need_string(parameters, "id", &id, err)) < 0 ||
 	    (r = wire_need_string(parameters, "dir", &dir, err)) < 0 ||
 	    (r = wire_get_bool(parameters, "leave_running", &op->leave_running, err)) < 0 ||
-	    (r = wire_get_bool(parameters, "keep_copy", &op->keep_copy, err)) < 0)
+	    (r = wire_get_bool(parameters, "keep_copy", &op->keep_copy, err)) < 0 ||
+	    (r = wire_get_bool(parameters, "live", &op->live, err)) < 0)
 		return r;
 	if ((r = wire_get_string(parameters, "compress", &compress, err)) < 0)
 		return r;

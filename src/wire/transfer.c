@@ -40,7 +40,8 @@ static int check_copy(const struct transfer_packet *p, struct brumate_error *err
 		return 0;
 	if (!p->segment_bytes || p->segment_bytes > TRANSFER_BYTES_MAX ||
 	    p->segment_bytes % TRANSFER_ALIGN_BYTES || p->n_total > TRANSFER_SEGMENTS_MAX ||
-	    p->n_total != (p->total_bytes - 1) / p->segment_bytes + 1)
+	    p->n_total != (p->total_bytes - 1) / p->segment_bytes + 1 +
+				  !!(p->flags & TRANSFER_SPILLED))
 		return bad(err, p, "size of segments");
 	return 0;
 }
@@ -64,8 +65,7 @@ int transfer_check(const struct transfer_packet *p, size_t len_bytes, size_t n_f
 	if (p->version != TRANSFER_VERSION)
 		return brumate_fail(err, EBADMSG, "transfer: packet of version %u, want %d",
 				    p->version, TRANSFER_VERSION);
-	if (p->op != TRANSFER_FDS && p->op != TRANSFER_SEGMENTS && p->op != TRANSFER_DIGESTS &&
-	    n_fds)
+	if (!transfer_has_fds(p->op) && n_fds)
 		return bad(err, p, "has fds");
 	switch (p->op) {
 	case TRANSFER_LAYOUT:

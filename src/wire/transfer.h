@@ -15,13 +15,17 @@
  *	          is whole, chunks that have their digest in it are not copied.
  *	IN        total_bytes, segment_bytes and n_total say what host copy; then its SEGMENTS. Answer:
  *	          PROGRESS ..., FDS of all pieces, DONE.
- *	ALLOC     total_bytes of host memory, zeroed. Answer: PROGRESS ..., SEGMENTS, DONE.
+ *	ALLOC     total_bytes of host memory, zeroed where it is memory. Answer: PROGRESS ..., SEGMENTS, DONE.
+ *
+ * With TRANSFER_SPILLED, some segments of a host copy are on a disk (wire/spill.h), and one descriptor
+ * follows those of the segments: the memfd of their key. It counts in n_total.
  *
  * DONE with an error may come at any time and is the last answer; fds that are still on their way to
  * the broker are dropped there. Hanging up cancels.
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -51,11 +55,13 @@ enum transfer_op {
 	TRANSFER_OP__MAX,
 };
 
-/* Flags of LAYOUT; the last also of OUT. */
+/* Flags of LAYOUT; a base also of OUT; what is spilled, of SEGMENTS and of what announces them. */
 enum {
 	TRANSFER_TO_HOST = 1u << 0,
 	TRANSFER_WITH_DIGESTS = 1u << 1, /* computed on the GPU: chunks of zeros are not copied */
 	TRANSFER_BASE = 1u << 2,
+	TRANSFER_LIVE = 1u << 8, /* to host: it may be written meanwhile */
+	TRANSFER_SPILLED = 1u << 3,
 };
 
 struct transfer_piece {
@@ -82,6 +88,12 @@ struct transfer_packet {
 	};
 };
 
+/** Whether packets of kind @op carry fds. */
+static inline bool transfer_has_fds(uint32_t op)
+{
+	return op == TRANSFER_FDS || op == TRANSFER_SEGMENTS || op == TRANSFER_DIGESTS;
+}
+
 /** Whether @p, of @len_bytes with @n_fds, is a packet at all. Pure. 0 or -EBADMSG. */
 int transfer_check(const struct transfer_packet *p, size_t len_bytes, size_t n_fds,
 		   struct brumate_error *err);
@@ -106,5 +118,6 @@ static inline uint64_t transfer_next(uint64_t offset, uint64_t len_bytes)
 	       (len_bytes + TRANSFER_ALIGN_BYTES - 1) / TRANSFER_ALIGN_BYTES * TRANSFER_ALIGN_BYTES;
 }
 
-/** Whether @fd is memory of @len_bytes that nobody can shrink under whoever maps it. 0 or -errno. */
+/** Whether @fd is memory of @len_bytes that nobody can shrink under whoever maps it. 0 or -errno; -EBADF
+ * or -EINVAL: it is something else. */
 int transfer_check_segment(int fd, uint64_t len_bytes);

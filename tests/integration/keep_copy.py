@@ -131,4 +131,46 @@ def failures_leave_no_false_base(bed):
         check(bed, job, log)
 
 
+@case
+def live_copies_are_right(bed):
+    """Memory that stays, that changes, that changes all the time and back again."""
+    for options, still in (((), True), (("--change", "20"), True), (("--flip",), False)):
+        job, log = bench_job(bed, *options, mib=32)
+        summary = bed.operation("suspend", job, "--live")
+        expect(any(p["name"] == "live" for p in summary["phases"]) and not summary["notes"], f"{summary}")
+        expect(not still or copied(summary) <= 4 * MIB, f"{options}: copied {copied(summary)}: {summary}")
+        bed.operation("resume", job)
+        expect(bed.job(job)["kept_bytes"] == 0, "a live copy was kept")
+        check(bed, job, log)
+        for again in range(2):
+            change(bed, job, log)
+            summary = bed.operation("checkpoint", job, "--live", "--leave-running", "--name", f"{job}-{again}")
+            expect(not summary["notes"], f"{summary}")
+            expect(not still or copied(summary) <= 4 * MIB, f"{options}: copied {copied(summary)}: {summary}")
+            expect(bed.job(job)["kept_bytes"] == 0, "a live copy was kept")
+            check(bed, job, log)
+        bed.ok("kill", "--grace", "5s", job)
+        for again in range(2):
+            restored = bed.operation("restore", f"{job}-{again}")["job"]
+            check(bed, restored, bed.log(restored))
+            bed.ok("kill", "--grace", "5s", restored)
+
+
+@case
+def live_copies_that_fail_cost_nothing(bed):
+    job, log = bench_job(bed, "--flip", mib=32)
+    for point, action in (("live.copy", "error:5"), ("data.live", "error:5"), ("data.live", "kill"),
+                          ("agent.export", "error:32")):
+        bed.fault(point, action)
+        summary = bed.operation("suspend", job, "--live")
+        expect(bed.has_fired() and any("no live copy" in note for note in summary["notes"]), f"{point}: {summary}")
+        bed.operation("resume", job)
+        check(bed, job, log)
+    # A suspend that fails after its live copy keeps nothing.
+    bed.fault("suspend.park.end", "error:5")
+    expect(bed.cli("suspend", "--live", job).code, "the fault did not count")
+    expect(bed.job(job)["kept_bytes"] == 0 and not keeper_is_there(bed), "a live copy is left")
+    check(bed, job, log)
+
+
 main()

@@ -6,7 +6,7 @@
  *
  * It prints "link d2h BYTES/S h2d BYTES/S" (with --link), "ready pid P", "gap FROM TO" (nanoseconds of
  * CLOCK_REALTIME) whenever two beats lie more than 20 ms apart, "changed BYTES" after SIGUSR2 and
- * "check OK" or "check BAD" after SIGUSR1.
+ * "check OK" or "check BAD" after SIGUSR1. With --flip all of it changes at each beat, and changes back.
  */
 #include <getopt.h>
 #include <signal.h>
@@ -24,7 +24,7 @@ enum { SIZES_MAX = 24, GAP_NS = 20000000, BEAT_NS = 1000000, LINK_ROUNDS = 3, BL
 struct job_options {
 	size_t mib, piece_kib_min, piece_kib_max;
 	unsigned zero, change; /* percent */
-	bool link;
+	bool link, flip;
 	int gpu;
 };
 
@@ -123,6 +123,22 @@ static void change(unsigned percent)
 	say("changed %llu", (unsigned long long)changed);
 }
 
+/* All of it is another for a moment, and then as it was. */
+static void flip(void)
+{
+	const uint64_t values[] = { 1, (uint64_t)-1 };
+
+	for (size_t v = 0; v < 2; v++)
+		for (size_t i = 0; i < n_arrays; i++)
+			for (size_t k = 0; k < arrays[i].n_chunks; k++) {
+				uint64_t value = values[v];
+
+				LAUNCH(gpu.add_u64, BLOCKS, NULL, &arrays[i].chunks[k],
+				       &arrays[i].words, &value);
+			}
+	CHECKED(cuCtxSynchronize());
+}
+
 static uint64_t sum_of(CUdeviceptr *buffers, size_t n, uint64_t words)
 {
 	uint64_t have = 0;
@@ -165,6 +181,8 @@ static void beat(const struct job_options *o)
 		if (at_ns - last_ns > GAP_NS)
 			say("gap %llu %llu", (unsigned long long)last_ns,
 			    (unsigned long long)at_ns);
+		if (o->flip)
+			flip();
 		if (want_check || want_change) {
 			if (want_change)
 				change(o->change);
@@ -181,7 +199,7 @@ static void beat(const struct job_options *o)
 static void usage(void)
 {
 	fprintf(stderr, "bench-job [--mib 1024] [--piece-kib 65536[-1048576]] [--zero PERCENT] "
-			"[--change PERCENT] [--gpu 0] [--link]\n");
+			"[--change PERCENT] [--gpu 0] [--link] [--flip]\n");
 	exit(2);
 }
 
@@ -204,6 +222,7 @@ static struct job_options parse(int argc, char **argv)
 		{ "change", required_argument, NULL, 'c' },
 		{ "gpu", required_argument, NULL, 'g' },
 		{ "link", no_argument, NULL, 'l' },
+		{ "flip", no_argument, NULL, 'f' },
 		{ NULL, 0, NULL, 0 },
 	};
 	struct job_options o = { .mib = 1024, .piece_kib_min = 65536, .piece_kib_max = 65536 };
@@ -222,6 +241,8 @@ static struct job_options parse(int argc, char **argv)
 			o.gpu = (int)strtol(optarg, NULL, 10);
 		else if (c == 'l')
 			o.link = true;
+		else if (c == 'f')
+			o.flip = true;
 		else
 			usage();
 	}

@@ -43,6 +43,7 @@
 	X(cuStreamSynchronize)            \
 	X(cuMemcpyDtoHAsync_v2)           \
 	X(cuMemcpyHtoDAsync_v2)           \
+	X(cuMemcpyDtoDAsync_v2)           \
 	X(cuEventCreate)                  \
 	X(cuEventRecord)                  \
 	X(cuEventSynchronize)             \
@@ -354,6 +355,16 @@ static int lane_copy_in(struct dev_lane *lane, uint64_t to, const void *from, ui
 	return r < 0 ? r : give_ticket(lane, ret_ticket, err);
 }
 
+static int lane_copy_within(struct dev_lane *lane, uint64_t to, uint64_t from, uint64_t bytes,
+			    uint64_t *ret_ticket, struct brumate_error *err)
+{
+	int r = cuda_enter(lane->memory, err);
+
+	if (r == 0)
+		r = TRY(lane->memory, cuMemcpyDtoDAsync_v2, to, from, bytes, lane->stream);
+	return r < 0 ? r : give_ticket(lane, ret_ticket, err);
+}
+
 static int lane_wait(struct dev_lane *lane, uint64_t ticket, struct brumate_error *err)
 {
 	int r = cuda_enter(lane->memory, err);
@@ -379,6 +390,7 @@ const struct dev_memory_ops dev_cuda_memory = {
 	.lane_close = lane_close,
 	.copy_out = lane_copy_out,
 	.copy_in = lane_copy_in,
+	.copy_within = lane_copy_within,
 	.wait = lane_wait,
 	.digester_open = cuda_digester_open,
 	.digester_close = cuda_digester_close,

@@ -34,6 +34,7 @@ static inline void node_start(void)
 {
 	CHECK(mkdtemp(node_dir));
 	node_set("BRUMATE_RUNTIME_DIR", "run");
+	node_set("BRUMATE_STATE_DIR", "state");
 	node_set("BRUMATE_LOG_DIR", "log");
 	node_set("BRUMATE_SIM_DIR", "sim");
 	node_set("BRUMATE_FAULT_FILE", "fault");

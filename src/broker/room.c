@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+/* Memory to be had: /proc/meminfo, and the limits of cgroups (version 2). See room.h. */
+#include "broker/room.h"
+#include "base/cleanup.h"
+#include "base/fd.h"
+#include "base/paths.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CGROUP_ROOT "/sys/fs/cgroup"
+
+enum { TEXT_BYTES_MAX = 1 << 16 };
+
+bool room_meminfo(const char *key, uint64_t *ret_bytes)
+{
+	auto_fclose FILE *f = fopen("/proc/meminfo", "re");
+	char line[256];
+	unsigned long long kib;
+	size_t len = strlen(key);
+
+	while (f && fgets(line, sizeof(line), f)) {
+		if (strncmp(line, key, len) || sscanf(line + len, ": %llu", &kib) != 1)
+			continue;
+		*ret_bytes = kib << 10;
+		return true;
+	}
+	return false;
+}
+
+/* The file @name of a cgroup, or NULL. */
+static char *read_file(const char *cgroup, const char *name)
+{
+	auto_free char *path = path_format(CGROUP_ROOT "%s/%s", cgroup, name);
+	char *text = NULL;
+
+	if (!path || file_read(AT_FDCWD, path, TEXT_BYTES_MAX, &text, NULL) < 0)
+		return NULL;
+	return text;
+}
+
+static bool parse(const char *text, uint64_t *ret)
+{
+	unsigned long long bytes;
+
+	if (!text || sscanf(text, "%llu", &bytes) != 1)
+		return false;
+	*ret = bytes;
+	return true;
+}
+
+/* What one cgroup leaves; of what counts as used, cached files go when memory is wanted. */
+static uint64_t left_in(const char *cgroup)
+{
+	auto_free char *max = read_file(cgroup, "memory.max");
+	auto_free char *current = read_file(cgroup, "memory.current");
+	auto_free char *stat = read_file(cgroup, "memory.stat");
+	const char *cached = stat ? strstr(stat, "inactive_file ") : NULL;
+	uint64_t limit, used, files = 0;
+
+	if (!parse(max, &limit) || !parse(current, &used)) /* "max": no limit */
+		return UINT64_MAX;
+	if (cached)
+		parse(cached + strlen("inactive_file "), &files);
+	used -= files < used ? files : used;
+	return used < limit ? limit - used : 0;
+}
+
+/* Where this process is in the one hierarchy of version 2; NULL: there is none. */
+static char *own_cgroup(void)
+{
+	auto_fclose FILE *f = fopen("/proc/self/cgroup", "re");
+	char line[4096];
+
+	while (f && fgets(line, sizeof(line), f)) {
+		line[strcspn(line, "\n")] = '\0';
+		if (!strncmp(line, "0::/", 4))
+			return strdup(line + 3);
+	}
+	return NULL;
+}
+
+uint64_t room_memory_bytes(void)
+{
+	auto_free char *cgroup = own_cgroup();
+	uint64_t left = UINT64_MAX;
+
+	room_meminfo("MemAvailable", &left);
+	while (cgroup) {
+		uint64_t here = left_in(cgroup);
+		char *slash = strrchr(cgroup, '/');
+
+		left = here < left ? here : left;
+		if (!slash)
+			break;
+		*slash = '\0'; /* the root itself is the empty path */
+	}
+	return left;
+}
