@@ -49,7 +49,8 @@ static void *replacement(const char *name, void *bound, void *handle)
 	return instead != found ? instead : NULL;
 }
 
-/* Parts of the table may have been made read-only once bound. */
+/* Parts of the table may have been made read-only once bound. What is opened here stays writable:
+ * another thread may be binding in the same page, and a lock would not outlive a fork. */
 static void bind(const struct elf_object *object, void **slot, void *to)
 {
 	uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -59,8 +60,6 @@ static void bind(const struct elf_object *object, void **slot, void *to)
 	if (read_only && mprotect(page, page_bytes, PROT_READ | PROT_WRITE))
 		return;
 	__atomic_store_n(slot, to, __ATOMIC_RELEASE);
-	if (read_only)
-		mprotect(page, page_bytes, PROT_READ);
 }
 
 static void rebind(const struct elf_object *object)
