@@ -6,6 +6,7 @@
  */
 #include <dlfcn.h>
 #include <errno.h>
+#include <link.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -86,6 +87,17 @@ static bool depends_on_caller(const char *name, const void *address)
 	return !strchr(name, '/') && (!elf_find_address(&caller, address) || caller.has_runpath);
 }
 
+/* Another thread may have loaded it a moment ago and be at it still: who gets it must find it bound. */
+static void rebind_opened(void *handle)
+{
+	struct elf_object object;
+	struct link_map *map;
+
+	if (!dlinfo(handle, RTLD_DI_LINKMAP, &map) && !resolve_is_driver(map->l_ld) &&
+	    elf_find_address(&object, map->l_ld))
+		rebind(&object);
+}
+
 ELF_EARLY struct answer lookup_dlopen(const char *name, int flags, const void *unused, void *caller)
 {
 	void *real = elf_next_function("dlopen"), *handle;
@@ -99,5 +111,7 @@ ELF_EARLY struct answer lookup_dlopen(const char *name, int flags, const void *u
 	for (; handle && elf_find_position(&object, position); position++)
 		if (!resolve_is_driver((const void *)object.symbols))
 			rebind(&object);
+	if (handle)
+		rebind_opened(handle);
 	return (struct answer){ .result = handle };
 }
