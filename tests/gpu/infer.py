@@ -3,15 +3,13 @@
 """Decodes with a small transformer that keeps its keys and values on the GPU, and prints a digest of
 all tokens so far at each step: two runs print the same lines."""
 
-import argparse
 import hashlib
 import math
-import os
-import time
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+import gpu_steps
 
-import torch  # noqa: E402  (reads the environment above)
+OPTIONS = gpu_steps.parser(__doc__, steps=80).parse_args()
+torch = gpu_steps.torch_with_gpus()
 
 VOCABULARY, WIDTH, HEADS, LAYERS, BATCH = 4096, 1024, 16, 8, 8
 
@@ -42,32 +40,25 @@ class Layer(torch.nn.Module):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=80)
-    parser.add_argument("--interval-ms", type=int, default=0)
-    options = parser.parse_args()
-
     torch.manual_seed(21)
-    torch.use_deterministic_algorithms(True)
     embedding = torch.nn.Embedding(VOCABULARY, WIDTH)
-    layers = torch.nn.ModuleList(Layer(options.steps) for _ in range(LAYERS))
+    layers = torch.nn.ModuleList(Layer(OPTIONS.steps) for _ in range(LAYERS))
     head = torch.nn.Linear(WIDTH, VOCABULARY)
     for module in (embedding, layers, head):
         module.cuda().eval()
 
     tokens = torch.arange(BATCH, device="cuda")
     digest = hashlib.sha256()
-    print(f"ready pid {os.getpid()}", flush=True)
     with torch.inference_mode():
-        for step in range(1, options.steps + 1):
+        for step in gpu_steps.steps(OPTIONS):
             x = embedding(tokens)
             for layer in layers:
                 x = layer(x, step - 1)
             probabilities = head(x).float().softmax(-1)
             tokens = torch.multinomial(probabilities, 1).squeeze(1)
             digest.update(tokens.cpu().numpy().tobytes())
-            print(f"step {step} tokens {digest.hexdigest()}", flush=True)
-            time.sleep(options.interval_ms / 1000)
+            gpu_steps.say(step, f"tokens {digest.hexdigest()}")
 
 
-main()
+if __name__ == "__main__":
+    main()
