@@ -7,10 +7,12 @@ import os
 import re
 import shutil
 import signal
+import threading
 
 from harness import Skipped, expect, run
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+COMPILER = threading.Lock()  # a program is compiled once, also by cases that run side by side
 
 
 def compiled(check, name, *flags):
@@ -19,10 +21,11 @@ def compiled(check, name, *flags):
     if check.options.simulated or not os.path.exists(nvcc):
         raise Skipped("needs a real GPU and nvcc")
     program = os.path.join(check.options.out, f"{name}{''.join(flags)}")
-    if not os.path.exists(program):
-        result = run([nvcc, "-std=c++17", "-arch=native", *flags, "-o", program, os.path.join(HERE, f"{name}.cu"),
-                      "-lcuda"], timeout=240)
-        expect(result.code == 0, result.why())
+    with COMPILER:
+        if not os.path.exists(program):
+            result = run([nvcc, "-std=c++17", "-arch=native", *flags, "-o", program,
+                          os.path.join(HERE, f"{name}.cu"), "-lcuda"], timeout=240)
+            expect(result.code == 0, result.why())
     return program
 
 

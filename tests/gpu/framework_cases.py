@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: MIT
+"""Cases of tools/gpu-check about frameworks: programs that use the GPU through PyTorch, JAX, CuPy, Triton,
+Numba, cuDNN and NCCL are suspended, checkpointed and restored in the middle of their work and must print
+what they print undisturbed. And what the library costs them while nothing happens."""
+
+import os
+import re
+import signal
+import statistics
+from dataclasses import dataclass
+
+from harness import Failed, Skipped, expect, process_start, run
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+STEPS_BETWEEN, INTERVAL_MS = 5, 100
+READY_S, STEP_S, OPERATION_S, END_S = 120, 60, 240, 120
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way of using the GPU: a program of this folder, and how it is called."""
+
+    name: str
+    script: str
+    args: tuple = ()
+    env: tuple = ()  # NAME=value
+    gpus: int = 1
+    says: str = ""  # must be on its line "ready"
+    measured: bool = False  # the driver may be unable to do this: what happens is told, not judged
+    undisturbed: tuple = None  # env of the run to compare with, where it is another
+    checkpoints: bool = True  # not only suspended
+    simulated: bool = False  # the simulated driver will do
+
+    def argv(self, check, *args, env=None):
+        env = self.env if env is None else env
+        return ["env", "PYTHONUNBUFFERED=1", *caches(check), *env, check.options.python,
+                os.path.join(HERE, self.script), *self.args, *args]
+
+
+def caches(check):
+    """Compilers' caches, of this case alone: what one case compiles must not depend on the others."""
+    folder = os.path.join(check.instance.dir, "cache")
+    return [f"TORCHINDUCTOR_CACHE_DIR={folder}/inductor", f"TRITON_CACHE_DIR={folder}/triton",
+            f"CUPY_CACHE_DIR={folder}/cupy"]
+
+
+SMALL = ("--width", "1024")
+WAYS = (
+    Way("PyTorch, eager", "train.py", SMALL, says="allocator native"),
+    Way("PyTorch, CUDA graph", "torch_graphs.py", ("--way", "graph")),
+    Way("JAX", "jax_train.py", env=("XLA_PYTHON_CLIENT_PREALLOCATE=false",)),
+    Way("PyTorch, torch.compile", "torch_compiled.py", env=("TORCHINDUCTOR_COMPILE_THREADS=1",)),
+    Way("PyTorch, expandable segments", "train.py", SMALL, ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",),
+        says="allocator expandable"),
+    Way("JAX, memory taken in advance", "jax_train.py", env=("XLA_CLIENT_MEM_FRACTION=0.1",)),
+    Way("PyTorch, cudaMallocAsync", "train.py", SMALL, ("PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync",),
+        says="allocator cudaMallocAsync"),
+    Way("CuPy", "cupy_work.py"),
+    Way("Triton", "triton_kernel.py"),
+    Way("cuDNN", "torch_conv.py"),
+    Way("NCCL, one rank", "torch_nccl.py"),
+    Way("PyTorch, streams and pinned memory", "torch_streams.py"),
+    Way("PyTorch, DataLoader, fork", "torch_loader.py", ("--start", "fork")),
+    Way("PyTorch, DataLoader, spawn", "torch_loader.py", ("--start", "spawn")),
+    Way("PyTorch, graphed callables", "torch_graphs.py", ("--way", "callables")),
+    Way("PyTorch, torch.compile, reduce-overhead", "torch_compiled.py", ("--mode", "reduce-overhead"),
+        ("TORCHINDUCTOR_COMPILE_THREADS=1",)),
+    Way("PyTorch, torch.compile, compile workers", "torch_compiled.py"),
+    Way("Numba", "numba_kernel.py"),
+    Way("PyTorch, inference", "infer.py"),
+    Way("no framework", "driver_api.py", simulated=True),
+    Way("PyTorch, tensor shared by two processes", "torch_shared.py", measured=True),
+    Way("NCCL, two ranks", "torch_nccl.py", ("--ranks", "2"), gpus=2, measured=True),
+    Way("NCCL, two ranks, P2P by IPC", "torch_nccl.py", ("--ranks", "2"), ("NCCL_CUMEM_ENABLE=0",), gpus=2,
+        measured=True),
+    Way("NCCL, two ranks, shared memory", "torch_nccl.py", ("--ranks", "2"), ("NCCL_P2P_DISABLE=1",), gpus=2,
+        measured=True),
+    # Three quarters of the card: the run to compare with must not take them too.
+    Way("JAX, all defaults", "jax_train.py", undisturbed=("XLA_PYTHON_CLIENT_PREALLOCATE=false",), measured=True,
+        checkpoints=False),
+)
+
+
+# What programs print.
+
+def results_of(text):
+    return re.findall(r"^step \d+ .*$", text, re.MULTILINE)
+
+
+def wait_step(log, step, seconds=STEP_S):
+    log.wait_until(lambda text: len(results_of(text)) >= step, f"step {step}", seconds)
+
+
+def same_as_undisturbed(log, want):
+    have = results_of(log.text())
+    for n, (one, other) in enumerate(zip(have, want)):
+        expect(one == other, f"line {n + 1} is {one!r}, undisturbed {other!r}")
+    expect(len(have) == len(want), f"{len(have)} steps, undisturbed {len(want)}")
+
+
+def is_ready(log, alive):
+    """Waits for the program's line "ready"; it may also say that it cannot run here, or end."""
+
+    def settled(text):
+        if not alive():
+            text = log.text()  # what it wrote last
+        if skipped := re.search(r"^SKIP: (.*)$", text, re.MULTILINE):
+            raise Skipped(skipped[1])
+        ready = re.search(r"^ready .*$", text, re.MULTILINE)
+        expect(ready or alive(), f"the program ended before it was ready: {log.tail(12)}")
+        return ready
+
+    return log.wait_until(settled, "ready", READY_S)[0]
+
+
+# How many GPUs there are.
+
+def gpu_count(check):
+    if check.options.simulated:
+        return int(os.environ.get("BRUMATE_SIM_GPUS", "2"))
+    result = run(["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"], timeout=30)
+    return len(result.out.split()) if result.code == 0 else 0
+
+
+def need_gpus(check, n):
+    have = gpu_count(check)
+    if have < n:
+        raise Skipped(f"needs {n} GPUs, has {have}")
+
+
+def need(check, way):
+    if check.options.simulated and not way.simulated:
+        raise Skipped("frameworks need a real GPU")
+    need_gpus(check, way.gpus)
+
+
+# Disturbed and undisturbed.
+
+class Refused(Exception):
+    """An operation that did not succeed, of a way that is only measured."""
+
+    def __init__(self, verb, why):
+        super().__init__(why)
+        self.verb = verb
+
+
+def operate(check, way, verb, what):
+    """Carries out an operation, by --force where brumate asks for it and says so; its summary."""
+    args = [verb, what, "--format", "json"]
+    result = check.instance.cli(*args, timeout=OPERATION_S)
+    if result.code == 4 and "--force" in result.err:
+        check.measured[f"{way.name}: {verb}"] = "asks for --force"
+        result = check.instance.cli(*args, "--force", timeout=OPERATION_S)
+    if result.code and way.measured:
+        raise Refused(verb, ((result.err or result.out).strip() or f"exit {result.code}").splitlines()[0])
+    expect(result.code == 0, result.why())
+    value = result.json()
+    summary = value.get("summary", value)
+    check.operations.append(summary)
+    return summary
+
+
+def disturb(check, way, job, log):
+    """The operations, with work between them. The job must not have ended by itself."""
+    wait_step(log, STEPS_BETWEEN)
+    summary = operate(check, way, "suspend", job)
+    check.measured[f"{way.name}: MB moved by broker / driver"] = " / ".join(
+        str(round(summary.get(key, 0) / 1e6)) for key in ("data_bytes", "driver_bytes"))
+    operate(check, way, "resume", job)
+    wait_step(log, len(results_of(log.text())) + STEPS_BETWEEN)
+    if way.checkpoints:
+        saved = operate(check, way, "checkpoint", job)
+        steps = len(results_of(log.text()))
+        operate(check, way, "restore", saved["checkpoint"])
+        wait_step(log, steps + 1)
+
+
+def ends_right(check, job, log, plain):
+    ended = check.instance.cli("wait", job, timeout=END_S)
+    expect(ended.code == 0, f"{ended.why()}; the log ends: {log.tail(8)}")
+    expect(plain.wait(END_S) == 0, f"undisturbed, it failed: {plain.log.tail(8)}")
+    want = results_of(plain.log.text())
+    expect(want, "undisturbed, it printed no step")
+    same_as_undisturbed(log, want)
+
+
+def goes_on_or_is_told(check, way, job, log, plain, refused):
+    """Where the driver cannot do it: a job that still runs must end right, one that is lost is told of."""
+    state = check.instance.job(job)["state"]
+    check.measured[f"{way.name}: {refused.verb}"] = f"{state} after: {refused}"
+    if state == "running":
+        ends_right(check, job, log, plain)
+    else:
+        want = results_of(plain.log.text())
+        have = results_of(log.text())
+        expect(all(a == b for a, b in zip(have, want)), "a line was wrong before the job was lost")
+
+
+def framework(check, way):
+    need(check, way)
+    plain = check.instance.start(way.argv(check, env=way.undisturbed), "plain")
+    job = check.instance.run(way.argv(check, "--interval-ms", INTERVAL_MS), name="framework",
+                             options=("--data-path", "broker"))
+    log = check.instance.log(job)
+    pid = check.instance.job(job)["pid"]
+    start = process_start(pid) if pid else None
+    ready = is_ready(log, lambda: start is not None and process_start(pid) == start)
+    expect(way.says in ready, f"want {way.says!r}: {ready}")
+    is_ready(plain.log, lambda: plain.process.poll() is None)
+    try:
+        disturb(check, way, job, log)
+    except Refused as refused:
+        goes_on_or_is_told(check, way, job, log, plain, refused)
+        return
+    if way.measured:
+        check.measured[f"{way.name}: outcome"] = "suspended, resumed" + (", restored" if way.checkpoints else "")
+    ends_right(check, job, log, plain)
+
+
+def same_output(check, way):
+    """The same program with and without the library, side by side: no operation."""
+    need(check, way)
+    steps = ("--steps", "20")
+    plain = check.instance.start(way.argv(check, *steps, env=way.undisturbed), "plain")
+    library = check.build.program("libbrumate-cuda.so")
+    ours = check.instance.start(["env", f"LD_PRELOAD={library}", *way.argv(check, *steps)], "ours")
+    for program in (plain, ours):
+        is_ready(program.log, lambda program=program: program.process.poll() is None)
+        expect(program.wait(END_S) == 0, f"it failed: {program.log.tail(8)}")
+    want = results_of(plain.log.text())
+    expect(want, "it printed no step")
+    same_as_undisturbed(ours.log, want)
+
+
+# What it costs while nothing happens.
+
+ROUNDS, WORTH_A_LOOK = 12, 1.05
+
+
+def block_seconds(log, pid, n):
+    os.kill(pid, signal.SIGUSR1)
+    return float(log.wait_for(rf"^block {n} (\S+)$", STEP_S)[1])
+
+
+def steady(check, what):
+    """Two jobs live at the same time, one with the library and its agent; only one works at a time."""
+    way = Way(f"steady state, {what}", "torch_rate.py", ("--way", what))
+    need(check, way)
+    jobs = {}
+    for path in ("driver", "broker"):
+        job = check.instance.run(way.argv(check), name=path, options=("--data-path", path))
+        jobs[path] = (check.instance.log(job), check.instance.job(job)["pid"])
+    for log, pid in jobs.values():
+        start = process_start(pid)
+        is_ready(log, lambda pid=pid, start=start: start is not None and process_start(pid) == start)
+    seconds = {path: [] for path in jobs}
+    for n in range(1, ROUNDS + 1):
+        for path in sorted(jobs, reverse=n % 2 == 0):
+            seconds[path].append(block_seconds(*jobs[path], n))
+    without, ours = seconds["driver"], seconds["broker"]
+    ratio = statistics.median(b / a for a, b in zip(without, ours))
+    check.measured[f"steady state, {what}: block without the library, ms"] = round(statistics.median(without) * 1e3, 3)
+    check.measured[f"steady state, {what}: block with it, ms"] = round(statistics.median(ours) * 1e3, 3)
+    check.measured[f"steady state, {what}: slower by, %"] = round((ratio - 1) * 100, 2)
+    check.measured[f"steady state, {what}: spread without the library, %"] = round(
+        (max(without) / min(without) - 1) * 100, 2)
+    expect(ratio < WORTH_A_LOOK, f"{(ratio - 1) * 100:.1f} % slower with the library")
+
+
+def register(case):
+    """Adds the cases to gpu-check's list."""
+    for way in WAYS:
+        kind = "framework, measured" if way.measured else "framework"
+        case(f"{kind}: {way.name}")(lambda check, way=way: framework(check, way))
+        if not way.measured:
+            case(f"same output: {way.name}")(lambda check, way=way: same_output(check, way))
+    for what in ("training", "generation"):
+        case(f"steady state: {what}")(lambda check, what=what: steady(check, what))

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: MIT
+"""Cases of tools/gpu-check that need two GPUs: both links at once, peer access, memory that processes
+share, and GPUs that change places. The simulated driver has two as well."""
+
+import concurrent.futures
+import os
+import re
+import signal
+import time
+
+from framework_cases import need_gpus
+from harness import Log, expect
+
+WARM_ROUNDS, ROUNDS, ENOUGH = 1, 2, 1.8
+COLD_S, ANSWER_S = 300, 60
+
+
+def answers(log):
+    return re.findall(r"^check (\w+)$", log.text(), re.MULTILINE)
+
+
+def data_is_right(check, job, log):
+    """bench-job sums up all of its memory when asked."""
+    n = len(answers(log))
+    os.kill(check.instance.job(job)["pid"], signal.SIGUSR1)
+    log.wait_until(lambda _: len(answers(log)) > n, "the check of the data", ANSWER_S)
+    expect(answers(log)[-1] == "OK", "the data is wrong")
+
+
+def at_once(check, verb, jobs):
+    """The operation on all jobs at the same moment: seconds until the last is done."""
+    with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
+        start = time.monotonic()
+        done = [pool.submit(check.instance.operation, verb, job, timeout=COLD_S) for job in jobs]
+        check.operations.extend(future.result() for future in done)
+        return time.monotonic() - start
+
+
+def both_at_once(check):
+    need_gpus(check, 2)
+    mib = 256 if check.options.simulated else 16384
+    with open(check.instance.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+        file.write(f"[Broker]\nPool={2 * mib + 2048}M\n")
+    jobs, logs = [], []
+    for gpu in range(2):
+        job = check.instance.run([check.program("bench-job"), "--mib", mib, "--piece-kib", "16384-262144", "--gpu",
+                                  gpu], name=f"gpu-{gpu}", options=("--data-path", "broker"))
+        jobs.append(job)
+        logs.append(check.instance.log(job))
+    for log in logs:
+        log.wait_for(r"^ready ", 120)
+    alone, together = {"suspend": [], "resume": []}, {"suspend": [], "resume": []}
+    for n in range(WARM_ROUNDS + ROUNDS):
+        # Alone the other one stays as it is: running.
+        for job in jobs[:1] if n < WARM_ROUNDS else jobs:
+            for verb in ("suspend", "resume"):
+                alone[verb].append(at_once(check, verb, [job]))
+        for verb in ("suspend", "resume"):
+            together[verb].append(at_once(check, verb, jobs))
+    for job, log in zip(jobs, logs):
+        data_is_right(check, job, log)
+        check.instance.end(job)
+    ratios = {}
+    for verb in ("suspend", "resume"):
+        one, both = min(alone[verb][1:]), min(together[verb][WARM_ROUNDS:])
+        ratios[verb] = 2 * one / both
+        check.measured[f"two GPUs at once: {verb}, one, GB/s"] = round(mib * 1.048576e-3 / one, 2)
+        check.measured[f"two GPUs at once: {verb}, both, GB/s"] = round(2 * mib * 1.048576e-3 / both, 2)
+        check.measured[f"two GPUs at once: {verb}, times one"] = round(ratios[verb], 2)
+    if not check.options.simulated:  # one memory bus behind both
+        expect(min(ratios.values()) >= ENOUGH, f"both are {ratios} times as fast as one, want {ENOUGH}")
+
+
+def swapped(check):
+    """Their data on the other GPU each, twice, so that they end where they were."""
+    need_gpus(check, 2)
+    job, log = check.job_started([check.program("kinds"), "two-gpus", "--mib", 64], "two-gpus")
+    log.goes_on()
+    check.do("suspend", job, "--force")
+    check.do("resume", job, "--gpu-map", "0=1,1=0")
+    log.goes_on()
+    saved = check.do("checkpoint", job, "--force")
+    check.do("restore", saved["checkpoint"], "--gpu-map", "0=1,1=0")
+    log.goes_on()
+    check.instance.end(job)
+    log.is_right()
+
+
+def peer_access(check):
+    """One process, two GPUs that reach each other's memory: the driver alone could not restore it."""
+    need_gpus(check, 2)
+    job, log = check.job_started([check.program("kinds"), "peer", "--mib", 64], "peer",
+                                 options=("--data-path", "broker"))
+    log.goes_on()
+    for verb in ("suspend", "resume"):
+        check.do(verb, job, *(("--force",) if verb == "suspend" else ()))
+    log.goes_on()
+    saved = check.do("checkpoint", job, "--force")
+    check.do("restore", saved["checkpoint"])
+    log.goes_on()
+    check.instance.end(job)
+    log.is_right()
+
+
+IPC = """"$0" ipc-export --path "$1" >"$1.out" &
+until [ -e "$1" ]; do sleep 0.1; done
+exec "$0" ipc-import --path "$1" """
+
+
+def legacy_ipc(check):
+    """Two processes of one job, one with memory of the other's: each checks its half of it. Not without
+    --force, and then both go on; what comes of it with --force is told, not judged."""
+    handle = os.path.join(check.instance.dir, "handle")
+    job, log = check.job_started(["sh", "-c", IPC, check.program("kinds"), handle], "ipc",
+                                 options=("--data-path", "broker"))
+    exporter = Log(f"{handle}.out")
+    refused = check.instance.cli("suspend", job)
+    if refused.code:
+        expect(refused.code == 4, f"the job was touched: {refused.why()}")
+        check.measured["legacy IPC: suspend"] = refused.err.splitlines()[0]
+        log.goes_on()
+        exporter.goes_on()
+        refused = check.instance.cli("suspend", job, "--force")
+    if refused.code == 0:
+        refused = check.instance.cli("resume", job)
+    if refused.code == 0:
+        log.goes_on()
+        exporter.goes_on()
+    check.measured["legacy IPC: suspend and resume by --force"] = (
+        f"{check.instance.job(job)['state']}: {(refused.err.splitlines() or ['as before'])[0]}")
+    log.is_right()
+    exporter.is_right()
+
+
+def register(case):
+    """Adds the cases to gpu-check's list."""
+    case("two GPUs: both at once")(both_at_once)
+    case("two GPUs: peer access through the library")(peer_access)
+    case("two GPUs: swapped by --gpu-map")(swapped)
+    case("legacy IPC through the library")(legacy_ipc)
