@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""What can be checked of the GPU suites where there is no GPU and no framework: every program parses its
+options, and says why it cannot run; the plan is sound; the report makes its tables of what it is given."""
+
+import glob
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TOOLS = os.path.join(HERE, "..", "..", "tools")
+NO_PACKAGES = ["-S"]  # without what is installed beside Python itself
+NOT_HERE = 77
+
+
+def check(condition, text):
+    if not condition:
+        print(f"FAILED: {text}")
+        sys.exit(1)
+
+
+def call(*argv):
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run([sys.executable, *argv], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=60, check=False)
+
+
+def programs():
+    for path in sorted(glob.glob(os.path.join(HERE, "*.py"))):
+        with open(path, encoding="utf-8") as file:
+            if re.search("^import gpu_steps$", file.read(), re.MULTILINE):
+                yield path
+
+
+def programs_say_what_they_lack():
+    found = list(programs())
+    check(len(found) >= 10, f"only {len(found)} programs found")
+    for path in found:
+        done = call(*NO_PACKAGES, path, "--help")
+        check(done.returncode == 0 and "--steps" in done.stdout and "--interval-ms" in done.stdout,
+              f"{path} --help: {done}")
+        done = call(*NO_PACKAGES, path, "--nonsense")
+        check(done.returncode == 2, f"{path} takes any option: {done}")
+        done = call(*NO_PACKAGES, path, "--steps", "1")
+        # Some need no package: they run where there is a driver.
+        check(done.returncode == NOT_HERE and re.match(r"SKIP: \S", done.stdout) or "step 1 " in done.stdout,
+              f"{path}: {done}")
+
+
+def plan_is_sound():
+    tool = os.path.join(TOOLS, "gpu-check")
+    names = call(tool, "--list").stdout.splitlines()
+    check(len(names) > 50 and len(set(names)) == len(names), f"{len(names)} cases, {len(set(names))} names")
+    planned = call(tool, "--plan", "--parallel", "4").stdout
+    missing = [name for name in names if name not in planned]
+    check(not missing, f"not in the plan: {missing}")
+    first = call(tool, "--plan").stdout.splitlines()[0]
+    check("bench: 32 GiB" in first, f"the headline does not come first, but {first}")
+
+
+def report_is_made_of_figures():
+    def result(operation, path, number, seconds, gbps):
+        return {"operation": operation, "path": path, "round": number, "seconds": seconds, "until_beat_s": 0,
+                "gbps": gbps, "share_of_limit": gbps / 50}
+
+    bench = {"limits": {"d2h_gbps": 50.0, "h2d_gbps": 50.0}, "bytes": 1 << 35, "results": [
+        result("suspend", "broker", 1, 2.0, 17.0), result("suspend", "broker", 2, 0.7, 48.0),
+        result("suspend", "driver", 2, 14.0, 2.4), result("resume", "broker", 2, 1.0, 34.0)]}
+    results = {"machine": {"kernel": "k", "cores": 1, "time": "t", "gpus": ["a GPU"]}, "cases": [],
+               "measured": {"steady state, training: slower by, %": 0.12}}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, value in (("results.json", results), ("bench-32g.json", bench)):
+            with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                json.dump(value, file)
+        done = call(os.path.join(TOOLS, "gpu-bench-report"), folder)
+        for text in ("96.0 % (48.00 of 50.00 GB/s) | aim |", "20.0 × (0.700 s, driver 14.000 s) | aim |",
+                     "68.0 % (34.00 of 50.00 GB/s) | falls short |", "0.12 % | aim |", "not measured"):
+            check(text in done.stdout, f"no {text!r} in the report: {done}")
+        check("-trace" not in done.stdout, "a trace is no benchmark")
+        empty = os.path.join(folder, "empty")
+        os.mkdir(empty)
+        done = call(os.path.join(TOOLS, "gpu-bench-report"), empty)
+        check(done.returncode == 1 and "neither results.json" in done.stderr, f"an empty folder: {done}")
+
+
+def main():
+    programs_say_what_they_lack()
+    plan_is_sound()
+    report_is_made_of_figures()
+
+
+if __name__ == "__main__":
+    main()
