@@ -65,6 +65,8 @@ static int open_stages(struct live *v, struct brumate_error *err)
 	struct lane *l = v->lane;
 	const struct dev_memory_ops *ops = l->mover->ops;
 
+	if (l->mover->host->spilled)
+		return brumate_fail(err, EOPNOTSUPP, "host memory is too short for it");
 	if (l->n_digesters < STAGES)
 		return brumate_fail(err, ENOSPC,
 				    "no digests on the GPU: it has no room, or they are off");
@@ -114,8 +116,6 @@ static int store_run(struct live *v, struct stage *s, uint64_t from, uint64_t by
 
 	if (r < 0)
 		return r;
-	if (!segment->at)
-		return brumate_fail(err, EOPNOTSUPP, "live copy: host memory is too short for it");
 	if (fate == CHUNK_ZERO && !h->clean[i])
 		memset(segment->at + offset % h->segment_bytes, 0, bytes);
 	if (fate != CHUNK_COPY)

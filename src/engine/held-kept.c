@@ -45,7 +45,7 @@ static int copy_segments(struct data_copy *ret, const struct data_copy *from)
 bool held_keep_copy(struct held *h, struct data_copy *ret)
 {
 	if (!h->n_pieces || !h->copy.n_segments || !h->copy.digests ||
-	    !digest_table_is_whole(h->copy.digests))
+	    !digest_table_is_whole(h->copy.digests) || data_copy_is_spilled(&h->copy))
 		return false;
 	struct held_piece *pieces = copy_pieces(h);
 	if (!pieces || (ret && copy_segments(ret, &h->copy) < 0)) {

@@ -72,7 +72,7 @@ void held_release(struct held *h, const struct job *j);
 
 /* ---- a host copy kept while the job runs, held-kept.c ---- */
 
-/** The host copy, whole, with digests, becomes what is kept; @ret (if not NULL) gets fds of it too.
+/** The host copy, whole, in memory, with digests, becomes what is kept; @ret (if not NULL) gets fds of it too.
  * Returns whether it is. */
 bool held_keep_copy(struct held *h, struct data_copy *ret);
 /** Where what is kept is of the pieces that are held now, gives it to be brought up to date: 1. Else it is

@@ -287,6 +287,21 @@ static void save_kept(struct op *op)
 			 op->job->id, err.text);
 }
 
+static void let_copy(struct op *op)
+{
+	struct held *h = op->held;
+	struct data_copy *saved = op->memory ? &op->saved : NULL;
+
+	if (op->drop_kept)
+		held_drop_kept(h);
+	if (!op->keep_copy || !h->copied) {
+		held_let_copy(h, saved);
+	} else if (!held_keep_copy(h, saved)) {
+		op_note(op, "the host copy is not kept: it has no digests, or lies on a disk");
+		held_let_copy(h, saved);
+	}
+}
+
 /* What is held is let go, but for pieces that their process only imports. */
 static void release(struct op *op)
 {
@@ -294,11 +309,7 @@ static void release(struct op *op)
 	struct held rest = HELD_EMPTY;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
-	if (op->drop_kept)
-		held_drop_kept(h);
-	if (!op->keep_copy || !h->copied ||
-	    !held_keep_copy(h, op->memory ? &op->saved : NULL))
-		held_let_copy(h, op->memory ? &op->saved : NULL);
+	let_copy(op);
 	rest.pieces = calloc(h->n_pieces + 1, sizeof(*rest.pieces));
 	for (size_t i = 0; rest.pieces && i < h->n_pieces; i++)
 		if (h->pieces[i].fd >= 0 && is_imported(op, &h->pieces[i])) {

@@ -443,6 +443,17 @@ static int add_memory(struct op *op, struct scan_report *report, struct brumate_
 			 a->id.pid, (double)a->managed_bytes / 1e6, (double)a->driver_bytes / 1e6);
 		r = scan_add(report, &f);
 	}
+	uint64_t kept = held_kept_bytes(op->held);
+	if (r == 0 && kept) {
+		struct scan_finding f = { .level = SCAN_NOTE, .what = "memory" };
+
+		snprintf(f.text, sizeof(f.text),
+			 "%.1f MB of host memory hold a copy of its device memory (--keep-copy)",
+			 (double)kept / 1e6);
+		snprintf(f.hint, sizeof(f.hint),
+			 "a resume without --keep-copy lets go of it");
+		r = scan_add(report, &f);
+	}
 	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
 }
 

@@ -180,6 +180,13 @@ def register(verb, action, points, *options, name=None):
 for plan in ("suspend", "resume", "checkpoint", "restore"):
     for fault in ALL:
         register(plan, fault, both_sides(PLANS[plan]))
+for fault in ALL:
+    # An error in the live copy itself is none of the suspend: keep_copy.py.
+    register("suspend", fault, ["suspend.live.begin", "suspend.live.end", "suspend.gate.end", "suspend.data-out.end",
+                                *(() if fault.startswith("error") else ("live.copy",))],
+             "--live", name=f"live_{fault.replace(':', '_')}")
+    register("checkpoint", fault, ["live.copy", "checkpoint.live.end", "checkpoint.let-go.begin"], "--live",
+             "--leave-running", name=f"live_checkpoint_{fault.replace(':', '_')}")
 for fault in ("error:28", "kill", "kill:criu", "kill:keeper", "kill:broker", "kill:job"):
     register("checkpoint", fault, HELD, name=f"held_checkpoint_{fault.replace(':', '_')}")
 for fault in ("error:5", "kill", "kill:criu", "kill:broker", "kill:job"):
