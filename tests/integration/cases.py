@@ -117,9 +117,9 @@ class Bed(Instance):
                 "--gpu", gpu]
         return self.started(argv, name, env=env)
 
-    def kind(self, kind, *options, name=None, mib=8, env=None):
+    def kind(self, kind, *options, name=None, mib=8, env=None, run_options=()):
         argv = [self.program("kinds"), kind, "--mib", mib, "--interval-ms", 10, *options]
-        return self.started(argv, name, env=env)
+        return self.started(argv, name, options=run_options, env=env)
 
     def python(self, script, name=None):
         """A job that runs a Python script, which prints "ready ...", then "step N OK" lines."""
@@ -211,7 +211,7 @@ class Bed(Instance):
     def ask_broker(self, method, **parameters):
         try:
             return self._ask_broker(method, parameters)
-        except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError, EOFError):
+        except (FileNotFoundError, ConnectionError, EOFError):
             self.doctor()  # asks the broker, and so starts it where there is none or one has just died
             return self._ask_broker(method, parameters)
 

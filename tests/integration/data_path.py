@@ -340,5 +340,18 @@ def connections_to_restored_agents_break(bed):
         expect(not re.search("BAD|ERR", log.text()), f"agent.{request}: wrong data")
         expect_nothing_held(bed, job)
 
+@case
+def peer_access_comes_back(bed):
+    """What the driver cannot restore, and so loses, is the library's own on the data path."""
+    job, log = bed.kind("peer")
+    bed.ok("suspend", job, "--force")
+    bed.ok("resume", job)
+    log.goes_on()
+    saved = bed.operation("checkpoint", job, "--force")
+    bed.ok("restore", saved["checkpoint"])
+    log.goes_on()
+    log.is_right()
+
+
 
 main()
