@@ -255,6 +255,17 @@ static void tell_failure(int *fd, const struct brumate_error *err)
 	cleanup_close(fd);
 }
 
+/* The driver compiles our kernels once, if it has a place for the result: half a second otherwise,
+ * before the first copy each time that a GPU is opened. */
+static void place_kernel_cache(void)
+{
+	const char *home = getenv("HOME");
+	auto_free char *path = path_format("%s/kernels", path_state_dir());
+
+	if (path && (!home || !*home))
+		setenv("CUDA_CACHE_PATH", path, 0);
+}
+
 static int run(struct options *o, struct brumate_error *err)
 {
 	auto_(instance_fini) struct instance instance = INSTANCE_EMPTY;
@@ -276,6 +287,7 @@ static int run(struct options *o, struct brumate_error *err)
 			tell_ready(&o->ready_fd);
 		return r;
 	}
+	place_kernel_cache();
 	r = get_libraries(&libraries, o->simulated, err);
 	if (r == 0)
 		r = driver_start(&libraries, wake, err); /* keeps the paths for good */

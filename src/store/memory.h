@@ -107,6 +107,12 @@ typedef int (*memory_sink_fn)(void *arg, uint64_t offset, const void *data, size
 int memory_load(struct memory_reader *m, size_t index, unsigned threads, memory_sink_fn sink,
 		bool (*cancelled)(void *arg), void *arg, struct brumate_error *err);
 
+/**
+ * Digests (chunk_digest()) of the @n chunks of region @index, whose length is a multiple of
+ * CHUNK_BYTES_MAX: 1. 0: they are not known, being keyed. -EINVAL, -ENOMEM.
+ */
+int memory_digests(const struct memory_reader *m, size_t index, struct digest *ret, size_t n);
+
 /** Chunks of a checkpoint, and those of them that another has. */
 struct memory_common {
 	uint64_t chunks, same_chunks, same_bytes;

@@ -47,6 +47,35 @@ static void test_nothing(void)
 	CHECK(store_remove(dir, "nothing", NULL) == 0);
 }
 
+/* The digests that the checkpoint tells are those of the bytes. */
+static void test_digests(void)
+{
+	auto_(memory_job_fini) struct memory_job j = { 0 };
+	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
+	auto_(memory_reader_free) struct memory_reader *reader = NULL;
+	struct memory_options options = { 0 };
+	struct digest digests[4], want;
+
+	add_region(&j, 4 * MEMORY_CHUNK_BYTES, FILL_MIXED, 1);
+	add_region(&j, 3 * MEMORY_CHUNK_BYTES, FILL_ZERO, 0);
+	add_region(&j, MEMORY_CHUNK_BYTES + 1, FILL_RANDOM, 2);
+	save(&j, "digests", when, &options);
+	CHECK(store_open(&image, dir, "digests", NULL) == 0);
+	CHECK(memory_open(&reader, &image, NULL) == 0);
+	for (size_t i = 0; i < 2; i++) {
+		CHECK(memory_digests(reader, i, digests, 4 - i) == 1);
+		for (size_t k = 0; k < 4 - i; k++) {
+			CHECK(chunk_digest(&want, j.bytes[i] + k * MEMORY_CHUNK_BYTES,
+					   MEMORY_CHUNK_BYTES) == 0);
+			CHECK(!memcmp(&digests[k], &want, sizeof(want)));
+		}
+	}
+	CHECK(memory_digests(reader, 0, digests, 3) == -EINVAL);
+	CHECK(memory_digests(reader, 2, digests, 2) == -EINVAL);
+	CHECK(memory_digests(reader, 3, digests, 1) == -EINVAL);
+	CHECK(store_remove(dir, "digests", NULL) == 0);
+}
+
 static int refuse(void *arg, uint64_t offset, void *buf, size_t len)
 {
 	return offset ? -ESRCH : 0;
@@ -77,6 +106,7 @@ int main(void)
 			test_shapes((enum memory_compress)compress, threads, threads == 0);
 	test_unreadable();
 	test_nothing();
+	test_digests();
 	remove_scratch();
 	return 0;
 }
