@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from harness import Failed, Skipped, expect, process_start, run
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-STEPS_BETWEEN, INTERVAL_MS = 5, 100
-READY_S, STEP_S, OPERATION_S, END_S = 120, 60, 240, 120
+STEPS, STEPS_BETWEEN, INTERVAL_MS = 80, 5, 100
+READY_S, STEP_S, OPERATION_S, END_S = 180, 60, 240, 120
 
 
 @dataclass(frozen=True)
@@ -198,8 +198,9 @@ def goes_on_or_is_told(check, way, job, log, plain, refused):
 
 def framework(check, way):
     need(check, way)
-    plain = check.instance.start(way.argv(check, env=way.undisturbed), "plain")
-    job = check.instance.run(way.argv(check, "--interval-ms", INTERVAL_MS), name="framework",
+    steps = ("--steps", STEPS)
+    plain = check.instance.start(way.argv(check, *steps, env=way.undisturbed), "plain")
+    job = check.instance.run(way.argv(check, *steps, "--interval-ms", INTERVAL_MS), name="framework",
                              options=("--data-path", "broker"))
     log = check.instance.log(job)
     pid = check.instance.job(job)["pid"]

@@ -2,6 +2,7 @@
 """Cases of tools/gpu-check about brumate's library in a program: programs see no difference, pay
 nothing, and live through operations with objects of every kind; and what `brumate bench` measures."""
 
+import ctypes
 import json
 import os
 import re
@@ -105,6 +106,23 @@ def bench(check, name, *args, timeout=300):
     return report
 
 
+PR_SET_THP_DISABLE = 41
+
+
+def without_huge_pages(measure):
+    """As measure() does it, with transparent huge pages off in all that is started meanwhile."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def prctl(on):
+        expect(libc.prctl(PR_SET_THP_DISABLE, on, 0, 0, 0) == 0, f"prctl: {os.strerror(ctypes.get_errno())}")
+
+    prctl(1)
+    try:
+        measure()
+    finally:
+        prctl(0)
+
+
 def register(case):
     """Adds the cases to gpu-check's list."""
     case("conform: the same with the library")(conform)
@@ -128,3 +146,5 @@ def register(case):
     case("bench: checkpoint of 16 GiB to disk")(lambda check: sized(
         check, "disk", "--size", "16G", "--pieces", "64M-1G", "--rounds", "1", "--dir",
         os.path.join(check.instance.dir, "bench")))
+    case("bench: 16 GiB without huge pages")(lambda check: without_huge_pages(lambda: sized(
+        check, "plain-pages", "--size", "16G", "--pieces", "64M-1G", "--rounds", "2")))

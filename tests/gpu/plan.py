@@ -22,6 +22,8 @@ ROWS = (
     Row(r"^steady state: ", 12, alone=True, seconds=25),
     Row(r"^cost of calls", 13, alone=True, seconds=60),
     Row(r"^bench: ten thousand", 14, alone=True, seconds=40),
+    Row(r"^downtime: ", 15, alone=True, seconds=40),
+    Row(r"^bench: 16 GiB without", 16, alone=True, seconds=60),
     Row(r"^conform: ", 20, seconds=40),
     Row(r"^two GPUs: |^legacy IPC through", 21, seconds=25),
     Row(r"^framework, measured: JAX, all defaults", 90, alone=True, seconds=90),
