@@ -134,7 +134,7 @@ static uint64_t count(int state)
 	uint64_t bytes = 0;
 
 	for (struct segment *s = pool.segments; s; s = s->next)
-		if ((int)s->state == state)
+		if ((int)s->state == state && !s->spilled)
 			bytes += s->bytes;
 	return bytes;
 }
@@ -184,27 +184,39 @@ static void drop_others(uint64_t bytes)
 	}
 }
 
-/* Under the lock: how many of @n segments can be in memory; the rest must fit on the disk. */
-static int divide(size_t n, uint64_t bytes, size_t *ret, struct brumate_error *err)
+/* Under the lock: how many segments can be in memory, of @n. What is free in the pool goes first. */
+static size_t count_in_memory(size_t n, uint64_t bytes)
 {
-	size_t made = count_new(n, bytes), here = made;
-	uint64_t left = memory_left(), disk = 0;
+	size_t made = count_new(n, bytes);
+	uint64_t left = memory_left(), used = count(SEGMENT_TAKEN) + count(SEGMENT_LEASED);
 
 	if (made * bytes > left) {
 		drop_others(bytes);
 		left = memory_left();
 	}
-	if (here > left / bytes)
-		here = left / bytes;
-	*ret = n - made + here;
-	if (here == made)
+	if (made > left / bytes)
+		n = n - made + left / bytes;
+	used = used < pool.memory_bytes ? pool.memory_bytes - used : 0;
+	return n < used / bytes ? n : used / bytes;
+}
+
+/* Under the lock: *ret of @n segments will be in memory; the rest must fit on the disk. */
+static int divide(size_t n, uint64_t bytes, size_t *ret, struct brumate_error *err)
+{
+	size_t here = count_in_memory(n, bytes);
+	uint64_t disk = 0;
+
+	if (here == n) {
+		*ret = n;
 		return 0;
+	}
 	int r = spill_free_bytes(&disk, err);
 	if (r < 0)
 		return brumate_wrap(err, r, "host copy: %.1f GiB wanted, %.1f GiB of memory free",
-				    (double)(n * bytes) / GIB, (double)left / GIB);
-	if ((made - here) * bytes > disk)
-		return fail_no_room(n * bytes, left + (n - made) * bytes, disk, err);
+				    (double)(n * bytes) / GIB, (double)(here * bytes) / GIB);
+	if ((n - here) * bytes > disk)
+		return fail_no_room(n * bytes, here * bytes, disk, err);
+	*ret = here;
 	return 0;
 }
 

@@ -113,6 +113,7 @@ static void print_phases(json_t *phases)
 static void print_totals(json_t *o)
 {
 	uint64_t gpu = bytes_of(o, "gpu_bytes"), image = bytes_of(o, "image_bytes");
+	uint64_t disk = bytes_of(o, "disk_bytes");
 	double downtime = json_number_value(json_object_get(o, "downtime_s"));
 	double gbps = json_number_value(json_object_get(o, "gbps"));
 	char bytes[WORD_BYTES];
@@ -123,6 +124,10 @@ static void print_totals(json_t *o)
 	if (gpu) {
 		format_bytes(bytes, gpu);
 		fprintf(stderr, ", %s of device memory", bytes);
+	}
+	if (disk) {
+		format_bytes(bytes, disk);
+		fprintf(stderr, ", %s by a disk", bytes);
 	}
 	if (image) {
 		format_bytes(bytes, image);

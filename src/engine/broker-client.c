@@ -281,6 +281,21 @@ static uint32_t parse_features(json_t *names)
 	return features;
 }
 
+static int parse_room(json_t *reply, struct broker_room *ret, struct brumate_error *err)
+{
+	json_t *pool = json_object_get(reply, "pool");
+	int64_t memory = 0, disk = 0;
+	int r = wire_get_int(pool, "memory_bytes", 0, INT64_MAX, &memory, err);
+
+	if (r == 0)
+		r = wire_get_int(pool, "disk_bytes", 0, INT64_MAX, &disk, err);
+	if (r == 0)
+		r = copy_text(pool, "disk", ret->disk, sizeof(ret->disk), err);
+	ret->memory_bytes = (uint64_t)memory;
+	ret->disk_bytes = (uint64_t)disk;
+	return r;
+}
+
 int broker_info(struct broker *b, struct broker_info *ret, struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
@@ -299,6 +314,8 @@ int broker_info(struct broker *b, struct broker_info *ret, struct brumate_error 
 		r = wire_get_int(reply, "pid", 0, INT32_MAX, &pid, err);
 	if (r == 0)
 		r = parse_gpus(reply, info.gpus, &info.n_gpus, err);
+	if (r == 0)
+		r = parse_room(reply, &info.room, err);
 	if (r < 0)
 		return r;
 	info.device.api_version = (int)api;

@@ -24,6 +24,13 @@ struct broker_outcome {
 	enum dev_state state;
 };
 
+/** Room for host copies. */
+struct broker_room {
+	uint64_t memory_bytes; /* pinned or not */
+	uint64_t disk_bytes;   /* beyond that, in */
+	char disk[1024];       /* this directory */
+};
+
 /** All that Info tells. */
 struct broker_info {
 	char backend[32];
@@ -31,6 +38,7 @@ struct broker_info {
 	pid_t pid;
 	size_t n_gpus;
 	struct dev_gpu gpus[DEV_GPUS_MAX];
+	struct broker_room room;
 };
 
 /**

@@ -129,6 +129,8 @@ static int run(struct copy *c)
 
 	if (c->load) {
 		r = with_session(c, alloc);
+		if (r == 0 && digest_table_new(&c->copy.digests, c->total_bytes) < 0)
+			c->copy.digests = NULL; /* then nothing is compared */
 		if (r == 0)
 			r = regions_load(c->op, &c->copy, is_cancelled, c, &c->err);
 	}
@@ -205,6 +207,7 @@ static void record(struct op *op, const struct copy *c)
 		op->data_bytes += c->pieces[i].len_bytes;
 	op->data_seconds = seconds;
 	op->spared = c->spared;
+	op->disk_bytes = data_copy_disk_bytes(c->in ? c->from : &c->copy);
 }
 
 static struct copy *join(struct op *op)

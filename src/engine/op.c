@@ -18,6 +18,7 @@
 #include "engine/copy.h"
 #include "engine/host-memory.h"
 #include "engine/park.h"
+#include "engine/spilled.h"
 #include "store/memory.h"
 
 enum { TICK_MS = 200 };
@@ -71,6 +72,8 @@ void op_fini(struct op *op)
 	host_memory_close(op->host);
 	op->host = NULL;
 	data_copy_fini(&op->saved);
+	spilled_free(op->spilled);
+	op->spilled = NULL;
 	if (op->broker_is_open)
 		broker_close(&op->broker);
 	op->broker_is_open = false;
@@ -285,18 +288,18 @@ json_t *op_summary(const struct op *op)
 							op->phase_starts[i]));
 	uint64_t by_data = op->data_bytes < op->gpu_bytes ? op->data_bytes : op->gpu_bytes;
 	uint64_t bytes = op->image_bytes ? op->image_bytes : op->gpu_bytes;
-	return json_pack("{s:s,s:s,s:s?,s:o,s:f,s:f,s:o,s:I,s:I,s:f,s:I,s:I,s:I,s:f,s:I,s:O}", "operation",
-			 op->kind, "job", op->job->id, "checkpoint", op->job->checkpoint, "path",
-			 path ? wire_string(path) : json_null(), "seconds", seconds, "downtime_s",
-			 downtime, "phases", phases, "gpu_bytes", (json_int_t)op->gpu_bytes,
-			 "image_bytes", (json_int_t)op->image_bytes, "gbps",
-			 seconds > 0 ? (double)bytes / 1e9 / seconds : 0.0, "data_bytes",
-			 (json_int_t)op->data_bytes, "zero_bytes",
-			 (json_int_t)op->spared.zero_bytes, "unchanged_bytes",
-			 (json_int_t)op->spared.same_bytes, "data_gbps",
-			 op->data_seconds > 0 ? (double)op->data_bytes / 1e9 / op->data_seconds
-					      : 0.0,
-			 "driver_bytes", (json_int_t)(op->gpu_bytes - by_data), "notes", op->notes);
+	return json_pack(
+		"{s:s,s:s,s:s?,s:o,s:f,s:f,s:o,s:I,s:I,s:f,s:I,s:I,s:I,s:I,s:f,s:I,s:O}",
+		"operation", op->kind, "job", op->job->id, "checkpoint", op->job->checkpoint,
+		"path", path ? wire_string(path) : json_null(), "seconds", seconds, "downtime_s",
+		downtime, "phases", phases, "gpu_bytes", (json_int_t)op->gpu_bytes, "image_bytes",
+		(json_int_t)op->image_bytes, "gbps",
+		seconds > 0 ? (double)bytes / 1e9 / seconds : 0.0, "data_bytes",
+		(json_int_t)op->data_bytes, "zero_bytes", (json_int_t)op->spared.zero_bytes,
+		"unchanged_bytes", (json_int_t)op->spared.same_bytes, "disk_bytes",
+		(json_int_t)op->disk_bytes, "data_gbps",
+		op->data_seconds > 0 ? (double)op->data_bytes / 1e9 / op->data_seconds : 0.0,
+		"driver_bytes", (json_int_t)(op->gpu_bytes - by_data), "notes", op->notes);
 }
 
 void op_finish(struct op *op)

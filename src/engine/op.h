@@ -74,6 +74,8 @@ struct op {
 	struct memory_writer *memory; /* of the checkpoint being written */
 	struct host_memory *host;     /* beside CRIU's images; read by @memory */
 	struct data_copy saved;	      /* host copy that it reads, where it is held no more */
+	struct spilled *spilled;      /* what it reads of host copies on a disk */
+	uint64_t disk_bytes;	      /* of what was moved: not in memory */
 	bool park_only;		      /* suspend: device memory stays on the GPU */
 	bool keep_copy;		      /* the host copy stays held when the job runs again */
 	bool live;		      /* suspend, checkpoint: copy while it runs, as far as that goes */

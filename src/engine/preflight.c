@@ -11,6 +11,8 @@
 #include <string.h>
 
 #include "base/fd.h"
+#include "engine/held.h"
+#include "engine/park.h"
 
 enum { MEMINFO_BYTES_MAX = 1 << 16 };
 
@@ -104,22 +106,55 @@ static int available_bytes(uint64_t *ret)
 	return 0;
 }
 
+/* What goes by the broker may go to a disk too, where its own call says how much room there is. */
+static int check_copies(struct op *op, uint64_t copies, uint64_t by_driver,
+			struct brumate_error *err)
+{
+	auto_free struct broker_info *info = calloc(1, sizeof(*info));
+
+	if (!info)
+		return brumate_fail(err, ENOMEM, "%m");
+	if (gpu_open(op, NULL) < 0 || broker_info(&op->broker, info, NULL) < 0)
+		return 0; /* the copy itself will tell */
+	uint64_t memory = info->room.memory_bytes, disk = info->room.disk_bytes;
+	memory -= by_driver < memory ? by_driver : memory;
+	if (copies <= memory || copies - memory <= disk)
+		return 0;
+	brumate_fail(
+		err, ENOSPC,
+		"%.1f GB of device memory do not fit into the %.1f GB of host memory available "
+		"and the %.1f GB free in %s",
+		(double)copies / 1e9, (double)memory / 1e9, (double)disk / 1e9, info->room.disk);
+	brumate_hint(err,
+		     "free host memory, or set SpillDirectory= in [Broker] of brumate.conf to a "
+		     "larger file system");
+	return -ENOSPC;
+}
+
 static int check_host_memory(struct op *op, struct brumate_error *err)
 {
-	uint64_t available, need = 0;
+	uint64_t available, need = 0, managed = park_managed_bytes(op);
 
 	for (size_t i = 0; i < op->n_gpus; i++)
 		if (op->gpus[i].dev.state != DEV_STATE_CHECKPOINTED)
 			need += op->gpus[i].dev.used_bytes;
-	if (!need || available_bytes(&available) < 0 || need <= available)
+	if (!need)
 		return 0;
-	brumate_fail(
-		err, ENOMEM,
-		"%.1f GB of device memory do not fit into the %.1f GB of host memory available",
-		(double)need / 1e9, (double)available / 1e9);
-	brumate_hint(err,
-		     "free host memory; the driver keeps the saved data in the job's own memory");
-	return -ENOMEM;
+	managed = managed < need ? managed : need;
+	need -= managed;
+	if (available_bytes(&available) == 0 && need > available) {
+		brumate_fail(err, ENOMEM,
+			     "%.1f GB of device memory do not fit into the %.1f GB of host memory "
+			     "available",
+			     (double)need / 1e9, (double)available / 1e9);
+		brumate_hint(err, "free host memory; the driver keeps the saved data in the job's "
+				  "own memory");
+		return -ENOMEM;
+	}
+	uint64_t kept = op->held ? held_kept_bytes(op->held) : 0; /* is written in place */
+	if (managed <= kept || op->park_only)
+		return 0;
+	return check_copies(op, managed - kept, need, err);
 }
 
 /* ---- judging ---- */

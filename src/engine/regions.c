@@ -8,9 +8,25 @@
 #include <sys/mman.h>
 
 #include "engine/held.h"
+#include "engine/spilled.h"
 #include "store/memory.h"
 
 /* ---- out ---- */
+
+/* Bytes at @offset of the host copy, which lie in one segment. */
+static int save_region(struct op *op, const struct manifest_region *region,
+		       const struct data_copy *copy, uint64_t offset, struct brumate_error *err)
+{
+	size_t segment = (size_t)(offset / copy->segment_bytes);
+
+	if (!spilled_has(op->spilled, segment))
+		return memory_add(op->memory, region, copy->segments[segment],
+				  offset % copy->segment_bytes, err);
+	void *source = spilled_source(op->spilled, offset);
+	if (!source)
+		return brumate_fail(err, ENOMEM, "%m");
+	return memory_add_from(op->memory, region, spilled_source_read, source, err);
+}
 
 static int save_piece(struct op *op, const struct held_piece *p, uint64_t offset,
 		      const struct data_copy *copy, struct brumate_error *err)
@@ -19,7 +35,6 @@ static int save_piece(struct op *op, const struct held_piece *p, uint64_t offset
 	int r = proc_read(&info, p->process.pid, err);
 
 	for (uint64_t done = 0; r == 0 && done < p->len_bytes;) {
-		size_t segment = (size_t)((offset + done) / copy->segment_bytes);
 		uint64_t at = (offset + done) % copy->segment_bytes;
 		uint64_t len = p->len_bytes - done;
 		struct manifest_region region = { .kind = MANIFEST_REGION_DEVICE,
@@ -31,7 +46,7 @@ static int save_piece(struct op *op, const struct held_piece *p, uint64_t offset
 			len = copy->segment_bytes - at;
 		region.len_bytes = len;
 		snprintf(region.gpu, sizeof(region.gpu), "%s", p->gpu);
-		r = memory_add(op->memory, &region, copy->segments[segment], at, err);
+		r = save_region(op, &region, copy, offset + done, err);
 		done += len;
 	}
 	return r;
@@ -41,10 +56,15 @@ int regions_save(struct op *op, const struct data_copy *copy, struct brumate_err
 {
 	const struct held *h = op->held;
 	auto_free struct data_piece *pieces = held_data_pieces(h);
-	int r = 0;
+	struct spilled *spilled;
 
 	if (!pieces)
 		return brumate_fail(err, ENOMEM, "%m");
+	int r = spilled_open(&spilled, copy, err);
+	if (r == 0 && spilled) {
+		spilled_chain(spilled, op->spilled); /* the store may still read from that */
+		op->spilled = spilled;
+	}
 	for (size_t i = 0; r == 0 && i < h->n_pieces; i++)
 		r = save_piece(op, &h->pieces[i], data_offset(pieces, i), copy, err);
 	return r;
@@ -91,39 +111,73 @@ int regions_find(struct op *op, struct brumate_error *err)
 
 struct view {
 	char *base;
-	uint64_t len_bytes;
+	uint64_t len_bytes, segment_bytes;
+	struct spilled *spilled; /* what is not mapped of it; NULL: all is */
 };
 
 static void view_fini(struct view *v)
 {
+	spilled_free(v->spilled);
 	if (v->base)
 		munmap(v->base, v->len_bytes);
 }
 DEFINE_AUTO_FINI(struct view, view_fini)
 
-/* The segments as one run of memory. */
+/* The segments as one run of memory, but for those on a disk. */
 static int view_open(struct view *ret, const struct data_copy *copy, struct brumate_error *err)
 {
-	uint64_t last = copy->total_bytes - (copy->n_segments - 1) * copy->segment_bytes;
+	const size_t n = data_copy_parts(copy);
+	uint64_t last = copy->total_bytes - (n - 1) * copy->segment_bytes;
 	uint64_t len = copy->total_bytes;
 	char *base = mmap(NULL, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	if (base == MAP_FAILED)
 		return brumate_fail(err, errno, "mmap: %m");
-	*ret = (struct view){ base, len };
-	for (size_t i = 0; i < copy->n_segments; i++) {
-		uint64_t part = i + 1 < copy->n_segments ? copy->segment_bytes : last;
+	*ret = (struct view){ base, len, copy->segment_bytes, NULL };
+	int r = spilled_open(&ret->spilled, copy, err);
+	for (size_t i = 0; r == 0 && i < n; i++) {
+		uint64_t part = i + 1 < n ? copy->segment_bytes : last;
 
+		if (spilled_has(ret->spilled, i))
+			continue;
 		if (mmap(base + i * copy->segment_bytes, part, PROT_READ | PROT_WRITE,
 			 MAP_SHARED | MAP_FIXED, copy->segments[i], 0) == MAP_FAILED)
 			return brumate_fail(err, errno, "host copy: %m");
 	}
+	return r;
+}
+
+/* Bytes that lie in one segment. */
+static int view_write_part(const struct view *v, uint64_t offset, const char *data,
+			   size_t len_bytes)
+{
+	if (spilled_has(v->spilled, (size_t)(offset / v->segment_bytes)))
+		return spilled_write(v->spilled, offset, data, len_bytes);
+	if (data)
+		memcpy(v->base + offset, data, len_bytes);
+	else
+		memset(v->base + offset, 0, len_bytes); /* the pool's memory was used before */
 	return 0;
 }
 
+static int view_write(const struct view *v, uint64_t offset, const char *data, size_t len_bytes)
+{
+	int r = 0;
+
+	for (size_t done = 0; r == 0 && done < len_bytes;) {
+		uint64_t part = v->segment_bytes - (offset + done) % v->segment_bytes;
+
+		if (part > len_bytes - done)
+			part = len_bytes - done;
+		r = view_write_part(v, offset + done, data ? data + done : NULL, part);
+		done += part;
+	}
+	return r;
+}
+
 struct sink {
-	char *at;
-	uint64_t len_bytes;
+	const struct view *view;
+	uint64_t offset, len_bytes; /* where the region is in it */
 	bool (*cancelled)(void *arg);
 	void *arg;
 };
@@ -134,11 +188,7 @@ static int take_bytes(void *arg, uint64_t offset, const void *data, size_t len_b
 
 	if (offset > s->len_bytes || len_bytes > s->len_bytes - offset)
 		return -EBADMSG;
-	if (data)
-		memcpy(s->at + offset, data, len_bytes);
-	else
-		memset(s->at + offset, 0, len_bytes); /* the pool's memory was used before */
-	return 0;
+	return view_write(s->view, s->offset + offset, data, len_bytes);
 }
 
 static bool is_cancelled(void *arg)
@@ -158,6 +208,16 @@ static uint64_t place_of(const struct held *h, const struct data_piece *pieces,
 	return UINT64_MAX;
 }
 
+/* Of region @i, which is at @at of the copy: what its checkpoint says. 0: not known. */
+static int take_digests(const struct data_copy *copy, const struct memory_reader *reader, size_t i,
+			uint64_t at, uint64_t len_bytes)
+{
+	if (!copy->digests || at % CHUNK_BYTES_MAX || len_bytes % CHUNK_BYTES_MAX)
+		return 0;
+	return memory_digests(reader, i, digest_table_digests(copy->digests) + at / CHUNK_BYTES_MAX,
+			      (size_t)(len_bytes / CHUNK_BYTES_MAX));
+}
+
 int regions_load(struct op *op, const struct data_copy *copy, bool (*cancelled)(void *arg),
 		 void *arg, struct brumate_error *err)
 {
@@ -165,6 +225,7 @@ int regions_load(struct op *op, const struct data_copy *copy, bool (*cancelled)(
 	auto_free struct data_piece *pieces = held_data_pieces(op->held);
 	auto_(memory_reader_free) struct memory_reader *reader = NULL;
 	auto_(view_fini) struct view view = { 0 };
+	bool whole = true; /* all digests are known */
 	int r = memory_open(&reader, &op->image, err);
 
 	if (r < 0)
@@ -174,7 +235,8 @@ int regions_load(struct op *op, const struct data_copy *copy, bool (*cancelled)(
 	r = view_open(&view, copy, err);
 	for (size_t i = 0; r == 0 && i < m->memory.n_regions; i++) {
 		const struct manifest_region *region = &m->memory.regions[i];
-		struct sink sink = { .len_bytes = region->len_bytes,
+		struct sink sink = { .view = &view,
+				     .len_bytes = region->len_bytes,
 				     .cancelled = cancelled,
 				     .arg = arg };
 
@@ -183,9 +245,17 @@ int regions_load(struct op *op, const struct data_copy *copy, bool (*cancelled)(
 		uint64_t at = place_of(op->held, pieces, region);
 		if (at > view.len_bytes || region->len_bytes > view.len_bytes - at)
 			return brumate_fail(err, EBADMSG, "region %zu lies outside its piece", i);
-		sink.at = view.base + at;
+		sink.offset = at;
 		r = memory_load(reader, i, 0, take_bytes, is_cancelled, &sink, err);
+		if (r < 0)
+			break;
+		int known = take_digests(copy, reader, i, at, region->len_bytes);
+		if (known < 0)
+			return brumate_fail(err, -known, "region %zu: digests: %m", i);
+		whole = whole && known;
 	}
+	if (r == 0 && copy->digests)
+		digest_table_set_whole(copy->digests, whole);
 	return r;
 }
 

@@ -147,7 +147,8 @@ static int suspend_data_out(struct op *op, struct brumate_error *err)
 
 	if (r >= 0)
 		return r;
-	if (r == -ECANCELED || r == -ETIMEDOUT) {
+	/* What has no room the driver would put into memory all the same. */
+	if (r == -ECANCELED || r == -ETIMEDOUT || r == -ENOSPC) {
 		*err = why;
 		return r;
 	}

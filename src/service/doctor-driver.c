@@ -130,6 +130,7 @@ void doctor_driver(struct doctor *d)
 	for (size_t i = 0; i < info.n_gpus; i++)
 		check_gpu(d, i, &info.gpus[i], gpus);
 	fact(d, "gpus", gpus);
+	d->room = info.room;
 	if (!info.n_gpus)
 		finding(d, FINDING_FAIL, "gpu", "is a GPU assigned to this machine or container?",
 			"the driver shows no GPU");

@@ -38,7 +38,12 @@ static void check_memory(struct doctor *d)
 	if (!read_meminfo("MemAvailable", &available))
 		return;
 	fact(d, "memory_available_bytes", json_integer((json_int_t)available));
-	if (available < d->vram_bytes)
+	if (available < d->vram_bytes && available + d->room.disk_bytes >= d->vram_bytes)
+		finding(d, FINDING_NOTE, "memory",
+			"add memory: host copies on a disk are as fast as the disk",
+			"%.1f GB of memory available, %.1f GB on all GPUs: the rest would go to %s",
+			(double)available / 1e9, (double)d->vram_bytes / 1e9, d->room.disk);
+	else if (available < d->vram_bytes)
 		finding(d, FINDING_WARN, "memory",
 			"add memory, or suspend fewer jobs at a time: saved device memory is kept "
 			"in it",
@@ -67,6 +72,28 @@ static void check_pool(struct doctor *d)
 		finding(d, FINDING_OK, "pool", "",
 			"up to %.1f GB may be pinned for copies of device memory",
 			(double)pool / 1e9);
+}
+
+/* Where host copies go that memory has no room for. */
+static void check_spill(struct doctor *d)
+{
+	if (!d->room.disk[0])
+		return; /* the check of the driver says why */
+	fact(d, "copies",
+	     json_pack("{s:I,s:I,s:s}", "memory_bytes", (json_int_t)d->room.memory_bytes,
+		       "disk_bytes", (json_int_t)d->room.disk_bytes, "disk", d->room.disk));
+	if (!d->room.disk_bytes)
+		finding(d, FINDING_NOTE, "spill",
+			"set SpillDirectory= in [Broker] of brumate.conf to a directory on a disk",
+			"copies of device memory must fit into the %.1f GB of memory that they may "
+			"have: %s is in memory, or full",
+			(double)d->room.memory_bytes / 1e9, d->room.disk);
+	else
+		finding(d, FINDING_OK, "spill", "",
+			"copies of device memory may have %.1f GB of memory, then %.1f GB in %s, "
+			"encrypted",
+			(double)d->room.memory_bytes / 1e9, (double)d->room.disk_bytes / 1e9,
+			d->room.disk);
 }
 
 static void check_pages(struct doctor *d)
@@ -166,6 +193,7 @@ void doctor_room(struct doctor *d)
 {
 	check_memory(d);
 	check_pool(d);
+	check_spill(d);
 	check_pages(d);
 	check_limits(d);
 	check_shm(d);

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/broker-client.h"
 #include "service/service.h"
 
 enum finding_level { FINDING_OK, FINDING_NOTE, FINDING_WARN, FINDING_FAIL };
@@ -16,6 +17,7 @@ struct doctor {
 	json_t *findings;
 	json_t *facts;
 	uint64_t vram_bytes; /* of all GPUs; 0: unknown */
+	struct broker_room room; /* for host copies; no directory: unknown */
 	bool out_of_memory;
 };
 
@@ -36,6 +38,6 @@ bool read_line(const char *path, char *ret, size_t room);
 /* The checks, by what they look at. */
 void doctor_kernel(struct doctor *d); /* kernel, capabilities, sysctls, cgroups */
 void doctor_criu(struct doctor *d);
-void doctor_driver(struct doctor *d);  /* driver, GPUs; sets vram_bytes */
+void doctor_driver(struct doctor *d);  /* driver, GPUs; sets vram_bytes and room */
 void doctor_room(struct doctor *d);    /* memory, limits, space */
 void doctor_brumate(struct doctor *d); /* our own directories, programs, leftovers */

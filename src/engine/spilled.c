@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT
+/* A host copy's bytes on a disk. See spilled.h. */
+#include "engine/spilled.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "wire/spill.h"
+
+struct source {
+	struct source *next;
+	const struct spilled *spilled;
+	uint64_t offset;
+};
+
+struct spilled {
+	uint64_t segment_bytes;
+	size_t n;
+	int *fds; /* -1: it is in memory */
+	struct seal_disk_key key;
+	struct source *sources;
+	struct spilled *older;
+};
+
+/* Past the page cache where that goes: what is read once needs no memory. */
+static int reopen(int fd)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	int own = open(path, O_RDWR | O_DIRECT | O_CLOEXEC);
+	if (own < 0 && errno == EINVAL)
+		own = open(path, O_RDWR | O_CLOEXEC);
+	return own < 0 ? -errno : own;
+}
+
+static int open_all(struct spilled *s, const struct data_copy *copy)
+{
+	for (size_t i = 0; i < s->n; i++) {
+		if (!data_copy_on_disk(copy, i))
+			continue;
+		s->fds[i] = reopen(copy->segments[i]);
+		if (s->fds[i] < 0)
+			return s->fds[i];
+	}
+	return 0;
+}
+
+int spilled_open(struct spilled **ret, const struct data_copy *copy, struct brumate_error *err)
+{
+	auto_(spilled_free) struct spilled *s = NULL;
+
+	*ret = NULL;
+	if (!data_copy_is_spilled(copy))
+		return 0;
+	s = calloc(1, sizeof(*s));
+	if (!s)
+		return brumate_fail(err, ENOMEM, "%m");
+	s->segment_bytes = copy->segment_bytes;
+	s->fds = calloc(data_copy_parts(copy), sizeof(int));
+	if (!s->fds)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (; s->n < data_copy_parts(copy); s->n++)
+		s->fds[s->n] = -1;
+	int r = spill_key_read(&s->key, copy->segments[s->n]);
+	if (r == 0)
+		r = open_all(s, copy);
+	if (r < 0)
+		return brumate_fail(err, -r, "host copy on disk: %m");
+	*ret = take_ptr(&s);
+	return 0;
+}
+
+void spilled_free(struct spilled *s)
+{
+	while (s) {
+		struct spilled *older = s->older;
+
+		for (size_t i = 0; i < s->n; i++)
+			cleanup_close(&s->fds[i]);
+		for (struct source *at = s->sources, *next; at; at = next) {
+			next = at->next;
+			free(at);
+		}
+		seal_disk_key_fini(&s->key);
+		free(s->fds);
+		free(s);
+		s = older;
+	}
+}
+
+void spilled_chain(struct spilled *s, struct spilled *older)
+{
+	s->older = older;
+}
+
+bool spilled_has(const struct spilled *s, size_t i)
+{
+	return s && i < s->n && s->fds[i] >= 0;
+}
+
+int spilled_read(const struct spilled *s, uint64_t offset, void *buf, size_t len_bytes)
+{
+	size_t i = (size_t)(offset / s->segment_bytes);
+	auto_free void *aligned = aligned_alloc(SEAL_DISK_UNIT_BYTES, len_bytes);
+
+	if (!spilled_has(s, i))
+		return -EINVAL;
+	if (!aligned)
+		return -ENOMEM;
+	int r = spill_read(s->fds[i], &s->key, i * s->segment_bytes, offset, aligned, len_bytes);
+	if (r == 0)
+		memcpy(buf, aligned, len_bytes);
+	return r;
+}
+
+int spilled_write(const struct spilled *s, uint64_t offset, const void *data, size_t len_bytes)
+{
+	size_t i = (size_t)(offset / s->segment_bytes);
+	auto_free void *aligned = aligned_alloc(SEAL_DISK_UNIT_BYTES, len_bytes);
+
+	if (!spilled_has(s, i))
+		return -EINVAL;
+	if (!aligned)
+		return -ENOMEM;
+	if (data)
+		memcpy(aligned, data, len_bytes);
+	else
+		memset(aligned, 0, len_bytes);
+	return spill_write(s->fds[i], &s->key, i * s->segment_bytes, offset, aligned, len_bytes);
+}
+
+void *spilled_source(struct spilled *s, uint64_t offset)
+{
+	struct source *source = calloc(1, sizeof(*source));
+
+	if (!source)
+		return NULL;
+	*source = (struct source){ s->sources, s, offset };
+	s->sources = source;
+	return source;
+}
+
+int spilled_source_read(void *source, uint64_t offset, void *buf, size_t len_bytes)
+{
+	const struct source *from = source;
+
+	return spilled_read(from->spilled, from->offset + offset, buf, len_bytes);
+}

@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Jobs whose device memory does not fit into host memory: it goes to a disk and comes back, through
+every operation and every failure, and what fits nowhere is refused before the job is touched."""
+
+import os
+import signal
+import tempfile
+
+from cases import MIB, Skipped, case, expect, main, wait_until
+
+
+def spill_dir(bed):
+    return os.path.join(bed.own["BRUMATE_STATE_DIR"], "spill")
+
+
+def configure(bed, memory, directory=None):
+    """Before the first broker of this bed."""
+    with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+        file.write(f"[Broker]\nPool=64M\nMemory={memory}\n")
+        if directory:
+            file.write(f"SpillDirectory={directory}\n")
+    found = [f for f in bed.doctor()["findings"] if f["key"] == "spill"]
+    expect(len(found) == 1, f"doctor says {found}")
+    if not directory and found[0]["level"] != "ok":
+        raise Skipped("the test's directory is in memory")
+    return found[0]
+
+
+def holders(bed):
+    """Open files of the spill directory, by pid."""
+    found = {}
+    for pid, _ in bed.processes():
+        try:
+            links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+        except OSError:
+            continue
+        count = sum(link.startswith(spill_dir(bed) + "/") for link in links)
+        if count:
+            found[pid] = count
+    return found
+
+
+def expect_nothing_left(bed):
+    wait_until(lambda: not holders(bed), "the end of what was on the disk")
+    expect(os.listdir(spill_dir(bed)) == [], "files are left on the disk")
+
+
+def end_broker(bed):
+    """The next one reads the configuration anew."""
+    bed.ask_broker("Quit")
+    wait_until(lambda: not bed.broker(), "the end of the broker")
+
+
+@case
+def every_operation(bed):
+    """All on the disk, then a part of it."""
+    for memory, least in (("1M", 64 * MIB), ("32M", 16 * MIB)):
+        found = configure(bed, memory)
+        expect(spill_dir(bed) in found["text"] and "encrypted" in found["text"], f"doctor says {found}")
+        job, log = bed.counter(mib=64)
+        for verb in ("suspend", "resume", "checkpoint", "restore"):
+            summary = bed.operation(verb, job)
+            expect(summary["disk_bytes"] >= least and summary["data_bytes"] >= 64 * MIB, f"{verb}: {summary}")
+            expect(memory == "1M" or summary["disk_bytes"] < summary["data_bytes"], f"{verb}: {summary}")
+            if verb == "suspend":
+                expect(len(holders(bed)) >= 2, f"held by {holders(bed)}")
+            if verb in ("resume", "restore"):
+                log.goes_on()
+                expect_nothing_left(bed)
+        told = bed.ok("suspend", job)
+        expect("by a disk" in told.err, f"suspend says {told.err!r}")
+        bed.end(job)
+        expect_nothing_left(bed)
+        end_broker(bed)
+
+
+@case
+def checkpoints_of_it(bed):
+    """Suspended to the disk, or going on: what the store reads is on the disk."""
+    configure(bed, "1M")
+    job, log = bed.counter(mib=32)
+    bed.ok("checkpoint", job, "--leave-running", "--name", "of-running")
+    log.goes_on()
+    expect_nothing_left(bed)
+    bed.ok("suspend", job)
+    bed.ok("checkpoint", job, "--name", "of-suspended")
+    expect_nothing_left(bed)
+    for name in ("of-running", "of-suspended"):
+        bed.ok("verify", name)
+    bed.end(bed.expect_restorable("of-suspended", log))
+    expect_nothing_left(bed)
+
+
+@case
+def whoever_dies(bed):
+    configure(bed, "1M")
+    job, log = bed.counter(mib=32)
+    for verb, points in (("suspend", ("data.spill-open", "data.spill-write")), ("resume", ("data.spill-read",))):
+        for point in points:
+            if verb == "resume":
+                bed.ok("suspend", job)
+            bed.fault(point, "kill")
+            bed.operation(verb, job)
+            expect(bed.has_fired(), f"{verb}: {point} was not passed")
+            if verb == "suspend":
+                bed.ok("resume", job)
+            log.goes_on()
+            expect_nothing_left(bed)
+    bed.ok("suspend", job)
+    os.kill(bed.shim(job), signal.SIGKILL)
+    wait_until(lambda: not bed.shim(job), "the end of the shim")
+    bed.ok("resume", job)
+    log.goes_on()
+    expect_nothing_left(bed)
+
+
+@case
+def what_cannot_be_read_stays(bed):
+    configure(bed, "1M")
+    job, log = bed.counter(mib=32)
+    bed.ok("suspend", job)
+    bed.fault("data.spill-read", "error:5")
+    bed.refused(1, "data-in", "resume", job)
+    bed.expect_state(job, "suspended")
+    bed.ok("resume", job)
+    log.goes_on()
+
+
+@case
+def no_room_anywhere(bed):
+    """Found before the job is touched; and where the room is gone only then, the job goes on."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        found = configure(bed, "1M", directory)
+        expect(found["level"] == "note" and "SpillDirectory=" in found["hint"], f"doctor says {found}")
+        job, log = bed.counter(mib=32)
+        for verb in ("suspend", "checkpoint"):
+            bed.refused(1, f"do not fit.*{directory}", verb, job)
+            bed.expect_whole(job, log)
+        expect(not bed.checkpoints() and not bed.partials(), "left in the store")
+    end_broker(bed)
+    configure(bed, "1M")
+    bed.fault("data.spill-open", "error:28")
+    result = bed.cli("suspend", job)
+    expect(result.code and "No space left" in result.err, result.why())
+    bed.expect_whole(job, log)
+    bed.ok("suspend", job)
+    bed.ok("resume", job)
+    log.goes_on()
+
+
+main()
