@@ -91,8 +91,11 @@ def costs(check):
         check.measured[f"{name}, with the library, ms"] = round(ours[name] * 1000, 3)
 
 
-def bench(check, name, *args, timeout=300):
-    """Runs `brumate bench` and keeps its report beside the results."""
+def bench(check, name, *args, pool=None, timeout=300):
+    """Runs `brumate bench` with that pool and keeps its report beside the results."""
+    if pool:
+        with open(check.instance.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+            file.write(f"[Broker]\nPool={pool}\n")
     result = check.instance.ok("bench", "--format", "json", *args, timeout=timeout)
     report = json.loads(result.out)
     with open(os.path.join(check.options.out, f"bench-{name}.json"), "w", encoding="utf-8") as file:
@@ -132,19 +135,22 @@ def register(case):
 
     def sized(check, name, *args, **options):
         if check.options.simulated:
+            options.pop("pool", None)
             args = tuple("256M" if i and args[i - 1] == "--size" else a for i, a in enumerate(args))
             args = tuple("1M-16M" if i and args[i - 1] == "--pieces" else a for i, a in enumerate(args))
         bench(check, name, *args, **options)
 
     case("bench: 32 GiB")(lambda check: sized(
         check, "32g", "--size", "32G", "--pieces", "64M-1G", "--rounds", "2", "--trace",
-        os.path.join(check.options.out, "bench-32g-trace.json")))
+        os.path.join(check.options.out, "bench-32g-trace.json"), pool="40G"))
     case("bench: ten thousand 1 MiB buffers")(lambda check: sized(
-        check, "small", "--size", "10000M", "--pieces", "1M", "--rounds", "2", "--data-path", "broker"))
+        check, "small", "--size", "10000M", "--pieces", "1M", "--rounds", "2", "--data-path", "broker",
+        pool="16G"))
     case("bench: 90 GiB, pool of 16 GiB")(lambda check: sized(
-        check, "big", "--size", "90G", "--pieces", "1G", "--rounds", "1", "--data-path", "broker"))
+        check, "big", "--size", "90G", "--pieces", "1G", "--rounds", "1", "--data-path", "broker",
+        pool="16G"))
     case("bench: checkpoint of 16 GiB to disk")(lambda check: sized(
         check, "disk", "--size", "16G", "--pieces", "64M-1G", "--rounds", "1", "--dir",
-        os.path.join(check.instance.dir, "bench")))
+        os.path.join(check.instance.dir, "bench"), pool="24G"))
     case("bench: 16 GiB without huge pages")(lambda check: without_huge_pages(lambda: sized(
-        check, "plain-pages", "--size", "16G", "--pieces", "64M-1G", "--rounds", "2")))
+        check, "plain-pages", "--size", "16G", "--pieces", "64M-1G", "--rounds", "2", pool="24G")))
