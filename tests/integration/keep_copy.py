@@ -6,7 +6,7 @@ what is checked of memory that came back."""
 import os
 import signal
 
-from cases import MIB, case, expect, main, process_start, wait_until
+from cases import MIB, case, expect, main, process_start, read_link, wait_until
 
 
 def bench_job(bed, *options, mib=64):
@@ -129,6 +129,48 @@ def failures_leave_no_false_base(bed):
         expect(bed.has_fired(), f"{point} was not passed")
         bed.operation("resume", job, "--keep-copy")
         check(bed, job, log)
+
+
+def segments(pid):
+    """The host copy that a process holds, open for writing."""
+    found = []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        path = f"/proc/{pid}/fd/{fd}"
+        if "brumate-segment" in read_link(path):
+            found.append(os.open(path, os.O_RDWR))
+    return found
+
+
+@case
+def damage_is_found_before_the_job_sees_it(bed):
+    job, log = bench_job(bed, mib=16)
+    bed.operation("suspend", job)
+    held = segments(bed.shim(job))
+    expect(held, "the shim holds no host copy")
+    byte = os.pread(held[0], 1, 5 * MIB + 77)
+    os.pwrite(held[0], bytes([byte[0] ^ 4]), 5 * MIB + 77)
+    bed.refused(9, "piece .* are not those that were saved", "resume", job)
+    bed.expect_state(job, "suspended")
+    expect(bed.vram() == [0, 0], f"in use {bed.vram()}")
+    os.pwrite(held[0], byte, 5 * MIB + 77)
+    for fd in held:
+        os.close(fd)
+    bed.ok("resume", job)
+    check(bed, job, log)
+    # Without digests nothing is compared, and nothing is spared.
+    with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+        file.write("[Broker]\nDigests=no\n")
+    broker = bed.broker()
+    os.kill(broker, signal.SIGKILL)
+    wait_until(lambda: not process_start(broker), "the end of the broker")
+    bed.operation("suspend", job)
+    summary = bed.operation("resume", job, "--keep-copy")
+    expect(any("is not kept" in note for note in summary["notes"]), f"{summary}")
+    summary = bed.operation("suspend", job, "--live")
+    expect(any("no live copy" in note for note in summary["notes"]), f"{summary}")
+    expect(not summary["zero_bytes"] and not summary["unchanged_bytes"], f"{summary}")
+    bed.operation("resume", job)
+    check(bed, job, log)
 
 
 @case
