@@ -152,6 +152,37 @@ static void test_stream(void)
 	CHECK(seal_stream(buf, &key, buf, (size_t)SEAL_BYTES_MAX + 1) == -EFBIG);
 }
 
+/* Zeros in unit 0x123456789a under key 00 01 … 3f. */
+static void test_disk(void)
+{
+	static const char head[] = "a127e1a220fe4b9006c2265a281f8e69";
+	static const char tail[] = "982f51dc8f71fe7e6f312b2f30b6f3bf";
+	static uint8_t plain[3 * SEAL_DISK_UNIT_BYTES], sealed[3 * SEAL_DISK_UNIT_BYTES];
+	const uint64_t at = 0x123456789aull * SEAL_DISK_UNIT_BYTES;
+	const size_t unit = SEAL_DISK_UNIT_BYTES;
+	struct seal_disk_key k, other;
+	uint8_t want[16];
+
+	for (uint8_t i = 0; i < sizeof(k.bytes); i++)
+		k.bytes[i] = i;
+	CHECK(seal_disk(sealed, &k, SEAL_DISK_CLOSE, at, plain, sizeof(plain)) == 0);
+	from_hex(want, head);
+	CHECK(memcmp(sealed, want, sizeof(want)) == 0);
+	from_hex(want, tail);
+	CHECK(memcmp(sealed + unit - sizeof(want), want, sizeof(want)) == 0);
+	CHECK(memcmp(sealed, sealed + unit, unit) != 0); /* the same bytes elsewhere look otherwise */
+
+	/* A part alone, in place. */
+	CHECK(seal_disk(sealed + unit, &k, SEAL_DISK_OPEN, at + unit, sealed + unit, unit) == 0);
+	CHECK(memcmp(sealed + unit, plain, unit) == 0);
+	other = k;
+	other.bytes[40] ^= 1;
+	CHECK(seal_disk(sealed, &other, SEAL_DISK_OPEN, at, sealed, unit) == 0);
+	CHECK(memcmp(sealed, plain, unit) != 0);
+	CHECK(seal_disk(sealed, &k, SEAL_DISK_OPEN, at + 1, sealed, unit) == -EINVAL);
+	CHECK(seal_disk(sealed, &k, SEAL_DISK_OPEN, at, sealed, unit - 1) == -EINVAL);
+}
+
 int main(void)
 {
 	for (uint8_t i = 0; i < SEAL_KEY_BYTES; i++)
@@ -163,5 +194,6 @@ int main(void)
 	test_fresh();
 	test_parse();
 	test_stream();
+	test_disk();
 	return 0;
 }
