@@ -197,7 +197,8 @@ int lane_copy_live(struct lane *l, struct brumate_error *err)
 
 	if (r == 0)
 		r = copy_through(&v, err);
-	/* What still leaves a stage does so before the stage goes: closing a lane waits for it. */
+	/* Whatever still reads a stage is waited for before the stage goes. */
+	lane_close_digesters(l);
 	if (l->copies) {
 		l->mover->ops->lane_close(l->copies);
 		l->copies = NULL;

@@ -292,7 +292,7 @@ static void let_copy(struct op *op)
 	struct held *h = op->held;
 	struct data_copy *saved = op->memory ? &op->saved : NULL;
 
-	if (op->drop_kept)
+	if (op->drop_kept || op->live_base)
 		held_drop_kept(h);
 	if (!op->keep_copy || !h->copied) {
 		held_let_copy(h, saved);
