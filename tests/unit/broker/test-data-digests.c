@@ -208,6 +208,69 @@ static void test_damage(void)
 	set_free(&set);
 }
 
+/* Writes a piece over and over, with something and with what was there. */
+struct writer {
+	const struct set *set;
+	size_t i;
+	_Atomic bool stop;
+};
+
+static void *write_on(void *arg)
+{
+	struct writer *w = arg;
+	uint64_t bytes = w->set->pieces[w->i].len_bytes;
+	CUcontext ctx;
+
+	CHECK(cu.retain(&ctx, w->set->gpus[w->i]) == CUDA_SUCCESS && cu.set(ctx) == CUDA_SUCCESS);
+	for (uint64_t seed = 500; !w->stop; seed ^= 1)
+		piece_write(w->set, w->i, 0, bytes, seed);
+	return NULL;
+}
+
+static struct data_spared live(struct set *set, bool again)
+{
+	auto_(data_close) struct data_session *s = digests_session();
+	struct brumate_error err;
+
+	data_want_live(s);
+	must(again ? data_update(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL, &err)
+		   : data_out(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL, &err),
+	     &err);
+	CHECK(digest_table_is_whole(set->copy.digests));
+	return data_spared(s);
+}
+
+/* The digests of a live copy are of what it holds: brought up to date, it is right. */
+static void test_live(void)
+{
+	struct set set = set_make(PIECES, few, 2);
+	const uint64_t total = data_offset(set.pieces, PIECES);
+	struct writer writer = { .set = &set, .i = 2 };
+	struct brumate_error err;
+	pthread_t thread;
+
+	piece_write(&set, 5, 2 * CHUNK, CHUNK, 0);
+	CHECK(live(&set, false).zero_bytes == CHUNK);
+	check_copy(&set); /* nobody wrote */
+	CHECK(live(&set, true).same_bytes == total);
+	CHECK(pthread_create(&thread, NULL, write_on, &writer) == 0);
+	live(&set, true);
+	live(&set, true);
+	writer.stop = true;
+	pthread_join(thread, NULL);
+	CHECK(update(&set).same_bytes >= total - set.pieces[2].len_bytes);
+	check_copy(&set);
+	piece_write(&set, 0, 0, CHUNK, 9);
+	node_fault("data.live error:5\n");
+	auto_(data_close) struct data_session *s = digests_session();
+	data_want_live(s);
+	CHECK(data_update(s, set.pieces, set.n, set.fds, &set.copy, NULL, NULL, &err) == -EIO);
+	CHECK(!digest_table_is_whole(set.copy.digests));
+	CHECK(update(&set).same_bytes == 0);
+	check_copy(&set);
+	set_free(&set);
+}
+
 int main(void)
 {
 	node_start();
@@ -219,6 +282,7 @@ int main(void)
 	test_interrupted("data.copy kill\n", -EPIPE);
 	test_refused();
 	test_damage();
+	test_live();
 	end_broker(&b);
 	node_end();
 	return 0;
