@@ -7,7 +7,7 @@
 #include "contract.h"
 #include "driver.h"
 
-enum { SHORT_MS = 200, LONG_MS = 20000, STOPPED_S = 4 };
+enum { SHORT_MS = 200, LONG_MS = 20000, STOPPED_MS = 2000, STOPPED_S = 4 };
 
 /* A lock that failed leaves the process running; one that came about is taken back. */
 static void lock_in_vain(struct child *child, const char *name, unsigned int timeout_ms)
@@ -82,7 +82,7 @@ static void run_stopped(const char *argument)
 	signal(SIGALRM, continue_stopped);
 	kill(child.pid, SIGSTOP);
 	alarm(STOPPED_S);
-	int result = do_lock(child.pid, SHORT_MS);
+	int result = do_lock(child.pid, STOPPED_MS);
 	measured("lock-stopped-heeds-timeout", alarm(0) > 0);
 	kill(child.pid, SIGCONT);
 	measured("lock-stopped", result);
