@@ -9,9 +9,9 @@
 #include <sys/stat.h>
 
 #define POOL   "[Broker]\nPool=64M\n"
-#define MEMORY POOL "Memory=64M\n"
+#define MEMORY POOL "Memory=32M\n"
 
-enum { PIECES = 14 }; /* of 8 MiB: segments are as long up to 256 MiB */
+enum { PIECES = 8 }; /* of 8 MiB: segments are as long up to 256 MiB */
 
 static uint64_t eight(size_t i)
 {
@@ -122,7 +122,7 @@ static void test_mixed(bool digests)
 		data_want_digests(s);
 	out(s, &set);
 	size_t on_disk = count_on_disk(&set.copy);
-	CHECK(on_disk >= PIECES - 8 && on_disk < PIECES && data_copy_is_spilled(&set.copy));
+	CHECK(on_disk >= PIECES - 4 && on_disk < PIECES && data_copy_is_spilled(&set.copy));
 	CHECK(data_copy_disk_bytes(&set.copy) == on_disk * 8 * MIB);
 	CHECK(pool_bytes("pinned_bytes") <= (int64_t)(64 * MIB));
 	check_copy(&set);
