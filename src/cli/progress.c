@@ -110,6 +110,22 @@ static void print_phases(json_t *phases)
 }
 
 /* "total 0.352 s, downtime 0.352 s, 1.07 GB of device memory, 3.05 GB/s" */
+/* What of it did not have to be copied. */
+static void print_spared(json_t *o)
+{
+	uint64_t zero = bytes_of(o, "zero_bytes"), same = bytes_of(o, "unchanged_bytes");
+	char bytes[WORD_BYTES];
+
+	if (zero) {
+		format_bytes(bytes, zero);
+		fprintf(stderr, ", %s of it zero", bytes);
+	}
+	if (same) {
+		format_bytes(bytes, same);
+		fprintf(stderr, ", %s unchanged", bytes);
+	}
+}
+
 static void print_totals(json_t *o)
 {
 	uint64_t gpu = bytes_of(o, "gpu_bytes"), image = bytes_of(o, "image_bytes");
@@ -124,6 +140,7 @@ static void print_totals(json_t *o)
 	if (gpu) {
 		format_bytes(bytes, gpu);
 		fprintf(stderr, ", %s of device memory", bytes);
+		print_spared(o);
 	}
 	if (disk) {
 		format_bytes(bytes, disk);

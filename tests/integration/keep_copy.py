@@ -47,6 +47,7 @@ def only_what_changed_is_copied(bed):
     bed.operation("resume", job, "--keep-copy")
     expect(bed.job(job)["kept_bytes"] >= 60 * MIB and keeper_is_there(bed), f"{bed.job(job)}")
     expect("copy kept" in bed.ok("ps").out, "ps does not tell of the copy")
+    expect(any("--keep-copy" in f["text"] for f in bed.doctor("--job", job)["findings"]), "nor does doctor")
     check(bed, job, log)
     for again in range(3):
         if again:
@@ -56,7 +57,7 @@ def only_what_changed_is_copied(bed):
         expect(copied(second) <= most and second["unchanged_bytes"] > 0, f"copied {copied(second)}: {second}")
         bed.operation("resume", job, "--keep-copy")
         check(bed, job, log)
-    bed.operation("suspend", job)
+    expect("unchanged" in bed.ok("suspend", job).err, "the summary does not tell of it")
     bed.operation("resume", job)
     expect(bed.job(job)["kept_bytes"] == 0, f"{bed.job(job)}")
     wait_until(lambda: not keeper_is_there(bed), "the end of the keeper")
