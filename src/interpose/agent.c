@@ -26,7 +26,7 @@
 #include "interpose/packet.h"
 
 /* Out of the way of programs that count on low numbers or walk through them. */
-enum { LISTEN_FD_MIN = 500, STACK_BYTES = 1 << 20 };
+enum { LISTEN_FD_MIN = 500, STACK_BYTES = 1 << 20, JOB_DIGITS = 8 };
 
 static atomic_int owner; /* the process the agent belongs to */
 static atomic_bool managed;
@@ -164,13 +164,36 @@ static int address_of(struct sockaddr_un *ret, const char *dir, int pid)
 	return n < 0 || (size_t)n >= sizeof(ret->sun_path) ? -ENAMETOOLONG : 0;
 }
 
-int neighbour_connect(int pid)
+/* Directories of agents are named by the ids of their jobs, hexadecimal, and lie beside each other. */
+uint32_t neighbour_here(void)
+{
+	const char *dir = getenv(AGENT_DIR_VARIABLE), *slash = dir ? strrchr(dir, '/') : NULL;
+	char *end;
+	unsigned long id = slash ? strtoul(slash + 1, &end, 16) : 0;
+
+	return slash && end - slash - 1 == JOB_DIGITS && !*end ? (uint32_t)id : 0;
+}
+
+int neighbour_connect(uint32_t there, int pid)
 {
 	const char *dir = getenv(AGENT_DIR_VARIABLE);
+	char beside[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
 	struct sockaddr_un at;
 	auto_close int fd = -1;
 
-	if (!dir || address_of(&at, dir, pid) < 0)
+	if (!dir)
+		return -ENOENT;
+	if (there != neighbour_here()) {
+		const char *slash = strrchr(dir, '/');
+		int n = slash ? snprintf(beside, sizeof(beside), "%.*s/%0*x", (int)(slash - dir),
+					 dir, JOB_DIGITS, there)
+			      : -1;
+
+		if (n < 0 || (size_t)n >= sizeof(beside))
+			return -ENOENT;
+		dir = beside;
+	}
+	if (address_of(&at, dir, pid) < 0)
 		return -ENOENT;
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (fd < 0 || connect(fd, (struct sockaddr *)&at, sizeof(at)) < 0)

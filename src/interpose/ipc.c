@@ -24,7 +24,7 @@ struct ticket {
 	uint64_t magic, token, block, id;
 	uint64_t region_bytes, offset, bytes; /* the block in its region */
 	int32_t pid;
-	uint32_t reserved;
+	uint32_t job;
 };
 _Static_assert(sizeof(struct ticket) == sizeof(CUipcMemHandle), "one fits in the other");
 
@@ -38,7 +38,10 @@ struct opened {
 
 CUresult ipc_get(CUipcMemHandle *ret, CUdeviceptr ptr)
 {
-	struct ticket ticket = { .magic = HANDLE_MAGIC, .token = agent_token(), .pid = getpid() };
+	struct ticket ticket = { .magic = HANDLE_MAGIC,
+				 .token = agent_token(),
+				 .pid = getpid(),
+				 .job = neighbour_here() };
 	struct block *block;
 	bool ours = false;
 
@@ -185,7 +188,7 @@ static int reach(const struct ticket *ticket)
 	int conn;
 
 	gate_leave();
-	conn = neighbour_connect(ticket->pid);
+	conn = neighbour_connect(ticket->job, ticket->pid);
 	gate_enter();
 	return conn;
 }

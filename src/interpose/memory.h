@@ -202,9 +202,12 @@ void slab_forget(struct context *context);	    /* all extents */
 /** What names this process to others of its job. */
 uint64_t agent_token(void);
 
-/** As the client of another process's agent: connects (returns the socket, owned, or -errno), and asks.
- * The descriptors in @fds are the caller's. */
-int neighbour_connect(int pid);
+/** What names this job to processes of others; 0: nothing does. */
+uint32_t neighbour_here(void);
+
+/** As the client of another process's agent, in the job that calls itself @there: connects (returns the
+ * socket, owned, or -errno), and asks. The descriptors in @fds are the caller's. */
+int neighbour_connect(uint32_t there, int pid);
 int neighbour_ask(int conn, const struct agent_request *request, struct agent_reply *reply,
 		  int fds[static AGENT_PIECES_MAX], size_t *ret_n_fds);
 
