@@ -32,6 +32,25 @@ static int gate_one(struct op *op, struct op_agent *a, struct brumate_error *err
 	return agent_gate(&a->agent, timeout_ms, err);
 }
 
+/* What the library cannot take apart, the driver cannot restore either: docs/driver-behaviour.md. */
+static bool loses(const struct op *op, const struct op_agent *a)
+{
+	return a->result == -EOPNOTSUPP && !op->force;
+}
+
+static int refuse_gate(const struct op_agent *a, struct brumate_error *err)
+{
+	*err = a->error;
+	if (a->result == -ETIMEDOUT)
+		brumate_hint(
+			err,
+			"a kernel or host callback that runs long holds the GPU; try again with a "
+			"longer --timeout");
+	else
+		brumate_hint(err, "the driver would lose memory that is shared; --force tries it");
+	return a->result;
+}
+
 int step_gate(struct op *op, struct brumate_error *err)
 {
 	if (op->was_suspended || !op->n_agents)
@@ -45,14 +64,8 @@ int step_gate(struct op *op, struct brumate_error *err)
 	for (size_t i = 0; i < op->n_agents; i++) {
 		const struct op_agent *a = &op->agents[i];
 
-		if (a->result != -ETIMEDOUT)
-			continue;
-		*err = a->error;
-		brumate_hint(
-			err,
-			"a kernel or host callback that runs long holds the GPU; try again with a "
-			"longer --timeout");
-		return -ETIMEDOUT;
+		if (a->result == -ETIMEDOUT || loses(op, a))
+			return refuse_gate(a, err);
 	}
 	park_drop_failed(op);
 	return op->n_agents ? 0 : 1;

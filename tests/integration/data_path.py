@@ -341,6 +341,18 @@ def connections_to_restored_agents_break(bed):
         expect_nothing_held(bed, job)
 
 @case
+def shared_memory_is_told_before_it_is_lost(bed):
+    """Each of the two has memory of the other's: neither can be taken away alone."""
+    handle = os.path.join(bed.dir, "handle")
+    both = [bed.kind("ipc-export", "--path", handle), bed.kind("ipc-import", "--path", handle)]
+    for job, log in both:
+        for verb in ("suspend", "checkpoint"):
+            result = bed.refused(7, "other process|another process|shared", verb, job)
+            expect("--force" in result.err, f"no way out is shown: {result.err!r}")
+            bed.expect_whole(job, log)
+
+
+@case
 def peer_access_comes_back(bed):
     """What the driver cannot restore, and so loses, is the library's own on the data path."""
     job, log = bed.kind("peer")
