@@ -91,7 +91,8 @@ class Subject:
         expect(not bed.partials(), f"half a checkpoint is left: {bed.partials()}")
         state = bed.state(self.job)
         want = self.used if state == "running" else [0, 0]
-        expect(bed.vram() == want, f"the job is {state}, device memory in use {bed.vram()}, want {want}")
+        # The broker ends a copy that was given up when it next looks.
+        wait_until(lambda: bed.vram() == want, f"the job is {state}: device memory in use as in {want}", 10)
         wait_until(lambda: len(self.shims()) <= 1, "the end of a second shim", 5)
         for listed in bed.list("ls", "checkpoints"):
             expect(not listed.get("error"), f"a damaged checkpoint is left: {listed}")
