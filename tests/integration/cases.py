@@ -226,11 +226,17 @@ class Bed(Instance):
         return [gpu["uuid"] for gpu in self.gpus()]
 
     def vram(self):
-        """Bytes in use on each GPU, but for the broker's own, which go when it is idle."""
-        gpus = self.gpus()
+        """Bytes in use on each GPU, but for the broker's own, which go when it is idle: between two looks
+        at them that are the same."""
+        while True:
+            own = self._brokers_own()
+            gpus = self.gpus()
+            if own == self._brokers_own():
+                return [gpu["used_bytes"] - own.get(gpu["uuid"], 0) for gpu in gpus]
+
+    def _brokers_own(self):
         own = self.ask_broker("State", pids=[self.broker()])["processes"][0]
-        own = dict(zip(own["gpus"], own["gpu_bytes"]))
-        return [gpu["used_bytes"] - own.get(gpu["uuid"], 0) for gpu in gpus]
+        return dict(zip(own["gpus"], own["gpu_bytes"]))
 
     def gpu_state(self, pid):
         return self.ask_broker("State", pids=[pid])["processes"][0]["state"]

@@ -16,7 +16,8 @@ DRIVERS_OWN = {"suspend": ("gpu-lock", "gpu-checkpoint"), "resume": ("gpu-restor
 
 @case
 def suspend_and_resume_add_little(bed):
-    job, log = bed.counter(mib=16)
+    argv = [bed.program("counter"), "--mib", 16, "--chunk-mib", 16, "--interval-ms", 10]
+    job, log = bed.started(argv, options=("--data-path", "driver"))
     own = {"suspend": [], "resume": []}
     outside = {"suspend": [], "resume": []}
     for _ in range(ROUNDS):
