@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
 
 	if (!text)
 		return 0;
-	auto_free char *value = config_find(text, "default", "aws_secret_access_key");
+	free(config_find(text, "default", "aws_secret_access_key"));
 	if (metadata_parse(&c, text) == 0 && (!c.key_id || !c.secret))
 		abort();
 	return 0;
