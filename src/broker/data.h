@@ -51,8 +51,8 @@ struct host_copy {
 	bool spilled;	 /* some is on a disk; then these are of use */
 	struct seal_disk_key key;
 	int key_fd;
-	bool *clean;	 /* once it is ready: all of it is zero */
-	bool *ready;	 /* the rest under the lock */
+	bool *clean; /* once it is ready: all of it is zero */
+	bool *ready; /* the rest under the lock */
 	size_t n_ready;
 	bool stopped, zeroed;
 	struct brumate_error err; /* why it is stopped, if it failed */

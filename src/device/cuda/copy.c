@@ -96,9 +96,9 @@ int cuda_fail(struct brumate_error *err, const struct dev_memory *m, const char 
 			    text ? text : "");
 }
 
-#define TRY(m, call, ...)                                     \
-	({                                                    \
-		CUresult result_ = cu.call(__VA_ARGS__);      \
+#define TRY(m, call, ...)                                          \
+	({                                                         \
+		CUresult result_ = cu.call(__VA_ARGS__);           \
 		result_ ? cuda_fail(err, (m), #call, result_) : 0; \
 	})
 
