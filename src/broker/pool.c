@@ -85,6 +85,7 @@ static void drop(struct segment *s)
 static void give_back(struct segment *s)
 {
 	s->state = SEGMENT_FREE;
+	s->users = 0;
 	if (!s->kept || !s->touched)
 		drop(s);
 }
@@ -94,7 +95,7 @@ static void end_leases(void)
 {
 	for (struct segment *s = pool.segments, *next; s; s = next) {
 		next = s->next;
-		if (s->state != SEGMENT_LEASED || flock(s->fd, LOCK_EX | LOCK_NB) < 0)
+		if (s->state != SEGMENT_LEASED || s->users || flock(s->fd, LOCK_EX | LOCK_NB) < 0)
 			continue;
 		flock(s->fd, LOCK_UN);
 		give_back(s);
@@ -301,7 +302,8 @@ int pool_take(struct segment **ret, size_t n, uint64_t bytes, const int *nodes,
 	while (i < n && r == 0) {
 		r = i < in_memory ? take_in_memory(&ret[i], bytes, nodes ? nodes[i] : -1, err)
 				  : take_spilled(&ret[i], bytes, err);
-		i += r == 0;
+		if (r == 0)
+			ret[i++]->users = 1;
 	}
 	while (r < 0 && i-- > 0)
 		give_back(ret[i]);
@@ -382,6 +384,8 @@ int pool_adopt(struct segment **ret, int fd, uint64_t bytes, bool spilled,
 				    (unsigned long long)(bytes / MIB));
 	pthread_mutex_lock(&lock);
 	*ret = find_leased(&st, bytes);
+	if (*ret)
+		(*ret)->users++;
 	pthread_mutex_unlock(&lock);
 	if (*ret)
 		return 0;
@@ -398,9 +402,10 @@ void pool_put(struct segment *s)
 		return;
 	}
 	pthread_mutex_lock(&lock);
+	s->users -= s->users > 0;
 	if (s->state == SEGMENT_TAKEN)
 		give_back(s);
-	else if (s->spilled || (!s->kept && pool.memory_bytes == UINT64_MAX))
+	else if (!s->users && (s->spilled || (!s->kept && pool.memory_bytes == UINT64_MAX)))
 		drop(s); /* its holders keep it; it is of no more use here, if not to be counted */
 	pthread_mutex_unlock(&lock);
 }

@@ -32,6 +32,7 @@ struct segment {
 	bool dirty;    /* they held something */
 	bool promised; /* its pages are not there yet, but spoken for */
 	bool spilled;  /* on a disk: not mapped, of one copy only */
+	unsigned users; /* copies here that it is part of, beside its holders */
 	enum { SEGMENT_FREE, SEGMENT_TAKEN, SEGMENT_LEASED, SEGMENT_FOREIGN } state;
 };
 
