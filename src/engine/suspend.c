@@ -130,6 +130,8 @@ int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_
 
 static int check_suspend(struct op *op, struct brumate_error *err)
 {
+	if (!op->n_gpus && !job_is_alive(op->job)) /* it ended since it was looked at */
+		return brumate_fail(err, ESRCH, "job %s has ended", op->job->id);
 	if (!op->n_gpus) {
 		brumate_fail(err, EOPNOTSUPP, "job %s has no GPU state to suspend", op->job->id);
 		brumate_hint(err, "none of its processes has initialised the driver (yet)");
