@@ -227,16 +227,15 @@ class Bed(Instance):
 
     def vram(self):
         """Bytes in use on each GPU, but for the broker's own, which go when it is idle: between two looks
-        at them that are the same."""
-        while True:
-            own = self._brokers_own()
-            gpus = self.gpus()
-            if own == self._brokers_own():
-                return [gpu["used_bytes"] - own.get(gpu["uuid"], 0) for gpu in gpus]
-
-    def _brokers_own(self):
-        own = self.ask_broker("State", pids=[self.broker()])["processes"][0]
-        return dict(zip(own["gpus"], own["gpu_bytes"]))
+        at the GPUs that are the same."""
+        gpus = self.gpus()  # starts a broker where there is none
+        for _ in range(50):
+            own = self.ask_broker("State", pids=[self.broker()])["processes"][0]
+            before, gpus = gpus, self.gpus()
+            if gpus == before:
+                break
+        own = dict(zip(own["gpus"], own["gpu_bytes"]))
+        return [gpu["used_bytes"] - own.get(gpu["uuid"], 0) for gpu in gpus]
 
     def gpu_state(self, pid):
         return self.ask_broker("State", pids=[pid])["processes"][0]["state"]
