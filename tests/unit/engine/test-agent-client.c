@@ -20,7 +20,8 @@ enum { PIECES = 100 };
 
 static char dir[] = "/tmp/brumate-agent-XXXXXX";
 
-static enum mood { GOOD, REFUSES, DOUBLES, TRUNCATES, WRONG_VERSION, WITHHOLDS, HANGS_UP } mood;
+enum mood { GOOD, REFUSES, DOUBLES, TRUNCATES, WRONG_VERSION, WITHHOLDS, HANGS_UP };
+static _Atomic enum mood mood;
 static int listen_fd;
 
 static void describe(struct agent_reply *reply, uint64_t from)
