@@ -39,11 +39,23 @@ static inline void job_say_bad(const char *what, int round)
 	_exit(1);
 }
 
+/* The packet filter of a CRIU that was killed is there until its death is seen: a send in that moment is
+ * refused. What must not be is that it stays. */
+static inline ssize_t job_write(int fd, const void *buf, size_t len)
+{
+	uint64_t deadline_ns = deadline_in_ms(JOB_WAIT_MS);
+	ssize_t n;
+
+	while ((n = write(fd, buf, len)) < 0 && errno == EPERM && deadline_left_ms(deadline_ns))
+		poll(NULL, 0, 1);
+	return n;
+}
+
 static inline void job_exchange(int out, int in, int round, const char *what)
 {
 	int got = -1;
 
-	if (write(out, &round, sizeof(round)) != sizeof(round) ||
+	if (job_write(out, &round, sizeof(round)) != sizeof(round) ||
 	    read(in, &got, sizeof(got)) != sizeof(got) || got != round)
 		job_say_bad(what, round);
 }
