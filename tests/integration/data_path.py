@@ -119,7 +119,7 @@ def two_processes(bed):
         expect(summary["data_bytes"] >= 32 * MIB, f"{verb}: {summary}")
         if verb in ("resume", "restore"):
             log.goes_on()
-            expect(bed.vram() == used, f"in use {bed.vram()}, before {used}")
+            wait_until(lambda: bed.vram() == used, "device memory in use as it should be", 10)
 
 
 @case
@@ -133,7 +133,7 @@ def two_gpus(bed):
         expect(summary["data_bytes"] >= 32 * MIB, f"{verb}: {summary}")
         if verb in ("resume", "restore"):
             log.goes_on()
-            expect(sum(bed.vram()) == sum(used), f"in use {bed.vram()}, before {used}")
+            wait_until(lambda: sum(bed.vram()) == sum(used), "device memory in use as it should be", 10)
 
 
 @case
@@ -145,7 +145,7 @@ def room_for_owning_is_short(bed):
         bed.ok("suspend", job, *options)
         bed.ok("resume", job)
         log.goes_on()
-        expect(bed.vram() == used, f"in use {bed.vram()}, before {used}")
+        wait_until(lambda: bed.vram() == used, "device memory in use as it should be", 10)
         expect_nothing_held(bed, job)
 
 
@@ -182,7 +182,7 @@ def parked(bed):
     log.goes_on()
     bed.ok("suspend", job, "--park")
     bed.ok("checkpoint", job, "--name", "ended")
-    expect(bed.vram() == [0, 0], f"in use {bed.vram()}")
+    wait_until(lambda: bed.vram() == [0, 0], "device memory in use as it should be", 10)
     bed.expect_restorable("ended", log)
     bed.ok("suspend", job, "--park")
     bed.end(job)
@@ -250,7 +250,7 @@ def what_the_broker_cannot_copy_the_driver_moves(bed):
         expect(bed.has_fired(), f"{point} was not passed")
         expect(summary["data_bytes"] == 0 and any("driver alone" in note for note in summary["notes"]), f"{point}: {summary}")
         bed.expect_state(job, "suspended")
-        expect(bed.vram() == [0, 0], f"{point}: in use {bed.vram()}")
+        wait_until(lambda: bed.vram() == [0, 0], "device memory in use as it should be", 10)
         expect(not keeper(bed), f"{point}: there is a keeper")
         bed.ok("resume", job)
         log.goes_on()
@@ -285,7 +285,7 @@ def a_resume_that_fails_leaves_it_suspended(bed):
         bed.fault(point, "error:5")
         bed.refused(1, "data-in", "resume", job)
         bed.expect_state(job, "suspended")
-        expect(bed.vram() == [0, 0], f"{point}: in use {bed.vram()}")
+        wait_until(lambda: bed.vram() == [0, 0], "device memory in use as it should be", 10)
     hog, _ = bed.started([bed.program("hog"), "--leave-mib", 40])
     bed.refused(1, "free", "resume", job)
     bed.expect_state(job, "suspended")
@@ -329,7 +329,7 @@ def connections_to_restored_agents_break(bed):
         expect(not bed.disarm(), f"agent.{request} was not passed")
         if result.code:
             expect(result.code == 1 and bed.state(job) == "checkpointed", f"agent.{request}: {result.why()}")
-            expect(bed.vram() == [0, 0], f"agent.{request}: in use {bed.vram()}")
+            wait_until(lambda: bed.vram() == [0, 0], "device memory in use as it should be", 10)
             log = type(log)(log.path)
             bed.ok("restore", job)
         wait_until(lambda: not re.search("BAD|ERR", log.text()), "right data")
