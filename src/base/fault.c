@@ -75,12 +75,14 @@ int fault_point(const char *name)
 	if (file_read(AT_FDCWD, path, SPEC_BYTES_MAX, &spec, NULL) < 0)
 		return 0;
 
-	char *rest = spec;
-	const char *point = strsep(&rest, " \n");
-	if (strcmp(point, name) || !rest || unlink(path) < 0)
+	char *lines = spec;
+	char *arg = strsep(&lines, "\n");
+	const char *point = strsep(&arg, " ");
+	if (strcmp(point, name) || !arg || unlink(path) < 0)
 		return 0;
+	if (lines && *lines)
+		file_swap(AT_FDCWD, path, lines, strlen(lines), 0600);
 
-	const char *action = strsep(&rest, ":\n");
-	const char *arg = rest ? strsep(&rest, "\n") : NULL;
+	const char *action = strsep(&arg, ":");
 	return act(action, arg && *arg ? arg : NULL);
 }

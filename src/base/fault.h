@@ -3,7 +3,7 @@
  * Named fault points: places where a test can make this process fail, die, stall, or kill a peer.
  *
  * Nothing happens unless the environment names a file in BRUMATE_FAULT_FILE when the process starts.
- * The file holds one line, read anew at each point:
+ * The first line of the file is read anew at each point:
  *
  *	POINT ACTION[:ARG]
  *
@@ -12,7 +12,8 @@
  *	kill          SIGKILL to this process
  *	kill:WHO      SIGKILL to a peer, by the name it was registered under (broker, criu, job)
  *	delay:MS      the point waits MS milliseconds
- * The file is removed when its point is hit, so each fault fires once.
+ * A line is taken out of the file when its point is hit, so each fault fires once; the next line, if there
+ * is one, counts from then on. The file is removed with the last.
  */
 #pragma once
 

@@ -112,8 +112,8 @@ class Bed(Instance):
             expect(self.job(job)["state"] == "running", f"the job ended: {text[-300:]}")
         return found
 
-    def counter(self, name=None, mib=16, interval_ms=10, gpu=0, env=None):
-        argv = [self.program("counter"), "--mib", mib, "--chunk-mib", min(mib, 16), "--interval-ms", interval_ms,
+    def counter(self, name=None, mib=16, interval_ms=10, gpu=0, env=None, chunk_mib=16):
+        argv = [self.program("counter"), "--mib", mib, "--chunk-mib", min(mib, chunk_mib), "--interval-ms", interval_ms,
                 "--gpu", gpu]
         return self.started(argv, name, env=env)
 
@@ -276,6 +276,12 @@ class Bed(Instance):
         except OSError:  # it has just ended
             return False
 
+    def kill_shim(self, job):
+        """Returns once it is gone: a connection that it had accepted would break."""
+        pid = self.shim(job)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: process_start(pid) is None, "the end of the shim")
+
     def shim(self, job):
         """The pid of the job's shim; None if none lives."""
         directory = os.path.join(self.own["BRUMATE_STATE_DIR"], "jobs", self.job(job)["id"])
@@ -301,10 +307,10 @@ class Bed(Instance):
                 found.append(pid)
         return found
 
-    def fault(self, point, action):
-        """Arms a fault point; it fires once."""
+    def fault(self, point, action, *more):
+        """Arms a fault point; it fires once. More such pairs count one after the other."""
         with open(self.fault_file + ".new", "w", encoding="utf-8") as file:
-            file.write(f"{point} {action}\n")
+            file.writelines(f"{p} {a}\n" for p, a in ((point, action), *zip(more[::2], more[1::2])))
         os.rename(self.fault_file + ".new", self.fault_file)
 
     def has_fired(self):

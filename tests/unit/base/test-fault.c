@@ -32,6 +32,10 @@ static void test_errors(void)
 		CHECK(fault_point("here") == rows[i].want);
 		CHECK(!armed() && fault_point("here") == 0);
 	}
+	put_text(top, "fault", "here error:5\nthere error:7\nhere error:9\n");
+	CHECK(fault_point("there") == 0 && fault_point("here") == -5 && armed());
+	CHECK(fault_point("here") == 0 && fault_point("there") == -7 && armed());
+	CHECK(fault_point("here") == -9 && !armed());
 	put_text(top, "fault", "here\n");
 	CHECK(fault_point("here") == 0);
 	put_text(top, "fault", "");
