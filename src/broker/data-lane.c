@@ -52,8 +52,16 @@ int lane_add_piece(struct mover *m, size_t lane, size_t piece)
 			return -ENOMEM;
 		l->pieces = pieces;
 	}
+	uint64_t before = l->n_pieces ? piece_of(l, l->n_pieces - 1)->lane_end : 0;
+
+	m->pieces[piece].lane_end = before + m->pieces[piece].len_bytes;
 	l->pieces[l->n_pieces++] = piece;
 	return 0;
+}
+
+bool lane_has_filled(const struct mover *m, const struct piece *p)
+{
+	return m->lanes[p->lane].copied_bytes >= p->lane_end;
 }
 
 static int open_lane(struct lane *l, struct brumate_error *err)
@@ -124,6 +132,7 @@ static int publish(struct lane *l, size_t first, size_t end, struct brumate_erro
 	pthread_mutex_lock(&m->lock);
 	for (size_t i = first; i < end; i++)
 		l->usable_bytes += piece_of(l, i)->len_bytes;
+	m->n_made += end - first;
 	pthread_cond_broadcast(&m->changed);
 	pthread_mutex_unlock(&m->lock);
 	return 0;
@@ -406,8 +415,12 @@ static int end_step(struct step *s, struct brumate_error *err)
 	m->zero_bytes += s->fate == CHUNK_ZERO ? s->bytes : 0;
 	m->same_bytes += s->fate == CHUNK_KEEP ? s->bytes : 0;
 	s->lane->copied_bytes += s->bytes;
+	if (!m->to_host)
+		mover_note(m);
 	pthread_cond_broadcast(&m->changed);
 	pthread_mutex_unlock(&m->lock);
+	if (r == 0 && !m->to_host && (r = fault_point("data.filled")) < 0)
+		brumate_fail(err, -r, "copy: %m");
 	return r;
 }
 

@@ -34,7 +34,9 @@ static int add_pieces(struct mover *m, const struct transfer_piece *pieces, size
 	for (size_t i = 0; i < n; i++) {
 		struct piece *p = &m->pieces[i];
 
-		*p = (struct piece){ m->total_bytes, pieces[i].len_bytes, 0, -1 };
+		*p = (struct piece){ .offset = m->total_bytes,
+				     .len_bytes = pieces[i].len_bytes,
+				     .fd = -1 };
 		int r = lane_find(m, pieces[i].gpu, &p->lane, err);
 		if (r == 0)
 			r = lane_add_piece(m, p->lane, i);
@@ -140,6 +142,25 @@ int mover_give(struct mover *m, const int *fds, size_t n)
 	pthread_cond_broadcast(&m->changed);
 	pthread_mutex_unlock(&m->lock);
 	return r;
+}
+
+void mover_note(struct mover *m)
+{
+	size_t before = m->n_filled;
+
+	while (m->n_filled < m->n_pieces && lane_has_filled(m, &m->pieces[m->n_filled]))
+		m->n_filled++;
+	if (m->n_filled > before)
+		wake(m);
+}
+
+bool mover_has_made(struct mover *m, size_t *ret_filled)
+{
+	pthread_mutex_lock(&m->lock);
+	bool all = m->n_made == m->n_pieces;
+	*ret_filled = m->n_filled;
+	pthread_mutex_unlock(&m->lock);
+	return all;
 }
 
 int mover_state(struct mover *m, uint64_t *ret_done_bytes, struct brumate_error *err)

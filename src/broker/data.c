@@ -39,6 +39,7 @@ struct session {
 	int *segments;		     /* these have come */
 	uint32_t n_segments;
 	bool running;
+	bool gave_pieces; /* in: their fds are with the client */
 	struct brumate_error refused; /* what failed of a layout: told when it is to be copied */
 };
 
@@ -74,7 +75,7 @@ static void reset(struct session *s)
 	free(take_ptr(&s->segments));
 	free(take_ptr(&s->pieces));
 	s->n_segments = s->n_pieces = s->n_pieces_all = 0;
-	s->running = false;
+	s->running = s->gave_pieces = false;
 }
 
 static int send_done(struct session *s, uint64_t zero_bytes, uint64_t same_bytes,
@@ -134,7 +135,24 @@ static int send_pieces(struct session *s, struct mover *m, struct brumate_error 
 		fds[i] = m->pieces[i].fd;
 	int r = transfer_send_all(s->socket_fd, &p, fds, m->n_pieces,
 				  deadline_in_ms(SEND_TIMEOUT_MS));
+	s->gave_pieces = true;
 	return r < 0 ? brumate_fail(err, -r, "pieces: sending them: %m") : 0;
+}
+
+/* While copies are under way: the client has a use for pieces before all are filled. */
+static int tell_progress(struct session *s, struct transfer_packet *p, struct brumate_error *err)
+{
+	size_t n_filled = 0;
+
+	if (s->mover && !s->mover->to_host && mover_has_made(s->mover, &n_filled)) {
+		int r = s->gave_pieces ? 0 : send_pieces(s, s->mover, err);
+
+		if (r < 0)
+			return r;
+		p->n_total = (uint32_t)n_filled;
+	}
+	int r = transfer_send(s->socket_fd, p, NULL, 0, deadline_in_ms(SEND_TIMEOUT_MS));
+	return r < 0 ? brumate_fail(err, -r, "progress: sending it: %m") : 0;
 }
 
 static int answer(struct session *s, struct brumate_error *err)
@@ -144,7 +162,7 @@ static int answer(struct session *s, struct brumate_error *err)
 	mover_finish(s->mover);
 	chunks_finish(s->mover);
 	if (!s->mover->to_host)
-		return send_pieces(s, s->mover, err);
+		return s->gave_pieces ? 0 : send_pieces(s, s->mover, err);
 	return s->flags & TRANSFER_BASE ? 0 : send_segments(s, s->mover->host, err);
 }
 
@@ -156,8 +174,8 @@ static int look(struct session *s)
 	int r = s->alloc ? host_copy_state(s->alloc, &err)
 			 : mover_state(s->mover, &p.done_bytes, &err);
 
-	if (r == 0)
-		return transfer_send(s->socket_fd, &p, NULL, 0, deadline_in_ms(SEND_TIMEOUT_MS));
+	if (r == 0 && (r = tell_progress(s, &p, &err)) == 0)
+		return 0;
 	if (r > 0)
 		r = answer(s, &err);
 	if (r < 0)

@@ -91,6 +91,7 @@ struct lane;
 struct piece {
 	uint64_t offset, len_bytes; /* in the host copy */
 	size_t lane;
+	uint64_t lane_end; /* bytes of the lane's pieces up to its end */
 	int fd;
 };
 
@@ -110,6 +111,8 @@ struct mover {
 	struct host_copy *host;
 	struct crew *crew; /* for copies between host memory */
 	size_t n_given;	   /* pieces whose fd is there */
+	size_t n_made;	   /* in: pieces that the GPU may write to */
+	size_t n_filled;   /* in: of the first pieces, those that are */
 	bool started, stopped;
 	size_t n_running; /* threads */
 	uint64_t done_bytes;
@@ -128,6 +131,10 @@ int mover_start(struct mover *m, struct host_copy *host, struct brumate_error *e
 int mover_give(struct mover *m, const int *fds, size_t n);
 /** 1 when done, 0 while under way, <0 when it failed. */
 int mover_state(struct mover *m, uint64_t *ret_done_bytes, struct brumate_error *err);
+/** In: whether all pieces have been made, and how many of the first are filled. */
+bool mover_has_made(struct mover *m, size_t *ret_filled);
+/** In, under the lock: pieces may have been filled. Whoever waits for the mover is told of new ones. */
+void mover_note(struct mover *m);
 /** Ends the threads and lets go of all device memory; the host copy and the fds of pieces stay. */
 void mover_finish(struct mover *m);
 /** All of it, under way or not. Accepts NULL. */
@@ -141,6 +148,8 @@ void lanes_finish(struct mover *m);
 /** Adds a GPU's lane for @uuid, or finds it. */
 int lane_find(struct mover *m, const uint8_t *uuid, size_t *ret, struct brumate_error *err);
 int lane_add_piece(struct mover *m, size_t lane, size_t piece);
+/** Under the mover's lock: whether @p is copied. */
+bool lane_has_filled(const struct mover *m, const struct piece *p);
 
 /* data-chunks.c: digests of what is copied, computed on the GPU beside the copies */
 

@@ -3,6 +3,7 @@
 #include "engine/copy.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -35,12 +36,31 @@ struct copy {
 	uint64_t start_ns, moving_ns, end_ns;
 	int r;
 	struct brumate_error err;
+
+	/* For who uses what is filled before the end. */
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	int *early; /* fds of all pieces, ours */
+	size_t n_filled;
+	bool loaded, ended, stale;
+	enum { AHEAD_FREE, AHEAD_USED, AHEAD_NO_MORE } ahead;
 };
+
+static void drop_early(struct copy *c)
+{
+	for (size_t i = 0; c->early && i < c->n; i++)
+		cleanup_close(&c->early[i]);
+	free(take_ptr(&c->early));
+	c->n_filled = 0;
+}
 
 static void copy_free(struct copy *c)
 {
 	if (!c)
 		return;
+	drop_early(c);
+	pthread_mutex_destroy(&c->lock);
+	pthread_cond_destroy(&c->changed);
 	for (size_t i = 0; c->in && c->fds && i < c->n; i++)
 		cleanup_close(&c->fds[i]);
 	free(c->fds);
@@ -85,11 +105,51 @@ static bool is_cancelled(void *arg)
 	return c->stop || op_check(c->op, NULL) < 0;
 }
 
+/* Under the lock. */
+static void take_early(struct copy *c, const int *fds)
+{
+	c->early = calloc(c->n, sizeof(int));
+	for (size_t i = 0; c->early && i < c->n; i++)
+		c->early[i] = -1;
+	for (size_t i = 0; c->early && i < c->n; i++)
+		if ((c->early[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0)) < 0)
+			drop_early(c); /* then it is all used at the end */
+	if (!c->early)
+		c->ahead = c->ahead == AHEAD_FREE ? AHEAD_NO_MORE : c->ahead;
+}
+
+static void note_filled(void *arg, const int *fds, size_t n_filled)
+{
+	struct copy *c = arg;
+
+	pthread_mutex_lock(&c->lock);
+	if (!c->early && c->ahead != AHEAD_NO_MORE)
+		take_early(c, fds);
+	c->n_filled = c->early ? n_filled : 0;
+	pthread_cond_broadcast(&c->changed);
+	pthread_mutex_unlock(&c->lock);
+}
+
+/* What was told of an attempt that failed is void: whoever used it has to let go of it first. */
+static void void_early(struct copy *c)
+{
+	pthread_mutex_lock(&c->lock);
+	c->stale = true;
+	pthread_cond_broadcast(&c->changed);
+	while (c->ahead == AHEAD_USED)
+		pthread_cond_wait(&c->changed, &c->lock);
+	c->ahead = AHEAD_NO_MORE;
+	drop_early(c);
+	pthread_mutex_unlock(&c->lock);
+}
+
 static int move(struct copy *c, struct data_session *s, struct brumate_error *err)
 {
 	c->moving_ns = clock_now_ns();
-	if (c->in)
+	if (c->in) {
+		data_want_filled(s, note_filled, c);
 		return data_in(s, c->pieces, c->n, c->from, c->fds, progress, c, err);
+	}
 	int r = c->update ? data_update(s, c->pieces, c->n, c->fds, &c->copy, progress, c, err)
 			  : data_out(s, c->pieces, c->n, c->fds, &c->copy, progress, c, err);
 	c->spared = data_spared(s);
@@ -106,6 +166,8 @@ static int with_session(struct copy *c, int (*fn)(struct copy *c, struct data_se
 		auto_(broker_close) struct broker broker = BROKER_EMPTY;
 		auto_(data_close) struct data_session *s = NULL;
 
+		if (tries && c->early)
+			void_early(c);
 		c->err = BRUMATE_ERROR_NONE;
 		r = broker_open(&broker, c->op->job->simulated, &c->err);
 		if (r == 0)
@@ -123,6 +185,15 @@ static int alloc(struct copy *c, struct data_session *s, struct brumate_error *e
 	return data_alloc(s, c->total_bytes, &c->copy, err);
 }
 
+static void tell(struct copy *c, bool *what)
+{
+	pthread_mutex_lock(&c->lock);
+	*what = true;
+	c->stale = c->stale || c->r < 0;
+	pthread_cond_broadcast(&c->changed);
+	pthread_mutex_unlock(&c->lock);
+}
+
 static int run(struct copy *c)
 {
 	int r = 0;
@@ -134,6 +205,8 @@ static int run(struct copy *c)
 		if (r == 0)
 			r = regions_load(c->op, &c->copy, is_cancelled, c, &c->err);
 	}
+	if (c->load)
+		tell(c, &c->loaded);
 	if (r == 0)
 		r = with_session(c, move);
 	if (r == 0 && !c->in && c->op->memory)
@@ -147,6 +220,7 @@ static void *run_thread(void *arg)
 
 	c->r = run(c);
 	c->end_ns = clock_now_ns();
+	tell(c, &c->ended);
 	return NULL;
 }
 
@@ -163,6 +237,8 @@ static struct copy *copy_new(struct op *op, bool in, struct brumate_error *err)
 		c->n = h->n_pieces;
 		c->from = &h->copy;
 		c->start_ns = c->moving_ns = clock_now_ns();
+		pthread_mutex_init(&c->lock, NULL);
+		pthread_cond_init(&c->changed, NULL);
 		c->pieces = held_data_pieces(h);
 		c->fds = calloc(c->n + 1, sizeof(int));
 	}
@@ -341,6 +417,66 @@ int step_load(struct op *op, struct brumate_error *err)
 	c->load = true;
 	c->from = &c->copy;
 	return start(op, c, err);
+}
+
+void copy_wait_loaded(struct op *op)
+{
+	struct copy *c = op->copy;
+
+	if (!c || !c->load)
+		return;
+	op_measure(op, copy_measure, c->total_bytes);
+	pthread_mutex_lock(&c->lock);
+	while (!c->loaded)
+		pthread_cond_wait(&c->changed, &c->lock);
+	pthread_mutex_unlock(&c->lock);
+}
+
+bool copy_begin_ahead(struct op *op)
+{
+	struct copy *c = op->copy;
+
+	if (!c || !c->in)
+		return false;
+	pthread_mutex_lock(&c->lock);
+	bool may = c->ahead == AHEAD_FREE;
+	if (may)
+		c->ahead = AHEAD_USED;
+	pthread_mutex_unlock(&c->lock);
+	if (may)
+		op_measure(op, copy_measure, c->total_bytes);
+	return may;
+}
+
+size_t copy_wait_filled(struct op *op, size_t n, const int **ret_fds)
+{
+	struct copy *c = op->copy;
+
+	pthread_mutex_lock(&c->lock);
+	while (!c->ended && !c->stale && c->n_filled <= n)
+		pthread_cond_wait(&c->changed, &c->lock);
+	size_t filled = c->ended || c->stale ? 0 : c->n_filled;
+	*ret_fds = c->early;
+	pthread_mutex_unlock(&c->lock);
+	return filled;
+}
+
+bool copy_is_stale(struct op *op)
+{
+	pthread_mutex_lock(&op->copy->lock);
+	bool stale = op->copy->stale;
+	pthread_mutex_unlock(&op->copy->lock);
+	return stale;
+}
+
+void copy_end_ahead(struct op *op)
+{
+	struct copy *c = op->copy;
+
+	pthread_mutex_lock(&c->lock);
+	c->ahead = AHEAD_NO_MORE;
+	pthread_cond_broadcast(&c->changed);
+	pthread_mutex_unlock(&c->lock);
 }
 
 static int take_device(struct op *op, struct copy *c, struct brumate_error *err)

@@ -21,8 +21,22 @@ int step_copy_in(struct op *op, struct brumate_error *err);
 int step_load(struct op *op, struct brumate_error *err);
 /** Waits for either of the two: then device memory is held. Phase "data-in". */
 int step_data_in(struct op *op, struct brumate_error *err);
+/** Until step_load() has read all that it wants, it uses what is said of the pieces (op->held): waits. */
+void copy_wait_loaded(struct op *op);
 /** Stops what is under way and forgets it. */
 void step_undo_copy(struct op *op);
+
+/**
+ * Device memory on its way in, used before all of it is filled. False: there is none. Else nothing that
+ * was told stays true beyond copy_end_ahead(), and a copy that has to be begun anew waits for that.
+ */
+bool copy_begin_ahead(struct op *op);
+/** Waits until more than the first @n pieces are filled. Returns how many are, and the fds of all (borrowed
+ * until copy_end_ahead()); 0: the copy has ended, or is stale. Any thread. */
+size_t copy_wait_filled(struct op *op, size_t n, const int **ret_fds);
+/** Whether what was told has become void: that device memory will not be the job's. */
+bool copy_is_stale(struct op *op);
+void copy_end_ahead(struct op *op);
 
 /** Both at once, here and now, whatever the caller says meanwhile. For undoing. */
 int copy_back(struct op *op, struct brumate_error *err);

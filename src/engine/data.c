@@ -32,6 +32,8 @@ struct data_session {
 	size_t n_prepared;
 	bool digests, live; /* are wanted */
 	struct data_spared spared;
+	data_filled_fn filled; /* wants to know; may be NULL */
+	void *filled_arg;
 };
 
 /* One request: what it may get, and what it has got. */
@@ -143,6 +145,12 @@ void data_want_digests(struct data_session *s)
 void data_want_live(struct data_session *s)
 {
 	s->live = true;
+}
+
+void data_want_filled(struct data_session *s, data_filled_fn fn, void *arg)
+{
+	s->filled = fn;
+	s->filled_arg = arg;
 }
 
 struct data_spared data_spared(const struct data_session *s)
@@ -286,14 +294,26 @@ static int end_request(const struct request *q, const struct transfer_packet *p,
 	return 1;
 }
 
+static int take_progress(struct request *q, const struct transfer_packet *p,
+			 struct brumate_error *err)
+{
+	q->done_bytes = p->done_bytes;
+	if (!p->n_total)
+		return 0;
+	if (q->n_fds < q->n_fds_wanted || p->n_total > q->n_fds)
+		return fail_answer(err);
+	if (q->session->filled)
+		q->session->filled(q->session->filled_arg, q->fds, p->n_total);
+	return 0;
+}
+
 /* Takes @fds. Returns 1 at the end of the request. */
 static int take_packet(struct request *q, const struct transfer_packet *p, const int *fds,
 		       struct brumate_error *err)
 {
 	switch (p->op) {
 	case TRANSFER_PROGRESS:
-		q->done_bytes = p->done_bytes;
-		return 0;
+		return take_progress(q, p, err);
 	case TRANSFER_FDS:
 		return take_pieces(q, p, fds, err);
 	case TRANSFER_SEGMENTS:

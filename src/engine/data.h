@@ -102,6 +102,12 @@ int data_update(struct data_session *s, const struct data_piece *pieces, size_t 
 		struct data_copy *base, data_progress_fn progress, void *arg,
 		struct brumate_error *err);
 
+/** During data_in(), in its thread: the device memory of all pieces is there (@fds, in their order,
+ * borrowed), and the first @n_filled are filled. Only the end of data_in() tells whether with the right
+ * bytes. Called again as more are. */
+typedef void (*data_filled_fn)(void *arg, const int *fds, size_t n_filled);
+void data_want_filled(struct data_session *s, data_filled_fn fn, void *arg);
+
 /** Makes device memory for the pieces, fills it from @from, and gives its fds (owned by the caller),
  * which alone keep it. Errors to act on: as data_out(); -ENOSPC: no room on a GPU, text says which. */
 int data_in(struct data_session *s, const struct data_piece *pieces, size_t n,

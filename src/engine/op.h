@@ -84,6 +84,7 @@ struct op {
 	struct data_spared spared;    /* of data_bytes: not copied */
 	uint64_t data_bytes;	      /* moved, or parked */
 	double data_seconds;
+	bool ahead; /* pieces that agents have mapped are of what is held */
 
 	bool driver_refused; /* a restore by the driver failed, which it does for good */
 

@@ -12,6 +12,9 @@ int park_each(struct op *op, park_fn fn, struct brumate_error *err);
 /** Connects to an agent, unless it is. A park_fn. */
 int park_reach(struct op *op, struct op_agent *a, struct brumate_error *err);
 
+/** Unmaps what an agent has of memory that is not whole. A park_fn. */
+int park_empty(struct op *op, struct op_agent *a, struct brumate_error *err);
+
 /** Forgets agents whose last call failed, and notes that their processes go by the driver. */
 void park_drop_failed(struct op *op);
 

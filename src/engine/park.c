@@ -275,8 +275,10 @@ int step_map(struct op *op, struct brumate_error *err)
 {
 	if (!op->n_agents)
 		return 1;
-	int r = park_each(op, map_one, err);
+	int r = op->ahead ? 0 : park_each(op, park_empty, err);
 
+	if (r == 0)
+		r = park_each(op, map_one, err);
 	return r < 0 ? r : own_all(op, err);
 }
 
@@ -417,7 +419,9 @@ int park_return(struct op *op, struct brumate_error *err)
 		park_find(op);
 	if ((r = park_check(op, err)) < 0 || (r = park_each(op, look_one, err)) < 0)
 		return r;
-	if (any_unmapped(op) && !held_has_device(op->held))
+	/* What is mapped of memory that was not whole may be of a copy that did not end well. */
+	if (any_unmapped(op) && !held_has_device(op->held) &&
+	    (r = park_each(op, park_empty, err)) == 0)
 		r = copy_back(op, err);
 	if (r == 0)
 		r = map_and_own(op, err);
@@ -443,9 +447,7 @@ void step_undo_park(struct op *op)
 static int take_out_one(struct op *op, struct op_agent *a, struct brumate_error *err)
 {
 	(void)op;
-	if (a->agent.gate == AGENT_GATE_UNMAPPED || !a->n_pieces)
-		return 0;
-	return agent_unmap(&a->agent, err);
+	return a->n_pieces ? agent_unmap(&a->agent, err) : 0;
 }
 
 /* True where the program may have run since its memory was put in: what is held is too old then. */

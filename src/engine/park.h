@@ -28,6 +28,8 @@ void park_detach(struct op *op);
 /** Connects to all and lists what they have, as it is now. */
 int park_look(struct op *op, struct brumate_error *err);
 
+/** Does the work of step_map() for pieces that are filled while others are not yet. Never fails. */
+int step_map_ahead(struct op *op, struct brumate_error *err);
 /** Maps every piece from the fds held, at its old address, and makes it the process's own. */
 int step_map(struct op *op, struct brumate_error *err);
 /** Takes pieces out again that step_map() put in, the gates still being closed. */

@@ -360,14 +360,17 @@ static int find_agents(struct op *op, struct brumate_error *err)
 	if (!op->n_agents)
 		op->job->data_path = JOB_DATA_DRIVER;
 	int r = park_look(op, err);
-	return r < 0 ? r : regions_assign(op, err);
+	if (r < 0)
+		return r;
+	copy_wait_loaded(op);
+	return regions_assign(op, err);
 }
 
-static int restore_map(struct op *op, struct brumate_error *err)
+static int restore_map_ahead(struct op *op, struct brumate_error *err)
 {
 	int r = find_agents(op, err);
 
-	return r < 0 ? r : step_map(op, err);
+	return r < 0 ? r : step_map_ahead(op, err);
 }
 
 static const struct step restore_steps[] = {
@@ -377,8 +380,9 @@ static const struct step restore_steps[] = {
 	{ "criu", "CRIU to bring the processes back", restore_processes, undo_processes },
 	{ "gpu-restore", "host memory to reach device memory", gpu_restore, NULL },
 	{ "gpu-unlock", "the driver", step_gpu_unlock, NULL },
+	{ "map-ahead", "device memory to be filled", restore_map_ahead, NULL },
 	{ "data-in", "device memory to be filled", step_data_in, step_undo_copy },
-	{ "map", "the job's agents", restore_map, NULL },
+	{ "map", "the job's agents", step_map, NULL },
 	{ "open", "the job's agents", step_open, NULL },
 };
 

@@ -276,6 +276,7 @@ static const struct step resume_steps[] = {
 	{ "copy", "nothing", step_copy_in, step_undo_copy },
 	{ "gpu-restore", "host memory to reach device memory", resume_gpu_restore, undo_resume },
 	{ "gpu-unlock", "the driver", step_gpu_unlock, undo_resume },
+	{ "map-ahead", "host memory to reach device memory", step_map_ahead, step_undo_map },
 	{ "data-in", "host memory to reach device memory", step_data_in, undo_data_in },
 	{ "map", "the job's agents", step_map, step_undo_map },
 	{ "open", "the job's agents", step_open, step_undo_map },

@@ -186,6 +186,12 @@ static CUresult take_piece(struct piece *piece, int *fd)
 	return piece_take(piece);
 }
 
+/* Without a call of the driver, which may be holding this process. */
+static bool is_gone(const struct piece *piece)
+{
+	return piece->away && !piece->handle;
+}
+
 static CUresult bring_piece(struct piece *piece, int *fd)
 {
 	return piece_bring(piece, *fd);
@@ -230,7 +236,7 @@ static void unmap(struct agent_job *job, struct agent_reply *reply)
 	if (!need_closed(reply))
 		return;
 	while ((piece = piece_after(id))) {
-		CUresult r = in_context(piece, take_piece, NULL);
+		CUresult r = is_gone(piece) ? CUDA_SUCCESS : in_context(piece, take_piece, NULL);
 
 		id = piece->node.start;
 		piece_unpin(piece);
@@ -269,30 +275,59 @@ static void map(struct agent_job *job, struct agent_reply *reply)
 	}
 }
 
+/* Counts those that stay imported, for want of room (*room) or because the driver refused. */
+static void own_piece(struct piece *piece, bool *room, struct agent_reply *reply)
+{
+	CUresult r = CUDA_SUCCESS;
+
+	if (!piece->imported)
+		return;
+	if (*room)
+		r = piece_own(piece);
+	*room = *room && r != CUDA_ERROR_OUT_OF_MEMORY;
+	reply->n += piece->imported;
+	if (r && r != CUDA_ERROR_OUT_OF_MEMORY && !reply->error)
+		fail(reply, errno_of(r), r, "piece %llu stays imported",
+		     (unsigned long long)piece->node.start);
+}
+
+static void own_some(struct agent_job *job, struct agent_reply *reply)
+{
+	bool room = true;
+
+	for (uint32_t i = 0; i < job->request->n && !reply->error; i++) {
+		uint64_t id = job->request->ids[i];
+		struct piece *piece = piece_by_id(id);
+
+		if (!piece || piece->away)
+			fail(reply, piece ? -EBUSY : -ENOENT, 0, "piece %llu is not mapped",
+			     (unsigned long long)id);
+		else
+			own_piece(piece, &room, reply);
+		if (piece)
+			piece_unpin(piece);
+	}
+}
+
 static void own(struct agent_job *job, struct agent_reply *reply)
 {
 	struct piece *piece;
 	uint64_t id = 0;
-	CUresult r = CUDA_SUCCESS;
 	bool room = true;
 
 	if (!need_closed(reply))
 		return;
+	if (job->request->n) {
+		own_some(job, reply);
+		return;
+	}
 	if (count_away()) {
 		fail(reply, -EBUSY, 0, "some memory is not mapped yet");
 		return;
 	}
 	for (; (piece = piece_after(id)); piece_unpin(piece)) {
 		id = piece->node.start;
-		if (!piece->imported)
-			continue;
-		if (room)
-			r = piece_own(piece);
-		room = room && r != CUDA_ERROR_OUT_OF_MEMORY;
-		reply->n += piece->imported;
-		if (r && r != CUDA_ERROR_OUT_OF_MEMORY && !reply->error)
-			fail(reply, errno_of(r), r, "piece %llu stays imported",
-			     (unsigned long long)id);
+		own_piece(piece, &room, reply);
 	}
 }
 

@@ -14,7 +14,8 @@
  *	          to date, whose SEGMENTS come before the FDS and are not answered with; where the table
  *	          is whole, chunks that have their digest in it are not copied.
  *	IN        total_bytes, segment_bytes and n_total say what host copy; then its SEGMENTS. Answer:
- *	          PROGRESS ..., FDS of all pieces, DONE.
+ *	          PROGRESS ..., FDS of all pieces once all are made, PROGRESS ..., DONE. n_total in PROGRESS
+ *	          says how many of the first pieces are filled, not that they hold what they have to.
  *	ALLOC     total_bytes of host memory, zeroed where it is memory. Answer: PROGRESS ..., SEGMENTS, DONE.
  *
  * With TRANSFER_SPILLED, some segments of a host copy are on a disk (wire/spill.h), and one descriptor

@@ -169,7 +169,7 @@ def parked(bed):
     expect("suspended (parked)" in bed.ok("ps").out, "ps does not say so")
     expect(64 * MIB <= bed.vram()[0] < used[0], f"in use {bed.vram()}, before {used}")
     hog, _ = bed.started([bed.program("hog"), "--leave-mib", 40])
-    os.kill(bed.shim(job), signal.SIGKILL)
+    bed.kill_shim(job)
     summary = bed.operation("resume", job)
     expect("data-in" not in phases(summary), f"passed {phases(summary)}")
     log.goes_on()
@@ -202,14 +202,14 @@ def one_holder_at_a_time_may_die(bed):
         wait_until(lambda: keeper(bed) not in (None, first), "another keeper")
         if bed.broker():
             os.kill(bed.broker(), signal.SIGKILL)
-        os.kill(bed.shim(job), signal.SIGKILL)
+        bed.kill_shim(job)
         wait_until(lambda: not bed.shim(job), "the end of the shim")
         bed.ok("kill", "--signal", "URG", job)  # any command starts another shim
     bed.operation("resume", job)
     log.goes_on()
     expect_nothing_held(bed, job)
     bed.ok("suspend", job)
-    os.kill(bed.shim(job), signal.SIGKILL)
+    bed.kill_shim(job)
     wait_until(lambda: not bed.shim(job), "the end of the shim")
     os.kill(bed.pid(job), signal.SIGKILL)
     wait_until(lambda: not keeper(bed), "the end of the keeper with its job")
@@ -224,14 +224,14 @@ def a_table_that_is_damaged_is_said_to_be(bed):
     text = read_text(table)
     value = json.loads(text)
     expect(len(value["pieces"]) >= 1 and value["copy"]["total"] >= 16 * MIB, f"the table says {text}")
-    os.kill(bed.shim(job), signal.SIGKILL)
+    bed.kill_shim(job)
     wait_until(lambda: not bed.shim(job), "the end of the shim")
     with open(table, "w", encoding="utf-8") as file:
         file.write(text[:-20])
     result = bed.cli("resume", job)
     expect(result.code != 0 and result.err.strip(), result.why())
     bed.expect_state(job, "suspended")
-    os.kill(bed.shim(job), signal.SIGKILL)
+    bed.kill_shim(job)
     wait_until(lambda: not bed.shim(job), "the end of the shim")
     with open(table, "w", encoding="utf-8") as file:
         file.write(text)
@@ -292,6 +292,54 @@ def a_resume_that_fails_leaves_it_suspended(bed):
     bed.end(hog)
     bed.ok("resume", job)
     log.goes_on()
+
+
+# Time enough for the agents to map what is filled before the copy goes on.
+AHEAD = ("data.filled", "delay:1500", "ahead.mapped")
+
+
+def in_large_pieces(bed):
+    """A copy step moves 32 MiB: pieces are full one after the other."""
+    return bed.counter(mib=160, chunk_mib=32)
+
+
+@case
+def pieces_are_mapped_before_all_are_filled(bed):
+    """And whatever happens then, no job runs with memory that is not whole."""
+    job, log = in_large_pieces(bed)
+    used = bed.vram()
+    for action in ("delay:0", "error:5", "kill:broker"):
+        bed.ok("suspend", job)
+        bed.fault(*AHEAD, action)
+        bed.operation("resume", job)
+        expect(bed.has_fired(), f"nothing was mapped ahead: {action}")
+        log.goes_on()
+        expect_nothing_held(bed, job)
+        wait_until(lambda: bed.vram() == used, f"device memory in use after {action}: {bed.vram()}", 10)
+    bed.ok("suspend", job)
+    bed.fault(*AHEAD, "delay:0", "data.filled", "error:5")
+    bed.refused(1, "data-in", "resume", job)
+    expect(bed.has_fired(), "the copy did not fail after pieces were mapped")
+    bed.expect_state(job, "suspended")
+    wait_until(lambda: bed.vram() == [0, 0], "device memory in use as it should be", 10)
+    bed.fault(*AHEAD, "kill")
+    result = bed.cli("resume", job)
+    expect(bed.has_fired() and result.code, result.why())
+    bed.expect_whole(job, log)
+    expect_nothing_held(bed, job)
+
+
+@case
+def restored_pieces_are_mapped_before_all_are_filled(bed):
+    job, log = in_large_pieces(bed)
+    for action in ("delay:0", "kill:broker"):
+        log.goes_on()
+        saved = bed.operation("checkpoint", job)
+        bed.fault(*AHEAD, action)
+        bed.operation("restore", saved["checkpoint"])
+        expect(bed.has_fired(), f"nothing was mapped ahead: {action}")
+        log.goes_on()
+        expect_nothing_held(bed, job)
 
 
 AGENT = ("hello", "gate", "list", "export", "unmap", "map", "own", "open", "detach")

@@ -438,7 +438,7 @@ def every_so_often_after_the_shim_died(bed):
     retry(bed, "checkpoint", job, "--every", "1s", "--keep-last", "1")
     wait_until(bed.checkpoints, "the first checkpoint", 60)
     wait_until(lambda: bed.state(job) == "running", "between two")
-    os.kill(bed.shim(job), signal.SIGKILL)
+    bed.kill_shim(job)
     wait_until(lambda: bed.shim(job) is None, "the end of the shim")
     before = set(bed.checkpoints())
     retry(bed, "suspend", job)

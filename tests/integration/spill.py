@@ -4,7 +4,6 @@
 every operation and every failure, and what fits nowhere is refused before the job is touched."""
 
 import os
-import signal
 import tempfile
 
 from cases import MIB, Skipped, case, expect, main, wait_until
@@ -108,7 +107,7 @@ def whoever_dies(bed):
             log.goes_on()
             expect_nothing_left(bed)
     bed.ok("suspend", job)
-    os.kill(bed.shim(job), signal.SIGKILL)
+    bed.kill_shim(job)
     wait_until(lambda: not bed.shim(job), "the end of the shim")
     bed.ok("resume", job)
     log.goes_on()
