@@ -1,10 +1,31 @@
 // SPDX-License-Identifier: MIT
-/* What calls of the driver cost: a line each, "cost NAME SECONDS". Run with and without brumate's library. */
+/*
+ * What calls of the driver cost. It says "ready" and what it can measure; each line of its input that
+ * names one of these is answered by "cost NAME SECONDS", of one call or pair of calls, measured once and
+ * in a fraction of a second, so that two of these programs, with and without brumate's library, can be
+ * asked in turn. It ends with its input.
+ */
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <ctime>
+#include <functional>
+#include <string>
+#include <utility>
 #include <vector>
+
+#define OK(call)                                                                       \
+	do {                                                                           \
+		int e_ = (int)(call);                                                  \
+		if (e_) {                                                              \
+			printf("%s:%d: %s: error %d\n", __FILE__, __LINE__, #call, e_); \
+			fflush(stdout);                                                \
+			exit(1);                                                       \
+		}                                                                      \
+	} while (0)
 
 static double now()
 {
@@ -18,59 +39,144 @@ __global__ void nothing()
 {
 }
 
-enum { CALLS = 1000000, ROUNDS = 3, KEPT = 100, REPEATS = 20 };
+enum { LAUNCHES = 50000, BATCH = 200, BATCHES = 100, QUERIES = 100000 };
 
-/* The best of a few: noise only adds. */
-template <typename Work> static void tell(const char *name, Work work)
+static cudaStream_t stream;
+static cudaEvent_t event;
+
+/* With the queue full most of the time, as a program that is bound by its launches sees it. */
+static double launches()
 {
-	double best = 0;
+	double start = now();
 
-	for (int i = 0; i < ROUNDS; i++) {
-		double start = now();
-		work();
-		double seconds = now() - start;
-		if (!best || seconds < best)
-			best = seconds;
-	}
-	printf("cost %s %.6f\n", name, best);
-	fflush(stdout);
+	for (int i = 0; i < LAUNCHES; i++)
+		nothing<<<1, 1, 0, stream>>>();
+	OK(cudaStreamSynchronize(stream));
+	return (now() - start) / LAUNCHES;
 }
 
-static void churn(size_t bytes)
+/* Into a queue that has room: the call alone. */
+static double launch_calls()
 {
-	std::vector<void *> kept(KEPT);
+	double seconds = 0;
 
-	for (int r = 0; r < REPEATS; r++) {
-		for (void *&p : kept)
-			cudaMalloc(&p, bytes);
-		for (void *p : kept)
-			cudaFree(p);
+	for (int b = 0; b < BATCHES; b++) {
+		double start = now();
+		for (int i = 0; i < BATCH; i++)
+			nothing<<<1, 1, 0, stream>>>();
+		seconds += now() - start;
+		OK(cudaStreamSynchronize(stream));
 	}
+	return seconds / (BATCH * BATCHES);
+}
+
+static double queries()
+{
+	double start = now();
+
+	for (int i = 0; i < QUERIES; i++)
+		cudaEventQuery(event);
+	return (now() - start) / QUERIES;
+}
+
+struct Churn {
+	size_t bytes;
+	int kept, repeats;
+
+	double pairs(int n, double seconds) const
+	{
+		return seconds / ((double)n * repeats);
+	}
+
+	double runtime() const
+	{
+		std::vector<void *> all(kept);
+		double start = now();
+
+		for (int r = 0; r < repeats; r++) {
+			for (void *&p : all)
+				OK(cudaMalloc(&p, bytes));
+			for (void *p : all)
+				OK(cudaFree(p));
+		}
+		return pairs(kept, now() - start);
+	}
+
+	/* The driver's virtual memory calls, as a program would make them itself. */
+	double vmm() const
+	{
+		std::vector<CUdeviceptr> all(kept);
+		CUmemAllocationProp prop = {};
+		CUmemAccessDesc access = {};
+		CUmemGenericAllocationHandle handle;
+
+		prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+		prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+		prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+		access.location = prop.location;
+		access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+		double start = now();
+		for (int r = 0; r < repeats; r++) {
+			for (CUdeviceptr &p : all) {
+				OK(cuMemAddressReserve(&p, bytes, 0, 0, 0));
+				OK(cuMemCreate(&handle, bytes, &prop, 0));
+				OK(cuMemMap(p, bytes, 0, handle, 0));
+				OK(cuMemSetAccess(p, bytes, &access, 1));
+				OK(cuMemRelease(handle));
+			}
+			for (CUdeviceptr p : all) {
+				OK(cuMemUnmap(p, bytes));
+				OK(cuMemAddressFree(p, bytes));
+			}
+		}
+		return pairs(kept, now() - start);
+	}
+};
+
+using Measure = std::pair<std::string, std::function<double()>>;
+
+static std::vector<Measure> measures()
+{
+	static const Churn churns[] = { { 64u << 10, 100, 5 }, { 1u << 20, 100, 5 }, { 2u << 20, 100, 5 },
+					{ 16u << 20, 100, 5 }, { 512u << 20, 10, 2 } };
+	std::vector<Measure> all = { { "launch", launches },
+				     { "launch-with-room", launch_calls },
+				     { "event-query", queries } };
+
+	for (const Churn &churn : churns) {
+		std::string size = std::to_string(churn.bytes >> 10) + "-KiB";
+
+		all.emplace_back("malloc-free-" + size, [&churn] { return churn.runtime(); });
+		if (churn.bytes >= (2u << 20))
+			all.emplace_back("vmm-pair-" + size, [&churn] { return churn.vmm(); });
+	}
+	return all;
 }
 
 int main()
 {
-	static const size_t sizes[] = { 64u << 10, 1u << 20, 2u << 20, 16u << 20, 512u << 20 };
-	cudaStream_t stream;
-	cudaEvent_t event;
-	char name[64];
+	std::vector<Measure> all = measures();
+	void *held; /* so that there is memory to manage, whenever that is asked about */
+	char line[128];
 
-	if (cudaStreamCreate(&stream) != cudaSuccess || cudaEventCreate(&event) != cudaSuccess)
-		return 1;
+	setvbuf(stdout, nullptr, _IOLBF, 0);
+	OK(cudaMalloc(&held, 4 << 20));
+	OK(cudaStreamCreate(&stream));
+	OK(cudaEventCreate(&event));
 	nothing<<<1, 1, 0, stream>>>();
-	cudaDeviceSynchronize();
-	tell("1e6-launches", [&] {
-		for (int i = 0; i < CALLS; i++)
-			nothing<<<1, 1, 0, stream>>>();
-		cudaStreamSynchronize(stream);
-	});
-	tell("1e6-event-queries", [&] {
-		for (int i = 0; i < CALLS; i++)
-			cudaEventQuery(event);
-	});
-	for (size_t bytes : sizes) {
-		snprintf(name, sizeof(name), "2000-malloc-free-%zu-KiB", bytes >> 10);
-		tell(name, [&] { churn(bytes); });
+	OK(cudaDeviceSynchronize());
+	std::string names;
+	for (const Measure &m : all) {
+		m.second(); /* the first time is another thing */
+		names += " " + m.first;
 	}
-	return cudaGetLastError() != cudaSuccess;
+	printf("ready%s\n", names.c_str());
+	while (fgets(line, sizeof(line), stdin)) {
+		line[strcspn(line, "\n")] = '\0';
+		for (const Measure &m : all)
+			if (m.first == line)
+				printf("cost %s %.10f\n", line, m.second());
+	}
+	OK(cudaGetLastError());
+	return 0;
 }

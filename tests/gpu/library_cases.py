@@ -11,6 +11,7 @@ import signal
 import threading
 
 from harness import Skipped, expect, run
+from library import Library
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 COMPILER = threading.Lock()  # a program is compiled once, also by cases that run side by side
@@ -30,11 +31,6 @@ def compiled(check, name, *flags):
     return program
 
 
-def library_env(check):
-    """What `brumate run` puts into a job's environment, without an agent."""
-    return {**check.instance.program_env(), "LD_PRELOAD": check.build.program("libbrumate-cuda.so")}
-
-
 def same(one, other, what):
     for n, (a, b) in enumerate(zip(one, other)):
         expect(a == b, f"{what}: line {n + 1} is {b!r}, without the library {a!r}")
@@ -43,11 +39,13 @@ def same(one, other, what):
 
 def conform(check, *flags):
     program = compiled(check, "conform", *flags)
-    plain = run([program], env=check.instance.program_env(), timeout=120)
-    expect(plain.code == 0, plain.why())
-    ours = run([program], env=library_env(check), timeout=120)
-    expect(ours.code == 0, ours.why())
-    same(plain.out.splitlines(), ours.out.splitlines(), "output")
+    plain = check.instance.start([program], "plain")
+    expect(plain.wait(120) == 0, f"it failed without the library: {plain.log.tail(8)}")
+    library = Library(check)
+    ours = check.instance.start([*library.words(), program], "ours")
+    library.wait_managing(ours)
+    expect(ours.wait(120) == 0, f"it failed with the library: {ours.log.tail(8)}")
+    same(plain.log.lines(), ours.log.lines(), "output")
 
 
 def used(log):
@@ -76,19 +74,65 @@ def objects_survive(check):
     check.instance.end(job)
 
 
+COST_PAIRS, COST_ROUNDS = 3, 8
+
+
+class CostProgram:
+    """cost.cu, alive and idle between the measurements that it is asked for."""
+
+    def __init__(self, check, argv, library=None):
+        read, self.asks = os.pipe()
+        self.program = check.instance.start([*(library.words() if library else []), *argv], "cost", stdin=read)
+        os.close(read)
+        self.best = {}
+        self.program.ready()
+        if library:
+            library.wait_managing(self.program)
+        self.names = re.search(r"^ready (.+)$", self.program.log.text(), re.MULTILINE)[1].split()
+        self.answers = 0
+
+    def measure(self, name):
+        os.write(self.asks, f"{name}\n".encode())
+        self.answers += 1
+
+        def answered(text):
+            lines = re.findall(r"^cost (\S+) (\S+)$", text, re.MULTILINE)
+            expect(len(lines) >= self.answers or self.program.process.poll() is None,
+                   f"the cost program ended: {self.program.log.tail()}")
+            return len(lines) >= self.answers and lines[self.answers - 1]
+
+        said, seconds = self.program.log.wait_until(answered, name, 60)
+        expect(said == name, f"asked for {name}, told of {said}")
+        self.best[name] = min(float(seconds), self.best.get(name, float(seconds)))
+
+    def end(self):
+        os.close(self.asks)
+        expect(self.program.wait() == 0, f"the cost program failed: {self.program.log.tail()}")
+
+
 def costs(check):
+    """Pairs of programs, without and with the library; those of a pair are asked in turn, round after round.
+    The best of each counts: noise only adds. How far the best of the plain ones lie apart is what cannot
+    be told from nothing."""
     program = compiled(check, "cost")
-
-    def of(env):
-        result = run([program], env=env, timeout=120)
-        expect(result.code == 0, result.why())
-        return {name: float(s) for name, s in re.findall(r"^cost (\S+) (\S+)$", result.out, re.MULTILINE)}
-
-    plain, ours = of(check.instance.program_env()), of(library_env(check))
-    expect(plain and plain.keys() == ours.keys(), "the cost program measured nothing")
-    for name, seconds in plain.items():
-        check.measured[f"{name}, plain, ms"] = round(seconds * 1000, 3)
-        check.measured[f"{name}, with the library, ms"] = round(ours[name] * 1000, 3)
+    plain, ours = [], []
+    for _ in range(COST_PAIRS):
+        pair = [CostProgram(check, [program]), CostProgram(check, [program], Library(check))]
+        for n in range(COST_ROUNDS):
+            for name in pair[0].names:
+                for one in pair if n % 2 else reversed(pair):
+                    one.measure(name)
+        for one, kept in zip(pair, (plain, ours)):
+            one.end()
+            kept.append(one.best)
+    for name in plain[0]:
+        without, of_ours = [best[name] for best in plain], [best[name] for best in ours]
+        one, other = min(without), min(of_ours)
+        check.measured[f"cost of calls: {name}, plain, µs"] = round(one * 1e6, 4)
+        check.measured[f"cost of calls: {name}, with the library, µs"] = round(other * 1e6, 4)
+        check.measured[f"cost of calls: {name}, slower by, %"] = round((other / one - 1) * 100, 2)
+        check.measured[f"cost of calls: {name}, spread plain / with it, %"] = " / ".join(
+            f"{(max(times) / min(times) - 1) * 100:.2f}" for times in (without, of_ours))
 
 
 def bench(check, name, *args, pool=None, timeout=300):

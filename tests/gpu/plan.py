@@ -24,7 +24,8 @@ ROWS = (
     Row(r"^bench: ten thousand", 14, alone=True, seconds=40),
     Row(r"^downtime: ", 15, alone=True, seconds=40),
     Row(r"^bench: 16 GiB without", 16, alone=True, seconds=60),
-    Row(r"^conform: ", 20, seconds=40),
+    Row(r"^conform: objects", 20, seconds=25),
+    Row(r"^conform: ", 20, alone=True, seconds=25),  # fills the card, and asks how much is left
     Row(r"^two GPUs: |^legacy IPC through", 21, seconds=25),
     Row(r"^framework, measured: JAX, all defaults", 90, alone=True, seconds=90),
     Row(r"^framework, measured: ", 35, seconds=30),
@@ -34,7 +35,7 @@ ROWS = (
     Row(r"^bench: 90 GiB", 40, alone=True, seconds=120),
     Row(r"^bench: ", 41, alone=True, seconds=60),
     Row(r"^counter, 16 GiB", 62, alone=True, seconds=75),
-    Row(r"^counter ", 45, alone=True),
+    Row(r"^counter ", 45, alone=True, seconds=35),
     Row(r"^restored onto the other GPU", 46, alone=True),
     Row(r"^PyTorch .* by --pid", 61, seconds=30),
     Row(r"by --pid$", 60),

@@ -185,10 +185,10 @@ def process_start(pid):
 class Program:
     """A program started by us, not as a job, with its output in a file."""
 
-    def __init__(self, argv, log, env=None, cwd=None):
+    def __init__(self, argv, log, env=None, cwd=None, stdin=subprocess.DEVNULL):
         argv = [str(a) for a in argv]
         with open(log, "ab") as out:
-            self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+            self.process = subprocess.Popen(argv, stdin=stdin, stdout=out, stderr=out,
                                             env=env, cwd=cwd, start_new_session=True)
         self.pid = self.process.pid
         self.log = Log(log)
@@ -300,10 +300,10 @@ class Instance:
         paths = os.environ.get("LD_LIBRARY_PATH")
         return [f"LD_LIBRARY_PATH={paths}"] if paths else ["-u", "LD_LIBRARY_PATH"]
 
-    def start(self, argv, name="program"):
+    def start(self, argv, name="program", **options):
         """Starts a program that is no job."""
         path = os.path.join(self.dir, f"{name}-{len(self.programs)}.out")
-        program = Program(argv, path, env=self.program_env(), cwd=self.dir)
+        program = Program(argv, path, env=self.program_env(), cwd=self.dir, **options)
         self.programs.append(program)
         return program
 
