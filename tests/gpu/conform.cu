@@ -95,6 +95,8 @@ static int *filled(size_t n, int first)
 		host[i] = first + (int)i;
 	OK(cudaMalloc(&p, n * sizeof(int)));
 	OK(cudaMemcpy(p, host.data(), n * sizeof(int), cudaMemcpyHostToDevice));
+	/* From pageable memory it may return before all is on the device, and other streams do not wait. */
+	OK(cudaStreamSynchronize(0));
 	return p;
 }
 
@@ -318,6 +320,7 @@ static void contexts()
 #endif
 	DRIVER(cuMemAlloc(&p, 3 << 20));
 	DRIVER(cuMemsetD8(p, 9, 3 << 20));
+	DRIVER(cuCtxSynchronize()); /* the streams of the first do not wait for it */
 	DRIVER(cuCtxPopCurrent(&popped));
 	DRIVER(cuMemcpyDtoH(&byte, p + 12345, 1));
 	CUcontext owner = nullptr;
