@@ -59,7 +59,8 @@ static CUresult no_function(void)
 	return CUDA_ERROR_NOT_FOUND;
 }
 
-static void *find_target(unsigned int slot)
+/* Once a function: kept out of what every call passes. */
+__attribute__((noinline, cold)) static void *find_target(unsigned int slot)
 {
 	int saved = errno;
 	bool there = driver_resolve();

@@ -21,6 +21,8 @@
 #include "interpose/interpose.h"
 
 #define unlikely(x) __builtin_expect(!!(x), 0)
+/* Kept out of what every call passes, which then saves no registers for it. */
+#define SLOW __attribute__((noinline, cold))
 
 enum { RECORDS_BYTES = 16384 };
 
@@ -123,8 +125,9 @@ static struct record *add_records(void)
 }
 
 /* Signals wait: a handler that uses the driver would find the lock taken. */
-static struct record *add_self(void)
+SLOW static struct record *add_self(void)
 {
+	int saved = errno;
 	struct record *record;
 	sigset_t all, old;
 
@@ -144,6 +147,7 @@ static struct record *add_self(void)
 	if (record && told)
 		pthread_setspecific(ending, record);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	errno = saved;
 	return record;
 }
 
@@ -156,7 +160,7 @@ static void wake_closer(void)
 }
 
 /* The state is not plainly open: make the fence, and stay out while it is closed. */
-static void enter_slowly(struct record *record)
+SLOW static void enter_slowly(struct record *record)
 {
 	int saved = errno;
 
@@ -174,7 +178,7 @@ static void enter_slowly(struct record *record)
 	errno = saved;
 }
 
-static void leave_slowly(struct record *record)
+SLOW static void leave_slowly(struct record *record)
 {
 	int saved = errno;
 
@@ -190,10 +194,7 @@ void gate_enter(void)
 	unsigned int depth;
 
 	if (unlikely(!record)) {
-		int saved = errno;
-
 		record = add_self();
-		errno = saved;
 		if (!record) /* no memory for it: a thread that the closer does not see */
 			return;
 	}
