@@ -38,6 +38,23 @@ static CUresult fill_u64(CUcontext ctx, const uint64_t *params)
 	return CUDA_SUCCESS;
 }
 
+/* Nothing that could be made smaller: the i-th number of SplitMix64 from that seed. */
+static CUresult random_u64(CUcontext ctx, const uint64_t *params)
+{
+	uint64_t *p = kernel_reach(ctx, params[0], params[1], sizeof(*p)), seed = params[2];
+
+	if (!p)
+		return CUDA_ERROR_ILLEGAL_ADDRESS;
+	for (uint64_t i = 0; i < params[1]; i++) {
+		uint64_t z = seed + i * 0x9e3779b97f4a7c15u;
+
+		z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+		z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+		p[i] = z ^ z >> 31;
+	}
+	return CUDA_SUCCESS;
+}
+
 static CUresult add_u64(CUcontext ctx, const uint64_t *params)
 {
 	uint64_t *p = kernel_reach(ctx, params[0], params[1], sizeof(*p)), value = params[2];
@@ -106,13 +123,14 @@ static CUresult store_u32(CUcontext ctx, const uint64_t *params)
 }
 
 static const struct kernel kernels[] = {
-	{ "brumate_fill_u64", 3, { 8, 8, 8 }, fill_u64 }, /* p, n, base */
-	{ "brumate_add_u64", 3, { 8, 8, 8 }, add_u64 },	  /* p, n, value */
-	{ "brumate_sum_u64", 3, { 8, 8, 8 }, sum_u64 },	  /* p, n, out: added to atomically */
-	{ "brumate_inc_u32", 2, { 8, 8 }, inc_u32 },	  /* p, n */
-	{ "brumate_copy_u32", 3, { 8, 8, 8 }, copy_u32 }, /* dst, src, n */
-	{ "brumate_spin_ns", 1, { 8 }, spin_ns },	  /* ns */
-	{ "brumate_store_u32", 2, { 8, 4 }, store_u32 },  /* p, value */
+	{ "brumate_fill_u64", 3, { 8, 8, 8 }, fill_u64 },     /* p, n, base */
+	{ "brumate_random_u64", 3, { 8, 8, 8 }, random_u64 }, /* p, n, seed */
+	{ "brumate_add_u64", 3, { 8, 8, 8 }, add_u64 },	      /* p, n, value */
+	{ "brumate_sum_u64", 3, { 8, 8, 8 }, sum_u64 },	      /* p, n, out: added to atomically */
+	{ "brumate_inc_u32", 2, { 8, 8 }, inc_u32 },	      /* p, n */
+	{ "brumate_copy_u32", 3, { 8, 8, 8 }, copy_u32 },     /* dst, src, n */
+	{ "brumate_spin_ns", 1, { 8 }, spin_ns },	      /* ns */
+	{ "brumate_store_u32", 2, { 8, 4 }, store_u32 },      /* p, value */
 	{ "brumate_digest_leaves", 4, { 8, 8, 8, 8 }, kernel_digest_leaves },
 	{ "brumate_digest_chunks", 5, { 8, 8, 4, 8, 8 }, kernel_digest_chunks },
 };

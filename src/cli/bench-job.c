@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/inotify.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -17,6 +18,15 @@
 #include "cli/client.h"
 
 enum { ANSWER_TIMEOUT_MS = 300000, TAIL_BYTES = 4096 };
+
+/* Another one for each job: what one path has stored must be of no use to the other. */
+static uint64_t fresh_seed(void)
+{
+	uint64_t seed;
+
+	return getrandom(&seed, sizeof(seed), GRND_NONBLOCK) == sizeof(seed) ? seed
+									     : clock_now_ns();
+}
 
 /* All of the environment that the job needs is ours; a whole one is what Run wants. */
 static json_t *pack_environment(void)
@@ -32,13 +42,14 @@ static json_t *pack_environment(void)
 static json_t *pack_run(const struct bench_options *o, const char *program, const char *path,
 			bool link)
 {
-	char mib[32], zero[16], change[16];
+	char mib[32], zero[16], change[16], seed[32];
 
 	snprintf(mib, sizeof(mib), "%llu", (unsigned long long)(o->size_bytes >> 20));
 	snprintf(zero, sizeof(zero), "%u", o->zero);
 	snprintf(change, sizeof(change), "%u", o->change);
-	json_t *argv = json_pack("[s,s,s,s,s,s,s,s,s]", program, "--mib", mib, "--piece-kib",
-				 o->pieces_kib, "--zero", zero, "--change", change);
+	snprintf(seed, sizeof(seed), "%llu", (unsigned long long)fresh_seed());
+	json_t *argv = json_pack("[s,s,s,s,s,s,s,s,s,s,s]", program, "--mib", mib, "--piece-kib",
+				 o->pieces_kib, "--zero", zero, "--change", change, "--seed", seed);
 	if (argv && link)
 		json_array_append_new(argv, json_string("--link"));
 	return json_pack("{s:o,s:o,s:s,s:s,s:s*}", "argv", argv, "env", pack_environment(), "cwd",

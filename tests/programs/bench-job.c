@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
- * The synthetic job of `brumate bench`: device memory in buffers of many sizes, some of it zero, and a
- * kernel every millisecond whose beat shows when the job stood still. It measures the link by itself,
- * since nothing else tells what the machine can do at that moment.
+ * The synthetic job of `brumate bench`: device memory in buffers of many sizes, some of it zero, the rest
+ * random, so that nothing can be compressed or found twice; and a kernel every millisecond whose beat
+ * shows when the job stood still. It measures the link by itself, since nothing else tells what the
+ * machine can do at that moment.
  *
  * It prints "link d2h BYTES/S h2d BYTES/S" (with --link), "ready pid P", "gap FROM TO" (nanoseconds of
  * CLOCK_REALTIME) whenever two beats lie more than 20 ms apart, "changed BYTES" after SIGUSR2 and
@@ -24,16 +25,23 @@ enum { SIZES_MAX = 24, GAP_NS = 20000000, BEAT_NS = 1000000, LINK_ROUNDS = 3, BL
 struct job_options {
 	size_t mib, piece_kib_min, piece_kib_max;
 	unsigned zero, change; /* percent */
+	uint64_t seed;
 	bool link, flip;
 	int gpu;
 };
 
+/* Of these each differs from all others: one that comes back in the place of another is noticed. */
+struct buffer {
+	CUdeviceptr memory;
+	uint64_t words, sum; /* sum: what it must be */
+};
+
 static struct gpu gpu;
-static struct array arrays[SIZES_MAX];
-static uint64_t extra[SIZES_MAX]; /* what the sum of each grew by through changes */
-static size_t n_arrays;
-static CUdeviceptr zeros, sum, beat_counter;
-static size_t zero_words;
+static struct buffer *buffers; /* the one after the last is all zero, and may have no words */
+static uint64_t *sums;	       /* as read back, one for each buffer */
+static size_t n_buffers;
+static uint64_t random_words;
+static CUdeviceptr sums_on_gpu, beat_counter;
 static volatile sig_atomic_t want_check, want_change;
 
 /* The wall clock: CRIU lets the monotonic one of a restored job go on from where it stood. */
@@ -79,48 +87,106 @@ static void measure_link(size_t bytes)
 	CHECKED(cuMemFreeHost(host));
 }
 
-/* An even share of the memory to each size, doubling from the smallest to the largest. */
-static void allocate(const struct job_options *o)
+static void add_buffer(uint64_t words)
 {
-	size_t total = (o->mib << 20) / 100 * (100 - o->zero), n_sizes = 1;
+	struct buffer *grown = realloc(buffers, (n_buffers + 2) * sizeof(*buffers));
+
+	if (!grown)
+		die("no memory for %zu buffers", n_buffers);
+	buffers = grown;
+	buffers[n_buffers] = (struct buffer){ .words = words };
+	if (words)
+		CHECKED(cuMemAlloc_v2(&buffers[n_buffers].memory, words * sizeof(uint64_t)));
+}
+
+/* An even share of the memory to each size, doubling from the smallest to the largest. */
+static void allocate_random(const struct job_options *o, size_t bytes)
+{
+	size_t n_sizes = 1, sizes = 0;
 
 	for (size_t kib = o->piece_kib_min; kib < o->piece_kib_max; kib *= 2)
 		n_sizes++;
-	for (size_t kib = o->piece_kib_min; n_arrays < n_sizes && n_arrays < SIZES_MAX; kib *= 2) {
-		size_t n = total / n_sizes / (kib << 10);
+	for (size_t kib = o->piece_kib_min; sizes < n_sizes && sizes < SIZES_MAX; kib *= 2) {
+		size_t n = bytes / n_sizes / (kib << 10);
 
-		if (n)
-			array_alloc(&arrays[n_arrays++], &gpu, n, kib << 10);
-		else
+		if (!n) {
 			n_sizes--;
+			continue;
+		}
+		for (size_t i = 0; i < n; i++) {
+			add_buffer((kib << 10) / sizeof(uint64_t));
+			random_words += buffers[n_buffers++].words;
+		}
+		sizes++;
 	}
-	if (!n_arrays)
+	if (!n_buffers)
 		die("--mib is less than one buffer");
-	CHECKED(cuMemAlloc_v2(&sum, sizeof(uint64_t)));
-	CHECKED(cuMemAlloc_v2(&beat_counter, sizeof(uint32_t)));
-	CHECKED(cuMemsetD8_v2(beat_counter, 0, sizeof(uint32_t)));
-	zero_words = ((o->mib << 20) - total) / sizeof(uint64_t);
-	if (!zero_words)
-		return;
-	CHECKED(cuMemAlloc_v2(&zeros, zero_words * sizeof(uint64_t)));
-	CHECKED(cuMemsetD8_v2(zeros, 0, zero_words * sizeof(uint64_t)));
 }
 
-/* Adds 1 to all of as many buffers as make up the share. */
+/* Seeds far from each other, from numbers that are close: SplitMix64's own last steps. */
+static uint64_t seed_of(uint64_t z)
+{
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+	return z ^ z >> 31;
+}
+
+/* The sum of each buffer, in one go. */
+static void sum_up(void)
+{
+	size_t bytes = (n_buffers + 1) * sizeof(*sums);
+
+	CHECKED(cuMemsetD8_v2(sums_on_gpu, 0, bytes));
+	for (size_t i = 0; i <= n_buffers; i++) {
+		CUdeviceptr out = sums_on_gpu + i * sizeof(*sums);
+
+		if (buffers[i].words)
+			LAUNCH(gpu.sum_u64, BLOCKS, NULL, &buffers[i].memory, &buffers[i].words,
+			       &out);
+	}
+	CHECKED(cuMemcpyDtoH_v2(sums, sums_on_gpu, bytes));
+}
+
+static void allocate(const struct job_options *o)
+{
+	size_t bytes = (o->mib << 20) / 100 * (100 - o->zero), zero_words;
+
+	allocate_random(o, bytes);
+	zero_words = ((o->mib << 20) - bytes) / sizeof(uint64_t);
+	add_buffer(zero_words);
+	sums = calloc(n_buffers + 1, sizeof(*sums));
+	if (!sums)
+		die("no memory for %zu sums", n_buffers);
+	CHECKED(cuMemAlloc_v2(&sums_on_gpu, (n_buffers + 1) * sizeof(*sums)));
+	CHECKED(cuMemAlloc_v2(&beat_counter, sizeof(uint32_t)));
+	CHECKED(cuMemsetD8_v2(beat_counter, 0, sizeof(uint32_t)));
+	if (zero_words)
+		CHECKED(cuMemsetD8_v2(buffers[n_buffers].memory, 0, zero_words * sizeof(uint64_t)));
+	for (size_t i = 0; i < n_buffers; i++) {
+		uint64_t seed = seed_of(seed_of(o->seed) + i);
+
+		LAUNCH(gpu.random_u64, BLOCKS, NULL, &buffers[i].memory, &buffers[i].words, &seed);
+	}
+	sum_up();
+	for (size_t i = 0; i < n_buffers; i++)
+		buffers[i].sum = sums[i];
+}
+
+/* Adds 1 to each word of the first buffers, as far as the share goes. */
 static void change(unsigned percent)
 {
-	uint64_t changed = 0;
+	const uint64_t all = random_words / 100 * percent;
+	uint64_t left = all, one = 1;
 
-	for (size_t i = 0; i < n_arrays; i++) {
-		struct array part = arrays[i];
+	for (size_t i = 0; left; i++) {
+		uint64_t words = buffers[i].words < left ? buffers[i].words : left;
 
-		part.n_chunks = (part.n_chunks * percent + 99) / 100;
-		array_add(&part, NULL);
-		changed += part.n_chunks * part.words * sizeof(uint64_t);
-		extra[i] += part.n_chunks * part.words; /* one for each word */
+		LAUNCH(gpu.add_u64, BLOCKS, NULL, &buffers[i].memory, &words, &one);
+		buffers[i].sum += words;
+		left -= words;
 	}
 	CHECKED(cuCtxSynchronize());
-	say("changed %llu", (unsigned long long)changed);
+	say("changed %llu", (unsigned long long)(all * sizeof(uint64_t)));
 }
 
 /* All of it is another for a moment, and then as it was. */
@@ -129,34 +195,22 @@ static void flip(void)
 	const uint64_t values[] = { 1, (uint64_t)-1 };
 
 	for (size_t v = 0; v < 2; v++)
-		for (size_t i = 0; i < n_arrays; i++)
-			for (size_t k = 0; k < arrays[i].n_chunks; k++) {
-				uint64_t value = values[v];
+		for (size_t i = 0; i < n_buffers; i++) {
+			uint64_t value = values[v];
 
-				LAUNCH(gpu.add_u64, BLOCKS, NULL, &arrays[i].chunks[k],
-				       &arrays[i].words, &value);
-			}
+			LAUNCH(gpu.add_u64, BLOCKS, NULL, &buffers[i].memory, &buffers[i].words,
+			       &value);
+		}
 	CHECKED(cuCtxSynchronize());
-}
-
-static uint64_t sum_of(CUdeviceptr *buffers, size_t n, uint64_t words)
-{
-	uint64_t have = 0;
-
-	CHECKED(cuMemsetD8_v2(sum, 0, sizeof(have)));
-	for (size_t i = 0; i < n; i++)
-		LAUNCH(gpu.sum_u64, BLOCKS, NULL, &buffers[i], &words, &sum);
-	CHECKED(cuMemcpyDtoH_v2(&have, sum, sizeof(have)));
-	return have;
 }
 
 static void check(void)
 {
-	bool right = !zero_words || sum_of(&zeros, 1, zero_words) == 0;
+	bool right = true;
 
-	for (size_t i = 0; i < n_arrays; i++)
-		right = right && sum_of(arrays[i].chunks, arrays[i].n_chunks, arrays[i].words) ==
-					 array_expected(&arrays[i]) + extra[i];
+	sum_up();
+	for (size_t i = 0; i <= n_buffers; i++)
+		right = right && sums[i] == buffers[i].sum;
 	say("check %s", right ? "OK" : "BAD");
 }
 
@@ -199,7 +253,7 @@ static void beat(const struct job_options *o)
 static void usage(void)
 {
 	fprintf(stderr, "bench-job [--mib 1024] [--piece-kib 65536[-1048576]] [--zero PERCENT] "
-			"[--change PERCENT] [--gpu 0] [--link] [--flip]\n");
+			"[--change PERCENT] [--gpu 0] [--seed 1] [--link] [--flip]\n");
 	exit(2);
 }
 
@@ -221,11 +275,14 @@ static struct job_options parse(int argc, char **argv)
 		{ "zero", required_argument, NULL, 'z' },
 		{ "change", required_argument, NULL, 'c' },
 		{ "gpu", required_argument, NULL, 'g' },
+		{ "seed", required_argument, NULL, 's' },
 		{ "link", no_argument, NULL, 'l' },
 		{ "flip", no_argument, NULL, 'f' },
 		{ NULL, 0, NULL, 0 },
 	};
-	struct job_options o = { .mib = 1024, .piece_kib_min = 65536, .piece_kib_max = 65536 };
+	struct job_options o = {
+		.mib = 1024, .piece_kib_min = 65536, .piece_kib_max = 65536, .seed = 1
+	};
 	int c;
 
 	while ((c = getopt_long(argc, argv, "", longs, NULL)) >= 0) {
@@ -239,6 +296,8 @@ static struct job_options parse(int argc, char **argv)
 			o.change = (unsigned)strtoul(optarg, NULL, 10);
 		else if (c == 'g')
 			o.gpu = (int)strtol(optarg, NULL, 10);
+		else if (c == 's')
+			o.seed = strtoull(optarg, NULL, 0);
 		else if (c == 'l')
 			o.link = true;
 		else if (c == 'f')

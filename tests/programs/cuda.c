@@ -69,6 +69,7 @@ static void find_kernels(struct gpu *gpu)
 
 	CHECKED(cuModuleLoadData(&module, kernels_ptx));
 	CHECKED(cuModuleGetFunction(&gpu->fill_u64, module, "brumate_fill_u64"));
+	CHECKED(cuModuleGetFunction(&gpu->random_u64, module, "brumate_random_u64"));
 	CHECKED(cuModuleGetFunction(&gpu->add_u64, module, "brumate_add_u64"));
 	CHECKED(cuModuleGetFunction(&gpu->sum_u64, module, "brumate_sum_u64"));
 	CHECKED(cuModuleGetFunction(&gpu->inc_u32, module, "brumate_inc_u32"));
@@ -158,7 +159,8 @@ void array_add(struct array *array, CUstream stream)
 	array->added++;
 }
 
-uint64_t array_expected(const struct array *array)
+/* The sum of all words. */
+static uint64_t expected(const struct array *array)
 {
 	unsigned __int128 words = (unsigned __int128)array->words * array->n_chunks;
 	uint64_t indices = (uint64_t)(words * (words - 1) / 2);
@@ -176,5 +178,5 @@ bool array_check(const struct array *array, CUstream stream)
 		LAUNCH(array->gpu->sum_u64, BLOCKS, stream, &array->chunks[i], &words, &out);
 	CHECKED(cuStreamSynchronize(stream));
 	CHECKED(cuMemcpyDtoH_v2(&sum, out, sizeof(sum)));
-	return sum == array_expected(array);
+	return sum == expected(array);
 }

@@ -84,7 +84,7 @@ enum { GPU_UUID_TEXT_BYTES = 48 };
 struct gpu {
 	CUdevice device;
 	CUcontext ctx;
-	CUfunction fill_u64, add_u64, sum_u64, inc_u32, copy_u32, spin_ns, store_u32;
+	CUfunction fill_u64, random_u64, add_u64, sum_u64, inc_u32, copy_u32, spin_ns, store_u32;
 };
 
 /** Initialises the driver if need be, makes the GPU's primary context current, loads the kernels. */
@@ -116,5 +116,3 @@ void array_over(struct array *ret, const struct gpu *gpu, CUdeviceptr memory, si
 void array_add(struct array *array, CUstream stream);
 /** Sums all words on @stream, waits, and says whether the sum is the right one. */
 bool array_check(const struct array *array, CUstream stream);
-/** The sum that array_check() wants. */
-uint64_t array_expected(const struct array *array);
