@@ -37,7 +37,8 @@ unsigned bench_threads(void);
 /** Copies host memory with bench_threads() threads. */
 int bench_measure_memcpy(struct bench_limits *limits, struct brumate_error *err);
 
-/** Writes and reads a file of @dir past the page cache; of a file system without O_DIRECT, through it. */
+/** Writes and reads a large file of @dir past the page cache, 16 blocks of 2 MiB at a time, until it is on
+ * the disk; of a file system without O_DIRECT, through the cache. A few seconds each way. */
 int bench_measure_disk(struct bench_limits *limits, const char *dir, struct brumate_error *err);
 
 /** The synthetic job. */
