@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Cases of tools/gpu-check about brumate's library in a program: programs see no difference, pay
-nothing, and live through operations with objects of every kind; and what `brumate bench` measures."""
+nothing, and live through operations with objects of every kind."""
 
-import ctypes
-import json
 import os
 import re
 import shutil
@@ -135,66 +133,9 @@ def costs(check):
             f"{(max(times) / min(times) - 1) * 100:.2f}" for times in (without, of_ours))
 
 
-def bench(check, name, *args, pool=None, timeout=300):
-    """Runs `brumate bench` with that pool and keeps its report beside the results."""
-    if pool:
-        with open(check.instance.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
-            file.write(f"[Broker]\nPool={pool}\n")
-    result = check.instance.ok("bench", "--format", "json", *args, timeout=timeout)
-    report = json.loads(result.out)
-    with open(os.path.join(check.options.out, f"bench-{name}.json"), "w", encoding="utf-8") as file:
-        json.dump(report, file, indent=1)
-    for entry in report["results"]:
-        key = f"bench {name}: {entry['operation']} by {entry['path']}, round {entry['round']}"
-        check.measured[f"{key}, GB/s"] = round(entry["gbps"], 2)
-        check.measured[f"{key}, s"] = round(entry["until_beat_s"] or entry["seconds"], 3)
-    for limit, value in report["limits"].items():
-        check.measured[f"bench {name}: {limit}"] = round(value, 2)
-    return report
-
-
-PR_SET_THP_DISABLE = 41
-
-
-def without_huge_pages(measure):
-    """As measure() does it, with transparent huge pages off in all that is started meanwhile."""
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def prctl(on):
-        expect(libc.prctl(PR_SET_THP_DISABLE, on, 0, 0, 0) == 0, f"prctl: {os.strerror(ctypes.get_errno())}")
-
-    prctl(1)
-    try:
-        measure()
-    finally:
-        prctl(0)
-
-
 def register(case):
     """Adds the cases to gpu-check's list."""
     case("conform: the same with the library")(conform)
     case("conform: per-thread default streams")(lambda check: conform(check, "--default-stream=per-thread"))
     case("conform: objects survive")(objects_survive)
     case("cost of calls")(costs)
-
-    def sized(check, name, *args, **options):
-        if check.options.simulated:
-            options.pop("pool", None)
-            args = tuple("256M" if i and args[i - 1] == "--size" else a for i, a in enumerate(args))
-            args = tuple("1M-16M" if i and args[i - 1] == "--pieces" else a for i, a in enumerate(args))
-        bench(check, name, *args, **options)
-
-    case("bench: 32 GiB")(lambda check: sized(
-        check, "32g", "--size", "32G", "--pieces", "64M-1G", "--rounds", "2", "--trace",
-        os.path.join(check.options.out, "bench-32g-trace.json"), pool="40G"))
-    case("bench: ten thousand 1 MiB buffers")(lambda check: sized(
-        check, "small", "--size", "10000M", "--pieces", "1M", "--rounds", "2", "--data-path", "broker",
-        pool="16G"))
-    case("bench: 90 GiB, pool of 16 GiB")(lambda check: sized(
-        check, "big", "--size", "90G", "--pieces", "1G", "--rounds", "1", "--data-path", "broker",
-        pool="16G"))
-    case("bench: checkpoint of 16 GiB to disk")(lambda check: sized(
-        check, "disk", "--size", "16G", "--pieces", "64M-1G", "--rounds", "1", "--dir",
-        os.path.join(check.instance.dir, "bench"), pool="24G"))
-    case("bench: 16 GiB without huge pages")(lambda check: without_huge_pages(lambda: sized(
-        check, "plain-pages", "--size", "16G", "--pieces", "64M-1G", "--rounds", "2", pool="24G")))
