@@ -95,6 +95,9 @@ def keep_report(check, name, report):
     with open(os.path.join(check.options.out, f"bench-{name}.json"), "w", encoding="utf-8") as file:
         json.dump(report, file, indent=1)
     for entry in report["results"]:
+        stored = entry["summary"]["image_bytes"]
+        expect(entry["operation"] != "checkpoint" or stored > 0.8 * entry["bytes"],
+               f"of {entry['bytes']} random bytes {stored} were stored")
         key = f"bench {name}: {entry['operation']} by {entry['path']}, round {entry['round']}"
         check.measured[f"{key}, GB/s"] = round(entry["gbps"], 2)
         check.measured[f"{key}, s"] = round(entry["until_beat_s"] or entry["seconds"], 3)

@@ -63,22 +63,38 @@ def plan_is_sound():
 
 
 def report_is_made_of_figures():
-    def result(operation, path, number, seconds, gbps):
+    def result(operation, path, number, seconds, gbps, stored=1 << 34):
+        phases = [{"name": "gpu-checkpoint" if operation == "suspend" else "gpu-restore", "seconds": 0.4}]
         return {"operation": operation, "path": path, "round": number, "seconds": seconds, "until_beat_s": 0,
-                "gbps": gbps, "share_of_limit": gbps / 50}
+                "gbps": gbps, "share_of_limit": gbps / 50, "bytes": 1 << 34,
+                "summary": {"phases": phases, "data_gbps": 51.0, "image_bytes": stored}}
 
     bench = {"limits": {"d2h_gbps": 50.0, "h2d_gbps": 50.0}, "bytes": 1 << 35, "results": [
         result("suspend", "broker", 1, 2.0, 17.0), result("suspend", "broker", 2, 0.7, 48.0),
         result("suspend", "driver", 2, 14.0, 2.4), result("resume", "broker", 2, 1.0, 34.0)]}
     results = {"machine": {"kernel": "k", "cores": 1, "time": "t", "gpus": ["a GPU"]}, "cases": [],
-               "measured": {"steady state, training: slower by, %": 0.12}}
+               "measured": {"steady state, training: slower by, %": 0.12,
+                            "cost of calls: launch, plain, µs": 1.6,
+                            "cost of calls: launch, with the library, µs": 1.62,
+                            "cost of calls: malloc-free-2048-KiB, plain, µs": 9.0,
+                            "cost of calls: malloc-free-2048-KiB, with the library, µs": 5.0,
+                            "cost of calls: vmm-pair-2048-KiB, plain, µs": 6.0}}
+    disk = {"limits": {"disk_write_gbps": 1.0, "fio_write_gbps": 2.0}, "bytes": 1 << 34,
+            "results": [result("checkpoint", "broker", 1, 4.0, 1.6)]}
+    shared = {"limits": disk["limits"], "bytes": 1 << 34,
+              "results": [result("checkpoint", "broker", 1, 4.0, 1.6, stored=1 << 32)]}
     with tempfile.TemporaryDirectory() as folder:
-        for name, value in (("results.json", results), ("bench-32g.json", bench)):
+        for name, value in (("results.json", results), ("bench-32g.json", bench), ("bench-disk.json", disk),
+                            ("bench-40g-disk.json", shared)):
             with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
                 json.dump(value, file)
         done = call(os.path.join(TOOLS, "gpu-bench-report"), folder)
-        for text in ("96.0 % (48.00 of 50.00 GB/s) | aim |", "20.0 × (0.700 s, driver 14.000 s) | aim |",
-                     "68.0 % (34.00 of 50.00 GB/s) | falls short |", "0.12 % | aim |", "not measured"):
+        for text in ("96.0 %: 0.700 s (48.00 GB/s); data alone 51.0 GB/s, control 0.40 s | aim | 14.000 s (2.40 GB/s) | 50.00 GB/s, link |",
+                     "20.0 ×: 0.700 s (48.00 GB/s) | aim |", "68.0 %: 1.000 s (34.00 GB/s); data",
+                     "0.12 % | aim |", "1.25 %: 1.620 µs a call | falls short | 1.600 µs |",
+                     "5.0 µs a pair | must | cudaMalloc 9.0 µs | 6.0 µs, VMM calls |",
+                     "80.0 %: 4.000 s (1.60 GB/s) | falls short |  | 2.00 GB/s, fio |",
+                     "nothing: of 17.2 GB 4.3 were stored", "not measured"):
             check(text in done.stdout, f"no {text!r} in the report: {done}")
         check("-trace" not in done.stdout, "a trace is no benchmark")
         empty = os.path.join(folder, "empty")
