@@ -19,7 +19,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { PROC_FILE_BYTES_MAX = 64 * 1024 };
+/* A fact of the kernel, linux/sched.h. */
+enum { PROC_FILE_BYTES_MAX = 64 * 1024, PF_FORKNOEXEC = 0x40 };
 
 int proc_boot_id(char ret[static PROC_BOOT_ID_BYTES])
 {
@@ -57,16 +58,17 @@ static int parse_stat(struct proc_info *info, const char *text)
 {
 	const char *open = strchr(text, '('), *close = strrchr(text, ')');
 	unsigned long long start_ticks;
+	unsigned flags;
 	long rss_pages;
 
 	if (!open || !close || close < open)
 		return -EBADMSG;
 	if (sscanf(text, "%d", &info->id.pid) != 1 ||
 	    sscanf(close + 1,
-		   " %c %d %d %d %d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %d %*d %llu "
+		   " %c %d %d %d %d %*d %u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %d %*d %llu "
 		   "%*u %ld",
 		   &info->state, &info->ppid, &info->pgid, &info->sid, &info->tty_nr,
-		   &info->n_threads, &start_ticks, &rss_pages) != 8)
+		   &flags, &info->n_threads, &start_ticks, &rss_pages) != 9)
 		return -EBADMSG;
 
 	snprintf(info->comm, sizeof(info->comm), "%.*s", (int)(close - open - 1), open + 1);
@@ -74,6 +76,7 @@ static int parse_stat(struct proc_info *info, const char *text)
 		if (iscntrl((unsigned char)*c))
 			*c = '?';
 	info->id.start_ticks = start_ticks;
+	info->is_fork = flags & PF_FORKNOEXEC;
 	info->rss_bytes =
 		(uint64_t)(rss_pages > 0 ? rss_pages : 0) * (uint64_t)sysconf(_SC_PAGESIZE);
 	return 0;

@@ -58,6 +58,7 @@ struct proc_info {
 	int pid_ns_depth; /* levels of NSpid: 1 = our own namespace */
 	pid_t tracer_pid;
 	char state; /* R S D T t Z X */
+	bool is_fork; /* made by fork, and has started no program since */
 	char comm[PROC_COMM_BYTES];
 	uid_t uid;
 	gid_t gid;

@@ -218,8 +218,8 @@ static void check_mappings(struct scan *s)
 	}
 }
 
-/* A child that was forked keeps the descriptors but not the mappings of the device, and has no state
- * that the driver would save, nor would it close them. */
+/* A process without the mappings of the device has no state that the driver would save, nor would it close
+ * the descriptors. A child that was forked has no use for them either; who opened them itself does (NVML). */
 static void check_gpu_leftovers(struct scan *s)
 {
 	const struct proc_info *last = NULL;
@@ -231,11 +231,19 @@ static void check_gpu_leftovers(struct scan *s)
 		if (f->process == last || !is_gpu_device(f->target))
 			continue;
 		last = f->process;
-		if (read_proc(f->process->id.pid, "maps", &maps) >= 0 &&
-		    !strstr(maps, "/dev/nvidia"))
+		if (read_proc(f->process->id.pid, "maps", &maps) < 0 ||
+		    strstr(maps, "/dev/nvidia"))
+			continue;
+		if (f->process->is_fork)
+			scan_find(s, SCAN_NOTE, SCAN_CRIU, f->process, "gpu-device", "",
+				  "has %s open (fd %d) from before it was forked: it is opened anew "
+				  "at a restore",
+				  f->target, f->fd);
+		else
 			scan_find(s, SCAN_SUSPECT, SCAN_CRIU, f->process, "gpu-device",
-				  "start workers by spawn or forkserver instead of fork",
-				  "has %s open (fd %d) but uses no GPU: inherited by fork?",
+				  "close it before the checkpoint",
+				  "has %s open (fd %d) but uses no GPU: what it does with it fails "
+				  "after a restore",
 				  f->target, f->fd);
 	}
 }
