@@ -9,8 +9,12 @@
 #include <stddef.h>
 
 enum criu_hook {
-	CRIU_HOOK_DUMP_EXT_FILE = 2,	/* int (int fd, int id) */
-	CRIU_HOOK_RESTORE_EXT_FILE = 3, /* int (int id, bool *retry), the flag since CRIU 4.2 */
+	CRIU_HOOK_DUMP_EXT_FILE = 2,	 /* int (int fd, int id) */
+	CRIU_HOOK_RESTORE_EXT_FILE = 3,	 /* int (int id, bool *retry), the flag since CRIU 4.2 */
+	CRIU_HOOK_HANDLE_DEVICE_VMA = 7, /* int (int fd, const struct stat *), the file mapped */
+	/* int (const char *path, const uint64_t address, const uint64_t old_offset, uint64_t *new_offset,
+	 * int *fd); 1: map that instead */
+	CRIU_HOOK_UPDATE_VMA_MAP = 8,
 	CRIU_HOOKS = 12,
 };
 

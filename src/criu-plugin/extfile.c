@@ -64,15 +64,10 @@ static void record_name(char ret[static 64], int id)
 	snprintf(ret, 64, "brumate-device-%d.img", id);
 }
 
-static int read_path(int fd, char *ret, size_t room)
+int extfile_path(int fd, char *ret, size_t room)
 {
 	char link[48];
-	struct stat st;
 
-	if (fstat(fd, &st) < 0)
-		return -errno;
-	if (!S_ISCHR(st.st_mode))
-		return -ENOTSUP;
 	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
 	ssize_t n = readlink(link, ret, room - 1);
 	if (n < 0)
@@ -84,12 +79,13 @@ static int read_path(int fd, char *ret, size_t room)
 int extfile_dump(int fd, int id)
 {
 	char path[EXTFILE_PATH_BYTES], name[64], text[RECORD_BYTES_MAX];
-	int r = read_path(fd, path, sizeof(path));
+	int r = extfile_path(fd, path, sizeof(path));
 	int flags = fcntl(fd, F_GETFL);
+	struct stat st;
 
 	if (r < 0)
 		return r;
-	if (flags < 0 || !criu_get_image_dir ||
+	if (flags < 0 || fstat(fd, &st) < 0 || !S_ISCHR(st.st_mode) || !criu_get_image_dir ||
 	    !extfile_is_named(path, getenv(HIDDEN_DEV_VARIABLE)))
 		return -ENOTSUP;
 	record_name(name, id);

@@ -13,6 +13,9 @@ int extfile_dump(int fd, int id);
 /** Opens it in the task being restored. The fd, -ENOTSUP, -errno. */
 int extfile_restore(int id, bool *ret_retry);
 
+/** The path in /dev behind @fd. 0, -ENOTSUP (elsewhere), -errno. */
+int extfile_path(int fd, char *ret, size_t room);
+
 enum { EXTFILE_PATH_BYTES = 256 };
 
 /** A record: what is opened, and how. */

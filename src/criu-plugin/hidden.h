@@ -28,8 +28,8 @@ struct hidden_range {
 
 struct hidden_table {
 	uint32_t magic;
-	_Atomic uint32_t is_heeded; /* set by the plugin, as soon as it can */
-	_Atomic uint32_t n;	    /* set by the shim, once the ranges are there */
-	uint32_t unused;
+	_Atomic uint32_t is_heeded;	/* set by the plugin, as soon as it can */
+	_Atomic uint32_t n;		/* set by the shim, once the ranges are there */
+	_Atomic uint32_t may_lose_maps; /* set by the shim: devices are mapped by forks alone */
 	struct hidden_range ranges[HIDDEN_RANGES_MAX]; /* sorted by pid, then start; disjoint */
 };

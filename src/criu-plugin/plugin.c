@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "criu-plugin/abi.h"
+#include "criu-plugin/device-map.h"
 #include "criu-plugin/extfile.h"
 #include "criu-plugin/hidden.h"
 #include "criu-plugin/import.h"
@@ -168,6 +169,31 @@ static int restore_ext_file(int id, bool *retry)
 	return r;
 }
 
+/* CRIU takes a negative answer of any kind for its failure. */
+static int handle_device_vma(int fd, const struct stat *st)
+{
+	(void)st;
+	if (!table || !atomic_load_explicit(&table->may_lose_maps, memory_order_acquire))
+		return -ENOTSUP;
+	int r = device_map_dump(fd);
+	return r == 0 && !name_in_image() ? -EIO : r;
+}
+
+static int update_vma_map(const char *path, const uint64_t address, const uint64_t old_offset,
+			  uint64_t *new_offset, int *fd)
+{
+	int r = device_map_restore(path, fd);
+
+	(void)address;
+	(void)old_offset;
+	if (r == 1)
+		*new_offset = 0;
+	else if (r < 0)
+		say(CRIU_LOG_ERROR, "cannot put zeroes in the place of %s: %s\n", path,
+		    strerror(-r));
+	return r;
+}
+
 __attribute__((visibility("default"))) extern struct criu_plugin CR_PLUGIN_DESC;
 struct criu_plugin CR_PLUGIN_DESC = {
 	.name = HIDDEN_PLUGIN_NAME,
@@ -178,5 +204,7 @@ struct criu_plugin CR_PLUGIN_DESC = {
 	.hooks = {
 		[CRIU_HOOK_DUMP_EXT_FILE] = (void *)dump_ext_file,
 		[CRIU_HOOK_RESTORE_EXT_FILE] = (void *)restore_ext_file,
+		[CRIU_HOOK_HANDLE_DEVICE_VMA] = (void *)handle_device_vma,
+		[CRIU_HOOK_UPDATE_VMA_MAP] = (void *)update_vma_map,
 	},
 };

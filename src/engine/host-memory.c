@@ -18,6 +18,7 @@
 #include "base/fault.h"
 #include "base/fd.h"
 #include "process/cpumem.h"
+#include "process/leftover.h"
 #include "store/memory.h"
 
 /* Devices whose descriptors forked children of a GPU program hold without using them. */
@@ -140,16 +141,37 @@ static bool has_room(struct host_memory *h)
 	return false;
 }
 
+/* Only now is it sure what the driver left: those it knows are saved, and nobody runs. */
+static int check_device_maps(struct host_memory *h, const struct proc_tree *tree,
+			     struct brumate_error *err)
+{
+	auto_free struct proc_id *gpus = calloc(h->op->n_gpus + 1, sizeof(*gpus));
+
+	if (!gpus)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < h->op->n_gpus; i++)
+		gpus[i] = h->op->gpus[i].id;
+	int r = leftover_check(tree, reopened_devices, gpus, h->op->n_gpus, err);
+	if (r <= 0)
+		return r;
+	r = cpumem_allow_device_maps(h->plugin.table_fd);
+	return r < 0 ? brumate_fail(err, -r, "telling CRIU of mapped devices: %m") : 0;
+}
+
 int host_memory_frozen(struct host_memory *h, struct brumate_error *err)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	int r;
 
-	if (!h->plugin_dir || !cpumem_table_is_heeded(h->plugin.table_fd))
+	if (!h->plugin_dir)
 		return 0;
 	h->start_ns = clock_now_ns();
 	if ((r = proc_tree_read(&tree, h->op->job->root, err)) < 0 ||
-	    (r = cpumem_choose(&h->taken, &tree, 0, err)) < 0)
+	    (r = check_device_maps(h, &tree, err)) < 0)
+		return r;
+	if (!cpumem_table_is_heeded(h->plugin.table_fd))
+		return 0;
+	if ((r = cpumem_choose(&h->taken, &tree, 0, err)) < 0)
 		return r;
 	if (!h->taken.n || !has_room(h)) {
 		cpumem_fini(&h->taken);

@@ -63,3 +63,13 @@ int cpumem_hide(int table_fd, const struct cpumem *m)
 	atomic_store_explicit(&t->n, (uint32_t)m->n, memory_order_release);
 	return 0;
 }
+
+int cpumem_allow_device_maps(int table_fd)
+{
+	auto_(unmap_table) struct hidden_table *t = map_table(table_fd);
+
+	if (!t)
+		return -errno;
+	atomic_store_explicit(&t->may_lose_maps, 1, memory_order_release);
+	return 0;
+}

@@ -80,6 +80,9 @@ bool cpumem_table_is_heeded(int table_fd);
 /** Hides @m from now on. -E2BIG: more than the table takes. */
 int cpumem_hide(int table_fd, const struct cpumem *m);
 
+/** Lets CRIU go over mappings of the devices it was given (criu_plugin): zeroes stand there after a restore. */
+int cpumem_allow_device_maps(int table_fd);
+
 /* ---- pure, for foreign bytes ---- */
 
 struct cpumem_vma {

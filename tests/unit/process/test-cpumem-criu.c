@@ -4,6 +4,7 @@
 #include "job.h"
 #include "process/cpumem.h"
 
+#include <dirent.h>
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -433,6 +434,214 @@ static void devices(void)
 	script_close(&s);
 }
 
+/* ---- a forked child with mappings of a device, which its parent has no more ---- */
+
+/* What can be mapped and CRIU refuses, on a machine without a GPU: a disk. */
+static const char mapped_device[] = "/dev/loop0";
+static const char *const maps_base = (const char *)0x200600000ull;
+
+enum { MAPS = 4, PAGE = 4096 };
+
+static const struct mapping {
+	size_t at, len_bytes;
+	int protection, flags;
+	off_t offset;
+} mappings[MAPS] = {
+	{ 0, 2 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, 0 },
+	{ 2 * MIB, PAGE, PROT_READ, MAP_SHARED, 16 * PAGE },
+	{ 4 * MIB, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, 32 * PAGE },
+	{ 6 * MIB, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, 0 },
+};
+
+static void map_device(void)
+{
+	int fd = open(mapped_device, O_RDWR | O_CLOEXEC);
+
+	for (size_t i = 0; i < MAPS; i++) {
+		const struct mapping *m = &mappings[i];
+		void *want = (void *)(maps_base + m->at);
+
+		CHECK(mmap(want, m->len_bytes, m->protection, m->flags | MAP_FIXED_NOREPLACE, fd,
+			   m->offset) == want);
+	}
+	close(fd);
+}
+
+/* The mapping as /proc has it: exactly where it was, with the same rights. */
+static bool is_mapped(const char *maps, const struct mapping *m)
+{
+	char line[64];
+	const char *start = maps_base + m->at;
+
+	snprintf(line, sizeof(line), "%lx-%lx r%c-%c ", (unsigned long)start,
+		 (unsigned long)(start + m->len_bytes), m->protection & PROT_WRITE ? 'w' : '-',
+		 m->flags & MAP_SHARED ? 's' : 'p');
+	return strstr(maps, line);
+}
+
+static int count_fds(void)
+{
+	auto_closedir DIR *dir = opendir("/proc/self/fd");
+	int n = 0;
+
+	while (dir && readdir(dir))
+		n++;
+	return n;
+}
+
+/* Zeroes once, then what was written; a child of it sees them too, and may take them apart. */
+static void use_mappings(int round)
+{
+	static int last = 0;
+	int status;
+
+	for (size_t i = 0; i < MAPS; i++) {
+		volatile int *p = (volatile int *)(maps_base + mappings[i].at);
+
+		if (p[0] != (mappings[i].protection & PROT_WRITE ? last : 0) || p[1] != 0)
+			job_say_bad("zeroes", round);
+		if (mappings[i].protection & PROT_WRITE)
+			p[0] = round;
+	}
+	last = round;
+	pid_t child = fork();
+	if (!child) {
+		volatile int *p = (volatile int *)maps_base;
+
+		_exit(*p != round || munmap((void *)p, PAGE) < 0 ||
+		      mprotect((void *)(p + PAGE), PAGE, PROT_NONE) < 0);
+	}
+	if (waitpid(child, &status, 0) != child || status)
+		job_say_bad("fork", round);
+}
+
+static void maps_child(int in, int out)
+{
+	int round, fds = count_fds();
+	bool was_restored = false;
+
+	while (read(in, &round, sizeof(round)) == sizeof(round)) {
+		auto_free char *maps = NULL;
+
+		if (file_read(AT_FDCWD, "/proc/self/maps", 1 << 20, &maps, NULL) < 0)
+			job_say_bad("/proc/self/maps", round);
+		for (size_t i = 0; i < MAPS; i++)
+			if (!is_mapped(maps, &mappings[i]))
+				job_say_bad("mapping", round);
+		if (count_fds() != fds)
+			job_say_bad("number of descriptors", round);
+		if (was_restored && strstr(maps, mapped_device))
+			job_say_bad("device", round);
+		was_restored = !strstr(maps, mapped_device);
+		if (was_restored)
+			use_mappings(round);
+		dprintf(1, "%s\n", was_restored ? "zeroes" : "device");
+		if (write(out, &round, sizeof(round)) < 0)
+			break;
+	}
+	_exit(0);
+}
+
+static void maps_job(void *arg)
+{
+	const struct job_setup *setup = arg;
+	int to[2], from[2], log = open(setup->log, O_WRONLY | O_APPEND | O_CREAT, 0600),
+			    null = open("/dev/null", O_RDWR);
+
+	prctl(PR_SET_PDEATHSIG, 0);
+	CHECK(dup2(null, 0) == 0 && dup2(log, 1) == 1 && dup2(log, 2) == 2);
+	for (int fd = 3; fd < 64; fd++)
+		if (fd != little_out)
+			close(fd);
+	map_device();
+	CHECK(pipe(to) == 0 && pipe(from) == 0);
+	if (!fork()) {
+		close(to[1]);
+		close(from[0]);
+		close(little_out);
+		maps_child(to[0], from[1]);
+	}
+	for (size_t i = 0; i < MAPS; i++)
+		CHECK(munmap((void *)(maps_base + mappings[i].at), mappings[i].len_bytes) == 0);
+	little_ready();
+	close(little_out);
+	for (int round = 1;; round++) {
+		job_exchange(to[1], from[0], round, "child");
+		dprintf(1, "round %d\n", round);
+		poll(NULL, 0, 1);
+	}
+}
+
+/* Nobody else knows what to make of the mappings in an image; once restored they are plain memory. */
+static void restore_needs_plugin(struct script *s)
+{
+	struct brumate_error err;
+	struct criu_result result;
+
+	s->options.plugin = NULL;
+	s->options.libdir = NULL;
+	CHECK(criu_restore(&program, &s->options, &result, &err) == -EIO);
+	CHECK(strstr(err.text, "plugin"));
+	reap_everybody();
+	s->options.plugin = &s->plugin;
+	s->options.libdir = plugin_dir;
+}
+
+static void device_maps(void)
+{
+	struct job_setup setup = { .plain = true };
+	struct brumate_error err;
+	struct criu_result result;
+	struct script s;
+	int fd = open(mapped_device, O_RDWR | O_CLOEXEC);
+	void *p = fd < 0 ? MAP_FAILED : mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0);
+
+	if (p == MAP_FAILED)
+		SKIP("%s: %s", mapped_device, strerror(errno));
+	munmap(p, PAGE);
+	close(fd);
+	job_prepare(&setup);
+	struct little l = little_start(maps_job, &setup);
+	little_wait_ready(&l);
+	close(l.ready_fd);
+	struct proc_id root = little_id(&l);
+
+	/* Refused where it was not named, and where nobody has made sure that it is a leftover. */
+	for (int i = 0; i < 2; i++) {
+		script_open(&s, &setup, root, "refused");
+		s.plugin.devices = i ? "/dev/nvidia:/dev/loop" : "/dev/nvidia";
+		CHECK(i || cpumem_allow_device_maps(s.plugin.table_fd) == 0);
+		CHECK(criu_dump(&program, &s.options, &result, &err) == -EIO);
+		CHECK(strstr(err.text, "mapping"));
+		job_must_run(&setup, 2);
+		script_close(&s);
+	}
+	for (int i = 0; i < 3; i++) {
+		char name[16];
+
+		snprintf(name, sizeof(name), "image-%d", i);
+		script_open(&s, &setup, root, name);
+		s.plugin.devices = "/dev/nvidia:/dev/loop";
+		CHECK(cpumem_allow_device_maps(s.plugin.table_fd) == 0);
+		s.options.leave_running = i == 0;
+		dump(&s);
+		if (i == 0) {
+			job_must_run(&setup, 2);
+		} else {
+			reap_everybody();
+			turn_to_restore(&s);
+			if (i == 1)
+				restore_needs_plugin(&s);
+			root = restore(&s, &setup);
+		}
+		script_close(&s);
+	}
+	auto_free char *log = NULL;
+	CHECK(file_read(AT_FDCWD, setup.log, 1 << 26, &log, NULL) >= 0);
+	CHECK(strstr(log, "device\n") && strstr(log, "zeroes\n") && !strstr(log, "bad "));
+	job_end(&setup, root);
+}
+
 int main(int argc, char **argv)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
@@ -455,6 +664,8 @@ int main(int argc, char **argv)
 		failures();
 	else if (!strcmp(name, "devices"))
 		devices();
+	else if (!strcmp(name, "device-maps"))
+		device_maps();
 	else
 		nobody_else_restores();
 	free(plugin_dir);
