@@ -31,7 +31,8 @@ enum { LISTEN_FD_MIN = 500, STACK_BYTES = 1 << 20, JOB_DIGITS = 8 };
 static atomic_int owner; /* the process the agent belongs to */
 static atomic_bool managed;
 static int listen_fd = -1;
-static uint64_t token; /* names this process, also after it was restored */
+static atomic_int served_fd = -1; /* the connection being served; for a fork's child to close */
+static uint64_t token;		  /* names this process, also after it was restored */
 static struct sockaddr_un address;
 
 uint64_t agent_token(void)
@@ -138,8 +139,10 @@ static void *run(void *arg)
 
 		if (fd < 0 && !passes(errno))
 			break;
+		atomic_store(&served_fd, fd);
 		if (fd >= 0 && may_ask(fd))
 			serve(fd);
+		atomic_store(&served_fd, -1);
 	}
 	return NULL;
 }
@@ -279,9 +282,13 @@ void agent_start(void)
 
 void agent_forget(void)
 {
+	int conn = atomic_exchange(&served_fd, -1);
+
 	if (listen_fd >= 0 && is_still_ours())
 		close(listen_fd);
 	listen_fd = -1;
+	if (conn >= 0)
+		close(conn);
 	atomic_store(&managed, false);
 	atomic_store(&owner, 0);
 }

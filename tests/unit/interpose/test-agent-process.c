@@ -88,23 +88,44 @@ static void test_fds(CUdeviceptr ptr)
 	CHECK(count_fds() == before);
 }
 
-/* A fork's child is no part of it: it cannot use the driver, and nobody takes it for its parent. */
+/* The agent's ends of its connections have its address too. */
+static bool has_agents_socket(void)
+{
+	for (int fd = 0; fd < 1024; fd++) {
+		struct sockaddr_un at = { 0 };
+		socklen_t len = sizeof(at);
+
+		if (!getsockname(fd, (struct sockaddr *)&at, &len) && at.sun_family == AF_UNIX &&
+		    strstr(at.sun_path, "/agent/"))
+			return true;
+	}
+	return false;
+}
+
+/* A fork's child is no part of it: it cannot use the driver, and nobody takes it for its parent. That holds
+ * for a fork in the middle of a conversation too. */
 static void test_fork(CUdeviceptr ptr)
 {
-	int status;
+	int status, conn = agent_connect();
+	struct agent_reply reply;
+
+	CHECK(agent_do(conn, AGENT_HELLO, &reply) == 0);
+	CHECK(has_agents_socket());
 	pid_t child = fork();
 
 	CHECK(child >= 0);
 	if (!child) {
 		CUdeviceptr other;
 
-		CHECK(socket_fd() < 0);
+		CHECK(!has_agents_socket());
 		CHECK(cuMemAlloc_v2(&other, 10) == CUDA_ERROR_NOT_INITIALIZED);
 		CHECK(cuMemFree_v2(ptr) == CUDA_ERROR_NOT_INITIALIZED);
 		CHECK(cuMemFree_v2(0) == CUDA_ERROR_NOT_INITIALIZED);
 		_exit(0);
 	}
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	CHECK(agent_do(conn, AGENT_HELLO, &reply) == 0);
+	close(conn);
 	agent_cycle();
 	CHECK(holds(ptr, 1000, 1));
 }
