@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/machine.h"
 #include "base/paths.h"
 
 enum { THREADS_MAX = 8, DEPTH = 16, ROUNDS = 3, PAGE_BYTES = 4096 };
@@ -40,9 +41,9 @@ struct worker {
 
 unsigned bench_threads(void)
 {
-	long n = sysconf(_SC_NPROCESSORS_ONLN);
+	unsigned n = machine_cores();
 
-	return n < 1 ? 1 : n > THREADS_MAX ? THREADS_MAX : (unsigned)n;
+	return n > THREADS_MAX ? THREADS_MAX : n;
 }
 
 static void *copy_memory(void *arg)

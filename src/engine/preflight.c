@@ -6,15 +6,12 @@
 #include "engine/op.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "base/fd.h"
+#include "base/machine.h"
 #include "engine/held.h"
 #include "engine/park.h"
-
-enum { MEMINFO_BYTES_MAX = 1 << 16 };
 
 /* ---- what the driver knows beyond /proc ---- */
 
@@ -91,21 +88,6 @@ int preflight_scan(struct op *op, struct scan_report *ret, struct brumate_error 
 
 /* ---- memory ---- */
 
-static int available_bytes(uint64_t *ret)
-{
-	auto_free char *text = NULL;
-	unsigned long long kib;
-
-	int r = file_read(AT_FDCWD, "/proc/meminfo", MEMINFO_BYTES_MAX, &text, NULL);
-	if (r < 0)
-		return r;
-	const char *line = strstr(text, "MemAvailable:");
-	if (!line || sscanf(line, "MemAvailable: %llu kB", &kib) != 1)
-		return -EBADMSG;
-	*ret = kib << 10;
-	return 0;
-}
-
 /* What goes by the broker may go to a disk too, where its own call says how much room there is. */
 static int check_copies(struct op *op, uint64_t copies, uint64_t by_driver,
 			struct brumate_error *err)
@@ -142,7 +124,7 @@ static int check_host_memory(struct op *op, struct brumate_error *err)
 		return 0;
 	managed = managed < need ? managed : need;
 	need -= managed;
-	if (available_bytes(&available) == 0 && need > available) {
+	if (machine_meminfo("MemAvailable", &available) && need > available) {
 		brumate_fail(err, ENOMEM,
 			     "%.1f GB of device memory do not fit into the %.1f GB of host memory "
 			     "available",

@@ -9,33 +9,18 @@
 #include <unistd.h>
 
 #include "base/conf.h"
+#include "base/machine.h"
 #include "base/paths.h"
 #include "service/access.h"
 #include "store/store.h"
 
 enum { NOFILE_WANTED = 65536 };
 
-static bool read_meminfo(const char *key, uint64_t *ret_bytes)
-{
-	auto_fclose FILE *f = fopen("/proc/meminfo", "re");
-	char line[256];
-	unsigned long long kib;
-	size_t len = strlen(key);
-
-	while (f && fgets(line, sizeof(line), f)) {
-		if (strncmp(line, key, len) || sscanf(line + len, ": %llu", &kib) != 1)
-			continue;
-		*ret_bytes = kib << 10;
-		return true;
-	}
-	return false;
-}
-
 static void check_memory(struct doctor *d)
 {
 	uint64_t available;
 
-	if (!read_meminfo("MemAvailable", &available))
+	if (!machine_meminfo("MemAvailable", &available))
 		return;
 	fact(d, "memory_available_bytes", json_integer((json_int_t)available));
 	if (available < d->vram_bytes && available + d->room.disk_bytes >= d->vram_bytes)
@@ -59,7 +44,7 @@ static void check_pool(struct doctor *d)
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 	uint64_t total = 0, pool = 0;
 
-	if (conf_load(&conf, NULL) < 0 || !read_meminfo("MemTotal", &total))
+	if (conf_load(&conf, NULL) < 0 || !machine_meminfo("MemTotal", &total))
 		return; /* the check of the configuration says why */
 	pool = conf.pool_bytes ? conf.pool_bytes : total / 4;
 	fact(d, "pool_bytes", json_integer((json_int_t)pool));
@@ -110,7 +95,7 @@ static void check_pages(struct doctor *d)
 			"transparent huge pages are not \"always\" (%s): the driver saves device "
 			"memory a quarter slower",
 			thp[0] ? thp : "not built in");
-	if (read_meminfo("Hugetlb", &huge) && huge)
+	if (machine_meminfo("Hugetlb", &huge) && huge)
 		fact(d, "hugetlb_bytes", json_integer((json_int_t)huge));
 }
 

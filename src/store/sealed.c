@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/machine.h"
 #include "base/paths.h"
 #include "store/tree.h"
 
@@ -206,17 +207,6 @@ int sealed_open_dir(int to_fd, int from_fd, const struct store_key *key, const c
 	return pass_dir(&(struct job){ from_fd, to_fd, key, id, false }, err);
 }
 
-static uint64_t available_bytes(void)
-{
-	auto_free char *text = NULL;
-	const char *line;
-
-	if (file_read(AT_FDCWD, "/proc/meminfo", 1 << 16, &text, NULL) < 0)
-		return UINT64_MAX;
-	line = strstr(text, "MemAvailable:");
-	return line ? strtoull(line + strlen("MemAvailable:"), NULL, 10) << 10 : UINT64_MAX;
-}
-
 /* By system calls: these are newer than the C library has to be. */
 static int mount_tmpfs(uint64_t max_bytes)
 {
@@ -238,8 +228,9 @@ static int mount_tmpfs(uint64_t max_bytes)
 
 int sealed_plain_dir(uint64_t max_bytes, struct brumate_error *err)
 {
-	uint64_t available = available_bytes();
+	uint64_t available = UINT64_MAX;
 
+	machine_meminfo("MemAvailable", &available);
 	if (max_bytes > available) {
 		brumate_fail(err, ENOMEM,
 			     "%.1f GB of memory are needed for what is never written in the clear, "
