@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 /* A few threads that do jobs in the order they were given, until they are told to end. */
 #include "broker/data.h"
+#include "base/machine.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 
 enum { CREW_MAX = 8 }; /* more do not copy faster: docs/architecture.md */
@@ -42,17 +42,10 @@ static void *run(void *arg)
 	return NULL;
 }
 
-static unsigned count_processors(void)
-{
-	cpu_set_t set;
-
-	return sched_getaffinity(0, sizeof(set), &set) < 0 ? 1 : (unsigned)CPU_COUNT(&set);
-}
-
 int crew_new(struct crew **ret, unsigned n_max, bool waits, struct brumate_error *err)
 {
 	struct crew *c = calloc(1, sizeof(*c));
-	unsigned n = waits ? n_max : count_processors();
+	unsigned n = waits ? n_max : machine_cores();
 
 	if (!c)
 		return brumate_fail(err, ENOMEM, "threads: %m");

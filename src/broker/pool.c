@@ -4,6 +4,7 @@
 #include "broker/room.h"
 #include "broker/spill.h"
 #include "base/log.h"
+#include "base/machine.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -41,7 +42,7 @@ void pool_init(uint64_t limit_bytes)
 {
 	uint64_t total = 0;
 
-	room_meminfo("MemTotal", &total);
+	machine_meminfo("MemTotal", &total);
 	pool.limit_bytes = limit_bytes ? limit_bytes : total / 4;
 	pool.reserve_bytes = total / 64 > RESERVE_BYTES ? total / 64 : RESERVE_BYTES;
 }

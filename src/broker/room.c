@@ -3,9 +3,11 @@
 #include "broker/room.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "base/machine.h"
 #include "base/paths.h"
 
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,22 +15,6 @@
 #define CGROUP_ROOT "/sys/fs/cgroup"
 
 enum { TEXT_BYTES_MAX = 1 << 16 };
-
-bool room_meminfo(const char *key, uint64_t *ret_bytes)
-{
-	auto_fclose FILE *f = fopen("/proc/meminfo", "re");
-	char line[256];
-	unsigned long long kib;
-	size_t len = strlen(key);
-
-	while (f && fgets(line, sizeof(line), f)) {
-		if (strncmp(line, key, len) || sscanf(line + len, ": %llu", &kib) != 1)
-			continue;
-		*ret_bytes = kib << 10;
-		return true;
-	}
-	return false;
-}
 
 /* The file @name of a cgroup, or NULL. */
 static char *read_file(const char *cgroup, const char *name)
@@ -87,7 +73,7 @@ uint64_t room_memory_bytes(void)
 	auto_free char *cgroup = own_cgroup();
 	uint64_t left = UINT64_MAX;
 
-	room_meminfo("MemAvailable", &left);
+	machine_meminfo("MemAvailable", &left);
 	while (cgroup) {
 		uint64_t here = left_in(cgroup);
 		char *slash = strrchr(cgroup, '/');

@@ -2,11 +2,7 @@
 /* How much memory there is to be had, for host copies. */
 #pragma once
 
-#include <stdbool.h>
 #include <stdint.h>
-
-/** A value of /proc/meminfo, in bytes. */
-bool room_meminfo(const char *key, uint64_t *ret_bytes);
 
 /** Bytes that this process can still take: what the machine has available, as far as the memory limits
  * of its cgroup and of those above it allow. */
