@@ -8,9 +8,9 @@
 #include "device/cuda/abi.h"
 #include "device/cuda/memory.h"
 #include "device/cuda/private.h"
+#include "base/symbols.h"
 
 #include <ctype.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -67,20 +67,13 @@ struct dev_lane {
 
 static void resolve(void)
 {
-	static const struct {
-		const char *name;
-		void **slot;
-	} calls[] = {
+	static const struct symbol calls[] = {
 #define X(name) { #name, (void **)&cu.name },
 		MEMORY_CALLS(X)
 #undef X
 	};
 
-	for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]) && !missing; i++) {
-		*calls[i].slot = dlsym(cuda_library(), calls[i].name);
-		if (!*calls[i].slot)
-			missing = calls[i].name;
-	}
+	missing = symbols_resolve(cuda_library(), calls, sizeof(calls) / sizeof(calls[0]));
 }
 
 int cuda_fail(struct brumate_error *err, const struct dev_memory *m, const char *call,
@@ -95,12 +88,6 @@ int cuda_fail(struct brumate_error *err, const struct dev_memory *m, const char 
 			    name ? name : "unknown error", (int)result, text ? ": " : "",
 			    text ? text : "");
 }
-
-#define TRY(m, call, ...)                                          \
-	({                                                         \
-		CUresult result_ = cu.call(__VA_ARGS__);           \
-		result_ ? cuda_fail(err, (m), #call, result_) : 0; \
-	})
 
 int cuda_enter(struct dev_memory *m, struct brumate_error *err)
 {

@@ -8,6 +8,7 @@
 #include "device/cuda/abi.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/symbols.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -111,42 +112,27 @@ static int fail_call(struct brumate_error *err, int code, const char *call, CUre
 			    text ? ": " : "", text ? text : "");
 }
 
-struct call {
-	const char *name;
-	void **slot;
-};
-
-/* Returns the name of the first call that is missing, NULL if none is. */
-static const char *resolve(void *library, const struct call *calls, size_t n)
-{
-	for (size_t i = 0; i < n; i++) {
-		*calls[i].slot = dlsym(library, calls[i].name);
-		if (!*calls[i].slot)
-			return calls[i].name;
-	}
-	return NULL;
-}
-
+/* Both return the name of the first call that is missing, NULL if none is. */
 static const char *resolve_driver(void *library)
 {
-	const struct call calls[] = {
+	const struct symbol calls[] = {
 #define X(name) { #name, (void **)&cu.name },
 		DRIVER_CALLS(X)
 #undef X
 	};
 
-	return resolve(library, calls, sizeof(calls) / sizeof(calls[0]));
+	return symbols_resolve(library, calls, sizeof(calls) / sizeof(calls[0]));
 }
 
 static const char *resolve_checkpoint(void *library)
 {
-	const struct call calls[] = {
+	const struct symbol calls[] = {
 #define X(name) { #name, (void **)&cu.name },
 		CHECKPOINT_CALLS(X)
 #undef X
 	};
 
-	return resolve(library, calls, sizeof(calls) / sizeof(calls[0]));
+	return symbols_resolve(library, calls, sizeof(calls) / sizeof(calls[0]));
 }
 
 /* The release stands in the file name behind libcuda.so.1 ("libcuda.so.580.159.04"). */

@@ -5,8 +5,8 @@
  */
 #include "device/cuda/memory.h"
 #include "device/cuda/private.h"
+#include "base/symbols.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
@@ -65,27 +65,14 @@ DEFINE_AUTO(struct dev_digester *, cuda_digester_close)
 
 static void resolve(void)
 {
-	static const struct {
-		const char *name;
-		void **slot;
-	} calls[] = {
+	static const struct symbol calls[] = {
 #define X(name) { #name, (void **)&cu.name },
 		DIGEST_CALLS(X)
 #undef X
 	};
 
-	for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]) && !missing; i++) {
-		*calls[i].slot = dlsym(cuda_library(), calls[i].name);
-		if (!*calls[i].slot)
-			missing = calls[i].name;
-	}
+	missing = symbols_resolve(cuda_library(), calls, sizeof(calls) / sizeof(calls[0]));
 }
-
-#define TRY(m, call, ...)                                          \
-	({                                                         \
-		CUresult result_ = cu.call(__VA_ARGS__);           \
-		result_ ? cuda_fail(err, (m), #call, result_) : 0; \
-	})
 
 static int load_kernels(struct dev_digester *d, struct brumate_error *err)
 {

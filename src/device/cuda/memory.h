@@ -21,6 +21,13 @@ int cuda_enter(struct dev_memory *m, struct brumate_error *err);
 int cuda_fail(struct brumate_error *err, const struct dev_memory *m, const char *call,
 	      unsigned result);
 
+/** Makes a call of the table `cu` of who uses it: 0, or cuda_fail() with the call's name and `err`. */
+#define TRY(m, call, ...)                                          \
+	({                                                         \
+		CUresult result_ = cu.call(__VA_ARGS__);           \
+		result_ ? cuda_fail(err, (m), #call, result_) : 0; \
+	})
+
 /* Of struct dev_memory_ops. */
 int cuda_digester_open(struct dev_memory *m, uint64_t bytes_max, struct dev_digester **ret,
 		       struct brumate_error *err);

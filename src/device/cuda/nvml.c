@@ -6,6 +6,7 @@
 #include "device/cuda/private.h"
 #include "device/cuda/nvml.h"
 #include "base/log.h"
+#include "base/symbols.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -34,23 +35,16 @@ static unsigned int n_devices; /* 0: no NVML */
 
 static bool resolve(void *library)
 {
-	const struct {
-		const char *name;
-		void **slot;
-	} calls[] = {
+	const struct symbol calls[] = {
 #define X(name) { #name, (void **)&nvml.name },
 		NVML_CALLS(X)
 #undef X
 	};
 
-	for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
-		*calls[i].slot = dlsym(library, calls[i].name);
-		if (!*calls[i].slot) {
-			log_debug("nvml: no %s", calls[i].name);
-			return false;
-		}
-	}
-	return true;
+	const char *missing = symbols_resolve(library, calls, sizeof(calls) / sizeof(calls[0]));
+	if (missing)
+		log_debug("nvml: no %s", missing);
+	return !missing;
 }
 
 void nvml_open(const char *name)

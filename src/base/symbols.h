@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: MIT
+/* Functions of a library that is opened at run time, into a typed table. */
+#pragma once
+
+#include <stddef.h>
+
+struct symbol {
+	const char *name;
+	void **slot; /* of the table */
+};
+
+/** Fills all slots. Returns the name of the first that @library (of dlopen) lacks, NULL: it has all. */
+const char *symbols_resolve(void *library, const struct symbol *symbols, size_t n);
