@@ -6,15 +6,14 @@
 #include <errno.h>
 #include <pthread.h>
 
+#include "base/symbols.h"
+
 struct libcurl libcurl;
 
 static struct brumate_error failure;
 
-static const struct {
-	const char *name;
-	void *at;
-} functions[] = {
-#define X(name) { "curl_" #name, &libcurl.name },
+static const struct symbol functions[] = {
+#define X(name) { "curl_" #name, (void **)&libcurl.name },
 	LIBCURL_API(X)
 #undef X
 };
@@ -28,13 +27,11 @@ static void open_once(void)
 		brumate_hint(&failure, "object stores need libcurl: install libcurl4");
 		return;
 	}
-	for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
-		*(void **)functions[i].at = dlsym(library, functions[i].name);
-		if (!*(void **)functions[i].at) {
-			brumate_fail(&failure, EOPNOTSUPP, "libcurl.so.4 has no %s",
-				     functions[i].name);
-			return;
-		}
+	const char *missing =
+		symbols_resolve(library, functions, sizeof(functions) / sizeof(functions[0]));
+	if (missing) {
+		brumate_fail(&failure, EOPNOTSUPP, "libcurl.so.4 has no %s", missing);
+		return;
 	}
 	libcurl.global_init(CURL_GLOBAL_DEFAULT);
 }
