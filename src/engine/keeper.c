@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fd-pass.h"
 #include "base/fd.h"
 #include "base/paths.h"
 #include "engine/away.h"
@@ -26,7 +27,7 @@ static const char socket_name[] = "keeper.sock";
 
 union control {
 	struct cmsghdr align;
-	char space[CMSG_SPACE(KEEPER_FDS_MAX * sizeof(int))];
+	char space[FD_PASS_BYTES(KEEPER_FDS_MAX)];
 };
 
 int keeper_send(int socket_fd, const struct keeper_message *m, const int *fds, size_t n_fds)
@@ -35,15 +36,8 @@ int keeper_send(int socket_fd, const struct keeper_message *m, const int *fds, s
 	struct iovec iov = { (void *)m, sizeof(*m) };
 	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
 
-	if (n_fds) {
-		msg.msg_control = control.space;
-		msg.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
-		struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
-		memcpy(CMSG_DATA(c), fds, n_fds * sizeof(int));
-	}
+	if (n_fds)
+		fd_pass_put(&msg, control.space, fds, n_fds);
 	if (sendmsg(socket_fd, &msg, MSG_NOSIGNAL) == (ssize_t)sizeof(*m))
 		return 0;
 	return errno == ECONNRESET ? -EPIPE : -errno;
@@ -62,14 +56,7 @@ int keeper_receive(int socket_fd, struct keeper_message *ret, int *ret_fds, size
 	*ret_n_fds = 0;
 	if (n <= 0)
 		return n == 0 || errno == ECONNRESET ? -EPIPE : -errno;
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c)) {
-		size_t here = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		memcpy(ret_fds + *ret_n_fds, CMSG_DATA(c), here * sizeof(int));
-		*ret_n_fds += here;
-	}
+	*ret_n_fds = fd_pass_take(&msg, ret_fds, KEEPER_FDS_MAX);
 	if (n == (ssize_t)sizeof(*ret) && ret->n <= KEEPER_FDS_MAX)
 		return 0;
 	for (size_t i = 0; i < *ret_n_fds; i++)

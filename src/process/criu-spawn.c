@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fault.h"
+#include "base/fd-pass.h"
 #include "base/paths.h"
 #include "criu-plugin/hidden.h"
 #include "process/criu-private.h"
@@ -19,7 +20,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -62,21 +62,12 @@ static int send_socket(int back_fd, int fd)
 	struct report report = { 0 };
 	union {
 		struct cmsghdr header;
-		char space[CMSG_SPACE(sizeof(int))];
+		char space[FD_PASS_BYTES(1)];
 	} control = { 0 };
 	struct iovec iov = { &report, sizeof(report) };
-	struct msghdr msg = {
-		.msg_iov = &iov,
-		.msg_iovlen = 1,
-		.msg_control = &control,
-		.msg_controllen = sizeof(control),
-	};
-	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
 
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(c), &fd, sizeof(fd));
+	fd_pass_put(&msg, &control, &fd, 1);
 	return sendmsg(back_fd, &msg, MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
@@ -138,7 +129,7 @@ static int receive(int fd, struct report *report, int *ret_socket)
 {
 	union {
 		struct cmsghdr header;
-		char space[CMSG_SPACE(sizeof(int))];
+		char space[FD_PASS_BYTES(1)];
 	} control = { 0 };
 	struct iovec iov = { report, sizeof(*report) };
 	struct msghdr msg = {
@@ -155,9 +146,7 @@ static int receive(int fd, struct report *report, int *ret_socket)
 	if (n != (ssize_t)sizeof(*report))
 		return n == 0 ? 0 : -EBADMSG;
 
-	const struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-		memcpy(ret_socket, CMSG_DATA(c), sizeof(*ret_socket));
+	fd_pass_take(&msg, ret_socket, 1);
 	return 1;
 }
 

@@ -2,6 +2,7 @@
 /* Packets of a session that moves device memory: checked, sent and received. See transfer.h. */
 #include "wire/transfer.h"
 #include "base/cleanup.h"
+#include "base/fd-pass.h"
 #include "base/fd.h"
 
 #include <errno.h>
@@ -98,22 +99,14 @@ static bool is_gone(int code)
 int transfer_send(int socket_fd, const struct transfer_packet *p, const int *fds, size_t n_fds,
 		  uint64_t deadline_ns)
 {
-	_Alignas(struct cmsghdr) char control[CMSG_SPACE(TRANSFER_ITEMS_MAX * sizeof(int))] = { 0 };
+	_Alignas(struct cmsghdr) char control[FD_PASS_BYTES(TRANSFER_ITEMS_MAX)] = { 0 };
 	struct iovec iov = { (void *)p, sizeof(*p) };
 	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
 
 	if (n_fds > TRANSFER_ITEMS_MAX)
 		return -EINVAL;
-	if (n_fds) {
-		struct cmsghdr *c = (struct cmsghdr *)control;
-
-		msg.msg_control = control;
-		msg.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
-		memcpy(CMSG_DATA(c), fds, n_fds * sizeof(int));
-	}
+	if (n_fds)
+		fd_pass_put(&msg, control, fds, n_fds);
 	for (;;) {
 		if (sendmsg(socket_fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
 			return 0;
@@ -142,29 +135,6 @@ static void close_all(const int *fds, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
 		close(fds[i]);
-}
-
-/* The fds of @msg; what is beyond @room is closed. Returns how many came. */
-static size_t take_fds(struct msghdr *msg, int *ret, size_t room)
-{
-	size_t n = 0;
-
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		size_t here = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-
-		for (size_t i = 0; i < here; i++, n++) {
-			int fd;
-
-			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
-			if (n < room)
-				ret[n] = fd;
-			else
-				close(fd);
-		}
-	}
-	return n;
 }
 
 static ssize_t receive_packet(int socket_fd, struct msghdr *msg, uint64_t deadline_ns)
@@ -202,7 +172,7 @@ int transfer_receive(int socket_fd, struct transfer_packet *ret, int ret_fds[TRA
 
 	if (len < 0)
 		return brumate_fail(err, (int)-len, "transfer: %m");
-	size_t n = take_fds(&msg, fds, TRANSFER_ITEMS_MAX);
+	size_t n = fd_pass_take(&msg, fds, TRANSFER_ITEMS_MAX);
 	if (msg.msg_flags & MSG_CTRUNC) {
 		r = brumate_fail(err, EMFILE, "transfer: fds were lost on the way: %m");
 		brumate_hint(err, "raise the limit of open files (LimitNOFILE=)");

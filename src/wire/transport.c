@@ -5,6 +5,7 @@
  */
 #include "wire/private.h"
 #include "base/clock.h"
+#include "base/fd-pass.h"
 #include "base/fd.h"
 
 #include <errno.h>
@@ -38,27 +39,14 @@ static int is_gone(int code)
 	return code == EPIPE || code == ECONNRESET || code == ENOTCONN || code == EBADF;
 }
 
-static void put_fds(struct msghdr *msg, const int *fds, size_t n_fds)
-{
-	struct cmsghdr *c = msg->msg_control;
-
-	msg->msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
-	memcpy(CMSG_DATA(c), fds, n_fds * sizeof(int));
-}
-
 static ssize_t send_some(int fd, const char *text, size_t len, const int *fds, size_t n_fds)
 {
-	_Alignas(struct cmsghdr) char control[CMSG_SPACE(WIRE_FDS_MAX * sizeof(int))] = { 0 };
+	_Alignas(struct cmsghdr) char control[FD_PASS_BYTES(WIRE_FDS_MAX)] = { 0 };
 	struct iovec iov = { (char *)text, len };
 	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
 
-	if (n_fds) {
-		msg.msg_control = control;
-		put_fds(&msg, fds, n_fds);
-	}
+	if (n_fds)
+		fd_pass_put(&msg, control, fds, n_fds);
 	ssize_t n = sendmsg(fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
 	return n < 0 ? -errno : n;
 }
@@ -113,29 +101,17 @@ int wire_send(struct wire *w, json_t *json, const int *fds, size_t n_fds, uint64
  * at the piece that carried them, and senders put them on the first byte of their message. */
 static void keep_fds(struct wire *w, struct msghdr *msg, uint64_t end)
 {
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+	size_t room = WIRE_FDS_MAX - w->n_fds;
+	size_t n = fd_pass_take(msg, w->fds + w->n_fds, room);
 
-		for (size_t i = 0; i < n; i++) {
-			int fd;
-
-			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
-			if (w->n_fds == WIRE_FDS_MAX) {
-				close(fd);
-				continue;
-			}
-			w->fd_ends[w->n_fds] = end;
-			w->fds[w->n_fds++] = fd;
-		}
-	}
+	for (size_t i = 0; i < n && i < room; i++)
+		w->fd_ends[w->n_fds++] = end;
 }
 
 /* Reads what is there. Returns bytes, 0 at the end of the stream, -errno. */
 static ssize_t receive_some(struct wire *w)
 {
-	_Alignas(struct cmsghdr) char control[CMSG_SPACE(KERNEL_FDS_MAX * sizeof(int))];
+	_Alignas(struct cmsghdr) char control[FD_PASS_BYTES(KERNEL_FDS_MAX)];
 	struct iovec iov = { w->buf + w->len, w->room - w->len };
 	struct msghdr msg = {
 		.msg_iov = &iov,
