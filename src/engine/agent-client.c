@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "base/fd-pass.h"
 #include "base/fd.h"
 
 enum { GRACE_MS = 5000 };
@@ -74,20 +75,13 @@ static int send_request(struct agent *a, const struct agent_request *request, co
 {
 	union {
 		struct cmsghdr align;
-		char space[CMSG_SPACE(AGENT_PIECES_MAX * sizeof(int))];
+		char space[FD_PASS_BYTES(AGENT_PIECES_MAX)];
 	} control = { 0 };
 	struct iovec iov = { (void *)request, sizeof(*request) };
 	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
 
-	if (n_fds) {
-		msg.msg_control = control.space;
-		msg.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
-		struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
-		memcpy(CMSG_DATA(c), fds, n_fds * sizeof(int));
-	}
+	if (n_fds)
+		fd_pass_put(&msg, control.space, fds, n_fds);
 	if (sendmsg(a->fd, &msg, MSG_NOSIGNAL) == (ssize_t)sizeof(*request))
 		return 0;
 	int code = errno == ECONNRESET ? EPIPE : errno;
@@ -101,34 +95,12 @@ static void close_fds(int *fds, size_t n)
 		cleanup_close(&fds[i]);
 }
 
-/* Takes the fds that came with @msg; more than @room are closed. */
-static size_t take_fds(struct msghdr *msg, int *ret, size_t room)
-{
-	size_t n = 0;
-
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		size_t here = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-		for (size_t i = 0; i < here; i++) {
-			int fd;
-
-			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-			if (n < room)
-				ret[n++] = fd;
-			else
-				close(fd);
-		}
-	}
-	return n;
-}
-
 static int receive(struct agent *a, struct agent_reply *ret, size_t *ret_len_bytes, int *fds,
 		   size_t *n_fds, uint64_t deadline_ns, struct brumate_error *err)
 {
 	union {
 		struct cmsghdr align;
-		char space[CMSG_SPACE(AGENT_PIECES_MAX * sizeof(int))];
+		char space[FD_PASS_BYTES(AGENT_PIECES_MAX)];
 	} control;
 	struct iovec iov = { ret, sizeof(*ret) };
 	struct msghdr msg = { .msg_iov = &iov,
@@ -142,7 +114,8 @@ static int receive(struct agent *a, struct agent_reply *ret, size_t *ret_len_byt
 	ssize_t n = recvmsg(a->fd, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
 	if (n <= 0)
 		return brumate_fail(err, EPIPE, "process %d: its agent is gone", a->id.pid);
-	*n_fds = take_fds(&msg, fds, *n_fds);
+	size_t came = fd_pass_take(&msg, fds, *n_fds);
+	*n_fds = came < *n_fds ? came : *n_fds;
 	*ret_len_bytes = (size_t)n;
 	return 0;
 }
