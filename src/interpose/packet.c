@@ -2,15 +2,15 @@
 /* Sending and receiving of packets. See packet.h. */
 #include <errno.h>
 #include <stdbool.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/fd-pass.h"
 #include "interpose/packet.h"
 
 union control {
 	struct cmsghdr align;
-	char space[CMSG_SPACE(sizeof(int) * AGENT_PIECES_MAX)];
+	char space[FD_PASS_BYTES(AGENT_PIECES_MAX)];
 };
 
 void packet_close_fds(const int *fds, size_t n_fds)
@@ -26,16 +26,8 @@ int packet_send(int socket, const void *buf, size_t len_bytes, const int *fds, s
 	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
 	ssize_t n;
 
-	if (n_fds) {
-		struct cmsghdr *c = &control.align;
-
-		msg.msg_control = &control;
-		msg.msg_controllen = CMSG_SPACE(sizeof(int) * n_fds);
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(sizeof(int) * n_fds);
-		memcpy(CMSG_DATA(c), fds, sizeof(int) * n_fds);
-	}
+	if (n_fds)
+		fd_pass_put(&msg, &control, fds, n_fds);
 	do
 		n = sendmsg(socket, &msg, MSG_NOSIGNAL);
 	while (n < 0 && errno == EINTR);
@@ -45,26 +37,10 @@ int packet_send(int socket, const void *buf, size_t len_bytes, const int *fds, s
 /* Moves the descriptors of @msg to @ret; false if there are too many. */
 static bool take_fds(struct msghdr *msg, int ret[static AGENT_PIECES_MAX], size_t *ret_n)
 {
-	bool fits = !(msg->msg_flags & MSG_CTRUNC);
+	size_t n = fd_pass_take(msg, ret, AGENT_PIECES_MAX);
 
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
-		size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		for (size_t i = 0; i < n; i++) {
-			int fd;
-
-			memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
-			if (*ret_n < AGENT_PIECES_MAX) {
-				ret[(*ret_n)++] = fd;
-			} else {
-				close(fd);
-				fits = false;
-			}
-		}
-	}
-	return fits;
+	*ret_n = n < AGENT_PIECES_MAX ? n : AGENT_PIECES_MAX;
+	return n == *ret_n && !(msg->msg_flags & MSG_CTRUNC);
 }
 
 ssize_t packet_receive(int socket, void *buf, size_t room_bytes, int fds[static AGENT_PIECES_MAX],
