@@ -4,14 +4,23 @@
 
 #include <limits.h>
 #include <stdio.h>
-#include <time.h>
 
-uint64_t clock_now_ns(void)
+static uint64_t read_ns(clockid_t clock)
 {
 	struct timespec ts;
 
-	clock_gettime(CLOCK_MONOTONIC, &ts);
+	clock_gettime(clock, &ts);
 	return (uint64_t)ts.tv_sec * NS_PER_S + (uint64_t)ts.tv_nsec;
+}
+
+uint64_t clock_now_ns(void)
+{
+	return read_ns(CLOCK_MONOTONIC);
+}
+
+uint64_t clock_wall_ns(void)
+{
+	return read_ns(CLOCK_REALTIME);
 }
 
 double clock_since_s(uint64_t start_ns)
@@ -35,6 +44,12 @@ int deadline_left_ms(uint64_t deadline_ns)
 
 	uint64_t left_ms = (deadline_ns - now + NS_PER_MS - 1) / NS_PER_MS;
 	return left_ms > INT_MAX ? INT_MAX : (int)left_ms;
+}
+
+struct timespec deadline_timespec(uint64_t deadline_ns)
+{
+	return (struct timespec){ (time_t)(deadline_ns / NS_PER_S),
+				  (long)(deadline_ns % NS_PER_S) };
 }
 
 void clock_stamp(char ret[static CLOCK_STAMP_BYTES])

@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #define NS_PER_MS 1000000ull
 #define NS_PER_S  1000000000ull
@@ -22,6 +23,12 @@ uint64_t deadline_in_ms(uint64_t timeout_ms);
 
 /** Milliseconds left until @deadline_ns as poll(2) takes them: -1 for never, 0 when passed. */
 int deadline_left_ms(uint64_t deadline_ns);
+
+/** @deadline_ns as calls take it that wait by CLOCK_MONOTONIC. */
+struct timespec deadline_timespec(uint64_t deadline_ns);
+
+/** CLOCK_REALTIME in nanoseconds: a moment that others know too, which may be set back. */
+uint64_t clock_wall_ns(void);
 
 #define CLOCK_STAMP_BYTES sizeof("2026-01-01T00:00:00.000Z")
 

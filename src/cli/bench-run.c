@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "cli/client.h"
@@ -44,21 +43,13 @@ static json_t *pack_operation(const struct bench *b, const char *operation, cons
 	return json_pack("{s:s,s:b}", "job", what, "keep_copy", keep);
 }
 
-static uint64_t wall_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_REALTIME, &t);
-	return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
-}
-
 /* @ret is valid until the next result is added. */
 static int operate(struct bench *b, const char *method, const char *name, const char *path,
 		   unsigned round, const char *what, struct bench_result **ret,
 		   struct brumate_error *err)
 {
 	auto_json json_t *p = pack_operation(b, method, what), *reply = NULL;
-	uint64_t start_ns = clock_now_ns(), start_wall_ns = wall_ns();
+	uint64_t start_ns = clock_now_ns(), start_wall_ns = clock_wall_ns();
 	int r = p ? client_ask(method, p, &reply, err) : brumate_fail(err, ENOMEM, "%m");
 	double seconds = clock_since_s(start_ns);
 

@@ -168,12 +168,8 @@ static void *tick(void *arg)
 
 	pthread_mutex_lock(&t->lock);
 	while (!t->stopped) {
-		struct timespec until;
+		struct timespec until = deadline_timespec(clock_wall_ns() + TICK_MS * NS_PER_MS);
 
-		clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_nsec += TICK_MS * (long)NS_PER_MS;
-		until.tv_sec += until.tv_nsec / (long)NS_PER_S;
-		until.tv_nsec %= (long)NS_PER_S;
 		if (pthread_cond_timedwait(&t->stop, &t->lock, &until) != ETIMEDOUT)
 			continue;
 		report(t->op);

@@ -8,7 +8,8 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
+
+#include "base/clock.h"
 
 struct candidate {
 	char id[MANIFEST_ID_BYTES], job[MANIFEST_ID_BYTES];
@@ -86,7 +87,6 @@ static int prune_found(const char *dir, const struct store_prune *p, const struc
 		       struct brumate_error *err)
 {
 	auto_free struct retention_item *items = calloc(s->n ? s->n : 1, sizeof(*items));
-	struct timespec now;
 	int removed = 0;
 
 	if (!items)
@@ -95,9 +95,7 @@ static int prune_found(const char *dir, const struct store_prune *p, const struc
 		items[i] = (struct retention_item){ .id = s->found[i].id,
 						    .job = s->found[i].job,
 						    .created = s->found[i].created };
-	clock_gettime(CLOCK_REALTIME, &now);
-	retention_choose(items, s->n, &p->rule,
-			 (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000);
+	retention_choose(items, s->n, &p->rule, clock_wall_ns() / NS_PER_MS);
 	for (size_t i = 0; i < s->n; i++)
 		if (items[i].doomed)
 			removed += remove_one(dir, p, items[i].id);

@@ -33,6 +33,25 @@ static void test_deadlines(void)
 	CHECK(clock_since_s(now) >= 0 && clock_since_s(now) < 60);
 }
 
+/* What waits by a timespec and what waits by poll wait as long. */
+static void test_timespec(void)
+{
+	struct timespec ts = deadline_timespec(3 * NS_PER_S + 7), none = deadline_timespec(0), now;
+
+	CHECK(ts.tv_sec == 3 && ts.tv_nsec == 7);
+	CHECK(none.tv_sec == 0 && none.tv_nsec == 0);
+	ts = deadline_timespec(DEADLINE_NEVER);
+	CHECK(ts.tv_nsec >= 0 && (uint64_t)ts.tv_nsec < NS_PER_S);
+	CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0 && ts.tv_sec > now.tv_sec);
+}
+
+static void test_wall(void)
+{
+	uint64_t before = (uint64_t)time(NULL), wall = clock_wall_ns() / NS_PER_S;
+
+	CHECK(wall + 1 >= before && wall <= (uint64_t)time(NULL) + 1);
+}
+
 static void test_stamp(void)
 {
 	char stamp[CLOCK_STAMP_BYTES];
@@ -56,6 +75,8 @@ int main(void)
 	setenv("TZ", "America/St_Johns", 1);
 	tzset();
 	test_deadlines();
+	test_timespec();
+	test_wall();
 	test_stamp();
 	return 0;
 }
