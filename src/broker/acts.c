@@ -13,7 +13,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 enum { LOCK_GRACE_MS = 1000 }; /* for the driver's own timeout of a lock to be told */
 
@@ -61,8 +60,7 @@ static void init_cond(void)
 /* Under the lock: waits for a change. Returns false when @deadline_ns has passed. */
 static bool wait_change(uint64_t deadline_ns)
 {
-	struct timespec until = { (time_t)(deadline_ns / NS_PER_S),
-				  (long)(deadline_ns % NS_PER_S) };
+	struct timespec until = deadline_timespec(deadline_ns);
 
 	return pthread_cond_timedwait(&changed, &lock, &until) != ETIMEDOUT;
 }

@@ -542,8 +542,7 @@ int data_rest(void)
 
 int data_drain(uint64_t deadline_ns)
 {
-	struct timespec until = { (time_t)(deadline_ns / NS_PER_S),
-				  (long)(deadline_ns % NS_PER_S) };
+	struct timespec until = deadline_timespec(deadline_ns);
 	int r = 0;
 
 	pthread_mutex_lock(&lock);
