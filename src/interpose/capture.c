@@ -51,8 +51,7 @@ static void finished(CUstream stream)
 
 int capture_wait(uint64_t deadline_ns)
 {
-	struct timespec until = { (time_t)(deadline_ns / NS_PER_S),
-				  (long)(deadline_ns % NS_PER_S) };
+	struct timespec until = deadline_timespec(deadline_ns);
 	int r = 0;
 
 	pthread_mutex_lock(&lock);

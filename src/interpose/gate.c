@@ -259,8 +259,7 @@ static int fence_all(void)
 
 static int wait_until_empty(uint64_t deadline_ns)
 {
-	struct timespec deadline = { .tv_sec = (time_t)(deadline_ns / NS_PER_S),
-				     .tv_nsec = (long)(deadline_ns % NS_PER_S) };
+	struct timespec deadline = deadline_timespec(deadline_ns);
 	const struct timespec *until = deadline_ns == DEADLINE_NEVER ? NULL : &deadline;
 
 	for (;;) {

@@ -98,8 +98,7 @@ static int start(struct wait *wait)
 
 int idle_wait(uint64_t deadline_ns)
 {
-	struct timespec until = { (time_t)(deadline_ns / NS_PER_S),
-				  (long)(deadline_ns % NS_PER_S) };
+	struct timespec until = deadline_timespec(deadline_ns);
 	struct wait *wait = wait_new();
 	int r;
 
