@@ -5,7 +5,8 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
-#include <time.h>
+
+#include "base/clock.h"
 
 enum { TELL_MS = 100 };
 
@@ -69,25 +70,15 @@ static void *work(void *arg)
 	return NULL;
 }
 
-static void in_a_moment(struct timespec *ret)
-{
-	clock_gettime(CLOCK_MONOTONIC, ret);
-	ret->tv_nsec += TELL_MS * 1000000L;
-	if (ret->tv_nsec >= 1000000000L) {
-		ret->tv_nsec -= 1000000000L;
-		ret->tv_sec++;
-	}
-}
-
 /* Waits for the threads. Returns what the caller's progress function said last. */
 static int wait_and_report(struct pool *p, const struct pool_watch *watch)
 {
-	struct timespec until;
 	int r = 0;
 
 	pthread_mutex_lock(&p->lock);
 	while (p->n_running) {
-		in_a_moment(&until);
+		struct timespec until = deadline_timespec(deadline_in_ms(TELL_MS));
+
 		pthread_cond_timedwait(&p->ended, &p->lock, &until);
 		if (!watch || !watch->progress || r < 0)
 			continue;
