@@ -132,6 +132,17 @@ int add_retention(json_t *parameters, const struct invocation *in, struct brumat
 		     : set(parameters, "keep_within_ms", json_integer((json_int_t)within_ms), err);
 }
 
+json_t *pack_environment(void)
+{
+	json_t *env = json_array();
+
+	for (char **v = environ; env && *v; v++)
+		if (json_array_append_new(env, json_string(*v)) < 0)
+			fprintf(stderr, "brumate: %.*s is not passed on: its value is not UTF-8\n",
+				(int)strcspn(*v, "="), *v);
+	return env;
+}
+
 bool wants_json(const struct invocation *in)
 {
 	return in->values[OPT_FORMAT] && !strcmp(in->values[OPT_FORMAT], "json");

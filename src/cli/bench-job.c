@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/paths.h"
+#include "cli/arguments.h"
 #include "cli/client.h"
 
 enum { ANSWER_TIMEOUT_MS = 300000, TAIL_BYTES = 4096 };
@@ -26,17 +27,6 @@ static uint64_t fresh_seed(void)
 
 	return getrandom(&seed, sizeof(seed), GRND_NONBLOCK) == sizeof(seed) ? seed
 									     : clock_now_ns();
-}
-
-/* All of the environment that the job needs is ours; a whole one is what Run wants. */
-static json_t *pack_environment(void)
-{
-	json_t *env = json_array();
-
-	for (char **v = environ; env && *v; v++)
-		if (json_array_append_new(env, json_string(*v)) < 0)
-			continue; /* not UTF-8: nothing of ours is */
-	return env;
 }
 
 static json_t *pack_run(const struct bench_options *o, const char *program, const char *path,

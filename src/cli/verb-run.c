@@ -6,21 +6,9 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
-
-static json_t *pack_environment(void)
-{
-	json_t *env = json_array();
-
-	for (char **v = environ; env && *v; v++)
-		if (json_array_append_new(env, json_string(*v)) < 0)
-			fprintf(stderr, "brumate: %.*s is not passed on: its value is not UTF-8\n",
-				(int)strcspn(*v, "="), *v);
-	return env;
-}
 
 static int add_command(json_t *parameters, const struct invocation *in, struct brumate_error *err)
 {
