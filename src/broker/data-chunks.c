@@ -16,7 +16,7 @@ struct chunks {
 	struct digest_table *table;
 	struct digest *had; /* NULL: the host copy's digests are not known */
 	struct digest *now;
-	bool *zero;
+	bool *zero; /* of now; on the way in, of what it had */
 };
 
 void chunks_free(struct chunks *c)
@@ -31,7 +31,19 @@ void chunks_free(struct chunks *c)
 }
 DEFINE_AUTO(struct chunks *, chunks_free)
 
-/* From now on the copy may be anything. */
+/* What a table says of the copy: whether it is zero is told by the digest. */
+static int find_zeros(struct chunks *c)
+{
+	auto_free void *zeros = calloc(1, CHUNK_BYTES_MAX);
+	struct digest zero;
+	int r = zeros ? chunk_digest(&zero, zeros, CHUNK_BYTES_MAX) : -ENOMEM;
+
+	for (size_t i = 0; i < c->n && r == 0; i++)
+		c->zero[i] = !memcmp(&c->had[i], &zero, sizeof(zero));
+	return r;
+}
+
+/* On the way out the copy may be anything from now on. */
 static int take_table(struct chunks *c, bool to_host)
 {
 	int r = fault_point("data.digests");
@@ -46,7 +58,7 @@ static int take_table(struct chunks *c, bool to_host)
 	}
 	if (to_host)
 		digest_table_set_whole(c->table, false);
-	return 0;
+	return c->had && !to_host ? find_zeros(c) : 0;
 }
 
 int chunks_new(struct mover *m, int fd, struct brumate_error *err)
@@ -72,24 +84,66 @@ int chunks_new(struct mover *m, int fd, struct brumate_error *err)
 	return 0;
 }
 
-static enum chunk_fate fate(const struct chunks *c, size_t i)
+static enum chunk_fate fate(const struct mover *m, size_t i)
 {
-	if (c->had && !memcmp(&c->had[i], &c->now[i], sizeof(c->now[i])))
+	const struct chunks *c = m->chunks;
+
+	if (m->to_host && c->had && !memcmp(&c->had[i], &c->now[i], sizeof(c->now[i])))
 		return CHUNK_KEEP;
 	return c->zero[i] ? CHUNK_ZERO : CHUNK_COPY;
 }
 
 enum chunk_fate chunks_fate(const struct mover *m, uint64_t offset, uint64_t *bytes)
 {
-	const struct chunks *c = m->chunks;
 	size_t first = (size_t)(offset / CHUNK_BYTES_MAX);
 	size_t n = (size_t)(*bytes / CHUNK_BYTES_MAX), same = 1;
-	enum chunk_fate all = fate(c, first);
+	enum chunk_fate all = fate(m, first);
 
-	while (same < n && fate(c, first + same) == all)
+	while (same < n && fate(m, first + same) == all)
 		same++;
 	*bytes = same * (uint64_t)CHUNK_BYTES_MAX;
 	return all;
+}
+
+/* Whether anything of [at, end) of the host copy is to be written there, or read. */
+static bool is_needed(const struct mover *m, uint64_t at, uint64_t end)
+{
+	while (at < end) {
+		uint64_t bytes = end - at;
+		enum chunk_fate fate = chunks_fate(m, at, &bytes);
+
+		if (fate == CHUNK_COPY)
+			return true;
+		if (fate == CHUNK_ZERO && m->to_host &&
+		    !host_copy_skips_zeros(m->host, (size_t)(at / m->host->segment_bytes), false))
+			return true;
+		at += bytes;
+	}
+	return false;
+}
+
+bool chunks_want(const struct mover *m, uint64_t offset, uint64_t bytes)
+{
+	const uint64_t end = offset + bytes, segment_bytes = m->host->segment_bytes;
+	bool unpinned = false;
+
+	while (offset < end) {
+		size_t i = (size_t)(offset / segment_bytes);
+		uint64_t next = (i + 1) * segment_bytes;
+
+		next = next < end ? next : end;
+		if (is_needed(m, offset, next)) {
+			unpinned |= !m->to_host && !segment_is_worth_pinning(m->host->segments[i]);
+			host_copy_want(m->host, i, i + 1);
+		}
+		offset = next;
+	}
+	return unpinned;
+}
+
+bool chunks_are_known(const struct mover *m)
+{
+	return m->chunks && m->chunks->had;
 }
 
 static int fail_differs(const struct mover *m, uint64_t offset, struct brumate_error *err)
@@ -115,7 +169,8 @@ int chunks_learn(struct mover *m, uint64_t offset, const struct digest *digests,
 	size_t first = (size_t)(offset / CHUNK_BYTES_MAX);
 
 	memcpy(&c->now[first], digests, n * sizeof(*digests));
-	memcpy(&c->zero[first], zero, n * sizeof(*zero));
+	if (m->to_host)
+		memcpy(&c->zero[first], zero, n * sizeof(*zero));
 	for (size_t i = first; !m->to_host && c->had && i < first + n; i++)
 		if (memcmp(&c->had[i], &c->now[i], sizeof(c->now[i])))
 			return fail_differs(m, i * (uint64_t)CHUNK_BYTES_MAX, err);

@@ -65,6 +65,8 @@ static int end_run(struct lane *l, const struct run *run, struct dev_digester *d
 		r = chunks_learn(m, run->offset, digests, zero, n, err);
 	if (r < 0)
 		return r;
+	if (m->to_host)
+		chunks_want(m, run->offset, run->bytes);
 	pthread_mutex_lock(&m->lock);
 	l->digested_bytes += run->bytes;
 	pthread_cond_broadcast(&m->changed);

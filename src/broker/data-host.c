@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
- * A host copy: segments that become ready, touched and pinned, by a crew of their own, in their
- * order, while copies already run into those that are.
+ * A host copy: segments that become ready, touched and pinned, by a crew of their own, in the order in
+ * which they are wanted, while copies already run into those that are. What nobody wants, being all
+ * zero, never gets a page: it reads as zeros. It is the one rule that nothing else is ever read from a
+ * host copy than what was saved.
  */
 #include "broker/data.h"
 #include "base/fault.h"
@@ -35,7 +37,7 @@ static void zero_rest(const struct host_copy *h, struct segment *s, size_t i)
 
 	if (!s->dirty)
 		return;
-	if (h->zeroed)
+	if (h->zeroed || h->scrub[i])
 		used = 0;
 	if (used < s->bytes)
 		memset(s->at + used, 0, s->bytes - used);
@@ -48,12 +50,14 @@ static int prepare(struct host_copy *h, size_t i, struct brumate_error *err)
 
 	if (r < 0)
 		return brumate_fail(err, -r, "host memory: %m");
-	r = segment_touch(s, err);
-	if (r < 0)
-		return r;
+	if (s->state == SEGMENT_TAKEN && h->zeroed && segment_is_blank(s))
+		return 0; /* whoever fills it knows which pages it needs */
 	if (s->state == SEGMENT_TAKEN) {
+		r = segment_touch(s, err);
+		if (r < 0)
+			return r;
 		zero_rest(h, s, i);
-		h->clean[i] = !s->spilled && (!s->dirty || h->zeroed);
+		h->clean[i] = !s->spilled && (!s->dirty || h->zeroed || h->scrub[i]);
 		s->dirty = true;
 	}
 	struct dev_memory *m = !s->pinned && segment_is_worth_pinning(s) ? gpus_any() : NULL;
@@ -110,10 +114,14 @@ static int host_copy_alloc(struct host_copy **ret, uint64_t total_bytes, uint64_
 	h->segments = calloc(n, sizeof(struct segment *));
 	h->ready = calloc(n, sizeof(*h->ready));
 	h->clean = calloc(n, sizeof(*h->clean));
+	h->wanted = calloc(n, sizeof(*h->wanted));
+	h->skipped = calloc(n, sizeof(*h->skipped));
+	h->scrub = calloc(n, sizeof(*h->scrub));
 	h->jobs = calloc(n, sizeof(*h->jobs));
 	pthread_mutex_init(&h->lock, NULL);
 	pthread_cond_init(&h->changed, NULL);
-	if (!h->segments || !h->ready || !h->clean || !h->jobs) {
+	if (!h->segments || !h->ready || !h->clean || !h->wanted || !h->skipped || !h->scrub ||
+	    !h->jobs) {
 		host_copy_free(h);
 		return brumate_fail(err, ENOMEM, "host copy: %m");
 	}
@@ -127,11 +135,66 @@ static int start(struct host_copy *h, struct brumate_error *err)
 
 	for (size_t i = 0; i < h->n_segments; i++)
 		h->needs_ring |= !segment_is_worth_pinning(h->segments[i]);
-	for (size_t i = 0; i < h->n_segments && r == 0; i++) {
-		h->jobs[i] = (struct host_job){ { .run = run_job }, h, i };
-		crew_add(h->crew, &h->jobs[i].job);
-	}
 	return r;
+}
+
+/* Under the lock: a segment whose pages are there already, in place of one without any. Nobody has looked
+ * at either. */
+static void exchange(struct host_copy *h, size_t i)
+{
+	struct segment *mine = h->segments[i];
+
+	if (!segment_is_blank(mine) || h->skipped[i])
+		return;
+	for (size_t k = 0; k < h->n_segments; k++) {
+		struct segment *s = h->segments[k];
+
+		if (h->wanted[k] || s->spilled || !s->touched || s->node != mine->node)
+			continue;
+		h->segments[i] = s;
+		h->segments[k] = mine;
+		return;
+	}
+}
+
+/* Under the lock: nobody wanted its zeros to be written, so they have to be there. */
+static void make_zeros_true(struct host_copy *h, size_t i)
+{
+	struct segment *s = h->segments[i];
+
+	if (s->state == SEGMENT_TAKEN && s->dirty && pool_take_blank(&h->segments[i]) < 0)
+		h->scrub[i] = true;
+}
+
+/* Under the lock. */
+static void want(struct host_copy *h, size_t i)
+{
+	if (h->wanted[i])
+		return;
+	h->wanted[i] = true;
+	exchange(h, i);
+	if (h->skipped[i])
+		make_zeros_true(h, i);
+	h->jobs[i] = (struct host_job){ { .run = run_job }, h, i };
+	crew_add(h->crew, &h->jobs[i].job);
+}
+
+void host_copy_want(struct host_copy *h, size_t first, size_t end)
+{
+	pthread_mutex_lock(&h->lock);
+	for (size_t i = first; i < end; i++)
+		want(h, i);
+	pthread_mutex_unlock(&h->lock);
+}
+
+bool host_copy_skips_zeros(struct host_copy *h, size_t i, bool now)
+{
+	pthread_mutex_lock(&h->lock);
+	const struct segment *s = h->segments[i];
+	bool skips = !h->wanted[i] && s->state == SEGMENT_TAKEN && !s->spilled;
+	h->skipped[i] |= skips && now;
+	pthread_mutex_unlock(&h->lock);
+	return skips;
 }
 
 /* Where some of it is on a disk. */
@@ -167,6 +230,8 @@ int host_copy_new(struct host_copy **ret, uint64_t total_bytes, const int *nodes
 		r = make_key(h, err);
 	if (r == 0)
 		r = start(h, err);
+	if (r == 0 && zeroed)
+		host_copy_want(h, 0, h->n_segments);
 	if (r < 0)
 		host_copy_free(h);
 	else
@@ -215,6 +280,8 @@ int host_copy_get(struct host_copy *h, size_t i, bool block, struct segment **re
 	int r = 0;
 
 	pthread_mutex_lock(&h->lock);
+	if (!h->stopped)
+		want(h, i);
 	while (block && !h->stopped && !h->ready[i])
 		pthread_cond_wait(&h->changed, &h->lock);
 	if (h->stopped)
@@ -247,11 +314,27 @@ static int lease_key(const struct host_copy *h, struct brumate_error *err)
 	return fd < 0 ? brumate_fail(err, errno, "host copy: key: %m") : fd;
 }
 
+/* What nobody wanted, before others see it. */
+static void settle(struct host_copy *h)
+{
+	pthread_mutex_lock(&h->lock);
+	for (size_t i = 0; i < h->n_segments; i++) {
+		if (h->wanted[i])
+			continue;
+		h->wanted[i] = true;
+		make_zeros_true(h, i);
+		if (h->scrub[i])
+			memset(h->segments[i]->at, 0, h->segment_bytes);
+	}
+	pthread_mutex_unlock(&h->lock);
+}
+
 int host_copy_lease(struct host_copy *h, int *ret_fds, struct brumate_error *err)
 {
+	settle(h);
 	for (size_t i = 0; i < host_copy_fds(h); i++) {
-		ret_fds[i] =
-			i < h->n_segments ? segment_lease(h->segments[i], err) : lease_key(h, err);
+		ret_fds[i] = i < h->n_segments ? segment_lease(h->segments[i], h->zeroed, err)
+					       : lease_key(h, err);
 		if (ret_fds[i] >= 0)
 			continue;
 		int r = ret_fds[i];
@@ -285,6 +368,9 @@ void host_copy_free(struct host_copy *h)
 	free(h->segments);
 	free(h->ready);
 	free(h->clean);
+	free(h->wanted);
+	free(h->skipped);
+	free(h->scrub);
 	free(h->jobs);
 	free(h);
 }

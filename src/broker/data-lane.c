@@ -241,42 +241,60 @@ static bool is_held_back(const struct lane *l)
 	return l->n_digesters && l->mover->to_host;
 }
 
-/* The next step, placed but not begun. Returns one of STEP_, or <0. */
-static int place_step(struct lane *l, struct step *s, bool block, struct brumate_error *err)
+/* Bytes of one fate, and where they are. Returns one of STEP_, or <0. */
+static int find_step(struct lane *l, struct step *s, bool block)
 {
-	struct host_copy *h = l->mover->host;
-	struct segment *segment;
-	uint64_t bytes = 0;
-
+	const struct mover *m = l->mover;
 	const uint64_t *limit = is_held_back(l) ? &l->digested_bytes : &l->usable_bytes;
-	int r = lane_find_run(l, &l->copying, limit, block, STEP_BYTES, &bytes);
+	bool knows = is_held_back(l) || (!m->to_host && chunks_are_known(m));
+	int r = lane_find_run(l, &l->copying, limit, block, knows ? ZERO_BYTES : STEP_BYTES,
+			      &s->bytes);
 
 	if (r != STEP_BEGUN)
 		return r;
 	uint64_t offset = place_offset(l, &l->copying);
-	uint64_t inside = offset % h->segment_bytes;
-	r = host_copy_get(h, offset / h->segment_bytes, block, &segment, err);
-	if (r != 0)
-		return r < 0 ? r : STEP_NOT_YET;
+	uint64_t inside = offset % m->host->segment_bytes;
+	s->lane = l;
+	s->at = l->at + offset;
+	s->inside = inside;
+	s->fate = knows ? chunks_fate(m, offset, &s->bytes) : CHUNK_COPY;
+	if (s->fate == CHUNK_ZERO && !m->to_host)
+		return r;
+	if (s->bytes > m->host->segment_bytes - inside)
+		s->bytes = m->host->segment_bytes - inside;
+	return r;
+}
 
-	size_t slot = (size_t)(s - l->steps);
-	bool direct = !segment->spilled && (segment->pinned || slot >= l->n_slots);
-	uint64_t most = direct ? STEP_BYTES : SLOT_BYTES;
-	bytes = bytes < most ? bytes : most;
-	if (bytes > h->segment_bytes - inside)
-		bytes = h->segment_bytes - inside;
-	enum chunk_fate fate = CHUNK_COPY;
-	if (is_held_back(l))
-		fate = chunks_fate(l->mover, offset, &bytes);
-	*s = (struct step){ .lane = l,
-			    .fate = fate,
-			    .clean = h->clean[offset / h->segment_bytes],
-			    .at = l->at + offset,
-			    .bytes = bytes,
-			    .segment = segment,
-			    .inside = inside,
-			    .slot = direct ? NULL : l->slots[slot]->at };
-	place_advance(l, &l->copying, bytes);
+/* Whether the step is nothing to the host copy's memory. */
+static bool needs_no_segment(struct mover *m, const struct step *s, size_t segment)
+{
+	return s->fate == CHUNK_KEEP ||
+	       (s->fate == CHUNK_ZERO &&
+		(!m->to_host || host_copy_skips_zeros(m->host, segment, true)));
+}
+
+/* The next step, placed but not begun. Returns one of STEP_, or <0. */
+static int place_step(struct lane *l, struct step *s, bool block, struct brumate_error *err)
+{
+	struct host_copy *h = l->mover->host;
+	const size_t slot = (size_t)(s - l->steps);
+
+	*s = (struct step){ .clean = true };
+	int r = find_step(l, s, block);
+	if (r != STEP_BEGUN)
+		return r;
+	const size_t i = (size_t)((s->at - l->at) / h->segment_bytes);
+	if (!needs_no_segment(l->mover, s, i)) {
+		r = host_copy_get(h, i, block, &s->segment, err);
+		if (r != 0)
+			return r < 0 ? r : STEP_NOT_YET;
+		bool direct = !s->segment->spilled && (s->segment->pinned || slot >= l->n_slots);
+		uint64_t most = direct ? STEP_BYTES : SLOT_BYTES;
+		s->bytes = s->bytes < most ? s->bytes : most;
+		s->clean = h->clean[i];
+		s->slot = direct ? NULL : l->slots[slot]->at;
+	}
+	place_advance(l, &l->copying, s->bytes);
 	return STEP_BEGUN;
 }
 
@@ -321,7 +339,7 @@ static void run_crew_copy(struct crew_job *job)
 	if (s->segment->spilled)
 		r = move_spilled(s);
 	else if (s->fate == CHUNK_ZERO)
-		memset(s->segment->at + s->inside, 0, s->bytes);
+		segment_zero(s->segment, s->inside, s->bytes);
 	else if (m->to_host)
 		memcpy(s->segment->at + s->inside, s->slot, s->bytes);
 	else
@@ -366,13 +384,17 @@ static int begin_step(struct lane *l, struct step *s, bool block, struct brumate
 
 	if (r != STEP_BEGUN)
 		return r;
-	if (s->fate == CHUNK_ZERO && !s->clean)
+	if (s->fate == CHUNK_ZERO && m->to_host && !s->clean)
 		give_to_crew(s);
-	if (s->fate != CHUNK_COPY)
+	if (s->fate == CHUNK_KEEP || (s->fate == CHUNK_ZERO && m->to_host))
 		return STEP_BEGUN;
 	r = fault_point("data.copy");
 	if (r < 0)
 		return brumate_fail(err, -r, "copy: %m");
+	if (s->fate == CHUNK_ZERO) {
+		r = m->ops->zero(l->copies, s->at, s->bytes, &s->ticket, err);
+		return r < 0 ? r : STEP_BEGUN;
+	}
 	if (m->to_host)
 		r = m->ops->copy_out(l->copies, near_end(s), s->at, s->bytes, &s->ticket, err);
 	else if (s->slot)
@@ -484,6 +506,8 @@ static void *run_copy(void *arg)
 
 	if (r < 0)
 		brumate_fail(&err, -r, "cancelled");
+	if (r == 0 && l->mover->to_host && !is_held_back(l))
+		host_copy_want(l->mover->host, 0, l->mover->host->n_segments);
 	if (r == 0 && l->mover->host->needs_ring)
 		r = take_slots(l, &err);
 	if (r == 0)

@@ -6,6 +6,7 @@
 
 #define STEP_BYTES  (32ull << 20)
 #define SLOT_BYTES  (8ull << 20)
+#define ZERO_BYTES  (1ull << 30)  /* filled by the GPU at a time */
 #define BATCH_BYTES (64ull << 20) /* mapped before the GPU is let at them */
 
 enum {

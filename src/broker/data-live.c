@@ -112,12 +112,14 @@ static int store_run(struct live *v, struct stage *s, uint64_t from, uint64_t by
 	uint64_t offset = s->offset + from;
 	size_t i = (size_t)(offset / h->segment_bytes);
 	struct segment *segment;
-	int r = host_copy_get(h, i, true, &segment, err);
 
+	if (fate == CHUNK_KEEP || (fate == CHUNK_ZERO && host_copy_skips_zeros(h, i, true)))
+		return 0;
+	int r = host_copy_get(h, i, true, &segment, err);
 	if (r < 0)
 		return r;
 	if (fate == CHUNK_ZERO && !h->clean[i])
-		memset(segment->at + offset % h->segment_bytes, 0, bytes);
+		segment_zero(segment, offset % h->segment_bytes, bytes);
 	if (fate != CHUNK_COPY)
 		return 0;
 	s->copies = true;

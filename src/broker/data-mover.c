@@ -78,6 +78,8 @@ static int take_host_memory(struct mover *m, struct brumate_error *err)
 	int r = host_copy_new(&host, m->total_bytes, nodes, false, -1, err);
 	if (r < 0)
 		return r;
+	if (!(m->flags & TRANSFER_WITH_DIGESTS))
+		host_copy_want(host, 0, host->n_segments);
 	pthread_mutex_lock(&m->lock); /* the lanes run already, and may have failed */
 	m->host = host;
 	if (m->stopped)
@@ -119,6 +121,10 @@ int mover_start(struct mover *m, struct host_copy *host, struct brumate_error *e
 	pthread_mutex_lock(&m->lock);
 	if (host)
 		m->host = host;
+	if (!m->to_host && chunks_are_known(m))
+		m->host->needs_ring = chunks_want(m, 0, m->total_bytes);
+	else if (!m->to_host)
+		host_copy_want(m->host, 0, m->host->n_segments);
 	if (m->host->needs_ring || m->flags & TRANSFER_WITH_DIGESTS)
 		r = crew_new(&m->crew, 8, m->host->spilled, err);
 	m->started = r == 0;

@@ -51,8 +51,11 @@ struct host_copy {
 	bool spilled;	 /* some is on a disk; then these are of use */
 	struct seal_disk_key key;
 	int key_fd;
-	bool *clean; /* once it is ready: all of it is zero */
-	bool *ready; /* the rest under the lock */
+	bool *clean;   /* once it is ready: all of it is zero */
+	bool *ready;   /* the rest under the lock */
+	bool *wanted;  /* is ready or will be; the segment is another no more */
+	bool *skipped; /* zeros were not written, as nobody wanted it yet */
+	bool *scrub;   /* all of it is to be made zero first */
 	size_t n_ready;
 	bool stopped, zeroed;
 	struct brumate_error err; /* why it is stopped, if it failed */
@@ -62,16 +65,21 @@ struct host_copy {
 };
 
 /**
- * Takes memory and begins to make it ready in the background, the first segments first. @zeroed: what
- * a new holder may see is zero, not just what lies behind the copy. @nodes: wanted for each segment,
- * or NULL.
+ * Takes memory. @zeroed: all of it will be zero, of which pages that are not there are the cheapest; it is
+ * made ready in the background. Else what is wanted is, and what never is reads as zeros in the end.
+ * @nodes: wanted for each segment, or NULL.
  */
 int host_copy_new(struct host_copy **ret, uint64_t total_bytes, const int *nodes, bool zeroed,
 		  int wake_fd, struct brumate_error *err);
+/** Has these segments made ready, in this order; those that are, or are told to be, already stay so. */
+void host_copy_want(struct host_copy *h, size_t first, size_t end);
+/** Whether zeros in segment @i need not be written: it has no pages yet, or will be exchanged for one that
+ * has none. @now: they are not. Nothing of it was wanted before. */
+bool host_copy_skips_zeros(struct host_copy *h, size_t i, bool now);
 /** A copy that others hold. @fds borrowed, with that of the key where some segment is on a disk. */
 int host_copy_adopt(struct host_copy **ret, uint64_t total_bytes, uint64_t segment_bytes,
 		    const int *fds, size_t n, struct brumate_error *err);
-/** The segment when it is ready: 0; 1 if it is not and @block is false; <0: stopped, or it failed. */
+/** The segment, which is wanted, when it is ready: 0; 1 if it is not and @block is false; <0: stopped, or it failed. */
 int host_copy_get(struct host_copy *h, size_t i, bool block, struct segment **ret,
 		  struct brumate_error *err);
 /** 1 when all are ready, 0 when not yet, <0 when one failed. */
@@ -160,7 +168,13 @@ int chunks_new(struct mover *m, int fd, struct brumate_error *err);
 /** The copies are done: the table tells what is in the host copy, if all of it is known. */
 void chunks_finish(struct mover *m);
 void chunks_free(struct chunks *c); /* accepts NULL */
-/** What is to become of the bytes at @offset of the host copy, whose digests are known; *bytes, a
+/** What is to become of the bytes at @offset of the host copy, whose digests are known: on the way out those
+ * that the GPU computed, on the way in those of the table, with chunks_are_known(). *bytes, a
  * multiple of 2 MiB, is cut to those that share the fate. */
 enum chunk_fate chunks_fate(const struct mover *m, uint64_t offset, uint64_t *bytes);
+/** Whether there is a table that tells what is in the host copy. */
+bool chunks_are_known(const struct mover *m);
+/** Has the segments made ready that are needed for bytes whose fate is known. True if, on the way
+ * in, one will not be pinned. */
+bool chunks_want(const struct mover *m, uint64_t offset, uint64_t bytes);
 const uint8_t *lane_uuid(const struct mover *m, size_t lane);

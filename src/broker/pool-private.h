@@ -6,6 +6,8 @@
 
 /** Makes the file of @s, whose bytes and node are set, and maps it. 0 or -errno. */
 int segment_make(struct segment *s);
+/** The same of no pages that are set aside: it may stay without any. */
+int segment_make_blank(struct segment *s);
 /** Maps another's file (borrowed) as @s. 0 or -errno. */
 int segment_map_foreign(struct segment *s, int fd);
 /** Another's file (borrowed) on a disk, as @s. 0 or -errno. */
@@ -14,6 +16,6 @@ int segment_open_foreign(struct segment *s, int fd);
 void segment_free(struct segment *s);
 
 /** The pages of @s are there now: they count as used by themselves. */
-void pool_keep_promise(struct segment *s);
-/** @s has a holder from now on. */
-void pool_note_lease(struct segment *s);
+void pool_note_touched(struct segment *s);
+/** @s has a holder from now on, who writes it or not. */
+void pool_note_lease(struct segment *s, bool written);

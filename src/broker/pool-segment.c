@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* One segment of host memory: made of the largest pages there are, touched, pinned, leased. */
 #include "broker/pool-private.h"
+#include "base/huge.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -22,12 +23,12 @@ enum {
 /* Ours while we live: nothing else may be forked with it, or the lease never ends. */
 static int map_segment(struct segment *s)
 {
-	void *at = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
+	void *at;
+	int r = huge_map(&at, s->fd, s->bytes);
 
-	if (at == MAP_FAILED)
-		return -errno;
-	s->at = at;
-	return 0;
+	if (r == 0)
+		s->at = at;
+	return r;
 }
 
 static int make_file(struct segment *s, unsigned flags)
@@ -73,6 +74,15 @@ static bool shared_huge_pages(void)
 	       !strstr(line, "[deny]");
 }
 
+int segment_make_blank(struct segment *s)
+{
+	int r = make_file(s, 0);
+
+	if (r == 0)
+		prefer_node(s);
+	return r;
+}
+
 int segment_make(struct segment *s)
 {
 	/* Mapping pages of hugetlbfs sets them aside, or fails where there are not enough. */
@@ -114,36 +124,27 @@ void segment_free(struct segment *s)
 	free(s);
 }
 
-/* For kernels before 5.14. */
-static void touch_pages(struct segment *s)
-{
-	for (uint64_t i = 0; i < s->bytes; i += 4096)
-		*(volatile char *)(s->at + i) = 0;
-}
-
-static int fail_touch(const struct segment *s, struct brumate_error *err)
-{
-	return brumate_fail(err, errno == EFAULT ? ENOMEM : errno, "host memory of %llu MiB: %m",
-			    (unsigned long long)(s->bytes >> 20));
-}
-
 int segment_touch(struct segment *s, struct brumate_error *err)
 {
 	if (s->touched)
 		return 0;
-	if (madvise(s->at, s->bytes, MADV_POPULATE_WRITE) < 0) {
-		if (errno != EINVAL)
-			return fail_touch(s, err);
-		touch_pages(s);
-	}
-	s->touched = true;
-	pool_keep_promise(s);
+	int r = huge_populate(s->at, s->bytes, s->huge);
+	if (r < 0)
+		return brumate_fail(err, -r, "host memory of %llu MiB: %m",
+				    (unsigned long long)(s->bytes >> 20));
+	s->huge = r > 0;
+	pool_note_touched(s);
 	return 0;
 }
 
 bool segment_is_worth_pinning(const struct segment *s)
 {
 	return s->kept && (s->pinned || s->huge || s->state == SEGMENT_TAKEN);
+}
+
+bool segment_is_blank(const struct segment *s)
+{
+	return s->state == SEGMENT_TAKEN && !s->touched;
 }
 
 void segment_pin(struct segment *s, const struct dev_memory_ops *ops, struct dev_memory *m)
@@ -158,7 +159,16 @@ void segment_pin(struct segment *s, const struct dev_memory_ops *ops, struct dev
 		s->pinned = true;
 }
 
-int segment_lease(struct segment *s, struct brumate_error *err)
+void segment_zero(const struct segment *s, uint64_t inside, uint64_t bytes)
+{
+	off_t data = lseek(s->fd, (off_t)inside, SEEK_DATA);
+	bool hole = data < 0 ? errno == ENXIO : (uint64_t)data >= inside + bytes;
+
+	if (!hole)
+		memset(s->at + inside, 0, bytes);
+}
+
+int segment_lease(struct segment *s, bool written, struct brumate_error *err)
 {
 	char path[64];
 
@@ -168,6 +178,6 @@ int segment_lease(struct segment *s, struct brumate_error *err)
 		return brumate_fail(err, errno, "host memory: lease: %m");
 	if (flock(fd, LOCK_SH | LOCK_NB) < 0)
 		return brumate_fail(err, errno, "host memory: lease: lock: %m");
-	pool_note_lease(s);
+	pool_note_lease(s, written);
 	return take_fd(&fd);
 }

@@ -28,7 +28,6 @@ static struct {
 	uint64_t limit_bytes, kept_bytes;
 	uint64_t memory_bytes;		  /* that all segments in memory may have */
 	uint64_t reserve_bytes;		  /* of the machine's memory: left to others */
-	uint64_t promised_bytes;	  /* of segments whose pages are not there yet */
 	const struct dev_memory_ops *ops; /* what pinned them, to unpin them with */
 	struct dev_memory *memory;
 } pool = { .memory_bytes = UINT64_MAX };
@@ -51,7 +50,7 @@ uint64_t pool_segment_bytes(uint64_t total_bytes)
 {
 	if (total_bytes <= 256 * MIB)
 		return 8 * MIB;
-	return total_bytes <= 16 * GIB ? 64 * MIB : GIB;
+	return total_bytes <= 4 * GIB ? 64 * MIB : 256 * MIB;
 }
 
 static uint64_t ring_bytes(void)
@@ -69,8 +68,6 @@ static void unlink_segment(struct segment *s)
 	*p = s->next;
 	if (s->kept)
 		pool.kept_bytes -= s->bytes;
-	if (s->promised)
-		pool.promised_bytes -= s->bytes;
 }
 
 /* Under the lock. */
@@ -130,25 +127,42 @@ static bool make_room(uint64_t bytes, uint64_t limit)
 	return pool.kept_bytes + bytes <= limit;
 }
 
+/* Of its pages. */
+static uint64_t bytes_there(const struct segment *s)
+{
+	struct stat st;
+	uint64_t bytes = fstat(s->fd, &st) < 0 ? 0 : (uint64_t)st.st_blocks * 512;
+
+	return s->touched || bytes > s->bytes ? s->bytes : bytes;
+}
+
+/* That it takes of memory, or will. */
+static uint64_t bytes_counted(const struct segment *s)
+{
+	return s->spilled ? 0 : s->promised ? s->bytes : bytes_there(s);
+}
+
 /* Under the lock. */
 static uint64_t count(int state)
 {
 	uint64_t bytes = 0;
 
 	for (struct segment *s = pool.segments; s; s = s->next)
-		if ((int)s->state == state && !s->spilled)
-			bytes += s->bytes;
+		if ((int)s->state == state)
+			bytes += bytes_counted(s);
 	return bytes;
 }
 
 /* Under the lock: bytes that new segments may have in memory. */
 static uint64_t memory_left(void)
 {
-	uint64_t used = 0, spoken_for = pool.promised_bytes + pool.reserve_bytes;
+	uint64_t used = 0, spoken_for = pool.reserve_bytes;
 	uint64_t left = room_memory_bytes();
 
-	for (struct segment *s = pool.segments; s; s = s->next)
-		used += s->spilled ? 0 : s->bytes;
+	for (struct segment *s = pool.segments; s; s = s->next) {
+		used += bytes_counted(s);
+		spoken_for += s->promised ? s->bytes - bytes_there(s) : 0;
+	}
 	left -= spoken_for < left ? spoken_for : left;
 	used = used < pool.memory_bytes ? pool.memory_bytes - used : 0;
 	return used < left ? used : left;
@@ -223,27 +237,25 @@ static int divide(size_t n, uint64_t bytes, size_t *ret, struct brumate_error *e
 }
 
 /* Under the lock. */
-static int add_segment(struct segment **ret, uint64_t bytes, int node, bool kept)
+static int add_segment(struct segment **ret, uint64_t bytes, int node, bool kept, bool blank)
 {
 	struct segment *s = calloc(1, sizeof(*s));
 
 	if (!s)
 		return -ENOMEM;
 	*s = (struct segment){ .fd = -1, .bytes = bytes, .node = node };
-	int r = segment_make(s);
+	int r = blank ? segment_make_blank(s) : segment_make(s);
 	if (r < 0) {
 		free(s);
 		return r;
 	}
 	s->kept = kept;
-	s->promised = !s->hugetlb;
+	s->promised = !s->hugetlb && !blank;
 	s->state = SEGMENT_TAKEN;
 	s->next = pool.segments;
 	pool.segments = s;
 	if (kept)
 		pool.kept_bytes += bytes;
-	if (s->promised)
-		pool.promised_bytes += bytes;
 	*ret = s;
 	return 0;
 }
@@ -254,7 +266,7 @@ static int take_one(struct segment **ret, uint64_t bytes, int node, uint64_t lim
 	struct segment *s = find_free(bytes, node);
 
 	if (!s)
-		return add_segment(ret, bytes, node, make_room(bytes, limit));
+		return add_segment(ret, bytes, node, make_room(bytes, limit), false);
 	s->state = SEGMENT_TAKEN;
 	*ret = s;
 	return 0;
@@ -290,6 +302,21 @@ static int take_in_memory(struct segment **ret, uint64_t bytes, int node, struct
 	return r < 0 ? brumate_fail(err, -r, "host memory of %llu MiB: %m",
 				    (unsigned long long)(bytes / MIB))
 		     : 0;
+}
+
+int pool_take_blank(struct segment **s)
+{
+	struct segment *fresh, *old = *s;
+
+	pthread_mutex_lock(&lock);
+	int r = add_segment(&fresh, old->bytes, old->node, false, true);
+	if (r == 0) {
+		fresh->users = old->users;
+		give_back(old);
+		*s = fresh;
+	}
+	pthread_mutex_unlock(&lock);
+	return r;
 }
 
 int pool_take(struct segment **ret, size_t n, uint64_t bytes, const int *nodes,
@@ -330,19 +357,24 @@ size_t pool_take_ring(struct segment **ret, size_t n, uint64_t bytes, bool must)
 	return i;
 }
 
-void pool_keep_promise(struct segment *s)
+void pool_note_touched(struct segment *s)
 {
 	pthread_mutex_lock(&lock);
-	if (s->promised)
-		pool.promised_bytes -= s->bytes;
+	s->touched = true;
 	s->promised = false;
 	pthread_mutex_unlock(&lock);
 }
 
-void pool_note_lease(struct segment *s)
+/* What has no pages is of no use to the pool, which it will not come back to. */
+void pool_note_lease(struct segment *s, bool written)
 {
 	pthread_mutex_lock(&lock);
 	s->state = SEGMENT_LEASED;
+	s->promised = s->promised && written;
+	if (s->kept && !s->touched) {
+		s->kept = false;
+		pool.kept_bytes -= s->bytes;
+	}
 	pthread_mutex_unlock(&lock);
 }
 
@@ -406,7 +438,8 @@ void pool_put(struct segment *s)
 	s->users -= s->users > 0;
 	if (s->state == SEGMENT_TAKEN)
 		give_back(s);
-	else if (!s->users && (s->spilled || (!s->kept && pool.memory_bytes == UINT64_MAX)))
+	else if (!s->users &&
+		 (s->spilled || (!s->kept && !s->promised && pool.memory_bytes == UINT64_MAX)))
 		drop(s); /* its holders keep it; it is of no more use here, if not to be counted */
 	pthread_mutex_unlock(&lock);
 }

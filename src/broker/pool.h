@@ -22,16 +22,16 @@ struct segment {
 	dev_t dev; /* which file it is */
 	ino_t ino;
 	uint64_t bytes;
-	char *at;      /* where it is mapped */
-	int node;      /* of memory; -1: any */
-	bool kept;     /* counted against the limit: pinned, or to be */
-	bool pinned;   /* by its user alone while it is taken */
-	bool touched;  /* its pages are there */
-	bool huge;     /* they are large: pinned as fast as copied */
-	bool hugetlb;  /* of the pages set aside for this: no part of other memory */
-	bool dirty;    /* they held something */
-	bool promised; /* its pages are not there yet, but spoken for */
-	bool spilled;  /* on a disk: not mapped, of one copy only */
+	char *at;	/* where it is mapped */
+	int node;	/* of memory; -1: any */
+	bool kept;	/* counted against the limit: pinned, or to be */
+	bool pinned;	/* by its user alone while it is taken */
+	bool touched;	/* its pages are there */
+	bool huge;	/* they are large: pinned as fast as copied */
+	bool hugetlb;	/* of the pages set aside for this: no part of other memory */
+	bool dirty;	/* they held something */
+	bool promised;	/* its pages are not all there yet, but spoken for */
+	bool spilled;	/* on a disk: not mapped, of one copy only */
 	unsigned users; /* copies here that it is part of, beside its holders */
 	enum { SEGMENT_FREE, SEGMENT_TAKEN, SEGMENT_LEASED, SEGMENT_FOREIGN } state;
 };
@@ -61,6 +61,11 @@ int pool_take(struct segment **ret, size_t n, uint64_t bytes, const int *nodes,
  * Returns how many; with @must, the rest are plain memory. */
 size_t pool_take_ring(struct segment **ret, size_t n, uint64_t bytes, bool must);
 
+/** Whether @s is a user's alone and has no pages yet: it reads as zeros. */
+bool segment_is_blank(const struct segment *s);
+/** Gives a taken segment that holds something back to the pool, for one that is blank and is not meant to
+ * be written before it is leased. 0 or -errno. */
+int pool_take_blank(struct segment **s);
 /** Makes the pages be there. Any thread; not under a lock. */
 int segment_touch(struct segment *s, struct brumate_error *err);
 /** Whether it is pinned, or is to be for a copy: reading one that others hold, in small pages that were
@@ -69,8 +74,10 @@ bool segment_is_worth_pinning(const struct segment *s);
 /** Pins it where that is worth it; what the driver refuses stays unpinned. */
 void segment_pin(struct segment *s, const struct dev_memory_ops *ops, struct dev_memory *m);
 
-/** A descriptor (owned) for a holder of the leased segment. */
-int segment_lease(struct segment *s, struct brumate_error *err);
+/** Makes bytes of one that is mapped zero; what has no pages is. */
+void segment_zero(const struct segment *s, uint64_t inside, uint64_t bytes);
+/** A descriptor (owned) for a holder of the leased segment. @written: by the holder, from now on. */
+int segment_lease(struct segment *s, bool written, struct brumate_error *err);
 /** The segment behind a descriptor (borrowed) of a holder: one of the pool, or a foreign one mapped for
  * this use. @spilled: it may be on a disk. -EBADF: it is none. */
 int pool_adopt(struct segment **ret, int fd, uint64_t bytes, bool spilled,

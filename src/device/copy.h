@@ -55,6 +55,9 @@ struct dev_memory_ops {
 		       uint64_t *ret_ticket, struct brumate_error *err);
 	int (*copy_within)(struct dev_lane *lane, uint64_t to, uint64_t from, uint64_t bytes,
 			   uint64_t *ret_ticket, struct brumate_error *err);
+	/* Begins to fill with zeros; as a copy. */
+	int (*zero)(struct dev_lane *lane, uint64_t at, uint64_t bytes, uint64_t *ret_ticket,
+		    struct brumate_error *err);
 	int (*wait)(struct dev_lane *lane, uint64_t ticket, struct brumate_error *err);
 
 	/* For runs of up to @bytes_max. -ENOSPC: no room for it. */

@@ -3,15 +3,36 @@
 #include "engine/regions.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include "base/huge.h"
 #include "engine/held.h"
 #include "engine/spilled.h"
 #include "store/memory.h"
 
 /* ---- out ---- */
+
+static int zeros_read(void *arg, uint64_t offset, void *buf, size_t len_bytes)
+{
+	(void)arg;
+	(void)offset;
+	memset(buf, 0, len_bytes);
+	return 0;
+}
+
+/* Whether a segment in memory has no pages: it reads as zeros, and to read it would make some. */
+static bool is_blank(const struct data_copy *copy, size_t segment)
+{
+	struct stat st;
+
+	return fstat(copy->segments[segment], &st) == 0 && st.st_blocks == 0;
+}
 
 /* Bytes at @offset of the host copy, which lie in one segment. */
 static int save_region(struct op *op, const struct manifest_region *region,
@@ -19,6 +40,8 @@ static int save_region(struct op *op, const struct manifest_region *region,
 {
 	size_t segment = (size_t)(offset / copy->segment_bytes);
 
+	if (!spilled_has(op->spilled, segment) && is_blank(copy, segment))
+		return memory_add_from(op->memory, region, zeros_read, NULL, err);
 	if (!spilled_has(op->spilled, segment))
 		return memory_add(op->memory, region, copy->segments[segment],
 				  offset % copy->segment_bytes, err);
@@ -110,30 +133,35 @@ int regions_find(struct op *op, struct brumate_error *err)
 }
 
 struct view {
-	char *base;
-	uint64_t len_bytes, segment_bytes;
+	char *room, *base; /* mapped, and where in it the copy begins */
+	uint64_t room_bytes, len_bytes, segment_bytes;
 	struct spilled *spilled; /* what is not mapped of it; NULL: all is */
 };
 
 static void view_fini(struct view *v)
 {
 	spilled_free(v->spilled);
-	if (v->base)
-		munmap(v->base, v->len_bytes);
+	if (v->room)
+		munmap(v->room, v->room_bytes);
 }
-DEFINE_AUTO_FINI(struct view, view_fini)
 
 /* The segments as one run of memory, but for those on a disk. */
 static int view_open(struct view *ret, const struct data_copy *copy, struct brumate_error *err)
 {
 	const size_t n = data_copy_parts(copy);
 	uint64_t last = copy->total_bytes - (n - 1) * copy->segment_bytes;
-	uint64_t len = copy->total_bytes;
-	char *base = mmap(NULL, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	uint64_t room_bytes = copy->total_bytes + HUGE_BYTES;
+	char *room = mmap(NULL, room_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+			  -1, 0);
 
-	if (base == MAP_FAILED)
+	if (room == MAP_FAILED)
 		return brumate_fail(err, errno, "mmap: %m");
-	*ret = (struct view){ base, len, copy->segment_bytes, NULL };
+	char *base = room + -(uint64_t)(uintptr_t)room % HUGE_BYTES;
+	*ret = (struct view){ .room = room,
+			      .base = base,
+			      .room_bytes = room_bytes,
+			      .len_bytes = copy->total_bytes,
+			      .segment_bytes = copy->segment_bytes };
 	int r = spilled_open(&ret->spilled, copy, err);
 	for (size_t i = 0; r == 0 && i < n; i++) {
 		uint64_t part = i + 1 < n ? copy->segment_bytes : last;
@@ -147,7 +175,7 @@ static int view_open(struct view *ret, const struct data_copy *copy, struct brum
 	return r;
 }
 
-/* Bytes that lie in one segment. */
+/* Bytes that lie in one segment. Of zeros what is in memory has enough: it was made for this, of them. */
 static int view_write_part(const struct view *v, uint64_t offset, const char *data,
 			   size_t len_bytes)
 {
@@ -155,8 +183,6 @@ static int view_write_part(const struct view *v, uint64_t offset, const char *da
 		return spilled_write(v->spilled, offset, data, len_bytes);
 	if (data)
 		memcpy(v->base + offset, data, len_bytes);
-	else
-		memset(v->base + offset, 0, len_bytes); /* the pool's memory was used before */
 	return 0;
 }
 
@@ -218,41 +244,170 @@ static int take_digests(const struct data_copy *copy, const struct memory_reader
 			      (size_t)(len_bytes / CHUNK_BYTES_MAX));
 }
 
+/* Runs of a host copy that will be written whole, or nearly so: beside the threads that write them a thread
+ * makes them of large pages, which are there sooner and gone sooner. */
+struct filler {
+	const struct view *view;
+	const struct data_copy *copy;
+	struct run {
+		uint64_t at, len_bytes;
+	} * runs;
+	size_t n;
+	struct digest zero;
+	pthread_t thread;
+	bool started;
+	atomic_bool stop;
+};
+
+/* Whether the file has nothing there yet. */
+static bool has_hole(int fd, uint64_t at, uint64_t len_bytes)
+{
+	off_t data = lseek(fd, (off_t)at, SEEK_DATA);
+
+	return data < 0 ? errno == ENXIO : (uint64_t)data >= at + len_bytes;
+}
+
+static void *fill(void *arg)
+{
+	struct filler *f = arg;
+	const uint64_t segment_bytes = f->copy->segment_bytes;
+
+	for (size_t i = 0; i < f->n; i++) {
+		const struct run *run = &f->runs[i];
+
+		for (uint64_t done = 0, part; done < run->len_bytes && !f->stop; done += part) {
+			uint64_t at = run->at + done, inside = at % segment_bytes;
+			size_t segment = (size_t)(at / segment_bytes);
+
+			part = segment_bytes - inside;
+			part = part < run->len_bytes - done ? part : run->len_bytes - done;
+			if (!spilled_has(f->view->spilled, segment) &&
+			    has_hole(f->copy->segments[segment], inside, part))
+				huge_populate(f->view->base + at, part, false);
+		}
+	}
+	return NULL;
+}
+
+/* Half of it at least has to be worth it; @digests of its @n chunks. */
+static void filler_add(struct filler *f, uint64_t at, uint64_t len_bytes,
+		       const struct digest *digests)
+{
+	size_t n = (size_t)(len_bytes / CHUNK_BYTES_MAX), zeros = 0;
+
+	for (size_t i = 0; i < n; i++)
+		zeros += !memcmp(&digests[i], &f->zero, sizeof(f->zero));
+	if (zeros <= n / 2)
+		f->runs[f->n++] = (struct run){ at, len_bytes };
+}
+
+static void filler_start(struct filler *f)
+{
+	f->started = f->n && pthread_create(&f->thread, NULL, fill, f) == 0;
+}
+
+static int filler_init(struct filler *f, size_t n_max, const struct view *view,
+		       const struct data_copy *copy)
+{
+	auto_free void *zeros = calloc(1, CHUNK_BYTES_MAX);
+
+	*f = (struct filler){ .view = view, .copy = copy };
+	f->runs = calloc(n_max + 1, sizeof(*f->runs));
+	return zeros && f->runs ? chunk_digest(&f->zero, zeros, CHUNK_BYTES_MAX) : -ENOMEM;
+}
+
+static void filler_fini(struct filler *f)
+{
+	f->stop = true;
+	if (f->started)
+		pthread_join(f->thread, NULL);
+	free(f->runs);
+}
+/* What is loaded, and into what. */
+struct load {
+	struct op *op;
+	const struct data_copy *copy;
+	struct data_piece *pieces;
+	struct memory_reader *reader;
+	struct view view;
+	struct filler filler;
+	uint64_t *places; /* of regions; UINT64_MAX: it is no device memory */
+};
+
+static void load_fini(struct load *l)
+{
+	filler_fini(&l->filler);
+	view_fini(&l->view);
+	memory_reader_free(l->reader);
+	free(l->pieces);
+	free(l->places);
+}
+DEFINE_AUTO_FINI(struct load, load_fini)
+
+static int load_open(struct load *l, struct brumate_error *err)
+{
+	const size_t n = l->op->image.manifest.memory.n_regions;
+	int r = memory_open(&l->reader, &l->op->image, err);
+
+	if (r < 0)
+		return r;
+	l->pieces = held_data_pieces(l->op->held);
+	l->places = calloc(n + 1, sizeof(*l->places));
+	if (!l->pieces || !l->places)
+		return brumate_fail(err, ENOMEM, "%m");
+	r = view_open(&l->view, l->copy, err);
+	if (r < 0)
+		return r;
+	r = filler_init(&l->filler, n, &l->view, l->copy);
+	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
+}
+
+/* Finds where region @i goes to, and what is known of it. 1: its digests are. */
+static int load_look(struct load *l, size_t i, struct brumate_error *err)
+{
+	const struct manifest_region *region = &l->op->image.manifest.memory.regions[i];
+
+	l->places[i] = UINT64_MAX;
+	if (region->kind != MANIFEST_REGION_DEVICE)
+		return 1;
+	uint64_t at = place_of(l->op->held, l->pieces, region);
+	if (at > l->view.len_bytes || region->len_bytes > l->view.len_bytes - at)
+		return brumate_fail(err, EBADMSG, "region %zu lies outside its piece", i);
+	l->places[i] = at;
+	int known = take_digests(l->copy, l->reader, i, at, region->len_bytes);
+	if (known < 0)
+		return brumate_fail(err, -known, "region %zu: digests: %m", i);
+	if (known)
+		filler_add(&l->filler, at, region->len_bytes,
+			   digest_table_digests(l->copy->digests) + at / CHUNK_BYTES_MAX);
+	return known;
+}
+
 int regions_load(struct op *op, const struct data_copy *copy, bool (*cancelled)(void *arg),
 		 void *arg, struct brumate_error *err)
 {
 	const struct manifest *m = &op->image.manifest;
-	auto_free struct data_piece *pieces = held_data_pieces(op->held);
-	auto_(memory_reader_free) struct memory_reader *reader = NULL;
-	auto_(view_fini) struct view view = { 0 };
+	auto_(load_fini) struct load l = { .op = op, .copy = copy };
 	bool whole = true; /* all digests are known */
-	int r = memory_open(&reader, &op->image, err);
+	int r = load_open(&l, err);
 
+	for (size_t i = 0; r >= 0 && i < m->memory.n_regions; i++) {
+		r = load_look(&l, i, err);
+		whole = whole && r == 1;
+	}
 	if (r < 0)
 		return r;
-	if (!pieces)
-		return brumate_fail(err, ENOMEM, "%m");
-	r = view_open(&view, copy, err);
+	filler_start(&l.filler);
+	r = 0;
 	for (size_t i = 0; r == 0 && i < m->memory.n_regions; i++) {
-		const struct manifest_region *region = &m->memory.regions[i];
-		struct sink sink = { .view = &view,
-				     .len_bytes = region->len_bytes,
+		struct sink sink = { .view = &l.view,
+				     .offset = l.places[i],
+				     .len_bytes = m->memory.regions[i].len_bytes,
 				     .cancelled = cancelled,
 				     .arg = arg };
 
-		if (region->kind != MANIFEST_REGION_DEVICE)
-			continue;
-		uint64_t at = place_of(op->held, pieces, region);
-		if (at > view.len_bytes || region->len_bytes > view.len_bytes - at)
-			return brumate_fail(err, EBADMSG, "region %zu lies outside its piece", i);
-		sink.offset = at;
-		r = memory_load(reader, i, 0, take_bytes, is_cancelled, &sink, err);
-		if (r < 0)
-			break;
-		int known = take_digests(copy, reader, i, at, region->len_bytes);
-		if (known < 0)
-			return brumate_fail(err, -known, "region %zu: digests: %m", i);
-		whole = whole && known;
+		if (l.places[i] != UINT64_MAX)
+			r = memory_load(l.reader, i, 0, take_bytes, is_cancelled, &sink, err);
 	}
 	if (r == 0 && copy->digests)
 		digest_table_set_whole(copy->digests, whole);

@@ -13,7 +13,7 @@ int regions_save(struct op *op, const struct data_copy *copy, struct brumate_err
  * numbers them. Nothing held where the image has none. -EBADMSG. */
 int regions_find(struct op *op, struct brumate_error *err);
 
-/** Reads all pieces from the image into @copy. */
+/** Reads all pieces from the image into @copy, which data_alloc() made: zeros are not written to memory. */
 int regions_load(struct op *op, const struct data_copy *copy, bool (*cancelled)(void *arg),
 		 void *arg, struct brumate_error *err);
 

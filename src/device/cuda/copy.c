@@ -44,6 +44,7 @@
 	X(cuMemcpyDtoHAsync_v2)           \
 	X(cuMemcpyHtoDAsync_v2)           \
 	X(cuMemcpyDtoDAsync_v2)           \
+	X(cuMemsetD32Async)               \
 	X(cuEventCreate)                  \
 	X(cuEventRecord)                  \
 	X(cuEventSynchronize)             \
@@ -352,6 +353,17 @@ static int lane_copy_within(struct dev_lane *lane, uint64_t to, uint64_t from, u
 	return r < 0 ? r : give_ticket(lane, ret_ticket, err);
 }
 
+static int lane_zero(struct dev_lane *lane, uint64_t at, uint64_t bytes, uint64_t *ret_ticket,
+		     struct brumate_error *err)
+{
+	int r = cuda_enter(lane->memory, err);
+
+	if (r == 0)
+		r = TRY(lane->memory, cuMemsetD32Async, at, 0, bytes / sizeof(uint32_t),
+			lane->stream);
+	return r < 0 ? r : give_ticket(lane, ret_ticket, err);
+}
+
 static int lane_wait(struct dev_lane *lane, uint64_t ticket, struct brumate_error *err)
 {
 	int r = cuda_enter(lane->memory, err);
@@ -378,6 +390,7 @@ const struct dev_memory_ops dev_cuda_memory = {
 	.copy_out = lane_copy_out,
 	.copy_in = lane_copy_in,
 	.copy_within = lane_copy_within,
+	.zero = lane_zero,
 	.wait = lane_wait,
 	.digester_open = cuda_digester_open,
 	.digester_close = cuda_digester_close,

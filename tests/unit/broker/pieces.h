@@ -3,11 +3,14 @@
 #pragma once
 
 #include "node.h"
+#include "base/chunk.h"
 #include "engine/data.h"
 
 #include <sys/mman.h>
 
 #define MIB (1ull << 20)
+
+enum { CHUNK = CHUNK_BYTES_MAX };
 
 struct driver {
 	__typeof__(cuInit) *init;
@@ -224,6 +227,84 @@ static inline void in(struct data_session *s, struct set *set)
 	struct brumate_error err;
 
 	must(data_in(s, set->pieces, set->n, &set->copy, set->fds, NULL, NULL, &err), &err);
+}
+
+static inline struct data_session *digests_session(void)
+{
+	struct data_session *s = session();
+
+	data_want_digests(s);
+	return s;
+}
+
+/* The device memory of piece @i from @offset on is filled, with zeros where @seed is 0. */
+static inline void piece_write(const struct set *s, size_t i, uint64_t offset, uint64_t bytes,
+			       uint64_t seed)
+{
+	uint64_t len = s->pieces[i].len_bytes;
+	CUmemGenericAllocationHandle handle;
+	auto_free uint64_t *buf = calloc(1, bytes);
+
+	if (seed)
+		pattern(buf, bytes, seed);
+	CHECK(cu.import(&handle, (void *)(intptr_t)s->fds[i],
+			CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == CUDA_SUCCESS);
+	CUdeviceptr at = map_handle(handle, len, s->gpus[i]);
+	CHECK(cu.write_to(at + offset, buf, bytes) == CUDA_SUCCESS);
+	unmap_handle(at, len);
+}
+
+static inline void piece_read(const struct set *s, size_t i, void *buf)
+{
+	uint64_t len = s->pieces[i].len_bytes;
+	CUmemGenericAllocationHandle handle;
+
+	CHECK(cu.import(&handle, (void *)(intptr_t)s->fds[i],
+			CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == CUDA_SUCCESS);
+	CUdeviceptr at = map_handle(handle, len, s->gpus[i]);
+	CHECK(cu.read_from(buf, at, len) == CUDA_SUCCESS);
+	unmap_handle(at, len);
+}
+
+/* The host copy has what the device has, and its digests are of that. */
+static inline void set_check_digests(const struct set *s)
+{
+	const struct digest *digests = digest_table_digests(s->copy.digests);
+
+	CHECK(digest_table_is_whole(s->copy.digests));
+	for (size_t i = 0; i < s->n; i++) {
+		uint64_t bytes = s->pieces[i].len_bytes, offset = data_offset(s->pieces, i);
+		auto_free char *buf = malloc(bytes), *want = malloc(bytes);
+
+		copy_read(&s->copy, offset, buf, bytes);
+		piece_read(s, i, want);
+		CHECK(memcmp(buf, want, bytes) == 0);
+		for (uint64_t at = 0; at < bytes; at += CHUNK) {
+			struct digest digest;
+
+			CHECK(chunk_digest(&digest, want + at, CHUNK) == 0);
+			CHECK(!memcmp(&digest, &digests[(offset + at) / CHUNK], sizeof(digest)));
+		}
+	}
+}
+
+/* Brings the copy up to date; what that has spared. */
+static inline struct data_spared update(struct set *set)
+{
+	auto_(data_close) struct data_session *s = digests_session();
+	struct brumate_error err;
+
+	must(data_update(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL, &err), &err);
+	return data_spared(s);
+}
+
+static inline struct data_spared full(struct set *set)
+{
+	auto_(data_close) struct data_session *s = digests_session();
+
+	data_copy_fini(&set->copy);
+	out(s, set);
+	return data_spared(s);
 }
 
 static inline uint64_t granule(size_t i)

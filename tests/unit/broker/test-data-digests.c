@@ -1,72 +1,12 @@
 // SPDX-License-Identifier: MIT
 /* What need not be copied is not, and what was copied is told apart from what was saved. */
 #include "pieces.h"
-#include "base/chunk.h"
 
-enum { PIECES = 7, CHUNK = CHUNK_BYTES_MAX };
+enum { PIECES = 7 };
 
 static uint64_t few(size_t i)
 {
 	return (i % 3 + 1) * CHUNK;
-}
-
-static struct data_session *digests_session(void)
-{
-	struct data_session *s = session();
-
-	data_want_digests(s);
-	return s;
-}
-
-/* The device memory of piece @i from @offset on is filled, with zeros where @seed is 0. */
-static void piece_write(const struct set *s, size_t i, uint64_t offset, uint64_t bytes,
-			uint64_t seed)
-{
-	uint64_t len = s->pieces[i].len_bytes;
-	CUmemGenericAllocationHandle handle;
-	auto_free uint64_t *buf = calloc(1, bytes);
-
-	if (seed)
-		pattern(buf, bytes, seed);
-	CHECK(cu.import(&handle, (void *)(intptr_t)s->fds[i],
-			CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == CUDA_SUCCESS);
-	CUdeviceptr at = map_handle(handle, len, s->gpus[i]);
-	CHECK(cu.write_to(at + offset, buf, bytes) == CUDA_SUCCESS);
-	unmap_handle(at, len);
-}
-
-static void piece_read(const struct set *s, size_t i, void *buf)
-{
-	uint64_t len = s->pieces[i].len_bytes;
-	CUmemGenericAllocationHandle handle;
-
-	CHECK(cu.import(&handle, (void *)(intptr_t)s->fds[i],
-			CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == CUDA_SUCCESS);
-	CUdeviceptr at = map_handle(handle, len, s->gpus[i]);
-	CHECK(cu.read_from(buf, at, len) == CUDA_SUCCESS);
-	unmap_handle(at, len);
-}
-
-/* The host copy has what the device has, and its digests are of that. */
-static void check_copy(const struct set *s)
-{
-	const struct digest *digests = digest_table_digests(s->copy.digests);
-
-	CHECK(digest_table_is_whole(s->copy.digests));
-	for (size_t i = 0; i < s->n; i++) {
-		uint64_t bytes = s->pieces[i].len_bytes, offset = data_offset(s->pieces, i);
-		auto_free char *buf = malloc(bytes), *want = malloc(bytes);
-
-		copy_read(&s->copy, offset, buf, bytes);
-		piece_read(s, i, want);
-		CHECK(memcmp(buf, want, bytes) == 0);
-		for (uint64_t at = 0; at < bytes; at += CHUNK) {
-			struct digest digest;
-
-			CHECK(chunk_digest(&digest, want + at, CHUNK) == 0);
-			CHECK(!memcmp(&digest, &digests[(offset + at) / CHUNK], sizeof(digest)));
-		}
-	}
 }
 
 static int try_update(struct set *set, struct brumate_error *err)
@@ -76,25 +16,6 @@ static int try_update(struct set *set, struct brumate_error *err)
 	return data_update(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL, err);
 }
 
-/* Brings the copy up to date; what that has spared. */
-static struct data_spared update(struct set *set)
-{
-	auto_(data_close) struct data_session *s = digests_session();
-	struct brumate_error err;
-
-	must(data_update(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL, &err), &err);
-	return data_spared(s);
-}
-
-static struct data_spared full(struct set *set)
-{
-	auto_(data_close) struct data_session *s = digests_session();
-
-	data_copy_fini(&set->copy);
-	out(s, set);
-	return data_spared(s);
-}
-
 static void test_zero(void)
 {
 	struct set set = set_make(PIECES, few, 2);
@@ -102,13 +23,13 @@ static void test_zero(void)
 
 	struct data_spared spared = full(&set);
 	CHECK(spared.zero_bytes == 0 && spared.same_bytes == 0);
-	check_copy(&set);
+	set_check_digests(&set);
 	/* Into memory that has held other bytes, and in the middle of a piece. */
 	piece_write(&set, 2, 0, len, 0);
 	piece_write(&set, 5, 2 * CHUNK, CHUNK, 0);
 	spared = full(&set);
 	CHECK(spared.zero_bytes == len + CHUNK && spared.same_bytes == 0);
-	check_copy(&set);
+	set_check_digests(&set);
 	set_free(&set);
 }
 
@@ -122,18 +43,18 @@ static void test_changed(void)
 	piece_write(&set, 5, 2 * CHUNK + CHUNK - 8, 8, 77); /* the last word of a chunk */
 	struct data_spared spared = update(&set);
 	CHECK(spared.same_bytes == total - CHUNK && spared.zero_bytes == 0);
-	check_copy(&set);
+	set_check_digests(&set);
 	piece_write(&set, 0, 0, CHUNK, 0);
 	spared = update(&set);
 	CHECK(spared.same_bytes == total - CHUNK && spared.zero_bytes == CHUNK);
-	check_copy(&set);
+	set_check_digests(&set);
 	/* Without digests all is copied, and nothing more is known of it. */
 	auto_(data_close) struct data_session *s = session();
 	struct brumate_error err;
 	must(data_update(s, set.pieces, set.n, set.fds, &set.copy, NULL, NULL, &err), &err);
 	CHECK(data_spared(s).same_bytes == 0 && !digest_table_is_whole(set.copy.digests));
 	CHECK(update(&set).same_bytes == 0);
-	check_copy(&set);
+	set_check_digests(&set);
 	set_free(&set);
 }
 
@@ -154,7 +75,7 @@ static void test_interrupted(const char *fault, int want)
 		broker_start();
 	}
 	CHECK(update(&set).same_bytes == 0);
-	check_copy(&set);
+	set_check_digests(&set);
 	CHECK(update(&set).same_bytes == data_offset(set.pieces, PIECES));
 	set_free(&set);
 }
@@ -251,7 +172,7 @@ static void test_live(void)
 
 	piece_write(&set, 5, 2 * CHUNK, CHUNK, 0);
 	CHECK(live(&set, false).zero_bytes == CHUNK);
-	check_copy(&set); /* nobody wrote */
+	set_check_digests(&set); /* nobody wrote */
 	CHECK(live(&set, true).same_bytes == total);
 	CHECK(pthread_create(&thread, NULL, write_on, &writer) == 0);
 	live(&set, true);
@@ -259,7 +180,7 @@ static void test_live(void)
 	writer.stop = true;
 	pthread_join(thread, NULL);
 	CHECK(update(&set).same_bytes >= total - set.pieces[2].len_bytes);
-	check_copy(&set);
+	set_check_digests(&set);
 	piece_write(&set, 0, 0, CHUNK, 9);
 	node_fault("data.live error:5\n");
 	auto_(data_close) struct data_session *s = digests_session();
@@ -267,7 +188,7 @@ static void test_live(void)
 	CHECK(data_update(s, set.pieces, set.n, set.fds, &set.copy, NULL, NULL, &err) == -EIO);
 	CHECK(!digest_table_is_whole(set.copy.digests));
 	CHECK(update(&set).same_bytes == 0);
-	check_copy(&set);
+	set_check_digests(&set);
 	set_free(&set);
 }
 

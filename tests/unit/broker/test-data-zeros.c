@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: MIT
+/* Memory that is all zero costs no pages, wherever it lies, and whatever the pool's memory held before. */
+#include "pieces.h"
+
+#include <sys/stat.h>
+
+#define POOL "[Broker]\nPool=1G\n"
+
+enum { PIECES = 24 };
+
+static uint64_t seed = 1;
+
+static uint64_t any(uint64_t below)
+{
+	seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+	return (seed >> 33) % below;
+}
+
+static uint64_t uneven(size_t i)
+{
+	return (i % 5 + 1) * CHUNK;
+}
+
+static uint64_t longer(size_t i)
+{
+	return (i % 5 + 4) * CHUNK;
+}
+
+static uint64_t pages(const struct data_copy *c)
+{
+	uint64_t bytes = 0;
+	struct stat st;
+
+	for (size_t i = 0; i < data_copy_parts(c); i++) {
+		CHECK(fstat(c->segments[i], &st) == 0);
+		bytes += (uint64_t)st.st_blocks * 512;
+	}
+	return bytes;
+}
+
+/* All of it zero, but for runs of a few chunks. */
+static uint64_t write_runs(const struct set *s, size_t n_runs)
+{
+	uint64_t written = 0;
+
+	for (size_t i = 0; i < s->n; i++)
+		piece_write(s, i, 0, s->pieces[i].len_bytes, 0);
+	for (size_t k = 0; k < n_runs; k++) {
+		size_t i = any(s->n);
+		uint64_t chunks = s->pieces[i].len_bytes / CHUNK, first = any(chunks);
+		uint64_t n = 1 + any(chunks - first);
+
+		piece_write(s, i, first * CHUNK, n * CHUNK, 1000 + k);
+		written += n * CHUNK;
+	}
+	return written;
+}
+
+/* The device memory of @s becomes what it was; its fds are others. */
+static void take_away_and_back(struct set *s)
+{
+	auto_(data_close) struct data_session *session = digests_session();
+
+	set_close_fds(s);
+	in(session, s);
+}
+
+/* Segments that had bytes everywhere go back to the pool. */
+static void warm(uint64_t (*bytes)(size_t i))
+{
+	struct set set = set_make(PIECES, bytes, 1);
+
+	full(&set);
+	set_free(&set);
+}
+
+/* Whatever of it is zero, on segments that held other bytes, and on fresh ones. */
+static void test_runs(uint64_t (*bytes)(size_t i), int n_gpus, size_t n_rounds)
+{
+	for (size_t round = 0; round < n_rounds; round++) {
+		if (round % 2 == 0)
+			warm(bytes);
+		struct set set = set_make(PIECES, bytes, n_gpus);
+		uint64_t written = write_runs(&set, round), total = data_offset(set.pieces, PIECES);
+
+		struct data_spared spared = full(&set);
+		CHECK(spared.zero_bytes >= total - written);
+		CHECK(round || pages(&set.copy) == 0);
+		CHECK(round > 1 || pages(&set.copy) < total);
+		set_check_digests(&set);
+		take_away_and_back(&set);
+		set_check_digests(&set);
+		set_free(&set);
+	}
+}
+
+/* A base whose zeros have no pages gets some where it has to, and what becomes zero is. */
+static void test_update(void)
+{
+	struct set set = set_make(PIECES, uneven, 2);
+	const uint64_t total = data_offset(set.pieces, PIECES);
+
+	write_runs(&set, 1);
+	full(&set);
+	for (size_t round = 0; round < 2; round++) {
+		write_runs(&set, 2);
+		update(&set);
+		set_check_digests(&set);
+		CHECK(update(&set).same_bytes == total);
+	}
+	take_away_and_back(&set);
+	set_check_digests(&set);
+	set_free(&set);
+}
+
+static void test_live(void)
+{
+	warm(longer);
+	for (size_t round = 0; round < 2; round++) {
+		struct set set = set_make(PIECES, longer, 2);
+		auto_(data_close) struct data_session *s = digests_session();
+
+		data_want_live(s);
+		write_runs(&set, 1 + round);
+		out(s, &set);
+		CHECK(pages(&set.copy) < data_offset(set.pieces, PIECES));
+		set_check_digests(&set);
+		set_free(&set);
+	}
+}
+
+static void restart(const char *conf)
+{
+	end_broker(&b);
+	node_conf(conf);
+	broker_start();
+}
+
+/* Another broker, which computes no digests, or has no pool: it takes the copy for what it is too. */
+static void test_other_broker(const char *conf)
+{
+	struct set set = set_make(PIECES, uneven, 1);
+
+	restart(POOL);
+	warm(uneven);
+	write_runs(&set, 2);
+	full(&set);
+	restart(conf);
+	set_close_fds(&set);
+	auto_(data_close) struct data_session *s = session();
+	in(s, &set);
+	set_check_digests(&set);
+	data_close(take_ptr(&s));
+	take_away_and_back(&set);
+	set_check_digests(&set);
+	set_free(&set);
+}
+
+/* Memory for a restore has no pages but those that are written; what is free of the pool is zero. */
+static void test_alloc(void)
+{
+	restart(POOL);
+	for (int round = 0; round < 2; round++) {
+		struct set set = set_make(PIECES, longer, 1);
+		const uint64_t total = data_offset(set.pieces, PIECES);
+		auto_(data_close) struct data_session *s = session();
+		struct brumate_error err;
+
+		for (size_t i = 0; i < PIECES; i++)
+			piece_write(&set, i, 0, set.pieces[i].len_bytes, 0);
+		must(data_alloc(s, total, &set.copy, &err), &err);
+		CHECK(digest_table_new(&set.copy.digests, total) == 0);
+		CHECK(round || pages(&set.copy) == 0);
+		set_close_fds(&set);
+		in(s, &set); /* the table tells nothing */
+		data_close(take_ptr(&s));
+		update(&set);
+		CHECK(round || pages(&set.copy) == 0);
+		set_check_digests(&set);
+		set_free(&set);
+		if (round == 0)
+			warm(longer);
+	}
+}
+
+/* Damage where the copy has no pages is not read; where it has some it is found. */
+static void test_damage(void)
+{
+	struct set set = set_make(2, longer, 1);
+	struct brumate_error err;
+	int fds[2];
+
+	piece_write(&set, 0, 0, set.pieces[0].len_bytes, 0);
+	full(&set);
+	auto_(data_close) struct data_session *s = digests_session();
+	uint64_t at = data_offset(set.pieces, 1) + 4711;
+	CHECK(pwrite(set.copy.segments[at / set.copy.segment_bytes], "x", 1,
+		     (off_t)(at % set.copy.segment_bytes)) == 1);
+	CHECK(data_in(s, set.pieces, 2, &set.copy, fds, NULL, NULL, &err) == -EBADMSG);
+	set_free(&set);
+}
+
+int main(void)
+{
+	node_start();
+	driver_open();
+	node_conf(POOL);
+	broker_start();
+	test_runs(uneven, 2, 4); /* less than 256 MiB: segments of 8 MiB */
+	test_runs(longer, 1, 3); /* more: of 64 MiB */
+	test_update();
+	test_live();
+	test_other_broker("[Broker]\nDigests=no\n");
+	test_other_broker("[Broker]\nPool=64M\nMemory=1G\n");
+	test_alloc();
+	test_damage();
+	end_broker(&b);
+	node_end();
+	return 0;
+}
