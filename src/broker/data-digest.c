@@ -113,6 +113,6 @@ void *lane_run_digest(void *arg)
 			brumate_fail(&err, -r, "digests: cancelled");
 		mover_fail(m, &err);
 	}
-	lane_end_thread(m);
+	lane_end_thread(l);
 	return NULL;
 }

@@ -166,15 +166,64 @@ static int map_pieces(struct lane *l, struct brumate_error *err)
 	return r;
 }
 
-void lane_end_thread(struct mover *m)
+static void unmap_pieces(struct lane *l)
+{
+	const struct dev_memory_ops *ops = l->mover->ops;
+	struct brumate_error err;
+
+	for (size_t i = 0, first = 0; i < l->n_mapped; i++) {
+		uint64_t start = piece_of(l, first)->offset;
+		const struct piece *last = piece_of(l, i);
+
+		if (i + 1 < l->n_mapped && is_followed(l, i))
+			continue;
+		if (ops->unmap(l->memory, l->at + start, last->offset + last->len_bytes - start,
+			       &err) < 0)
+			log_warn("%s", err.text);
+		first = i + 1;
+	}
+}
+
+/* Nobody works on it any more. */
+static void close_lane(struct lane *l)
+{
+	const struct dev_memory_ops *ops = l->mover->ops;
+
+	lane_close_digesters(l);
+	if (l->copies)
+		ops->lane_close(l->copies);
+	for (size_t s = 0; s < l->n_slots; s++)
+		pool_put(l->slots[s]);
+	unmap_pieces(l);
+	if (l->reserved)
+		ops->unreserve(l->memory, l->at, l->mover->total_bytes);
+}
+
+static void wake(struct mover *m)
 {
 	uint64_t one = 1;
 
+	if (write(m->wake_fd, &one, sizeof(one)) < 0)
+		return; /* full: it is awake already */
+}
+
+/* What went out is to be free when that is told; what came in is the caller's before it is unmapped here. */
+void lane_end_thread(struct lane *l)
+{
+	struct mover *m = l->mover;
+
+	pthread_mutex_lock(&m->lock);
+	bool closes = --l->n_active == 0;
+	pthread_mutex_unlock(&m->lock);
+	if (closes && m->to_host)
+		close_lane(l);
 	pthread_mutex_lock(&m->lock);
 	bool last = --m->n_running == 0;
 	pthread_mutex_unlock(&m->lock);
-	if (last && write(m->wake_fd, &one, sizeof(one)) < 0)
-		return; /* full: it is awake already */
+	if (last)
+		wake(m);
+	if (closes && !m->to_host)
+		close_lane(l);
 }
 
 static void *run_map(void *arg)
@@ -187,7 +236,7 @@ static void *run_map(void *arg)
 		r = map_pieces(l, &err);
 	if (r < 0)
 		mover_fail(l->mover, &err);
-	lane_end_thread(l->mover);
+	lane_end_thread(l);
 	return NULL;
 }
 
@@ -518,7 +567,7 @@ static void *run_copy(void *arg)
 			brumate_fail(&err, -r, "copy: %m");
 		mover_fail(l->mover, &err);
 	}
-	lane_end_thread(l->mover);
+	lane_end_thread(l);
 	return NULL;
 }
 
@@ -534,6 +583,7 @@ static int start_lane(struct lane *l, struct brumate_error *err)
 		if (r)
 			return brumate_fail(err, r, "threads: %m");
 		l->mover->n_running++;
+		l->n_active++;
 	}
 	return 0;
 }
@@ -549,42 +599,13 @@ int lanes_start(struct mover *m, struct brumate_error *err)
 	return r;
 }
 
-static void unmap_pieces(struct lane *l)
-{
-	const struct dev_memory_ops *ops = l->mover->ops;
-	struct brumate_error err;
-
-	for (size_t i = 0, first = 0; i < l->n_mapped; i++) {
-		uint64_t start = piece_of(l, first)->offset;
-		const struct piece *last = piece_of(l, i);
-
-		if (i + 1 < l->n_mapped && is_followed(l, i))
-			continue;
-		if (ops->unmap(l->memory, l->at + start, last->offset + last->len_bytes - start,
-			       &err) < 0)
-			log_warn("%s", err.text);
-		first = i + 1;
-	}
-}
-
 void lanes_finish(struct mover *m)
 {
 	for (size_t i = 0; i < m->n_lanes; i++)
 		for (size_t t = 0; t < m->lanes[i].n_threads; t++)
 			pthread_join(m->lanes[i].threads[t], NULL);
-	for (size_t i = 0; i < m->n_lanes; i++) {
-		struct lane *l = &m->lanes[i];
-
-		lane_close_digesters(l);
-		if (l->copies)
-			m->ops->lane_close(l->copies);
-		for (size_t s = 0; s < l->n_slots; s++)
-			pool_put(l->slots[s]);
-		unmap_pieces(l);
-		if (l->reserved)
-			m->ops->unreserve(l->memory, l->at, m->total_bytes);
-		free(l->pieces);
-	}
+	for (size_t i = 0; i < m->n_lanes; i++)
+		free(m->lanes[i].pieces);
 	free(take_ptr(&m->lanes));
 	m->n_lanes = 0;
 }

@@ -61,7 +61,7 @@ struct lane {
 	size_t n_slots;
 
 	pthread_t threads[3];
-	size_t n_threads;
+	size_t n_threads, n_active; /* of them; under the mover's lock */
 };
 
 enum { STEP_NONE, STEP_BEGUN, STEP_NOT_YET };
@@ -94,8 +94,8 @@ int lane_wait_turn(struct lane *l, size_t n_given);
 int lane_find_run(struct lane *l, const struct place *p, const uint64_t *limit, bool block,
 		  uint64_t most, uint64_t *ret_bytes);
 
-/** Last act of a thread. */
-void lane_end_thread(struct mover *m);
+/** Last act of a thread; the last one closes the lane. */
+void lane_end_thread(struct lane *l);
 
 /* data-live.c */
 
