@@ -159,10 +159,11 @@ static int answer(struct session *s, struct brumate_error *err)
 {
 	if (s->alloc)
 		return send_segments(s, s->alloc, err);
-	if (!s->mover->to_host)
-		return s->gave_pieces ? 0 : send_pieces(s, s->mover, err);
+	/* What came in is unmapped here before its new owners ask for room. */
 	mover_finish(s->mover);
 	chunks_finish(s->mover);
+	if (!s->mover->to_host)
+		return s->gave_pieces ? 0 : send_pieces(s, s->mover, err);
 	return s->flags & TRANSFER_BASE ? 0 : send_segments(s, s->mover->host, err);
 }
 
@@ -187,14 +188,8 @@ static int look(struct session *s)
 			 s->mover->to_host ? "out" : "in",
 			 (unsigned long long)s->mover->total_bytes, (unsigned long long)zero_bytes,
 			 (unsigned long long)same_bytes, s->mover->n_pieces);
-	/* Whoever has what came in need not wait until it is unmapped here. */
-	bool at_once = s->mover && !s->mover->to_host;
-	if (!at_once)
-		reset(s);
-	r = send_done(s, zero_bytes, same_bytes, NULL);
-	if (at_once)
-		reset(s);
-	return r;
+	reset(s);
+	return send_done(s, zero_bytes, same_bytes, NULL);
 }
 
 static int start_mover(struct session *s, struct brumate_error *err)
