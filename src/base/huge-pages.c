@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+/* MADV_COLLAPSE, of our own memory and of another process's; see huge-pages.h. */
+#include "base/huge-pages.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+/* <linux/mman.h> of older systems does not know them. */
+enum { POPULATE_WRITE = 23, COLLAPSE = 25 };
+
+#define HUGE_MASK ((uintptr_t)HUGE_PAGE_BYTES - 1)
+
+/* What is not there at all is not collapsed: a page of each must be. Asked of the kernel, which says it
+ * where it would end a process that touches what there is no room for. */
+static int touch(char *p, size_t len_bytes)
+{
+	for (size_t at = 0; at < len_bytes; at += HUGE_PAGE_BYTES)
+		if (madvise(p + at, (size_t)sysconf(_SC_PAGESIZE), POPULATE_WRITE) < 0)
+			return -errno;
+	return 0;
+}
+
+int huge_pages_populate(void *p, size_t len_bytes)
+{
+	uintptr_t start = ((uintptr_t)p + HUGE_MASK) & ~HUGE_MASK;
+	uintptr_t end = ((uintptr_t)p + len_bytes) & ~HUGE_MASK;
+	int r = 0;
+
+	while (r == 0 && start < end) {
+		size_t len = end - start;
+
+		if (len > HUGE_PAGES_STEP_BYTES)
+			len = HUGE_PAGES_STEP_BYTES;
+		r = touch((char *)start, len);
+		if (r == 0 && madvise((char *)start, len, COLLAPSE) < 0)
+			r = -errno;
+		start += len;
+	}
+	return r;
+}
+
+int huge_pages_collapse(int pidfd, uint64_t va, size_t len_bytes)
+{
+	struct iovec range = { (void *)(uintptr_t)va, len_bytes };
+	long n = syscall(SYS_process_madvise, pidfd, &range, 1ul, COLLAPSE, 0ul);
+
+	if (n < 0)
+		return -errno;
+	return (size_t)n == len_bytes ? 0 : -EAGAIN;
+}

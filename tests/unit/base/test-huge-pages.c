@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+/* What is in memory stays, whether the kernel gives huge pages or not, in our memory and in a child's. */
+#include "base/huge-pages.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+
+enum { PAGES = 3, BYTES = PAGES * HUGE_PAGE_BYTES, ROOM = BYTES + HUGE_PAGE_BYTES };
+
+/* A place for BYTES at a multiple of a huge page. */
+static char *reserve(void)
+{
+	char *p = mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	CHECK(p != MAP_FAILED);
+	return p + (HUGE_PAGE_BYTES - (uintptr_t)p % HUGE_PAGE_BYTES) % HUGE_PAGE_BYTES;
+}
+
+/* Some kernels and containers do not do it; what is there is the same. */
+static void is_harmless(int r)
+{
+	CHECK(r == 0 || r == -EINVAL || r == -ENOMEM || r == -EBUSY || r == -EAGAIN ||
+	      r == -ENOSYS);
+}
+
+static void put_marks(char *p)
+{
+	for (size_t at = 0; at < BYTES; at += HUGE_PAGE_BYTES / 2)
+		p[at + 17] = (char)(at / 4096 + 1);
+}
+
+static void marks_are_there(const char *p)
+{
+	size_t others = 0;
+
+	for (size_t at = 0; at < BYTES; at += HUGE_PAGE_BYTES / 2)
+		CHECK(p[at + 17] == (char)(at / 4096 + 1));
+	for (size_t at = 0; at < BYTES; at++)
+		others += p[at] != 0;
+	CHECK(others <= 2 * PAGES);
+}
+
+static void shared_memory(void)
+{
+	int fd = memfd_create("huge", MFD_CLOEXEC);
+	char *p = reserve();
+
+	CHECK(fd >= 0 && ftruncate(fd, BYTES) == 0);
+	CHECK(mmap(p, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == p);
+	put_marks(p);
+	is_harmless(huge_pages_populate(p, BYTES));
+	marks_are_there(p);
+	munmap(p, BYTES);
+	close(fd);
+}
+
+/* Nothing outside of the range is touched, and a range without a whole huge page is none. */
+static void private_memory(void)
+{
+	unsigned char there[ROOM / 4096];
+	char *p = reserve();
+
+	CHECK(huge_pages_populate(p + 4096, HUGE_PAGE_BYTES) == 0);
+	CHECK(mincore(p, BYTES, there) == 0);
+	CHECK(!memchr(there, 1, BYTES / 4096));
+	put_marks(p);
+	is_harmless(huge_pages_populate(p + 4096, BYTES - 4096));
+	marks_are_there(p);
+}
+
+static void memory_of_a_child(void)
+{
+	char *p = reserve();
+	int ready[2], ask[2];
+	char c = 0;
+
+	CHECK(pipe(ready) == 0 && pipe(ask) == 0);
+	pid_t pid = fork();
+	CHECK(pid >= 0);
+	if (!pid) {
+		put_marks(p);
+		CHECK(write(ready[1], &c, 1) == 1 && read(ask[0], &c, 1) == 1);
+		marks_are_there(p);
+		_exit(0);
+	}
+	CHECK(read(ready[0], &c, 1) == 1);
+	int pidfd = (int)syscall(SYS_pidfd_open, pid, 0), status;
+	CHECK(pidfd >= 0);
+	int r = huge_pages_collapse(pidfd, (uintptr_t)p, BYTES);
+	if (r != -EPERM)
+		is_harmless(r);
+	CHECK(write(ask[1], &c, 1) == 1);
+	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+	CHECK(huge_pages_collapse(pidfd, (uintptr_t)p, BYTES) < 0); /* it is gone */
+	close(pidfd);
+}
+
+int main(void)
+{
+	shared_memory();
+	private_memory();
+	memory_of_a_child();
+	return 0;
+}
