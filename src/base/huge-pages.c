@@ -42,6 +42,40 @@ int huge_pages_populate(void *p, size_t len_bytes)
 	return r;
 }
 
+/* A place with room to move by less than a huge page; what is left over goes back. */
+static char *reserve(size_t len_bytes, size_t shift)
+{
+	size_t room = len_bytes + 2 * HUGE_PAGE_BYTES;
+	char *p = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (p == MAP_FAILED)
+		return NULL;
+	char *at = (char *)(((uintptr_t)p + HUGE_MASK) & ~HUGE_MASK) + shift;
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	char *end = at + ((len_bytes + page - 1) & ~(page - 1));
+
+	if (at > p)
+		munmap(p, (size_t)(at - p));
+	munmap(end, (size_t)(p + room - end));
+	return at;
+}
+
+void *huge_pages_map(int fd, uint64_t offset, size_t len_bytes, int protection)
+{
+	char *at = reserve(len_bytes, offset % HUGE_PAGE_BYTES);
+
+	if (!at)
+		return NULL;
+	if (mmap(at, len_bytes, protection, MAP_SHARED | MAP_FIXED, fd, (off_t)offset) != at) {
+		int e = errno;
+
+		munmap(at, len_bytes);
+		errno = e;
+		return NULL;
+	}
+	return at;
+}
+
 int huge_pages_collapse(int pidfd, uint64_t va, size_t len_bytes)
 {
 	struct iovec range = { (void *)(uintptr_t)va, len_bytes };

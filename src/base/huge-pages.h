@@ -26,6 +26,12 @@ enum { HUGE_PAGE_BYTES = 2 << 20 };
 int huge_pages_populate(void *p, size_t len_bytes);
 
 /**
+ * Maps @len_bytes at @offset of @fd, a memfd or tmpfs file, shared, at an address that huge pages of the
+ * file can be mapped at. munmap(2) ends it. NULL and errno.
+ */
+void *huge_pages_map(int fd, uint64_t offset, size_t len_bytes, int protection);
+
+/**
  * Of another process, by its pidfd: one call. Each huge page must have a page there already, @va and
  * @len_bytes be multiples of HUGE_PAGE_BYTES. As above; also -EPERM, -ESRCH.
  */
