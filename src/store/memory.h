@@ -102,10 +102,26 @@ DEFINE_AUTO(struct memory_reader *, memory_reader_free)
  */
 typedef int (*memory_sink_fn)(void *arg, uint64_t offset, const void *data, size_t len_bytes);
 
-/** Loads region @index of the manifest. @threads 0: by the number of cores. -EBADMSG names file,
- * chunk and range. @arg goes to both functions. */
+/** Where region @index of the manifest goes. */
+struct memory_place {
+	size_t index;
+	memory_sink_fn sink;
+	void *arg; /* borrowed */
+};
+
+/** Loads regions, all at once. @threads 0: by the number of cores. -EBADMSG names file, chunk and range.
+ * @cancelled (may be NULL) is asked now and then. */
+int memory_load_all(struct memory_reader *m, const struct memory_place *places, size_t n,
+		    unsigned threads, bool (*cancelled)(void *arg), void *arg,
+		    struct brumate_error *err);
+
+/** memory_load_all() of one region. @arg goes to both functions. */
 int memory_load(struct memory_reader *m, size_t index, unsigned threads, memory_sink_fn sink,
 		bool (*cancelled)(void *arg), void *arg, struct brumate_error *err);
+
+/** False if part @part of region @index, MEMORY_CHUNK_BYTES from @part times as much, is all zeros, or is
+ * not there. */
+bool memory_part_is_stored(const struct memory_reader *m, size_t index, uint64_t part);
 
 /**
  * Digests (chunk_digest()) of the @n chunks of region @index, whose length is a multiple of
