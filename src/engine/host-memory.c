@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/fd.h"
+#include "engine/host-fill.h"
 #include "process/cpumem.h"
 #include "process/leftover.h"
 #include "store/memory.h"
@@ -228,52 +229,9 @@ int host_memory_save(struct host_memory *h, struct brumate_error *err)
 
 /* ---- in ---- */
 
-struct filling {
-	struct op *op;
-	struct cpumem_target target;
-};
-
-static int fill_part(void *arg, uint64_t offset, const void *data, size_t len_bytes)
-{
-	struct filling *f = arg;
-
-	return cpumem_write(&f->target, offset, data, len_bytes);
-}
-
 static bool is_cancelled(void *arg)
 {
-	struct filling *f = arg;
-
-	return op_check(f->op, NULL) < 0;
-}
-
-static pid_t find_process(const struct proc_tree *tree, pid_t inner_pid)
-{
-	for (size_t i = 0; i < tree->n; i++)
-		if (tree->items[i].inner_pid == inner_pid && tree->items[i].state != 'Z')
-			return tree->items[i].id.pid;
-	return 0;
-}
-
-static int fill_region(struct op *op, struct memory_reader *reader, const struct proc_tree *tree,
-		       size_t index, struct brumate_error *err)
-{
-	const struct manifest_region *region = &op->image.manifest.memory.regions[index];
-	struct filling f = {
-		.op = op,
-		.target = { find_process(tree, region->pid), region->va, region->len_bytes },
-	};
-
-	if (!f.target.pid)
-		return brumate_fail(err, ESRCH,
-				    "process %d, whose memory is to be filled, is not there",
-				    region->pid);
-	int r = memory_load(reader, index, 0, fill_part, is_cancelled, &f, err);
-	if (r == -ECANCELED)
-		op_check(op, err);
-	return r < 0 ? brumate_wrap(err, r, "memory of process %d at %llx", region->pid,
-				    (unsigned long long)region->va)
-		     : 0;
+	return op_check(arg, NULL) < 0;
 }
 
 static bool has_host_regions(const struct manifest *m)
@@ -299,9 +257,9 @@ int host_memory_fill(struct host_memory *h, struct brumate_error *err)
 	if ((r = proc_tree_read(&tree, h->op->job->root, err)) < 0 ||
 	    (r = memory_open(&reader, &h->op->image, err)) < 0)
 		return r;
-	for (size_t i = 0; i < m->memory.n_regions && r == 0; i++)
-		if (m->memory.regions[i].kind == MANIFEST_REGION_HOST)
-			r = fill_region(h->op, reader, &tree, i, err);
+	r = host_fill(reader, m, &tree, is_cancelled, h->op, err);
+	if (r == -ECANCELED)
+		op_check(h->op, err);
 	if (r == 0)
 		op_phase(h->op, "host-memory", clock_since_s(start_ns));
 	return r;

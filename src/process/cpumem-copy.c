@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Bytes out of frozen processes and into restored ones. A page that was never touched is neither read
- * nor written: what is sparse stays so.
+ * Bytes out of frozen processes. A page that was never touched is not read: what is sparse stays so. The
+ * copy is in huge pages where it is dense, into which the kernel copies without one of ours between.
  */
 #include "process/cpumem-private.h"
 
@@ -10,13 +10,15 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/param.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/chunk.h"
+#include "base/huge-pages.h"
 
-#define PIECE_BYTES (1ull << 20)
+#define PIECE_BYTES_MAX (64ull << 20)
 
 /* ---- threads ---- */
 
@@ -47,19 +49,20 @@ static void *worker(void *arg)
 	return NULL;
 }
 
-static unsigned threads_for(unsigned wanted, size_t n)
+static unsigned threads_for(unsigned wanted)
 {
 	long cores = sysconf(_SC_NPROCESSORS_ONLN);
-	size_t threads = wanted ? wanted : (size_t)MAX(cores, 1);
+	unsigned threads = wanted ? wanted : (unsigned)MAX(cores, 1);
 
-	return (unsigned)MIN(MIN(threads, n), (size_t)CPUMEM_THREADS_MAX);
+	return MIN(threads, CPUMEM_THREADS_MAX);
 }
 
 int cpumem_run(size_t n, unsigned threads, cpumem_piece_fn fn, void *arg)
 {
 	struct work w = { .n = n, .fn = fn, .arg = arg };
 	pthread_t others[CPUMEM_THREADS_MAX];
-	unsigned started = 0, want = threads_for(threads, n);
+	unsigned started = 0;
+	unsigned want = (unsigned)MIN(threads_for(threads), n);
 
 	/* This thread works too: where none can be started, it does all. */
 	while (started + 1 < want && pthread_create(&others[started], NULL, worker, &w) == 0)
@@ -139,6 +142,9 @@ int cpumem_read(void *arg, uint64_t offset, void *buf, size_t len_bytes)
 struct copy {
 	const struct cpumem *m;
 	int fd;
+	char *map; /* of it all; NULL: not to be had */
+	uint64_t piece_bytes;
+	struct cpumem_huge huge;
 	cpumem_progress_fn progress;
 	void *arg;
 	_Atomic uint64_t done_bytes;
@@ -176,25 +182,11 @@ static int copy_run(const struct copy *c, const struct cpumem_region *r, uint64_
 	return 0;
 }
 
-/* Pieces are numbered through all regions; @ret_base is where the region stands in the file. */
-static const struct cpumem_region *find_piece(const struct cpumem *m, size_t *i, uint64_t *ret_base)
+/* Pages that are there, in pages of the file's own as they are needed. */
+static int copy_small(const struct copy *c, const struct cpumem_region *r, uint64_t base,
+		      uint64_t at, uint64_t end, void *buf)
 {
-	const struct cpumem_region *r = m->items;
-
-	*ret_base = 0;
-	for (; *i >= r->len_bytes / PIECE_BYTES; r++) {
-		*i -= (size_t)(r->len_bytes / PIECE_BYTES);
-		*ret_base += r->len_bytes;
-	}
-	return r;
-}
-
-static int copy_piece(void *arg, size_t i, void *buf)
-{
-	struct copy *c = arg;
-	uint64_t base, page = page_bytes();
-	const struct cpumem_region *r = find_piece(c->m, &i, &base);
-	uint64_t at = i * PIECE_BYTES, end = at + PIECE_BYTES;
+	uint64_t page = page_bytes();
 	int e = 0;
 
 	while (e == 0 && at < end) {
@@ -204,70 +196,109 @@ static int copy_piece(void *arg, size_t i, void *buf)
 			e = copy_run(c, r, base, at, stop, buf);
 		at = stop;
 	}
-	uint64_t done = atomic_fetch_add(&c->done_bytes, PIECE_BYTES) + PIECE_BYTES;
+	return e;
+}
+
+/* True if the file has huge pages now for what is at @at. */
+static bool make_huge(struct copy *c, uint64_t at, uint64_t len_bytes)
+{
+	if (!c->map || !cpumem_huge_pays(&c->huge))
+		return false;
+	uint64_t start_ns = cpumem_huge_start();
+	int r = huge_pages_populate(c->map + at, (size_t)len_bytes);
+	cpumem_huge_note(&c->huge, (size_t)(len_bytes / HUGE_PAGE_BYTES), r, start_ns);
+	return r == 0;
+}
+
+/* Few pages of it are not there: no more of the file's memory goes to waste than that. */
+static bool is_dense(const struct cpumem_region *r, uint64_t at)
+{
+	uint64_t page = page_bytes(), n = HUGE_PAGE_BYTES / page, there = 0;
+
+	for (uint64_t i = at / page; i < at / page + n; i += 64)
+		there += (uint64_t)__builtin_popcountll(r->present[i / 64]);
+	return there >= n - n / CPUMEM_SPARE_PART;
+}
+
+static int copy_block(const struct copy *c, const struct cpumem_region *r, uint64_t base,
+		      uint64_t at, uint64_t end)
+{
+	return cpumem_read((void *)(uintptr_t)r, at, c->map + base + at, (size_t)(end - at));
+}
+
+/* The blocks from @at on that are alike dense or not, before @end. */
+static uint64_t dense_end(const struct cpumem_region *r, uint64_t at, uint64_t end, bool *ret_dense)
+{
+	*ret_dense = is_dense(r, at);
+	while (at < end && is_dense(r, at) == *ret_dense)
+		at += HUGE_PAGE_BYTES;
+	return at;
+}
+
+static size_t pieces_of(const struct copy *c, const struct cpumem_region *r)
+{
+	return (size_t)((r->len_bytes + c->piece_bytes - 1) / c->piece_bytes);
+}
+
+/* Pieces are numbered through all regions; @ret_base is where the region stands in the file. */
+static const struct cpumem_region *find_piece(const struct copy *c, size_t *i, uint64_t *ret_base)
+{
+	const struct cpumem_region *r = c->m->items;
+
+	*ret_base = 0;
+	for (size_t n; *i >= (n = pieces_of(c, r)); r++) {
+		*i -= n;
+		*ret_base += r->len_bytes;
+	}
+	return r;
+}
+
+static int copy_piece(void *arg, size_t i, void *buf)
+{
+	struct copy *c = arg;
+	uint64_t base;
+	const struct cpumem_region *r = find_piece(c, &i, &base);
+	uint64_t start = i * c->piece_bytes, at = start;
+	uint64_t end = MIN(start + c->piece_bytes, r->len_bytes);
+	int e = 0;
+
+	while (e == 0 && at < end) {
+		bool dense;
+		uint64_t stop = dense_end(r, at, end, &dense);
+
+		e = dense && make_huge(c, base + at, stop - at)
+			    ? copy_block(c, r, base, at, stop)
+			    : copy_small(c, r, base, at, stop, buf);
+		at = stop;
+	}
+	uint64_t done = atomic_fetch_add(&c->done_bytes, end - start) + end - start;
 	return e == 0 && c->progress ? c->progress(c->arg, done) : e;
+}
+
+/* Long enough that a call for huge pages pays, short enough that all threads have some. */
+static uint64_t choose_piece(uint64_t len_bytes, unsigned threads)
+{
+	uint64_t piece = len_bytes / threads_for(threads) / 4;
+
+	piece -= piece % HUGE_PAGE_BYTES;
+	return MIN(MAX(piece, (uint64_t)HUGE_PAGE_BYTES), PIECE_BYTES_MAX);
 }
 
 int cpumem_copy_out(const struct cpumem *m, int fd, unsigned threads, cpumem_progress_fn progress,
 		    void *arg, struct brumate_error *err)
 {
 	struct copy c = { .m = m, .fd = fd, .progress = progress, .arg = arg };
+	size_t pieces = 0;
 
 	if (ftruncate(fd, (off_t)m->len_bytes) < 0)
 		return brumate_fail(err, errno, "room for %llu MB of the job's memory: %m",
 				    (unsigned long long)m->len_bytes / 1000000);
-	int r = cpumem_run((size_t)(m->len_bytes / PIECE_BYTES), threads, copy_piece, &c);
-	if (r < 0)
-		brumate_fail(err, -r, "copying the job's memory: %m");
-	return r;
-}
-
-/* ---- in ---- */
-
-static int write_memory(pid_t pid, uint64_t va, const void *buf, size_t len_bytes)
-{
-	while (len_bytes) {
-		struct iovec local = { (void *)(uintptr_t)buf, len_bytes };
-		struct iovec remote = { (void *)(uintptr_t)va, len_bytes };
-		ssize_t n = process_vm_writev(pid, &local, 1, &remote, 1, 0);
-
-		if (n <= 0)
-			return n < 0 ? -errno : -EFAULT;
-		buf = (const char *)buf + n;
-		va += (uint64_t)n;
-		len_bytes -= (size_t)n;
-	}
-	return 0;
-}
-
-/* Length of the run of pages at @p that are alike zero or not; the last page may be short. */
-static size_t zero_run(const char *p, size_t len_bytes, bool *ret_zero)
-{
-	size_t page = (size_t)page_bytes(), at = MIN(page, len_bytes);
-
-	*ret_zero = chunk_is_zero(p, at);
-	while (at < len_bytes && chunk_is_zero(p + at, MIN(page, len_bytes - at)) == *ret_zero)
-		at += MIN(page, len_bytes - at);
-	return at;
-}
-
-int cpumem_write(void *target, uint64_t offset, const void *data, size_t len_bytes)
-{
-	const struct cpumem_target *t = target;
-	const char *p = data;
-	bool zero;
-
-	if (offset > t->len_bytes || len_bytes > t->len_bytes - offset)
-		return -ERANGE;
-	while (p && len_bytes) {
-		size_t len = zero_run(p, len_bytes, &zero);
-		int r = zero ? 0 : write_memory(t->pid, t->va + offset, p, len);
-
-		if (r < 0)
-			return r;
-		p += len;
-		offset += len;
-		len_bytes -= len;
-	}
-	return 0;
+	c.map = m->len_bytes ? huge_pages_map(fd, 0, m->len_bytes, PROT_READ | PROT_WRITE) : NULL;
+	c.piece_bytes = choose_piece(m->len_bytes, threads);
+	for (size_t i = 0; i < m->n; i++)
+		pieces += pieces_of(&c, &m->items[i]);
+	int r = cpumem_run(pieces, threads, copy_piece, &c);
+	if (c.map)
+		munmap(c.map, m->len_bytes);
+	return r < 0 ? brumate_fail(err, -r, "copying the job's memory: %m") : 0;
 }

@@ -59,15 +59,29 @@ typedef int (*cpumem_progress_fn)(void *arg, uint64_t done_bytes);
 int cpumem_copy_out(const struct cpumem *m, int fd, unsigned threads, cpumem_progress_fn progress,
 		    void *arg, struct brumate_error *err);
 
-/** A process that is filled. */
+/** A process that is filled, by any number of threads. */
 struct cpumem_target {
 	pid_t pid;
 	uint64_t va, len_bytes;
+	int pidfd; /* borrowed; for the caller: cpumem_write() does not need it */
 };
 
 /** Writes into a restored process whose memory is zero there; a memory_sink_fn with a target as its
  * argument. Pages of zeros are left out. 0, -ESRCH, -EFAULT (no such memory), -ERANGE. */
 int cpumem_write(void *target, uint64_t offset, const void *data, size_t len_bytes);
+
+/** Memory of a process, whole huge pages; best some 64 MiB. */
+struct cpumem_range {
+	pid_t pid;
+	int pidfd; /* borrowed */
+	uint64_t va, len_bytes;
+};
+
+/**
+ * Gives memory of stopped processes that is zero huge pages, which cpumem_write() then fills several times
+ * as fast as small ones. Where there are none to be had, or only slowly, small pages do.
+ */
+void cpumem_make_huge(const struct cpumem_range *ranges, size_t n, unsigned threads);
 
 /* ---- what CRIU is told ---- */
 

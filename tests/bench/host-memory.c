@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
 /*
- * How fast the memory of a process goes to disk and comes back: by CRIU alone, and beside CRIU through
- * the store, digests included, in one run on the same process.
+ * How fast the memory of a process goes to disk and comes back, in one run on the same process: by CRIU
+ * alone; beside CRIU through a copy, as of a job that goes on; and beside CRIU in place, as of a job that
+ * ends. Digests, sync and commit are part of the last, and of the second's commit.
  *
- *	host-memory DIR [MIB]     DIR on the file system that is measured; 1024 MiB
+ *	host-memory DIR [MIB [ROUNDS [small]]]
  *
- * Prints a line a measurement and the ratios. The memory is looked at after each restore.
+ * DIR is on the file system that is measured. 1024 MiB, 3 rounds; small: no huge pages anywhere. Prints
+ * lines for people, and one of JSON a round. The memory is looked at after each restore.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,6 +25,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "check.h"
+#include "engine/host-fill.h"
 #include "process/cpumem.h"
 #include "process/criu.h"
 #include "store/memory.h"
@@ -42,7 +45,9 @@ struct bench {
 struct way {
 	const char *name;
 	bool beside;
-	double copy, dump, commit, restore;
+	bool in_place; /* committed while frozen, without a copy */
+	double freeze, choose, copy, dump, commit, fill, restore;
+	double huge;		      /* of the restored memory, 1: all */
 	double dump_cpu, restore_cpu; /* of all that took part */
 };
 
@@ -77,6 +82,19 @@ static double cpu_seconds(pid_t living)
 		   &user, &system) == 2)
 		sum += (double)(user + system) / (double)sysconf(_SC_CLK_TCK);
 	return sum;
+}
+
+/* The part of @bytes that the process has in huge pages. */
+static double huge_part(pid_t pid, uint64_t bytes)
+{
+	static const char key[] = "AnonHugePages:";
+	char path[64];
+	auto_free char *text = NULL;
+
+	snprintf(path, sizeof(path), "/proc/%d/smaps_rollup", pid);
+	if (file_read(AT_FDCWD, path, 4096, &text, NULL) < 0 || !strstr(text, key))
+		return 0;
+	return (double)(strtoull(strstr(text, key) + strlen(key), NULL, 10) << 10) / (double)bytes;
 }
 
 /* Bytes that no compressor makes smaller. */
@@ -148,6 +166,7 @@ struct run {
 	struct store_image image;
 	struct cpumem taken;
 	int copy_fd;
+	uint64_t start_ns; /* of the dump */
 };
 
 static void add_all(struct run *run)
@@ -155,48 +174,83 @@ static void add_all(struct run *run)
 	uint64_t offset = 0;
 
 	for (size_t i = 0; i < run->taken.n; i++) {
-		const struct cpumem_region *r = &run->taken.items[i];
+		struct cpumem_region *r = &run->taken.items[i];
 		struct manifest_region region = { .pid = r->inner_pid,
 						  .va = r->va,
 						  .len_bytes = r->len_bytes };
 
-		must(memory_add(run->memory, &region, run->copy_fd, offset, &error));
+		if (run->way->in_place)
+			must(memory_add_from(run->memory, &region, cpumem_read, r, &error));
+		else
+			must(memory_add(run->memory, &region, run->copy_fd, offset, &error));
 		offset += r->len_bytes;
 	}
 }
 
 static void take(struct run *run)
 {
-	struct proc_tree tree = PROC_TREE_EMPTY;
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	uint64_t start_ns = clock_now_ns();
 
 	CHECK(cpumem_table_is_heeded(run->plugin.table_fd));
 	must(proc_tree_read(&tree, run->b->root, &error));
 	must(cpumem_choose(&run->taken, &tree, 0, &error));
-	proc_tree_fini(&tree);
+	run->way->choose = clock_since_s(start_ns);
+	start_ns = clock_now_ns();
 	must(cpumem_hide(run->plugin.table_fd, &run->taken));
-	must(cpumem_copy_out(&run->taken, run->copy_fd, 0, NULL, NULL, &error));
+	if (run->way->in_place)
+		add_all(run);
+	else
+		must(cpumem_copy_out(&run->taken, run->copy_fd, 0, NULL, NULL, &error));
 	run->way->copy = clock_since_s(start_ns);
+}
+
+/* What it had, by which huge pages are given. */
+static void describe(struct run *run, struct manifest *m)
+{
+	CHECK((m->processes = calloc(1, sizeof(*m->processes))));
+	m->n_processes = 1;
+	m->processes[0] = (struct manifest_process){ .pid = run->b->root.pid,
+						     .comm = "bench",
+						     .rss_bytes = run->b->bytes };
+}
+
+static void commit(struct run *run)
+{
+	auto_(manifest_fini) struct manifest m = MANIFEST_EMPTY;
+	uint64_t start_ns = clock_now_ns();
+	struct memory_sums sums;
+
+	describe(run, &m);
+	must(memory_end(run->memory, &m, &sums, NULL, NULL, &error));
+	memory_writer_free(run->memory);
+	must(store_commit(&run->writer, &m, NULL, NULL, &error));
+	run->way->commit = clock_since_s(start_ns);
 }
 
 static void fill(struct run *run)
 {
-	for (size_t i = 0; i < run->image.manifest.memory.n_regions; i++) {
-		const struct manifest_region *r = &run->image.manifest.memory.regions[i];
-		struct cpumem_target t = { r->pid, r->va, r->len_bytes };
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	uint64_t start_ns = clock_now_ns();
 
-		must(memory_load(run->reader, i, 0, cpumem_write, NULL, &t, &error));
-	}
+	must(proc_tree_read(&tree, run->b->root, &error));
+	must(host_fill(run->reader, &run->image.manifest, &tree, NULL, NULL, &error));
+	run->way->fill = clock_since_s(start_ns);
 }
 
 static int on_event(void *arg, enum criu_event event, pid_t pid, struct brumate_error *err)
 {
 	struct run *run = arg;
 
-	(void)pid;
 	(void)err;
+	if (event == CRIU_EVENT_RESTORED)
+		must(proc_identify(&run->b->root, pid, &error));
+	if (event == CRIU_EVENT_FROZEN)
+		run->way->freeze = clock_since_s(run->start_ns);
 	if (run->way->beside && event == CRIU_EVENT_FROZEN)
 		take(run);
+	if (run->way->in_place && event == CRIU_EVENT_DUMPED)
+		commit(run);
 	if (run->way->beside && event == CRIU_EVENT_RESTORED)
 		fill(run);
 	return 0;
@@ -224,38 +278,29 @@ static void new_table(struct run *run)
 static void dump(struct run *run, int criu_fd)
 {
 	struct criu_result result = { 0 };
-	uint64_t start_ns = clock_now_ns();
+	uint64_t start_ns = run->start_ns = clock_now_ns();
 	double cpu = cpu_seconds(run->b->root.pid);
-	struct memory_sums sums;
-	struct manifest m = MANIFEST_EMPTY;
 
 	new_table(run);
 	struct criu_options o = options_for(run, criu_fd, "host-memory.log");
 	o.root = run->b->root;
 	must(criu_dump(&run->b->program, &o, &result, &error));
 	run->way->dump = clock_since_s(start_ns);
-	run->way->dump_cpu = cpu_seconds(run->b->root.pid) - cpu;
-	close(run->plugin.table_fd);
 	CHECK(waitpid(run->b->root.pid, NULL, 0) == run->b->root.pid);
-	start_ns = clock_now_ns();
-	add_all(run);
-	must(memory_end(run->memory, &m, &sums, NULL, NULL, &error));
-	memory_writer_free(run->memory);
-	/* CRIU's own files are hashed like the rest by the commit. */
-	must(store_commit(&run->writer, &m, NULL, NULL, &error));
-	manifest_fini(&m);
-	run->way->commit = clock_since_s(start_ns);
+	run->way->dump_cpu = cpu_seconds(0) - cpu;
+	close(run->plugin.table_fd);
+	if (run->way->beside && !run->way->in_place) {
+		add_all(run);
+		commit(run);
+	}
 }
 
-static void restore(struct run *run, const char *store, const char *id)
+static void restore(struct run *run, int criu_fd)
 {
 	struct criu_result result = { 0 };
 	uint64_t start_ns = clock_now_ns();
 	double cpu = cpu_seconds(0);
 
-	must(store_open(&run->image, store, id, &error));
-	int criu_fd = openat(run->image.dir_fd, "criu", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	CHECK(criu_fd >= 0);
 	if (run->way->beside)
 		must(memory_open(&run->reader, &run->image, &error));
 	new_table(run);
@@ -264,71 +309,120 @@ static void restore(struct run *run, const char *store, const char *id)
 	run->way->restore = clock_since_s(start_ns);
 	run->way->restore_cpu = cpu_seconds(result.root_pid) - cpu;
 	close(run->plugin.table_fd);
-	close(criu_fd);
 	must(proc_identify(&run->b->root, result.root_pid, &error));
+	run->way->huge = huge_part(result.root_pid, run->b->bytes);
 	memory_reader_free(run->reader);
-	store_image_fini(&run->image);
 	CHECK(write(run->b->ask_fd, "?", 1) == 1);
 	wait_answer(run->b);
 }
 
+/* CRIU alone: its images, and nothing else. */
+static void measure_alone(struct run *run, const char *dir)
+{
+	CHECK(mkdir(dir, 0700) == 0);
+	auto_close int criu_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	CHECK(criu_fd >= 0);
+	dump(run, criu_fd);
+	restore(run, criu_fd);
+}
+
+static void measure_beside(struct run *run, const char *store)
+{
+	const struct memory_options options = { .no_sharing = true };
+
+	run->copy_fd = memfd_create("copy", MFD_CLOEXEC);
+	CHECK(run->copy_fd >= 0);
+	must(store_begin(&run->writer, store, "beside", &error));
+	must(memory_begin(&run->memory, &run->writer, &options, &error));
+	int criu_fd = store_mkdir(&run->writer, "criu", &error);
+	must(criu_fd);
+	dump(run, criu_fd);
+	close(criu_fd);
+	close(run->copy_fd);
+	store_abort(&run->writer);
+	must(store_open(&run->image, store, "beside", &error));
+	criu_fd = openat(run->image.dir_fd, "criu", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	CHECK(criu_fd >= 0);
+	restore(run, criu_fd);
+	close(criu_fd);
+	store_image_fini(&run->image);
+}
+
 static void measure(struct bench *b, struct way *way)
 {
-	char store[256], id[64];
+	char dir[256];
 	struct run run = { .b = b, .way = way, .writer = STORE_WRITER_EMPTY };
 
-	snprintf(store, sizeof(store), "%s/host-memory.store", b->dir);
-	snprintf(id, sizeof(id), "%s", way->beside ? "beside" : "alone");
-	run.copy_fd = memfd_create("copy", MFD_CLOEXEC);
-	CHECK(run.copy_fd >= 0);
-	must(store_begin(&run.writer, store, id, &error));
-	must(memory_begin(&run.memory, &run.writer, &(struct memory_options){ .no_sharing = true },
-			  &error));
-	int criu_fd = store_mkdir(&run.writer, "criu", &error);
-	must(criu_fd);
-	dump(&run, criu_fd);
-	close(criu_fd);
-	close(run.copy_fd);
-	store_abort(&run.writer);
-	restore(&run, store, id);
+	snprintf(dir, sizeof(dir), "%s/host-memory.store", b->dir);
+	if (way->beside)
+		measure_beside(&run, dir);
+	else
+		measure_alone(&run, dir);
 	cpumem_fini(&run.taken);
-	must(remove_tree(AT_FDCWD, store));
+	must(remove_tree(AT_FDCWD, dir));
 }
 
 static void print(const struct way *w, uint64_t bytes)
 {
 	double gb = (double)bytes / 1e9;
 
-	printf("%-7s frozen copy %6.3f s  dump %6.3f s (%5.2f GB/s, cpu %5.2f s)  commit %6.3f s  "
-	       "restore %6.3f s (%5.2f GB/s, cpu %5.2f s)\n",
-	       w->name, w->copy, w->dump, gb / w->dump, w->dump_cpu, w->commit, w->restore,
-	       gb / w->restore, w->restore_cpu);
+	printf("%-8s dump %6.3f s (%5.2f GB/s, cpu %5.2f s; to freeze %.3f, to choose %.3f, copy "
+	       "%.3f)  "
+	       "commit %6.3f s\n",
+	       w->name, w->dump, gb / w->dump, w->dump_cpu, w->freeze, w->choose, w->copy,
+	       w->commit);
+	printf("%-8s restore %6.3f s (%5.2f GB/s, cpu %5.2f s; fill %.3f, %.0f %% huge pages)\n",
+	       w->name, w->restore, gb / w->restore, w->restore_cpu, w->fill, 100 * w->huge);
+}
+
+static void print_json(const struct way *ways, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		printf("%s\"%s\": {\"dump\": %.3f, \"commit\": %.3f, \"restore\": %.3f, "
+		       "\"fill\": %.3f, \"copy\": %.3f, \"dump_cpu\": %.2f, "
+		       "\"restore_cpu\": %.2f, \"huge\": %.2f}",
+		       i ? ", " : "{", ways[i].name, ways[i].dump, ways[i].commit, ways[i].restore,
+		       ways[i].fill, ways[i].copy, ways[i].dump_cpu, ways[i].restore_cpu,
+		       ways[i].huge);
+	puts("}");
+}
+
+static void measure_all(struct bench *b, int rounds)
+{
+	struct way ways[] = { { .name = "criu" },
+			      { .name = "copy", .beside = true },
+			      { .name = "in place", .beside = true, .in_place = true } };
+	enum { WAYS = sizeof(ways) / sizeof(ways[0]) };
+
+	for (int round = 0; round < rounds; round++) {
+		for (size_t i = 0; i < WAYS; i++) {
+			measure(b, &ways[i]);
+			print(&ways[i], b->bytes);
+		}
+		for (size_t i = 1; i < WAYS; i++)
+			printf("%-8s times CRIU's speed: dump %.2f  restore %.2f\n", ways[i].name,
+			       ways[0].dump / ways[i].dump, ways[0].restore / ways[i].restore);
+		print_json(ways, WAYS);
+	}
 }
 
 int main(int argc, char **argv)
 {
 	struct bench b = { .dir = argc > 1 ? argv[1] : "/dev/shm",
 			   .bytes = (argc > 2 ? strtoull(argv[2], NULL, 10) : 1024) << 20 };
-	struct way ways[] = { { .name = "criu" }, { .name = "beside", .beside = true } };
 	char fifos[2][128];
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	must(criu_find(&b.program, &error));
 	CHECK((b.plugin_dir = criu_plugin_dir()));
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
+	/* Inherited, and part of what CRIU saves. */
+	if (argc > 4 && !strcmp(argv[4], "small"))
+		CHECK(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0);
 	b.work_fd = open(b.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	CHECK(b.work_fd >= 0);
 	start(&b, fifos);
-	for (int round = 0; round < 3; round++) {
-		for (size_t i = 0; i < 2; i++) {
-			measure(&b, &ways[i]);
-			print(&ways[i], b.bytes);
-		}
-		printf("ratio   dump %.2f  dump and commit %.2f  restore %.2f\n",
-		       ways[0].dump / ways[1].dump,
-		       (ways[0].dump + ways[0].commit) / (ways[1].dump + ways[1].commit),
-		       ways[0].restore / ways[1].restore);
-	}
+	measure_all(&b, argc > 3 ? atoi(argv[3]) : 3);
 	kill(b.root.pid, SIGKILL);
 	unlink(fifos[0]);
 	unlink(fifos[1]);

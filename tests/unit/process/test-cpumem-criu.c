@@ -6,6 +6,7 @@
 
 #include <dirent.h>
 #include <pthread.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -196,7 +197,8 @@ static int fill(struct script *s)
 
 	for (size_t i = 0; i < s->memory.n; i++) {
 		const struct cpumem_region *r = &s->memory.items[i];
-		struct cpumem_target t = { r->inner_pid, r->va, r->len_bytes };
+		auto_close int pidfd = (int)syscall(SYS_pidfd_open, r->inner_pid, 0);
+		struct cpumem_target t = { r->inner_pid, r->va, r->len_bytes, pidfd };
 
 		for (uint64_t at = 0; at < r->len_bytes; at += CPUMEM_ALIGN_BYTES) {
 			CHECK(pread(s->copy_fd, buf, CPUMEM_ALIGN_BYTES, (off_t)(base + at)) ==

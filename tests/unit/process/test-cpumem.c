@@ -185,7 +185,7 @@ static void writing(void)
 	auto_free char *data = malloc(2 * MIB), *back = malloc(2 * MIB);
 	char *p = mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	struct little l = little_start(wait_here, NULL);
-	struct cpumem_target t = { l.pid, (uintptr_t)p, 4 * MIB };
+	struct cpumem_target t = { l.pid, (uintptr_t)p, 4 * MIB, -1 };
 
 	CHECK(data && back && p != MAP_FAILED);
 	little_wait_ready(&l);

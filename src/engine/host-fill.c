@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT
+/*
+ * All regions at once, by all cores. Before, what will be written is made huge pages, as far as a process
+ * comes to no more memory than it had: of a chunk that is stored, most pages may have been missing.
+ */
+#include "engine/host-fill.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+#include "process/cpumem.h"
+
+enum { SPARE_PART = 8 }; /* of what a process had, which it may have more */
+/* Of a range that is made huge pages by one call. */
+#define RANGE_BYTES (64ull << 20)
+
+/* Where each region goes. */
+struct fill {
+	struct cpumem_target *targets;
+	struct memory_place *places;
+	size_t n;
+	struct cpumem_range *ranges; /* to be huge pages */
+	size_t n_ranges, ranges_room;
+};
+
+static void fill_fini(struct fill *f)
+{
+	int last = -1;
+
+	for (size_t i = 0; i < f->n; i++) {
+		int pidfd = f->targets[i].pidfd;
+
+		/* Those of one process have one pidfd, and come one after the other. */
+		if (pidfd != last)
+			close(pidfd);
+		last = pidfd;
+	}
+	free(f->targets);
+	free(f->places);
+	free(f->ranges);
+}
+DEFINE_AUTO_FINI(struct fill, fill_fini)
+
+static const struct proc_info *find_process(const struct proc_tree *tree, pid_t inner_pid)
+{
+	for (size_t i = 0; i < tree->n; i++)
+		if (tree->items[i].inner_pid == inner_pid && tree->items[i].state != 'Z')
+			return &tree->items[i];
+	return NULL;
+}
+
+static int add_place(struct fill *f, const struct proc_tree *tree, size_t index,
+		     const struct manifest_region *region, struct brumate_error *err)
+{
+	const struct proc_info *p = find_process(tree, region->pid);
+	struct cpumem_target t = { .va = region->va, .len_bytes = region->len_bytes };
+
+	if (!p)
+		return brumate_fail(err, ESRCH,
+				    "process %d, whose memory is to be filled, is not there",
+				    region->pid);
+	t.pid = p->id.pid;
+	bool same = f->n && f->targets[f->n - 1].pid == t.pid;
+	t.pidfd = same ? f->targets[f->n - 1].pidfd : proc_open(p->id);
+	if (t.pidfd < 0)
+		return brumate_fail(err, -t.pidfd, "process %d: %m", region->pid);
+	f->targets[f->n] = t;
+	f->places[f->n] = (struct memory_place){ index, cpumem_write, &f->targets[f->n] };
+	f->n++;
+	return 0;
+}
+
+static int plan_fill(struct fill *f, const struct manifest *m, const struct proc_tree *tree,
+		     struct brumate_error *err)
+{
+	int r = 0;
+
+	f->targets = calloc(m->memory.n_regions, sizeof(*f->targets));
+	f->places = calloc(m->memory.n_regions, sizeof(*f->places));
+	if (!f->targets || !f->places)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < m->memory.n_regions && r == 0; i++)
+		if (m->memory.regions[i].kind == MANIFEST_REGION_HOST)
+			r = add_place(f, tree, i, &m->memory.regions[i], err);
+	return r;
+}
+
+/* ---- huge pages ---- */
+
+static int add_range(struct fill *f, const struct cpumem_target *t, uint64_t offset, uint64_t len)
+{
+	if (f->n_ranges == f->ranges_room) {
+		size_t room = f->ranges_room ? 2 * f->ranges_room : 64;
+		struct cpumem_range *ranges = reallocarray(f->ranges, room, sizeof(*ranges));
+
+		if (!ranges)
+			return -ENOMEM;
+		f->ranges = ranges;
+		f->ranges_room = room;
+	}
+	f->ranges[f->n_ranges++] = (struct cpumem_range){ t->pid, t->pidfd, t->va + offset, len };
+	return 0;
+}
+
+/* The run of parts from @i on that are alike stored or not, as long as a range may be. */
+static uint64_t run_end(const struct memory_reader *reader, size_t index, uint64_t i, uint64_t n)
+{
+	bool stored = memory_part_is_stored(reader, index, i);
+	uint64_t most = i + RANGE_BYTES / MEMORY_CHUNK_BYTES;
+
+	while (i < n && i < most && memory_part_is_stored(reader, index, i) == stored)
+		i++;
+	return i;
+}
+
+static int add_ranges(struct fill *f, const struct memory_reader *reader, size_t k)
+{
+	size_t index = f->places[k].index;
+	uint64_t n = f->targets[k].len_bytes / MEMORY_CHUNK_BYTES;
+	int r = 0;
+
+	for (uint64_t i = 0, end; r == 0 && i < n; i = end) {
+		end = run_end(reader, index, i, n);
+		if (memory_part_is_stored(reader, index, i))
+			r = add_range(f, &f->targets[k], i * MEMORY_CHUNK_BYTES,
+				      (end - i) * MEMORY_CHUNK_BYTES);
+	}
+	return r;
+}
+
+static uint64_t stored_bytes(const struct fill *f, const struct memory_reader *reader, size_t k)
+{
+	uint64_t n = f->targets[k].len_bytes / MEMORY_CHUNK_BYTES, sum = 0;
+
+	for (uint64_t i = 0; i < n; i++)
+		if (memory_part_is_stored(reader, f->places[k].index, i))
+			sum += MEMORY_CHUNK_BYTES;
+	return sum;
+}
+
+static uint64_t had_bytes(const struct manifest *m, pid_t pid)
+{
+	for (size_t i = 0; i < m->n_processes; i++)
+		if (m->processes[i].pid == pid)
+			return m->processes[i].rss_bytes;
+	return 0;
+}
+
+static int plan_ranges(struct fill *f, const struct memory_reader *reader, const struct manifest *m)
+{
+	uint64_t left = 0;
+	pid_t pid = 0;
+	int r = 0;
+
+	for (size_t k = 0; k < f->n && r == 0; k++) {
+		const struct manifest_region *region = &m->memory.regions[f->places[k].index];
+		uint64_t bytes = stored_bytes(f, reader, k);
+
+		if (region->pid != pid)
+			left = had_bytes(m, region->pid) / SPARE_PART * (SPARE_PART + 1);
+		pid = region->pid;
+		if (bytes > left)
+			continue;
+		left -= bytes;
+		r = add_ranges(f, reader, k);
+	}
+	return r;
+}
+
+int host_fill(struct memory_reader *reader, const struct manifest *m, const struct proc_tree *tree,
+	      bool (*cancelled)(void *arg), void *arg, struct brumate_error *err)
+{
+	auto_(fill_fini) struct fill f = { 0 };
+	int r = plan_fill(&f, m, tree, err);
+
+	if (r < 0)
+		return r;
+	if (plan_ranges(&f, reader, m) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	cpumem_make_huge(f.ranges, f.n_ranges, 0);
+	return memory_load_all(reader, f.places, f.n, 0, cancelled, arg, err);
+}
