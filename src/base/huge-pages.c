@@ -3,9 +3,11 @@
 #include "base/huge-pages.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 /* <linux/mman.h> of older systems does not know them. */
@@ -84,4 +86,32 @@ int huge_pages_collapse(int pidfd, uint64_t va, size_t len_bytes)
 	if (n < 0)
 		return -errno;
 	return (size_t)n == len_bytes ? 0 : -EAGAIN;
+}
+
+/* What small pages take for as much as a huge one; a failure is as bad as some that are slow. */
+#define SLOW_NS	  (500u * 1000)
+#define FAILED_NS (4u * SLOW_NS)
+
+bool huge_pages_pay(const struct huge_pages_luck *l)
+{
+	static const size_t tries_min = 32;
+	size_t tries = atomic_load(&l->tries);
+
+	return tries < tries_min || atomic_load(&l->cost_ns) < tries * SLOW_NS;
+}
+
+uint64_t huge_pages_start(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void huge_pages_note(struct huge_pages_luck *l, size_t len_bytes, int result, uint64_t start_ns)
+{
+	size_t n = len_bytes / HUGE_PAGE_BYTES;
+
+	atomic_fetch_add(&l->tries, n);
+	atomic_fetch_add(&l->cost_ns, result < 0 ? n * FAILED_NS : huge_pages_start() - start_ns);
 }

@@ -8,6 +8,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -36,3 +37,19 @@ void *huge_pages_map(int fd, uint64_t offset, size_t len_bytes, int protection);
  * @len_bytes be multiples of HUGE_PAGE_BYTES. As above; also -EPERM, -ESRCH.
  */
 int huge_pages_collapse(int pidfd, uint64_t va, size_t len_bytes);
+
+/** How asking for them went; zeros at first. From any thread. */
+struct huge_pages_luck {
+	_Atomic size_t tries;
+	_Atomic uint64_t cost_ns;
+};
+
+/** Whether they are still worth asking for: not where there are none to be had, or where a machine that is
+ * short of them takes longer to make room for each than small pages take. */
+bool huge_pages_pay(const struct huge_pages_luck *l);
+
+/** Nanoseconds that this thread has run: whatever else the machine has to do does not count. */
+uint64_t huge_pages_start(void);
+
+/** Notes what asking for @len_bytes of them came to since huge_pages_start(). */
+void huge_pages_note(struct huge_pages_luck *l, size_t len_bytes, int result, uint64_t start_ns);

@@ -144,7 +144,7 @@ struct copy {
 	int fd;
 	char *map; /* of it all; NULL: not to be had */
 	uint64_t piece_bytes;
-	struct cpumem_huge huge;
+	struct huge_pages_luck luck;
 	cpumem_progress_fn progress;
 	void *arg;
 	_Atomic uint64_t done_bytes;
@@ -202,11 +202,11 @@ static int copy_small(const struct copy *c, const struct cpumem_region *r, uint6
 /* True if the file has huge pages now for what is at @at. */
 static bool make_huge(struct copy *c, uint64_t at, uint64_t len_bytes)
 {
-	if (!c->map || !cpumem_huge_pays(&c->huge))
+	if (!c->map || !huge_pages_pay(&c->luck))
 		return false;
-	uint64_t start_ns = cpumem_huge_start();
+	uint64_t start_ns = huge_pages_start();
 	int r = huge_pages_populate(c->map + at, (size_t)len_bytes);
-	cpumem_huge_note(&c->huge, (size_t)(len_bytes / HUGE_PAGE_BYTES), r, start_ns);
+	huge_pages_note(&c->luck, (size_t)len_bytes, r, start_ns);
 	return r == 0;
 }
 

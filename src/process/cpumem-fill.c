@@ -3,42 +3,14 @@
 #include "process/cpumem-private.h"
 
 #include <errno.h>
-#include <stdatomic.h>
 #include <sys/param.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/chunk.h"
 #include "base/huge-pages.h"
 
-/* After so many that could not be had, or more slowly than small pages, if one in so many tries was. */
-static const size_t misses_max = 32, miss_part = 4;
 enum { TOUCHES_MAX = 64 };
-/* What small pages take for as much. A machine that is short of huge pages moves others for each. */
-#define SLOW_NS (500u * 1000)
-
-bool cpumem_huge_pays(const struct cpumem_huge *h)
-{
-	size_t misses = atomic_load(&h->misses);
-
-	return misses < misses_max || misses * miss_part < atomic_load(&h->tries);
-}
-
-uint64_t cpumem_huge_start(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-void cpumem_huge_note(struct cpumem_huge *h, size_t n, int result, uint64_t start_ns)
-{
-	atomic_fetch_add(&h->tries, n);
-	if (result < 0 || cpumem_huge_start() - start_ns > n * SLOW_NS)
-		atomic_fetch_add(&h->misses, n);
-}
 
 static size_t page_bytes(void)
 {
@@ -97,7 +69,7 @@ int cpumem_write(void *target, uint64_t offset, const void *data, size_t len_byt
 
 struct huge_work {
 	const struct cpumem_range *ranges;
-	struct cpumem_huge huge;
+	struct huge_pages_luck luck;
 };
 
 /* A byte of each: of nothing no huge page is made. */
@@ -125,13 +97,13 @@ static int make_huge(void *arg, size_t i, void *buf)
 	struct huge_work *w = arg;
 	const struct cpumem_range *range = &w->ranges[i];
 
-	if (!cpumem_huge_pays(&w->huge))
+	if (!huge_pages_pay(&w->luck))
 		return 0;
-	uint64_t start_ns = cpumem_huge_start();
+	uint64_t start_ns = huge_pages_start();
 	int r = touch(range);
 	if (r == 0)
 		r = huge_pages_collapse(range->pidfd, range->va, (size_t)range->len_bytes);
-	cpumem_huge_note(&w->huge, (size_t)(range->len_bytes / HUGE_PAGE_BYTES), r, start_ns);
+	huge_pages_note(&w->luck, (size_t)range->len_bytes, r, start_ns);
 	return 0;
 }
 

@@ -22,17 +22,3 @@ static inline bool cpumem_page_is_set(const uint64_t *bits, uint64_t page)
 {
 	return bits[page / 64] >> (page % 64) & 1;
 }
-
-/** How asking for huge pages went; zeros at first. From any thread. */
-struct cpumem_huge {
-	_Atomic size_t tries, misses;
-};
-
-/** Whether huge pages are still worth asking for. */
-bool cpumem_huge_pays(const struct cpumem_huge *h);
-
-/** Nanoseconds that this thread has run: whatever else the machine has to do does not count. */
-uint64_t cpumem_huge_start(void);
-
-/** Notes what asking for @n of them came to (huge-pages.h) since cpumem_huge_start(). */
-void cpumem_huge_note(struct cpumem_huge *h, size_t n, int result, uint64_t start_ns);

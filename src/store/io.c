@@ -6,6 +6,7 @@
 #include "store/io-private.h"
 
 #include "base/fault.h"
+#include "base/huge-pages.h"
 #include "store/call.h"
 
 #include <errno.h>
@@ -20,6 +21,7 @@
 
 #define ROOM_FIRST_BYTES (16ull << 20)
 #define ROOM_STEP_BYTES	 (256ull << 20)
+#define HUGE_STEP_BYTES	 (16ull << 20)
 
 enum {
 	BUFFERS = 32,
@@ -39,6 +41,7 @@ struct io {
 	char *pool;
 	size_t pool_bytes, buffer_bytes;
 	unsigned n_buffers, n_writes;
+	struct huge_pages_luck luck;
 };
 
 struct io_file {
@@ -225,6 +228,39 @@ static uint64_t grown(uint64_t room, uint64_t end)
 	return room;
 }
 
+/* False: no more is to be had, or only slowly. Writes find out whether there is any room. */
+static bool take_huge(struct io_file *f, uint64_t offset)
+{
+	uint64_t start_ns = huge_pages_start();
+	int protection = PROT_READ | PROT_WRITE;
+
+	if (!huge_pages_pay(&f->io->luck) ||
+	    ftruncate(f->fd, (off_t)(offset + HUGE_STEP_BYTES)) < 0)
+		return false;
+	void *p = huge_pages_map(f->fd, offset, HUGE_STEP_BYTES, protection);
+	if (!p)
+		return false;
+	int r = huge_pages_populate(p, HUGE_STEP_BYTES);
+	munmap(p, HUGE_STEP_BYTES);
+	huge_pages_note(&f->io->luck, HUGE_STEP_BYTES, r, start_ns);
+	return r == 0;
+}
+
+/* Room in tmpfs is memory: in huge pages it is given out and freed several times as fast. A file that stays
+ * short does without. */
+static void grow_in_memory(struct io_file *f, uint64_t end)
+{
+	pthread_mutex_lock(&f->growing);
+	while (end > f->room_bytes) {
+		uint64_t was = f->room_bytes;
+
+		f->room_bytes += HUGE_STEP_BYTES;
+		if (was && !take_huge(f, was))
+			f->room_bytes = UINT64_MAX;
+	}
+	pthread_mutex_unlock(&f->growing);
+}
+
 /* Room is taken ahead in large steps: a write that makes the file longer would hold up all others. */
 static void grow(struct io_file *f, uint64_t end)
 {
@@ -255,6 +291,8 @@ static void start(struct io_file *f, struct io_request *q, bool write, void *dat
 	q->busy = true;
 	if (write && f->direct)
 		grow(f, offset + len_bytes);
+	else if (write && f->in_memory)
+		grow_in_memory(f, offset + len_bytes);
 	io_dispatch(q);
 }
 
@@ -367,7 +405,7 @@ int io_file_new(struct io_file **ret, struct io *io, int fd)
 
 int io_file_create(struct io_file **ret, struct io *io, int dir_fd, const char *name)
 {
-	int fd = openat(dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	int fd = openat(dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 
 	return fd < 0 ? -errno : io_file_new(ret, io, fd);
 }

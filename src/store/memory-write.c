@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/huge-pages.h"
 #include "store/call.h"
 #include "store/share.h"
 
@@ -404,11 +405,9 @@ static int map_source(struct memory_source *s, int fd, uint64_t offset, struct b
 	if (__builtin_add_overflow(offset, len, &end) || end > (uint64_t)st.st_size)
 		return brumate_fail(err, EINVAL, "memory: its file ends before the region");
 	s->map_bytes = (size_t)(len + pad);
-	s->map = mmap(NULL, s->map_bytes, PROT_READ, MAP_SHARED, fd, (off_t)(offset - pad));
-	if (s->map == MAP_FAILED) {
-		s->map = NULL;
+	s->map = huge_pages_map(fd, offset - pad, s->map_bytes, PROT_READ);
+	if (!s->map)
 		return brumate_fail(err, errno, "memory: map its file: %m");
-	}
 	s->data = (const uint8_t *)s->map + pad;
 	return 0;
 }

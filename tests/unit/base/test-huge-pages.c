@@ -102,8 +102,25 @@ static void memory_of_a_child(void)
 	close(pidfd);
 }
 
+/* A few failures are forgiven, a machine that has none is not asked for long. */
+static void luck(void)
+{
+	struct huge_pages_luck l = { 0 };
+
+	CHECK(huge_pages_pay(&l));
+	huge_pages_note(&l, HUGE_PAGE_BYTES, -ENOMEM, huge_pages_start());
+	CHECK(huge_pages_pay(&l));
+	for (int i = 0; i < 100; i++)
+		huge_pages_note(&l, HUGE_PAGE_BYTES, 0, huge_pages_start());
+	CHECK(huge_pages_pay(&l));
+	for (int i = 0; i < 50; i++)
+		huge_pages_note(&l, HUGE_PAGE_BYTES, -ENOMEM, huge_pages_start());
+	CHECK(!huge_pages_pay(&l));
+}
+
 int main(void)
 {
+	luck();
 	shared_memory();
 	private_memory();
 	memory_of_a_child();
