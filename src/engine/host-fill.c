@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * All regions at once, by all cores. Before, what will be written is made huge pages, as far as a process
- * comes to no more memory than it had: of a chunk that is stored, most pages may have been missing.
+ * All regions at once, by all cores. On few cores what will be written is made huge pages before, as far
+ * as a process comes to no more memory than it had: of a chunk that is stored, most pages may have been
+ * missing.
  */
 #include "engine/host-fill.h"
 
@@ -9,8 +10,12 @@
 #include <unistd.h>
 
 #include "process/cpumem.h"
+#include "store/team.h"
 
-enum { SPARE_PART = 8 }; /* of what a process had, which it may have more */
+enum {
+	SPARE_PART = 8, /* of what a process had, which it may have more */
+	CORES_PER_PROCESS = 6,
+};
 /* Of a range that is made huge pages by one call. */
 #define RANGE_BYTES (64ull << 20)
 
@@ -86,6 +91,17 @@ static int plan_fill(struct fill *f, const struct manifest *m, const struct proc
 }
 
 /* ---- huge pages ---- */
+
+/* They are cleared under the lock of a process's memory, by one core at a time; small ones, each with more
+ * work, by all. */
+static bool huge_pages_win(const struct fill *f)
+{
+	unsigned processes = 0;
+
+	for (size_t i = 0; i < f->n; i++)
+		processes += i == 0 || f->targets[i].pid != f->targets[i - 1].pid;
+	return team_cores(TEAM_MAX) <= processes * CORES_PER_PROCESS;
+}
 
 static int add_range(struct fill *f, const struct cpumem_target *t, uint64_t offset, uint64_t len)
 {
@@ -175,7 +191,7 @@ int host_fill(struct memory_reader *reader, const struct manifest *m, const stru
 
 	if (r < 0)
 		return r;
-	if (plan_ranges(&f, reader, m) < 0)
+	if (huge_pages_win(&f) && plan_ranges(&f, reader, m) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
 	cpumem_make_huge(f.ranges, f.n_ranges, 0);
 	return memory_load_all(reader, f.places, f.n, 0, cancelled, arg, err);

@@ -5,6 +5,7 @@
 
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 
 #define MIB (1ull << 20)
 
@@ -207,10 +208,45 @@ static void writing(void)
 	CHECK(cpumem_write(&t, 2 * MIB, data, 2 * MIB) == -ESRCH);
 }
 
+/* What was there, what is written then, and zeros elsewhere, whatever pages the kernel gives. */
+static void writing_huge(void)
+{
+	enum { LEN = 6 * MIB };
+	auto_free char *data = malloc(LEN), *back = malloc(LEN);
+	char *p = mmap(NULL, LEN + 2 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+		       0);
+	CHECK(data && back && p != MAP_FAILED);
+	p += (2 * MIB - (uintptr_t)p % (2 * MIB)) % (2 * MIB);
+	struct little l = little_start(wait_here, NULL);
+	auto_close int pidfd = (int)syscall(SYS_pidfd_open, l.pid, 0);
+	const struct cpumem_range ranges[] = {
+		{ l.pid, pidfd, (uintptr_t)p, 4 * MIB },
+		{ l.pid, pidfd, (uintptr_t)p + LEN + 64 * MIB, 2 * MIB }, /* not there: no matter */
+	};
+	struct cpumem_target t = { l.pid, (uintptr_t)p, LEN, pidfd };
+	uint64_t all[LEN / 4096 / 64];
+	struct cpumem_region r = {
+		.mem_fd = -1, .pid = l.pid, .va = (uintptr_t)p, .len_bytes = LEN, .present = all
+	};
+
+	little_wait_ready(&l);
+	memset(all, 0xff, sizeof(all));
+	memset(data, 0, LEN);
+	cpumem_make_huge(ranges, 2, 2);
+	CHECK(cpumem_read(&r, 0, back, LEN) == 0 && !memcmp(back, data, LEN));
+	for (size_t i = MIB; i < LEN; i++)
+		data[i] = (char)(i / 4096 % 3 ? i * 31 + 1 : 0);
+	for (size_t at = 0; at < LEN; at += 2 * MIB)
+		CHECK(cpumem_write(&t, at, data + at, 2 * MIB) == 0);
+	CHECK(cpumem_read(&r, 0, back, LEN) == 0 && !memcmp(back, data, LEN));
+	little_end(&l);
+}
+
 int main(void)
 {
 	text_of_smaps();
 	choosing_and_copying();
 	writing();
+	writing_huge();
 	return 0;
 }

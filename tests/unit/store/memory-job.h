@@ -192,6 +192,29 @@ static inline int load_region(struct memory_reader *reader, const struct memory_
 	return 0;
 }
 
+/* All regions by one call. */
+static inline int load_at_once(struct memory_reader *reader, const struct memory_job *j,
+			       struct brumate_error *err)
+{
+	auto_free struct target *targets = calloc(j->n + 1, sizeof(*targets));
+	auto_free struct memory_place *places = calloc(j->n + 1, sizeof(*places));
+
+	CHECK(targets && places);
+	for (size_t i = 0; i < j->n; i++) {
+		targets[i].len = j->regions[i].len_bytes;
+		CHECK((targets[i].bytes = malloc(targets[i].len + 1)));
+		memset(targets[i].bytes, 0xa5, targets[i].len + 1);
+		places[i] = (struct memory_place){ i, put_loaded, &targets[i] };
+	}
+	int r = memory_load_all(reader, places, j->n, 2, NULL, NULL, err);
+	for (size_t i = 0; i < j->n; i++) {
+		CHECK(r < 0 || (targets[i].got == targets[i].len &&
+				!memcmp(targets[i].bytes, j->bytes[i], targets[i].len)));
+		free(targets[i].bytes);
+	}
+	return r;
+}
+
 /* Opens, loads and compares all. The first failure. */
 static inline int load_all(const struct memory_job *j, const char *id, struct brumate_error *err)
 {
@@ -208,7 +231,7 @@ static inline int load_all(const struct memory_job *j, const char *id, struct br
 			      sizeof(j->regions[i])));
 		r = load_region(reader, j, i, err);
 	}
-	return r;
+	return r < 0 ? r : load_at_once(reader, j, err);
 }
 
 /* Verified, and loaded as it was. */
