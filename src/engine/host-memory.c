@@ -16,7 +16,7 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
-#include "base/fd.h"
+#include "base/machine.h"
 #include "engine/host-fill.h"
 #include "process/cpumem.h"
 #include "process/leftover.h"
@@ -25,7 +25,6 @@
 /* Devices whose descriptors forked children of a GPU program hold without using them. */
 static const char reopened_devices[] = "/dev/nvidia";
 
-enum { MEMINFO_BYTES_MAX = 1 << 16 };
 /* What is left to the machine beside a copy. */
 #define SPARE_BYTES (256ull << 20)
 
@@ -68,13 +67,9 @@ int host_memory_open(struct host_memory **ret, struct op *op, struct criu_option
 
 static uint64_t available_bytes(void)
 {
-	static const char key[] = "MemAvailable:";
-	auto_free char *text = NULL;
+	uint64_t bytes;
 
-	if (file_read(AT_FDCWD, "/proc/meminfo", MEMINFO_BYTES_MAX, &text, NULL) < 0)
-		return 0;
-	const char *line = strstr(text, key);
-	return line ? strtoull(line + strlen(key), NULL, 10) << 10 : 0;
+	return machine_meminfo("MemAvailable", &bytes) ? bytes : 0;
 }
 
 static void *copy_thread(void *arg)
