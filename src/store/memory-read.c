@@ -111,6 +111,7 @@ void memory_reader_free(struct memory_reader *m)
 		return;
 	chunk_table_fini(&m->table);
 	free(m->packs);
+	io_free(m->spare);
 	pthread_mutex_destroy(&m->lock);
 	free(m);
 }
@@ -163,6 +164,7 @@ struct reading {
 	struct memory_reader *m;
 	const struct memory_task *task;
 	struct io *io;
+	unsigned buffers; /* of io */
 	struct team team;
 	atomic_size_t next;
 };
@@ -236,27 +238,54 @@ static int work(void *arg, unsigned index, struct brumate_error *err)
 	}
 }
 
+/* Buffers are memory that is made, pinned and given back: who loads region after region has them once. */
+static int get_io(struct reading *g, unsigned buffers, struct brumate_error *err)
+{
+	const struct io_options options = { .buffers = buffers };
+	struct memory_reader *m = g->m;
+
+	pthread_mutex_lock(&m->lock);
+	auto_(io_free) struct io *spare = take_ptr(&m->spare);
+	g->buffers = m->spare_buffers;
+	pthread_mutex_unlock(&m->lock);
+	if (spare && g->buffers >= buffers) {
+		g->io = take_ptr(&spare);
+		return 0;
+	}
+	g->buffers = buffers;
+	return io_new(&g->io, &options, err);
+}
+
+static void put_io(struct reading *g)
+{
+	struct memory_reader *m = g->m;
+
+	pthread_mutex_lock(&m->lock);
+	struct io *other = m->spare;
+	m->spare = g->io;
+	m->spare_buffers = g->buffers;
+	pthread_mutex_unlock(&m->lock);
+	io_free(other);
+}
+
 int memory_read(struct memory_reader *m, const struct memory_task *task, struct brumate_error *err)
 {
-	auto_(io_free) struct io *io = NULL;
 	struct reading g = { .m = m, .task = task };
 	unsigned threads = task->threads && task->threads < THREADS_MAX ? task->threads
 									: team_cores(THREADS_MAX);
-	struct io_options options = { 0 };
 
 	if (task->n == 0)
 		return 0;
 	if (threads > task->n)
 		threads = (unsigned)task->n;
-	options.buffers = threads * AHEAD;
-	int r = io_new(&io, &options, err);
+	int r = get_io(&g, threads * AHEAD, err);
 	if (r < 0)
 		return r;
-	g.io = io;
 	r = team_start(&g.team, threads, work, &g);
-	if (r < 0)
-		return brumate_fail(err, -r, "threads that read memory: %m");
-	return team_wait(&g.team, task->tick, task->tick_arg, err);
+	r = r < 0 ? brumate_fail(err, -r, "threads that read memory: %m")
+		  : team_wait(&g.team, task->tick, task->tick_arg, err);
+	put_io(&g);
+	return r;
 }
 
 /* ---- what is read ---- */

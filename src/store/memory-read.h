@@ -20,7 +20,9 @@ struct memory_reader {
 	const struct manifest *manifest;
 	const struct store_key *key; /* borrowed; NULL: chunks that are sealed cannot be loaded */
 	struct chunk_table table;
-	struct memory_pack *packs; /* under lock */
+	struct memory_pack *packs; /* under lock, as is what follows */
+	struct io *spare;	   /* of the last reading, for the next; NULL: none */
+	unsigned spare_buffers;
 	pthread_mutex_t lock;
 };
 
