@@ -89,7 +89,7 @@ int huge_pages_collapse(int pidfd, uint64_t va, size_t len_bytes)
 }
 
 /* What small pages take for as much as a huge one; a failure is as bad as some that are slow. */
-#define SLOW_NS	  (500u * 1000)
+#define SLOW_NS	  (300u * 1000)
 #define FAILED_NS (4u * SLOW_NS)
 
 bool huge_pages_pay(const struct huge_pages_luck *l)
