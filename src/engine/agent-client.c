@@ -353,12 +353,12 @@ int agent_list(struct agent *a, struct agent_piece **ret, size_t *ret_n, struct 
 	return 0;
 }
 
-/* One request for each AGENT_PIECES_MAX of the pieces. @ret_n: sum of what the replies count; may be NULL. */
+/* One request for each AGENT_PIECES_MAX of the pieces. */
 static int in_parts(struct agent *a, enum agent_op op, const uint64_t *ids, const int *fds,
-		    int *ret_fds, size_t n, size_t *ret_n, struct brumate_error *err)
+		    int *ret_fds, size_t n, struct brumate_error *err)
 {
 	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
-	size_t done = 0, sum = 0;
+	size_t done = 0;
 	int r = 0;
 
 	if (!reply)
@@ -372,25 +372,22 @@ static int in_parts(struct agent *a, enum agent_op op, const uint64_t *ids, cons
 			ret_fds ? ret_fds + done : NULL, AGENT_CALL_TIMEOUT_MS, err);
 		if (r == 0)
 			done += request.n;
-		sum += reply->n;
 	}
 	if (r < 0 && ret_fds)
 		close_fds(ret_fds, done);
-	if (r == 0 && ret_n)
-		*ret_n = sum;
 	return r;
 }
 
 int agent_export(struct agent *a, const uint64_t *ids, size_t n, int *ret_fds,
 		 struct brumate_error *err)
 {
-	return in_parts(a, AGENT_EXPORT, ids, NULL, ret_fds, n, NULL, err);
+	return in_parts(a, AGENT_EXPORT, ids, NULL, ret_fds, n, err);
 }
 
 int agent_map(struct agent *a, const uint64_t *ids, const int *fds, size_t n,
 	      struct brumate_error *err)
 {
-	return in_parts(a, AGENT_MAP, ids, fds, NULL, n, NULL, err);
+	return in_parts(a, AGENT_MAP, ids, fds, NULL, n, err);
 }
 
 static int call(struct agent *a, enum agent_op op, size_t *ret_n, struct brumate_error *err)
@@ -414,12 +411,6 @@ int agent_unmap(struct agent *a, struct brumate_error *err)
 int agent_own(struct agent *a, size_t *ret_imported, struct brumate_error *err)
 {
 	return call(a, AGENT_OWN, ret_imported, err);
-}
-
-int agent_own_some(struct agent *a, const uint64_t *ids, size_t n, size_t *ret_imported,
-		   struct brumate_error *err)
-{
-	return in_parts(a, AGENT_OWN, ids, NULL, NULL, n, ret_imported, err);
 }
 
 int agent_open_gate(struct agent *a, struct brumate_error *err)

@@ -53,9 +53,6 @@ int agent_map(struct agent *a, const uint64_t *ids, const int *fds, size_t n,
 	      struct brumate_error *err);
 /** @ret_imported: pieces that stayed imported. */
 int agent_own(struct agent *a, size_t *ret_imported, struct brumate_error *err);
-/** Of pieces that are mapped, while others are not yet. @ret_imported: of these. */
-int agent_own_some(struct agent *a, const uint64_t *ids, size_t n, size_t *ret_imported,
-		   struct brumate_error *err);
 int agent_open_gate(struct agent *a, struct brumate_error *err);
 
 /**

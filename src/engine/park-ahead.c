@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * Device memory that comes back to a job while the rest of it is still being filled: each piece is mapped
- * and made the process's own as soon as it is full, so that little is left to do after the last one. The
+ * as soon as it is full (and no more: copies on the GPU beside those of the broker slow both down). The
  * last piece of every process waits for the end of the copy, which says whether all bytes are right:
  * until then a piece is missing, and neither a request nor the end of the shim opens a gate. What is done
  * here may fail or become void; then step_map() does it all, from nothing.
@@ -20,27 +20,18 @@ struct ahead {
 	struct op_agent *agent;
 	uint64_t *ids; /* of its pieces */
 	size_t first, n, done;
-	bool no_room;
 };
 
 static int map_some(struct ahead *a, const int *fds, size_t end, struct brumate_error *err)
 {
-	struct agent *agent = &a->agent->agent;
-	size_t n = end - a->done, imported = 0;
-	const uint64_t *ids = a->ids + a->done;
-	int r = agent_map(agent, ids, fds + a->first + a->done, n, err);
+	int r = agent_map(&a->agent->agent, a->ids + a->done, fds + a->first + a->done,
+			  end - a->done, err);
 
 	if (r < 0)
 		return r;
 	a->done = end;
 	r = fault_point("ahead.mapped");
-	if (r < 0)
-		return brumate_fail(err, -r, "injected: %m");
-	if (a->no_room)
-		return 0;
-	r = agent_own_some(agent, ids, n, &imported, err);
-	a->no_room = imported > 0;
-	return r;
+	return r < 0 ? brumate_fail(err, -r, "injected: %m") : 0;
 }
 
 /* To the end of the copy, also when there is nothing more to do: only then it is known to count. */

@@ -291,24 +291,6 @@ static void own_piece(struct piece *piece, bool *room, struct agent_reply *reply
 		     (unsigned long long)piece->node.start);
 }
 
-static void own_some(struct agent_job *job, struct agent_reply *reply)
-{
-	bool room = true;
-
-	for (uint32_t i = 0; i < job->request->n && !reply->error; i++) {
-		uint64_t id = job->request->ids[i];
-		struct piece *piece = piece_by_id(id);
-
-		if (!piece || piece->away)
-			fail(reply, piece ? -EBUSY : -ENOENT, 0, "piece %llu is not mapped",
-			     (unsigned long long)id);
-		else
-			own_piece(piece, &room, reply);
-		if (piece)
-			piece_unpin(piece);
-	}
-}
-
 static void own(struct agent_job *job, struct agent_reply *reply)
 {
 	struct piece *piece;
@@ -317,10 +299,6 @@ static void own(struct agent_job *job, struct agent_reply *reply)
 
 	if (!need_closed(reply))
 		return;
-	if (job->request->n) {
-		own_some(job, reply);
-		return;
-	}
 	if (count_away()) {
 		fail(reply, -EBUSY, 0, "some memory is not mapped yet");
 		return;

@@ -30,8 +30,7 @@ enum { AGENT_VERSION = 1, AGENT_PIECES_MAX = 64, AGENT_TEXT_BYTES = 160, AGENT_U
  *         access. Answered when done.
  * OWN     after the last MAP: replace imported memory by the process's own, by copies on the GPU, as
  *         far as there is room. n in the reply: pieces that stayed imported (their fds must be kept
- *         by whoever holds them until the piece is gone from LIST). With ids: these pieces alone,
- *         which were mapped; others may yet be.
+ *         by whoever holds them until the piece is gone from LIST).
  * OPEN    open the gate. Refused (-EBUSY) while a piece is unmapped.
  *         A piece that stays imported cannot be EXPORTed (-EOPNOTSUPP). Room appears as the holders
  *         of fds close those of pieces that are no longer imported: OWN may be asked again.
