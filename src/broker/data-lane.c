@@ -192,8 +192,7 @@ static void close_lane(struct lane *l)
 	lane_close_digesters(l);
 	if (l->copies)
 		ops->lane_close(l->copies);
-	for (size_t s = 0; s < l->n_slots; s++)
-		pool_put(l->slots[s]);
+	pool_put(l->ring);
 	unmap_pieces(l);
 	if (l->reserved)
 		ops->unreserve(l->memory, l->at, l->mover->total_bytes);
@@ -341,7 +340,7 @@ static int place_step(struct lane *l, struct step *s, bool block, struct brumate
 		uint64_t most = direct ? STEP_BYTES : SLOT_BYTES;
 		s->bytes = s->bytes < most ? s->bytes : most;
 		s->clean = h->clean[i];
-		s->slot = direct ? NULL : l->slots[slot]->at;
+		s->slot = direct ? NULL : l->ring->at + slot * SLOT_BYTES;
 	}
 	place_advance(l, &l->copying, s->bytes);
 	return STEP_BEGUN;
@@ -521,29 +520,38 @@ static int copy_pieces(struct lane *l, struct brumate_error *err)
 	return r < 0 ? r : 0;
 }
 
+/* Of as many slots as there is room for, up to @n; 0: not even of the fewest. */
+static size_t take_ring(struct lane *l, size_t n, bool must)
+{
+	for (; n >= SLOTS_MIN; n /= 2) {
+		l->ring = pool_take_ring(n * SLOT_BYTES, must);
+		if (l->ring)
+			return n;
+	}
+	return 0;
+}
+
 /* What cannot have a ring copies to pageable memory, at a third of the speed; to a disk all goes by a
  * ring, pinned or not. */
 static int take_slots(struct lane *l, struct brumate_error *err)
 {
 	struct mover *m = l->mover;
 	const bool must = m->host->spilled;
-	size_t n = SLOTS_ALL / m->n_lanes, usable = 0;
+	size_t n = SLOTS_ALL / m->n_lanes;
+	bool usable = false;
 
-	n = n > WINDOW ? WINDOW : n < SLOTS_MIN ? SLOTS_MIN : n;
-	n = pool_take_ring(l->slots, n, SLOT_BYTES, must);
-	for (size_t i = 0; i < n; i++) {
-		if (segment_touch(l->slots[i], NULL) == 0)
-			segment_pin(l->slots[i], m->ops, l->memory);
-		usable += l->slots[i]->pinned;
-		l->slots[i]->dirty = true;
+	n = take_ring(l, n > WINDOW ? WINDOW : n < SLOTS_MIN ? SLOTS_MIN : n, must);
+	if (n && segment_touch(l->ring, NULL) == 0) {
+		segment_pin(l->ring, m->ops, l->memory);
+		l->ring->dirty = true;
+		usable = l->ring->pinned || must;
 	}
-	if ((must || usable == n) && n >= SLOTS_MIN) {
+	if (usable) {
 		l->n_slots = n;
 		return 0;
 	}
-	while (n-- > 0)
-		pool_put(l->slots[n]);
-	log_debug("no ring: %zu pinned segments", usable);
+	pool_put(take_ptr(&l->ring));
+	log_debug("no ring: no memory that can be pinned");
 	return must ? brumate_fail(err, ENOMEM, "no memory for a ring: %m") : 0;
 }
 

@@ -57,8 +57,8 @@ struct lane {
 
 	struct place copying; /* the copying thread's */
 	struct step steps[WINDOW];
-	struct segment *slots[WINDOW];
-	size_t n_slots;
+	struct segment *ring; /* NULL: none is needed, or to be had */
+	size_t n_slots;	      /* of SLOT_BYTES in it */
 
 	pthread_t threads[3];
 	size_t n_threads, n_active; /* of them; under the mover's lock */

@@ -115,9 +115,15 @@ static struct segment *find_free(uint64_t bytes, int node)
 	return found;
 }
 
-/* Under the lock: frees segments that nobody uses until @bytes more fit under the limit. */
+/* Under the lock: frees segments that nobody uses until @bytes more fit under the limit, if that helps. */
 static bool make_room(uint64_t bytes, uint64_t limit)
 {
+	uint64_t in_use = 0;
+
+	for (struct segment *s = pool.segments; s; s = s->next)
+		in_use += s->kept && s->state != SEGMENT_FREE ? s->bytes : 0;
+	if (in_use + bytes > limit)
+		return false;
 	for (struct segment *s = pool.segments, *next; s && pool.kept_bytes + bytes > limit;
 	     s = next) {
 		next = s->next;
@@ -339,22 +345,17 @@ int pool_take(struct segment **ret, size_t n, uint64_t bytes, const int *nodes,
 	return r;
 }
 
-size_t pool_take_ring(struct segment **ret, size_t n, uint64_t bytes, bool must)
+struct segment *pool_take_ring(uint64_t bytes, bool must)
 {
-	size_t i = 0;
+	struct segment *s = NULL;
 
 	pthread_mutex_lock(&lock);
 	end_leases();
-	for (; i < n; i++) {
-		struct segment *s = find_free(bytes, -1);
-
-		if (!s && !make_room(bytes, pool.limit_bytes) && !must)
-			break;
-		if (take_one(&ret[i], bytes, -1, pool.limit_bytes) < 0)
-			break;
-	}
+	if ((find_free(bytes, -1) || make_room(bytes, pool.limit_bytes) || must) &&
+	    take_one(&s, bytes, -1, pool.limit_bytes) < 0)
+		s = NULL;
 	pthread_mutex_unlock(&lock);
-	return i;
+	return s;
 }
 
 void pool_note_touched(struct segment *s)

@@ -57,9 +57,9 @@ uint64_t pool_segment_bytes(uint64_t total_bytes);
  */
 int pool_take(struct segment **ret, size_t n, uint64_t bytes, const int *nodes,
 	      struct brumate_error *err);
-/** Takes up to @n kept segments of @bytes for a ring, out of a part of the limit that no lease may use.
- * Returns how many; with @must, the rest are plain memory. */
-size_t pool_take_ring(struct segment **ret, size_t n, uint64_t bytes, bool must);
+/** Takes a kept segment of @bytes for a ring, out of a part of the limit that no lease may use. NULL: there
+ * is no room; with @must it is plain memory then. */
+struct segment *pool_take_ring(uint64_t bytes, bool must);
 
 /** Whether @s is a user's alone and has no pages yet: it reads as zeros. */
 bool segment_is_blank(const struct segment *s);
