@@ -11,7 +11,7 @@ import re
 import signal
 import stat
 
-from cases import MIB, NOBODY, case, expect, main, process_start, read_text, run, wait_until
+from cases import MIB, NOBODY, case, expect, main, process_start, read_link, read_text, run, wait_until
 
 
 def job_dir(bed, job):
@@ -154,6 +154,44 @@ def limits_are_the_callers(bed):
     result = bed.cli("run", "--attach", "--", "sh", "-c", "ulimit -Sn; ulimit -Hn")
     want = run(["sh", "-c", "ulimit -Sn; ulimit -Hn"]).out
     expect(result.out == want, f"the job has {result.out!r}, its caller {want!r}")
+
+
+def copy_pages(bed, job):
+    """Bytes of memory that the host copy of a suspended job takes."""
+    shim = bed.shim(job)
+    fds = [f"/proc/{shim}/fd/{fd}" for fd in os.listdir(f"/proc/{shim}/fd")]
+    found = [os.stat(fd).st_blocks * 512 for fd in fds if "brumate-segment" in read_link(fd)]
+    expect(found, "the shim holds no host copy")
+    return sum(found)
+
+
+@case
+def zeros_take_no_memory(bed):
+    """Neither on fresh memory of the pool nor on such as another job's bytes were in."""
+    for _ in range(2):
+        job, log = bed.started([bed.program("bench-job"), "--mib", 128, "--piece-kib", "4096", "--zero", "90"])
+        log.wait_for("^ready")
+
+        def check(job, log):
+            seen = len(log.lines())
+            os.kill(bed.pid(job), signal.SIGUSR1)
+            log.wait_until(lambda text: any(line.startswith("check ") for line in text.splitlines()[seen:]), "a check")
+            expect("check BAD" not in log.text(), "the job's memory is wrong")
+
+        for options in ((), ("--keep-copy",), ()):
+            summary = bed.operation("suspend", job)
+            expect(summary["zero_bytes"] + summary["unchanged_bytes"] >= 108 * MIB, f"{summary}")
+            pages = copy_pages(bed, job)
+            expect(pages <= 48 * MIB, f"the copy takes {pages}")
+            bed.operation("resume", job, *options)
+            check(job, log)
+        bed.operation("checkpoint", job)
+        bed.operation("restore", job)
+        check(job, log)
+        bed.end(job)
+        other, _ = bed.counter(mib=128)  # leaves its bytes in the pool
+        bed.ok("suspend", other)
+        bed.end(other)
 
 
 # Parked.

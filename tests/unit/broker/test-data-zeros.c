@@ -183,6 +183,31 @@ static void test_alloc(void)
 	}
 }
 
+/* What is on a disk has no zeros that could be left out, but those that come back are not read. */
+static void test_spilled(void)
+{
+	struct set set = set_make(PIECES, uneven, 1);
+	char *before[PIECES];
+
+	restart("[Broker]\nPool=64M\nMemory=64M\n");
+	write_runs(&set, 3);
+	for (size_t i = 0; i < PIECES; i++) {
+		before[i] = malloc(set.pieces[i].len_bytes);
+		piece_read(&set, i, before[i]);
+	}
+	full(&set);
+	CHECK(data_copy_is_spilled(&set.copy) || pool_bytes("disk_bytes") == 0);
+	take_away_and_back(&set);
+	for (size_t i = 0; i < PIECES; i++) {
+		auto_free char *after = malloc(set.pieces[i].len_bytes);
+
+		piece_read(&set, i, after);
+		CHECK(memcmp(before[i], after, set.pieces[i].len_bytes) == 0);
+		free(before[i]);
+	}
+	set_free(&set);
+}
+
 /* Damage where the copy has no pages is not read; where it has some it is found. */
 static void test_damage(void)
 {
@@ -212,6 +237,7 @@ int main(void)
 	test_live();
 	test_other_broker("[Broker]\nDigests=no\n");
 	test_other_broker("[Broker]\nPool=64M\nMemory=1G\n");
+	test_spilled();
 	test_alloc();
 	test_damage();
 	end_broker(&b);
