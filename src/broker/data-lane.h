@@ -97,6 +97,11 @@ int lane_find_run(struct lane *l, const struct place *p, const uint64_t *limit, 
 /** Last act of a thread; the last one closes the lane. */
 void lane_end_thread(struct lane *l);
 
+/* data-ring.c */
+
+/** Takes memory for the lane's slots; none where it cannot be pinned, unless the host copy needs it. */
+int lane_take_ring(struct lane *l, struct brumate_error *err);
+
 /* data-live.c */
 
 /** Copies pieces that are written meanwhile; all that is to be copied. */
