@@ -232,7 +232,7 @@ int main(void)
 	node_conf(POOL);
 	broker_start();
 	test_runs(uneven, 2, 4); /* less than 256 MiB: segments of 8 MiB */
-	test_runs(longer, 1, 3); /* more: of 64 MiB */
+	test_runs(longer, 1, 2); /* more: of 64 MiB */
 	test_update();
 	test_live();
 	test_other_broker("[Broker]\nDigests=no\n");
