@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* MADV_COLLAPSE, of our own memory and of another process's; see huge-pages.h. */
 #include "base/huge-pages.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -42,6 +43,44 @@ int huge_pages_populate(void *p, size_t len_bytes)
 		start += len;
 	}
 	return r;
+}
+
+#define FILL_BYTES_MIN (32ull << 20)
+
+/* For as long it is left alone where it failed, as each try then searches for memory in one piece, or
+ * where it was slower than a GB/s: waiting for busy processors takes longer than small pages. */
+#define FILL_PAUSE_NS (1000 * NS_PER_MS)
+
+static _Atomic uint64_t fill_paused_until_ns; /* UINT64_MAX: this kernel does not know how */
+
+static bool fill_huge(void *p, size_t len_bytes)
+{
+	uint64_t start_ns = clock_now_ns();
+
+	if (len_bytes < FILL_BYTES_MIN || start_ns < fill_paused_until_ns ||
+	    (uintptr_t)p % HUGE_PAGE_BYTES || len_bytes % HUGE_PAGE_BYTES)
+		return false;
+	int r = huge_pages_populate(p, len_bytes);
+	uint64_t end_ns = clock_now_ns();
+	if (r == -EINVAL)
+		fill_paused_until_ns = UINT64_MAX;
+	else if (r < 0 || end_ns - start_ns > len_bytes)
+		fill_paused_until_ns = end_ns + FILL_PAUSE_NS;
+	return r == 0;
+}
+
+int huge_pages_fill(void *p, size_t len_bytes, bool by_itself)
+{
+	volatile char *at = p;
+	bool huge = by_itself || fill_huge(p, len_bytes);
+
+	if (madvise(p, len_bytes, POPULATE_WRITE) == 0)
+		return huge;
+	if (errno != EINVAL)
+		return errno == EFAULT ? -ENOMEM : -errno;
+	for (size_t i = 0; i < len_bytes; i += 4096) /* for kernels before 5.14 */
+		__atomic_fetch_or(&at[i], 0, __ATOMIC_RELAXED);
+	return huge;
 }
 
 /* A place with room to move by less than a huge page; what is left over goes back. */

@@ -27,6 +27,13 @@ enum { HUGE_PAGE_BYTES = 2 << 20 };
 int huge_pages_populate(void *p, size_t len_bytes);
 
 /**
+ * As huge_pages_populate(), of shared memory and of whole small pages, but all of it is there afterwards, in
+ * small pages where there are no huge ones, or it is too short for them to pay. @by_itself: this memory gets
+ * huge ones unasked. 1: all are huge; 0: not all; -ENOMEM.
+ */
+int huge_pages_fill(void *p, size_t len_bytes, bool by_itself);
+
+/**
  * Maps @len_bytes at @offset of @fd, a memfd or tmpfs file, shared, at an address that huge pages of the
  * file can be mapped at. munmap(2) ends it. NULL and errno.
  */

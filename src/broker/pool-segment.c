@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* One segment of host memory: made of the largest pages there are, touched, pinned, leased. */
 #include "broker/pool-private.h"
-#include "base/huge.h"
+#include "base/huge-pages.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -23,12 +23,8 @@ enum {
 /* Ours while we live: nothing else may be forked with it, or the lease never ends. */
 static int map_segment(struct segment *s)
 {
-	void *at;
-	int r = huge_map(&at, s->fd, s->bytes);
-
-	if (r == 0)
-		s->at = at;
-	return r;
+	s->at = huge_pages_map(s->fd, 0, s->bytes, PROT_READ | PROT_WRITE);
+	return s->at ? 0 : -errno;
 }
 
 static int make_file(struct segment *s, unsigned flags)
@@ -128,7 +124,7 @@ int segment_touch(struct segment *s, struct brumate_error *err)
 {
 	if (s->touched)
 		return 0;
-	int r = huge_populate(s->at, s->bytes, s->huge);
+	int r = huge_pages_fill(s->at, s->bytes, s->huge);
 	if (r < 0)
 		return brumate_fail(err, -r, "host memory of %llu MiB: %m",
 				    (unsigned long long)(s->bytes >> 20));

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/huge.h"
+#include "base/huge-pages.h"
 #include "engine/held.h"
 #include "engine/spilled.h"
 #include "store/memory.h"
@@ -150,13 +150,13 @@ static int view_open(struct view *ret, const struct data_copy *copy, struct brum
 {
 	const size_t n = data_copy_parts(copy);
 	uint64_t last = copy->total_bytes - (n - 1) * copy->segment_bytes;
-	uint64_t room_bytes = copy->total_bytes + HUGE_BYTES;
+	uint64_t room_bytes = copy->total_bytes + HUGE_PAGE_BYTES;
 	char *room = mmap(NULL, room_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
 			  -1, 0);
 
 	if (room == MAP_FAILED)
 		return brumate_fail(err, errno, "mmap: %m");
-	char *base = room + -(uint64_t)(uintptr_t)room % HUGE_BYTES;
+	char *base = room + -(uint64_t)(uintptr_t)room % HUGE_PAGE_BYTES;
 	*ret = (struct view){ .room = room,
 			      .base = base,
 			      .room_bytes = room_bytes,
@@ -283,7 +283,7 @@ static void *fill(void *arg)
 			part = part < run->len_bytes - done ? part : run->len_bytes - done;
 			if (!spilled_has(f->view->spilled, segment) &&
 			    has_hole(f->copy->segments[segment], inside, part))
-				huge_populate(f->view->base + at, part, false);
+				huge_pages_fill(f->view->base + at, part, false);
 		}
 	}
 	return NULL;

@@ -3,16 +3,23 @@
 #include "base/huge-pages.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
 
-enum { PAGES = 3, BYTES = PAGES * HUGE_PAGE_BYTES, ROOM = BYTES + HUGE_PAGE_BYTES };
+enum {
+	PAGES = 3,
+	BYTES = PAGES * HUGE_PAGE_BYTES,
+	ROOM = BYTES + HUGE_PAGE_BYTES,
+	FILLED = 32 << 20
+};
 
 /* A place for BYTES at a multiple of a huge page. */
 static char *reserve(void)
@@ -75,6 +82,42 @@ static void private_memory(void)
 	marks_are_there(p);
 }
 
+/* Others write it meanwhile. */
+static void *write_all(void *arg)
+{
+	char *p = arg;
+
+	for (size_t at = 8; at < FILLED; at += 4096)
+		p[at] = 'w';
+	return NULL;
+}
+
+/* All of it is there, whatever it is made of, and what was in it. */
+static void filled(size_t len)
+{
+	int fd = memfd_create("huge", MFD_CLOEXEC);
+	struct stat st;
+	pthread_t thread;
+
+	CHECK(fd >= 0 && ftruncate(fd, (off_t)len) == 0);
+	char *p = huge_pages_map(fd, 0, len, PROT_READ | PROT_WRITE);
+	CHECK(p && (uintptr_t)p % HUGE_PAGE_BYTES == 0);
+	p[len - 1] = 'x';
+	if (len == FILLED)
+		CHECK(pthread_create(&thread, NULL, write_all, p) == 0);
+	CHECK(huge_pages_fill(p, len, false) >= 0);
+	if (len == FILLED)
+		CHECK(pthread_join(thread, NULL) == 0);
+	CHECK(fstat(fd, &st) == 0 && (size_t)st.st_blocks * 512 >= len);
+	CHECK(p[len - 1] == 'x');
+	for (size_t at = 0; at < len - 1; at++)
+		CHECK(p[at] == (len == FILLED && at % 4096 == 8 ? 'w' : 0));
+	CHECK(huge_pages_fill(p, len, true) == 1);
+	munmap(p, len);
+	close(fd);
+	CHECK(!huge_pages_map(-1, 0, len, PROT_READ) && errno == EBADF);
+}
+
 static void memory_of_a_child(void)
 {
 	char *p = reserve();
@@ -123,6 +166,8 @@ int main(void)
 	luck();
 	shared_memory();
 	private_memory();
+	filled(FILLED);
+	filled(HUGE_PAGE_BYTES + 4096);
 	memory_of_a_child();
 	return 0;
 }
