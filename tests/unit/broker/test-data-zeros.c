@@ -6,7 +6,7 @@
 
 #define POOL "[Broker]\nPool=1G\n"
 
-enum { PIECES = 24 };
+enum { PIECES = 12 };
 
 static uint64_t seed = 1;
 
@@ -23,7 +23,7 @@ static uint64_t uneven(size_t i)
 
 static uint64_t longer(size_t i)
 {
-	return (i % 5 + 4) * CHUNK;
+	return (i % 5 + 9) * CHUNK;
 }
 
 static uint64_t pages(const struct data_copy *c)
