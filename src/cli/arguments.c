@@ -10,7 +10,9 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/digest.h"
 #include "base/paths.h"
+#include "store/key.h"
 #include "wire/wire.h"
 
 static int set(json_t *parameters, const char *key, json_t *value, struct brumate_error *err)
@@ -98,6 +100,25 @@ int add_path(json_t *parameters, const char *key, const char *path, struct bruma
 	if (!absolute)
 		return brumate_fail(err, errno, "%s: %m", path);
 	return add_string(parameters, key, absolute, err);
+}
+
+int add_key(json_t *parameters, const struct invocation *in, struct brumate_error *err)
+{
+	auto_(seal_key_fini) struct seal_key key = { { 0 } };
+	char text[DIGEST_TEXT_BYTES];
+	struct digest digits;
+
+	if (!in->values[OPT_KEY_FILE])
+		return 0;
+	int r = store_key_read(&key, in->values[OPT_KEY_FILE], err);
+	if (r < 0)
+		return r;
+	memcpy(digits.bytes, key.bytes, sizeof(digits.bytes));
+	digest_format(text, &digits);
+	r = add_string(parameters, "key", text, err);
+	explicit_bzero(text, sizeof(text));
+	explicit_bzero(&digits, sizeof(digits));
+	return r;
 }
 
 int add_target(json_t *parameters, const struct invocation *in, struct brumate_error *err)

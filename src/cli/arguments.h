@@ -24,6 +24,10 @@ int add_gpu(json_t *parameters, const struct invocation *in, struct brumate_erro
 /** --dir and the like, made absolute. */
 int add_path(json_t *parameters, const char *key, const char *path, struct brumate_error *err);
 
+/** The key in the file of --key-file as "key": read here, as the user who calls. Refuses what
+ * store_key_read() refuses. */
+int add_key(json_t *parameters, const struct invocation *in, struct brumate_error *err);
+
 /** The job that is meant: exactly one of the operand and --pid. */
 int add_target(json_t *parameters, const struct invocation *in, struct brumate_error *err);
 

@@ -48,6 +48,7 @@ enum option_id {
 	OPT_PARK,
 	OPT_KEEP_COPY,
 	OPT_LIVE,
+	OPT_KEY_FILE,
 	OPT__MAX,
 };
 

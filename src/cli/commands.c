@@ -148,6 +148,10 @@ static const struct option_spec resume_options[] = {
 	FORMAT,
 	END,
 };
+#define KEY_FILE(what)                                                           \
+	{                                                                        \
+		OPT_KEY_FILE, "key-file", 0, "FILE", what, COMPLETES_FILE, NULL, \
+	}
 static const struct option_spec checkpoint_options[] = {
 	PID("a process instead of a job"),
 	KEEP_COPY,
@@ -166,6 +170,7 @@ static const struct option_spec checkpoint_options[] = {
 	{ OPT_COMPRESS, "compress", 0, "HOW",
 	  "compress its memory: auto (where that is faster, the default), none, lz4 or zstd",
 	  COMPLETES_WORDS, "auto none lz4 zstd" },
+	KEY_FILE("encrypt it by the key in FILE instead of the configured one"),
 	DIR("keep it in DIR instead of the default place"),
 	TIMEOUT("let the job go on if it cannot be checkpointed within TIME"),
 	FORCE("go on where doctor only suspects that the job may be lost"),
@@ -185,6 +190,7 @@ static const struct option_spec restore_options[] = {
 	  .name = "tcp-close",
 	  .help = "restore established TCP connections as closed" },
 	FORCE("go on where the host differs in ways that may matter"),
+	KEY_FILE("decrypt it by the key in FILE instead of the configured one"),
 	FORMAT,
 	END,
 };

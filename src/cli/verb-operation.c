@@ -133,6 +133,8 @@ int verb_checkpoint(const struct invocation *in, struct brumate_error *err)
 	if (r == 0)
 		r = add_path(p, "dir", in->values[OPT_DIR], err);
 	if (r == 0)
+		r = add_key(p, in, err);
+	if (r == 0)
 		r = add_gpu(p, in, err);
 	if (r == 0)
 		r = operate(&reply, in, "Checkpoint", p, err);
@@ -153,6 +155,8 @@ static int pack_restore(json_t *p, const struct invocation *in, struct brumate_e
 		r = add_flag(p, "tcp_close", in, OPT_TCP_CLOSE, err);
 	if (r == 0)
 		r = add_flag(p, "force", in, OPT_FORCE, err);
+	if (r == 0)
+		r = add_key(p, in, err);
 	if (r == 0 && remote_is_url(word)) {
 		r = pull_path(&pulled, word, in->values[OPT_DIR], err);
 		word = pulled;

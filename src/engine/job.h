@@ -79,9 +79,11 @@ struct job_schedule {
 	unsigned keep_last;	 /* of this job; 0: not given */
 	uint64_t keep_within_ms; /* 0: not given */
 	uint32_t timeout_ms;
-	bool force;
-	char dir[1024];	  /* the store */
-	uint64_t next_ms; /* since 1970 */
+	bool force, keep_copy, live;
+	char dir[1024];	     /* the store */
+	char compress[8];    /* as memory_parse_compress() takes it; "": as is configured then */
+	char key_file[1024]; /* absolute; "": the configured key, if any */
+	uint64_t next_ms;    /* since 1970 */
 };
 
 struct job {

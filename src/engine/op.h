@@ -112,6 +112,7 @@ struct op {
 	struct store_image image;
 	struct manifest manifest; /* of the checkpoint being written */
 	struct store_key key;	  /* of @writer or @image, where they are encrypted */
+	bool key_is_given;	  /* by the caller (secret.h), rather than configured */
 	bool committed;
 	uint64_t criu_start_ns;
 	int criu_dir_fd;

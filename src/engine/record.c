@@ -138,11 +138,12 @@ static json_t *encode_schedule(const struct job_schedule *s)
 {
 	if (!s->every_ms)
 		return json_null();
-	return json_pack("{s:I,s:I,s:I,s:I,s:b,s:o,s:I}", "every_ms", (json_int_t)s->every_ms,
-			 "keep_last", (json_int_t)s->keep_last, "keep_within_ms",
-			 (json_int_t)s->keep_within_ms, "timeout_ms", (json_int_t)s->timeout_ms,
-			 "force", s->force, "dir", encode_bytes(s->dir), "next_ms",
-			 (json_int_t)s->next_ms);
+	return json_pack("{s:I,s:I,s:I,s:I,s:b,s:b,s:b,s:o,s:s,s:o,s:I}", "every_ms",
+			 (json_int_t)s->every_ms, "keep_last", (json_int_t)s->keep_last,
+			 "keep_within_ms", (json_int_t)s->keep_within_ms, "timeout_ms",
+			 (json_int_t)s->timeout_ms, "force", s->force, "keep_copy", s->keep_copy,
+			 "live", s->live, "dir", encode_bytes(s->dir), "compress", s->compress,
+			 "key_file", encode_bytes(s->key_file), "next_ms", (json_int_t)s->next_ms);
 }
 
 json_t *record_encode(const struct job *j)
@@ -262,6 +263,21 @@ static int decode_op(struct job_op *ret, json_t *o, struct brumate_error *err)
 	return 0;
 }
 
+/* How its checkpoints are made; older records do not tell. */
+static int decode_manner(struct job_schedule *ret, json_t *s, struct brumate_error *err)
+{
+	int r;
+
+	if ((r = wire_get_bool(s, "keep_copy", &ret->keep_copy, err)) < 0 ||
+	    (r = wire_get_bool(s, "live", &ret->live, err)) < 0)
+		return r;
+	if (json_object_get(s, "compress"))
+		r = decode_text(ret->compress, sizeof(ret->compress), s, "compress", err);
+	if (r == 0 && json_object_get(s, "key_file"))
+		r = decode_path(ret->key_file, sizeof(ret->key_file), s, "key_file", err);
+	return r;
+}
+
 /* Records of before there were schedules have none. */
 static int decode_schedule(struct job_schedule *ret, json_t *o, struct brumate_error *err)
 {
@@ -278,6 +294,7 @@ static int decode_schedule(struct job_schedule *ret, json_t *o, struct brumate_e
 	    (r = wire_get_int(s, "timeout_ms", 0, INT32_MAX, &timeout_ms, err)) < 0 ||
 	    (r = wire_get_int(s, "next_ms", 0, INT64_MAX, &next_ms, err)) < 0 ||
 	    (r = wire_get_bool(s, "force", &ret->force, err)) < 0 ||
+	    (r = decode_manner(ret, s, err)) < 0 ||
 	    (r = decode_path(ret->dir, sizeof(ret->dir), s, "dir", err)) < 0)
 		return brumate_wrap(err, r, "schedule");
 	if (!every_ms)

@@ -8,6 +8,11 @@
 
 #include "engine/op.h"
 
+/** Uses the key that the caller gave instead of the configured one: @text is 64 hexadecimal digits, and is
+ * forgotten where it stands; or it is in the file @path. Before what follows. -EINVAL, -ENOKEY, -EACCES. */
+int secret_give(struct op *op, char *text, struct brumate_error *err);
+int secret_give_file(struct op *op, const char *path, struct brumate_error *err);
+
 /** Reads the configured key, if there is one, and makes op->writer encrypt by it. */
 int secret_begin(struct op *op, struct brumate_error *err);
 

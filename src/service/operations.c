@@ -41,10 +41,13 @@ static int check_common(json_t *parameters, struct brumate_error *err)
 	static const char *const flags[] = { "force", "leave_running", "tcp_close", "park",
 					     "keep_copy", "live" };
 	int64_t timeout_ms;
+	const char *key;
 	json_t *map;
 	bool flag;
 	int r = wire_get_int(parameters, "timeout_ms", 0, TIMEOUT_MS_MAX, &timeout_ms, err);
 
+	if (r == 0)
+		r = wire_get_string(parameters, "key", &key, err);
 	if (r == 0)
 		r = wire_get_array(parameters, "gpu_map", &map, err);
 	for (size_t i = 0; r == 0 && i < sizeof(flags) / sizeof(flags[0]); i++)
@@ -225,7 +228,7 @@ int service_checkpoint(const struct service_call *call, json_t *parameters, json
 		       struct brumate_error *err)
 {
 	static const char *const keys[] = { "timeout_ms", "force", "leave_running", "compress",
-					    "keep_copy", "live", NULL };
+					    "keep_copy", "live", "key", NULL };
 	auto_free char *dir = NULL;
 	const char *name, *given_dir;
 	char id[MANIFEST_ID_BYTES];
@@ -332,7 +335,8 @@ static int find_or_create_job(struct job *ret, bool *ret_created, const struct m
 static int restore_image(const struct service_call *call, const struct store_image *image,
 			 json_t *parameters, json_t **ret, struct brumate_error *err)
 {
-	static const char *const keys[] = { "timeout_ms", "gpu_map", "tcp_close", "force", NULL };
+	static const char *const keys[] = { "timeout_ms", "gpu_map", "tcp_close",
+					    "force",	  "key",     NULL };
 	auto_(job_fini) struct job j = JOB_EMPTY;
 	auto_json json_t *picked = pick(parameters, keys);
 	bool created;

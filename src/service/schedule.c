@@ -7,6 +7,8 @@
 #include <errno.h>
 #include <limits.h>
 
+#include "store/memory.h"
+
 static int get_numbers(json_t *ret, json_t *parameters, struct brumate_error *err)
 {
 	static const struct {
@@ -34,6 +36,38 @@ static int get_numbers(json_t *ret, json_t *parameters, struct brumate_error *er
 		       : wire_fail_parameter(err, "every_ms", "is missing");
 }
 
+/* How its checkpoints are made. What is not given is as configured when one is made. */
+static int get_manner(json_t *ret, const struct service_call *call, json_t *parameters,
+		      struct brumate_error *err)
+{
+	static const char *const keys[] = { "force", "keep_copy", "live", "compress", "key_file" };
+	const char *compress, *key_file;
+	enum memory_compress how;
+	int r = wire_get_string(parameters, "compress", &compress, err);
+
+	if (r == 0)
+		r = wire_get_string(parameters, "key_file", &key_file, err);
+	if (r < 0)
+		return r;
+	if (compress && memory_parse_compress(&how, compress) < 0)
+		return wire_fail_parameter(err, "compress", "want auto, none, lz4 or zstd");
+	if (key_file && call->uid != 0) { /* root would read it, again and again */
+		brumate_fail(err, EACCES, "only root may name a key file for checkpoints by schedule");
+		brumate_hint(err, "ask for one in EncryptionKeyFile= of [Store], brumate.conf(5)");
+		return -EACCES;
+	}
+	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+		json_t *value = json_object_get(parameters, keys[i]);
+		bool flag;
+
+		if (i < 3 && (r = wire_get_bool(parameters, keys[i], &flag, err)) < 0)
+			return r;
+		if (value && !json_is_null(value) && json_object_set(ret, keys[i], value) < 0)
+			return brumate_fail(err, ENOMEM, "%m");
+	}
+	return 0;
+}
+
 int service_schedule(const struct service_call *call, json_t *parameters, json_t **ret,
 		     struct brumate_error *err)
 {
@@ -41,13 +75,12 @@ int service_schedule(const struct service_call *call, json_t *parameters, json_t
 	auto_(job_fini) struct job j = JOB_EMPTY;
 	auto_free char *dir = NULL;
 	const char *word, *given_dir;
-	bool force = false;
 	int r = wire_need_string(parameters, "job", &word, err);
 
 	if (r == 0)
 		r = wire_get_string(parameters, "dir", &given_dir, err);
 	if (r == 0)
-		r = wire_get_bool(parameters, "force", &force, err);
+		r = get_manner(passed, call, parameters, err);
 	if (r == 0)
 		r = access_store(&dir, call, given_dir, err);
 	if (r == 0)
@@ -56,8 +89,7 @@ int service_schedule(const struct service_call *call, json_t *parameters, json_t
 		r = access_job(&j, call, word, err);
 	if (r < 0)
 		return r;
-	if (json_object_set_new(passed, "dir", json_string(dir)) < 0 ||
-	    json_object_set_new(passed, "force", json_boolean(force)) < 0)
+	if (json_object_set_new(passed, "dir", json_string(dir)) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
 	return shim_relay(call, &j, "Schedule", passed, ret, err);
 }

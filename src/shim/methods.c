@@ -14,6 +14,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "engine/park.h"
+#include "engine/secret.h"
 
 enum {
 	ENV_MAX = 1 << 17,
@@ -153,6 +154,14 @@ static int method_resume(void *arg, struct wire_call_context *call, json_t *para
 	return simple_op(arg, "resume", IN(JOB_SUSPENDED), engine_resume, call, parameters, err);
 }
 
+static int get_key(struct op *op, json_t *parameters, struct brumate_error *err)
+{
+	const char *key;
+	int r = wire_get_string(parameters, "key", &key, err);
+
+	return r < 0 || !key ? r : secret_give(op, (char *)key, err);
+}
+
 static int checkpoint_parameters(struct op *op, json_t *parameters, struct brumate_error *err)
 {
 	const char *id, *dir, *compress;
@@ -162,7 +171,8 @@ static int checkpoint_parameters(struct op *op, json_t *parameters, struct bruma
 	    (r = wire_need_string(parameters, "dir", &dir, err)) < 0 ||
 	    (r = wire_get_bool(parameters, "leave_running", &op->leave_running, err)) < 0 ||
 	    (r = wire_get_bool(parameters, "keep_copy", &op->keep_copy, err)) < 0 ||
-	    (r = wire_get_bool(parameters, "live", &op->live, err)) < 0)
+	    (r = wire_get_bool(parameters, "live", &op->live, err)) < 0 ||
+	    (r = get_key(op, parameters, err)) < 0)
 		return r;
 	if ((r = wire_get_string(parameters, "compress", &compress, err)) < 0)
 		return r;
@@ -198,7 +208,8 @@ static int restore_parameters(struct op *op, json_t *parameters, struct brumate_
 
 	if ((r = get_pairs(op, parameters, err)) < 0 ||
 	    (r = wire_need_string(parameters, "path", &path, err)) < 0 ||
-	    (r = wire_get_bool(parameters, "tcp_close", &op->tcp_close, err)) < 0)
+	    (r = wire_get_bool(parameters, "tcp_close", &op->tcp_close, err)) < 0 ||
+	    (r = get_key(op, parameters, err)) < 0)
 		return r;
 	return store_open(&op->image, NULL, path, err);
 }

@@ -17,7 +17,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/conf.h"
 #include "base/log.h"
+#include "engine/secret.h"
 
 static uint64_t now_ms(void)
 {
@@ -96,6 +98,27 @@ static void prune(const char *job, const struct job_schedule *schedule)
 		log_warn("old checkpoints stay: job=%s reason=\"%s\"", job, err.text);
 }
 
+/* What was not given is as the configuration says now, as for a checkpoint by command. */
+static int configure(struct op *op, const struct job_schedule *schedule,
+		     const struct brumate_conf *conf, struct brumate_error *err)
+{
+	op->keep_copy = schedule->keep_copy || conf->keep_copy;
+	op->live = schedule->live;
+	op->compress = (enum memory_compress)conf->compress;
+	if (conf->lock_timeout_ms && conf->lock_timeout_ms <= UINT32_MAX)
+		op->lock_timeout_ms = (uint32_t)conf->lock_timeout_ms;
+	if (*schedule->compress && memory_parse_compress(&op->compress, schedule->compress) < 0)
+		return brumate_fail(err, EINVAL, "compress: %s", schedule->compress);
+	return *schedule->key_file ? secret_give_file(op, schedule->key_file, err) : 0;
+}
+
+static uint32_t timeout_of(const struct job_schedule *schedule, const struct brumate_conf *conf)
+{
+	if (schedule->timeout_ms)
+		return schedule->timeout_ms;
+	return conf->timeout_ms < INT_MAX ? (uint32_t)conf->timeout_ms : INT_MAX;
+}
+
 static int save(struct shim *s, struct op *op, struct brumate_error *err)
 {
 	const struct job_schedule *schedule = &s->job.schedule;
@@ -128,13 +151,18 @@ static void *make_checkpoint(void *arg)
 	struct job_schedule schedule = s->job.schedule;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	const struct op_caller caller = { .arg = s, .is_cancelled = is_cancelled };
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 	auto_(op_fini) struct op op;
 	char job[JOB_ID_BYTES];
 
 	memcpy(job, s->job.id, sizeof(job));
-	op_init(&op, "checkpoint", &s->job, &caller, schedule.timeout_ms, schedule.force);
+	int r = conf_load(&conf, &err);
+	op_init(&op, "checkpoint", &s->job, &caller, timeout_of(&schedule, &conf), schedule.force);
 	op.held = &s->held;
-	int r = save(s, &op, &err);
+	if (r == 0)
+		r = configure(&op, &schedule, &conf, &err);
+	if (r == 0)
+		r = save(s, &op, &err);
 	if (r < 0)
 		note_failure(&s->job, &err);
 	store_abort(&op.writer); /* before anybody else may want that place */
@@ -204,6 +232,36 @@ void schedule_fini(struct shim *s)
 
 /* ---- the method ---- */
 
+static int copy_text(char *ret, size_t room, json_t *parameters, const char *key,
+		     struct brumate_error *err)
+{
+	const char *text;
+	int r = wire_get_string(parameters, key, &text, err);
+
+	if (r < 0 || !text)
+		return r;
+	if (strlen(text) >= room)
+		return wire_fail_parameter(err, key, "is too long");
+	strcpy(ret, text);
+	return 0;
+}
+
+/* A key file that is of no use is told now, not when the first checkpoint is due. */
+static int get_manner(struct job_schedule *ret, json_t *parameters, struct brumate_error *err)
+{
+	auto_(store_key_fini) struct store_key key = { .id = "" };
+	int r;
+
+	if ((r = wire_get_bool(parameters, "force", &ret->force, err)) < 0 ||
+	    (r = wire_get_bool(parameters, "keep_copy", &ret->keep_copy, err)) < 0 ||
+	    (r = wire_get_bool(parameters, "live", &ret->live, err)) < 0 ||
+	    (r = copy_text(ret->compress, sizeof(ret->compress), parameters, "compress", err)) <
+		    0 ||
+	    (r = copy_text(ret->key_file, sizeof(ret->key_file), parameters, "key_file", err)) < 0)
+		return r;
+	return *ret->key_file ? store_key_load(&key, ret->key_file, err) : 0;
+}
+
 static int get_schedule(struct job_schedule *ret, json_t *parameters, struct brumate_error *err)
 {
 	int64_t every_ms = -1, last = 0, within_ms = 0, timeout_ms = 0;
@@ -215,7 +273,7 @@ static int get_schedule(struct job_schedule *ret, json_t *parameters, struct bru
 	    (r = wire_get_int(parameters, "keep_last", 1, UINT_MAX, &last, err)) < 0 ||
 	    (r = wire_get_int(parameters, "keep_within_ms", 1, INT64_MAX, &within_ms, err)) < 0 ||
 	    (r = wire_get_int(parameters, "timeout_ms", 0, INT32_MAX, &timeout_ms, err)) < 0 ||
-	    (r = wire_get_bool(parameters, "force", &ret->force, err)) < 0 ||
+	    (r = get_manner(ret, parameters, err)) < 0 ||
 	    (r = wire_need_string(parameters, "dir", &dir, err)) < 0)
 		return r;
 	if (every_ms < 0 || (every_ms && every_ms < JOB_SCHEDULE_MS_MIN))

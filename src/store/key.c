@@ -64,21 +64,28 @@ static int check_owner(int fd, const char *path, struct brumate_error *err)
 	return -EACCES;
 }
 
+static int parse(struct seal_key *ret, const char *from, const void *text, size_t len_bytes,
+		 struct brumate_error *err)
+{
+	return seal_key_parse(ret, text, len_bytes) < 0
+		       ? fail_key(err, EINVAL, from,
+				  "gives neither 32 bytes nor 64 hexadecimal digits")
+		       : 0;
+}
+
 int store_key_parse(struct store_key *ret, const char *from, const void *text, size_t len_bytes,
 		    struct brumate_error *err)
 {
 	auto_(seal_key_fini) struct seal_key key = { { 0 } };
-	int r = seal_key_parse(&key, text, len_bytes);
+	int r = parse(&key, from, text, len_bytes, err);
 
-	if (r == -EINVAL)
-		return fail_key(err, EINVAL, from,
-				"gives neither 32 bytes nor 64 hexadecimal digits");
-	if (r == 0)
-		r = store_key_make(ret, &key);
+	if (r < 0)
+		return r;
+	r = store_key_make(ret, &key);
 	return r < 0 ? brumate_fail(err, -r, "key %s: %m", from) : 0;
 }
 
-int store_key_load(struct store_key *ret, const char *path, struct brumate_error *err)
+int store_key_read(struct seal_key *ret, const char *path, struct brumate_error *err)
 {
 	uint8_t text[FILE_BYTES_MAX + 1];
 	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
@@ -91,9 +98,20 @@ int store_key_load(struct store_key *ret, const char *path, struct brumate_error
 		return r;
 	ssize_t n = fd_read_full(fd, text, sizeof(text));
 	r = n < 0 ? brumate_fail(err, (int)-n, "key %s: %m", path)
-		  : store_key_parse(ret, path, text, (size_t)n, err);
+		  : parse(ret, path, text, (size_t)n, err);
 	explicit_bzero(text, sizeof(text));
 	return r;
+}
+
+int store_key_load(struct store_key *ret, const char *path, struct brumate_error *err)
+{
+	auto_(seal_key_fini) struct seal_key key = { { 0 } };
+	int r = store_key_read(&key, path, err);
+
+	if (r < 0)
+		return r;
+	r = store_key_make(ret, &key);
+	return r < 0 ? brumate_fail(err, -r, "key %s: %m", path) : 0;
 }
 
 int store_key_chunk(const struct store_key *k, const struct digest *digest, const char *pack,

@@ -23,6 +23,9 @@ DEFINE_AUTO_FINI(struct store_key, store_key_fini)
 /** All that comes of @from. 0 or -ENOMEM. */
 int store_key_make(struct store_key *ret, const struct seal_key *from);
 
+/** Reads the bytes of the key from a file, as store_key_load(). */
+int store_key_read(struct seal_key *ret, const char *path, struct brumate_error *err);
+
 /** Reads the key from the file at @path, a credential of systemd's for example. Refuses one that others
  * than its owner, who must be the caller or root, may read. Errors to act on: -ENOKEY (no such file), -EACCES,
  * -EINVAL (it holds no key). */

@@ -6,7 +6,7 @@ their key alone."""
 import json
 import os
 
-from cases import Skipped, case, expect, main
+from cases import Skipped, case, expect, main, wait_until
 
 SECRET = b"a-password-that-only-memory-knows"
 
@@ -118,6 +118,65 @@ def only_by_its_key(bed):
     log.goes_on()
     configure(bed, key + ".gone")
     bed.refused(5, "No such file", "checkpoint", job)
+    log.goes_on()
+
+
+@case
+def key_of_the_command_line(bed):
+    """--key-file: in place of what is configured, and refused where it is of no use."""
+    key, other = make_key(bed, "key"), make_key(bed, "other")
+    configure(bed, other)
+    job, log = bed.counter(mib=16)
+    wrong = {5: [(key + ".gone", "No such file"), (os.path.join(bed.dir, "open"), "others than its owner")],
+             2: [(os.path.join(bed.dir, "short"), "neither 32 bytes"), (bed.dir, "no regular file")]}
+    for name, mode, text in (("open", 0o644, "0" * 64), ("short", 0o600, "abc")):
+        with open(os.open(os.path.join(bed.dir, name), os.O_WRONLY | os.O_CREAT, mode), "w", encoding="ascii") as file:
+            file.write(text)
+        os.chmod(os.path.join(bed.dir, name), mode)
+    for code, files in wrong.items():
+        for path, words in files:
+            for args in (["checkpoint", job], ["checkpoint", job, "--every", "1m"], ["restore", "any"]):
+                result = bed.cli(*args, "--key-file", path)
+                lines = result.err.splitlines()
+                expect(result.code == code and words in lines[0] and path in lines[0], f"{args}: {result.why()}")
+                expect(len([line for line in lines if not line.startswith("hint:")]) == 1, result.why())
+    log.goes_on()
+    expect(not bed.checkpoints() and bed.job(job)["schedule"] is None, "something was made")
+
+    checkpoint = bed.operation("checkpoint", job, "--key-file", key)["checkpoint"]
+    with open(os.path.join(place(bed, checkpoint), "manifest.json"), encoding="utf-8") as file:
+        expect(len(json.load(file)["key_id"]) == 32, "it is not encrypted")
+    bed.refused(5, "encrypted by key", "restore", checkpoint)
+    configure(bed)
+    bed.refused(5, "there is no key", "restore", checkpoint)
+    bed.refused(5, "encrypted by key", "restore", checkpoint, "--key-file", other)
+    for verb in (["verify", checkpoint], ["export", checkpoint, "-o", os.path.join(bed.dir, "out.tar")]):
+        bed.ok(*verb)  # which take no key
+    bed.operation("restore", checkpoint, "--key-file", os.path.relpath(key))
+    log.goes_on()
+
+
+@case
+def key_of_a_schedule(bed):
+    """Read whenever a checkpoint is made; one that went away is told, and the next period tries again."""
+    key = make_key(bed, "key")
+    job, log = bed.counter()
+    bed.ok("checkpoint", job, "--every", "1s", "--keep-last", "2", "--key-file", key)
+    expect(bed.job(job)["schedule"]["key_file"] == key, f"{bed.job(job)['schedule']}")
+    first = wait_until(bed.checkpoints, "a checkpoint by schedule", 60)[0]
+    os.rename(key, key + ".away")
+    wait_until(lambda: "No such file" in (bed.job(job)["message"] or ""), "the message", 30)
+    os.rename(key + ".away", key)
+    wait_until(lambda: set(bed.checkpoints()) - {first}, "the next one", 60)
+    wait_until(lambda: bed.cli("checkpoint", job, "--every", "0").code == 0, "the end of the schedule", 30)
+    last = sorted(bed.checkpoints())[-1]
+    with open(os.path.join(place(bed, last), "manifest.json"), encoding="utf-8") as file:
+        expect(len(json.load(file)["key_id"]) == 32, "it is not encrypted")
+    bed.end(job)
+    bed.ok("rm", job)
+    bed.refused(5, "there is no key", "restore", last)
+    bed.operation("restore", last, "--key-file", key)
+    log.wait_for("^.*step ")
     log.goes_on()
 
 

@@ -135,7 +135,10 @@ static void check_same_schedule(const struct job_schedule *got, const struct job
 	CHECK(got->every_ms == want->every_ms && got->next_ms == want->next_ms);
 	CHECK(got->keep_last == want->keep_last && got->keep_within_ms == want->keep_within_ms);
 	CHECK(got->timeout_ms == want->timeout_ms && got->force == want->force);
+	CHECK(got->keep_copy == want->keep_copy && got->live == want->live);
 	CHECK_STR(got->dir, want->dir);
+	CHECK_STR(got->compress, want->compress);
+	CHECK_STR(got->key_file, want->key_file);
 }
 
 static void check_same(const struct job *got, const struct job *want)
