@@ -470,6 +470,48 @@ def every_so_often_and_it_fails(bed):
     bed.expect_whole(job, log)
 
 
+def pack_bytes(bed, name):
+    return sum(len(data) for path, data in files_of(image(bed, name)).items() if path.endswith(".pack"))
+
+
+@case
+def every_so_often_as_configured(bed):
+    """What the command reads of the configuration holds for these too, as it is when one is made; what was
+    given with --every comes first."""
+    def configure(text):
+        with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def one_by_schedule(*options):
+        seen = set(bed.checkpoints())
+        retry(bed, "checkpoint", job, "--every", "1s", *options)
+        name = wait_until(lambda: sorted(set(bed.checkpoints()) - seen), "a checkpoint by schedule", 60)[0]
+        retry(bed, "checkpoint", job, "--every", "0")
+        packed = pack_bytes(bed, name)
+        for each in bed.checkpoints():
+            bed.ok("rm", each)  # nothing to share with
+        return packed
+
+    job, log = bed.started([bed.program("memory"), "alone", "--mib", 16])
+    configure("[Store]\nCompress=none\n")
+    plain = one_by_schedule()
+    if not plain:
+        raise Skipped("CRIU's plugin is not there: no packs")
+    configure("[Store]\nCompress=zstd\n")
+    expect(one_by_schedule() < plain * 3 / 4, "Compress= is not heeded")
+    expect(one_by_schedule("--compress", "none") == plain, "--compress is not heeded")
+    bed.ok("checkpoint", job, "--every", "1h", "--compress", "lz4", "--keep-copy", "--live")
+    schedule = bed.job(job)["schedule"]
+    expect((schedule["compress"], schedule["keep_copy"], schedule["live"]) == ("lz4", True, True), f"{schedule}")
+    configure("[Operation]\nTimeout=1ms\n")
+    bed.ok("checkpoint", job, "--every", "1s")
+    wait_until(lambda: "checkpoint by schedule" in (bed.job(job)["message"] or ""), "the message", 30)
+    expect(not bed.checkpoints(), "Timeout= is not heeded")
+    bed.refused(2, "compress", "checkpoint", job, "--every", "1s", "--compress", "zip")
+    retry(bed, "checkpoint", job, "--every", "0")
+    bed.expect_whole(job, log)
+
+
 @case
 def every_so_often_leaves_a_suspended_job_alone(bed):
     job, log = bed.counter()
