@@ -49,6 +49,7 @@ enum option_id {
 	OPT_KEEP_COPY,
 	OPT_LIVE,
 	OPT_KEY_FILE,
+	OPT_PULL,
 	OPT__MAX,
 };
 

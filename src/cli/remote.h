@@ -6,6 +6,9 @@
 
 #include "base/error.h"
 
+/** Where @url is and how to get there, as "url" and "remote": from the caller's environment and files. */
+int add_remote(json_t *p, const char *url, struct brumate_error *err);
+
 /** Pulls the checkpoint @url into the store @dir (NULL: the default). @ret: its path there, owned. */
 int pull_path(char **ret, const char *url, const char *dir, struct brumate_error *err);
 

@@ -141,10 +141,33 @@ int verb_checkpoint(const struct invocation *in, struct brumate_error *err)
 	return r < 0 ? r : print_outcome(in, reply, "checkpoint", err);
 }
 
-static int pack_restore(json_t *p, const struct invocation *in, struct brumate_error *err)
+/* Which checkpoint: one that is here, or pulled first, or one that stays where it is. */
+static int pack_image(json_t *p, const struct invocation *in, struct brumate_error *err)
 {
 	const char *word = in->operands[0];
 	auto_free char *pulled = NULL;
+	int r = 0;
+
+	if (!remote_is_url(word) && in->values[OPT_PULL])
+		return brumate_fail(err, EINVAL, "restore: --pull goes with s3://...");
+	if (remote_is_url(word) && !in->values[OPT_PULL]) {
+		if (in->values[OPT_DIR])
+			return brumate_fail(err, EINVAL,
+					    "restore: with s3://..., --dir goes with --pull");
+		return add_remote(p, word, err);
+	}
+	if (remote_is_url(word)) {
+		r = pull_path(&pulled, word, in->values[OPT_DIR], err);
+		word = pulled;
+	}
+	if (r < 0)
+		return r;
+	return strchr(word, '/') ? add_path(p, "checkpoint", word, err)
+				 : add_string(p, "checkpoint", word, err);
+}
+
+static int pack_restore(json_t *p, const struct invocation *in, struct brumate_error *err)
+{
 	int r = add_timeout(p, in, err);
 
 	if (r == 0)
@@ -157,47 +180,22 @@ static int pack_restore(json_t *p, const struct invocation *in, struct brumate_e
 		r = add_flag(p, "force", in, OPT_FORCE, err);
 	if (r == 0)
 		r = add_key(p, in, err);
-	if (r == 0 && remote_is_url(word)) {
-		r = pull_path(&pulled, word, in->values[OPT_DIR], err);
-		word = pulled;
-	}
-	if (r == 0)
-		r = strchr(word, '/') ? add_path(p, "checkpoint", word, err)
-				      : add_string(p, "checkpoint", word, err);
-	return r;
-}
-
-/* Where the log ends before the job writes to it again, so that nothing of it is missed. */
-static off_t log_size_before(json_t *parameters)
-{
-	auto_json json_t *what =
-		json_pack("{s:O,s:O*}", "what", json_object_get(parameters, "checkpoint"), "dir",
-			  json_object_get(parameters, "dir"));
-	auto_json json_t *reply = NULL;
-
-	if (!what || client_ask("Inspect", what, &reply, NULL) < 0)
-		return 0;
-	json_t *job = json_object_get(reply, "job");
-	if (!job)
-		job = json_object_get(json_object_get(reply, "manifest"), "job");
-	return log_size(json_string_value(json_object_get(job, "log")));
+	return r < 0 ? r : pack_image(p, in, err);
 }
 
 int verb_restore(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *p = json_object(), *reply = NULL;
-	bool attach = in->values[OPT_ATTACH];
-	off_t offset = 0;
 	int r = pack_restore(p, in, err);
 
-	if (r == 0 && attach)
-		offset = log_size_before(p);
 	if (r == 0)
 		r = operate(&reply, in, "Restore", p, err);
 	if (r < 0)
 		return r;
-	if (!attach)
+	if (!in->values[OPT_ATTACH])
 		return print_outcome(in, reply, "job", err);
 	summary_print(json_object_get(reply, "summary"));
+	/* From where the log ended before the job wrote to it again, so that nothing of it is missed. */
+	off_t offset = (off_t)json_integer_value(json_object_get(reply, "log_bytes"));
 	return follow_to_end(json_object_get(reply, "job"), offset, FOLLOW_FORWARDS, err);
 }

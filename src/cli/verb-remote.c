@@ -18,8 +18,7 @@
 #include "base/cleanup.h"
 #include "base/paths.h"
 
-/* "url", and "remote": how to get there. */
-static int add_remote(json_t *p, const char *url, struct brumate_error *err)
+int add_remote(json_t *p, const char *url, struct brumate_error *err)
 {
 	auto_(remote_config_fini) struct remote_config config = REMOTE_CONFIG_DEFAULT;
 	auto_(remote_place_fini) struct remote_place place = REMOTE_PLACE_EMPTY;

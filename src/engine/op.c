@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/paths.h"
 #include "engine/copy.h"
+#include "engine/fetched.h"
 #include "engine/host-memory.h"
 #include "engine/park.h"
 #include "engine/spilled.h"
@@ -83,6 +84,7 @@ void op_fini(struct op *op)
 	free(op->store_dir);
 	cleanup_close(&op->criu_dir_fd);
 	store_abort(&op->writer);
+	fetched_close(op);
 	store_image_fini(&op->image);
 	store_key_fini(&op->key);
 	manifest_fini(&op->manifest);

@@ -110,6 +110,7 @@ struct op {
 	struct criu_program criu;
 	struct store_writer writer;
 	struct store_image image;
+	struct fetched *fetched; /* @image is in an object store (fetched.h); NULL: it is here */
 	struct manifest manifest; /* of the checkpoint being written */
 	struct store_key key;	  /* of @writer or @image, where they are encrypted */
 	bool key_is_given;	  /* by the caller (secret.h), rather than configured */
@@ -122,6 +123,7 @@ struct op {
 	size_t n_pairs;
 	bool use_pid_ns;
 	bool root_restored; /* the restored tree exists */
+	uint64_t log_bytes; /* in the job's log before it was restored */
 };
 
 void op_init(struct op *op, const char *kind, struct job *job, const struct op_caller *caller,

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/paths.h"
+#include "engine/fetched.h"
 #include "engine/held.h"
 #include "engine/park.h"
 #include "engine/steps.h"
@@ -122,6 +123,7 @@ static int recover_restore(struct op *op, struct brumate_error *err)
 	}
 	if (op->held)
 		held_clear(op->held, job);
+	fetched_sweep(job);
 	if (status) /* the dead shim may not have come to record it */
 		pidns_end_all(status);
 	job->root = PROC_ID_NONE;

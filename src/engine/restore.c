@@ -20,6 +20,7 @@
 #include "base/paths.h"
 #include "engine/copy.h"
 #include "engine/externals.h"
+#include "engine/fetched.h"
 #include "engine/host-memory.h"
 #include "engine/held.h"
 #include "engine/park.h"
@@ -50,7 +51,8 @@ static int verify(struct op *op, struct brumate_error *err)
 {
 	op_measure(op, verified_bytes, manifest_bytes(&op->image.manifest));
 	/* Memory in chunks is read but once: each is compared when it is loaded. */
-	int r = store_verify_files(&op->image, verify_progress, op, err);
+	int r = fetched_is(op) ? fetched_files(op, verify_progress, err)
+			       : store_verify_files(&op->image, verify_progress, op, err);
 
 	op->image_bytes = manifest_bytes(&op->image.manifest);
 	return r;
@@ -190,6 +192,8 @@ static int make_log(struct op *op, struct brumate_error *err)
 		return brumate_fail(err, errno, "log %s: %m", job->log);
 	if (is_new && fchown(fd, job->uid, job->gid) < 0)
 		return brumate_fail(err, errno, "log %s: %m", job->log);
+	off_t end = lseek(fd, 0, SEEK_END);
+	op->log_bytes = end > 0 ? (uint64_t)end : 0; /* none is a seekable file */
 	return 0;
 }
 

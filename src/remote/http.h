@@ -64,11 +64,12 @@ struct http_request {
 	uint64_t offset, len_bytes;
 	struct digest payload; /* of those bytes; need not be set without any */
 
-	/* The body that comes: with @range, its @range_len bytes from @range_offset, to @sink_fd. */
+	/* The body that comes: with @range, its @range_len bytes from @range_offset, to @sink_fd or @sink. */
 	bool range;
 	uint64_t range_offset, range_len;
-	int sink_fd;
+	int sink_fd; /* unless @sink, of that many bytes, takes them */
 	uint64_t sink_offset;
+	char *sink;
 };
 #define HTTP_REQUEST(method_) \
 	((struct http_request){ .method = (method_), .fd = -1, .sink_fd = -1 })

@@ -100,6 +100,21 @@ int object_get_range(struct session *s, const char *key, uint64_t offset, uint64
 	return http_send(s, &q, NULL, err);
 }
 
+int object_get_bytes(struct session *s, const char *key, uint64_t offset, uint64_t len_bytes,
+		     void *ret, struct brumate_error *err)
+{
+	struct http_request q = HTTP_REQUEST("GET");
+
+	if (!len_bytes)
+		return 0;
+	q.key = key;
+	q.range = true;
+	q.range_offset = offset;
+	q.range_len = len_bytes;
+	q.sink = ret;
+	return http_send(s, &q, NULL, err);
+}
+
 int object_delete(struct session *s, const char *key, struct brumate_error *err)
 {
 	struct http_request q = HTTP_REQUEST("DELETE");

@@ -24,6 +24,10 @@ int object_get_text(struct session *s, const char *key, char **ret, size_t *ret_
 int object_get_range(struct session *s, const char *key, uint64_t offset, uint64_t len_bytes,
 		     int fd, struct brumate_error *err);
 
+/** As object_get_range(), into memory. */
+int object_get_bytes(struct session *s, const char *key, uint64_t offset, uint64_t len_bytes,
+		     void *ret, struct brumate_error *err);
+
 int object_delete(struct session *s, const char *key, struct brumate_error *err);
 
 /** One entry of a listing: @name is what follows the prefix; names that end in '/' are prefixes. */

@@ -4,9 +4,8 @@
  * the manifest's digest before it counts. Packs that the store has already are linked, not fetched.
  */
 #include "remote/remote.h"
-#include "remote/find.h"
 #include "remote/object.h"
-#include "remote/staging.h"
+#include "remote/pull.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +18,7 @@
 #include "store/memory-read.h"
 
 /* A file on its way; see struct item of push.c. */
-struct item {
+struct pull_item {
 	struct place_file file;
 	pthread_mutex_t lock;
 	char *key; /* owned */
@@ -28,25 +27,12 @@ struct item {
 	atomic_size_t n_left;
 };
 
-struct unit {
+struct pull_unit {
 	size_t file;
 	uint64_t offset, len_bytes;
 };
 
-struct pull {
-	struct client client;
-	struct found found;
-	struct store_writer writer;
-	struct staging staging;
-	struct item *items;
-	size_t n_items;
-	struct unit *units;
-	size_t n_units;
-	bool linked; /* packs of this store */
-	atomic_uint_fast64_t moved_files, moved_bytes;
-};
-
-static void pull_fini(struct pull *p)
+void pull_fini(struct pull *p)
 {
 	for (size_t i = 0; i < p->n_items; i++) {
 		cleanup_close(&p->items[i].fd);
@@ -60,16 +46,19 @@ static void pull_fini(struct pull *p)
 	found_fini(&p->found);
 	client_fini(&p->client);
 }
-DEFINE_AUTO_FINI(struct pull, pull_fini)
-
 static const struct place_file *file_of(const struct pull *p, size_t i)
 {
 	return &p->items[i].file;
 }
 
+static size_t n_wanted(const struct pull *p)
+{
+	return p->files_only ? p->found.manifest.n_files : place_n_files(&p->found.manifest);
+}
+
 static int open_once(struct pull *p, size_t i, struct brumate_error *err)
 {
-	struct item *it = &p->items[i];
+	struct pull_item *it = &p->items[i];
 	int r = 0;
 
 	pthread_mutex_lock(&it->lock);
@@ -85,8 +74,8 @@ static int open_once(struct pull *p, size_t i, struct brumate_error *err)
 static int get_unit(void *arg, struct session *s, size_t i, struct brumate_error *err)
 {
 	struct pull *p = arg;
-	const struct unit *u = &p->units[i];
-	struct item *it = &p->items[u->file];
+	const struct pull_unit *u = &p->units[i];
+	struct pull_item *it = &p->items[u->file];
 	int r = open_once(p, u->file, err);
 
 	if (r == 0)
@@ -139,13 +128,13 @@ static int add_items(struct pull *p, const char *dir, struct brumate_error *err)
 {
 	const struct manifest *m = &p->found.manifest;
 
-	size_t n = place_n_files(m);
+	size_t n = n_wanted(p);
 
 	p->items = calloc(n ? n : 1, sizeof(*p->items));
 	if (!p->items)
 		return brumate_fail(err, ENOMEM, "%m");
 	for (size_t i = 0; i < n; i++) {
-		struct item *it = &p->items[p->n_items++];
+		struct pull_item *it = &p->items[p->n_items++];
 
 		it->file = place_file(m, i);
 		it->fd = -1;
@@ -155,7 +144,7 @@ static int add_items(struct pull *p, const char *dir, struct brumate_error *err)
 			return brumate_fail(err, ENOMEM, "%m");
 		it->there = staging_has(&p->staging, i, &it->file);
 	}
-	return store_list(dir, link_packs, p, err);
+	return p->files_only ? 0 : store_list(dir, link_packs, p, err);
 }
 
 static int add_units(struct pull *p, uint64_t part_bytes, struct brumate_error *err)
@@ -181,7 +170,8 @@ static int add_units(struct pull *p, uint64_t part_bytes, struct brumate_error *
 			uint64_t left = len - offset;
 
 			p->units[p->n_units++] =
-				(struct unit){ i, offset, left < part_bytes ? left : part_bytes };
+				(struct pull_unit){ i, offset,
+						    left < part_bytes ? left : part_bytes };
 		}
 	}
 	return 0;
@@ -194,16 +184,21 @@ static int check_space(const struct pull *p, const char *dir, uint64_t *ret_tota
 	const struct manifest *m = &p->found.manifest;
 	uint64_t free_bytes, total = 0;
 
-	for (size_t i = 0; i < place_n_files(m); i++)
+	for (size_t i = 0; i < n_wanted(p); i++)
 		if (__builtin_add_overflow(total, place_file(m, i).len_bytes, &total))
 			return brumate_fail(err, EBADMSG, "its files are larger than any disk");
 	*ret_total = total;
 	int r = store_free_bytes(dir, &free_bytes, err);
 	if (r < 0 || total <= free_bytes)
 		return r;
-	brumate_fail(err, ENOSPC, "%s has %.1f GB free, the checkpoint needs %.1f GB", dir,
-		     (double)free_bytes / 1e9, (double)total / 1e9);
-	brumate_hint(err, "make room (`brumate prune`), or choose another place with --dir");
+	brumate_fail(err, ENOSPC, "%s has %.1f GB free, %s %.1f GB", dir, (double)free_bytes / 1e9,
+		     p->files_only ? "files beside the memory of the job need"
+				   : "the checkpoint needs",
+		     (double)total / 1e9);
+	brumate_hint(err,
+		     p->files_only
+			     ? "make room (`brumate prune`)"
+			     : "make room (`brumate prune`), or choose another place with --dir");
 	return -ENOSPC;
 }
 
@@ -244,8 +239,7 @@ static int verify_packs(const struct pull *p, const struct pool_watch *watch,
 	return r;
 }
 
-static int fetch(struct pull *p, const char *dir, struct pool_watch *watch,
-		 struct brumate_error *err)
+int pull_files(struct pull *p, const char *dir, struct pool_watch *watch, struct brumate_error *err)
 {
 	const struct manifest *m = &p->found.manifest;
 	int r = check_space(p, dir, &watch->total_bytes, err);
@@ -262,13 +256,23 @@ static int fetch(struct pull *p, const char *dir, struct pool_watch *watch,
 	if (r == 0)
 		r = pool_run(&p->client, p->n_units, get_unit, p, watch, err);
 	if (r == 0)
-		r = staging_move(&p->staging, m, &p->writer, err);
-	if (r < 0 && may_go_on(r))
+		r = staging_move(&p->staging, m, n_wanted(p), &p->writer, err);
+	if (r < 0 && !p->files_only && may_go_on(r))
 		return r;
-	if (r == 0)
+	if (r == 0 && !p->files_only)
 		r = verify_packs(p, watch, err);
 	staging_remove(&p->staging);
-	return r < 0 ? r : store_commit_as(&p->writer, m, p->found.text, p->found.len, err);
+	return r;
+}
+
+static int fetch(struct pull *p, const char *dir, struct pool_watch *watch,
+		 struct brumate_error *err)
+{
+	int r = pull_files(p, dir, watch, err);
+
+	return r < 0 ? r
+		     : store_commit_as(&p->writer, &p->found.manifest, p->found.text, p->found.len,
+				       err);
 }
 
 int remote_pull(const struct remote_config *config, const struct remote_place *place,
@@ -276,9 +280,7 @@ int remote_pull(const struct remote_config *config, const struct remote_place *p
 		struct remote_sums *ret, store_progress_fn progress, void *arg,
 		struct brumate_error *err)
 {
-	auto_(pull_fini) struct pull p = { .writer = STORE_WRITER_EMPTY,
-					   .staging = STAGING_EMPTY,
-					   .client.stop_fd = -1 };
+	auto_(pull_fini) struct pull p = PULL_EMPTY;
 	struct pool_watch watch = { progress, arg, 0 };
 	int r = client_init(&p.client, config, place, err);
 

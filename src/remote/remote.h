@@ -36,6 +36,37 @@ int remote_pull(const struct remote_config *config, const struct remote_place *p
 		struct remote_sums *ret, store_progress_fn progress, void *arg,
 		struct brumate_error *err);
 
+/** A checkpoint of a place that is used without a copy of its packs. */
+struct remote_image;
+
+/**
+ * Finds the checkpoint @word, as remote_pull(); @config and @place are borrowed until it is closed. Errors to
+ * act on: as those of remote_pull().
+ */
+int remote_open(struct remote_image **ret, const struct remote_config *config,
+		const struct remote_place *place, const char *word, store_progress_fn progress,
+		void *arg, struct brumate_error *err);
+
+/** Its manifest: borrowed, or another one, owned. */
+const struct manifest *remote_manifest(const struct remote_image *i);
+int remote_copy_manifest(const struct remote_image *i, struct manifest *ret,
+			 struct brumate_error *err);
+
+/**
+ * Gets all but its packs, each file compared with its digest, into a directory below @dir (made where it is
+ * missing), which is removed when @i is closed. Returns its fd (owned). Once. Errors to act on: as those of
+ * remote_pull().
+ */
+int remote_fetch(struct remote_image *i, const char *dir, store_progress_fn progress, void *arg,
+		 struct brumate_error *err);
+
+/** How its packs are read; good until it is closed. */
+const struct memory_source *remote_source(const struct remote_image *i);
+
+/** Accepts NULL. */
+void remote_close(struct remote_image *i);
+DEFINE_AUTO(struct remote_image *, remote_close)
+
 /** Removes what interrupted pulls left in the store @dir. Returns how many. */
 int remote_sweep(const char *dir);
 

@@ -200,10 +200,10 @@ static int move_one(const struct staging *s, size_t i, const struct place_file *
 	return renameat2(s->dir_fd, name, dir_fd, base, RENAME_NOREPLACE) < 0 ? -errno : 0;
 }
 
-int staging_move(const struct staging *s, const struct manifest *m, struct store_writer *w,
-		 struct brumate_error *err)
+int staging_move(const struct staging *s, const struct manifest *m, size_t n,
+		 struct store_writer *w, struct brumate_error *err)
 {
-	for (size_t i = 0; i < place_n_files(m); i++) {
+	for (size_t i = 0; i < n; i++) {
 		struct place_file f = place_file(m, i);
 		int r = move_one(s, i, &f, w);
 

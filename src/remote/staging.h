@@ -40,6 +40,6 @@ int staging_link(const struct staging *s, size_t i, const struct place_file *f, 
 int staging_finish(const struct staging *s, size_t i, const struct place_file *f,
 		   struct brumate_error *err);
 
-/** Moves all files to their places in @w. */
-int staging_move(const struct staging *s, const struct manifest *m, struct store_writer *w,
-		 struct brumate_error *err);
+/** Moves the first @n files to their places in @w. */
+int staging_move(const struct staging *s, const struct manifest *m, size_t n,
+		 struct store_writer *w, struct brumate_error *err);

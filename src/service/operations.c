@@ -7,6 +7,8 @@
 #include "service/access.h"
 #include "service/gpu-map.h"
 #include "service/jobs.h"
+#include "service/meter.h"
+#include "service/remote.h"
 #include "service/service.h"
 
 #include <errno.h>
@@ -301,6 +303,11 @@ static int find_image(struct store_image *ret, const struct service_call *call, 
 		return r;
 	if (!j.checkpoint_path)
 		return brumate_fail(err, ENOENT, "job %s has no checkpoint", j.id);
+	if (remote_is_url(j.checkpoint_path)) {
+		brumate_fail(err, ENOENT, "the checkpoint of job %s is in an object store", j.id);
+		brumate_hint(err, "brumate restore '%s'", j.checkpoint_path);
+		return -ENOENT;
+	}
 	return access_image(ret, &as_root, dir, j.checkpoint_path, err);
 }
 
@@ -332,7 +339,8 @@ static int find_or_create_job(struct job *ret, bool *ret_created, const struct m
 	return r;
 }
 
-static int restore_image(const struct service_call *call, const struct store_image *image,
+/* @where: what tells the job's shim where the image is; borrowed. */
+static int restore_image(const struct service_call *call, const struct manifest *m, json_t *where,
 			 json_t *parameters, json_t **ret, struct brumate_error *err)
 {
 	static const char *const keys[] = { "timeout_ms", "gpu_map", "tcp_close",
@@ -341,13 +349,13 @@ static int restore_image(const struct service_call *call, const struct store_ima
 	auto_json json_t *picked = pick(parameters, keys);
 	bool created;
 
-	if (!picked || json_object_set_new(picked, "path", json_string(image->path)) < 0)
+	if (!picked || !where || json_object_update(picked, where) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
-	int r = resolve_map(picked, image->manifest.job.simulated, err);
+	int r = resolve_map(picked, m->job.simulated, err);
 	if (r == 0)
 		r = add_defaults(picked, true, err);
 	if (r == 0)
-		r = find_or_create_job(&j, &created, &image->manifest, err);
+		r = find_or_create_job(&j, &created, m, err);
 	if (r < 0)
 		return r;
 	if (job_is_alive(&j)) {
@@ -362,14 +370,47 @@ static int restore_image(const struct service_call *call, const struct store_ima
 	return r;
 }
 
+/* As for Pull, only root may: to restore is to run it with root's help. */
+static int restore_from_afar(const struct service_call *call, json_t *parameters, json_t **ret,
+			     struct brumate_error *err)
+{
+	auto_(remote_given_fini) struct remote_given g = REMOTE_GIVEN_EMPTY;
+	auto_(remote_close) struct remote_image *image = NULL;
+	auto_free char *word = NULL;
+	struct meter meter = meter_of(call, "find", 1);
+	int r = check_common(parameters, err);
+
+	if (r == 0 && call->uid != 0)
+		return brumate_fail(err, EACCES, "only root may restore from an object store");
+	if (r == 0)
+		r = remote_given_get(&g, parameters, err);
+	if (r == 0)
+		r = remote_place_split(&g.place, &word, err);
+	if (r < 0)
+		return r;
+	meter_step(&meter);
+	r = remote_open(&image, &g.config, &g.place, word, meter_progress, &meter, err);
+	if (r < 0)
+		return r;
+	const struct manifest *m = remote_manifest(image);
+	auto_free char *url = remote_url_of(&g.place, m->id);
+	auto_json json_t *where = json_pack("{s:s?,s:O}", "url", url, "remote",
+					    json_object_get(parameters, "remote"));
+	return restore_image(call, m, where, parameters, ret, err);
+}
+
 int service_restore(const struct service_call *call, json_t *parameters, json_t **ret,
 		    struct brumate_error *err)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
 	auto_free char *dir = NULL;
 	const char *word, *given_dir;
-	int r = wire_need_string(parameters, "checkpoint", &word, err);
+	int r = wire_get_string(parameters, "checkpoint", &word, err);
 
+	if (r == 0 && !word && json_object_get(parameters, "url"))
+		return restore_from_afar(call, parameters, ret, err);
+	if (r == 0)
+		r = wire_need_string(parameters, "checkpoint", &word, err);
 	if (r == 0)
 		r = wire_get_string(parameters, "dir", &given_dir, err);
 	if (r == 0)
@@ -378,5 +419,8 @@ int service_restore(const struct service_call *call, json_t *parameters, json_t 
 		r = access_store(&dir, call, given_dir, err);
 	if (r == 0)
 		r = find_image(&image, call, dir, given_dir != NULL, word, err);
-	return r < 0 ? r : restore_image(call, &image, parameters, ret, err);
+	if (r < 0)
+		return r;
+	auto_json json_t *where = json_pack("{s:s}", "path", image.path);
+	return restore_image(call, &image.manifest, where, parameters, ret, err);
 }

@@ -3,7 +3,7 @@
  * Push, Pull, RemoteCheckpoints and RemoteRemove: checkpoints in an object store. Where it is and as
  * whom comes with every call: a daemon has no credentials of its own to lend.
  */
-#include "remote/remote.h"
+#include "service/remote.h"
 #include "service/access.h"
 #include "service/meter.h"
 
@@ -13,21 +13,12 @@
 #include "base/clock.h"
 #include "base/paths.h"
 
-/* What each of the methods is told first. */
-struct given {
-	struct remote_config config;
-	struct remote_place place;
-	const char *url; /* borrowed */
-};
-
-static void given_fini(struct given *g)
+void remote_given_fini(struct remote_given *g)
 {
 	remote_config_fini(&g->config);
 	remote_place_fini(&g->place);
 }
-DEFINE_AUTO_FINI(struct given, given_fini)
-
-static int get_given(struct given *g, json_t *parameters, struct brumate_error *err)
+int remote_given_get(struct remote_given *g, json_t *parameters, struct brumate_error *err)
 {
 	json_t *remote;
 	int r = wire_need_string(parameters, "url", &g->url, err);
@@ -41,7 +32,7 @@ static int get_given(struct given *g, json_t *parameters, struct brumate_error *
 	return r < 0 ? r : remote_config_from_json(&g->config, remote, err);
 }
 
-static char *url_of(const struct remote_place *p, const char *id)
+char *remote_url_of(const struct remote_place *p, const char *id)
 {
 	return path_format("s3://%s/%s%s%s", p->bucket, p->prefix, *p->prefix ? "/" : "", id);
 }
@@ -59,13 +50,13 @@ int service_push(const struct service_call *call, json_t *parameters, json_t **r
 		 struct brumate_error *err)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
-	auto_(given_fini) struct given g = { .config = REMOTE_CONFIG_DEFAULT };
+	auto_(remote_given_fini) struct remote_given g = REMOTE_GIVEN_EMPTY;
 	struct meter meter = meter_of(call, "push", 1);
 	uint64_t start_ns = clock_now_ns();
 	struct remote_sums sums;
 	auto_free char *dir = NULL;
 	const char *word, *given_dir;
-	int r = get_given(&g, parameters, err);
+	int r = remote_given_get(&g, parameters, err);
 
 	if (r == 0)
 		r = wire_need_string(parameters, "checkpoint", &word, err);
@@ -82,7 +73,7 @@ int service_push(const struct service_call *call, json_t *parameters, json_t **r
 	r = remote_push(&g.config, &g.place, &image, &sums, meter_progress, &meter, err);
 	if (r < 0)
 		return r;
-	auto_free char *url = url_of(&g.place, image.manifest.id);
+	auto_free char *url = remote_url_of(&g.place, image.manifest.id);
 	*ret = moved(image.manifest.id, url, NULL, &sums, start_ns);
 	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
 }
@@ -91,14 +82,14 @@ int service_push(const struct service_call *call, json_t *parameters, json_t **r
 int service_pull(const struct service_call *call, json_t *parameters, json_t **ret,
 		 struct brumate_error *err)
 {
-	auto_(given_fini) struct given g = { .config = REMOTE_CONFIG_DEFAULT };
+	auto_(remote_given_fini) struct remote_given g = REMOTE_GIVEN_EMPTY;
 	struct meter meter = meter_of(call, "pull", 1);
 	uint64_t start_ns = clock_now_ns();
 	struct remote_sums sums;
 	char id[MANIFEST_ID_BYTES];
 	auto_free char *dir = NULL, *word = NULL;
 	const char *given_dir;
-	int r = get_given(&g, parameters, err);
+	int r = remote_given_get(&g, parameters, err);
 
 	if (call->uid != 0)
 		return brumate_fail(err, EACCES, "only root may pull a checkpoint");
@@ -115,7 +106,7 @@ int service_pull(const struct service_call *call, json_t *parameters, json_t **r
 	r = remote_pull(&g.config, &g.place, word, dir, id, &sums, meter_progress, &meter, err);
 	if (r < 0)
 		return r;
-	auto_free char *url = url_of(&g.place, id);
+	auto_free char *url = remote_url_of(&g.place, id);
 	*ret = moved(id, url, dir, &sums, start_ns);
 	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
 }
@@ -130,7 +121,7 @@ static void list_one(void *arg, const char *id, const struct manifest *m,
 		     const struct brumate_error *why)
 {
 	struct listing *l = arg;
-	auto_free char *url = url_of(l->place, id);
+	auto_free char *url = remote_url_of(l->place, id);
 	json_t *o;
 
 	if (m)
@@ -150,11 +141,11 @@ static void list_one(void *arg, const char *id, const struct manifest *m,
 int service_remote_checkpoints(const struct service_call *call, json_t *parameters, json_t **ret,
 			       struct brumate_error *err)
 {
-	auto_(given_fini) struct given g = { .config = REMOTE_CONFIG_DEFAULT };
+	auto_(remote_given_fini) struct remote_given g = REMOTE_GIVEN_EMPTY;
 	auto_json json_t *checkpoints = json_array();
 	struct meter meter = meter_of(call, "list", 1);
 	struct listing l = { .place = &g.place, .checkpoints = checkpoints };
-	int r = get_given(&g, parameters, err);
+	int r = remote_given_get(&g, parameters, err);
 
 	if (r < 0)
 		return r;
@@ -169,10 +160,10 @@ int service_remote_checkpoints(const struct service_call *call, json_t *paramete
 int service_remote_remove(const struct service_call *call, json_t *parameters, json_t **ret,
 			  struct brumate_error *err)
 {
-	auto_(given_fini) struct given g = { .config = REMOTE_CONFIG_DEFAULT };
+	auto_(remote_given_fini) struct remote_given g = REMOTE_GIVEN_EMPTY;
 	struct meter meter = meter_of(call, "remove", 1);
 	auto_free char *word = NULL;
-	int r = get_given(&g, parameters, err);
+	int r = remote_given_get(&g, parameters, err);
 
 	if (r == 0)
 		r = remote_place_split(&g.place, &word, err);

@@ -13,6 +13,7 @@
 #include "base/conf.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "engine/fetched.h"
 #include "engine/park.h"
 #include "engine/secret.h"
 
@@ -106,6 +107,7 @@ static int run_op(struct shim *s, struct op *op, engine_fn run, struct wire_call
 {
 	int r = run(op, err);
 
+	fetched_close(op);
 	store_image_fini(
 		&op->image); /* before the answer: the caller may remove the checkpoint now */
 	if (r < 0) {
@@ -116,8 +118,10 @@ static int run_op(struct shim *s, struct op *op, engine_fn run, struct wire_call
 	}
 	op_finish(op);
 	auto_json json_t *reply = json_pack("{s:o}", "summary", op_summary(op));
-	if (with_job && reply)
+	if (with_job && reply) {
 		json_object_set_new(reply, "job", job_to_json(op->job));
+		json_object_set_new(reply, "log_bytes", json_integer((json_int_t)op->log_bytes));
+	}
 	shim_end(s); /* before the answer, so that the caller's next operation finds the job free */
 	return wire_reply(call, reply);
 }
@@ -203,15 +207,20 @@ static int method_checkpoint(void *arg, struct wire_call_context *call, json_t *
 
 static int restore_parameters(struct op *op, json_t *parameters, struct brumate_error *err)
 {
-	const char *path;
+	const char *path, *url;
+	json_t *remote;
 	int r;
 
 	if ((r = get_pairs(op, parameters, err)) < 0 ||
-	    (r = wire_need_string(parameters, "path", &path, err)) < 0 ||
+	    (r = wire_get_string(parameters, "path", &path, err)) < 0 ||
+	    (r = wire_get_string(parameters, "url", &url, err)) < 0 ||
+	    (r = wire_get_object(parameters, "remote", &remote, err)) < 0 ||
 	    (r = wire_get_bool(parameters, "tcp_close", &op->tcp_close, err)) < 0 ||
 	    (r = get_key(op, parameters, err)) < 0)
 		return r;
-	return store_open(&op->image, NULL, path, err);
+	if (!path == !(url && remote))
+		return wire_fail_parameter(err, "path", "want either path, or url and remote");
+	return path ? store_open(&op->image, NULL, path, err) : fetched_open(op, url, remote, err);
 }
 
 static int method_restore(void *arg, struct wire_call_context *call, json_t *parameters,

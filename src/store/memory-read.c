@@ -13,6 +13,7 @@
 #include "store/beneath.h"
 #include "store/codec.h"
 #include "store/image.h"
+#include "store/memory-far.h"
 #include "store/sharers.h"
 #include "store/team.h"
 
@@ -102,6 +103,7 @@ int memory_open(struct memory_reader **ret, const struct store_image *i, struct 
 	if (r < 0)
 		return brumate_wrap(err, r, "checkpoint %s", i->manifest.id);
 	(*ret)->key = i->key;
+	(*ret)->source = i->source;
 	return 0;
 }
 
@@ -276,6 +278,8 @@ int memory_read(struct memory_reader *m, const struct memory_task *task, struct 
 
 	if (task->n == 0)
 		return 0;
+	if (m->source)
+		return memory_read_far(m, task, err);
 	if (threads > task->n)
 		threads = (unsigned)task->n;
 	int r = get_io(&g, threads * AHEAD, err);

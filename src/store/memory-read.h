@@ -15,10 +15,13 @@ struct memory_pack {
 	unsigned users;
 };
 
+struct memory_source;
+
 struct memory_reader {
 	int dir_fd; /* of the checkpoint; borrowed, as is the manifest */
 	const struct manifest *manifest;
 	const struct store_key *key; /* borrowed; NULL: chunks that are sealed cannot be loaded */
+	const struct memory_source *source; /* borrowed; NULL: packs are files below dir_fd */
 	struct chunk_table table;
 	struct memory_pack *packs; /* under lock, as is what follows */
 	struct io *spare;	   /* of the last reading, for the next; NULL: none */

@@ -73,12 +73,16 @@ int store_commit_as(struct store_writer *w, const struct manifest *m, const char
 void store_abort(struct store_writer *w);
 DEFINE_AUTO_FINI(struct store_writer, store_abort)
 
+struct memory_source;
+
 /** A committed checkpoint, opened. */
 struct store_image {
 	int dir_fd;
 	char *path; /* absolute */
 	struct manifest manifest;
 	const struct store_key *key; /* store_unlock(); borrowed */
+	const struct memory_source
+		*source; /* of packs that are not in its directory (source.h); borrowed; NULL: they are */
 };
 #define STORE_IMAGE_EMPTY ((struct store_image){ .dir_fd = -1 })
 void store_image_fini(struct store_image *i);
