@@ -280,6 +280,7 @@ static int serve(struct shim *s, int signal_fd, int *ready_fd, struct brumate_er
 		.arg = s,
 	};
 	auto_free char *path = path_format("%s/shim.sock", s->job.dir);
+	auto_close int dir_fd = open(s->job.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	int fd = path ? wire_listen(path, 0600, err) : -ENOMEM;
 
 	if (fd < 0)
@@ -294,7 +295,8 @@ static int serve(struct shim *s, int signal_fd, int *ready_fd, struct brumate_er
 		return r;
 	schedule_init(s);
 	loop(&w);
-	unlink(path);
+	/* A job of this id may be there again by now, with a shim and a socket of its own. */
+	unlinkat(dir_fd, "shim.sock", 0);
 	wire_server_free(w.server);
 	schedule_fini(s);
 	held_fini(&s->held); /* the keeper goes on */
