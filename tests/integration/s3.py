@@ -128,16 +128,188 @@ def there_and_back(bed, server):
     expect(bed.partials() == [], f"left: {bed.partials()}")
 
 
+def jobs_dir(bed):
+    return os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs")
+
+
+def far_away(bed, start, name="far"):
+    """A checkpoint that is nowhere but there, in packs: (the log of its job, bytes of the packs). Its disk here
+    is another one than that which a restore may write to."""
+    away = os.path.join(bed.dir, "away")
+    job, log = start()
+    bed.ok("checkpoint", job, "--name", name, "--dir", away, "--compress", "none")
+    packs = sum(len(data) for path, data in files_of(os.path.join(away, name)).items() if path.endswith(".pack"))
+    bed.ok("push", name, PLACE, "--dir", away)
+    bed.ok("rm", job)
+    shutil.rmtree(away)
+    return log, packs
+
+
+def device_memory(bed):
+    return bed.counter(mib=64)
+
+
+def host_memory(bed):
+    return bed.started([bed.program("memory"), "alone", "--mib", 12])
+
+
 @with_server
 def restored_from_there(bed, server):
+    """Memory comes straight from there: the disk has no room for it. What is restored is as any other job."""
+    bed.own["BRUMATE_STATE_DIR"] = os.path.join(bed.tmpfs("16m"), "state")
+    for start in (device_memory, host_memory):
+        log, packs = far_away(bed, lambda start=start: start(bed))
+        if packs < 32 * MIB:
+            raise Skipped(f"{packs} bytes of packs: the data path or CRIU's plugin is not in use")
+        server.taken()
+        url = PLACE + "/far"
+        job = bed.expect_restorable(url, log)
+        expect(bed.checkpoints() == [] and FETCHED not in os.listdir(os.path.join(jobs_dir(bed), job)), "something stays")
+        gets = [entry for entry in server.taken() if entry[0] == "GET" and "/packs/" in entry[1]]
+        expect(packs // (8 * MIB) <= len(gets) and all(entry[3] == 206 for entry in gets), f"{len(gets)} requests for packs")
+        record = bed.job(job)
+        expect((record["checkpoint"], record["checkpoint_path"]) == ("far", url), f"{record}")
+        expect(job in bed.ok("inspect", job).out and bed.job(job)["state"] == "running", "inspect")
+        bed.refused(3, "object store", "restore", record["name"])
+        near = os.path.join(bed.dir, "near")
+        bed.operation("checkpoint", job, "--name", "one", "--dir", near)
+        bed.ok("verify", "one", "--dir", near)
+        bed.operation("restore", os.path.join(near, "one"))
+        bed.expect_whole(job, log)
+        expect(bed.job(job)["checkpoint_path"] == os.path.join(near, "one"), f"{bed.job(job)}")
+        bed.end(job)
+        bed.ok("rm", job)
+        shutil.rmtree(near)
+        # By the name of its job, which means the latest there, with its log shown from where it goes on.
+        shown = bed.spawn("restore", f"{PLACE}/{record['name']}", "--attach")
+        wait_until(lambda: [j["state"] for j in bed.list("ps", "jobs")] == ["running"], "the job")
+        log.wait_for("^.*step ")
+        log.goes_on()
+        job = bed.list("ps", "jobs")[0]["id"]
+        bed.end(job)
+        _, out, err = shown.end()
+        expect("step " in out, f"nothing is shown: {err}")
+        bed.ok("rm", job)
+        bed.ok("rm", url)
+
+
+FETCHED = "fetched"
+
+
+def expect_nothing_left(bed, server):
+    """Of a restore that failed."""
+    left = [name for job in os.listdir(jobs_dir(bed)) for name in os.listdir(os.path.join(jobs_dir(bed), job))]
+    expect(FETCHED not in left, f"left: {left}")
+    expect(bed.checkpoints() == [] and bed.vram() == [0, 0], "left: memory, or a checkpoint")
+    with server.store.lock:
+        server.store.faults.clear()
+
+
+@with_server
+def restored_through_faults(bed, server):
+    """What a network does for a while passes; what it does to bytes is found before the job runs."""
+    url = PLACE + "/far"
+    for start, words in ((device_memory, "GPU "), (host_memory, "CPU memory")):
+        log, _ = far_away(bed, lambda start=start: start(bed))
+        fault = server.fault
+        name = os.path.basename(packs_there(server)[-1])
+        for kind in ("flip", ):
+            fault("GET", "/packs/" + name, kind, times=99)
+            result = bed.refused(9, f"far: memory/{name}: chunk [0-9]+ .*digest.*it holds 0x.* of process .*{words}", "restore", url)
+            expect_nothing_left(bed, server)
+        fault("GET", "/criu/", "flip")
+        bed.refused(9, "criu/.*: digest", "restore", url)
+        expect_nothing_left(bed, server)
+        with server.store.lock:
+            pack = server.store.buckets["bkt"].pop(BELOW + "packs/" + name)
+        bed.refused(9, f"{name}: missing", "restore", url)
+        with server.store.lock:
+            server.store.buckets["bkt"][BELOW + "packs/" + name] = type(pack)(pack.data[:8192], pack.meta, pack.etag)
+        result = bed.cli("restore", url, env={"AWS_MAX_ATTEMPTS": "2"})
+        expect(result.code != 0 and name in result.err, result.why())
+        with server.store.lock:
+            server.store.buckets["bkt"][BELOW + "packs/" + name] = pack
+        expect_nothing_left(bed, server)
+        fault("GET", "/packs/", "status", status=503, code="SlowDown", times=99)
+        result = bed.cli("restore", url, env={"AWS_MAX_ATTEMPTS": "2"})
+        expect(result.code == 1 and "503 SlowDown" in result.err and "--pull" in result.err, result.why())
+        expect_nothing_left(bed, server)
+        expect(bed.list("ps", "jobs") == [], "a job that never ran is left")
+        for kind in ("cut-out", "reset", "status"):
+            fault("GET", "/packs/", kind, times=3)
+            fault("GET", "/criu/", kind)
+        job = bed.expect_restorable(url, log)
+        expect(not [f for f in server.store.faults if f.times], "a fault was not met")
+        bed.end(job)
+        bed.ok("rm", job)
+        bed.ok("rm", url)
+
+
+@with_server
+def restore_from_there_interrupted(bed, server):
+    """By the user, and by the end of the shim: nothing is left, and the next one is right."""
+    log, _ = far_away(bed, lambda: device_memory(bed))
+    url = PLACE + "/far"
+    for pattern in ("/criu/", "/packs/"):
+        for who in ("command", "shim"):
+            gate = threading.Event()
+            held = server.fault("GET", pattern, "hold", times=99, event=gate)
+            restoring = bed.spawn("restore", url)
+            expect(held.reached.wait(60), "nothing was asked for")
+            job = wait_until(lambda: bed.list("ps", "jobs"), "the job")[0]["id"]
+            if who == "command":
+                restoring.signal(signal.SIGINT)
+            else:
+                os.kill(wait_until(lambda: bed.shim(job), "the shim"), signal.SIGKILL)
+                held.times = 0  # the next shim is asked to begin anew
+                gate.set()
+            code, _, err = restoring.end()
+            held.times = 0
+            gate.set()
+            if code == 0 and who == "shim":
+                log.goes_on()
+                bed.end(job)
+                bed.ok("rm", job)
+            else:
+                expect(code == 1 and err.strip(), f"{who}, {pattern}: exit {code}: {err}")
+            for left in bed.list("ps", "jobs"):
+                bed.cli("kill", "--signal", "URG", left["id"])  # a next shim puts it right
+                bed.wait_state(left["id"], ("checkpointed",))
+            wait_until(lambda: bed.crius() == [], "the end of CRIU")
+            expect_nothing_left(bed, server)
+    bed.expect_restorable(url, log)
+
+
+@with_server
+def restored_from_there_by_its_key(bed, server):
+    key, other = os.path.join(bed.dir, "key"), os.path.join(bed.dir, "other")
+    for path in (key, other):
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+            file.write(os.urandom(32))
+    job, log = device_memory(bed)
+    bed.ok("checkpoint", job, "--name", "sealed", "--key-file", key)
+    bed.ok("push", "sealed", PLACE)
+    bed.ok("rm", job)
+    bed.ok("rm", "sealed")
+    bed.refused(5, "there is no key", "restore", PLACE + "/sealed")
+    bed.refused(5, "not by", "restore", PLACE + "/sealed", "--key-file", other)
+    expect_nothing_left(bed, server)
+    bed.operation("restore", PLACE + "/sealed", "--key-file", key)
+    log.wait_for("^.*step ")
+    log.goes_on()
+
+
+@with_server
+def pulled_and_restored(bed, server):
     job, log = saved(bed, "far")
-    name = bed.job(job)["name"]
     bed.ok("push", "far", PLACE)
     bed.end(job)
     bed.ok("rm", job)
     bed.ok("rm", "far")
-    # By the name of its job, which means the latest there.
-    bed.expect_restorable(f"{PLACE}/{name}", log)
+    bed.refused(2, "--pull", "restore", PLACE + "/far", "--dir", bed.dir)
+    bed.refused(2, "--pull goes with", "restore", "far", "--pull")
+    bed.refused(3, "no checkpoint nothing", "restore", PLACE + "/nothing")
+    bed.expect_restorable(PLACE + "/far", log, "--pull")
     expect(bed.checkpoints() == ["far"], f"{bed.checkpoints()}")
 
 
@@ -455,6 +627,8 @@ def through_the_daemon(bed, server):
     result = as_nobody("push", "roots", PLACE)
     expect(result.code == 5, f"uid {NOBODY} pushed root's: {result.why()}")
     result = as_nobody("pull", PLACE + "/roots")
+    expect(result.code == 5 and "only root" in result.err, result.why())
+    result = as_nobody("restore", PLACE + "/roots")
     expect(result.code == 5 and "only root" in result.err, result.why())
     result = as_nobody("ls", PLACE, AWS_ACCESS_KEY_ID="")
     expect(result.code == 5 and "no credentials" in result.err, result.why())
