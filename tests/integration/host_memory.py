@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 
-from cases import MIB, case, expect, main, process_start, wait_until
+from cases import MIB, Skipped, case, expect, main, process_start, wait_until
 
 
 def image(bed, name):
@@ -95,6 +95,53 @@ def what_the_driver_saved_is_there_too(bed):
     for name in ("kept", "last"):
         expect(host_bytes(bed, name) >= 60 * MIB, f"{host_bytes(bed, name)} bytes of {name} are beside CRIU's")
     bed.operation("restore", "last")
+    bed.expect_whole(job, log)
+
+
+def set_huge_pages(n):
+    """Sets so many aside for the machine; how many there were, and are."""
+    path = "/proc/sys/vm/nr_hugepages"
+    try:
+        with open(path, "r+", encoding="ascii") as file:
+            before = int(file.read())
+            file.seek(0)
+            file.write(str(n if n >= 0 else before - n))
+    except OSError as error:
+        raise Skipped(f"no huge pages can be set aside: {error}") from error
+    with open(path, encoding="ascii") as file:
+        return before, int(file.read())
+
+
+@case
+def shared_memory_stays_shared(bed):
+    """A memfd of two processes, anonymous shared memory and a private view of the memfd."""
+    shared_back_and_forth(bed, bed.started([bed.program("shared"), "--mib", 64]))
+
+
+@case
+def huge_pages_come_back(bed):
+    """Shared ones and private ones."""
+    before, now = set_huge_pages(-24)
+    try:
+        if now < before + 24:
+            raise Skipped("the machine has no huge pages to spare")
+        shared_back_and_forth(bed, bed.started([bed.program("shared"), "huge", "--mib", 8]))
+    finally:
+        set_huge_pages(before)
+
+
+def shared_back_and_forth(bed, started_job):
+    job, log = started_job
+    bed.operation("checkpoint", job, "--leave-running", "--name", "one")
+    bed.expect_whole(job, log)
+    bed.operation("checkpoint", job, "--name", "two")
+    bed.operation("restore", "two")
+    bed.expect_whole(job, log)
+    bed.operation("checkpoint", job, "--name", "three")
+    for name in ("one", "two"):
+        bed.ok("rm", name)
+    bed.operation("restore", "three")
+    bed.ok("rm", "three")
     bed.expect_whole(job, log)
 
 
