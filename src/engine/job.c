@@ -527,9 +527,9 @@ json_t *job_schedule_to_json(const struct job_schedule *s)
 	gmtime_r(&seconds, &tm);
 	size_t n = strftime(next, sizeof(next), "%Y-%m-%dT%H:%M:%S", &tm);
 	snprintf(next + n, sizeof(next) - n, ".%03uZ", (unsigned)(s->next_ms % 1000));
-	return json_pack("{s:I,s:o,s:o,s:o,s:I,s:b,s:b,s:b,s:s*,s:o,s:s}", "every_ms", (json_int_t)s->every_ms,
-			 "keep_last", or_null(json_integer(s->keep_last), s->keep_last),
-			 "keep_within_ms",
+	return json_pack("{s:I,s:o,s:o,s:o,s:I,s:b,s:b,s:b,s:s*,s:o,s:s}", "every_ms",
+			 (json_int_t)s->every_ms, "keep_last",
+			 or_null(json_integer(s->keep_last), s->keep_last), "keep_within_ms",
 			 or_null(json_integer((json_int_t)s->keep_within_ms), s->keep_within_ms),
 			 "dir", shown(s->dir), "timeout_ms", (json_int_t)s->timeout_ms, "force",
 			 s->force, "keep_copy", s->keep_copy, "live", s->live, "compress",

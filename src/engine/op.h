@@ -110,7 +110,7 @@ struct op {
 	struct criu_program criu;
 	struct store_writer writer;
 	struct store_image image;
-	struct fetched *fetched; /* @image is in an object store (fetched.h); NULL: it is here */
+	struct fetched *fetched;  /* @image is in an object store (fetched.h); NULL: it is here */
 	struct manifest manifest; /* of the checkpoint being written */
 	struct store_key key;	  /* of @writer or @image, where they are encrypted */
 	bool key_is_given;	  /* by the caller (secret.h), rather than configured */

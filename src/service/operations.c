@@ -230,7 +230,7 @@ int service_checkpoint(const struct service_call *call, json_t *parameters, json
 		       struct brumate_error *err)
 {
 	static const char *const keys[] = { "timeout_ms", "force", "leave_running", "compress",
-					    "keep_copy", "live", "key", NULL };
+					    "keep_copy",  "live",  "key",	    NULL };
 	auto_free char *dir = NULL;
 	const char *name, *given_dir;
 	char id[MANIFEST_ID_BYTES];

@@ -36,11 +36,21 @@ static int get_numbers(json_t *ret, json_t *parameters, struct brumate_error *er
 		       : wire_fail_parameter(err, "every_ms", "is missing");
 }
 
+static int pass_on(json_t *ret, json_t *parameters, const char *key, struct brumate_error *err)
+{
+	json_t *value = json_object_get(parameters, key);
+
+	if (!value || json_is_null(value) || json_object_set(ret, key, value) == 0)
+		return 0;
+	return brumate_fail(err, ENOMEM, "%m");
+}
+
 /* How its checkpoints are made. What is not given is as configured when one is made. */
 static int get_manner(json_t *ret, const struct service_call *call, json_t *parameters,
 		      struct brumate_error *err)
 {
-	static const char *const keys[] = { "force", "keep_copy", "live", "compress", "key_file" };
+	static const char *const flags[] = { "force", "keep_copy", "live" };
+	static const char *const words[] = { "compress", "key_file" };
 	const char *compress, *key_file;
 	enum memory_compress how;
 	int r = wire_get_string(parameters, "compress", &compress, err);
@@ -52,20 +62,21 @@ static int get_manner(json_t *ret, const struct service_call *call, json_t *para
 	if (compress && memory_parse_compress(&how, compress) < 0)
 		return wire_fail_parameter(err, "compress", "want auto, none, lz4 or zstd");
 	if (key_file && call->uid != 0) { /* root would read it, again and again */
-		brumate_fail(err, EACCES, "only root may name a key file for checkpoints by schedule");
+		brumate_fail(err, EACCES,
+			     "only root may name a key file for checkpoints by schedule");
 		brumate_hint(err, "ask for one in EncryptionKeyFile= of [Store], brumate.conf(5)");
 		return -EACCES;
 	}
-	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
-		json_t *value = json_object_get(parameters, keys[i]);
+	for (size_t i = 0; r == 0 && i < sizeof(flags) / sizeof(flags[0]); i++) {
 		bool flag;
 
-		if (i < 3 && (r = wire_get_bool(parameters, keys[i], &flag, err)) < 0)
-			return r;
-		if (value && !json_is_null(value) && json_object_set(ret, keys[i], value) < 0)
-			return brumate_fail(err, ENOMEM, "%m");
+		r = wire_get_bool(parameters, flags[i], &flag, err);
+		if (r == 0)
+			r = pass_on(ret, parameters, flags[i], err);
 	}
-	return 0;
+	for (size_t i = 0; r == 0 && i < sizeof(words) / sizeof(words[0]); i++)
+		r = pass_on(ret, parameters, words[i], err);
+	return r;
 }
 
 int service_schedule(const struct service_call *call, json_t *parameters, json_t **ret,

@@ -133,8 +133,8 @@ int store_unlock(struct store_image *i, const struct store_key *key, struct brum
 	}
 	brumate_fail(err, EKEYREJECTED, "checkpoint %s: encrypted by key %.8s, not by %.8s", id,
 		     want, key->id);
-	brumate_hint(err, "name the file of key %.8s by --key-file, or in EncryptionKeyFile=",
-		     want);
+	brumate_hint(err,
+		     "name the file of key %.8s by --key-file, or in EncryptionKeyFile=", want);
 	return -EKEYREJECTED;
 }
 
