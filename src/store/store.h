@@ -81,7 +81,8 @@ struct store_image {
 	char *path; /* absolute */
 	struct manifest manifest;
 	const struct store_key *key; /* store_unlock(); borrowed */
-	const struct memory_source *source; /* of packs (source.h), borrowed; NULL: they are files */
+	const struct memory_source
+		*source; /* of packs (source.h), borrowed; NULL: they are files */
 };
 #define STORE_IMAGE_EMPTY ((struct store_image){ .dir_fd = -1 })
 void store_image_fini(struct store_image *i);
