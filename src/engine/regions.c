@@ -204,8 +204,6 @@ static int view_write(const struct view *v, uint64_t offset, const char *data, s
 struct sink {
 	const struct view *view;
 	uint64_t offset, len_bytes; /* where the region is in it */
-	bool (*cancelled)(void *arg);
-	void *arg;
 };
 
 static int take_bytes(void *arg, uint64_t offset, const void *data, size_t len_bytes)
@@ -215,13 +213,6 @@ static int take_bytes(void *arg, uint64_t offset, const void *data, size_t len_b
 	if (offset > s->len_bytes || len_bytes > s->len_bytes - offset)
 		return -EBADMSG;
 	return view_write(s->view, s->offset + offset, data, len_bytes);
-}
-
-static bool is_cancelled(void *arg)
-{
-	struct sink *s = arg;
-
-	return s->cancelled(s->arg);
 }
 
 /* Which piece region @r is of, and where that is in the host copy. */
@@ -383,6 +374,27 @@ static int load_look(struct load *l, size_t i, struct brumate_error *err)
 	return known;
 }
 
+/* All at once: what several regions have in common is read once, and none waits for the end of another. */
+static int load_all(struct load *l, bool (*cancelled)(void *arg), void *arg,
+		    struct brumate_error *err)
+{
+	const struct manifest *m = &l->op->image.manifest;
+	auto_free struct memory_place *places = calloc(m->memory.n_regions + 1, sizeof(*places));
+	auto_free struct sink *sinks = calloc(m->memory.n_regions + 1, sizeof(*sinks));
+	size_t n = 0;
+
+	if (!places || !sinks)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < m->memory.n_regions; i++) {
+		if (l->places[i] == UINT64_MAX)
+			continue;
+		sinks[n] = (struct sink){ &l->view, l->places[i], m->memory.regions[i].len_bytes };
+		places[n] = (struct memory_place){ i, take_bytes, &sinks[n] };
+		n++;
+	}
+	return memory_load_all(l->reader, places, n, 0, cancelled, arg, err);
+}
+
 int regions_load(struct op *op, const struct data_copy *copy, bool (*cancelled)(void *arg),
 		 void *arg, struct brumate_error *err)
 {
@@ -398,17 +410,7 @@ int regions_load(struct op *op, const struct data_copy *copy, bool (*cancelled)(
 	if (r < 0)
 		return r;
 	filler_start(&l.filler);
-	r = 0;
-	for (size_t i = 0; r == 0 && i < m->memory.n_regions; i++) {
-		struct sink sink = { .view = &l.view,
-				     .offset = l.places[i],
-				     .len_bytes = m->memory.regions[i].len_bytes,
-				     .cancelled = cancelled,
-				     .arg = arg };
-
-		if (l.places[i] != UINT64_MAX)
-			r = memory_load(l.reader, i, 0, take_bytes, is_cancelled, &sink, err);
-	}
+	r = load_all(&l, cancelled, arg, err);
 	if (r == 0 && copy->digests)
 		digest_table_set_whole(copy->digests, whole);
 	return r;
