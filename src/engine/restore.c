@@ -433,6 +433,7 @@ int engine_restore(struct op *op, struct brumate_error *err)
 		r = brumate_fail(err, ENOMEM, "%m");
 	if (r == 0)
 		r = plan_run(steps, n, op, err);
+	fetched_close(op); /* before the record says that nothing is under way */
 	job->op = (struct job_op){ 0 };
 	if (r < 0) {
 		if (op->held)

@@ -382,6 +382,16 @@ static int settle(const struct service_call *call, struct job *j, struct brumate
 	}
 }
 
+void forget_settled_job(const struct service_call *call, struct job *j)
+{
+	struct service_call patient = *call;
+
+	for (int i = 0; i < CANCEL_FDS; i++)
+		patient.cancel.fds[i].fd = -1; /* the call may be cancelled already */
+	if (settle(&patient, j, NULL) == 0)
+		forget_job(j);
+}
+
 int service_status(const struct service_call *call, json_t *parameters, json_t **ret,
 		   struct brumate_error *err)
 {

@@ -21,3 +21,6 @@ json_t *describe_job(const struct job *j);
 
 /** Removes the record of a job that never came to life. */
 void forget_job(const struct job *j);
+
+/** The same, once its shim has taken back what a failed or cancelled operation had begun. */
+void forget_settled_job(const struct service_call *call, struct job *j);

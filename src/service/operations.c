@@ -366,7 +366,7 @@ static int restore_image(const struct service_call *call, const struct manifest 
 	}
 	r = shim_relay(call, &j, "Restore", picked, ret, err);
 	if (r < 0 && created)
-		forget_job(&j);
+		forget_settled_job(call, &j);
 	return r;
 }
 
