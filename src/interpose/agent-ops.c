@@ -275,27 +275,52 @@ static void map(struct agent_job *job, struct agent_reply *reply)
 	}
 }
 
-/* Counts those that stay imported, for want of room (*room) or because the driver refused. */
-static void own_piece(struct piece *piece, bool *room, struct agent_reply *reply)
+/* Pieces of one device that are made the process's own together: their copies follow each other without
+ * a wait. */
+struct batch {
+	struct piece *pieces[PIECES_OWN_MAX];
+	size_t n;
+	bool no_room;
+};
+
+/* Lets go of those that are the process's own now; true if there were some. */
+static bool drop_owned(struct batch *batch)
+{
+	size_t left = 0, n = batch->n;
+
+	for (size_t i = 0; i < n; i++)
+		if (batch->pieces[i]->imported)
+			batch->pieces[left++] = batch->pieces[i];
+		else
+			piece_unpin(batch->pieces[i]);
+	batch->n = left;
+	return left < n;
+}
+
+/* Counts those that stay imported, for want of room or because the driver refused. */
+static void own_batch(struct batch *batch, struct agent_reply *reply)
 {
 	CUresult r = CUDA_SUCCESS;
+	bool some = true;
 
-	if (!piece->imported)
-		return;
-	if (*room)
-		r = piece_own(piece);
-	*room = *room && r != CUDA_ERROR_OUT_OF_MEMORY;
-	reply->n += piece->imported;
+	/* What was replaced may have left room for the next. */
+	while (batch->n && !batch->no_room && some) {
+		r = pieces_own(batch->pieces, batch->n);
+		some = drop_owned(batch) && r == CUDA_ERROR_OUT_OF_MEMORY;
+		batch->no_room = !some && r == CUDA_ERROR_OUT_OF_MEMORY;
+	}
 	if (r && r != CUDA_ERROR_OUT_OF_MEMORY && !reply->error)
-		fail(reply, errno_of(r), r, "piece %llu stays imported",
-		     (unsigned long long)piece->node.start);
+		fail(reply, errno_of(r), r, "%zu pieces stay imported", batch->n);
+	reply->n += (uint32_t)batch->n;
+	while (batch->n)
+		piece_unpin(batch->pieces[--batch->n]);
 }
 
 static void own(struct agent_job *job, struct agent_reply *reply)
 {
+	struct batch batch = { .n = 0 };
 	struct piece *piece;
 	uint64_t id = 0;
-	bool room = true;
 
 	if (!need_closed(reply))
 		return;
@@ -303,10 +328,18 @@ static void own(struct agent_job *job, struct agent_reply *reply)
 		fail(reply, -EBUSY, 0, "some memory is not mapped yet");
 		return;
 	}
-	for (; (piece = piece_after(id)); piece_unpin(piece)) {
+	while ((piece = piece_after(id))) {
 		id = piece->node.start;
-		own_piece(piece, &room, reply);
+		if (!piece->imported) {
+			piece_unpin(piece);
+			continue;
+		}
+		if (batch.n == PIECES_OWN_MAX ||
+		    (batch.n && batch.pieces[0]->device != piece->device))
+			own_batch(&batch, reply);
+		batch.pieces[batch.n++] = piece;
 	}
+	own_batch(&batch, reply);
 }
 
 static void open_gate(struct agent_job *job, struct agent_reply *reply)

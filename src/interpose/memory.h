@@ -22,6 +22,7 @@ enum {
 	SLAB_LAST_BYTES = 64 << 20,  /* this */
 	SLAB_BLOCK_BYTES = 2 << 20,  /* smaller allocations come from slabs */
 	PIECE_MAX_BYTES = 256 << 20, /* of memory that we make ourselves */
+	PIECES_OWN_MAX = 16,	     /* at a time */
 };
 
 /** A GPU as this process numbers it. */
@@ -179,7 +180,9 @@ CUmemAllocationProp piece_prop(const struct device *device, int ordinal);
 
 CUresult piece_take(struct piece *piece);	   /* unmaps and releases it */
 CUresult piece_bring(struct piece *piece, int fd); /* maps it where it was */
-CUresult piece_own(struct piece *piece);	   /* replaces imported memory; 2: no room */
+/** Replaces imported memory of pieces of one device, as far as it goes; who still is imported after that is
+ * for the first error. 2: no room. */
+CUresult pieces_own(struct piece *const pieces[], size_t n);
 
 /* ---- region.c ---- */
 

@@ -95,6 +95,8 @@ CUresult piece_bring(struct piece *piece, int fd)
 	return r;
 }
 
+enum { WAIT_TRIES = 3 };
+
 /* Memory at addresses of its own, for a copy. */
 struct scratch {
 	CUdeviceptr va;
@@ -137,25 +139,25 @@ static CUdeviceptr readable_at(const struct piece *piece)
 	return 0;
 }
 
-static CUresult copy_into(const struct piece *piece, CUmemGenericAllocationHandle own)
+/* A copy of a piece under way, and where it can be read and written meanwhile. */
+struct owning {
+	CUmemGenericAllocationHandle own;
+	struct scratch from, to;
+	CUresult result;
+};
+
+static CUresult begin_copy(struct owning *o, const struct piece *piece)
 {
-	struct scratch from = { 0 }, to = { 0 };
 	CUdeviceptr source = readable_at(piece);
 	CUresult r = CUDA_SUCCESS;
 
 	if (!source) {
-		r = scratch_map(&from, piece, piece->handle);
-		source = from.va;
+		r = scratch_map(&o->from, piece, piece->handle);
+		source = o->from.va;
 	}
 	if (!r)
-		r = scratch_map(&to, piece, own);
-	if (!r)
-		r = driver.cuMemcpyDtoD_v2(to.va, source, piece->bytes);
-	if (!r)
-		r = driver.cuCtxSynchronize();
-	scratch_fini(&to);
-	scratch_fini(&from);
-	return r;
+		r = scratch_map(&o->to, piece, o->own);
+	return r ? r : driver.cuMemcpyDtoDAsync_v2(o->to.va, source, piece->bytes, NULL);
 }
 
 /* Puts @own where the imported memory is. On failure the imported memory is back, or the piece away. */
@@ -180,24 +182,72 @@ static CUresult exchange(struct piece *piece, CUmemGenericAllocationHandle own)
 	return r;
 }
 
-CUresult piece_own(struct piece *piece)
+static CUresult begin_owning(struct owning *ret, const struct piece *piece)
 {
 	CUmemAllocationProp prop = piece->asked;
-	CUmemGenericAllocationHandle own;
 	CUcontext retained;
 	CUresult r;
 
 	prop.requestedHandleTypes |= CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-	r = driver.cuMemCreate(&own, piece->bytes, &prop, 0);
-	if (r)
+	r = driver.cuMemCreate(&ret->own, piece->bytes, &prop, 0);
+	if (r) {
+		ret->own = 0;
 		return r;
+	}
 	r = context_enter(piece->device, &retained);
 	if (!r) {
-		r = copy_into(piece, own);
+		r = begin_copy(ret, piece);
 		context_leave(piece->device, retained);
 	}
+	return r;
+}
+
+static CUresult wait_for_copies(int device)
+{
+	CUcontext retained;
+	CUresult r = context_enter(device, &retained);
+
+	if (r)
+		return r;
+	for (int tries = 0; tries == 0 || (r && tries < WAIT_TRIES); tries++)
+		r = driver.cuCtxSynchronize();
+	context_leave(device, retained);
+	return r;
+}
+
+static CUresult end_owning(struct owning *o, struct piece *piece)
+{
+	CUcontext retained;
+	CUresult r = o->result, entered = context_enter(piece->device, &retained);
+
+	scratch_fini(&o->to);
+	scratch_fini(&o->from);
 	if (!r)
-		return exchange(piece, own);
-	driver.cuMemRelease(own);
+		r = exchange(piece, o->own);
+	else if (o->own)
+		driver.cuMemRelease(o->own);
+	if (!entered)
+		context_leave(piece->device, retained);
+	return r;
+}
+
+CUresult pieces_own(struct piece *const pieces[], size_t n)
+{
+	struct owning all[PIECES_OWN_MAX] = { 0 };
+	CUresult r = CUDA_SUCCESS;
+	size_t begun = 0;
+
+	while (begun < n && !r) {
+		r = all[begun].result = begin_owning(&all[begun], pieces[begun]);
+		begun++;
+	}
+	CUresult copied = begun ? wait_for_copies(pieces[0]->device) : CUDA_SUCCESS;
+	if (copied) /* what a copy may still be using stays where it is, and is lost */
+		return r ? r : copied;
+	for (size_t i = 0; i < begun; i++) {
+		CUresult ended = end_owning(&all[i], pieces[i]);
+
+		r = r ? r : ended;
+	}
 	return r;
 }
