@@ -171,16 +171,22 @@ int step_park(struct op *op, struct brumate_error *err)
 
 	if (op->was_suspended || !op->n_agents)
 		return 1;
+	uint64_t start_ns = clock_now_ns();
 	int r = park_each(op, park_export, err);
 	if (r == 0)
 		r = hold_exported(op, err);
 	if (r < 0 || !h->n_pieces)
 		return r;
+	op_phase_at(op, "export", start_ns, clock_since_s(start_ns));
+	start_ns = clock_now_ns();
 	if ((r = held_keep(h, op->job, err)) < 0 || (r = held_save(h, op->job, err)) < 0)
 		return r;
+	op_phase_at(op, "hold", start_ns, clock_since_s(start_ns));
 	if ((r = fault_point("park.saved")) < 0)
 		return brumate_fail(err, -r, "injected before device memory is unmapped: %m");
+	start_ns = clock_now_ns();
 	r = park_each(op, unmap_one, err);
+	op_phase_at(op, "unmap", start_ns, clock_since_s(start_ns));
 	op->data_bytes = held_bytes(h);
 	return r;
 }
@@ -279,7 +285,12 @@ int step_map(struct op *op, struct brumate_error *err)
 
 	if (r == 0)
 		r = park_each(op, map_one, err);
-	return r < 0 ? r : own_all(op, err);
+	if (r < 0)
+		return r;
+	uint64_t start_ns = clock_now_ns();
+	r = own_all(op, err);
+	op_phase_at(op, "own", start_ns, clock_since_s(start_ns));
+	return r;
 }
 
 static int open_one(struct op *op, struct op_agent *a, struct brumate_error *err)

@@ -178,7 +178,7 @@ static int settle(struct op *op, struct brumate_error *err)
 	if (h && h->copied)
 		held_drop_device(h);
 	park_detach(op);
-	return 1;
+	return 0;
 }
 
 static const struct step suspend_steps[] = {

@@ -38,6 +38,7 @@ ROWS = (
     Row(r"^bench: 40 GiB to tmpfs", 41, alone=True, seconds=150),
     Row(r"^bench: 40 GiB to disk", 42, alone=True, seconds=270),
     Row(r"^bench: 90 GiB", 43, alone=True, seconds=120),
+    Row(r"^bench: CPU memory", 19, alone=True, seconds=40),
     Row(r"^bench: ", 44, alone=True, seconds=60),
     Row(r"^counter, 16 GiB", 62, alone=True, seconds=75),
     Row(r"^counter ", 45, alone=True, seconds=35),

@@ -36,9 +36,14 @@ def at_once(check, verb, jobs):
         return time.monotonic() - start
 
 
+def memory_gib():
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
+
+
 def both_at_once(check):
     need_gpus(check, 2)
-    mib = 256 if check.options.simulated else 16384
+    # Large beside what the driver needs whatever the size, if the memory allows it.
+    mib = 256 if check.options.simulated else 49152 if memory_gib() > 200 else 16384
     with open(check.instance.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
         file.write(f"[Broker]\nPool={2 * mib + 2048}M\n")
     jobs, logs = [], []
