@@ -454,6 +454,7 @@ static int make_pool(struct io *io)
 	io->pool = pool;
 	io->pool_bytes = stride * io->n_buffers;
 	madvise(pool, io->pool_bytes, MADV_HUGEPAGE); /* fewer pages to pin; no matter if not */
+	madvise(pool, io->pool_bytes, MADV_DONTFORK); /* what is pinned a fork would copy at once */
 	for (unsigned i = 0; i < n; i++) {
 		struct io_request *q = &io->requests[i];
 
