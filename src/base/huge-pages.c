@@ -107,13 +107,9 @@ void *huge_pages_map(int fd, uint64_t offset, size_t len_bytes, int protection)
 
 	if (!at)
 		return NULL;
-	if (mmap(at, len_bytes, protection, MAP_SHARED | MAP_FIXED, fd, (off_t)offset) != at) {
-		int e = errno;
-
-		munmap(at, len_bytes);
-		errno = e;
+	/* A failure may leave nothing there, and by now another thread's memory: that is not to be unmapped. */
+	if (mmap(at, len_bytes, protection, MAP_SHARED | MAP_FIXED, fd, (off_t)offset) != at)
 		return NULL;
-	}
 	return at;
 }
 

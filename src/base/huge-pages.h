@@ -35,7 +35,8 @@ int huge_pages_fill(void *p, size_t len_bytes, bool by_itself);
 
 /**
  * Maps @len_bytes at @offset of @fd, a memfd or tmpfs file, shared, at an address that huge pages of the
- * file can be mapped at. munmap(2) ends it. NULL and errno.
+ * file can be mapped at. munmap(2) ends it. NULL and errno; then addresses are lost. Not for hugetlbfs, which
+ * chooses such addresses by itself, and often fails.
  */
 void *huge_pages_map(int fd, uint64_t offset, size_t len_bytes, int protection);
 

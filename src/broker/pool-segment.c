@@ -21,10 +21,19 @@ enum {
 };
 
 /* Ours while we live: nothing else may be forked with it, or the lease never ends. */
-static int map_segment(struct segment *s)
+static int map_segment(struct segment *s, bool hugetlb)
 {
-	s->at = huge_pages_map(s->fd, 0, s->bytes, PROT_READ | PROT_WRITE);
-	return s->at ? 0 : -errno;
+	const int protection = PROT_READ | PROT_WRITE;
+
+	if (!hugetlb) {
+		s->at = huge_pages_map(s->fd, 0, s->bytes, protection);
+		return s->at ? 0 : -errno;
+	}
+	void *at = mmap(NULL, s->bytes, protection, MAP_SHARED, s->fd, 0);
+	if (at == MAP_FAILED)
+		return -errno;
+	s->at = at;
+	return 0;
 }
 
 static int make_file(struct segment *s, unsigned flags)
@@ -41,7 +50,7 @@ static int make_file(struct segment *s, unsigned flags)
 	s->dev = st.st_dev;
 	s->ino = st.st_ino;
 	s->fd = fd;
-	int r = map_segment(s);
+	int r = map_segment(s, flags & MFD_HUGETLB);
 	if (r < 0)
 		s->fd = -1;
 	else
@@ -98,7 +107,7 @@ int segment_make(struct segment *s)
 int segment_map_foreign(struct segment *s, int fd)
 {
 	s->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-	return s->fd < 0 ? -errno : map_segment(s);
+	return s->fd < 0 ? -errno : map_segment(s, false);
 }
 
 int segment_open_foreign(struct segment *s, int fd)

@@ -169,8 +169,11 @@ static int view_open(struct view *ret, const struct data_copy *copy, struct brum
 		if (spilled_has(ret->spilled, i))
 			continue;
 		if (mmap(base + i * copy->segment_bytes, part, PROT_READ | PROT_WRITE,
-			 MAP_SHARED | MAP_FIXED, copy->segments[i], 0) == MAP_FAILED)
+			 MAP_SHARED | MAP_FIXED, copy->segments[i], 0) == MAP_FAILED) {
+			/* Which may leave nothing there, and by now another thread's memory. */
+			ret->room = NULL;
 			return brumate_fail(err, errno, "host copy: %m");
+		}
 	}
 	return r;
 }

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -18,7 +19,8 @@ enum {
 	PAGES = 3,
 	BYTES = PAGES * HUGE_PAGE_BYTES,
 	ROOM = BYTES + HUGE_PAGE_BYTES,
-	FILLED = 32 << 20
+	FILLED = 32 << 20,
+	HUGE_2MIB = 21 << 26, /* MFD_HUGE_2MB */
 };
 
 /* A place for BYTES at a multiple of a huge page. */
@@ -145,6 +147,47 @@ static void memory_of_a_child(void)
 	close(pidfd);
 }
 
+static atomic_bool over;
+
+static void *use_memory(void *arg)
+{
+	const size_t len = 8 << 20;
+
+	(void)arg;
+	while (!over) {
+		char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		CHECK(p != MAP_FAILED);
+		for (size_t at = 0; at < len; at += len / 8)
+			p[at] = 1;
+		munmap(p, len);
+	}
+	return NULL;
+}
+
+/* What cannot be mapped takes nothing away from other threads: no huge page is set aside for hugetlbfs here,
+ * or few. */
+static void failing_beside_others(void)
+{
+	pthread_t thread;
+
+	CHECK(pthread_create(&thread, NULL, use_memory, NULL) == 0);
+	for (int i = 0; i < 5000; i++) {
+		const size_t len = 8 << 20;
+		int fd = memfd_create("huge", MFD_HUGETLB | (unsigned)HUGE_2MIB);
+
+		if (fd < 0)
+			break; /* no hugetlbfs at all */
+		CHECK(ftruncate(fd, len) == 0);
+		void *p = huge_pages_map(fd, 0, len, PROT_READ | PROT_WRITE);
+		if (p)
+			munmap(p, len);
+		close(fd);
+	}
+	over = true;
+	pthread_join(thread, NULL);
+}
+
 /* A few failures are forgiven, a machine that has none is not asked for long. */
 static void luck(void)
 {
@@ -169,5 +212,6 @@ int main(void)
 	filled(FILLED);
 	filled(HUGE_PAGE_BYTES + 4096);
 	memory_of_a_child();
+	failing_beside_others();
 	return 0;
 }
