@@ -77,7 +77,9 @@ void shim_note_exit(struct shim *s, pid_t pid, int code)
 {
 	pthread_mutex_lock(&s->lock);
 	s->exits[s->n_exits++ % SHIM_EXITS] = (struct shim_exit){ pid, code };
-	shim_settle(s);
+	/* The end of another, of a namespace's init for one, says nothing of how the root ended. */
+	if (pid == s->job.root.pid)
+		shim_settle(s);
 	pthread_mutex_unlock(&s->lock);
 }
 
