@@ -197,6 +197,10 @@ for fault in ("error:5", "kill", "kill:criu", "kill:broker", "kill:job"):
              "--leave-running", name=f"leave_running_{fault.replace(':', '_')}")
 
 
+# Phases that are parts of a step.
+PARTS = ("export", "hold", "unmap", "own")
+
+
 @case
 def every_step_is_known(bed):
     """The plans are those of the documentation, so that a new step cannot go untested."""
@@ -204,7 +208,7 @@ def every_step_is_known(bed):
     job, _ = bed.counter()
     for verb in ("suspend", "resume"):
         summary = bed.operation(verb, job)
-        passed = [f"{verb}.{p['name']}" for p in summary["phases"]]
+        passed = [f"{verb}.{p['name']}" for p in summary["phases"] if p["name"] not in PARTS]
         expect(passed == [step for step in PLANS[verb] if step in passed] and len(passed) >= 4, f"{verb} passed {passed}")
 
 
