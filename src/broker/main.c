@@ -17,6 +17,7 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <limits.h>
+#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -35,6 +36,7 @@ enum {
 	IDLE_FAILED_MS = 1000,	   /* without a driver: soon, so that the next broker tries anew */
 	DRAIN_TIMEOUT_MS = 300000, /* for calls that outlast their callers */
 	OOM_SCORE_ADJ = -900,	   /* it may hold what jobs need to come back */
+	LARGE_BYTES = 256 << 10,   /* of memory that goes back to the kernel when it is freed */
 };
 
 struct options {
@@ -326,6 +328,7 @@ int main(int argc, char **argv)
 	if (r != 0)
 		return r < 0 ? -r : EXIT_OK;
 	log_init("brumate-broker");
+	mallopt(M_MMAP_THRESHOLD, LARGE_BYTES); /* or each thread's arena keeps a chunk */
 	r = detach();
 	if (r < 0)
 		brumate_fail(&err, -r, "/: %m");
