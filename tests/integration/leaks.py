@@ -8,7 +8,7 @@ import re
 
 from cases import MIB, Log, case, expect, main, read_link, read_text, wait_until
 
-WARM_UP = 30
+WARM_UP = 10
 RSS_MAY_GROW = 2 * MIB  # what an allocator keeps, not what a hundred leaks would take
 
 
