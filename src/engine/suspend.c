@@ -13,6 +13,8 @@
 #include "engine/park.h"
 #include "engine/steps.h"
 
+enum { END_TIMEOUT_MS = 200 };
+
 /* ---- steps that checkpoint shares ---- */
 
 int step_identify(struct op *op, struct brumate_error *err)
@@ -128,9 +130,16 @@ int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_
 
 /* ---- suspend ---- */
 
+/* A process that is being killed loses what it has on the GPU a moment before it is gone. */
+static bool ends_now(const struct job *job)
+{
+	return !job_is_alive(job) ||
+	       proc_wait_gone(job->root, deadline_in_ms(END_TIMEOUT_MS)) == 0;
+}
+
 static int check_suspend(struct op *op, struct brumate_error *err)
 {
-	if (!op->n_gpus && !job_is_alive(op->job)) /* it ended since it was looked at */
+	if (!op->n_gpus && ends_now(op->job)) /* since it was looked at */
 		return brumate_fail(err, ESRCH, "job %s has ended", op->job->id);
 	if (!op->n_gpus) {
 		brumate_fail(err, EOPNOTSUPP, "job %s has no GPU state to suspend", op->job->id);
