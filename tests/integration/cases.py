@@ -341,12 +341,20 @@ class Bed(Instance):
         crius = self.crius()
         left = self.wait_gone(seconds=10)
         partials = self.partials()
-        vram = self.vram() if self.broker() else []
+        vram = self.vram_at_the_end() if self.broker() else []
         self.close()
         expect(not left, f"processes are left: {left}")
         expect(not crius, f"CRIU is left: {crius}")
         expect(not partials, f"half a checkpoint is left: {partials}")
         expect(not any(vram), f"device memory is left in use: {vram}")
+
+    def vram_at_the_end(self):
+        """What is left once the last of those that were killed has let go of it."""
+        try:
+            wait_until(lambda: not any(self.vram()), "device memory to be free", 10)
+        except Failed:
+            pass
+        return self.vram()
 
     def end_all(self):
         for program in self.programs:
