@@ -340,7 +340,7 @@ def packs_are_shared(bed, server):
     expect(packs_there(server) == there, "packs were put again")
     # What this store has of the packs is not fetched.
     before = files_of(image(bed, "b"))
-    bed.ok("rm", "b")
+    bed.ok("rm", "--checkpoint", "b")
     value = bed.ok("pull", PLACE + "/b", "--format", "json").json()
     expect(value["moved_bytes"] < 4 * MIB, f"{value}")
     expect(files_of(image(bed, "b")) == before, "pulled, but not the same")
@@ -348,7 +348,7 @@ def packs_are_shared(bed, server):
     bed.ok("rm", PLACE + "/a")
     listed = bed.ok("ls", PLACE, "-q").out
     expect(listed == "b\n" and packs_there(server) == there, f"a pack of b went with a: {listed!r}")
-    bed.ok("rm", "a", "b")
+    bed.ok("rm", "--checkpoint", "a", "b")
     bed.ok("pull", PLACE + "/b")
     expect(files_of(image(bed, "b")) == before, "pulled, but not the same")
     bed.end(job)
@@ -362,7 +362,7 @@ def packs_are_shared(bed, server):
 def a_wrong_pack_is_refused(bed, server):
     job, log = still(bed, "a")
     bed.ok("push", "a", PLACE)
-    bed.ok("rm", "a")
+    bed.ok("rm", "--checkpoint", "a")
     name = os.path.basename(packs_there(server)[0])
     server.fault("GET", name, "flip")
     bed.refused(9, name, "pull", PLACE + "/a")
@@ -374,7 +374,7 @@ def a_wrong_pack_is_refused(bed, server):
     bed.refused(9, f"{name}: missing", "pull", PLACE + "/a", "--dir", os.path.join(bed.dir, "other"))
     bed.ok("push", "a", PLACE)
     expect(BELOW + "packs/" + name in server.objects(), "it was not put again")
-    bed.ok("rm", "a")
+    bed.ok("rm", "--checkpoint", "a")
     bed.end(job)
     bed.ok("rm", job)
     bed.operation("restore", PLACE + "/a")
