@@ -311,6 +311,36 @@ static int fail(struct copy *c, struct brumate_error *err)
 	return r;
 }
 
+/* What becomes of what was copied. */
+typedef int (*take_fn)(struct op *op, struct copy *c, struct brumate_error *err);
+
+/* Takes @c, which has run. */
+static int finish(struct copy *c, take_fn take, struct brumate_error *err)
+{
+	if (c->r < 0)
+		return fail(c, err);
+	int r = take(c->op, c, err);
+	copy_free(c);
+	return r;
+}
+
+static int wait_for_it(struct op *op, take_fn take, struct brumate_error *err)
+{
+	if (!op->copy)
+		return 1;
+	op_measure(op, copy_measure, op->copy->total_bytes);
+	int r = finish(join(op), take, err);
+	return r < 0 ? r : 1;
+}
+
+/* In this thread, whoever cancels. Takes @c. */
+static int do_it_now(struct copy *c, take_fn take, struct brumate_error *err)
+{
+	c->forced = true;
+	c->r = run(c);
+	return finish(c, take, err);
+}
+
 void step_undo_copy(struct op *op)
 {
 	if (!op->copy)
@@ -363,15 +393,7 @@ static int take_copy(struct op *op, struct copy *c, struct brumate_error *err)
 
 int step_data_out(struct op *op, struct brumate_error *err)
 {
-	if (!op->copy)
-		return 1;
-	op_measure(op, copy_measure, op->copy->total_bytes);
-	struct copy *c = join(op);
-	if (c->r < 0)
-		return fail(c, err);
-	int r = take_copy(op, c, err);
-	copy_free(c);
-	return r < 0 ? r : 1;
+	return wait_for_it(op, take_copy, err);
 }
 
 int copy_away(struct op *op, struct brumate_error *err)
@@ -380,12 +402,7 @@ int copy_away(struct op *op, struct brumate_error *err)
 
 	if (!c)
 		return op->held->n_pieces ? -ENOMEM : 0;
-	c->forced = true;
-	c->r = run(c);
-	if (c->r < 0)
-		return fail(c, err);
-	int r = take_copy(op, c, err);
-	copy_free(c);
+	int r = do_it_now(c, take_copy, err);
 	if (r == 0)
 		held_drop_device(op->held);
 	return r;
@@ -496,15 +513,7 @@ static int take_device(struct op *op, struct copy *c, struct brumate_error *err)
 
 int step_data_in(struct op *op, struct brumate_error *err)
 {
-	if (!op->copy)
-		return 1;
-	op_measure(op, copy_measure, op->copy->total_bytes);
-	struct copy *c = join(op);
-	if (c->r < 0)
-		return fail(c, err);
-	int r = take_device(op, c, err);
-	copy_free(c);
-	return r < 0 ? r : 1;
+	return wait_for_it(op, take_device, err);
 }
 
 int copy_back(struct op *op, struct brumate_error *err)
@@ -516,12 +525,6 @@ int copy_back(struct op *op, struct brumate_error *err)
 	struct copy *c = copy_new(op, true, err);
 	if (!c)
 		return -ENOMEM;
-	c->forced = true;
 	held_drop_device(h); /* half of it is of no use */
-	c->r = run(c);
-	if (c->r < 0)
-		return fail(c, err);
-	int r = take_device(op, c, err);
-	copy_free(c);
-	return r;
+	return do_it_now(c, take_device, err);
 }
