@@ -84,20 +84,27 @@ int object_get_text(struct session *s, const char *key, char **ret, size_t *ret_
 	return 0;
 }
 
+/* @q: says where it is to go. */
+static int get_range(struct session *s, struct http_request *q, const char *key, uint64_t offset,
+		     uint64_t len_bytes, struct brumate_error *err)
+{
+	if (!len_bytes)
+		return 0;
+	q->key = key;
+	q->range = true;
+	q->range_offset = offset;
+	q->range_len = len_bytes;
+	return http_send(s, q, NULL, err);
+}
+
 int object_get_range(struct session *s, const char *key, uint64_t offset, uint64_t len_bytes,
 		     int fd, struct brumate_error *err)
 {
 	struct http_request q = HTTP_REQUEST("GET");
 
-	if (!len_bytes)
-		return 0;
-	q.key = key;
-	q.range = true;
-	q.range_offset = offset;
-	q.range_len = len_bytes;
 	q.sink_fd = fd;
 	q.sink_offset = offset;
-	return http_send(s, &q, NULL, err);
+	return get_range(s, &q, key, offset, len_bytes, err);
 }
 
 int object_get_bytes(struct session *s, const char *key, uint64_t offset, uint64_t len_bytes,
@@ -105,14 +112,8 @@ int object_get_bytes(struct session *s, const char *key, uint64_t offset, uint64
 {
 	struct http_request q = HTTP_REQUEST("GET");
 
-	if (!len_bytes)
-		return 0;
-	q.key = key;
-	q.range = true;
-	q.range_offset = offset;
-	q.range_len = len_bytes;
 	q.sink = ret;
-	return http_send(s, &q, NULL, err);
+	return get_range(s, &q, key, offset, len_bytes, err);
 }
 
 int object_delete(struct session *s, const char *key, struct brumate_error *err)
