@@ -83,7 +83,8 @@ int huge_pages_fill(void *p, size_t len_bytes, bool by_itself)
 	return huge;
 }
 
-/* A place with room to move by less than a huge page; what is left over goes back. */
+/* A place with room to move by less than a huge page; what is left over goes back. @shift: from the
+ * beginning of a huge page. */
 static char *reserve(size_t len_bytes, size_t shift)
 {
 	size_t room = len_bytes + 2 * HUGE_PAGE_BYTES;
@@ -99,6 +100,11 @@ static char *reserve(size_t len_bytes, size_t shift)
 		munmap(p, (size_t)(at - p));
 	munmap(end, (size_t)(p + room - end));
 	return at;
+}
+
+void *huge_pages_reserve(size_t len_bytes)
+{
+	return reserve(len_bytes, 0);
 }
 
 void *huge_pages_map(int fd, uint64_t offset, size_t len_bytes, int protection)

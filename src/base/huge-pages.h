@@ -33,6 +33,10 @@ int huge_pages_populate(void *p, size_t len_bytes);
  */
 int huge_pages_fill(void *p, size_t len_bytes, bool by_itself);
 
+/** Addresses for @len_bytes, from the beginning of a huge page on, to be mapped over. munmap(2) gives them
+ * back. NULL and errno. */
+void *huge_pages_reserve(size_t len_bytes);
+
 /**
  * Maps @len_bytes at @offset of @fd, a memfd or tmpfs file, shared, at an address that huge pages of the
  * file can be mapped at. munmap(2) ends it. NULL and errno; then addresses are lost. Not for hugetlbfs, which

@@ -133,16 +133,16 @@ int regions_find(struct op *op, struct brumate_error *err)
 }
 
 struct view {
-	char *room, *base; /* mapped, and where in it the copy begins */
-	uint64_t room_bytes, len_bytes, segment_bytes;
+	char *base;
+	uint64_t len_bytes, segment_bytes;
 	struct spilled *spilled; /* what is not mapped of it; NULL: all is */
 };
 
 static void view_fini(struct view *v)
 {
 	spilled_free(v->spilled);
-	if (v->room)
-		munmap(v->room, v->room_bytes);
+	if (v->base)
+		munmap(v->base, v->len_bytes);
 }
 
 /* The segments as one run of memory, but for those on a disk. */
@@ -150,16 +150,11 @@ static int view_open(struct view *ret, const struct data_copy *copy, struct brum
 {
 	const size_t n = data_copy_parts(copy);
 	uint64_t last = copy->total_bytes - (n - 1) * copy->segment_bytes;
-	uint64_t room_bytes = copy->total_bytes + HUGE_PAGE_BYTES;
-	char *room = mmap(NULL, room_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-			  -1, 0);
+	char *base = huge_pages_reserve(copy->total_bytes);
 
-	if (room == MAP_FAILED)
+	if (!base)
 		return brumate_fail(err, errno, "mmap: %m");
-	char *base = room + -(uint64_t)(uintptr_t)room % HUGE_PAGE_BYTES;
-	*ret = (struct view){ .room = room,
-			      .base = base,
-			      .room_bytes = room_bytes,
+	*ret = (struct view){ .base = base,
 			      .len_bytes = copy->total_bytes,
 			      .segment_bytes = copy->segment_bytes };
 	int r = spilled_open(&ret->spilled, copy, err);
@@ -171,7 +166,7 @@ static int view_open(struct view *ret, const struct data_copy *copy, struct brum
 		if (mmap(base + i * copy->segment_bytes, part, PROT_READ | PROT_WRITE,
 			 MAP_SHARED | MAP_FIXED, copy->segments[i], 0) == MAP_FAILED) {
 			/* Which may leave nothing there, and by now another thread's memory. */
-			ret->room = NULL;
+			ret->base = NULL;
 			return brumate_fail(err, errno, "host copy: %m");
 		}
 	}
