@@ -17,6 +17,7 @@
 
 #include "base/chunk.h"
 #include "base/huge-pages.h"
+#include "base/machine.h"
 
 #define PIECE_BYTES_MAX (64ull << 20)
 
@@ -51,10 +52,7 @@ static void *worker(void *arg)
 
 static unsigned threads_for(unsigned wanted)
 {
-	long cores = sysconf(_SC_NPROCESSORS_ONLN);
-	unsigned threads = wanted ? wanted : (unsigned)MAX(cores, 1);
-
-	return MIN(threads, CPUMEM_THREADS_MAX);
+	return MIN(wanted ? wanted : machine_cores(), CPUMEM_THREADS_MAX);
 }
 
 int cpumem_run(size_t n, unsigned threads, cpumem_piece_fn fn, void *arg)

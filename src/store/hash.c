@@ -6,11 +6,11 @@
 #include "store/tree.h"
 #include "store/ahead.h"
 #include "store/beneath.h"
+#include "store/team.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -178,12 +178,8 @@ static int wait_and_report(struct pool *p, store_progress_fn progress, void *arg
 
 static unsigned threads_wanted(size_t n_files)
 {
-	cpu_set_t cpus;
-	unsigned n =
-		sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? (unsigned)CPU_COUNT(&cpus) : 1;
+	unsigned n = team_cores(THREADS_MAX);
 
-	if (n > THREADS_MAX)
-		n = THREADS_MAX;
 	return n > n_files ? (unsigned)n_files : n;
 }
 

@@ -2,9 +2,9 @@
 /* A few threads and who waits for them; see team.h. */
 #include "store/team.h"
 #include "base/clock.h"
+#include "base/machine.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <time.h>
@@ -13,9 +13,7 @@ enum { TICK_MS = 100 };
 
 unsigned team_cores(unsigned most)
 {
-	cpu_set_t cpus;
-	unsigned n =
-		sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? (unsigned)CPU_COUNT(&cpus) : 1;
+	unsigned n = machine_cores();
 
 	return n > most ? most : n;
 }
