@@ -9,10 +9,7 @@ import shutil
 import signal
 
 from cases import MIB, Skipped, case, expect, main, process_start, wait_until
-
-
-def image(bed, name):
-    return os.path.join(bed.store(), name)
+from checkpoints import image
 
 
 def started(bed, *words, mib=12):

@@ -13,17 +13,7 @@ import subprocess
 import tarfile
 
 from cases import MIB, NOBODY, Skipped, case, expect, main, run, wait_until
-
-
-def files_of(path):
-    """{path below: bytes} of a directory."""
-    found = {}
-    for base, _, names in os.walk(path):
-        for name in names:
-            full = os.path.join(base, name)
-            with open(full, "rb") as file:
-                found[os.path.relpath(full, path)] = file.read()
-    return found
+from checkpoints import files_of, image, saved
 
 
 def largest(path):
@@ -37,18 +27,6 @@ def flip(path, at):
         byte = file.read(1)[0]
         file.seek(at)
         file.write(bytes([byte ^ 1]))
-
-
-def image(bed, name):
-    return os.path.join(bed.store(), name)
-
-
-def saved(bed, *names, mib=16):
-    """A running job with checkpoints of these names: (job, log)."""
-    job, log = bed.counter(mib=mib)
-    for name in names:
-        bed.ok("checkpoint", job, "--leave-running", "--name", name)
-    return job, log
 
 
 def come_back(bed, job, log, name, *options):

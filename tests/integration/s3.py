@@ -13,6 +13,7 @@ import tarfile
 import threading
 
 from cases import AS_NOBODY, MIB, NOBODY, Skipped, case, expect, main, run, wait_until
+from checkpoints import files_of, image, saved
 from harness import SOURCE, Program
 from s3_server import Server
 
@@ -47,27 +48,6 @@ def with_server(function):
 
     wrapped.__name__ = function.__name__
     return case(wrapped)
-
-
-def files_of(path):
-    found = {}
-    for base, _, names in os.walk(path):
-        for name in names:
-            full = os.path.join(base, name)
-            with open(full, "rb") as file:
-                found[os.path.relpath(full, path)] = file.read()
-    return found
-
-
-def image(bed, name):
-    return os.path.join(bed.store(), name)
-
-
-def saved(bed, *names, mib=16):
-    job, log = bed.counter(mib=mib)
-    for name in names:
-        bed.ok("checkpoint", job, "--leave-running", "--name", name)
-    return job, log
 
 
 def hand_made(bed, name, files, created="2026-01-02T03:04:05.678Z"):

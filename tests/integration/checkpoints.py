@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: MIT
+"""What tests of checkpoints share: making them, and looking at what they are made of."""
+
+import os
+
+
+def files_of(path):
+    """{path below: bytes} of a directory."""
+    found = {}
+    for base, _, names in os.walk(path):
+        for name in names:
+            full = os.path.join(base, name)
+            with open(full, "rb") as file:
+                found[os.path.relpath(full, path)] = file.read()
+    return found
+
+
+def image(bed, name):
+    return os.path.join(bed.store(), name)
+
+
+def saved(bed, *names, mib=16):
+    """A running job with checkpoints of these names: (job, log)."""
+    job, log = bed.counter(mib=mib)
+    for name in names:
+        bed.ok("checkpoint", job, "--leave-running", "--name", name)
+    return job, log
