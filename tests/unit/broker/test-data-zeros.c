@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* Memory that is all zero costs no pages, wherever it lies, and whatever the pool's memory held before. */
 #include "pieces.h"
+#include "sanitized.h"
 
 #include <sys/stat.h>
 
@@ -9,14 +10,7 @@
 enum { PIECES = 12 };
 
 /* Where every access is looked at, what differs only in size is left out. */
-#ifndef __has_feature
-#define __has_feature(x) 0
-#endif
-#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
-enum { ALL_SIZES = 0 };
-#else
-enum { ALL_SIZES = 1 };
-#endif
+enum { ALL_SIZES = !SANITIZED_THREADS };
 
 static uint64_t seed = 1;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* Device memory out to host memory and back, by a broker on the simulated driver. */
 #include "pieces.h"
+#include "sanitized.h"
 
 /* Out, the device memory let go, in again: the same bytes in both places. */
 static void cycle(struct set set)
@@ -16,13 +17,8 @@ static void cycle(struct set set)
 	set_free(&set);
 }
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define SANITIZED true /* every byte takes several more */
-#else
-#define SANITIZED false
-#endif
-
-/* So many pieces on two GPUs that their fds go in batches; other tests want memory too. */
+/* So many pieces on two GPUs that their fds go in batches; other tests want memory too, and a sanitizer takes
+ * several bytes for each. */
 static size_t many(void)
 {
 	return SANITIZED ? 150 : 600;

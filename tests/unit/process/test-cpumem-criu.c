@@ -2,6 +2,7 @@
 /* Memory saved beside the real CRIU: every byte of every shape is there after a dump, a restore, a
  * failure and a death at each point. */
 #include "job.h"
+#include "sanitized.h"
 #include "process/cpumem.h"
 
 #include <dirent.h>
@@ -396,16 +397,6 @@ static void nobody_else_restores(void)
 	script_close(&s);
 }
 
-/* As in test-criu.c: a sanitizer's own memory is not for CRIU to save. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-static const bool is_sanitized = true;
-#elif defined(__has_feature)
-static const bool is_sanitized =
-	__has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
-#else
-static const bool is_sanitized = false;
-#endif
-
 /* A device that CRIU refuses is opened anew where it was named, and refused where it was not. */
 static void devices(void)
 {
@@ -649,7 +640,7 @@ int main(int argc, char **argv)
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	const char *name = argc > 1 ? argv[1] : "alone";
 
-	if (is_sanitized)
+	if (SANITIZED)
 		SKIP("CRIU cannot save processes of a sanitizer's build");
 	if (geteuid() != 0)
 		SKIP("CRIU needs root");

@@ -2,6 +2,7 @@
 /* The real CRIU on a real little tree: what must survive a dump, a restore, a failure at each point,
  * CRIU's death at each point and a cancellation in the middle. */
 #include "job.h"
+#include "sanitized.h"
 
 #include <sys/un.h>
 
@@ -437,22 +438,11 @@ static const struct {
 	{ "namespace", lives_in_a_namespace },
 };
 
-/* A sanitizer's shadow memory and its hold on signals are not for CRIU to save: what it would be given
- * here is the test's own process. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-static const bool is_sanitized = true;
-#elif defined(__has_feature)
-static const bool is_sanitized =
-	__has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
-#else
-static const bool is_sanitized = false;
-#endif
-
 int main(int argc, char **argv)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
-	if (is_sanitized)
+	if (SANITIZED)
 		SKIP("CRIU cannot save processes of a sanitizer's build");
 	if (geteuid() != 0)
 		SKIP("CRIU needs root");
