@@ -127,6 +127,19 @@ int chunk_digest_root(struct digest *ret, const struct chunk_key *key, const str
 	return finish(ctx, ret, key, &root, len_bytes);
 }
 
+int chunk_digest_zeros(struct digest *ret)
+{
+	static const char zeros[CHUNK_LEAF_BYTES];
+	struct root root;
+
+	auto_(EVP_MD_CTX_free) EVP_MD_CTX *ctx = new_context();
+	if (!ctx || !hash(ctx, &root.leaves[0], zeros, sizeof(zeros)))
+		return -ENOMEM;
+	for (size_t i = 1; i < CHUNK_LEAVES_MAX; i++)
+		root.leaves[i] = root.leaves[0];
+	return finish(ctx, ret, NULL, &root, CHUNK_BYTES_MAX);
+}
+
 bool chunk_is_zero(const void *buf, size_t len_bytes)
 {
 	const char *p = buf, *end = p + len_bytes;

@@ -42,5 +42,8 @@ int chunk_digest_keyed(struct digest *ret, const struct chunk_key *key, const vo
 int chunk_digest_root(struct digest *ret, const struct chunk_key *key, const struct digest *leaves,
 		      size_t len_bytes);
 
+/** chunk_digest() of CHUNK_BYTES_MAX zeros. 0 or -ENOMEM. */
+int chunk_digest_zeros(struct digest *ret);
+
 /** True if all of @buf is zero; an empty one is. */
 bool chunk_is_zero(const void *buf, size_t len_bytes);

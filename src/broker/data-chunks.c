@@ -34,9 +34,8 @@ DEFINE_AUTO(struct chunks *, chunks_free)
 /* What a table says of the copy: whether it is zero is told by the digest. */
 static int find_zeros(struct chunks *c)
 {
-	auto_free void *zeros = calloc(1, CHUNK_BYTES_MAX);
 	struct digest zero;
-	int r = zeros ? chunk_digest(&zero, zeros, CHUNK_BYTES_MAX) : -ENOMEM;
+	int r = chunk_digest_zeros(&zero);
 
 	for (size_t i = 0; i < c->n && r == 0; i++)
 		c->zero[i] = !memcmp(&c->had[i], &zero, sizeof(zero));

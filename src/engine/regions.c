@@ -298,11 +298,9 @@ static void filler_start(struct filler *f)
 static int filler_init(struct filler *f, size_t n_max, const struct view *view,
 		       const struct data_copy *copy)
 {
-	auto_free void *zeros = calloc(1, CHUNK_BYTES_MAX);
-
 	*f = (struct filler){ .view = view, .copy = copy };
 	f->runs = calloc(n_max + 1, sizeof(*f->runs));
-	return zeros && f->runs ? chunk_digest(&f->zero, zeros, CHUNK_BYTES_MAX) : -ENOMEM;
+	return f->runs ? chunk_digest_zeros(&f->zero) : -ENOMEM;
 }
 
 static void filler_fini(struct filler *f)

@@ -5,13 +5,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-static int zero_digest(struct digest *ret, uint32_t len_bytes)
-{
-	auto_free void *zeros = calloc(1, len_bytes);
-
-	return zeros ? chunk_digest(ret, zeros, len_bytes) : -ENOMEM;
-}
-
 int memory_digests(const struct memory_reader *m, size_t index, struct digest *ret, size_t n)
 {
 	const struct chunk_table *t = &m->table;
@@ -29,7 +22,7 @@ int memory_digests(const struct memory_reader *m, size_t index, struct digest *r
 		uint32_t part = t->parts[region->first + i];
 
 		if (part == CHUNK_ZERO && !have_zero) {
-			int r = zero_digest(&zero, CHUNK_BYTES_MAX);
+			int r = chunk_digest_zeros(&zero);
 
 			if (r < 0)
 				return r;

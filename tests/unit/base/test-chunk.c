@@ -92,6 +92,8 @@ static void test_known(void)
 		CHECK(pthread_join(threads[i], NULL) == 0);
 	CHECK(chunk_digest(&d, zeros, sizeof(zeros)) == 0);
 	check_digest(&d, zero_chunk);
+	CHECK(chunk_digest_zeros(&d) == 0);
+	check_digest(&d, zero_chunk);
 }
 
 /* No byte is left out, wherever it is, and no length. */
