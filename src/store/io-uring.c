@@ -22,7 +22,7 @@ struct io_uring_engine {
 static void prepare(struct io_uring_engine *e, struct io_uring_sqe *sqe, struct io_request *q)
 {
 	struct io_attempt a = io_attempt(q);
-	bool fixed = e->fixed && q->memory;
+	bool fixed = e->fixed && q->data == q->memory;
 	unsigned len = (unsigned)a.len_bytes;
 
 	if (fixed && q->write)

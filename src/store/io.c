@@ -332,9 +332,9 @@ int io_write_memory(struct io_file *f, const void *data, size_t len_bytes, uint6
 	return 0;
 }
 
-void io_read(struct io_file *f, struct io_buffer *b, size_t len_bytes, uint64_t offset)
+static void begin_read(struct io_file *f, struct io_request *q, void *to, size_t len_bytes,
+		       uint64_t offset)
 {
-	struct io_request *q = request_of(b);
 	size_t skip = offset % IO_ALIGN_BYTES;
 
 	q->want_skip = skip;
@@ -342,7 +342,20 @@ void io_read(struct io_file *f, struct io_buffer *b, size_t len_bytes, uint64_t 
 	pthread_mutex_lock(&f->io->lock);
 	f->in_flight++;
 	pthread_mutex_unlock(&f->io->lock);
-	start(f, q, false, q->memory, align_up(skip + len_bytes), offset - skip);
+	start(f, q, false, to, align_up(skip + len_bytes), offset - skip);
+}
+
+void io_read(struct io_file *f, struct io_buffer *b, size_t len_bytes, uint64_t offset)
+{
+	struct io_request *q = request_of(b);
+
+	begin_read(f, q, q->memory, len_bytes, offset);
+}
+
+void io_read_memory(struct io_file *f, struct io_buffer *b, void *to, size_t len_bytes,
+		    uint64_t offset)
+{
+	begin_read(f, request_of(b), to, len_bytes, offset);
 }
 
 ssize_t io_read_wait(struct io_buffer *b, const void **ret_data)
@@ -357,7 +370,7 @@ ssize_t io_read_wait(struct io_buffer *b, const void **ret_data)
 		return q->error;
 
 	size_t got = q->done_bytes > q->want_skip ? q->done_bytes - q->want_skip : 0;
-	*ret_data = (char *)q->memory + q->want_skip;
+	*ret_data = q->data + q->want_skip;
 	return (ssize_t)(got < q->want_bytes ? got : q->want_bytes);
 }
 

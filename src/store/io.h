@@ -95,6 +95,11 @@ int io_write_memory(struct io_file *f, const void *data, size_t len_bytes, uint6
 /** Starts to read @len_bytes (at most buffer_bytes) from any @offset into @b, which stays the caller's. */
 void io_read(struct io_file *f, struct io_buffer *b, size_t len_bytes, uint64_t offset);
 
+/** As io_read() to memory of the caller, which stays as it is until io_read_wait(): @b is only what it is waited
+ * for by. All three are multiples of IO_ALIGN_BYTES. */
+void io_read_memory(struct io_file *f, struct io_buffer *b, void *to, size_t len_bytes,
+		    uint64_t offset);
+
 /** Waits for it. Returns the bytes read, fewer than asked for only at the end of the file, and where they
- * are (inside @b) in @ret_data; or -errno. */
+ * are (inside @b, or where io_read_memory() was told) in @ret_data; or -errno. */
 ssize_t io_read_wait(struct io_buffer *b, const void **ret_data);

@@ -107,11 +107,31 @@ static int give(struct load *l, uint32_t place, uint64_t part, const void *data,
 		     : 0;
 }
 
+/* Whether all that the chunk goes to is compared with its digest by the caller. */
+static bool is_unverified(const struct load *l, size_t item)
+{
+	for (size_t i = l->first[item]; i < l->first[item + 1]; i++)
+		if (!l->places[l->parts[i].place].unverified)
+			return false;
+	return true;
+}
+
+/* The first of its parts has room for it; the others are copied from there. */
+static void *find_room(void *arg, size_t item, size_t len_bytes)
+{
+	const struct load *l = arg;
+	const struct load_part *part = &l->parts[l->first[item]];
+	const struct memory_place *p = &l->places[part->place];
+
+	return p->room ? p->room(p->arg, part->part * CHUNK_BYTES_MAX, len_bytes) : NULL;
+}
+
 static int load_chunk(void *arg, const struct memory_chunk *c, struct brumate_error *err)
 {
 	struct load *l = arg;
 	const char *why;
-	const void *data = memory_check(c, &why);
+	const void *data = is_unverified(l, c->item) ? memory_expand(c, &why)
+						     : memory_check(c, &why);
 	int r = 0;
 
 	if (!data)
@@ -143,6 +163,7 @@ static int load_all(struct load *l, unsigned threads, struct brumate_error *err)
 		.n = l->n,
 		.threads = threads,
 		.fn = load_chunk,
+		.room = find_room,
 		.arg = l,
 		.tick = tick,
 		.tick_arg = l,

@@ -179,6 +179,17 @@ struct ahead_read {
 	int r;
 };
 
+/* Where the chunk may be read to as it is stored, without a buffer between. */
+static void *find_room(const struct reading *g, const struct ahead_read *a)
+{
+	const struct chunk_record *c = a->record;
+
+	if (!g->task->room || g->m->table.sealed || c->encoding != CHUNK_RAW ||
+	    c->len_bytes % IO_ALIGN_BYTES)
+		return NULL;
+	return g->task->room(g->task->arg, a->item, c->len_bytes);
+}
+
 static bool begin_read(struct reading *g, struct ahead_read *ret)
 {
 	const struct chunk_table *t = &g->m->table;
@@ -193,7 +204,13 @@ static bool begin_read(struct reading *g, struct ahead_read *ret)
 	if (ret->r < 0)
 		return true;
 	ret->buffer = io_buffer_get(g->io);
-	io_read(file, ret->buffer, chunk_padded(ret->record->stored_bytes), ret->record->offset);
+	void *room = find_room(g, ret);
+	if (room)
+		io_read_memory(file, ret->buffer, room, ret->record->len_bytes,
+			       ret->record->offset);
+	else
+		io_read(file, ret->buffer, chunk_padded(ret->record->stored_bytes),
+			ret->record->offset);
 	return true;
 }
 
@@ -319,7 +336,7 @@ static bool is_digest(const struct memory_chunk *c, const void *data)
 	return r == 0 && !memcmp(&digest, &record->digest, sizeof(digest));
 }
 
-const void *memory_check(const struct memory_chunk *c, const char **ret_why)
+const void *memory_expand(const struct memory_chunk *c, const char **ret_why)
 {
 	const void *data = NULL;
 
@@ -329,10 +346,16 @@ const void *memory_check(const struct memory_chunk *c, const char **ret_why)
 		*ret_why = "encrypted, and there is no key";
 	else if (!(data = codec_expand(c->codec, c->record, c->stored)))
 		*ret_why = "damaged: it cannot be decompressed";
-	else if (!is_digest(c, data))
-		*ret_why = "damaged: its digest does not match";
-	else
+	return data;
+}
+
+const void *memory_check(const struct memory_chunk *c, const char **ret_why)
+{
+	const void *data = memory_expand(c, ret_why);
+
+	if (!data || is_digest(c, data))
 		return data;
+	*ret_why = "damaged: its digest does not match";
 	return NULL;
 }
 

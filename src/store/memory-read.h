@@ -61,6 +61,8 @@ struct memory_task {
 	size_t n;
 	unsigned threads; /* 0: by the number of cores */
 	memory_chunk_fn fn;
+	/* Where a raw chunk may be read straight into, or NULL; may be NULL. */
+	void *(*room)(void *arg, size_t item, size_t len_bytes);
 	void *arg;
 	int (*tick)(void *arg); /* in the caller's thread; <0 stops; may be NULL */
 	void *tick_arg;
@@ -71,6 +73,9 @@ int memory_read(struct memory_reader *m, const struct memory_task *task, struct 
 /** The bytes of the chunk (see codec_expand()) if they are those that were saved; else NULL and the
  * reason in @ret_why. Once only where they are sealed: they are decrypted in place. */
 const void *memory_check(const struct memory_chunk *c, const char **ret_why);
+
+/** As memory_check(), but for the digest, which is compared by somebody else. */
+const void *memory_expand(const struct memory_chunk *c, const char **ret_why);
 
 /** As memory_check() of all that is in the pack for it: the stored bytes and the padding too. Of what is
  * sealed only those: that takes no key. True if it is sound. */

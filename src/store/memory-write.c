@@ -25,6 +25,7 @@ struct part {
 	uint64_t offset; /* in the region */
 	memory_source_fn read;
 	void *read_arg;
+	const struct digest *digest; /* NULL: to be computed */
 	bool again;
 };
 
@@ -111,10 +112,20 @@ static int append(struct memory_lane *lane, struct part *p, struct io_buffer *b,
 	return r;
 }
 
+static bool is_zero(const struct memory_writer *m, const struct part *p)
+{
+	return p->digest ? !memcmp(p->digest, &m->zero, sizeof(m->zero))
+			 : chunk_is_zero(p->data, p->len_bytes);
+}
+
 static int digest_part(const struct memory_writer *m, struct digest *ret, const struct part *p)
 {
 	const struct store_key *key = m->w->key;
 
+	if (p->digest && !key) {
+		*ret = *p->digest;
+		return 0;
+	}
 	return key ? chunk_digest_keyed(ret, &key->digests, p->data, p->len_bytes)
 		   : chunk_digest(ret, p->data, p->len_bytes);
 }
@@ -217,7 +228,7 @@ static int save_part(struct memory_writer *m, struct memory_lane *lane, struct p
 
 	if (p->again)
 		return save_again(m, lane, p);
-	if (chunk_is_zero(p->data, p->len_bytes))
+	if (is_zero(m, p))
 		return 0;
 	int r = digest_part(m, &digest, p);
 	if (r == 0)
@@ -263,6 +274,7 @@ static struct part part_of(const struct memory_source *s, uint64_t i, bool again
 		.offset = offset,
 		.read = s->read,
 		.read_arg = s->read_arg,
+		.digest = s->digests ? &s->digests[i] : NULL,
 		.again = again,
 	};
 }
@@ -378,7 +390,10 @@ int memory_begin(struct memory_writer **ret, struct store_writer *w,
 	m->n_threads = options->threads && options->threads < WRITERS_MAX ? options->threads
 									  : team_cores(WRITERS_MAX);
 	struct io_options buffers = { .buffers = WRITER_BUFFERS };
-	int r = io_new(&m->io, &buffers, err);
+	int r = chunk_digest_zeros(&m->zero);
+	if (r < 0)
+		return brumate_fail(err, -r, "memory: %m");
+	r = io_new(&m->io, &buffers, err);
 	if (r < 0)
 		return r;
 	m->dir_fd = store_mkdir(w, MANIFEST_MEMORY_DIR, err);
@@ -390,78 +405,6 @@ int memory_begin(struct memory_writer **ret, struct store_writer *w,
 		return brumate_fail(err, -r, "threads that write memory: %m");
 	*ret = take_ptr(&m);
 	return 0;
-}
-
-/* Maps what holds the region. */
-static int map_source(struct memory_source *s, int fd, uint64_t offset, struct brumate_error *err)
-{
-	uint64_t len = s->region.len_bytes, pad = offset % (uint64_t)sysconf(_SC_PAGESIZE), end;
-	struct stat st;
-
-	if (len == 0)
-		return 0;
-	if (fstat(fd, &st) < 0)
-		return brumate_fail(err, errno, "memory: its file: %m");
-	if (__builtin_add_overflow(offset, len, &end) || end > (uint64_t)st.st_size)
-		return brumate_fail(err, EINVAL, "memory: its file ends before the region");
-	s->map_bytes = (size_t)(len + pad);
-	s->map = huge_pages_map(fd, offset - pad, s->map_bytes, PROT_READ);
-	if (!s->map)
-		return brumate_fail(err, errno, "memory: map its file: %m");
-	s->data = (const uint8_t *)s->map + pad;
-	return 0;
-}
-
-/* Takes the mapping over, on success only. */
-static int add_source(struct memory_writer *m, struct memory_source *s)
-{
-	if (m->n_sources == MANIFEST_REGIONS_MAX)
-		return -E2BIG;
-	if (m->n_sources == m->sources_room) {
-		size_t room = m->sources_room ? 2 * m->sources_room : 64;
-		struct memory_source *sources = reallocarray(m->sources, room, sizeof(*sources));
-
-		if (!sources)
-			return -ENOMEM;
-		m->sources = sources;
-		m->sources_room = room;
-	}
-	int64_t first = ledger_add_parts(&m->ledger, chunk_parts(s->region.len_bytes));
-	if (first < 0)
-		return (int)first;
-	s->first_part = (size_t)first;
-	m->sources[m->n_sources++] = *s;
-	return 0;
-}
-
-static int add(struct memory_writer *m, struct memory_source *s, struct brumate_error *err)
-{
-	pthread_mutex_lock(&m->lock);
-	int r = add_source(m, s);
-	pthread_cond_broadcast(&m->news);
-	pthread_mutex_unlock(&m->lock);
-	return r < 0 ? brumate_fail(err, -r, "memory: one region more: %m") : 0;
-}
-
-int memory_add(struct memory_writer *m, const struct manifest_region *region, int fd,
-	       uint64_t offset, struct brumate_error *err)
-{
-	struct memory_source s = { .region = *region };
-	int r = map_source(&s, fd, offset, err);
-
-	if (r == 0)
-		r = add(m, &s, err);
-	if (r < 0 && s.map)
-		munmap(s.map, s.map_bytes);
-	return r;
-}
-
-int memory_add_from(struct memory_writer *m, const struct manifest_region *region,
-		    memory_source_fn source, void *arg, struct brumate_error *err)
-{
-	struct memory_source s = { .region = *region, .read = source, .read_arg = arg };
-
-	return add(m, &s, err);
 }
 
 uint64_t memory_done_bytes(const struct memory_writer *m)
@@ -528,8 +471,7 @@ void memory_writer_free(struct memory_writer *m)
 		codec_free(m->lanes[i].codec);
 	io_free(m->io);
 	for (size_t i = 0; i < m->n_sources; i++)
-		if (m->sources[i].map)
-			munmap(m->sources[i].map, m->sources[i].map_bytes);
+		memory_source_fini(&m->sources[i]);
 	free(m->sources);
 	chunk_index_free(m->known);
 	ledger_fini(&m->ledger);

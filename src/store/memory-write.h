@@ -25,6 +25,7 @@ struct memory_source {
 	const uint8_t *data;
 	memory_source_fn read;
 	void *read_arg;
+	struct digest *digests; /* owned; NULL: to be computed */
 	size_t first_part;
 };
 
@@ -41,6 +42,7 @@ struct memory_writer {
 	int dir_fd; /* of "memory" */
 	struct io *io;
 	struct chunk_index *known; /* NULL: nothing is shared */
+	struct digest zero;	   /* of a chunk of zeros */
 	unsigned n_threads;
 	struct team team;
 	struct memory_lane lanes[WRITERS_MAX];
@@ -56,6 +58,9 @@ struct memory_writer {
 	bool again; /* the second round: only chunks that are wanted after all */
 	struct ledger ledger;
 };
+
+/** Lets go of what it has. */
+void memory_source_fini(struct memory_source *s);
 
 /** Starts @err for a failure to write. Returns @r. */
 int memory_fail_write(const struct memory_writer *m, int r, struct brumate_error *err);

@@ -69,6 +69,14 @@ int memory_begin(struct memory_writer **ret, struct store_writer *w,
 int memory_add(struct memory_writer *m, const struct manifest_region *region, int fd,
 	       uint64_t offset, struct brumate_error *err);
 
+/**
+ * memory_add() of a region whose chunks' digests (chunk_digest(); copied) are known, so that no thread computes
+ * them, nor looks for zeros; but those of an encrypted checkpoint are others. Its length is a multiple of
+ * MEMORY_CHUNK_BYTES. Should they not be of those bytes, the checkpoint cannot be restored.
+ */
+int memory_add_known(struct memory_writer *m, const struct manifest_region *region, int fd,
+		     uint64_t offset, const struct digest *digests, struct brumate_error *err);
+
 /** Reads bytes of a region: called from several threads, chunk by chunk, until memory_end(), more than
  * once for some. <0 ends the writing with that code. */
 typedef int (*memory_source_fn)(void *arg, uint64_t offset, void *buf, size_t len_bytes);
@@ -98,15 +106,21 @@ DEFINE_AUTO(struct memory_reader *, memory_reader_free)
 
 /**
  * Gets bytes of a region: called from several threads at once, chunk by chunk in no order, verified
- * before. @data NULL: @len_bytes zeros. <0 ends the load with that code.
+ * before unless the place says otherwise. @data NULL: @len_bytes zeros. <0 ends the load with that code.
  */
 typedef int (*memory_sink_fn)(void *arg, uint64_t offset, const void *data, size_t len_bytes);
+
+/** Memory for bytes of a region that a sink will get, for them to be read straight into: then @data of the sink
+ * is that, and it has nothing to copy. A multiple of 4096. NULL: there is none. Called as the sink is. */
+typedef void *(*memory_room_fn)(void *arg, uint64_t offset, size_t len_bytes);
 
 /** Where region @index of the manifest goes. */
 struct memory_place {
 	size_t index;
 	memory_sink_fn sink;
-	void *arg; /* borrowed */
+	void *arg;	     /* borrowed */
+	memory_room_fn room; /* NULL: none */
+	bool unverified;     /* the caller compares the digests, of all of it */
 };
 
 /** Loads regions, all at once. @threads 0: by the number of cores. -EBADMSG names file, chunk and range.

@@ -17,6 +17,7 @@ struct memory_job {
 	int fds[REGIONS_MAX];
 	size_t n;
 	bool asked; /* saved through a function that is asked for the bytes */
+	bool known; /* saved with digests that were computed before, where regions are whole chunks */
 };
 
 /* What regions are filled with. */
@@ -118,6 +119,29 @@ static inline int answer(void *arg, uint64_t offset, void *buf, size_t len)
 	return 0;
 }
 
+static inline int add_known(struct memory_writer *writer, const struct memory_job *j, size_t i,
+			    struct brumate_error *err)
+{
+	size_t n = (size_t)(j->regions[i].len_bytes / MEMORY_CHUNK_BYTES);
+	auto_free struct digest *digests = calloc(n + 1, sizeof(*digests));
+
+	for (size_t k = 0; k < n; k++)
+		CHECK(chunk_digest(&digests[k], j->bytes[i] + k * MEMORY_CHUNK_BYTES,
+				   MEMORY_CHUNK_BYTES) == 0);
+	return memory_add_known(writer, &j->regions[i], j->fds[i], 0, digests, err);
+}
+
+static inline int add_to(struct memory_writer *writer, const struct memory_job *j, size_t i,
+			 struct question *q, struct brumate_error *err)
+{
+	*q = (struct question){ j, i };
+	if (j->asked)
+		return memory_add_from(writer, &j->regions[i], answer, q, err);
+	if (j->known && j->regions[i].len_bytes % MEMORY_CHUNK_BYTES == 0)
+		return add_known(writer, j, i, err);
+	return memory_add(writer, &j->regions[i], j->fds[i], 0, err);
+}
+
 static inline int try_save(const struct memory_job *j, const char *id, const char *created,
 			   const struct memory_options *options, struct memory_sums *ret,
 			   struct brumate_error *err)
@@ -131,11 +155,8 @@ static inline int try_save(const struct memory_job *j, const char *id, const cha
 
 	if (r == 0)
 		r = memory_begin(&writer, &w, options, err);
-	for (size_t i = 0; r == 0 && i < j->n; i++) {
-		questions[i] = (struct question){ j, i };
-		r = j->asked ? memory_add_from(writer, &j->regions[i], answer, &questions[i], err)
-			     : memory_add(writer, &j->regions[i], j->fds[i], 0, err);
-	}
+	for (size_t i = 0; r == 0 && i < j->n; i++)
+		r = add_to(writer, j, i, &questions[i], err);
 	if (r == 0)
 		r = memory_end(writer, &m, ret, NULL, NULL, err);
 	if (r == 0)
@@ -167,12 +188,21 @@ static inline int put_loaded(void *arg, uint64_t offset, const void *data, size_
 	struct target *t = arg;
 
 	CHECK(offset % MEMORY_CHUNK_BYTES == 0 && offset + len <= t->len);
-	if (data)
+	if (data && data != t->bytes + offset)
 		memcpy(t->bytes + offset, data, len);
-	else
+	else if (!data)
 		memset(t->bytes + offset, 0, len);
 	t->got += len;
 	return 0;
+}
+
+/* What is raw is read to where it belongs. */
+static inline void *room_of(void *arg, uint64_t offset, size_t len)
+{
+	struct target *t = arg;
+
+	CHECK(offset % MEMORY_CHUNK_BYTES == 0 && offset + len <= t->len && len % 4096 == 0);
+	return t->bytes + offset;
 }
 
 static inline int load_region(struct memory_reader *reader, const struct memory_job *j, size_t i,
@@ -202,9 +232,10 @@ static inline int load_at_once(struct memory_reader *reader, const struct memory
 	CHECK(targets && places);
 	for (size_t i = 0; i < j->n; i++) {
 		targets[i].len = j->regions[i].len_bytes;
-		CHECK((targets[i].bytes = malloc(targets[i].len + 1)));
+		CHECK(!posix_memalign((void **)&targets[i].bytes, 4096, targets[i].len + 1));
 		memset(targets[i].bytes, 0xa5, targets[i].len + 1);
-		places[i] = (struct memory_place){ i, put_loaded, &targets[i] };
+		places[i] = (struct memory_place){ i, put_loaded, &targets[i],
+						   .room = i % 3 ? room_of : NULL };
 	}
 	int r = memory_load_all(reader, places, j->n, 2, NULL, NULL, err);
 	for (size_t i = 0; i < j->n; i++) {

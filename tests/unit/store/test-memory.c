@@ -20,17 +20,58 @@ static void add_shapes(struct memory_job *j)
 			add_region(j, lengths[i], (enum fill)fill, i * 10);
 }
 
-static void test_shapes(enum memory_compress compress, unsigned threads, bool asked)
+static void test_shapes(enum memory_compress compress, unsigned threads, bool asked, bool known)
 {
 	auto_(memory_job_fini) struct memory_job j = { 0 };
 	struct memory_options options = { .compress = compress, .threads = threads };
 
 	j.asked = asked;
+	j.known = known;
 	add_shapes(&j);
 	struct memory_sums sums = save(&j, "shapes", when, &options);
 	CHECK(sums.total > 0 && sums.zero > sums.total / 4 && sums.written < sums.total);
 	check_saved(&j, "shapes");
 	CHECK(store_remove(dir, "shapes", NULL) == 0);
+}
+
+/* Digests that others computed are believed: whoever loads without comparing has to compare. */
+static void test_wrong_digest(void)
+{
+	auto_(store_abort) struct store_writer w = STORE_WRITER_EMPTY;
+	auto_(manifest_fini) struct manifest m = job_manifest("job", when);
+	auto_(memory_writer_free) struct memory_writer *writer = NULL;
+	auto_(memory_reader_free) struct memory_reader *reader = NULL;
+	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
+	auto_(memory_job_fini) struct memory_job j = { 0 };
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	struct digest digests[2] = { { { 1 } }, { { 2 } } };
+	struct memory_sums sums;
+
+	add_region(&j, 2 * MEMORY_CHUNK_BYTES, FILL_RANDOM, 5);
+	CHECK(store_begin(&w, dir, "wrong", NULL) == 0);
+	CHECK(memory_begin(&writer, &w, &(struct memory_options){ 0 }, NULL) == 0);
+	CHECK(memory_add_known(writer, &j.regions[0], j.fds[0], 0, digests, NULL) == 0);
+	CHECK(memory_end(writer, &m, &sums, NULL, NULL, NULL) == 0);
+	CHECK(store_commit(&w, &m, NULL, NULL, NULL) == 0);
+
+	CHECK(store_open(&image, dir, "wrong", NULL) == 0);
+	CHECK(memory_open(&reader, &image, NULL) == 0);
+	CHECK(load_region(reader, &j, 0, &err) == -EBADMSG);
+	CHECK(strstr(err.text, "its digest does not match"));
+	struct target t = { .bytes = malloc(j.regions[0].len_bytes),
+			    .len = j.regions[0].len_bytes };
+	struct memory_place place = { 0, put_loaded, &t, .unverified = true };
+	CHECK(t.bytes && memory_load_all(reader, &place, 1, 2, NULL, NULL, NULL) == 0);
+	CHECK(!memcmp(t.bytes, j.bytes[0], t.len));
+	free(t.bytes);
+	CHECK(verify("wrong", &err) == -EBADMSG);
+	CHECK(store_remove(dir, "wrong", NULL) == 0);
+
+	j.regions[0].len_bytes -= 4096;
+	CHECK(store_begin(&w, dir, "half", NULL) == 0);
+	memory_writer_free(take_ptr(&writer));
+	CHECK(memory_begin(&writer, &w, &(struct memory_options){ 0 }, NULL) == 0);
+	CHECK(memory_add_known(writer, &j.regions[0], j.fds[0], 0, digests, NULL) == -EINVAL);
 }
 
 /* A job of nothing but zeros, or of no bytes at all. */
@@ -103,7 +144,9 @@ int main(void)
 	new_scratch();
 	for (int compress = 0; compress < MEMORY_COMPRESS__MAX; compress++)
 		for (unsigned threads = 0; threads <= 3; threads += 3)
-			test_shapes((enum memory_compress)compress, threads, threads == 0);
+			test_shapes((enum memory_compress)compress, threads, threads == 0, false);
+	test_shapes(MEMORY_COMPRESS_AUTO, 3, false, true);
+	test_wrong_digest();
 	test_unreadable();
 	test_nothing();
 	test_digests();

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT
+/* The regions that a memory writer is given, and where it gets their bytes from. */
+#include "store/memory-write.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/huge-pages.h"
+
+void memory_source_fini(struct memory_source *s)
+{
+	if (s->map)
+		munmap(s->map, s->map_bytes);
+	free(s->digests);
+}
+
+/* Maps what holds the region. */
+static int map_source(struct memory_source *s, int fd, uint64_t offset, struct brumate_error *err)
+{
+	uint64_t len = s->region.len_bytes, pad = offset % (uint64_t)sysconf(_SC_PAGESIZE), end;
+	struct stat st;
+
+	if (len == 0)
+		return 0;
+	if (fstat(fd, &st) < 0)
+		return brumate_fail(err, errno, "memory: its file: %m");
+	if (__builtin_add_overflow(offset, len, &end) || end > (uint64_t)st.st_size)
+		return brumate_fail(err, EINVAL, "memory: its file ends before the region");
+	s->map_bytes = (size_t)(len + pad);
+	s->map = huge_pages_map(fd, offset - pad, s->map_bytes, PROT_READ);
+	if (!s->map)
+		return brumate_fail(err, errno, "memory: map its file: %m");
+	s->data = (const uint8_t *)s->map + pad;
+	return 0;
+}
+
+/* Takes the mapping over, on success only. */
+static int add_source(struct memory_writer *m, struct memory_source *s)
+{
+	if (m->n_sources == MANIFEST_REGIONS_MAX)
+		return -E2BIG;
+	if (m->n_sources == m->sources_room) {
+		size_t room = m->sources_room ? 2 * m->sources_room : 64;
+		struct memory_source *sources = reallocarray(m->sources, room, sizeof(*sources));
+
+		if (!sources)
+			return -ENOMEM;
+		m->sources = sources;
+		m->sources_room = room;
+	}
+	int64_t first = ledger_add_parts(&m->ledger, chunk_parts(s->region.len_bytes));
+	if (first < 0)
+		return (int)first;
+	s->first_part = (size_t)first;
+	m->sources[m->n_sources++] = *s;
+	return 0;
+}
+
+static int add(struct memory_writer *m, struct memory_source *s, struct brumate_error *err)
+{
+	pthread_mutex_lock(&m->lock);
+	int r = add_source(m, s);
+	pthread_cond_broadcast(&m->news);
+	pthread_mutex_unlock(&m->lock);
+	return r < 0 ? brumate_fail(err, -r, "memory: one region more: %m") : 0;
+}
+
+int memory_add(struct memory_writer *m, const struct manifest_region *region, int fd,
+	       uint64_t offset, struct brumate_error *err)
+{
+	struct memory_source s = { .region = *region };
+	int r = map_source(&s, fd, offset, err);
+
+	if (r == 0)
+		r = add(m, &s, err);
+	if (r < 0)
+		memory_source_fini(&s);
+	return r;
+}
+
+/* Those of the region, for it. */
+static int copy_digests(struct memory_source *s, const struct digest *digests,
+			struct brumate_error *err)
+{
+	size_t n = (size_t)(s->region.len_bytes / CHUNK_BYTES_MAX);
+
+	if (s->region.len_bytes % CHUNK_BYTES_MAX)
+		return brumate_fail(err, EINVAL, "memory: digests of half a chunk");
+	s->digests = calloc(n + 1, sizeof(*digests));
+	if (!s->digests)
+		return brumate_fail(err, ENOMEM, "%m");
+	memcpy(s->digests, digests, n * sizeof(*digests));
+	return 0;
+}
+
+int memory_add_known(struct memory_writer *m, const struct manifest_region *region, int fd,
+		     uint64_t offset, const struct digest *digests, struct brumate_error *err)
+{
+	struct memory_source s = { .region = *region };
+	int r = copy_digests(&s, digests, err);
+
+	if (r == 0)
+		r = map_source(&s, fd, offset, err);
+	if (r == 0)
+		r = add(m, &s, err);
+	if (r < 0)
+		memory_source_fini(&s);
+	return r;
+}
+
+int memory_add_from(struct memory_writer *m, const struct manifest_region *region,
+		    memory_source_fn source, void *arg, struct brumate_error *err)
+{
+	struct memory_source s = { .region = *region, .read = source, .read_arg = arg };
+
+	return add(m, &s, err);
+}
