@@ -179,6 +179,13 @@ int chunks_learn(struct mover *m, uint64_t offset, const struct digest *digests,
 	return 0;
 }
 
+bool chunks_are_compared(const struct mover *m)
+{
+	const struct chunks *c = m->chunks;
+
+	return c && c->had && !m->to_host && c->n_known == c->n;
+}
+
 void chunks_finish(struct mover *m)
 {
 	struct chunks *c = m->chunks;

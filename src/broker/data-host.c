@@ -35,9 +35,9 @@ static void zero_rest(const struct host_copy *h, struct segment *s, size_t i)
 {
 	uint64_t start = i * h->segment_bytes, used = h->total_bytes - start;
 
-	if (!s->dirty)
+	if (!s->dirty || h->as_is)
 		return;
-	if (h->zeroed || h->scrub[i])
+	if (h->held || h->scrub[i])
 		used = 0;
 	if (used < s->bytes)
 		memset(s->at + used, 0, s->bytes - used);
@@ -50,14 +50,14 @@ static int prepare(struct host_copy *h, size_t i, struct brumate_error *err)
 
 	if (r < 0)
 		return brumate_fail(err, -r, "host memory: %m");
-	if (s->state == SEGMENT_TAKEN && h->zeroed && segment_is_blank(s))
+	if (s->state == SEGMENT_TAKEN && h->held && segment_is_blank(s))
 		return 0; /* whoever fills it knows which pages it needs */
 	if (s->state == SEGMENT_TAKEN) {
 		r = segment_touch(s, err);
 		if (r < 0)
 			return r;
 		zero_rest(h, s, i);
-		h->clean[i] = !s->spilled && (!s->dirty || h->zeroed || h->scrub[i]);
+		h->clean[i] = !s->spilled && (!s->dirty || h->held || h->scrub[i]);
 		s->dirty = true;
 	}
 	struct dev_memory *m = !s->pinned && segment_is_worth_pinning(s) ? gpus_any() : NULL;
@@ -214,7 +214,7 @@ static int take_key(struct host_copy *h, int fd, struct brumate_error *err)
 	return r < 0 ? brumate_fail(err, -r, "host copy: a descriptor is no key") : 0;
 }
 
-int host_copy_new(struct host_copy **ret, uint64_t total_bytes, const int *nodes, bool zeroed,
+int host_copy_new(struct host_copy **ret, uint64_t total_bytes, const int *nodes, enum host_use use,
 		  int wake_fd, struct brumate_error *err)
 {
 	struct host_copy *h;
@@ -222,7 +222,8 @@ int host_copy_new(struct host_copy **ret, uint64_t total_bytes, const int *nodes
 
 	if (r < 0)
 		return r;
-	h->zeroed = zeroed;
+	h->held = use != HOST_FOR_COPY;
+	h->as_is = use == HOST_AS_IS;
 	r = pool_take(h->segments, h->n_segments, h->segment_bytes, nodes, err);
 	if (r < 0)
 		memset(h->segments, 0, h->n_segments * sizeof(struct segment *));
@@ -230,7 +231,7 @@ int host_copy_new(struct host_copy **ret, uint64_t total_bytes, const int *nodes
 		r = make_key(h, err);
 	if (r == 0)
 		r = start(h, err);
-	if (r == 0 && zeroed)
+	if (r == 0 && h->held)
 		host_copy_want(h, 0, h->n_segments);
 	if (r < 0)
 		host_copy_free(h);
@@ -333,7 +334,7 @@ int host_copy_lease(struct host_copy *h, int *ret_fds, struct brumate_error *err
 {
 	settle(h);
 	for (size_t i = 0; i < host_copy_fds(h); i++) {
-		ret_fds[i] = i < h->n_segments ? segment_lease(h->segments[i], h->zeroed, err)
+		ret_fds[i] = i < h->n_segments ? segment_lease(h->segments[i], h->held, err)
 					       : lease_key(h, err);
 		if (ret_fds[i] >= 0)
 			continue;

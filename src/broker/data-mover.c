@@ -75,7 +75,7 @@ static int take_host_memory(struct mover *m, struct brumate_error *err)
 
 	if (!nodes)
 		return brumate_fail(err, ENOMEM, "pieces: %m");
-	int r = host_copy_new(&host, m->total_bytes, nodes, false, -1, err);
+	int r = host_copy_new(&host, m->total_bytes, nodes, HOST_FOR_COPY, -1, err);
 	if (r < 0)
 		return r;
 	if (!(m->flags & TRANSFER_WITH_DIGESTS))

@@ -39,7 +39,7 @@ struct session {
 	int *segments;		     /* these have come */
 	uint32_t n_segments;
 	bool running;
-	bool gave_pieces; /* in: their fds are with the client */
+	bool gave_pieces;	      /* in: their fds are with the client */
 	struct brumate_error refused; /* what failed of a layout: told when it is to be copied */
 };
 
@@ -78,13 +78,17 @@ static void reset(struct session *s)
 	s->running = s->gave_pieces = false;
 }
 
-static int send_done(struct session *s, uint64_t zero_bytes, uint64_t same_bytes,
-		     const struct brumate_error *err)
+/* Lets go of what the request had. */
+static int send_done(struct session *s, const struct brumate_error *err)
 {
 	struct transfer_packet p = packet(TRANSFER_DONE);
 
-	p.zero_bytes = zero_bytes;
-	p.same_bytes = same_bytes;
+	if (s->mover && !err) {
+		p.zero_bytes = s->mover->zero_bytes;
+		p.same_bytes = s->mover->same_bytes;
+		p.flags = chunks_are_compared(s->mover) ? TRANSFER_WITH_DIGESTS : 0;
+	}
+	reset(s);
 	if (err) {
 		p.error = -err->code;
 		p.exit_code = (uint32_t)err->exit_code;
@@ -99,8 +103,7 @@ static int send_done(struct session *s, uint64_t zero_bytes, uint64_t same_bytes
 static int fail_request(struct session *s, const struct brumate_error *err)
 {
 	log_warn("copy failed: %s", err->text);
-	reset(s);
-	return send_done(s, 0, 0, err);
+	return send_done(s, err);
 }
 
 static int send_segments(struct session *s, struct host_copy *h, struct brumate_error *err)
@@ -181,15 +184,13 @@ static int look(struct session *s)
 		r = answer(s, &err);
 	if (r < 0)
 		return fail_request(s, &err);
-	uint64_t zero_bytes = s->mover ? s->mover->zero_bytes : 0;
-	uint64_t same_bytes = s->mover ? s->mover->same_bytes : 0;
 	if (s->mover)
 		log_info("copied %s bytes=%llu zero=%llu unchanged=%llu pieces=%zu",
 			 s->mover->to_host ? "out" : "in",
-			 (unsigned long long)s->mover->total_bytes, (unsigned long long)zero_bytes,
-			 (unsigned long long)same_bytes, s->mover->n_pieces);
-	reset(s);
-	return send_done(s, zero_bytes, same_bytes, NULL);
+			 (unsigned long long)s->mover->total_bytes,
+			 (unsigned long long)s->mover->zero_bytes,
+			 (unsigned long long)s->mover->same_bytes, s->mover->n_pieces);
+	return send_done(s, NULL);
 }
 
 static int start_mover(struct session *s, struct brumate_error *err)
@@ -298,7 +299,9 @@ static int begin_alloc(struct session *s, const struct transfer_packet *p,
 	reset(s);
 	set_busy(s, true);
 	s->running = true;
-	return host_copy_new(&s->alloc, p->total_bytes, NULL, true, s->wake_fd, err);
+	return host_copy_new(&s->alloc, p->total_bytes, NULL,
+			     p->flags & TRANSFER_AS_IS ? HOST_AS_IS : HOST_FOR_HOLDER, s->wake_fd,
+			     err);
 }
 
 /* Takes @fds. */

@@ -49,6 +49,7 @@ struct host_copy {
 	size_t n_segments;
 	bool needs_ring; /* some segment is not pinned, nor will be */
 	bool spilled;	 /* some is on a disk; then these are of use */
+	bool as_is;	 /* what it held before may stay: its holder writes all of it */
 	struct seal_disk_key key;
 	int key_fd;
 	bool *clean;   /* once it is ready: all of it is zero */
@@ -57,19 +58,24 @@ struct host_copy {
 	bool *skipped; /* zeros were not written, as nobody wanted it yet */
 	bool *scrub;   /* all of it is to be made zero first */
 	size_t n_ready;
-	bool stopped, zeroed;
+	bool stopped;
+	bool held;		  /* its holder writes it, none of our copies */
 	struct brumate_error err; /* why it is stopped, if it failed */
 	struct host_job *jobs;
 	struct crew *crew;
 	int wake_fd; /* eventfd, borrowed: told when all are ready or one failed */
 };
 
-/**
- * Takes memory. @zeroed: all of it will be zero, of which pages that are not there are the cheapest; it is
- * made ready in the background. Else what is wanted is, and what never is reads as zeros in the end.
- * @nodes: wanted for each segment, or NULL.
- */
-int host_copy_new(struct host_copy **ret, uint64_t total_bytes, const int *nodes, bool zeroed,
+/* Who is to write it. */
+enum host_use {
+	HOST_FOR_COPY, /* copies: what is wanted is made ready, what never is reads as zeros in the end */
+	HOST_FOR_HOLDER, /* who gets it, all zero: pages that are not there are the cheapest */
+	HOST_AS_IS,	 /* who gets it, maybe with what it held */
+};
+
+/** Takes memory. What is for a holder is made ready in the background. @nodes: wanted for each segment,
+ * or NULL. */
+int host_copy_new(struct host_copy **ret, uint64_t total_bytes, const int *nodes, enum host_use use,
 		  int wake_fd, struct brumate_error *err);
 /** Has these segments made ready, in this order; those that are, or are told to be, already stay so. */
 void host_copy_want(struct host_copy *h, size_t first, size_t end);
@@ -167,6 +173,8 @@ enum chunk_fate { CHUNK_COPY, CHUNK_ZERO, CHUNK_KEEP };
 int chunks_new(struct mover *m, int fd, struct brumate_error *err);
 /** The copies are done: the table tells what is in the host copy, if all of it is known. */
 void chunks_finish(struct mover *m);
+/** Whether all that came in was compared. */
+bool chunks_are_compared(const struct mover *m);
 void chunks_free(struct chunks *c); /* accepts NULL */
 /** What is to become of the bytes at @offset of the host copy, whose digests are known: on the way out those
  * that the GPU computed, on the way in those of the table, with chunks_are_known(). *bytes, a

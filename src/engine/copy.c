@@ -19,9 +19,12 @@ enum { BROKER_TRIES = 3 };
 
 struct copy {
 	struct op *op;
-	bool in, load; /* into device memory; and before that out of the store */
-	bool forced;   /* nobody may cancel it */
-	bool update;   /* out: @copy is what was kept, to be brought up to date */
+	bool in, load;	  /* into device memory; and before that out of the store */
+	uint64_t *places; /* of the image's regions in the copy that is loaded */
+	bool unverified;  /* what was loaded, if the GPU does not compare it */
+	bool compared;	  /* by the GPU */
+	bool forced;	  /* nobody may cancel it */
+	bool update;	  /* out: @copy is what was kept, to be brought up to date */
 	struct data_spared spared;
 	pthread_t thread;
 	bool started;
@@ -42,7 +45,7 @@ struct copy {
 	pthread_cond_t changed;
 	int *early; /* fds of all pieces, ours */
 	size_t n_filled;
-	bool loaded, ended, stale;
+	bool ended, stale;
 	enum { AHEAD_FREE, AHEAD_USED, AHEAD_NO_MORE } ahead;
 };
 
@@ -65,6 +68,7 @@ static void copy_free(struct copy *c)
 		cleanup_close(&c->fds[i]);
 	free(c->fds);
 	free(c->pieces);
+	free(c->places);
 	if (c->update) /* and half up to date, or it would not be here */
 		held_drop_base(c->op->held, &c->copy);
 	data_copy_fini(&c->copy);
@@ -148,7 +152,9 @@ static int move(struct copy *c, struct data_session *s, struct brumate_error *er
 	c->moving_ns = clock_now_ns();
 	if (c->in) {
 		data_want_filled(s, note_filled, c);
-		return data_in(s, c->pieces, c->n, c->from, c->fds, progress, c, err);
+		int r = data_in(s, c->pieces, c->n, c->from, c->fds, progress, c, err);
+		c->compared = r == 0 && data_was_compared(s);
+		return r;
 	}
 	int r = c->update ? data_update(s, c->pieces, c->n, c->fds, &c->copy, progress, c, err)
 			  : data_out(s, c->pieces, c->n, c->fds, &c->copy, progress, c, err);
@@ -180,35 +186,59 @@ static int with_session(struct copy *c, int (*fn)(struct copy *c, struct data_se
 	return r;
 }
 
-static int alloc(struct copy *c, struct data_session *s, struct brumate_error *err)
+static int alloc_zeros(struct copy *c, struct data_session *s, struct brumate_error *err)
 {
 	return data_alloc(s, c->total_bytes, &c->copy, err);
 }
 
-static void tell(struct copy *c, bool *what)
+static int alloc_as_is(struct copy *c, struct data_session *s, struct brumate_error *err)
 {
-	pthread_mutex_lock(&c->lock);
-	*what = true;
-	c->stale = c->stale || c->r < 0;
-	pthread_cond_broadcast(&c->changed);
-	pthread_mutex_unlock(&c->lock);
+	data_want_as_is(s);
+	return data_alloc(s, c->total_bytes, &c->copy, err);
+}
+
+/* Out of the store into host memory. Each digest is compared if @verify, or if the GPU will not do it. */
+static int load(struct copy *c, bool verify)
+{
+	const struct regions_load how = { .places = c->places,
+					  .as_is = !verify,
+					  .verify = verify,
+					  .cancelled = is_cancelled,
+					  .arg = c };
+	int r = with_session(c, verify ? alloc_zeros : alloc_as_is);
+
+	if (r < 0)
+		return r;
+	if (digest_table_new(&c->copy.digests, c->total_bytes) < 0)
+		c->copy.digests = NULL; /* then they are compared here */
+	r = regions_load(c->op, &c->copy, &how, &c->err);
+	c->unverified = r > 0;
+	return r < 0 ? r : 0;
+}
+
+/* What the GPU did not find right, or could not compare, is read again, each digest compared: that tells what
+ * is damaged, if it is the image. */
+static int load_again(struct copy *c)
+{
+	log_warn("device memory is read again from the checkpoint: job=%s reason=\"%s\"",
+		 c->op->job->id, c->err.code ? c->err.text : "its digests were not compared");
+	if (c->early)
+		void_early(c);
+	for (size_t i = 0; i < c->n; i++)
+		cleanup_close(&c->fds[i]);
+	data_copy_fini(&c->copy);
+	int r = load(c, true);
+	return r < 0 ? r : with_session(c, move);
 }
 
 static int run(struct copy *c)
 {
-	int r = 0;
+	int r = c->load ? load(c, false) : 0;
 
-	if (c->load) {
-		r = with_session(c, alloc);
-		if (r == 0 && digest_table_new(&c->copy.digests, c->total_bytes) < 0)
-			c->copy.digests = NULL; /* then nothing is compared */
-		if (r == 0)
-			r = regions_load(c->op, &c->copy, is_cancelled, c, &c->err);
-	}
-	if (c->load)
-		tell(c, &c->loaded);
 	if (r == 0)
 		r = with_session(c, move);
+	if (c->unverified && (r == 0 ? !c->compared : r == -EBADMSG) && !c->stop)
+		r = load_again(c);
 	if (r == 0 && !c->in && c->op->memory)
 		r = regions_save(c->op, &c->copy, &c->err);
 	return r;
@@ -220,7 +250,11 @@ static void *run_thread(void *arg)
 
 	c->r = run(c);
 	c->end_ns = clock_now_ns();
-	tell(c, &c->ended);
+	pthread_mutex_lock(&c->lock);
+	c->ended = true;
+	c->stale = c->stale || c->r < 0;
+	pthread_cond_broadcast(&c->changed);
+	pthread_mutex_unlock(&c->lock);
 	return NULL;
 }
 
@@ -424,7 +458,8 @@ int step_copy_in(struct op *op, struct brumate_error *err)
 
 int step_load(struct op *op, struct brumate_error *err)
 {
-	int r = regions_find(op, err);
+	auto_free uint64_t *places = NULL;
+	int r = regions_find(op, &places, err);
 
 	if (r < 0 || !op->held || !op->held->n_pieces)
 		return r < 0 ? r : 1;
@@ -432,21 +467,9 @@ int step_load(struct op *op, struct brumate_error *err)
 	if (!c)
 		return -ENOMEM;
 	c->load = true;
+	c->places = take_ptr(&places);
 	c->from = &c->copy;
 	return start(op, c, err);
-}
-
-void copy_wait_loaded(struct op *op)
-{
-	struct copy *c = op->copy;
-
-	if (!c || !c->load)
-		return;
-	op_measure(op, copy_measure, c->total_bytes);
-	pthread_mutex_lock(&c->lock);
-	while (!c->loaded)
-		pthread_cond_wait(&c->changed, &c->lock);
-	pthread_mutex_unlock(&c->lock);
 }
 
 bool copy_begin_ahead(struct op *op)

@@ -21,8 +21,6 @@ int step_copy_in(struct op *op, struct brumate_error *err);
 int step_load(struct op *op, struct brumate_error *err);
 /** Waits for either of the two: then device memory is held. Phase "data-in". */
 int step_data_in(struct op *op, struct brumate_error *err);
-/** Until step_load() has read all that it wants, it uses what is said of the pieces (op->held): waits. */
-void copy_wait_loaded(struct op *op);
 /** Stops what is under way and forgets it. */
 void step_undo_copy(struct op *op);
 

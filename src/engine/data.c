@@ -30,8 +30,9 @@ struct data_session {
 	int fd;
 	struct data_piece *prepared; /* what the broker knows will go out; NULL: nothing */
 	size_t n_prepared;
-	bool digests, live; /* are wanted */
+	bool digests, live, as_is; /* are wanted */
 	struct data_spared spared;
+	bool compared;
 	data_filled_fn filled; /* wants to know; may be NULL */
 	void *filled_arg;
 };
@@ -153,6 +154,16 @@ void data_want_filled(struct data_session *s, data_filled_fn fn, void *arg)
 	s->filled_arg = arg;
 }
 
+void data_want_as_is(struct data_session *s)
+{
+	s->as_is = true;
+}
+
+bool data_was_compared(const struct data_session *s)
+{
+	return s->compared;
+}
+
 struct data_spared data_spared(const struct data_session *s)
 {
 	return s->spared;
@@ -178,6 +189,7 @@ static int send_layout(struct data_session *s, const struct data_piece *pieces, 
 	p.flags = flags;
 	p.n_total = (uint32_t)n;
 	s->spared = (struct data_spared){ 0 };
+	s->compared = false;
 	for (size_t i = 0; i < n && r == 0; i++) {
 		struct transfer_piece *piece = &p.pieces[p.n++];
 
@@ -288,6 +300,7 @@ static int end_request(const struct request *q, const struct transfer_packet *p,
 		return r;
 	}
 	q->session->spared = (struct data_spared){ p->zero_bytes, p->same_bytes };
+	q->session->compared = p->flags & TRANSFER_WITH_DIGESTS;
 	if (q->n_fds != q->n_fds_wanted || (q->total_bytes && !q->copy.segments) ||
 	    q->copy.n_segments != q->n_segments_wanted)
 		return fail_answer(err);
@@ -382,6 +395,7 @@ int data_alloc(struct data_session *s, uint64_t total_bytes, struct data_copy *r
 				    (unsigned long long)total_bytes);
 	free(take_ptr(&s->prepared));
 	p.total_bytes = total_bytes;
+	p.flags = s->as_is ? TRANSFER_AS_IS : 0;
 	int r = send_packet(s, &p, NULL, 0, err);
 	if (r == 0)
 		r = receive_answers(&q, err);
@@ -441,8 +455,7 @@ static int give_digests(struct data_session *s, struct data_copy *copy, uint64_t
 	if (!s->digests)
 		return 0;
 	int r = copy->digests ? 0 : digest_table_new(&copy->digests, total_bytes);
-	return r < 0 ? brumate_fail(err, -r, "digests: %m")
-		     : send_digests(s, copy->digests, err);
+	return r < 0 ? brumate_fail(err, -r, "digests: %m") : send_digests(s, copy->digests, err);
 }
 
 static int send_segments(struct data_session *s, enum transfer_op op, uint32_t flags,

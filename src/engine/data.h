@@ -87,6 +87,9 @@ int data_prepare(struct data_session *s, const struct data_piece *pieces, size_t
 int data_alloc(struct data_session *s, uint64_t total_bytes, struct data_copy *ret,
 	       struct brumate_error *err);
 
+/** From now on memory of data_alloc() may hold what it held before: the caller writes all of it that is read. */
+void data_want_as_is(struct data_session *s);
+
 /** Copies pieces, whose memory @fds (borrowed) hold, into a fresh host copy. Errors to act on: -EPIPE
  * (broker died: again with a new session), -ENOSPC, -ENOMEM, -EIO (the driver's text). The memory stays. */
 int data_out(struct data_session *s, const struct data_piece *pieces, size_t n, const int *fds,
@@ -113,3 +116,6 @@ void data_want_filled(struct data_session *s, data_filled_fn fn, void *arg);
 int data_in(struct data_session *s, const struct data_piece *pieces, size_t n,
 	    const struct data_copy *from, int *ret_fds, data_progress_fn progress, void *arg,
 	    struct brumate_error *err);
+
+/** Whether all that the last data_in() brought was compared with digests, not only what a GPU had room to. */
+bool data_was_compared(const struct data_session *s);

@@ -10,12 +10,23 @@
 int regions_save(struct op *op, const struct data_copy *copy, struct brumate_error *err);
 
 /** Makes what is held of the image's regions: pieces without fds, of processes as their own namespace
- * numbers them. Nothing held where the image has none. -EBADMSG. */
-int regions_find(struct op *op, struct brumate_error *err);
+ * numbers them. Nothing held where the image has none. @ret_places (owned): where each region of the image
+ * is in their host copy; UINT64_MAX: it is no device memory. -EBADMSG. */
+int regions_find(struct op *op, uint64_t **ret_places, struct brumate_error *err);
 
-/** Reads all pieces from the image into @copy, which data_alloc() made: zeros are not written to memory. */
-int regions_load(struct op *op, const struct data_copy *copy, bool (*cancelled)(void *arg),
-		 void *arg, struct brumate_error *err);
+/** How to load. */
+struct regions_load {
+	const uint64_t *places; /* regions_find()'s */
+	bool as_is;		/* memory is data_want_as_is()'s; else zeros need not be written */
+	bool verify;		/* compare every digest here, whatever the GPU will do */
+	bool (*cancelled)(void *arg);
+	void *arg;
+};
+
+/** Reads all pieces from the image into @copy. Returns 1 if the digests of what was read are yet to be compared,
+ * by data_in(), where they can be; 0 if that was done. What is zeros for sure is then left out. */
+int regions_load(struct op *op, const struct data_copy *copy, const struct regions_load *how,
+		 struct brumate_error *err);
 
 /** Gives the pieces that regions_find() made to the restored processes, and compares them with what the
  * agents say. -EBADMSG. */

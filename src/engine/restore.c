@@ -366,7 +366,6 @@ static int find_agents(struct op *op, struct brumate_error *err)
 	int r = park_look(op, err);
 	if (r < 0)
 		return r;
-	copy_wait_loaded(op);
 	return regions_assign(op, err);
 }
 

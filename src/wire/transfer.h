@@ -16,10 +16,13 @@
  *	IN        total_bytes, segment_bytes and n_total say what host copy; then its SEGMENTS. Answer:
  *	          PROGRESS ..., FDS of all pieces once all are made, PROGRESS ..., DONE. n_total in PROGRESS
  *	          says how many of the first pieces are filled, not that they hold what they have to.
- *	ALLOC     total_bytes of host memory, zeroed where it is memory. Answer: PROGRESS ..., SEGMENTS, DONE.
+ *	ALLOC     total_bytes of host memory, zeroed where it is memory, but with TRANSFER_AS_IS. Answer:
+ *	          PROGRESS ..., SEGMENTS, DONE.
  *
  * With TRANSFER_SPILLED, some segments of a host copy are on a disk (wire/spill.h), and one descriptor
  * follows those of the segments: the memfd of their key. It counts in n_total.
+ *
+ * DONE of IN has TRANSFER_WITH_DIGESTS if all that is in device memory was compared.
  *
  * DONE with an error may come at any time and is the last answer; fds that are still on their way to
  * the broker are dropped there. Hanging up cancels.
@@ -63,6 +66,7 @@ enum {
 	TRANSFER_BASE = 1u << 2,
 	TRANSFER_LIVE = 1u << 8, /* to host: it may be written meanwhile */
 	TRANSFER_SPILLED = 1u << 3,
+	TRANSFER_AS_IS = 1u << 4, /* ALLOC: memory may hold what it held before */
 };
 
 struct transfer_piece {

@@ -5,6 +5,7 @@ broker. Which way bytes go, what is held by whom, and that no failure of an agen
 broker or of the pool costs the job a byte. What every operation does on this path by default is tested
 by the other files too; here the driver's path stands beside it."""
 
+import glob
 import json
 import os
 import re
@@ -275,6 +276,62 @@ def a_table_that_is_damaged_is_said_to_be(bed):
         file.write(text)
     bed.ok("resume", job)
     bed.log(job).goes_on()
+
+
+# What is restored is compared.
+
+REREAD = "device memory is read again from the checkpoint"
+
+
+def shim_log(bed, job):
+    return read_text(os.path.join(job_dir(bed, job), "shim.log"))
+
+
+def flip(path, offset):
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 1]))
+
+
+@case
+def a_flipped_bit_of_device_memory_is_named(bed):
+    """The GPU finds that it is not right, and a second look which chunk it is."""
+    job, log = bed.counter(mib=64)
+    saved = bed.operation("checkpoint", job, "--compress", "none")
+    packs = [pack for pack in glob.glob(os.path.join(saved["path"], "memory", "*")) if os.path.getsize(pack) > 8 * MIB]
+    expect(packs, "no large packs")
+    for pack in packs:
+        for offset in (5, os.path.getsize(pack) // 2):
+            flip(pack, offset)
+            result = bed.refused(9, "its digest does not match", "restore", saved["checkpoint"])
+            name = re.escape(os.path.basename(pack))
+            expect(re.search(rf"{name}: chunk \d+ \(bytes \d+-\d+\): .*it holds 0x[0-9a-f]+-0x[0-9a-f]+ of process \d+",
+                             result.err), result.why())
+            wait_until(lambda: bed.vram() == [0, 0], "device memory in use as it should be", 10)
+            flip(pack, offset)
+    expect(shim_log(bed, job).count(REREAD) == 2 * len(packs), shim_log(bed, job))
+    log = type(log)(log.path)
+    bed.ok("restore", job)
+    log.goes_on()
+    expect(shim_log(bed, job).count(REREAD) == 2 * len(packs), "what is sound is read again")
+
+
+@case
+def what_the_gpu_does_not_compare_is_compared(bed):
+    with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+        file.write("[Broker]\nDigests=no\n")
+    job, log = bed.counter(mib=64)
+    saved = bed.operation("checkpoint", job, "--compress", "none")
+    pack = max(glob.glob(os.path.join(saved["path"], "memory", "*")), key=os.path.getsize)
+    flip(pack, 5)
+    bed.refused(9, "its digest does not match", "restore", saved["checkpoint"])
+    flip(pack, 5)
+    log = type(log)(log.path)
+    bed.ok("restore", job)
+    log.goes_on()
+    expect(shim_log(bed, job).count(REREAD) == 2, shim_log(bed, job))
 
 
 # Failures.
