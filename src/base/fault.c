@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PEERS_MAX = 8, SPEC_BYTES_MAX = 256 };
+enum { PEERS_MAX = 8, SPEC_BYTES_MAX = 4096 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {

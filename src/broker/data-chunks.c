@@ -179,6 +179,21 @@ int chunks_learn(struct mover *m, uint64_t offset, const struct digest *digests,
 	return 0;
 }
 
+bool chunks_tell(struct mover *m, uint64_t start, uint64_t end)
+{
+	static const struct digest none;
+	const struct chunks *c = m->chunks;
+
+	if (!c || !c->table)
+		return false;
+	for (size_t i = (size_t)(start / CHUNK_BYTES_MAX); i < end / CHUNK_BYTES_MAX; i++) {
+		if (!memcmp(&c->now[i], &none, sizeof(none)))
+			return false;
+		digest_table_digests(c->table)[i] = c->now[i];
+	}
+	return true;
+}
+
 bool chunks_are_compared(const struct mover *m)
 {
 	const struct chunks *c = m->chunks;

@@ -316,10 +316,10 @@ static int lease_key(const struct host_copy *h, struct brumate_error *err)
 }
 
 /* What nobody wanted, before others see it. */
-static void settle(struct host_copy *h)
+static void settle(struct host_copy *h, size_t first, size_t end)
 {
 	pthread_mutex_lock(&h->lock);
-	for (size_t i = 0; i < h->n_segments; i++) {
+	for (size_t i = first; i < end && i < h->n_segments; i++) {
 		if (h->wanted[i])
 			continue;
 		h->wanted[i] = true;
@@ -330,18 +330,20 @@ static void settle(struct host_copy *h)
 	pthread_mutex_unlock(&h->lock);
 }
 
-int host_copy_lease(struct host_copy *h, int *ret_fds, struct brumate_error *err)
+int host_copy_lease(struct host_copy *h, size_t first, size_t end, int *ret_fds,
+		    struct brumate_error *err)
 {
-	settle(h);
-	for (size_t i = 0; i < host_copy_fds(h); i++) {
-		ret_fds[i] = i < h->n_segments ? segment_lease(h->segments[i], h->held, err)
-					       : lease_key(h, err);
-		if (ret_fds[i] >= 0)
-			continue;
-		int r = ret_fds[i];
-		while (i-- > 0)
-			close(ret_fds[i]);
-		return r;
+	settle(h, first, end);
+	for (size_t i = first; i < end; i++) {
+		int fd = i < h->n_segments ? segment_lease(h->segments[i], h->held, err)
+					   : lease_key(h, err);
+
+		if (fd < 0) {
+			while (i-- > first)
+				close(ret_fds[i - first]);
+			return fd;
+		}
+		ret_fds[i - first] = fd;
 	}
 	return 0;
 }

@@ -59,9 +59,13 @@ int lane_add_piece(struct mover *m, size_t lane, size_t piece)
 	return 0;
 }
 
-bool lane_has_filled(const struct mover *m, const struct piece *p)
+uint64_t lane_filled_bytes(const struct mover *m, const struct piece *p)
 {
-	return m->lanes[p->lane].copied_bytes >= p->lane_end;
+	uint64_t copied = m->lanes[p->lane].copied_bytes, start = p->lane_end - p->len_bytes;
+
+	if (copied >= p->lane_end)
+		return p->len_bytes;
+	return copied > start ? copied - start : 0;
 }
 
 static int open_lane(struct lane *l, struct brumate_error *err)
@@ -485,8 +489,7 @@ static int end_step(struct step *s, struct brumate_error *err)
 	m->zero_bytes += s->fate == CHUNK_ZERO ? s->bytes : 0;
 	m->same_bytes += s->fate == CHUNK_KEEP ? s->bytes : 0;
 	s->lane->copied_bytes += s->bytes;
-	if (!m->to_host)
-		mover_note(m);
+	mover_note(m);
 	pthread_cond_broadcast(&m->changed);
 	pthread_mutex_unlock(&m->lock);
 	if (r == 0 && !m->to_host && (r = fault_point("data.filled")) < 0)

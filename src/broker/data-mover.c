@@ -150,14 +150,35 @@ int mover_give(struct mover *m, const int *fds, size_t n)
 	return r;
 }
 
+/* Under the lock. The last segment is whole with the last piece. */
+static size_t count_whole(const struct mover *m)
+{
+	const struct piece *p = &m->pieces[m->n_filled];
+
+	if (m->n_filled == m->n_pieces)
+		return m->host->n_segments;
+	return (size_t)((p->offset + lane_filled_bytes(m, p)) / m->host->segment_bytes);
+}
+
 void mover_note(struct mover *m)
 {
-	size_t before = m->n_filled;
+	size_t filled = m->n_filled, whole = m->n_whole;
 
-	while (m->n_filled < m->n_pieces && lane_has_filled(m, &m->pieces[m->n_filled]))
+	while (m->n_filled < m->n_pieces &&
+	       lane_filled_bytes(m, &m->pieces[m->n_filled]) == m->pieces[m->n_filled].len_bytes)
 		m->n_filled++;
-	if (m->n_filled > before)
+	if (m->to_host)
+		m->n_whole = count_whole(m);
+	if (m->to_host ? m->n_whole > whole : m->n_filled > filled)
 		wake(m);
+}
+
+size_t mover_whole(struct mover *m)
+{
+	pthread_mutex_lock(&m->lock);
+	size_t n = m->n_whole;
+	pthread_mutex_unlock(&m->lock);
+	return n;
 }
 
 bool mover_has_made(struct mover *m, size_t *ret_filled)

@@ -40,6 +40,9 @@ struct session {
 	uint32_t n_segments;
 	bool running;
 	bool gave_pieces;	      /* in: their fds are with the client */
+	bool early;		      /* out: it has a use for segments before the end */
+	bool told_all;		      /* of those that it has: their digests too */
+	size_t n_gave;		      /* of segments, which it has */
 	struct brumate_error refused; /* what failed of a layout: told when it is to be copied */
 };
 
@@ -75,7 +78,8 @@ static void reset(struct session *s)
 	free(take_ptr(&s->segments));
 	free(take_ptr(&s->pieces));
 	s->n_segments = s->n_pieces = s->n_pieces_all = 0;
-	s->running = s->gave_pieces = false;
+	s->running = s->gave_pieces = s->early = false;
+	s->n_gave = 0;
 }
 
 /* Lets go of what the request had. */
@@ -106,10 +110,13 @@ static int fail_request(struct session *s, const struct brumate_error *err)
 	return send_done(s, err);
 }
 
-static int send_segments(struct session *s, struct host_copy *h, struct brumate_error *err)
+/* Those that it does not have yet, to before @end. */
+static int send_segments(struct session *s, struct host_copy *h, size_t end,
+			 struct brumate_error *err)
 {
 	struct transfer_packet p = packet(TRANSFER_SEGMENTS);
-	auto_free int *fds = calloc(host_copy_fds(h), sizeof(*fds));
+	const size_t n = end - s->n_gave;
+	auto_free int *fds = calloc(n + 1, sizeof(*fds));
 
 	p.total_bytes = h->total_bytes;
 	p.segment_bytes = h->segment_bytes;
@@ -117,14 +124,35 @@ static int send_segments(struct session *s, struct host_copy *h, struct brumate_
 	p.n_total = (uint32_t)host_copy_fds(h);
 	if (!fds)
 		return brumate_fail(err, ENOMEM, "host copy: %m");
-	int r = host_copy_lease(h, fds, err);
+	int r = host_copy_lease(h, s->n_gave, end, fds, err);
 	if (r < 0)
 		return r;
-	r = transfer_send_all(s->socket_fd, &p, fds, host_copy_fds(h),
-			      deadline_in_ms(SEND_TIMEOUT_MS));
-	for (size_t i = 0; i < host_copy_fds(h); i++)
+	r = transfer_send_all(s->socket_fd, &p, fds, n, deadline_in_ms(SEND_TIMEOUT_MS));
+	for (size_t i = 0; i < n; i++)
 		close(fds[i]);
+	s->n_gave = end;
 	return r < 0 ? brumate_fail(err, -r, "host copy: sending it: %m") : 0;
+}
+
+/* What of the host copy is done with; one that is on a disk in part is told of at the end. */
+static int send_early(struct session *s, struct transfer_packet *p, struct brumate_error *err)
+{
+	struct mover *m = s->mover;
+	struct host_copy *h = m->host;
+	size_t whole = h->spilled ? 0 : mover_whole(m);
+
+	if (whole > s->n_gave) {
+		uint64_t start = s->n_gave * h->segment_bytes, end = whole * h->segment_bytes;
+
+		end = end < h->total_bytes ? end : h->total_bytes;
+		s->told_all = (s->told_all || !start) && chunks_tell(m, start, end);
+		int r = send_segments(s, h, whole, err);
+		if (r < 0)
+			return r;
+	}
+	p->n_total = (uint32_t)s->n_gave;
+	p->flags = s->told_all ? TRANSFER_WITH_DIGESTS : 0;
+	return 0;
 }
 
 static int send_pieces(struct session *s, struct mover *m, struct brumate_error *err)
@@ -147,6 +175,12 @@ static int tell_progress(struct session *s, struct transfer_packet *p, struct br
 {
 	size_t n_filled = 0;
 
+	if (s->mover && s->early) {
+		int r = send_early(s, p, err);
+
+		if (r < 0)
+			return r;
+	}
 	if (s->mover && !s->mover->to_host && mover_has_made(s->mover, &n_filled)) {
 		int r = s->gave_pieces ? 0 : send_pieces(s, s->mover, err);
 
@@ -161,13 +195,15 @@ static int tell_progress(struct session *s, struct transfer_packet *p, struct br
 static int answer(struct session *s, struct brumate_error *err)
 {
 	if (s->alloc)
-		return send_segments(s, s->alloc, err);
+		return send_segments(s, s->alloc, host_copy_fds(s->alloc), err);
 	/* What came in is unmapped here before its new owners ask for room. */
 	mover_finish(s->mover);
 	chunks_finish(s->mover);
 	if (!s->mover->to_host)
 		return s->gave_pieces ? 0 : send_pieces(s, s->mover, err);
-	return s->flags & TRANSFER_BASE ? 0 : send_segments(s, s->mover->host, err);
+	return s->flags & TRANSFER_BASE
+		       ? 0
+		       : send_segments(s, s->mover->host, host_copy_fds(s->mover->host), err);
 }
 
 /* After a wake-up or now and then: says how far it is, or that it is done. */
@@ -254,6 +290,7 @@ static int begin_move(struct session *s, const struct transfer_packet *p, struct
 	if (p->op == TRANSFER_IN || p->flags & TRANSFER_BASE)
 		return expect_segments(s, p, err);
 	s->running = true;
+	s->early = p->flags & TRANSFER_EARLY;
 	return mover_start(s->mover, NULL, err);
 }
 

@@ -92,8 +92,9 @@ int host_copy_get(struct host_copy *h, size_t i, bool block, struct segment **re
 int host_copy_state(struct host_copy *h, struct brumate_error *err);
 /** How many descriptors a holder gets: of all segments, and perhaps of their key. */
 size_t host_copy_fds(const struct host_copy *h);
-/** Those descriptors (owned). */
-int host_copy_lease(struct host_copy *h, int *ret_fds, struct brumate_error *err);
+/** Those from number @first to before @end (owned). */
+int host_copy_lease(struct host_copy *h, size_t first, size_t end, int *ret_fds,
+		    struct brumate_error *err);
 /** Makes whoever waits give up. */
 void host_copy_stop(struct host_copy *h);
 /** Lets the segments go. Accepts NULL. */
@@ -126,7 +127,8 @@ struct mover {
 	struct crew *crew; /* for copies between host memory */
 	size_t n_given;	   /* pieces whose fd is there */
 	size_t n_made;	   /* in: pieces that the GPU may write to */
-	size_t n_filled;   /* in: of the first pieces, those that are */
+	size_t n_filled;   /* of the first pieces, those that are copied */
+	size_t n_whole;	   /* out: of the first segments, those that hold all they will hold */
 	bool started, stopped;
 	size_t n_running; /* threads */
 	uint64_t done_bytes;
@@ -147,7 +149,9 @@ int mover_give(struct mover *m, const int *fds, size_t n);
 int mover_state(struct mover *m, uint64_t *ret_done_bytes, struct brumate_error *err);
 /** In: whether all pieces have been made, and how many of the first are filled. */
 bool mover_has_made(struct mover *m, size_t *ret_filled);
-/** In, under the lock: pieces may have been filled. Whoever waits for the mover is told of new ones. */
+/** Out: how many of the first segments hold all that they will hold. */
+size_t mover_whole(struct mover *m);
+/** Under the lock: more may be filled, or whole. Whoever waits for the mover is told. */
 void mover_note(struct mover *m);
 /** Ends the threads and lets go of all device memory; the host copy and the fds of pieces stay. */
 void mover_finish(struct mover *m);
@@ -162,8 +166,8 @@ void lanes_finish(struct mover *m);
 /** Adds a GPU's lane for @uuid, or finds it. */
 int lane_find(struct mover *m, const uint8_t *uuid, size_t *ret, struct brumate_error *err);
 int lane_add_piece(struct mover *m, size_t lane, size_t piece);
-/** Under the mover's lock: whether @p is copied. */
-bool lane_has_filled(const struct mover *m, const struct piece *p);
+/** Under the mover's lock: how much of @p is copied, from its beginning. */
+uint64_t lane_filled_bytes(const struct mover *m, const struct piece *p);
 
 /* data-chunks.c: digests of what is copied, computed on the GPU beside the copies */
 
@@ -173,6 +177,9 @@ enum chunk_fate { CHUNK_COPY, CHUNK_ZERO, CHUNK_KEEP };
 int chunks_new(struct mover *m, int fd, struct brumate_error *err);
 /** The copies are done: the table tells what is in the host copy, if all of it is known. */
 void chunks_finish(struct mover *m);
+/** Puts the digests of the chunks from @start to before @end of the host copy into the table, before it is
+ * whole. False: some are not known, or there is no table. */
+bool chunks_tell(struct mover *m, uint64_t start, uint64_t end);
 /** Whether all that came in was compared. */
 bool chunks_are_compared(const struct mover *m);
 void chunks_free(struct chunks *c); /* accepts NULL */

@@ -19,12 +19,15 @@ enum { BROKER_TRIES = 3 };
 
 struct copy {
 	struct op *op;
-	bool in, load;	  /* into device memory; and before that out of the store */
-	uint64_t *places; /* of the image's regions in the copy that is loaded */
-	bool unverified;  /* what was loaded, if the GPU does not compare it */
-	bool compared;	  /* by the GPU */
-	bool forced;	  /* nobody may cancel it */
-	bool update;	  /* out: @copy is what was kept, to be brought up to date */
+	bool in, load;	      /* into device memory; and before that out of the store */
+	uint64_t *places;     /* of the image's regions in the copy that is loaded */
+	bool unverified;      /* what was loaded, if the GPU does not compare it */
+	bool compared;	      /* by the GPU */
+	bool forced;	      /* nobody may cancel it */
+	bool update;	      /* out: @copy is what was kept, to be brought up to date */
+	uint64_t saved_bytes; /* out: of the copy, handed to the store already */
+	int save_r;	      /* why that ended */
+	struct brumate_error save_err;
 	struct data_spared spared;
 	pthread_t thread;
 	bool started;
@@ -147,6 +150,30 @@ static void void_early(struct copy *c)
 	pthread_mutex_unlock(&c->lock);
 }
 
+/* What is whole goes to the store beside what is still copied. */
+static void save_whole(void *arg, const struct data_copy *copy, size_t n_whole,
+		       const struct digest *digests)
+{
+	struct copy *c = arg;
+	uint64_t end = n_whole * copy->segment_bytes;
+
+	end = end < copy->total_bytes ? end : copy->total_bytes;
+	if (c->save_r < 0 || end <= c->saved_bytes)
+		return;
+	c->save_r = regions_save_part(c->op, copy, c->saved_bytes, end, digests, &c->save_err);
+	c->saved_bytes = end;
+}
+
+/* What the store still lacks. */
+static int save_rest(struct copy *c)
+{
+	if (c->save_r < 0) {
+		c->err = c->save_err;
+		return c->save_r;
+	}
+	return regions_save(c->op, &c->copy, c->saved_bytes, &c->err);
+}
+
 static int move(struct copy *c, struct data_session *s, struct brumate_error *err)
 {
 	c->moving_ns = clock_now_ns();
@@ -156,6 +183,9 @@ static int move(struct copy *c, struct data_session *s, struct brumate_error *er
 		c->compared = r == 0 && data_was_compared(s);
 		return r;
 	}
+	/* A job that waits to go on is not to wait for processors. */
+	if (c->op->memory && !c->op->leave_running)
+		data_want_whole(s, save_whole, c);
 	int r = c->update ? data_update(s, c->pieces, c->n, c->fds, &c->copy, progress, c, err)
 			  : data_out(s, c->pieces, c->n, c->fds, &c->copy, progress, c, err);
 	c->spared = data_spared(s);
@@ -240,7 +270,7 @@ static int run(struct copy *c)
 	if (c->unverified && (r == 0 ? !c->compared : r == -EBADMSG) && !c->stop)
 		r = load_again(c);
 	if (r == 0 && !c->in && c->op->memory)
-		r = regions_save(c->op, &c->copy, &c->err);
+		r = save_rest(c);
 	return r;
 }
 
@@ -392,7 +422,7 @@ int step_copy_out(struct op *op, struct brumate_error *err)
 	if (!h || !h->n_pieces || op->park_only)
 		return 1;
 	if (op->was_suspended && h->copied) {
-		int r = op->memory ? regions_save(op, &h->copy, err) : 0;
+		int r = op->memory ? regions_save(op, &h->copy, 0, err) : 0;
 
 		return r < 0 ? r : 1;
 	}

@@ -35,6 +35,8 @@ struct data_session {
 	bool compared;
 	data_filled_fn filled; /* wants to know; may be NULL */
 	void *filled_arg;
+	data_whole_fn whole; /* as well */
+	void *whole_arg;
 };
 
 /* One request: what it may get, and what it has got. */
@@ -162,6 +164,12 @@ void data_want_as_is(struct data_session *s)
 bool data_was_compared(const struct data_session *s)
 {
 	return s->compared;
+}
+
+void data_want_whole(struct data_session *s, data_whole_fn fn, void *arg)
+{
+	s->whole = fn;
+	s->whole_arg = arg;
 }
 
 struct data_spared data_spared(const struct data_session *s)
@@ -307,12 +315,31 @@ static int end_request(const struct request *q, const struct transfer_packet *p,
 	return 1;
 }
 
+/* The last parts of a host copy may be on a disk: nothing is said of that until they are there. */
+static int take_whole(const struct request *q, const struct transfer_packet *p,
+		      struct brumate_error *err)
+{
+	struct data_session *s = q->session;
+	const struct digest_table *t = q->copy.digests;
+
+	if (p->n_total > q->copy.n_segments)
+		return fail_answer(err);
+	if (s->whole && q->n_segments_wanted == data_copy_parts(&q->copy))
+		s->whole(s->whole_arg, &q->copy, p->n_total,
+			 t && p->flags & TRANSFER_WITH_DIGESTS
+				 ? digest_table_digests(q->copy.digests)
+				 : NULL);
+	return 0;
+}
+
 static int take_progress(struct request *q, const struct transfer_packet *p,
 			 struct brumate_error *err)
 {
 	q->done_bytes = p->done_bytes;
 	if (!p->n_total)
 		return 0;
+	if (q->total_bytes)
+		return take_whole(q, p, err);
 	if (q->n_fds < q->n_fds_wanted || p->n_total > q->n_fds)
 		return fail_answer(err);
 	if (q->session->filled)
@@ -487,6 +514,7 @@ int data_out(struct data_session *s, const struct data_piece *pieces, size_t n, 
 	struct transfer_packet begin = packet(TRANSFER_OUT), their_fds = packet(TRANSFER_FDS);
 	int r = 0;
 
+	begin.flags = s->whole ? TRANSFER_EARLY : 0;
 	if (!take_prepared(s, pieces, n))
 		r = send_layout(s, pieces, n, out_flags(s), err);
 	if (r == 0)

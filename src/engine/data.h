@@ -90,6 +90,13 @@ int data_alloc(struct data_session *s, uint64_t total_bytes, struct data_copy *r
 /** From now on memory of data_alloc() may hold what it held before: the caller writes all of it that is read. */
 void data_want_as_is(struct data_session *s);
 
+/** During data_out(), in its thread: the first @n_whole segments of @copy, which has no others yet, hold what
+ * they will hold. @digests of their chunks; NULL: they are not known. Called again as there are more, but
+ * not of a copy that is on a disk in part. What was told stays true if data_out() fails after all. */
+typedef void (*data_whole_fn)(void *arg, const struct data_copy *copy, size_t n_whole,
+			      const struct digest *digests);
+void data_want_whole(struct data_session *s, data_whole_fn fn, void *arg);
+
 /** Copies pieces, whose memory @fds (borrowed) hold, into a fresh host copy. Errors to act on: -EPIPE
  * (broker died: again with a new session), -ENOSPC, -ENOMEM, -EIO (the driver's text). The memory stays. */
 int data_out(struct data_session *s, const struct data_piece *pieces, size_t n, const int *fds,

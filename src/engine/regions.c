@@ -10,6 +10,7 @@
 #include "engine/held.h"
 #include "engine/spilled.h"
 #include "store/memory.h"
+#include "wire/transfer.h"
 
 /* ---- out ---- */
 
@@ -29,83 +30,99 @@ static bool is_blank(const struct data_copy *copy, size_t segment)
 	return fstat(copy->segments[segment], &st) == 0 && st.st_blocks == 0;
 }
 
-/* What the GPU said of the bytes that it let go; NULL: nothing. */
-static const struct digest *find_digests(const struct data_copy *copy, uint64_t offset,
-					 uint64_t len_bytes)
-{
-	if (!copy->digests || !digest_table_is_whole(copy->digests) || offset % CHUNK_BYTES_MAX ||
-	    len_bytes % CHUNK_BYTES_MAX)
-		return NULL;
-	return digest_table_digests(copy->digests) + offset / CHUNK_BYTES_MAX;
-}
+/* What is saved of a host copy: from @start to before @end. */
+struct extent {
+	const struct data_copy *copy;
+	uint64_t start, end;
+	const struct digest *digests; /* of all chunks of the copy; NULL: not known */
+};
 
-static int save_memory(struct op *op, const struct manifest_region *region,
-		       const struct data_copy *copy, uint64_t offset, struct brumate_error *err)
+static int save_memory(struct op *op, const struct manifest_region *region, const struct extent *x,
+		       uint64_t offset, struct brumate_error *err)
 {
-	const struct digest *digests = find_digests(copy, offset, region->len_bytes);
-	int fd = copy->segments[offset / copy->segment_bytes];
-	uint64_t inside = offset % copy->segment_bytes;
+	int fd = x->copy->segments[offset / x->copy->segment_bytes];
+	uint64_t inside = offset % x->copy->segment_bytes;
 
-	return digests ? memory_add_known(op->memory, region, fd, inside, digests, err)
-		       : memory_add(op->memory, region, fd, inside, err);
+	if (!x->digests || offset % CHUNK_BYTES_MAX || region->len_bytes % CHUNK_BYTES_MAX)
+		return memory_add(op->memory, region, fd, inside, err);
+	return memory_add_known(op->memory, region, fd, inside,
+				x->digests + offset / CHUNK_BYTES_MAX, err);
 }
 
 /* Bytes at @offset of the host copy, which lie in one segment. */
-static int save_region(struct op *op, const struct manifest_region *region,
-		       const struct data_copy *copy, uint64_t offset, struct brumate_error *err)
+static int save_region(struct op *op, const struct manifest_region *region, const struct extent *x,
+		       uint64_t offset, struct brumate_error *err)
 {
-	size_t segment = (size_t)(offset / copy->segment_bytes);
+	size_t segment = (size_t)(offset / x->copy->segment_bytes);
 
-	if (!spilled_has(op->spilled, segment) && is_blank(copy, segment))
+	if (!spilled_has(op->spilled, segment) && is_blank(x->copy, segment))
 		return memory_add_from(op->memory, region, zeros_read, NULL, err);
 	if (!spilled_has(op->spilled, segment))
-		return save_memory(op, region, copy, offset, err);
+		return save_memory(op, region, x, offset, err);
 	void *source = spilled_source(op->spilled, offset);
 	if (!source)
 		return brumate_fail(err, ENOMEM, "%m");
 	return memory_add_from(op->memory, region, spilled_source_read, source, err);
 }
 
+/* What of a piece, which is at @offset of the host copy, lies in @x. */
 static int save_piece(struct op *op, const struct held_piece *p, uint64_t offset,
-		      const struct data_copy *copy, struct brumate_error *err)
+		      const struct extent *x, struct brumate_error *err)
 {
+	const uint64_t segment_bytes = x->copy->segment_bytes;
+	uint64_t at = offset > x->start ? offset : x->start;
+	uint64_t end = offset + p->len_bytes < x->end ? offset + p->len_bytes : x->end;
 	struct proc_info info;
-	int r = proc_read(&info, p->process.pid, err);
+	int r = at < end ? proc_read(&info, p->process.pid, err) : 0;
 
-	for (uint64_t done = 0; r == 0 && done < p->len_bytes;) {
-		uint64_t at = (offset + done) % copy->segment_bytes;
-		uint64_t len = p->len_bytes - done;
+	while (r == 0 && at < end) {
+		uint64_t room = segment_bytes - at % segment_bytes;
 		struct manifest_region region = { .kind = MANIFEST_REGION_DEVICE,
 						  .pid = info.inner_pid,
 						  .id = p->id,
-						  .va = p->va + done };
+						  .va = p->va + (at - offset),
+						  .len_bytes = room < end - at ? room : end - at };
 
-		if (len > copy->segment_bytes - at)
-			len = copy->segment_bytes - at;
-		region.len_bytes = len;
 		snprintf(region.gpu, sizeof(region.gpu), "%s", p->gpu);
-		r = save_region(op, &region, copy, offset + done, err);
-		done += len;
+		r = save_region(op, &region, x, at, err);
+		at += region.len_bytes;
 	}
 	return r;
 }
 
-int regions_save(struct op *op, const struct data_copy *copy, struct brumate_error *err)
+static int save_extent(struct op *op, const struct extent *x, struct brumate_error *err)
 {
 	const struct held *h = op->held;
-	auto_free struct data_piece *pieces = held_data_pieces(h);
-	struct spilled *spilled;
+	uint64_t offset = 0;
+	int r = 0;
 
-	if (!pieces)
-		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; r == 0 && i < h->n_pieces && offset < x->end; i++) {
+		r = save_piece(op, &h->pieces[i], offset, x, err);
+		offset = transfer_next(offset, h->pieces[i].len_bytes);
+	}
+	return r;
+}
+
+int regions_save_part(struct op *op, const struct data_copy *copy, uint64_t start, uint64_t end,
+		      const struct digest *digests, struct brumate_error *err)
+{
+	return save_extent(op, &(struct extent){ copy, start, end, digests }, err);
+}
+
+int regions_save(struct op *op, const struct data_copy *copy, uint64_t start,
+		 struct brumate_error *err)
+{
+	bool whole = copy->digests && digest_table_is_whole(copy->digests);
+	struct extent x = { copy, start, copy->total_bytes,
+			    whole ? digest_table_digests(copy->digests) : NULL };
+	struct spilled *spilled;
 	int r = spilled_open(&spilled, copy, err);
+
 	if (r == 0 && spilled) {
 		spilled_chain(spilled, op->spilled); /* the store may still read from that */
 		op->spilled = spilled;
 	}
-	for (size_t i = 0; r == 0 && i < h->n_pieces; i++)
-		r = save_piece(op, &h->pieces[i], data_offset(pieces, i), copy, err);
-	return r;
+	return r < 0 ? r : save_extent(op, &x, err);
 }
 
 /* ---- in ---- */

@@ -6,8 +6,15 @@
 #include "engine/data.h"
 #include "engine/op.h"
 
-/** Hands all pieces, whose host copy is @copy, to the checkpoint being written (op->memory). */
-int regions_save(struct op *op, const struct data_copy *copy, struct brumate_error *err);
+/** Hands all pieces, whose host copy is @copy, to the checkpoint being written (op->memory), but for what is
+ * before @start in the copy. */
+int regions_save(struct op *op, const struct data_copy *copy, uint64_t start,
+		 struct brumate_error *err);
+
+/** What of them is in the copy, which is in memory so far, from @start to before @end: both where a segment
+ * begins, or the copy ends. @digests of all its chunks, or NULL. */
+int regions_save_part(struct op *op, const struct data_copy *copy, uint64_t start, uint64_t end,
+		      const struct digest *digests, struct brumate_error *err);
 
 /** Makes what is held of the image's regions: pieces without fds, of processes as their own namespace
  * numbers them. Nothing held where the image has none. @ret_places (owned): where each region of the image

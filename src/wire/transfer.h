@@ -10,7 +10,10 @@
  *	DIGESTS   an fd: the digest table (wire/digest-table.h) of the host copy that follows. With OUT it
  *	          is written, with IN what reached the GPU is compared with it. The layout had the flag.
  *	OUT       then FDS of all pieces, in their order. Answer: PROGRESS ..., SEGMENTS of the host copy,
- *	          DONE. With TRANSFER_BASE (in the layout too) it says what host copy is to be brought up
+ *	          DONE. With TRANSFER_EARLY, SEGMENTS that hold all they will hold may come before the others,
+ *	          in their order, and n_total in PROGRESS says how many those are; the flag
+ *	          TRANSFER_WITH_DIGESTS that the digest table, void as yet, has theirs.
+ *	          With TRANSFER_BASE (in the layout too) it says what host copy is to be brought up
  *	          to date, whose SEGMENTS come before the FDS and are not answered with; where the table
  *	          is whole, chunks that have their digest in it are not copied.
  *	IN        total_bytes, segment_bytes and n_total say what host copy; then its SEGMENTS. Answer:
@@ -67,6 +70,7 @@ enum {
 	TRANSFER_LIVE = 1u << 8, /* to host: it may be written meanwhile */
 	TRANSFER_SPILLED = 1u << 3,
 	TRANSFER_AS_IS = 1u << 4, /* ALLOC: memory may hold what it held before */
+	TRANSFER_EARLY = 1u << 5, /* OUT: what is copied is of use before all is */
 };
 
 struct transfer_piece {

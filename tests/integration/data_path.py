@@ -373,6 +373,20 @@ def a_broker_that_dies_while_it_copies_is_replaced(bed):
 
 
 @case
+def a_checkpoint_goes_on_where_the_broker_died(bed):
+    """What it had handed out went to the store already; the rest comes from the next one."""
+    job, log = bed.counter(mib=240)
+    bed.fault(*["data.copy", "delay:30"] * 20, "data.copy", "kill")
+    saved = bed.operation("checkpoint", job)
+    expect(bed.has_fired(), "data.copy was not passed as often")
+    expect(saved["data_bytes"] >= 240 * MIB, f"{saved}")
+    bed.ok("verify", saved["checkpoint"])
+    log = type(log)(log.path)
+    bed.ok("restore", job)
+    log.goes_on()
+
+
+@case
 def a_resume_that_fails_leaves_it_suspended(bed):
     job, log = bed.counter(mib=64)
     bed.ok("suspend", job)

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT
+/* Host memory that is of use while the rest is still copied out; and what of a copy in was compared. */
+#include "pieces.h"
+
+/* More than a lane has under way at a time, which are begun before the first has ended. */
+enum { PIECES = 60, COPIES_MIN = 26, SEGMENT = 8 << 20, DELAY_MS = 30 };
+
+/* Segments and pieces do not begin at the same bytes. */
+static uint64_t some(size_t i)
+{
+	return (i % 3 + 1) * CHUNK;
+}
+
+/* What has been told, and looked at. */
+struct told {
+	const struct set *set;
+	size_t n_whole, calls;
+	bool digests;
+};
+
+/* The bytes of chunk @i as they are on the device. */
+static void read_device(const struct set *s, size_t chunk, char *ret)
+{
+	size_t i = 0;
+
+	while (data_offset(s->pieces, i + 1) <= chunk * CHUNK)
+		i++;
+	auto_free char *buf = malloc(s->pieces[i].len_bytes);
+	piece_read(s, i, buf);
+	memcpy(ret, buf + (chunk * CHUNK - data_offset(s->pieces, i)), CHUNK);
+}
+
+static void look(void *arg, const struct data_copy *copy, size_t n_whole,
+		 const struct digest *digests)
+{
+	struct told *t = arg;
+	auto_free char *want = malloc(CHUNK), *have = malloc(CHUNK);
+
+	CHECK(n_whole >= t->n_whole && n_whole <= copy->n_segments);
+	CHECK(copy->total_bytes == data_offset(t->set->pieces, PIECES));
+	CHECK(copy->segment_bytes == SEGMENT && !digests == !t->digests);
+	for (uint64_t at = t->n_whole * SEGMENT; at < n_whole * SEGMENT && at < copy->total_bytes;
+	     at += CHUNK) {
+		struct digest digest;
+
+		read_device(t->set, at / CHUNK, want);
+		copy_read(copy, at, have, CHUNK);
+		CHECK(!memcmp(want, have, CHUNK));
+		CHECK(chunk_digest(&digest, want, CHUNK) == 0);
+		CHECK(!digests || !memcmp(&digest, &digests[at / CHUNK], sizeof(digest)));
+	}
+	t->calls += n_whole > t->n_whole;
+	t->n_whole = n_whole;
+}
+
+/* One after the other, slowly enough to be told of before the end. */
+static void slow_copies(const char *last)
+{
+	char text[COPIES_MIN * 32 + 64] = "";
+
+	for (int i = 0; i < COPIES_MIN; i++)
+		sprintf(text + strlen(text), "data.copy delay:%d\n", DELAY_MS);
+	strcat(text, last);
+	node_fault(text);
+}
+
+static void test_early(struct data_session *s, bool digests)
+{
+	struct set set = set_make(PIECES, some, 2);
+	struct told told = { .set = &set, .digests = digests };
+
+	/* A segment of zeros, of which nothing is written, and one of which half is. */
+	for (size_t i = 4; i < 10; i++)
+		piece_write(&set, i, 0, set.pieces[i].len_bytes, 0);
+	slow_copies("");
+	data_want_whole(s, look, &told);
+	out(s, &set);
+	CHECK(told.calls > 1);
+	CHECK(set.copy.n_segments == data_copy_parts(&set.copy));
+	look(&told, &set.copy, set.copy.n_segments,
+	     digests ? digest_table_digests(set.copy.digests) : NULL);
+	if (digests)
+		set_check_digests(&set);
+	data_close(s);
+	set_free(&set);
+}
+
+/* What was told of a broker that died is still there, and goes on with another. */
+static void test_killed(void)
+{
+	struct set set = set_make(PIECES, some, 1);
+	struct told told = { .set = &set, .digests = true };
+	auto_(data_close) struct data_session *s = digests_session();
+	struct brumate_error err;
+
+	slow_copies("data.copy kill\n");
+	data_want_whole(s, look, &told);
+	CHECK(data_out(s, set.pieces, set.n, set.fds, &set.copy, NULL, NULL, &err) == -EPIPE);
+	size_t before = told.n_whole;
+	CHECK(before > 0 && before * SEGMENT < data_offset(set.pieces, PIECES));
+	broker_close(&b);
+	broker_start();
+	auto_(data_close) struct data_session *other = digests_session();
+	told.n_whole = 0;
+	data_want_whole(other, look, &told);
+	out(other, &set);
+	set_check_digests(&set);
+	set_free(&set);
+}
+
+/* Of what comes in all is compared, or it is said that it was not. */
+static void test_compared(void)
+{
+	struct set set = set_make(PIECES, some, 2);
+
+	full(&set);
+	auto_(data_close) struct data_session *s = digests_session();
+	set_close_fds(&set);
+	in(s, &set);
+	CHECK(data_was_compared(s));
+	set_check_device(&set);
+	auto_(data_close) struct data_session *plain = session();
+	set_close_fds(&set);
+	in(plain, &set);
+	CHECK(!data_was_compared(plain));
+	set_check_device(&set);
+	set_free(&set);
+}
+
+int main(void)
+{
+	node_start();
+	driver_open();
+	broker_start();
+	test_early(session(), false);
+	test_early(digests_session(), true);
+	test_killed();
+	test_compared();
+	end_broker(&b);
+	node_end();
+	return 0;
+}
