@@ -12,11 +12,34 @@ static CUresult put(void *data, const void *value, size_t bytes)
 
 #define PUT(type, value) put(data, &(type){ value }, sizeof(type))
 
+/* Of reserved addresses, mapped or not: these are told of all that was reserved together. */
+static CUresult attribute_of_reserved(CUpointer_attribute attribute, CUdeviceptr ptr, bool mapped,
+				      void *data)
+{
+	CUdeviceptr base;
+	size_t bytes;
+
+	if (!vmm_reservation(ptr, &base, &bytes))
+		return CUDA_ERROR_INVALID_VALUE;
+	switch (attribute) {
+	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+		return PUT(CUdeviceptr, base);
+	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+		return PUT(size_t, bytes);
+	case CU_POINTER_ATTRIBUTE_MAPPED:
+		return PUT(unsigned int, mapped);
+	default:
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+}
+
 static CUresult attribute_of(const struct range *range, CUpointer_attribute attribute,
 			     CUdeviceptr ptr, void *data)
 {
 	bool device = range->device >= 0 || range->kind == RANGE_MANAGED;
 
+	if (range->kind == RANGE_VMM && !attribute_of_reserved(attribute, ptr, true, data))
+		return CUDA_SUCCESS;
 	switch (attribute) {
 	case CU_POINTER_ATTRIBUTE_CONTEXT:
 		return PUT(CUcontext, range->ctx);
@@ -68,21 +91,20 @@ static CUresult get_one(void *data, CUpointer_attribute attribute, CUdeviceptr p
 {
 	struct range *range = range_find(ptr);
 
-	if (!data || !range)
+	if (!data)
 		return CUDA_ERROR_INVALID_VALUE;
-	return attribute_of(range, attribute, ptr, data);
+	return range ? attribute_of(range, attribute, ptr, data)
+		     : attribute_of_reserved(attribute, ptr, false, data);
 }
 
 /* Unlike the single query this one takes a pointer it does not know, and answers zeros. */
 static CUresult get_many(unsigned int count, CUpointer_attribute *attributes, void **data,
 			 CUdeviceptr ptr)
 {
-	struct range *range = range_find(ptr);
-
 	if (!count || !attributes || !data)
 		return CUDA_ERROR_INVALID_VALUE;
 	for (unsigned int i = 0; i < count; i++) {
-		if (range && !attribute_of(range, attributes[i], ptr, data[i]))
+		if (!get_one(data[i], attributes[i], ptr))
 			continue;
 		switch (attributes[i]) {
 		case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:

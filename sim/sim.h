@@ -287,6 +287,7 @@ void module_free(CUmodule module);
 
 /* vmm.c, with sim.lock held */
 bool vmm_reserved(CUdeviceptr ptr);
+bool vmm_reservation(CUdeviceptr ptr, CUdeviceptr *ret_base, size_t *ret_bytes);
 
 /* ipc.c, with sim.lock held */
 CUresult ipc_publish(struct phys *phys); /* again, where the allocation is now */

@@ -23,11 +23,23 @@ static struct phys *phys_of(CUmemGenericAllocationHandle handle)
 	return phys && phys->handles ? phys : NULL;
 }
 
-bool vmm_reserved(CUdeviceptr ptr)
+bool vmm_reservation(CUdeviceptr ptr, CUdeviceptr *ret_base, size_t *ret_bytes)
 {
 	struct reservation *reservation = table_floor(&sim.reservations, ptr);
 
-	return reservation && ptr - reservation->base < reservation->bytes;
+	if (!reservation || ptr - reservation->base >= reservation->bytes)
+		return false;
+	*ret_base = reservation->base;
+	*ret_bytes = reservation->bytes;
+	return true;
+}
+
+bool vmm_reserved(CUdeviceptr ptr)
+{
+	CUdeviceptr base;
+	size_t bytes;
+
+	return vmm_reservation(ptr, &base, &bytes);
 }
 
 static bool aligned(uint64_t n)

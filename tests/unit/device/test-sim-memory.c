@@ -130,15 +130,24 @@ static void test_aliases(void)
 	CUmemAccessDesc access = { prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
 	CUmemGenericAllocationHandle handle, again;
 	size_t before = free_bytes();
-	CUdeviceptr va;
-	uint32_t value = 0;
+	CUdeviceptr va, start;
+	uint32_t value = 0, mapped = 1;
 
 	CHECK(cu.cuMemCreate(&handle, 3 * MIB, &prop, 0) == CUDA_ERROR_INVALID_VALUE);
 	CHECK(cu.cuMemCreate(&handle, 4 * MIB, &prop, 0) == CUDA_SUCCESS);
 	CHECK(cu.cuMemAddressReserve(&va, 8 * MIB, 0, 0, 0) == CUDA_SUCCESS);
+	CHECK(cu.cuPointerGetAttribute(&mapped, CU_POINTER_ATTRIBUTE_MAPPED, va) == CUDA_SUCCESS);
+	CHECK(!mapped);
+	CHECK(cu.cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, va) ==
+	      CUDA_ERROR_INVALID_VALUE);
 	CHECK(cu.cuMemMap(va, 4 * MIB, 0, handle, 0) == CUDA_SUCCESS);
 	CHECK(cu.cuMemMap(va + 2 * MIB, 2 * MIB, 0, handle, 0) == CUDA_ERROR_ALREADY_MAPPED);
 	CHECK(cu.cuMemMap(va + 4 * MIB, 2 * MIB, 2 * MIB, handle, 0) == CUDA_SUCCESS);
+	CHECK(cu.cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+				       va + 5 * MIB) == CUDA_SUCCESS);
+	CHECK(start == va);
+	CHECK(cu.cuPointerGetAttribute(&mapped, CU_POINTER_ATTRIBUTE_MAPPED, va) == CUDA_SUCCESS);
+	CHECK(mapped == 1);
 	CHECK(cu.cuMemsetD32_v2(va, 1, 1) ==
 	      CUDA_ERROR_INVALID_VALUE); /* nobody may touch it yet */
 	CHECK(cu.cuMemSetAccess(va, 6 * MIB, &access, 1) == CUDA_SUCCESS);
