@@ -26,6 +26,9 @@ CUresult pointer_get_many(unsigned int count, CUpointer_attribute *attributes, v
 CUresult pointer_set(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr);
 
 /* vmm.c */
+CUresult vmm_reserve(CUdeviceptr *ret, size_t bytes, size_t alignment, CUdeviceptr hint,
+		     unsigned long long flags);
+CUresult vmm_unreserve(CUdeviceptr ptr, size_t bytes);
 CUresult vmm_create(CUmemGenericAllocationHandle *ret, size_t bytes,
 		    const CUmemAllocationProp *prop, unsigned long long flags);
 CUresult vmm_release(CUmemGenericAllocationHandle handle);

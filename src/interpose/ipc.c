@@ -279,16 +279,15 @@ static CUresult open_once(struct opened *opened, int device)
 
 	if (conn < 0)
 		return CUDA_ERROR_INVALID_VALUE;
-	r = driver.cuMemAddressReserve(&va, opened->ticket.region_bytes, 0, 0, 0);
+	r = addresses_reserve(&va, opened->ticket.region_bytes);
 	if (r)
 		return r;
 	opened->region = va;
 	r = map_lent(conn, opened, device, &mapped);
 	if (!r)
 		return r;
-	if (mapped)
-		range_unmap(va, mapped);
-	driver.cuMemAddressFree(va, opened->ticket.region_bytes);
+	addresses_release(va, opened->ticket.region_bytes,
+			  mapped ? range_unmap(va, mapped) : CUDA_SUCCESS);
 	if (mapped)
 		ask(conn, AGENT_TAKE_BACK, &opened->ticket, mapped, &reply, fds, &n);
 	return r;
@@ -381,8 +380,8 @@ static void close_opened(struct opened *opened)
 	int fds[AGENT_PIECES_MAX];
 	size_t n = 0;
 
-	range_unmap(opened->region, opened->ticket.region_bytes);
-	driver.cuMemAddressFree(opened->region, opened->ticket.region_bytes);
+	addresses_release(opened->region, opened->ticket.region_bytes,
+			  range_unmap(opened->region, opened->ticket.region_bytes));
 	if (conn >= 0)
 		ask(conn, AGENT_TAKE_BACK, &opened->ticket, opened->ticket.region_bytes, &reply,
 		    fds, &n);

@@ -79,6 +79,12 @@ struct region {
 	uint64_t used_bytes;
 };
 
+/** Reserved addresses that nothing uses. */
+struct spare {
+	struct node node;
+	struct spare *next; /* was let go before it */
+};
+
 /** What cuMemAlloc gave the program. */
 struct block {
 	struct node node;      /* bytes: as asked for */
@@ -99,11 +105,13 @@ struct peer {
 
 struct memory {
 	pthread_mutex_t lock;
-	struct tree pieces, mappings, regions, blocks, opened;
+	struct tree pieces, mappings, regions, blocks, opened, spares;
+	struct spare *newest_spare;
 	struct context *contexts;
 	struct peer *peers;
 	struct device devices[DEVICES_MAX];
-	uint64_t last_id, piece_bytes;
+	uint64_t last_id, piece_bytes, spare_bytes;
+	unsigned int n_spares;
 	_Atomic uint64_t driver_bytes;
 	unsigned int away;	     /* pieces that are taken away */
 	int first_device;	     /* + 1; of the first region */
@@ -183,6 +191,19 @@ CUresult piece_bring(struct piece *piece, int fd); /* maps it where it was */
 /** Replaces imported memory of pieces of one device, as far as it goes; who still is imported after that is
  * for the first error. 2: no room. */
 CUresult pieces_own(struct piece *const pieces[], size_t n);
+
+/* ---- addresses.c: each may be called without the lock ---- */
+
+/** Addresses for a mapping of ours; fills @ret on success only. */
+CUresult addresses_reserve(CUdeviceptr *ret, size_t bytes);
+/** Takes back what addresses_reserve() gave. @unmapped: how unmapping went; where something may be left
+ * they are not for others. */
+void addresses_release(CUdeviceptr va, size_t bytes, CUresult unmapped);
+/** Whether @va is among those that are kept for the next: to the program nobody's. */
+bool addresses_are_spare(CUdeviceptr va);
+/** Gives the driver back what is kept of [va, va + bytes), or all; true if there was some. */
+bool addresses_drop(CUdeviceptr va, size_t bytes);
+bool addresses_drop_all(void);
 
 /* ---- region.c ---- */
 

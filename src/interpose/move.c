@@ -106,10 +106,11 @@ struct scratch {
 
 static void scratch_fini(struct scratch *scratch)
 {
-	if (scratch->mapped)
-		driver.cuMemUnmap(scratch->va, scratch->bytes);
+	CUresult r =
+		scratch->mapped ? driver.cuMemUnmap(scratch->va, scratch->bytes) : CUDA_SUCCESS;
+
 	if (scratch->va)
-		driver.cuMemAddressFree(scratch->va, scratch->bytes);
+		addresses_release(scratch->va, scratch->bytes, r);
 }
 
 static CUresult scratch_map(struct scratch *ret, const struct piece *piece,
@@ -117,7 +118,7 @@ static CUresult scratch_map(struct scratch *ret, const struct piece *piece,
 {
 	CUmemAccessDesc desc = { { CU_MEM_LOCATION_TYPE_DEVICE, piece->device },
 				 CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
-	CUresult r = driver.cuMemAddressReserve(&ret->va, piece->bytes, 0, 0, 0);
+	CUresult r = addresses_reserve(&ret->va, piece->bytes);
 
 	if (r) {
 		ret->va = 0;

@@ -27,7 +27,7 @@ static enum place find(CUdeviceptr ptr, struct block *ret, uint64_t *ret_types)
 	if (block) {
 		*ret = *block;
 		place = PLACE_BLOCK;
-	} else if (tree_find(&memory.regions, ptr)) {
+	} else if (tree_find(&memory.regions, ptr) || tree_find(&memory.spares, ptr)) {
 		place = PLACE_NOBODYS;
 	} else if ((piece = piece_at(ptr))) {
 		*ret_types = piece->asked.requestedHandleTypes;

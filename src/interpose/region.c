@@ -62,14 +62,26 @@ static CUresult grant(const struct region *region)
 	return range_access(region->node.start, region->node.bytes, desc, n);
 }
 
-/* Undoes as much as was done: at once, or piece by piece where the driver wants it so. */
+/* At once, or piece by piece where the driver wants it so. */
+static CUresult unmap(CUdeviceptr va, size_t mapped)
+{
+	CUresult r = CUDA_SUCCESS;
+
+	if (!mapped || !range_unmap(va, mapped))
+		return CUDA_SUCCESS;
+	for (size_t at = 0; at < mapped; at += PIECE_MAX_BYTES)
+		if (range_unmap(va + at,
+				mapped - at < PIECE_MAX_BYTES ? mapped - at : PIECE_MAX_BYTES))
+			r = CUDA_ERROR_UNKNOWN;
+	return r;
+}
+
+/* Undoes as much as was done. */
 static void undo(struct region *region, size_t mapped)
 {
-	if (mapped && range_unmap(region->node.start, mapped))
-		for (size_t at = 0; at < mapped; at += PIECE_MAX_BYTES)
-			range_unmap(region->node.start + at,
-				    mapped - at < PIECE_MAX_BYTES ? mapped - at : PIECE_MAX_BYTES);
-	driver.cuMemAddressFree(region->node.start, region->node.bytes);
+	CUresult unmapped = unmap(region->node.start, mapped);
+
+	addresses_release(region->node.start, region->node.bytes, unmapped);
 	free(region);
 }
 
@@ -88,7 +100,7 @@ CUresult region_new(struct region **ret, struct context *context, size_t bytes, 
 	CUdeviceptr va;
 	CUresult r;
 
-	if (!region || driver.cuMemAddressReserve(&va, room, 0, 0, 0)) {
+	if (!region || addresses_reserve(&va, room)) {
 		free(region);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}

@@ -54,6 +54,27 @@ static bool is_known_kind(const CUmemAllocationProp *prop)
 	return device && device->usable;
 }
 
+/* Addresses that the program had and freed are as free as the driver would have them. */
+CUresult vmm_reserve(CUdeviceptr *ret, size_t bytes, size_t alignment, CUdeviceptr hint,
+		     unsigned long long flags)
+{
+	CUresult r;
+
+	if (hint)
+		addresses_drop(hint, bytes);
+	r = driver.cuMemAddressReserve(ret, bytes, alignment, hint, flags);
+	if (r == CUDA_ERROR_OUT_OF_MEMORY && addresses_drop_all())
+		r = driver.cuMemAddressReserve(ret, bytes, alignment, hint, flags);
+	return r;
+}
+
+CUresult vmm_unreserve(CUdeviceptr ptr, size_t bytes)
+{
+	if (addresses_are_spare(ptr))
+		return CUDA_ERROR_INVALID_VALUE;
+	return driver.cuMemAddressFree(ptr, bytes);
+}
+
 CUresult vmm_create(CUmemGenericAllocationHandle *ret, size_t bytes,
 		    const CUmemAllocationProp *prop, unsigned long long flags)
 {
@@ -90,9 +111,12 @@ CUresult vmm_release(CUmemGenericAllocationHandle handle)
 CUresult vmm_map(CUdeviceptr ptr, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
 		 unsigned long long flags)
 {
-	struct piece *piece = pin(handle);
+	struct piece *piece;
 	CUresult r;
 
+	if (addresses_are_spare(ptr))
+		return CUDA_ERROR_INVALID_VALUE;
+	piece = pin(handle);
 	if (!piece)
 		return driver.cuMemMap(ptr, bytes, offset, handle, flags);
 	r = flags ? driver.cuMemMap(ptr, bytes, offset, piece->handle, flags)

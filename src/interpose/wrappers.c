@@ -42,6 +42,7 @@ static void drop(CUcontext ctx)
 	memory_drop_deferred(ctx);
 	ipc_drop(ctx);
 	context_drop(ctx);
+	addresses_drop_all(); /* nothing of ours outlives what the program has done with */
 }
 
 static CUresult ctx_destroy(CUcontext ctx)
@@ -123,6 +124,8 @@ const struct wrapper wrappers[] = {
 	{ "cuPointerGetAttributes", pointer_get_many },
 	{ "cuPointerSetAttribute", pointer_set },
 
+	{ "cuMemAddressReserve", vmm_reserve },
+	{ "cuMemAddressFree", vmm_unreserve },
 	{ "cuMemCreate", vmm_create },
 	{ "cuMemRelease", vmm_release },
 	{ "cuMemMap", vmm_map },

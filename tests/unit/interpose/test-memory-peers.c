@@ -31,7 +31,7 @@ static CUfunction load(void)
 
 int main(void)
 {
-	CUdeviceptr before, after, here, none;
+	CUdeviceptr before, after, here, none, freed;
 	CUcontext a, b, c;
 	CUfunction fn;
 
@@ -61,6 +61,12 @@ int main(void)
 	CHECK(!cuMemcpyPeerAsync(here, a, before, b, 3 * MIB, NULL) && !cuCtxSynchronize());
 	fill(before, 3 * MIB, 1);
 
+	/* Addresses that are used again are reached by who may reach what is there now, and by nobody else. */
+	CHECK(!cuCtxSetCurrent(b) && !cuMemAlloc_v2(&freed, 5 * MIB) && !cuMemFree_v2(freed));
+	CHECK(!cuMemAlloc_v2(&after, 5 * MIB) && after == freed);
+	CHECK(!cuCtxSetCurrent(a) && reaches(fn, after) && !cuMemFree_v2(after));
+	CHECK(!cuMemAlloc_v2(&none, 5 * MIB) && none == freed && reaches(fn, none));
+
 	/* The other way round was never enabled, and what was is taken back. */
 	CHECK(!cuCtxDisablePeerAccess(b));
 	CHECK(cuCtxDisablePeerAccess(b) == CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
@@ -68,7 +74,6 @@ int main(void)
 	CHECK(!cuMemcpyDtoDAsync_v2(here, before, 3 * MIB, NULL) && !cuCtxSynchronize());
 	CHECK(holds(here, 3 * MIB, 1));
 	CHECK(!cuCtxSetCurrent(b));
-	none = here;
 	CHECK(!cuCtxCreate_v2(&c, 0, 1)); /* a kernel that reaches too far ends its context */
 	fn = load();
 	CHECK(!reaches(fn, none));
