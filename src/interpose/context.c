@@ -280,8 +280,12 @@ void context_leave(int device, CUcontext retained)
 
 CUresult context_synchronize(CUcontext handle)
 {
-	CUresult r = driver.cuCtxPushCurrent_v2(handle);
+	CUcontext current = NULL;
+	CUresult r;
 
+	if (!driver.cuCtxGetCurrent(&current) && current == handle)
+		return driver.cuCtxSynchronize();
+	r = driver.cuCtxPushCurrent_v2(handle);
 	if (r)
 		return r;
 	r = driver.cuCtxSynchronize();
