@@ -124,6 +124,17 @@ def two_processes(bed):
 
 
 @case
+def addresses_that_are_kept(bed):
+    """What a program freed leaves its addresses behind: they are there after every operation, for what follows."""
+    job, log = bed.kind("churn")
+    for verb in ("suspend", "resume", "checkpoint", "restore", "suspend", "resume"):
+        summary = bed.operation(verb, job)
+        expect(summary["data_bytes"] >= 16 * MIB, f"{verb}: {summary}")
+        if verb in ("resume", "restore"):
+            log.goes_on()
+
+
+@case
 def two_gpus(bed):
     job, log = bed.kind("two-gpus", "--mib", "16")
     used = bed.vram()

@@ -159,13 +159,19 @@ void array_add(struct array *array, CUstream stream)
 	array->added++;
 }
 
+uint64_t array_sum(uint64_t base, uint64_t words)
+{
+	uint64_t indices = (uint64_t)((unsigned __int128)words * (words - 1) / 2);
+
+	return (base * words + indices) * FACTOR;
+}
+
 /* The sum of all words. */
 static uint64_t expected(const struct array *array)
 {
-	unsigned __int128 words = (unsigned __int128)array->words * array->n_chunks;
-	uint64_t indices = (uint64_t)(words * (words - 1) / 2);
+	uint64_t words = array->words * array->n_chunks;
 
-	return indices * FACTOR + (uint64_t)words * array->added;
+	return array_sum(0, words) + words * array->added;
 }
 
 bool array_check(const struct array *array, CUstream stream)

@@ -112,6 +112,8 @@ struct array {
 void array_alloc(struct array *ret, const struct gpu *gpu, size_t n_chunks, size_t chunk_bytes);
 /** As array_alloc() over one piece of memory that is there already. */
 void array_over(struct array *ret, const struct gpu *gpu, CUdeviceptr memory, size_t bytes);
+/** The sum of @words words of which the first has the running index @base. */
+uint64_t array_sum(uint64_t base, uint64_t words);
 /** Adds 1 everywhere, on @stream; does not wait. */
 void array_add(struct array *array, CUstream stream);
 /** Sums all words on @stream, waits, and says whether the sum is the right one. */

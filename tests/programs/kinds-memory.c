@@ -28,6 +28,58 @@ static void setup_many(const struct options *options)
 	array_alloc(&memory, &gpu, (options->mib + 1) / 2, 2 * MIB);
 }
 
+/*
+ * Memory that comes and goes: what lives from one step to the next changes place each time, and what is
+ * freed leaves its addresses to what follows.
+ */
+enum { CHURN = 4 };
+static struct {
+	CUdeviceptr at;
+	uint64_t words, base;
+} churn[CHURN];
+static CUdeviceptr churn_sum;
+
+static void churn_take(unsigned int i, uint64_t n)
+{
+	CHECKED(cuMemAlloc_v2(&churn[i].at, (size_t)(2 + i % 2) * 2 * MIB));
+	churn[i].words = (2 + i % 2) * 2 * MIB / sizeof(uint64_t);
+	churn[i].base = n << 32 | (uint64_t)i << 28;
+	LAUNCH(gpu.fill_u64, 64, NULL, &churn[i].at, &churn[i].words, &churn[i].base);
+}
+
+static bool churn_holds(unsigned int i)
+{
+	uint64_t sum = 0;
+
+	CHECKED(cuMemsetD8Async(churn_sum, 0, sizeof(sum), NULL));
+	LAUNCH(gpu.sum_u64, 64, NULL, &churn[i].at, &churn[i].words, &churn_sum);
+	CHECKED(cuMemcpyDtoH_v2(&sum, churn_sum, sizeof(sum)));
+	return sum == array_sum(churn[i].base, churn[i].words);
+}
+
+static void setup_churn(const struct options *options)
+{
+	gpu_open(&gpu, options->gpu);
+	CHECKED(cuMemAlloc_v2(&churn_sum, sizeof(uint64_t)));
+	for (unsigned int i = 0; i < CHURN; i++)
+		churn_take(i, 0);
+}
+
+static bool step_churn(void *state, uint64_t n)
+{
+	bool right = true;
+
+	for (unsigned int i = 0; i < CHURN; i++)
+		right = churn_holds(i) && right;
+	for (unsigned int i = 0; i < CHURN; i++)
+		if (i != n % CHURN)
+			CHECKED(cuMemFree_v2(churn[i].at));
+	for (unsigned int i = 0; i < CHURN; i++)
+		if (i != n % CHURN)
+			churn_take(i, n);
+	return right;
+}
+
 /* Stream-ordered memory: one piece stays, another is taken and given back at each step. */
 static CUstream stream;
 
@@ -148,6 +200,7 @@ static void setup_vmm(const struct options *options)
 const struct kind memory_kinds[] = {
 	{ "plain", "memory from cuMemAlloc", setup_plain, step_memory },
 	{ "big-many", "many allocations of 2 MiB", setup_many, step_memory },
+	{ "churn", "memory that is freed and allocated again", setup_churn, step_churn },
 	{ "async", "stream-ordered memory", setup_async, step_async },
 	{ "pinned", "pinned and registered host memory", setup_pinned, step_pinned },
 	{ "managed", "managed memory", setup_managed, step_managed },
