@@ -2,6 +2,8 @@
 /*
  * Uses the CUDA runtime in many ways and prints what it sees: results, error codes, attributes; never
  * an address or a time. Run with and without brumate's library, the output must be the same.
+ * At its end it prints "ready done" and, with memory in its hands, waits for the end of its input, so that
+ * the library can be asked what it manages.
  * With --hold it makes objects of every kind, prints "ready", waits for SIGUSR1 (while it may be
  * suspended, saved and brought back) and then uses them all.
  */
@@ -528,5 +530,8 @@ int main(int argc, char **argv)
 	contexts();
 	use(h, 1);
 	reset();
+	printf("ready done\n");
+	while (getchar() != EOF)
+		;
 	return 0;
 }

@@ -40,8 +40,14 @@ def conform(check, *flags):
     plain = check.instance.start([program], "plain")
     expect(plain.wait(120) == 0, f"it failed without the library: {plain.log.tail(8)}")
     library = Library(check)
-    ours = check.instance.start([*library.words(), program], "ours")
-    library.wait_managing(ours)
+    read, until = os.pipe()  # it ends when that is closed
+    ours = check.instance.start([*library.words(), program], "ours", stdin=read)
+    os.close(read)
+    try:
+        ours.ready()
+        library.wait_managing(ours)
+    finally:
+        os.close(until)
     expect(ours.wait(120) == 0, f"it failed with the library: {ours.log.tail(8)}")
     same(plain.log.lines(), ours.log.lines(), "output")
 
