@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * What calls of the driver cost. It says "ready" and what it can measure; each line of its input that
+ * What allocating costs. It says "ready" and what it can measure; each line of its input that
  * names one of these is answered by "cost NAME SECONDS", of one call or pair of calls, measured once and
  * in a fraction of a second, so that two of these programs, with and without brumate's library, can be
  * asked in turn. It ends with its input.
@@ -33,50 +33,6 @@ static double now()
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-__global__ void nothing()
-{
-}
-
-enum { LAUNCHES = 50000, BATCH = 200, BATCHES = 100, QUERIES = 100000 };
-
-static cudaStream_t stream;
-static cudaEvent_t event;
-
-/* With the queue full most of the time, as a program that is bound by its launches sees it. */
-static double launches()
-{
-	double start = now();
-
-	for (int i = 0; i < LAUNCHES; i++)
-		nothing<<<1, 1, 0, stream>>>();
-	OK(cudaStreamSynchronize(stream));
-	return (now() - start) / LAUNCHES;
-}
-
-/* Into a queue that has room: the call alone. */
-static double launch_calls()
-{
-	double seconds = 0;
-
-	for (int b = 0; b < BATCHES; b++) {
-		double start = now();
-		for (int i = 0; i < BATCH; i++)
-			nothing<<<1, 1, 0, stream>>>();
-		seconds += now() - start;
-		OK(cudaStreamSynchronize(stream));
-	}
-	return seconds / (BATCH * BATCHES);
-}
-
-static double queries()
-{
-	double start = now();
-
-	for (int i = 0; i < QUERIES; i++)
-		cudaEventQuery(event);
-	return (now() - start) / QUERIES;
 }
 
 struct Churn {
@@ -139,9 +95,7 @@ static std::vector<Measure> measures()
 {
 	static const Churn churns[] = { { 64u << 10, 100, 5 }, { 1u << 20, 100, 5 }, { 2u << 20, 100, 5 },
 					{ 16u << 20, 100, 5 }, { 512u << 20, 10, 2 } };
-	std::vector<Measure> all = { { "launch", launches },
-				     { "launch-with-room", launch_calls },
-				     { "event-query", queries } };
+	std::vector<Measure> all;
 
 	for (const Churn &churn : churns) {
 		std::string size = std::to_string(churn.bytes >> 10) + "-KiB";
@@ -161,10 +115,6 @@ int main()
 
 	setvbuf(stdout, nullptr, _IOLBF, 0);
 	OK(cudaMalloc(&held, 4 << 20));
-	OK(cudaStreamCreate(&stream));
-	OK(cudaEventCreate(&event));
-	nothing<<<1, 1, 0, stream>>>();
-	OK(cudaDeviceSynchronize());
 	std::string names;
 	for (const Measure &m : all) {
 		m.second(); /* the first time is another thing */

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import statistics
 import threading
 
 from harness import Skipped, expect, run
@@ -78,6 +79,41 @@ def objects_survive(check):
     check.instance.end(job)
 
 
+CALL_RUNS = 3
+
+
+def call_costs(check, library=None):
+    """What tests/programs/call-cost.c tells: {name: (plain, ours, low, high)} in µs a call."""
+    program = check.instance.start([*(library.words() if library else []), check.program("call-cost")], "calls")
+    expect(program.wait(120) == 0, f"it failed: {program.log.tail()}")
+    text = program.log.text()
+    expect(("entry library" in text) == bool(library), f"its calls went elsewhere: {program.log.tail(8)}")
+    found = {m[1]: tuple(float(x) for x in m.groups()[1:])
+             for m in re.finditer(r"^cost (\S+) (\S+) (\S+) (\S+) (\S+)$", text, re.MULTILINE)}
+    expect(found, f"it tells of no call: {program.log.tail()}")
+    for name, (plain, ours, low, high) in found.items():
+        expect(plain > 0 and low <= ours <= high, f"{name}: {plain} {ours} {low} {high}")
+    return found
+
+
+def cost_of_launches(check):
+    """The same call by turns through the library and past it, in one process. Of some processes the median
+    counts, and the widest bounds; what a process without the library tells is the error of all this."""
+    itself = call_costs(check)
+    runs = [call_costs(check, Library(check)) for _ in range(CALL_RUNS)]
+    for name, (without, _, low, high) in itself.items():
+        plain = statistics.median(run[name][0] for run in runs)
+        slower = [[(cost / run[name][0] - 1) * 100 for cost in run[name][1:]] for run in runs]
+        ours = statistics.median(each[0] for each in slower)
+        check.measured[f"cost of calls: {name}, plain, µs"] = round(plain, 4)
+        check.measured[f"cost of calls: {name}, with the library, µs"] = round(plain * (1 + ours / 100), 4)
+        check.measured[f"cost of calls: {name}, slower by, %"] = round(ours, 3)
+        check.measured[f"cost of calls: {name}, at least, %"] = round(min(each[1] for each in slower), 3)
+        check.measured[f"cost of calls: {name}, at most, %"] = round(max(each[2] for each in slower), 3)
+        check.measured[f"cost of calls: {name}, without it, %"] = (
+            f"{(low / without - 1) * 100:.2f} to {(high / without - 1) * 100:.2f}")
+
+
 COST_PAIRS, COST_ROUNDS = 3, 8
 
 
@@ -144,4 +180,5 @@ def register(case):
     case("conform: the same with the library")(conform)
     case("conform: per-thread default streams")(lambda check: conform(check, "--default-stream=per-thread"))
     case("conform: objects survive")(objects_survive)
-    case("cost of calls")(costs)
+    case("cost of calls: launches")(cost_of_launches)
+    case("cost of calls: allocations")(costs)

@@ -49,6 +49,7 @@
 	X(cuEventCreate)                  \
 	X(cuEventRecord)                  \
 	X(cuEventSynchronize)             \
+	X(cuEventQuery)                   \
 	X(cuModuleLoadData)               \
 	X(cuModuleGetFunction)            \
 	X(cuLaunchKernel)                 \
