@@ -35,6 +35,17 @@ static double now()
 	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+/* What a free has to wait for in any case, where there is nothing to wait for. */
+static double wait_for_nothing()
+{
+	enum { WAITS = 10000 };
+	double start = now();
+
+	for (int i = 0; i < WAITS; i++)
+		OK(cuCtxSynchronize());
+	return (now() - start) / WAITS;
+}
+
 struct Churn {
 	size_t bytes;
 	int kept, repeats;
@@ -58,7 +69,10 @@ struct Churn {
 		return pairs(kept, now() - start);
 	}
 
-	/* The driver's virtual memory calls, as a program would make them itself. */
+	/*
+	 * The driver's virtual memory calls, as a program would make them itself: at addresses that it keeps,
+	 * and waiting, as cudaFree does, for what may still use the memory.
+	 */
 	double vmm() const
 	{
 		std::vector<CUdeviceptr> all(kept);
@@ -71,19 +85,38 @@ struct Churn {
 		prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
 		access.location = prop.location;
 		access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+		for (CUdeviceptr &p : all)
+			OK(cuMemAddressReserve(&p, bytes, 0, 0, 0));
 		double start = now();
 		for (int r = 0; r < repeats; r++) {
-			for (CUdeviceptr &p : all) {
-				OK(cuMemAddressReserve(&p, bytes, 0, 0, 0));
+			for (CUdeviceptr p : all) {
 				OK(cuMemCreate(&handle, bytes, &prop, 0));
 				OK(cuMemMap(p, bytes, 0, handle, 0));
 				OK(cuMemSetAccess(p, bytes, &access, 1));
 				OK(cuMemRelease(handle));
 			}
 			for (CUdeviceptr p : all) {
+				OK(cuCtxSynchronize());
 				OK(cuMemUnmap(p, bytes));
-				OK(cuMemAddressFree(p, bytes));
 			}
+		}
+		double seconds = now() - start;
+		for (CUdeviceptr p : all)
+			OK(cuMemAddressFree(p, bytes));
+		return pairs(kept, seconds);
+	}
+
+	/* What the addresses alone would add. */
+	double addresses() const
+	{
+		std::vector<CUdeviceptr> all(kept);
+		double start = now();
+
+		for (int r = 0; r < repeats; r++) {
+			for (CUdeviceptr &p : all)
+				OK(cuMemAddressReserve(&p, bytes, 0, 0, 0));
+			for (CUdeviceptr p : all)
+				OK(cuMemAddressFree(p, bytes));
 		}
 		return pairs(kept, now() - start);
 	}
@@ -95,14 +128,16 @@ static std::vector<Measure> measures()
 {
 	static const Churn churns[] = { { 64u << 10, 100, 5 }, { 1u << 20, 100, 5 }, { 2u << 20, 100, 5 },
 					{ 16u << 20, 100, 5 }, { 512u << 20, 10, 2 } };
-	std::vector<Measure> all;
+	std::vector<Measure> all = { { "wait", wait_for_nothing } };
 
 	for (const Churn &churn : churns) {
 		std::string size = std::to_string(churn.bytes >> 10) + "-KiB";
 
 		all.emplace_back("malloc-free-" + size, [&churn] { return churn.runtime(); });
-		if (churn.bytes >= (2u << 20))
-			all.emplace_back("vmm-pair-" + size, [&churn] { return churn.vmm(); });
+		if (churn.bytes < (2u << 20))
+			continue;
+		all.emplace_back("vmm-pair-" + size, [&churn] { return churn.vmm(); });
+		all.emplace_back("addresses-" + size, [&churn] { return churn.addresses(); });
 	}
 	return all;
 }
