@@ -129,7 +129,7 @@ int huge_pages_collapse(int pidfd, uint64_t va, size_t len_bytes)
 	return (size_t)n == len_bytes ? 0 : -EAGAIN;
 }
 
-/* What small pages take for as much as a huge one; a failure is as bad as some that are slow. */
+/* What small pages take at least for as much as a huge one; a failure is as bad as some that are slow. */
 #define SLOW_NS	  (300u * 1000)
 #define FAILED_NS (4u * SLOW_NS)
 
@@ -137,8 +137,9 @@ bool huge_pages_pay(const struct huge_pages_luck *l)
 {
 	static const size_t tries_min = 32;
 	size_t tries = atomic_load(&l->tries);
+	uint64_t slow_ns = l->slow_ns ? l->slow_ns : SLOW_NS;
 
-	return tries < tries_min || atomic_load(&l->cost_ns) < tries * SLOW_NS;
+	return tries < tries_min || atomic_load(&l->cost_ns) < tries * slow_ns;
 }
 
 uint64_t huge_pages_start(void)

@@ -52,6 +52,7 @@ int huge_pages_collapse(int pidfd, uint64_t va, size_t len_bytes);
 
 /** How asking for them went; zeros at first. From any thread. */
 struct huge_pages_luck {
+	uint64_t slow_ns; /* of one: small ones cost less; 0: what they take at least */
 	_Atomic size_t tries;
 	_Atomic uint64_t cost_ns;
 };
