@@ -112,6 +112,14 @@ int memory_add_known(struct memory_writer *m, const struct manifest_region *regi
 	return r;
 }
 
+int memory_add_bytes(struct memory_writer *m, const struct manifest_region *region,
+		     const void *data, struct brumate_error *err)
+{
+	struct memory_source s = { .region = *region, .data = data };
+
+	return add(m, &s, err);
+}
+
 int memory_add_from(struct memory_writer *m, const struct manifest_region *region,
 		    memory_source_fn source, void *arg, struct brumate_error *err)
 {

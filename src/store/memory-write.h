@@ -17,7 +17,7 @@
  * given to save, and what it compressed. */
 enum { WRITERS_MAX = 16, WRITER_BUFFERS = 2 * WRITERS_MAX };
 
-/* A region and where its bytes are: in a mapping, or to be asked for. */
+/* A region and where its bytes are: in a mapping, elsewhere in memory, or to be asked for. */
 struct memory_source {
 	struct manifest_region region;
 	void *map;

@@ -10,14 +10,17 @@
 
 enum { REGIONS_MAX = 32 };
 
+/* Where the store gets the bytes: of fds, with digests that were computed before where regions are whole
+ * chunks, from a function, of our memory. */
+enum saved_from { FROM_FD, FROM_FD_KNOWN, FROM_FUNCTION, FROM_MEMORY, FROM__MAX };
+
 /* A job's memory. */
 struct memory_job {
 	struct manifest_region regions[REGIONS_MAX];
 	uint8_t *bytes[REGIONS_MAX]; /* mappings of fds */
 	int fds[REGIONS_MAX];
 	size_t n;
-	bool asked; /* saved through a function that is asked for the bytes */
-	bool known; /* saved with digests that were computed before, where regions are whole chunks */
+	enum saved_from from;
 };
 
 /* What regions are filled with. */
@@ -135,9 +138,11 @@ static inline int add_to(struct memory_writer *writer, const struct memory_job *
 			 struct question *q, struct brumate_error *err)
 {
 	*q = (struct question){ j, i };
-	if (j->asked)
+	if (j->from == FROM_FUNCTION)
 		return memory_add_from(writer, &j->regions[i], answer, q, err);
-	if (j->known && j->regions[i].len_bytes % MEMORY_CHUNK_BYTES == 0)
+	if (j->from == FROM_MEMORY)
+		return memory_add_bytes(writer, &j->regions[i], j->bytes[i], err);
+	if (j->from == FROM_FD_KNOWN && j->regions[i].len_bytes % MEMORY_CHUNK_BYTES == 0)
 		return add_known(writer, j, i, err);
 	return memory_add(writer, &j->regions[i], j->fds[i], 0, err);
 }

@@ -20,13 +20,12 @@ static void add_shapes(struct memory_job *j)
 			add_region(j, lengths[i], (enum fill)fill, i * 10);
 }
 
-static void test_shapes(enum memory_compress compress, unsigned threads, bool asked, bool known)
+static void test_shapes(enum memory_compress compress, unsigned threads, enum saved_from from)
 {
 	auto_(memory_job_fini) struct memory_job j = { 0 };
 	struct memory_options options = { .compress = compress, .threads = threads };
 
-	j.asked = asked;
-	j.known = known;
+	j.from = from;
 	add_shapes(&j);
 	struct memory_sums sums = save(&j, "shapes", when, &options);
 	CHECK(sums.total > 0 && sums.zero > sums.total / 4 && sums.written < sums.total);
@@ -143,9 +142,9 @@ int main(void)
 {
 	new_scratch();
 	for (int compress = 0; compress < MEMORY_COMPRESS__MAX; compress++)
-		for (unsigned threads = 0; threads <= 3; threads += 3)
-			test_shapes((enum memory_compress)compress, threads, threads == 0, false);
-	test_shapes(MEMORY_COMPRESS_AUTO, 3, false, true);
+		for (int from = 0; from < FROM__MAX; from++)
+			test_shapes((enum memory_compress)compress, from % 2 ? 3 : 0,
+				    (enum saved_from)from);
 	test_wrong_digest();
 	test_unreadable();
 	test_nothing();
