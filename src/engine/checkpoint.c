@@ -142,6 +142,7 @@ static int end_memory(struct op *op, struct brumate_error *err)
 	r = memory_end(op->memory, &op->manifest, &sums, is_cancelled, op, err);
 	memory_writer_free(op->memory);
 	op->memory = NULL;
+	host_memory_saved(op->host);
 	data_copy_fini(&op->saved);
 	if (r == -ECANCELED)
 		op_check(op, err);

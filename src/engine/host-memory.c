@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * A job that goes on waits for a copy in a memfd alone, made by all cores beside CRIU's own work: digests,
+ * A job that goes on waits for a copy in memory alone, made by all cores beside CRIU's own work: digests,
  * compression and the disk come after. A job that is to end is read by the store itself. The job's memory
  * is only read, so nothing is undone when something fails.
  */
@@ -33,7 +33,7 @@ struct host_memory {
 	char *plugin_dir;
 	struct criu_plugin plugin;
 	struct cpumem taken;
-	int copy_fd;
+	struct cpumem_copy copy; /* of a job that goes on */
 	pthread_t copier;
 	bool is_copying;
 	int result; /* of the copy */
@@ -49,7 +49,6 @@ int host_memory_open(struct host_memory **ret, struct op *op, struct criu_option
 	if (!h)
 		return brumate_fail(err, ENOMEM, "%m");
 	h->op = op;
-	h->copy_fd = -1;
 	h->plugin = (struct criu_plugin){ .table_fd = -1, .devices = reopened_devices };
 	h->plugin_dir = criu_plugin_dir();
 	if (h->plugin_dir) {
@@ -76,16 +75,14 @@ static void *copy_thread(void *arg)
 {
 	struct host_memory *h = arg;
 
-	h->result = cpumem_copy_out(&h->taken, h->copy_fd, 0, NULL, NULL, &h->error);
+	h->result = cpumem_copy_out(&h->taken, &h->copy, 0, NULL, NULL, &h->error);
 	return NULL;
 }
 
 static int start_copy(struct host_memory *h, struct brumate_error *err)
 {
-	h->copy_fd = memfd_create("brumate-host-memory", MFD_CLOEXEC);
-	if (h->copy_fd < 0)
-		return brumate_fail(err, errno, "memory for a copy of the job's: %m");
 	int r = pthread_create(&h->copier, NULL, copy_thread, h);
+
 	if (r)
 		return brumate_fail(err, r, "a thread that copies the job's memory: %m");
 	h->is_copying = true;
@@ -125,10 +122,13 @@ static int save_in_place(struct host_memory *h, struct brumate_error *err)
 	return r;
 }
 
-/* True if a copy fits into what is free, where one is needed. */
+/* True if a copy fits into what is free, where one is needed: then it has its place. */
 static bool has_room(struct host_memory *h)
 {
-	if (!h->op->leave_running || h->taken.present_bytes + SPARE_BYTES <= available_bytes())
+	if (!h->op->leave_running)
+		return true;
+	if (h->taken.present_bytes + SPARE_BYTES <= available_bytes() &&
+	    cpumem_copy_reserve(&h->copy, &h->taken) == 0)
 		return true;
 	op_note(h->op,
 		"%.1f GB of the job's memory were saved by CRIU, slower, for want of free memory "
@@ -203,23 +203,28 @@ int host_memory_dumped(struct host_memory *h, struct brumate_error *err)
 			*err = h->error;
 		return h->result;
 	}
-	if (h->copy_fd >= 0)
+	if (h->copy.bytes)
 		op_phase(h->op, "host-memory", clock_since_s(h->start_ns));
 	return 0;
 }
 
 int host_memory_save(struct host_memory *h, struct brumate_error *err)
 {
-	uint64_t offset = 0;
+	const char *data = h->copy.bytes;
 	int r = 0;
 
-	for (size_t i = 0; h->copy_fd >= 0 && i < h->taken.n && r == 0; i++) {
+	for (size_t i = 0; data && i < h->taken.n && r == 0; i++) {
 		const struct manifest_region region = describe(&h->taken.items[i]);
 
-		r = memory_add(h->op->memory, &region, h->copy_fd, offset, err);
-		offset += region.len_bytes;
+		r = memory_add_bytes(h->op->memory, &region, data, err);
+		data += region.len_bytes;
 	}
 	return r;
+}
+
+void host_memory_saved(struct host_memory *h)
+{
+	cpumem_copy_fini(&h->copy);
 }
 
 /* ---- in ---- */
@@ -265,7 +270,7 @@ void host_memory_close(struct host_memory *h)
 	if (!h)
 		return;
 	join_copy(h);
-	cleanup_close(&h->copy_fd);
+	cpumem_copy_fini(&h->copy);
 	cleanup_close(&h->plugin.table_fd);
 	cpumem_fini(&h->taken);
 	free(h->plugin_dir);

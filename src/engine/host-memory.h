@@ -5,7 +5,7 @@
  * CRIU has put the processes together, before they run, it is filled. Where our plugin is not
  * installed, or there is no room for a copy, CRIU does it all.
  *
- * The order of calls in a checkpoint: open, criu_dump() {frozen, dumped}, save, op's memory_end(), close;
+ * The order of calls in a checkpoint: open, criu_dump() {frozen, dumped}, save, op's memory_end(), saved, close;
  * in a restore: open, criu_restore() {fill}, close.
  */
 #pragma once
@@ -27,6 +27,9 @@ int host_memory_dumped(struct host_memory *h, struct brumate_error *err);
 
 /** Hands all of it to op->memory, before memory_end(). */
 int host_memory_save(struct host_memory *h, struct brumate_error *err);
+
+/** After memory_writer_free() of op->memory: a copy is needed no more. */
+void host_memory_saved(struct host_memory *h);
 
 /** At CRIU_EVENT_RESTORED, op->job->root being the restored root: fills what the image has beside
  * CRIU's. Errors to act on: -EBADMSG (damaged), -ESRCH, -ECANCELED. */

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 /*
- * Bytes out of frozen processes. A page that was never touched is not read: what is sparse stays so. The
- * copy is in huge pages where it is dense, into which the kernel copies without one of ours between.
+ * Bytes out of frozen processes. A page that was never touched is not read: what is sparse stays so. A
+ * copy is private memory: threads that fill one file wait for each other's pages. It is in huge pages where
+ * it is dense, and the kernel copies straight into it.
  */
 #include "process/cpumem-private.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -15,11 +15,16 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "base/chunk.h"
 #include "base/huge-pages.h"
 #include "base/machine.h"
 
 #define PIECE_BYTES_MAX (64ull << 20)
+
+/* Each is a mapping or two, of which the kernel allows a process 65530. */
+enum { HUGE_RUNS_MAX = 1 << 14 };
+
+/* That is what a core needs at least to be given small pages, cleared, for as much as a huge one. */
+#define SMALL_PAGES_NS 700000
 
 /* ---- threads ---- */
 
@@ -137,52 +142,50 @@ int cpumem_read(void *arg, uint64_t offset, void *buf, size_t len_bytes)
 	return 0;
 }
 
-struct copy {
+/* ---- a copy ---- */
+
+int cpumem_copy_reserve(struct cpumem_copy *ret, const struct cpumem *m)
+{
+	struct cpumem_copy c = { .bytes = huge_pages_reserve(m->len_bytes) };
+
+	if (!c.bytes)
+		return -errno;
+	c.len_bytes = m->len_bytes;
+	if (mprotect(c.bytes, c.len_bytes, PROT_READ | PROT_WRITE) < 0) {
+		int r = -errno;
+
+		cpumem_copy_fini(&c);
+		return r;
+	}
+	/* Neither a fork nor a core dump is to take it along; and where all memory gets huge pages unasked, what
+	 * is sparse would become dense. A kernel without huge pages does not know the last. */
+	madvise(c.bytes, c.len_bytes, MADV_DONTFORK);
+	madvise(c.bytes, c.len_bytes, MADV_DONTDUMP);
+	madvise(c.bytes, c.len_bytes, MADV_NOHUGEPAGE);
+	*ret = c;
+	return 0;
+}
+
+void cpumem_copy_fini(struct cpumem_copy *c)
+{
+	if (c->bytes)
+		munmap(c->bytes, c->len_bytes);
+	*c = CPUMEM_COPY_EMPTY;
+}
+
+struct copying {
 	const struct cpumem *m;
-	int fd;
-	char *map; /* of it all; NULL: not to be had */
+	char *bytes;
 	uint64_t piece_bytes;
 	struct huge_pages_luck luck;
+	atomic_uint runs; /* made huge pages */
 	cpumem_progress_fn progress;
 	void *arg;
 	_Atomic uint64_t done_bytes;
 };
 
-static int write_file(int fd, const void *buf, size_t len_bytes, uint64_t offset)
-{
-	while (len_bytes) {
-		ssize_t n = pwrite(fd, buf, len_bytes, (off_t)offset);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -EIO;
-		buf = (const char *)buf + n;
-		offset += (uint64_t)n;
-		len_bytes -= (size_t)n;
-	}
-	return 0;
-}
-
-/* @from to @to are pages that are there, as many as fit into the buffer at a time. */
-static int copy_run(const struct copy *c, const struct cpumem_region *r, uint64_t base,
-		    uint64_t from, uint64_t to, void *buf)
-{
-	for (uint64_t at = from; at < to;) {
-		size_t len = (size_t)MIN(to - at, CPUMEM_BUFFER_BYTES);
-		int e = read_memory(r, r->va + at, buf, len);
-
-		if (e < 0 ||
-		    (!chunk_is_zero(buf, len) && (e = write_file(c->fd, buf, len, base + at)) < 0))
-			return e;
-		at += len;
-	}
-	return 0;
-}
-
-/* Pages that are there, in pages of the file's own as they are needed. */
-static int copy_small(const struct copy *c, const struct cpumem_region *r, uint64_t base,
-		      uint64_t at, uint64_t end, void *buf)
+/* Pages that are there go straight to @to, which has zeros for the others. */
+static int copy_pages(const struct cpumem_region *r, char *to, uint64_t at, uint64_t end)
 {
 	uint64_t page = page_bytes();
 	int e = 0;
@@ -191,24 +194,38 @@ static int copy_small(const struct copy *c, const struct cpumem_region *r, uint6
 		uint64_t stop = run_end(r->present, at / page, end / page) * page;
 
 		if (cpumem_page_is_set(r->present, at / page))
-			e = copy_run(c, r, base, at, stop, buf);
+			e = read_memory(r, r->va + at, to, (size_t)(stop - at));
+		to += stop - at;
 		at = stop;
 	}
 	return e;
 }
 
-/* True if the file has huge pages now for what is at @at. */
-static bool make_huge(struct copy *c, uint64_t at, uint64_t len_bytes)
+/* Each is had, by its first touch, just before it is filled: then what the kernel cleared is in the core's
+ * cache still. */
+static int copy_huge(struct copying *c, const struct cpumem_region *r, char *to, uint64_t at,
+		     uint64_t end)
 {
-	if (!c->map || !huge_pages_pay(&c->luck))
-		return false;
-	uint64_t start_ns = huge_pages_start();
-	int r = huge_pages_populate(c->map + at, (size_t)len_bytes);
-	huge_pages_note(&c->luck, (size_t)len_bytes, r, start_ns);
-	return r == 0;
+	int e = 0;
+
+	for (; e == 0 && at < end; at += HUGE_PAGE_BYTES, to += HUGE_PAGE_BYTES) {
+		uint64_t start_ns = huge_pages_start();
+
+		*(volatile char *)to = 0;
+		huge_pages_note(&c->luck, HUGE_PAGE_BYTES, 0, start_ns);
+		e = copy_pages(r, to, at, at + HUGE_PAGE_BYTES);
+	}
+	return e;
 }
 
-/* Few pages of it are not there: no more of the file's memory goes to waste than that. */
+/* Asks for huge pages at @to, unless the kernel is slow to give them, or mappings become too many. */
+static bool ask_for_huge(struct copying *c, char *to, uint64_t len_bytes)
+{
+	return huge_pages_pay(&c->luck) && atomic_fetch_add(&c->runs, 1) < HUGE_RUNS_MAX &&
+	       madvise(to, len_bytes, MADV_HUGEPAGE) == 0;
+}
+
+/* Few pages of it are not there: no more memory goes to waste than that. */
 static bool is_dense(const struct cpumem_region *r, uint64_t at)
 {
 	uint64_t page = page_bytes(), n = HUGE_PAGE_BYTES / page, there = 0;
@@ -216,12 +233,6 @@ static bool is_dense(const struct cpumem_region *r, uint64_t at)
 	for (uint64_t i = at / page; i < at / page + n; i += 64)
 		there += (uint64_t)__builtin_popcountll(r->present[i / 64]);
 	return there >= n - n / CPUMEM_SPARE_PART;
-}
-
-static int copy_block(const struct copy *c, const struct cpumem_region *r, uint64_t base,
-		      uint64_t at, uint64_t end)
-{
-	return cpumem_read((void *)(uintptr_t)r, at, c->map + base + at, (size_t)(end - at));
 }
 
 /* The blocks from @at on that are alike dense or not, before @end. */
@@ -233,13 +244,14 @@ static uint64_t dense_end(const struct cpumem_region *r, uint64_t at, uint64_t e
 	return at;
 }
 
-static size_t pieces_of(const struct copy *c, const struct cpumem_region *r)
+static size_t pieces_of(const struct copying *c, const struct cpumem_region *r)
 {
 	return (size_t)((r->len_bytes + c->piece_bytes - 1) / c->piece_bytes);
 }
 
-/* Pieces are numbered through all regions; @ret_base is where the region stands in the file. */
-static const struct cpumem_region *find_piece(const struct copy *c, size_t *i, uint64_t *ret_base)
+/* Pieces are numbered through all regions; @ret_base is where the region stands in the copy. */
+static const struct cpumem_region *find_piece(const struct copying *c, size_t *i,
+					      uint64_t *ret_base)
 {
 	const struct cpumem_region *r = c->m->items;
 
@@ -253,27 +265,28 @@ static const struct cpumem_region *find_piece(const struct copy *c, size_t *i, u
 
 static int copy_piece(void *arg, size_t i, void *buf)
 {
-	struct copy *c = arg;
+	struct copying *c = arg;
 	uint64_t base;
 	const struct cpumem_region *r = find_piece(c, &i, &base);
 	uint64_t start = i * c->piece_bytes, at = start;
 	uint64_t end = MIN(start + c->piece_bytes, r->len_bytes);
 	int e = 0;
 
+	(void)buf;
 	while (e == 0 && at < end) {
 		bool dense;
 		uint64_t stop = dense_end(r, at, end, &dense);
+		char *to = c->bytes + base + at;
 
-		e = dense && make_huge(c, base + at, stop - at)
-			    ? copy_block(c, r, base, at, stop)
-			    : copy_small(c, r, base, at, stop, buf);
+		e = dense && ask_for_huge(c, to, stop - at) ? copy_huge(c, r, to, at, stop)
+							    : copy_pages(r, to, at, stop);
 		at = stop;
 	}
 	uint64_t done = atomic_fetch_add(&c->done_bytes, end - start) + end - start;
 	return e == 0 && c->progress ? c->progress(c->arg, done) : e;
 }
 
-/* Long enough that a call for huge pages pays, short enough that all threads have some. */
+/* Long enough that asking for huge pages costs nothing, short enough that all threads have some. */
 static uint64_t choose_piece(uint64_t len_bytes, unsigned threads)
 {
 	uint64_t piece = len_bytes / threads_for(threads) / 4;
@@ -282,21 +295,21 @@ static uint64_t choose_piece(uint64_t len_bytes, unsigned threads)
 	return MIN(MAX(piece, (uint64_t)HUGE_PAGE_BYTES), PIECE_BYTES_MAX);
 }
 
-int cpumem_copy_out(const struct cpumem *m, int fd, unsigned threads, cpumem_progress_fn progress,
-		    void *arg, struct brumate_error *err)
+int cpumem_copy_out(const struct cpumem *m, const struct cpumem_copy *to, unsigned threads,
+		    cpumem_progress_fn progress, void *arg, struct brumate_error *err)
 {
-	struct copy c = { .m = m, .fd = fd, .progress = progress, .arg = arg };
+	struct copying c = {
+		.m = m,
+		.bytes = to->bytes,
+		.luck = { .slow_ns = SMALL_PAGES_NS },
+		.progress = progress,
+		.arg = arg,
+	};
 	size_t pieces = 0;
 
-	if (ftruncate(fd, (off_t)m->len_bytes) < 0)
-		return brumate_fail(err, errno, "room for %llu MB of the job's memory: %m",
-				    (unsigned long long)m->len_bytes / 1000000);
-	c.map = m->len_bytes ? huge_pages_map(fd, 0, m->len_bytes, PROT_READ | PROT_WRITE) : NULL;
 	c.piece_bytes = choose_piece(m->len_bytes, threads);
 	for (size_t i = 0; i < m->n; i++)
 		pieces += pieces_of(&c, &m->items[i]);
 	int r = cpumem_run(pieces, threads, copy_piece, &c);
-	if (c.map)
-		munmap(c.map, m->len_bytes);
 	return r < 0 ? brumate_fail(err, -r, "copying the job's memory: %m") : 0;
 }

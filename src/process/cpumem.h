@@ -52,12 +52,23 @@ int cpumem_read(void *r, uint64_t offset, void *buf, size_t len_bytes);
 /** Progress of a copy, from one of its threads; <0 ends it with that code. May be NULL. */
 typedef int (*cpumem_progress_fn)(void *arg, uint64_t done_bytes);
 
-/**
- * Copies @m into @fd (a memfd or tmpfs file), the regions one after the other, holes for what is not there.
- * @threads 0: by the number of cores. -ENOSPC, -ENOMEM …
- */
-int cpumem_copy_out(const struct cpumem *m, int fd, unsigned threads, cpumem_progress_fn progress,
-		    void *arg, struct brumate_error *err);
+/** A copy of such memory, private memory of ours: the regions one after the other. */
+struct cpumem_copy {
+	void *bytes;
+	uint64_t len_bytes;
+};
+#define CPUMEM_COPY_EMPTY ((struct cpumem_copy){ 0 })
+
+/** Addresses for a copy of @m, zeros, none of them in memory yet. -ENOMEM: also where the kernel promises
+ * no memory that may never be touched (vm.overcommit_memory=2). */
+int cpumem_copy_reserve(struct cpumem_copy *ret, const struct cpumem *m);
+void cpumem_copy_fini(struct cpumem_copy *c);
+DEFINE_AUTO_FINI(struct cpumem_copy, cpumem_copy_fini)
+
+/** Copies @m to @to, which was reserved for it; what is not there stays absent. @threads 0: by the number
+ * of cores. */
+int cpumem_copy_out(const struct cpumem *m, const struct cpumem_copy *to, unsigned threads,
+		    cpumem_progress_fn progress, void *arg, struct brumate_error *err);
 
 /** A process that is filled, by any number of threads. */
 struct cpumem_target {

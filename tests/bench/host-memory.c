@@ -165,13 +165,13 @@ struct run {
 	struct memory_reader *reader;
 	struct store_image image;
 	struct cpumem taken;
-	int copy_fd;
+	struct cpumem_copy copy;
 	uint64_t start_ns; /* of the dump */
 };
 
 static void add_all(struct run *run)
 {
-	uint64_t offset = 0;
+	const char *data = run->copy.bytes;
 
 	for (size_t i = 0; i < run->taken.n; i++) {
 		struct cpumem_region *r = &run->taken.items[i];
@@ -182,9 +182,15 @@ static void add_all(struct run *run)
 		if (run->way->in_place)
 			must(memory_add_from(run->memory, &region, cpumem_read, r, &error));
 		else
-			must(memory_add(run->memory, &region, run->copy_fd, offset, &error));
-		offset += r->len_bytes;
+			must(memory_add_bytes(run->memory, &region, data, &error));
+		data += run->way->in_place ? 0 : r->len_bytes;
 	}
+}
+
+static void copy(struct run *run)
+{
+	CHECK(cpumem_copy_reserve(&run->copy, &run->taken) == 0);
+	must(cpumem_copy_out(&run->taken, &run->copy, 0, NULL, NULL, &error));
 }
 
 static void take(struct run *run)
@@ -201,7 +207,7 @@ static void take(struct run *run)
 	if (run->way->in_place)
 		add_all(run);
 	else
-		must(cpumem_copy_out(&run->taken, run->copy_fd, 0, NULL, NULL, &error));
+		copy(run);
 	run->way->copy = clock_since_s(start_ns);
 }
 
@@ -330,15 +336,13 @@ static void measure_beside(struct run *run, const char *store)
 {
 	const struct memory_options options = { .no_sharing = true };
 
-	run->copy_fd = memfd_create("copy", MFD_CLOEXEC);
-	CHECK(run->copy_fd >= 0);
 	must(store_begin(&run->writer, store, "beside", &error));
 	must(memory_begin(&run->memory, &run->writer, &options, &error));
 	int criu_fd = store_mkdir(&run->writer, "criu", &error);
 	must(criu_fd);
 	dump(run, criu_fd);
 	close(criu_fd);
-	close(run->copy_fd);
+	cpumem_copy_fini(&run->copy);
 	store_abort(&run->writer);
 	must(store_open(&run->image, store, "beside", &error));
 	criu_fd = openat(run->image.dir_fd, "criu", O_RDONLY | O_DIRECTORY | O_CLOEXEC);

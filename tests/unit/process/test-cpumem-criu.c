@@ -169,7 +169,7 @@ struct script {
 	int fail_at, kill_at; /* an event, or -1 */
 	struct proc_id criu;
 	struct cpumem memory; /* what was taken, and still to be filled */
-	int copy_fd;
+	struct cpumem_copy copy;
 	int dir_fd;
 };
 
@@ -188,13 +188,14 @@ static int take(struct script *s, pid_t root, struct brumate_error *err)
 	int r = cpumem_choose(&s->memory, &tree, 0, err);
 	if (r == 0)
 		r = cpumem_hide(s->plugin.table_fd, &s->memory);
-	return r < 0 ? r : cpumem_copy_out(&s->memory, s->copy_fd, 0, NULL, NULL, err);
+	if (r == 0)
+		r = cpumem_copy_reserve(&s->copy, &s->memory);
+	return r < 0 ? r : cpumem_copy_out(&s->memory, &s->copy, 0, NULL, NULL, err);
 }
 
 static int fill(struct script *s)
 {
-	auto_free char *buf = malloc(CPUMEM_ALIGN_BYTES);
-	uint64_t base = 0;
+	const char *copy = s->copy.bytes;
 
 	for (size_t i = 0; i < s->memory.n; i++) {
 		const struct cpumem_region *r = &s->memory.items[i];
@@ -202,13 +203,11 @@ static int fill(struct script *s)
 		struct cpumem_target t = { r->inner_pid, r->va, r->len_bytes, pidfd };
 
 		for (uint64_t at = 0; at < r->len_bytes; at += CPUMEM_ALIGN_BYTES) {
-			CHECK(pread(s->copy_fd, buf, CPUMEM_ALIGN_BYTES, (off_t)(base + at)) ==
-			      (ssize_t)CPUMEM_ALIGN_BYTES);
-			int e = cpumem_write(&t, at, buf, CPUMEM_ALIGN_BYTES);
+			int e = cpumem_write(&t, at, copy + at, CPUMEM_ALIGN_BYTES);
 			if (e < 0)
 				return e;
 		}
-		base += r->len_bytes;
+		copy += r->len_bytes;
 	}
 	return 0;
 }
@@ -242,7 +241,6 @@ static void script_open(struct script *s, const struct job_setup *setup, struct 
 		.fail_at = -1,
 		.kill_at = -1,
 		.dir_fd = fd,
-		.copy_fd = memfd_create("copy", MFD_CLOEXEC),
 		.plugin = { .table_fd = cpumem_table_new() },
 		.options = {
 			.images_dir_fd = fd,
@@ -254,7 +252,7 @@ static void script_open(struct script *s, const struct job_setup *setup, struct 
 			.on_event = on_event,
 		},
 	};
-	CHECK(s->copy_fd >= 0 && s->plugin.table_fd >= 0);
+	CHECK(s->plugin.table_fd >= 0);
 	s->options.plugin = &s->plugin;
 	s->options.arg = s;
 }
@@ -262,7 +260,7 @@ static void script_open(struct script *s, const struct job_setup *setup, struct 
 static void script_close(struct script *s)
 {
 	close(s->dir_fd);
-	close(s->copy_fd);
+	cpumem_copy_fini(&s->copy);
 	close(s->plugin.table_fd);
 	cpumem_fini(&s->memory);
 }

@@ -118,26 +118,25 @@ static void touch_and_wait(void *arg)
 static void expect_equal(const struct cpumem *m, const struct area *a)
 {
 	const struct cpumem_region *r = region_of(m, a);
-	auto_free uint64_t *copy = malloc(4 * MIB);
+	auto_(cpumem_copy_fini) struct cpumem_copy copy = CPUMEM_COPY_EMPTY;
+	auto_free uint64_t *block = malloc(2 * MIB);
 	struct brumate_error err;
-	int fd = memfd_create("copy", MFD_CLOEXEC);
 
-	CHECK(r && copy && fd >= 0);
+	CHECK(r && block);
 	CHECK(r->va % CPUMEM_ALIGN_BYTES == 0 && r->len_bytes % CPUMEM_ALIGN_BYTES == 0);
-	CHECK(cpumem_copy_out(m, fd, 3, NULL, NULL, &err) == 0);
-	uint64_t base = 0;
+	CHECK(cpumem_copy_reserve(&copy, m) == 0 && copy.len_bytes == m->len_bytes);
+	CHECK(cpumem_copy_out(m, &copy, 3, NULL, NULL, &err) == 0);
+	const char *base = copy.bytes;
 	for (const struct cpumem_region *before = m->items; before < r; before++)
 		base += before->len_bytes;
 	const char *ours = (const char *)(uintptr_t)r->va;
 	for (uint64_t at = 0; at < r->len_bytes; at += 2 * MIB) {
-		CHECK(cpumem_read((void *)(uintptr_t)r, at, copy, 2 * MIB) == 0);
-		CHECK(!memcmp(copy, ours + at, 2 * MIB));
-		CHECK(pread(fd, copy, 2 * MIB, (off_t)(base + at)) == (ssize_t)(2 * MIB));
-		CHECK(!memcmp(copy, ours + at, 2 * MIB));
+		CHECK(cpumem_read((void *)(uintptr_t)r, at, block, 2 * MIB) == 0);
+		CHECK(!memcmp(block, ours + at, 2 * MIB));
+		CHECK(!memcmp(base + at, ours + at, 2 * MIB));
 	}
-	CHECK(cpumem_read((void *)(uintptr_t)r, r->len_bytes, copy, 4096) == -ERANGE);
-	CHECK(cpumem_read((void *)(uintptr_t)r, 0, copy, 100) == -ERANGE);
-	close(fd);
+	CHECK(cpumem_read((void *)(uintptr_t)r, r->len_bytes, block, 4096) == -ERANGE);
+	CHECK(cpumem_read((void *)(uintptr_t)r, 0, block, 100) == -ERANGE);
 }
 
 static int stop_at_once(void *arg, uint64_t done_bytes)
@@ -146,12 +145,21 @@ static int stop_at_once(void *arg, uint64_t done_bytes)
 	return *(int *)arg;
 }
 
+static void stopping(const struct cpumem *m)
+{
+	auto_(cpumem_copy_fini) struct cpumem_copy copy = CPUMEM_COPY_EMPTY;
+	struct brumate_error err;
+	int stop = -ECANCELED;
+
+	CHECK(cpumem_copy_reserve(&copy, m) == 0);
+	CHECK(cpumem_copy_out(m, &copy, 2, stop_at_once, &stop, &err) == -ECANCELED);
+}
+
 static void choosing_and_copying(void)
 {
 	struct area a = area_new(40 * MIB), small = area_new(3 * MIB), shared = area_new(24 * MIB);
 	struct brumate_error err;
 	struct cpumem m;
-	int stop = -ECANCELED, fd = memfd_create("copy", MFD_CLOEXEC);
 
 	struct little l = little_start(touch_and_wait, &a);
 	little_wait_ready(&l);
@@ -164,7 +172,7 @@ static void choosing_and_copying(void)
 	CHECK(!region_of(&m, &small));
 	expect_equal(&m, &a);
 	expect_equal(&m, &shared);
-	CHECK(cpumem_copy_out(&m, fd, 2, stop_at_once, &stop, &err) == -ECANCELED);
+	stopping(&m);
 	cpumem_fini(&m);
 
 	/* With its parent in the tree, what they share stays with CRIU. */
@@ -178,7 +186,52 @@ static void choosing_and_copying(void)
 	little_end(&l);
 	CHECK(cpumem_choose(&m, &tree, 2, &err) == 0 && m.n == 0); /* it is gone: nothing to take */
 	proc_tree_fini(&tree);
-	close(fd);
+}
+
+/* Bytes of a copy that are in memory. */
+static uint64_t there_bytes(const char *p, uint64_t len_bytes)
+{
+	auto_free unsigned char *there = malloc(len_bytes / 4096);
+	uint64_t sum = 0;
+
+	CHECK(there && mincore((void *)(uintptr_t)p, len_bytes, there) == 0);
+	for (uint64_t i = 0; i < len_bytes / 4096; i++)
+		sum += there[i] & 1 ? 4096 : 0;
+	return sum;
+}
+
+/* In huge pages where all of one is there, and there only. */
+static void sparse_stays_sparse(void)
+{
+	enum { BLOCKS = 20, SPARSE = 7, LEN = BLOCKS * 2 * MIB };
+	struct brumate_error err;
+	struct cpumem m;
+	auto_(cpumem_copy_fini) struct cpumem_copy copy = CPUMEM_COPY_EMPTY;
+	char *p = mmap(NULL, LEN + 4 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+		       0);
+	CHECK(p != MAP_FAILED);
+	p += (2 * MIB - (uintptr_t)p % (2 * MIB)) % (2 * MIB);
+	madvise(p, LEN, MADV_NOHUGEPAGE);
+	CHECK(mprotect(p + LEN, 4096, PROT_NONE) == 0);
+	for (uint64_t at = 0; at < LEN; at += 4096)
+		if (at / (2 * MIB) % 2 || at / 4096 % SPARSE == 0)
+			p[at] = (char)(at / 4096) | 1;
+	struct little l = little_start(wait_here, NULL);
+
+	little_wait_ready(&l);
+	struct proc_tree tree = tree_of(&l);
+	CHECK(cpumem_choose(&m, &tree, 2, &err) == 0);
+	const struct cpumem_region *r = region_of(&m, &(struct area){ (uint64_t *)p, LEN });
+	CHECK(r && r->len_bytes == LEN);
+	const struct cpumem one = { .items = &m.items[r - m.items], .n = 1, .len_bytes = LEN };
+	CHECK(cpumem_copy_reserve(&copy, &one) == 0 && there_bytes(copy.bytes, LEN) == 0);
+	CHECK(cpumem_copy_out(&one, &copy, 2, NULL, NULL, &err) == 0);
+	CHECK(there_bytes(copy.bytes, LEN) == r->present_bytes);
+	CHECK(!memcmp(copy.bytes, p, LEN));
+	cpumem_fini(&m);
+	little_end(&l);
+	proc_tree_fini(&tree);
+	CHECK(munmap(p, LEN + 4096) == 0);
 }
 
 static void writing(void)
@@ -246,6 +299,7 @@ int main(void)
 {
 	text_of_smaps();
 	choosing_and_copying();
+	sparse_stays_sparse();
 	writing();
 	writing_huge();
 	return 0;
