@@ -23,9 +23,6 @@
 /* Each is a mapping or two, of which the kernel allows a process 65530. */
 enum { HUGE_RUNS_MAX = 1 << 14 };
 
-/* That is what a core needs at least to be given small pages, cleared, for as much as a huge one. */
-#define SMALL_PAGES_NS 700000
-
 /* ---- threads ---- */
 
 struct work {
@@ -301,7 +298,7 @@ int cpumem_copy_out(const struct cpumem *m, const struct cpumem_copy *to, unsign
 	struct copying c = {
 		.m = m,
 		.bytes = to->bytes,
-		.luck = { .slow_ns = SMALL_PAGES_NS },
+		.luck = { .slow_ns = CPUMEM_SMALL_PAGES_NS },
 		.progress = progress,
 		.arg = arg,
 	};

@@ -109,7 +109,7 @@ static int make_huge(void *arg, size_t i, void *buf)
 
 void cpumem_make_huge(const struct cpumem_range *ranges, size_t n, unsigned threads)
 {
-	struct huge_work w = { .ranges = ranges };
+	struct huge_work w = { .ranges = ranges, .luck = { .slow_ns = CPUMEM_SMALL_PAGES_NS } };
 
 	if (n)
 		cpumem_run(n, threads, make_huge, &w);

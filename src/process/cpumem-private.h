@@ -12,6 +12,9 @@ enum {
 /** Piece @i of a work; <0 ends the work with that code. @buf: CPUMEM_BUFFER_BYTES of the thread's own. */
 typedef int (*cpumem_piece_fn)(void *arg, size_t i, void *buf);
 
+/** That is what a core needs at least to be given small pages, cleared, for as much as a huge one. */
+#define CPUMEM_SMALL_PAGES_NS 700000
+
 /** Small enough for a core's cache. */
 #define CPUMEM_BUFFER_BYTES (256u << 10)
 
