@@ -178,3 +178,16 @@ int print_json(json_t *o, struct brumate_error *err)
 	putchar('\n');
 	return 0;
 }
+
+int get_kind(const char **ret, const struct invocation *in, struct brumate_error *err)
+{
+	const char *other = in->values[OPT_CHECKPOINT] ? "--checkpoint"
+			    : in->values[OPT_DIR]      ? "--dir"
+						       : NULL;
+
+	if (in->values[OPT_JOB] && other)
+		return brumate_fail(err, EINVAL, "%s: want either --job or %s", in->command->name,
+				    other);
+	*ret = in->values[OPT_JOB] ? "job" : in->values[OPT_CHECKPOINT] ? "checkpoint" : NULL;
+	return 0;
+}

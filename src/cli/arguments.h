@@ -31,6 +31,9 @@ int add_key(json_t *parameters, const struct invocation *in, struct brumate_erro
 /** The job that is meant: exactly one of the operand and --pid. */
 int add_target(json_t *parameters, const struct invocation *in, struct brumate_error *err);
 
+/** What an operand is to mean: "job" by --job, "checkpoint" by --checkpoint; NULL if neither is given. */
+int get_kind(const char **ret, const struct invocation *in, struct brumate_error *err);
+
 /** @path made absolute by the working directory (owned), NULL without memory. */
 char *absolute_path(const char *path);
 

@@ -48,6 +48,16 @@
 	{                                                                                    \
 		.id = OPT_NAME, .name = "name", .letter = 'n', .value = "NAME", .help = what \
 	}
+#define MEANS_JOB                                                              \
+	{                                                                      \
+		.id = OPT_JOB, .name = "job", .letter = 'j',                   \
+		.help = "a job is meant, where a checkpoint has that name too" \
+	}
+#define MEANS_CHECKPOINT                                                       \
+	{                                                                      \
+		.id = OPT_CHECKPOINT, .name = "checkpoint", .letter = 'c',     \
+		.help = "a checkpoint is meant, where a job has that name too" \
+	}
 #define KEEP_LAST(what)                                                              \
 	{                                                                            \
 		.id = OPT_KEEP_LAST, .name = "keep-last", .value = "N", .help = what \
@@ -104,10 +114,8 @@ static const struct option_spec kill_options[] = {
 	END,
 };
 static const struct option_spec rm_options[] = {
-	{ .id = OPT_CHECKPOINT,
-	  .name = "checkpoint",
-	  .letter = 'c',
-	  .help = "remove checkpoints, even where a job has that name" },
+	MEANS_JOB,
+	MEANS_CHECKPOINT,
 	DIR("remove checkpoints of DIR instead of the default place"),
 	END,
 };
@@ -179,6 +187,8 @@ static const struct option_spec checkpoint_options[] = {
 	END,
 };
 static const struct option_spec restore_options[] = {
+	MEANS_JOB,
+	MEANS_CHECKPOINT,
 	GPU_MAP,
 	{ .id = OPT_ATTACH,
 	  .name = "attach",
@@ -201,8 +211,7 @@ static const struct option_spec ls_options[] = {
 	DIR("list DIR instead of the default place"), FORMAT, NO_HEADERS, QUIET, END,
 };
 static const struct option_spec inspect_options[] = {
-	DIR("look for it in DIR instead of the default place"),
-	FORMAT,
+	MEANS_JOB, MEANS_CHECKPOINT, DIR("look for it in DIR instead of the default place"), FORMAT,
 	END,
 };
 static const struct option_spec verify_options[] = {

@@ -114,10 +114,14 @@ static void print_object(int indent, json_t *o)
 int verb_inspect(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *parameters = json_object(), *reply = NULL;
-	const char *word = in->operands[0];
+	const char *word = in->operands[0], *kind = NULL;
 	int r = strchr(word, '/') ? add_path(parameters, "what", word, err)
 				  : add_string(parameters, "what", word, err);
 
+	if (r == 0)
+		r = get_kind(&kind, in, err);
+	if (r == 0)
+		r = add_string(parameters, "kind", kind, err);
 	if (r == 0)
 		r = add_path(parameters, "dir", in->values[OPT_DIR], err);
 	if (r == 0)

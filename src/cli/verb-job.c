@@ -13,19 +13,20 @@
 
 enum { GRACE_MS_DEFAULT = 10000 };
 
-typedef int (*operand_fn)(json_t *parameters, const char *word, bool flag,
+/* Adds @word to @parameters under @key, and asks. */
+typedef int (*operand_fn)(json_t *parameters, const char *key, const char *word,
 			  struct brumate_error *err);
 
 /* Calls @fn for each operand, in order; the first failure is the command's, the others are printed as
  * they come. */
 static int for_each_operand(const struct invocation *in, operand_fn fn, json_t *parameters,
-			    bool flag, struct brumate_error *err)
+			    const char *key, struct brumate_error *err)
 {
 	int result = 0;
 
 	for (int i = 0; i < in->n_operands; i++) {
 		struct brumate_error why = BRUMATE_ERROR_NONE;
-		int r = fn(parameters, in->operands[i], flag, &why);
+		int r = fn(parameters, key, in->operands[i], &why);
 
 		if (r == 0) {
 			puts(in->operands[i]);
@@ -40,9 +41,10 @@ static int for_each_operand(const struct invocation *in, operand_fn fn, json_t *
 	return result;
 }
 
-static int kill_one(json_t *parameters, const char *word, bool flag, struct brumate_error *err)
+static int kill_one(json_t *parameters, const char *key, const char *word,
+		    struct brumate_error *err)
 {
-	int r = add_string(parameters, "job", word, err);
+	int r = add_string(parameters, key, word, err);
 
 	return r < 0 ? r : client_ask("Kill", parameters, NULL, err);
 }
@@ -62,45 +64,29 @@ int verb_kill(const struct invocation *in, struct brumate_error *err)
 	if (json_object_set_new(parameters, "signal", json_integer(number)) < 0 ||
 	    json_object_set_new(parameters, "grace_ms", json_integer((json_int_t)grace_ms)) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
-	return for_each_operand(in, kill_one, parameters, false, err);
+	return for_each_operand(in, kill_one, parameters, "job", err);
 }
 
-/* A job, unless there is none of that name: then a checkpoint. */
-static int remove_one(json_t *parameters, const char *word, bool checkpoint,
+static int remove_one(json_t *parameters, const char *key, const char *word,
 		      struct brumate_error *err)
 {
-	int r;
-
 	if (remote_is_url(word))
 		return remove_remote(word, err);
-	json_object_del(parameters, "checkpoint");
-	if (!checkpoint) {
-		r = add_string(parameters, "job", word, err);
-		if (r == 0)
-			r = client_ask("Remove", parameters, NULL, err);
-		if (r != -ENOENT)
-			return r;
-		json_object_del(parameters, "job");
-	}
-	r = add_string(parameters, "checkpoint", word, err);
-	if (r == 0)
-		r = client_ask("Remove", parameters, NULL, err);
-	if (r == -ENOENT && !checkpoint) {
-		brumate_fail(err, ENOENT, "no job or checkpoint \"%s\"", word);
-		brumate_hint(err, "`brumate ps` lists the jobs, `brumate ls` the checkpoints");
-	}
-	return r;
+	int r = add_string(parameters, key, word, err);
+	return r < 0 ? r : client_ask("Remove", parameters, NULL, err);
 }
 
 int verb_rm(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *parameters = json_object();
-	bool checkpoints = in->values[OPT_CHECKPOINT] || in->values[OPT_DIR];
-	int r = add_path(parameters, "dir", in->values[OPT_DIR], err);
+	const char *key = NULL;
+	int r = get_kind(&key, in, err);
 
+	if (r == 0)
+		r = add_path(parameters, "dir", in->values[OPT_DIR], err);
 	if (r < 0)
 		return r;
-	return for_each_operand(in, remove_one, parameters, checkpoints, err);
+	return for_each_operand(in, remove_one, parameters, key ? key : "what", err);
 }
 
 int verb_manage(const struct invocation *in, struct brumate_error *err)

@@ -168,8 +168,13 @@ static int pack_image(json_t *p, const struct invocation *in, struct brumate_err
 
 static int pack_restore(json_t *p, const struct invocation *in, struct brumate_error *err)
 {
+	const char *kind = NULL;
 	int r = add_timeout(p, in, err);
 
+	if (r == 0)
+		r = get_kind(&kind, in, err);
+	if (r == 0)
+		r = add_string(p, "kind", kind, err);
 	if (r == 0)
 		r = add_gpu_map(p, in, err);
 	if (r == 0)

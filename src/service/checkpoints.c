@@ -2,11 +2,11 @@
 /* Checkpoints and Inspect: what is on disk, told without any shim. */
 #include "service/access.h"
 #include "service/jobs.h"
+#include "service/meaning.h"
 #include "service/service.h"
 
 #include <errno.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/paths.h"
 #include "store/usage.h"
@@ -83,19 +83,15 @@ int service_checkpoints(const struct service_call *call, json_t *parameters, jso
 	return 0;
 }
 
-static int inspect_job(const struct service_call *call, const char *word, json_t **ret,
+static int inspect_job(const struct service_call *call, const struct job *j, json_t **ret,
 		       struct brumate_error *err)
 {
-	auto_(job_fini) struct job j = JOB_EMPTY;
-	int r = access_job(&j, call, word, err);
-	if (r < 0)
-		return r;
-
 	auto_json json_t *asked = NULL;
-	if (j.data_path == JOB_DATA_BROKER && job_is_alive(&j))
-		shim_relay(call, &j, "Memory", NULL, &asked, NULL);
+
+	if (j->data_path == JOB_DATA_BROKER && job_is_alive(j))
+		shim_relay(call, j, "Memory", NULL, &asked, NULL);
 	json_t *reply =
-		json_pack("{s:o,s:o*,s:O*}", "job", describe_job(&j), "last", job_last_summary(&j),
+		json_pack("{s:o,s:o*,s:O*}", "job", describe_job(j), "last", job_last_summary(j),
 			  "memory", json_object_get(asked, "processes"));
 	if (!reply)
 		return brumate_fail(err, ENOMEM, "%m");
@@ -157,32 +153,32 @@ static int inspect_checkpoint(const struct service_call *call, const char *dir, 
 	return 0;
 }
 
-/* A checkpoint of exactly this id comes first, then a job, then whatever the store makes of it. */
 int service_inspect(const struct service_call *call, json_t *parameters, json_t **ret,
 		    struct brumate_error *err)
 {
+	auto_(job_fini) struct job j = JOB_EMPTY;
+	struct meaning_question q = { .call = call };
 	auto_free char *dir = NULL;
-	const char *what, *given_dir;
-	int r = wire_need_string(parameters, "what", &what, err);
+	const char *given_dir;
+	int r = wire_need_string(parameters, "what", &q.word, err);
 
+	if (r == 0)
+		r = wire_get_string(parameters, "kind", &q.kind, err);
 	if (r == 0)
 		r = wire_get_string(parameters, "dir", &given_dir, err);
 	if (r == 0)
 		r = access_store(&dir, call, given_dir, err);
 	if (r < 0)
 		return r;
-
-	auto_free char *exact = path_format("%s/%s", dir, what);
-	if (!exact)
-		return brumate_fail(err, ENOMEM, "%m");
-	if (given_dir || strchr(what, '/') || access(exact, F_OK) == 0)
-		return inspect_checkpoint(call, dir, what, ret, err);
-
-	r = inspect_job(call, what, ret, err);
-	if (r != -ENOENT)
+	q.dir = dir;
+	q.dir_given = given_dir;
+	r = meaning_find(&j, &q, err);
+	if (r < 0)
 		return r;
-	r = inspect_checkpoint(call, dir, what, ret, err);
-	if (r == -ENOENT)
-		return brumate_fail(err, ENOENT, "no job or checkpoint \"%s\"", what);
+	if (r == MEANS_JOB)
+		return inspect_job(call, &j, ret, err);
+	r = inspect_checkpoint(call, dir, q.word, ret, err);
+	if (r == -ENOENT && !q.kind && !given_dir && !strchr(q.word, '/'))
+		return meaning_fail_unknown(err, q.word);
 	return r;
 }

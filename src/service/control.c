@@ -2,6 +2,7 @@
 /* Taking processes in, ending jobs, waiting for them and forgetting them. */
 #include "service/access.h"
 #include "service/jobs.h"
+#include "service/meaning.h"
 #include "service/service.h"
 
 #include <errno.h>
@@ -199,16 +200,11 @@ int service_wait(const struct service_call *call, json_t *parameters, json_t **r
 	return shim_relay(call, &j, "Wait", NULL, ret, err);
 }
 
-static int remove_checkpoint(const struct service_call *call, const char *given_dir,
-			     const char *word, struct brumate_error *err)
+static int remove_checkpoint(const struct service_call *call, const char *dir, const char *word,
+			     struct brumate_error *err)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
-	auto_free char *dir = NULL;
-	int r = access_store(&dir, call, given_dir, err);
-	if (r < 0)
-		return r;
-
-	r = access_image(&image, call, dir, word, err);
+	int r = access_image(&image, call, dir, word, err);
 	bool damaged = r == -EBADMSG || r == -EPROTONOSUPPORT;
 	if (r < 0 && !(damaged && call->uid == 0))
 		return r;
@@ -219,29 +215,56 @@ static int remove_checkpoint(const struct service_call *call, const char *given_
 	return store_remove(dir, damaged ? word : image.manifest.id, err);
 }
 
-int service_remove(const struct service_call *call, json_t *parameters, json_t **ret,
-		   struct brumate_error *err)
+/* Exactly one of "job", "checkpoint" and "what". */
+static int get_what(struct meaning_question *ret, json_t *parameters, struct brumate_error *err)
 {
-	auto_(job_fini) struct job j = JOB_EMPTY;
-	const char *word, *checkpoint, *dir;
-	int r = wire_get_string(parameters, "job", &word, err);
+	const char *job, *checkpoint, *what;
+	int r = wire_get_string(parameters, "job", &job, err);
 
 	if (r == 0)
 		r = wire_get_string(parameters, "checkpoint", &checkpoint, err);
 	if (r == 0)
-		r = wire_get_string(parameters, "dir", &dir, err);
+		r = wire_get_string(parameters, "what", &what, err);
 	if (r < 0)
 		return r;
-	if (!word == !checkpoint)
-		return wire_fail_parameter(err, "job", "want either job or checkpoint");
+	if (!!job + !!checkpoint + !!what != 1)
+		return wire_fail_parameter(err, "job", "want one of job, checkpoint and what");
+	ret->word = job ? job : checkpoint ? checkpoint : what;
+	ret->kind = job ? "job" : checkpoint ? "checkpoint" : NULL;
+	return 0;
+}
 
-	if (checkpoint) {
-		r = remove_checkpoint(call, dir, checkpoint, err);
-	} else {
-		r = access_job(&j, call, word, err);
-		if (r == 0)
-			r = job_remove(&j, err);
-	}
+static int remove_what(const struct service_call *call, json_t *parameters,
+		       struct brumate_error *err)
+{
+	auto_(job_fini) struct job j = JOB_EMPTY;
+	struct meaning_question q = { .call = call };
+	auto_free char *dir = NULL;
+	const char *given_dir;
+	int r = get_what(&q, parameters, err);
+
+	if (r == 0)
+		r = wire_get_string(parameters, "dir", &given_dir, err);
+	if (r == 0)
+		r = access_store(&dir, call, given_dir, err);
+	if (r < 0)
+		return r;
+	q.dir = dir;
+	q.dir_given = given_dir;
+	r = meaning_find(&j, &q, err);
+	if (r < 0)
+		return r;
+	if (r == MEANS_JOB)
+		return job_remove(&j, err);
+	r = remove_checkpoint(call, dir, q.word, err);
+	return r == -ENOENT && !q.kind && !given_dir ? meaning_fail_unknown(err, q.word) : r;
+}
+
+int service_remove(const struct service_call *call, json_t *parameters, json_t **ret,
+		   struct brumate_error *err)
+{
+	int r = remove_what(call, parameters, err);
+
 	if (r == 0)
 		*ret = json_object();
 	return r == 0 && !*ret ? brumate_fail(err, ENOMEM, "%m") : r;

@@ -7,6 +7,7 @@
 #include "service/access.h"
 #include "service/gpu-map.h"
 #include "service/jobs.h"
+#include "service/meaning.h"
 #include "service/meter.h"
 #include "service/remote.h"
 #include "service/service.h"
@@ -15,7 +16,6 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/conf.h"
 #include "base/paths.h"
@@ -40,8 +40,8 @@ static json_t *pick(json_t *parameters, const char *const *keys)
 /* Types and ranges are checked here, so that no foreign value gets to a shim unseen. */
 static int check_common(json_t *parameters, struct brumate_error *err)
 {
-	static const char *const flags[] = { "force", "leave_running", "tcp_close", "park",
-					     "keep_copy", "live" };
+	static const char *const flags[] = { "force", "leave_running", "tcp_close",
+					     "park",  "keep_copy",     "live" };
 	int64_t timeout_ms;
 	const char *key;
 	json_t *map;
@@ -280,25 +280,21 @@ static int put_right(const struct service_call *call, struct job *j, struct brum
 	return r;
 }
 
-/* A checkpoint of exactly this id comes first; then a job, by its latest checkpoint; then whatever
- * the store makes of the word. */
-static int find_image(struct store_image *ret, const struct service_call *call, const char *dir,
-		      bool dir_given, const char *word, struct brumate_error *err)
+/* A job stands for its latest checkpoint. */
+static int find_image(struct store_image *ret, const struct meaning_question *q,
+		      struct brumate_error *err)
 {
-	auto_free char *exact = path_format("%s/%s", dir, word);
 	auto_(job_fini) struct job j = JOB_EMPTY;
+	int r = meaning_find(&j, q, err);
 
-	if (!exact)
-		return brumate_fail(err, ENOMEM, "%m");
-	if (strchr(word, '/') || dir_given || access(exact, F_OK) == 0 ||
-	    job_find(&j, word, NULL) < 0)
-		return access_image(ret, call, dir, word, err);
+	if (r < 0)
+		return r;
+	if (r == MEANS_CHECKPOINT)
+		return access_image(ret, q->call, q->dir, q->word, err);
 
-	struct service_call as_root = *call;
+	struct service_call as_root = *q->call;
 	as_root.uid = 0; /* the path is the job's own, not the caller's */
-	int r = access_check(call, j.uid, word, err);
-	if (r == 0)
-		r = put_right(call, &j, err);
+	r = put_right(q->call, &j, err);
 	if (r < 0)
 		return r;
 	if (!j.checkpoint_path)
@@ -308,7 +304,7 @@ static int find_image(struct store_image *ret, const struct service_call *call, 
 		brumate_hint(err, "brumate restore '%s'", j.checkpoint_path);
 		return -ENOENT;
 	}
-	return access_image(ret, &as_root, dir, j.checkpoint_path, err);
+	return access_image(ret, &as_root, q->dir, j.checkpoint_path, err);
 }
 
 /* The record of the job that @m is of: the old one if it is still there, else a new one. */
@@ -403,22 +399,28 @@ int service_restore(const struct service_call *call, json_t *parameters, json_t 
 		    struct brumate_error *err)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
+	struct meaning_question q = { .call = call, .by_latest = true };
 	auto_free char *dir = NULL;
-	const char *word, *given_dir;
-	int r = wire_get_string(parameters, "checkpoint", &word, err);
+	const char *given_dir;
+	int r = wire_get_string(parameters, "checkpoint", &q.word, err);
 
-	if (r == 0 && !word && json_object_get(parameters, "url"))
+	if (r == 0 && !q.word && json_object_get(parameters, "url"))
 		return restore_from_afar(call, parameters, ret, err);
 	if (r == 0)
-		r = wire_need_string(parameters, "checkpoint", &word, err);
+		r = wire_need_string(parameters, "checkpoint", &q.word, err);
+	if (r == 0)
+		r = wire_get_string(parameters, "kind", &q.kind, err);
 	if (r == 0)
 		r = wire_get_string(parameters, "dir", &given_dir, err);
 	if (r == 0)
 		r = check_common(parameters, err);
 	if (r == 0)
 		r = access_store(&dir, call, given_dir, err);
-	if (r == 0)
-		r = find_image(&image, call, dir, given_dir != NULL, word, err);
+	if (r < 0)
+		return r;
+	q.dir = dir;
+	q.dir_given = given_dir;
+	r = find_image(&image, &q, err);
 	if (r < 0)
 		return r;
 	auto_json json_t *where = json_pack("{s:s}", "path", image.path);

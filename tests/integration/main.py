@@ -106,6 +106,34 @@ def names_and_prefixes(bed):
 
 
 @case
+def a_word_for_a_job_and_a_checkpoint(bed):
+    job, _ = bed.counter(name="both")
+    bed.ok("checkpoint", "-R", "--name", job[:3], job)  # begins the job's id
+    bed.ok("checkpoint", "-R", "--name", "both", job)
+    inspect = ("inspect", "--format", "json")
+    expect("manifest" in bed.ok(*inspect, job[:3]).json(), "the beginning of a job's id comes before a checkpoint's id")
+    expect(bed.ok(*inspect, job[:4]).json()["job"]["id"] == job, "the beginning of a job's id alone")
+    for args in (("inspect",), ("rm",)):
+        refused = bed.refused(2, '"both" may mean a job or a checkpoint', *args, "both")
+        expect("hint: say which: --job or --checkpoint" in refused.err, refused.why())
+        bed.refused(2, "job or a checkpoint", *args, job[:2])  # the beginning of both
+    expect("manifest" in bed.ok(*inspect, "--checkpoint", "both").json(), "--checkpoint")
+    expect(bed.ok(*inspect, "--job", "both").json()["job"]["id"] == job, "--job")
+    bed.refused(2, "either --job or --checkpoint", "rm", "--job", "--checkpoint", "both")
+    bed.refused(6, "still there", "restore", "both")  # it is the job's latest: no matter which
+    bed.ok("rm", job[:3])
+    expect(bed.checkpoints() == ["both"], f"the exact name of a checkpoint removed another: {bed.checkpoints()}")
+    bed.refused(6, "is running", "rm", "--job", "both")
+    bed.ok("checkpoint", "-R", "--name", "later", job)
+    bed.refused(2, "job or a checkpoint", "restore", "both")
+    bed.refused(6, "still there", "restore", "--checkpoint", "both")
+    bed.ok("kill", job)
+    bed.ok("rm", "--job", "both")
+    expect(bed.checkpoints() == ["both", "later"] and not bed.list("ps", "jobs"), "--job removed something else")
+    bed.refused(3, 'no job or checkpoint "nothing"', "rm", "nothing")
+
+
+@case
 def a_job_has_its_own_session_directory_and_no_stdin(bed):
     script = "readlink /proc/self/fd/0; pwd; echo $MARK; ps -o sid= -p $$ | tr -d ' '; echo $$; exec ls /proc/self/fd"
     result = bed.cli("run", "--attach", "--", "sh", "-c", script, env={"MARK": "a mark"})
