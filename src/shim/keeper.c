@@ -85,6 +85,14 @@ static int hold(struct keep *k, struct keeper_tag tag, int fd)
 	return 0;
 }
 
+static void keep_fini(struct keep *k)
+{
+	for (size_t i = 0; i < k->n; i++)
+		close(k->items[i].fd);
+	free(k->items);
+	cleanup_close(&k->root_fd);
+}
+
 static void drop(struct keep *k, struct keeper_tag tag)
 {
 	struct kept *item = find(k, tag);
@@ -209,5 +217,6 @@ int keep_run(void)
 			break;
 	}
 	log_debug("keeper ends: held=%zu", k.n);
+	keep_fini(&k);
 	return EXIT_OK;
 }
