@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "process/hugetlb.h"
 
 enum { CPUINFO_BYTES_MAX = 4 << 20 };
 
@@ -84,6 +85,23 @@ static pid_t inner_ppid(const struct proc_tree *tree, size_t i)
 	return 0;
 }
 
+static int describe_huge_pages(struct manifest *m, const struct proc_tree *tree)
+{
+	struct hugetlb_sums sums;
+	int r = hugetlb_sum(&sums, tree);
+
+	if (r < 0 || !sums.n)
+		return r;
+	m->huge_pages = calloc(sums.n, sizeof(*m->huge_pages));
+	if (!m->huge_pages)
+		return -ENOMEM;
+	for (; m->n_huge_pages < sums.n; m->n_huge_pages++)
+		m->huge_pages[m->n_huge_pages] =
+			(struct manifest_huge_pages){ sums.items[m->n_huge_pages].page_bytes,
+						      sums.items[m->n_huge_pages].bytes };
+	return 0;
+}
+
 static int describe_processes(struct op *op, struct brumate_error *err)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
@@ -92,6 +110,8 @@ static int describe_processes(struct op *op, struct brumate_error *err)
 
 	if (r < 0)
 		return r;
+	if ((r = describe_huge_pages(m, &tree)) < 0)
+		return brumate_fail(err, -r, "%m");
 	m->processes = calloc(tree.n, sizeof(*m->processes));
 	if (!m->processes)
 		return brumate_fail(err, ENOMEM, "%m");

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,6 +28,7 @@
 #include "engine/regions.h"
 #include "engine/secret.h"
 #include "engine/steps.h"
+#include "process/hugetlb.h"
 #include "process/pidns.h"
 
 enum { CRIU_TIMEOUT_S = 600, KILL_TIMEOUT_MS = 30000 };
@@ -129,6 +131,31 @@ static int check_driver(struct op *op, struct brumate_error *err)
 	return -EOPNOTSUPP;
 }
 
+static int fail_huge_pages(const struct manifest_huge_pages *need, struct brumate_error *err)
+{
+	uint64_t page = need->page_bytes, there = hugetlb_free_bytes(page) / page;
+	uint64_t pages = (need->bytes + page - 1) / page;
+
+	brumate_fail(err, ENOSPC,
+		     "the job needs %" PRIu64 " huge pages of %" PRIu64 " kB, %" PRIu64
+		     " can be had here",
+		     pages, page >> 10, there);
+	brumate_hint(err,
+		     "echo %" PRIu64 " > /sys/kernel/mm/hugepages/hugepages-%" PRIu64
+		     "kB/nr_hugepages",
+		     hugetlb_pool_pages(page) + pages - there, page >> 10);
+	return -ENOSPC;
+}
+
+/* CRIU would find out in the middle, and not say it. */
+static int check_huge_pages(const struct manifest *m, struct brumate_error *err)
+{
+	for (size_t i = 0; i < m->n_huge_pages; i++)
+		if (hugetlb_free_bytes(m->huge_pages[i].page_bytes) < m->huge_pages[i].bytes)
+			return fail_huge_pages(&m->huge_pages[i], err);
+	return 0;
+}
+
 static bool pid_is_taken(pid_t pid)
 {
 	char path[32];
@@ -158,7 +185,8 @@ static int check_restore(struct op *op, struct brumate_error *err)
 	if (!m->n_processes)
 		return brumate_fail(err, EBADMSG, "checkpoint %s: no processes", m->id);
 	if ((r = check_machine(m, err)) < 0 || (r = secret_unlock(op, err)) < 0 ||
-	    (r = check_criu(op, err)) < 0 || (r = check_driver(op, err)) < 0)
+	    (r = check_criu(op, err)) < 0 || (r = check_huge_pages(m, err)) < 0 ||
+	    (r = check_driver(op, err)) < 0)
 		return r;
 	if (take_gpus(op) < 0)
 		return brumate_fail(err, ENOMEM, "%m");

@@ -203,7 +203,7 @@ static int decode_object(const struct field *fields, size_t n, char *base, json_
 	for (const struct field *f = fields; f < fields + n; f++) {
 		json_t *value = json_object_get(object, f->name);
 
-		if (f->since > version)
+		if (f->since > version || (f->optional && !value))
 			continue;
 		if (!value)
 			return brumate_fail(err, EBADMSG, "%s is missing", f->name);

@@ -104,11 +104,16 @@ static json_t *encode_field(const struct field *f, const char *base, int version
 	return NULL;
 }
 
+static bool is_left_out(const struct field *f, const char *base)
+{
+	return f->optional && !*(const size_t *)(base + f->count_offset);
+}
+
 static int encode_fields(json_t *object, const struct field *fields, size_t n, const char *base,
 			 int version)
 {
 	for (const struct field *f = fields; f < fields + n; f++)
-		if (f->since <= version &&
+		if (f->since <= version && !is_left_out(f, base) &&
 		    json_object_set_new(object, f->name, encode_field(f, base, version)) < 0)
 			return -ENOMEM;
 	return 0;

@@ -27,6 +27,7 @@ enum {
 	MANIFEST_GPUS_MAX = 64,
 	MANIFEST_REGIONS_MAX = 1 << 17,
 	MANIFEST_PACKS_MAX = 1 << 16,
+	MANIFEST_HUGE_PAGES_MAX = 8,
 };
 
 /** Name of the manifest in the directory of its checkpoint. */
@@ -80,6 +81,12 @@ struct manifest_region {
 struct manifest_pack {
 	char *path; /* as that of a file; the table numbers packs in this order */
 	uint64_t len_bytes;
+};
+
+/** Pages of hugetlbfs that its processes have claim to, and a restore cannot do without. */
+struct manifest_huge_pages {
+	uint64_t page_bytes;
+	uint64_t bytes; /* of all pages of that size */
 };
 
 /** An fd of the job that leads outside its tree and is given anew at restore: key as CRIU names it. */
@@ -147,6 +154,8 @@ struct manifest {
 	double downtime_seconds; /* 0 where the job did not go on */
 	struct manifest_phase *phases;
 	size_t n_phases;
+	struct manifest_huge_pages *huge_pages; /* one for each size; older writers did not tell */
+	size_t n_huge_pages;
 };
 
 #define MANIFEST_EMPTY ((struct manifest){ 0 })

@@ -90,6 +90,11 @@ static const struct field file_fields[] = {
 	PLAIN(struct manifest_file, "digest", digest, FIELD_DIGEST),
 };
 
+static const struct field huge_pages_fields[] = {
+	NUMBER(struct manifest_huge_pages, "page_bytes", page_bytes, FIELD_U64, 1, INT64_MAX),
+	BYTES(struct manifest_huge_pages, bytes),
+};
+
 static const struct field phase_fields[] = {
 	TEXT(struct manifest_phase, "name", name),
 	PLAIN(struct manifest_phase, "duration_us", seconds, FIELD_SECONDS),
@@ -148,6 +153,15 @@ const struct field manifest_fields[] = {
 	PLAIN(struct manifest, "leave_running", leave_running, FIELD_BOOL),
 	PLAIN(struct manifest, "downtime_us", downtime_seconds, FIELD_SECONDS),
 	LIST("phases", phases, n_phases, phase_fields, PHASES_MAX),
+	{ .name = "huge_pages",
+	  .kind = FIELD_LIST,
+	  .offset = offsetof(struct manifest, huge_pages),
+	  .size = sizeof(struct manifest_huge_pages),
+	  .max = MANIFEST_HUGE_PAGES_MAX,
+	  .members = huge_pages_fields,
+	  .n_members = sizeof(huge_pages_fields) / sizeof(huge_pages_fields[0]),
+	  .count_offset = offsetof(struct manifest, n_huge_pages),
+	  .optional = true },
 };
 const size_t manifest_n_fields = sizeof(manifest_fields) / sizeof(manifest_fields[0]);
 

@@ -38,7 +38,8 @@ struct field {
 	size_t n_members;
 	size_t count_offset; /* of a LIST's count */
 	const char *const *words;
-	int since; /* version of the manifest that has it first; 0: all */
+	int since;     /* version of the manifest that has it first; 0: all */
+	bool optional; /* of a LIST: not there where it has no items */
 };
 
 extern const struct field manifest_fields[];

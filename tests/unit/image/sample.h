@@ -44,6 +44,9 @@ static inline void sample_lists(struct manifest *m)
 	m->n_phases = 2;
 	m->phases[0] = (struct manifest_phase){ "lock", 0.000001 };
 	m->phases[1] = (struct manifest_phase){ "dump", 12.345678 };
+	m->huge_pages = calloc(1, sizeof(*m->huge_pages));
+	m->n_huge_pages = 1;
+	m->huge_pages[0] = (struct manifest_huge_pages){ 2 << 20, 8 << 20 };
 }
 
 static inline void sample_memory(struct manifest *m)
