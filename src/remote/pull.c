@@ -10,22 +10,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/fd.h"
 #include "store/memory-read.h"
-
-/* A file on its way; see struct item of push.c. */
-struct pull_item {
-	struct place_file file;
-	pthread_mutex_t lock;
-	char *key; /* owned */
-	int fd;
-	bool there;
-	atomic_size_t n_left;
-};
 
 struct pull_unit {
 	size_t file;
@@ -71,6 +60,27 @@ static int open_once(struct pull *p, size_t i, struct brumate_error *err)
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", file_of(p, i)->path) : 0;
 }
 
+/* A file that is not what the manifest says, as a whole: it may have been damaged on its way only. */
+static int get_again(struct pull *p, struct session *s, size_t i, struct brumate_error *err)
+{
+	const struct place_file *f = file_of(p, i);
+	const uint64_t part_bytes = (uint64_t)p->client.config->part_mib << 20;
+	auto_close int fd = staging_create(&p->staging, i, f);
+	int r = 0;
+
+	if (fd < 0)
+		return brumate_fail(err, -fd, "%s: %m", f->path);
+	if (err)
+		*err = BRUMATE_ERROR_NONE;
+	for (uint64_t at = 0; r == 0 && at < f->len_bytes; at += part_bytes) {
+		uint64_t left = f->len_bytes - at;
+
+		r = object_get_range(s, p->items[i].key, at, left < part_bytes ? left : part_bytes,
+				     fd, err);
+	}
+	return r < 0 ? r : staging_finish(&p->staging, i, f, err);
+}
+
 static int get_unit(void *arg, struct session *s, size_t i, struct brumate_error *err)
 {
 	struct pull *p = arg;
@@ -88,9 +98,13 @@ static int get_unit(void *arg, struct session *s, size_t i, struct brumate_error
 		return r;
 	cleanup_close(&it->fd);
 	r = staging_finish(&p->staging, u->file, file_of(p, u->file), err);
+	if (r == -EBADMSG)
+		r = get_again(p, s, u->file, err);
+	if (r < 0)
+		return r;
 	atomic_fetch_add(&p->moved_files, 1);
 	atomic_fetch_add(&p->moved_bytes, file_of(p, u->file)->len_bytes);
-	return r;
+	return 0;
 }
 
 static bool has_pack(const struct manifest *m, const struct place_file *f)
@@ -227,12 +241,18 @@ static bool may_go_on(int r)
 }
 
 /* The chunks of packs, now that the table and all packs are in their places. */
-static int verify_packs(const struct pull *p, const struct pool_watch *watch,
-			struct brumate_error *err)
+static int verify_packs(struct pull *p, const struct pool_watch *watch, struct brumate_error *err)
 {
-	int r = memory_verify(p->writer.dir_fd, &p->found.manifest, NULL, NULL, watch->progress,
-			      watch->arg, err);
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+	int dir_fd = p->writer.dir_fd;
+	int r = memory_verify(dir_fd, &p->found.manifest, NULL, NULL, watch->progress, watch->arg,
+			      &why);
 
+	if (r == -EBADMSG && (r = pull_mend(p, watch, &why)) == 0)
+		r = memory_verify(dir_fd, &p->found.manifest, NULL, NULL, watch->progress,
+				  watch->arg, &why);
+	if (r < 0 && err)
+		*err = why;
 	if (r == -EBADMSG && p->linked)
 		brumate_hint(err, "it shares packs with checkpoints of this store: `brumate verify "
 				  "--all` says whether they are damaged");

@@ -2,10 +2,21 @@
 /* Files of a checkpoint on their way here. Private to this layer. */
 #pragma once
 
+#include <pthread.h>
+
 #include "remote/find.h"
 #include "remote/staging.h"
 
-struct pull_item;
+/* A file on its way; see struct item of push.c. */
+struct pull_item {
+	struct place_file file;
+	pthread_mutex_t lock;
+	char *key; /* owned */
+	int fd;
+	bool there;
+	atomic_size_t n_left;
+};
+
 struct pull_unit;
 
 /** The checkpoint that was found, and what has come of it. Owns its parts. */
@@ -31,3 +42,7 @@ DEFINE_AUTO_FINI(struct pull, pull_fini)
 /** Gets the files of @p->found into a checkpoint of the store @dir, each compared with its digest. */
 int pull_files(struct pull *p, const char *dir, struct pool_watch *watch,
 	       struct brumate_error *err);
+
+/** Gets once more what is damaged in the packs of @p, which are in their places; whether that helped, it does
+ * not say. Packs that this store's checkpoints share stay as they are. */
+int pull_mend(struct pull *p, const struct pool_watch *watch, struct brumate_error *err);

@@ -78,8 +78,24 @@ static bool stop_all(struct far *f)
 	return true;
 }
 
-static int give_span(struct far *f, const struct span *s, char *buf, struct codec *codec,
-		     struct brumate_error *err)
+/* What is damaged may have been so on its way only: it is asked for once more. */
+static int give_chunk(struct far *f, void *reader, const struct memory_chunk *c,
+		      struct brumate_error *err)
+{
+	const struct chunk_record *record = c->record;
+	int r = f->task->fn(f->task->arg, c, err);
+
+	if (r != -EBADMSG || atomic_load(&f->stopped))
+		return r;
+	if (err)
+		*err = BRUMATE_ERROR_NONE;
+	r = f->m->source->read(reader, record->pack, record->offset, (void *)c->stored,
+			       chunk_padded(record->stored_bytes), err);
+	return r < 0 ? r : f->task->fn(f->task->arg, c, err);
+}
+
+static int give_span(struct far *f, void *reader, const struct span *s, char *buf,
+		     struct codec *codec, struct brumate_error *err)
 {
 	int r = 0;
 
@@ -91,7 +107,7 @@ static int give_span(struct far *f, const struct span *s, char *buf, struct code
 					  .stored = buf + (record->offset - s->offset),
 					  .codec = codec };
 
-		r = f->task->fn(f->task->arg, &c, err);
+		r = give_chunk(f, reader, &c, err);
 	}
 	return r;
 }
@@ -108,7 +124,7 @@ static int read_spans(struct far *f, void *reader, struct brumate_error *err)
 	while (r == 0 && !atomic_load(&f->stopped) && take_span(f, &s)) {
 		r = f->m->source->read(reader, s.pack, s.offset, buf, s.len_bytes, err);
 		if (r == 0)
-			r = give_span(f, &s, buf, codec, err);
+			r = give_span(f, reader, &s, buf, codec, err);
 	}
 	return r;
 }

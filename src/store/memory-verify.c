@@ -94,7 +94,9 @@ static void tell_all(struct verify *v, store_problem_fn tell, void *arg)
 		tell(arg, &(struct store_problem){ .kind = STORE_CHUNK,
 						   .path = pack->path,
 						   .expected = c->digest,
-						   .text = text });
+						   .text = text,
+						   .offset = c->offset,
+						   .len_bytes = chunk_padded(c->stored_bytes) });
 	}
 }
 

@@ -131,7 +131,8 @@ struct store_problem {
 	uint64_t expected_bytes, actual_bytes;
 	struct digest expected, actual; /* zeros where there is none */
 	int failure;
-	const char *text; /* STORE_CHUNK; borrowed */
+	const char *text; /* STORE_CHUNK; borrowed. There too: */
+	uint64_t offset, len_bytes; /* where it lies in the file */
 };
 
 typedef void (*store_problem_fn)(void *arg, const struct store_problem *p);
