@@ -45,27 +45,71 @@ int huge_pages_populate(void *p, size_t len_bytes)
 	return r;
 }
 
+/* What small pages take at least for as much as a huge one; a failure is as bad as some that are slow. */
+#define SLOW_NS	  (300u * 1000)
+#define FAILED_NS (4u * SLOW_NS)
+
+/* For as long they are not asked for again: each try searches for memory in one piece. */
+#define REST_NS (1000 * NS_PER_MS)
+
+static bool is_over(uint64_t given_up_ns)
+{
+	return clock_now_ns() - given_up_ns >= REST_NS;
+}
+
+bool huge_pages_pay(const struct huge_pages_luck *l)
+{
+	uint64_t given_up_ns = atomic_load(&l->given_up_ns);
+
+	return !given_up_ns || is_over(given_up_ns);
+}
+
+uint64_t huge_pages_start(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
+}
+
+static void begin_anew(struct huge_pages_luck *l)
+{
+	atomic_store(&l->tries, 0);
+	atomic_store(&l->cost_ns, 0);
+	atomic_store(&l->given_up_ns, 0);
+}
+
+void huge_pages_note(struct huge_pages_luck *l, size_t len_bytes, int result, uint64_t start_ns)
+{
+	static const size_t tries_min = 32;
+	size_t n = len_bytes / HUGE_PAGE_BYTES;
+	uint64_t slow_ns = l->slow_ns ? l->slow_ns : SLOW_NS;
+	uint64_t given_up_ns = atomic_load(&l->given_up_ns);
+	uint64_t cost_ns = result < 0 ? n * FAILED_NS : huge_pages_start() - start_ns;
+
+	if (given_up_ns && is_over(given_up_ns))
+		begin_anew(l);
+	size_t tries = atomic_fetch_add(&l->tries, n) + n;
+	cost_ns += atomic_fetch_add(&l->cost_ns, cost_ns);
+	if (tries >= tries_min && cost_ns >= tries * slow_ns)
+		atomic_store(&l->given_up_ns, clock_now_ns());
+}
+
 #define FILL_BYTES_MIN (32ull << 20)
-
-/* For as long it is left alone where it failed, as each try then searches for memory in one piece, or
- * where it was slower than a GB/s: waiting for busy processors takes longer than small pages. */
-#define FILL_PAUSE_NS (1000 * NS_PER_MS)
-
-static _Atomic uint64_t fill_paused_until_ns; /* UINT64_MAX: this kernel does not know how */
 
 static bool fill_huge(void *p, size_t len_bytes)
 {
-	uint64_t start_ns = clock_now_ns();
+	static struct huge_pages_luck luck;
+	static atomic_bool unable; /* this kernel does not know how */
 
-	if (len_bytes < FILL_BYTES_MIN || start_ns < fill_paused_until_ns ||
+	if (len_bytes < FILL_BYTES_MIN || unable || !huge_pages_pay(&luck) ||
 	    (uintptr_t)p % HUGE_PAGE_BYTES || len_bytes % HUGE_PAGE_BYTES)
 		return false;
+	uint64_t start_ns = huge_pages_start();
 	int r = huge_pages_populate(p, len_bytes);
-	uint64_t end_ns = clock_now_ns();
+	huge_pages_note(&luck, len_bytes, r, start_ns);
 	if (r == -EINVAL)
-		fill_paused_until_ns = UINT64_MAX;
-	else if (r < 0 || end_ns - start_ns > len_bytes)
-		fill_paused_until_ns = end_ns + FILL_PAUSE_NS;
+		unable = true;
 	return r == 0;
 }
 
@@ -127,33 +171,4 @@ int huge_pages_collapse(int pidfd, uint64_t va, size_t len_bytes)
 	if (n < 0)
 		return -errno;
 	return (size_t)n == len_bytes ? 0 : -EAGAIN;
-}
-
-/* What small pages take at least for as much as a huge one; a failure is as bad as some that are slow. */
-#define SLOW_NS	  (300u * 1000)
-#define FAILED_NS (4u * SLOW_NS)
-
-bool huge_pages_pay(const struct huge_pages_luck *l)
-{
-	static const size_t tries_min = 32;
-	size_t tries = atomic_load(&l->tries);
-	uint64_t slow_ns = l->slow_ns ? l->slow_ns : SLOW_NS;
-
-	return tries < tries_min || atomic_load(&l->cost_ns) < tries * slow_ns;
-}
-
-uint64_t huge_pages_start(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-void huge_pages_note(struct huge_pages_luck *l, size_t len_bytes, int result, uint64_t start_ns)
-{
-	size_t n = len_bytes / HUGE_PAGE_BYTES;
-
-	atomic_fetch_add(&l->tries, n);
-	atomic_fetch_add(&l->cost_ns, result < 0 ? n * FAILED_NS : huge_pages_start() - start_ns);
 }

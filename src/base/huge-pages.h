@@ -55,10 +55,11 @@ struct huge_pages_luck {
 	uint64_t slow_ns; /* of one: small ones cost less; 0: what they take at least */
 	_Atomic size_t tries;
 	_Atomic uint64_t cost_ns;
+	_Atomic uint64_t given_up_ns; /* when they did not pay any more; 0: they do */
 };
 
-/** Whether they are still worth asking for: not where there are none to be had, or where a machine that is
- * short of them takes longer to make room for each than small pages take. */
+/** Whether they are worth asking for: not where there are none to be had, or where a machine that is short of
+ * them takes longer to make room for each than small pages take. After a second that is asked again. */
 bool huge_pages_pay(const struct huge_pages_luck *l);
 
 /** Nanoseconds that this thread has run: whatever else the machine has to do does not count. */

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 /* What is in memory stays, whether the kernel gives huge pages or not, in our memory and in a child's. */
 #include "base/huge-pages.h"
+#include "base/clock.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -205,11 +207,39 @@ static void luck(void)
 		huge_pages_note(&patient, HUGE_PAGE_BYTES, -ENOMEM, huge_pages_start());
 	}
 	CHECK(!huge_pages_pay(&l) && huge_pages_pay(&patient));
+	uint64_t given_up_ns = l.given_up_ns;
+	/* What others asked for in the meantime does not prolong it by much, nor end it. */
+	huge_pages_note(&l, HUGE_PAGE_BYTES, 0, huge_pages_start());
+	CHECK(!huge_pages_pay(&l) && l.given_up_ns - given_up_ns < NS_PER_S);
+	l.given_up_ns = clock_now_ns() - 2 * NS_PER_S;
+	CHECK(huge_pages_pay(&l)); /* there may be some by now */
+	huge_pages_note(&l, HUGE_PAGE_BYTES, -ENOMEM, huge_pages_start());
+	CHECK(huge_pages_pay(&l)); /* and what was before is forgotten */
+	huge_pages_note(&l, 64ull * HUGE_PAGE_BYTES, -ENOMEM, huge_pages_start());
+	CHECK(!huge_pages_pay(&l));
+}
+
+/* Waiting is not work: a machine that is busy with something else is none that is short of them. */
+static void luck_by_work(void)
+{
+	struct huge_pages_luck l = { 0 };
+	uint64_t start_ns = huge_pages_start(), since_ns = clock_now_ns();
+
+	while (clock_now_ns() - since_ns < 50 * NS_PER_MS)
+		poll(NULL, 0, 10);
+	huge_pages_note(&l, 64ull * HUGE_PAGE_BYTES, 0, start_ns);
+	CHECK(huge_pages_pay(&l));
+	start_ns = huge_pages_start();
+	while (huge_pages_start() - start_ns < 50 * NS_PER_MS)
+		;
+	huge_pages_note(&l, 64ull * HUGE_PAGE_BYTES, 0, start_ns);
+	CHECK(!huge_pages_pay(&l));
 }
 
 int main(void)
 {
 	luck();
+	luck_by_work();
 	shared_memory();
 	private_memory();
 	filled(FILLED);
