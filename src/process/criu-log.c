@@ -123,6 +123,9 @@ const char *criu_hint_for(const char *reason)
 		{ "SysVIPC shmem",
 		  "the job uses System V shared memory: use POSIX shared memory or a file" },
 		{ "/secretmem", "the job uses memfd_secret, which nobody else may read: close it" },
+		{ "/anon_hugepage",
+		  "all huge pages that are set aside are in use, and CRIU needs one "
+		  "more for a moment: sysctl vm.nr_hugepages" },
 		{ "is not a part of process tree",
 		  "the job holds a pidfd of a process outside it: close it" },
 		{ "handle_device_vma",

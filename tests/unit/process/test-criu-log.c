@@ -25,6 +25,8 @@ static void from_real_logs(void)
 		{ "ghost",
 		  "Can't dump ghost file /srv/job/ghost.bin of 3145728 size, increase limit",
 		  "deleted file" },
+		{ "hugetlb", "Can't lookup mount=18 for fd=-3 path=/anon_hugepage (deleted)",
+		  "one more" },
 		{ "io_uring", "send_fds failed (-22)", "io_uring" },
 		{ "memfd_secret", "Can't lookup mount=15 for fd=3 path=/secretmem (deleted)",
 		  "memfd_secret" },
