@@ -32,6 +32,11 @@ enum { AGENT_HELLO_TIMEOUT_MS = 5000, AGENT_CALL_TIMEOUT_MS = 120000 };
  */
 int agent_open(struct agent *ret, const char *dir, struct proc_id id, uid_t uid,
 	       struct brumate_error *err);
+/**
+ * Removes from @dir, where the agents of the job below @root listen, the sockets of those that have ended.
+ * @known: its processes, as they were a while ago. To be called while no operation is at their agents.
+ */
+void agent_sweep(const char *dir, struct proc_id root, const struct proc_tree *known);
 /** Hangs up, which opens a closed gate unless a piece is unmapped. Accepts the empty value. */
 void agent_close(struct agent *a);
 DEFINE_AUTO_FINI(struct agent, agent_close)

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import shlex
 import stat
 
 from cases import MIB, NOBODY, case, expect, main, process_start, read_link, read_text, run, wait_until
@@ -81,6 +82,22 @@ def by_the_broker(bed):
             expect_nothing_held(bed, job)
         if verb in ("resume", "restore"):
             log.goes_on()
+
+
+@case
+def sockets_of_the_dead_go(bed):
+    counter = [bed.program("counter"), "--mib", "4", "--chunk-mib", "4", "--interval-ms", "10"]
+    line = shlex.join(map(str, counter))
+    job, log = bed.started(["sh", "-c", f"{line} --steps 1 >/dev/null; {line} --steps 1 >/dev/null; {line} & wait"])
+    log.goes_on()
+    path = agent_dir(bed, job)
+    expect(len(os.listdir(path)) == 3, f"agents' sockets: {os.listdir(path)}")
+    summary = bed.operation("suspend", job)
+    expect(summary["data_bytes"] >= 4 * MIB, f"{summary}")
+    left = os.listdir(path)
+    expect(len(left) == 1 and process_start(int(left[0])), f"agents' sockets: {left}")
+    bed.operation("resume", job)
+    log.goes_on()
 
 
 @case
