@@ -21,7 +21,8 @@ def compiled(check, name, *flags):
     nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     if check.options.simulated or not os.path.exists(nvcc):
         raise Skipped("needs a real GPU and nvcc")
-    program = os.path.join(check.options.out, f"{name}{''.join(flags)}")
+    # No "=" in its name: env(1), which starts it, would take it for a variable.
+    program = os.path.join(check.options.out, "".join((name, *flags)).replace("=", "-"))
     with COMPILER:
         if not os.path.exists(program):
             result = run([nvcc, "-std=c++17", "-arch=native", *flags, "-o", program,
