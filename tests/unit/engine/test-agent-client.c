@@ -52,7 +52,8 @@ static void send_reply(int fd, const struct agent_reply *reply, size_t n_fds)
 		for (size_t i = 0; i < n_fds; i++)
 			memcpy(CMSG_DATA(c) + i * sizeof(int), &memory, sizeof(int));
 	}
-	CHECK(sendmsg(fd, &msg, MSG_NOSIGNAL) > 0);
+	/* A client that has seen enough is gone. */
+	CHECK(sendmsg(fd, &msg, MSG_NOSIGNAL) > 0 || errno == EPIPE);
 	close(memory);
 }
 
