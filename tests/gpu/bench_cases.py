@@ -12,6 +12,7 @@ import tempfile
 
 from downtime_cases import Job
 from harness import SOURCE, Failed, Log, Skipped, expect, process_start, run
+from memory_watch import MemoryWatch
 
 GIB = 1 << 30
 BESIDE_GIB = 6  # of memory, beside what a case says it needs
@@ -113,7 +114,9 @@ def smaller(args):
 
 def bench(check, name, *args, pool, limits=None, timeout=300):
     """Runs `brumate bench` with that pool and keeps its report beside the results."""
-    report = run_bench(check, args, pool, timeout)
+    with MemoryWatch(check.instance) as memory:
+        report = run_bench(check, args, pool, timeout)
+    memory.tell(check, f"bench {name}")
     report["limits"].update(limits or {})
     keep_report(check, name, report)
     return report
@@ -128,7 +131,9 @@ def run_bench(check, args, pool, timeout, idle="60s"):
 
 def bench_apart(check, name, *args, pool, limits=None):
     """As bench(), both paths, but the broker's pool is gone before the driver takes the memory."""
-    report = run_bench(check, (*args, "--data-path", "broker"), pool, 300, idle="5s")
+    with MemoryWatch(check.instance) as memory:
+        report = run_bench(check, (*args, "--data-path", "broker"), pool, 300, idle="5s")
+    memory.tell(check, f"bench {name}")
     left = check.instance.wait_gone(apart=(), seconds=60)
     expect(not left, f"still there when all was idle: {left}")
     other = run_bench(check, (*args, "--data-path", "driver"), "1G", 420)
