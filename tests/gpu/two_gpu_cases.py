@@ -40,16 +40,18 @@ def memory_gib():
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
 
 
-def both_at_once(check):
+def both_at_once(check, what, pieces_kib):
     need_gpus(check, 2)
     # Large beside what the driver needs whatever the size, if the memory allows it.
-    mib = 256 if check.options.simulated else 49152 if memory_gib() > 200 else 16384
+    mib = 49152 if memory_gib() > 200 else 16384
+    if check.options.simulated:
+        mib, pieces_kib = 256, "1024-16384"
     with open(check.instance.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
         file.write(f"[Broker]\nPool={2 * mib + 2048}M\n")
     jobs, logs = [], []
     for gpu in range(2):
-        job = check.instance.run([check.program("bench-job"), "--mib", mib, "--piece-kib", "16384-262144", "--gpu",
-                                  gpu], name=f"gpu-{gpu}", options=("--data-path", "broker"))
+        job = check.instance.run([check.program("bench-job"), "--mib", mib, "--piece-kib", pieces_kib, "--gpu", gpu],
+                                 name=f"gpu-{gpu}", options=("--data-path", "broker"))
         jobs.append(job)
         logs.append(check.instance.log(job))
     for log in logs:
@@ -69,9 +71,9 @@ def both_at_once(check):
     for verb in ("suspend", "resume"):
         one, both = min(alone[verb][1:]), min(together[verb][WARM_ROUNDS:])
         ratios[verb] = 2 * one / both
-        check.measured[f"two GPUs at once: {verb}, one, GB/s"] = round(mib * 1.048576e-3 / one, 2)
-        check.measured[f"two GPUs at once: {verb}, both, GB/s"] = round(2 * mib * 1.048576e-3 / both, 2)
-        check.measured[f"two GPUs at once: {verb}, times one"] = round(ratios[verb], 2)
+        check.measured[f"{what}: {verb}, one, GB/s"] = round(mib * 1.048576e-3 / one, 2)
+        check.measured[f"{what}: {verb}, both, GB/s"] = round(2 * mib * 1.048576e-3 / both, 2)
+        check.measured[f"{what}: {verb}, times one"] = round(ratios[verb], 2)
     if not check.options.simulated:  # one memory bus behind both
         expect(min(ratios.values()) >= ENOUGH, f"both are {ratios} times as fast as one, want {ENOUGH}")
 
@@ -139,7 +141,9 @@ def legacy_ipc(check):
 
 def register(case):
     """Adds the cases to gpu-check's list."""
-    case("two GPUs: both at once")(both_at_once)
+    case("two GPUs: both at once")(lambda check: both_at_once(check, "two GPUs at once", "65536-1048576"))
+    case("two GPUs: both at once, smaller buffers")(
+        lambda check: both_at_once(check, "two GPUs at once, 16 to 256 MiB", "16384-262144"))
     case("two GPUs: peer access through the library")(peer_access)
     case("two GPUs: swapped by --gpu-map")(swapped)
     case("legacy IPC through the library")(legacy_ipc)
