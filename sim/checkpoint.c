@@ -218,7 +218,7 @@ static CUresult save_locked(void)
 	int r = save_all(&bytes);
 	if (r < 0)
 		return r == -ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_OPERATING_SYSTEM;
-	pace(start, bytes, config_get()->out_gbps);
+	pace(start, bytes + stacks_bytes(), config_get()->out_gbps);
 	drop_device();
 	return CUDA_SUCCESS;
 }
@@ -324,7 +324,7 @@ static CUresult restore_device(void)
 		stuck = r != CUDA_ERROR_NOT_READY;
 		return r;
 	}
-	pace(start, bytes, config_get()->in_gbps);
+	pace(start, bytes + stacks_bytes(), config_get()->in_gbps);
 	forget_saved();
 	return CUDA_SUCCESS;
 }

@@ -146,12 +146,14 @@ static bool read_dir(void)
 
 static void config_read(void)
 {
-	uint64_t n_gpus, mib, mig;
+	uint64_t n_gpus, mib, stacks_mib, mig;
 
 	if (!read_number("BRUMATE_SIM_GPUS", 2, 1, CONFIG_GPUS_MAX, "1 to 16", &n_gpus))
 		return;
 	config.machine.n_gpus = (uint32_t)n_gpus;
 	if (!read_number("BRUMATE_SIM_CTX_MIB", 8, 0, 65536, "MiB per context", &mib) ||
+	    !read_number("BRUMATE_SIM_STACKS_MIB", 0, 0, 65536, "MiB for stacks per context",
+			 &stacks_mib) ||
 	    !read_number("BRUMATE_SIM_MIG", 0, 0, 1, "0 or 1", &mig) ||
 	    !read_per_gpu("BRUMATE_SIM_VRAM_MIB", "4096",
 			  "MiB (at least 16) for all GPUs or for each", take_vram) ||
@@ -160,6 +162,7 @@ static void config_read(void)
 	    !read_driver() || !read_gbps() || !read_dir())
 		return;
 	config.context_bytes = mib << 20;
+	config.stacks_bytes = stacks_mib << 20;
 	config.machine.mig = (uint32_t)mig;
 	config_ok = true;
 }

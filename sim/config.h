@@ -8,6 +8,7 @@
  *	BRUMATE_SIM_MODEL     name of the GPUs, or one per GPU     Simulated H200
  *	BRUMATE_SIM_DRIVER    570, 580, 590, 610 or 615            580
  *	BRUMATE_SIM_CTX_MIB   MiB a context takes on its GPU       8 (H200: about 530)
+ *	BRUMATE_SIM_STACKS_MIB  MiB for its stacks, at their usual limit   0 (H200: about 260)
  *	BRUMATE_SIM_GBPS      OUT,IN: speed of checkpoint copies   as fast as memory goes
  *	BRUMATE_SIM_MIG       1: the GPUs are in MIG mode          0
  *	BRUMATE_SIM_FAULT     faults to inject (fault.c)
@@ -36,7 +37,7 @@ struct config {
 	int driver;		    /* 580 */
 	const char *driver_version; /* "580.159.04" */
 	int cuda_version;	    /* 13000 */
-	uint64_t context_bytes;
+	uint64_t context_bytes, stacks_bytes;
 	double out_gbps, in_gbps; /* 0: no limit */
 };
 

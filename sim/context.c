@@ -26,10 +26,21 @@ static CUresult take_vram(CUcontext ctx)
 {
 	uint64_t bytes = config_get()->context_bytes;
 	int gpu = sim.gpu_of[ctx->device];
+	CUresult r = CUDA_SUCCESS;
 
-	if (!bytes)
-		return CUDA_SUCCESS;
-	return vram_result(vram_create(&ctx->vram, gpu, bytes));
+	if (bytes)
+		r = vram_result(vram_create(&ctx->vram, gpu, bytes));
+	if (!r)
+		r = stacks_take(ctx);
+	if (r)
+		vram_drop(&ctx->vram);
+	return r;
+}
+
+static void drop_vram(CUcontext ctx)
+{
+	vram_drop(&ctx->vram);
+	vram_drop(&ctx->stacks);
 }
 
 void contexts_drop_vram(void)
@@ -37,7 +48,7 @@ void contexts_drop_vram(void)
 	for (size_t i = 0; i < sim.contexts.n; i++) {
 		CUcontext ctx = sim.contexts.slots[i].value;
 
-		vram_drop(&ctx->vram);
+		drop_vram(ctx);
 	}
 }
 
@@ -74,12 +85,13 @@ static CUresult revive(CUcontext ctx, unsigned int flags)
 	/* Where memory of dead processes is given back, at the latest. */
 	if (vram_used(sim.gpu_of[ctx->device], &used) < 0)
 		return CUDA_ERROR_OPERATING_SYSTEM;
+	ctx->stack_bytes = SIM_STACK_BYTES;
 	r = take_vram(ctx);
 	if (r)
 		return r;
 	r = stream_new(ctx, 0, true, &ctx->null_stream);
 	if (r) {
-		vram_drop(&ctx->vram);
+		drop_vram(ctx);
 		return r;
 	}
 	ctx->flags = flags;
@@ -121,7 +133,7 @@ static void kill_context(CUcontext ctx)
 	retire_streams(ctx);
 	context_unload_modules(ctx);
 	memory_free_of_context(ctx);
-	vram_drop(&ctx->vram);
+	drop_vram(ctx);
 	ctx->retained = 0;
 }
 

@@ -19,6 +19,7 @@
 	X(CUDA_ERROR_ALREADY_MAPPED, "already mapped")                                       \
 	X(CUDA_ERROR_NO_BINARY_FOR_GPU, "no kernel image for this GPU")                      \
 	X(CUDA_ERROR_NOT_MAPPED, "not mapped")                                               \
+	X(CUDA_ERROR_UNSUPPORTED_LIMIT, "limit not supported")                               \
 	X(CUDA_ERROR_CONTEXT_ALREADY_IN_USE, "context in use by another thread")             \
 	X(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, "peer access not supported")                   \
 	X(CUDA_ERROR_INVALID_PTX, "invalid PTX")                                             \

@@ -39,6 +39,8 @@
 	X(cuCtxGetCurrent, 4000, cuCtxGetCurrent)                                                \
 	X(cuCtxGetDevice, 2000, cuCtxGetDevice)                                                  \
 	X(cuCtxSynchronize, 2000, cuCtxSynchronize)                                              \
+	X(cuCtxGetLimit, 3010, cuCtxGetLimit)                                                    \
+	X(cuCtxSetLimit, 3010, cuCtxSetLimit)                                                    \
 	X(cuCtxEnablePeerAccess, 4000, cuCtxEnablePeerAccess)                                    \
 	X(cuCtxDisablePeerAccess, 4000, cuCtxDisablePeerAccess)                                  \
 	X(cuMemGetInfo, 3020, cuMemGetInfo_v2)                                                   \

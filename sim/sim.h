@@ -26,6 +26,7 @@ enum {
 	SIM_PAGE_BYTES = 4096,
 	SIM_GRANULE_BYTES = 2 << 20, /* H200: granularity of physical allocations */
 	SIM_PARAMS_MAX = 8,
+	SIM_STACK_BYTES = 1024, /* H200: the limit of a new context */
 };
 
 struct stream_dep {
@@ -98,7 +99,8 @@ struct CUctx_st {
 	bool primary, alive;
 	_Atomic(CUresult) error; /* sticky: what a kernel did wrong */
 	uint64_t peers;		 /* bit per device this context may reach */
-	struct vram_file vram;
+	struct vram_file vram, stacks;
+	size_t stack_bytes; /* limit: of each thread */
 	struct CUstream_st *null_stream;
 	struct table slabs;
 };
@@ -213,6 +215,10 @@ void contexts_drop_vram(void);
 CUresult contexts_take_vram(void);
 bool contexts_have_peers(void);
 void context_unload_modules(CUcontext ctx);
+
+/* limit.c, with sim.lock held: the device memory of a context for stacks */
+CUresult stacks_take(CUcontext ctx);
+uint64_t stacks_bytes(void); /* of all contexts */
 
 /* memory.c and slab.c, with sim.lock held */
 void *va_reserve(size_t bytes, size_t align);
