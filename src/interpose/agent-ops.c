@@ -231,13 +231,16 @@ static void export(struct agent_job *job, struct agent_reply *reply)
 static void unmap(struct agent_job *job, struct agent_reply *reply)
 {
 	struct piece *piece = NULL;
+	bool taken = false;
 	uint64_t id = 0;
 
 	if (!need_closed(reply))
 		return;
 	while ((piece = piece_after(id))) {
-		CUresult r = is_gone(piece) ? CUDA_SUCCESS : in_context(piece, take_piece, NULL);
+		bool here = !is_gone(piece);
+		CUresult r = here ? in_context(piece, take_piece, NULL) : CUDA_SUCCESS;
 
+		taken |= here;
 		id = piece->node.start;
 		piece_unpin(piece);
 		if (r) {
@@ -246,6 +249,21 @@ static void unmap(struct agent_job *job, struct agent_reply *reply)
 			return;
 		}
 	}
+	if (taken) /* the driver may be holding this process where nothing was */
+		stacks_lower();
+}
+
+/* As the program set them, before it runs: false where the driver has no memory for that. */
+static bool set_stacks_back(struct agent_reply *reply)
+{
+	CUresult r = stacks_set_back();
+
+	if (r)
+		fail(reply, errno_of(r), r,
+		     r == CUDA_ERROR_OUT_OF_MEMORY
+			     ? "not enough free device memory for the stacks of kernels"
+			     : "the limit of the stacks of kernels cannot be set back");
+	return !r;
 }
 
 static void map(struct agent_job *job, struct agent_reply *reply)
@@ -273,6 +291,8 @@ static void map(struct agent_job *job, struct agent_reply *reply)
 			return;
 		}
 	}
+	if (!count_away())
+		set_stacks_back(reply);
 }
 
 /* Pieces of one device that are made the process's own together: their copies follow each other without
@@ -328,6 +348,8 @@ static void own(struct agent_job *job, struct agent_reply *reply)
 		fail(reply, -EBUSY, 0, "some memory is not mapped yet");
 		return;
 	}
+	if (!set_stacks_back(reply)) /* before the copies take what room there is */
+		return;
 	while ((piece = piece_after(id))) {
 		id = piece->node.start;
 		if (!piece->imported) {
@@ -348,7 +370,7 @@ static void open_gate(struct agent_job *job, struct agent_reply *reply)
 
 	if (away)
 		fail(reply, -EBUSY, 0, "%u pieces of device memory are not mapped", away);
-	else if (gate_is_closed())
+	else if (gate_is_closed() && set_stacks_back(reply))
 		gate_open();
 }
 
@@ -387,6 +409,9 @@ void agent_run(struct agent_job *job, struct agent_reply *reply)
 
 void agent_hung_up(void)
 {
-	if (gate_is_closed() && !count_away())
-		gate_open();
+	if (!gate_is_closed() || count_away())
+		return;
+	/* Without memory for it kernels that want more get the driver's error; the next time may go well. */
+	stacks_set_back();
+	gate_open();
 }

@@ -113,7 +113,7 @@ static struct context *find_locked(CUcontext handle)
 	return context;
 }
 
-static struct context *add(CUcontext handle, int device)
+static struct context *add(CUcontext handle, int device, bool green)
 {
 	struct context *fresh = calloc(1, sizeof(*fresh)), *context;
 
@@ -121,6 +121,7 @@ static struct context *add(CUcontext handle, int device)
 		return NULL;
 	fresh->handle = handle;
 	fresh->device = device;
+	fresh->green = green;
 	fresh->next_slab_bytes = SLAB_FIRST_BYTES;
 	memory_lock();
 	context = context_find(handle);
@@ -156,17 +157,17 @@ struct context *context_current(CUresult *ret_error)
 	if (!r && !device_get(device))
 		r = CUDA_ERROR_INVALID_DEVICE;
 	*ret_error = r ? r : CUDA_ERROR_OUT_OF_MEMORY;
-	return r ? NULL : add(handle, device);
+	return r ? NULL : add(handle, device, false);
 }
 
-void context_note(CUcontext handle)
+void context_note(CUcontext handle, bool green)
 {
 	CUdevice device;
 
 	if (find_locked(handle) || driver.cuCtxPushCurrent_v2(handle))
 		return;
 	if (!driver.cuCtxGetDevice(&device) && device_get(device))
-		add(handle, device);
+		add(handle, device, green);
 	driver.cuCtxPopCurrent_v2(NULL);
 }
 

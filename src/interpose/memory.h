@@ -69,6 +69,8 @@ struct context {
 	uint64_t free_bytes;		 /* in them */
 	size_t next_slab_bytes;
 	unsigned int empty_slabs;
+	bool green;			/* of a part of a GPU */
+	size_t stack_bytes, lowered_to; /* the program's limit, 0: in force; and what is instead */
 };
 
 /** Reserved addresses that allocations of ours fill. */
@@ -140,9 +142,9 @@ void devices_refresh(void); /* another GPU may be behind an ordinal after a rest
 
 /** The calling thread's context; NULL and the driver's own answer where it has none that works. */
 struct context *context_current(CUresult *ret_error);
-struct context *context_find(CUcontext handle); /* with the lock */
-void context_note(CUcontext handle);		/* the program made or got it */
-void context_drop(CUcontext handle);		/* it is gone: and so is its memory */
+struct context *context_find(CUcontext handle);	 /* with the lock */
+void context_note(CUcontext handle, bool green); /* the program made or got it */
+void context_drop(CUcontext handle);		 /* it is gone: and so is its memory */
 
 /** Makes a context of @device current for the calling thread, until context_leave(). */
 CUresult context_enter(int device, CUcontext *ret_retained);
@@ -191,6 +193,13 @@ CUresult piece_bring(struct piece *piece, int fd); /* maps it where it was */
 /** Replaces imported memory of pieces of one device, as far as it goes; who still is imported after that is
  * for the first error. 2: no room. */
 CUresult pieces_own(struct piece *const pieces[], size_t n);
+
+/* ---- stack.c: with the gate closed ---- */
+
+/** Lowers what each context keeps for the stacks of kernels, as far as the driver does it. */
+void stacks_lower(void);
+/** Sets it back to what the program had, where that is not so; the first error, after trying all. */
+CUresult stacks_set_back(void);
 
 /* ---- addresses.c: each may be called without the lock ---- */
 

@@ -96,7 +96,7 @@ CUresult peer_enable(CUcontext to, unsigned int flags)
 	    driver.cuDeviceCanAccessPeer(&can, from->device, device) || !can ||
 	    !emulated(from, device))
 		return driver.cuCtxEnablePeerAccess(to, flags);
-	context_note(to);
+	context_note(to, false);
 	r = add(from, to);
 	if (r)
 		return r;

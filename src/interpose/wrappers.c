@@ -12,7 +12,7 @@ static CUcontext primary[DEVICES_MAX]; /* with the tables' lock */
 static CUresult noted(CUresult r, CUcontext *ctx)
 {
 	if (!r && memory_managed())
-		context_note(*ctx);
+		context_note(*ctx, false);
 	return r;
 }
 
@@ -34,7 +34,11 @@ static CUresult ctx_create_v4(CUcontext *ctx, void *params, unsigned int flags, 
 
 static CUresult ctx_from_green(CUcontext *ctx, void *green)
 {
-	return noted(driver.cuCtxFromGreenCtx(ctx, green), ctx);
+	CUresult r = driver.cuCtxFromGreenCtx(ctx, green);
+
+	if (!r && memory_managed())
+		context_note(*ctx, true);
+	return r;
 }
 
 static void drop(CUcontext ctx)

@@ -25,9 +25,10 @@ enum { AGENT_VERSION = 1, AGENT_PIECES_MAX = 64, AGENT_TEXT_BYTES = 160, AGENT_U
  * LIST    all pieces, in packets of at most AGENT_PIECES_MAX, more set in all but the last.
  * EXPORT  fds of the pieces whose ids are given, in that order. They stay mapped.
  * UNMAP   unmap and release every piece; their addresses stay reserved. From here the fds that
- *         EXPORT gave are all that keeps the memory.
+ *         EXPORT gave are all that keeps the memory. Contexts give up their room for stacks, too.
  * MAP     fds of the pieces whose ids are given: mapped at their old addresses with their old
- *         access. Answered when done.
+ *         access. Answered when done. With the last of them contexts get the room for stacks back that
+ *         UNMAP took (-ENOMEM: there is none; ask again, or OWN or OPEN, or UNMAP).
  * OWN     after the last MAP: replace imported memory by the process's own, by copies on the GPU, as
  *         far as there is room. n in the reply: pieces that stayed imported (their fds must be kept
  *         by whoever holds them until the piece is gone from LIST).

@@ -223,6 +223,44 @@ def zeros_take_no_memory(bed):
         bed.end(other)
 
 
+# Stacks of kernels, which are small while their job is away.
+
+# MiB at the limit of 1024 bytes; the program asks for 4096.
+STACKS = {"BRUMATE_SIM_STACKS_MIB": "8"}
+
+
+@case
+def stack_limits_are_as_before(bed):
+    job, log = bed.kind("stacks", "--mib", "16", env=STACKS)
+    used = bed.vram()
+    expect(used[0] >= 48 * MIB, f"in use {used}")
+    for verbs in (("suspend", "resume"), ("checkpoint", "restore")):
+        for verb in verbs:
+            bed.operation(verb, job)
+        log.goes_on()
+        wait_until(lambda: bed.vram() == used, "device memory in use as it should be", 10)
+    bed.operation("suspend", job, "--park")
+    bed.operation("resume", job)
+    log.goes_on()
+    wait_until(lambda: bed.vram() == used, "device memory in use as it should be", 10)
+    bed.operation("checkpoint", job, "--leave-running")
+    log.goes_on()
+
+
+@case
+def no_memory_for_stacks(bed):
+    """The program sets its limit, a suspend lowers it, a resume cannot set it back, and the next one can."""
+    job, log = bed.kind("stacks", "--mib", "16", env={**STACKS, "BRUMATE_SIM_FAULT": "cuCtxSetLimit:3:error=2"})
+    used = bed.vram()
+    bed.ok("suspend", job)
+    bed.refused(1, "not enough free device memory for the stacks", "resume", job)
+    bed.expect_state(job, "suspended")
+    wait_until(lambda: bed.vram() == [0, 0], "device memory in use as it should be", 10)
+    bed.ok("resume", job)
+    log.goes_on()
+    wait_until(lambda: bed.vram() == used, "device memory in use as it should be", 10)
+
+
 # Parked.
 
 @case
@@ -486,7 +524,7 @@ AGENT = ("hello", "gate", "list", "export", "unmap", "map", "own", "open", "deta
 @case
 def connections_to_agents_break(bed):
     """At every request of every operation: the job is where it was or where it was to be, data right."""
-    job, log = bed.counter(mib=16)
+    job, log = bed.kind("stacks", "--mib", "16", env=STACKS)
     for verb, options in (("suspend", ()), ("resume", ()), ("checkpoint", ("--leave-running",))):
         for request in AGENT:
             if verb == "resume":

@@ -22,6 +22,8 @@
 	X(cuDevicePrimaryCtxRetain)       \
 	X(cuCtxSetCurrent)                \
 	X(cuCtxSynchronize)               \
+	X(cuCtxGetLimit)                  \
+	X(cuCtxSetLimit)                  \
 	X(cuCtxEnablePeerAccess)          \
 	X(cuMemGetInfo_v2)                \
 	X(cuMemAlloc_v2)                  \

@@ -28,6 +28,23 @@ static void setup_many(const struct options *options)
 	array_alloc(&memory, &gpu, (options->mib + 1) / 2, 2 * MIB);
 }
 
+/* A limit of its own for the stacks of kernels. */
+enum { STACK_BYTES = 4096 };
+
+static void setup_stacks(const struct options *options)
+{
+	setup_plain(options);
+	CHECKED(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, STACK_BYTES));
+}
+
+static bool step_stacks(void *state, uint64_t n)
+{
+	size_t limit;
+
+	CHECKED(cuCtxGetLimit(&limit, CU_LIMIT_STACK_SIZE));
+	return step_memory(state, n) && limit == STACK_BYTES;
+}
+
 /*
  * Memory that comes and goes: what lives from one step to the next changes place each time, and what is
  * freed leaves its addresses to what follows.
@@ -200,6 +217,7 @@ static void setup_vmm(const struct options *options)
 const struct kind memory_kinds[] = {
 	{ "plain", "memory from cuMemAlloc", setup_plain, step_memory },
 	{ "big-many", "many allocations of 2 MiB", setup_many, step_memory },
+	{ "stacks", "a limit of its own for the stacks of kernels", setup_stacks, step_stacks },
 	{ "churn", "memory that is freed and allocated again", setup_churn, step_churn },
 	{ "async", "stream-ordered memory", setup_async, step_async },
 	{ "pinned", "pinned and registered host memory", setup_pinned, step_pinned },

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MIB = 1 << 20, N = 4, TRIES = 4, CYCLES = 3, NTH_MAX = 8 };
+enum { MIB = 1 << 20, N = 4, TRIES = 4, CYCLES = 3, NTH_MAX = 8, STACK_BYTES = 4096 };
 
 static const size_t sizes[N] = { 3000, MIB / 2, 3 * MIB, 4 * MIB };
 
@@ -25,6 +25,8 @@ static const char *const calls[] = {
 	"cuMemcpyDtoD_v2",
 	"cuCtxSynchronize",
 	"cuCtxPushCurrent_v2",
+	"cuCtxGetLimit",
+	"cuCtxSetLimit",
 	"cuMemExportToShareableHandle",
 	"cuMemImportFromShareableHandle",
 };
@@ -123,6 +125,24 @@ static CUdeviceptr allocate_aliased(size_t bytes)
 	return va;
 }
 
+static void set_stack_limit(void)
+{
+	int tries = 0;
+
+	while (cuCtxSetLimit(CU_LIMIT_STACK_SIZE, STACK_BYTES))
+		CHECK(++tries < TRIES);
+}
+
+static size_t stack_limit(void)
+{
+	size_t limit = 0;
+	int tries = 0;
+
+	while (cuCtxGetLimit(&limit, CU_LIMIT_STACK_SIZE))
+		CHECK(++tries < TRIES);
+	return limit;
+}
+
 static void run(const char *call, int nth)
 {
 	CUdeviceptr ptr[N];
@@ -137,6 +157,7 @@ static void run(const char *call, int nth)
 	CUcontext ctx = job_enter();
 
 	CHECK(ctx);
+	set_stack_limit();
 	for (unsigned int i = 0; i < N; i++) {
 		ptr[i] = i + 1 < N ? allocate(sizes[i]) : allocate_aliased(sizes[i]);
 		fill(ptr[i], sizes[i], i);
@@ -144,6 +165,7 @@ static void run(const char *call, int nth)
 	for (int i = 0; i < CYCLES; i++)
 		done += cycle();
 	CHECK(done);
+	CHECK(stack_limit() == STACK_BYTES);
 	for (unsigned int i = 0; i < N; i++)
 		CHECK(holds(ptr[i], sizes[i], i));
 }
