@@ -77,6 +77,40 @@ __global__ void cooperative(int *p)
 		p[1] = p[0];
 }
 
+/* Of 12 KB, which the driver knows. */
+__global__ void large_frame(int *out, int seed)
+{
+	int frame[3000];
+	unsigned x = seed + threadIdx.x + blockIdx.x * blockDim.x;
+
+	for (int i = 0; i < 3000; i++)
+		frame[i] = i;
+	for (int i = 0; i < 100; i++) {
+		x = x * 1664525 + 1013904223;
+		frame[(x >> 8) % 3000] += (int)(x & 0xff);
+	}
+	int s = 0;
+	for (int i = 0; i < 3000; i++)
+		s = s * 31 + frame[i];
+	out[blockIdx.x * blockDim.x + threadIdx.x] = s;
+}
+
+/* Frames that only the limit makes room for. */
+__device__ __noinline__ int fall(int depth, int x)
+{
+	volatile int frame[28];
+
+	for (int i = 0; i < 28; i++)
+		frame[i] = x + i;
+	int below = depth ? fall(depth - 1, x * 3 + 1) : 0;
+	return below + frame[(unsigned)below % 28];
+}
+
+__global__ void recurse(int *out, int depth)
+{
+	out[blockIdx.x * blockDim.x + threadIdx.x] = fall(depth, (int)threadIdx.x);
+}
+
 static uint64_t sum(const int *device, size_t n)
 {
 	std::vector<int> host(n);
@@ -361,11 +395,13 @@ struct Held {
 	cudaEvent_t event;
 	cudaGraph_t graph;
 	cudaGraphExec_t exec, with_memory;
-	int *coop;
+	int *coop, *deep;
+	cudaGraphExec_t stacks;
 	size_t granule;
 };
 
-enum { N = 1 << 20, SIDE = 64 };
+/* STACK: a limit of the program's own; DEEP: what nearly fills it. */
+enum { N = 1 << 20, SIDE = 64, STACK = 3072, DEEP = 14 };
 
 static void make_graphs(Held &h)
 {
@@ -387,6 +423,35 @@ static void make_graphs(Held &h)
 	OK(cudaStreamEndCapture(h.stream, &graph));
 	OK(cudaGraphInstantiate(&h.with_memory, graph, 0));
 	OK(cudaGraphDestroy(graph));
+}
+
+static void make_stacks(Held &h)
+{
+	cudaGraph_t graph;
+
+	h.deep = filled(2 * SIDE * SIDE, 0);
+	OK(cudaDeviceSetLimit(cudaLimitStackSize, STACK));
+	OK(cudaStreamBeginCapture(h.stream, cudaStreamCaptureModeThreadLocal));
+	large_frame<<<SIDE, SIDE, 0, h.stream>>>(h.deep, 5);
+	recurse<<<SIDE, SIDE, 0, h.stream>>>(h.deep + SIDE * SIDE, DEEP);
+	OK(cudaStreamEndCapture(h.stream, &graph));
+	OK(cudaGraphInstantiate(&h.stacks, graph, 0));
+	OK(cudaGraphDestroy(graph));
+}
+
+static void use_stacks(Held &h, int round)
+{
+	size_t limit = 0;
+
+	OK(cudaDeviceGetLimit(&limit, cudaLimitStackSize));
+	OK(cudaGraphLaunch(h.stacks, h.stream));
+	OK(cudaStreamSynchronize(h.stream));
+	uint64_t of_graph = sum(h.deep, 2 * SIDE * SIDE);
+	large_frame<<<SIDE, SIDE>>>(h.deep, round);
+	recurse<<<SIDE, SIDE>>>(h.deep + SIDE * SIDE, DEEP - 1);
+	OK(cudaDeviceSynchronize());
+	printf("stacks of %zu: graph %llx kernels %llx\n", limit, (unsigned long long)of_graph,
+	       (unsigned long long)sum(h.deep, 2 * SIDE * SIDE));
 }
 
 static void make_vmm(Held &h)
@@ -444,6 +509,7 @@ static Held make()
 	OK(cudaMemcpyToSymbol(constant_value, constants, sizeof(constants)));
 	make_graphs(h);
 	make_vmm(h);
+	make_stacks(h);
 	OK(cudaDeviceSynchronize());
 	return h;
 }
@@ -484,6 +550,7 @@ static void use(Held &h, int round)
 	OK(cudaEventSynchronize(h.event));
 	printf("elapsed of an unrelated event: %d\n", cudaEventElapsedTime(&ms, h.event, h.event));
 	OK(cudaFree(out));
+	use_stacks(h, round);
 }
 
 static void reset()
