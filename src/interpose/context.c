@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "interpose/gpudirect.h"
 #include "interpose/memory.h"
 
 static int attribute(CUdevice device, CUdevice_attribute which)
@@ -58,7 +59,9 @@ static void learn_device(int ordinal, struct device *ret)
 		return;
 	ret->total_bytes = total;
 	read_uuid(ordinal, ret->uuid);
-	ret->rdma = attribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+	ret->rdma =
+		attribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) &&
+		gpudirect_possible_here();
 	prop = piece_prop(ret, ordinal);
 	ret->usable = can_manage(device) &&
 		      !driver.cuMemGetAllocationGranularity(&ret->granule_bytes, &prop,
