@@ -97,37 +97,48 @@ CUresult piece_bring(struct piece *piece, int fd)
 
 enum { WAIT_TRIES = 3 };
 
-/* Memory at addresses of its own, for a copy. */
+/* Memory at addresses of its own, for copies: pieces one behind the other, which the driver gives access
+ * to and unmaps in one call each. */
 struct scratch {
 	CUdeviceptr va;
-	uint64_t bytes;
-	bool mapped;
+	uint64_t bytes, mapped_bytes;
 };
 
+/* Its addresses are of a length that nobody asks for again: kept, they would drive others out. */
 static void scratch_fini(struct scratch *scratch)
 {
-	CUresult r =
-		scratch->mapped ? driver.cuMemUnmap(scratch->va, scratch->bytes) : CUDA_SUCCESS;
-
+	if (scratch->mapped_bytes)
+		driver.cuMemUnmap(scratch->va, scratch->mapped_bytes);
 	if (scratch->va)
-		addresses_release(scratch->va, scratch->bytes, r);
+		driver.cuMemAddressFree(scratch->va, scratch->bytes);
 }
 
-static CUresult scratch_map(struct scratch *ret, const struct piece *piece,
+static CUresult scratch_init(struct scratch *ret, uint64_t bytes)
+{
+	CUdeviceptr va;
+	CUresult r = addresses_reserve(&va, bytes);
+
+	if (!r)
+		*ret = (struct scratch){ .va = va, .bytes = bytes };
+	return r;
+}
+
+static CUresult scratch_map(struct scratch *scratch, uint64_t bytes,
 			    CUmemGenericAllocationHandle handle)
 {
-	CUmemAccessDesc desc = { { CU_MEM_LOCATION_TYPE_DEVICE, piece->device },
-				 CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
-	CUresult r = addresses_reserve(&ret->va, piece->bytes);
+	CUresult r = driver.cuMemMap(scratch->va + scratch->mapped_bytes, bytes, 0, handle, 0);
 
-	if (r) {
-		ret->va = 0;
-		return r;
-	}
-	ret->bytes = piece->bytes;
-	r = driver.cuMemMap(ret->va, piece->bytes, 0, handle, 0);
-	ret->mapped = !r;
-	return r ? r : driver.cuMemSetAccess(ret->va, piece->bytes, &desc, 1);
+	if (!r)
+		scratch->mapped_bytes += bytes;
+	return r;
+}
+
+static CUresult scratch_grant(const struct scratch *scratch, int device)
+{
+	CUmemAccessDesc desc = { { CU_MEM_LOCATION_TYPE_DEVICE, device },
+				 CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+
+	return driver.cuMemSetAccess(scratch->va, scratch->mapped_bytes, &desc, 1);
 }
 
 /* Where the whole piece can be read already; 0: nowhere. */
@@ -140,26 +151,20 @@ static CUdeviceptr readable_at(const struct piece *piece)
 	return 0;
 }
 
-/* A copy of a piece under way, and where it can be read and written meanwhile. */
+/* A piece whose copy is under way. */
 struct owning {
+	struct piece *piece;
 	CUmemGenericAllocationHandle own;
-	struct scratch from, to;
-	CUresult result;
+	struct scratch from; /* where it cannot be read as it is mapped */
+	bool copied;
 };
 
-static CUresult begin_copy(struct owning *o, const struct piece *piece)
-{
-	CUdeviceptr source = readable_at(piece);
-	CUresult r = CUDA_SUCCESS;
-
-	if (!source) {
-		r = scratch_map(&o->from, piece, piece->handle);
-		source = o->from.va;
-	}
-	if (!r)
-		r = scratch_map(&o->to, piece, o->own);
-	return r ? r : driver.cuMemcpyDtoDAsync_v2(o->to.va, source, piece->bytes, NULL);
-}
+/* Pieces of one device: their memory to be, at addresses where it can be written meanwhile. */
+struct copies {
+	struct owning all[PIECES_OWN_MAX];
+	size_t n;
+	struct scratch to;
+};
 
 /* Puts @own where the imported memory is. On failure the imported memory is back, or the piece away. */
 static CUresult exchange(struct piece *piece, CUmemGenericAllocationHandle own)
@@ -183,72 +188,123 @@ static CUresult exchange(struct piece *piece, CUmemGenericAllocationHandle own)
 	return r;
 }
 
-static CUresult begin_owning(struct owning *ret, const struct piece *piece)
+static CUresult create_one(struct copies *copies, struct piece *piece)
 {
+	struct owning *o = &copies->all[copies->n];
 	CUmemAllocationProp prop = piece->asked;
-	CUcontext retained;
 	CUresult r;
 
 	prop.requestedHandleTypes |= CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-	r = driver.cuMemCreate(&ret->own, piece->bytes, &prop, 0);
-	if (r) {
-		ret->own = 0;
-		return r;
-	}
-	r = context_enter(piece->device, &retained);
-	if (!r) {
-		r = begin_copy(ret, piece);
-		context_leave(piece->device, retained);
-	}
-	return r;
-}
-
-static CUresult wait_for_copies(int device)
-{
-	CUcontext retained;
-	CUresult r = context_enter(device, &retained);
-
+	r = driver.cuMemCreate(&o->own, piece->bytes, &prop, 0);
 	if (r)
 		return r;
-	for (int tries = 0; tries == 0 || (r && tries < WAIT_TRIES); tries++)
-		r = driver.cuCtxSynchronize();
-	context_leave(device, retained);
+	o->piece = piece;
+	copies->n++;
+	return CUDA_SUCCESS;
+}
+
+static CUresult map_own(struct copies *copies)
+{
+	uint64_t bytes = 0;
+	CUresult r;
+
+	for (size_t i = 0; i < copies->n; i++)
+		bytes += copies->all[i].piece->bytes;
+	r = scratch_init(&copies->to, bytes);
+	for (size_t i = 0; i < copies->n && !r; i++)
+		r = scratch_map(&copies->to, copies->all[i].piece->bytes, copies->all[i].own);
+	return r ? r : scratch_grant(&copies->to, copies->all[0].piece->device);
+}
+
+static CUresult copy_one(struct owning *o, CUdeviceptr to)
+{
+	struct piece *piece = o->piece;
+	CUdeviceptr source = readable_at(piece);
+	CUresult r = CUDA_SUCCESS;
+
+	if (!source) {
+		r = scratch_init(&o->from, piece->bytes);
+		if (!r)
+			r = scratch_map(&o->from, piece->bytes, piece->handle);
+		if (!r)
+			r = scratch_grant(&o->from, piece->device);
+		source = o->from.va;
+	}
+	if (!r)
+		r = driver.cuMemcpyDtoDAsync_v2(to, source, piece->bytes, NULL);
+	o->copied = !r;
 	return r;
 }
 
-static CUresult end_owning(struct owning *o, struct piece *piece)
+static CUresult begin_copies(struct copies *copies)
 {
-	CUcontext retained;
-	CUresult r = o->result, entered = context_enter(piece->device, &retained);
+	CUresult r = map_own(copies);
+	CUdeviceptr to = copies->to.va;
 
-	scratch_fini(&o->to);
-	scratch_fini(&o->from);
-	if (!r)
-		r = exchange(piece, o->own);
-	else if (o->own)
-		driver.cuMemRelease(o->own);
-	if (!entered)
-		context_leave(piece->device, retained);
+	for (size_t i = 0; i < copies->n && !r; i++) {
+		r = copy_one(&copies->all[i], to);
+		to += copies->all[i].piece->bytes;
+	}
 	return r;
+}
+
+static CUresult wait_for_copies(void)
+{
+	CUresult r = CUDA_SUCCESS;
+
+	for (int tries = 0; tries == 0 || (r && tries < WAIT_TRIES); tries++)
+		r = driver.cuCtxSynchronize();
+	return r;
+}
+
+/* What was copied takes its place; what was not is let go. */
+static CUresult end_copies(struct copies *copies)
+{
+	CUresult first = CUDA_SUCCESS;
+
+	scratch_fini(&copies->to);
+	for (size_t i = 0; i < copies->n; i++) {
+		struct owning *o = &copies->all[i];
+		CUresult r = CUDA_SUCCESS;
+
+		scratch_fini(&o->from);
+		if (o->copied)
+			r = exchange(o->piece, o->own);
+		else
+			driver.cuMemRelease(o->own);
+		first = first ? first : r;
+	}
+	return first;
+}
+
+/* With a context of their GPU current. */
+static CUresult own_created(struct copies *copies)
+{
+	CUresult begun = begin_copies(copies);
+	CUresult r = wait_for_copies();
+
+	if (!r) /* else what a copy may still be using stays where it is, and is lost */
+		r = end_copies(copies);
+	return begun ? begun : r;
 }
 
 CUresult pieces_own(struct piece *const pieces[], size_t n)
 {
-	struct owning all[PIECES_OWN_MAX] = { 0 };
-	CUresult r = CUDA_SUCCESS;
-	size_t begun = 0;
+	struct copies copies = { .n = 0 };
+	CUresult created = CUDA_SUCCESS, owned;
+	CUcontext retained;
 
-	while (begun < n && !r) {
-		r = all[begun].result = begin_owning(&all[begun], pieces[begun]);
-		begun++;
+	while (copies.n < n && !created)
+		created = create_one(&copies, pieces[copies.n]);
+	if (!copies.n)
+		return created;
+	owned = context_enter(pieces[0]->device, &retained);
+	if (owned) {
+		for (size_t i = 0; i < copies.n; i++)
+			driver.cuMemRelease(copies.all[i].own);
+		return created ? created : owned;
 	}
-	CUresult copied = begun ? wait_for_copies(pieces[0]->device) : CUDA_SUCCESS;
-	if (copied) /* what a copy may still be using stays where it is, and is lost */
-		return r ? r : copied;
-	for (size_t i = 0; i < begun; i++) {
-		CUresult ended = end_owning(&all[i], pieces[i]);
-
-		r = r ? r : ended;
-	}
-	return r;
+	owned = own_created(&copies);
+	context_leave(pieces[0]->device, retained);
+	return created ? created : owned;
 }

@@ -22,7 +22,7 @@ static const char *const calls[] = {
 	"cuMemCreate",
 	"cuMemAddressReserve",
 	"cuMemAddressFree",
-	"cuMemcpyDtoD_v2",
+	"cuMemcpyDtoDAsync_v2",
 	"cuCtxSynchronize",
 	"cuCtxPushCurrent_v2",
 	"cuCtxGetLimit",
