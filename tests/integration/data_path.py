@@ -146,7 +146,8 @@ def addresses_that_are_kept(bed):
     job, log = bed.kind("churn")
     for verb in ("suspend", "resume", "checkpoint", "restore", "suspend", "resume"):
         summary = bed.operation(verb, job)
-        expect(summary["data_bytes"] >= 16 * MIB, f"{verb}: {summary}")
+        # One block of four is there at any moment, the smallest of 4 MiB.
+        expect(summary["data_bytes"] >= 4 * MIB, f"{verb}: {summary}")
         if verb in ("resume", "restore"):
             log.goes_on()
 
