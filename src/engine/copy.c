@@ -48,7 +48,7 @@ struct copy {
 	pthread_cond_t changed;
 	int *early; /* fds of all pieces, ours */
 	size_t n_filled;
-	bool ended, stale;
+	bool made, ended, stale; /* made: device memory for all pieces is there */
 	enum { AHEAD_FREE, AHEAD_USED, AHEAD_NO_MORE } ahead;
 };
 
@@ -130,6 +130,7 @@ static void note_filled(void *arg, const int *fds, size_t n_filled)
 	struct copy *c = arg;
 
 	pthread_mutex_lock(&c->lock);
+	c->made = true;
 	if (!c->early && c->ahead != AHEAD_NO_MORE)
 		take_early(c, fds);
 	c->n_filled = c->early ? n_filled : 0;
@@ -290,6 +291,16 @@ static void *run_thread(void *arg)
 
 /* ---- starting and joining ---- */
 
+static void init_condition(pthread_cond_t *c)
+{
+	pthread_condattr_t attr;
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(c, &attr);
+	pthread_condattr_destroy(&attr);
+}
+
 static struct copy *copy_new(struct op *op, bool in, struct brumate_error *err)
 {
 	const struct held *h = op->held;
@@ -302,7 +313,7 @@ static struct copy *copy_new(struct op *op, bool in, struct brumate_error *err)
 		c->from = &h->copy;
 		c->start_ns = c->moving_ns = clock_now_ns();
 		pthread_mutex_init(&c->lock, NULL);
-		pthread_cond_init(&c->changed, NULL);
+		init_condition(&c->changed);
 		c->pieces = held_data_pieces(h);
 		c->fds = calloc(c->n + 1, sizeof(int));
 	}
@@ -484,6 +495,28 @@ int step_copy_in(struct op *op, struct brumate_error *err)
 		return brumate_fail(err, EIO, "no copy of the job's device memory is there");
 	struct copy *c = copy_new(op, true, err);
 	return c ? start(op, c, err) : -ENOMEM;
+}
+
+/* What the driver takes for its control state, and how fast data comes: both at their best. */
+enum { CONTROL_MS = 250, LINK_BYTES_PER_MS = 55000000, HEAD_START_MS_MAX = 400 };
+
+int step_make(struct op *op, struct brumate_error *err)
+{
+	struct copy *c = op->copy;
+	uint64_t data_ms = c ? c->total_bytes / LINK_BYTES_PER_MS : 0;
+
+	if (!c || data_ms <= CONTROL_MS)
+		return 1;
+	uint64_t spare_ms = data_ms - CONTROL_MS;
+	struct timespec until = deadline_timespec(
+		deadline_in_ms(spare_ms < HEAD_START_MS_MAX ? spare_ms : HEAD_START_MS_MAX));
+	int r = 0;
+	pthread_mutex_lock(&c->lock);
+	while (r == 0 && !c->made && !c->ended && !c->stale)
+		r = pthread_cond_timedwait(&c->changed, &c->lock, &until);
+	pthread_mutex_unlock(&c->lock);
+	(void)err;
+	return 0;
 }
 
 int step_load(struct op *op, struct brumate_error *err)

@@ -17,6 +17,12 @@ int step_copy_out(struct op *op, struct brumate_error *err);
 int step_data_out(struct op *op, struct brumate_error *err);
 /** Starts filling fresh device memory from the host copy, unless device memory is held. */
 int step_copy_in(struct op *op, struct brumate_error *err);
+/**
+ * Waits until all device memory is made, as long as the copy will outlast the driver's part anyway: the driver
+ * takes turns between processes, so what is made beside its restore is made late, and the copy waits for it. Not an
+ * end: who comes next goes on whatever became of it.
+ */
+int step_make(struct op *op, struct brumate_error *err);
 /** Starts loading the image's device memory into a host copy, and filling device memory from that. */
 int step_load(struct op *op, struct brumate_error *err);
 /** Waits for either of the two: then device memory is held. Phase "data-in". */

@@ -283,6 +283,7 @@ static const struct step resume_steps[] = {
 	{ "identify", "the driver", step_identify, NULL },
 	{ "preflight", "free device memory", check_resume, NULL },
 	{ "copy", "nothing", step_copy_in, step_undo_copy },
+	{ "make", "device memory to be made", step_make, NULL },
 	{ "gpu-restore", "host memory to reach device memory", resume_gpu_restore, undo_resume },
 	{ "gpu-unlock", "the driver", step_gpu_unlock, undo_resume },
 	{ "map-ahead", "host memory to reach device memory", step_map_ahead, step_undo_map },
