@@ -498,7 +498,7 @@ int step_copy_in(struct op *op, struct brumate_error *err)
 }
 
 /* What the driver takes for its control state, and how fast data comes: both at their best. */
-enum { CONTROL_MS = 250, LINK_BYTES_PER_MS = 55000000, HEAD_START_MS_MAX = 400 };
+enum { CONTROL_MS = 150, LINK_BYTES_PER_MS = 55000000, HEAD_START_MS_MAX = 400 };
 
 int step_make(struct op *op, struct brumate_error *err)
 {
