@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: MIT
 /* Copying device memory beside an operation. See copy.h. */
-#include "engine/copy.h"
+#include "engine/copy-private.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -17,54 +13,11 @@
 
 enum { BROKER_TRIES = 3 };
 
-struct copy {
-	struct op *op;
-	bool in, load;	      /* into device memory; and before that out of the store */
-	uint64_t *places;     /* of the image's regions in the copy that is loaded */
-	bool unverified;      /* what was loaded, if the GPU does not compare it */
-	bool compared;	      /* by the GPU */
-	bool forced;	      /* nobody may cancel it */
-	bool update;	      /* out: @copy is what was kept, to be brought up to date */
-	uint64_t saved_bytes; /* out: of the copy, handed to the store already */
-	int save_r;	      /* why that ended */
-	struct brumate_error save_err;
-	struct data_spared spared;
-	pthread_t thread;
-	bool started;
-	struct data_piece *pieces;
-	size_t n;
-	uint64_t total_bytes;
-	int *fds;	       /* of device memory: borrowed on the way out, ours on the way in */
-	struct data_copy copy; /* made here */
-	const struct data_copy *from; /* in: this one, or the one made here */
-	atomic_uint_fast64_t done_bytes;
-	atomic_bool stop;
-	uint64_t start_ns, moving_ns, end_ns;
-	int r;
-	struct brumate_error err;
-
-	/* For who uses what is filled before the end. */
-	pthread_mutex_t lock;
-	pthread_cond_t changed;
-	int *early; /* fds of all pieces, ours */
-	size_t n_filled;
-	bool made, ended, stale; /* made: device memory for all pieces is there */
-	enum { AHEAD_FREE, AHEAD_USED, AHEAD_NO_MORE } ahead;
-};
-
-static void drop_early(struct copy *c)
-{
-	for (size_t i = 0; c->early && i < c->n; i++)
-		cleanup_close(&c->early[i]);
-	free(take_ptr(&c->early));
-	c->n_filled = 0;
-}
-
 static void copy_free(struct copy *c)
 {
 	if (!c)
 		return;
-	drop_early(c);
+	copy_drop_early(c);
 	pthread_mutex_destroy(&c->lock);
 	pthread_cond_destroy(&c->changed);
 	for (size_t i = 0; c->in && c->fds && i < c->n; i++)
@@ -112,45 +65,6 @@ static bool is_cancelled(void *arg)
 	return c->stop || op_check(c->op, NULL) < 0;
 }
 
-/* Under the lock. */
-static void take_early(struct copy *c, const int *fds)
-{
-	c->early = calloc(c->n, sizeof(int));
-	for (size_t i = 0; c->early && i < c->n; i++)
-		c->early[i] = -1;
-	for (size_t i = 0; c->early && i < c->n; i++)
-		if ((c->early[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0)) < 0)
-			drop_early(c); /* then it is all used at the end */
-	if (!c->early)
-		c->ahead = c->ahead == AHEAD_FREE ? AHEAD_NO_MORE : c->ahead;
-}
-
-static void note_filled(void *arg, const int *fds, size_t n_filled)
-{
-	struct copy *c = arg;
-
-	pthread_mutex_lock(&c->lock);
-	c->made = true;
-	if (!c->early && c->ahead != AHEAD_NO_MORE)
-		take_early(c, fds);
-	c->n_filled = c->early ? n_filled : 0;
-	pthread_cond_broadcast(&c->changed);
-	pthread_mutex_unlock(&c->lock);
-}
-
-/* What was told of an attempt that failed is void: whoever used it has to let go of it first. */
-static void void_early(struct copy *c)
-{
-	pthread_mutex_lock(&c->lock);
-	c->stale = true;
-	pthread_cond_broadcast(&c->changed);
-	while (c->ahead == AHEAD_USED)
-		pthread_cond_wait(&c->changed, &c->lock);
-	c->ahead = AHEAD_NO_MORE;
-	drop_early(c);
-	pthread_mutex_unlock(&c->lock);
-}
-
 /* What is whole goes to the store beside what is still copied. */
 static void save_whole(void *arg, const struct data_copy *copy, size_t n_whole,
 		       const struct digest *digests)
@@ -179,7 +93,7 @@ static int move(struct copy *c, struct data_session *s, struct brumate_error *er
 {
 	c->moving_ns = clock_now_ns();
 	if (c->in) {
-		data_want_filled(s, note_filled, c);
+		data_want_filled(s, copy_note_filled, c);
 		int r = data_in(s, c->pieces, c->n, c->from, c->fds, progress, c, err);
 		c->compared = r == 0 && data_was_compared(s);
 		return r;
@@ -204,7 +118,7 @@ static int with_session(struct copy *c, int (*fn)(struct copy *c, struct data_se
 		auto_(data_close) struct data_session *s = NULL;
 
 		if (tries && c->early)
-			void_early(c);
+			copy_void_early(c);
 		c->err = BRUMATE_ERROR_NONE;
 		r = broker_open(&broker, c->op->job->simulated, &c->err);
 		if (r == 0)
@@ -254,7 +168,7 @@ static int load_again(struct copy *c)
 	log_warn("device memory is read again from the checkpoint: job=%s reason=\"%s\"",
 		 c->op->job->id, c->err.code ? c->err.text : "its digests were not compared");
 	if (c->early)
-		void_early(c);
+		copy_void_early(c);
 	for (size_t i = 0; i < c->n; i++)
 		cleanup_close(&c->fds[i]);
 	data_copy_fini(&c->copy);
@@ -497,28 +411,6 @@ int step_copy_in(struct op *op, struct brumate_error *err)
 	return c ? start(op, c, err) : -ENOMEM;
 }
 
-/* What the driver takes for its control state, and how fast data comes: both at their best. */
-enum { CONTROL_MS = 150, LINK_BYTES_PER_MS = 55000000, HEAD_START_MS_MAX = 400 };
-
-int step_make(struct op *op, struct brumate_error *err)
-{
-	struct copy *c = op->copy;
-	uint64_t data_ms = c ? c->total_bytes / LINK_BYTES_PER_MS : 0;
-
-	if (!c || data_ms <= CONTROL_MS)
-		return 1;
-	uint64_t spare_ms = data_ms - CONTROL_MS;
-	struct timespec until = deadline_timespec(
-		deadline_in_ms(spare_ms < HEAD_START_MS_MAX ? spare_ms : HEAD_START_MS_MAX));
-	int r = 0;
-	pthread_mutex_lock(&c->lock);
-	while (r == 0 && !c->made && !c->ended && !c->stale)
-		r = pthread_cond_timedwait(&c->changed, &c->lock, &until);
-	pthread_mutex_unlock(&c->lock);
-	(void)err;
-	return 0;
-}
-
 int step_load(struct op *op, struct brumate_error *err)
 {
 	auto_free uint64_t *places = NULL;
@@ -533,53 +425,6 @@ int step_load(struct op *op, struct brumate_error *err)
 	c->places = take_ptr(&places);
 	c->from = &c->copy;
 	return start(op, c, err);
-}
-
-bool copy_begin_ahead(struct op *op)
-{
-	struct copy *c = op->copy;
-
-	if (!c || !c->in)
-		return false;
-	pthread_mutex_lock(&c->lock);
-	bool may = c->ahead == AHEAD_FREE;
-	if (may)
-		c->ahead = AHEAD_USED;
-	pthread_mutex_unlock(&c->lock);
-	if (may)
-		op_measure(op, copy_measure, c->total_bytes);
-	return may;
-}
-
-size_t copy_wait_filled(struct op *op, size_t n, const int **ret_fds)
-{
-	struct copy *c = op->copy;
-
-	pthread_mutex_lock(&c->lock);
-	while (!c->ended && !c->stale && c->n_filled <= n)
-		pthread_cond_wait(&c->changed, &c->lock);
-	size_t filled = c->ended || c->stale ? 0 : c->n_filled;
-	*ret_fds = c->early;
-	pthread_mutex_unlock(&c->lock);
-	return filled;
-}
-
-bool copy_is_stale(struct op *op)
-{
-	pthread_mutex_lock(&op->copy->lock);
-	bool stale = op->copy->stale;
-	pthread_mutex_unlock(&op->copy->lock);
-	return stale;
-}
-
-void copy_end_ahead(struct op *op)
-{
-	struct copy *c = op->copy;
-
-	pthread_mutex_lock(&c->lock);
-	c->ahead = AHEAD_NO_MORE;
-	pthread_cond_broadcast(&c->changed);
-	pthread_mutex_unlock(&c->lock);
 }
 
 static int take_device(struct op *op, struct copy *c, struct brumate_error *err)
