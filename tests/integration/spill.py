@@ -6,7 +6,7 @@ every operation and every failure, and what fits nowhere is refused before the j
 import os
 import tempfile
 
-from cases import MIB, Skipped, case, expect, main, wait_until
+from cases import MIB, Skipped, case, expect, main, read_link, wait_until
 
 
 def spill_dir(bed):
@@ -26,15 +26,20 @@ def configure(bed, memory, directory=None):
     return found[0]
 
 
+def open_files(pid):
+    """What its descriptors are of. One that is closed meanwhile is no more, the others are."""
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return []
+    return [link for link in (read_link(f"/proc/{pid}/fd/{name}") for name in names) if link]
+
+
 def holders(bed):
     """Open files of the spill directory, by pid."""
     found = {}
     for pid, _ in bed.processes():
-        try:
-            links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
-        except OSError:
-            continue
-        count = sum(link.startswith(spill_dir(bed) + "/") for link in links)
+        count = sum(link.startswith(spill_dir(bed) + "/") for link in open_files(pid))
         if count:
             found[pid] = count
     return found
