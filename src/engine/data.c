@@ -22,6 +22,7 @@ enum {
 	SILENCE_TIMEOUT_MS =
 		60000, /* it says something ten times a second, unless the driver hangs */
 	LOOK_MS = 200, /* between questions whether to go on */
+	CLOSE_TIMEOUT_MS = 2000,
 };
 
 _Static_assert(DATA_ALIGN_BYTES == TRANSFER_ALIGN_BYTES, "both say how a host copy is laid out");
@@ -131,10 +132,30 @@ int data_open(struct data_session **ret, struct broker *b, struct brumate_error 
 	return 0;
 }
 
+static void close_fds(const int *fds, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		close(fds[i]);
+}
+
+/* Until the broker has let go of what the session had: who asks for memory next is to find it. */
+static void wait_let_go(struct data_session *s)
+{
+	uint64_t deadline_ns = deadline_in_ms(CLOSE_TIMEOUT_MS);
+	struct transfer_packet p;
+	int fds[TRANSFER_ITEMS_MAX];
+
+	shutdown(s->fd, SHUT_WR);
+	while (transfer_receive(s->fd, &p, fds, deadline_ns, NULL) == 0)
+		if (transfer_has_fds(p.op))
+			close_fds(fds, p.n);
+}
+
 void data_close(struct data_session *s)
 {
 	if (!s)
 		return;
+	wait_let_go(s);
 	cleanup_close(&s->fd);
 	free(s->prepared);
 	free(s);
@@ -215,12 +236,6 @@ static int send_layout(struct data_session *s, const struct data_piece *pieces, 
 		p.n = 0;
 	}
 	return r;
-}
-
-static void close_fds(const int *fds, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		close(fds[i]);
 }
 
 static int fail_answer(struct brumate_error *err)
@@ -407,7 +422,7 @@ static int fail_request(struct request *q, int r)
 {
 	close_fds(q->fds, q->n_fds);
 	data_copy_fini(&q->copy);
-	shutdown(q->session->fd, SHUT_RDWR);
+	shutdown(q->session->fd, SHUT_WR);
 	return r;
 }
 

@@ -60,7 +60,8 @@ typedef int (*data_progress_fn)(void *arg, uint64_t done_bytes);
 struct data_session;
 /** Errors to act on: those of broker_open(). @b is borrowed for this call. */
 int data_open(struct data_session **ret, struct broker *b, struct brumate_error *err);
-void data_close(struct data_session *s); /* accepts NULL */
+/** Ends what is under way, and waits a little until the broker has let go of it. Accepts NULL. */
+void data_close(struct data_session *s);
 DEFINE_AUTO(struct data_session *, data_close)
 
 /** From now on the GPU computes digests beside copies: chunks that are all zero are not copied out, host
