@@ -58,11 +58,15 @@ int access_tree(struct proc_tree *ret, const struct service_call *call, pid_t pi
 	return 0;
 }
 
-int access_store(char **ret, const struct service_call *call, const char *dir,
+int access_store(char **ret, const struct service_call *call, json_t *parameters,
 		 struct brumate_error *err)
 {
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+	const char *dir;
+	int r = wire_get_string(parameters, "dir", &dir, err);
 
+	if (r < 0)
+		return r;
 	if (dir && call->uid != 0) {
 		brumate_fail(err, EACCES, "%s: only root may choose where checkpoints are kept",
 			     dir);
@@ -72,8 +76,7 @@ int access_store(char **ret, const struct service_call *call, const char *dir,
 	if (dir && dir[0] != '/')
 		return brumate_fail(err, EINVAL, "dir: \"%s\" is not an absolute path", dir);
 	if (!dir) {
-		int r = conf_load(&conf, err);
-
+		r = conf_load(&conf, err);
 		if (r < 0)
 			return r;
 		dir = conf.store_dir;

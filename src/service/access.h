@@ -19,8 +19,9 @@ int access_job(struct job *ret, const struct service_call *call, const char *wor
 int access_tree(struct proc_tree *ret, const struct service_call *call, pid_t pid,
 		struct brumate_error *err);
 
-/** The store to use where the caller says @dir (NULL: the default). Only root may say. Owned. */
-int access_store(char **ret, const struct service_call *call, const char *dir,
+/** The store to use: the one that "dir" of @parameters (may be NULL) says, which only root may, or the default.
+ * Owned. */
+int access_store(char **ret, const struct service_call *call, json_t *parameters,
 		 struct brumate_error *err);
 
 /** Opens a checkpoint of the store @dir, by id, prefix, job's name, or (root only) path. */

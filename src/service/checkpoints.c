@@ -63,11 +63,8 @@ int service_checkpoints(const struct service_call *call, json_t *parameters, jso
 {
 	auto_json json_t *checkpoints = json_array();
 	auto_free char *dir = NULL;
-	const char *given_dir;
-	int r = wire_get_string(parameters, "dir", &given_dir, err);
+	int r = access_store(&dir, call, parameters, err);
 
-	if (r == 0)
-		r = access_store(&dir, call, given_dir, err);
 	if (r < 0)
 		return r;
 
@@ -159,26 +156,20 @@ int service_inspect(const struct service_call *call, json_t *parameters, json_t 
 	auto_(job_fini) struct job j = JOB_EMPTY;
 	struct meaning_question q = { .call = call };
 	auto_free char *dir = NULL;
-	const char *given_dir;
 	int r = wire_need_string(parameters, "what", &q.word, err);
 
 	if (r == 0)
 		r = wire_get_string(parameters, "kind", &q.kind, err);
 	if (r == 0)
-		r = wire_get_string(parameters, "dir", &given_dir, err);
+		r = meaning_in_store(&q, parameters, &dir, err);
 	if (r == 0)
-		r = access_store(&dir, call, given_dir, err);
-	if (r < 0)
-		return r;
-	q.dir = dir;
-	q.dir_given = given_dir;
-	r = meaning_find(&j, &q, err);
+		r = meaning_find(&j, &q, err);
 	if (r < 0)
 		return r;
 	if (r == MEANS_JOB)
 		return inspect_job(call, &j, ret, err);
 	r = inspect_checkpoint(call, dir, q.word, ret, err);
-	if (r == -ENOENT && !q.kind && !given_dir && !strchr(q.word, '/'))
+	if (r == -ENOENT && !q.kind && !q.dir_given && !strchr(q.word, '/'))
 		return meaning_fail_unknown(err, q.word);
 	return r;
 }

@@ -240,24 +240,18 @@ static int remove_what(const struct service_call *call, json_t *parameters,
 	auto_(job_fini) struct job j = JOB_EMPTY;
 	struct meaning_question q = { .call = call };
 	auto_free char *dir = NULL;
-	const char *given_dir;
 	int r = get_what(&q, parameters, err);
 
 	if (r == 0)
-		r = wire_get_string(parameters, "dir", &given_dir, err);
+		r = meaning_in_store(&q, parameters, &dir, err);
 	if (r == 0)
-		r = access_store(&dir, call, given_dir, err);
-	if (r < 0)
-		return r;
-	q.dir = dir;
-	q.dir_given = given_dir;
-	r = meaning_find(&j, &q, err);
+		r = meaning_find(&j, &q, err);
 	if (r < 0)
 		return r;
 	if (r == MEANS_JOB)
 		return job_remove(&j, err);
 	r = remove_checkpoint(call, dir, q.word, err);
-	return r == -ENOENT && !q.kind && !given_dir ? meaning_fail_unknown(err, q.word) : r;
+	return r == -ENOENT && !q.kind && !q.dir_given ? meaning_fail_unknown(err, q.word) : r;
 }
 
 int service_remove(const struct service_call *call, json_t *parameters, json_t **ret,

@@ -21,24 +21,23 @@ static enum fit fit_of_job(const struct job *j, int found, const char *word)
 	return FITS_BEGINNING;
 }
 
-static bool is_there(const struct meaning_question *q, int *ret_found)
+static bool is_there(const struct meaning_question *q)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
+	int r = access_image(&image, q->call, q->dir, q->word, NULL);
 
-	*ret_found = access_image(&image, q->call, q->dir, q->word, NULL);
-	return *ret_found != -ENOENT && *ret_found != -EACCES;
+	return r != -ENOENT && r != -EACCES;
 }
 
 /* One that cannot be opened, as it is damaged, root can still remove. */
 static int is_image_exactly(const struct meaning_question *q)
 {
 	auto_free char *path = path_format("%s/%s", q->dir, q->word);
-	int found;
 
 	if (!path)
 		return -ENOMEM;
 	return manifest_id_is_valid(q->word) && access(path, F_OK) == 0 &&
-	       (q->call->uid == 0 || is_there(q, &found));
+	       (q->call->uid == 0 || is_there(q));
 }
 
 static int fail_either(const char *word, struct brumate_error *err)
@@ -59,7 +58,7 @@ static int choose(const struct job *j, int found_job, const struct meaning_quest
 		  struct brumate_error *err)
 {
 	enum fit job = fit_of_job(j, found_job, q->word);
-	int exactly = is_image_exactly(q), found;
+	int exactly = is_image_exactly(q);
 
 	if (exactly < 0)
 		return brumate_fail(err, ENOMEM, "%m");
@@ -71,7 +70,7 @@ static int choose(const struct job *j, int found_job, const struct meaning_quest
 		return MEANS_JOB;
 	if (found_job == -ENOENT)
 		return MEANS_CHECKPOINT;
-	bool there = is_there(q, &found);
+	bool there = is_there(q);
 	if (there && job == FITS_BEGINNING)
 		return fail_either(q->word, err);
 	return there ? MEANS_CHECKPOINT : found_job < 0 ? found_job : MEANS_JOB;
@@ -82,6 +81,18 @@ static int find_job(struct job *ret, const struct meaning_question *q, struct br
 	int r = access_job(ret, q->call, q->word, err);
 
 	return r < 0 ? r : MEANS_JOB;
+}
+
+int meaning_in_store(struct meaning_question *q, json_t *parameters, char **ret_dir,
+		     struct brumate_error *err)
+{
+	int r = access_store(ret_dir, q->call, parameters, err);
+
+	if (r < 0)
+		return r;
+	q->dir = *ret_dir;
+	q->dir_given = json_is_string(json_object_get(parameters, "dir"));
+	return 0;
 }
 
 int meaning_find(struct job *ret, const struct meaning_question *q, struct brumate_error *err)

@@ -19,6 +19,10 @@ struct meaning_question {
 	bool by_latest;	 /* a job stands for its latest checkpoint: that has but one meaning */
 };
 
+/** Finds the store that is meant, by "dir" of @parameters, for @q. @ret_dir: owned, as long as @q is used. */
+int meaning_in_store(struct meaning_question *q, json_t *parameters, char **ret_dir,
+		     struct brumate_error *err);
+
 enum { MEANS_CHECKPOINT, MEANS_JOB };
 
 /**

@@ -111,13 +111,11 @@ int service_export(const struct service_call *call, json_t *parameters, json_t *
 	auto_(channel_fini) struct channel channel = { .call = call, .flags = -1 };
 	struct meter meter = meter_of(call, "export", 1);
 	auto_free char *dir = NULL;
-	const char *word, *given_dir;
+	const char *word;
 	int r = wire_need_string(parameters, "checkpoint", &word, err);
 
 	if (r == 0)
-		r = wire_get_string(parameters, "dir", &given_dir, err);
-	if (r == 0)
-		r = access_store(&dir, call, given_dir, err);
+		r = access_store(&dir, call, parameters, err);
 	if (r == 0)
 		r = access_image(&image, call, dir, word, err);
 	if (r == 0)
@@ -142,13 +140,10 @@ int service_import(const struct service_call *call, json_t *parameters, json_t *
 	struct meter meter = meter_of(call, "import", 1);
 	char id[MANIFEST_ID_BYTES];
 	auto_free char *dir = NULL;
-	const char *given_dir;
-	int r = wire_get_string(parameters, "dir", &given_dir, err);
 
 	if (call->uid != 0)
 		return brumate_fail(err, EACCES, "only root may import a checkpoint");
-	if (r == 0)
-		r = access_store(&dir, call, given_dir, err);
+	int r = access_store(&dir, call, parameters, err);
 	if (r == 0)
 		r = channel_init(&channel, call, err);
 	if (r < 0)

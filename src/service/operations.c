@@ -232,14 +232,12 @@ int service_checkpoint(const struct service_call *call, json_t *parameters, json
 	static const char *const keys[] = { "timeout_ms", "force", "leave_running", "compress",
 					    "keep_copy",  "live",  "key",	    NULL };
 	auto_free char *dir = NULL;
-	const char *name, *given_dir;
+	const char *name;
 	char id[MANIFEST_ID_BYTES];
 	int r = wire_get_string(parameters, "name", &name, err);
 
 	if (r == 0)
-		r = wire_get_string(parameters, "dir", &given_dir, err);
-	if (r == 0)
-		r = access_store(&dir, call, given_dir, err);
+		r = access_store(&dir, call, parameters, err);
 	if (r < 0)
 		return r;
 
@@ -401,7 +399,6 @@ int service_restore(const struct service_call *call, json_t *parameters, json_t 
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
 	struct meaning_question q = { .call = call, .by_latest = true };
 	auto_free char *dir = NULL;
-	const char *given_dir;
 	int r = wire_get_string(parameters, "checkpoint", &q.word, err);
 
 	if (r == 0 && !q.word && json_object_get(parameters, "url"))
@@ -411,16 +408,11 @@ int service_restore(const struct service_call *call, json_t *parameters, json_t 
 	if (r == 0)
 		r = wire_get_string(parameters, "kind", &q.kind, err);
 	if (r == 0)
-		r = wire_get_string(parameters, "dir", &given_dir, err);
-	if (r == 0)
 		r = check_common(parameters, err);
 	if (r == 0)
-		r = access_store(&dir, call, given_dir, err);
-	if (r < 0)
-		return r;
-	q.dir = dir;
-	q.dir_given = given_dir;
-	r = find_image(&image, &q, err);
+		r = meaning_in_store(&q, parameters, &dir, err);
+	if (r == 0)
+		r = find_image(&image, &q, err);
 	if (r < 0)
 		return r;
 	auto_json json_t *where = json_pack("{s:s}", "path", image.path);

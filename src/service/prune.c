@@ -83,13 +83,10 @@ int service_prune(const struct service_call *call, json_t *parameters, json_t **
 		.may = may_prune, .needed = needed_for, .tell = tell, .arg = &p
 	};
 	auto_free char *dir = NULL;
-	const char *given_dir;
 	int r = get_rule(&prune, parameters, err);
 
 	if (r == 0)
-		r = wire_get_string(parameters, "dir", &given_dir, err);
-	if (r == 0)
-		r = access_store(&dir, call, given_dir, err);
+		r = access_store(&dir, call, parameters, err);
 	if (r == 0)
 		r = job_list(note_needed, &p, err);
 	if (r == 0)
@@ -104,13 +101,10 @@ int service_sweep(const struct service_call *call, json_t *parameters, json_t **
 		  struct brumate_error *err)
 {
 	auto_free char *dir = NULL;
-	const char *given_dir;
-	int r = wire_get_string(parameters, "dir", &given_dir, err);
 
 	if (call->uid != 0)
 		return brumate_fail(err, EACCES, "only root may sweep a store");
-	if (r == 0)
-		r = access_store(&dir, call, given_dir, err);
+	int r = access_store(&dir, call, parameters, err);
 	if (r < 0)
 		return r;
 	int n = store_sweep(dir);

@@ -55,15 +55,13 @@ int service_push(const struct service_call *call, json_t *parameters, json_t **r
 	uint64_t start_ns = clock_now_ns();
 	struct remote_sums sums;
 	auto_free char *dir = NULL;
-	const char *word, *given_dir;
+	const char *word;
 	int r = remote_given_get(&g, parameters, err);
 
 	if (r == 0)
 		r = wire_need_string(parameters, "checkpoint", &word, err);
 	if (r == 0)
-		r = wire_get_string(parameters, "dir", &given_dir, err);
-	if (r == 0)
-		r = access_store(&dir, call, given_dir, err);
+		r = access_store(&dir, call, parameters, err);
 	if (r == 0)
 		r = access_image(&image, call, dir, word, err);
 	if (r < 0)
@@ -88,15 +86,12 @@ int service_pull(const struct service_call *call, json_t *parameters, json_t **r
 	struct remote_sums sums;
 	char id[MANIFEST_ID_BYTES];
 	auto_free char *dir = NULL, *word = NULL;
-	const char *given_dir;
 	int r = remote_given_get(&g, parameters, err);
 
 	if (call->uid != 0)
 		return brumate_fail(err, EACCES, "only root may pull a checkpoint");
 	if (r == 0)
-		r = wire_get_string(parameters, "dir", &given_dir, err);
-	if (r == 0)
-		r = access_store(&dir, call, given_dir, err);
+		r = access_store(&dir, call, parameters, err);
 	if (r == 0)
 		r = remote_place_split(&g.place, &word, err);
 	if (r < 0)

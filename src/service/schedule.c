@@ -85,15 +85,13 @@ int service_schedule(const struct service_call *call, json_t *parameters, json_t
 	auto_json json_t *passed = json_object();
 	auto_(job_fini) struct job j = JOB_EMPTY;
 	auto_free char *dir = NULL;
-	const char *word, *given_dir;
+	const char *word;
 	int r = wire_need_string(parameters, "job", &word, err);
 
 	if (r == 0)
-		r = wire_get_string(parameters, "dir", &given_dir, err);
-	if (r == 0)
 		r = get_manner(passed, call, parameters, err);
 	if (r == 0)
-		r = access_store(&dir, call, given_dir, err);
+		r = access_store(&dir, call, parameters, err);
 	if (r == 0)
 		r = get_numbers(passed, parameters, err);
 	if (r == 0)

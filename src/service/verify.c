@@ -175,13 +175,10 @@ int service_verify(const struct service_call *call, json_t *parameters, json_t *
 {
 	auto_json json_t *words = NULL, *results = json_array();
 	auto_free char *dir = NULL;
-	const char *given_dir;
 	json_t *word;
 	size_t i;
-	int r = wire_get_string(parameters, "dir", &given_dir, err);
+	int r = access_store(&dir, call, parameters, err);
 
-	if (r == 0)
-		r = access_store(&dir, call, given_dir, err);
 	if (r == 0)
 		r = choose(&words, call, dir, parameters, err);
 	if (r < 0)
@@ -238,15 +235,13 @@ int service_diff(const struct service_call *call, json_t *parameters, json_t **r
 	auto_(store_image_fini) struct store_image to = STORE_IMAGE_EMPTY;
 	auto_free char *dir = NULL;
 	struct memory_common common = { 0 };
-	const char *a, *b, *given_dir;
+	const char *a, *b;
 	int r = wire_need_string(parameters, "from", &a, err);
 
 	if (r == 0)
 		r = wire_need_string(parameters, "to", &b, err);
 	if (r == 0)
-		r = wire_get_string(parameters, "dir", &given_dir, err);
-	if (r == 0)
-		r = access_store(&dir, call, given_dir, err);
+		r = access_store(&dir, call, parameters, err);
 	if (r == 0)
 		r = access_image(&from, call, dir, a, err);
 	if (r == 0)
