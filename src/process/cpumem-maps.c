@@ -4,8 +4,9 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "process/smaps.h"
 
 /* What may be said of memory that is plain: proc(5), VmFlags. All else (huge TLB pages, device memory,
  * userfaultfd, droppable pages, guards, shadow stacks, what a later kernel adds) stays with CRIU. */
@@ -45,19 +46,6 @@ static int parse_head(const char *line, struct cpumem_vma *ret)
 	return is_anonymous && !inode && !strncmp(perms, "rw", 2) && perms[3] == 'p';
 }
 
-/* "Rss:   12 kB" of @key; 0: another line. */
-static uint64_t value_of(const char *line, const char *key)
-{
-	size_t n = strlen(key);
-
-	return strncmp(line, key, n) ? 0 : strtoull(line + n, NULL, 10) << 10;
-}
-
-static bool is_head(const char *line)
-{
-	return strchr("0123456789abcdef", *line) && *line;
-}
-
 ssize_t cpumem_parse_smaps(char *text, struct cpumem_vma *ret, size_t room)
 {
 	struct cpumem_vma vma = { 0 };
@@ -67,7 +55,7 @@ ssize_t cpumem_parse_smaps(char *text, struct cpumem_vma *ret, size_t room)
 	uint64_t last_end = 0;
 
 	for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
-		if (is_head(line)) {
+		if (smaps_is_head(line)) {
 			candidate = parse_head(line, &vma);
 			if (candidate < 0 || vma.start < last_end)
 				return -EBADMSG;
@@ -77,7 +65,7 @@ ssize_t cpumem_parse_smaps(char *text, struct cpumem_vma *ret, size_t room)
 				ret[n++] = vma;
 			candidate = 0;
 		} else {
-			vma.there_bytes += value_of(line, "Rss:") + value_of(line, "Swap:");
+			vma.there_bytes += smaps_bytes(line, "Rss:") + smaps_bytes(line, "Swap:");
 		}
 	}
 	return (ssize_t)n;

@@ -11,6 +11,7 @@
 
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "process/smaps.h"
 
 enum { SMAPS_BYTES_MAX = 256 << 20, STATUS_BYTES_MAX = 1 << 16, VMAS_MAX = 4096 };
 
@@ -35,21 +36,13 @@ static bool parse_head(const char *line, struct hugetlb_vma *ret)
 	       !strcmp(line + len - strlen(deleted), deleted);
 }
 
-/* "Rss:   12 kB" of @key; 0: another line. */
-static uint64_t value_of(const char *line, const char *key)
-{
-	size_t n = strlen(key);
-
-	return strncmp(line, key, n) ? 0 : strtoull(line + n, NULL, 10) << 10;
-}
-
 static void parse_line(const char *line, struct hugetlb_vma *vma)
 {
-	uint64_t own = value_of(line, "Private_Hugetlb:");
+	uint64_t own = smaps_bytes(line, "Private_Hugetlb:");
 
 	vma->private_bytes += own;
-	vma->there_bytes += own + value_of(line, "Shared_Hugetlb:");
-	vma->page_bytes += value_of(line, "KernelPageSize:");
+	vma->there_bytes += own + smaps_bytes(line, "Shared_Hugetlb:");
+	vma->page_bytes += smaps_bytes(line, "KernelPageSize:");
 }
 
 size_t hugetlb_parse_smaps(char *text, struct hugetlb_vma *ret, size_t room)
@@ -60,7 +53,7 @@ size_t hugetlb_parse_smaps(char *text, struct hugetlb_vma *ret, size_t room)
 	size_t n = 0;
 
 	for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
-		if (*line && strchr("0123456789abcdef", *line)) {
+		if (smaps_is_head(line)) {
 			candidate = parse_head(line, &vma);
 			continue;
 		}
