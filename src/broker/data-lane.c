@@ -489,7 +489,8 @@ static int end_step(struct step *s, struct brumate_error *err)
 	m->zero_bytes += s->fate == CHUNK_ZERO ? s->bytes : 0;
 	m->same_bytes += s->fate == CHUNK_KEEP ? s->bytes : 0;
 	s->lane->copied_bytes += s->bytes;
-	mover_note(m);
+	if (!m->to_host || m->early)
+		mover_note(m);
 	pthread_cond_broadcast(&m->changed);
 	pthread_mutex_unlock(&m->lock);
 	if (r == 0 && !m->to_host && (r = fault_point("data.filled")) < 0)

@@ -40,7 +40,6 @@ struct session {
 	uint32_t n_segments;
 	bool running;
 	bool gave_pieces;	      /* in: their fds are with the client */
-	bool early;		      /* out: it has a use for segments before the end */
 	bool told_all;		      /* of those that it has: their digests too */
 	size_t n_gave;		      /* of segments, which it has */
 	struct brumate_error refused; /* what failed of a layout: told when it is to be copied */
@@ -78,7 +77,7 @@ static void reset(struct session *s)
 	free(take_ptr(&s->segments));
 	free(take_ptr(&s->pieces));
 	s->n_segments = s->n_pieces = s->n_pieces_all = 0;
-	s->running = s->gave_pieces = s->early = false;
+	s->running = s->gave_pieces = false;
 	s->n_gave = 0;
 }
 
@@ -175,7 +174,7 @@ static int tell_progress(struct session *s, struct transfer_packet *p, struct br
 {
 	size_t n_filled = 0;
 
-	if (s->mover && s->early) {
+	if (s->mover && s->mover->early) {
 		int r = send_early(s, p, err);
 
 		if (r < 0)
@@ -290,7 +289,7 @@ static int begin_move(struct session *s, const struct transfer_packet *p, struct
 	if (p->op == TRANSFER_IN || p->flags & TRANSFER_BASE)
 		return expect_segments(s, p, err);
 	s->running = true;
-	s->early = p->flags & TRANSFER_EARLY;
+	s->mover->early = p->flags & TRANSFER_EARLY;
 	return mover_start(s->mover, NULL, err);
 }
 

@@ -114,6 +114,7 @@ struct mover {
 	const struct dev_memory_ops *ops;
 	uint32_t flags; /* of the layout */
 	bool to_host;
+	bool early; /* out: segments that are whole are told of; before mover_start() */
 	struct piece *pieces;
 	size_t n_pieces;
 	uint64_t total_bytes;
