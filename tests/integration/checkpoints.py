@@ -15,6 +15,15 @@ def files_of(path):
     return found
 
 
+def flip(path, offset):
+    """Another lowest bit in the byte there."""
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 1]))
+
+
 def image(bed, name):
     return os.path.join(bed.store(), name)
 

@@ -14,6 +14,7 @@ import shlex
 import stat
 
 from cases import MIB, NOBODY, case, expect, main, process_start, read_link, read_text, run, wait_until
+from checkpoints import flip
 
 
 def job_dir(bed, job):
@@ -352,14 +353,6 @@ REREAD = "device memory is read again from the checkpoint"
 
 def shim_log(bed, job):
     return read_text(os.path.join(job_dir(bed, job), "shim.log"))
-
-
-def flip(path, offset):
-    with open(path, "r+b") as file:
-        file.seek(offset)
-        byte = file.read(1)[0]
-        file.seek(offset)
-        file.write(bytes([byte ^ 1]))
 
 
 @case

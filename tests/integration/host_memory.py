@@ -11,7 +11,7 @@ import shutil
 import signal
 
 from cases import MIB, Skipped, case, expect, main, process_start, wait_until
-from checkpoints import image
+from checkpoints import flip, image
 
 
 def started(bed, *words, mib=12):
@@ -46,14 +46,6 @@ def settled(bed, job):
     """The state once nothing is under way: the next command puts right what a dead shim left."""
     bed.cli("kill", "--signal", "URG", job)
     return bed.wait_state(job, ("running", "checkpointed", "exited", "lost"))
-
-
-def flip(path, at):
-    with open(path, "r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 1]))
 
 
 @case

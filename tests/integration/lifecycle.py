@@ -13,20 +13,12 @@ import subprocess
 import tarfile
 
 from cases import MIB, NOBODY, Skipped, case, expect, main, run, wait_until
-from checkpoints import files_of, image, saved
+from checkpoints import files_of, flip, image, saved
 
 
 def largest(path):
     files = files_of(path)
     return max((name for name in files if name != "manifest.json"), key=lambda name: len(files[name]))
-
-
-def flip(path, at):
-    with open(path, "r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 1]))
 
 
 def come_back(bed, job, log, name, *options):

@@ -133,19 +133,29 @@ static int map(int conn, const struct parked *parked, struct agent_reply *reply)
 	return agent_ask(conn, &request, reply, parked->fds, parked->n);
 }
 
+/* Parks a program that @faults will not let have its room back, and says so to MAP. Returns the connection. */
+static int park_without_room(const char *faults, struct parked *ret)
+{
+	struct agent_reply reply;
+	int conn;
+
+	start(faults);
+	conn = agent_connect();
+	*ret = agent_park(conn);
+	CHECK(map(conn, ret, &reply) == -ENOMEM && reply.gate == AGENT_GATE_CLOSED);
+	return conn;
+}
+
 /* Calls: the first is the program's, two lower, the fourth sets one context back and fails, the fifth the
  * other; the sixth lowers that again, and so on. */
 static void test_no_room(void)
 {
 	struct agent_reply reply;
 	struct parked parked;
-	int conn;
+	int conn = park_without_room("cuCtxSetLimit:4:error=2,cuCtxSetLimit:7:error=2,"
+				     "cuCtxSetLimit:9:error=2,cuCtxSetLimit:10:error=2",
+				     &parked);
 
-	start("cuCtxSetLimit:4:error=2,cuCtxSetLimit:7:error=2,cuCtxSetLimit:9:error=2,"
-	      "cuCtxSetLimit:10:error=2");
-	conn = agent_connect();
-	parked = agent_park(conn);
-	CHECK(map(conn, &parked, &reply) == -ENOMEM && reply.gate == AGENT_GATE_CLOSED);
 	/* As a resume that fails does; the next one finds no room three times. */
 	CHECK(agent_do(conn, AGENT_UNMAP, &reply) == 0);
 	CHECK(kept_bytes(&parked) <= 2 * 8 * MIB + 2 * MIB);
@@ -164,12 +174,8 @@ static void test_hung_up(void)
 {
 	struct agent_reply reply;
 	struct parked parked;
-	int conn;
+	int conn = park_without_room("cuCtxSetLimit:4:error=2,cuCtxSetLimit:6:error=2", &parked);
 
-	start("cuCtxSetLimit:4:error=2,cuCtxSetLimit:6:error=2");
-	conn = agent_connect();
-	parked = agent_park(conn);
-	CHECK(map(conn, &parked, &reply) == -ENOMEM);
 	close(conn);
 	CHECK(!cuCtxSynchronize()); /* waits for the gate */
 	CHECK((limit_of(primary) == 1024) != (limit_of(second) == OWN_LIMIT));
@@ -186,13 +192,10 @@ static void test_changed_meanwhile(void)
 {
 	struct agent_reply reply;
 	struct parked parked;
-	int conn;
+	int conn = park_without_room("cuCtxSetLimit:4:error=2,cuCtxSetLimit:5:error=2,"
+				     "cuCtxSetLimit:6:error=2,cuCtxSetLimit:7:error=2",
+				     &parked);
 
-	start("cuCtxSetLimit:4:error=2,cuCtxSetLimit:5:error=2,cuCtxSetLimit:6:error=2,"
-	      "cuCtxSetLimit:7:error=2");
-	conn = agent_connect();
-	parked = agent_park(conn);
-	CHECK(map(conn, &parked, &reply) == -ENOMEM);
 	close(conn);
 	CHECK(!cuCtxSynchronize());
 	for (int i = 0; i < 2; i++) {
