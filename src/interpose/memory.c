@@ -98,7 +98,7 @@ static CUresult take_small(struct context *context, size_t bytes, struct block *
 
 	memory_lock();
 	while (!slab_take(context, bytes, &va, &block->region)) {
-		size_t size = context->next_slab_bytes;
+		size_t size = slab_bytes(context);
 		struct region *slab;
 
 		memory_unlock();
@@ -109,8 +109,6 @@ static CUresult take_small(struct context *context, size_t bytes, struct block *
 			return r;
 		memory_lock();
 		slab_add(slab);
-		if (size < SLAB_LAST_BYTES && context->next_slab_bytes == size)
-			context->next_slab_bytes = size * 2;
 	}
 	memory_unlock();
 	block->node = (struct node){ .start = va, .bytes = bytes };

@@ -19,9 +19,11 @@ enum {
 	DEVICES_MAX = 64,
 	SLAB_UNIT_BYTES = 512,	     /* alignment of everything in a slab */
 	SLAB_FIRST_BYTES = 2 << 20,  /* each next slab of a context is twice as large, up to */
-	SLAB_LAST_BYTES = 64 << 20,  /* this */
+	SLAB_EVEN_BYTES = 64 << 20,  /* this, and to the next only as a part of all its slabs */
+	SLAB_LAST_BYTES = 256 << 20,
+	SLAB_PART = 8,
 	SLAB_BLOCK_BYTES = 2 << 20,  /* smaller allocations come from slabs */
-	PIECE_MAX_BYTES = 256 << 20, /* of memory that we make ourselves */
+	PIECE_MAX_BYTES = 512 << 20, /* of memory that we make ourselves */
 	PIECES_OWN_MAX = 16,	     /* at a time */
 };
 
@@ -67,6 +69,7 @@ struct context {
 	int device;
 	struct tree by_size, by_address; /* free extents of its slabs */
 	uint64_t free_bytes;		 /* in them */
+	uint64_t slab_bytes;		 /* of all slabs */
 	size_t next_slab_bytes;
 	unsigned int empty_slabs;
 	bool green;			/* of a part of a GPU */
@@ -223,7 +226,8 @@ CUresult regions_grant(CUcontext to, int device, CUmemAccess_flags flags);
 
 /* ---- slab.c: with the lock ---- */
 
-void slab_add(struct region *region); /* its room becomes available */
+size_t slab_bytes(const struct context *context); /* of the next */
+void slab_add(struct region *region);		  /* its room becomes available */
 bool slab_take(struct context *context, size_t bytes, CUdeviceptr *ret, struct region **ret_region);
 /** Returns true where @region is empty and not to be kept: the caller frees it, marked busy. */
 bool slab_give(struct region *region, CUdeviceptr va, size_t bytes);

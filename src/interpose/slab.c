@@ -64,8 +64,24 @@ static struct extent *add_extent(struct region *region, uint64_t va, uint64_t by
 
 void slab_add(struct region *region)
 {
+	struct context *context = region->context;
+
+	context->slab_bytes += region->node.bytes;
+	if (context->next_slab_bytes < SLAB_LAST_BYTES)
+		context->next_slab_bytes *= 2;
 	if (add_extent(region, region->node.start, region->node.bytes))
-		region->context->empty_slabs++;
+		context->empty_slabs++;
+}
+
+/* A program of many small blocks has few large slabs, which are moved in few steps, and no more than a
+ * part of its memory in reserve. */
+size_t slab_bytes(const struct context *context)
+{
+	size_t bytes = context->next_slab_bytes;
+
+	while (bytes > SLAB_EVEN_BYTES && bytes > context->slab_bytes / SLAB_PART)
+		bytes /= 2;
+	return bytes;
 }
 
 bool slab_take(struct context *context, size_t bytes, CUdeviceptr *ret, struct region **ret_region)
@@ -101,6 +117,7 @@ static uint64_t absorb(struct region *region, struct extent *extent)
 	return bytes;
 }
 
+/* Of a slab that goes. */
 static void drop_extents(struct region *region)
 {
 	struct extent *extent = tree_ceil(&region->context->by_address, region->node.start);
@@ -109,6 +126,7 @@ static void drop_extents(struct region *region)
 		absorb(region, extent);
 		extent = tree_ceil(&region->context->by_address, region->node.start);
 	}
+	region->context->slab_bytes -= region->node.bytes;
 }
 
 bool slab_give(struct region *region, CUdeviceptr va, size_t bytes)

@@ -17,7 +17,7 @@ struct kept {
 };
 
 static const size_t sizes[] = { 1,   8,		  512,	   4096,    100000,
-				MIB, 2 * MIB - 8, 2 * MIB, 5 * MIB, 258 * MIB };
+				MIB, 2 * MIB - 8, 2 * MIB, 5 * MIB, 514 * MIB };
 enum { N = sizeof(sizes) / sizeof(*sizes) };
 
 static void make(struct kept kept[N])
@@ -48,7 +48,7 @@ static void test_hello(void)
 
 	CHECK(agent_do(conn, AGENT_HELLO, &reply) == 0);
 	CHECK(reply.gate == AGENT_GATE_OPEN);
-	CHECK(reply.managed_bytes >= 258 * MIB);
+	CHECK(reply.managed_bytes >= 514 * MIB);
 	CHECK(reply.driver_bytes == 0);
 	close(conn);
 }
@@ -65,7 +65,7 @@ static void test_order(const struct kept kept[N])
 	CHECK(agent_do(conn, AGENT_OWN, &reply) == -EPERM);
 	CHECK(agent_do(conn, AGENT_OPEN, &reply) == 0);
 	parked = agent_park(conn);
-	CHECK(parked.n >= 5); /* slabs, 2 MiB, 5 MiB, 258 MiB in two */
+	CHECK(parked.n >= 5); /* slabs, 2 MiB, 5 MiB, 514 MiB in two */
 	CHECK(agent_do(conn, AGENT_OPEN, &reply) == -EBUSY);
 	CHECK(agent_do(conn, AGENT_OWN, &reply) == -EBUSY);
 	agent_unpark(conn, &parked);
@@ -251,7 +251,7 @@ int main(void)
 {
 	struct kept kept[N];
 
-	job_start("1024");
+	job_start("2048");
 	make(kept);
 	test_hello();
 	test_order(kept);

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MIB = 1 << 20, SMALL = 10000, LIVE = 200, STEPS = 3000, THREADS = 4 };
+enum { MIB = 1 << 20, SMALL = 10000, MEDIUM = 3000, LIVE = 200, STEPS = 3000, THREADS = 4 };
 
 static size_t free_now(void)
 {
@@ -43,6 +43,34 @@ static void test_many_small(void)
 	CHECK(free_now() == before);
 }
 
+/* Few pieces, and never much more memory than was asked for. */
+static void test_many_medium(void)
+{
+	static CUdeviceptr ptrs[MEDIUM];
+	size_t n;
+	uint64_t taken = 0;
+	int conn = agent_connect();
+
+	for (unsigned int i = 0; i < MEDIUM; i++)
+		CHECK(cuMemAlloc_v2(&ptrs[i], MIB) == CUDA_SUCCESS);
+	struct agent_piece *pieces = agent_list(conn, &n);
+	for (size_t i = 0; i < n; i++)
+		taken += pieces[i].len_bytes;
+	CHECK(n <= 36); /* slabs of 2 to 64 MiB, fifteen of 64, eight of 128, the rest of 256 */
+	CHECK(taken >= (uint64_t)MEDIUM * MIB && taken <= (uint64_t)MEDIUM * MIB * 9 / 8);
+	free(pieces);
+	for (size_t i = 0; i < MEDIUM; i++)
+		CHECK(cuMemFree_v2(ptrs[i]) == CUDA_SUCCESS);
+	/* Who has little has small slabs again. */
+	CHECK(cuMemAlloc_v2(&ptrs[0], MIB) == CUDA_SUCCESS);
+	pieces = agent_list(conn, &n);
+	for (size_t i = 0; i < n; i++)
+		CHECK(pieces[i].len_bytes <= 64 * MIB);
+	free(pieces);
+	CHECK(cuMemFree_v2(ptrs[0]) == CUDA_SUCCESS);
+	close(conn);
+}
+
 static void test_queries(CUcontext ctx)
 {
 	CUpointer_attribute names[] = { CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
@@ -73,21 +101,24 @@ static void test_queries(CUcontext ctx)
 /* All there is, then half of it again, and nothing lost at any point. */
 static void test_exhaustion(void)
 {
+	enum { PART = 97 * MIB, FREED = 6 };
 	CUdeviceptr ptrs[64], big;
 	size_t before = free_now(), n = 0;
 
 	CHECK(cuMemAlloc_v2(&big, 1ull << 50) == CUDA_ERROR_OUT_OF_MEMORY);
 	CHECK(cuMemAlloc_v2(&big, before + 1) == CUDA_ERROR_OUT_OF_MEMORY);
 	CHECK(free_now() == before);
-	while (n < 64 && !cuMemAlloc_v2(&ptrs[n], 37 * MIB))
-		fill(ptrs[n], 37 * MIB, (unsigned int)n), n++;
-	CHECK(n > 4 && n < 64);
+	while (n < 64 && !cuMemAlloc_v2(&ptrs[n], PART))
+		fill(ptrs[n], PART, (unsigned int)n), n++;
+	CHECK(n > FREED && n < 64);
 	/* Fails in its second piece. */
-	CHECK(cuMemFree_v2(ptrs[--n]) == CUDA_SUCCESS);
-	CHECK(cuMemAlloc_v2(&big, 300 * MIB) == CUDA_ERROR_OUT_OF_MEMORY);
-	CHECK(cuMemAlloc_v2(&ptrs[n++], 37 * MIB) == CUDA_SUCCESS);
-	for (size_t i = 0; i < n - 1; i++)
-		CHECK(holds(ptrs[i], 37 * MIB, (unsigned int)i));
+	for (size_t i = n - FREED; i < n; i++)
+		CHECK(cuMemFree_v2(ptrs[i]) == CUDA_SUCCESS);
+	CHECK(cuMemAlloc_v2(&big, 700 * MIB) == CUDA_ERROR_OUT_OF_MEMORY);
+	for (size_t i = n - FREED; i < n; i++)
+		CHECK(cuMemAlloc_v2(&ptrs[i], PART) == CUDA_SUCCESS);
+	for (size_t i = 0; i < n - FREED; i++)
+		CHECK(holds(ptrs[i], PART, (unsigned int)i));
 	for (size_t i = 0; i < n; i++)
 		CHECK(cuMemFree_v2(ptrs[i]) == CUDA_SUCCESS);
 	CHECK(free_now() == before);
@@ -202,9 +233,10 @@ static void test_capture(void)
 
 int main(void)
 {
-	CUcontext ctx = job_start("512");
+	CUcontext ctx = job_start("4096");
 
 	test_many_small();
+	test_many_medium();
 	test_queries(ctx);
 	test_exhaustion();
 	test_context_end(ctx);
