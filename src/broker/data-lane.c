@@ -287,6 +287,12 @@ int lane_find_run(struct lane *l, const struct place *p, const uint64_t *limit, 
 	return r;
 }
 
+/* The driver's own copies for the job wait for one of ours: where its work takes longest, a short one. */
+static uint64_t step_bytes(const struct mover *m)
+{
+	return m->total_bytes < SMALL_BYTES ? STEP_BYTES / 2 : STEP_BYTES;
+}
+
 /* Whether what is to be copied is known to be worth it first. */
 static bool is_held_back(const struct lane *l)
 {
@@ -299,7 +305,7 @@ static int find_step(struct lane *l, struct step *s, bool block)
 	const struct mover *m = l->mover;
 	const uint64_t *limit = is_held_back(l) ? &l->digested_bytes : &l->usable_bytes;
 	bool knows = is_held_back(l) || (!m->to_host && chunks_are_known(m));
-	int r = lane_find_run(l, &l->copying, limit, block, knows ? ZERO_BYTES : STEP_BYTES,
+	int r = lane_find_run(l, &l->copying, limit, block, knows ? ZERO_BYTES : step_bytes(m),
 			      &s->bytes);
 
 	if (r != STEP_BEGUN)
@@ -341,7 +347,7 @@ static int place_step(struct lane *l, struct step *s, bool block, struct brumate
 		if (r != 0)
 			return r < 0 ? r : STEP_NOT_YET;
 		bool direct = !s->segment->spilled && (s->segment->pinned || slot >= l->n_slots);
-		uint64_t most = direct ? STEP_BYTES : SLOT_BYTES;
+		uint64_t most = direct ? step_bytes(l->mover) : SLOT_BYTES;
 		s->bytes = s->bytes < most ? s->bytes : most;
 		s->clean = h->clean[i];
 		s->slot = direct ? NULL : l->ring->at + slot * SLOT_BYTES;
@@ -498,23 +504,27 @@ static int end_step(struct step *s, struct brumate_error *err)
 	return r;
 }
 
-/* Half of the window is for copies of the GPU, half for those of the crew. */
+/* Through a ring half of the window is for copies of the GPU, half for those of the crew. Else the GPU has one
+ * copy at a time: with a queue of them it lets nothing of the driver's pass, whose restore takes 0.27 s then
+ * instead of 0.2 (H200, driver 580.159.04). */
 static int copy_pieces(struct lane *l, struct brumate_error *err)
 {
 	size_t begun = 0, turned = 0, ended = 0;
 	const size_t window = l->n_slots ? l->n_slots : WINDOW;
+	const size_t most_out = l->n_slots || !l->mover->to_host ? window : 1;
+	const size_t most_turned = l->n_slots || l->mover->to_host ? window / 2 : 1;
 	bool more = true;
 	int r = 0;
 
 	while (r >= 0 && (more || ended < begun)) {
-		if (more && begun - ended < window) {
+		if (more && begun - ended < window && begun - turned < most_out) {
 			r = begin_step(l, &l->steps[begun % window], begun == ended, err);
 			begun += r == STEP_BEGUN;
 			more = r != STEP_NONE;
 			if (r != STEP_NOT_YET)
 				continue;
 		}
-		if (turned < begun && turned - ended < window / 2)
+		if (turned < begun && turned - ended < most_turned)
 			r = turn_step(&l->steps[turned++ % window], err);
 		else
 			r = end_step(&l->steps[ended++ % window], err);

@@ -4,7 +4,8 @@
 
 #include "broker/data.h"
 
-#define STEP_BYTES  (32ull << 20)
+#define STEP_BYTES  (32ull << 20) /* of a large transfer */
+#define SMALL_BYTES (16ull << 30) /* which one is not: the driver's own work takes as long */
 #define SLOT_BYTES  (8ull << 20)
 #define ZERO_BYTES  (1ull << 30)  /* filled by the GPU at a time */
 #define BATCH_BYTES (64ull << 20) /* mapped before the GPU is let at them */
