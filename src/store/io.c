@@ -22,6 +22,8 @@
 #define ROOM_FIRST_BYTES (16ull << 20)
 #define ROOM_STEP_BYTES	 (256ull << 20)
 #define HUGE_STEP_BYTES	 (16ull << 20)
+/* What it takes more to write as much into small pages of tmpfs: from there on a huge one does not pay. */
+#define SMALL_PAGES_NS 500000
 
 enum {
 	BUFFERS = 32,
@@ -525,6 +527,7 @@ int io_new(struct io **ret, const struct io_options *options, struct brumate_err
 		return brumate_fail(err, ENOMEM, "%m");
 	io->n_buffers = o.buffers ? o.buffers : BUFFERS;
 	io->n_writes = o.writes ? o.writes : WRITES;
+	io->luck.slow_ns = SMALL_PAGES_NS;
 	io->buffer_bytes = align_up(o.buffer_bytes ? o.buffer_bytes : BUFFER_BYTES);
 	pthread_mutex_init(&io->lock, NULL);
 	pthread_cond_init(&io->changed, NULL);
