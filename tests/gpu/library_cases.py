@@ -83,12 +83,14 @@ def objects_survive(check):
 CALL_RUNS = 3
 
 
-def call_costs(check, library=None):
+def call_costs(check, kind, library=None):
     """What tests/programs/call-cost.c tells: {name: (plain, ours, low, high)} in µs a call."""
-    program = check.instance.start([*(library.words() if library else []), check.program("call-cost")], "calls")
+    words = library.words() if library else []
+    program = check.instance.start([*words, check.program("call-cost"), kind], "calls")
     expect(program.wait(120) == 0, f"it failed: {program.log.tail()}")
     text = program.log.text()
-    expect(("entry library" in text) == bool(library), f"its calls went elsewhere: {program.log.tail(8)}")
+    for what in re.findall(r"^(?:entry|memory) (.+)$", text, re.MULTILINE):
+        expect((what == "library") == bool(library), f"its calls went elsewhere: {program.log.tail(8)}")
     found = {m[1]: tuple(float(x) for x in m.groups()[1:])
              for m in re.finditer(r"^cost (\S+) (\S+) (\S+) (\S+) (\S+)$", text, re.MULTILINE)}
     expect(found, f"it tells of no call: {program.log.tail()}")
@@ -97,12 +99,13 @@ def call_costs(check, library=None):
     return found
 
 
-def cost_of_launches(check):
+def cost_of_calls(check, kind):
     """The same call by turns through the library and past it, in one process. Of some processes the median
-    counts, and the widest bounds; what a process without the library tells is the error of all this."""
-    itself = call_costs(check)
-    runs = [call_costs(check, Library(check)) for _ in range(CALL_RUNS)]
-    for name, (without, _, low, high) in itself.items():
+    counts, and the widest bounds; what a process without the library tells is the error of all this, or of
+    allocations what the driver's own take beside its virtual memory calls."""
+    itself = call_costs(check, kind)
+    runs = [call_costs(check, kind, Library(check)) for _ in range(CALL_RUNS)]
+    for name, (without, alone, low, high) in itself.items():
         plain = statistics.median(run[name][0] for run in runs)
         slower = [[(cost / run[name][0] - 1) * 100 for cost in run[name][1:]] for run in runs]
         ours = statistics.median(each[0] for each in slower)
@@ -111,69 +114,9 @@ def cost_of_launches(check):
         check.measured[f"cost of calls: {name}, slower by, %"] = round(ours, 3)
         check.measured[f"cost of calls: {name}, at least, %"] = round(min(each[1] for each in slower), 3)
         check.measured[f"cost of calls: {name}, at most, %"] = round(max(each[2] for each in slower), 3)
+        check.measured[f"cost of calls: {name}, without it, µs"] = round(alone, 4)
         check.measured[f"cost of calls: {name}, without it, %"] = (
             f"{(low / without - 1) * 100:.2f} to {(high / without - 1) * 100:.2f}")
-
-
-COST_PAIRS, COST_ROUNDS = 3, 8
-
-
-class CostProgram:
-    """cost.cu, alive and idle between the measurements that it is asked for."""
-
-    def __init__(self, check, argv, library=None):
-        read, self.asks = os.pipe()
-        self.program = check.instance.start([*(library.words() if library else []), *argv], "cost", stdin=read)
-        os.close(read)
-        self.best = {}
-        self.program.ready()
-        if library:
-            library.wait_managing(self.program)
-        self.names = re.search(r"^ready (.+)$", self.program.log.text(), re.MULTILINE)[1].split()
-        self.answers = 0
-
-    def measure(self, name):
-        os.write(self.asks, f"{name}\n".encode())
-        self.answers += 1
-
-        def answered(text):
-            lines = re.findall(r"^cost (\S+) (\S+)$", text, re.MULTILINE)
-            expect(len(lines) >= self.answers or self.program.process.poll() is None,
-                   f"the cost program ended: {self.program.log.tail()}")
-            return len(lines) >= self.answers and lines[self.answers - 1]
-
-        said, seconds = self.program.log.wait_until(answered, name, 60)
-        expect(said == name, f"asked for {name}, told of {said}")
-        self.best[name] = min(float(seconds), self.best.get(name, float(seconds)))
-
-    def end(self):
-        os.close(self.asks)
-        expect(self.program.wait() == 0, f"the cost program failed: {self.program.log.tail()}")
-
-
-def costs(check):
-    """Pairs of programs, without and with the library; those of a pair are asked in turn, round after round.
-    The best of each counts: noise only adds. How far the best of the plain ones lie apart is what cannot
-    be told from nothing."""
-    program = compiled(check, "cost")
-    plain, ours = [], []
-    for _ in range(COST_PAIRS):
-        pair = [CostProgram(check, [program]), CostProgram(check, [program], Library(check))]
-        for n in range(COST_ROUNDS):
-            for name in pair[0].names:
-                for one in pair if n % 2 else reversed(pair):
-                    one.measure(name)
-        for one, kept in zip(pair, (plain, ours)):
-            one.end()
-            kept.append(one.best)
-    for name in plain[0]:
-        without, of_ours = [best[name] for best in plain], [best[name] for best in ours]
-        one, other = min(without), min(of_ours)
-        check.measured[f"cost of calls: {name}, plain, µs"] = round(one * 1e6, 4)
-        check.measured[f"cost of calls: {name}, with the library, µs"] = round(other * 1e6, 4)
-        check.measured[f"cost of calls: {name}, slower by, %"] = round((other / one - 1) * 100, 2)
-        check.measured[f"cost of calls: {name}, spread plain / with it, %"] = " / ".join(
-            f"{(max(times) / min(times) - 1) * 100:.2f}" for times in (without, of_ours))
 
 
 def register(case):
@@ -181,5 +124,5 @@ def register(case):
     case("conform: the same with the library")(conform)
     case("conform: per-thread default streams")(lambda check: conform(check, "--default-stream=per-thread"))
     case("conform: objects survive")(objects_survive)
-    case("cost of calls: launches")(cost_of_launches)
-    case("cost of calls: allocations")(costs)
+    case("cost of calls: launches")(lambda check: cost_of_calls(check, "launches"))
+    case("cost of calls: allocations")(lambda check: cost_of_calls(check, "allocations"))

@@ -56,6 +56,7 @@
 	X(cuModuleGetFunction)            \
 	X(cuLaunchKernel)                 \
 	X(cuMemAddressReserve)            \
+	X(cuMemAddressFree)               \
 	X(cuMemCreate)                    \
 	X(cuMemMap)                       \
 	X(cuMemSetAccess)                 \
