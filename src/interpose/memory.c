@@ -245,7 +245,7 @@ static struct block *take_block(CUdeviceptr ptr, CUcontext *ret_context, bool *r
 
 	memory_lock();
 	block = tree_get(&memory.blocks, ptr);
-	*ret_ours = tree_find(&memory.regions, ptr) || tree_find(&memory.opened, ptr);
+	*ret_ours = block || tree_find(&memory.regions, ptr) || tree_find(&memory.opened, ptr);
 	if (block)
 		*ret_context = block->context;
 	memory_unlock();
@@ -258,9 +258,7 @@ static struct block *unlink_block(CUdeviceptr ptr)
 	struct block *block;
 
 	memory_lock();
-	block = tree_get(&memory.blocks, ptr);
-	if (block)
-		tree_remove(&memory.blocks, &block->node);
+	block = tree_take(&memory.blocks, ptr);
 	memory_unlock();
 	return block;
 }

@@ -135,18 +135,20 @@ CUresult range_unmap(CUdeviceptr va, size_t bytes)
 
 	if (r)
 		return r;
-	for (;;) {
+	for (CUdeviceptr end = va + bytes; va < end;) {
 		memory_lock();
 		mapping = tree_ceil(&memory.mappings, va);
-		if (!mapping || mapping->node.start - va >= bytes)
+		if (!mapping || mapping->node.start >= end) {
+			memory_unlock();
 			break;
+		}
+		va = mapping->node.start + mapping->node.bytes;
 
 		struct piece *piece = drop_mapping(mapping);
 
 		memory_unlock();
 		piece_unpin(piece);
 	}
-	memory_unlock();
 	return CUDA_SUCCESS;
 }
 
@@ -169,8 +171,10 @@ CUresult range_access(CUdeviceptr va, size_t bytes, const CUmemAccessDesc *desc,
 	mapping = tree_floor(&memory.mappings, va);
 	if (!mapping || va - mapping->node.start >= mapping->node.bytes)
 		mapping = tree_ceil(&memory.mappings, va);
-	while (mapping && (mapping->node.start < va || mapping->node.start - va < bytes)) {
+	while (mapping && mapping->node.start < va + bytes) {
 		remember_access(mapping, desc, count);
+		if (mapping->node.start + mapping->node.bytes >= va + bytes)
+			break;
 		mapping = tree_next(&memory.mappings, mapping);
 	}
 	memory_unlock();

@@ -2,10 +2,8 @@
 /* The treap of tree.h. Its depth is that of a random tree, so recursion is shallow. */
 #include "interpose/tree.h"
 
-static uint64_t priority(const struct node *node)
+static uint64_t hash(uint64_t x)
 {
-	uint64_t x = node->start;
-
 	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
 	x = (x ^ x >> 27) * 0x94d049bb133111ebull;
 	return x ^ x >> 31;
@@ -29,7 +27,7 @@ static struct node *join(struct node *a, struct node *b)
 {
 	if (!a || !b)
 		return a ? a : b;
-	if (priority(a) > priority(b)) {
+	if (a->priority > b->priority) {
 		a->right = join(a->right, b);
 		return a;
 	}
@@ -41,7 +39,8 @@ void tree_add(struct tree *tree, struct node *node)
 {
 	struct node **at = &tree->root;
 
-	while (*at && priority(*at) >= priority(node))
+	node->priority = hash(node->start);
+	while (*at && (*at)->priority >= node->priority)
 		at = node->start < (*at)->start ? &(*at)->left : &(*at)->right;
 	split(*at, node->start, &node->left, &node->right);
 	*at = node;
@@ -54,6 +53,17 @@ void tree_remove(struct tree *tree, struct node *node)
 	while (*at != node)
 		at = node->start < (*at)->start ? &(*at)->left : &(*at)->right;
 	*at = join(node->left, node->right);
+}
+
+void *tree_take(struct tree *tree, uint64_t key)
+{
+	struct node **at = &tree->root, *node;
+
+	while ((node = *at) && node->start != key)
+		at = key < node->start ? &node->left : &node->right;
+	if (node)
+		*at = join(node->left, node->right);
+	return node;
 }
 
 void *tree_floor(const struct tree *tree, uint64_t key)
@@ -88,9 +98,11 @@ void *tree_ceil(const struct tree *tree, uint64_t key)
 
 void *tree_get(const struct tree *tree, uint64_t key)
 {
-	struct node *node = tree_floor(tree, key);
+	struct node *node = tree->root;
 
-	return node && node->start == key ? node : NULL;
+	while (node && node->start != key)
+		node = key < node->start ? node->left : node->right;
+	return node;
 }
 
 void *tree_find(const struct tree *tree, uint64_t key)
