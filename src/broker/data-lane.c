@@ -8,6 +8,7 @@
 #include "broker/data-lane.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/machine.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -71,13 +72,15 @@ uint64_t lane_filled_bytes(const struct mover *m, const struct piece *p)
 static int open_lane(struct lane *l, struct brumate_error *err)
 {
 	struct mover *m = l->mover;
+	/* To be woken takes as long as a tenth of a copy: with one at a time the GPU is idle meanwhile. */
+	bool spin = lane_takes_turns(m) && machine_cores() >= SPIN_CORES_MIN;
 	int r = gpus_get(&l->memory, l->uuid, err);
 
 	if (r == 0)
 		r = m->ops->reserve(l->memory, m->total_bytes, &l->at, err);
 	l->reserved = r == 0;
 	if (r == 0)
-		r = m->ops->lane_open(l->memory, &l->copies, err);
+		r = m->ops->lane_open(l->memory, spin, &l->copies, err);
 	if (r < 0)
 		return r;
 	if (m->flags & TRANSFER_WITH_DIGESTS)
@@ -287,10 +290,9 @@ int lane_find_run(struct lane *l, const struct place *p, const uint64_t *limit, 
 	return r;
 }
 
-/* The driver's own copies for the job wait for one of ours: where its work takes longest, a short one. */
 static uint64_t step_bytes(const struct mover *m)
 {
-	return m->total_bytes < SMALL_BYTES ? STEP_BYTES / 2 : STEP_BYTES;
+	return lane_takes_turns(m) ? TURN_BYTES : STEP_BYTES;
 }
 
 /* Whether what is to be copied is known to be worth it first. */
@@ -504,20 +506,18 @@ static int end_step(struct step *s, struct brumate_error *err)
 	return r;
 }
 
-/* Through a ring half of the window is for copies of the GPU, half for those of the crew. Else the GPU has one
- * copy at a time: with a queue of them it lets nothing of the driver's pass, whose restore takes 0.27 s then
- * instead of 0.2 (H200, driver 580.159.04). */
+/* Half of the window is for copies of the GPU, half for those of the crew. */
 static int copy_pieces(struct lane *l, struct brumate_error *err)
 {
 	size_t begun = 0, turned = 0, ended = 0;
 	const size_t window = l->n_slots ? l->n_slots : WINDOW;
-	const size_t most_out = l->n_slots || !l->mover->to_host ? window : 1;
-	const size_t most_turned = l->n_slots || l->mover->to_host ? window / 2 : 1;
+	const bool one = lane_takes_turns(l->mover) && !l->n_slots, out = l->mover->to_host;
+	const size_t most_begun = one && out ? 1 : window, most_turned = one && !out ? 1 : window / 2;
 	bool more = true;
 	int r = 0;
 
 	while (r >= 0 && (more || ended < begun)) {
-		if (more && begun - ended < window && begun - turned < most_out) {
+		if (more && begun - ended < window && begun - turned < most_begun) {
 			r = begin_step(l, &l->steps[begun % window], begun == ended, err);
 			begun += r == STEP_BEGUN;
 			more = r != STEP_NONE;

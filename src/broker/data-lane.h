@@ -4,14 +4,16 @@
 
 #include "broker/data.h"
 
-#define STEP_BYTES  (32ull << 20) /* of a large transfer */
-#define SMALL_BYTES (16ull << 30) /* which one is not: the driver's own work takes as long */
+#define STEP_BYTES  (32ull << 20)
+#define TURN_BYTES  (16ull << 20) /* a step of a transfer that takes turns with the driver */
+#define SMALL_BYTES (16ull << 30) /* which one does: the driver's own work takes as long */
 #define SLOT_BYTES  (8ull << 20)
 #define ZERO_BYTES  (1ull << 30)  /* filled by the GPU at a time */
 #define BATCH_BYTES (64ull << 20) /* mapped before the GPU is let at them */
 
 enum {
 	WINDOW = 16,
+	SPIN_CORES_MIN = 4,
 	SLOTS_ALL = 32, /* of all lanes together, as far as each has SLOTS_MIN */
 	SLOTS_MIN = 4,
 	DIGESTERS = 2, /* one computes while the results of the other are read */
@@ -83,6 +85,16 @@ static inline bool is_followed(const struct lane *l, size_t i)
 static inline uint64_t place_offset(const struct lane *l, const struct place *p)
 {
 	return piece_of(l, p->piece)->offset + p->bytes;
+}
+
+/*
+ * The driver copies too, for the same job: with a queue of ours in front of it its restore takes 0.27 s instead
+ * of 0.2 (H200, driver 580.159.04). Where it takes longest the GPU is given one copy at a time. Of several GPUs
+ * each would wait for the others' calls between two copies.
+ */
+static inline bool lane_takes_turns(const struct mover *m)
+{
+	return m->total_bytes < SMALL_BYTES && m->n_lanes == 1;
 }
 
 void place_advance(const struct lane *l, struct place *p, uint64_t bytes);

@@ -76,7 +76,7 @@ static int open_stages(struct live *v, struct brumate_error *err)
 	v->room = STAGES * STAGE_BYTES;
 	for (size_t i = 0; i < STAGES && r == 0; i++)
 		r = open_stage(v, i, err);
-	return r < 0 ? r : ops->lane_open(l->memory, &v->fill, err);
+	return r < 0 ? r : ops->lane_open(l->memory, false, &v->fill, err);
 }
 
 /* The next run of memory into the stage, and its digests begun. */

@@ -45,7 +45,9 @@ struct dev_memory_ops {
 	int (*pin)(struct dev_memory *m, void *at, uint64_t bytes, struct brumate_error *err);
 	void (*unpin)(struct dev_memory *m, void *at);
 
-	int (*lane_open)(struct dev_memory *m, struct dev_lane **ret, struct brumate_error *err);
+	/* @spin: who waits for a copy looks for its end, with a core of its own, and is not woken. */
+	int (*lane_open)(struct dev_memory *m, bool spin, struct dev_lane **ret,
+			 struct brumate_error *err);
 	void (*lane_close)(struct dev_lane *lane); /* waits for its copies */
 	/* Begin a copy; wait() with *ret_ticket returns when it and all before it have ended. A ticket
 	 * can be waited for until DEV_LANE_DEPTH more copies were begun. */

@@ -8,7 +8,6 @@
 #include "device/cuda/abi.h"
 #include "device/cuda/memory.h"
 #include "device/cuda/private.h"
-#include "base/machine.h"
 #include "base/symbols.h"
 
 #include <ctype.h>
@@ -293,17 +292,8 @@ static void lane_close(struct dev_lane *lane)
 	free(lane);
 }
 
-/* To be woken takes as long as a tenth of a large copy, and the GPU is idle meanwhile: a core that looks is
- * spared where there are some. */
-static unsigned int event_flags(void)
-{
-	enum { CORES_MIN = 4 };
-
-	return CU_EVENT_DISABLE_TIMING |
-	       (machine_cores() < CORES_MIN ? CU_EVENT_BLOCKING_SYNC : CU_EVENT_DEFAULT);
-}
-
-static int lane_open(struct dev_memory *m, struct dev_lane **ret, struct brumate_error *err)
+static int lane_open(struct dev_memory *m, bool spin, struct dev_lane **ret,
+		     struct brumate_error *err)
 {
 	struct dev_lane *lane = calloc(1, sizeof(*lane));
 
@@ -314,7 +304,8 @@ static int lane_open(struct dev_memory *m, struct dev_lane **ret, struct brumate
 	if (r == 0)
 		r = TRY(m, cuStreamCreate, &lane->stream, CU_STREAM_NON_BLOCKING);
 	for (int i = 0; i < DEV_LANE_DEPTH && r == 0; i++)
-		r = TRY(m, cuEventCreate, &lane->events[i], event_flags());
+		r = TRY(m, cuEventCreate, &lane->events[i],
+			CU_EVENT_DISABLE_TIMING | (spin ? 0u : CU_EVENT_BLOCKING_SYNC));
 	if (r < 0)
 		lane_close(lane);
 	else
