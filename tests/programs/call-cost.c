@@ -31,7 +31,8 @@ struct runs {
 
 enum { PAIRS_MAX = 3000 };
 
-static const struct runs many = { PAIRS_MAX, 1444 - 1 }, some = { 200, 86 - 1 };
+static const struct runs many = { PAIRS_MAX, 1444 - 1 }, some = { 200, 86 - 1 },
+			 few = { 60, 22 - 1 };
 
 /* Short, so that both of a pair find the machine as it is in the same millisecond. A driver takes about a
  * thousand launches before one has to wait. */
@@ -234,7 +235,7 @@ static void measure_churn(struct churn churn, size_t free_bytes, const struct wa
 	for (size_t i = 0; i < churn.kept; i++)
 		CHECKED(cuMemAddressReserve(&addresses[i], whole(churn.bytes), 0, 0, 0));
 	snprintf(name, sizeof(name), "malloc-free-%zu-KiB", churn.bytes >> 10);
-	measure(name, some, allocations, &churn, plain, ours);
+	measure(name, churn.bytes < 512 * MIB ? some : few, allocations, &churn, plain, ours);
 	for (size_t i = 0; i < churn.kept; i++)
 		CHECKED(cuMemAddressFree(addresses[i], whole(churn.bytes)));
 }
