@@ -265,6 +265,21 @@ static int act_from(struct op *op, enum dev_state from, enum dev_action action,
 	return r;
 }
 
+int gpu_restore_suspended(struct op *op, struct brumate_error *err)
+{
+	int r = act_from(op, DEV_STATE_CHECKPOINTED, DEV_RESTORE, err);
+
+	if (r == 0)
+		r = ask_states(op, err);
+	for (size_t i = 0; r == 0 && i < op->n_gpus; i++) {
+		enum dev_state state = op->gpus[i].dev.state;
+
+		if (state != DEV_STATE_LOCKED && state != DEV_STATE_RUNNING)
+			r = explain(op, &op->gpus[i], DEV_RESTORE, "", err);
+	}
+	return r;
+}
+
 /* Forgets processes that have ended: they need nothing any more. */
 static void drop_ended(struct op *op)
 {

@@ -181,6 +181,10 @@ int gpu_find(struct op *op, struct brumate_error *err);
 int gpu_act(struct op *op, enum dev_action action, enum dev_state want, uint32_t timeout_ms,
 	    struct brumate_error *err);
 
+/** Restores those that are checkpointed. One that runs needs it no more: a suspend that could be neither ended
+ * nor undone may leave what was taken from a process away, and the process as it was. */
+int gpu_restore_suspended(struct op *op, struct brumate_error *err);
+
 /** Whatever state they are in: back to running. 0, or -errno if some are not. Never cancelled. */
 int gpu_bring_back(struct op *op, struct brumate_error *err);
 

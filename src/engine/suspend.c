@@ -236,7 +236,7 @@ static int resume_gpu_restore(struct op *op, struct brumate_error *err)
 	op->data_bytes = op->held ? held_bytes(op->held) : 0;
 	if (copy_is_on(op))
 		op_measure(op, copy_measure, copy_total_bytes(op));
-	return gpu_act(op, DEV_RESTORE, DEV_STATE_LOCKED, OP_DRIVER_TIMEOUT_MS, err);
+	return gpu_restore_suspended(op, err);
 }
 
 static uint64_t job_gpu_bytes(const struct job *job)
