@@ -3,6 +3,7 @@
 """What need not be copied: a host copy that was kept while its job ran, memory that is all zero, and
 what is checked of memory that came back."""
 
+import mmap
 import os
 import signal
 
@@ -133,12 +134,14 @@ def failures_leave_no_false_base(bed):
 
 
 def segments(pid):
-    """The host copy that a process holds, open for writing."""
+    """The host copy that a process holds, each segment mapped: pages of hugetlbfs take no write(2)."""
     found = []
     for fd in os.listdir(f"/proc/{pid}/fd"):
         path = f"/proc/{pid}/fd/{fd}"
         if "brumate-segment" in read_link(path):
-            found.append(os.open(path, os.O_RDWR))
+            fd = os.open(path, os.O_RDWR)
+            found.append(mmap.mmap(fd, os.fstat(fd).st_size))
+            os.close(fd)
     return found
 
 
@@ -148,14 +151,13 @@ def damage_is_found_before_the_job_sees_it(bed):
     bed.operation("suspend", job)
     held = segments(bed.shim(job))
     expect(held, "the shim holds no host copy")
-    byte = os.pread(held[0], 1, 5 * MIB + 77)
-    os.pwrite(held[0], bytes([byte[0] ^ 4]), 5 * MIB + 77)
+    held[0][5 * MIB + 77] ^= 4
     bed.refused(9, "piece .* are not those that were saved", "resume", job)
     bed.expect_state(job, "suspended")
     expect(bed.vram() == [0, 0], f"in use {bed.vram()}")
-    os.pwrite(held[0], byte, 5 * MIB + 77)
-    for fd in held:
-        os.close(fd)
+    held[0][5 * MIB + 77] ^= 4
+    for segment in held:
+        segment.close()
     bed.ok("resume", job)
     check(bed, job, log)
     # Without digests nothing is compared, and nothing is spared.
