@@ -238,7 +238,7 @@ int gpu_act(struct op *op, enum dev_action action, enum dev_state want, uint32_t
 	return bad ? explain(op, bad, action, why, err) : 0;
 }
 
-/* Acts on those in state @from alone, whatever becomes of the others. */
+/* Acts on those in state @from alone, whatever becomes of the others; their states are known afterwards. */
 static int act_from(struct op *op, enum dev_state from, enum dev_action action,
 		    struct brumate_error *err)
 {
@@ -262,6 +262,9 @@ static int act_from(struct op *op, enum dev_state from, enum dev_action action,
 	int r = n ? gpu_act(op, action, after[action], OP_DRIVER_TIMEOUT_MS, err) : 0;
 	op->gpus = all;
 	op->n_gpus = n_all;
+	for (size_t i = 0, k = 0; i < n_all; i++)
+		if (all[i].dev.state == from)
+			all[i].dev = some[k++].dev;
 	return r;
 }
 
@@ -269,8 +272,6 @@ int gpu_restore_suspended(struct op *op, struct brumate_error *err)
 {
 	int r = act_from(op, DEV_STATE_CHECKPOINTED, DEV_RESTORE, err);
 
-	if (r == 0)
-		r = ask_states(op, err);
 	for (size_t i = 0; r == 0 && i < op->n_gpus; i++) {
 		enum dev_state state = op->gpus[i].dev.state;
 
