@@ -90,11 +90,11 @@ static inline uint64_t place_offset(const struct lane *l, const struct place *p)
 /*
  * The driver copies too, for the same job: with a queue of ours in front of it its restore takes 0.27 s instead
  * of 0.2 (H200, driver 580.159.04). Where it takes longest the GPU is given one copy at a time. Of several GPUs
- * each would wait for the others' calls between two copies.
+ * each would wait for the others' calls between two copies. Of a job that runs the driver copies nothing.
  */
 static inline bool lane_takes_turns(const struct mover *m)
 {
-	return m->total_bytes < SMALL_BYTES && m->n_lanes == 1;
+	return m->total_bytes < SMALL_BYTES && m->n_lanes == 1 && !(m->flags & TRANSFER_LIVE);
 }
 
 void place_advance(const struct lane *l, struct place *p, uint64_t bytes);
