@@ -98,7 +98,7 @@ static CUresult take_small(struct context *context, size_t bytes, struct block *
 
 	memory_lock();
 	while (!slab_take(context, bytes, &va, &block->region)) {
-		size_t size = slab_bytes(context);
+		size_t size = slab_next_bytes(context);
 		struct region *slab;
 
 		memory_unlock();

@@ -226,8 +226,8 @@ CUresult regions_grant(CUcontext to, int device, CUmemAccess_flags flags);
 
 /* ---- slab.c: with the lock ---- */
 
-size_t slab_bytes(const struct context *context); /* of the next */
-void slab_add(struct region *region);		  /* its room becomes available */
+size_t slab_next_bytes(const struct context *context);
+void slab_add(struct region *region); /* its room becomes available */
 bool slab_take(struct context *context, size_t bytes, CUdeviceptr *ret, struct region **ret_region);
 /** Returns true where @region is empty and not to be kept: the caller frees it, marked busy. */
 bool slab_give(struct region *region, CUdeviceptr va, size_t bytes);

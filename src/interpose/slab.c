@@ -75,7 +75,7 @@ void slab_add(struct region *region)
 
 /* A program of many small blocks has few large slabs, which are moved in few steps, and no more than a
  * part of its memory in reserve. */
-size_t slab_bytes(const struct context *context)
+size_t slab_next_bytes(const struct context *context)
 {
 	size_t bytes = context->next_slab_bytes;
 
