@@ -296,12 +296,15 @@ int main(int argc, char **argv)
 	struct way plain, ours;
 
 	options_parse(&options, argc, argv, "call-cost launches|allocations [--gpu 0]");
+	bool allocates = options.word && !strcmp(options.word, "allocations");
+	if (!allocates && (!options.word || strcmp(options.word, "launches")))
+		die("launches or allocations?");
 	gpu_open(&gpu, options.gpu);
 	CHECKED(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
 	plain = straight();
 	ours = (struct way){ cuda.cuLaunchKernel, cuda.cuEventQuery, by_allocation };
 	say("entry %s", plain.launch == ours.launch ? "driver" : "library");
-	if (options.word && !strcmp(options.word, "allocations"))
+	if (allocates)
 		measure_allocations(&plain, &ours);
 	else
 		measure_launches(&plain, &ours);
