@@ -34,8 +34,21 @@ static void await_criu(struct op *op)
 		return;
 	log_warn("CRIU of a dead shim does not end, killing it: job=%s pid=%d", op->job->id,
 		 criu.pid);
+	if (op->job->state == JOB_CHECKPOINTING && job_is_alive(op->job))
+		return; /* by heal() */
 	proc_signal(criu, SIGKILL);
 	proc_wait_gone(criu, DEADLINE_NEVER);
+}
+
+/* CRIU may have been killed with its caller, or before it. */
+static void heal(const struct job *job)
+{
+	auto_close int dir_fd = open(job->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	if (criu_heal(job->root, job->op.criu, dir_fd, JOB_DUMP_LOG, &err) < 0)
+		log_error("what CRIU left could not be taken back: job=%s reason=\"%s\"", job->id,
+			  err.text);
 }
 
 static bool image_is_complete(const struct job *job)
@@ -99,6 +112,8 @@ static int recover_checkpoint(struct op *op, struct brumate_error *err)
 		job->op = (struct job_op){ 0 };
 		return job_set_state(job, complete ? JOB_CHECKPOINTED : JOB_LOST, err);
 	}
+	if (job->op.criu.pid)
+		heal(job);
 	int r = settle_gpus(op, was_suspended, err);
 	job->op = (struct job_op){ 0 };
 	snprintf(job->message, sizeof(job->message),

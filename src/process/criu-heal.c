@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: MIT
 /*
- * What a CRIU that was killed leaves behind, and how a tree it was dumping is made to run on. Seen with 4.2.1 on Linux 6.18: the kernel lets traced tasks go and the code that CRIU injected
- * takes itself out when its socket closes; but TCP sockets stay in repair mode, in which reading and
- * writing fail, and the table that drops their packets stays too. A dying process closes what it has
- * open, the highest number first, before it lets go of those it traces: between its socket, by which
- * we hear of it, and the rest it is given something that takes milliseconds to close, and in these the
- * tree is stopped.
+ * What a CRIU that was killed leaves behind, and how a tree it was dumping is made to run on. Seen with
+ * 4.2.1 on Linux 6.18: the kernel lets traced tasks go and the code that CRIU injected takes itself out
+ * when its socket closes; but TCP sockets stay in repair mode, in which reading and writing fail, and
+ * the table that drops their packets stays too.
+ *
+ * So the tree must not run between CRIU's death and the repair. Nobody who is told of the death can be
+ * quick enough for that; the kernel stops the tree itself. CRIU alone holds the writing end of a pipe.
+ * Of the reading end each thread of the tree has an open file of its own here, which signals it
+ * (fcntl(2), F_SETOWN_EX, F_SETSIG: SIGSTOP) when the other end closes; and a dying process closes what
+ * it has open before it lets go of those it traces (kernel/exit.c, do_exit(): exit_files() and
+ * exit_task_work() come before exit_notify()).
  */
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/paths.h"
 #include "process/criu-private.h"
 
@@ -21,22 +27,28 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/inotify.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { LOCK_NAME_LEN = 26 };
+enum {
+	LOCK_NAME_LEN = 26,
+	GUARD_FD = 8192, /* CRIU opens some dozen, and as many again for each process */
+};
 
 void heal_state_fini(struct heal_state *h)
 {
+	heal_disarm(h);
+	free(h->stop_fds);
+	cleanup_close(&h->reader_fd);
 	for (size_t i = 0; h->pid_fds && i < h->before.n; i++)
 		cleanup_close(&h->pid_fds[i]);
 	free(h->pid_fds);
 	proc_tree_fini(&h->before);
-	h->pid_fds = NULL;
+	*h = HEAL_STATE_EMPTY;
 }
 
 int heal_prepare(struct heal_state *ret, struct proc_id root, struct brumate_error *err)
@@ -56,26 +68,112 @@ int heal_prepare(struct heal_state *ret, struct proc_id root, struct brumate_err
 	return 0;
 }
 
-static void signal_all(const struct heal_state *h, int signal)
+void heal_signal(const struct heal_state *h, int signal)
 {
 	for (size_t i = 0; i < h->before.n; i++)
 		if (h->pid_fds[i] >= 0 && h->before.items[i].state != 'T')
 			syscall(SYS_pidfd_send_signal, h->pid_fds[i], signal, NULL, 0);
 }
 
-int heal_brake(void)
+/* A process closes what it has open in the order of the numbers, and lets go of it in the reverse order
+ * (task_work_add() puts it in front). This is above all that CRIU opens itself, but for the descriptors
+ * that it puts as high as its limit allows: the code in the tasks must not see its socket close first. */
+static int above_the_others(int fd)
 {
-	auto_close int fd = inotify_init1(IN_CLOEXEC);
+	struct rlimit limit;
+	rlim_t number = GUARD_FD;
 
-	/* A watch is what the kernel waits for when it closes this: until nobody can be looking at it. */
-	if (fd < 0 || inotify_add_watch(fd, "/", IN_DELETE_SELF) < 0)
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur <= number)
+		number = limit.rlim_cur - limit.rlim_cur / 8;
+	int copy = fcntl(fd, F_DUPFD_CLOEXEC, (int)number);
+	return copy < 0 ? -errno : copy;
+}
+
+int heal_arm(struct heal_state *h)
+{
+	int ends[2];
+
+	if (pipe2(ends, O_CLOEXEC) < 0)
+		return -errno;
+	auto_close int writer_fd = ends[1];
+	h->reader_fd = ends[0];
+	return above_the_others(writer_fd);
+}
+
+/* Opens @path, the reading end of a pipe, once more, so that its last writer's end stops thread @tid. */
+static int stop_at_end_of(const char *path, pid_t tid)
+{
+	struct f_owner_ex owner = { .type = F_OWNER_TID, .pid = tid };
+	auto_close int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+
+	if (fd < 0 || fcntl(fd, F_SETSIG, SIGSTOP) < 0 || fcntl(fd, F_SETOWN_EX, &owner) < 0 ||
+	    fcntl(fd, F_SETFL, O_NONBLOCK | O_ASYNC) < 0)
 		return -errno;
 	return take_fd(&fd);
 }
 
-void heal_stop(const struct heal_state *h)
+static int add_stop(struct heal_state *h, int fd)
 {
-	signal_all(h, SIGSTOP);
+	if (h->n_stop == h->stop_room) {
+		size_t room = h->stop_room ? 2 * h->stop_room : 64;
+		int *more = reallocarray(h->stop_fds, room, sizeof(*more));
+
+		if (!more)
+			return -ENOMEM;
+		h->stop_fds = more;
+		h->stop_room = room;
+	}
+	h->stop_fds[h->n_stop++] = fd;
+	return 0;
+}
+
+/* Each thread: one that is let go before its process has stopped would run. */
+static int guard_process(struct heal_state *h, const char *pipe_path, pid_t pid)
+{
+	char path[48];
+
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
+	auto_closedir DIR *dir = opendir(path);
+	if (!dir)
+		return 0; /* it has ended */
+	for (struct dirent *e; (e = readdir(dir));) {
+		if (e->d_name[0] == '.')
+			continue;
+		auto_close int fd = stop_at_end_of(pipe_path, atoi(e->d_name));
+		int r = fd >= 0 ? add_stop(h, fd) : fd;
+		if (r < 0 && r != -ESRCH)
+			return r;
+		take_fd(&fd);
+	}
+	return 0;
+}
+
+int heal_guard(struct heal_state *h)
+{
+	char path[48];
+	int r = 0;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", h->reader_fd);
+	for (size_t i = 0; i < h->before.n && r == 0; i++) {
+		const struct proc_info *p = &h->before.items[i];
+
+		if (p->state != 'T' && proc_is_alive(p->id))
+			r = guard_process(h, path, p->id.pid);
+	}
+	return r;
+}
+
+void heal_disarm(struct heal_state *h)
+{
+	for (size_t i = 0; i < h->n_stop; i++)
+		close(h->stop_fds[i]);
+	h->n_stop = 0;
+}
+
+void heal_continue(struct heal_state *h)
+{
+	heal_disarm(h);
+	heal_signal(h, SIGCONT);
 }
 
 static void end_tcp_repair(int pid_fd, int number)
@@ -165,12 +263,33 @@ static void with_log(int log_fd, void (*fn)(const char *log, size_t len))
 	munmap(log, (size_t)st.st_size);
 }
 
-void heal_tree(const struct heal_state *h, int log_fd)
+void heal_tree(struct heal_state *h, int log_fd)
 {
 	for (size_t i = 0; i < h->before.n; i++)
 		heal_sockets(h->before.items[i].id, h->pid_fds[i]);
 	with_log(log_fd, remove_lock_named_in);
-	signal_all(h, SIGCONT);
+	heal_disarm(h);
+	if (heal_escort(h) < 0)
+		heal_signal(h, SIGCONT);
+}
+
+int criu_heal(struct proc_id root, struct proc_id criu, int work_dir_fd, const char *log_name,
+	      struct brumate_error *err)
+{
+	auto_close int log_fd = openat(work_dir_fd, log_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	auto_(heal_state_fini) struct heal_state h = HEAL_STATE_EMPTY;
+	int r = heal_prepare(&h, root, err);
+
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < h.before.n; i++)
+		if (h.before.items[i].state == 'T') /* CRIU's end stopped it, as far as is known */
+			h.before.items[i].state = 'S';
+	heal_signal(&h, SIGSTOP);
+	proc_signal(criu, SIGKILL);
+	proc_wait_gone(criu, DEADLINE_NEVER);
+	heal_tree(&h, log_fd);
+	return 0;
 }
 
 void heal_restore(int log_fd)

@@ -27,13 +27,39 @@
 
 enum { EXIT_TIMEOUT_MS = 10000 };
 
+void criu_fds_fini(struct criu_fds *f)
+{
+	for (size_t i = 0; i < f->n; i++)
+		close(f->items[i]);
+	f->n = 0;
+}
+
+int criu_fds_take(struct criu_fds *f, int fd, const char *what, struct brumate_error *err)
+{
+	if (fd < 0)
+		return brumate_fail(err, -fd, "CRIU: descriptor of %s: %m", what);
+	if (f->n == CRIU_FDS_MAX) {
+		close(fd);
+		return brumate_fail(err, E2BIG, "CRIU: more than %d descriptors to pass",
+				    CRIU_FDS_MAX);
+	}
+	f->items[f->n++] = fd;
+	return fd;
+}
+
+int criu_fds_add(struct criu_fds *f, int fd, const char *what, struct brumate_error *err)
+{
+	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+
+	return criu_fds_take(f, copy < 0 ? -errno : copy, what, err);
+}
+
 /* Made before the fork: the child only uses it. */
 struct plan {
 	const char *path;
 	char *const *argv;
 	char *const *envp;
-	const int *fds;
-	size_t n_fds;
+	const struct criu_fds *fds;
 	int socket_fd; /* a number kept free for CRIU's end of its socket */
 	int back_fd;   /* the child's end of the way back to us */
 	int null_fd;
@@ -99,8 +125,8 @@ static _Noreturn void child_exec(const struct plan *p)
 		child_fail(p, "socketpair");
 	if (syscall(SYS_close_range, 3, ~0u, CLOSE_RANGE_CLOEXEC) < 0)
 		child_fail(p, "close_range");
-	for (size_t i = 0; i < p->n_fds; i++)
-		if (fcntl(p->fds[i], F_SETFD, 0) < 0)
+	for (size_t i = 0; i < p->fds->n; i++)
+		if (fcntl(p->fds->items[i], F_SETFD, 0) < 0)
 			child_fail(p, "fcntl");
 	if (dup2(pair[1], p->socket_fd) < 0)
 		child_fail(p, "dup2");
@@ -245,20 +271,24 @@ char *criu_plugin_dir(void)
 	return path_find_helper("criu-plugin");
 }
 
-int criu_spawn(struct criu_child *ret, const struct criu_program *program, const int *fds,
-	       size_t n_fds, const struct criu_plugin_env *plugin, pid_t enter_ns_of,
+int criu_spawn(struct criu_child *ret, const struct criu_program *program,
+	       const struct criu_fds *fds, const struct criu_plugin_env *plugin, pid_t enter_ns_of,
 	       struct brumate_error *err)
 {
 	char number[16], plugins[4096], table[64], devices[1024];
 	char *argv[] = { (char[]){ "criu" }, (char[]){ "swrk" }, number, NULL };
-	char *envp[] = { (char[]){ "PATH=/usr/sbin:/usr/bin:/sbin:/bin" }, (char[]){ "LC_ALL=C" },
-			 plugins, devices, plugin->table_fd >= 0 ? table : NULL, NULL };
+	char *envp[] = { (char[]){ "PATH=/usr/sbin:/usr/bin:/sbin:/bin" },
+			 (char[]){ "LC_ALL=C" },
+			 plugins,
+			 devices,
+			 plugin->table_fd >= 0 ? table : NULL,
+			 NULL };
 	auto_close int ns_fd = enter_ns_of ? open_ns(enter_ns_of, err) : -1;
 	auto_close int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 	int highest = 2;
 
-	for (size_t i = 0; i < n_fds; i++)
-		highest = fds[i] > highest ? fds[i] : highest;
+	for (size_t i = 0; i < fds->n; i++)
+		highest = fds->items[i] > highest ? fds->items[i] : highest;
 	auto_close int socket_fd = null_fd < 0 ? -1 : fcntl(null_fd, F_DUPFD_CLOEXEC, highest + 1);
 
 	if (enter_ns_of && ns_fd < 0)
@@ -278,7 +308,6 @@ int criu_spawn(struct criu_child *ret, const struct criu_program *program, const
 		.argv = argv,
 		.envp = envp,
 		.fds = fds,
-		.n_fds = n_fds,
 		.socket_fd = socket_fd,
 		.back_fd = -1,
 		.null_fd = null_fd,

@@ -36,7 +36,6 @@ enum {
 	TICK_MS = 200,
 	CANCEL_TIMEOUT_MS = 15000, /* for CRIU to take everything back before it is killed */
 	PACKET_BYTES = 64 * 1024,
-	FDS_MAX = 64,
 	KILL_TIMEOUT_MS = 10000,
 	TICKS_WITHOUT_ROOT = 10, /* two seconds: a job may end while CRIU still has to answer */
 	LOG_LEVEL = 4,
@@ -137,6 +136,14 @@ static bool event_of(const char *script, enum criu_event *ret)
 	return false;
 }
 
+static int guard(struct session *s, struct brumate_error *err)
+{
+	int r = heal_guard(&s->heal);
+
+	return r < 0 ? brumate_fail(err, -r, "CRIU: cannot guard the job against its death: %m")
+		     : 0;
+}
+
 static int on_notify(struct session *s, const Criu__Notify *notify)
 {
 	const struct criu_options *o = s->options;
@@ -150,9 +157,14 @@ static int on_notify(struct session *s, const Criu__Notify *notify)
 	}
 
 	pid_t pid = event == CRIU_EVENT_RESTORED ? s->root_pid : o->root.pid;
+	if (event == CRIU_EVENT_FROZEN && guard(s, &s->why) < 0)
+		cancel(s);
 	if (!s->is_cancelled && o->on_event && o->on_event(o->arg, event, pid, &s->why) < 0)
 		cancel(s);
 	s->past_return = event != CRIU_EVENT_FROZEN && !s->is_cancelled;
+	/* It lets the tree run and ends next, and that end is not to be taken for a death. */
+	if (s->past_return && o->leave_running)
+		heal_disarm(&s->heal);
 	return acknowledge(s, !s->is_cancelled);
 }
 
@@ -218,33 +230,8 @@ static void converse(struct session *s)
 			s->outcome = DIED;
 	}
 	if (s->outcome == DIED)
-		heal_stop(&s->heal);
-}
-
-struct fds {
-	int items[FDS_MAX];
-	size_t n;
-};
-
-static void fds_fini(struct fds *f)
-{
-	for (size_t i = 0; i < f->n; i++)
-		close(f->items[i]);
-	f->n = 0;
-}
-DEFINE_AUTO_FINI(struct fds, fds_fini)
-
-/* A copy above the standard descriptors, which CRIU has for itself. */
-static int fds_add(struct fds *f, int fd, struct brumate_error *err)
-{
-	int copy = f->n < FDS_MAX ? fcntl(fd, F_DUPFD_CLOEXEC, 3) : -1;
-
-	if (f->n == FDS_MAX)
-		return brumate_fail(err, E2BIG, "CRIU: more than %d descriptors to pass", FDS_MAX);
-	if (copy < 0)
-		return brumate_fail(err, errno, "CRIU: descriptor %d: %m", fd);
-	f->items[f->n++] = copy;
-	return copy;
+		heal_signal(&s->heal,
+			    SIGSTOP); /* a process that CRIU forked may be holding the guard */
 }
 
 static void hint_at_log(struct brumate_error *err, const struct criu_options *o, const char *reason)
@@ -327,15 +314,15 @@ static void set_common(Criu__Opts *opts, const struct criu_options *o)
 }
 
 static int add_plugin(struct criu_plugin_env *env, const struct criu_plugin *plugin,
-		      struct fds *fds, struct brumate_error *err)
+		      struct criu_fds *fds, struct brumate_error *err)
 {
 	env->devices = plugin->devices;
-	env->table_fd = fds_add(fds, plugin->table_fd, err);
+	env->table_fd = criu_fds_add(fds, plugin->table_fd, "the table", err);
 	return env->table_fd;
 }
 
 static int run(struct session *s, const struct criu_program *program, Criu__Opts *opts,
-	       struct fds *fds, struct brumate_error *err)
+	       struct criu_fds *fds, struct brumate_error *err)
 {
 	const struct criu_options *o = s->options;
 	Criu__Req req = CRIU__REQ__INIT;
@@ -347,8 +334,8 @@ static int run(struct session *s, const struct criu_program *program, Criu__Opts
 	struct criu_plugin_env env = { .libdir = o->libdir, .table_fd = -1 };
 	int r = o->plugin ? add_plugin(&env, o->plugin, fds, err) : 0;
 	if (r >= 0)
-		r = criu_spawn(&s->child, program, fds->items, fds->n, &env, o->enter_ns_of, err);
-	fds_fini(fds); /* CRIU alone has them now */
+		r = criu_spawn(&s->child, program, fds, &env, o->enter_ns_of, err);
+	criu_fds_fini(fds); /* CRIU alone has them now */
 	if (r < 0)
 		return r;
 	if (o->on_spawned)
@@ -362,7 +349,7 @@ static int run(struct session *s, const struct criu_program *program, Criu__Opts
 	return criu_reap(&s->child);
 }
 
-static int start_dump(struct session *s, Criu__Opts *opts, struct fds *fds,
+static int start_dump(struct session *s, Criu__Opts *opts, struct criu_fds *fds,
 		      struct brumate_error *err)
 {
 	const struct criu_options *o = s->options;
@@ -373,14 +360,13 @@ static int start_dump(struct session *s, Criu__Opts *opts, struct fds *fds,
 		r = proc_read(&info, o->root.pid, err);
 	if (r < 0)
 		return r;
-	int images_fd = fds_add(fds, o->images_dir_fd, err);
-	int work_fd = images_fd < 0 ? images_fd : fds_add(fds, o->work_dir_fd, err);
+	int images_fd = criu_fds_add(fds, o->images_dir_fd, "the images", err);
+	int work_fd = images_fd < 0 ? images_fd : criu_fds_add(fds, o->work_dir_fd, "the log", err);
 	if (work_fd < 0)
 		return work_fd;
 
-	/* Without a brake a death of CRIU may be noticed too late; that is no reason to fail now. */
-	auto_close int brake_fd = heal_brake();
-	if (brake_fd >= 0 && (r = fds_add(fds, brake_fd, err)) < 0)
+	r = criu_fds_take(fds, heal_arm(&s->heal), "the guard of its death", err);
+	if (r < 0)
 		return r;
 
 	set_directories(opts, o, images_fd, work_fd);
@@ -412,6 +398,9 @@ static int dump_failed(struct session *s, int status, struct brumate_error *err)
 	if (s->outcome == DIED) {
 		auto_close int log_fd = criu_log_open(s->options);
 		heal_tree(&s->heal, log_fd);
+	} else {
+		heal_continue(
+			&s->heal); /* the end of CRIU may have stopped it, although it was let go */
 	}
 	return s->outcome == UNDECIDED ? status : explain_failure(s, status, err);
 }
@@ -421,8 +410,9 @@ int criu_dump(const struct criu_program *program, const struct criu_options *opt
 {
 	struct session s = { .options = options,
 			     .type = CRIU__REQ_TYPE__DUMP,
+			     .heal = HEAL_STATE_EMPTY,
 			     .child = CRIU_CHILD_NONE };
-	auto_(fds_fini) struct fds fds = { .n = 0 };
+	auto_(criu_fds_fini) struct criu_fds fds = { .n = 0 };
 	Criu__Opts opts = CRIU__OPTS__INIT;
 	uint64_t start_ns = clock_now_ns();
 	int r = start_dump(&s, &opts, &fds, err);
@@ -473,10 +463,11 @@ static int check_pids(const struct session *s, struct brumate_error *err)
 }
 
 static int add_inherits(Criu__Opts *opts, Criu__InheritFd *items, Criu__InheritFd **pointers,
-			struct fds *fds, const struct criu_options *o, struct brumate_error *err)
+			struct criu_fds *fds, const struct criu_options *o,
+			struct brumate_error *err)
 {
 	for (size_t i = 0; i < o->n_inherits; i++) {
-		int fd = fds_add(fds, o->inherits[i].fd, err);
+		int fd = criu_fds_add(fds, o->inherits[i].fd, o->inherits[i].key, err);
 
 		if (fd < 0)
 			return fd;
@@ -490,7 +481,7 @@ static int add_inherits(Criu__Opts *opts, Criu__InheritFd *items, Criu__InheritF
 	return 0;
 }
 
-static int start_restore(struct session *s, Criu__Opts *opts, struct fds *fds,
+static int start_restore(struct session *s, Criu__Opts *opts, struct criu_fds *fds,
 			 Criu__InheritFd *items, Criu__InheritFd **pointers,
 			 struct brumate_error *err)
 {
@@ -503,8 +494,8 @@ static int start_restore(struct session *s, Criu__Opts *opts, struct fds *fds,
 	r = check_pids(s, err);
 	if (r < 0)
 		return r;
-	int images_fd = fds_add(fds, o->images_dir_fd, err);
-	int work_fd = images_fd < 0 ? images_fd : fds_add(fds, o->work_dir_fd, err);
+	int images_fd = criu_fds_add(fds, o->images_dir_fd, "the images", err);
+	int work_fd = images_fd < 0 ? images_fd : criu_fds_add(fds, o->work_dir_fd, "the log", err);
 	if (work_fd < 0)
 		return work_fd;
 
@@ -540,8 +531,9 @@ int criu_restore(const struct criu_program *program, const struct criu_options *
 {
 	struct session s = { .options = options,
 			     .type = CRIU__REQ_TYPE__RESTORE,
+			     .heal = HEAL_STATE_EMPTY,
 			     .child = CRIU_CHILD_NONE };
-	auto_(fds_fini) struct fds fds = { .n = 0 };
+	auto_(criu_fds_fini) struct criu_fds fds = { .n = 0 };
 	auto_free Criu__InheritFd *items = calloc(options->n_inherits + 1, sizeof(*items));
 	auto_free Criu__InheritFd **pointers = calloc(options->n_inherits + 1, sizeof(*pointers));
 	Criu__Opts opts = CRIU__OPTS__INIT;
@@ -568,13 +560,12 @@ int criu_check(const struct criu_program *program, struct brumate_error *err)
 	struct criu_child child;
 	Criu__Req req = CRIU__REQ__INIT;
 	Criu__Opts opts = CRIU__OPTS__INIT;
-	auto_(fds_fini) struct fds fds = { .n = 0 };
+	auto_(criu_fds_fini) struct criu_fds fds = { .n = 0 };
 	auto_close int dir_fd = open("/run", O_PATH | O_DIRECTORY | O_CLOEXEC);
-	int images_fd =
-		dir_fd < 0 ? brumate_fail(err, errno, "/run: %m") : fds_add(&fds, dir_fd, err);
+	int images_fd = dir_fd < 0 ? brumate_fail(err, errno, "/run: %m")
+				   : criu_fds_add(&fds, dir_fd, "/run", err);
 	int r = images_fd < 0 ? images_fd
-			      : criu_spawn(&child, program, fds.items, fds.n,
-					   &CRIU_PLUGIN_ENV_NONE, 0, err);
+			      : criu_spawn(&child, program, &fds, &CRIU_PLUGIN_ENV_NONE, 0, err);
 
 	if (r < 0)
 		return r;

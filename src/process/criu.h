@@ -106,6 +106,14 @@ int criu_dump(const struct criu_program *program, const struct criu_options *opt
  */
 void criu_release_network(int work_dir_fd, const char *log_name);
 
+/**
+ * Makes a tree run on that was being dumped for a caller who has ended: kills @criu where it still runs,
+ * takes the tree out of a stop (also one that it was in before), its sockets out of repair, and removes
+ * the filter of its packets. Harmless where CRIU had let it go. @log_name: the log of the dump.
+ */
+int criu_heal(struct proc_id root, struct proc_id criu, int work_dir_fd, const char *log_name,
+	      struct brumate_error *err);
+
 /** Restores; the restored root becomes a child of the calling process (rst_sibling), or, with
  * enter_ns_of, of the init of that namespace (pidns.h). Root pids are in our own numbering. Where
  * the caller waits for the root, it protects it in CRIU_EVENT_RESTORED (reap.h). Errors to act

@@ -14,32 +14,12 @@ struct script {
 	int fail_at, kill_at;		      /* an event, or -1 */
 	off_t cancel_at_bytes, kill_at_bytes; /* of page images; 0: never */
 	struct proc_id criu;
+	pid_t killer; /* where kill_at_bytes is set; it ends with 0 if all was as it should be */
+	bool kills_caller;
 	int seen[3];
 	pid_t restored;
 	int dir_fd;
 };
-
-static void on_spawned(void *arg, struct proc_id criu)
-{
-	struct script *s = arg;
-
-	CHECK(proc_is_alive(criu));
-	s->criu = criu;
-}
-
-static int on_event(void *arg, enum criu_event event, pid_t pid, struct brumate_error *err)
-{
-	struct script *s = arg;
-
-	s->seen[event]++;
-	if (event == CRIU_EVENT_RESTORED)
-		s->restored = pid;
-	if ((int)event == s->kill_at)
-		CHECK(proc_signal(s->criu, SIGKILL) == 0);
-	if ((int)event == s->fail_at)
-		return brumate_fail(err, ENODATA, "the test says no");
-	return 0;
-}
 
 static off_t pages_written(int dir_fd)
 {
@@ -56,13 +36,81 @@ static off_t pages_written(int dir_fd)
 	return sum;
 }
 
+static bool must_stop(struct proc_id id)
+{
+	uint64_t deadline_ns = deadline_in_ms(JOB_WAIT_MS);
+	struct proc_info info;
+
+	while (proc_read(&info, id.pid, NULL) == 0 && info.state != 'T')
+		if (!deadline_left_ms(deadline_ns) || poll(NULL, 0, 1) < 0)
+			return false;
+	return info.state == 'T';
+}
+
+/* While the caller stands still and cannot help, CRIU's end must leave the job stopped. */
+static int kill_criu(const struct script *s, struct proc_id caller)
+{
+	if (proc_signal(caller, SIGSTOP) < 0 || !must_stop(caller))
+		return 2;
+	if (proc_signal(s->criu, SIGKILL) < 0 ||
+	    proc_wait_gone(s->criu, deadline_in_ms(JOB_WAIT_MS)) < 0)
+		return 3;
+	bool stopped = must_stop(s->options.root);
+	proc_signal(caller, s->kills_caller ? SIGKILL : SIGCONT);
+	return stopped ? 0 : 4;
+}
+
+/* Kills CRIU as soon as it has written so much, far from the moments in which it injects its code: a
+ * process of its own, as nobody hears of single writes here. */
+static void kill_at_bytes(struct script *s)
+{
+	char path[64], events[4096];
+	int fd = inotify_init1(IN_CLOEXEC);
+	struct proc_id caller;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", s->dir_fd);
+	CHECK(fd >= 0 && inotify_add_watch(fd, path, IN_MODIFY) >= 0);
+	CHECK(proc_identify(&caller, getpid(), NULL) == 0);
+	s->killer = fork();
+	if (s->killer) {
+		close(fd);
+		return;
+	}
+	while (pages_written(s->dir_fd) < s->kill_at_bytes)
+		if (read(fd, events, sizeof(events)) < 0)
+			_exit(1);
+	_exit(kill_criu(s, caller));
+}
+
+static void on_spawned(void *arg, struct proc_id criu)
+{
+	struct script *s = arg;
+
+	CHECK(proc_is_alive(criu));
+	s->criu = criu;
+	if (s->kill_at_bytes > 0)
+		kill_at_bytes(s);
+}
+
+static int on_event(void *arg, enum criu_event event, pid_t pid, struct brumate_error *err)
+{
+	struct script *s = arg;
+
+	s->seen[event]++;
+	if (event == CRIU_EVENT_RESTORED)
+		s->restored = pid;
+	if ((int)event == s->kill_at)
+		CHECK(proc_signal(s->criu, SIGKILL) == 0);
+	if ((int)event == s->fail_at)
+		return brumate_fail(err, ENODATA, "the test says no");
+	return 0;
+}
+
 static int on_tick(void *arg, struct brumate_error *err)
 {
 	struct script *s = arg;
 	off_t bytes = pages_written(s->dir_fd);
 
-	if (s->kill_at_bytes && bytes >= s->kill_at_bytes)
-		proc_signal(s->criu, SIGKILL);
 	if (s->cancel_at_bytes && bytes >= s->cancel_at_bytes)
 		return brumate_fail(err, ECANCELED, "cancelled at %lld bytes", (long long)bytes);
 	return 0;
@@ -255,6 +303,13 @@ static void death_of_criu_leaves_it_running(void)
 	job_end(&setup, root);
 }
 
+static void must_end_well(pid_t pid)
+{
+	int status;
+
+	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 static void stops_in_the_middle(void)
 {
 	struct job_setup setup = { .memory_mib = 1024 };
@@ -276,6 +331,31 @@ static void stops_in_the_middle(void)
 	      remove_tree(s.dir_fd, "pages-2.img") == 0);
 	CHECK(dump(&s, &err) == -EPIPE);
 	CHECK(s.seen[CRIU_EVENT_DUMPED] == 0);
+	must_end_well(s.killer);
+	job_must_run(&setup, 5);
+	close(s.dir_fd);
+	job_end(&setup, root);
+}
+
+/* Both are killed, CRIU first; whoever comes next puts it right. */
+static void dies_with_its_caller(void)
+{
+	struct job_setup setup = { .memory_mib = 1024 };
+	struct brumate_error err;
+	job_prepare(&setup);
+	struct proc_id root = job_start(&setup);
+	struct script s = script_for(&setup, root, "image");
+	int status;
+
+	s.kill_at_bytes = 1 << 20;
+	s.kills_caller = true;
+	pid_t caller = fork();
+	if (!caller) {
+		dump(&s, &err);
+		_exit(0);
+	}
+	CHECK(waitpid(caller, &status, 0) == caller && WIFSIGNALED(status));
+	must(criu_heal(root, PROC_ID_NONE, s.dir_fd, "criu.log", &err), &err);
 	job_must_run(&setup, 5);
 	close(s.dir_fd);
 	job_end(&setup, root);
@@ -432,6 +512,7 @@ static const struct {
 	{ "refusal", refusal_leaves_it_running },
 	{ "death", death_of_criu_leaves_it_running },
 	{ "middle", stops_in_the_middle },
+	{ "death-of-both", dies_with_its_caller },
 	{ "taken-pid", taken_pid_is_named },
 	{ "changed-files", changed_files_are_named },
 	{ "damaged-image", damaged_image_is_refused },
