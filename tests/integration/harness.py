@@ -217,6 +217,33 @@ class Program:
                 self.process.wait(10)
 
 
+class Squatter:
+    """A process of ours that has just this pid. clone3(2) is told which, as to move the kernel's place in
+    the numbers (ns_last_pid) would give numbers of other tests' jobs to others."""
+
+    _libc = ctypes.CDLL(None, use_errno=True)
+    _CLONE3, _EXIT_SIGNAL, _SET_TID, _SET_TID_SIZE, _FIELDS = 435, 4, 8, 9, 11
+
+    def __init__(self, pid):
+        wanted = ctypes.c_int32(pid)
+        args = (ctypes.c_uint64 * self._FIELDS)()
+        args[self._EXIT_SIGNAL] = signal.SIGCHLD
+        args[self._SET_TID], args[self._SET_TID_SIZE] = ctypes.addressof(wanted), 1
+        self.pid = self._libc.syscall(self._CLONE3, args, ctypes.sizeof(args))
+        if self.pid == 0:
+            try:
+                os.execvp("sleep", ["sleep", "600"])
+            finally:
+                os._exit(127)
+        expect(self.pid == pid, f"pid {pid} could not be taken: {os.strerror(ctypes.get_errno())}")
+
+    def end(self):
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            self.pid = 0
+
+
 class Instance:
     """brumate with directories of its own, beside any other on this machine."""
 
@@ -306,6 +333,12 @@ class Instance:
         program = Program(argv, path, env=self.program_env(), cwd=self.dir, **options)
         self.programs.append(program)
         return program
+
+    def take_pid(self, pid):
+        """A process that has this number, until its end() or ours."""
+        squatter = Squatter(pid)
+        self.programs.append(squatter)
+        return squatter
 
     def list(self, verb, key, *args):
         """ps or ls as a list of objects."""

@@ -136,18 +136,6 @@ def shared_back_and_forth(bed, started_job):
     bed.expect_whole(job, log)
 
 
-def take_pid(bed, pid):
-    """A process of ours that has just this pid."""
-    for _ in range(200):
-        with open("/proc/sys/kernel/ns_last_pid", "w", encoding="ascii") as file:
-            file.write(str(pid - 1))
-        program = bed.start(["sleep", "600"], "squatter")
-        if program.pid == pid:
-            return
-        program.end()
-    expect(False, f"pid {pid} could not be taken")
-
-
 @case
 def in_a_namespace_of_its_own(bed):
     """There the job's pids are others than ours: each process gets its own memory all the same."""
@@ -155,7 +143,7 @@ def in_a_namespace_of_its_own(bed):
     pid = bed.pid(job)
     bed.operation("checkpoint", job, "--name", "first")
     wait_until(lambda: process_start(pid) is None, "the end of the job")
-    take_pid(bed, pid)
+    bed.take_pid(pid)
     bed.operation("restore", "first")
     bed.expect_whole(job, log)
     expect(bed.job(job)["pid_namespace"], "it is in no namespace")

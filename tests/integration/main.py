@@ -345,24 +345,12 @@ def restore_on_the_other_gpu(bed):
     expect(bed.vram()[1] == 0, "not back on the first GPU")
 
 
-def take_pid(bed, pid):
-    """A process of ours that has just this pid."""
-    for _ in range(200):
-        with open("/proc/sys/kernel/ns_last_pid", "w", encoding="ascii") as file:
-            file.write(str(pid - 1))
-        program = bed.start(["sleep", "600"], "squatter")
-        if program.pid == pid:
-            return program
-        program.end()
-    expect(False, f"pid {pid} could not be taken")
-
-
 @case
 def taken_pid_means_a_new_pid_namespace(bed):
     job, log = bed.counter(mib=32)
     pid = bed.pid(job)
     checkpoint = bed.operation("checkpoint", job)["checkpoint"]
-    squatter = take_pid(bed, pid)
+    squatter = bed.take_pid(pid)
     summary = bed.operation("restore", checkpoint)
     expect(any("namespace" in note and str(pid) in note for note in summary["notes"]), f"notes {summary['notes']}")
     log.goes_on()
