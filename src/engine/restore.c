@@ -300,15 +300,26 @@ static int run_criu(struct op *op, int work_fd, const struct criu_inherit *inher
 	return r;
 }
 
-static int restore_processes(struct op *op, struct brumate_error *err)
+static int try_processes(struct op *op, int work_fd, struct brumate_error *err)
 {
 	struct criu_inherit *inherits = NULL;
 	size_t n_inherits = 0;
+	int r = start_namespace(op, err);
+
+	if (r < 0 || (r = externals_for_restore(op, &inherits, &n_inherits, err)) < 0)
+		return r;
+	op->touched = true;
+	r = run_criu(op, work_fd, inherits, n_inherits, err);
+	externals_close(inherits, n_inherits);
+	return r;
+}
+
+static int restore_processes(struct op *op, struct brumate_error *err)
+{
 	int r = make_log(op, err);
 
 	/* Agents that were saved listen again where they did. */
-	if (r < 0 || (r = job_make_agent_dir(op->job, err)) < 0 ||
-	    (r = start_namespace(op, err)) < 0)
+	if (r < 0 || (r = job_make_agent_dir(op->job, err)) < 0)
 		return r;
 	op->criu_dir_fd = secret_images_from(op, err);
 	if (op->criu_dir_fd < 0)
@@ -316,13 +327,15 @@ static int restore_processes(struct op *op, struct brumate_error *err)
 	auto_close int work_fd = open(op->job->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (work_fd < 0)
 		return brumate_fail(err, errno, "%s: %m", op->job->dir);
-	r = externals_for_restore(op, &inherits, &n_inherits, err);
-	if (r < 0)
+	r = try_processes(op, work_fd, err);
+	if (r != -EEXIST || op->use_pid_ns)
 		return r;
-	op->touched = true;
-	r = run_criu(op, work_fd, inherits, n_inherits, err);
-	externals_close(inherits, n_inherits);
-	return r;
+
+	/* A thread's id, which the manifest does not have; or it was taken meanwhile. */
+	op->use_pid_ns = true;
+	op_note(op, "%s: restored in a new pid namespace", err->text);
+	*err = BRUMATE_ERROR_NONE;
+	return try_processes(op, work_fd, err);
 }
 
 /* Off the GPU before the kill: SIGKILL of a process that the driver restored is only safe then. */

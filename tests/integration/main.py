@@ -373,6 +373,19 @@ def taken_pid_means_a_new_pid_namespace(bed):
 
 
 @case
+def taken_thread_id_means_a_new_pid_namespace(bed):
+    job, log = bed.counter(mib=16)
+    pid = bed.pid(job)
+    thread = max(int(t) for t in os.listdir(f"/proc/{pid}/task"))
+    expect(thread != pid, "the job has no thread")
+    checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+    bed.take_pid(thread)
+    summary = bed.operation("restore", checkpoint)
+    expect(any("namespace" in note and str(thread) in note for note in summary["notes"]), f"notes {summary['notes']}")
+    log.goes_on()
+
+
+@case
 def store_elsewhere(bed):
     store = os.path.join(bed.dir, "elsewhere")
     job, log = bed.counter(mib=16)
