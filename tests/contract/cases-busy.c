@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* Locking a process that is in the middle of something: in time, or not at all. */
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "child.h"
@@ -76,11 +77,14 @@ static void continue_stopped(int signal)
 static void run_stopped(const char *argument)
 {
 	struct child child;
+	siginfo_t info;
 
 	START(&child, "kinds", "plain");
 	stopped = child.pid;
 	signal(SIGALRM, continue_stopped);
-	kill(child.pid, SIGSTOP);
+	/* All of its threads: one that still ran would take the request, and the time would count. */
+	EXPECT(kill(child.pid, SIGSTOP) == 0);
+	EXPECT(waitid(P_PID, (id_t)child.pid, &info, WSTOPPED) == 0);
 	alarm(STOPPED_S);
 	int result = do_lock(child.pid, STOPPED_MS);
 	measured("lock-stopped-heeds-timeout", alarm(0) > 0);
