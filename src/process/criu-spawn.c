@@ -277,12 +277,8 @@ int criu_spawn(struct criu_child *ret, const struct criu_program *program,
 {
 	char number[16], plugins[4096], table[64], devices[1024];
 	char *argv[] = { (char[]){ "criu" }, (char[]){ "swrk" }, number, NULL };
-	char *envp[] = { (char[]){ "PATH=/usr/sbin:/usr/bin:/sbin:/bin" },
-			 (char[]){ "LC_ALL=C" },
-			 plugins,
-			 devices,
-			 plugin->table_fd >= 0 ? table : NULL,
-			 NULL };
+	char *envp[] = { (char[]){ "PATH=/usr/sbin:/usr/bin:/sbin:/bin" }, (char[]){ "LC_ALL=C" },
+			 plugins, devices, plugin->table_fd >= 0 ? table : NULL, NULL };
 	auto_close int ns_fd = enter_ns_of ? open_ns(enter_ns_of, err) : -1;
 	auto_close int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 	int highest = 2;

@@ -229,9 +229,9 @@ static void converse(struct session *s)
 		else if (n > 0 || (n == 0 && life_fd < 0))
 			s->outcome = DIED;
 	}
+	/* A process that CRIU forked may be holding the guard. */
 	if (s->outcome == DIED)
-		heal_signal(&s->heal,
-			    SIGSTOP); /* a process that CRIU forked may be holding the guard */
+		heal_signal(&s->heal, SIGSTOP);
 }
 
 static void hint_at_log(struct brumate_error *err, const struct criu_options *o, const char *reason)
@@ -399,8 +399,8 @@ static int dump_failed(struct session *s, int status, struct brumate_error *err)
 		auto_close int log_fd = criu_log_open(s->options);
 		heal_tree(&s->heal, log_fd);
 	} else {
-		heal_continue(
-			&s->heal); /* the end of CRIU may have stopped it, although it was let go */
+		/* The end of CRIU may have stopped it, although it was let go. */
+		heal_continue(&s->heal);
 	}
 	return s->outcome == UNDECIDED ? status : explain_failure(s, status, err);
 }

@@ -3,7 +3,6 @@
 #include "check.h"
 #include "sanitized.h"
 
-#include "base/clock.h"
 #include "process/criu-private.h"
 
 #include <signal.h>
