@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 /*
  * Reserved addresses for our own mappings. What is let go is kept for the next that wants as many, which
- * spares the driver two calls. Nothing is mapped there meanwhile: use after free faults as ever, and
- * whoever asks is told what is told of addresses that nobody has. What the program wants to reserve
- * itself comes first.
+ * spares the driver two calls, and with it the memory that was there, as long as that is little, which
+ * spares it two more. Nothing is mapped there meanwhile: use after free faults as ever, and whoever asks is
+ * told what is told of addresses that nobody has. What the program wants to reserve itself comes first, and
+ * so does memory that it wants elsewhere.
  */
 #include <stdlib.h>
 
@@ -19,7 +20,22 @@
 #define SPARE_BYTES_MAX	 (16ull << 30)
 #define SPARE_LENGTH_MAX (1ull << 30)
 
-/* With the lock. */
+/* Of memory: what takes the driver no longer to make than to map, and of a GPU a part that is not missed. */
+#define KEPT_LENGTH_MAX (32ull << 20)
+#define KEPT_PART	256
+
+/* With the lock: the memory that @spare has is the caller's to unpin. */
+static struct piece *take_piece(struct spare *spare)
+{
+	struct piece *piece = spare->piece;
+
+	if (piece)
+		memory.devices[piece->device].kept_bytes -= piece->bytes;
+	spare->piece = NULL;
+	return piece;
+}
+
+/* With the lock: out of the tables, with its memory. */
 static struct spare *take_at(struct spare **at)
 {
 	struct spare *spare = *at;
@@ -28,6 +44,8 @@ static struct spare *take_at(struct spare **at)
 	tree_remove(&memory.spares, &spare->node);
 	memory.n_spares--;
 	memory.spare_bytes -= spare->node.bytes;
+	if (spare->piece)
+		memory.devices[spare->piece->device].kept_bytes -= spare->piece->bytes;
 	return spare;
 }
 
@@ -39,6 +57,8 @@ static bool free_all(struct spare *gone)
 		struct spare *next = gone->next;
 
 		driver.cuMemAddressFree(gone->node.start, gone->node.bytes);
+		if (gone->piece)
+			piece_unpin(gone->piece);
 		free(gone);
 		gone = next;
 	}
@@ -73,32 +93,90 @@ bool addresses_drop_all(void)
 	return addresses_drop(0, SIZE_MAX);
 }
 
-static struct spare *take_spare(size_t bytes)
+bool addresses_drop_memory(void)
 {
-	struct spare **at = &memory.newest_spare, *spare = NULL;
+	bool any = false;
+
+	for (;;) {
+		struct piece *piece = NULL;
+
+		memory_lock();
+		for (struct spare *spare = memory.newest_spare; spare && !piece;
+		     spare = spare->next)
+			piece = take_piece(spare);
+		memory_unlock();
+		if (!piece)
+			return any;
+		piece_unpin(piece);
+		any = true;
+	}
+}
+
+static bool same_kind(const CUmemAllocationProp *a, const CUmemAllocationProp *b)
+{
+	return a->location.id == b->location.id &&
+	       a->allocFlags.gpuDirectRDMACapable == b->allocFlags.gpuDirectRDMACapable;
+}
+
+/* The newest as long that has memory as wanted (NULL: none), or else the newest as long. */
+static struct spare *take_spare(size_t bytes, const CUmemAllocationProp *prop)
+{
+	struct spare **best = NULL, *spare;
 
 	memory_lock();
-	while (*at && (*at)->node.bytes != bytes)
-		at = &(*at)->next;
-	if (*at)
-		spare = take_at(at);
+	for (struct spare **at = &memory.newest_spare; *at; at = &(*at)->next) {
+		const struct piece *piece = (*at)->piece;
+		bool fits = piece && prop ? same_kind(&piece->asked, prop) : !piece && !prop;
+
+		if ((*at)->node.bytes != bytes || (best && !fits))
+			continue;
+		best = at;
+		if (fits || (prop && !memory.devices[prop->location.id].kept_bytes))
+			break;
+	}
+	spare = best ? take_at(best) : NULL;
 	memory_unlock();
 	return spare;
 }
 
-CUresult addresses_reserve(CUdeviceptr *ret, size_t bytes)
+static CUresult reserve(CUdeviceptr *ret, struct piece **ret_piece, size_t bytes,
+			const CUmemAllocationProp *prop)
 {
-	struct spare *spare = take_spare(bytes);
+	struct spare *spare = take_spare(bytes, prop);
 	CUresult r;
 
+	*ret_piece = NULL;
 	if (spare) {
 		*ret = spare->node.start;
+		*ret_piece = spare->piece;
 		free(spare);
 		return CUDA_SUCCESS;
 	}
 	r = driver.cuMemAddressReserve(ret, bytes, 0, 0, 0);
 	if (r && addresses_drop_all())
 		r = driver.cuMemAddressReserve(ret, bytes, 0, 0, 0);
+	return r;
+}
+
+CUresult addresses_reserve_for(CUdeviceptr *ret, struct piece **ret_piece, size_t bytes,
+			       const CUmemAllocationProp *prop)
+{
+	CUresult r = reserve(ret, ret_piece, bytes, prop);
+
+	if (*ret_piece && !same_kind(&(*ret_piece)->asked, prop)) {
+		piece_unpin(*ret_piece);
+		*ret_piece = NULL;
+	}
+	return r;
+}
+
+CUresult addresses_reserve(CUdeviceptr *ret, size_t bytes)
+{
+	struct piece *piece;
+	CUresult r = reserve(ret, &piece, bytes, NULL);
+
+	if (piece)
+		piece_unpin(piece);
 	return r;
 }
 
@@ -119,25 +197,84 @@ static struct spare *take_too_many(void)
 	return gone;
 }
 
-void addresses_release(CUdeviceptr va, size_t bytes, CUresult unmapped)
+/* With the lock: the memory of a device that was let go first, where there is too much; NULL. */
+static struct piece *take_too_much(int ordinal)
+{
+	const struct device *device = &memory.devices[ordinal];
+	struct spare *oldest = NULL;
+
+	if (device->kept_bytes <= device->total_bytes / KEPT_PART)
+		return NULL;
+	for (struct spare *at = memory.newest_spare; at; at = at->next)
+		if (at->piece && at->piece->device == ordinal)
+			oldest = at;
+	return take_piece(oldest);
+}
+
+static void drop_too_much(int ordinal)
+{
+	struct piece *piece;
+
+	do {
+		memory_lock();
+		piece = take_too_much(ordinal);
+		memory_unlock();
+		if (piece)
+			piece_unpin(piece);
+	} while (piece);
+}
+
+void addresses_release_with(CUdeviceptr va, size_t bytes, CUresult unmapped, struct piece *piece)
 {
 	bool keep = !unmapped && bytes <= SPARE_LENGTH_MAX;
 	struct spare *spare = keep ? calloc(1, sizeof(*spare)) : NULL, *gone;
+	int ordinal = -1;
 
 	if (!spare) {
 		driver.cuMemAddressFree(va, bytes);
+		if (piece)
+			piece_unpin(piece);
 		return;
 	}
 	spare->node = (struct node){ .start = va, .bytes = bytes };
+	spare->piece = piece;
 	memory_lock();
 	tree_add(&memory.spares, &spare->node);
 	spare->next = memory.newest_spare;
 	memory.newest_spare = spare;
 	memory.n_spares++;
 	memory.spare_bytes += bytes;
+	if (piece) {
+		ordinal = piece->device;
+		memory.devices[ordinal].kept_bytes += piece->bytes;
+	}
 	gone = take_too_many();
 	memory_unlock();
+	if (ordinal >= 0)
+		drop_too_much(ordinal);
 	free_all(gone);
+}
+
+void addresses_release(CUdeviceptr va, size_t bytes, CUresult unmapped)
+{
+	addresses_release_with(va, bytes, unmapped, NULL);
+}
+
+struct piece *addresses_keep(CUdeviceptr va, size_t bytes)
+{
+	struct piece *piece;
+
+	if (bytes > KEPT_LENGTH_MAX)
+		return NULL;
+	memory_lock();
+	piece = piece_at(va);
+	if (piece && (piece->bytes != bytes || piece->refs || piece->lent || piece->shared ||
+		      piece->imported || piece->away))
+		piece = NULL;
+	if (piece)
+		piece->pins++;
+	memory_unlock();
+	return piece;
 }
 
 bool addresses_are_spare(CUdeviceptr va)

@@ -76,6 +76,8 @@ static void hello(struct agent_job *job, struct agent_reply *reply)
 {
 	memory_lock();
 	reply->managed_bytes = memory.piece_bytes;
+	for (int i = 0; i < DEVICES_MAX; i++)
+		reply->managed_bytes -= memory.devices[i].kept_bytes;
 	reply->driver_bytes = memory.driver_bytes;
 	memory_unlock();
 }
@@ -131,6 +133,8 @@ static void gate(struct agent_job *job, struct agent_reply *reply)
 		fail(reply, r, 0, "work on the GPU did not end in time");
 	if (r < 0 || !check_sharing(reply))
 		gate_open();
+	else
+		addresses_drop_memory();
 }
 
 /* Whether the gate is closed, as the operation needs. */
@@ -160,7 +164,7 @@ static void list(struct agent_job *job, struct agent_reply *reply)
 	memory_lock();
 	piece = tree_ceil(&memory.pieces, job->next_id);
 	while (piece && reply->n < AGENT_PIECES_MAX) {
-		if (piece->bytes)
+		if (piece->bytes && (piece->mappings || piece->refs)) /* not one that was freed */
 			describe(piece, &reply->pieces[reply->n++]);
 		piece = tree_next(&memory.pieces, piece);
 	}

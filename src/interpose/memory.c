@@ -314,6 +314,7 @@ CUresult memory_info(size_t *free_bytes, size_t *total_bytes)
 		return r;
 	memory_lock();
 	device = context->device;
+	*free_bytes += memory.devices[device].kept_bytes;
 	for (context = memory.contexts; context; context = context->next)
 		if (context->device == device)
 			*free_bytes += context->free_bytes;

@@ -33,6 +33,7 @@ struct device {
 	bool rdma;	    /* memory is made ready for GPUDirect */
 	size_t granule_bytes;
 	uint64_t total_bytes;
+	uint64_t kept_bytes; /* of freed memory that is kept for the next allocation */
 	uint8_t uuid[AGENT_UUID_BYTES];
 };
 
@@ -87,7 +88,8 @@ struct region {
 /** Reserved addresses that nothing uses. */
 struct spare {
 	struct node node;
-	struct spare *next; /* was let go before it */
+	struct spare *next;  /* was let go before it */
+	struct piece *piece; /* what was mapped there, pinned; NULL: that is gone */
 };
 
 /** What cuMemAlloc gave the program. */
@@ -211,11 +213,20 @@ CUresult addresses_reserve(CUdeviceptr *ret, size_t bytes);
 /** Takes back what addresses_reserve() gave. @unmapped: how unmapping went; where something may be left
  * they are not for others. */
 void addresses_release(CUdeviceptr va, size_t bytes, CUresult unmapped);
+/** The same, with memory that is kept: @ret_piece is as long and of @prop, the caller's to map and to unpin,
+ * or NULL. And the piece that is all of [va, va + bytes), pinned, if others may have it once it is unmapped, or
+ * NULL: addresses_release_with() takes it. */
+CUresult addresses_reserve_for(CUdeviceptr *ret, struct piece **ret_piece, size_t bytes,
+			       const CUmemAllocationProp *prop);
+struct piece *addresses_keep(CUdeviceptr va, size_t bytes);
+void addresses_release_with(CUdeviceptr va, size_t bytes, CUresult unmapped, struct piece *piece);
 /** Whether @va is among those that are kept for the next: to the program nobody's. */
 bool addresses_are_spare(CUdeviceptr va);
 /** Gives the driver back what is kept of [va, va + bytes), or all; true if there was some. */
 bool addresses_drop(CUdeviceptr va, size_t bytes);
 bool addresses_drop_all(void);
+/** Gives the driver back all memory that is kept, but no addresses; true if there was some. */
+bool addresses_drop_memory(void);
 
 /* ---- region.c ---- */
 

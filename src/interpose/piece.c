@@ -36,6 +36,8 @@ CUresult piece_new(struct piece **ret, size_t bytes, const CUmemAllocationProp *
 
 	prop.requestedHandleTypes |= CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 	r = driver.cuMemCreate(&handle, bytes, &prop, 0);
+	if (r == CUDA_ERROR_OUT_OF_MEMORY && addresses_drop_memory())
+		r = driver.cuMemCreate(&handle, bytes, &prop, 0);
 	if (r)
 		return r;
 	*ret = piece_adopt(handle, bytes, asked);

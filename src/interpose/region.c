@@ -12,6 +12,16 @@ static uint64_t round_up(uint64_t n, uint64_t to)
 	return (n + to - 1) / to * to;
 }
 
+static CUresult map_at(struct piece *piece, CUdeviceptr va, size_t bytes, size_t *ret_mapped)
+{
+	CUresult r = piece_map(piece, va, bytes, 0);
+
+	piece_unpin(piece);
+	if (!r)
+		*ret_mapped += bytes;
+	return r;
+}
+
 static CUresult fill(CUdeviceptr va, size_t bytes, int ordinal, size_t *ret_mapped)
 {
 	struct device *device = &memory.devices[ordinal];
@@ -33,10 +43,7 @@ static CUresult fill(CUdeviceptr va, size_t bytes, int ordinal, size_t *ret_mapp
 		}
 		if (r)
 			break;
-		r = piece_map(piece, va + *ret_mapped, n, 0);
-		piece_unpin(piece);
-		if (!r)
-			*ret_mapped += n;
+		r = map_at(piece, va + *ret_mapped, n, ret_mapped);
 	}
 	return r;
 }
@@ -79,9 +86,10 @@ static CUresult unmap(CUdeviceptr va, size_t mapped)
 /* Undoes as much as was done. */
 static void undo(struct region *region, size_t mapped)
 {
+	struct piece *kept = addresses_keep(region->node.start, region->node.bytes);
 	CUresult unmapped = unmap(region->node.start, mapped);
 
-	addresses_release(region->node.start, region->node.bytes, unmapped);
+	addresses_release_with(region->node.start, region->node.bytes, unmapped, kept);
 	free(region);
 }
 
@@ -95,19 +103,22 @@ void region_free(struct region *region)
 
 CUresult region_new(struct region **ret, struct context *context, size_t bytes, bool slab)
 {
-	size_t room = round_up(bytes, memory.devices[context->device].granule_bytes), mapped = 0;
+	const struct device *device = &memory.devices[context->device];
+	size_t room = round_up(bytes, device->granule_bytes), mapped = 0;
+	CUmemAllocationProp prop = piece_prop(device, context->device);
 	struct region *region = calloc(1, sizeof(*region));
+	struct piece *kept;
 	CUdeviceptr va;
 	CUresult r;
 
-	if (!region || addresses_reserve(&va, room)) {
+	if (!region || addresses_reserve_for(&va, &kept, room, &prop)) {
 		free(region);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	region->node = (struct node){ .start = va, .bytes = room };
 	region->context = context;
 	region->slab = slab;
-	r = fill(va, room, context->device, &mapped);
+	r = kept ? map_at(kept, va, room, &mapped) : fill(va, room, context->device, &mapped);
 	if (r) {
 		undo(region, mapped);
 		return r;

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT
-/* Addresses of what was freed are kept for the next allocation; to the program they are nobody's. */
+/* Addresses of what was freed, and a little memory, are kept for the next allocation; to the program they
+ * are nobody's, and the memory is free. */
+#include "interpose/elf-object.h"
 #include "job.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -208,6 +211,99 @@ static void test_no_room(void)
 	CHECK(taken(ptr, 6 * MIB));
 }
 
+/* What the driver itself says is free. */
+static size_t truly_free(void)
+{
+	__typeof__(cuMemGetInfo_v2) *info;
+	struct elf_object object;
+	size_t bytes, total;
+
+	CHECK(elf_find_soname(&object, "libcuda.so.1"));
+	info = (__typeof__(info))elf_function(&object, "cuMemGetInfo_v2");
+	CHECK(info && !info(&bytes, &total));
+	return bytes;
+}
+
+static size_t told_free(void)
+{
+	size_t bytes, total;
+
+	CHECK(!cuMemGetInfo_v2(&bytes, &total));
+	return bytes;
+}
+
+/* Up to 1/256 of the GPU's, what was freed last; until the job is parked. */
+static void test_memory_kept(void)
+{
+	CUdeviceptr ptr[8];
+	size_t before;
+
+	job_start("2048");
+	before = truly_free();
+	for (int i = 0; i < 8; i++)
+		ptr[i] = allocated(GRANULE);
+	for (int i = 0; i < 8; i++)
+		CHECK(!cuMemFree_v2(ptr[i]));
+	CHECK(truly_free() == before - 8 * MIB && told_free() == before);
+	for (int i = 8; i-- > 0;)
+		CHECK(allocated(GRANULE) == ptr[i]);
+	CHECK(truly_free() == before - 16 * MIB && told_free() == before - 16 * MIB);
+	for (int i = 0; i < 8; i++)
+		fill(ptr[i], GRANULE, (unsigned int)i);
+	agent_cycle();
+	for (int i = 0; i < 8; i++) {
+		CHECK(holds(ptr[i], GRANULE, (unsigned int)i));
+		CHECK(!cuMemFree_v2(ptr[i]));
+	}
+	CHECK(truly_free() == before - 8 * MIB);
+	agent_cycle();
+	CHECK(truly_free() == before && told_free() == before);
+	ptr[0] = freed(4 * MIB);
+	CHECK(truly_free() == before - 4 * MIB && taken(ptr[0], 4 * MIB));
+	freed(16 * MIB); /* more than all that is kept */
+	CHECK(truly_free() == before);
+}
+
+/* Neither the agent nor an earlier use of it sees freed memory as the program's. */
+static void test_kept_is_not_listed(void)
+{
+	struct agent_reply reply;
+	struct agent_piece *pieces;
+	CUdeviceptr ptr;
+	size_t n;
+	int conn;
+
+	job_start("2048");
+	ptr = allocated(4 * MIB);
+	freed(4 * MIB);
+	conn = agent_connect();
+	CHECK(!agent_do(conn, AGENT_HELLO, &reply) && reply.managed_bytes == 4 * MIB);
+	pieces = agent_list(conn, &n);
+	CHECK(n == 1 && pieces->va == ptr);
+	free(pieces);
+	close(conn);
+}
+
+/* Memory that is wanted elsewhere is not kept. */
+static void test_kept_is_given_back(void)
+{
+	CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+				     .location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 } };
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr ptr;
+	size_t room;
+
+	job_start("1024");
+	freed(4 * MIB);
+	room = told_free();
+	CHECK(truly_free() == room - 4 * MIB);
+	ptr = allocated(room);
+	CHECK(!told_free() && !cuMemFree_v2(ptr));
+	freed(4 * MIB);
+	CHECK(!cuMemCreate(&handle, room, &prop, 0) && !cuMemRelease(handle));
+	CHECK(told_free() == room && truly_free() == room);
+}
+
 static void run(void (*test)(void))
 {
 	int status;
@@ -225,5 +321,8 @@ int main(void)
 {
 	run(test_all);
 	run(test_no_room);
+	run(test_memory_kept);
+	run(test_kept_is_not_listed);
+	run(test_kept_is_given_back);
 	return 0;
 }
