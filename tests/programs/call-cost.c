@@ -29,10 +29,9 @@ struct runs {
 	size_t pairs, low;
 };
 
-enum { PAIRS_MAX = 3000 };
+enum { PAIRS_MAX = 1000 };
 
-static const struct runs many = { PAIRS_MAX, 1444 - 1 }, some = { 200, 86 - 1 },
-			 few = { 60, 22 - 1 };
+static const struct runs many = { PAIRS_MAX, 468 - 1 }, some = { 80, 31 - 1 }, few = { 24, 7 - 1 };
 
 /* Short, so that both of a pair find the machine as it is in the same millisecond. A driver takes about a
  * thousand launches before one has to wait. */
