@@ -10,11 +10,12 @@ enum { TRAMPOLINE_BYTES = 16 };
 
 extern const char entry_first[]; /* the trampolines, side by side */
 
-/* What the assembler calls. */
+/* What the assembler uses. */
 void *entry_begin(unsigned int slot);
 void entry_end(void);
+extern _Atomic(void *) entry_targets[ENTRY__MAX];
 
-static _Atomic(void *) targets[ENTRY__MAX];
+_Atomic(void *) entry_targets[ENTRY__MAX];
 
 void *entry_address(unsigned int slot)
 {
@@ -28,12 +29,12 @@ bool entry_is_ours(const void *address)
 
 void *entry_target(unsigned int slot)
 {
-	return atomic_load_explicit(&targets[slot], memory_order_acquire);
+	return atomic_load_explicit(&entry_targets[slot], memory_order_acquire);
 }
 
 void entry_set_target(unsigned int slot, void *target)
 {
-	atomic_store_explicit(&targets[slot], target, memory_order_release);
+	atomic_store_explicit(&entry_targets[slot], target, memory_order_release);
 }
 
 void *entry_spare(void *target)
@@ -41,7 +42,7 @@ void *entry_spare(void *target)
 	for (unsigned int slot = ENTRY_NAMED; slot < ENTRY__MAX; slot++) {
 		void *there = NULL;
 
-		if (atomic_compare_exchange_strong(&targets[slot], &there, target) ||
+		if (atomic_compare_exchange_strong(&entry_targets[slot], &there, target) ||
 		    there == target)
 			return entry_address(slot);
 	}

@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -26,28 +27,34 @@
 
 enum { RECORDS_BYTES = 16384 };
 
-/* One cache line each: the owner writes depth at every call. */
+/* One cache line each: the owner writes depth at every call. The assembler does, too. */
 struct record {
 	_Alignas(64) atomic_uint depth; /* written by the owner alone */
 	atomic_bool exempt;
 	bool used; /* under the lock, as next */
 	struct record *next;
 };
+_Static_assert(!offsetof(struct record, depth), "entry-x86_64.S has it so");
 
 enum {
 	CLOSED = 1u << 0,
 	FENCED = 1u << 1, /* no membarrier here: whoever enters or leaves makes a fence itself */
 };
 
-static atomic_uint state; /* a futex: who waits for the gate to open */
-static atomic_uint left;  /* a futex: counts leavings while it is closed, for the closer */
+/* What the assembler uses. gate_state is 0 where a call has nothing to do but to count. */
+extern atomic_uint gate_state;
+extern __thread struct record *gate_self;
+void gate_left(struct record *record);
+
+atomic_uint gate_state;	 /* a futex: who waits for the gate to open */
+static atomic_uint left; /* a futex: counts leavings while it is closed, for the closer */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct record *records;
 static bool prepared, told; /* under the lock; told: of the end of each thread */
 static pthread_key_t ending;
 
-static __thread struct record *self __attribute__((tls_model("initial-exec")));
+__thread struct record *gate_self __attribute__((tls_model("initial-exec")));
 
 static int futex(atomic_uint *word, int op, unsigned int value, const struct timespec *deadline)
 {
@@ -66,7 +73,7 @@ static void end_thread(void *arg)
 {
 	struct record *record = arg;
 
-	self = NULL; /* a later destructor of this thread may use the driver yet */
+	gate_self = NULL; /* a later destructor of this thread may use the driver yet */
 	pthread_mutex_lock(&lock);
 	atomic_store(&record->depth, 0);
 	atomic_store(&record->exempt, false);
@@ -90,13 +97,13 @@ static void fork_parent(void)
 static void fork_child(void)
 {
 	for (struct record *r = records; r; r = r->next) {
-		if (r == self)
+		if (r == gate_self)
 			continue;
 		atomic_store(&r->depth, 0);
 		atomic_store(&r->exempt, false);
 		r->used = false;
 	}
-	atomic_fetch_and(&state, ~CLOSED);
+	atomic_fetch_and(&gate_state, ~CLOSED);
 	pthread_mutex_unlock(&lock);
 }
 
@@ -107,7 +114,7 @@ static void prepare(void)
 	told = !pthread_key_create(&ending, end_thread);
 	pthread_atfork(fork_prepare, fork_parent, fork_child);
 	if (membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED))
-		atomic_fetch_or(&state, FENCED);
+		atomic_fetch_or(&gate_state, FENCED);
 }
 
 static struct record *add_records(void)
@@ -142,7 +149,7 @@ SLOW static struct record *add_self(void)
 		record = add_records();
 	if (record)
 		record->used = true;
-	self = record;
+	gate_self = record;
 	pthread_mutex_unlock(&lock);
 	if (record && told)
 		pthread_setspecific(ending, record);
@@ -168,12 +175,12 @@ SLOW static void enter_slowly(struct record *record)
 		unsigned int seen;
 
 		atomic_store(&record->depth, 1); /* a full fence */
-		seen = atomic_load(&state);
+		seen = atomic_load(&gate_state);
 		if (!(seen & CLOSED) || atomic_load(&record->exempt))
 			break;
 		atomic_store(&record->depth, 0);
 		wake_closer();
-		futex(&state, FUTEX_WAIT_BITSET, seen, NULL);
+		futex(&gate_state, FUTEX_WAIT_BITSET, seen, NULL);
 	}
 	errno = saved;
 }
@@ -183,14 +190,14 @@ SLOW static void leave_slowly(struct record *record)
 	int saved = errno;
 
 	atomic_store(&record->depth, 0); /* a full fence */
-	if (atomic_load(&state) & CLOSED)
+	if (atomic_load(&gate_state) & CLOSED)
 		wake_closer();
 	errno = saved;
 }
 
 void gate_enter(void)
 {
-	struct record *record = self;
+	struct record *record = gate_self;
 	unsigned int depth;
 
 	if (unlikely(!record)) {
@@ -201,13 +208,13 @@ void gate_enter(void)
 	depth = atomic_load_explicit(&record->depth, memory_order_relaxed);
 	atomic_store_explicit(&record->depth, depth + 1, memory_order_relaxed);
 	atomic_signal_fence(memory_order_seq_cst);
-	if (unlikely(atomic_load_explicit(&state, memory_order_acquire)) && !depth)
+	if (unlikely(atomic_load_explicit(&gate_state, memory_order_acquire)) && !depth)
 		enter_slowly(record);
 }
 
 void gate_leave(void)
 {
-	struct record *record = self;
+	struct record *record = gate_self;
 	unsigned int depth;
 
 	if (unlikely(!record))
@@ -217,13 +224,19 @@ void gate_leave(void)
 		return;
 	atomic_store_explicit(&record->depth, depth - 1, memory_order_release);
 	atomic_signal_fence(memory_order_seq_cst);
-	if (unlikely(atomic_load_explicit(&state, memory_order_acquire)) && depth == 1)
+	if (unlikely(atomic_load_explicit(&gate_state, memory_order_acquire)) && depth == 1)
+		leave_slowly(record);
+}
+
+void gate_left(struct record *record)
+{
+	if (!atomic_load_explicit(&record->depth, memory_order_relaxed))
 		leave_slowly(record);
 }
 
 void gate_exempt(void)
 {
-	struct record *record = self ? self : add_self();
+	struct record *record = gate_self ? gate_self : add_self();
 
 	if (record)
 		atomic_store(&record->exempt, true);
@@ -237,7 +250,7 @@ static bool somebody_inside(void)
 
 	pthread_mutex_lock(&lock);
 	for (struct record *r = records; r && !inside; r = r->next)
-		inside = r != self && !atomic_load(&r->exempt) && atomic_load(&r->depth);
+		inside = r != gate_self && !atomic_load(&r->exempt) && atomic_load(&r->depth);
 	pthread_mutex_unlock(&lock);
 	return inside;
 }
@@ -247,13 +260,13 @@ static int fence_all(void)
 {
 	int r;
 
-	if (atomic_load(&state) & FENCED)
+	if (atomic_load(&gate_state) & FENCED)
 		return 0;
 	r = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
 	if (!r)
 		r = membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
 	if (r) /* it went away; threads make fences from here on, but some may just be entering */
-		atomic_fetch_or(&state, FENCED);
+		atomic_fetch_or(&gate_state, FENCED);
 	return r;
 }
 
@@ -276,7 +289,7 @@ int gate_close(uint64_t deadline_ns)
 {
 	int r;
 
-	if (atomic_fetch_or(&state, CLOSED) & CLOSED)
+	if (atomic_fetch_or(&gate_state, CLOSED) & CLOSED)
 		return -EBUSY;
 	r = fence_all();
 	if (!r)
@@ -290,12 +303,12 @@ void gate_open(void)
 {
 	int saved = errno;
 
-	atomic_fetch_and(&state, ~CLOSED);
-	futex(&state, FUTEX_WAKE, INT_MAX, NULL);
+	atomic_fetch_and(&gate_state, ~CLOSED);
+	futex(&gate_state, FUTEX_WAKE, INT_MAX, NULL);
 	errno = saved;
 }
 
 bool gate_is_closed(void)
 {
-	return atomic_load(&state) & CLOSED;
+	return atomic_load(&gate_state) & CLOSED;
 }

@@ -91,6 +91,12 @@ void memory_drop_deferred(CUcontext context)
 	}
 }
 
+/* Costs two calls of the driver, which only captures are worth. */
+static CUstreamCaptureMode relax(void)
+{
+	return capture_active() ? capture_relax() : CU_STREAM_CAPTURE_MODE_RELAXED;
+}
+
 static CUresult take_small(struct context *context, size_t bytes, struct block *block)
 {
 	CUresult r = CUDA_SUCCESS;
@@ -189,7 +195,7 @@ CUresult memory_alloc(CUdeviceptr *ret, size_t bytes)
 		return r;
 	if (!ret || !bytes)
 		return CUDA_ERROR_INVALID_VALUE;
-	mode = capture_relax();
+	mode = relax();
 	free_deferred();
 	r = CUDA_ERROR_NOT_SUPPORTED;
 	if (memory.devices[context->device].usable)
@@ -263,13 +269,15 @@ static struct block *unlink_block(CUdeviceptr ptr)
 	return block;
 }
 
-static CUresult free_ours(CUdeviceptr ptr, CUcontext owner)
+static CUresult free_ours(CUdeviceptr ptr, CUcontext owner, CUcontext current)
 {
-	CUstreamCaptureMode mode = capture_relax();
+	CUstreamCaptureMode mode = relax();
 	bool later = capture_active();
-	CUresult r = later ? CUDA_SUCCESS : context_synchronize(owner);
+	CUresult r = CUDA_SUCCESS;
 	struct block *block = NULL;
 
+	if (!later)
+		r = owner == current ? driver.cuCtxSynchronize() : context_synchronize(owner);
 	if (!r) {
 		block = unlink_block(ptr);
 		r = block ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -285,6 +293,7 @@ static CUresult free_ours(CUdeviceptr ptr, CUcontext owner)
 
 CUresult memory_free(CUdeviceptr ptr)
 {
+	struct context *current;
 	struct block *block;
 	CUcontext owner;
 	CUresult r;
@@ -298,9 +307,10 @@ CUresult memory_free(CUdeviceptr ptr)
 			memory_count_driver(ptr, false);
 		return driver.cuMemFree_v2(ptr);
 	}
-	if (!context_current(&r))
+	current = context_current(&r);
+	if (!current)
 		return r;
-	return block ? free_ours(ptr, owner) : CUDA_ERROR_INVALID_VALUE;
+	return block ? free_ours(ptr, owner, current->handle) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult memory_info(size_t *free_bytes, size_t *total_bytes)

@@ -5,6 +5,7 @@
  * any driver.
  */
 #include <dlfcn.h>
+#include <errno.h>
 #include <execinfo.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -187,6 +188,84 @@ static void test_unknown_waits(void)
 	CHECK(!pthread_join(thread, NULL));
 }
 
+/* A thread that is known, and inside when the gate closes. */
+struct inside {
+	atomic_int tid, closer;
+	atomic_bool in, go, closed, again;
+};
+
+static void stay(void *arg)
+{
+	struct inside *t = arg;
+
+	t->in = true;
+	await(t->go);
+}
+
+static void *stay_inside(void *arg)
+{
+	struct inside *t = arg;
+
+	CHECK(FIND(cuNewVersioned)() == CUDA_ERROR_TIMEOUT);
+	CHECK(!FIND(cuNewCall)(stay, t));
+	await(t->closed);
+	t->tid = gettid();
+	CHECK(FIND(cuNewVersioned)() == CUDA_ERROR_TIMEOUT);
+	t->again = true;
+	return NULL;
+}
+
+static void *close_gate(void *arg)
+{
+	struct inside *t = arg;
+	uint64_t start_ns = clock_now_ns();
+
+	t->closer = gettid();
+	CHECK(!hooks->gate_close(deadline_in_ms(60000)));
+	CHECK(clock_now_ns() - start_ns < 30ull * 1000 * 1000 * 1000); /* it was woken */
+	t->closed = true;
+	return NULL;
+}
+
+static void test_inside(void)
+{
+	struct inside t = { .in = false };
+	pthread_t thread, closer;
+
+	CHECK(!pthread_create(&thread, NULL, stay_inside, &t));
+	await(t.in);
+	CHECK(hooks->gate_close(deadline_in_ms(1)) == -ETIMEDOUT);
+	CHECK(!pthread_create(&closer, NULL, close_gate, &t));
+	await_asleep(&t.closer);
+	CHECK(!t.closed);
+	t.go = true;
+	CHECK(!pthread_join(closer, NULL));
+	await_asleep(&t.tid);
+	CHECK(!t.again);
+	hooks->gate_open();
+	CHECK(!pthread_join(thread, NULL) && t.again);
+}
+
+static void *arguments_again(void *arg)
+{
+	test_arguments();
+	test_arguments();
+	return NULL;
+}
+
+/* The first calls of a thread go another way than the others. */
+static void test_arguments_everywhere(void)
+{
+	pthread_t thread;
+
+	CHECK(!pthread_create(&thread, NULL, arguments_again, NULL));
+	CHECK(!pthread_join(thread, NULL));
+	CHECK(!hooks->gate_close(deadline_in_ms(60000)));
+	CHECK(!pthread_create(&thread, NULL, arguments_again, NULL));
+	hooks->gate_open();
+	CHECK(!pthread_join(thread, NULL));
+}
+
 static void absent(void)
 {
 	if (dlopen("libcuda.so.1", RTLD_LAZY)) {
@@ -206,10 +285,12 @@ int main(int argc, char **argv)
 	}
 	test_before_it_is_loaded();
 	test_arguments();
+	test_arguments_everywhere();
 	test_names();
 	test_unexported();
 	test_calls_back();
 	test_unknown_waits();
+	test_inside();
 	run_mode("absent", "LD_LIBRARY_PATH", "/nonexistent");
 	return 0;
 }
