@@ -23,7 +23,6 @@ enum {
 	SLAB_LAST_BYTES = 256 << 20,
 	SLAB_PART = 8,
 	SLAB_BLOCK_BYTES = 2 << 20,  /* smaller allocations come from slabs */
-	PIECE_MAX_BYTES = 512 << 20, /* of memory that we make ourselves */
 	PIECES_OWN_MAX = 16,	     /* at a time */
 };
 
@@ -33,6 +32,7 @@ struct device {
 	bool rdma;	    /* memory is made ready for GPUDirect */
 	size_t granule_bytes;
 	uint64_t total_bytes;
+	uint64_t piece_max_bytes; /* of memory that we make ourselves */
 	uint64_t kept_bytes; /* of freed memory that is kept for the next allocation */
 	uint8_t uuid[AGENT_UUID_BYTES];
 };

@@ -29,7 +29,7 @@ static CUresult fill(CUdeviceptr va, size_t bytes, int ordinal, size_t *ret_mapp
 
 	while (*ret_mapped < bytes && !r) {
 		size_t left = bytes - *ret_mapped;
-		size_t n = left < PIECE_MAX_BYTES ? left : PIECE_MAX_BYTES;
+		size_t n = left < device->piece_max_bytes ? left : device->piece_max_bytes;
 		CUmemAllocationProp prop = piece_prop(device, ordinal);
 		struct piece *piece;
 
@@ -70,15 +70,16 @@ static CUresult grant(const struct region *region)
 }
 
 /* At once, or piece by piece where the driver wants it so. */
-static CUresult unmap(CUdeviceptr va, size_t mapped)
+static CUresult unmap(const struct region *region, size_t mapped)
 {
+	size_t piece = memory.devices[region->context->device].piece_max_bytes;
+	CUdeviceptr va = region->node.start;
 	CUresult r = CUDA_SUCCESS;
 
 	if (!mapped || !range_unmap(va, mapped))
 		return CUDA_SUCCESS;
-	for (size_t at = 0; at < mapped; at += PIECE_MAX_BYTES)
-		if (range_unmap(va + at,
-				mapped - at < PIECE_MAX_BYTES ? mapped - at : PIECE_MAX_BYTES))
+	for (size_t at = 0; at < mapped; at += piece)
+		if (range_unmap(va + at, mapped - at < piece ? mapped - at : piece))
 			r = CUDA_ERROR_UNKNOWN;
 	return r;
 }
@@ -87,7 +88,7 @@ static CUresult unmap(CUdeviceptr va, size_t mapped)
 static void undo(struct region *region, size_t mapped)
 {
 	struct piece *kept = addresses_keep(region->node.start, region->node.bytes);
-	CUresult unmapped = unmap(region->node.start, mapped);
+	CUresult unmapped = unmap(region, mapped);
 
 	addresses_release_with(region->node.start, region->node.bytes, unmapped, kept);
 	free(region);

@@ -3,13 +3,15 @@
 share, and GPUs that change places. The simulated driver has two as well."""
 
 import concurrent.futures
+import json
 import os
 import re
 import signal
+import sys
 import time
 
 from framework_cases import need_gpus
-from harness import Log, expect
+from harness import Log, expect, run
 
 WARM_ROUNDS, ROUNDS, ENOUGH = 1, 2, 1.8
 COLD_S, ANSWER_S = 300, 60
@@ -40,8 +42,20 @@ def memory_gib():
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
 
 
+def measure_links(check, what):
+    """What the machine's links can do at once, in the same minute."""
+    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "links.py")
+    result = run([sys.executable, program], env=check.instance.program_env())
+    expect(result.code == 0, result.why())
+    for way, found in json.loads(result.out).items():
+        check.measured[f"{what}: links {way}, one, GB/s"] = found["one"]
+        check.measured[f"{what}: links {way}, both, GB/s"] = found["all"]
+
+
 def both_at_once(check, what, pieces_kib):
     need_gpus(check, 2)
+    if not check.options.simulated:
+        measure_links(check, what)
     # Large beside what the driver needs whatever the size, if the memory allows it.
     mib = 49152 if memory_gib() > 200 else 16384
     if check.options.simulated:
