@@ -218,9 +218,9 @@ static int criu_event(void *arg, enum criu_event event, pid_t pid, struct brumat
 		r = host_memory_frozen(op->host, err);
 	if (event != CRIU_EVENT_DUMPED || (r = host_memory_dumped(op->host, err)) < 0)
 		return r;
-	op_phase(op, "criu", clock_since_s(op->criu_start_ns));
-	if (op->leave_running)
+	if (op->leave_running) /* it has yet to let the job run on */
 		return 0;
+	op_phase(op, "criu", clock_since_s(op->criu_start_ns));
 	op->waiting_for = "the image to be hashed and synced";
 	return commit(op, err);
 }
@@ -258,6 +258,8 @@ static int run_dump(struct op *op, const char *const *externals, struct criu_res
 		return r;
 	r = criu_dump(&op->criu, &options, ret, err);
 	op->job->op.criu = PROC_ID_NONE;
+	if (r == 0 && op->leave_running)
+		op_phase(op, "criu", clock_since_s(op->criu_start_ns));
 	return r;
 }
 
