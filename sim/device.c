@@ -203,6 +203,10 @@ static CUresult device_attribute(int *value, CUdevice_attribute attribute, CUdev
 		*value = device_gpu(dev) + 1;
 		return CUDA_SUCCESS;
 	}
+	if (attribute == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) {
+		*value = config_get()->rdma;
+		return CUDA_SUCCESS;
+	}
 	for (size_t i = 0; i < sizeof(attributes) / sizeof(*attributes); i++) {
 		if (attributes[i].attribute == attribute) {
 			*value = attributes[i].value;

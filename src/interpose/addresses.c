@@ -268,8 +268,10 @@ struct piece *addresses_keep(CUdeviceptr va, size_t bytes)
 		return NULL;
 	memory_lock();
 	piece = piece_at(va);
-	if (piece && (piece->bytes != bytes || piece->refs || piece->lent || piece->shared ||
-		      piece->imported || piece->away))
+	/* Where a network card may have registered it, the driver has to see it go. */
+	if (piece &&
+	    (piece->bytes != bytes || piece->refs || piece->lent || piece->shared ||
+	     piece->imported || piece->away || piece->asked.allocFlags.gpuDirectRDMACapable))
 		piece = NULL;
 	if (piece)
 		piece->pins++;

@@ -2,6 +2,7 @@
 /* Addresses of what was freed, and a little memory, are kept for the next allocation; to the program they
  * are nobody's, and the memory is free. */
 #include "interpose/elf-object.h"
+#include "interpose/gpudirect.h"
 #include "job.h"
 
 #include <errno.h>
@@ -264,6 +265,18 @@ static void test_memory_kept(void)
 	CHECK(truly_free() == before);
 }
 
+/* Whatever a network card may have registered goes at once. */
+static void test_rdma_is_not_kept(void)
+{
+	size_t before;
+
+	setenv("BRUMATE_SIM_RDMA", "1", 1);
+	job_start("2048");
+	before = truly_free();
+	freed(4 * MIB);
+	CHECK(truly_free() == (gpudirect_possible_here() ? before : before - 4 * MIB));
+}
+
 /* Neither the agent nor an earlier use of it sees freed memory as the program's. */
 static void test_kept_is_not_listed(void)
 {
@@ -322,6 +335,7 @@ int main(void)
 	run(test_all);
 	run(test_no_room);
 	run(test_memory_kept);
+	run(test_rdma_is_not_kept);
 	run(test_kept_is_not_listed);
 	run(test_kept_is_given_back);
 	return 0;
