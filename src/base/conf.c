@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* What the configuration file may say, as one table, and the files that say it. */
+#include "base/array.h"
 #include "base/conf.h"
 #include "base/fd.h"
 #include "base/paths.h"
@@ -69,7 +70,7 @@ static int warn_unknown(struct brumate_conf *c, const struct conf_item *item)
 	if (c->n_warnings == WARNINGS_MAX)
 		return 0;
 
-	char **warnings = reallocarray(c->warnings, c->n_warnings + 1, sizeof(*warnings));
+	char **warnings = array_room(c->warnings, c->n_warnings, sizeof(*warnings));
 	if (!warnings)
 		return -ENOMEM;
 	c->warnings = warnings;

@@ -6,6 +6,7 @@
  * pinned ring, and from there by a crew's memcpy(3); a window of steps keeps both busy.
  */
 #include "broker/data-lane.h"
+#include "base/array.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/machine.h"
@@ -43,16 +44,11 @@ int lane_find(struct mover *m, const uint8_t *uuid, size_t *ret, struct brumate_
 int lane_add_piece(struct mover *m, size_t lane, size_t piece)
 {
 	struct lane *l = &m->lanes[lane];
+	size_t *pieces = array_room(l->pieces, l->n_pieces, sizeof(*pieces));
 
-	/* Doubles when full: a power of two is. */
-	if (!(l->n_pieces & (l->n_pieces - 1))) {
-		size_t room = l->n_pieces ? 2 * l->n_pieces : 1;
-		size_t *pieces = reallocarray(l->pieces, room, sizeof(*pieces));
-
-		if (!pieces)
-			return -ENOMEM;
-		l->pieces = pieces;
-	}
+	if (!pieces)
+		return -ENOMEM;
+	l->pieces = pieces;
 	uint64_t before = l->n_pieces ? piece_of(l, l->n_pieces - 1)->lane_end : 0;
 
 	m->pieces[piece].lane_end = before + m->pieces[piece].len_bytes;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/clock.h"
 #include "cli/client.h"
 
@@ -21,7 +22,7 @@ void bench_fini(struct bench *b)
 
 static struct bench_result *add_result(struct bench *b)
 {
-	struct bench_result *grown = realloc(b->results, (b->n_results + 1) * sizeof(*grown));
+	struct bench_result *grown = array_room(b->results, b->n_results, sizeof(*grown));
 
 	if (!grown)
 		return NULL;

@@ -9,6 +9,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "base/array.h"
+
 static bool has_color(FILE *f)
 {
 	const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
@@ -58,7 +60,7 @@ void table_fini(struct table *t)
 
 int table_add(struct table *t, const char *text)
 {
-	char **more = realloc(t->cells, (t->n_cells + 1) * sizeof(*more));
+	char **more = array_room(t->cells, t->n_cells, sizeof(*more));
 
 	if (!more)
 		return -ENOMEM;

@@ -16,6 +16,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/array.h"
+
 static bool has_number(const struct proc_tree *tree, const char *name)
 {
 	for (size_t i = 0; i < tree->n; i++)
@@ -68,7 +70,7 @@ static char **suspects(DIR *d, const struct proc_tree *known, size_t *ret_n)
 	while ((entry = readdir(d))) {
 		if (!is_number(entry->d_name) || has_number(known, entry->d_name))
 			continue;
-		char **more = reallocarray(names, n + 1, sizeof(*names));
+		char **more = array_room(names, n, sizeof(*names));
 		char *name = more ? strdup(entry->d_name) : NULL;
 
 		names = more ? more : names;

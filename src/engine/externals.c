@@ -16,6 +16,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/fd.h"
 #include "base/paths.h"
 #include "engine/tty.h"
@@ -103,7 +104,7 @@ static int add(struct manifest *m, const char *key, const char *become)
 			return 0;
 
 	struct manifest_external *more =
-		realloc(m->externals, (m->n_externals + 1) * sizeof(*m->externals));
+		array_room(m->externals, m->n_externals, sizeof(*m->externals));
 	if (!more)
 		return -ENOMEM;
 	m->externals = more;

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "process/cpumem.h"
 #include "store/team.h"
 
@@ -25,7 +26,7 @@ struct fill {
 	struct memory_place *places;
 	size_t n;
 	struct cpumem_range *ranges; /* to be huge pages */
-	size_t n_ranges, ranges_room;
+	size_t n_ranges;
 };
 
 static void fill_fini(struct fill *f)
@@ -105,15 +106,11 @@ static bool huge_pages_win(const struct fill *f)
 
 static int add_range(struct fill *f, const struct cpumem_target *t, uint64_t offset, uint64_t len)
 {
-	if (f->n_ranges == f->ranges_room) {
-		size_t room = f->ranges_room ? 2 * f->ranges_room : 64;
-		struct cpumem_range *ranges = reallocarray(f->ranges, room, sizeof(*ranges));
+	struct cpumem_range *ranges = array_room(f->ranges, f->n_ranges, sizeof(*ranges));
 
-		if (!ranges)
-			return -ENOMEM;
-		f->ranges = ranges;
-		f->ranges_room = room;
-	}
+	if (!ranges)
+		return -ENOMEM;
+	f->ranges = ranges;
 	f->ranges[f->n_ranges++] = (struct cpumem_range){ t->pid, t->pidfd, t->va + offset, len };
 	return 0;
 }

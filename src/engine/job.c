@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/paths.h"
@@ -178,7 +179,7 @@ int job_list(void (*fn)(void *arg, const struct job *j, const char *id,
 	while ((entry = readdir(dir))) {
 		if (!is_id(entry->d_name))
 			continue;
-		struct listed *more = realloc(all, (n + 1) * sizeof(*all));
+		struct listed *more = array_room(all, n, sizeof(*all));
 		if (!more)
 			break;
 		all = more;

@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/fd.h"
 
 /* Bits of /proc/PID/pagemap: Documentation/admin-guide/mm/pagemap.rst of Linux. */
@@ -101,7 +102,7 @@ static int add_region(struct cpumem *m, const struct proc_info *p, const struct 
 {
 	uint64_t start = align_up(vma->start), end = align_down(vma->end);
 	uint64_t pages = (end - start) / (uint64_t)sysconf(_SC_PAGESIZE);
-	struct cpumem_region *items = realloc(m->items, (m->n + 1) * sizeof(*items));
+	struct cpumem_region *items = array_room(m->items, m->n, sizeof(*items));
 
 	if (!items)
 		return -ENOMEM;

@@ -12,6 +12,7 @@
  * it has open before it lets go of those it traces (kernel/exit.c, do_exit(): exit_files() and
  * exit_task_work() come before exit_notify()).
  */
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/paths.h"
@@ -114,15 +115,11 @@ static int stop_at_end_of(const char *path, pid_t tid)
 
 static int add_stop(struct heal_state *h, int fd)
 {
-	if (h->n_stop == h->stop_room) {
-		size_t room = h->stop_room ? 2 * h->stop_room : 64;
-		int *more = reallocarray(h->stop_fds, room, sizeof(*more));
+	int *fds = array_room(h->stop_fds, h->n_stop, sizeof(*fds));
 
-		if (!more)
-			return -ENOMEM;
-		h->stop_fds = more;
-		h->stop_room = room;
-	}
+	if (!fds)
+		return -ENOMEM;
+	h->stop_fds = fds;
 	h->stop_fds[h->n_stop++] = fd;
 	return 0;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* CRIU's image files: two magic numbers, then messages, each behind its length. */
 #include "process/criu-images.h"
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "images.pb-c.h"
@@ -72,7 +73,7 @@ DEFINE_AUTO_FINI(struct criu_image_tree, criu_image_tree_fini)
 
 static int add_process(struct criu_image_tree *t, const CriuImage__Process *msg)
 {
-	struct criu_image_process *items = reallocarray(t->items, t->n + 1, sizeof(*items));
+	struct criu_image_process *items = array_room(t->items, t->n, sizeof(*items));
 
 	if (!items)
 		return -ENOMEM;

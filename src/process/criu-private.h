@@ -65,7 +65,7 @@ struct heal_state {
 	int *pid_fds;  /* -1 where a process had ended */
 	int reader_fd; /* of the pipe whose end stops the tree; -1: none */
 	int *stop_fds; /* its open files, one for each thread that is guarded */
-	size_t n_stop, stop_room;
+	size_t n_stop;
 };
 #define HEAL_STATE_EMPTY ((struct heal_state){ .reader_fd = -1 })
 void heal_state_fini(struct heal_state *h);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* Open files of a tree that CRIU cannot save, or that lead out of it. */
+#include "base/array.h"
 #include "base/fd.h"
 #include "process/scan-private.h"
 
@@ -41,7 +42,7 @@ static void gather_one(struct scan *s, const struct proc_info *p, int dir_fd, co
 	f.target[n] = '\0';
 	read_fdinfo(&f);
 
-	struct scan_fd *fds = reallocarray(s->fds, s->n_fds + 1, sizeof(*fds));
+	struct scan_fd *fds = array_room(s->fds, s->n_fds, sizeof(*fds));
 	if (!fds) {
 		s->r = -ENOMEM;
 		return;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* What will not checkpoint; see scan.h. A check is one row of the table at the end. */
 #include "process/scan.h"
+#include "base/array.h"
 #include "base/fd.h"
 #include "process/criu-private.h"
 #include "process/scan-private.h"
@@ -25,7 +26,7 @@ void scan_report_fini(struct scan_report *r)
 
 int scan_add(struct scan_report *r, const struct scan_finding *f)
 {
-	struct scan_finding *items = reallocarray(r->items, r->n + 1, sizeof(*items));
+	struct scan_finding *items = array_room(r->items, r->n, sizeof(*items));
 
 	if (!items)
 		return -ENOMEM;

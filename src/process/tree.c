@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* Trees of processes: read while they fork and end, and killed so that no child slips away. */
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "process/process.h"
@@ -21,7 +22,7 @@ enum {
 
 struct pids {
 	pid_t *items;
-	size_t n, room;
+	size_t n;
 };
 
 static void pids_fini(struct pids *p)
@@ -32,15 +33,11 @@ DEFINE_AUTO_FINI(struct pids, pids_fini)
 
 static int pids_add(struct pids *p, pid_t pid)
 {
-	if (p->n == p->room) {
-		size_t room = p->room ? 2 * p->room : 16;
-		pid_t *items = reallocarray(p->items, room, sizeof(*items));
+	pid_t *items = array_room(p->items, p->n, sizeof(*items));
 
-		if (!items)
-			return -ENOMEM;
-		p->items = items;
-		p->room = room;
-	}
+	if (!items)
+		return -ENOMEM;
+	p->items = items;
 	p->items[p->n++] = pid;
 	return 0;
 }
@@ -149,7 +146,7 @@ static int tree_add(struct proc_tree *t, pid_t pid, pid_t parent)
 	if (tree_has(t, pid) || proc_read(&info, pid, NULL) < 0 || (parent && info.ppid != parent))
 		return 0;
 
-	struct proc_info *items = reallocarray(t->items, t->n + 1, sizeof(*items));
+	struct proc_info *items = array_room(t->items, t->n, sizeof(*items));
 	if (!items)
 		return -ENOMEM;
 	t->items = items;

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/paths.h"
 
 enum { CHECKPOINTS_MAX = 100000 };
@@ -30,15 +31,11 @@ static int add_id(struct found_list *l, const char *id)
 {
 	if (l->n == CHECKPOINTS_MAX)
 		return -EFBIG;
-	if (l->n == l->room) {
-		size_t room = l->room ? 2 * l->room : 16;
-		struct found *items = reallocarray(l->items, room, sizeof(*items));
+	struct found *items = array_room(l->items, l->n, sizeof(*items));
 
-		if (!items)
-			return -ENOMEM;
-		l->items = items;
-		l->room = room;
-	}
+	if (!items)
+		return -ENOMEM;
+	l->items = items;
 	l->items[l->n] = (struct found){ .id = strdup(id) };
 	return l->items[l->n++].id ? 0 : -ENOMEM;
 }

@@ -18,7 +18,7 @@ DEFINE_AUTO_FINI(struct found, found_fini)
 
 struct found_list {
 	struct found *items; /* sorted by id */
-	size_t n, room;
+	size_t n;
 };
 #define FOUND_LIST_EMPTY ((struct found_list){ 0 })
 void found_list_fini(struct found_list *l);

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "store/memory-read.h"
 
 struct piece {
@@ -36,7 +37,7 @@ DEFINE_AUTO_FINI(struct mend, fini)
 static void note(void *arg, const struct store_problem *problem)
 {
 	struct mend *m = arg;
-	struct piece *pieces = reallocarray(m->pieces, m->n + 1, sizeof(*pieces));
+	struct piece *pieces = array_room(m->pieces, m->n, sizeof(*pieces));
 
 	if (!pieces) {
 		m->failed = true;

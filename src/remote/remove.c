@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/paths.h"
 
 int remote_list(const struct remote_config *config, const struct remote_place *place,
@@ -30,7 +31,7 @@ int remote_list(const struct remote_config *config, const struct remote_place *p
 
 struct names {
 	char **names; /* what follows the prefix; owned */
-	size_t n, room;
+	size_t n;
 };
 
 static void names_clear(struct names *l)
@@ -58,16 +59,11 @@ DEFINE_AUTO_FINI(struct removal, removal_fini)
 static int take_name(void *arg, const char *name, uint64_t len_bytes)
 {
 	struct names *l = arg;
+	char **names = array_room(l->names, l->n, sizeof(*names));
 
-	if (l->n == l->room) {
-		size_t room = l->room ? 2 * l->room : 64;
-		char **names = reallocarray(l->names, room, sizeof(*names));
-
-		if (!names)
-			return -ENOMEM;
-		l->names = names;
-		l->room = room;
-	}
+	if (!names)
+		return -ENOMEM;
+	l->names = names;
 	l->names[l->n] = strdup(name);
 	return l->names[l->n++] ? 0 : -ENOMEM;
 }

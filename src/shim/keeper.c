@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "engine/keeper.h"
 
@@ -26,7 +27,7 @@ struct kept {
 
 struct keep {
 	struct kept *items;
-	size_t n, room;
+	size_t n;
 	int root_fd; /* pidfd; -1: none */
 	bool root_ended;
 	int clients[CLIENTS_MAX];
@@ -70,17 +71,13 @@ static int hold(struct keep *k, struct keeper_tag tag, int fd)
 		old->fd = fd;
 		return 0;
 	}
-	if (k->n == k->room) {
-		size_t room = k->room ? 2 * k->room : 64;
-		struct kept *items = reallocarray(k->items, room, sizeof(*items));
 
-		if (!items) {
-			close(fd);
-			return -ENOMEM;
-		}
-		k->items = items;
-		k->room = room;
+	struct kept *items = array_room(k->items, k->n, sizeof(*items));
+	if (!items) {
+		close(fd);
+		return -ENOMEM;
 	}
+	k->items = items;
 	k->items[k->n++] = (struct kept){ tag, fd };
 	return 0;
 }

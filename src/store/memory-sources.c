@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/huge-pages.h"
 
 void memory_source_fini(struct memory_source *s)
@@ -43,15 +44,11 @@ static int add_source(struct memory_writer *m, struct memory_source *s)
 {
 	if (m->n_sources == MANIFEST_REGIONS_MAX)
 		return -E2BIG;
-	if (m->n_sources == m->sources_room) {
-		size_t room = m->sources_room ? 2 * m->sources_room : 64;
-		struct memory_source *sources = reallocarray(m->sources, room, sizeof(*sources));
 
-		if (!sources)
-			return -ENOMEM;
-		m->sources = sources;
-		m->sources_room = room;
-	}
+	struct memory_source *sources = array_room(m->sources, m->n_sources, sizeof(*sources));
+	if (!sources)
+		return -ENOMEM;
+	m->sources = sources;
 	int64_t first = ledger_add_parts(&m->ledger, chunk_parts(s->region.len_bytes));
 	if (first < 0)
 		return (int)first;

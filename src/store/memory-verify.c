@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "store/beneath.h"
 
 struct damage {
@@ -24,29 +25,21 @@ struct verify {
 	uint64_t total_bytes;
 	pthread_mutex_t lock;
 	struct damage *found; /* under lock */
-	size_t n_found, room;
+	size_t n_found;
 };
 
 static int note(struct verify *v, size_t chunk, const char *why)
 {
-	int r = 0;
+	struct damage *found;
 
 	pthread_mutex_lock(&v->lock);
-	if (v->n_found == v->room) {
-		size_t room = v->room ? 2 * v->room : 16;
-		struct damage *found = reallocarray(v->found, room, sizeof(*found));
-
-		if (found) {
-			v->found = found;
-			v->room = room;
-		} else {
-			r = -ENOMEM;
-		}
-	}
-	if (r == 0)
+	found = array_room(v->found, v->n_found, sizeof(*found));
+	if (found) {
+		v->found = found;
 		v->found[v->n_found++] = (struct damage){ chunk, why };
+	}
 	pthread_mutex_unlock(&v->lock);
-	return r;
+	return found ? 0 : -ENOMEM;
 }
 
 static int check(void *arg, const struct memory_chunk *c, struct brumate_error *err)

@@ -51,7 +51,7 @@ struct memory_writer {
 	pthread_mutex_t lock;
 	pthread_cond_t news;	       /* more sources, or no more ever */
 	struct memory_source *sources; /* under lock, as is what follows */
-	size_t n_sources, sources_room;
+	size_t n_sources;
 	size_t at_source; /* the next part */
 	uint64_t at_part;
 	bool ended;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* Names in a store; see names.h. */
 #include "store/names.h"
+#include "base/array.h"
 #include "image/manifest.h"
 
 #include <dirent.h>
@@ -70,14 +71,11 @@ void names_fini(struct names *n)
 
 static int add(struct names *n, const char *name)
 {
-	/* Doubled whenever the count is a power of two. */
-	if ((n->n & (n->n - 1)) == 0) {
-		char **ids = reallocarray(n->ids, n->n ? 2 * n->n : 1, sizeof(*ids));
+	char **ids = array_room(n->ids, n->n, sizeof(*ids));
 
-		if (!ids)
-			return -ENOMEM;
-		n->ids = ids;
-	}
+	if (!ids)
+		return -ENOMEM;
+	n->ids = ids;
 	n->ids[n->n] = strdup(name);
 	return n->ids[n->n++] ? 0 : -ENOMEM;
 }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/clock.h"
 
 struct candidate {
@@ -19,7 +20,7 @@ struct candidate {
 struct search {
 	const struct store_prune *prune;
 	struct candidate *found;
-	size_t n, room;
+	size_t n;
 	bool no_memory;
 };
 
@@ -30,17 +31,13 @@ static bool is_of_job(const struct manifest *m, const char *job)
 
 static void add(struct search *s, const struct manifest *m)
 {
-	if (s->n == s->room) {
-		size_t room = s->room ? 2 * s->room : 64;
-		struct candidate *found = reallocarray(s->found, room, sizeof(*found));
+	struct candidate *found = array_room(s->found, s->n, sizeof(*found));
 
-		if (!found) {
-			s->no_memory = true;
-			return;
-		}
-		s->found = found;
-		s->room = room;
+	if (!found) {
+		s->no_memory = true;
+		return;
 	}
+	s->found = found;
 	struct candidate *c = &s->found[s->n++];
 	snprintf(c->id, sizeof(c->id), "%s", m->id);
 	snprintf(c->job, sizeof(c->job), "%s", m->job.id[0] ? m->job.id : m->job.name);

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/paths.h"
 
 enum { DEPTH_MAX = 64 };
@@ -35,15 +36,11 @@ static int add_file(struct scan *s, const char *path, uint64_t len_bytes)
 
 	if (t->n_files == MANIFEST_FILES_MAX)
 		return brumate_fail(s->err, EFBIG, "more than %d files", MANIFEST_FILES_MAX);
-	if (t->n_files == t->room) {
-		size_t room = t->room ? 2 * t->room : 64;
-		struct tree_file *files = reallocarray(t->files, room, sizeof(*files));
 
-		if (!files)
-			return brumate_fail(s->err, ENOMEM, "%m");
-		t->files = files;
-		t->room = room;
-	}
+	struct tree_file *files = array_room(t->files, t->n_files, sizeof(*files));
+	if (!files)
+		return brumate_fail(s->err, ENOMEM, "%m");
+	t->files = files;
 	char *copy = strdup(path);
 	if (!copy)
 		return brumate_fail(s->err, ENOMEM, "%m");

@@ -20,7 +20,7 @@ struct tree_file {
 
 struct tree {
 	struct tree_file *files; /* sorted by path, without the manifest */
-	size_t n_files, room;
+	size_t n_files;
 	uint64_t total_bytes;
 	bool go_on; /* what fails is noted in its file, and the others are looked at all the same */
 	bool will_sync; /* the files will be synced: start to write them out while they are hashed */
