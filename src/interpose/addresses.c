@@ -24,15 +24,19 @@
 #define KEPT_LENGTH_MAX (32ull << 20)
 #define KEPT_PART	256
 
-/* With the lock: the memory that @spare has is the caller's to unpin. */
-static struct piece *take_piece(struct spare *spare)
-{
-	struct piece *piece = spare->piece;
+enum { NO_DEVICE = -1 };
 
-	if (piece)
-		memory.devices[piece->device].kept_bytes -= piece->bytes;
-	spare->piece = NULL;
-	return piece;
+/* Of what its memory is. All that is kept of a device was made alike: see addresses_keep(). */
+static int device_of(const struct spare *spare)
+{
+	return spare->piece ? spare->piece->device : NO_DEVICE;
+}
+
+/* With the lock: the memory of @spare, if any, is not kept any more. */
+static void uncount(const struct spare *spare)
+{
+	if (spare->piece)
+		memory.devices[spare->piece->device].kept_bytes -= spare->piece->bytes;
 }
 
 /* With the lock: out of the tables, with its memory. */
@@ -44,8 +48,7 @@ static struct spare *take_at(struct spare **at)
 	tree_remove(&memory.spares, &spare->node);
 	memory.n_spares--;
 	memory.spare_bytes -= spare->node.bytes;
-	if (spare->piece)
-		memory.devices[spare->piece->device].kept_bytes -= spare->piece->bytes;
+	uncount(spare);
 	return spare;
 }
 
@@ -93,45 +96,61 @@ bool addresses_drop_all(void)
 	return addresses_drop(0, SIZE_MAX);
 }
 
+/* With the lock: the memory of a device that was let go first, where more than @most_bytes is kept; NULL. */
+static struct piece *take_oldest(int ordinal, uint64_t most_bytes)
+{
+	struct spare *oldest = NULL;
+	struct piece *piece;
+
+	if (memory.devices[ordinal].kept_bytes <= most_bytes)
+		return NULL;
+	for (struct spare *at = memory.newest_spare; at; at = at->next)
+		if (device_of(at) == ordinal)
+			oldest = at;
+	piece = oldest->piece;
+	uncount(oldest);
+	oldest->piece = NULL;
+	return piece;
+}
+
+static bool drop_beyond(int ordinal, uint64_t most_bytes)
+{
+	struct piece *piece;
+	bool any = false;
+
+	do {
+		memory_lock();
+		piece = take_oldest(ordinal, most_bytes);
+		memory_unlock();
+		if (piece)
+			piece_unpin(piece);
+		any |= piece != NULL;
+	} while (piece);
+	return any;
+}
+
 bool addresses_drop_memory(void)
 {
 	bool any = false;
 
-	for (;;) {
-		struct piece *piece = NULL;
-
-		memory_lock();
-		for (struct spare *spare = memory.newest_spare; spare && !piece;
-		     spare = spare->next)
-			piece = take_piece(spare);
-		memory_unlock();
-		if (!piece)
-			return any;
-		piece_unpin(piece);
-		any = true;
-	}
+	for (int i = 0; i < DEVICES_MAX; i++)
+		any |= drop_beyond(i, 0);
+	return any;
 }
 
-static bool same_kind(const CUmemAllocationProp *a, const CUmemAllocationProp *b)
-{
-	return a->location.id == b->location.id &&
-	       a->allocFlags.gpuDirectRDMACapable == b->allocFlags.gpuDirectRDMACapable;
-}
-
-/* The newest as long that has memory as wanted (NULL: none), or else the newest as long. */
-static struct spare *take_spare(size_t bytes, const CUmemAllocationProp *prop)
+/* The newest as long that has memory of that device (NO_DEVICE: none at all), or else the newest as long. */
+static struct spare *take_spare(size_t bytes, int ordinal)
 {
 	struct spare **best = NULL, *spare;
 
 	memory_lock();
 	for (struct spare **at = &memory.newest_spare; *at; at = &(*at)->next) {
-		const struct piece *piece = (*at)->piece;
-		bool fits = piece && prop ? same_kind(&piece->asked, prop) : !piece && !prop;
+		bool fits = device_of(*at) == ordinal;
 
 		if ((*at)->node.bytes != bytes || (best && !fits))
 			continue;
 		best = at;
-		if (fits || (prop && !memory.devices[prop->location.id].kept_bytes))
+		if (fits || (ordinal != NO_DEVICE && !memory.devices[ordinal].kept_bytes))
 			break;
 	}
 	spare = best ? take_at(best) : NULL;
@@ -139,16 +158,19 @@ static struct spare *take_spare(size_t bytes, const CUmemAllocationProp *prop)
 	return spare;
 }
 
-static CUresult reserve(CUdeviceptr *ret, struct piece **ret_piece, size_t bytes,
-			const CUmemAllocationProp *prop)
+CUresult addresses_reserve_with(CUdeviceptr *ret, struct piece **ret_piece, size_t bytes,
+				int ordinal)
 {
-	struct spare *spare = take_spare(bytes, prop);
+	struct spare *spare = take_spare(bytes, ordinal);
 	CUresult r;
 
 	*ret_piece = NULL;
 	if (spare) {
 		*ret = spare->node.start;
-		*ret_piece = spare->piece;
+		if (device_of(spare) == ordinal)
+			*ret_piece = spare->piece;
+		else if (spare->piece)
+			piece_unpin(spare->piece);
 		free(spare);
 		return CUDA_SUCCESS;
 	}
@@ -158,26 +180,11 @@ static CUresult reserve(CUdeviceptr *ret, struct piece **ret_piece, size_t bytes
 	return r;
 }
 
-CUresult addresses_reserve_for(CUdeviceptr *ret, struct piece **ret_piece, size_t bytes,
-			       const CUmemAllocationProp *prop)
-{
-	CUresult r = reserve(ret, ret_piece, bytes, prop);
-
-	if (*ret_piece && !same_kind(&(*ret_piece)->asked, prop)) {
-		piece_unpin(*ret_piece);
-		*ret_piece = NULL;
-	}
-	return r;
-}
-
 CUresult addresses_reserve(CUdeviceptr *ret, size_t bytes)
 {
-	struct piece *piece;
-	CUresult r = reserve(ret, &piece, bytes, NULL);
+	struct piece *none;
 
-	if (piece)
-		piece_unpin(piece);
-	return r;
+	return addresses_reserve_with(ret, &none, bytes, NO_DEVICE);
 }
 
 /* With the lock: those that were let go first have to go. */
@@ -197,38 +204,11 @@ static struct spare *take_too_many(void)
 	return gone;
 }
 
-/* With the lock: the memory of a device that was let go first, where there is too much; NULL. */
-static struct piece *take_too_much(int ordinal)
-{
-	const struct device *device = &memory.devices[ordinal];
-	struct spare *oldest = NULL;
-
-	if (device->kept_bytes <= device->total_bytes / KEPT_PART)
-		return NULL;
-	for (struct spare *at = memory.newest_spare; at; at = at->next)
-		if (at->piece && at->piece->device == ordinal)
-			oldest = at;
-	return take_piece(oldest);
-}
-
-static void drop_too_much(int ordinal)
-{
-	struct piece *piece;
-
-	do {
-		memory_lock();
-		piece = take_too_much(ordinal);
-		memory_unlock();
-		if (piece)
-			piece_unpin(piece);
-	} while (piece);
-}
-
 void addresses_release_with(CUdeviceptr va, size_t bytes, CUresult unmapped, struct piece *piece)
 {
 	bool keep = !unmapped && bytes <= SPARE_LENGTH_MAX;
 	struct spare *spare = keep ? calloc(1, sizeof(*spare)) : NULL, *gone;
-	int ordinal = -1;
+	int ordinal;
 
 	if (!spare) {
 		driver.cuMemAddressFree(va, bytes);
@@ -238,20 +218,19 @@ void addresses_release_with(CUdeviceptr va, size_t bytes, CUresult unmapped, str
 	}
 	spare->node = (struct node){ .start = va, .bytes = bytes };
 	spare->piece = piece;
+	ordinal = device_of(spare);
 	memory_lock();
 	tree_add(&memory.spares, &spare->node);
 	spare->next = memory.newest_spare;
 	memory.newest_spare = spare;
 	memory.n_spares++;
 	memory.spare_bytes += bytes;
-	if (piece) {
-		ordinal = piece->device;
+	if (piece)
 		memory.devices[ordinal].kept_bytes += piece->bytes;
-	}
 	gone = take_too_many();
 	memory_unlock();
-	if (ordinal >= 0)
-		drop_too_much(ordinal);
+	if (ordinal != NO_DEVICE)
+		drop_beyond(ordinal, memory.devices[ordinal].total_bytes / KEPT_PART);
 	free_all(gone);
 }
 

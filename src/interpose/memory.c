@@ -269,15 +269,13 @@ static struct block *unlink_block(CUdeviceptr ptr)
 	return block;
 }
 
-static CUresult free_ours(CUdeviceptr ptr, CUcontext owner, CUcontext current)
+static CUresult free_ours(CUdeviceptr ptr, CUcontext owner)
 {
 	CUstreamCaptureMode mode = relax();
 	bool later = capture_active();
-	CUresult r = CUDA_SUCCESS;
+	CUresult r = later ? CUDA_SUCCESS : context_synchronize(owner);
 	struct block *block = NULL;
 
-	if (!later)
-		r = owner == current ? driver.cuCtxSynchronize() : context_synchronize(owner);
 	if (!r) {
 		block = unlink_block(ptr);
 		r = block ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -293,7 +291,6 @@ static CUresult free_ours(CUdeviceptr ptr, CUcontext owner, CUcontext current)
 
 CUresult memory_free(CUdeviceptr ptr)
 {
-	struct context *current;
 	struct block *block;
 	CUcontext owner;
 	CUresult r;
@@ -307,10 +304,9 @@ CUresult memory_free(CUdeviceptr ptr)
 			memory_count_driver(ptr, false);
 		return driver.cuMemFree_v2(ptr);
 	}
-	current = context_current(&r);
-	if (!current)
+	if (!context_current(&r))
 		return r;
-	return block ? free_ours(ptr, owner, current->handle) : CUDA_ERROR_INVALID_VALUE;
+	return block ? free_ours(ptr, owner) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult memory_info(size_t *free_bytes, size_t *total_bytes)

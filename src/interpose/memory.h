@@ -17,13 +17,13 @@
 
 enum {
 	DEVICES_MAX = 64,
-	SLAB_UNIT_BYTES = 512,	     /* alignment of everything in a slab */
-	SLAB_FIRST_BYTES = 2 << 20,  /* each next slab of a context is twice as large, up to */
-	SLAB_EVEN_BYTES = 64 << 20,  /* this, and to the next only as a part of all its slabs */
+	SLAB_UNIT_BYTES = 512,	    /* alignment of everything in a slab */
+	SLAB_FIRST_BYTES = 2 << 20, /* each next slab of a context is twice as large, up to */
+	SLAB_EVEN_BYTES = 64 << 20, /* this, and to the next only as a part of all its slabs */
 	SLAB_LAST_BYTES = 256 << 20,
 	SLAB_PART = 8,
-	SLAB_BLOCK_BYTES = 2 << 20,  /* smaller allocations come from slabs */
-	PIECES_OWN_MAX = 16,	     /* at a time */
+	SLAB_BLOCK_BYTES = 2 << 20, /* smaller allocations come from slabs */
+	PIECES_OWN_MAX = 16,	    /* at a time */
 };
 
 /** A GPU as this process numbers it. */
@@ -33,7 +33,7 @@ struct device {
 	size_t granule_bytes;
 	uint64_t total_bytes;
 	uint64_t piece_max_bytes; /* of memory that we make ourselves */
-	uint64_t kept_bytes; /* of freed memory that is kept for the next allocation */
+	uint64_t kept_bytes;	  /* of freed memory that is kept for the next allocation */
 	uint8_t uuid[AGENT_UUID_BYTES];
 };
 
@@ -213,11 +213,11 @@ CUresult addresses_reserve(CUdeviceptr *ret, size_t bytes);
 /** Takes back what addresses_reserve() gave. @unmapped: how unmapping went; where something may be left
  * they are not for others. */
 void addresses_release(CUdeviceptr va, size_t bytes, CUresult unmapped);
-/** The same, with memory that is kept: @ret_piece is as long and of @prop, the caller's to map and to unpin,
- * or NULL. And the piece that is all of [va, va + bytes), pinned, if others may have it once it is unmapped, or
- * NULL: addresses_release_with() takes it. */
-CUresult addresses_reserve_for(CUdeviceptr *ret, struct piece **ret_piece, size_t bytes,
-			       const CUmemAllocationProp *prop);
+/** The same, with memory that is kept: @ret_piece is as long and of device @ordinal, the caller's to map and to
+ * unpin, or NULL. And the piece that is all of [va, va + bytes), pinned, if others may have it once it is
+ * unmapped, or NULL: addresses_release_with() takes it. */
+CUresult addresses_reserve_with(CUdeviceptr *ret, struct piece **ret_piece, size_t bytes,
+				int ordinal);
 struct piece *addresses_keep(CUdeviceptr va, size_t bytes);
 void addresses_release_with(CUdeviceptr va, size_t bytes, CUresult unmapped, struct piece *piece);
 /** Whether @va is among those that are kept for the next: to the program nobody's. */

@@ -104,15 +104,13 @@ void region_free(struct region *region)
 
 CUresult region_new(struct region **ret, struct context *context, size_t bytes, bool slab)
 {
-	const struct device *device = &memory.devices[context->device];
-	size_t room = round_up(bytes, device->granule_bytes), mapped = 0;
-	CUmemAllocationProp prop = piece_prop(device, context->device);
+	size_t room = round_up(bytes, memory.devices[context->device].granule_bytes), mapped = 0;
 	struct region *region = calloc(1, sizeof(*region));
 	struct piece *kept;
 	CUdeviceptr va;
 	CUresult r;
 
-	if (!region || addresses_reserve_for(&va, &kept, room, &prop)) {
+	if (!region || addresses_reserve_with(&va, &kept, room, context->device)) {
 		free(region);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}

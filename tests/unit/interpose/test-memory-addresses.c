@@ -265,6 +265,26 @@ static void test_memory_kept(void)
 	CHECK(truly_free() == before);
 }
 
+/* Two GPUs share addresses, but what is kept of one is no memory of the other. */
+static void test_kept_of_two_gpus(void)
+{
+	CUcontext one = job_start("2048"), other;
+	size_t before, other_before;
+	CUdeviceptr ptr;
+
+	before = truly_free();
+	CHECK(!cuCtxCreate_v2(&other, 0, 1));
+	other_before = truly_free();
+	ptr = freed(4 * MIB);
+	CHECK(truly_free() == other_before - 4 * MIB && told_free() == other_before);
+	CHECK(!cuCtxSetCurrent(one));
+	CHECK(truly_free() == before && told_free() == before);
+	CHECK(allocated(4 * MIB) == ptr);
+	CHECK(truly_free() == before - 4 * MIB);
+	CHECK(!cuCtxSetCurrent(other));
+	CHECK(truly_free() == other_before && told_free() == other_before);
+}
+
 /* Whatever a network card may have registered goes at once. */
 static void test_rdma_is_not_kept(void)
 {
@@ -335,6 +355,7 @@ int main(void)
 	run(test_all);
 	run(test_no_room);
 	run(test_memory_kept);
+	run(test_kept_of_two_gpus);
 	run(test_rdma_is_not_kept);
 	run(test_kept_is_not_listed);
 	run(test_kept_is_given_back);
