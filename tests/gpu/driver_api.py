@@ -6,6 +6,7 @@ read back. It runs on the simulated driver too."""
 import ctypes
 import hashlib
 
+import cuda_driver
 import gpu_steps
 
 OPTIONS = gpu_steps.parser(__doc__).parse_args()
@@ -14,15 +15,9 @@ BYTES = 8 << 20
 
 def main():
     try:
-        driver = ctypes.CDLL("libcuda.so.1")
+        call = cuda_driver.load()
     except OSError as error:
         gpu_steps.skip(f"no driver ({error})")
-
-    def call(name, *args):
-        result = getattr(driver, name)(*args)
-        if result:
-            raise SystemExit(f"{name}: error {result} of the driver")
-
     call("cuInit", 0)
     context, one, other = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_uint64()
     call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)

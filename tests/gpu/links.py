@@ -3,11 +3,14 @@
 """How fast pinned host memory is copied from and to each GPU alone and all of them at once: the limit of
 what several jobs can do at once. Prints JSON, in GB/s: {"out": {"one": …, "all": …}, "in": …}."""
 
+import argparse
 import concurrent.futures
 import ctypes
 import json
 import threading
 import time
+
+import cuda_driver
 
 BYTES, COPIES = 2 << 30, 6
 
@@ -15,8 +18,8 @@ BYTES, COPIES = 2 << 30, 6
 class Link:
     """A GPU, some of its memory, and as much pinned memory."""
 
-    def __init__(self, driver, ordinal):
-        self.driver = driver
+    def __init__(self, call, ordinal):
+        self.call = call
         self.context, self.device = ctypes.c_void_p(), ctypes.c_uint64()
         self.host = ctypes.c_void_p()
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), ordinal)
@@ -24,11 +27,6 @@ class Link:
         self.call("cuMemAlloc_v2", ctypes.byref(self.device), ctypes.c_size_t(BYTES))
         self.call("cuMemHostAlloc", ctypes.byref(self.host), ctypes.c_size_t(BYTES), 0)
         ctypes.memset(self.host, ordinal, BYTES)
-
-    def call(self, name, *args):
-        result = getattr(self.driver, name)(*args)
-        if result:
-            raise SystemExit(f"{name}: error {result} of the driver")
 
     def copy(self, way, together):
         self.call("cuCtxSetCurrent", self.context)
@@ -56,11 +54,12 @@ def gbps(links, way):
 
 
 def main():
-    driver = ctypes.CDLL("libcuda.so.1")
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    call = cuda_driver.load()
     count = ctypes.c_int()
-    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
-        raise SystemExit("no GPU")
-    links = [Link(driver, ordinal) for ordinal in range(count.value)]
+    call("cuInit", 0)
+    call("cuDeviceGetCount", ctypes.byref(count))
+    links = [Link(call, ordinal) for ordinal in range(count.value)]
     print(json.dumps({way: {"one": gbps(links[:1], way), "all": gbps(links, way)} for way in ("out", "in")}))
 
 
