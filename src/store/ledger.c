@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
+
 void ledger_fini(struct ledger *l)
 {
 	free(l->chunks);
@@ -13,19 +15,6 @@ void ledger_fini(struct ledger *l)
 	free(l->packs);
 	free(l->parts);
 	*l = LEDGER_EMPTY;
-}
-
-/* Grows @array to hold one more than @n. */
-static void *grown(void *array, size_t n, size_t *room, size_t size)
-{
-	if (n < *room)
-		return array;
-	size_t wanted = *room ? 2 * *room : 256;
-	void *more = reallocarray(array, wanted, size);
-
-	if (more)
-		*room = wanted;
-	return more;
 }
 
 int64_t ledger_add_parts(struct ledger *l, uint64_t n)
@@ -106,7 +95,7 @@ int64_t ledger_add_chunk(struct ledger *l, const struct ledger_chunk *c)
 
 	if (l->n_chunks >= CHUNK_ZERO - 1)
 		return -EFBIG;
-	chunks = grown(l->chunks, l->n_chunks, &l->chunks_room, sizeof(*chunks));
+	chunks = array_room(l->chunks, l->n_chunks, sizeof(*chunks));
 	if (!chunks)
 		return -ENOMEM;
 	l->chunks = chunks;
@@ -125,7 +114,7 @@ int64_t ledger_add_pack(struct ledger *l, const struct ledger_pack *p)
 
 	if (l->n_packs >= MANIFEST_PACKS_MAX)
 		return -EFBIG;
-	packs = grown(l->packs, l->n_packs, &l->packs_room, sizeof(*packs));
+	packs = array_room(l->packs, l->n_packs, sizeof(*packs));
 	if (!packs)
 		return -ENOMEM;
 	l->packs = packs;

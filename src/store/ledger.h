@@ -34,11 +34,11 @@ struct ledger_pack {
 
 struct ledger {
 	struct ledger_chunk *chunks;
-	size_t n_chunks, chunks_room;
+	size_t n_chunks;
 	uint32_t *slots; /* open hash of chunks by their digest: index + 1 */
 	size_t n_slots;	 /* a power of 2 */
 	struct ledger_pack *packs;
-	size_t n_packs, packs_room;
+	size_t n_packs;
 	uint32_t *parts; /* of all regions, as in the table */
 	size_t n_parts, parts_room;
 };
