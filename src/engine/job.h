@@ -196,5 +196,8 @@ bool job_may_go(enum job_state from, enum job_state to);
  */
 int shim_connect(struct wire *ret, const struct job *j, struct brumate_error *err);
 
+/** The shim at the other end; PROC_ID_NONE if it has ended. */
+struct proc_id shim_identify(const struct wire *w);
+
 /** True while a shim holds the job's lock. */
 bool shim_is_alive(const struct job *j);

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -95,6 +96,17 @@ static int start_shim(const struct job *j, struct brumate_error *err)
 	return r < 0 ? r : wait_ready(read_end, log, err);
 }
 
+struct proc_id shim_identify(const struct wire *w)
+{
+	struct proc_id id = PROC_ID_NONE;
+	struct ucred cred;
+	socklen_t len = sizeof(cred);
+
+	if (getsockopt(w->fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0)
+		proc_identify(&id, cred.pid, NULL);
+	return id;
+}
+
 int shim_connect(struct wire *ret, const struct job *j, struct brumate_error *err)
 {
 	auto_free char *path = path_format("%s/shim.sock", j->dir);
@@ -107,8 +119,14 @@ int shim_connect(struct wire *ret, const struct job *j, struct brumate_error *er
 	for (;;) {
 		int r = wire_connect(ret, path, err);
 
-		if (r != -ECONNREFUSED && r != -ENOENT)
+		if (r == 0 && shim_is_alive(j))
+			return 0;
+		if (r < 0 && r != -ECONNREFUSED && r != -ENOENT)
 			return r;
+		if (r == 0) { /* it dies, and has yet to close its socket */
+			wire_fini(ret);
+			r = brumate_fail(err, ECONNREFUSED, "it has ended");
+		}
 		if (deadline_left_ms(deadline_ns) == 0)
 			return brumate_wrap(err, r, "shim of job %s", j->id);
 		r = start_shim(j, err);

@@ -18,11 +18,15 @@
 #include "base/paths.h"
 #include "process/scan.h"
 
-enum { RECOVER_TIMEOUT_MS = 180000 }; /* a CRIU of the dead shim may be waited for */
+enum {
+	END_TIMEOUT_MS = 30000,
+	RECOVER_TIMEOUT_MS = 180000, /* a CRIU of the dead shim may be waited for */
+};
 
 /* The shim died under the call. Another one takes the job over and puts it right, so that the caller
- * can be told what became of it. */
-static void after_shim_died(const struct job *j, struct brumate_error *err)
+ * can be told what became of it. Its end is waited for: it may have closed this connection first, and
+ * the lock and the socket, by which another one is found missing, have yet to go. */
+static void after_shim_died(const struct job *j, struct proc_id shim, struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
 	const char *state = NULL;
@@ -30,6 +34,7 @@ static void after_shim_died(const struct job *j, struct brumate_error *err)
 
 	brumate_wrap(err, -EPIPE, "the shim of job %s ended", j->id);
 	brumate_hint(err, "see %s/shim.log; `brumate ps` says what became of the job", j->dir);
+	proc_wait_gone(shim, deadline_in_ms(END_TIMEOUT_MS));
 	if (shim_connect(&w, j, NULL) < 0)
 		return;
 	if (wire_call(&w, "io.brumate.job.Status", NULL, NULL, 0, NULL, NULL, &reply,
@@ -53,11 +58,12 @@ int shim_relay(const struct service_call *call, const struct job *j, const char 
 	if (r < 0)
 		return r;
 
+	struct proc_id shim = shim_identify(&w);
 	snprintf(full, sizeof(full), "io.brumate.job.%s", method);
 	r = relay_call(&w, full, parameters, call->on_reply, call->arg, &call->cancel, ret, err);
 	wire_fini(&w);
 	if (r == -EPIPE)
-		after_shim_died(j, err);
+		after_shim_died(j, shim, err);
 	return r;
 }
 

@@ -10,6 +10,7 @@ import random
 import re
 import signal
 import subprocess
+import sys
 
 from cases import Log, case, expect, find_build, main, process_start, wait_until
 
@@ -263,6 +264,48 @@ def sudden_ends_at_random_moments(bed):
         subject.running()
     expect(ended <= 1, f"CRIU took the job with it {ended} times")
     expect(all(killed.values()), f"this test proves little: killed {killed}")
+
+
+# A shim on its way out, which has closed some of what it had open and not yet the rest.
+DYING_SHIM = """
+import fcntl, os, socket, sys
+directory, holds_lock = sys.argv[1], sys.argv[2] == "locked"
+lock = open(directory + "/shim.lock")
+if holds_lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+os.unlink(directory + "/shim.sock")
+door = socket.socket(socket.AF_UNIX)
+door.bind(directory + "/shim.sock")
+door.listen()
+print("dying", flush=True)
+caller = door.accept()[0]
+if holds_lock:
+    caller.recv(1)
+caller.close()
+door.settimeout(1)
+try:
+    door.accept()
+except TimeoutError:
+    pass
+"""
+
+
+@case
+def shims_that_are_long_in_dying(bed):
+    job, log = bed.counter(mib=16)
+    directory = os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job)
+    for lock in ("locked", "free"):
+        bed.kill_shim(job)
+        argv = [sys.executable, "-c", DYING_SHIM, directory, lock]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as shim:
+            expect(shim.stdout.readline() == "dying\n", "it did not come up")
+            if lock == "locked":
+                result = bed.refused(7, "the shim of job .* ended", "suspend", job)
+                expect("another one has taken the job over: it is running" in result.err, result.err)
+            else:
+                bed.ok("suspend", job)
+                bed.ok("resume", job)
+        bed.expect_whole(job, log)
 
 
 # Ctrl-C.
