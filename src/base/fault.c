@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -52,12 +53,26 @@ static void delay_ms(long ms)
 		;
 }
 
-static int act(const char *action, const char *arg)
+/* Opening a FIFO to read waits for whoever opens it to write. */
+static void hold(const char *path)
+{
+	auto_free char *fifo = NULL;
+
+	if (asprintf(&fifo, "%s.held", path) < 0 || mkfifo(fifo, 0600) < 0)
+		return;
+	int fd = open(fifo, O_RDONLY | O_CLOEXEC);
+	unlink(fifo);
+	cleanup_close(&fd);
+}
+
+static int act(const char *path, const char *action, const char *arg)
 {
 	if (!strcmp(action, "error"))
 		return arg ? -abs(atoi(arg)) : -EIO;
 	if (!strcmp(action, "delay"))
 		delay_ms(arg ? atol(arg) : 0);
+	else if (!strcmp(action, "hold"))
+		hold(path);
 	else if (!strcmp(action, "kill") && arg)
 		kill_peer(arg);
 	else if (!strcmp(action, "kill"))
@@ -84,5 +99,5 @@ int fault_point(const char *name)
 		file_swap(AT_FDCWD, path, lines, strlen(lines), 0600);
 
 	const char *action = strsep(&arg, ":");
-	return act(action, arg && *arg ? arg : NULL);
+	return act(path, action, arg && *arg ? arg : NULL);
 }

@@ -12,6 +12,7 @@
  *	kill          SIGKILL to this process
  *	kill:WHO      SIGKILL to a peer, by the name it was registered under (broker, criu, job)
  *	delay:MS      the point waits MS milliseconds
+ *	hold          the point makes a FIFO, the file's name and ".held", and waits until somebody writes to it
  * A line is taken out of the file when its point is hit, so each fault fires once; the next line, if there
  * is one, counts from then on. The file is removed with the last.
  */

@@ -135,21 +135,17 @@ def damaged_records(bed):
 def busy_jobs(bed):
     job, log = bed.counter()
     bed.ok("checkpoint", job, "--leave-running", "--name", "image")
-    bed.fault("checkpoint.image.begin", "delay:1500")
-    first = bed.spawn("checkpoint", job, "--leave-running", "--name", "first")
-    wait_until(bed.has_fired, "the checkpoint to be under way")
-    for args in (("suspend", job), ("checkpoint", job), ("rm", job)):
-        bed.refused(6, job, *args)
-    bed.refused(6, "checkpoint is under way|is checkpointing", "resume", job)
-    bed.refused(6, "still there", "restore", "image")
-    bed.expect_state(job, "checkpointing")
+    with bed.held_at("checkpoint.image.begin", "checkpoint", job, "--leave-running", "--name", "first") as first:
+        for args in (("suspend", job), ("checkpoint", job), ("rm", job)):
+            bed.refused(6, job, *args)
+        bed.refused(6, "checkpoint is under way|is checkpointing", "resume", job)
+        bed.refused(6, "still there", "restore", "image")
+        bed.expect_state(job, "checkpointing")
     code, out, err = first.end()
     expect(code == 0 and out == "first\n", f"exit {code}: {err}")
     bed.expect_whole(job, log)
-    bed.fault("suspend.identify.begin", "delay:1000")
-    other = bed.spawn("suspend", job)
-    wait_until(bed.has_fired, "the suspend to be under way")
-    bed.refused(6, "suspend", "checkpoint", job)
+    with bed.held_at("suspend.identify.begin", "suspend", job) as other:
+        bed.refused(6, "suspend", "checkpoint", job)
     expect(other.end()[0] == 0, "the first suspend failed")
     bed.ok("resume", job)
     bed.expect_whole(job, log)
@@ -429,12 +425,10 @@ def disk_full_in_the_middle(bed):
     job, log = bed.counter(mib=32)
     store = bed.tmpfs("256m")
     for point, leave, options in (("checkpoint.image.end", 8 * MIB, ()), ("checkpoint.criu.begin", 4096, ()),
-                                  ("store.write-manifest", 0, ()), ("checkpoint.criu.begin", 8 * MIB, ("--leave-running",)),
+                                  ("store.write-manifest", 0, ()), ("checkpoint.criu.begin", 4096, ("--leave-running",)),
                                   ("store.write-manifest", 0, ("--leave-running",))):
-        bed.fault(point, "delay:700")
-        command = bed.spawn("checkpoint", job, "--dir", store, "--name", "x", *options)
-        wait_until(bed.has_fired, f"{point} to be reached")
-        fill(store, leave)
+        with bed.held_at(point, "checkpoint", job, "--dir", store, "--name", "x", *options) as command:
+            fill(store, leave)
         code, out, err = command.end()
         expect(code == 7 and not out, f"{point}: exit {code}, printed {out!r}: {err}")
         line = [text for text in err.splitlines() if text.startswith("brumate: ")]

@@ -2,6 +2,7 @@
 """The runner of the integration tests, and the bed each case lies in: an instance of brumate on the
 simulated driver, from which nothing may be left when the case is over."""
 
+import contextlib
 import os
 import re
 import select
@@ -312,6 +313,21 @@ class Bed(Instance):
         with open(self.fault_file + ".new", "w", encoding="utf-8") as file:
             file.writelines(f"{p} {a}\n" for p, a in ((point, action), *zip(more[::2], more[1::2])))
         os.rename(self.fault_file + ".new", self.fault_file)
+
+    @contextlib.contextmanager
+    def held_at(self, point, *command):
+        """A command that waits at a fault point for as long as the block lasts."""
+        self.fault(point, "hold")
+        background = self.spawn(*command)
+        fifo = self.fault_file + ".held"
+        wait_until(lambda: os.path.exists(fifo) or background.process.poll() is not None, f"{point} to be reached")
+        if background.process.poll() is not None:
+            raise Failed(f"{point} was not reached: {background.end()}")
+        try:
+            yield background
+        finally:
+            with open(fifo, "wb"):
+                pass
 
     def has_fired(self):
         return not os.path.exists(self.fault_file)

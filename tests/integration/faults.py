@@ -331,7 +331,7 @@ def interrupted_checkpoint(bed):
     job, log = bed.counter(mib=16)
     pid, start = bed.pid(job), process_start(bed.pid(job))
     for point in ("checkpoint.image.begin", "checkpoint.criu.begin", "store.write-manifest"):
-        bed.fault(point, "delay:600")
+        bed.fault(point, "delay:1500")
         command = bed.spawn("checkpoint", job, "--name", "never")
         wait_until(bed.has_fired, f"{point} to be reached")
         command.signal(signal.SIGINT)
@@ -351,7 +351,7 @@ def interrupted_restore(bed):
     job, log = bed.counter(mib=16)
     checkpoint = bed.operation("checkpoint", job)["checkpoint"]
     for point in ("restore.verify.begin", "restore.criu.begin", "restore.gpu-restore.begin"):
-        bed.fault(point, "delay:600")
+        bed.fault(point, "delay:1500")
         command = bed.spawn("restore", checkpoint)
         wait_until(bed.has_fired, f"{point} to be reached")
         command.signal(signal.SIGINT)
@@ -366,7 +366,7 @@ def interrupted_restore(bed):
 def terminal_gone(bed):
     """The one who asked hangs up (SIGKILL to the command): the operation is cancelled all the same."""
     job, log = bed.counter(mib=16)
-    bed.fault("checkpoint.criu.begin", "delay:600")
+    bed.fault("checkpoint.criu.begin", "delay:1500")
     command = bed.spawn("checkpoint", job, "--name", "never")
     wait_until(bed.has_fired, "the dump")
     command.signal(signal.SIGKILL)

@@ -181,18 +181,15 @@ def prune_and_gc_beside_others(bed):
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         expect(holder.stdout.readline() == b"held\n", "the lock")
-        with open(bed.fault_file, "w", encoding="utf-8") as file:
-            file.write("checkpoint.dumped delay:3000\n")
-        running = bed.spawn("checkpoint", job, "--leave-running", "--name", "under-way")
-        wait_until(lambda: not os.path.exists(bed.fault_file), "CRIU has written the image")
-        expect(".under-way.partial" in bed.partials(), f"{bed.partials()}")
-        # The new checkpoint swept the store before it began.
-        os.makedirs(partial, 0o700, exist_ok=True)
-        swept = bed.ok("gc")
-        expect(swept.out == "1\n", swept.why())
-        expect(bed.partials() == [".under-way.partial"], f"gc left {bed.partials()}")
-        result = bed.ok("prune", "--keep-last", "1")
-        expect(result.out == "old\n" and re.search(r"kept held: .*in use", result.err), result.why())
+        with bed.held_at("checkpoint.dumped", "checkpoint", job, "--leave-running", "--name", "under-way") as running:
+            expect(".under-way.partial" in bed.partials(), f"{bed.partials()}")
+            # The new checkpoint swept the store before it began.
+            os.makedirs(partial, 0o700, exist_ok=True)
+            swept = bed.ok("gc")
+            expect(swept.out == "1\n", swept.why())
+            expect(bed.partials() == [".under-way.partial"], f"gc left {bed.partials()}")
+            result = bed.ok("prune", "--keep-last", "1")
+            expect(result.out == "old\n" and re.search(r"kept held: .*in use", result.err), result.why())
         code, _, err = running.end()
         expect(code == 0, f"exit {code}: {err}")
     finally:
@@ -207,14 +204,11 @@ def prune_and_gc_beside_others(bed):
 def gc_beside_a_restore(bed):
     job, log = saved(bed, "a")
     bed.ok("checkpoint", job, "--name", "b")
-    with open(bed.fault_file, "w", encoding="utf-8") as file:
-        file.write("restore.criu.begin delay:3000\n")
-    restoring = bed.spawn("restore", "b")
-    wait_until(lambda: not os.path.exists(bed.fault_file), "the restore is under way")
-    expect(bed.ok("gc").out == "0\n", "gc took something")
-    bed.refused(6, "in use", "rm", "--checkpoint", "b")
-    result = bed.ok("prune", "--keep-within", "1ms")
-    expect(result.out == "a\n" and "kept b" in result.err, result.why())
+    with bed.held_at("restore.criu.begin", "restore", "b") as restoring:
+        expect(bed.ok("gc").out == "0\n", "gc took something")
+        bed.refused(6, "in use", "rm", "--checkpoint", "b")
+        result = bed.ok("prune", "--keep-within", "1ms")
+        expect(result.out == "a\n" and "kept b" in result.err, result.why())
     code, _, err = restoring.end()
     expect(code == 0, f"exit {code}: {err}")
     log.goes_on()

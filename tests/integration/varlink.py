@@ -100,7 +100,7 @@ def errors_say_what_is_wrong(bed):
 def hanging_up_cancels(bed):
     _, client = connected(bed)
     job, log = bed.counter(mib=16)
-    bed.fault("checkpoint.criu.begin", "delay:500")
+    bed.fault("checkpoint.criu.begin", "delay:1500")
     client.ask("io.brumate.Checkpoint", {"job": job, "name": "never"}, more=True)
     wait_until(bed.has_fired, "the checkpoint to be under way")
     client.socket.close()

@@ -6,6 +6,8 @@
 #include "base/fault.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -49,6 +51,26 @@ static void test_delay(void)
 	put_text(top, "fault", "here delay:50\n");
 	CHECK(fault_point("here") == 0);
 	CHECK(clock_since_s(start) >= 0.05);
+}
+
+static void *pass(void *arg)
+{
+	*(int *)arg = fault_point("here");
+	return NULL;
+}
+
+static void test_hold(void)
+{
+	pthread_t thread;
+	int result = -1, fd;
+
+	put_text(top, "fault", "here hold\n");
+	CHECK(pthread_create(&thread, NULL, pass, &result) == 0);
+	while ((fd = openat(top, "fault.held", O_WRONLY | O_CLOEXEC)) < 0)
+		CHECK(errno == ENOENT && result == -1);
+	CHECK(pthread_join(thread, NULL) == 0 && result == 0 && !armed());
+	CHECK(faccessat(top, "fault.held", F_OK, 0) < 0);
+	close(fd);
 }
 
 static pid_t start_child(void)
@@ -105,6 +127,7 @@ int main(void)
 	CHECK(fault_point("here") == 0); /* no file, no fault */
 	test_errors();
 	test_delay();
+	test_hold();
 	test_kill();
 	close(top);
 	remove_scratch();
