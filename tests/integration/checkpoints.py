@@ -34,3 +34,18 @@ def saved(bed, *names, mib=16):
     for name in names:
         bed.ok("checkpoint", job, "--leave-running", "--name", name)
     return job, log
+
+
+def back_and_forth(bed, job, log):
+    """Checkpoints and restores of a job in the order in which each is of what the one before left."""
+    bed.operation("checkpoint", job, "--leave-running", "--name", "one")
+    bed.expect_whole(job, log)
+    bed.operation("checkpoint", job, "--name", "two")
+    bed.operation("restore", "two")
+    bed.expect_whole(job, log)
+    bed.operation("checkpoint", job, "--name", "three")
+    for name in ("one", "two"):
+        bed.ok("rm", name)
+    bed.operation("restore", "three")
+    bed.ok("rm", "three")
+    bed.expect_whole(job, log)
