@@ -434,16 +434,25 @@ def run_case(build, name, function):
     return verdict
 
 
+def wanted_cases(words):
+    """Those whose names match one of the words, or all; of these every Nth from the Kth on after "--part=K/N"."""
+    parts = [re.fullmatch(r"--part=(\d+)/(\d+)", word) for word in words]
+    patterns = [word for word, part in zip(words, parts) if not part]
+    wanted = [case for case in CASES if not patterns or any(re.fullmatch(pattern, case[0]) for pattern in patterns)]
+    for part in filter(None, parts):
+        k, n = (int(number) for number in part.groups())
+        wanted = wanted[k - 1::n]
+    return wanted
+
+
 def main():
-    """Runs the cases of the calling file, or those named; exits as meson wants it."""
+    """Runs the cases of the calling file that are wanted; exits as meson wants it."""
     build = find_build()
     reason = why_not(build)
     if reason:
         print(f"skip: {reason}")
         sys.exit(77)
-    wanted = sys.argv[1:]
-    verdicts = [run_case(build, name, function) for name, function in CASES
-                if not wanted or any(re.fullmatch(pattern, name) for pattern in wanted)]
+    verdicts = [run_case(build, name, function) for name, function in wanted_cases(sys.argv[1:])]
     count = {verdict: verdicts.count(verdict) for verdict in ("ok", "FAILED", "skip")}
     print(f"{count['ok']} passed, {count['FAILED']} failed, {count['skip']} skipped")
     sys.exit(1 if count["FAILED"] or not verdicts else 0)
