@@ -69,6 +69,33 @@ int heal_prepare(struct heal_state *ret, struct proc_id root, struct brumate_err
 	return 0;
 }
 
+static const struct proc_info *find(const struct proc_tree *t, struct proc_id id)
+{
+	for (size_t i = 0; i < t->n; i++)
+		if (t->items[i].id.pid == id.pid && t->items[i].id.start_ticks == id.start_ticks)
+			return &t->items[i];
+	return NULL;
+}
+
+int heal_renew(struct heal_state *h, struct proc_id root, struct brumate_error *err)
+{
+	auto_(heal_state_fini) struct heal_state now = HEAL_STATE_EMPTY;
+	int r = heal_prepare(&now, root, err);
+
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < now.before.n; i++) {
+		const struct proc_info *then = find(&h->before, now.before.items[i].id);
+
+		now.before.items[i].state = then ? then->state : 'S';
+	}
+	now.reader_fd = take_fd(&h->reader_fd);
+	heal_state_fini(h);
+	*h = now;
+	now = HEAL_STATE_EMPTY;
+	return 0;
+}
+
 void heal_signal(const struct heal_state *h, int signal)
 {
 	for (size_t i = 0; i < h->before.n; i++)
@@ -173,31 +200,62 @@ void heal_continue(struct heal_state *h)
 	heal_signal(h, SIGCONT);
 }
 
-static void end_tcp_repair(int pid_fd, int number)
+/* Asked of a socket, or with -1 of one that cannot be had. True ends the search. */
+typedef bool (*socket_fn)(int fd);
+
+static bool any_of_process(pid_t pid, int pid_fd, socket_fn fn)
 {
-	auto_close int fd = (int)syscall(SYS_pidfd_getfd, pid_fd, number, 0);
+	char path[48];
+	bool found = false;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", pid);
+	auto_closedir DIR *dir = opendir(path);
+	if (pid_fd == -ESRCH || (!dir && errno == ENOENT)) /* it has ended */
+		return false;
+	if (pid_fd < 0 || !dir)
+		return fn(-1);
+	for (struct dirent *e; !found && (e = readdir(dir));) {
+		struct stat st;
+
+		if (e->d_name[0] == '.' || fstatat(dirfd(dir), e->d_name, &st, 0) < 0 ||
+		    !S_ISSOCK(st.st_mode))
+			continue;
+		auto_close int fd = (int)syscall(SYS_pidfd_getfd, pid_fd, atoi(e->d_name), 0);
+		found = (fd >= 0 || errno != EBADF) && fn(fd);
+	}
+	return found;
+}
+
+static bool any_socket(const struct heal_state *h, socket_fn fn)
+{
+	for (size_t i = 0; i < h->before.n; i++)
+		if (any_of_process(h->before.items[i].id.pid, h->pid_fds[i], fn))
+			return true;
+	return false;
+}
+
+static bool is_tcp(int fd)
+{
+	int protocol = IPPROTO_TCP;
+	socklen_t len = sizeof(protocol);
+
+	return fd < 0 || getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) < 0 ||
+	       protocol == IPPROTO_TCP;
+}
+
+bool heal_has_tcp(const struct heal_state *h)
+{
+	return any_socket(h, is_tcp);
+}
+
+static bool end_tcp_repair(int fd)
+{
 	int on = 0, off = 0;
 	socklen_t len = sizeof(on);
 
 	if (fd >= 0 && getsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &on, &len) == 0 && on)
 		setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &off, sizeof(off));
-}
-
-static void heal_sockets(struct proc_id id, int pid_fd)
-{
-	char path[48];
-
-	snprintf(path, sizeof(path), "/proc/%d/fd", id.pid);
-	auto_closedir DIR *dir = opendir(path);
-	if (pid_fd < 0 || !dir)
-		return;
-	for (struct dirent *e; (e = readdir(dir));) {
-		struct stat st;
-
-		if (e->d_name[0] != '.' && fstatat(dirfd(dir), e->d_name, &st, 0) == 0 &&
-		    S_ISSOCK(st.st_mode))
-			end_tcp_repair(pid_fd, atoi(e->d_name));
-	}
+	return false;
 }
 
 /* The table is named after the run, as much of it as fits into CRIU's buffer. */
@@ -262,8 +320,7 @@ static void with_log(int log_fd, void (*fn)(const char *log, size_t len))
 
 void heal_tree(struct heal_state *h, int log_fd)
 {
-	for (size_t i = 0; i < h->before.n; i++)
-		heal_sockets(h->before.items[i].id, h->pid_fds[i]);
+	any_socket(h, end_tcp_repair);
 	with_log(log_fd, remove_lock_named_in);
 	heal_disarm(h);
 	if (heal_escort(h) < 0)

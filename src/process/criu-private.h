@@ -4,6 +4,7 @@
 
 #include "base/cleanup.h"
 #include "process/criu.h"
+#include "process/criu-images.h"
 
 /** A running `criu swrk`: our end of its socket, and the process, which is a protected child. */
 struct criu_child {
@@ -54,6 +55,9 @@ int criu_log_open(const struct criu_options *options);
 /** The end of that log, allocated; NULL where it cannot be read. */
 char *criu_log_tail(const struct criu_options *options, size_t *ret_len);
 
+/** Whether no process here has a number of @t. 0 or -EEXIST. */
+int criu_pids_are_free(const struct criu_image_tree *t, struct brumate_error *err);
+
 /** True where the kernel and our rights allow CRIU's nftables lock of TCP connections. */
 bool net_lock_is_possible(void);
 /** Removes table inet @name, the lock that a killed CRIU left. 0, -ENOENT, -errno. */
@@ -72,6 +76,12 @@ void heal_state_fini(struct heal_state *h);
 DEFINE_AUTO_FINI(struct heal_state, heal_state_fini)
 
 int heal_prepare(struct heal_state *ret, struct proc_id root, struct brumate_error *err);
+
+/** Adds what the tree has got since. What had been stopped before, the earlier look tells. */
+int heal_renew(struct heal_state *h, struct proc_id root, struct brumate_error *err);
+
+/** True where a process of the tree has a TCP socket, or where that cannot be told. */
+bool heal_has_tcp(const struct heal_state *h);
 
 /** Returns a descriptor (owned) that CRIU alone is to have, under that number: its end is what
  * heal_guard() waits for. -errno. */

@@ -50,6 +50,8 @@ struct session {
 	struct criu_image_tree tree; /* restore: what is being built */
 	struct heal_state heal;	     /* dump: what to put right if CRIU dies */
 	enum outcome outcome;
+	bool spares_lock;  /* dump: no connections whose packets CRIU would have to hold back */
+	bool must_lock;	   /* dump: there were some after all */
 	bool past_return;  /* the last question was answered with yes */
 	bool is_cancelled; /* by the tick or an event; @why says so */
 	uint64_t kill_at_ns;
@@ -136,12 +138,19 @@ static bool event_of(const char *script, enum criu_event *ret)
 	return false;
 }
 
-static int guard(struct session *s, struct brumate_error *err)
+/* The tree is frozen: what it was when it was looked at before may have changed since. */
+static int look_again(struct session *s, struct brumate_error *err)
 {
-	int r = heal_guard(&s->heal);
+	int r = heal_renew(&s->heal, s->options->root, err);
 
-	return r < 0 ? brumate_fail(err, -r, "CRIU: cannot guard the job against its death: %m")
-		     : 0;
+	if (r < 0)
+		return r;
+	s->must_lock = s->spares_lock && heal_has_tcp(&s->heal);
+	if (s->must_lock)
+		return brumate_fail(err, EAGAIN, "the job has opened a TCP connection meanwhile");
+	if ((r = heal_guard(&s->heal)) < 0)
+		brumate_fail(err, -r, "CRIU: cannot guard the job against its death: %m");
+	return r;
 }
 
 static int on_notify(struct session *s, const Criu__Notify *notify)
@@ -157,7 +166,7 @@ static int on_notify(struct session *s, const Criu__Notify *notify)
 	}
 
 	pid_t pid = event == CRIU_EVENT_RESTORED ? s->root_pid : o->root.pid;
-	if (event == CRIU_EVENT_FROZEN && guard(s, &s->why) < 0)
+	if (event == CRIU_EVENT_FROZEN && look_again(s, &s->why) < 0)
 		cancel(s);
 	if (!s->is_cancelled && o->on_event && o->on_event(o->arg, event, pid, &s->why) < 0)
 		cancel(s);
@@ -291,7 +300,7 @@ static void set_directories(Criu__Opts *opts, const struct criu_options *o, int 
 	opts->log_file = (char *)o->log_name;
 }
 
-static void set_common(Criu__Opts *opts, const struct criu_options *o)
+static void set_common(Criu__Opts *opts, const struct criu_options *o, bool locks_network)
 {
 	opts->has_notify_scripts = opts->notify_scripts = true;
 	opts->has_ext_unix_sk = opts->ext_unix_sk = true;
@@ -302,8 +311,8 @@ static void set_common(Criu__Opts *opts, const struct criu_options *o)
 	opts->has_manage_cgroups_mode = true;
 	opts->manage_cgroups_mode = CRIU__CGROUP_MODE__CGROUP_IGNORE;
 	opts->has_network_lock = true;
-	opts->network_lock = net_lock_is_possible() ? CRIU__NETWORK_LOCK__LOCK_NFTABLES
-						    : CRIU__NETWORK_LOCK__LOCK_SKIP;
+	opts->network_lock =
+		locks_network ? CRIU__NETWORK_LOCK__LOCK_NFTABLES : CRIU__NETWORK_LOCK__LOCK_SKIP;
 	/* Deleted files are saved whatever their size: what is too large for the place is its affair. */
 	opts->has_ghost_limit = true;
 	opts->ghost_limit = UINT32_MAX;
@@ -370,7 +379,9 @@ static int start_dump(struct session *s, Criu__Opts *opts, struct criu_fds *fds,
 		return r;
 
 	set_directories(opts, o, images_fd, work_fd);
-	set_common(opts, o);
+	/* Making the lock and taking it back costs ten times what the dump of a small job does. */
+	s->spares_lock = s->spares_lock && !heal_has_tcp(&s->heal);
+	set_common(opts, o, !s->spares_lock && net_lock_is_possible());
 	opts->has_pid = true;
 	opts->pid = o->enter_ns_of ? info.inner_pid : o->root.pid;
 	opts->has_leave_running = true;
@@ -405,60 +416,42 @@ static int dump_failed(struct session *s, int status, struct brumate_error *err)
 	return s->outcome == UNDECIDED ? status : explain_failure(s, status, err);
 }
 
+static int dump_once(struct session *s, const struct criu_program *program,
+		     const struct criu_options *options, bool may_spare_lock,
+		     struct brumate_error *err)
+{
+	*s = (struct session){ .options = options,
+			       .type = CRIU__REQ_TYPE__DUMP,
+			       .spares_lock = may_spare_lock,
+			       .heal = HEAL_STATE_EMPTY,
+			       .child = CRIU_CHILD_NONE };
+	auto_(criu_fds_fini) struct criu_fds fds = { .n = 0 };
+	Criu__Opts opts = CRIU__OPTS__INIT;
+	int r = start_dump(s, &opts, &fds, err);
+
+	if (r >= 0)
+		r = run(s, program, &opts, &fds, err);
+	if (s->outcome != SUCCEEDED)
+		r = dump_failed(s, r, err);
+	heal_state_fini(&s->heal);
+	return s->outcome == SUCCEEDED ? 0 : r;
+}
+
 int criu_dump(const struct criu_program *program, const struct criu_options *options,
 	      struct criu_result *ret, struct brumate_error *err)
 {
-	struct session s = { .options = options,
-			     .type = CRIU__REQ_TYPE__DUMP,
-			     .heal = HEAL_STATE_EMPTY,
-			     .child = CRIU_CHILD_NONE };
-	auto_(criu_fds_fini) struct criu_fds fds = { .n = 0 };
-	Criu__Opts opts = CRIU__OPTS__INIT;
+	struct session s;
 	uint64_t start_ns = clock_now_ns();
-	int r = start_dump(&s, &opts, &fds, err);
+	int r = dump_once(&s, program, options, true, err);
 
-	if (r >= 0)
-		r = run(&s, program, &opts, &fds, err);
-	if (s.outcome != SUCCEEDED)
-		r = dump_failed(&s, r, err);
-	heal_state_fini(&s.heal);
-	if (s.outcome != SUCCEEDED)
+	if (s.must_lock)
+		r = dump_once(&s, program, options, false, err);
+	if (r < 0)
 		return r;
 
 	struct criu_result result = { .seconds = clock_since_s(start_ns) };
 	read_statistics(&result, options);
 	*ret = result;
-	return 0;
-}
-
-static int refuse_taken(pid_t pid, struct brumate_error *err)
-{
-	char path[32];
-	auto_free char *comm = NULL;
-
-	snprintf(path, sizeof(path), "/proc/%d/comm", pid);
-	if (file_read(AT_FDCWD, path, 4096, &comm, NULL) < 0)
-		return 0;
-	comm[strcspn(comm, "\n")] = '\0';
-	brumate_fail(err, EEXIST, "process id %d of the checkpoint is in use (%s)", pid, comm);
-	brumate_hint(err, "%s", criu_hint_for("Can't fork for"));
-	return -EEXIST;
-}
-
-/* CRIU says only that some number is taken; this says which, and by whom, before anything starts. */
-static int check_pids(const struct session *s, struct brumate_error *err)
-{
-	if (s->options->enter_ns_of)
-		return 0;
-	for (size_t i = 0; i < s->tree.n; i++) {
-		const struct criu_image_process *p = &s->tree.items[i];
-		int r = refuse_taken(p->pid, err);
-
-		for (size_t k = 0; r >= 0 && k < p->n_threads; k++)
-			r = refuse_taken(p->threads[k], err);
-		if (r < 0)
-			return r;
-	}
 	return 0;
 }
 
@@ -491,7 +484,8 @@ static int start_restore(struct session *s, Criu__Opts *opts, struct criu_fds *f
 	if (r < 0)
 		return brumate_fail(err, r == -ENOENT ? EBADMSG : -r, "CRIU's image pstree.img: %s",
 				    strerror(-r));
-	r = check_pids(s, err);
+	if (!o->enter_ns_of)
+		r = criu_pids_are_free(&s->tree, err);
 	if (r < 0)
 		return r;
 	int images_fd = criu_fds_add(fds, o->images_dir_fd, "the images", err);
@@ -500,7 +494,7 @@ static int start_restore(struct session *s, Criu__Opts *opts, struct criu_fds *f
 		return work_fd;
 
 	set_directories(opts, o, images_fd, work_fd);
-	set_common(opts, o);
+	set_common(opts, o, net_lock_is_possible());
 	/* In another namespace the root is to be a child of its init, which CRIU's end makes it. */
 	opts->has_rst_sibling = true;
 	opts->rst_sibling = !o->enter_ns_of;

@@ -24,7 +24,16 @@
 #include <sys/stat.h>
 #include <time.h>
 
-enum { JOB_WAIT_MS = 10000, JOB_GHOST_BYTES = 3 * 1024 * 1024 };
+enum { JOB_WAIT_MS = 10000, JOB_GHOST_BYTES = 3 * 1024 * 1024, JOB_LATE_MAX = 4 };
+
+/* How many late children there are to be: SIGUSR1 asks for one more. */
+static volatile sig_atomic_t job_late_wanted;
+
+static inline void job_want_late(int signal)
+{
+	(void)signal;
+	job_late_wanted = job_late_wanted + 1;
+}
 
 struct job_setup {
 	char dir[64];
@@ -85,8 +94,29 @@ static inline void job_echo(int in, int out)
 	_exit(0);
 }
 
+/* A child with a TCP connection of its own, which it uses for each word that it is sent. */
+static inline void job_start_late(int ret[2])
+{
+	int to[2], from[2], tcp[2], value;
+
+	CHECK(pipe(to) == 0 && pipe(from) == 0);
+	if (fork()) {
+		ret[0] = to[1];
+		ret[1] = from[0];
+		CHECK(close(to[0]) == 0 && close(from[1]) == 0);
+		return;
+	}
+	job_tcp_pair(tcp);
+	while (read(to[0], &value, sizeof(value)) == sizeof(value)) {
+		job_exchange(tcp[0], tcp[1], value, "late tcp");
+		if (write(from[1], &value, sizeof(value)) < 0)
+			break;
+	}
+	_exit(0);
+}
+
 struct job_ends {
-	int to_child, from_child, tcp[2], local[2], ghost, data;
+	int to_child, from_child, tcp[2], local[2], ghost, data, late[JOB_LATE_MAX][2], n_late;
 	uint64_t *memory;
 	size_t n_words;
 };
@@ -131,6 +161,8 @@ static inline void job_round(const struct job_ends *e, const struct job_setup *s
 	size_t step = e->n_words / 4096 + 1;
 
 	job_exchange(e->to_child, e->from_child, round, "pipe");
+	for (int i = 0; i < e->n_late; i++)
+		job_exchange(e->late[i][0], e->late[i][1], round, "late child");
 	for (size_t i = (size_t)round % step; i < e->n_words; i += step)
 		if (e->memory[i] != i * 0x9e3779b97f4a7c15ull)
 			job_say_bad("memory", round);
@@ -156,9 +188,12 @@ static inline void job_run(void *arg)
 		if (fd != little_out)
 			close(fd);
 	job_open_ends(&ends, setup);
+	signal(SIGUSR1, job_want_late);
 	little_ready();
 	close(little_out);
 	for (int round = 0;; round++) {
+		while (ends.n_late < job_late_wanted && ends.n_late < JOB_LATE_MAX)
+			job_start_late(ends.late[ends.n_late++]);
 		job_round(&ends, setup, round);
 		dprintf(1, "round %d\n", round);
 		nanosleep(&(struct timespec){ .tv_nsec = 5 * NS_PER_MS }, NULL);

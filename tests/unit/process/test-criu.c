@@ -16,7 +16,8 @@ struct script {
 	struct proc_id criu;
 	pid_t killer; /* where kill_at_bytes is set; it ends with 0 if all was as it should be */
 	bool kills_caller;
-	int seen[3];
+	const struct job_setup *late; /* gets a late child as soon as CRIU runs */
+	int seen[3], n_spawned;
 	pid_t restored;
 	int dir_fd;
 };
@@ -88,6 +89,11 @@ static void on_spawned(void *arg, struct proc_id criu)
 
 	CHECK(proc_is_alive(criu));
 	s->criu = criu;
+	s->n_spawned++;
+	if (s->late) {
+		CHECK(proc_signal(s->options.root, SIGUSR1) == 0);
+		job_must_run(take_ptr(&s->late), 2);
+	}
 	if (s->kill_at_bytes > 0)
 		kill_at_bytes(s);
 }
@@ -303,6 +309,45 @@ static void death_of_criu_leaves_it_running(void)
 	job_end(&setup, root);
 }
 
+/* A process that the job has got since it was looked at is seen all the same: its connection, for which
+ * the network was not locked, and itself, when CRIU dies. */
+static void late_children_are_seen(void)
+{
+	struct job_setup setup = { .plain = true };
+	struct brumate_error err;
+	job_prepare(&setup);
+	struct proc_id root = job_start(&setup);
+	struct script s = script_for(&setup, root, "image");
+
+	s.options.leave_running = true;
+	must(dump(&s, &err), &err);
+	CHECK(s.n_spawned == 1);
+	close(s.dir_fd);
+
+	s = script_for(&setup, root, "late");
+	s.options.leave_running = true;
+	s.late = &setup;
+	must(dump(&s, &err), &err);
+	CHECK(s.n_spawned == 2); /* once more, and locked */
+	job_must_run(&setup, 3);
+	close(s.dir_fd);
+
+	s = script_for(&setup, root, "killed");
+	s.late = &setup;
+	s.kill_at = CRIU_EVENT_FROZEN;
+	CHECK(dump(&s, &err) == -EPIPE);
+	CHECK(s.n_spawned == 1);
+	job_must_run(&setup, 5);
+	close(s.dir_fd);
+	dump_and_kill(&setup, root, "killed");
+
+	s = script_for(&setup, PROC_ID_NONE, "killed");
+	must(restore(&s, &err, &root), &err);
+	job_must_run(&setup, 5);
+	close(s.dir_fd);
+	job_end(&setup, root);
+}
+
 static void must_end_well(pid_t pid)
 {
 	int status;
@@ -511,6 +556,7 @@ static const struct {
 	{ "round-trip", round_trip },
 	{ "refusal", refusal_leaves_it_running },
 	{ "death", death_of_criu_leaves_it_running },
+	{ "late-children", late_children_are_seen },
 	{ "middle", stops_in_the_middle },
 	{ "death-of-both", dies_with_its_caller },
 	{ "taken-pid", taken_pid_is_named },
