@@ -4,7 +4,6 @@
 
 #include "base/cleanup.h"
 #include "process/criu.h"
-#include "process/criu-images.h"
 
 /** A running `criu swrk`: our end of its socket, and the process, which is a protected child. */
 struct criu_child {
@@ -54,9 +53,6 @@ int criu_log_open(const struct criu_options *options);
 
 /** The end of that log, allocated; NULL where it cannot be read. */
 char *criu_log_tail(const struct criu_options *options, size_t *ret_len);
-
-/** Whether no process here has a number of @t. 0 or -EEXIST. */
-int criu_pids_are_free(const struct criu_image_tree *t, struct brumate_error *err);
 
 /** True where the kernel and our rights allow CRIU's nftables lock of TCP connections. */
 bool net_lock_is_possible(void);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Dump and restore through CRIU's RPC. One conversation: a request, CRIU's notifications, each
- * acknowledged after the caller was asked, and a response; then CRIU's process is waited for.
+ * A conversation with CRIU, by its RPC: a request, CRIU's notifications, each acknowledged after the
+ * caller was asked, and a response; then CRIU's process is waited for.
  *
  * How a dump is cancelled. SIGTERM or SIGKILL end CRIU wherever it is; the tree survives that (see
  * criu-heal.c) except in the short while in which CRIU has overwritten code of a task to run its
@@ -10,14 +10,10 @@
  * fails as on a full disk. A restore is cancelled by killing the root that it is building, which
  * CRIU sees at once.
  */
-#include "process/criu.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
-#include "process/criu-images.h"
-#include "process/criu-private.h"
-#include "process/reap.h"
-#include "rpc.pb-c.h"
+#include "process/criu-session.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -36,31 +32,8 @@ enum {
 	TICK_MS = 200,
 	CANCEL_TIMEOUT_MS = 15000, /* for CRIU to take everything back before it is killed */
 	PACKET_BYTES = 64 * 1024,
-	KILL_TIMEOUT_MS = 10000,
 	TICKS_WITHOUT_ROOT = 10, /* two seconds: a job may end while CRIU still has to answer */
 	LOG_LEVEL = 4,
-};
-
-enum outcome { UNDECIDED, SUCCEEDED, FAILED, DIED };
-
-struct session {
-	const struct criu_options *options;
-	Criu__ReqType type;
-	struct criu_child child;
-	struct criu_image_tree tree; /* restore: what is being built */
-	struct heal_state heal;	     /* dump: what to put right if CRIU dies */
-	enum outcome outcome;
-	bool spares_lock;  /* dump: no connections whose packets CRIU would have to hold back */
-	bool must_lock;	   /* dump: there were some after all */
-	bool past_return;  /* the last question was answered with yes */
-	bool is_cancelled; /* by the tick or an event; @why says so */
-	uint64_t kill_at_ns;
-	struct brumate_error why;
-	int cr_errno;
-	pid_t root_pid;
-	struct proc_id root;	     /* restore: the root, once it is complete */
-	unsigned ticks_without_root; /* since its end */
-	char errmsg[512];
 };
 
 static int send_request(int fd, const Criu__Req *req)
@@ -92,7 +65,7 @@ static pid_t our_pid_of(const struct session *s, pid_t pid)
 
 /* The process that a restore builds as its root, if it exists: in our namespace a child of ours that
  * is younger than CRIU, otherwise whoever has its number there. */
-static struct proc_id half_built_root(const struct session *s)
+struct proc_id session_half_built_root(const struct session *s)
 {
 	pid_t pid = s->tree.n ? our_pid_of(s, s->tree.items[0].pid) : 0;
 	struct proc_info info;
@@ -114,7 +87,7 @@ static void cancel(struct session *s)
 	s->is_cancelled = true;
 	s->kill_at_ns = deadline_in_ms(CANCEL_TIMEOUT_MS);
 	if (s->type == CRIU__REQ_TYPE__RESTORE)
-		proc_signal(half_built_root(s), SIGKILL);
+		proc_signal(session_half_built_root(s), SIGKILL);
 	else /* it is not reaped yet: the number is its own */
 		prlimit(s->child.id.pid, RLIMIT_FSIZE, &none, NULL);
 }
@@ -263,7 +236,7 @@ static int code_of(const struct session *s)
 	return s->cr_errno == EEXIST || s->cr_errno == ESRCH ? s->cr_errno : EIO;
 }
 
-static int explain_failure(const struct session *s, int status, struct brumate_error *err)
+int session_explain(const struct session *s, int status, struct brumate_error *err)
 {
 	const struct criu_options *o = s->options;
 	char reason[512] = "";
@@ -289,8 +262,8 @@ static int explain_failure(const struct session *s, int status, struct brumate_e
 	return -code_of(s);
 }
 
-static void set_directories(Criu__Opts *opts, const struct criu_options *o, int images_fd,
-			    int work_fd)
+void session_set_directories(Criu__Opts *opts, const struct criu_options *o, int images_fd,
+			     int work_fd)
 {
 	opts->images_dir_fd = images_fd;
 	opts->has_work_dir_fd = true;
@@ -300,7 +273,7 @@ static void set_directories(Criu__Opts *opts, const struct criu_options *o, int 
 	opts->log_file = (char *)o->log_name;
 }
 
-static void set_common(Criu__Opts *opts, const struct criu_options *o, bool locks_network)
+void session_set_common(Criu__Opts *opts, const struct criu_options *o, bool locks_network)
 {
 	opts->has_notify_scripts = opts->notify_scripts = true;
 	opts->has_ext_unix_sk = opts->ext_unix_sk = true;
@@ -330,23 +303,25 @@ static int add_plugin(struct criu_plugin_env *env, const struct criu_plugin *plu
 	return env->table_fd;
 }
 
-static int run(struct session *s, const struct criu_program *program, Criu__Opts *opts,
-	       struct criu_fds *fds, struct brumate_error *err)
+int session_start(struct session *s, const struct criu_program *program, Criu__Opts *opts,
+		  struct criu_fds *fds, struct brumate_error *err)
 {
 	const struct criu_options *o = s->options;
 	Criu__Req req = CRIU__REQ__INIT;
-	auto_close int hold_fd = o->enter_ns_of ? pidns_hold(o->enter_ns_of) : -1;
 
-	if (o->enter_ns_of && hold_fd < 0)
-		return brumate_fail(err, -hold_fd, "cannot hold the pid namespace of init %d: %m",
-				    o->enter_ns_of);
+	s->hold_fd = o->enter_ns_of ? pidns_hold(o->enter_ns_of) : -1;
+	if (o->enter_ns_of && s->hold_fd < 0)
+		return brumate_fail(err, -s->hold_fd,
+				    "cannot hold the pid namespace of init %d: %m", o->enter_ns_of);
 	struct criu_plugin_env env = { .libdir = o->libdir, .table_fd = -1 };
 	int r = o->plugin ? add_plugin(&env, o->plugin, fds, err) : 0;
 	if (r >= 0)
 		r = criu_spawn(&s->child, program, fds, &env, o->enter_ns_of, err);
 	criu_fds_fini(fds); /* CRIU alone has them now */
-	if (r < 0)
+	if (r < 0) {
+		cleanup_close(&s->hold_fd);
 		return r;
+	}
 	if (o->on_spawned)
 		o->on_spawned(o->arg, s->child.id);
 
@@ -354,225 +329,40 @@ static int run(struct session *s, const struct criu_program *program, Criu__Opts
 	req.opts = opts;
 	if (send_request(s->child.socket_fd, &req) < 0)
 		s->outcome = DIED;
+	return 0;
+}
+
+int session_run(struct session *s)
+{
 	converse(s);
-	return criu_reap(&s->child);
+	return session_end(s);
 }
 
-static int start_dump(struct session *s, Criu__Opts *opts, struct criu_fds *fds,
-		      struct brumate_error *err)
+int session_end(struct session *s)
 {
-	const struct criu_options *o = s->options;
-	struct proc_info info;
-	int r = heal_prepare(&s->heal, o->root, err);
+	int status = criu_reap(&s->child);
 
-	if (r >= 0)
-		r = proc_read(&info, o->root.pid, err);
-	if (r < 0)
-		return r;
-	int images_fd = criu_fds_add(fds, o->images_dir_fd, "the images", err);
-	int work_fd = images_fd < 0 ? images_fd : criu_fds_add(fds, o->work_dir_fd, "the log", err);
-	if (work_fd < 0)
-		return work_fd;
-
-	r = criu_fds_take(fds, heal_arm(&s->heal), "the guard of its death", err);
-	if (r < 0)
-		return r;
-
-	set_directories(opts, o, images_fd, work_fd);
-	/* Making the lock and taking it back costs ten times what the dump of a small job does. */
-	s->spares_lock = s->spares_lock && !heal_has_tcp(&s->heal);
-	set_common(opts, o, !s->spares_lock && net_lock_is_possible());
-	opts->has_pid = true;
-	opts->pid = o->enter_ns_of ? info.inner_pid : o->root.pid;
-	opts->has_leave_running = true;
-	opts->leave_running = o->leave_running;
-	opts->has_tcp_established = opts->tcp_established = true;
-	opts->external = (char **)o->externals;
-	while (o->externals && o->externals[opts->n_external])
-		opts->n_external++;
-	return 0;
-}
-
-static void read_statistics(struct criu_result *result, const struct criu_options *o)
-{
-	struct criu_image_stats stats;
-
-	if (criu_image_stats_read(&stats, o->work_dir_fd) < 0)
-		return;
-	result->frozen_seconds = stats.frozen_seconds;
-	result->pages_bytes = stats.pages_written * (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
-/* CRIU did not end as it should: the tree is made to run on before anything is said about it. */
-static int dump_failed(struct session *s, int status, struct brumate_error *err)
-{
-	if (s->outcome == DIED) {
-		auto_close int log_fd = criu_log_open(s->options);
-		heal_tree(&s->heal, log_fd);
-	} else {
-		/* The end of CRIU may have stopped it, although it was let go. */
-		heal_continue(&s->heal);
-	}
-	return s->outcome == UNDECIDED ? status : explain_failure(s, status, err);
-}
-
-static int dump_once(struct session *s, const struct criu_program *program,
-		     const struct criu_options *options, bool may_spare_lock,
-		     struct brumate_error *err)
-{
-	*s = (struct session){ .options = options,
-			       .type = CRIU__REQ_TYPE__DUMP,
-			       .spares_lock = may_spare_lock,
-			       .heal = HEAL_STATE_EMPTY,
-			       .child = CRIU_CHILD_NONE };
-	auto_(criu_fds_fini) struct criu_fds fds = { .n = 0 };
-	Criu__Opts opts = CRIU__OPTS__INIT;
-	int r = start_dump(s, &opts, &fds, err);
-
-	if (r >= 0)
-		r = run(s, program, &opts, &fds, err);
-	if (s->outcome != SUCCEEDED)
-		r = dump_failed(s, r, err);
-	heal_state_fini(&s->heal);
-	return s->outcome == SUCCEEDED ? 0 : r;
-}
-
-int criu_dump(const struct criu_program *program, const struct criu_options *options,
-	      struct criu_result *ret, struct brumate_error *err)
-{
-	struct session s;
-	uint64_t start_ns = clock_now_ns();
-	int r = dump_once(&s, program, options, true, err);
-
-	if (s.must_lock)
-		r = dump_once(&s, program, options, false, err);
-	if (r < 0)
-		return r;
-
-	struct criu_result result = { .seconds = clock_since_s(start_ns) };
-	read_statistics(&result, options);
-	*ret = result;
-	return 0;
-}
-
-static int add_inherits(Criu__Opts *opts, Criu__InheritFd *items, Criu__InheritFd **pointers,
-			struct criu_fds *fds, const struct criu_options *o,
-			struct brumate_error *err)
-{
-	for (size_t i = 0; i < o->n_inherits; i++) {
-		int fd = criu_fds_add(fds, o->inherits[i].fd, o->inherits[i].key, err);
-
-		if (fd < 0)
-			return fd;
-		criu__inherit_fd__init(&items[i]);
-		items[i].key = (char *)o->inherits[i].key;
-		items[i].fd = fd;
-		pointers[i] = &items[i];
-	}
-	opts->inherit_fd = pointers;
-	opts->n_inherit_fd = o->n_inherits;
-	return 0;
-}
-
-static int start_restore(struct session *s, Criu__Opts *opts, struct criu_fds *fds,
-			 Criu__InheritFd *items, Criu__InheritFd **pointers,
-			 struct brumate_error *err)
-{
-	const struct criu_options *o = s->options;
-	int r = criu_image_tree_read(&s->tree, o->images_dir_fd);
-
-	if (r < 0)
-		return brumate_fail(err, r == -ENOENT ? EBADMSG : -r, "CRIU's image pstree.img: %s",
-				    strerror(-r));
-	if (!o->enter_ns_of)
-		r = criu_pids_are_free(&s->tree, err);
-	if (r < 0)
-		return r;
-	int images_fd = criu_fds_add(fds, o->images_dir_fd, "the images", err);
-	int work_fd = images_fd < 0 ? images_fd : criu_fds_add(fds, o->work_dir_fd, "the log", err);
-	if (work_fd < 0)
-		return work_fd;
-
-	set_directories(opts, o, images_fd, work_fd);
-	set_common(opts, o, net_lock_is_possible());
-	/* In another namespace the root is to be a child of its init, which CRIU's end makes it. */
-	opts->has_rst_sibling = true;
-	opts->rst_sibling = !o->enter_ns_of;
-	opts->has_tcp_established = opts->has_tcp_close = true;
-	opts->tcp_established = !o->tcp_close;
-	opts->tcp_close = o->tcp_close;
-	return add_inherits(opts, items, pointers, fds, o, err);
-}
-
-static void remove_half_built(const struct session *s)
-{
-	struct proc_id root = half_built_root(s);
-	int status;
-
-	if (s->outcome == DIED) {
-		auto_close int log_fd = criu_log_open(s->options);
-		heal_restore(log_fd);
-	}
-	if (!root.pid)
-		return;
-	proc_tree_kill(root, deadline_in_ms(KILL_TIMEOUT_MS));
-	if (!s->options->enter_ns_of)
-		reap_poll(root.pid, &status);
-}
-
-int criu_restore(const struct criu_program *program, const struct criu_options *options,
-		 struct criu_result *ret, struct brumate_error *err)
-{
-	struct session s = { .options = options,
-			     .type = CRIU__REQ_TYPE__RESTORE,
-			     .heal = HEAL_STATE_EMPTY,
-			     .child = CRIU_CHILD_NONE };
-	auto_(criu_fds_fini) struct criu_fds fds = { .n = 0 };
-	auto_free Criu__InheritFd *items = calloc(options->n_inherits + 1, sizeof(*items));
-	auto_free Criu__InheritFd **pointers = calloc(options->n_inherits + 1, sizeof(*pointers));
-	Criu__Opts opts = CRIU__OPTS__INIT;
-	uint64_t start_ns = clock_now_ns();
-
-	if (!items || !pointers)
-		return brumate_fail(err, ENOMEM, "%m");
-	int status = start_restore(&s, &opts, &fds, items, pointers, err);
-	if (status >= 0)
-		status = run(&s, program, &opts, &fds, err);
-	if (s.outcome != UNDECIDED && s.outcome != SUCCEEDED) {
-		remove_half_built(&s);
-		status = explain_failure(&s, status, err);
-	}
-	criu_image_tree_fini(&s.tree);
-	if (s.outcome != SUCCEEDED)
-		return status;
-	*ret = (struct criu_result){ .root_pid = s.root_pid, .seconds = clock_since_s(start_ns) };
-	return 0;
+	cleanup_close(&s->hold_fd);
+	return status;
 }
 
 int criu_check(const struct criu_program *program, struct brumate_error *err)
 {
-	struct criu_child child;
-	Criu__Req req = CRIU__REQ__INIT;
+	const struct criu_options none = { 0 };
+	struct session s = SESSION_EMPTY;
 	Criu__Opts opts = CRIU__OPTS__INIT;
 	auto_(criu_fds_fini) struct criu_fds fds = { .n = 0 };
 	auto_close int dir_fd = open("/run", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	int images_fd = dir_fd < 0 ? brumate_fail(err, errno, "/run: %m")
 				   : criu_fds_add(&fds, dir_fd, "/run", err);
-	int r = images_fd < 0 ? images_fd
-			      : criu_spawn(&child, program, &fds, &CRIU_PLUGIN_ENV_NONE, 0, err);
 
+	s.options = &none;
+	s.type = CRIU__REQ_TYPE__CHECK;
+	opts.images_dir_fd = images_fd;
+	int r = images_fd < 0 ? images_fd : session_start(&s, program, &opts, &fds, err);
 	if (r < 0)
 		return r;
-	struct session s = { .options = &(struct criu_options){ 0 },
-			     .type = CRIU__REQ_TYPE__CHECK,
-			     .child = child };
-	opts.images_dir_fd = images_fd;
-	req.type = s.type;
-	req.opts = &opts;
-	if (send_request(child.socket_fd, &req) < 0)
-		s.outcome = DIED;
-	converse(&s);
-	criu_reap(&child);
+	session_run(&s);
 	if (s.outcome == SUCCEEDED)
 		return 0;
 	brumate_fail(err, EOPNOTSUPP, "the kernel lacks what CRIU needs%s%s",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * CRIU through its RPC: `criu swrk FD`, one protobuf message a packet (SOCK_SEQPACKET). criu.c is the
- * only file of the tree that speaks it. CRIU's answer is not trusted for GPU state, and its
+ * CRIU through its RPC: `criu swrk FD`, one protobuf message a packet (SOCK_SEQPACKET). criu*.c are the
+ * only files of the tree that speak it. CRIU's answer is not trusted for GPU state, and its
  * cr_errmsg is its *first* error line, often a harmless one: on failure the reason is taken from the
  * end of its log.
  */
@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "base/cleanup.h"
 #include "base/error.h"
 #include "process/process.h"
 
@@ -94,6 +95,24 @@ struct criu_result {
 	double frozen_seconds; /* dump, from CRIU's statistics; 0 if unknown */
 	uint64_t pages_bytes;  /* dump: memory written */
 };
+
+/** A dump whose CRIU has been started. */
+struct criu_dump;
+
+/**
+ * Starts CRIU for a dump. It comes up by itself (30 to 150 ms, by the machine) and waits, before it looks
+ * at the tree, for criu_dump_run(). @options is copied; what it points to, and its descriptors, are to
+ * last until criu_dump_free(). @ret: owned.
+ */
+int criu_dump_start(struct criu_dump **ret, const struct criu_program *program,
+		    const struct criu_options *options, struct brumate_error *err);
+
+/** criu_dump() with what criu_dump_start() gave, once. */
+int criu_dump_run(struct criu_dump *d, struct criu_result *ret, struct brumate_error *err);
+
+/** Where it has not been run, the CRIU that waits ends without having touched the tree. */
+void criu_dump_free(struct criu_dump *d);
+DEFINE_AUTO(struct criu_dump *, criu_dump_free)
 
 /** Dumps the tree. On failure the tree goes on running and @err holds the log line that matters, the
  * hint names the log's path. Errors to act on: -EPIPE (CRIU died), -ECANCELED. */

@@ -348,6 +348,45 @@ static void late_children_are_seen(void)
 	job_end(&setup, root);
 }
 
+/* A CRIU that has come up and waits: it has done nothing yet, and may be let go of or die. */
+static void waits_for_the_run(void)
+{
+	struct job_setup setup = { .plain = true };
+	struct brumate_error err;
+	struct criu_result result;
+	struct criu_dump *d;
+	job_prepare(&setup);
+	struct proc_id root = job_start(&setup);
+	struct script s = script_for(&setup, root, "image");
+	int fds_before = n_open_fds();
+
+	s.options.arg = &s;
+	must(criu_dump_start(&d, &program, &s.options, &err), &err);
+	job_must_run(&setup, 3);
+	criu_dump_free(d);
+	CHECK(!proc_exists(s.criu) && n_open_fds() == fds_before);
+
+	must(criu_dump_start(&d, &program, &s.options, &err), &err);
+	CHECK(proc_signal(s.criu, SIGKILL) == 0);
+	CHECK(proc_wait_gone(s.criu, deadline_in_ms(JOB_WAIT_MS)) == 0);
+	CHECK(criu_dump_run(d, &result, &err) == -EPIPE);
+	CHECK_STR(err.text, "CRIU was killed by signal 9");
+	criu_dump_free(d);
+	job_must_run(&setup, 3);
+	CHECK(!s.seen[CRIU_EVENT_FROZEN] && n_open_fds() == fds_before);
+
+	must(criu_dump_start(&d, &program, &s.options, &err), &err);
+	job_must_run(&setup, 3);
+	must(criu_dump_run(d, &result, &err), &err);
+	criu_dump_free(d);
+	CHECK(s.seen[CRIU_EVENT_DUMPED] == 1 && n_open_fds() == fds_before);
+	reap_everybody();
+	must(restore(&s, &err, &root), &err);
+	job_must_run(&setup, 3);
+	close(s.dir_fd);
+	job_end(&setup, root);
+}
+
 static void must_end_well(pid_t pid)
 {
 	int status;
@@ -557,6 +596,7 @@ static const struct {
 	{ "refusal", refusal_leaves_it_running },
 	{ "death", death_of_criu_leaves_it_running },
 	{ "late-children", late_children_are_seen },
+	{ "waiting", waits_for_the_run },
 	{ "middle", stops_in_the_middle },
 	{ "death-of-both", dies_with_its_caller },
 	{ "taken-pid", taken_pid_is_named },
