@@ -230,17 +230,23 @@ static int criu_tick(void *arg, struct brumate_error *err)
 	return op_check(arg, err);
 }
 
-static int run_dump(struct op *op, const char *const *externals, struct criu_result *ret,
-		    struct brumate_error *err)
+static void close_criu(struct op *op)
+{
+	criu_dump_free(take_ptr(&op->dump));
+	op->job->op.criu = PROC_ID_NONE;
+	externals_free(take_ptr(&op->externals));
+	cleanup_close(&op->criu_work_fd);
+}
+
+/* CRIU comes up while the job's GPUs are put away: the job does not wait for it. */
+static int start_criu(struct op *op, struct brumate_error *err)
 {
 	struct criu_options options = {
 		.images_dir_fd = op->criu_dir_fd,
-		.work_dir_fd = -1,
 		.log_name = JOB_DUMP_LOG,
 		.root = op->job->root,
 		.leave_running = op->leave_running,
 		.shell_job = op->manifest.shell_job,
-		.externals = externals,
 		.timeout_s = CRIU_TIMEOUT_S,
 		.enter_ns_of = op->job->init.pid,
 		.on_spawned = criu_spawned,
@@ -248,39 +254,38 @@ static int run_dump(struct op *op, const char *const *externals, struct criu_res
 		.on_tick = criu_tick,
 		.arg = op,
 	};
-	/* The log belongs to the job, not into the image: it goes on after the image is hashed. */
-	auto_close int work_fd = open(op->job->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (work_fd < 0)
-		return brumate_fail(err, errno, "%s: %m", op->job->dir);
-	options.work_dir_fd = work_fd;
-	int r = host_memory_open(&op->host, op, &options, err);
+	int r = externals_find(op, err);
+
 	if (r < 0)
 		return r;
-	r = criu_dump(&op->criu, &options, ret, err);
-	op->job->op.criu = PROC_ID_NONE;
-	if (r == 0 && op->leave_running)
-		op_phase(op, "criu", clock_since_s(op->criu_start_ns));
-	return r;
+	op->externals = externals_for_dump(&op->manifest);
+	if (!op->externals)
+		return brumate_fail(err, ENOMEM, "%m");
+	options.externals = (const char *const *)op->externals;
+	/* The log belongs to the job, not into the image: it goes on after the image is hashed. */
+	op->criu_work_fd = open(op->job->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (op->criu_work_fd < 0)
+		return brumate_fail(err, errno, "%s: %m", op->job->dir);
+	options.work_dir_fd = op->criu_work_fd;
+	if ((r = host_memory_open(&op->host, op, &options, err)) < 0)
+		return r;
+	return criu_dump_start(&op->dump, &op->criu, &options, err);
 }
 
 static int dump(struct op *op, struct brumate_error *err)
 {
 	struct criu_result result = { 0 };
-	int r = externals_find(op, err);
 
-	if (r < 0)
-		return r;
 	if (!op->gated_ns && !op->was_suspended)
 		op->gated_ns = clock_now_ns();
 	op->touched = true;
 	park_detach(op); /* a connection to outside could not be dumped */
 	op->criu_start_ns = clock_now_ns();
 	op_measure(op, measure_image, op->image_bytes);
-	char **externals = externals_for_dump(&op->manifest);
-	if (!externals)
-		return brumate_fail(err, ENOMEM, "%m");
-	r = run_dump(op, (const char *const *)externals, &result, err);
-	externals_free(externals);
+	int r = criu_dump_run(op->dump, &result, err);
+	close_criu(op);
+	if (r == 0 && op->leave_running)
+		op_phase(op, "criu", clock_since_s(op->criu_start_ns));
 	/* A CRIU that died on its way out of a job that is to end may leave it alive, and the commit
 	 * stands: the kill is ours to finish. */
 	if (r < 0 && op->committed && !op->cancelled) {
@@ -331,6 +336,7 @@ static const struct step checkpoint_steps[] = {
 	{ "preflight", "the scan of the job's processes", check_checkpoint, NULL },
 	{ "image", "the store", begin_image, undo_image },
 	{ "live", "the copy of a running job", step_live, step_undo_live },
+	{ "criu-start", "CRIU to start", start_criu, close_criu },
 	{ "gate", "calls and kernels in flight", step_gate, step_undo_park },
 	{ "park", "the job's agents", step_park, step_undo_park },
 	{ "copy", "nothing", step_copy_out, step_undo_copy },

@@ -40,6 +40,7 @@ void op_init(struct op *op, const char *kind, struct job *job, const struct op_c
 		.writer = STORE_WRITER_EMPTY,
 		.image = STORE_IMAGE_EMPTY,
 		.criu_dir_fd = -1,
+		.criu_work_fd = -1,
 	};
 }
 

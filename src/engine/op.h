@@ -116,7 +116,9 @@ struct op {
 	bool key_is_given;	  /* by the caller (secret.h), rather than configured */
 	bool committed;
 	uint64_t criu_start_ns;
-	int criu_dir_fd;
+	int criu_dir_fd, criu_work_fd;
+	struct criu_dump *dump; /* CRIU has been started for it */
+	char **externals;	/* of @dump */
 	char *store_dir;
 	const char *checkpoint_id; /* borrowed */
 	struct dev_gpu_pair *pairs;
