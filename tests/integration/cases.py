@@ -379,7 +379,8 @@ class Bed(Instance):
             self.cli("kill", "--grace", "5s", job, timeout=30)
         self.jobs = []
         for pid in self.named("brumate-shim"):
-            os.kill(pid, signal.SIGTERM)  # without a job it would go by itself, five seconds later
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)  # without a job it would go by itself, five seconds later
 
     def close(self):
         if os.path.isdir(self.dir):
