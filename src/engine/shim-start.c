@@ -119,14 +119,12 @@ int shim_connect(struct wire *ret, const struct job *j, struct brumate_error *er
 	for (;;) {
 		int r = wire_connect(ret, path, err);
 
-		if (r == 0 && shim_is_alive(j))
-			return 0;
-		if (r < 0 && r != -ECONNREFUSED && r != -ENOENT)
-			return r;
-		if (r == 0) { /* it dies, and has yet to close its socket */
+		if (r == 0 && !shim_is_alive(j)) { /* it dies, and has yet to close its socket */
 			wire_fini(ret);
 			r = brumate_fail(err, ECONNREFUSED, "it has ended");
 		}
+		if (r != -ECONNREFUSED && r != -ENOENT)
+			return r;
 		if (deadline_left_ms(deadline_ns) == 0)
 			return brumate_wrap(err, r, "shim of job %s", j->id);
 		r = start_shim(j, err);
