@@ -60,8 +60,7 @@ bool held_keep_copy(struct held *h, struct data_copy *ret)
 
 static bool is_same(const struct held_piece *a, const struct held_piece *b)
 {
-	return a->process.pid == b->process.pid &&
-	       a->process.start_ticks == b->process.start_ticks && a->id == b->id &&
+	return proc_is_same(a->process, b->process) && a->id == b->id &&
 	       a->len_bytes == b->len_bytes;
 }
 

@@ -67,18 +67,13 @@ uint64_t held_bytes(const struct held *h)
 	return sum;
 }
 
-static bool is_same(struct proc_id a, struct proc_id b)
-{
-	return a.pid == b.pid && a.start_ticks == b.start_ticks;
-}
-
 size_t held_find(const struct held *h, struct proc_id id, size_t *ret_first)
 {
 	size_t first = 0, n = 0;
 
-	while (first < h->n_pieces && !is_same(h->pieces[first].process, id))
+	while (first < h->n_pieces && !proc_is_same(h->pieces[first].process, id))
 		first++;
-	while (first + n < h->n_pieces && is_same(h->pieces[first + n].process, id))
+	while (first + n < h->n_pieces && proc_is_same(h->pieces[first + n].process, id))
 		n++;
 	*ret_first = first;
 	return n;

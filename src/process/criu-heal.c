@@ -72,7 +72,7 @@ int heal_prepare(struct heal_state *ret, struct proc_id root, struct brumate_err
 static const struct proc_info *find(const struct proc_tree *t, struct proc_id id)
 {
 	for (size_t i = 0; i < t->n; i++)
-		if (t->items[i].id.pid == id.pid && t->items[i].id.start_ticks == id.start_ticks)
+		if (proc_is_same(t->items[i].id, id))
 			return &t->items[i];
 	return NULL;
 }

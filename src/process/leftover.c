@@ -70,7 +70,7 @@ enum leftover leftover_judge(const char *maps, const char *prefixes, bool is_for
 static bool is_known(struct proc_id id, const struct proc_id *gpus, size_t n_gpus)
 {
 	for (size_t i = 0; i < n_gpus; i++)
-		if (gpus[i].pid == id.pid && gpus[i].start_ticks == id.start_ticks)
+		if (proc_is_same(gpus[i], id))
 			return true;
 	return false;
 }

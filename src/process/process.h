@@ -21,6 +21,11 @@ struct proc_id {
 
 #define PROC_ID_NONE ((struct proc_id){ 0 })
 
+static inline bool proc_is_same(struct proc_id a, struct proc_id b)
+{
+	return a.pid == b.pid && a.start_ticks == b.start_ticks;
+}
+
 enum { PROC_BOOT_ID_BYTES = 40, PROC_COMM_BYTES = 64 };
 
 /** /proc/sys/kernel/random/boot_id, for identities that are stored. */

@@ -74,7 +74,7 @@ static void follow_root(struct watch *w)
 	pthread_mutex_lock(&w->shim->lock);
 	struct proc_id root = w->shim->busy ? w->root : w->shim->job.root;
 	pthread_mutex_unlock(&w->shim->lock);
-	if (root.pid == w->root.pid && root.start_ticks == w->root.start_ticks)
+	if (proc_is_same(root, w->root))
 		return;
 	cleanup_close(&w->root_fd);
 	w->root = root;
