@@ -19,19 +19,14 @@ static int ask_for_dump(struct session *s, Criu__Opts *opts, struct criu_fds *fd
 		r = proc_read(&info, o->root.pid, err);
 	if (r < 0)
 		return r;
-	int images_fd = criu_fds_add(fds, o->images_dir_fd, "the images", err);
-	int work_fd = images_fd < 0 ? images_fd : criu_fds_add(fds, o->work_dir_fd, "the log", err);
-	if (work_fd < 0)
-		return work_fd;
-
+	/* Making the lock and taking it back costs ten times what the dump of a small job does. */
+	s->spares_lock = s->spares_lock && !heal_has_tcp(&s->heal);
+	r = session_set_common(opts, o, !s->spares_lock && net_lock_is_possible(), fds, err);
+	if (r < 0)
+		return r;
 	r = criu_fds_take(fds, heal_arm(&s->heal), "the guard of its death", err);
 	if (r < 0)
 		return r;
-
-	session_set_directories(opts, o, images_fd, work_fd);
-	/* Making the lock and taking it back costs ten times what the dump of a small job does. */
-	s->spares_lock = s->spares_lock && !heal_has_tcp(&s->heal);
-	session_set_common(opts, o, !s->spares_lock && net_lock_is_possible());
 	opts->has_pid = true;
 	opts->pid = o->enter_ns_of ? info.inner_pid : o->root.pid;
 	opts->has_leave_running = true;

@@ -74,15 +74,10 @@ static int start_restore(struct session *s, Criu__Opts *opts, struct criu_fds *f
 				    strerror(-r));
 	if (!o->enter_ns_of)
 		r = check_pids(&s->tree, err);
+	if (r >= 0)
+		r = session_set_common(opts, o, net_lock_is_possible(), fds, err);
 	if (r < 0)
 		return r;
-	int images_fd = criu_fds_add(fds, o->images_dir_fd, "the images", err);
-	int work_fd = images_fd < 0 ? images_fd : criu_fds_add(fds, o->work_dir_fd, "the log", err);
-	if (work_fd < 0)
-		return work_fd;
-
-	session_set_directories(opts, o, images_fd, work_fd);
-	session_set_common(opts, o, net_lock_is_possible());
 	/* In another namespace the root is to be a child of its init, which CRIU's end makes it. */
 	opts->has_rst_sibling = true;
 	opts->rst_sibling = !o->enter_ns_of;

@@ -31,10 +31,9 @@ struct session {
 #define SESSION_EMPTY \
 	((struct session){ .hold_fd = -1, .heal = HEAL_STATE_EMPTY, .child = CRIU_CHILD_NONE })
 
-/** What every request says of the directories (numbers that CRIU has), and else. */
-void session_set_directories(Criu__Opts *opts, const struct criu_options *o, int images_fd,
-			     int work_fd);
-void session_set_common(Criu__Opts *opts, const struct criu_options *o, bool locks_network);
+/** What dumps and restores both ask for; the directories are added to @fds. 0 or -errno. */
+int session_set_common(Criu__Opts *opts, const struct criu_options *o, bool locks_network,
+		       struct criu_fds *fds, struct brumate_error *err);
 
 /**
  * Starts CRIU with @s's options and sends the request; @fds are CRIU's alone from then on. A dump gets

@@ -262,18 +262,25 @@ int session_explain(const struct session *s, int status, struct brumate_error *e
 	return -code_of(s);
 }
 
-void session_set_directories(Criu__Opts *opts, const struct criu_options *o, int images_fd,
-			     int work_fd)
+static int set_directories(Criu__Opts *opts, const struct criu_options *o, struct criu_fds *fds,
+			   struct brumate_error *err)
 {
+	int images_fd = criu_fds_add(fds, o->images_dir_fd, "the images", err);
+	int work_fd = images_fd < 0 ? images_fd : criu_fds_add(fds, o->work_dir_fd, "the log", err);
+
+	if (work_fd < 0)
+		return work_fd;
 	opts->images_dir_fd = images_fd;
 	opts->has_work_dir_fd = true;
 	opts->work_dir_fd = work_fd;
 	opts->has_log_level = true;
 	opts->log_level = LOG_LEVEL;
 	opts->log_file = (char *)o->log_name;
+	return 0;
 }
 
-void session_set_common(Criu__Opts *opts, const struct criu_options *o, bool locks_network)
+int session_set_common(Criu__Opts *opts, const struct criu_options *o, bool locks_network,
+		       struct criu_fds *fds, struct brumate_error *err)
 {
 	opts->has_notify_scripts = opts->notify_scripts = true;
 	opts->has_ext_unix_sk = opts->ext_unix_sk = true;
@@ -293,6 +300,7 @@ void session_set_common(Criu__Opts *opts, const struct criu_options *o, bool loc
 		opts->has_timeout = true;
 		opts->timeout = o->timeout_s;
 	}
+	return set_directories(opts, o, fds, err);
 }
 
 static int add_plugin(struct criu_plugin_env *env, const struct criu_plugin *plugin,
