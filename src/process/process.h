@@ -21,9 +21,9 @@ struct proc_id {
 
 #define PROC_ID_NONE ((struct proc_id){ 0 })
 
-static inline bool proc_is_same(struct proc_id a, struct proc_id b)
+static inline bool proc_is_same(struct proc_id one, struct proc_id other)
 {
-	return a.pid == b.pid && a.start_ticks == b.start_ticks;
+	return one.pid == other.pid && one.start_ticks == other.start_ticks;
 }
 
 enum { PROC_BOOT_ID_BYTES = 40, PROC_COMM_BYTES = 64 };

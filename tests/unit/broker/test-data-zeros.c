@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* Memory that is all zero costs no pages, wherever it lies, and whatever the pool's memory held before. */
 #include "pieces.h"
+#include "process/hugetlb.h"
 #include "sanitized.h"
 
 #include <sys/stat.h>
@@ -229,18 +230,9 @@ static void test_damage(void)
 	set_free(&set);
 }
 
-static bool machine_has_huge_pages(void)
-{
-	auto_fclose FILE *f =
-		fopen("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "re");
-	unsigned long n = 0;
-
-	return f && fscanf(f, "%lu", &n) == 1 && n;
-}
-
 int main(void)
 {
-	if (machine_has_huge_pages())
+	if (hugetlb_free_bytes(2 << 20))
 		SKIP("huge pages are set aside here: the pool's segments are of those, and have "
 		     "them all at once");
 	node_start();
