@@ -95,6 +95,13 @@ int step_put_away(struct op *op, struct brumate_error *err)
 
 /* ---- what a failure left ---- */
 
+/* A process that is being killed loses what it has on the GPU a moment before it is gone. */
+static bool ends_now(const struct job *job)
+{
+	return !job_is_alive(job) ||
+	       proc_wait_gone(job->root, deadline_in_ms(END_TIMEOUT_MS)) == 0;
+}
+
 int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_error *err)
 {
 	struct job *job = op->job;
@@ -106,7 +113,7 @@ int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_
 	if (alive && op->touched && op->n_gpus)
 		whole = (if_alive == JOB_SUSPENDED ? step_put_away(op, &asked)
 						   : step_bring_back(op, &asked)) == 0;
-	alive = job_is_alive(job); /* it may have ended over that */
+	alive = whole ? job_is_alive(job) : !ends_now(job); /* it may have ended over that */
 	snprintf(job->message, sizeof(job->message), "%s: %s", op->kind, err->text);
 	if (!alive) {
 		brumate_error_exit(err, EXIT_NOT_FOUND);
@@ -129,13 +136,6 @@ int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_
 }
 
 /* ---- suspend ---- */
-
-/* A process that is being killed loses what it has on the GPU a moment before it is gone. */
-static bool ends_now(const struct job *job)
-{
-	return !job_is_alive(job) ||
-	       proc_wait_gone(job->root, deadline_in_ms(END_TIMEOUT_MS)) == 0;
-}
 
 static int check_suspend(struct op *op, struct brumate_error *err)
 {
