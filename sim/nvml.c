@@ -169,6 +169,8 @@ nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, un
 	return NVML_SUCCESS;
 }
 
+enum { LOOKS_MAX = 5 };
+
 struct lock {
 	pid_t pid;
 	dev_t dev;
@@ -191,7 +193,11 @@ static void usage_fini(struct usage *usage)
 }
 DEFINE_AUTO_FINI(struct usage, usage_fini)
 
-/* The shared flocks of the machine: "1: FLOCK ADVISORY READ PID MAJOR:MINOR:INODE 0 EOF". */
+/*
+ * The shared flocks of the machine: "1: FLOCK ADVISORY READ PID MAJOR:MINOR:INODE 0 EOF". The kernel gives
+ * the file out a page at a time and counts lines to find where it was: where others let go of locks in
+ * between, lines are left out.
+ */
 static int read_locks(struct usage *usage)
 {
 	auto_fclose FILE *f = fopen("/proc/locks", "re");
@@ -260,6 +266,39 @@ static void count_allocation(const struct stat *st, const char *name, void *data
 	}
 }
 
+static int collect(int gpu, struct usage *usage)
+{
+	int r = read_locks(usage);
+
+	if (r == 0)
+		r = vram_for_each(gpu, count_allocation, usage);
+	return r == 0 && usage->failed ? -ENOMEM : r;
+}
+
+static bool same_processes(const struct usage *a, const struct usage *b)
+{
+	size_t n = a->n_processes;
+
+	return n == b->n_processes &&
+	       (!n || !memcmp(a->processes, b->processes, n * sizeof(*a->processes)));
+}
+
+/* Until two looks in a row found the same, so that no lock was left out; the last one else. */
+static int collect_surely(int gpu, struct usage *ret)
+{
+	int r = collect(gpu, ret);
+
+	for (int i = 0; r == 0 && i < LOOKS_MAX; i++) {
+		auto_(usage_fini) struct usage before = *ret;
+
+		*ret = (struct usage){ 0 };
+		r = collect(gpu, ret);
+		if (r == 0 && same_processes(ret, &before))
+			break;
+	}
+	return r;
+}
+
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
 						     nvmlProcessInfo_t *infos)
 {
@@ -271,8 +310,7 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
 		return no_gpu();
 	if (!count || (*count && !infos))
 		return NVML_ERROR_INVALID_ARGUMENT;
-	if (read_locks(&usage) < 0 || vram_for_each(gpu, count_allocation, &usage) < 0 ||
-	    usage.failed)
+	if (collect_surely(gpu, &usage) < 0)
 		return NVML_ERROR_UNKNOWN;
 	room = *count;
 	*count = (unsigned int)usage.n_processes;
