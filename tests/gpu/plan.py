@@ -19,7 +19,7 @@ class Row:
 ROWS = (
     Row(r"^bench: 32 GiB", 10, alone=True, seconds=60),
     Row(r"^two GPUs: both at once", 11, alone=True, seconds=60),
-    Row(r"^steady state: ", 12, alone=True, seconds=25),
+    Row(r"^steady state: ", 12, alone=True, seconds=60),
     Row(r"^cost of calls: launches", 13, alone=True, seconds=30),
     Row(r"^cost of calls", 13, alone=True, seconds=50),
     Row(r"^bench: ten thousand", 14, alone=True, seconds=20),
