@@ -13,7 +13,7 @@ import time
 from framework_cases import need_gpus
 from harness import Log, expect, run
 
-WARM_ROUNDS, ROUNDS, ENOUGH = 1, 2, 1.8
+WARM_ROUNDS, ROUNDS, ENOUGH = 1, 4, 1.8
 COLD_S, ANSWER_S = 300, 60
 
 
