@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -61,6 +62,13 @@ int fd_wait(int fd, short events, uint64_t deadline_ns)
 		if (errno != EINTR)
 			return -errno;
 	}
+}
+
+int fd_peer(int fd, struct ucred *ret)
+{
+	socklen_t len = sizeof(*ret);
+
+	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, ret, &len) < 0 ? -errno : 0;
 }
 
 int file_read(int dir_fd, const char *path, size_t max_bytes, char **ret_text,

@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+struct ucred;
+
 /** Reads until @len_bytes or end of file. Returns the bytes read, or -errno. */
 ssize_t fd_read_full(int fd, void *buf, size_t len_bytes);
 
@@ -14,6 +16,10 @@ int fd_write_full(int fd, const void *buf, size_t len_bytes);
 
 /** Waits until @fd is ready for @events (poll(2)'s) or hung up. Returns 0, -ETIMEDOUT or -errno. */
 int fd_wait(int fd, short events, uint64_t deadline_ns);
+
+/** Who made the other end of a connected Unix socket: who listened, or connected, or made the pair
+ * (unix(7), SO_PEERCRED; the pid is in our numbering, 0 if it has none there). Returns 0 or -errno. */
+int fd_peer(int fd, struct ucred *ret);
 
 /**
  * Reads a whole small file into a NUL-terminated heap buffer (returns owned in @ret_text).

@@ -219,10 +219,10 @@ static int ask_simple(struct agent *a, enum agent_op op, struct agent_reply *rep
 static int check_peer(int fd, struct proc_id id, uid_t uid, struct brumate_error *err)
 {
 	struct ucred cred;
-	socklen_t len = sizeof(cred);
+	int r = fd_peer(fd, &cred);
 
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0)
-		return brumate_fail(err, errno, "process %d: agent: %m", id.pid);
+	if (r < 0)
+		return brumate_fail(err, -r, "process %d: agent: %m", id.pid);
 	if (cred.pid != id.pid || (cred.uid != uid && cred.uid != 0))
 		return brumate_fail(err, EPERM,
 				    "process %d: its agent's socket is served by process %d of "

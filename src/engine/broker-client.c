@@ -118,10 +118,10 @@ static int start_broker(bool simulated, uint64_t deadline_ns, struct brumate_err
 static int check_peer(struct broker *b, const char *path, struct brumate_error *err)
 {
 	struct ucred cred;
-	socklen_t len = sizeof(cred);
+	int r = fd_peer(b->wire.fd, &cred);
 
-	if (getsockopt(b->wire.fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0)
-		return brumate_fail(err, errno, "%s: %m", path);
+	if (r < 0)
+		return brumate_fail(err, -r, "%s: %m", path);
 	if (cred.uid != 0 && cred.uid != geteuid())
 		return brumate_fail(err, EPERM, "%s is served by user %u, not by root", path,
 				    cred.uid);

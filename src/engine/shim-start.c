@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/paths.h"
 
 enum { START_TIMEOUT_MS = 30000, SHIM_LOG_MODE = 0600 };
@@ -100,9 +101,8 @@ struct proc_id shim_identify(const struct wire *w)
 {
 	struct proc_id id = PROC_ID_NONE;
 	struct ucred cred;
-	socklen_t len = sizeof(cred);
 
-	if (getsockopt(w->fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0)
+	if (fd_peer(w->fd, &cred) == 0)
 		proc_identify(&id, cred.pid, NULL);
 	return id;
 }

@@ -22,6 +22,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/fd.h"
 #include "interpose/agent-ops.h"
 #include "interpose/packet.h"
 
@@ -111,10 +112,8 @@ static void serve(int fd)
 static bool may_ask(int fd)
 {
 	struct ucred peer;
-	socklen_t len = sizeof(peer);
 
-	return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) &&
-	       (peer.uid == 0 || peer.uid == geteuid());
+	return fd_peer(fd, &peer) == 0 && (peer.uid == 0 || peer.uid == geteuid());
 }
 
 /* Whether accepting may go well the next time. Somebody waits, while the program has no descriptor left:

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/fd-pass.h"
+#include "base/fd.h"
 #include "base/paths.h"
 #include "criu-plugin/hidden.h"
 #include "process/criu-private.h"
@@ -187,10 +188,10 @@ static int failed(const struct plan *p, const struct report *report, struct brum
 static int identify(struct criu_child *child, struct brumate_error *err)
 {
 	struct ucred peer;
-	socklen_t len = sizeof(peer);
+	int r = fd_peer(child->socket_fd, &peer);
 
-	if (getsockopt(child->socket_fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
-		return brumate_fail(err, errno, "CRIU: cannot tell its process id: %m");
+	if (r < 0)
+		return brumate_fail(err, -r, "CRIU: cannot tell its process id: %m");
 	return proc_identify(&child->id, peer.pid, err);
 }
 

@@ -5,6 +5,7 @@
  */
 #include "wire/private.h"
 #include "base/clock.h"
+#include "base/fd.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -78,9 +79,8 @@ void wire_call_peer(const struct wire_call_context *call, uid_t *ret_uid, gid_t 
 		    pid_t *ret_pid)
 {
 	struct ucred cred = { .pid = 0, .uid = (uid_t)-1, .gid = (gid_t)-1 };
-	socklen_t len = sizeof(cred);
 
-	getsockopt(call->wire->fd, SOL_SOCKET, SO_PEERCRED, &cred, &len);
+	fd_peer(call->wire->fd, &cred);
 	*ret_uid = cred.uid;
 	*ret_gid = cred.gid;
 	*ret_pid = cred.pid;

@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 static int top;
@@ -128,6 +129,19 @@ static void test_mkdir_parents(void)
 	CHECK(mkdir_parents(path, 0700) == -ENOTDIR);
 }
 
+static void test_peer(void)
+{
+	struct ucred peer;
+	int pair[2];
+
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
+	CHECK(fd_peer(pair[0], &peer) == 0);
+	CHECK(peer.pid == getpid() && peer.uid == geteuid() && peer.gid == getegid());
+	CHECK(fd_peer(top, &peer) == -ENOTSOCK);
+	close(pair[0]);
+	close(pair[1]);
+}
+
 int main(void)
 {
 	umask(022);
@@ -137,6 +151,7 @@ int main(void)
 	test_full();
 	test_remove_tree();
 	test_mkdir_parents();
+	test_peer();
 	CHECK(sync_dir(top, ".") == 0 && sync_dir(top, "absent") == -ENOENT);
 	close(top);
 	remove_scratch();
