@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -88,19 +89,48 @@ int segment_make_blank(struct segment *s)
 	return r;
 }
 
+static int make_ordinary(struct segment *s)
+{
+	int r = make_file(s, 0);
+
+	if (r < 0)
+		return r;
+	if (madvise(s->at, s->bytes, MADV_HUGEPAGE) == 0)
+		s->huge = shared_huge_pages();
+	prefer_node(s);
+	return 0;
+}
+
+/* While this broker lives: hugetlb.*.max of its cgroup does not let it have all that it set aside. */
+static atomic_bool hugetlb_refused;
+
 int segment_make(struct segment *s)
 {
 	/* Mapping pages of hugetlbfs sets them aside, or fails where there are not enough. */
-	int r = make_file(s, MFD_HUGETLB | HUGE_2MIB);
+	int r = hugetlb_refused ? -ENOMEM : make_file(s, MFD_HUGETLB | HUGE_2MIB);
 
-	s->hugetlb = s->huge = r == 0;
 	if (r < 0)
-		r = make_file(s, 0);
+		return make_ordinary(s);
+	s->hugetlb = s->huge = true;
+	prefer_node(s);
+	return 0;
+}
+
+int segment_make_again(struct segment *s)
+{
+	struct segment fresh = { .fd = -1, .bytes = s->bytes, .node = s->node };
+	int r = make_ordinary(&fresh);
+
 	if (r < 0)
 		return r;
-	if (!s->huge && madvise(s->at, s->bytes, MADV_HUGEPAGE) == 0)
-		s->huge = shared_huge_pages();
-	prefer_node(s);
+	munmap(s->at, s->bytes);
+	close(s->fd);
+	s->fd = fresh.fd;
+	s->dev = fresh.dev;
+	s->ino = fresh.ino;
+	s->at = fresh.at;
+	s->huge = fresh.huge;
+	s->hugetlb = false;
 	return 0;
 }
 
@@ -134,6 +164,14 @@ int segment_touch(struct segment *s, struct brumate_error *err)
 	if (s->touched)
 		return 0;
 	int r = huge_pages_fill(s->at, s->bytes, s->huge);
+	if (r == -ENOMEM && s->hugetlb) {
+		if (!atomic_exchange(&hugetlb_refused, true))
+			log_warn("huge pages that are free are refused, as a limit of the cgroup does "
+				 "(hugetlb.2MB.max): others instead");
+		r = pool_make_ordinary(s);
+		if (r == 0)
+			r = huge_pages_fill(s->at, s->bytes, s->huge);
+	}
 	if (r < 0)
 		return brumate_fail(err, -r, "host memory of %llu MiB: %m",
 				    (unsigned long long)(s->bytes >> 20));

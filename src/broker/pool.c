@@ -358,6 +358,16 @@ struct segment *pool_take_ring(uint64_t bytes, bool must)
 	return s;
 }
 
+int pool_make_ordinary(struct segment *s)
+{
+	pthread_mutex_lock(&lock);
+	int r = memory_left() < s->bytes ? -ENOMEM : segment_make_again(s);
+	if (r == 0)
+		s->promised = true;
+	pthread_mutex_unlock(&lock);
+	return r;
+}
+
 void pool_note_touched(struct segment *s)
 {
 	pthread_mutex_lock(&lock);
