@@ -37,16 +37,32 @@ static bool parse(const char *text, uint64_t *ret)
 	return true;
 }
 
+/* What one cgroup may have: beyond the one limit it is killed, beyond the other its threads are held up, as
+ * memory of host copies cannot be taken back. */
+static uint64_t limit_of(const char *cgroup)
+{
+	static const char *const names[] = { "memory.max", "memory.high" };
+	uint64_t least = UINT64_MAX;
+
+	for (size_t i = 0; i < 2; i++) {
+		auto_free char *text = read_file(cgroup, names[i]);
+		uint64_t limit;
+
+		if (parse(text, &limit) && limit < least) /* "max": no limit */
+			least = limit;
+	}
+	return least;
+}
+
 /* What one cgroup leaves; of what counts as used, cached files go when memory is wanted. */
 static uint64_t left_in(const char *cgroup)
 {
-	auto_free char *max = read_file(cgroup, "memory.max");
 	auto_free char *current = read_file(cgroup, "memory.current");
 	auto_free char *stat = read_file(cgroup, "memory.stat");
 	const char *cached = stat ? strstr(stat, "inactive_file ") : NULL;
-	uint64_t limit, used, files = 0;
+	uint64_t limit = limit_of(cgroup), used, files = 0;
 
-	if (!parse(max, &limit) || !parse(current, &used)) /* "max": no limit */
+	if (limit == UINT64_MAX || !parse(current, &used))
 		return UINT64_MAX;
 	if (cached)
 		parse(cached + strlen("inactive_file "), &files);
