@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 /* Which segments there are, who has them, and how much memory they may take. See pool.h. */
 #include "broker/pool-private.h"
-#include "broker/room.h"
 #include "broker/spill.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "base/room.h"
 
 #include <errno.h>
 #include <pthread.h>

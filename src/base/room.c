@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* Memory to be had: /proc/meminfo, and the limits of cgroups (version 2). See room.h. */
-#include "broker/room.h"
+/* The files of cgroups, read. See room.h. */
+#include "base/room.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "base/machine.h"
@@ -54,8 +54,7 @@ static uint64_t limit_of(const char *cgroup)
 	return least;
 }
 
-/* What one cgroup leaves; of what counts as used, cached files go when memory is wanted. */
-static uint64_t left_in(const char *cgroup)
+uint64_t room_in_cgroup(const char *cgroup)
 {
 	auto_free char *current = read_file(cgroup, "memory.current");
 	auto_free char *stat = read_file(cgroup, "memory.stat");
@@ -70,34 +69,42 @@ static uint64_t left_in(const char *cgroup)
 	return used < limit ? limit - used : 0;
 }
 
-/* Where this process is in the one hierarchy of version 2; NULL: there is none. */
-static char *own_cgroup(void)
+char *room_cgroup(pid_t pid)
 {
-	auto_fclose FILE *f = fopen("/proc/self/cgroup", "re");
+	auto_free char *path =
+		pid ? path_format("/proc/%d/cgroup", pid) : strdup("/proc/self/cgroup");
+	auto_fclose FILE *f = path ? fopen(path, "re") : NULL;
 	char line[4096];
 
 	while (f && fgets(line, sizeof(line), f)) {
 		line[strcspn(line, "\n")] = '\0';
-		if (!strncmp(line, "0::/", 4))
-			return strdup(line + 3);
+		if (!strncmp(line, "0::/", 4)) /* the one hierarchy of version 2 */
+			return strdup(line[4] ? line + 3 : "");
 	}
 	return NULL;
 }
 
+bool room_go_out(char *cgroup)
+{
+	char *slash = strrchr(cgroup, '/');
+
+	if (slash)
+		*slash = '\0';
+	return slash;
+}
+
 uint64_t room_memory_bytes(void)
 {
-	auto_free char *cgroup = own_cgroup();
+	auto_free char *cgroup = room_cgroup(0);
 	uint64_t left = UINT64_MAX;
 
 	machine_meminfo("MemAvailable", &left);
-	while (cgroup) {
-		uint64_t here = left_in(cgroup);
-		char *slash = strrchr(cgroup, '/');
+	if (!cgroup)
+		return left;
+	do {
+		uint64_t here = room_in_cgroup(cgroup);
 
 		left = here < left ? here : left;
-		if (!slash)
-			break;
-		*slash = '\0'; /* the root itself is the empty path */
-	}
+	} while (room_go_out(cgroup));
 	return left;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* How much memory the limits of cgroups leave: told by files that stand in the place of the kernel's, in a
  * mount namespace of this test's own. */
-#include "broker/room.h"
+#include "base/room.h"
 
 #include <fcntl.h>
 #include <sched.h>
