@@ -16,7 +16,7 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
-#include "base/machine.h"
+#include "base/room.h"
 #include "engine/host-fill.h"
 #include "process/cpumem.h"
 #include "process/leftover.h"
@@ -63,13 +63,6 @@ int host_memory_open(struct host_memory **ret, struct op *op, struct criu_option
 }
 
 /* ---- out ---- */
-
-static uint64_t available_bytes(void)
-{
-	uint64_t bytes;
-
-	return machine_meminfo("MemAvailable", &bytes) ? bytes : 0;
-}
 
 static void *copy_thread(void *arg)
 {
@@ -127,7 +120,7 @@ static bool has_room(struct host_memory *h)
 {
 	if (!h->op->leave_running)
 		return true;
-	if (h->taken.present_bytes + SPARE_BYTES <= available_bytes() &&
+	if (h->taken.present_bytes + SPARE_BYTES <= room_memory_bytes() &&
 	    cpumem_copy_reserve(&h->copy, &h->taken) == 0)
 		return true;
 	op_note(h->op,

@@ -207,5 +207,9 @@ uint64_t gpu_measure_host(struct op *op);
 /** Refuses what cannot work before the job is touched; what may fail needs --force. @scopes: SCAN_*. */
 int preflight(struct op *op, unsigned scopes, struct brumate_error *err);
 
+/** Whether there is memory for what the operation will take off the GPUs: the machine's, and what the cgroups
+ * of its processes leave for that which the driver saves, or the kernel would end the job. */
+int preflight_memory(struct op *op, struct brumate_error *err);
+
 /** The findings of a job's tree, the driver's view included. */
 int preflight_scan(struct op *op, struct scan_report *ret, struct brumate_error *err);

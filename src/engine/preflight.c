@@ -7,9 +7,11 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/machine.h"
+#include "base/room.h"
 #include "engine/held.h"
 #include "engine/park.h"
 
@@ -113,17 +115,83 @@ static int check_copies(struct op *op, uint64_t copies, uint64_t by_driver,
 	return -ENOSPC;
 }
 
-static int check_host_memory(struct op *op, struct brumate_error *err)
+/* What the driver will save of a process, into memory of that process. */
+static uint64_t by_driver_bytes(const struct op *op, size_t i)
 {
-	uint64_t available, need = 0, managed = park_managed_bytes(op);
+	const struct op_gpu_process *p = &op->gpus[i];
+	uint64_t managed = 0;
+
+	if (p->dev.state == DEV_STATE_CHECKPOINTED)
+		return 0;
+	for (size_t k = 0; k < op->n_agents; k++)
+		if (op->agents[k].agent.id.pid == p->id.pid)
+			managed += op->agents[k].agent.managed_bytes;
+	return managed < p->dev.used_bytes ? p->dev.used_bytes - managed : 0;
+}
+
+static bool is_within(const char *cgroup, const char *outer)
+{
+	size_t len = strlen(outer);
+
+	return cgroup && !strncmp(cgroup, outer, len) && (!cgroup[len] || cgroup[len] == '/');
+}
+
+/* The processes that are within one cgroup share what its limit leaves. */
+static int check_cgroup(const struct op *op, char *const *cgroups, const char *cgroup,
+			struct brumate_error *err)
+{
+	uint64_t left = room_in_cgroup(cgroup), need = 0;
 
 	for (size_t i = 0; i < op->n_gpus; i++)
-		if (op->gpus[i].dev.state != DEV_STATE_CHECKPOINTED)
-			need += op->gpus[i].dev.used_bytes;
-	if (!need)
+		need += is_within(cgroups[i], cgroup) ? by_driver_bytes(op, i) : 0;
+	if (need <= left)
 		return 0;
-	managed = managed < need ? managed : need;
-	need -= managed;
+	brumate_fail(
+		err, ENOMEM,
+		"%.1f GB of device memory do not fit into the %.1f GB of memory that cgroup %s "
+		"has left",
+		(double)need / 1e9, (double)left / 1e9, *cgroup ? cgroup : "/");
+	brumate_hint(err,
+		     "raise its memory limit: the driver keeps the saved data in the job's own "
+		     "memory, and beyond the limit the kernel would end the job");
+	return -ENOMEM;
+}
+
+static int check_cgroups(const struct op *op, struct brumate_error *err)
+{
+	auto_free char **cgroups = calloc(op->n_gpus + 1, sizeof(*cgroups));
+	int r = 0;
+
+	if (!cgroups)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < op->n_gpus; i++)
+		cgroups[i] = room_cgroup(op->gpus[i].id.pid);
+	for (size_t i = 0; i < op->n_gpus && r == 0; i++) {
+		auto_free char *cgroup = cgroups[i] ? strdup(cgroups[i]) : NULL;
+
+		if (!cgroup)
+			continue;
+		do
+			r = check_cgroup(op, cgroups, cgroup, err);
+		while (r == 0 && room_go_out(cgroup));
+	}
+	for (size_t i = 0; i < op->n_gpus; i++)
+		free(cgroups[i]);
+	return r;
+}
+
+int preflight_memory(struct op *op, struct brumate_error *err)
+{
+	uint64_t available, used = 0, need = 0;
+
+	for (size_t i = 0; i < op->n_gpus; i++) {
+		used += op->gpus[i].dev.state == DEV_STATE_CHECKPOINTED
+				? 0
+				: op->gpus[i].dev.used_bytes;
+		need += by_driver_bytes(op, i);
+	}
+	if (!used)
+		return 0;
 	if (machine_meminfo("MemAvailable", &available) && need > available) {
 		brumate_fail(err, ENOMEM,
 			     "%.1f GB of device memory do not fit into the %.1f GB of host memory "
@@ -133,9 +201,12 @@ static int check_host_memory(struct op *op, struct brumate_error *err)
 				  "own memory");
 		return -ENOMEM;
 	}
+	int r = check_cgroups(op, err);
+	uint64_t managed = used - need;
 	uint64_t kept = op->held ? held_kept_bytes(op->held) : 0; /* is written in place */
-	if (managed <= kept || op->park_only)
-		return 0;
+
+	if (r < 0 || managed <= kept || op->park_only)
+		return r;
 	return check_copies(op, managed - kept, need, err);
 }
 
@@ -174,5 +245,5 @@ int preflight(struct op *op, unsigned scopes, struct brumate_error *err)
 			return ask_for_force(f, err);
 		op_note(op, "%s (--force)", f->text);
 	}
-	return check_host_memory(op, err);
+	return preflight_memory(op, err);
 }

@@ -170,6 +170,9 @@ static int suspend_data_out(struct op *op, struct brumate_error *err)
 		return r;
 	op_drop_agents(op);
 	op->data_bytes = 0;
+	/* Into memory of the job, which nobody has asked about yet. */
+	if ((r = gpu_find(op, err)) < 0 || (r = preflight_memory(op, err)) < 0)
+		return brumate_wrap(err, r, "%s; and by the driver", why.text);
 	if ((r = step_gpu_lock(op, err)) < 0)
 		return r;
 	return step_gpu_checkpoint(op, err);

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
-#include "base/machine.h"
+#include "base/room.h"
 #include "base/paths.h"
 #include "store/tree.h"
 
@@ -228,9 +228,8 @@ static int mount_tmpfs(uint64_t max_bytes)
 
 int sealed_plain_dir(uint64_t max_bytes, struct brumate_error *err)
 {
-	uint64_t available = UINT64_MAX;
+	uint64_t available = room_memory_bytes();
 
-	machine_meminfo("MemAvailable", &available);
 	if (max_bytes > available) {
 		brumate_fail(err, ENOMEM,
 			     "%.1f GB of memory are needed for what is never written in the clear, "
