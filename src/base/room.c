@@ -54,18 +54,34 @@ static uint64_t limit_of(const char *cgroup)
 	return least;
 }
 
+/* What the kernel takes back before it ends anybody: cached files, and what it remembers of others. */
+static uint64_t reclaimable(char *stat)
+{
+	static const char *const names[] = { "inactive_file", "active_file", "slab_reclaimable" };
+	uint64_t sum = 0;
+	char *rest = stat, *line;
+
+	while ((line = strsep(&rest, "\n"))) {
+		const char *name = strsep(&line, " ");
+		uint64_t bytes;
+
+		for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+			if (!strcmp(name, names[i]) && parse(line, &bytes))
+				sum += bytes;
+	}
+	return sum;
+}
+
 uint64_t room_in_cgroup(const char *cgroup)
 {
 	auto_free char *current = read_file(cgroup, "memory.current");
 	auto_free char *stat = read_file(cgroup, "memory.stat");
-	const char *cached = stat ? strstr(stat, "inactive_file ") : NULL;
-	uint64_t limit = limit_of(cgroup), used, files = 0;
+	uint64_t limit = limit_of(cgroup), used;
 
 	if (limit == UINT64_MAX || !parse(current, &used))
 		return UINT64_MAX;
-	if (cached)
-		parse(cached + strlen("inactive_file "), &files);
-	used -= files < used ? files : used;
+	uint64_t freed = stat ? reclaimable(stat) : 0;
+	used -= freed < used ? freed : used;
 	return used < limit ? limit - used : 0;
 }
 

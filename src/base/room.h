@@ -20,5 +20,5 @@ char *room_cgroup(pid_t pid);
 bool room_go_out(char *cgroup);
 
 /** Bytes that the limits of this one cgroup leave, whatever those around it do; UINT64_MAX: it has none.
- * Cached files do not count as used, as they go when memory is wanted. */
+ * What the kernel takes back when memory is wanted, as cached files, does not count as used. */
 uint64_t room_in_cgroup(const char *cgroup);

@@ -84,7 +84,9 @@ static void test_limits(void)
 
 	say(inner, "memory.max", "67108864\n");
 	CHECK(room_memory_bytes() == 48 * MIB);
-	say(inner, "memory.stat", "anon 12582912\ninactive_file 4194304\nactive_file 0\n");
+	say(inner, "memory.stat",
+	    "anon 12582912\ninactive_file 1048576\nactive_file 2097152\nunevictable "
+	    "4096\nslab_reclaimable 1048576\n");
 	CHECK(room_memory_bytes() == 52 * MIB);
 	say(inner, "memory.high", "33554432\n");
 	CHECK(room_memory_bytes() == 20 * MIB);
