@@ -340,6 +340,7 @@ static const struct step checkpoint_steps[] = {
 	{ "gate", "calls and kernels in flight", step_gate, step_undo_park },
 	{ "park", "the job's agents", step_park, step_undo_park },
 	{ "copy", "nothing", step_copy_out, step_undo_copy },
+	{ "unmap", "the job's agents", step_unmap, NULL },
 	{ "gpu-lock", "calls and kernels in flight", step_gpu_lock, step_undo_gpu },
 	{ "gpu-checkpoint", "device memory to reach host memory", step_gpu_checkpoint,
 	  step_undo_gpu },

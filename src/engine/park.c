@@ -182,13 +182,15 @@ int step_park(struct op *op, struct brumate_error *err)
 	if ((r = held_keep(h, op->job, err)) < 0 || (r = held_save(h, op->job, err)) < 0)
 		return r;
 	op_phase_at(op, "hold", start_ns, clock_since_s(start_ns));
-	if ((r = fault_point("park.saved")) < 0)
-		return brumate_fail(err, -r, "injected before device memory is unmapped: %m");
-	start_ns = clock_now_ns();
-	r = park_each(op, unmap_one, err);
-	op_phase_at(op, "unmap", start_ns, clock_since_s(start_ns));
 	op->data_bytes = held_bytes(h);
-	return r;
+	return 0;
+}
+
+int step_unmap(struct op *op, struct brumate_error *err)
+{
+	if (op->was_suspended || !op->n_agents || !op->held->n_pieces)
+		return 1;
+	return park_each(op, unmap_one, err);
 }
 
 /* ---- back ---- */
@@ -490,7 +492,8 @@ int park_put_away(struct op *op, struct brumate_error *err)
 		r = copy_back(op, err);
 	if (r == 0)
 		r = map_and_own(op, err);
-	if (r < 0 || (r = step_gate(op, err)) < 0 || (r = step_park(op, err)) < 0)
+	if (r < 0 || (r = step_gate(op, err)) < 0 || (r = step_park(op, err)) < 0 ||
+	    (r = step_unmap(op, err)) < 0)
 		return r;
 	return copy_away(op, err);
 }

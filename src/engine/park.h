@@ -17,9 +17,11 @@ int park_check(const struct op *op, struct brumate_error *err);
 
 /** Closes the gates of all of them at once. -ETIMEDOUT: all are open again. */
 int step_gate(struct op *op, struct brumate_error *err);
-/** Takes all pieces out: listed, exported to us and the keeper, the table on disk, unmapped. */
+/** Holds all pieces: listed, exported to us and the keeper, the table on disk. */
 int step_park(struct op *op, struct brumate_error *err);
-/** Undo of both: everything back and running. The driver must be. */
+/** Takes them out of the processes; they may be read by others meanwhile, as nobody writes any more. */
+int step_unmap(struct op *op, struct brumate_error *err);
+/** Undo of all three: everything back and running. The driver must be. */
 void step_undo_park(struct op *op);
 
 /** Hangs up at all agents and leaves them as they are; before a dump, and at the end. */

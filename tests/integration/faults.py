@@ -199,7 +199,7 @@ for fault in ("error:5", "kill", "kill:criu", "kill:broker", "kill:job"):
 
 
 # Phases that are parts of a step.
-PARTS = ("export", "hold", "unmap", "own")
+PARTS = ("export", "hold", "own")
 
 
 @case

@@ -192,7 +192,7 @@ def suspend_empties_the_gpu_and_resume_fills_it(bed):
     summary = bed.operation("suspend", job)
     expect(summary["operation"] == "suspend" and summary["job"] == job, f"summary {summary}")
     expect(summary["gpu_bytes"] >= 64 * MIB and summary["seconds"] > 0, f"summary {summary}")
-    expect([p["name"] for p in summary["phases"]] == ["identify", "preflight", "gate", "export", "hold", "unmap", "park",
+    expect([p["name"] for p in summary["phases"]] == ["identify", "preflight", "gate", "export", "hold", "park", "unmap",
                                                      "gpu-lock", "gpu-checkpoint", "data-out", "settle"],
            f"phases {summary['phases']}")
     bed.expect_state(job, "suspended")
