@@ -211,5 +211,6 @@ int preflight(struct op *op, unsigned scopes, struct brumate_error *err);
  * of its processes leave for that which the driver saves, or the kernel would end the job. */
 int preflight_memory(struct op *op, struct brumate_error *err);
 
-/** The findings of a job's tree, the driver's view included. */
-int preflight_scan(struct op *op, struct scan_report *ret, struct brumate_error *err);
+/** The findings of a job's tree, the driver's view included. @scopes: as scan_tree()'s. */
+int preflight_scan(struct op *op, unsigned scopes, struct scan_report *ret,
+		   struct brumate_error *err);

@@ -74,10 +74,11 @@ static int scan_driver_state(struct op *op, struct scan_report *report)
 	return scan_suspects(op, report);
 }
 
-int preflight_scan(struct op *op, struct scan_report *ret, struct brumate_error *err)
+int preflight_scan(struct op *op, unsigned scopes, struct scan_report *ret,
+		   struct brumate_error *err)
 {
 	auto_(scan_report_fini) struct scan_report report = SCAN_REPORT_EMPTY;
-	int r = scan_tree(&report, &op->tree, err);
+	int r = scan_tree(&report, &op->tree, scopes, err);
 
 	if (r < 0)
 		return r;
@@ -229,7 +230,7 @@ static int ask_for_force(const struct scan_finding *f, struct brumate_error *err
 int preflight(struct op *op, unsigned scopes, struct brumate_error *err)
 {
 	auto_(scan_report_fini) struct scan_report report = SCAN_REPORT_EMPTY;
-	int r = preflight_scan(op, &report, err);
+	int r = preflight_scan(op, scopes, &report, err);
 
 	if (r < 0)
 		return r;

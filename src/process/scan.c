@@ -286,26 +286,30 @@ static void check_managed_memory(struct scan *s)
 
 static const struct {
 	const char *name;
+	unsigned scopes; /* of what it may find */
 	void (*run)(struct scan *s);
 } checks[] = {
-	{ "rights", check_rights },
-	{ "states", check_states },
-	{ "namespaces", check_namespaces },
-	{ "mappings", check_mappings },
-	{ "files", scan_check_fds },
-	{ "pipes", scan_check_pipes },
-	{ "unix sockets", scan_check_unix },
-	{ "tcp", scan_check_tcp },
-	{ "gpu leftovers", check_gpu_leftovers },
-	{ "managed memory", check_managed_memory },
+	{ "rights", SCAN_GPU | SCAN_CRIU, check_rights },
+	{ "states", SCAN_GPU | SCAN_CRIU, check_states },
+	{ "namespaces", SCAN_CRIU, check_namespaces },
+	{ "mappings", SCAN_CRIU, check_mappings },
+	{ "files", SCAN_GPU | SCAN_CRIU, scan_check_fds },
+	{ "pipes", SCAN_CRIU, scan_check_pipes },
+	{ "unix sockets", SCAN_GPU | SCAN_CRIU, scan_check_unix },
+	{ "tcp", SCAN_CRIU, scan_check_tcp },
+	{ "gpu leftovers", SCAN_CRIU, check_gpu_leftovers },
+	{ "managed memory", SCAN_GPU | SCAN_CRIU, check_managed_memory },
 };
 
-int scan_tree(struct scan_report *ret, const struct proc_tree *tree, struct brumate_error *err)
+int scan_tree(struct scan_report *ret, const struct proc_tree *tree, unsigned scopes,
+	      struct brumate_error *err)
 {
 	struct scan s = { .report = SCAN_REPORT_EMPTY, .tree = tree };
 
 	scan_gather_fds(&s);
 	for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]) && !s.r; i++) {
+		if (!(checks[i].scopes & scopes))
+			continue;
 		checks[i].run(&s);
 		if (s.r < 0)
 			brumate_fail(err, -s.r, "looking for %s: %m", checks[i].name);

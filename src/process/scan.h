@@ -47,8 +47,13 @@ DEFINE_AUTO_FINI(struct scan_report, scan_report_fini)
 /** Adds a finding (copied). For callers that know more than /proc (the driver's view). 0, -ENOMEM. */
 int scan_add(struct scan_report *r, const struct scan_finding *f);
 
-/** Scans every process of @tree. Processes that end meanwhile are skipped. */
-int scan_tree(struct scan_report *ret, const struct proc_tree *tree, struct brumate_error *err);
+/**
+ * Scans every process of @tree for what is in @scopes (SCAN_GPU | SCAN_CRIU); others may be found too. Only
+ * SCAN_CRIU reads the tables of TCP connections, which takes the kernel 2 ms each even where they are empty
+ * (6.18). Processes that end meanwhile are skipped.
+ */
+int scan_tree(struct scan_report *ret, const struct proc_tree *tree, unsigned scopes,
+	      struct brumate_error *err);
 
 /** True if the process has the vendor's device open or its driver library mapped (a process worth
  * asking the driver about). */

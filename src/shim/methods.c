@@ -492,7 +492,7 @@ static int method_scan(void *arg, struct wire_call_context *call, json_t *parame
 		return r;
 	op.held = &s->held;
 	if ((r = gpu_find(&op, err)) == 0)
-		r = preflight_scan(&op, &report, err);
+		r = preflight_scan(&op, SCAN_GPU | SCAN_CRIU, &report, err);
 	if (r == 0)
 		r = add_memory(&op, &report, err);
 	shim_end(s);

@@ -21,6 +21,7 @@
 #include <sys/un.h>
 
 static struct scan_report report = SCAN_REPORT_EMPTY;
+static unsigned scopes = SCAN_GPU | SCAN_CRIU;
 
 static void scan(pid_t pid)
 {
@@ -30,7 +31,7 @@ static void scan(pid_t pid)
 	CHECK(proc_identify(&id, pid, NULL) == 0);
 	CHECK(proc_tree_read(&tree, id, NULL) == 0);
 	scan_report_fini(&report);
-	CHECK(scan_tree(&report, &tree, NULL) == 0);
+	CHECK(scan_tree(&report, &tree, scopes, NULL) == 0);
 	proc_tree_fini(&tree);
 }
 
@@ -257,6 +258,10 @@ static void finds_connections(void)
 	       "is connected to a process outside the job by a unix socket");
 	expect(SCAN_NOTE, SCAN_CRIU, "tcp", "has a TCP connection to outside the job");
 	expect(SCAN_NOTE, SCAN_CRIU, "pipe", "has a pipe to outside the job");
+	scopes = SCAN_GPU;
+	scan(l.pid);
+	CHECK(!find("tcp") && !find("pipe"));
+	scopes = SCAN_GPU | SCAN_CRIU;
 	little_end(&l);
 	close(ends[0]);
 	close(ends[1]);
