@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * The lane of one GPU: a thread that maps pieces ahead, and one that copies what is mapped, in steps
+ * The lane of one GPU: a thread that maps pieces ahead (data-map.c), and one that copies what is mapped, in steps
  * that lie in one segment. Pieces are mapped at the same distances as they have in the host copy, so
  * that a step spans many small ones. A step whose segment is not pinned goes through a slot of a
  * pinned ring, and from there by a crew's memcpy(3); a window of steps keeps both busy.
@@ -9,7 +9,6 @@
 #include "base/array.h"
 #include "base/fault.h"
 #include "base/log.h"
-#include "base/machine.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -65,29 +64,6 @@ uint64_t lane_filled_bytes(const struct mover *m, const struct piece *p)
 	return copied > start ? copied - start : 0;
 }
 
-static int open_lane(struct lane *l, struct brumate_error *err)
-{
-	struct mover *m = l->mover;
-	/* To be woken takes as long as a tenth of a copy: with one at a time the GPU is idle meanwhile. */
-	bool spin = lane_takes_turns(m) && machine_cores() >= SPIN_CORES_MIN;
-	int r = gpus_get(&l->memory, l->uuid, err);
-
-	if (r == 0)
-		r = m->ops->reserve(l->memory, m->total_bytes, &l->at, err);
-	l->reserved = r == 0;
-	if (r == 0)
-		r = m->ops->lane_open(l->memory, spin, &l->copies, err);
-	if (r < 0)
-		return r;
-	if (m->flags & TRANSFER_WITH_DIGESTS)
-		lane_open_digesters(l);
-	pthread_mutex_lock(&m->lock);
-	l->opened = true;
-	pthread_cond_broadcast(&m->changed);
-	pthread_mutex_unlock(&m->lock);
-	return 0;
-}
-
 int lane_wait_turn(struct lane *l, size_t n_given)
 {
 	struct mover *m = l->mover;
@@ -98,107 +74,6 @@ int lane_wait_turn(struct lane *l, size_t n_given)
 	int r = m->stopped ? -ECANCELED : 0;
 	pthread_mutex_unlock(&m->lock);
 	return r;
-}
-
-static int import_piece(struct lane *l, struct piece *p, struct brumate_error *err)
-{
-	const struct dev_memory_ops *ops = l->mover->ops;
-	int r = fault_point("data.import");
-
-	if (r < 0)
-		return brumate_fail(err, -r, "import: %m");
-	r = ops->import(l->memory, p->fd, p->len_bytes, l->at + p->offset, err);
-	cleanup_close(&p->fd);
-	return r;
-}
-
-static int create_piece(struct lane *l, struct piece *p, struct brumate_error *err)
-{
-	const struct dev_memory_ops *ops = l->mover->ops;
-	int r = fault_point("data.export");
-
-	if (r < 0)
-		return brumate_fail(err, -r, "export: %m");
-	return ops->create(l->memory, p->len_bytes, l->at + p->offset, &p->fd, err);
-}
-
-static int publish(struct lane *l, size_t first, size_t end, struct brumate_error *err)
-{
-	struct mover *m = l->mover;
-	uint64_t start = piece_of(l, first)->offset;
-	const struct piece *last = piece_of(l, end - 1);
-	int r = m->ops->allow(l->memory, l->at + start, last->offset + last->len_bytes - start,
-			      err);
-
-	if (r < 0)
-		return r;
-	pthread_mutex_lock(&m->lock);
-	for (size_t i = first; i < end; i++)
-		l->usable_bytes += piece_of(l, i)->len_bytes;
-	m->n_made += end - first;
-	pthread_cond_broadcast(&m->changed);
-	pthread_mutex_unlock(&m->lock);
-	return 0;
-}
-
-static int map_pieces(struct lane *l, struct brumate_error *err)
-{
-	struct mover *m = l->mover;
-	size_t first = 0;
-	uint64_t bytes = 0;
-	int r = 0;
-
-	for (size_t i = 0; i < l->n_pieces && r == 0; i++) {
-		struct piece *p = piece_of(l, i);
-
-		r = lane_wait_turn(l, m->to_host ? l->pieces[i] + 1 : 0);
-		if (r < 0)
-			return brumate_fail(err, -r, "cancelled");
-		r = m->to_host ? import_piece(l, p, err) : create_piece(l, p, err);
-		if (r < 0)
-			return brumate_wrap(err, r, "piece %zu of %zu", l->pieces[i] + 1,
-					    m->n_pieces);
-		l->n_mapped = i + 1;
-		bytes += p->len_bytes;
-		if (bytes < BATCH_BYTES && is_followed(l, i))
-			continue;
-		r = publish(l, first, i + 1, err);
-		first = i + 1;
-		bytes = 0;
-	}
-	return r;
-}
-
-static void unmap_pieces(struct lane *l)
-{
-	const struct dev_memory_ops *ops = l->mover->ops;
-	struct brumate_error err;
-
-	for (size_t i = 0, first = 0; i < l->n_mapped; i++) {
-		uint64_t start = piece_of(l, first)->offset;
-		const struct piece *last = piece_of(l, i);
-
-		if (i + 1 < l->n_mapped && is_followed(l, i))
-			continue;
-		if (ops->unmap(l->memory, l->at + start, last->offset + last->len_bytes - start,
-			       &err) < 0)
-			log_warn("%s", err.text);
-		first = i + 1;
-	}
-}
-
-/* Nobody works on it any more. */
-static void close_lane(struct lane *l)
-{
-	const struct dev_memory_ops *ops = l->mover->ops;
-
-	lane_close_digesters(l);
-	if (l->copies)
-		ops->lane_close(l->copies);
-	pool_put(l->ring);
-	unmap_pieces(l);
-	if (l->reserved)
-		ops->unreserve(l->memory, l->at, l->mover->total_bytes);
 }
 
 static void wake(struct mover *m)
@@ -218,28 +93,14 @@ void lane_end_thread(struct lane *l)
 	bool closes = --l->n_active == 0;
 	pthread_mutex_unlock(&m->lock);
 	if (closes && m->to_host)
-		close_lane(l);
+		lane_close(l);
 	pthread_mutex_lock(&m->lock);
 	bool last = --m->n_running == 0;
 	pthread_mutex_unlock(&m->lock);
 	if (last)
 		wake(m);
 	if (closes && !m->to_host)
-		close_lane(l);
-}
-
-static void *run_map(void *arg)
-{
-	struct lane *l = arg;
-	struct brumate_error err = BRUMATE_ERROR_NONE;
-	int r = open_lane(l, &err);
-
-	if (r == 0)
-		r = map_pieces(l, &err);
-	if (r < 0)
-		mover_fail(l->mover, &err);
-	lane_end_thread(l);
-	return NULL;
+		lane_close(l);
 }
 
 /* Bytes without a gap from @p on, as far as @limit. */
@@ -556,7 +417,7 @@ static void *run_copy(void *arg)
 
 static int start_lane(struct lane *l, struct brumate_error *err)
 {
-	static void *(*const runs[])(void *) = { run_map, run_copy, lane_run_digest };
+	static void *(*const runs[])(void *) = { lane_run_map, run_copy, lane_run_digest };
 	const uint32_t flags = l->mover->flags;
 	const size_t n = flags & TRANSFER_WITH_DIGESTS && !(flags & TRANSFER_LIVE) ? 3 : 2;
 

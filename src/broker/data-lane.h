@@ -16,7 +16,8 @@ enum {
 	SPIN_CORES_MIN = 4,
 	SLOTS_ALL = 32, /* of all lanes together, as far as each has SLOTS_MIN */
 	SLOTS_MIN = 4,
-	DIGESTERS = 2, /* one computes while the results of the other are read */
+	DIGESTERS = 2,	  /* one computes while the results of the other are read */
+	BEHIND_GOES = 32, /* in which what was copied out is unmapped */
 };
 
 struct step {
@@ -44,7 +45,7 @@ struct lane {
 	uint8_t uuid[DEV_UUID_BYTES];
 	size_t *pieces; /* indexes */
 	size_t n_pieces;
-	size_t n_mapped; /* by the mapping thread alone */
+	size_t n_mapped, n_unmapped; /* by the mapping thread alone, until all have ended */
 
 	bool opened; /* the rest of these under the mover's lock */
 	/* Of the lane's pieces, in their order: what the GPU may read and write, whose digests are
@@ -109,6 +110,13 @@ int lane_find_run(struct lane *l, const struct place *p, const uint64_t *limit, 
 
 /** Last act of a thread; the last one closes the lane. */
 void lane_end_thread(struct lane *l);
+
+/* data-map.c */
+
+/** The thread. */
+void *lane_run_map(void *arg);
+/** Unmaps what still is mapped; nobody works on the lane any more. */
+void lane_close(struct lane *l);
 
 /* data-ring.c */
 

@@ -71,6 +71,11 @@ static void test_injected(void)
 		CHECK(try_out(&set, &err) == -EIO);
 		set_check_device(&set);
 	}
+	/* Late, when the broker has unmapped the first pieces. */
+	node_fault("data.copy delay:5\ndata.copy delay:5\ndata.copy delay:5\ndata.copy delay:5\n"
+		   "data.copy error:5\n");
+	CHECK(try_out(&set, &err) == -EIO);
+	set_check_device(&set);
 	must(try_out(&set, &err), &err);
 	set_check_copy(&set);
 	uint64_t used = used_bytes();
