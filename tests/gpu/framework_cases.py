@@ -6,7 +6,6 @@ what they print undisturbed. And what the library costs them while nothing happe
 import json
 import os
 import re
-import signal
 import statistics
 from dataclasses import dataclass
 
@@ -250,7 +249,7 @@ def same_output(check, way):
 
 # What it costs while nothing happens.
 
-BLOCKS, STEPS, GROUPS, WORTH_A_LOOK = 600, 4, 10, 1.05
+BLOCKS, BLOCK_STEPS, GROUPS, WORTH_A_LOOK = 600, 4, 10, 1.05
 
 
 def slower_by(without, ours):
@@ -265,7 +264,8 @@ def slower_by(without, ours):
 def steady(check, what):
     """Two jobs live at the same time, one with the library and its agent; only one works at a time."""
     turns = {path: os.path.join(check.instance.dir, f"turn-{path}") for path in ("driver", "broker")}
-    way = Way(f"steady state, {what}", "torch_rate.py", ("--way", what, "--block", str(STEPS), "--blocks", str(BLOCKS)))
+    args = ("--way", what, "--block", str(BLOCK_STEPS), "--blocks", str(BLOCKS))
+    way = Way(f"steady state, {what}", "torch_rate.py", args)
     need(check, way)
     for path in turns.values():
         os.mkfifo(path)
@@ -286,8 +286,8 @@ def steady(check, what):
     with open(turns["broker"], "wb", buffering=0) as last:
         last.write(b"t")
     ratio, groups = slower_by(without, ours)
-    check.measured[f"steady state, {what}: step without the library, ms"] = round(statistics.median(without) * 1e3 / STEPS, 4)
-    check.measured[f"steady state, {what}: step with it, ms"] = round(statistics.median(ours) * 1e3 / STEPS, 4)
+    for figure, seconds in (("step without the library, ms", without), ("step with it, ms", ours)):
+        check.measured[f"steady state, {what}: {figure}"] = round(statistics.median(seconds) * 1e3 / BLOCK_STEPS, 4)
     check.measured[f"steady state, {what}: slower by, %"] = round(ratio, 2)
     check.measured[f"steady state, {what}: groups of blocks, %"] = f"{groups[1]:.2f} to {groups[-2]:.2f}"
     expect(ratio < (WORTH_A_LOOK - 1) * 100, f"{ratio:.1f} % slower with the library")
