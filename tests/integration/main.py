@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import socket
-import sys
 
 from cases import AS_NOBODY, MIB, NOBODY, case, expect, main, process_start, run, wait_until, with_env
 from harness import Log
