@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/wait.h>
 
 static int top;
@@ -55,14 +56,15 @@ static void test_delay(void)
 
 static void *pass(void *arg)
 {
-	*(int *)arg = fault_point("here");
+	atomic_store((atomic_int *)arg, fault_point("here"));
 	return NULL;
 }
 
 static void test_hold(void)
 {
 	pthread_t thread;
-	int result = -1, fd;
+	atomic_int result = -1;
+	int fd;
 
 	put_text(top, "fault", "here hold\n");
 	CHECK(pthread_create(&thread, NULL, pass, &result) == 0);
