@@ -9,6 +9,7 @@
 #include "base/fd.h"
 
 #include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -67,8 +68,8 @@ static int parse_stat(struct proc_info *info, const char *text)
 	    sscanf(close + 1,
 		   " %c %d %d %d %d %*d %u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %d %*d %llu "
 		   "%*u %ld",
-		   &info->state, &info->ppid, &info->pgid, &info->sid, &info->tty_nr,
-		   &flags, &info->n_threads, &start_ticks, &rss_pages) != 9)
+		   &info->state, &info->ppid, &info->pgid, &info->sid, &info->tty_nr, &flags,
+		   &info->n_threads, &start_ticks, &rss_pages) != 9)
 		return -EBADMSG;
 
 	snprintf(info->comm, sizeof(info->comm), "%.*s", (int)(close - open - 1), open + 1);
@@ -192,6 +193,39 @@ bool proc_is_alive(struct proc_id id)
 	struct proc_info info;
 
 	return read_exactly(&info, id) && info.state != 'Z' && info.state != 'X';
+}
+
+static bool thread_has_stopped(int task_fd, const char *tid)
+{
+	char name[32];
+	auto_free char *text = NULL;
+	struct proc_info info;
+
+	snprintf(name, sizeof(name), "%.16s/stat", tid);
+	int r = read_file(task_fd, name, &text);
+	/* One that has ended does nothing any more. */
+	return r == -ESRCH ||
+	       (r >= 0 && parse_stat(&info, text) >= 0 && strchr("TtZX", info.state));
+}
+
+int proc_has_stopped(struct proc_id id)
+{
+	auto_close int dir_fd = open_dir(id.pid);
+	auto_close int task_fd = -1;
+	bool stopped = true;
+
+	if (dir_fd >= 0)
+		task_fd = openat(dir_fd, "task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	/* Beneath a directory that was opened when the number was @id's. */
+	if (task_fd < 0 || !proc_exists(id))
+		return -ESRCH;
+	auto_closedir DIR *dir = fdopendir(task_fd);
+	if (!dir)
+		return -errno;
+	take_fd(&task_fd);
+	for (struct dirent *e; stopped && (e = readdir(dir));)
+		stopped = e->d_name[0] == '.' || thread_has_stopped(dirfd(dir), e->d_name);
+	return stopped;
 }
 
 int proc_zombie_status(struct proc_id id, int *ret_status)

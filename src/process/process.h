@@ -42,6 +42,9 @@ bool proc_is_alive(struct proc_id id);
 /** True while exactly this process exists, zombie or not. */
 bool proc_exists(struct proc_id id);
 
+/** Whether all its threads stand stopped or have ended, from /proc/PID/task: 1, 0, or -ESRCH. */
+int proc_has_stopped(struct proc_id id);
+
 /**
  * How a process ended that is still a zombie: its status as wait(2) gives it, from /proc/PID/stat
  * (proc(5), exit_code; the kernel shows it to who may trace the process). 0; -EAGAIN: it has not
@@ -93,7 +96,7 @@ int proc_children(pid_t pid, pid_t **ret_pids, size_t *ret_n);
 int proc_wait_gone(struct proc_id id, uint64_t deadline_ns);
 
 /**
- * SIGKILLs the tree below @root (inclusive), parents first, until none is left or the deadline
- * passes (-ETIMEDOUT). Does not reap.
+ * Stops the tree below @root (inclusive) until nobody forks any more, SIGKILLs all of it and waits until
+ * none is left or the deadline passes (-ETIMEDOUT). Does not reap.
  */
 int proc_tree_kill(struct proc_id root, uint64_t deadline_ns);

@@ -17,7 +17,8 @@
 enum {
 	CHILDREN_BYTES_MAX = 8 * 1024 * 1024,
 	TREE_PASSES_MAX = 32, /* of a tree that never stops forking */
-	STOP_WAIT_MS = 50, /* for a process to stop before it is killed; vfork(2) can hold it up */
+	STOP_WAIT_MS =
+		1000, /* without any progress: vfork(2) and what hangs in the kernel do not stop */
 };
 
 struct pids {
@@ -219,19 +220,55 @@ int proc_tree_read(struct proc_tree *ret, struct proc_id root, struct brumate_er
 	return 0;
 }
 
-/* A stop has no event for anybody but the parent, so it is looked for. */
-static void stop_and_wait(struct proc_id id, uint64_t deadline_ns)
+/*
+ * Sends all of them SIGSTOP. 1: none ran, none was new, none has ended since the last look: the lists of children,
+ * which leave out some while others end (proc(5)), were complete.
+ */
+static int stop_all(struct proc_tree *t, size_t *ret_n_stopped)
 {
-	uint64_t until_ns = deadline_in_ms(STOP_WAIT_MS);
-	struct proc_info info;
+	const size_t n_before = t->n;
+	size_t n_stopped = 0;
+	bool ended = false;
 
-	if (proc_signal(id, SIGSTOP) < 0)
-		return;
-	if (until_ns > deadline_ns)
-		until_ns = deadline_ns;
-	while (proc_read(&info, id.pid, NULL) == 0 && info.id.start_ticks == id.start_ticks &&
-	       !strchr("TtZX", info.state) && clock_now_ns() < until_ns)
+	for (size_t i = 0; i < t->n; i++) {
+		const struct proc_id id = t->items[i].id;
+		int stopped = proc_has_stopped(id);
+
+		if (stopped == -ESRCH) {
+			ended |= t->items[i].state != 'X';
+			t->items[i].state = 'X';
+			n_stopped++;
+			continue;
+		}
+		if (stopped == 0)
+			proc_signal(id, SIGSTOP);
+		int r = stopped < 0 ? stopped : add_children_of(t, id.pid);
+		if (r < 0)
+			return r;
+		n_stopped += stopped;
+	}
+	*ret_n_stopped = n_stopped;
+	return n_stopped == t->n && t->n == n_before && !ended;
+}
+
+/* Until nobody forks any more: a child that is being made when its parent is killed would be nobody's. */
+static int stop_tree(struct proc_tree *t, uint64_t deadline_ns)
+{
+	uint64_t until_ns = 0;
+	size_t n_seen = 0, n_stopped = 0, n_stopped_before;
+	int r;
+
+	do {
+		n_stopped_before = n_stopped;
+		if ((r = stop_all(t, &n_stopped)) != 0)
+			return r;
+		if (!until_ns || t->n > n_seen || n_stopped > n_stopped_before)
+			until_ns = deadline_in_ms(STOP_WAIT_MS);
+		n_seen = t->n;
+		/* A stop has no event for anybody but the parent, so it is looked for. */
 		nanosleep(&(struct timespec){ .tv_nsec = NS_PER_MS / 2 }, NULL);
+	} while (clock_now_ns() < (until_ns < deadline_ns ? until_ns : deadline_ns));
+	return 0;
 }
 
 int proc_tree_kill(struct proc_id root, uint64_t deadline_ns)
@@ -241,21 +278,13 @@ int proc_tree_kill(struct proc_id root, uint64_t deadline_ns)
 
 	if (r < 0)
 		return r == -ESRCH ? 0 : r;
-
-	/* A child forked between the look at the children and the kill would be lost from sight, so
-	 * each parent is stopped before that look. */
+	r = stop_tree(&tree, deadline_ns);
 	for (size_t i = 0; i < tree.n; i++) {
-		struct proc_id id = tree.items[i].id;
+		int killed = proc_signal(tree.items[i].id, SIGKILL);
 
-		stop_and_wait(id, deadline_ns);
-		if (proc_exists(id) && (r = add_children_of(&tree, id.pid)) < 0)
-			return r;
-		r = proc_signal(id, SIGKILL);
-		if (r < 0 && r != -ESRCH)
-			return r;
+		r = r < 0 || killed == -ESRCH ? r : killed;
 	}
-	for (size_t i = 0; i < tree.n; i++)
-		if ((r = proc_wait_gone(tree.items[i].id, deadline_ns)) < 0)
-			return r;
-	return 0;
+	for (size_t i = 0; i < tree.n && r >= 0; i++)
+		r = proc_wait_gone(tree.items[i].id, deadline_ns);
+	return r < 0 ? r : 0;
 }

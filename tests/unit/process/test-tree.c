@@ -5,6 +5,7 @@
 #include "process/reap.h"
 
 #include <pthread.h>
+#include <sys/mman.h>
 
 static void *fork_from_thread(void *arg)
 {
@@ -111,6 +112,37 @@ static void forks_all_the_time(void *arg)
 	}
 }
 
+static void *fork_and_go_on(void *arg)
+{
+	for (int i = 0;; i++) {
+		if (!fork())
+			for (;;)
+				pause();
+		if (i == 50)
+			little_ready();
+		if (i == 200)
+			pause();
+	}
+	return arg;
+}
+
+/* A fork takes its time, and the thread that has stopped first is none of those that fork. */
+static void threads_fork_all_the_time(void *arg)
+{
+	const size_t bytes = 64 << 20;
+	char *memory =
+		mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	pthread_t t;
+
+	CHECK(memory != MAP_FAILED);
+	madvise(memory, bytes, MADV_NOHUGEPAGE);
+	memset(memory, 1, bytes);
+	for (int i = 0; i < 3; i++)
+		CHECK(pthread_create(&t, NULL, fork_and_go_on, NULL) == 0);
+	for (;;)
+		pause();
+}
+
 static void *reaper(void *arg)
 {
 	const bool *stop = arg;
@@ -120,15 +152,15 @@ static void *reaper(void *arg)
 	return NULL;
 }
 
-static void kill_leaves_nobody(void)
+static void kill_leaves_nobody(void (*run)(void *), int n_rounds)
 {
 	bool stop = false;
 	pthread_t t;
 
 	CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
-	for (int round = 0; round < 5; round++) {
+	for (int round = 0; round < n_rounds; round++) {
 		reap_lock();
-		struct little l = little_start(forks_all_the_time, NULL);
+		struct little l = little_start(run, NULL);
 		reap_protect(l.pid);
 		reap_unlock();
 		little_wait_ready(&l);
@@ -157,6 +189,7 @@ int main(void)
 {
 	reads_family();
 	wrong_start_is_not_killed();
-	kill_leaves_nobody();
+	kill_leaves_nobody(forks_all_the_time, 5);
+	kill_leaves_nobody(threads_fork_all_the_time, 3);
 	return 0;
 }
