@@ -211,13 +211,15 @@ static bool thread_has_stopped(int task_fd, const char *tid)
 int proc_has_stopped(struct proc_id id)
 {
 	auto_close int dir_fd = open_dir(id.pid);
-	auto_close int task_fd = -1;
 	bool stopped = true;
 
-	if (dir_fd >= 0)
-		task_fd = openat(dir_fd, "task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (dir_fd < 0)
+		return dir_fd;
+	auto_close int task_fd = openat(dir_fd, "task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (task_fd < 0)
+		return errno == ENOENT ? -ESRCH : -errno;
 	/* Beneath a directory that was opened when the number was @id's. */
-	if (task_fd < 0 || !proc_exists(id))
+	if (!proc_exists(id))
 		return -ESRCH;
 	auto_closedir DIR *dir = fdopendir(task_fd);
 	if (!dir)

@@ -42,7 +42,8 @@ bool proc_is_alive(struct proc_id id);
 /** True while exactly this process exists, zombie or not. */
 bool proc_exists(struct proc_id id);
 
-/** Whether all its threads stand stopped or have ended, from /proc/PID/task: 1, 0, or -ESRCH. */
+/** Whether all its threads stand stopped or have ended, from /proc/PID/task: 1, 0, -ESRCH, or -errno where
+ * that cannot be told. */
 int proc_has_stopped(struct proc_id id);
 
 /**

@@ -17,8 +17,7 @@
 enum {
 	CHILDREN_BYTES_MAX = 8 * 1024 * 1024,
 	TREE_PASSES_MAX = 32, /* of a tree that never stops forking */
-	STOP_WAIT_MS =
-		1000, /* without any progress: vfork(2) and what hangs in the kernel do not stop */
+	STOP_WAIT_MS = 1000,  /* while nothing changes: vfork(2) holds up a stop */
 };
 
 struct pids {
@@ -254,17 +253,17 @@ static int stop_all(struct proc_tree *t, size_t *ret_n_stopped)
 /* Until nobody forks any more: a child that is being made when its parent is killed would be nobody's. */
 static int stop_tree(struct proc_tree *t, uint64_t deadline_ns)
 {
-	uint64_t until_ns = 0;
-	size_t n_seen = 0, n_stopped = 0, n_stopped_before;
+	uint64_t until_ns = deadline_in_ms(STOP_WAIT_MS);
+	size_t n_stopped, seen = 0;
 	int r;
 
 	do {
-		n_stopped_before = n_stopped;
 		if ((r = stop_all(t, &n_stopped)) != 0)
 			return r;
-		if (!until_ns || t->n > n_seen || n_stopped > n_stopped_before)
+		if (t->n + n_stopped > seen) {
+			seen = t->n + n_stopped;
 			until_ns = deadline_in_ms(STOP_WAIT_MS);
-		n_seen = t->n;
+		}
 		/* A stop has no event for anybody but the parent, so it is looked for. */
 		nanosleep(&(struct timespec){ .tv_nsec = NS_PER_MS / 2 }, NULL);
 	} while (clock_now_ns() < (until_ns < deadline_ns ? until_ns : deadline_ns));
