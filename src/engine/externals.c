@@ -3,7 +3,8 @@
  * Standard streams that lead outside the tree. A pipe is foreign where the tree holds only one of its
  * ends; a terminal, where the tree does not hold its master. A regular file that is written to without
  * O_APPEND is given anew as well, because others may write to it too, and CRIU refuses a file whose
- * size has changed. CRIU's keys: criu(8), --inherit-fd.
+ * size has changed; and every file of another user's job, because CRIU would open as root whatever stands at its
+ * path by then. CRIU's keys: criu(8), --inherit-fd.
  */
 #include "engine/externals.h"
 
@@ -11,7 +12,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/fsuid.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -19,6 +19,8 @@
 #include "base/array.h"
 #include "base/fd.h"
 #include "base/paths.h"
+#include "base/user.h"
+#include "engine/job-log.h"
 #include "engine/tty.h"
 
 enum { STDIO_FDS = 3, FDINFO_BYTES_MAX = 4096 };
@@ -132,7 +134,8 @@ static int consider(struct op *op, const struct proc_info *info, int fd)
 	if (S_ISFIFO(s.st.st_mode) && !strncmp(s.target, "pipe:", 5))
 		return tree_has(&op->tree, &s, is_other_end) ? 0
 							     : add(&op->manifest, s.target, become);
-	if (S_ISREG(s.st.st_mode) && s.writes && !s.appends && s.st.st_nlink)
+	bool of_user = op->job->uid != geteuid();
+	if (S_ISREG(s.st.st_mode) && s.writes && (!s.appends || of_user) && s.st.st_nlink)
 		return add(&op->manifest, s.target + 1, "append");
 	if (!is_terminal(&s) || tree_has(&op->tree, &s, is_master))
 		return 0;
@@ -188,28 +191,22 @@ void externals_free(char **keys)
 	free(keys);
 }
 
-/* Opens with the rights of the job's user: the path is the job's, not ours. */
-static int open_as_user(const struct job *job, const char *path)
-{
-	int uid = setfsuid(job->uid), gid = setfsgid(job->gid);
-	int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);
-	int code = errno;
-
-	setfsuid((uid_t)uid);
-	setfsgid((gid_t)gid);
-	return fd < 0 ? -code : fd;
-}
-
 static int open_in(const char *root, const struct job *job, const char *what)
 {
-	auto_free char *path = path_format("%s%s", root, what);
+	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
+	/* Of an init of ours the user may not see the root. */
+	auto_close int root_fd = open(root, O_PATH | O_DIRECTORY | O_CLOEXEC);
 
-	if (!path)
-		return -ENOMEM;
-	if (strcmp(what, "/dev/null"))
-		return open_as_user(job, path);
-	int fd = open(path, O_RDWR | O_CLOEXEC);
-	return fd < 0 ? -errno : fd;
+	if (root_fd < 0)
+		return -errno;
+	if (!strcmp(what, "/dev/null")) {
+		int fd = openat(root_fd, "dev/null", O_RDWR | O_CLOEXEC);
+
+		return fd < 0 ? -errno : fd;
+	}
+	/* The path is the user's, not ours. */
+	int r = user_files_enter(&user, job->uid, job->gid, NULL);
+	return r < 0 ? r : output_open(root_fd, what + 1);
 }
 
 static int replacement(struct op *op, const char *root, const struct manifest_external *e)
@@ -234,7 +231,7 @@ int externals_for_restore(struct op *op, struct criu_inherit **ret, size_t *ret_
 {
 	const struct manifest *m = &op->image.manifest;
 	struct criu_inherit *list = calloc(m->n_externals + 1, sizeof(*list));
-	char root[32] = "";
+	char root[32] = "/";
 
 	if (!list)
 		return brumate_fail(err, ENOMEM, "%m");

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/paths.h"
+#include "engine/job-log.h"
 #include "engine/record.h"
 #include "process/criu.h"
 
@@ -330,7 +331,7 @@ static int fill(struct job *j, const struct job_spec *spec)
 	if (spec->log)
 		j->log = strdup(spec->log);
 	else if (!spec->by_pid)
-		j->log = path_format("%s/%s.log", path_log_dir(), j->id);
+		j->log = job_log_default(j->id);
 	if (!j->log && !spec->by_pid)
 		return -ENOMEM;
 	j->uid = spec->uid;
@@ -460,7 +461,7 @@ int job_remove(struct job *j, struct brumate_error *err)
 		return -EBUSY;
 	}
 
-	auto_free char *own_log = path_format("%s/%s.log", path_log_dir(), j->id);
+	auto_free char *own_log = job_log_default(j->id);
 	if (j->log && own_log && !strcmp(own_log, j->log))
 		unlink(own_log);
 	auto_free char *agents = job_agent_dir(j);

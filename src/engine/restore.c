@@ -24,6 +24,7 @@
 #include "engine/fetched.h"
 #include "engine/host-memory.h"
 #include "engine/held.h"
+#include "engine/job-log.h"
 #include "engine/park.h"
 #include "engine/regions.h"
 #include "engine/secret.h"
@@ -201,25 +202,11 @@ static int check_restore(struct op *op, struct brumate_error *err)
 /* The log is appended to: made anew where it is gone, never truncated. */
 static int make_log(struct op *op, struct brumate_error *err)
 {
-	const struct job *job = op->job;
-
-	if (!job->log)
+	if (!op->job->log)
 		return 0;
-	auto_free char *dir = strdup(job->log);
-	char *slash = dir ? strrchr(dir, '/') : NULL;
-	if (slash && slash != dir) {
-		*slash = '\0';
-		int r = mkdir_parents(dir, 0711);
-		if (r < 0)
-			return brumate_fail(err, -r, "log directory %s: %m", dir);
-	}
-	bool is_new = access(job->log, F_OK) < 0;
-	auto_close int fd =
-		open(job->log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);
+	auto_close int fd = job_log_open(op->job, true, err);
 	if (fd < 0)
-		return brumate_fail(err, errno, "log %s: %m", job->log);
-	if (is_new && fchown(fd, job->uid, job->gid) < 0)
-		return brumate_fail(err, errno, "log %s: %m", job->log);
+		return fd;
 	off_t end = lseek(fd, 0, SEEK_END);
 	op->log_bytes = end > 0 ? (uint64_t)end : 0; /* none is a seekable file */
 	return 0;

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
-#include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,22 +17,22 @@
 #include <unistd.h>
 
 #include "base/fd.h"
-#include "base/paths.h"
+#include "base/user.h"
+#include "engine/job-log.h"
 #include "process/reap.h"
-
-enum { GROUPS_MAX = 1024 };
 
 struct child {
 	struct job *job;
 	char *const *env;
-	gid_t groups[GROUPS_MAX];
-	int n_groups;
+	gid_t *groups;
+	size_t n_groups;
+	int log_fd;    /* of the job's output */
 	int report_fd; /* closed by a successful exec, else gets errno and the place */
 };
 
 struct report {
 	int code;
-	char place[16]; /* "exec", "log" … */
+	char place[16]; /* "exec", "cwd" … */
 };
 
 static void give_up(const struct child *c, const char *place)
@@ -52,8 +51,7 @@ static void become_user(const struct child *c)
 
 	if (geteuid() != 0)
 		return;
-	if (setgroups((size_t)c->n_groups, c->groups) < 0 ||
-	    setresgid(job->gid, job->gid, job->gid) < 0 ||
+	if (setgroups(c->n_groups, c->groups) < 0 || setresgid(job->gid, job->gid, job->gid) < 0 ||
 	    setresuid(job->uid, job->uid, job->uid) < 0)
 		give_up(c, "user");
 }
@@ -79,10 +77,9 @@ static void run_child(const struct child *c)
 	setsid();
 	become_user(c);
 	int in = open("/dev/null", O_RDONLY);
-	int out = open(job->log, O_WRONLY | O_APPEND | O_CREAT | O_NOCTTY, 0600);
 	if (in < 0 || dup2(in, 0) < 0)
 		give_up(c, "stdin");
-	if (out < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0)
+	if (dup2(c->log_fd, 1) < 0 || dup2(c->log_fd, 2) < 0)
 		give_up(c, "log");
 	if (fcntl(c->report_fd, F_SETFD, FD_CLOEXEC) < 0)
 		give_up(c, "report");
@@ -95,41 +92,8 @@ static void run_child(const struct child *c)
 	give_up(c, "exec");
 }
 
-static int find_groups(struct child *c)
-{
-	struct passwd pw, *found = NULL;
-	char buf[4096];
-
-	c->n_groups = 0;
-	if (getpwuid_r(c->job->uid, &pw, buf, sizeof(buf), &found) || !found)
-		return 0; /* a user without a name has no more groups */
-	c->n_groups = GROUPS_MAX;
-	return getgrouplist(pw.pw_name, c->job->gid, c->groups, &c->n_groups) < 0 ? -E2BIG : 0;
-}
-
-/* Our own log directory is root's: the file is made here and given to the user. */
-static int prepare_log(const struct job *job, struct brumate_error *err)
-{
-	const char *dir = path_log_dir();
-
-	if (strncmp(job->log, dir, strlen(dir)) || job->log[strlen(dir)] != '/')
-		return 0;
-	int r = mkdir_parents(dir, 0711);
-	if (r < 0)
-		return brumate_fail(err, -r, "log directory %s: %m", dir);
-	auto_close int fd =
-		open(job->log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (fd < 0)
-		return brumate_fail(err, errno, "log %s: %m", job->log);
-	if (geteuid() == 0 && fchown(fd, job->uid, job->gid) < 0)
-		return brumate_fail(err, errno, "log %s: %m", job->log);
-	return 0;
-}
-
 static int explain(const struct job *job, const struct report *report, struct brumate_error *err)
 {
-	if (!strcmp(report->place, "log"))
-		return brumate_fail(err, report->code, "log %s: %m", job->log);
 	if (!strcmp(report->place, "cwd"))
 		return brumate_fail(err, report->code, "directory %s: %m", job->cwd);
 	brumate_fail(err, report->code, "%s: %m",
@@ -164,24 +128,25 @@ static int fork_and_identify(struct child *c, int read_end, int write_end,
 
 int spawn_job(struct job *job, char *const *env, struct brumate_error *err)
 {
-	auto_free struct child *c = calloc(1, sizeof(*c));
+	auto_free gid_t *groups = NULL;
+	struct child c = { .job = job, .env = env };
 	int ends[2], r;
 
-	if (!c)
-		return brumate_fail(err, ENOMEM, "%m");
-	*c = (struct child){ .job = job, .env = env };
-	if ((r = find_groups(c)) < 0)
-		return brumate_fail(err, -r, "user %u: %m", job->uid);
-	if ((r = prepare_log(job, err)) < 0)
+	if ((r = user_groups(&groups, &c.n_groups, job->uid, job->gid, err)) < 0)
 		return r;
+	c.groups = groups;
+	auto_close int log_fd = job_log_open(job, false, err);
+	if (log_fd < 0)
+		return log_fd;
+	c.log_fd = log_fd;
 	if (pipe2(ends, O_CLOEXEC) < 0)
 		return brumate_fail(err, errno, "pipe: %m");
 	auto_close int read_end = ends[0];
-	c->report_fd = ends[1];
+	c.report_fd = ends[1];
 
 	/* Held until the root is known, so that a command that ends at once is not reaped unseen. */
 	reap_lock();
-	r = fork_and_identify(c, read_end, ends[1], err);
+	r = fork_and_identify(&c, read_end, ends[1], err);
 	reap_unlock();
 	return r;
 }
