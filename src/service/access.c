@@ -16,6 +16,15 @@ int access_check(const struct service_call *call, uid_t uid, const char *what,
 	return brumate_fail(err, EACCES, "%s belongs to uid %u", what, (unsigned)uid);
 }
 
+int access_root(const struct service_call *call, const char *what, struct brumate_error *err)
+{
+	if (call->uid == 0)
+		return 0;
+	brumate_fail(err, EACCES, "only root may %s", what);
+	brumate_hint(err, "use sudo");
+	return -EACCES;
+}
+
 int access_job(struct job *ret, const struct service_call *call, const char *word,
 	       struct brumate_error *err)
 {

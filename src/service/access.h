@@ -11,6 +11,9 @@
 int access_check(const struct service_call *call, uid_t uid, const char *what,
 		 struct brumate_error *err);
 
+/** -EACCES unless the caller is root; @what is what only root may: "restore a checkpoint". */
+int access_root(const struct service_call *call, const char *what, struct brumate_error *err);
+
 /** Finds a job by id, prefix or name, and checks that the caller may touch it. */
 int access_job(struct job *ret, const struct service_call *call, const char *word,
 	       struct brumate_error *err);

@@ -104,6 +104,8 @@ static ssize_t channel_read(void *arg, void *buf, size_t room)
 	}
 }
 
+/* A checkpoint holds what root read of the job, more than its user may: memory of programs that are setuid,
+ * say. It is not handed to the user. */
 int service_export(const struct service_call *call, json_t *parameters, json_t **ret,
 		   struct brumate_error *err)
 {
@@ -114,6 +116,8 @@ int service_export(const struct service_call *call, json_t *parameters, json_t *
 	const char *word;
 	int r = wire_need_string(parameters, "checkpoint", &word, err);
 
+	if (r == 0)
+		r = access_root(call, "export a checkpoint", err);
 	if (r == 0)
 		r = access_store(&dir, call, parameters, err);
 	if (r == 0)
@@ -132,7 +136,7 @@ int service_export(const struct service_call *call, json_t *parameters, json_t *
 	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
 }
 
-/* To restore a checkpoint is to run it with root's help, so only root may bring one in. */
+/* To restore a checkpoint is to become whatever it says, so only root may bring one in. */
 int service_import(const struct service_call *call, json_t *parameters, json_t **ret,
 		   struct brumate_error *err)
 {
@@ -141,9 +145,9 @@ int service_import(const struct service_call *call, json_t *parameters, json_t *
 	char id[MANIFEST_ID_BYTES];
 	auto_free char *dir = NULL;
 
-	if (call->uid != 0)
-		return brumate_fail(err, EACCES, "only root may import a checkpoint");
-	int r = access_store(&dir, call, parameters, err);
+	int r = access_root(call, "import a checkpoint", err);
+	if (r == 0)
+		r = access_store(&dir, call, parameters, err);
 	if (r == 0)
 		r = channel_init(&channel, call, err);
 	if (r < 0)

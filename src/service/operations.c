@@ -290,8 +290,6 @@ static int find_image(struct store_image *ret, const struct meaning_question *q,
 	if (r == MEANS_CHECKPOINT)
 		return access_image(ret, q->call, q->dir, q->word, err);
 
-	struct service_call as_root = *q->call;
-	as_root.uid = 0; /* the path is the job's own, not the caller's */
 	r = put_right(q->call, &j, err);
 	if (r < 0)
 		return r;
@@ -302,7 +300,7 @@ static int find_image(struct store_image *ret, const struct meaning_question *q,
 		brumate_hint(err, "brumate restore '%s'", j.checkpoint_path);
 		return -ENOENT;
 	}
-	return access_image(ret, &as_root, q->dir, j.checkpoint_path, err);
+	return access_image(ret, q->call, q->dir, j.checkpoint_path, err);
 }
 
 /* The record of the job that @m is of: the old one if it is still there, else a new one. */
@@ -364,7 +362,6 @@ static int restore_image(const struct service_call *call, const struct manifest 
 	return r;
 }
 
-/* As for Pull, only root may: to restore is to run it with root's help. */
 static int restore_from_afar(const struct service_call *call, json_t *parameters, json_t **ret,
 			     struct brumate_error *err)
 {
@@ -374,8 +371,6 @@ static int restore_from_afar(const struct service_call *call, json_t *parameters
 	struct meter meter = meter_of(call, "find", 1);
 	int r = check_common(parameters, err);
 
-	if (r == 0 && call->uid != 0)
-		return brumate_fail(err, EACCES, "only root may restore from an object store");
 	if (r == 0)
 		r = remote_given_get(&g, parameters, err);
 	if (r == 0)
@@ -393,14 +388,17 @@ static int restore_from_afar(const struct service_call *call, json_t *parameters
 	return restore_image(call, m, where, parameters, ret, err);
 }
 
+/* For root alone: CRIU opens, binds and becomes with root's rights what the image and the paths in it say. */
 int service_restore(const struct service_call *call, json_t *parameters, json_t **ret,
 		    struct brumate_error *err)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
 	struct meaning_question q = { .call = call, .by_latest = true };
 	auto_free char *dir = NULL;
-	int r = wire_get_string(parameters, "checkpoint", &q.word, err);
+	int r = access_root(call, "restore a checkpoint", err);
 
+	if (r == 0)
+		r = wire_get_string(parameters, "checkpoint", &q.word, err);
 	if (r == 0 && !q.word && json_object_get(parameters, "url"))
 		return restore_from_afar(call, parameters, ret, err);
 	if (r == 0)

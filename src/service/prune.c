@@ -102,9 +102,9 @@ int service_sweep(const struct service_call *call, json_t *parameters, json_t **
 {
 	auto_free char *dir = NULL;
 
-	if (call->uid != 0)
-		return brumate_fail(err, EACCES, "only root may sweep a store");
-	int r = access_store(&dir, call, parameters, err);
+	int r = access_root(call, "sweep a store", err);
+	if (r == 0)
+		r = access_store(&dir, call, parameters, err);
 	if (r < 0)
 		return r;
 	int n = store_sweep(dir);

@@ -46,6 +46,7 @@ static json_t *moved(const char *id, const char *url, const char *dir, const str
 			 (json_int_t)s->moved_bytes, "seconds", clock_since_s(start_ns));
 }
 
+/* For root alone, as Export. */
 int service_push(const struct service_call *call, json_t *parameters, json_t **ret,
 		 struct brumate_error *err)
 {
@@ -56,8 +57,10 @@ int service_push(const struct service_call *call, json_t *parameters, json_t **r
 	struct remote_sums sums;
 	auto_free char *dir = NULL;
 	const char *word;
-	int r = remote_given_get(&g, parameters, err);
+	int r = access_root(call, "push a checkpoint", err);
 
+	if (r == 0)
+		r = remote_given_get(&g, parameters, err);
 	if (r == 0)
 		r = wire_need_string(parameters, "checkpoint", &word, err);
 	if (r == 0)
@@ -76,7 +79,7 @@ int service_push(const struct service_call *call, json_t *parameters, json_t **r
 	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
 }
 
-/* To restore a checkpoint is to run it with root's help, so only root may bring one in. */
+/* For root alone, as Import. */
 int service_pull(const struct service_call *call, json_t *parameters, json_t **ret,
 		 struct brumate_error *err)
 {
@@ -86,10 +89,10 @@ int service_pull(const struct service_call *call, json_t *parameters, json_t **r
 	struct remote_sums sums;
 	char id[MANIFEST_ID_BYTES];
 	auto_free char *dir = NULL, *word = NULL;
-	int r = remote_given_get(&g, parameters, err);
+	int r = access_root(call, "pull a checkpoint", err);
 
-	if (call->uid != 0)
-		return brumate_fail(err, EACCES, "only root may pull a checkpoint");
+	if (r == 0)
+		r = remote_given_get(&g, parameters, err);
 	if (r == 0)
 		r = access_store(&dir, call, parameters, err);
 	if (r == 0)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """What tests of checkpoints share: making them, and looking at what they are made of."""
 
+import hashlib
+import json
 import os
 
 
@@ -22,6 +24,23 @@ def flip(path, offset):
         byte = file.read(1)[0]
         file.seek(offset)
         file.write(bytes([byte ^ 1]))
+
+
+def sealed(manifest):
+    """The manifest with the digest that it wants."""
+    manifest = {key: value for key, value in manifest.items() if key != "digest"}
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return manifest | {"digest": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def change_manifest(bed, checkpoint, /, **job):
+    """Another job in a checkpoint's manifest, whole for whoever reads it."""
+    path = os.path.join(image(bed, checkpoint), "manifest.json")
+    with open(path, encoding="utf-8") as file:
+        manifest = json.load(file)
+    manifest["job"].update(job)
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(sealed(manifest), file)
 
 
 def image(bed, name):

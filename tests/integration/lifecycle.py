@@ -12,7 +12,7 @@ import subprocess
 import tarfile
 
 from cases import MIB, NOBODY, Skipped, case, expect, main, run, wait_until
-from checkpoints import files_of, flip, image, saved
+from checkpoints import files_of, flip, image, saved, sealed
 
 
 def largest(path):
@@ -303,11 +303,7 @@ def wrong_streams_are_refused(bed):
 
 def stream(manifest):
     """The stream of a manifest whose files are empty, without memory, with a right digest."""
-    manifest = {key: value for key, value in manifest.items() if key != "digest"}
-    manifest["memory"] = manifest["memory"] | {"regions": [], "packs": []}
-    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    manifest["digest"] = hashlib.sha256(text.encode()).hexdigest()
-    data = json.dumps(manifest).encode()
+    data = json.dumps(sealed(manifest | {"memory": manifest["memory"] | {"regions": [], "packs": []}})).encode()
 
     def entry(path, body):
         info = tarfile.TarInfo(f"{manifest['id']}/{path}")
@@ -518,7 +514,7 @@ def nothing_of_others_through_the_daemon(bed):
 
 @case
 def ones_own_without_criu(bed):
-    """A checkpoint of another user's job, brought in by root: he may look at it, move it, let it go."""
+    """A checkpoint of another user's job, brought in by root: its user may look at it and let it go."""
     bed.daemon()
     saved(bed, "roots")
     with open(os.path.join(image(bed, "roots"), "manifest.json"), encoding="utf-8") as file:
@@ -532,8 +528,6 @@ def ones_own_without_criu(bed):
         bed.ok("import", os.path.join(bed.dir, "in.tar"))
     expect(bed.as_nobody("verify", "--all").out == "old\nhis\n", "verify --all")
     expect(bed.as_nobody("diff", "old", "his").code == 0, "diff")
-    result = bed.as_nobody("export", "his")
-    expect(result.code == 0 and "his/manifest.json" in result.out and "his/empty" in result.out, result.why())
     result = bed.as_nobody("prune", "--keep-last", "1")
     expect(result.out == "old\n" and result.code == 0, result.why())
     expect(bed.checkpoints() == ["his", "roots"], f"{bed.checkpoints()}")
@@ -542,9 +536,6 @@ def ones_own_without_criu(bed):
 @case
 def ones_own_through_the_daemon(bed):
     bed.daemon()
-    own = os.path.join(bed.dir, "own")
-    os.mkdir(own, 0o700)
-    os.chown(own, NOBODY, NOBODY)
 
     def ok(*args):
         result = bed.as_nobody(*args)
@@ -561,10 +552,6 @@ def ones_own_through_the_daemon(bed):
         ok("checkpoint", "mine", "--leave-running", "--name", name)
     expect(ok("verify", "--all") == "a\nb\n", "verify")
     ok("diff", "a", "b")
-    expect(ok("export", "a", "-o", os.path.join(own, "a.tar")) == "a\n", "export")
-    store = os.path.join(bed.dir, "copy")
-    bed.ok("import", os.path.join(own, "a.tar"), "--dir", store)
-    bed.ok("verify", "a", "--dir", store)
     expect(ok("prune", "--keep-last", "1") == "a\n", "prune")
     ok("checkpoint", "mine", "--every", "1m")
     ok("checkpoint", "mine", "--every", "0")
