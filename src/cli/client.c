@@ -11,11 +11,11 @@
 #include "service/relay.h"
 #include "service/service.h"
 
-static int fail_unreachable(const char *path, struct brumate_error *err)
+static int fail_unreachable(const char *path, int code, struct brumate_error *err)
 {
-	brumate_fail(err, EPERM, "brumate needs root, or brumated running (nobody listens at %s)",
-		     path);
-	brumate_hint(err, "use sudo, or start it: systemctl enable --now brumated.socket");
+	brumate_fail(err, EPERM, "brumate needs root (%s %s)",
+		     code == EACCES ? "you may not connect to" : "nobody listens at", path);
+	brumate_hint(err, "use sudo");
 	return -EPERM;
 }
 
@@ -31,7 +31,7 @@ static int call_daemon(const char *method, json_t *parameters, const int *fd,
 		return brumate_fail(err, ENOMEM, "%m");
 	int r = wire_connect(&w, path, err);
 	if (r == -ENOENT || r == -ECONNREFUSED || r == -EACCES)
-		return fail_unreachable(path, err);
+		return fail_unreachable(path, -r, err);
 	if (r < 0)
 		return r;
 

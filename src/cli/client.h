@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * Asking for something to be done. As root the service is called in this process; others go through
- * brumated. Both take the same parameters and give the same replies and errors.
+ * brumated, where its socket lets them. Both take the same parameters and give the same replies and errors.
  */
 #pragma once
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
- * brumated: the methods of io.brumate on a socket, for users who are not root. Any local user may
- * connect; each call is made for the uid that the kernel tells, and touches only what is his. Owns the
- * socket and nothing else: jobs belong to their shims, and go on when this program ends.
+ * brumated: the methods of io.brumate on a socket, for programs of those who may be root: whoever may connect
+ * can become root with it. The socket's mode and group say who that is, and it is not served where they say
+ * everybody. Each call is made for the uid that the kernel tells. Owns the socket and nothing else: jobs belong
+ * to their shims, and go on when this program ends.
  */
 #include <errno.h>
 #include <poll.h>
@@ -12,7 +13,9 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -74,13 +77,40 @@ static const struct wire_service service = {
 	.n_methods = sizeof(methods) / sizeof(methods[0]),
 };
 
+/* A socket that all users may use, as one is that an older unit made, gives root to everybody. */
+static int check_socket(int fd, struct brumate_error *err)
+{
+	struct sockaddr_un address = { 0 };
+	socklen_t len = sizeof(address) - 1;
+	struct stat st;
+
+	if (getsockname(fd, (struct sockaddr *)&address, &len) < 0)
+		return brumate_fail(err, errno, "the service manager's socket: %m");
+	if (address.sun_family != AF_UNIX || !address.sun_path[0])
+		return brumate_fail(
+			err, EACCES,
+			"the service manager's socket has no path: anybody may connect");
+	if (stat(address.sun_path, &st) < 0)
+		return brumate_fail(err, errno, "%s: %m", address.sun_path);
+	if (st.st_mode & S_IRWXO)
+		return brumate_fail(
+			err, EACCES,
+			"%s: any user may connect (mode %o) and so become root: install the "
+			"unit of this version, then systemctl restart brumated.socket",
+			address.sun_path, st.st_mode & 07777);
+	return 0;
+}
+
 /* The socket of the service manager, else one of our own. Returns the fd (owned) or <0. */
 static int open_socket(struct brumate_error *err)
 {
-	int fd = notify_listen_fd();
+	auto_close int given = notify_listen_fd();
 
-	if (fd >= 0)
-		return fd;
+	if (given >= 0) {
+		int r = check_socket(given, err);
+
+		return r < 0 ? r : take_fd(&given);
+	}
 
 	auto_free char *path = path_format("%s/brumated.sock", path_runtime_dir());
 	if (!path)
@@ -88,7 +118,7 @@ static int open_socket(struct brumate_error *err)
 	int r = mkdir_parents(path_runtime_dir(), 0755);
 	if (r < 0)
 		return brumate_fail(err, -r, "%s: %m", path_runtime_dir());
-	return wire_listen(path, 0666, err);
+	return wire_listen(path, 0660, err);
 }
 
 static int open_signals(struct brumate_error *err)
@@ -161,8 +191,9 @@ int main(int argc, char **argv)
 	if (argc > 1) {
 		bool help = !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h");
 
-		fputs("usage: brumated [--version]\nServes brumate to users who are not root; see "
-		      "brumated(8).\n",
+		fputs("usage: brumated [--version]\nServes brumate to programs of those who may be "
+		      "root; "
+		      "see brumated(8).\n",
 		      help ? stdout : stderr);
 		return help ? EXIT_OK : EXIT_USAGE;
 	}

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/paths.h"
@@ -72,15 +73,20 @@ static void check_programs(struct doctor *d)
 static void check_daemon(struct doctor *d)
 {
 	auto_free char *path = path_format("%s/brumated.sock", path_runtime_dir());
-	struct wire w;
+	struct stat st;
 
-	if (path && wire_connect(&w, path, NULL) == 0) {
-		wire_fini(&w);
-		finding(d, FINDING_OK, "brumated", "", "running: all users may use brumate");
-	} else {
-		finding(d, FINDING_NOTE, "brumated", "systemctl enable --now brumated.socket",
-			"not running: only root can use brumate");
-	}
+	if (!path || stat(path, &st) < 0)
+		finding(d, FINDING_OK, "brumated", "", "no socket: only root can use brumate");
+	else if (st.st_mode & S_IRWXO)
+		finding(d, FINDING_FAIL, "brumated",
+			"install this version's brumated.socket, then systemctl restart "
+			"brumated.socket",
+			"any user may connect to %s (mode %o) and so become root", path,
+			st.st_mode & 07777);
+	else
+		finding(d, FINDING_OK, "brumated", "",
+			"whoever may connect to %s can become root (mode %o, uid %u, gid %u)", path,
+			st.st_mode & 07777, st.st_uid, st.st_gid);
 }
 
 static void check_job(void *arg, const struct job *j, const char *id,

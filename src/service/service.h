@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * The methods of io.brumate, once: brumated serves them to everybody, and the command runs them in
- * its own process as root. They need root's rights, act for a caller, and touch only what is his.
+ * The methods of io.brumate, once: brumated serves them to those who may be root, and the command runs them in
+ * its own process as root. They need root's rights and act for a caller; what they refuse to callers who are not
+ * root keeps mistakes apart, not users: see brumated(8).
  * Holds no state: the truth is in the jobs' directories and the stores.
  */
 #pragma once

@@ -166,14 +166,16 @@ class Bed(Instance):
         return result
 
     def daemon(self):
-        """Starts brumated, for all users of this machine."""
+        """Starts brumated, and lets the user of as_nobody() connect."""
         os.chmod(self.dir, 0o711)
         os.chmod(self.own["BRUMATE_RUNTIME_DIR"], 0o755)
         os.chmod(self.own["BRUMATE_LOG_DIR"], 0o711)
         # Whose the simulated GPUs are decides who can use them: here everybody who is not root.
         os.mkdir(self.own["BRUMATE_SIM_DIR"], 0o700)
         os.chown(self.own["BRUMATE_SIM_DIR"], NOBODY, NOBODY)
-        return self.start_daemon()
+        program = self.start_daemon()
+        os.chown(self.daemon_socket(), 0, NOBODY)
+        return program
 
     def start_daemon(self):
         program = Program([self.program("brumated")], os.path.join(self.dir, "brumated.out"), env=self.command_env())

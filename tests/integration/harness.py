@@ -185,11 +185,11 @@ def process_start(pid):
 class Program:
     """A program started by us, not as a job, with its output in a file."""
 
-    def __init__(self, argv, log, env=None, cwd=None, stdin=subprocess.DEVNULL):
+    def __init__(self, argv, log, env=None, cwd=None, stdin=subprocess.DEVNULL, pass_fds=()):
         argv = [str(a) for a in argv]
         with open(log, "ab") as out:
             self.process = subprocess.Popen(argv, stdin=stdin, stdout=out, stderr=out,
-                                            env=env, cwd=cwd, start_new_session=True)
+                                            env=env, cwd=cwd, start_new_session=True, pass_fds=pass_fds)
         self.pid = self.process.pid
         self.log = Log(log)
 
