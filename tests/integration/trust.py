@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""What another user of the machine tries in order to get at root's rights or at root's data, through paths
+and sockets. Each case would succeed for the attacker if its check were taken away."""
+
+import os
+import socket
+import stat
+
+from cases import NOBODY, Program, case, expect, main, run, wait_until
+from checkpoints import change_manifest, saved
+
+
+HIS = {"uid": NOBODY, "gid": NOBODY, "id": "deadbeef", "name": "his"}
+COUNTER = ("--mib", "4", "--chunk-mib", "4", "--interval-ms", "10")
+
+
+def of_nobody(bed, name):
+    """A directory that belongs to the attacker."""
+    path = os.path.join(bed.dir, name)
+    os.mkdir(path, 0o755)
+    os.chown(path, NOBODY, NOBODY)
+    return path
+
+
+def of_root(bed, name="secret", text="root's alone\n"):
+    """A file that the attacker may neither read nor write."""
+    path = os.path.join(bed.dir, name)
+    with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+def expect_untouched(path, text="root's alone\n"):
+    found = os.stat(path)
+    expect((found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (0, 0, 0o600), f"{path}: {found}")
+    with open(path, encoding="utf-8") as file:
+        expect(file.read() == text, f"{path} was written to")
+
+
+# The socket of brumated.
+
+@case
+def the_socket_is_for_those_who_may_be_root(bed):
+    os.chmod(bed.dir, 0o711)
+    os.chmod(bed.own["BRUMATE_RUNTIME_DIR"], 0o755)
+    bed.start_daemon()
+    found = os.stat(bed.daemon_socket())
+    expect((found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (0, 0, 0o660), f"the socket: {found}")
+    for args in (("ps",), ("run", "--", "true"), ("restore", "x")):
+        result = bed.as_nobody(*args)
+        expect(result.code == 5 and "may not connect" in result.err, result.why())
+
+
+def activated(bed, mode):
+    """brumated started as a service manager does, with a socket of this mode."""
+    path = os.path.join(bed.dir, f"activated-{mode:o}.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind(path)
+        os.chmod(path, mode)
+        listening.listen()
+        command = f"exec 3<&{listening.fileno()}; LISTEN_PID=$$ LISTEN_FDS=1 exec {bed.program('brumated')}"
+        program = Program(["sh", "-c", command], os.path.join(bed.dir, f"activated-{mode:o}.out"), env=bed.command_env(),
+                          pass_fds=[listening.fileno()])
+    bed.programs.append(program)
+    return path, program
+
+
+@case
+def a_socket_for_everybody_is_not_served(bed):
+    for mode in (0o666, 0o662, 0o777):
+        path, program = activated(bed, mode)
+        expect(program.wait() == 5, f"mode {mode:o}: ended with {program.process.returncode}")
+        expect("any user may connect" in program.log.text(), f"says {program.log.text()!r}")
+    path, _ = activated(bed, 0o660)
+    wait_until(lambda: bed.is_served(path), "a socket for a group is served")
+
+
+@case
+def doctor_sees_a_socket_for_everybody(bed):
+    bed.start_daemon()
+    level = {f["key"]: f["level"] for f in bed.doctor()["findings"]}
+    expect(level["brumated"] == "ok", f"{level}")
+    os.chmod(bed.daemon_socket(), 0o666)
+    level = {f["key"]: f["level"] for f in bed.doctor()["findings"]}
+    expect(level["brumated"] == "fail", f"{level}")
+
+
+@case
+def nothing_is_brought_back_or_out_for_users(bed):
+    """Not even what is their own: root read more of it than they may."""
+    bed.daemon()
+    saved(bed, "his")
+    change_manifest(bed, "his", **HIS)
+    expect("his" in bed.as_nobody("ls").out, "this test proves nothing: the checkpoint is not the user's")
+    own = of_nobody(bed, "own")
+    for args in (("restore", "his"), ("export", "his", "-o", os.path.join(own, "out.tar"))):
+        result = bed.as_nobody(*args)
+        expect(result.code == 5 and "only root may" in result.err, result.why())
+    expect(not os.listdir(own), f"left {os.listdir(own)}")
+    # The same without the command, whose own checks a user can leave out.
+    script = ("import sys; sys.path.insert(0, sys.argv[1])\n"
+              "from varlink_client import Client, Error\n"
+              "for method, parameters in (('Restore', {'checkpoint': 'his'}), ('Export', {'checkpoint': 'his'}),\n"
+              "        ('Push', {'checkpoint': 'his', 'url': 's3://b/p', 'remote': {}})):\n"
+              "    try:\n"
+              "        print(method, Client(sys.argv[2]).call('io.brumate.' + method, parameters))\n"
+              "    except Error as error:\n"
+              "        print(method, error.parameters['exit'], error.parameters['text'])\n")
+    result = run(["python3", "-c", script, os.path.dirname(os.path.abspath(__file__)), bed.daemon_socket()],
+                 user=NOBODY, group=NOBODY, extra_groups=[])
+    lines = result.out.splitlines()
+    expect(len(lines) == 3 and all(" 5 only root may " in line for line in lines), result.why() + result.out)
+
+
+# Logs.
+
+def attempt(bed, log):
+    return bed.as_nobody("run", "--log", log, "--", bed.program("counter"), *COUNTER)
+
+
+@case
+def a_log_is_made_with_its_users_rights(bed):
+    bed.daemon()
+    job, log = bed.counter()
+    logs = bed.own["BRUMATE_LOG_DIR"]
+    roots = os.path.join(logs, f"{job}.log")
+    before = os.stat(roots)
+    secret = of_root(bed)
+    own = of_nobody(bed, "own")
+    os.symlink(secret, os.path.join(own, "link"))
+    os.symlink(os.path.join(bed.dir, "made-by-link"), os.path.join(own, "dangling"))
+    for path in (os.path.join(logs, "..", "made"), os.path.join(logs, "..", "secret"), roots, os.path.join(logs, "made.log"),
+                 os.path.join(own, "link"), os.path.join(own, "dangling"), secret):
+        result = attempt(bed, path)
+        expect(result.code != 0 and "log " in result.err, f"{path}: {result.why()}")
+    expect_untouched(secret)
+    for made in ("made", "made-by-link", os.path.join(logs, "made.log")):
+        expect(not os.path.lexists(os.path.join(bed.dir, made)), f"{made} was made")
+    after = os.stat(roots)
+    expect((after.st_uid, after.st_mode) == (before.st_uid, before.st_mode), "the log of root's job changed hands")
+    result = attempt(bed, os.path.join(own, "log"))
+    expect(result.code == 0, result.why())
+    bed.jobs.append(result.out.strip())
+    found = os.stat(os.path.join(own, "log"))
+    expect(found.st_uid == NOBODY and stat.S_IMODE(found.st_mode) == 0o600, f"{found}")
+    bed.expect_whole(job, log)
+
+
+@case
+def a_log_that_is_a_pipe_holds_nobody_up(bed):
+    bed.daemon()
+    own = of_nobody(bed, "own")
+    pipe = os.path.join(own, "pipe")
+    os.mkfifo(pipe)
+    os.chmod(pipe, 0o666)
+    bed.refused(2, "log .*neither a file nor a terminal", "run", "--log", pipe, "--", "true")
+    result = attempt(bed, pipe)
+    expect(result.code != 0 and "neither a file" in result.err, result.why())
+    with open(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb"):  # not even with a reader
+        result = attempt(bed, pipe)
+        expect(result.code != 0 and "neither a file" in result.err, result.why())
+
+
+def restore_with_log(bed, path):
+    """Root restores a user's checkpoint, whose log is at this path."""
+    change_manifest(bed, "his", log=path, **HIS)
+    return bed.cli("restore", "his")
+
+
+@case
+def a_log_replaced_before_a_restore(bed):
+    job, _ = saved(bed, "his")
+    bed.end(job)
+    bed.ok("rm", job)
+    os.chmod(bed.dir, 0o711)
+    secret = of_root(bed)
+    own = of_nobody(bed, "own")
+    logs = bed.own["BRUMATE_LOG_DIR"]
+    for name, target in (("link", secret), ("dangling", os.path.join(bed.dir, "made"))):
+        os.symlink(target, os.path.join(own, name))
+    os.mkfifo(os.path.join(own, "pipe"))
+    os.chmod(os.path.join(own, "pipe"), 0o666)
+    os.symlink(bed.dir, os.path.join(own, "dir"))
+    os.symlink(secret, os.path.join(logs, "deadbeef.log"))
+    for path in (os.path.join(own, "link"), os.path.join(own, "dangling"), os.path.join(own, "pipe"),
+                 os.path.join(own, "dir", "new", "log"), os.path.join(logs, "..", "made"), os.path.join(logs, "deadbeef.log"),
+                 secret):
+        result = restore_with_log(bed, path)
+        expect(result.code != 0 and "log " in result.err, f"{path}: {result.why()}")
+        expect(not bed.list("ps", "jobs"), "a refused restore left a job")
+    expect_untouched(secret)
+    for made in ("made", "new"):
+        expect(not os.path.lexists(os.path.join(bed.dir, made)), f"{made} was made")
+    of_root(bed, os.path.join("log", "deadbeef.log"))
+    result = restore_with_log(bed, os.path.join(logs, "deadbeef.log"))
+    expect(result.code == 5 and "belongs to uid 0" in result.err, result.why())
+
+
+main()
