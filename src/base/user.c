@@ -26,7 +26,7 @@ static int find_name(char **ret, uid_t uid)
 		int code = getpwuid_r(uid, &pw, buf, room, &found);
 		if (code == ERANGE)
 			continue;
-		/* Of a uid that is in no database, some of them say one of these: getpwnam(3). */
+		/* For a uid that is in no database, some databases report one of these: getpwnam(3). */
 		if (code && code != ENOENT && code != ESRCH && code != EBADF && code != EPERM)
 			return -code;
 		*ret = found ? strdup(found->pw_name) : NULL;

@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "base/paths.h"
 #include "daemon/notify.h"
+#include "service/access.h"
 #include "service/service.h"
 #include "wire/interfaces.h"
 #include "wire/wire.h"
@@ -77,28 +78,18 @@ static const struct wire_service service = {
 	.n_methods = sizeof(methods) / sizeof(methods[0]),
 };
 
-/* A socket that all users may use, as one is that an older unit made, gives root to everybody. */
 static int check_socket(int fd, struct brumate_error *err)
 {
 	struct sockaddr_un address = { 0 };
 	socklen_t len = sizeof(address) - 1;
-	struct stat st;
 
 	if (getsockname(fd, (struct sockaddr *)&address, &len) < 0)
 		return brumate_fail(err, errno, "the service manager's socket: %m");
 	if (address.sun_family != AF_UNIX || !address.sun_path[0])
 		return brumate_fail(
 			err, EACCES,
-			"the service manager's socket has no path: anybody may connect");
-	if (stat(address.sun_path, &st) < 0)
-		return brumate_fail(err, errno, "%s: %m", address.sun_path);
-	if (st.st_mode & S_IRWXO)
-		return brumate_fail(
-			err, EACCES,
-			"%s: any user may connect (mode %o) and so become root: install the "
-			"unit of this version, then systemctl restart brumated.socket",
-			address.sun_path, st.st_mode & 07777);
-	return 0;
+			"the service manager's socket has no path: any user may connect");
+	return access_check_socket(address.sun_path, err);
 }
 
 /* The socket of the service manager, else one of our own. Returns the fd (owned) or <0. */
@@ -191,9 +182,8 @@ int main(int argc, char **argv)
 	if (argc > 1) {
 		bool help = !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h");
 
-		fputs("usage: brumated [--version]\nServes brumate to programs of those who may be "
-		      "root; "
-		      "see brumated(8).\n",
+		fputs("usage: brumated [--version]\n"
+		      "Serves brumate to programs of those who may be root; see brumated(8).\n",
 		      help ? stdout : stderr);
 		return help ? EXIT_OK : EXIT_USAGE;
 	}
@@ -204,7 +194,7 @@ int main(int argc, char **argv)
 		return EXIT_PERMISSION;
 	}
 	if (run(&err) < 0) {
-		log_error("%s", err.text);
+		log_error("%s%s%s", err.text, *err.hint ? ": " : "", err.hint);
 		return (int)brumate_exit_code(&err);
 	}
 	return EXIT_OK;

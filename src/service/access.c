@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/conf.h"
 #include "base/paths.h"
@@ -22,6 +23,21 @@ int access_root(const struct service_call *call, const char *what, struct brumat
 		return 0;
 	brumate_fail(err, EACCES, "only root may %s", what);
 	brumate_hint(err, "use sudo");
+	return -EACCES;
+}
+
+int access_check_socket(const char *path, struct brumate_error *err)
+{
+	struct stat st;
+
+	if (stat(path, &st) < 0)
+		return brumate_fail(err, errno, "%s: %m", path);
+	if (!(st.st_mode & S_IRWXO))
+		return 0;
+	brumate_fail(err, EACCES, "%s: any user may connect (mode %o) and so become root", path,
+		     st.st_mode & 07777);
+	brumate_hint(err, "install this version's brumated.socket, then systemctl daemon-reload && "
+			  "systemctl restart brumated.socket");
 	return -EACCES;
 }
 

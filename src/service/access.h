@@ -14,6 +14,10 @@ int access_check(const struct service_call *call, uid_t uid, const char *what,
 /** -EACCES unless the caller is root; @what is what only root may: "restore a checkpoint". */
 int access_root(const struct service_call *call, const char *what, struct brumate_error *err);
 
+/** Refuses a socket at @path that all users may use, as one is that an older unit made: it gives root to everybody.
+ * -EACCES, -ENOENT or another of stat(2). */
+int access_check_socket(const char *path, struct brumate_error *err);
+
 /** Finds a job by id, prefix or name, and checks that the caller may touch it. */
 int access_job(struct job *ret, const struct service_call *call, const char *word,
 	       struct brumate_error *err);

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/paths.h"
@@ -73,20 +72,16 @@ static void check_programs(struct doctor *d)
 static void check_daemon(struct doctor *d)
 {
 	auto_free char *path = path_format("%s/brumated.sock", path_runtime_dir());
-	struct stat st;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	int r = path ? access_check_socket(path, &err) : -ENOMEM;
 
-	if (!path || stat(path, &st) < 0)
+	if (r == 0)
+		finding(d, FINDING_OK, "brumated", "", "whoever may connect to %s can become root",
+			path);
+	else if (r == -ENOENT)
 		finding(d, FINDING_OK, "brumated", "", "no socket: only root can use brumate");
-	else if (st.st_mode & S_IRWXO)
-		finding(d, FINDING_FAIL, "brumated",
-			"install this version's brumated.socket, then systemctl restart "
-			"brumated.socket",
-			"any user may connect to %s (mode %o) and so become root", path,
-			st.st_mode & 07777);
 	else
-		finding(d, FINDING_OK, "brumated", "",
-			"whoever may connect to %s can become root (mode %o, uid %u, gid %u)", path,
-			st.st_mode & 07777, st.st_uid, st.st_gid);
+		finding_error(d, FINDING_FAIL, "brumated", &err);
 }
 
 static void check_job(void *arg, const struct job *j, const char *id,

@@ -194,6 +194,13 @@ class Bed(Instance):
     def daemon_socket(self):
         return os.path.join(self.own["BRUMATE_RUNTIME_DIR"], "brumated.sock")
 
+    def of_nobody(self, name):
+        """A directory that belongs to the user of as_nobody()."""
+        path = os.path.join(self.dir, name)
+        os.mkdir(path, 0o755)
+        os.chown(path, NOBODY, NOBODY)
+        return path
+
     def as_nobody(self, *args, timeout=60):
         """A command of brumate by a user who is not root."""
         for path in (self.brumate, self.program("counter")):

@@ -494,9 +494,7 @@ def every_so_often_leaves_a_suspended_job_alone(bed):
 def nothing_of_others_through_the_daemon(bed):
     bed.daemon()
     job, log = saved(bed, "roots", "again")
-    own = os.path.join(bed.dir, "own")
-    os.mkdir(own, 0o700)
-    os.chown(own, NOBODY, NOBODY)
+    own = bed.of_nobody("own")
     stolen = os.path.join(own, "stolen.tar")
     good = export(bed, "roots")
     os.chmod(good, 0o644)

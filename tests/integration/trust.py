@@ -7,20 +7,12 @@ import os
 import socket
 import stat
 
-from cases import NOBODY, Program, case, expect, main, run, wait_until
+from cases import AS_NOBODY, NOBODY, Program, case, expect, main, run, wait_until
 from checkpoints import change_manifest, saved
 
 
 HIS = {"uid": NOBODY, "gid": NOBODY, "id": "deadbeef", "name": "his"}
 COUNTER = ("--mib", "4", "--chunk-mib", "4", "--interval-ms", "10")
-
-
-def of_nobody(bed, name):
-    """A directory that belongs to the attacker."""
-    path = os.path.join(bed.dir, name)
-    os.mkdir(path, 0o755)
-    os.chown(path, NOBODY, NOBODY)
-    return path
 
 
 def of_root(bed, name="secret", text="root's alone\n"):
@@ -93,7 +85,7 @@ def nothing_is_brought_back_or_out_for_users(bed):
     saved(bed, "his")
     change_manifest(bed, "his", **HIS)
     expect("his" in bed.as_nobody("ls").out, "this test proves nothing: the checkpoint is not the user's")
-    own = of_nobody(bed, "own")
+    own = bed.of_nobody("own")
     for args in (("restore", "his"), ("export", "his", "-o", os.path.join(own, "out.tar"))):
         result = bed.as_nobody(*args)
         expect(result.code == 5 and "only root may" in result.err, result.why())
@@ -108,7 +100,7 @@ def nothing_is_brought_back_or_out_for_users(bed):
               "    except Error as error:\n"
               "        print(method, error.parameters['exit'], error.parameters['text'])\n")
     result = run(["python3", "-c", script, os.path.dirname(os.path.abspath(__file__)), bed.daemon_socket()],
-                 user=NOBODY, group=NOBODY, extra_groups=[])
+                 **AS_NOBODY)
     lines = result.out.splitlines()
     expect(len(lines) == 3 and all(" 5 only root may " in line for line in lines), result.why() + result.out)
 
@@ -127,7 +119,7 @@ def a_log_is_made_with_its_users_rights(bed):
     roots = os.path.join(logs, f"{job}.log")
     before = os.stat(roots)
     secret = of_root(bed)
-    own = of_nobody(bed, "own")
+    own = bed.of_nobody("own")
     os.symlink(secret, os.path.join(own, "link"))
     os.symlink(os.path.join(bed.dir, "made-by-link"), os.path.join(own, "dangling"))
     for path in (os.path.join(logs, "..", "made"), os.path.join(logs, "..", "secret"), roots, os.path.join(logs, "made.log"),
@@ -150,7 +142,7 @@ def a_log_is_made_with_its_users_rights(bed):
 @case
 def a_log_that_is_a_pipe_holds_nobody_up(bed):
     bed.daemon()
-    own = of_nobody(bed, "own")
+    own = bed.of_nobody("own")
     pipe = os.path.join(own, "pipe")
     os.mkfifo(pipe)
     os.chmod(pipe, 0o666)
@@ -175,7 +167,7 @@ def a_log_replaced_before_a_restore(bed):
     bed.ok("rm", job)
     os.chmod(bed.dir, 0o711)
     secret = of_root(bed)
-    own = of_nobody(bed, "own")
+    own = bed.of_nobody("own")
     logs = bed.own["BRUMATE_LOG_DIR"]
     for name, target in (("link", secret), ("dangling", os.path.join(bed.dir, "made"))):
         os.symlink(target, os.path.join(own, name))
