@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 /*
- * SHA-256 (FIPS 180-4) by AVX-512: vector i of the state is word i of all messages. Names of variables and
- * functions are those of the standard.
+ * SHA-256 (FIPS 180-4) of many messages: by AVX-512, where vector i of the state is word i of all messages, or two
+ * after two by the SHA instructions. Names of variables and functions are those of the standard.
  */
 #include "base/sha256-lanes.h"
 
 #ifdef __x86_64__
 
+#include <cpuid.h>
 #include <immintrin.h>
 #include <string.h>
 
@@ -160,7 +161,7 @@ AVX512 static void add_padding(__m512i s[STATE], size_t len_bytes)
 	compress(s, w);
 }
 
-AVX512 void sha256_lanes(struct digest *ret, const void *buf, size_t len_bytes)
+AVX512 static void lanes_avx512(struct digest *ret, const void *buf, size_t len_bytes)
 {
 	uint32_t words[STATE][SHA256_LANES];
 	__m512i s[STATE];
@@ -180,9 +181,140 @@ AVX512 void sha256_lanes(struct digest *ret, const void *buf, size_t len_bytes)
 		}
 }
 
-bool sha256_has_lanes(void)
+static bool has_avx512(void)
 {
 	return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
+}
+
+/* ---- by the SHA instructions ---- */
+
+#define SHA	   __attribute__((target("sha,sse4.1,ssse3")))
+#define SHA_INLINE SHA static inline __attribute__((always_inline))
+
+/* Two, as the result of one instruction is there only when another could have begun. */
+enum { PAIR = 2, QUADS = WORDS / 4 };
+
+/* The state as the instructions want it: words from the lowest, F E B A and H G D C. */
+struct sha_state {
+	__m128i feba, hgdc;
+};
+
+SHA_INLINE struct sha_state sha_begin(void)
+{
+	const int *h = (const int *)initial;
+
+	return (struct sha_state){ .feba = _mm_set_epi32(h[0], h[1], h[4], h[5]),
+				   .hgdc = _mm_set_epi32(h[2], h[3], h[6], h[7]) };
+}
+
+SHA_INLINE __m128i sha_load(const uint8_t *at)
+{
+	const __m128i order = _mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3);
+
+	return _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)at), order);
+}
+
+/* Words 4q to 4q + 3 of the schedule, in place of those of sixteen before. */
+SHA_INLINE void sha_schedule(__m128i w[QUADS], int q)
+{
+	__m128i last = w[(q + 3) % QUADS];
+	__m128i sum = _mm_add_epi32(_mm_sha256msg1_epu32(w[q % QUADS], w[(q + 1) % QUADS]),
+				    _mm_alignr_epi8(last, w[(q + 2) % QUADS], 4));
+
+	w[q % QUADS] = _mm_sha256msg2_epu32(sum, last);
+}
+
+SHA_INLINE void sha_rounds(struct sha_state *s, __m128i words, int q)
+{
+	__m128i sum = _mm_add_epi32(words, _mm_loadu_si128((const __m128i *)&k[4 * q]));
+
+	s->hgdc = _mm_sha256rnds2_epu32(s->hgdc, s->feba, sum);
+	s->feba = _mm_sha256rnds2_epu32(s->feba, s->hgdc, _mm_shuffle_epi32(sum, 0x0e));
+}
+
+SHA_INLINE void sha_compress(struct sha_state state[PAIR], __m128i w[PAIR][QUADS])
+{
+	struct sha_state s[PAIR] = { state[0], state[1] };
+
+#pragma GCC unroll 16
+	for (int q = 0; q < ROUNDS / 4; q++)
+#pragma GCC unroll 2
+		for (int i = 0; i < PAIR; i++) {
+			if (q >= QUADS)
+				sha_schedule(w[i], q);
+			sha_rounds(&s[i], w[i][q % QUADS], q);
+		}
+	for (int i = 0; i < PAIR; i++) {
+		state[i].feba = _mm_add_epi32(state[i].feba, s[i].feba);
+		state[i].hgdc = _mm_add_epi32(state[i].hgdc, s[i].hgdc);
+	}
+}
+
+SHA_INLINE void sha_finish(struct digest *ret, const struct sha_state *s)
+{
+	uint32_t feba[4], hgdc[4];
+
+	_mm_storeu_si128((__m128i *)feba, s->feba);
+	_mm_storeu_si128((__m128i *)hgdc, s->hgdc);
+	const uint32_t words[STATE] = { feba[3], feba[2], hgdc[3], hgdc[2],
+					feba[1], feba[0], hgdc[1], hgdc[0] };
+	for (int i = 0; i < STATE; i++) {
+		uint32_t word = __builtin_bswap32(words[i]);
+
+		memcpy(&ret->bytes[4 * i], &word, sizeof(word));
+	}
+}
+
+SHA static void digest_pair(struct digest *ret, const uint8_t *first, size_t len_bytes)
+{
+	const uint64_t bits = (uint64_t)len_bytes * 8;
+	struct sha_state s[PAIR] = { sha_begin(), sha_begin() };
+	__m128i w[PAIR][QUADS];
+
+	for (size_t at = 0; at < len_bytes; at += SHA256_BLOCK_BYTES) {
+		for (int i = 0; i < PAIR; i++)
+			for (int q = 0; q < QUADS; q++)
+				w[i][q] = sha_load(first + (size_t)i * len_bytes + at +
+						   (size_t)q * sizeof(__m128i));
+		sha_compress(s, w);
+	}
+	for (int i = 0; i < PAIR; i++) {
+		w[i][0] = _mm_set_epi32(0, 0, 0, (int)0x80000000);
+		w[i][1] = w[i][2] = _mm_setzero_si128();
+		w[i][3] = _mm_set_epi32((int)bits, (int)(bits >> 32), 0, 0);
+	}
+	sha_compress(s, w);
+	for (int i = 0; i < PAIR; i++)
+		sha_finish(&ret[i], &s[i]);
+}
+
+static void lanes_sha(struct digest *ret, const void *buf, size_t len_bytes)
+{
+	for (size_t i = 0; i < SHA256_LANES; i += PAIR)
+		digest_pair(&ret[i], (const uint8_t *)buf + i * len_bytes, len_bytes);
+}
+
+/* Not all compilers know the name for __builtin_cpu_supports(). */
+static bool has_sha(void)
+{
+	enum { LEAF = 7, SHA_BIT = 1 << 29 };
+	unsigned a, b, c, d;
+
+	return __get_cpuid_count(LEAF, 0, &a, &b, &c, &d) && (b & SHA_BIT) &&
+	       __builtin_cpu_supports("sse4.1") && __builtin_cpu_supports("ssse3");
+}
+
+void sha256_lanes(struct digest *ret, const void *buf, size_t len_bytes)
+{
+	if (has_avx512())
+		lanes_avx512(ret, buf, len_bytes);
+	else
+		lanes_sha(ret, buf, len_bytes);
+}
+
+bool sha256_has_lanes(void)
+{
+	return has_avx512() || has_sha();
 }
 
 #else

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * SHA-256 of many messages of one length at a time, a vector lane each: on a CPU with AVX-512 that is
- * more than twice what its SHA instructions do with one message after the other. Pure.
+ * SHA-256 of many messages of one length at a time: a vector lane each, which on a CPU with AVX-512 is more than
+ * twice what its SHA instructions do with one message after the other; or else by these, two messages at a time. Pure.
  */
 #pragma once
 
