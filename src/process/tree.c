@@ -129,12 +129,12 @@ void proc_tree_fini(struct proc_tree *t)
 	*t = PROC_TREE_EMPTY;
 }
 
-static bool tree_has(const struct proc_tree *t, pid_t pid)
+static const struct proc_info *tree_find(const struct proc_tree *t, pid_t pid)
 {
 	for (size_t i = 0; i < t->n; i++)
 		if (t->items[i].id.pid == pid)
-			return true;
-	return false;
+			return &t->items[i];
+	return NULL;
 }
 
 /* Adds process @pid if it is a child of @parent (0: whoever's). One that has ended and been reaped
@@ -143,7 +143,7 @@ static int tree_add(struct proc_tree *t, pid_t pid, pid_t parent)
 {
 	struct proc_info info;
 
-	if (tree_has(t, pid) || proc_read(&info, pid, NULL) < 0 || (parent && info.ppid != parent))
+	if (tree_find(t, pid) || proc_read(&info, pid, NULL) < 0 || (parent && info.ppid != parent))
 		return 0;
 
 	struct proc_info *items = array_room(t->items, t->n, sizeof(*items));
@@ -250,6 +250,31 @@ static int stop_all(struct proc_tree *t, size_t *ret_n_stopped)
 	return n_stopped == t->n && t->n == n_before && !ended;
 }
 
+/*
+ * Adds children of theirs that the lists left out, of which a list does not tell: where a child that nobody knows of
+ * ends while it is read, another one is skipped. /proc itself has everybody who is there while it is read.
+ */
+static int add_left_out(struct proc_tree *t)
+{
+	auto_closedir DIR *dir = opendir("/proc");
+	int r = 0;
+
+	if (!dir)
+		return -errno;
+	for (struct dirent *e; r >= 0 && (e = readdir(dir));) {
+		const struct proc_info *parent;
+		struct proc_info info;
+		pid_t pid = atoi(e->d_name);
+
+		if (pid <= 0 || proc_read(&info, pid, NULL) < 0)
+			continue;
+		parent = tree_find(t, info.ppid);
+		if (parent && proc_exists(parent->id)) /* or the number is another's by now */
+			r = tree_add(t, pid, info.ppid);
+	}
+	return r;
+}
+
 /* Until nobody forks any more: a child that is being made when its parent is killed would be nobody's. */
 static int stop_tree(struct proc_tree *t, uint64_t deadline_ns)
 {
@@ -258,7 +283,10 @@ static int stop_tree(struct proc_tree *t, uint64_t deadline_ns)
 	int r;
 
 	do {
-		if ((r = stop_all(t, &n_stopped)) != 0)
+		if ((r = stop_all(t, &n_stopped)) < 0)
+			return r;
+		const size_t n_listed = t->n;
+		if (r > 0 && ((r = add_left_out(t)) < 0 || t->n == n_listed))
 			return r;
 		if (t->n + n_stopped > seen) {
 			seen = t->n + n_stopped;

@@ -341,6 +341,12 @@ class Bed(Instance):
     def has_fired(self):
         return not os.path.exists(self.fault_file)
 
+    def wait_fired(self, background, what):
+        """Until the fault has fired in the command that runs in the background."""
+        wait_until(lambda: self.has_fired() or background.process.poll() is not None, f"{what} to be reached")
+        if not self.has_fired():
+            raise Failed(f"{what} was not reached: {background.end()}")
+
     def disarm(self):
         """Takes the fault back; True if it had not fired."""
         try:

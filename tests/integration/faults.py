@@ -333,7 +333,7 @@ def interrupted_checkpoint(bed):
     for point in ("checkpoint.image.begin", "checkpoint.criu.begin", "store.write-manifest"):
         bed.fault(point, "delay:1500")
         command = bed.spawn("checkpoint", job, "--name", "never")
-        wait_until(bed.has_fired, f"{point} to be reached")
+        bed.wait_fired(command, point)
         command.signal(signal.SIGINT)
         code, out, err = command.end(20)
         if point == "store.write-manifest":  # too late: the image was complete
@@ -353,7 +353,7 @@ def interrupted_restore(bed):
     for point in ("restore.verify.begin", "restore.criu.begin", "restore.gpu-restore.begin"):
         bed.fault(point, "delay:1500")
         command = bed.spawn("restore", checkpoint)
-        wait_until(bed.has_fired, f"{point} to be reached")
+        bed.wait_fired(command, point)
         command.signal(signal.SIGINT)
         code, out, err = command.end(20)
         expect(code == 1 and not out and "cancelled" in err, f"{point}: exit {code}: {err!r}")
@@ -368,7 +368,7 @@ def terminal_gone(bed):
     job, log = bed.counter(mib=16)
     bed.fault("checkpoint.criu.begin", "delay:1500")
     command = bed.spawn("checkpoint", job, "--name", "never")
-    wait_until(bed.has_fired, "the dump")
+    bed.wait_fired(command, "the dump")
     command.signal(signal.SIGKILL)
     command.end()
     bed.wait_state(job, ("running",))
