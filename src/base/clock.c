@@ -64,3 +64,13 @@ void clock_stamp(char ret[static CLOCK_STAMP_BYTES])
 	snprintf(ret, CLOCK_STAMP_BYTES, "%.19s.%03uZ", date,
 		 (unsigned)(ts.tv_nsec / 1000000) % 1000u);
 }
+
+void condition_init(pthread_cond_t *c)
+{
+	pthread_condattr_t attr;
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(c, &attr);
+	pthread_condattr_destroy(&attr);
+}

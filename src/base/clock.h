@@ -3,6 +3,7 @@
 #pragma once
 
 #include <stddef.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -26,6 +27,9 @@ int deadline_left_ms(uint64_t deadline_ns);
 
 /** @deadline_ns as calls take it that wait by CLOCK_MONOTONIC. */
 struct timespec deadline_timespec(uint64_t deadline_ns);
+
+/** A condition whose waits are by deadline_timespec(). */
+void condition_init(pthread_cond_t *c);
 
 /** CLOCK_REALTIME in nanoseconds: a moment that others know too, which may be set back. */
 uint64_t clock_wall_ns(void);

@@ -205,16 +205,6 @@ static void *run_thread(void *arg)
 
 /* ---- starting and joining ---- */
 
-static void init_condition(pthread_cond_t *c)
-{
-	pthread_condattr_t attr;
-
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(c, &attr);
-	pthread_condattr_destroy(&attr);
-}
-
 static struct copy *copy_new(struct op *op, bool in, struct brumate_error *err)
 {
 	const struct held *h = op->held;
@@ -227,7 +217,7 @@ static struct copy *copy_new(struct op *op, bool in, struct brumate_error *err)
 		c->from = &h->copy;
 		c->start_ns = c->moving_ns = clock_now_ns();
 		pthread_mutex_init(&c->lock, NULL);
-		init_condition(&c->changed);
+		condition_init(&c->changed);
 		c->pieces = held_data_pieces(h);
 		c->fds = calloc(c->n + 1, sizeof(int));
 	}

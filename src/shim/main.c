@@ -323,6 +323,7 @@ static int run(const char *dir, int *ready_fd, struct brumate_error *err)
 
 	if (r < 0)
 		return r;
+	condition_init(&s.freed);
 	r = take_lock(&s);
 	if (r == -EWOULDBLOCK) { /* another one is up: that will do */
 		say_ready(ready_fd);

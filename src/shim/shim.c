@@ -7,7 +7,10 @@
 #include <stdint.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
+
+enum { ENDING_MS = 300 };
 
 void shim_wake(struct shim *s)
 {
@@ -85,9 +88,13 @@ void shim_note_exit(struct shim *s, pid_t pid, int code)
 
 int shim_begin(struct shim *s, const char *kind, unsigned states, struct brumate_error *err)
 {
+	const struct timespec until = deadline_timespec(deadline_in_ms(ENDING_MS));
 	int r = 0;
 
 	pthread_mutex_lock(&s->lock);
+	while (s->busy && r == 0)
+		r = pthread_cond_timedwait(&s->freed, &s->lock, &until);
+	r = 0;
 	if (s->busy) {
 		r = brumate_fail(err, EBUSY, "job %s: a %s is under way", s->job.id, s->busy);
 		brumate_hint(err, "wait for it, or cancel it with Ctrl-C where it was started");
@@ -105,6 +112,7 @@ void shim_end(struct shim *s)
 {
 	pthread_mutex_lock(&s->lock);
 	s->busy = NULL;
+	pthread_cond_broadcast(&s->freed);
 	/* A root that ended without a note yet is the main thread's, which reaps and so knows how. */
 	if (is_over(s->job.state) || find_exit(s, s->job.root.pid))
 		shim_settle(s);

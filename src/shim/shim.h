@@ -19,9 +19,10 @@ enum { SHIM_EXITS = 64 };
 
 struct shim {
 	pthread_mutex_t lock;
-	struct job job;	  /* under lock, or the operation's while busy */
-	struct held held; /* memory outside the job's processes; used as the record is */
-	const char *busy; /* kind of the operation under way; NULL: none */
+	struct job job;	      /* under lock, or the operation's while busy */
+	struct held held;     /* memory outside the job's processes; used as the record is */
+	const char *busy;     /* kind of the operation under way; NULL: none */
+	pthread_cond_t freed; /* busy has become NULL; waits by CLOCK_MONOTONIC */
 	struct shim_exit {
 		pid_t pid;
 		int code;    /* 0..255 or JOB_EXIT_UNKNOWN */
@@ -44,7 +45,7 @@ extern const struct wire_method shim_methods[];
 extern const size_t shim_n_methods;
 
 /** Takes the record for an operation that needs one of the states in @states (bits 1 << JOB_*; 0:
- * any). -EBUSY. */
+ * any). Waits a moment for the one under way, whose end others read in the record just before shim_end(). -EBUSY. */
 int shim_begin(struct shim *s, const char *kind, unsigned states, struct brumate_error *err);
 /** Gives it back, and records an end of the job that happened meanwhile. */
 void shim_end(struct shim *s);
