@@ -32,7 +32,7 @@ static const struct {
 #define __forceinline__ inline
 #define KERNEL(threads) static void
 #pragma GCC diagnostic ignored "-Wunknown-pragmas"
-#include "device/cuda/digest.cu"
+#include "gpu/cuda/digest.cu"
 
 _Static_assert(LEAVES % SHA256_LANES == 0 && sizeof(struct digest) == 2 * sizeof(uint4), "leaves");
 

@@ -2,7 +2,7 @@
 /* What the files of the broker share. */
 #pragma once
 
-#include "device/device.h"
+#include "gpu/gpu.h"
 #include "wire/wire.h"
 
 /* driver.c: the driver, initialised once, in the background */

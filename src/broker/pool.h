@@ -11,7 +11,7 @@
  */
 #pragma once
 
-#include "device/copy.h"
+#include "gpu/copy.h"
 
 #include <stdbool.h>
 #include <sys/stat.h>

@@ -5,7 +5,7 @@
  */
 #include "cli/cuda-checkpoint.h"
 #include "base/cleanup.h"
-#include "engine/broker-client.h"
+#include "client/broker.h"
 
 #include <errno.h>
 #include <getopt.h>

@@ -24,7 +24,7 @@
 #include "engine/describe.h"
 #include "engine/externals.h"
 #include "engine/host-memory.h"
-#include "engine/held.h"
+#include "datapath/vault.h"
 #include "engine/live.h"
 #include "engine/park.h"
 #include "engine/secret.h"
@@ -88,7 +88,7 @@ static int check_checkpoint(struct op *op, struct brumate_error *err)
 
 static int begin_image(struct op *op, struct brumate_error *err)
 {
-	const struct memory_options options = { .job = op->job->id,
+	const struct chunks_options options = { .job = op->job->id,
 						.uid = op->job->uid,
 						.compress = op->compress };
 	int r = store_begin(&op->writer, op->store_dir, op->checkpoint_id, err);
@@ -100,13 +100,13 @@ static int begin_image(struct op *op, struct brumate_error *err)
 	op->criu_dir_fd = secret_images_to(op, err);
 	if (op->criu_dir_fd < 0)
 		return op->criu_dir_fd;
-	return op->n_agents ? memory_begin(&op->memory, &op->writer, &options, err) : 0;
+	return op->n_agents ? chunks_begin(&op->memory, &op->writer, &options, err) : 0;
 }
 
 static void undo_image(struct op *op)
 {
 	cleanup_close(&op->criu_dir_fd);
-	memory_writer_free(op->memory);
+	chunks_writer_free(op->memory);
 	op->memory = NULL;
 	host_memory_close(op->host);
 	op->host = NULL;
@@ -132,18 +132,18 @@ static bool is_cancelled(void *arg)
 static int end_memory(struct op *op, struct brumate_error *err)
 {
 	uint64_t start_ns = clock_now_ns();
-	struct memory_sums sums = { 0 };
+	struct chunks_sums sums = { 0 };
 	int r = step_data_out(op, err);
 
 	if (r < 0 || !op->memory)
 		return r < 0 ? r : 0;
 	if ((r = host_memory_save(op->host, err)) < 0)
 		return r;
-	r = memory_end(op->memory, &op->manifest, &sums, is_cancelled, op, err);
-	memory_writer_free(op->memory);
+	r = chunks_end(op->memory, &op->manifest, &sums, is_cancelled, op, err);
+	chunks_writer_free(op->memory);
 	op->memory = NULL;
 	host_memory_saved(op->host);
-	data_copy_fini(&op->saved);
+	host_copy_fini(&op->saved);
 	if (r == -ECANCELED)
 		op_check(op, err);
 	if (r == 0)
@@ -306,8 +306,8 @@ static int end_tree(struct op *op, struct brumate_error *err)
 	int r = proc_tree_kill(op->job->root, deadline_in_ms(KILL_TIMEOUT_MS));
 	if (r < 0 && r != -ESRCH)
 		log_warn("processes are left after the checkpoint: job=%s", op->job->id);
-	if (op->held)
-		held_clear(op->held, op->job);
+	if (op->vault)
+		vault_clear(op->vault, op->job);
 	(void)err;
 	return 0;
 }
@@ -389,8 +389,8 @@ int engine_checkpoint(struct op *op, struct brumate_error *err)
 	job->message[0] = '\0';
 	if (op->leave_running)
 		return job_set_state(job, before, err);
-	if (op->held)
-		held_clear(op->held, job);
+	if (op->vault)
+		vault_clear(op->vault, job);
 	job->parked = false;
 	job->root = PROC_ID_NONE;
 	job->init = PROC_ID_NONE;

@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 
 #include "engine/copy.h"
-#include "engine/data.h"
+#include "client/transfer.h"
 
 struct copy {
 	struct op *op;
@@ -20,15 +20,15 @@ struct copy {
 	uint64_t saved_bytes; /* out: of the copy, handed to the store already */
 	int save_r;	      /* why that ended */
 	struct brumate_error save_err;
-	struct data_spared spared;
+	struct transfer_spared spared;
 	pthread_t thread;
 	bool started;
-	struct data_piece *pieces;
+	struct device_piece *pieces;
 	size_t n;
 	uint64_t total_bytes;
 	int *fds;	       /* of device memory: borrowed on the way out, ours on the way in */
-	struct data_copy copy; /* made here */
-	const struct data_copy *from; /* in: this one, or the one made here */
+	struct host_copy copy; /* made here */
+	const struct host_copy *from; /* in: this one, or the one made here */
 	atomic_uint_fast64_t done_bytes;
 	atomic_bool stop;
 	uint64_t start_ns, moving_ns, end_ns;
@@ -44,7 +44,7 @@ struct copy {
 	enum { AHEAD_FREE, AHEAD_USED, AHEAD_NO_MORE } ahead;
 };
 
-/** A data_filled_fn: pieces that are filled; @arg is the copy. */
+/** A transfer_filled_fn: pieces that are filled; @arg is the copy. */
 void copy_note_filled(void *arg, const int *fds, size_t n_filled);
 /** What was told of an attempt that failed is void: waits until whoever used it has let go of it. */
 void copy_void_early(struct copy *c);

@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "engine/held.h"
+#include "datapath/vault.h"
 #include "engine/regions.h"
 
 enum { BROKER_TRIES = 3 };
@@ -26,8 +26,8 @@ static void copy_free(struct copy *c)
 	free(c->pieces);
 	free(c->places);
 	if (c->update) /* and half up to date, or it would not be here */
-		held_drop_base(c->op->held, &c->copy);
-	data_copy_fini(&c->copy);
+		vault_give_up_baseline(c->op->vault, &c->copy);
+	host_copy_fini(&c->copy);
 	free(c);
 }
 
@@ -66,7 +66,7 @@ static bool is_cancelled(void *arg)
 }
 
 /* What is whole goes to the store beside what is still copied. */
-static void save_whole(void *arg, const struct data_copy *copy, size_t n_whole,
+static void save_whole(void *arg, const struct host_copy *copy, size_t n_whole,
 		       const struct digest *digests)
 {
 	struct copy *c = arg;
@@ -89,57 +89,59 @@ static int save_rest(struct copy *c)
 	return regions_save(c->op, &c->copy, c->saved_bytes, &c->err);
 }
 
-static int move(struct copy *c, struct data_session *s, struct brumate_error *err)
+static int move(struct copy *c, struct transfer_client *s, struct brumate_error *err)
 {
 	c->moving_ns = clock_now_ns();
 	if (c->in) {
-		data_want_filled(s, copy_note_filled, c);
-		int r = data_in(s, c->pieces, c->n, c->from, c->fds, progress, c, err);
-		c->compared = r == 0 && data_was_compared(s);
+		transfer_client_want_filled(s, copy_note_filled, c);
+		int r = transfer_client_in(s, c->pieces, c->n, c->from, c->fds, progress, c, err);
+		c->compared = r == 0 && transfer_client_was_compared(s);
 		return r;
 	}
 	/* A job that waits to go on is not to wait for processors. */
 	if (c->op->memory && !c->op->leave_running)
-		data_want_whole(s, save_whole, c);
-	int r = c->update ? data_update(s, c->pieces, c->n, c->fds, &c->copy, progress, c, err)
-			  : data_out(s, c->pieces, c->n, c->fds, &c->copy, progress, c, err);
-	c->spared = data_spared(s);
+		transfer_client_want_whole(s, save_whole, c);
+	int r = c->update ? transfer_client_update(s, c->pieces, c->n, c->fds, &c->copy, progress,
+						   c, err)
+			  : transfer_client_out(s, c->pieces, c->n, c->fds, &c->copy, progress, c,
+						err);
+	c->spared = transfer_spared(s);
 	return r;
 }
 
 /* With a broker connection of its own: the operation's is busy with the driver. */
-static int with_session(struct copy *c, int (*fn)(struct copy *c, struct data_session *s,
+static int with_session(struct copy *c, int (*fn)(struct copy *c, struct transfer_client *s,
 						  struct brumate_error *err))
 {
 	int r = -EPIPE;
 
 	for (int tries = 0; r == -EPIPE && tries < BROKER_TRIES && !c->stop; tries++) {
 		auto_(broker_close) struct broker broker = BROKER_EMPTY;
-		auto_(data_close) struct data_session *s = NULL;
+		auto_(transfer_client_close) struct transfer_client *s = NULL;
 
 		if (tries && c->early)
 			copy_void_early(c);
 		c->err = BRUMATE_ERROR_NONE;
 		r = broker_open(&broker, c->op->job->simulated, &c->err);
 		if (r == 0)
-			r = data_open(&s, &broker, &c->err);
+			r = transfer_client_open(&s, &broker, &c->err);
 		if (r == 0)
-			data_want_digests(s);
+			transfer_client_want_digests(s);
 		if (r == 0)
 			r = fn(c, s, &c->err);
 	}
 	return r;
 }
 
-static int alloc_zeros(struct copy *c, struct data_session *s, struct brumate_error *err)
+static int alloc_zeros(struct copy *c, struct transfer_client *s, struct brumate_error *err)
 {
-	return data_alloc(s, c->total_bytes, &c->copy, err);
+	return transfer_client_alloc(s, c->total_bytes, &c->copy, err);
 }
 
-static int alloc_as_is(struct copy *c, struct data_session *s, struct brumate_error *err)
+static int alloc_as_is(struct copy *c, struct transfer_client *s, struct brumate_error *err)
 {
-	data_want_as_is(s);
-	return data_alloc(s, c->total_bytes, &c->copy, err);
+	transfer_client_want_as_is(s);
+	return transfer_client_alloc(s, c->total_bytes, &c->copy, err);
 }
 
 /* Out of the store into host memory. Each digest is compared if @verify, or if the GPU will not do it. */
@@ -171,7 +173,7 @@ static int load_again(struct copy *c)
 		copy_void_early(c);
 	for (size_t i = 0; i < c->n; i++)
 		cleanup_close(&c->fds[i]);
-	data_copy_fini(&c->copy);
+	host_copy_fini(&c->copy);
 	int r = load(c, true);
 	return r < 0 ? r : with_session(c, move);
 }
@@ -207,7 +209,7 @@ static void *run_thread(void *arg)
 
 static struct copy *copy_new(struct op *op, bool in, struct brumate_error *err)
 {
-	const struct held *h = op->held;
+	const struct vault *h = op->vault;
 	struct copy *c = calloc(1, sizeof(*c));
 
 	if (c) {
@@ -218,7 +220,7 @@ static struct copy *copy_new(struct op *op, bool in, struct brumate_error *err)
 		c->start_ns = c->moving_ns = clock_now_ns();
 		pthread_mutex_init(&c->lock, NULL);
 		condition_init(&c->changed);
-		c->pieces = held_data_pieces(h);
+		c->pieces = vault_device_pieces(h);
 		c->fds = calloc(c->n + 1, sizeof(int));
 	}
 	if (!c || !c->pieces || !c->fds) {
@@ -232,7 +234,7 @@ static struct copy *copy_new(struct op *op, bool in, struct brumate_error *err)
 			snprintf(c->pieces[i].gpu, sizeof(c->pieces[i].gpu), "%s",
 				 op_target_gpu(op, h->pieces[i].gpu));
 	}
-	c->total_bytes = data_offset(c->pieces, c->n);
+	c->total_bytes = host_copy_offset(c->pieces, c->n);
 	return c;
 }
 
@@ -262,7 +264,7 @@ static void record(struct op *op, const struct copy *c)
 		op->data_bytes += c->pieces[i].len_bytes;
 	op->data_seconds = seconds;
 	op->spared = c->spared;
-	op->disk_bytes = data_copy_disk_bytes(c->in ? c->from : &c->copy);
+	op->disk_bytes = host_copy_disk_bytes(c->in ? c->from : &c->copy);
 }
 
 static struct copy *join(struct op *op)
@@ -332,7 +334,7 @@ void step_undo_copy(struct op *op)
 
 int step_copy_out(struct op *op, struct brumate_error *err)
 {
-	struct held *h = op->held;
+	struct vault *h = op->vault;
 
 	if (!h || !h->n_pieces || op->park_only)
 		return 1;
@@ -345,7 +347,7 @@ int step_copy_out(struct op *op, struct brumate_error *err)
 	if (!c)
 		return -ENOMEM;
 	/* A copy of a parked job is for the store alone. */
-	c->update = !op->was_suspended && held_take_kept(h, &c->copy);
+	c->update = !op->was_suspended && vault_take_baseline(h, &c->copy);
 	op->keep_copy = op->keep_copy || (c->update && !op->live_base);
 	return start(op, c, err);
 }
@@ -353,21 +355,21 @@ int step_copy_out(struct op *op, struct brumate_error *err)
 /* The copy of a job that stays parked is for the store alone. */
 static int take_copy(struct op *op, struct copy *c, struct brumate_error *err)
 {
-	struct held *h = op->held;
+	struct vault *h = op->vault;
 
 	if (op->was_suspended) {
 		op->saved = c->copy;
-		c->copy = DATA_COPY_EMPTY;
+		c->copy = HOST_COPY_EMPTY;
 		return 0;
 	}
 	h->copy = c->copy;
-	c->copy = DATA_COPY_EMPTY;
+	c->copy = HOST_COPY_EMPTY;
 	c->update = false;
-	int r = held_keep(h, op->job, err);
+	int r = vault_guard(h, op->job, err);
 	if (r < 0)
 		return r;
 	h->copied = true;
-	return held_save(h, op->job, err);
+	return vault_save(h, op->job, err);
 }
 
 int step_data_out(struct op *op, struct brumate_error *err)
@@ -377,13 +379,13 @@ int step_data_out(struct op *op, struct brumate_error *err)
 
 int copy_away(struct op *op, struct brumate_error *err)
 {
-	struct copy *c = op->held->n_pieces ? copy_new(op, false, err) : NULL;
+	struct copy *c = op->vault->n_pieces ? copy_new(op, false, err) : NULL;
 
 	if (!c)
-		return op->held->n_pieces ? -ENOMEM : 0;
+		return op->vault->n_pieces ? -ENOMEM : 0;
 	int r = do_it_now(c, take_copy, err);
 	if (r == 0)
-		held_drop_device(op->held);
+		vault_drop_device(op->vault);
 	return r;
 }
 
@@ -391,9 +393,9 @@ int copy_away(struct op *op, struct brumate_error *err)
 
 int step_copy_in(struct op *op, struct brumate_error *err)
 {
-	struct held *h = op->held;
+	struct vault *h = op->vault;
 
-	if (!h || !h->n_pieces || held_has_device(h))
+	if (!h || !h->n_pieces || vault_has_device(h))
 		return 1;
 	if (!h->copied)
 		return brumate_fail(err, EIO, "no copy of the job's device memory is there");
@@ -406,7 +408,7 @@ int step_load(struct op *op, struct brumate_error *err)
 	auto_free uint64_t *places = NULL;
 	int r = regions_find(op, &places, err);
 
-	if (r < 0 || !op->held || !op->held->n_pieces)
+	if (r < 0 || !op->vault || !op->vault->n_pieces)
 		return r < 0 ? r : 1;
 	struct copy *c = copy_new(op, true, err);
 	if (!c)
@@ -419,17 +421,17 @@ int step_load(struct op *op, struct brumate_error *err)
 
 static int take_device(struct op *op, struct copy *c, struct brumate_error *err)
 {
-	struct held *h = op->held;
+	struct vault *h = op->vault;
 
-	held_drop_device(h);
+	vault_drop_device(h);
 	for (size_t i = 0; i < c->n; i++) {
 		h->pieces[i].fd = take_fd(&c->fds[i]);
 		memcpy(h->pieces[i].gpu, c->pieces[i].gpu, sizeof(h->pieces[i].gpu));
 	}
 	if (c->load) /* until it runs, the image is the second holder */
 		return 0;
-	int r = held_keep(h, op->job, err);
-	return r < 0 ? r : held_save(h, op->job, err);
+	int r = vault_guard(h, op->job, err);
+	return r < 0 ? r : vault_save(h, op->job, err);
 }
 
 int step_data_in(struct op *op, struct brumate_error *err)
@@ -439,13 +441,13 @@ int step_data_in(struct op *op, struct brumate_error *err)
 
 int copy_back(struct op *op, struct brumate_error *err)
 {
-	struct held *h = op->held;
+	struct vault *h = op->vault;
 
 	if (!h->n_pieces || !h->copied)
 		return brumate_fail(err, EIO, "neither the job's device memory nor a copy is held");
 	struct copy *c = copy_new(op, true, err);
 	if (!c)
 		return -ENOMEM;
-	held_drop_device(h); /* half of it is of no use */
+	vault_drop_device(h); /* half of it is of no use */
 	return do_it_now(c, take_device, err);
 }

@@ -2,7 +2,7 @@
 /*
  * The copies of a job's device memory, in a thread beside the driver's and CRIU's work: out of parked
  * memory into a host copy and on to the store, in from a host copy, in from the store. One at a time; the
- * operation's own thread starts and joins it, and alone touches what is held (op->held).
+ * operation's own thread starts and joins it, and alone touches what is held (op->vault).
  */
 #pragma once
 

@@ -20,7 +20,7 @@
 #include "base/fd.h"
 #include "base/paths.h"
 #include "base/user.h"
-#include "engine/job-log.h"
+#include "job/log.h"
 #include "engine/tty.h"
 
 enum { STDIO_FDS = 3, FDINFO_BYTES_MAX = 4096 };

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/array.h"
-#include "process/cpumem.h"
+#include "cpumem/cpu-memory.h"
 #include "store/team.h"
 
 enum {
@@ -22,10 +22,10 @@ enum {
 
 /* Where each region goes. */
 struct fill {
-	struct cpumem_target *targets;
-	struct memory_place *places;
+	struct cpu_memory_target *targets;
+	struct chunks_place *places;
 	size_t n;
-	struct cpumem_range *ranges; /* to be huge pages */
+	struct cpu_memory_range *ranges; /* to be huge pages */
 	size_t n_ranges;
 };
 
@@ -59,7 +59,7 @@ static int add_place(struct fill *f, const struct proc_tree *tree, size_t index,
 		     const struct manifest_region *region, struct brumate_error *err)
 {
 	const struct proc_info *p = find_process(tree, region->pid);
-	struct cpumem_target t = { .va = region->va, .len_bytes = region->len_bytes };
+	struct cpu_memory_target t = { .va = region->va, .len_bytes = region->len_bytes };
 
 	if (!p)
 		return brumate_fail(err, ESRCH,
@@ -71,7 +71,7 @@ static int add_place(struct fill *f, const struct proc_tree *tree, size_t index,
 	if (t.pidfd < 0)
 		return brumate_fail(err, -t.pidfd, "process %d: %m", region->pid);
 	f->targets[f->n] = t;
-	f->places[f->n] = (struct memory_place){ index, cpumem_write, &f->targets[f->n] };
+	f->places[f->n] = (struct chunks_place){ index, cpu_memory_write, &f->targets[f->n] };
 	f->n++;
 	return 0;
 }
@@ -104,50 +104,51 @@ static bool huge_pages_win(const struct fill *f)
 	return team_cores(TEAM_MAX) <= processes * CORES_PER_PROCESS;
 }
 
-static int add_range(struct fill *f, const struct cpumem_target *t, uint64_t offset, uint64_t len)
+static int add_range(struct fill *f, const struct cpu_memory_target *t, uint64_t offset,
+		     uint64_t len)
 {
-	struct cpumem_range *ranges = array_room(f->ranges, f->n_ranges, sizeof(*ranges));
+	struct cpu_memory_range *ranges = array_room(f->ranges, f->n_ranges, sizeof(*ranges));
 
 	if (!ranges)
 		return -ENOMEM;
 	f->ranges = ranges;
-	f->ranges[f->n_ranges++] = (struct cpumem_range){ t->pid, t->pidfd, t->va + offset, len };
+	f->ranges[f->n_ranges++] =
+		(struct cpu_memory_range){ t->pid, t->pidfd, t->va + offset, len };
 	return 0;
 }
 
 /* The run of parts from @i on that are alike stored or not, as long as a range may be. */
-static uint64_t run_end(const struct memory_reader *reader, size_t index, uint64_t i, uint64_t n)
+static uint64_t run_end(const struct chunks_reader *reader, size_t index, uint64_t i, uint64_t n)
 {
-	bool stored = memory_part_is_stored(reader, index, i);
-	uint64_t most = i + RANGE_BYTES / MEMORY_CHUNK_BYTES;
+	bool stored = chunks_part_is_stored(reader, index, i);
+	uint64_t most = i + RANGE_BYTES / CHUNK_BYTES;
 
-	while (i < n && i < most && memory_part_is_stored(reader, index, i) == stored)
+	while (i < n && i < most && chunks_part_is_stored(reader, index, i) == stored)
 		i++;
 	return i;
 }
 
-static int add_ranges(struct fill *f, const struct memory_reader *reader, size_t k)
+static int add_ranges(struct fill *f, const struct chunks_reader *reader, size_t k)
 {
 	size_t index = f->places[k].index;
-	uint64_t n = f->targets[k].len_bytes / MEMORY_CHUNK_BYTES;
+	uint64_t n = f->targets[k].len_bytes / CHUNK_BYTES;
 	int r = 0;
 
 	for (uint64_t i = 0, end; r == 0 && i < n; i = end) {
 		end = run_end(reader, index, i, n);
-		if (memory_part_is_stored(reader, index, i))
-			r = add_range(f, &f->targets[k], i * MEMORY_CHUNK_BYTES,
-				      (end - i) * MEMORY_CHUNK_BYTES);
+		if (chunks_part_is_stored(reader, index, i))
+			r = add_range(f, &f->targets[k], i * CHUNK_BYTES, (end - i) * CHUNK_BYTES);
 	}
 	return r;
 }
 
-static uint64_t stored_bytes(const struct fill *f, const struct memory_reader *reader, size_t k)
+static uint64_t stored_bytes(const struct fill *f, const struct chunks_reader *reader, size_t k)
 {
-	uint64_t n = f->targets[k].len_bytes / MEMORY_CHUNK_BYTES, sum = 0;
+	uint64_t n = f->targets[k].len_bytes / CHUNK_BYTES, sum = 0;
 
 	for (uint64_t i = 0; i < n; i++)
-		if (memory_part_is_stored(reader, f->places[k].index, i))
-			sum += MEMORY_CHUNK_BYTES;
+		if (chunks_part_is_stored(reader, f->places[k].index, i))
+			sum += CHUNK_BYTES;
 	return sum;
 }
 
@@ -159,7 +160,7 @@ static uint64_t had_bytes(const struct manifest *m, pid_t pid)
 	return 0;
 }
 
-static int plan_ranges(struct fill *f, const struct memory_reader *reader, const struct manifest *m)
+static int plan_ranges(struct fill *f, const struct chunks_reader *reader, const struct manifest *m)
 {
 	uint64_t left = 0;
 	pid_t pid = 0;
@@ -180,7 +181,7 @@ static int plan_ranges(struct fill *f, const struct memory_reader *reader, const
 	return r;
 }
 
-int host_fill(struct memory_reader *reader, const struct manifest *m, const struct proc_tree *tree,
+int host_fill(struct chunks_reader *reader, const struct manifest *m, const struct proc_tree *tree,
 	      bool (*cancelled)(void *arg), void *arg, struct brumate_error *err)
 {
 	auto_(fill_fini) struct fill f = { 0 };
@@ -190,6 +191,6 @@ int host_fill(struct memory_reader *reader, const struct manifest *m, const stru
 		return r;
 	if (huge_pages_win(&f) && plan_ranges(&f, reader, m) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
-	cpumem_make_huge(f.ranges, f.n_ranges, 0);
-	return memory_load_all(reader, f.places, f.n, 0, cancelled, arg, err);
+	cpu_memory_make_huge(f.ranges, f.n_ranges, 0);
+	return chunks_load_all(reader, f.places, f.n, 0, cancelled, arg, err);
 }

@@ -10,5 +10,5 @@
  * Fills all host regions of @m (that of @reader) in the stopped processes of @tree. @cancelled is asked
  * now and then. Errors to act on: -EBADMSG (damaged), -ESRCH, -ECANCELED.
  */
-int host_fill(struct memory_reader *reader, const struct manifest *m, const struct proc_tree *tree,
+int host_fill(struct chunks_reader *reader, const struct manifest *m, const struct proc_tree *tree,
 	      bool (*cancelled)(void *arg), void *arg, struct brumate_error *err);

@@ -18,7 +18,7 @@
 #include "base/fault.h"
 #include "base/room.h"
 #include "engine/host-fill.h"
-#include "process/cpumem.h"
+#include "cpumem/cpu-memory.h"
 #include "process/leftover.h"
 #include "store/memory.h"
 
@@ -32,8 +32,8 @@ struct host_memory {
 	struct op *op; /* borrowed */
 	char *plugin_dir;
 	struct criu_plugin plugin;
-	struct cpumem taken;
-	struct cpumem_copy copy; /* of a job that goes on */
+	struct cpu_memory taken;
+	struct cpu_memory_copy copy; /* of a job that goes on */
 	pthread_t copier;
 	bool is_copying;
 	int result; /* of the copy */
@@ -52,7 +52,7 @@ int host_memory_open(struct host_memory **ret, struct op *op, struct criu_option
 	h->plugin = (struct criu_plugin){ .table_fd = -1, .devices = reopened_devices };
 	h->plugin_dir = criu_plugin_dir();
 	if (h->plugin_dir) {
-		h->plugin.table_fd = cpumem_table_new();
+		h->plugin.table_fd = cpu_memory_table_new();
 		if (h->plugin.table_fd < 0)
 			return brumate_fail(err, -h->plugin.table_fd, "a table for CRIU: %m");
 		options->libdir = h->plugin_dir;
@@ -68,7 +68,7 @@ static void *copy_thread(void *arg)
 {
 	struct host_memory *h = arg;
 
-	h->result = cpumem_copy_out(&h->taken, &h->copy, 0, NULL, NULL, &h->error);
+	h->result = cpu_memory_copy_out(&h->taken, &h->copy, 0, NULL, NULL, &h->error);
 	return NULL;
 }
 
@@ -84,14 +84,14 @@ static int start_copy(struct host_memory *h, struct brumate_error *err)
 
 static int begin_memory(struct op *op, struct brumate_error *err)
 {
-	const struct memory_options options = { .job = op->job->id,
+	const struct chunks_options options = { .job = op->job->id,
 						.uid = op->job->uid,
 						.compress = op->compress };
 
-	return op->memory ? 0 : memory_begin(&op->memory, &op->writer, &options, err);
+	return op->memory ? 0 : chunks_begin(&op->memory, &op->writer, &options, err);
 }
 
-static struct manifest_region describe(const struct cpumem_region *r)
+static struct manifest_region describe(const struct cpu_memory_region *r)
 {
 	return (struct manifest_region){
 		.kind = MANIFEST_REGION_HOST,
@@ -107,10 +107,10 @@ static int save_in_place(struct host_memory *h, struct brumate_error *err)
 	int r = 0;
 
 	for (size_t i = 0; i < h->taken.n && r == 0; i++) {
-		struct cpumem_region *taken = &h->taken.items[i];
+		struct cpu_memory_region *taken = &h->taken.items[i];
 		const struct manifest_region region = describe(taken);
 
-		r = memory_add_from(h->op->memory, &region, cpumem_read, taken, err);
+		r = chunks_add_from(h->op->memory, &region, cpu_memory_read, taken, err);
 	}
 	return r;
 }
@@ -121,7 +121,7 @@ static bool has_room(struct host_memory *h)
 	if (!h->op->leave_running)
 		return true;
 	if (h->taken.present_bytes + SPARE_BYTES <= room_memory_bytes() &&
-	    cpumem_copy_reserve(&h->copy, &h->taken) == 0)
+	    cpu_memory_copy_reserve(&h->copy, &h->taken) == 0)
 		return true;
 	op_note(h->op,
 		"%.1f GB of the job's memory were saved by CRIU, slower, for want of free memory "
@@ -143,7 +143,7 @@ static int check_device_maps(struct host_memory *h, const struct proc_tree *tree
 	int r = leftover_check(tree, reopened_devices, gpus, h->op->n_gpus, err);
 	if (r <= 0)
 		return r;
-	r = cpumem_allow_device_maps(h->plugin.table_fd);
+	r = cpu_memory_allow_device_maps(h->plugin.table_fd);
 	return r < 0 ? brumate_fail(err, -r, "telling CRIU of mapped devices: %m") : 0;
 }
 
@@ -158,12 +158,12 @@ int host_memory_frozen(struct host_memory *h, struct brumate_error *err)
 	if ((r = proc_tree_read(&tree, h->op->job->root, err)) < 0 ||
 	    (r = check_device_maps(h, &tree, err)) < 0)
 		return r;
-	if (!cpumem_table_is_heeded(h->plugin.table_fd))
+	if (!cpu_memory_table_is_heeded(h->plugin.table_fd))
 		return 0;
-	if ((r = cpumem_choose(&h->taken, &tree, 0, err)) < 0)
+	if ((r = cpu_memory_choose(&h->taken, &tree, 0, err)) < 0)
 		return r;
 	if (!h->taken.n || !has_room(h)) {
-		cpumem_fini(&h->taken);
+		cpu_memory_fini(&h->taken);
 		return 0;
 	}
 	if ((r = begin_memory(h->op, err)) < 0)
@@ -171,7 +171,7 @@ int host_memory_frozen(struct host_memory *h, struct brumate_error *err)
 	r = h->op->leave_running ? start_copy(h, err) : save_in_place(h, err);
 	if (r < 0)
 		return r;
-	r = cpumem_hide(h->plugin.table_fd, &h->taken);
+	r = cpu_memory_hide(h->plugin.table_fd, &h->taken);
 	return r < 0 ? brumate_fail(err, -r, "telling CRIU what it need not save: %m") : 0;
 }
 
@@ -209,7 +209,7 @@ int host_memory_save(struct host_memory *h, struct brumate_error *err)
 	for (size_t i = 0; data && i < h->taken.n && r == 0; i++) {
 		const struct manifest_region region = describe(&h->taken.items[i]);
 
-		r = memory_add_bytes(h->op->memory, &region, data, err);
+		r = chunks_add_bytes(h->op->memory, &region, data, err);
 		data += region.len_bytes;
 	}
 	return r;
@@ -217,7 +217,7 @@ int host_memory_save(struct host_memory *h, struct brumate_error *err)
 
 void host_memory_saved(struct host_memory *h)
 {
-	cpumem_copy_fini(&h->copy);
+	cpu_memory_copy_fini(&h->copy);
 }
 
 /* ---- in ---- */
@@ -238,7 +238,7 @@ static bool has_host_regions(const struct manifest *m)
 int host_memory_fill(struct host_memory *h, struct brumate_error *err)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
-	auto_(memory_reader_free) struct memory_reader *reader = NULL;
+	auto_(chunks_reader_free) struct chunks_reader *reader = NULL;
 	const struct manifest *m = &h->op->image.manifest;
 	uint64_t start_ns = clock_now_ns();
 	int r = fault_point("restore.host-memory");
@@ -248,7 +248,7 @@ int host_memory_fill(struct host_memory *h, struct brumate_error *err)
 	if (r < 0)
 		return brumate_fail(err, -r, "injected while memory is filled: %m");
 	if ((r = proc_tree_read(&tree, h->op->job->root, err)) < 0 ||
-	    (r = memory_open(&reader, &h->op->image, err)) < 0)
+	    (r = chunks_open(&reader, &h->op->image, err)) < 0)
 		return r;
 	r = host_fill(reader, m, &tree, is_cancelled, h->op, err);
 	if (r == -ECANCELED)
@@ -263,9 +263,9 @@ void host_memory_close(struct host_memory *h)
 	if (!h)
 		return;
 	join_copy(h);
-	cpumem_copy_fini(&h->copy);
+	cpu_memory_copy_fini(&h->copy);
 	cleanup_close(&h->plugin.table_fd);
-	cpumem_fini(&h->taken);
+	cpu_memory_fini(&h->taken);
 	free(h->plugin_dir);
 	free(h);
 }

@@ -7,7 +7,7 @@
 
 #include "base/fault.h"
 #include "base/log.h"
-#include "engine/held.h"
+#include "datapath/vault.h"
 #include "engine/park-private.h"
 
 enum { PASSES_MAX = 4, EXPORT_TRIES = 3 };
@@ -17,8 +17,8 @@ enum { PASSES_MAX = 4, EXPORT_TRIES = 3 };
 /* The pieces as they are now, in the order in which they are parked. */
 struct live {
 	struct op *op;
-	struct held_piece *pieces;
-	struct data_piece *data;
+	struct vault_piece *pieces;
+	struct device_piece *data;
 	int *fds; /* borrowed of op->agents */
 	size_t n;
 };
@@ -48,13 +48,13 @@ static int export_one(struct op *op, struct op_agent *a, struct brumate_error *e
 static void add_pieces(struct live *l, const struct op_agent *a)
 {
 	for (size_t i = 0; i < a->n_pieces; i++, l->n++) {
-		struct held_piece *p = &l->pieces[l->n];
+		struct vault_piece *p = &l->pieces[l->n];
 
-		*p = (struct held_piece){ .process = a->agent.id,
-					  .id = a->pieces[i].id,
-					  .va = a->pieces[i].va,
-					  .len_bytes = a->pieces[i].len_bytes,
-					  .fd = -1 };
+		*p = (struct vault_piece){ .process = a->agent.id,
+					   .id = a->pieces[i].id,
+					   .va = a->pieces[i].va,
+					   .len_bytes = a->pieces[i].len_bytes,
+					   .fd = -1 };
 		dev_uuid_format(p->gpu, a->pieces[i].gpu);
 		l->data[l->n].len_bytes = p->len_bytes;
 		memcpy(l->data[l->n].gpu, p->gpu, sizeof(p->gpu));
@@ -89,49 +89,51 @@ static int progress(void *arg, uint64_t done_bytes)
 	return op_check(arg, NULL);
 }
 
-static int copy_fresh(struct live *l, struct data_session *s, struct brumate_error *err)
+static int copy_fresh(struct live *l, struct transfer_client *s, struct brumate_error *err)
 {
-	struct held *h = l->op->held;
-	struct data_copy copy = DATA_COPY_EMPTY;
+	struct vault *h = l->op->vault;
+	struct host_copy copy = HOST_COPY_EMPTY;
 
-	held_drop_kept(h);
-	int r = data_out(s, l->data, l->n, l->fds, &copy, progress, l->op, err);
+	vault_drop_baseline(h);
+	int r = transfer_client_out(s, l->data, l->n, l->fds, &copy, progress, l->op, err);
 	if (r < 0)
 		return r;
 	l->op->live_base = true;
-	h->kept = (struct held_kept){ take_ptr(&l->pieces), l->n, copy };
+	h->kept = (struct vault_baseline){ take_ptr(&l->pieces), l->n, copy };
 	return 0;
 }
 
 /* *ret_bytes: what was copied, and so had changed. */
 static int copy_once(struct live *l, bool fits, uint64_t *ret_bytes, struct brumate_error *err)
 {
-	struct held *h = l->op->held;
+	struct vault *h = l->op->vault;
 	auto_(broker_close) struct broker broker = BROKER_EMPTY;
-	auto_(data_close) struct data_session *s = NULL;
+	auto_(transfer_client_close) struct transfer_client *s = NULL;
 	int r = fault_point("live.copy");
 
 	if (r < 0)
 		return brumate_fail(err, -r, "injected: %m");
 	r = broker_open(&broker, l->op->job->simulated, err);
 	if (r == 0)
-		r = data_open(&s, &broker, err);
+		r = transfer_client_open(&s, &broker, err);
 	if (r < 0)
 		return r;
-	data_want_digests(s);
-	data_want_live(s);
-	r = fits ? data_update(s, l->data, l->n, l->fds, &h->kept.copy, progress, l->op, err)
+	transfer_client_want_digests(s);
+	transfer_client_want_live(s);
+	r = fits ? transfer_client_update(s, l->data, l->n, l->fds, &h->kept.copy, progress, l->op,
+					  err)
 		 : copy_fresh(l, s, err);
-	struct data_spared spared = data_spared(s);
+	struct transfer_spared spared = transfer_spared(s);
 	if (r == 0)
-		*ret_bytes = data_offset(l->data, l->n) - spared.zero_bytes - spared.same_bytes;
+		*ret_bytes =
+			host_copy_offset(l->data, l->n) - spared.zero_bytes - spared.same_bytes;
 	return r;
 }
 
 /* Until little is left, or no less than before. */
 static int copy_passes(struct live *l, struct brumate_error *err)
 {
-	bool fits = held_kept_fits(l->op->held, l->pieces, l->n);
+	bool fits = vault_baseline_fits(l->op->vault, l->pieces, l->n);
 	uint64_t before = UINT64_MAX, bytes = 0;
 	int r = 0;
 
@@ -171,7 +173,7 @@ int step_live(struct op *op, struct brumate_error *err)
 	close_fds(op);
 	if (r >= 0)
 		return l.n ? 0 : 1;
-	held_drop_kept(op->held);
+	vault_drop_baseline(op->vault);
 	if ((r = op_check(op, err)) < 0)
 		return r;
 	op_note(op, "no live copy: %s", why.text);
@@ -180,6 +182,6 @@ int step_live(struct op *op, struct brumate_error *err)
 
 void step_undo_live(struct op *op)
 {
-	if (op->live_base && op->held)
-		held_drop_kept(op->held);
+	if (op->live_base && op->vault)
+		vault_drop_baseline(op->vault);
 }

@@ -69,11 +69,11 @@ void op_fini(struct op *op)
 {
 	step_undo_copy(op);
 	op_drop_agents(op);
-	memory_writer_free(op->memory);
+	chunks_writer_free(op->memory);
 	op->memory = NULL;
 	host_memory_close(op->host);
 	op->host = NULL;
-	data_copy_fini(&op->saved);
+	host_copy_fini(&op->saved);
 	spilled_free(op->spilled);
 	op->spilled = NULL;
 	if (op->broker_is_open)

@@ -10,12 +10,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/agent-client.h"
-#include "engine/broker-client.h"
-#include "engine/data.h"
-#include "engine/job.h"
+#include "client/agent.h"
+#include "client/broker.h"
+#include "client/transfer.h"
+#include "job/job.h"
 #include "image/manifest.h"
-#include "process/criu.h"
+#include "criu/criu.h"
 #include "process/process.h"
 #include "process/scan.h"
 #include "store/memory.h"
@@ -67,22 +67,22 @@ struct op {
 	bool broker_is_open;
 
 	/* the data path; all empty where the driver alone moves memory */
-	struct held *held; /* borrowed; NULL: this operation has nothing to do with it */
+	struct vault *vault; /* borrowed; NULL: this operation has nothing to do with it */
 	struct op_agent *agents;
 	size_t n_agents;
 	struct copy *copy;	      /* under way */
-	struct memory_writer *memory; /* of the checkpoint being written */
+	struct chunks_writer *memory; /* of the checkpoint being written */
 	struct host_memory *host;     /* beside CRIU's images; read by @memory */
-	struct data_copy saved;	      /* host copy that it reads, where it is held no more */
+	struct host_copy saved;	      /* host copy that it reads, where it is held no more */
 	struct spilled *spilled;      /* what it reads of host copies on a disk */
 	uint64_t disk_bytes;	      /* of what was moved: not in memory */
 	bool park_only;		      /* suspend: device memory stays on the GPU */
 	bool keep_copy;		      /* the host copy stays held when the job runs again */
-	bool live;		      /* suspend, checkpoint: copy while it runs, as far as that goes */
-	bool live_base;		      /* what is kept was made by this operation, for itself */
-	bool drop_kept;		      /* resume: one that was kept before does not */
-	struct data_spared spared;    /* of data_bytes: not copied */
-	uint64_t data_bytes;	      /* moved, or parked */
+	bool live;	/* suspend, checkpoint: copy while it runs, as far as that goes */
+	bool live_base; /* what is kept was made by this operation, for itself */
+	bool drop_kept; /* resume: one that was kept before does not */
+	struct transfer_spared spared; /* of data_bytes: not copied */
+	uint64_t data_bytes;	       /* moved, or parked */
 	double data_seconds;
 	bool ahead; /* pieces that agents have mapped are of what is held */
 
@@ -106,7 +106,7 @@ struct op {
 
 	/* checkpoint and restore */
 	bool leave_running, tcp_close;
-	enum memory_compress compress; /* of a checkpoint */
+	enum chunks_compress compress; /* of a checkpoint */
 	struct criu_program criu;
 	struct store_writer writer;
 	struct store_image image;

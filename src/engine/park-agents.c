@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/held.h"
+#include "datapath/vault.h"
 
 /* ---- all agents at once ---- */
 
@@ -102,7 +102,7 @@ void park_drop_failed(struct op *op)
 void park_find(struct op *op)
 {
 	op_drop_agents(op);
-	if (!op->held || op->job->data_path != JOB_DATA_BROKER || !op->n_gpus)
+	if (!op->vault || op->job->data_path != JOB_DATA_BROKER || !op->n_gpus)
 		return;
 	auto_free char *dir = job_agent_dir(op->job);
 	op->agents = calloc(op->n_gpus, sizeof(*op->agents));
@@ -126,7 +126,7 @@ static bool has_agent(const struct op *op, struct proc_id id)
 
 int park_check(const struct op *op, struct brumate_error *err)
 {
-	const struct held *h = op->held;
+	const struct vault *h = op->vault;
 
 	for (size_t i = 0; h && i < h->n_pieces; i++) {
 		struct proc_id id = h->pieces[i].process;

@@ -12,7 +12,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "engine/copy.h"
-#include "engine/held.h"
+#include "datapath/vault.h"
 #include "engine/park-private.h"
 #include "engine/steps.h"
 
@@ -63,12 +63,12 @@ static int ahead_one(struct op *op, struct op_agent *agent, struct brumate_error
 {
 	struct ahead a = { .agent = agent };
 
-	a.n = held_find(op->held, agent->agent.id, &a.first);
+	a.n = vault_find(op->vault, agent->agent.id, &a.first);
 	auto_free uint64_t *ids = calloc(a.n + 1, sizeof(*ids));
 	if (!ids)
 		return brumate_fail(err, ENOMEM, "%m");
 	for (size_t i = 0; i < a.n; i++)
-		ids[i] = op->held->pieces[a.first + i].id;
+		ids[i] = op->vault->pieces[a.first + i].id;
 	a.ids = ids;
 	int r = park_empty(op, agent, err);
 	if (r == 0 && a.n && agent->agent.gate == AGENT_GATE_UNMAPPED)

@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "base/paths.h"
 #include "engine/copy.h"
-#include "engine/held.h"
+#include "datapath/vault.h"
 #include "engine/steps.h"
 
 /* ---- gate ---- */
@@ -76,11 +76,11 @@ int step_gate(struct op *op, struct brumate_error *err)
 /* An imported piece cannot be exported again: its fd is the one we kept (wire/agent.h, OWN). */
 static int take_kept_fd(struct op *op, struct op_agent *a, size_t i, struct brumate_error *err)
 {
-	size_t first, n = held_find(op->held, a->agent.id, &first);
+	size_t first, n = vault_find(op->vault, a->agent.id, &first);
 
 	for (size_t k = first; k < first + n; k++)
-		if (op->held->pieces[k].id == a->pieces[i].id && op->held->pieces[k].fd >= 0) {
-			a->fds[i] = dup(op->held->pieces[k].fd);
+		if (op->vault->pieces[k].id == a->pieces[i].id && op->vault->pieces[k].fd >= 0) {
+			a->fds[i] = dup(op->vault->pieces[k].fd);
 			return a->fds[i] < 0 ? brumate_fail(err, errno, "%m") : 0;
 		}
 	return brumate_fail(err, EOPNOTSUPP, "process %d: memory at %#llx is of another process",
@@ -132,27 +132,27 @@ int park_export(struct op *op, struct op_agent *a, struct brumate_error *err)
 /* What the agents gave becomes what is held, instead of what was. */
 static int hold_exported(struct op *op, struct brumate_error *err)
 {
-	struct held *h = op->held;
+	struct vault *h = op->vault;
 	size_t n = 0;
 
 	for (size_t i = 0; i < op->n_agents; i++)
 		n += op->agents[i].n_pieces;
-	struct held_piece *all = calloc(n + 1, sizeof(*all));
+	struct vault_piece *all = calloc(n + 1, sizeof(*all));
 	if (!all)
 		return brumate_fail(err, ENOMEM, "%m");
-	held_release(h, op->job);
+	vault_release(h, op->job);
 	h->pieces = all;
 	for (size_t i = 0; i < op->n_agents; i++) {
 		struct op_agent *a = &op->agents[i];
 
 		for (size_t k = 0; k < a->n_pieces; k++) {
-			struct held_piece *p = &all[h->n_pieces++];
+			struct vault_piece *p = &all[h->n_pieces++];
 
-			*p = (struct held_piece){ .process = a->agent.id,
-						  .id = a->pieces[k].id,
-						  .va = a->pieces[k].va,
-						  .len_bytes = a->pieces[k].len_bytes,
-						  .fd = take_fd(&a->fds[k]) };
+			*p = (struct vault_piece){ .process = a->agent.id,
+						   .id = a->pieces[k].id,
+						   .va = a->pieces[k].va,
+						   .len_bytes = a->pieces[k].len_bytes,
+						   .fd = take_fd(&a->fds[k]) };
 			dev_uuid_format(p->gpu, a->pieces[k].gpu);
 		}
 	}
@@ -167,7 +167,7 @@ static int unmap_one(struct op *op, struct op_agent *a, struct brumate_error *er
 
 int step_park(struct op *op, struct brumate_error *err)
 {
-	struct held *h = op->held;
+	struct vault *h = op->vault;
 
 	if (op->was_suspended || !op->n_agents)
 		return 1;
@@ -179,16 +179,16 @@ int step_park(struct op *op, struct brumate_error *err)
 		return r;
 	op_phase_at(op, "export", start_ns, clock_since_s(start_ns));
 	start_ns = clock_now_ns();
-	if ((r = held_keep(h, op->job, err)) < 0 || (r = held_save(h, op->job, err)) < 0)
+	if ((r = vault_guard(h, op->job, err)) < 0 || (r = vault_save(h, op->job, err)) < 0)
 		return r;
 	op_phase_at(op, "hold", start_ns, clock_since_s(start_ns));
-	op->data_bytes = held_bytes(h);
+	op->data_bytes = vault_bytes(h);
 	return 0;
 }
 
 int step_unmap(struct op *op, struct brumate_error *err)
 {
-	if (op->was_suspended || !op->n_agents || !op->held->n_pieces)
+	if (op->was_suspended || !op->n_agents || !op->vault->n_pieces)
 		return 1;
 	return park_each(op, unmap_one, err);
 }
@@ -197,7 +197,7 @@ int step_unmap(struct op *op, struct brumate_error *err)
 
 static int map_one(struct op *op, struct op_agent *a, struct brumate_error *err)
 {
-	size_t first, n = held_find(op->held, a->agent.id, &first);
+	size_t first, n = vault_find(op->vault, a->agent.id, &first);
 	auto_free uint64_t *ids = calloc(n + 1, sizeof(*ids));
 	auto_free int *fds = calloc(n + 1, sizeof(*fds));
 	int r = park_reach(op, a, err);
@@ -207,8 +207,8 @@ static int map_one(struct op *op, struct op_agent *a, struct brumate_error *err)
 	if (r < 0 || a->agent.gate != AGENT_GATE_UNMAPPED)
 		return r;
 	for (size_t i = 0; i < n; i++) {
-		ids[i] = op->held->pieces[first + i].id;
-		fds[i] = op->held->pieces[first + i].fd;
+		ids[i] = op->vault->pieces[first + i].id;
+		fds[i] = op->vault->pieces[first + i].fd;
 	}
 	return agent_map(&a->agent, ids, fds, n, err);
 }
@@ -233,7 +233,7 @@ static int own_one(struct op *op, struct op_agent *a, struct brumate_error *err)
 	return 0;
 }
 
-static bool is_imported(const struct op *op, const struct held_piece *p)
+static bool is_imported(const struct op *op, const struct vault_piece *p)
 {
 	for (size_t i = 0; i < op->n_agents; i++) {
 		const struct op_agent *a = &op->agents[i];
@@ -247,7 +247,7 @@ static bool is_imported(const struct op *op, const struct held_piece *p)
 	return false;
 }
 
-static bool is_owned(void *arg, const struct held_piece *p)
+static bool is_owned(void *arg, const struct vault_piece *p)
 {
 	return !is_imported(arg, p);
 }
@@ -275,7 +275,7 @@ static int own_all(struct op *op, struct brumate_error *err)
 		if (r < 0 || !n || n >= before)
 			return r;
 		before = n;
-		held_drop_pieces(op->held, is_owned, op);
+		vault_drop_pieces(op->vault, is_owned, op);
 	}
 }
 
@@ -309,32 +309,32 @@ static void save_kept(struct op *op)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
-	op->job->kept_bytes = held_kept_bytes(op->held);
-	if (op->job->kept_bytes && held_save(op->held, op->job, &err) < 0)
+	op->job->kept_bytes = vault_baseline_bytes(op->vault);
+	if (op->job->kept_bytes && vault_save(op->vault, op->job, &err) < 0)
 		log_warn("the kept host copy is known to the shim alone: job=%s reason=\"%s\"",
 			 op->job->id, err.text);
 }
 
 static void let_copy(struct op *op)
 {
-	struct held *h = op->held;
-	struct data_copy *saved = op->memory ? &op->saved : NULL;
+	struct vault *h = op->vault;
+	struct host_copy *saved = op->memory ? &op->saved : NULL;
 
 	if (op->drop_kept || op->live_base)
-		held_drop_kept(h);
+		vault_drop_baseline(h);
 	if (!op->keep_copy || !h->copied) {
-		held_let_copy(h, saved);
-	} else if (!held_keep_copy(h, saved)) {
+		vault_release_copy(h, saved);
+	} else if (!vault_make_baseline(h, saved)) {
 		op_note(op, "the host copy is not kept: it has no digests, or lies on a disk");
-		held_let_copy(h, saved);
+		vault_release_copy(h, saved);
 	}
 }
 
 /* What is held is let go, but for pieces that their process only imports. */
 static void release(struct op *op)
 {
-	struct held *h = op->held;
-	struct held rest = HELD_EMPTY;
+	struct vault *h = op->vault;
+	struct vault rest = VAULT_EMPTY;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
 	let_copy(op);
@@ -345,17 +345,17 @@ static void release(struct op *op)
 			rest.pieces[rest.n_pieces++].fd = take_fd(&h->pieces[i].fd);
 		}
 	if (!rest.n_pieces) {
-		held_fini(&rest);
-		held_release(h, op->job);
+		vault_fini(&rest);
+		vault_release(h, op->job);
 		save_kept(op);
 		return;
 	}
 	rest.kept = h->kept;
-	h->kept = (struct held_kept){ 0 };
-	held_clear(h, op->job);
+	h->kept = (struct vault_baseline){ 0 };
+	vault_clear(h, op->job);
 	*h = rest;
-	op->job->kept_bytes = held_kept_bytes(h);
-	if (held_keep(h, op->job, &err) < 0 || held_save(h, op->job, &err) < 0)
+	op->job->kept_bytes = vault_baseline_bytes(h);
+	if (vault_guard(h, op->job, &err) < 0 || vault_save(h, op->job, &err) < 0)
 		log_warn("imported memory is held by the shim alone: job=%s reason=\"%s\"",
 			 op->job->id, err.text);
 }
@@ -426,14 +426,14 @@ int park_return(struct op *op, struct brumate_error *err)
 {
 	int r;
 
-	if (!op->held || op->job->data_path != JOB_DATA_BROKER)
+	if (!op->vault || op->job->data_path != JOB_DATA_BROKER)
 		return 0;
 	if (!op->n_agents)
 		park_find(op);
 	if ((r = park_check(op, err)) < 0 || (r = park_each(op, look_one, err)) < 0)
 		return r;
 	/* What is mapped of memory that was not whole may be of a copy that did not end well. */
-	if (any_unmapped(op) && !held_has_device(op->held) &&
+	if (any_unmapped(op) && !vault_has_device(op->vault) &&
 	    (r = park_each(op, park_empty, err)) == 0)
 		r = copy_back(op, err);
 	if (r == 0)
@@ -476,19 +476,19 @@ int park_put_away(struct op *op, struct brumate_error *err)
 {
 	int r;
 
-	if (!op->held || op->job->data_path != JOB_DATA_BROKER)
+	if (!op->vault || op->job->data_path != JOB_DATA_BROKER)
 		return 0;
 	if (!op->n_agents)
 		park_find(op);
 	if ((r = park_each(op, look_one, err)) < 0)
 		return r;
-	if (!any_open(op) && (op->held->copied || held_has_device(op->held))) {
+	if (!any_open(op) && (op->vault->copied || vault_has_device(op->vault))) {
 		r = park_each(op, take_out_one, err);
-		if (op->held->copied)
-			held_drop_device(op->held);
+		if (op->vault->copied)
+			vault_drop_device(op->vault);
 		return r;
 	}
-	if (any_unmapped(op) && !held_has_device(op->held))
+	if (any_unmapped(op) && !vault_has_device(op->vault))
 		r = copy_back(op, err);
 	if (r == 0)
 		r = map_and_own(op, err);
@@ -509,7 +509,7 @@ void step_undo_map(struct op *op)
 
 void park_discard(struct op *op)
 {
-	if (op->job->data_path != JOB_DATA_BROKER || !op->held)
+	if (op->job->data_path != JOB_DATA_BROKER || !op->vault)
 		return;
 	park_find(op);
 	if (park_each(op, gate_one, NULL) == 0 && park_each(op, look_one, NULL) == 0)

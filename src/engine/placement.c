@@ -3,7 +3,7 @@
  * Which GPUs a job comes back on. The driver must be told of every GPU the job saw, used or not, as
  * soon as one changes (driver 580: restore with an incomplete list returns 1, state unchanged).
  */
-#include "engine/held.h"
+#include "datapath/vault.h"
 #include "engine/steps.h"
 
 #include <errno.h>
@@ -17,8 +17,8 @@ static uint64_t held_on(const struct op *op, const char *uuid)
 {
 	uint64_t sum = 0;
 
-	for (size_t i = 0; op->held && i < op->held->n_pieces; i++) {
-		const struct held_piece *p = &op->held->pieces[i];
+	for (size_t i = 0; op->vault && i < op->vault->n_pieces; i++) {
+		const struct vault_piece *p = &op->vault->pieces[i];
 
 		if (!strcmp(p->gpu, uuid) && p->fd >= 0)
 			sum += p->len_bytes;

@@ -12,7 +12,7 @@
 
 #include "base/machine.h"
 #include "base/room.h"
-#include "engine/held.h"
+#include "datapath/vault.h"
 #include "engine/park.h"
 
 /* ---- what the driver knows beyond /proc ---- */
@@ -204,7 +204,7 @@ int preflight_memory(struct op *op, struct brumate_error *err)
 	}
 	int r = check_cgroups(op, err);
 	uint64_t managed = used - need;
-	uint64_t kept = op->held ? held_kept_bytes(op->held) : 0; /* is written in place */
+	uint64_t kept = op->vault ? vault_baseline_bytes(op->vault) : 0; /* is written in place */
 
 	if (r < 0 || managed <= kept || op->park_only)
 		return r;

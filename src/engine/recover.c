@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "base/paths.h"
 #include "engine/fetched.h"
-#include "engine/held.h"
+#include "datapath/vault.h"
 #include "engine/park.h"
 #include "engine/steps.h"
 #include "process/pidns.h"
@@ -105,8 +105,8 @@ static int recover_checkpoint(struct op *op, struct brumate_error *err)
 		return brumate_fail(err, ENOMEM, "%m");
 	sweep_store(job);
 	if (!job_is_alive(job)) {
-		if (op->held)
-			held_clear(op->held, job);
+		if (op->vault)
+			vault_clear(op->vault, job);
 		job->root = PROC_ID_NONE;
 		job->init = PROC_ID_NONE;
 		job->op = (struct job_op){ 0 };
@@ -136,8 +136,8 @@ static int recover_restore(struct op *op, struct brumate_error *err)
 		}
 		proc_tree_kill(job->root, deadline_in_ms(KILL_TIMEOUT_MS));
 	}
-	if (op->held)
-		held_clear(op->held, job);
+	if (op->vault)
+		vault_clear(op->vault, job);
 	fetched_sweep(job);
 	if (status) /* the dead shim may not have come to record it */
 		pidns_end_all(status);

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "base/huge-pages.h"
-#include "engine/held.h"
+#include "datapath/vault.h"
 #include "engine/spilled.h"
 #include "store/memory.h"
 
@@ -33,9 +33,9 @@ static void view_fini(struct view *v)
 }
 
 /* The segments as one run of memory, but for those on a disk. */
-static int view_open(struct view *ret, const struct data_copy *copy, struct brumate_error *err)
+static int view_open(struct view *ret, const struct host_copy *copy, struct brumate_error *err)
 {
-	const size_t n = data_copy_parts(copy);
+	const size_t n = host_copy_n_segments(copy);
 	uint64_t last = copy->total_bytes - (n - 1) * copy->segment_bytes;
 	char *base = huge_pages_reserve(copy->total_bytes);
 
@@ -118,12 +118,12 @@ static void *room_for(void *arg, uint64_t offset, size_t len_bytes)
 }
 
 /* Of region @i, which is at @at of the copy: what its checkpoint says. 0: not known. */
-static int take_digests(const struct data_copy *copy, const struct memory_reader *reader, size_t i,
+static int take_digests(const struct host_copy *copy, const struct chunks_reader *reader, size_t i,
 			uint64_t at, uint64_t len_bytes)
 {
 	if (!copy->digests || at % CHUNK_BYTES_MAX || len_bytes % CHUNK_BYTES_MAX)
 		return 0;
-	return memory_digests(reader, i, digest_table_digests(copy->digests) + at / CHUNK_BYTES_MAX,
+	return chunks_digests(reader, i, digest_table_digests(copy->digests) + at / CHUNK_BYTES_MAX,
 			      (size_t)(len_bytes / CHUNK_BYTES_MAX));
 }
 
@@ -131,7 +131,7 @@ static int take_digests(const struct data_copy *copy, const struct memory_reader
  * makes them of large pages, which are there sooner and gone sooner. */
 struct filler {
 	const struct view *view;
-	const struct data_copy *copy;
+	const struct host_copy *copy;
 	struct run {
 		uint64_t at, len_bytes;
 	} * runs;
@@ -190,7 +190,7 @@ static void filler_start(struct filler *f)
 }
 
 static int filler_init(struct filler *f, size_t n_max, const struct view *view,
-		       const struct data_copy *copy)
+		       const struct host_copy *copy)
 {
 	*f = (struct filler){ .view = view, .copy = copy };
 	f->runs = calloc(n_max + 1, sizeof(*f->runs));
@@ -208,9 +208,9 @@ static void filler_fini(struct filler *f)
 /* What is loaded, and into what. */
 struct load {
 	struct op *op;
-	const struct data_copy *copy;
+	const struct host_copy *copy;
 	const struct regions_load *how;
-	struct memory_reader *reader;
+	struct chunks_reader *reader;
 	struct view view;
 	struct filler filler;
 	bool known; /* all digests are */
@@ -220,14 +220,14 @@ static void load_fini(struct load *l)
 {
 	filler_fini(&l->filler);
 	view_fini(&l->view);
-	memory_reader_free(l->reader);
+	chunks_reader_free(l->reader);
 }
 DEFINE_AUTO_FINI(struct load, load_fini)
 
 static int load_open(struct load *l, struct brumate_error *err)
 {
 	const size_t n = l->op->image.manifest.memory.n_regions;
-	int r = memory_open(&l->reader, &l->op->image, err);
+	int r = chunks_open(&l->reader, &l->op->image, err);
 
 	if (r == 0)
 		r = view_open(&l->view, l->copy, err);
@@ -258,7 +258,7 @@ static int load_look(struct load *l, size_t i, struct brumate_error *err)
 static int load_all(struct load *l, bool unverified, struct brumate_error *err)
 {
 	const struct manifest *m = &l->op->image.manifest;
-	auto_free struct memory_place *places = calloc(m->memory.n_regions + 1, sizeof(*places));
+	auto_free struct chunks_place *places = calloc(m->memory.n_regions + 1, sizeof(*places));
 	auto_free struct sink *sinks = calloc(m->memory.n_regions + 1, sizeof(*sinks));
 	size_t n = 0;
 
@@ -269,13 +269,13 @@ static int load_all(struct load *l, bool unverified, struct brumate_error *err)
 			continue;
 		sinks[n] = (struct sink){ &l->view, l->how->places[i],
 					  m->memory.regions[i].len_bytes };
-		places[n] = (struct memory_place){ i, take_bytes, &sinks[n], room_for, unverified };
+		places[n] = (struct chunks_place){ i, take_bytes, &sinks[n], room_for, unverified };
 		n++;
 	}
-	return memory_load_all(l->reader, places, n, 0, l->how->cancelled, l->how->arg, err);
+	return chunks_load_all(l->reader, places, n, 0, l->how->cancelled, l->how->arg, err);
 }
 
-int regions_load(struct op *op, const struct data_copy *copy, const struct regions_load *how,
+int regions_load(struct op *op, const struct host_copy *copy, const struct regions_load *how,
 		 struct brumate_error *err)
 {
 	auto_(load_fini) struct load l = { .op = op, .copy = copy, .how = how, .known = true };

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "engine/held.h"
+#include "datapath/vault.h"
 #include "engine/spilled.h"
 #include "store/memory.h"
 #include "wire/transfer.h"
@@ -23,7 +23,7 @@ static int zeros_read(void *arg, uint64_t offset, void *buf, size_t len_bytes)
 }
 
 /* Whether a segment in memory has no pages: it reads as zeros, and to read it would make some. */
-static bool is_blank(const struct data_copy *copy, size_t segment)
+static bool is_blank(const struct host_copy *copy, size_t segment)
 {
 	struct stat st;
 
@@ -32,7 +32,7 @@ static bool is_blank(const struct data_copy *copy, size_t segment)
 
 /* What is saved of a host copy: from @start to before @end. */
 struct extent {
-	const struct data_copy *copy;
+	const struct host_copy *copy;
 	uint64_t start, end;
 	const struct digest *digests; /* of all chunks of the copy; NULL: not known */
 };
@@ -44,8 +44,8 @@ static int save_memory(struct op *op, const struct manifest_region *region, cons
 	uint64_t inside = offset % x->copy->segment_bytes;
 
 	if (!x->digests || offset % CHUNK_BYTES_MAX || region->len_bytes % CHUNK_BYTES_MAX)
-		return memory_add(op->memory, region, fd, inside, err);
-	return memory_add_known(op->memory, region, fd, inside,
+		return chunks_add(op->memory, region, fd, inside, err);
+	return chunks_add_known(op->memory, region, fd, inside,
 				x->digests + offset / CHUNK_BYTES_MAX, err);
 }
 
@@ -56,17 +56,17 @@ static int save_region(struct op *op, const struct manifest_region *region, cons
 	size_t segment = (size_t)(offset / x->copy->segment_bytes);
 
 	if (!spilled_has(op->spilled, segment) && is_blank(x->copy, segment))
-		return memory_add_from(op->memory, region, zeros_read, NULL, err);
+		return chunks_add_from(op->memory, region, zeros_read, NULL, err);
 	if (!spilled_has(op->spilled, segment))
 		return save_memory(op, region, x, offset, err);
 	void *source = spilled_source(op->spilled, offset);
 	if (!source)
 		return brumate_fail(err, ENOMEM, "%m");
-	return memory_add_from(op->memory, region, spilled_source_read, source, err);
+	return chunks_add_from(op->memory, region, spilled_source_read, source, err);
 }
 
 /* What of a piece, which is at @offset of the host copy, lies in @x. */
-static int save_piece(struct op *op, const struct held_piece *p, uint64_t offset,
+static int save_piece(struct op *op, const struct vault_piece *p, uint64_t offset,
 		      const struct extent *x, struct brumate_error *err)
 {
 	const uint64_t segment_bytes = x->copy->segment_bytes;
@@ -92,7 +92,7 @@ static int save_piece(struct op *op, const struct held_piece *p, uint64_t offset
 
 static int save_extent(struct op *op, const struct extent *x, struct brumate_error *err)
 {
-	const struct held *h = op->held;
+	const struct vault *h = op->vault;
 	uint64_t offset = 0;
 	int r = 0;
 
@@ -103,13 +103,13 @@ static int save_extent(struct op *op, const struct extent *x, struct brumate_err
 	return r;
 }
 
-int regions_save_part(struct op *op, const struct data_copy *copy, uint64_t start, uint64_t end,
+int regions_save_part(struct op *op, const struct host_copy *copy, uint64_t start, uint64_t end,
 		      const struct digest *digests, struct brumate_error *err)
 {
 	return save_extent(op, &(struct extent){ copy, start, end, digests }, err);
 }
 
-int regions_save(struct op *op, const struct data_copy *copy, uint64_t start,
+int regions_save(struct op *op, const struct host_copy *copy, uint64_t start,
 		 struct brumate_error *err)
 {
 	bool whole = copy->digests && digest_table_is_whole(copy->digests);
@@ -127,7 +127,7 @@ int regions_save(struct op *op, const struct data_copy *copy, uint64_t start,
 
 /* ---- in ---- */
 
-static bool goes_on(const struct held_piece *p, const struct manifest_region *r)
+static bool goes_on(const struct vault_piece *p, const struct manifest_region *r)
 {
 	return p->process.pid == r->pid && p->id == r->id && p->va + p->len_bytes == r->va;
 }
@@ -135,15 +135,15 @@ static bool goes_on(const struct held_piece *p, const struct manifest_region *r)
 static int find_pieces(struct op *op, struct brumate_error *err)
 {
 	const struct manifest *m = &op->image.manifest;
-	struct held *h = op->held;
+	struct vault *h = op->vault;
 
-	held_clear(h, op->job);
+	vault_clear(h, op->job);
 	h->pieces = calloc(m->memory.n_regions + 1, sizeof(*h->pieces));
 	if (!h->pieces)
 		return brumate_fail(err, ENOMEM, "%m");
 	for (size_t i = 0; i < m->memory.n_regions; i++) {
 		const struct manifest_region *r = &m->memory.regions[i];
-		struct held_piece *last = h->n_pieces ? &h->pieces[h->n_pieces - 1] : NULL;
+		struct vault_piece *last = h->n_pieces ? &h->pieces[h->n_pieces - 1] : NULL;
 
 		if (r->kind != MANIFEST_REGION_DEVICE)
 			continue;
@@ -152,23 +152,23 @@ static int find_pieces(struct op *op, struct brumate_error *err)
 			continue;
 		}
 		last = &h->pieces[h->n_pieces++];
-		*last = (struct held_piece){ .process = { .pid = r->pid },
-					     .id = r->id,
-					     .va = r->va,
-					     .len_bytes = r->len_bytes,
-					     .fd = -1 };
+		*last = (struct vault_piece){ .process = { .pid = r->pid },
+					      .id = r->id,
+					      .va = r->va,
+					      .len_bytes = r->len_bytes,
+					      .fd = -1 };
 		memcpy(last->gpu, r->gpu, sizeof(last->gpu));
 	}
 	return 0;
 }
 
 /* Which piece region @r is of, and where that is in the host copy. */
-static uint64_t place_of(const struct held *h, const struct data_piece *pieces,
+static uint64_t place_of(const struct vault *h, const struct device_piece *pieces,
 			 const struct manifest_region *r)
 {
 	for (size_t i = 0; i < h->n_pieces; i++)
 		if (h->pieces[i].process.pid == r->pid && h->pieces[i].id == r->id)
-			return data_offset(pieces, i) + (r->va - h->pieces[i].va);
+			return host_copy_offset(pieces, i) + (r->va - h->pieces[i].va);
 	return UINT64_MAX;
 }
 
@@ -176,18 +176,18 @@ static uint64_t place_of(const struct held *h, const struct data_piece *pieces,
 static int find_places(const struct op *op, uint64_t *places, struct brumate_error *err)
 {
 	const struct manifest *m = &op->image.manifest;
-	auto_free struct data_piece *pieces = held_data_pieces(op->held);
+	auto_free struct device_piece *pieces = vault_device_pieces(op->vault);
 
 	if (!pieces)
 		return brumate_fail(err, ENOMEM, "%m");
-	const uint64_t total_bytes = data_offset(pieces, op->held->n_pieces);
+	const uint64_t total_bytes = host_copy_offset(pieces, op->vault->n_pieces);
 	for (size_t i = 0; i < m->memory.n_regions; i++) {
 		const struct manifest_region *r = &m->memory.regions[i];
 
 		places[i] = UINT64_MAX;
 		if (r->kind != MANIFEST_REGION_DEVICE)
 			continue;
-		places[i] = place_of(op->held, pieces, r);
+		places[i] = place_of(op->vault, pieces, r);
 		if (places[i] > total_bytes || r->len_bytes > total_bytes - places[i])
 			return brumate_fail(err, EBADMSG, "region %zu lies outside its piece", i);
 	}
@@ -196,7 +196,7 @@ static int find_places(const struct op *op, uint64_t *places, struct brumate_err
 
 int regions_find(struct op *op, uint64_t **ret_places, struct brumate_error *err)
 {
-	if (!op->held)
+	if (!op->vault)
 		return 0;
 	auto_free uint64_t *places =
 		calloc(op->image.manifest.memory.n_regions + 1, sizeof(*places));
@@ -212,11 +212,11 @@ int regions_find(struct op *op, uint64_t **ret_places, struct brumate_error *err
 
 /* ---- the restored processes ---- */
 
-static int compare(const struct held *h, const struct op_agent *a, size_t first, size_t n,
+static int compare(const struct vault *h, const struct op_agent *a, size_t first, size_t n,
 		   struct brumate_error *err)
 {
 	for (size_t i = 0; n == a->n_pieces && i < n; i++) {
-		const struct held_piece *p = NULL;
+		const struct vault_piece *p = NULL;
 
 		for (size_t k = first; k < first + n && !p; k++)
 			if (h->pieces[k].id == a->pieces[i].id)
@@ -235,7 +235,7 @@ static int compare(const struct held *h, const struct op_agent *a, size_t first,
 
 int regions_assign(struct op *op, struct brumate_error *err)
 {
-	struct held *h = op->held;
+	struct vault *h = op->vault;
 	int r = 0;
 
 	for (size_t i = 0; h && r == 0 && i < op->n_agents; i++) {
@@ -248,7 +248,7 @@ int regions_assign(struct op *op, struct brumate_error *err)
 			if (!h->pieces[k].process.start_ticks &&
 			    h->pieces[k].process.pid == info.inner_pid)
 				h->pieces[k].process = a->agent.id;
-		size_t n = held_find(h, a->agent.id, &first);
+		size_t n = vault_find(h, a->agent.id, &first);
 		if (r == 0)
 			r = compare(h, a, first, n, err);
 	}

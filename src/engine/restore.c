@@ -23,8 +23,8 @@
 #include "engine/externals.h"
 #include "engine/fetched.h"
 #include "engine/host-memory.h"
-#include "engine/held.h"
-#include "engine/job-log.h"
+#include "datapath/vault.h"
+#include "job/log.h"
 #include "engine/park.h"
 #include "engine/regions.h"
 #include "engine/secret.h"
@@ -463,8 +463,8 @@ int engine_restore(struct op *op, struct brumate_error *err)
 	fetched_close(op); /* before the record says that nothing is under way */
 	job->op = (struct job_op){ 0 };
 	if (r < 0) {
-		if (op->held)
-			held_clear(op->held, job);
+		if (op->vault)
+			vault_clear(op->vault, job);
 		snprintf(job->message, sizeof(job->message), "restore: %s", err->text);
 		job_set_state(job, JOB_CHECKPOINTED, NULL);
 		return r;

@@ -38,10 +38,10 @@ static int reopen(int fd)
 	return own < 0 ? -errno : own;
 }
 
-static int open_all(struct spilled *s, const struct data_copy *copy)
+static int open_all(struct spilled *s, const struct host_copy *copy)
 {
 	for (size_t i = 0; i < s->n; i++) {
-		if (!data_copy_on_disk(copy, i))
+		if (!host_copy_is_on_disk(copy, i))
 			continue;
 		s->fds[i] = reopen(copy->segments[i]);
 		if (s->fds[i] < 0)
@@ -50,21 +50,21 @@ static int open_all(struct spilled *s, const struct data_copy *copy)
 	return 0;
 }
 
-int spilled_open(struct spilled **ret, const struct data_copy *copy, struct brumate_error *err)
+int spilled_open(struct spilled **ret, const struct host_copy *copy, struct brumate_error *err)
 {
 	auto_(spilled_free) struct spilled *s = NULL;
 
 	*ret = NULL;
-	if (!data_copy_is_spilled(copy))
+	if (!host_copy_is_spilled(copy))
 		return 0;
 	s = calloc(1, sizeof(*s));
 	if (!s)
 		return brumate_fail(err, ENOMEM, "%m");
 	s->segment_bytes = copy->segment_bytes;
-	s->fds = calloc(data_copy_parts(copy), sizeof(int));
+	s->fds = calloc(host_copy_n_segments(copy), sizeof(int));
 	if (!s->fds)
 		return brumate_fail(err, ENOMEM, "%m");
-	for (; s->n < data_copy_parts(copy); s->n++)
+	for (; s->n < host_copy_n_segments(copy); s->n++)
 		s->fds[s->n] = -1;
 	int r = spill_key_read(&s->key, copy->segments[s->n]);
 	if (r == 0)

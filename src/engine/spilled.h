@@ -5,12 +5,12 @@
  */
 #pragma once
 
-#include "engine/data.h"
+#include "client/transfer.h"
 
 struct spilled;
 
 /** Of @copy, from which it has descriptors of its own. NULL where all of it is in memory. */
-int spilled_open(struct spilled **ret, const struct data_copy *copy, struct brumate_error *err);
+int spilled_open(struct spilled **ret, const struct host_copy *copy, struct brumate_error *err);
 /** Accepts NULL. */
 void spilled_free(struct spilled *s);
 DEFINE_AUTO(struct spilled *, spilled_free)
@@ -24,7 +24,7 @@ int spilled_read(const struct spilled *s, uint64_t offset, void *buf, size_t len
 /** @data NULL: zeros. */
 int spilled_write(const struct spilled *s, uint64_t offset, const void *data, size_t len_bytes);
 
-/** A place in the host copy from which the store asks for bytes: memory_source_fn is
+/** A place in the host copy from which the store asks for bytes: chunks_source_fn is
  * spilled_source_read(), its argument this, which lives as long as @s. */
 void *spilled_source(struct spilled *s, uint64_t offset);
 int spilled_source_read(void *source, uint64_t offset, void *buf, size_t len_bytes);

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/copy.h"
-#include "engine/held.h"
+#include "datapath/vault.h"
 #include "engine/live.h"
 #include "engine/park.h"
 #include "engine/steps.h"
@@ -98,8 +98,7 @@ int step_put_away(struct op *op, struct brumate_error *err)
 /* A process that is being killed loses what it has on the GPU a moment before it is gone. */
 static bool ends_now(const struct job *job)
 {
-	return !job_is_alive(job) ||
-	       proc_wait_gone(job->root, deadline_in_ms(END_TIMEOUT_MS)) == 0;
+	return !job_is_alive(job) || proc_wait_gone(job->root, deadline_in_ms(END_TIMEOUT_MS)) == 0;
 }
 
 int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_error *err)
@@ -181,14 +180,14 @@ static int suspend_data_out(struct op *op, struct brumate_error *err)
 /* The driver's call cannot be cut short: who cancelled meanwhile gets the job back as it was. */
 static int settle(struct op *op, struct brumate_error *err)
 {
-	struct held *h = op->held;
+	struct vault *h = op->vault;
 	int r = op_check(op, err);
 
 	if (r < 0)
 		return r;
 	op->job->parked = op->park_only && h && h->n_pieces;
 	if (h && h->copied)
-		held_drop_device(h);
+		vault_drop_device(h);
 	park_detach(op);
 	return 0;
 }
@@ -237,7 +236,7 @@ static int resume_gpu_restore(struct op *op, struct brumate_error *err)
 {
 	op->touched = true;
 	op->gated_ns = op->start_ns;
-	op->data_bytes = op->held ? held_bytes(op->held) : 0;
+	op->data_bytes = op->vault ? vault_bytes(op->vault) : 0;
 	if (copy_is_on(op))
 		op_measure(op, copy_measure, copy_total_bytes(op));
 	return gpu_restore_suspended(op, err);
@@ -279,8 +278,8 @@ static void undo_resume(struct op *op)
 static void undo_data_in(struct op *op)
 {
 	step_undo_copy(op);
-	if (op->held && op->held->copied)
-		held_drop_device(op->held);
+	if (op->vault && op->vault->copied)
+		vault_drop_device(op->vault);
 }
 
 static const struct step resume_steps[] = {

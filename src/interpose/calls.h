@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "device/cuda/abi.h"
+#include "gpu/cuda/abi.h"
 
 /* memory.c */
 CUresult memory_alloc(CUdeviceptr *ret, size_t bytes);

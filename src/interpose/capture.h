@@ -3,7 +3,7 @@
  * stream is one of each thread. */
 #pragma once
 
-#include "device/cuda/abi.h"
+#include "gpu/cuda/abi.h"
 
 CUresult capture_begin_old(CUstream stream);
 CUresult capture_begin_old_ptsz(CUstream stream);

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "device/cuda/abi.h"
+#include "gpu/cuda/abi.h"
 
 /* Trampolines have numbers: those of driver.def in its order, then the spare ones. */
 enum {

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "device/cuda/abi.h"
+#include "gpu/cuda/abi.h"
 
 /* ---- the driver (driver.def, resolve.c) ---- */
 

@@ -4,7 +4,6 @@
 #include "process/pidns.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
-#include "process/criu-private.h"
 #include "process/reap.h"
 
 #include <dirent.h>

@@ -29,3 +29,10 @@ int pidns_read_status(const char *status_path, pid_t root_pid, int *ret_status);
  * known not to live.
  */
 void pidns_end_all(const char *status_path);
+
+/** The process that has number @inner_pid in the pid namespace of @of (our numbering); 0: none. */
+pid_t pidns_translate(pid_t of, pid_t inner_pid);
+
+/** Keeps the init @init from ending, with which CRIU in its namespace would end too, for as long as
+ * the returned descriptor is open. -errno. */
+int pidns_hold(pid_t init);

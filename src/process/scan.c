@@ -3,7 +3,8 @@
 #include "process/scan.h"
 #include "base/array.h"
 #include "base/fd.h"
-#include "process/criu-private.h"
+#include "process/net-lock.h"
+#include "process/pidns.h"
 #include "process/scan-private.h"
 
 #include <ctype.h>
@@ -232,14 +233,14 @@ static void check_gpu_leftovers(struct scan *s)
 		if (f->process == last || !is_gpu_device(f->target))
 			continue;
 		last = f->process;
-		if (read_proc(f->process->id.pid, "maps", &maps) < 0 ||
-		    strstr(maps, "/dev/nvidia"))
+		if (read_proc(f->process->id.pid, "maps", &maps) < 0 || strstr(maps, "/dev/nvidia"))
 			continue;
 		if (f->process->is_fork)
-			scan_find(s, SCAN_NOTE, SCAN_CRIU, f->process, "gpu-device", "",
-				  "has %s open (fd %d) from before it was forked: it is opened anew "
-				  "at a restore",
-				  f->target, f->fd);
+			scan_find(
+				s, SCAN_NOTE, SCAN_CRIU, f->process, "gpu-device", "",
+				"has %s open (fd %d) from before it was forked: it is opened anew "
+				"at a restore",
+				f->target, f->fd);
 		else
 			scan_find(s, SCAN_SUSPECT, SCAN_CRIU, f->process, "gpu-device",
 				  "close it before the checkpoint",

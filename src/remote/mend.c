@@ -74,7 +74,7 @@ static int get_piece(void *arg, struct session *s, size_t i, struct brumate_erro
 int pull_mend(struct pull *p, const struct pool_watch *watch, struct brumate_error *err)
 {
 	auto_(fini) struct mend m = { .pull = p };
-	int r = memory_verify(p->writer.dir_fd, &p->found.manifest, note, &m, watch->progress,
+	int r = chunks_verify(p->writer.dir_fd, &p->found.manifest, note, &m, watch->progress,
 			      watch->arg, err);
 
 	if (r < 0)

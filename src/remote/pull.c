@@ -245,11 +245,11 @@ static int verify_packs(struct pull *p, const struct pool_watch *watch, struct b
 {
 	struct brumate_error why = BRUMATE_ERROR_NONE;
 	int dir_fd = p->writer.dir_fd;
-	int r = memory_verify(dir_fd, &p->found.manifest, NULL, NULL, watch->progress, watch->arg,
+	int r = chunks_verify(dir_fd, &p->found.manifest, NULL, NULL, watch->progress, watch->arg,
 			      &why);
 
 	if (r == -EBADMSG && (r = pull_mend(p, watch, &why)) == 0)
-		r = memory_verify(dir_fd, &p->found.manifest, NULL, NULL, watch->progress,
+		r = chunks_verify(dir_fd, &p->found.manifest, NULL, NULL, watch->progress,
 				  watch->arg, &why);
 	if (r < 0 && err)
 		*err = why;

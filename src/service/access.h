@@ -2,7 +2,7 @@
 /* Who may touch what: root everything, others the jobs, processes and checkpoints of their own uid. */
 #pragma once
 
-#include "engine/job.h"
+#include "job/job.h"
 #include "process/process.h"
 #include "service/service.h"
 #include "store/store.h"

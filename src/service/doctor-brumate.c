@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/paths.h"
-#include "engine/job.h"
+#include "job/job.h"
 #include "service/access.h"
 
 /* A directory that is not there yet can be made if the nearest one above it may be written. */

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/broker-client.h"
-#include "process/criu.h"
+#include "client/broker.h"
+#include "criu/criu.h"
 
 void doctor_criu(struct doctor *d)
 {

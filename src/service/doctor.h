@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/broker-client.h"
+#include "client/broker.h"
 #include "service/service.h"
 
 enum finding_level { FINDING_OK, FINDING_NOTE, FINDING_WARN, FINDING_FAIL };
@@ -16,7 +16,7 @@ struct doctor {
 	bool simulated; /* the simulated driver is asked */
 	json_t *findings;
 	json_t *facts;
-	uint64_t vram_bytes; /* of all GPUs; 0: unknown */
+	uint64_t vram_bytes;	 /* of all GPUs; 0: unknown */
 	struct broker_room room; /* for host copies; no directory: unknown */
 	bool out_of_memory;
 };

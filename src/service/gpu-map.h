@@ -6,7 +6,7 @@
 #include <stdbool.h>
 
 #include "base/error.h"
-#include "device/device.h"
+#include "gpu/gpu.h"
 
 /**
  * gpu_map_resolve() - replace numbers by UUIDs

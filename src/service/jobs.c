@@ -3,6 +3,7 @@
  * Methods about jobs that are no operations on their state: Run, List, Status, Manage, Kill, Wait.
  * A job's shim does the work; what can be told from the record on disk is told without it.
  */
+#include "client/shim.h"
 #include "service/jobs.h"
 #include "service/access.h"
 #include "service/service.h"

@@ -2,7 +2,7 @@
 /* What the methods of the service share about jobs. */
 #pragma once
 
-#include "engine/job.h"
+#include "job/job.h"
 #include "service/service.h"
 
 /** Calls "io.brumate.job.@method" of the job's shim, passing on progress and cancellation. */

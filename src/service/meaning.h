@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "engine/job.h"
+#include "job/job.h"
 #include "service/service.h"
 
 struct meaning_question {

@@ -3,7 +3,7 @@
  * Suspend, Resume, Checkpoint, Restore: which job is meant, whether the caller may, where the image
  * is; then the job's shim carries it out.
  */
-#include "engine/broker-client.h"
+#include "client/broker.h"
 #include "service/access.h"
 #include "service/gpu-map.h"
 #include "service/jobs.h"
@@ -206,21 +206,21 @@ static int choose_id(char ret[static MANIFEST_ID_BYTES], const struct job *j, co
 static int check_compress(json_t *parameters, struct brumate_error *err)
 {
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
-	enum memory_compress compress;
+	enum chunks_compress compress;
 	const char *word;
 	int r = wire_get_string(parameters, "compress", &word, err);
 
 	if (r < 0)
 		return r;
 	if (word)
-		return memory_parse_compress(&compress, word) < 0
+		return chunks_parse_compress(&compress, word) < 0
 			       ? wire_fail_parameter(err, "compress",
 						     "want auto, none, lz4 or zstd")
 			       : 0;
 	r = conf_load(&conf, err);
 	if (r < 0)
 		return r;
-	word = memory_compress_word((enum memory_compress)conf.compress);
+	word = chunks_compress_word((enum chunks_compress)conf.compress);
 	return json_object_set_new(parameters, "compress", json_string(word)) < 0
 		       ? brumate_fail(err, ENOMEM, "%m")
 		       : 0;

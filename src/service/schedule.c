@@ -52,14 +52,14 @@ static int get_manner(json_t *ret, const struct service_call *call, json_t *para
 	static const char *const flags[] = { "force", "keep_copy", "live" };
 	static const char *const words[] = { "compress", "key_file" };
 	const char *compress, *key_file;
-	enum memory_compress how;
+	enum chunks_compress how;
 	int r = wire_get_string(parameters, "compress", &compress, err);
 
 	if (r == 0)
 		r = wire_get_string(parameters, "key_file", &key_file, err);
 	if (r < 0)
 		return r;
-	if (compress && memory_parse_compress(&how, compress) < 0)
+	if (compress && chunks_parse_compress(&how, compress) < 0)
 		return wire_fail_parameter(err, "compress", "want auto, none, lz4 or zstd");
 	if (key_file && call->uid != 0) { /* root would read it, again and again */
 		brumate_fail(err, EACCES,

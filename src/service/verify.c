@@ -212,7 +212,7 @@ static json_t *side(const struct store_image *i)
 
 /* What differs, and how many chunks of memory do not. */
 static json_t *differences(const struct store_image *from, const struct store_image *to,
-			   const struct memory_common *common)
+			   const struct chunks_common *common)
 {
 	json_t *diff = manifest_diff(&from->manifest, &to->manifest);
 
@@ -234,7 +234,7 @@ int service_diff(const struct service_call *call, json_t *parameters, json_t **r
 	auto_(store_image_fini) struct store_image from = STORE_IMAGE_EMPTY;
 	auto_(store_image_fini) struct store_image to = STORE_IMAGE_EMPTY;
 	auto_free char *dir = NULL;
-	struct memory_common common = { 0 };
+	struct chunks_common common = { 0 };
 	const char *a, *b;
 	int r = wire_need_string(parameters, "from", &a, err);
 
@@ -247,7 +247,7 @@ int service_diff(const struct service_call *call, json_t *parameters, json_t **r
 	if (r == 0)
 		r = access_image(&to, call, dir, b, err);
 	if (r == 0)
-		r = memory_compare(&common, &from, &to, err);
+		r = chunks_compare(&common, &from, &to, err);
 	if (r < 0)
 		return r;
 	*ret = json_pack("{s:o,s:o,s:o}", "from", side(&from), "to", side(&to), "differences",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * brumate-shim --keep: the keeper of a job (engine/keeper.h), started with its listening socket as fd 3.
+ * brumate-shim --keep: the keeper of a job (client/keeper.h), started with its listening socket as fd 3.
  * Holds fds and nothing else; reads no file, knows no job. Ends once it holds nothing and nobody is
  * connected, or once the watched process has ended and nobody is connected.
  */
@@ -16,7 +16,7 @@
 
 #include "base/array.h"
 #include "base/log.h"
-#include "engine/keeper.h"
+#include "client/keeper.h"
 
 enum { SOCKET_FD = 3, CLIENTS_MAX = 8, ALONE_MS = 10000 };
 

@@ -163,18 +163,18 @@ static void look_after_held(struct watch *w)
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
 	pthread_mutex_lock(&s->lock);
-	if (!s->busy && s->held.n_pieces) {
+	if (!s->busy && s->vault.n_pieces) {
 		if (!s->job.root.pid) {
-			held_clear(&s->held, &s->job);
-		} else if (held_is_alone(&s->held)) {
+			vault_clear(&s->vault, &s->job);
+		} else if (vault_is_alone(&s->vault)) {
 			log_warn("the keeper is gone, starting another: job=%s", s->job.id);
-			if (held_keep(&s->held, &s->job, &err) < 0)
+			if (vault_guard(&s->vault, &s->job, &err) < 0)
 				log_error("device memory is held by the shim alone: job=%s "
 					  "reason=\"%s\"",
 					  s->job.id, err.text);
 		}
 	}
-	w->keeper_fd = s->busy || !s->held.n_pieces ? -1 : s->held.keeper.fd;
+	w->keeper_fd = s->busy || !s->vault.n_pieces ? -1 : s->vault.keeper.fd;
 	pthread_mutex_unlock(&s->lock);
 }
 
@@ -258,8 +258,8 @@ static void recover(struct shim *s)
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
 	op_init(&op, "recover", &s->job, &nobody, 0, false);
-	op.held = &s->held;
-	if (held_load(&s->held, &s->job, &err) < 0)
+	op.vault = &s->vault;
+	if (vault_load(&s->vault, &s->job, &err) < 0)
 		log_error("memory of job %s that is held is not known: reason=\"%s\"", s->job.id,
 			  err.text);
 	if (engine_recover(&op, &err) < 0)
@@ -299,7 +299,7 @@ static int serve(struct shim *s, int signal_fd, int *ready_fd, struct brumate_er
 	unlinkat(dir_fd, "shim.sock", 0);
 	wire_server_free(w.server);
 	schedule_fini(s);
-	held_fini(&s->held); /* the keeper goes on */
+	vault_fini(&s->vault); /* the keeper goes on */
 	cleanup_close(&w.root_fd);
 	return 0;
 }
@@ -315,7 +315,7 @@ static int run(const char *dir, int *ready_fd, struct brumate_error *err)
 {
 	struct shim s = {
 		.lock = PTHREAD_MUTEX_INITIALIZER,
-		.held = HELD_EMPTY,
+		.vault = VAULT_EMPTY,
 		.life_fds = { -1, -1 },
 		.lock_fd = -1,
 	};

@@ -67,7 +67,7 @@ static int init_op(struct op *op, struct shim *s, const char *kind, struct wire_
 	if ((r = conf_load(&conf, err)) < 0)
 		return r;
 	op_init(op, kind, &s->job, &caller, (uint32_t)timeout_ms, force);
-	op->held = &s->held;
+	op->vault = &s->vault;
 	if (conf.lock_timeout_ms && conf.lock_timeout_ms <= UINT32_MAX)
 		op->lock_timeout_ms = (uint32_t)conf.lock_timeout_ms;
 	return 0;
@@ -180,7 +180,7 @@ static int checkpoint_parameters(struct op *op, json_t *parameters, struct bruma
 		return r;
 	if ((r = wire_get_string(parameters, "compress", &compress, err)) < 0)
 		return r;
-	if (compress && memory_parse_compress(&op->compress, compress) < 0)
+	if (compress && chunks_parse_compress(&op->compress, compress) < 0)
 		return wire_fail_parameter(err, "compress", "want auto, none, lz4 or zstd");
 	op->checkpoint_id = id; /* lives as long as the parameters, which is as long as the call */
 	op->store_dir = strdup(dir);
@@ -364,7 +364,7 @@ static void leave_gpu(struct shim *s)
 	const struct op_caller nobody = { 0 };
 
 	op_init(&op, "kill", &s->job, &nobody, 0, false);
-	op.held = &s->held;
+	op.vault = &s->vault;
 	if (shim_begin(s, "kill", IN(JOB_RUNNING), NULL) < 0)
 		return;
 	if (s->job.restored && gpu_find(&op, NULL) == 0) {
@@ -463,7 +463,7 @@ static int add_memory(struct op *op, struct scan_report *report, struct brumate_
 			 a->id.pid, (double)a->managed_bytes / 1e6, (double)a->driver_bytes / 1e6);
 		r = scan_add(report, &f);
 	}
-	uint64_t kept = held_kept_bytes(op->held);
+	uint64_t kept = vault_baseline_bytes(op->vault);
 	if (r == 0 && kept) {
 		struct scan_finding f = { .level = SCAN_NOTE, .what = "memory" };
 
@@ -490,7 +490,7 @@ static int method_scan(void *arg, struct wire_call_context *call, json_t *parame
 	op_init(&op, "scan", &s->job, &nobody, 0, false);
 	if (r < 0)
 		return r;
-	op.held = &s->held;
+	op.vault = &s->vault;
 	if ((r = gpu_find(&op, err)) == 0)
 		r = preflight_scan(&op, SCAN_GPU | SCAN_CRIU, &report, err);
 	if (r == 0)
@@ -525,7 +525,7 @@ static int method_memory(void *arg, struct wire_call_context *call, json_t *para
 
 	(void)parameters;
 	op_init(&op, "scan", &s->job, &(struct op_caller){ 0 }, 0, false);
-	op.held = &s->held;
+	op.vault = &s->vault;
 	if (r < 0)
 		return r;
 	r = gpu_find(&op, err);

@@ -104,10 +104,10 @@ static int configure(struct op *op, const struct job_schedule *schedule,
 {
 	op->keep_copy = schedule->keep_copy || conf->keep_copy;
 	op->live = schedule->live;
-	op->compress = (enum memory_compress)conf->compress;
+	op->compress = (enum chunks_compress)conf->compress;
 	if (conf->lock_timeout_ms && conf->lock_timeout_ms <= UINT32_MAX)
 		op->lock_timeout_ms = (uint32_t)conf->lock_timeout_ms;
-	if (*schedule->compress && memory_parse_compress(&op->compress, schedule->compress) < 0)
+	if (*schedule->compress && chunks_parse_compress(&op->compress, schedule->compress) < 0)
 		return brumate_fail(err, EINVAL, "compress: %s", schedule->compress);
 	return *schedule->key_file ? secret_give_file(op, schedule->key_file, err) : 0;
 }
@@ -158,7 +158,7 @@ static void *make_checkpoint(void *arg)
 	memcpy(job, s->job.id, sizeof(job));
 	int r = conf_load(&conf, &err);
 	op_init(&op, "checkpoint", &s->job, &caller, timeout_of(&schedule, &conf), schedule.force);
-	op.held = &s->held;
+	op.vault = &s->vault;
 	if (r == 0)
 		r = configure(&op, &schedule, &conf, &err);
 	if (r == 0)

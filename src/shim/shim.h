@@ -11,8 +11,8 @@
 #include <stdbool.h>
 
 #include "engine/engine.h"
-#include "engine/held.h"
-#include "engine/job.h"
+#include "datapath/vault.h"
+#include "job/job.h"
 #include "wire/wire.h"
 
 enum { SHIM_EXITS = 64 };
@@ -20,7 +20,7 @@ enum { SHIM_EXITS = 64 };
 struct shim {
 	pthread_mutex_t lock;
 	struct job job;	      /* under lock, or the operation's while busy */
-	struct held held;     /* memory outside the job's processes; used as the record is */
+	struct vault vault;   /* memory outside the job's processes; used as the record is */
 	const char *busy;     /* kind of the operation under way; NULL: none */
 	pthread_cond_t freed; /* busy has become NULL; waits by CLOCK_MONOTONIC */
 	struct shim_exit {

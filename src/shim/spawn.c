@@ -18,7 +18,7 @@
 
 #include "base/fd.h"
 #include "base/user.h"
-#include "engine/job-log.h"
+#include "job/log.h"
 #include "process/reap.h"
 
 struct child {

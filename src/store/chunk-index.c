@@ -19,7 +19,7 @@ enum { CANDIDATES_MAX = 64, IMAGES_MAX = 16, CHUNKS_MAX = 1 << 20 };
 
 struct known {
 	struct store_image image;
-	struct memory_reader *reader;
+	struct chunks_reader *reader;
 	bool same_job;
 };
 
@@ -66,7 +66,7 @@ static struct entry *sort_ids(int store_fd, const struct names *all)
 
 static void known_fini(struct known *k)
 {
-	memory_reader_free(k->reader);
+	chunks_reader_free(k->reader);
 	store_image_fini(&k->image);
 	*k = (struct known){ .image = STORE_IMAGE_EMPTY };
 }
@@ -116,7 +116,7 @@ static void read_tables(struct chunk_index *x)
 
 		x->images[kept] = k;
 		if (kept < IMAGES_MAX && x->n_chunks < CHUNKS_MAX &&
-		    memory_open(&x->images[kept].reader, &x->images[kept].image, NULL) == 0)
+		    chunks_open(&x->images[kept].reader, &x->images[kept].image, NULL) == 0)
 			x->n_chunks += x->images[kept++].reader->table.n_chunks;
 		else
 			known_fini(&x->images[kept]);

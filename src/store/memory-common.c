@@ -23,10 +23,10 @@ static struct digest *digests_of(const struct chunk_table *t)
 	return digests;
 }
 
-static int compare(struct memory_common *ret, const struct chunk_table *from,
+static int compare(struct chunks_common *ret, const struct chunk_table *from,
 		   const struct chunk_table *to)
 {
-	struct memory_common c = { 0 };
+	struct chunks_common c = { 0 };
 	auto_free struct digest *digests = digests_of(from);
 	/* Each chunk once, as it is stored; those of no use do not count. */
 	auto_free bool *used = calloc(to->n_chunks + 1, sizeof(*used));
@@ -52,21 +52,21 @@ static int compare(struct memory_common *ret, const struct chunk_table *from,
 }
 
 /* 1: there is a table. */
-static int open_table(struct memory_reader **ret, const struct store_image *i,
+static int open_table(struct chunks_reader **ret, const struct store_image *i,
 		      struct brumate_error *err)
 {
-	int r = memory_open(ret, i, err);
+	int r = chunks_open(ret, i, err);
 
 	if (r == -ENOENT && err)
 		*err = BRUMATE_ERROR_NONE;
 	return r == -ENOENT ? 0 : r < 0 ? r : 1;
 }
 
-int memory_compare(struct memory_common *ret, const struct store_image *from,
+int chunks_compare(struct chunks_common *ret, const struct store_image *from,
 		   const struct store_image *to, struct brumate_error *err)
 {
-	auto_(memory_reader_free) struct memory_reader *a = NULL;
-	auto_(memory_reader_free) struct memory_reader *b = NULL;
+	auto_(chunks_reader_free) struct chunks_reader *a = NULL;
+	auto_(chunks_reader_free) struct chunks_reader *b = NULL;
 	static const struct chunk_table none;
 	int r = open_table(&a, from, err);
 

@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-int memory_digests(const struct memory_reader *m, size_t index, struct digest *ret, size_t n)
+int chunks_digests(const struct chunks_reader *m, size_t index, struct digest *ret, size_t n)
 {
 	const struct chunk_table *t = &m->table;
 	const struct chunk_region *region;

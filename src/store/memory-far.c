@@ -15,8 +15,8 @@
 enum { THREADS_MAX = 32 };
 
 struct far {
-	struct memory_reader *m;
-	const struct memory_task *task;
+	struct chunks_reader *m;
+	const struct chunks_task *task;
 	struct team team;
 	size_t span_bytes;   /* of a request, at most */
 	atomic_bool stopped; /* by the first failure, or the owner */
@@ -79,7 +79,7 @@ static bool stop_all(struct far *f)
 }
 
 /* What is damaged may have been so on its way only: it is asked for once more. */
-static int give_chunk(struct far *f, void *reader, const struct memory_chunk *c,
+static int give_chunk(struct far *f, void *reader, const struct stored_chunk *c,
 		      struct brumate_error *err)
 {
 	const struct chunk_record *record = c->record;
@@ -101,7 +101,7 @@ static int give_span(struct far *f, void *reader, const struct span *s, char *bu
 
 	for (size_t i = s->first; r == 0 && i < s->first + s->n && !atomic_load(&f->stopped); i++) {
 		const struct chunk_record *record = record_of(f, i);
-		struct memory_chunk c = { .reader = f->m,
+		struct stored_chunk c = { .reader = f->m,
 					  .record = record,
 					  .item = i,
 					  .stored = buf + (record->offset - s->offset),
@@ -133,7 +133,7 @@ static int read_spans(struct far *f, void *reader, struct brumate_error *err)
 static int work(void *arg, unsigned index, struct brumate_error *err)
 {
 	struct far *f = arg;
-	const struct memory_source *source = f->m->source;
+	const struct chunks_source *source = f->m->source;
 	void *reader = NULL;
 	int r = source->open(source->arg, &reader, err);
 
@@ -161,7 +161,7 @@ static int tick(void *arg)
 }
 
 /* As long as memory allows, but so that all threads have something to do. */
-static size_t choose_span(const struct memory_task *task, unsigned threads)
+static size_t choose_span(const struct chunks_task *task, unsigned threads)
 {
 	size_t share = (task->n + threads - 1) / threads;
 	size_t span = BUFFERS_BYTES / threads / CHUNK_ALIGN_BYTES * CHUNK_ALIGN_BYTES;
@@ -173,7 +173,7 @@ static size_t choose_span(const struct memory_task *task, unsigned threads)
 	return span;
 }
 
-int memory_read_far(struct memory_reader *m, const struct memory_task *task,
+int chunks_read_far(struct chunks_reader *m, const struct chunks_task *task,
 		    struct brumate_error *err)
 {
 	struct far f = { .m = m, .task = task, .lock = PTHREAD_MUTEX_INITIALIZER };

@@ -10,7 +10,7 @@
 #include "base/fault.h"
 #include "base/fd.h"
 
-static int fill_regions(struct memory_writer *m, struct manifest *manifest)
+static int fill_regions(struct chunks_writer *m, struct manifest *manifest)
 {
 	struct manifest_region *regions = calloc(m->n_sources + 1, sizeof(*regions));
 
@@ -23,9 +23,9 @@ static int fill_regions(struct memory_writer *m, struct manifest *manifest)
 	return 0;
 }
 
-static struct memory_sums sum_up(const struct memory_writer *m, const struct chunk_table *t)
+static struct chunks_sums sum_up(const struct chunks_writer *m, const struct chunk_table *t)
 {
-	struct memory_sums s = { 0 };
+	struct chunks_sums s = { 0 };
 	uint64_t own = 0;
 
 	for (size_t k = 0; k < t->n_regions; k++) {
@@ -50,7 +50,7 @@ static struct memory_sums sum_up(const struct memory_writer *m, const struct chu
 	return s;
 }
 
-static int write_table(struct memory_writer *m, const struct chunk_table *t,
+static int write_table(struct chunks_writer *m, const struct chunk_table *t,
 		       struct brumate_error *err)
 {
 	auto_free void *buf = NULL;
@@ -61,14 +61,14 @@ static int write_table(struct memory_writer *m, const struct chunk_table *t,
 
 	r = fault_point("store.write-table");
 	if (r < 0)
-		return memory_fail_write(m, r, err);
+		return chunks_fail_write(m, r, err);
 	auto_close int fd = openat(m->dir_fd, strrchr(MANIFEST_TABLE_PATH, '/') + 1,
 				   O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	r = fd < 0 ? -errno : fd_write_full(fd, buf, len);
-	return r < 0 ? memory_fail_write(m, r, err) : 0;
+	return r < 0 ? chunks_fail_write(m, r, err) : 0;
 }
 
-int memory_finish(struct memory_writer *m, struct manifest *manifest, struct memory_sums *ret,
+int chunks_finish(struct chunks_writer *m, struct manifest *manifest, struct chunks_sums *ret,
 		  struct brumate_error *err)
 {
 	auto_(chunk_table_fini) struct chunk_table t = CHUNK_TABLE_EMPTY;

@@ -15,8 +15,8 @@ struct load_part {
 };
 
 struct load {
-	struct memory_reader *m;
-	const struct memory_place *places;
+	struct chunks_reader *m;
+	const struct chunks_place *places;
 	size_t n_places;
 	struct load_part *parts; /* those that are stored, by chunk */
 	uint32_t *chunks;	 /* of those, each once */
@@ -94,7 +94,7 @@ static int tick(void *arg)
 static int give(struct load *l, uint32_t place, uint64_t part, const void *data,
 		struct brumate_error *err)
 {
-	const struct memory_place *p = &l->places[place];
+	const struct chunks_place *p = &l->places[place];
 	const struct manifest_region *region = &l->m->manifest->memory.regions[p->index];
 	uint64_t offset = part * CHUNK_BYTES_MAX;
 	uint32_t len = chunk_part_bytes(region->len_bytes, part);
@@ -121,21 +121,21 @@ static void *find_room(void *arg, size_t item, size_t len_bytes)
 {
 	const struct load *l = arg;
 	const struct load_part *part = &l->parts[l->first[item]];
-	const struct memory_place *p = &l->places[part->place];
+	const struct chunks_place *p = &l->places[part->place];
 
 	return p->room ? p->room(p->arg, part->part * CHUNK_BYTES_MAX, len_bytes) : NULL;
 }
 
-static int load_chunk(void *arg, const struct memory_chunk *c, struct brumate_error *err)
+static int load_chunk(void *arg, const struct stored_chunk *c, struct brumate_error *err)
 {
 	struct load *l = arg;
 	const char *why;
-	const void *data = is_unverified(l, c->item) ? memory_expand(c, &why)
-						     : memory_check(c, &why);
+	const void *data =
+		is_unverified(l, c->item) ? chunks_expand(c, &why) : chunks_check(c, &why);
 	int r = 0;
 
 	if (!data)
-		return memory_fail_chunk(l->m, c->record, why, err);
+		return chunks_fail_chunk(l->m, c->record, why, err);
 	for (size_t i = l->first[c->item]; r == 0 && i < l->first[c->item + 1]; i++)
 		r = give(l, l->parts[i].place, l->parts[i].part, data, err);
 	return r;
@@ -158,7 +158,7 @@ static int load_zeros(struct load *l, uint32_t place, struct brumate_error *err)
 
 static int load_all(struct load *l, unsigned threads, struct brumate_error *err)
 {
-	struct memory_task task = {
+	struct chunks_task task = {
 		.chunks = l->chunks,
 		.n = l->n,
 		.threads = threads,
@@ -172,10 +172,10 @@ static int load_all(struct load *l, unsigned threads, struct brumate_error *err)
 
 	for (uint32_t k = 0; r == 0 && k < l->n_places; k++)
 		r = load_zeros(l, k, err);
-	return r < 0 ? r : memory_read(l->m, &task, err);
+	return r < 0 ? r : chunks_read(l->m, &task, err);
 }
 
-int memory_load_all(struct memory_reader *m, const struct memory_place *places, size_t n,
+int chunks_load_all(struct chunks_reader *m, const struct chunks_place *places, size_t n,
 		    unsigned threads, bool (*cancelled)(void *arg), void *arg,
 		    struct brumate_error *err)
 {
@@ -196,7 +196,7 @@ int memory_load_all(struct memory_reader *m, const struct memory_place *places, 
 	return r < 0 ? brumate_wrap(err, r, "checkpoint %s", m->manifest->id) : 0;
 }
 
-bool memory_part_is_stored(const struct memory_reader *m, size_t index, uint64_t part)
+bool chunks_part_is_stored(const struct chunks_reader *m, size_t index, uint64_t part)
 {
 	const struct chunk_table *t = &m->table;
 
@@ -204,10 +204,10 @@ bool memory_part_is_stored(const struct memory_reader *m, size_t index, uint64_t
 	       t->parts[t->regions[index].first + part] != CHUNK_ZERO;
 }
 
-int memory_load(struct memory_reader *m, size_t index, unsigned threads, memory_sink_fn sink,
+int chunks_load(struct chunks_reader *m, size_t index, unsigned threads, chunks_sink_fn sink,
 		bool (*cancelled)(void *arg), void *arg, struct brumate_error *err)
 {
-	const struct memory_place place = { index, sink, arg };
+	const struct chunks_place place = { index, sink, arg };
 
-	return memory_load_all(m, &place, 1, threads, cancelled, arg, err);
+	return chunks_load_all(m, &place, 1, threads, cancelled, arg, err);
 }

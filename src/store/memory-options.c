@@ -5,18 +5,18 @@
 #include <errno.h>
 #include <string.h>
 
-static const char *const words[MEMORY_COMPRESS__MAX] = { "auto", "none", "lz4", "zstd" };
+static const char *const words[CHUNKS_COMPRESS__MAX] = { "auto", "none", "lz4", "zstd" };
 
-const char *memory_compress_word(enum memory_compress compress)
+const char *chunks_compress_word(enum chunks_compress compress)
 {
 	return words[compress];
 }
 
-int memory_parse_compress(enum memory_compress *ret, const char *word)
+int chunks_parse_compress(enum chunks_compress *ret, const char *word)
 {
-	for (int i = 0; i < MEMORY_COMPRESS__MAX; i++) {
+	for (int i = 0; i < CHUNKS_COMPRESS__MAX; i++) {
 		if (!strcmp(word, words[i])) {
-			*ret = (enum memory_compress)i;
+			*ret = (enum chunks_compress)i;
 			return 0;
 		}
 	}

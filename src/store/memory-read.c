@@ -71,14 +71,14 @@ static int compare(const struct chunk_table *t, const struct manifest *m, struct
 	return 0;
 }
 
-int memory_open_at(struct memory_reader **ret, int dir_fd, const struct manifest *manifest,
+int chunks_open_at(struct chunks_reader **ret, int dir_fd, const struct manifest *manifest,
 		   struct brumate_error *err)
 {
 	const struct manifest_file *f = find_table(manifest);
 
 	if (!f || manifest->version < 2)
 		return brumate_fail(err, ENOENT, "no memory in chunks");
-	auto_(memory_reader_free) struct memory_reader *m = calloc(1, sizeof(*m));
+	auto_(chunks_reader_free) struct chunks_reader *m = calloc(1, sizeof(*m));
 	if (!m)
 		return brumate_fail(err, ENOMEM, "%m");
 	m->dir_fd = dir_fd;
@@ -96,9 +96,9 @@ int memory_open_at(struct memory_reader **ret, int dir_fd, const struct manifest
 	return 0;
 }
 
-int memory_open(struct memory_reader **ret, const struct store_image *i, struct brumate_error *err)
+int chunks_open(struct chunks_reader **ret, const struct store_image *i, struct brumate_error *err)
 {
-	int r = memory_open_at(ret, i->dir_fd, &i->manifest, err);
+	int r = chunks_open_at(ret, i->dir_fd, &i->manifest, err);
 
 	if (r < 0)
 		return brumate_wrap(err, r, "checkpoint %s", i->manifest.id);
@@ -107,7 +107,7 @@ int memory_open(struct memory_reader **ret, const struct store_image *i, struct 
 	return 0;
 }
 
-void memory_reader_free(struct memory_reader *m)
+void chunks_reader_free(struct chunks_reader *m)
 {
 	if (!m)
 		return;
@@ -120,7 +120,7 @@ void memory_reader_free(struct memory_reader *m)
 
 /* ---- packs ---- */
 
-static int open_pack(struct memory_reader *m, struct io *io, uint32_t number, struct io_file **ret)
+static int open_pack(struct chunks_reader *m, struct io *io, uint32_t number, struct io_file **ret)
 {
 	struct stat st;
 	auto_close int fd =
@@ -132,9 +132,9 @@ static int open_pack(struct memory_reader *m, struct io *io, uint32_t number, st
 	return r < 0 ? r : io_file_new(ret, io, take_fd(&fd));
 }
 
-static int get_pack(struct memory_reader *m, struct io *io, uint32_t number, struct io_file **ret)
+static int get_pack(struct chunks_reader *m, struct io *io, uint32_t number, struct io_file **ret)
 {
-	struct memory_pack *p = &m->packs[number];
+	struct chunks_pack *p = &m->packs[number];
 	int r = 0;
 
 	pthread_mutex_lock(&m->lock);
@@ -148,9 +148,9 @@ static int get_pack(struct memory_reader *m, struct io *io, uint32_t number, str
 	return r;
 }
 
-static void put_pack(struct memory_reader *m, uint32_t number)
+static void put_pack(struct chunks_reader *m, uint32_t number)
 {
-	struct memory_pack *p = &m->packs[number];
+	struct chunks_pack *p = &m->packs[number];
 	struct io_file *last = NULL;
 
 	pthread_mutex_lock(&m->lock);
@@ -163,8 +163,8 @@ static void put_pack(struct memory_reader *m, uint32_t number)
 /* ---- reading ---- */
 
 struct reading {
-	struct memory_reader *m;
-	const struct memory_task *task;
+	struct chunks_reader *m;
+	const struct chunks_task *task;
 	struct io *io;
 	unsigned buffers; /* of io */
 	struct team team;
@@ -215,9 +215,9 @@ static bool begin_read(struct reading *g, struct ahead_read *ret)
 }
 
 /* Waits for the read, and lets its pack go. */
-static struct memory_chunk wait_read(struct reading *g, struct ahead_read *a, struct codec *codec)
+static struct stored_chunk wait_read(struct reading *g, struct ahead_read *a, struct codec *codec)
 {
-	struct memory_chunk c = {
+	struct stored_chunk c = {
 		.reader = g->m, .record = a->record, .item = a->item, .r = a->r, .codec = codec
 	};
 
@@ -248,7 +248,7 @@ static int work(void *arg, unsigned index, struct brumate_error *err)
 		if (n == 0)
 			return r;
 		struct ahead_read *a = &ahead[first];
-		struct memory_chunk c = wait_read(g, a, codec);
+		struct stored_chunk c = wait_read(g, a, codec);
 		if (r == 0 && !team_stopped(&g->team))
 			r = g->task->fn(g->task->arg, &c, err);
 		io_buffer_put(a->buffer);
@@ -261,7 +261,7 @@ static int work(void *arg, unsigned index, struct brumate_error *err)
 static int get_io(struct reading *g, unsigned buffers, struct brumate_error *err)
 {
 	const struct io_options options = { .buffers = buffers };
-	struct memory_reader *m = g->m;
+	struct chunks_reader *m = g->m;
 
 	pthread_mutex_lock(&m->lock);
 	auto_(io_free) struct io *spare = take_ptr(&m->spare);
@@ -277,7 +277,7 @@ static int get_io(struct reading *g, unsigned buffers, struct brumate_error *err
 
 static void put_io(struct reading *g)
 {
-	struct memory_reader *m = g->m;
+	struct chunks_reader *m = g->m;
 
 	pthread_mutex_lock(&m->lock);
 	struct io *other = m->spare;
@@ -287,7 +287,7 @@ static void put_io(struct reading *g)
 	io_free(other);
 }
 
-int memory_read(struct memory_reader *m, const struct memory_task *task, struct brumate_error *err)
+int chunks_read(struct chunks_reader *m, const struct chunks_task *task, struct brumate_error *err)
 {
 	struct reading g = { .m = m, .task = task };
 	unsigned threads = task->threads && task->threads < THREADS_MAX ? task->threads
@@ -296,7 +296,7 @@ int memory_read(struct memory_reader *m, const struct memory_task *task, struct 
 	if (task->n == 0)
 		return 0;
 	if (m->source)
-		return memory_read_far(m, task, err);
+		return chunks_read_far(m, task, err);
 	if (threads > task->n)
 		threads = (unsigned)task->n;
 	int r = get_io(&g, threads * AHEAD, err);
@@ -312,9 +312,9 @@ int memory_read(struct memory_reader *m, const struct memory_task *task, struct 
 /* ---- what is read ---- */
 
 /* Decrypts what is sealed, in place: it lies in a buffer that is used for nothing else any more. */
-static bool open_seal(const struct memory_chunk *c)
+static bool open_seal(const struct stored_chunk *c)
 {
-	const struct memory_reader *m = c->reader;
+	const struct chunks_reader *m = c->reader;
 	const struct chunk_record *record = c->record;
 
 	if (!m->table.sealed)
@@ -325,7 +325,7 @@ static bool open_seal(const struct memory_chunk *c)
 			       (void *)c->stored, record->stored_bytes) == 0;
 }
 
-static bool is_digest(const struct memory_chunk *c, const void *data)
+static bool is_digest(const struct stored_chunk *c, const void *data)
 {
 	const struct chunk_record *record = c->record;
 	struct digest digest;
@@ -336,7 +336,7 @@ static bool is_digest(const struct memory_chunk *c, const void *data)
 	return r == 0 && !memcmp(&digest, &record->digest, sizeof(digest));
 }
 
-const void *memory_expand(const struct memory_chunk *c, const char **ret_why)
+const void *chunks_expand(const struct stored_chunk *c, const char **ret_why)
 {
 	const void *data = NULL;
 
@@ -349,9 +349,9 @@ const void *memory_expand(const struct memory_chunk *c, const char **ret_why)
 	return data;
 }
 
-const void *memory_check(const struct memory_chunk *c, const char **ret_why)
+const void *chunks_check(const struct stored_chunk *c, const char **ret_why)
 {
-	const void *data = memory_expand(c, ret_why);
+	const void *data = chunks_expand(c, ret_why);
 
 	if (!data || is_digest(c, data))
 		return data;
@@ -359,7 +359,7 @@ const void *memory_check(const struct memory_chunk *c, const char **ret_why)
 	return NULL;
 }
 
-static bool is_stored(const struct memory_chunk *c)
+static bool is_stored(const struct stored_chunk *c)
 {
 	struct digest digest;
 
@@ -367,13 +367,13 @@ static bool is_stored(const struct memory_chunk *c)
 	       !memcmp(&digest, &c->record->stored, sizeof(digest));
 }
 
-bool memory_check_stored(const struct memory_chunk *c, const char **ret_why)
+bool chunks_check_stored(const struct stored_chunk *c, const char **ret_why)
 {
 	const struct chunk_record *record = c->record;
 	size_t padding = chunk_padded(record->stored_bytes) - record->stored_bytes;
 	bool sealed = c->reader->table.sealed;
 
-	if ((!sealed || !c->stored) && !memory_check(c, ret_why))
+	if ((!sealed || !c->stored) && !chunks_check(c, ret_why))
 		return false;
 	/* Some flipped bits of a compressed chunk make no difference to what comes out of it. */
 	if ((sealed || record->encoding != CHUNK_RAW) && !is_stored(c))
@@ -404,7 +404,7 @@ static bool find_part(const struct chunk_table *t, uint32_t chunk, size_t *ret_r
 }
 
 /* "it holds …": what of the job is in the chunk. */
-static void describe_use(char *ret, size_t room, const struct memory_reader *m,
+static void describe_use(char *ret, size_t room, const struct chunks_reader *m,
 			 const struct chunk_record *c)
 {
 	uint64_t offset;
@@ -423,7 +423,7 @@ static void describe_use(char *ret, size_t room, const struct memory_reader *m,
 		 device ? region->gpu : "");
 }
 
-int memory_fail_chunk(const struct memory_reader *m, const struct chunk_record *c, const char *why,
+int chunks_fail_chunk(const struct chunks_reader *m, const struct chunk_record *c, const char *why,
 		      struct brumate_error *err)
 {
 	const char *path = m->manifest->memory.packs[c->pack].path;

@@ -10,27 +10,27 @@
 #include "store/memory.h"
 
 /** A pack that is read. Open while it is in use. */
-struct memory_pack {
+struct chunks_pack {
 	struct io_file *file;
 	unsigned users;
 };
 
-struct memory_source;
+struct chunks_source;
 
-struct memory_reader {
+struct chunks_reader {
 	int dir_fd; /* of the checkpoint; borrowed, as is the manifest */
 	const struct manifest *manifest;
 	const struct store_key *key; /* borrowed; NULL: chunks that are sealed cannot be loaded */
-	const struct memory_source *source; /* borrowed; NULL: packs are files below dir_fd */
+	const struct chunks_source *source; /* borrowed; NULL: packs are files below dir_fd */
 	struct chunk_table table;
-	struct memory_pack *packs; /* under lock, as is what follows */
+	struct chunks_pack *packs; /* under lock, as is what follows */
 	struct io *spare;	   /* of the last reading, for the next; NULL: none */
 	unsigned spare_buffers;
 	pthread_mutex_t lock;
 };
 
-/** As memory_open() of a checkpoint that need not be committed. Both are borrowed. */
-int memory_open_at(struct memory_reader **ret, int dir_fd, const struct manifest *manifest,
+/** As chunks_open() of a checkpoint that need not be committed. Both are borrowed. */
+int chunks_open_at(struct chunks_reader **ret, int dir_fd, const struct manifest *manifest,
 		   struct brumate_error *err);
 
 /**
@@ -38,12 +38,12 @@ int memory_open_at(struct memory_reader **ret, int dir_fd, const struct manifest
  * @tell it goes on to the end, tells each damaged chunk, and returns how many; packs that are missing
  * or of the wrong length are passed over. Without, the first is -EBADMSG. 0 where there is no memory.
  */
-int memory_verify(int dir_fd, const struct manifest *manifest, store_problem_fn tell,
+int chunks_verify(int dir_fd, const struct manifest *manifest, store_problem_fn tell,
 		  void *tell_arg, store_progress_fn progress, void *arg, struct brumate_error *err);
 
 /** A stored chunk as it was read. */
-struct memory_chunk {
-	const struct memory_reader *reader;
+struct stored_chunk {
+	const struct chunks_reader *reader;
 	const struct chunk_record *record;
 	size_t item; /* of the list that is read */
 	const void *
@@ -53,14 +53,14 @@ struct memory_chunk {
 };
 
 /** Called by the threads. <0 ends the reading with it. */
-typedef int (*memory_chunk_fn)(void *arg, const struct memory_chunk *c, struct brumate_error *err);
+typedef int (*stored_chunk_fn)(void *arg, const struct stored_chunk *c, struct brumate_error *err);
 
 /** What is to be read, and by whom. */
-struct memory_task {
+struct chunks_task {
 	const uint32_t *chunks; /* of the table, ascending; NULL: all */
 	size_t n;
 	unsigned threads; /* 0: by the number of cores */
-	memory_chunk_fn fn;
+	stored_chunk_fn fn;
 	/* Where a raw chunk may be read straight into, or NULL; may be NULL. */
 	void *(*room)(void *arg, size_t item, size_t len_bytes);
 	void *arg;
@@ -68,19 +68,19 @@ struct memory_task {
 	void *tick_arg;
 };
 
-int memory_read(struct memory_reader *m, const struct memory_task *task, struct brumate_error *err);
+int chunks_read(struct chunks_reader *m, const struct chunks_task *task, struct brumate_error *err);
 
 /** The bytes of the chunk (see codec_expand()) if they are those that were saved; else NULL and the
  * reason in @ret_why. Once only where they are sealed: they are decrypted in place. */
-const void *memory_check(const struct memory_chunk *c, const char **ret_why);
+const void *chunks_check(const struct stored_chunk *c, const char **ret_why);
 
-/** As memory_check(), but for the digest, which is compared by somebody else. */
-const void *memory_expand(const struct memory_chunk *c, const char **ret_why);
+/** As chunks_check(), but for the digest, which is compared by somebody else. */
+const void *chunks_expand(const struct stored_chunk *c, const char **ret_why);
 
-/** As memory_check() of all that is in the pack for it: the stored bytes and the padding too. Of what is
+/** As chunks_check() of all that is in the pack for it: the stored bytes and the padding too. Of what is
  * sealed only those: that takes no key. True if it is sound. */
-bool memory_check_stored(const struct memory_chunk *c, const char **ret_why);
+bool chunks_check_stored(const struct stored_chunk *c, const char **ret_why);
 
 /** Starts @err: "PACK: chunk N (bytes …): WHY: it holds … of process P". Returns -EBADMSG. */
-int memory_fail_chunk(const struct memory_reader *m, const struct chunk_record *c, const char *why,
+int chunks_fail_chunk(const struct chunks_reader *m, const struct chunk_record *c, const char *why,
 		      struct brumate_error *err);

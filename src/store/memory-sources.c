@@ -12,7 +12,7 @@
 #include "base/array.h"
 #include "base/huge-pages.h"
 
-void memory_source_fini(struct memory_source *s)
+void chunks_source_fini(struct chunks_source *s)
 {
 	if (s->map)
 		munmap(s->map, s->map_bytes);
@@ -20,7 +20,7 @@ void memory_source_fini(struct memory_source *s)
 }
 
 /* Maps what holds the region. */
-static int map_source(struct memory_source *s, int fd, uint64_t offset, struct brumate_error *err)
+static int map_source(struct chunks_source *s, int fd, uint64_t offset, struct brumate_error *err)
 {
 	uint64_t len = s->region.len_bytes, pad = offset % (uint64_t)sysconf(_SC_PAGESIZE), end;
 	struct stat st;
@@ -40,12 +40,12 @@ static int map_source(struct memory_source *s, int fd, uint64_t offset, struct b
 }
 
 /* Takes the mapping over, on success only. */
-static int add_source(struct memory_writer *m, struct memory_source *s)
+static int add_source(struct chunks_writer *m, struct chunks_source *s)
 {
 	if (m->n_sources == MANIFEST_REGIONS_MAX)
 		return -E2BIG;
 
-	struct memory_source *sources = array_room(m->sources, m->n_sources, sizeof(*sources));
+	struct chunks_source *sources = array_room(m->sources, m->n_sources, sizeof(*sources));
 	if (!sources)
 		return -ENOMEM;
 	m->sources = sources;
@@ -57,7 +57,7 @@ static int add_source(struct memory_writer *m, struct memory_source *s)
 	return 0;
 }
 
-static int add(struct memory_writer *m, struct memory_source *s, struct brumate_error *err)
+static int add(struct chunks_writer *m, struct chunks_source *s, struct brumate_error *err)
 {
 	pthread_mutex_lock(&m->lock);
 	int r = add_source(m, s);
@@ -66,21 +66,21 @@ static int add(struct memory_writer *m, struct memory_source *s, struct brumate_
 	return r < 0 ? brumate_fail(err, -r, "memory: one region more: %m") : 0;
 }
 
-int memory_add(struct memory_writer *m, const struct manifest_region *region, int fd,
+int chunks_add(struct chunks_writer *m, const struct manifest_region *region, int fd,
 	       uint64_t offset, struct brumate_error *err)
 {
-	struct memory_source s = { .region = *region };
+	struct chunks_source s = { .region = *region };
 	int r = map_source(&s, fd, offset, err);
 
 	if (r == 0)
 		r = add(m, &s, err);
 	if (r < 0)
-		memory_source_fini(&s);
+		chunks_source_fini(&s);
 	return r;
 }
 
 /* Those of the region, for it. */
-static int copy_digests(struct memory_source *s, const struct digest *digests,
+static int copy_digests(struct chunks_source *s, const struct digest *digests,
 			struct brumate_error *err)
 {
 	size_t n = (size_t)(s->region.len_bytes / CHUNK_BYTES_MAX);
@@ -94,10 +94,10 @@ static int copy_digests(struct memory_source *s, const struct digest *digests,
 	return 0;
 }
 
-int memory_add_known(struct memory_writer *m, const struct manifest_region *region, int fd,
+int chunks_add_known(struct chunks_writer *m, const struct manifest_region *region, int fd,
 		     uint64_t offset, const struct digest *digests, struct brumate_error *err)
 {
-	struct memory_source s = { .region = *region };
+	struct chunks_source s = { .region = *region };
 	int r = copy_digests(&s, digests, err);
 
 	if (r == 0)
@@ -105,22 +105,22 @@ int memory_add_known(struct memory_writer *m, const struct manifest_region *regi
 	if (r == 0)
 		r = add(m, &s, err);
 	if (r < 0)
-		memory_source_fini(&s);
+		chunks_source_fini(&s);
 	return r;
 }
 
-int memory_add_bytes(struct memory_writer *m, const struct manifest_region *region,
+int chunks_add_bytes(struct chunks_writer *m, const struct manifest_region *region,
 		     const void *data, struct brumate_error *err)
 {
-	struct memory_source s = { .region = *region, .data = data };
+	struct chunks_source s = { .region = *region, .data = data };
 
 	return add(m, &s, err);
 }
 
-int memory_add_from(struct memory_writer *m, const struct manifest_region *region,
-		    memory_source_fn source, void *arg, struct brumate_error *err)
+int chunks_add_from(struct chunks_writer *m, const struct manifest_region *region,
+		    chunks_source_fn source, void *arg, struct brumate_error *err)
 {
-	struct memory_source s = { .region = *region, .read = source, .read_arg = arg };
+	struct chunks_source s = { .region = *region, .read = source, .read_arg = arg };
 
 	return add(m, &s, err);
 }

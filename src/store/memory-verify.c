@@ -16,7 +16,7 @@ struct damage {
 };
 
 struct verify {
-	struct memory_reader *m;
+	struct chunks_reader *m;
 	bool all;   /* go on after the first damage */
 	bool *skip; /* packs whose files are known to be wrong */
 	atomic_uint_fast64_t done_bytes;
@@ -42,16 +42,16 @@ static int note(struct verify *v, size_t chunk, const char *why)
 	return found ? 0 : -ENOMEM;
 }
 
-static int check(void *arg, const struct memory_chunk *c, struct brumate_error *err)
+static int check(void *arg, const struct stored_chunk *c, struct brumate_error *err)
 {
 	struct verify *v = arg;
 	const char *why;
 
 	atomic_fetch_add(&v->done_bytes, chunk_padded(c->record->stored_bytes));
-	if ((v->all && v->skip[c->record->pack]) || memory_check_stored(c, &why))
+	if ((v->all && v->skip[c->record->pack]) || chunks_check_stored(c, &why))
 		return 0;
 	if (!v->all)
-		return memory_fail_chunk(v->m, c->record, why, err);
+		return chunks_fail_chunk(v->m, c->record, why, err);
 	int r = note(v, (size_t)(c->record - v->m->table.chunks), why);
 	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
 }
@@ -81,7 +81,7 @@ static void tell_all(struct verify *v, store_problem_fn tell, void *arg)
 		const struct manifest_pack *pack = &v->m->manifest->memory.packs[c->pack];
 		struct brumate_error err = BRUMATE_ERROR_NONE;
 
-		memory_fail_chunk(v->m, c, v->found[i].why, &err);
+		chunks_fail_chunk(v->m, c, v->found[i].why, &err);
 		/* The path comes by itself. */
 		const char *text = err.text + strlen(pack->path) + 2;
 		tell(arg, &(struct store_problem){ .kind = STORE_CHUNK,
@@ -118,11 +118,11 @@ static void fini(struct verify *v)
 }
 DEFINE_AUTO_FINI(struct verify, fini)
 
-int memory_verify(int dir_fd, const struct manifest *manifest, store_problem_fn tell,
+int chunks_verify(int dir_fd, const struct manifest *manifest, store_problem_fn tell,
 		  void *tell_arg, store_progress_fn progress, void *arg, struct brumate_error *err)
 {
-	auto_(memory_reader_free) struct memory_reader *m = NULL;
-	int r = memory_open_at(&m, dir_fd, manifest, err);
+	auto_(chunks_reader_free) struct chunks_reader *m = NULL;
+	int r = chunks_open_at(&m, dir_fd, manifest, err);
 
 	if (r == -ENOENT && err)
 		*err = BRUMATE_ERROR_NONE; /* nothing to verify */
@@ -139,10 +139,10 @@ int memory_verify(int dir_fd, const struct manifest *manifest, store_problem_fn 
 		v.total_bytes += manifest->memory.packs[i].len_bytes;
 	if (mark_packs(&v) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
-	struct memory_task task = {
+	struct chunks_task task = {
 		.n = m->table.n_chunks, .fn = check, .arg = &v, .tick = tick, .tick_arg = &v
 	};
-	r = memory_read(m, &task, err);
+	r = chunks_read(m, &task, err);
 	if (r == 0)
 		r = tick(&v); /* all of it is done */
 	if (r == 0 && tell)

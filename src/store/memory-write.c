@@ -23,20 +23,20 @@ struct part {
 	struct io_buffer *buffer; /* that holds them, where they were asked for */
 	uint32_t len_bytes;
 	uint64_t offset; /* in the region */
-	memory_source_fn read;
+	chunks_source_fn read;
 	void *read_arg;
 	const struct digest *digest; /* NULL: to be computed */
 	bool again;
 };
 
-int memory_fail_write(const struct memory_writer *m, int r, struct brumate_error *err)
+int chunks_fail_write(const struct chunks_writer *m, int r, struct brumate_error *err)
 {
 	return call_fail(err, -r, m->w->path, "write memory");
 }
 
 /* ---- one part ---- */
 
-static int begin_pack(struct memory_writer *m, struct memory_lane *lane)
+static int begin_pack(struct chunks_writer *m, struct chunks_lane *lane)
 {
 	struct ledger_pack entry = { 0 };
 	int r = pack_prepare(&lane->pack, entry.path);
@@ -52,7 +52,7 @@ static int begin_pack(struct memory_writer *m, struct memory_lane *lane)
 	return 0;
 }
 
-static int end_pack(struct memory_writer *m, struct memory_lane *lane)
+static int end_pack(struct chunks_writer *m, struct chunks_lane *lane)
 {
 	uint64_t len = 0;
 	bool there = lane->pack.file;
@@ -67,7 +67,7 @@ static int end_pack(struct memory_writer *m, struct memory_lane *lane)
 }
 
 /* Compresses into a buffer where that is wanted and pays. NULL: to be stored raw. */
-static struct io_buffer *compress(struct memory_writer *m, struct memory_lane *lane,
+static struct io_buffer *compress(struct chunks_writer *m, struct chunks_lane *lane,
 				  const struct part *p, struct chunk_record *ret)
 {
 	enum chunk_encoding encoding =
@@ -95,7 +95,7 @@ static struct io_buffer *compress(struct memory_writer *m, struct memory_lane *l
 }
 
 /* Hands the bytes to the disk: those of @b, or of the part itself, whose buffer is taken. */
-static int append(struct memory_lane *lane, struct part *p, struct io_buffer *b,
+static int append(struct chunks_lane *lane, struct part *p, struct io_buffer *b,
 		  struct chunk_record *c)
 {
 	uint64_t start_ns = clock_now_ns();
@@ -112,13 +112,13 @@ static int append(struct memory_lane *lane, struct part *p, struct io_buffer *b,
 	return r;
 }
 
-static bool is_zero(const struct memory_writer *m, const struct part *p)
+static bool is_zero(const struct chunks_writer *m, const struct part *p)
 {
 	return p->digest ? !memcmp(p->digest, &m->zero, sizeof(m->zero))
 			 : chunk_is_zero(p->data, p->len_bytes);
 }
 
-static int digest_part(const struct memory_writer *m, struct digest *ret, const struct part *p)
+static int digest_part(const struct chunks_writer *m, struct digest *ret, const struct part *p)
 {
 	const struct store_key *key = m->w->key;
 
@@ -131,7 +131,7 @@ static int digest_part(const struct memory_writer *m, struct digest *ret, const 
 }
 
 /* Encrypts what is to be stored, in a buffer: that of @p, or of its own. */
-static int seal(struct memory_writer *m, struct memory_lane *lane, struct part *p,
+static int seal(struct chunks_writer *m, struct chunks_lane *lane, struct part *p,
 		struct io_buffer **b, struct chunk_record *c)
 {
 	if (!m->w->key)
@@ -152,7 +152,7 @@ static int seal(struct memory_writer *m, struct memory_lane *lane, struct part *
 }
 
 /* Appends a chunk that is nowhere yet, and notes where. */
-static int write_chunk(struct memory_writer *m, struct memory_lane *lane, struct part *p,
+static int write_chunk(struct chunks_writer *m, struct chunks_lane *lane, struct part *p,
 		       const struct digest *digest, size_t index)
 {
 	struct chunk_record c = {
@@ -181,7 +181,7 @@ static int write_chunk(struct memory_writer *m, struct memory_lane *lane, struct
 }
 
 /* Finds or adds the chunk of a part. 1: it is new; 0: it is there, or somebody writes it; -errno. */
-static int note_chunk(struct memory_writer *m, const struct part *p, const struct digest *digest,
+static int note_chunk(struct chunks_writer *m, const struct part *p, const struct digest *digest,
 		      size_t *ret_index)
 {
 	struct ledger_chunk c = {
@@ -211,7 +211,7 @@ static int note_chunk(struct memory_writer *m, const struct part *p, const struc
 }
 
 /* Writes a chunk that was thought to be had from an earlier checkpoint. */
-static int save_again(struct memory_writer *m, struct memory_lane *lane, struct part *p)
+static int save_again(struct chunks_writer *m, struct chunks_lane *lane, struct part *p)
 {
 	pthread_mutex_lock(&m->lock);
 	size_t index = m->ledger.parts[p->index];
@@ -221,7 +221,7 @@ static int save_again(struct memory_writer *m, struct memory_lane *lane, struct 
 	return write_chunk(m, lane, p, &digest, index);
 }
 
-static int save_part(struct memory_writer *m, struct memory_lane *lane, struct part *p)
+static int save_part(struct chunks_writer *m, struct chunks_lane *lane, struct part *p)
 {
 	struct digest digest;
 	size_t index = 0;
@@ -237,7 +237,7 @@ static int save_part(struct memory_writer *m, struct memory_lane *lane, struct p
 }
 
 /* Gets the bytes of a part whose source is asked for them. */
-static int read_part(struct memory_writer *m, struct part *p, struct brumate_error *err)
+static int read_part(struct chunks_writer *m, struct part *p, struct brumate_error *err)
 {
 	if (!p->read)
 		return 0;
@@ -247,7 +247,7 @@ static int read_part(struct memory_writer *m, struct part *p, struct brumate_err
 	return r < 0 ? brumate_fail(err, -r, "memory cannot be read: %m") : 0;
 }
 
-static int take_in(struct memory_writer *m, struct memory_lane *lane, struct part *p,
+static int take_in(struct chunks_writer *m, struct chunks_lane *lane, struct part *p,
 		   struct brumate_error *err)
 {
 	int r = read_part(m, p, err);
@@ -255,7 +255,7 @@ static int take_in(struct memory_writer *m, struct memory_lane *lane, struct par
 	if (r == 0) {
 		r = save_part(m, lane, p);
 		if (r < 0)
-			memory_fail_write(m, r, err);
+			chunks_fail_write(m, r, err);
 	}
 	io_buffer_put(p->buffer);
 	return r;
@@ -263,7 +263,7 @@ static int take_in(struct memory_writer *m, struct memory_lane *lane, struct par
 
 /* ---- the threads ---- */
 
-static struct part part_of(const struct memory_source *s, uint64_t i, bool again)
+static struct part part_of(const struct chunks_source *s, uint64_t i, bool again)
 {
 	uint64_t offset = i * CHUNK_BYTES_MAX;
 
@@ -280,7 +280,7 @@ static struct part part_of(const struct memory_source *s, uint64_t i, bool again
 }
 
 /* Whether there is something to do about a part in this round. Claims it. Under the lock. */
-static bool claim(struct memory_writer *m, size_t part)
+static bool claim(struct chunks_writer *m, size_t part)
 {
 	if (!m->again)
 		return true;
@@ -292,10 +292,10 @@ static bool claim(struct memory_writer *m, size_t part)
 }
 
 /* The next part there is. Under the lock. */
-static bool find_part(struct memory_writer *m, struct part *ret)
+static bool find_part(struct chunks_writer *m, struct part *ret)
 {
 	for (; m->at_source < m->n_sources; m->at_source++, m->at_part = 0) {
-		const struct memory_source *s = &m->sources[m->at_source];
+		const struct chunks_source *s = &m->sources[m->at_source];
 		uint64_t n = chunk_parts(s->region.len_bytes);
 
 		while (m->at_part < n) {
@@ -311,7 +311,7 @@ static bool find_part(struct memory_writer *m, struct part *ret)
 }
 
 /* Waits for a part. False: there will be none. */
-static bool take_part(struct memory_writer *m, struct part *ret)
+static bool take_part(struct chunks_writer *m, struct part *ret)
 {
 	bool found = false;
 
@@ -322,7 +322,7 @@ static bool take_part(struct memory_writer *m, struct part *ret)
 	return found;
 }
 
-static void no_more(struct memory_writer *m)
+static void no_more(struct chunks_writer *m)
 {
 	pthread_mutex_lock(&m->lock);
 	m->ended = true;
@@ -332,8 +332,8 @@ static void no_more(struct memory_writer *m)
 
 static int work(void *arg, unsigned index, struct brumate_error *err)
 {
-	struct memory_writer *m = arg;
-	struct memory_lane *lane = &m->lanes[index];
+	struct chunks_writer *m = arg;
+	struct chunks_lane *lane = &m->lanes[index];
 	struct part p;
 	int r = 0;
 
@@ -343,7 +343,7 @@ static int work(void *arg, unsigned index, struct brumate_error *err)
 			atomic_fetch_add(&m->done_bytes, p.len_bytes);
 	}
 	if (r == 0 && !team_stopped(&m->team) && (r = end_pack(m, lane)) < 0)
-		memory_fail_write(m, r, err);
+		chunks_fail_write(m, r, err);
 	pack_abandon(&lane->pack);
 	if (r == 0)
 		return 0;
@@ -352,7 +352,7 @@ static int work(void *arg, unsigned index, struct brumate_error *err)
 	return r;
 }
 
-static int start(struct memory_writer *m)
+static int start(struct chunks_writer *m)
 {
 	for (unsigned i = 0; i < m->n_threads; i++) {
 		m->lanes[i].pack = (struct pack){ .io = m->io, .dir_fd = m->dir_fd };
@@ -365,7 +365,7 @@ static int start(struct memory_writer *m)
 
 /* ---- for the owner ---- */
 
-static int look_at_others(struct memory_writer *m)
+static int look_at_others(struct chunks_writer *m)
 {
 	const char *slash = strrchr(m->w->path, '/');
 	auto_free char *store = strndup(m->w->path, (size_t)(slash - m->w->path));
@@ -375,10 +375,10 @@ static int look_at_others(struct memory_writer *m)
 		     : -ENOMEM;
 }
 
-int memory_begin(struct memory_writer **ret, struct store_writer *w,
-		 const struct memory_options *options, struct brumate_error *err)
+int chunks_begin(struct chunks_writer **ret, struct store_writer *w,
+		 const struct chunks_options *options, struct brumate_error *err)
 {
-	auto_(memory_writer_free) struct memory_writer *m = calloc(1, sizeof(*m));
+	auto_(chunks_writer_free) struct chunks_writer *m = calloc(1, sizeof(*m));
 	if (!m)
 		return brumate_fail(err, ENOMEM, "%m");
 
@@ -407,7 +407,7 @@ int memory_begin(struct memory_writer **ret, struct store_writer *w,
 	return 0;
 }
 
-uint64_t memory_done_bytes(const struct memory_writer *m)
+uint64_t chunks_done_bytes(const struct chunks_writer *m)
 {
 	return atomic_load(&m->done_bytes);
 }
@@ -427,7 +427,7 @@ static int ask(void *arg)
 }
 
 /* Takes over packs of earlier checkpoints, and writes what is not to be had after all. */
-static int share(struct memory_writer *m, struct wish *wish, struct brumate_error *err)
+static int share(struct chunks_writer *m, struct wish *wish, struct brumate_error *err)
 {
 	size_t wanted = 0;
 	int r = share_packs(&m->ledger, m->known, m->dir_fd, &wanted);
@@ -444,7 +444,7 @@ static int share(struct memory_writer *m, struct wish *wish, struct brumate_erro
 	return team_wait(&m->team, ask, wish, err);
 }
 
-int memory_end(struct memory_writer *m, struct manifest *manifest, struct memory_sums *ret,
+int chunks_end(struct chunks_writer *m, struct manifest *manifest, struct chunks_sums *ret,
 	       bool (*cancelled)(void *arg), void *arg, struct brumate_error *err)
 {
 	struct wish wish = { cancelled, arg };
@@ -454,11 +454,11 @@ int memory_end(struct memory_writer *m, struct manifest *manifest, struct memory
 	if (r == 0 && m->known)
 		r = share(m, &wish, err);
 	if (r == 0)
-		r = memory_finish(m, manifest, ret, err);
+		r = chunks_finish(m, manifest, ret, err);
 	return r < 0 ? brumate_wrap(err, r, "checkpoint %s", m->w->id) : 0;
 }
 
-void memory_writer_free(struct memory_writer *m)
+void chunks_writer_free(struct chunks_writer *m)
 {
 	if (!m)
 		return;
@@ -471,7 +471,7 @@ void memory_writer_free(struct memory_writer *m)
 		codec_free(m->lanes[i].codec);
 	io_free(m->io);
 	for (size_t i = 0; i < m->n_sources; i++)
-		memory_source_fini(&m->sources[i]);
+		chunks_source_fini(&m->sources[i]);
 	free(m->sources);
 	chunk_index_free(m->known);
 	ledger_fini(&m->ledger);

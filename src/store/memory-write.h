@@ -18,39 +18,39 @@
 enum { WRITERS_MAX = 16, WRITER_BUFFERS = 2 * WRITERS_MAX };
 
 /* A region and where its bytes are: in a mapping, elsewhere in memory, or to be asked for. */
-struct memory_source {
+struct chunks_source {
 	struct manifest_region region;
 	void *map;
 	size_t map_bytes;
 	const uint8_t *data;
-	memory_source_fn read;
+	chunks_source_fn read;
 	void *read_arg;
 	struct digest *digests; /* owned; NULL: to be computed */
 	size_t first_part;
 };
 
 /* What a thread works with. */
-struct memory_lane {
+struct chunks_lane {
 	struct pack pack;
 	struct codec *codec;
 	struct tuner tuner;
 };
 
-struct memory_writer {
+struct chunks_writer {
 	struct store_writer *w; /* borrowed */
-	struct memory_options options;
+	struct chunks_options options;
 	int dir_fd; /* of "memory" */
 	struct io *io;
 	struct chunk_index *known; /* NULL: nothing is shared */
 	struct digest zero;	   /* of a chunk of zeros */
 	unsigned n_threads;
 	struct team team;
-	struct memory_lane lanes[WRITERS_MAX];
+	struct chunks_lane lanes[WRITERS_MAX];
 	atomic_uint_fast64_t done_bytes;
 
 	pthread_mutex_t lock;
 	pthread_cond_t news;	       /* more sources, or no more ever */
-	struct memory_source *sources; /* under lock, as is what follows */
+	struct chunks_source *sources; /* under lock, as is what follows */
 	size_t n_sources;
 	size_t at_source; /* the next part */
 	uint64_t at_part;
@@ -60,11 +60,11 @@ struct memory_writer {
 };
 
 /** Lets go of what it has. */
-void memory_source_fini(struct memory_source *s);
+void chunks_source_fini(struct chunks_source *s);
 
 /** Starts @err for a failure to write. Returns @r. */
-int memory_fail_write(const struct memory_writer *m, int r, struct brumate_error *err);
+int chunks_fail_write(const struct chunks_writer *m, int r, struct brumate_error *err);
 
 /** Writes the table and fills the memory part of @manifest, when all chunks are in packs. */
-int memory_finish(struct memory_writer *m, struct manifest *manifest, struct memory_sums *ret,
+int chunks_finish(struct chunks_writer *m, struct manifest *manifest, struct chunks_sums *ret,
 		  struct brumate_error *err);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * Memory of a job in a checkpoint: regions cut into chunks of MEMORY_CHUNK_BYTES, each named by its
+ * Memory of a job in a checkpoint: regions cut into chunks of CHUNK_BYTES, each named by its
  * digest (base/chunk.h), zero chunks not stored, the others raw or compressed in pack files below
  * "memory/" of the checkpoint. A pack whose chunks an earlier checkpoint of the same store already
  * has is linked (link(2)) rather than written again, so that every checkpoint is complete by itself
@@ -19,140 +19,140 @@
 #include "image/manifest.h"
 #include "store/store.h"
 
-enum memory_compress {
-	MEMORY_COMPRESS_AUTO,
-	MEMORY_COMPRESS_NONE,
-	MEMORY_COMPRESS_LZ4,
-	MEMORY_COMPRESS_ZSTD,
-	MEMORY_COMPRESS__MAX
+enum chunks_compress {
+	CHUNKS_COMPRESS_AUTO,
+	CHUNKS_COMPRESS_NONE,
+	CHUNKS_COMPRESS_LZ4,
+	CHUNKS_COMPRESS_ZSTD,
+	CHUNKS_COMPRESS__MAX
 };
 
 /** Longest chunk; all of a region's but the last are as long. */
-#define MEMORY_CHUNK_BYTES CHUNK_BYTES_MAX
+#define CHUNK_BYTES CHUNK_BYTES_MAX
 
 /** "auto", "none", "lz4", "zstd". -EINVAL. Pure. */
-int memory_parse_compress(enum memory_compress *ret, const char *word);
+int chunks_parse_compress(enum chunks_compress *ret, const char *word);
 
 /** The word for @compress. */
-const char *memory_compress_word(enum memory_compress compress);
+const char *chunks_compress_word(enum chunks_compress compress);
 
 /** Zeros are good defaults. */
-struct memory_options {
+struct chunks_options {
 	const char *
 		job; /* its id: its checkpoints are looked at first for what can be shared; borrowed */
 	uid_t uid; /* of the job: nothing is shared with those of other users */
-	enum memory_compress compress;
+	enum chunks_compress compress;
 	unsigned threads; /* 0: by the number of cores */
 	bool no_sharing;  /* write every chunk, link nothing */
 };
 
 /** Sums told at the end, in bytes. */
-struct memory_sums {
+struct chunks_sums {
 	uint64_t total;
 	uint64_t zero;	  /* of total: not stored */
 	uint64_t shared;  /* of total: an earlier checkpoint has it, or it is there twice */
 	uint64_t written; /* in new packs, after compression */
 };
 
-struct memory_writer;
+struct chunks_writer;
 
 /** Begins the memory part of @w (borrowed until the end). */
-int memory_begin(struct memory_writer **ret, struct store_writer *w,
-		 const struct memory_options *options, struct brumate_error *err);
+int chunks_begin(struct chunks_writer **ret, struct store_writer *w,
+		 const struct chunks_options *options, struct brumate_error *err);
 
 /**
  * Adds a region (manifest.h) whose bytes are at @offset of @fd: a regular file, tmpfs file or memfd,
  * that can be mapped (it is, so @fd may be closed; what it holds must not change or shrink until
- * memory_writer_free()). Returns at once; threads digest, compress and write. Errors of the background
- * work come from memory_end(). @offset: fastest at a multiple of 4096.
+ * chunks_writer_free()). Returns at once; threads digest, compress and write. Errors of the background
+ * work come from chunks_end(). @offset: fastest at a multiple of 4096.
  */
-int memory_add(struct memory_writer *m, const struct manifest_region *region, int fd,
+int chunks_add(struct chunks_writer *m, const struct manifest_region *region, int fd,
 	       uint64_t offset, struct brumate_error *err);
 
 /**
- * memory_add() of a region whose chunks' digests (chunk_digest(); copied) are known, so that no thread computes
+ * chunks_add() of a region whose chunks' digests (chunk_digest(); copied) are known, so that no thread computes
  * them, nor looks for zeros; but those of an encrypted checkpoint are others. Its length is a multiple of
- * MEMORY_CHUNK_BYTES. Should they not be of those bytes, the checkpoint cannot be restored.
+ * CHUNK_BYTES. Should they not be of those bytes, the checkpoint cannot be restored.
  */
-int memory_add_known(struct memory_writer *m, const struct manifest_region *region, int fd,
+int chunks_add_known(struct chunks_writer *m, const struct manifest_region *region, int fd,
 		     uint64_t offset, const struct digest *digests, struct brumate_error *err);
 
-/** memory_add() of a region whose bytes are at @data in our memory (borrowed: they stay there and do not
- * change until memory_writer_free()). Fastest at a multiple of 4096. */
-int memory_add_bytes(struct memory_writer *m, const struct manifest_region *region,
+/** chunks_add() of a region whose bytes are at @data in our memory (borrowed: they stay there and do not
+ * change until chunks_writer_free()). Fastest at a multiple of 4096. */
+int chunks_add_bytes(struct chunks_writer *m, const struct manifest_region *region,
 		     const void *data, struct brumate_error *err);
 
-/** Reads bytes of a region: called from several threads, chunk by chunk, until memory_end(), more than
+/** Reads bytes of a region: called from several threads, chunk by chunk, until chunks_end(), more than
  * once for some. <0 ends the writing with that code. */
-typedef int (*memory_source_fn)(void *arg, uint64_t offset, void *buf, size_t len_bytes);
+typedef int (*chunks_source_fn)(void *arg, uint64_t offset, void *buf, size_t len_bytes);
 
-/** memory_add() of a region whose bytes @source gets, such as those of a stopped process. */
-int memory_add_from(struct memory_writer *m, const struct manifest_region *region,
-		    memory_source_fn source, void *arg, struct brumate_error *err);
+/** chunks_add() of a region whose bytes @source gets, such as those of a stopped process. */
+int chunks_add_from(struct chunks_writer *m, const struct manifest_region *region,
+		    chunks_source_fn source, void *arg, struct brumate_error *err);
 
 /** Bytes of regions dealt with so far; from any thread. */
-uint64_t memory_done_bytes(const struct memory_writer *m);
+uint64_t chunks_done_bytes(const struct chunks_writer *m);
 
 /** Waits for all of it, writes the chunk table, syncs, and fills @manifest's memory part. <0: the
  * first failure (-ENOSPC, -EIO …). @cancelled (may be NULL) is asked now and then. */
-int memory_end(struct memory_writer *m, struct manifest *manifest, struct memory_sums *ret,
+int chunks_end(struct chunks_writer *m, struct manifest *manifest, struct chunks_sums *ret,
 	       bool (*cancelled)(void *arg), void *arg, struct brumate_error *err);
 
 /** Stops and frees; accepts NULL. */
-void memory_writer_free(struct memory_writer *m);
-DEFINE_AUTO(struct memory_writer *, memory_writer_free)
+void chunks_writer_free(struct chunks_writer *m);
+DEFINE_AUTO(struct chunks_writer *, chunks_writer_free)
 
-struct memory_reader;
+struct chunks_reader;
 
 /** Opens the memory part of @i (borrowed). -ENOENT: it has none. -EBADMSG. */
-int memory_open(struct memory_reader **ret, const struct store_image *i, struct brumate_error *err);
-void memory_reader_free(struct memory_reader *m); /* accepts NULL */
-DEFINE_AUTO(struct memory_reader *, memory_reader_free)
+int chunks_open(struct chunks_reader **ret, const struct store_image *i, struct brumate_error *err);
+void chunks_reader_free(struct chunks_reader *m); /* accepts NULL */
+DEFINE_AUTO(struct chunks_reader *, chunks_reader_free)
 
 /**
  * Gets bytes of a region: called from several threads at once, chunk by chunk in no order, verified
  * before unless the place says otherwise. @data NULL: @len_bytes zeros. <0 ends the load with that code.
  */
-typedef int (*memory_sink_fn)(void *arg, uint64_t offset, const void *data, size_t len_bytes);
+typedef int (*chunks_sink_fn)(void *arg, uint64_t offset, const void *data, size_t len_bytes);
 
 /** Memory for bytes of a region that a sink will get, for them to be read straight into: then @data of the sink
  * is that, and it has nothing to copy. A multiple of 4096. NULL: there is none. Called as the sink is. */
-typedef void *(*memory_room_fn)(void *arg, uint64_t offset, size_t len_bytes);
+typedef void *(*chunks_room_fn)(void *arg, uint64_t offset, size_t len_bytes);
 
 /** Where region @index of the manifest goes. */
-struct memory_place {
+struct chunks_place {
 	size_t index;
-	memory_sink_fn sink;
+	chunks_sink_fn sink;
 	void *arg;	     /* borrowed */
-	memory_room_fn room; /* NULL: none */
+	chunks_room_fn room; /* NULL: none */
 	bool unverified;     /* the caller compares the digests, of all of it */
 };
 
 /** Loads regions, all at once. @threads 0: by the number of cores. -EBADMSG names file, chunk and range.
  * @cancelled (may be NULL) is asked now and then. */
-int memory_load_all(struct memory_reader *m, const struct memory_place *places, size_t n,
+int chunks_load_all(struct chunks_reader *m, const struct chunks_place *places, size_t n,
 		    unsigned threads, bool (*cancelled)(void *arg), void *arg,
 		    struct brumate_error *err);
 
-/** memory_load_all() of one region. @arg goes to both functions. */
-int memory_load(struct memory_reader *m, size_t index, unsigned threads, memory_sink_fn sink,
+/** chunks_load_all() of one region. @arg goes to both functions. */
+int chunks_load(struct chunks_reader *m, size_t index, unsigned threads, chunks_sink_fn sink,
 		bool (*cancelled)(void *arg), void *arg, struct brumate_error *err);
 
-/** False if part @part of region @index, MEMORY_CHUNK_BYTES from @part times as much, is all zeros, or is
+/** False if part @part of region @index, CHUNK_BYTES from @part times as much, is all zeros, or is
  * not there. */
-bool memory_part_is_stored(const struct memory_reader *m, size_t index, uint64_t part);
+bool chunks_part_is_stored(const struct chunks_reader *m, size_t index, uint64_t part);
 
 /**
  * Digests (chunk_digest()) of the @n chunks of region @index, whose length is a multiple of
  * CHUNK_BYTES_MAX: 1. 0: they are not known, being keyed. -EINVAL, -ENOMEM.
  */
-int memory_digests(const struct memory_reader *m, size_t index, struct digest *ret, size_t n);
+int chunks_digests(const struct chunks_reader *m, size_t index, struct digest *ret, size_t n);
 
 /** Chunks of a checkpoint, and those of them that another has. */
-struct memory_common {
+struct chunks_common {
 	uint64_t chunks, same_chunks, same_bytes;
 };
 
 /** What of the chunks of @to is in @from, by their tables. A checkpoint without memory has none. */
-int memory_compare(struct memory_common *ret, const struct store_image *from,
+int chunks_compare(struct chunks_common *ret, const struct store_image *from,
 		   const struct store_image *to, struct brumate_error *err);

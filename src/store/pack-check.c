@@ -9,7 +9,7 @@
 #include "store/codec.h"
 
 struct pack_check {
-	struct memory_reader *reader;
+	struct chunks_reader *reader;
 	struct codec *codec;
 	const struct chunk_record *next; /* the chunk that comes */
 	size_t have;
@@ -23,7 +23,7 @@ int pack_check_new(struct pack_check **ret, int dir_fd, const struct manifest *m
 
 	if (!c || codec_new(&c->codec) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
-	int r = memory_open_at(&c->reader, dir_fd, m, err);
+	int r = chunks_open_at(&c->reader, dir_fd, m, err);
 	if (r < 0)
 		return r;
 	*ret = take_ptr(&c);
@@ -34,7 +34,7 @@ void pack_check_free(struct pack_check *c)
 {
 	if (!c)
 		return;
-	memory_reader_free(c->reader);
+	chunks_reader_free(c->reader);
 	codec_free(c->codec);
 	free(c);
 }
@@ -63,11 +63,11 @@ int pack_check_feed(struct pack_check *c, const void *buf, size_t len_bytes,
 		len_bytes -= n;
 		if (n < want)
 			break;
-		struct memory_chunk chunk = {
+		struct stored_chunk chunk = {
 			.reader = c->reader, .record = c->next, .stored = c->room, .codec = c->codec
 		};
-		if (!memory_check_stored(&chunk, &why))
-			return memory_fail_chunk(c->reader, c->next, why, err);
+		if (!chunks_check_stored(&chunk, &why))
+			return chunks_fail_chunk(c->reader, c->next, why, err);
 		c->next++;
 		c->have = 0;
 	}

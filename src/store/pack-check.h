@@ -6,7 +6,7 @@
 
 struct pack_check;
 
-/** Reads the table of the checkpoint @dir_fd, borrowed as is @m. What memory_open_at() returns. */
+/** Reads the table of the checkpoint @dir_fd, borrowed as is @m. What chunks_open_at() returns. */
 int pack_check_new(struct pack_check **ret, int dir_fd, const struct manifest *m,
 		   struct brumate_error *err);
 void pack_check_free(struct pack_check *c); /* accepts NULL */

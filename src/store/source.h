@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 
-struct memory_source {
+struct chunks_source {
 	unsigned threads; /* how many may read at a time, at least 1 */
 
 	/** For one thread. @ret_reader: for the others, owned until close(). */

@@ -73,7 +73,7 @@ int store_commit_as(struct store_writer *w, const struct manifest *m, const char
 void store_abort(struct store_writer *w);
 DEFINE_AUTO_FINI(struct store_writer, store_abort)
 
-struct memory_source;
+struct chunks_source;
 
 /** A committed checkpoint, opened. */
 struct store_image {
@@ -81,7 +81,7 @@ struct store_image {
 	char *path; /* absolute */
 	struct manifest manifest;
 	const struct store_key *key; /* store_unlock(); borrowed */
-	const struct memory_source
+	const struct chunks_source
 		*source; /* of packs (source.h), borrowed; NULL: they are files */
 };
 #define STORE_IMAGE_EMPTY ((struct store_image){ .dir_fd = -1 })
@@ -110,7 +110,7 @@ int store_verify(const struct store_image *i, store_progress_fn progress, void *
 		 struct brumate_error *err);
 
 /** As store_verify(), but of packs only that they are there, as long as they should be: for who reads
- * their chunks by memory_load(), which compares each. */
+ * their chunks by chunks_load(), which compares each. */
 int store_verify_files(const struct store_image *i, store_progress_fn progress, void *arg,
 		       struct brumate_error *err);
 
@@ -131,7 +131,7 @@ struct store_problem {
 	uint64_t expected_bytes, actual_bytes;
 	struct digest expected, actual; /* zeros where there is none */
 	int failure;
-	const char *text; /* STORE_CHUNK; borrowed. There too: */
+	const char *text;	    /* STORE_CHUNK; borrowed. There too: */
 	uint64_t offset, len_bytes; /* where it lies in the file */
 };
 

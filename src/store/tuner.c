@@ -14,7 +14,7 @@ enum { SAMPLE_BYTES = 32 << 10 };
 /* What saves less than that is not worth expanding at restore. */
 #define WORTH 0.9
 
-struct tuner tuner_new(enum memory_compress wish)
+struct tuner tuner_new(enum chunks_compress wish)
 {
 	return (struct tuner){
 		.wish = wish,
@@ -45,12 +45,12 @@ enum chunk_encoding tuner_choose(struct tuner *t, struct codec *c, const void *b
 	static const double gain[CHUNK__MAX] = { 1, 1, ZSTD_GAIN };
 	double cost = t->append_ns;
 
-	if (t->wish == MEMORY_COMPRESS_LZ4)
+	if (t->wish == CHUNKS_COMPRESS_LZ4)
 		return CHUNK_LZ4;
-	if (t->wish == MEMORY_COMPRESS_ZSTD)
+	if (t->wish == CHUNKS_COMPRESS_ZSTD)
 		return CHUNK_ZSTD;
 	/* Even compressed to nothing it would take longer: the usual case, at no cost. */
-	if (t->wish == MEMORY_COMPRESS_NONE || t->compress_ns[CHUNK_LZ4] >= cost)
+	if (t->wish == CHUNKS_COMPRESS_NONE || t->compress_ns[CHUNK_LZ4] >= cost)
 		return CHUNK_RAW;
 	double ratio = sample(c, buf, len_bytes);
 	if (ratio > WORTH)

@@ -13,12 +13,12 @@
 #include "store/memory.h"
 
 struct tuner {
-	enum memory_compress wish;
+	enum chunks_compress wish;
 	double append_ns;		/* of a stored byte */
 	double compress_ns[CHUNK__MAX]; /* of a byte that goes in */
 };
 
-struct tuner tuner_new(enum memory_compress wish);
+struct tuner tuner_new(enum chunks_compress wish);
 
 /** Chooses for a chunk. */
 enum chunk_encoding tuner_choose(struct tuner *t, struct codec *c, const void *buf,

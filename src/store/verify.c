@@ -142,7 +142,7 @@ int store_verify(const struct store_image *i, store_progress_fn progress, void *
 	int r = verify_files(i, &meter, err);
 
 	if (r == 0)
-		r = memory_verify(i->dir_fd, &i->manifest, NULL, NULL, step, &meter, err);
+		r = chunks_verify(i->dir_fd, &i->manifest, NULL, NULL, step, &meter, err);
 	return r < 0 ? brumate_wrap(err, r, "checkpoint %s", i->manifest.id) : 0;
 }
 
@@ -284,6 +284,6 @@ int store_verify_all(const struct store_image *i, store_problem_fn tell, void *t
 	n += tell_packs(&i->manifest, &packs, tell, tell_arg);
 	meter.before = t.total_bytes;
 	if (has_table(&i->manifest, &t))
-		k = memory_verify(i->dir_fd, &i->manifest, tell, tell_arg, step, &meter, err);
+		k = chunks_verify(i->dir_fd, &i->manifest, tell, tell_arg, step, &meter, err);
 	return k < 0 ? brumate_wrap(err, k, "checkpoint %s", i->manifest.id) : n + k;
 }

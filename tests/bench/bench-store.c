@@ -60,8 +60,8 @@ static void bench_cpu(const struct memory_job *j)
 	memcpy(copy, j->bytes[0], total_bytes);
 	say("memcpy, one thread", total_bytes, w);
 	w = begin();
-	for (uint64_t at = 0; at < total_bytes; at += MEMORY_CHUNK_BYTES)
-		CHECK(chunk_digest(&digest, copy + at, MEMORY_CHUNK_BYTES) == 0);
+	for (uint64_t at = 0; at < total_bytes; at += CHUNK_BYTES)
+		CHECK(chunk_digest(&digest, copy + at, CHUNK_BYTES) == 0);
 	say("chunk_digest, one thread", total_bytes, w);
 }
 
@@ -94,15 +94,15 @@ static void bench_plain(const struct memory_job *j)
 	CHECK(unlink(path) == 0);
 }
 
-static void write_image(const struct memory_job *j, const char *id, enum memory_compress compress,
+static void write_image(const struct memory_job *j, const char *id, enum chunks_compress compress,
 			bool no_sharing, const char *what)
 {
-	struct memory_options options = { .job = "id-job",
+	struct chunks_options options = { .job = "id-job",
 					  .compress = compress,
 					  .no_sharing = no_sharing };
 	char label[128];
 	struct watch w = begin();
-	struct memory_sums sums = save(j, id, "2026-01-01T00:00:00.000Z", &options);
+	struct chunks_sums sums = save(j, id, "2026-01-01T00:00:00.000Z", &options);
 
 	snprintf(label, sizeof(label), "%s (wrote %.0f %%)", what,
 		 100.0 * (double)sums.written / (double)sums.total);
@@ -135,15 +135,15 @@ static int count(void *arg, uint64_t offset, const void *data, size_t len)
 static void read_image(const char *id, const char *what)
 {
 	auto_(store_image_fini) struct store_image i = STORE_IMAGE_EMPTY;
-	auto_(memory_reader_free) struct memory_reader *reader = NULL;
+	auto_(chunks_reader_free) struct chunks_reader *reader = NULL;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	_Atomic uint64_t sum = 0;
 	char label[128];
 
 	cool_image(id);
 	struct watch w = begin();
-	CHECK(store_open(&i, dir, id, &err) == 0 && memory_open(&reader, &i, &err) == 0);
-	CHECK(memory_load(reader, 0, 0, count, NULL, &sum, &err) == 0);
+	CHECK(store_open(&i, dir, id, &err) == 0 && chunks_open(&reader, &i, &err) == 0);
+	CHECK(chunks_load(reader, 0, 0, count, NULL, &sum, &err) == 0);
 	snprintf(label, sizeof(label), "%s: load", what);
 	say(label, sum, w);
 	cool_image(id);
@@ -155,18 +155,18 @@ static void read_image(const char *id, const char *what)
 
 static void bench_images(struct memory_job *random, struct memory_job *text)
 {
-	write_image(random, "raw", MEMORY_COMPRESS_NONE, true, "random, none: write");
+	write_image(random, "raw", CHUNKS_COMPRESS_NONE, true, "random, none: write");
 	read_image("raw", "random, none");
-	write_image(random, "auto", MEMORY_COMPRESS_AUTO, true, "random, auto: write");
-	write_image(random, "same", MEMORY_COMPRESS_AUTO, false, "the same again, shared: write");
-	for (uint64_t at = 0; at < total_bytes / 50; at += MEMORY_CHUNK_BYTES)
+	write_image(random, "auto", CHUNKS_COMPRESS_AUTO, true, "random, auto: write");
+	write_image(random, "same", CHUNKS_COMPRESS_AUTO, false, "the same again, shared: write");
+	for (uint64_t at = 0; at < total_bytes / 50; at += CHUNK_BYTES)
 		fill_random(random->bytes[0] + 37 * at, 64, at + 5);
-	write_image(random, "delta", MEMORY_COMPRESS_AUTO, false, "2 % changed, shared: write");
+	write_image(random, "delta", CHUNKS_COMPRESS_AUTO, false, "2 % changed, shared: write");
 
-	write_image(text, "text-auto", MEMORY_COMPRESS_AUTO, true, "text, auto: write");
-	write_image(text, "text-lz4", MEMORY_COMPRESS_LZ4, true, "text, lz4: write");
+	write_image(text, "text-auto", CHUNKS_COMPRESS_AUTO, true, "text, auto: write");
+	write_image(text, "text-lz4", CHUNKS_COMPRESS_LZ4, true, "text, lz4: write");
 	read_image("text-lz4", "text, lz4");
-	write_image(text, "text-zstd", MEMORY_COMPRESS_ZSTD, true, "text, zstd: write");
+	write_image(text, "text-zstd", CHUNKS_COMPRESS_ZSTD, true, "text, zstd: write");
 	read_image("text-zstd", "text, zstd");
 }
 

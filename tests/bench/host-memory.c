@@ -26,8 +26,8 @@
 #include "base/fd.h"
 #include "check.h"
 #include "engine/host-fill.h"
-#include "process/cpumem.h"
-#include "process/criu.h"
+#include "cpumem/cpu-memory.h"
+#include "criu/criu.h"
 #include "store/memory.h"
 
 struct bench {
@@ -161,11 +161,11 @@ struct run {
 	struct way *way;
 	struct criu_plugin plugin;
 	struct store_writer writer;
-	struct memory_writer *memory;
-	struct memory_reader *reader;
+	struct chunks_writer *memory;
+	struct chunks_reader *reader;
 	struct store_image image;
-	struct cpumem taken;
-	struct cpumem_copy copy;
+	struct cpu_memory taken;
+	struct cpu_memory_copy copy;
 	uint64_t start_ns; /* of the dump */
 };
 
@@ -174,23 +174,23 @@ static void add_all(struct run *run)
 	const char *data = run->copy.bytes;
 
 	for (size_t i = 0; i < run->taken.n; i++) {
-		struct cpumem_region *r = &run->taken.items[i];
+		struct cpu_memory_region *r = &run->taken.items[i];
 		struct manifest_region region = { .pid = r->inner_pid,
 						  .va = r->va,
 						  .len_bytes = r->len_bytes };
 
 		if (run->way->in_place)
-			must(memory_add_from(run->memory, &region, cpumem_read, r, &error));
+			must(chunks_add_from(run->memory, &region, cpu_memory_read, r, &error));
 		else
-			must(memory_add_bytes(run->memory, &region, data, &error));
+			must(chunks_add_bytes(run->memory, &region, data, &error));
 		data += run->way->in_place ? 0 : r->len_bytes;
 	}
 }
 
 static void copy(struct run *run)
 {
-	CHECK(cpumem_copy_reserve(&run->copy, &run->taken) == 0);
-	must(cpumem_copy_out(&run->taken, &run->copy, 0, NULL, NULL, &error));
+	CHECK(cpu_memory_copy_reserve(&run->copy, &run->taken) == 0);
+	must(cpu_memory_copy_out(&run->taken, &run->copy, 0, NULL, NULL, &error));
 }
 
 static void take(struct run *run)
@@ -198,12 +198,12 @@ static void take(struct run *run)
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	uint64_t start_ns = clock_now_ns();
 
-	CHECK(cpumem_table_is_heeded(run->plugin.table_fd));
+	CHECK(cpu_memory_table_is_heeded(run->plugin.table_fd));
 	must(proc_tree_read(&tree, run->b->root, &error));
-	must(cpumem_choose(&run->taken, &tree, 0, &error));
+	must(cpu_memory_choose(&run->taken, &tree, 0, &error));
 	run->way->choose = clock_since_s(start_ns);
 	start_ns = clock_now_ns();
-	must(cpumem_hide(run->plugin.table_fd, &run->taken));
+	must(cpu_memory_hide(run->plugin.table_fd, &run->taken));
 	if (run->way->in_place)
 		add_all(run);
 	else
@@ -225,11 +225,11 @@ static void commit(struct run *run)
 {
 	auto_(manifest_fini) struct manifest m = MANIFEST_EMPTY;
 	uint64_t start_ns = clock_now_ns();
-	struct memory_sums sums;
+	struct chunks_sums sums;
 
 	describe(run, &m);
-	must(memory_end(run->memory, &m, &sums, NULL, NULL, &error));
-	memory_writer_free(run->memory);
+	must(chunks_end(run->memory, &m, &sums, NULL, NULL, &error));
+	chunks_writer_free(run->memory);
 	must(store_commit(&run->writer, &m, NULL, NULL, &error));
 	run->way->commit = clock_since_s(start_ns);
 }
@@ -277,7 +277,7 @@ static struct criu_options options_for(struct run *run, int dir_fd, const char *
 
 static void new_table(struct run *run)
 {
-	run->plugin.table_fd = cpumem_table_new();
+	run->plugin.table_fd = cpu_memory_table_new();
 	CHECK(run->plugin.table_fd >= 0);
 }
 
@@ -308,7 +308,7 @@ static void restore(struct run *run, int criu_fd)
 	double cpu = cpu_seconds(0);
 
 	if (run->way->beside)
-		must(memory_open(&run->reader, &run->image, &error));
+		must(chunks_open(&run->reader, &run->image, &error));
 	new_table(run);
 	struct criu_options o = options_for(run, criu_fd, "host-memory.log");
 	must(criu_restore(&run->b->program, &o, &result, &error));
@@ -317,7 +317,7 @@ static void restore(struct run *run, int criu_fd)
 	close(run->plugin.table_fd);
 	must(proc_identify(&run->b->root, result.root_pid, &error));
 	run->way->huge = huge_part(result.root_pid, run->b->bytes);
-	memory_reader_free(run->reader);
+	chunks_reader_free(run->reader);
 	CHECK(write(run->b->ask_fd, "?", 1) == 1);
 	wait_answer(run->b);
 }
@@ -334,15 +334,15 @@ static void measure_alone(struct run *run, const char *dir)
 
 static void measure_beside(struct run *run, const char *store)
 {
-	const struct memory_options options = { .no_sharing = true };
+	const struct chunks_options options = { .no_sharing = true };
 
 	must(store_begin(&run->writer, store, "beside", &error));
-	must(memory_begin(&run->memory, &run->writer, &options, &error));
+	must(chunks_begin(&run->memory, &run->writer, &options, &error));
 	int criu_fd = store_mkdir(&run->writer, "criu", &error);
 	must(criu_fd);
 	dump(run, criu_fd);
 	close(criu_fd);
-	cpumem_copy_fini(&run->copy);
+	cpu_memory_copy_fini(&run->copy);
 	store_abort(&run->writer);
 	must(store_open(&run->image, store, "beside", &error));
 	criu_fd = openat(run->image.dir_fd, "criu", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -362,7 +362,7 @@ static void measure(struct bench *b, struct way *way)
 		measure_beside(&run, dir);
 	else
 		measure_alone(&run, dir);
-	cpumem_fini(&run.taken);
+	cpu_memory_fini(&run.taken);
 	must(remove_tree(AT_FDCWD, dir));
 }
 

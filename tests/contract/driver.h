@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "device/cuda/abi.h"
+#include "gpu/cuda/abi.h"
 
 #define DRIVER_CALLS(X)                          \
 	X(cuInit)                                \

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* Answers of agents: any bytes are refused, or hold what may be looked into. */
-#include "engine/agent-client.h"
+#include "client/agent.h"
 
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* CRIU's image files come with a checkpoint, from anywhere. */
-#include "process/criu-images.h"
+#include "criu/images.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* The reason of a failure, from any bytes: one printable line that fits, or none. */
-#include "process/criu.h"
+#include "criu/criu.h"
 
 #include <stdint.h>
 #include <stdlib.h>

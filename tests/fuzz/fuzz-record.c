@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* Records of jobs: any bytes are decoded or refused, and what was decoded is written and read back the
  * same. */
-#include "engine/record.h"
+#include "job/record.h"
 #include "rewrite.h"
 
 static char *rewrite(const char *text, size_t len)

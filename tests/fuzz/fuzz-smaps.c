@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* Mappings out of any text: in order, not empty, of whole pages, no more than asked for. */
-#include "process/cpumem.h"
+#include "cpumem/cpu-memory.h"
 #include "process/hugetlb.h"
 
 #include <errno.h>
@@ -12,14 +12,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
 {
 	enum { ROOM = 16 };
-	struct cpumem_vma found[ROOM];
+	struct cpu_memory_vma found[ROOM];
 	char *text = malloc(len_bytes + 1);
 
 	if (!text)
 		return 0;
 	memcpy(text, data, len_bytes);
 	text[len_bytes] = '\0';
-	ssize_t n = cpumem_parse_smaps(text, found, ROOM);
+	ssize_t n = cpu_memory_parse_smaps(text, found, ROOM);
 	if (n > ROOM || (n < 0 && n != -EBADMSG))
 		abort();
 	for (ssize_t i = 0; i < n; i++)

@@ -6,8 +6,8 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/paths.h"
-#include "device/cuda/abi.h"
-#include "engine/broker-client.h"
+#include "gpu/cuda/abi.h"
+#include "client/broker.h"
 
 #include <dlfcn.h>
 #include <errno.h>

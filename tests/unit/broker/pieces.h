@@ -4,7 +4,7 @@
 
 #include "node.h"
 #include "base/chunk.h"
-#include "engine/data.h"
+#include "client/transfer.h"
 
 #include <sys/mman.h>
 
@@ -120,10 +120,10 @@ static inline void piece_check(int fd, uint64_t bytes, int gpu, uint64_t seed)
 
 /* Some pieces, their fds, and a copy of them. */
 struct set {
-	struct data_piece *pieces;
+	struct device_piece *pieces;
 	int *gpus, *fds;
 	size_t n;
-	struct data_copy copy;
+	struct host_copy copy;
 };
 
 static char uuids[2][DEV_UUID_TEXT_BYTES];
@@ -152,7 +152,7 @@ static inline void set_check_device(const struct set *s)
 		piece_check(s->fds[i], s->pieces[i].len_bytes, s->gpus[i], i);
 }
 
-static inline void copy_read(const struct data_copy *c, uint64_t offset, void *buf, uint64_t bytes)
+static inline void copy_read(const struct host_copy *c, uint64_t offset, void *buf, uint64_t bytes)
 {
 	while (bytes) {
 		uint64_t inside = offset % c->segment_bytes, here = c->segment_bytes - inside;
@@ -171,12 +171,12 @@ static inline void copy_read(const struct data_copy *c, uint64_t offset, void *b
 
 static inline void set_check_copy(const struct set *s)
 {
-	CHECK(s->copy.total_bytes == data_offset(s->pieces, s->n));
+	CHECK(s->copy.total_bytes == host_copy_offset(s->pieces, s->n));
 	for (size_t i = 0; i < s->n; i++) {
 		uint64_t bytes = s->pieces[i].len_bytes;
 		auto_free uint64_t *buf = malloc(bytes), *want = malloc(bytes);
 
-		copy_read(&s->copy, data_offset(s->pieces, i), buf, bytes);
+		copy_read(&s->copy, host_copy_offset(s->pieces, i), buf, bytes);
 		pattern(want, bytes, i);
 		CHECK(memcmp(buf, want, bytes) == 0);
 	}
@@ -191,7 +191,7 @@ static inline void set_close_fds(struct set *s)
 static inline void set_free(struct set *s)
 {
 	set_close_fds(s);
-	data_copy_fini(&s->copy);
+	host_copy_fini(&s->copy);
 	free(s->pieces);
 	free(s->gpus);
 	free(s->fds);
@@ -206,34 +206,36 @@ static inline void must(int r, const struct brumate_error *err)
 	CHECK(r >= 0);
 }
 
-static inline struct data_session *session(void)
+static inline struct transfer_client *session(void)
 {
-	struct data_session *s;
+	struct transfer_client *s;
 	struct brumate_error err;
 
-	must(data_open(&s, &b, &err), &err);
+	must(transfer_client_open(&s, &b, &err), &err);
 	return s;
 }
 
-static inline void out(struct data_session *s, struct set *set)
+static inline void out(struct transfer_client *s, struct set *set)
 {
 	struct brumate_error err;
 
-	must(data_out(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL, &err), &err);
+	must(transfer_client_out(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL, &err),
+	     &err);
 }
 
-static inline void in(struct data_session *s, struct set *set)
+static inline void in(struct transfer_client *s, struct set *set)
 {
 	struct brumate_error err;
 
-	must(data_in(s, set->pieces, set->n, &set->copy, set->fds, NULL, NULL, &err), &err);
+	must(transfer_client_in(s, set->pieces, set->n, &set->copy, set->fds, NULL, NULL, &err),
+	     &err);
 }
 
-static inline struct data_session *digests_session(void)
+static inline struct transfer_client *digests_session(void)
 {
-	struct data_session *s = session();
+	struct transfer_client *s = session();
 
-	data_want_digests(s);
+	transfer_client_want_digests(s);
 	return s;
 }
 
@@ -273,7 +275,7 @@ static inline void set_check_digests(const struct set *s)
 
 	CHECK(digest_table_is_whole(s->copy.digests));
 	for (size_t i = 0; i < s->n; i++) {
-		uint64_t bytes = s->pieces[i].len_bytes, offset = data_offset(s->pieces, i);
+		uint64_t bytes = s->pieces[i].len_bytes, offset = host_copy_offset(s->pieces, i);
 		auto_free char *buf = malloc(bytes), *want = malloc(bytes);
 
 		copy_read(&s->copy, offset, buf, bytes);
@@ -289,22 +291,23 @@ static inline void set_check_digests(const struct set *s)
 }
 
 /* Brings the copy up to date; what that has spared. */
-static inline struct data_spared update(struct set *set)
+static inline struct transfer_spared update(struct set *set)
 {
-	auto_(data_close) struct data_session *s = digests_session();
+	auto_(transfer_client_close) struct transfer_client *s = digests_session();
 	struct brumate_error err;
 
-	must(data_update(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL, &err), &err);
-	return data_spared(s);
+	must(transfer_client_update(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL, &err),
+	     &err);
+	return transfer_spared(s);
 }
 
-static inline struct data_spared full(struct set *set)
+static inline struct transfer_spared full(struct set *set)
 {
-	auto_(data_close) struct data_session *s = digests_session();
+	auto_(transfer_client_close) struct transfer_client *s = digests_session();
 
-	data_copy_fini(&set->copy);
+	host_copy_fini(&set->copy);
 	out(s, set);
-	return data_spared(s);
+	return transfer_spared(s);
 }
 
 static inline uint64_t granule(size_t i)

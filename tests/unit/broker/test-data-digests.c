@@ -11,9 +11,10 @@ static uint64_t few(size_t i)
 
 static int try_update(struct set *set, struct brumate_error *err)
 {
-	auto_(data_close) struct data_session *s = digests_session();
+	auto_(transfer_client_close) struct transfer_client *s = digests_session();
 
-	return data_update(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL, err);
+	return transfer_client_update(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL,
+				      err);
 }
 
 static void test_zero(void)
@@ -21,7 +22,7 @@ static void test_zero(void)
 	struct set set = set_make(PIECES, few, 2);
 	uint64_t len = set.pieces[2].len_bytes;
 
-	struct data_spared spared = full(&set);
+	struct transfer_spared spared = full(&set);
 	CHECK(spared.zero_bytes == 0 && spared.same_bytes == 0);
 	set_check_digests(&set);
 	/* Into memory that has held other bytes, and in the middle of a piece. */
@@ -36,12 +37,12 @@ static void test_zero(void)
 static void test_changed(void)
 {
 	struct set set = set_make(PIECES, few, 2);
-	const uint64_t total = data_offset(set.pieces, PIECES);
+	const uint64_t total = host_copy_offset(set.pieces, PIECES);
 
 	full(&set);
 	CHECK(update(&set).same_bytes == total);
 	piece_write(&set, 5, 2 * CHUNK + CHUNK - 8, 8, 77); /* the last word of a chunk */
-	struct data_spared spared = update(&set);
+	struct transfer_spared spared = update(&set);
 	CHECK(spared.same_bytes == total - CHUNK && spared.zero_bytes == 0);
 	set_check_digests(&set);
 	piece_write(&set, 0, 0, CHUNK, 0);
@@ -49,10 +50,11 @@ static void test_changed(void)
 	CHECK(spared.same_bytes == total - CHUNK && spared.zero_bytes == CHUNK);
 	set_check_digests(&set);
 	/* Without digests all is copied, and nothing more is known of it. */
-	auto_(data_close) struct data_session *s = session();
+	auto_(transfer_client_close) struct transfer_client *s = session();
 	struct brumate_error err;
-	must(data_update(s, set.pieces, set.n, set.fds, &set.copy, NULL, NULL, &err), &err);
-	CHECK(data_spared(s).same_bytes == 0 && !digest_table_is_whole(set.copy.digests));
+	must(transfer_client_update(s, set.pieces, set.n, set.fds, &set.copy, NULL, NULL, &err),
+	     &err);
+	CHECK(transfer_spared(s).same_bytes == 0 && !digest_table_is_whole(set.copy.digests));
 	CHECK(update(&set).same_bytes == 0);
 	set_check_digests(&set);
 	set_free(&set);
@@ -76,7 +78,7 @@ static void test_interrupted(const char *fault, int want)
 	}
 	CHECK(update(&set).same_bytes == 0);
 	set_check_digests(&set);
-	CHECK(update(&set).same_bytes == data_offset(set.pieces, PIECES));
+	CHECK(update(&set).same_bytes == host_copy_offset(set.pieces, PIECES));
 	set_free(&set);
 }
 
@@ -94,7 +96,7 @@ static void test_refused(void)
 	set.copy.digests = other.copy.digests;
 	CHECK(try_update(&set, &err) == -EBADF && strstr(err.text, "digests"));
 	set.copy.digests = mine;
-	CHECK(update(&set).same_bytes == data_offset(set.pieces, 2));
+	CHECK(update(&set).same_bytes == host_copy_offset(set.pieces, 2));
 	CHECK(digest_table_is_whole(other.copy.digests));
 	set_free(&set);
 	set_free(&other);
@@ -104,22 +106,23 @@ static void test_refused(void)
 static void test_damage(void)
 {
 	struct set set = set_make(PIECES, few, 2);
-	auto_(data_close) struct data_session *s = digests_session();
-	uint64_t at = data_offset(set.pieces, 2) + 2 * CHUNK + 12345;
+	auto_(transfer_client_close) struct transfer_client *s = digests_session();
+	uint64_t at = host_copy_offset(set.pieces, 2) + 2 * CHUNK + 12345;
 	struct brumate_error err;
 	int fds[PIECES];
 
 	full(&set);
-	must(data_in(s, set.pieces, set.n, &set.copy, fds, NULL, NULL, &err), &err);
+	must(transfer_client_in(s, set.pieces, set.n, &set.copy, fds, NULL, NULL, &err), &err);
 	for (size_t i = 0; i < PIECES; i++)
 		close(fds[i]);
 	char *map = mmap(NULL, set.copy.segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
 			 set.copy.segments[at / set.copy.segment_bytes], 0);
 	CHECK(map != MAP_FAILED);
 	map[at % set.copy.segment_bytes] ^= 1;
-	CHECK(data_in(s, set.pieces, set.n, &set.copy, fds, NULL, NULL, &err) == -EBADMSG);
+	CHECK(transfer_client_in(s, set.pieces, set.n, &set.copy, fds, NULL, NULL, &err) ==
+	      -EBADMSG);
 	CHECK(strstr(err.text, "piece 3 of 7") && strstr(err.text, "0x400000 to 0x600000"));
-	data_close(take_ptr(&s));
+	transfer_client_close(take_ptr(&s));
 	map[at % set.copy.segment_bytes] ^= 1;
 	munmap(map, set.copy.segment_bytes);
 	s = digests_session();
@@ -148,24 +151,26 @@ static void *write_on(void *arg)
 	return NULL;
 }
 
-static struct data_spared live(struct set *set, bool again)
+static struct transfer_spared live(struct set *set, bool again)
 {
-	auto_(data_close) struct data_session *s = digests_session();
+	auto_(transfer_client_close) struct transfer_client *s = digests_session();
 	struct brumate_error err;
 
-	data_want_live(s);
-	must(again ? data_update(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL, &err)
-		   : data_out(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL, &err),
+	transfer_client_want_live(s);
+	must(again ? transfer_client_update(s, set->pieces, set->n, set->fds, &set->copy, NULL,
+					    NULL, &err)
+		   : transfer_client_out(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL,
+					 &err),
 	     &err);
 	CHECK(digest_table_is_whole(set->copy.digests));
-	return data_spared(s);
+	return transfer_spared(s);
 }
 
 /* The digests of a live copy are of what it holds: brought up to date, it is right. */
 static void test_live(void)
 {
 	struct set set = set_make(PIECES, few, 2);
-	const uint64_t total = data_offset(set.pieces, PIECES);
+	const uint64_t total = host_copy_offset(set.pieces, PIECES);
 	struct writer writer = { .set = &set, .i = 2 };
 	struct brumate_error err;
 	pthread_t thread;
@@ -183,9 +188,10 @@ static void test_live(void)
 	set_check_digests(&set);
 	piece_write(&set, 0, 0, CHUNK, 9);
 	node_fault("data.live error:5\n");
-	auto_(data_close) struct data_session *s = digests_session();
-	data_want_live(s);
-	CHECK(data_update(s, set.pieces, set.n, set.fds, &set.copy, NULL, NULL, &err) == -EIO);
+	auto_(transfer_client_close) struct transfer_client *s = digests_session();
+	transfer_client_want_live(s);
+	CHECK(transfer_client_update(s, set.pieces, set.n, set.fds, &set.copy, NULL, NULL, &err) ==
+	      -EIO);
 	CHECK(!digest_table_is_whole(set.copy.digests));
 	CHECK(update(&set).same_bytes == 0);
 	set_check_digests(&set);

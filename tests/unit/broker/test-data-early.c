@@ -23,21 +23,21 @@ static void read_device(const struct set *s, size_t chunk, char *ret)
 {
 	size_t i = 0;
 
-	while (data_offset(s->pieces, i + 1) <= chunk * CHUNK)
+	while (host_copy_offset(s->pieces, i + 1) <= chunk * CHUNK)
 		i++;
 	auto_free char *buf = malloc(s->pieces[i].len_bytes);
 	piece_read(s, i, buf);
-	memcpy(ret, buf + (chunk * CHUNK - data_offset(s->pieces, i)), CHUNK);
+	memcpy(ret, buf + (chunk * CHUNK - host_copy_offset(s->pieces, i)), CHUNK);
 }
 
-static void look(void *arg, const struct data_copy *copy, size_t n_whole,
+static void look(void *arg, const struct host_copy *copy, size_t n_whole,
 		 const struct digest *digests)
 {
 	struct told *t = arg;
 	auto_free char *want = malloc(CHUNK), *have = malloc(CHUNK);
 
 	CHECK(n_whole >= t->n_whole && n_whole <= copy->n_segments);
-	CHECK(copy->total_bytes == data_offset(t->set->pieces, PIECES));
+	CHECK(copy->total_bytes == host_copy_offset(t->set->pieces, PIECES));
 	CHECK(copy->segment_bytes == SEGMENT && !digests == !t->digests);
 	for (uint64_t at = t->n_whole * SEGMENT; at < n_whole * SEGMENT && at < copy->total_bytes;
 	     at += CHUNK) {
@@ -64,7 +64,7 @@ static void slow_copies(const char *last)
 	node_fault(text);
 }
 
-static void test_early(struct data_session *s, bool digests)
+static void test_early(struct transfer_client *s, bool digests)
 {
 	struct set set = set_make(PIECES, some, 2);
 	struct told told = { .set = &set, .digests = digests };
@@ -73,15 +73,15 @@ static void test_early(struct data_session *s, bool digests)
 	for (size_t i = 4; i < 10; i++)
 		piece_write(&set, i, 0, set.pieces[i].len_bytes, 0);
 	slow_copies("");
-	data_want_whole(s, look, &told);
+	transfer_client_want_whole(s, look, &told);
 	out(s, &set);
 	CHECK(told.calls > 1);
-	CHECK(set.copy.n_segments == data_copy_parts(&set.copy));
+	CHECK(set.copy.n_segments == host_copy_n_segments(&set.copy));
 	look(&told, &set.copy, set.copy.n_segments,
 	     digests ? digest_table_digests(set.copy.digests) : NULL);
 	if (digests)
 		set_check_digests(&set);
-	data_close(s);
+	transfer_client_close(s);
 	set_free(&set);
 }
 
@@ -90,19 +90,20 @@ static void test_killed(void)
 {
 	struct set set = set_make(PIECES, some, 1);
 	struct told told = { .set = &set, .digests = true };
-	auto_(data_close) struct data_session *s = digests_session();
+	auto_(transfer_client_close) struct transfer_client *s = digests_session();
 	struct brumate_error err;
 
 	slow_copies("data.copy kill\n");
-	data_want_whole(s, look, &told);
-	CHECK(data_out(s, set.pieces, set.n, set.fds, &set.copy, NULL, NULL, &err) == -EPIPE);
+	transfer_client_want_whole(s, look, &told);
+	CHECK(transfer_client_out(s, set.pieces, set.n, set.fds, &set.copy, NULL, NULL, &err) ==
+	      -EPIPE);
 	size_t before = told.n_whole;
-	CHECK(before > 0 && before * SEGMENT < data_offset(set.pieces, PIECES));
+	CHECK(before > 0 && before * SEGMENT < host_copy_offset(set.pieces, PIECES));
 	broker_close(&b);
 	broker_start();
-	auto_(data_close) struct data_session *other = digests_session();
+	auto_(transfer_client_close) struct transfer_client *other = digests_session();
 	told.n_whole = 0;
-	data_want_whole(other, look, &told);
+	transfer_client_want_whole(other, look, &told);
 	out(other, &set);
 	set_check_digests(&set);
 	set_free(&set);
@@ -114,15 +115,15 @@ static void test_compared(void)
 	struct set set = set_make(PIECES, some, 2);
 
 	full(&set);
-	auto_(data_close) struct data_session *s = digests_session();
+	auto_(transfer_client_close) struct transfer_client *s = digests_session();
 	set_close_fds(&set);
 	in(s, &set);
-	CHECK(data_was_compared(s));
+	CHECK(transfer_client_was_compared(s));
 	set_check_device(&set);
-	auto_(data_close) struct data_session *plain = session();
+	auto_(transfer_client_close) struct transfer_client *plain = session();
 	set_close_fds(&set);
 	in(plain, &set);
-	CHECK(!data_was_compared(plain));
+	CHECK(!transfer_client_was_compared(plain));
 	set_check_device(&set);
 	set_free(&set);
 }

@@ -45,16 +45,16 @@ static void wait_used(uint64_t want)
 
 static int try_out(struct set *set, struct brumate_error *err)
 {
-	auto_(data_close) struct data_session *s = session();
+	auto_(transfer_client_close) struct transfer_client *s = session();
 
-	return data_out(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL, err);
+	return transfer_client_out(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL, err);
 }
 
 static int try_in(struct set *set, int *fds, struct brumate_error *err)
 {
-	auto_(data_close) struct data_session *s = session();
+	auto_(transfer_client_close) struct transfer_client *s = session();
 
-	return data_in(s, set->pieces, set->n, &set->copy, fds, NULL, NULL, err);
+	return transfer_client_in(s, set->pieces, set->n, &set->copy, fds, NULL, NULL, err);
 }
 
 static void test_injected(void)
@@ -132,17 +132,18 @@ static int cancel(void *arg, uint64_t done_bytes)
 static void test_cancelled(void)
 {
 	struct set set = set_make(PIECES, odd, 2);
-	auto_(data_close) struct data_session *s = session();
+	auto_(transfer_client_close) struct transfer_client *s = session();
 	struct brumate_error err;
 	int left = 1;
 	uint64_t leased = (uint64_t)pool_bytes("leased_bytes");
 
 	node_fault("data.copy delay:400\n");
-	CHECK(data_out(s, set.pieces, set.n, set.fds, &set.copy, cancel, &left, &err) == -EINTR);
+	CHECK(transfer_client_out(s, set.pieces, set.n, set.fds, &set.copy, cancel, &left, &err) ==
+	      -EINTR);
 	CHECK(!set.copy.segments);
-	CHECK(data_alloc(s, MIB, &set.copy, &err) == -EPIPE); /* this session is over */
+	CHECK(transfer_client_alloc(s, MIB, &set.copy, &err) == -EPIPE); /* this session is over */
 	set_check_device(&set);
-	data_close(s);
+	transfer_client_close(s);
 	s = session();
 	out(s, &set);
 	set_check_copy(&set);
@@ -152,29 +153,29 @@ static void test_cancelled(void)
 
 static void test_refused(void)
 {
-	auto_(data_close) struct data_session *s = session();
-	struct data_piece piece = { 3 * MIB, "" }, huge = { 1ull << 44, "" };
-	struct data_copy copy = DATA_COPY_EMPTY;
+	auto_(transfer_client_close) struct transfer_client *s = session();
+	struct device_piece piece = { 3 * MIB, "" }, huge = { 1ull << 44, "" };
+	struct host_copy copy = HOST_COPY_EMPTY;
 	struct brumate_error err;
 	int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 
 	strcpy(piece.gpu, uuids[0]);
 	strcpy(huge.gpu, uuids[0]);
-	CHECK(data_out(s, &piece, 1, &fd, &copy, NULL, NULL, &err) == -EINVAL);
+	CHECK(transfer_client_out(s, &piece, 1, &fd, &copy, NULL, NULL, &err) == -EINVAL);
 	CHECK(strstr(err.text, "2 MiB"));
-	data_close(take_ptr(&s));
+	transfer_client_close(take_ptr(&s));
 	s = session();
-	int r = data_alloc(s, 1ull << 44, &copy, &err);
+	int r = transfer_client_alloc(s, 1ull << 44, &copy, &err);
 	CHECK((r == -ENOSPC || r == -EOPNOTSUPP) && strstr(err.text, "16384.0 GiB"));
-	data_close(take_ptr(&s));
+	transfer_client_close(take_ptr(&s));
 	s = session();
 	piece.len_bytes = 2 * MIB;
-	CHECK(data_out(s, &piece, 1, &fd, &copy, NULL, NULL, &err) == -EIO);
+	CHECK(transfer_client_out(s, &piece, 1, &fd, &copy, NULL, NULL, &err) == -EIO);
 	CHECK(strstr(err.text, "piece 1 of 1") && strstr(err.text, "cuMemImport"));
-	data_close(take_ptr(&s));
+	transfer_client_close(take_ptr(&s));
 	s = session();
 	strcpy(piece.gpu, "GPU-99999999-9999-9999-9999-999999999999");
-	CHECK(data_out(s, &piece, 1, &fd, &copy, NULL, NULL, &err) == -ENODEV);
+	CHECK(transfer_client_out(s, &piece, 1, &fd, &copy, NULL, NULL, &err) == -ENODEV);
 	CHECK(strstr(err.text, piece.gpu));
 	close(fd);
 }
@@ -182,11 +183,11 @@ static void test_refused(void)
 /* More device memory than the GPU has: told by its name, and all that was made is gone again. */
 static void test_no_room(void)
 {
-	auto_(data_close) struct data_session *s = session();
-	struct data_piece pieces[64];
+	auto_(transfer_client_close) struct transfer_client *s = session();
+	struct device_piece pieces[64];
 	struct dev_gpu gpus[DEV_GPUS_MAX];
 	struct brumate_error err;
-	struct data_copy copy = DATA_COPY_EMPTY;
+	struct host_copy copy = HOST_COPY_EMPTY;
 	int fds[64];
 	size_t n;
 
@@ -196,21 +197,22 @@ static void test_no_room(void)
 		strcpy(pieces[i].gpu, uuids[0]);
 	}
 	/* A host copy of as many bytes, in sealed memory that was never touched. */
-	copy.total_bytes = data_offset(pieces, 64);
+	copy.total_bytes = host_copy_offset(pieces, 64);
 	copy.segment_bytes = copy.total_bytes;
 	copy.n_segments = 1;
 	copy.segments = malloc(sizeof(int));
 	copy.segments[0] = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	CHECK(ftruncate(copy.segments[0], (off_t)copy.total_bytes) == 0);
 	uint64_t used = used_bytes();
-	CHECK(data_in(s, pieces, 64, &copy, fds, NULL, NULL, &err) == -EBADF); /* not sealed */
-	data_close(take_ptr(&s));
+	CHECK(transfer_client_in(s, pieces, 64, &copy, fds, NULL, NULL, &err) ==
+	      -EBADF); /* not sealed */
+	transfer_client_close(take_ptr(&s));
 	CHECK(fcntl(copy.segments[0], F_ADD_SEALS, F_SEAL_SHRINK) == 0);
 	s = session();
-	CHECK(data_in(s, pieces, 64, &copy, fds, NULL, NULL, &err) == -ENOSPC);
+	CHECK(transfer_client_in(s, pieces, 64, &copy, fds, NULL, NULL, &err) == -ENOSPC);
 	CHECK(strstr(err.text, uuids[0]) && strstr(err.text, "MiB"));
 	wait_used(used);
-	data_copy_fini(&copy);
+	host_copy_fini(&copy);
 }
 
 static int raw_session(void)

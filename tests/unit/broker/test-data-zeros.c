@@ -31,12 +31,12 @@ static uint64_t longer(size_t i)
 	return (i % 5 + 9) * CHUNK;
 }
 
-static uint64_t pages(const struct data_copy *c)
+static uint64_t pages(const struct host_copy *c)
 {
 	uint64_t bytes = 0;
 	struct stat st;
 
-	for (size_t i = 0; i < data_copy_parts(c); i++) {
+	for (size_t i = 0; i < host_copy_n_segments(c); i++) {
 		CHECK(fstat(c->segments[i], &st) == 0);
 		bytes += (uint64_t)st.st_blocks * 512;
 	}
@@ -64,7 +64,7 @@ static uint64_t write_runs(const struct set *s, size_t n_runs)
 /* The device memory of @s becomes what it was; its fds are others. */
 static void take_away_and_back(struct set *s)
 {
-	auto_(data_close) struct data_session *session = digests_session();
+	auto_(transfer_client_close) struct transfer_client *session = digests_session();
 
 	set_close_fds(s);
 	in(session, s);
@@ -86,9 +86,10 @@ static void test_runs(uint64_t (*bytes)(size_t i), int n_gpus, size_t n_rounds)
 		if (round % 2 == 0)
 			warm(bytes);
 		struct set set = set_make(PIECES, bytes, n_gpus);
-		uint64_t written = write_runs(&set, round), total = data_offset(set.pieces, PIECES);
+		uint64_t written = write_runs(&set, round),
+			 total = host_copy_offset(set.pieces, PIECES);
 
-		struct data_spared spared = full(&set);
+		struct transfer_spared spared = full(&set);
 		CHECK(spared.zero_bytes >= total - written);
 		CHECK(round || pages(&set.copy) == 0);
 		CHECK(round > 1 || pages(&set.copy) < total);
@@ -103,7 +104,7 @@ static void test_runs(uint64_t (*bytes)(size_t i), int n_gpus, size_t n_rounds)
 static void test_update(void)
 {
 	struct set set = set_make(PIECES, uneven, 2);
-	const uint64_t total = data_offset(set.pieces, PIECES);
+	const uint64_t total = host_copy_offset(set.pieces, PIECES);
 
 	write_runs(&set, 1);
 	full(&set);
@@ -123,12 +124,12 @@ static void test_live(void)
 	warm(longer);
 	for (size_t round = 0; round < 2; round++) {
 		struct set set = set_make(PIECES, longer, 2);
-		auto_(data_close) struct data_session *s = digests_session();
+		auto_(transfer_client_close) struct transfer_client *s = digests_session();
 
-		data_want_live(s);
+		transfer_client_want_live(s);
 		write_runs(&set, 1 + round);
 		out(s, &set);
-		CHECK(pages(&set.copy) < data_offset(set.pieces, PIECES));
+		CHECK(pages(&set.copy) < host_copy_offset(set.pieces, PIECES));
 		set_check_digests(&set);
 		set_free(&set);
 	}
@@ -152,10 +153,10 @@ static void test_other_broker(const char *conf)
 	full(&set);
 	restart(conf);
 	set_close_fds(&set);
-	auto_(data_close) struct data_session *s = session();
+	auto_(transfer_client_close) struct transfer_client *s = session();
 	in(s, &set);
 	set_check_digests(&set);
-	data_close(take_ptr(&s));
+	transfer_client_close(take_ptr(&s));
 	take_away_and_back(&set);
 	set_check_digests(&set);
 	set_free(&set);
@@ -167,18 +168,18 @@ static void test_alloc(void)
 	restart(POOL);
 	for (int round = 0; round < 2; round++) {
 		struct set set = set_make(PIECES, longer, 1);
-		const uint64_t total = data_offset(set.pieces, PIECES);
-		auto_(data_close) struct data_session *s = session();
+		const uint64_t total = host_copy_offset(set.pieces, PIECES);
+		auto_(transfer_client_close) struct transfer_client *s = session();
 		struct brumate_error err;
 
 		for (size_t i = 0; i < PIECES; i++)
 			piece_write(&set, i, 0, set.pieces[i].len_bytes, 0);
-		must(data_alloc(s, total, &set.copy, &err), &err);
+		must(transfer_client_alloc(s, total, &set.copy, &err), &err);
 		CHECK(digest_table_new(&set.copy.digests, total) == 0);
 		CHECK(round || pages(&set.copy) == 0);
 		set_close_fds(&set);
 		in(s, &set); /* the table tells nothing */
-		data_close(take_ptr(&s));
+		transfer_client_close(take_ptr(&s));
 		update(&set);
 		CHECK(round || pages(&set.copy) == 0);
 		set_check_digests(&set);
@@ -201,7 +202,7 @@ static void test_spilled(void)
 		piece_read(&set, i, before[i]);
 	}
 	full(&set);
-	CHECK(data_copy_is_spilled(&set.copy) || pool_bytes("disk_bytes") == 0);
+	CHECK(host_copy_is_spilled(&set.copy) || pool_bytes("disk_bytes") == 0);
 	take_away_and_back(&set);
 	for (size_t i = 0; i < PIECES; i++) {
 		auto_free char *after = malloc(set.pieces[i].len_bytes);
@@ -222,11 +223,11 @@ static void test_damage(void)
 
 	piece_write(&set, 0, 0, set.pieces[0].len_bytes, 0);
 	full(&set);
-	auto_(data_close) struct data_session *s = digests_session();
-	uint64_t at = data_offset(set.pieces, 1) + 4711;
+	auto_(transfer_client_close) struct transfer_client *s = digests_session();
+	uint64_t at = host_copy_offset(set.pieces, 1) + 4711;
 	CHECK(pwrite(set.copy.segments[at / set.copy.segment_bytes], "x", 1,
 		     (off_t)(at % set.copy.segment_bytes)) == 1);
-	CHECK(data_in(s, set.pieces, 2, &set.copy, fds, NULL, NULL, &err) == -EBADMSG);
+	CHECK(transfer_client_in(s, set.pieces, 2, &set.copy, fds, NULL, NULL, &err) == -EBADMSG);
 	set_free(&set);
 }
 

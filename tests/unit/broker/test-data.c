@@ -6,7 +6,7 @@
 /* Out, the device memory let go, in again: the same bytes in both places. */
 static void cycle(struct set set)
 {
-	auto_(data_close) struct data_session *s = session();
+	auto_(transfer_client_close) struct transfer_client *s = session();
 
 	out(s, &set);
 	set_check_device(&set);

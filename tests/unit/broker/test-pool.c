@@ -18,7 +18,7 @@ static void wait_leased(int64_t want)
 
 static void test_lease(void)
 {
-	auto_(data_close) struct data_session *s = session();
+	auto_(transfer_client_close) struct transfer_client *s = session();
 	struct set set = set_make(3, eight, 1);
 
 	out(s, &set);
@@ -27,7 +27,7 @@ static void test_lease(void)
 	int64_t pinned = pool_bytes("pinned_bytes");
 	char *at = mmap(NULL, 8 * MIB, PROT_READ, MAP_SHARED, set.copy.segments[0], 0);
 	CHECK(at != MAP_FAILED);
-	data_copy_fini(&set.copy);
+	host_copy_fini(&set.copy);
 	wait_leased(8 * MIB); /* a mapping holds as a descriptor does */
 	munmap(at, 8 * MIB);
 	wait_leased(0);
@@ -41,7 +41,7 @@ static void test_lease(void)
 /* A lease outlives its broker; the process that holds it need not be the one that asked for it. */
 static void test_holder(void)
 {
-	auto_(data_close) struct data_session *s = session();
+	auto_(transfer_client_close) struct transfer_client *s = session();
 	struct set set = set_make(5, odd, 2);
 	pid_t pid = broker_pid(&b);
 
@@ -52,7 +52,7 @@ static void test_holder(void)
 	broker_start();
 	CHECK(broker_pid(&b) != pid);
 	set_check_copy(&set);
-	data_close(take_ptr(&s));
+	transfer_client_close(take_ptr(&s));
 	s = session();
 	in(s, &set);
 	set_check_device(&set);
@@ -71,18 +71,18 @@ static bool is_zero(const char *buf, size_t n)
 /* Whatever a segment held before, its next holder does not see it. */
 static void test_no_leak(void)
 {
-	auto_(data_close) struct data_session *s = session();
+	auto_(transfer_client_close) struct transfer_client *s = session();
 	struct set set = set_make(4, eight, 1), small = set_make(1, granule, 1);
 	auto_free char *buf = malloc(8 * MIB);
 	struct brumate_error err;
 
 	out(s, &set);
-	data_copy_fini(&set.copy);
+	host_copy_fini(&set.copy);
 	out(s, &small); /* a quarter of a segment */
 	copy_read(&small.copy, 0, buf, 8 * MIB);
 	CHECK(!is_zero(buf, 2 * MIB) && is_zero(buf + 2 * MIB, 6 * MIB));
-	data_copy_fini(&small.copy);
-	must(data_alloc(s, 30 * MIB, &set.copy, &err), &err);
+	host_copy_fini(&small.copy);
+	must(transfer_client_alloc(s, 30 * MIB, &set.copy, &err), &err);
 	CHECK(set.copy.n_segments == 4 && set.copy.total_bytes == 30 * MIB);
 	for (int i = 0; i < 4; i++) {
 		copy_read(&set.copy, (uint64_t)i * 8 * MIB, buf, 8 * MIB);
@@ -92,15 +92,15 @@ static void test_no_leak(void)
 	set_free(&small);
 }
 
-/* Memory from data_alloc(), filled by its holder, goes into a GPU. */
+/* Memory from transfer_client_alloc(), filled by its holder, goes into a GPU. */
 static void test_alloc(void)
 {
-	auto_(data_close) struct data_session *s = session();
+	auto_(transfer_client_close) struct transfer_client *s = session();
 	struct set set = set_make(4, eight, 1);
 	struct brumate_error err;
 
 	set_close_fds(&set);
-	must(data_alloc(s, 32 * MIB, &set.copy, &err), &err);
+	must(transfer_client_alloc(s, 32 * MIB, &set.copy, &err), &err);
 	for (size_t i = 0; i < set.n; i++) {
 		uint64_t *at = mmap(NULL, 8 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED,
 				    set.copy.segments[i], 0);
@@ -115,14 +115,14 @@ static void test_alloc(void)
 
 static void test_prepared(void)
 {
-	auto_(data_close) struct data_session *s = session();
+	auto_(transfer_client_close) struct transfer_client *s = session();
 	struct set set = set_make(7, odd, 2), other = set_make(2, eight, 1);
 	struct brumate_error err;
 
-	must(data_prepare(s, set.pieces, set.n, &err), &err);
+	must(transfer_client_prepare(s, set.pieces, set.n, &err), &err);
 	out(s, &set);
 	set_check_copy(&set);
-	must(data_prepare(s, set.pieces, set.n, &err), &err);
+	must(transfer_client_prepare(s, set.pieces, set.n, &err), &err);
 	out(s, &other); /* another than was told */
 	set_check_copy(&other);
 	set_free(&set);
@@ -135,7 +135,7 @@ static void test_ring(const char *conf, int64_t limit)
 	end_broker(&b);
 	node_conf(conf);
 	broker_start();
-	auto_(data_close) struct data_session *s = session();
+	auto_(transfer_client_close) struct transfer_client *s = session();
 	struct set set = set_make(30, eight, 2);
 
 	CHECK(pool_bytes("limit_bytes") == limit);
@@ -146,7 +146,7 @@ static void test_ring(const char *conf, int64_t limit)
 	in(s, &set);
 	set_check_device(&set);
 	CHECK(pool_bytes("pinned_bytes") <= limit);
-	data_copy_fini(&set.copy);
+	host_copy_fini(&set.copy);
 	wait_leased(0);
 	CHECK(pool_bytes("free_bytes") == pool_bytes("pinned_bytes"));
 	set_free(&set);

@@ -25,22 +25,22 @@ static void restart(const char *conf)
 	broker_start();
 }
 
-static size_t count_on_disk(const struct data_copy *c)
+static size_t count_on_disk(const struct host_copy *c)
 {
 	size_t n = 0;
 
-	for (size_t i = 0; i < data_copy_parts(c); i++)
-		n += data_copy_on_disk(c, i);
+	for (size_t i = 0; i < host_copy_n_segments(c); i++)
+		n += host_copy_is_on_disk(c, i);
 	return n;
 }
 
 /* Reads it as a holder does. */
-static void read_part(const struct data_copy *c, size_t i, const struct seal_disk_key *key,
+static void read_part(const struct host_copy *c, size_t i, const struct seal_disk_key *key,
 		      void *buf)
 {
 	uint64_t start = i * c->segment_bytes;
 
-	if (data_copy_on_disk(c, i)) {
+	if (host_copy_is_on_disk(c, i)) {
 		CHECK(spill_read(c->segments[i], key, start, start, buf, c->segment_bytes) == 0);
 		return;
 	}
@@ -53,17 +53,17 @@ static void read_part(const struct data_copy *c, size_t i, const struct seal_dis
 /* Pieces of eight() are as long as the segments. */
 static void check_copy(const struct set *set)
 {
-	const struct data_copy *c = &set->copy;
+	const struct host_copy *c = &set->copy;
 	auto_free uint64_t *buf = malloc(c->segment_bytes), *want = malloc(c->segment_bytes);
 	struct seal_disk_key key = { 0 };
 
-	CHECK(!data_copy_is_spilled(c) ||
-	      spill_key_read(&key, c->segments[data_copy_parts(c)]) == 0);
-	for (size_t i = 0; i < data_copy_parts(c); i++) {
+	CHECK(!host_copy_is_spilled(c) ||
+	      spill_key_read(&key, c->segments[host_copy_n_segments(c)]) == 0);
+	for (size_t i = 0; i < host_copy_n_segments(c); i++) {
 		pattern(want, c->segment_bytes, i);
 		read_part(c, i, &key, buf);
 		CHECK(memcmp(buf, want, c->segment_bytes) == 0);
-		if (!data_copy_on_disk(c, i))
+		if (!host_copy_is_on_disk(c, i))
 			continue;
 		CHECK(pread(c->segments[i], buf, c->segment_bytes, 0) == (ssize_t)c->segment_bytes);
 		for (size_t k = 0; k < c->segment_bytes / sizeof(*buf); k++)
@@ -115,15 +115,15 @@ static void wait_closed(void)
 
 static void test_mixed(bool digests)
 {
-	auto_(data_close) struct data_session *s = session();
+	auto_(transfer_client_close) struct transfer_client *s = session();
 	struct set set = set_make(PIECES, eight, 2);
 
 	if (digests)
-		data_want_digests(s);
+		transfer_client_want_digests(s);
 	out(s, &set);
 	size_t on_disk = count_on_disk(&set.copy);
-	CHECK(on_disk >= PIECES - 4 && on_disk < PIECES && data_copy_is_spilled(&set.copy));
-	CHECK(data_copy_disk_bytes(&set.copy) == on_disk * 8 * MIB);
+	CHECK(on_disk >= PIECES - 4 && on_disk < PIECES && host_copy_is_spilled(&set.copy));
+	CHECK(host_copy_disk_bytes(&set.copy) == on_disk * 8 * MIB);
 	CHECK(pool_bytes("pinned_bytes") <= (int64_t)(64 * MIB));
 	check_copy(&set);
 	check_empty();
@@ -140,10 +140,10 @@ static void test_mixed(bool digests)
 static void test_other_broker(void)
 {
 	struct set set = set_make(PIECES, eight, 1);
-	struct data_session *s = session();
+	struct transfer_client *s = session();
 
 	restart(POOL "Memory=1M\n");
-	data_close(s);
+	transfer_client_close(s);
 	s = session();
 	out(s, &set);
 	CHECK(count_on_disk(&set.copy) == PIECES);
@@ -152,30 +152,31 @@ static void test_other_broker(void)
 	broker_close(&b);
 	broker_start();
 	check_copy(&set);
-	data_close(s);
+	transfer_client_close(s);
 	s = session();
 	in(s, &set);
 	set_check_device(&set);
-	data_close(s);
+	transfer_client_close(s);
 	set_free(&set);
 }
 
 /* Zeros are as secret as the rest, and what changed is written in place. */
 static void test_update(void)
 {
-	auto_(data_close) struct data_session *s = session();
+	auto_(transfer_client_close) struct transfer_client *s = session();
 	struct set set = set_make(PIECES, eight, 1);
 	struct brumate_error err;
 
-	data_want_digests(s);
+	transfer_client_want_digests(s);
 	out(s, &set);
 	CHECK(count_on_disk(&set.copy));
 	for (size_t i = PIECES - 2; i < PIECES; i++) {
 		close(set.fds[i]);
 		set.fds[i] = piece_make(8 * MIB, 0, i + 100);
 	}
-	must(data_update(s, set.pieces, set.n, set.fds, &set.copy, NULL, NULL, &err), &err);
-	CHECK(data_spared(s).same_bytes == (PIECES - 2) * 8 * MIB);
+	must(transfer_client_update(s, set.pieces, set.n, set.fds, &set.copy, NULL, NULL, &err),
+	     &err);
+	CHECK(transfer_spared(s).same_bytes == (PIECES - 2) * 8 * MIB);
 	set_close_fds(&set);
 	in(s, &set);
 	for (size_t i = 0; i < PIECES; i++)
@@ -186,20 +187,20 @@ static void test_update(void)
 /* Memory for a restore, written by its holder. */
 static void test_alloc(void)
 {
-	auto_(data_close) struct data_session *s = session();
+	auto_(transfer_client_close) struct transfer_client *s = session();
 	struct set set = set_make(PIECES, eight, 1);
 	auto_free uint64_t *buf = malloc(8 * MIB);
 	struct seal_disk_key key;
 	struct brumate_error err;
 
 	set_close_fds(&set);
-	must(data_alloc(s, PIECES * 8 * MIB, &set.copy, &err), &err);
+	must(transfer_client_alloc(s, PIECES * 8 * MIB, &set.copy, &err), &err);
 	CHECK(spill_key_read(&key, set.copy.segments[PIECES]) == 0);
 	for (size_t i = 0; i < PIECES; i++) {
 		int fd = set.copy.segments[i];
 
 		pattern(buf, 8 * MIB, i);
-		if (data_copy_on_disk(&set.copy, i)) {
+		if (host_copy_is_on_disk(&set.copy, i)) {
 			CHECK(spill_write(fd, &key, i * 8 * MIB, i * 8 * MIB, buf, 8 * MIB) == 0);
 			continue;
 		}
@@ -215,16 +216,16 @@ static void test_alloc(void)
 
 static int try_out(struct set *set, struct brumate_error *err)
 {
-	auto_(data_close) struct data_session *s = session();
+	auto_(transfer_client_close) struct transfer_client *s = session();
 
-	return data_out(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL, err);
+	return transfer_client_out(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL, err);
 }
 
 static int try_in(struct set *set, int *fds, struct brumate_error *err)
 {
-	auto_(data_close) struct data_session *s = session();
+	auto_(transfer_client_close) struct transfer_client *s = session();
 
-	return data_in(s, set->pieces, set->n, &set->copy, fds, NULL, NULL, err);
+	return transfer_client_in(s, set->pieces, set->n, &set->copy, fds, NULL, NULL, err);
 }
 
 static void test_faults(void)
@@ -305,7 +306,7 @@ static void test_strangers(void)
 	CHECK(try_in(&set, fds, &err) == -EBADF && strstr(err.text, "key"));
 	close(*key);
 	*key = right;
-	CHECK(data_copy_on_disk(&set.copy, PIECES - 1));
+	CHECK(host_copy_is_on_disk(&set.copy, PIECES - 1));
 	CHECK(ftruncate(*last, 4096) == 0); /* a holder may do that; nobody has it mapped */
 	CHECK(try_in(&set, fds, &err) == -EBADF);
 	set_free(&set);
@@ -317,14 +318,14 @@ static void test_no_room(void)
 	auto_free char *small = path_format("%s/small", node_dir);
 	auto_free char *conf = path_format(MEMORY "SpillDirectory=%s\n", small);
 	struct set set = set_make(PIECES, eight, 1);
-	struct data_copy copy = DATA_COPY_EMPTY;
-	auto_(data_close) struct data_session *s = session();
+	struct host_copy copy = HOST_COPY_EMPTY;
+	auto_(transfer_client_close) struct transfer_client *s = session();
 	struct brumate_error err;
 
-	CHECK(data_alloc(s, 1ull << 45, &copy, &err) == -ENOSPC);
+	CHECK(transfer_client_alloc(s, 1ull << 45, &copy, &err) == -ENOSPC);
 	CHECK(strstr(err.text, "32768.0 GiB wanted") && strstr(err.text, state));
 	CHECK(strstr(err.hint, "SpillDirectory="));
-	data_close(take_ptr(&s));
+	transfer_client_close(take_ptr(&s));
 	CHECK(mkdir(small, 0700) == 0);
 	if (mount("test", small, "tmpfs", 0, "size=16m") < 0) {
 		printf("no mount: %s\n", strerror(errno));

@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "base/paths.h"
-#include "scratch.h"
+#include "job/scratch.h"
 
 /* What the steps did, in order: "a" ran, "-a" was undone. */
 static char trace[256];

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 #include "check.h"
-#include "device/cuda/abi.h"
+#include "gpu/cuda/abi.h"
 #include "wire/agent.h"
 
 /** Makes the machine and the agent's directory, and starts the driver with device 0 current. */

@@ -2,7 +2,7 @@
 /* A library that is linked with the driver and loaded late: how it gets at cuDriverGetVersion. */
 #include <dlfcn.h>
 
-#include "device/cuda/abi.h"
+#include "gpu/cuda/abi.h"
 #include "later.h"
 
 __attribute__((visibility("default"))) void *later_find(enum later_way way)

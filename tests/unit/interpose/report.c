@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device/cuda/abi.h"
+#include "gpu/cuda/abi.h"
 
 enum { MIB = 1 << 20 };
 

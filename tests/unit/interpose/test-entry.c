@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "device/cuda/abi.h"
+#include "gpu/cuda/abi.h"
 #include "interpose/interpose.h"
 #include "later.h"
 #include "preload.h"

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "little.h"
-#include "process/criu.h"
+#include "criu/criu.h"
 #include "process/pidns.h"
 #include "process/reap.h"
 

@@ -67,8 +67,8 @@ static inline void fill_memory(uint8_t *at, size_t len, enum fill fill, uint64_t
 	} else if (fill == FILL_TEXT) {
 		fill_text(at, len, seed);
 	} else if (fill == FILL_MIXED) {
-		for (size_t i = 0, k = 0; i < len; i += MEMORY_CHUNK_BYTES / 2 + 4096, k++) {
-			size_t n = MEMORY_CHUNK_BYTES / 2 + 4096;
+		for (size_t i = 0, k = 0; i < len; i += CHUNK_BYTES / 2 + 4096, k++) {
+			size_t n = CHUNK_BYTES / 2 + 4096;
 
 			fill_memory(at + i, len - i < n ? len - i : n, (enum fill)(k % 3),
 				    seed + k);
@@ -107,7 +107,7 @@ static inline void memory_job_fini(struct memory_job *j)
 }
 DEFINE_AUTO_FINI(struct memory_job, memory_job_fini)
 
-/* What memory_add_from() asks: a region of a job. */
+/* What chunks_add_from() asks: a region of a job. */
 struct question {
 	const struct memory_job *job;
 	size_t region;
@@ -122,58 +122,57 @@ static inline int answer(void *arg, uint64_t offset, void *buf, size_t len)
 	return 0;
 }
 
-static inline int add_known(struct memory_writer *writer, const struct memory_job *j, size_t i,
+static inline int add_known(struct chunks_writer *writer, const struct memory_job *j, size_t i,
 			    struct brumate_error *err)
 {
-	size_t n = (size_t)(j->regions[i].len_bytes / MEMORY_CHUNK_BYTES);
+	size_t n = (size_t)(j->regions[i].len_bytes / CHUNK_BYTES);
 	auto_free struct digest *digests = calloc(n + 1, sizeof(*digests));
 
 	for (size_t k = 0; k < n; k++)
-		CHECK(chunk_digest(&digests[k], j->bytes[i] + k * MEMORY_CHUNK_BYTES,
-				   MEMORY_CHUNK_BYTES) == 0);
-	return memory_add_known(writer, &j->regions[i], j->fds[i], 0, digests, err);
+		CHECK(chunk_digest(&digests[k], j->bytes[i] + k * CHUNK_BYTES, CHUNK_BYTES) == 0);
+	return chunks_add_known(writer, &j->regions[i], j->fds[i], 0, digests, err);
 }
 
-static inline int add_to(struct memory_writer *writer, const struct memory_job *j, size_t i,
+static inline int add_to(struct chunks_writer *writer, const struct memory_job *j, size_t i,
 			 struct question *q, struct brumate_error *err)
 {
 	*q = (struct question){ j, i };
 	if (j->from == FROM_FUNCTION)
-		return memory_add_from(writer, &j->regions[i], answer, q, err);
+		return chunks_add_from(writer, &j->regions[i], answer, q, err);
 	if (j->from == FROM_MEMORY)
-		return memory_add_bytes(writer, &j->regions[i], j->bytes[i], err);
-	if (j->from == FROM_FD_KNOWN && j->regions[i].len_bytes % MEMORY_CHUNK_BYTES == 0)
+		return chunks_add_bytes(writer, &j->regions[i], j->bytes[i], err);
+	if (j->from == FROM_FD_KNOWN && j->regions[i].len_bytes % CHUNK_BYTES == 0)
 		return add_known(writer, j, i, err);
-	return memory_add(writer, &j->regions[i], j->fds[i], 0, err);
+	return chunks_add(writer, &j->regions[i], j->fds[i], 0, err);
 }
 
 static inline int try_save(const struct memory_job *j, const char *id, const char *created,
-			   const struct memory_options *options, struct memory_sums *ret,
+			   const struct chunks_options *options, struct chunks_sums *ret,
 			   struct brumate_error *err)
 {
 	auto_(store_abort) struct store_writer w = STORE_WRITER_EMPTY;
 	auto_(manifest_fini) struct manifest m = job_manifest("job", created);
-	auto_(memory_writer_free) struct memory_writer *writer = NULL;
+	auto_(chunks_writer_free) struct chunks_writer *writer = NULL;
 	struct question questions[REGIONS_MAX];
 	m.job.uid = options->uid;
 	int r = store_begin(&w, dir, id, err);
 
 	if (r == 0)
-		r = memory_begin(&writer, &w, options, err);
+		r = chunks_begin(&writer, &w, options, err);
 	for (size_t i = 0; r == 0 && i < j->n; i++)
 		r = add_to(writer, j, i, &questions[i], err);
 	if (r == 0)
-		r = memory_end(writer, &m, ret, NULL, NULL, err);
+		r = chunks_end(writer, &m, ret, NULL, NULL, err);
 	if (r == 0)
 		r = store_commit(&w, &m, NULL, NULL, err);
 	return r;
 }
 
-static inline struct memory_sums save(const struct memory_job *j, const char *id,
-				      const char *created, const struct memory_options *options)
+static inline struct chunks_sums save(const struct memory_job *j, const char *id,
+				      const char *created, const struct chunks_options *options)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	struct memory_sums sums = { 0 };
+	struct chunks_sums sums = { 0 };
 
 	if (try_save(j, id, created, options, &sums, &err) < 0)
 		fprintf(stderr, "%s\n", err.text);
@@ -192,7 +191,7 @@ static inline int put_loaded(void *arg, uint64_t offset, const void *data, size_
 {
 	struct target *t = arg;
 
-	CHECK(offset % MEMORY_CHUNK_BYTES == 0 && offset + len <= t->len);
+	CHECK(offset % CHUNK_BYTES == 0 && offset + len <= t->len);
 	if (data && data != t->bytes + offset)
 		memcpy(t->bytes + offset, data, len);
 	else if (!data)
@@ -206,11 +205,11 @@ static inline void *room_of(void *arg, uint64_t offset, size_t len)
 {
 	struct target *t = arg;
 
-	CHECK(offset % MEMORY_CHUNK_BYTES == 0 && offset + len <= t->len && len % 4096 == 0);
+	CHECK(offset % CHUNK_BYTES == 0 && offset + len <= t->len && len % 4096 == 0);
 	return t->bytes + offset;
 }
 
-static inline int load_region(struct memory_reader *reader, const struct memory_job *j, size_t i,
+static inline int load_region(struct chunks_reader *reader, const struct memory_job *j, size_t i,
 			      struct brumate_error *err)
 {
 	struct target t = { .len = j->regions[i].len_bytes };
@@ -219,7 +218,7 @@ static inline int load_region(struct memory_reader *reader, const struct memory_
 	CHECK(bytes);
 	memset(bytes, 0xa5, t.len + 1);
 	t.bytes = bytes;
-	int r = memory_load(reader, i, 2, put_loaded, NULL, &t, err);
+	int r = chunks_load(reader, i, 2, put_loaded, NULL, &t, err);
 	if (r < 0)
 		return r;
 	CHECK(t.got == t.len && bytes[t.len] == 0xa5);
@@ -228,21 +227,21 @@ static inline int load_region(struct memory_reader *reader, const struct memory_
 }
 
 /* All regions by one call. */
-static inline int load_at_once(struct memory_reader *reader, const struct memory_job *j,
+static inline int load_at_once(struct chunks_reader *reader, const struct memory_job *j,
 			       struct brumate_error *err)
 {
 	auto_free struct target *targets = calloc(j->n + 1, sizeof(*targets));
-	auto_free struct memory_place *places = calloc(j->n + 1, sizeof(*places));
+	auto_free struct chunks_place *places = calloc(j->n + 1, sizeof(*places));
 
 	CHECK(targets && places);
 	for (size_t i = 0; i < j->n; i++) {
 		targets[i].len = j->regions[i].len_bytes;
 		CHECK(!posix_memalign((void **)&targets[i].bytes, 4096, targets[i].len + 1));
 		memset(targets[i].bytes, 0xa5, targets[i].len + 1);
-		places[i] = (struct memory_place){ i, put_loaded, &targets[i],
+		places[i] = (struct chunks_place){ i, put_loaded, &targets[i],
 						   .room = i % 3 ? room_of : NULL };
 	}
-	int r = memory_load_all(reader, places, j->n, 2, NULL, NULL, err);
+	int r = chunks_load_all(reader, places, j->n, 2, NULL, NULL, err);
 	for (size_t i = 0; i < j->n; i++) {
 		CHECK(r < 0 || (targets[i].got == targets[i].len &&
 				!memcmp(targets[i].bytes, j->bytes[i], targets[i].len)));
@@ -255,11 +254,11 @@ static inline int load_at_once(struct memory_reader *reader, const struct memory
 static inline int load_all(const struct memory_job *j, const char *id, struct brumate_error *err)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
-	auto_(memory_reader_free) struct memory_reader *reader = NULL;
+	auto_(chunks_reader_free) struct chunks_reader *reader = NULL;
 	int r = store_open(&image, dir, id, err);
 
 	if (r == 0)
-		r = memory_open(&reader, &image, err);
+		r = chunks_open(&reader, &image, err);
 	if (r == 0)
 		CHECK(image.manifest.memory.n_regions == j->n);
 	for (size_t i = 0; r == 0 && i < j->n; i++) {

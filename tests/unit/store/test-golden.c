@@ -55,7 +55,7 @@ int main(int argc, char **argv)
 {
 	auto_(memory_job_fini) struct memory_job j = { 0 };
 	auto_(store_image_fini) struct store_image i = STORE_IMAGE_EMPTY;
-	auto_(memory_reader_free) struct memory_reader *reader = NULL;
+	auto_(chunks_reader_free) struct chunks_reader *reader = NULL;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
 	CHECK(argc == 2);
@@ -69,7 +69,7 @@ int main(int argc, char **argv)
 
 	check_image("v1", 1);
 	CHECK(store_open(&i, dir, "v1", &err) == 0);
-	CHECK(memory_open(&reader, &i, &err) == -ENOENT);
+	CHECK(chunks_open(&reader, &i, &err) == -ENOENT);
 	err = BRUMATE_ERROR_NONE;
 
 	check_image("v2", 2);

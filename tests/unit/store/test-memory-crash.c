@@ -17,7 +17,7 @@ enum { N_POINTS = sizeof(points) / sizeof(points[0]) };
 
 static char fault_file[PATH_MAX];
 static struct memory_job old_job, new_job;
-static const struct memory_options options = { .threads = 2 };
+static const struct chunks_options options = { .threads = 2 };
 
 static void arm(const char *point, const char *action)
 {
@@ -42,7 +42,7 @@ static unsigned count_hidden(void)
 
 static int write_new(struct brumate_error *err)
 {
-	struct memory_sums sums;
+	struct chunks_sums sums;
 
 	return try_save(&new_job, "new", "2026-01-02T00:00:00.000Z", &options, &sums, err);
 }
@@ -100,24 +100,24 @@ static void test_stopped(void)
 {
 	auto_(store_abort) struct store_writer w = STORE_WRITER_EMPTY;
 	auto_(manifest_fini) struct manifest m = MANIFEST_EMPTY;
-	auto_(memory_writer_free) struct memory_writer *writer = NULL;
+	auto_(chunks_writer_free) struct chunks_writer *writer = NULL;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	struct memory_sums sums;
+	struct chunks_sums sums;
 
 	CHECK(store_begin(&w, dir, "stopped", &err) == 0);
-	CHECK(memory_begin(&writer, &w, &options, &err) == 0);
+	CHECK(chunks_begin(&writer, &w, &options, &err) == 0);
 	for (size_t i = 0; i < new_job.n; i++)
-		CHECK(memory_add(writer, &new_job.regions[i], new_job.fds[i], 0, &err) == 0);
+		CHECK(chunks_add(writer, &new_job.regions[i], new_job.fds[i], 0, &err) == 0);
 	arm("store.pack-create", "delay:300");
-	int r = memory_end(writer, &m, &sums, stop_now, NULL, &err);
+	int r = chunks_end(writer, &m, &sums, stop_now, NULL, &err);
 	CHECK(r == -ECANCELED || r == 0);
-	memory_writer_free(take_ptr(&writer));
+	chunks_writer_free(take_ptr(&writer));
 	store_abort(&w);
 
 	CHECK(store_begin(&w, dir, "forgotten", &err) == 0);
-	CHECK(memory_begin(&writer, &w, &options, &err) == 0);
-	CHECK(memory_add(writer, &new_job.regions[0], new_job.fds[0], 0, &err) == 0);
-	memory_writer_free(take_ptr(&writer));
+	CHECK(chunks_begin(&writer, &w, &options, &err) == 0);
+	CHECK(chunks_add(writer, &new_job.regions[0], new_job.fds[0], 0, &err) == 0);
+	chunks_writer_free(take_ptr(&writer));
 	store_abort(&w);
 	unlink(fault_file);
 	CHECK(count_hidden() == 0);
@@ -127,15 +127,15 @@ static void test_stopped(void)
 static void test_short_file(void)
 {
 	auto_(store_abort) struct store_writer w = STORE_WRITER_EMPTY;
-	auto_(memory_writer_free) struct memory_writer *writer = NULL;
+	auto_(chunks_writer_free) struct chunks_writer *writer = NULL;
 	struct manifest_region region = new_job.regions[0];
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
 	CHECK(store_begin(&w, dir, "short", &err) == 0);
-	CHECK(memory_begin(&writer, &w, &options, &err) == 0);
+	CHECK(chunks_begin(&writer, &w, &options, &err) == 0);
 	region.len_bytes += 2;
-	CHECK(memory_add(writer, &region, new_job.fds[0], 0, &err) == -EINVAL);
-	CHECK(memory_add(writer, &region, new_job.fds[0], UINT64_MAX, &err) == -EINVAL);
+	CHECK(chunks_add(writer, &region, new_job.fds[0], 0, &err) == -EINVAL);
+	CHECK(chunks_add(writer, &region, new_job.fds[0], UINT64_MAX, &err) == -EINVAL);
 }
 
 /* Checkpoints that share are removed while others are written and verified. */
@@ -156,7 +156,7 @@ static void test_removals(void)
 	for (int i = 0; i < ROUNDS; i++) {
 		const char *id = i % 2 ? "odd" : "even";
 		struct brumate_error err = BRUMATE_ERROR_NONE;
-		struct memory_sums sums;
+		struct chunks_sums sums;
 		int r = try_save(&new_job, id, "2026-01-02T00:00:00.000Z", &options, &sums, &err);
 
 		if (r < 0)
@@ -177,14 +177,14 @@ static void test_removals(void)
 static void test_full(void)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	struct memory_sums sums;
+	struct chunks_sums sums;
 
 	if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
 	    mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV, "size=20m") < 0)
 		SKIP("the full disk: needs to mount a small tmpfs: %s", strerror(errno));
 	save(&old_job, "old", "2026-01-01T00:00:00.000Z", &options);
 	int r = try_save(&new_job, "new", "2026-01-02T00:00:00.000Z",
-			 &(struct memory_options){ .no_sharing = true }, &sums, &err);
+			 &(struct chunks_options){ .no_sharing = true }, &sums, &err);
 	CHECK(r == -ENOSPC && strstr(err.hint, "are free there"));
 	CHECK(!is_there(at("new")) && count_hidden() == 0);
 	check_saved(&old_job, "old");
@@ -196,9 +196,9 @@ int main(void)
 	new_scratch();
 	CHECK(snprintf(fault_file, sizeof(fault_file), "%.*s/fault", PATH_MAX - 16, scratch) > 0);
 	setenv("BRUMATE_FAULT_FILE", fault_file, 1);
-	add_region(&old_job, 5 * MEMORY_CHUNK_BYTES, FILL_RANDOM, 1);
-	add_region(&new_job, 5 * MEMORY_CHUNK_BYTES, FILL_RANDOM, 1);
-	add_region(&new_job, 3 * MEMORY_CHUNK_BYTES + 5, FILL_RANDOM, 2);
+	add_region(&old_job, 5 * CHUNK_BYTES, FILL_RANDOM, 1);
+	add_region(&new_job, 5 * CHUNK_BYTES, FILL_RANDOM, 1);
+	add_region(&new_job, 3 * CHUNK_BYTES + 5, FILL_RANDOM, 2);
 	save(&old_job, "old", "2026-01-01T00:00:00.000Z", &options);
 
 	test_killed();

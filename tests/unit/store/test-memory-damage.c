@@ -214,15 +214,15 @@ static void test_stream(const char *id)
 
 int main(void)
 {
-	static const enum memory_compress ways[] = { MEMORY_COMPRESS_NONE, MEMORY_COMPRESS_LZ4,
-						     MEMORY_COMPRESS_ZSTD };
+	static const enum chunks_compress ways[] = { CHUNKS_COMPRESS_NONE, CHUNKS_COMPRESS_LZ4,
+						     CHUNKS_COMPRESS_ZSTD };
 
 	new_scratch();
-	add_region(&job, 2 * MEMORY_CHUNK_BYTES + 777, FILL_MIXED, 1);
+	add_region(&job, 2 * CHUNK_BYTES + 777, FILL_MIXED, 1);
 	add_region(&job, 5000, FILL_TEXT, 2);
-	add_region(&job, MEMORY_CHUNK_BYTES, FILL_TEXT, 3);
+	add_region(&job, CHUNK_BYTES, FILL_TEXT, 3);
 	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
-		struct memory_options options = { .compress = ways[i], .threads = 2 };
+		struct chunks_options options = { .compress = ways[i], .threads = 2 };
 
 		save(&job, "image", "2026-01-01T00:00:00.000Z", &options);
 		sweep_packs("image");

@@ -94,9 +94,9 @@ static int far_read(void *reader, uint32_t pack, uint64_t offset, void *buf, siz
 	return 0;
 }
 
-static struct memory_source source_of(struct place *p, unsigned threads)
+static struct chunks_source source_of(struct place *p, unsigned threads)
 {
-	return (struct memory_source){ .threads = threads,
+	return (struct chunks_source){ .threads = threads,
 				       .open = far_open,
 				       .read = far_read,
 				       .stop = far_stop,
@@ -105,7 +105,7 @@ static struct memory_source source_of(struct place *p, unsigned threads)
 }
 
 /* The checkpoint as it is here: without its packs. */
-static void open_far(struct store_image *ret, const char *id, const struct memory_source *source)
+static void open_far(struct store_image *ret, const char *id, const struct chunks_source *source)
 {
 	CHECK(store_open(ret, dir, id, NULL) == 0);
 	ret->source = source;
@@ -115,20 +115,20 @@ static void test_comes_back(unsigned threads, uint64_t most_bytes, enum mood moo
 {
 	auto_(memory_job_fini) struct memory_job j = { 0 };
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
-	auto_(memory_reader_free) struct memory_reader *reader = NULL;
-	struct memory_options options = { .compress = MEMORY_COMPRESS_LZ4 };
+	auto_(chunks_reader_free) struct chunks_reader *reader = NULL;
+	struct chunks_options options = { .compress = CHUNKS_COMPRESS_LZ4 };
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	struct place p = { .image = STORE_IMAGE_EMPTY, .mood = mood, .until_mood = 3 };
-	struct memory_source source = source_of(&p, threads);
+	struct chunks_source source = source_of(&p, threads);
 
-	add_region(&j, 40 * MEMORY_CHUNK_BYTES, FILL_RANDOM, 1);
-	add_region(&j, 5 * MEMORY_CHUNK_BYTES + 12345, FILL_MIXED, 2);
-	add_region(&j, 3 * MEMORY_CHUNK_BYTES, FILL_ZERO, 0);
+	add_region(&j, 40 * CHUNK_BYTES, FILL_RANDOM, 1);
+	add_region(&j, 5 * CHUNK_BYTES + 12345, FILL_MIXED, 2);
+	add_region(&j, 3 * CHUNK_BYTES, FILL_ZERO, 0);
 	add_region(&j, 1, FILL_TEXT, 3);
 	save(&j, "far", when, &options);
 	CHECK(store_open(&p.image, dir, "far", NULL) == 0);
 	open_far(&image, "far", &source);
-	CHECK(memory_open(&reader, &image, &err) == 0);
+	CHECK(chunks_open(&reader, &image, &err) == 0);
 	for (size_t i = 0; i < j.n; i++)
 		CHECK(load_region(reader, &j, i, &err) == 0);
 	CHECK(p.n_open == 0 && p.n_most >= 1 && (unsigned)p.n_most <= threads);
@@ -156,19 +156,19 @@ static void test_fails(enum mood mood, int at, int want, const char *text)
 {
 	auto_(memory_job_fini) struct memory_job j = { 0 };
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
-	auto_(memory_reader_free) struct memory_reader *reader = NULL;
-	struct memory_options options = { .compress = MEMORY_COMPRESS_NONE };
+	auto_(chunks_reader_free) struct chunks_reader *reader = NULL;
+	struct chunks_options options = { .compress = CHUNKS_COMPRESS_NONE };
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	struct place p = { .image = STORE_IMAGE_EMPTY, .mood = mood, .until_mood = at };
-	struct memory_source source = source_of(&p, 4);
+	struct chunks_source source = source_of(&p, 4);
 	struct target t = { 0 };
 
-	add_region(&j, 20 * MEMORY_CHUNK_BYTES, FILL_RANDOM, 1);
+	add_region(&j, 20 * CHUNK_BYTES, FILL_RANDOM, 1);
 	save(&j, "fails", when, &options);
 	CHECK(store_open(&p.image, dir, "fails", NULL) == 0);
 	open_far(&image, "fails", &source);
-	CHECK(memory_open(&reader, &image, &err) == 0);
-	int r = memory_load(reader, 0, 0, put_nowhere, mood == HANGS ? when_all_hang : NULL, &t,
+	CHECK(chunks_open(&reader, &image, &err) == 0);
+	int r = chunks_load(reader, 0, 0, put_nowhere, mood == HANGS ? when_all_hang : NULL, &t,
 			    &err);
 	if (r != want || !strstr(err.text, text))
 		fprintf(stderr, "%d: %s\n", r, err.text);

@@ -18,16 +18,16 @@ static uint64_t save_sealed(const struct memory_job *j, const char *id, const st
 {
 	auto_(store_abort) struct store_writer w = STORE_WRITER_EMPTY;
 	auto_(manifest_fini) struct manifest m = job_manifest("job", "2026-01-01T00:00:00.000Z");
-	auto_(memory_writer_free) struct memory_writer *writer = NULL;
-	const struct memory_options options = { .job = "id-job", .compress = MEMORY_COMPRESS_LZ4 };
-	struct memory_sums sums;
+	auto_(chunks_writer_free) struct chunks_writer *writer = NULL;
+	const struct chunks_options options = { .job = "id-job", .compress = CHUNKS_COMPRESS_LZ4 };
+	struct chunks_sums sums;
 
 	CHECK(store_begin(&w, dir, id, NULL) == 0);
 	w.key = k;
-	CHECK(memory_begin(&writer, &w, &options, NULL) == 0);
+	CHECK(chunks_begin(&writer, &w, &options, NULL) == 0);
 	for (size_t i = 0; i < j->n; i++)
-		CHECK(memory_add(writer, &j->regions[i], j->fds[i], 0, NULL) == 0);
-	CHECK(memory_end(writer, &m, &sums, NULL, NULL, NULL) == 0);
+		CHECK(chunks_add(writer, &j->regions[i], j->fds[i], 0, NULL) == 0);
+	CHECK(chunks_end(writer, &m, &sums, NULL, NULL, NULL) == 0);
 	CHECK(store_commit(&w, &m, NULL, NULL, NULL) == 0);
 	return sums.shared;
 }
@@ -36,13 +36,13 @@ static int load_sealed(const struct memory_job *j, const char *id, const struct 
 		       struct brumate_error *err)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
-	auto_(memory_reader_free) struct memory_reader *reader = NULL;
+	auto_(chunks_reader_free) struct chunks_reader *reader = NULL;
 
 	*err = BRUMATE_ERROR_NONE;
 	CHECK(store_open(&image, dir, id, NULL) == 0);
 	int r = store_unlock(&image, k, err);
 	if (r == 0)
-		r = memory_open(&reader, &image, err);
+		r = chunks_open(&reader, &image, err);
 	for (size_t i = 0; r == 0 && i < j->n; i++)
 		r = load_region(reader, j, i, err);
 	return r;
@@ -95,13 +95,13 @@ static void test_hidden(const struct memory_job *j)
 	auto_free char *table = NULL;
 	struct digest d;
 
-	CHECK(len > 2 * MEMORY_CHUNK_BYTES && !memmem(packs, len, "of text", 7));
+	CHECK(len > 2 * CHUNK_BYTES && !memmem(packs, len, "of text", 7));
 	CHECK(!memmem(packs, len, j->bytes[0] + 4096, 32));
 	CHECK(file_read(AT_FDCWD, at("one/%s", MANIFEST_TABLE_PATH), 1 << 20, &table, &table_len) ==
 	      0);
-	CHECK(chunk_digest(&d, j->bytes[0], MEMORY_CHUNK_BYTES) == 0);
+	CHECK(chunk_digest(&d, j->bytes[0], CHUNK_BYTES) == 0);
 	CHECK(!memmem(table, table_len, &d, sizeof(d)));
-	CHECK(chunk_digest_keyed(&d, &key.digests, j->bytes[0], MEMORY_CHUNK_BYTES) == 0);
+	CHECK(chunk_digest_keyed(&d, &key.digests, j->bytes[0], CHUNK_BYTES) == 0);
 	CHECK(memmem(table, table_len, &d, sizeof(d)));
 }
 
@@ -190,9 +190,9 @@ int main(void)
 	new_scratch();
 	make_key(&key, 1);
 	make_key(&other, 2);
-	add_region(&j, 2 * MEMORY_CHUNK_BYTES + 77, FILL_RANDOM, 1);
-	add_region(&j, MEMORY_CHUNK_BYTES, FILL_ZERO, 0);
-	add_region(&j, 3 * MEMORY_CHUNK_BYTES, FILL_TEXT, 2);
+	add_region(&j, 2 * CHUNK_BYTES + 77, FILL_RANDOM, 1);
+	add_region(&j, CHUNK_BYTES, FILL_ZERO, 0);
+	add_region(&j, 3 * CHUNK_BYTES, FILL_TEXT, 2);
 	test_keys(&j);
 	test_hidden(&j);
 	test_shared(&j);

@@ -7,7 +7,7 @@
 
 enum { CHUNKS = 100 };
 
-static const struct memory_options plain = { .job = "id-job", .compress = MEMORY_COMPRESS_NONE };
+static const struct chunks_options plain = { .job = "id-job", .compress = CHUNKS_COMPRESS_NONE };
 
 static const char *stamp(int second)
 {
@@ -23,14 +23,14 @@ static void test_little_changed(void)
 {
 	auto_(memory_job_fini) struct memory_job j = { 0 };
 
-	add_region(&j, CHUNKS * MEMORY_CHUNK_BYTES, FILL_RANDOM, 1);
-	struct memory_sums first = save(&j, "first", stamp(1), &plain);
+	add_region(&j, CHUNKS * CHUNK_BYTES, FILL_RANDOM, 1);
+	struct chunks_sums first = save(&j, "first", stamp(1), &plain);
 	CHECK(first.written == first.total && first.shared == 0);
-	fill_random(j.bytes[0] + 7 * MEMORY_CHUNK_BYTES, 100, 2);
-	fill_random(j.bytes[0] + 50 * MEMORY_CHUNK_BYTES, 100, 3);
-	struct memory_sums second = save(&j, "second", stamp(2), &plain);
-	CHECK(second.written == 2 * MEMORY_CHUNK_BYTES);
-	CHECK(second.shared == 98ull * MEMORY_CHUNK_BYTES);
+	fill_random(j.bytes[0] + 7 * CHUNK_BYTES, 100, 2);
+	fill_random(j.bytes[0] + 50 * CHUNK_BYTES, 100, 3);
+	struct chunks_sums second = save(&j, "second", stamp(2), &plain);
+	CHECK(second.written == 2 * CHUNK_BYTES);
+	CHECK(second.shared == 98ull * CHUNK_BYTES);
 	check_saved(&j, "second");
 	CHECK(store_remove(dir, "first", NULL) == 0);
 	check_saved(&j, "second");
@@ -45,7 +45,7 @@ static void test_shared_damage(void)
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	uint8_t byte;
 
-	add_region(&j, 3 * MEMORY_CHUNK_BYTES, FILL_RANDOM, 11);
+	add_region(&j, 3 * CHUNK_BYTES, FILL_RANDOM, 11);
 	save(&j, "one", stamp(1), &plain);
 	save(&j, "two", stamp(2), &plain);
 	save(&j, "three", stamp(3), &plain);
@@ -67,14 +67,14 @@ static void test_replicas(void)
 {
 	auto_(memory_job_fini) struct memory_job one = { 0 }, ten = { 0 };
 
-	add_region(&one, 9 * MEMORY_CHUNK_BYTES + 17, FILL_RANDOM, 4);
+	add_region(&one, 9 * CHUNK_BYTES + 17, FILL_RANDOM, 4);
 	for (int i = 0; i < 10; i++)
-		add_region(&ten, 9 * MEMORY_CHUNK_BYTES + 17, FILL_RANDOM, 4);
-	struct memory_sums alone = save(&one, "one", stamp(1), &plain);
-	struct memory_sums all =
-		save(&ten, "ten-alone", stamp(2), &(struct memory_options){ .no_sharing = true });
+		add_region(&ten, 9 * CHUNK_BYTES + 17, FILL_RANDOM, 4);
+	struct chunks_sums alone = save(&one, "one", stamp(1), &plain);
+	struct chunks_sums all =
+		save(&ten, "ten-alone", stamp(2), &(struct chunks_options){ .no_sharing = true });
 	CHECK(all.written == alone.written && all.shared == 9 * alone.total);
-	struct memory_sums more = save(&ten, "ten", stamp(3), &(struct memory_options){ 0 });
+	struct chunks_sums more = save(&ten, "ten", stamp(3), &(struct chunks_options){ 0 });
 	CHECK(more.written == 0);
 	check_saved(&ten, "ten");
 	check_saved(&ten, "ten-alone");
@@ -87,9 +87,9 @@ static void test_replicas(void)
 static void test_users(void)
 {
 	auto_(memory_job_fini) struct memory_job j = { 0 };
-	struct memory_options other = { .uid = 12345 };
+	struct chunks_options other = { .uid = 12345 };
 
-	add_region(&j, 2 * MEMORY_CHUNK_BYTES, FILL_RANDOM, 5);
+	add_region(&j, 2 * CHUNK_BYTES, FILL_RANDOM, 5);
 	save(&j, "mine", stamp(1), &plain);
 	CHECK(save(&j, "theirs", stamp(2), &other).shared == 0);
 	CHECK(store_remove(dir, "mine", NULL) == 0 && store_remove(dir, "theirs", NULL) == 0);
@@ -99,21 +99,21 @@ static void test_users(void)
 static void test_dead_packs(void)
 {
 	auto_(memory_job_fini) struct memory_job j = { 0 };
-	struct memory_options options = { .threads = 1 };
+	struct chunks_options options = { .threads = 1 };
 
-	add_region(&j, 20 * MEMORY_CHUNK_BYTES, FILL_RANDOM, 6);
+	add_region(&j, 20 * CHUNK_BYTES, FILL_RANDOM, 6);
 	save(&j, "old", stamp(1), &options);
-	fill_random(j.bytes[0], 17 * MEMORY_CHUNK_BYTES, 7);
-	struct memory_sums little = save(&j, "little", stamp(2), &options);
+	fill_random(j.bytes[0], 17 * CHUNK_BYTES, 7);
+	struct chunks_sums little = save(&j, "little", stamp(2), &options);
 	CHECK(little.written == little.total && little.shared == 0);
 	check_saved(&j, "little");
 	CHECK(store_remove(dir, "little", NULL) == 0);
 
-	fill_random(j.bytes[0], 15 * MEMORY_CHUNK_BYTES, 6); /* the first 15 as in "old" */
-	fill_random(j.bytes[0] + 5 * MEMORY_CHUNK_BYTES, 10 * MEMORY_CHUNK_BYTES, 8);
-	struct memory_sums enough = save(&j, "enough", stamp(3), &options);
-	CHECK(enough.shared == 8ull * MEMORY_CHUNK_BYTES);
-	CHECK(enough.written == 12ull * MEMORY_CHUNK_BYTES);
+	fill_random(j.bytes[0], 15 * CHUNK_BYTES, 6); /* the first 15 as in "old" */
+	fill_random(j.bytes[0] + 5 * CHUNK_BYTES, 10 * CHUNK_BYTES, 8);
+	struct chunks_sums enough = save(&j, "enough", stamp(3), &options);
+	CHECK(enough.shared == 8ull * CHUNK_BYTES);
+	CHECK(enough.written == 12ull * CHUNK_BYTES);
 	CHECK(store_remove(dir, "old", NULL) == 0);
 	check_saved(&j, "enough");
 	CHECK(store_remove(dir, "enough", NULL) == 0);
@@ -129,9 +129,9 @@ static void test_subsets(void)
 	for (unsigned subset = 1; subset < 1u << CHAIN; subset++) {
 		for (int i = 0; i < CHAIN; i++) {
 			memory_job_fini(&j[i]);
-			add_region(&j[i], 6 * MEMORY_CHUNK_BYTES + 99, FILL_RANDOM, 9);
+			add_region(&j[i], 6 * CHUNK_BYTES + 99, FILL_RANDOM, 9);
 			for (int k = 0; k <= i; k++)
-				j[i].bytes[0][k * MEMORY_CHUNK_BYTES] ^= 1;
+				j[i].bytes[0][k * CHUNK_BYTES] ^= 1;
 			snprintf(id, sizeof(id), "link-%d", i);
 			save(&j[i], id, stamp(i), &plain);
 		}

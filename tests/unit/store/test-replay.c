@@ -53,15 +53,15 @@ static void make_jobs(void)
 static int write_memory(struct store_writer *w, struct manifest *m, const struct memory_job *j,
 			uint64_t *ret_shared)
 {
-	auto_(memory_writer_free) struct memory_writer *writer = NULL;
-	struct memory_options options = { .job = "id-job", .threads = 2 };
-	struct memory_sums sums;
-	int r = memory_begin(&writer, w, &options, NULL);
+	auto_(chunks_writer_free) struct chunks_writer *writer = NULL;
+	struct chunks_options options = { .job = "id-job", .threads = 2 };
+	struct chunks_sums sums;
+	int r = chunks_begin(&writer, w, &options, NULL);
 
 	for (size_t i = 0; r == 0 && i < j->n; i++)
-		r = memory_add(writer, &j->regions[i], j->fds[i], 0, NULL);
+		r = chunks_add(writer, &j->regions[i], j->fds[i], 0, NULL);
 	if (r == 0)
-		r = memory_end(writer, m, &sums, NULL, NULL, NULL);
+		r = chunks_end(writer, m, &sums, NULL, NULL, NULL);
 	if (r == 0)
 		*ret_shared = sums.shared;
 	return r;

@@ -5,12 +5,12 @@
 
 #include "store/tuner.h"
 
-enum { LEN = MEMORY_CHUNK_BYTES };
+enum { LEN = CHUNK_BYTES };
 
 static uint8_t text[LEN], noise[LEN];
 
 /* A thread that has seen so many nanoseconds a byte, often enough to believe it. */
-static struct tuner taught(enum memory_compress wish, double append_ns, double lz4_ns,
+static struct tuner taught(enum chunks_compress wish, double append_ns, double lz4_ns,
 			   double zstd_ns)
 {
 	struct tuner t = tuner_new(wish);
@@ -25,9 +25,9 @@ static struct tuner taught(enum memory_compress wish, double append_ns, double l
 
 static void test_wishes(struct codec *c)
 {
-	struct tuner none = taught(MEMORY_COMPRESS_NONE, 1000, 1, 1);
-	struct tuner lz4 = taught(MEMORY_COMPRESS_LZ4, 0, 1, 1);
-	struct tuner zstd = taught(MEMORY_COMPRESS_ZSTD, 0, 1, 1);
+	struct tuner none = taught(CHUNKS_COMPRESS_NONE, 1000, 1, 1);
+	struct tuner lz4 = taught(CHUNKS_COMPRESS_LZ4, 0, 1, 1);
+	struct tuner zstd = taught(CHUNKS_COMPRESS_ZSTD, 0, 1, 1);
 
 	CHECK(tuner_choose(&none, c, text, LEN) == CHUNK_RAW);
 	CHECK(tuner_choose(&lz4, c, noise, LEN) == CHUNK_LZ4);
@@ -36,10 +36,10 @@ static void test_wishes(struct codec *c)
 
 static void test_auto(struct codec *c)
 {
-	struct tuner unknown = tuner_new(MEMORY_COMPRESS_AUTO);
-	struct tuner fast = taught(MEMORY_COMPRESS_AUTO, 0.3, 1.5, 3);
-	struct tuner slow = taught(MEMORY_COMPRESS_AUTO, 8, 1.5, 5);
-	struct tuner slower = taught(MEMORY_COMPRESS_AUTO, 200, 1.5, 3);
+	struct tuner unknown = tuner_new(CHUNKS_COMPRESS_AUTO);
+	struct tuner fast = taught(CHUNKS_COMPRESS_AUTO, 0.3, 1.5, 3);
+	struct tuner slow = taught(CHUNKS_COMPRESS_AUTO, 8, 1.5, 5);
+	struct tuner slower = taught(CHUNKS_COMPRESS_AUTO, 200, 1.5, 3);
 
 	CHECK(tuner_choose(&unknown, c, text, LEN) == CHUNK_RAW);
 	CHECK(tuner_choose(&fast, c, text, LEN) == CHUNK_RAW);

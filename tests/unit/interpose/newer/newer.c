@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "device/cuda/abi.h"
+#include "gpu/cuda/abi.h"
 #include "newer.h"
 
 #pragma GCC visibility push(default)

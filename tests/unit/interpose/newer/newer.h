@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "device/cuda/abi.h"
+#include "gpu/cuda/abi.h"
 
 enum { NEWER_WORDS = 16 };
 

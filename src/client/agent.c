@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: MIT
+/* Requests to the agent of a job process and its answers. See agent-client.h. */
+#include "client/agent.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/fd-pass.h"
+#include "base/fd.h"
+
+enum { GRACE_MS = 5000 };
+
+static const char *const op_names[] = {
+	[AGENT_HELLO] = "hello",   [AGENT_GATE] = "gate",   [AGENT_LIST] = "list",
+	[AGENT_EXPORT] = "export", [AGENT_UNMAP] = "unmap", [AGENT_MAP] = "map",
+	[AGENT_OWN] = "own",	   [AGENT_OPEN] = "open",   [AGENT_DETACH] = "detach",
+};
+
+/* ---- answers ---- */
+
+static int check_piece(const struct agent_piece *p, struct brumate_error *err)
+{
+	if (!p->id || !p->len_bytes || p->va + p->len_bytes < p->va || p->len_bytes > INT64_MAX)
+		return brumate_fail(err, EBADMSG, "piece %llu at %#llx of %llu bytes",
+				    (unsigned long long)p->id, (unsigned long long)p->va,
+				    (unsigned long long)p->len_bytes);
+	return 0;
+}
+
+int agent_check_reply(const struct agent_reply *reply, size_t len_bytes, enum agent_op op,
+		      struct brumate_error *err)
+{
+	if (len_bytes != sizeof(*reply))
+		return brumate_fail(err, EBADMSG, "answer of %zu bytes, want %zu", len_bytes,
+				    sizeof(*reply));
+	if (reply->version != AGENT_VERSION)
+		return brumate_fail(err, EPROTONOSUPPORT, "agent of version %u, want %d",
+				    reply->version, AGENT_VERSION);
+	if (reply->gate > AGENT_GATE_UNMAPPED || reply->error > 0 || reply->error < -4095 ||
+	    !memchr(reply->text, '\0', sizeof(reply->text)))
+		return brumate_fail(err, EBADMSG, "answer with gate %u, error %d", reply->gate,
+				    reply->error);
+	if (op != AGENT_LIST)
+		return reply->more ? brumate_fail(err, EBADMSG, "answer with a second part") : 0;
+	if (reply->n > AGENT_PIECES_MAX || (reply->more && !reply->n))
+		return brumate_fail(err, EBADMSG, "answer with %u pieces", reply->n);
+	for (uint32_t i = 0; i < reply->n; i++) {
+		int r = check_piece(&reply->pieces[i], err);
+
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+/* ---- the connection ---- */
+
+void agent_close(struct agent *a)
+{
+	if (a->fd >= 0)
+		close(a->fd);
+	a->fd = -1;
+}
+
+static int send_request(struct agent *a, const struct agent_request *request, const int *fds,
+			size_t n_fds, struct brumate_error *err)
+{
+	union {
+		struct cmsghdr align;
+		char space[FD_PASS_BYTES(AGENT_PIECES_MAX)];
+	} control = { 0 };
+	struct iovec iov = { (void *)request, sizeof(*request) };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+
+	if (n_fds)
+		fd_pass_put(&msg, control.space, fds, n_fds);
+	if (sendmsg(a->fd, &msg, MSG_NOSIGNAL) == (ssize_t)sizeof(*request))
+		return 0;
+	int code = errno == ECONNRESET ? EPIPE : errno;
+	return brumate_fail(err, code, "process %d: its agent does not take requests: %m",
+			    a->id.pid);
+}
+
+static void close_fds(int *fds, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		cleanup_close(&fds[i]);
+}
+
+static int receive(struct agent *a, struct agent_reply *ret, size_t *ret_len_bytes, int *fds,
+		   size_t *n_fds, uint64_t deadline_ns, struct brumate_error *err)
+{
+	union {
+		struct cmsghdr align;
+		char space[FD_PASS_BYTES(AGENT_PIECES_MAX)];
+	} control;
+	struct iovec iov = { ret, sizeof(*ret) };
+	struct msghdr msg = { .msg_iov = &iov,
+			      .msg_iovlen = 1,
+			      .msg_control = control.space,
+			      .msg_controllen = sizeof(control.space) };
+	int r = fd_wait(a->fd, POLLIN, deadline_ns);
+
+	if (r < 0)
+		return brumate_fail(err, -r, "process %d: its agent does not answer", a->id.pid);
+	ssize_t n = recvmsg(a->fd, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+	if (n <= 0)
+		return brumate_fail(err, EPIPE, "process %d: its agent is gone", a->id.pid);
+	size_t came = fd_pass_take(&msg, fds, *n_fds);
+	*n_fds = came < *n_fds ? came : *n_fds;
+	*ret_len_bytes = (size_t)n;
+	return 0;
+}
+
+static int refused(const struct agent *a, enum agent_op op, const struct agent_reply *reply,
+		   struct brumate_error *err)
+{
+	const char *text = reply->text[0] ? reply->text : strerror(-reply->error);
+
+	if (!reply->result)
+		return brumate_fail(err, -reply->error, "process %d: %s: %s", a->id.pid,
+				    op_names[op], text);
+	return brumate_fail(err, -reply->error, "process %d: %s: %s (driver result %d)", a->id.pid,
+			    op_names[op], text, reply->result);
+}
+
+/* One packet of the answer to @op, judged. What the agent refused is an error. A connection that is out
+ * of step is of no use any more. */
+static int get_reply(struct agent *a, enum agent_op op, struct agent_reply *ret, int *fds,
+		     size_t *n_fds, uint64_t deadline_ns, struct brumate_error *err)
+{
+	int got[AGENT_PIECES_MAX];
+	size_t n_got = AGENT_PIECES_MAX, len = 0;
+	int r = receive(a, ret, &len, got, &n_got, deadline_ns, err);
+
+	if (r == 0) {
+		r = agent_check_reply(ret, len, op, err);
+		if (r < 0)
+			brumate_wrap(err, r, "process %d: %s", a->id.pid, op_names[op]);
+	} else {
+		n_got = 0;
+	}
+	if (r < 0) {
+		close_fds(got, n_got);
+		agent_close(a);
+		return r;
+	}
+	a->gate = (enum agent_gate)ret->gate;
+	if (ret->error < 0) {
+		close_fds(got, n_got);
+		return refused(a, op, ret, err);
+	}
+	if (n_got != (n_fds ? *n_fds : 0)) {
+		close_fds(got, n_got);
+		agent_close(a);
+		return brumate_fail(err, EBADMSG, "process %d: %s: %zu fds came", a->id.pid,
+				    op_names[op], n_got);
+	}
+	if (n_fds)
+		memcpy(fds, got, n_got * sizeof(int));
+	return 0;
+}
+
+/* A fault is a connection that breaks. */
+static int pass_fault_point(struct agent *a, const char *op, struct brumate_error *err)
+{
+	char name[32];
+
+	snprintf(name, sizeof(name), "agent.%s", op);
+	int r = fault_point(name);
+	if (r == 0)
+		return 0;
+	agent_close(a);
+	return brumate_fail(err, -r, "process %d: injected at %s: %m", a->id.pid, name);
+}
+
+static int ask(struct agent *a, struct agent_request *request, const int *fds,
+	       struct agent_reply *reply, int *ret_fds, uint32_t timeout_ms,
+	       struct brumate_error *err)
+{
+	uint64_t deadline_ns = deadline_in_ms(timeout_ms);
+	size_t n_fds = request->n;
+
+	if (a->fd < 0)
+		return brumate_fail(err, EPIPE, "process %d: no connection to its agent",
+				    a->id.pid);
+	request->version = AGENT_VERSION;
+	int r = pass_fault_point(a, op_names[request->op], err);
+	if (r < 0)
+		return r;
+	r = send_request(a, request, fds, fds ? request->n : 0, err);
+	if (r < 0) {
+		agent_close(a);
+		return r;
+	}
+	return get_reply(a, (enum agent_op)request->op, reply, ret_fds, ret_fds ? &n_fds : NULL,
+			 deadline_ns, err);
+}
+
+static int ask_simple(struct agent *a, enum agent_op op, struct agent_reply *reply,
+		      uint32_t timeout_ms, struct brumate_error *err)
+{
+	struct agent_request request = { .op = op };
+
+	return ask(a, &request, NULL, reply, NULL, timeout_ms, err);
+}
+
+/* ---- connecting ---- */
+
+/* A restored agent's socket was made by CRIU, as root, in the process itself. */
+static int check_peer(int fd, struct proc_id id, uid_t uid, struct brumate_error *err)
+{
+	struct ucred cred;
+	int r = fd_peer(fd, &cred);
+
+	if (r < 0)
+		return brumate_fail(err, -r, "process %d: agent: %m", id.pid);
+	if (cred.pid != id.pid || (cred.uid != uid && cred.uid != 0))
+		return brumate_fail(err, EPERM,
+				    "process %d: its agent's socket is served by process %d of "
+				    "user %u",
+				    id.pid, cred.pid, cred.uid);
+	return 0;
+}
+
+static int connect_socket(int fd, const char *dir, pid_t inner_pid)
+{
+	/* By the directory's fd: the path of a socket has little room. */
+	auto_close int dir_fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+
+	if (dir_fd < 0)
+		return -errno;
+	snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/%d", dir_fd,
+		 inner_pid);
+	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
+		return errno == ECONNREFUSED ? -ENOENT : -errno;
+	return 0;
+}
+
+int agent_open(struct agent *ret, const char *dir, struct proc_id id, uid_t uid,
+	       struct brumate_error *err)
+{
+	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
+	auto_(agent_close) struct agent a = { .fd = -1, .id = id };
+	struct proc_info info;
+	int r = proc_read(&info, id.pid, err);
+
+	if (r < 0)
+		return r;
+	if (!reply)
+		return brumate_fail(err, ENOMEM, "%m");
+	/* A full backlog is an error, not a reason to wait. */
+	a.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (a.fd < 0)
+		return brumate_fail(err, errno, "socket: %m");
+	r = connect_socket(a.fd, dir, info.inner_pid);
+	if (r < 0)
+		return brumate_fail(err, -r, "process %d: agent: %m", id.pid);
+	if ((r = check_peer(a.fd, id, uid, err)) < 0 ||
+	    (r = ask_simple(&a, AGENT_HELLO, reply, AGENT_HELLO_TIMEOUT_MS, err)) < 0)
+		return r;
+	a.managed_bytes = reply->managed_bytes;
+	a.driver_bytes = reply->driver_bytes;
+	*ret = a;
+	a.fd = -1;
+	return 0;
+}
+
+void agent_detach(struct agent *a)
+{
+	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
+
+	if (a->fd >= 0 && reply)
+		ask_simple(a, AGENT_DETACH, reply, AGENT_HELLO_TIMEOUT_MS, NULL);
+	agent_close(a);
+}
+
+/* ---- the calls ---- */
+
+int agent_gate(struct agent *a, uint32_t timeout_ms, struct brumate_error *err)
+{
+	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
+	struct agent_request request = { .op = AGENT_GATE, .timeout_ms = timeout_ms };
+	uint32_t patience_ms =
+		timeout_ms > UINT32_MAX - GRACE_MS ? UINT32_MAX : timeout_ms + GRACE_MS;
+
+	if (!reply)
+		return brumate_fail(err, ENOMEM, "%m");
+	return ask(a, &request, NULL, reply, NULL, patience_ms, err);
+}
+
+static int append(struct agent_piece **all, size_t *n, const struct agent_reply *reply)
+{
+	struct agent_piece *more = reallocarray(*all, *n + reply->n + 1, sizeof(*more));
+
+	if (!more)
+		return -ENOMEM;
+	memcpy(more + *n, reply->pieces, reply->n * sizeof(*more));
+	*all = more;
+	*n += reply->n;
+	return 0;
+}
+
+static int by_id(const void *a, const void *b)
+{
+	const struct agent_piece *x = a, *y = b;
+
+	return x->id < y->id ? -1 : x->id > y->id;
+}
+
+static int check_unique(struct agent_piece *pieces, size_t n, pid_t pid, struct brumate_error *err)
+{
+	qsort(pieces, n, sizeof(*pieces), by_id);
+	for (size_t i = 1; i < n; i++)
+		if (pieces[i - 1].id == pieces[i].id)
+			return brumate_fail(err, EBADMSG, "process %d: list: piece %llu twice", pid,
+					    (unsigned long long)pieces[i].id);
+	return 0;
+}
+
+int agent_list(struct agent *a, struct agent_piece **ret, size_t *ret_n, struct brumate_error *err)
+{
+	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
+	auto_free struct agent_piece *pieces = NULL;
+	uint64_t deadline_ns = deadline_in_ms(AGENT_CALL_TIMEOUT_MS);
+	size_t n = 0;
+
+	if (!reply)
+		return brumate_fail(err, ENOMEM, "%m");
+	int r = ask_simple(a, AGENT_LIST, reply, AGENT_CALL_TIMEOUT_MS, err);
+	while (r == 0) {
+		if (append(&pieces, &n, reply) < 0) {
+			agent_close(a);
+			return brumate_fail(err, ENOMEM, "%m");
+		}
+		if (!reply->more)
+			break;
+		r = get_reply(a, AGENT_LIST, reply, NULL, NULL, deadline_ns, err);
+	}
+	if (r < 0 || (n && (r = check_unique(pieces, n, a->id.pid, err)) < 0))
+		return r;
+	*ret = take_ptr(&pieces);
+	*ret_n = n;
+	return 0;
+}
+
+/* One request for each AGENT_PIECES_MAX of the pieces. */
+static int in_parts(struct agent *a, enum agent_op op, const uint64_t *ids, const int *fds,
+		    int *ret_fds, size_t n, struct brumate_error *err)
+{
+	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
+	size_t done = 0;
+	int r = 0;
+
+	if (!reply)
+		return brumate_fail(err, ENOMEM, "%m");
+	while (r == 0 && done < n) {
+		struct agent_request request = { .op = op };
+
+		request.n = (uint32_t)(n - done < AGENT_PIECES_MAX ? n - done : AGENT_PIECES_MAX);
+		memcpy(request.ids, ids + done, request.n * sizeof(*ids));
+		r = ask(a, &request, fds ? fds + done : NULL, reply,
+			ret_fds ? ret_fds + done : NULL, AGENT_CALL_TIMEOUT_MS, err);
+		if (r == 0)
+			done += request.n;
+	}
+	if (r < 0 && ret_fds)
+		close_fds(ret_fds, done);
+	return r;
+}
+
+int agent_export(struct agent *a, const uint64_t *ids, size_t n, int *ret_fds,
+		 struct brumate_error *err)
+{
+	return in_parts(a, AGENT_EXPORT, ids, NULL, ret_fds, n, err);
+}
+
+int agent_map(struct agent *a, const uint64_t *ids, const int *fds, size_t n,
+	      struct brumate_error *err)
+{
+	return in_parts(a, AGENT_MAP, ids, fds, NULL, n, err);
+}
+
+static int call(struct agent *a, enum agent_op op, size_t *ret_n, struct brumate_error *err)
+{
+	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
+	int r;
+
+	if (!reply)
+		return brumate_fail(err, ENOMEM, "%m");
+	r = ask_simple(a, op, reply, AGENT_CALL_TIMEOUT_MS, err);
+	if (r == 0 && ret_n)
+		*ret_n = reply->n;
+	return r;
+}
+
+int agent_unmap(struct agent *a, struct brumate_error *err)
+{
+	return call(a, AGENT_UNMAP, NULL, err);
+}
+
+int agent_own(struct agent *a, size_t *ret_imported, struct brumate_error *err)
+{
+	return call(a, AGENT_OWN, ret_imported, err);
+}
+
+int agent_open_gate(struct agent *a, struct brumate_error *err)
+{
+	return call(a, AGENT_OPEN, NULL, err);
+}

@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: MIT
+/* Finding, starting and calling the broker. See broker-client.h. */
+#include "client/broker.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/paths.h"
+#include "base/spawn-detached.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum {
+	START_TIMEOUT_MS = 20000,
+	HELLO_TIMEOUT_MS = 5000,
+	DRIVER_TIMEOUT_MS = 60000, /* initialising the driver of a machine with many GPUs */
+	READY_FD = 3,
+};
+
+struct start {
+	char *argv[5];
+	int null_fd, log_fd, ready_fd;
+};
+
+/* Runs in the child: async-signal-safe calls only, the parent may have threads. */
+static void exec_broker(const void *arg)
+{
+	const struct start *s = arg;
+	sigset_t none;
+	int fds[] = { s->null_fd, s->null_fd, s->log_fd, s->ready_fd };
+
+	setsid();
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	/* Out of the way of the numbers they are to get. */
+	for (int i = 0; i <= READY_FD; i++)
+		fds[i] = fcntl(fds[i], F_DUPFD, READY_FD + 1);
+	for (int i = 0; i <= READY_FD; i++)
+		if (fds[i] < 0 || dup2(fds[i], i) < 0)
+			_exit(EXIT_NOT_EXECUTABLE);
+	syscall(SYS_close_range, READY_FD + 1, ~0u, 0);
+	if (chdir("/") == 0)
+		execv(s->argv[0], s->argv);
+
+	static const char failed[] = "Ecannot be executed";
+	if (write(READY_FD, failed, sizeof(failed) - 1) < 0)
+		_exit(EXIT_NOT_EXECUTABLE);
+	_exit(EXIT_NO_COMMAND);
+}
+
+/* Where the broker's messages go: its log, or nowhere where there can be none. */
+static int open_log(void)
+{
+	auto_free char *path = path_format("%s/broker.log", path_log_dir());
+
+	mkdir_parents(path_log_dir(), 0755);
+	int fd = path ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600)
+		      : -1;
+	return fd >= 0 ? fd : open("/dev/null", O_WRONLY | O_CLOEXEC);
+}
+
+static int wait_ready(int fd, const char *program, uint64_t deadline_ns, struct brumate_error *err)
+{
+	char text[512] = "";
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+	int n;
+
+	do
+		n = poll(&p, 1, deadline_left_ms(deadline_ns));
+	while (n < 0 && errno == EINTR);
+	if (n == 0)
+		return brumate_fail(err, ETIMEDOUT, "start of %s: not ready in time", program);
+
+	ssize_t len = read(fd, text, sizeof(text) - 1);
+	if (len > 0 && text[0] == 'R')
+		return 0;
+	int r = brumate_fail(err, EIO, "start of %s: %s", program,
+			     len > 1 ? text + 1 : "it ended at once");
+	brumate_hint(err, "its messages are in %s/broker.log", path_log_dir());
+	return r;
+}
+
+static int start_broker(bool simulated, uint64_t deadline_ns, struct brumate_error *err)
+{
+	auto_free char *program = path_find_helper("brumate-broker");
+	if (!program)
+		return brumate_fail(err, ENOENT, "brumate-broker is not installed");
+
+	int ready[2];
+	if (pipe2(ready, O_CLOEXEC) < 0)
+		return brumate_fail(err, errno, "pipe: %m");
+	auto_close int ready_read = ready[0], ready_write = ready[1];
+	auto_close int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	auto_close int log_fd = open_log();
+	if (null_fd < 0 || log_fd < 0)
+		return brumate_fail(err, errno, "/dev/null: %m");
+
+	struct start s = { { program, (char *)"--ready-fd", (char *)"3", NULL, NULL },
+			   null_fd,
+			   log_fd,
+			   ready_write };
+	if (simulated)
+		s.argv[3] = (char *)"--simulated";
+	int r = spawn_detached(exec_broker, &s);
+	if (r < 0)
+		return brumate_fail(err, -r, "start of %s: %m", program);
+	cleanup_close(&ready_write);
+	return wait_ready(ready_read, program, deadline_ns, err);
+}
+
+/* Only root's broker, or our own, is trusted with a job. */
+static int check_peer(struct broker *b, const char *path, struct brumate_error *err)
+{
+	struct ucred cred;
+	int r = fd_peer(b->wire.fd, &cred);
+
+	if (r < 0)
+		return brumate_fail(err, -r, "%s: %m", path);
+	if (cred.uid != 0 && cred.uid != geteuid())
+		return brumate_fail(err, EPERM, "%s is served by user %u, not by root", path,
+				    cred.uid);
+	b->pid = cred.pid;
+	return 0;
+}
+
+/* A connection to a broker that is just ending may be accepted by nobody: an answer proves it. */
+static int connect_broker(struct broker *b, const char *path, struct brumate_error *err)
+{
+	int r = wire_connect(&b->wire, path, err);
+	if (r < 0)
+		return r;
+
+	r = check_peer(b, path, err);
+	if (r == 0)
+		r = wire_call(&b->wire, "org.varlink.service.GetInfo", NULL, NULL, 0, NULL, NULL,
+			      NULL, deadline_in_ms(HELLO_TIMEOUT_MS), err);
+	if (r < 0)
+		broker_close(b);
+	return r;
+}
+
+static bool is_absent(int r)
+{
+	return r == -ENOENT || r == -ECONNREFUSED || r == -EPIPE;
+}
+
+int broker_open(struct broker *ret, bool simulated, struct brumate_error *err)
+{
+	struct broker b = { .wire = { .fd = -1 }, .simulated = simulated };
+	uint64_t deadline_ns = deadline_in_ms(START_TIMEOUT_MS);
+	auto_free char *path =
+		path_format("%s/broker%s.sock", path_runtime_dir(), simulated ? "-simulated" : "");
+	if (!path)
+		return brumate_fail(err, ENOMEM, "broker: %m");
+
+	int r = connect_broker(&b, path, err);
+	while (is_absent(r) && deadline_left_ms(deadline_ns) > 0) {
+		r = start_broker(simulated, deadline_ns, err);
+		if (r < 0)
+			return r;
+		r = connect_broker(&b, path, err);
+	}
+	if (r < 0)
+		return brumate_wrap(err, r, "broker");
+	*ret = b;
+	return 0;
+}
+
+void broker_close(struct broker *b)
+{
+	wire_fini(&b->wire);
+	b->pid = 0;
+}
+
+int broker_reopen(struct broker *b, struct brumate_error *err)
+{
+	bool simulated = b->simulated;
+
+	broker_close(b);
+	return broker_open(b, simulated, err);
+}
+
+pid_t broker_pid(const struct broker *b)
+{
+	return b->pid;
+}
+
+/* Takes @parameters. */
+static int call(struct broker *b, const char *method, json_t *parameters, uint64_t timeout_ms,
+		json_t **ret, struct brumate_error *err)
+{
+	auto_json json_t *owned = parameters;
+
+	if (!owned)
+		return brumate_fail(err, ENOMEM, "broker: %m");
+	if (b->wire.fd < 0)
+		return brumate_fail(err, EPIPE, "broker: not connected");
+	return wire_call(&b->wire, method, owned, NULL, 0, NULL, NULL, ret,
+			 deadline_in_ms(timeout_ms), err);
+}
+
+/* A question that changes nothing is put once more, to another broker, where one dies over it. */
+static int ask(struct broker *b, const char *method, json_t **ret, struct brumate_error *err)
+{
+	int r = call(b, method, json_object(), DRIVER_TIMEOUT_MS, ret, err);
+
+	if (r == -EPIPE && (r = broker_reopen(b, err)) == 0)
+		r = call(b, method, json_object(), DRIVER_TIMEOUT_MS, ret, err);
+	return r;
+}
+
+static int fail_reply(const char *what, struct brumate_error *err)
+{
+	return brumate_fail(err, EPROTO, "broker: its answer has no proper '%s'", what);
+}
+
+/* Copies the string member @key of @o; refuses what is missing, no string, or too long. */
+static int copy_text(json_t *o, const char *key, char *ret, size_t room, struct brumate_error *err)
+{
+	const char *text = json_string_value(json_object_get(o, key));
+
+	if (!text || strlen(text) >= room)
+		return fail_reply(key, err);
+	strcpy(ret, text);
+	return 0;
+}
+
+static int parse_gpu(json_t *o, struct dev_gpu *ret, struct brumate_error *err)
+{
+	int64_t total = 0, used = 0;
+	int r = copy_text(o, "uuid", ret->uuid, sizeof(ret->uuid), err);
+
+	if (r == 0)
+		r = copy_text(o, "name", ret->name, sizeof(ret->name), err);
+	if (r == 0)
+		r = wire_get_int(o, "total_bytes", 0, INT64_MAX, &total, err);
+	if (r == 0)
+		r = wire_get_int(o, "used_bytes", 0, INT64_MAX, &used, err);
+	if (r < 0)
+		return r;
+	ret->total_bytes = (uint64_t)total;
+	ret->used_bytes = (uint64_t)used;
+	ret->mig = json_is_true(json_object_get(o, "mig"));
+	return 0;
+}
+
+static int parse_gpus(json_t *reply, struct dev_gpu *ret, size_t *ret_n, struct brumate_error *err)
+{
+	json_t *gpus = json_object_get(reply, "gpus");
+	size_t n = json_array_size(gpus);
+
+	if (!json_is_array(gpus) || n > DEV_GPUS_MAX)
+		return fail_reply("gpus", err);
+	for (size_t i = 0; i < n; i++) {
+		int r = parse_gpu(json_array_get(gpus, i), &ret[i], err);
+
+		if (r < 0)
+			return r;
+	}
+	*ret_n = n;
+	return 0;
+}
+
+static uint32_t parse_features(json_t *names)
+{
+	uint32_t features = 0;
+	size_t i;
+	json_t *name;
+
+	json_array_foreach (names, i, name)
+		for (uint32_t bit = 1; dev_feature_name(bit); bit <<= 1)
+			if (json_is_string(name) &&
+			    !strcmp(json_string_value(name), dev_feature_name(bit)))
+				features |= bit;
+	return features;
+}
+
+static int parse_room(json_t *reply, struct broker_room *ret, struct brumate_error *err)
+{
+	json_t *pool = json_object_get(reply, "pool");
+	int64_t memory = 0, disk = 0;
+	int r = wire_get_int(pool, "memory_bytes", 0, INT64_MAX, &memory, err);
+
+	if (r == 0)
+		r = wire_get_int(pool, "disk_bytes", 0, INT64_MAX, &disk, err);
+	if (r == 0)
+		r = copy_text(pool, "disk", ret->disk, sizeof(ret->disk), err);
+	ret->memory_bytes = (uint64_t)memory;
+	ret->disk_bytes = (uint64_t)disk;
+	return r;
+}
+
+int broker_info(struct broker *b, struct broker_info *ret, struct brumate_error *err)
+{
+	auto_json json_t *reply = NULL;
+	struct broker_info info = { 0 };
+	int64_t api = 0, pid = 0;
+	int r = ask(b, "io.brumate.broker.Info", &reply, err);
+
+	if (r == 0)
+		r = copy_text(reply, "backend", info.backend, sizeof(info.backend), err);
+	if (r == 0)
+		r = copy_text(reply, "driver_version", info.device.driver_version,
+			      sizeof(info.device.driver_version), err);
+	if (r == 0)
+		r = wire_get_int(reply, "api_version", 0, INT32_MAX, &api, err);
+	if (r == 0)
+		r = wire_get_int(reply, "pid", 0, INT32_MAX, &pid, err);
+	if (r == 0)
+		r = parse_gpus(reply, info.gpus, &info.n_gpus, err);
+	if (r == 0)
+		r = parse_room(reply, &info.room, err);
+	if (r < 0)
+		return r;
+	info.device.api_version = (int)api;
+	info.device.simulated = json_is_true(json_object_get(reply, "simulated"));
+	info.device.init_seconds = json_number_value(json_object_get(reply, "init_seconds"));
+	info.device.features = parse_features(json_object_get(reply, "features"));
+	info.pid = (pid_t)pid;
+	*ret = info;
+	return 0;
+}
+
+int broker_gpus(struct broker *b, struct dev_gpu *ret, size_t *ret_n, struct brumate_error *err)
+{
+	auto_json json_t *reply = NULL;
+	int r = ask(b, "io.brumate.broker.Gpus", &reply, err);
+
+	return r < 0 ? r : parse_gpus(reply, ret, ret_n, err);
+}
+
+static json_t *pids_to_json(const pid_t *pids, size_t n)
+{
+	json_t *list = json_array();
+
+	for (size_t i = 0; i < n; i++)
+		json_array_append_new(list, json_integer(pids[i]));
+	return list;
+}
+
+/* The list @key of @reply, if it has one entry for each of @pids in their order. */
+static json_t *get_list(json_t *reply, const char *key, const pid_t *pids, size_t n)
+{
+	json_t *list = json_object_get(reply, key);
+
+	if (!json_is_array(list) || json_array_size(list) != n)
+		return NULL;
+	for (size_t i = 0; i < n; i++)
+		if (json_integer_value(json_object_get(json_array_get(list, i), "pid")) != pids[i])
+			return NULL;
+	return list;
+}
+
+static int parse_state(json_t *o, enum dev_state *ret, struct brumate_error *err)
+{
+	const char *name = json_string_value(json_object_get(o, "state"));
+
+	if (!name)
+		return fail_reply("state", err);
+	*ret = dev_state_parse(name);
+	return 0;
+}
+
+static int parse_process(json_t *o, struct dev_process *ret, struct brumate_error *err)
+{
+	json_t *gpus = json_object_get(o, "gpus"), *bytes = json_object_get(o, "gpu_bytes");
+	int64_t tid = 0, used = 0;
+	int r = parse_state(o, &ret->state, err);
+
+	if (r == 0)
+		r = wire_get_int(o, "restore_tid", 0, INT32_MAX, &tid, err);
+	if (r == 0)
+		r = wire_get_int(o, "used_bytes", 0, INT64_MAX, &used, err);
+	if (r < 0)
+		return r;
+	if (json_array_size(gpus) > DEV_GPUS_MAX)
+		return fail_reply("gpus", err);
+	ret->restore_tid = (pid_t)tid;
+	ret->used_bytes = (uint64_t)used;
+	for (ret->n_gpus = 0; ret->n_gpus < json_array_size(gpus); ret->n_gpus++) {
+		const char *uuid = json_string_value(json_array_get(gpus, ret->n_gpus));
+
+		if (!uuid || strlen(uuid) >= DEV_UUID_TEXT_BYTES)
+			return fail_reply("gpus", err);
+		strcpy(ret->gpus[ret->n_gpus], uuid);
+		ret->gpu_bytes[ret->n_gpus] =
+			(uint64_t)json_integer_value(json_array_get(bytes, ret->n_gpus));
+	}
+	return 0;
+}
+
+int broker_state(struct broker *b, const pid_t *pids, size_t n, struct dev_process *ret,
+		 struct brumate_error *err)
+{
+	auto_json json_t *reply = NULL;
+	int r = call(b, "io.brumate.broker.State",
+		     json_pack("{s:o}", "pids", pids_to_json(pids, n)), DRIVER_TIMEOUT_MS, &reply,
+		     err);
+	if (r < 0)
+		return r;
+
+	json_t *list = get_list(reply, "processes", pids, n);
+	if (!list)
+		return fail_reply("processes", err);
+	for (size_t i = 0; i < n && r == 0; i++)
+		r = parse_process(json_array_get(list, i), &ret[i], err);
+	return r;
+}
+
+static int parse_outcome(json_t *o, struct broker_outcome *ret, struct brumate_error *err)
+{
+	int64_t number = 0;
+	int r = copy_text(o, "result_name", ret->result.name, sizeof(ret->result.name), err);
+
+	if (r == 0 && !json_is_integer(json_object_get(o, "result")))
+		r = fail_reply("result", err);
+	if (r == 0)
+		r = wire_get_int(o, "result", INT32_MIN, INT32_MAX, &number, err);
+	if (r == 0)
+		r = parse_state(o, &ret->state, err);
+	if (r < 0)
+		return r;
+	ret->result.number = (int)number;
+	ret->seconds = json_number_value(json_object_get(o, "seconds"));
+	return 0;
+}
+
+static json_t *act_to_json(enum dev_action action, const pid_t *pids, size_t n, uint32_t timeout_ms,
+			   const struct dev_gpu_pair *pairs, size_t n_pairs)
+{
+	json_t *map = n_pairs ? json_array() : json_null();
+
+	for (size_t i = 0; i < n_pairs; i++)
+		json_array_append_new(
+			map, json_pack("{s:s, s:s}", "from", pairs[i].from, "to", pairs[i].to));
+	return json_pack("{s:s, s:o, s:I, s:o}", "action", dev_action_name(action), "pids",
+			 pids_to_json(pids, n), "timeout_ms", (json_int_t)timeout_ms, "gpu_map",
+			 map);
+}
+
+int broker_act(struct broker *b, enum dev_action action, const pid_t *pids, size_t n,
+	       uint32_t timeout_ms, const struct dev_gpu_pair *pairs, size_t n_pairs,
+	       struct broker_outcome *ret, struct brumate_error *err)
+{
+	auto_json json_t *reply = NULL;
+	int r = call(b, "io.brumate.broker.Act",
+		     act_to_json(action, pids, n, timeout_ms, pairs, n_pairs),
+		     (uint64_t)timeout_ms + DRIVER_TIMEOUT_MS, &reply, err);
+	if (r < 0)
+		return r;
+
+	json_t *list = get_list(reply, "outcomes", pids, n);
+	if (!list)
+		return fail_reply("outcomes", err);
+	for (size_t i = 0; i < n && r == 0; i++)
+		r = parse_outcome(json_array_get(list, i), &ret[i], err);
+	return r;
+}

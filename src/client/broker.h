@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The client of brumate-broker: finds the broker of this node or starts it, and makes its calls.
+ * It owns one connection; it never loads a driver. Not for two threads at once.
+ */
+#pragma once
+
+#include "base/error.h"
+#include "gpu/gpu.h"
+#include "wire/wire.h"
+
+struct broker {
+	struct wire wire;
+	bool simulated;
+	pid_t pid; /* 0: not known yet */
+};
+
+#define BROKER_EMPTY ((struct broker){ .wire = { .fd = -1 } })
+
+/** What became of one process in an act. result.number -1, name "TIMEOUT": still under way. */
+struct broker_outcome {
+	struct dev_result result;
+	double seconds;
+	enum dev_state state;
+};
+
+/** Room for host copies. */
+struct broker_room {
+	uint64_t memory_bytes; /* pinned or not */
+	uint64_t disk_bytes;   /* beyond that, in */
+	char disk[1024];       /* this directory */
+};
+
+/** All that Info tells. */
+struct broker_info {
+	char backend[32];
+	struct dev_info device;
+	pid_t pid;
+	size_t n_gpus;
+	struct dev_gpu gpus[DEV_GPUS_MAX];
+	struct broker_room room;
+};
+
+/**
+ * Connects to the broker, starting it where there is none, and learns its pid.
+ * Errors to act on: -ETIMEDOUT, -ENOENT (the program is not installed).
+ */
+int broker_open(struct broker *ret, bool simulated, struct brumate_error *err);
+/** Accepts the empty value. */
+void broker_close(struct broker *b);
+DEFINE_AUTO_FINI(struct broker, broker_close)
+/** Drops the connection and makes a fresh one, to a fresh broker if the old one is gone. */
+int broker_reopen(struct broker *b, struct brumate_error *err);
+/** Process id of the broker, for fault points and messages. */
+pid_t broker_pid(const struct broker *b);
+
+/*
+ * The calls. Each fails with -EPIPE when the broker is gone, and with -ETIMEDOUT when it does not
+ * answer (the connection is of no use then: broker_reopen()); driver absent: -ENODEV.
+ */
+int broker_info(struct broker *b, struct broker_info *ret, struct brumate_error *err);
+/** @ret has room for DEV_GPUS_MAX. */
+int broker_gpus(struct broker *b, struct dev_gpu *ret, size_t *ret_n, struct brumate_error *err);
+/** @ret has room for @n. */
+int broker_state(struct broker *b, const pid_t *pids, size_t n, struct dev_process *ret,
+		 struct brumate_error *err);
+/**
+ * Runs @action on all @pids at once. 0: each was tried, and @ret (room for @n) says how each went;
+ * the caller looks at result.number. @pairs: for DEV_RESTORE, may be NULL; completed by the broker.
+ */
+int broker_act(struct broker *b, enum dev_action action, const pid_t *pids, size_t n,
+	       uint32_t timeout_ms, const struct dev_gpu_pair *pairs, size_t n_pairs,
+	       struct broker_outcome *ret, struct brumate_error *err);

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: MIT
+/* Starting and calling a job's keeper. See keeper.h. */
+#include "client/keeper.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fd-pass.h"
+#include "base/fd.h"
+#include "base/paths.h"
+#include "base/spawn-detached.h"
+
+enum { CALL_TIMEOUT_MS = 10000, SOCKET_FD = 3, TRIES = 3 };
+
+static const char socket_name[] = "keeper.sock";
+
+/* ---- packets ---- */
+
+union control {
+	struct cmsghdr align;
+	char space[FD_PASS_BYTES(KEEPER_FDS_MAX)];
+};
+
+int keeper_send(int socket_fd, const struct keeper_message *m, const int *fds, size_t n_fds)
+{
+	union control control = { 0 };
+	struct iovec iov = { (void *)m, sizeof(*m) };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+
+	if (n_fds)
+		fd_pass_put(&msg, control.space, fds, n_fds);
+	if (sendmsg(socket_fd, &msg, MSG_NOSIGNAL) == (ssize_t)sizeof(*m))
+		return 0;
+	return errno == ECONNRESET ? -EPIPE : -errno;
+}
+
+int keeper_receive(int socket_fd, struct keeper_message *ret, int *ret_fds, size_t *ret_n_fds)
+{
+	union control control;
+	struct iovec iov = { ret, sizeof(*ret) };
+	struct msghdr msg = { .msg_iov = &iov,
+			      .msg_iovlen = 1,
+			      .msg_control = control.space,
+			      .msg_controllen = sizeof(control.space) };
+	ssize_t n = recvmsg(socket_fd, &msg, MSG_CMSG_CLOEXEC);
+
+	*ret_n_fds = 0;
+	if (n <= 0)
+		return n == 0 || errno == ECONNRESET ? -EPIPE : -errno;
+	*ret_n_fds = fd_pass_take(&msg, ret_fds, KEEPER_FDS_MAX);
+	if (n == (ssize_t)sizeof(*ret) && ret->n <= KEEPER_FDS_MAX)
+		return 0;
+	for (size_t i = 0; i < *ret_n_fds; i++)
+		close(ret_fds[i]);
+	*ret_n_fds = 0;
+	return -EBADMSG;
+}
+
+/* ---- the connection ---- */
+
+void keeper_close(struct keeper *k)
+{
+	cleanup_close(&k->fd);
+	*k = KEEPER_EMPTY;
+}
+
+static void address_of(struct sockaddr_un *ret, int dir_fd)
+{
+	*ret = (struct sockaddr_un){ .sun_family = AF_UNIX };
+	snprintf(ret->sun_path, sizeof(ret->sun_path), "/proc/self/fd/%d/%s", dir_fd, socket_name);
+}
+
+int keeper_connect(struct keeper *ret, const struct job *j, struct brumate_error *err)
+{
+	auto_close int dir_fd = open(j->dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	auto_close int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	struct sockaddr_un address;
+
+	if (dir_fd < 0 || fd < 0)
+		return brumate_fail(err, errno, "keeper of job %s: %m", j->id);
+	address_of(&address, dir_fd);
+	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
+		return brumate_fail(err, errno == ECONNREFUSED ? ENOENT : errno,
+				    "keeper of job %s: %m", j->id);
+	ret->pid = 0;
+	ret->fd = take_fd(&fd);
+	return 0;
+}
+
+/* Takes @m->n fds with it, answers with the reply in @m. */
+static int ask(struct keeper *k, struct keeper_message *m, const int *fds, int *ret_fds,
+	       size_t *ret_n_fds, struct brumate_error *err)
+{
+	size_t n_fds = 0;
+	int got[KEEPER_FDS_MAX];
+	int r = k->fd < 0 ? -EPIPE : keeper_send(k->fd, m, fds, fds ? m->n : 0);
+
+	if (r == 0)
+		r = fd_wait(k->fd, POLLIN, deadline_in_ms(CALL_TIMEOUT_MS));
+	if (r == 0)
+		r = keeper_receive(k->fd, m, got, &n_fds);
+	if (r < 0) {
+		keeper_close(k);
+		return brumate_fail(err, r == -ECONNRESET ? EPIPE : -r, "keeper: %m");
+	}
+	for (size_t i = 0; i < n_fds; i++)
+		if (ret_fds)
+			ret_fds[i] = got[i];
+		else
+			close(got[i]);
+	if (ret_fds)
+		*ret_n_fds = n_fds;
+	return m->error < 0 ? brumate_fail(err, -m->error, "keeper: %m") : 0;
+}
+
+/* ---- starting it ---- */
+
+struct start {
+	char *argv[4];
+	int null_fd, socket_fd;
+};
+
+static void exec_keeper(const void *arg)
+{
+	const struct start *s = arg;
+	sigset_t none;
+
+	setsid();
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	/* Standard error stays: the log of the shim that starts it. */
+	int socket_fd = fcntl(s->socket_fd, F_DUPFD, SOCKET_FD + 1);
+	if (socket_fd < 0 || dup2(s->null_fd, 0) < 0 || dup2(s->null_fd, 1) < 0 ||
+	    dup2(socket_fd, SOCKET_FD) < 0)
+		_exit(EXIT_OURS);
+	syscall(SYS_close_range, SOCKET_FD + 1, ~0u, 0);
+	execv(s->argv[0], s->argv + 1);
+	_exit(EXIT_OURS);
+}
+
+/* It inherits a socket that listens already, so whoever connects need not wait for it to be up. */
+static int start_keeper(const struct job *j, struct brumate_error *err)
+{
+	auto_free char *program = path_find_helper("brumate-shim");
+	auto_close int dir_fd = open(j->dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	auto_close int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	auto_close int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	struct sockaddr_un address;
+
+	if (!program)
+		return brumate_fail(err, ENOENT, "brumate-shim is not installed");
+	if (dir_fd < 0 || null_fd < 0 || fd < 0)
+		return brumate_fail(err, errno, "keeper of job %s: %m", j->id);
+	address_of(&address, dir_fd);
+	unlink(address.sun_path);
+	/* Its directory is ours alone. */
+	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 || listen(fd, 8) < 0)
+		return brumate_fail(err, errno, "keeper of job %s: %m", j->id);
+	struct start s = { { program, (char *)"brumate-keeper", (char *)"--keep", NULL },
+			   null_fd,
+			   fd };
+	int r = spawn_detached(exec_keeper, &s);
+	return r < 0 ? brumate_fail(err, -r, "start of the keeper of job %s: %m", j->id) : 0;
+}
+
+static int watch_root(struct keeper *k, const struct job *j, struct brumate_error *err)
+{
+	struct keeper_message m = { .op = KEEPER_WATCH, .n = 1 };
+	auto_close int pid_fd = proc_open(j->root);
+
+	if (pid_fd < 0)
+		return brumate_fail(err, -pid_fd, "process %d: %m", j->root.pid);
+	int r = ask(k, &m, &pid_fd, NULL, NULL, err);
+	if (r == 0)
+		k->pid = (pid_t)m.tags[0].pid;
+	return r;
+}
+
+int keeper_open(struct keeper *ret, const struct job *j, struct brumate_error *err)
+{
+	struct keeper k = KEEPER_EMPTY;
+	int r = -ENOENT;
+
+	for (int tries = 0; tries < TRIES; tries++) {
+		r = keeper_connect(&k, j, err);
+		if (r == -ENOENT && (r = start_keeper(j, err)) == 0)
+			r = keeper_connect(&k, j, err);
+		/* One that is just ending may have accepted nobody: its answer proves it. */
+		if (r == 0)
+			r = watch_root(&k, j, err);
+		if (r == 0) {
+			*ret = k;
+			return 0;
+		}
+		keeper_close(&k);
+		if (r != -EPIPE && r != -ENOENT)
+			break;
+	}
+	return r;
+}
+
+/* ---- the calls ---- */
+
+static int in_parts(struct keeper *k, enum keeper_op op, const struct keeper_tag *tags,
+		    const int *fds, size_t n, struct brumate_error *err)
+{
+	int r = 0;
+
+	for (size_t done = 0; r == 0 && done < n;) {
+		struct keeper_message m = { .op = op };
+		size_t part = n - done < KEEPER_FDS_MAX ? n - done : KEEPER_FDS_MAX;
+
+		m.n = (uint32_t)part;
+		memcpy(m.tags, tags + done, part * sizeof(*tags));
+		r = ask(k, &m, fds ? fds + done : NULL, NULL, NULL, err);
+		done += part;
+	}
+	return r;
+}
+
+int keeper_hold(struct keeper *k, const struct keeper_tag *tags, const int *fds, size_t n,
+		struct brumate_error *err)
+{
+	return in_parts(k, KEEPER_HOLD, tags, fds, n, err);
+}
+
+int keeper_drop(struct keeper *k, const struct keeper_tag *tags, size_t n,
+		struct brumate_error *err)
+{
+	return in_parts(k, KEEPER_DROP, tags, NULL, n, err);
+}
+
+int keeper_give(struct keeper *k, void (*fn)(void *arg, struct keeper_tag tag, int fd), void *arg,
+		struct brumate_error *err)
+{
+	struct keeper_message m = { .op = KEEPER_GIVE };
+	int fds[KEEPER_FDS_MAX];
+	size_t n_fds = 0;
+	int r = ask(k, &m, NULL, fds, &n_fds, err);
+
+	while (r == 0) {
+		for (size_t i = 0; i < n_fds; i++)
+			if (i < m.n)
+				fn(arg, m.tags[i], fds[i]);
+			else
+				close(fds[i]);
+		if (!m.more)
+			return 0;
+		r = fd_wait(k->fd, POLLIN, deadline_in_ms(CALL_TIMEOUT_MS));
+		if (r == 0)
+			r = keeper_receive(k->fd, &m, fds, &n_fds);
+		if (r < 0) {
+			keeper_close(k);
+			brumate_fail(err, -r, "keeper: %m");
+		}
+	}
+	return r;
+}

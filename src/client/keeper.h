@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The keeper of a job: a small process of ours that holds file descriptors, each under a tag, so that
+ * what is the only copy of a job's memory is held by two processes. It outlives the shim, gives back
+ * what it holds to the next one, and ends once it holds nothing or the job has ended. This is its
+ * client and what the two say to each other; src/shim/keeper.c is the program.
+ *
+ * One socket (SOCK_SEQPACKET) "keeper.sock" in the job's directory. A request, then its replies.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "job/job.h"
+
+enum { KEEPER_FDS_MAX = 64 };
+
+/* HOLD   n fds under n tags; a tag that is held gets the new fd.
+ * GIVE   all tags with their fds, in packets; more is set in all but the last.
+ * DROP   n tags; those that are not held do not matter.
+ * WATCH  one fd, a pidfd: what is held is of no use once that process has ended. The reply's first tag
+ *        has the keeper's own pid. */
+enum keeper_op { KEEPER_HOLD = 1, KEEPER_GIVE, KEEPER_DROP, KEEPER_WATCH };
+
+enum keeper_kind {
+	KEEPER_DEVICE = 1 /* of piece id of process pid */,
+	KEEPER_HOST /* segment id */,
+	KEEPER_DIGESTS /* of the segments */
+};
+
+struct keeper_tag {
+	uint32_t kind, pid;
+	uint64_t id;
+};
+
+struct keeper_message {
+	uint32_t op, n;
+	int32_t error; /* in replies */
+	uint32_t more;
+	struct keeper_tag tags[KEEPER_FDS_MAX];
+};
+
+/** One packet with its fds (owned by the caller), from either side. 0; -EPIPE; -errno. */
+int keeper_receive(int socket_fd, struct keeper_message *ret, int *ret_fds, size_t *ret_n_fds);
+/** @fds borrowed. */
+int keeper_send(int socket_fd, const struct keeper_message *m, const int *fds, size_t n_fds);
+
+struct keeper {
+	int fd;	   /* -1: not connected */
+	pid_t pid; /* known after keeper_open() */
+};
+#define KEEPER_EMPTY ((struct keeper){ .fd = -1 })
+
+/** Connects to the job's keeper. -ENOENT: there is none. */
+int keeper_connect(struct keeper *ret, const struct job *j, struct brumate_error *err);
+/** As keeper_connect(), and starts one where there is none, which watches the job's root. */
+int keeper_open(struct keeper *ret, const struct job *j, struct brumate_error *err);
+void keeper_close(struct keeper *k); /* accepts the empty value */
+
+/* The calls. -EPIPE: it is gone, and what it held with it. */
+
+/** Any number of them; @fds borrowed. */
+int keeper_hold(struct keeper *k, const struct keeper_tag *tags, const int *fds, size_t n,
+		struct brumate_error *err);
+int keeper_drop(struct keeper *k, const struct keeper_tag *tags, size_t n,
+		struct brumate_error *err);
+/** @fn is called for each, and owns the fd. */
+int keeper_give(struct keeper *k, void (*fn)(void *arg, struct keeper_tag tag, int fd), void *arg,
+		struct brumate_error *err);

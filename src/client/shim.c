@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT
+/* Reaching a job's shim, and starting one where none lives. Used by whoever commands a job. */
+#include "client/shim.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/paths.h"
+
+enum { START_TIMEOUT_MS = 30000, SHIM_LOG_MODE = 0600 };
+
+/* In the child: detached from the caller's session and files; its own log is in the job's directory. */
+static void become_shim(const char *program, const char *dir, int log_fd, int ready_fd)
+{
+	char ready[16];
+	int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+	snprintf(ready, sizeof(ready), "%d", ready_fd);
+	if (null_fd < 0 || dup2(null_fd, 0) < 0 || dup2(null_fd, 1) < 0 || dup2(log_fd, 2) < 0 ||
+	    fcntl(ready_fd, F_SETFD, 0) < 0 || setsid() < 0)
+		_exit(EXIT_OURS);
+	close_range(3, (unsigned)ready_fd - 1, CLOSE_RANGE_CLOEXEC);
+	close_range((unsigned)ready_fd + 1, ~0u, CLOSE_RANGE_CLOEXEC);
+	execl(program, "brumate-shim", "--ready-fd", ready, dir, (char *)NULL);
+	_exit(EXIT_OURS);
+}
+
+/* Double fork: the shim is nobody's child, so that nobody has to reap it. */
+static int spawn(const char *program, const char *dir, int log_fd, int ready_fd,
+		 struct brumate_error *err)
+{
+	pid_t pid = fork();
+
+	if (pid < 0)
+		return brumate_fail(err, errno, "fork: %m");
+	if (pid == 0) {
+		if (fork() == 0)
+			become_shim(program, dir, log_fd, ready_fd);
+		_exit(0);
+	}
+	while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+		;
+	return 0;
+}
+
+static int wait_ready(int fd, const char *log, struct brumate_error *err)
+{
+	struct pollfd pfd = { .fd = fd, .events = POLLIN };
+	char byte;
+
+	if (poll(&pfd, 1, START_TIMEOUT_MS) <= 0)
+		return brumate_fail(err, ETIMEDOUT,
+				    "brumate-shim did not come up in %d s (log: %s)",
+				    START_TIMEOUT_MS / 1000, log);
+	if (read(fd, &byte, 1) != 1)
+		return brumate_fail(err, ECHILD, "brumate-shim ended at once (log: %s)", log);
+	return 0;
+}
+
+static int start_shim(const struct job *j, struct brumate_error *err)
+{
+	auto_free char *program = path_find_helper("brumate-shim");
+	auto_free char *log = path_format("%s/shim.log", j->dir);
+	if (!program)
+		return brumate_fail(
+			err, ENOENT,
+			"brumate-shim: not installed beside this program nor in libexec");
+	if (!log)
+		return brumate_fail(err, ENOMEM, "%m");
+
+	auto_close int log_fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, SHIM_LOG_MODE);
+	if (log_fd < 0)
+		return brumate_fail(err, errno, "%s: %m", log);
+	int ends[2];
+	if (pipe2(ends, O_CLOEXEC) < 0)
+		return brumate_fail(err, errno, "pipe: %m");
+	auto_close int read_end = ends[0];
+	int r = spawn(program, j->dir, log_fd, ends[1], err);
+	close(ends[1]);
+	return r < 0 ? r : wait_ready(read_end, log, err);
+}
+
+struct proc_id shim_identify(const struct wire *w)
+{
+	struct proc_id id = PROC_ID_NONE;
+	struct ucred cred;
+
+	if (fd_peer(w->fd, &cred) == 0)
+		proc_identify(&id, cred.pid, NULL);
+	return id;
+}
+
+int shim_connect(struct wire *ret, const struct job *j, struct brumate_error *err)
+{
+	auto_free char *path = path_format("%s/shim.sock", j->dir);
+	uint64_t deadline_ns = deadline_in_ms(START_TIMEOUT_MS);
+
+	if (!path)
+		return brumate_fail(err, ENOMEM, "%m");
+	/* A shim on its way out may refuse, and two commands may start one each: the second shim to
+	 * come finds the lock taken and leaves, so trying again is enough. */
+	for (;;) {
+		int r = wire_connect(ret, path, err);
+
+		if (r == 0 && !shim_is_alive(j)) { /* it dies, and has yet to close its socket */
+			wire_fini(ret);
+			r = brumate_fail(err, ECONNREFUSED, "it has ended");
+		}
+		if (r != -ECONNREFUSED && r != -ENOENT)
+			return r;
+		if (deadline_left_ms(deadline_ns) == 0)
+			return brumate_wrap(err, r, "shim of job %s", j->id);
+		r = start_shim(j, err);
+		if (r < 0)
+			return brumate_wrap(err, r, "job %s", j->id);
+	}
+}

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: MIT
+/* Reaching a job's shim, and starting one where none lives. */
+#pragma once
+
+#include "job/job.h"
+
+/**
+ * Connects to the job's shim; where none lives, starts one, which takes the job over (and first puts
+ * right whatever its predecessor left half done).
+ */
+int shim_connect(struct wire *ret, const struct job *j, struct brumate_error *err);
+
+/** The shim at the other end; PROC_ID_NONE if it has ended. */
+struct proc_id shim_identify(const struct wire *w);

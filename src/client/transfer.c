@@ -1,0 +1,602 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The client's end of a session that moves device memory (wire/transfer.h). It checks all that the
+ * broker says before it believes it: what it hands out are the numbers of descriptors that were asked
+ * for, and memory that nobody can shrink under whoever maps it.
+ */
+#include "client/transfer.h"
+#include "base/clock.h"
+#include "wire/spill.h"
+#include "wire/transfer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum {
+	OPEN_TIMEOUT_MS = 60000, /* the broker may have to load the driver */
+	SILENCE_TIMEOUT_MS =
+		60000, /* it says something ten times a second, unless the driver hangs */
+	LOOK_MS = 200, /* between questions whether to go on */
+	CLOSE_TIMEOUT_MS = 2000,
+};
+
+_Static_assert(HOST_COPY_ALIGN_BYTES == TRANSFER_ALIGN_BYTES,
+	       "both say how a host copy is laid out");
+
+struct transfer_client {
+	int fd;
+	struct device_piece *prepared; /* what the broker knows will go out; NULL: nothing */
+	size_t n_prepared;
+	bool digests, live, as_is; /* are wanted */
+	struct transfer_spared spared;
+	bool compared;
+	transfer_filled_fn filled; /* wants to know; may be NULL */
+	void *filled_arg;
+	transfer_whole_fn whole; /* as well */
+	void *whole_arg;
+};
+
+/* One request: what it may get, and what it has got. */
+struct request {
+	struct transfer_client *session;
+	transfer_progress_fn progress;
+	void *arg;
+	uint64_t done_bytes;
+	int *fds; /* of pieces, in their order */
+	size_t n_fds, n_fds_wanted;
+	uint64_t total_bytes; /* of the host copy that is to come; 0: none is */
+	struct host_copy copy;
+	size_t n_segments_wanted;
+};
+
+void host_copy_fini(struct host_copy *c)
+{
+	for (size_t i = 0; i < c->n_segments; i++)
+		close(c->segments[i]);
+	free(c->segments);
+	digest_table_free(c->digests);
+	*c = HOST_COPY_EMPTY;
+}
+
+size_t host_copy_n_segments(const struct host_copy *c)
+{
+	return c->total_bytes ? (size_t)((c->total_bytes - 1) / c->segment_bytes + 1) : 0;
+}
+
+bool host_copy_is_spilled(const struct host_copy *c)
+{
+	return c->n_segments > host_copy_n_segments(c);
+}
+
+bool host_copy_is_on_disk(const struct host_copy *c, size_t i)
+{
+	return host_copy_is_spilled(c) && spill_is_segment(c->segments[i], c->segment_bytes);
+}
+
+uint64_t host_copy_disk_bytes(const struct host_copy *c)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < host_copy_n_segments(c); i++) {
+		uint64_t left = c->total_bytes - i * c->segment_bytes;
+
+		if (host_copy_is_on_disk(c, i))
+			bytes += left < c->segment_bytes ? left : c->segment_bytes;
+	}
+	return bytes;
+}
+
+uint64_t host_copy_offset(const struct device_piece *pieces, size_t i)
+{
+	uint64_t offset = 0;
+
+	for (size_t k = 0; k < i; k++)
+		offset = transfer_next(offset, pieces[k].len_bytes);
+	return offset;
+}
+
+static struct transfer_packet packet(enum transfer_op op)
+{
+	return (struct transfer_packet){ .version = TRANSFER_VERSION, .op = op };
+}
+
+static int fail_broken(int r, struct brumate_error *err)
+{
+	if (r == -EPIPE)
+		return brumate_fail(err, EPIPE, "broker: it ended during a copy");
+	return brumate_fail(err, -r, "broker: copy: %m");
+}
+
+int transfer_client_open(struct transfer_client **ret, struct broker *b, struct brumate_error *err)
+{
+	auto_free struct transfer_client *s = calloc(1, sizeof(*s));
+	int pair[2];
+
+	if (!s)
+		return brumate_fail(err, ENOMEM, "broker: %m");
+	if (b->wire.fd < 0)
+		return brumate_fail(err, EPIPE, "broker: not connected");
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+		return brumate_fail(err, errno, "broker: socket: %m");
+	auto_close int mine = pair[0], theirs = pair[1];
+	int r = wire_call(&b->wire, "io.brumate.broker.Transfer", NULL, &theirs, 1, NULL, NULL,
+			  NULL, deadline_in_ms(OPEN_TIMEOUT_MS), err);
+	if (r < 0)
+		return r;
+	s->fd = take_fd(&mine);
+	*ret = take_ptr(&s);
+	return 0;
+}
+
+static void close_fds(const int *fds, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		close(fds[i]);
+}
+
+/* Until the broker has let go of what the session had: who asks for memory next is to find it. */
+static void wait_let_go(struct transfer_client *s)
+{
+	uint64_t deadline_ns = deadline_in_ms(CLOSE_TIMEOUT_MS);
+	struct transfer_packet p;
+	int fds[TRANSFER_ITEMS_MAX];
+
+	shutdown(s->fd, SHUT_WR);
+	while (transfer_receive(s->fd, &p, fds, deadline_ns, NULL) == 0)
+		if (transfer_has_fds(p.op))
+			close_fds(fds, p.n);
+}
+
+void transfer_client_close(struct transfer_client *s)
+{
+	if (!s)
+		return;
+	wait_let_go(s);
+	cleanup_close(&s->fd);
+	free(s->prepared);
+	free(s);
+}
+
+void transfer_client_want_digests(struct transfer_client *s)
+{
+	s->digests = true;
+}
+
+void transfer_client_want_live(struct transfer_client *s)
+{
+	s->live = true;
+}
+
+void transfer_client_want_filled(struct transfer_client *s, transfer_filled_fn fn, void *arg)
+{
+	s->filled = fn;
+	s->filled_arg = arg;
+}
+
+void transfer_client_want_as_is(struct transfer_client *s)
+{
+	s->as_is = true;
+}
+
+bool transfer_client_was_compared(const struct transfer_client *s)
+{
+	return s->compared;
+}
+
+void transfer_client_want_whole(struct transfer_client *s, transfer_whole_fn fn, void *arg)
+{
+	s->whole = fn;
+	s->whole_arg = arg;
+}
+
+struct transfer_spared transfer_spared(const struct transfer_client *s)
+{
+	return s->spared;
+}
+
+static int send_packet(struct transfer_client *s, const struct transfer_packet *p, const int *fds,
+		       size_t n, struct brumate_error *err)
+{
+	int r = n ? transfer_send_all(s->fd, p, fds, n, deadline_in_ms(SILENCE_TIMEOUT_MS))
+		  : transfer_send(s->fd, p, NULL, 0, deadline_in_ms(SILENCE_TIMEOUT_MS));
+
+	return r < 0 ? fail_broken(r, err) : 0;
+}
+
+static int send_layout(struct transfer_client *s, const struct device_piece *pieces, size_t n,
+		       uint32_t flags, struct brumate_error *err)
+{
+	struct transfer_packet p = packet(TRANSFER_LAYOUT);
+	int r = 0;
+
+	if (!n || n > TRANSFER_PIECES_MAX)
+		return brumate_fail(err, EINVAL, "copy: %zu pieces", n);
+	p.flags = flags;
+	p.n_total = (uint32_t)n;
+	s->spared = (struct transfer_spared){ 0 };
+	s->compared = false;
+	for (size_t i = 0; i < n && r == 0; i++) {
+		struct transfer_piece *piece = &p.pieces[p.n++];
+
+		piece->len_bytes = pieces[i].len_bytes;
+		if (!piece->len_bytes || piece->len_bytes % HOST_COPY_ALIGN_BYTES)
+			return brumate_fail(err, EINVAL,
+					    "copy: piece %zu: %llu bytes are no multiple of 2 MiB",
+					    i + 1, (unsigned long long)piece->len_bytes);
+		if (dev_uuid_parse(piece->gpu, pieces[i].gpu) < 0)
+			return brumate_fail(err, EINVAL, "copy: piece %zu: '%s' is no GPU", i + 1,
+					    pieces[i].gpu);
+		if (p.n < TRANSFER_ITEMS_MAX && i + 1 < n)
+			continue;
+		r = send_packet(s, &p, NULL, 0, err);
+		p.n = 0;
+	}
+	return r;
+}
+
+static int fail_answer(struct brumate_error *err)
+{
+	return brumate_fail(err, EPROTO, "broker: copy: an answer that was not asked for");
+}
+
+/* Takes @fds. */
+static int take_pieces(struct request *q, const struct transfer_packet *p, const int *fds,
+		       struct brumate_error *err)
+{
+	if (p->n > q->n_fds_wanted - q->n_fds) {
+		close_fds(fds, p->n);
+		return fail_answer(err);
+	}
+	memcpy(q->fds + q->n_fds, fds, p->n * sizeof(*fds));
+	q->n_fds += p->n;
+	return 0;
+}
+
+/* The first packet of segments says how many there will be. */
+static int expect_segments(struct request *q, const struct transfer_packet *p,
+			   struct brumate_error *err)
+{
+	if (!q->total_bytes || p->total_bytes != q->total_bytes)
+		return fail_answer(err);
+	if (q->copy.segments)
+		return p->n_total == q->n_segments_wanted &&
+				       p->segment_bytes == q->copy.segment_bytes
+			       ? 0
+			       : fail_answer(err);
+	q->copy.segments = calloc(p->n_total, sizeof(*q->copy.segments));
+	if (!q->copy.segments)
+		return brumate_fail(err, ENOMEM, "copy: %m");
+	q->copy.total_bytes = p->total_bytes;
+	q->copy.segment_bytes = p->segment_bytes;
+	q->n_segments_wanted = p->n_total;
+	return 0;
+}
+
+/* Whether fd @i of the host copy is what it has to be. */
+static bool is_segment(const struct request *q, const struct transfer_packet *p, size_t i)
+{
+	auto_(seal_disk_key_fini) struct seal_disk_key key;
+	bool spilled = p->flags & TRANSFER_SPILLED;
+	int fd = q->copy.segments[i];
+
+	if (spilled && i == q->n_segments_wanted - 1)
+		return spill_key_read(&key, fd) == 0;
+	return transfer_check_segment(fd, p->segment_bytes) == 0 ||
+	       (spilled && spill_is_segment(fd, p->segment_bytes));
+}
+
+/* Takes @fds. */
+static int take_segments(struct request *q, const struct transfer_packet *p, const int *fds,
+			 struct brumate_error *err)
+{
+	int r = expect_segments(q, p, err);
+
+	if (r == 0 && p->n > q->n_segments_wanted - q->copy.n_segments)
+		r = fail_answer(err);
+	if (r < 0) {
+		close_fds(fds, p->n);
+		return r;
+	}
+	memcpy(q->copy.segments + q->copy.n_segments, fds, p->n * sizeof(*fds));
+	for (uint32_t i = 0; i < p->n; i++)
+		if (!is_segment(q, p, q->copy.n_segments + i))
+			r = brumate_fail(err, EPROTO, "broker: copy: no segment of memory");
+	q->copy.n_segments += p->n;
+	return r;
+}
+
+static int end_request(const struct request *q, const struct transfer_packet *p,
+		       struct brumate_error *err)
+{
+	if (p->error) {
+		int r = brumate_fail(err, -p->error, "%s",
+				     p->failure.text[0] ? p->failure.text : "copy failed");
+
+		if (p->failure.hint[0])
+			brumate_hint(err, "%s", p->failure.hint);
+		if (p->exit_code && p->exit_code <= EXIT_NO_COMMAND)
+			brumate_error_exit(err, (enum exit_code)p->exit_code);
+		return r;
+	}
+	q->session->spared = (struct transfer_spared){ p->zero_bytes, p->same_bytes };
+	q->session->compared = p->flags & TRANSFER_WITH_DIGESTS;
+	if (q->n_fds != q->n_fds_wanted || (q->total_bytes && !q->copy.segments) ||
+	    q->copy.n_segments != q->n_segments_wanted)
+		return fail_answer(err);
+	return 1;
+}
+
+/* The last parts of a host copy may be on a disk: nothing is said of that until they are there. */
+static int take_whole(const struct request *q, const struct transfer_packet *p,
+		      struct brumate_error *err)
+{
+	struct transfer_client *s = q->session;
+	const struct digest_table *t = q->copy.digests;
+
+	if (p->n_total > q->copy.n_segments)
+		return fail_answer(err);
+	if (s->whole && q->n_segments_wanted == host_copy_n_segments(&q->copy))
+		s->whole(s->whole_arg, &q->copy, p->n_total,
+			 t && p->flags & TRANSFER_WITH_DIGESTS
+				 ? digest_table_digests(q->copy.digests)
+				 : NULL);
+	return 0;
+}
+
+static int take_progress(struct request *q, const struct transfer_packet *p,
+			 struct brumate_error *err)
+{
+	q->done_bytes = p->done_bytes;
+	if (!p->n_total)
+		return 0;
+	if (q->total_bytes)
+		return take_whole(q, p, err);
+	if (q->n_fds < q->n_fds_wanted || p->n_total > q->n_fds)
+		return fail_answer(err);
+	if (q->session->filled)
+		q->session->filled(q->session->filled_arg, q->fds, p->n_total);
+	return 0;
+}
+
+/* Takes @fds. Returns 1 at the end of the request. */
+static int take_packet(struct request *q, const struct transfer_packet *p, const int *fds,
+		       struct brumate_error *err)
+{
+	switch (p->op) {
+	case TRANSFER_PROGRESS:
+		return take_progress(q, p, err);
+	case TRANSFER_FDS:
+		return take_pieces(q, p, fds, err);
+	case TRANSFER_SEGMENTS:
+		return take_segments(q, p, fds, err);
+	case TRANSFER_DONE:
+		return end_request(q, p, err);
+	default:
+		return fail_answer(err);
+	}
+}
+
+/* Asks whether to go on, and waits a little for the next packet. Returns 1 when one is there. */
+static int wait_packet(struct request *q, uint64_t deadline_ns, struct brumate_error *err)
+{
+	struct pollfd p = { .fd = q->session->fd, .events = POLLIN };
+	int r = q->progress ? q->progress(q->arg, q->done_bytes) : 0;
+
+	if (r < 0)
+		return brumate_fail(err, -r, "copy: cancelled");
+	int n = poll(&p, 1, LOOK_MS);
+	if (n < 0 && errno != EINTR)
+		return brumate_fail(err, errno, "broker: copy: %m");
+	if (n <= 0 && deadline_left_ms(deadline_ns) == 0)
+		return brumate_fail(err, ETIMEDOUT, "broker: it said nothing for %d s of a copy",
+				    SILENCE_TIMEOUT_MS / 1000);
+	return n > 0;
+}
+
+static int receive_answers(struct request *q, struct brumate_error *err)
+{
+	uint64_t deadline_ns = deadline_in_ms(SILENCE_TIMEOUT_MS);
+	struct transfer_packet p;
+	int fds[TRANSFER_ITEMS_MAX], r = 0;
+
+	while (r == 0) {
+		r = wait_packet(q, deadline_ns, err);
+		if (r <= 0)
+			continue;
+		r = transfer_receive(q->session->fd, &p, fds, deadline_ns, err);
+		if (r < 0)
+			return r == -EPIPE ? fail_broken(r, err) : r;
+		r = take_packet(q, &p, fds, err);
+		deadline_ns = deadline_in_ms(SILENCE_TIMEOUT_MS);
+	}
+	return r < 0 ? r : 0;
+}
+
+/* Lets go of what came. A session that was left in the middle of a request is of no more use: the broker
+ * ends its work when it sees that. */
+static int fail_request(struct request *q, int r)
+{
+	close_fds(q->fds, q->n_fds);
+	host_copy_fini(&q->copy);
+	shutdown(q->session->fd, SHUT_WR);
+	return r;
+}
+
+int transfer_client_alloc(struct transfer_client *s, uint64_t total_bytes, struct host_copy *ret,
+			  struct brumate_error *err)
+{
+	struct request q = { .session = s, .total_bytes = total_bytes };
+	struct transfer_packet p = packet(TRANSFER_ALLOC);
+
+	if (!total_bytes || total_bytes > TRANSFER_BYTES_MAX)
+		return brumate_fail(err, EINVAL, "copy: %llu bytes",
+				    (unsigned long long)total_bytes);
+	free(take_ptr(&s->prepared));
+	p.total_bytes = total_bytes;
+	p.flags = s->as_is ? TRANSFER_AS_IS : 0;
+	int r = send_packet(s, &p, NULL, 0, err);
+	if (r == 0)
+		r = receive_answers(&q, err);
+	if (r < 0)
+		return fail_request(&q, r);
+	*ret = q.copy;
+	return 0;
+}
+
+static uint32_t out_flags(const struct transfer_client *s)
+{
+	return TRANSFER_TO_HOST | (s->digests ? TRANSFER_WITH_DIGESTS : 0) |
+	       (s->live ? TRANSFER_LIVE : 0);
+}
+
+int transfer_client_prepare(struct transfer_client *s, const struct device_piece *pieces, size_t n,
+			    struct brumate_error *err)
+{
+	int r = send_layout(s, pieces, n, out_flags(s), err);
+
+	if (r < 0)
+		return r;
+	free(s->prepared);
+	s->prepared = reallocarray(NULL, n, sizeof(*pieces));
+	s->n_prepared = s->prepared ? n : 0;
+	for (size_t i = 0; i < s->n_prepared; i++)
+		s->prepared[i] = pieces[i];
+	return 0;
+}
+
+/* Whether the broker has this layout; it does not any more after this request. */
+static bool take_prepared(struct transfer_client *s, const struct device_piece *pieces, size_t n)
+{
+	auto_free struct device_piece *prepared = take_ptr(&s->prepared);
+
+	if (!prepared || s->n_prepared != n)
+		return false;
+	for (size_t i = 0; i < n; i++)
+		if (prepared[i].len_bytes != pieces[i].len_bytes ||
+		    strcmp(prepared[i].gpu, pieces[i].gpu))
+			return false;
+	return true;
+}
+
+static int send_digests(struct transfer_client *s, const struct digest_table *t,
+			struct brumate_error *err)
+{
+	struct transfer_packet p = packet(TRANSFER_DIGESTS);
+
+	return send_packet(s, &p, &t->fd, 1, err);
+}
+
+/* A copy without digests gets a table, which is void until the broker has filled it. */
+static int give_digests(struct transfer_client *s, struct host_copy *copy, uint64_t total_bytes,
+			struct brumate_error *err)
+{
+	if (!s->digests)
+		return 0;
+	int r = copy->digests ? 0 : digest_table_new(&copy->digests, total_bytes);
+	return r < 0 ? brumate_fail(err, -r, "digests: %m") : send_digests(s, copy->digests, err);
+}
+
+static int send_segments(struct transfer_client *s, enum transfer_op op, uint32_t flags,
+			 const struct host_copy *copy, struct brumate_error *err)
+{
+	struct transfer_packet p = packet(op);
+
+	const uint32_t spilled = host_copy_is_spilled(copy) ? TRANSFER_SPILLED : 0;
+
+	p.flags = flags | spilled;
+	p.total_bytes = copy->total_bytes;
+	p.segment_bytes = copy->segment_bytes;
+	p.n_total = (uint32_t)copy->n_segments;
+	int r = send_packet(s, &p, NULL, 0, err);
+	if (r < 0)
+		return r;
+	p.op = TRANSFER_SEGMENTS;
+	p.flags = spilled;
+	return send_packet(s, &p, copy->segments, copy->n_segments, err);
+}
+
+int transfer_client_out(struct transfer_client *s, const struct device_piece *pieces, size_t n,
+			const int *fds, struct host_copy *ret, transfer_progress_fn progress,
+			void *arg, struct brumate_error *err)
+{
+	struct request q = { .session = s,
+			     .progress = progress,
+			     .arg = arg,
+			     .total_bytes = host_copy_offset(pieces, n) };
+	struct transfer_packet begin = packet(TRANSFER_OUT), their_fds = packet(TRANSFER_FDS);
+	int r = 0;
+
+	begin.flags = s->whole ? TRANSFER_EARLY : 0;
+	if (!take_prepared(s, pieces, n))
+		r = send_layout(s, pieces, n, out_flags(s), err);
+	if (r == 0)
+		r = give_digests(s, &q.copy, q.total_bytes, err);
+	if (r == 0)
+		r = send_packet(s, &begin, NULL, 0, err);
+	if (r == 0)
+		r = send_packet(s, &their_fds, fds, n, err);
+	if (r == 0)
+		r = receive_answers(&q, err);
+	if (r < 0)
+		return fail_request(&q, r);
+	*ret = q.copy;
+	return 0;
+}
+
+int transfer_client_update(struct transfer_client *s, const struct device_piece *pieces, size_t n,
+			   const int *fds, struct host_copy *base, transfer_progress_fn progress,
+			   void *arg, struct brumate_error *err)
+{
+	struct request q = { .session = s, .progress = progress, .arg = arg };
+	struct transfer_packet their_fds = packet(TRANSFER_FDS);
+
+	if (base->total_bytes != host_copy_offset(pieces, n))
+		return brumate_fail(err, EINVAL, "copy: the host copy is of other pieces");
+	/* Whoever writes it without digests makes those that it has untrue. */
+	if (!s->digests && base->digests)
+		digest_table_set_whole(base->digests, false);
+	free(take_ptr(&s->prepared));
+	int r = send_layout(s, pieces, n, out_flags(s) | TRANSFER_BASE, err);
+	if (r == 0)
+		r = give_digests(s, base, base->total_bytes, err);
+	if (r == 0)
+		r = send_segments(s, TRANSFER_OUT, TRANSFER_BASE, base, err);
+	if (r == 0)
+		r = send_packet(s, &their_fds, fds, n, err);
+	if (r == 0)
+		r = receive_answers(&q, err);
+	return r < 0 ? fail_request(&q, r) : 0;
+}
+
+int transfer_client_in(struct transfer_client *s, const struct device_piece *pieces, size_t n,
+		       const struct host_copy *from, int *ret_fds, transfer_progress_fn progress,
+		       void *arg, struct brumate_error *err)
+{
+	auto_free int *fds = calloc(n + 1, sizeof(*fds));
+	struct request q = {
+		.session = s, .progress = progress, .arg = arg, .fds = fds, .n_fds_wanted = n
+	};
+
+	if (!fds)
+		return brumate_fail(err, ENOMEM, "copy: %m");
+	if (from->total_bytes != host_copy_offset(pieces, n))
+		return brumate_fail(err, EINVAL, "copy: the host copy is of other pieces");
+	bool compare = s->digests && from->digests && digest_table_is_whole(from->digests);
+	free(take_ptr(&s->prepared));
+	int r = send_layout(s, pieces, n, compare ? TRANSFER_WITH_DIGESTS : 0, err);
+	if (r == 0 && compare)
+		r = send_digests(s, from->digests, err);
+	if (r == 0)
+		r = send_segments(s, TRANSFER_IN, 0, from, err);
+	if (r == 0)
+		r = receive_answers(&q, err);
+	if (r < 0)
+		return fail_request(&q, r);
+	memcpy(ret_fds, fds, n * sizeof(*fds));
+	return 0;
+}

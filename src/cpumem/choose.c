@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Which memory of a frozen tree is taken. Mappings by smaps, which is only read where maps shows one that
+ * is large enough; their pages by the page map, in threads.
+ */
+#include "cpumem/private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/fd.h"
+
+/* Bits of /proc/PID/pagemap: Documentation/admin-guide/mm/pagemap.rst of Linux. */
+#define PAGE_FRAME_MASK	 ((1ull << 55) - 1)
+#define PAGE_EXCLUSIVE	 (1ull << 56)
+#define PAGE_GUARD	 (1ull << 58)
+#define PAGE_FILE_SHARED (1ull << 61)
+#define PAGE_SWAPPED	 (1ull << 62)
+#define PAGE_PRESENT	 (1ull << 63)
+
+enum {
+	SMAPS_BYTES_MAX = 256 << 20,
+	VMAS_MAX = 1 << 16,
+	SPARSE_FACTOR = 64, /* less there than one page in so many: left to CRIU */
+	SHARED_PART = 8,    /* more than one page in so many that others have too: left to CRIU */
+};
+#define PRESENT_BYTES_MIN (8ull << 20)
+/* A piece's page map fills a thread's buffer. */
+#define PIECE_PAGES (CPU_MEMORY_BUFFER_BYTES / sizeof(uint64_t))
+
+static void region_fini(struct cpu_memory_region *r)
+{
+	free(r->present);
+	cleanup_close(&r->mem_fd);
+}
+
+void cpu_memory_fini(struct cpu_memory *m)
+{
+	for (size_t i = 0; i < m->n; i++)
+		region_fini(&m->items[i]);
+	free(m->items);
+	*m = CPU_MEMORY_EMPTY;
+}
+
+/* ---- mappings ---- */
+
+static uint64_t align_up(uint64_t v)
+{
+	return (v + CPU_MEMORY_ALIGN_BYTES - 1) & ~(CPU_MEMORY_ALIGN_BYTES - 1);
+}
+
+static uint64_t align_down(uint64_t v)
+{
+	return v & ~(CPU_MEMORY_ALIGN_BYTES - 1);
+}
+
+static bool is_large(uint64_t start, uint64_t end)
+{
+	return align_down(end) >= align_up(start) + PRESENT_BYTES_MIN;
+}
+
+/* Reservations of terabytes would be looked at for long, for little. */
+static bool is_dense(const struct cpu_memory_vma *vma)
+{
+	return is_large(vma->start, vma->end) && vma->there_bytes >= PRESENT_BYTES_MIN &&
+	       vma->there_bytes >= (vma->end - vma->start) / SPARSE_FACTOR;
+}
+
+static char *read_proc(pid_t pid, const char *name)
+{
+	char path[64];
+	char *text = NULL;
+
+	snprintf(path, sizeof(path), "/proc/%d/%s", pid, name);
+	return file_read(AT_FDCWD, path, SMAPS_BYTES_MAX, &text, NULL) < 0 ? NULL : text;
+}
+
+/* Cheap, where smaps walks all pages. */
+static bool has_large_mapping(pid_t pid)
+{
+	auto_free char *text = read_proc(pid, "maps");
+	char *rest = NULL;
+
+	for (char *line = text ? strtok_r(text, "\n", &rest) : NULL; line;
+	     line = strtok_r(NULL, "\n", &rest)) {
+		unsigned long long start, end;
+
+		if (sscanf(line, "%llx-%llx rw", &start, &end) == 2 && is_large(start, end))
+			return true;
+	}
+	return false;
+}
+
+static int add_region(struct cpu_memory *m, const struct proc_info *p,
+		      const struct cpu_memory_vma *vma)
+{
+	uint64_t start = align_up(vma->start), end = align_down(vma->end);
+	uint64_t pages = (end - start) / (uint64_t)sysconf(_SC_PAGESIZE);
+	struct cpu_memory_region *items = array_room(m->items, m->n, sizeof(*items));
+
+	if (!items)
+		return -ENOMEM;
+	m->items = items;
+	items[m->n] = (struct cpu_memory_region){
+		.pid = p->id.pid,
+		.inner_pid = p->inner_pid,
+		.va = start,
+		.len_bytes = end - start,
+		.mem_fd = -1,
+		.present = calloc((size_t)(pages + 63) / 64, sizeof(uint64_t)),
+	};
+	return items[m->n++].present ? 0 : -ENOMEM;
+}
+
+static int find_regions(struct cpu_memory *m, const struct proc_info *p)
+{
+	auto_free char *text = has_large_mapping(p->id.pid) ? read_proc(p->id.pid, "smaps") : NULL;
+	auto_free struct cpu_memory_vma *vmas = text ? malloc(VMAS_MAX * sizeof(*vmas)) : NULL;
+	ssize_t n = vmas ? cpu_memory_parse_smaps(text, vmas, VMAS_MAX) : 0;
+	int r = 0;
+
+	if (text && !vmas)
+		return -ENOMEM;
+	for (ssize_t i = 0; i < n && r == 0; i++)
+		if (is_dense(&vmas[i]))
+			r = add_region(m, p, &vmas[i]);
+	return r;
+}
+
+/* ---- pages ---- */
+
+struct count {
+	_Atomic uint64_t present, shared;
+	atomic_bool is_odd;
+};
+
+struct survey {
+	struct cpu_memory *m;
+	struct count *counts; /* one a region */
+	uint64_t zero_frame;
+};
+
+static size_t pieces_of(const struct cpu_memory_region *r)
+{
+	uint64_t pages = r->len_bytes / (uint64_t)sysconf(_SC_PAGESIZE);
+
+	return (size_t)((pages + PIECE_PAGES - 1) / PIECE_PAGES);
+}
+
+static int read_pagemap(pid_t pid, uint64_t va, uint64_t *entries, size_t n)
+{
+	uint64_t offset = va / (uint64_t)sysconf(_SC_PAGESIZE) * sizeof(*entries);
+	size_t len = n * sizeof(*entries);
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/pagemap", pid);
+	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	ssize_t got = pread(fd, entries, len, (off_t)offset);
+	if (got < 0)
+		return -errno;
+	return (size_t)got == len ? 0 : -ENODATA;
+}
+
+/* The frame that every page of zeros is until it is written to; 0 where the kernel does not tell. */
+static uint64_t find_zero_frame(void)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	uint64_t entry = 0;
+	volatile char *p = mmap(NULL, page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		return 0;
+	if (*p != 0 || read_pagemap(getpid(), (uintptr_t)p, &entry, 1) < 0)
+		entry = 0;
+	munmap((void *)(uintptr_t)p, page);
+	return entry & PAGE_PRESENT ? entry & PAGE_FRAME_MASK : 0;
+}
+
+static void count_pages(const struct survey *s, struct cpu_memory_region *r, struct count *c,
+			uint64_t first, const uint64_t *entries, size_t n)
+{
+	uint64_t present = 0, shared = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		uint64_t e = entries[i];
+		bool is_zero = s->zero_frame && (e & PAGE_FRAME_MASK) == s->zero_frame;
+
+		if (e & (PAGE_GUARD | PAGE_FILE_SHARED))
+			atomic_store(&c->is_odd, true);
+		if (!(e & (PAGE_PRESENT | PAGE_SWAPPED)) || ((e & PAGE_PRESENT) && is_zero))
+			continue;
+		/* A piece's pages are whole words of the bitmap. */
+		r->present[(first + i) / 64] |= 1ull << ((first + i) % 64);
+		present++;
+		shared += (e & PAGE_PRESENT) && !(e & PAGE_EXCLUSIVE);
+	}
+	atomic_fetch_add(&c->present, present);
+	atomic_fetch_add(&c->shared, shared);
+}
+
+static int survey_piece(void *arg, size_t i, void *buf)
+{
+	struct survey *s = arg;
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	size_t k = 0;
+
+	for (; i >= pieces_of(&s->m->items[k]); k++)
+		i -= pieces_of(&s->m->items[k]);
+	struct cpu_memory_region *r = &s->m->items[k];
+	uint64_t first = i * PIECE_PAGES, pages = r->len_bytes / page;
+	size_t n = (size_t)(pages - first < PIECE_PAGES ? pages - first : PIECE_PAGES);
+	int e = read_pagemap(r->pid, r->va + first * page, buf, n);
+	if (e == 0)
+		count_pages(s, r, &s->counts[k], first, buf, n);
+	return e;
+}
+
+static bool is_worth_it(const struct count *c, bool may_be_shared)
+{
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+
+	if (c->is_odd || c->present * page < PRESENT_BYTES_MIN)
+		return false;
+	return !may_be_shared || c->shared * SHARED_PART <= c->present;
+}
+
+/* process_vm_readv(2) would give a process its own copy of each shared page that is read, as if it had
+ * been written to (Linux 5.19 and later); a read of /proc/PID/mem, slower, does not. */
+static int open_shared(struct cpu_memory_region *r, const struct count *c)
+{
+	char path[64];
+
+	if (!c->shared)
+		return 0;
+	snprintf(path, sizeof(path), "/proc/%d/mem", r->pid);
+	r->mem_fd = open(path, O_RDONLY | O_CLOEXEC);
+	return r->mem_fd < 0 ? -errno : 0;
+}
+
+static int keep_worthy(struct cpu_memory *m, const struct count *counts, bool may_be_shared)
+{
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	size_t kept = 0;
+	int e = 0;
+
+	for (size_t i = 0; i < m->n; i++) {
+		struct cpu_memory_region *r = &m->items[i];
+
+		if (!is_worth_it(&counts[i], may_be_shared)) {
+			region_fini(r);
+			continue;
+		}
+		r->present_bytes = counts[i].present * page;
+		m->present_bytes += r->present_bytes;
+		m->len_bytes += r->len_bytes;
+		if (e == 0)
+			e = open_shared(r, &counts[i]);
+		m->items[kept++] = *r;
+	}
+	m->n = kept;
+	return e;
+}
+
+static int survey(struct cpu_memory *m, bool may_be_shared, unsigned threads)
+{
+	auto_free struct count *counts = calloc(m->n + 1, sizeof(*counts));
+	struct survey s = { .m = m, .counts = counts, .zero_frame = find_zero_frame() };
+	size_t pieces = 0;
+
+	if (!counts)
+		return -ENOMEM;
+	for (size_t i = 0; i < m->n; i++)
+		pieces += pieces_of(&m->items[i]);
+	int r = pieces ? cpu_memory_run(pieces, threads, survey_piece, &s) : 0;
+	return r < 0 ? r : keep_worthy(m, counts, may_be_shared);
+}
+
+static int by_place(const void *a, const void *b)
+{
+	const struct cpu_memory_region *x = a, *y = b;
+
+	if (x->inner_pid != y->inner_pid)
+		return x->inner_pid < y->inner_pid ? -1 : 1;
+	return x->va < y->va ? -1 : x->va > y->va;
+}
+
+int cpu_memory_choose(struct cpu_memory *ret, const struct proc_tree *tree, unsigned threads,
+		      struct brumate_error *err)
+{
+	auto_(cpu_memory_fini) struct cpu_memory m = CPU_MEMORY_EMPTY;
+	int r = 0;
+
+	for (size_t i = 0; i < tree->n && r == 0; i++)
+		if (tree->items[i].state != 'Z')
+			r = find_regions(&m, &tree->items[i]);
+	if (r == 0)
+		r = survey(&m, tree->n > 1, threads);
+	if (r < 0)
+		return brumate_fail(err, -r, "looking at the job's memory: %m");
+	if (m.n)
+		qsort(m.items, m.n, sizeof(*m.items), by_place);
+	*ret = m;
+	m = CPU_MEMORY_EMPTY;
+	return 0;
+}

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Bytes out of frozen processes. A page that was never touched is not read: what is sparse stays so. A
+ * copy is private memory: threads that fill one file wait for each other's pages. It is in huge pages where
+ * it is dense, and the kernel copies straight into it.
+ */
+#include "cpumem/private.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/param.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/huge-pages.h"
+#include "base/machine.h"
+
+#define PIECE_BYTES_MAX (64ull << 20)
+
+/* Each is a mapping or two, of which the kernel allows a process 65530. */
+enum { HUGE_RUNS_MAX = 1 << 14 };
+
+/* ---- threads ---- */
+
+struct work {
+	size_t n;
+	cpu_memory_piece_fn fn;
+	void *arg;
+	atomic_size_t next;
+	atomic_int failure;
+};
+
+static void *worker(void *arg)
+{
+	struct work *w = arg;
+	auto_free void *buf = malloc(CPU_MEMORY_BUFFER_BYTES);
+	int r = buf ? 0 : -ENOMEM;
+
+	while (r == 0 && !atomic_load(&w->failure)) {
+		size_t i = atomic_fetch_add(&w->next, 1);
+
+		if (i >= w->n)
+			return NULL;
+		r = w->fn(w->arg, i, buf);
+	}
+	int none = 0;
+	if (r < 0)
+		atomic_compare_exchange_strong(&w->failure, &none, r);
+	return NULL;
+}
+
+static unsigned threads_for(unsigned wanted)
+{
+	return MIN(wanted ? wanted : machine_cores(), CPU_MEMORY_THREADS_MAX);
+}
+
+int cpu_memory_run(size_t n, unsigned threads, cpu_memory_piece_fn fn, void *arg)
+{
+	struct work w = { .n = n, .fn = fn, .arg = arg };
+	pthread_t others[CPU_MEMORY_THREADS_MAX];
+	unsigned started = 0;
+	unsigned want = (unsigned)MIN(threads_for(threads), n);
+
+	/* This thread works too: where none can be started, it does all. */
+	while (started + 1 < want && pthread_create(&others[started], NULL, worker, &w) == 0)
+		started++;
+	worker(&w);
+	for (unsigned i = 0; i < started; i++)
+		pthread_join(others[i], NULL);
+	return atomic_load(&w.failure);
+}
+
+/* ---- out ---- */
+
+static uint64_t page_bytes(void)
+{
+	return (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* The run of pages from @page on, before @end, that are alike there or alike absent. */
+static uint64_t run_end(const uint64_t *present, uint64_t page, uint64_t end)
+{
+	bool first = cpu_memory_page_is_set(present, page);
+
+	while (page < end && cpu_memory_page_is_set(present, page) == first)
+		page++;
+	return page;
+}
+
+static ssize_t read_some(const struct cpu_memory_region *r, uint64_t va, void *buf,
+			 size_t len_bytes)
+{
+	struct iovec local = { buf, len_bytes };
+	struct iovec remote = { (void *)(uintptr_t)va, len_bytes };
+
+	if (r->mem_fd >= 0)
+		return pread(r->mem_fd, buf, len_bytes, (off_t)va);
+	return process_vm_readv(r->pid, &local, 1, &remote, 1, 0);
+}
+
+static int read_memory(const struct cpu_memory_region *r, uint64_t va, void *buf, size_t len_bytes)
+{
+	while (len_bytes) {
+		ssize_t n = read_some(r, va, buf, len_bytes);
+
+		if (n <= 0)
+			return n < 0 ? -errno : -EFAULT;
+		buf = (char *)buf + n;
+		va += (uint64_t)n;
+		len_bytes -= (size_t)n;
+	}
+	return 0;
+}
+
+int cpu_memory_read(void *arg, uint64_t offset, void *buf, size_t len_bytes)
+{
+	const struct cpu_memory_region *r = arg;
+	uint64_t page = page_bytes(), end = offset + len_bytes;
+	char *to = buf;
+
+	if (end > r->len_bytes || end < offset || (offset | len_bytes) % page)
+		return -ERANGE;
+	while (offset < end) {
+		uint64_t stop = run_end(r->present, offset / page, end / page) * page;
+		size_t len = (size_t)(stop - offset);
+		int e = 0;
+
+		if (cpu_memory_page_is_set(r->present, offset / page))
+			e = read_memory(r, r->va + offset, to, len);
+		else
+			memset(to, 0, len);
+		if (e < 0)
+			return e;
+		to += len;
+		offset = stop;
+	}
+	return 0;
+}
+
+/* ---- a copy ---- */
+
+int cpu_memory_copy_reserve(struct cpu_memory_copy *ret, const struct cpu_memory *m)
+{
+	struct cpu_memory_copy c = { .bytes = huge_pages_reserve(m->len_bytes) };
+
+	if (!c.bytes)
+		return -errno;
+	c.len_bytes = m->len_bytes;
+	if (mprotect(c.bytes, c.len_bytes, PROT_READ | PROT_WRITE) < 0) {
+		int r = -errno;
+
+		cpu_memory_copy_fini(&c);
+		return r;
+	}
+	/* Neither a fork nor a core dump is to take it along; and where all memory gets huge pages unasked, what
+	 * is sparse would become dense. A kernel without huge pages does not know the last. */
+	madvise(c.bytes, c.len_bytes, MADV_DONTFORK);
+	madvise(c.bytes, c.len_bytes, MADV_DONTDUMP);
+	madvise(c.bytes, c.len_bytes, MADV_NOHUGEPAGE);
+	*ret = c;
+	return 0;
+}
+
+void cpu_memory_copy_fini(struct cpu_memory_copy *c)
+{
+	if (c->bytes)
+		munmap(c->bytes, c->len_bytes);
+	*c = CPU_MEMORY_COPY_EMPTY;
+}
+
+struct copying {
+	const struct cpu_memory *m;
+	char *bytes;
+	uint64_t piece_bytes;
+	struct huge_pages_luck luck;
+	atomic_uint runs; /* made huge pages */
+	cpu_memory_progress_fn progress;
+	void *arg;
+	_Atomic uint64_t done_bytes;
+};
+
+/* Pages that are there go straight to @to, which has zeros for the others. */
+static int copy_pages(const struct cpu_memory_region *r, char *to, uint64_t at, uint64_t end)
+{
+	uint64_t page = page_bytes();
+	int e = 0;
+
+	while (e == 0 && at < end) {
+		uint64_t stop = run_end(r->present, at / page, end / page) * page;
+
+		if (cpu_memory_page_is_set(r->present, at / page))
+			e = read_memory(r, r->va + at, to, (size_t)(stop - at));
+		to += stop - at;
+		at = stop;
+	}
+	return e;
+}
+
+/* Each is had, by its first touch, just before it is filled: then what the kernel cleared is in the core's
+ * cache still. */
+static int copy_huge(struct copying *c, const struct cpu_memory_region *r, char *to, uint64_t at,
+		     uint64_t end)
+{
+	int e = 0;
+
+	for (; e == 0 && at < end; at += HUGE_PAGE_BYTES, to += HUGE_PAGE_BYTES) {
+		uint64_t start_ns = huge_pages_start();
+
+		*(volatile char *)to = 0;
+		huge_pages_note(&c->luck, HUGE_PAGE_BYTES, 0, start_ns);
+		e = copy_pages(r, to, at, at + HUGE_PAGE_BYTES);
+	}
+	return e;
+}
+
+/* Asks for huge pages at @to, unless the kernel is slow to give them, or mappings become too many. */
+static bool ask_for_huge(struct copying *c, char *to, uint64_t len_bytes)
+{
+	return huge_pages_pay(&c->luck) && atomic_fetch_add(&c->runs, 1) < HUGE_RUNS_MAX &&
+	       madvise(to, len_bytes, MADV_HUGEPAGE) == 0;
+}
+
+/* Few pages of it are not there: no more memory goes to waste than that. */
+static bool is_dense(const struct cpu_memory_region *r, uint64_t at)
+{
+	uint64_t page = page_bytes(), n = HUGE_PAGE_BYTES / page, there = 0;
+
+	for (uint64_t i = at / page; i < at / page + n; i += 64)
+		there += (uint64_t)__builtin_popcountll(r->present[i / 64]);
+	return there >= n - n / CPU_MEMORY_SPARE_PART;
+}
+
+/* The blocks from @at on that are alike dense or not, before @end. */
+static uint64_t dense_end(const struct cpu_memory_region *r, uint64_t at, uint64_t end,
+			  bool *ret_dense)
+{
+	*ret_dense = is_dense(r, at);
+	while (at < end && is_dense(r, at) == *ret_dense)
+		at += HUGE_PAGE_BYTES;
+	return at;
+}
+
+static size_t pieces_of(const struct copying *c, const struct cpu_memory_region *r)
+{
+	return (size_t)((r->len_bytes + c->piece_bytes - 1) / c->piece_bytes);
+}
+
+/* Pieces are numbered through all regions; @ret_base is where the region stands in the copy. */
+static const struct cpu_memory_region *find_piece(const struct copying *c, size_t *i,
+						  uint64_t *ret_base)
+{
+	const struct cpu_memory_region *r = c->m->items;
+
+	*ret_base = 0;
+	for (size_t n; *i >= (n = pieces_of(c, r)); r++) {
+		*i -= n;
+		*ret_base += r->len_bytes;
+	}
+	return r;
+}
+
+static int copy_piece(void *arg, size_t i, void *buf)
+{
+	struct copying *c = arg;
+	uint64_t base;
+	const struct cpu_memory_region *r = find_piece(c, &i, &base);
+	uint64_t start = i * c->piece_bytes, at = start;
+	uint64_t end = MIN(start + c->piece_bytes, r->len_bytes);
+	int e = 0;
+
+	(void)buf;
+	while (e == 0 && at < end) {
+		bool dense;
+		uint64_t stop = dense_end(r, at, end, &dense);
+		char *to = c->bytes + base + at;
+
+		e = dense && ask_for_huge(c, to, stop - at) ? copy_huge(c, r, to, at, stop)
+							    : copy_pages(r, to, at, stop);
+		at = stop;
+	}
+	uint64_t done = atomic_fetch_add(&c->done_bytes, end - start) + end - start;
+	return e == 0 && c->progress ? c->progress(c->arg, done) : e;
+}
+
+/* Long enough that asking for huge pages costs nothing, short enough that all threads have some. */
+static uint64_t choose_piece(uint64_t len_bytes, unsigned threads)
+{
+	uint64_t piece = len_bytes / threads_for(threads) / 4;
+
+	piece -= piece % HUGE_PAGE_BYTES;
+	return MIN(MAX(piece, (uint64_t)HUGE_PAGE_BYTES), PIECE_BYTES_MAX);
+}
+
+int cpu_memory_copy_out(const struct cpu_memory *m, const struct cpu_memory_copy *to,
+			unsigned threads, cpu_memory_progress_fn progress, void *arg,
+			struct brumate_error *err)
+{
+	struct copying c = {
+		.m = m,
+		.bytes = to->bytes,
+		.luck = { .slow_ns = CPU_MEMORY_SMALL_PAGES_NS },
+		.progress = progress,
+		.arg = arg,
+	};
+	size_t pieces = 0;
+
+	c.piece_bytes = choose_piece(m->len_bytes, threads);
+	for (size_t i = 0; i < m->n; i++)
+		pieces += pieces_of(&c, &m->items[i]);
+	int r = cpu_memory_run(pieces, threads, copy_piece, &c);
+	return r < 0 ? brumate_fail(err, -r, "copying the job's memory: %m") : 0;
+}

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: MIT
+/*
+ * A conversation with CRIU, by its RPC: a request, CRIU's notifications, each acknowledged after the
+ * caller was asked, and a response; then CRIU's process is waited for.
+ *
+ * How a dump is cancelled. SIGTERM or SIGKILL end CRIU wherever it is; the tree survives that (see
+ * criu-heal.c) except in the short while in which CRIU has overwritten code of a task to run its
+ * first system calls there. So CRIU is made to fail by itself instead, and takes everything back: the
+ * next notification is refused, and its file size limit becomes 0, so that the next page it writes
+ * fails as on a full disk. A restore is cancelled by killing the root that it is building, which
+ * CRIU sees at once.
+ */
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "criu/session.h"
+#include "process/pidns.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum {
+	TICK_MS = 200,
+	CANCEL_TIMEOUT_MS = 15000, /* for CRIU to take everything back before it is killed */
+	PACKET_BYTES = 64 * 1024,
+	TICKS_WITHOUT_ROOT = 10, /* two seconds: a job may end while CRIU still has to answer */
+	LOG_LEVEL = 4,
+};
+
+static int send_request(int fd, const Criu__Req *req)
+{
+	size_t len = criu__req__get_packed_size(req);
+	auto_free uint8_t *buf = malloc(len);
+
+	if (!buf)
+		return -ENOMEM;
+	criu__req__pack(req, buf);
+	ssize_t n = send(fd, buf, len, MSG_NOSIGNAL);
+	return n < 0 ? -errno : 0;
+}
+
+static int acknowledge(struct session *s, bool success)
+{
+	Criu__Req req = CRIU__REQ__INIT;
+
+	req.type = CRIU__REQ_TYPE__NOTIFY;
+	req.has_notify_success = true;
+	req.notify_success = success;
+	return send_request(s->child.socket_fd, &req);
+}
+
+static pid_t our_pid_of(const struct session *s, pid_t pid)
+{
+	return s->options->enter_ns_of ? pidns_translate(s->options->enter_ns_of, pid) : pid;
+}
+
+/* The process that a restore builds as its root, if it exists: in our namespace a child of ours that
+ * is younger than CRIU, otherwise whoever has its number there. */
+struct proc_id session_half_built_root(const struct session *s)
+{
+	pid_t pid = s->tree.n ? our_pid_of(s, s->tree.items[0].pid) : 0;
+	struct proc_info info;
+
+	if (pid <= 0 || proc_read(&info, pid, NULL) < 0 ||
+	    info.id.start_ticks < s->child.id.start_ticks)
+		return PROC_ID_NONE;
+	if (!s->options->enter_ns_of && info.ppid != getpid())
+		return PROC_ID_NONE;
+	return info.id;
+}
+
+static void cancel(struct session *s)
+{
+	struct rlimit none = { 0, 0 };
+
+	if (s->is_cancelled)
+		return;
+	s->is_cancelled = true;
+	s->kill_at_ns = deadline_in_ms(CANCEL_TIMEOUT_MS);
+	if (s->type == CRIU__REQ_TYPE__RESTORE)
+		proc_signal(session_half_built_root(s), SIGKILL);
+	else /* it is not reaped yet: the number is its own */
+		prlimit(s->child.id.pid, RLIMIT_FSIZE, &none, NULL);
+}
+
+static bool event_of(const char *script, enum criu_event *ret)
+{
+	static const struct {
+		const char *script;
+		enum criu_event event;
+	} events[] = {
+		{ "query-ext-files", CRIU_EVENT_FROZEN },
+		{ "post-dump", CRIU_EVENT_DUMPED },
+		{ "post-restore", CRIU_EVENT_RESTORED },
+	};
+
+	for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++)
+		if (!strcmp(events[i].script, script)) {
+			*ret = events[i].event;
+			return true;
+		}
+	return false;
+}
+
+/* The tree is frozen: what it was when it was looked at before may have changed since. */
+static int look_again(struct session *s, struct brumate_error *err)
+{
+	int r = heal_renew(&s->heal, s->options->root, err);
+
+	if (r < 0)
+		return r;
+	s->must_lock = s->spares_lock && heal_has_tcp(&s->heal);
+	if (s->must_lock)
+		return brumate_fail(err, EAGAIN, "the job has opened a TCP connection meanwhile");
+	if ((r = heal_guard(&s->heal)) < 0)
+		brumate_fail(err, -r, "CRIU: cannot guard the job against its death: %m");
+	return r;
+}
+
+static int on_notify(struct session *s, const Criu__Notify *notify)
+{
+	const struct criu_options *o = s->options;
+	enum criu_event event;
+
+	if (!event_of(notify->script ? notify->script : "", &event))
+		return acknowledge(s, !s->is_cancelled || s->past_return);
+	if (event == CRIU_EVENT_RESTORED) {
+		s->root_pid = our_pid_of(s, notify->has_pid ? notify->pid : 0);
+		proc_identify(&s->root, s->root_pid, NULL);
+	}
+
+	pid_t pid = event == CRIU_EVENT_RESTORED ? s->root_pid : o->root.pid;
+	if (event == CRIU_EVENT_FROZEN && look_again(s, &s->why) < 0)
+		cancel(s);
+	if (!s->is_cancelled && o->on_event && o->on_event(o->arg, event, pid, &s->why) < 0)
+		cancel(s);
+	s->past_return = event != CRIU_EVENT_FROZEN && !s->is_cancelled;
+	/* It lets the tree run and ends next, and that end is not to be taken for a death. */
+	if (s->past_return && o->leave_running)
+		heal_disarm(&s->heal);
+	return acknowledge(s, !s->is_cancelled);
+}
+
+static void on_response(struct session *s, const Criu__Resp *resp)
+{
+	s->outcome = resp->success ? SUCCEEDED : FAILED;
+	s->cr_errno = resp->has_cr_errno ? resp->cr_errno : 0;
+	snprintf(s->errmsg, sizeof(s->errmsg), "%s", resp->cr_errmsg ? resp->cr_errmsg : "");
+	if (resp->success && resp->restore && !s->root_pid)
+		s->root_pid = our_pid_of(s, resp->restore->pid);
+}
+
+static void on_packet(struct session *s)
+{
+	uint8_t buf[PACKET_BYTES];
+	ssize_t n = recv(s->child.socket_fd, buf, sizeof(buf), 0);
+
+	if (n < 0 && errno == EINTR)
+		return;
+	Criu__Resp *resp = n > 0 ? criu__resp__unpack(NULL, (size_t)n, buf) : NULL;
+	if (!resp)
+		s->outcome = DIED;
+	else if (resp->type != CRIU__REQ_TYPE__NOTIFY)
+		on_response(s, resp);
+	else if (!resp->notify || on_notify(s, resp->notify) < 0)
+		s->outcome = DIED;
+	if (resp)
+		criu__resp__free_unpacked(resp, NULL);
+}
+
+static void tick(struct session *s)
+{
+	const struct criu_options *o = s->options;
+
+	if (s->is_cancelled && clock_now_ns() > s->kill_at_ns) {
+		s->kill_at_ns = DEADLINE_NEVER;
+		proc_signal(s->child.id, SIGKILL);
+	}
+	/* A task that dies from here on CRIU does not see: it waits for it for ever. */
+	if (s->root.pid && !proc_is_alive(s->root) && ++s->ticks_without_root == TICKS_WITHOUT_ROOT)
+		proc_signal(s->child.id, SIGKILL);
+	if (!s->is_cancelled && !s->past_return && o->on_tick && o->on_tick(o->arg, &s->why) < 0)
+		cancel(s);
+}
+
+/* The end of its socket tells first of the end of CRIU; but a process that it forked on the way may hold
+ * that open, so its own end counts as well. */
+static void converse(struct session *s)
+{
+	auto_close int life_fd = proc_open(s->child.id);
+
+	while (s->outcome == UNDECIDED) {
+		struct pollfd p[] = {
+			{ .fd = s->child.socket_fd, .events = POLLIN },
+			{ .fd = life_fd, .events = POLLIN },
+		};
+
+		tick(s);
+		int n = poll(p, 2, TICK_MS);
+		if (n > 0 && p[0].revents)
+			on_packet(s);
+		else if (n > 0 || (n == 0 && life_fd < 0))
+			s->outcome = DIED;
+	}
+	/* A process that CRIU forked may be holding the guard. */
+	if (s->outcome == DIED)
+		heal_signal(&s->heal, SIGSTOP);
+}
+
+static void hint_at_log(struct brumate_error *err, const struct criu_options *o, const char *reason)
+{
+	const char *known = criu_hint_for(reason);
+	char link[64], dir[PATH_MAX];
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", o->work_dir_fd);
+	ssize_t n = readlink(link, dir, sizeof(dir) - 1);
+	dir[n > 0 ? n : 0] = '\0';
+	brumate_hint(err, "%s%sfull log: %s/%s", known ? known : "", known ? "; " : "", dir,
+		     o->log_name);
+}
+
+/* What to forward: the errno CRIU names where that has a meaning to callers. */
+static int code_of(const struct session *s)
+{
+	if (s->outcome == DIED)
+		return EPIPE;
+	return s->cr_errno == EEXIST || s->cr_errno == ESRCH ? s->cr_errno : EIO;
+}
+
+int session_explain(const struct session *s, int status, struct brumate_error *err)
+{
+	const struct criu_options *o = s->options;
+	char reason[512] = "";
+	size_t len = 0;
+
+	if (s->is_cancelled) {
+		if (err)
+			*err = s->why;
+		int r = s->why.code ? -s->why.code : -ECANCELED;
+		return s->why.code ? r : brumate_fail(err, ECANCELED, "CRIU was cancelled");
+	}
+	auto_free char *log = criu_log_tail(o, &len);
+	if (!log || criu_log_reason(log, len, reason, sizeof(reason)) < 0)
+		snprintf(reason, sizeof(reason), "%s",
+			 s->errmsg[0] ? s->errmsg : "no reason in its log");
+	if (s->outcome == DIED && status >= 0 && WIFSIGNALED(status))
+		brumate_fail(err, EPIPE, "CRIU was killed by signal %d", WTERMSIG(status));
+	else if (s->outcome == DIED)
+		brumate_fail(err, EPIPE, "CRIU ended without an answer: %s", reason);
+	else
+		brumate_fail(err, code_of(s), "CRIU: %s", reason);
+	hint_at_log(err, o, reason);
+	return -code_of(s);
+}
+
+static int set_directories(Criu__Opts *opts, const struct criu_options *o, struct criu_fds *fds,
+			   struct brumate_error *err)
+{
+	int images_fd = criu_fds_add(fds, o->images_dir_fd, "the images", err);
+	int work_fd = images_fd < 0 ? images_fd : criu_fds_add(fds, o->work_dir_fd, "the log", err);
+
+	if (work_fd < 0)
+		return work_fd;
+	opts->images_dir_fd = images_fd;
+	opts->has_work_dir_fd = true;
+	opts->work_dir_fd = work_fd;
+	opts->has_log_level = true;
+	opts->log_level = LOG_LEVEL;
+	opts->log_file = (char *)o->log_name;
+	return 0;
+}
+
+int session_set_common(Criu__Opts *opts, const struct criu_options *o, bool locks_network,
+		       struct criu_fds *fds, struct brumate_error *err)
+{
+	opts->has_notify_scripts = opts->notify_scripts = true;
+	opts->has_ext_unix_sk = opts->ext_unix_sk = true;
+	opts->has_file_locks = opts->file_locks = true;
+	opts->has_link_remap = opts->link_remap = true;
+	opts->has_shell_job = true;
+	opts->shell_job = o->shell_job;
+	opts->has_manage_cgroups_mode = true;
+	opts->manage_cgroups_mode = CRIU__CGROUP_MODE__CGROUP_IGNORE;
+	opts->has_network_lock = true;
+	opts->network_lock =
+		locks_network ? CRIU__NETWORK_LOCK__LOCK_NFTABLES : CRIU__NETWORK_LOCK__LOCK_SKIP;
+	/* Deleted files are saved whatever their size: what is too large for the place is its affair. */
+	opts->has_ghost_limit = true;
+	opts->ghost_limit = UINT32_MAX;
+	if (o->timeout_s) {
+		opts->has_timeout = true;
+		opts->timeout = o->timeout_s;
+	}
+	return set_directories(opts, o, fds, err);
+}
+
+static int add_plugin(struct criu_plugin_env *env, const struct criu_plugin *plugin,
+		      struct criu_fds *fds, struct brumate_error *err)
+{
+	env->devices = plugin->devices;
+	env->table_fd = criu_fds_add(fds, plugin->table_fd, "the table", err);
+	return env->table_fd;
+}
+
+int session_start(struct session *s, const struct criu_program *program, Criu__Opts *opts,
+		  struct criu_fds *fds, struct brumate_error *err)
+{
+	const struct criu_options *o = s->options;
+	Criu__Req req = CRIU__REQ__INIT;
+
+	s->hold_fd = o->enter_ns_of ? pidns_hold(o->enter_ns_of) : -1;
+	if (o->enter_ns_of && s->hold_fd < 0)
+		return brumate_fail(err, -s->hold_fd,
+				    "cannot hold the pid namespace of init %d: %m", o->enter_ns_of);
+	struct criu_plugin_env env = { .libdir = o->libdir, .table_fd = -1 };
+	int r = o->plugin ? add_plugin(&env, o->plugin, fds, err) : 0;
+	if (r >= 0)
+		r = criu_spawn(&s->child, program, fds, &env, o->enter_ns_of, err);
+	criu_fds_fini(fds); /* CRIU alone has them now */
+	if (r < 0) {
+		cleanup_close(&s->hold_fd);
+		return r;
+	}
+	if (o->on_spawned)
+		o->on_spawned(o->arg, s->child.id);
+
+	req.type = s->type;
+	req.opts = opts;
+	if (send_request(s->child.socket_fd, &req) < 0)
+		s->outcome = DIED;
+	return 0;
+}
+
+int session_run(struct session *s)
+{
+	converse(s);
+	return session_end(s);
+}
+
+int session_end(struct session *s)
+{
+	int status = criu_reap(&s->child);
+
+	cleanup_close(&s->hold_fd);
+	return status;
+}
+
+int criu_check(const struct criu_program *program, struct brumate_error *err)
+{
+	const struct criu_options none = { 0 };
+	struct session s = SESSION_EMPTY;
+	Criu__Opts opts = CRIU__OPTS__INIT;
+	auto_(criu_fds_fini) struct criu_fds fds = { .n = 0 };
+	auto_close int dir_fd = open("/run", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	int images_fd = dir_fd < 0 ? brumate_fail(err, errno, "/run: %m")
+				   : criu_fds_add(&fds, dir_fd, "/run", err);
+
+	s.options = &none;
+	s.type = CRIU__REQ_TYPE__CHECK;
+	opts.images_dir_fd = images_fd;
+	int r = images_fd < 0 ? images_fd : session_start(&s, program, &opts, &fds, err);
+	if (r < 0)
+		return r;
+	session_run(&s);
+	if (s.outcome == SUCCEEDED)
+		return 0;
+	brumate_fail(err, EOPNOTSUPP, "the kernel lacks what CRIU needs%s%s",
+		     s.errmsg[0] ? ": " : "", s.errmsg);
+	brumate_hint(err, "run '%s check' to see what is missing", program->path);
+	return -EOPNOTSUPP;
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT
+/*
+ * CRIU through its RPC: `criu swrk FD`, one protobuf message a packet (SOCK_SEQPACKET). criu*.c are the
+ * only files of the tree that speak it. CRIU's answer is not trusted for GPU state, and its
+ * cr_errmsg is its *first* error line, often a harmless one: on failure the reason is taken from the
+ * end of its log.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "process/process.h"
+
+/** The CRIU that is used, and why. */
+struct criu_program {
+	char path[4096]; /* the program, or a wrapper with its own loader and libraries */
+	int version;	 /* 40201 for 4.2.1 */
+	char why[256]; /* "BRUMATE_CRIU", "in PATH, version 4.2.1", "provisioned: PATH's 3.17 is too old" */
+};
+
+enum { CRIU_VERSION_MIN = 40200 };
+
+/**
+ * Finds a CRIU that is new enough: BRUMATE_CRIU, else PATH (and /usr/sbin), else our provisioned one
+ * (helper "criu/criu", see tools/criu-provision). The version is asked for by running it.
+ * Errors to act on: -ENOENT (none), -EOPNOTSUPP (too old; text names versions and paths, hint says
+ * what to do).
+ */
+int criu_find(struct criu_program *ret, struct brumate_error *err);
+
+/** `criu check` by RPC: whether the kernel offers what CRIU needs. */
+int criu_check(const struct criu_program *program, struct brumate_error *err);
+
+/** Points in a dump or restore at which the caller is asked; tasks are frozen at the first two. */
+enum criu_event {
+	CRIU_EVENT_FROZEN, /* dump: tree frozen, nothing dumped yet (query-ext-files) */
+	CRIU_EVENT_DUMPED, /* dump: images complete, tree still frozen (post-dump) */
+	CRIU_EVENT_RESTORED, /* restore: tree complete, not yet running (post-restore); pid is the root's */
+};
+/** 0 goes on; <0 makes CRIU fail: a dump then lets the tree run on, a restore kills it. */
+typedef int (*criu_event_fn)(void *arg, enum criu_event event, pid_t pid,
+			     struct brumate_error *err);
+
+/** While CRIU works: called at least four times a second; <0 (with @err) cancels: CRIU is stopped
+ * with SIGTERM at a safe point where there is one, and the call fails with that error. May be NULL. */
+typedef int (*criu_tick_fn)(void *arg, struct brumate_error *err);
+
+/** fd given to restored tasks in place of an external file: key as CRIU names it ("pipe:[123]",
+ * "socket:[123]", "tty[8803:6]", or a path without its leading slash). */
+struct criu_inherit {
+	char key[256];
+	int fd;
+};
+
+/** Our plugin in CRIU: what it leaves out of the images (cpu_memory.h), and what it opens anew. */
+struct criu_plugin {
+	int table_fd;	     /* cpu_memory_table_new(); borrowed. A restore needs one too, empty */
+	const char *devices; /* how paths of such devices begin, parted by colons: "/dev/nvidia" */
+};
+
+/** The folder that holds our plugin and nothing else (owned); NULL where it is not installed. */
+char *criu_plugin_dir(void);
+
+struct criu_options {
+	int images_dir_fd;		     /* borrowed */
+	int work_dir_fd;		     /* borrowed; where the log goes */
+	const char *log_name;		     /* "dump.log" */
+	struct proc_id root;		     /* dump: the root of the tree */
+	bool leave_running;		     /* dump */
+	bool shell_job;			     /* session or terminal from outside the tree */
+	bool tcp_close;			     /* restore established connections as closed */
+	const char *const *externals;	     /* dump: NULL-terminated, or NULL */
+	const struct criu_inherit *inherits; /* restore */
+	size_t n_inherits;
+	uint32_t timeout_s; /* CRIU's own alarm for collecting tasks */
+	pid_t enter_ns_of;  /* run CRIU in this process's pid and mount namespaces; 0: our own */
+	const char
+		*libdir; /* plugin directory; NULL: an empty one, so that no foreign plugin loads */
+	const struct criu_plugin *plugin; /* of ours in @libdir; NULL: none */
+	void (*on_spawned)(void *arg,
+			   struct proc_id criu); /* the pid of CRIU, as soon as it runs */
+	criu_event_fn on_event;
+	criu_tick_fn on_tick;
+	void *arg;
+};
+
+struct criu_result {
+	pid_t root_pid; /* restore: pid of the restored root as we see it */
+	double seconds;
+	double frozen_seconds; /* dump, from CRIU's statistics; 0 if unknown */
+	uint64_t pages_bytes;  /* dump: memory written */
+};
+
+/** A dump whose CRIU has been started. */
+struct criu_dump;
+
+/**
+ * Starts CRIU for a dump. It comes up by itself (30 to 150 ms, by the machine) and waits, before it looks
+ * at the tree, for criu_dump_run(). @options is copied; what it points to, and its descriptors, are to
+ * last until criu_dump_free(). @ret: owned.
+ */
+int criu_dump_start(struct criu_dump **ret, const struct criu_program *program,
+		    const struct criu_options *options, struct brumate_error *err);
+
+/** criu_dump() with what criu_dump_start() gave, once. */
+int criu_dump_run(struct criu_dump *d, struct criu_result *ret, struct brumate_error *err);
+
+/** Where it has not been run, the CRIU that waits ends without having touched the tree. */
+void criu_dump_free(struct criu_dump *d);
+DEFINE_AUTO(struct criu_dump *, criu_dump_free)
+
+/** Dumps the tree. On failure the tree goes on running and @err holds the log line that matters, the
+ * hint names the log's path. Errors to act on: -EPIPE (CRIU died), -ECANCELED. */
+int criu_dump(const struct criu_program *program, const struct criu_options *options,
+	      struct criu_result *ret, struct brumate_error *err);
+
+/**
+ * Lets go of the TCP connections of a dumped and killed tree, which are kept (their peers' packets
+ * dropped) until it is restored: for a checkpoint that will not be. @log_name: the log of its dump.
+ */
+void criu_release_network(int work_dir_fd, const char *log_name);
+
+/**
+ * Makes a tree run on that was being dumped for a caller who has ended: kills @criu where it still runs,
+ * takes the tree out of a stop (also one that it was in before), its sockets out of repair, and removes
+ * the filter of its packets. Harmless where CRIU had let it go. @log_name: the log of the dump.
+ */
+int criu_heal(struct proc_id root, struct proc_id criu, int work_dir_fd, const char *log_name,
+	      struct brumate_error *err);
+
+/** Restores; the restored root becomes a child of the calling process (rst_sibling), or, with
+ * enter_ns_of, of the init of that namespace (pidns.h). Root pids are in our own numbering. Where
+ * the caller waits for the root, it protects it in CRIU_EVENT_RESTORED (reap.h). Errors to act
+ * on: -EEXIST (a pid is taken), -EPIPE. */
+int criu_restore(const struct criu_program *program, const struct criu_options *options,
+		 struct criu_result *ret, struct brumate_error *err);
+
+/**
+ * criu_log_reason() - the line of a CRIU log that says why it failed
+ * Pure, for foreign bytes. Takes the last "Error (" line before the final FAILED line, skips the
+ * known harmless ones (RLIMIT_NOFILE …). Returns 0 and text (one line, without time and pid
+ * prefixes), or -ENOENT.
+ */
+int criu_log_reason(const char *log, size_t len_bytes, char *ret, size_t ret_bytes);
+
+/** A hint for well-known reasons ("increase limit" → ghost files …); NULL if none is known. */
+const char *criu_hint_for(const char *reason);

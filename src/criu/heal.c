@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: MIT
+/*
+ * What a CRIU that was killed leaves behind, and how a tree it was dumping is made to run on. Seen with
+ * 4.2.1 on Linux 6.18: the kernel lets traced tasks go and the code that CRIU injected takes itself out
+ * when its socket closes; but TCP sockets stay in repair mode, in which reading and writing fail, and
+ * the table that drops their packets stays too.
+ *
+ * So the tree must not run between CRIU's death and the repair. Nobody who is told of the death can be
+ * quick enough for that; the kernel stops the tree itself. CRIU alone holds the writing end of a pipe.
+ * Of the reading end each thread of the tree has an open file of its own here, which signals it
+ * (fcntl(2), F_SETOWN_EX, F_SETSIG: SIGSTOP) when the other end closes; and a dying process closes what
+ * it has open before it lets go of those it traces (kernel/exit.c, do_exit(): exit_files() and
+ * exit_task_work() come before exit_notify()).
+ */
+#include "base/array.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/paths.h"
+#include "criu/private.h"
+#include "process/net-lock.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum {
+	LOCK_NAME_LEN = 26,
+	GUARD_FD = 8192, /* CRIU opens some dozen, and as many again for each process */
+};
+
+void heal_state_fini(struct heal_state *h)
+{
+	heal_disarm(h);
+	free(h->stop_fds);
+	cleanup_close(&h->reader_fd);
+	for (size_t i = 0; h->pid_fds && i < h->before.n; i++)
+		cleanup_close(&h->pid_fds[i]);
+	free(h->pid_fds);
+	proc_tree_fini(&h->before);
+	*h = HEAL_STATE_EMPTY;
+}
+
+int heal_prepare(struct heal_state *ret, struct proc_id root, struct brumate_error *err)
+{
+	auto_(heal_state_fini) struct heal_state h = HEAL_STATE_EMPTY;
+	int r = proc_tree_read(&h.before, root, err);
+
+	if (r < 0)
+		return r;
+	h.pid_fds = malloc(h.before.n * sizeof(*h.pid_fds));
+	if (!h.pid_fds)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < h.before.n; i++)
+		h.pid_fds[i] = proc_open(h.before.items[i].id);
+	*ret = h;
+	h = HEAL_STATE_EMPTY;
+	return 0;
+}
+
+static const struct proc_info *find(const struct proc_tree *t, struct proc_id id)
+{
+	for (size_t i = 0; i < t->n; i++)
+		if (proc_is_same(t->items[i].id, id))
+			return &t->items[i];
+	return NULL;
+}
+
+int heal_renew(struct heal_state *h, struct proc_id root, struct brumate_error *err)
+{
+	auto_(heal_state_fini) struct heal_state now = HEAL_STATE_EMPTY;
+	int r = heal_prepare(&now, root, err);
+
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < now.before.n; i++) {
+		const struct proc_info *then = find(&h->before, now.before.items[i].id);
+
+		now.before.items[i].state = then ? then->state : 'S';
+	}
+	now.reader_fd = take_fd(&h->reader_fd);
+	heal_state_fini(h);
+	*h = now;
+	now = HEAL_STATE_EMPTY;
+	return 0;
+}
+
+void heal_signal(const struct heal_state *h, int signal)
+{
+	for (size_t i = 0; i < h->before.n; i++)
+		if (h->pid_fds[i] >= 0 && h->before.items[i].state != 'T')
+			syscall(SYS_pidfd_send_signal, h->pid_fds[i], signal, NULL, 0);
+}
+
+/* A process closes what it has open in the order of the numbers, and lets go of it in the reverse order
+ * (task_work_add() puts it in front). This is above all that CRIU opens itself, but for the descriptors
+ * that it puts as high as its limit allows: the code in the tasks must not see its socket close first. */
+static int above_the_others(int fd)
+{
+	struct rlimit limit;
+	rlim_t number = GUARD_FD;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur <= number)
+		number = limit.rlim_cur - limit.rlim_cur / 8;
+	int copy = fcntl(fd, F_DUPFD_CLOEXEC, (int)number);
+	return copy < 0 ? -errno : copy;
+}
+
+int heal_arm(struct heal_state *h)
+{
+	int ends[2];
+
+	if (pipe2(ends, O_CLOEXEC) < 0)
+		return -errno;
+	auto_close int writer_fd = ends[1];
+	h->reader_fd = ends[0];
+	return above_the_others(writer_fd);
+}
+
+/* Opens @path, the reading end of a pipe, once more, so that its last writer's end stops thread @tid. */
+static int stop_at_end_of(const char *path, pid_t tid)
+{
+	struct f_owner_ex owner = { .type = F_OWNER_TID, .pid = tid };
+	auto_close int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+
+	if (fd < 0 || fcntl(fd, F_SETSIG, SIGSTOP) < 0 || fcntl(fd, F_SETOWN_EX, &owner) < 0 ||
+	    fcntl(fd, F_SETFL, O_NONBLOCK | O_ASYNC) < 0)
+		return -errno;
+	return take_fd(&fd);
+}
+
+static int add_stop(struct heal_state *h, int fd)
+{
+	int *fds = array_room(h->stop_fds, h->n_stop, sizeof(*fds));
+
+	if (!fds)
+		return -ENOMEM;
+	h->stop_fds = fds;
+	h->stop_fds[h->n_stop++] = fd;
+	return 0;
+}
+
+/* Each thread: one that is let go before its process has stopped would run. */
+static int guard_process(struct heal_state *h, const char *pipe_path, pid_t pid)
+{
+	char path[48];
+
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
+	auto_closedir DIR *dir = opendir(path);
+	if (!dir)
+		return 0; /* it has ended */
+	for (struct dirent *e; (e = readdir(dir));) {
+		if (e->d_name[0] == '.')
+			continue;
+		auto_close int fd = stop_at_end_of(pipe_path, atoi(e->d_name));
+		int r = fd >= 0 ? add_stop(h, fd) : fd;
+		if (r < 0 && r != -ESRCH)
+			return r;
+		take_fd(&fd);
+	}
+	return 0;
+}
+
+int heal_guard(struct heal_state *h)
+{
+	char path[48];
+	int r = 0;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", h->reader_fd);
+	for (size_t i = 0; i < h->before.n && r == 0; i++) {
+		const struct proc_info *p = &h->before.items[i];
+
+		if (p->state != 'T' && proc_is_alive(p->id))
+			r = guard_process(h, path, p->id.pid);
+	}
+	return r;
+}
+
+void heal_disarm(struct heal_state *h)
+{
+	for (size_t i = 0; i < h->n_stop; i++)
+		close(h->stop_fds[i]);
+	h->n_stop = 0;
+}
+
+void heal_continue(struct heal_state *h)
+{
+	heal_disarm(h);
+	heal_signal(h, SIGCONT);
+}
+
+/* Asked of a socket, or with -1 of one that cannot be had. True ends the search. */
+typedef bool (*socket_fn)(int fd);
+
+static bool any_of_process(pid_t pid, int pid_fd, socket_fn fn)
+{
+	char path[48];
+	bool found = false;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", pid);
+	auto_closedir DIR *dir = opendir(path);
+	if (pid_fd == -ESRCH || (!dir && errno == ENOENT)) /* it has ended */
+		return false;
+	if (pid_fd < 0 || !dir)
+		return fn(-1);
+	for (struct dirent *e; !found && (e = readdir(dir));) {
+		struct stat st;
+
+		if (e->d_name[0] == '.' || fstatat(dirfd(dir), e->d_name, &st, 0) < 0 ||
+		    !S_ISSOCK(st.st_mode))
+			continue;
+		auto_close int fd = (int)syscall(SYS_pidfd_getfd, pid_fd, atoi(e->d_name), 0);
+		found = (fd >= 0 || errno != EBADF) && fn(fd);
+	}
+	return found;
+}
+
+static bool any_socket(const struct heal_state *h, socket_fn fn)
+{
+	for (size_t i = 0; i < h->before.n; i++)
+		if (any_of_process(h->before.items[i].id.pid, h->pid_fds[i], fn))
+			return true;
+	return false;
+}
+
+static bool is_tcp(int fd)
+{
+	int protocol = IPPROTO_TCP;
+	socklen_t len = sizeof(protocol);
+
+	return fd < 0 || getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) < 0 ||
+	       protocol == IPPROTO_TCP;
+}
+
+bool heal_has_tcp(const struct heal_state *h)
+{
+	return any_socket(h, is_tcp);
+}
+
+static bool end_tcp_repair(int fd)
+{
+	int on = 0, off = 0;
+	socklen_t len = sizeof(on);
+
+	if (fd >= 0 && getsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &on, &len) == 0 && on)
+		setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &off, sizeof(off));
+	return false;
+}
+
+/* The table is named after the run, as much of it as fits into CRIU's buffer. */
+static void remove_lock_of_run(const char *id, const char *end)
+{
+	char name[64] = "CRIU-";
+	size_t n = strlen(name);
+
+	for (; id < end && n < sizeof(name) - 1 && (isxdigit((unsigned char)*id) || *id == '-');
+	     id++)
+		name[n++] = *id;
+	net_lock_remove(name);
+	name[LOCK_NAME_LEN] = '\0';
+	net_lock_remove(name);
+}
+
+/* CRIU names the run anew once it knows its request, so there is more than one such line. */
+static void remove_lock_named_in(const char *log, size_t len)
+{
+	static const char mark[] = "CRIU run id = ";
+	const char *end = log + len;
+
+	for (const char *p = log; (p = memmem(p, (size_t)(end - p), mark, sizeof(mark) - 1));) {
+		p += sizeof(mark) - 1;
+		remove_lock_of_run(p, end);
+	}
+}
+
+/* A restore makes deleted files anew under names of their own beside the old ones. */
+static void remove_ghosts_named_in(const char *log, size_t len)
+{
+	static const char mark[] = "Opening ghost file 0x";
+	const char *end = log + len;
+
+	for (const char *p = log; (p = memmem(p, (size_t)(end - p), mark, sizeof(mark) - 1));) {
+		p += sizeof(mark) - 1;
+		const char *eol = memchr(p, '\n', (size_t)(end - p));
+		auto_free char *line = strndup(p, (size_t)((eol ? eol : end) - p));
+		char *path = line ? strstr(line, " for ") : NULL;
+		auto_free char *ghost =
+			path ? path_format("/%s.cr.%lx.ghost", path + strlen(" for "),
+					   strtoul(line, NULL, 16))
+			     : NULL;
+
+		if (ghost)
+			unlink(ghost);
+	}
+}
+
+static void with_log(int log_fd, void (*fn)(const char *log, size_t len))
+{
+	struct stat st;
+
+	if (log_fd < 0 || fstat(log_fd, &st) < 0 || st.st_size <= 0)
+		return;
+	void *log = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, log_fd, 0);
+	if (log == MAP_FAILED)
+		return;
+	fn(log, (size_t)st.st_size);
+	munmap(log, (size_t)st.st_size);
+}
+
+void heal_tree(struct heal_state *h, int log_fd)
+{
+	any_socket(h, end_tcp_repair);
+	with_log(log_fd, remove_lock_named_in);
+	heal_disarm(h);
+	if (heal_escort(h) < 0)
+		heal_signal(h, SIGCONT);
+}
+
+int criu_heal(struct proc_id root, struct proc_id criu, int work_dir_fd, const char *log_name,
+	      struct brumate_error *err)
+{
+	auto_close int log_fd = openat(work_dir_fd, log_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	auto_(heal_state_fini) struct heal_state h = HEAL_STATE_EMPTY;
+	int r = heal_prepare(&h, root, err);
+
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < h.before.n; i++)
+		if (h.before.items[i].state == 'T') /* CRIU's end stopped it, as far as is known */
+			h.before.items[i].state = 'S';
+	heal_signal(&h, SIGSTOP);
+	proc_signal(criu, SIGKILL);
+	proc_wait_gone(criu, DEADLINE_NEVER);
+	heal_tree(&h, log_fd);
+	return 0;
+}
+
+void heal_restore(int log_fd)
+{
+	with_log(log_fd, remove_ghosts_named_in);
+}
+
+void criu_release_network(int work_dir_fd, const char *log_name)
+{
+	auto_close int fd = openat(work_dir_fd, log_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+
+	with_log(fd, remove_lock_named_in);
+}

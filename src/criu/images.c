@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT
+/* CRIU's image files: two magic numbers, then messages, each behind its length. */
+#include "criu/images.h"
+#include "base/array.h"
+#include "base/cleanup.h"
+#include "base/fd.h"
+#include "images.pb-c.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum {
+	IMAGE_BYTES_MAX = 64 * 1024 * 1024,
+	ENTRY_BYTES_MAX = 8 * 1024 * 1024,
+};
+
+#define MAGIC_IMAGE   0x54564319u
+#define MAGIC_PSTREE  0x50273030u
+#define MAGIC_SERVICE 0x55105940u
+#define MAGIC_STATS   0x57093306u
+
+struct reader {
+	const uint8_t *p;
+	size_t left;
+};
+
+static int get_u32(struct reader *r, uint32_t *ret)
+{
+	if (r->left < 4)
+		return -EBADMSG;
+	*ret = (uint32_t)r->p[0] | (uint32_t)r->p[1] << 8 | (uint32_t)r->p[2] << 16 |
+	       (uint32_t)r->p[3] << 24;
+	r->p += 4;
+	r->left -= 4;
+	return 0;
+}
+
+static int open_image(struct reader *ret, const void *buf, size_t len_bytes, uint32_t first,
+		      uint32_t second)
+{
+	struct reader r = { buf, len_bytes };
+	uint32_t a, b;
+
+	if (get_u32(&r, &a) < 0 || get_u32(&r, &b) < 0 || a != first || b != second)
+		return -EBADMSG;
+	*ret = r;
+	return 0;
+}
+
+/* 1: an entry, 0: the end */
+static int next_entry(struct reader *r, struct reader *ret)
+{
+	uint32_t len;
+
+	if (!r->left)
+		return 0;
+	if (get_u32(r, &len) < 0 || len > r->left || len > ENTRY_BYTES_MAX)
+		return -EBADMSG;
+	*ret = (struct reader){ r->p, len };
+	r->p += len;
+	r->left -= len;
+	return 1;
+}
+
+void criu_image_tree_fini(struct criu_image_tree *t)
+{
+	for (size_t i = 0; i < t->n; i++)
+		free(t->items[i].threads);
+	free(t->items);
+	*t = CRIU_IMAGE_TREE_EMPTY;
+}
+DEFINE_AUTO_FINI(struct criu_image_tree, criu_image_tree_fini)
+
+static int add_process(struct criu_image_tree *t, const CriuImage__Process *msg)
+{
+	struct criu_image_process *items = array_room(t->items, t->n, sizeof(*items));
+
+	if (!items)
+		return -ENOMEM;
+	t->items = items;
+
+	struct criu_image_process *p = &items[t->n];
+	*p = (struct criu_image_process){ .pid = (pid_t)msg->pid, .ppid = (pid_t)msg->ppid };
+	p->threads = calloc(msg->n_threads + 1, sizeof(*p->threads));
+	if (!p->threads)
+		return -ENOMEM;
+	t->n++;
+	p->n_threads = msg->n_threads;
+	for (size_t i = 0; i < msg->n_threads; i++)
+		p->threads[i] = (pid_t)msg->threads[i];
+	return p->pid > 0 ? 0 : -EBADMSG;
+}
+
+int criu_image_tree_decode(struct criu_image_tree *ret, const void *buf, size_t len_bytes)
+{
+	auto_(criu_image_tree_fini) struct criu_image_tree tree = CRIU_IMAGE_TREE_EMPTY;
+	struct reader image, entry;
+	int r = open_image(&image, buf, len_bytes, MAGIC_IMAGE, MAGIC_PSTREE);
+
+	if (r < 0)
+		return r;
+	while ((r = next_entry(&image, &entry)) > 0) {
+		CriuImage__Process *msg = criu_image__process__unpack(NULL, entry.left, entry.p);
+
+		if (!msg)
+			return -EBADMSG;
+		r = add_process(&tree, msg);
+		criu_image__process__free_unpacked(msg, NULL);
+		if (r < 0)
+			return r;
+	}
+	if (r < 0 || !tree.n)
+		return -EBADMSG;
+	*ret = tree;
+	tree = CRIU_IMAGE_TREE_EMPTY;
+	return 0;
+}
+
+int criu_image_stats_decode(struct criu_image_stats *ret, const void *buf, size_t len_bytes)
+{
+	struct reader image, entry;
+
+	if (open_image(&image, buf, len_bytes, MAGIC_SERVICE, MAGIC_STATS) < 0 ||
+	    next_entry(&image, &entry) <= 0)
+		return -EBADMSG;
+
+	CriuImage__Stats *msg = criu_image__stats__unpack(NULL, entry.left, entry.p);
+	int r = msg && msg->dump ? 0 : -EBADMSG;
+	if (r == 0)
+		*ret = (struct criu_image_stats){
+			.frozen_seconds = msg->dump->frozen_us / 1e6,
+			.pages_written = msg->dump->pages_written,
+		};
+	if (msg)
+		criu_image__stats__free_unpacked(msg, NULL);
+	return r;
+}
+
+int criu_image_tree_read(struct criu_image_tree *ret, int dir_fd)
+{
+	auto_free char *text = NULL;
+	size_t len;
+	int r = file_read(dir_fd, "pstree.img", IMAGE_BYTES_MAX, &text, &len);
+
+	return r < 0 ? r : criu_image_tree_decode(ret, text, len);
+}
+
+int criu_image_stats_read(struct criu_image_stats *ret, int dir_fd)
+{
+	auto_free char *text = NULL;
+	size_t len;
+	int r = file_read(dir_fd, "stats-dump", IMAGE_BYTES_MAX, &text, &len);
+
+	return r < 0 ? r : criu_image_stats_decode(ret, text, len);
+}

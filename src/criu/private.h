@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT
+/* What the files of criu.c share: starting CRIU, its network lock, and what it leaves when killed. */
+#pragma once
+
+#include "base/cleanup.h"
+#include "criu/criu.h"
+
+/** A running `criu swrk`: our end of its socket, and the process, which is a protected child. */
+struct criu_child {
+	struct proc_id id;
+	int socket_fd;
+};
+#define CRIU_CHILD_NONE ((struct criu_child){ .socket_fd = -1 })
+
+/** What the environment of CRIU says of plugins. */
+struct criu_plugin_env {
+	const char *libdir; /* NULL: an empty one */
+	int table_fd;	    /* as CRIU has it; -1: none */
+	const char *devices;
+};
+#define CRIU_PLUGIN_ENV_NONE ((struct criu_plugin_env){ .table_fd = -1 })
+
+enum { CRIU_FDS_MAX = 64 };
+
+/** Descriptors (owned) that CRIU gets, under the same numbers. */
+struct criu_fds {
+	int items[CRIU_FDS_MAX];
+	size_t n;
+};
+void criu_fds_fini(struct criu_fds *f);
+DEFINE_AUTO_FINI(struct criu_fds, criu_fds_fini)
+
+/** Takes @fd, of @what; where it is <0 it is the -errno of what should have made it. Returns it. */
+int criu_fds_take(struct criu_fds *f, int fd, const char *what, struct brumate_error *err);
+
+/** Takes a copy of @fd, above the standard descriptors, which CRIU has for itself. Returns the copy. */
+int criu_fds_add(struct criu_fds *f, int fd, const char *what, struct brumate_error *err);
+
+/**
+ * Starts `PROGRAM swrk` in a session of its own. It inherits @fds and its socket (under a higher number),
+ * nothing else; the environment holds PATH and what @plugin says alone.
+ */
+int criu_spawn(struct criu_child *ret, const struct criu_program *program,
+	       const struct criu_fds *fds, const struct criu_plugin_env *plugin, pid_t enter_ns_of,
+	       struct brumate_error *err);
+
+/** Closes the socket and waits for the end of the process, killing it after a while. Returns its
+ * wait status, or -errno. */
+int criu_reap(struct criu_child *child);
+
+/** CRIU's log, to read. -errno. */
+int criu_log_open(const struct criu_options *options);
+
+/** The end of that log, allocated; NULL where it cannot be read. */
+char *criu_log_tail(const struct criu_options *options, size_t *ret_len);
+
+/** A tree as it was before CRIU came, with a pidfd of each process. */
+struct heal_state {
+	struct proc_tree before;
+	int *pid_fds;  /* -1 where a process had ended */
+	int reader_fd; /* of the pipe whose end stops the tree; -1: none */
+	int *stop_fds; /* its open files, one for each thread that is guarded */
+	size_t n_stop;
+};
+#define HEAL_STATE_EMPTY ((struct heal_state){ .reader_fd = -1 })
+void heal_state_fini(struct heal_state *h);
+DEFINE_AUTO_FINI(struct heal_state, heal_state_fini)
+
+int heal_prepare(struct heal_state *ret, struct proc_id root, struct brumate_error *err);
+
+/** Adds what the tree has got since. What had been stopped before, the earlier look tells. */
+int heal_renew(struct heal_state *h, struct proc_id root, struct brumate_error *err);
+
+/** True where a process of the tree has a TCP socket, or where that cannot be told. */
+bool heal_has_tcp(const struct heal_state *h);
+
+/** Returns a descriptor (owned) that CRIU alone is to have, under that number: its end is what
+ * heal_guard() waits for. -errno. */
+int heal_arm(struct heal_state *h);
+
+/**
+ * For a tree that is frozen: when the descriptor closes, the kernel stops every thread of it before any
+ * that CRIU traced runs on. Until heal_disarm(), which is for a CRIU that is about to let the tree run
+ * and then end. -EMFILE: a descriptor is needed for each thread; -errno.
+ */
+int heal_guard(struct heal_state *h);
+void heal_disarm(struct heal_state *h);
+
+/** To every process of the tree but those that had been stopped before. */
+void heal_signal(const struct heal_state *h, int signal);
+
+/** Disarms, and makes the tree run on (what had been stopped before stays so). */
+void heal_continue(struct heal_state *h);
+
+/** Makes a stopped tree run on, and sees those out of CRIU's code in which it was killed. -errno: nothing
+ * was done. */
+int heal_escort(const struct heal_state *h);
+
+/** Takes back what a CRIU that has ended left in a tree that is stopped, and makes it run on.
+ * @log_fd: CRIU's log, or -1. */
+void heal_tree(struct heal_state *h, int log_fd);
+
+/** Removes what a restore left in the file system when CRIU was killed. @log_fd: its log, or -1. */
+void heal_restore(int log_fd);

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Starts CRIU. The program that forks has threads, so what runs in the child before exec is
+ * async-signal-safe. CRIU finds out who talks to it from the credentials of its socket and opens
+ * directories as /proc/PEER/fd/N: the socket pair is therefore made by the CRIU process itself and
+ * our end sent back, so that numbers mean its own descriptors, in any pid namespace.
+ */
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/fd-pass.h"
+#include "base/fd.h"
+#include "base/paths.h"
+#include "criu-plugin/hidden.h"
+#include "criu/private.h"
+#include "process/reap.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { EXIT_TIMEOUT_MS = 10000 };
+
+void criu_fds_fini(struct criu_fds *f)
+{
+	for (size_t i = 0; i < f->n; i++)
+		close(f->items[i]);
+	f->n = 0;
+}
+
+int criu_fds_take(struct criu_fds *f, int fd, const char *what, struct brumate_error *err)
+{
+	if (fd < 0)
+		return brumate_fail(err, -fd, "CRIU: descriptor of %s: %m", what);
+	if (f->n == CRIU_FDS_MAX) {
+		close(fd);
+		return brumate_fail(err, E2BIG, "CRIU: more than %d descriptors to pass",
+				    CRIU_FDS_MAX);
+	}
+	f->items[f->n++] = fd;
+	return fd;
+}
+
+int criu_fds_add(struct criu_fds *f, int fd, const char *what, struct brumate_error *err)
+{
+	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+
+	return criu_fds_take(f, copy < 0 ? -errno : copy, what, err);
+}
+
+/* Made before the fork: the child only uses it. */
+struct plan {
+	const char *path;
+	char *const *argv;
+	char *const *envp;
+	const struct criu_fds *fds;
+	int socket_fd; /* a number kept free for CRIU's end of its socket */
+	int back_fd;   /* the child's end of the way back to us */
+	int null_fd;
+	int ns_fd; /* pidfd of a process in the namespaces to enter; -1: stay in ours */
+};
+
+/* One of these comes back: what failed, or nothing wrong and CRIU's socket with it. */
+struct report {
+	int code;
+	char what[16];
+};
+
+static _Noreturn void child_fail(const struct plan *p, const char *what)
+{
+	struct report report = { .code = errno };
+
+	for (size_t i = 0; what[i] && i < sizeof(report.what) - 1; i++)
+		report.what[i] = what[i];
+	if (send(p->back_fd, &report, sizeof(report), MSG_NOSIGNAL) < 0)
+		_exit(126);
+	_exit(127);
+}
+
+static int send_socket(int back_fd, int fd)
+{
+	struct report report = { 0 };
+	union {
+		struct cmsghdr header;
+		char space[FD_PASS_BYTES(1)];
+	} control = { 0 };
+	struct iovec iov = { &report, sizeof(report) };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+
+	fd_pass_put(&msg, &control, &fd, 1);
+	return sendmsg(back_fd, &msg, MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+static void child_reset_signals(void)
+{
+	struct sigaction sa = { .sa_handler = SIG_DFL };
+	sigset_t none;
+
+	for (int s = 1; s < NSIG; s++)
+		if (s != SIGKILL && s != SIGSTOP)
+			sigaction(s, &sa, NULL);
+	/* A file size limit is how a dump is cancelled: to CRIU it is to look like a full disk. */
+	sa.sa_handler = SIG_IGN;
+	sigaction(SIGXFSZ, &sa, NULL);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+static _Noreturn void child_exec(const struct plan *p)
+{
+	int pair[2];
+
+	child_reset_signals();
+	setsid();
+	for (int fd = 0; fd < 3; fd++)
+		if (dup2(p->null_fd, fd) < 0)
+			child_fail(p, "dup2");
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+		child_fail(p, "socketpair");
+	if (syscall(SYS_close_range, 3, ~0u, CLOSE_RANGE_CLOEXEC) < 0)
+		child_fail(p, "close_range");
+	for (size_t i = 0; i < p->fds->n; i++)
+		if (fcntl(p->fds->items[i], F_SETFD, 0) < 0)
+			child_fail(p, "fcntl");
+	if (dup2(pair[1], p->socket_fd) < 0)
+		child_fail(p, "dup2");
+	if (send_socket(p->back_fd, pair[0]) < 0)
+		child_fail(p, "sendmsg");
+	execve(p->path, p->argv, p->envp);
+	child_fail(p, "execve");
+}
+
+/* A pid namespace is entered by children only. This one is made a child of our parent, so that it is
+ * waited for like a CRIU without namespaces. */
+static _Noreturn void child_enter_ns(const struct plan *p)
+{
+	if (setns(p->ns_fd, CLONE_NEWPID | CLONE_NEWNS) < 0)
+		child_fail(p, "setns");
+
+	long pid = syscall(SYS_clone, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0);
+	if (pid < 0)
+		child_fail(p, "clone");
+	if (pid == 0)
+		child_exec(p);
+	_exit(0);
+}
+
+static int receive(int fd, struct report *report, int *ret_socket)
+{
+	union {
+		struct cmsghdr header;
+		char space[FD_PASS_BYTES(1)];
+	} control = { 0 };
+	struct iovec iov = { report, sizeof(*report) };
+	struct msghdr msg = {
+		.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = &control,
+		.msg_controllen = sizeof(control),
+	};
+	ssize_t n;
+
+	while ((n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC)) < 0)
+		if (errno != EINTR)
+			return -errno;
+	if (n != (ssize_t)sizeof(*report))
+		return n == 0 ? 0 : -EBADMSG;
+
+	fd_pass_take(&msg, ret_socket, 1);
+	return 1;
+}
+
+static int failed(const struct plan *p, const struct report *report, struct brumate_error *err)
+{
+	if (!report->code)
+		return brumate_fail(err, EPIPE, "%s: ended before it could start", p->path);
+	return brumate_fail(err, report->code, "%s: %.15s: %m", p->path, report->what);
+}
+
+/* The socket was made by CRIU's process, so its credentials are CRIU's pid, in our numbering. */
+static int identify(struct criu_child *child, struct brumate_error *err)
+{
+	struct ucred peer;
+	int r = fd_peer(child->socket_fd, &peer);
+
+	if (r < 0)
+		return brumate_fail(err, -r, "CRIU: cannot tell its process id: %m");
+	return proc_identify(&child->id, peer.pid, err);
+}
+
+/* Forks and protects; both happen under the lock of reaping. */
+static int fork_child(const struct plan *p, int way_back_fd, pid_t *ret_first,
+		      struct criu_child *child, struct brumate_error *err)
+{
+	struct report report = { 0 };
+	pid_t first = fork();
+
+	if (first < 0)
+		return brumate_fail(err, errno, "CRIU: cannot fork: %m");
+	if (first == 0) {
+		if (p->ns_fd >= 0)
+			child_enter_ns(p);
+		child_exec(p);
+	}
+	reap_protect(first);
+	*ret_first = first;
+	close(p->back_fd);
+
+	int r = receive(way_back_fd, &report, &child->socket_fd);
+	if (r < 0)
+		return brumate_fail(err, -r, "CRIU: cannot start it: %m");
+	if (child->socket_fd < 0)
+		return failed(p, &report, err);
+	r = identify(child, err);
+	if (r >= 0 && child->id.pid != first)
+		reap_protect(child->id.pid);
+	return r;
+}
+
+static int start(struct criu_child *ret, struct plan *p, struct brumate_error *err)
+{
+	struct criu_child child = CRIU_CHILD_NONE;
+	struct report report = { 0 };
+	pid_t first = 0;
+	int back[2], none = -1, status;
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, back) < 0)
+		return brumate_fail(err, errno, "CRIU: no socket: %m");
+	auto_close int way_back_fd = back[0];
+	p->back_fd = back[1];
+
+	reap_lock();
+	int r = fork_child(p, way_back_fd, &first, &child, err);
+	reap_unlock();
+	if (!first)
+		close(p->back_fd);
+
+	/* End of file is the success of execve: the way back closes itself. */
+	if (r >= 0 && receive(way_back_fd, &report, &none) > 0)
+		r = failed(p, &report, err);
+	if (first && (p->ns_fd >= 0 || r < 0))
+		reap_wait(first, &status);
+	if (r < 0) {
+		if (child.id.pid && child.id.pid != first)
+			reap_wait(child.id.pid, &status);
+		cleanup_close(&child.socket_fd);
+		return r;
+	}
+	*ret = child;
+	return 0;
+}
+
+static int open_ns(pid_t pid, struct brumate_error *err)
+{
+	int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+
+	if (fd >= 0)
+		return fd;
+	return brumate_fail(err, errno == EINVAL ? ESRCH : errno,
+			    "cannot enter the namespaces of process %d: %m", pid);
+}
+
+char *criu_plugin_dir(void)
+{
+	return path_find_helper("criu-plugin");
+}
+
+int criu_spawn(struct criu_child *ret, const struct criu_program *program,
+	       const struct criu_fds *fds, const struct criu_plugin_env *plugin, pid_t enter_ns_of,
+	       struct brumate_error *err)
+{
+	char number[16], plugins[4096], table[64], devices[1024];
+	char *argv[] = { (char[]){ "criu" }, (char[]){ "swrk" }, number, NULL };
+	char *envp[] = { (char[]){ "PATH=/usr/sbin:/usr/bin:/sbin:/bin" },
+			 (char[]){ "LC_ALL=C" },
+			 plugins,
+			 devices,
+			 plugin->table_fd >= 0 ? table : NULL,
+			 NULL };
+	auto_close int ns_fd = enter_ns_of ? open_ns(enter_ns_of, err) : -1;
+	auto_close int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	int highest = 2;
+
+	for (size_t i = 0; i < fds->n; i++)
+		highest = fds->items[i] > highest ? fds->items[i] : highest;
+	auto_close int socket_fd = null_fd < 0 ? -1 : fcntl(null_fd, F_DUPFD_CLOEXEC, highest + 1);
+
+	if (enter_ns_of && ns_fd < 0)
+		return ns_fd;
+	if (socket_fd < 0)
+		return brumate_fail(err, errno, "/dev/null: %m");
+	snprintf(number, sizeof(number), "%d", socket_fd);
+	/* A directory that the kernel makes, in which nobody can put a plugin. */
+	snprintf(plugins, sizeof(plugins), "CRIU_LIBS_DIR=%s",
+		 plugin->libdir ? plugin->libdir : "/proc/self/task");
+	snprintf(devices, sizeof(devices), HIDDEN_DEV_VARIABLE "=%s",
+		 plugin->devices ? plugin->devices : "");
+	snprintf(table, sizeof(table), HIDDEN_FD_VARIABLE "=%d", plugin->table_fd);
+
+	struct plan plan = {
+		.path = program->path,
+		.argv = argv,
+		.envp = envp,
+		.fds = fds,
+		.socket_fd = socket_fd,
+		.back_fd = -1,
+		.null_fd = null_fd,
+		.ns_fd = ns_fd,
+	};
+	int r = start(ret, &plan, err);
+	if (r >= 0)
+		fault_register_peer("criu", ret->id.pid);
+	return r;
+}
+
+int criu_reap(struct criu_child *child)
+{
+	int status = 0;
+
+	cleanup_close(&child->socket_fd);
+	child->socket_fd = -1;
+	if (proc_wait_gone(child->id, deadline_in_ms(EXIT_TIMEOUT_MS)) == -ETIMEDOUT) {
+		proc_signal(child->id, SIGKILL);
+		proc_wait_gone(child->id, DEADLINE_NEVER);
+	}
+	/* A CRIU that was killed leaves helpers waiting for it for ever. They are of its process group,
+	 * whose number is its own until it is reaped; restored tasks that run have left it. */
+	if (proc_zombie_status(child->id, &status) == 0 && WIFSIGNALED(status))
+		kill(-child->id.pid, SIGKILL);
+	fault_register_peer("criu", 0);
+	int r = reap_wait(child->id.pid, &status);
+	return r < 0 ? r : status;
+}

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT
+/* What the files of the cuda backend share: NVML, which only ever adds knowledge. */
+#pragma once
+
+#include "gpu/gpu.h"
+
+/** The driver's library, once dev_cuda was opened. */
+void *cuda_library(void);
+
+/** Loads and initialises NVML. @library: NULL for the usual name. Without it the rest is empty. */
+void nvml_open(const char *library);
+
+/** Version of the driver as text, "" if unknown. */
+void nvml_driver_version(char *ret, size_t room);
+
+/** Fills memory and MIG mode of the GPU with gpu->uuid; leaves @gpu as it is where NVML cannot say. */
+void nvml_fill_gpu(struct dev_gpu *gpu);
+
+/** Adds the GPUs and bytes that @pid uses. */
+void nvml_fill_process(pid_t pid, struct dev_process *process);

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT
+/*
+ * What a GPU vendor's driver can do for us. One constant struct per backend; the broker is the only
+ * program that calls it, and calls these wrappers rather than the struct.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/error.h"
+
+enum {
+	DEV_UUID_TEXT_BYTES = 48, /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" */
+	DEV_NAME_BYTES = 96,
+	DEV_GPUS_MAX = 64,
+};
+
+/** What the driver can do beyond the floor; bits of dev_info.features. Driver ladder: design 8. */
+enum dev_feature {
+	DEV_CHECKPOINT = 1u << 0,     /* the checkpoint calls exist (driver 570) */
+	DEV_REMAP = 1u << 1,	      /* restore onto other GPUs (580) */
+	DEV_JOB_FILE = 1u << 2,	      /* CUDA_CHECKPOINT_JOB_FILE (590) */
+	DEV_LEGACY_IPC = 1u << 3,     /* legacy IPC within a job (610) */
+	DEV_CUSTOM_STORAGE = 1u << 4, /* memory of a stopped process mapped into the caller (615) */
+};
+
+/** State of a process as the driver tells it. */
+enum dev_state {
+	DEV_STATE_NONE, /* no client of this driver, or ended */
+	DEV_STATE_RUNNING,
+	DEV_STATE_LOCKED,
+	DEV_STATE_CHECKPOINTED,
+	DEV_STATE_FAILED,
+	DEV_STATE_UNKNOWN, /* the driver gave an answer we do not know */
+	DEV_STATE__MAX,
+};
+
+enum dev_action { DEV_LOCK, DEV_DO_CHECKPOINT, DEV_RESTORE, DEV_UNLOCK, DEV_ACTION__MAX };
+
+struct dev_gpu {
+	char uuid[DEV_UUID_TEXT_BYTES];
+	char name[DEV_NAME_BYTES];
+	uint64_t total_bytes, used_bytes;
+	bool mig;
+};
+
+struct dev_info {
+	char driver_version[64]; /* "580.159.04" */
+	int api_version;	 /* cuDriverGetVersion: 13000 */
+	uint32_t features;	 /* DEV_* */
+	bool simulated;
+	double init_seconds; /* what initialising the driver took */
+};
+
+struct dev_gpu_pair {
+	char from[DEV_UUID_TEXT_BYTES], to[DEV_UUID_TEXT_BYTES];
+};
+
+struct dev_process {
+	enum dev_state state;
+	pid_t restore_tid; /* 0: none */
+	uint64_t used_bytes;
+	size_t n_gpus;
+	char gpus[DEV_GPUS_MAX][DEV_UUID_TEXT_BYTES];
+	uint64_t gpu_bytes[DEV_GPUS_MAX]; /* on each of them; their sum is used_bytes */
+};
+
+/** Result of one driver call: the driver's own number (0 success) and name. */
+struct dev_result {
+	int number;
+	char name[64];
+};
+
+/** Where a backend finds the vendor's libraries; NULL: by their usual names. */
+struct dev_libraries {
+	const char *driver, *management; /* borrowed for good */
+	bool simulated;
+};
+
+struct dev_memory_ops;
+
+/* All but open() are called only after it succeeded, by any number of threads at once. */
+struct dev_backend {
+	const char *name; /* "cuda" */
+	/* Loads and initialises the driver once; 0, or <0 with the reason (driver absent: -ENODEV). */
+	int (*open)(const struct dev_libraries *libraries, struct dev_info *ret,
+		    struct brumate_error *err);
+	int (*gpus)(struct dev_gpu *ret, size_t max, size_t *ret_n, struct brumate_error *err);
+	/* All that is known of a process, @state alone of the two being cheap. */
+	int (*process)(pid_t pid, struct dev_process *ret, struct brumate_error *err);
+	int (*state)(pid_t pid, enum dev_state *ret, struct brumate_error *err);
+	/* Blocks for as long as the driver does. 0 when a call was made: *ret says how it went. */
+	int (*act)(pid_t pid, enum dev_action action, uint32_t timeout_ms,
+		   const struct dev_gpu_pair *pairs, size_t n_pairs, struct dev_result *ret,
+		   struct brumate_error *err);
+	const struct dev_memory_ops *memory; /* gpu/copy.h */
+};
+
+extern const struct dev_backend dev_cuda;
+
+/* The operations, with a fault point (device.open, device.lock ...) before and a debug line after. */
+int dev_open(const struct dev_backend *b, const struct dev_libraries *libraries,
+	     struct dev_info *ret, struct brumate_error *err);
+int dev_gpus(const struct dev_backend *b, struct dev_gpu *ret, size_t max, size_t *ret_n,
+	     struct brumate_error *err);
+int dev_process(const struct dev_backend *b, pid_t pid, struct dev_process *ret,
+		struct brumate_error *err);
+int dev_process_state(const struct dev_backend *b, pid_t pid, enum dev_state *ret,
+		      struct brumate_error *err);
+int dev_act(const struct dev_backend *b, pid_t pid, enum dev_action action, uint32_t timeout_ms,
+	    const struct dev_gpu_pair *pairs, size_t n_pairs, struct dev_result *ret,
+	    struct brumate_error *err);
+
+/**
+ * Completes a map of GPUs to all @n_gpus of this machine, as the driver wants it: one that is not
+ * mentioned stays where it is or, where its place is taken, goes to the one that became free.
+ * @ret has room for @n_gpus pairs. Pure. -EINVAL: unknown GPU, or one given twice; @err names it.
+ */
+int dev_map_complete(struct dev_gpu_pair *ret, const struct dev_gpu *gpus, size_t n_gpus,
+		     const struct dev_gpu_pair *pairs, size_t n_pairs, struct brumate_error *err);
+
+enum { DEV_UUID_BYTES = 16 };
+
+/** "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx". */
+void dev_uuid_format(char ret[static DEV_UUID_TEXT_BYTES],
+		     const uint8_t uuid[static DEV_UUID_BYTES]);
+/** Reads it back; upper case, and no or a "MIG-" prefix are fine too. Returns 0 or -EINVAL. Pure. */
+int dev_uuid_parse(uint8_t ret[static DEV_UUID_BYTES], const char *text);
+
+/** "checkpoint", "remap" ...; @feature: one bit. NULL if it is none. */
+const char *dev_feature_name(uint32_t feature);
+const char *dev_state_name(enum dev_state state);
+enum dev_state dev_state_parse(const char *name); /* DEV_STATE_UNKNOWN if it is none */
+const char *dev_action_name(enum dev_action action);
+int dev_action_parse(const char *name, enum dev_action *ret); /* 0, -EINVAL */

@@ -1,0 +1,575 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Jobs on disk: creating, finding, listing, changing state, removing. Owns the directories under
+ * $BRUMATE_STATE_DIR/jobs; never talks to a process.
+ */
+#include "job/job.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/paths.h"
+#include "job/log.h"
+#include "job/record.h"
+#include "criu/criu.h"
+
+enum { RECORD_BYTES_MAX = 16 << 20, SUMMARY_BYTES_MAX = 1 << 20 };
+
+static const char record_name[] = "job.json";
+
+void job_fini(struct job *j)
+{
+	for (char **arg = j->argv; arg && *arg; arg++)
+		free(*arg);
+	free(j->argv);
+	free(j->gpus);
+	free(j->dir);
+	free(j->cwd);
+	free(j->log);
+	free(j->checkpoint);
+	free(j->checkpoint_path);
+	*j = JOB_EMPTY;
+}
+
+/* ---- states ---- */
+
+#define TO(state) (1u << (state))
+
+static const unsigned may_go[JOB_STATE__MAX] = {
+	[JOB_CREATED] = TO(JOB_RUNNING) | TO(JOB_RESTORING) | TO(JOB_EXITED) | TO(JOB_LOST),
+	[JOB_RUNNING] = TO(JOB_SUSPENDING) | TO(JOB_CHECKPOINTING) | TO(JOB_EXITED) | TO(JOB_LOST),
+	[JOB_SUSPENDING] = TO(JOB_SUSPENDED) | TO(JOB_RUNNING) | TO(JOB_EXITED) | TO(JOB_LOST),
+	[JOB_SUSPENDED] = TO(JOB_RESUMING) | TO(JOB_CHECKPOINTING) | TO(JOB_EXITED) | TO(JOB_LOST),
+	[JOB_RESUMING] = TO(JOB_RUNNING) | TO(JOB_SUSPENDED) | TO(JOB_EXITED) | TO(JOB_LOST),
+	[JOB_CHECKPOINTING] = TO(JOB_RUNNING) | TO(JOB_SUSPENDED) | TO(JOB_CHECKPOINTED) |
+			      TO(JOB_EXITED) | TO(JOB_LOST),
+	[JOB_CHECKPOINTED] = TO(JOB_RESTORING),
+	[JOB_RESTORING] = TO(JOB_RUNNING) | TO(JOB_CHECKPOINTED) | TO(JOB_EXITED) | TO(JOB_LOST),
+	[JOB_EXITED] = TO(JOB_RESTORING),
+	[JOB_LOST] = TO(JOB_RESTORING),
+};
+
+bool job_may_go(enum job_state from, enum job_state to)
+{
+	return may_go[from] & TO(to);
+}
+
+int job_set_state(struct job *j, enum job_state state, struct brumate_error *err)
+{
+	assert(j->state == state || job_may_go(j->state, state));
+	j->state = state;
+	return job_save(j, err);
+}
+
+/* ---- the record ---- */
+
+static char *jobs_dir(void)
+{
+	return path_format("%s/jobs", path_state_dir());
+}
+
+static bool is_id(const char *word)
+{
+	return strlen(word) == 8 && strspn(word, "0123456789abcdef") == 8;
+}
+
+static bool is_name(const char *name)
+{
+	size_t len = strlen(name);
+
+	if (!len || len >= JOB_NAME_BYTES || !isalnum((unsigned char)name[0]))
+		return false;
+	for (const char *p = name; *p; p++)
+		if (!isalnum((unsigned char)*p) && !strchr("._-", *p))
+			return false;
+	return true;
+}
+
+int job_save(const struct job *j, struct brumate_error *err)
+{
+	auto_json json_t *o = record_encode(j);
+	auto_free char *text = o ? json_dumps(o, JSON_INDENT(1)) : NULL;
+	auto_free char *path = path_format("%s/%s", j->dir, record_name);
+
+	if (!text || !path)
+		return brumate_fail(err, ENOMEM, "record of job %s: %m", j->id);
+
+	/* A record that says the job lives is worthless after a crash of the machine; one that says
+	 * where it is saved is not. */
+	bool lasting = j->state == JOB_CHECKPOINTED || j->state == JOB_EXITED;
+	int r = lasting ? file_replace(AT_FDCWD, path, text, strlen(text), 0600)
+			: file_swap(AT_FDCWD, path, text, strlen(text), 0600);
+	return r < 0 ? brumate_fail(err, -r, "%s: %m", path) : 0;
+}
+
+int job_load(struct job *ret, const char *id, struct brumate_error *err)
+{
+	if (!is_id(id))
+		return brumate_fail(err, ENOENT, "no job %s", id);
+
+	auto_free char *dir = path_format("%s/jobs/%s", path_state_dir(), id);
+	auto_free char *path = path_format("%s/jobs/%s/%s", path_state_dir(), id, record_name);
+	auto_free char *text = NULL;
+	size_t len;
+
+	if (!dir || !path)
+		return brumate_fail(err, ENOMEM, "%m");
+	int r = file_read(AT_FDCWD, path, RECORD_BYTES_MAX, &text, &len);
+	if (r == -ENOENT)
+		return brumate_fail(err, ENOENT, "no job %s", id);
+	if (r < 0)
+		return brumate_fail(err, -r, "%s: %m", path);
+
+	struct job j;
+	r = record_decode(&j, text, len, err);
+	if (r < 0)
+		return brumate_wrap(err, r, "%s", path);
+	if (strcmp(j.id, id)) {
+		r = brumate_fail(err, EBADMSG, "%s: record of another job, %s", path, j.id);
+		job_fini(&j);
+		return r;
+	}
+	j.dir = take_ptr(&dir);
+	*ret = j;
+	return 0;
+}
+
+/* ---- listing and finding ---- */
+
+struct listed {
+	char id[JOB_ID_BYTES];
+	struct job job;
+	struct brumate_error why;
+	bool ok;
+};
+
+static int by_age(const void *a, const void *b)
+{
+	const struct listed *x = a, *y = b;
+
+	if (x->ok != y->ok)
+		return x->ok ? -1 : 1;
+	return x->ok ? strcmp(x->job.created, y->job.created) : strcmp(x->id, y->id);
+}
+
+int job_list(void (*fn)(void *arg, const struct job *j, const char *id,
+			const struct brumate_error *why),
+	     void *arg, struct brumate_error *err)
+{
+	auto_free char *path = jobs_dir();
+	auto_closedir DIR *dir = path ? opendir(path) : NULL;
+	if (!dir)
+		return errno == ENOENT ? 0
+				       : brumate_fail(err, errno, "%s: %m", path ? path : "jobs");
+
+	struct listed *all = NULL;
+	size_t n = 0;
+	struct dirent *entry;
+	while ((entry = readdir(dir))) {
+		if (!is_id(entry->d_name))
+			continue;
+		struct listed *more = array_room(all, n, sizeof(*all));
+		if (!more)
+			break;
+		all = more;
+		all[n] = (struct listed){ 0 };
+		memcpy(all[n].id, entry->d_name, 9);
+		int r = job_load(&all[n].job, all[n].id, &all[n].why);
+		all[n].ok = r == 0;
+		if (r != -ENOENT) /* else: removed meanwhile */
+			n++;
+	}
+	if (n)
+		qsort(all, n, sizeof(*all), by_age);
+	for (size_t i = 0; i < n; i++) {
+		fn(arg, all[i].ok ? &all[i].job : NULL, all[i].id, all[i].ok ? NULL : &all[i].why);
+		job_fini(&all[i].job);
+	}
+	free(all);
+	return 0;
+}
+
+struct search {
+	const char *word;
+	pid_t pid;
+	char id[JOB_ID_BYTES];
+	int n_prefix;
+	bool exact;
+};
+
+static void match_word(void *arg, const struct job *j, const char *id,
+		       const struct brumate_error *why)
+{
+	struct search *s = arg;
+
+	(void)why;
+	bool exact = !strcmp(id, s->word) || (j && !strcmp(j->name, s->word));
+	if (s->exact || (!exact && strncmp(id, s->word, strlen(s->word))))
+		return;
+	s->exact = exact;
+	s->n_prefix++;
+	strcpy(s->id, id);
+}
+
+int job_find(struct job *ret, const char *word, struct brumate_error *err)
+{
+	struct search s = { .word = word };
+	int r = *word ? job_list(match_word, &s, err) : 0;
+
+	if (r < 0)
+		return r;
+	if (!s.n_prefix) {
+		brumate_fail(err, ENOENT, "no job %s", word);
+		brumate_hint(err, "`brumate ps` lists the jobs that are there");
+		return -ENOENT;
+	}
+	if (!s.exact && s.n_prefix > 1) {
+		brumate_fail(err, ENOTUNIQ, "%s is the beginning of %d jobs' ids", word,
+			     s.n_prefix);
+		brumate_error_exit(err, EXIT_NOT_FOUND);
+		brumate_hint(err, "give more of the id, or the name");
+		return -ENOTUNIQ;
+	}
+	return job_load(ret, s.id, err);
+}
+
+static void match_pid(void *arg, const struct job *j, const char *id,
+		      const struct brumate_error *why)
+{
+	struct search *s = arg;
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+
+	(void)why;
+	if (s->exact || !j || !job_is_alive(j) || proc_tree_read(&tree, j->root, NULL) < 0)
+		return;
+	for (size_t i = 0; i < tree.n; i++)
+		if (tree.items[i].id.pid == s->pid) {
+			s->exact = true;
+			strcpy(s->id, id);
+		}
+}
+
+int job_find_by_pid(struct job *ret, pid_t pid, struct brumate_error *err)
+{
+	struct search s = { .pid = pid };
+	int r = job_list(match_pid, &s, err);
+
+	if (r < 0)
+		return r;
+	if (!s.exact)
+		return brumate_fail(err, ENOENT, "process %d belongs to no job", pid);
+	return job_load(ret, s.id, err);
+}
+
+/* ---- creating and removing ---- */
+
+static int make_dir(struct job *j, const char *id, struct brumate_error *err)
+{
+	auto_free char *jobs = jobs_dir();
+	int r = jobs ? mkdir_parents(jobs, 0700) : -ENOMEM;
+
+	if (r < 0)
+		return brumate_fail(err, -r, "%s: %m", jobs ? jobs : "jobs");
+	for (int tries = 0; tries < 16; tries++) {
+		uint32_t random;
+
+		if (id)
+			snprintf(j->id, sizeof(j->id), "%s", id);
+		else if (getrandom(&random, sizeof(random), 0) == sizeof(random))
+			snprintf(j->id, sizeof(j->id), "%08x", random);
+		free(j->dir);
+		j->dir = path_format("%s/%s", jobs, j->id);
+		if (!j->dir)
+			return brumate_fail(err, ENOMEM, "%m");
+		if (mkdir(j->dir, 0700) == 0)
+			return 0;
+		if (errno != EEXIST)
+			return brumate_fail(err, errno, "%s: %m", j->dir);
+		if (id)
+			return brumate_fail(err, EEXIST, "job %s exists", id);
+	}
+	return brumate_fail(err, EEXIST, "no free job id found");
+}
+
+static void default_name(struct job *j)
+{
+	const char *command = j->argv && j->argv[0] ? j->argv[0] : "job";
+	const char *slash = strrchr(command, '/');
+	size_t n = 0;
+
+	for (const char *p = slash ? slash + 1 : command; *p && n < 40; p++)
+		if (isalnum((unsigned char)*p) || (n && strchr("._-", *p)))
+			j->name[n++] = *p;
+	snprintf(j->name + n, sizeof(j->name) - n, "%s%.4s", n ? "-" : "", j->id);
+}
+
+static int fill(struct job *j, const struct job_spec *spec)
+{
+	size_t n = 0;
+
+	while (spec->argv && spec->argv[n])
+		n++;
+	j->argv = calloc(n + 1, sizeof(*j->argv));
+	j->cwd = strdup(spec->cwd ? spec->cwd : "/");
+	if (!j->argv || !j->cwd)
+		return -ENOMEM;
+	for (size_t i = 0; i < n; i++)
+		if (!(j->argv[i] = strdup(spec->argv[i])))
+			return -ENOMEM;
+	if (spec->log)
+		j->log = strdup(spec->log);
+	else if (!spec->by_pid)
+		j->log = job_log_default(j->id);
+	if (!j->log && !spec->by_pid)
+		return -ENOMEM;
+	j->uid = spec->uid;
+	j->gid = spec->gid;
+	j->simulated = spec->simulated;
+	j->by_pid = spec->by_pid;
+	j->data_path = spec->data_path;
+	j->root = spec->root;
+	j->exit_code = JOB_EXIT_UNKNOWN;
+	clock_stamp(j->created);
+	return proc_boot_id(j->boot_id);
+}
+
+static int check_name(const char *name, struct brumate_error *err)
+{
+	if (!is_name(name))
+		return brumate_fail(err, EINVAL,
+				    "name \"%s\": want 1 to %d letters, digits, '.', '_', '-', "
+				    "first a letter or digit",
+				    name, JOB_NAME_BYTES - 1);
+
+	struct search s = { .word = name };
+	int r = job_list(match_word, &s, err);
+	if (r < 0)
+		return r;
+	if (s.exact) {
+		brumate_fail(err, EEXIST, "name %s is taken by job %s", name, s.id);
+		brumate_hint(err, "choose another --name, or remove that job with `brumate rm %s`",
+			     s.id);
+		return -EEXIST;
+	}
+	return 0;
+}
+
+int job_create(struct job *ret, const struct job_spec *spec, struct brumate_error *err)
+{
+	auto_(job_fini) struct job j = JOB_EMPTY;
+	int r;
+
+	if (spec->id && !is_id(spec->id))
+		return brumate_fail(err, EBADMSG, "id \"%s\" of a job: want 8 hexadecimal digits",
+				    spec->id);
+	if (spec->name && (r = check_name(spec->name, err)) < 0)
+		return r;
+	if ((r = make_dir(&j, spec->id, err)) < 0)
+		return r;
+	r = fill(&j, spec);
+	if (r < 0) {
+		rmdir(j.dir);
+		return brumate_fail(err, -r, "job %s: %m", j.id);
+	}
+	if (spec->name)
+		snprintf(j.name, sizeof(j.name), "%s", spec->name);
+	else
+		default_name(&j);
+	if ((r = job_save(&j, err)) < 0) {
+		remove_tree(AT_FDCWD, j.dir);
+		return r;
+	}
+	*ret = j;
+	j = JOB_EMPTY;
+	return 0;
+}
+
+bool shim_is_alive(const struct job *j)
+{
+	auto_free char *path = path_format("%s/shim.lock", j->dir);
+	auto_close int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+
+	return fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
+}
+
+bool job_is_alive(const struct job *j)
+{
+	char boot_id[PROC_BOOT_ID_BYTES];
+
+	return j->root.pid && proc_boot_id(boot_id) == 0 && !strcmp(boot_id, j->boot_id) &&
+	       proc_is_alive(j->root);
+}
+
+/* ---- its agents ---- */
+
+char *job_agent_dir(const struct job *j)
+{
+	return path_format("%s/agents/%s", path_runtime_dir(), j->id);
+}
+
+/* Others may pass a directory, but not look into it. */
+static int let_pass(const char *path)
+{
+	struct stat st;
+
+	if (stat(path, &st) < 0)
+		return -errno;
+	if ((st.st_mode & 0111) == 0111)
+		return 0;
+	return chmod(path, (st.st_mode & 07777) | 0111) < 0 ? -errno : 0;
+}
+
+int job_make_agent_dir(const struct job *j, struct brumate_error *err)
+{
+	auto_free char *parent = path_format("%s/agents", path_runtime_dir());
+	auto_free char *path = job_agent_dir(j);
+
+	if (!parent || !path)
+		return brumate_fail(err, ENOMEM, "%m");
+	int r = mkdir_parents(parent, 0711);
+	if (r == 0)
+		r = remove_tree(AT_FDCWD, path);
+	if (r == 0 && j->uid != geteuid() && (r = let_pass(path_runtime_dir())) == 0)
+		r = let_pass(parent);
+	if (r == 0 && mkdir(path, 0700) < 0)
+		r = -errno;
+	if (r == 0 && j->uid != geteuid() && chown(path, j->uid, j->gid) < 0)
+		r = -errno;
+	return r < 0 ? brumate_fail(err, -r, "%s: %m", path) : 0;
+}
+
+/* A job that was saved and stopped may have held TCP connections, whose packets are still dropped for
+ * its restore; with the record goes the log that names the filter. */
+static void release_network(const struct job *j)
+{
+	auto_close int dir_fd = open(j->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (j->state == JOB_CHECKPOINTED && dir_fd >= 0)
+		criu_release_network(dir_fd, JOB_DUMP_LOG);
+}
+
+int job_remove(struct job *j, struct brumate_error *err)
+{
+	if (job_is_alive(j)) {
+		brumate_fail(err, EBUSY, "job %s (%s) is %s", j->id, j->name,
+			     job_state_name(j->state));
+		brumate_hint(err, "end it first: `brumate kill %s`", j->id);
+		return -EBUSY;
+	}
+
+	auto_free char *own_log = job_log_default(j->id);
+	if (j->log && own_log && !strcmp(own_log, j->log))
+		unlink(own_log);
+	auto_free char *agents = job_agent_dir(j);
+	if (agents)
+		remove_tree(AT_FDCWD, agents);
+	release_network(j);
+	int r = remove_tree(AT_FDCWD, j->dir);
+	return r < 0 ? brumate_fail(err, -r, "%s: %m", j->dir) : 0;
+}
+
+/* ---- as users see it ---- */
+
+json_t *job_last_summary(const struct job *j)
+{
+	auto_free char *path = path_format("%s/last.json", j->dir);
+	auto_free char *text = NULL;
+
+	if (!path || file_read(AT_FDCWD, path, SUMMARY_BYTES_MAX, &text, NULL) < 0)
+		return NULL;
+	return json_loads(text, 0, NULL);
+}
+
+/* A checkpoint has its name only once it is complete. */
+static bool is_saved(const struct job *j)
+{
+	return j->op.image_path[0] && access(j->op.image_path, F_OK) == 0;
+}
+
+/* A record that says alive while nothing is: its shim died and the job ended after it. */
+static enum job_state seen_state(const struct job *j)
+{
+	bool ended = j->state == JOB_EXITED || j->state == JOB_LOST ||
+		     j->state == JOB_CHECKPOINTED || j->state == JOB_CREATED;
+
+	if (ended || job_is_alive(j) || shim_is_alive(j))
+		return j->state;
+	/* What the next shim will find: docs/states.md. */
+	if (j->state == JOB_RESTORING || (j->state == JOB_CHECKPOINTING && is_saved(j)))
+		return JOB_CHECKPOINTED;
+	return JOB_LOST;
+}
+
+static json_t *or_null(json_t *v, bool there)
+{
+	if (there)
+		return v;
+	json_decref(v);
+	return json_null();
+}
+
+/* For display: what is not UTF-8 is replaced, NULL becomes null. */
+static json_t *shown(const char *text)
+{
+	return text ? wire_string(text) : json_null();
+}
+
+json_t *job_schedule_to_json(const struct job_schedule *s)
+{
+	time_t seconds = (time_t)(s->next_ms / 1000);
+	char next[64];
+	struct tm tm;
+
+	if (!s->every_ms)
+		return json_null();
+	gmtime_r(&seconds, &tm);
+	size_t n = strftime(next, sizeof(next), "%Y-%m-%dT%H:%M:%S", &tm);
+	snprintf(next + n, sizeof(next) - n, ".%03uZ", (unsigned)(s->next_ms % 1000));
+	return json_pack("{s:I,s:o,s:o,s:o,s:I,s:b,s:b,s:b,s:s*,s:o,s:s}", "every_ms",
+			 (json_int_t)s->every_ms, "keep_last",
+			 or_null(json_integer(s->keep_last), s->keep_last), "keep_within_ms",
+			 or_null(json_integer((json_int_t)s->keep_within_ms), s->keep_within_ms),
+			 "dir", shown(s->dir), "timeout_ms", (json_int_t)s->timeout_ms, "force",
+			 s->force, "keep_copy", s->keep_copy, "live", s->live, "compress",
+			 *s->compress ? s->compress : NULL, "key_file",
+			 shown(*s->key_file ? s->key_file : NULL), "next", next);
+}
+
+json_t *job_to_json(const struct job *j)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	bool alive = job_is_alive(j) && proc_tree_read(&tree, j->root, NULL) == 0;
+	enum job_state state = seen_state(j);
+	json_t *argv = json_array();
+
+	for (char **arg = j->argv; arg && *arg; arg++)
+		json_array_append_new(argv, wire_string(*arg));
+	return json_pack(
+		"{s:s,s:s,s:s,s:o,s:i,s:I,s:I,s:o,s:o,s:o,s:s,s:b,s:b,s:b,s:s,s:b,s:I,s:o,s:s?"
+		",s:o,s:o,s:o}",
+		"id", j->id, "name", j->name, "state", job_state_name(state), "pid",
+		or_null(json_integer(j->root.pid), alive), "processes", (int)tree.n, "uid",
+		(json_int_t)j->uid, "gid", (json_int_t)j->gid, "argv", argv, "cwd", shown(j->cwd),
+		"log", shown(j->log), "created", j->created, "simulated", j->simulated, "by_pid",
+		j->by_pid, "pid_namespace", j->init.pid != 0, "data_path",
+		job_data_path_name(j->data_path), "parked", j->parked && state == JOB_SUSPENDED,
+		"kept_bytes", (json_int_t)(alive && state != JOB_SUSPENDED ? j->kept_bytes : 0),
+		"exit_code",
+		or_null(json_integer(j->exit_code),
+			state == JOB_EXITED && j->exit_code != JOB_EXIT_UNKNOWN),
+		"checkpoint", j->checkpoint, "checkpoint_path", shown(j->checkpoint_path),
+		"message", shown(j->message[0] ? j->message : NULL), "schedule",
+		job_schedule_to_json(&j->schedule));
+}

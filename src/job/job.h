@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT
+/*
+ * A job: what `run` started or `manage` took in. The truth is its directory on disk,
+ * $BRUMATE_STATE_DIR/jobs/ID (0700), holding
+ *
+ *	job.json    the record below, replaced atomically
+ *	last.json   the summary of its last operation
+ *	shim.sock   socket of its shim, shim.lock flock'ed while one lives
+ *
+ * The record is written by the job's shim alone (and by its creator before there is one); anybody
+ * may read it. States and transitions: docs/states.md.
+ */
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "image/manifest.h"
+#include "process/process.h"
+#include "wire/wire.h"
+
+enum job_state {
+	JOB_CREATED, /* recorded, command not started yet */
+	JOB_RUNNING,
+	JOB_SUSPENDING,
+	JOB_SUSPENDED, /* alive, its GPUs empty */
+	JOB_RESUMING,
+	JOB_CHECKPOINTING,
+	JOB_CHECKPOINTED, /* saved on disk and stopped */
+	JOB_RESTORING,
+	JOB_EXITED,
+	JOB_LOST, /* ended without anybody seeing how, or by a failed operation */
+	JOB_STATE__MAX,
+};
+
+/** File in the job's directory where the init of its pid namespace notes how its root ended. */
+#define JOB_NAMESPACE_STATUS "namespace-status"
+/** And where CRIU logs the latest dump. */
+#define JOB_DUMP_LOG "dump.log"
+
+const char *job_state_name(enum job_state state);
+
+enum { JOB_ID_BYTES = 16, JOB_NAME_BYTES = 64, JOB_MESSAGE_BYTES = 512, JOB_EXIT_UNKNOWN = -1 };
+
+/** Who moves the job's device memory. */
+enum job_data_path {
+	JOB_DATA_DRIVER, /* the driver alone */
+	JOB_DATA_BROKER, /* the broker, as far as the job's agents manage it; the driver what is left */
+	JOB_DATA_PATH__MAX,
+};
+const char *job_data_path_name(enum job_data_path path);
+
+/** The operation under way, as needed by a shim that takes over from a dead one. */
+struct job_op {
+	char kind[16];	    /* "suspend", "checkpoint" …; empty: none */
+	bool was_suspended; /* the job was suspended when it began */
+	bool leave_running;
+	char image_path
+		[1024]; /* checkpoint: where the committed image will be; restore: the image */
+	struct proc_id criu;
+};
+
+/** Device memory that a suspended or saved job needs again. */
+struct job_gpu {
+	char uuid[MANIFEST_UUID_BYTES];
+	char name[MANIFEST_NAME_BYTES];
+	uint64_t bytes; /* 0: visible to the job, but not used */
+};
+
+enum { JOB_SCHEDULE_MS_MIN = 1000 };
+#define JOB_SCHEDULE_MS_MAX (365ll * 86400 * 1000)
+
+/** Checkpoints that the shim makes by itself while the job runs. */
+struct job_schedule {
+	uint64_t every_ms;	 /* 0: none */
+	unsigned keep_last;	 /* of this job; 0: not given */
+	uint64_t keep_within_ms; /* 0: not given */
+	uint32_t timeout_ms;
+	bool force, keep_copy, live;
+	char dir[1024];	     /* the store */
+	char compress[8];    /* as chunks_parse_compress() takes it; "": as is configured then */
+	char key_file[1024]; /* absolute; "": the configured key, if any */
+	uint64_t next_ms;    /* since 1970 */
+};
+
+struct job {
+	char id[JOB_ID_BYTES];	   /* 8 hexadecimal digits */
+	char name[JOB_NAME_BYTES]; /* unique among jobs that are there */
+	char *dir;		   /* absolute path of its directory */
+	enum job_state state;
+	char created[32]; /* RFC 3339 */
+	uid_t uid;
+	gid_t gid;
+	char **argv; /* NULL-terminated */
+	char *cwd;
+	char *log; /* absolute; NULL: none (taken in by pid) */
+	bool simulated, by_pid;
+	enum job_data_path data_path;
+	bool parked;			  /* suspended, its device memory left on the GPU */
+	uint64_t kept_bytes;		  /* running, with a host copy of what its memory was */
+	bool restored;			  /* its processes came out of a checkpoint */
+	struct proc_id root;		  /* pid 0: none */
+	struct proc_id init;		  /* init of its pid namespace; pid 0: lives in ours */
+	char boot_id[PROC_BOOT_ID_BYTES]; /* boot in which root and init are meant */
+	int exit_code;			  /* 0..255, 128+N after signal N; JOB_EXIT_UNKNOWN */
+	char *checkpoint;		  /* id of the latest checkpoint, or NULL */
+	char *checkpoint_path;		  /* its directory */
+	char message[JOB_MESSAGE_BYTES];  /* why the last operation failed; empty */
+	struct job_gpu *gpus; /* all that its processes could see when it was last suspended */
+	size_t n_gpus;
+	struct job_op op;
+	struct job_schedule schedule;
+};
+
+#define JOB_EMPTY ((struct job){ 0 })
+void job_fini(struct job *j);
+DEFINE_AUTO_FINI(struct job, job_fini)
+
+/** What a new job is made of. Strings borrowed. */
+struct job_spec {
+	const char *id;	  /* NULL: a new random one (a restore on another machine gives the old) */
+	const char *name; /* NULL: made from the command and the id */
+	char *const *argv;
+	const char *cwd;
+	const char *log; /* NULL: $BRUMATE_LOG_DIR/ID.log, none with by_pid */
+	uid_t uid;
+	gid_t gid;
+	bool simulated, by_pid;
+	enum job_data_path data_path;
+	struct proc_id root; /* by_pid */
+};
+
+/** Creates the directory and the record, state created. Errors to act on: -EEXIST (name or id is
+ * taken: the text says by what), -EINVAL (name). */
+int job_create(struct job *ret, const struct job_spec *spec, struct brumate_error *err);
+
+/** Loads the record of exactly this id. -ENOENT, -EBADMSG. */
+int job_load(struct job *ret, const char *id, struct brumate_error *err);
+
+/** Finds by id, unique prefix of an id, or name. Errors to act on: -ENOENT, -ENOTUNIQ. */
+int job_find(struct job *ret, const char *word, struct brumate_error *err);
+
+/** Finds the job whose tree holds @pid. 0, or -ENOENT. */
+int job_find_by_pid(struct job *ret, pid_t pid, struct brumate_error *err);
+
+/** Calls @fn for each job, oldest first; one whose record is damaged is given as NULL with its id
+ * and the reason. */
+int job_list(void (*fn)(void *arg, const struct job *j, const char *id,
+			const struct brumate_error *why),
+	     void *arg, struct brumate_error *err);
+
+/** True while the job's root process exists (same boot, same process, not a zombie). */
+bool job_is_alive(const struct job *j);
+
+/**
+ * The Job type of io.brumate (owned). Where the record says alive but nothing of it is, and no shim
+ * lives to record why, state is given as "lost".
+ */
+json_t *job_to_json(const struct job *j);
+
+/** The Schedule type of io.brumate (owned); null where there is none. */
+json_t *job_schedule_to_json(const struct job_schedule *s);
+
+/** Removes the directory of a job that is not alive, and its log if that is in our log directory.
+ * -EBUSY while it is alive. */
+int job_remove(struct job *j, struct brumate_error *err);
+
+/** Summary of the last operation (owned), NULL if there is none. */
+json_t *job_last_summary(const struct job *j);
+
+/* ---- for the shim ---- */
+
+/** Where the agents of the job's processes listen: $BRUMATE_RUNTIME_DIR/agents/ID. Owned. */
+char *job_agent_dir(const struct job *j);
+
+/** Makes that directory, the job's user's alone, and lets its parents be passed. */
+int job_make_agent_dir(const struct job *j, struct brumate_error *err);
+
+/** Writes the record. */
+int job_save(const struct job *j, struct brumate_error *err);
+
+/** Goes to @state if the transition table allows it (an assertion otherwise: our bug), and saves. */
+int job_set_state(struct job *j, enum job_state state, struct brumate_error *err);
+
+/** The transition table, for docs and tests. */
+bool job_may_go(enum job_state from, enum job_state to);
+
+/** True while a shim holds the job's lock. */
+bool shim_is_alive(const struct job *j);

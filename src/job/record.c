@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The record of a job, encoded and decoded. Strings that are not UTF-8 (argv is bytes) are kept as
+ * hexadecimal under "hex", because JSON cannot hold them.
+ */
+#include "job/record.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { RECORD_VERSION = 1, ARGV_MAX = 1 << 17 };
+
+static const char *const state_names[JOB_STATE__MAX] = {
+	[JOB_CREATED] = "created",
+	[JOB_RUNNING] = "running",
+	[JOB_SUSPENDING] = "suspending",
+	[JOB_SUSPENDED] = "suspended",
+	[JOB_RESUMING] = "resuming",
+	[JOB_CHECKPOINTING] = "checkpointing",
+	[JOB_CHECKPOINTED] = "checkpointed",
+	[JOB_RESTORING] = "restoring",
+	[JOB_EXITED] = "exited",
+	[JOB_LOST] = "lost",
+};
+
+const char *job_state_name(enum job_state state)
+{
+	return state < JOB_STATE__MAX ? state_names[state] : "?";
+}
+
+static const char *const data_path_names[JOB_DATA_PATH__MAX] = {
+	[JOB_DATA_DRIVER] = "driver",
+	[JOB_DATA_BROKER] = "broker",
+};
+
+const char *job_data_path_name(enum job_data_path path)
+{
+	return path < JOB_DATA_PATH__MAX ? data_path_names[path] : "?";
+}
+
+/* ---- bytes that may not be UTF-8 ---- */
+
+static json_t *encode_bytes(const char *bytes)
+{
+	if (!bytes)
+		return json_null();
+
+	json_t *text = json_string(bytes);
+	if (text)
+		return text;
+
+	size_t len = strlen(bytes);
+	auto_free char *hex = malloc(2 * len + 1);
+	if (!hex)
+		return NULL;
+	for (size_t i = 0; i < len; i++)
+		sprintf(hex + 2 * i, "%02x", (unsigned char)bytes[i]);
+	return json_pack("{s:s}", "hex", hex);
+}
+
+static int nibble(char c)
+{
+	static const char digits[] = "0123456789abcdef";
+	const char *p = c ? strchr(digits, c) : NULL;
+
+	return p ? (int)(p - digits) : -1;
+}
+
+static int decode_bytes(char **ret, json_t *v)
+{
+	if (!v || json_is_null(v)) {
+		*ret = NULL;
+		return 0;
+	}
+	if (json_is_string(v)) {
+		*ret = strdup(json_string_value(v));
+		return *ret ? 0 : -ENOMEM;
+	}
+
+	const char *hex = json_string_value(json_object_get(v, "hex"));
+	size_t len = hex ? strlen(hex) : 1;
+	if (len % 2)
+		return -EBADMSG;
+	auto_free char *bytes = calloc(1, len / 2 + 1);
+	if (!bytes)
+		return -ENOMEM;
+	for (size_t i = 0; i < len; i += 2) {
+		int high = nibble(hex[i]), low = nibble(hex[i + 1]);
+
+		if (high < 0 || low < 0 || high + low == 0)
+			return -EBADMSG;
+		bytes[i / 2] = (char)(high << 4 | low);
+	}
+	*ret = take_ptr(&bytes);
+	return 0;
+}
+
+static json_t *encode_argv(char *const *argv)
+{
+	json_t *list = json_array();
+
+	for (; list && argv && *argv; argv++)
+		if (json_array_append_new(list, encode_bytes(*argv)) < 0)
+			break;
+	return list;
+}
+
+static json_t *encode_id(struct proc_id id)
+{
+	if (!id.pid)
+		return json_null();
+	return json_pack("{s:i,s:I}", "pid", id.pid, "start", (json_int_t)id.start_ticks);
+}
+
+static json_t *encode_op(const struct job_op *op)
+{
+	if (!op->kind[0])
+		return json_null();
+	return json_pack("{s:s,s:b,s:b,s:o,s:o}", "kind", op->kind, "was_suspended",
+			 op->was_suspended, "leave_running", op->leave_running, "image",
+			 encode_bytes(op->image_path), "criu", encode_id(op->criu));
+}
+
+static json_t *encode_gpus(const struct job *j)
+{
+	json_t *list = json_array();
+
+	for (size_t i = 0; list && i < j->n_gpus; i++)
+		if (json_array_append_new(list, json_pack("{s:s,s:s,s:I}", "uuid", j->gpus[i].uuid,
+							  "name", j->gpus[i].name, "bytes",
+							  (json_int_t)j->gpus[i].bytes)) < 0)
+			break;
+	return list;
+}
+
+static json_t *encode_schedule(const struct job_schedule *s)
+{
+	if (!s->every_ms)
+		return json_null();
+	return json_pack("{s:I,s:I,s:I,s:I,s:b,s:b,s:b,s:o,s:s,s:o,s:I}", "every_ms",
+			 (json_int_t)s->every_ms, "keep_last", (json_int_t)s->keep_last,
+			 "keep_within_ms", (json_int_t)s->keep_within_ms, "timeout_ms",
+			 (json_int_t)s->timeout_ms, "force", s->force, "keep_copy", s->keep_copy,
+			 "live", s->live, "dir", encode_bytes(s->dir), "compress", s->compress,
+			 "key_file", encode_bytes(s->key_file), "next_ms", (json_int_t)s->next_ms);
+}
+
+json_t *record_encode(const struct job *j)
+{
+	json_t *exit_code =
+		j->exit_code == JOB_EXIT_UNKNOWN ? json_null() : json_integer(j->exit_code);
+
+	return json_pack(
+		"{s:i,s:s,s:s,s:s,s:s,s:I,s:I,s:o,s:o,s:o,s:b,s:b,s:b,s:s,s:b,s:I,s:o,s:o,s:s,s:o,"
+		"s:s?"
+		",s:o,s:o,s:o,s:o,s:o}",
+		"version", RECORD_VERSION, "id", j->id, "name", j->name, "state",
+		job_state_name(j->state), "created", j->created, "uid", (json_int_t)j->uid, "gid",
+		(json_int_t)j->gid, "argv", encode_argv(j->argv), "cwd", encode_bytes(j->cwd),
+		"log", encode_bytes(j->log), "simulated", j->simulated, "by_pid", j->by_pid,
+		"restored", j->restored, "data_path", job_data_path_name(j->data_path), "parked",
+		j->parked, "kept_bytes", (json_int_t)j->kept_bytes, "root", encode_id(j->root),
+		"init", encode_id(j->init), "boot_id", j->boot_id, "exit_code", exit_code,
+		"checkpoint", j->checkpoint, "checkpoint_path", encode_bytes(j->checkpoint_path),
+		"message", wire_string(j->message), "gpus", encode_gpus(j), "op", encode_op(&j->op),
+		"schedule", encode_schedule(&j->schedule));
+}
+
+/* ---- decoding ---- */
+
+static int decode_text(char *ret, size_t room, json_t *o, const char *key,
+		       struct brumate_error *err)
+{
+	const char *text;
+	int r = wire_need_string(o, key, &text, err);
+
+	if (r < 0)
+		return r;
+	if (strlen(text) >= room)
+		return brumate_fail(err, EBADMSG, "%s: longer than %zu bytes", key, room - 1);
+	strcpy(ret, text);
+	return 0;
+}
+
+/* As decode_text() for what may not be UTF-8. */
+static int decode_path(char *ret, size_t room, json_t *o, const char *key,
+		       struct brumate_error *err)
+{
+	auto_free char *path = NULL;
+
+	if (decode_bytes(&path, json_object_get(o, key)) < 0 || !path)
+		return brumate_fail(err, EBADMSG, "%s: not a path", key);
+	if (strlen(path) >= room)
+		return brumate_fail(err, EBADMSG, "%s: longer than %zu bytes", key, room - 1);
+	strcpy(ret, path);
+	return 0;
+}
+
+static int decode_state(enum job_state *ret, json_t *o, struct brumate_error *err)
+{
+	char name[32];
+	int r = decode_text(name, sizeof(name), o, "state", err);
+
+	if (r < 0)
+		return r;
+	for (int i = 0; i < JOB_STATE__MAX; i++)
+		if (!strcmp(name, state_names[i])) {
+			*ret = (enum job_state)i;
+			return 0;
+		}
+	return brumate_fail(err, EBADMSG, "state: unknown \"%s\"", name);
+}
+
+static int decode_id(struct proc_id *ret, json_t *o, const char *key, struct brumate_error *err)
+{
+	json_t *id;
+	int64_t pid = 0, start = -1;
+	int r = wire_get_object(o, key, &id, err);
+
+	if (r < 0 || !id)
+		return r;
+	if ((r = wire_get_int(id, "pid", 1, 1 << 22, &pid, err)) < 0 ||
+	    (r = wire_get_int(id, "start", 0, INT64_MAX, &start, err)) < 0)
+		return brumate_wrap(err, r, "%s", key);
+	if (!pid || start < 0)
+		return brumate_fail(err, EBADMSG, "%s: wants pid and start", key);
+	*ret = (struct proc_id){ (pid_t)pid, (uint64_t)start };
+	return 0;
+}
+
+static int decode_argv(char ***ret, json_t *list, struct brumate_error *err)
+{
+	size_t n = json_array_size(list);
+
+	if (!json_is_array(list) || n > ARGV_MAX)
+		return brumate_fail(err, EBADMSG, "argv: not a list of arguments");
+	*ret = calloc(n + 1, sizeof(**ret));
+	if (!*ret)
+		return brumate_fail(err, ENOMEM, "argv: %m");
+	for (size_t i = 0; i < n; i++) {
+		int r = decode_bytes(&(*ret)[i], json_array_get(list, i));
+
+		if (r < 0 || !(*ret)[i])
+			return brumate_fail(err, EBADMSG, "argv: item %zu", i);
+	}
+	return 0;
+}
+
+static int decode_op(struct job_op *ret, json_t *o, struct brumate_error *err)
+{
+	json_t *op;
+	int r = wire_get_object(o, "op", &op, err);
+
+	if (r < 0 || !op)
+		return r;
+	if ((r = decode_text(ret->kind, sizeof(ret->kind), op, "kind", err)) < 0 ||
+	    (r = decode_path(ret->image_path, sizeof(ret->image_path), op, "image", err)) < 0 ||
+	    (r = wire_get_bool(op, "was_suspended", &ret->was_suspended, err)) < 0 ||
+	    (r = wire_get_bool(op, "leave_running", &ret->leave_running, err)) < 0 ||
+	    (r = decode_id(&ret->criu, op, "criu", err)) < 0)
+		return brumate_wrap(err, r, "op");
+	return 0;
+}
+
+/* How its checkpoints are made; older records do not tell. */
+static int decode_manner(struct job_schedule *ret, json_t *s, struct brumate_error *err)
+{
+	int r;
+
+	if ((r = wire_get_bool(s, "keep_copy", &ret->keep_copy, err)) < 0 ||
+	    (r = wire_get_bool(s, "live", &ret->live, err)) < 0)
+		return r;
+	if (json_object_get(s, "compress"))
+		r = decode_text(ret->compress, sizeof(ret->compress), s, "compress", err);
+	if (r == 0 && json_object_get(s, "key_file"))
+		r = decode_path(ret->key_file, sizeof(ret->key_file), s, "key_file", err);
+	return r;
+}
+
+/* Records of before there were schedules have none. */
+static int decode_schedule(struct job_schedule *ret, json_t *o, struct brumate_error *err)
+{
+	json_t *s;
+	int64_t every_ms = 0, last = 0, within_ms = 0, timeout_ms = 0, next_ms = 0;
+	int r = wire_get_object(o, "schedule", &s, err);
+
+	if (r < 0 || !s)
+		return r;
+	if ((r = wire_get_int(s, "every_ms", JOB_SCHEDULE_MS_MIN, JOB_SCHEDULE_MS_MAX, &every_ms,
+			      err)) < 0 ||
+	    (r = wire_get_int(s, "keep_last", 0, UINT32_MAX, &last, err)) < 0 ||
+	    (r = wire_get_int(s, "keep_within_ms", 0, INT64_MAX, &within_ms, err)) < 0 ||
+	    (r = wire_get_int(s, "timeout_ms", 0, INT32_MAX, &timeout_ms, err)) < 0 ||
+	    (r = wire_get_int(s, "next_ms", 0, INT64_MAX, &next_ms, err)) < 0 ||
+	    (r = wire_get_bool(s, "force", &ret->force, err)) < 0 ||
+	    (r = decode_manner(ret, s, err)) < 0 ||
+	    (r = decode_path(ret->dir, sizeof(ret->dir), s, "dir", err)) < 0)
+		return brumate_wrap(err, r, "schedule");
+	if (!every_ms)
+		return brumate_fail(err, EBADMSG, "schedule: every_ms is missing");
+	ret->every_ms = (uint64_t)every_ms;
+	ret->keep_last = (unsigned)last;
+	ret->keep_within_ms = (uint64_t)within_ms;
+	ret->timeout_ms = (uint32_t)timeout_ms;
+	ret->next_ms = (uint64_t)next_ms;
+	return 0;
+}
+
+static int decode_gpus(struct job *j, json_t *o, struct brumate_error *err)
+{
+	json_t *list = NULL;
+	int r = wire_get_array(o, "gpus", &list, err);
+	size_t n = json_array_size(list);
+
+	if (r < 0 || !n)
+		return r;
+	if (n > MANIFEST_GPUS_MAX || !(j->gpus = calloc(n, sizeof(*j->gpus))))
+		return brumate_fail(err, EBADMSG, "gpus: %zu", n);
+	j->n_gpus = n;
+	for (size_t i = 0; i < n; i++) {
+		json_t *gpu = json_array_get(list, i);
+		int64_t bytes = 0;
+
+		if ((r = decode_text(j->gpus[i].uuid, MANIFEST_UUID_BYTES, gpu, "uuid", err)) < 0 ||
+		    (r = decode_text(j->gpus[i].name, MANIFEST_NAME_BYTES, gpu, "name", err)) < 0 ||
+		    (r = wire_get_int(gpu, "bytes", 0, INT64_MAX, &bytes, err)) < 0)
+			return brumate_wrap(err, r, "gpus");
+		j->gpus[i].bytes = (uint64_t)bytes;
+	}
+	return 0;
+}
+
+/* Records of before there was a choice have none. */
+static int decode_data_path(struct job *j, json_t *o, struct brumate_error *err)
+{
+	const char *name;
+	int64_t kept = 0;
+	int r = wire_get_string(o, "data_path", &name, err);
+
+	if (r == 0)
+		r = wire_get_bool(o, "parked", &j->parked, err);
+	if (r == 0)
+		r = wire_get_int(o, "kept_bytes", 0, INT64_MAX, &kept, err);
+	j->kept_bytes = (uint64_t)kept;
+	if (r < 0 || !name)
+		return r;
+	for (int i = 0; i < JOB_DATA_PATH__MAX; i++)
+		if (!strcmp(name, data_path_names[i])) {
+			j->data_path = (enum job_data_path)i;
+			return 0;
+		}
+	return brumate_fail(err, EBADMSG, "data_path: unknown \"%s\"", name);
+}
+
+static int decode_numbers(struct job *j, json_t *o, struct brumate_error *err)
+{
+	int64_t uid = -1, gid = -1, exit_code = JOB_EXIT_UNKNOWN;
+	int r;
+
+	if ((r = wire_get_int(o, "uid", 0, UINT32_MAX, &uid, err)) < 0 ||
+	    (r = wire_get_int(o, "gid", 0, UINT32_MAX, &gid, err)) < 0 ||
+	    (r = wire_get_int(o, "exit_code", 0, 255, &exit_code, err)) < 0 ||
+	    (r = wire_get_bool(o, "simulated", &j->simulated, err)) < 0 ||
+	    (r = wire_get_bool(o, "by_pid", &j->by_pid, err)) < 0 ||
+	    (r = wire_get_bool(o, "restored", &j->restored, err)) < 0)
+		return r;
+	if (uid < 0 || gid < 0)
+		return brumate_fail(err, EBADMSG, "uid, gid: missing");
+	j->uid = (uid_t)uid;
+	j->gid = (gid_t)gid;
+	j->exit_code = (int)exit_code;
+	return 0;
+}
+
+static int decode_strings(struct job *j, json_t *o, struct brumate_error *err)
+{
+	const char *checkpoint;
+	int r;
+
+	if ((r = decode_text(j->id, sizeof(j->id), o, "id", err)) < 0 ||
+	    (r = decode_text(j->name, sizeof(j->name), o, "name", err)) < 0 ||
+	    (r = decode_text(j->created, sizeof(j->created), o, "created", err)) < 0 ||
+	    (r = decode_text(j->boot_id, sizeof(j->boot_id), o, "boot_id", err)) < 0 ||
+	    (r = decode_text(j->message, sizeof(j->message), o, "message", err)) < 0 ||
+	    (r = wire_get_string(o, "checkpoint", &checkpoint, err)) < 0)
+		return r;
+	if (checkpoint && !(j->checkpoint = strdup(checkpoint)))
+		return brumate_fail(err, ENOMEM, "checkpoint: %m");
+	if (decode_bytes(&j->cwd, json_object_get(o, "cwd")) < 0 ||
+	    decode_bytes(&j->log, json_object_get(o, "log")) < 0 ||
+	    decode_bytes(&j->checkpoint_path, json_object_get(o, "checkpoint_path")) < 0)
+		return brumate_fail(err, EBADMSG, "cwd, log, checkpoint_path: not a string");
+	return decode_argv(&j->argv, json_object_get(o, "argv"), err);
+}
+
+int record_decode(struct job *ret, const char *text, size_t len_bytes, struct brumate_error *err)
+{
+	auto_json json_t *o = NULL;
+	auto_(job_fini) struct job j = JOB_EMPTY;
+	int64_t version = 0;
+	int r;
+
+	if ((r = wire_decode(&o, text, len_bytes, err)) < 0)
+		return r;
+	if ((r = wire_get_int(o, "version", 0, INT32_MAX, &version, err)) < 0 ||
+	    version != RECORD_VERSION)
+		return brumate_fail(err, EBADMSG, "version %lld, want %d", (long long)version,
+				    RECORD_VERSION);
+	if ((r = decode_strings(&j, o, err)) < 0 || (r = decode_state(&j.state, o, err)) < 0 ||
+	    (r = decode_numbers(&j, o, err)) < 0 || (r = decode_id(&j.root, o, "root", err)) < 0 ||
+	    (r = decode_id(&j.init, o, "init", err)) < 0 || (r = decode_op(&j.op, o, err)) < 0 ||
+	    (r = decode_gpus(&j, o, err)) < 0 || (r = decode_data_path(&j, o, err)) < 0 ||
+	    (r = decode_schedule(&j.schedule, o, err)) < 0) {
+		if (err)
+			err->code = EBADMSG;
+		return -EBADMSG;
+	}
+	*ret = j;
+	j = JOB_EMPTY;
+	return 0;
+}

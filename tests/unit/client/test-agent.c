@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: MIT
+/* The client of agents against one that says what it likes: right answers in parts, refusals, answers
+ * that make no sense, and none at all. The agent is a thread of this process. */
+#include "client/agent.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "check.h"
+
+enum { PIECES = 100 };
+
+static char dir[] = "/tmp/brumate-agent-XXXXXX";
+
+enum mood { GOOD, REFUSES, DOUBLES, TRUNCATES, WRONG_VERSION, WITHHOLDS, HANGS_UP };
+static _Atomic enum mood mood;
+static int listen_fd;
+
+static void describe(struct agent_reply *reply, uint64_t from)
+{
+	for (uint64_t id = from; id <= PIECES && reply->n < AGENT_PIECES_MAX; id++)
+		reply->pieces[reply->n++] = (struct agent_piece){ .id = mood == DOUBLES ? 1 : id,
+								  .va = id << 21,
+								  .len_bytes = 1 << 21 };
+	reply->more = from + reply->n <= PIECES;
+}
+
+static void send_reply(int fd, const struct agent_reply *reply, size_t n_fds)
+{
+	union {
+		struct cmsghdr align;
+		char space[CMSG_SPACE(AGENT_PIECES_MAX * sizeof(int))];
+	} control = { 0 };
+	struct iovec iov = { (void *)reply,
+			     mood == TRUNCATES && reply->n ? sizeof(*reply) - 8 : sizeof(*reply) };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+	int memory = memfd_create("piece", MFD_CLOEXEC);
+
+	if (n_fds) {
+		msg.msg_control = control.space;
+		msg.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
+		struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+		*c = (struct cmsghdr){ CMSG_LEN(n_fds * sizeof(int)), SOL_SOCKET, SCM_RIGHTS };
+		for (size_t i = 0; i < n_fds; i++)
+			memcpy(CMSG_DATA(c) + i * sizeof(int), &memory, sizeof(int));
+	}
+	/* A client that has seen enough is gone. */
+	CHECK(sendmsg(fd, &msg, MSG_NOSIGNAL) > 0 || errno == EPIPE);
+	close(memory);
+}
+
+static void answer(int fd, const struct agent_request *request)
+{
+	struct agent_reply reply = { .version = AGENT_VERSION, .gate = AGENT_GATE_CLOSED };
+	size_t n_fds = request->op == AGENT_EXPORT ? request->n : 0;
+	uint64_t next = 1;
+
+	if (request->op == AGENT_HELLO)
+		reply.managed_bytes = 4711;
+	if (mood == WRONG_VERSION)
+		reply.version++;
+	if (mood == REFUSES && request->op != AGENT_HELLO) {
+		reply.error = -EOPNOTSUPP;
+		reply.result = 801;
+		snprintf(reply.text, sizeof(reply.text), "memory is shared");
+		n_fds = 0;
+	}
+	if (mood == WITHHOLDS && n_fds)
+		n_fds--;
+	if (request->op != AGENT_LIST || reply.error) {
+		send_reply(fd, &reply, n_fds);
+		return;
+	}
+	do {
+		reply.n = 0;
+		describe(&reply, next);
+		next += reply.n;
+		send_reply(fd, &reply, 0);
+	} while (reply.more && mood != TRUNCATES);
+}
+
+static void *serve(void *arg)
+{
+	struct agent_request request;
+	int fd;
+
+	(void)arg;
+	while ((fd = accept(listen_fd, NULL, NULL)) >= 0) {
+		while (recv(fd, &request, sizeof(request), 0) == sizeof(request)) {
+			CHECK(request.version == AGENT_VERSION);
+			if (mood == HANGS_UP && request.op != AGENT_HELLO)
+				break;
+			answer(fd, &request);
+		}
+		close(fd);
+	}
+	return NULL;
+}
+
+static void listen_there(void)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+
+	listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s/%d", dir, getpid());
+	CHECK(listen_fd >= 0 && !bind(listen_fd, (struct sockaddr *)&address, sizeof(address)) &&
+	      !listen(listen_fd, 8));
+}
+
+static struct agent met(enum mood m)
+{
+	struct agent a = AGENT_EMPTY;
+	struct proc_id self;
+
+	mood = m;
+	CHECK(proc_identify(&self, getpid(), NULL) == 0);
+	CHECK(agent_open(&a, dir, self, geteuid(), NULL) == 0);
+	CHECK(a.managed_bytes == 4711 && a.gate == AGENT_GATE_CLOSED);
+	return a;
+}
+
+static void good_answers(void)
+{
+	auto_(agent_close) struct agent a = met(GOOD);
+	auto_free struct agent_piece *pieces = NULL;
+	uint64_t ids[PIECES];
+	int fds[PIECES];
+	size_t n = 0;
+
+	CHECK(agent_gate(&a, 100, NULL) == 0);
+	CHECK(agent_list(&a, &pieces, &n, NULL) == 0 && n == PIECES);
+	for (size_t i = 0; i < n; i++) {
+		CHECK(pieces[i].id == i + 1);
+		ids[i] = pieces[i].id;
+	}
+	CHECK(agent_export(&a, ids, n, fds, NULL) == 0);
+	CHECK(agent_unmap(&a, NULL) == 0 && agent_map(&a, ids, fds, n, NULL) == 0);
+	for (size_t i = 0; i < n; i++)
+		CHECK(fcntl(fds[i], F_GETFD) == FD_CLOEXEC && !close(fds[i]));
+	CHECK(agent_own(&a, &n, NULL) == 0 && n == 0 && agent_open_gate(&a, NULL) == 0);
+	agent_detach(&a);
+	CHECK(a.fd < 0);
+}
+
+static void refusals(void)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	auto_(agent_close) struct agent a = met(REFUSES);
+
+	CHECK(agent_gate(&a, 100, &err) == -EOPNOTSUPP);
+	CHECK(strstr(err.text, "memory is shared") && strstr(err.text, "801"));
+	CHECK(a.fd >= 0); /* it is still in step */
+}
+
+static void expect_nonsense(enum mood m, int want)
+{
+	auto_(agent_close) struct agent a = met(m);
+	struct agent_piece *pieces = NULL;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	size_t n = 0;
+
+	CHECK(agent_list(&a, &pieces, &n, &err) == want && !pieces && !n && err.text[0]);
+}
+
+static void too_few_fds(void)
+{
+	auto_(agent_close) struct agent a = met(WITHHOLDS);
+	const uint64_t ids[2] = { 1, 2 };
+	int fds[2] = { -1, -1 };
+
+	CHECK(agent_export(&a, ids, 2, fds, NULL) == -EBADMSG);
+	CHECK(fds[0] == -1 && a.fd < 0);
+}
+
+static void nobody_or_somebody_else(void)
+{
+	struct agent a = AGENT_EMPTY;
+	struct proc_id self, parent;
+
+	CHECK(proc_identify(&self, getpid(), NULL) == 0);
+	CHECK(agent_open(&a, "/nowhere", self, geteuid(), NULL) == -ENOENT);
+	mood = WRONG_VERSION;
+	CHECK(agent_open(&a, dir, self, geteuid(), NULL) == -EPROTONOSUPPORT);
+	/* The socket of another process, which is served by us. */
+	if (proc_identify(&parent, getppid(), NULL) < 0)
+		return;
+	char from[64], to[64];
+	snprintf(from, sizeof(from), "%s/%d", dir, getpid());
+	snprintf(to, sizeof(to), "%s/%d", dir, getppid());
+	CHECK(link(from, to) == 0);
+	CHECK(agent_open(&a, dir, parent, geteuid(), NULL) == -EPERM && a.fd < 0);
+}
+
+int main(void)
+{
+	pthread_t thread;
+
+	CHECK(mkdtemp(dir));
+	listen_there();
+	CHECK(pthread_create(&thread, NULL, serve, NULL) == 0);
+	good_answers();
+	refusals();
+	expect_nonsense(DOUBLES, -EBADMSG);
+	expect_nonsense(TRUNCATES, -EBADMSG);
+	expect_nonsense(HANGS_UP, -EPIPE);
+	too_few_fds();
+	nobody_or_somebody_else();
+	shutdown(listen_fd, SHUT_RDWR);
+	pthread_join(thread, NULL);
+	CHECK(remove_tree(AT_FDCWD, dir) == 0);
+	return 0;
+}
