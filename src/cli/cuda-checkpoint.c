@@ -181,12 +181,12 @@ static int parse(struct arguments *a, int argc, char **argv, struct brumate_erro
 	return check_arguments(a, err);
 }
 
-static int act(struct broker *b, const struct arguments *a, enum dev_action action,
+static int act(struct broker_client *b, const struct arguments *a, enum dev_action action,
 	       struct brumate_error *err)
 {
 	bool restores = action == DEV_RESTORE;
 	struct broker_outcome o;
-	int r = broker_act(b, action, &a->pid, 1,
+	int r = broker_client_act(b, action, &a->pid, 1,
 			   action == DEV_LOCK ? a->lock_timeout_ms : CALL_TIMEOUT_MS,
 			   restores ? a->pairs : NULL, restores ? a->n_pairs : 0, &o, err);
 
@@ -198,7 +198,7 @@ static int act(struct broker *b, const struct arguments *a, enum dev_action acti
 	return 0;
 }
 
-static int toggle(struct broker *b, const struct arguments *a, enum dev_state state,
+static int toggle(struct broker_client *b, const struct arguments *a, enum dev_state state,
 		  struct brumate_error *err)
 {
 	int r;
@@ -221,10 +221,10 @@ static int toggle(struct broker *b, const struct arguments *a, enum dev_state st
 	return r;
 }
 
-static int run(struct broker *b, const struct arguments *a, struct brumate_error *err)
+static int run(struct broker_client *b, const struct arguments *a, struct brumate_error *err)
 {
 	struct dev_process process;
-	int r = broker_state(b, &a->pid, 1, &process, err);
+	int r = broker_client_state(b, &a->pid, 1, &process, err);
 
 	if (r < 0)
 		return r;
@@ -258,7 +258,7 @@ static bool wants_simulated(void)
 
 int cuda_checkpoint_main(int argc, char **argv)
 {
-	auto_(broker_close) struct broker broker = BROKER_EMPTY;
+	auto_(broker_client_close) struct broker_client broker = BROKER_CLIENT_EMPTY;
 	struct arguments a = { .lock_timeout_ms = LOCK_TIMEOUT_MS };
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	int r = parse(&a, argc, argv, &err);
@@ -268,7 +268,7 @@ int cuda_checkpoint_main(int argc, char **argv)
 		return 0;
 	}
 	if (r == 0)
-		r = broker_open(&broker, wants_simulated(), &err);
+		r = broker_client_open(&broker, wants_simulated(), &err);
 	if (r == 0)
 		r = run(&broker, &a, &err);
 	if (r < 0)

@@ -115,7 +115,7 @@ static int start_broker(bool simulated, uint64_t deadline_ns, struct brumate_err
 }
 
 /* Only root's broker, or our own, is trusted with a job. */
-static int check_peer(struct broker *b, const char *path, struct brumate_error *err)
+static int check_peer(struct broker_client *b, const char *path, struct brumate_error *err)
 {
 	struct ucred cred;
 	int r = fd_peer(b->wire.fd, &cred);
@@ -130,7 +130,7 @@ static int check_peer(struct broker *b, const char *path, struct brumate_error *
 }
 
 /* A connection to a broker that is just ending may be accepted by nobody: an answer proves it. */
-static int connect_broker(struct broker *b, const char *path, struct brumate_error *err)
+static int connect_broker(struct broker_client *b, const char *path, struct brumate_error *err)
 {
 	int r = wire_connect(&b->wire, path, err);
 	if (r < 0)
@@ -141,7 +141,7 @@ static int connect_broker(struct broker *b, const char *path, struct brumate_err
 		r = wire_call(&b->wire, "org.varlink.service.GetInfo", NULL, NULL, 0, NULL, NULL,
 			      NULL, deadline_in_ms(HELLO_TIMEOUT_MS), err);
 	if (r < 0)
-		broker_close(b);
+		broker_client_close(b);
 	return r;
 }
 
@@ -150,9 +150,9 @@ static bool is_absent(int r)
 	return r == -ENOENT || r == -ECONNREFUSED || r == -EPIPE;
 }
 
-int broker_open(struct broker *ret, bool simulated, struct brumate_error *err)
+int broker_client_open(struct broker_client *ret, bool simulated, struct brumate_error *err)
 {
-	struct broker b = { .wire = { .fd = -1 }, .simulated = simulated };
+	struct broker_client b = { .wire = { .fd = -1 }, .simulated = simulated };
 	uint64_t deadline_ns = deadline_in_ms(START_TIMEOUT_MS);
 	auto_free char *path =
 		path_format("%s/broker%s.sock", path_runtime_dir(), simulated ? "-simulated" : "");
@@ -172,27 +172,27 @@ int broker_open(struct broker *ret, bool simulated, struct brumate_error *err)
 	return 0;
 }
 
-void broker_close(struct broker *b)
+void broker_client_close(struct broker_client *b)
 {
 	wire_fini(&b->wire);
 	b->pid = 0;
 }
 
-int broker_reopen(struct broker *b, struct brumate_error *err)
+int broker_client_reopen(struct broker_client *b, struct brumate_error *err)
 {
 	bool simulated = b->simulated;
 
-	broker_close(b);
-	return broker_open(b, simulated, err);
+	broker_client_close(b);
+	return broker_client_open(b, simulated, err);
 }
 
-pid_t broker_pid(const struct broker *b)
+pid_t broker_client_pid(const struct broker_client *b)
 {
 	return b->pid;
 }
 
 /* Takes @parameters. */
-static int call(struct broker *b, const char *method, json_t *parameters, uint64_t timeout_ms,
+static int call(struct broker_client *b, const char *method, json_t *parameters, uint64_t timeout_ms,
 		json_t **ret, struct brumate_error *err)
 {
 	auto_json json_t *owned = parameters;
@@ -206,11 +206,11 @@ static int call(struct broker *b, const char *method, json_t *parameters, uint64
 }
 
 /* A question that changes nothing is put once more, to another broker, where one dies over it. */
-static int ask(struct broker *b, const char *method, json_t **ret, struct brumate_error *err)
+static int ask(struct broker_client *b, const char *method, json_t **ret, struct brumate_error *err)
 {
 	int r = call(b, method, json_object(), DRIVER_TIMEOUT_MS, ret, err);
 
-	if (r == -EPIPE && (r = broker_reopen(b, err)) == 0)
+	if (r == -EPIPE && (r = broker_client_reopen(b, err)) == 0)
 		r = call(b, method, json_object(), DRIVER_TIMEOUT_MS, ret, err);
 	return r;
 }
@@ -296,7 +296,7 @@ static int parse_room(json_t *reply, struct broker_room *ret, struct brumate_err
 	return r;
 }
 
-int broker_info(struct broker *b, struct broker_info *ret, struct brumate_error *err)
+int broker_client_info(struct broker_client *b, struct broker_info *ret, struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
 	struct broker_info info = { 0 };
@@ -327,7 +327,7 @@ int broker_info(struct broker *b, struct broker_info *ret, struct brumate_error 
 	return 0;
 }
 
-int broker_gpus(struct broker *b, struct dev_gpu *ret, size_t *ret_n, struct brumate_error *err)
+int broker_client_gpus(struct broker_client *b, struct dev_gpu *ret, size_t *ret_n, struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
 	int r = ask(b, "io.brumate.broker.Gpus", &reply, err);
@@ -395,7 +395,7 @@ static int parse_process(json_t *o, struct dev_process *ret, struct brumate_erro
 	return 0;
 }
 
-int broker_state(struct broker *b, const pid_t *pids, size_t n, struct dev_process *ret,
+int broker_client_state(struct broker_client *b, const pid_t *pids, size_t n, struct dev_process *ret,
 		 struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
@@ -444,7 +444,7 @@ static json_t *act_to_json(enum dev_action action, const pid_t *pids, size_t n, 
 			 map);
 }
 
-int broker_act(struct broker *b, enum dev_action action, const pid_t *pids, size_t n,
+int broker_client_act(struct broker_client *b, enum dev_action action, const pid_t *pids, size_t n,
 	       uint32_t timeout_ms, const struct dev_gpu_pair *pairs, size_t n_pairs,
 	       struct broker_outcome *ret, struct brumate_error *err)
 {

@@ -9,13 +9,13 @@
 #include "gpu/gpu.h"
 #include "wire/wire.h"
 
-struct broker {
+struct broker_client {
 	struct wire wire;
 	bool simulated;
 	pid_t pid; /* 0: not known yet */
 };
 
-#define BROKER_EMPTY ((struct broker){ .wire = { .fd = -1 } })
+#define BROKER_CLIENT_EMPTY ((struct broker_client){ .wire = { .fd = -1 } })
 
 /** What became of one process in an act. result.number -1, name "TIMEOUT": still under way. */
 struct broker_outcome {
@@ -45,29 +45,29 @@ struct broker_info {
  * Connects to the broker, starting it where there is none, and learns its pid.
  * Errors to act on: -ETIMEDOUT, -ENOENT (the program is not installed).
  */
-int broker_open(struct broker *ret, bool simulated, struct brumate_error *err);
+int broker_client_open(struct broker_client *ret, bool simulated, struct brumate_error *err);
 /** Accepts the empty value. */
-void broker_close(struct broker *b);
-DEFINE_AUTO_FINI(struct broker, broker_close)
+void broker_client_close(struct broker_client *b);
+DEFINE_AUTO_FINI(struct broker_client, broker_client_close)
 /** Drops the connection and makes a fresh one, to a fresh broker if the old one is gone. */
-int broker_reopen(struct broker *b, struct brumate_error *err);
+int broker_client_reopen(struct broker_client *b, struct brumate_error *err);
 /** Process id of the broker, for fault points and messages. */
-pid_t broker_pid(const struct broker *b);
+pid_t broker_client_pid(const struct broker_client *b);
 
 /*
  * The calls. Each fails with -EPIPE when the broker is gone, and with -ETIMEDOUT when it does not
- * answer (the connection is of no use then: broker_reopen()); driver absent: -ENODEV.
+ * answer (the connection is of no use then: broker_client_reopen()); driver absent: -ENODEV.
  */
-int broker_info(struct broker *b, struct broker_info *ret, struct brumate_error *err);
+int broker_client_info(struct broker_client *b, struct broker_info *ret, struct brumate_error *err);
 /** @ret has room for DEV_GPUS_MAX. */
-int broker_gpus(struct broker *b, struct dev_gpu *ret, size_t *ret_n, struct brumate_error *err);
+int broker_client_gpus(struct broker_client *b, struct dev_gpu *ret, size_t *ret_n, struct brumate_error *err);
 /** @ret has room for @n. */
-int broker_state(struct broker *b, const pid_t *pids, size_t n, struct dev_process *ret,
+int broker_client_state(struct broker_client *b, const pid_t *pids, size_t n, struct dev_process *ret,
 		 struct brumate_error *err);
 /**
  * Runs @action on all @pids at once. 0: each was tried, and @ret (room for @n) says how each went;
  * the caller looks at result.number. @pairs: for DEV_RESTORE, may be NULL; completed by the broker.
  */
-int broker_act(struct broker *b, enum dev_action action, const pid_t *pids, size_t n,
+int broker_client_act(struct broker_client *b, enum dev_action action, const pid_t *pids, size_t n,
 	       uint32_t timeout_ms, const struct dev_gpu_pair *pairs, size_t n_pairs,
 	       struct broker_outcome *ret, struct brumate_error *err);

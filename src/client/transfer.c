@@ -112,7 +112,7 @@ static int fail_broken(int r, struct brumate_error *err)
 	return brumate_fail(err, -r, "broker: copy: %m");
 }
 
-int transfer_client_open(struct transfer_client **ret, struct broker *b, struct brumate_error *err)
+int transfer_client_open(struct transfer_client **ret, struct broker_client *b, struct brumate_error *err)
 {
 	auto_free struct transfer_client *s = calloc(1, sizeof(*s));
 	int pair[2];

@@ -58,8 +58,8 @@ uint64_t host_copy_offset(const struct device_piece *pieces, size_t i);
 typedef int (*transfer_progress_fn)(void *arg, uint64_t done_bytes);
 
 struct transfer_client;
-/** Errors to act on: those of broker_open(). @b is borrowed for this call. */
-int transfer_client_open(struct transfer_client **ret, struct broker *b, struct brumate_error *err);
+/** Errors to act on: those of broker_client_open(). @b is borrowed for this call. */
+int transfer_client_open(struct transfer_client **ret, struct broker_client *b, struct brumate_error *err);
 /** Ends what is under way, and waits a little until the broker has let go of it. Accepts NULL. */
 void transfer_client_close(struct transfer_client *s);
 DEFINE_AUTO(struct transfer_client *, transfer_client_close)

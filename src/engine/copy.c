@@ -116,13 +116,13 @@ static int with_session(struct copy *c, int (*fn)(struct copy *c, struct transfe
 	int r = -EPIPE;
 
 	for (int tries = 0; r == -EPIPE && tries < BROKER_TRIES && !c->stop; tries++) {
-		auto_(broker_close) struct broker broker = BROKER_EMPTY;
+		auto_(broker_client_close) struct broker_client broker = BROKER_CLIENT_EMPTY;
 		auto_(transfer_client_close) struct transfer_client *s = NULL;
 
 		if (tries && c->early)
 			copy_void_early(c);
 		c->err = BRUMATE_ERROR_NONE;
-		r = broker_open(&broker, c->op->job->simulated, &c->err);
+		r = broker_client_open(&broker, c->op->job->simulated, &c->err);
 		if (r == 0)
 			r = transfer_client_open(&s, &broker, &c->err);
 		if (r == 0)

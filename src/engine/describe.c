@@ -141,7 +141,7 @@ static int describe_gpus(struct op *op, struct brumate_error *err)
 		return 0;
 	if (!info)
 		return brumate_fail(err, ENOMEM, "%m");
-	int r = broker_info(&op->broker, info, err);
+	int r = broker_client_info(&op->broker, info, err);
 	if (r < 0)
 		return r;
 	snprintf(m->driver_version, sizeof(m->driver_version), "%s", info->device.driver_version);

@@ -20,21 +20,21 @@ int gpu_open(struct op *op, struct brumate_error *err)
 	if (op->broker_is_open)
 		return 0;
 
-	int r = broker_open(&op->broker, op->job->simulated, err);
+	int r = broker_client_open(&op->broker, op->job->simulated, err);
 	if (r < 0)
 		return r;
 	op->broker_is_open = true;
-	fault_register_peer("broker", broker_pid(&op->broker));
+	fault_register_peer("broker", broker_client_pid(&op->broker));
 	return 0;
 }
 
 static int reopen(struct op *op, struct brumate_error *err)
 {
 	log_warn("the broker is gone, starting another: job=%s", op->job->id);
-	int r = broker_reopen(&op->broker, err);
+	int r = broker_client_reopen(&op->broker, err);
 
 	if (r == 0)
-		fault_register_peer("broker", broker_pid(&op->broker));
+		fault_register_peer("broker", broker_client_pid(&op->broker));
 	return r;
 }
 
@@ -53,7 +53,7 @@ static int ask_states(struct op *op, struct brumate_error *err)
 	for (int tries = 0; r == -EPIPE && tries < REOPEN_TRIES; tries++) {
 		if (tries && (r = reopen(op, err)) < 0)
 			return r;
-		r = broker_state(&op->broker, pids, op->n_gpus, dev, err);
+		r = broker_client_state(&op->broker, pids, op->n_gpus, dev, err);
 	}
 	if (r < 0)
 		return r;
@@ -157,7 +157,7 @@ static int act_once(struct op *op, enum dev_action action, enum dev_state want, 
 		return 0;
 
 	bool map = action == DEV_RESTORE;
-	int r = broker_act(&op->broker, action, pids, n, timeout_ms, map ? op->pairs : NULL,
+	int r = broker_client_act(&op->broker, action, pids, n, timeout_ms, map ? op->pairs : NULL,
 			   map ? op->n_pairs : 0, outcomes, err);
 	for (size_t i = 0; r == 0 && i < n; i++) {
 		const struct broker_outcome *o = &outcomes[i];

@@ -107,13 +107,13 @@ static int copy_fresh(struct live *l, struct transfer_client *s, struct brumate_
 static int copy_once(struct live *l, bool fits, uint64_t *ret_bytes, struct brumate_error *err)
 {
 	struct vault *h = l->op->vault;
-	auto_(broker_close) struct broker broker = BROKER_EMPTY;
+	auto_(broker_client_close) struct broker_client broker = BROKER_CLIENT_EMPTY;
 	auto_(transfer_client_close) struct transfer_client *s = NULL;
 	int r = fault_point("live.copy");
 
 	if (r < 0)
 		return brumate_fail(err, -r, "injected: %m");
-	r = broker_open(&broker, l->op->job->simulated, err);
+	r = broker_client_open(&broker, l->op->job->simulated, err);
 	if (r == 0)
 		r = transfer_client_open(&s, &broker, err);
 	if (r < 0)

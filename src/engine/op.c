@@ -77,7 +77,7 @@ void op_fini(struct op *op)
 	spilled_free(op->spilled);
 	op->spilled = NULL;
 	if (op->broker_is_open)
-		broker_close(&op->broker);
+		broker_client_close(&op->broker);
 	op->broker_is_open = false;
 	proc_tree_fini(&op->tree);
 	free(op->gpus);

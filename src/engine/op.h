@@ -63,7 +63,7 @@ struct op {
 	struct op_gpu_process *gpus;
 	size_t n_gpus;
 	bool was_suspended;
-	struct broker broker;
+	struct broker_client broker;
 	bool broker_is_open;
 
 	/* the data path; all empty where the driver alone moves memory */

@@ -34,7 +34,7 @@ int record_gpus(struct op *op, struct brumate_error *err)
 
 	if (!now)
 		return brumate_fail(err, ENOMEM, "%m");
-	int r = broker_gpus(&op->broker, now, &n, err);
+	int r = broker_client_gpus(&op->broker, now, &n, err);
 	if (r < 0)
 		return r;
 	struct job_gpu *gpus = calloc(n + 1, sizeof(*gpus));
@@ -182,7 +182,7 @@ static int check_remap(struct op *op, struct brumate_error *err)
 		return 0;
 	if (!info)
 		return brumate_fail(err, ENOMEM, "%m");
-	if ((r = broker_info(&op->broker, info, err)) < 0 || info->device.features & DEV_REMAP)
+	if ((r = broker_client_info(&op->broker, info, err)) < 0 || info->device.features & DEV_REMAP)
 		return r;
 	brumate_fail(err, EOPNOTSUPP, "driver %s cannot restore onto other GPUs",
 		     info->device.driver_version);
@@ -202,7 +202,7 @@ int restore_map_gpus(struct op *op, struct brumate_error *err)
 	for (size_t k = 0; k < MANIFEST_GPUS_MAX; k++)
 		p->target[k] = -1;
 	if ((r = gpu_open(op, err)) < 0 ||
-	    (r = broker_gpus(&op->broker, p->now, &p->n_now, err)) < 0)
+	    (r = broker_client_gpus(&op->broker, p->now, &p->n_now, err)) < 0)
 		return r;
 	if (p->n_now < op->job->n_gpus) {
 		brumate_fail(err, EOPNOTSUPP, "the job saw %zu GPUs, %zu are here", op->job->n_gpus,
@@ -239,7 +239,7 @@ int restore_check_vram(struct op *op, struct brumate_error *err)
 		return 0;
 	if (!now)
 		return brumate_fail(err, ENOMEM, "%m");
-	int r = broker_gpus(&op->broker, now, &n, err);
+	int r = broker_client_gpus(&op->broker, now, &n, err);
 	for (size_t k = 0; r == 0 && k < op->job->n_gpus; k++) {
 		const struct job_gpu *gpu = &op->job->gpus[k];
 		const char *to = op_target_gpu(op, gpu->uuid);

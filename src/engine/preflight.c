@@ -99,7 +99,7 @@ static int check_copies(struct op *op, uint64_t copies, uint64_t by_driver,
 
 	if (!info)
 		return brumate_fail(err, ENOMEM, "%m");
-	if (gpu_open(op, NULL) < 0 || broker_info(&op->broker, info, NULL) < 0)
+	if (gpu_open(op, NULL) < 0 || broker_client_info(&op->broker, info, NULL) < 0)
 		return 0; /* the copy itself will tell */
 	uint64_t memory = info->room.memory_bytes, disk = info->room.disk_bytes;
 	memory -= by_driver < memory ? by_driver : memory;

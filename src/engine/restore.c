@@ -119,7 +119,7 @@ static int check_driver(struct op *op, struct brumate_error *err)
 		return 0;
 	if (!info)
 		return brumate_fail(err, ENOMEM, "%m");
-	if ((r = gpu_open(op, err)) < 0 || (r = broker_info(&op->broker, info, err)) < 0)
+	if ((r = gpu_open(op, err)) < 0 || (r = broker_client_info(&op->broker, info, err)) < 0)
 		return r;
 	if (!strcmp(info->device.driver_version, m->driver_version))
 		return 0;

@@ -103,12 +103,12 @@ static void check_persistence(struct doctor *d)
 void doctor_driver(struct doctor *d)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	auto_(broker_close) struct broker broker = BROKER_EMPTY;
+	auto_(broker_client_close) struct broker_client broker = BROKER_CLIENT_EMPTY;
 	struct broker_info info;
-	int r = broker_open(&broker, d->simulated, &err);
+	int r = broker_client_open(&broker, d->simulated, &err);
 
 	if (r == 0)
-		r = broker_info(&broker, &info, &err);
+		r = broker_client_info(&broker, &info, &err);
 	if (r < 0) {
 		if (!err.hint[0])
 			brumate_hint(&err, "install a driver, 570 or newer; without a GPU try "

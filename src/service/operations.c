@@ -90,10 +90,10 @@ static int find_target(struct job *ret, const struct service_call *call, json_t 
 
 static int list_gpus(struct dev_gpu *ret, size_t *ret_n, bool simulated, struct brumate_error *err)
 {
-	auto_(broker_close) struct broker broker = BROKER_EMPTY;
-	int r = broker_open(&broker, simulated, err);
+	auto_(broker_client_close) struct broker_client broker = BROKER_CLIENT_EMPTY;
+	int r = broker_client_open(&broker, simulated, err);
 
-	return r < 0 ? r : broker_gpus(&broker, ret, ret_n, err);
+	return r < 0 ? r : broker_client_gpus(&broker, ret, ret_n, err);
 }
 
 /* Numbers in "gpu_map" become UUIDs; only the driver knows which. */

@@ -90,13 +90,13 @@ static inline void wait_gone(pid_t pid, int timeout_ms)
 }
 
 /* Asks a broker to end and waits for it. */
-static inline void end_broker(struct broker *b)
+static inline void end_broker(struct broker_client *b)
 {
-	pid_t pid = broker_pid(b);
+	pid_t pid = broker_client_pid(b);
 
 	CHECK(wire_call(&b->wire, "io.brumate.broker.Quit", NULL, NULL, 0, NULL, NULL, NULL,
 			deadline_in_ms(5000), NULL) == 0);
-	broker_close(b);
+	broker_client_close(b);
 	wait_gone(pid, 10000);
 }
 

@@ -197,7 +197,7 @@ static inline void set_free(struct set *s)
 	free(s->fds);
 }
 
-static struct broker b = BROKER_EMPTY;
+static struct broker_client b = BROKER_CLIENT_EMPTY;
 
 static inline void must(int r, const struct brumate_error *err)
 {
@@ -330,7 +330,7 @@ static inline void learn_gpus(void)
 	struct dev_gpu gpus[DEV_GPUS_MAX];
 	size_t n;
 
-	CHECK(broker_gpus(&b, gpus, &n, NULL) == 0 && n == 2);
+	CHECK(broker_client_gpus(&b, gpus, &n, NULL) == 0 && n == 2);
 	for (int i = 0; i < 2; i++)
 		strcpy(uuids[i], gpus[i].uuid);
 }
@@ -339,7 +339,7 @@ static inline void broker_start(void)
 {
 	struct brumate_error err;
 
-	must(broker_open(&b, true, &err), &err);
+	must(broker_client_open(&b, true, &err), &err);
 	learn_gpus();
 }
 

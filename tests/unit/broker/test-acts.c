@@ -2,13 +2,13 @@
 /* The broker's driver calls on real processes of the simulated driver. */
 #include "node.h"
 
-static struct broker b = BROKER_EMPTY;
+static struct broker_client b = BROKER_CLIENT_EMPTY;
 
 static enum dev_state state_of(pid_t pid)
 {
 	struct dev_process p;
 
-	CHECK(broker_state(&b, &pid, 1, &p, NULL) == 0);
+	CHECK(broker_client_state(&b, &pid, 1, &p, NULL) == 0);
 	return p.state;
 }
 
@@ -18,7 +18,7 @@ static int act(pid_t pid, enum dev_action action, uint32_t timeout_ms)
 	struct broker_outcome o;
 	struct brumate_error err;
 
-	if (broker_act(&b, action, &pid, 1, timeout_ms, NULL, 0, &o, &err) < 0) {
+	if (broker_client_act(&b, action, &pid, 1, timeout_ms, NULL, 0, &o, &err) < 0) {
 		fprintf(stderr, "%s\n", err.text);
 		CHECK(0);
 	}
@@ -38,14 +38,14 @@ static void test_info(struct broker_info *info)
 	struct dev_gpu gpus[DEV_GPUS_MAX];
 	size_t n;
 
-	CHECK(broker_info(&b, info, NULL) == 0);
+	CHECK(broker_client_info(&b, info, NULL) == 0);
 	CHECK_STR(info->backend, "cuda");
-	CHECK(info->device.simulated && info->pid == broker_pid(&b));
+	CHECK(info->device.simulated && info->pid == broker_client_pid(&b));
 	CHECK(info->device.api_version == 13000);
 	CHECK(!strncmp(info->device.driver_version, "580.", 4));
 	CHECK(info->device.features == (DEV_CHECKPOINT | DEV_REMAP));
 	CHECK(info->n_gpus == 2 && strcmp(info->gpus[0].uuid, info->gpus[1].uuid));
-	CHECK(broker_gpus(&b, gpus, &n, NULL) == 0 && n == 2);
+	CHECK(broker_client_gpus(&b, gpus, &n, NULL) == 0 && n == 2);
 	CHECK(gpus[0].total_bytes > 0 && gpus[0].used_bytes == 0 && !gpus[0].mig);
 }
 
@@ -54,12 +54,12 @@ static void test_states(const struct target *t)
 	pid_t pids[] = { getpid(), t->pid, 1 << 22 };
 	struct dev_process p[3];
 
-	CHECK(broker_state(&b, pids, 3, p, NULL) == 0);
+	CHECK(broker_client_state(&b, pids, 3, p, NULL) == 0);
 	CHECK(p[0].state == DEV_STATE_NONE && p[0].restore_tid == 0 && p[0].n_gpus == 0);
 	CHECK(p[1].state == DEV_STATE_RUNNING && p[1].restore_tid > 0 && p[1].n_gpus == 1);
 	CHECK(p[1].used_bytes >= TARGET_BYTES && p[1].gpu_bytes[0] == p[1].used_bytes);
 	CHECK(p[2].state == DEV_STATE_NONE);
-	CHECK(broker_state(&b, pids, 0, p, NULL) == 0);
+	CHECK(broker_client_state(&b, pids, 0, p, NULL) == 0);
 }
 
 static void test_cycle_onto_the_other_gpu(const struct target *t, const struct broker_info *info)
@@ -68,21 +68,21 @@ static void test_cycle_onto_the_other_gpu(const struct target *t, const struct b
 	struct dev_process p;
 	struct dev_gpu_pair pair;
 
-	CHECK(broker_state(&b, &t->pid, 1, &p, NULL) == 0);
+	CHECK(broker_client_state(&b, &t->pid, 1, &p, NULL) == 0);
 	CHECK_STR(p.gpus[0], info->gpus[0].uuid);
 	CHECK(act(t->pid, DEV_LOCK, 5000) == 0);
 	CHECK(state_of(t->pid) == DEV_STATE_LOCKED);
-	CHECK(broker_act(&b, DEV_DO_CHECKPOINT, &t->pid, 1, 5000, NULL, 0, &o, NULL) == 0);
+	CHECK(broker_client_act(&b, DEV_DO_CHECKPOINT, &t->pid, 1, 5000, NULL, 0, &o, NULL) == 0);
 	CHECK(o.result.number == 0 && o.state == DEV_STATE_CHECKPOINTED && o.seconds > 0);
 	CHECK_STR(o.result.name, "CUDA_SUCCESS");
-	CHECK(broker_state(&b, &t->pid, 1, &p, NULL) == 0 && p.used_bytes == 0);
+	CHECK(broker_client_state(&b, &t->pid, 1, &p, NULL) == 0 && p.used_bytes == 0);
 
 	strcpy(pair.from, info->gpus[0].uuid);
 	strcpy(pair.to, info->gpus[1].uuid);
-	CHECK(broker_act(&b, DEV_RESTORE, &t->pid, 1, 5000, &pair, 1, &o, NULL) == 0);
+	CHECK(broker_client_act(&b, DEV_RESTORE, &t->pid, 1, 5000, &pair, 1, &o, NULL) == 0);
 	CHECK(o.result.number == 0 && o.state == DEV_STATE_LOCKED);
 	CHECK(act(t->pid, DEV_UNLOCK, 5000) == 0);
-	CHECK(broker_state(&b, &t->pid, 1, &p, NULL) == 0 && p.n_gpus == 1);
+	CHECK(broker_client_state(&b, &t->pid, 1, &p, NULL) == 0 && p.n_gpus == 1);
 	CHECK_STR(p.gpus[0], info->gpus[1].uuid);
 	target_check(t);
 }
@@ -99,11 +99,11 @@ static void test_refusals(const struct target *t)
 	CHECK(act(t->pid, DEV_RESTORE, 1000) != 0);
 	CHECK(act(getpid(), DEV_LOCK, 1000) != 0);
 	CHECK(state_of(t->pid) == DEV_STATE_RUNNING);
-	CHECK(broker_act(&b, DEV_RESTORE, &t->pid, 1, 1000, &pair, 1, o, &err) == -EINVAL);
+	CHECK(broker_client_act(&b, DEV_RESTORE, &t->pid, 1, 1000, &pair, 1, o, &err) == -EINVAL);
 	CHECK(strstr(err.text, pair.from));
-	CHECK(broker_act(&b, DEV_LOCK, &t->pid, 1, 1000, &pair, 1, o, &err) == -EINVAL);
-	CHECK(broker_act(&b, DEV_LOCK, twice, 2, 1000, NULL, 0, o, &err) == -EINVAL);
-	CHECK(broker_act(&b, DEV_LOCK, &t->pid, 1, 0, NULL, 0, o, &err) == -EINVAL);
+	CHECK(broker_client_act(&b, DEV_LOCK, &t->pid, 1, 1000, &pair, 1, o, &err) == -EINVAL);
+	CHECK(broker_client_act(&b, DEV_LOCK, twice, 2, 1000, NULL, 0, o, &err) == -EINVAL);
+	CHECK(broker_client_act(&b, DEV_LOCK, &t->pid, 1, 0, NULL, 0, o, &err) == -EINVAL);
 	CHECK(strstr(err.text, "timeout_ms"));
 }
 
@@ -115,17 +115,17 @@ static void test_parallel(struct target *t, size_t n)
 
 	for (size_t i = 0; i < n; i++)
 		pids[i] = t[i].pid;
-	CHECK(broker_act(&b, DEV_LOCK, pids, n, 5000, NULL, 0, o, NULL) == 0);
+	CHECK(broker_client_act(&b, DEV_LOCK, pids, n, 5000, NULL, 0, o, NULL) == 0);
 	node_sim_fault("target:checkpoint:*:delay=700");
 	uint64_t start_ns = clock_now_ns();
-	CHECK(broker_act(&b, DEV_DO_CHECKPOINT, pids, n, 10000, NULL, 0, o, NULL) == 0);
+	CHECK(broker_client_act(&b, DEV_DO_CHECKPOINT, pids, n, 10000, NULL, 0, o, NULL) == 0);
 	double seconds = clock_since_s(start_ns);
 	node_sim_fault(NULL);
 	for (size_t i = 0; i < n; i++)
 		CHECK(o[i].result.number == 0 && o[i].seconds >= 0.7);
 	CHECK(seconds < 0.7 * (double)n - 0.2);
-	CHECK(broker_act(&b, DEV_RESTORE, pids, n, 5000, NULL, 0, o, NULL) == 0);
-	CHECK(broker_act(&b, DEV_UNLOCK, pids, n, 5000, NULL, 0, o, NULL) == 0);
+	CHECK(broker_client_act(&b, DEV_RESTORE, pids, n, 5000, NULL, 0, o, NULL) == 0);
+	CHECK(broker_client_act(&b, DEV_UNLOCK, pids, n, 5000, NULL, 0, o, NULL) == 0);
 	for (size_t i = 0; i < n; i++)
 		target_check(&t[i]);
 }
@@ -137,7 +137,7 @@ static void test_deadline(const struct target *t)
 
 	CHECK(act(t->pid, DEV_LOCK, 5000) == 0);
 	node_sim_fault("target:checkpoint:*:delay=900");
-	CHECK(broker_act(&b, DEV_DO_CHECKPOINT, &t->pid, 1, 100, NULL, 0, &o, NULL) == 0);
+	CHECK(broker_client_act(&b, DEV_DO_CHECKPOINT, &t->pid, 1, 100, NULL, 0, &o, NULL) == 0);
 	CHECK(o.result.number == -1 && o.state == DEV_STATE_UNKNOWN);
 	CHECK_STR(o.result.name, "TIMEOUT");
 	CHECK(act(t->pid, DEV_UNLOCK, 50) == -1);	   /* waited its turn, and never got it */
@@ -172,7 +172,7 @@ static void test_stopped(const struct target *t, const struct target *other)
 	int status;
 
 	CHECK(kill(t->pid, SIGSTOP) == 0 && waitpid(t->pid, &status, WUNTRACED) == t->pid);
-	CHECK(broker_state(&b, pids, 2, p, NULL) == 0);
+	CHECK(broker_client_state(&b, pids, 2, p, NULL) == 0);
 	CHECK(p[0].state == DEV_STATE_UNKNOWN && p[1].state == DEV_STATE_RUNNING);
 	CHECK(act(t->pid, DEV_LOCK, 50) == -1);
 	suspend_and_resume(other->pid);
@@ -189,26 +189,26 @@ static void test_injected_faults(const struct target *t)
 	size_t n;
 
 	set_fault("device.lock error:5\n");
-	CHECK(broker_act(&b, DEV_LOCK, &t->pid, 1, 1000, NULL, 0, &o, NULL) == 0);
+	CHECK(broker_client_act(&b, DEV_LOCK, &t->pid, 1, 1000, NULL, 0, &o, NULL) == 0);
 	CHECK(o.result.number == -5 && o.state == DEV_STATE_RUNNING);
 	CHECK(strstr(o.result.name, "device.lock"));
 	set_fault("device.gpus error:5\n");
-	CHECK(broker_gpus(&b, gpus, &n, &err) == -EIO && strstr(err.text, "device.gpus"));
+	CHECK(broker_client_gpus(&b, gpus, &n, &err) == -EIO && strstr(err.text, "device.gpus"));
 }
 
 /* The caller goes away in the middle: the call ends as if it were there. */
 static void test_caller_gone(const struct target *t)
 {
-	struct broker other = BROKER_EMPTY;
+	struct broker_client other = BROKER_CLIENT_EMPTY;
 	auto_json json_t *call = json_pack("{s:s, s:{s:s, s:[i], s:i}}", "method",
 					   "io.brumate.broker.Act", "parameters", "action",
 					   "checkpoint", "pids", (int)t->pid, "timeout_ms", 5000);
 
 	CHECK(act(t->pid, DEV_LOCK, 5000) == 0);
 	node_sim_fault("target:checkpoint:*:delay=300");
-	CHECK(broker_open(&other, true, NULL) == 0);
+	CHECK(broker_client_open(&other, true, NULL) == 0);
 	CHECK(wire_send(&other.wire, call, NULL, 0, deadline_in_ms(1000), NULL) == 0);
-	broker_close(&other);
+	broker_client_close(&other);
 	enum dev_state state;
 	uint64_t deadline_ns = deadline_in_ms(5000);
 	while ((state = state_of(t->pid)) == DEV_STATE_LOCKED && deadline_left_ms(deadline_ns))
@@ -221,21 +221,21 @@ static void test_caller_gone(const struct target *t)
 
 static void *checkpoint_slowly(void *arg)
 {
-	struct broker other = BROKER_EMPTY;
+	struct broker_client other = BROKER_CLIENT_EMPTY;
 	struct broker_outcome o;
 	const struct target *t = arg;
 
-	CHECK(broker_open(&other, true, NULL) == 0);
-	CHECK(broker_act(&other, DEV_DO_CHECKPOINT, &t->pid, 1, 10000, NULL, 0, &o, NULL) ==
+	CHECK(broker_client_open(&other, true, NULL) == 0);
+	CHECK(broker_client_act(&other, DEV_DO_CHECKPOINT, &t->pid, 1, 10000, NULL, 0, &o, NULL) ==
 	      -EPIPE);
-	broker_close(&other);
+	broker_client_close(&other);
 	return NULL;
 }
 
 /* The broker dies in the middle: callers are told, the next broker takes over, the process lives. */
 static void test_broker_killed(struct target *t)
 {
-	pid_t pid = broker_pid(&b);
+	pid_t pid = broker_client_pid(&b);
 	pthread_t thread;
 
 	CHECK(act(t->pid, DEV_LOCK, 5000) == 0);
@@ -245,11 +245,11 @@ static void test_broker_killed(struct target *t)
 	CHECK(kill(pid, SIGKILL) == 0);
 	pthread_join(thread, NULL);
 	struct dev_process p;
-	CHECK(broker_state(&b, &t->pid, 1, &p, NULL) == -EPIPE);
+	CHECK(broker_client_state(&b, &t->pid, 1, &p, NULL) == -EPIPE);
 	node_sim_fault(NULL);
 
-	CHECK(broker_reopen(&b, NULL) == 0);
-	CHECK(broker_pid(&b) != pid);
+	CHECK(broker_client_reopen(&b, NULL) == 0);
+	CHECK(broker_client_pid(&b) != pid);
 	uint64_t deadline_ns = deadline_in_ms(5000);
 	while (state_of(t->pid) == DEV_STATE_LOCKED && deadline_left_ms(deadline_ns))
 		poll(NULL, 0, 10);
@@ -268,11 +268,11 @@ int main(void)
 	node_start();
 	for (int i = 0; i < 3; i++)
 		t[i] = target_start();
-	if (broker_open(&b, true, &err) < 0) {
+	if (broker_client_open(&b, true, &err) < 0) {
 		fprintf(stderr, "%s\n", err.text);
 		return 1;
 	}
-	CHECK(broker_info(&b, &info, NULL) == 0);
+	CHECK(broker_client_info(&b, &info, NULL) == 0);
 	test_states(&t[0]);
 	suspend_and_resume(t[1].pid);
 	target_check(&t[1]);

@@ -73,7 +73,7 @@ static void test_interrupted(const char *fault, int want)
 	CHECK(try_update(&set, &err) == want);
 	CHECK(!digest_table_is_whole(set.copy.digests));
 	if (want == -EPIPE) {
-		broker_close(&b);
+		broker_client_close(&b);
 		broker_start();
 	}
 	CHECK(update(&set).same_bytes == 0);

@@ -99,7 +99,7 @@ static void test_killed(void)
 	      -EPIPE);
 	size_t before = told.n_whole;
 	CHECK(before > 0 && before * SEGMENT < host_copy_offset(set.pieces, PIECES));
-	broker_close(&b);
+	broker_client_close(&b);
 	broker_start();
 	auto_(transfer_client_close) struct transfer_client *other = digests_session();
 	told.n_whole = 0;

@@ -10,9 +10,9 @@ enum { PIECES = 12 };
 static uint64_t brokers_own(void)
 {
 	struct dev_process own;
-	pid_t pid = broker_pid(&b);
+	pid_t pid = broker_client_pid(&b);
 
-	CHECK(broker_state(&b, &pid, 1, &own, NULL) == 0);
+	CHECK(broker_client_state(&b, &pid, 1, &own, NULL) == 0);
 	return own.used_bytes;
 }
 
@@ -26,7 +26,7 @@ static uint64_t used_bytes(void)
 	do {
 		own = brokers_own();
 		used = 0;
-		CHECK(broker_gpus(&b, gpus, &n, NULL) == 0);
+		CHECK(broker_client_gpus(&b, gpus, &n, NULL) == 0);
 		for (size_t i = 0; i < n; i++)
 			used += gpus[i].used_bytes;
 	} while (own != brokers_own());
@@ -105,7 +105,7 @@ static void test_killed(void)
 
 		node_fault(text);
 		CHECK(try_out(&set, &err) == -EPIPE);
-		broker_close(&b);
+		broker_client_close(&b);
 		broker_start();
 		set_check_device(&set);
 	}
@@ -113,7 +113,7 @@ static void test_killed(void)
 	set_close_fds(&set);
 	node_fault("data.export kill\n");
 	CHECK(try_in(&set, fds, &err) == -EPIPE);
-	broker_close(&b);
+	broker_client_close(&b);
 	broker_start(); /* which has not made this host copy */
 	wait_used(used);
 	set_check_copy(&set);
@@ -191,7 +191,7 @@ static void test_no_room(void)
 	int fds[64];
 	size_t n;
 
-	CHECK(broker_gpus(&b, gpus, &n, NULL) == 0);
+	CHECK(broker_client_gpus(&b, gpus, &n, NULL) == 0);
 	for (int i = 0; i < 64; i++) {
 		pieces[i].len_bytes = i ? 2 * MIB : gpus[0].total_bytes / (2 * MIB) * (2 * MIB);
 		strcpy(pieces[i].gpu, uuids[0]);
@@ -246,13 +246,13 @@ static void hostile(const struct transfer_packet *p, size_t len, size_t times)
 static void test_alive(void)
 {
 	struct set set = set_make(2, odd, 2);
-	pid_t pid = broker_pid(&b);
+	pid_t pid = broker_client_pid(&b);
 	struct brumate_error err;
 
 	must(try_out(&set, &err), &err);
 	set_check_copy(&set);
 	set_free(&set);
-	CHECK(broker_reopen(&b, NULL) == 0 && broker_pid(&b) == pid);
+	CHECK(broker_client_reopen(&b, NULL) == 0 && broker_client_pid(&b) == pid);
 	CHECK(pool_bytes("leased_bytes") == 0);
 }
 

@@ -18,11 +18,11 @@ static bool has_socket(void)
 	return access(path, F_OK) == 0;
 }
 
-static void open_broker(struct broker *b)
+static void open_broker(struct broker_client *b)
 {
 	struct brumate_error err;
 
-	if (broker_open(b, true, &err) < 0) {
+	if (broker_client_open(b, true, &err) < 0) {
 		fprintf(stderr, "%s\n", err.text);
 		CHECK(0);
 	}
@@ -38,25 +38,25 @@ static bool is_alive(pid_t pid)
 
 static void test_idle_exit(void)
 {
-	struct broker b = BROKER_EMPTY;
+	struct broker_client b = BROKER_CLIENT_EMPTY;
 	struct broker_info info;
 	struct stat st;
 
 	set_idle("0.2");
 	open_broker(&b);
-	pid_t pid = broker_pid(&b);
+	pid_t pid = broker_client_pid(&b);
 	auto_free char *path = path_format("%s/run/broker-simulated.sock", node_dir);
 	CHECK(stat(path, &st) == 0 && (st.st_mode & 0777) == 0600);
 	auto_free char *dir = path_format("%s/run", node_dir);
 	CHECK(stat(dir, &st) == 0 && (st.st_mode & 0777) == 0711);
 
 	poll(NULL, 0, 700); /* connected: not idle, however long nothing is asked */
-	CHECK(is_alive(pid) && broker_info(&b, &info, NULL) == 0);
-	broker_close(&b);
+	CHECK(is_alive(pid) && broker_client_info(&b, &info, NULL) == 0);
+	broker_client_close(&b);
 	wait_gone(pid, 5000);
 	CHECK(!has_socket());
 	open_broker(&b);
-	CHECK(broker_pid(&b) != pid && broker_info(&b, &info, NULL) == 0);
+	CHECK(broker_client_pid(&b) != pid && broker_client_info(&b, &info, NULL) == 0);
 	end_broker(&b);
 	CHECK(!has_socket());
 }
@@ -66,30 +66,30 @@ static void test_idle_race(void)
 {
 	set_idle("0.005");
 	for (int i = 0; i < 60; i++) {
-		struct broker b = BROKER_EMPTY;
+		struct broker_client b = BROKER_CLIENT_EMPTY;
 		struct dev_process p;
 		pid_t pid = getpid();
 
 		open_broker(&b);
-		CHECK(broker_state(&b, &pid, 1, &p, NULL) == 0);
-		broker_close(&b);
+		CHECK(broker_client_state(&b, &pid, 1, &p, NULL) == 0);
+		broker_client_close(&b);
 		poll(NULL, 0, i % 12);
 	}
 	set_idle("5");
-	struct broker last = BROKER_EMPTY;
+	struct broker_client last = BROKER_CLIENT_EMPTY;
 	open_broker(&last);
 	end_broker(&last);
 }
 
 static void race(int result_fd)
 {
-	struct broker b = BROKER_EMPTY;
+	struct broker_client b = BROKER_CLIENT_EMPTY;
 	struct broker_info info;
 
 	open_broker(&b);
-	CHECK(broker_info(&b, &info, NULL) == 0 && info.pid == broker_pid(&b));
+	CHECK(broker_client_info(&b, &info, NULL) == 0 && info.pid == broker_client_pid(&b));
 	CHECK(write(result_fd, &info.pid, sizeof(info.pid)) == sizeof(info.pid));
-	broker_close(&b);
+	broker_client_close(&b);
 }
 
 /* Many start a broker at the same moment: there is one, and all get it. */
@@ -118,16 +118,16 @@ static void test_starting_race(void)
 	close(results[0]);
 	close(results[1]);
 
-	struct broker b = BROKER_EMPTY;
+	struct broker_client b = BROKER_CLIENT_EMPTY;
 	open_broker(&b);
-	CHECK(broker_pid(&b) == pids[0]);
+	CHECK(broker_client_pid(&b) == pids[0]);
 	end_broker(&b);
 }
 
 /* A broker started beside one that serves has nothing to do. */
 static void test_second_ends_at_once(void)
 {
-	struct broker b = BROKER_EMPTY;
+	struct broker_client b = BROKER_CLIENT_EMPTY;
 	int status;
 
 	open_broker(&b);
@@ -141,14 +141,14 @@ static void test_second_ends_at_once(void)
 	}
 	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
 	struct broker_info info;
-	CHECK(broker_info(&b, &info, NULL) == 0);
+	CHECK(broker_client_info(&b, &info, NULL) == 0);
 	end_broker(&b);
 }
 
 /* The directory was removed and made again: the old broker leaves the new one's socket alone. */
 static void test_directory_made_anew(void)
 {
-	struct broker old = BROKER_EMPTY, fresh = BROKER_EMPTY;
+	struct broker_client old = BROKER_CLIENT_EMPTY, fresh = BROKER_CLIENT_EMPTY;
 	struct broker_info info;
 
 	set_idle("0.3");
@@ -157,12 +157,12 @@ static void test_directory_made_anew(void)
 	CHECK(remove_tree(AT_FDCWD, dir) == 0);
 	set_idle("5");
 	open_broker(&fresh);
-	pid_t pid = broker_pid(&old);
-	CHECK(broker_pid(&fresh) != pid);
-	broker_close(&old);
+	pid_t pid = broker_client_pid(&old);
+	CHECK(broker_client_pid(&fresh) != pid);
+	broker_client_close(&old);
 	wait_gone(pid, 5000);
 	CHECK(has_socket());
-	CHECK(broker_reopen(&fresh, NULL) == 0 && broker_info(&fresh, &info, NULL) == 0);
+	CHECK(broker_client_reopen(&fresh, NULL) == 0 && broker_client_info(&fresh, &info, NULL) == 0);
 	end_broker(&fresh);
 }
 
@@ -176,25 +176,25 @@ static void *terminate_soon(void *arg)
 /* SIGTERM lets the call under way end, and its caller hears of it. */
 static void test_terminated(void)
 {
-	struct broker b = BROKER_EMPTY;
+	struct broker_client b = BROKER_CLIENT_EMPTY;
 	struct broker_outcome o;
 	struct target t = target_start();
 	pthread_t thread;
 
 	open_broker(&b);
-	pid_t pid = broker_pid(&b);
-	CHECK(broker_act(&b, DEV_LOCK, &t.pid, 1, 5000, NULL, 0, &o, NULL) == 0);
+	pid_t pid = broker_client_pid(&b);
+	CHECK(broker_client_act(&b, DEV_LOCK, &t.pid, 1, 5000, NULL, 0, &o, NULL) == 0);
 	node_sim_fault("target:checkpoint:*:delay=500");
 	CHECK(pthread_create(&thread, NULL, terminate_soon, &pid) == 0);
-	CHECK(broker_act(&b, DEV_DO_CHECKPOINT, &t.pid, 1, 5000, NULL, 0, &o, NULL) == 0);
+	CHECK(broker_client_act(&b, DEV_DO_CHECKPOINT, &t.pid, 1, 5000, NULL, 0, &o, NULL) == 0);
 	CHECK(o.result.number == 0 && o.state == DEV_STATE_CHECKPOINTED);
 	pthread_join(thread, NULL);
 	wait_gone(pid, 5000);
 	node_sim_fault(NULL);
 
-	CHECK(broker_reopen(&b, NULL) == 0);
-	CHECK(broker_act(&b, DEV_RESTORE, &t.pid, 1, 5000, NULL, 0, &o, NULL) == 0);
-	CHECK(broker_act(&b, DEV_UNLOCK, &t.pid, 1, 5000, NULL, 0, &o, NULL) == 0);
+	CHECK(broker_client_reopen(&b, NULL) == 0);
+	CHECK(broker_client_act(&b, DEV_RESTORE, &t.pid, 1, 5000, NULL, 0, &o, NULL) == 0);
+	CHECK(broker_client_act(&b, DEV_UNLOCK, &t.pid, 1, 5000, NULL, 0, &o, NULL) == 0);
 	target_check(&t);
 	target_end(&t);
 	end_broker(&b);
@@ -213,17 +213,17 @@ static pid_t parent_of(pid_t pid)
 /* Whoever starts the broker does not become its parent, not even one that adopts all orphans. */
 static void test_nobodys_child(void)
 {
-	struct broker b = BROKER_EMPTY;
+	struct broker_client b = BROKER_CLIENT_EMPTY;
 
 	open_broker(&b);
-	CHECK(parent_of(broker_pid(&b)) != getpid());
+	CHECK(parent_of(broker_client_pid(&b)) != getpid());
 	end_broker(&b);
 	pid_t pid = fork();
 	CHECK(pid >= 0);
 	if (pid == 0) {
 		CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
 		open_broker(&b);
-		CHECK(parent_of(broker_pid(&b)) != getpid());
+		CHECK(parent_of(broker_client_pid(&b)) != getpid());
 		CHECK(wire_call(&b.wire, "io.brumate.broker.Quit", NULL, NULL, 0, NULL, NULL, NULL,
 				deadline_in_ms(5000), NULL) == 0);
 		_exit(0);
@@ -235,24 +235,24 @@ static void test_nobodys_child(void)
 
 static void test_bad_configuration(void)
 {
-	struct broker b = BROKER_EMPTY;
+	struct broker_client b = BROKER_CLIENT_EMPTY;
 	struct brumate_error err;
 
 	set_idle("soon");
-	CHECK(broker_open(&b, true, &err) == -EIO);
+	CHECK(broker_client_open(&b, true, &err) == -EIO);
 	CHECK(strstr(err.text, "BRUMATE_BROKER_IDLE_S: 'soon'") && strstr(err.hint, "broker.log"));
 	set_idle("5");
 
 	auto_free char *dir = path_format("%s/run", node_dir);
 	CHECK(chmod(dir, 0777) == 0);
-	CHECK(broker_open(&b, true, &err) == -EIO && strstr(err.text, "other users"));
+	CHECK(broker_client_open(&b, true, &err) == -EIO && strstr(err.text, "other users"));
 	CHECK(chmod(dir, 0711) == 0);
 }
 
 /* An old driver is told by what it cannot do. */
 static void test_old_driver(void)
 {
-	struct broker b = BROKER_EMPTY;
+	struct broker_client b = BROKER_CLIENT_EMPTY;
 	struct broker_info info;
 	struct broker_outcome o;
 	struct brumate_error err;
@@ -261,15 +261,15 @@ static void test_old_driver(void)
 
 	setenv("BRUMATE_SIM_DRIVER", "570", 1);
 	open_broker(&b);
-	CHECK(broker_info(&b, &info, NULL) == 0 && info.device.features == DEV_CHECKPOINT);
+	CHECK(broker_client_info(&b, &info, NULL) == 0 && info.device.features == DEV_CHECKPOINT);
 	strcpy(pair.from, info.gpus[0].uuid);
 	strcpy(pair.to, info.gpus[1].uuid);
-	CHECK(broker_act(&b, DEV_RESTORE, &pid, 1, 1000, &pair, 1, &o, &err) == -EOPNOTSUPP);
+	CHECK(broker_client_act(&b, DEV_RESTORE, &pid, 1, 1000, &pair, 1, &o, &err) == -EOPNOTSUPP);
 	CHECK(strstr(err.text, "570"));
 	end_broker(&b);
 	setenv("BRUMATE_SIM_DRIVER", "615", 1);
 	open_broker(&b);
-	CHECK(broker_info(&b, &info, NULL) == 0);
+	CHECK(broker_client_info(&b, &info, NULL) == 0);
 	CHECK(info.device.features ==
 	      (DEV_CHECKPOINT | DEV_REMAP | DEV_JOB_FILE | DEV_LEGACY_IPC | DEV_CUSTOM_STORAGE));
 	end_broker(&b);
@@ -279,7 +279,7 @@ static void test_old_driver(void)
 /* On a machine without the vendor's driver, the real broker says so and does not linger. */
 static void test_no_driver(void)
 {
-	struct broker b = BROKER_EMPTY;
+	struct broker_client b = BROKER_CLIENT_EMPTY;
 	struct broker_info info;
 	struct brumate_error err;
 	void *library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -288,12 +288,12 @@ static void test_no_driver(void)
 		dlclose(library);
 		return;
 	}
-	CHECK(broker_open(&b, false, NULL) == 0);
-	CHECK(broker_info(&b, &info, &err) == -ENODEV);
+	CHECK(broker_client_open(&b, false, NULL) == 0);
+	CHECK(broker_client_info(&b, &info, &err) == -ENODEV);
 	CHECK(strstr(err.text, "no NVIDIA driver") && err.hint[0]);
 	CHECK(brumate_exit_code(&err) == EXIT_UNSUPPORTED);
-	pid_t pid = broker_pid(&b);
-	broker_close(&b);
+	pid_t pid = broker_client_pid(&b);
+	broker_client_close(&b);
 	wait_gone(pid, 4000);
 }
 

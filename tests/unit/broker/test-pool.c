@@ -43,14 +43,14 @@ static void test_holder(void)
 {
 	auto_(transfer_client_close) struct transfer_client *s = session();
 	struct set set = set_make(5, odd, 2);
-	pid_t pid = broker_pid(&b);
+	pid_t pid = broker_client_pid(&b);
 
 	out(s, &set);
 	set_close_fds(&set);
 	CHECK(kill(pid, SIGKILL) == 0);
-	broker_close(&b);
+	broker_client_close(&b);
 	broker_start();
-	CHECK(broker_pid(&b) != pid);
+	CHECK(broker_client_pid(&b) != pid);
 	set_check_copy(&set);
 	transfer_client_close(take_ptr(&s));
 	s = session();

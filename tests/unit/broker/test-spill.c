@@ -108,9 +108,9 @@ static void wait_closed(void)
 {
 	uint64_t deadline_ns = deadline_in_ms(10000);
 
-	while (has_open(broker_pid(&b)) && deadline_left_ms(deadline_ns))
+	while (has_open(broker_client_pid(&b)) && deadline_left_ms(deadline_ns))
 		poll(NULL, 0, 5);
-	CHECK(!has_open(broker_pid(&b)));
+	CHECK(!has_open(broker_client_pid(&b)));
 }
 
 static void test_mixed(bool digests)
@@ -148,8 +148,8 @@ static void test_other_broker(void)
 	out(s, &set);
 	CHECK(count_on_disk(&set.copy) == PIECES);
 	set_close_fds(&set);
-	CHECK(kill(broker_pid(&b), SIGKILL) == 0);
-	broker_close(&b);
+	CHECK(kill(broker_client_pid(&b), SIGKILL) == 0);
+	broker_client_close(&b);
 	broker_start();
 	check_copy(&set);
 	transfer_client_close(s);
@@ -242,7 +242,7 @@ static void test_faults(void)
 		node_fault(text);
 		CHECK(try_out(&set, &err) == (i % 2 ? -EPIPE : -EIO));
 		if (i % 2) {
-			broker_close(&b);
+			broker_client_close(&b);
 			broker_start();
 		}
 		set_check_device(&set);
@@ -254,7 +254,7 @@ static void test_faults(void)
 	CHECK(try_in(&set, fds, &err) == -EIO && strstr(err.text, "read"));
 	node_fault("data.spill-read kill\n");
 	CHECK(try_in(&set, fds, &err) == -EPIPE);
-	broker_close(&b);
+	broker_client_close(&b);
 	broker_start();
 	check_copy(&set);
 	set_close_fds(&set);

@@ -23,7 +23,7 @@ int gpu_open(struct op *op, struct brumate_error *err)
 	return 0;
 }
 
-int broker_gpus(struct broker *b, struct dev_gpu *ret, size_t *ret_n, struct brumate_error *err)
+int broker_client_gpus(struct broker_client *b, struct dev_gpu *ret, size_t *ret_n, struct brumate_error *err)
 {
 	if (broken)
 		return brumate_fail(err, broken, "broker: %m");
@@ -34,7 +34,7 @@ int broker_gpus(struct broker *b, struct dev_gpu *ret, size_t *ret_n, struct bru
 
 static uint32_t features = DEV_CHECKPOINT | DEV_REMAP;
 
-int broker_info(struct broker *b, struct broker_info *ret, struct brumate_error *err)
+int broker_client_info(struct broker_client *b, struct broker_info *ret, struct brumate_error *err)
 {
 	*ret = (struct broker_info){ .device.features = features };
 	return 0;
