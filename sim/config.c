@@ -14,7 +14,7 @@
 static struct config config;
 static bool config_ok;
 
-/* Driver ladder of docs/architecture.md; versions as these branches report them. */
+/* What each adds: docs/driver-behaviour.md; versions as these branches report them. */
 static const struct driver {
 	int branch;
 	const char *version;
