@@ -118,14 +118,8 @@ static int commit_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
 {
 	struct op *op = arg;
 
-	(void)done_bytes;
-	op->total_bytes = total_bytes;
-	return op_check(op, NULL);
-}
-
-static bool is_cancelled(void *arg)
-{
-	return op_check(arg, NULL) < 0;
+	progress_done(&op->progress, done_bytes, total_bytes);
+	return progress_check(&op->progress, NULL);
 }
 
 /* The copy is waited for, then the store. */
@@ -139,15 +133,15 @@ static int end_memory(struct op *op, struct brumate_error *err)
 		return r < 0 ? r : 0;
 	if ((r = host_memory_save(op->host, err)) < 0)
 		return r;
-	r = chunks_end(op->memory, &op->manifest, &sums, is_cancelled, op, err);
+	r = chunks_end(op->memory, &op->manifest, &sums, progress_is_over, &op->progress, err);
 	chunks_writer_free(op->memory);
 	op->memory = NULL;
 	host_memory_saved(op->host);
 	host_copy_fini(&op->saved);
 	if (r == -ECANCELED)
-		op_check(op, err);
+		progress_check(&op->progress, err);
 	if (r == 0)
-		op_phase(op, "store", clock_since_s(start_ns));
+		progress_phase(&op->progress, "store", start_ns);
 	return r;
 }
 
@@ -167,7 +161,7 @@ static int commit(struct op *op, struct brumate_error *err)
 		return brumate_wrap(err, r, "commit");
 	op->committed = true;
 	op->image_bytes = manifest_bytes(&op->manifest);
-	op_phase(op, "commit", clock_since_s(start_ns));
+	progress_phase(&op->progress, "commit", start_ns);
 
 	struct job *job = op->job;
 	char *id = strdup(op->writer.id);
@@ -183,8 +177,9 @@ static int commit(struct op *op, struct brumate_error *err)
 
 /* ---- CRIU ---- */
 
-static uint64_t measure_image(struct op *op)
+static uint64_t measure_image(void *arg)
 {
+	struct op *op = arg;
 	int dup_fd = openat(op->criu_dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	auto_closedir DIR *dir = dup_fd < 0 ? NULL : fdopendir(dup_fd);
 	struct dirent *entry;
@@ -220,14 +215,16 @@ static int criu_event(void *arg, enum criu_event event, pid_t pid, struct brumat
 		return r;
 	if (op->leave_running) /* it has yet to let the job run on */
 		return 0;
-	op_phase(op, "criu", clock_since_s(op->criu_start_ns));
-	op->waiting_for = "the image to be hashed and synced";
+	progress_phase(&op->progress, "criu", op->criu_start_ns);
+	progress_wait_for(&op->progress, "the image to be hashed and synced");
 	return commit(op, err);
 }
 
 static int criu_tick(void *arg, struct brumate_error *err)
 {
-	return op_check(arg, err);
+	struct op *op = arg;
+
+	return progress_check(&op->progress, err);
 }
 
 static void close_criu(struct op *op)
@@ -276,19 +273,19 @@ static int dump(struct op *op, struct brumate_error *err)
 {
 	struct criu_result result = { 0 };
 
-	if (!op->gated_ns && !op->was_suspended)
-		op->gated_ns = clock_now_ns();
+	if (!op->progress.stopped_ns && !op->was_suspended)
+		op->progress.stopped_ns = clock_now_ns();
 	op->touched = true;
 	park_detach(op); /* a connection to outside could not be dumped */
 	op->criu_start_ns = clock_now_ns();
-	op_measure(op, measure_image, op->image_bytes);
+	progress_measure(&op->progress, measure_image, op, op->image_bytes);
 	int r = criu_dump_run(op->dump, &result, err);
 	close_criu(op);
 	if (r == 0 && op->leave_running)
-		op_phase(op, "criu", clock_since_s(op->criu_start_ns));
+		progress_phase(&op->progress, "criu", op->criu_start_ns);
 	/* A CRIU that died on its way out of a job that is to end may leave it alive, and the commit
 	 * stands: the kill is ours to finish. */
-	if (r < 0 && op->committed && !op->cancelled) {
+	if (r < 0 && op->committed && !op->progress.cancelled) {
 		log_warn("CRIU failed after the image was committed: job=%s reason=\"%s\"",
 			 op->job->id, err ? err->text : "");
 		r = 0;
@@ -320,7 +317,7 @@ static int let_go(struct op *op, struct brumate_error *err)
 		return 1;
 	if (!op->was_suspended && op->n_gpus)
 		r = step_bring_back(op, err);
-	op->released_ns = clock_now_ns();
+	op->progress.released_ns = clock_now_ns();
 	return r;
 }
 

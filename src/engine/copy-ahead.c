@@ -65,7 +65,7 @@ bool copy_begin_ahead(struct op *op)
 		c->ahead = AHEAD_USED;
 	pthread_mutex_unlock(&c->lock);
 	if (may)
-		op_measure(op, copy_measure, c->total_bytes);
+		progress_measure(&op->progress, copy_measure, op, c->total_bytes);
 	return may;
 }
 

@@ -36,8 +36,10 @@ bool copy_is_on(const struct op *op)
 	return op->copy;
 }
 
-uint64_t copy_measure(struct op *op)
+uint64_t copy_measure(void *arg)
 {
+	const struct op *op = arg;
+
 	return op->copy ? op->copy->done_bytes : 0;
 }
 
@@ -55,14 +57,14 @@ static int progress(void *arg, uint64_t done_bytes)
 	c->done_bytes = done_bytes;
 	if (c->stop)
 		return -ECANCELED;
-	return c->forced ? 0 : op_check(c->op, NULL);
+	return c->forced ? 0 : progress_check(&c->op->progress, NULL);
 }
 
 static bool is_cancelled(void *arg)
 {
 	struct copy *c = arg;
 
-	return c->stop || op_check(c->op, NULL) < 0;
+	return c->stop || progress_check(&c->op->progress, NULL) < 0;
 }
 
 /* What is whole goes to the store beside what is still copied. */
@@ -256,9 +258,9 @@ static void record(struct op *op, const struct copy *c)
 	double seconds = (double)(c->end_ns - c->moving_ns) / (double)NS_PER_S;
 
 	if (c->load)
-		op_phase_at(op, "load", c->start_ns,
-			    (double)(c->moving_ns - c->start_ns) / (double)NS_PER_S);
-	op_phase_at(op, c->in ? "data-in" : "data-out", c->moving_ns, seconds);
+		progress_phase_at(&op->progress, "load", c->start_ns,
+				  (double)(c->moving_ns - c->start_ns) / (double)NS_PER_S);
+	progress_phase_at(&op->progress, c->in ? "data-in" : "data-out", c->moving_ns, seconds);
 	op->data_bytes = 0;
 	for (size_t i = 0; i < c->n; i++)
 		op->data_bytes += c->pieces[i].len_bytes;
@@ -274,6 +276,7 @@ static struct copy *join(struct op *op)
 	if (c->started)
 		pthread_join(c->thread, NULL);
 	c->started = false;
+	progress_measure(&op->progress, NULL, NULL, 0);
 	op->copy = NULL;
 	if (c->r == 0)
 		record(op, c);
@@ -286,7 +289,7 @@ static int fail(struct copy *c, struct brumate_error *err)
 
 	if (err)
 		*err = c->err;
-	if (r == -ECANCELED && op_check(c->op, err) == 0)
+	if (r == -ECANCELED && progress_check(&c->op->progress, err) == 0)
 		brumate_fail(err, ECANCELED, "cancelled");
 	copy_free(c);
 	return r;
@@ -309,7 +312,7 @@ static int wait_for_it(struct op *op, take_fn take, struct brumate_error *err)
 {
 	if (!op->copy)
 		return 1;
-	op_measure(op, copy_measure, op->copy->total_bytes);
+	progress_measure(&op->progress, copy_measure, op, op->copy->total_bytes);
 	int r = finish(join(op), take, err);
 	return r < 0 ? r : 1;
 }

@@ -48,5 +48,5 @@ int copy_away(struct op *op, struct brumate_error *err);
 
 /** True while one is under way, and how far it is, for progress. */
 bool copy_is_on(const struct op *op);
-uint64_t copy_measure(struct op *op);
+uint64_t copy_measure(void *op);
 uint64_t copy_total_bytes(const struct op *op);

@@ -184,16 +184,20 @@ int describe_tree(struct op *op, struct brumate_error *err)
 
 int describe_phases(struct op *op)
 {
+	const struct progress *p = &op->progress;
 	struct manifest *m = &op->manifest;
-	struct manifest_phase *phases = calloc(op->n_phases + 1, sizeof(*phases));
+	struct manifest_phase *phases = calloc(p->n_phases + 1, sizeof(*phases));
 
 	if (!phases)
 		return -ENOMEM;
-	memcpy(phases, op->phases, op->n_phases * sizeof(*phases));
+	for (size_t i = 0; i < p->n_phases; i++) {
+		snprintf(phases[i].name, sizeof(phases[i].name), "%s", p->phases[i].name);
+		phases[i].seconds = p->phases[i].seconds;
+	}
 	free(m->phases);
 	m->phases = phases;
-	m->n_phases = op->n_phases;
-	if (op->gated_ns && op->released_ns)
-		m->downtime_seconds = (double)(op->released_ns - op->gated_ns) / (double)NS_PER_S;
+	m->n_phases = p->n_phases;
+	if (p->stopped_ns && p->released_ns)
+		m->downtime_seconds = (double)(p->released_ns - p->stopped_ns) / (double)NS_PER_S;
 	return 0;
 }

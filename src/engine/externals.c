@@ -150,12 +150,15 @@ static void note_externals(struct op *op)
 		const struct manifest_external *e = &op->manifest.externals[i];
 
 		if (!strcmp(e->become, "log") || !strcmp(e->become, "null"))
-			op_note(op, "%s leads outside the job: after a restore %s takes its place",
+			progress_note(
+				&op->progress,
+				"%s leads outside the job: after a restore %s takes its place",
 				e->key,
 				!strcmp(e->become, "log") && op->job->log ? "the job's log"
 									  : "/dev/null");
 		else if (!strcmp(e->become, "tty"))
-			op_note(op,
+			progress_note(
+				&op->progress,
 				"%s is a terminal outside the job: after a restore a new one takes "
 				"its place",
 				e->key);

@@ -31,7 +31,9 @@ DEFINE_AUTO(struct fetched *, fetched_free)
 
 static int check_cancelled(void *arg, uint64_t done_bytes, uint64_t total_bytes)
 {
-	return op_check(arg, NULL);
+	struct op *op = arg;
+
+	return progress_check(&op->progress, NULL);
 }
 
 static int find(struct fetched *f, struct op *op, const char *url, struct brumate_error *err)

@@ -119,8 +119,9 @@ uint64_t gpu_bytes(const struct op *op)
 	return sum;
 }
 
-uint64_t gpu_measure_host(struct op *op)
+uint64_t gpu_measure_host(void *arg)
 {
+	const struct op *op = arg;
 	uint64_t now = 0, before = 0;
 
 	for (size_t i = 0; i < op->n_gpus; i++) {

@@ -123,7 +123,8 @@ static bool has_room(struct host_memory *h)
 	if (h->taken.present_bytes + SPARE_BYTES <= room_memory_bytes() &&
 	    cpu_memory_copy_reserve(&h->copy, &h->taken) == 0)
 		return true;
-	op_note(h->op,
+	progress_note(
+		&h->op->progress,
 		"%.1f GB of the job's memory were saved by CRIU, slower, for want of free memory "
 		"for a copy",
 		(double)h->taken.present_bytes / 1e9);
@@ -197,7 +198,7 @@ int host_memory_dumped(struct host_memory *h, struct brumate_error *err)
 		return h->result;
 	}
 	if (h->copy.bytes)
-		op_phase(h->op, "host-memory", clock_since_s(h->start_ns));
+		progress_phase(&h->op->progress, "host-memory", h->start_ns);
 	return 0;
 }
 
@@ -222,11 +223,6 @@ void host_memory_saved(struct host_memory *h)
 
 /* ---- in ---- */
 
-static bool is_cancelled(void *arg)
-{
-	return op_check(arg, NULL) < 0;
-}
-
 static bool has_host_regions(const struct manifest *m)
 {
 	for (size_t i = 0; i < m->memory.n_regions; i++)
@@ -250,11 +246,11 @@ int host_memory_fill(struct host_memory *h, struct brumate_error *err)
 	if ((r = proc_tree_read(&tree, h->op->job->root, err)) < 0 ||
 	    (r = chunks_open(&reader, &h->op->image, err)) < 0)
 		return r;
-	r = host_fill(reader, m, &tree, is_cancelled, h->op, err);
+	r = host_fill(reader, m, &tree, progress_is_over, &h->op->progress, err);
 	if (r == -ECANCELED)
-		op_check(h->op, err);
+		progress_check(&h->op->progress, err);
 	if (r == 0)
-		op_phase(h->op, "host-memory", clock_since_s(start_ns));
+		progress_phase(&h->op->progress, "host-memory", start_ns);
 	return r;
 }
 

@@ -85,8 +85,10 @@ static int find_pieces(struct live *l, struct brumate_error *err)
 
 static int progress(void *arg, uint64_t done_bytes)
 {
+	struct op *op = arg;
+
 	(void)done_bytes;
-	return op_check(arg, NULL);
+	return progress_check(&op->progress, NULL);
 }
 
 static int copy_fresh(struct live *l, struct transfer_client *s, struct brumate_error *err)
@@ -164,7 +166,8 @@ int step_live(struct op *op, struct brumate_error *err)
 	if (!op->live || op->was_suspended || op->park_only)
 		return 1;
 	if (!op->n_agents) {
-		op_note(op, "no live copy: device memory goes by the driver alone");
+		progress_note(&op->progress,
+			      "no live copy: device memory goes by the driver alone");
 		return 1;
 	}
 	int r = find_pieces(&l, &why);
@@ -174,9 +177,9 @@ int step_live(struct op *op, struct brumate_error *err)
 	if (r >= 0)
 		return l.n ? 0 : 1;
 	vault_drop_baseline(op->vault);
-	if ((r = op_check(op, err)) < 0)
+	if ((r = progress_check(&op->progress, err)) < 0)
 		return r;
-	op_note(op, "no live copy: %s", why.text);
+	progress_note(&op->progress, "no live copy: %s", why.text);
 	return 0;
 }
 

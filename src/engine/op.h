@@ -6,10 +6,10 @@
 #pragma once
 
 #include <jansson.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/progress.h"
 #include "client/agent.h"
 #include "client/broker.h"
 #include "client/transfer.h"
@@ -21,14 +21,7 @@
 #include "store/memory.h"
 #include "store/store.h"
 
-enum { OP_PHASES_MAX = 32, OP_LOCK_TIMEOUT_MS = 10000, OP_DRIVER_TIMEOUT_MS = 600000 };
-
-/** What the caller of an operation wants to hear and may want to stop. */
-struct op_caller {
-	void *arg;
-	void (*progress)(void *arg, json_t *progress); /* from the ticker thread; may be NULL */
-	bool (*is_cancelled)(void *arg);	       /* from any thread; may be NULL */
-};
+enum { OP_LOCK_TIMEOUT_MS = 10000, OP_DRIVER_TIMEOUT_MS = 600000 };
 
 /** A process of the job that has GPU state. */
 struct op_gpu_process {
@@ -50,14 +43,11 @@ void op_agent_fini(struct op_agent *a);
 struct op {
 	const char *kind; /* "suspend" … */
 	struct job *job;  /* borrowed; the operation alone uses it while it runs */
-	struct op_caller caller;
-	uint32_t timeout_ms;	  /* of the whole operation; 0: none */
+	struct progress progress;
 	uint32_t lock_timeout_ms; /* of the driver's lock, where the operation has no deadline */
 	bool force;
 
-	uint64_t start_ns, deadline_ns;
-	uint64_t gated_ns, released_ns; /* first process locked, first let through; 0: not yet */
-	bool touched;			/* something was done to the job that undo must take back */
+	bool touched; /* something was done to the job that undo must take back */
 
 	struct proc_tree tree;
 	struct op_gpu_process *gpus;
@@ -89,20 +79,6 @@ struct op {
 	bool driver_refused; /* a restore by the driver failed, which it does for good */
 
 	uint64_t gpu_bytes, image_bytes;
-	struct manifest_phase phases[OP_PHASES_MAX];
-	double phase_starts[OP_PHASES_MAX]; /* since the operation began */
-	size_t n_phases;
-	json_t *notes; /* array of strings */
-
-	/* sampled by the ticker */
-	atomic_size_t step;
-	size_t n_steps;
-	const char *_Atomic phase;
-	const char *_Atomic waiting_for;
-	uint64_t (*_Atomic measure)(struct op *op); /* bytes done in this phase; NULL: unknown */
-	_Atomic uint64_t total_bytes;
-	_Atomic uint64_t phase_start_ns;
-	atomic_bool cancelled;
 
 	/* checkpoint and restore */
 	bool leave_running, tcp_close;
@@ -128,7 +104,7 @@ struct op {
 	uint64_t log_bytes; /* in the job's log before it was restored */
 };
 
-void op_init(struct op *op, const char *kind, struct job *job, const struct op_caller *caller,
+void op_init(struct op *op, const char *kind, struct job *job, const struct progress_caller *caller,
 	     uint32_t timeout_ms, bool force);
 void op_fini(struct op *op);
 DEFINE_AUTO_FINI(struct op, op_fini)
@@ -149,25 +125,14 @@ struct step {
  */
 int plan_run(const struct step *steps, size_t n, struct op *op, struct brumate_error *err);
 
-/** Fails with -ECANCELED or -ETIMEDOUT once the caller hung up or the deadline passed. */
-int op_check(struct op *op, struct brumate_error *err);
-
-/** Adds a note for the user to the summary. */
-void op_note(struct op *op, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-/** Sets what the ticker samples in the present phase. */
-void op_measure(struct op *op, uint64_t (*measure)(struct op *op), uint64_t total_bytes);
-
-/** Appends a measured phase: one that has just ended, or that began at @start_ns and maybe overlapped
- * with others. */
-void op_phase(struct op *op, const char *name, double seconds);
-void op_phase_at(struct op *op, const char *name, uint64_t start_ns, double seconds);
-
 /** Hangs up at the agents and forgets them. */
 void op_drop_agents(struct op *op);
 
 /** The GPU that what was on @uuid goes to (op->pairs). Borrowed. */
 const char *op_target_gpu(const struct op *op, const char *uuid);
+
+/** The Progress type of io.brumate (owned). */
+json_t *op_progress_to_json(const struct progress_sample *sample);
 
 /** The Summary type of io.brumate (owned); also stored as the job's last.json by op_finish(). */
 json_t *op_summary(const struct op *op);
@@ -200,7 +165,7 @@ uint64_t gpu_bytes(const struct op *op);
 int gpu_open(struct op *op, struct brumate_error *err);
 
 /** Memory that the saved device data now takes in its processes, for progress. */
-uint64_t gpu_measure_host(struct op *op);
+uint64_t gpu_measure_host(void *op);
 
 /* ---- preflight, engine/preflight.c ---- */
 

@@ -75,10 +75,12 @@ int park_reach(struct op *op, struct op_agent *a, struct brumate_error *err)
 static void leave_to_driver(struct op *op, const struct op_agent *a)
 {
 	if (a->result == -ENOENT)
-		op_note(op, "process %d has no agent: its device memory goes by the driver alone",
-			a->agent.id.pid);
+		progress_note(&op->progress,
+			      "process %d has no agent: its device memory goes by the driver alone",
+			      a->agent.id.pid);
 	else
-		op_note(op, "%s: its device memory goes by the driver alone", a->error.text);
+		progress_note(&op->progress, "%s: its device memory goes by the driver alone",
+			      a->error.text);
 }
 
 void park_drop_failed(struct op *op)

@@ -19,16 +19,13 @@
 
 static int gate_one(struct op *op, struct op_agent *a, struct brumate_error *err)
 {
-	uint32_t timeout_ms = op->lock_timeout_ms;
-	int left_ms = deadline_left_ms(op->deadline_ns);
+	uint32_t timeout_ms = progress_left_ms(&op->progress, op->lock_timeout_ms);
 	int r = park_reach(op, a, err);
 
 	if (r == -ETIMEDOUT) /* no answer: that is not what a busy program looks like */
 		return -ENOLINK;
 	if (r < 0)
 		return r;
-	if (left_ms >= 0)
-		timeout_ms = (uint32_t)left_ms;
 	return agent_gate(&a->agent, timeout_ms, err);
 }
 
@@ -58,7 +55,7 @@ int step_gate(struct op *op, struct brumate_error *err)
 	int r = record_gpus(op, err);
 	if (r < 0)
 		return r;
-	op->gated_ns = clock_now_ns();
+	op->progress.stopped_ns = clock_now_ns();
 	op->touched = true;
 	park_each(op, gate_one, NULL);
 	for (size_t i = 0; i < op->n_agents; i++) {
@@ -177,11 +174,11 @@ int step_park(struct op *op, struct brumate_error *err)
 		r = hold_exported(op, err);
 	if (r < 0 || !h->n_pieces)
 		return r;
-	op_phase_at(op, "export", start_ns, clock_since_s(start_ns));
+	progress_phase(&op->progress, "export", start_ns);
 	start_ns = clock_now_ns();
 	if ((r = vault_guard(h, op->job, err)) < 0 || (r = vault_save(h, op->job, err)) < 0)
 		return r;
-	op_phase_at(op, "hold", start_ns, clock_since_s(start_ns));
+	progress_phase(&op->progress, "hold", start_ns);
 	op->data_bytes = vault_bytes(h);
 	return 0;
 }
@@ -291,7 +288,7 @@ int step_map(struct op *op, struct brumate_error *err)
 		return r;
 	uint64_t start_ns = clock_now_ns();
 	r = own_all(op, err);
-	op_phase_at(op, "own", start_ns, clock_since_s(start_ns));
+	progress_phase(&op->progress, "own", start_ns);
 	return r;
 }
 
@@ -325,7 +322,8 @@ static void let_copy(struct op *op)
 	if (!op->keep_copy || !h->copied) {
 		vault_release_copy(h, saved);
 	} else if (!vault_make_baseline(h, saved)) {
-		op_note(op, "the host copy is not kept: it has no digests, or lies on a disk");
+		progress_note(&op->progress,
+			      "the host copy is not kept: it has no digests, or lies on a disk");
 		vault_release_copy(h, saved);
 	}
 }
@@ -368,7 +366,7 @@ int step_open(struct op *op, struct brumate_error *err)
 
 	if (r < 0)
 		return r;
-	op->released_ns = clock_now_ns();
+	op->progress.released_ns = clock_now_ns();
 	park_detach(op);
 	release(op);
 	return 0;
@@ -452,7 +450,7 @@ void step_undo_park(struct op *op)
 	if (park_return(op, &err) < 0)
 		log_error("device memory could not be brought back: job=%s reason=\"%s\"",
 			  op->job->id, err.text);
-	op->released_ns = clock_now_ns();
+	op->progress.released_ns = clock_now_ns();
 }
 
 /* ---- away again ---- */

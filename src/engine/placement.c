@@ -147,8 +147,8 @@ static int place_elsewhere(struct op *op, struct placement *p, struct brumate_er
 		}
 		take(p, from, k, best, NULL);
 		if (from->bytes && index_of(p, from->uuid) < 0)
-			op_note(op, "GPU %s is not here: on %s instead", from->uuid,
-				p->now[best].uuid);
+			progress_note(&op->progress, "GPU %s is not here: on %s instead",
+				      from->uuid, p->now[best].uuid);
 	}
 	return 0;
 }

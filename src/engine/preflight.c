@@ -244,7 +244,7 @@ int preflight(struct op *op, unsigned scopes, struct brumate_error *err)
 			continue;
 		if (!op->force)
 			return ask_for_force(f, err);
-		op_note(op, "%s (--force)", f->text);
+		progress_note(&op->progress, "%s (--force)", f->text);
 	}
 	return preflight_memory(op, err);
 }

@@ -36,23 +36,17 @@ enum { CRIU_TIMEOUT_S = 600, KILL_TIMEOUT_MS = 30000 };
 
 /* ---- the image ---- */
 
-static uint64_t verified_bytes(struct op *op)
-{
-	return op->image_bytes;
-}
-
 static int verify_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
 {
 	struct op *op = arg;
 
-	op->image_bytes = done_bytes; /* one thread reports at a time; the ticker only shows it */
-	op->total_bytes = total_bytes;
-	return op_check(op, NULL);
+	progress_done(&op->progress, done_bytes, total_bytes);
+	return progress_check(&op->progress, NULL);
 }
 
 static int verify(struct op *op, struct brumate_error *err)
 {
-	op_measure(op, verified_bytes, manifest_bytes(&op->image.manifest));
+	progress_done(&op->progress, 0, manifest_bytes(&op->image.manifest));
 	/* Memory in chunks is read but once: each is compared when it is loaded. */
 	int r = fetched_is(op) ? fetched_files(op, verify_progress, err)
 			       : store_verify_files(&op->image, verify_progress, op, err);
@@ -173,8 +167,9 @@ static void choose_namespace(struct op *op)
 		if (!pid_is_taken(m->processes[i].pid))
 			continue;
 		op->use_pid_ns = true;
-		op_note(op, "process id %d is taken: restored in a new pid namespace",
-			m->processes[i].pid);
+		progress_note(&op->progress,
+			      "process id %d is taken: restored in a new pid namespace",
+			      m->processes[i].pid);
 	}
 }
 
@@ -255,7 +250,9 @@ static void on_spawned(void *arg, struct proc_id criu)
 
 static int on_tick(void *arg, struct brumate_error *err)
 {
-	return op_check(arg, err);
+	struct op *op = arg;
+
+	return progress_check(&op->progress, err);
 }
 
 static int run_criu(struct op *op, int work_fd, const struct criu_inherit *inherits,
@@ -320,7 +317,7 @@ static int restore_processes(struct op *op, struct brumate_error *err)
 
 	/* A thread's id, which the manifest does not have; or it was taken meanwhile. */
 	op->use_pid_ns = true;
-	op_note(op, "%s: restored in a new pid namespace", err->text);
+	progress_note(&op->progress, "%s: restored in a new pid namespace", err->text);
 	*err = BRUMATE_ERROR_NONE;
 	return try_processes(op, work_fd, err);
 }
@@ -383,12 +380,12 @@ static int gpu_restore(struct op *op, struct brumate_error *err)
  * said, they had none before. */
 static int find_agents(struct op *op, struct brumate_error *err)
 {
-	size_t n_notes = json_array_size(op->notes);
+	size_t n_notes = op->progress.n_notes;
 
 	op->job->data_path = JOB_DATA_BROKER;
 	park_find(op);
-	while (json_array_size(op->notes) > n_notes)
-		json_array_remove(op->notes, json_array_size(op->notes) - 1);
+	while (op->progress.n_notes > n_notes)
+		free(op->progress.notes[--op->progress.n_notes]);
 	if (!op->n_agents)
 		op->job->data_path = JOB_DATA_DRIVER;
 	int r = park_look(op, err);

@@ -30,15 +30,12 @@ int step_identify(struct op *op, struct brumate_error *err)
 
 int step_gpu_lock(struct op *op, struct brumate_error *err)
 {
-	uint32_t timeout_ms = op->lock_timeout_ms;
-	int left_ms = deadline_left_ms(op->deadline_ns);
+	uint32_t timeout_ms = progress_left_ms(&op->progress, op->lock_timeout_ms);
 
 	if (op->was_suspended || !op->n_gpus)
 		return 1;
-	if (left_ms >= 0)
-		timeout_ms = (uint32_t)left_ms;
-	if (!op->gated_ns)
-		op->gated_ns = clock_now_ns();
+	if (!op->progress.stopped_ns)
+		op->progress.stopped_ns = clock_now_ns();
 	op->touched = true;
 	return gpu_act(op, DEV_LOCK, DEV_STATE_LOCKED, timeout_ms, err);
 }
@@ -48,9 +45,9 @@ int step_gpu_checkpoint(struct op *op, struct brumate_error *err)
 	if (op->was_suspended || !op->n_gpus)
 		return 1;
 	if (copy_is_on(op))
-		op_measure(op, copy_measure, copy_total_bytes(op));
+		progress_measure(&op->progress, copy_measure, op, copy_total_bytes(op));
 	else
-		op_measure(op, gpu_measure_host, op->gpu_bytes);
+		progress_measure(&op->progress, gpu_measure_host, op, op->gpu_bytes);
 	/* With agents this was done before any memory was taken out. */
 	int r = op->n_agents ? 0 : record_gpus(op, err);
 	if (r < 0)
@@ -67,7 +64,7 @@ void step_undo_gpu(struct op *op)
 	if (gpu_bring_back(op, &err) < 0)
 		log_error("GPU state could not be brought back: job=%s reason=\"%s\"", op->job->id,
 			  err.text);
-	op->released_ns = clock_now_ns();
+	op->progress.released_ns = clock_now_ns();
 }
 
 int step_bring_back(struct op *op, struct brumate_error *err)
@@ -162,7 +159,7 @@ static int suspend_data_out(struct op *op, struct brumate_error *err)
 		*err = why;
 		return r;
 	}
-	op_note(op, "%s: all device memory goes by the driver alone", why.text);
+	progress_note(&op->progress, "%s: all device memory goes by the driver alone", why.text);
 	log_warn("the data path failed, the driver takes over: job=%s reason=\"%s\"", op->job->id,
 		 why.text);
 	if ((r = step_bring_back(op, err)) < 0)
@@ -181,7 +178,7 @@ static int suspend_data_out(struct op *op, struct brumate_error *err)
 static int settle(struct op *op, struct brumate_error *err)
 {
 	struct vault *h = op->vault;
-	int r = op_check(op, err);
+	int r = progress_check(&op->progress, err);
 
 	if (r < 0)
 		return r;
@@ -235,10 +232,10 @@ static int check_resume(struct op *op, struct brumate_error *err)
 static int resume_gpu_restore(struct op *op, struct brumate_error *err)
 {
 	op->touched = true;
-	op->gated_ns = op->start_ns;
+	op->progress.stopped_ns = op->progress.start_ns;
 	op->data_bytes = op->vault ? vault_bytes(op->vault) : 0;
 	if (copy_is_on(op))
-		op_measure(op, copy_measure, copy_total_bytes(op));
+		progress_measure(&op->progress, copy_measure, op, copy_total_bytes(op));
 	return gpu_restore_suspended(op, err);
 }
 
@@ -258,7 +255,7 @@ int step_gpu_unlock(struct op *op, struct brumate_error *err)
 	int r = gpu_act(op, DEV_UNLOCK, DEV_STATE_RUNNING, OP_DRIVER_TIMEOUT_MS, err);
 
 	if (!op->n_agents && !copy_is_on(op))
-		op->released_ns = clock_now_ns();
+		op->progress.released_ns = clock_now_ns();
 	if (r == 0 && gpu_find(op, NULL) == 0)
 		op->gpu_bytes =
 			op->n_agents || copy_is_on(op) ? job_gpu_bytes(op->job) : gpu_bytes(op);

@@ -254,7 +254,7 @@ static void say_ready(int *fd)
 static void recover(struct shim *s)
 {
 	auto_(op_fini) struct op op;
-	const struct op_caller nobody = { 0 };
+	const struct progress_caller nobody = { 0 };
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
 	op_init(&op, "recover", &s->job, &nobody, 0, false);

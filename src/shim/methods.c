@@ -40,9 +40,9 @@ int shim_reply_job(struct shim *s, struct wire_call_context *call)
 
 /* ---- operations ---- */
 
-static void send_progress(void *arg, json_t *progress)
+static void send_progress(void *arg, const struct progress_sample *sample)
 {
-	auto_json json_t *reply = json_pack("{s:O}", "progress", progress);
+	auto_json json_t *reply = json_pack("{s:o}", "progress", op_progress_to_json(sample));
 
 	wire_reply_more(arg, reply);
 }
@@ -55,7 +55,7 @@ static bool is_cancelled(void *arg)
 static int init_op(struct op *op, struct shim *s, const char *kind, struct wire_call_context *call,
 		   json_t *parameters, struct brumate_error *err)
 {
-	const struct op_caller caller = { call, send_progress, is_cancelled };
+	const struct progress_caller caller = { call, send_progress, is_cancelled };
 	int64_t timeout_ms = 0;
 	bool force = false;
 	int r;
@@ -133,7 +133,7 @@ static int simple_op(struct shim *s, const char *kind, unsigned states, engine_f
 	int r = init_op(&op, s, kind, call, parameters, err);
 
 	if (r < 0)
-		op_init(&op, kind, &s->job, &(struct op_caller){ 0 }, 0, false);
+		op_init(&op, kind, &s->job, &(struct progress_caller){ 0 }, 0, false);
 	if (r < 0 || (r = get_pairs(&op, parameters, err)) < 0 ||
 	    (r = wire_get_bool(parameters, "park", &op.park_only, err)) < 0 ||
 	    (r = wire_get_bool(parameters, "keep_copy", &op.keep_copy, err)) < 0 ||
@@ -195,7 +195,7 @@ static int method_checkpoint(void *arg, struct wire_call_context *call, json_t *
 	int r = init_op(&op, s, "checkpoint", call, parameters, err);
 
 	if (r < 0)
-		op_init(&op, "checkpoint", &s->job, &(struct op_caller){ 0 }, 0, false);
+		op_init(&op, "checkpoint", &s->job, &(struct progress_caller){ 0 }, 0, false);
 	if (r < 0 || (r = checkpoint_parameters(&op, parameters, err)) < 0 ||
 	    (r = shim_begin(s, "checkpoint", IN(JOB_RUNNING) | IN(JOB_SUSPENDED), err)) < 0)
 		return r;
@@ -233,7 +233,7 @@ static int method_restore(void *arg, struct wire_call_context *call, json_t *par
 	int r = init_op(&op, s, "restore", call, parameters, err);
 
 	if (r < 0)
-		op_init(&op, "restore", &s->job, &(struct op_caller){ 0 }, 0, false);
+		op_init(&op, "restore", &s->job, &(struct progress_caller){ 0 }, 0, false);
 	if (r < 0 || (r = restore_parameters(&op, parameters, err)) < 0 ||
 	    (r = shim_begin(s, "restore", states, err)) < 0)
 		return r;
@@ -361,7 +361,7 @@ static int method_wait(void *arg, struct wire_call_context *call, json_t *parame
 static void leave_gpu(struct shim *s)
 {
 	auto_(op_fini) struct op op;
-	const struct op_caller nobody = { 0 };
+	const struct progress_caller nobody = { 0 };
 
 	op_init(&op, "kill", &s->job, &nobody, 0, false);
 	op.vault = &s->vault;
@@ -483,7 +483,7 @@ static int method_scan(void *arg, struct wire_call_context *call, json_t *parame
 	struct shim *s = arg;
 	auto_(scan_report_fini) struct scan_report report = SCAN_REPORT_EMPTY;
 	auto_(op_fini) struct op op;
-	const struct op_caller nobody = { 0 };
+	const struct progress_caller nobody = { 0 };
 	int r = shim_begin(s, "scan", IN(JOB_RUNNING) | IN(JOB_SUSPENDED), err);
 
 	(void)parameters;
@@ -524,7 +524,7 @@ static int method_memory(void *arg, struct wire_call_context *call, json_t *para
 	int r = shim_begin(s, "scan", IN(JOB_RUNNING) | IN(JOB_SUSPENDED), err);
 
 	(void)parameters;
-	op_init(&op, "scan", &s->job, &(struct op_caller){ 0 }, 0, false);
+	op_init(&op, "scan", &s->job, &(struct progress_caller){ 0 }, 0, false);
 	op.vault = &s->vault;
 	if (r < 0)
 		return r;

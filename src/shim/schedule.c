@@ -150,7 +150,7 @@ static void *make_checkpoint(void *arg)
 	struct shim *s = arg;
 	struct job_schedule schedule = s->job.schedule;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	const struct op_caller caller = { .arg = s, .is_cancelled = is_cancelled };
+	const struct progress_caller caller = { .arg = s, .is_cancelled = is_cancelled };
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 	auto_(op_fini) struct op op;
 	char job[JOB_ID_BYTES];

@@ -40,7 +40,7 @@ int broker_client_info(struct broker_client *b, struct broker_info *ret, struct 
 	return 0;
 }
 
-void op_note(struct op *op, const char *fmt, ...)
+void progress_note(struct progress *p, const char *fmt, ...)
 {
 	va_list ap;
 

@@ -71,7 +71,7 @@ static bool is_stopped(void *arg)
 	return wants_to_stop;
 }
 
-static const struct op_caller caller = { .is_cancelled = is_stopped };
+static const struct progress_caller caller = { .is_cancelled = is_stopped };
 
 static struct job job = { .id = "0123abcd", .name = "job" };
 
@@ -86,10 +86,10 @@ static int run_plan(struct op *op, uint32_t timeout_ms, struct brumate_error *er
 
 static void check_phases(const struct op *op, const char *const *names, size_t n)
 {
-	CHECK(op->n_phases == n);
+	CHECK(op->progress.n_phases == n);
 	for (size_t i = 0; i < n; i++) {
-		CHECK_STR(op->phases[i].name, names[i]);
-		CHECK(op->phases[i].seconds >= 0);
+		CHECK_STR(op->progress.phases[i].name, names[i]);
+		CHECK(op->progress.phases[i].seconds >= 0);
 	}
 }
 
@@ -101,7 +101,7 @@ static void test_order(void)
 
 	CHECK(run_plan(&op, 0, &err) == 0);
 	CHECK_STR(trace, "a b c ");
-	CHECK(!err.code && op.n_steps == 3);
+	CHECK(!err.code && op.progress.n_steps == 3);
 	check_phases(&op, names, 3);
 }
 
@@ -131,7 +131,7 @@ static void test_cancelled(void)
 	cancel_in_first = false;
 	CHECK_STR(trace, "a -a ");
 	CHECK_STR(err.text, "b: cancelled");
-	CHECK(op.cancelled);
+	CHECK(op.progress.cancelled);
 }
 
 static void test_deadline(void)
@@ -142,8 +142,8 @@ static void test_deadline(void)
 	trace[0] = '\0';
 	wants_to_stop = false;
 	op_init(&op, "suspend", &job, &caller, 20, false);
-	CHECK(op_check(&op, &err) == 0 || err.code == ETIMEDOUT);
-	for (int left; (left = deadline_left_ms(op.deadline_ns)) > 0;)
+	CHECK(progress_check(&op.progress, &err) == 0 || err.code == ETIMEDOUT);
+	for (int left; (left = deadline_left_ms(op.progress.deadline_ns)) > 0;)
 		poll(NULL, 0, left);
 	CHECK(plan_run(abc, 3, &op, &err) == -ETIMEDOUT);
 	CHECK_STR(trace, "-a "); /* it was begun, so its undo is asked */
@@ -216,18 +216,18 @@ static void test_faults(void)
 static int seen_fd;
 static json_t *first_progress;
 
-static void see_progress(void *arg, json_t *progress)
+static void see_progress(void *arg, const struct progress_sample *sample)
 {
 	uint64_t one = 1;
 
 	CHECK(arg == &job);
 	if (first_progress)
 		return;
-	first_progress = json_deep_copy(progress);
+	first_progress = op_progress_to_json(sample);
 	CHECK(write(seen_fd, &one, sizeof(one)) == sizeof(one));
 }
 
-static uint64_t measured(struct op *op)
+static uint64_t measured(void *arg)
 {
 	return 4096;
 }
@@ -237,7 +237,7 @@ static int run_slow(struct op *op, struct brumate_error *err)
 {
 	struct pollfd seen = { .fd = seen_fd, .events = POLLIN };
 
-	op_measure(op, measured, 1000);
+	progress_measure(&op->progress, measured, NULL, 1000);
 	CHECK(poll(&seen, 1, 60000) == 1);
 	return 0;
 }
@@ -246,7 +246,7 @@ static void test_progress(void)
 {
 	static const struct step steps[] = { { "quick", NULL, run_a, NULL },
 					     { "slow", "a look", run_slow, NULL } };
-	static const struct op_caller watcher = { .arg = &job, .progress = see_progress };
+	static const struct progress_caller watcher = { .arg = &job, .show = see_progress };
 	auto_(op_fini) struct op op;
 
 	seen_fd = eventfd(0, EFD_CLOEXEC);
@@ -271,9 +271,9 @@ static int run_until_cancelled(struct op *op, struct brumate_error *err)
 	uint64_t patience_ns = deadline_in_ms(60000);
 
 	wants_to_stop = true;
-	while (!op->cancelled && deadline_left_ms(patience_ns) > 0)
+	while (!op->progress.cancelled && deadline_left_ms(patience_ns) > 0)
 		poll(NULL, 0, 10);
-	return op_check(op, err);
+	return progress_check(&op->progress, err);
 }
 
 static void test_cancelled_in_a_step(void)
@@ -303,14 +303,14 @@ static double real_of(json_t *o, const char *key)
 static void fill(struct op *op)
 {
 	op_init(op, "checkpoint", &job, &caller, 0, false);
-	op_note(op, "GPU %d is elsewhere", 1);
-	op_note(op, "not UTF-8: \xe9");
-	op_phase(op, "gpu-lock", 0.25);
+	progress_note(&op->progress, "GPU %d is elsewhere", 1);
+	progress_note(&op->progress, "not UTF-8: \xe9");
+	progress_phase_at(&op->progress, "gpu-lock", clock_now_ns(), 0.25);
 	op->gpu_bytes = 5000000000ull;
 	op->image_bytes = 7000000000ull;
-	op->gated_ns = 1000000000ull;
-	op->released_ns = 3500000000ull;
-	op->start_ns -= NS_PER_S;
+	op->progress.stopped_ns = 1000000000ull;
+	op->progress.released_ns = 3500000000ull;
+	op->progress.start_ns -= NS_PER_S;
 }
 
 static void test_summary(void)
@@ -359,13 +359,14 @@ static void test_many_phases(void)
 	auto_(op_fini) struct op op;
 
 	op_init(&op, "restore", &job, &caller, 0, false);
-	for (int i = 0; i < OP_PHASES_MAX + 5; i++)
-		op_phase(&op,
-			 "a name that is longer than the room for names in a manifest, by far, so "
-			 "it is cut",
-			 1);
-	CHECK(op.n_phases == OP_PHASES_MAX);
-	CHECK(strlen(op.phases[0].name) == sizeof(op.phases[0].name) - 1);
+	for (int i = 0; i < PROGRESS_PHASES_MAX + 5; i++)
+		progress_phase_at(
+			&op.progress,
+			"a name that is longer than the room for names in a manifest, by far, so "
+			"it is cut",
+			0, 1);
+	CHECK(op.progress.n_phases == PROGRESS_PHASES_MAX);
+	CHECK(strlen(op.progress.phases[0].name) == sizeof(op.progress.phases[0].name) - 1);
 }
 
 int main(void)

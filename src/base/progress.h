@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The progress of an operation: whether it may go on, what it does now, and what was measured. It belongs
+ * to the thread that runs the operation. A ticker thread of its own samples it for whoever watches and
+ * asks the caller whether to stop; any thread may call progress_check().
+ */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+enum { PROGRESS_PHASES_MAX = 32, PROGRESS_NAME_BYTES = 64 };
+
+/** What whoever watches an operation sees. */
+struct progress_sample {
+	size_t step, n_steps;		 /* steps count from 1 */
+	const char *phase, *waiting_for; /* never NULL */
+	uint64_t bytes, total_bytes;	 /* done in this phase, and all of it; 0: unknown */
+	double seconds;			 /* since the phase began */
+};
+
+/** What the caller of an operation wants to hear and may want to stop. */
+struct progress_caller {
+	void *arg;
+	/* Called from the ticker thread; may be NULL. */
+	void (*show)(void *arg, const struct progress_sample *sample);
+	bool (*is_cancelled)(void *arg); /* called from any thread; may be NULL */
+};
+
+/** A measured part of an operation. Phases may overlap. */
+struct progress_phase {
+	char name[PROGRESS_NAME_BYTES];
+	double start, seconds; /* start: since the operation began */
+};
+
+/** Tells how many bytes of the present phase are done. The ticker thread calls it. */
+typedef uint64_t (*progress_measure_fn)(void *arg);
+
+struct progress {
+	struct progress_caller caller;
+	uint32_t timeout_ms; /* of the whole operation; 0: none */
+	uint64_t start_ns, deadline_ns;
+	uint64_t stopped_ns, released_ns; /* the job stood still from, to; 0: not yet */
+	struct progress_phase phases[PROGRESS_PHASES_MAX];
+	size_t n_phases;
+	char **notes; /* for the user */
+	size_t n_notes;
+	atomic_bool cancelled;
+
+	/* under the lock: what the ticker samples */
+	pthread_mutex_t lock;
+	size_t step, n_steps;
+	const char *phase, *waiting_for;
+	uint64_t phase_start_ns, done_bytes, total_bytes;
+	progress_measure_fn measure; /* instead of done_bytes; may be NULL */
+	void *measure_arg;
+	pthread_t ticker;
+	pthread_cond_t stop;
+	bool is_ticking, has_ticker;
+};
+
+/** Starts the clock of an operation that is to end within @timeout_ms (0: whenever). */
+void progress_init(struct progress *p, const struct progress_caller *caller, uint32_t timeout_ms);
+void progress_fini(struct progress *p);
+
+/** Fails with -ECANCELED or -ETIMEDOUT once the caller hung up or the deadline passed. */
+int progress_check(struct progress *p, struct brumate_error *err);
+
+/** Whether progress_check() fails, for those who ask with a void pointer. @progress: struct progress. */
+bool progress_is_over(void *progress);
+
+/** Milliseconds left until the deadline; @otherwise_ms where the operation has none. */
+uint32_t progress_left_ms(const struct progress *p, uint32_t otherwise_ms);
+
+/** Adds a note for the user. With @p NULL nobody is told. */
+void progress_note(struct progress *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/** Appends a phase that began at @start_ns and has just ended. */
+void progress_phase(struct progress *p, const char *name, uint64_t start_ns);
+/** Appends a phase that began at @start_ns and lasted @seconds. */
+void progress_phase_at(struct progress *p, const char *name, uint64_t start_ns, double seconds);
+
+/* ---- what the ticker shows ---- */
+
+/** Starts the ticker for an operation of @n_steps steps. Without a thread for it, nothing is shown. */
+void progress_start(struct progress *p, size_t n_steps);
+void progress_stop(struct progress *p);
+
+/** The operation is at step @step (from 0), which is called @phase and waits for @waiting_for. Both strings
+ * are borrowed. Nothing of the step is measured yet. */
+void progress_step(struct progress *p, size_t step, const char *phase, const char *waiting_for);
+
+/** The step waits for something else by now. */
+void progress_wait_for(struct progress *p, const char *waiting_for);
+
+/** Lets @measure tell what is done of @total_bytes in this step; NULL: nobody can tell. When this returns,
+ * nobody is in the function of before. */
+void progress_measure(struct progress *p, progress_measure_fn measure, void *arg,
+		      uint64_t total_bytes);
+
+/** @done_bytes of @total_bytes are done in this step. From any thread. */
+void progress_done(struct progress *p, uint64_t done_bytes, uint64_t total_bytes);
