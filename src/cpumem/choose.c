@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 /*
- * Which memory of a frozen tree is taken. Mappings by smaps, which is only read where maps shows one that
- * is large enough; their pages by the page map, in threads.
+ * Which memory of a frozen tree is taken: mappings by what smaps says of them, which is only read where maps
+ * shows one that is large enough, then those of them whose pages are worth it by the page map, with several
+ * threads.
  */
-#include "cpumem/private.h"
+#include "cpumem/cpu-memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,10 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/param.h>
 #include <unistd.h>
 
 #include "base/array.h"
 #include "base/fd.h"
+#include "base/workers.h"
+#include "process/smaps.h"
 
 /* Bits of /proc/PID/pagemap: Documentation/admin-guide/mm/pagemap.rst of Linux. */
 #define PAGE_FRAME_MASK	 ((1ull << 55) - 1)
@@ -26,14 +30,15 @@
 #define PAGE_PRESENT	 (1ull << 63)
 
 enum {
+	THREADS_MAX = 32,
 	SMAPS_BYTES_MAX = 256 << 20,
 	VMAS_MAX = 1 << 16,
 	SPARSE_FACTOR = 64, /* less there than one page in so many: left to CRIU */
 	SHARED_PART = 8,    /* more than one page in so many that others have too: left to CRIU */
 };
 #define PRESENT_BYTES_MIN (8ull << 20)
-/* A piece's page map fills a thread's buffer. */
-#define PIECE_PAGES (CPU_MEMORY_BUFFER_BYTES / sizeof(uint64_t))
+/* What a thread surveys at a time: its page map fits into a core's cache. */
+#define PIECE_PAGES ((256u << 10) / sizeof(uint64_t))
 
 static void region_fini(struct cpu_memory_region *r)
 {
@@ -47,6 +52,71 @@ void cpu_memory_fini(struct cpu_memory *m)
 		region_fini(&m->items[i]);
 	free(m->items);
 	*m = CPU_MEMORY_EMPTY;
+}
+
+/* ---- what smaps says of a mapping; pure ---- */
+
+/* What may be said of memory that is plain: proc(5), VmFlags. All else (huge TLB pages, device memory,
+ * userfaultfd, droppable pages, guards, shadow stacks, what a later kernel adds) stays with CRIU. */
+static const char plain_flags[] = " rd wr ex mr mw me ac nr hg nh sd dd dc wf lo mg lf nl ";
+
+static bool flags_are_plain(char *flags)
+{
+	char *rest = NULL;
+
+	for (char *f = strtok_r(flags, " ", &rest); f; f = strtok_r(NULL, " ", &rest)) {
+		char word[8];
+
+		if (strlen(f) != 2)
+			return false;
+		snprintf(word, sizeof(word), " %s ", f);
+		if (!strstr(plain_flags, word))
+			return false;
+	}
+	return true;
+}
+
+/* The first line of a mapping. 1 a candidate, 0 none, -EBADMSG no such line. */
+static int parse_head(const char *line, struct cpu_memory_vma *ret)
+{
+	unsigned long long start, end, inode;
+	char perms[5];
+	int name_at = 0;
+
+	if (sscanf(line, "%llx-%llx %4s %*x %*x:%*x %llu %n", &start, &end, perms, &inode,
+		   &name_at) < 4)
+		return -EBADMSG;
+	if (start >= end || (start | end) % 4096)
+		return -EBADMSG;
+	*ret = (struct cpu_memory_vma){ start, end, 0 };
+	const char *name = line + name_at;
+	bool is_anonymous = !*name || !strcmp(name, "[heap]") || !strncmp(name, "[anon:", 6);
+	return is_anonymous && !inode && !strncmp(perms, "rw", 2) && perms[3] == 'p';
+}
+
+ssize_t cpu_memory_parse_smaps(char *text, struct cpu_memory_vma *ret, size_t room)
+{
+	struct cpu_memory_vma vma = { 0 };
+	size_t n = 0;
+	char *rest = NULL;
+	int candidate = 0;
+	uint64_t last_end = 0;
+
+	for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+		if (smaps_is_head(line)) {
+			candidate = parse_head(line, &vma);
+			if (candidate < 0 || vma.start < last_end)
+				return -EBADMSG;
+			last_end = vma.end;
+		} else if (!strncmp(line, "VmFlags:", 8)) {
+			if (candidate && n < room && flags_are_plain(line + 8))
+				ret[n++] = vma;
+			candidate = 0;
+		} else {
+			vma.there_bytes += smaps_bytes(line, "Rss:") + smaps_bytes(line, "Swap:");
+		}
+	}
+	return (ssize_t)n;
 }
 
 /* ---- mappings ---- */
@@ -207,20 +277,25 @@ static void count_pages(const struct survey *s, struct cpu_memory_region *r, str
 	atomic_fetch_add(&c->shared, shared);
 }
 
-static int survey_piece(void *arg, size_t i, void *buf)
+static int survey_piece(void *arg, size_t i, const struct worker *me, struct brumate_error *err)
 {
 	struct survey *s = arg;
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	auto_free uint64_t *entries = malloc(PIECE_PAGES * sizeof(*entries));
 	size_t k = 0;
 
+	(void)me;
+	(void)err;
+	if (!entries)
+		return -ENOMEM;
 	for (; i >= pieces_of(&s->m->items[k]); k++)
 		i -= pieces_of(&s->m->items[k]);
 	struct cpu_memory_region *r = &s->m->items[k];
 	uint64_t first = i * PIECE_PAGES, pages = r->len_bytes / page;
 	size_t n = (size_t)(pages - first < PIECE_PAGES ? pages - first : PIECE_PAGES);
-	int e = read_pagemap(r->pid, r->va + first * page, buf, n);
+	int e = read_pagemap(r->pid, r->va + first * page, entries, n);
 	if (e == 0)
-		count_pages(s, r, &s->counts[k], first, buf, n);
+		count_pages(s, r, &s->counts[k], first, entries, n);
 	return e;
 }
 
@@ -280,7 +355,8 @@ static int survey(struct cpu_memory *m, bool may_be_shared, unsigned threads)
 		return -ENOMEM;
 	for (size_t i = 0; i < m->n; i++)
 		pieces += pieces_of(&m->items[i]);
-	int r = pieces ? cpu_memory_run(pieces, threads, survey_piece, &s) : 0;
+	threads = threads ? MIN(threads, THREADS_MAX) : workers_cores(THREADS_MAX);
+	int r = workers_run(&(struct workers_items){ pieces, threads, survey_piece, &s }, NULL);
 	return r < 0 ? r : keep_worthy(m, counts, may_be_shared);
 }
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 /*
- * Bytes out of frozen processes. A page that was never touched is not read: what is sparse stays so. A
- * copy is private memory: threads that fill one file wait for each other's pages. It is in huge pages where
- * it is dense, and the kernel copies straight into it.
+ * The bytes of CPU memory: out of frozen processes, into restored ones. A page that was never touched is not
+ * read, and a page of zeros is not written: what is sparse stays so. A copy is private memory of ours, because
+ * threads that fill one file wait for each other's pages. Where it is dense it is in huge pages, and the kernel
+ * copies straight into it.
  */
-#include "cpumem/private.h"
+#include "cpumem/cpu-memory.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -15,77 +15,44 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "base/chunk.h"
 #include "base/huge-pages.h"
-#include "base/machine.h"
+#include "base/workers.h"
 
+enum {
+	THREADS_MAX = 32,
+	SPARE_PART = 8, /* a huge page for what lacks at most one small page in so many */
+	HUGE_RUNS_MAX = 1 << 14, /* each is a mapping or two; the kernel allows a process 65530 */
+	TOUCHES_MAX = 64,
+};
 #define PIECE_BYTES_MAX (64ull << 20)
 
-/* Each is a mapping or two, of which the kernel allows a process 65530. */
-enum { HUGE_RUNS_MAX = 1 << 14 };
-
-/* ---- threads ---- */
-
-struct work {
-	size_t n;
-	cpu_memory_piece_fn fn;
-	void *arg;
-	atomic_size_t next;
-	atomic_int failure;
-};
-
-static void *worker(void *arg)
-{
-	struct work *w = arg;
-	auto_free void *buf = malloc(CPU_MEMORY_BUFFER_BYTES);
-	int r = buf ? 0 : -ENOMEM;
-
-	while (r == 0 && !atomic_load(&w->failure)) {
-		size_t i = atomic_fetch_add(&w->next, 1);
-
-		if (i >= w->n)
-			return NULL;
-		r = w->fn(w->arg, i, buf);
-	}
-	int none = 0;
-	if (r < 0)
-		atomic_compare_exchange_strong(&w->failure, &none, r);
-	return NULL;
-}
-
-static unsigned threads_for(unsigned wanted)
-{
-	return MIN(wanted ? wanted : machine_cores(), CPU_MEMORY_THREADS_MAX);
-}
-
-int cpu_memory_run(size_t n, unsigned threads, cpu_memory_piece_fn fn, void *arg)
-{
-	struct work w = { .n = n, .fn = fn, .arg = arg };
-	pthread_t others[CPU_MEMORY_THREADS_MAX];
-	unsigned started = 0;
-	unsigned want = (unsigned)MIN(threads_for(threads), n);
-
-	/* This thread works too: where none can be started, it does all. */
-	while (started + 1 < want && pthread_create(&others[started], NULL, worker, &w) == 0)
-		started++;
-	worker(&w);
-	for (unsigned i = 0; i < started; i++)
-		pthread_join(others[i], NULL);
-	return atomic_load(&w.failure);
-}
-
-/* ---- out ---- */
+/* A core needs at least that long to be given small pages, cleared, for as much as a huge one. */
+#define SMALL_PAGES_NS 700000
 
 static uint64_t page_bytes(void)
 {
 	return (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
+static unsigned threads_for(unsigned wanted)
+{
+	return wanted ? MIN(wanted, THREADS_MAX) : workers_cores(THREADS_MAX);
+}
+
+/* ---- out ---- */
+
+static bool page_is_set(const uint64_t *bits, uint64_t page)
+{
+	return bits[page / 64] >> (page % 64) & 1;
+}
+
 /* The run of pages from @page on, before @end, that are alike there or alike absent. */
 static uint64_t run_end(const uint64_t *present, uint64_t page, uint64_t end)
 {
-	bool first = cpu_memory_page_is_set(present, page);
+	bool first = page_is_set(present, page);
 
-	while (page < end && cpu_memory_page_is_set(present, page) == first)
+	while (page < end && page_is_set(present, page) == first)
 		page++;
 	return page;
 }
@@ -128,7 +95,7 @@ int cpu_memory_read(void *arg, uint64_t offset, void *buf, size_t len_bytes)
 		size_t len = (size_t)(stop - offset);
 		int e = 0;
 
-		if (cpu_memory_page_is_set(r->present, offset / page))
+		if (page_is_set(r->present, offset / page))
 			e = read_memory(r, r->va + offset, to, len);
 		else
 			memset(to, 0, len);
@@ -191,7 +158,7 @@ static int copy_pages(const struct cpu_memory_region *r, char *to, uint64_t at, 
 	while (e == 0 && at < end) {
 		uint64_t stop = run_end(r->present, at / page, end / page) * page;
 
-		if (cpu_memory_page_is_set(r->present, at / page))
+		if (page_is_set(r->present, at / page))
 			e = read_memory(r, r->va + at, to, (size_t)(stop - at));
 		to += stop - at;
 		at = stop;
@@ -230,7 +197,7 @@ static bool is_dense(const struct cpu_memory_region *r, uint64_t at)
 
 	for (uint64_t i = at / page; i < at / page + n; i += 64)
 		there += (uint64_t)__builtin_popcountll(r->present[i / 64]);
-	return there >= n - n / CPU_MEMORY_SPARE_PART;
+	return there >= n - n / SPARE_PART;
 }
 
 /* The blocks from @at on that are alike dense or not, before @end. */
@@ -262,7 +229,7 @@ static const struct cpu_memory_region *find_piece(const struct copying *c, size_
 	return r;
 }
 
-static int copy_piece(void *arg, size_t i, void *buf)
+static int copy_piece(void *arg, size_t i, const struct worker *me, struct brumate_error *err)
 {
 	struct copying *c = arg;
 	uint64_t base;
@@ -271,7 +238,8 @@ static int copy_piece(void *arg, size_t i, void *buf)
 	uint64_t end = MIN(start + c->piece_bytes, r->len_bytes);
 	int e = 0;
 
-	(void)buf;
+	(void)me;
+	(void)err;
 	while (e == 0 && at < end) {
 		bool dense;
 		uint64_t stop = dense_end(r, at, end, &dense);
@@ -301,7 +269,7 @@ int cpu_memory_copy_out(const struct cpu_memory *m, const struct cpu_memory_copy
 	struct copying c = {
 		.m = m,
 		.bytes = to->bytes,
-		.luck = { .slow_ns = CPU_MEMORY_SMALL_PAGES_NS },
+		.luck = { .slow_ns = SMALL_PAGES_NS },
 		.progress = progress,
 		.arg = arg,
 	};
@@ -310,6 +278,109 @@ int cpu_memory_copy_out(const struct cpu_memory *m, const struct cpu_memory_copy
 	c.piece_bytes = choose_piece(m->len_bytes, threads);
 	for (size_t i = 0; i < m->n; i++)
 		pieces += pieces_of(&c, &m->items[i]);
-	int r = cpu_memory_run(pieces, threads, copy_piece, &c);
+	const struct workers_items items = { pieces, threads_for(threads), copy_piece, &c };
+	int r = workers_run(&items, NULL);
 	return r < 0 ? brumate_fail(err, -r, "copying the job's memory: %m") : 0;
+}
+
+/* ---- in ---- */
+
+static int write_memory(pid_t pid, uint64_t va, const void *buf, size_t len_bytes)
+{
+	while (len_bytes) {
+		struct iovec local = { (void *)(uintptr_t)buf, len_bytes };
+		struct iovec remote = { (void *)(uintptr_t)va, len_bytes };
+		ssize_t n = process_vm_writev(pid, &local, 1, &remote, 1, 0);
+
+		if (n <= 0)
+			return n < 0 ? -errno : -EFAULT;
+		buf = (const char *)buf + n;
+		va += (uint64_t)n;
+		len_bytes -= (size_t)n;
+	}
+	return 0;
+}
+
+/* Length of the run of pages at @p that are alike zero or not; the last page may be short. */
+static size_t zero_run(const char *p, size_t len_bytes, bool *ret_zero)
+{
+	size_t page = (size_t)page_bytes(), at = MIN(page, len_bytes);
+
+	*ret_zero = chunk_is_zero(p, at);
+	while (at < len_bytes && chunk_is_zero(p + at, MIN(page, len_bytes - at)) == *ret_zero)
+		at += MIN(page, len_bytes - at);
+	return at;
+}
+
+int cpu_memory_write(void *target, uint64_t offset, const void *data, size_t len_bytes)
+{
+	const struct cpu_memory_target *t = target;
+	const char *p = data;
+	bool zero;
+
+	if (offset > t->len_bytes || len_bytes > t->len_bytes - offset)
+		return -ERANGE;
+	while (p && len_bytes) {
+		size_t len = zero_run(p, len_bytes, &zero);
+		int r = zero ? 0 : write_memory(t->pid, t->va + offset, p, len);
+
+		if (r < 0)
+			return r;
+		p += len;
+		offset += len;
+		len_bytes -= len;
+	}
+	return 0;
+}
+
+/* ---- huge pages for what is written ---- */
+
+struct huge_work {
+	const struct cpu_memory_range *ranges;
+	struct huge_pages_luck luck;
+};
+
+/* A byte of each: of nothing no huge page is made. */
+static int touch_pages(const struct cpu_memory_range *range)
+{
+	static const char zeros[TOUCHES_MAX];
+	struct iovec remote[TOUCHES_MAX];
+	uint64_t at = 0;
+
+	while (at < range->len_bytes) {
+		unsigned long n = 0;
+
+		for (; n < TOUCHES_MAX && at < range->len_bytes; at += HUGE_PAGE_BYTES)
+			remote[n++] = (struct iovec){ (void *)(uintptr_t)(range->va + at), 1 };
+		struct iovec local = { (void *)(uintptr_t)zeros, n };
+		if (process_vm_writev(range->pid, &local, 1, remote, n, 0) != (ssize_t)n)
+			return -EFAULT;
+	}
+	return 0;
+}
+
+/* What is not to be had does not matter. */
+static int make_huge(void *arg, size_t i, const struct worker *me, struct brumate_error *err)
+{
+	struct huge_work *w = arg;
+	const struct cpu_memory_range *range = &w->ranges[i];
+
+	(void)me;
+	(void)err;
+	if (!huge_pages_pay(&w->luck))
+		return 0;
+	uint64_t start_ns = huge_pages_start();
+	int r = touch_pages(range);
+	if (r == 0)
+		r = huge_pages_collapse(range->pidfd, range->va, (size_t)range->len_bytes);
+	huge_pages_note(&w->luck, (size_t)range->len_bytes, r, start_ns);
+	return 0;
+}
+
+void cpu_memory_make_huge(const struct cpu_memory_range *ranges, size_t n, unsigned threads)
+{
+	struct huge_work w = { .ranges = ranges, .luck = { .slow_ns = SMALL_PAGES_NS } };
+	const struct workers_items items = { n, threads_for(threads), make_huge, &w };
+
+	workers_run(&items, NULL);
 }

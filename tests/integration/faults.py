@@ -251,7 +251,7 @@ def sudden_ends_at_random_moments(bed):
         state = settled(bed, subject.job)
         expect(code == 0 or err.strip(), f"{what}: no word")
         if who == "criu" and verb == "checkpoint" and state == "exited":
-            # Killed while its code stood in place of the job's (src/process/criu.c): nobody can help then.
+            # Killed while its code stood in place of the job's (src/criu/criu.c): nobody can help then.
             expect(code == 3, what)
             print(f"   {what}")
             ended += 1
