@@ -30,28 +30,20 @@ _Static_assert(HOST_COPY_ALIGN_BYTES == TRANSFER_ALIGN_BYTES,
 
 struct transfer_client {
 	int fd;
-	struct device_piece *prepared; /* what the broker knows will go out; NULL: nothing */
-	size_t n_prepared;
-	bool digests, live, as_is; /* are wanted */
-	struct transfer_spared spared;
-	bool compared;
-	transfer_filled_fn filled; /* wants to know; may be NULL */
-	void *filled_arg;
-	transfer_whole_fn whole; /* as well */
-	void *whole_arg;
 };
 
-/* One request: what it may get, and what it has got. */
-struct request {
-	struct transfer_client *session;
-	transfer_progress_fn progress;
-	void *arg;
+/* What is under way: what of answers it may get, and what it has got. */
+struct pending {
+	struct transfer_client *client;
+	const struct transfer_request *request; /* NULL: of memory alone */
 	uint64_t done_bytes;
 	int *fds; /* of pieces, in their order */
 	size_t n_fds, n_fds_wanted;
 	uint64_t total_bytes; /* of the host copy that is to come; 0: none is */
 	struct host_copy copy;
 	size_t n_segments_wanted;
+	struct transfer_spared spared;
+	bool compared;
 };
 
 void host_copy_fini(struct host_copy *c)
@@ -114,10 +106,10 @@ static int fail_broken(int r, struct brumate_error *err)
 
 int transfer_client_open(struct transfer_client **ret, struct broker_client *b, struct brumate_error *err)
 {
-	auto_free struct transfer_client *s = calloc(1, sizeof(*s));
+	auto_free struct transfer_client *c = calloc(1, sizeof(*c));
 	int pair[2];
 
-	if (!s)
+	if (!c)
 		return brumate_fail(err, ENOMEM, "broker: %m");
 	if (b->wire.fd < 0)
 		return brumate_fail(err, EPIPE, "broker: not connected");
@@ -128,8 +120,8 @@ int transfer_client_open(struct transfer_client **ret, struct broker_client *b, 
 			  NULL, deadline_in_ms(OPEN_TIMEOUT_MS), err);
 	if (r < 0)
 		return r;
-	s->fd = take_fd(&mine);
-	*ret = take_ptr(&s);
+	c->fd = take_fd(&mine);
+	*ret = take_ptr(&c);
 	return 0;
 }
 
@@ -140,86 +132,48 @@ static void close_fds(const int *fds, size_t n)
 }
 
 /* Until the broker has let go of what the session had: who asks for memory next is to find it. */
-static void wait_let_go(struct transfer_client *s)
+static void wait_let_go(struct transfer_client *c)
 {
 	uint64_t deadline_ns = deadline_in_ms(CLOSE_TIMEOUT_MS);
 	struct transfer_packet p;
 	int fds[TRANSFER_ITEMS_MAX];
 
-	shutdown(s->fd, SHUT_WR);
-	while (transfer_receive(s->fd, &p, fds, deadline_ns, NULL) == 0)
+	shutdown(c->fd, SHUT_WR);
+	while (transfer_receive(c->fd, &p, fds, deadline_ns, NULL) == 0)
 		if (transfer_has_fds(p.op))
 			close_fds(fds, p.n);
 }
 
-void transfer_client_close(struct transfer_client *s)
+void transfer_client_close(struct transfer_client *c)
 {
-	if (!s)
+	if (!c)
 		return;
-	wait_let_go(s);
-	cleanup_close(&s->fd);
-	free(s->prepared);
-	free(s);
+	wait_let_go(c);
+	cleanup_close(&c->fd);
+	free(c);
 }
 
-void transfer_client_want_digests(struct transfer_client *s)
-{
-	s->digests = true;
-}
-
-void transfer_client_want_live(struct transfer_client *s)
-{
-	s->live = true;
-}
-
-void transfer_client_want_filled(struct transfer_client *s, transfer_filled_fn fn, void *arg)
-{
-	s->filled = fn;
-	s->filled_arg = arg;
-}
-
-void transfer_client_want_as_is(struct transfer_client *s)
-{
-	s->as_is = true;
-}
-
-bool transfer_client_was_compared(const struct transfer_client *s)
-{
-	return s->compared;
-}
-
-void transfer_client_want_whole(struct transfer_client *s, transfer_whole_fn fn, void *arg)
-{
-	s->whole = fn;
-	s->whole_arg = arg;
-}
-
-struct transfer_spared transfer_spared(const struct transfer_client *s)
-{
-	return s->spared;
-}
-
-static int send_packet(struct transfer_client *s, const struct transfer_packet *p, const int *fds,
+static int send_packet(struct transfer_client *c, const struct transfer_packet *p, const int *fds,
 		       size_t n, struct brumate_error *err)
 {
-	int r = n ? transfer_send_all(s->fd, p, fds, n, deadline_in_ms(SILENCE_TIMEOUT_MS))
-		  : transfer_send(s->fd, p, NULL, 0, deadline_in_ms(SILENCE_TIMEOUT_MS));
+	int r = n ? transfer_send_all(c->fd, p, fds, n, deadline_in_ms(SILENCE_TIMEOUT_MS))
+		  : transfer_send(c->fd, p, NULL, 0, deadline_in_ms(SILENCE_TIMEOUT_MS));
 
 	return r < 0 ? fail_broken(r, err) : 0;
 }
 
-static int send_layout(struct transfer_client *s, const struct device_piece *pieces, size_t n,
+static int send_layout(struct transfer_client *c, const struct transfer_request *request,
 		       uint32_t flags, struct brumate_error *err)
 {
 	struct transfer_packet p = packet(TRANSFER_LAYOUT);
+	const struct device_piece *pieces = request->pieces;
+	const size_t n = request->n;
 	int r = 0;
 
 	if (!n || n > TRANSFER_PIECES_MAX)
 		return brumate_fail(err, EINVAL, "copy: %zu pieces", n);
 	p.flags = flags;
 	p.n_total = (uint32_t)n;
-	s->spared = (struct transfer_spared){ 0 };
-	s->compared = false;
 	for (size_t i = 0; i < n && r == 0; i++) {
 		struct transfer_piece *piece = &p.pieces[p.n++];
 
@@ -233,7 +187,7 @@ static int send_layout(struct transfer_client *s, const struct device_piece *pie
 					    pieces[i].gpu);
 		if (p.n < TRANSFER_ITEMS_MAX && i + 1 < n)
 			continue;
-		r = send_packet(s, &p, NULL, 0, err);
+		r = send_packet(c, &p, NULL, 0, err);
 		p.n = 0;
 	}
 	return r;
@@ -241,11 +195,16 @@ static int send_layout(struct transfer_client *s, const struct device_piece *pie
 
 static int fail_answer(struct brumate_error *err)
 {
-	return brumate_fail(err, EPROTO, "broker: copy: an answer that was not asked for");
+	brumate_fail(err, EPROTO,
+		     "broker: it answered a copy of device memory with what was not asked for");
+	brumate_hint(err,
+		     "brumate-broker may be of another version than this program: end it, and it "
+		     "is started anew when needed");
+	return -EPROTO;
 }
 
 /* Takes @fds. */
-static int take_pieces(struct request *q, const struct transfer_packet *p, const int *fds,
+static int take_pieces(struct pending *q, const struct transfer_packet *p, const int *fds,
 		       struct brumate_error *err)
 {
 	if (p->n > q->n_fds_wanted - q->n_fds) {
@@ -258,7 +217,7 @@ static int take_pieces(struct request *q, const struct transfer_packet *p, const
 }
 
 /* The first packet of segments says how many there will be. */
-static int expect_segments(struct request *q, const struct transfer_packet *p,
+static int expect_segments(struct pending *q, const struct transfer_packet *p,
 			   struct brumate_error *err)
 {
 	if (!q->total_bytes || p->total_bytes != q->total_bytes)
@@ -278,7 +237,7 @@ static int expect_segments(struct request *q, const struct transfer_packet *p,
 }
 
 /* Whether fd @i of the host copy is what it has to be. */
-static bool is_segment(const struct request *q, const struct transfer_packet *p, size_t i)
+static bool is_segment(const struct pending *q, const struct transfer_packet *p, size_t i)
 {
 	auto_(seal_disk_key_fini) struct seal_disk_key key;
 	bool spilled = p->flags & TRANSFER_SPILLED;
@@ -291,7 +250,7 @@ static bool is_segment(const struct request *q, const struct transfer_packet *p,
 }
 
 /* Takes @fds. */
-static int take_segments(struct request *q, const struct transfer_packet *p, const int *fds,
+static int take_segments(struct pending *q, const struct transfer_packet *p, const int *fds,
 			 struct brumate_error *err)
 {
 	int r = expect_segments(q, p, err);
@@ -310,7 +269,7 @@ static int take_segments(struct request *q, const struct transfer_packet *p, con
 	return r;
 }
 
-static int end_request(const struct request *q, const struct transfer_packet *p,
+static int end_request(struct pending *q, const struct transfer_packet *p,
 		       struct brumate_error *err)
 {
 	if (p->error) {
@@ -323,32 +282,30 @@ static int end_request(const struct request *q, const struct transfer_packet *p,
 			brumate_error_exit(err, (enum exit_code)p->exit_code);
 		return r;
 	}
-	q->session->spared = (struct transfer_spared){ p->zero_bytes, p->same_bytes };
-	q->session->compared = p->flags & TRANSFER_WITH_DIGESTS;
+	q->spared = (struct transfer_spared){ p->zero_bytes, p->same_bytes };
+	q->compared = p->flags & TRANSFER_WITH_DIGESTS;
 	if (q->n_fds != q->n_fds_wanted || (q->total_bytes && !q->copy.segments) ||
 	    q->copy.n_segments != q->n_segments_wanted)
 		return fail_answer(err);
 	return 1;
 }
 
-/* The last parts of a host copy may be on a disk: nothing is said of that until they are there. */
-static int take_whole(const struct request *q, const struct transfer_packet *p,
+/* Nothing is said of a host copy whose last segments may be on a disk until they are there. */
+static int take_whole(const struct pending *q, const struct transfer_packet *p,
 		      struct brumate_error *err)
 {
-	struct transfer_client *s = q->session;
-	const struct digest_table *t = q->copy.digests;
+	const struct transfer_request *request = q->request;
+	const bool digests = q->copy.digests && p->flags & TRANSFER_WITH_DIGESTS;
 
 	if (p->n_total > q->copy.n_segments)
 		return fail_answer(err);
-	if (s->whole && q->n_segments_wanted == host_copy_n_segments(&q->copy))
-		s->whole(s->whole_arg, &q->copy, p->n_total,
-			 t && p->flags & TRANSFER_WITH_DIGESTS
-				 ? digest_table_digests(q->copy.digests)
-				 : NULL);
+	if (request && request->whole && q->n_segments_wanted == host_copy_n_segments(&q->copy))
+		request->whole(request->arg, &q->copy, p->n_total,
+			       digests ? digest_table_digests(q->copy.digests) : NULL);
 	return 0;
 }
 
-static int take_progress(struct request *q, const struct transfer_packet *p,
+static int take_progress(struct pending *q, const struct transfer_packet *p,
 			 struct brumate_error *err)
 {
 	q->done_bytes = p->done_bytes;
@@ -358,13 +315,13 @@ static int take_progress(struct request *q, const struct transfer_packet *p,
 		return take_whole(q, p, err);
 	if (q->n_fds < q->n_fds_wanted || p->n_total > q->n_fds)
 		return fail_answer(err);
-	if (q->session->filled)
-		q->session->filled(q->session->filled_arg, q->fds, p->n_total);
+	if (q->request->filled)
+		q->request->filled(q->request->arg, q->fds, p->n_total);
 	return 0;
 }
 
 /* Takes @fds. Returns 1 at the end of the request. */
-static int take_packet(struct request *q, const struct transfer_packet *p, const int *fds,
+static int take_packet(struct pending *q, const struct transfer_packet *p, const int *fds,
 		       struct brumate_error *err)
 {
 	switch (p->op) {
@@ -382,10 +339,11 @@ static int take_packet(struct request *q, const struct transfer_packet *p, const
 }
 
 /* Asks whether to go on, and waits a little for the next packet. Returns 1 when one is there. */
-static int wait_packet(struct request *q, uint64_t deadline_ns, struct brumate_error *err)
+static int wait_packet(struct pending *q, uint64_t deadline_ns, struct brumate_error *err)
 {
-	struct pollfd p = { .fd = q->session->fd, .events = POLLIN };
-	int r = q->progress ? q->progress(q->arg, q->done_bytes) : 0;
+	struct pollfd p = { .fd = q->client->fd, .events = POLLIN };
+	const struct transfer_request *request = q->request;
+	int r = request && request->progress ? request->progress(request->arg, q->done_bytes) : 0;
 
 	if (r < 0)
 		return brumate_fail(err, -r, "copy: cancelled");
@@ -398,7 +356,7 @@ static int wait_packet(struct request *q, uint64_t deadline_ns, struct brumate_e
 	return n > 0;
 }
 
-static int receive_answers(struct request *q, struct brumate_error *err)
+static int receive_answers(struct pending *q, struct brumate_error *err)
 {
 	uint64_t deadline_ns = deadline_in_ms(SILENCE_TIMEOUT_MS);
 	struct transfer_packet p;
@@ -408,7 +366,7 @@ static int receive_answers(struct request *q, struct brumate_error *err)
 		r = wait_packet(q, deadline_ns, err);
 		if (r <= 0)
 			continue;
-		r = transfer_receive(q->session->fd, &p, fds, deadline_ns, err);
+		r = transfer_receive(q->client->fd, &p, fds, deadline_ns, err);
 		if (r < 0)
 			return r == -EPIPE ? fail_broken(r, err) : r;
 		r = take_packet(q, &p, fds, err);
@@ -419,27 +377,26 @@ static int receive_answers(struct request *q, struct brumate_error *err)
 
 /* Lets go of what came. A session that was left in the middle of a request is of no more use: the broker
  * ends its work when it sees that. */
-static int fail_request(struct request *q, int r)
+static int fail_request(struct pending *q, int r)
 {
 	close_fds(q->fds, q->n_fds);
 	host_copy_fini(&q->copy);
-	shutdown(q->session->fd, SHUT_WR);
+	shutdown(q->client->fd, SHUT_WR);
 	return r;
 }
 
-int transfer_client_alloc(struct transfer_client *s, uint64_t total_bytes, struct host_copy *ret,
-			  struct brumate_error *err)
+int transfer_client_alloc(struct transfer_client *c, uint64_t total_bytes, bool as_is,
+			  struct host_copy *ret, struct brumate_error *err)
 {
-	struct request q = { .session = s, .total_bytes = total_bytes };
+	struct pending q = { .client = c, .total_bytes = total_bytes };
 	struct transfer_packet p = packet(TRANSFER_ALLOC);
 
 	if (!total_bytes || total_bytes > TRANSFER_BYTES_MAX)
 		return brumate_fail(err, EINVAL, "copy: %llu bytes",
 				    (unsigned long long)total_bytes);
-	free(take_ptr(&s->prepared));
 	p.total_bytes = total_bytes;
-	p.flags = s->as_is ? TRANSFER_AS_IS : 0;
-	int r = send_packet(s, &p, NULL, 0, err);
+	p.flags = as_is ? TRANSFER_AS_IS : 0;
+	int r = send_packet(c, &p, NULL, 0, err);
 	if (r == 0)
 		r = receive_answers(&q, err);
 	if (r < 0)
@@ -448,60 +405,31 @@ int transfer_client_alloc(struct transfer_client *s, uint64_t total_bytes, struc
 	return 0;
 }
 
-static uint32_t out_flags(const struct transfer_client *s)
+static uint32_t out_flags(const struct transfer_request *request)
 {
-	return TRANSFER_TO_HOST | (s->digests ? TRANSFER_WITH_DIGESTS : 0) |
-	       (s->live ? TRANSFER_LIVE : 0);
+	return TRANSFER_TO_HOST | (request->digests ? TRANSFER_WITH_DIGESTS : 0) |
+	       (request->live ? TRANSFER_LIVE : 0);
 }
 
-int transfer_client_prepare(struct transfer_client *s, const struct device_piece *pieces, size_t n,
-			    struct brumate_error *err)
-{
-	int r = send_layout(s, pieces, n, out_flags(s), err);
-
-	if (r < 0)
-		return r;
-	free(s->prepared);
-	s->prepared = reallocarray(NULL, n, sizeof(*pieces));
-	s->n_prepared = s->prepared ? n : 0;
-	for (size_t i = 0; i < s->n_prepared; i++)
-		s->prepared[i] = pieces[i];
-	return 0;
-}
-
-/* Whether the broker has this layout; it does not any more after this request. */
-static bool take_prepared(struct transfer_client *s, const struct device_piece *pieces, size_t n)
-{
-	auto_free struct device_piece *prepared = take_ptr(&s->prepared);
-
-	if (!prepared || s->n_prepared != n)
-		return false;
-	for (size_t i = 0; i < n; i++)
-		if (prepared[i].len_bytes != pieces[i].len_bytes ||
-		    strcmp(prepared[i].gpu, pieces[i].gpu))
-			return false;
-	return true;
-}
-
-static int send_digests(struct transfer_client *s, const struct digest_table *t,
+static int send_digests(struct transfer_client *c, const struct digest_table *t,
 			struct brumate_error *err)
 {
 	struct transfer_packet p = packet(TRANSFER_DIGESTS);
 
-	return send_packet(s, &p, &t->fd, 1, err);
+	return send_packet(c, &p, &t->fd, 1, err);
 }
 
 /* A copy without digests gets a table, which is void until the broker has filled it. */
-static int give_digests(struct transfer_client *s, struct host_copy *copy, uint64_t total_bytes,
-			struct brumate_error *err)
+static int give_digests(struct transfer_client *c, const struct transfer_request *request,
+			struct host_copy *copy, uint64_t total_bytes, struct brumate_error *err)
 {
-	if (!s->digests)
+	if (!request->digests)
 		return 0;
 	int r = copy->digests ? 0 : digest_table_new(&copy->digests, total_bytes);
-	return r < 0 ? brumate_fail(err, -r, "digests: %m") : send_digests(s, copy->digests, err);
+	return r < 0 ? brumate_fail(err, -r, "digests: %m") : send_digests(c, copy->digests, err);
 }
 
-static int send_segments(struct transfer_client *s, enum transfer_op op, uint32_t flags,
+static int send_segments(struct transfer_client *c, enum transfer_op op, uint32_t flags,
 			 const struct host_copy *copy, struct brumate_error *err)
 {
 	struct transfer_packet p = packet(op);
@@ -512,91 +440,94 @@ static int send_segments(struct transfer_client *s, enum transfer_op op, uint32_
 	p.total_bytes = copy->total_bytes;
 	p.segment_bytes = copy->segment_bytes;
 	p.n_total = (uint32_t)copy->n_segments;
-	int r = send_packet(s, &p, NULL, 0, err);
+	int r = send_packet(c, &p, NULL, 0, err);
 	if (r < 0)
 		return r;
 	p.op = TRANSFER_SEGMENTS;
 	p.flags = spilled;
-	return send_packet(s, &p, copy->segments, copy->n_segments, err);
+	return send_packet(c, &p, copy->segments, copy->n_segments, err);
 }
 
-int transfer_client_out(struct transfer_client *s, const struct device_piece *pieces, size_t n,
-			const int *fds, struct host_copy *ret, transfer_progress_fn progress,
-			void *arg, struct brumate_error *err)
+int transfer_client_out(struct transfer_client *c, const struct transfer_request *request,
+			const int *fds, struct host_copy *ret, struct transfer_spared *ret_spared,
+			struct brumate_error *err)
 {
-	struct request q = { .session = s,
-			     .progress = progress,
-			     .arg = arg,
-			     .total_bytes = host_copy_offset(pieces, n) };
+	struct pending q = { .client = c,
+			     .request = request,
+			     .total_bytes = host_copy_offset(request->pieces, request->n) };
 	struct transfer_packet begin = packet(TRANSFER_OUT), their_fds = packet(TRANSFER_FDS);
-	int r = 0;
 
-	begin.flags = s->whole ? TRANSFER_EARLY : 0;
-	if (!take_prepared(s, pieces, n))
-		r = send_layout(s, pieces, n, out_flags(s), err);
+	begin.flags = request->whole ? TRANSFER_EARLY : 0;
+	int r = send_layout(c, request, out_flags(request), err);
 	if (r == 0)
-		r = give_digests(s, &q.copy, q.total_bytes, err);
+		r = give_digests(c, request, &q.copy, q.total_bytes, err);
 	if (r == 0)
-		r = send_packet(s, &begin, NULL, 0, err);
+		r = send_packet(c, &begin, NULL, 0, err);
 	if (r == 0)
-		r = send_packet(s, &their_fds, fds, n, err);
+		r = send_packet(c, &their_fds, fds, request->n, err);
 	if (r == 0)
 		r = receive_answers(&q, err);
 	if (r < 0)
 		return fail_request(&q, r);
 	*ret = q.copy;
+	if (ret_spared)
+		*ret_spared = q.spared;
 	return 0;
 }
 
-int transfer_client_update(struct transfer_client *s, const struct device_piece *pieces, size_t n,
-			   const int *fds, struct host_copy *base, transfer_progress_fn progress,
-			   void *arg, struct brumate_error *err)
+int transfer_client_update(struct transfer_client *c, const struct transfer_request *request,
+			   const int *fds, struct host_copy *base,
+			   struct transfer_spared *ret_spared, struct brumate_error *err)
 {
-	struct request q = { .session = s, .progress = progress, .arg = arg };
+	struct pending q = { .client = c, .request = request };
 	struct transfer_packet their_fds = packet(TRANSFER_FDS);
 
-	if (base->total_bytes != host_copy_offset(pieces, n))
+	if (base->total_bytes != host_copy_offset(request->pieces, request->n))
 		return brumate_fail(err, EINVAL, "copy: the host copy is of other pieces");
 	/* Whoever writes it without digests makes those that it has untrue. */
-	if (!s->digests && base->digests)
+	if (!request->digests && base->digests)
 		digest_table_set_whole(base->digests, false);
-	free(take_ptr(&s->prepared));
-	int r = send_layout(s, pieces, n, out_flags(s) | TRANSFER_BASE, err);
+	int r = send_layout(c, request, out_flags(request) | TRANSFER_BASE, err);
 	if (r == 0)
-		r = give_digests(s, base, base->total_bytes, err);
+		r = give_digests(c, request, base, base->total_bytes, err);
 	if (r == 0)
-		r = send_segments(s, TRANSFER_OUT, TRANSFER_BASE, base, err);
+		r = send_segments(c, TRANSFER_OUT, TRANSFER_BASE, base, err);
 	if (r == 0)
-		r = send_packet(s, &their_fds, fds, n, err);
-	if (r == 0)
-		r = receive_answers(&q, err);
-	return r < 0 ? fail_request(&q, r) : 0;
-}
-
-int transfer_client_in(struct transfer_client *s, const struct device_piece *pieces, size_t n,
-		       const struct host_copy *from, int *ret_fds, transfer_progress_fn progress,
-		       void *arg, struct brumate_error *err)
-{
-	auto_free int *fds = calloc(n + 1, sizeof(*fds));
-	struct request q = {
-		.session = s, .progress = progress, .arg = arg, .fds = fds, .n_fds_wanted = n
-	};
-
-	if (!fds)
-		return brumate_fail(err, ENOMEM, "copy: %m");
-	if (from->total_bytes != host_copy_offset(pieces, n))
-		return brumate_fail(err, EINVAL, "copy: the host copy is of other pieces");
-	bool compare = s->digests && from->digests && digest_table_is_whole(from->digests);
-	free(take_ptr(&s->prepared));
-	int r = send_layout(s, pieces, n, compare ? TRANSFER_WITH_DIGESTS : 0, err);
-	if (r == 0 && compare)
-		r = send_digests(s, from->digests, err);
-	if (r == 0)
-		r = send_segments(s, TRANSFER_IN, 0, from, err);
+		r = send_packet(c, &their_fds, fds, request->n, err);
 	if (r == 0)
 		r = receive_answers(&q, err);
 	if (r < 0)
 		return fail_request(&q, r);
-	memcpy(ret_fds, fds, n * sizeof(*fds));
+	if (ret_spared)
+		*ret_spared = q.spared;
+	return 0;
+}
+
+int transfer_client_in(struct transfer_client *c, const struct transfer_request *request,
+		       const struct host_copy *from, int *ret_fds, bool *ret_compared,
+		       struct brumate_error *err)
+{
+	auto_free int *fds = calloc(request->n + 1, sizeof(*fds));
+	struct pending q = {
+		.client = c, .request = request, .fds = fds, .n_fds_wanted = request->n
+	};
+
+	if (!fds)
+		return brumate_fail(err, ENOMEM, "copy: %m");
+	if (from->total_bytes != host_copy_offset(request->pieces, request->n))
+		return brumate_fail(err, EINVAL, "copy: the host copy is of other pieces");
+	bool compare = request->digests && from->digests && digest_table_is_whole(from->digests);
+	int r = send_layout(c, request, compare ? TRANSFER_WITH_DIGESTS : 0, err);
+	if (r == 0 && compare)
+		r = send_digests(c, from->digests, err);
+	if (r == 0)
+		r = send_segments(c, TRANSFER_IN, 0, from, err);
+	if (r == 0)
+		r = receive_answers(&q, err);
+	if (r < 0)
+		return fail_request(&q, r);
+	memcpy(ret_fds, fds, request->n * sizeof(*fds));
+	if (ret_compared)
+		*ret_compared = q.compared;
 	return 0;
 }

@@ -8,8 +8,8 @@
  * longer than needed): pieces stand one after the other, each at a multiple of 2 MiB. It is whoever
  * holds its memfds that keeps it; when the last holder is gone, the broker takes the segments back
  * into its pool. Where memory is short, some segments are on a disk, encrypted (wire/spill.h): then the
- * memfd of their key is held as one segment more, and nobody maps what is not memory. The broker may die at any time: what is held stays, and the call can be made again
- * with another session.
+ * memfd of their key is held as one segment more, and nobody maps what is not memory. The broker may die at
+ * any time: what is held stays, and the call can be made again with another session.
  */
 #pragma once
 
@@ -54,76 +54,74 @@ DEFINE_AUTO_FINI(struct host_copy, host_copy_fini)
 /** Where piece @i of @pieces starts in their host copy; with @i == n, its total. Pure. */
 uint64_t host_copy_offset(const struct device_piece *pieces, size_t i);
 
-/** Called now and then with bytes moved so far; <0 cancels with that code. May be NULL. */
-typedef int (*transfer_progress_fn)(void *arg, uint64_t done_bytes);
-
 struct transfer_client;
-/** Errors to act on: those of broker_client_open(). @b is borrowed for this call. */
-int transfer_client_open(struct transfer_client **ret, struct broker_client *b, struct brumate_error *err);
+/** Opens a session. Errors to act on: those of broker_client_open(). @b is borrowed for this call. */
+int transfer_client_open(struct transfer_client **ret, struct broker_client *b,
+			 struct brumate_error *err);
 /** Ends what is under way, and waits a little until the broker has let go of it. Accepts NULL. */
-void transfer_client_close(struct transfer_client *s);
+void transfer_client_close(struct transfer_client *c);
 DEFINE_AUTO(struct transfer_client *, transfer_client_close)
 
-/** From now on the GPU computes digests beside copies: chunks that are all zero are not copied out, host
- * copies get their digests, and what was copied in is compared with them (-EBADMSG). */
-void transfer_client_want_digests(struct transfer_client *s);
+/** Called now and then with the bytes moved so far; <0 cancels with that code. */
+typedef int (*transfer_progress_fn)(void *arg, uint64_t done_bytes);
 
-/** From now on memory that is copied out may be written meanwhile; with digests, which are of what was
- * copied. -ENOSPC: no room on a GPU for the buffers it goes through. */
-void transfer_client_want_live(struct transfer_client *s);
+/** During transfer_client_out(): the first @n_whole segments of @copy, which has no others yet, hold what
+ * they will hold. @digests of their chunks; NULL: they are not known. Called again as there are more, but
+ * not of a copy that is on a disk in part. What was told stays true if the transfer fails after all. */
+typedef void (*transfer_whole_fn)(void *arg, const struct host_copy *copy, size_t n_whole,
+				  const struct digest *digests);
 
-/** Of the last transfer_client_out() or transfer_client_update(): what was not copied, being zero or unchanged. */
+/** During transfer_client_in(): the device memory of all pieces is there (@fds, in their order, borrowed),
+ * and the first @n_filled are filled. Only the end of the transfer tells whether with the right bytes.
+ * Called again as more are. */
+typedef void (*transfer_filled_fn)(void *arg, const int *fds, size_t n_filled);
+
+/** What is to be transferred, and how. Functions are called in the thread of the transfer, and may be NULL. */
+struct transfer_request {
+	const struct device_piece *pieces;
+	size_t n;
+	/* The GPU computes digests beside the copies: chunks that are all zero are not copied out, host
+	 * copies get their digests, and what was copied in is compared with them (-EBADMSG). */
+	bool digests;
+	/* Out, with digests: memory may be written meanwhile. The digests are of what was copied. -ENOSPC: a
+	 * GPU has no room for the buffers that the copies go through. */
+	bool live;
+	transfer_progress_fn progress;
+	transfer_whole_fn whole;
+	transfer_filled_fn filled;
+	void *arg; /* of these functions */
+};
+
+/** What was not copied out, being zero or unchanged. */
 struct transfer_spared {
 	uint64_t zero_bytes, same_bytes;
 };
-struct transfer_spared transfer_spared(const struct transfer_client *s);
 
-/** Tells early what the next transfer_client_out() will copy, so that GPUs are opened and host memory is made ready
- * meanwhile; returns at once. What fails by it is told by transfer_client_out(). */
-int transfer_client_prepare(struct transfer_client *s, const struct device_piece *pieces, size_t n,
-			    struct brumate_error *err);
+/** Gives host memory for a copy of @total_bytes, from the pool where it has room. It is zeroed, or with
+ * @as_is may hold what it held before, as the caller writes all of it that is read. What is on a disk is to be
+ * written before it is read. -ENOSPC says how much is there. */
+int transfer_client_alloc(struct transfer_client *c, uint64_t total_bytes, bool as_is,
+			  struct host_copy *ret, struct brumate_error *err);
 
-/** Host memory for a copy of @total_bytes, from the pool where it has room, zeroed; what is on a disk is
- * to be written before it is read. -ENOSPC says how much is there. */
-int transfer_client_alloc(struct transfer_client *s, uint64_t total_bytes, struct host_copy *ret,
-			  struct brumate_error *err);
-
-/** From now on memory of transfer_client_alloc() may hold what it held before: the caller writes all of it that is read. */
-void transfer_client_want_as_is(struct transfer_client *s);
-
-/** During transfer_client_out(), in its thread: the first @n_whole segments of @copy, which has no others yet, hold what
- * they will hold. @digests of their chunks; NULL: they are not known. Called again as there are more, but
- * not of a copy that is on a disk in part. What was told stays true if transfer_client_out() fails after all. */
-typedef void (*transfer_whole_fn)(void *arg, const struct host_copy *copy, size_t n_whole,
-				  const struct digest *digests);
-void transfer_client_want_whole(struct transfer_client *s, transfer_whole_fn fn, void *arg);
-
-/** Copies pieces, whose memory @fds (borrowed) hold, into a fresh host copy. Errors to act on: -EPIPE
- * (broker died: again with a new session), -ENOSPC, -ENOMEM, -EIO (the driver's text). The memory stays. */
-int transfer_client_out(struct transfer_client *s, const struct device_piece *pieces, size_t n,
-			const int *fds, struct host_copy *ret, transfer_progress_fn progress,
-			void *arg, struct brumate_error *err);
+/** Copies the pieces, whose memory @fds (borrowed) hold, into a fresh host copy. @ret_spared may be NULL.
+ * Errors to act on: -EPIPE (the broker died: again with a new session), -ENOSPC, -ENOMEM, -EIO (the driver's
+ * text). The memory stays. */
+int transfer_client_out(struct transfer_client *c, const struct transfer_request *request,
+			const int *fds, struct host_copy *ret, struct transfer_spared *ret_spared,
+			struct brumate_error *err);
 
 /**
  * As transfer_client_out(), but brings the host copy @base of the same layout up to date in place, which copies
  * only what has changed if its digests are whole. They are void from before the first byte is
  * written to the end, so a base that a failure left half done is known as that by everyone who holds it.
  */
-int transfer_client_update(struct transfer_client *s, const struct device_piece *pieces, size_t n,
-			   const int *fds, struct host_copy *base, transfer_progress_fn progress,
-			   void *arg, struct brumate_error *err);
-
-/** During transfer_client_in(), in its thread: the device memory of all pieces is there (@fds, in their order,
- * borrowed), and the first @n_filled are filled. Only the end of transfer_client_in() tells whether with the right
- * bytes. Called again as more are. */
-typedef void (*transfer_filled_fn)(void *arg, const int *fds, size_t n_filled);
-void transfer_client_want_filled(struct transfer_client *s, transfer_filled_fn fn, void *arg);
+int transfer_client_update(struct transfer_client *c, const struct transfer_request *request,
+			   const int *fds, struct host_copy *base,
+			   struct transfer_spared *ret_spared, struct brumate_error *err);
 
 /** Makes device memory for the pieces, fills it from @from, and gives its fds (owned by the caller),
- * which alone keep it. Errors to act on: as transfer_client_out(); -ENOSPC: no room on a GPU, text says which. */
-int transfer_client_in(struct transfer_client *s, const struct device_piece *pieces, size_t n,
-		       const struct host_copy *from, int *ret_fds, transfer_progress_fn progress,
-		       void *arg, struct brumate_error *err);
-
-/** Whether all that the last transfer_client_in() brought was compared with digests, not only what a GPU had room to. */
-bool transfer_client_was_compared(const struct transfer_client *s);
+ * which alone keep it. *ret_compared (may be NULL): all of it was compared with digests, not only what a GPU
+ * had room to. Errors to act on: as transfer_client_out(); -ENOSPC: no room on a GPU, the text says which. */
+int transfer_client_in(struct transfer_client *c, const struct transfer_request *request,
+		       const struct host_copy *from, int *ret_fds, bool *ret_compared,
+		       struct brumate_error *err);

@@ -93,22 +93,21 @@ static int save_rest(struct copy *c)
 
 static int move(struct copy *c, struct transfer_client *s, struct brumate_error *err)
 {
-	c->moving_ns = clock_now_ns();
-	if (c->in) {
-		transfer_client_want_filled(s, copy_note_filled, c);
-		int r = transfer_client_in(s, c->pieces, c->n, c->from, c->fds, progress, c, err);
-		c->compared = r == 0 && transfer_client_was_compared(s);
-		return r;
-	}
 	/* A job that waits to go on is not to wait for processors. */
-	if (c->op->memory && !c->op->leave_running)
-		transfer_client_want_whole(s, save_whole, c);
-	int r = c->update ? transfer_client_update(s, c->pieces, c->n, c->fds, &c->copy, progress,
-						   c, err)
-			  : transfer_client_out(s, c->pieces, c->n, c->fds, &c->copy, progress, c,
-						err);
-	c->spared = transfer_spared(s);
-	return r;
+	const bool early = c->op->memory && !c->op->leave_running;
+	const struct transfer_request request = { .pieces = c->pieces,
+						  .n = c->n,
+						  .digests = true,
+						  .progress = progress,
+						  .whole = early ? save_whole : NULL,
+						  .filled = copy_note_filled,
+						  .arg = c };
+
+	c->moving_ns = clock_now_ns();
+	if (c->in)
+		return transfer_client_in(s, &request, c->from, c->fds, &c->compared, err);
+	return c->update ? transfer_client_update(s, &request, c->fds, &c->copy, &c->spared, err)
+			 : transfer_client_out(s, &request, c->fds, &c->copy, &c->spared, err);
 }
 
 /* With a broker connection of its own: the operation's is busy with the driver. */
@@ -128,8 +127,6 @@ static int with_session(struct copy *c, int (*fn)(struct copy *c, struct transfe
 		if (r == 0)
 			r = transfer_client_open(&s, &broker, &c->err);
 		if (r == 0)
-			transfer_client_want_digests(s);
-		if (r == 0)
 			r = fn(c, s, &c->err);
 	}
 	return r;
@@ -137,13 +134,12 @@ static int with_session(struct copy *c, int (*fn)(struct copy *c, struct transfe
 
 static int alloc_zeros(struct copy *c, struct transfer_client *s, struct brumate_error *err)
 {
-	return transfer_client_alloc(s, c->total_bytes, &c->copy, err);
+	return transfer_client_alloc(s, c->total_bytes, false, &c->copy, err);
 }
 
 static int alloc_as_is(struct copy *c, struct transfer_client *s, struct brumate_error *err)
 {
-	transfer_client_want_as_is(s);
-	return transfer_client_alloc(s, c->total_bytes, &c->copy, err);
+	return transfer_client_alloc(s, c->total_bytes, true, &c->copy, err);
 }
 
 /* Out of the store into host memory. Each digest is compared if @verify, or if the GPU will not do it. */

@@ -91,13 +91,15 @@ static int progress(void *arg, uint64_t done_bytes)
 	return progress_check(&op->progress, NULL);
 }
 
-static int copy_fresh(struct live *l, struct transfer_client *s, struct brumate_error *err)
+static int copy_fresh(struct live *l, struct transfer_client *s,
+		      const struct transfer_request *request, struct transfer_spared *ret_spared,
+		      struct brumate_error *err)
 {
 	struct vault *h = l->op->vault;
 	struct host_copy copy = HOST_COPY_EMPTY;
 
 	vault_drop_baseline(h);
-	int r = transfer_client_out(s, l->data, l->n, l->fds, &copy, progress, l->op, err);
+	int r = transfer_client_out(s, request, l->fds, &copy, ret_spared, err);
 	if (r < 0)
 		return r;
 	l->op->live_base = true;
@@ -108,6 +110,13 @@ static int copy_fresh(struct live *l, struct transfer_client *s, struct brumate_
 /* *ret_bytes: what was copied, and so had changed. */
 static int copy_once(struct live *l, bool fits, uint64_t *ret_bytes, struct brumate_error *err)
 {
+	const struct transfer_request request = { .pieces = l->data,
+						  .n = l->n,
+						  .digests = true,
+						  .live = true,
+						  .progress = progress,
+						  .arg = l->op };
+	struct transfer_spared spared;
 	struct vault *h = l->op->vault;
 	auto_(broker_client_close) struct broker_client broker = BROKER_CLIENT_EMPTY;
 	auto_(transfer_client_close) struct transfer_client *s = NULL;
@@ -120,12 +129,8 @@ static int copy_once(struct live *l, bool fits, uint64_t *ret_bytes, struct brum
 		r = transfer_client_open(&s, &broker, err);
 	if (r < 0)
 		return r;
-	transfer_client_want_digests(s);
-	transfer_client_want_live(s);
-	r = fits ? transfer_client_update(s, l->data, l->n, l->fds, &h->kept.copy, progress, l->op,
-					  err)
-		 : copy_fresh(l, s, err);
-	struct transfer_spared spared = transfer_spared(s);
+	r = fits ? transfer_client_update(s, &request, l->fds, &h->kept.copy, &spared, err)
+		 : copy_fresh(l, s, &request, &spared, err);
 	if (r == 0)
 		*ret_bytes =
 			host_copy_offset(l->data, l->n) - spared.zero_bytes - spared.same_bytes;

@@ -24,7 +24,7 @@ int regions_find(struct op *op, uint64_t **ret_places, struct brumate_error *err
 /** How to load. */
 struct regions_load {
 	const uint64_t *places; /* regions_find()'s */
-	bool as_is;  /* memory is transfer_client_want_as_is()'s; else zeros need not be written */
+	bool as_is;		/* memory may hold anything; else zeros need not be written */
 	bool verify; /* compare every digest here, whatever the GPU will do */
 	bool (*cancelled)(void *arg);
 	void *arg;

@@ -118,12 +118,15 @@ static inline void piece_check(int fd, uint64_t bytes, int gpu, uint64_t seed)
 	CHECK(memcmp(buf, want, bytes) == 0);
 }
 
-/* Some pieces, their fds, and a copy of them. */
+/* Some pieces, their fds, a copy of them, and how that is made. */
 struct set {
+	struct transfer_request request;
 	struct device_piece *pieces;
 	int *gpus, *fds;
 	size_t n;
 	struct host_copy copy;
+	struct transfer_spared spared; /* of the last transfer */
+	bool compared;
 };
 
 static char uuids[2][DEV_UUID_TEXT_BYTES];
@@ -137,6 +140,7 @@ static inline struct set set_make(size_t n, uint64_t (*bytes)(size_t i), int n_g
 	s.gpus = calloc(n, sizeof(*s.gpus));
 	s.fds = calloc(n, sizeof(*s.fds));
 	CHECK(s.pieces && s.gpus && s.fds);
+	s.request = (struct transfer_request){ .pieces = s.pieces, .n = n };
 	for (size_t i = 0; i < n; i++) {
 		s.gpus[i] = (int)i % n_gpus;
 		s.pieces[i].len_bytes = bytes(i);
@@ -219,24 +223,15 @@ static inline void out(struct transfer_client *s, struct set *set)
 {
 	struct brumate_error err;
 
-	must(transfer_client_out(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL, &err),
-	     &err);
+	must(transfer_client_out(s, &set->request, set->fds, &set->copy, &set->spared, &err), &err);
 }
 
 static inline void in(struct transfer_client *s, struct set *set)
 {
 	struct brumate_error err;
 
-	must(transfer_client_in(s, set->pieces, set->n, &set->copy, set->fds, NULL, NULL, &err),
+	must(transfer_client_in(s, &set->request, &set->copy, set->fds, &set->compared, &err),
 	     &err);
-}
-
-static inline struct transfer_client *digests_session(void)
-{
-	struct transfer_client *s = session();
-
-	transfer_client_want_digests(s);
-	return s;
 }
 
 /* The device memory of piece @i from @offset on is filled, with zeros where @seed is 0. */
@@ -293,21 +288,23 @@ static inline void set_check_digests(const struct set *s)
 /* Brings the copy up to date; what that has spared. */
 static inline struct transfer_spared update(struct set *set)
 {
-	auto_(transfer_client_close) struct transfer_client *s = digests_session();
+	auto_(transfer_client_close) struct transfer_client *s = session();
 	struct brumate_error err;
 
-	must(transfer_client_update(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL, &err),
+	set->request.digests = true;
+	must(transfer_client_update(s, &set->request, set->fds, &set->copy, &set->spared, &err),
 	     &err);
-	return transfer_spared(s);
+	return set->spared;
 }
 
 static inline struct transfer_spared full(struct set *set)
 {
-	auto_(transfer_client_close) struct transfer_client *s = digests_session();
+	auto_(transfer_client_close) struct transfer_client *s = session();
 
 	host_copy_fini(&set->copy);
+	set->request.digests = true;
 	out(s, set);
-	return transfer_spared(s);
+	return set->spared;
 }
 
 static inline uint64_t granule(size_t i)

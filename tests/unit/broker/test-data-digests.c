@@ -11,10 +11,10 @@ static uint64_t few(size_t i)
 
 static int try_update(struct set *set, struct brumate_error *err)
 {
-	auto_(transfer_client_close) struct transfer_client *s = digests_session();
+	auto_(transfer_client_close) struct transfer_client *s = session();
 
-	return transfer_client_update(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL,
-				      err);
+	set->request.digests = true;
+	return transfer_client_update(s, &set->request, set->fds, &set->copy, NULL, err);
 }
 
 static void test_zero(void)
@@ -52,9 +52,9 @@ static void test_changed(void)
 	/* Without digests all is copied, and nothing more is known of it. */
 	auto_(transfer_client_close) struct transfer_client *s = session();
 	struct brumate_error err;
-	must(transfer_client_update(s, set.pieces, set.n, set.fds, &set.copy, NULL, NULL, &err),
-	     &err);
-	CHECK(transfer_spared(s).same_bytes == 0 && !digest_table_is_whole(set.copy.digests));
+	set.request.digests = false;
+	must(transfer_client_update(s, &set.request, set.fds, &set.copy, &spared, &err), &err);
+	CHECK(spared.same_bytes == 0 && !digest_table_is_whole(set.copy.digests));
 	CHECK(update(&set).same_bytes == 0);
 	set_check_digests(&set);
 	set_free(&set);
@@ -106,26 +106,25 @@ static void test_refused(void)
 static void test_damage(void)
 {
 	struct set set = set_make(PIECES, few, 2);
-	auto_(transfer_client_close) struct transfer_client *s = digests_session();
+	auto_(transfer_client_close) struct transfer_client *s = session();
 	uint64_t at = host_copy_offset(set.pieces, 2) + 2 * CHUNK + 12345;
 	struct brumate_error err;
 	int fds[PIECES];
 
 	full(&set);
-	must(transfer_client_in(s, set.pieces, set.n, &set.copy, fds, NULL, NULL, &err), &err);
+	must(transfer_client_in(s, &set.request, &set.copy, fds, NULL, &err), &err);
 	for (size_t i = 0; i < PIECES; i++)
 		close(fds[i]);
 	char *map = mmap(NULL, set.copy.segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
 			 set.copy.segments[at / set.copy.segment_bytes], 0);
 	CHECK(map != MAP_FAILED);
 	map[at % set.copy.segment_bytes] ^= 1;
-	CHECK(transfer_client_in(s, set.pieces, set.n, &set.copy, fds, NULL, NULL, &err) ==
-	      -EBADMSG);
+	CHECK(transfer_client_in(s, &set.request, &set.copy, fds, NULL, &err) == -EBADMSG);
 	CHECK(strstr(err.text, "piece 3 of 7") && strstr(err.text, "0x400000 to 0x600000"));
 	transfer_client_close(take_ptr(&s));
 	map[at % set.copy.segment_bytes] ^= 1;
 	munmap(map, set.copy.segment_bytes);
-	s = digests_session();
+	s = session();
 	set_close_fds(&set);
 	in(s, &set);
 	set_check_device(&set);
@@ -153,17 +152,16 @@ static void *write_on(void *arg)
 
 static struct transfer_spared live(struct set *set, bool again)
 {
-	auto_(transfer_client_close) struct transfer_client *s = digests_session();
+	struct transfer_request request = set->request;
+	auto_(transfer_client_close) struct transfer_client *s = session();
 	struct brumate_error err;
 
-	transfer_client_want_live(s);
-	must(again ? transfer_client_update(s, set->pieces, set->n, set->fds, &set->copy, NULL,
-					    NULL, &err)
-		   : transfer_client_out(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL,
-					 &err),
+	request.digests = request.live = true;
+	must(again ? transfer_client_update(s, &request, set->fds, &set->copy, &set->spared, &err)
+		   : transfer_client_out(s, &request, set->fds, &set->copy, &set->spared, &err),
 	     &err);
 	CHECK(digest_table_is_whole(set->copy.digests));
-	return transfer_spared(s);
+	return set->spared;
 }
 
 /* The digests of a live copy are of what it holds: brought up to date, it is right. */
@@ -188,10 +186,10 @@ static void test_live(void)
 	set_check_digests(&set);
 	piece_write(&set, 0, 0, CHUNK, 9);
 	node_fault("data.live error:5\n");
-	auto_(transfer_client_close) struct transfer_client *s = digests_session();
-	transfer_client_want_live(s);
-	CHECK(transfer_client_update(s, set.pieces, set.n, set.fds, &set.copy, NULL, NULL, &err) ==
-	      -EIO);
+	auto_(transfer_client_close) struct transfer_client *s = session();
+	set.request.live = true;
+	CHECK(transfer_client_update(s, &set.request, set.fds, &set.copy, NULL, &err) == -EIO);
+	set.request.live = false;
 	CHECK(!digest_table_is_whole(set.copy.digests));
 	CHECK(update(&set).same_bytes == 0);
 	set_check_digests(&set);

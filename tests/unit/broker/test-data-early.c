@@ -64,8 +64,9 @@ static void slow_copies(const char *last)
 	node_fault(text);
 }
 
-static void test_early(struct transfer_client *s, bool digests)
+static void test_early(bool digests)
 {
+	auto_(transfer_client_close) struct transfer_client *s = session();
 	struct set set = set_make(PIECES, some, 2);
 	struct told told = { .set = &set, .digests = digests };
 
@@ -73,7 +74,9 @@ static void test_early(struct transfer_client *s, bool digests)
 	for (size_t i = 4; i < 10; i++)
 		piece_write(&set, i, 0, set.pieces[i].len_bytes, 0);
 	slow_copies("");
-	transfer_client_want_whole(s, look, &told);
+	set.request.digests = digests;
+	set.request.whole = look;
+	set.request.arg = &told;
 	out(s, &set);
 	CHECK(told.calls > 1);
 	CHECK(set.copy.n_segments == host_copy_n_segments(&set.copy));
@@ -81,7 +84,6 @@ static void test_early(struct transfer_client *s, bool digests)
 	     digests ? digest_table_digests(set.copy.digests) : NULL);
 	if (digests)
 		set_check_digests(&set);
-	transfer_client_close(s);
 	set_free(&set);
 }
 
@@ -90,20 +92,20 @@ static void test_killed(void)
 {
 	struct set set = set_make(PIECES, some, 1);
 	struct told told = { .set = &set, .digests = true };
-	auto_(transfer_client_close) struct transfer_client *s = digests_session();
+	auto_(transfer_client_close) struct transfer_client *s = session();
 	struct brumate_error err;
 
 	slow_copies("data.copy kill\n");
-	transfer_client_want_whole(s, look, &told);
-	CHECK(transfer_client_out(s, set.pieces, set.n, set.fds, &set.copy, NULL, NULL, &err) ==
-	      -EPIPE);
+	set.request.digests = true;
+	set.request.whole = look;
+	set.request.arg = &told;
+	CHECK(transfer_client_out(s, &set.request, set.fds, &set.copy, NULL, &err) == -EPIPE);
 	size_t before = told.n_whole;
 	CHECK(before > 0 && before * SEGMENT < host_copy_offset(set.pieces, PIECES));
 	broker_client_close(&b);
 	broker_start();
-	auto_(transfer_client_close) struct transfer_client *other = digests_session();
+	auto_(transfer_client_close) struct transfer_client *other = session();
 	told.n_whole = 0;
-	transfer_client_want_whole(other, look, &told);
 	out(other, &set);
 	set_check_digests(&set);
 	set_free(&set);
@@ -115,15 +117,15 @@ static void test_compared(void)
 	struct set set = set_make(PIECES, some, 2);
 
 	full(&set);
-	auto_(transfer_client_close) struct transfer_client *s = digests_session();
+	auto_(transfer_client_close) struct transfer_client *s = session();
 	set_close_fds(&set);
 	in(s, &set);
-	CHECK(transfer_client_was_compared(s));
+	CHECK(set.compared);
 	set_check_device(&set);
-	auto_(transfer_client_close) struct transfer_client *plain = session();
+	set.request.digests = false;
 	set_close_fds(&set);
-	in(plain, &set);
-	CHECK(!transfer_client_was_compared(plain));
+	in(s, &set);
+	CHECK(!set.compared);
 	set_check_device(&set);
 	set_free(&set);
 }
@@ -133,8 +135,8 @@ int main(void)
 	node_start();
 	driver_open();
 	broker_start();
-	test_early(session(), false);
-	test_early(digests_session(), true);
+	test_early(false);
+	test_early(true);
 	test_killed();
 	test_compared();
 	end_broker(&b);

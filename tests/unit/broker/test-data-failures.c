@@ -47,14 +47,14 @@ static int try_out(struct set *set, struct brumate_error *err)
 {
 	auto_(transfer_client_close) struct transfer_client *s = session();
 
-	return transfer_client_out(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL, err);
+	return transfer_client_out(s, &set->request, set->fds, &set->copy, NULL, err);
 }
 
 static int try_in(struct set *set, int *fds, struct brumate_error *err)
 {
 	auto_(transfer_client_close) struct transfer_client *s = session();
 
-	return transfer_client_in(s, set->pieces, set->n, &set->copy, fds, NULL, NULL, err);
+	return transfer_client_in(s, &set->request, &set->copy, fds, NULL, err);
 }
 
 static void test_injected(void)
@@ -138,10 +138,13 @@ static void test_cancelled(void)
 	uint64_t leased = (uint64_t)pool_bytes("leased_bytes");
 
 	node_fault("data.copy delay:400\n");
-	CHECK(transfer_client_out(s, set.pieces, set.n, set.fds, &set.copy, cancel, &left, &err) ==
-	      -EINTR);
+	set.request.progress = cancel;
+	set.request.arg = &left;
+	CHECK(transfer_client_out(s, &set.request, set.fds, &set.copy, NULL, &err) == -EINTR);
+	set.request.progress = NULL;
 	CHECK(!set.copy.segments);
-	CHECK(transfer_client_alloc(s, MIB, &set.copy, &err) == -EPIPE); /* this session is over */
+	CHECK(transfer_client_alloc(s, MIB, false, &set.copy, &err) ==
+	      -EPIPE); /* this session is over */
 	set_check_device(&set);
 	transfer_client_close(s);
 	s = session();
@@ -154,28 +157,28 @@ static void test_cancelled(void)
 static void test_refused(void)
 {
 	auto_(transfer_client_close) struct transfer_client *s = session();
-	struct device_piece piece = { 3 * MIB, "" }, huge = { 1ull << 44, "" };
+	struct device_piece piece = { 3 * MIB, "" };
+	const struct transfer_request request = { .pieces = &piece, .n = 1 };
 	struct host_copy copy = HOST_COPY_EMPTY;
 	struct brumate_error err;
 	int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 
 	strcpy(piece.gpu, uuids[0]);
-	strcpy(huge.gpu, uuids[0]);
-	CHECK(transfer_client_out(s, &piece, 1, &fd, &copy, NULL, NULL, &err) == -EINVAL);
+	CHECK(transfer_client_out(s, &request, &fd, &copy, NULL, &err) == -EINVAL);
 	CHECK(strstr(err.text, "2 MiB"));
 	transfer_client_close(take_ptr(&s));
 	s = session();
-	int r = transfer_client_alloc(s, 1ull << 44, &copy, &err);
+	int r = transfer_client_alloc(s, 1ull << 44, false, &copy, &err);
 	CHECK((r == -ENOSPC || r == -EOPNOTSUPP) && strstr(err.text, "16384.0 GiB"));
 	transfer_client_close(take_ptr(&s));
 	s = session();
 	piece.len_bytes = 2 * MIB;
-	CHECK(transfer_client_out(s, &piece, 1, &fd, &copy, NULL, NULL, &err) == -EIO);
+	CHECK(transfer_client_out(s, &request, &fd, &copy, NULL, &err) == -EIO);
 	CHECK(strstr(err.text, "piece 1 of 1") && strstr(err.text, "cuMemImport"));
 	transfer_client_close(take_ptr(&s));
 	s = session();
 	strcpy(piece.gpu, "GPU-99999999-9999-9999-9999-999999999999");
-	CHECK(transfer_client_out(s, &piece, 1, &fd, &copy, NULL, NULL, &err) == -ENODEV);
+	CHECK(transfer_client_out(s, &request, &fd, &copy, NULL, &err) == -ENODEV);
 	CHECK(strstr(err.text, piece.gpu));
 	close(fd);
 }
@@ -185,6 +188,7 @@ static void test_no_room(void)
 {
 	auto_(transfer_client_close) struct transfer_client *s = session();
 	struct device_piece pieces[64];
+	const struct transfer_request request = { .pieces = pieces, .n = 64 };
 	struct dev_gpu gpus[DEV_GPUS_MAX];
 	struct brumate_error err;
 	struct host_copy copy = HOST_COPY_EMPTY;
@@ -204,12 +208,11 @@ static void test_no_room(void)
 	copy.segments[0] = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	CHECK(ftruncate(copy.segments[0], (off_t)copy.total_bytes) == 0);
 	uint64_t used = used_bytes();
-	CHECK(transfer_client_in(s, pieces, 64, &copy, fds, NULL, NULL, &err) ==
-	      -EBADF); /* not sealed */
+	CHECK(transfer_client_in(s, &request, &copy, fds, NULL, &err) == -EBADF); /* not sealed */
 	transfer_client_close(take_ptr(&s));
 	CHECK(fcntl(copy.segments[0], F_ADD_SEALS, F_SEAL_SHRINK) == 0);
 	s = session();
-	CHECK(transfer_client_in(s, pieces, 64, &copy, fds, NULL, NULL, &err) == -ENOSPC);
+	CHECK(transfer_client_in(s, &request, &copy, fds, NULL, &err) == -ENOSPC);
 	CHECK(strstr(err.text, uuids[0]) && strstr(err.text, "MiB"));
 	wait_used(used);
 	host_copy_fini(&copy);

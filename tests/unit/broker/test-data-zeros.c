@@ -64,10 +64,11 @@ static uint64_t write_runs(const struct set *s, size_t n_runs)
 /* The device memory of @s becomes what it was; its fds are others. */
 static void take_away_and_back(struct set *s)
 {
-	auto_(transfer_client_close) struct transfer_client *session = digests_session();
+	auto_(transfer_client_close) struct transfer_client *client = session();
 
 	set_close_fds(s);
-	in(session, s);
+	s->request.digests = true;
+	in(client, s);
 }
 
 /* Segments that had bytes everywhere go back to the pool. */
@@ -124,9 +125,9 @@ static void test_live(void)
 	warm(longer);
 	for (size_t round = 0; round < 2; round++) {
 		struct set set = set_make(PIECES, longer, 2);
-		auto_(transfer_client_close) struct transfer_client *s = digests_session();
+		auto_(transfer_client_close) struct transfer_client *s = session();
 
-		transfer_client_want_live(s);
+		set.request.digests = set.request.live = true;
 		write_runs(&set, 1 + round);
 		out(s, &set);
 		CHECK(pages(&set.copy) < host_copy_offset(set.pieces, PIECES));
@@ -154,6 +155,7 @@ static void test_other_broker(const char *conf)
 	restart(conf);
 	set_close_fds(&set);
 	auto_(transfer_client_close) struct transfer_client *s = session();
+	set.request.digests = false;
 	in(s, &set);
 	set_check_digests(&set);
 	transfer_client_close(take_ptr(&s));
@@ -174,7 +176,7 @@ static void test_alloc(void)
 
 		for (size_t i = 0; i < PIECES; i++)
 			piece_write(&set, i, 0, set.pieces[i].len_bytes, 0);
-		must(transfer_client_alloc(s, total, &set.copy, &err), &err);
+		must(transfer_client_alloc(s, total, false, &set.copy, &err), &err);
 		CHECK(digest_table_new(&set.copy.digests, total) == 0);
 		CHECK(round || pages(&set.copy) == 0);
 		set_close_fds(&set);
@@ -223,11 +225,11 @@ static void test_damage(void)
 
 	piece_write(&set, 0, 0, set.pieces[0].len_bytes, 0);
 	full(&set);
-	auto_(transfer_client_close) struct transfer_client *s = digests_session();
+	auto_(transfer_client_close) struct transfer_client *s = session();
 	uint64_t at = host_copy_offset(set.pieces, 1) + 4711;
 	CHECK(pwrite(set.copy.segments[at / set.copy.segment_bytes], "x", 1,
 		     (off_t)(at % set.copy.segment_bytes)) == 1);
-	CHECK(transfer_client_in(s, set.pieces, 2, &set.copy, fds, NULL, NULL, &err) == -EBADMSG);
+	CHECK(transfer_client_in(s, &set.request, &set.copy, fds, NULL, &err) == -EBADMSG);
 	set_free(&set);
 }
 

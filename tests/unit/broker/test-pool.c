@@ -82,7 +82,7 @@ static void test_no_leak(void)
 	copy_read(&small.copy, 0, buf, 8 * MIB);
 	CHECK(!is_zero(buf, 2 * MIB) && is_zero(buf + 2 * MIB, 6 * MIB));
 	host_copy_fini(&small.copy);
-	must(transfer_client_alloc(s, 30 * MIB, &set.copy, &err), &err);
+	must(transfer_client_alloc(s, 30 * MIB, false, &set.copy, &err), &err);
 	CHECK(set.copy.n_segments == 4 && set.copy.total_bytes == 30 * MIB);
 	for (int i = 0; i < 4; i++) {
 		copy_read(&set.copy, (uint64_t)i * 8 * MIB, buf, 8 * MIB);
@@ -100,7 +100,7 @@ static void test_alloc(void)
 	struct brumate_error err;
 
 	set_close_fds(&set);
-	must(transfer_client_alloc(s, 32 * MIB, &set.copy, &err), &err);
+	must(transfer_client_alloc(s, 32 * MIB, false, &set.copy, &err), &err);
 	for (size_t i = 0; i < set.n; i++) {
 		uint64_t *at = mmap(NULL, 8 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED,
 				    set.copy.segments[i], 0);
@@ -111,22 +111,6 @@ static void test_alloc(void)
 	in(s, &set);
 	set_check_device(&set);
 	set_free(&set);
-}
-
-static void test_prepared(void)
-{
-	auto_(transfer_client_close) struct transfer_client *s = session();
-	struct set set = set_make(7, odd, 2), other = set_make(2, eight, 1);
-	struct brumate_error err;
-
-	must(transfer_client_prepare(s, set.pieces, set.n, &err), &err);
-	out(s, &set);
-	set_check_copy(&set);
-	must(transfer_client_prepare(s, set.pieces, set.n, &err), &err);
-	out(s, &other); /* another than was told */
-	set_check_copy(&other);
-	set_free(&set);
-	set_free(&other);
 }
 
 /* What is over the limit is not pinned, goes through the ring, and is no one's in the pool later. */
@@ -161,7 +145,6 @@ int main(void)
 	test_lease();
 	test_no_leak();
 	test_alloc();
-	test_prepared();
 	test_holder();
 	test_ring("[Broker]\nPool=256M\n", 256 * MIB);
 	test_ring("[Broker]\nPool=1M\n", MIB); /* not even a ring */

@@ -118,8 +118,7 @@ static void test_mixed(bool digests)
 	auto_(transfer_client_close) struct transfer_client *s = session();
 	struct set set = set_make(PIECES, eight, 2);
 
-	if (digests)
-		transfer_client_want_digests(s);
+	set.request.digests = digests;
 	out(s, &set);
 	size_t on_disk = count_on_disk(&set.copy);
 	CHECK(on_disk >= PIECES - 4 && on_disk < PIECES && host_copy_is_spilled(&set.copy));
@@ -167,16 +166,15 @@ static void test_update(void)
 	struct set set = set_make(PIECES, eight, 1);
 	struct brumate_error err;
 
-	transfer_client_want_digests(s);
+	set.request.digests = true;
 	out(s, &set);
 	CHECK(count_on_disk(&set.copy));
 	for (size_t i = PIECES - 2; i < PIECES; i++) {
 		close(set.fds[i]);
 		set.fds[i] = piece_make(8 * MIB, 0, i + 100);
 	}
-	must(transfer_client_update(s, set.pieces, set.n, set.fds, &set.copy, NULL, NULL, &err),
-	     &err);
-	CHECK(transfer_spared(s).same_bytes == (PIECES - 2) * 8 * MIB);
+	must(transfer_client_update(s, &set.request, set.fds, &set.copy, &set.spared, &err), &err);
+	CHECK(set.spared.same_bytes == (PIECES - 2) * 8 * MIB);
 	set_close_fds(&set);
 	in(s, &set);
 	for (size_t i = 0; i < PIECES; i++)
@@ -194,7 +192,7 @@ static void test_alloc(void)
 	struct brumate_error err;
 
 	set_close_fds(&set);
-	must(transfer_client_alloc(s, PIECES * 8 * MIB, &set.copy, &err), &err);
+	must(transfer_client_alloc(s, PIECES * 8 * MIB, false, &set.copy, &err), &err);
 	CHECK(spill_key_read(&key, set.copy.segments[PIECES]) == 0);
 	for (size_t i = 0; i < PIECES; i++) {
 		int fd = set.copy.segments[i];
@@ -218,14 +216,14 @@ static int try_out(struct set *set, struct brumate_error *err)
 {
 	auto_(transfer_client_close) struct transfer_client *s = session();
 
-	return transfer_client_out(s, set->pieces, set->n, set->fds, &set->copy, NULL, NULL, err);
+	return transfer_client_out(s, &set->request, set->fds, &set->copy, NULL, err);
 }
 
 static int try_in(struct set *set, int *fds, struct brumate_error *err)
 {
 	auto_(transfer_client_close) struct transfer_client *s = session();
 
-	return transfer_client_in(s, set->pieces, set->n, &set->copy, fds, NULL, NULL, err);
+	return transfer_client_in(s, &set->request, &set->copy, fds, NULL, err);
 }
 
 static void test_faults(void)
@@ -322,7 +320,7 @@ static void test_no_room(void)
 	auto_(transfer_client_close) struct transfer_client *s = session();
 	struct brumate_error err;
 
-	CHECK(transfer_client_alloc(s, 1ull << 45, &copy, &err) == -ENOSPC);
+	CHECK(transfer_client_alloc(s, 1ull << 45, false, &copy, &err) == -ENOSPC);
 	CHECK(strstr(err.text, "32768.0 GiB wanted") && strstr(err.text, state));
 	CHECK(strstr(err.hint, "SpillDirectory="));
 	transfer_client_close(take_ptr(&s));
