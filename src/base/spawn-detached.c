@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* See away.h. */
+/* See spawn-detached.h. */
 #include "base/spawn-detached.h"
 
 #include <errno.h>

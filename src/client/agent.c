@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Requests to the agent of a job process and its answers. See agent-client.h. */
+/* Requests to the agent of a job process and its answers. See agent.h. */
 #include "client/agent.h"
 
 #include <errno.h>

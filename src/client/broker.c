@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Finding, starting and calling the broker. See broker-client.h. */
+/* Finding, starting and calling the broker. See broker.h. */
 #include "client/broker.h"
 #include "base/clock.h"
 #include "base/fd.h"

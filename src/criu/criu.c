@@ -4,7 +4,7 @@
  * caller was asked, and a response; then CRIU's process is waited for.
  *
  * How a dump is cancelled. SIGTERM or SIGKILL end CRIU wherever it is; the tree survives that (see
- * criu-heal.c) except in the short while in which CRIU has overwritten code of a task to run its
+ * heal.c) except in the short while in which CRIU has overwritten code of a task to run its
  * first system calls there. So CRIU is made to fail by itself instead, and takes everything back: the
  * next notification is refused, and its file size limit becomes 0, so that the next page it writes
  * fails as on a full disk. A restore is cancelled by killing the root that it is building, which

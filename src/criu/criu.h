@@ -57,7 +57,7 @@ struct criu_inherit {
 	int fd;
 };
 
-/** Our plugin in CRIU: what it leaves out of the images (cpu_memory.h), and what it opens anew. */
+/** Our plugin in CRIU: what it leaves out of the images (cpumem/cpu-memory.h), and what it opens anew. */
 struct criu_plugin {
 	int table_fd;	     /* cpu_memory_table_new(); borrowed. A restore needs one too, empty */
 	const char *devices; /* how paths of such devices begin, parted by colons: "/dev/nvidia" */

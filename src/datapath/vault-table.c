@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* The table of a job's memory outside its processes, as JSON. See held.h. */
+/* The table of a job's memory outside its processes, as JSON. See vault.h. */
 #include "datapath/vault.h"
 
 #include <errno.h>

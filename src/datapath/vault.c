@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Memory of a job outside its processes, held here and by the keeper. See held.h. */
+/* Memory of a job outside its processes, held here and by the keeper. See vault.h. */
 #include "datapath/vault.h"
 
 #include <errno.h>

@@ -71,7 +71,7 @@ void vault_clear(struct vault *h, const struct job *j);
 /** As vault_clear(), but what is kept stays. */
 void vault_release(struct vault *h, const struct job *j);
 
-/* ---- a host copy kept while the job runs, held-kept.c ---- */
+/* ---- a host copy kept while the job runs, vault-baseline.c ---- */
 
 /** The host copy, whole, in memory, with digests, becomes what is kept; @ret (if not NULL) gets fds of it too.
  * Returns whether it is. */
@@ -97,7 +97,7 @@ size_t vault_find(const struct vault *h, struct proc_id id, size_t *ret_first);
 /** What the broker is to copy; NULL without memory. Owned. */
 struct device_piece *vault_device_pieces(const struct vault *h);
 
-/* ---- the table, held-table.c ---- */
+/* ---- the table, vault-table.c ---- */
 
 /** Encodes the table (owned). NULL without memory. */
 char *vault_encode(const struct vault *h);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * Large host memory of a job in a checkpoint: beside CRIU's images, in the store's chunks
- * (process/cpu_memory.h). While CRIU holds the job frozen it is chosen, hidden from CRIU and read; after
+ * (cpumem/cpu-memory.h). While CRIU holds the job frozen it is chosen, hidden from CRIU and read; after
  * CRIU has put the processes together, before they run, it is filled. Where our plugin is not
  * installed, or there is no room for a copy, CRIU does it all.
  *

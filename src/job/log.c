@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Opening the file that a job's output is appended to; see job-log.h. */
+/* Opening the file that a job's output is appended to; see log.h. */
 #include "job/log.h"
 
 #include <errno.h>
