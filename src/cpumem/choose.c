@@ -284,8 +284,6 @@ static int survey_piece(void *arg, size_t i, const struct worker *me, struct bru
 	auto_free uint64_t *entries = malloc(PIECE_PAGES * sizeof(*entries));
 	size_t k = 0;
 
-	(void)me;
-	(void)err;
 	if (!entries)
 		return -ENOMEM;
 	for (; i >= pieces_of(&s->m->items[k]); k++)

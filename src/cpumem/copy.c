@@ -238,8 +238,6 @@ static int copy_piece(void *arg, size_t i, const struct worker *me, struct bruma
 	uint64_t end = MIN(start + c->piece_bytes, r->len_bytes);
 	int e = 0;
 
-	(void)me;
-	(void)err;
 	while (e == 0 && at < end) {
 		bool dense;
 		uint64_t stop = dense_end(r, at, end, &dense);
@@ -365,8 +363,6 @@ static int make_huge(void *arg, size_t i, const struct worker *me, struct brumat
 	struct huge_work *w = arg;
 	const struct cpu_memory_range *range = &w->ranges[i];
 
-	(void)me;
-	(void)err;
 	if (!huge_pages_pay(&w->luck))
 		return 0;
 	uint64_t start_ns = huge_pages_start();

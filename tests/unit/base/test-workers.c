@@ -90,7 +90,6 @@ static int wait_for_stop(void *arg, const struct worker *me, struct brumate_erro
 {
 	struct sums *s = arg;
 
-	(void)err;
 	atomic_fetch_add(&s->done[me->index], 1);
 	while (!worker_is_stopped(me))
 		sched_yield();
