@@ -1,40 +1,126 @@
 // SPDX-License-Identifier: MIT
-/* See fd-pass.h. */
-#include "base/fd-pass.h"
+/* See packet.h. */
+#include "base/packet.h"
+#include "base/clock.h"
+#include "base/fd.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
-void fd_pass_put(struct msghdr *msg, void *control, const int *fds, size_t n_fds)
-{
-	struct cmsghdr *c = control;
+/* SCM_MAX_FD of the kernel: without room for as many it drops some, and does not say so. */
+enum { KERNEL_FDS_MAX = 253 };
 
-	msg->msg_control = control;
-	msg->msg_controllen = FD_PASS_BYTES(n_fds);
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
-	memcpy(CMSG_DATA(c), fds, n_fds * sizeof(int));
+union control {
+	struct cmsghdr header;
+	char space[CMSG_SPACE(KERNEL_FDS_MAX * sizeof(int))];
+};
+
+void packet_close_fds(const int *fds, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		close(fds[i]);
 }
 
-size_t fd_pass_take(struct msghdr *msg, int *ret, size_t room)
+static void put_fds(struct msghdr *msg, union control *control, const int *fds, size_t n)
 {
-	size_t n = 0;
+	struct cmsghdr *c = &control->header;
 
+	memset(control, 0, CMSG_SPACE(n * sizeof(int)));
+	msg->msg_control = control;
+	msg->msg_controllen = CMSG_SPACE(n * sizeof(int));
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(n * sizeof(int));
+	memcpy(CMSG_DATA(c), fds, n * sizeof(int));
+}
+
+/* Takes those that @ret has room for; the others are closed. */
+static void take_fds(struct msghdr *msg, struct packet_fds *ret)
+{
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
 		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
 			continue;
-		size_t here = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+		size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
 
-		for (size_t i = 0; i < here; i++, n++) {
+		for (size_t i = 0; i < n; i++) {
 			int fd;
 
 			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
-			if (n < room)
-				ret[n] = fd;
-			else
+			if (ret->n < ret->room) {
+				ret->items[ret->n++] = fd;
+			} else {
+				ret->state = PACKET_TOO_LONG;
 				close(fd);
+			}
 		}
 	}
+}
+
+/* After a call that failed: returns 0 where it is to be tried again, else -errno. */
+static int wait_to_retry(int socket_fd, short events, uint64_t deadline_ns)
+{
+	if (errno == EINTR)
+		return 0;
+	if (errno == EAGAIN)
+		return fd_wait(socket_fd, events, deadline_ns);
+	return errno == ECONNRESET || errno == ENOTCONN ? -EPIPE : -errno;
+}
+
+/* Without a deadline the call itself waits, unless the socket is one that does not. */
+static int flags_for(uint64_t deadline_ns)
+{
+	return deadline_ns == DEADLINE_NEVER ? 0 : MSG_DONTWAIT;
+}
+
+ssize_t packet_send(int socket_fd, const void *buf, size_t len_bytes, const int *fds, size_t n_fds,
+		    uint64_t deadline_ns)
+{
+	struct iovec iov = { (void *)(uintptr_t)buf, len_bytes };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+	union control control;
+	int r = 0;
+
+	if (n_fds > PACKET_FDS_MAX)
+		return -EINVAL;
+	if (n_fds)
+		put_fds(&msg, &control, fds, n_fds);
+	while (r == 0) {
+		ssize_t n = sendmsg(socket_fd, &msg, MSG_NOSIGNAL | flags_for(deadline_ns));
+
+		if (n >= 0)
+			return n;
+		r = wait_to_retry(socket_fd, POLLOUT, deadline_ns);
+	}
+	return r;
+}
+
+ssize_t packet_receive(int socket_fd, void *buf, size_t room_bytes, struct packet_fds *fds,
+		       uint64_t deadline_ns)
+{
+	union control control;
+	struct iovec iov = { buf, room_bytes };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control };
+	ssize_t n;
+	int r;
+
+	fds->n = 0;
+	fds->state = PACKET_WHOLE;
+	do {
+		msg.msg_controllen = sizeof(control);
+		n = recvmsg(socket_fd, &msg, MSG_CMSG_CLOEXEC | flags_for(deadline_ns));
+		r = n > 0 ? 0 : -EPIPE;
+		if (n < 0)
+			r = wait_to_retry(socket_fd, POLLIN, deadline_ns);
+	} while (n < 0 && r == 0);
+	if (r < 0)
+		return r;
+	take_fds(&msg, fds);
+	if (msg.msg_flags & MSG_TRUNC)
+		fds->state = PACKET_TOO_LONG;
+	if (msg.msg_flags & MSG_CTRUNC)
+		fds->state = PACKET_LOST_FDS;
 	return n;
 }

@@ -1,16 +1,41 @@
 // SPDX-License-Identifier: MIT
-/* File descriptors that ride along with a message of a unix socket (SCM_RIGHTS). */
+/*
+ * Messages of a Unix socket with file descriptors that ride along (SCM_RIGHTS). On a SOCK_SEQPACKET socket one
+ * call sends or receives one packet; on a SOCK_STREAM socket it may do less, and the descriptors go with its
+ * first byte.
+ */
 #pragma once
 
 #include <stddef.h>
-#include <sys/socket.h>
+#include <stdint.h>
+#include <sys/types.h>
 
-/** Room for the control part of a message with @n fds: an aligned array of these bytes. */
-#define FD_PASS_BYTES(n) CMSG_SPACE((n) * sizeof(int))
+/** The descriptors in a packet at most, in all our protocols. */
+enum { PACKET_FDS_MAX = 64 };
 
-/** Has @n_fds (borrowed, at least one) ride along with @msg; @control, zeroed, has room for them. */
-void fd_pass_put(struct msghdr *msg, void *control, const int *fds, size_t n_fds);
+enum packet_state {
+	PACKET_WHOLE,
+	PACKET_TOO_LONG, /* there was no room for all its bytes or descriptors; those are gone, closed */
+	PACKET_LOST_FDS, /* this process may not open as many files (RLIMIT_NOFILE) */
+};
 
-/** Takes the fds that came with a received @msg: the first @room to @ret (the caller's then), others are
- * closed. Returns how many came, which may be more than @room. */
-size_t fd_pass_take(struct msghdr *msg, int *ret, size_t room);
+/** What came with a packet. */
+struct packet_fds {
+	int *items; /* the caller's room */
+	size_t room;
+	size_t n; /* of items, the caller's to close; close-on-exec */
+	enum packet_state state;
+};
+
+/** Sends @buf with @n_fds (borrowed, at most PACKET_FDS_MAX). Waits until @deadline_ns while the peer is slow.
+ * Returns the bytes sent, or -errno. Errors to act on: -EPIPE (the peer is gone), -ETIMEDOUT. */
+ssize_t packet_send(int socket_fd, const void *buf, size_t len_bytes, const int *fds, size_t n_fds,
+		    uint64_t deadline_ns);
+
+/** Receives into @buf and @fds, for which the caller sets items and room. Returns the bytes received, whatever
+ * @fds->state says; or -errno, and nothing came. Errors to act on: -EPIPE (the peer is gone), -ETIMEDOUT. */
+ssize_t packet_receive(int socket_fd, void *buf, size_t room_bytes, struct packet_fds *fds,
+		       uint64_t deadline_ns);
+
+/** Closes @n descriptors. */
+void packet_close_fds(const int *fds, size_t n);

@@ -13,8 +13,8 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
-#include "base/fd-pass.h"
 #include "base/fd.h"
+#include "base/packet.h"
 
 enum { GRACE_MS = 5000 };
 
@@ -73,49 +73,24 @@ void agent_close(struct agent *a)
 static int send_request(struct agent *a, const struct agent_request *request, const int *fds,
 			size_t n_fds, struct brumate_error *err)
 {
-	union {
-		struct cmsghdr align;
-		char space[FD_PASS_BYTES(AGENT_PIECES_MAX)];
-	} control = { 0 };
-	struct iovec iov = { (void *)request, sizeof(*request) };
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+	ssize_t n = packet_send(a->fd, request, sizeof(*request), fds, n_fds, DEADLINE_NEVER);
 
-	if (n_fds)
-		fd_pass_put(&msg, control.space, fds, n_fds);
-	if (sendmsg(a->fd, &msg, MSG_NOSIGNAL) == (ssize_t)sizeof(*request))
+	if (n >= 0)
 		return 0;
-	int code = errno == ECONNRESET ? EPIPE : errno;
-	return brumate_fail(err, code, "process %d: its agent does not take requests: %m",
+	return brumate_fail(err, (int)-n, "process %d: its agent does not take requests: %m",
 			    a->id.pid);
 }
 
-static void close_fds(int *fds, size_t n)
+static int receive_reply(struct agent *a, struct agent_reply *ret, size_t *ret_len_bytes,
+			 struct packet_fds *fds, uint64_t deadline_ns, struct brumate_error *err)
 {
-	for (size_t i = 0; i < n; i++)
-		cleanup_close(&fds[i]);
-}
+	ssize_t n = packet_receive(a->fd, ret, sizeof(*ret), fds, deadline_ns);
 
-static int receive(struct agent *a, struct agent_reply *ret, size_t *ret_len_bytes, int *fds,
-		   size_t *n_fds, uint64_t deadline_ns, struct brumate_error *err)
-{
-	union {
-		struct cmsghdr align;
-		char space[FD_PASS_BYTES(AGENT_PIECES_MAX)];
-	} control;
-	struct iovec iov = { ret, sizeof(*ret) };
-	struct msghdr msg = { .msg_iov = &iov,
-			      .msg_iovlen = 1,
-			      .msg_control = control.space,
-			      .msg_controllen = sizeof(control.space) };
-	int r = fd_wait(a->fd, POLLIN, deadline_ns);
-
-	if (r < 0)
-		return brumate_fail(err, -r, "process %d: its agent does not answer", a->id.pid);
-	ssize_t n = recvmsg(a->fd, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-	if (n <= 0)
+	if (n == -ETIMEDOUT)
+		return brumate_fail(err, ETIMEDOUT, "process %d: its agent does not answer",
+				    a->id.pid);
+	if (n < 0)
 		return brumate_fail(err, EPIPE, "process %d: its agent is gone", a->id.pid);
-	size_t came = fd_pass_take(&msg, fds, *n_fds);
-	*n_fds = came < *n_fds ? came : *n_fds;
 	*ret_len_bytes = (size_t)n;
 	return 0;
 }
@@ -138,34 +113,33 @@ static int get_reply(struct agent *a, enum agent_op op, struct agent_reply *ret,
 		     size_t *n_fds, uint64_t deadline_ns, struct brumate_error *err)
 {
 	int got[AGENT_PIECES_MAX];
-	size_t n_got = AGENT_PIECES_MAX, len = 0;
-	int r = receive(a, ret, &len, got, &n_got, deadline_ns, err);
+	struct packet_fds came = { got, AGENT_PIECES_MAX };
+	size_t len = 0;
+	int r = receive_reply(a, ret, &len, &came, deadline_ns, err);
 
 	if (r == 0) {
 		r = agent_check_reply(ret, len, op, err);
 		if (r < 0)
 			brumate_wrap(err, r, "process %d: %s", a->id.pid, op_names[op]);
-	} else {
-		n_got = 0;
 	}
 	if (r < 0) {
-		close_fds(got, n_got);
+		packet_close_fds(got, came.n);
 		agent_close(a);
 		return r;
 	}
 	a->gate = (enum agent_gate)ret->gate;
 	if (ret->error < 0) {
-		close_fds(got, n_got);
+		packet_close_fds(got, came.n);
 		return refused(a, op, ret, err);
 	}
-	if (n_got != (n_fds ? *n_fds : 0)) {
-		close_fds(got, n_got);
+	if (came.n != (n_fds ? *n_fds : 0)) {
+		packet_close_fds(got, came.n);
 		agent_close(a);
 		return brumate_fail(err, EBADMSG, "process %d: %s: %zu fds came", a->id.pid,
-				    op_names[op], n_got);
+				    op_names[op], came.n);
 	}
 	if (n_fds)
-		memcpy(fds, got, n_got * sizeof(int));
+		memcpy(fds, got, came.n * sizeof(int));
 	return 0;
 }
 
@@ -373,8 +347,8 @@ static int in_parts(struct agent *a, enum agent_op op, const uint64_t *ids, cons
 		if (r == 0)
 			done += request.n;
 	}
-	if (r < 0 && ret_fds)
-		close_fds(ret_fds, done);
+	for (size_t i = 0; r < 0 && ret_fds && i < done; i++)
+		cleanup_close(&ret_fds[i]);
 	return r;
 }
 

@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/fd-pass.h"
 #include "base/fd.h"
+#include "base/packet.h"
 #include "base/paths.h"
 #include "base/spawn-detached.h"
 
@@ -25,42 +25,24 @@ static const char socket_name[] = "keeper.sock";
 
 /* ---- packets ---- */
 
-union control {
-	struct cmsghdr align;
-	char space[FD_PASS_BYTES(KEEPER_FDS_MAX)];
-};
-
 int keeper_send(int socket_fd, const struct keeper_message *m, const int *fds, size_t n_fds)
 {
-	union control control = { 0 };
-	struct iovec iov = { (void *)m, sizeof(*m) };
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+	ssize_t n = packet_send(socket_fd, m, sizeof(*m), fds, n_fds, DEADLINE_NEVER);
 
-	if (n_fds)
-		fd_pass_put(&msg, control.space, fds, n_fds);
-	if (sendmsg(socket_fd, &msg, MSG_NOSIGNAL) == (ssize_t)sizeof(*m))
-		return 0;
-	return errno == ECONNRESET ? -EPIPE : -errno;
+	return n < 0 ? (int)n : 0;
 }
 
 int keeper_receive(int socket_fd, struct keeper_message *ret, int *ret_fds, size_t *ret_n_fds)
 {
-	union control control;
-	struct iovec iov = { ret, sizeof(*ret) };
-	struct msghdr msg = { .msg_iov = &iov,
-			      .msg_iovlen = 1,
-			      .msg_control = control.space,
-			      .msg_controllen = sizeof(control.space) };
-	ssize_t n = recvmsg(socket_fd, &msg, MSG_CMSG_CLOEXEC);
+	struct packet_fds fds = { ret_fds, KEEPER_FDS_MAX };
+	ssize_t n = packet_receive(socket_fd, ret, sizeof(*ret), &fds, DEADLINE_NEVER);
 
-	*ret_n_fds = 0;
-	if (n <= 0)
-		return n == 0 || errno == ECONNRESET ? -EPIPE : -errno;
-	*ret_n_fds = fd_pass_take(&msg, ret_fds, KEEPER_FDS_MAX);
+	*ret_n_fds = fds.n;
+	if (n < 0)
+		return (int)n;
 	if (n == (ssize_t)sizeof(*ret) && ret->n <= KEEPER_FDS_MAX)
 		return 0;
-	for (size_t i = 0; i < *ret_n_fds; i++)
-		close(ret_fds[i]);
+	packet_close_fds(ret_fds, fds.n);
 	*ret_n_fds = 0;
 	return -EBADMSG;
 }

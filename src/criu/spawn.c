@@ -8,8 +8,8 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fault.h"
-#include "base/fd-pass.h"
 #include "base/fd.h"
+#include "base/packet.h"
 #include "base/paths.h"
 #include "criu-plugin/hidden.h"
 #include "criu/private.h"
@@ -87,15 +87,9 @@ static _Noreturn void child_fail(const struct plan *p, const char *what)
 static int send_socket(int back_fd, int fd)
 {
 	struct report report = { 0 };
-	union {
-		struct cmsghdr header;
-		char space[FD_PASS_BYTES(1)];
-	} control = { 0 };
-	struct iovec iov = { &report, sizeof(report) };
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+	ssize_t n = packet_send(back_fd, &report, sizeof(report), &fd, 1, DEADLINE_NEVER);
 
-	fd_pass_put(&msg, &control, &fd, 1);
-	return sendmsg(back_fd, &msg, MSG_NOSIGNAL) < 0 ? -errno : 0;
+	return n < 0 ? (int)n : 0;
 }
 
 static void child_reset_signals(void)
@@ -152,29 +146,15 @@ static _Noreturn void child_enter_ns(const struct plan *p)
 	_exit(0);
 }
 
-static int receive(int fd, struct report *report, int *ret_socket)
+/* Returns 1; 0 where the child ended without a word; -errno. */
+static int receive_report(int fd, struct report *report, int *ret_socket)
 {
-	union {
-		struct cmsghdr header;
-		char space[FD_PASS_BYTES(1)];
-	} control = { 0 };
-	struct iovec iov = { report, sizeof(*report) };
-	struct msghdr msg = {
-		.msg_iov = &iov,
-		.msg_iovlen = 1,
-		.msg_control = &control,
-		.msg_controllen = sizeof(control),
-	};
-	ssize_t n;
+	struct packet_fds fds = { ret_socket, 1 };
+	ssize_t n = packet_receive(fd, report, sizeof(*report), &fds, DEADLINE_NEVER);
 
-	while ((n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC)) < 0)
-		if (errno != EINTR)
-			return -errno;
-	if (n != (ssize_t)sizeof(*report))
-		return n == 0 ? 0 : -EBADMSG;
-
-	fd_pass_take(&msg, ret_socket, 1);
-	return 1;
+	if (n < 0)
+		return n == -EPIPE ? 0 : (int)n;
+	return n == (ssize_t)sizeof(*report) ? 1 : -EBADMSG;
 }
 
 static int failed(const struct plan *p, const struct report *report, struct brumate_error *err)
@@ -213,7 +193,7 @@ static int fork_child(const struct plan *p, int way_back_fd, pid_t *ret_first,
 	*ret_first = first;
 	close(p->back_fd);
 
-	int r = receive(way_back_fd, &report, &child->socket_fd);
+	int r = receive_report(way_back_fd, &report, &child->socket_fd);
 	if (r < 0)
 		return brumate_fail(err, -r, "CRIU: cannot start it: %m");
 	if (child->socket_fd < 0)
@@ -243,7 +223,7 @@ static int start(struct criu_child *ret, struct plan *p, struct brumate_error *e
 		close(p->back_fd);
 
 	/* End of file is the success of execve: the way back closes itself. */
-	if (r >= 0 && receive(way_back_fd, &report, &none) > 0)
+	if (r >= 0 && receive_report(way_back_fd, &report, &none) > 0)
 		r = failed(p, &report, err);
 	if (first && (p->ns_fd >= 0 || r < 0))
 		reap_wait(first, &status);

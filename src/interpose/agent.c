@@ -23,8 +23,8 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/packet.h"
 #include "interpose/agent-ops.h"
-#include "interpose/packet.h"
 
 /* Out of the way of programs that count on low numbers or walk through them. */
 enum { LISTEN_FD_MIN = 500, STACK_BYTES = 1 << 20, JOB_DIGITS = 8 };
@@ -72,10 +72,12 @@ static enum outcome serve_one(int fd, bool *ret_neighbour)
 	struct agent_request request = { 0 };
 	struct agent_job job = { .request = &request };
 	struct agent_reply reply;
-	bool sound = is_request(&request,
-				packet_receive(fd, &request, sizeof(request), job.fds, &job.n_fds));
-	int sent = -EPIPE;
+	struct packet_fds came = { job.fds, AGENT_PIECES_MAX };
+	ssize_t n = packet_receive(fd, &request, sizeof(request), &came, DEADLINE_NEVER);
+	bool sound = came.state == PACKET_WHOLE && is_request(&request, n);
+	ssize_t sent = -EPIPE;
 
+	job.n_fds = came.n;
 	/* Only MAP takes descriptors; the others may have some to give. */
 	if (!sound || request.op != AGENT_MAP) {
 		packet_close_fds(job.fds, job.n_fds);
@@ -89,8 +91,9 @@ static enum outcome serve_one(int fd, bool *ret_neighbour)
 		reply.version = AGENT_VERSION;
 		agent_run(&job, &reply);
 		sent = packet_send(fd, &reply, sizeof(reply), job.fds,
-				   request.op == AGENT_MAP || reply.error ? 0 : job.n_fds);
-	} while (!sent && reply.more);
+				   request.op == AGENT_MAP || reply.error ? 0 : job.n_fds,
+				   DEADLINE_NEVER);
+	} while (sent >= 0 && reply.more);
 	packet_close_fds(job.fds, job.n_fds);
 	if (sent < 0)
 		return HUNG_UP;
@@ -206,15 +209,16 @@ int neighbour_connect(uint32_t there, int pid)
 int neighbour_ask(int conn, const struct agent_request *request, struct agent_reply *reply,
 		  int fds[static AGENT_PIECES_MAX], size_t *ret_n_fds)
 {
-	int r = packet_send(conn, request, sizeof(*request), NULL, 0);
-	ssize_t n;
+	struct packet_fds came = { fds, AGENT_PIECES_MAX };
+	ssize_t n = packet_send(conn, request, sizeof(*request), NULL, 0, DEADLINE_NEVER);
 
 	*ret_n_fds = 0;
-	if (r < 0)
-		return r;
-	n = packet_receive(conn, reply, sizeof(*reply), fds, ret_n_fds);
-	if (n == sizeof(*reply) && reply->version == AGENT_VERSION && reply->error <= 0 &&
-	    reply->n <= AGENT_PIECES_MAX)
+	if (n < 0)
+		return (int)n;
+	n = packet_receive(conn, reply, sizeof(*reply), &came, DEADLINE_NEVER);
+	*ret_n_fds = came.n;
+	if (n == sizeof(*reply) && came.state == PACKET_WHOLE && reply->version == AGENT_VERSION &&
+	    reply->error <= 0 && reply->n <= AGENT_PIECES_MAX)
 		return 0;
 	packet_close_fds(fds, *ret_n_fds);
 	*ret_n_fds = 0;

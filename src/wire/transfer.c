@@ -2,19 +2,13 @@
 /* Packets of a session that moves device memory: checked, sent and received. See transfer.h. */
 #include "wire/transfer.h"
 #include "base/cleanup.h"
-#include "base/fd-pass.h"
-#include "base/fd.h"
+#include "base/packet.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdbool.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <unistd.h>
-
-enum { KERNEL_FDS_MAX = 253 }; /* SCM_MAX_FD: room for all, or the kernel drops some silently */
 
 static int bad(struct brumate_error *err, const struct transfer_packet *p, const char *what)
 {
@@ -91,31 +85,12 @@ int transfer_check(const struct transfer_packet *p, size_t len_bytes, size_t n_f
 	}
 }
 
-static bool is_gone(int code)
-{
-	return code == EPIPE || code == ECONNRESET || code == ENOTCONN;
-}
-
 int transfer_send(int socket_fd, const struct transfer_packet *p, const int *fds, size_t n_fds,
 		  uint64_t deadline_ns)
 {
-	_Alignas(struct cmsghdr) char control[FD_PASS_BYTES(TRANSFER_ITEMS_MAX)] = { 0 };
-	struct iovec iov = { (void *)p, sizeof(*p) };
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+	ssize_t n = packet_send(socket_fd, p, sizeof(*p), fds, n_fds, deadline_ns);
 
-	if (n_fds > TRANSFER_ITEMS_MAX)
-		return -EINVAL;
-	if (n_fds)
-		fd_pass_put(&msg, control, fds, n_fds);
-	for (;;) {
-		if (sendmsg(socket_fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
-			return 0;
-		if (errno != EAGAIN && errno != EINTR)
-			return is_gone(errno) ? -EPIPE : -errno;
-		int r = errno == EAGAIN ? fd_wait(socket_fd, POLLOUT, deadline_ns) : 0;
-		if (r < 0)
-			return r;
-	}
+	return n < 0 ? (int)n : 0;
 }
 
 int transfer_send_all(int socket_fd, const struct transfer_packet *p, const int *fds, size_t n,
@@ -131,61 +106,29 @@ int transfer_send_all(int socket_fd, const struct transfer_packet *p, const int 
 	return r;
 }
 
-static void close_all(const int *fds, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		close(fds[i]);
-}
-
-static ssize_t receive_packet(int socket_fd, struct msghdr *msg, uint64_t deadline_ns)
-{
-	const size_t room = msg->msg_controllen;
-
-	for (;;) {
-		msg->msg_controllen = room;
-		ssize_t len = recvmsg(socket_fd, msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-
-		if (len > 0)
-			return len;
-		if (len == 0)
-			return -EPIPE;
-		if (errno != EAGAIN && errno != EINTR)
-			return is_gone(errno) ? -EPIPE : -errno;
-		int r = errno == EAGAIN ? fd_wait(socket_fd, POLLIN, deadline_ns) : 0;
-		if (r < 0)
-			return r;
-	}
-}
-
 int transfer_receive(int socket_fd, struct transfer_packet *ret, int ret_fds[TRANSFER_ITEMS_MAX],
 		     uint64_t deadline_ns, struct brumate_error *err)
 {
-	_Alignas(struct cmsghdr) char control[CMSG_SPACE(KERNEL_FDS_MAX * sizeof(int))];
+	int items[TRANSFER_ITEMS_MAX], r = 0;
+	struct packet_fds fds = { items, TRANSFER_ITEMS_MAX };
 	struct transfer_packet p = { 0 };
-	struct iovec iov = { &p, sizeof(p) };
-	struct msghdr msg = { .msg_iov = &iov,
-			      .msg_iovlen = 1,
-			      .msg_control = control,
-			      .msg_controllen = sizeof(control) };
-	ssize_t len = receive_packet(socket_fd, &msg, deadline_ns);
-	int fds[TRANSFER_ITEMS_MAX], r = 0;
+	ssize_t len = packet_receive(socket_fd, &p, sizeof(p), &fds, deadline_ns);
 
 	if (len < 0)
 		return brumate_fail(err, (int)-len, "transfer: %m");
-	size_t n = fd_pass_take(&msg, fds, TRANSFER_ITEMS_MAX);
-	if (msg.msg_flags & MSG_CTRUNC) {
+	if (fds.state == PACKET_LOST_FDS) {
 		r = brumate_fail(err, EMFILE, "transfer: fds were lost on the way: %m");
 		brumate_hint(err, "raise the limit of open files (LimitNOFILE=)");
-	} else if (msg.msg_flags & MSG_TRUNC || n > TRANSFER_ITEMS_MAX) {
+	} else if (fds.state == PACKET_TOO_LONG) {
 		r = brumate_fail(err, EBADMSG, "transfer: packet too long");
+	} else {
+		r = transfer_check(&p, (size_t)len, fds.n, err);
 	}
-	if (r == 0)
-		r = transfer_check(&p, (size_t)len, n, err);
 	if (r < 0) {
-		close_all(fds, n < TRANSFER_ITEMS_MAX ? n : TRANSFER_ITEMS_MAX);
+		packet_close_fds(items, fds.n);
 		return r;
 	}
-	memcpy(ret_fds, fds, n * sizeof(fds[0]));
+	memcpy(ret_fds, items, fds.n * sizeof(items[0]));
 	*ret = p;
 	return 0;
 }

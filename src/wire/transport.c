@@ -1,21 +1,17 @@
 // SPDX-License-Identifier: MIT
 /*
- * Messages on a stream socket: framing, fds, deadlines. All I/O is non-blocking by flag, waiting is
- * done in poll(2), so the fd itself may be either.
+ * Messages on a stream socket: framing, fds, deadlines.
  */
 #include "wire/private.h"
 #include "base/clock.h"
-#include "base/fd-pass.h"
-#include "base/fd.h"
+#include "base/packet.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 enum {
-	KERNEL_FDS_MAX = 253, /* SCM_MAX_FD: room for all, or the kernel drops some silently */
 	ROOM_FIRST_BYTES = 4096,
 	ROOM_KEPT_BYTES = 64 << 10, /* of a connection between its messages */
 };
@@ -34,21 +30,9 @@ void wire_fini(struct wire *w)
 	*w = (struct wire){ .fd = -1 };
 }
 
-static int is_gone(int code)
+static bool is_gone(int code)
 {
-	return code == EPIPE || code == ECONNRESET || code == ENOTCONN || code == EBADF;
-}
-
-static ssize_t send_some(int fd, const char *text, size_t len, const int *fds, size_t n_fds)
-{
-	_Alignas(struct cmsghdr) char control[FD_PASS_BYTES(WIRE_FDS_MAX)] = { 0 };
-	struct iovec iov = { (char *)text, len };
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
-
-	if (n_fds)
-		fd_pass_put(&msg, control, fds, n_fds);
-	ssize_t n = sendmsg(fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
-	return n < 0 ? -errno : n;
+	return code == EPIPE || code == EBADF;
 }
 
 static int send_frame(struct wire *w, const char *text, size_t len, const int *fds, size_t n_fds,
@@ -57,18 +41,15 @@ static int send_frame(struct wire *w, const char *text, size_t len, const int *f
 	size_t done = 0;
 
 	while (done < len) {
-		ssize_t n = send_some(w->fd, text + done, len - done, fds, done ? 0 : n_fds);
-		int r = n < 0 ? (int)n : 0;
+		ssize_t n = packet_send(w->fd, text + done, len - done, fds, done ? 0 : n_fds,
+					deadline_ns);
 
-		if (r == -EAGAIN)
-			r = fd_wait(w->fd, POLLOUT, deadline_ns);
-		if (r < 0 && r != -EINTR) {
+		if (n < 0) {
 			if (done) /* half a message: the peer can make nothing of what follows */
 				shutdown(w->fd, SHUT_RDWR);
-			return r;
+			return (int)n;
 		}
-		if (n > 0)
-			done += (size_t)n;
+		done += (size_t)n;
 	}
 	return 0;
 }
@@ -97,35 +78,20 @@ int wire_send(struct wire *w, json_t *json, const int *fds, size_t n_fds, uint64
 	return r < 0 ? brumate_fail(err, -r, "send: %m") : 0;
 }
 
-/* fds belong to the message which holds the last byte they were read with: the kernel ends a read
- * at the piece that carried them, and senders put them on the first byte of their message. */
-static void keep_fds(struct wire *w, struct msghdr *msg, uint64_t end)
+/* Reads what is there. fds belong to the message which holds the last byte they were read with: the kernel ends
+ * a read at the piece that carried them, and senders put them on the first byte of their message. Returns 0 or
+ * -errno. */
+static int receive_some(struct wire *w, uint64_t deadline_ns)
 {
-	size_t room = WIRE_FDS_MAX - w->n_fds;
-	size_t n = fd_pass_take(msg, w->fds + w->n_fds, room);
-
-	for (size_t i = 0; i < n && i < room; i++)
-		w->fd_ends[w->n_fds++] = end;
-}
-
-/* Reads what is there. Returns bytes, 0 at the end of the stream, -errno. */
-static ssize_t receive_some(struct wire *w)
-{
-	_Alignas(struct cmsghdr) char control[FD_PASS_BYTES(KERNEL_FDS_MAX)];
-	struct iovec iov = { w->buf + w->len, w->room - w->len };
-	struct msghdr msg = {
-		.msg_iov = &iov,
-		.msg_iovlen = 1,
-		.msg_control = control,
-		.msg_controllen = sizeof(control),
-	};
-	ssize_t n = recvmsg(w->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	struct packet_fds fds = { w->fds + w->n_fds, WIRE_FDS_MAX - w->n_fds };
+	ssize_t n = packet_receive(w->fd, w->buf + w->len, w->room - w->len, &fds, deadline_ns);
 
 	if (n < 0)
-		return -errno;
+		return (int)n;
 	w->len += (size_t)n;
-	keep_fds(w, &msg, w->taken_bytes + w->len);
-	return n;
+	for (size_t i = 0; i < fds.n; i++)
+		w->fd_ends[w->n_fds++] = w->taken_bytes + w->len;
+	return 0;
 }
 
 static int make_room(struct wire *w)
@@ -161,15 +127,9 @@ static int receive_frame(struct wire *w, size_t *ret_len, uint64_t deadline_ns)
 		w->searched = w->len;
 
 		int r = make_room(w);
+		if (r == 0)
+			r = receive_some(w, deadline_ns);
 		if (r < 0)
-			return r;
-		ssize_t n = receive_some(w);
-		if (n == 0)
-			return -EPIPE;
-		r = n < 0 ? (int)n : 0;
-		if (r == -EAGAIN)
-			r = fd_wait(w->fd, POLLIN, deadline_ns);
-		if (r < 0 && r != -EINTR)
 			return r;
 	}
 }

@@ -1,41 +1,18 @@
 // SPDX-License-Identifier: MIT
-/* Descriptors ride along with a message, open files and not numbers; those that have no room are closed. */
-#include "base/fd-pass.h"
+/* Descriptors ride along with a packet, open files and not numbers; what has no room is told of and closed. */
+#include "base/packet.h"
+#include "base/clock.h"
 #include "check.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
-enum { N = 3 };
-
-static void send_fds(int socket, const int *fds, size_t n)
-{
-	_Alignas(struct cmsghdr) char control[FD_PASS_BYTES(N)] = { 0 };
-	struct iovec iov = { "x", 1 };
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
-
-	if (n)
-		fd_pass_put(&msg, control, fds, n);
-	CHECK(sendmsg(socket, &msg, 0) == 1);
-}
-
-static size_t receive_fds(int socket, int *ret, size_t room)
-{
-	_Alignas(struct cmsghdr) char control[FD_PASS_BYTES(N)];
-	char byte;
-	struct iovec iov = { &byte, 1 };
-	struct msghdr msg = {
-		.msg_iov = &iov,
-		.msg_iovlen = 1,
-		.msg_control = control,
-		.msg_controllen = sizeof(control),
-	};
-
-	CHECK(recvmsg(socket, &msg, MSG_CMSG_CLOEXEC) == 1);
-	return fd_pass_take(&msg, ret, room);
-}
+enum { N = 3, SOON_MS = 20 };
 
 /* The lowest free number tells whether anything was left open. */
 static int lowest_free(void)
@@ -46,33 +23,115 @@ static int lowest_free(void)
 	return fd;
 }
 
-int main(void)
+static void send_fds(int socket_fd, const int *fds, size_t n)
 {
-	const char *paths[N] = { "/dev/null", "/dev/zero", "/dev/full" };
-	int pair[2], fds[N], got[N] = { -1, -1, -1 };
+	CHECK(packet_send(socket_fd, "text", 4, fds, n, DEADLINE_NEVER) == 4);
+}
+
+static ssize_t receive(int socket_fd, struct packet_fds *fds)
+{
+	char text[4];
+	ssize_t n = packet_receive(socket_fd, text, sizeof(text), fds, deadline_in_ms(SOON_MS));
+
+	CHECK(n < 0 || !memcmp(text, "text", (size_t)n));
+	return n;
+}
+
+static void test_fds(int pair[2], const int *fds)
+{
+	int got[N] = { -1, -1, -1 }, free_fd = lowest_free();
+	struct packet_fds all = { got, N }, one = { got, 1 };
 	struct stat sent, came;
 
-	CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
-	for (int i = 0; i < N; i++)
-		CHECK((fds[i] = open(paths[i], O_RDWR | O_CLOEXEC)) >= 0);
-	int free_fd = lowest_free();
-
 	send_fds(pair[0], fds, N);
-	CHECK(receive_fds(pair[1], got, N) == N);
+	CHECK(receive(pair[1], &all) == 4 && all.n == N && all.state == PACKET_WHOLE);
 	for (int i = 0; i < N; i++) {
 		CHECK(fstat(fds[i], &sent) == 0 && fstat(got[i], &came) == 0);
 		CHECK(got[i] != fds[i] && sent.st_rdev == came.st_rdev);
-		CHECK(fcntl(got[i], F_GETFD) == FD_CLOEXEC && close(got[i]) == 0);
+		CHECK(fcntl(got[i], F_GETFD) == FD_CLOEXEC);
 	}
+	packet_close_fds(got, N);
 	CHECK(lowest_free() == free_fd);
 
 	got[1] = -1;
 	send_fds(pair[0], fds, N);
-	CHECK(receive_fds(pair[1], got, 1) == N);
+	CHECK(receive(pair[1], &one) == 4 && one.n == 1 && one.state == PACKET_TOO_LONG);
 	CHECK(got[1] == -1 && close(got[0]) == 0);
 	CHECK(lowest_free() == free_fd);
 
 	send_fds(pair[0], NULL, 0);
-	CHECK(receive_fds(pair[1], got, N) == 0);
+	CHECK(receive(pair[1], &all) == 4 && all.n == 0 && all.state == PACKET_WHOLE);
+	CHECK(packet_send(pair[0], "text", 4, fds, PACKET_FDS_MAX + 1, DEADLINE_NEVER) == -EINVAL);
+}
+
+static void test_limit(int pair[2], const int *fds)
+{
+	int got[N], free_fd = lowest_free();
+	struct packet_fds some = { got, N };
+	struct rlimit before, low;
+
+	CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
+	low = (struct rlimit){ (rlim_t)free_fd + 1, before.rlim_max };
+	send_fds(pair[0], fds, N);
+	CHECK(setrlimit(RLIMIT_NOFILE, &low) == 0);
+	CHECK(receive(pair[1], &some) == 4 && some.n == 1 && some.state == PACKET_LOST_FDS);
+	CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
+	packet_close_fds(got, some.n);
+	CHECK(lowest_free() == free_fd);
+}
+
+static void test_length(int pair[2])
+{
+	struct packet_fds none = { NULL, 0 };
+
+	CHECK(packet_send(pair[0], "text and more", 13, NULL, 0, DEADLINE_NEVER) == 13);
+	CHECK(receive(pair[1], &none) == 4 && none.state == PACKET_TOO_LONG);
+}
+
+static void test_waiting(int pair[2])
+{
+	struct packet_fds none = { NULL, 0 };
+	ssize_t n;
+
+	CHECK(receive(pair[1], &none) == -ETIMEDOUT);
+	do
+		n = packet_send(pair[0], "text", 4, NULL, 0, deadline_in_ms(SOON_MS));
+	while (n == 4);
+	CHECK(n == -ETIMEDOUT);
+}
+
+static void test_end(int type)
+{
+	struct packet_fds none = { NULL, 0 };
+	int pair[2];
+
+	CHECK(socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, pair) == 0);
+	close(pair[0]);
+	CHECK(receive(pair[1], &none) == -EPIPE);
+	CHECK(packet_send(pair[1], "text", 4, NULL, 0, DEADLINE_NEVER) == -EPIPE);
+	close(pair[1]);
+}
+
+int main(void)
+{
+	const char *paths[N] = { "/dev/null", "/dev/zero", "/dev/full" };
+	const int types[] = { SOCK_STREAM, SOCK_SEQPACKET };
+	int fds[PACKET_FDS_MAX + 1];
+
+	for (int i = 0; i < N; i++)
+		CHECK((fds[i] = open(paths[i], O_RDWR | O_CLOEXEC)) >= 0);
+	for (int i = 0; i < 2; i++) {
+		int pair[2];
+
+		CHECK(socketpair(AF_UNIX, types[i] | SOCK_CLOEXEC, 0, pair) == 0);
+		test_fds(pair, fds);
+		test_limit(pair, fds);
+		if (types[i] == SOCK_SEQPACKET)
+			test_length(pair);
+		test_waiting(pair);
+		close(pair[0]);
+		close(pair[1]);
+		test_end(types[i]);
+	}
 	return 0;
 }

@@ -7,7 +7,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "interpose/packet.h"
+#include "base/clock.h"
+#include "base/packet.h"
 
 enum { MIB = 1 << 20 };
 
@@ -226,17 +227,18 @@ static void test_random(const struct kept kept[N])
 						 .op = (uint32_t)rand_r(&state) % 14,
 						 .n = (uint32_t)rand_r(&state) % 6,
 						 .timeout_ms = (uint32_t)rand_r(&state) };
-		int fds[AGENT_PIECES_MAX];
-		size_t n;
+		int items[AGENT_PIECES_MAX];
+		struct packet_fds fds = { items, AGENT_PIECES_MAX };
 
 		for (int k = 0; k < 6; k++)
 			request.ids[k] = (uint64_t)rand_r(&state) % (k % 2 ? 40 : UINT64_MAX);
 		if (request.op == AGENT_UNMAP)
 			continue;
 		CHECK(send(conn, &request, sizeof(request), MSG_NOSIGNAL) == sizeof(request));
-		CHECK(packet_receive(conn, &reply, sizeof(reply), fds, &n) == sizeof(reply));
+		CHECK(packet_receive(conn, &reply, sizeof(reply), &fds, DEADLINE_NEVER) ==
+		      sizeof(reply));
 		CHECK(reply.gate != AGENT_GATE_UNMAPPED && !reply.more);
-		packet_close_fds(fds, n);
+		packet_close_fds(items, fds.n);
 		if (request.op != AGENT_DETACH)
 			continue;
 		close(conn);
