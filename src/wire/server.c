@@ -6,12 +6,11 @@
  */
 #include "wire/private.h"
 #include "base/clock.h"
+#include "base/thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 enum { CONNECTIONS_MAX = 512 };
@@ -120,18 +119,6 @@ static void reap(struct wire_server *s)
 	}
 }
 
-/* Threads of connections take no signals: those are for the program's main thread. */
-static int start_thread(struct connection *c)
-{
-	sigset_t all, before;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	int r = pthread_create(&c->thread, NULL, run_connection, c);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return -r;
-}
-
 /* Without a free fd, the waiting connection would keep the caller's poll loop spinning. */
 static void turn_away(struct wire_server *s)
 {
@@ -159,7 +146,7 @@ void wire_server_accept(struct wire_server *s)
 	if (s->n_open < CONNECTIONS_MAX) {
 		wire_init(&c->wire, take_fd(&fd));
 		c->server = s;
-		if (start_thread(c) == 0) {
+		if (thread_start(&c->thread, run_connection, c) == 0) {
 			c->next = s->connections;
 			s->connections = c;
 			s->n_open++;
