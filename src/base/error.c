@@ -42,6 +42,7 @@ int brumate_wrap(struct brumate_error *err, int r, const char *fmt, ...)
 	va_end(ap);
 	make_one_line(prefix);
 
+	err->parameter[0] = '\0';
 	if (!err->code && !err->text[0]) {
 		err->code = r < 0 ? -r : 0;
 		snprintf(err->text, sizeof(err->text), "%s", strerror(err->code));

@@ -35,6 +35,7 @@ struct brumate_error {
 	int exit_code;	 /* enum exit_code; 0 = derive it from code */
 	char text[1024]; /* one line, no newline, "context: context: cause" */
 	char hint[512];	 /* what to do about it; empty if nothing is known */
+	char parameter[64]; /* of a call, where it is what is wrong; else empty */
 };
 
 #define BRUMATE_ERROR_NONE ((struct brumate_error){ 0 })
@@ -43,7 +44,8 @@ struct brumate_error {
 int brumate_fail(struct brumate_error *err, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/** Prefixes "@fmt: " to the text of @err, keeps the rest. Starts it if it is empty. Returns @r. */
+/** Prefixes "@fmt: " to the text of @err, keeps code and hint: it is no longer about a parameter of the call.
+ * Starts it if it is empty. Returns @r. */
 int brumate_wrap(struct brumate_error *err, int r, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 

@@ -102,20 +102,12 @@ static void reply_error(struct wire_call_context *call, const char *interface, c
 	send_reply(call, json_pack("{s:s, s:o}", "error", full, "parameters", parameters), NULL, 0);
 }
 
-/* True if @err was made by wire_fail_parameter(); its text is the one place that says which. */
-static bool is_parameter(const struct brumate_error *err, char ret[static 64])
-{
-	return err->code == EINVAL && sscanf(err->text, "parameter '%63[^']':", ret) == 1;
-}
-
 static void reply_failed(struct wire_call_context *call, const struct brumate_error *err)
 {
-	char which[64];
-
-	if (is_parameter(err, which))
+	if (err->parameter[0])
 		reply_error(call, service_interface, "InvalidParameter",
-			    json_pack("{s:o, s:o}", "parameter", wire_string(which), "text",
-				      wire_string(err->text)));
+			    json_pack("{s:o, s:o}", "parameter", wire_string(err->parameter),
+				      "text", wire_string(err->text)));
 	else
 		reply_error(call, call->service->interface_name, "Failed", wire_error_to_json(err));
 }

@@ -7,7 +7,10 @@
 
 int wire_fail_parameter(struct brumate_error *err, const char *parameter, const char *why)
 {
-	return brumate_fail(err, EINVAL, "parameter '%s': %s", parameter, why);
+	brumate_fail(err, EINVAL, "parameter '%s': %s", parameter, why);
+	if (err)
+		snprintf(err->parameter, sizeof(err->parameter), "%s", parameter);
+	return -EINVAL;
 }
 
 /* The member @key of @o, NULL if it is missing or null. */
