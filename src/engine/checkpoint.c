@@ -57,7 +57,7 @@ static uint64_t own_bytes(pid_t pid)
 
 static int check_space(struct op *op, struct brumate_error *err)
 {
-	uint64_t available, need = op->was_suspended ? 0 : gpu_bytes(op);
+	uint64_t available, need = op->was_suspended ? 0 : gpu_set_bytes(&op->gpus);
 
 	for (size_t i = 0; i < op->tree.n; i++)
 		need += own_bytes(op->tree.items[i].id.pid);
@@ -315,7 +315,7 @@ static int let_go(struct op *op, struct brumate_error *err)
 
 	if (!op->leave_running)
 		return 1;
-	if (!op->was_suspended && op->n_gpus)
+	if (!op->was_suspended && op->gpus.n)
 		r = step_bring_back(op, err);
 	op->progress.released_ns = clock_now_ns();
 	return r;

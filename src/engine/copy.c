@@ -230,7 +230,7 @@ static struct copy *copy_new(struct op *op, bool in, struct brumate_error *err)
 		c->fds[i] = in ? -1 : h->pieces[i].fd;
 		if (in) /* where the job comes back on other GPUs */
 			snprintf(c->pieces[i].gpu, sizeof(c->pieces[i].gpu), "%s",
-				 op_target_gpu(op, h->pieces[i].gpu));
+				 gpu_set_target(&op->gpus, h->pieces[i].gpu));
 	}
 	c->total_bytes = host_copy_offset(c->pieces, c->n);
 	return c;

@@ -69,11 +69,11 @@ static int describe_job(struct op *op)
 	return 0;
 }
 
-static const struct op_gpu_process *gpu_process(const struct op *op, pid_t pid)
+static const struct gpu_process *gpu_process(const struct op *op, pid_t pid)
 {
-	for (size_t i = 0; i < op->n_gpus; i++)
-		if (op->gpus[i].id.pid == pid)
-			return &op->gpus[i];
+	for (size_t i = 0; i < op->gpus.n; i++)
+		if (op->gpus.items[i].id.pid == pid)
+			return &op->gpus.items[i];
 	return NULL;
 }
 
@@ -117,7 +117,7 @@ static int describe_processes(struct op *op, struct brumate_error *err)
 		return brumate_fail(err, ENOMEM, "%m");
 	for (size_t i = 0; i < tree.n; i++) {
 		const struct proc_info *info = &tree.items[i];
-		const struct op_gpu_process *gpu = gpu_process(op, info->id.pid);
+		const struct gpu_process *gpu = gpu_process(op, info->id.pid);
 		struct manifest_process *p = &m->processes[m->n_processes];
 
 		if (info->state == 'Z')
@@ -137,11 +137,11 @@ static int describe_gpus(struct op *op, struct brumate_error *err)
 	struct manifest *m = &op->manifest;
 	auto_free struct broker_info *info = calloc(1, sizeof(*info));
 
-	if (!op->n_gpus)
+	if (!op->gpus.n)
 		return 0;
 	if (!info)
 		return brumate_fail(err, ENOMEM, "%m");
-	int r = broker_client_info(&op->broker, info, err);
+	int r = broker_client_info(&op->gpus.broker, info, err);
 	if (r < 0)
 		return r;
 	snprintf(m->driver_version, sizeof(m->driver_version), "%s", info->device.driver_version);

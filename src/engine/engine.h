@@ -11,7 +11,7 @@
 
 int engine_suspend(struct op *op, struct brumate_error *err);
 
-/** @op->pairs may map GPUs. */
+/** @op->gpus.pairs may map GPUs. */
 int engine_resume(struct op *op, struct brumate_error *err);
 
 /** @op->store_dir (owned by op), checkpoint_id, leave_running are set by the caller. */

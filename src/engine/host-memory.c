@@ -135,13 +135,13 @@ static bool has_room(struct host_memory *h)
 static int check_device_maps(struct host_memory *h, const struct proc_tree *tree,
 			     struct brumate_error *err)
 {
-	auto_free struct proc_id *gpus = calloc(h->op->n_gpus + 1, sizeof(*gpus));
+	auto_free struct proc_id *gpus = calloc(h->op->gpus.n + 1, sizeof(*gpus));
 
 	if (!gpus)
 		return brumate_fail(err, ENOMEM, "%m");
-	for (size_t i = 0; i < h->op->n_gpus; i++)
-		gpus[i] = h->op->gpus[i].id;
-	int r = leftover_check(tree, reopened_devices, gpus, h->op->n_gpus, err);
+	for (size_t i = 0; i < h->op->gpus.n; i++)
+		gpus[i] = h->op->gpus.items[i].id;
+	int r = leftover_check(tree, reopened_devices, gpus, h->op->gpus.n, err);
 	if (r <= 0)
 		return r;
 	r = cpu_memory_allow_device_maps(h->plugin.table_fd);

@@ -28,6 +28,7 @@ void op_init(struct op *op, const char *kind, struct job *job, const struct prog
 	*op = (struct op){
 		.kind = kind,
 		.job = job,
+		.gpus = { .job = job->id, .simulated = job->simulated },
 		.lock_timeout_ms = OP_LOCK_TIMEOUT_MS,
 		.force = force,
 		.writer = STORE_WRITER_EMPTY,
@@ -70,12 +71,8 @@ void op_fini(struct op *op)
 	host_copy_fini(&op->saved);
 	spilled_free(op->spilled);
 	op->spilled = NULL;
-	if (op->broker_is_open)
-		broker_client_close(&op->broker);
-	op->broker_is_open = false;
+	gpu_set_fini(&op->gpus);
 	proc_tree_fini(&op->tree);
-	free(op->gpus);
-	free(op->pairs);
 	free(op->store_dir);
 	cleanup_close(&op->criu_dir_fd);
 	store_abort(&op->writer);
@@ -84,6 +81,14 @@ void op_fini(struct op *op)
 	store_key_fini(&op->key);
 	manifest_fini(&op->manifest);
 	progress_fini(&op->progress);
+}
+
+int op_find_gpus(struct op *op, struct brumate_error *err)
+{
+	proc_tree_fini(&op->tree);
+	int r = proc_tree_read(&op->tree, op->job->root, err);
+
+	return r < 0 ? r : gpu_set_find(&op->gpus, &op->tree, err);
 }
 
 /* ---- the plan ---- */

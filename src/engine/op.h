@@ -11,8 +11,8 @@
 
 #include "base/progress.h"
 #include "client/agent.h"
-#include "client/broker.h"
 #include "client/transfer.h"
+#include "engine/gpu-set.h"
 #include "job/job.h"
 #include "image/manifest.h"
 #include "criu/criu.h"
@@ -21,13 +21,7 @@
 #include "store/memory.h"
 #include "store/store.h"
 
-enum { OP_LOCK_TIMEOUT_MS = 10000, OP_DRIVER_TIMEOUT_MS = 600000 };
-
-/** A process of the job that has GPU state. */
-struct op_gpu_process {
-	struct proc_id id;
-	struct dev_process dev;
-};
+enum { OP_LOCK_TIMEOUT_MS = 10000 };
 
 /** A process of the job whose device memory its agent gives out (engine/park.c). */
 struct op_agent {
@@ -50,11 +44,8 @@ struct op {
 	bool touched; /* something was done to the job that undo must take back */
 
 	struct proc_tree tree;
-	struct op_gpu_process *gpus;
-	size_t n_gpus;
+	struct gpu_set gpus;
 	bool was_suspended;
-	struct broker_client broker;
-	bool broker_is_open;
 
 	/* the data path; all empty where the driver alone moves memory */
 	struct vault *vault; /* borrowed; NULL: this operation has nothing to do with it */
@@ -76,8 +67,6 @@ struct op {
 	double data_seconds;
 	bool ahead; /* pieces that agents have mapped are of what is held */
 
-	bool driver_refused; /* a restore by the driver failed, which it does for good */
-
 	uint64_t gpu_bytes, image_bytes;
 
 	/* checkpoint and restore */
@@ -97,8 +86,6 @@ struct op {
 	char **externals;	/* of @dump */
 	char *store_dir;
 	const char *checkpoint_id; /* borrowed */
-	struct dev_gpu_pair *pairs;
-	size_t n_pairs;
 	bool use_pid_ns;
 	bool root_restored; /* the restored tree exists */
 	uint64_t log_bytes; /* in the job's log before it was restored */
@@ -128,9 +115,6 @@ int plan_run(const struct step *steps, size_t n, struct op *op, struct brumate_e
 /** Hangs up at the agents and forgets them. */
 void op_drop_agents(struct op *op);
 
-/** The GPU that what was on @uuid goes to (op->pairs). Borrowed. */
-const char *op_target_gpu(const struct op *op, const char *uuid);
-
 /** The Progress type of io.brumate (owned). */
 json_t *op_progress_to_json(const struct progress_sample *sample);
 
@@ -138,34 +122,8 @@ json_t *op_progress_to_json(const struct progress_sample *sample);
 json_t *op_summary(const struct op *op);
 void op_finish(struct op *op);
 
-/* ---- GPUs of the job, engine/gpu.c ---- */
-
-/** Reads the tree and asks the driver which of its processes have GPU state. */
-int gpu_find(struct op *op, struct brumate_error *err);
-
-/** One action on all of them that are not yet in state @want, in parallel; afterwards the driver must
- * say that every one is. A broker that dies on the way is replaced. */
-int gpu_act(struct op *op, enum dev_action action, enum dev_state want, uint32_t timeout_ms,
-	    struct brumate_error *err);
-
-/** Restores those that are checkpointed. One that runs needs it no more: a suspend that could be neither ended
- * nor undone may leave what was taken from a process away, and the process as it was. */
-int gpu_restore_suspended(struct op *op, struct brumate_error *err);
-
-/** Whatever state they are in: back to running. 0, or -errno if some are not. Never cancelled. */
-int gpu_bring_back(struct op *op, struct brumate_error *err);
-
-/** Whatever state they are in: into host memory. For undoing a resume. */
-int gpu_put_away(struct op *op, struct brumate_error *err);
-
-/** Bytes of device memory the job holds, as the driver tells. */
-uint64_t gpu_bytes(const struct op *op);
-
-/** Opens the broker if it is not yet. */
-int gpu_open(struct op *op, struct brumate_error *err);
-
-/** Memory that the saved device data now takes in its processes, for progress. */
-uint64_t gpu_measure_host(void *op);
+/** Reads the job's tree and asks the driver which of its processes have GPU state. */
+int op_find_gpus(struct op *op, struct brumate_error *err);
 
 /* ---- preflight, engine/preflight.c ---- */
 

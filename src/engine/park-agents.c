@@ -104,15 +104,16 @@ void park_drop_failed(struct op *op)
 void park_find(struct op *op)
 {
 	op_drop_agents(op);
-	if (!op->vault || op->job->data_path != JOB_DATA_BROKER || !op->n_gpus)
+	if (!op->vault || op->job->data_path != JOB_DATA_BROKER || !op->gpus.n)
 		return;
 	auto_free char *dir = job_agent_dir(op->job);
-	op->agents = calloc(op->n_gpus, sizeof(*op->agents));
+	op->agents = calloc(op->gpus.n, sizeof(*op->agents));
 	if (!op->agents || !dir)
 		return;
 	agent_sweep(dir, op->job->root, &op->tree);
-	for (size_t i = 0; i < op->n_gpus; i++)
-		op->agents[op->n_agents++].agent = (struct agent){ .fd = -1, .id = op->gpus[i].id };
+	for (size_t i = 0; i < op->gpus.n; i++)
+		op->agents[op->n_agents++].agent =
+			(struct agent){ .fd = -1, .id = op->gpus.items[i].id };
 	park_each(op, park_reach, NULL);
 	park_drop_failed(op);
 	park_detach(op);

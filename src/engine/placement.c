@@ -34,7 +34,7 @@ int record_gpus(struct op *op, struct brumate_error *err)
 
 	if (!now)
 		return brumate_fail(err, ENOMEM, "%m");
-	int r = broker_client_gpus(&op->broker, now, &n, err);
+	int r = broker_client_gpus(&op->gpus.broker, now, &n, err);
 	if (r < 0)
 		return r;
 	struct job_gpu *gpus = calloc(n + 1, sizeof(*gpus));
@@ -44,11 +44,11 @@ int record_gpus(struct op *op, struct brumate_error *err)
 		snprintf(gpus[i].uuid, sizeof(gpus[i].uuid), "%s", now[i].uuid);
 		snprintf(gpus[i].name, sizeof(gpus[i].name), "%s", now[i].name);
 	}
-	for (size_t p = 0; p < op->n_gpus; p++)
-		for (size_t k = 0; k < op->gpus[p].dev.n_gpus; k++)
+	for (size_t p = 0; p < op->gpus.n; p++)
+		for (size_t k = 0; k < op->gpus.items[p].dev.n_gpus; k++)
 			for (size_t i = 0; i < n; i++)
-				if (!strcmp(gpus[i].uuid, op->gpus[p].dev.gpus[k]))
-					gpus[i].bytes += op->gpus[p].dev.gpu_bytes[k];
+				if (!strcmp(gpus[i].uuid, op->gpus.items[p].dev.gpus[k]))
+					gpus[i].bytes += op->gpus.items[p].dev.gpu_bytes[k];
 	free(job->gpus);
 	job->gpus = gpus;
 	job->n_gpus = n;
@@ -86,21 +86,21 @@ static int take(struct placement *p, const struct job_gpu *from, size_t k, int t
 
 static int place_as_told(struct op *op, struct placement *p, struct brumate_error *err)
 {
-	for (size_t i = 0; i < op->n_pairs; i++) {
-		int to = index_of(p, op->pairs[i].to), r;
+	for (size_t i = 0; i < op->gpus.n_pairs; i++) {
+		int to = index_of(p, op->gpus.pairs[i].to), r;
 		size_t k = 0;
 
-		while (k < op->job->n_gpus && strcmp(op->job->gpus[k].uuid, op->pairs[i].from))
+		while (k < op->job->n_gpus && strcmp(op->job->gpus[k].uuid, op->gpus.pairs[i].from))
 			k++;
 		if (k == op->job->n_gpus)
 			return brumate_fail(err, EINVAL, "GPU map: the job saw no GPU %s",
-					    op->pairs[i].from);
+					    op->gpus.pairs[i].from);
 		if (to < 0)
 			return brumate_fail(err, EINVAL, "GPU map: no GPU %s here",
-					    op->pairs[i].to);
+					    op->gpus.pairs[i].to);
 		if (p->target[k] >= 0)
 			return brumate_fail(err, EINVAL, "GPU map: %s is given twice",
-					    op->pairs[i].from);
+					    op->gpus.pairs[i].from);
 		if ((r = take(p, &op->job->gpus[k], k, to, err)) < 0)
 			return brumate_wrap(err, r, "GPU map");
 	}
@@ -166,9 +166,9 @@ static int write_pairs(struct op *op, const struct placement *p, struct brumate_
 		snprintf(pairs[k].to, sizeof(pairs[k].to), "%s", p->now[p->target[k]].uuid);
 		moved = moved || strcmp(pairs[k].from, pairs[k].to);
 	}
-	free(op->pairs);
-	op->pairs = pairs;
-	op->n_pairs = moved ? job->n_gpus : 0;
+	free(op->gpus.pairs);
+	op->gpus.pairs = pairs;
+	op->gpus.n_pairs = moved ? job->n_gpus : 0;
 	return 0;
 }
 
@@ -178,11 +178,12 @@ static int check_remap(struct op *op, struct brumate_error *err)
 	auto_free struct broker_info *info = calloc(1, sizeof(*info));
 	int r;
 
-	if (!op->n_pairs)
+	if (!op->gpus.n_pairs)
 		return 0;
 	if (!info)
 		return brumate_fail(err, ENOMEM, "%m");
-	if ((r = broker_client_info(&op->broker, info, err)) < 0 || info->device.features & DEV_REMAP)
+	if ((r = broker_client_info(&op->gpus.broker, info, err)) < 0 ||
+	    info->device.features & DEV_REMAP)
 		return r;
 	brumate_fail(err, EOPNOTSUPP, "driver %s cannot restore onto other GPUs",
 		     info->device.driver_version);
@@ -201,8 +202,8 @@ int restore_map_gpus(struct op *op, struct brumate_error *err)
 		return brumate_fail(err, ENOMEM, "%m");
 	for (size_t k = 0; k < MANIFEST_GPUS_MAX; k++)
 		p->target[k] = -1;
-	if ((r = gpu_open(op, err)) < 0 ||
-	    (r = broker_client_gpus(&op->broker, p->now, &p->n_now, err)) < 0)
+	if ((r = gpu_set_open(&op->gpus, err)) < 0 ||
+	    (r = broker_client_gpus(&op->gpus.broker, p->now, &p->n_now, err)) < 0)
 		return r;
 	if (p->n_now < op->job->n_gpus) {
 		brumate_fail(err, EOPNOTSUPP, "the job saw %zu GPUs, %zu are here", op->job->n_gpus,
@@ -222,11 +223,11 @@ int restore_map_gpus(struct op *op, struct brumate_error *err)
 	return check_remap(op, err);
 }
 
-const char *op_target_gpu(const struct op *op, const char *uuid)
+const char *gpu_set_target(const struct gpu_set *s, const char *uuid)
 {
-	for (size_t i = 0; i < op->n_pairs; i++)
-		if (!strcmp(op->pairs[i].from, uuid))
-			return op->pairs[i].to;
+	for (size_t i = 0; i < s->n_pairs; i++)
+		if (!strcmp(s->pairs[i].from, uuid))
+			return s->pairs[i].to;
 	return uuid;
 }
 
@@ -239,10 +240,10 @@ int restore_check_vram(struct op *op, struct brumate_error *err)
 		return 0;
 	if (!now)
 		return brumate_fail(err, ENOMEM, "%m");
-	int r = broker_client_gpus(&op->broker, now, &n, err);
+	int r = broker_client_gpus(&op->gpus.broker, now, &n, err);
 	for (size_t k = 0; r == 0 && k < op->job->n_gpus; k++) {
 		const struct job_gpu *gpu = &op->job->gpus[k];
-		const char *to = op_target_gpu(op, gpu->uuid);
+		const char *to = gpu_set_target(&op->gpus, gpu->uuid);
 		uint64_t parked = held_on(op, gpu->uuid);
 		uint64_t need = gpu->bytes > parked ? gpu->bytes - parked : 0;
 

@@ -35,8 +35,8 @@ static int scan_suspects(struct op *op, struct scan_report *report)
 	char text[160];
 	int r = 0;
 
-	for (size_t i = 0; r == 0 && i < op->n_gpus; i++) {
-		const struct op_gpu_process *p = &op->gpus[i];
+	for (size_t i = 0; r == 0 && i < op->gpus.n; i++) {
+		const struct gpu_process *p = &op->gpus.items[i];
 
 		if (p->dev.n_gpus < 2)
 			continue;
@@ -47,20 +47,20 @@ static int scan_suspects(struct op *op, struct scan_report *report)
 				    "the driver saves such a process but cannot restore it where "
 				    "peer access is on");
 	}
-	if (r < 0 || op->n_gpus < 2)
+	if (r < 0 || op->gpus.n < 2)
 		return r;
 	snprintf(text, sizeof(text),
 		 "%zu processes of the job use a GPU and may share device memory (IPC, NCCL)",
-		 op->n_gpus);
+		 op->gpus.n);
 	return add_gpu_finding(
-		report, SCAN_SUSPECT, op->gpus[0].id.pid, "shared-memory", text,
+		report, SCAN_SUSPECT, op->gpus.items[0].id.pid, "shared-memory", text,
 		"the driver saves processes that share device memory but cannot restore them");
 }
 
 static int scan_driver_state(struct op *op, struct scan_report *report)
 {
-	for (size_t i = 0; i < op->n_gpus; i++) {
-		const struct op_gpu_process *p = &op->gpus[i];
+	for (size_t i = 0; i < op->gpus.n; i++) {
+		const struct gpu_process *p = &op->gpus.items[i];
 		char text[160];
 
 		if (p->dev.state != DEV_STATE_FAILED && p->dev.state != DEV_STATE_UNKNOWN)
@@ -99,7 +99,8 @@ static int check_copies(struct op *op, uint64_t copies, uint64_t by_driver,
 
 	if (!info)
 		return brumate_fail(err, ENOMEM, "%m");
-	if (gpu_open(op, NULL) < 0 || broker_client_info(&op->broker, info, NULL) < 0)
+	if (gpu_set_open(&op->gpus, NULL) < 0 ||
+	    broker_client_info(&op->gpus.broker, info, NULL) < 0)
 		return 0; /* the copy itself will tell */
 	uint64_t memory = info->room.memory_bytes, disk = info->room.disk_bytes;
 	memory -= by_driver < memory ? by_driver : memory;
@@ -119,7 +120,7 @@ static int check_copies(struct op *op, uint64_t copies, uint64_t by_driver,
 /* What the driver will save of a process, into memory of that process. */
 static uint64_t by_driver_bytes(const struct op *op, size_t i)
 {
-	const struct op_gpu_process *p = &op->gpus[i];
+	const struct gpu_process *p = &op->gpus.items[i];
 	uint64_t managed = 0;
 
 	if (p->dev.state == DEV_STATE_CHECKPOINTED)
@@ -143,7 +144,7 @@ static int check_cgroup(const struct op *op, char *const *cgroups, const char *c
 {
 	uint64_t left = room_in_cgroup(cgroup), need = 0;
 
-	for (size_t i = 0; i < op->n_gpus; i++)
+	for (size_t i = 0; i < op->gpus.n; i++)
 		need += is_within(cgroups[i], cgroup) ? by_driver_bytes(op, i) : 0;
 	if (need <= left)
 		return 0;
@@ -160,14 +161,14 @@ static int check_cgroup(const struct op *op, char *const *cgroups, const char *c
 
 static int check_cgroups(const struct op *op, struct brumate_error *err)
 {
-	auto_free char **cgroups = calloc(op->n_gpus + 1, sizeof(*cgroups));
+	auto_free char **cgroups = calloc(op->gpus.n + 1, sizeof(*cgroups));
 	int r = 0;
 
 	if (!cgroups)
 		return brumate_fail(err, ENOMEM, "%m");
-	for (size_t i = 0; i < op->n_gpus; i++)
-		cgroups[i] = room_cgroup(op->gpus[i].id.pid);
-	for (size_t i = 0; i < op->n_gpus && r == 0; i++) {
+	for (size_t i = 0; i < op->gpus.n; i++)
+		cgroups[i] = room_cgroup(op->gpus.items[i].id.pid);
+	for (size_t i = 0; i < op->gpus.n && r == 0; i++) {
 		auto_free char *cgroup = cgroups[i] ? strdup(cgroups[i]) : NULL;
 
 		if (!cgroup)
@@ -176,7 +177,7 @@ static int check_cgroups(const struct op *op, struct brumate_error *err)
 			r = check_cgroup(op, cgroups, cgroup, err);
 		while (r == 0 && room_go_out(cgroup));
 	}
-	for (size_t i = 0; i < op->n_gpus; i++)
+	for (size_t i = 0; i < op->gpus.n; i++)
 		free(cgroups[i]);
 	return r;
 }
@@ -185,10 +186,10 @@ int preflight_memory(struct op *op, struct brumate_error *err)
 {
 	uint64_t available, used = 0, need = 0;
 
-	for (size_t i = 0; i < op->n_gpus; i++) {
-		used += op->gpus[i].dev.state == DEV_STATE_CHECKPOINTED
+	for (size_t i = 0; i < op->gpus.n; i++) {
+		used += op->gpus.items[i].dev.state == DEV_STATE_CHECKPOINTED
 				? 0
-				: op->gpus[i].dev.used_bytes;
+				: op->gpus.items[i].dev.used_bytes;
 		need += by_driver_bytes(op, i);
 	}
 	if (!used)

@@ -89,7 +89,7 @@ static void sweep_store(const struct job *job)
 
 static int settle_gpus(struct op *op, bool suspended, struct brumate_error *err)
 {
-	int r = gpu_find(op, err);
+	int r = op_find_gpus(op, err);
 
 	if (r < 0)
 		return r;
@@ -130,9 +130,9 @@ static int recover_restore(struct op *op, struct brumate_error *err)
 	auto_free char *status = path_format("%s/%s", job->dir, JOB_NAMESPACE_STATUS);
 
 	if (job_is_alive(job)) {
-		if (gpu_find(op, NULL) == 0) {
+		if (op_find_gpus(op, NULL) == 0) {
 			park_discard(op);
-			gpu_put_away(op, NULL);
+			gpu_set_put_away(&op->gpus, NULL);
 		}
 		proc_tree_kill(job->root, deadline_in_ms(KILL_TIMEOUT_MS));
 	}

@@ -113,7 +113,8 @@ static int check_driver(struct op *op, struct brumate_error *err)
 		return 0;
 	if (!info)
 		return brumate_fail(err, ENOMEM, "%m");
-	if ((r = gpu_open(op, err)) < 0 || (r = broker_client_info(&op->broker, info, err)) < 0)
+	if ((r = gpu_set_open(&op->gpus, err)) < 0 ||
+	    (r = broker_client_info(&op->gpus.broker, info, err)) < 0)
 		return r;
 	if (!strcmp(info->device.driver_version, m->driver_version))
 		return 0;
@@ -329,8 +330,8 @@ static void undo_processes(struct op *op)
 
 	if (op->root_restored && job_is_alive(job)) {
 		park_discard(op);
-		if (op->n_gpus)
-			gpu_put_away(op, NULL);
+		if (op->gpus.n)
+			gpu_set_put_away(&op->gpus, NULL);
 		if (proc_tree_kill(job->root, deadline_in_ms(KILL_TIMEOUT_MS)) < 0)
 			log_error("the half restored job could not be ended: job=%s pid=%d",
 				  job->id, job->root.pid);
@@ -360,18 +361,20 @@ static int gpu_restore(struct op *op, struct brumate_error *err)
 
 	if (!wanted)
 		return 1;
-	if ((r = gpu_find(op, err)) < 0)
+	if ((r = op_find_gpus(op, err)) < 0)
 		return r;
-	if (op->n_gpus != wanted)
+	if (op->gpus.n != wanted)
 		return brumate_fail(err, EIO,
 				    "%zu processes have GPU state, the checkpoint has %zu",
-				    op->n_gpus, wanted);
-	for (size_t i = 0; i < op->n_gpus; i++)
-		if (op->gpus[i].dev.state != DEV_STATE_CHECKPOINTED)
-			return brumate_fail(
-				err, EIO, "process %d: its GPU state is %s, want checkpointed",
-				op->gpus[i].id.pid, dev_state_name(op->gpus[i].dev.state));
-	return gpu_act(op, DEV_RESTORE, DEV_STATE_LOCKED, OP_DRIVER_TIMEOUT_MS, err);
+				    op->gpus.n, wanted);
+	for (size_t i = 0; i < op->gpus.n; i++)
+		if (op->gpus.items[i].dev.state != DEV_STATE_CHECKPOINTED)
+			return brumate_fail(err, EIO,
+					    "process %d: its GPU state is %s, want checkpointed",
+					    op->gpus.items[i].id.pid,
+					    dev_state_name(op->gpus.items[i].dev.state));
+	return gpu_set_act(&op->gpus, DEV_RESTORE, DEV_STATE_LOCKED, GPU_SET_DRIVER_TIMEOUT_MS,
+			   err);
 }
 
 /* ---- the data ---- */

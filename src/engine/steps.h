@@ -21,7 +21,7 @@ int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_
 int record_gpus(struct op *op, struct brumate_error *err);
 
 /**
- * Completes op->pairs to a map of every GPU the job saw onto the GPUs that are here: same model, and
+ * Completes op->gpus.pairs to a map of every GPU the job saw onto the GPUs that are here: same model, and
  * itself where it is here. No pairs where all stay what they were. Errors to act on: -EOPNOTSUPP.
  */
 int restore_map_gpus(struct op *op, struct brumate_error *err);

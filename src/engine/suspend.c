@@ -21,10 +21,10 @@ int step_identify(struct op *op, struct brumate_error *err)
 {
 	if (!job_is_alive(op->job))
 		return brumate_fail(err, ESRCH, "job %s has ended", op->job->id);
-	int r = gpu_find(op, err);
+	int r = op_find_gpus(op, err);
 	if (r == 0)
 		park_find(op);
-	op->gpu_bytes = gpu_bytes(op);
+	op->gpu_bytes = gpu_set_bytes(&op->gpus);
 	return r;
 }
 
@@ -32,27 +32,28 @@ int step_gpu_lock(struct op *op, struct brumate_error *err)
 {
 	uint32_t timeout_ms = progress_left_ms(&op->progress, op->lock_timeout_ms);
 
-	if (op->was_suspended || !op->n_gpus)
+	if (op->was_suspended || !op->gpus.n)
 		return 1;
 	if (!op->progress.stopped_ns)
 		op->progress.stopped_ns = clock_now_ns();
 	op->touched = true;
-	return gpu_act(op, DEV_LOCK, DEV_STATE_LOCKED, timeout_ms, err);
+	return gpu_set_act(&op->gpus, DEV_LOCK, DEV_STATE_LOCKED, timeout_ms, err);
 }
 
 int step_gpu_checkpoint(struct op *op, struct brumate_error *err)
 {
-	if (op->was_suspended || !op->n_gpus)
+	if (op->was_suspended || !op->gpus.n)
 		return 1;
 	if (copy_is_on(op))
 		progress_measure(&op->progress, copy_measure, op, copy_total_bytes(op));
 	else
-		progress_measure(&op->progress, gpu_measure_host, op, op->gpu_bytes);
+		progress_measure(&op->progress, gpu_set_measure_host, &op->gpus, op->gpu_bytes);
 	/* With agents this was done before any memory was taken out. */
 	int r = op->n_agents ? 0 : record_gpus(op, err);
 	if (r < 0)
 		return r;
-	return gpu_act(op, DEV_DO_CHECKPOINT, DEV_STATE_CHECKPOINTED, OP_DRIVER_TIMEOUT_MS, err);
+	return gpu_set_act(&op->gpus, DEV_DO_CHECKPOINT, DEV_STATE_CHECKPOINTED,
+			   GPU_SET_DRIVER_TIMEOUT_MS, err);
 }
 
 void step_undo_gpu(struct op *op)
@@ -61,7 +62,7 @@ void step_undo_gpu(struct op *op)
 
 	if (op->was_suspended || !op->touched)
 		return;
-	if (gpu_bring_back(op, &err) < 0)
+	if (gpu_set_bring_back(&op->gpus, &err) < 0)
 		log_error("GPU state could not be brought back: job=%s reason=\"%s\"", op->job->id,
 			  err.text);
 	op->progress.released_ns = clock_now_ns();
@@ -69,25 +70,17 @@ void step_undo_gpu(struct op *op)
 
 int step_bring_back(struct op *op, struct brumate_error *err)
 {
-	int r = gpu_bring_back(op, err);
+	int r = gpu_set_bring_back(&op->gpus, err);
 
 	return r < 0 ? r : park_return(op, err);
-}
-
-static bool all_running(const struct op *op)
-{
-	for (size_t i = 0; i < op->n_gpus; i++)
-		if (op->gpus[i].dev.state != DEV_STATE_RUNNING)
-			return false;
-	return true;
 }
 
 /* An agent can only take memory out while the driver lets its process work. */
 int step_put_away(struct op *op, struct brumate_error *err)
 {
-	int r = all_running(op) ? park_put_away(op, err) : 0;
+	int r = gpu_set_is_running(&op->gpus) ? park_put_away(op, err) : 0;
 
-	return r < 0 ? r : gpu_put_away(op, err);
+	return r < 0 ? r : gpu_set_put_away(&op->gpus, err);
 }
 
 /* ---- what a failure left ---- */
@@ -106,7 +99,7 @@ int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_
 	bool whole = alive;
 
 	/* The states are asked for anew: what an undo meant to do does not count. */
-	if (alive && op->touched && op->n_gpus)
+	if (alive && op->touched && op->gpus.n)
 		whole = (if_alive == JOB_SUSPENDED ? step_put_away(op, &asked)
 						   : step_bring_back(op, &asked)) == 0;
 	alive = whole ? job_is_alive(job) : !ends_now(job); /* it may have ended over that */
@@ -135,9 +128,9 @@ int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_
 
 static int check_suspend(struct op *op, struct brumate_error *err)
 {
-	if (!op->n_gpus && ends_now(op->job)) /* since it was looked at */
+	if (!op->gpus.n && ends_now(op->job)) /* since it was looked at */
 		return brumate_fail(err, ESRCH, "job %s has ended", op->job->id);
-	if (!op->n_gpus) {
+	if (!op->gpus.n) {
 		brumate_fail(err, EOPNOTSUPP, "job %s has no GPU state to suspend", op->job->id);
 		brumate_hint(err, "none of its processes has initialised the driver (yet)");
 		return -EOPNOTSUPP;
@@ -167,7 +160,7 @@ static int suspend_data_out(struct op *op, struct brumate_error *err)
 	op_drop_agents(op);
 	op->data_bytes = 0;
 	/* Into memory of the job, which nobody has asked about yet. */
-	if ((r = gpu_find(op, err)) < 0 || (r = preflight_memory(op, err)) < 0)
+	if ((r = op_find_gpus(op, err)) < 0 || (r = preflight_memory(op, err)) < 0)
 		return brumate_wrap(err, r, "%s; and by the driver", why.text);
 	if ((r = step_gpu_lock(op, err)) < 0)
 		return r;
@@ -236,7 +229,7 @@ static int resume_gpu_restore(struct op *op, struct brumate_error *err)
 	op->data_bytes = op->vault ? vault_bytes(op->vault) : 0;
 	if (copy_is_on(op))
 		progress_measure(&op->progress, copy_measure, op, copy_total_bytes(op));
-	return gpu_restore_suspended(op, err);
+	return gpu_set_restore_suspended(&op->gpus, err);
 }
 
 static uint64_t job_gpu_bytes(const struct job *job)
@@ -250,15 +243,16 @@ static uint64_t job_gpu_bytes(const struct job *job)
 
 int step_gpu_unlock(struct op *op, struct brumate_error *err)
 {
-	if (!op->n_gpus)
+	if (!op->gpus.n)
 		return 1;
-	int r = gpu_act(op, DEV_UNLOCK, DEV_STATE_RUNNING, OP_DRIVER_TIMEOUT_MS, err);
+	int r = gpu_set_act(&op->gpus, DEV_UNLOCK, DEV_STATE_RUNNING, GPU_SET_DRIVER_TIMEOUT_MS,
+			    err);
 
 	if (!op->n_agents && !copy_is_on(op))
 		op->progress.released_ns = clock_now_ns();
-	if (r == 0 && gpu_find(op, NULL) == 0)
-		op->gpu_bytes =
-			op->n_agents || copy_is_on(op) ? job_gpu_bytes(op->job) : gpu_bytes(op);
+	if (r == 0 && op_find_gpus(op, NULL) == 0)
+		op->gpu_bytes = op->n_agents || copy_is_on(op) ? job_gpu_bytes(op->job)
+							       : gpu_set_bytes(&op->gpus);
 	return r;
 }
 
@@ -315,7 +309,7 @@ int engine_resume(struct op *op, struct brumate_error *err)
 		r = plan_run(resume_steps, sizeof(resume_steps) / sizeof(resume_steps[0]), op, err);
 	if (r < 0) {
 		engine_failed(op, r, JOB_SUSPENDED, err);
-		if (op->driver_refused && !op->n_pairs && job_is_alive(job))
+		if (op->gpus.driver_refused && !op->gpus.n_pairs && job_is_alive(job))
 			say_lost(job, err);
 		return r;
 	}

@@ -99,7 +99,7 @@ static int scan_process(struct doctor *d, struct proc_id root, struct brumate_er
 	auto_(scan_report_fini) struct scan_report report = SCAN_REPORT_EMPTY;
 
 	op_init(&op, "scan", &j, &nobody, 0, false);
-	int r = gpu_find(&op, err);
+	int r = op_find_gpus(&op, err);
 	if (r < 0 && r != -ESRCH) {
 		finding_error(d, FINDING_WARN, "driver", err);
 		r = proc_tree_read(&op.tree, root, err);

@@ -81,7 +81,7 @@ static int get_pairs(struct op *op, json_t *parameters, struct brumate_error *er
 
 	if (r < 0 || !n)
 		return r;
-	if (n > DEV_GPUS_MAX || !(op->pairs = calloc(n, sizeof(*op->pairs))))
+	if (n > DEV_GPUS_MAX || !(op->gpus.pairs = calloc(n, sizeof(*op->gpus.pairs))))
 		return wire_fail_parameter(err, "gpu_map", "too many pairs");
 	for (size_t i = 0; i < n; i++) {
 		const char *from, *to;
@@ -92,10 +92,10 @@ static int get_pairs(struct op *op, json_t *parameters, struct brumate_error *er
 			return r;
 		if (strlen(from) >= DEV_UUID_TEXT_BYTES || strlen(to) >= DEV_UUID_TEXT_BYTES)
 			return wire_fail_parameter(err, "gpu_map", "not the UUID of a GPU");
-		strcpy(op->pairs[i].from, from);
-		strcpy(op->pairs[i].to, to);
+		strcpy(op->gpus.pairs[i].from, from);
+		strcpy(op->gpus.pairs[i].to, to);
 	}
-	op->n_pairs = n;
+	op->gpus.n_pairs = n;
 	return 0;
 }
 
@@ -367,9 +367,9 @@ static void leave_gpu(struct shim *s)
 	op.vault = &s->vault;
 	if (shim_begin(s, "kill", IN(JOB_RUNNING), NULL) < 0)
 		return;
-	if (s->job.restored && gpu_find(&op, NULL) == 0) {
+	if (s->job.restored && op_find_gpus(&op, NULL) == 0) {
 		park_discard(&op);
-		gpu_put_away(&op, NULL);
+		gpu_set_put_away(&op.gpus, NULL);
 	}
 	shim_end(s);
 }
@@ -491,7 +491,7 @@ static int method_scan(void *arg, struct wire_call_context *call, json_t *parame
 	if (r < 0)
 		return r;
 	op.vault = &s->vault;
-	if ((r = gpu_find(&op, err)) == 0)
+	if ((r = op_find_gpus(&op, err)) == 0)
 		r = preflight_scan(&op, SCAN_GPU | SCAN_CRIU, &report, err);
 	if (r == 0)
 		r = add_memory(&op, &report, err);
@@ -528,7 +528,7 @@ static int method_memory(void *arg, struct wire_call_context *call, json_t *para
 	op.vault = &s->vault;
 	if (r < 0)
 		return r;
-	r = gpu_find(&op, err);
+	r = op_find_gpus(&op, err);
 	if (r == 0)
 		park_find(&op);
 	auto_json json_t *reply =

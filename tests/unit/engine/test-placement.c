@@ -18,7 +18,7 @@ static size_t n_here;
 static char notes[512];
 static int broken; /* what the broker fails with */
 
-int gpu_open(struct op *op, struct brumate_error *err)
+int gpu_set_open(struct gpu_set *s, struct brumate_error *err)
 {
 	return 0;
 }
@@ -69,9 +69,9 @@ static void saw(struct job *job, const char *uuid, const char *name, uint64_t gi
 
 static void tell(struct op *op, const char *from, const char *to)
 {
-	op->pairs = realloc(op->pairs, (op->n_pairs + 1) * sizeof(*op->pairs));
-	CHECK(op->pairs);
-	struct dev_gpu_pair *pair = &op->pairs[op->n_pairs++];
+	op->gpus.pairs = realloc(op->gpus.pairs, (op->gpus.n_pairs + 1) * sizeof(*op->gpus.pairs));
+	CHECK(op->gpus.pairs);
+	struct dev_gpu_pair *pair = &op->gpus.pairs[op->gpus.n_pairs++];
 	snprintf(pair->from, sizeof(pair->from), "%s", from);
 	snprintf(pair->to, sizeof(pair->to), "%s", to);
 }
@@ -103,9 +103,9 @@ static struct op begin_two(void)
 
 static const char *target(const struct op *op, const char *from)
 {
-	for (size_t i = 0; i < op->n_pairs; i++)
-		if (!strcmp(op->pairs[i].from, from))
-			return op->pairs[i].to;
+	for (size_t i = 0; i < op->gpus.n_pairs; i++)
+		if (!strcmp(op->gpus.pairs[i].from, from))
+			return op->gpus.pairs[i].to;
 	return NULL;
 }
 
@@ -116,11 +116,11 @@ static void check_map(struct op *op, const char *a, const char *b)
 	if (restore_map_gpus(op, &err) < 0)
 		fprintf(stderr, "%s\n", err.text);
 	CHECK(!err.code);
-	CHECK(op->n_pairs == job.n_gpus);
+	CHECK(op->gpus.n_pairs == job.n_gpus);
 	CHECK_STR(target(op, "GPU-a"), a);
 	if (b)
 		CHECK_STR(target(op, "GPU-b"), b);
-	free(op->pairs);
+	free(op->gpus.pairs);
 }
 
 static void check_refused(struct op *op, int code, const char *text)
@@ -129,7 +129,7 @@ static void check_refused(struct op *op, int code, const char *text)
 
 	CHECK(restore_map_gpus(op, &err) == -code);
 	CHECK_STR(err.text, text);
-	free(op->pairs);
+	free(op->gpus.pairs);
 }
 
 static void test_stays(void)
@@ -137,8 +137,8 @@ static void test_stays(void)
 	struct op op = begin_two();
 
 	CHECK(restore_map_gpus(&op, NULL) == 0);
-	CHECK(op.n_pairs == 0 && !notes[0]);
-	free(op.pairs);
+	CHECK(op.gpus.n_pairs == 0 && !notes[0]);
+	free(op.gpus.pairs);
 
 	op = begin(); /* without GPUs nobody is asked */
 	broken = EPIPE;
@@ -155,8 +155,8 @@ static void test_stays_among_others(void)
 	put_gpu("GPU-b", H200, 0);
 	put_gpu("GPU-a", H200, 100);
 	CHECK(restore_map_gpus(&op, NULL) == 0);
-	CHECK(op.n_pairs == 0 && !notes[0]);
-	free(op.pairs);
+	CHECK(op.gpus.n_pairs == 0 && !notes[0]);
+	free(op.gpus.pairs);
 }
 
 static void test_elsewhere(void)
@@ -207,8 +207,8 @@ static void test_told(void)
 	op = begin_two(); /* told to stay */
 	tell(&op, "GPU-a", "GPU-a");
 	CHECK(restore_map_gpus(&op, NULL) == 0);
-	CHECK(op.n_pairs == 0);
-	free(op.pairs);
+	CHECK(op.gpus.n_pairs == 0);
+	free(op.gpus.pairs);
 }
 
 /* Driver 570 cannot move a process to another GPU: said before the job is touched. */
@@ -222,7 +222,7 @@ static void test_told_to_an_old_driver(void)
 	CHECK(restore_map_gpus(&op, &err) == -EOPNOTSUPP);
 	CHECK(strstr(err.text, "cannot restore onto other GPUs"));
 	features |= DEV_REMAP;
-	free(op.pairs);
+	free(op.gpus.pairs);
 }
 
 static void test_told_wrong(void)
@@ -315,7 +315,7 @@ static void test_room_elsewhere(void)
 	here[1].used_bytes = 135ull * GIB;
 	CHECK(restore_check_vram(&op, &err) == -ENOSPC);
 	CHECK_STR(err.text, "GPU GPU-b has 5.4 GB free, the job needs 10.8 GB");
-	free(op.pairs);
+	free(op.gpus.pairs);
 }
 
 /* A small GPU keeps less back: 1/64 of it. */
@@ -337,11 +337,11 @@ static void test_room_of_a_small_gpu(void)
 static void test_recorded(void)
 {
 	struct op op = begin_two();
-	struct op_gpu_process *processes = calloc(2, sizeof(*processes));
+	struct gpu_process *processes = calloc(2, sizeof(*processes));
 
 	CHECK(processes);
-	op.gpus = processes;
-	op.n_gpus = 2;
+	op.gpus.items = processes;
+	op.gpus.n = 2;
 	for (int i = 0; i < 2; i++) {
 		processes[i].dev.n_gpus = 1;
 		strcpy(processes[i].dev.gpus[0], "GPU-b");

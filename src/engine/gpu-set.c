@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: MIT
+/* The processes with GPU state. See gpu-set.h. */
+#include "engine/gpu-set.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "process/scan.h"
+
+enum { REOPEN_TRIES = 3, END_TIMEOUT_MS = 2000 };
+
+void gpu_set_fini(struct gpu_set *s)
+{
+	if (s->broker_is_open)
+		broker_client_close(&s->broker);
+	s->broker_is_open = false;
+	free(s->items);
+	free(s->pairs);
+	s->items = NULL;
+	s->pairs = NULL;
+	s->n = s->n_pairs = 0;
+}
+
+int gpu_set_open(struct gpu_set *s, struct brumate_error *err)
+{
+	if (s->broker_is_open)
+		return 0;
+
+	int r = broker_client_open(&s->broker, s->simulated, err);
+	if (r < 0)
+		return r;
+	s->broker_is_open = true;
+	fault_register_peer("broker", broker_client_pid(&s->broker));
+	return 0;
+}
+
+static int reopen_broker(struct gpu_set *s, struct brumate_error *err)
+{
+	log_warn("the broker is gone, starting another: job=%s", s->job);
+	int r = broker_client_reopen(&s->broker, err);
+
+	if (r == 0)
+		fault_register_peer("broker", broker_client_pid(&s->broker));
+	return r;
+}
+
+/* ---- finding ---- */
+
+/* Those of the set that an action is for. */
+struct selection {
+	struct gpu_process **items;
+	size_t n;
+};
+
+static void selection_fini(struct selection *l)
+{
+	free(l->items);
+}
+DEFINE_AUTO_FINI(struct selection, selection_fini)
+
+/* Selects those whose state is @state, or all of them where that is DEV_STATE__MAX. */
+static int select_processes(struct selection *ret, struct gpu_set *s, enum dev_state state,
+			    struct brumate_error *err)
+{
+	*ret = (struct selection){ .items = calloc(s->n + 1, sizeof(*ret->items)) };
+	if (!ret->items)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < s->n; i++)
+		if (state == DEV_STATE__MAX || s->items[i].dev.state == state)
+			ret->items[ret->n++] = &s->items[i];
+	return 0;
+}
+
+static int ask_states(struct gpu_set *s, const struct selection *l, struct brumate_error *err)
+{
+	auto_free pid_t *pids = calloc(l->n + 1, sizeof(*pids));
+	auto_free struct dev_process *dev = calloc(l->n + 1, sizeof(*dev));
+	int r = -EPIPE;
+
+	if (!pids || !dev)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < l->n; i++)
+		pids[i] = l->items[i]->id.pid;
+	for (int tries = 0; r == -EPIPE && tries < REOPEN_TRIES; tries++) {
+		if (tries && (r = reopen_broker(s, err)) < 0)
+			return r;
+		r = broker_client_state(&s->broker, pids, l->n, dev, err);
+	}
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < l->n; i++)
+		l->items[i]->dev = dev[i];
+	return 0;
+}
+
+static int ask_all_states(struct gpu_set *s, struct brumate_error *err)
+{
+	auto_(selection_fini) struct selection all;
+	int r = select_processes(&all, s, DEV_STATE__MAX, err);
+
+	return r < 0 ? r : ask_states(s, &all, err);
+}
+
+/* The driver's calls do not return for a stopped process: it would have to answer for itself. */
+static int refuse_stopped(const struct proc_info *info, struct brumate_error *err)
+{
+	brumate_fail(err, EBUSY, "process %d (%s) is %s", info->id.pid, info->comm,
+		     info->tracer_pid ? "held by a debugger" : "stopped");
+	brumate_hint(err, "the driver only saves processes that run: %s",
+		     info->tracer_pid ? "detach the debugger" : "continue it with `kill -CONT`");
+	return -EBUSY;
+}
+
+static int list_candidates(struct gpu_set *s, const struct proc_tree *tree,
+			   struct brumate_error *err)
+{
+	free(s->items);
+	s->n = 0;
+	s->items = calloc(tree->n + 1, sizeof(*s->items));
+	if (!s->items)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < tree->n; i++) {
+		const struct proc_info *info = &tree->items[i];
+
+		if (info->state == 'Z' || !scan_uses_gpu(info->id.pid))
+			continue;
+		if (info->state == 'T' || info->state == 't')
+			return refuse_stopped(info, err);
+		s->items[s->n++] =
+			(struct gpu_process){ .id = info->id, .rss_bytes = info->rss_bytes };
+	}
+	return 0;
+}
+
+int gpu_set_find(struct gpu_set *s, const struct proc_tree *tree, struct brumate_error *err)
+{
+	int r = list_candidates(s, tree, err);
+
+	if (r < 0 || !s->n)
+		return r;
+	if ((r = gpu_set_open(s, err)) < 0 || (r = ask_all_states(s, err)) < 0)
+		return r;
+	size_t known = 0;
+	for (size_t i = 0; i < s->n; i++)
+		if (s->items[i].dev.state != DEV_STATE_NONE)
+			s->items[known++] = s->items[i];
+	s->n = known;
+	return 0;
+}
+
+bool gpu_set_is_running(const struct gpu_set *s)
+{
+	for (size_t i = 0; i < s->n; i++)
+		if (s->items[i].dev.state != DEV_STATE_RUNNING)
+			return false;
+	return true;
+}
+
+uint64_t gpu_set_bytes(const struct gpu_set *s)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < s->n; i++)
+		sum += s->items[i].dev.used_bytes;
+	return sum;
+}
+
+uint64_t gpu_set_measure_host(void *set)
+{
+	const struct gpu_set *s = set;
+	uint64_t now = 0, before = 0;
+
+	for (size_t i = 0; i < s->n; i++) {
+		struct proc_info info;
+
+		before += s->items[i].rss_bytes;
+		if (proc_read(&info, s->items[i].id.pid, NULL) == 0)
+			now += info.rss_bytes;
+	}
+	return now > before ? now - before : 0;
+}
+
+/* ---- acting ---- */
+
+/* The first process for which an action failed, for the message alone. */
+struct failure {
+	pid_t pid; /* 0: none failed */
+	struct broker_outcome outcome;
+};
+
+/* Makes one call of the broker for all of @l that are not in state @want. What it returned is only kept for
+ * the message: the states asked for afterwards decide. */
+static int act_once(struct gpu_set *s, const struct selection *l, enum dev_action action,
+		    enum dev_state want, uint32_t timeout_ms, struct failure *why,
+		    struct brumate_error *err)
+{
+	auto_free pid_t *pids = calloc(l->n + 1, sizeof(*pids));
+	auto_free struct broker_outcome *outcomes = calloc(l->n + 1, sizeof(*outcomes));
+	bool map = action == DEV_RESTORE;
+	size_t n = 0;
+
+	s->driver_refused = false;
+	if (!pids || !outcomes)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < l->n; i++)
+		if (l->items[i]->dev.state != want)
+			pids[n++] = l->items[i]->id.pid;
+	if (!n)
+		return 0;
+	int r = broker_client_act(&s->broker, action, pids, n, timeout_ms, map ? s->pairs : NULL,
+				  map ? s->n_pairs : 0, outcomes, err);
+	for (size_t i = 0; r == 0 && i < n; i++) {
+		const struct broker_outcome *o = &outcomes[i];
+
+		/* A negative number is ours (a deadline, a fault), not the driver's. */
+		if (action == DEV_RESTORE && o->result.number > 0 &&
+		    o->state == DEV_STATE_CHECKPOINTED)
+			s->driver_refused = true;
+		if (o->result.number && !why->pid)
+			*why = (struct failure){ pids[i], *o };
+	}
+	return r;
+}
+
+static const struct gpu_process *find_other_than(const struct selection *l, enum dev_state want)
+{
+	for (size_t i = 0; i < l->n; i++)
+		if (l->items[i]->dev.state != want)
+			return l->items[i];
+	return NULL;
+}
+
+static void add_hint(const struct gpu_set *s, enum dev_action action, const struct failure *why,
+		     struct brumate_error *err)
+{
+	if (strstr(why->outcome.result.name, "NOT_SUPPORTED"))
+		brumate_hint(
+			err,
+			"the driver cannot save what this process holds (managed memory, IPC …); "
+			"see `brumate doctor --job %s`",
+			s->job);
+	else if (action == DEV_RESTORE)
+		brumate_hint(
+			err,
+			"its data is safe in host memory, but where the driver refuses for good "
+			"(memory shared between GPUs or processes) nothing brings it back");
+	else if (action == DEV_LOCK)
+		brumate_hint(
+			err,
+			"a kernel or host callback that runs long holds the GPU; try again with a "
+			"longer --timeout");
+}
+
+/* Says why @p is not in the state it should be in by now. */
+static int explain(const struct gpu_set *s, const struct gpu_process *p, enum dev_action action,
+		   const struct failure *why, struct brumate_error *err)
+{
+	const struct broker_outcome *o = &why->outcome;
+
+	/* A process that the driver knew and knows no more is on its way out. */
+	if (p->dev.state == DEV_STATE_NONE)
+		proc_wait_gone(p->id, deadline_in_ms(END_TIMEOUT_MS));
+	if (!proc_is_alive(p->id))
+		return brumate_fail(err, ESRCH, "process %d ended", p->id.pid);
+	if (why->pid)
+		brumate_fail(err, EIO, "process %d: driver says %s (%d) after %.1f s; state is %s",
+			     why->pid, o->result.name, o->result.number, o->seconds,
+			     dev_state_name(p->dev.state));
+	else
+		brumate_fail(err, EIO, "state is %s", dev_state_name(p->dev.state));
+	add_hint(s, action, why, err);
+	return -EIO;
+}
+
+static int act_on(struct gpu_set *s, const struct selection *l, enum dev_action action,
+		  enum dev_state want, uint32_t timeout_ms, struct brumate_error *err)
+{
+	struct failure why = { 0 };
+	int r = 0;
+
+	for (int tries = 0; tries < REOPEN_TRIES; tries++) {
+		r = act_once(s, l, action, want, timeout_ms, &why, err);
+		if (r == -EPIPE) {
+			if ((r = reopen_broker(s, err)) < 0)
+				return r;
+			r = -EPIPE;
+		} else if (r < 0) {
+			return r;
+		}
+		int asked = ask_states(s, l, err);
+		if (asked < 0)
+			return asked;
+		if (!find_other_than(l, want))
+			break;
+		/* A restore that failed is tried once more: what the driver says then is final. */
+		if (r == 0 && (!s->driver_refused || tries))
+			break;
+	}
+	const struct gpu_process *bad = find_other_than(l, want);
+	return bad ? explain(s, bad, action, &why, err) : 0;
+}
+
+int gpu_set_act(struct gpu_set *s, enum dev_action action, enum dev_state want, uint32_t timeout_ms,
+		struct brumate_error *err)
+{
+	auto_(selection_fini) struct selection all;
+	int r = select_processes(&all, s, DEV_STATE__MAX, err);
+
+	return r < 0 ? r : act_on(s, &all, action, want, timeout_ms, err);
+}
+
+/* Acts on those in state @from alone, whatever becomes of the others. */
+static int act_from(struct gpu_set *s, enum dev_state from, enum dev_action action,
+		    struct brumate_error *err)
+{
+	static const enum dev_state after[DEV_ACTION__MAX] = {
+		[DEV_LOCK] = DEV_STATE_LOCKED,
+		[DEV_DO_CHECKPOINT] = DEV_STATE_CHECKPOINTED,
+		[DEV_RESTORE] = DEV_STATE_LOCKED,
+		[DEV_UNLOCK] = DEV_STATE_RUNNING,
+	};
+	auto_(selection_fini) struct selection some;
+	int r = select_processes(&some, s, from, err);
+
+	if (r < 0 || !some.n)
+		return r;
+	return act_on(s, &some, action, after[action], GPU_SET_DRIVER_TIMEOUT_MS, err);
+}
+
+int gpu_set_restore_suspended(struct gpu_set *s, struct brumate_error *err)
+{
+	const struct failure unknown = { 0 };
+	int r = act_from(s, DEV_STATE_CHECKPOINTED, DEV_RESTORE, err);
+
+	for (size_t i = 0; r == 0 && i < s->n; i++) {
+		enum dev_state state = s->items[i].dev.state;
+
+		if (state != DEV_STATE_LOCKED && state != DEV_STATE_RUNNING)
+			r = explain(s, &s->items[i], DEV_RESTORE, &unknown, err);
+	}
+	return r;
+}
+
+/* Forgets processes that have ended: they need nothing any more. */
+static void drop_ended(struct gpu_set *s)
+{
+	size_t left = 0;
+
+	for (size_t i = 0; i < s->n; i++)
+		if (proc_is_alive(s->items[i].id))
+			s->items[left++] = s->items[i];
+	s->n = left;
+}
+
+/* Takes processes in state @from[0] by @action[0], then those in @from[1] by @action[1]. */
+static int take_two_steps(struct gpu_set *s, const enum dev_state from[2],
+			  const enum dev_action action[2], struct brumate_error *err)
+{
+	int r = 0;
+
+	drop_ended(s);
+	if (!s->n)
+		return 0;
+	if ((r = gpu_set_open(s, err)) < 0 || (r = ask_all_states(s, err)) < 0)
+		return r;
+	for (int i = 0; i < 2; i++) {
+		int one = act_from(s, from[i], action[i], err);
+
+		drop_ended(s);
+		if (one == -ESRCH)
+			one = 0; /* ended meanwhile */
+		if (one < 0)
+			r = one;
+		if ((one = ask_all_states(s, r < 0 ? NULL : err)) < 0)
+			return one;
+	}
+	return r;
+}
+
+/* All must be in state @want by now, which @action is to bring about. */
+static int check_states(struct gpu_set *s, enum dev_state want, enum dev_action action,
+			struct brumate_error *err)
+{
+	const struct failure unknown = { 0 };
+
+	for (size_t i = 0; i < s->n; i++)
+		if (s->items[i].dev.state != want)
+			return explain(s, &s->items[i], action, &unknown, err);
+	return 0;
+}
+
+int gpu_set_bring_back(struct gpu_set *s, struct brumate_error *err)
+{
+	static const enum dev_state from[2] = { DEV_STATE_CHECKPOINTED, DEV_STATE_LOCKED };
+	static const enum dev_action action[2] = { DEV_RESTORE, DEV_UNLOCK };
+	int r = take_two_steps(s, from, action, err);
+
+	return r < 0 ? r : check_states(s, DEV_STATE_RUNNING, DEV_UNLOCK, err);
+}
+
+int gpu_set_put_away(struct gpu_set *s, struct brumate_error *err)
+{
+	static const enum dev_state from[2] = { DEV_STATE_RUNNING, DEV_STATE_LOCKED };
+	static const enum dev_action action[2] = { DEV_LOCK, DEV_DO_CHECKPOINT };
+	int r = take_two_steps(s, from, action, err);
+
+	return r < 0 ? r : check_states(s, DEV_STATE_CHECKPOINTED, DEV_DO_CHECKPOINT, err);
+}

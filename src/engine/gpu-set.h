@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The processes of a job that have GPU state, and what the driver does to them through the broker. What the
+ * driver says of a process counts, not what a call returned: after every action the states are asked for.
+ */
+#pragma once
+
+#include "client/broker.h"
+#include "process/process.h"
+
+/** A process of the job that has GPU state. */
+struct gpu_process {
+	struct proc_id id;
+	struct dev_process dev; /* as the driver told last */
+	uint64_t rss_bytes;	/* when it was found */
+};
+
+struct gpu_set {
+	const char *job; /* its id; borrowed */
+	bool simulated;	 /* the driver is the simulated one */
+	struct gpu_process *items;
+	size_t n;
+	struct dev_gpu_pair *pairs; /* owned: where a restore takes which GPU; none: all stay */
+	size_t n_pairs;
+	bool driver_refused; /* a restore by the driver failed, which it does for good */
+	struct broker_client broker;
+	bool broker_is_open;
+};
+
+void gpu_set_fini(struct gpu_set *s);
+
+/** Opens the broker if it is not yet. */
+int gpu_set_open(struct gpu_set *s, struct brumate_error *err);
+
+/** Asks the driver which processes of @tree have GPU state. -EBUSY: one of them is stopped. */
+int gpu_set_find(struct gpu_set *s, const struct proc_tree *tree, struct brumate_error *err);
+
+/** Whether the driver lets all of them work. */
+bool gpu_set_is_running(const struct gpu_set *s);
+
+/** Bytes of device memory they hold, as the driver tells. */
+uint64_t gpu_set_bytes(const struct gpu_set *s);
+
+/** The GPU that what was on @uuid goes to. Borrowed. */
+const char *gpu_set_target(const struct gpu_set *s, const char *uuid);
+
+/** A progress_measure_fn for a struct gpu_set: memory that the saved device data takes in its processes. */
+uint64_t gpu_set_measure_host(void *set);
+
+/** Does one action to all that are not yet in state @want, in parallel; afterwards the driver must say that
+ * every one is. A broker that dies on the way is replaced. */
+int gpu_set_act(struct gpu_set *s, enum dev_action action, enum dev_state want, uint32_t timeout_ms,
+		struct brumate_error *err);
+
+/** Restores those that are checkpointed. One that runs needs it no more: a suspend that could be neither
+ * ended nor undone may leave what was taken from a process away, and the process as it was. */
+int gpu_set_restore_suspended(struct gpu_set *s, struct brumate_error *err);
+
+/** Brings all of them back to running, whatever state they are in. 0, or -errno if some are not. Never
+ * cancelled. */
+int gpu_set_bring_back(struct gpu_set *s, struct brumate_error *err);
+
+/** Puts all of them into host memory, whatever state they are in. For undoing a resume. */
+int gpu_set_put_away(struct gpu_set *s, struct brumate_error *err);
+
+enum { GPU_SET_DRIVER_TIMEOUT_MS = 600000 };
