@@ -5,7 +5,7 @@
  */
 #include "broker/data-lane.h"
 #include "base/fault.h"
-#include "wire/digest-table.h"
+#include "wire/host-copy.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "broker/pool.h"
-#include "wire/spill.h"
+#include "wire/host-copy.h"
 #include "wire/transfer.h"
 
 #include <pthread.h>

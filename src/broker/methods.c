@@ -3,7 +3,7 @@
 #include "broker/broker.h"
 #include "broker/pool.h"
 #include "broker/spill.h"
-#include "wire/interfaces.h"
+#include "wire/wire.h"
 
 #include <errno.h>
 #include <limits.h>

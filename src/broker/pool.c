@@ -13,7 +13,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include "wire/spill.h"
+#include "wire/host-copy.h"
 #include "wire/transfer.h"
 
 #define MIB (1ull << 20)
@@ -420,7 +420,7 @@ int pool_adopt(struct segment **ret, int fd, uint64_t bytes, bool spilled,
 	       struct brumate_error *err)
 {
 	struct stat st;
-	int r = transfer_check_segment(fd, bytes);
+	int r = segment_check(fd, bytes);
 
 	spilled = r < 0 && spilled && spill_is_segment(fd, bytes);
 	if ((r < 0 && !spilled) || fstat(fd, &st) < 0)

@@ -6,7 +6,7 @@
  */
 #include "client/transfer.h"
 #include "base/clock.h"
-#include "wire/spill.h"
+#include "wire/host-copy.h"
 #include "wire/transfer.h"
 
 #include <errno.h>
@@ -245,7 +245,7 @@ static bool is_segment(const struct pending *q, const struct transfer_packet *p,
 
 	if (spilled && i == q->n_segments_wanted - 1)
 		return spill_key_read(&key, fd) == 0;
-	return transfer_check_segment(fd, p->segment_bytes) == 0 ||
+	return segment_check(fd, p->segment_bytes) == 0 ||
 	       (spilled && spill_is_segment(fd, p->segment_bytes));
 }
 

@@ -7,7 +7,7 @@
  * A host copy is one run of bytes [0, total_bytes) in memfds of segment_bytes each (the last may be
  * longer than needed): pieces stand one after the other, each at a multiple of 2 MiB. It is whoever
  * holds its memfds that keeps it; when the last holder is gone, the broker takes the segments back
- * into its pool. Where memory is short, some segments are on a disk, encrypted (wire/spill.h): then the
+ * into its pool. Where memory is short, some segments are on a disk, encrypted (wire/host-copy.h): then the
  * memfd of their key is held as one segment more, and nobody maps what is not memory. The broker may die at
  * any time: what is held stays, and the call can be made again with another session.
  */
@@ -21,7 +21,7 @@
 #include "base/error.h"
 #include "gpu/gpu.h"
 #include "client/broker.h"
-#include "wire/digest-table.h"
+#include "wire/host-copy.h"
 
 #define HOST_COPY_ALIGN_BYTES (2ull << 20)
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "wire/spill.h"
+#include "wire/host-copy.h"
 
 struct source {
 	struct source *next;

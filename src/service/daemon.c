@@ -24,7 +24,6 @@
 #include "service/notify.h"
 #include "service/access.h"
 #include "service/service.h"
-#include "wire/interfaces.h"
 #include "wire/wire.h"
 
 static int stop_fd = -1; /* readable once calls under way are to be given up */

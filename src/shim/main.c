@@ -28,7 +28,7 @@
 #include "base/paths.h"
 #include "process/pidns.h"
 #include "process/reap.h"
-#include "wire/interfaces.h"
+#include "wire/wire.h"
 
 enum { IDLE_MS = 5000 };
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 /* The calling side of varlink: one call at a time on a connection, streamed replies on the way. */
-#include "wire/private.h"
+#include "wire/wire.h"
 
 #include <errno.h>
 #include <string.h>
+#include <sys/socket.h>
 
 /* One name for the errors of all our interfaces: io.brumate.Failed, io.brumate.broker.Failed ... */
 static bool is_ours(const char *name)

@@ -132,17 +132,3 @@ int transfer_receive(int socket_fd, struct transfer_packet *ret, int ret_fds[TRA
 	*ret = p;
 	return 0;
 }
-
-int transfer_check_segment(int fd, uint64_t len_bytes)
-{
-	struct stat st;
-	int seals = fcntl(fd, F_GET_SEALS);
-
-	if (seals < 0)
-		return -errno;
-	if (fstat(fd, &st) < 0)
-		return -errno;
-	if (!(seals & F_SEAL_SHRINK) || st.st_size < 0 || (uint64_t)st.st_size < len_bytes)
-		return -EBADF;
-	return 0;
-}

@@ -7,7 +7,7 @@
  *
  *	LAYOUT    the pieces of what follows, in packets; n_total says how many in all. The broker begins
  *	          to make ready what it will need: contexts and, with TRANSFER_TO_HOST, host memory.
- *	DIGESTS   an fd: the digest table (wire/digest-table.h) of the host copy that follows. With OUT it
+ *	DIGESTS   an fd: the digest table (wire/host-copy.h) of the host copy that follows. With OUT it
  *	          is written, with IN what reached the GPU is compared with it. The layout had the flag.
  *	OUT       then FDS of all pieces, in their order. Answer: PROGRESS ..., SEGMENTS of the host copy,
  *	          DONE. With TRANSFER_EARLY, SEGMENTS that hold all they will hold may come before the others,
@@ -22,7 +22,7 @@
  *	ALLOC     total_bytes of host memory, zeroed where it is memory, but with TRANSFER_AS_IS. Answer:
  *	          PROGRESS ..., SEGMENTS, DONE.
  *
- * With TRANSFER_SPILLED, some segments of a host copy are on a disk (wire/spill.h), and one descriptor
+ * With TRANSFER_SPILLED, some segments of a host copy are on a disk (wire/host-copy.h), and one descriptor
  * follows those of the segments: the memfd of their key. It counts in n_total.
  *
  * DONE of IN has TRANSFER_WITH_DIGESTS if all that is in device memory was compared.
@@ -126,7 +126,3 @@ static inline uint64_t transfer_next(uint64_t offset, uint64_t len_bytes)
 	return offset +
 	       (len_bytes + TRANSFER_ALIGN_BYTES - 1) / TRANSFER_ALIGN_BYTES * TRANSFER_ALIGN_BYTES;
 }
-
-/** Whether @fd is memory of @len_bytes that nobody can shrink under whoever maps it. 0 or -errno; -EBADF
- * or -EINVAL: it is something else. */
-int transfer_check_segment(int fd, uint64_t len_bytes);

@@ -1,20 +1,145 @@
 // SPDX-License-Identifier: MIT
-/*
- * Messages on a stream socket: framing, fds, deadlines.
- */
-#include "wire/private.h"
+/* Connections: sockets by their paths, and messages on them, with framing, fds and deadlines. */
+#include "wire/wire.h"
 #include "base/clock.h"
 #include "base/packet.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 enum {
+	CONNECT_TIMEOUT_MS = 5000,
 	ROOM_FIRST_BYTES = 4096,
 	ROOM_KEPT_BYTES = 64 << 10, /* of a connection between its messages */
 };
+
+/* ---- sockets ---- */
+
+/* A Unix address of any length: a long path is reached through its directory's fd. */
+struct address {
+	struct sockaddr_un sun;
+	int dir_fd; /* -1 if the path fits */
+};
+
+static void address_fini(struct address *a)
+{
+	cleanup_close(&a->dir_fd);
+}
+DEFINE_AUTO_FINI(struct address, address_fini)
+
+/* Returns 0 or -errno. */
+static int address_init(struct address *ret, const char *path)
+{
+	struct address a = { .sun = { .sun_family = AF_UNIX }, .dir_fd = -1 };
+
+	if (strlen(path) < sizeof(a.sun.sun_path)) {
+		strcpy(a.sun.sun_path, path);
+		*ret = a;
+		return 0;
+	}
+
+	auto_free char *dir = strdup(path);
+	if (!dir)
+		return -ENOMEM;
+	char *slash = strrchr(dir, '/');
+	if (!slash || strlen(slash) > sizeof(a.sun.sun_path) - sizeof("/proc/self/fd/2147483647"))
+		return -ENAMETOOLONG;
+	*slash = '\0';
+
+	a.dir_fd = open(*dir ? dir : "/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (a.dir_fd < 0)
+		return -errno;
+	snprintf(a.sun.sun_path, sizeof(a.sun.sun_path), "/proc/self/fd/%d/%s", a.dir_fd,
+		 slash + 1);
+	*ret = a;
+	return 0;
+}
+
+/* Removes a socket left by an earlier server, and nothing that is not a socket. */
+static int remove_old(const char *path)
+{
+	struct stat st;
+
+	if (lstat(path, &st) < 0)
+		return errno == ENOENT ? 0 : -errno;
+	if (!S_ISSOCK(st.st_mode))
+		return -EEXIST;
+	return unlink(path) < 0 && errno != ENOENT ? -errno : 0;
+}
+
+/* The mode is set before bind(2), so that the socket is at no moment open to more than it should
+ * be, and again after it, because bind(2) takes the umask off. */
+static int bind_and_listen(int fd, const char *path, mode_t mode)
+{
+	auto_(address_fini) struct address a = { .dir_fd = -1 };
+	int r = address_init(&a, path);
+	if (r < 0)
+		return r;
+	if (fchmod(fd, mode) < 0 || bind(fd, (struct sockaddr *)&a.sun, sizeof(a.sun)) < 0 ||
+	    chmod(a.sun.sun_path, mode) < 0 || listen(fd, SOMAXCONN) < 0)
+		return -errno;
+	return 0;
+}
+
+int wire_listen(const char *path, mode_t mode, struct brumate_error *err)
+{
+	auto_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return brumate_fail(err, errno, "socket: %m");
+
+	int r = remove_old(path);
+	if (r == 0)
+		r = bind_and_listen(fd, path, mode);
+	if (r < 0)
+		return brumate_fail(err, -r, "listen on %s: %m", path);
+	return take_fd(&fd);
+}
+
+/* connect(2) waits where the server's backlog is full: not for ever. */
+static int set_send_timeout(int fd, int timeout_ms)
+{
+	struct timeval tv = { timeout_ms / 1000, timeout_ms % 1000 * 1000 };
+
+	return setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv)) < 0 ? -errno : 0;
+}
+
+static int connect_path(int fd, const char *path)
+{
+	auto_(address_fini) struct address a = { .dir_fd = -1 };
+	int r = address_init(&a, path);
+	if (r < 0)
+		return r;
+	r = set_send_timeout(fd, CONNECT_TIMEOUT_MS);
+	if (r < 0)
+		return r;
+	while (connect(fd, (struct sockaddr *)&a.sun, sizeof(a.sun)) < 0)
+		if (errno != EINTR)
+			return errno == EAGAIN ? -ETIMEDOUT : -errno;
+	return set_send_timeout(fd, 0);
+}
+
+int wire_connect(struct wire *ret, const char *path, struct brumate_error *err)
+{
+	auto_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return brumate_fail(err, errno, "socket: %m");
+
+	int r = connect_path(fd, path);
+	if (r < 0)
+		return brumate_fail(err, -r, "connect to %s: %m", path);
+	wire_init(ret, take_fd(&fd));
+	return 0;
+}
+
+/* ---- messages ---- */
 
 void wire_init(struct wire *w, int fd)
 {

@@ -188,3 +188,9 @@ json_t *wire_string(const char *text);
 /** {code, exit, text, hint} of @err, owned; and back (pure, tolerant: always fills @ret). */
 json_t *wire_error_to_json(const struct brumate_error *err);
 void wire_error_from_json(struct brumate_error *ret, json_t *o);
+
+/* ---- the texts of the .varlink files, for struct wire_service.description ---- */
+
+extern const char wire_interface_brumate[];
+extern const char wire_interface_broker[];
+extern const char wire_interface_job[];

@@ -2,7 +2,7 @@
 /* Host copies that do not fit into memory: what is beyond goes to a disk and comes back, unreadable there,
  * and nothing of it is left when nobody holds it. */
 #include "pieces.h"
-#include "wire/spill.h"
+#include "wire/host-copy.h"
 
 #include <dirent.h>
 #include <sys/mount.h>
