@@ -62,13 +62,13 @@ static int check_space(struct op *op, struct brumate_error *err)
 	for (size_t i = 0; i < op->tree.n; i++)
 		need += own_bytes(op->tree.items[i].id.pid);
 	op->image_bytes = need; /* a first guess, for progress */
-	int r = store_free_bytes(op->store_dir, &available, err);
+	int r = store_free_bytes(op->request->dir, &available, err);
 	if (r < 0)
 		return r;
 	if (need <= available)
 		return 0;
 	brumate_fail(err, ENOSPC, "%s has %.1f GB free, the checkpoint needs about %.1f GB",
-		     op->store_dir, (double)available / 1e9, (double)need / 1e9);
+		     op->request->dir, (double)available / 1e9, (double)need / 1e9);
 	brumate_hint(err, "make room, or choose another place with --dir");
 	return -ENOSPC;
 }
@@ -90,8 +90,8 @@ static int begin_image(struct op *op, struct brumate_error *err)
 {
 	const struct chunks_options options = { .job = op->job->id,
 						.uid = op->job->uid,
-						.compress = op->compress };
-	int r = store_begin(&op->writer, op->store_dir, op->checkpoint_id, err);
+						.compress = request_compress(op->request) };
+	int r = store_begin(&op->writer, op->request->dir, op->request->id, err);
 
 	if (r < 0)
 		return r;
@@ -166,7 +166,7 @@ static int commit(struct op *op, struct brumate_error *err)
 	struct job *job = op->job;
 	char *id = strdup(op->writer.id);
 	char *path = NULL;
-	if (!id || asprintf(&path, "%s/%s", op->store_dir, op->writer.id) < 0)
+	if (!id || asprintf(&path, "%s/%s", op->request->dir, op->writer.id) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
 	free(job->checkpoint);
 	free(job->checkpoint_path);
@@ -213,7 +213,7 @@ static int criu_event(void *arg, enum criu_event event, pid_t pid, struct brumat
 		r = host_memory_frozen(op->host, err);
 	if (event != CRIU_EVENT_DUMPED || (r = host_memory_dumped(op->host, err)) < 0)
 		return r;
-	if (op->leave_running) /* it has yet to let the job run on */
+	if (op->request->leave_running) /* it has yet to let the job run on */
 		return 0;
 	progress_phase(&op->progress, "criu", op->criu_start_ns);
 	progress_wait_for(&op->progress, "the image to be hashed and synced");
@@ -242,7 +242,7 @@ static int start_criu(struct op *op, struct brumate_error *err)
 		.images_dir_fd = op->criu_dir_fd,
 		.log_name = JOB_DUMP_LOG,
 		.root = op->job->root,
-		.leave_running = op->leave_running,
+		.leave_running = op->request->leave_running,
 		.shell_job = op->manifest.shell_job,
 		.timeout_s = CRIU_TIMEOUT_S,
 		.enter_ns_of = op->job->init.pid,
@@ -281,7 +281,7 @@ static int dump(struct op *op, struct brumate_error *err)
 	progress_measure(&op->progress, measure_image, op, op->image_bytes);
 	int r = criu_dump_run(op->dump, &result, err);
 	close_criu(op);
-	if (r == 0 && op->leave_running)
+	if (r == 0 && op->request->leave_running)
 		progress_phase(&op->progress, "criu", op->criu_start_ns);
 	/* A CRIU that died on its way out of a job that is to end may leave it alive, and the commit
 	 * stands: the kill is ours to finish. */
@@ -298,7 +298,7 @@ static int dump(struct op *op, struct brumate_error *err)
 /* The job is on disk: nothing of it may be left, whoever was to end it. */
 static int end_tree(struct op *op, struct brumate_error *err)
 {
-	if (op->leave_running)
+	if (op->request->leave_running)
 		return 1;
 	int r = proc_tree_kill(op->job->root, deadline_in_ms(KILL_TIMEOUT_MS));
 	if (r < 0 && r != -ESRCH)
@@ -313,7 +313,7 @@ static int let_go(struct op *op, struct brumate_error *err)
 {
 	int r = 0;
 
-	if (!op->leave_running)
+	if (!op->request->leave_running)
 		return 1;
 	if (!op->was_suspended && op->gpus.n)
 		r = step_bring_back(op, err);
@@ -323,7 +323,7 @@ static int let_go(struct op *op, struct brumate_error *err)
 
 static int commit_after(struct op *op, struct brumate_error *err)
 {
-	int r = op->leave_running ? commit(op, err) : 0;
+	int r = op->request->leave_running ? commit(op, err) : 0;
 
 	return r < 0 ? r : 1; /* commit() records its phase by itself, for both ways here */
 }
@@ -360,10 +360,10 @@ static int begin(struct op *op, struct brumate_error *err)
 
 	op->was_suspended = job->state == JOB_SUSPENDED;
 	job->op = (struct job_op){ .was_suspended = op->was_suspended,
-				   .leave_running = op->leave_running };
+				   .leave_running = op->request->leave_running };
 	snprintf(job->op.kind, sizeof(job->op.kind), "checkpoint");
-	snprintf(job->op.image_path, sizeof(job->op.image_path), "%s/%s", op->store_dir,
-		 op->checkpoint_id);
+	snprintf(job->op.image_path, sizeof(job->op.image_path), "%s/%s", op->request->dir,
+		 op->request->id);
 	return job_set_state(job, JOB_CHECKPOINTING, err);
 }
 
@@ -379,12 +379,12 @@ int engine_checkpoint(struct op *op, struct brumate_error *err)
 		r = plan_run(steps, n, op, err);
 	job->op = (struct job_op){ 0 };
 	/* Once the image of a job that ends is there, no late failure makes it undone. */
-	if (r < 0 && op->committed && !op->leave_running && !job_is_alive(job))
+	if (r < 0 && op->committed && !op->request->leave_running && !job_is_alive(job))
 		r = 0;
 	if (r < 0)
 		return engine_failed(op, r, before, err);
 	job->message[0] = '\0';
-	if (op->leave_running)
+	if (op->request->leave_running)
 		return job_set_state(job, before, err);
 	if (op->vault)
 		vault_clear(op->vault, job);

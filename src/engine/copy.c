@@ -94,7 +94,7 @@ static int save_rest(struct copy *c)
 static int move(struct copy *c, struct transfer_client *s, struct brumate_error *err)
 {
 	/* A job that waits to go on is not to wait for processors. */
-	const bool early = c->op->memory && !c->op->leave_running;
+	const bool early = c->op->memory && !c->op->request->leave_running;
 	const struct transfer_request request = { .pieces = c->pieces,
 						  .n = c->n,
 						  .digests = true,
@@ -335,7 +335,7 @@ int step_copy_out(struct op *op, struct brumate_error *err)
 {
 	struct vault *h = op->vault;
 
-	if (!h || !h->n_pieces || op->park_only)
+	if (!h || !h->n_pieces || op->request->park)
 		return 1;
 	if (op->was_suspended && h->copied) {
 		int r = op->memory ? regions_save(op, &h->copy, 0, err) : 0;

@@ -169,11 +169,11 @@ int describe_tree(struct op *op, struct brumate_error *err)
 	int r;
 
 	m->version = MANIFEST_VERSION;
-	snprintf(m->id, sizeof(m->id), "%s", op->checkpoint_id);
+	snprintf(m->id, sizeof(m->id), "%s", op->request->id);
 	clock_stamp(m->created);
 	snprintf(m->brumate_version, sizeof(m->brumate_version), "%s", BRUMATE_VERSION);
 	m->criu_version = op->criu.version;
-	m->leave_running = op->leave_running;
+	m->leave_running = op->request->leave_running;
 	describe_host(m);
 	if (describe_job(op) < 0)
 		return brumate_fail(err, ENOMEM, "%m");

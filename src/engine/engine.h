@@ -9,15 +9,16 @@
 
 #include "engine/op.h"
 
+/** Does what op->request asks for, as do the others. */
 int engine_suspend(struct op *op, struct brumate_error *err);
 
 /** @op->gpus.pairs may map GPUs. */
 int engine_resume(struct op *op, struct brumate_error *err);
 
-/** @op->store_dir (owned by op), checkpoint_id, leave_running are set by the caller. */
+/** The request names the store and the checkpoint to be made there. */
 int engine_checkpoint(struct op *op, struct brumate_error *err);
 
-/** @op->image is the opened checkpoint; pairs, tcp_close as wanted. The job's root is filled in. */
+/** @op->image is the opened checkpoint; pairs may map GPUs. The job's root is filled in. */
 int engine_restore(struct op *op, struct brumate_error *err);
 
 /**

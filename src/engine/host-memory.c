@@ -86,7 +86,7 @@ static int begin_memory(struct op *op, struct brumate_error *err)
 {
 	const struct chunks_options options = { .job = op->job->id,
 						.uid = op->job->uid,
-						.compress = op->compress };
+						.compress = request_compress(op->request) };
 
 	return op->memory ? 0 : chunks_begin(&op->memory, &op->writer, &options, err);
 }
@@ -118,7 +118,7 @@ static int save_in_place(struct host_memory *h, struct brumate_error *err)
 /* True if a copy fits into what is free, where one is needed: then it has its place. */
 static bool has_room(struct host_memory *h)
 {
-	if (!h->op->leave_running)
+	if (!h->op->request->leave_running)
 		return true;
 	if (h->taken.present_bytes + SPARE_BYTES <= room_memory_bytes() &&
 	    cpu_memory_copy_reserve(&h->copy, &h->taken) == 0)
@@ -169,7 +169,7 @@ int host_memory_frozen(struct host_memory *h, struct brumate_error *err)
 	}
 	if ((r = begin_memory(h->op, err)) < 0)
 		return r;
-	r = h->op->leave_running ? start_copy(h, err) : save_in_place(h, err);
+	r = h->op->request->leave_running ? start_copy(h, err) : save_in_place(h, err);
 	if (r < 0)
 		return r;
 	r = cpu_memory_hide(h->plugin.table_fd, &h->taken);

@@ -168,7 +168,7 @@ int step_live(struct op *op, struct brumate_error *err)
 	auto_(live_fini) struct live l = { .op = op };
 	struct brumate_error why = BRUMATE_ERROR_NONE;
 
-	if (!op->live || op->was_suspended || op->park_only)
+	if (!op->request->live || op->was_suspended || op->request->park)
 		return 1;
 	if (!op->n_agents) {
 		progress_note(&op->progress,

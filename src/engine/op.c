@@ -23,20 +23,24 @@
 #include "store/memory.h"
 
 void op_init(struct op *op, const char *kind, struct job *job, const struct progress_caller *caller,
-	     uint32_t timeout_ms, bool force)
+	     const struct request *request)
 {
+	static const struct request nothing;
+
+	request = request ? request : &nothing;
 	*op = (struct op){
 		.kind = kind,
 		.job = job,
 		.gpus = { .job = job->id, .simulated = job->simulated },
 		.lock_timeout_ms = OP_LOCK_TIMEOUT_MS,
-		.force = force,
+		.request = request,
+		.keep_copy = request->keep_copy,
 		.writer = STORE_WRITER_EMPTY,
 		.image = STORE_IMAGE_EMPTY,
 		.criu_dir_fd = -1,
 		.criu_work_fd = -1,
 	};
-	progress_init(&op->progress, caller, timeout_ms);
+	progress_init(&op->progress, caller, request->timeout_ms);
 }
 
 void op_agent_fini(struct op_agent *a)
@@ -73,7 +77,6 @@ void op_fini(struct op *op)
 	op->spilled = NULL;
 	gpu_set_fini(&op->gpus);
 	proc_tree_fini(&op->tree);
-	free(op->store_dir);
 	cleanup_close(&op->criu_dir_fd);
 	store_abort(&op->writer);
 	fetched_close(op);

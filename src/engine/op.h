@@ -14,6 +14,7 @@
 #include "client/transfer.h"
 #include "engine/gpu-set.h"
 #include "job/job.h"
+#include "job/request.h"
 #include "image/manifest.h"
 #include "criu/criu.h"
 #include "process/process.h"
@@ -39,7 +40,7 @@ struct op {
 	struct job *job;  /* borrowed; the operation alone uses it while it runs */
 	struct progress progress;
 	uint32_t lock_timeout_ms; /* of the driver's lock, where the operation has no deadline */
-	bool force;
+	const struct request *request; /* borrowed; never NULL */
 
 	bool touched; /* something was done to the job that undo must take back */
 
@@ -57,9 +58,7 @@ struct op {
 	struct host_copy saved;	      /* host copy that it reads, where it is held no more */
 	struct spilled *spilled;      /* what it reads of host copies on a disk */
 	uint64_t disk_bytes;	      /* of what was moved: not in memory */
-	bool park_only;		      /* suspend: device memory stays on the GPU */
 	bool keep_copy;		      /* the host copy stays held when the job runs again */
-	bool live;	/* suspend, checkpoint: copy while it runs, as far as that goes */
 	bool live_base; /* what is kept was made by this operation, for itself */
 	bool drop_kept; /* resume: one that was kept before does not */
 	struct transfer_spared spared; /* of data_bytes: not copied */
@@ -70,29 +69,26 @@ struct op {
 	uint64_t gpu_bytes, image_bytes;
 
 	/* checkpoint and restore */
-	bool leave_running, tcp_close;
-	enum chunks_compress compress; /* of a checkpoint */
 	struct criu_program criu;
 	struct store_writer writer;
 	struct store_image image;
 	struct fetched *fetched;  /* @image is in an object store (fetched.h); NULL: it is here */
 	struct manifest manifest; /* of the checkpoint being written */
 	struct store_key key;	  /* of @writer or @image, where they are encrypted */
-	bool key_is_given;	  /* by the caller (secret.h), rather than configured */
 	bool committed;
 	uint64_t criu_start_ns;
 	int criu_dir_fd, criu_work_fd;
 	struct criu_dump *dump; /* CRIU has been started for it */
 	char **externals;	/* of @dump */
-	char *store_dir;
-	const char *checkpoint_id; /* borrowed */
 	bool use_pid_ns;
 	bool root_restored; /* the restored tree exists */
 	uint64_t log_bytes; /* in the job's log before it was restored */
 };
 
+/** @request: borrowed, as long as @op lives, but for its GPU map, which is the caller's to hand over; NULL:
+ * nothing is asked for. */
 void op_init(struct op *op, const char *kind, struct job *job, const struct progress_caller *caller,
-	     uint32_t timeout_ms, bool force);
+	     const struct request *request);
 void op_fini(struct op *op);
 DEFINE_AUTO_FINI(struct op, op_fini)
 

@@ -32,7 +32,7 @@ static int gate_one(struct op *op, struct op_agent *a, struct brumate_error *err
 /* What the library cannot take apart, the driver cannot restore either: docs/driver-behaviour.md. */
 static bool loses(const struct op *op, const struct op_agent *a)
 {
-	return a->result == -EOPNOTSUPP && !op->force;
+	return a->result == -EOPNOTSUPP && !op->request->force;
 }
 
 static int refuse_gate(const struct op_agent *a, struct brumate_error *err)

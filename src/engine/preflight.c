@@ -207,7 +207,7 @@ int preflight_memory(struct op *op, struct brumate_error *err)
 	uint64_t managed = used - need;
 	uint64_t kept = op->vault ? vault_baseline_bytes(op->vault) : 0; /* is written in place */
 
-	if (r < 0 || managed <= kept || op->park_only)
+	if (r < 0 || managed <= kept || op->request->park)
 		return r;
 	return check_copies(op, managed - kept, need, err);
 }
@@ -243,7 +243,7 @@ int preflight(struct op *op, unsigned scopes, struct brumate_error *err)
 
 		if (f->level != SCAN_SUSPECT || !(f->scope & scopes))
 			continue;
-		if (!op->force)
+		if (!op->request->force)
 			return ask_for_force(f, err);
 		progress_note(&op->progress, "%s (--force)", f->text);
 	}

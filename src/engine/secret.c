@@ -15,29 +15,15 @@
 /* CRIU's own beside the memory of the processes: their fds, mounts and the like. */
 #define IMAGES_EXTRA_BYTES (256ull << 20)
 
-int secret_give(struct op *op, char *text, struct brumate_error *err)
-{
-	int r = store_key_parse(&op->key, "given", text, strlen(text), err);
-
-	explicit_bzero(text, strlen(text));
-	op->key_is_given = r == 0;
-	return r;
-}
-
-int secret_give_file(struct op *op, const char *path, struct brumate_error *err)
-{
-	int r = store_key_load(&op->key, path, err);
-
-	op->key_is_given = r == 0;
-	return r;
-}
-
-/* 1: there is a key; 0: none is given or configured. */
+/* That of the request comes before the configured one. 1: there is a key; 0: there is none. */
 static int load_key(struct op *op, struct brumate_error *err)
 {
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
-	int r = op->key_is_given ? 1 : conf_load(&conf, err);
+	bool is_given = *op->request->key.id;
+	int r = is_given ? 1 : conf_load(&conf, err);
 
+	if (is_given)
+		op->key = op->request->key;
 	if (r > 0)
 		return r;
 	if (r < 0 || (!conf.key_file && !conf.key_program))

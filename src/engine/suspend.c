@@ -175,7 +175,7 @@ static int settle(struct op *op, struct brumate_error *err)
 
 	if (r < 0)
 		return r;
-	op->job->parked = op->park_only && h && h->n_pieces;
+	op->job->parked = op->request->park && h && h->n_pieces;
 	if (h && h->copied)
 		vault_drop_device(h);
 	park_detach(op);

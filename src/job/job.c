@@ -526,6 +526,33 @@ static json_t *shown(const char *text)
 	return text ? wire_string(text) : json_null();
 }
 
+static json_t *shown_option(const struct request *r, const struct request_option *o)
+{
+	const void *at = request_at(r, o);
+
+	switch (o->type) {
+	case REQUEST_FLAG:
+		return json_boolean(*(const bool *)at);
+	case REQUEST_TIME:
+		return json_integer(*(const uint32_t *)at);
+	default:
+		return shown(*(const char *)at ? at : NULL);
+	}
+}
+
+/* How to compress is left out where it was not given; a path then is null. */
+static int show_request(json_t *ret, const struct request *r)
+{
+	REQUEST_FOR_EACH(o, REQUEST_SCHEDULE)
+	{
+		if (o->type == REQUEST_WORD && !*(const char *)request_at(r, o))
+			continue;
+		if (json_object_set_new(ret, o->name, shown_option(r, o)) < 0)
+			return -ENOMEM;
+	}
+	return 0;
+}
+
 json_t *job_schedule_to_json(const struct job_schedule *s)
 {
 	time_t seconds = (time_t)(s->next_ms / 1000);
@@ -537,14 +564,15 @@ json_t *job_schedule_to_json(const struct job_schedule *s)
 	gmtime_r(&seconds, &tm);
 	size_t n = strftime(next, sizeof(next), "%Y-%m-%dT%H:%M:%S", &tm);
 	snprintf(next + n, sizeof(next) - n, ".%03uZ", (unsigned)(s->next_ms % 1000));
-	return json_pack("{s:I,s:o,s:o,s:o,s:I,s:b,s:b,s:b,s:s*,s:o,s:s}", "every_ms",
-			 (json_int_t)s->every_ms, "keep_last",
-			 or_null(json_integer(s->keep_last), s->keep_last), "keep_within_ms",
-			 or_null(json_integer((json_int_t)s->keep_within_ms), s->keep_within_ms),
-			 "dir", shown(s->dir), "timeout_ms", (json_int_t)s->timeout_ms, "force",
-			 s->force, "keep_copy", s->keep_copy, "live", s->live, "compress",
-			 *s->compress ? s->compress : NULL, "key_file",
-			 shown(*s->key_file ? s->key_file : NULL), "next", next);
+	auto_json json_t *o =
+		json_pack("{s:I,s:o,s:o,s:o}", "every_ms", (json_int_t)s->every_ms, "keep_last",
+			  or_null(json_integer(s->keep_last), s->keep_last), "keep_within_ms",
+			  or_null(json_integer((json_int_t)s->keep_within_ms), s->keep_within_ms),
+			  "dir", json_null());
+	if (!o || show_request(o, &s->request) < 0 ||
+	    json_object_set_new(o, "next", json_string(next)) < 0)
+		return NULL;
+	return take_ptr(&o);
 }
 
 json_t *job_to_json(const struct job *j)

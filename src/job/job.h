@@ -19,6 +19,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "image/manifest.h"
+#include "job/request.h"
 #include "process/process.h"
 #include "wire/wire.h"
 
@@ -70,7 +71,7 @@ struct job_gpu {
 	uint64_t bytes; /* 0: visible to the job, but not used */
 };
 
-enum { JOB_SCHEDULE_MS_MIN = 1000 };
+enum { JOB_SCHEDULE_MS_MIN = 1000, JOB_SCHEDULE_DIR_BYTES = 1024 };
 #define JOB_SCHEDULE_MS_MAX (365ll * 86400 * 1000)
 
 /** Checkpoints that the shim makes by itself while the job runs. */
@@ -78,12 +79,8 @@ struct job_schedule {
 	uint64_t every_ms;	 /* 0: none */
 	unsigned keep_last;	 /* of this job; 0: not given */
 	uint64_t keep_within_ms; /* 0: not given */
-	uint32_t timeout_ms;
-	bool force, keep_copy, live;
-	char dir[1024];	     /* the store */
-	char compress[8];    /* as chunks_parse_compress() takes it; "": as is configured then */
-	char key_file[1024]; /* absolute; "": the configured key, if any */
-	uint64_t next_ms;    /* since 1970 */
+	struct request request;	 /* of each; what is not given is as is configured then */
+	uint64_t next_ms;	 /* since 1970 */
 };
 
 struct job {

@@ -134,16 +134,35 @@ static json_t *encode_gpus(const struct job *j)
 	return list;
 }
 
+static json_t *encode_option(const struct request *r, const struct request_option *o)
+{
+	const void *at = request_at(r, o);
+
+	switch (o->type) {
+	case REQUEST_FLAG:
+		return json_boolean(*(const bool *)at);
+	case REQUEST_TIME:
+		return json_integer(*(const uint32_t *)at);
+	case REQUEST_WORD:
+		return json_string(at);
+	default:
+		return encode_bytes(at);
+	}
+}
+
 static json_t *encode_schedule(const struct job_schedule *s)
 {
 	if (!s->every_ms)
 		return json_null();
-	return json_pack("{s:I,s:I,s:I,s:I,s:b,s:b,s:b,s:o,s:s,s:o,s:I}", "every_ms",
-			 (json_int_t)s->every_ms, "keep_last", (json_int_t)s->keep_last,
-			 "keep_within_ms", (json_int_t)s->keep_within_ms, "timeout_ms",
-			 (json_int_t)s->timeout_ms, "force", s->force, "keep_copy", s->keep_copy,
-			 "live", s->live, "dir", encode_bytes(s->dir), "compress", s->compress,
-			 "key_file", encode_bytes(s->key_file), "next_ms", (json_int_t)s->next_ms);
+	auto_json json_t *o = json_pack("{s:I,s:I,s:I}", "every_ms", (json_int_t)s->every_ms,
+					"keep_last", (json_int_t)s->keep_last, "keep_within_ms",
+					(json_int_t)s->keep_within_ms);
+	REQUEST_FOR_EACH(option, REQUEST_SCHEDULE)
+	if (json_object_set_new(o, option->name, encode_option(&s->request, option)) < 0)
+		return NULL;
+	if (json_object_set_new(o, "next_ms", json_integer((json_int_t)s->next_ms)) < 0)
+		return NULL;
+	return take_ptr(&o);
 }
 
 json_t *record_encode(const struct job *j)
@@ -263,26 +282,46 @@ static int decode_op(struct job_op *ret, json_t *o, struct brumate_error *err)
 	return 0;
 }
 
-/* How its checkpoints are made; older records do not tell. */
-static int decode_manner(struct job_schedule *ret, json_t *s, struct brumate_error *err)
+static int decode_option(struct request *ret, const struct request_option *o, json_t *s,
+			 struct brumate_error *err)
 {
+	void *at = request_at(ret, o);
+	int64_t ms = 0;
 	int r;
 
-	if ((r = wire_get_bool(s, "keep_copy", &ret->keep_copy, err)) < 0 ||
-	    (r = wire_get_bool(s, "live", &ret->live, err)) < 0)
+	switch (o->type) {
+	case REQUEST_FLAG:
+		return wire_get_bool(s, o->name, at, err);
+	case REQUEST_TIME:
+		r = wire_get_int(s, o->name, 0, INT32_MAX, &ms, err);
+		*(uint32_t *)at = (uint32_t)ms;
 		return r;
-	if (json_object_get(s, "compress"))
-		r = decode_text(ret->compress, sizeof(ret->compress), s, "compress", err);
-	if (r == 0 && json_object_get(s, "key_file"))
-		r = decode_path(ret->key_file, sizeof(ret->key_file), s, "key_file", err);
-	return r;
+	case REQUEST_WORD:
+		return decode_text(at, o->room, s, o->name, err);
+	default:
+		return decode_path(at, o->room, s, o->name, err);
+	}
+}
+
+/* How its checkpoints are made; older records do not tell all of it. */
+static int decode_request(struct request *ret, json_t *s, struct brumate_error *err)
+{
+	REQUEST_FOR_EACH(o, REQUEST_SCHEDULE)
+	{
+		bool told = o->type == REQUEST_PLACE || json_object_get(s, o->name);
+		int r = told ? decode_option(ret, o, s, err) : 0;
+
+		if (r < 0)
+			return r;
+	}
+	return 0;
 }
 
 /* Records of before there were schedules have none. */
 static int decode_schedule(struct job_schedule *ret, json_t *o, struct brumate_error *err)
 {
 	json_t *s;
-	int64_t every_ms = 0, last = 0, within_ms = 0, timeout_ms = 0, next_ms = 0;
+	int64_t every_ms = 0, last = 0, within_ms = 0, next_ms = 0;
 	int r = wire_get_object(o, "schedule", &s, err);
 
 	if (r < 0 || !s)
@@ -291,18 +330,14 @@ static int decode_schedule(struct job_schedule *ret, json_t *o, struct brumate_e
 			      err)) < 0 ||
 	    (r = wire_get_int(s, "keep_last", 0, UINT32_MAX, &last, err)) < 0 ||
 	    (r = wire_get_int(s, "keep_within_ms", 0, INT64_MAX, &within_ms, err)) < 0 ||
-	    (r = wire_get_int(s, "timeout_ms", 0, INT32_MAX, &timeout_ms, err)) < 0 ||
 	    (r = wire_get_int(s, "next_ms", 0, INT64_MAX, &next_ms, err)) < 0 ||
-	    (r = wire_get_bool(s, "force", &ret->force, err)) < 0 ||
-	    (r = decode_manner(ret, s, err)) < 0 ||
-	    (r = decode_path(ret->dir, sizeof(ret->dir), s, "dir", err)) < 0)
+	    (r = decode_request(&ret->request, s, err)) < 0)
 		return brumate_wrap(err, r, "schedule");
 	if (!every_ms)
 		return brumate_fail(err, EBADMSG, "schedule: every_ms is missing");
 	ret->every_ms = (uint64_t)every_ms;
 	ret->keep_last = (unsigned)last;
 	ret->keep_within_ms = (uint64_t)within_ms;
-	ret->timeout_ms = (uint32_t)timeout_ms;
 	ret->next_ms = (uint64_t)next_ms;
 	return 0;
 }

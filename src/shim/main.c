@@ -257,7 +257,7 @@ static void recover(struct shim *s)
 	const struct progress_caller nobody = { 0 };
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
-	op_init(&op, "recover", &s->job, &nobody, 0, false);
+	op_init(&op, "recover", &s->job, &nobody, NULL);
 	op.vault = &s->vault;
 	if (vault_load(&s->vault, &s->job, &err) < 0)
 		log_error("memory of job %s that is held is not known: reason=\"%s\"", s->job.id,

@@ -15,7 +15,6 @@
 #include "base/log.h"
 #include "engine/fetched.h"
 #include "engine/park.h"
-#include "engine/secret.h"
 
 enum {
 	ENV_MAX = 1 << 17,
@@ -52,60 +51,47 @@ static bool is_cancelled(void *arg)
 	return wire_call_is_cancelled(arg);
 }
 
-static int init_op(struct op *op, struct shim *s, const char *kind, struct wire_call_context *call,
-		   json_t *parameters, struct brumate_error *err)
+/* An operation as a method: what it is, when it may begin, and who does it. */
+struct operation {
+	const char *kind;
+	unsigned where;	 /* REQUEST_SUSPEND … */
+	unsigned states; /* IN(JOB_RUNNING) … */
+	int (*run)(struct op *op, struct brumate_error *err);
+};
+
+static const struct operation suspend_operation = { "suspend", REQUEST_SUSPEND, IN(JOB_RUNNING),
+						    engine_suspend };
+static const struct operation resume_operation = { "resume", REQUEST_RESUME, IN(JOB_SUSPENDED),
+						   engine_resume };
+static const struct operation checkpoint_operation = { "checkpoint", REQUEST_CHECKPOINT,
+						       IN(JOB_RUNNING) | IN(JOB_SUSPENDED),
+						       engine_checkpoint };
+static const struct operation restore_operation = { "restore", REQUEST_RESTORE,
+						    IN(JOB_CREATED) | IN(JOB_CHECKPOINTED) |
+							    IN(JOB_EXITED) | IN(JOB_LOST),
+						    engine_restore };
+
+/* The image that a restore is of; it comes from here or from an object store. */
+static int open_image(struct op *op, json_t *parameters, struct brumate_error *err)
 {
-	const struct progress_caller caller = { call, send_progress, is_cancelled };
-	int64_t timeout_ms = 0;
-	bool force = false;
+	const char *path, *url;
+	json_t *remote;
 	int r;
 
-	if ((r = wire_get_int(parameters, "timeout_ms", 0, TIMEOUT_MS_MAX, &timeout_ms, err)) < 0 ||
-	    (r = wire_get_bool(parameters, "force", &force, err)) < 0)
+	if ((r = wire_get_string(parameters, "path", &path, err)) < 0 ||
+	    (r = wire_get_string(parameters, "url", &url, err)) < 0 ||
+	    (r = wire_get_object(parameters, "remote", &remote, err)) < 0)
 		return r;
-	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
-	if ((r = conf_load(&conf, err)) < 0)
-		return r;
-	op_init(op, kind, &s->job, &caller, (uint32_t)timeout_ms, force);
-	op->vault = &s->vault;
-	if (conf.lock_timeout_ms && conf.lock_timeout_ms <= UINT32_MAX)
-		op->lock_timeout_ms = (uint32_t)conf.lock_timeout_ms;
-	return 0;
+	if (!path == !(url && remote))
+		return wire_fail_parameter(err, "path", "want either path, or url and remote");
+	return path ? store_open(&op->image, NULL, path, err) : fetched_open(op, url, remote, err);
 }
 
-static int get_pairs(struct op *op, json_t *parameters, struct brumate_error *err)
+/* Runs an operation that has begun and replies with its summary. */
+static int run_op(struct shim *s, struct op *op, const struct operation *what,
+		  struct wire_call_context *call, struct brumate_error *err)
 {
-	json_t *list = NULL;
-	int r = wire_get_array(parameters, "gpu_map", &list, err);
-	size_t n = json_array_size(list);
-
-	if (r < 0 || !n)
-		return r;
-	if (n > DEV_GPUS_MAX || !(op->gpus.pairs = calloc(n, sizeof(*op->gpus.pairs))))
-		return wire_fail_parameter(err, "gpu_map", "too many pairs");
-	for (size_t i = 0; i < n; i++) {
-		const char *from, *to;
-		json_t *pair = json_array_get(list, i);
-
-		if ((r = wire_need_string(pair, "from", &from, err)) < 0 ||
-		    (r = wire_need_string(pair, "to", &to, err)) < 0)
-			return r;
-		if (strlen(from) >= DEV_UUID_TEXT_BYTES || strlen(to) >= DEV_UUID_TEXT_BYTES)
-			return wire_fail_parameter(err, "gpu_map", "not the UUID of a GPU");
-		strcpy(op->gpus.pairs[i].from, from);
-		strcpy(op->gpus.pairs[i].to, to);
-	}
-	op->gpus.n_pairs = n;
-	return 0;
-}
-
-typedef int (*engine_fn)(struct op *op, struct brumate_error *err);
-
-/* Runs an initialised operation and replies with its summary. */
-static int run_op(struct shim *s, struct op *op, engine_fn run, struct wire_call_context *call,
-		  bool with_job, struct brumate_error *err)
-{
-	int r = run(op, err);
+	int r = what->run(op, err);
 
 	fetched_close(op);
 	store_image_fini(
@@ -118,7 +104,7 @@ static int run_op(struct shim *s, struct op *op, engine_fn run, struct wire_call
 	}
 	op_finish(op);
 	auto_json json_t *reply = json_pack("{s:o}", "summary", op_summary(op));
-	if (with_job && reply) {
+	if (what->where == REQUEST_RESTORE && reply) {
 		json_object_set_new(reply, "job", job_to_json(op->job));
 		json_object_set_new(reply, "log_bytes", json_integer((json_int_t)op->log_bytes));
 	}
@@ -126,21 +112,28 @@ static int run_op(struct shim *s, struct op *op, engine_fn run, struct wire_call
 	return wire_reply(call, reply);
 }
 
-static int simple_op(struct shim *s, const char *kind, unsigned states, engine_fn run,
-		     struct wire_call_context *call, json_t *parameters, struct brumate_error *err)
+static int operate(struct shim *s, const struct operation *what, struct wire_call_context *call,
+		   json_t *parameters, struct brumate_error *err)
 {
+	const struct progress_caller caller = { call, send_progress, is_cancelled };
+	auto_(request_fini) struct request request = { 0 };
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 	auto_(op_fini) struct op op;
-	int r = init_op(&op, s, kind, call, parameters, err);
+	int r = request_decode(&request, what->where, parameters, err);
 
+	op_init(&op, what->kind, &s->job, &caller, &request);
+	if (r == 0)
+		r = conf_load(&conf, err);
+	if (r == 0 && what->where == REQUEST_RESTORE)
+		r = open_image(&op, parameters, err);
+	if (r == 0)
+		r = shim_begin(s, what->kind, what->states, err);
 	if (r < 0)
-		op_init(&op, kind, &s->job, &(struct progress_caller){ 0 }, 0, false);
-	if (r < 0 || (r = get_pairs(&op, parameters, err)) < 0 ||
-	    (r = wire_get_bool(parameters, "park", &op.park_only, err)) < 0 ||
-	    (r = wire_get_bool(parameters, "keep_copy", &op.keep_copy, err)) < 0 ||
-	    (r = wire_get_bool(parameters, "live", &op.live, err)) < 0 ||
-	    (r = shim_begin(s, kind, states, err)) < 0)
 		return r;
-	r = run_op(s, &op, run, call, false, err);
+	shim_prepare_op(s, &op, &request, &conf);
+	if (what->where == REQUEST_RESTORE)
+		shim_life_begins(s);
+	r = run_op(s, &op, what, call, err);
 	if (r < 0)
 		shim_end(s);
 	return r;
@@ -149,99 +142,25 @@ static int simple_op(struct shim *s, const char *kind, unsigned states, engine_f
 static int method_suspend(void *arg, struct wire_call_context *call, json_t *parameters,
 			  struct brumate_error *err)
 {
-	return simple_op(arg, "suspend", IN(JOB_RUNNING), engine_suspend, call, parameters, err);
+	return operate(arg, &suspend_operation, call, parameters, err);
 }
 
 static int method_resume(void *arg, struct wire_call_context *call, json_t *parameters,
 			 struct brumate_error *err)
 {
-	return simple_op(arg, "resume", IN(JOB_SUSPENDED), engine_resume, call, parameters, err);
-}
-
-static int get_key(struct op *op, json_t *parameters, struct brumate_error *err)
-{
-	const char *key;
-	int r = wire_get_string(parameters, "key", &key, err);
-
-	return r < 0 || !key ? r : secret_give(op, (char *)key, err);
-}
-
-static int checkpoint_parameters(struct op *op, json_t *parameters, struct brumate_error *err)
-{
-	const char *id, *dir, *compress;
-	int r;
-
-	if ((r = wire_need_string(parameters, "id", &id, err)) < 0 ||
-	    (r = wire_need_string(parameters, "dir", &dir, err)) < 0 ||
-	    (r = wire_get_bool(parameters, "leave_running", &op->leave_running, err)) < 0 ||
-	    (r = wire_get_bool(parameters, "keep_copy", &op->keep_copy, err)) < 0 ||
-	    (r = wire_get_bool(parameters, "live", &op->live, err)) < 0 ||
-	    (r = get_key(op, parameters, err)) < 0)
-		return r;
-	if ((r = wire_get_string(parameters, "compress", &compress, err)) < 0)
-		return r;
-	if (compress && chunks_parse_compress(&op->compress, compress) < 0)
-		return wire_fail_parameter(err, "compress", "want auto, none, lz4 or zstd");
-	op->checkpoint_id = id; /* lives as long as the parameters, which is as long as the call */
-	op->store_dir = strdup(dir);
-	return op->store_dir ? 0 : brumate_fail(err, ENOMEM, "%m");
+	return operate(arg, &resume_operation, call, parameters, err);
 }
 
 static int method_checkpoint(void *arg, struct wire_call_context *call, json_t *parameters,
 			     struct brumate_error *err)
 {
-	struct shim *s = arg;
-	auto_(op_fini) struct op op;
-	int r = init_op(&op, s, "checkpoint", call, parameters, err);
-
-	if (r < 0)
-		op_init(&op, "checkpoint", &s->job, &(struct progress_caller){ 0 }, 0, false);
-	if (r < 0 || (r = checkpoint_parameters(&op, parameters, err)) < 0 ||
-	    (r = shim_begin(s, "checkpoint", IN(JOB_RUNNING) | IN(JOB_SUSPENDED), err)) < 0)
-		return r;
-	r = run_op(s, &op, engine_checkpoint, call, false, err);
-	if (r < 0)
-		shim_end(s);
-	return r;
-}
-
-static int restore_parameters(struct op *op, json_t *parameters, struct brumate_error *err)
-{
-	const char *path, *url;
-	json_t *remote;
-	int r;
-
-	if ((r = get_pairs(op, parameters, err)) < 0 ||
-	    (r = wire_get_string(parameters, "path", &path, err)) < 0 ||
-	    (r = wire_get_string(parameters, "url", &url, err)) < 0 ||
-	    (r = wire_get_object(parameters, "remote", &remote, err)) < 0 ||
-	    (r = wire_get_bool(parameters, "tcp_close", &op->tcp_close, err)) < 0 ||
-	    (r = get_key(op, parameters, err)) < 0)
-		return r;
-	if (!path == !(url && remote))
-		return wire_fail_parameter(err, "path", "want either path, or url and remote");
-	return path ? store_open(&op->image, NULL, path, err) : fetched_open(op, url, remote, err);
+	return operate(arg, &checkpoint_operation, call, parameters, err);
 }
 
 static int method_restore(void *arg, struct wire_call_context *call, json_t *parameters,
 			  struct brumate_error *err)
 {
-	const unsigned states =
-		IN(JOB_CREATED) | IN(JOB_CHECKPOINTED) | IN(JOB_EXITED) | IN(JOB_LOST);
-	struct shim *s = arg;
-	auto_(op_fini) struct op op;
-	int r = init_op(&op, s, "restore", call, parameters, err);
-
-	if (r < 0)
-		op_init(&op, "restore", &s->job, &(struct progress_caller){ 0 }, 0, false);
-	if (r < 0 || (r = restore_parameters(&op, parameters, err)) < 0 ||
-	    (r = shim_begin(s, "restore", states, err)) < 0)
-		return r;
-	shim_life_begins(s);
-	r = run_op(s, &op, engine_restore, call, true, err);
-	if (r < 0)
-		shim_end(s);
-	return r;
+	return operate(arg, &restore_operation, call, parameters, err);
 }
 
 /* ---- the job's life ---- */
@@ -363,7 +282,7 @@ static void leave_gpu(struct shim *s)
 	auto_(op_fini) struct op op;
 	const struct progress_caller nobody = { 0 };
 
-	op_init(&op, "kill", &s->job, &nobody, 0, false);
+	op_init(&op, "kill", &s->job, &nobody, NULL);
 	op.vault = &s->vault;
 	if (shim_begin(s, "kill", IN(JOB_RUNNING), NULL) < 0)
 		return;
@@ -487,7 +406,7 @@ static int method_scan(void *arg, struct wire_call_context *call, json_t *parame
 	int r = shim_begin(s, "scan", IN(JOB_RUNNING) | IN(JOB_SUSPENDED), err);
 
 	(void)parameters;
-	op_init(&op, "scan", &s->job, &nobody, 0, false);
+	op_init(&op, "scan", &s->job, &nobody, NULL);
 	if (r < 0)
 		return r;
 	op.vault = &s->vault;
@@ -524,7 +443,7 @@ static int method_memory(void *arg, struct wire_call_context *call, json_t *para
 	int r = shim_begin(s, "scan", IN(JOB_RUNNING) | IN(JOB_SUSPENDED), err);
 
 	(void)parameters;
-	op_init(&op, "scan", &s->job, &(struct progress_caller){ 0 }, 0, false);
+	op_init(&op, "scan", &s->job, &(struct progress_caller){ 0 }, NULL);
 	op.vault = &s->vault;
 	if (r < 0)
 		return r;

@@ -19,7 +19,6 @@
 #include "base/clock.h"
 #include "base/conf.h"
 #include "base/log.h"
-#include "engine/secret.h"
 
 static uint64_t now_ms(void)
 {
@@ -94,47 +93,24 @@ static void prune(const char *job, const struct job_schedule *schedule)
 
 	if (!p.rule.keep_last && !p.rule.keep_within_ms)
 		return;
-	if (store_prune(schedule->dir, &p, &err) < 0)
+	if (store_prune(schedule->request.dir, &p, &err) < 0)
 		log_warn("old checkpoints stay: job=%s reason=\"%s\"", job, err.text);
 }
 
-/* What was not given is as the configuration says now, as for a checkpoint by command. */
-static int configure(struct op *op, const struct job_schedule *schedule,
-		     const struct brumate_conf *conf, struct brumate_error *err)
+/* The request for one checkpoint. What was not given is as the configuration says now, as for a checkpoint
+ * by command. */
+static int make_request(struct request *ret, const struct job *job, const struct brumate_conf *conf,
+			struct brumate_error *err)
 {
-	op->keep_copy = schedule->keep_copy || conf->keep_copy;
-	op->live = schedule->live;
-	op->compress = (enum chunks_compress)conf->compress;
-	if (conf->lock_timeout_ms && conf->lock_timeout_ms <= UINT32_MAX)
-		op->lock_timeout_ms = (uint32_t)conf->lock_timeout_ms;
-	if (*schedule->compress && chunks_parse_compress(&op->compress, schedule->compress) < 0)
-		return brumate_fail(err, EINVAL, "compress: %s", schedule->compress);
-	return *schedule->key_file ? secret_give_file(op, schedule->key_file, err) : 0;
-}
+	enum chunks_compress how;
 
-static uint32_t timeout_of(const struct job_schedule *schedule, const struct brumate_conf *conf)
-{
-	if (schedule->timeout_ms)
-		return schedule->timeout_ms;
-	return conf->timeout_ms < INT_MAX ? (uint32_t)conf->timeout_ms : INT_MAX;
-}
-
-static int save(struct shim *s, struct op *op, struct brumate_error *err)
-{
-	const struct job_schedule *schedule = &s->job.schedule;
-	char id[MANIFEST_ID_BYTES];
-
-	store_new_id(id, schedule->dir, s->job.name);
-	op->checkpoint_id = id;
-	op->leave_running = true;
-	op->store_dir = strdup(schedule->dir);
-	if (!op->store_dir)
-		return brumate_fail(err, ENOMEM, "%m");
-	int r = engine_checkpoint(op, err);
-	op->checkpoint_id = NULL;
-	if (r == 0)
-		op_finish(op);
-	return r;
+	*ret = job->schedule.request;
+	ret->leave_running = true;
+	store_new_id(ret->id, ret->dir, job->name);
+	request_configure(ret, REQUEST_SCHEDULE, conf);
+	if (chunks_parse_compress(&how, ret->compress) < 0)
+		return brumate_fail(err, EINVAL, "compress: %s", ret->compress);
+	return *ret->key_file ? store_key_load(&ret->key, ret->key_file, err) : 0;
 }
 
 static void note_failure(struct job *job, const struct brumate_error *err)
@@ -151,19 +127,22 @@ static void *make_checkpoint(void *arg)
 	struct job_schedule schedule = s->job.schedule;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	const struct progress_caller caller = { .arg = s, .is_cancelled = is_cancelled };
+	auto_(request_fini) struct request request = { 0 };
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 	auto_(op_fini) struct op op;
 	char job[JOB_ID_BYTES];
 
 	memcpy(job, s->job.id, sizeof(job));
 	int r = conf_load(&conf, &err);
-	op_init(&op, "checkpoint", &s->job, &caller, timeout_of(&schedule, &conf), schedule.force);
-	op.vault = &s->vault;
 	if (r == 0)
-		r = configure(&op, &schedule, &conf, &err);
+		r = make_request(&request, &s->job, &conf, &err);
+	op_init(&op, "checkpoint", &s->job, &caller, &request);
+	shim_prepare_op(s, &op, &request, &conf);
 	if (r == 0)
-		r = save(s, &op, &err);
-	if (r < 0)
+		r = engine_checkpoint(&op, &err);
+	if (r == 0)
+		op_finish(&op);
+	else
 		note_failure(&s->job, &err);
 	store_abort(&op.writer); /* before anybody else may want that place */
 	shim_end(s);
@@ -232,60 +211,34 @@ void schedule_fini(struct shim *s)
 
 /* ---- the method ---- */
 
-static int copy_text(char *ret, size_t room, json_t *parameters, const char *key,
-		     struct brumate_error *err)
-{
-	const char *text;
-	int r = wire_get_string(parameters, key, &text, err);
-
-	if (r < 0 || !text)
-		return r;
-	if (strlen(text) >= room)
-		return wire_fail_parameter(err, key, "is too long");
-	strcpy(ret, text);
-	return 0;
-}
-
 /* A key file that is of no use is told now, not when the first checkpoint is due. */
-static int get_manner(struct job_schedule *ret, json_t *parameters, struct brumate_error *err)
+static int check_request(const struct request *request, struct brumate_error *err)
 {
 	auto_(store_key_fini) struct store_key key = { .id = "" };
-	int r;
 
-	if ((r = wire_get_bool(parameters, "force", &ret->force, err)) < 0 ||
-	    (r = wire_get_bool(parameters, "keep_copy", &ret->keep_copy, err)) < 0 ||
-	    (r = wire_get_bool(parameters, "live", &ret->live, err)) < 0 ||
-	    (r = copy_text(ret->compress, sizeof(ret->compress), parameters, "compress", err)) <
-		    0 ||
-	    (r = copy_text(ret->key_file, sizeof(ret->key_file), parameters, "key_file", err)) < 0)
-		return r;
-	return *ret->key_file ? store_key_load(&key, ret->key_file, err) : 0;
+	if (strlen(request->dir) >= JOB_SCHEDULE_DIR_BYTES)
+		return wire_fail_parameter(err, "dir", "is too long");
+	return *request->key_file ? store_key_load(&key, request->key_file, err) : 0;
 }
 
 static int get_schedule(struct job_schedule *ret, json_t *parameters, struct brumate_error *err)
 {
-	int64_t every_ms = -1, last = 0, within_ms = 0, timeout_ms = 0;
-	const char *dir;
+	int64_t every_ms = -1, last = 0, within_ms = 0;
 	int r;
 
 	if ((r = wire_get_int(parameters, "every_ms", 0, JOB_SCHEDULE_MS_MAX, &every_ms, err)) <
 		    0 ||
 	    (r = wire_get_int(parameters, "keep_last", 1, UINT_MAX, &last, err)) < 0 ||
 	    (r = wire_get_int(parameters, "keep_within_ms", 1, INT64_MAX, &within_ms, err)) < 0 ||
-	    (r = wire_get_int(parameters, "timeout_ms", 0, INT32_MAX, &timeout_ms, err)) < 0 ||
-	    (r = get_manner(ret, parameters, err)) < 0 ||
-	    (r = wire_need_string(parameters, "dir", &dir, err)) < 0)
+	    (r = request_decode(&ret->request, REQUEST_SCHEDULE, parameters, err)) < 0 ||
+	    (r = check_request(&ret->request, err)) < 0)
 		return r;
 	if (every_ms < 0 || (every_ms && every_ms < JOB_SCHEDULE_MS_MIN))
 		return wire_fail_parameter(err, "every_ms",
 					   "want a second or more, or 0 for no more");
-	if (strlen(dir) >= sizeof(ret->dir))
-		return wire_fail_parameter(err, "dir", "is too long");
-	strcpy(ret->dir, dir);
 	ret->every_ms = (uint64_t)every_ms;
 	ret->keep_last = (unsigned)last;
 	ret->keep_within_ms = (uint64_t)within_ms;
-	ret->timeout_ms = (uint32_t)timeout_ms;
 	ret->next_ms = now_ms() + ret->every_ms;
 	return 0;
 }

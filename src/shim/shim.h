@@ -98,5 +98,10 @@ void schedule_fini(struct shim *s);
 int schedule_method(void *arg, struct wire_call_context *call, json_t *parameters,
 		    struct brumate_error *err);
 
+/** Gives @op what it needs of the shim: the vault, how long the driver may take, and the GPU map out of
+ * @request. */
+void shim_prepare_op(struct shim *s, struct op *op, struct request *request,
+		     const struct brumate_conf *conf);
+
 /** Answers with the job's record as it is on disk. */
 int shim_reply_job(struct shim *s, struct wire_call_context *call);

@@ -75,12 +75,15 @@ static const struct progress_caller caller = { .is_cancelled = is_stopped };
 
 static struct job job = { .id = "0123abcd", .name = "job" };
 
+static struct request request;
+
 static int run_plan(struct op *op, uint32_t timeout_ms, struct brumate_error *err)
 {
 	trace[0] = '\0';
 	wants_to_stop = false;
 	*err = BRUMATE_ERROR_NONE;
-	op_init(op, "suspend", &job, &caller, timeout_ms, false);
+	request.timeout_ms = timeout_ms;
+	op_init(op, "suspend", &job, &caller, &request);
 	return plan_run(abc, 3, op, err);
 }
 
@@ -141,7 +144,8 @@ static void test_deadline(void)
 
 	trace[0] = '\0';
 	wants_to_stop = false;
-	op_init(&op, "suspend", &job, &caller, 20, false);
+	request.timeout_ms = 20;
+	op_init(&op, "suspend", &job, &caller, &request);
 	CHECK(progress_check(&op.progress, &err) == 0 || err.code == ETIMEDOUT);
 	for (int left; (left = deadline_left_ms(op.progress.deadline_ns)) > 0;)
 		poll(NULL, 0, left);
@@ -193,7 +197,7 @@ static void test_kill(void)
 	CHECK(waitpid(child, &status, 0) == child);
 	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 	CHECK(!is_there(fault_file));
-	op_init(&op, "suspend", &job, &caller, 0, false);
+	op_init(&op, "suspend", &job, &caller, NULL);
 }
 
 static void test_faults(void)
@@ -251,7 +255,7 @@ static void test_progress(void)
 
 	seen_fd = eventfd(0, EFD_CLOEXEC);
 	CHECK(seen_fd >= 0);
-	op_init(&op, "resume", &job, &watcher, 0, false);
+	op_init(&op, "resume", &job, &watcher, NULL);
 	CHECK(plan_run(steps, 2, &op, NULL) == 0);
 	CHECK(json_integer_value(json_object_get(first_progress, "step")) == 2);
 	CHECK(json_integer_value(json_object_get(first_progress, "steps")) == 2);
@@ -284,7 +288,7 @@ static void test_cancelled_in_a_step(void)
 
 	trace[0] = '\0';
 	wants_to_stop = false;
-	op_init(&op, "resume", &job, &caller, 0, false);
+	op_init(&op, "resume", &job, &caller, NULL);
 	CHECK(plan_run(steps, 1, &op, &err) == -ECANCELED);
 	CHECK_STR(trace, "-a ");
 	CHECK_STR(err.text, "wait: cancelled");
@@ -302,7 +306,7 @@ static double real_of(json_t *o, const char *key)
 
 static void fill(struct op *op)
 {
-	op_init(op, "checkpoint", &job, &caller, 0, false);
+	op_init(op, "checkpoint", &job, &caller, NULL);
 	progress_note(&op->progress, "GPU %d is elsewhere", 1);
 	progress_note(&op->progress, "not UTF-8: \xe9");
 	progress_phase_at(&op->progress, "gpu-lock", clock_now_ns(), 0.25);
@@ -358,7 +362,7 @@ static void test_many_phases(void)
 {
 	auto_(op_fini) struct op op;
 
-	op_init(&op, "restore", &job, &caller, 0, false);
+	op_init(&op, "restore", &job, &caller, NULL);
 	for (int i = 0; i < PROGRESS_PHASES_MAX + 5; i++)
 		progress_phase_at(
 			&op.progress,

@@ -46,9 +46,11 @@ static struct job full_job(void)
 		.schedule = { .every_ms = 600000,
 			      .keep_last = 4000000000u,
 			      .keep_within_ms = 86400000,
-			      .timeout_ms = 30000,
-			      .force = true,
-			      .dir = "/data/" NOT_UTF8,
+			      .request = { .timeout_ms = 30000,
+					   .force = true,
+					   .keep_copy = true,
+					   .compress = "zstd",
+					   .dir = "/data/" NOT_UTF8 },
 			      .next_ms = 1767323045678ull },
 	};
 
@@ -134,11 +136,13 @@ static void check_same_schedule(const struct job_schedule *got, const struct job
 {
 	CHECK(got->every_ms == want->every_ms && got->next_ms == want->next_ms);
 	CHECK(got->keep_last == want->keep_last && got->keep_within_ms == want->keep_within_ms);
-	CHECK(got->timeout_ms == want->timeout_ms && got->force == want->force);
-	CHECK(got->keep_copy == want->keep_copy && got->live == want->live);
-	CHECK_STR(got->dir, want->dir);
-	CHECK_STR(got->compress, want->compress);
-	CHECK_STR(got->key_file, want->key_file);
+	CHECK(got->request.timeout_ms == want->request.timeout_ms);
+	CHECK(got->request.force == want->request.force);
+	CHECK(got->request.keep_copy == want->request.keep_copy);
+	CHECK(got->request.live == want->request.live);
+	CHECK_STR(got->request.dir, want->request.dir);
+	CHECK_STR(got->request.compress, want->request.compress);
+	CHECK_STR(got->request.key_file, want->request.key_file);
 }
 
 static void check_same(const struct job *got, const struct job *want)
@@ -258,6 +262,10 @@ static const struct member members[] = {
 	{ "schedule.keep_within_ms", false },
 	{ "schedule.timeout_ms", false },
 	{ "schedule.force", false },
+	{ "schedule.keep_copy", false },
+	{ "schedule.live", false },
+	{ "schedule.compress", false },
+	{ "schedule.key_file", false },
 	{ "schedule.dir", true },
 	{ "schedule.next_ms", false },
 };
@@ -365,6 +373,8 @@ static const struct value bad_values[] = {
 	{ "gpus.bytes", "-1", "gpus" },
 	{ "gpus", "[1]", "gpus" },
 	{ "op.kind", "\"a kind that is too long\"", "kind" },
+	{ "schedule.compress", "\"too long\"", "compress: longer than 7 bytes" },
+	{ "schedule.timeout_ms", "2147483648", "timeout_ms" },
 };
 
 static void test_bad_values(void)
