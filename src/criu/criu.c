@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: MIT
 /*
- * A conversation with CRIU, by its RPC: a request, CRIU's notifications, each acknowledged after the
- * caller was asked, and a response; then CRIU's process is waited for.
+ * Dumps and restores by CRIU. Each is a session, a conversation with CRIU by its RPC: a request, CRIU's
+ * notifications, each acknowledged after the caller was asked, and a response; then CRIU's process is waited for.
  *
- * How a dump is cancelled. SIGTERM or SIGKILL end CRIU wherever it is; the tree survives that (see
- * heal.c) except in the short while in which CRIU has overwritten code of a task to run its
- * first system calls there. So CRIU is made to fail by itself instead, and takes everything back: the
- * next notification is refused, and its file size limit becomes 0, so that the next page it writes
- * fails as on a full disk. A restore is cancelled by killing the root that it is building, which
- * CRIU sees at once.
+ * How a dump is cancelled. SIGTERM or SIGKILL end CRIU wherever it is; the tree survives that (see heal.c) except
+ * in the short while in which CRIU has overwritten code of a task to run its first system calls there. So CRIU is
+ * made to fail by itself instead, and takes everything back: the next notification is refused, and its file size
+ * limit becomes 0, so that the next page it writes fails as on a full disk. A restore is cancelled by killing the
+ * root that it is building, which CRIU sees at once.
  */
-#include "base/cleanup.h"
-#include "base/clock.h"
-#include "base/fd.h"
-#include "criu/session.h"
-#include "process/pidns.h"
+#include "criu/criu.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -23,19 +18,64 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "criu/images.h"
+#include "criu/private.h"
+#include "process/net-lock.h"
+#include "process/pidns.h"
+#include "process/reap.h"
+#include "rpc.pb-c.h"
+
 enum {
 	TICK_MS = 200,
 	CANCEL_TIMEOUT_MS = 15000, /* for CRIU to take everything back before it is killed */
 	PACKET_BYTES = 64 * 1024,
 	TICKS_WITHOUT_ROOT = 10, /* two seconds: a job may end while CRIU still has to answer */
+	KILL_TIMEOUT_MS = 10000, /* for the end of a half built tree */
 	LOG_LEVEL = 4,
 };
+
+enum outcome { UNDECIDED, SUCCEEDED, FAILED, DIED };
+
+/* What a dump does about the packets of the tree's TCP connections while it is frozen. */
+enum packet_lock {
+	LOCK_NEEDED, /* CRIU holds them back, where it can */
+	LOCK_SPARED, /* there are no connections */
+	LOCK_MISSED, /* there were some after all: the dump is to be done again */
+};
+
+struct session {
+	const struct criu_options *options;
+	Criu__ReqType type;
+	struct criu_child child;
+	int hold_fd;		     /* keeps the namespace it runs in; -1: none */
+	struct criu_image_tree tree; /* restore: what is being built */
+	struct heal_state heal;	     /* dump: what to put right if CRIU dies */
+	enum outcome outcome;
+	enum packet_lock lock; /* dump */
+	bool past_return;      /* the last question was answered with yes */
+	bool is_cancelled;     /* by the tick or an event; @why says so */
+	uint64_t kill_at_ns;
+	struct brumate_error why;
+	int cr_errno;
+	pid_t root_pid;
+	struct proc_id root;	     /* restore: the root, once it is complete */
+	unsigned ticks_without_root; /* since its end */
+	char errmsg[512];
+};
+#define SESSION_EMPTY \
+	((struct session){ .hold_fd = -1, .heal = HEAL_STATE_EMPTY, .child = CRIU_CHILD_NONE })
+
+/* ---- the conversation ---- */
 
 static int send_request(int fd, const Criu__Req *req)
 {
@@ -66,7 +106,7 @@ static pid_t our_pid_of(const struct session *s, pid_t pid)
 
 /* The process that a restore builds as its root, if it exists: in our namespace a child of ours that
  * is younger than CRIU, otherwise whoever has its number there. */
-struct proc_id session_half_built_root(const struct session *s)
+static struct proc_id half_built_root(const struct session *s)
 {
 	pid_t pid = s->tree.n ? our_pid_of(s, s->tree.items[0].pid) : 0;
 	struct proc_info info;
@@ -79,7 +119,7 @@ struct proc_id session_half_built_root(const struct session *s)
 	return info.id;
 }
 
-static void cancel(struct session *s)
+static void cancel_session(struct session *s)
 {
 	struct rlimit none = { 0, 0 };
 
@@ -88,7 +128,7 @@ static void cancel(struct session *s)
 	s->is_cancelled = true;
 	s->kill_at_ns = deadline_in_ms(CANCEL_TIMEOUT_MS);
 	if (s->type == CRIU__REQ_TYPE__RESTORE)
-		proc_signal(session_half_built_root(s), SIGKILL);
+		proc_signal(half_built_root(s), SIGKILL);
 	else /* it is not reaped yet: the number is its own */
 		prlimit(s->child.id.pid, RLIMIT_FSIZE, &none, NULL);
 }
@@ -119,9 +159,10 @@ static int look_again(struct session *s, struct brumate_error *err)
 
 	if (r < 0)
 		return r;
-	s->must_lock = s->spares_lock && heal_has_tcp(&s->heal);
-	if (s->must_lock)
+	if (s->lock == LOCK_SPARED && heal_has_tcp(&s->heal)) {
+		s->lock = LOCK_MISSED;
 		return brumate_fail(err, EAGAIN, "the job has opened a TCP connection meanwhile");
+	}
 	if ((r = heal_guard(&s->heal)) < 0)
 		brumate_fail(err, -r, "CRIU: cannot guard the job against its death: %m");
 	return r;
@@ -141,9 +182,9 @@ static int on_notify(struct session *s, const Criu__Notify *notify)
 
 	pid_t pid = event == CRIU_EVENT_RESTORED ? s->root_pid : o->root.pid;
 	if (event == CRIU_EVENT_FROZEN && look_again(s, &s->why) < 0)
-		cancel(s);
+		cancel_session(s);
 	if (!s->is_cancelled && o->on_event && o->on_event(o->arg, event, pid, &s->why) < 0)
-		cancel(s);
+		cancel_session(s);
 	s->past_return = event != CRIU_EVENT_FROZEN && !s->is_cancelled;
 	/* It lets the tree run and ends next, and that end is not to be taken for a death. */
 	if (s->past_return && o->leave_running)
@@ -178,7 +219,7 @@ static void on_packet(struct session *s)
 		criu__resp__free_unpacked(resp, NULL);
 }
 
-static void tick(struct session *s)
+static void tick_session(struct session *s)
 {
 	const struct criu_options *o = s->options;
 
@@ -190,7 +231,7 @@ static void tick(struct session *s)
 	if (s->root.pid && !proc_is_alive(s->root) && ++s->ticks_without_root == TICKS_WITHOUT_ROOT)
 		proc_signal(s->child.id, SIGKILL);
 	if (!s->is_cancelled && !s->past_return && o->on_tick && o->on_tick(o->arg, &s->why) < 0)
-		cancel(s);
+		cancel_session(s);
 }
 
 /* The end of its socket tells first of the end of CRIU; but a process that it forked on the way may hold
@@ -205,7 +246,7 @@ static void converse(struct session *s)
 			{ .fd = life_fd, .events = POLLIN },
 		};
 
-		tick(s);
+		tick_session(s);
 		int n = poll(p, 2, TICK_MS);
 		if (n > 0 && p[0].revents)
 			on_packet(s);
@@ -237,7 +278,8 @@ static int code_of(const struct session *s)
 	return s->cr_errno == EEXIST || s->cr_errno == ESRCH ? s->cr_errno : EIO;
 }
 
-int session_explain(const struct session *s, int status, struct brumate_error *err)
+/* Why the session did not succeed. @status: of run_session(). Returns -errno. */
+static int explain_session(const struct session *s, int status, struct brumate_error *err)
 {
 	const struct criu_options *o = s->options;
 	char reason[512] = "";
@@ -280,8 +322,9 @@ static int set_directories(Criu__Opts *opts, const struct criu_options *o, struc
 	return 0;
 }
 
-int session_set_common(Criu__Opts *opts, const struct criu_options *o, bool locks_network,
-		       struct criu_fds *fds, struct brumate_error *err)
+/* What dumps and restores both ask for; the directories are added to @fds. Returns 0 or -errno. */
+static int set_common(Criu__Opts *opts, const struct criu_options *o, bool locks_network,
+		      struct criu_fds *fds, struct brumate_error *err)
 {
 	opts->has_notify_scripts = opts->notify_scripts = true;
 	opts->has_ext_unix_sk = opts->ext_unix_sk = true;
@@ -312,8 +355,10 @@ static int add_plugin(struct criu_plugin_env *env, const struct criu_plugin *plu
 	return env->table_fd;
 }
 
-int session_start(struct session *s, const struct criu_program *program, Criu__Opts *opts,
-		  struct criu_fds *fds, struct brumate_error *err)
+/* Starts CRIU with @s's options and sends the request; @fds are CRIU's alone from then on. A dump gets to its
+ * first notification by itself, before it looks at the tree, and waits there. */
+static int start_session(struct session *s, const struct criu_program *program, Criu__Opts *opts,
+			 struct criu_fds *fds, struct brumate_error *err)
 {
 	const struct criu_options *o = s->options;
 	Criu__Req req = CRIU__REQ__INIT;
@@ -341,19 +386,284 @@ int session_start(struct session *s, const struct criu_program *program, Criu__O
 	return 0;
 }
 
-int session_run(struct session *s)
-{
-	converse(s);
-	return session_end(s);
-}
-
-int session_end(struct session *s)
+/* Lets go of CRIU, which fails at its next word, and waits for its end. Returns its wait status, or -errno. */
+static int end_session(struct session *s)
 {
 	int status = criu_reap(&s->child);
 
 	cleanup_close(&s->hold_fd);
 	return status;
 }
+
+/* Carries the conversation on until it is over. Returns as end_session() does. */
+static int run_session(struct session *s)
+{
+	converse(s);
+	return end_session(s);
+}
+
+/* ---- dump ---- */
+
+static int ask_for_dump(struct session *s, Criu__Opts *opts, struct criu_fds *fds,
+			struct brumate_error *err)
+{
+	const struct criu_options *o = s->options;
+	struct proc_info info;
+	int r = heal_prepare(&s->heal, o->root, err);
+
+	if (r >= 0)
+		r = proc_read(&info, o->root.pid, err);
+	if (r < 0)
+		return r;
+	/* Making the lock and taking it back costs ten times what the dump of a small job does. */
+	if (s->lock == LOCK_SPARED && heal_has_tcp(&s->heal))
+		s->lock = LOCK_NEEDED;
+	r = set_common(opts, o, s->lock == LOCK_NEEDED && net_lock_is_possible(), fds, err);
+	if (r < 0)
+		return r;
+	r = criu_fds_take(fds, heal_arm(&s->heal), "the guard of its death", err);
+	if (r < 0)
+		return r;
+	opts->has_pid = true;
+	opts->pid = o->enter_ns_of ? info.inner_pid : o->root.pid;
+	opts->has_leave_running = true;
+	opts->leave_running = o->leave_running;
+	opts->has_tcp_established = opts->tcp_established = true;
+	opts->external = (char **)o->externals;
+	while (o->externals && o->externals[opts->n_external])
+		opts->n_external++;
+	return 0;
+}
+
+static void read_statistics(struct criu_result *result, const struct criu_options *o)
+{
+	struct criu_image_stats stats;
+
+	if (criu_image_stats_read(&stats, o->work_dir_fd) < 0)
+		return;
+	result->frozen_seconds = stats.frozen_seconds;
+	result->pages_bytes = stats.pages_written * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* CRIU did not end as it should: the tree is made to run on before anything is said about it. */
+static int dump_failed(struct session *s, int status, struct brumate_error *err)
+{
+	if (s->outcome == DIED) {
+		auto_close int log_fd = criu_log_open(s->options);
+		heal_tree(&s->heal, log_fd);
+	} else {
+		/* The end of CRIU may have stopped it, although it was let go. */
+		heal_continue(&s->heal);
+	}
+	return s->outcome == UNDECIDED ? status : explain_session(s, status, err);
+}
+
+/* A CRIU that comes up by itself, while the tree is what it will. */
+static int begin_dump(struct session *s, const struct criu_program *program,
+		      const struct criu_options *options, enum packet_lock lock,
+		      struct brumate_error *err)
+{
+	auto_(criu_fds_fini) struct criu_fds fds = { .n = 0 };
+	Criu__Opts opts = CRIU__OPTS__INIT;
+
+	*s = SESSION_EMPTY;
+	s->options = options;
+	s->type = CRIU__REQ_TYPE__DUMP;
+	s->lock = lock;
+	int r = ask_for_dump(s, &opts, &fds, err);
+	if (r >= 0)
+		r = start_session(s, program, &opts, &fds, err);
+	if (r < 0)
+		heal_state_fini(&s->heal);
+	return r < 0 ? r : 0;
+}
+
+static int end_dump(struct session *s, struct brumate_error *err)
+{
+	int status = run_session(s), r = 0;
+
+	if (s->outcome != SUCCEEDED)
+		r = dump_failed(s, status, err);
+	heal_state_fini(&s->heal);
+	return r;
+}
+
+struct criu_dump {
+	struct session session;
+	struct criu_program program;
+	struct criu_options options;
+	bool has_run;
+};
+
+int criu_dump_start(struct criu_dump **ret, const struct criu_program *program,
+		    const struct criu_options *options, struct brumate_error *err)
+{
+	struct criu_dump *d = calloc(1, sizeof(*d));
+
+	if (!d)
+		return brumate_fail(err, ENOMEM, "%m");
+	d->program = *program;
+	d->options = *options;
+	int r = begin_dump(&d->session, &d->program, &d->options, LOCK_SPARED, err);
+	if (r < 0) {
+		free(d);
+		return r;
+	}
+	*ret = d;
+	return 0;
+}
+
+int criu_dump_run(struct criu_dump *d, struct criu_result *ret, struct brumate_error *err)
+{
+	uint64_t start_ns = clock_now_ns();
+	int r = end_dump(&d->session, err);
+
+	if (d->session.lock == LOCK_MISSED) {
+		r = begin_dump(&d->session, &d->program, &d->options, LOCK_NEEDED, err);
+		if (r == 0)
+			r = end_dump(&d->session, err);
+	}
+	d->has_run = true;
+	if (r < 0)
+		return r;
+
+	struct criu_result result = { .seconds = clock_since_s(start_ns) };
+	read_statistics(&result, &d->options);
+	*ret = result;
+	return 0;
+}
+
+void criu_dump_free(struct criu_dump *d)
+{
+	if (d && !d->has_run) {
+		end_session(&d->session);
+		heal_state_fini(&d->session.heal);
+	}
+	free(d);
+}
+
+/* ---- restore ---- */
+
+static int refuse_taken(pid_t pid, struct brumate_error *err)
+{
+	char path[32];
+	auto_free char *comm = NULL;
+
+	snprintf(path, sizeof(path), "/proc/%d/comm", pid);
+	if (file_read(AT_FDCWD, path, 4096, &comm, NULL) < 0)
+		return 0;
+	comm[strcspn(comm, "\n")] = '\0';
+	brumate_fail(err, EEXIST, "process id %d of the checkpoint is in use (%s)", pid, comm);
+	brumate_hint(err, "%s", criu_hint_for("Can't fork for"));
+	return -EEXIST;
+}
+
+/* CRIU says only that some number is taken; this says which, and by whom, before anything starts. */
+static int check_pids(const struct criu_image_tree *t, struct brumate_error *err)
+{
+	for (size_t i = 0; i < t->n; i++) {
+		const struct criu_image_process *p = &t->items[i];
+		int r = refuse_taken(p->pid, err);
+
+		for (size_t k = 0; r >= 0 && k < p->n_threads; k++)
+			r = refuse_taken(p->threads[k], err);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+static int add_inherits(Criu__Opts *opts, Criu__InheritFd *items, Criu__InheritFd **pointers,
+			struct criu_fds *fds, const struct criu_options *o,
+			struct brumate_error *err)
+{
+	for (size_t i = 0; i < o->n_inherits; i++) {
+		int fd = criu_fds_add(fds, o->inherits[i].fd, o->inherits[i].key, err);
+
+		if (fd < 0)
+			return fd;
+		criu__inherit_fd__init(&items[i]);
+		items[i].key = (char *)o->inherits[i].key;
+		items[i].fd = fd;
+		pointers[i] = &items[i];
+	}
+	opts->inherit_fd = pointers;
+	opts->n_inherit_fd = o->n_inherits;
+	return 0;
+}
+
+static int start_restore(struct session *s, Criu__Opts *opts, struct criu_fds *fds,
+			 Criu__InheritFd *items, Criu__InheritFd **pointers,
+			 struct brumate_error *err)
+{
+	const struct criu_options *o = s->options;
+	int r = criu_image_tree_read(&s->tree, o->images_dir_fd);
+
+	if (r < 0)
+		return brumate_fail(err, r == -ENOENT ? EBADMSG : -r, "CRIU's image pstree.img: %s",
+				    strerror(-r));
+	if (!o->enter_ns_of)
+		r = check_pids(&s->tree, err);
+	if (r >= 0)
+		r = set_common(opts, o, net_lock_is_possible(), fds, err);
+	if (r < 0)
+		return r;
+	/* In another namespace the root is to be a child of its init, which CRIU's end makes it. */
+	opts->has_rst_sibling = true;
+	opts->rst_sibling = !o->enter_ns_of;
+	opts->has_tcp_established = opts->has_tcp_close = true;
+	opts->tcp_established = !o->tcp_close;
+	opts->tcp_close = o->tcp_close;
+	return add_inherits(opts, items, pointers, fds, o, err);
+}
+
+static void remove_half_built(const struct session *s)
+{
+	struct proc_id root = half_built_root(s);
+	int status;
+
+	if (s->outcome == DIED) {
+		auto_close int log_fd = criu_log_open(s->options);
+		heal_restore(log_fd);
+	}
+	if (!root.pid)
+		return;
+	proc_tree_kill(root, deadline_in_ms(KILL_TIMEOUT_MS));
+	if (!s->options->enter_ns_of)
+		reap_poll(root.pid, &status);
+}
+
+int criu_restore(const struct criu_program *program, const struct criu_options *options,
+		 struct criu_result *ret, struct brumate_error *err)
+{
+	struct session s = SESSION_EMPTY;
+	auto_(criu_fds_fini) struct criu_fds fds = { .n = 0 };
+	auto_free Criu__InheritFd *items = calloc(options->n_inherits + 1, sizeof(*items));
+	auto_free Criu__InheritFd **pointers = calloc(options->n_inherits + 1, sizeof(*pointers));
+	Criu__Opts opts = CRIU__OPTS__INIT;
+	uint64_t start_ns = clock_now_ns();
+
+	if (!items || !pointers)
+		return brumate_fail(err, ENOMEM, "%m");
+	s.options = options;
+	s.type = CRIU__REQ_TYPE__RESTORE;
+	int status = start_restore(&s, &opts, &fds, items, pointers, err);
+	if (status >= 0)
+		status = start_session(&s, program, &opts, &fds, err);
+	if (status >= 0)
+		status = run_session(&s);
+	if (s.outcome != UNDECIDED && s.outcome != SUCCEEDED) {
+		remove_half_built(&s);
+		status = explain_session(&s, status, err);
+	}
+	criu_image_tree_fini(&s.tree);
+	if (s.outcome != SUCCEEDED)
+		return status;
+	*ret = (struct criu_result){ .root_pid = s.root_pid, .seconds = clock_since_s(start_ns) };
+	return 0;
+}
+
+/* ---- check ---- */
 
 int criu_check(const struct criu_program *program, struct brumate_error *err)
 {
@@ -368,10 +678,10 @@ int criu_check(const struct criu_program *program, struct brumate_error *err)
 	s.options = &none;
 	s.type = CRIU__REQ_TYPE__CHECK;
 	opts.images_dir_fd = images_fd;
-	int r = images_fd < 0 ? images_fd : session_start(&s, program, &opts, &fds, err);
+	int r = images_fd < 0 ? images_fd : start_session(&s, program, &opts, &fds, err);
 	if (r < 0)
 		return r;
-	session_run(&s);
+	run_session(&s);
 	if (s.outcome == SUCCEEDED)
 		return 0;
 	brumate_fail(err, EOPNOTSUPP, "the kernel lacks what CRIU needs%s%s",

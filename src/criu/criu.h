@@ -107,17 +107,13 @@ struct criu_dump;
 int criu_dump_start(struct criu_dump **ret, const struct criu_program *program,
 		    const struct criu_options *options, struct brumate_error *err);
 
-/** criu_dump() with what criu_dump_start() gave, once. */
+/** Dumps the tree, once. On failure the tree goes on running and @err holds the log line that matters, the hint
+ * names the log's path. Errors to act on: -EPIPE (CRIU died), -ECANCELED. */
 int criu_dump_run(struct criu_dump *d, struct criu_result *ret, struct brumate_error *err);
 
 /** Where it has not been run, the CRIU that waits ends without having touched the tree. */
 void criu_dump_free(struct criu_dump *d);
 DEFINE_AUTO(struct criu_dump *, criu_dump_free)
-
-/** Dumps the tree. On failure the tree goes on running and @err holds the log line that matters, the
- * hint names the log's path. Errors to act on: -EPIPE (CRIU died), -ECANCELED. */
-int criu_dump(const struct criu_program *program, const struct criu_options *options,
-	      struct criu_result *ret, struct brumate_error *err);
 
 /**
  * Lets go of the TCP connections of a dumped and killed tree, which are kept (their peers' packets

@@ -113,7 +113,7 @@ static const char *version_text(int version, char buf[static 32])
 	return buf;
 }
 
-static int take(struct criu_program *ret, const char *path, int version, const char *why)
+static int take_program(struct criu_program *ret, const char *path, int version, const char *why)
 {
 	struct criu_program found = { .version = version };
 
@@ -148,7 +148,7 @@ static int find_named(struct criu_program *ret, const char *path, const char *by
 	}
 	char why[128];
 	snprintf(why, sizeof(why), "named by %s", by);
-	r = take(ret, path, version, why);
+	r = take_program(ret, path, version, why);
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", by) : 0;
 }
 
@@ -205,7 +205,7 @@ int criu_find(struct criu_program *ret, struct brumate_error *err)
 	int r = system ? ask_version(system, &version) : -ENOENT;
 	if (r >= 0 && version >= CRIU_VERSION_MIN) {
 		snprintf(why, sizeof(why), "in PATH, version %s", version_text(version, text));
-		return take(ret, system, version, why);
+		return take_program(ret, system, version, why);
 	}
 	describe_system(system_says, sizeof(system_says), system, r, version);
 
@@ -213,7 +213,7 @@ int criu_find(struct criu_program *ret, struct brumate_error *err)
 	int ours_r = ours ? ask_version(ours, &version) : -ENOENT;
 	if (ours_r >= 0 && version >= CRIU_VERSION_MIN) {
 		snprintf(why, sizeof(why), "provisioned: %s", system_says);
-		return take(ret, ours, version, why);
+		return take_program(ret, ours, version, why);
 	}
 	brumate_fail(err, system ? EOPNOTSUPP : ENOENT, "no CRIU to use: %s", system_says);
 	brumate_error_exit(err, EXIT_UNSUPPORTED);

@@ -18,6 +18,7 @@
 #include "base/paths.h"
 #include "criu/private.h"
 #include "process/net-lock.h"
+#include "process/reap.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -26,20 +27,28 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum {
 	LOCK_NAME_LEN = 26,
 	GUARD_FD = 8192, /* CRIU opens some dozen, and as many again for each process */
+	ESCORT_S = 10,
+	SYSCALL_STOP = SIGTRAP | 0x80,
+	PENDING_MAX = 16,
 };
+
+/* ---- the tree and its guard ---- */
 
 void heal_state_fini(struct heal_state *h)
 {
@@ -70,7 +79,7 @@ int heal_prepare(struct heal_state *ret, struct proc_id root, struct brumate_err
 	return 0;
 }
 
-static const struct proc_info *find(const struct proc_tree *t, struct proc_id id)
+static const struct proc_info *find_process(const struct proc_tree *t, struct proc_id id)
 {
 	for (size_t i = 0; i < t->n; i++)
 		if (proc_is_same(t->items[i].id, id))
@@ -86,7 +95,7 @@ int heal_renew(struct heal_state *h, struct proc_id root, struct brumate_error *
 	if (r < 0)
 		return r;
 	for (size_t i = 0; i < now.before.n; i++) {
-		const struct proc_info *then = find(&h->before, now.before.items[i].id);
+		const struct proc_info *then = find_process(&h->before, now.before.items[i].id);
 
 		now.before.items[i].state = then ? then->state : 'S';
 	}
@@ -201,6 +210,8 @@ void heal_continue(struct heal_state *h)
 	heal_signal(h, SIGCONT);
 }
 
+/* ---- sockets ---- */
+
 /* Asked of a socket, or with -1 of one that cannot be had. True ends the search. */
 typedef bool (*socket_fn)(int fd);
 
@@ -258,6 +269,8 @@ static bool end_tcp_repair(int fd)
 		setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &off, sizeof(off));
 	return false;
 }
+
+/* ---- what its log names ---- */
 
 /* The table is named after the run, as much of it as fits into CRIU's buffer. */
 static void remove_lock_of_run(const char *id, const char *end)
@@ -319,12 +332,152 @@ static void with_log(int log_fd, void (*fn)(const char *log, size_t len))
 	munmap(log, (size_t)st.st_size);
 }
 
+/* ---- escort ---- */
+
+/*
+ * Tasks are seen out of the code that a killed CRIU left running in them. That code notices the end of its
+ * socket and takes itself out, by rt_sigreturn(2) into what the task was doing. But where it was busy
+ * with CRIU's pipe or answers on its socket, it gets SIGPIPE first, which is blocked there, stays pending
+ * and would end the task at its return (seen with 4.2.1: vmsplice(2) in the middle of a dump). So each
+ * such task is traced from its stop to that return, and this signal is taken from it.
+ *
+ * Tracing is done by a process of its own: whoever traces is told of every stop by wait(2), and in the
+ * callers another thread waits. It is forked from a program with threads and makes system calls only.
+ */
+
+#define BIT_OF(signal) (1ull << ((signal)-1))
+
+/* CRIU's code runs with all signals blocked but these. */
+static bool blocks_all(pid_t pid)
+{
+	const uint64_t all = ~(BIT_OF(SIGKILL) | BIT_OF(SIGSTOP) | BIT_OF(SIGTRAP));
+	uint64_t mask = 0;
+
+	return ptrace(PTRACE_GETSIGMASK, pid, sizeof(mask), &mask) == 0 && (mask & all) == all;
+}
+
+/* Waits for the next stop: what stopped it, 0 for none of its own signals; <0 if it has ended. */
+static int wait_stop(pid_t pid)
+{
+	int status;
+
+	if (waitpid(pid, &status, __WALL) != pid || !WIFSTOPPED(status))
+		return -1;
+	return status >> 16 == PTRACE_EVENT_STOP ? 0 : WSTOPSIG(status);
+}
+
+/* Takes hold of a task; true if CRIU's code is in it. */
+static bool seize_task(pid_t pid)
+{
+	int signal;
+
+	if (ptrace(PTRACE_SEIZE, pid, NULL, PTRACE_O_TRACESYSGOOD) < 0)
+		return false;
+	ptrace(PTRACE_INTERRUPT, pid, NULL, NULL);
+	if ((signal = wait_stop(pid)) < 0)
+		return false;
+	if (signal == SIGSTOP) /* ours */
+		signal = 0;
+	if (blocks_all(pid))
+		return true;
+	ptrace(PTRACE_DETACH, pid, NULL, signal);
+	return false;
+}
+
+static bool sigpipe_is_pending(pid_t pid)
+{
+	struct __ptrace_peeksiginfo_args args = { .nr = PENDING_MAX };
+	siginfo_t pending[PENDING_MAX];
+	long n = ptrace(PTRACE_PEEKSIGINFO, pid, &args, pending);
+
+	for (long i = 0; i < n; i++)
+		if (pending[i].si_signo == SIGPIPE)
+			return true;
+	return false;
+}
+
+/* Lets it run to the end of its rt_sigreturn(2). False if it has ended. */
+static bool run_to_return(pid_t pid)
+{
+	struct __ptrace_syscall_info call;
+	bool returns = false;
+	int signal = 0;
+
+	for (;;) {
+		if (ptrace(PTRACE_SYSCALL, pid, NULL, signal) < 0 || (signal = wait_stop(pid)) < 0)
+			return false;
+		if (signal != SYSCALL_STOP)
+			continue;
+		signal = 0;
+		if (ptrace(PTRACE_GET_SYSCALL_INFO, pid, sizeof(call), &call) <= 0)
+			return true;
+		if (returns && call.op == PTRACE_SYSCALL_INFO_EXIT)
+			return true;
+		returns = call.op == PTRACE_SYSCALL_INFO_ENTRY && call.entry.nr == SYS_rt_sigreturn;
+	}
+}
+
+static void see_task_out(pid_t pid)
+{
+	int signal = 0;
+
+	if (!run_to_return(pid))
+		return;
+	if (sigpipe_is_pending(pid)) {
+		ptrace(PTRACE_CONT, pid, NULL, NULL);
+		if ((signal = wait_stop(pid)) < 0)
+			return;
+	}
+	ptrace(PTRACE_DETACH, pid, NULL, signal == SIGPIPE ? 0 : signal);
+}
+
+static _Noreturn void run_escort(const struct heal_state *h, bool *is_held)
+{
+	sigset_t none;
+
+	/* Its end lets go of whatever it still traces. */
+	signal(SIGALRM, SIG_DFL);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	alarm(ESCORT_S);
+	for (size_t i = 0; i < h->before.n; i++)
+		is_held[i] = h->pid_fds[i] >= 0 && h->before.items[i].state != 'T' &&
+			     seize_task(h->before.items[i].id.pid);
+	heal_signal(h, SIGCONT);
+	for (size_t i = 0; i < h->before.n; i++)
+		if (is_held[i])
+			see_task_out(h->before.items[i].id.pid);
+	_exit(0);
+}
+
+/* Makes a stopped tree run on, and sees those out of CRIU's code in which it was killed. Returns -errno where
+ * nothing was done. */
+static int escort_tree(const struct heal_state *h)
+{
+	auto_free bool *is_held = calloc(h->before.n + 1, sizeof(*is_held));
+	int status;
+
+	if (!is_held)
+		return -ENOMEM;
+	reap_lock();
+	pid_t pid = fork();
+	if (pid == 0)
+		run_escort(h, is_held);
+	int r = pid < 0 ? -errno : 0;
+	if (pid > 0)
+		reap_protect(pid);
+	reap_unlock();
+	return r < 0 ? r : reap_wait(pid, &status);
+}
+
+/* ---- all of it ---- */
+
 void heal_tree(struct heal_state *h, int log_fd)
 {
 	any_socket(h, end_tcp_repair);
 	with_log(log_fd, remove_lock_named_in);
 	heal_disarm(h);
-	if (heal_escort(h) < 0)
+	if (escort_tree(h) < 0)
 		heal_signal(h, SIGCONT);
 }
 

@@ -92,10 +92,6 @@ void heal_signal(const struct heal_state *h, int signal);
 /** Disarms, and makes the tree run on (what had been stopped before stays so). */
 void heal_continue(struct heal_state *h);
 
-/** Makes a stopped tree run on, and sees those out of CRIU's code in which it was killed. -errno: nothing
- * was done. */
-int heal_escort(const struct heal_state *h);
-
 /** Takes back what a CRIU that has ended left in a tree that is stopped, and makes it run on.
  * @log_fd: CRIU's log, or -1. */
 void heal_tree(struct heal_state *h, int log_fd);

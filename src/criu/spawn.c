@@ -56,7 +56,7 @@ int criu_fds_add(struct criu_fds *f, int fd, const char *what, struct brumate_er
 }
 
 /* Made before the fork: the child only uses it. */
-struct plan {
+struct spawning {
 	const char *path;
 	char *const *argv;
 	char *const *envp;
@@ -73,7 +73,7 @@ struct report {
 	char what[16];
 };
 
-static _Noreturn void child_fail(const struct plan *p, const char *what)
+static _Noreturn void child_fail(const struct spawning *p, const char *what)
 {
 	struct report report = { .code = errno };
 
@@ -84,7 +84,7 @@ static _Noreturn void child_fail(const struct plan *p, const char *what)
 	_exit(127);
 }
 
-static int send_socket(int back_fd, int fd)
+static int send_back(int back_fd, int fd)
 {
 	struct report report = { 0 };
 	ssize_t n = packet_send(back_fd, &report, sizeof(report), &fd, 1, DEADLINE_NEVER);
@@ -107,7 +107,7 @@ static void child_reset_signals(void)
 	sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-static _Noreturn void child_exec(const struct plan *p)
+static _Noreturn void child_exec(const struct spawning *p)
 {
 	int pair[2];
 
@@ -125,7 +125,7 @@ static _Noreturn void child_exec(const struct plan *p)
 			child_fail(p, "fcntl");
 	if (dup2(pair[1], p->socket_fd) < 0)
 		child_fail(p, "dup2");
-	if (send_socket(p->back_fd, pair[0]) < 0)
+	if (send_back(p->back_fd, pair[0]) < 0)
 		child_fail(p, "sendmsg");
 	execve(p->path, p->argv, p->envp);
 	child_fail(p, "execve");
@@ -133,7 +133,7 @@ static _Noreturn void child_exec(const struct plan *p)
 
 /* A pid namespace is entered by children only. This one is made a child of our parent, so that it is
  * waited for like a CRIU without namespaces. */
-static _Noreturn void child_enter_ns(const struct plan *p)
+static _Noreturn void child_enter_ns(const struct spawning *p)
 {
 	if (setns(p->ns_fd, CLONE_NEWPID | CLONE_NEWNS) < 0)
 		child_fail(p, "setns");
@@ -157,7 +157,8 @@ static int receive_report(int fd, struct report *report, int *ret_socket)
 	return n == (ssize_t)sizeof(*report) ? 1 : -EBADMSG;
 }
 
-static int failed(const struct plan *p, const struct report *report, struct brumate_error *err)
+static int fail_spawn(const struct spawning *p, const struct report *report,
+		      struct brumate_error *err)
 {
 	if (!report->code)
 		return brumate_fail(err, EPIPE, "%s: ended before it could start", p->path);
@@ -165,7 +166,7 @@ static int failed(const struct plan *p, const struct report *report, struct brum
 }
 
 /* The socket was made by CRIU's process, so its credentials are CRIU's pid, in our numbering. */
-static int identify(struct criu_child *child, struct brumate_error *err)
+static int identify_child(struct criu_child *child, struct brumate_error *err)
 {
 	struct ucred peer;
 	int r = fd_peer(child->socket_fd, &peer);
@@ -176,7 +177,7 @@ static int identify(struct criu_child *child, struct brumate_error *err)
 }
 
 /* Forks and protects; both happen under the lock of reaping. */
-static int fork_child(const struct plan *p, int way_back_fd, pid_t *ret_first,
+static int fork_child(const struct spawning *p, int way_back_fd, pid_t *ret_first,
 		      struct criu_child *child, struct brumate_error *err)
 {
 	struct report report = { 0 };
@@ -197,14 +198,14 @@ static int fork_child(const struct plan *p, int way_back_fd, pid_t *ret_first,
 	if (r < 0)
 		return brumate_fail(err, -r, "CRIU: cannot start it: %m");
 	if (child->socket_fd < 0)
-		return failed(p, &report, err);
-	r = identify(child, err);
+		return fail_spawn(p, &report, err);
+	r = identify_child(child, err);
 	if (r >= 0 && child->id.pid != first)
 		reap_protect(child->id.pid);
 	return r;
 }
 
-static int start(struct criu_child *ret, struct plan *p, struct brumate_error *err)
+static int start_child(struct criu_child *ret, struct spawning *p, struct brumate_error *err)
 {
 	struct criu_child child = CRIU_CHILD_NONE;
 	struct report report = { 0 };
@@ -224,7 +225,7 @@ static int start(struct criu_child *ret, struct plan *p, struct brumate_error *e
 
 	/* End of file is the success of execve: the way back closes itself. */
 	if (r >= 0 && receive_report(way_back_fd, &report, &none) > 0)
-		r = failed(p, &report, err);
+		r = fail_spawn(p, &report, err);
 	if (first && (p->ns_fd >= 0 || r < 0))
 		reap_wait(first, &status);
 	if (r < 0) {
@@ -284,7 +285,7 @@ int criu_spawn(struct criu_child *ret, const struct criu_program *program,
 		 plugin->devices ? plugin->devices : "");
 	snprintf(table, sizeof(table), HIDDEN_FD_VARIABLE "=%d", plugin->table_fd);
 
-	struct plan plan = {
+	struct spawning spawning = {
 		.path = program->path,
 		.argv = argv,
 		.envp = envp,
@@ -294,7 +295,7 @@ int criu_spawn(struct criu_child *ret, const struct criu_program *program,
 		.null_fd = null_fd,
 		.ns_fd = ns_fd,
 	};
-	int r = start(ret, &plan, err);
+	int r = start_child(ret, &spawning, err);
 	if (r >= 0)
 		fault_register_peer("criu", ret->id.pid);
 	return r;

@@ -5,7 +5,7 @@
  * CRIU has put the processes together, before they run, it is filled. Where our plugin is not
  * installed, or there is no room for a copy, CRIU does it all.
  *
- * The order of calls in a checkpoint: open, criu_dump() {frozen, dumped}, save, op's chunks_end(), saved, close;
+ * The order of calls in a checkpoint: open, criu_dump_run() {frozen, dumped}, save, op's chunks_end(), saved, close;
  * in a restore: open, criu_restore() {fill}, close.
  */
 #pragma once

@@ -28,6 +28,7 @@
 #include "engine/host-fill.h"
 #include "cpumem/cpu-memory.h"
 #include "criu/criu.h"
+#include "dump.h"
 #include "store/memory.h"
 
 struct bench {
@@ -290,7 +291,7 @@ static void dump(struct run *run, int criu_fd)
 	new_table(run);
 	struct criu_options o = options_for(run, criu_fd, "host-memory.log");
 	o.root = run->b->root;
-	must(criu_dump(&run->b->program, &o, &result, &error));
+	must(dump_tree(&run->b->program, &o, &result, &error));
 	run->way->dump = clock_since_s(start_ns);
 	CHECK(waitpid(run->b->root.pid, NULL, 0) == run->b->root.pid);
 	run->way->dump_cpu = cpu_seconds(0) - cpu;

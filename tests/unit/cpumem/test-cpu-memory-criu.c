@@ -2,6 +2,7 @@
 /* Memory saved beside the real CRIU: every byte of every shape is there after a dump, a restore, a
  * failure and a death at each point. */
 #include "process/job.h"
+#include "dump.h"
 #include "sanitized.h"
 #include "cpumem/cpu-memory.h"
 
@@ -278,7 +279,7 @@ static struct criu_result dump(struct script *s)
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	struct criu_result result = { 0 };
 
-	must(criu_dump(&program, &s->options, &result, &err), &err);
+	must(dump_tree(&program, &s->options, &result, &err), &err);
 	return result;
 }
 
@@ -348,12 +349,12 @@ static void failures(void)
 	for (int event = CRIU_EVENT_FROZEN; event <= CRIU_EVENT_DUMPED; event++) {
 		script_open(&s, &setup, root, "failed");
 		s.fail_at = event;
-		CHECK(criu_dump(&program, &s.options, &result, &err) == -ENODATA);
+		CHECK(dump_tree(&program, &s.options, &result, &err) == -ENODATA);
 		job_must_run(&setup, 2);
 		script_close(&s);
 		script_open(&s, &setup, root, "killed");
 		s.kill_at = event;
-		CHECK(criu_dump(&program, &s.options, &result, &err) == -EPIPE);
+		CHECK(dump_tree(&program, &s.options, &result, &err) == -EPIPE);
 		job_must_run(&setup, 2);
 		script_close(&s);
 	}
@@ -413,7 +414,7 @@ static void devices(void)
 
 	script_open(&s, &setup, root, "refused");
 	s.plugin.devices = "/dev/nvidia";
-	CHECK(criu_dump(&program, &s.options, &result, &err) == -EIO);
+	CHECK(dump_tree(&program, &s.options, &result, &err) == -EIO);
 	job_must_run(&setup, 2);
 	script_close(&s);
 	script_open(&s, &setup, root, "image");
@@ -602,7 +603,7 @@ static void device_maps(void)
 		script_open(&s, &setup, root, "refused");
 		s.plugin.devices = i ? "/dev/nvidia:/dev/loop" : "/dev/nvidia";
 		CHECK(i || cpu_memory_allow_device_maps(s.plugin.table_fd) == 0);
-		CHECK(criu_dump(&program, &s.options, &result, &err) == -EIO);
+		CHECK(dump_tree(&program, &s.options, &result, &err) == -EIO);
 		CHECK(strstr(err.text, "mapping"));
 		job_must_run(&setup, 2);
 		script_close(&s);

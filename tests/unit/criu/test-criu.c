@@ -2,6 +2,7 @@
 /* The real CRIU on a real little tree: what must survive a dump, a restore, a failure at each point,
  * CRIU's death at each point and a cancellation in the middle. */
 #include "process/job.h"
+#include "dump.h"
 #include "sanitized.h"
 
 #include <sys/un.h>
@@ -153,7 +154,7 @@ static int dump(struct script *s, struct brumate_error *err)
 
 	s->options.arg = s;
 	*err = BRUMATE_ERROR_NONE;
-	int r = criu_dump(&program, &s->options, &result, err);
+	int r = dump_tree(&program, &s->options, &result, err);
 	if (r == 0) {
 		CHECK(result.seconds > 0 && result.frozen_seconds > 0 && result.pages_bytes > 0);
 		CHECK(s->seen[CRIU_EVENT_FROZEN] == 1 && s->seen[CRIU_EVENT_DUMPED] == 1);

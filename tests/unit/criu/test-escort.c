@@ -73,7 +73,7 @@ static void see_through(pid_t pid)
 	CHECK(proc_identify(&id, pid, NULL) == 0 && heal_prepare(&h, id, NULL) == 0);
 	for (size_t i = 0; i < h.before.n; i++)
 		h.before.items[i].state = 'S'; /* before it was stopped */
-	CHECK(heal_escort(&h) == 0);
+	heal_tree(&h, -1);
 	heal_state_fini(&h);
 }
 
