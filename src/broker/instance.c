@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: MIT
-/*
- * One broker for each runtime directory: its lock and its socket. The lock is held for as long as
- * the process lives; the socket is there for as long as it takes callers.
- */
-#include "broker/broker.h"
+/* The lock and the socket of the one broker of a runtime directory. See instance.h. */
+#include "broker/instance.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/paths.h"
+#include "wire/wire.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -72,7 +70,7 @@ static int wait_event(int inotify_fd)
 	return n > 0 && read(inotify_fd, events, sizeof(events)) < 0 ? -errno : 0;
 }
 
-static int claim(int lock_fd, const char *dir, const char *path)
+static int claim_lock(int lock_fd, const char *dir, const char *path)
 {
 	auto_close int watch = inotify_init1(IN_CLOEXEC);
 	uint64_t deadline_ns = deadline_in_ms(CLAIM_TIMEOUT_MS);
@@ -111,7 +109,7 @@ int instance_claim(struct instance *ret, bool simulated, struct brumate_error *e
 	i.lock_fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (i.lock_fd < 0)
 		return brumate_fail(err, errno, "%s: %m", lock);
-	r = claim(i.lock_fd, dir, i.path);
+	r = claim_lock(i.lock_fd, dir, i.path);
 	if (r < 0)
 		return brumate_fail(err, -r, "%s: held by a broker that does not answer: %m", lock);
 	if (r > 0)

@@ -5,8 +5,7 @@
  * an idle node has no driver state at all. It decides no policy.
  */
 #include "broker/broker.h"
-#include "broker/pool.h"
-#include "broker/spill.h"
+#include "broker/instance.h"
 #include "base/clock.h"
 #include "base/conf.h"
 #include "base/fd.h"
@@ -20,10 +19,8 @@
 #include <malloc.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
@@ -43,23 +40,6 @@ struct options {
 	bool simulated;
 	int ready_fd; /* -1: none */
 };
-
-static int wake_fd = -1; /* eventfd: look again */
-static atomic_bool quit_wanted;
-
-static void wake(void)
-{
-	uint64_t one = 1;
-
-	if (write(wake_fd, &one, sizeof(one)) < 0)
-		return; /* full: it is awake already */
-}
-
-static void want_quit(void)
-{
-	atomic_store(&quit_wanted, true);
-	wake();
-}
 
 static int parse_options(struct options *ret, int argc, char **argv)
 {
@@ -101,22 +81,13 @@ static int parse_options(struct options *ret, int argc, char **argv)
 	return 0;
 }
 
-static int get_idle_ms(uint64_t *ret, uint64_t *ret_pool_bytes, struct brumate_error *err)
+static int get_idle_ms(uint64_t *ret, const struct brumate_conf *conf, struct brumate_error *err)
 {
-	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 	const char *text = getenv(IDLE_VARIABLE);
 	char *end;
-	int r = conf_load(&conf, err);
 
-	if (r < 0)
-		return r;
-	*ret_pool_bytes = conf.pool_bytes;
-	data_use_digests(conf.digests);
-	pool_bound(conf.memory_bytes);
-	if (spill_init(conf.spill_dir) < 0)
-		return brumate_fail(err, ENOMEM, "%m");
 	if (!text || !*text) {
-		*ret = conf.idle_timeout_ms ? conf.idle_timeout_ms : IDLE_MAX_S * 1000ull;
+		*ret = conf->idle_timeout_ms ? conf->idle_timeout_ms : IDLE_MAX_S * 1000ull;
 		return 0;
 	}
 	double seconds = strtod(text, &end);
@@ -185,49 +156,53 @@ static int open_signals(void)
 	return fd < 0 ? -errno : fd;
 }
 
-/* Milliseconds until the broker has been idle for @idle_ms; 0: it has. */
-static int idle_left_ms(struct wire_server *server, uint64_t idle_ms)
-{
-	uint64_t last_connection_ns, last_call_ns;
-	size_t connections = wire_server_connections(server, &last_connection_ns);
-	size_t busy = acts_busy(&last_call_ns);
-	uint64_t last_ns = last_connection_ns > last_call_ns ? last_connection_ns : last_call_ns;
-	uint64_t last_session_ns;
-	size_t sessions = data_busy(&last_session_ns);
+/* What serves callers until nobody needs it. */
+struct program {
+	struct broker *broker;
+	struct instance instance;
+	struct wire_server *server;
+	int signal_fd;
+	uint64_t idle_ms;
+};
 
-	if (driver_has_failed() && idle_ms > IDLE_FAILED_MS)
+/* Milliseconds until the broker has been idle for long enough; 0: it has. */
+static int idle_left_ms(const struct program *p)
+{
+	uint64_t last_connection_ns, last_ns, idle_ms = p->idle_ms;
+	size_t connections = wire_server_connections(p->server, &last_connection_ns);
+	bool busy = broker_is_busy(p->broker, &last_ns);
+
+	if (broker_has_failed(p->broker) && idle_ms > IDLE_FAILED_MS)
 		idle_ms = IDLE_FAILED_MS;
-	if (last_session_ns > last_ns)
-		last_ns = last_session_ns;
-	if (connections || busy || sessions)
+	if (last_connection_ns > last_ns)
+		last_ns = last_connection_ns;
+	if (connections || busy)
 		return idle_ms < INT_MAX ? (int)idle_ms : INT_MAX;
 	return deadline_left_ms(last_ns + idle_ms * NS_PER_MS);
 }
 
 /* Returns when the broker is to end; its socket is gone then. */
-static int serve(struct instance *instance, struct wire_server *server, int signal_fd,
-		 uint64_t idle_ms)
+static int serve(struct program *p)
 {
 	struct pollfd fds[] = {
-		{ .fd = wire_server_fd(server), .events = POLLIN },
-		{ .fd = signal_fd, .events = POLLIN },
-		{ .fd = wake_fd, .events = POLLIN },
+		{ .fd = wire_server_fd(p->server), .events = POLLIN },
+		{ .fd = p->signal_fd, .events = POLLIN },
+		{ .fd = broker_wake_fd(p->broker), .events = POLLIN },
 	};
-	uint64_t count;
 
 	for (;;) {
-		int left_ms = idle_left_ms(server, idle_ms);
+		int left_ms = idle_left_ms(p);
 
-		if (atomic_load(&quit_wanted) || fds[1].revents) {
-			instance_withdraw(instance);
+		if (broker_is_unwanted(p->broker) || fds[1].revents) {
+			instance_withdraw(&p->instance);
 			log_info("ending when the calls under way have ended");
 			return 0;
 		}
-		if (left_ms == 0 && instance_retire(instance) == 0) {
+		if (left_ms == 0 && instance_retire(&p->instance) == 0) {
 			log_info("ending, nobody needs it");
 			return 0;
 		}
-		int rest_ms = data_rest();
+		int rest_ms = broker_rest(p->broker);
 		if (rest_ms >= 0 && rest_ms < left_ms)
 			left_ms = rest_ms;
 		if (poll(fds, sizeof(fds) / sizeof(fds[0]), left_ms) < 0) {
@@ -236,9 +211,9 @@ static int serve(struct instance *instance, struct wire_server *server, int sign
 			continue;
 		}
 		if (fds[0].revents)
-			wire_server_accept(server);
-		if (fds[2].revents && read(wake_fd, &count, sizeof(count)) < 0)
-			continue; /* somebody else read it */
+			wire_server_accept(p->server);
+		if (fds[2].revents)
+			broker_awake(p->broker);
 	}
 }
 
@@ -268,54 +243,69 @@ static void place_kernel_cache(void)
 		setenv("CUDA_CACHE_PATH", path, 0);
 }
 
-static int run(struct options *o, struct brumate_error *err)
+static int start_broker(struct program *p, const struct brumate_conf *conf, bool simulated,
+			struct brumate_error *err)
 {
-	auto_(instance_fini) struct instance instance = INSTANCE_EMPTY;
-	const struct dev_backend *backend;
-	struct dev_libraries libraries;
-	uint64_t idle_ms = 0, pool_bytes = 0;
-	int r = get_idle_ms(&idle_ms, &pool_bytes, err);
+	struct broker_options o = { .pool_bytes = conf->pool_bytes,
+				    .memory_bytes = conf->memory_bytes,
+				    .spill_dir = conf->spill_dir,
+				    .digests = conf->digests };
+	int r = get_libraries(&o.libraries, simulated, err);
 
-	if (r < 0)
-		return r;
-	auto_close int signal_fd = open_signals();
-	wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (signal_fd < 0 || wake_fd < 0)
-		return brumate_fail(err, errno, "eventfd: %m");
-
-	r = instance_claim(&instance, o->simulated, err);
-	if (r != 0) {
-		if (r > 0)
-			tell_ready(&o->ready_fd);
-		return r;
-	}
-	place_kernel_cache();
-	r = get_libraries(&libraries, o->simulated, err);
 	if (r == 0)
-		r = driver_start(&libraries, wake, err); /* keeps the paths for good */
+		r = broker_new(&p->broker, &o, err);
 	if (r < 0)
 		return r;
-
-	data_init(pool_bytes, wake);
-	struct wire_service service = methods_service(want_quit);
-	struct wire_server *server;
-	int listen_fd = fcntl(instance.listen_fd, F_DUPFD_CLOEXEC, 0);
+	struct wire_service service = broker_service(p->broker);
+	int listen_fd = fcntl(p->instance.listen_fd, F_DUPFD_CLOEXEC, 0);
 	if (listen_fd < 0)
 		return brumate_fail(err, errno, "socket: %m");
-	r = wire_server_new(&server, &service, listen_fd, err);
-	if (r < 0)
-		return r;
-	tell_ready(&o->ready_fd);
-	r = serve(&instance, server, signal_fd, idle_ms);
-	if (r < 0)
-		brumate_fail(err, -r, "poll: %m");
-	wire_server_free(server);
-	if (acts_drain(deadline_in_ms(DRAIN_TIMEOUT_MS)) < 0 ||
-	    data_drain(deadline_in_ms(DRAIN_TIMEOUT_MS)) < 0) {
+	return wire_server_new(&p->server, &service, listen_fd, err);
+}
+
+static void end_broker(struct program *p)
+{
+	wire_server_free(p->server);
+	if (p->broker && broker_drain(p->broker, DRAIN_TIMEOUT_MS) < 0) {
 		log_warn("ending with calls under way: the driver will end them by itself");
 		_exit(EXIT_FAILED); /* threads are in the driver: its exit handlers must not run */
 	}
-	driver_wait(&backend, NULL, NULL); /* its thread must not outlive main() */
+	instance_fini(&p->instance); /* the next one need not wait until all memory is given back */
+	broker_free(p->broker);
+}
+
+static int run_program(struct program *p, struct options *o, struct brumate_error *err)
+{
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+	int r = conf_load(&conf, err);
+
+	if (r == 0)
+		r = get_idle_ms(&p->idle_ms, &conf, err);
+	if (r < 0)
+		return r;
+	if (p->signal_fd < 0)
+		return brumate_fail(err, errno, "signalfd: %m");
+	r = instance_claim(&p->instance, o->simulated, err);
+	if (r > 0)
+		tell_ready(&o->ready_fd);
+	if (r != 0)
+		return r;
+	place_kernel_cache();
+	r = start_broker(p, &conf, o->simulated, err);
+	if (r < 0)
+		return r;
+	tell_ready(&o->ready_fd);
+	r = serve(p);
+	return r < 0 ? brumate_fail(err, -r, "poll: %m") : 0;
+}
+
+static int run(struct options *o, struct brumate_error *err)
+{
+	struct program p = { .instance = INSTANCE_EMPTY, .signal_fd = open_signals() };
+	int r = run_program(&p, o, err);
+
+	end_broker(&p);
+	cleanup_close(&p.signal_fd);
 	return r;
 }
 

@@ -1,20 +1,32 @@
 // SPDX-License-Identifier: MIT
-/* Which segments there are, who has them, and how much memory they may take. See pool.h. */
-#include "broker/pool-private.h"
-#include "broker/spill.h"
+/*
+ * Which segments there are, who has them, and how much memory they may take; how one segment is made of
+ * the largest pages there are, populated, pinned and leased; and the directory on a disk for what does
+ * not fit into memory. See pool.h.
+ */
+#include "broker/pool.h"
+#include "base/fault.h"
+#include "base/fd.h"
+#include "base/huge-pages.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "base/paths.h"
 #include "base/room.h"
+#include "wire/host-copy.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/statfs.h>
+#include <sys/syscall.h>
 #include <unistd.h>
-
-#include "wire/host-copy.h"
-#include "wire/transfer.h"
 
 #define MIB (1ull << 20)
 #define GIB (1ull << 30)
@@ -22,91 +34,348 @@
 #define RING_BYTES    (256 * MIB) /* of the limit, at most: for rings, never leased */
 #define RESERVE_BYTES (256 * MIB) /* at least */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct {
-	struct segment *segments; /* all but foreign ones */
-	uint64_t limit_bytes, kept_bytes;
-	uint64_t memory_bytes;		  /* that all segments in memory may have */
-	uint64_t reserve_bytes;		  /* of the machine's memory: left to others */
+enum {
+	SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL,
+	PREFER_NODE = 1,       /* MPOL_PREFERRED */
+	HUGE_2MIB = 21u << 26, /* MFD_HUGE_2MB */
+};
+
+struct pool {
+	char *disk;		/* directory of segments that are on a disk */
+	uint64_t limit_bytes;	/* that may be pinned */
+	uint64_t memory_bytes;	/* that all segments in memory may have; UINT64_MAX: no bound */
+	uint64_t reserve_bytes; /* of the machine's memory: left to others */
+	atomic_bool
+		hugetlb_refused; /* a cgroup's limit does not let us have all that was set aside */
+
+	pthread_mutex_t lock;		  /* of the rest */
+	struct segment *segments;	  /* all but foreign ones */
+	uint64_t pinned_bytes;		  /* or to be pinned */
 	const struct dev_memory_ops *ops; /* what pinned them, to unpin them with */
 	struct dev_memory *memory;
-} pool = { .memory_bytes = UINT64_MAX };
+};
 
-void pool_bound(uint64_t memory_bytes)
+/* ---- one segment ---- */
+
+/* It is ours while we live: nothing else may be forked with it, or the lease never ends. */
+static int map_segment(struct segment *s, bool hugetlb)
 {
-	pool.memory_bytes = memory_bytes ? memory_bytes : UINT64_MAX;
+	const int protection = PROT_READ | PROT_WRITE;
+
+	if (!hugetlb) {
+		s->at = huge_pages_map(s->fd, 0, s->bytes, protection);
+		return s->at ? 0 : -errno;
+	}
+	void *at = mmap(NULL, s->bytes, protection, MAP_SHARED, s->fd, 0);
+	if (at == MAP_FAILED)
+		return -errno;
+	s->at = at;
+	return 0;
 }
 
-void pool_init(uint64_t limit_bytes)
+static int make_file(struct segment *s, unsigned flags)
 {
-	uint64_t total = 0;
+	struct stat st;
+	auto_close int fd =
+		memfd_create("brumate-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
 
-	machine_meminfo("MemTotal", &total);
-	pool.limit_bytes = limit_bytes ? limit_bytes : total / 4;
-	pool.reserve_bytes = total / 64 > RESERVE_BYTES ? total / 64 : RESERVE_BYTES;
+	if (fd < 0)
+		return -errno;
+	if (ftruncate(fd, (off_t)s->bytes) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0 ||
+	    fstat(fd, &st) < 0)
+		return -errno;
+	s->dev = st.st_dev;
+	s->ino = st.st_ino;
+	s->fd = fd;
+	int r = map_segment(s, flags & MFD_HUGETLB);
+	if (r < 0)
+		s->fd = -1;
+	else
+		take_fd(&fd);
+	return r;
 }
 
-uint64_t pool_segment_bytes(uint64_t total_bytes)
+static void prefer_node(const struct segment *s)
 {
-	if (total_bytes <= 256 * MIB)
-		return 8 * MIB;
-	return total_bytes <= 4 * GIB ? 64 * MIB : 256 * MIB;
+	unsigned long mask[16] = { 0 };
+	const unsigned bits = 8 * sizeof(mask[0]);
+
+	if (s->node < 0 || (unsigned)s->node >= bits * 16)
+		return;
+	mask[(unsigned)s->node / bits] = 1ul << ((unsigned)s->node % bits);
+	if (syscall(SYS_mbind, s->at, s->bytes, PREFER_NODE, mask, bits * 16 + 1, 0) < 0)
+		log_debug("memory of node %d: %s", s->node, strerror(errno));
 }
 
-static uint64_t ring_bytes(void)
+static bool has_shared_huge_pages(void)
 {
-	return pool.limit_bytes / 4 < RING_BYTES ? pool.limit_bytes / 4 : RING_BYTES;
+	char line[128] = "";
+	auto_fclose FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "re");
+
+	return f && fgets(line, sizeof(line), f) && !strstr(line, "[never]") &&
+	       !strstr(line, "[deny]");
 }
 
-/* Under the lock. */
-static void unlink_segment(struct segment *s)
+static int make_blank(struct segment *s)
 {
-	struct segment **p = &pool.segments;
+	int r = make_file(s, 0);
 
-	while (*p != s)
-		p = &(*p)->next;
-	*p = s->next;
-	if (s->kept)
-		pool.kept_bytes -= s->bytes;
+	if (r == 0)
+		prefer_node(s);
+	return r;
 }
 
-/* Under the lock. */
-static void drop(struct segment *s)
+static int make_ordinary(struct segment *s)
 {
-	unlink_segment(s);
-	if (s->pinned)
-		pool.ops->unpin(pool.memory, s->at);
-	segment_free(s);
+	int r = make_file(s, 0);
+
+	if (r < 0)
+		return r;
+	if (madvise(s->at, s->bytes, MADV_HUGEPAGE) == 0 && has_shared_huge_pages())
+		s->backing = SEGMENT_LARGE_PAGES;
+	prefer_node(s);
+	return 0;
 }
 
-/* Under the lock. */
-static void give_back(struct segment *s)
+static int make_largest(struct segment *s)
 {
-	s->state = SEGMENT_FREE;
+	/* Mapping pages of hugetlbfs sets them aside, or fails where there are not enough. */
+	int r = s->pool->hugetlb_refused ? -ENOMEM : make_file(s, MFD_HUGETLB | HUGE_2MIB);
+
+	if (r < 0)
+		return make_ordinary(s);
+	s->backing = SEGMENT_HUGETLB;
+	prefer_node(s);
+	return 0;
+}
+
+/* Puts a file of ordinary memory in place of the file of @s, which nobody has seen yet. */
+static int make_ordinary_instead(struct segment *s)
+{
+	struct segment fresh = { .fd = -1, .bytes = s->bytes, .node = s->node };
+	int r = make_ordinary(&fresh);
+
+	if (r < 0)
+		return r;
+	munmap(s->at, s->bytes);
+	close(s->fd);
+	s->fd = fresh.fd;
+	s->dev = fresh.dev;
+	s->ino = fresh.ino;
+	s->at = fresh.at;
+	s->backing = fresh.backing;
+	return 0;
+}
+
+static int map_foreign(struct segment *s, int fd)
+{
+	s->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	return s->fd < 0 ? -errno : map_segment(s, false);
+}
+
+static int open_foreign_on_disk(struct segment *s, int fd)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	s->fd = open(path, O_RDWR | O_DIRECT | O_CLOEXEC);
+	if (s->fd < 0 && errno == EINVAL)
+		s->fd = open(path, O_RDWR | O_CLOEXEC);
+	return s->fd < 0 ? -errno : 0;
+}
+
+static void free_segment(struct segment *s)
+{
+	if (s->at)
+		munmap(s->at, s->bytes);
+	cleanup_close(&s->fd);
+	free(s);
+}
+
+bool segment_is_worth_pinning(const struct segment *s)
+{
+	bool large = s->backing == SEGMENT_LARGE_PAGES || s->backing == SEGMENT_HUGETLB;
+
+	return s->pinning == SEGMENT_PINNED ||
+	       (s->pinning == SEGMENT_PINNABLE && (large || s->owner == SEGMENT_TAKEN));
+}
+
+bool segment_is_blank(const struct segment *s)
+{
+	return s->owner == SEGMENT_TAKEN && s->pages != SEGMENT_POPULATED;
+}
+
+bool segment_is_used(const struct segment *s)
+{
+	return s->owner == SEGMENT_TAKEN && s->pages == SEGMENT_POPULATED &&
+	       s->backing != SEGMENT_DISK;
+}
+
+void segment_pin(struct segment *s, const struct dev_memory_ops *ops, struct dev_memory *m)
+{
+	struct brumate_error err;
+
+	if (s->pinning == SEGMENT_PINNED || !segment_is_worth_pinning(s))
+		return;
+	if (ops->pin(m, s->at, s->bytes, &err) < 0) {
+		log_warn("host memory stays unpinned: %s", err.text);
+		return;
+	}
+	pthread_mutex_lock(&s->pool->lock);
+	s->pinning = SEGMENT_PINNED;
+	pthread_mutex_unlock(&s->pool->lock);
+}
+
+void segment_zero(const struct segment *s, uint64_t inside, uint64_t bytes)
+{
+	off_t data = lseek(s->fd, (off_t)inside, SEEK_DATA);
+	bool hole = data < 0 ? errno == ENXIO : (uint64_t)data >= inside + bytes;
+
+	if (!hole)
+		memset(s->at + inside, 0, bytes);
+}
+
+/* ---- segments on a disk ---- */
+
+static int fail_disk(const struct pool *p, int r, struct brumate_error *err)
+{
+	brumate_fail(err, -r, "%s: %m", p->disk);
+	brumate_hint(err, "set SpillDirectory= in [Broker] of brumate.conf");
+	return r;
+}
+
+/* Of the directory, or of the nearest one above it that exists. */
+static int stat_disk(const struct pool *p, struct statfs *ret)
+{
+	auto_free char *path = strdup(p->disk);
+
+	while (path && statfs(path, ret) < 0) {
+		char *slash = strrchr(path, '/');
+
+		if (errno != ENOENT || !slash || !path[1])
+			return -errno;
+		slash[slash == path] = '\0';
+	}
+	return path ? 0 : -ENOMEM;
+}
+
+/* Bytes that are free there, or will be once the directory is made. -EOPNOTSUPP: it is memory itself. */
+static int disk_free_bytes(const struct pool *p, uint64_t *ret, struct brumate_error *err)
+{
+	struct statfs fs;
+	int r = stat_disk(p, &fs);
+
+	if (r < 0)
+		return fail_disk(p, r, err);
+	if (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC) {
+		brumate_fail(err, EOPNOTSUPP, "%s: a file system in memory, which saves none",
+			     p->disk);
+		brumate_hint(err, "set SpillDirectory= in [Broker] of brumate.conf");
+		return -EOPNOTSUPP;
+	}
+	*ret = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
+	return 0;
+}
+
+/* For file systems without O_TMPFILE. */
+static int open_named_file(const struct pool *p, int flags)
+{
+	auto_free char *path = path_format("%s/segment-XXXXXX", p->disk);
+
+	if (!path)
+		return -ENOMEM;
+	int fd = mkostemp(path, flags);
+	if (fd < 0)
+		return -errno;
+	unlink(path);
+	return fd;
+}
+
+static int open_nameless_file(const struct pool *p, int flags)
+{
+	int fd = open(p->disk, O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC | flags, 0600);
+
+	if (fd >= 0)
+		return fd;
+	if (errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT)
+		return open_named_file(p, O_CLOEXEC | flags);
+	return -errno;
+}
+
+/* A file (owned) of @bytes, whose blocks are there, open for O_DIRECT where the file system has that. */
+static int open_disk_file(const struct pool *p, uint64_t bytes, struct brumate_error *err)
+{
+	int r = fault_point("data.spill-open");
+
+	if (r == 0)
+		r = mkdir_parents(p->disk, 0700);
+	int opened = r < 0 ? r : open_nameless_file(p, O_DIRECT);
+	if (opened == -EINVAL) /* goes through the page cache instead, which is slower */
+		opened = open_nameless_file(p, 0);
+	if (opened < 0)
+		return fail_disk(p, opened, err);
+	auto_close int fd = opened;
+	if (fallocate(fd, 0, 0, (off_t)bytes) < 0 &&
+	    (errno != EOPNOTSUPP || ftruncate(fd, (off_t)bytes) < 0))
+		return fail_disk(p, -errno, err);
+	return take_fd(&fd);
+}
+
+/* ---- the stock; all of this under the lock ---- */
+
+static void add_to_list(struct pool *p, struct segment *s)
+{
+	s->owner = SEGMENT_TAKEN;
+	s->next = p->segments;
+	p->segments = s;
+}
+
+static void set_plain(struct segment *s)
+{
+	if (s->pinning != SEGMENT_PLAIN)
+		s->pool->pinned_bytes -= s->bytes;
+	s->pinning = SEGMENT_PLAIN;
+}
+
+static void drop_segment(struct segment *s)
+{
+	struct segment **at = &s->pool->segments;
+
+	while (*at != s)
+		at = &(*at)->next;
+	*at = s->next;
+	if (s->pinning == SEGMENT_PINNED)
+		s->pool->ops->unpin(s->pool->memory, s->at);
+	set_plain(s);
+	free_segment(s);
+}
+
+static void give_segment_back(struct segment *s)
+{
+	s->owner = SEGMENT_FREE;
 	s->users = 0;
-	if (!s->kept || !s->touched)
-		drop(s);
+	if (s->pinning == SEGMENT_PLAIN || s->pages != SEGMENT_POPULATED)
+		drop_segment(s);
 }
 
-/* Under the lock: takes back what is held no more. */
-static void end_leases(void)
+/* Takes back what is held no more. */
+static void end_leases(struct pool *p)
 {
-	for (struct segment *s = pool.segments, *next; s; s = next) {
+	for (struct segment *s = p->segments, *next; s; s = next) {
 		next = s->next;
-		if (s->state != SEGMENT_LEASED || s->users || flock(s->fd, LOCK_EX | LOCK_NB) < 0)
+		if (s->owner != SEGMENT_LEASED || s->users || flock(s->fd, LOCK_EX | LOCK_NB) < 0)
 			continue;
 		flock(s->fd, LOCK_UN);
-		give_back(s);
+		give_segment_back(s);
 	}
 }
 
-/* Under the lock. */
-static struct segment *find_free(uint64_t bytes, int node)
+static struct segment *find_free(struct pool *p, uint64_t bytes, int node)
 {
 	struct segment *found = NULL;
 
-	for (struct segment *s = pool.segments; s; s = s->next) {
-		if (s->state != SEGMENT_FREE || s->bytes != bytes)
+	for (struct segment *s = p->segments; s; s = s->next) {
+		if (s->owner != SEGMENT_FREE || s->bytes != bytes)
 			continue;
 		found = s;
 		if (node < 0 || s->node == node)
@@ -115,308 +384,357 @@ static struct segment *find_free(uint64_t bytes, int node)
 	return found;
 }
 
-/* Under the lock: frees segments that nobody uses until @bytes more fit under the limit, if that helps. */
-static bool make_room(uint64_t bytes, uint64_t limit)
+/* Drops free segments until @bytes more fit under the limit, if that helps. */
+static bool make_room(struct pool *p, uint64_t bytes, uint64_t limit)
 {
 	uint64_t in_use = 0;
 
-	for (struct segment *s = pool.segments; s; s = s->next)
-		in_use += s->kept && s->state != SEGMENT_FREE ? s->bytes : 0;
+	for (struct segment *s = p->segments; s; s = s->next)
+		if (s->pinning != SEGMENT_PLAIN && s->owner != SEGMENT_FREE)
+			in_use += s->bytes;
 	if (in_use + bytes > limit)
 		return false;
-	for (struct segment *s = pool.segments, *next; s && pool.kept_bytes + bytes > limit;
+	for (struct segment *s = p->segments, *next; s && p->pinned_bytes + bytes > limit;
 	     s = next) {
 		next = s->next;
-		if (s->state == SEGMENT_FREE)
-			drop(s);
+		if (s->owner == SEGMENT_FREE)
+			drop_segment(s);
 	}
-	return pool.kept_bytes + bytes <= limit;
+	return p->pinned_bytes + bytes <= limit;
 }
 
-/* Of its pages. */
 static uint64_t bytes_there(const struct segment *s)
 {
 	struct stat st;
 	uint64_t bytes = fstat(s->fd, &st) < 0 ? 0 : (uint64_t)st.st_blocks * 512;
 
-	return s->touched || bytes > s->bytes ? s->bytes : bytes;
+	return s->pages == SEGMENT_POPULATED || bytes > s->bytes ? s->bytes : bytes;
 }
 
-/* That it takes of memory, or will. */
+/* That the segment takes of memory, or will. */
 static uint64_t bytes_counted(const struct segment *s)
 {
-	return s->spilled ? 0 : s->promised ? s->bytes : bytes_there(s);
+	if (s->backing == SEGMENT_DISK)
+		return 0;
+	return s->pages == SEGMENT_PROMISED ? s->bytes : bytes_there(s);
 }
 
-/* Under the lock. */
-static uint64_t count(int state)
+static uint64_t count_owned(const struct pool *p, enum segment_owner owner)
 {
 	uint64_t bytes = 0;
 
-	for (struct segment *s = pool.segments; s; s = s->next)
-		if ((int)s->state == state)
+	for (struct segment *s = p->segments; s; s = s->next)
+		if (s->owner == owner)
 			bytes += bytes_counted(s);
 	return bytes;
 }
 
-/* Under the lock: bytes that new segments may have in memory. */
-static uint64_t memory_left(void)
+/* Bytes that new segments may have in memory. */
+static uint64_t memory_left(const struct pool *p)
 {
-	uint64_t used = 0, spoken_for = pool.reserve_bytes;
+	uint64_t used = 0, promised = p->reserve_bytes;
 	uint64_t left = room_memory_bytes();
 
-	for (struct segment *s = pool.segments; s; s = s->next) {
+	for (struct segment *s = p->segments; s; s = s->next) {
 		used += bytes_counted(s);
-		spoken_for += s->promised ? s->bytes - bytes_there(s) : 0;
+		if (s->pages == SEGMENT_PROMISED)
+			promised += s->bytes - bytes_there(s);
 	}
-	left -= spoken_for < left ? spoken_for : left;
-	used = used < pool.memory_bytes ? pool.memory_bytes - used : 0;
+	left -= promised < left ? promised : left;
+	used = used < p->memory_bytes ? p->memory_bytes - used : 0;
 	return used < left ? used : left;
 }
 
-static int fail_no_room(uint64_t wanted, uint64_t memory, uint64_t disk, struct brumate_error *err)
+static int fail_no_room(const struct pool *p, uint64_t wanted, uint64_t memory, uint64_t disk,
+			struct brumate_error *err)
 {
 	int r = brumate_fail(err, ENOSPC,
 			     "host copy: %.1f GiB wanted, %.1f GiB of memory free and %.1f GiB in "
 			     "%s; %.1f GiB hold saved jobs",
 			     (double)wanted / GIB, (double)memory / GIB, (double)disk / GIB,
-			     spill_dir(), (double)count(SEGMENT_LEASED) / GIB);
+			     p->disk, (double)count_owned(p, SEGMENT_LEASED) / GIB);
 
 	brumate_hint(err, "resume or end a suspended job, add memory, or set SpillDirectory= in "
 			  "[Broker] of brumate.conf to a larger file system");
 	return r;
 }
 
-/* Under the lock: how many of @n segments would have to be made. */
-static size_t count_new(size_t n, uint64_t bytes)
+/* How many of @n segments would have to be made. */
+static size_t count_new(const struct pool *p, size_t n, uint64_t bytes)
 {
-	for (struct segment *s = pool.segments; s && n; s = s->next)
-		if (s->state == SEGMENT_FREE && s->bytes == bytes)
+	for (struct segment *s = p->segments; s && n; s = s->next)
+		if (s->owner == SEGMENT_FREE && s->bytes == bytes)
 			n--;
 	return n;
 }
 
-/* Under the lock: frees what is free in the pool, but for segments of @bytes. */
-static void drop_others(uint64_t bytes)
+/* Drops what is free in the pool, but for segments of @bytes. */
+static void drop_others(struct pool *p, uint64_t bytes)
 {
-	for (struct segment *s = pool.segments, *next; s; s = next) {
+	for (struct segment *s = p->segments, *next; s; s = next) {
 		next = s->next;
-		if (s->state == SEGMENT_FREE && s->bytes != bytes)
-			drop(s);
+		if (s->owner == SEGMENT_FREE && s->bytes != bytes)
+			drop_segment(s);
 	}
 }
 
-/* Under the lock: how many segments can be in memory, of @n. What is free in the pool goes first. */
-static size_t count_in_memory(size_t n, uint64_t bytes)
+/* How many segments can be in memory, of @n. What is free in the pool goes first. */
+static size_t count_in_memory(struct pool *p, size_t n, uint64_t bytes)
 {
-	size_t made = count_new(n, bytes);
-	uint64_t left = memory_left(), used = count(SEGMENT_TAKEN) + count(SEGMENT_LEASED);
+	size_t made = count_new(p, n, bytes);
+	uint64_t left = memory_left(p);
+	uint64_t used = count_owned(p, SEGMENT_TAKEN) + count_owned(p, SEGMENT_LEASED);
 
 	if (made * bytes > left) {
-		drop_others(bytes);
-		left = memory_left();
+		drop_others(p, bytes);
+		left = memory_left(p);
 	}
 	if (made > left / bytes)
 		n = n - made + left / bytes;
-	used = used < pool.memory_bytes ? pool.memory_bytes - used : 0;
+	used = used < p->memory_bytes ? p->memory_bytes - used : 0;
 	return n < used / bytes ? n : used / bytes;
 }
 
-/* Under the lock: *ret of @n segments will be in memory; the rest must fit on the disk. */
-static int divide(size_t n, uint64_t bytes, size_t *ret, struct brumate_error *err)
+/* *ret of @n segments will be in memory; the rest must fit on the disk. */
+static int divide(struct pool *p, size_t n, uint64_t bytes, size_t *ret, struct brumate_error *err)
 {
-	size_t here = count_in_memory(n, bytes);
+	size_t here = count_in_memory(p, n, bytes);
 	uint64_t disk = 0;
 
 	if (here == n) {
 		*ret = n;
 		return 0;
 	}
-	int r = spill_free_bytes(&disk, err);
+	int r = disk_free_bytes(p, &disk, err);
 	if (r < 0)
 		return brumate_wrap(err, r, "host copy: %.1f GiB wanted, %.1f GiB of memory free",
 				    (double)(n * bytes) / GIB, (double)(here * bytes) / GIB);
 	if ((n - here) * bytes > disk)
-		return fail_no_room(n * bytes, here * bytes, disk, err);
+		return fail_no_room(p, n * bytes, here * bytes, disk, err);
 	*ret = here;
 	return 0;
 }
 
-/* Under the lock. */
-static int add_segment(struct segment **ret, uint64_t bytes, int node, bool kept, bool blank)
+static struct segment *segment_new(struct pool *p, uint64_t bytes, int node)
 {
 	struct segment *s = calloc(1, sizeof(*s));
 
+	if (s)
+		*s = (struct segment){ .pool = p, .fd = -1, .bytes = bytes, .node = node };
+	return s;
+}
+
+static int add_segment(struct pool *p, struct segment **ret, uint64_t bytes, int node,
+		       enum segment_pinning pinning, bool blank)
+{
+	struct segment *s = segment_new(p, bytes, node);
+
 	if (!s)
 		return -ENOMEM;
-	*s = (struct segment){ .fd = -1, .bytes = bytes, .node = node };
-	int r = blank ? segment_make_blank(s) : segment_make(s);
+	int r = blank ? make_blank(s) : make_largest(s);
 	if (r < 0) {
 		free(s);
 		return r;
 	}
-	s->kept = kept;
-	s->promised = !s->hugetlb && !blank;
-	s->state = SEGMENT_TAKEN;
-	s->next = pool.segments;
-	pool.segments = s;
-	if (kept)
-		pool.kept_bytes += bytes;
+	s->pinning = pinning;
+	s->pages = s->backing == SEGMENT_HUGETLB || blank ? SEGMENT_BLANK : SEGMENT_PROMISED;
+	add_to_list(p, s);
+	if (pinning != SEGMENT_PLAIN)
+		p->pinned_bytes += bytes;
 	*ret = s;
 	return 0;
 }
 
-/* Under the lock. */
-static int take_one(struct segment **ret, uint64_t bytes, int node, uint64_t limit)
+static int take_segment(struct pool *p, struct segment **ret, uint64_t bytes, int node,
+			uint64_t limit)
 {
-	struct segment *s = find_free(bytes, node);
+	struct segment *s = find_free(p, bytes, node);
 
 	if (!s)
-		return add_segment(ret, bytes, node, make_room(bytes, limit), false);
-	s->state = SEGMENT_TAKEN;
+		return add_segment(p, ret, bytes, node,
+				   make_room(p, bytes, limit) ? SEGMENT_PINNABLE : SEGMENT_PLAIN,
+				   false);
+	s->owner = SEGMENT_TAKEN;
 	*ret = s;
 	return 0;
 }
 
-/* Under the lock. */
-static int take_spilled(struct segment **ret, uint64_t bytes, struct brumate_error *err)
+static uint64_t ring_bytes(const struct pool *p)
 {
-	struct segment *s = calloc(1, sizeof(*s));
-
-	if (!s)
-		return brumate_fail(err, ENOMEM, "host copy: %m");
-	*s = (struct segment){ .bytes = bytes, .node = -1, .spilled = true, .touched = true };
-	s->fd = spill_open(bytes, err);
-	if (s->fd < 0) {
-		int r = s->fd;
-
-		free(s);
-		return r;
-	}
-	s->state = SEGMENT_TAKEN;
-	s->next = pool.segments;
-	pool.segments = s;
-	*ret = s;
-	return 0;
+	return p->limit_bytes / 4 < RING_BYTES ? p->limit_bytes / 4 : RING_BYTES;
 }
 
-/* Under the lock. */
-static int take_in_memory(struct segment **ret, uint64_t bytes, int node, struct brumate_error *err)
+static int take_in_memory(struct pool *p, struct segment **ret, uint64_t bytes, int node,
+			  struct brumate_error *err)
 {
-	int r = take_one(ret, bytes, node, pool.limit_bytes - ring_bytes());
+	int r = take_segment(p, ret, bytes, node, p->limit_bytes - ring_bytes(p));
 
 	return r < 0 ? brumate_fail(err, -r, "host memory of %llu MiB: %m",
 				    (unsigned long long)(bytes / MIB))
 		     : 0;
 }
 
-int pool_take_blank(struct segment **s)
+static int take_on_disk(struct pool *p, struct segment **ret, uint64_t bytes,
+			struct brumate_error *err)
 {
-	struct segment *fresh, *old = *s;
+	struct segment *s = segment_new(p, bytes, -1);
 
-	pthread_mutex_lock(&lock);
-	int r = add_segment(&fresh, old->bytes, old->node, false, true);
-	if (r == 0) {
-		fresh->users = old->users;
-		give_back(old);
-		*s = fresh;
+	if (!s)
+		return brumate_fail(err, ENOMEM, "host copy: %m");
+	s->backing = SEGMENT_DISK;
+	s->pages = SEGMENT_POPULATED;
+	int r = open_disk_file(p, bytes, err);
+	if (r < 0) {
+		free(s);
+		return r;
 	}
-	pthread_mutex_unlock(&lock);
-	return r;
+	s->fd = r;
+	add_to_list(p, s);
+	*ret = s;
+	return 0;
 }
 
-int pool_take(struct segment **ret, size_t n, uint64_t bytes, const int *nodes,
-	      struct brumate_error *err)
+static struct segment *find_leased(const struct pool *p, const struct stat *st, uint64_t bytes)
 {
-	size_t i = 0, in_memory = 0;
-
-	pthread_mutex_lock(&lock);
-	end_leases();
-	int r = divide(n, bytes, &in_memory, err);
-	while (i < n && r == 0) {
-		r = i < in_memory ? take_in_memory(&ret[i], bytes, nodes ? nodes[i] : -1, err)
-				  : take_spilled(&ret[i], bytes, err);
-		if (r == 0)
-			ret[i++]->users = 1;
-	}
-	while (r < 0 && i-- > 0)
-		give_back(ret[i]);
-	pthread_mutex_unlock(&lock);
-	return r;
-}
-
-struct segment *pool_take_ring(uint64_t bytes, bool must)
-{
-	struct segment *s = NULL;
-
-	pthread_mutex_lock(&lock);
-	end_leases();
-	if ((find_free(bytes, -1) || make_room(bytes, pool.limit_bytes) || must) &&
-	    take_one(&s, bytes, -1, pool.limit_bytes) < 0)
-		s = NULL;
-	pthread_mutex_unlock(&lock);
-	return s;
-}
-
-int pool_make_ordinary(struct segment *s)
-{
-	pthread_mutex_lock(&lock);
-	int r = memory_left() < s->bytes ? -ENOMEM : segment_make_again(s);
-	if (r == 0)
-		s->promised = true;
-	pthread_mutex_unlock(&lock);
-	return r;
-}
-
-void pool_note_touched(struct segment *s)
-{
-	pthread_mutex_lock(&lock);
-	s->touched = true;
-	s->promised = false;
-	pthread_mutex_unlock(&lock);
-}
-
-/* What has no pages is of no use to the pool, which it will not come back to. */
-void pool_note_lease(struct segment *s, bool written)
-{
-	pthread_mutex_lock(&lock);
-	s->state = SEGMENT_LEASED;
-	s->promised = s->promised && written;
-	if (s->kept && !s->touched) {
-		s->kept = false;
-		pool.kept_bytes -= s->bytes;
-	}
-	pthread_mutex_unlock(&lock);
-}
-
-/* Under the lock. */
-static struct segment *find_leased(const struct stat *st, uint64_t bytes)
-{
-	for (struct segment *s = pool.segments; s; s = s->next)
-		if (s->state == SEGMENT_LEASED && s->dev == st->st_dev && s->ino == st->st_ino &&
+	for (struct segment *s = p->segments; s; s = s->next)
+		if (s->owner == SEGMENT_LEASED && s->dev == st->st_dev && s->ino == st->st_ino &&
 		    s->bytes == bytes)
 			return s;
 	return NULL;
 }
 
-static int adopt_foreign(struct segment **ret, int fd, uint64_t bytes, bool spilled)
+/* ---- for users of segments ---- */
+
+int segment_exchange(struct segment **s)
 {
-	struct segment *s = calloc(1, sizeof(*s));
+	struct segment *fresh, *old = *s;
+	struct pool *p = old->pool;
+
+	pthread_mutex_lock(&p->lock);
+	int r = add_segment(p, &fresh, old->bytes, old->node, SEGMENT_PLAIN, true);
+	if (r == 0) {
+		fresh->users = old->users;
+		give_segment_back(old);
+		*s = fresh;
+	}
+	pthread_mutex_unlock(&p->lock);
+	return r;
+}
+
+/* A file of ordinary memory in place of huge pages that are refused, where memory has room for it. */
+static int exchange_file(struct segment *s)
+{
+	struct pool *p = s->pool;
+
+	if (!atomic_exchange(&p->hugetlb_refused, true))
+		log_warn("huge pages that are free are refused, as a limit of the cgroup does "
+			 "(hugetlb.2MB.max): others instead");
+	pthread_mutex_lock(&p->lock);
+	int r = memory_left(p) < s->bytes ? -ENOMEM : make_ordinary_instead(s);
+	if (r == 0)
+		s->pages = SEGMENT_PROMISED;
+	pthread_mutex_unlock(&p->lock);
+	return r;
+}
+
+int segment_populate(struct segment *s, struct brumate_error *err)
+{
+	if (s->pages == SEGMENT_POPULATED)
+		return s->backing != SEGMENT_DISK;
+	int r = huge_pages_fill(s->at, s->bytes, s->backing != SEGMENT_SMALL_PAGES);
+	if (r == -ENOMEM && s->backing == SEGMENT_HUGETLB) {
+		r = exchange_file(s);
+		if (r == 0)
+			r = huge_pages_fill(s->at, s->bytes, s->backing != SEGMENT_SMALL_PAGES);
+	}
+	if (r < 0)
+		return brumate_fail(err, -r, "host memory of %llu MiB: %m",
+				    (unsigned long long)(s->bytes >> 20));
+	pthread_mutex_lock(&s->pool->lock);
+	if (s->backing == SEGMENT_SMALL_PAGES && r > 0)
+		s->backing = SEGMENT_LARGE_PAGES;
+	s->pages = SEGMENT_POPULATED;
+	pthread_mutex_unlock(&s->pool->lock);
+	return 0;
+}
+
+/* What has no pages is of no use to the pool, which it will not come back to. */
+static void note_lease(struct segment *s, bool written)
+{
+	pthread_mutex_lock(&s->pool->lock);
+	s->owner = SEGMENT_LEASED;
+	if (s->pages == SEGMENT_PROMISED && !written)
+		s->pages = SEGMENT_BLANK;
+	if (s->pages != SEGMENT_POPULATED)
+		set_plain(s);
+	pthread_mutex_unlock(&s->pool->lock);
+}
+
+int segment_lease(struct segment *s, bool written, struct brumate_error *err)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", s->fd);
+	auto_close int fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return brumate_fail(err, errno, "host memory: lease: %m");
+	if (flock(fd, LOCK_SH | LOCK_NB) < 0)
+		return brumate_fail(err, errno, "host memory: lease: lock: %m");
+	note_lease(s, written);
+	return take_fd(&fd);
+}
+
+int pool_take(struct pool *p, struct segment **ret, size_t n, uint64_t bytes, const int *nodes,
+	      struct brumate_error *err)
+{
+	size_t i = 0, in_memory = 0;
+
+	pthread_mutex_lock(&p->lock);
+	end_leases(p);
+	int r = divide(p, n, bytes, &in_memory, err);
+	while (i < n && r == 0) {
+		r = i < in_memory ? take_in_memory(p, &ret[i], bytes, nodes ? nodes[i] : -1, err)
+				  : take_on_disk(p, &ret[i], bytes, err);
+		if (r == 0)
+			ret[i++]->users = 1;
+	}
+	while (r < 0 && i-- > 0)
+		give_segment_back(ret[i]);
+	pthread_mutex_unlock(&p->lock);
+	return r;
+}
+
+struct segment *pool_take_ring(struct pool *p, uint64_t bytes, bool must)
+{
+	struct segment *s = NULL;
+
+	pthread_mutex_lock(&p->lock);
+	end_leases(p);
+	if ((find_free(p, bytes, -1) || make_room(p, bytes, p->limit_bytes) || must) &&
+	    take_segment(p, &s, bytes, -1, p->limit_bytes) < 0)
+		s = NULL;
+	pthread_mutex_unlock(&p->lock);
+	return s;
+}
+
+static int adopt_foreign(struct pool *p, struct segment **ret, int fd, uint64_t bytes, bool spilled)
+{
+	struct segment *s = segment_new(p, bytes, -1);
 
 	if (!s)
 		return -ENOMEM;
-	*s = (struct segment){ .fd = -1, .bytes = bytes, .touched = true, .node = -1 };
-	s->state = SEGMENT_FOREIGN;
-	s->spilled = spilled;
-	int r = spilled ? segment_open_foreign(s, fd) : segment_map_foreign(s, fd);
+	s->owner = SEGMENT_FOREIGN;
+	s->pages = SEGMENT_POPULATED;
+	s->backing = spilled ? SEGMENT_DISK : SEGMENT_SMALL_PAGES;
+	int r = spilled ? open_foreign_on_disk(s, fd) : map_foreign(s, fd);
 	if (r < 0)
-		segment_free(s);
+		free_segment(s);
 	else
 		*ret = s;
 	return r;
 }
 
-int pool_adopt(struct segment **ret, int fd, uint64_t bytes, bool spilled,
+int pool_adopt(struct pool *p, struct segment **ret, int fd, uint64_t bytes, bool spilled,
 	       struct brumate_error *err)
 {
 	struct stat st;
@@ -426,66 +744,124 @@ int pool_adopt(struct segment **ret, int fd, uint64_t bytes, bool spilled,
 	if ((r < 0 && !spilled) || fstat(fd, &st) < 0)
 		return brumate_fail(err, EBADF, "host copy: a descriptor is no memory of %llu MiB",
 				    (unsigned long long)(bytes / MIB));
-	pthread_mutex_lock(&lock);
-	*ret = find_leased(&st, bytes);
-	if (*ret)
-		(*ret)->users++;
-	pthread_mutex_unlock(&lock);
-	if (*ret)
+	pthread_mutex_lock(&p->lock);
+	struct segment *s = find_leased(p, &st, bytes);
+	if (s)
+		s->users++;
+	pthread_mutex_unlock(&p->lock);
+	if (s) {
+		*ret = s;
 		return 0;
-	r = adopt_foreign(ret, fd, bytes, spilled);
+	}
+	r = adopt_foreign(p, ret, fd, bytes, spilled);
 	return r < 0 ? brumate_fail(err, -r, "host copy: %m") : 0;
+}
+
+/* Whether its holders alone keep a leased segment: it is of no more use to the pool, nor to be counted. */
+static bool is_left_to_holders(const struct segment *s)
+{
+	if (s->users)
+		return false;
+	return s->backing == SEGMENT_DISK ||
+	       (s->pinning == SEGMENT_PLAIN && s->pages != SEGMENT_PROMISED &&
+		s->pool->memory_bytes == UINT64_MAX);
 }
 
 void pool_put(struct segment *s)
 {
 	if (!s)
 		return;
-	if (s->state == SEGMENT_FOREIGN) {
-		segment_free(s);
+	if (s->owner == SEGMENT_FOREIGN) {
+		free_segment(s);
 		return;
 	}
-	pthread_mutex_lock(&lock);
+	struct pool *p = s->pool;
+	pthread_mutex_lock(&p->lock);
 	s->users -= s->users > 0;
-	if (s->state == SEGMENT_TAKEN)
-		give_back(s);
-	else if (!s->users &&
-		 (s->spilled || (!s->kept && !s->promised && pool.memory_bytes == UINT64_MAX)))
-		drop(s); /* its holders keep it; it is of no more use here, if not to be counted */
-	pthread_mutex_unlock(&lock);
+	if (s->owner == SEGMENT_TAKEN)
+		give_segment_back(s);
+	else if (is_left_to_holders(s))
+		drop_segment(s);
+	pthread_mutex_unlock(&p->lock);
 }
 
-void pool_pinned_by(const struct dev_memory_ops *ops, struct dev_memory *m)
+/* ---- the whole pool ---- */
+
+void pool_pinned_by(struct pool *p, const struct dev_memory_ops *ops, struct dev_memory *m)
 {
-	pthread_mutex_lock(&lock);
-	pool.ops = ops;
-	pool.memory = m;
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_lock(&p->lock);
+	p->ops = ops;
+	p->memory = m;
+	pthread_mutex_unlock(&p->lock);
 }
 
-void pool_unpin(void)
+void pool_unpin(struct pool *p)
 {
-	pthread_mutex_lock(&lock);
-	end_leases();
-	for (struct segment *s = pool.segments; s; s = s->next) {
-		if (s->pinned)
-			pool.ops->unpin(pool.memory, s->at);
-		s->pinned = false;
+	pthread_mutex_lock(&p->lock);
+	end_leases(p);
+	for (struct segment *s = p->segments; s; s = s->next) {
+		if (s->pinning != SEGMENT_PINNED)
+			continue;
+		p->ops->unpin(p->memory, s->at);
+		s->pinning = SEGMENT_PINNABLE;
 	}
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&p->lock);
 }
 
-void pool_info(struct pool_info *ret)
+void pool_info(struct pool *p, struct pool_info *ret)
 {
 	uint64_t disk_bytes = 0;
 
-	if (spill_free_bytes(&disk_bytes, NULL) < 0)
+	if (disk_free_bytes(p, &disk_bytes, NULL) < 0)
 		disk_bytes = 0;
-	pthread_mutex_lock(&lock);
-	end_leases();
-	uint64_t free_bytes = count(SEGMENT_FREE);
-	*ret = (struct pool_info){ pool.limit_bytes,	       pool.kept_bytes,
-				   count(SEGMENT_LEASED),      free_bytes,
-				   memory_left() + free_bytes, disk_bytes };
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_lock(&p->lock);
+	end_leases(p);
+	uint64_t free_bytes = count_owned(p, SEGMENT_FREE);
+	*ret = (struct pool_info){ .limit_bytes = p->limit_bytes,
+				   .pinned_bytes = p->pinned_bytes,
+				   .leased_bytes = count_owned(p, SEGMENT_LEASED),
+				   .free_bytes = free_bytes,
+				   .memory_bytes = memory_left(p) + free_bytes,
+				   .disk_bytes = disk_bytes,
+				   .disk = p->disk };
+	pthread_mutex_unlock(&p->lock);
+}
+
+uint64_t pool_segment_bytes(uint64_t total_bytes)
+{
+	if (total_bytes <= 256 * MIB)
+		return 8 * MIB;
+	return total_bytes <= 4 * GIB ? 64 * MIB : 256 * MIB;
+}
+
+int pool_new(struct pool **ret, const struct pool_options *o, struct brumate_error *err)
+{
+	struct pool *p = calloc(1, sizeof(*p));
+	char *disk = o->disk ? strdup(o->disk) : path_format("%s/spill", path_state_dir());
+	uint64_t total = 0;
+
+	if (!p || !disk) {
+		free(p);
+		free(disk);
+		return brumate_fail(err, ENOMEM, "%m");
+	}
+	machine_meminfo("MemTotal", &total);
+	p->disk = disk;
+	p->limit_bytes = o->limit_bytes ? o->limit_bytes : total / 4;
+	p->memory_bytes = o->memory_bytes ? o->memory_bytes : UINT64_MAX;
+	p->reserve_bytes = total / 64 > RESERVE_BYTES ? total / 64 : RESERVE_BYTES;
+	pthread_mutex_init(&p->lock, NULL);
+	*ret = p;
+	return 0;
+}
+
+void pool_free(struct pool *p)
+{
+	if (!p)
+		return;
+	while (p->segments)
+		drop_segment(p->segments);
+	pthread_mutex_destroy(&p->lock);
+	free(p->disk);
+	free(p);
 }

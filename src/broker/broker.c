@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: MIT
-/* The methods of io.brumate.broker: parameters in, the driver's answers out. Decides nothing. */
+/*
+ * The broker, and the methods of io.brumate.broker: parameters in, the driver's answers out. See broker.h.
+ */
 #include "broker/broker.h"
-#include "broker/pool.h"
-#include "broker/spill.h"
-#include "wire/wire.h"
+#include "broker/session.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 enum {
@@ -16,7 +19,16 @@ enum {
 	STATE_TIMEOUT_MS = 5000, /* for a process that is stopped, or has a call under way */
 };
 
-static void (*on_quit)(void);
+struct broker {
+	int wake_fd; /* eventfd: the owner is to look again */
+	atomic_bool unwanted;
+	struct driver *driver;
+	struct pool *pool;
+	struct gpus *gpus;
+	struct sessions *sessions;
+};
+
+/* ---- methods ---- */
 
 /* Takes @reply. */
 static int reply_with(struct wire_call_context *call, json_t *reply, struct brumate_error *err)
@@ -50,26 +62,27 @@ static json_t *features_to_json(uint32_t features)
 	return list;
 }
 
-static json_t *pool_to_json(void)
+static json_t *pool_to_json(struct pool *pool)
 {
 	struct pool_info p;
 
-	pool_info(&p);
+	pool_info(pool, &p);
 	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:s}", "limit_bytes",
-			 (json_int_t)p.limit_bytes, "pinned_bytes", (json_int_t)p.kept_bytes,
+			 (json_int_t)p.limit_bytes, "pinned_bytes", (json_int_t)p.pinned_bytes,
 			 "leased_bytes", (json_int_t)p.leased_bytes, "free_bytes",
 			 (json_int_t)p.free_bytes, "memory_bytes", (json_int_t)p.memory_bytes,
-			 "disk_bytes", (json_int_t)p.disk_bytes, "disk", spill_dir());
+			 "disk_bytes", (json_int_t)p.disk_bytes, "disk", p.disk);
 }
 
-static int info(void *arg, struct wire_call_context *call, json_t *parameters,
-		struct brumate_error *err)
+static int serve_info(void *arg, struct wire_call_context *call, json_t *parameters,
+		      struct brumate_error *err)
 {
+	struct broker *b = arg;
 	const struct dev_backend *backend;
 	struct dev_info device;
 	struct dev_gpu gpus[DEV_GPUS_MAX];
 	size_t n_gpus;
-	int r = driver_wait(&backend, &device, err);
+	int r = driver_wait(b->driver, &backend, &device, err);
 
 	if (r == 0)
 		r = dev_gpus(backend, gpus, DEV_GPUS_MAX, &n_gpus, err);
@@ -82,17 +95,18 @@ static int info(void *arg, struct wire_call_context *call, json_t *parameters,
 				    device.api_version, "init_seconds", device.init_seconds,
 				    "features", features_to_json(device.features), "gpus",
 				    gpus_to_json(gpus, n_gpus), "pid", (int)getpid(), "pool",
-				    pool_to_json()),
+				    pool_to_json(b->pool)),
 			  err);
 }
 
-static int list_gpus(void *arg, struct wire_call_context *call, json_t *parameters,
-		     struct brumate_error *err)
+static int serve_gpus(void *arg, struct wire_call_context *call, json_t *parameters,
+		      struct brumate_error *err)
 {
+	struct broker *b = arg;
 	const struct dev_backend *backend;
 	struct dev_gpu gpus[DEV_GPUS_MAX];
 	size_t n;
-	int r = driver_wait(&backend, NULL, err);
+	int r = driver_wait(b->driver, &backend, NULL, err);
 
 	if (r == 0)
 		r = dev_gpus(backend, gpus, DEV_GPUS_MAX, &n, err);
@@ -131,7 +145,7 @@ static int get_pids(json_t *parameters, pid_t **ret, size_t *ret_n, struct bruma
 		return wire_fail_parameter(err, "pids", "is missing");
 
 	size_t n = json_array_size(list);
-	if (n > ACT_PIDS_MAX)
+	if (n > DRIVER_PIDS_MAX)
 		return wire_fail_parameter(err, "pids", "are too many");
 	auto_free pid_t *pids = calloc(n + 1, sizeof(*pids));
 	if (!pids)
@@ -165,23 +179,24 @@ static json_t *process_to_json(pid_t pid, const struct dev_process *p)
 			 "gpu_bytes", bytes, "used_bytes", (json_int_t)p->used_bytes);
 }
 
-static int state(void *arg, struct wire_call_context *call, json_t *parameters,
-		 struct brumate_error *err)
+static int serve_state(void *arg, struct wire_call_context *call, json_t *parameters,
+		       struct brumate_error *err)
 {
+	struct broker *b = arg;
 	const struct dev_backend *backend;
 	auto_free pid_t *pids = NULL;
 	size_t n = 0;
 	int r = get_pids(parameters, &pids, &n, err);
 
 	if (r == 0)
-		r = driver_wait(&backend, NULL, err);
+		r = driver_wait(b->driver, &backend, NULL, err);
 	if (r < 0)
 		return r;
 
 	auto_free struct dev_process *processes = calloc(n + 1, sizeof(*processes));
 	if (!processes)
 		return brumate_fail(err, ENOMEM, "state: %m");
-	r = acts_look(backend, pids, n, STATE_TIMEOUT_MS, processes, err);
+	r = driver_look(b->driver, pids, n, STATE_TIMEOUT_MS, processes, err);
 	if (r < 0)
 		return r;
 
@@ -223,16 +238,15 @@ static int get_map(json_t *parameters, struct dev_gpu_pair *ret, size_t *ret_n,
 
 /* Makes the caller's map, if there is one, one of all visible GPUs. */
 static int complete_map(const struct dev_backend *backend, const struct dev_info *device,
-			enum dev_action action, struct dev_gpu_pair *pairs, size_t *n,
-			struct brumate_error *err)
+			struct driver_call *call, struct brumate_error *err)
 {
 	struct dev_gpu_pair full[DEV_GPUS_MAX];
 	struct dev_gpu gpus[DEV_GPUS_MAX];
 	size_t n_gpus;
 
-	if (!*n)
+	if (!call->n_pairs)
 		return 0;
-	if (action != DEV_RESTORE)
+	if (call->action != DEV_RESTORE)
 		return wire_fail_parameter(err, "gpu_map", "is for restore alone");
 	if (!(device->features & DEV_REMAP))
 		return brumate_fail(err, EOPNOTSUPP,
@@ -240,15 +254,15 @@ static int complete_map(const struct dev_backend *backend, const struct dev_info
 				    device->driver_version);
 	int r = dev_gpus(backend, gpus, DEV_GPUS_MAX, &n_gpus, err);
 	if (r == 0)
-		r = dev_map_complete(full, gpus, n_gpus, pairs, *n, err);
+		r = dev_map_complete(full, gpus, n_gpus, call->pairs, call->n_pairs, err);
 	if (r < 0)
 		return r;
-	memcpy(pairs, full, n_gpus * sizeof(full[0]));
-	*n = n_gpus;
+	memcpy(call->pairs, full, n_gpus * sizeof(full[0]));
+	call->n_pairs = n_gpus;
 	return 0;
 }
 
-static json_t *outcomes_to_json(const pid_t *pids, const struct act_outcome *o, size_t n)
+static json_t *outcomes_to_json(const pid_t *pids, const struct driver_outcome *o, size_t n)
 {
 	json_t *list = json_array();
 
@@ -280,75 +294,167 @@ static int get_action(json_t *parameters, enum dev_action *ret, uint32_t *ret_ti
 	return r;
 }
 
-static int act(void *arg, struct wire_call_context *call, json_t *parameters,
-	       struct brumate_error *err)
+static int serve_act(void *arg, struct wire_call_context *call, json_t *parameters,
+		     struct brumate_error *err)
 {
+	struct broker *b = arg;
 	const struct dev_backend *backend;
 	struct dev_info device;
-	struct dev_gpu_pair pairs[DEV_GPUS_MAX];
+	struct driver_call act = { .action = DEV_LOCK };
 	auto_free pid_t *pids = NULL;
-	size_t n = 0, n_pairs = 0;
-	enum dev_action action = DEV_LOCK;
-	uint32_t timeout_ms = 0;
-	int r = get_action(parameters, &action, &timeout_ms, err);
+	size_t n = 0;
+	int r = get_action(parameters, &act.action, &act.timeout_ms, err);
 
 	if (r == 0)
 		r = get_pids(parameters, &pids, &n, err);
 	if (r == 0)
-		r = get_map(parameters, pairs, &n_pairs, err);
+		r = get_map(parameters, act.pairs, &act.n_pairs, err);
 	if (r == 0)
-		r = driver_wait(&backend, &device, err);
+		r = driver_wait(b->driver, &backend, &device, err);
 	if (r == 0)
-		r = complete_map(backend, &device, action, pairs, &n_pairs, err);
+		r = complete_map(backend, &device, &act, err);
 	if (r < 0)
 		return r;
 
-	auto_free struct act_outcome *outcomes = calloc(n + 1, sizeof(*outcomes));
+	auto_free struct driver_outcome *outcomes = calloc(n + 1, sizeof(*outcomes));
 	if (!outcomes)
-		return brumate_fail(err, ENOMEM, "%s: %m", dev_action_name(action));
-	r = acts_run(backend, action, pids, n, timeout_ms, pairs, n_pairs, outcomes, err);
+		return brumate_fail(err, ENOMEM, "%s: %m", dev_action_name(act.action));
+	r = driver_run(b->driver, &act, pids, n, outcomes, err);
 	if (r < 0)
 		return r;
 	return reply_with(call, json_pack("{s:o}", "outcomes", outcomes_to_json(pids, outcomes, n)),
 			  err);
 }
 
-static int transfer(void *arg, struct wire_call_context *call, json_t *parameters,
-		    struct brumate_error *err)
+static int serve_transfer(void *arg, struct wire_call_context *call, json_t *parameters,
+			  struct brumate_error *err)
 {
+	struct broker *b = arg;
 	const struct dev_backend *backend;
 	auto_close int fd = wire_call_take_fd(call, 0);
 
 	if (fd < 0)
 		return brumate_fail(err, EINVAL, "transfer: no socket came with the call");
-	int r = driver_wait(&backend, NULL, err);
+	int r = driver_wait(b->driver, &backend, NULL, err);
 	if (r == 0)
-		r = data_serve(take_fd(&fd), err);
+		r = sessions_add(b->sessions, take_fd(&fd), err);
 	return r < 0 ? r : wire_reply(call, NULL);
 }
 
-static int quit(void *arg, struct wire_call_context *call, json_t *parameters,
-		struct brumate_error *err)
+static int serve_quit(void *arg, struct wire_call_context *call, json_t *parameters,
+		      struct brumate_error *err)
 {
+	struct broker *b = arg;
 	int r = wire_reply(call, NULL);
 
-	on_quit();
+	atomic_store(&b->unwanted, true);
+	eventfd_write(b->wake_fd, 1);
 	return r;
 }
 
 static const struct wire_method methods[] = {
-	{ "io.brumate.broker.Info", info },   { "io.brumate.broker.Gpus", list_gpus },
-	{ "io.brumate.broker.State", state }, { "io.brumate.broker.Act", act },
-	{ "io.brumate.broker.Quit", quit },   { "io.brumate.broker.Transfer", transfer },
+	{ "io.brumate.broker.Info", serve_info },
+	{ "io.brumate.broker.Gpus", serve_gpus },
+	{ "io.brumate.broker.State", serve_state },
+	{ "io.brumate.broker.Act", serve_act },
+	{ "io.brumate.broker.Quit", serve_quit },
+	{ "io.brumate.broker.Transfer", serve_transfer },
 };
 
-struct wire_service methods_service(void (*when_asked_to_quit)(void))
+struct wire_service broker_service(struct broker *b)
 {
-	on_quit = when_asked_to_quit;
 	return (struct wire_service){
 		.interface_name = "io.brumate.broker",
 		.description = wire_interface_broker,
 		.methods = methods,
 		.n_methods = sizeof(methods) / sizeof(methods[0]),
+		.arg = b,
 	};
+}
+
+/* ---- the broker ---- */
+
+int broker_wake_fd(const struct broker *b)
+{
+	return b->wake_fd;
+}
+
+void broker_awake(const struct broker *b)
+{
+	eventfd_t count;
+
+	eventfd_read(b->wake_fd, &count);
+}
+
+bool broker_is_unwanted(const struct broker *b)
+{
+	return atomic_load(&b->unwanted);
+}
+
+bool broker_has_failed(struct broker *b)
+{
+	return driver_has_failed(b->driver);
+}
+
+bool broker_is_busy(struct broker *b, uint64_t *ret_last_end_ns)
+{
+	uint64_t last_call_ns, last_session_ns;
+	size_t calls = driver_busy(b->driver, &last_call_ns);
+	size_t sessions = sessions_busy(b->sessions, &last_session_ns);
+
+	*ret_last_end_ns = last_call_ns > last_session_ns ? last_call_ns : last_session_ns;
+	return calls || sessions;
+}
+
+int broker_rest(struct broker *b)
+{
+	return sessions_rest(b->sessions);
+}
+
+int broker_drain(struct broker *b, uint64_t timeout_ms)
+{
+	const struct dev_backend *backend;
+	int r = driver_drain(b->driver, deadline_in_ms(timeout_ms));
+
+	if (r == 0)
+		r = sessions_drain(b->sessions, deadline_in_ms(timeout_ms));
+	if (r == 0)
+		driver_wait(b->driver, &backend, NULL, NULL);
+	return r;
+}
+
+int broker_new(struct broker **ret, const struct broker_options *o, struct brumate_error *err)
+{
+	const struct pool_options pool = { o->pool_bytes, o->memory_bytes, o->spill_dir };
+	struct broker *b = calloc(1, sizeof(*b));
+
+	if (!b)
+		return brumate_fail(err, ENOMEM, "%m");
+	b->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	int r = b->wake_fd < 0 ? brumate_fail(err, errno, "eventfd: %m") : 0;
+	if (r == 0)
+		r = driver_new(&b->driver, &o->libraries, b->wake_fd, err);
+	if (r == 0)
+		r = pool_new(&b->pool, &pool, err);
+	if (r == 0)
+		r = gpus_new(&b->gpus, b->pool, err);
+	if (r == 0)
+		r = sessions_new(&b->sessions, b->driver, b->gpus, o->digests, b->wake_fd, err);
+	if (r < 0)
+		broker_free(b);
+	else
+		*ret = b;
+	return r;
+}
+
+void broker_free(struct broker *b)
+{
+	if (!b)
+		return;
+	sessions_free(b->sessions);
+	driver_free(b->driver);
+	gpus_free(b->gpus);
+	pool_free(b->pool);
+	cleanup_close(&b->wake_fd);
+	free(b);
 }

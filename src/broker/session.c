@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: MIT
 /*
- * Sessions that move device memory: each a thread that reads a client's packets, gives the work to a
- * mover, and tells how far it is. What a session has is let go when its client hangs up. What was
- * handed out lives on in its holders.
+ * Sessions: what a client asked for, what of its answer it has, and the end. What a session has is let go
+ * when its client hangs up. What was handed out lives on in its holders. See session.h.
  */
-#include "broker/broker.h"
-#include "broker/data.h"
+#include "broker/session.h"
+#include "broker/digests.h"
+#include "broker/transfer.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -25,59 +26,71 @@ enum {
 	GPUS_IDLE_MS = 10000, /* open GPUs cost device memory: not for as long as a broker */
 };
 
+enum session_state {
+	SESSION_IDLE,	 /* no answer is due */
+	SESSION_EXPECTS, /* a request has begun, whose segments are still to come */
+	SESSION_WORKS,	 /* its transfer, or its memory, is under way */
+};
+
 struct session {
-	struct session *next; /* in sessions, under the lock */
+	struct sessions *all;
+	struct session *next; /* of all, under their lock */
 	int socket_fd, wake_fd;
-	bool busy; /* under the lock: an answer is due */
+	enum session_state state; /* changed by its own thread, under the lock */
 
 	struct transfer_piece *pieces; /* of a layout that is coming in */
 	uint32_t n_pieces, n_pieces_all;
-	struct mover *mover;
+	struct transfer *transfer;
 	struct host_copy *alloc;     /* memory that is being made ready */
 	uint32_t flags;		     /* of the layout */
 	struct transfer_packet from; /* IN, or OUT with a base: the host copy, of which */
 	int *segments;		     /* these have come */
 	uint32_t n_segments;
-	bool running;
 	bool gave_pieces;	      /* in: their fds are with the client */
-	bool told_all;		      /* of those that it has: their digests too */
+	bool told_all;		      /* of those segments that it has: their digests too */
 	size_t n_gave;		      /* of segments, which it has */
 	struct brumate_error refused; /* what failed of a layout: told when it is to be copied */
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed;
-static struct session *sessions;
-static size_t n_sessions;
-static uint64_t last_end_ns;
-static bool stopping, gpus_open, with_digests;
-static void (*on_change)(void);
+struct sessions {
+	struct driver *driver;
+	struct gpus *gpus;
+	bool digests;
+	int wake_fd;
+
+	pthread_mutex_t lock; /* of the rest */
+	pthread_cond_t changed;
+	struct session *list;
+	size_t n;
+	uint64_t last_end_ns;
+	bool stopping, gpus_open;
+};
 
 static struct transfer_packet packet(enum transfer_op op)
 {
 	return (struct transfer_packet){ .version = TRANSFER_VERSION, .op = op };
 }
 
-static void set_busy(struct session *s, bool busy)
+static void set_state(struct session *s, enum session_state state)
 {
-	pthread_mutex_lock(&lock);
-	s->busy = busy;
-	if (!busy && stopping)
+	pthread_mutex_lock(&s->all->lock);
+	s->state = state;
+	if (state == SESSION_IDLE && s->all->stopping)
 		shutdown(s->socket_fd, SHUT_RD);
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&s->all->lock);
 }
 
 /* Drops all work, under way or not. */
-static void reset(struct session *s)
+static void reset_session(struct session *s)
 {
-	mover_free(take_ptr(&s->mover));
+	transfer_free(take_ptr(&s->transfer));
 	host_copy_free(take_ptr(&s->alloc));
 	for (uint32_t i = 0; i < s->n_segments; i++)
 		close(s->segments[i]);
 	free(take_ptr(&s->segments));
 	free(take_ptr(&s->pieces));
 	s->n_segments = s->n_pieces = s->n_pieces_all = 0;
-	s->running = s->gave_pieces = false;
+	s->gave_pieces = false;
 	s->n_gave = 0;
 }
 
@@ -86,19 +99,19 @@ static int send_done(struct session *s, const struct brumate_error *err)
 {
 	struct transfer_packet p = packet(TRANSFER_DONE);
 
-	if (s->mover && !err) {
-		p.zero_bytes = s->mover->zero_bytes;
-		p.same_bytes = s->mover->same_bytes;
-		p.flags = chunks_are_compared(s->mover) ? TRANSFER_WITH_DIGESTS : 0;
+	if (s->transfer && !err) {
+		p.zero_bytes = s->transfer->zero_bytes;
+		p.same_bytes = s->transfer->same_bytes;
+		p.flags = digests_are_compared(s->transfer) ? TRANSFER_WITH_DIGESTS : 0;
 	}
-	reset(s);
+	reset_session(s);
 	if (err) {
 		p.error = -err->code;
 		p.exit_code = (uint32_t)err->exit_code;
 		snprintf(p.failure.text, sizeof(p.failure.text), "%s", err->text);
 		snprintf(p.failure.hint, sizeof(p.failure.hint), "%s", err->hint);
 	}
-	set_busy(s, false);
+	set_state(s, SESSION_IDLE);
 	return transfer_send(s->socket_fd, &p, NULL, 0, deadline_in_ms(SEND_TIMEOUT_MS));
 }
 
@@ -109,7 +122,7 @@ static int fail_request(struct session *s, const struct brumate_error *err)
 	return send_done(s, err);
 }
 
-/* Those that it does not have yet, to before @end. */
+/* Sends the segments that the client does not have yet, to before @end. */
 static int send_segments(struct session *s, struct host_copy *h, size_t end,
 			 struct brumate_error *err)
 {
@@ -133,18 +146,18 @@ static int send_segments(struct session *s, struct host_copy *h, size_t end,
 	return r < 0 ? brumate_fail(err, -r, "host copy: sending it: %m") : 0;
 }
 
-/* What of the host copy is done with; one that is on a disk in part is told of at the end. */
+/* Sends what of the host copy is whole; a copy that is on a disk in part is told of at the end. */
 static int send_early(struct session *s, struct transfer_packet *p, struct brumate_error *err)
 {
-	struct mover *m = s->mover;
-	struct host_copy *h = m->host;
-	size_t whole = h->spilled ? 0 : mover_whole(m);
+	struct transfer *t = s->transfer;
+	struct host_copy *h = t->host;
+	size_t whole = h->spilled ? 0 : transfer_whole(t);
 
 	if (whole > s->n_gave) {
 		uint64_t start = s->n_gave * h->segment_bytes, end = whole * h->segment_bytes;
 
 		end = end < h->total_bytes ? end : h->total_bytes;
-		s->told_all = (s->told_all || !start) && chunks_tell(m, start, end);
+		s->told_all = (s->told_all || !start) && digests_tell(t, start, end);
 		int r = send_segments(s, h, whole, err);
 		if (r < 0)
 			return r;
@@ -154,34 +167,34 @@ static int send_early(struct session *s, struct transfer_packet *p, struct bruma
 	return 0;
 }
 
-static int send_pieces(struct session *s, struct mover *m, struct brumate_error *err)
+static int send_pieces(struct session *s, const struct transfer *t, struct brumate_error *err)
 {
 	struct transfer_packet p = packet(TRANSFER_FDS);
-	auto_free int *fds = calloc(m->n_pieces, sizeof(*fds));
+	auto_free int *fds = calloc(t->n_pieces, sizeof(*fds));
 
 	if (!fds)
 		return brumate_fail(err, ENOMEM, "pieces: %m");
-	for (size_t i = 0; i < m->n_pieces; i++)
-		fds[i] = m->pieces[i].fd;
-	int r = transfer_send_all(s->socket_fd, &p, fds, m->n_pieces,
+	for (size_t i = 0; i < t->n_pieces; i++)
+		fds[i] = t->pieces[i].fd;
+	int r = transfer_send_all(s->socket_fd, &p, fds, t->n_pieces,
 				  deadline_in_ms(SEND_TIMEOUT_MS));
 	s->gave_pieces = true;
 	return r < 0 ? brumate_fail(err, -r, "pieces: sending them: %m") : 0;
 }
 
-/* While copies are under way: the client has a use for pieces before all are filled. */
+/* While copies are under way. The client has a use for what is filled or whole before all is. */
 static int tell_progress(struct session *s, struct transfer_packet *p, struct brumate_error *err)
 {
 	size_t n_filled = 0;
 
-	if (s->mover && s->mover->early) {
+	if (s->transfer && s->transfer->early) {
 		int r = send_early(s, p, err);
 
 		if (r < 0)
 			return r;
 	}
-	if (s->mover && !s->mover->to_host && mover_has_made(s->mover, &n_filled)) {
-		int r = s->gave_pieces ? 0 : send_pieces(s, s->mover, err);
+	if (s->transfer && !s->transfer->to_host && transfer_has_made(s->transfer, &n_filled)) {
+		int r = s->gave_pieces ? 0 : send_pieces(s, s->transfer, err);
 
 		if (r < 0)
 			return r;
@@ -191,61 +204,63 @@ static int tell_progress(struct session *s, struct transfer_packet *p, struct br
 	return r < 0 ? brumate_fail(err, -r, "progress: sending it: %m") : 0;
 }
 
-static int answer(struct session *s, struct brumate_error *err)
+static int send_answer(struct session *s, struct brumate_error *err)
 {
 	if (s->alloc)
 		return send_segments(s, s->alloc, host_copy_fds(s->alloc), err);
 	/* What came in is unmapped here before its new owners ask for room. */
-	mover_finish(s->mover);
-	chunks_finish(s->mover);
-	if (!s->mover->to_host)
-		return s->gave_pieces ? 0 : send_pieces(s, s->mover, err);
+	transfer_finish(s->transfer);
+	digests_finish(s->transfer);
+	if (!s->transfer->to_host)
+		return s->gave_pieces ? 0 : send_pieces(s, s->transfer, err);
 	return s->flags & TRANSFER_BASE
 		       ? 0
-		       : send_segments(s, s->mover->host, host_copy_fds(s->mover->host), err);
+		       : send_segments(s, s->transfer->host, host_copy_fds(s->transfer->host), err);
 }
 
 /* After a wake-up or now and then: says how far it is, or that it is done. */
-static int look(struct session *s)
+static int report_session(struct session *s)
 {
 	struct transfer_packet p = packet(TRANSFER_PROGRESS);
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	int r = s->alloc ? host_copy_state(s->alloc, &err)
-			 : mover_state(s->mover, &p.done_bytes, &err);
+			 : transfer_progress(s->transfer, &p.done_bytes, &err);
 
 	if (r == 0 && (r = tell_progress(s, &p, &err)) == 0)
 		return 0;
 	if (r > 0)
-		r = answer(s, &err);
+		r = send_answer(s, &err);
 	if (r < 0)
 		return fail_request(s, &err);
-	if (s->mover)
+	if (s->transfer)
 		log_info("copied %s bytes=%llu zero=%llu unchanged=%llu pieces=%zu",
-			 s->mover->to_host ? "out" : "in",
-			 (unsigned long long)s->mover->total_bytes,
-			 (unsigned long long)s->mover->zero_bytes,
-			 (unsigned long long)s->mover->same_bytes, s->mover->n_pieces);
+			 s->transfer->to_host ? "out" : "in",
+			 (unsigned long long)s->transfer->total_bytes,
+			 (unsigned long long)s->transfer->zero_bytes,
+			 (unsigned long long)s->transfer->same_bytes, s->transfer->n_pieces);
 	return send_done(s, NULL);
 }
 
-static int start_mover(struct session *s, struct brumate_error *err)
+static int begin_transfer(struct session *s, struct brumate_error *err)
 {
 	auto_free struct transfer_piece *pieces = take_ptr(&s->pieces);
-	int r = mover_new(&s->mover, pieces, s->n_pieces, s->flags, s->wake_fd, err);
+	int r = transfer_new(&s->transfer, s->all->gpus, pieces, s->n_pieces, s->flags, s->wake_fd,
+			     err);
 
 	if (r == 0 && s->flags & TRANSFER_WITH_DIGESTS)
-		r = chunks_new(s->mover, -1, err);
+		r = digests_new(s->transfer, -1, err);
 	return r;
 }
 
 static int add_layout(struct session *s, const struct transfer_packet *p, struct brumate_error *err)
 {
 	if (!s->pieces) {
-		reset(s);
+		reset_session(s);
+		set_state(s, SESSION_IDLE);
 		s->refused = BRUMATE_ERROR_NONE;
 		s->pieces = calloc(p->n_total, sizeof(*s->pieces));
 		s->n_pieces_all = p->n_total;
-		s->flags = with_digests ? p->flags : p->flags & ~TRANSFER_WITH_DIGESTS;
+		s->flags = s->all->digests ? p->flags : p->flags & ~TRANSFER_WITH_DIGESTS;
 	}
 	if (!s->pieces)
 		return brumate_fail(err, ENOMEM, "pieces: %m");
@@ -253,7 +268,7 @@ static int add_layout(struct session *s, const struct transfer_packet *p, struct
 		return brumate_fail(err, EBADMSG, "pieces: another number of them than was told");
 	memcpy(s->pieces + s->n_pieces, p->pieces, p->n * sizeof(*p->pieces));
 	s->n_pieces += p->n;
-	if (s->n_pieces == s->n_pieces_all && start_mover(s, &s->refused) < 0)
+	if (s->n_pieces == s->n_pieces_all && begin_transfer(s, &s->refused) < 0)
 		log_debug("nothing to copy to: %s", s->refused.text);
 	return 0;
 }
@@ -263,7 +278,7 @@ static bool is_ready_for(const struct session *s, const struct transfer_packet *
 {
 	bool to_host = p->op == TRANSFER_OUT;
 
-	return s->mover && s->mover->to_host == to_host && !s->running && !s->segments &&
+	return s->transfer && s->transfer->to_host == to_host && s->state == SESSION_IDLE &&
 	       (!to_host || (p->flags & TRANSFER_BASE) == (s->flags & TRANSFER_BASE));
 }
 
@@ -271,9 +286,9 @@ static bool is_ready_for(const struct session *s, const struct transfer_packet *
 static int expect_segments(struct session *s, const struct transfer_packet *p,
 			   struct brumate_error *err)
 {
-	if (p->total_bytes != s->mover->total_bytes)
+	if (p->total_bytes != s->transfer->total_bytes)
 		return brumate_fail(err, EBADMSG, "host copy: %llu bytes of memory and %llu of it",
-				    (unsigned long long)s->mover->total_bytes,
+				    (unsigned long long)s->transfer->total_bytes,
 				    (unsigned long long)p->total_bytes);
 	s->from = *p;
 	s->segments = calloc(p->n_total, sizeof(*s->segments));
@@ -285,12 +300,12 @@ static int begin_move(struct session *s, const struct transfer_packet *p, struct
 	if (!is_ready_for(s, p))
 		return brumate_fail(err, EBADMSG, "copy %s: no layout for it",
 				    p->op == TRANSFER_OUT ? "out" : "in");
-	set_busy(s, true);
-	if (p->op == TRANSFER_IN || p->flags & TRANSFER_BASE)
+	if (p->op == TRANSFER_IN || p->flags & TRANSFER_BASE) {
+		set_state(s, SESSION_EXPECTS);
 		return expect_segments(s, p, err);
-	s->running = true;
-	s->mover->early = p->flags & TRANSFER_EARLY;
-	return mover_start(s->mover, NULL, err);
+	}
+	set_state(s, SESSION_WORKS);
+	return transfer_start(s->transfer, NULL, p->flags & TRANSFER_EARLY, err);
 }
 
 /* Takes @fd. */
@@ -298,11 +313,12 @@ static int add_digests(struct session *s, int fd, struct brumate_error *err)
 {
 	auto_close int mine = fd;
 
-	if (!s->mover || s->running)
+	if (!s->transfer || s->state == SESSION_WORKS)
 		return brumate_fail(err, EBADMSG, "digests: no layout for them");
 	struct brumate_error why = BRUMATE_ERROR_NONE;
-	if (chunks_new(s->mover, mine, &why) < 0)
-		mover_fail(s->mover, &why); /* told when the request is there that it belongs to */
+	if (digests_new(s->transfer, mine, &why) < 0)
+		transfer_fail(s->transfer,
+			      &why); /* told when the request is there that it belongs to */
 	return 0;
 }
 
@@ -321,31 +337,30 @@ static int add_segments(struct session *s, const struct transfer_packet *p, cons
 	s->n_segments += p->n;
 	if (s->n_segments < s->from.n_total)
 		return 0;
-	int r = host_copy_adopt(&host, s->from.total_bytes, s->from.segment_bytes, s->segments,
-				s->n_segments, err);
+	int r = host_copy_adopt(&host, s->all->gpus, s->from.total_bytes, s->from.segment_bytes,
+				s->segments, s->n_segments, err);
 	if (r < 0)
 		return r;
-	s->running = true;
-	return mover_start(s->mover, host, err);
+	set_state(s, SESSION_WORKS);
+	return transfer_start(s->transfer, host, false, err);
 }
 
 static int begin_alloc(struct session *s, const struct transfer_packet *p,
 		       struct brumate_error *err)
 {
-	reset(s);
-	set_busy(s, true);
-	s->running = true;
-	return host_copy_new(&s->alloc, p->total_bytes, NULL,
+	reset_session(s);
+	set_state(s, SESSION_WORKS);
+	return host_copy_new(&s->alloc, s->all->gpus, p->total_bytes, NULL,
 			     p->flags & TRANSFER_AS_IS ? HOST_AS_IS : HOST_FOR_HOLDER, s->wake_fd,
 			     err);
 }
 
 /* Takes @fds. */
-static int refuse(struct session *s, const struct transfer_packet *p, const int *fds,
-		  struct brumate_error *err)
+static int refuse_packet(struct session *s, const struct transfer_packet *p, const int *fds,
+			 struct brumate_error *err)
 {
 	if (p->op == TRANSFER_OUT || p->op == TRANSFER_IN) {
-		set_busy(s, true);
+		set_state(s, SESSION_EXPECTS);
 		*err = s->refused;
 		s->refused = BRUMATE_ERROR_NONE;
 		return -err->code;
@@ -360,7 +375,7 @@ static int serve_packet(struct session *s, const struct transfer_packet *p, cons
 			struct brumate_error *err)
 {
 	if (s->refused.code && p->op != TRANSFER_LAYOUT && p->op != TRANSFER_ALLOC)
-		return refuse(s, p, fds, err);
+		return refuse_packet(s, p, fds, err);
 	switch (p->op) {
 	case TRANSFER_LAYOUT:
 		return add_layout(s, p, err);
@@ -372,12 +387,12 @@ static int serve_packet(struct session *s, const struct transfer_packet *p, cons
 	case TRANSFER_ALLOC:
 		return begin_alloc(s, p, err);
 	case TRANSFER_SEGMENTS:
-		if (s->segments && !s->running)
+		if (s->state == SESSION_EXPECTS)
 			return add_segments(s, p, fds, err);
 		break;
 	case TRANSFER_FDS:
-		if (s->running && s->mover && s->mover->to_host) {
-			int r = mover_give(s->mover, fds, p->n);
+		if (s->state == SESSION_WORKS && s->transfer && s->transfer->to_host) {
+			int r = transfer_give(s->transfer, fds, p->n);
 
 			return r < 0 ? brumate_fail(err, -r, "more fds than pieces: %m") : 0;
 		}
@@ -400,7 +415,7 @@ static int serve_once(struct session *s)
 	int received[TRANSFER_ITEMS_MAX];
 	uint64_t count;
 
-	int n = poll(fds, 2, s->running ? PROGRESS_MS : -1);
+	int n = poll(fds, 2, s->state == SESSION_WORKS ? PROGRESS_MS : -1);
 	if (n < 0)
 		return errno == EINTR ? 0 : -errno;
 	if (fds[1].revents && read(s->wake_fd, &count, sizeof(count)) < 0)
@@ -418,41 +433,42 @@ static int serve_once(struct session *s)
 			return sent < 0 || r == -EBADMSG ? -EPIPE : 0;
 		}
 	}
-	return s->running && (fds[1].revents || n == 0) ? look(s) : 0;
+	return s->state == SESSION_WORKS && (fds[1].revents || n == 0) ? report_session(s) : 0;
 }
 
 static void end_session(struct session *s)
 {
-	reset(s);
-	pthread_mutex_lock(&lock);
-	struct session **p = &sessions;
-	while (*p != s)
-		p = &(*p)->next;
-	*p = s->next;
+	struct sessions *all = s->all;
+
+	reset_session(s);
+	pthread_mutex_lock(&all->lock);
+	struct session **at = &all->list;
+	while (*at != s)
+		at = &(*at)->next;
+	*at = s->next;
 	close(s->socket_fd);
 	close(s->wake_fd);
 	free(s);
-	n_sessions--;
-	last_end_ns = clock_now_ns();
-	pthread_cond_broadcast(&changed);
-	void (*tell)(void) = on_change;
-	pthread_mutex_unlock(&lock);
-	tell();
+	all->n--;
+	all->last_end_ns = clock_now_ns();
+	eventfd_write(all->wake_fd, 1);
+	pthread_cond_broadcast(&all->changed);
+	pthread_mutex_unlock(&all->lock); /* from here on all of it may be gone */
 }
 
-/* On a machine with one GPU, that is the one. */
-static void open_only_gpu(const struct dev_backend *backend)
+/* On a machine with one GPU, that is the one which is wanted. */
+static void open_only_gpu(struct gpus *gpus, const struct dev_backend *backend)
 {
-	struct dev_gpu gpus[2];
+	struct dev_gpu found[2];
 	struct dev_memory *memory;
 	struct brumate_error err;
 	uint8_t uuid[DEV_UUID_BYTES];
 	size_t n = 0;
 
-	if (dev_gpus(backend, gpus, 2, &n, NULL) < 0 || n != 1 ||
-	    dev_uuid_parse(uuid, gpus[0].uuid) < 0)
+	if (dev_gpus(backend, found, 2, &n, NULL) < 0 || n != 1 ||
+	    dev_uuid_parse(uuid, found[0].uuid) < 0)
 		return;
-	if (gpus_get(&memory, uuid, &err) < 0)
+	if (gpus_get(gpus, &memory, uuid, &err) < 0)
 		log_debug("%s", err.text); /* told when it is needed */
 }
 
@@ -460,17 +476,19 @@ static void *run_session(void *arg)
 {
 	struct session *s = arg;
 	const struct dev_backend *backend;
-	int r = driver_wait(&backend, NULL, NULL);
+	int r = driver_wait(s->all->driver, &backend, NULL, NULL);
 
 	if (r == 0) {
-		gpus_init(backend->memory);
-		open_only_gpu(backend);
+		gpus_use(s->all->gpus, backend->memory);
+		open_only_gpu(s->all->gpus, backend);
 	}
 	while (r == 0)
 		r = serve_once(s);
 	end_session(s);
 	return NULL;
 }
+
+/* ---- all sessions ---- */
 
 static int check_socket(int fd)
 {
@@ -483,38 +501,24 @@ static int check_socket(int fd)
 	return domain == AF_UNIX && type == SOCK_SEQPACKET ? 0 : -ENOTSOCK;
 }
 
-static int start_thread(struct session *s)
-{
-	sigset_t all, before;
-	pthread_t thread;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	int r = pthread_create(&thread, NULL, run_session, s);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (r == 0)
-		pthread_detach(thread);
-	return -r;
-}
-
 /* Under the lock. */
-static int add_session(struct session *s)
+static int start_session(struct sessions *all, struct session *s)
 {
-	if (stopping)
+	if (all->stopping)
 		return -ESHUTDOWN;
-	if (n_sessions == SESSIONS_MAX)
+	if (all->n == SESSIONS_MAX)
 		return -EBUSY;
-	int r = start_thread(s);
+	int r = thread_start_detached(run_session, s, 0);
 	if (r < 0)
 		return r;
-	s->next = sessions;
-	sessions = s;
-	n_sessions++;
-	gpus_open = true;
+	s->next = all->list;
+	all->list = s;
+	all->n++;
+	all->gpus_open = true;
 	return 0;
 }
 
-int data_serve(int socket_fd, struct brumate_error *err)
+int sessions_add(struct sessions *all, int socket_fd, struct brumate_error *err)
 {
 	auto_close int fd = socket_fd, wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	auto_free struct session *s = calloc(1, sizeof(*s));
@@ -524,76 +528,87 @@ int data_serve(int socket_fd, struct brumate_error *err)
 		return brumate_fail(err, -r, "transfer: want one end of a SOCK_SEQPACKET pair: %m");
 	if (!s || wake_fd < 0)
 		return brumate_fail(err, ENOMEM, "transfer: %m");
+	s->all = all;
 	s->socket_fd = fd;
 	s->wake_fd = wake_fd;
-	pthread_mutex_lock(&lock);
-	r = add_session(s);
+	pthread_mutex_lock(&all->lock);
+	r = start_session(all, s);
 	if (r == 0) {
 		take_fd(&fd);
 		take_fd(&wake_fd);
 		take_ptr(&s);
 	}
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&all->lock);
 	return r < 0 ? brumate_fail(err, -r, "transfer: no new session: %m") : 0;
 }
 
-void data_use_digests(bool use)
+size_t sessions_busy(struct sessions *all, uint64_t *ret_last_end_ns)
 {
-	with_digests = use;
-}
-
-void data_init(uint64_t pool_bytes, void (*when_changed)(void))
-{
-	pthread_condattr_t attr;
-
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&changed, &attr);
-	pthread_condattr_destroy(&attr);
-	on_change = when_changed;
-	pool_init(pool_bytes);
-}
-
-size_t data_busy(uint64_t *ret_last_end_ns)
-{
-	pthread_mutex_lock(&lock);
-	size_t n = n_sessions;
-	*ret_last_end_ns = last_end_ns;
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_lock(&all->lock);
+	size_t n = all->n;
+	*ret_last_end_ns = all->last_end_ns;
+	pthread_mutex_unlock(&all->lock);
 	return n;
 }
 
-int data_rest(void)
+int sessions_rest(struct sessions *all)
 {
 	int left_ms = -1;
 
-	pthread_mutex_lock(&lock);
-	if (!n_sessions && gpus_open) {
-		left_ms = deadline_left_ms(last_end_ns + GPUS_IDLE_MS * NS_PER_MS);
+	pthread_mutex_lock(&all->lock);
+	if (!all->n && all->gpus_open) {
+		left_ms = deadline_left_ms(all->last_end_ns + GPUS_IDLE_MS * NS_PER_MS);
 		if (left_ms == 0) {
-			gpus_close(); /* no session begins meanwhile: they wait for the lock */
-			gpus_open = false;
+			gpus_close(
+				all->gpus); /* no session begins meanwhile: it waits for the lock */
+			all->gpus_open = false;
 			left_ms = -1;
 		}
 	}
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&all->lock);
 	return left_ms;
 }
 
-int data_drain(uint64_t deadline_ns)
+int sessions_drain(struct sessions *all, uint64_t deadline_ns)
 {
 	struct timespec until = deadline_timespec(deadline_ns);
 	int r = 0;
 
-	pthread_mutex_lock(&lock);
-	stopping = true;
-	for (struct session *s = sessions; s; s = s->next)
-		if (!s->busy)
+	pthread_mutex_lock(&all->lock);
+	all->stopping = true;
+	for (struct session *s = all->list; s; s = s->next)
+		if (s->state == SESSION_IDLE)
 			shutdown(s->socket_fd, SHUT_RD);
-	while (n_sessions && r == 0)
-		r = -pthread_cond_timedwait(&changed, &lock, &until);
+	while (all->n && r == 0)
+		r = -pthread_cond_timedwait(&all->changed, &all->lock, &until);
 	if (r == 0)
-		gpus_close();
-	pthread_mutex_unlock(&lock);
+		gpus_close(all->gpus);
+	pthread_mutex_unlock(&all->lock);
 	return r;
+}
+
+int sessions_new(struct sessions **ret, struct driver *driver, struct gpus *gpus, bool digests,
+		 int wake_fd, struct brumate_error *err)
+{
+	struct sessions *all = calloc(1, sizeof(*all));
+
+	if (!all)
+		return brumate_fail(err, ENOMEM, "%m");
+	all->driver = driver;
+	all->gpus = gpus;
+	all->digests = digests;
+	all->wake_fd = wake_fd;
+	pthread_mutex_init(&all->lock, NULL);
+	condition_init(&all->changed);
+	*ret = all;
+	return 0;
+}
+
+void sessions_free(struct sessions *all)
+{
+	if (!all)
+		return;
+	pthread_mutex_destroy(&all->lock);
+	pthread_cond_destroy(&all->changed);
+	free(all);
 }

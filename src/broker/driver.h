@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The vendor driver of a broker: loaded and initialised once, by a thread of its own, so that the time
+ * it takes runs beside the first caller's; and driver calls on processes, each in a thread of its own.
+ * At most one call is under way on a process: the driver is not asked to do two things to it at once.
+ *
+ * A process can load one driver, so all brokers in it share the library, though nothing else.
+ */
+#pragma once
+
+#include "gpu/gpu.h"
+
+struct driver;
+
+/** Begins to load and initialise the driver. @libraries: their paths are borrowed for good. @wake_fd, an
+ * eventfd (borrowed), is told if that fails. */
+int driver_new(struct driver **ret, const struct dev_libraries *libraries, int wake_fd,
+	       struct brumate_error *err);
+/** No call is under way. Waits until the driver is initialised. Accepts NULL. */
+void driver_free(struct driver *d);
+/** Waits until the driver is initialised. @ret_info may be NULL. Returns its error each time if it failed. */
+int driver_wait(struct driver *d, const struct dev_backend **ret, struct dev_info *ret_info,
+		struct brumate_error *err);
+bool driver_has_failed(struct driver *d);
+
+struct driver_outcome {
+	struct dev_result result;
+	double seconds;
+	enum dev_state state;
+};
+
+enum { DRIVER_PIDS_MAX = 4096 };
+
+/** What is to be done to processes. */
+struct driver_call {
+	enum dev_action action;
+	uint32_t timeout_ms;
+	struct dev_gpu_pair pairs[DEV_GPUS_MAX]; /* of all visible GPUs, for DEV_RESTORE */
+	size_t n_pairs;
+};
+
+/**
+ * Makes the call on each of @pids (distinct) at once; @ret has room for @n. Returns when all have ended
+ * or the timeout passed: a driver call cannot be taken back, so one that is late goes on alone, and
+ * its process counts as busy until it ends. The driver is initialised. Returns 0, or <0 when nothing was
+ * called.
+ */
+int driver_run(struct driver *d, const struct driver_call *call, const pid_t *pids, size_t n,
+	       struct driver_outcome *ret, struct brumate_error *err);
+/**
+ * Asks the driver about each of @pids, in the same way: about a process that is stopped, or that
+ * another call works on, it does not answer. The state of one that is late is unknown.
+ */
+int driver_look(struct driver *d, const pid_t *pids, size_t n, uint32_t timeout_ms,
+		struct dev_process *ret, struct brumate_error *err);
+/** Calls under way now, and when the last one ended (clock_now_ns). */
+size_t driver_busy(struct driver *d, uint64_t *ret_last_end_ns);
+/** Waits until no call is under way at all. Returns 0 or -ETIMEDOUT. */
+int driver_drain(struct driver *d, uint64_t deadline_ns);

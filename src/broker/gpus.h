@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT
+/*
+ * GPUs that are open. Opening one takes a third of a second and costs device memory, so each is
+ * opened when it is first wanted, and all are closed together when nobody has wanted any for a while.
+ * Segments of the pool are pinned through any one of them, so none is closed while others stay. Any
+ * thread may call.
+ */
+#pragma once
+
+#include "broker/pool.h"
+
+struct gpus;
+
+/** @pool, borrowed, is told by which GPU it pins. Returns 0 or -ENOMEM. */
+int gpus_new(struct gpus **ret, struct pool *pool, struct brumate_error *err);
+/** All are closed. Accepts NULL. */
+void gpus_free(struct gpus *g);
+
+/** The operations of the backend, once the driver is there. */
+void gpus_use(struct gpus *g, const struct dev_memory_ops *ops);
+const struct dev_memory_ops *gpus_ops(struct gpus *g);
+struct pool *gpus_pool(const struct gpus *g);
+
+/** Opens the GPU, or waits until another thread has. It stays open until gpus_close(). */
+int gpus_get(struct gpus *g, struct dev_memory **ret, const uint8_t uuid[static DEV_UUID_BYTES],
+	     struct brumate_error *err);
+/** Some GPU that is open, or NULL; waits for those that are being opened if none is. */
+struct dev_memory *gpus_any(struct gpus *g);
+/** Closes all; nothing of them is in use. */
+void gpus_close(struct gpus *g);

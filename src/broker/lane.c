@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+/* How far the threads of a lane are, and what they may work on. See lane.h. */
+#include "broker/lane.h"
+
+#include <errno.h>
+
+void lane_advance(const struct lane *l, struct position *p, uint64_t bytes)
+{
+	p->done += bytes;
+	p->bytes += bytes;
+	while (p->piece < l->n_pieces && p->bytes >= lane_piece(l, p->piece)->len_bytes)
+		p->bytes -= lane_piece(l, p->piece++)->len_bytes;
+}
+
+uint64_t lane_filled_bytes(const struct transfer *t, const struct piece *p)
+{
+	uint64_t copied = t->lanes[p->lane].copied_bytes, start = p->lane_end - p->len_bytes;
+
+	if (copied >= p->lane_end)
+		return p->len_bytes;
+	return copied > start ? copied - start : 0;
+}
+
+int lane_wait_turn(struct lane *l, size_t n_given)
+{
+	struct transfer *t = l->transfer;
+
+	pthread_mutex_lock(&t->lock);
+	while (t->state == TRANSFER_WAITING ||
+	       (t->state == TRANSFER_RUNNING && (!l->opened || t->n_given < n_given)))
+		pthread_cond_wait(&t->changed, &t->lock);
+	int r = t->state == TRANSFER_STOPPED ? -ECANCELED : 0;
+	pthread_mutex_unlock(&t->lock);
+	return r;
+}
+
+/* Bytes without a gap from @p on, as far as @limit. */
+static uint64_t run_bytes(const struct lane *l, const struct position *p, uint64_t limit,
+			  uint64_t most)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = p->piece; i < l->n_pieces && bytes < most; i++) {
+		bytes += lane_piece(l, i)->len_bytes - (i == p->piece ? p->bytes : 0);
+		if (!lane_is_followed(l, i))
+			break;
+	}
+	bytes = bytes < most ? bytes : most;
+	return bytes < limit - p->done ? bytes : limit - p->done;
+}
+
+int lane_find_run(struct lane *l, const struct position *p, const uint64_t *limit, bool block,
+		  uint64_t most, uint64_t *ret_bytes)
+{
+	struct transfer *t = l->transfer;
+	int r = LANE_FOUND;
+
+	if (p->piece == l->n_pieces)
+		return LANE_DONE;
+	pthread_mutex_lock(&t->lock);
+	while (block && t->state != TRANSFER_STOPPED && *limit == p->done)
+		pthread_cond_wait(&t->changed, &t->lock);
+	if (t->state == TRANSFER_STOPPED)
+		r = -ECANCELED;
+	else if (*limit == p->done)
+		r = LANE_NOT_YET;
+	else
+		*ret_bytes = run_bytes(l, p, *limit, most);
+	pthread_mutex_unlock(&t->lock);
+	return r;
+}

@@ -1,0 +1,1106 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Transfers: pieces of device memory on their way, who works on them, and how it ends.
+ *
+ * A lane's mapping thread maps pieces ahead and unmaps what was copied out. Its copying thread copies
+ * what is mapped, in copies that lie in one segment. A copy whose segment is not pinned goes through a
+ * slot of a pinned ring, and from there by a worker's memcpy(3); a window of copies keeps both busy. A
+ * third thread has the GPU compute digests.
+ *
+ * Memory that a program writes meanwhile goes through a stage, memory of our own on the same GPU: digests
+ * are of the stage, and the stage is what goes to the host, so they are of the same bytes even where the
+ * memory changed in the middle, or changed and changed back.
+ */
+#include "broker/transfer.h"
+#include "broker/digests.h"
+#include "base/array.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/machine.h"
+#include "base/thread.h"
+#include "wire/host-copy.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define COPY_BYTES  (32ull << 20)
+#define TURN_BYTES  (16ull << 20) /* a copy of a transfer that takes turns with the driver */
+#define SMALL_BYTES (16ull << 30) /* which one does: the driver's own work takes as long */
+#define SLOT_BYTES  (8ull << 20)
+#define ZERO_BYTES  (1ull << 30)  /* filled by the GPU at a time */
+#define BATCH_BYTES (64ull << 20) /* mapped before the GPU is let at them */
+#define STAGE_BYTES (128ull << 20)
+
+enum {
+	WINDOW = 16,
+	SPIN_CORES_MIN = 4,
+	SLOTS_ALL = 32, /* of all lanes together, as far as each has SLOTS_MIN */
+	SLOTS_MIN = 4,
+	BEHIND_GOES = 32, /* in which what was copied out is unmapped */
+	STAGES = LANE_DIGESTERS,
+	WORKERS_MAX = 8, /* more do not copy faster: docs/design/broker.md */
+};
+
+/*
+ * The driver copies too, for the same job: with a queue of ours in front of it its restore takes 0.27 s instead
+ * of 0.2 (H200, driver 580.159.04). Where it takes longest the GPU is given one copy at a time. Of several GPUs
+ * each would wait for the others' calls between two copies. Of a job that runs the driver copies nothing.
+ */
+static bool takes_turns(const struct transfer *t)
+{
+	return t->total_bytes < SMALL_BYTES && t->n_lanes == 1 && !(t->flags & TRANSFER_LIVE);
+}
+
+void transfer_fail(struct transfer *t, const struct brumate_error *err)
+{
+	pthread_mutex_lock(&t->lock);
+	if (t->state != TRANSFER_STOPPED)
+		t->err = *err;
+	t->state = TRANSFER_STOPPED;
+	if (t->host)
+		host_copy_stop(t->host);
+	pthread_cond_broadcast(&t->changed);
+	pthread_mutex_unlock(&t->lock);
+	eventfd_write(t->wake_fd, 1);
+}
+
+/* ---- the mapping thread ---- */
+
+static int open_lane(struct lane *l, struct brumate_error *err)
+{
+	struct transfer *t = l->transfer;
+	/* To be woken takes as long as a tenth of a copy: with one at a time the GPU is idle meanwhile. */
+	bool spin = takes_turns(t) && machine_cores() >= SPIN_CORES_MIN;
+	int r = gpus_get(t->gpus, &l->memory, l->uuid, err);
+
+	if (r == 0)
+		r = t->ops->reserve(l->memory, t->total_bytes, &l->at, err);
+	l->reserved = r == 0;
+	if (r == 0)
+		r = t->ops->lane_open(l->memory, spin, &l->queue, err);
+	if (r < 0)
+		return r;
+	if (t->flags & TRANSFER_WITH_DIGESTS)
+		digests_open_lane(l);
+	pthread_mutex_lock(&t->lock);
+	l->opened = true;
+	pthread_cond_broadcast(&t->changed);
+	pthread_mutex_unlock(&t->lock);
+	return 0;
+}
+
+static int import_piece(struct lane *l, struct piece *p, struct brumate_error *err)
+{
+	const struct dev_memory_ops *ops = l->transfer->ops;
+	int r = fault_point("data.import");
+
+	if (r < 0)
+		return brumate_fail(err, -r, "import: %m");
+	r = ops->import(l->memory, p->fd, p->len_bytes, l->at + p->offset, err);
+	cleanup_close(&p->fd);
+	return r;
+}
+
+static int create_piece(struct lane *l, struct piece *p, struct brumate_error *err)
+{
+	const struct dev_memory_ops *ops = l->transfer->ops;
+	int r = fault_point("data.export");
+
+	if (r < 0)
+		return brumate_fail(err, -r, "export: %m");
+	return ops->create(l->memory, p->len_bytes, l->at + p->offset, &p->fd, err);
+}
+
+/* Lets the GPU at pieces that are mapped without a gap, and tells the other threads. */
+static int publish_pieces(struct lane *l, size_t first, size_t end, struct brumate_error *err)
+{
+	struct transfer *t = l->transfer;
+	uint64_t start = lane_piece(l, first)->offset;
+	const struct piece *last = lane_piece(l, end - 1);
+	int r = t->ops->allow(l->memory, l->at + start, last->offset + last->len_bytes - start,
+			      err);
+
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&t->lock);
+	for (size_t i = first; i < end; i++)
+		l->usable_bytes += lane_piece(l, i)->len_bytes;
+	t->n_made += end - first;
+	pthread_cond_broadcast(&t->changed);
+	pthread_mutex_unlock(&t->lock);
+	return 0;
+}
+
+static int map_pieces(struct lane *l, struct brumate_error *err)
+{
+	struct transfer *t = l->transfer;
+	size_t first = 0;
+	uint64_t bytes = 0;
+	int r = 0;
+
+	for (size_t i = 0; i < l->n_pieces && r == 0; i++) {
+		struct piece *p = lane_piece(l, i);
+
+		r = lane_wait_turn(l, t->to_host ? l->pieces[i] + 1 : 0);
+		if (r < 0)
+			return brumate_fail(err, -r, "cancelled");
+		r = t->to_host ? import_piece(l, p, err) : create_piece(l, p, err);
+		if (r < 0)
+			return brumate_wrap(err, r, "piece %zu of %zu", l->pieces[i] + 1,
+					    t->n_pieces);
+		l->n_mapped = i + 1;
+		bytes += p->len_bytes;
+		if (bytes < BATCH_BYTES && lane_is_followed(l, i))
+			continue;
+		r = publish_pieces(l, first, i + 1, err);
+		first = i + 1;
+		bytes = 0;
+	}
+	return r;
+}
+
+/* Unmaps the pieces before @end, as far as they still are mapped. */
+static void unmap_pieces(struct lane *l, size_t end)
+{
+	const struct dev_memory_ops *ops = l->transfer->ops;
+	struct brumate_error err;
+
+	for (size_t first = l->n_unmapped; l->n_unmapped < end;) {
+		uint64_t start = lane_piece(l, first)->offset;
+		const struct piece *last = lane_piece(l, l->n_unmapped++);
+
+		if (l->n_unmapped < end && lane_is_followed(l, l->n_unmapped - 1))
+			continue;
+		if (ops->unmap(l->memory, l->at + start, last->offset + last->len_bytes - start,
+			       &err) < 0)
+			log_warn("%s", err.text);
+		first = l->n_unmapped;
+	}
+}
+
+/* What has gone out is nobody's here any more: the end of the transfer need not wait for that. */
+static void unmap_behind(struct lane *l)
+{
+	struct transfer *t = l->transfer;
+	const uint64_t least = lane_piece(l, l->n_pieces - 1)->lane_end / BEHIND_GOES;
+	uint64_t bytes = 0;
+	bool stopped = false;
+
+	for (size_t i = 0; i < l->n_pieces && !stopped; i++) {
+		const struct piece *p = lane_piece(l, i);
+
+		bytes += p->len_bytes;
+		if (bytes < least && i + 1 < l->n_pieces)
+			continue;
+		pthread_mutex_lock(&t->lock);
+		while (t->state != TRANSFER_STOPPED && l->copied_bytes < p->lane_end)
+			pthread_cond_wait(&t->changed, &t->lock);
+		stopped = t->state == TRANSFER_STOPPED;
+		pthread_mutex_unlock(&t->lock);
+		if (!stopped)
+			unmap_pieces(l, i + 1);
+		bytes = 0;
+	}
+}
+
+/* Nobody works on the lane any more. */
+static void close_lane(struct lane *l)
+{
+	const struct dev_memory_ops *ops = l->transfer->ops;
+
+	digests_close_lane(l);
+	if (l->queue)
+		ops->lane_close(l->queue);
+	pool_put(l->ring);
+	unmap_pieces(l, l->n_mapped);
+	if (l->reserved)
+		ops->unreserve(l->memory, l->at, l->transfer->total_bytes);
+}
+
+/* The last act of each of a lane's threads. What went out is to be free when the end is told; what came in is
+ * the caller's before it is unmapped here. */
+static void end_thread(struct lane *l)
+{
+	struct transfer *t = l->transfer;
+
+	pthread_mutex_lock(&t->lock);
+	bool closes = --l->n_active == 0;
+	pthread_mutex_unlock(&t->lock);
+	if (closes && t->to_host)
+		close_lane(l);
+	pthread_mutex_lock(&t->lock);
+	bool last = --t->n_running == 0;
+	pthread_mutex_unlock(&t->lock);
+	if (last)
+		eventfd_write(t->wake_fd, 1);
+	if (closes && !t->to_host)
+		close_lane(l);
+}
+
+static void *run_mapping(void *arg)
+{
+	struct lane *l = arg;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	int r = open_lane(l, &err);
+
+	if (r == 0)
+		r = map_pieces(l, &err);
+	if (r < 0)
+		transfer_fail(l->transfer, &err);
+	else if (l->transfer->to_host && !(l->transfer->flags & TRANSFER_LIVE))
+		unmap_behind(l);
+	end_thread(l);
+	return NULL;
+}
+
+/* ---- copies ---- */
+
+/* One copy: bytes of one fate, in one segment. */
+struct copy {
+	struct work work;
+	struct lane *lane;
+	enum chunk_fate fate;
+	uint64_t at, bytes, ticket;
+	struct segment *segment; /* NULL: nothing of it is read or written */
+	bool zero;		 /* the segment, or what there is of it, is zero already */
+	uint64_t inside;	 /* the segment, where the copy's bytes are */
+	char *slot;		 /* NULL: the copy is direct */
+	enum {
+		COPY_OURS,
+		COPY_GIVEN,
+		COPY_MOVED
+	} moved;   /* by a worker; under the transfer's lock */
+	int error; /* why it failed to; under the lock too */
+};
+
+/* The copying thread of a lane. */
+struct copier {
+	struct lane *lane;
+	struct position position;
+	struct copy copies[WINDOW];
+	size_t n_slots; /* of SLOT_BYTES in the lane's ring */
+};
+
+/* Takes a ring of as many slots as there is room for, up to @n. Returns their number; 0: there is no room even
+ * for the fewest. */
+static size_t take_slots(struct lane *l, size_t n, bool must)
+{
+	for (; n >= SLOTS_MIN; n /= 2) {
+		l->ring = pool_take_ring(gpus_pool(l->transfer->gpus), n * SLOT_BYTES, must);
+		if (l->ring)
+			return n;
+	}
+	return 0;
+}
+
+/* What cannot have a ring copies to pageable memory, at a third of the speed; to a disk all goes by a
+ * ring, pinned or not. */
+static int take_ring(struct copier *c, struct brumate_error *err)
+{
+	struct lane *l = c->lane;
+	struct transfer *t = l->transfer;
+	const bool must = t->host->spilled;
+	size_t n = SLOTS_ALL / t->n_lanes;
+	bool usable = false;
+
+	n = take_slots(l, n > WINDOW ? WINDOW : n < SLOTS_MIN ? SLOTS_MIN : n, must);
+	if (n && segment_populate(l->ring, NULL) >= 0) {
+		segment_pin(l->ring, t->ops, l->memory);
+		usable = l->ring->pinning == SEGMENT_PINNED || must;
+	}
+	if (usable) {
+		c->n_slots = n;
+		return 0;
+	}
+	pool_put(take_ptr(&l->ring));
+	log_debug("no ring: no memory that can be pinned");
+	return must ? brumate_fail(err, ENOMEM, "no memory for a ring: %m") : 0;
+}
+
+static uint64_t copy_bytes(const struct transfer *t)
+{
+	return takes_turns(t) ? TURN_BYTES : COPY_BYTES;
+}
+
+/* Whether what is to be copied is known to be worth it first. */
+static bool is_held_back(const struct lane *l)
+{
+	return l->n_digesters && l->transfer->to_host;
+}
+
+/* Finds bytes of one fate, and where they are. Returns one of LANE_, or <0. */
+static int find_copy(struct copier *c, struct copy *s, bool block)
+{
+	struct lane *l = c->lane;
+	const struct transfer *t = l->transfer;
+	const uint64_t *limit = is_held_back(l) ? &l->digested_bytes : &l->usable_bytes;
+	bool knows = is_held_back(l) || (!t->to_host && digests_are_known(t));
+	int r = lane_find_run(l, &c->position, limit, block, knows ? ZERO_BYTES : copy_bytes(t),
+			      &s->bytes);
+
+	if (r != LANE_FOUND)
+		return r;
+	uint64_t offset = lane_offset(l, &c->position);
+	uint64_t inside = offset % t->host->segment_bytes;
+	s->lane = l;
+	s->at = l->at + offset;
+	s->inside = inside;
+	s->fate = knows ? digests_fate(t, offset, &s->bytes) : CHUNK_COPY;
+	if (s->fate == CHUNK_ZERO && !t->to_host)
+		return r;
+	if (s->bytes > t->host->segment_bytes - inside)
+		s->bytes = t->host->segment_bytes - inside;
+	return r;
+}
+
+/* Whether the copy neither reads nor writes the host copy's memory. */
+static bool needs_no_segment(struct transfer *t, const struct copy *s, size_t segment)
+{
+	return s->fate == CHUNK_KEEP ||
+	       (s->fate == CHUNK_ZERO &&
+		(!t->to_host || host_copy_skips_zeros(t->host, segment, true)));
+}
+
+/* Places the next copy, but does not begin it. Returns one of LANE_, or <0. */
+static int place_copy(struct copier *c, struct copy *s, bool block, struct brumate_error *err)
+{
+	struct lane *l = c->lane;
+	struct transfer *t = l->transfer;
+	const size_t slot = (size_t)(s - c->copies);
+
+	*s = (struct copy){ .zero = true };
+	int r = find_copy(c, s, block);
+	if (r != LANE_FOUND)
+		return r;
+	const size_t i = (size_t)((s->at - l->at) / t->host->segment_bytes);
+	if (!needs_no_segment(t, s, i)) {
+		r = host_copy_get(t->host, i, block, &s->segment, &s->zero, err);
+		if (r != 0)
+			return r < 0 ? r : LANE_NOT_YET;
+		bool direct = s->segment->backing != SEGMENT_DISK &&
+			      (s->segment->pinning == SEGMENT_PINNED || slot >= c->n_slots);
+		uint64_t most = direct ? copy_bytes(t) : SLOT_BYTES;
+		s->bytes = s->bytes < most ? s->bytes : most;
+		s->slot = direct ? NULL : l->ring->at + slot * SLOT_BYTES;
+	}
+	lane_advance(l, &c->position, s->bytes);
+	return LANE_FOUND;
+}
+
+/* What was never mapped page by page is read faster than it would be mapped. */
+static int read_slot(const struct copy *s)
+{
+	for (uint64_t done = 0; done < s->bytes;) {
+		ssize_t n = pread(s->segment->fd, s->slot + done, s->bytes - done,
+				  (off_t)(s->inside + done));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return n < 0 ? -errno : -EIO;
+		done += (uint64_t)n;
+	}
+	return 0;
+}
+
+/* Between a slot and a disk. */
+static int move_spilled(const struct copy *s)
+{
+	const struct host_copy *h = s->lane->transfer->host;
+	uint64_t at = s->at - s->lane->at;
+	bool write = s->lane->transfer->to_host;
+	int r = fault_point(write ? "data.spill-write" : "data.spill-read");
+
+	if (r < 0)
+		return r;
+	if (s->fate == CHUNK_ZERO)
+		memset(s->slot, 0, s->bytes);
+	return (write ? spill_write : spill_read)(s->segment->fd, &h->key, at - s->inside, at,
+						  s->slot, s->bytes);
+}
+
+/* In a worker. */
+static void move_copy(struct work *work)
+{
+	struct copy *s = (struct copy *)work;
+	struct transfer *t = s->lane->transfer;
+	int r = 0;
+
+	if (s->segment->backing == SEGMENT_DISK)
+		r = move_spilled(s);
+	else if (s->fate == CHUNK_ZERO)
+		segment_zero(s->segment, s->inside, s->bytes);
+	else if (t->to_host)
+		memcpy(s->segment->at + s->inside, s->slot, s->bytes);
+	else
+		r = read_slot(s);
+	pthread_mutex_lock(&t->lock);
+	s->moved = COPY_MOVED;
+	s->error = r;
+	pthread_cond_broadcast(&t->changed);
+	pthread_mutex_unlock(&t->lock);
+}
+
+static void give_copy(struct copy *s)
+{
+	s->work.run = move_copy;
+	s->moved = COPY_GIVEN;
+	work_queue_add(s->lane->transfer->workers, &s->work);
+}
+
+static int wait_moved(struct copy *s, struct brumate_error *err)
+{
+	struct transfer *t = s->lane->transfer;
+
+	pthread_mutex_lock(&t->lock);
+	while (s->moved == COPY_GIVEN)
+		pthread_cond_wait(&t->changed, &t->lock);
+	int r = s->error;
+	pthread_mutex_unlock(&t->lock);
+	return r < 0 ? brumate_fail(err, -r, "host copy: %s: %m", t->to_host ? "write" : "read")
+		     : 0;
+}
+
+/* Host memory of a direct copy, or the slot. */
+static char *near_end(const struct copy *s)
+{
+	return s->slot ? s->slot : s->segment->at + s->inside;
+}
+
+static int begin_copy(struct copier *c, struct copy *s, bool block, struct brumate_error *err)
+{
+	struct lane *l = c->lane;
+	struct transfer *t = l->transfer;
+	int r = place_copy(c, s, block, err);
+
+	if (r != LANE_FOUND)
+		return r;
+	if (s->fate == CHUNK_ZERO && t->to_host && !s->zero)
+		give_copy(s);
+	if (s->fate == CHUNK_KEEP || (s->fate == CHUNK_ZERO && t->to_host))
+		return LANE_FOUND;
+	r = fault_point("data.copy");
+	if (r < 0)
+		return brumate_fail(err, -r, "copy: %m");
+	if (s->fate == CHUNK_ZERO) {
+		r = t->ops->zero(l->queue, s->at, s->bytes, &s->ticket, err);
+		return r < 0 ? r : LANE_FOUND;
+	}
+	if (t->to_host)
+		r = t->ops->copy_out(l->queue, near_end(s), s->at, s->bytes, &s->ticket, err);
+	else if (s->slot)
+		give_copy(s);
+	return r < 0 ? r : LANE_FOUND;
+}
+
+/* In the middle of a copy: from the GPU to a worker, or the other way. */
+static int turn_copy(struct copy *s, struct brumate_error *err)
+{
+	struct lane *l = s->lane;
+	const struct dev_memory_ops *ops = l->transfer->ops;
+
+	if (s->fate != CHUNK_COPY)
+		return 0;
+	if (!l->transfer->to_host) {
+		int r = wait_moved(s, err);
+
+		return r < 0 ? r
+			     : ops->copy_in(l->queue, s->at, near_end(s), s->bytes, &s->ticket,
+					    err);
+	}
+	int r = ops->wait(l->queue, s->ticket, err);
+	if (r == 0 && s->slot)
+		give_copy(s);
+	return r;
+}
+
+/* Under the lock: how many segments are whole. The last segment is with the last piece. */
+static size_t count_whole(const struct transfer *t)
+{
+	const struct piece *p = &t->pieces[t->n_filled];
+
+	if (t->n_filled == t->n_pieces)
+		return t->host->n_segments;
+	return (size_t)((p->offset + lane_filled_bytes(t, p)) / t->host->segment_bytes);
+}
+
+/* Under the lock: more pieces may be filled, or segments whole. Whoever waits for the transfer is told. */
+static void note_copied(struct transfer *t)
+{
+	size_t filled = t->n_filled, whole = t->n_whole;
+
+	while (t->n_filled < t->n_pieces &&
+	       lane_filled_bytes(t, &t->pieces[t->n_filled]) == t->pieces[t->n_filled].len_bytes)
+		t->n_filled++;
+	if (t->to_host)
+		t->n_whole = count_whole(t);
+	if (t->to_host ? t->n_whole > whole : t->n_filled > filled)
+		eventfd_write(t->wake_fd, 1);
+}
+
+static int end_copy(struct copy *s, struct brumate_error *err)
+{
+	struct transfer *t = s->lane->transfer;
+	int r = 0;
+
+	if (t->to_host)
+		r = wait_moved(s, err);
+	else
+		r = t->ops->wait(s->lane->queue, s->ticket, err);
+	pthread_mutex_lock(&t->lock);
+	t->done_bytes += s->bytes;
+	t->zero_bytes += s->fate == CHUNK_ZERO ? s->bytes : 0;
+	t->same_bytes += s->fate == CHUNK_KEEP ? s->bytes : 0;
+	s->lane->copied_bytes += s->bytes;
+	if (!t->to_host || t->early)
+		note_copied(t);
+	pthread_cond_broadcast(&t->changed);
+	pthread_mutex_unlock(&t->lock);
+	if (r == 0 && !t->to_host && (r = fault_point("data.filled")) < 0)
+		brumate_fail(err, -r, "copy: %m");
+	return r;
+}
+
+/* Half of the window is for copies of the GPU, half for those of workers. */
+static int copy_pieces(struct copier *c, struct brumate_error *err)
+{
+	const struct transfer *t = c->lane->transfer;
+	size_t begun = 0, turned = 0, ended = 0;
+	const size_t window = c->n_slots ? c->n_slots : WINDOW;
+	const bool one = takes_turns(t) && !c->n_slots, out = t->to_host;
+	const size_t most_begun = one && out ? 1 : window,
+		     most_turned = one && !out ? 1 : window / 2;
+	bool more = true;
+	int r = 0;
+
+	while (r >= 0 && (more || ended < begun)) {
+		if (more && begun - ended < window && begun - turned < most_begun) {
+			r = begin_copy(c, &c->copies[begun % window], begun == ended, err);
+			begun += r == LANE_FOUND;
+			more = r != LANE_DONE;
+			if (r != LANE_NOT_YET)
+				continue;
+		}
+		if (turned < begun && turned - ended < most_turned)
+			r = turn_copy(&c->copies[turned++ % window], err);
+		else
+			r = end_copy(&c->copies[ended++ % window], err);
+	}
+	for (; r < 0 && ended < begun; ended++)
+		wait_moved(&c->copies[ended % window], NULL);
+	return r < 0 ? r : 0;
+}
+
+/* ---- copies of memory that is written meanwhile ---- */
+
+struct stage {
+	uint64_t at; /* where it is mapped */
+	bool mapped;
+	uint64_t offset, bytes; /* of the host copy, that it holds */
+	uint64_t ticket;	/* of the last copy out of it */
+	bool copies;
+};
+
+struct live {
+	struct lane *lane;
+	struct dev_lane *fill; /* into stages; those out of them have the lane's own queue */
+	uint64_t at, room;     /* of the stages' addresses */
+	struct stage stages[STAGES];
+	struct position position;
+};
+
+static int open_stage(struct live *v, size_t i, struct brumate_error *err)
+{
+	const struct dev_memory_ops *ops = v->lane->transfer->ops;
+	struct stage *s = &v->stages[i];
+	auto_close int fd = -1;
+
+	s->at = v->at + i * STAGE_BYTES;
+	int r = ops->create(v->lane->memory, STAGE_BYTES, s->at, &fd, err);
+	if (r < 0)
+		return r;
+	s->mapped = true;
+	return ops->allow(v->lane->memory, s->at, STAGE_BYTES, err);
+}
+
+static void close_stages(struct live *v)
+{
+	const struct dev_memory_ops *ops = v->lane->transfer->ops;
+	struct brumate_error err;
+
+	if (v->fill)
+		ops->lane_close(v->fill);
+	for (size_t i = 0; i < STAGES; i++)
+		if (v->stages[i].mapped &&
+		    ops->unmap(v->lane->memory, v->stages[i].at, STAGE_BYTES, &err) < 0)
+			log_warn("%s", err.text);
+	if (v->room)
+		ops->unreserve(v->lane->memory, v->at, v->room);
+}
+
+static int open_stages(struct live *v, struct brumate_error *err)
+{
+	struct lane *l = v->lane;
+	const struct dev_memory_ops *ops = l->transfer->ops;
+
+	if (l->transfer->host->spilled)
+		return brumate_fail(err, EOPNOTSUPP, "host memory is too short for it");
+	if (l->n_digesters < STAGES)
+		return brumate_fail(err, ENOSPC,
+				    "no digests on the GPU: it has no room, or they are off");
+	int r = ops->reserve(l->memory, STAGES * STAGE_BYTES, &v->at, err);
+	if (r < 0)
+		return r;
+	v->room = STAGES * STAGE_BYTES;
+	for (size_t i = 0; i < STAGES && r == 0; i++)
+		r = open_stage(v, i, err);
+	return r < 0 ? r : ops->lane_open(l->memory, false, &v->fill, err);
+}
+
+/* Copies the next run of memory into the stage, and begins its digests. */
+static int fill_stage(struct live *v, size_t i, bool block, struct brumate_error *err)
+{
+	struct lane *l = v->lane;
+	const struct dev_memory_ops *ops = l->transfer->ops;
+	struct stage *s = &v->stages[i];
+	uint64_t ticket;
+	int r = lane_find_run(l, &v->position, &l->usable_bytes, block, STAGE_BYTES, &s->bytes);
+
+	if (r != LANE_FOUND)
+		return r;
+	if ((r = fault_point("data.live")) < 0)
+		return brumate_fail(err, -r, "live copy: %m");
+	s->copies = false;
+	s->offset = lane_offset(l, &v->position);
+	lane_advance(l, &v->position, s->bytes);
+	r = ops->copy_within(v->fill, s->at, l->at + s->offset, s->bytes, &ticket, err);
+	if (r == 0)
+		r = ops->wait(v->fill, ticket, err); /* the digest has a stream of its own */
+	if (r == 0)
+		r = ops->digest(l->digesters[i], s->at, s->bytes, err);
+	return r < 0 ? r : LANE_FOUND;
+}
+
+/* Begins to store one run of a fate, within a segment. */
+static int store_run(struct live *v, struct stage *s, uint64_t from, uint64_t bytes,
+		     enum chunk_fate fate, struct brumate_error *err)
+{
+	struct lane *l = v->lane;
+	struct host_copy *h = l->transfer->host;
+	uint64_t offset = s->offset + from;
+	size_t i = (size_t)(offset / h->segment_bytes);
+	struct segment *segment;
+	bool zero;
+
+	if (fate == CHUNK_KEEP || (fate == CHUNK_ZERO && host_copy_skips_zeros(h, i, true)))
+		return 0;
+	int r = host_copy_get(h, i, true, &segment, &zero, err);
+	if (r < 0)
+		return r;
+	if (fate == CHUNK_ZERO && !zero)
+		segment_zero(segment, offset % h->segment_bytes, bytes);
+	if (fate != CHUNK_COPY)
+		return 0;
+	s->copies = true;
+	return l->transfer->ops->copy_out(l->queue, segment->at + offset % h->segment_bytes,
+					  s->at + from, bytes, &s->ticket, err);
+}
+
+/* When the digests are there: begins the copies of what the host copy does not have. */
+static int empty_stage(struct live *v, size_t i, struct brumate_error *err)
+{
+	struct lane *l = v->lane;
+	struct transfer *t = l->transfer;
+	struct stage *s = &v->stages[i];
+	struct digest digests[STAGE_BYTES / CHUNK_BYTES_MAX];
+	bool zero[STAGE_BYTES / CHUNK_BYTES_MAX];
+	uint64_t zeros = 0, same = 0;
+	int r = t->ops->digest_wait(l->digesters[i], digests, zero, err);
+
+	if (r == 0)
+		r = digests_learn(t, s->offset, digests, zero, s->bytes / CHUNK_BYTES_MAX, err);
+	for (uint64_t from = 0, bytes; r == 0 && from < s->bytes; from += bytes) {
+		uint64_t left =
+			t->host->segment_bytes - (s->offset + from) % t->host->segment_bytes;
+
+		bytes = s->bytes - from < left ? s->bytes - from : left;
+		enum chunk_fate fate = digests_fate(t, s->offset + from, &bytes);
+		zeros += fate == CHUNK_ZERO ? bytes : 0;
+		same += fate == CHUNK_KEEP ? bytes : 0;
+		r = store_run(v, s, from, bytes, fate, err);
+	}
+	pthread_mutex_lock(&t->lock);
+	t->zero_bytes += zeros;
+	t->same_bytes += same;
+	pthread_mutex_unlock(&t->lock);
+	return r;
+}
+
+static int finish_stage(struct live *v, size_t i, struct brumate_error *err)
+{
+	struct transfer *t = v->lane->transfer;
+	struct stage *s = &v->stages[i];
+	int r = s->copies ? t->ops->wait(v->lane->queue, s->ticket, err) : 0;
+
+	pthread_mutex_lock(&t->lock);
+	t->done_bytes += s->bytes;
+	pthread_mutex_unlock(&t->lock);
+	return r;
+}
+
+/* One stage is filled and read by the digests while the other goes out. */
+static int copy_through(struct live *v, struct brumate_error *err)
+{
+	size_t filled = 0, emptied = 0, finished = 0;
+	bool more = true;
+	int r = 0;
+
+	while (r >= 0 && (more || finished < filled)) {
+		if (more && filled - finished < STAGES) {
+			r = fill_stage(v, filled % STAGES, filled == finished, err);
+			filled += r == LANE_FOUND;
+			more = r != LANE_DONE;
+			if (r != LANE_NOT_YET)
+				continue;
+		}
+		if (emptied < filled)
+			r = empty_stage(v, emptied++ % STAGES, err);
+		else
+			r = finish_stage(v, finished++ % STAGES, err);
+	}
+	return r < 0 ? r : 0;
+}
+
+static int copy_live(struct lane *l, struct brumate_error *err)
+{
+	struct live v = { .lane = l };
+	int r = open_stages(&v, err);
+
+	if (r == 0)
+		r = copy_through(&v, err);
+	/* Whatever still reads a stage is waited for before the stage goes. */
+	digests_close_lane(l);
+	if (l->queue) {
+		l->transfer->ops->lane_close(l->queue);
+		l->queue = NULL;
+	}
+	close_stages(&v);
+	return r < 0 ? brumate_wrap(err, r, "live copy") : 0;
+}
+
+/* ---- the other threads ---- */
+
+static void *run_copying(void *arg)
+{
+	struct lane *l = arg;
+	struct transfer *t = l->transfer;
+	struct copier copier = { .lane = l };
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	int r = lane_wait_turn(l, 0);
+
+	if (r < 0)
+		brumate_fail(&err, -r, "cancelled");
+	if (r == 0 && t->to_host && !is_held_back(l))
+		host_copy_want(t->host, 0, t->host->n_segments);
+	if (r == 0 && t->host->needs_ring)
+		r = take_ring(&copier, &err);
+	if (r == 0)
+		r = t->flags & TRANSFER_LIVE ? copy_live(l, &err) : copy_pieces(&copier, &err);
+	if (r < 0) {
+		if (!err.code)
+			brumate_fail(&err, -r, "copy: %m");
+		transfer_fail(t, &err);
+	}
+	end_thread(l);
+	return NULL;
+}
+
+static void *run_digests(void *arg)
+{
+	struct lane *l = arg;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	int r = digests_compute(l, &err);
+
+	if (r < 0) {
+		if (!err.code)
+			brumate_fail(&err, -r, "digests: cancelled");
+		transfer_fail(l->transfer, &err);
+	}
+	end_thread(l);
+	return NULL;
+}
+
+static int start_lane(struct lane *l, struct brumate_error *err)
+{
+	static void *(*const runs[])(void *) = { run_mapping, run_copying, run_digests };
+	const uint32_t flags = l->transfer->flags;
+	const size_t n = flags & TRANSFER_WITH_DIGESTS && !(flags & TRANSFER_LIVE) ? 3 : 2;
+
+	for (; l->n_threads < n; l->n_threads++) {
+		int r = thread_start(&l->threads[l->n_threads], runs[l->n_threads], l);
+
+		if (r < 0)
+			return brumate_fail(err, -r, "threads: %m");
+		l->transfer->n_running++;
+		l->n_active++;
+	}
+	return 0;
+}
+
+static int start_lanes(struct transfer *t, struct brumate_error *err)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&t->lock);
+	for (size_t i = 0; i < t->n_lanes && r == 0; i++)
+		r = start_lane(&t->lanes[i], err);
+	pthread_mutex_unlock(&t->lock);
+	return r;
+}
+
+static void join_lanes(struct transfer *t)
+{
+	for (size_t i = 0; i < t->n_lanes; i++)
+		for (size_t k = 0; k < t->lanes[i].n_threads; k++)
+			pthread_join(t->lanes[i].threads[k], NULL);
+	for (size_t i = 0; i < t->n_lanes; i++)
+		free(t->lanes[i].pieces);
+	free(take_ptr(&t->lanes));
+	t->n_lanes = 0;
+}
+
+/* ---- the transfer ---- */
+
+/* Adds a lane for the GPU @uuid, or finds it. */
+static int find_lane(struct transfer *t, const uint8_t *uuid, size_t *ret)
+{
+	if (!t->lanes)
+		t->lanes = calloc(DEV_GPUS_MAX, sizeof(*t->lanes));
+	if (!t->lanes)
+		return -ENOMEM;
+	for (size_t i = 0; i < t->n_lanes; i++) {
+		if (memcmp(t->lanes[i].uuid, uuid, DEV_UUID_BYTES))
+			continue;
+		*ret = i;
+		return 0;
+	}
+	if (t->n_lanes == DEV_GPUS_MAX)
+		return -EOVERFLOW;
+	t->lanes[t->n_lanes].transfer = t;
+	memcpy(t->lanes[t->n_lanes].uuid, uuid, DEV_UUID_BYTES);
+	*ret = t->n_lanes++;
+	return 0;
+}
+
+static int add_to_lane(struct transfer *t, size_t piece)
+{
+	struct lane *l = &t->lanes[t->pieces[piece].lane];
+	size_t *pieces = array_room(l->pieces, l->n_pieces, sizeof(*pieces));
+
+	if (!pieces)
+		return -ENOMEM;
+	l->pieces = pieces;
+	uint64_t before = l->n_pieces ? lane_piece(l, l->n_pieces - 1)->lane_end : 0;
+
+	t->pieces[piece].lane_end = before + t->pieces[piece].len_bytes;
+	l->pieces[l->n_pieces++] = piece;
+	return 0;
+}
+
+static int add_pieces(struct transfer *t, const struct transfer_piece *pieces, size_t n,
+		      struct brumate_error *err)
+{
+	for (size_t i = 0; i < n; i++) {
+		struct piece *p = &t->pieces[i];
+
+		*p = (struct piece){ .offset = t->total_bytes,
+				     .len_bytes = pieces[i].len_bytes,
+				     .fd = -1 };
+		int r = find_lane(t, pieces[i].gpu, &p->lane);
+		if (r == 0)
+			r = add_to_lane(t, i);
+		if (r < 0)
+			return brumate_fail(err, -r, "piece %zu: %m", i);
+		t->n_pieces++;
+		t->total_bytes = transfer_next(p->offset, p->len_bytes);
+		if (t->total_bytes > TRANSFER_BYTES_MAX)
+			return brumate_fail(err, EFBIG, "pieces: too much memory: %m");
+	}
+	return 0;
+}
+
+/* For each segment, memory near to the GPU whose piece begins it, or reaches into it. */
+static int *choose_nodes(const struct transfer *t, uint64_t segment_bytes)
+{
+	size_t n = (size_t)((t->total_bytes - 1) / segment_bytes + 1), piece = 0;
+	int *nodes = calloc(n, sizeof(*nodes)), of_lane[DEV_GPUS_MAX];
+
+	for (size_t i = 0; nodes && i < t->n_lanes; i++)
+		of_lane[i] = t->ops->node(t->lanes[i].uuid);
+	for (size_t i = 0; nodes && i < n; i++) {
+		while (transfer_next(t->pieces[piece].offset, t->pieces[piece].len_bytes) <=
+		       i * segment_bytes)
+			piece++;
+		nodes[i] = of_lane[t->pieces[piece].lane];
+	}
+	return nodes;
+}
+
+static int take_host_memory(struct transfer *t, struct brumate_error *err)
+{
+	auto_free int *nodes = choose_nodes(t, pool_segment_bytes(t->total_bytes));
+	struct host_copy *host;
+
+	if (!nodes)
+		return brumate_fail(err, ENOMEM, "pieces: %m");
+	int r = host_copy_new(&host, t->gpus, t->total_bytes, nodes, HOST_FOR_COPY, -1, err);
+	if (r < 0)
+		return r;
+	if (!(t->flags & TRANSFER_WITH_DIGESTS))
+		host_copy_want(host, 0, host->n_segments);
+	pthread_mutex_lock(&t->lock); /* the lanes run already, and may have failed */
+	t->host = host;
+	if (t->state == TRANSFER_STOPPED)
+		host_copy_stop(host);
+	pthread_mutex_unlock(&t->lock);
+	return 0;
+}
+
+int transfer_new(struct transfer **ret, struct gpus *gpus, const struct transfer_piece *pieces,
+		 size_t n, uint32_t flags, int wake_fd, struct brumate_error *err)
+{
+	struct transfer *t = calloc(1, sizeof(*t));
+
+	if (!t)
+		return brumate_fail(err, ENOMEM, "pieces: %m");
+	pthread_mutex_init(&t->lock, NULL);
+	pthread_cond_init(&t->changed, NULL);
+	t->gpus = gpus;
+	t->ops = gpus_ops(gpus);
+	t->flags = flags;
+	t->to_host = flags & TRANSFER_TO_HOST;
+	t->wake_fd = wake_fd;
+	t->pieces = calloc(n, sizeof(*t->pieces));
+	int r = t->pieces ? add_pieces(t, pieces, n, err) : brumate_fail(err, ENOMEM, "pieces: %m");
+	if (r == 0)
+		r = start_lanes(t, err);
+	if (r == 0 && t->to_host && !(flags & TRANSFER_BASE))
+		r = take_host_memory(t, err);
+	if (r < 0)
+		transfer_free(t);
+	else
+		*ret = t;
+	return r;
+}
+
+/* Under the lock. */
+static int start_workers(struct transfer *t, struct brumate_error *err)
+{
+	/* Workers that wait for a disk need no processor meanwhile. */
+	unsigned n = t->host->spilled ? WORKERS_MAX : workers_cores(WORKERS_MAX);
+
+	if (!t->host->needs_ring && !(t->flags & TRANSFER_WITH_DIGESTS))
+		return 0;
+	return work_queue_new(&t->workers, n, err);
+}
+
+int transfer_start(struct transfer *t, struct host_copy *host, bool early,
+		   struct brumate_error *err)
+{
+	pthread_mutex_lock(&t->lock);
+	if (host)
+		t->host = host;
+	t->early = early;
+	if (!t->to_host && digests_are_known(t))
+		t->host->needs_ring = digests_want(t, 0, t->total_bytes);
+	else if (!t->to_host)
+		host_copy_want(t->host, 0, t->host->n_segments);
+	int r = start_workers(t, err);
+	if (r == 0 && t->state == TRANSFER_WAITING)
+		t->state = TRANSFER_RUNNING;
+	pthread_cond_broadcast(&t->changed);
+	pthread_mutex_unlock(&t->lock);
+	return r;
+}
+
+int transfer_give(struct transfer *t, const int *fds, size_t n)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&t->lock);
+	if (n > t->n_pieces - t->n_given)
+		r = -EBADMSG;
+	for (size_t i = 0; i < n; i++)
+		if (r < 0)
+			close(fds[i]);
+		else
+			t->pieces[t->n_given++].fd = fds[i];
+	pthread_cond_broadcast(&t->changed);
+	pthread_mutex_unlock(&t->lock);
+	return r;
+}
+
+size_t transfer_whole(struct transfer *t)
+{
+	pthread_mutex_lock(&t->lock);
+	size_t n = t->n_whole;
+	pthread_mutex_unlock(&t->lock);
+	return n;
+}
+
+bool transfer_has_made(struct transfer *t, size_t *ret_filled)
+{
+	pthread_mutex_lock(&t->lock);
+	bool all = t->n_made == t->n_pieces;
+	*ret_filled = t->n_filled;
+	pthread_mutex_unlock(&t->lock);
+	return all;
+}
+
+int transfer_progress(struct transfer *t, uint64_t *ret_done_bytes, struct brumate_error *err)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&t->lock);
+	if (t->state == TRANSFER_STOPPED) {
+		*err = t->err;
+		r = -t->err.code;
+	} else if (t->state == TRANSFER_RUNNING && !t->n_running) {
+		r = 1;
+	}
+	*ret_done_bytes = t->done_bytes;
+	pthread_mutex_unlock(&t->lock);
+	return r;
+}
+
+void transfer_finish(struct transfer *t)
+{
+	pthread_mutex_lock(&t->lock);
+	if (t->state == TRANSFER_WAITING || t->n_running) {
+		t->state = TRANSFER_STOPPED;
+		if (t->host)
+			host_copy_stop(t->host);
+	}
+	pthread_cond_broadcast(&t->changed);
+	pthread_mutex_unlock(&t->lock);
+	join_lanes(t);
+	work_queue_free(take_ptr(&t->workers));
+}
+
+void transfer_free(struct transfer *t)
+{
+	if (!t)
+		return;
+	transfer_finish(t);
+	host_copy_free(t->host);
+	digests_free(t->digests);
+	for (size_t i = 0; i < t->n_pieces; i++)
+		cleanup_close(&t->pieces[i].fd);
+	pthread_mutex_destroy(&t->lock);
+	pthread_cond_destroy(&t->changed);
+	free(t->pieces);
+	free(t);
+}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT
+/* A transfer as a session sees it: begun by its layout, started, watched, and finished. See lane.h. */
+#pragma once
+
+#include "broker/lane.h"
+
+/** Begins to make ready what the layout wants: GPUs, and host memory where it goes to fresh such. @wake_fd: an
+ * eventfd (borrowed), told when all is done or has failed, and when more of it is of use. */
+int transfer_new(struct transfer **ret, struct gpus *gpus, const struct transfer_piece *pieces,
+		 size_t n, uint32_t flags, int wake_fd, struct brumate_error *err);
+/** All of it, under way or not. Accepts NULL. */
+void transfer_free(struct transfer *t);
+
+/** Starts to copy. @host: taken; where it comes from, or the base that it goes to; NULL: what was made ready.
+ * @early: out: segments that are whole are told of. */
+int transfer_start(struct transfer *t, struct host_copy *host, bool early,
+		   struct brumate_error *err);
+/** Takes the fds of the next @n pieces. -EBADMSG: they are more than there are pieces. */
+int transfer_give(struct transfer *t, const int *fds, size_t n);
+/** Ends everything with this error, if it is the first. */
+void transfer_fail(struct transfer *t, const struct brumate_error *err);
+
+/** Returns 1 when the transfer is done, 0 while it is under way, <0 when it failed. */
+int transfer_progress(struct transfer *t, uint64_t *ret_done_bytes, struct brumate_error *err);
+/** In: whether all pieces have been made, and how many of the first are filled. */
+bool transfer_has_made(struct transfer *t, size_t *ret_filled);
+/** Out: how many of the first segments hold all that they will hold. */
+size_t transfer_whole(struct transfer *t);
+/** Ends the threads and lets go of all device memory; the host copy and the fds of pieces stay. */
+void transfer_finish(struct transfer *t);
