@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/digest.h"
 #include "base/paths.h"
+#include "job/request.h"
 #include "store/key.h"
 #include "wire/wire.h"
 
@@ -36,26 +37,6 @@ int add_flag(json_t *parameters, const char *key, const struct invocation *in, e
 	     struct brumate_error *err)
 {
 	return in->values[id] ? set(parameters, key, json_true(), err) : 0;
-}
-
-int add_timeout(json_t *parameters, const struct invocation *in, struct brumate_error *err)
-{
-	uint64_t timeout_ms;
-
-	if (!in->values[OPT_TIMEOUT])
-		return 0;
-	int r = parse_duration(&timeout_ms, "--timeout", in->values[OPT_TIMEOUT], err);
-	return r < 0 ? r : set(parameters, "timeout_ms", json_integer((json_int_t)timeout_ms), err);
-}
-
-int add_gpu_map(json_t *parameters, const struct invocation *in, struct brumate_error *err)
-{
-	json_t *map;
-
-	if (!in->values[OPT_GPU_MAP])
-		return 0;
-	int r = parse_gpu_map(&map, in->values[OPT_GPU_MAP], err);
-	return r < 0 ? r : set(parameters, "gpu_map", map, err);
 }
 
 int add_pid(json_t *parameters, const struct invocation *in, struct brumate_error *err)
@@ -102,23 +83,84 @@ int add_path(json_t *parameters, const char *key, const char *path, struct bruma
 	return add_string(parameters, key, absolute, err);
 }
 
-int add_key(json_t *parameters, const struct invocation *in, struct brumate_error *err)
+/* The key is read here, as the user who calls. */
+static int add_key(json_t *parameters, const char *key_name, const char *path,
+		   struct brumate_error *err)
 {
 	auto_(seal_key_fini) struct seal_key key = { { 0 } };
 	char text[DIGEST_TEXT_BYTES];
 	struct digest digits;
 
-	if (!in->values[OPT_KEY_FILE])
-		return 0;
-	int r = store_key_read(&key, in->values[OPT_KEY_FILE], err);
+	int r = store_key_read(&key, path, err);
 	if (r < 0)
 		return r;
 	memcpy(digits.bytes, key.bytes, sizeof(digits.bytes));
 	digest_format(text, &digits);
-	r = add_string(parameters, "key", text, err);
+	r = add_string(parameters, key_name, text, err);
 	explicit_bzero(text, sizeof(text));
 	explicit_bzero(&digits, sizeof(digits));
 	return r;
+}
+
+static int add_time(json_t *parameters, const struct request_option *o, const char *value,
+		    struct brumate_error *err)
+{
+	char what[64];
+	uint64_t ms;
+
+	snprintf(what, sizeof(what), "--%s", o->word);
+	int r = parse_duration(&ms, what, value, err);
+	return r < 0 ? r : set(parameters, o->name, json_integer((json_int_t)ms), err);
+}
+
+static int add_gpu_map(json_t *parameters, const char *key, const char *value,
+		       struct brumate_error *err)
+{
+	json_t *map;
+	int r = parse_gpu_map(&map, value, err);
+
+	return r < 0 ? r : set(parameters, key, map, err);
+}
+
+static int add_request_option(json_t *parameters, const struct request_option *o, const char *value,
+			      struct brumate_error *err)
+{
+	switch (o->type) {
+	case REQUEST_FLAG:
+		return set(parameters, o->name, json_true(), err);
+	case REQUEST_TIME:
+		return add_time(parameters, o, value, err);
+	case REQUEST_GPU_MAP:
+		return add_gpu_map(parameters, o->name, value, err);
+	case REQUEST_KEY:
+		return add_key(parameters, o->name, value, err);
+	case REQUEST_PATH:
+		return add_path(parameters, o->name, value, err);
+	default:
+		return add_string(parameters, o->name, value, err);
+	}
+}
+
+/* What was given for --@word; NULL: nothing, or the command has no such option. */
+static const char *value_of(const struct invocation *in, const char *word)
+{
+	for (const struct option_spec *o = in->command->options; word && o->name; o++)
+		if (!strcmp(o->name, word))
+			return in->values[o->id];
+	return NULL;
+}
+
+int add_request(json_t *parameters, const struct invocation *in, unsigned where,
+		struct brumate_error *err)
+{
+	REQUEST_FOR_EACH (o, where) {
+		const char *value = value_of(in, o->word);
+		int r = value ? add_request_option(parameters, o, value, err) : 0;
+
+		if (r < 0)
+			return r;
+	}
+	return 0;
 }
 
 int add_target(json_t *parameters, const struct invocation *in, struct brumate_error *err)
@@ -148,7 +190,7 @@ int add_retention(json_t *parameters, const struct invocation *in, struct brumat
 		return r;
 	r = parse_duration(&within_ms, "--keep-within", in->values[OPT_KEEP_WITHIN], err);
 	if (r == 0 && within_ms == 0)
-		r = brumate_fail(err, EINVAL, "--keep-within: want more than no time");
+		r = brumate_fail(err, EINVAL, "--keep-within: must be positive");
 	return r < 0 ? r
 		     : set(parameters, "keep_within_ms", json_integer((json_int_t)within_ms), err);
 }

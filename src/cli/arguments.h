@@ -13,9 +13,12 @@ int add_string(json_t *parameters, const char *key, const char *value, struct br
 int add_flag(json_t *parameters, const char *key, const struct invocation *in, enum option_id id,
 	     struct brumate_error *err);
 
-/** --timeout as "timeout_ms", --gpu-map as "gpu_map", --pid as "pid". */
-int add_timeout(json_t *parameters, const struct invocation *in, struct brumate_error *err);
-int add_gpu_map(json_t *parameters, const struct invocation *in, struct brumate_error *err);
+/** What is given of the options of a request for @where (REQUEST_SUSPEND …; job/request.h). A key is read
+ * from its file here, as the user who calls. */
+int add_request(json_t *parameters, const struct invocation *in, unsigned where,
+		struct brumate_error *err);
+
+/** --pid as "pid". */
 int add_pid(json_t *parameters, const struct invocation *in, struct brumate_error *err);
 
 /** --gpu, else $BRUMATE_GPU, as "gpu". */
@@ -23,10 +26,6 @@ int add_gpu(json_t *parameters, const struct invocation *in, struct brumate_erro
 
 /** --dir and the like, made absolute. */
 int add_path(json_t *parameters, const char *key, const char *path, struct brumate_error *err);
-
-/** The key in the file of --key-file as "key": read here, as the user who calls. Refuses what
- * store_key_read() refuses. */
-int add_key(json_t *parameters, const struct invocation *in, struct brumate_error *err);
 
 /** The job that is meant: exactly one of the operand and --pid. */
 int add_target(json_t *parameters, const struct invocation *in, struct brumate_error *err);

@@ -144,7 +144,7 @@ static void print_totals(json_t *o)
 	}
 	if (disk) {
 		format_bytes(bytes, disk);
-		fprintf(stderr, ", %s by a disk", bytes);
+		fprintf(stderr, ", %s spilled to disk", bytes);
 	}
 	if (image) {
 		format_bytes(bytes, image);

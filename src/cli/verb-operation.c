@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "job/request.h"
 #include "remote/remote.h"
 
 /* The job's state once nothing is under way on it any more, and the exit code that goes with it. */
@@ -78,15 +79,9 @@ int verb_suspend(const struct invocation *in, struct brumate_error *err)
 	int r = add_target(p, in, err);
 
 	if (r == 0)
-		r = add_timeout(p, in, err);
-	if (r == 0)
-		r = add_flag(p, "force", in, OPT_FORCE, err);
+		r = add_request(p, in, REQUEST_SUSPEND, err);
 	if (r == 0)
 		r = add_gpu(p, in, err);
-	if (r == 0)
-		r = add_flag(p, "park", in, OPT_PARK, err);
-	if (r == 0)
-		r = add_flag(p, "live", in, OPT_LIVE, err);
 	if (r == 0)
 		r = operate(&reply, in, "Suspend", p, err);
 	return r < 0 ? r : print_outcome(in, reply, "job", err);
@@ -98,11 +93,7 @@ int verb_resume(const struct invocation *in, struct brumate_error *err)
 	int r = add_target(p, in, err);
 
 	if (r == 0)
-		r = add_timeout(p, in, err);
-	if (r == 0)
-		r = add_gpu_map(p, in, err);
-	if (r == 0)
-		r = add_flag(p, "keep_copy", in, OPT_KEEP_COPY, err);
+		r = add_request(p, in, REQUEST_RESUME, err);
 	if (r == 0)
 		r = operate(&reply, in, "Resume", p, err);
 	return r < 0 ? r : print_outcome(in, reply, "job", err);
@@ -117,23 +108,11 @@ int verb_checkpoint(const struct invocation *in, struct brumate_error *err)
 
 	int r = add_target(p, in, err);
 	if (r == 0)
-		r = add_timeout(p, in, err);
-	if (r == 0)
-		r = add_flag(p, "leave_running", in, OPT_LEAVE_RUNNING, err);
-	if (r == 0)
-		r = add_flag(p, "keep_copy", in, OPT_KEEP_COPY, err);
-	if (r == 0)
-		r = add_flag(p, "live", in, OPT_LIVE, err);
-	if (r == 0)
-		r = add_flag(p, "force", in, OPT_FORCE, err);
+		r = add_request(p, in, REQUEST_CHECKPOINT, err);
 	if (r == 0)
 		r = add_string(p, "name", in->values[OPT_NAME], err);
 	if (r == 0)
-		r = add_string(p, "compress", in->values[OPT_COMPRESS], err);
-	if (r == 0)
 		r = add_path(p, "dir", in->values[OPT_DIR], err);
-	if (r == 0)
-		r = add_key(p, in, err);
 	if (r == 0)
 		r = add_gpu(p, in, err);
 	if (r == 0)
@@ -169,22 +148,14 @@ static int pack_image(json_t *p, const struct invocation *in, struct brumate_err
 static int pack_restore(json_t *p, const struct invocation *in, struct brumate_error *err)
 {
 	const char *kind = NULL;
-	int r = add_timeout(p, in, err);
+	int r = add_request(p, in, REQUEST_RESTORE, err);
 
 	if (r == 0)
 		r = get_kind(&kind, in, err);
 	if (r == 0)
 		r = add_string(p, "kind", kind, err);
 	if (r == 0)
-		r = add_gpu_map(p, in, err);
-	if (r == 0)
 		r = add_path(p, "dir", in->values[OPT_DIR], err);
-	if (r == 0)
-		r = add_flag(p, "tcp_close", in, OPT_TCP_CLOSE, err);
-	if (r == 0)
-		r = add_flag(p, "force", in, OPT_FORCE, err);
-	if (r == 0)
-		r = add_key(p, in, err);
 	return r < 0 ? r : pack_image(p, in, err);
 }
 

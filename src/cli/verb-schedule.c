@@ -7,6 +7,8 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include "job/request.h"
+
 static int check_options(const struct invocation *in, struct brumate_error *err)
 {
 	static const struct {
@@ -54,17 +56,7 @@ int schedule_checkpoints(const struct invocation *in, struct brumate_error *err)
 	if (r == 0)
 		r = add_path(p, "dir", in->values[OPT_DIR], err);
 	if (r == 0)
-		r = add_timeout(p, in, err);
-	if (r == 0)
-		r = add_flag(p, "force", in, OPT_FORCE, err);
-	if (r == 0)
-		r = add_flag(p, "keep_copy", in, OPT_KEEP_COPY, err);
-	if (r == 0)
-		r = add_flag(p, "live", in, OPT_LIVE, err);
-	if (r == 0)
-		r = add_string(p, "compress", in->values[OPT_COMPRESS], err);
-	if (r == 0) /* which is read whenever one is made */
-		r = add_path(p, "key_file", in->values[OPT_KEY_FILE], err);
+		r = add_request(p, in, REQUEST_SCHEDULE, err);
 	if (r < 0)
 		return r;
 	if (json_object_set_new(p, "every_ms", json_integer((json_int_t)every_ms)) < 0)

@@ -543,7 +543,7 @@ static json_t *shown_option(const struct request *r, const struct request_option
 /* How to compress is left out where it was not given; a path then is null. */
 static int show_request(json_t *ret, const struct request *r)
 {
-	REQUEST_FOR_EACH(o, REQUEST_SCHEDULE)
+	REQUEST_FOR_EACH (o, REQUEST_SCHEDULE)
 	{
 		if (o->type == REQUEST_WORD && !*(const char *)request_at(r, o))
 			continue;

@@ -157,7 +157,7 @@ static json_t *encode_schedule(const struct job_schedule *s)
 	auto_json json_t *o = json_pack("{s:I,s:I,s:I}", "every_ms", (json_int_t)s->every_ms,
 					"keep_last", (json_int_t)s->keep_last, "keep_within_ms",
 					(json_int_t)s->keep_within_ms);
-	REQUEST_FOR_EACH(option, REQUEST_SCHEDULE)
+	REQUEST_FOR_EACH (option, REQUEST_SCHEDULE)
 	if (json_object_set_new(o, option->name, encode_option(&s->request, option)) < 0)
 		return NULL;
 	if (json_object_set_new(o, "next_ms", json_integer((json_int_t)s->next_ms)) < 0)
@@ -306,7 +306,7 @@ static int decode_option(struct request *ret, const struct request_option *o, js
 /* How its checkpoints are made; older records do not tell all of it. */
 static int decode_request(struct request *ret, json_t *s, struct brumate_error *err)
 {
-	REQUEST_FOR_EACH(o, REQUEST_SCHEDULE)
+	REQUEST_FOR_EACH (o, REQUEST_SCHEDULE)
 	{
 		bool told = o->type == REQUEST_PLACE || json_object_get(s, o->name);
 		int r = told ? decode_option(ret, o, s, err) : 0;

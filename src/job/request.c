@@ -102,7 +102,7 @@ static int check_option(const struct request_option *o, json_t *parameters,
 
 int request_check(json_t *parameters, unsigned where, struct brumate_error *err)
 {
-	REQUEST_FOR_EACH(o, where) {
+	REQUEST_FOR_EACH (o, where) {
 		int r = o->type == REQUEST_PLACE ? 0 : check_option(o, parameters, err);
 
 		if (r < 0)
@@ -115,7 +115,7 @@ json_t *request_pick(json_t *parameters, unsigned where)
 {
 	auto_json json_t *picked = json_object();
 
-	REQUEST_FOR_EACH(o, where) {
+	REQUEST_FOR_EACH (o, where) {
 		json_t *value = json_object_get(parameters, o->name);
 
 		if (!value || json_is_null(value) || o->type == REQUEST_PLACE)
@@ -193,7 +193,7 @@ static int decode_option(struct request *ret, const struct request_option *o, js
 int request_decode(struct request *ret, unsigned where, json_t *parameters,
 		   struct brumate_error *err)
 {
-	REQUEST_FOR_EACH(o, where) {
+	REQUEST_FOR_EACH (o, where) {
 		json_t *value = json_object_get(parameters, o->name);
 		int r = check_option(o, parameters, err);
 
@@ -241,7 +241,7 @@ int request_add_defaults(json_t *picked, unsigned where, struct brumate_error *e
 
 	if (r < 0)
 		return r;
-	REQUEST_FOR_EACH(o, where) {
+	REQUEST_FOR_EACH (o, where) {
 		bool wanted = o->conf >= 0 && !json_object_get(picked, o->name);
 		json_t *value = wanted ? option_default(o, &conf) : NULL;
 
@@ -253,7 +253,7 @@ int request_add_defaults(json_t *picked, unsigned where, struct brumate_error *e
 
 void request_configure(struct request *r, unsigned where, const struct brumate_conf *conf)
 {
-	REQUEST_FOR_EACH(o, where) {
+	REQUEST_FOR_EACH (o, where) {
 		const void *from = (const char *)conf + o->conf;
 		void *at = request_at(r, o);
 

@@ -17,54 +17,18 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/conf.h"
 #include "base/paths.h"
-#include "store/memory.h"
+#include "job/request.h"
 
-enum { TIMEOUT_MS_MAX = INT_MAX };
-
-/* Copies those of @keys that are there. Returns owned, NULL without memory. */
-static json_t *pick(json_t *parameters, const char *const *keys)
-{
-	json_t *picked = json_object();
-
-	for (; picked && *keys; keys++) {
-		json_t *value = json_object_get(parameters, *keys);
-
-		if (value && !json_is_null(value) && json_object_set(picked, *keys, value) < 0)
-			return NULL;
-	}
-	return picked;
-}
-
-/* Types and ranges are checked here, so that no foreign value gets to a shim unseen. */
-static int check_common(json_t *parameters, struct brumate_error *err)
-{
-	static const char *const flags[] = { "force", "leave_running", "tcp_close",
-					     "park",  "keep_copy",     "live" };
-	int64_t timeout_ms;
-	const char *key;
-	json_t *map;
-	bool flag;
-	int r = wire_get_int(parameters, "timeout_ms", 0, TIMEOUT_MS_MAX, &timeout_ms, err);
-
-	if (r == 0)
-		r = wire_get_string(parameters, "key", &key, err);
-	if (r == 0)
-		r = wire_get_array(parameters, "gpu_map", &map, err);
-	for (size_t i = 0; r == 0 && i < sizeof(flags) / sizeof(flags[0]); i++)
-		r = wire_get_bool(parameters, flags[i], &flag, err);
-	return r;
-}
-
-/* The job that "job" or "pid" means; a process of none is taken in where @may_take_in. */
+/* The job that "job" or "pid" means, for a request that has been checked then. A process of none is taken in,
+ * unless it is to be resumed. */
 static int find_target(struct job *ret, const struct service_call *call, json_t *parameters,
-		       bool may_take_in, struct brumate_error *err)
+		       unsigned where, struct brumate_error *err)
 {
 	const char *word;
 	int64_t pid = 0;
 	bool simulated;
-	int r = check_common(parameters, err);
+	int r = request_check(parameters, where, err);
 
 	if (r == 0)
 		r = wire_get_string(parameters, "job", &word, err);
@@ -78,7 +42,7 @@ static int find_target(struct job *ret, const struct service_call *call, json_t 
 		return wire_fail_parameter(err, "job", "want either job or pid");
 	if (word)
 		return access_job(ret, call, word, err);
-	if (may_take_in)
+	if (where != REQUEST_RESUME)
 		return take_in(ret, call, (pid_t)pid, NULL, simulated, err);
 
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
@@ -116,70 +80,44 @@ static int resolve_map(json_t *parameters, bool simulated, struct brumate_error 
 	return r;
 }
 
-/* What the caller leaves open is as the configuration says. */
-static int add_defaults(json_t *parameters, bool restoring, struct brumate_error *err)
+/* The options for @where of @parameters, with their defaults, as the job's shim takes them. Owned. */
+static int make_request(json_t **ret, json_t *parameters, unsigned where, bool simulated,
+			struct brumate_error *err)
 {
-	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
-	int r = conf_load(&conf, err);
+	auto_json json_t *request = request_pick(parameters, where);
 
-	if (r < 0)
-		return r;
-	if (restoring && conf.tcp_close && !json_object_get(parameters, "tcp_close") &&
-	    json_object_set_new(parameters, "tcp_close", json_true()) < 0)
+	if (!request)
 		return brumate_fail(err, ENOMEM, "%m");
-	if (json_object_get(parameters, "timeout_ms") || !conf.timeout_ms)
-		return 0;
-	uint64_t timeout_ms = conf.timeout_ms < TIMEOUT_MS_MAX ? conf.timeout_ms : TIMEOUT_MS_MAX;
-	if (json_object_set_new(parameters, "timeout_ms", json_integer((json_int_t)timeout_ms)) < 0)
-		return brumate_fail(err, ENOMEM, "%m");
-	return 0;
-}
-
-static int add_keep_copy(json_t *parameters, struct brumate_error *err)
-{
-	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
-	int r = json_object_get(parameters, "keep_copy") ? 0 : conf_load(&conf, err);
-
-	if (r == 0 && conf.keep_copy &&
-	    json_object_set_new(parameters, "keep_copy", json_true()) < 0)
-		return brumate_fail(err, ENOMEM, "%m");
+	int r = resolve_map(request, simulated, err);
+	if (r == 0)
+		r = request_add_defaults(request, where, err);
+	if (r == 0)
+		*ret = take_ptr(&request);
 	return r;
 }
 
 int service_suspend(const struct service_call *call, json_t *parameters, json_t **ret,
 		    struct brumate_error *err)
 {
-	static const char *const keys[] = { "timeout_ms", "force", "park", "live", NULL };
 	auto_(job_fini) struct job j = JOB_EMPTY;
-	int r = find_target(&j, call, parameters, true, err);
-	if (r < 0)
-		return r;
+	auto_json json_t *request = NULL;
+	int r = find_target(&j, call, parameters, REQUEST_SUSPEND, err);
 
-	auto_json json_t *picked = pick(parameters, keys);
-	if (!picked)
-		return brumate_fail(err, ENOMEM, "%m");
-	r = add_defaults(picked, false, err);
-	return r < 0 ? r : shim_relay(call, &j, "Suspend", picked, ret, err);
+	if (r == 0)
+		r = make_request(&request, parameters, REQUEST_SUSPEND, j.simulated, err);
+	return r < 0 ? r : shim_relay(call, &j, "Suspend", request, ret, err);
 }
 
 int service_resume(const struct service_call *call, json_t *parameters, json_t **ret,
 		   struct brumate_error *err)
 {
-	static const char *const keys[] = { "timeout_ms", "gpu_map", "keep_copy", NULL };
 	auto_(job_fini) struct job j = JOB_EMPTY;
-	int r = find_target(&j, call, parameters, false, err);
-	if (r < 0)
-		return r;
+	auto_json json_t *request = NULL;
+	int r = find_target(&j, call, parameters, REQUEST_RESUME, err);
 
-	auto_json json_t *picked = pick(parameters, keys);
-	if (!picked)
-		return brumate_fail(err, ENOMEM, "%m");
-	r = resolve_map(picked, j.simulated, err);
 	if (r == 0)
-		r = add_defaults(picked, false, err);
-	if (r == 0)
-		r = add_keep_copy(picked, err);
-	return r < 0 ? r : shim_relay(call, &j, "Resume", picked, ret, err);
+		r = make_request(&request, parameters, REQUEST_RESUME, j.simulated, err);
+	return r < 0 ? r : shim_relay(call, &j, "Resume", request, ret, err);
 }
 
 /* Made from the job's name unless the caller chose. A '/' or a leading '.' would leave the store. */
@@ -202,35 +140,11 @@ static int choose_id(char ret[static MANIFEST_ID_BYTES], const struct job *j, co
 	return 0;
 }
 
-/* How memory is compressed: as the caller says, or the configuration. */
-static int check_compress(json_t *parameters, struct brumate_error *err)
-{
-	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
-	enum chunks_compress compress;
-	const char *word;
-	int r = wire_get_string(parameters, "compress", &word, err);
-
-	if (r < 0)
-		return r;
-	if (word)
-		return chunks_parse_compress(&compress, word) < 0
-			       ? wire_fail_parameter(err, "compress",
-						     "want auto, none, lz4 or zstd")
-			       : 0;
-	r = conf_load(&conf, err);
-	if (r < 0)
-		return r;
-	word = chunks_compress_word((enum chunks_compress)conf.compress);
-	return json_object_set_new(parameters, "compress", json_string(word)) < 0
-		       ? brumate_fail(err, ENOMEM, "%m")
-		       : 0;
-}
-
 int service_checkpoint(const struct service_call *call, json_t *parameters, json_t **ret,
 		       struct brumate_error *err)
 {
-	static const char *const keys[] = { "timeout_ms", "force", "leave_running", "compress",
-					    "keep_copy",  "live",  "key",	    NULL };
+	auto_(job_fini) struct job j = JOB_EMPTY;
+	auto_json json_t *request = NULL;
 	auto_free char *dir = NULL;
 	const char *name;
 	char id[MANIFEST_ID_BYTES];
@@ -238,26 +152,18 @@ int service_checkpoint(const struct service_call *call, json_t *parameters, json
 
 	if (r == 0)
 		r = access_store(&dir, call, parameters, err);
-	if (r < 0)
-		return r;
-
-	auto_(job_fini) struct job j = JOB_EMPTY;
-	r = find_target(&j, call, parameters, true, err);
+	if (r == 0)
+		r = find_target(&j, call, parameters, REQUEST_CHECKPOINT, err);
 	if (r == 0)
 		r = choose_id(id, &j, dir, name, err);
+	if (r == 0)
+		r = make_request(&request, parameters, REQUEST_CHECKPOINT, j.simulated, err);
 	if (r < 0)
 		return r;
-
-	auto_json json_t *picked = pick(parameters, keys);
-	if (!picked || json_object_set_new(picked, "id", json_string(id)) < 0 ||
-	    json_object_set_new(picked, "dir", json_string(dir)) < 0)
+	if (json_object_set_new(request, "id", json_string(id)) < 0 ||
+	    json_object_set_new(request, "dir", json_string(dir)) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
-	r = check_compress(picked, err);
-	if (r == 0)
-		r = add_keep_copy(picked, err);
-	if (r == 0)
-		r = add_defaults(picked, false, err);
-	return r < 0 ? r : shim_relay(call, &j, "Checkpoint", picked, ret, err);
+	return shim_relay(call, &j, "Checkpoint", request, ret, err);
 }
 
 /* What a dead shim left half done is put right by the next one, before it answers: only then does the
@@ -335,17 +241,13 @@ static int find_or_create_job(struct job *ret, bool *ret_created, const struct m
 static int restore_image(const struct service_call *call, const struct manifest *m, json_t *where,
 			 json_t *parameters, json_t **ret, struct brumate_error *err)
 {
-	static const char *const keys[] = { "timeout_ms", "gpu_map", "tcp_close",
-					    "force",	  "key",     NULL };
 	auto_(job_fini) struct job j = JOB_EMPTY;
-	auto_json json_t *picked = pick(parameters, keys);
+	auto_json json_t *request = NULL;
 	bool created;
+	int r = make_request(&request, parameters, REQUEST_RESTORE, m->job.simulated, err);
 
-	if (!picked || !where || json_object_update(picked, where) < 0)
-		return brumate_fail(err, ENOMEM, "%m");
-	int r = resolve_map(picked, m->job.simulated, err);
-	if (r == 0)
-		r = add_defaults(picked, true, err);
+	if (r == 0 && (!where || json_object_update(request, where) < 0))
+		r = brumate_fail(err, ENOMEM, "%m");
 	if (r == 0)
 		r = find_or_create_job(&j, &created, m, err);
 	if (r < 0)
@@ -356,7 +258,7 @@ static int restore_image(const struct service_call *call, const struct manifest 
 		brumate_hint(err, "end it first: brumate kill %s", j.id);
 		return -EBUSY;
 	}
-	r = shim_relay(call, &j, "Restore", picked, ret, err);
+	r = shim_relay(call, &j, "Restore", request, ret, err);
 	if (r < 0 && created)
 		forget_settled_job(call, &j);
 	return r;
@@ -369,7 +271,7 @@ static int restore_from_afar(const struct service_call *call, json_t *parameters
 	auto_(remote_close) struct remote_image *image = NULL;
 	auto_free char *word = NULL;
 	struct meter meter = meter_of(call, "find", 1);
-	int r = check_common(parameters, err);
+	int r = request_check(parameters, REQUEST_RESTORE, err);
 
 	if (r == 0)
 		r = remote_given_get(&g, parameters, err);
@@ -406,7 +308,7 @@ int service_restore(const struct service_call *call, json_t *parameters, json_t 
 	if (r == 0)
 		r = wire_get_string(parameters, "kind", &q.kind, err);
 	if (r == 0)
-		r = check_common(parameters, err);
+		r = request_check(parameters, REQUEST_RESTORE, err);
 	if (r == 0)
 		r = meaning_in_store(&q, parameters, &dir, err);
 	if (r == 0)

@@ -7,9 +7,10 @@
 #include <errno.h>
 #include <limits.h>
 
-#include "store/memory.h"
+#include "job/request.h"
 
-static int get_numbers(json_t *ret, json_t *parameters, struct brumate_error *err)
+/* How often, and which checkpoints stay, from @parameters into @ret. */
+static int get_rule(json_t *ret, json_t *parameters, struct brumate_error *err)
 {
 	static const struct {
 		const char *key;
@@ -18,7 +19,6 @@ static int get_numbers(json_t *ret, json_t *parameters, struct brumate_error *er
 		{ "every_ms", 0, JOB_SCHEDULE_MS_MAX },
 		{ "keep_last", 1, UINT_MAX },
 		{ "keep_within_ms", 1, INT64_MAX },
-		{ "timeout_ms", 0, INT_MAX },
 	};
 
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
@@ -36,64 +36,42 @@ static int get_numbers(json_t *ret, json_t *parameters, struct brumate_error *er
 		       : wire_fail_parameter(err, "every_ms", "is missing");
 }
 
-static int pass_on(json_t *ret, json_t *parameters, const char *key, struct brumate_error *err)
-{
-	json_t *value = json_object_get(parameters, key);
-
-	if (!value || json_is_null(value) || json_object_set(ret, key, value) == 0)
-		return 0;
-	return brumate_fail(err, ENOMEM, "%m");
-}
-
 /* How its checkpoints are made. What is not given is as configured when one is made. */
-static int get_manner(json_t *ret, const struct service_call *call, json_t *parameters,
-		      struct brumate_error *err)
+static int get_request(json_t **ret, const struct service_call *call, json_t *parameters,
+		       struct brumate_error *err)
 {
-	static const char *const flags[] = { "force", "keep_copy", "live" };
-	static const char *const words[] = { "compress", "key_file" };
-	const char *compress, *key_file;
-	enum chunks_compress how;
-	int r = wire_get_string(parameters, "compress", &compress, err);
+	int r = request_check(parameters, REQUEST_SCHEDULE, err);
 
-	if (r == 0)
-		r = wire_get_string(parameters, "key_file", &key_file, err);
 	if (r < 0)
 		return r;
-	if (compress && chunks_parse_compress(&how, compress) < 0)
-		return wire_fail_parameter(err, "compress", "want auto, none, lz4 or zstd");
-	if (key_file && call->uid != 0) { /* root would read it, again and again */
+	*ret = request_pick(parameters, REQUEST_SCHEDULE);
+	if (!*ret)
+		return brumate_fail(err, ENOMEM, "%m");
+	if (json_object_get(*ret, "key_file") && call->uid != 0) {
+		/* root would read it, again and again */
 		brumate_fail(err, EACCES,
 			     "only root may name a key file for checkpoints by schedule");
 		brumate_hint(err, "ask for one in EncryptionKeyFile= of [Store], brumate.conf(5)");
 		return -EACCES;
 	}
-	for (size_t i = 0; r == 0 && i < sizeof(flags) / sizeof(flags[0]); i++) {
-		bool flag;
-
-		r = wire_get_bool(parameters, flags[i], &flag, err);
-		if (r == 0)
-			r = pass_on(ret, parameters, flags[i], err);
-	}
-	for (size_t i = 0; r == 0 && i < sizeof(words) / sizeof(words[0]); i++)
-		r = pass_on(ret, parameters, words[i], err);
-	return r;
+	return 0;
 }
 
 int service_schedule(const struct service_call *call, json_t *parameters, json_t **ret,
 		     struct brumate_error *err)
 {
-	auto_json json_t *passed = json_object();
+	auto_json json_t *passed = NULL;
 	auto_(job_fini) struct job j = JOB_EMPTY;
 	auto_free char *dir = NULL;
 	const char *word;
 	int r = wire_need_string(parameters, "job", &word, err);
 
 	if (r == 0)
-		r = get_manner(passed, call, parameters, err);
+		r = get_request(&passed, call, parameters, err);
 	if (r == 0)
 		r = access_store(&dir, call, parameters, err);
 	if (r == 0)
-		r = get_numbers(passed, parameters, err);
+		r = get_rule(passed, parameters, err);
 	if (r == 0)
 		r = access_job(&j, call, word, err);
 	if (r < 0)

@@ -73,7 +73,7 @@ def every_operation(bed):
                 log.goes_on()
                 expect_nothing_left(bed)
         told = bed.ok("suspend", job)
-        expect("by a disk" in told.err, f"suspend says {told.err!r}")
+        expect("spilled to disk" in told.err, f"suspend says {told.err!r}")
         bed.end(job)
         expect_nothing_left(bed)
         end_broker(bed)

@@ -26,7 +26,7 @@ static json_t *parse(const char *text)
 
 static void test_table(void)
 {
-	REQUEST_FOR_EACH(o, ANY)
+	REQUEST_FOR_EACH (o, ANY)
 	{
 		CHECK(o->where && !(o->where & ~(unsigned)ANY));
 		CHECK(o->offset + o->room <= sizeof(struct request));
@@ -56,7 +56,7 @@ static void test_options_of_each(void)
 	for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
 		char names[256] = "";
 
-		REQUEST_FOR_EACH(o, want[i].where)
+		REQUEST_FOR_EACH (o, want[i].where)
 		snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s ", o->name);
 		CHECK_STR(names, want[i].names);
 	}
