@@ -27,7 +27,7 @@ enum conf_data_path {
 	CONF_DATA_PATH__MAX
 };
 
-/* As in store/memory.h, which this layer does not see. */
+/* As in chunks/chunks.h, which this layer does not see. */
 enum conf_compress {
 	CONF_COMPRESS_AUTO,
 	CONF_COMPRESS_NONE,

@@ -13,7 +13,7 @@
 #include "base/digest.h"
 #include "base/paths.h"
 #include "job/request.h"
-#include "store/key.h"
+#include "chunks/key.h"
 #include "wire/wire.h"
 
 static int set(json_t *parameters, const char *key, json_t *value, struct brumate_error *err)

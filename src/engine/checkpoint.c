@@ -29,7 +29,7 @@
 #include "engine/park.h"
 #include "engine/secret.h"
 #include "engine/steps.h"
-#include "store/memory.h"
+#include "chunks/chunks.h"
 
 enum { CRIU_TIMEOUT_S = 600, STATUS_BYTES_MAX = 1 << 16, KILL_TIMEOUT_MS = 30000 };
 
@@ -100,7 +100,7 @@ static int begin_image(struct op *op, struct brumate_error *err)
 	op->criu_dir_fd = secret_images_to(op, err);
 	if (op->criu_dir_fd < 0)
 		return op->criu_dir_fd;
-	return op->n_agents ? chunks_begin(&op->memory, &op->writer, &options, err) : 0;
+	return op->n_agents ? store_chunks_begin(&op->memory, &op->writer, &options, err) : 0;
 }
 
 static void undo_image(struct op *op)

@@ -11,7 +11,7 @@
 
 #include "base/array.h"
 #include "cpumem/cpu-memory.h"
-#include "store/team.h"
+#include "chunks/team.h"
 
 enum {
 	SPARE_PART = 8, /* of what a process had, which it may have more */

@@ -4,7 +4,7 @@
 
 #include "image/manifest.h"
 #include "process/process.h"
-#include "store/memory.h"
+#include "chunks/chunks.h"
 
 /**
  * Fills all host regions of @m (that of @reader) in the stopped processes of @tree. @cancelled is asked

@@ -20,7 +20,7 @@
 #include "engine/host-fill.h"
 #include "cpumem/cpu-memory.h"
 #include "process/leftover.h"
-#include "store/memory.h"
+#include "chunks/chunks.h"
 
 /* Devices whose descriptors forked children of a GPU program hold without using them. */
 static const char reopened_devices[] = "/dev/nvidia";
@@ -88,7 +88,7 @@ static int begin_memory(struct op *op, struct brumate_error *err)
 						.uid = op->job->uid,
 						.compress = request_compress(op->request) };
 
-	return op->memory ? 0 : chunks_begin(&op->memory, &op->writer, &options, err);
+	return op->memory ? 0 : store_chunks_begin(&op->memory, &op->writer, &options, err);
 }
 
 static struct manifest_region describe(const struct cpu_memory_region *r)
@@ -244,7 +244,7 @@ int host_memory_fill(struct host_memory *h, struct brumate_error *err)
 	if (r < 0)
 		return brumate_fail(err, -r, "injected while memory is filled: %m");
 	if ((r = proc_tree_read(&tree, h->op->job->root, err)) < 0 ||
-	    (r = chunks_open(&reader, &h->op->image, err)) < 0)
+	    (r = store_chunks_open(&reader, &h->op->image, err)) < 0)
 		return r;
 	r = host_fill(reader, m, &tree, progress_is_over, &h->op->progress, err);
 	if (r == -ECANCELED)

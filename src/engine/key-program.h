@@ -2,7 +2,7 @@
 /* Keys that a program gives ([Store] EncryptionKeyCommand=): one that asks a vault, or a TPM. */
 #pragma once
 
-#include "store/key.h"
+#include "chunks/key.h"
 
 /** Runs the program @path, without arguments; the key is what it prints. Errors to act on: -ENOKEY (it
  * cannot be run, or fails), -ETIMEDOUT (30 s), -EINVAL (what it prints is no key). */

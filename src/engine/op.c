@@ -20,7 +20,7 @@
 #include "engine/host-memory.h"
 #include "engine/park.h"
 #include "engine/spilled.h"
-#include "store/memory.h"
+#include "chunks/chunks.h"
 
 void op_init(struct op *op, const char *kind, struct job *job, const struct progress_caller *caller,
 	     const struct request *request)

@@ -19,7 +19,7 @@
 #include "criu/criu.h"
 #include "process/process.h"
 #include "process/scan.h"
-#include "store/memory.h"
+#include "chunks/chunks.h"
 #include "store/store.h"
 
 enum { OP_LOCK_TIMEOUT_MS = 10000 };

@@ -16,7 +16,7 @@
 #include "base/huge-pages.h"
 #include "datapath/vault.h"
 #include "engine/spilled.h"
-#include "store/memory.h"
+#include "chunks/chunks.h"
 
 struct view {
 	char *base;
@@ -227,7 +227,7 @@ DEFINE_AUTO_FINI(struct load, load_fini)
 static int load_open(struct load *l, struct brumate_error *err)
 {
 	const size_t n = l->op->image.manifest.memory.n_regions;
-	int r = chunks_open(&l->reader, &l->op->image, err);
+	int r = store_chunks_open(&l->reader, &l->op->image, err);
 
 	if (r == 0)
 		r = view_open(&l->view, l->copy, err);

@@ -9,7 +9,7 @@
 
 #include "datapath/vault.h"
 #include "engine/spilled.h"
-#include "store/memory.h"
+#include "chunks/chunks.h"
 #include "wire/transfer.h"
 
 /* ---- out ---- */

@@ -67,7 +67,7 @@ struct manifest_phase {
 
 enum manifest_region_kind { MANIFEST_REGION_HOST, MANIFEST_REGION_DEVICE, MANIFEST_REGION__MAX };
 
-/** Memory of a process that is kept in chunks beside CRIU's images (store/memory.h). */
+/** Memory of a process that is kept in chunks beside CRIU's images (chunks/chunks.h). */
 struct manifest_region {
 	enum manifest_region_kind kind;
 	pid_t pid;   /* as manifest_process has it */

@@ -17,8 +17,8 @@
 #include "base/error.h"
 #include "gpu/gpu.h"
 #include "image/manifest.h"
-#include "store/key.h"
-#include "store/memory.h"
+#include "chunks/key.h"
+#include "chunks/chunks.h"
 
 /** What a request is for: bits, of which an option has those where it is allowed. */
 enum request_for {

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "store/source.h"
+#include "chunks/pack-source.h"
 
 /* What one thread reads by. */
 struct reader {
@@ -29,7 +29,7 @@ struct remote_image {
 	const struct remote_place *place;
 	struct pull pull;
 	char **keys; /* of the packs; owned */
-	struct chunks_source source;
+	struct pack_source source;
 	pthread_mutex_t lock;
 	struct reader *idle; /* under lock */
 };
@@ -148,7 +148,7 @@ int remote_open(struct remote_image **ret, const struct remote_config *config,
 		return r;
 	if (make_keys(i) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
-	i->source = (struct chunks_source){ .threads = (unsigned)config->connections,
+	i->source = (struct pack_source){ .threads = (unsigned)config->connections,
 					    .open = reader_open,
 					    .read = reader_read,
 					    .stop = reader_stop,
@@ -181,7 +181,7 @@ int remote_fetch(struct remote_image *i, const char *dir, store_progress_fn prog
 	return r < 0 ? brumate_fail(err, errno, "%s: %m", dir) : r;
 }
 
-const struct chunks_source *remote_source(const struct remote_image *i)
+const struct pack_source *remote_source(const struct remote_image *i)
 {
 	return &i->source;
 }

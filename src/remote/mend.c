@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "base/array.h"
-#include "store/memory-read.h"
+#include "chunks/reader.h"
 
 struct piece {
 	size_t item; /* of the pull */
@@ -34,7 +34,7 @@ static void fini(struct mend *m)
 }
 DEFINE_AUTO_FINI(struct mend, fini)
 
-static void note(void *arg, const struct store_problem *problem)
+static void note(void *arg, const struct chunks_damage *damage)
 {
 	struct mend *m = arg;
 	struct piece *pieces = array_room(m->pieces, m->n, sizeof(*pieces));
@@ -45,9 +45,10 @@ static void note(void *arg, const struct store_problem *problem)
 	}
 	m->pieces = pieces;
 	for (size_t i = 0; i < m->pull->n_items; i++)
-		if (!strcmp(m->pull->items[i].file.path, problem->path)) {
+		if (!strcmp(m->pull->items[i].file.path, damage->path)) {
 			m->pieces[m->n++] =
-				(struct piece){ i, problem->offset, problem->len_bytes };
+				(struct piece){ i, damage->record->offset,
+						 chunk_padded(damage->record->stored_bytes) };
 			return;
 		}
 }

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
-#include "store/memory-read.h"
+#include "chunks/reader.h"
 
 struct pull_unit {
 	size_t file;

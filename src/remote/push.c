@@ -17,7 +17,7 @@
 
 #include "base/fd.h"
 #include "base/paths.h"
-#include "store/beneath.h"
+#include "chunks/files.h"
 
 /* A file on its way. Begun by whichever thread comes first, ended by the one that does its last part. */
 struct item {
@@ -101,7 +101,7 @@ static int begin(struct push *p, struct session *s, struct item *it, struct brum
 	}
 	if (r != -ENOENT)
 		return r;
-	it->fd = beneath_open_file(p->image->dir_fd, it->file.path, NULL);
+	it->fd = files_open(p->image->dir_fd, it->file.path, NULL);
 	if (it->fd < 0)
 		return brumate_fail(err, -it->fd, "%s: %m", it->file.path);
 	if (it->n_parts)

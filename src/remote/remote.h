@@ -61,7 +61,7 @@ int remote_fetch(struct remote_image *i, const char *dir, store_progress_fn prog
 		 struct brumate_error *err);
 
 /** How its packs are read; good until it is closed. */
-const struct chunks_source *remote_source(const struct remote_image *i);
+const struct pack_source *remote_source(const struct remote_image *i);
 
 /** Accepts NULL. */
 void remote_close(struct remote_image *i);

@@ -29,23 +29,23 @@ int remote_list(const struct remote_config *config, const struct remote_place *p
 	return r;
 }
 
-struct names {
+struct dir_names {
 	char **names; /* what follows the prefix; owned */
 	size_t n;
 };
 
-static void names_clear(struct names *l)
+static void names_clear(struct dir_names *l)
 {
 	for (size_t i = 0; i < l->n; i++)
 		free(l->names[i]);
 	free(l->names);
-	*l = (struct names){ 0 };
+	*l = (struct dir_names){ 0 };
 }
 
 struct removal {
 	struct client client;
 	char *prefix; /* of what is listed; owned */
-	struct names names;
+	struct dir_names names;
 };
 
 static void removal_fini(struct removal *m)
@@ -58,7 +58,7 @@ DEFINE_AUTO_FINI(struct removal, removal_fini)
 
 static int take_name(void *arg, const char *name, uint64_t len_bytes)
 {
-	struct names *l = arg;
+	struct dir_names *l = arg;
 	char **names = array_room(l->names, l->n, sizeof(*names));
 
 	if (!names)

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/paths.h"
 #include "image/diff.h"
-#include "store/memory.h"
+#include "chunks/chunks.h"
 
 static const char *const kinds[] = {
 	[STORE_MISSING] = "missing", [STORE_EXTRA] = "extra", [STORE_SIZE] = "size",
@@ -247,7 +247,7 @@ int service_diff(const struct service_call *call, json_t *parameters, json_t **r
 	if (r == 0)
 		r = access_image(&to, call, dir, b, err);
 	if (r == 0)
-		r = chunks_compare(&common, &from, &to, err);
+		r = store_chunks_compare(&common, &from, &to, err);
 	if (r < 0)
 		return r;
 	*ret = json_pack("{s:o,s:o,s:o}", "from", side(&from), "to", side(&to), "differences",

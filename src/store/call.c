@@ -24,28 +24,19 @@ int call_mkdir(int dir_fd, const char *name)
 	return fd < 0 ? -errno : fd;
 }
 
-static int sync_fd(int fd, const char *point)
-{
-	int r = fault_point(point);
-
-	if (r < 0)
-		return r;
-	return fsync(fd) < 0 ? -errno : 0;
-}
-
 int call_sync_file(int fd)
 {
-	return sync_fd(fd, "store.sync-file");
+	return files_sync(fd, "store.sync-file");
 }
 
 int call_sync_dir(int fd)
 {
-	return sync_fd(fd, "store.sync-dir");
+	return files_sync(fd, "store.sync-dir");
 }
 
 int call_sync_store(int fd)
 {
-	return sync_fd(fd, "store.sync-store");
+	return files_sync(fd, "store.sync-store");
 }
 
 int call_write_manifest(int dir_fd, const char *name, const void *text, size_t len_bytes)
@@ -90,52 +81,4 @@ int call_remove_tree(int dir_fd, const char *name)
 	int r = fault_point("store.remove");
 
 	return r < 0 ? r : remove_tree(dir_fd, name);
-}
-
-static void hint_space(struct brumate_error *err, const char *path)
-{
-	struct statvfs fs;
-
-	if (statvfs(path, &fs) == 0)
-		brumate_hint(err,
-			     "%.1f GiB are free there: remove checkpoints (`brumate ls`, `brumate "
-			     "rm`), or "
-			     "choose another place with --dir",
-			     (double)fs.f_bavail * (double)fs.f_frsize / (1 << 30));
-	else
-		brumate_hint(err, "free some space there, or choose another place with --dir");
-}
-
-int call_fail(struct brumate_error *err, int code, const char *path, const char *doing)
-{
-	brumate_fail(err, code, "%s: %s: %m", path, doing);
-
-	switch (code) {
-	case ENOSPC:
-		hint_space(err, path);
-		break;
-	case EDQUOT:
-		brumate_hint(
-			err,
-			"the quota of uid %u is used up there: remove files, raise it, or choose "
-			"another place with --dir",
-			geteuid());
-		break;
-	case EROFS:
-		brumate_hint(err, "choose a place that can be written to with --dir");
-		break;
-	case EIO:
-		brumate_hint(
-			err,
-			"the disk reports errors: look at `dmesg`, and choose another place with "
-			"--dir");
-		break;
-	case EACCES:
-	case EPERM:
-		brumate_hint(err, "choose a directory of your own with --dir");
-		break;
-	default:
-		break;
-	}
-	return -code;
 }

@@ -7,7 +7,7 @@
 
 #include <sys/types.h>
 
-#include "base/error.h"
+#include "chunks/files.h"
 
 /** mkdirat(2) with 0700, and opens it. Fault point store.mkdir. Returns the fd (owned) or -errno. */
 int call_mkdir(int dir_fd, const char *name);
@@ -29,6 +29,3 @@ int call_sync_store(int fd);
 
 /** Removes what call_rename() took out of sight. Fault point store.remove. */
 int call_remove_tree(int dir_fd, const char *name);
-
-/** Starts @err with "@path: @doing: cause" and what to do about it. Returns -@code. */
-int call_fail(struct brumate_error *err, int code, const char *path, const char *doing);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 /* Writing a checkpoint as a stream: every file is read once, and hashed while it is written. */
 #include "store/ahead.h"
-#include "store/beneath.h"
+#include "chunks/files.h"
 #include "store/image.h"
-#include "store/pack-check.h"
+#include "chunks/pack-check.h"
 #include "store/stream.h"
 
 #include <errno.h>
@@ -49,7 +49,7 @@ static int put_zeros(struct export *e, size_t n, struct brumate_error *err)
 static int put_manifest(struct export *e, struct brumate_error *err)
 {
 	auto_free char *text = NULL;
-	auto_close int fd = beneath_open_file(e->image->dir_fd, STORE_MANIFEST_NAME, NULL);
+	auto_close int fd = files_open(e->image->dir_fd, STORE_MANIFEST_NAME, NULL);
 	if (fd < 0)
 		return brumate_fail(err, -fd, STORE_MANIFEST_NAME ": %m");
 
@@ -107,7 +107,7 @@ static int put_body(struct export *e, const char *path, uint64_t len_bytes,
 		    struct brumate_error *err)
 {
 	struct stat st;
-	auto_close int fd = beneath_open_file(e->image->dir_fd, path, &st);
+	auto_close int fd = files_open(e->image->dir_fd, path, &st);
 	if (fd < 0)
 		return brumate_fail(err, fd == -ENOENT ? EBADMSG : -fd, "%s: %s", path,
 				    fd == -ENOENT ? "missing" : strerror(-fd));

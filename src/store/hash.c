@@ -5,8 +5,8 @@
  */
 #include "store/tree.h"
 #include "store/ahead.h"
-#include "store/beneath.h"
-#include "store/team.h"
+#include "chunks/files.h"
+#include "chunks/team.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -99,7 +99,7 @@ static int digest_of(struct pool *p, struct tree_file *f, int fd, uint64_t *ret_
 static int hash_file(struct pool *p, struct tree_file *f, struct brumate_error *err)
 {
 	uint64_t len = 0;
-	auto_close int fd = beneath_open_file(p->dir_fd, f->path, NULL);
+	auto_close int fd = files_open(p->dir_fd, f->path, NULL);
 
 	if (fd < 0)
 		return brumate_fail(err, -fd, "%s: %m", f->path);

@@ -2,7 +2,7 @@
 /* Reading checkpoints: open one by path, id, job or prefix, verify it, list all. Changes nothing. */
 #include "store/store.h"
 #include "base/paths.h"
-#include "store/beneath.h"
+#include "chunks/files.h"
 #include "store/image.h"
 #include "store/names.h"
 #include "store/tree.h"
@@ -24,35 +24,16 @@ void store_image_fini(struct store_image *i)
 	*i = STORE_IMAGE_EMPTY;
 }
 
-/* What others may have written is not an image: restoring it runs it. */
-int image_check_owner(const struct stat *st, struct brumate_error *err)
-{
-	if (st->st_uid != geteuid() && st->st_uid != 0) {
-		brumate_fail(err, EACCES, "belongs to uid %u, not to you (uid %u) or root",
-			     st->st_uid, geteuid());
-		brumate_hint(err, "only the owner of a checkpoint may use it");
-		return -EACCES;
-	}
-	if (st->st_mode & (S_IWGRP | S_IWOTH)) {
-		brumate_fail(err, EACCES, "others than its owner may write to it (mode %04o)",
-			     st->st_mode & 07777);
-		brumate_hint(err,
-			     "if you know that nobody changed it: chmod -R go-w on the checkpoint");
-		return -EACCES;
-	}
-	return 0;
-}
-
 static int read_manifest(struct manifest *ret, int dir_fd, struct brumate_error *err)
 {
 	struct stat st;
-	auto_close int fd = beneath_open_file(dir_fd, STORE_MANIFEST_NAME, &st);
+	auto_close int fd = files_open(dir_fd, STORE_MANIFEST_NAME, &st);
 
 	if (fd == -ENOENT)
 		return brumate_fail(err, EBADMSG, "it has no manifest, so it is no checkpoint");
 	if (fd < 0)
 		return brumate_fail(err, EBADMSG, "manifest: no readable file: %s", strerror(-fd));
-	int r = image_check_owner(&st, err);
+	int r = files_check_owner(&st, err);
 	if (r < 0)
 		return brumate_wrap(err, r, "manifest");
 	if (st.st_size > MANIFEST_BYTES_MAX)
@@ -76,7 +57,7 @@ static int load(struct store_image *ret, const char *path, int dir_fd, struct br
 	i.dir_fd = dir_fd;
 	if (fstat(dir_fd, &st) < 0)
 		return brumate_fail(err, errno, "%m");
-	int r = image_check_owner(&st, err);
+	int r = files_check_owner(&st, err);
 	if (r == 0)
 		r = read_manifest(&i.manifest, dir_fd, err);
 	if (r < 0)
@@ -190,7 +171,7 @@ static void consider(struct search *s, const char *id)
 /* The latest checkpoint of the job @job. -ENOENT without touching @err if it has none. A damaged one
  * that looks like a later one of that job is not passed over in silence. */
 static int open_latest(struct store_image *ret, int store_fd, const char *store, const char *job,
-		       const struct names *all, struct brumate_error *err)
+		       const struct dir_names *all, struct brumate_error *err)
 {
 	struct search s = {
 		.store_fd = store_fd, .store = store, .job = job, .best = STORE_IMAGE_EMPTY
@@ -217,14 +198,14 @@ static int open_latest(struct store_image *ret, int store_fd, const char *store,
 static int find_image(struct store_image *ret, int store_fd, const char *store, const char *id,
 		      struct brumate_error *err)
 {
-	auto_(names_fini) struct names all = NAMES_EMPTY;
+	auto_(dir_names_fini) struct dir_names all = DIR_NAMES_EMPTY;
 	const char *name = id;
 	struct stat st;
 
 	if (manifest_id_is_valid(id) && fstatat(store_fd, id, &st, AT_SYMLINK_NOFOLLOW) == 0)
 		return image_load(ret, store_fd, store, id, err);
 
-	int r = names_list(&all, store_fd, manifest_id_is_valid);
+	int r = dir_names_list(&all, store_fd, manifest_id_is_valid);
 	if (r < 0)
 		return brumate_fail(err, -r, "%s: %m", store);
 	r = open_latest(ret, store_fd, store, id, &all, err);

@@ -10,9 +10,6 @@
 int image_load(struct store_image *ret, int store_fd, const char *store, const char *id,
 	       struct brumate_error *err);
 
-/** Refuses what others than its owner may have written. */
-int image_check_owner(const struct stat *st, struct brumate_error *err);
-
 /**
  * Keeps store_remove() away from @i until it is closed, by a shared lock of its directory. A file system
  * without locks goes without. -EBUSY: it is being removed just now.

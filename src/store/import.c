@@ -4,7 +4,7 @@
  * and every byte against its digests before a file counts; nothing is visible before all is there.
  */
 #include "store/call.h"
-#include "store/pack-check.h"
+#include "chunks/pack-check.h"
 #include "store/store.h"
 #include "store/stream.h"
 
@@ -75,7 +75,7 @@ static int fail_path(const struct stream_file *f, int r, const struct import *m,
 	/* Names that collide or are too deep are the manifest's fault, the rest is the disk's. */
 	if (r == -EEXIST || r == -ENOTDIR || r == -EISDIR || r == -ELOOP)
 		return brumate_fail(err, EBADMSG, "%s: its path collides with another", f->path);
-	call_fail(err, -r, m->writer.path, "write");
+	files_fail(err, -r, m->writer.path, "write");
 	return brumate_wrap(err, r, "%s", f->path);
 }
 
@@ -147,7 +147,7 @@ static int on_data(void *arg, const void *buf, size_t len, struct brumate_error 
 		return r;
 	r = fd_write_full(m->fd, buf, len);
 	if (r < 0)
-		return call_fail(err, -r, m->writer.path, "write");
+		return files_fail(err, -r, m->writer.path, "write");
 	m->done_bytes += len;
 	r = m->progress ? m->progress(m->progress_arg, m->done_bytes, m->total_bytes) : 0;
 	return r < 0 ? brumate_fail(err, -r, "stopped: %m") : 0;

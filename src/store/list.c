@@ -23,7 +23,7 @@ static int by_age(const void *a, const void *b)
 }
 
 /* Manifests are read twice, once for the order: all of them at a time could be gigabytes. */
-static struct entry *sort(int store_fd, const char *store, const struct names *all)
+static struct entry *sort(int store_fd, const char *store, const struct dir_names *all)
 {
 	struct entry *entries = calloc(all->n ? all->n : 1, sizeof(*entries));
 
@@ -45,7 +45,7 @@ int store_list(const char *dir,
 			  const struct brumate_error *why),
 	       void *arg, struct brumate_error *err)
 {
-	auto_(names_fini) struct names all = NAMES_EMPTY;
+	auto_(dir_names_fini) struct dir_names all = DIR_NAMES_EMPTY;
 	auto_free char *store = NULL;
 	auto_close int store_fd = names_open_store(dir, &store, err);
 
@@ -56,7 +56,7 @@ int store_list(const char *dir,
 	}
 	if (store_fd < 0)
 		return store_fd;
-	int r = names_list(&all, store_fd, manifest_id_is_valid);
+	int r = dir_names_list(&all, store_fd, manifest_id_is_valid);
 	if (r < 0)
 		return brumate_fail(err, -r, "%s: %m", dir);
 	auto_free struct entry *entries = sort(store_fd, store, &all);

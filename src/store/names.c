@@ -61,71 +61,8 @@ bool names_is_leftover(const char *name)
 	return names_leftover_id_len(name) > 0;
 }
 
-void names_fini(struct names *n)
-{
-	for (size_t i = 0; i < n->n; i++)
-		free(n->ids[i]);
-	free(n->ids);
-	*n = NAMES_EMPTY;
-}
-
-static int add(struct names *n, const char *name)
-{
-	char **ids = array_room(n->ids, n->n, sizeof(*ids));
-
-	if (!ids)
-		return -ENOMEM;
-	n->ids = ids;
-	n->ids[n->n] = strdup(name);
-	return n->ids[n->n++] ? 0 : -ENOMEM;
-}
-
-static bool is_directory(int store_fd, const char *name)
-{
-	struct stat st;
-
-	return fstatat(store_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
-}
-
-static int by_text(const void *a, const void *b)
-{
-	return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-int names_list(struct names *ret, int store_fd, bool (*wanted)(const char *name))
-{
-	auto_(names_fini) struct names all = NAMES_EMPTY;
-	auto_close int own = openat(store_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (own < 0)
-		return -errno;
-	auto_closedir DIR *dir = fdopendir(own);
-	if (!dir)
-		return -errno;
-	take_fd(&own);
-
-	for (;;) {
-		errno = 0;
-		struct dirent *entry = readdir(dir);
-
-		if (!entry && errno)
-			return -errno;
-		if (!entry)
-			break;
-		if (!wanted(entry->d_name) || !is_directory(store_fd, entry->d_name))
-			continue;
-		int r = add(&all, entry->d_name);
-		if (r < 0)
-			return r;
-	}
-	if (all.n)
-		qsort(all.ids, all.n, sizeof(all.ids[0]), by_text);
-	*ret = all;
-	all = NAMES_EMPTY;
-	return 0;
-}
-
 /* The candidates from @first on, as many as fit, and how many more. */
-static void name_candidates(char *out, size_t room, const struct names *all, size_t first, size_t n)
+static void name_candidates(char *out, size_t room, const struct dir_names *all, size_t first, size_t n)
 {
 	size_t used = 0, i = 0;
 
@@ -136,7 +73,7 @@ static void name_candidates(char *out, size_t room, const struct names *all, siz
 		snprintf(out + used, room - used, " and %zu more", n - i);
 }
 
-int names_find_prefix(const char **ret, const struct names *all, const char *prefix,
+int names_find_prefix(const char **ret, const struct dir_names *all, const char *prefix,
 		      struct brumate_error *err)
 {
 	size_t len = strlen(prefix), first = 0, n = 0;

@@ -8,8 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "base/cleanup.h"
-#include "base/error.h"
+#include "chunks/files.h"
 
 /** Opens the store itself. Returns an owned fd, @ret_path its real path (owned, may be NULL). */
 int names_open_store(const char *dir, char **ret_path, struct brumate_error *err);
@@ -20,22 +19,11 @@ size_t names_leftover_id_len(const char *name);
 /** True for the hidden names of ours. */
 bool names_is_leftover(const char *name);
 
-struct names {
-	char **ids; /* sorted */
-	size_t n;
-};
-#define NAMES_EMPTY ((struct names){ 0 })
-void names_fini(struct names *n);
-DEFINE_AUTO_FINI(struct names, names_fini)
-
-/** Lists the directories of @store_fd for which @wanted says yes. */
-int names_list(struct names *ret, int store_fd, bool (*wanted)(const char *name));
-
 /**
  * Finds the one id that starts with @prefix. Returns 0 and @ret borrowed from @all; -ENOENT without
  * touching @err; -ENOTUNIQ with the candidates in @err.
  */
-int names_find_prefix(const char **ret, const struct names *all, const char *prefix,
+int names_find_prefix(const char **ret, const struct dir_names *all, const char *prefix,
 		      struct brumate_error *err);
 
 /** Starts @err for a checkpoint that is not in the store. Returns -ENOENT. */

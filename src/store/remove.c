@@ -41,7 +41,7 @@ static int open_locked(int store_fd, const char *name)
 	return take_fd(&fd);
 }
 
-static int resolve(const char **ret, const struct names *all, const char *dir, const char *id,
+static int resolve(const char **ret, const struct dir_names *all, const char *dir, const char *id,
 		   struct brumate_error *err)
 {
 	for (size_t i = 0; i < all->n; i++) {
@@ -78,13 +78,13 @@ static int hide_and_remove(int store_fd, const char *dir, const char *name,
 		r = call_remove_tree(store_fd, hidden);
 	if (r == 0)
 		return 0;
-	call_fail(err, -r, dir, "remove");
+	files_fail(err, -r, dir, "remove");
 	return brumate_wrap(err, r, "checkpoint %s", name);
 }
 
 int store_remove(const char *dir, const char *id, struct brumate_error *err)
 {
-	auto_(names_fini) struct names all = NAMES_EMPTY;
+	auto_(dir_names_fini) struct dir_names all = DIR_NAMES_EMPTY;
 	auto_close int store_fd = names_open_store(dir, NULL, err);
 	const char *name = NULL;
 
@@ -92,7 +92,7 @@ int store_remove(const char *dir, const char *id, struct brumate_error *err)
 		return names_fail_unknown(err, dir, id);
 	if (store_fd < 0)
 		return store_fd;
-	int r = names_list(&all, store_fd, manifest_id_is_valid);
+	int r = dir_names_list(&all, store_fd, manifest_id_is_valid);
 	if (r < 0)
 		return brumate_fail(err, -r, "%s: %m", dir);
 	r = resolve(&name, &all, dir, id, err);
@@ -130,13 +130,13 @@ static int sweep_one(int store_fd, const char *name)
 
 int store_sweep(const char *dir)
 {
-	auto_(names_fini) struct names all = NAMES_EMPTY;
+	auto_(dir_names_fini) struct dir_names all = DIR_NAMES_EMPTY;
 	auto_close int store_fd = names_open_store(dir, NULL, NULL);
 	int swept = 0;
 
 	if (store_fd < 0)
 		return store_fd == -ENOENT ? 0 : store_fd;
-	int r = names_list(&all, store_fd, names_is_leftover);
+	int r = dir_names_list(&all, store_fd, names_is_leftover);
 	if (r < 0)
 		return r;
 	for (size_t i = 0; i < all.n; i++)

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "store/key.h"
+#include "chunks/key.h"
 
 /** A directory on a tmpfs of its own for at most @max_bytes, which nobody else sees and which is gone with
  * the last fd. Needs CAP_SYS_ADMIN. Returns its fd (owned), or -errno: -EPERM, -ENOSYS (before 5.2),

@@ -15,7 +15,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "image/manifest.h"
-#include "store/key.h"
+#include "chunks/key.h"
 #include "store/retention.h"
 
 #define STORE_MANIFEST_NAME MANIFEST_FILE_NAME
@@ -73,7 +73,7 @@ int store_commit_as(struct store_writer *w, const struct manifest *m, const char
 void store_abort(struct store_writer *w);
 DEFINE_AUTO_FINI(struct store_writer, store_abort)
 
-struct chunks_source;
+struct pack_source;
 
 /** A committed checkpoint, opened. */
 struct store_image {
@@ -81,8 +81,8 @@ struct store_image {
 	char *path; /* absolute */
 	struct manifest manifest;
 	const struct store_key *key; /* store_unlock(); borrowed */
-	const struct chunks_source
-		*source; /* of packs (source.h), borrowed; NULL: they are files */
+	const struct pack_source
+		*source; /* of packs (chunks/pack-source.h), borrowed; NULL: they are files */
 };
 #define STORE_IMAGE_EMPTY ((struct store_image){ .dir_fd = -1 })
 void store_image_fini(struct store_image *i);
@@ -144,6 +144,24 @@ typedef void (*store_problem_fn)(void *arg, const struct store_problem *p);
  */
 int store_verify_all(const struct store_image *i, store_problem_fn tell, void *tell_arg,
 		     store_progress_fn progress, void *arg, struct brumate_error *err);
+
+struct chunks_writer;
+struct chunks_reader;
+struct chunks_options;
+struct chunks_common;
+
+/** Begins the memory of @w, which is borrowed until chunks_end(). Packs are shared with earlier checkpoints of the
+ * store as @options says. */
+int store_chunks_begin(struct chunks_writer **ret, struct store_writer *w,
+		       const struct chunks_options *options, struct brumate_error *err);
+
+/** Opens the memory of @i, which is borrowed. Errors to act on: -ENOENT (it has none), -EBADMSG. */
+int store_chunks_open(struct chunks_reader **ret, const struct store_image *i,
+		      struct brumate_error *err);
+
+/** Counts what of the chunks of @to is in @from. A checkpoint without memory has none. */
+int store_chunks_compare(struct chunks_common *ret, const struct store_image *from,
+			 const struct store_image *to, struct brumate_error *err);
 
 /** Compares names and sizes only: cheap, and finds what is truncated or missing. -EBADMSG. */
 int store_check(const struct store_image *i, struct brumate_error *err);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 /* Compares the files of a checkpoint with its manifest: names and sizes first, then every byte. */
 #include "store/image.h"
-#include "store/memory-read.h"
+#include "chunks/files.h"
+#include "chunks/reader.h"
 #include "store/tree.h"
 
 #include <errno.h>
@@ -90,7 +91,7 @@ static int compare_file(int fd, const struct tree_file *f, void *arg, struct bru
 
 	if (fstat(fd, &st) < 0)
 		return brumate_fail(err, errno, "%s: %m", f->path);
-	int r = image_check_owner(&st, err);
+	int r = files_check_owner(&st, err);
 	if (r < 0)
 		return brumate_wrap(err, r, "%s", f->path);
 	if (memcmp(&f->digest, &c->wanted[f - c->first].digest, sizeof(f->digest)))
@@ -171,7 +172,7 @@ static int check_file_owner(int fd, const struct tree_file *f, void *arg, struct
 {
 	struct stat st;
 
-	return fstat(fd, &st) < 0 ? -errno : image_check_owner(&st, err);
+	return fstat(fd, &st) < 0 ? -errno : files_check_owner(&st, err);
 }
 
 static bool is_sound(const struct store_problem *p)
@@ -266,11 +267,30 @@ static bool has_table(const struct manifest *m, const struct tree *t)
 	return false;
 }
 
+struct teller {
+	store_problem_fn tell;
+	void *arg;
+};
+
+static void tell_damage(void *arg, const struct chunks_damage *damage)
+{
+	const struct teller *t = arg;
+	const struct chunk_record *c = damage->record;
+
+	t->tell(t->arg, &(struct store_problem){ .kind = STORE_CHUNK,
+						 .path = damage->path,
+						 .expected = c->digest,
+						 .text = damage->text,
+						 .offset = c->offset,
+						 .len_bytes = chunk_padded(c->stored_bytes) });
+}
+
 int store_verify_all(const struct store_image *i, store_problem_fn tell, void *tell_arg,
 		     store_progress_fn progress, void *arg, struct brumate_error *err)
 {
 	auto_(tree_fini) struct tree t = TREE_EMPTY, packs = TREE_EMPTY;
 	struct meter meter = { progress, arg, 0, manifest_bytes(&i->manifest) };
+	struct teller teller = { tell, tell_arg };
 	int n, k = 0;
 
 	image_hold(i);
@@ -284,6 +304,7 @@ int store_verify_all(const struct store_image *i, store_problem_fn tell, void *t
 	n += tell_packs(&i->manifest, &packs, tell, tell_arg);
 	meter.before = t.total_bytes;
 	if (has_table(&i->manifest, &t))
-		k = chunks_verify(i->dir_fd, &i->manifest, tell, tell_arg, step, &meter, err);
+		k = chunks_verify(i->dir_fd, &i->manifest, tell_damage, &teller, step, &meter,
+				  err);
 	return k < 0 ? brumate_wrap(err, k, "checkpoint %s", i->manifest.id) : n + k;
 }

@@ -31,7 +31,7 @@ static int check_store(int fd, const char *dir, struct brumate_error *err)
 	struct stat st;
 
 	if (fstat(fd, &st) < 0)
-		return call_fail(err, errno, dir, "status");
+		return files_fail(err, errno, dir, "status");
 	if ((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX)) {
 		brumate_fail(err, EACCES, "%s: everyone may write to this directory", dir);
 		brumate_hint(err, "chmod o-w %s, or choose a directory of your own with --dir",
@@ -46,7 +46,7 @@ static int open_store(char **ret_path, const char *dir, struct brumate_error *er
 	auto_free char *path = NULL;
 	int r = mkdir_parents_synced(dir, 0700);
 	if (r < 0)
-		return call_fail(err, -r, dir, "create the store");
+		return files_fail(err, -r, dir, "create the store");
 
 	auto_close int fd = names_open_store(dir, &path, err);
 	if (fd < 0)
@@ -79,7 +79,7 @@ static int create_partial(const struct store_writer *w, const char *store, const
 	if (fd == -EEXIST)
 		return fail_taken(err, store, w->id, "is being written in");
 	if (fd < 0)
-		return call_fail(err, -fd, store, "create the directory of the checkpoint");
+		return files_fail(err, -fd, store, "create the directory of the checkpoint");
 
 	/* A file system without locks: nobody else gets one either, so no sweeper takes it for dead. */
 	if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
@@ -128,7 +128,7 @@ int store_mkdir(struct store_writer *w, const char *name, struct brumate_error *
 
 	int fd = call_mkdir(w->dir_fd, name);
 	if (fd < 0) {
-		call_fail(err, -fd, w->path, "create a directory");
+		files_fail(err, -fd, w->path, "create a directory");
 		return brumate_wrap(err, fd, "checkpoint %s", w->id);
 	}
 	return fd;
@@ -157,7 +157,7 @@ static int seal_file(int fd, const struct tree_file *f, void *arg, struct brumat
 		r = call_sync_file(fd);
 	if (r == 0)
 		return 0;
-	call_fail(err, -r, w->path, "write to disk");
+	files_fail(err, -r, w->path, "write to disk");
 	return brumate_wrap(err, r, "%s", f->path);
 }
 
@@ -227,7 +227,7 @@ static int write_manifest(struct store_writer *w, const char *text, size_t len,
 	int r = call_write_manifest(w->dir_fd, STORE_MANIFEST_NAME, text, len);
 	if (r == 0)
 		r = call_sync_dir(w->dir_fd);
-	return r < 0 ? call_fail(err, -r, w->path, "write the manifest") : 0;
+	return r < 0 ? files_fail(err, -r, w->path, "write the manifest") : 0;
 }
 
 static int encode_and_write(struct store_writer *w, const struct manifest *m,
@@ -253,11 +253,11 @@ static int publish(struct store_writer *w, struct brumate_error *err)
 	if (r == -EEXIST)
 		return brumate_fail(err, EEXIST, "it was written by another meanwhile");
 	if (r < 0)
-		return call_fail(err, -r, w->path, "rename");
+		return files_fail(err, -r, w->path, "rename");
 	r = call_sync_store(w->store_fd);
 	if (r < 0) {
 		renameat(w->store_fd, w->id, w->store_fd, partial);
-		return call_fail(err, -r, path, "write the store to disk");
+		return files_fail(err, -r, path, "write the store to disk");
 	}
 	free(w->path);
 	w->path = take_ptr(&path);

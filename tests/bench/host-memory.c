@@ -28,8 +28,9 @@
 #include "engine/host-fill.h"
 #include "cpumem/cpu-memory.h"
 #include "criu/criu.h"
+#include "chunks/chunks.h"
 #include "dump.h"
-#include "store/memory.h"
+#include "store/store.h"
 
 struct bench {
 	struct criu_program program;
@@ -309,7 +310,7 @@ static void restore(struct run *run, int criu_fd)
 	double cpu = cpu_seconds(0);
 
 	if (run->way->beside)
-		must(chunks_open(&run->reader, &run->image, &error));
+		must(store_chunks_open(&run->reader, &run->image, &error));
 	new_table(run);
 	struct criu_options o = options_for(run, criu_fd, "host-memory.log");
 	must(criu_restore(&run->b->program, &o, &result, &error));
@@ -338,7 +339,7 @@ static void measure_beside(struct run *run, const char *store)
 	const struct chunks_options options = { .no_sharing = true };
 
 	must(store_begin(&run->writer, store, "beside", &error));
-	must(chunks_begin(&run->memory, &run->writer, &options, &error));
+	must(store_chunks_begin(&run->memory, &run->writer, &options, &error));
 	int criu_fd = store_mkdir(&run->writer, "criu", &error);
 	must(criu_fd);
 	dump(run, criu_fd);

@@ -6,7 +6,7 @@
 
 #include <sys/mman.h>
 
-#include "store/memory.h"
+#include "chunks/chunks.h"
 
 enum { REGIONS_MAX = 32 };
 
@@ -158,7 +158,7 @@ static inline int try_save(const struct memory_job *j, const char *id, const cha
 	int r = store_begin(&w, dir, id, err);
 
 	if (r == 0)
-		r = chunks_begin(&writer, &w, options, err);
+		r = store_chunks_begin(&writer, &w, options, err);
 	for (size_t i = 0; r == 0 && i < j->n; i++)
 		r = add_to(writer, j, i, &questions[i], err);
 	if (r == 0)
@@ -258,7 +258,7 @@ static inline int load_all(const struct memory_job *j, const char *id, struct br
 	int r = store_open(&image, dir, id, err);
 
 	if (r == 0)
-		r = chunks_open(&reader, &image, err);
+		r = store_chunks_open(&reader, &image, err);
 	if (r == 0)
 		CHECK(image.manifest.memory.n_regions == j->n);
 	for (size_t i = 0; r == 0 && i < j->n; i++) {

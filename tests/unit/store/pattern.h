@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #include "scratch.h"
-#include "store/io.h"
+#include "chunks/io.h"
 
 enum { BLOCK = IO_ALIGN_BYTES };
 

@@ -2,11 +2,11 @@
 /* Opening beneath a directory, by openat2(2) and by its fallback: the same paths in, the same out. */
 #include "scratch.h"
 
-#include "store/beneath.h"
+#include "chunks/files.h"
 
 static int walk(int dir_fd, const char *path, struct stat *st)
 {
-	return beneath_open_walk(dir_fd, path, O_RDONLY | O_NONBLOCK);
+	return files_open_walk(dir_fd, path, O_RDONLY | O_NONBLOCK);
 }
 
 static void expect_refused(int (*open_it)(int, const char *, struct stat *), int dir_fd,
@@ -55,10 +55,10 @@ int main(void)
 	CHECK(symlinkat("../..", image, "sub/up") == 0);
 	CHECK(mkfifoat(image, "pipe", 0600) == 0);
 
-	test_paths(beneath_open_file, image);
+	test_paths(files_open, image);
 	test_paths(walk, image);
-	CHECK(beneath_open_file(image, "pipe", NULL) == -EMEDIUMTYPE);
-	CHECK(beneath_open_file(image, "sub", NULL) == -EMEDIUMTYPE);
+	CHECK(files_open(image, "pipe", NULL) == -EMEDIUMTYPE);
+	CHECK(files_open(image, "sub", NULL) == -EMEDIUMTYPE);
 	remove_scratch();
 	return 0;
 }

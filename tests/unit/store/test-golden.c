@@ -69,7 +69,7 @@ int main(int argc, char **argv)
 
 	check_image("v1", 1);
 	CHECK(store_open(&i, dir, "v1", &err) == 0);
-	CHECK(chunks_open(&reader, &i, &err) == -ENOENT);
+	CHECK(store_chunks_open(&reader, &i, &err) == -ENOENT);
 	err = BRUMATE_ERROR_NONE;
 
 	check_image("v2", 2);

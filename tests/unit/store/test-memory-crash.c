@@ -105,7 +105,7 @@ static void test_stopped(void)
 	struct chunks_sums sums;
 
 	CHECK(store_begin(&w, dir, "stopped", &err) == 0);
-	CHECK(chunks_begin(&writer, &w, &options, &err) == 0);
+	CHECK(store_chunks_begin(&writer, &w, &options, &err) == 0);
 	for (size_t i = 0; i < new_job.n; i++)
 		CHECK(chunks_add(writer, &new_job.regions[i], new_job.fds[i], 0, &err) == 0);
 	arm("store.pack-create", "delay:300");
@@ -115,7 +115,7 @@ static void test_stopped(void)
 	store_abort(&w);
 
 	CHECK(store_begin(&w, dir, "forgotten", &err) == 0);
-	CHECK(chunks_begin(&writer, &w, &options, &err) == 0);
+	CHECK(store_chunks_begin(&writer, &w, &options, &err) == 0);
 	CHECK(chunks_add(writer, &new_job.regions[0], new_job.fds[0], 0, &err) == 0);
 	chunks_writer_free(take_ptr(&writer));
 	store_abort(&w);
@@ -132,7 +132,7 @@ static void test_short_file(void)
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
 	CHECK(store_begin(&w, dir, "short", &err) == 0);
-	CHECK(chunks_begin(&writer, &w, &options, &err) == 0);
+	CHECK(store_chunks_begin(&writer, &w, &options, &err) == 0);
 	region.len_bytes += 2;
 	CHECK(chunks_add(writer, &region, new_job.fds[0], 0, &err) == -EINVAL);
 	CHECK(chunks_add(writer, &region, new_job.fds[0], UINT64_MAX, &err) == -EINVAL);

@@ -11,7 +11,7 @@
 #include <sys/eventfd.h>
 
 #include "base/fd.h"
-#include "store/source.h"
+#include "chunks/pack-source.h"
 
 static const char when[] = "2026-01-01T00:00:00.000Z";
 
@@ -94,9 +94,9 @@ static int far_read(void *reader, uint32_t pack, uint64_t offset, void *buf, siz
 	return 0;
 }
 
-static struct chunks_source source_of(struct place *p, unsigned threads)
+static struct pack_source source_of(struct place *p, unsigned threads)
 {
-	return (struct chunks_source){ .threads = threads,
+	return (struct pack_source){ .threads = threads,
 				       .open = far_open,
 				       .read = far_read,
 				       .stop = far_stop,
@@ -105,7 +105,7 @@ static struct chunks_source source_of(struct place *p, unsigned threads)
 }
 
 /* The checkpoint as it is here: without its packs. */
-static void open_far(struct store_image *ret, const char *id, const struct chunks_source *source)
+static void open_far(struct store_image *ret, const char *id, const struct pack_source *source)
 {
 	CHECK(store_open(ret, dir, id, NULL) == 0);
 	ret->source = source;
@@ -119,7 +119,7 @@ static void test_comes_back(unsigned threads, uint64_t most_bytes, enum mood moo
 	struct chunks_options options = { .compress = CHUNKS_COMPRESS_LZ4 };
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	struct place p = { .image = STORE_IMAGE_EMPTY, .mood = mood, .until_mood = 3 };
-	struct chunks_source source = source_of(&p, threads);
+	struct pack_source source = source_of(&p, threads);
 
 	add_region(&j, 40 * CHUNK_BYTES, FILL_RANDOM, 1);
 	add_region(&j, 5 * CHUNK_BYTES + 12345, FILL_MIXED, 2);
@@ -128,7 +128,7 @@ static void test_comes_back(unsigned threads, uint64_t most_bytes, enum mood moo
 	save(&j, "far", when, &options);
 	CHECK(store_open(&p.image, dir, "far", NULL) == 0);
 	open_far(&image, "far", &source);
-	CHECK(chunks_open(&reader, &image, &err) == 0);
+	CHECK(store_chunks_open(&reader, &image, &err) == 0);
 	for (size_t i = 0; i < j.n; i++)
 		CHECK(load_region(reader, &j, i, &err) == 0);
 	CHECK(p.n_open == 0 && p.n_most >= 1 && (unsigned)p.n_most <= threads);
@@ -160,14 +160,14 @@ static void test_fails(enum mood mood, int at, int want, const char *text)
 	struct chunks_options options = { .compress = CHUNKS_COMPRESS_NONE };
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	struct place p = { .image = STORE_IMAGE_EMPTY, .mood = mood, .until_mood = at };
-	struct chunks_source source = source_of(&p, 4);
+	struct pack_source source = source_of(&p, 4);
 	struct target t = { 0 };
 
 	add_region(&j, 20 * CHUNK_BYTES, FILL_RANDOM, 1);
 	save(&j, "fails", when, &options);
 	CHECK(store_open(&p.image, dir, "fails", NULL) == 0);
 	open_far(&image, "fails", &source);
-	CHECK(chunks_open(&reader, &image, &err) == 0);
+	CHECK(store_chunks_open(&reader, &image, &err) == 0);
 	int r = chunks_load(reader, 0, 0, put_nowhere, mood == HANGS ? when_all_hang : NULL, &t,
 			    &err);
 	if (r != want || !strstr(err.text, text))

@@ -24,7 +24,7 @@ static uint64_t save_sealed(const struct memory_job *j, const char *id, const st
 
 	CHECK(store_begin(&w, dir, id, NULL) == 0);
 	w.key = k;
-	CHECK(chunks_begin(&writer, &w, &options, NULL) == 0);
+	CHECK(store_chunks_begin(&writer, &w, &options, NULL) == 0);
 	for (size_t i = 0; i < j->n; i++)
 		CHECK(chunks_add(writer, &j->regions[i], j->fds[i], 0, NULL) == 0);
 	CHECK(chunks_end(writer, &m, &sums, NULL, NULL, NULL) == 0);
@@ -42,7 +42,7 @@ static int load_sealed(const struct memory_job *j, const char *id, const struct 
 	CHECK(store_open(&image, dir, id, NULL) == 0);
 	int r = store_unlock(&image, k, err);
 	if (r == 0)
-		r = chunks_open(&reader, &image, err);
+		r = store_chunks_open(&reader, &image, err);
 	for (size_t i = 0; r == 0 && i < j->n; i++)
 		r = load_region(reader, j, i, err);
 	return r;

@@ -48,13 +48,13 @@ static void test_wrong_digest(void)
 
 	add_region(&j, 2 * CHUNK_BYTES, FILL_RANDOM, 5);
 	CHECK(store_begin(&w, dir, "wrong", NULL) == 0);
-	CHECK(chunks_begin(&writer, &w, &(struct chunks_options){ 0 }, NULL) == 0);
+	CHECK(store_chunks_begin(&writer, &w, &(struct chunks_options){ 0 }, NULL) == 0);
 	CHECK(chunks_add_known(writer, &j.regions[0], j.fds[0], 0, digests, NULL) == 0);
 	CHECK(chunks_end(writer, &m, &sums, NULL, NULL, NULL) == 0);
 	CHECK(store_commit(&w, &m, NULL, NULL, NULL) == 0);
 
 	CHECK(store_open(&image, dir, "wrong", NULL) == 0);
-	CHECK(chunks_open(&reader, &image, NULL) == 0);
+	CHECK(store_chunks_open(&reader, &image, NULL) == 0);
 	CHECK(load_region(reader, &j, 0, &err) == -EBADMSG);
 	CHECK(strstr(err.text, "its digest does not match"));
 	struct target t = { .bytes = malloc(j.regions[0].len_bytes),
@@ -70,7 +70,7 @@ static void test_wrong_digest(void)
 	chunks_writer_free(take_ptr(&writer));
 	store_abort(&w); /* which was committed: nothing of it goes */
 	CHECK(store_begin(&w, dir, "half", NULL) == 0);
-	CHECK(chunks_begin(&writer, &w, &(struct chunks_options){ 0 }, NULL) == 0);
+	CHECK(store_chunks_begin(&writer, &w, &(struct chunks_options){ 0 }, NULL) == 0);
 	CHECK(chunks_add_known(writer, &j.regions[0], j.fds[0], 0, digests, NULL) == -EINVAL);
 }
 
@@ -102,7 +102,7 @@ static void test_digests(void)
 	add_region(&j, CHUNK_BYTES + 1, FILL_RANDOM, 2);
 	save(&j, "digests", when, &options);
 	CHECK(store_open(&image, dir, "digests", NULL) == 0);
-	CHECK(chunks_open(&reader, &image, NULL) == 0);
+	CHECK(store_chunks_open(&reader, &image, NULL) == 0);
 	for (size_t i = 0; i < 2; i++) {
 		CHECK(chunks_digests(reader, i, digests, 4 - i) == 1);
 		for (size_t k = 0; k < 4 - i; k++) {
@@ -132,7 +132,7 @@ static void test_unreadable(void)
 	struct chunks_sums sums;
 
 	CHECK(store_begin(&w, dir, "unreadable", &err) == 0);
-	CHECK(chunks_begin(&writer, &w, &(struct chunks_options){ 0 }, &err) == 0);
+	CHECK(store_chunks_begin(&writer, &w, &(struct chunks_options){ 0 }, &err) == 0);
 	CHECK(chunks_add_from(writer, &region, refuse, NULL, &err) == 0);
 	CHECK(chunks_end(writer, &m, &sums, NULL, NULL, &err) == -ESRCH);
 	CHECK(strstr(err.text, "checkpoint unreadable: memory cannot be read: No such process"));

@@ -56,7 +56,7 @@ static int write_memory(struct store_writer *w, struct manifest *m, const struct
 	auto_(chunks_writer_free) struct chunks_writer *writer = NULL;
 	struct chunks_options options = { .job = "id-job", .threads = 2 };
 	struct chunks_sums sums;
-	int r = chunks_begin(&writer, w, &options, NULL);
+	int r = store_chunks_begin(&writer, w, &options, NULL);
 
 	for (size_t i = 0; r == 0 && i < j->n; i++)
 		r = chunks_add(writer, &j->regions[i], j->fds[i], 0, NULL);

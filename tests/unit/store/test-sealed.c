@@ -2,7 +2,7 @@
 /* Sealed files: they come back as they were, by their key, at their place, unchanged, or not at all. */
 #include "scratch.h"
 
-#include "store/key.h"
+#include "chunks/key.h"
 #include "store/sealed.h"
 
 enum { BLOCK = 64 << 10, BOX = BLOCK + SEAL_EXTRA_BYTES, HEAD = 48, LEN_MAX = 3 * BLOCK };

@@ -3,7 +3,7 @@
  * compress. */
 #include "memory-job.h"
 
-#include "store/tuner.h"
+#include "chunks/tuner.h"
 
 enum { LEN = CHUNK_BYTES };
 

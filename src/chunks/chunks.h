@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Memory of a job in a checkpoint: regions cut into chunks of CHUNK_BYTES, each named by its
+ * digest (base/chunk.h), zero chunks not stored, the others raw or compressed in pack files below
+ * "memory/" of the checkpoint. A pack whose chunks an earlier checkpoint of the same store already
+ * has is linked (link(2)) rather than written again, so that every checkpoint is complete by itself
+ * and removing one never touches another. Format: docs/image-format.md.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/chunk.h"
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "image/manifest.h"
+#include "chunks/key.h"
+
+enum chunks_compress {
+	CHUNKS_COMPRESS_AUTO,
+	CHUNKS_COMPRESS_NONE,
+	CHUNKS_COMPRESS_LZ4,
+	CHUNKS_COMPRESS_ZSTD,
+	CHUNKS_COMPRESS__MAX
+};
+
+/** Longest chunk; all of a region's but the last are as long. */
+#define CHUNK_BYTES CHUNK_BYTES_MAX
+
+/** "auto", "none", "lz4", "zstd". -EINVAL. Pure. */
+int chunks_parse_compress(enum chunks_compress *ret, const char *word);
+
+/** The word for @compress. */
+const char *chunks_compress_word(enum chunks_compress compress);
+
+/** Zeros are good defaults. */
+struct chunks_options {
+	const char *
+		job; /* its id: its checkpoints are looked at first for what can be shared; borrowed */
+	uid_t uid; /* of the job: nothing is shared with those of other users */
+	enum chunks_compress compress;
+	unsigned threads; /* 0: by the number of cores */
+	bool no_sharing;  /* write every chunk, link nothing */
+};
+
+/** Sums told at the end, in bytes. */
+struct chunks_sums {
+	uint64_t total;
+	uint64_t zero;	  /* of total: not stored */
+	uint64_t shared;  /* of total: an earlier checkpoint has it, or it is there twice */
+	uint64_t written; /* in new packs, after compression */
+};
+
+/** The checkpoint that is being written, as its store knows it. */
+struct chunks_target {
+	int dir_fd;		     /* its directory "memory", which is empty */
+	const char *id, *path;	     /* of the checkpoint, for texts */
+	const struct store_key *key; /* NULL: it is not encrypted */
+	struct chunk_index *known;   /* what can be shared with earlier checkpoints; NULL: nothing */
+};
+
+struct chunks_writer;
+
+/** Begins to write the memory of @target, of which dir_fd and known are taken, on failure too, and the rest is
+ * borrowed until the end. */
+int chunks_begin(struct chunks_writer **ret, const struct chunks_target *target,
+		 const struct chunks_options *options, struct brumate_error *err);
+
+/**
+ * Adds a region (manifest.h) whose bytes are at @offset of @fd: a regular file, tmpfs file or memfd,
+ * that can be mapped (it is, so @fd may be closed; what it holds must not change or shrink until
+ * chunks_writer_free()). Returns at once; threads digest, compress and write. Errors of the background
+ * work come from chunks_end(). @offset: fastest at a multiple of 4096.
+ */
+int chunks_add(struct chunks_writer *m, const struct manifest_region *region, int fd,
+	       uint64_t offset, struct brumate_error *err);
+
+/**
+ * chunks_add() of a region whose chunks' digests (chunk_digest(); copied) are known, so that no thread computes
+ * them, nor looks for zeros; but those of an encrypted checkpoint are others. Its length is a multiple of
+ * CHUNK_BYTES. Should they not be of those bytes, the checkpoint cannot be restored.
+ */
+int chunks_add_known(struct chunks_writer *m, const struct manifest_region *region, int fd,
+		     uint64_t offset, const struct digest *digests, struct brumate_error *err);
+
+/** chunks_add() of a region whose bytes are at @data in our memory (borrowed: they stay there and do not
+ * change until chunks_writer_free()). Fastest at a multiple of 4096. */
+int chunks_add_bytes(struct chunks_writer *m, const struct manifest_region *region,
+		     const void *data, struct brumate_error *err);
+
+/** Reads bytes of a region: called from several threads, chunk by chunk, until chunks_end(), more than
+ * once for some. <0 ends the writing with that code. */
+typedef int (*chunks_source_fn)(void *arg, uint64_t offset, void *buf, size_t len_bytes);
+
+/** chunks_add() of a region whose bytes @source gets, such as those of a stopped process. */
+int chunks_add_from(struct chunks_writer *m, const struct manifest_region *region,
+		    chunks_source_fn source, void *arg, struct brumate_error *err);
+
+/** Waits for all of it, writes the chunk table, syncs, and fills @manifest's memory part. <0: the
+ * first failure (-ENOSPC, -EIO …). @cancelled (may be NULL) is asked now and then. */
+int chunks_end(struct chunks_writer *m, struct manifest *manifest, struct chunks_sums *ret,
+	       bool (*cancelled)(void *arg), void *arg, struct brumate_error *err);
+
+/** Stops and frees; accepts NULL. */
+void chunks_writer_free(struct chunks_writer *m);
+DEFINE_AUTO(struct chunks_writer *, chunks_writer_free)
+
+struct chunks_reader;
+
+struct pack_source;
+
+/** Opens the memory of the checkpoint whose directory is @dir_fd, which need not be committed. @key decrypts it
+ * (NULL: chunks that are sealed cannot be loaded); @source has its packs (NULL: they are files). All are borrowed.
+ * Errors to act on: -ENOENT (it has no memory in chunks), -EBADMSG. */
+int chunks_open(struct chunks_reader **ret, int dir_fd, const struct manifest *manifest,
+		const struct store_key *key, const struct pack_source *source,
+		struct brumate_error *err);
+void chunks_reader_free(struct chunks_reader *m); /* accepts NULL */
+DEFINE_AUTO(struct chunks_reader *, chunks_reader_free)
+
+/**
+ * Gets bytes of a region: called from several threads at once, chunk by chunk in no order, verified
+ * before unless the place says otherwise. @data NULL: @len_bytes zeros. <0 ends the load with that code.
+ */
+typedef int (*chunks_sink_fn)(void *arg, uint64_t offset, const void *data, size_t len_bytes);
+
+/** Memory for bytes of a region that a sink will get, for them to be read straight into: then @data of the sink
+ * is that, and it has nothing to copy. A multiple of 4096. NULL: there is none. Called as the sink is. */
+typedef void *(*chunks_room_fn)(void *arg, uint64_t offset, size_t len_bytes);
+
+/** Where region @index of the manifest goes. */
+struct chunks_place {
+	size_t index;
+	chunks_sink_fn sink;
+	void *arg;	     /* borrowed */
+	chunks_room_fn room; /* NULL: none */
+	bool unverified;     /* the caller compares the digests, of all of it */
+};
+
+/** Loads regions, all at once. @threads 0: by the number of cores. -EBADMSG names file, chunk and range.
+ * @cancelled (may be NULL) is asked now and then. */
+int chunks_load_all(struct chunks_reader *m, const struct chunks_place *places, size_t n,
+		    unsigned threads, bool (*cancelled)(void *arg), void *arg,
+		    struct brumate_error *err);
+
+/** chunks_load_all() of one region. @arg goes to both functions. */
+int chunks_load(struct chunks_reader *m, size_t index, unsigned threads, chunks_sink_fn sink,
+		bool (*cancelled)(void *arg), void *arg, struct brumate_error *err);
+
+/** False if part @part of region @index, CHUNK_BYTES from @part times as much, is all zeros, or is
+ * not there. */
+bool chunks_part_is_stored(const struct chunks_reader *m, size_t index, uint64_t part);
+
+/**
+ * Digests (chunk_digest()) of the @n chunks of region @index, whose length is a multiple of
+ * CHUNK_BYTES_MAX: 1. 0: they are not known, being keyed. -EINVAL, -ENOMEM.
+ */
+int chunks_digests(const struct chunks_reader *m, size_t index, struct digest *ret, size_t n);
+
+/** Chunks of a checkpoint, and those of them that another has. */
+struct chunks_common {
+	uint64_t chunks, same_chunks, same_bytes;
+};
+
+/** Counts the chunks of @to that @from has too, by their tables. NULL: a checkpoint without memory. 0 or
+ * -ENOMEM. */
+int chunks_compare(struct chunks_common *ret, const struct chunks_reader *from,
+		   const struct chunks_reader *to);

@@ -1,0 +1,565 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Buffers, files, and what the result of a request means. A request is in one place at a time: in a
+ * free list, with the caller, or under way; the lock is held for moves between them only.
+ */
+#include "chunks/io-private.h"
+
+#include "base/fault.h"
+#include "base/huge-pages.h"
+#include "chunks/files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#define ROOM_FIRST_BYTES (16ull << 20)
+#define ROOM_STEP_BYTES	 (256ull << 20)
+#define HUGE_STEP_BYTES	 (16ull << 20)
+/* What it takes more to write as much into small pages of tmpfs: from there on a huge one does not pay. */
+#define SMALL_PAGES_NS 500000
+
+enum {
+	BUFFERS = 32,
+	BUFFER_BYTES = 2 << 20,
+	WRITES = 32,
+	TRIES_MAX = 1000,
+	/* A read from any offset touches a block more at both ends. */
+	SLACK_BYTES = 2 * IO_ALIGN_BYTES,
+};
+
+struct io {
+	struct io_uring_engine *uring; /* NULL: not to be had, or not wanted */
+	struct io_posix_engine *posix;
+	pthread_mutex_t lock;
+	pthread_cond_t changed; /* a request was given back, or a read ended */
+	struct io_request *requests, *free_buffers, *free_writes;
+	char *pool;
+	size_t pool_bytes, buffer_bytes;
+	unsigned n_buffers, n_writes;
+	struct huge_pages_luck luck;
+};
+
+struct io_file {
+	struct io *io;
+	int fd;
+	atomic_bool direct;
+	bool in_memory; /* tmpfs: a write is a copy, best done by whoever has the data in its cache */
+	unsigned in_flight; /* under io->lock */
+	int error;	    /* of writes, the first; under io->lock */
+	pthread_mutex_t growing;
+	uint64_t room_bytes; /* allocated ahead; UINT64_MAX: as it comes. Under growing */
+};
+
+static size_t align_up(size_t n)
+{
+	return (n + IO_ALIGN_BYTES - 1) & ~(size_t)(IO_ALIGN_BYTES - 1);
+}
+
+static size_t align_down(size_t n)
+{
+	return n & ~(size_t)(IO_ALIGN_BYTES - 1);
+}
+
+static struct io_request *request_of(struct io_buffer *b)
+{
+	return (struct io_request *)b;
+}
+
+static void wait_change(struct io *io)
+{
+	pthread_cond_wait(&io->changed, &io->lock);
+}
+
+static void release(struct io_request *q)
+{
+	struct io_request **list = q->memory ? &q->io->free_buffers : &q->io->free_writes;
+
+	q->next = *list;
+	*list = q;
+	pthread_cond_broadcast(&q->io->changed);
+}
+
+static struct io_request *acquire(struct io *io, struct io_request **list)
+{
+	pthread_mutex_lock(&io->lock);
+	while (!*list)
+		wait_change(io);
+	struct io_request *q = *list;
+	*list = q->next;
+	pthread_mutex_unlock(&io->lock);
+	q->error = 0;
+	return q;
+}
+
+struct io_buffer *io_buffer_get(struct io *io)
+{
+	struct io_request *q = acquire(io, &io->free_buffers);
+
+	q->buffer.data = q->memory;
+	return &q->buffer;
+}
+
+void io_buffer_put(struct io_buffer *b)
+{
+	if (!b)
+		return;
+	struct io_request *q = request_of(b);
+
+	pthread_mutex_lock(&q->io->lock);
+	while (q->busy)
+		wait_change(q->io);
+	release(q);
+	pthread_mutex_unlock(&q->io->lock);
+}
+
+struct io_attempt io_attempt(struct io_request *q)
+{
+	struct io_attempt a = { .data = q->data + q->done_bytes,
+				.len_bytes = q->len_bytes - q->done_bytes,
+				.offset = q->offset + q->done_bytes,
+				.fd = q->file->fd };
+
+	q->direct = q->file->direct;
+	if (a.len_bytes > IO_ALIGN_BYTES && fault_point("store.io-short") < 0)
+		a.len_bytes = align_down(a.len_bytes / 2 + IO_ALIGN_BYTES - 1);
+	return a;
+}
+
+/* Ends @q: a write goes back to its list, a read to who waits for it. */
+static bool finish(struct io_request *q, int error)
+{
+	struct io_file *f = q->file;
+	struct io *io = q->io;
+
+	pthread_mutex_lock(&io->lock);
+	q->error = error;
+	q->busy = false;
+	f->in_flight--;
+	if (q->write && error && !f->error)
+		f->error = error;
+	if (q->write)
+		release(q);
+	else
+		pthread_cond_broadcast(&io->changed);
+	pthread_mutex_unlock(&io->lock);
+	return true;
+}
+
+static bool again(struct io_request *q, int error)
+{
+	return ++q->tries > TRIES_MAX ? finish(q, error) : false;
+}
+
+/* The file system took O_DIRECT at first and refuses it now: from here on without it. */
+static void fall_back(struct io_file *f)
+{
+	int flags = fcntl(f->fd, F_GETFL);
+
+	fcntl(f->fd, F_SETFL, flags & ~O_DIRECT);
+	f->direct = false;
+}
+
+static bool is_end(const struct io_request *q)
+{
+	struct stat st;
+
+	return fstat(q->file->fd, &st) < 0 || q->offset + q->done_bytes >= (uint64_t)st.st_size;
+}
+
+static bool step_bytes(struct io_request *q, size_t n)
+{
+	size_t was = q->done_bytes;
+
+	if (n == 0)
+		return finish(q, q->write ? -EIO : 0);
+	q->done_bytes += n;
+	if (q->done_bytes >= q->len_bytes || (!q->write && is_end(q)))
+		return finish(q, 0);
+	if (q->direct) /* which goes on at a whole block only */
+		q->done_bytes = align_down(q->done_bytes);
+	if (q->done_bytes == was)
+		return again(q, -EIO);
+	q->tries = 0;
+	return false;
+}
+
+bool io_step(struct io_request *q, ssize_t result)
+{
+	int r = result < 0 ? 0 : fault_point(q->write ? "store.io-write" : "store.io-read");
+
+	if (r < 0)
+		result = r;
+	if (result >= 0)
+		return step_bytes(q, (size_t)result);
+	/* -ECANCELED: the thread that submitted it has ended before the kernel began. */
+	if (result == -EINTR || result == -EAGAIN || result == -ECANCELED)
+		return again(q, (int)result);
+	if (result == -EINVAL && q->direct) {
+		fall_back(q->file);
+		return again(q, (int)result);
+	}
+	return finish(q, (int)result);
+}
+
+void io_dispatch(struct io_request *q)
+{
+	struct io_file *f = q->file;
+
+	if (f->in_memory)
+		while (!io_step(q, io_posix_attempt(q)))
+			;
+	else if (f->direct && q->io->uring)
+		io_uring_engine_submit(q->io->uring, q);
+	else
+		io_posix_engine_submit(q->io->posix, q);
+}
+
+static uint64_t grown(uint64_t room, uint64_t end)
+{
+	while (room < end)
+		room += room < ROOM_FIRST_BYTES	 ? ROOM_FIRST_BYTES
+			: room < ROOM_STEP_BYTES ? room
+						 : ROOM_STEP_BYTES;
+	return room;
+}
+
+/* False: no more is to be had, or only slowly. Writes find out whether there is any room. */
+static bool take_huge(struct io_file *f, uint64_t offset)
+{
+	uint64_t start_ns = huge_pages_start();
+	int protection = PROT_READ | PROT_WRITE;
+
+	if (!huge_pages_pay(&f->io->luck) ||
+	    ftruncate(f->fd, (off_t)(offset + HUGE_STEP_BYTES)) < 0)
+		return false;
+	void *p = huge_pages_map(f->fd, offset, HUGE_STEP_BYTES, protection);
+	if (!p)
+		return false;
+	int r = huge_pages_populate(p, HUGE_STEP_BYTES);
+	munmap(p, HUGE_STEP_BYTES);
+	huge_pages_note(&f->io->luck, HUGE_STEP_BYTES, r, start_ns);
+	return r == 0;
+}
+
+/* Room in tmpfs is memory: in huge pages it is given out and freed several times as fast. A file that stays
+ * short does without. */
+static void grow_in_memory(struct io_file *f, uint64_t end)
+{
+	pthread_mutex_lock(&f->growing);
+	while (end > f->room_bytes) {
+		uint64_t was = f->room_bytes;
+
+		f->room_bytes += HUGE_STEP_BYTES;
+		if (was && !take_huge(f, was))
+			f->room_bytes = UINT64_MAX;
+	}
+	pthread_mutex_unlock(&f->growing);
+}
+
+/* Room is taken ahead in large steps: a write that makes the file longer would hold up all others. */
+static void grow(struct io_file *f, uint64_t end)
+{
+	pthread_mutex_lock(&f->growing);
+	if (end > f->room_bytes) {
+		uint64_t was = f->room_bytes, room = grown(was, end);
+
+		if (fallocate(f->fd, 0, (off_t)was, (off_t)(room - was)) == 0)
+			f->room_bytes = room;
+		else if (errno == EOPNOTSUPP && ftruncate(f->fd, (off_t)room) == 0)
+			f->room_bytes = room;
+		else if (errno != EINTR) /* little is left: writes find out how little */
+			f->room_bytes = UINT64_MAX;
+	}
+	pthread_mutex_unlock(&f->growing);
+}
+
+static void start(struct io_file *f, struct io_request *q, bool write, void *data, size_t len_bytes,
+		  uint64_t offset)
+{
+	q->file = f;
+	q->write = write;
+	q->data = data;
+	q->len_bytes = len_bytes;
+	q->offset = offset;
+	q->done_bytes = 0;
+	q->tries = 0;
+	q->busy = true;
+	if (write && f->direct)
+		grow(f, offset + len_bytes);
+	else if (write && f->in_memory)
+		grow_in_memory(f, offset + len_bytes);
+	io_dispatch(q);
+}
+
+/* Counts @q among what is under way; if the file met an error, releases it instead. */
+static int begin_write(struct io_file *f, struct io_request *q)
+{
+	pthread_mutex_lock(&f->io->lock);
+	int r = f->error;
+	if (r < 0)
+		release(q);
+	else
+		f->in_flight++;
+	pthread_mutex_unlock(&f->io->lock);
+	return r;
+}
+
+int io_write(struct io_file *f, struct io_buffer *b, size_t len_bytes, uint64_t offset)
+{
+	struct io_request *q = request_of(b);
+	int r = begin_write(f, q);
+
+	if (r < 0)
+		return r;
+	memset((char *)b->data + len_bytes, 0, align_up(len_bytes) - len_bytes);
+	start(f, q, true, b->data, align_up(len_bytes), offset);
+	return 0;
+}
+
+int io_write_memory(struct io_file *f, const void *data, size_t len_bytes, uint64_t offset)
+{
+	struct io_request *q = acquire(f->io, &f->io->free_writes);
+	int r = begin_write(f, q);
+
+	if (r < 0)
+		return r;
+	start(f, q, true, (void *)data, len_bytes, offset);
+	return 0;
+}
+
+static void begin_read(struct io_file *f, struct io_request *q, void *to, size_t len_bytes,
+		       uint64_t offset)
+{
+	size_t skip = offset % IO_ALIGN_BYTES;
+
+	q->want_skip = skip;
+	q->want_bytes = len_bytes;
+	pthread_mutex_lock(&f->io->lock);
+	f->in_flight++;
+	pthread_mutex_unlock(&f->io->lock);
+	start(f, q, false, to, align_up(skip + len_bytes), offset - skip);
+}
+
+void io_read(struct io_file *f, struct io_buffer *b, size_t len_bytes, uint64_t offset)
+{
+	struct io_request *q = request_of(b);
+
+	begin_read(f, q, q->memory, len_bytes, offset);
+}
+
+void io_read_memory(struct io_file *f, struct io_buffer *b, void *to, size_t len_bytes,
+		    uint64_t offset)
+{
+	begin_read(f, request_of(b), to, len_bytes, offset);
+}
+
+ssize_t io_read_wait(struct io_buffer *b, const void **ret_data)
+{
+	struct io_request *q = request_of(b);
+
+	pthread_mutex_lock(&q->io->lock);
+	while (q->busy)
+		wait_change(q->io);
+	pthread_mutex_unlock(&q->io->lock);
+	if (q->error)
+		return q->error;
+
+	size_t got = q->done_bytes > q->want_skip ? q->done_bytes - q->want_skip : 0;
+	*ret_data = q->data + q->want_skip;
+	return (ssize_t)(got < q->want_bytes ? got : q->want_bytes);
+}
+
+static bool is_in_memory(int fd)
+{
+	struct statfs fs;
+
+	return fstatfs(fd, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
+}
+
+/* O_DIRECT where the file system has it, in blocks no larger than ours. */
+static bool make_direct(int fd)
+{
+	struct statx st;
+	int flags = fcntl(fd, F_GETFL);
+
+#ifdef STATX_DIOALIGN
+	if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &st) == 0 &&
+	    (st.stx_mask & STATX_DIOALIGN) &&
+	    (!st.stx_dio_offset_align || st.stx_dio_offset_align > IO_ALIGN_BYTES ||
+	     st.stx_dio_mem_align > IO_ALIGN_BYTES))
+		return false;
+#else
+	(void)st;
+#endif
+	return flags >= 0 && fcntl(fd, F_SETFL, flags | O_DIRECT) == 0;
+}
+
+int io_file_new(struct io_file **ret, struct io *io, int fd)
+{
+	struct io_file *f = calloc(1, sizeof(*f));
+
+	if (!f) {
+		cleanup_close(&fd);
+		return -ENOMEM;
+	}
+	f->io = io;
+	f->fd = fd;
+	f->in_memory = is_in_memory(fd);
+	f->direct = !f->in_memory && make_direct(fd);
+	pthread_mutex_init(&f->growing, NULL);
+	*ret = f;
+	return 0;
+}
+
+int io_file_create(struct io_file **ret, struct io *io, int dir_fd, const char *name)
+{
+	int fd = openat(dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+
+	return fd < 0 ? -errno : io_file_new(ret, io, fd);
+}
+
+int io_file_drain(struct io_file *f)
+{
+	pthread_mutex_lock(&f->io->lock);
+	while (f->in_flight)
+		wait_change(f->io);
+	int r = f->error;
+	pthread_mutex_unlock(&f->io->lock);
+	return r;
+}
+
+int io_file_finish(struct io_file *f, uint64_t len_bytes)
+{
+	int r = io_file_drain(f);
+
+	if (r == 0 && ftruncate(f->fd, (off_t)len_bytes) < 0)
+		r = -errno;
+	return r < 0 ? r : files_sync(f->fd, "store.sync-file");
+}
+
+void io_file_close(struct io_file *f)
+{
+	if (!f)
+		return;
+	io_file_drain(f);
+	close(f->fd);
+	pthread_mutex_destroy(&f->growing);
+	free(f);
+}
+
+static int make_pool(struct io *io)
+{
+	size_t stride = io->buffer_bytes + SLACK_BYTES;
+	unsigned n = io->n_buffers + io->n_writes;
+
+	io->requests = calloc(n, sizeof(*io->requests));
+	if (!io->requests)
+		return -ENOMEM;
+	void *pool = mmap(NULL, stride * io->n_buffers, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (pool == MAP_FAILED)
+		return -ENOMEM;
+	io->pool = pool;
+	io->pool_bytes = stride * io->n_buffers;
+	madvise(pool, io->pool_bytes, MADV_HUGEPAGE); /* fewer pages to pin; no matter if not */
+	madvise(pool, io->pool_bytes, MADV_DONTFORK); /* what is pinned a fork would copy at once */
+	for (unsigned i = 0; i < n; i++) {
+		struct io_request *q = &io->requests[i];
+
+		*q = (struct io_request){ .io = io, .index = i };
+		if (i < io->n_buffers)
+			q->memory = io->pool + i * stride;
+		release(q);
+	}
+	return 0;
+}
+
+static int start_uring(struct io *io)
+{
+	size_t stride = io->buffer_bytes + SLACK_BYTES;
+	auto_free struct iovec *buffers = calloc(io->n_buffers, sizeof(*buffers));
+
+	if (!buffers)
+		return -ENOMEM;
+	for (unsigned i = 0; i < io->n_buffers; i++)
+		buffers[i] = (struct iovec){ io->pool + i * stride, stride };
+	return io_uring_engine_new(&io->uring, io->n_buffers + io->n_writes, buffers,
+				   io->n_buffers);
+}
+
+static enum io_engine wanted_engine(const struct io_options *o)
+{
+	const char *name = secure_getenv("BRUMATE_IO");
+
+	if (o->engine != IO_ENGINE_AUTO || !name)
+		return o->engine;
+	if (!strcmp(name, "uring"))
+		return IO_ENGINE_URING;
+	return strcmp(name, "posix") ? IO_ENGINE_AUTO : IO_ENGINE_POSIX;
+}
+
+static int start_engines(struct io *io, enum io_engine engine, struct brumate_error *err)
+{
+	int r = io_posix_engine_new(&io->posix);
+
+	if (r < 0)
+		return brumate_fail(err, -r, "cannot start a thread for the disk: %m");
+	if (engine == IO_ENGINE_POSIX)
+		return 0;
+	r = start_uring(io);
+	/* Containers and sysctl kernel.io_uring_disabled forbid it: threads do as well, nearly. */
+	return r == 0 || engine == IO_ENGINE_AUTO ? 0 : brumate_fail(err, -r, "io_uring: %m");
+}
+
+int io_new(struct io **ret, const struct io_options *options, struct brumate_error *err)
+{
+	struct io_options o = options ? *options : (struct io_options){ 0 };
+	struct io *io = calloc(1, sizeof(*io));
+
+	if (!io)
+		return brumate_fail(err, ENOMEM, "%m");
+	io->n_buffers = o.buffers ? o.buffers : BUFFERS;
+	io->n_writes = o.writes ? o.writes : WRITES;
+	io->luck.slow_ns = SMALL_PAGES_NS;
+	io->buffer_bytes = align_up(o.buffer_bytes ? o.buffer_bytes : BUFFER_BYTES);
+	pthread_mutex_init(&io->lock, NULL);
+	pthread_cond_init(&io->changed, NULL);
+
+	int r = make_pool(io);
+	if (r < 0)
+		brumate_fail(err, -r, "buffers for the disk: %m");
+	else
+		r = start_engines(io, wanted_engine(&o), err);
+	if (r < 0) {
+		io_free(io);
+		return r;
+	}
+	*ret = io;
+	return 0;
+}
+
+enum io_engine io_engine(const struct io *io)
+{
+	return io->uring ? IO_ENGINE_URING : IO_ENGINE_POSIX;
+}
+
+void io_free(struct io *io)
+{
+	if (!io)
+		return;
+	io_uring_engine_free(io->uring);
+	io_posix_engine_free(io->posix);
+	if (io->pool)
+		munmap(io->pool, io->pool_bytes);
+	free(io->requests);
+	pthread_cond_destroy(&io->changed);
+	pthread_mutex_destroy(&io->lock);
+	free(io);
+}

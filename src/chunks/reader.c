@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: MIT
+/* Opening the memory part of a checkpoint, and reading its chunks ahead of those who work on them. */
+#include "chunks/reader.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "chunks/files.h"
+#include "chunks/codec.h"
+#include "chunks/far.h"
+#include "chunks/sharers.h"
+#include "chunks/team.h"
+
+/* Of reads that a thread has under way. */
+enum { AHEAD = 3, THREADS_MAX = 16 };
+
+/* ---- opening ---- */
+
+static const struct manifest_file *find_table(const struct manifest *m)
+{
+	for (size_t i = 0; i < m->n_files; i++)
+		if (!strcmp(m->files[i].path, MANIFEST_TABLE_PATH))
+			return &m->files[i];
+	return NULL;
+}
+
+static int read_table(struct chunk_table *ret, int dir_fd, const struct manifest_file *f,
+		      struct brumate_error *err)
+{
+	struct digest digest;
+	struct stat st;
+	auto_close int fd = files_open(dir_fd, f->path, &st);
+
+	if (fd < 0)
+		return brumate_fail(err, fd == -ENOENT ? EBADMSG : -fd, "%s",
+				    fd == -ENOENT ? "missing" : strerror(-fd));
+	if ((uint64_t)st.st_size != f->len_bytes || f->len_bytes > CHUNK_TABLE_BYTES_MAX)
+		return brumate_fail(err, EBADMSG, "%jd of %" PRIu64 " bytes", (intmax_t)st.st_size,
+				    f->len_bytes);
+	auto_free void *buf = malloc(f->len_bytes + 1);
+	if (!buf)
+		return brumate_fail(err, ENOMEM, "%m");
+	ssize_t n = fd_read_full(fd, buf, f->len_bytes);
+	int r = n < 0 ? (int)n : digest_buffer(&digest, buf, (size_t)n);
+	if (r < 0)
+		return brumate_fail(err, -r, "%m");
+	if (memcmp(&digest, &f->digest, sizeof(digest)))
+		return brumate_fail(err, EBADMSG, "damaged: its digest does not match");
+	return chunk_table_decode(ret, buf, (size_t)n, err);
+}
+
+/* The table and the manifest tell of the same. */
+static int compare(const struct chunk_table *t, const struct manifest *m, struct brumate_error *err)
+{
+	if (t->n_regions != m->memory.n_regions || t->n_packs != m->memory.n_packs ||
+	    t->sealed != (*m->key_id != '\0'))
+		return brumate_fail(err, EBADMSG, "not the table of this manifest");
+	for (size_t i = 0; i < t->n_regions; i++)
+		if (t->regions[i].len_bytes != m->memory.regions[i].len_bytes)
+			return brumate_fail(err, EBADMSG, "region %zu: not that of the manifest",
+					    i);
+	for (size_t i = 0; i < t->n_packs; i++)
+		if (chunk_table_pack_bytes(t, (uint32_t)i) != m->memory.packs[i].len_bytes)
+			return brumate_fail(err, EBADMSG, "pack %zu: not that of the manifest", i);
+	return 0;
+}
+
+int chunks_open(struct chunks_reader **ret, int dir_fd, const struct manifest *manifest,
+		const struct store_key *key, const struct pack_source *source,
+		struct brumate_error *err)
+{
+	const struct manifest_file *f = find_table(manifest);
+
+	if (!f || manifest->version < 2)
+		return brumate_fail(err, ENOENT, "no memory in chunks");
+	auto_(chunks_reader_free) struct chunks_reader *m = calloc(1, sizeof(*m));
+	if (!m)
+		return brumate_fail(err, ENOMEM, "%m");
+	m->dir_fd = dir_fd;
+	m->manifest = manifest;
+	m->key = key;
+	m->source = source;
+	pthread_mutex_init(&m->lock, NULL);
+	int r = read_table(&m->table, dir_fd, f, err);
+	if (r == 0)
+		r = compare(&m->table, manifest, err);
+	if (r < 0)
+		return brumate_wrap(err, r, "%s", f->path);
+	m->packs = calloc(m->table.n_packs + 1, sizeof(*m->packs));
+	if (!m->packs)
+		return brumate_fail(err, ENOMEM, "%m");
+	*ret = take_ptr(&m);
+	return 0;
+}
+
+void chunks_reader_free(struct chunks_reader *m)
+{
+	if (!m)
+		return;
+	chunk_table_fini(&m->table);
+	free(m->packs);
+	io_free(m->spare);
+	pthread_mutex_destroy(&m->lock);
+	free(m);
+}
+
+/* ---- packs ---- */
+
+static int open_pack(struct chunks_reader *m, struct io *io, uint32_t number, struct io_file **ret)
+{
+	struct stat st;
+	auto_close int fd =
+		files_open(m->dir_fd, m->manifest->memory.packs[number].path, &st);
+
+	if (fd < 0)
+		return fd;
+	int r = files_check_owner(&st, NULL);
+	return r < 0 ? r : io_file_new(ret, io, take_fd(&fd));
+}
+
+static int get_pack(struct chunks_reader *m, struct io *io, uint32_t number, struct io_file **ret)
+{
+	struct chunks_pack *p = &m->packs[number];
+	int r = 0;
+
+	pthread_mutex_lock(&m->lock);
+	if (!p->file)
+		r = open_pack(m, io, number, &p->file);
+	if (r == 0) {
+		p->users++;
+		*ret = p->file;
+	}
+	pthread_mutex_unlock(&m->lock);
+	return r;
+}
+
+static void put_pack(struct chunks_reader *m, uint32_t number)
+{
+	struct chunks_pack *p = &m->packs[number];
+	struct io_file *last = NULL;
+
+	pthread_mutex_lock(&m->lock);
+	if (--p->users == 0)
+		last = take_ptr(&p->file);
+	pthread_mutex_unlock(&m->lock);
+	io_file_close(last);
+}
+
+/* ---- reading ---- */
+
+struct reading {
+	struct chunks_reader *m;
+	const struct chunks_task *task;
+	struct io *io;
+	unsigned buffers; /* of io */
+	struct team team;
+	atomic_size_t next;
+};
+
+/* A read under way. */
+struct ahead_read {
+	struct io_buffer *buffer; /* NULL: nothing was asked for, r says why */
+	const struct chunk_record *record;
+	size_t item;
+	int r;
+};
+
+/* Where the chunk may be read to as it is stored, without a buffer between. */
+static void *find_room(const struct reading *g, const struct ahead_read *a)
+{
+	const struct chunk_record *c = a->record;
+
+	if (!g->task->room || g->m->table.sealed || c->encoding != CHUNK_RAW ||
+	    c->len_bytes % IO_ALIGN_BYTES)
+		return NULL;
+	return g->task->room(g->task->arg, a->item, c->len_bytes);
+}
+
+static bool begin_read(struct reading *g, struct ahead_read *ret)
+{
+	const struct chunk_table *t = &g->m->table;
+	struct io_file *file = NULL;
+	size_t i = atomic_fetch_add(&g->next, 1);
+
+	if (i >= g->task->n || team_stopped(&g->team))
+		return false;
+	*ret = (struct ahead_read){ .item = i };
+	ret->record = &t->chunks[g->task->chunks ? g->task->chunks[i] : i];
+	ret->r = get_pack(g->m, g->io, ret->record->pack, &file);
+	if (ret->r < 0)
+		return true;
+	ret->buffer = io_buffer_get(g->io);
+	void *room = find_room(g, ret);
+	if (room)
+		io_read_memory(file, ret->buffer, room, ret->record->len_bytes,
+			       ret->record->offset);
+	else
+		io_read(file, ret->buffer, chunk_padded(ret->record->stored_bytes),
+			ret->record->offset);
+	return true;
+}
+
+/* Waits for the read, and lets its pack go. */
+static struct stored_chunk wait_read(struct reading *g, struct ahead_read *a, struct codec *codec)
+{
+	struct stored_chunk c = {
+		.reader = g->m, .record = a->record, .item = a->item, .r = a->r, .codec = codec
+	};
+
+	if (!a->buffer)
+		return c;
+	ssize_t n = io_read_wait(a->buffer, &c.stored);
+	if (n != (ssize_t)chunk_padded(a->record->stored_bytes)) {
+		c.stored = NULL;
+		c.r = n < 0 ? (int)n : -ENODATA;
+	}
+	put_pack(g->m, a->record->pack);
+	return c;
+}
+
+static int work(void *arg, unsigned index, struct brumate_error *err)
+{
+	struct reading *g = arg;
+	struct ahead_read ahead[AHEAD];
+	auto_(codec_free) struct codec *codec = NULL;
+	unsigned first = 0, n = 0;
+	int r = codec_new(&codec);
+
+	if (r < 0)
+		return brumate_fail(err, -r, "%m");
+	for (;;) {
+		while (r == 0 && n < AHEAD && begin_read(g, &ahead[(first + n) % AHEAD]))
+			n++;
+		if (n == 0)
+			return r;
+		struct ahead_read *a = &ahead[first];
+		struct stored_chunk c = wait_read(g, a, codec);
+		if (r == 0 && !team_stopped(&g->team))
+			r = g->task->fn(g->task->arg, &c, err);
+		io_buffer_put(a->buffer);
+		first = (first + 1) % AHEAD;
+		n--;
+	}
+}
+
+/* Buffers are memory that is made, pinned and given back: who loads region after region has them once. */
+static int get_io(struct reading *g, unsigned buffers, struct brumate_error *err)
+{
+	const struct io_options options = { .buffers = buffers };
+	struct chunks_reader *m = g->m;
+
+	pthread_mutex_lock(&m->lock);
+	auto_(io_free) struct io *spare = take_ptr(&m->spare);
+	g->buffers = m->spare_buffers;
+	pthread_mutex_unlock(&m->lock);
+	if (spare && g->buffers >= buffers) {
+		g->io = take_ptr(&spare);
+		return 0;
+	}
+	g->buffers = buffers;
+	return io_new(&g->io, &options, err);
+}
+
+static void put_io(struct reading *g)
+{
+	struct chunks_reader *m = g->m;
+
+	pthread_mutex_lock(&m->lock);
+	struct io *other = m->spare;
+	m->spare = g->io;
+	m->spare_buffers = g->buffers;
+	pthread_mutex_unlock(&m->lock);
+	io_free(other);
+}
+
+int chunks_read(struct chunks_reader *m, const struct chunks_task *task, struct brumate_error *err)
+{
+	struct reading g = { .m = m, .task = task };
+	unsigned threads = task->threads && task->threads < THREADS_MAX ? task->threads
+									: team_cores(THREADS_MAX);
+
+	if (task->n == 0)
+		return 0;
+	if (m->source)
+		return chunks_read_far(m, task, err);
+	if (threads > task->n)
+		threads = (unsigned)task->n;
+	int r = get_io(&g, threads * AHEAD, err);
+	if (r < 0)
+		return r;
+	r = team_start(&g.team, threads, work, &g);
+	r = r < 0 ? brumate_fail(err, -r, "threads that read memory: %m")
+		  : team_wait(&g.team, task->tick, task->tick_arg, err);
+	put_io(&g);
+	return r;
+}
+
+/* ---- what is read ---- */
+
+/* Decrypts what is sealed, in place: it lies in a buffer that is used for nothing else any more. */
+static bool open_seal(const struct stored_chunk *c)
+{
+	const struct chunks_reader *m = c->reader;
+	const struct chunk_record *record = c->record;
+
+	if (!m->table.sealed)
+		return true;
+	return m->key &&
+	       store_key_chunk(m->key, &record->digest,
+			       m->manifest->memory.packs[record->pack].path, record->offset,
+			       (void *)c->stored, record->stored_bytes) == 0;
+}
+
+static bool is_digest(const struct stored_chunk *c, const void *data)
+{
+	const struct chunk_record *record = c->record;
+	struct digest digest;
+	int r = c->reader->table.sealed ? chunk_digest_keyed(&digest, &c->reader->key->digests,
+							     data, record->len_bytes)
+					: chunk_digest(&digest, data, record->len_bytes);
+
+	return r == 0 && !memcmp(&digest, &record->digest, sizeof(digest));
+}
+
+const void *chunks_expand(const struct stored_chunk *c, const char **ret_why)
+{
+	const void *data = NULL;
+
+	if (!c->stored)
+		*ret_why = c->r == -ENODATA ? "truncated" : strerror(-c->r);
+	else if (!open_seal(c))
+		*ret_why = "encrypted, and there is no key";
+	else if (!(data = codec_expand(c->codec, c->record, c->stored)))
+		*ret_why = "damaged: it cannot be decompressed";
+	return data;
+}
+
+const void *chunks_check(const struct stored_chunk *c, const char **ret_why)
+{
+	const void *data = chunks_expand(c, ret_why);
+
+	if (!data || is_digest(c, data))
+		return data;
+	*ret_why = "damaged: its digest does not match";
+	return NULL;
+}
+
+static bool is_stored(const struct stored_chunk *c)
+{
+	struct digest digest;
+
+	return chunk_digest(&digest, c->stored, c->record->stored_bytes) == 0 &&
+	       !memcmp(&digest, &c->record->stored, sizeof(digest));
+}
+
+bool chunks_check_stored(const struct stored_chunk *c, const char **ret_why)
+{
+	const struct chunk_record *record = c->record;
+	size_t padding = chunk_padded(record->stored_bytes) - record->stored_bytes;
+	bool sealed = c->reader->table.sealed;
+
+	if ((!sealed || !c->stored) && !chunks_check(c, ret_why))
+		return false;
+	/* Some flipped bits of a compressed chunk make no difference to what comes out of it. */
+	if ((sealed || record->encoding != CHUNK_RAW) && !is_stored(c))
+		*ret_why = "damaged: its stored bytes are not those that were written";
+	else if (!chunk_is_zero((const char *)c->stored + record->stored_bytes, padding))
+		*ret_why = "damaged: what follows it is not zero";
+	else
+		return true;
+	return false;
+}
+
+/* Where the first part is that the chunk holds. */
+static bool find_part(const struct chunk_table *t, uint32_t chunk, size_t *ret_region,
+		      uint64_t *ret_offset)
+{
+	for (size_t k = 0; k < t->n_regions; k++) {
+		uint64_t n = chunk_parts(t->regions[k].len_bytes);
+
+		for (uint64_t i = 0; i < n; i++) {
+			if (t->parts[t->regions[k].first + i] != chunk)
+				continue;
+			*ret_region = k;
+			*ret_offset = i * CHUNK_BYTES_MAX;
+			return true;
+		}
+	}
+	return false;
+}
+
+/* "it holds …": what of the job is in the chunk. */
+static void describe_use(char *ret, size_t room, const struct chunks_reader *m,
+			 const struct chunk_record *c)
+{
+	uint64_t offset;
+	size_t k;
+
+	if (!find_part(&m->table, (uint32_t)(c - m->table.chunks), &k, &offset)) {
+		snprintf(ret, room, "nothing of this checkpoint is in it");
+		return;
+	}
+	const struct manifest_region *region = &m->manifest->memory.regions[k];
+	bool device = region->kind == MANIFEST_REGION_DEVICE;
+	uint64_t va = region->va + offset;
+
+	snprintf(ret, room, "it holds 0x%" PRIx64 "-0x%" PRIx64 " of process %d (region %zu, %s%s)",
+		 va, va + c->len_bytes, region->pid, k, device ? "GPU " : "CPU memory",
+		 device ? region->gpu : "");
+}
+
+int chunks_fail_chunk(const struct chunks_reader *m, const struct chunk_record *c, const char *why,
+		      struct brumate_error *err)
+{
+	const char *path = m->manifest->memory.packs[c->pack].path;
+	char use[256], others[400];
+	size_t n;
+
+	describe_use(use, sizeof(use), m, c);
+	sharers_describe(others, sizeof(others), m->dir_fd, m->manifest->id, path);
+	return brumate_fail(err, EBADMSG, "%s: chunk %td (bytes %" PRIu64 "-%" PRIu64 "): %s; %s%s",
+			    path, c - chunk_table_pack(&m->table, c->pack, &n), c->offset,
+			    c->offset + chunk_padded(c->stored_bytes), why, use, others);
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT
+/* The memory of a job in a checkpoint of a store: what chunks/chunks.h needs to know of the store. */
+#include "store/store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "chunks/chunk-index.h"
+#include "chunks/files.h"
+#include "store/image.h"
+#include "store/names.h"
+
+/* A checkpoint of the store and when it was changed. */
+struct entry {
+	const char *id;
+	struct timespec mtime;
+};
+
+static int newest_first(const void *a, const void *b)
+{
+	const struct entry *left = a, *right = b;
+
+	if (left->mtime.tv_sec != right->mtime.tv_sec)
+		return left->mtime.tv_sec < right->mtime.tv_sec ? 1 : -1;
+	if (left->mtime.tv_nsec != right->mtime.tv_nsec)
+		return left->mtime.tv_nsec < right->mtime.tv_nsec ? 1 : -1;
+	return strcmp(left->id, right->id);
+}
+
+/* The ids of the store, the one that changed last first. Owned; NULL without memory. */
+static struct entry *sort_ids(int store_fd, const struct dir_names *all)
+{
+	struct entry *entries = calloc(all->n + 1, sizeof(*entries));
+
+	for (size_t i = 0; entries && i < all->n; i++) {
+		struct stat st;
+
+		entries[i].id = all->ids[i];
+		if (fstatat(store_fd, all->ids[i], &st, AT_SYMLINK_NOFOLLOW) == 0)
+			entries[i].mtime = st.st_mtim;
+	}
+	if (entries && all->n)
+		qsort(entries, all->n, sizeof(*entries), newest_first);
+	return entries;
+}
+
+static int offer_images(struct chunk_index *x, const struct store_writer *w, const char *store,
+			const struct chunks_options *options)
+{
+	auto_(dir_names_fini) struct dir_names all = DIR_NAMES_EMPTY;
+
+	if (dir_names_list(&all, w->store_fd, manifest_id_is_valid) < 0)
+		all = DIR_NAMES_EMPTY; /* nothing to share with */
+	auto_free struct entry *entries = sort_ids(w->store_fd, &all);
+	if (!entries)
+		return -ENOMEM;
+	for (size_t i = 0; i < all.n && i < CHUNK_INDEX_OFFERS_MAX; i++) {
+		auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
+
+		if (image_load(&image, w->store_fd, store, entries[i].id, NULL) == 0)
+			chunk_index_offer(x, &image.dir_fd, &image.manifest, options,
+					  w->key ? w->key->id : "");
+	}
+	return 0;
+}
+
+static int look_at_others(struct chunk_index **ret, const struct store_writer *w,
+			  const struct chunks_options *options)
+{
+	auto_(chunk_index_free) struct chunk_index *x = NULL;
+	const char *slash = strrchr(w->path, '/');
+	auto_free char *store = strndup(w->path, (size_t)(slash - w->path));
+	int r = store ? chunk_index_new(&x) : -ENOMEM;
+
+	if (r == 0)
+		r = offer_images(x, w, store, options);
+	if (r == 0)
+		r = chunk_index_read(x);
+	if (r == 0)
+		*ret = take_ptr(&x);
+	return r;
+}
+
+int store_chunks_begin(struct chunks_writer **ret, struct store_writer *w,
+		       const struct chunks_options *options, struct brumate_error *err)
+{
+	auto_(chunk_index_free) struct chunk_index *known = NULL;
+	auto_close int dir_fd = store_mkdir(w, MANIFEST_MEMORY_DIR, err);
+
+	if (dir_fd < 0)
+		return dir_fd;
+	int r = options->no_sharing ? 0 : look_at_others(&known, w, options);
+	if (r < 0)
+		return brumate_fail(err, -r, "memory: earlier checkpoints: %m");
+	struct chunks_target target = {
+		.dir_fd = take_fd(&dir_fd),
+		.id = w->id,
+		.path = w->path,
+		.key = w->key,
+		.known = take_ptr(&known),
+	};
+	return chunks_begin(ret, &target, options, err);
+}
+
+int store_chunks_open(struct chunks_reader **ret, const struct store_image *i,
+		      struct brumate_error *err)
+{
+	int r = chunks_open(ret, i->dir_fd, &i->manifest, i->key, i->source, err);
+
+	return r < 0 ? brumate_wrap(err, r, "checkpoint %s", i->manifest.id) : 0;
+}
+
+/* @ret stays NULL where @i has no memory. */
+static int open_table(struct chunks_reader **ret, const struct store_image *i,
+		      struct brumate_error *err)
+{
+	int r = store_chunks_open(ret, i, err);
+
+	if (r != -ENOENT)
+		return r;
+	if (err)
+		*err = BRUMATE_ERROR_NONE;
+	return 0;
+}
+
+int store_chunks_compare(struct chunks_common *ret, const struct store_image *from,
+			 const struct store_image *to, struct brumate_error *err)
+{
+	auto_(chunks_reader_free) struct chunks_reader *a = NULL;
+	auto_(chunks_reader_free) struct chunks_reader *b = NULL;
+	int r = open_table(&a, from, err);
+
+	if (r == 0)
+		r = open_table(&b, to, err);
+	if (r < 0)
+		return r;
+	r = chunks_compare(ret, a, b);
+	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
+}
