@@ -29,8 +29,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "criu/images.h"
-#include "criu/private.h"
-#include "process/net-lock.h"
+#include "criu/criu-private.h"
 #include "process/pidns.h"
 #include "process/reap.h"
 #include "rpc.pb-c.h"
@@ -418,7 +417,7 @@ static int ask_for_dump(struct session *s, Criu__Opts *opts, struct criu_fds *fd
 	/* Making the lock and taking it back costs ten times what the dump of a small job does. */
 	if (s->lock == LOCK_SPARED && heal_has_tcp(&s->heal))
 		s->lock = LOCK_NEEDED;
-	r = set_common(opts, o, s->lock == LOCK_NEEDED && net_lock_is_possible(), fds, err);
+	r = set_common(opts, o, s->lock == LOCK_NEEDED && heal_can_lock(), fds, err);
 	if (r < 0)
 		return r;
 	r = criu_fds_take(fds, heal_arm(&s->heal), "the guard of its death", err);
@@ -605,7 +604,7 @@ static int start_restore(struct session *s, Criu__Opts *opts, struct criu_fds *f
 	if (!o->enter_ns_of)
 		r = check_pids(&s->tree, err);
 	if (r >= 0)
-		r = set_common(opts, o, net_lock_is_possible(), fds, err);
+		r = set_common(opts, o, heal_can_lock(), fds, err);
 	if (r < 0)
 		return r;
 	/* In another namespace the root is to be a child of its init, which CRIU's end makes it. */

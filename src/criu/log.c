@@ -4,7 +4,7 @@
  * one) nor the last (each caller up the stack says that something below it failed).
  */
 #include "base/fd.h"
-#include "criu/private.h"
+#include "criu/criu-private.h"
 
 #include <ctype.h>
 #include <errno.h>

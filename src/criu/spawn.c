@@ -12,7 +12,7 @@
 #include "base/packet.h"
 #include "base/paths.h"
 #include "criu-plugin/hidden.h"
-#include "criu/private.h"
+#include "criu/criu-private.h"
 #include "process/reap.h"
 
 #include <errno.h>

@@ -1,23 +1,58 @@
 // SPDX-License-Identifier: MIT
-/* What will not checkpoint; see scan.h. A check is one row of the table at the end. */
+/* What will not checkpoint; see scan.h. All is gathered first, then each check looks through it: a check is one row
+ * of the table at the end. */
 #include "process/scan.h"
-#include "base/array.h"
-#include "base/fd.h"
-#include "process/net-lock.h"
-#include "process/pidns.h"
-#include "process/scan-private.h"
 
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+#include <linux/sock_diag.h>
+#include <linux/unix_diag.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/time.h>
 #include <unistd.h>
 
-enum { MAPS_BYTES_MAX = 64 * 1024 * 1024 };
+#include "base/array.h"
+#include "base/fd.h"
+#include "process/pidns.h"
+
+enum {
+	MAPS_BYTES_MAX = 64 << 20,
+	FDINFO_BYTES_MAX = 1 << 20,
+	TCP_BYTES_MAX = 64 << 20,
+	TCP_ESTABLISHED = 1,
+	ANSWER_BYTES = 64 << 10, /* of the socket diagnosis */
+	ANSWER_TIMEOUT_S = 5,
+	NAME_BYTES = 108, /* of a unix socket */
+};
+
+/* An open file of a process of the tree. */
+struct scan_fd {
+	const struct proc_info *process;
+	int fd;
+	int flags;	 /* open(2)'s, from fdinfo; -1 unknown */
+	pid_t pidfd_pid; /* a pidfd's process; 0: no pidfd, -1: it has ended */
+	struct stat st;
+	char target[512]; /* as /proc/PID/fd/N reads */
+};
+
+/* A scan under way: everything is gathered first, then each check looks through it. */
+struct scan {
+	struct scan_report report;
+	const struct proc_tree *tree;
+	struct scan_fd *fds;
+	size_t n_fds;
+	int r; /* first failure to record a finding */
+};
 
 void scan_report_fini(struct scan_report *r)
 {
@@ -36,8 +71,14 @@ int scan_add(struct scan_report *r, const struct scan_finding *f)
 	return 0;
 }
 
-void scan_find(struct scan *s, enum scan_level level, unsigned scope, const struct proc_info *p,
-	       const char *what, const char *hint, const char *fmt, ...)
+/* Records a finding about @p: text is "process PID (COMM) " and what @fmt makes. */
+static void add_finding(struct scan *s, enum scan_level level, unsigned scope,
+			const struct proc_info *p, const char *what, const char *hint,
+			const char *fmt, ...) __attribute__((format(printf, 7, 8)));
+
+static void add_finding(struct scan *s, enum scan_level level, unsigned scope,
+			const struct proc_info *p, const char *what, const char *hint,
+			const char *fmt, ...)
 {
 	struct scan_finding f = { .level = level, .scope = scope, .pid = p->id.pid };
 	va_list ap;
@@ -53,13 +94,403 @@ void scan_find(struct scan *s, enum scan_level level, unsigned scope, const stru
 		s->r = r;
 }
 
-bool scan_tree_has(const struct scan *s, pid_t pid)
+static bool tree_has(const struct scan *s, pid_t pid)
 {
 	for (size_t i = 0; i < s->tree->n; i++)
 		if (s->tree->items[i].id.pid == pid)
 			return true;
 	return false;
 }
+
+/* ---- open files ---- */
+
+static void read_fdinfo(struct scan_fd *f)
+{
+	char path[64];
+	auto_free char *text = NULL;
+
+	snprintf(path, sizeof(path), "/proc/%d/fdinfo/%d", f->process->id.pid, f->fd);
+	f->flags = -1;
+	if (file_read(AT_FDCWD, path, FDINFO_BYTES_MAX, &text, NULL) < 0)
+		return;
+
+	const char *flags = strstr(text, "flags:"), *pid = strstr(text, "\nPid:");
+	if (flags)
+		f->flags = (int)strtol(flags + strlen("flags:"), NULL, 8);
+	if (pid)
+		f->pidfd_pid = (pid_t)strtol(pid + strlen("\nPid:"), NULL, 10);
+}
+
+static void gather_fd(struct scan *s, const struct proc_info *p, int dir_fd, const char *name)
+{
+	struct scan_fd f = { .process = p, .fd = atoi(name) };
+	ssize_t n = readlinkat(dir_fd, name, f.target, sizeof(f.target) - 1);
+
+	if (n < 0 || fstatat(dir_fd, name, &f.st, 0) < 0)
+		return; /* closed meanwhile */
+	f.target[n] = '\0';
+	read_fdinfo(&f);
+
+	struct scan_fd *fds = array_room(s->fds, s->n_fds, sizeof(*fds));
+	if (!fds) {
+		s->r = -ENOMEM;
+		return;
+	}
+	s->fds = fds;
+	s->fds[s->n_fds++] = f;
+}
+
+static void gather_fds(struct scan *s)
+{
+	for (size_t i = 0; i < s->tree->n; i++) {
+		const struct proc_info *p = &s->tree->items[i];
+		char path[64];
+
+		snprintf(path, sizeof(path), "/proc/%d/fd", p->id.pid);
+		auto_closedir DIR *dir = opendir(path);
+		if (!dir)
+			continue; /* ended, or found by the check of rights */
+		for (struct dirent *e; (e = readdir(dir));)
+			if (e->d_name[0] != '.')
+				gather_fd(s, p, dirfd(dir), e->d_name);
+	}
+}
+
+static const struct scan_fd *find_inode(const struct scan *s, const char *prefix,
+					unsigned long inode)
+{
+	size_t len = strlen(prefix);
+
+	for (size_t i = 0; i < s->n_fds; i++)
+		if (s->fds[i].st.st_ino == inode && !strncmp(s->fds[i].target, prefix, len))
+			return &s->fds[i];
+	return NULL;
+}
+
+/* Kernel objects behind a descriptor, by the name /proc gives them. */
+static const struct {
+	const char *target, *what, *name, *hint;
+} objects[] = {
+	{ "[io_uring]", "io_uring", "an io_uring",
+	  "start it with UV_USE_IO_URING=0, or set sysctl kernel.io_uring_disabled=2" },
+	{ "[perf_event]", "perf_event", "a perf event", "stop profiling it" },
+	{ "[userfaultfd]", "userfaultfd", "a userfaultfd", "close it before the checkpoint" },
+	{ "bpf-", "bpf", "a BPF object", "close it before the checkpoint" },
+	{ "[landlock-ruleset]", "landlock", "a landlock ruleset", "close it once it is enforced" },
+};
+
+/* Those that CRIU saves. */
+static const char *const known_objects[] = {
+	"[eventfd]", "[eventpoll]", "[timerfd]", "[signalfd]", "inotify", "[fanotify]", "[pidfd]",
+};
+
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
+static void check_object(struct scan *s, const struct scan_fd *f, const char *name)
+{
+	/* As with /dev/nvidia*: what the simulated driver holds in its place goes with the GPU state. */
+	if ((!strcmp(name, "[landlock-ruleset]") || !strcmp(name, "[userfaultfd]")) &&
+	    scan_uses_gpu(f->process->id.pid))
+		return;
+	for (size_t i = 0; i < COUNT(objects); i++) {
+		if (strncmp(name, objects[i].target, strlen(objects[i].target)))
+			continue;
+		add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, objects[i].what, objects[i].hint,
+			    "has %s (fd %d)", objects[i].name, f->fd);
+		return;
+	}
+	for (size_t i = 0; i < COUNT(known_objects); i++)
+		if (!strcmp(name, known_objects[i]))
+			return;
+	add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, "kernel-object",
+		    "close it before the checkpoint", "has %s (fd %d), which CRIU does not know",
+		    name, f->fd);
+}
+
+static void check_pidfd(struct scan *s, const struct scan_fd *f)
+{
+	if (f->pidfd_pid > 0 && !tree_has(s, f->pidfd_pid))
+		add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, "pidfd",
+			    "close it before the checkpoint",
+			    "has a pidfd (fd %d) of process %d, which is not of the job", f->fd,
+			    f->pidfd_pid);
+}
+
+static bool device_is_known(dev_t dev)
+{
+	enum { MEMORY = 1, NUL = 3, ZERO = 5, FULL = 7, URANDOM = 9 }; /* between them: random */
+	enum { CONSOLE = 4, TTY = 5, MISC = 10, PTS_FIRST = 136, PTS_LAST = 143, TUN = 200 };
+
+	if (major(dev) == MEMORY)
+		return minor(dev) == NUL || minor(dev) == ZERO ||
+		       (minor(dev) >= FULL && minor(dev) <= URANDOM);
+	return major(dev) == CONSOLE || major(dev) == TTY ||
+	       (major(dev) == MISC && minor(dev) == TUN) ||
+	       (major(dev) >= PTS_FIRST && major(dev) <= PTS_LAST);
+}
+
+/* Capabilities 1 and 2 are for setting MIG up and for watching it, and NVML opens the latter in every
+ * process (PyTorch on an H200, driver 580); the ones above are of instances. */
+static bool is_mig_instance(const struct scan_fd *f)
+{
+	static const char prefix[] = "/dev/nvidia-caps/nvidia-cap";
+
+	return !strncmp(f->target, prefix, sizeof(prefix) - 1) &&
+	       atoi(f->target + sizeof(prefix) - 1) > 2;
+}
+
+static void check_device(struct scan *s, const struct scan_fd *f)
+{
+	if (is_mig_instance(f))
+		add_finding(s, SCAN_REFUSE, SCAN_GPU, f->process, "mig", "use a whole GPU",
+			    "uses a MIG instance (fd %d), which the driver cannot save", f->fd);
+	else if (strncmp(f->target, "/dev/nvidia", strlen("/dev/nvidia")) &&
+		 !device_is_known(f->st.st_rdev))
+		add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, "device",
+			    "close it before the checkpoint", "has device %.150s open (fd %d)",
+			    f->target, f->fd);
+}
+
+static void check_regular(struct scan *s, const struct scan_fd *f)
+{
+	if (!strncmp(f->target, "/secretmem", strlen("/secretmem")))
+		add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, "memfd_secret",
+			    "close it before the checkpoint",
+			    "has a memfd_secret (fd %d), which nobody else may read", f->fd);
+	else if (f->st.st_nlink == 0 && f->st.st_size > (off_t)UINT32_MAX &&
+		 strncmp(f->target, "/memfd:", strlen("/memfd:")))
+		add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, "deleted-file",
+			    "give the file a name, or make it smaller than 4 GiB",
+			    "has a deleted file of %llu bytes open (fd %d): %.100s",
+			    (unsigned long long)f->st.st_size, f->fd, f->target);
+}
+
+static bool leads_to_mps(const struct scan_fd *f)
+{
+	return strstr(f->target, "nvidia-mps") || strstr(f->target, "nvidia-cuda-mps");
+}
+
+static void check_fds(struct scan *s)
+{
+	static const char anon[] = "anon_inode:";
+
+	for (size_t i = 0; i < s->n_fds; i++) {
+		const struct scan_fd *f = &s->fds[i];
+
+		if (leads_to_mps(f))
+			add_finding(s, SCAN_REFUSE, SCAN_GPU, f->process, "mps",
+				    "run it without MPS",
+				    "uses the GPU through MPS, which the driver cannot save");
+		if (f->pidfd_pid)
+			check_pidfd(s, f);
+		else if (!strncmp(f->target, anon, strlen(anon)))
+			check_object(s, f, f->target + strlen(anon));
+		else if (S_ISCHR(f->st.st_mode))
+			check_device(s, f);
+		else if (S_ISREG(f->st.st_mode))
+			check_regular(s, f);
+	}
+}
+
+static bool tree_has_end(const struct scan *s, ino_t inode, int wanted)
+{
+	for (size_t i = 0; i < s->n_fds; i++) {
+		int mode = s->fds[i].flags & O_ACCMODE;
+
+		if (s->fds[i].st.st_ino == inode && S_ISFIFO(s->fds[i].st.st_mode) &&
+		    (mode == wanted || mode == O_RDWR))
+			return true;
+	}
+	return false;
+}
+
+static void check_pipes(struct scan *s)
+{
+	for (size_t i = 0; i < s->n_fds; i++) {
+		const struct scan_fd *f = &s->fds[i];
+		int other = (f->flags & O_ACCMODE) == O_RDONLY ? O_WRONLY : O_RDONLY;
+
+		if (S_ISFIFO(f->st.st_mode) && f->flags >= 0 && !strncmp(f->target, "pipe:", 5) &&
+		    !tree_has_end(s, f->st.st_ino, other))
+			add_finding(s, SCAN_NOTE, SCAN_CRIU, f->process, "pipe",
+				    "send output to a file, as brumate run does",
+				    "has a pipe to outside the job (fd %d)", f->fd);
+	}
+}
+
+/* ---- TCP connections ---- */
+
+struct connection {
+	char local[64], remote[64];
+	unsigned state;
+	unsigned long inode;
+};
+
+static bool parse_tcp(const char *line, struct connection *ret)
+{
+	return sscanf(line, " %*d: %63s %63s %x %*s %*s %*s %*s %*s %lu", ret->local, ret->remote,
+		      &ret->state, &ret->inode) == 4;
+}
+
+/* The other end may be in the tree too: then it is the line with the addresses exchanged. */
+static bool other_end_is_ours(const struct scan *s, const char *table, const struct connection *c)
+{
+	for (const char *line = table; line; line = strchr(line + 1, '\n')) {
+		struct connection o;
+
+		if (parse_tcp(line, &o) && !strcmp(o.local, c->remote) &&
+		    !strcmp(o.remote, c->local))
+			return find_inode(s, "socket:", o.inode);
+	}
+	return false;
+}
+
+static void check_tcp_table(struct scan *s, const char *path)
+{
+	auto_free char *table = NULL;
+
+	if (file_read(AT_FDCWD, path, TCP_BYTES_MAX, &table, NULL) < 0)
+		return;
+	for (const char *line = strchr(table, '\n'); line; line = strchr(line + 1, '\n')) {
+		struct connection c;
+		const struct scan_fd *f;
+
+		if (!parse_tcp(line, &c) || c.state != TCP_ESTABLISHED ||
+		    !(f = find_inode(s, "socket:", c.inode)) || other_end_is_ours(s, table, &c))
+			continue;
+		add_finding(s, SCAN_NOTE, SCAN_CRIU, f->process, "tcp",
+			    "it survives a restore on this machine soon after; use --tcp-close "
+			    "otherwise",
+			    "has a TCP connection to outside the job (fd %d)", f->fd);
+	}
+}
+
+static void check_tcp(struct scan *s)
+{
+	check_tcp_table(s, "/proc/net/tcp");
+	check_tcp_table(s, "/proc/net/tcp6");
+}
+
+/* ---- Unix sockets: only the kernel's socket diagnosis tells who the peer is ---- */
+
+struct unix_socket {
+	unsigned inode, peer; /* peer 0: not connected */
+	int type;
+	char name[NAME_BYTES + 1]; /* of the peer's address or its own */
+};
+
+static int ask_for_sockets(int fd)
+{
+	struct {
+		struct nlmsghdr header;
+		struct unix_diag_req req;
+	} msg = {
+		.header = {
+			.nlmsg_len = sizeof(msg),
+			.nlmsg_type = SOCK_DIAG_BY_FAMILY,
+			.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP,
+		},
+		.req = {
+			.sdiag_family = AF_UNIX,
+			.udiag_states = ~0u,
+			.udiag_show = UDIAG_SHOW_NAME | UDIAG_SHOW_PEER,
+		},
+	};
+	struct timeval timeout = { .tv_sec = ANSWER_TIMEOUT_S };
+
+	if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) < 0 ||
+	    send(fd, &msg, sizeof(msg), 0) < 0)
+		return -errno;
+	return 0;
+}
+
+static void parse_socket(struct unix_socket *ret, const struct nlmsghdr *h)
+{
+	const struct unix_diag_msg *d = NLMSG_DATA(h);
+	int left = (int)(h->nlmsg_len - NLMSG_LENGTH(sizeof(*d)));
+
+	*ret = (struct unix_socket){ .inode = d->udiag_ino, .type = d->udiag_type };
+	for (const struct rtattr *a = (const void *)(d + 1); RTA_OK(a, left);
+	     a = RTA_NEXT(a, left)) {
+		size_t len = RTA_PAYLOAD(a);
+
+		if (a->rta_type == UNIX_DIAG_PEER && len >= sizeof(ret->peer))
+			memcpy(&ret->peer, RTA_DATA(a), sizeof(ret->peer));
+		if (a->rta_type == UNIX_DIAG_NAME)
+			memcpy(ret->name, RTA_DATA(a), len < NAME_BYTES ? len : NAME_BYTES);
+	}
+}
+
+static void check_socket(struct scan *s, const struct unix_socket *u)
+{
+	const struct scan_fd *f = find_inode(s, "socket:", u->inode);
+
+	if (!f || !u->peer || find_inode(s, "socket:", u->peer))
+		return;
+	if (u->type == SOCK_DGRAM)
+		add_finding(s, SCAN_NOTE, SCAN_CRIU, f->process, "unix-socket",
+			    "it is connected again by its name at the restore",
+			    "sends to a unix socket outside the job (fd %d)", f->fd);
+	else
+		add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, "unix-socket",
+			    "close it before the checkpoint, or run both ends in one job",
+			    "is connected to a process outside the job by a unix socket (fd %d)",
+			    f->fd);
+}
+
+/* The peer of a connection to MPS is unnamed on our side: its own end carries the name. */
+static void check_socket_of_mps(struct scan *s, const struct unix_socket *u)
+{
+	const struct scan_fd *f = u->peer ? find_inode(s, "socket:", u->peer) : NULL;
+
+	if (f && strstr(u->name, "nvidia-mps"))
+		add_finding(s, SCAN_REFUSE, SCAN_GPU, f->process, "mps", "run it without MPS",
+			    "uses the GPU through MPS, which the driver cannot save");
+}
+
+/* 1: more to come, 0: that was all */
+static int read_answer(struct scan *s, int fd, char *buf)
+{
+	ssize_t n = recv(fd, buf, ANSWER_BYTES, 0);
+
+	if (n < 0)
+		return errno == EINTR ? 1 : -errno;
+
+	unsigned left = (unsigned)n;
+	for (const struct nlmsghdr *h = (void *)buf; NLMSG_OK(h, left); h = NLMSG_NEXT(h, left)) {
+		struct unix_socket u;
+
+		if (h->nlmsg_type == NLMSG_DONE)
+			return 0;
+		if (h->nlmsg_type == NLMSG_ERROR)
+			return ((const struct nlmsgerr *)NLMSG_DATA(h))->error;
+		if (h->nlmsg_len < NLMSG_LENGTH(sizeof(struct unix_diag_msg)))
+			return -EBADMSG;
+		parse_socket(&u, h);
+		check_socket(s, &u);
+		check_socket_of_mps(s, &u);
+	}
+	return n > 0;
+}
+
+static void check_unix(struct scan *s)
+{
+	auto_close int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+	auto_free char *buf = malloc(ANSWER_BYTES);
+	int r = fd < 0 ? -errno : !buf ? -ENOMEM : ask_for_sockets(fd);
+
+	if (r == 0)
+		while ((r = read_answer(s, fd, buf)) > 0)
+			;
+	if (r < 0 && s->tree->n)
+		add_finding(
+			s, SCAN_NOTE, SCAN_CRIU, &s->tree->items[0], "unix-socket",
+			"the kernel needs CONFIG_UNIX_DIAG for this",
+			"may have unix sockets to outside the job: the kernel does not tell (%s)",
+			strerror(-r));
+}
+
+/* ---- processes and their mappings ---- */
 
 static int read_proc(pid_t pid, const char *name, char **ret)
 {
@@ -147,10 +578,10 @@ static void check_namespaces(struct scan *s)
 		for (size_t k = 0; p->state != 'Z' && k < sizeof(names) / sizeof(names[0]); k++) {
 			if (same_ns(p->id.pid, home, names[k]))
 				continue;
-			scan_find(s, SCAN_REFUSE, SCAN_CRIU, p, "namespace",
-				  "containers are not supported yet: run brumate inside the "
-				  "container",
-				  "lives in another %s namespace", names[k]);
+			add_finding(s, SCAN_REFUSE, SCAN_CRIU, p, "namespace",
+				    "containers are not supported yet: run brumate inside the "
+				    "container",
+				    "lives in another %s namespace", names[k]);
 			break;
 		}
 	}
@@ -162,23 +593,24 @@ static void check_states(struct scan *s)
 		const struct proc_info *p = &s->tree->items[i];
 
 		if (p->tracer_pid)
-			scan_find(s, SCAN_REFUSE, SCAN_GPU | SCAN_CRIU, p, "traced",
-				  "detach the debugger", "is traced by process %d", p->tracer_pid);
+			add_finding(s, SCAN_REFUSE, SCAN_GPU | SCAN_CRIU, p, "traced",
+				    "detach the debugger", "is traced by process %d",
+				    p->tracer_pid);
 		if (p->state == 'T')
-			scan_find(s, SCAN_NOTE, SCAN_CRIU, p, "stopped",
-				  "send it SIGCONT to make it run",
-				  "is stopped, and will be after a restore");
+			add_finding(s, SCAN_NOTE, SCAN_CRIU, p, "stopped",
+				    "send it SIGCONT to make it run",
+				    "is stopped, and will be after a restore");
 		if (p->state == 'T' && scan_uses_gpu(p->id.pid))
-			scan_find(s, SCAN_REFUSE, SCAN_GPU, p, "stopped", "send it SIGCONT first",
-				  "is stopped, so the driver cannot work in it");
+			add_finding(s, SCAN_REFUSE, SCAN_GPU, p, "stopped", "send it SIGCONT first",
+				    "is stopped, so the driver cannot work in it");
 		if (p->state == 'D')
-			scan_find(s, SCAN_SUSPECT, SCAN_CRIU, p, "uninterruptible",
-				  "wait until its input or output is done",
-				  "is in an uninterruptible wait, and may not stop in time");
-		if (p->tty_nr && !scan_tree_has(s, p->sid))
-			scan_find(s, SCAN_NOTE, SCAN_CRIU, p, "terminal",
-				  "start it with brumate run, which gives it no terminal",
-				  "has a terminal from outside the job");
+			add_finding(s, SCAN_SUSPECT, SCAN_CRIU, p, "uninterruptible",
+				    "wait until its input or output is done",
+				    "is in an uninterruptible wait, and may not stop in time");
+		if (p->tty_nr && !tree_has(s, p->sid))
+			add_finding(s, SCAN_NOTE, SCAN_CRIU, p, "terminal",
+				    "start it with brumate run, which gives it no terminal",
+				    "has a terminal from outside the job");
 	}
 }
 
@@ -190,24 +622,25 @@ static void check_rights(struct scan *s)
 		int r = p->state == 'Z' ? 0 : read_proc(p->id.pid, "maps", &maps);
 
 		if (r == -EACCES || r == -EPERM)
-			scan_find(s, SCAN_REFUSE, SCAN_GPU | SCAN_CRIU, p, "permission",
-				  "run brumate as root", "may not be looked into");
+			add_finding(s, SCAN_REFUSE, SCAN_GPU | SCAN_CRIU, p, "permission",
+				    "run brumate as root", "may not be looked into");
 	}
 }
 
 static void check_mappings_of(struct scan *s, const struct proc_info *p, const char *maps)
 {
 	if (strstr(maps, "/SYSV"))
-		scan_find(s, SCAN_REFUSE, SCAN_CRIU, p, "sysv-shm",
-			  "use POSIX shared memory or a file", "has System V shared memory mapped");
+		add_finding(s, SCAN_REFUSE, SCAN_CRIU, p, "sysv-shm",
+			    "use POSIX shared memory or a file",
+			    "has System V shared memory mapped");
 	if (strstr(maps, "anon_inode:[io_uring]"))
-		scan_find(
+		add_finding(
 			s, SCAN_REFUSE, SCAN_CRIU, p, "io_uring",
 			"start it with UV_USE_IO_URING=0, or set sysctl kernel.io_uring_disabled=2",
 			"has an io_uring mapped");
 	if (strstr(maps, "/secretmem"))
-		scan_find(s, SCAN_REFUSE, SCAN_CRIU, p, "memfd_secret",
-			  "close it before the checkpoint", "has memfd_secret memory mapped");
+		add_finding(s, SCAN_REFUSE, SCAN_CRIU, p, "memfd_secret",
+			    "close it before the checkpoint", "has memfd_secret memory mapped");
 }
 
 static void check_mappings(struct scan *s)
@@ -236,17 +669,18 @@ static void check_gpu_leftovers(struct scan *s)
 		if (read_proc(f->process->id.pid, "maps", &maps) < 0 || strstr(maps, "/dev/nvidia"))
 			continue;
 		if (f->process->is_fork)
-			scan_find(
+			add_finding(
 				s, SCAN_NOTE, SCAN_CRIU, f->process, "gpu-device", "",
 				"has %s open (fd %d) from before it was forked: it is opened anew "
 				"at a restore",
 				f->target, f->fd);
 		else
-			scan_find(s, SCAN_SUSPECT, SCAN_CRIU, f->process, "gpu-device",
-				  "close it before the checkpoint",
-				  "has %s open (fd %d) but uses no GPU: what it does with it fails "
-				  "after a restore",
-				  f->target, f->fd);
+			add_finding(
+				s, SCAN_SUSPECT, SCAN_CRIU, f->process, "gpu-device",
+				"close it before the checkpoint",
+				"has %s open (fd %d) but uses no GPU: what it does with it fails "
+				"after a restore",
+				f->target, f->fd);
 	}
 }
 
@@ -279,9 +713,9 @@ static void check_managed_memory(struct scan *s)
 		auto_free char *maps = NULL;
 
 		if (read_proc(p->id.pid, "maps", &maps) >= 0 && has_managed_memory(maps))
-			scan_find(s, SCAN_REFUSE, SCAN_GPU | SCAN_CRIU, p, "managed-memory",
-				  "allocate with cudaMalloc instead of cudaMallocManaged",
-				  "has managed memory, which the driver cannot save");
+			add_finding(s, SCAN_REFUSE, SCAN_GPU | SCAN_CRIU, p, "managed-memory",
+				    "allocate with cudaMalloc instead of cudaMallocManaged",
+				    "has managed memory, which the driver cannot save");
 	}
 }
 
@@ -294,10 +728,10 @@ static const struct {
 	{ "states", SCAN_GPU | SCAN_CRIU, check_states },
 	{ "namespaces", SCAN_CRIU, check_namespaces },
 	{ "mappings", SCAN_CRIU, check_mappings },
-	{ "files", SCAN_GPU | SCAN_CRIU, scan_check_fds },
-	{ "pipes", SCAN_CRIU, scan_check_pipes },
-	{ "unix sockets", SCAN_GPU | SCAN_CRIU, scan_check_unix },
-	{ "tcp", SCAN_CRIU, scan_check_tcp },
+	{ "files", SCAN_GPU | SCAN_CRIU, check_fds },
+	{ "pipes", SCAN_CRIU, check_pipes },
+	{ "unix sockets", SCAN_GPU | SCAN_CRIU, check_unix },
+	{ "tcp", SCAN_CRIU, check_tcp },
 	{ "gpu leftovers", SCAN_CRIU, check_gpu_leftovers },
 	{ "managed memory", SCAN_GPU | SCAN_CRIU, check_managed_memory },
 };
@@ -307,7 +741,7 @@ int scan_tree(struct scan_report *ret, const struct proc_tree *tree, unsigned sc
 {
 	struct scan s = { .report = SCAN_REPORT_EMPTY, .tree = tree };
 
-	scan_gather_fds(&s);
+	gather_fds(&s);
 	for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]) && !s.r; i++) {
 		if (!(checks[i].scopes & scopes))
 			continue;

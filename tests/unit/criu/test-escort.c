@@ -3,7 +3,7 @@
 #include "check.h"
 #include "sanitized.h"
 
-#include "criu/private.h"
+#include "criu/criu-private.h"
 
 #include <signal.h>
 #include <sys/prctl.h>

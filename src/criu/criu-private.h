@@ -71,6 +71,9 @@ int heal_prepare(struct heal_state *ret, struct proc_id root, struct brumate_err
 /** Adds what the tree has got since. What had been stopped before, the earlier look tells. */
 int heal_renew(struct heal_state *h, struct proc_id root, struct brumate_error *err);
 
+/** True where the kernel and our rights allow CRIU's lock of TCP connections by nftables. */
+bool heal_can_lock(void);
+
 /** True where a process of the tree has a TCP socket, or where that cannot be told. */
 bool heal_has_tcp(const struct heal_state *h);
 
