@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 /*
- * The dynamic section of the main program says where its relocations are; those that hold the address
- * of a function by name are its imports. Where the linker made them read-only they are made writable
- * for the moment of the change.
+ * Replaces imports of the main program. Its dynamic section says where its relocations are; those that hold the
+ * address of a function by name are its imports. Where the linker made them read-only they are made writable for
+ * the moment of the change.
  */
-#include "criu-plugin/import.h"
+#include "criu-plugin/plugin.h"
 
 #include <elf.h>
 #include <link.h>

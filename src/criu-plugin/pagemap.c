@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* See pagemap.h. Pure but for the scan it is given. */
-#include "criu-plugin/pagemap.h"
+/* Page maps without what is hidden. Pure but for the scan it is given. */
+#include "criu-plugin/plugin.h"
 
 #include <stdlib.h>
 #include <string.h>

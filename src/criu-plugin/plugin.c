@@ -15,12 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "criu-plugin/abi.h"
-#include "criu-plugin/device-map.h"
-#include "criu-plugin/extfile.h"
-#include "criu-plugin/hidden.h"
-#include "criu-plugin/import.h"
-#include "criu-plugin/pagemap.h"
+#include "criu-plugin/plugin.h"
 
 #define say(level, ...)                                                 \
 	do {                                                            \
@@ -152,7 +147,7 @@ static void fini(int stage, int result)
 
 static int dump_ext_file(int fd, int id)
 {
-	int r = extfile_dump(fd, id);
+	int r = device_dump_fd(fd, id);
 
 	if (r < 0 && r != -ENOTSUP)
 		say(CRIU_LOG_ERROR, "cannot record the device of descriptor %d: %s\n", fd,
@@ -162,7 +157,7 @@ static int dump_ext_file(int fd, int id)
 
 static int restore_ext_file(int id, bool *retry)
 {
-	int r = extfile_restore(id, retry);
+	int r = device_restore_fd(id, retry);
 
 	if (r < 0 && r != -ENOTSUP)
 		say(CRIU_LOG_ERROR, "cannot open device %d anew: %s\n", id, strerror(-r));
@@ -175,14 +170,14 @@ static int handle_device_vma(int fd, const struct stat *st)
 	(void)st;
 	if (!table || !atomic_load_explicit(&table->may_lose_maps, memory_order_acquire))
 		return -ENOTSUP;
-	int r = device_map_dump(fd);
+	int r = device_dump_map(fd);
 	return r == 0 && !name_in_image() ? -EIO : r;
 }
 
 static int update_vma_map(const char *path, const uint64_t address, const uint64_t old_offset,
 			  uint64_t *new_offset, int *fd)
 {
-	int r = device_map_restore(path, fd);
+	int r = device_restore_map(path, fd);
 
 	(void)address;
 	(void)old_offset;

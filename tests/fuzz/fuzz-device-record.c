@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* A record of a device, from any bytes: a path below /dev and flags that create nothing, or refused. */
-#include "criu-plugin/extfile.h"
+#include "criu-plugin/plugin.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,8 +11,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
 {
-	struct extfile f;
-	int r = extfile_decode(&f, (const char *)data, len_bytes);
+	struct device_record f;
+	int r = device_decode(&f, (const char *)data, len_bytes);
 
 	if (r < 0 && r != -EBADMSG)
 		abort();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* An import of this very program is replaced, wherever the program calls it, and put back. */
 #include "check.h"
-#include "criu-plugin/import.h"
+#include "criu-plugin/plugin.h"
 
 #include <unistd.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* Hidden ranges are absent from what a scan of pages finds, whatever its limits; the rest is as it was. */
 #include "check.h"
-#include "criu-plugin/pagemap.h"
+#include "criu-plugin/plugin.h"
 
 #include <stdbool.h>
 #include <string.h>

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT
 /* Records of devices: only well-formed ones of devices are taken, and only those that were named. */
 #include "check.h"
-#include "criu-plugin/extfile.h"
+#include "criu-plugin/plugin.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 
-static int decode(struct extfile *ret, const char *text)
+static int decode(struct device_record *ret, const char *text)
 {
-	return extfile_decode(ret, text, strlen(text));
+	return device_decode(ret, text, strlen(text));
 }
 
 int main(void)
 {
-	struct extfile f;
-	char longer[EXTFILE_PATH_BYTES + 64] = "/dev/";
+	struct device_record f;
+	char longer[DEVICE_PATH_BYTES + 64] = "/dev/";
 
 	CHECK(decode(&f, "/dev/nvidia0 802\n") == 0);
 	CHECK_STR(f.path, "/dev/nvidia0");
@@ -32,15 +32,15 @@ int main(void)
 			      "/dev/nvidia0 x\n" };
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		CHECK(decode(&f, bad[i]) == -EBADMSG);
-	CHECK(extfile_decode(&f, "/dev/nvidia0\0 2\n", 16) == -EBADMSG);
+	CHECK(device_decode(&f, "/dev/nvidia0\0 2\n", 16) == -EBADMSG);
 	memset(longer + 5, 'x', sizeof(longer) - 10);
 	strcat(longer, " 2\n");
 	CHECK(decode(&f, longer) == -EBADMSG);
 
-	CHECK(extfile_is_named("/dev/nvidia0", "/dev/nvidia"));
-	CHECK(extfile_is_named("/dev/fuse", "/dev/nvidia:/dev/fuse"));
-	CHECK(!extfile_is_named("/dev/null", "/dev/nvidia:/dev/fuse"));
-	CHECK(!extfile_is_named("/dev/null", "") && !extfile_is_named("/dev/null", NULL));
-	CHECK(!extfile_is_named("/dev/null", "::"));
+	CHECK(device_is_named("/dev/nvidia0", "/dev/nvidia"));
+	CHECK(device_is_named("/dev/fuse", "/dev/nvidia:/dev/fuse"));
+	CHECK(!device_is_named("/dev/null", "/dev/nvidia:/dev/fuse"));
+	CHECK(!device_is_named("/dev/null", "") && !device_is_named("/dev/null", NULL));
+	CHECK(!device_is_named("/dev/null", "::"));
 	return 0;
 }

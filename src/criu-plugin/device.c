@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: MIT
 /*
- * A record is a small file among CRIU's images, "brumate-device-ID.img": the path and the open flags.
- * Children forked by a CUDA program hold such descriptors without ever using them.
+ * Devices that CRIU cannot save and that hold nothing worth saving: children forked by a CUDA program have their
+ * descriptors and mappings without ever using them. Only those are ours whose paths the environment names.
+ *
+ * What is known of a descriptor is a record, a small file among CRIU's images, "brumate-device-ID.img": the path
+ * and the open flags. In the place of a mapping comes /dev/zero, which takes any size, offset and protection:
+ * mapped shared it is plain shared memory, which the next dump saves without us; mapped privately it is private
+ * memory.
  */
-#include "criu-plugin/extfile.h"
+#include "criu-plugin/plugin.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,15 +21,14 @@
 
 #include "base/cleanup.h"
 #include "base/fd.h"
-#include "criu-plugin/abi.h"
 #include "criu-plugin/hidden.h"
 
 enum {
-	RECORD_BYTES_MAX = EXTFILE_PATH_BYTES + 32,
+	RECORD_BYTES_MAX = DEVICE_PATH_BYTES + 32,
 	KEPT_FLAGS = O_ACCMODE | O_NONBLOCK | O_APPEND | O_SYNC | O_DSYNC | O_DIRECT | O_LARGEFILE,
 };
 
-bool extfile_is_named(const char *path, const char *prefixes)
+bool device_is_named(const char *path, const char *prefixes)
 {
 	for (const char *p = prefixes; p && *p;) {
 		size_t len = strcspn(p, ":");
@@ -41,9 +45,9 @@ static bool is_device_path(const char *path)
 	return !strncmp(path, "/dev/", 5) && !strstr(path, "/../") && !strpbrk(path, "\n ");
 }
 
-int extfile_decode(struct extfile *ret, const char *text, size_t len_bytes)
+int device_decode(struct device_record *ret, const char *text, size_t len_bytes)
 {
-	struct extfile f;
+	struct device_record f;
 	char line[RECORD_BYTES_MAX + 1], end;
 	int used = 0;
 
@@ -64,7 +68,8 @@ static void record_name(char ret[static 64], int id)
 	snprintf(ret, 64, "brumate-device-%d.img", id);
 }
 
-int extfile_path(int fd, char *ret, size_t room)
+/* The path in /dev behind @fd. Returns 0, -ENOTSUP (elsewhere), -errno. */
+static int device_path(int fd, char *ret, size_t room)
 {
 	char link[48];
 
@@ -76,17 +81,17 @@ int extfile_path(int fd, char *ret, size_t room)
 	return (size_t)n == room - 1 || !is_device_path(ret) ? -ENOTSUP : 0;
 }
 
-int extfile_dump(int fd, int id)
+int device_dump_fd(int fd, int id)
 {
-	char path[EXTFILE_PATH_BYTES], name[64], text[RECORD_BYTES_MAX];
-	int r = extfile_path(fd, path, sizeof(path));
+	char path[DEVICE_PATH_BYTES], name[64], text[RECORD_BYTES_MAX];
+	int r = device_path(fd, path, sizeof(path));
 	int flags = fcntl(fd, F_GETFL);
 	struct stat st;
 
 	if (r < 0)
 		return r;
 	if (flags < 0 || fstat(fd, &st) < 0 || !S_ISCHR(st.st_mode) || !criu_get_image_dir ||
-	    !extfile_is_named(path, getenv(HIDDEN_DEV_VARIABLE)))
+	    !device_is_named(path, getenv(HIDDEN_DEV_VARIABLE)))
 		return -ENOTSUP;
 	record_name(name, id);
 	auto_close int out = openat(criu_get_image_dir(), name,
@@ -97,9 +102,9 @@ int extfile_dump(int fd, int id)
 	return fd_write_full(out, text, (size_t)len);
 }
 
-int extfile_restore(int id, bool *ret_retry)
+int device_restore_fd(int id, bool *ret_retry)
 {
-	struct extfile f;
+	struct device_record f;
 	struct stat st;
 	char name[64];
 	size_t len;
@@ -112,9 +117,9 @@ int extfile_restore(int id, bool *ret_retry)
 	int r = file_read(criu_get_image_dir(), name, RECORD_BYTES_MAX, &text, &len);
 	if (r == -ENOENT)
 		return -ENOTSUP;
-	if (r < 0 || (r = extfile_decode(&f, text, len)) < 0)
+	if (r < 0 || (r = device_decode(&f, text, len)) < 0)
 		return r;
-	if (!extfile_is_named(f.path, getenv(HIDDEN_DEV_VARIABLE)))
+	if (!device_is_named(f.path, getenv(HIDDEN_DEV_VARIABLE)))
 		return -EPERM;
 	int fd = open(f.path, f.flags | O_NOCTTY | O_CLOEXEC);
 	if (fd < 0)
@@ -123,4 +128,27 @@ int extfile_restore(int id, bool *ret_retry)
 		return fd;
 	close(fd);
 	return -ENODEV;
+}
+
+/* ---- mappings ---- */
+
+int device_dump_map(int fd)
+{
+	char path[DEVICE_PATH_BYTES];
+	int r = device_path(fd, path, sizeof(path));
+
+	if (r < 0)
+		return r;
+	return device_is_named(path, getenv(HIDDEN_DEV_VARIABLE)) ? 0 : -ENOTSUP;
+}
+
+int device_restore_map(const char *path, int *ret_fd)
+{
+	if (!device_is_named(path, getenv(HIDDEN_DEV_VARIABLE)))
+		return 0;
+	int fd = open("/dev/zero", O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	*ret_fd = fd;
+	return 1;
 }

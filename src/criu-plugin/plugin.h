@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT
+/*
+ * What brumate's CRIU plugin is made of: what CRIU expects of a plugin and offers it, devices that are opened
+ * anew, page maps without what is hidden, and the change of CRIU's imports by which it is asked for them.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "criu-plugin/hidden.h"
+
+/*
+ * ---- CRIU ----
+ *
+ * Interface 0.2, which every CRIU since 3.x loads. It is declared here by its facts (names, numbers, layout), so
+ * that nothing of CRIU is needed to build.
+ */
+
+enum criu_hook {
+	CRIU_HOOK_DUMP_EXT_FILE = 2,	 /* int (int fd, int id) */
+	CRIU_HOOK_RESTORE_EXT_FILE = 3,	 /* int (int id, bool *retry), the flag since CRIU 4.2 */
+	CRIU_HOOK_HANDLE_DEVICE_VMA = 7, /* int (int fd, const struct stat *), the file mapped */
+	/* int (const char *path, const uint64_t address, const uint64_t old_offset, uint64_t *new_offset,
+	 * int *fd); 1: map that instead */
+	CRIU_HOOK_UPDATE_VMA_MAP = 8,
+	CRIU_HOOKS = 12,
+};
+
+enum criu_stage { CRIU_STAGE_DUMP, CRIU_STAGE_PRE_DUMP, CRIU_STAGE_RESTORE };
+
+enum { CRIU_PLUGIN_ABI = 0 << 16 | 2 << 8 };
+
+/** CRIU looks it up under the name CR_PLUGIN_DESC. A hook returns -ENOTSUP for what is not its own. */
+struct criu_plugin {
+	const char *name;
+	int (*init)(int stage);
+	void (*exit)(int stage, int result);
+	unsigned version, n_hooks;
+	void *hooks[CRIU_HOOKS];
+};
+
+enum criu_log_level { CRIU_LOG_ERROR = 1, CRIU_LOG_WARNING = 2, CRIU_LOG_INFO = 3 };
+
+/* Exported by CRIU; absent where the plugin's code is tested alone. */
+extern void print_on_level(unsigned level, const char *format, ...)
+	__attribute__((weak, format(printf, 2, 3)));
+/** Names a plugin without which CRIU refuses to restore the image being dumped. */
+extern int add_inventory_plugin(const char *name) __attribute__((weak));
+/** True if the image names it; a plugin that does not ask is taken for absent. */
+extern bool check_and_remove_inventory_plugin(const char *name, size_t len) __attribute__((weak));
+/** fd (borrowed) of the directory with the images. */
+extern int criu_get_image_dir(void) __attribute__((weak));
+
+/* ---- devices that are named by the environment ---- */
+
+/** Records the device behind @fd under the number that CRIU gives it. Returns 0, -ENOTSUP (not one of those
+ * named), -errno. */
+int device_dump_fd(int fd, int id);
+
+/** Opens it in the task being restored. Returns the fd, -ENOTSUP, -errno. */
+int device_restore_fd(int id, bool *ret_retry);
+
+/** Whether CRIU may leave the mapping of the file behind @fd to us: 0, -ENOTSUP (not a device that is named),
+ * -errno. */
+int device_dump_map(int fd);
+
+/**
+ * What is mapped in the task being restored in place of @path, from its beginning: 1 and the fd, 0 (not a device
+ * that is named), -errno. The fd is a new one each time; it is for whoever is given it to close.
+ */
+int device_restore_map(const char *path, int *ret_fd);
+
+enum { DEVICE_PATH_BYTES = 256 };
+
+/** A record: what is opened, and how. */
+struct device_record {
+	char path[DEVICE_PATH_BYTES];
+	int flags;
+};
+
+/** Reads a record. Pure, for foreign bytes. Returns 0, -EBADMSG. */
+int device_decode(struct device_record *ret, const char *text, size_t len_bytes);
+
+/** True if @path begins with one of @prefixes, which are parted by colons. Pure. */
+bool device_is_named(const char *path, const char *prefixes);
+
+/* ---- functions that the main program takes from its libraries ---- */
+
+/**
+ * Makes the main program call @replacement wherever it calls the imported function @name. Returns what
+ * it called so far, or NULL where it imports no such function (a static program).
+ */
+void *import_replace(const char *name, void *replacement);
+
+/*
+ * ---- page maps ----
+ *
+ * A process's page map, as the kernel shows it to CRIU, without the ranges of a hidden_table. CRIU takes what is
+ * not in it for memory that was never touched.
+ */
+
+/** One run of pages that ioctl(PAGEMAP_SCAN) found. Facts of the kernel, linux/fs.h of 6.7. */
+struct pagemap_region {
+	uint64_t start, end, categories;
+};
+
+/** The argument of ioctl(PAGEMAP_SCAN). */
+struct pagemap_scan {
+	uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
+	uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
+};
+#define PAGEMAP_SCAN_REQUEST _IOWR('f', 16, struct pagemap_scan)
+
+typedef int (*pagemap_scan_fn)(int fd, struct pagemap_scan *scan);
+
+/**
+ * What ioctl(PAGEMAP_SCAN) on @fd would return with the hidden ranges of @pid absent: the rest is
+ * scanned by @real, piece by piece. Returns the number of regions, or -1 with errno.
+ */
+int pagemap_scan_hidden(const struct hidden_table *t, int64_t pid, int fd,
+			struct pagemap_scan *scan, pagemap_scan_fn real);
+
+/** Clears the entries of hidden pages in @entries, which were read at @offset of the page map. */
+void pagemap_clear_hidden(const struct hidden_table *t, int64_t pid, uint64_t *entries,
+			  size_t len_bytes, off_t offset, size_t page_bytes);
+
+/** The process whose page map @path names ("/proc/12/pagemap", "/12/pagemap"); 0: it names none. Pure. */
+int64_t pagemap_pid(const char *path);
