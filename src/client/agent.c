@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: MIT
-/* Requests to the agent of a job process and its answers. See agent.h. */
+/*
+ * Requests to the agent of a member and its answers, and what becomes of the sockets of agents that have
+ * ended. See agent.h.
+ */
 #include "client/agent.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/fd.h"
@@ -95,8 +102,8 @@ static int receive_reply(struct agent *a, struct agent_reply *ret, size_t *ret_l
 	return 0;
 }
 
-static int refused(const struct agent *a, enum agent_op op, const struct agent_reply *reply,
-		   struct brumate_error *err)
+static int fail_refused(const struct agent *a, enum agent_op op, const struct agent_reply *reply,
+			struct brumate_error *err)
 {
 	const char *text = reply->text[0] ? reply->text : strerror(-reply->error);
 
@@ -107,8 +114,8 @@ static int refused(const struct agent *a, enum agent_op op, const struct agent_r
 			    op_names[op], text, reply->result);
 }
 
-/* One packet of the answer to @op, judged. What the agent refused is an error. A connection that is out
- * of step is of no use any more. */
+/* Receives one packet of the answer to @op, and judges it. What the agent refused is an error. A connection
+ * that is out of step is of no use any more. */
 static int get_reply(struct agent *a, enum agent_op op, struct agent_reply *ret, int *fds,
 		     size_t *n_fds, uint64_t deadline_ns, struct brumate_error *err)
 {
@@ -130,7 +137,7 @@ static int get_reply(struct agent *a, enum agent_op op, struct agent_reply *ret,
 	a->gate = (enum agent_gate)ret->gate;
 	if (ret->error < 0) {
 		packet_close_fds(got, came.n);
-		return refused(a, op, ret, err);
+		return fail_refused(a, op, ret, err);
 	}
 	if (came.n != (n_fds ? *n_fds : 0)) {
 		packet_close_fds(got, came.n);
@@ -156,9 +163,9 @@ static int pass_fault_point(struct agent *a, const char *op, struct brumate_erro
 	return brumate_fail(err, -r, "process %d: injected at %s: %m", a->id.pid, name);
 }
 
-static int ask(struct agent *a, struct agent_request *request, const int *fds,
-	       struct agent_reply *reply, int *ret_fds, uint32_t timeout_ms,
-	       struct brumate_error *err)
+static int ask_agent(struct agent *a, struct agent_request *request, const int *fds,
+		     struct agent_reply *reply, int *ret_fds, uint32_t timeout_ms,
+		     struct brumate_error *err)
 {
 	uint64_t deadline_ns = deadline_in_ms(timeout_ms);
 	size_t n_fds = request->n;
@@ -184,7 +191,7 @@ static int ask_simple(struct agent *a, enum agent_op op, struct agent_reply *rep
 {
 	struct agent_request request = { .op = op };
 
-	return ask(a, &request, NULL, reply, NULL, timeout_ms, err);
+	return ask_agent(a, &request, NULL, reply, NULL, timeout_ms, err);
 }
 
 /* ---- connecting ---- */
@@ -269,10 +276,10 @@ int agent_gate(struct agent *a, uint32_t timeout_ms, struct brumate_error *err)
 
 	if (!reply)
 		return brumate_fail(err, ENOMEM, "%m");
-	return ask(a, &request, NULL, reply, NULL, patience_ms, err);
+	return ask_agent(a, &request, NULL, reply, NULL, patience_ms, err);
 }
 
-static int append(struct agent_piece **all, size_t *n, const struct agent_reply *reply)
+static int append_pieces(struct agent_piece **all, size_t *n, const struct agent_reply *reply)
 {
 	struct agent_piece *more = reallocarray(*all, *n + reply->n + 1, sizeof(*more));
 
@@ -312,7 +319,7 @@ int agent_list(struct agent *a, struct agent_piece **ret, size_t *ret_n, struct 
 		return brumate_fail(err, ENOMEM, "%m");
 	int r = ask_simple(a, AGENT_LIST, reply, AGENT_CALL_TIMEOUT_MS, err);
 	while (r == 0) {
-		if (append(&pieces, &n, reply) < 0) {
+		if (append_pieces(&pieces, &n, reply) < 0) {
 			agent_close(a);
 			return brumate_fail(err, ENOMEM, "%m");
 		}
@@ -327,9 +334,9 @@ int agent_list(struct agent *a, struct agent_piece **ret, size_t *ret_n, struct 
 	return 0;
 }
 
-/* One request for each AGENT_PIECES_MAX of the pieces. */
-static int in_parts(struct agent *a, enum agent_op op, const uint64_t *ids, const int *fds,
-		    int *ret_fds, size_t n, struct brumate_error *err)
+/* Makes one request for each AGENT_PIECES_MAX of the pieces. */
+static int ask_in_turns(struct agent *a, enum agent_op op, const uint64_t *ids, const int *fds,
+			int *ret_fds, size_t n, struct brumate_error *err)
 {
 	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
 	size_t done = 0;
@@ -342,8 +349,8 @@ static int in_parts(struct agent *a, enum agent_op op, const uint64_t *ids, cons
 
 		request.n = (uint32_t)(n - done < AGENT_PIECES_MAX ? n - done : AGENT_PIECES_MAX);
 		memcpy(request.ids, ids + done, request.n * sizeof(*ids));
-		r = ask(a, &request, fds ? fds + done : NULL, reply,
-			ret_fds ? ret_fds + done : NULL, AGENT_CALL_TIMEOUT_MS, err);
+		r = ask_agent(a, &request, fds ? fds + done : NULL, reply,
+			      ret_fds ? ret_fds + done : NULL, AGENT_CALL_TIMEOUT_MS, err);
 		if (r == 0)
 			done += request.n;
 	}
@@ -355,16 +362,16 @@ static int in_parts(struct agent *a, enum agent_op op, const uint64_t *ids, cons
 int agent_export(struct agent *a, const uint64_t *ids, size_t n, int *ret_fds,
 		 struct brumate_error *err)
 {
-	return in_parts(a, AGENT_EXPORT, ids, NULL, ret_fds, n, err);
+	return ask_in_turns(a, AGENT_EXPORT, ids, NULL, ret_fds, n, err);
 }
 
 int agent_map(struct agent *a, const uint64_t *ids, const int *fds, size_t n,
 	      struct brumate_error *err)
 {
-	return in_parts(a, AGENT_MAP, ids, fds, NULL, n, err);
+	return ask_in_turns(a, AGENT_MAP, ids, fds, NULL, n, err);
 }
 
-static int call(struct agent *a, enum agent_op op, size_t *ret_n, struct brumate_error *err)
+static int call_agent(struct agent *a, enum agent_op op, size_t *ret_n, struct brumate_error *err)
 {
 	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
 	int r;
@@ -379,15 +386,103 @@ static int call(struct agent *a, enum agent_op op, size_t *ret_n, struct brumate
 
 int agent_unmap(struct agent *a, struct brumate_error *err)
 {
-	return call(a, AGENT_UNMAP, NULL, err);
+	return call_agent(a, AGENT_UNMAP, NULL, err);
 }
 
 int agent_own(struct agent *a, size_t *ret_imported, struct brumate_error *err)
 {
-	return call(a, AGENT_OWN, ret_imported, err);
+	return call_agent(a, AGENT_OWN, ret_imported, err);
 }
 
 int agent_open_gate(struct agent *a, struct brumate_error *err)
 {
-	return call(a, AGENT_OPEN, NULL, err);
+	return call_agent(a, AGENT_OPEN, NULL, err);
+}
+
+/* ---- sockets that are left behind ---- */
+
+static bool has_number(const struct proc_tree *tree, const char *name)
+{
+	for (size_t i = 0; i < tree->n; i++)
+		if (tree->items[i].inner_pid == atoi(name))
+			return true;
+	return false;
+}
+
+static bool is_number(const char *name)
+{
+	return *name && !name[strspn(name, "0123456789")] && strlen(name) < 10;
+}
+
+/* Whether nobody listens on the socket any more: a connection is refused once all its descriptors are closed. */
+static bool is_deserted(int dir_fd, const char *name, struct stat *ret)
+{
+	auto_close int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+
+	if (fd < 0 || fstatat(dir_fd, name, ret, AT_SYMLINK_NOFOLLOW) < 0 ||
+	    !S_ISSOCK(ret->st_mode))
+		return false;
+	snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/%s", dir_fd, name);
+	return connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0 &&
+	       errno == ECONNREFUSED;
+}
+
+/* A new process may have got the number since it was looked at: its socket, which is another file, goes
+ * back to its place. */
+static void remove_deserted(int dir_fd, const char *name, const struct stat *was)
+{
+	static const char aside[] = "deserted";
+	struct stat st;
+
+	if (renameat(dir_fd, name, dir_fd, aside) < 0)
+		return;
+	if (fstatat(dir_fd, aside, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_ino == was->st_ino)
+		unlinkat(dir_fd, aside, 0);
+	else
+		renameat2(dir_fd, aside, dir_fd, name, RENAME_NOREPLACE);
+}
+
+/* Names of sockets (owned, each and all) that none of @known has. */
+static char **list_suspects(DIR *d, const struct proc_tree *known, size_t *ret_n)
+{
+	char **names = NULL;
+	struct dirent *entry;
+	size_t n = 0;
+
+	while ((entry = readdir(d))) {
+		if (!is_number(entry->d_name) || has_number(known, entry->d_name))
+			continue;
+		char **more = array_room(names, n, sizeof(*names));
+		char *name = more ? strdup(entry->d_name) : NULL;
+
+		names = more ? more : names;
+		if (!name)
+			break;
+		names[n++] = name;
+	}
+	*ret_n = n;
+	return names;
+}
+
+void agent_sweep(const char *dir, struct proc_id root, const struct proc_tree *known)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	auto_close int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	int list_fd = dir_fd < 0 ? -1 : fcntl(dir_fd, F_DUPFD_CLOEXEC, 0);
+	auto_closedir DIR *d = list_fd < 0 ? NULL : fdopendir(list_fd);
+	struct stat was;
+	size_t n = 0;
+
+	if (!d)
+		return;
+	char **names = list_suspects(d, known, &n);
+	/* Read after the names: who has made a socket by then is in it, or has ended. */
+	bool sure = n && proc_tree_read(&tree, root, NULL) == 0;
+	for (size_t i = 0; i < n; i++) {
+		if (sure && !has_number(&tree, names[i]) && is_deserted(dir_fd, names[i], &was))
+			remove_deserted(dir_fd, names[i], &was);
+		free(names[i]);
+	}
+	free(names);
 }

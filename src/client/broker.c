@@ -192,8 +192,8 @@ pid_t broker_client_pid(const struct broker_client *b)
 }
 
 /* Takes @parameters. */
-static int call(struct broker_client *b, const char *method, json_t *parameters, uint64_t timeout_ms,
-		json_t **ret, struct brumate_error *err)
+static int call_broker(struct broker_client *b, const char *method, json_t *parameters,
+		       uint64_t timeout_ms, json_t **ret, struct brumate_error *err)
 {
 	auto_json json_t *owned = parameters;
 
@@ -205,13 +205,14 @@ static int call(struct broker_client *b, const char *method, json_t *parameters,
 			 deadline_in_ms(timeout_ms), err);
 }
 
-/* A question that changes nothing is put once more, to another broker, where one dies over it. */
-static int ask(struct broker_client *b, const char *method, json_t **ret, struct brumate_error *err)
+/* Asks what changes nothing: once more, of another broker, where one dies over it. */
+static int ask_broker(struct broker_client *b, const char *method, json_t **ret,
+		      struct brumate_error *err)
 {
-	int r = call(b, method, json_object(), DRIVER_TIMEOUT_MS, ret, err);
+	int r = call_broker(b, method, json_object(), DRIVER_TIMEOUT_MS, ret, err);
 
 	if (r == -EPIPE && (r = broker_client_reopen(b, err)) == 0)
-		r = call(b, method, json_object(), DRIVER_TIMEOUT_MS, ret, err);
+		r = call_broker(b, method, json_object(), DRIVER_TIMEOUT_MS, ret, err);
 	return r;
 }
 
@@ -301,7 +302,7 @@ int broker_client_info(struct broker_client *b, struct broker_info *ret, struct 
 	auto_json json_t *reply = NULL;
 	struct broker_info info = { 0 };
 	int64_t api = 0, pid = 0;
-	int r = ask(b, "io.brumate.broker.Info", &reply, err);
+	int r = ask_broker(b, "io.brumate.broker.Info", &reply, err);
 
 	if (r == 0)
 		r = copy_text(reply, "backend", info.backend, sizeof(info.backend), err);
@@ -330,7 +331,7 @@ int broker_client_info(struct broker_client *b, struct broker_info *ret, struct 
 int broker_client_gpus(struct broker_client *b, struct dev_gpu *ret, size_t *ret_n, struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
-	int r = ask(b, "io.brumate.broker.Gpus", &reply, err);
+	int r = ask_broker(b, "io.brumate.broker.Gpus", &reply, err);
 
 	return r < 0 ? r : parse_gpus(reply, ret, ret_n, err);
 }
@@ -345,7 +346,7 @@ static json_t *pids_to_json(const pid_t *pids, size_t n)
 }
 
 /* The list @key of @reply, if it has one entry for each of @pids in their order. */
-static json_t *get_list(json_t *reply, const char *key, const pid_t *pids, size_t n)
+static json_t *find_list(json_t *reply, const char *key, const pid_t *pids, size_t n)
 {
 	json_t *list = json_object_get(reply, key);
 
@@ -399,13 +400,13 @@ int broker_client_state(struct broker_client *b, const pid_t *pids, size_t n, st
 		 struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
-	int r = call(b, "io.brumate.broker.State",
-		     json_pack("{s:o}", "pids", pids_to_json(pids, n)), DRIVER_TIMEOUT_MS, &reply,
-		     err);
+	int r = call_broker(b, "io.brumate.broker.State",
+			    json_pack("{s:o}", "pids", pids_to_json(pids, n)), DRIVER_TIMEOUT_MS,
+			    &reply, err);
 	if (r < 0)
 		return r;
 
-	json_t *list = get_list(reply, "processes", pids, n);
+	json_t *list = find_list(reply, "processes", pids, n);
 	if (!list)
 		return fail_reply("processes", err);
 	for (size_t i = 0; i < n && r == 0; i++)
@@ -449,13 +450,13 @@ int broker_client_act(struct broker_client *b, enum dev_action action, const pid
 	       struct broker_outcome *ret, struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
-	int r = call(b, "io.brumate.broker.Act",
-		     act_to_json(action, pids, n, timeout_ms, pairs, n_pairs),
-		     (uint64_t)timeout_ms + DRIVER_TIMEOUT_MS, &reply, err);
+	int r = call_broker(b, "io.brumate.broker.Act",
+			    act_to_json(action, pids, n, timeout_ms, pairs, n_pairs),
+			    (uint64_t)timeout_ms + DRIVER_TIMEOUT_MS, &reply, err);
 	if (r < 0)
 		return r;
 
-	json_t *list = get_list(reply, "outcomes", pids, n);
+	json_t *list = find_list(reply, "outcomes", pids, n);
 	if (!list)
 		return fail_reply("outcomes", err);
 	for (size_t i = 0; i < n && r == 0; i++)

@@ -78,9 +78,9 @@ int keeper_connect(struct keeper *ret, const struct job *j, struct brumate_error
 	return 0;
 }
 
-/* Takes @m->n fds with it, answers with the reply in @m. */
-static int ask(struct keeper *k, struct keeper_message *m, const int *fds, int *ret_fds,
-	       size_t *ret_n_fds, struct brumate_error *err)
+/* Sends @m with m->n fds; its reply is in @m then. */
+static int ask_keeper(struct keeper *k, struct keeper_message *m, const int *fds, int *ret_fds,
+		      size_t *ret_n_fds, struct brumate_error *err)
 {
 	size_t n_fds = 0;
 	int got[KEEPER_FDS_MAX];
@@ -161,7 +161,7 @@ static int watch_root(struct keeper *k, const struct job *j, struct brumate_erro
 
 	if (pid_fd < 0)
 		return brumate_fail(err, -pid_fd, "process %d: %m", j->root.pid);
-	int r = ask(k, &m, &pid_fd, NULL, NULL, err);
+	int r = ask_keeper(k, &m, &pid_fd, NULL, NULL, err);
 	if (r == 0)
 		k->pid = (pid_t)m.tags[0].pid;
 	return r;
@@ -192,8 +192,8 @@ int keeper_open(struct keeper *ret, const struct job *j, struct brumate_error *e
 
 /* ---- the calls ---- */
 
-static int in_parts(struct keeper *k, enum keeper_op op, const struct keeper_tag *tags,
-		    const int *fds, size_t n, struct brumate_error *err)
+static int ask_in_turns(struct keeper *k, enum keeper_op op, const struct keeper_tag *tags,
+			const int *fds, size_t n, struct brumate_error *err)
 {
 	int r = 0;
 
@@ -203,7 +203,7 @@ static int in_parts(struct keeper *k, enum keeper_op op, const struct keeper_tag
 
 		m.n = (uint32_t)part;
 		memcpy(m.tags, tags + done, part * sizeof(*tags));
-		r = ask(k, &m, fds ? fds + done : NULL, NULL, NULL, err);
+		r = ask_keeper(k, &m, fds ? fds + done : NULL, NULL, NULL, err);
 		done += part;
 	}
 	return r;
@@ -212,13 +212,13 @@ static int in_parts(struct keeper *k, enum keeper_op op, const struct keeper_tag
 int keeper_hold(struct keeper *k, const struct keeper_tag *tags, const int *fds, size_t n,
 		struct brumate_error *err)
 {
-	return in_parts(k, KEEPER_HOLD, tags, fds, n, err);
+	return ask_in_turns(k, KEEPER_HOLD, tags, fds, n, err);
 }
 
 int keeper_drop(struct keeper *k, const struct keeper_tag *tags, size_t n,
 		struct brumate_error *err)
 {
-	return in_parts(k, KEEPER_DROP, tags, NULL, n, err);
+	return ask_in_turns(k, KEEPER_DROP, tags, NULL, n, err);
 }
 
 int keeper_give(struct keeper *k, void (*fn)(void *arg, struct keeper_tag tag, int fd), void *arg,
@@ -227,7 +227,7 @@ int keeper_give(struct keeper *k, void (*fn)(void *arg, struct keeper_tag tag, i
 	struct keeper_message m = { .op = KEEPER_GIVE };
 	int fds[KEEPER_FDS_MAX];
 	size_t n_fds = 0;
-	int r = ask(k, &m, NULL, fds, &n_fds, err);
+	int r = ask_keeper(k, &m, NULL, fds, &n_fds, err);
 
 	while (r == 0) {
 		for (size_t i = 0; i < n_fds; i++)

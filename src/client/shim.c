@@ -9,47 +9,35 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/paths.h"
+#include "base/spawn-detached.h"
 
 enum { START_TIMEOUT_MS = 30000, SHIM_LOG_MODE = 0600 };
 
-/* In the child: detached from the caller's session and files; its own log is in the job's directory. */
-static void become_shim(const char *program, const char *dir, int log_fd, int ready_fd)
+struct start {
+	const char *program, *dir;
+	int log_fd, ready_fd;
+};
+
+/* Runs in the child: it leaves the caller's session and files. The shim's own log is in the job's directory. */
+static void become_shim(const void *arg)
 {
+	const struct start *s = arg;
 	char ready[16];
 	int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 
-	snprintf(ready, sizeof(ready), "%d", ready_fd);
-	if (null_fd < 0 || dup2(null_fd, 0) < 0 || dup2(null_fd, 1) < 0 || dup2(log_fd, 2) < 0 ||
-	    fcntl(ready_fd, F_SETFD, 0) < 0 || setsid() < 0)
+	snprintf(ready, sizeof(ready), "%d", s->ready_fd);
+	if (null_fd < 0 || dup2(null_fd, 0) < 0 || dup2(null_fd, 1) < 0 || dup2(s->log_fd, 2) < 0 ||
+	    fcntl(s->ready_fd, F_SETFD, 0) < 0 || setsid() < 0)
 		_exit(EXIT_OURS);
-	close_range(3, (unsigned)ready_fd - 1, CLOSE_RANGE_CLOEXEC);
-	close_range((unsigned)ready_fd + 1, ~0u, CLOSE_RANGE_CLOEXEC);
-	execl(program, "brumate-shim", "--ready-fd", ready, dir, (char *)NULL);
+	close_range(3, (unsigned)s->ready_fd - 1, CLOSE_RANGE_CLOEXEC);
+	close_range((unsigned)s->ready_fd + 1, ~0u, CLOSE_RANGE_CLOEXEC);
+	execl(s->program, "brumate-shim", "--ready-fd", ready, s->dir, (char *)NULL);
 	_exit(EXIT_OURS);
-}
-
-/* Double fork: the shim is nobody's child, so that nobody has to reap it. */
-static int spawn(const char *program, const char *dir, int log_fd, int ready_fd,
-		 struct brumate_error *err)
-{
-	pid_t pid = fork();
-
-	if (pid < 0)
-		return brumate_fail(err, errno, "fork: %m");
-	if (pid == 0) {
-		if (fork() == 0)
-			become_shim(program, dir, log_fd, ready_fd);
-		_exit(0);
-	}
-	while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
-		;
-	return 0;
 }
 
 static int wait_ready(int fd, const char *log, struct brumate_error *err)
@@ -84,9 +72,10 @@ static int start_shim(const struct job *j, struct brumate_error *err)
 	if (pipe2(ends, O_CLOEXEC) < 0)
 		return brumate_fail(err, errno, "pipe: %m");
 	auto_close int read_end = ends[0];
-	int r = spawn(program, j->dir, log_fd, ends[1], err);
+	const struct start s = { program, j->dir, log_fd, ends[1] };
+	int r = spawn_detached(become_shim, &s);
 	close(ends[1]);
-	return r < 0 ? r : wait_ready(read_end, log, err);
+	return r < 0 ? brumate_fail(err, -r, "fork: %m") : wait_ready(read_end, log, err);
 }
 
 struct proc_id shim_identify(const struct wire *w)

@@ -6,6 +6,7 @@
  */
 #include "client/transfer.h"
 #include "base/clock.h"
+#include "base/packet.h"
 #include "wire/host-copy.h"
 #include "wire/transfer.h"
 
@@ -20,7 +21,7 @@
 enum {
 	OPEN_TIMEOUT_MS = 60000, /* the broker may have to load the driver */
 	SILENCE_TIMEOUT_MS =
-		60000, /* it says something ten times a second, unless the driver hangs */
+		60000, /* it says something ten times a second, if no driver call hangs */
 	LOOK_MS = 200, /* between questions whether to go on */
 	CLOSE_TIMEOUT_MS = 2000,
 };
@@ -32,7 +33,7 @@ struct transfer_client {
 	int fd;
 };
 
-/* What is under way: what of answers it may get, and what it has got. */
+/* A request that is under way: what may come as its answer, and what has come. */
 struct pending {
 	struct transfer_client *client;
 	const struct transfer_request *request; /* NULL: of memory alone */
@@ -48,8 +49,7 @@ struct pending {
 
 void host_copy_fini(struct host_copy *c)
 {
-	for (size_t i = 0; i < c->n_segments; i++)
-		close(c->segments[i]);
+	packet_close_fds(c->segments, c->n_segments);
 	free(c->segments);
 	digest_table_free(c->digests);
 	*c = HOST_COPY_EMPTY;
@@ -125,13 +125,7 @@ int transfer_client_open(struct transfer_client **ret, struct broker_client *b, 
 	return 0;
 }
 
-static void close_fds(const int *fds, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		close(fds[i]);
-}
-
-/* Until the broker has let go of what the session had: who asks for memory next is to find it. */
+/* Waits until the broker has let go of what the session had: who asks for memory next is to find it. */
 static void wait_let_go(struct transfer_client *c)
 {
 	uint64_t deadline_ns = deadline_in_ms(CLOSE_TIMEOUT_MS);
@@ -141,7 +135,7 @@ static void wait_let_go(struct transfer_client *c)
 	shutdown(c->fd, SHUT_WR);
 	while (transfer_receive(c->fd, &p, fds, deadline_ns, NULL) == 0)
 		if (transfer_has_fds(p.op))
-			close_fds(fds, p.n);
+			packet_close_fds(fds, p.n);
 }
 
 void transfer_client_close(struct transfer_client *c)
@@ -208,7 +202,7 @@ static int take_pieces(struct pending *q, const struct transfer_packet *p, const
 		       struct brumate_error *err)
 {
 	if (p->n > q->n_fds_wanted - q->n_fds) {
-		close_fds(fds, p->n);
+		packet_close_fds(fds, p->n);
 		return fail_answer(err);
 	}
 	memcpy(q->fds + q->n_fds, fds, p->n * sizeof(*fds));
@@ -258,7 +252,7 @@ static int take_segments(struct pending *q, const struct transfer_packet *p, con
 	if (r == 0 && p->n > q->n_segments_wanted - q->copy.n_segments)
 		r = fail_answer(err);
 	if (r < 0) {
-		close_fds(fds, p->n);
+		packet_close_fds(fds, p->n);
 		return r;
 	}
 	memcpy(q->copy.segments + q->copy.n_segments, fds, p->n * sizeof(*fds));
@@ -379,7 +373,7 @@ static int receive_answers(struct pending *q, struct brumate_error *err)
  * ends its work when it sees that. */
 static int fail_request(struct pending *q, int r)
 {
-	close_fds(q->fds, q->n_fds);
+	packet_close_fds(q->fds, q->n_fds);
 	host_copy_fini(&q->copy);
 	shutdown(q->client->fd, SHUT_WR);
 	return r;
