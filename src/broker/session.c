@@ -8,6 +8,7 @@
 #include "broker/transfer.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/packet.h"
 #include "base/thread.h"
 
 #include <errno.h>
@@ -85,8 +86,7 @@ static void reset_session(struct session *s)
 {
 	transfer_free(take_ptr(&s->transfer));
 	host_copy_free(take_ptr(&s->alloc));
-	for (uint32_t i = 0; i < s->n_segments; i++)
-		close(s->segments[i]);
+	packet_close_fds(s->segments, s->n_segments);
 	free(take_ptr(&s->segments));
 	free(take_ptr(&s->pieces));
 	s->n_segments = s->n_pieces = s->n_pieces_all = 0;
@@ -140,8 +140,7 @@ static int send_segments(struct session *s, struct host_copy *h, size_t end,
 	if (r < 0)
 		return r;
 	r = transfer_send_all(s->socket_fd, &p, fds, n, deadline_in_ms(SEND_TIMEOUT_MS));
-	for (size_t i = 0; i < n; i++)
-		close(fds[i]);
+	packet_close_fds(fds, n);
 	s->n_gave = end;
 	return r < 0 ? brumate_fail(err, -r, "host copy: sending it: %m") : 0;
 }
@@ -308,17 +307,13 @@ static int begin_move(struct session *s, const struct transfer_packet *p, struct
 	return transfer_start(s->transfer, NULL, p->flags & TRANSFER_EARLY, err);
 }
 
-/* Takes @fd. */
 static int add_digests(struct session *s, int fd, struct brumate_error *err)
 {
-	auto_close int mine = fd;
-
 	if (!s->transfer || s->state == SESSION_WORKS)
 		return brumate_fail(err, EBADMSG, "digests: no layout for them");
 	struct brumate_error why = BRUMATE_ERROR_NONE;
-	if (digests_new(s->transfer, mine, &why) < 0)
-		transfer_fail(s->transfer,
-			      &why); /* told when the request is there that it belongs to */
+	if (digests_new(s->transfer, fd, &why) < 0)
+		transfer_fail(s->transfer, &why); /* the request that it belongs to is told */
 	return 0;
 }
 
@@ -328,11 +323,6 @@ static int add_segments(struct session *s, const struct transfer_packet *p, cons
 {
 	struct host_copy *host;
 
-	if (p->n > s->from.n_total - s->n_segments) {
-		for (uint32_t i = 0; i < p->n; i++)
-			close(fds[i]);
-		return brumate_fail(err, EBADMSG, "host copy: more segments than were told");
-	}
 	memcpy(s->segments + s->n_segments, fds, p->n * sizeof(*fds));
 	s->n_segments += p->n;
 	if (s->n_segments < s->from.n_total)
@@ -355,27 +345,44 @@ static int begin_alloc(struct session *s, const struct transfer_packet *p,
 			     err);
 }
 
-/* Takes @fds. */
-static int refuse_packet(struct session *s, const struct transfer_packet *p, const int *fds,
+/* After a layout that failed: says so when its request is there, and drops what comes with it. */
+static int refuse_packet(struct session *s, const struct transfer_packet *p,
 			 struct brumate_error *err)
 {
-	if (p->op == TRANSFER_OUT || p->op == TRANSFER_IN) {
-		set_state(s, SESSION_EXPECTS);
-		*err = s->refused;
-		s->refused = BRUMATE_ERROR_NONE;
-		return -err->code;
+	if (p->op != TRANSFER_OUT && p->op != TRANSFER_IN)
+		return 0;
+	set_state(s, SESSION_EXPECTS);
+	*err = s->refused;
+	s->refused = BRUMATE_ERROR_NONE;
+	return -err->code;
+}
+
+/* *ret_taken: the packet's fds are taken. Those of a request that has failed are not. */
+static int serve_fds(struct session *s, const struct transfer_packet *p, const int *fds,
+		     bool *ret_taken, struct brumate_error *err)
+{
+	if (p->op == TRANSFER_SEGMENTS && s->state == SESSION_EXPECTS) {
+		if (p->n > s->from.n_total - s->n_segments)
+			return brumate_fail(err, EBADMSG,
+					    "host copy: more segments than were told");
+		*ret_taken = true;
+		return add_segments(s, p, fds, err);
 	}
-	for (uint32_t i = 0; transfer_has_fds(p->op) && i < p->n; i++)
-		close(fds[i]);
+	if (p->op == TRANSFER_FDS && s->state == SESSION_WORKS && s->transfer &&
+	    s->transfer->to_host) {
+		int r = transfer_give(s->transfer, fds, p->n);
+
+		*ret_taken = r == 0;
+		return r < 0 ? brumate_fail(err, -r, "more fds than pieces: %m") : 0;
+	}
 	return 0;
 }
 
-/* Takes @fds. */
 static int serve_packet(struct session *s, const struct transfer_packet *p, const int *fds,
-			struct brumate_error *err)
+			bool *ret_taken, struct brumate_error *err)
 {
 	if (s->refused.code && p->op != TRANSFER_LAYOUT && p->op != TRANSFER_ALLOC)
-		return refuse_packet(s, p, fds, err);
+		return refuse_packet(s, p, err);
 	switch (p->op) {
 	case TRANSFER_LAYOUT:
 		return add_layout(s, p, err);
@@ -387,21 +394,31 @@ static int serve_packet(struct session *s, const struct transfer_packet *p, cons
 	case TRANSFER_ALLOC:
 		return begin_alloc(s, p, err);
 	case TRANSFER_SEGMENTS:
-		if (s->state == SESSION_EXPECTS)
-			return add_segments(s, p, fds, err);
-		break;
 	case TRANSFER_FDS:
-		if (s->state == SESSION_WORKS && s->transfer && s->transfer->to_host) {
-			int r = transfer_give(s->transfer, fds, p->n);
-
-			return r < 0 ? brumate_fail(err, -r, "more fds than pieces: %m") : 0;
-		}
-		break;
+		return serve_fds(s, p, fds, ret_taken, err);
 	default:
 		return brumate_fail(err, EBADMSG, "packet of kind %u is not for the broker", p->op);
 	}
-	for (uint32_t i = 0; i < p->n; i++) /* of a request that has failed */
-		close(fds[i]);
+}
+
+/* Returns 0, also when a request failed, as the client is told; <0: the session is over. */
+static int receive_packet(struct session *s)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	struct transfer_packet p;
+	int fds[TRANSFER_ITEMS_MAX];
+	bool taken = false;
+	int r = transfer_receive(s->socket_fd, &p, fds, deadline_in_ms(0), &err);
+
+	if (r == -EPIPE)
+		return r;
+	if (r == 0) {
+		r = serve_packet(s, &p, fds, &taken, &err);
+		if (transfer_has_fds(p.op) && !taken)
+			packet_close_fds(fds, p.n);
+	}
+	if (r < 0 && (fail_request(s, &err) < 0 || r == -EBADMSG))
+		return -EPIPE;
 	return 0;
 }
 
@@ -410,30 +427,19 @@ static int serve_once(struct session *s)
 {
 	struct pollfd fds[] = { { .fd = s->socket_fd, .events = POLLIN },
 				{ .fd = s->wake_fd, .events = POLLIN } };
-	struct brumate_error err = BRUMATE_ERROR_NONE;
-	struct transfer_packet p;
-	int received[TRANSFER_ITEMS_MAX];
-	uint64_t count;
+	eventfd_t count;
+	int r = 0;
 
 	int n = poll(fds, 2, s->state == SESSION_WORKS ? PROGRESS_MS : -1);
 	if (n < 0)
 		return errno == EINTR ? 0 : -errno;
-	if (fds[1].revents && read(s->wake_fd, &count, sizeof(count)) < 0)
+	if (fds[1].revents && eventfd_read(s->wake_fd, &count) < 0)
 		return -errno;
-	if (fds[0].revents) {
-		int r = transfer_receive(s->socket_fd, &p, received, deadline_in_ms(0), &err);
-
-		if (r == 0)
-			r = serve_packet(s, &p, received, &err);
-		else if (r == -EPIPE)
-			return r;
-		if (r < 0) {
-			int sent = fail_request(s, &err);
-
-			return sent < 0 || r == -EBADMSG ? -EPIPE : 0;
-		}
-	}
-	return s->state == SESSION_WORKS && (fds[1].revents || n == 0) ? report_session(s) : 0;
+	if (fds[0].revents)
+		r = receive_packet(s);
+	if (r < 0 || s->state != SESSION_WORKS || !(fds[1].revents || n == 0))
+		return r;
+	return report_session(s);
 }
 
 static void end_session(struct session *s)

@@ -1028,16 +1028,14 @@ int transfer_start(struct transfer *t, struct host_copy *host, bool early,
 
 int transfer_give(struct transfer *t, const int *fds, size_t n)
 {
-	int r = 0;
+	int r = -EBADMSG;
 
 	pthread_mutex_lock(&t->lock);
-	if (n > t->n_pieces - t->n_given)
-		r = -EBADMSG;
-	for (size_t i = 0; i < n; i++)
-		if (r < 0)
-			close(fds[i]);
-		else
+	if (n <= t->n_pieces - t->n_given) {
+		for (size_t i = 0; i < n; i++)
 			t->pieces[t->n_given++].fd = fds[i];
+		r = 0;
+	}
 	pthread_cond_broadcast(&t->changed);
 	pthread_mutex_unlock(&t->lock);
 	return r;

@@ -15,7 +15,7 @@ void transfer_free(struct transfer *t);
  * @early: out: segments that are whole are told of. */
 int transfer_start(struct transfer *t, struct host_copy *host, bool early,
 		   struct brumate_error *err);
-/** Takes the fds of the next @n pieces. -EBADMSG: they are more than there are pieces. */
+/** Takes the fds of the next @n pieces, or -EBADMSG: they are more than there are pieces, and not taken. */
 int transfer_give(struct transfer *t, const int *fds, size_t n);
 /** Ends everything with this error, if it is the first. */
 void transfer_fail(struct transfer *t, const struct brumate_error *err);
