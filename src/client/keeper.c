@@ -61,18 +61,18 @@ static void address_of(struct sockaddr_un *ret, int dir_fd)
 	snprintf(ret->sun_path, sizeof(ret->sun_path), "/proc/self/fd/%d/%s", dir_fd, socket_name);
 }
 
-int keeper_connect(struct keeper *ret, const struct job *j, struct brumate_error *err)
+int keeper_connect(struct keeper *ret, const struct keeper_owner *owner, struct brumate_error *err)
 {
-	auto_close int dir_fd = open(j->dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	auto_close int dir_fd = open(owner->dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	auto_close int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	struct sockaddr_un address;
 
 	if (dir_fd < 0 || fd < 0)
-		return brumate_fail(err, errno, "keeper of job %s: %m", j->id);
+		return brumate_fail(err, errno, "keeper of job %s: %m", owner->id);
 	address_of(&address, dir_fd);
 	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
 		return brumate_fail(err, errno == ECONNREFUSED ? ENOENT : errno,
-				    "keeper of job %s: %m", j->id);
+				    "keeper of job %s: %m", owner->id);
 	ret->pid = 0;
 	ret->fd = take_fd(&fd);
 	return 0;
@@ -130,10 +130,10 @@ static void exec_keeper(const void *arg)
 }
 
 /* It inherits a socket that listens already, so whoever connects need not wait for it to be up. */
-static int start_keeper(const struct job *j, struct brumate_error *err)
+static int start_keeper(const struct keeper_owner *owner, struct brumate_error *err)
 {
 	auto_free char *program = path_find_helper("brumate-shim");
-	auto_close int dir_fd = open(j->dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	auto_close int dir_fd = open(owner->dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	auto_close int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 	auto_close int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	struct sockaddr_un address;
@@ -141,44 +141,44 @@ static int start_keeper(const struct job *j, struct brumate_error *err)
 	if (!program)
 		return brumate_fail(err, ENOENT, "brumate-shim is not installed");
 	if (dir_fd < 0 || null_fd < 0 || fd < 0)
-		return brumate_fail(err, errno, "keeper of job %s: %m", j->id);
+		return brumate_fail(err, errno, "keeper of job %s: %m", owner->id);
 	address_of(&address, dir_fd);
 	unlink(address.sun_path);
 	/* Its directory is ours alone. */
 	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 || listen(fd, 8) < 0)
-		return brumate_fail(err, errno, "keeper of job %s: %m", j->id);
+		return brumate_fail(err, errno, "keeper of job %s: %m", owner->id);
 	struct start s = { { program, (char *)"brumate-keeper", (char *)"--keep", NULL },
 			   null_fd,
 			   fd };
 	int r = spawn_detached(exec_keeper, &s);
-	return r < 0 ? brumate_fail(err, -r, "start of the keeper of job %s: %m", j->id) : 0;
+	return r < 0 ? brumate_fail(err, -r, "start of the keeper of job %s: %m", owner->id) : 0;
 }
 
-static int watch_root(struct keeper *k, const struct job *j, struct brumate_error *err)
+static int watch_root(struct keeper *k, const struct keeper_owner *owner, struct brumate_error *err)
 {
 	struct keeper_message m = { .op = KEEPER_WATCH, .n = 1 };
-	auto_close int pid_fd = proc_open(j->root);
+	auto_close int pid_fd = proc_open(owner->root);
 
 	if (pid_fd < 0)
-		return brumate_fail(err, -pid_fd, "process %d: %m", j->root.pid);
+		return brumate_fail(err, -pid_fd, "process %d: %m", owner->root.pid);
 	int r = ask_keeper(k, &m, &pid_fd, NULL, NULL, err);
 	if (r == 0)
 		k->pid = (pid_t)m.tags[0].pid;
 	return r;
 }
 
-int keeper_open(struct keeper *ret, const struct job *j, struct brumate_error *err)
+int keeper_open(struct keeper *ret, const struct keeper_owner *owner, struct brumate_error *err)
 {
 	struct keeper k = KEEPER_EMPTY;
 	int r = -ENOENT;
 
 	for (int tries = 0; tries < TRIES; tries++) {
-		r = keeper_connect(&k, j, err);
-		if (r == -ENOENT && (r = start_keeper(j, err)) == 0)
-			r = keeper_connect(&k, j, err);
+		r = keeper_connect(&k, owner, err);
+		if (r == -ENOENT && (r = start_keeper(owner, err)) == 0)
+			r = keeper_connect(&k, owner, err);
 		/* One that is just ending may have accepted nobody: its answer proves it. */
 		if (r == 0)
-			r = watch_root(&k, j, err);
+			r = watch_root(&k, owner, err);
 		if (r == 0) {
 			*ret = k;
 			return 0;

@@ -14,7 +14,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "job/job.h"
+#include "process/process.h"
 
 enum { KEEPER_FDS_MAX = 64 };
 
@@ -48,6 +48,13 @@ int keeper_receive(int socket_fd, struct keeper_message *ret, int *ret_fds, size
 /** @fds borrowed. */
 int keeper_send(int socket_fd, const struct keeper_message *m, const int *fds, size_t n_fds);
 
+/** Whose memory a keeper keeps. Strings are borrowed. */
+struct keeper_owner {
+	const char *id;	     /* of the job, for messages */
+	const char *dir;     /* where the keeper's socket is */
+	struct proc_id root; /* what is kept is of no use once this process has ended */
+};
+
 struct keeper {
 	int fd;	   /* -1: not connected */
 	pid_t pid; /* known after keeper_open() */
@@ -55,9 +62,9 @@ struct keeper {
 #define KEEPER_EMPTY ((struct keeper){ .fd = -1 })
 
 /** Connects to the job's keeper. -ENOENT: there is none. */
-int keeper_connect(struct keeper *ret, const struct job *j, struct brumate_error *err);
+int keeper_connect(struct keeper *ret, const struct keeper_owner *owner, struct brumate_error *err);
 /** As keeper_connect(), and starts one where there is none, which watches the job's root. */
-int keeper_open(struct keeper *ret, const struct job *j, struct brumate_error *err);
+int keeper_open(struct keeper *ret, const struct keeper_owner *owner, struct brumate_error *err);
 void keeper_close(struct keeper *k); /* accepts the empty value */
 
 /* The calls. -EPIPE: it is gone, and what it held with it. */

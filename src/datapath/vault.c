@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Memory of a job outside its processes, held here and by the keeper. See vault.h. */
+/* Device memory outside its processes, held here and by the keeper. See vault.h. */
 #include "datapath/vault.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "base/paths.h"
 
-enum { TABLE_BYTES_MAX = 256 << 20 };
+enum { TABLE_VERSION = 1, TABLE_BYTES_MAX = 256 << 20, GUARD_TRIES = 3 };
 
 static const char table_name[] = "parked.json";
 
@@ -30,93 +30,254 @@ static struct keeper_tag segment_tag(size_t i)
 
 static const struct keeper_tag digests_tag = { KEEPER_DIGESTS, 0, 0 };
 
-static void kept_fini(struct vault_baseline *k)
+static void baseline_fini(struct vault_baseline *k)
 {
 	free(k->pieces);
 	host_copy_fini(&k->copy);
 	*k = (struct vault_baseline){ 0 };
 }
 
-void vault_fini(struct vault *h)
+void vault_fini(struct vault *v)
 {
-	for (size_t i = 0; i < h->n_pieces; i++)
-		cleanup_close(&h->pieces[i].fd);
-	free(h->pieces);
-	host_copy_fini(&h->copy);
-	kept_fini(&h->kept);
-	keeper_close(&h->keeper);
-	*h = VAULT_EMPTY;
+	for (size_t i = 0; i < v->n_pieces; i++)
+		cleanup_close(&v->pieces[i].fd);
+	free(v->pieces);
+	host_copy_fini(&v->copy);
+	baseline_fini(&v->baseline);
+	keeper_close(&v->keeper);
+	*v = VAULT_EMPTY;
 }
 
 /* ---- looking ---- */
 
-bool vault_has_device(const struct vault *h)
+struct vault_piece vault_piece_of(struct proc_id process, const struct agent_piece *piece)
 {
-	for (size_t i = 0; i < h->n_pieces; i++)
-		if (h->pieces[i].fd < 0)
+	struct vault_piece p = { .process = process,
+				 .id = piece->id,
+				 .va = piece->va,
+				 .len_bytes = piece->len_bytes,
+				 .fd = -1 };
+
+	dev_uuid_format(p.gpu, piece->gpu);
+	return p;
+}
+
+bool vault_has_device(const struct vault *v)
+{
+	for (size_t i = 0; i < v->n_pieces; i++)
+		if (v->pieces[i].fd < 0)
 			return false;
 	return true;
 }
 
-uint64_t vault_bytes(const struct vault *h)
+uint64_t vault_bytes(const struct vault *v)
 {
 	uint64_t sum = 0;
 
-	for (size_t i = 0; i < h->n_pieces; i++)
-		sum += h->pieces[i].len_bytes;
+	for (size_t i = 0; i < v->n_pieces; i++)
+		sum += v->pieces[i].len_bytes;
 	return sum;
 }
 
-size_t vault_find(const struct vault *h, struct proc_id id, size_t *ret_first)
+uint64_t vault_device_bytes(const struct vault *v, const char *gpu)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < v->n_pieces; i++)
+		if (!strcmp(v->pieces[i].gpu, gpu) && v->pieces[i].fd >= 0)
+			sum += v->pieces[i].len_bytes;
+	return sum;
+}
+
+size_t vault_find(const struct vault *v, struct proc_id id, size_t *ret_first)
 {
 	size_t first = 0, n = 0;
 
-	while (first < h->n_pieces && !proc_is_same(h->pieces[first].process, id))
+	while (first < v->n_pieces && !proc_is_same(v->pieces[first].process, id))
 		first++;
-	while (first + n < h->n_pieces && proc_is_same(h->pieces[first + n].process, id))
+	while (first + n < v->n_pieces && proc_is_same(v->pieces[first + n].process, id))
 		n++;
 	*ret_first = first;
 	return n;
 }
 
-struct device_piece *vault_device_pieces(const struct vault *h)
+struct device_piece *vault_device_pieces(const struct vault *v)
 {
-	struct device_piece *pieces = calloc(h->n_pieces + 1, sizeof(*pieces));
+	struct device_piece *pieces = calloc(v->n_pieces + 1, sizeof(*pieces));
 
-	for (size_t i = 0; pieces && i < h->n_pieces; i++) {
-		pieces[i].len_bytes = h->pieces[i].len_bytes;
-		memcpy(pieces[i].gpu, h->pieces[i].gpu, sizeof(pieces[i].gpu));
+	for (size_t i = 0; pieces && i < v->n_pieces; i++) {
+		pieces[i].len_bytes = v->pieces[i].len_bytes;
+		memcpy(pieces[i].gpu, v->pieces[i].gpu, sizeof(pieces[i].gpu));
 	}
 	return pieces;
 }
 
-bool vault_is_alone(const struct vault *h)
+bool vault_is_alone(const struct vault *v)
 {
-	struct pollfd p = { .fd = h->keeper.fd };
+	struct pollfd p = { .fd = v->keeper.fd };
 
-	if (!h->n_pieces)
+	if (!v->n_pieces)
 		return false;
-	return h->keeper.fd < 0 || (poll(&p, 1, 0) > 0 && p.revents);
+	return v->keeper.fd < 0 || (poll(&p, 1, 0) > 0 && p.revents);
 }
 
 /* ---- the table ---- */
 
-int vault_save(const struct vault *h, const struct job *j, struct brumate_error *err)
+static json_t *encode_piece(const struct vault_piece *p)
 {
-	auto_free char *text = vault_encode(h);
-	auto_free char *path = path_format("%s/%s", j->dir, table_name);
+	return json_pack("{s:i,s:I,s:I,s:I,s:I,s:s}", "pid", p->process.pid, "start",
+			 (json_int_t)p->process.start_ticks, "id", (json_int_t)p->id, "va",
+			 (json_int_t)p->va, "len", (json_int_t)p->len_bytes, "gpu", p->gpu);
+}
+
+static json_t *encode_copy(const struct host_copy *copy)
+{
+	return json_pack("{s:I,s:I,s:I}", "total", (json_int_t)copy->total_bytes, "segment",
+			 (json_int_t)copy->segment_bytes, "segments", (json_int_t)copy->n_segments);
+}
+
+char *vault_encode(const struct vault *v)
+{
+	const bool of_baseline = !v->n_pieces && v->baseline.n_pieces;
+	const struct vault_piece *list = of_baseline ? v->baseline.pieces : v->pieces;
+	size_t n = of_baseline ? v->baseline.n_pieces : v->n_pieces;
+	json_t *pieces = json_array(), *copy = NULL;
+
+	for (size_t i = 0; pieces && i < n; i++)
+		if (json_array_append_new(pieces, encode_piece(&list[i])) < 0)
+			return NULL;
+	if (of_baseline || v->copied)
+		copy = encode_copy(of_baseline ? &v->baseline.copy : &v->copy);
+	auto_json json_t *o = json_pack("{s:i,s:o,s:o,s:b}", "version", TABLE_VERSION, "copy",
+					copy ? copy : json_null(), "pieces", pieces, "kept",
+					of_baseline || v->of_running);
+	return o ? json_dumps(o, JSON_COMPACT) : NULL;
+}
+
+static int decode_piece(struct vault_piece *ret, json_t *o, struct brumate_error *err)
+{
+	int64_t pid = 0, start = -1, id = 0, va = -1, len = 0;
+	const char *gpu;
+	int r;
+
+	if ((r = wire_get_int(o, "pid", 1, 1 << 22, &pid, err)) < 0 ||
+	    (r = wire_get_int(o, "start", 0, INT64_MAX, &start, err)) < 0 ||
+	    (r = wire_get_int(o, "id", 1, INT64_MAX, &id, err)) < 0 ||
+	    (r = wire_get_int(o, "va", 0, INT64_MAX, &va, err)) < 0 ||
+	    (r = wire_get_int(o, "len", 1, 1ll << 48, &len, err)) < 0 ||
+	    (r = wire_need_string(o, "gpu", &gpu, err)) < 0)
+		return r;
+	if (!pid || start < 0 || !id || va < 0 || !len || strlen(gpu) >= sizeof(ret->gpu))
+		return brumate_fail(err, EBADMSG, "incomplete");
+	*ret = (struct vault_piece){ .process = { (pid_t)pid, (uint64_t)start },
+				     .id = (uint64_t)id,
+				     .va = (uint64_t)va,
+				     .len_bytes = (uint64_t)len,
+				     .fd = -1 };
+	strcpy(ret->gpu, gpu);
+	return 0;
+}
+
+static int decode_pieces(struct vault *v, json_t *o, struct brumate_error *err)
+{
+	json_t *list;
+	int r = wire_get_array(o, "pieces", &list, err);
+	size_t n = json_array_size(list);
+
+	if (r < 0)
+		return r;
+	if (n > VAULT_PIECES_MAX)
+		return brumate_fail(err, EBADMSG, "pieces: %zu", n);
+	v->pieces = calloc(n + 1, sizeof(*v->pieces));
+	if (!v->pieces)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < n; i++) {
+		json_t *piece = json_array_get(list, i);
+
+		r = json_is_object(piece) ? decode_piece(&v->pieces[i], piece, err) : -EBADMSG;
+		if (r < 0)
+			return brumate_wrap(err, r, "pieces: item %zu", i);
+		v->n_pieces++;
+	}
+	return 0;
+}
+
+/* The sizes must be those of the pieces: fds are looked into by them. */
+static int decode_copy(struct vault *v, size_t *ret_segments, json_t *o, struct brumate_error *err)
+{
+	int64_t total = -1, segment = 0, segments = 0;
+	auto_free struct device_piece *pieces = NULL;
+	json_t *copy;
+	int r = wire_get_object(o, "copy", &copy, err);
+
+	if (r < 0 || !copy)
+		return r;
+	if ((r = wire_get_int(copy, "total", 0, 1ll << 50, &total, err)) < 0 ||
+	    (r = wire_get_int(copy, "segment", 1, 1ll << 50, &segment, err)) < 0 ||
+	    (r = wire_get_int(copy, "segments", 1, VAULT_SEGMENTS_MAX, &segments, err)) < 0)
+		return brumate_wrap(err, r, "copy");
+	pieces = vault_device_pieces(v);
+	if (!pieces)
+		return brumate_fail(err, ENOMEM, "%m");
+	uint64_t want = host_copy_offset(pieces, v->n_pieces);
+	if (!segment || !segments || (uint64_t)total != want ||
+	    (uint64_t)segment * (uint64_t)segments < want)
+		return brumate_fail(err, EBADMSG, "copy: %lld bytes in %lld segments of %lld",
+				    (long long)total, (long long)segments, (long long)segment);
+	v->copy.total_bytes = (uint64_t)total;
+	v->copy.segment_bytes = (uint64_t)segment;
+	v->copied = true;
+	*ret_segments = (size_t)segments;
+	return 0;
+}
+
+int vault_decode(struct vault *ret, size_t *ret_segments, const char *text, size_t len_bytes,
+		 struct brumate_error *err)
+{
+	auto_json json_t *o = NULL;
+	struct vault v = VAULT_EMPTY;
+	int64_t version = 0;
+	size_t segments = 0;
+	int r = wire_decode(&o, text, len_bytes, err);
+
+	if (r == 0)
+		r = wire_get_int(o, "version", 0, INT32_MAX, &version, err);
+	if (r == 0 && version != TABLE_VERSION)
+		r = brumate_fail(err, EBADMSG, "version %lld, want %d", (long long)version,
+				 TABLE_VERSION);
+	if (r == 0)
+		r = decode_pieces(&v, o, err);
+	if (r == 0)
+		r = decode_copy(&v, &segments, o, err);
+	if (r == 0)
+		r = wire_get_bool(o, "kept", &v.of_running, err);
+	if (r < 0) {
+		free(v.pieces);
+		if (err && r != -ENOMEM)
+			err->code = EBADMSG;
+		return r == -ENOMEM ? r : -EBADMSG;
+	}
+	*ret = v;
+	*ret_segments = segments;
+	return 0;
+}
+
+int vault_save(const struct vault *v, const struct keeper_owner *owner, struct brumate_error *err)
+{
+	auto_free char *text = vault_encode(v);
+	auto_free char *path = path_format("%s/%s", owner->dir, table_name);
 
 	if (!text || !path)
-		return brumate_fail(err, ENOMEM, "table of job %s: %m", j->id);
+		return brumate_fail(err, ENOMEM, "table of job %s: %m", owner->id);
 	/* As the record of a living job: worthless after the machine went down, so not synced. */
 	int r = file_swap(AT_FDCWD, path, text, strlen(text), 0600);
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", path) : 0;
 }
 
-static int read_table(struct vault *ret, size_t *ret_segments, const struct job *j,
+static int read_table(struct vault *ret, size_t *ret_segments, const struct keeper_owner *owner,
 		      struct brumate_error *err)
 {
-	auto_free char *path = path_format("%s/%s", j->dir, table_name);
+	auto_free char *path = path_format("%s/%s", owner->dir, table_name);
 	auto_free char *text = NULL;
 	size_t len;
 
@@ -131,65 +292,65 @@ static int read_table(struct vault *ret, size_t *ret_segments, const struct job 
 
 /* ---- the keeper ---- */
 
-static void take_kept(void *arg, struct keeper_tag tag, int fd)
+static void take_fd_back(void *arg, struct keeper_tag tag, int fd)
 {
-	struct vault *h = arg;
+	struct vault *v = arg;
 
-	if (tag.kind == KEEPER_DIGESTS && !h->copy.digests)
-		digest_table_open(&h->copy.digests, fd, h->copy.total_bytes);
-	if (tag.kind == KEEPER_HOST && tag.id < h->copy.n_segments &&
-	    h->copy.segments[tag.id] < 0) {
-		h->copy.segments[tag.id] = fd;
+	if (tag.kind == KEEPER_DIGESTS && !v->copy.digests)
+		digest_table_open(&v->copy.digests, fd, v->copy.total_bytes);
+	if (tag.kind == KEEPER_HOST && tag.id < v->copy.n_segments &&
+	    v->copy.segments[tag.id] < 0) {
+		v->copy.segments[tag.id] = fd;
 		return;
 	}
-	for (size_t i = 0; tag.kind == KEEPER_DEVICE && i < h->n_pieces; i++)
-		if ((uint32_t)h->pieces[i].process.pid == tag.pid && h->pieces[i].id == tag.id &&
-		    h->pieces[i].fd < 0) {
-			h->pieces[i].fd = fd;
+	for (size_t i = 0; tag.kind == KEEPER_DEVICE && i < v->n_pieces; i++)
+		if ((uint32_t)v->pieces[i].process.pid == tag.pid && v->pieces[i].id == tag.id &&
+		    v->pieces[i].fd < 0) {
+			v->pieces[i].fd = fd;
 			return;
 		}
 	close(fd); /* of an operation that came to nothing */
 }
 
 /* A copy of which a part is missing is none. */
-static void check_copy(struct vault *h)
+static void check_copy(struct vault *v)
 {
-	bool whole = h->copied;
+	bool whole = v->copied;
 
-	for (size_t i = 0; i < h->copy.n_segments; i++)
-		whole = whole && h->copy.segments[i] >= 0;
+	for (size_t i = 0; i < v->copy.n_segments; i++)
+		whole = whole && v->copy.segments[i] >= 0;
 	if (whole)
 		return;
-	host_copy_fini(&h->copy);
-	h->copied = false;
+	host_copy_fini(&v->copy);
+	v->copied = false;
 }
 
-static int make_segments(struct vault *h, size_t n)
+static int make_segments(struct vault *v, size_t n)
 {
-	h->copy.segments = calloc(n + 1, sizeof(int));
-	if (!h->copy.segments)
+	v->copy.segments = calloc(n + 1, sizeof(int));
+	if (!v->copy.segments)
 		return -ENOMEM;
 	for (size_t i = 0; i < n; i++)
-		h->copy.segments[i] = -1;
-	h->copy.n_segments = n;
+		v->copy.segments[i] = -1;
+	v->copy.n_segments = n;
 	return 0;
 }
 
-/* Pieces of a running job are not held; a copy that is not whole, or has no digests, is of no use. */
-static void take_as_kept(struct vault *h)
+/* The vault has no pieces of a running program; a copy that is not whole, or has no digests, is of no use. */
+static void take_as_baseline(struct vault *v)
 {
-	if (!h->copied || !vault_make_baseline(h, NULL))
-		vault_drop_copy(h);
-	free(take_ptr(&h->pieces));
-	h->n_pieces = 0;
-	h->of_running = false;
+	if (!v->copied || !vault_make_baseline(v, NULL))
+		vault_drop_copy(v);
+	free(take_ptr(&v->pieces));
+	v->n_pieces = 0;
+	v->of_running = false;
 }
 
-int vault_load(struct vault *h, const struct job *j, struct brumate_error *err)
+int vault_load(struct vault *v, const struct keeper_owner *owner, struct brumate_error *err)
 {
 	struct vault loaded = VAULT_EMPTY;
 	size_t segments = 0;
-	int r = read_table(&loaded, &segments, j, err);
+	int r = read_table(&loaded, &segments, owner, err);
 
 	if (r != 0)
 		return r < 0 ? r : 0;
@@ -197,142 +358,231 @@ int vault_load(struct vault *h, const struct job *j, struct brumate_error *err)
 		vault_fini(&loaded);
 		return brumate_fail(err, ENOMEM, "%m");
 	}
-	if (keeper_open(&loaded.keeper, j, err) == 0)
-		keeper_give(&loaded.keeper, take_kept, &loaded, err);
+	if (keeper_open(&loaded.keeper, owner, err) == 0)
+		keeper_give(&loaded.keeper, take_fd_back, &loaded, err);
 	check_copy(&loaded);
 	fault_register_peer("keeper", loaded.keeper.pid);
 	if (loaded.of_running)
-		take_as_kept(&loaded);
-	*h = loaded;
+		take_as_baseline(&loaded);
+	*v = loaded;
 	return 0;
 }
 
-static int keep_all(struct vault *h, struct brumate_error *err)
+static int give_to_keeper(struct vault *v, struct brumate_error *err)
 {
-	size_t n = 0, room = h->n_pieces + h->copy.n_segments + 1;
+	size_t n = 0, room = v->n_pieces + v->copy.n_segments + 1;
 	auto_free struct keeper_tag *tags = calloc(room + 1, sizeof(*tags));
 	auto_free int *fds = calloc(room + 1, sizeof(*fds));
 
 	if (!tags || !fds)
 		return brumate_fail(err, ENOMEM, "%m");
-	for (size_t i = 0; i < h->n_pieces; i++)
-		if (h->pieces[i].fd >= 0) {
-			tags[n] = piece_tag(&h->pieces[i]);
-			fds[n++] = h->pieces[i].fd;
+	for (size_t i = 0; i < v->n_pieces; i++)
+		if (v->pieces[i].fd >= 0) {
+			tags[n] = piece_tag(&v->pieces[i]);
+			fds[n++] = v->pieces[i].fd;
 		}
-	for (size_t i = 0; i < h->copy.n_segments; i++) {
+	for (size_t i = 0; i < v->copy.n_segments; i++) {
 		tags[n] = segment_tag(i);
-		fds[n++] = h->copy.segments[i];
+		fds[n++] = v->copy.segments[i];
 	}
-	if (h->copy.digests) {
+	if (v->copy.digests) {
 		tags[n] = digests_tag;
-		fds[n++] = h->copy.digests->fd;
+		fds[n++] = v->copy.digests->fd;
 	}
-	return keeper_hold(&h->keeper, tags, fds, n, err);
+	return keeper_hold(&v->keeper, tags, fds, n, err);
 }
 
-int vault_guard(struct vault *h, const struct job *j, struct brumate_error *err)
+int vault_guard(struct vault *v, const struct keeper_owner *owner, struct brumate_error *err)
 {
 	int r = -EPIPE;
 
-	for (int tries = 0; r == -EPIPE && tries < 3; tries++) {
-		if (vault_is_alone(h))
-			keeper_close(&h->keeper);
-		r = h->keeper.fd < 0 ? keeper_open(&h->keeper, j, err) : 0;
-		fault_register_peer("keeper", h->keeper.pid);
+	for (int tries = 0; r == -EPIPE && tries < GUARD_TRIES; tries++) {
+		if (vault_is_alone(v))
+			keeper_close(&v->keeper);
+		r = v->keeper.fd < 0 ? keeper_open(&v->keeper, owner, err) : 0;
+		fault_register_peer("keeper", v->keeper.pid);
 		if (r == 0)
-			r = keep_all(h, err);
+			r = give_to_keeper(v, err);
 	}
 	return r;
 }
 
 /* ---- letting go ---- */
 
-void vault_drop_pieces(struct vault *h, bool (*fn)(void *arg, const struct vault_piece *p),
+void vault_drop_pieces(struct vault *v, bool (*fn)(void *arg, const struct vault_piece *p),
 		       void *arg)
 {
-	auto_free struct keeper_tag *tags = calloc(h->n_pieces + 1, sizeof(*tags));
+	auto_free struct keeper_tag *tags = calloc(v->n_pieces + 1, sizeof(*tags));
 	size_t n = 0;
 
-	for (size_t i = 0; i < h->n_pieces; i++) {
-		if (h->pieces[i].fd < 0 || (fn && !fn(arg, &h->pieces[i])))
+	for (size_t i = 0; i < v->n_pieces; i++) {
+		if (v->pieces[i].fd < 0 || (fn && !fn(arg, &v->pieces[i])))
 			continue;
-		cleanup_close(&h->pieces[i].fd);
+		cleanup_close(&v->pieces[i].fd);
 		if (tags)
-			tags[n++] = piece_tag(&h->pieces[i]);
+			tags[n++] = piece_tag(&v->pieces[i]);
 	}
-	if (n && h->keeper.fd >= 0)
-		keeper_drop(&h->keeper, tags, n, NULL);
+	if (n && v->keeper.fd >= 0)
+		keeper_drop(&v->keeper, tags, n, NULL);
 }
 
-void vault_drop_device(struct vault *h)
+void vault_drop_device(struct vault *v)
 {
-	vault_drop_pieces(h, NULL, NULL);
+	vault_drop_pieces(v, NULL, NULL);
 }
 
-static void drop_segments(struct vault *h, size_t n)
+static void drop_segments(struct vault *v, size_t n)
 {
 	auto_free struct keeper_tag *tags = calloc(n + 1, sizeof(*tags));
 
 	for (size_t i = 0; tags && i < n; i++)
 		tags[i] = segment_tag(i);
-	if (!tags || !n || h->keeper.fd < 0)
+	if (!tags || !n || v->keeper.fd < 0)
 		return;
 	tags[n] = digests_tag;
-	keeper_drop(&h->keeper, tags, n + 1, NULL);
+	keeper_drop(&v->keeper, tags, n + 1, NULL);
 }
 
-void vault_release_copy(struct vault *h, struct host_copy *ret)
+void vault_release_copy(struct vault *v, struct host_copy *ret)
 {
-	size_t n = h->copy.n_segments;
+	size_t n = v->copy.n_segments;
 
 	if (ret && n) {
 		host_copy_fini(ret);
-		*ret = h->copy;
-		h->copy = HOST_COPY_EMPTY;
+		*ret = v->copy;
+		v->copy = HOST_COPY_EMPTY;
 	}
-	host_copy_fini(&h->copy);
-	h->copied = false;
-	drop_segments(h, n);
+	host_copy_fini(&v->copy);
+	v->copied = false;
+	drop_segments(v, n);
 }
 
-void vault_give_up_baseline(struct vault *h, struct host_copy *base)
+void vault_give_up_baseline(struct vault *v, struct host_copy *base)
 {
 	size_t n = base->n_segments;
 
 	host_copy_fini(base);
-	drop_segments(h, n);
+	drop_segments(v, n);
 }
 
-void vault_drop_baseline(struct vault *h)
+void vault_drop_baseline(struct vault *v)
 {
-	vault_give_up_baseline(h, &h->kept.copy);
-	kept_fini(&h->kept);
+	vault_give_up_baseline(v, &v->baseline.copy);
+	baseline_fini(&v->baseline);
 }
 
-void vault_drop_copy(struct vault *h)
+void vault_drop_copy(struct vault *v)
 {
-	vault_release_copy(h, NULL);
+	vault_release_copy(v, NULL);
 }
 
-void vault_clear(struct vault *h, const struct job *j)
+void vault_clear(struct vault *v, const struct keeper_owner *owner)
 {
-	auto_free char *path = path_format("%s/%s", j->dir, table_name);
+	auto_free char *path = path_format("%s/%s", owner->dir, table_name);
 
 	if (path)
 		unlink(path);
-	vault_drop_device(h);
-	vault_drop_copy(h);
-	vault_drop_baseline(h);
-	vault_fini(h);
+	vault_drop_device(v);
+	vault_drop_copy(v);
+	vault_drop_baseline(v);
+	vault_fini(v);
 	fault_register_peer("keeper", 0);
 }
 
-void vault_release(struct vault *h, const struct job *j)
+void vault_release(struct vault *v, const struct keeper_owner *owner)
 {
-	struct vault_baseline kept = h->kept;
+	struct vault_baseline baseline = v->baseline;
 
-	h->kept = (struct vault_baseline){ 0 };
-	vault_clear(h, j);
-	h->kept = kept;
+	v->baseline = (struct vault_baseline){ 0 };
+	vault_clear(v, owner);
+	v->baseline = baseline;
+}
+
+/* ---- the baseline ---- */
+
+static struct vault_piece *copy_pieces(const struct vault *v)
+{
+	struct vault_piece *pieces = calloc(v->n_pieces + 1, sizeof(*pieces));
+
+	for (size_t i = 0; pieces && i < v->n_pieces; i++) {
+		pieces[i] = v->pieces[i];
+		pieces[i].fd = -1;
+	}
+	return pieces;
+}
+
+/* Fds of the same memory, without its digests. */
+static int copy_segments(struct host_copy *ret, const struct host_copy *from)
+{
+	struct host_copy copy = { from->total_bytes, from->segment_bytes, NULL, 0, NULL };
+
+	copy.segments = calloc(from->n_segments + 1, sizeof(int));
+	if (!copy.segments)
+		return -ENOMEM;
+	for (; copy.n_segments < from->n_segments; copy.n_segments++) {
+		int fd = fcntl(from->segments[copy.n_segments], F_DUPFD_CLOEXEC, 0);
+
+		if (fd < 0) {
+			int r = -errno;
+
+			host_copy_fini(&copy);
+			return r;
+		}
+		copy.segments[copy.n_segments] = fd;
+	}
+	host_copy_fini(ret);
+	*ret = copy;
+	return 0;
+}
+
+bool vault_make_baseline(struct vault *v, struct host_copy *ret)
+{
+	if (!v->n_pieces || !v->copy.n_segments || !v->copy.digests ||
+	    !digest_table_is_whole(v->copy.digests) || host_copy_is_spilled(&v->copy))
+		return false;
+	struct vault_piece *pieces = copy_pieces(v);
+	if (!pieces || (ret && copy_segments(ret, &v->copy) < 0)) {
+		free(pieces);
+		return false;
+	}
+	v->baseline = (struct vault_baseline){ pieces, v->n_pieces, v->copy };
+	v->copy = HOST_COPY_EMPTY;
+	v->copied = false;
+	return true;
+}
+
+static bool is_same(const struct vault_piece *a, const struct vault_piece *b)
+{
+	return proc_is_same(a->process, b->process) && a->id == b->id &&
+	       a->len_bytes == b->len_bytes;
+}
+
+/* In the same order too: a copy is one run of bytes. Ids are never used again. */
+bool vault_baseline_fits(const struct vault *v, const struct vault_piece *pieces, size_t n)
+{
+	bool same = v->baseline.n_pieces == n && n;
+
+	for (size_t i = 0; same && i < n; i++)
+		same = is_same(&pieces[i], &v->baseline.pieces[i]);
+	return same && digest_table_is_whole(v->baseline.copy.digests);
+}
+
+bool vault_take_baseline(struct vault *v, struct host_copy *ret)
+{
+	if (!v->baseline.n_pieces)
+		return false;
+	if (!vault_baseline_fits(v, v->pieces, v->n_pieces)) {
+		vault_drop_baseline(v);
+		return false;
+	}
+	*ret = v->baseline.copy;
+	v->baseline.copy = HOST_COPY_EMPTY;
+	free(v->baseline.pieces);
+	v->baseline = (struct vault_baseline){ 0 };
+	return true;
+}
+
+uint64_t vault_baseline_bytes(const struct vault *v)
+{
+	return v->baseline.n_pieces ? v->baseline.copy.total_bytes : 0;
 }

@@ -20,13 +20,9 @@
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/log.h"
-#include "engine/copy.h"
+#include "datapath/park.h"
 #include "engine/describe.h"
 #include "engine/externals.h"
-#include "engine/host-memory.h"
-#include "datapath/vault.h"
-#include "engine/live.h"
-#include "engine/park.h"
 #include "engine/secret.h"
 #include "engine/steps.h"
 #include "chunks/chunks.h"
@@ -75,7 +71,7 @@ static int check_space(struct op *op, struct brumate_error *err)
 
 static int check_checkpoint(struct op *op, struct brumate_error *err)
 {
-	int r = criu_find(&op->criu, err);
+	int r = criu_find(&op->images.criu, err);
 
 	if (r < 0)
 		return r;
@@ -86,32 +82,67 @@ static int check_checkpoint(struct op *op, struct brumate_error *err)
 
 /* ---- the image ---- */
 
-static int begin_image(struct op *op, struct brumate_error *err)
+/* Begins the memory of the checkpoint, unless it is begun. */
+static int begin_memory(void *arg, struct chunks_writer **ret, struct brumate_error *err)
 {
+	struct op *op = arg;
+	struct op_checkpoint *c = &op->checkpoint;
 	const struct chunks_options options = { .job = op->job->id,
 						.uid = op->job->uid,
 						.compress = request_compress(op->request) };
-	int r = store_begin(&op->writer, op->request->dir, op->request->id, err);
+	int r = c->memory ? 0 : store_chunks_begin(&c->memory, &c->writer, &options, err);
+
+	*ret = c->memory;
+	return r;
+}
+
+/* Host copies of device memory go on to the checkpoint. A job that waits to go on is not to wait for the
+ * processors that this takes. */
+static int begin_device_image(struct op *op, struct brumate_error *err)
+{
+	struct device_image_writer *w = &op->checkpoint.device;
+	int r = begin_memory(op, &w->chunks, err);
+
+	w->vault = op->data.vault;
+	if (r == 0)
+		op->data.sink =
+			(struct datapath_sink){ .save = device_image_save,
+						.arg = w,
+						.while_copying = !op->request->leave_running };
+	return r;
+}
+
+/* Nobody reads the memory any more that was handed to it. */
+static void end_device_image(struct op *op)
+{
+	chunks_writer_free(op->checkpoint.memory);
+	op->checkpoint.memory = NULL;
+	op->data.sink = (struct datapath_sink){ 0 };
+	device_image_writer_fini(&op->checkpoint.device);
+}
+
+static int begin_image(struct op *op, struct brumate_error *err)
+{
+	int r = store_begin(&op->checkpoint.writer, op->request->dir, op->request->id, err);
 
 	if (r < 0)
 		return r;
 	if ((r = secret_begin(op, err)) < 0)
 		return r;
-	op->criu_dir_fd = secret_images_to(op, err);
-	if (op->criu_dir_fd < 0)
-		return op->criu_dir_fd;
-	return op->n_agents ? store_chunks_begin(&op->memory, &op->writer, &options, err) : 0;
+	op->images.dir_fd = secret_images_to(op, err);
+	if (op->images.dir_fd < 0)
+		return op->images.dir_fd;
+	return op->data.n_agents ? begin_device_image(op, err) : 0;
 }
 
 static void undo_image(struct op *op)
 {
-	cleanup_close(&op->criu_dir_fd);
-	chunks_writer_free(op->memory);
-	op->memory = NULL;
-	host_memory_close(op->host);
-	op->host = NULL;
-	if (!op->committed)
-		store_abort(&op->writer);
+	cleanup_close(&op->images.dir_fd);
+	end_device_image(op);
+	cpu_memory_image_close(op->images.cpu_memory);
+	op->images.cpu_memory = NULL;
+	if (!op->checkpoint.committed)
+		store_abort(&op->checkpoint.writer);
 }
 
 static int commit_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
@@ -127,17 +158,17 @@ static int end_memory(struct op *op, struct brumate_error *err)
 {
 	uint64_t start_ns = clock_now_ns();
 	struct chunks_sums sums = { 0 };
-	int r = step_data_out(op, err);
+	int r = step_data(op, err);
 
-	if (r < 0 || !op->memory)
+	if (r < 0 || !op->checkpoint.memory)
 		return r < 0 ? r : 0;
-	if ((r = host_memory_save(op->host, err)) < 0)
+	if ((r = cpu_memory_image_save(op->images.cpu_memory, op->checkpoint.memory, err)) < 0)
 		return r;
-	r = chunks_end(op->memory, &op->manifest, &sums, progress_is_over, &op->progress, err);
-	chunks_writer_free(op->memory);
-	op->memory = NULL;
-	host_memory_saved(op->host);
-	host_copy_fini(&op->saved);
+	r = chunks_end(op->checkpoint.memory, &op->checkpoint.manifest, &sums, progress_is_over,
+		       &op->progress, err);
+	end_device_image(op);
+	cpu_memory_image_saved(op->images.cpu_memory);
+	host_copy_fini(&op->data.saved);
 	if (r == -ECANCELED)
 		progress_check(&op->progress, err);
 	if (r == 0)
@@ -156,17 +187,18 @@ static int commit(struct op *op, struct brumate_error *err)
 		return brumate_fail(err, -r, "%m");
 	r = secret_seal(op, err);
 	if (r == 0)
-		r = store_commit(&op->writer, &op->manifest, commit_progress, op, err);
+		r = store_commit(&op->checkpoint.writer, &op->checkpoint.manifest, commit_progress,
+				 op, err);
 	if (r < 0)
 		return brumate_wrap(err, r, "commit");
-	op->committed = true;
-	op->image_bytes = manifest_bytes(&op->manifest);
+	op->checkpoint.committed = true;
+	op->image_bytes = manifest_bytes(&op->checkpoint.manifest);
 	progress_phase(&op->progress, "commit", start_ns);
 
 	struct job *job = op->job;
-	char *id = strdup(op->writer.id);
+	char *id = strdup(op->checkpoint.writer.id);
 	char *path = NULL;
-	if (!id || asprintf(&path, "%s/%s", op->request->dir, op->writer.id) < 0)
+	if (!id || asprintf(&path, "%s/%s", op->request->dir, op->checkpoint.writer.id) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
 	free(job->checkpoint);
 	free(job->checkpoint_path);
@@ -180,7 +212,7 @@ static int commit(struct op *op, struct brumate_error *err)
 static uint64_t measure_image(void *arg)
 {
 	struct op *op = arg;
-	int dup_fd = openat(op->criu_dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int dup_fd = openat(op->images.dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	auto_closedir DIR *dir = dup_fd < 0 ? NULL : fdopendir(dup_fd);
 	struct dirent *entry;
 	struct stat st;
@@ -201,6 +233,25 @@ static void criu_spawned(void *arg, struct proc_id criu)
 	job_save(op->job, NULL);
 }
 
+static int save_frozen(struct op *op, struct brumate_error *err)
+{
+	auto_free struct proc_id *gpus = gpu_set_ids(&op->gpus);
+	const struct cpu_memory_frozen frozen = {
+		.root = op->job->root,
+		.gpus = gpus,
+		.n_gpus = op->gpus.n,
+		.goes_on = op->request->leave_running,
+		.writer = begin_memory,
+		.arg = op,
+	};
+
+	if (!gpus)
+		return brumate_fail(err, ENOMEM, "%m");
+	int r = describe_tree(op, err);
+	return r < 0 ? r
+		     : cpu_memory_image_frozen(op->images.cpu_memory, &frozen, &op->progress, err);
+}
+
 static int criu_event(void *arg, enum criu_event event, pid_t pid, struct brumate_error *err)
 {
 	struct op *op = arg;
@@ -209,13 +260,14 @@ static int criu_event(void *arg, enum criu_event event, pid_t pid, struct brumat
 	(void)pid;
 	if (r < 0)
 		return brumate_fail(err, -r, "injected while CRIU holds the job: %m");
-	if (event == CRIU_EVENT_FROZEN && (r = describe_tree(op, err)) == 0)
-		r = host_memory_frozen(op->host, err);
-	if (event != CRIU_EVENT_DUMPED || (r = host_memory_dumped(op->host, err)) < 0)
+	if (event == CRIU_EVENT_FROZEN)
+		return save_frozen(op, err);
+	if (event != CRIU_EVENT_DUMPED ||
+	    (r = cpu_memory_image_dumped(op->images.cpu_memory, &op->progress, err)) < 0)
 		return r;
 	if (op->request->leave_running) /* it has yet to let the job run on */
 		return 0;
-	progress_phase(&op->progress, "criu", op->criu_start_ns);
+	progress_phase(&op->progress, "criu", op->checkpoint.criu_start_ns);
 	progress_wait_for(&op->progress, "the image to be hashed and synced");
 	return commit(op, err);
 }
@@ -229,21 +281,21 @@ static int criu_tick(void *arg, struct brumate_error *err)
 
 static void close_criu(struct op *op)
 {
-	criu_dump_free(take_ptr(&op->dump));
+	criu_dump_free(take_ptr(&op->checkpoint.dump));
 	op->job->op.criu = PROC_ID_NONE;
-	externals_free(take_ptr(&op->externals));
-	cleanup_close(&op->criu_work_fd);
+	externals_free(take_ptr(&op->checkpoint.externals));
+	cleanup_close(&op->checkpoint.work_fd);
 }
 
 /* CRIU comes up while the job's GPUs are put away: the job does not wait for it. */
 static int start_criu(struct op *op, struct brumate_error *err)
 {
 	struct criu_options options = {
-		.images_dir_fd = op->criu_dir_fd,
+		.images_dir_fd = op->images.dir_fd,
 		.log_name = JOB_DUMP_LOG,
 		.root = op->job->root,
 		.leave_running = op->request->leave_running,
-		.shell_job = op->manifest.shell_job,
+		.shell_job = op->checkpoint.manifest.shell_job,
 		.timeout_s = CRIU_TIMEOUT_S,
 		.enter_ns_of = op->job->init.pid,
 		.on_spawned = criu_spawned,
@@ -255,18 +307,18 @@ static int start_criu(struct op *op, struct brumate_error *err)
 
 	if (r < 0)
 		return r;
-	op->externals = externals_for_dump(&op->manifest);
-	if (!op->externals)
+	op->checkpoint.externals = externals_for_dump(&op->checkpoint.manifest);
+	if (!op->checkpoint.externals)
 		return brumate_fail(err, ENOMEM, "%m");
-	options.externals = (const char *const *)op->externals;
+	options.externals = (const char *const *)op->checkpoint.externals;
 	/* The log belongs to the job, not into the image: it goes on after the image is hashed. */
-	op->criu_work_fd = open(op->job->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (op->criu_work_fd < 0)
+	op->checkpoint.work_fd = open(op->job->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (op->checkpoint.work_fd < 0)
 		return brumate_fail(err, errno, "%s: %m", op->job->dir);
-	options.work_dir_fd = op->criu_work_fd;
-	if ((r = host_memory_open(&op->host, op, &options, err)) < 0)
+	options.work_dir_fd = op->checkpoint.work_fd;
+	if ((r = cpu_memory_image_open(&op->images.cpu_memory, &options, err)) < 0)
 		return r;
-	return criu_dump_start(&op->dump, &op->criu, &options, err);
+	return criu_dump_start(&op->checkpoint.dump, &op->images.criu, &options, err);
 }
 
 static int dump(struct op *op, struct brumate_error *err)
@@ -276,16 +328,16 @@ static int dump(struct op *op, struct brumate_error *err)
 	if (!op->progress.stopped_ns && !op->was_suspended)
 		op->progress.stopped_ns = clock_now_ns();
 	op->touched = true;
-	park_detach(op); /* a connection to outside could not be dumped */
-	op->criu_start_ns = clock_now_ns();
+	park_detach(&op->data); /* a connection to outside could not be dumped */
+	op->checkpoint.criu_start_ns = clock_now_ns();
 	progress_measure(&op->progress, measure_image, op, op->image_bytes);
-	int r = criu_dump_run(op->dump, &result, err);
+	int r = criu_dump_run(op->checkpoint.dump, &result, err);
 	close_criu(op);
 	if (r == 0 && op->request->leave_running)
-		progress_phase(&op->progress, "criu", op->criu_start_ns);
+		progress_phase(&op->progress, "criu", op->checkpoint.criu_start_ns);
 	/* A CRIU that died on its way out of a job that is to end may leave it alive, and the commit
 	 * stands: the kill is ours to finish. */
-	if (r < 0 && op->committed && !op->progress.cancelled) {
+	if (r < 0 && op->checkpoint.committed && !op->progress.cancelled) {
 		log_warn("CRIU failed after the image was committed: job=%s reason=\"%s\"",
 			 op->job->id, err ? err->text : "");
 		r = 0;
@@ -303,8 +355,7 @@ static int end_tree(struct op *op, struct brumate_error *err)
 	int r = proc_tree_kill(op->job->root, deadline_in_ms(KILL_TIMEOUT_MS));
 	if (r < 0 && r != -ESRCH)
 		log_warn("processes are left after the checkpoint: job=%s", op->job->id);
-	if (op->vault)
-		vault_clear(op->vault, op->job);
+	op_clear_vault(op);
 	(void)err;
 	return 0;
 }
@@ -342,7 +393,7 @@ static const struct step checkpoint_steps[] = {
 	{ "gpu-checkpoint", "device memory to reach host memory", step_gpu_checkpoint,
 	  step_undo_gpu },
 	{ "criu", "CRIU to write the processes to the store", dump, NULL },
-	{ "data-out", "device memory to reach host memory", step_data_out, step_undo_copy },
+	{ "data-out", "device memory to reach host memory", step_data, step_undo_copy },
 	{ "end", "the processes to end", end_tree, NULL },
 	{ "let-go", "host memory to reach device memory", let_go, NULL },
 	{ "commit", "the image to be hashed and synced", commit_after, NULL },
@@ -379,15 +430,14 @@ int engine_checkpoint(struct op *op, struct brumate_error *err)
 		r = plan_run(steps, n, op, err);
 	job->op = (struct job_op){ 0 };
 	/* Once the image of a job that ends is there, no late failure makes it undone. */
-	if (r < 0 && op->committed && !op->request->leave_running && !job_is_alive(job))
+	if (r < 0 && op->checkpoint.committed && !op->request->leave_running && !job_is_alive(job))
 		r = 0;
 	if (r < 0)
 		return engine_failed(op, r, before, err);
 	job->message[0] = '\0';
 	if (op->request->leave_running)
 		return job_set_state(job, before, err);
-	if (op->vault)
-		vault_clear(op->vault, job);
+	op_clear_vault(op);
 	job->parked = false;
 	job->root = PROC_ID_NONE;
 	job->init = PROC_ID_NONE;

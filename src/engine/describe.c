@@ -44,7 +44,7 @@ static void describe_host(struct manifest *m)
 
 static int describe_job(struct op *op)
 {
-	struct manifest *m = &op->manifest;
+	struct manifest *m = &op->checkpoint.manifest;
 	const struct job *job = op->job;
 	size_t n = 0;
 
@@ -105,7 +105,7 @@ static int describe_huge_pages(struct manifest *m, const struct proc_tree *tree)
 static int describe_processes(struct op *op, struct brumate_error *err)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
-	struct manifest *m = &op->manifest;
+	struct manifest *m = &op->checkpoint.manifest;
 	int r = proc_tree_read(&tree, op->job->root, err);
 
 	if (r < 0)
@@ -134,7 +134,7 @@ static int describe_processes(struct op *op, struct brumate_error *err)
 
 static int describe_gpus(struct op *op, struct brumate_error *err)
 {
-	struct manifest *m = &op->manifest;
+	struct manifest *m = &op->checkpoint.manifest;
 	auto_free struct broker_info *info = calloc(1, sizeof(*info));
 
 	if (!op->gpus.n)
@@ -165,14 +165,14 @@ static int describe_gpus(struct op *op, struct brumate_error *err)
 
 int describe_tree(struct op *op, struct brumate_error *err)
 {
-	struct manifest *m = &op->manifest;
+	struct manifest *m = &op->checkpoint.manifest;
 	int r;
 
 	m->version = MANIFEST_VERSION;
 	snprintf(m->id, sizeof(m->id), "%s", op->request->id);
 	clock_stamp(m->created);
 	snprintf(m->brumate_version, sizeof(m->brumate_version), "%s", BRUMATE_VERSION);
-	m->criu_version = op->criu.version;
+	m->criu_version = op->images.criu.version;
 	m->leave_running = op->request->leave_running;
 	describe_host(m);
 	if (describe_job(op) < 0)
@@ -185,7 +185,7 @@ int describe_tree(struct op *op, struct brumate_error *err)
 int describe_phases(struct op *op)
 {
 	const struct progress *p = &op->progress;
-	struct manifest *m = &op->manifest;
+	struct manifest *m = &op->checkpoint.manifest;
 	struct manifest_phase *phases = calloc(p->n_phases + 1, sizeof(*phases));
 
 	if (!phases)

@@ -9,16 +9,16 @@
 
 #include "engine/op.h"
 
-/** Does what op->request asks for, as do the others. */
+/** Does what the request asks for, as do the others. */
 int engine_suspend(struct op *op, struct brumate_error *err);
 
-/** @op->gpus.pairs may map GPUs. */
+/** The pairs of @op->gpus may map GPUs. */
 int engine_resume(struct op *op, struct brumate_error *err);
 
 /** The request names the store and the checkpoint to be made there. */
 int engine_checkpoint(struct op *op, struct brumate_error *err);
 
-/** @op->image is the opened checkpoint; pairs may map GPUs. The job's root is filled in. */
+/** The image of op->restore is the opened checkpoint; pairs may map GPUs. The job's root is filled in. */
 int engine_restore(struct op *op, struct brumate_error *err);
 
 /**

@@ -11,7 +11,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -21,7 +24,6 @@
 #include "base/paths.h"
 #include "base/user.h"
 #include "job/log.h"
-#include "engine/tty.h"
 
 enum { STDIO_FDS = 3, FDINFO_BYTES_MAX = 4096 };
 
@@ -132,22 +134,23 @@ static int consider(struct op *op, const struct proc_info *info, int fd)
 		return 0;
 	const char *become = s.writes && fd > 0 ? "log" : "null";
 	if (S_ISFIFO(s.st.st_mode) && !strncmp(s.target, "pipe:", 5))
-		return tree_has(&op->tree, &s, is_other_end) ? 0
-							     : add(&op->manifest, s.target, become);
+		return tree_has(&op->tree, &s, is_other_end)
+			       ? 0
+			       : add(&op->checkpoint.manifest, s.target, become);
 	bool of_user = op->job->uid != geteuid();
 	if (S_ISREG(s.st.st_mode) && s.writes && (!s.appends || of_user) && s.st.st_nlink)
-		return add(&op->manifest, s.target + 1, "append");
+		return add(&op->checkpoint.manifest, s.target + 1, "append");
 	if (!is_terminal(&s) || tree_has(&op->tree, &s, is_master))
 		return 0;
 	snprintf(key, sizeof(key), "tty[%llx:%llx]", (unsigned long long)s.st.st_rdev,
 		 (unsigned long long)s.st.st_dev);
-	return add(&op->manifest, key, "tty");
+	return add(&op->checkpoint.manifest, key, "tty");
 }
 
 static void note_externals(struct op *op)
 {
-	for (size_t i = 0; i < op->manifest.n_externals; i++) {
-		const struct manifest_external *e = &op->manifest.externals[i];
+	for (size_t i = 0; i < op->checkpoint.manifest.n_externals; i++) {
+		const struct manifest_external *e = &op->checkpoint.manifest.externals[i];
 
 		if (!strcmp(e->become, "log") || !strcmp(e->become, "null"))
 			progress_note(
@@ -171,7 +174,7 @@ int externals_find(struct op *op, struct brumate_error *err)
 		for (int fd = 0; fd < STDIO_FDS; fd++)
 			if (consider(op, &op->tree.items[i], fd) < 0)
 				return brumate_fail(err, ENOMEM, "%m");
-	op->manifest.shell_job = !in_tree(&op->tree, op->tree.items[0].sid);
+	op->checkpoint.manifest.shell_job = !in_tree(&op->tree, op->tree.items[0].sid);
 	note_externals(op);
 	return 0;
 }
@@ -193,6 +196,74 @@ void externals_free(char **keys)
 		free(*k);
 	free(keys);
 }
+
+/* ---- a terminal for a job whose own is gone ---- */
+
+enum { MASTER_FD = 0, LOG_FD = 1, KEPT_FDS = 2 };
+
+static void copy_until_hung_up(void)
+{
+	char buf[4096];
+
+	for (;;) {
+		ssize_t n = read(MASTER_FD, buf, sizeof(buf));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0) /* EIO: no slave is open any more */
+			_exit(0);
+		for (ssize_t done = 0, w; done < n; done += w) {
+			w = write(LOG_FD, buf + done, (size_t)(n - done));
+			if (w <= 0)
+				break; /* a full disk costs output, never the job */
+		}
+	}
+}
+
+static void become_reader(int master_fd, int log_fd)
+{
+	int out = log_fd >= 0 ? log_fd : open("/dev/null", O_WRONLY);
+	int kept_master = fcntl(master_fd, F_DUPFD, KEPT_FDS),
+	    kept_out = fcntl(out, F_DUPFD, KEPT_FDS);
+
+	setsid();
+	prctl(PR_SET_NAME, "brumate-tty");
+	if (kept_master < 0 || kept_out < 0 || dup2(kept_master, MASTER_FD) < 0 ||
+	    dup2(kept_out, LOG_FD) < 0)
+		_exit(1);
+	close_range(KEPT_FDS, ~0u, 0);
+	copy_until_hung_up();
+}
+
+/*
+ * Makes a pseudo terminal below the file system root @root ("" for ours) and a process that copies what is
+ * written to it to @log_fd (borrowed; -1: nowhere). That process is nobody's but the terminal's: it outlives its
+ * maker and ends when the last user of the terminal has gone, so the job never sees a hang-up because of us. It
+ * runs between fork and exit in a process that had threads: system calls only. Returns the slave's fd (owned)
+ * or -errno.
+ */
+static int make_terminal(const char *root, int log_fd)
+{
+	auto_free char *path = path_format("%s/dev/ptmx", root);
+	if (!path)
+		return -ENOMEM;
+	auto_close int master = open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
+	if (master < 0 || grantpt(master) < 0 || unlockpt(master) < 0)
+		return -errno;
+	auto_close int slave = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+	if (slave < 0)
+		return -errno;
+
+	/* Not protected: an end of it while we live is reaped with the job's orphans. */
+	pid_t pid = fork();
+	if (pid < 0)
+		return -errno;
+	if (pid == 0)
+		become_reader(master, log_fd);
+	return take_fd(&slave);
+}
+
+/* ---- what takes their place ---- */
 
 static int open_in(const char *root, const struct job *job, const char *what)
 {
@@ -224,7 +295,7 @@ static int replacement(struct op *op, const char *root, const struct manifest_ex
 	if (!strcmp(e->become, "tty")) {
 		auto_close int log_fd = job->log ? open_in(root, job, job->log) : -1;
 
-		return tty_with_reader(root, log_fd);
+		return make_terminal(root, log_fd);
 	}
 	return open_in(root, job, !strcmp(e->become, "log") && job->log ? job->log : "/dev/null");
 }
@@ -232,7 +303,7 @@ static int replacement(struct op *op, const char *root, const struct manifest_ex
 int externals_for_restore(struct op *op, struct criu_inherit **ret, size_t *ret_n,
 			  struct brumate_error *err)
 {
-	const struct manifest *m = &op->image.manifest;
+	const struct manifest *m = &op->restore.image.manifest;
 	struct criu_inherit *list = calloc(m->n_externals + 1, sizeof(*list));
 	char root[32] = "/";
 

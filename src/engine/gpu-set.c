@@ -170,6 +170,15 @@ uint64_t gpu_set_bytes(const struct gpu_set *s)
 	return sum;
 }
 
+struct proc_id *gpu_set_ids(const struct gpu_set *s)
+{
+	struct proc_id *ids = calloc(s->n + 1, sizeof(*ids));
+
+	for (size_t i = 0; ids && i < s->n; i++)
+		ids[i] = s->items[i].id;
+	return ids;
+}
+
 uint64_t gpu_set_measure_host(void *set)
 {
 	const struct gpu_set *s = set;

@@ -41,8 +41,8 @@ bool gpu_set_is_running(const struct gpu_set *s);
 /** Bytes of device memory they hold, as the driver tells. */
 uint64_t gpu_set_bytes(const struct gpu_set *s);
 
-/** The GPU that what was on @uuid goes to. Borrowed. */
-const char *gpu_set_target(const struct gpu_set *s, const char *uuid);
+/** Their ids (owned); NULL without memory. */
+struct proc_id *gpu_set_ids(const struct gpu_set *s);
 
 /** A progress_measure_fn for a struct gpu_set: memory that the saved device data takes in its processes. */
 uint64_t gpu_set_measure_host(void *set);

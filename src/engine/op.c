@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: MIT
-/* Running a plan, sampling its progress, and the summary of what was measured. */
+/* Making and ending an operation, running its plan, and the summary of what was measured. */
 #include "engine/op.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
-#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/paths.h"
-#include "engine/copy.h"
-#include "engine/fetched.h"
-#include "engine/host-memory.h"
-#include "engine/park.h"
-#include "engine/spilled.h"
-#include "chunks/chunks.h"
+#include "datapath/park.h"
+#include "datapath/transfer.h"
+#include "engine/remote-restore.h"
+
+struct keeper_owner op_owner(const struct job *job)
+{
+	return (struct keeper_owner){ .id = job->id, .dir = job->dir, .root = job->root };
+}
 
 void op_init(struct op *op, const char *kind, struct job *job, const struct progress_caller *caller,
 	     const struct request *request)
@@ -31,67 +31,69 @@ void op_init(struct op *op, const char *kind, struct job *job, const struct prog
 	*op = (struct op){
 		.kind = kind,
 		.job = job,
-		.gpus = { .job = job->id, .simulated = job->simulated },
-		.lock_timeout_ms = OP_LOCK_TIMEOUT_MS,
 		.request = request,
-		.keep_copy = request->keep_copy,
-		.writer = STORE_WRITER_EMPTY,
-		.image = STORE_IMAGE_EMPTY,
-		.criu_dir_fd = -1,
-		.criu_work_fd = -1,
+		.gpus = { .job = job->id, .simulated = job->simulated },
+		.data = { .owner = op_owner(job),
+			  .uid = job->uid,
+			  .agent_dir = job_agent_dir(job),
+			  .simulated = job->simulated,
+			  .lock_timeout_ms = OP_LOCK_TIMEOUT_MS,
+			  .force = request->force,
+			  .keep_copy = request->keep_copy,
+			  .progress = &op->progress },
+		.images.dir_fd = -1,
+		.checkpoint = { .writer = STORE_WRITER_EMPTY, .work_fd = -1 },
+		.restore.image = STORE_IMAGE_EMPTY,
 	};
 	progress_init(&op->progress, caller, request->timeout_ms);
 }
 
-void op_agent_fini(struct op_agent *a)
-{
-	for (size_t i = 0; a->fds && i < a->n_pieces; i++)
-		cleanup_close(&a->fds[i]);
-	free(a->fds);
-	free(a->pieces);
-	a->fds = NULL;
-	a->pieces = NULL;
-	a->n_pieces = 0;
-}
-
-void op_drop_agents(struct op *op)
-{
-	park_detach(op);
-	for (size_t i = 0; i < op->n_agents; i++)
-		op_agent_fini(&op->agents[i]);
-	free(op->agents);
-	op->agents = NULL;
-	op->n_agents = 0;
-}
-
+/* Whoever reads ends before what it reads. */
 void op_fini(struct op *op)
 {
-	step_undo_copy(op);
-	op_drop_agents(op);
-	chunks_writer_free(op->memory);
-	op->memory = NULL;
-	host_memory_close(op->host);
-	op->host = NULL;
-	host_copy_fini(&op->saved);
-	spilled_free(op->spilled);
-	op->spilled = NULL;
+	transfer_stop(&op->data);
+	chunks_writer_free(op->checkpoint.memory);
+	op->checkpoint.memory = NULL;
+	cpu_memory_image_close(op->images.cpu_memory);
+	op->images.cpu_memory = NULL;
+	device_image_writer_fini(&op->checkpoint.device);
+	datapath_fini(&op->data);
 	gpu_set_fini(&op->gpus);
 	proc_tree_fini(&op->tree);
-	cleanup_close(&op->criu_dir_fd);
-	store_abort(&op->writer);
-	fetched_close(op);
-	store_image_fini(&op->image);
-	store_key_fini(&op->key);
-	manifest_fini(&op->manifest);
+	cleanup_close(&op->images.dir_fd);
+	store_abort(&op->checkpoint.writer);
+	remote_restore_close(take_ptr(&op->restore.remote));
+	device_image_reader_fini(&op->restore.device);
+	store_image_fini(&op->restore.image);
+	store_key_fini(&op->images.key);
+	manifest_fini(&op->checkpoint.manifest);
 	progress_fini(&op->progress);
 }
+
+/* ---- whose processes they are ---- */
 
 int op_find_gpus(struct op *op, struct brumate_error *err)
 {
 	proc_tree_fini(&op->tree);
+	op->data.owner.root = op->job->root;
+	op->data.uses_agents = op->job->data_path == JOB_DATA_BROKER;
 	int r = proc_tree_read(&op->tree, op->job->root, err);
 
 	return r < 0 ? r : gpu_set_find(&op->gpus, &op->tree, err);
+}
+
+void op_find_agents(struct op *op, bool tell)
+{
+	auto_free struct proc_id *ids = gpu_set_ids(&op->gpus);
+
+	if (ids)
+		park_find(&op->data, &op->tree, ids, op->gpus.n, tell ? &op->progress : NULL);
+}
+
+void op_clear_vault(struct op *op)
+{
+	if (op->data.vault)
+		vault_clear(op->data.vault, &op->data.owner);
 }
 
 /* ---- the plan ---- */
@@ -121,7 +123,7 @@ static int run_step(const struct step *step, struct op *op, struct brumate_error
 	return r < 0 ? r : outcome;
 }
 
-static void undo(const struct step *steps, size_t failed, struct op *op)
+static void undo_steps(const struct step *steps, size_t failed, struct op *op)
 {
 	for (size_t i = failed + 1; i-- > 0;) {
 		if (!steps[i].undo)
@@ -145,7 +147,7 @@ int plan_run(const struct step *steps, size_t n, struct op *op, struct brumate_e
 			brumate_wrap(err, r, "%s", steps[i].name);
 			log_info("%s of job %s failed, undoing: step=%s reason=\"%s\"", op->kind,
 				 op->job->id, steps[i].name, err ? err->text : "");
-			undo(steps, i, op);
+			undo_steps(steps, i, op);
 		} else if (r == 0) {
 			progress_phase(&op->progress, steps[i].name, start_ns);
 		}
@@ -192,7 +194,8 @@ json_t *op_summary(const struct op *op)
 
 	if (p->stopped_ns && p->released_ns)
 		downtime = (double)(p->released_ns - p->stopped_ns) / (double)NS_PER_S;
-	uint64_t by_data = op->data_bytes < op->gpu_bytes ? op->data_bytes : op->gpu_bytes;
+	uint64_t by_data =
+		op->data.sums.bytes < op->gpu_bytes ? op->data.sums.bytes : op->gpu_bytes;
 	uint64_t bytes = op->image_bytes ? op->image_bytes : op->gpu_bytes;
 	return json_pack(
 		"{s:s,s:s,s:s?,s:o,s:f,s:f,s:o,s:I,s:I,s:f,s:I,s:I,s:I,s:I,s:f,s:I,s:o}",
@@ -201,10 +204,13 @@ json_t *op_summary(const struct op *op)
 		downtime, "phases", phases_to_json(p), "gpu_bytes", (json_int_t)op->gpu_bytes,
 		"image_bytes", (json_int_t)op->image_bytes, "gbps",
 		seconds > 0 ? (double)bytes / 1e9 / seconds : 0.0, "data_bytes",
-		(json_int_t)op->data_bytes, "zero_bytes", (json_int_t)op->spared.zero_bytes,
-		"unchanged_bytes", (json_int_t)op->spared.same_bytes, "disk_bytes",
-		(json_int_t)op->disk_bytes, "data_gbps",
-		op->data_seconds > 0 ? (double)op->data_bytes / 1e9 / op->data_seconds : 0.0,
+		(json_int_t)op->data.sums.bytes, "zero_bytes",
+		(json_int_t)op->data.sums.spared.zero_bytes, "unchanged_bytes",
+		(json_int_t)op->data.sums.spared.same_bytes, "disk_bytes",
+		(json_int_t)op->data.sums.disk_bytes, "data_gbps",
+		op->data.sums.seconds > 0
+			? (double)op->data.sums.bytes / 1e9 / op->data.sums.seconds
+			: 0.0,
 		"driver_bytes", (json_int_t)(op->gpu_bytes - by_data), "notes", notes_to_json(p));
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * One operation on a job: a plan (a table of steps with undo), the state its steps share, and what
- * was measured. An operation belongs to one thread; a ticker thread of its own only samples progress.
+ * One operation on a job: what was asked for, and the state that the steps of its plan share. It belongs to one
+ * thread.
  */
 #pragma once
 
@@ -10,13 +10,14 @@
 #include <stdint.h>
 
 #include "base/progress.h"
-#include "client/agent.h"
-#include "client/transfer.h"
+#include "cpumem/image.h"
+#include "criu/criu.h"
+#include "datapath/datapath.h"
+#include "engine/device-image.h"
 #include "engine/gpu-set.h"
+#include "image/manifest.h"
 #include "job/job.h"
 #include "job/request.h"
-#include "image/manifest.h"
-#include "criu/criu.h"
 #include "process/process.h"
 #include "process/scan.h"
 #include "chunks/chunks.h"
@@ -24,73 +25,80 @@
 
 enum { OP_LOCK_TIMEOUT_MS = 10000 };
 
-/** A process of the job whose device memory its agent gives out (engine/park.c). */
-struct op_agent {
-	struct agent agent;
-	int result; /* of the last request, with its text */
-	struct brumate_error error;
-	struct agent_piece *pieces; /* as last listed */
-	size_t n_pieces;
-	int *fds; /* of them, while they are exported; may be NULL */
-};
-void op_agent_fini(struct op_agent *a);
-
-struct op {
-	const char *kind; /* "suspend" … */
-	struct job *job;  /* borrowed; the operation alone uses it while it runs */
-	struct progress progress;
-	uint32_t lock_timeout_ms; /* of the driver's lock, where the operation has no deadline */
-	const struct request *request; /* borrowed; never NULL */
-
-	bool touched; /* something was done to the job that undo must take back */
-
-	struct proc_tree tree;
-	struct gpu_set gpus;
-	bool was_suspended;
-
-	/* the data path; all empty where the driver alone moves memory */
-	struct vault *vault; /* borrowed; NULL: this operation has nothing to do with it */
-	struct op_agent *agents;
-	size_t n_agents;
-	struct copy *copy;	      /* under way */
-	struct chunks_writer *memory; /* of the checkpoint being written */
-	struct host_memory *host;     /* beside CRIU's images; read by @memory */
-	struct host_copy saved;	      /* host copy that it reads, where it is held no more */
-	struct spilled *spilled;      /* what it reads of host copies on a disk */
-	uint64_t disk_bytes;	      /* of what was moved: not in memory */
-	bool keep_copy;		      /* the host copy stays held when the job runs again */
-	bool live_base; /* what is kept was made by this operation, for itself */
-	bool drop_kept; /* resume: one that was kept before does not */
-	struct transfer_spared spared; /* of data_bytes: not copied */
-	uint64_t data_bytes;	       /* moved, or parked */
-	double data_seconds;
-	bool ahead; /* pieces that agents have mapped are of what is held */
-
-	uint64_t gpu_bytes, image_bytes;
-
-	/* checkpoint and restore */
+/** CRIU's images of an operation. */
+struct op_images {
 	struct criu_program criu;
+	int dir_fd;			     /* where CRIU writes or reads them */
+	struct store_key key;		     /* of the checkpoint, where it is encrypted */
+	struct cpu_memory_image *cpu_memory; /* beside them */
+};
+
+/** What only a checkpoint needs. */
+struct op_checkpoint {
 	struct store_writer writer;
-	struct store_image image;
-	struct fetched *fetched;  /* @image is in an object store (fetched.h); NULL: it is here */
-	struct manifest manifest; /* of the checkpoint being written */
-	struct store_key key;	  /* of @writer or @image, where they are encrypted */
-	bool committed;
+	struct manifest manifest;
+	struct chunks_writer *memory;	   /* of @writer */
+	struct device_image_writer device; /* writes to @memory */
+	struct criu_dump *dump;		   /* CRIU has been started for it */
+	char **externals;		   /* of @dump */
+	int work_fd;			   /* of @dump */
 	uint64_t criu_start_ns;
-	int criu_dir_fd, criu_work_fd;
-	struct criu_dump *dump; /* CRIU has been started for it */
-	char **externals;	/* of @dump */
+	bool committed;
+};
+
+/** What only a restore needs. */
+struct op_restore {
+	struct store_image image;
+	struct remote_restore *remote; /* @image is in an object store; NULL: it is here */
+	struct device_image_reader device;
 	bool use_pid_ns;
 	bool root_restored; /* the restored tree exists */
 	uint64_t log_bytes; /* in the job's log before it was restored */
 };
 
+struct op {
+	const char *kind; /* "suspend" … */
+	struct job *job;  /* borrowed; the operation alone uses it while it runs */
+	const struct request *request; /* borrowed; never NULL */
+	struct progress progress;
+	struct proc_tree tree;
+	struct gpu_set gpus;
+	struct datapath data;
+	bool was_suspended;
+	bool touched; /* something was done to the job that undo must take back */
+	uint64_t gpu_bytes, image_bytes;
+	struct op_images images;
+	struct op_checkpoint checkpoint;
+	struct op_restore restore;
+};
+
+/** The owner of what a job has outside its processes. Borrows from @job. */
+struct keeper_owner op_owner(const struct job *job);
+
 /** @request: borrowed, as long as @op lives, but for its GPU map, which is the caller's to hand over; NULL:
- * nothing is asked for. */
+ * nothing is asked for. A caller with a vault hands that over too. */
 void op_init(struct op *op, const char *kind, struct job *job, const struct progress_caller *caller,
 	     const struct request *request);
 void op_fini(struct op *op);
 DEFINE_AUTO_FINI(struct op, op_fini)
+
+/** Reads the job's tree and asks the driver which of its processes have GPU state. */
+int op_find_gpus(struct op *op, struct brumate_error *err);
+
+/** Finds out which of them have agents. What has none is noted if @tell. */
+void op_find_agents(struct op *op, bool tell);
+
+/** Removes what is outside the processes: they have ended. */
+void op_clear_vault(struct op *op);
+
+/** The Progress type of io.brumate (owned). */
+json_t *op_progress_to_json(const struct progress_sample *sample);
+
+/** The Summary type of io.brumate (owned); also stored as the job's last.json by op_finish(). */
+json_t *op_summary(const struct op *op);
+void op_finish(struct op *op);
+
+/* ---- the plan ---- */
 
 struct step {
 	const char *name;	 /* fault points are "KIND.NAME.begin" and "KIND.NAME.end" */
@@ -107,19 +115,6 @@ struct step {
  * of it and of all before it run, last first. Returns 0 or the step's error, prefixed by its name.
  */
 int plan_run(const struct step *steps, size_t n, struct op *op, struct brumate_error *err);
-
-/** Hangs up at the agents and forgets them. */
-void op_drop_agents(struct op *op);
-
-/** The Progress type of io.brumate (owned). */
-json_t *op_progress_to_json(const struct progress_sample *sample);
-
-/** The Summary type of io.brumate (owned); also stored as the job's last.json by op_finish(). */
-json_t *op_summary(const struct op *op);
-void op_finish(struct op *op);
-
-/** Reads the job's tree and asks the driver which of its processes have GPU state. */
-int op_find_gpus(struct op *op, struct brumate_error *err);
 
 /* ---- preflight, engine/preflight.c ---- */
 

@@ -1,40 +1,22 @@
 // SPDX-License-Identifier: MIT
-/*
- * Which GPUs a job comes back on. The driver must be told of every GPU the job saw, used or not, as
- * soon as one changes (driver 580: restore with an incomplete list returns 1, state unchanged).
- */
-#include "datapath/vault.h"
-#include "engine/steps.h"
+/* Which GPUs a job comes back on. See placement.h. */
+#include "engine/placement.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { CONTEXT_ROOM_BYTES = 64 << 20 }; /* the driver's own use varies by a little each time */
 
-/* Device memory on one GPU that is outside the processes, where it stays. */
-static uint64_t held_on(const struct op *op, const char *uuid)
+int placement_record(struct job *job, struct gpu_set *set, struct brumate_error *err)
 {
-	uint64_t sum = 0;
-
-	for (size_t i = 0; op->vault && i < op->vault->n_pieces; i++) {
-		const struct vault_piece *p = &op->vault->pieces[i];
-
-		if (!strcmp(p->gpu, uuid) && p->fd >= 0)
-			sum += p->len_bytes;
-	}
-	return sum;
-}
-
-int record_gpus(struct op *op, struct brumate_error *err)
-{
-	struct job *job = op->job;
 	auto_free struct dev_gpu *now = calloc(DEV_GPUS_MAX, sizeof(*now));
 	size_t n = 0;
 
 	if (!now)
 		return brumate_fail(err, ENOMEM, "%m");
-	int r = broker_client_gpus(&op->gpus.broker, now, &n, err);
+	int r = broker_client_gpus(&set->broker, now, &n, err);
 	if (r < 0)
 		return r;
 	struct job_gpu *gpus = calloc(n + 1, sizeof(*gpus));
@@ -44,11 +26,11 @@ int record_gpus(struct op *op, struct brumate_error *err)
 		snprintf(gpus[i].uuid, sizeof(gpus[i].uuid), "%s", now[i].uuid);
 		snprintf(gpus[i].name, sizeof(gpus[i].name), "%s", now[i].name);
 	}
-	for (size_t p = 0; p < op->gpus.n; p++)
-		for (size_t k = 0; k < op->gpus.items[p].dev.n_gpus; k++)
+	for (size_t p = 0; p < set->n; p++)
+		for (size_t k = 0; k < set->items[p].dev.n_gpus; k++)
 			for (size_t i = 0; i < n; i++)
-				if (!strcmp(gpus[i].uuid, op->gpus.items[p].dev.gpus[k]))
-					gpus[i].bytes += op->gpus.items[p].dev.gpu_bytes[k];
+				if (!strcmp(gpus[i].uuid, set->items[p].dev.gpus[k]))
+					gpus[i].bytes += set->items[p].dev.gpu_bytes[k];
 	free(job->gpus);
 	job->gpus = gpus;
 	job->n_gpus = n;
@@ -70,8 +52,8 @@ static int index_of(const struct placement *p, const char *uuid)
 	return -1;
 }
 
-static int take(struct placement *p, const struct job_gpu *from, size_t k, int to,
-		struct brumate_error *err)
+static int take_gpu(struct placement *p, const struct job_gpu *from, size_t k, int to,
+		    struct brumate_error *err)
 {
 	if (p->taken[to])
 		return brumate_fail(err, EINVAL, "GPU %s is the target of two GPUs",
@@ -84,37 +66,38 @@ static int take(struct placement *p, const struct job_gpu *from, size_t k, int t
 	return 0;
 }
 
-static int place_as_told(struct op *op, struct placement *p, struct brumate_error *err)
+static int place_as_told(const struct job *job, const struct gpu_set *gpus, struct placement *p,
+			 struct brumate_error *err)
 {
-	for (size_t i = 0; i < op->gpus.n_pairs; i++) {
-		int to = index_of(p, op->gpus.pairs[i].to), r;
+	for (size_t i = 0; i < gpus->n_pairs; i++) {
+		int to = index_of(p, gpus->pairs[i].to), r;
 		size_t k = 0;
 
-		while (k < op->job->n_gpus && strcmp(op->job->gpus[k].uuid, op->gpus.pairs[i].from))
+		while (k < job->n_gpus && strcmp(job->gpus[k].uuid, gpus->pairs[i].from))
 			k++;
-		if (k == op->job->n_gpus)
+		if (k == job->n_gpus)
 			return brumate_fail(err, EINVAL, "GPU map: the job saw no GPU %s",
-					    op->gpus.pairs[i].from);
+					    gpus->pairs[i].from);
 		if (to < 0)
 			return brumate_fail(err, EINVAL, "GPU map: no GPU %s here",
-					    op->gpus.pairs[i].to);
+					    gpus->pairs[i].to);
 		if (p->target[k] >= 0)
 			return brumate_fail(err, EINVAL, "GPU map: %s is given twice",
-					    op->gpus.pairs[i].from);
-		if ((r = take(p, &op->job->gpus[k], k, to, err)) < 0)
+					    gpus->pairs[i].from);
+		if ((r = take_gpu(p, &job->gpus[k], k, to, err)) < 0)
 			return brumate_wrap(err, r, "GPU map");
 	}
 	return 0;
 }
 
 /* GPUs that are here keep their place; where a told one took it, they go to whatever is left. */
-static void place_where_they_were(struct op *op, struct placement *p)
+static void place_where_they_were(const struct job *job, struct placement *p)
 {
-	for (size_t k = 0; k < op->job->n_gpus; k++) {
-		int to = index_of(p, op->job->gpus[k].uuid);
+	for (size_t k = 0; k < job->n_gpus; k++) {
+		int to = index_of(p, job->gpus[k].uuid);
 
 		if (p->target[k] < 0 && to >= 0 && !p->taken[to])
-			take(p, &op->job->gpus[k], k, to, NULL);
+			take_gpu(p, &job->gpus[k], k, to, NULL);
 	}
 }
 
@@ -123,10 +106,11 @@ static uint64_t free_bytes(const struct dev_gpu *gpu)
 	return gpu->total_bytes > gpu->used_bytes ? gpu->total_bytes - gpu->used_bytes : 0;
 }
 
-static int place_elsewhere(struct op *op, struct placement *p, struct brumate_error *err)
+static int place_elsewhere(const struct job *job, struct placement *p, struct progress *progress,
+			   struct brumate_error *err)
 {
-	for (size_t k = 0; k < op->job->n_gpus; k++) {
-		const struct job_gpu *from = &op->job->gpus[k];
+	for (size_t k = 0; k < job->n_gpus; k++) {
+		const struct job_gpu *from = &job->gpus[k];
 		int best = -1;
 
 		if (p->target[k] >= 0)
@@ -145,17 +129,17 @@ static int place_elsewhere(struct op *op, struct placement *p, struct brumate_er
 				"`brumate doctor` lists those that are here");
 			return -EOPNOTSUPP;
 		}
-		take(p, from, k, best, NULL);
+		take_gpu(p, from, k, best, NULL);
 		if (from->bytes && index_of(p, from->uuid) < 0)
-			progress_note(&op->progress, "GPU %s is not here: on %s instead",
-				      from->uuid, p->now[best].uuid);
+			progress_note(progress, "GPU %s is not here: on %s instead", from->uuid,
+				      p->now[best].uuid);
 	}
 	return 0;
 }
 
-static int write_pairs(struct op *op, const struct placement *p, struct brumate_error *err)
+static int write_pairs(struct gpu_set *gpus, const struct job *job, const struct placement *p,
+		       struct brumate_error *err)
 {
-	const struct job *job = op->job;
 	struct dev_gpu_pair *pairs = calloc(job->n_gpus + 1, sizeof(*pairs));
 	bool moved = false;
 
@@ -166,23 +150,23 @@ static int write_pairs(struct op *op, const struct placement *p, struct brumate_
 		snprintf(pairs[k].to, sizeof(pairs[k].to), "%s", p->now[p->target[k]].uuid);
 		moved = moved || strcmp(pairs[k].from, pairs[k].to);
 	}
-	free(op->gpus.pairs);
-	op->gpus.pairs = pairs;
-	op->gpus.n_pairs = moved ? job->n_gpus : 0;
+	free(gpus->pairs);
+	gpus->pairs = pairs;
+	gpus->n_pairs = moved ? job->n_gpus : 0;
 	return 0;
 }
 
 /* Asked before the job is touched: the driver itself says no only in the middle. */
-static int check_remap(struct op *op, struct brumate_error *err)
+static int check_remap(struct gpu_set *gpus, struct brumate_error *err)
 {
 	auto_free struct broker_info *info = calloc(1, sizeof(*info));
 	int r;
 
-	if (!op->gpus.n_pairs)
+	if (!gpus->n_pairs)
 		return 0;
 	if (!info)
 		return brumate_fail(err, ENOMEM, "%m");
-	if ((r = broker_client_info(&op->gpus.broker, info, err)) < 0 ||
+	if ((r = broker_client_info(&gpus->broker, info, err)) < 0 ||
 	    info->device.features & DEV_REMAP)
 		return r;
 	brumate_fail(err, EOPNOTSUPP, "driver %s cannot restore onto other GPUs",
@@ -191,60 +175,63 @@ static int check_remap(struct op *op, struct brumate_error *err)
 	return -EOPNOTSUPP;
 }
 
-int restore_map_gpus(struct op *op, struct brumate_error *err)
+int placement_map(const struct job *job, struct gpu_set *gpus, struct progress *progress,
+		  struct brumate_error *err)
 {
 	auto_free struct placement *p = calloc(1, sizeof(*p));
 	int r;
 
-	if (!op->job->n_gpus)
+	if (!job->n_gpus)
 		return 0;
 	if (!p)
 		return brumate_fail(err, ENOMEM, "%m");
 	for (size_t k = 0; k < MANIFEST_GPUS_MAX; k++)
 		p->target[k] = -1;
-	if ((r = gpu_set_open(&op->gpus, err)) < 0 ||
-	    (r = broker_client_gpus(&op->gpus.broker, p->now, &p->n_now, err)) < 0)
+	if ((r = gpu_set_open(gpus, err)) < 0 ||
+	    (r = broker_client_gpus(&gpus->broker, p->now, &p->n_now, err)) < 0)
 		return r;
-	if (p->n_now < op->job->n_gpus) {
-		brumate_fail(err, EOPNOTSUPP, "the job saw %zu GPUs, %zu are here", op->job->n_gpus,
+	if (p->n_now < job->n_gpus) {
+		brumate_fail(err, EOPNOTSUPP, "the job saw %zu GPUs, %zu are here", job->n_gpus,
 			     p->n_now);
 		brumate_hint(
 			err,
 			"the driver restores a process only where it sees as many GPUs as before");
 		return -EOPNOTSUPP;
 	}
-	if ((r = place_as_told(op, p, err)) < 0)
+	if ((r = place_as_told(job, gpus, p, err)) < 0)
 		return r;
-	place_where_they_were(op, p);
-	if ((r = place_elsewhere(op, p, err)) < 0)
+	place_where_they_were(job, p);
+	if ((r = place_elsewhere(job, p, progress, err)) < 0)
 		return r;
-	if ((r = write_pairs(op, p, err)) < 0)
+	if ((r = write_pairs(gpus, job, p, err)) < 0)
 		return r;
-	return check_remap(op, err);
+	return check_remap(gpus, err);
 }
 
-const char *gpu_set_target(const struct gpu_set *s, const char *uuid)
+/* The GPU that what was on @uuid goes to. */
+static const char *find_target(const struct gpu_set *gpus, const char *uuid)
 {
-	for (size_t i = 0; i < s->n_pairs; i++)
-		if (!strcmp(s->pairs[i].from, uuid))
-			return s->pairs[i].to;
+	for (size_t i = 0; i < gpus->n_pairs; i++)
+		if (!strcmp(gpus->pairs[i].from, uuid))
+			return gpus->pairs[i].to;
 	return uuid;
 }
 
-int restore_check_vram(struct op *op, struct brumate_error *err)
+int placement_check_room(const struct job *job, struct gpu_set *gpus, const struct vault *vault,
+			 struct brumate_error *err)
 {
 	auto_free struct dev_gpu *now = calloc(DEV_GPUS_MAX, sizeof(*now));
 	size_t n = 0;
 
-	if (!op->job->n_gpus)
+	if (!job->n_gpus)
 		return 0;
 	if (!now)
 		return brumate_fail(err, ENOMEM, "%m");
-	int r = broker_client_gpus(&op->gpus.broker, now, &n, err);
-	for (size_t k = 0; r == 0 && k < op->job->n_gpus; k++) {
-		const struct job_gpu *gpu = &op->job->gpus[k];
-		const char *to = gpu_set_target(&op->gpus, gpu->uuid);
-		uint64_t parked = held_on(op, gpu->uuid);
+	int r = broker_client_gpus(&gpus->broker, now, &n, err);
+	for (size_t k = 0; r == 0 && k < job->n_gpus; k++) {
+		const struct job_gpu *gpu = &job->gpus[k];
+		const char *to = find_target(gpus, gpu->uuid);
+		uint64_t parked = vault ? vault_device_bytes(vault, gpu->uuid) : 0;
 		uint64_t need = gpu->bytes > parked ? gpu->bytes - parked : 0;
 
 		for (size_t i = 0; i < n && need; i++) {

@@ -12,8 +12,6 @@
 
 #include "base/machine.h"
 #include "base/room.h"
-#include "datapath/vault.h"
-#include "engine/park.h"
 
 /* ---- what the driver knows beyond /proc ---- */
 
@@ -125,9 +123,9 @@ static uint64_t by_driver_bytes(const struct op *op, size_t i)
 
 	if (p->dev.state == DEV_STATE_CHECKPOINTED)
 		return 0;
-	for (size_t k = 0; k < op->n_agents; k++)
-		if (op->agents[k].agent.id.pid == p->id.pid)
-			managed += op->agents[k].agent.managed_bytes;
+	for (size_t k = 0; k < op->data.n_agents; k++)
+		if (op->data.agents[k].agent.id.pid == p->id.pid)
+			managed += op->data.agents[k].agent.managed_bytes;
 	return managed < p->dev.used_bytes ? p->dev.used_bytes - managed : 0;
 }
 
@@ -205,7 +203,8 @@ int preflight_memory(struct op *op, struct brumate_error *err)
 	}
 	int r = check_cgroups(op, err);
 	uint64_t managed = used - need;
-	uint64_t kept = op->vault ? vault_baseline_bytes(op->vault) : 0; /* is written in place */
+	uint64_t kept =
+		op->data.vault ? vault_baseline_bytes(op->data.vault) : 0; /* is written in place */
 
 	if (r < 0 || managed <= kept || op->request->park)
 		return r;

@@ -16,9 +16,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/paths.h"
-#include "engine/fetched.h"
-#include "datapath/vault.h"
-#include "engine/park.h"
+#include "engine/remote-restore.h"
 #include "engine/steps.h"
 #include "process/pidns.h"
 
@@ -105,8 +103,7 @@ static int recover_checkpoint(struct op *op, struct brumate_error *err)
 		return brumate_fail(err, ENOMEM, "%m");
 	sweep_store(job);
 	if (!job_is_alive(job)) {
-		if (op->vault)
-			vault_clear(op->vault, job);
+		op_clear_vault(op);
 		job->root = PROC_ID_NONE;
 		job->init = PROC_ID_NONE;
 		job->op = (struct job_op){ 0 };
@@ -130,15 +127,12 @@ static int recover_restore(struct op *op, struct brumate_error *err)
 	auto_free char *status = path_format("%s/%s", job->dir, JOB_NAMESPACE_STATUS);
 
 	if (job_is_alive(job)) {
-		if (op_find_gpus(op, NULL) == 0) {
-			park_discard(op);
-			gpu_set_put_away(&op->gpus, NULL);
-		}
+		if (op_find_gpus(op, NULL) == 0)
+			step_discard_gpus(op);
 		proc_tree_kill(job->root, deadline_in_ms(KILL_TIMEOUT_MS));
 	}
-	if (op->vault)
-		vault_clear(op->vault, job);
-	fetched_sweep(job);
+	op_clear_vault(op);
+	remote_restore_sweep(job);
 	if (status) /* the dead shim may not have come to record it */
 		pidns_end_all(status);
 	job->root = PROC_ID_NONE;

@@ -19,14 +19,12 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/paths.h"
-#include "engine/copy.h"
+#include "datapath/park.h"
+#include "datapath/transfer.h"
 #include "engine/externals.h"
-#include "engine/fetched.h"
-#include "engine/host-memory.h"
-#include "datapath/vault.h"
+#include "engine/placement.h"
+#include "engine/remote-restore.h"
 #include "job/log.h"
-#include "engine/park.h"
-#include "engine/regions.h"
 #include "engine/secret.h"
 #include "engine/steps.h"
 #include "process/hugetlb.h"
@@ -46,18 +44,19 @@ static int verify_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
 
 static int verify(struct op *op, struct brumate_error *err)
 {
-	progress_done(&op->progress, 0, manifest_bytes(&op->image.manifest));
+	progress_done(&op->progress, 0, manifest_bytes(&op->restore.image.manifest));
 	/* Memory in chunks is read but once: each is compared when it is loaded. */
-	int r = fetched_is(op) ? fetched_files(op, verify_progress, err)
-			       : store_verify_files(&op->image, verify_progress, op, err);
+	int r = op->restore.remote
+			? remote_restore_files(op->restore.remote, verify_progress, op, err)
+			: store_verify_files(&op->restore.image, verify_progress, op, err);
 
-	op->image_bytes = manifest_bytes(&op->image.manifest);
+	op->image_bytes = manifest_bytes(&op->restore.image.manifest);
 	return r;
 }
 
 static int take_gpus(struct op *op)
 {
-	const struct manifest *m = &op->image.manifest;
+	const struct manifest *m = &op->restore.image.manifest;
 	struct job_gpu *gpus = calloc(m->n_gpus + 1, sizeof(*gpus));
 
 	if (!gpus)
@@ -89,14 +88,14 @@ static int check_machine(const struct manifest *m, struct brumate_error *err)
 
 static int check_criu(struct op *op, struct brumate_error *err)
 {
-	int r = criu_find(&op->criu, err);
+	int r = criu_find(&op->images.criu, err);
 
 	if (r < 0)
 		return r;
-	if (op->criu.version >= op->image.manifest.criu_version)
+	if (op->images.criu.version >= op->restore.image.manifest.criu_version)
 		return 0;
 	brumate_fail(err, EOPNOTSUPP, "checkpoint by CRIU %d, here is the older %d",
-		     op->image.manifest.criu_version, op->criu.version);
+		     op->restore.image.manifest.criu_version, op->images.criu.version);
 	brumate_hint(err, "install a CRIU at least as new, or name one in BRUMATE_CRIU");
 	return -EOPNOTSUPP;
 }
@@ -105,7 +104,7 @@ static int check_criu(struct op *op, struct brumate_error *err)
  * their place. */
 static int check_driver(struct op *op, struct brumate_error *err)
 {
-	const struct manifest *m = &op->image.manifest;
+	const struct manifest *m = &op->restore.image.manifest;
 	auto_free struct broker_info *info = calloc(1, sizeof(*info));
 	int r;
 
@@ -162,12 +161,12 @@ static bool pid_is_taken(pid_t pid)
 
 static void choose_namespace(struct op *op)
 {
-	const struct manifest *m = &op->image.manifest;
+	const struct manifest *m = &op->restore.image.manifest;
 
-	for (size_t i = 0; i < m->n_processes && !op->use_pid_ns; i++) {
+	for (size_t i = 0; i < m->n_processes && !op->restore.use_pid_ns; i++) {
 		if (!pid_is_taken(m->processes[i].pid))
 			continue;
-		op->use_pid_ns = true;
+		op->restore.use_pid_ns = true;
 		progress_note(&op->progress,
 			      "process id %d is taken: restored in a new pid namespace",
 			      m->processes[i].pid);
@@ -176,7 +175,7 @@ static void choose_namespace(struct op *op)
 
 static int check_restore(struct op *op, struct brumate_error *err)
 {
-	const struct manifest *m = &op->image.manifest;
+	const struct manifest *m = &op->restore.image.manifest;
 	int r;
 
 	if (!m->n_processes)
@@ -187,8 +186,11 @@ static int check_restore(struct op *op, struct brumate_error *err)
 		return r;
 	if (take_gpus(op) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
-	if ((r = restore_map_gpus(op, err)) < 0 || (r = restore_check_vram(op, err)) < 0)
+	if ((r = placement_map(op->job, &op->gpus, &op->progress, err)) < 0 ||
+	    (r = placement_check_room(op->job, &op->gpus, op->data.vault, err)) < 0)
 		return r;
+	op->data.pairs = op->gpus.pairs;
+	op->data.n_pairs = op->gpus.n_pairs;
 	choose_namespace(op);
 	return 0;
 }
@@ -204,7 +206,7 @@ static int make_log(struct op *op, struct brumate_error *err)
 	if (fd < 0)
 		return fd;
 	off_t end = lseek(fd, 0, SEEK_END);
-	op->log_bytes = end > 0 ? (uint64_t)end : 0; /* none is a seekable file */
+	op->restore.log_bytes = end > 0 ? (uint64_t)end : 0; /* none is a seekable file */
 	return 0;
 }
 
@@ -212,12 +214,12 @@ static int start_namespace(struct op *op, struct brumate_error *err)
 {
 	auto_free char *path = path_format("%s/%s", op->job->dir, JOB_NAMESPACE_STATUS);
 
-	if (!op->use_pid_ns)
+	if (!op->restore.use_pid_ns)
 		return 0;
 	if (!path)
 		return brumate_fail(err, ENOMEM, "%m");
 	unlink(path); /* an earlier life noted the end of the same number */
-	int r = pidns_start(&op->job->init, op->image.manifest.processes[0].pid, path, err);
+	int r = pidns_start(&op->job->init, op->restore.image.manifest.processes[0].pid, path, err);
 	return r < 0 ? r : job_save(op->job, err);
 }
 
@@ -232,13 +234,14 @@ static int on_event(void *arg, enum criu_event event, pid_t pid, struct brumate_
 	if (r < 0)
 		return brumate_wrap(err, r, "the restored root");
 	proc_boot_id(op->job->boot_id);
-	op->root_restored = true;
+	op->data.owner.root = op->job->root;
+	op->restore.root_restored = true;
 	fault_register_peer("job", op->job->root.pid);
 	if ((r = job_save(op->job, err)) < 0)
 		return r;
 	r = fault_point("restore.restored");
 	return r < 0 ? brumate_fail(err, -r, "injected while CRIU holds the job: %m")
-		     : host_memory_fill(op->host, err);
+		     : cpu_memory_image_fill(&op->restore.image, op->job->root, &op->progress, err);
 }
 
 static void on_spawned(void *arg, struct proc_id criu)
@@ -261,10 +264,10 @@ static int run_criu(struct op *op, int work_fd, const struct criu_inherit *inher
 {
 	struct criu_result result = { 0 };
 	struct criu_options options = {
-		.images_dir_fd = op->criu_dir_fd,
+		.images_dir_fd = op->images.dir_fd,
 		.work_dir_fd = work_fd,
 		.log_name = "restore.log",
-		.shell_job = op->image.manifest.shell_job,
+		.shell_job = op->restore.image.manifest.shell_job,
 		.tcp_close = op->request->tcp_close,
 		.inherits = inherits,
 		.n_inherits = n_inherits,
@@ -275,12 +278,12 @@ static int run_criu(struct op *op, int work_fd, const struct criu_inherit *inher
 		.on_tick = on_tick,
 		.arg = op,
 	};
-	int r = host_memory_open(&op->host, op, &options, err);
+	int r = cpu_memory_image_open(&op->images.cpu_memory, &options, err);
 	if (r < 0)
 		return r;
-	r = criu_restore(&op->criu, &options, &result, err);
-	host_memory_close(op->host);
-	op->host = NULL;
+	r = criu_restore(&op->images.criu, &options, &result, err);
+	cpu_memory_image_close(op->images.cpu_memory);
+	op->images.cpu_memory = NULL;
 	op->job->op.criu = PROC_ID_NONE;
 	return r;
 }
@@ -306,18 +309,18 @@ static int restore_processes(struct op *op, struct brumate_error *err)
 	/* Agents that were saved listen again where they did. */
 	if (r < 0 || (r = job_make_agent_dir(op->job, err)) < 0)
 		return r;
-	op->criu_dir_fd = secret_images_from(op, err);
-	if (op->criu_dir_fd < 0)
-		return op->criu_dir_fd;
+	op->images.dir_fd = secret_images_from(op, err);
+	if (op->images.dir_fd < 0)
+		return op->images.dir_fd;
 	auto_close int work_fd = open(op->job->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (work_fd < 0)
 		return brumate_fail(err, errno, "%s: %m", op->job->dir);
 	r = try_processes(op, work_fd, err);
-	if (r != -EEXIST || op->use_pid_ns)
+	if (r != -EEXIST || op->restore.use_pid_ns)
 		return r;
 
 	/* A thread's id, which the manifest does not have; or it was taken meanwhile. */
-	op->use_pid_ns = true;
+	op->restore.use_pid_ns = true;
 	progress_note(&op->progress, "%s: restored in a new pid namespace", err->text);
 	*err = BRUMATE_ERROR_NONE;
 	return try_processes(op, work_fd, err);
@@ -328,10 +331,8 @@ static void undo_processes(struct op *op)
 {
 	struct job *job = op->job;
 
-	if (op->root_restored && job_is_alive(job)) {
-		park_discard(op);
-		if (op->gpus.n)
-			gpu_set_put_away(&op->gpus, NULL);
+	if (op->restore.root_restored && job_is_alive(job)) {
+		step_discard_gpus(op);
 		if (proc_tree_kill(job->root, deadline_in_ms(KILL_TIMEOUT_MS)) < 0)
 			log_error("the half restored job could not be ended: job=%s pid=%d",
 				  job->id, job->root.pid);
@@ -340,7 +341,7 @@ static void undo_processes(struct op *op)
 		proc_signal(job->init, SIGKILL);
 	job->root = PROC_ID_NONE;
 	job->init = PROC_ID_NONE;
-	op->root_restored = false;
+	op->restore.root_restored = false;
 }
 
 /* ---- the driver ---- */
@@ -356,7 +357,7 @@ static size_t wanted_gpu_processes(const struct manifest *m)
 
 static int gpu_restore(struct op *op, struct brumate_error *err)
 {
-	size_t wanted = wanted_gpu_processes(&op->image.manifest);
+	size_t wanted = wanted_gpu_processes(&op->restore.image.manifest);
 	int r;
 
 	if (!wanted)
@@ -379,40 +380,51 @@ static int gpu_restore(struct op *op, struct brumate_error *err)
 
 /* ---- the data ---- */
 
+/* Starts loading the image's device memory into a host copy, and filling device memory from that. */
+static int load_device_image(struct op *op, struct brumate_error *err)
+{
+	const struct datapath_source source = { device_image_load, &op->restore.device };
+	struct vault *v = op->data.vault;
+
+	if (!v)
+		return 1;
+	op_clear_vault(op);
+	int r = device_image_open(&op->restore.device, &op->restore.image, v, err);
+	if (r == 0 && v->n_pieces)
+		r = transfer_start_in(&op->data, &source, err);
+	return r < 0 ? r : 1; /* what it took is told where it is waited for */
+}
+
 /* Only the restored processes tell whether they have agents; of those that have none nothing is to be
  * said, they had none before. */
 static int find_agents(struct op *op, struct brumate_error *err)
 {
-	size_t n_notes = op->progress.n_notes;
-
 	op->job->data_path = JOB_DATA_BROKER;
-	park_find(op);
-	while (op->progress.n_notes > n_notes)
-		free(op->progress.notes[--op->progress.n_notes]);
-	if (!op->n_agents)
+	op->data.uses_agents = true;
+	op_find_agents(op, false);
+	if (!op->data.n_agents)
 		op->job->data_path = JOB_DATA_DRIVER;
-	int r = park_look(op, err);
-	if (r < 0)
-		return r;
-	return regions_assign(op, err);
+	op->data.uses_agents = op->data.n_agents > 0;
+	int r = park_look(&op->data, err);
+	return r < 0 ? r : device_image_assign(&op->data, err);
 }
 
-static int restore_map_ahead(struct op *op, struct brumate_error *err)
+static int map_early(struct op *op, struct brumate_error *err)
 {
 	int r = find_agents(op, err);
 
-	return r < 0 ? r : step_map_ahead(op, err);
+	return r < 0 ? r : step_map_early(op, err);
 }
 
 static const struct step restore_steps[] = {
 	{ "verify", "the image to be read and compared", verify, NULL },
 	{ "preflight", "the driver", check_restore, NULL },
-	{ "load", "the store", step_load, step_undo_copy },
+	{ "load", "the store", load_device_image, step_undo_copy },
 	{ "criu", "CRIU to bring the processes back", restore_processes, undo_processes },
 	{ "gpu-restore", "host memory to reach device memory", gpu_restore, NULL },
 	{ "gpu-unlock", "the driver", step_gpu_unlock, NULL },
-	{ "map-ahead", "device memory to be filled", restore_map_ahead, NULL },
-	{ "data-in", "device memory to be filled", step_data_in, step_undo_copy },
+	{ "map-ahead", "device memory to be filled", map_early, NULL },
+	{ "data-in", "device memory to be filled", step_data, step_undo_copy },
 	{ "map", "the job's agents", step_map, NULL },
 	{ "open", "the job's agents", step_open, NULL },
 };
@@ -429,13 +441,13 @@ static int begin(struct op *op, struct brumate_error *err)
 
 	job->op = (struct job_op){ 0 };
 	snprintf(job->op.kind, sizeof(job->op.kind), "restore");
-	snprintf(job->op.image_path, sizeof(job->op.image_path), "%s", op->image.path);
+	snprintf(job->op.image_path, sizeof(job->op.image_path), "%s", op->restore.image.path);
 	return job_set_state(job, JOB_RESTORING, err);
 }
 
 static int remember_checkpoint(struct op *op)
 {
-	char *id = strdup(op->image.manifest.id), *path = strdup(op->image.path);
+	char *id = strdup(op->restore.image.manifest.id), *path = strdup(op->restore.image.path);
 
 	if (!id || !path) {
 		free(id);
@@ -460,11 +472,11 @@ int engine_restore(struct op *op, struct brumate_error *err)
 		r = brumate_fail(err, ENOMEM, "%m");
 	if (r == 0)
 		r = plan_run(steps, n, op, err);
-	fetched_close(op); /* before the record says that nothing is under way */
+	remote_restore_close(take_ptr(
+		&op->restore.remote)); /* before the record says that nothing is under way */
 	job->op = (struct job_op){ 0 };
 	if (r < 0) {
-		if (op->vault)
-			vault_clear(op->vault, job);
+		op_clear_vault(op);
 		snprintf(job->message, sizeof(job->message), "restore: %s", err->text);
 		job_set_state(job, JOB_CHECKPOINTED, NULL);
 		return r;

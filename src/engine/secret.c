@@ -4,16 +4,115 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/conf.h"
-#include "engine/engine.h"
-#include "engine/key-program.h"
+#include "base/fd.h"
+#include "process/reap.h"
 #include "store/sealed.h"
+
+enum { KEY_TIMEOUT_MS = 30000, KEY_TEXT_BYTES = 2 * SEAL_KEY_BYTES + 2 };
 
 /* CRIU's own beside the memory of the processes: their fds, mounts and the like. */
 #define IMAGES_EXTRA_BYTES (256ull << 20)
+
+/* ---- the program that gives a key ([Store] EncryptionKeyCommand=) ---- */
+
+static int spawn_key_program(pid_t *ret, const char *path, int out_fd)
+{
+	char *argv[] = { (char *)path, NULL };
+	posix_spawn_file_actions_t actions;
+
+	if (posix_spawn_file_actions_init(&actions))
+		return -ENOMEM;
+	int r = posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+	if (!r)
+		r = posix_spawn_file_actions_adddup2(&actions, out_fd, 1);
+	if (!r) {
+		reap_lock();
+		r = posix_spawn(ret, path, &actions, NULL, argv, environ);
+		if (!r)
+			reap_protect(*ret);
+		reap_unlock();
+	}
+	posix_spawn_file_actions_destroy(&actions);
+	return -r;
+}
+
+/* Reads until the end, or more than a key is long. Returns the bytes or -errno. */
+static ssize_t read_key(int fd, uint8_t *text)
+{
+	uint64_t deadline_ns = deadline_in_ms(KEY_TIMEOUT_MS);
+	size_t len = 0;
+
+	while (len < KEY_TEXT_BYTES) {
+		int r = fd_wait(fd, POLLIN, deadline_ns);
+		ssize_t n = r < 0 ? -1 : read(fd, text + len, KEY_TEXT_BYTES - len);
+
+		if (r < 0)
+			return r;
+		if (n < 0 && errno != EINTR)
+			return -errno;
+		if (n == 0)
+			break;
+		len += n > 0 ? (size_t)n : 0;
+	}
+	return (ssize_t)len;
+}
+
+static int fail_key_program(int status, const char *path, struct brumate_error *err)
+{
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+		return 0;
+	if (WIFEXITED(status))
+		brumate_fail(err, ENOKEY, "key program %s: failed with exit status %d", path,
+			     WEXITSTATUS(status));
+	else
+		brumate_fail(err, ENOKEY, "key program %s: killed by signal %d", path,
+			     WTERMSIG(status));
+	brumate_hint(err, "run it by hand, as the user that brumate runs as");
+	return -ENOKEY;
+}
+
+/* Runs the program @path, without arguments; the key is what it prints. Errors to act on: -ENOKEY (it cannot be
+ * run, or fails), -ETIMEDOUT, -EINVAL (what it prints is no key). */
+static int ask_key_program(struct store_key *ret, const char *path, struct brumate_error *err)
+{
+	uint8_t text[KEY_TEXT_BYTES];
+	int p[2], status = 0;
+	pid_t pid;
+
+	if (pipe2(p, O_CLOEXEC) < 0)
+		return brumate_fail(err, errno, "key program %s: %m", path);
+	auto_close int in = p[0];
+	int r = spawn_key_program(&pid, path, p[1]);
+	close(p[1]);
+	if (r < 0)
+		return brumate_fail(err, ENOKEY, "key program %s: %s", path, strerror(-r));
+
+	ssize_t n = read_key(in, text);
+	cleanup_close(&in); /* one that prints more ends by that */
+	if (n < 0)
+		kill(pid, SIGKILL); /* nobody else waits for it: the number is still its own */
+	reap_wait(pid, &status);
+	if (n < 0)
+		r = brumate_fail(err, (int)-n, "key program %s: %s", path,
+				 n == -ETIMEDOUT ? "says nothing" : strerror((int)-n));
+	else
+		r = fail_key_program(status, path, err);
+	if (r == 0)
+		r = store_key_parse(ret, path, text, (size_t)n, err);
+	explicit_bzero(text, sizeof(text));
+	return r;
+}
+
+/* ---- keys ---- */
 
 /* That of the request comes before the configured one. 1: there is a key; 0: there is none. */
 static int load_key(struct op *op, struct brumate_error *err)
@@ -23,7 +122,7 @@ static int load_key(struct op *op, struct brumate_error *err)
 	int r = is_given ? 1 : conf_load(&conf, err);
 
 	if (is_given)
-		op->key = op->request->key;
+		op->images.key = op->request->key;
 	if (r > 0)
 		return r;
 	if (r < 0 || (!conf.key_file && !conf.key_program))
@@ -32,8 +131,8 @@ static int load_key(struct op *op, struct brumate_error *err)
 		return brumate_fail(err, EINVAL,
 				    "EncryptionKeyFile= and EncryptionKeyCommand= of "
 				    "[Store]: want one of them");
-	r = conf.key_file ? store_key_load(&op->key, conf.key_file, err)
-			  : key_program_ask(&op->key, conf.key_program, err);
+	r = conf.key_file ? store_key_load(&op->images.key, conf.key_file, err)
+			  : ask_key_program(&op->images.key, conf.key_program, err);
 	return r < 0 ? r : 1;
 }
 
@@ -42,14 +141,14 @@ int secret_begin(struct op *op, struct brumate_error *err)
 	int r = load_key(op, err);
 
 	if (r > 0)
-		op->writer.key = &op->key;
+		op->checkpoint.writer.key = &op->images.key;
 	return r < 0 ? r : 0;
 }
 
 int secret_images_to(struct op *op, struct brumate_error *err)
 {
-	if (!op->writer.key)
-		return store_mkdir(&op->writer, "criu", err);
+	if (!op->checkpoint.writer.key)
+		return store_mkdir(&op->checkpoint.writer, "criu", err);
 	/* At most that: memory that is kept beside CRIU's images is among it. CRIU fails where it needs
 	 * more, and the job runs on. */
 	return sealed_plain_dir(op->image_bytes + IMAGES_EXTRA_BYTES, err);
@@ -57,18 +156,20 @@ int secret_images_to(struct op *op, struct brumate_error *err)
 
 int secret_seal(struct op *op, struct brumate_error *err)
 {
-	if (!op->writer.key)
+	if (!op->checkpoint.writer.key)
 		return 0;
-	auto_close int to = store_mkdir(&op->writer, "criu", err);
-	return to < 0 ? to : sealed_close_dir(to, op->criu_dir_fd, &op->key, op->writer.id, err);
+	auto_close int to = store_mkdir(&op->checkpoint.writer, "criu", err);
+	return to < 0 ? to
+		      : sealed_close_dir(to, op->images.dir_fd, &op->images.key,
+					 op->checkpoint.writer.id, err);
 }
 
 int secret_unlock(struct op *op, struct brumate_error *err)
 {
-	if (!*op->image.manifest.key_id)
+	if (!*op->restore.image.manifest.key_id)
 		return 0;
 	int r = load_key(op, err);
-	return r < 0 ? r : store_unlock(&op->image, r ? &op->key : NULL, err);
+	return r < 0 ? r : store_unlock(&op->restore.image, r ? &op->images.key : NULL, err);
 }
 
 static uint64_t images_bytes(const struct manifest *m)
@@ -83,17 +184,17 @@ static uint64_t images_bytes(const struct manifest *m)
 
 int secret_images_from(struct op *op, struct brumate_error *err)
 {
-	const struct manifest *m = &op->image.manifest;
-	auto_close int sealed =
-		openat(op->image.dir_fd, "criu", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	const struct manifest *m = &op->restore.image.manifest;
+	auto_close int sealed = openat(op->restore.image.dir_fd, "criu",
+				       O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 
 	if (sealed < 0)
-		return brumate_fail(err, errno, "%s: %m", op->image.path);
+		return brumate_fail(err, errno, "%s: %m", op->restore.image.path);
 	if (!*m->key_id)
 		return take_fd(&sealed);
 	auto_close int plain = sealed_plain_dir(images_bytes(m) + IMAGES_EXTRA_BYTES, err);
 	if (plain < 0)
 		return plain;
-	int r = sealed_open_dir(plain, sealed, &op->key, m->id, err);
+	int r = sealed_open_dir(plain, sealed, &op->images.key, m->id, err);
 	return r < 0 ? brumate_wrap(err, r, "checkpoint %s: criu", m->id) : take_fd(&plain);
 }

@@ -4,31 +4,46 @@
 
 #include "engine/engine.h"
 
+/* Steps. The ones about device memory do nothing where the job was suspended already, or has no agents. */
+
+/** Finds the processes with GPU state, and their agents. */
 int step_identify(struct op *op, struct brumate_error *err);
+int step_live(struct op *op, struct brumate_error *err);
+int step_gate(struct op *op, struct brumate_error *err);
+int step_park(struct op *op, struct brumate_error *err);
+/** Starts the copy of what is parked, unless it is to stay on the GPU. */
+int step_copy_out(struct op *op, struct brumate_error *err);
+int step_unmap(struct op *op, struct brumate_error *err);
 int step_gpu_lock(struct op *op, struct brumate_error *err);
 int step_gpu_checkpoint(struct op *op, struct brumate_error *err);
 int step_gpu_unlock(struct op *op, struct brumate_error *err);
+/** Waits for the transfer under way. */
+int step_data(struct op *op, struct brumate_error *err);
+int step_map_early(struct op *op, struct brumate_error *err);
+int step_map(struct op *op, struct brumate_error *err);
+int step_open(struct op *op, struct brumate_error *err);
+
+void step_undo_live(struct op *op);
+/** Undoes gate, park and unmap. Requires the driver's part to be running. */
+void step_undo_park(struct op *op);
+void step_undo_copy(struct op *op);
 void step_undo_gpu(struct op *op);
+/** Takes pieces out again that step_map() put in, the gates still being closed. */
+void step_undo_map(struct op *op);
 
 /** The driver's part and the data of all processes: running, or off the GPU. Never cancelled. */
 int step_bring_back(struct op *op, struct brumate_error *err);
 int step_put_away(struct op *op, struct brumate_error *err);
 
+/** Before the processes are killed: off the GPU, as far as that goes. */
+void step_discard_gpus(struct op *op);
+
 /** Sets the job's state and the exit code of @err after a plan failed with @r. Returns @r. */
 int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_error *err);
 
-/** Records in the job which GPUs it sees and how much it holds on each, for when it comes back. */
-int record_gpus(struct op *op, struct brumate_error *err);
-
-/**
- * Completes op->gpus.pairs to a map of every GPU the job saw onto the GPUs that are here: same model, and
- * itself where it is here. No pairs where all stay what they were. Errors to act on: -EOPNOTSUPP.
- */
-int restore_map_gpus(struct op *op, struct brumate_error *err);
-
-/** The memory the job needs must be free on the GPUs it goes to: a driver that runs out of it in the
- * middle of a restore loses the process (driver 580: error 2, then 304 for ever). -ENOSPC. */
-int restore_check_vram(struct op *op, struct brumate_error *err);
+/** Whether the job has ended, or is just being killed: a process loses what it has on the GPU a moment before
+ * it is gone. */
+bool job_ends_now(const struct job *job);
 
 const struct step *suspend_plan(size_t *ret_n);
 const struct step *resume_plan(size_t *ret_n);

@@ -163,12 +163,13 @@ static void look_after_held(struct watch *w)
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
 	pthread_mutex_lock(&s->lock);
+	const struct keeper_owner owner = op_owner(&s->job);
 	if (!s->busy && s->vault.n_pieces) {
 		if (!s->job.root.pid) {
-			vault_clear(&s->vault, &s->job);
+			vault_clear(&s->vault, &owner);
 		} else if (vault_is_alone(&s->vault)) {
 			log_warn("the keeper is gone, starting another: job=%s", s->job.id);
-			if (vault_guard(&s->vault, &s->job, &err) < 0)
+			if (vault_guard(&s->vault, &owner, &err) < 0)
 				log_error("device memory is held by the shim alone: job=%s "
 					  "reason=\"%s\"",
 					  s->job.id, err.text);
@@ -258,8 +259,8 @@ static void recover(struct shim *s)
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
 	op_init(&op, "recover", &s->job, &nobody, NULL);
-	op.vault = &s->vault;
-	if (vault_load(&s->vault, &s->job, &err) < 0)
+	op.data.vault = &s->vault;
+	if (vault_load(&s->vault, &op.data.owner, &err) < 0)
 		log_error("memory of job %s that is held is not known: reason=\"%s\"", s->job.id,
 			  err.text);
 	if (engine_recover(&op, &err) < 0)

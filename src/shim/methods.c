@@ -13,8 +13,8 @@
 #include "base/conf.h"
 #include "base/fault.h"
 #include "base/log.h"
-#include "engine/fetched.h"
-#include "engine/park.h"
+#include "engine/remote-restore.h"
+#include "engine/steps.h"
 
 enum {
 	ENV_MAX = 1 << 17,
@@ -84,7 +84,10 @@ static int open_image(struct op *op, json_t *parameters, struct brumate_error *e
 		return r;
 	if (!path == !(url && remote))
 		return wire_fail_parameter(err, "path", "want either path, or url and remote");
-	return path ? store_open(&op->image, NULL, path, err) : fetched_open(op, url, remote, err);
+	if (path)
+		return store_open(&op->restore.image, NULL, path, err);
+	const struct remote_restore_job what = { op->job, &op->progress, &op->restore.image };
+	return remote_restore_open(&op->restore.remote, &what, url, remote, err);
 }
 
 /* Runs an operation that has begun and replies with its summary. */
@@ -93,9 +96,10 @@ static int run_op(struct shim *s, struct op *op, const struct operation *what,
 {
 	int r = what->run(op, err);
 
-	fetched_close(op);
+	remote_restore_close(take_ptr(&op->restore.remote));
 	store_image_fini(
-		&op->image); /* before the answer: the caller may remove the checkpoint now */
+		&op->restore
+			 .image); /* before the answer: the caller may remove the checkpoint now */
 	if (r < 0) {
 		log_warn("%s of job %s failed: reason=\"%s\"", op->kind, op->job->id, err->text);
 		if (err->code == EPIPE)
@@ -106,7 +110,8 @@ static int run_op(struct shim *s, struct op *op, const struct operation *what,
 	auto_json json_t *reply = json_pack("{s:o}", "summary", op_summary(op));
 	if (what->where == REQUEST_RESTORE && reply) {
 		json_object_set_new(reply, "job", job_to_json(op->job));
-		json_object_set_new(reply, "log_bytes", json_integer((json_int_t)op->log_bytes));
+		json_object_set_new(reply, "log_bytes",
+				    json_integer((json_int_t)op->restore.log_bytes));
 	}
 	shim_end(s); /* before the answer, so that the caller's next operation finds the job free */
 	return wire_reply(call, reply);
@@ -283,13 +288,11 @@ static void leave_gpu(struct shim *s)
 	const struct progress_caller nobody = { 0 };
 
 	op_init(&op, "kill", &s->job, &nobody, NULL);
-	op.vault = &s->vault;
+	op.data.vault = &s->vault;
 	if (shim_begin(s, "kill", IN(JOB_RUNNING), NULL) < 0)
 		return;
-	if (s->job.restored && op_find_gpus(&op, NULL) == 0) {
-		park_discard(&op);
-		gpu_set_put_away(&op.gpus, NULL);
-	}
+	if (s->job.restored && op_find_gpus(&op, NULL) == 0)
+		step_discard_gpus(&op);
 	shim_end(s);
 }
 
@@ -371,9 +374,9 @@ static int add_memory(struct op *op, struct scan_report *report, struct brumate_
 {
 	int r = 0;
 
-	park_find(op);
-	for (size_t i = 0; r == 0 && i < op->n_agents; i++) {
-		const struct agent *a = &op->agents[i].agent;
+	op_find_agents(op, true);
+	for (size_t i = 0; r == 0 && i < op->data.n_agents; i++) {
+		const struct agent *a = &op->data.agents[i].agent;
 		struct scan_finding f = { .level = SCAN_NOTE, .pid = a->id.pid, .what = "memory" };
 
 		snprintf(f.text, sizeof(f.text),
@@ -382,7 +385,7 @@ static int add_memory(struct op *op, struct scan_report *report, struct brumate_
 			 a->id.pid, (double)a->managed_bytes / 1e6, (double)a->driver_bytes / 1e6);
 		r = scan_add(report, &f);
 	}
-	uint64_t kept = vault_baseline_bytes(op->vault);
+	uint64_t kept = vault_baseline_bytes(op->data.vault);
 	if (r == 0 && kept) {
 		struct scan_finding f = { .level = SCAN_NOTE, .what = "memory" };
 
@@ -409,7 +412,7 @@ static int method_scan(void *arg, struct wire_call_context *call, json_t *parame
 	op_init(&op, "scan", &s->job, &nobody, NULL);
 	if (r < 0)
 		return r;
-	op.vault = &s->vault;
+	op.data.vault = &s->vault;
 	if ((r = op_find_gpus(&op, err)) == 0)
 		r = preflight_scan(&op, SCAN_GPU | SCAN_CRIU, &report, err);
 	if (r == 0)
@@ -426,12 +429,13 @@ static json_t *memory_to_json(const struct op *op)
 {
 	json_t *list = json_array();
 
-	for (size_t i = 0; i < op->n_agents; i++)
-		json_array_append_new(
-			list, json_pack("{s:i,s:I,s:I}", "pid", op->agents[i].agent.id.pid,
-					"data_bytes", (json_int_t)op->agents[i].agent.managed_bytes,
-					"driver_bytes",
-					(json_int_t)op->agents[i].agent.driver_bytes));
+	for (size_t i = 0; i < op->data.n_agents; i++)
+		json_array_append_new(list,
+				      json_pack("{s:i,s:I,s:I}", "pid",
+						op->data.agents[i].agent.id.pid, "data_bytes",
+						(json_int_t)op->data.agents[i].agent.managed_bytes,
+						"driver_bytes",
+						(json_int_t)op->data.agents[i].agent.driver_bytes));
 	return list;
 }
 
@@ -444,12 +448,12 @@ static int method_memory(void *arg, struct wire_call_context *call, json_t *para
 
 	(void)parameters;
 	op_init(&op, "scan", &s->job, &(struct progress_caller){ 0 }, NULL);
-	op.vault = &s->vault;
+	op.data.vault = &s->vault;
 	if (r < 0)
 		return r;
 	r = op_find_gpus(&op, err);
 	if (r == 0)
-		park_find(&op);
+		op_find_agents(&op, true);
 	auto_json json_t *reply =
 		r == 0 ? json_pack("{s:o}", "processes", memory_to_json(&op)) : NULL;
 	shim_end(s);

@@ -144,7 +144,7 @@ static void *make_checkpoint(void *arg)
 		op_finish(&op);
 	else
 		note_failure(&s->job, &err);
-	store_abort(&op.writer); /* before anybody else may want that place */
+	store_abort(&op.checkpoint.writer); /* before anybody else may want that place */
 	shim_end(s);
 	if (r == 0)
 		prune(job, &schedule);

@@ -123,9 +123,9 @@ void shim_end(struct shim *s)
 void shim_prepare_op(struct shim *s, struct op *op, struct request *request,
 		     const struct brumate_conf *conf)
 {
-	op->vault = &s->vault;
+	op->data.vault = &s->vault;
 	op->gpus.pairs = take_ptr(&request->pairs);
 	op->gpus.n_pairs = request->n_pairs;
 	if (conf->lock_timeout_ms && conf->lock_timeout_ms <= UINT32_MAX)
-		op->lock_timeout_ms = (uint32_t)conf->lock_timeout_ms;
+		op->data.lock_timeout_ms = (uint32_t)conf->lock_timeout_ms;
 }

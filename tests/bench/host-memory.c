@@ -25,12 +25,12 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "check.h"
-#include "engine/host-fill.h"
 #include "cpumem/cpu-memory.h"
+#include "cpumem/image.h"
 #include "criu/criu.h"
-#include "chunks/chunks.h"
 #include "dump.h"
 #include "store/store.h"
+#include "chunks/chunks.h"
 
 struct bench {
 	struct criu_program program;
@@ -164,7 +164,6 @@ struct run {
 	struct criu_plugin plugin;
 	struct store_writer writer;
 	struct chunks_writer *memory;
-	struct chunks_reader *reader;
 	struct store_image image;
 	struct cpu_memory taken;
 	struct cpu_memory_copy copy;
@@ -238,12 +237,13 @@ static void commit(struct run *run)
 
 static void fill(struct run *run)
 {
-	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
-	uint64_t start_ns = clock_now_ns();
+	const struct progress_caller nobody = { 0 };
+	struct progress progress;
 
-	must(proc_tree_read(&tree, run->b->root, &error));
-	must(host_fill(run->reader, &run->image.manifest, &tree, NULL, NULL, &error));
-	run->way->fill = clock_since_s(start_ns);
+	progress_init(&progress, &nobody, 0);
+	must(cpu_memory_image_fill(&run->image, run->b->root, &progress, &error));
+	run->way->fill = clock_since_s(progress.start_ns);
+	progress_fini(&progress);
 }
 
 static int on_event(void *arg, enum criu_event event, pid_t pid, struct brumate_error *err)
@@ -309,8 +309,6 @@ static void restore(struct run *run, int criu_fd)
 	uint64_t start_ns = clock_now_ns();
 	double cpu = cpu_seconds(0);
 
-	if (run->way->beside)
-		must(store_chunks_open(&run->reader, &run->image, &error));
 	new_table(run);
 	struct criu_options o = options_for(run, criu_fd, "host-memory.log");
 	must(criu_restore(&run->b->program, &o, &result, &error));
@@ -319,7 +317,6 @@ static void restore(struct run *run, int criu_fd)
 	close(run->plugin.table_fd);
 	must(proc_identify(&run->b->root, result.root_pid, &error));
 	run->way->huge = huge_part(result.root_pid, run->b->bytes);
-	chunks_reader_free(run->reader);
 	CHECK(write(run->b->ask_fd, "?", 1) == 1);
 	wait_answer(run->b);
 }

@@ -59,12 +59,12 @@ static struct vault suspended(bool whole)
 /* As after a resume, and when the job is parked again with the same pieces. */
 static struct vault parked_again(void)
 {
-	struct job j = { .id = "0123abcd", .dir = dir };
+	struct keeper_owner owner = { .id = "0123abcd", .dir = dir };
 	struct vault h = suspended(true);
 
 	CHECK(vault_make_baseline(&h, NULL));
 	CHECK(!h.copied && !h.copy.n_segments && vault_baseline_bytes(&h) == PIECES * CHUNK);
-	vault_release(&h, &j);
+	vault_release(&h, &owner);
 	CHECK(!h.n_pieces && vault_baseline_bytes(&h) == PIECES * CHUNK);
 	h.pieces = make_pieces();
 	h.n_pieces = PIECES;
@@ -107,7 +107,7 @@ static void test_others(void)
 	h.n_pieces--;
 	expect_dropped(&h);
 	h = parked_again();
-	digest_table_set_whole(h.kept.copy.digests, false);
+	digest_table_set_whole(h.baseline.copy.digests, false);
 	expect_dropped(&h);
 }
 
@@ -141,13 +141,13 @@ static void test_shared(void)
 /* The table tells the next shim what is kept. */
 static void test_table(void)
 {
-	struct job j = { .id = "0123abcd", .dir = dir };
+	struct keeper_owner owner = { .id = "0123abcd", .dir = dir };
 	struct vault h = suspended(true), again = VAULT_EMPTY;
 	struct brumate_error err;
 	size_t segments = 0;
 
 	CHECK(vault_make_baseline(&h, NULL));
-	vault_release(&h, &j);
+	vault_release(&h, &owner);
 	auto_free char *text = vault_encode(&h);
 	CHECK(text && vault_decode(&again, &segments, text, strlen(text), &err) == 0);
 	CHECK(again.of_running && segments == SEGMENTS && again.n_pieces == PIECES);

@@ -37,21 +37,21 @@ static unsigned what(int fd)
 	return n;
 }
 
-static struct job this_job(void)
+static struct keeper_owner this_owner(void)
 {
-	struct job j = { .id = "0123abcd", .dir = dir };
+	struct keeper_owner owner = { .id = "0123abcd", .dir = dir };
 
-	CHECK(proc_identify(&j.root, getpid(), NULL) == 0);
-	return j;
+	CHECK(proc_identify(&owner.root, getpid(), NULL) == 0);
+	return owner;
 }
 
-static void fill(struct vault *h, const struct job *j)
+static void fill(struct vault *h, const struct keeper_owner *owner)
 {
 	h->pieces = calloc(PIECES, sizeof(*h->pieces));
 	h->copy.segments = calloc(SEGMENTS, sizeof(int));
 	CHECK(h->pieces && h->copy.segments);
 	for (unsigned i = 0; i < PIECES; i++) {
-		h->pieces[i] = (struct vault_piece){ .process = j->root,
+		h->pieces[i] = (struct vault_piece){ .process = owner->root,
 						     .id = i + 1,
 						     .va = 0x7f0000000000ull + i * (2ull << 20),
 						     .len_bytes = 2ull << 20,
@@ -79,64 +79,64 @@ static void expect_same(const struct vault *h, bool device)
 
 static void successor_takes_over(void)
 {
-	struct job j = this_job();
+	struct keeper_owner owner = this_owner();
 	struct vault h = VAULT_EMPTY, next = VAULT_EMPTY;
 	struct proc_id keeper;
 	size_t first;
 
-	fill(&h, &j);
+	fill(&h, &owner);
 	CHECK(vault_is_alone(&h));
-	CHECK(vault_guard(&h, &j, NULL) == 0 && vault_save(&h, &j, NULL) == 0);
+	CHECK(vault_guard(&h, &owner, NULL) == 0 && vault_save(&h, &owner, NULL) == 0);
 	CHECK(!vault_is_alone(&h) && h.keeper.pid > 0);
-	CHECK(vault_find(&h, j.root, &first) == PIECES && first == 0);
+	CHECK(vault_find(&h, owner.root, &first) == PIECES && first == 0);
 	CHECK(proc_identify(&keeper, h.keeper.pid, NULL) == 0);
 	vault_fini(&h);
 	CHECK(proc_is_alive(keeper));
 
-	CHECK(vault_load(&next, &j, NULL) == 0);
+	CHECK(vault_load(&next, &owner, NULL) == 0);
 	expect_same(&next, true);
 	CHECK(next.keeper.pid == keeper.pid);
 	vault_drop_device(&next);
 	vault_fini(&next);
-	CHECK(vault_load(&next, &j, NULL) == 0);
+	CHECK(vault_load(&next, &owner, NULL) == 0);
 	expect_same(&next, false);
-	vault_clear(&next, &j);
+	vault_clear(&next, &owner);
 	CHECK(proc_wait_gone(keeper, deadline_in_ms(10000)) == 0);
-	CHECK(vault_load(&next, &j, NULL) == 0 && !next.n_pieces);
+	CHECK(vault_load(&next, &owner, NULL) == 0 && !next.n_pieces);
 }
 
 static void dead_keeper_is_replaced(void)
 {
-	struct job j = this_job();
+	struct keeper_owner owner = this_owner();
 	struct vault h = VAULT_EMPTY, next = VAULT_EMPTY;
 	struct proc_id keeper;
 
-	fill(&h, &j);
-	CHECK(vault_guard(&h, &j, NULL) == 0 && vault_save(&h, &j, NULL) == 0);
+	fill(&h, &owner);
+	CHECK(vault_guard(&h, &owner, NULL) == 0 && vault_save(&h, &owner, NULL) == 0);
 	CHECK(proc_identify(&keeper, h.keeper.pid, NULL) == 0);
 	CHECK(proc_signal(keeper, SIGKILL) == 0 &&
 	      proc_wait_gone(keeper, deadline_in_ms(10000)) == 0);
 	CHECK(vault_is_alone(&h));
-	CHECK(vault_guard(&h, &j, NULL) == 0 && !vault_is_alone(&h));
+	CHECK(vault_guard(&h, &owner, NULL) == 0 && !vault_is_alone(&h));
 	vault_fini(&h);
-	CHECK(vault_load(&next, &j, NULL) == 0);
+	CHECK(vault_load(&next, &owner, NULL) == 0);
 	expect_same(&next, true);
-	vault_clear(&next, &j);
+	vault_clear(&next, &owner);
 }
 
 static void half_a_copy_is_none(void)
 {
-	struct job j = this_job();
+	struct keeper_owner owner = this_owner();
 	struct vault h = VAULT_EMPTY, next = VAULT_EMPTY;
 	const struct keeper_tag tag = { KEEPER_HOST, 0, 1 };
 
-	fill(&h, &j);
-	CHECK(vault_guard(&h, &j, NULL) == 0 && vault_save(&h, &j, NULL) == 0);
+	fill(&h, &owner);
+	CHECK(vault_guard(&h, &owner, NULL) == 0 && vault_save(&h, &owner, NULL) == 0);
 	CHECK(keeper_drop(&h.keeper, &tag, 1, NULL) == 0);
 	vault_fini(&h);
-	CHECK(vault_load(&next, &j, NULL) == 0);
+	CHECK(vault_load(&next, &owner, NULL) == 0);
 	CHECK(!next.copied && !next.copy.n_segments && vault_has_device(&next));
-	vault_clear(&next, &j);
+	vault_clear(&next, &owner);
 }
 
 static void expect_refused(const char *text)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* A host copy's bytes on a disk. See spilled.h. */
-#include "engine/spilled.h"
+#include "datapath/spilled.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,8 +11,8 @@
 
 #include "wire/host-copy.h"
 
-struct source {
-	struct source *next;
+struct spilled_place {
+	struct spilled_place *next;
 	const struct spilled *spilled;
 	uint64_t offset;
 };
@@ -22,12 +22,12 @@ struct spilled {
 	size_t n;
 	int *fds; /* -1: it is in memory */
 	struct seal_disk_key key;
-	struct source *sources;
+	struct spilled_place *sources;
 	struct spilled *older;
 };
 
 /* Past the page cache where that goes: what is read once needs no memory. */
-static int reopen(int fd)
+static int reopen_segment(int fd)
 {
 	char path[64];
 
@@ -38,12 +38,12 @@ static int reopen(int fd)
 	return own < 0 ? -errno : own;
 }
 
-static int open_all(struct spilled *s, const struct host_copy *copy)
+static int open_segments(struct spilled *s, const struct host_copy *copy)
 {
 	for (size_t i = 0; i < s->n; i++) {
 		if (!host_copy_is_on_disk(copy, i))
 			continue;
-		s->fds[i] = reopen(copy->segments[i]);
+		s->fds[i] = reopen_segment(copy->segments[i]);
 		if (s->fds[i] < 0)
 			return s->fds[i];
 	}
@@ -68,7 +68,7 @@ int spilled_open(struct spilled **ret, const struct host_copy *copy, struct brum
 		s->fds[s->n] = -1;
 	int r = spill_key_read(&s->key, copy->segments[s->n]);
 	if (r == 0)
-		r = open_all(s, copy);
+		r = open_segments(s, copy);
 	if (r < 0)
 		return brumate_fail(err, -r, "host copy on disk: %m");
 	*ret = take_ptr(&s);
@@ -82,7 +82,7 @@ void spilled_free(struct spilled *s)
 
 		for (size_t i = 0; i < s->n; i++)
 			cleanup_close(&s->fds[i]);
-		for (struct source *at = s->sources, *next; at; at = next) {
+		for (struct spilled_place *at = s->sources, *next; at; at = next) {
 			next = at->next;
 			free(at);
 		}
@@ -136,18 +136,18 @@ int spilled_write(const struct spilled *s, uint64_t offset, const void *data, si
 
 void *spilled_source(struct spilled *s, uint64_t offset)
 {
-	struct source *source = calloc(1, sizeof(*source));
+	struct spilled_place *source = calloc(1, sizeof(*source));
 
 	if (!source)
 		return NULL;
-	*source = (struct source){ s->sources, s, offset };
+	*source = (struct spilled_place){ s->sources, s, offset };
 	s->sources = source;
 	return source;
 }
 
 int spilled_source_read(void *source, uint64_t offset, void *buf, size_t len_bytes)
 {
-	const struct source *from = source;
+	const struct spilled_place *from = source;
 
 	return spilled_read(from->spilled, from->offset + offset, buf, len_bytes);
 }

@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: MIT
+/*
+ * CPU memory in a checkpoint. See image.h.
+ *
+ * Processes that go on wait for a copy in memory alone, which all cores make beside CRIU's own work: digests,
+ * compression and the disk come after. Processes that are to end are read by the store itself. Their memory is
+ * only read, so nothing is undone when something fails.
+ *
+ * All regions are filled at once, by all cores. On few cores what will be written is made huge pages before,
+ * as far as a process comes to no more memory than it had: of a chunk that is stored, most pages may have been
+ * missing.
+ */
+#include "cpumem/image.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/room.h"
+#include "base/thread.h"
+#include "base/workers.h"
+#include "cpumem/cpu-memory.h"
+#include "process/leftover.h"
+
+/* Devices whose descriptors forked children of a GPU program hold without using them. */
+static const char reopened_devices[] = "/dev/nvidia";
+
+/* What is left to the machine beside a copy. */
+#define SPARE_BYTES (256ull << 20)
+
+enum {
+	SPARE_PART = 8, /* of what a process had, which it may have more */
+	CORES_PER_PROCESS = 3,
+	CORES_MAX = 64,
+};
+/* Of a range that is made huge pages by one call. */
+#define RANGE_BYTES (64ull << 20)
+
+struct cpu_memory_image {
+	char *plugin_dir; /* NULL: CRIU does it all */
+	struct criu_plugin plugin;
+	struct cpu_memory taken;
+	struct cpu_memory_copy copy; /* of processes that go on */
+	pthread_t copier;
+	bool is_copying;
+	int result; /* of the copy */
+	struct brumate_error error;
+	uint64_t start_ns;
+};
+
+int cpu_memory_image_open(struct cpu_memory_image **ret, struct criu_options *options,
+			  struct brumate_error *err)
+{
+	auto_(cpu_memory_image_close) struct cpu_memory_image *c = calloc(1, sizeof(*c));
+
+	if (!c)
+		return brumate_fail(err, ENOMEM, "%m");
+	c->plugin = (struct criu_plugin){ .table_fd = -1, .devices = reopened_devices };
+	c->plugin_dir = criu_plugin_dir();
+	if (c->plugin_dir) {
+		c->plugin.table_fd = cpu_memory_table_new();
+		if (c->plugin.table_fd < 0)
+			return brumate_fail(err, -c->plugin.table_fd, "a table for CRIU: %m");
+		options->libdir = c->plugin_dir;
+		options->plugin = &c->plugin;
+	}
+	*ret = take_ptr(&c);
+	return 0;
+}
+
+/* ---- out ---- */
+
+static void *copy_thread(void *arg)
+{
+	struct cpu_memory_image *c = arg;
+
+	c->result = cpu_memory_copy_out(&c->taken, &c->copy, 0, NULL, NULL, &c->error);
+	return NULL;
+}
+
+static int start_copy(struct cpu_memory_image *c, struct brumate_error *err)
+{
+	int r = thread_start(&c->copier, copy_thread, c);
+
+	if (r < 0)
+		return brumate_fail(err, -r, "a thread that copies the job's memory: %m");
+	c->is_copying = true;
+	return 0;
+}
+
+static struct manifest_region describe_region(const struct cpu_memory_region *r)
+{
+	return (struct manifest_region){
+		.kind = MANIFEST_REGION_HOST,
+		.pid = r->inner_pid,
+		.va = r->va,
+		.len_bytes = r->len_bytes,
+	};
+}
+
+/* Processes that are to end stand still until the image is committed: no copy is needed. */
+static int save_in_place(struct cpu_memory_image *c, struct chunks_writer *w,
+			 struct brumate_error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < c->taken.n && r == 0; i++) {
+		struct cpu_memory_region *taken = &c->taken.items[i];
+		const struct manifest_region region = describe_region(taken);
+
+		r = chunks_add_from(w, &region, cpu_memory_read, taken, err);
+	}
+	return r;
+}
+
+/* Returns true if a copy fits into what is free: then it has its place. */
+static bool reserve_copy(struct cpu_memory_image *c, struct progress *progress)
+{
+	if (c->taken.present_bytes + SPARE_BYTES <= room_memory_bytes() &&
+	    cpu_memory_copy_reserve(&c->copy, &c->taken) == 0)
+		return true;
+	progress_note(progress,
+		      "%.1f GB of the job's memory were saved by CRIU, slower, for want of free "
+		      "memory for a copy",
+		      (double)c->taken.present_bytes / 1e9);
+	return false;
+}
+
+/* Only now is it sure what the driver left: those it knows are saved, and nobody runs. */
+static int check_device_maps(struct cpu_memory_image *c, const struct proc_tree *tree,
+			     const struct cpu_memory_frozen *frozen, struct brumate_error *err)
+{
+	int r = leftover_check(tree, reopened_devices, frozen->gpus, frozen->n_gpus, err);
+
+	if (r <= 0)
+		return r;
+	r = cpu_memory_allow_device_maps(c->plugin.table_fd);
+	return r < 0 ? brumate_fail(err, -r, "telling CRIU of mapped devices: %m") : 0;
+}
+
+/* Begins to save what was chosen. */
+static int begin_saving(struct cpu_memory_image *c, const struct cpu_memory_frozen *frozen,
+			struct brumate_error *err)
+{
+	struct chunks_writer *w;
+	int r = frozen->writer(frozen->arg, &w, err);
+
+	if (r < 0)
+		return r;
+	r = frozen->goes_on ? start_copy(c, err) : save_in_place(c, w, err);
+	if (r < 0)
+		return r;
+	r = cpu_memory_hide(c->plugin.table_fd, &c->taken);
+	return r < 0 ? brumate_fail(err, -r, "telling CRIU what it need not save: %m") : 0;
+}
+
+int cpu_memory_image_frozen(struct cpu_memory_image *c, const struct cpu_memory_frozen *frozen,
+			    struct progress *progress, struct brumate_error *err)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	int r;
+
+	if (!c->plugin_dir)
+		return 0;
+	c->start_ns = clock_now_ns();
+	if ((r = proc_tree_read(&tree, frozen->root, err)) < 0 ||
+	    (r = check_device_maps(c, &tree, frozen, err)) < 0)
+		return r;
+	if (!cpu_memory_table_is_heeded(c->plugin.table_fd))
+		return 0;
+	if ((r = cpu_memory_choose(&c->taken, &tree, 0, err)) < 0)
+		return r;
+	if (c->taken.n && (!frozen->goes_on || reserve_copy(c, progress)))
+		return begin_saving(c, frozen, err);
+	cpu_memory_fini(&c->taken);
+	return 0;
+}
+
+static void join_copy(struct cpu_memory_image *c)
+{
+	if (c->is_copying)
+		pthread_join(c->copier, NULL);
+	c->is_copying = false;
+}
+
+int cpu_memory_image_dumped(struct cpu_memory_image *c, struct progress *progress,
+			    struct brumate_error *err)
+{
+	int r = fault_point("checkpoint.host-memory");
+
+	if (!c->taken.n)
+		return 0;
+	join_copy(c);
+	if (r < 0)
+		return brumate_fail(err, -r, "injected while memory is copied: %m");
+	if (c->result < 0) {
+		if (err)
+			*err = c->error;
+		return c->result;
+	}
+	if (c->copy.bytes)
+		progress_phase(progress, "host-memory", c->start_ns);
+	return 0;
+}
+
+int cpu_memory_image_save(struct cpu_memory_image *c, struct chunks_writer *w,
+			  struct brumate_error *err)
+{
+	const char *data = c->copy.bytes;
+	int r = 0;
+
+	for (size_t i = 0; data && i < c->taken.n && r == 0; i++) {
+		const struct manifest_region region = describe_region(&c->taken.items[i]);
+
+		r = chunks_add_bytes(w, &region, data, err);
+		data += region.len_bytes;
+	}
+	return r;
+}
+
+void cpu_memory_image_saved(struct cpu_memory_image *c)
+{
+	cpu_memory_copy_fini(&c->copy);
+}
+
+void cpu_memory_image_close(struct cpu_memory_image *c)
+{
+	if (!c)
+		return;
+	join_copy(c);
+	cpu_memory_copy_fini(&c->copy);
+	cleanup_close(&c->plugin.table_fd);
+	cpu_memory_fini(&c->taken);
+	free(c->plugin_dir);
+	free(c);
+}
+
+/* ---- in ---- */
+
+/* Where each region goes. */
+struct fill {
+	struct cpu_memory_target *targets;
+	struct chunks_place *places;
+	size_t n;
+	struct cpu_memory_range *ranges; /* to be huge pages */
+	size_t n_ranges;
+};
+
+static void fill_fini(struct fill *f)
+{
+	int last = -1;
+
+	for (size_t i = 0; i < f->n; i++) {
+		int pidfd = f->targets[i].pidfd;
+
+		/* Those of one process have one pidfd, and come one after the other. */
+		if (pidfd != last)
+			close(pidfd);
+		last = pidfd;
+	}
+	free(f->targets);
+	free(f->places);
+	free(f->ranges);
+}
+DEFINE_AUTO_FINI(struct fill, fill_fini)
+
+static const struct proc_info *find_process(const struct proc_tree *tree, pid_t inner_pid)
+{
+	for (size_t i = 0; i < tree->n; i++)
+		if (tree->items[i].inner_pid == inner_pid && tree->items[i].state != 'Z')
+			return &tree->items[i];
+	return NULL;
+}
+
+static int add_place(struct fill *f, const struct proc_tree *tree, size_t index,
+		     const struct manifest_region *region, struct brumate_error *err)
+{
+	const struct proc_info *p = find_process(tree, region->pid);
+	struct cpu_memory_target t = { .va = region->va, .len_bytes = region->len_bytes };
+
+	if (!p)
+		return brumate_fail(err, ESRCH,
+				    "process %d, whose memory is to be filled, is not there",
+				    region->pid);
+	t.pid = p->id.pid;
+	bool same = f->n && f->targets[f->n - 1].pid == t.pid;
+	t.pidfd = same ? f->targets[f->n - 1].pidfd : proc_open(p->id);
+	if (t.pidfd < 0)
+		return brumate_fail(err, -t.pidfd, "process %d: %m", region->pid);
+	f->targets[f->n] = t;
+	f->places[f->n] = (struct chunks_place){ index, cpu_memory_write, &f->targets[f->n] };
+	f->n++;
+	return 0;
+}
+
+static int plan_fill(struct fill *f, const struct manifest *m, const struct proc_tree *tree,
+		     struct brumate_error *err)
+{
+	int r = 0;
+
+	f->targets = calloc(m->memory.n_regions, sizeof(*f->targets));
+	f->places = calloc(m->memory.n_regions, sizeof(*f->places));
+	if (!f->targets || !f->places)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < m->memory.n_regions && r == 0; i++)
+		if (m->memory.regions[i].kind == MANIFEST_REGION_HOST)
+			r = add_place(f, tree, i, &m->memory.regions[i], err);
+	return r;
+}
+
+/* ---- huge pages ---- */
+
+/* They are cleared under the lock of a process's memory, by one core at a time: 10 GB/s, whatever more there
+ * are. Small ones are by all: 2.3 GB/s a core, so that four cores are as fast with them. */
+static bool huge_pages_win(const struct fill *f)
+{
+	unsigned processes = 0;
+
+	for (size_t i = 0; i < f->n; i++)
+		processes += i == 0 || f->targets[i].pid != f->targets[i - 1].pid;
+	return workers_cores(CORES_MAX) <= processes * CORES_PER_PROCESS;
+}
+
+static int add_range(struct fill *f, const struct cpu_memory_target *t, uint64_t offset,
+		     uint64_t len)
+{
+	struct cpu_memory_range *ranges = array_room(f->ranges, f->n_ranges, sizeof(*ranges));
+
+	if (!ranges)
+		return -ENOMEM;
+	f->ranges = ranges;
+	f->ranges[f->n_ranges++] =
+		(struct cpu_memory_range){ t->pid, t->pidfd, t->va + offset, len };
+	return 0;
+}
+
+/* The run of parts from @i on that are alike stored or not, as long as a range may be. */
+static uint64_t run_end(const struct chunks_reader *reader, size_t index, uint64_t i, uint64_t n)
+{
+	bool stored = chunks_part_is_stored(reader, index, i);
+	uint64_t most = i + RANGE_BYTES / CHUNK_BYTES;
+
+	while (i < n && i < most && chunks_part_is_stored(reader, index, i) == stored)
+		i++;
+	return i;
+}
+
+static int add_ranges(struct fill *f, const struct chunks_reader *reader, size_t k)
+{
+	size_t index = f->places[k].index;
+	uint64_t n = f->targets[k].len_bytes / CHUNK_BYTES;
+	int r = 0;
+
+	for (uint64_t i = 0, end; r == 0 && i < n; i = end) {
+		end = run_end(reader, index, i, n);
+		if (chunks_part_is_stored(reader, index, i))
+			r = add_range(f, &f->targets[k], i * CHUNK_BYTES, (end - i) * CHUNK_BYTES);
+	}
+	return r;
+}
+
+static uint64_t stored_bytes(const struct fill *f, const struct chunks_reader *reader, size_t k)
+{
+	uint64_t n = f->targets[k].len_bytes / CHUNK_BYTES, sum = 0;
+
+	for (uint64_t i = 0; i < n; i++)
+		if (chunks_part_is_stored(reader, f->places[k].index, i))
+			sum += CHUNK_BYTES;
+	return sum;
+}
+
+static uint64_t had_bytes(const struct manifest *m, pid_t pid)
+{
+	for (size_t i = 0; i < m->n_processes; i++)
+		if (m->processes[i].pid == pid)
+			return m->processes[i].rss_bytes;
+	return 0;
+}
+
+static int plan_ranges(struct fill *f, const struct chunks_reader *reader, const struct manifest *m)
+{
+	uint64_t left = 0;
+	pid_t pid = 0;
+	int r = 0;
+
+	for (size_t k = 0; k < f->n && r == 0; k++) {
+		const struct manifest_region *region = &m->memory.regions[f->places[k].index];
+		uint64_t bytes = stored_bytes(f, reader, k);
+
+		if (region->pid != pid)
+			left = had_bytes(m, region->pid) / SPARE_PART * (SPARE_PART + 1);
+		pid = region->pid;
+		if (bytes > left)
+			continue;
+		left -= bytes;
+		r = add_ranges(f, reader, k);
+	}
+	return r;
+}
+
+static bool has_host_regions(const struct manifest *m)
+{
+	for (size_t i = 0; i < m->memory.n_regions; i++)
+		if (m->memory.regions[i].kind == MANIFEST_REGION_HOST)
+			return true;
+	return false;
+}
+
+static int fill_regions(struct chunks_reader *reader, const struct manifest *m,
+			const struct proc_tree *tree, struct progress *progress,
+			struct brumate_error *err)
+{
+	auto_(fill_fini) struct fill f = { 0 };
+	int r = plan_fill(&f, m, tree, err);
+
+	if (r < 0)
+		return r;
+	if (huge_pages_win(&f) && plan_ranges(&f, reader, m) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	cpu_memory_make_huge(f.ranges, f.n_ranges, 0);
+	r = chunks_load_all(reader, f.places, f.n, 0, progress_is_over, progress, err);
+	if (r == -ECANCELED)
+		progress_check(progress, err);
+	return r;
+}
+
+int cpu_memory_image_fill(const struct store_image *image, struct proc_id root,
+			  struct progress *progress, struct brumate_error *err)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	auto_(chunks_reader_free) struct chunks_reader *reader = NULL;
+	uint64_t start_ns = clock_now_ns();
+	int r = fault_point("restore.host-memory");
+
+	if (!has_host_regions(&image->manifest))
+		return 0;
+	if (r < 0)
+		return brumate_fail(err, -r, "injected while memory is filled: %m");
+	if ((r = proc_tree_read(&tree, root, err)) < 0 ||
+	    (r = store_chunks_open(&reader, image, err)) < 0)
+		return r;
+	r = fill_regions(reader, &image->manifest, &tree, progress, err);
+	if (r == 0)
+		progress_phase(progress, "host-memory", start_ns);
+	return r;
+}

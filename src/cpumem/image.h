@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+/*
+ * CPU memory in a checkpoint: beside CRIU's images, in the store's chunks. While CRIU holds the processes
+ * frozen it is chosen, hidden from CRIU and read; after CRIU has put the processes together, before they run,
+ * it is filled. Where our plugin is not installed, or there is no room for a copy, CRIU does it all.
+ *
+ * The order of calls in a checkpoint: open, criu_dump_run() {frozen, dumped}, save, chunks_end(), saved, close;
+ * in a restore: open, criu_restore() {fill}, close.
+ */
+#pragma once
+
+#include "base/cleanup.h"
+#include "base/progress.h"
+#include "criu/criu.h"
+#include "process/process.h"
+#include "chunks/chunks.h"
+#include "store/store.h"
+
+struct cpu_memory_image;
+
+/** Prepares @options for a CRIU, and keeps what it points to in @ret until closed. */
+int cpu_memory_image_open(struct cpu_memory_image **ret, struct criu_options *options,
+			  struct brumate_error *err);
+
+/** Processes that CRIU holds frozen, to be saved. All borrowed. */
+struct cpu_memory_frozen {
+	struct proc_id root;
+	const struct proc_id *gpus; /* those whose GPU state the driver has saved */
+	size_t n_gpus;
+	bool goes_on; /* they run on after CRIU: what is saved is a copy */
+	/* Gives the writer (borrowed) of the checkpoint's memory; called where there is something to save. */
+	int (*writer)(void *arg, struct chunks_writer **ret, struct brumate_error *err);
+	void *arg;
+};
+
+/** At CRIU_EVENT_FROZEN: chooses memory and begins to save it. */
+int cpu_memory_image_frozen(struct cpu_memory_image *i, const struct cpu_memory_frozen *frozen,
+			    struct progress *progress, struct brumate_error *err);
+
+/** At CRIU_EVENT_DUMPED: waits until processes that go on may do so. */
+int cpu_memory_image_dumped(struct cpu_memory_image *i, struct progress *progress,
+			    struct brumate_error *err);
+
+/** Hands the copy to the checkpoint's memory @w, before chunks_end(). */
+int cpu_memory_image_save(struct cpu_memory_image *i, struct chunks_writer *w,
+			  struct brumate_error *err);
+
+/** After chunks_writer_free(): a copy is needed no more. */
+void cpu_memory_image_saved(struct cpu_memory_image *i);
+
+/** After chunks_writer_free(). Accepts NULL. */
+void cpu_memory_image_close(struct cpu_memory_image *i);
+DEFINE_AUTO(struct cpu_memory_image *, cpu_memory_image_close)
+
+/** At CRIU_EVENT_RESTORED: fills what @image has beside CRIU's in the stopped processes below @root. Errors to
+ * act on: -EBADMSG (damaged), -ESRCH, -ECANCELED. */
+int cpu_memory_image_fill(const struct store_image *image, struct proc_id root,
+			  struct progress *progress, struct brumate_error *err);

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT
+/* What a data path owns. See datapath.h. */
+#include "datapath/datapath.h"
+
+#include <stdlib.h>
+
+void datapath_agent_fini(struct datapath_agent *a)
+{
+	for (size_t i = 0; a->fds && i < a->n_pieces; i++)
+		cleanup_close(&a->fds[i]);
+	free(a->fds);
+	free(a->pieces);
+	a->fds = NULL;
+	a->pieces = NULL;
+	a->n_pieces = 0;
+}
+
+void datapath_drop_agents(struct datapath *d)
+{
+	for (size_t i = 0; i < d->n_agents; i++) {
+		agent_detach(&d->agents[i].agent);
+		datapath_agent_fini(&d->agents[i]);
+	}
+	free(d->agents);
+	d->agents = NULL;
+	d->n_agents = 0;
+}
+
+void datapath_fini(struct datapath *d)
+{
+	datapath_drop_agents(d);
+	host_copy_fini(&d->saved);
+	free(d->agent_dir);
+	d->agent_dir = NULL;
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The data path of a tree of processes: it takes their device memory out of them and puts it back, without
+ * their driver. Agents in the processes park the memory (park.h), the vault holds it (vault.h), the broker
+ * moves it (transfer.h, live.h). The data path knows neither a job nor a store: its caller says whose memory
+ * it is, and what takes a host copy on to a checkpoint or brings one back. Not for two threads at once.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/progress.h"
+#include "client/agent.h"
+#include "client/transfer.h"
+#include "datapath/vault.h"
+
+/** A process whose device memory its agent gives out. */
+struct datapath_agent {
+	struct agent agent;
+	int result; /* of the last request, with its text */
+	struct brumate_error error;
+	struct agent_piece *pieces; /* as last listed; owned */
+	size_t n_pieces;
+	int *fds; /* of the pieces, while they are exported; owned, may be NULL */
+};
+
+/** Takes bytes from @start to before @end of @copy on to a checkpoint. Both are where a segment begins, or
+ * @end is where the copy ends. @digests of all its chunks; NULL: they are not known. What is not read at
+ * once stays to be read: in @copy's memory, which its file descriptors hold. */
+typedef int (*datapath_save_fn)(void *arg, const struct host_copy *copy, uint64_t start,
+				uint64_t end, const struct digest *digests,
+				struct brumate_error *err);
+
+/** What takes host copies on to a checkpoint, called in the thread of the transfer. */
+struct datapath_sink {
+	datapath_save_fn save; /* NULL: there is no checkpoint */
+	void *arg;
+	bool while_copying; /* what is whole goes on beside the rest of the copy */
+};
+
+/** Brings all pieces from a checkpoint into @copy. With @verify it compares every digest, and @copy is zeros;
+ * else @copy may hold anything. Returns 1 if the digests of what was read are yet to be compared, by the GPU;
+ * 0 if they were; what are zeros for sure is left out where they are not. Called in the thread of the
+ * transfer; @is_cancelled is asked now and then. */
+typedef int (*datapath_load_fn)(void *arg, const struct host_copy *copy, bool verify,
+				bool (*is_cancelled)(void *arg), void *cancel_arg,
+				struct brumate_error *err);
+
+struct datapath_source {
+	datapath_load_fn load;
+	void *arg;
+};
+
+/** What was moved. */
+struct datapath_sums {
+	uint64_t bytes;	     /* moved, or parked */
+	uint64_t disk_bytes; /* of them: not in memory */
+	double seconds;
+	struct transfer_spared spared; /* of bytes: not copied */
+};
+
+struct transfer;
+
+struct datapath {
+	/* what the caller says; borrowed but for agent_dir */
+	struct keeper_owner owner;
+	uid_t uid;	     /* whose processes they are */
+	char *agent_dir;     /* where their agents listen; owned */
+	bool uses_agents;    /* else the driver alone moves device memory */
+	bool simulated;	     /* the driver is the simulated one */
+	struct vault *vault; /* NULL: there is nothing to do for the data path */
+	struct progress *progress;
+	uint32_t lock_timeout_ms; /* for a gate to close, where the progress has no deadline */
+	bool force;		  /* also memory that the library cannot take apart */
+	bool keep_copy;	    /* the host copy becomes the baseline when the program runs again */
+	bool drop_baseline; /* the baseline of before does not stay then */
+	struct datapath_sink sink;
+	const struct dev_gpu_pair
+		*pairs; /* where memory of which GPU comes back; others: where it was */
+	size_t n_pairs;
+
+	struct datapath_agent *agents;
+	size_t n_agents;
+	struct transfer *transfer; /* under way; NULL: none */
+	struct host_copy saved;	   /* the sink still reads it, and the vault holds it no more */
+	bool live_baseline; /* the baseline was made by a live copy, for this operation alone */
+	bool mapped_early;  /* pieces that agents have mapped are those of the vault */
+	struct datapath_sums sums;
+};
+
+/** Hangs up at the agents and forgets everything but the vault. No transfer is under way: transfer_stop(). */
+void datapath_fini(struct datapath *d);
+
+/** Closes the fds of the agents' pieces and forgets these. */
+void datapath_agent_fini(struct datapath_agent *a);
+
+/** Hangs up at the agents and forgets them. */
+void datapath_drop_agents(struct datapath *d);

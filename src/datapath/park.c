@@ -1,0 +1,682 @@
+// SPDX-License-Identifier: MIT
+/* Device memory out of and into processes, through their agents. See park.h. */
+#include "datapath/park.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/workers.h"
+#include "datapath/transfer.h"
+
+enum { EXPORT_TRIES = 3 };
+
+/* ---- all agents at once ---- */
+
+/* One request to an agent, in a thread for each of them. */
+typedef int (*request_fn)(struct datapath *d, struct datapath_agent *a, struct brumate_error *err);
+
+struct request {
+	struct datapath *d;
+	request_fn fn;
+};
+
+static int ask_agent(void *arg, size_t i, const struct worker *me, struct brumate_error *err)
+{
+	const struct request *request = arg;
+	struct datapath_agent *a = &request->d->agents[i];
+
+	(void)me;
+	(void)err;
+	a->error = BRUMATE_ERROR_NONE;
+	a->result = request->fn(request->d, a, &a->error);
+	return 0; /* the others are asked all the same */
+}
+
+/* Returns the first failure; each agent keeps its own. */
+static int ask_agents(struct datapath *d, request_fn fn, struct brumate_error *err)
+{
+	struct request request = { d, fn };
+	const struct workers_items items = {
+		.n = d->n_agents, .threads = (unsigned)d->n_agents, .fn = ask_agent, .arg = &request
+	};
+	int r = d->n_agents ? workers_run(&items, err) : 0;
+
+	for (size_t i = 0; r == 0 && i < d->n_agents; i++) {
+		r = d->agents[i].result < 0 ? d->agents[i].result : 0;
+		if (r < 0 && err)
+			*err = d->agents[i].error;
+	}
+	return r;
+}
+
+/* Connects to an agent, unless it is. */
+static int reach_agent(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
+{
+	struct agent agent = AGENT_EMPTY;
+
+	if (a->agent.fd >= 0)
+		return 0;
+	if (!d->agent_dir)
+		return brumate_fail(err, ENOMEM, "%m");
+	int r = agent_open(&agent, d->agent_dir, a->agent.id, d->uid, err);
+	if (r == 0)
+		a->agent = agent;
+	return r;
+}
+
+static void leave_to_driver(const struct datapath_agent *a, struct progress *notes)
+{
+	if (a->result == -ENOENT)
+		progress_note(notes,
+			      "process %d has no agent: its device memory goes by the driver alone",
+			      a->agent.id.pid);
+	else
+		progress_note(notes, "%s: its device memory goes by the driver alone",
+			      a->error.text);
+}
+
+/* Forgets agents whose last request failed: their processes go by the driver. */
+static void drop_failed_agents(struct datapath *d, struct progress *notes)
+{
+	size_t left = 0;
+
+	for (size_t i = 0; i < d->n_agents; i++) {
+		struct datapath_agent *a = &d->agents[i];
+
+		if (a->result == 0) {
+			d->agents[left++] = *a;
+			continue;
+		}
+		leave_to_driver(a, notes);
+		agent_close(&a->agent);
+		datapath_agent_fini(a);
+	}
+	d->n_agents = left;
+}
+
+void park_find(struct datapath *d, const struct proc_tree *tree, const struct proc_id *ids,
+	       size_t n, struct progress *notes)
+{
+	datapath_drop_agents(d);
+	if (!d->vault || !d->uses_agents || !n)
+		return;
+	d->agents = calloc(n, sizeof(*d->agents));
+	if (!d->agents || !d->agent_dir)
+		return;
+	agent_sweep(d->agent_dir, d->owner.root, tree);
+	for (size_t i = 0; i < n; i++)
+		d->agents[d->n_agents++].agent = (struct agent){ .fd = -1, .id = ids[i] };
+	ask_agents(d, reach_agent, NULL);
+	drop_failed_agents(d, notes);
+	park_detach(d);
+}
+
+static bool has_agent(const struct datapath *d, struct proc_id id)
+{
+	for (size_t i = 0; i < d->n_agents; i++)
+		if (d->agents[i].agent.id.pid == id.pid)
+			return true;
+	return false;
+}
+
+int park_check(const struct datapath *d, struct brumate_error *err)
+{
+	const struct vault *v = d->vault;
+
+	for (size_t i = 0; v && i < v->n_pieces; i++) {
+		struct proc_id id = v->pieces[i].process;
+
+		if (has_agent(d, id) || !proc_is_alive(id))
+			continue;
+		brumate_fail(err, EIO,
+			     "process %d: its agent does not answer, and its device memory is held "
+			     "for it",
+			     id.pid);
+		brumate_hint(err, "try again");
+		return -EIO;
+	}
+	return 0;
+}
+
+void park_detach(struct datapath *d)
+{
+	for (size_t i = 0; i < d->n_agents; i++)
+		agent_detach(&d->agents[i].agent);
+}
+
+/* ---- gate ---- */
+
+static int gate_agent(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
+{
+	uint32_t timeout_ms = progress_left_ms(d->progress, d->lock_timeout_ms);
+	int r = reach_agent(d, a, err);
+
+	if (r == -ETIMEDOUT) /* no answer: that is not what a busy program looks like */
+		return -ENOLINK;
+	return r < 0 ? r : agent_gate(&a->agent, timeout_ms, err);
+}
+
+/* What the library cannot take apart, the driver cannot restore either: docs/driver-behaviour.md. */
+static bool would_lose(const struct datapath *d, const struct datapath_agent *a)
+{
+	return a->result == -EOPNOTSUPP && !d->force;
+}
+
+static int refuse_gate(const struct datapath_agent *a, struct brumate_error *err)
+{
+	*err = a->error;
+	if (a->result == -ETIMEDOUT)
+		brumate_hint(
+			err,
+			"a kernel or host callback that runs long holds the GPU; try again with a "
+			"longer --timeout");
+	else
+		brumate_hint(err, "the driver would lose memory that is shared; --force tries it");
+	return a->result;
+}
+
+int park_gate(struct datapath *d, struct brumate_error *err)
+{
+	ask_agents(d, gate_agent, NULL);
+	for (size_t i = 0; i < d->n_agents; i++) {
+		const struct datapath_agent *a = &d->agents[i];
+
+		if (a->result == -ETIMEDOUT || would_lose(d, a))
+			return refuse_gate(a, err);
+	}
+	drop_failed_agents(d, d->progress);
+	return d->n_agents ? 0 : 1;
+}
+
+/* ---- park ---- */
+
+/* An imported piece cannot be exported again: its fd is the one that the vault kept (wire/agent.h, OWN). */
+static int take_vault_fd(struct datapath *d, struct datapath_agent *a, size_t i,
+			 struct brumate_error *err)
+{
+	size_t first, n = vault_find(d->vault, a->agent.id, &first);
+
+	for (size_t k = first; k < first + n; k++)
+		if (d->vault->pieces[k].id == a->pieces[i].id && d->vault->pieces[k].fd >= 0) {
+			a->fds[i] = dup(d->vault->pieces[k].fd);
+			return a->fds[i] < 0 ? brumate_fail(err, errno, "%m") : 0;
+		}
+	return brumate_fail(err, EOPNOTSUPP, "process %d: memory at %#llx is of another process",
+			    a->agent.id.pid, (unsigned long long)a->pieces[i].va);
+}
+
+static int export_own(struct datapath_agent *a, struct brumate_error *err)
+{
+	auto_free uint64_t *ids = calloc(a->n_pieces + 1, sizeof(*ids));
+	auto_free int *fds = calloc(a->n_pieces + 1, sizeof(*fds));
+	size_t n = 0;
+
+	if (!ids || !fds)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < a->n_pieces; i++)
+		if (a->fds[i] < 0)
+			ids[n++] = a->pieces[i].id;
+	int r = agent_export(&a->agent, ids, n, fds, err);
+	if (r < 0)
+		return r;
+	n = 0;
+	for (size_t i = 0; i < a->n_pieces; i++)
+		if (a->fds[i] < 0)
+			a->fds[i] = fds[n++];
+	return 0;
+}
+
+/* Lists the pieces of an agent, which is connected, and gets their fds. -ENOENT: the gate is open, and a piece
+ * was freed meanwhile. */
+static int export_pieces(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
+{
+	struct agent_piece *pieces = NULL;
+	size_t n = 0;
+	int r = agent_list(&a->agent, &pieces, &n, err);
+
+	if (r < 0)
+		return r;
+	datapath_agent_fini(a);
+	a->pieces = pieces;
+	a->fds = calloc(n + 1, sizeof(int));
+	if (!a->fds)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (a->n_pieces = 0; a->n_pieces < n; a->n_pieces++)
+		a->fds[a->n_pieces] = -1;
+	for (size_t i = 0; r == 0 && i < n; i++)
+		if (pieces[i].flags & AGENT_PIECE_IMPORTED)
+			r = take_vault_fd(d, a, i, err);
+	return r < 0 ? r : export_own(a, err);
+}
+
+static int export_running(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
+{
+	int r = reach_agent(d, a, err);
+
+	/* A piece may be freed between being listed and being exported. */
+	for (int tries = 0; r == 0 && tries < EXPORT_TRIES; tries++) {
+		r = export_pieces(d, a, err);
+		if (r != -ENOENT)
+			break;
+		r = tries + 1 < EXPORT_TRIES ? 0 : r;
+	}
+	return r;
+}
+
+int park_borrow(struct datapath *d, struct brumate_error *err)
+{
+	int r = ask_agents(d, export_running, err);
+
+	park_detach(d); /* the program's own processes may want its agents meanwhile */
+	return r;
+}
+
+/* What the agents gave becomes what the vault holds, instead of what it held. */
+static int fill_vault(struct datapath *d, struct brumate_error *err)
+{
+	struct vault *v = d->vault;
+	size_t n = 0;
+
+	for (size_t i = 0; i < d->n_agents; i++)
+		n += d->agents[i].n_pieces;
+	struct vault_piece *all = calloc(n + 1, sizeof(*all));
+	if (!all)
+		return brumate_fail(err, ENOMEM, "%m");
+	vault_release(v, &d->owner);
+	v->pieces = all;
+	for (size_t i = 0; i < d->n_agents; i++)
+		for (size_t k = 0; k < d->agents[i].n_pieces; k++) {
+			struct datapath_agent *a = &d->agents[i];
+
+			all[v->n_pieces] = vault_piece_of(a->agent.id, &a->pieces[k]);
+			all[v->n_pieces++].fd = take_fd(&a->fds[k]);
+		}
+	return 0;
+}
+
+int park_take(struct datapath *d, struct brumate_error *err)
+{
+	uint64_t start_ns = clock_now_ns();
+	int r = ask_agents(d, export_pieces, err);
+
+	if (r == 0)
+		r = fill_vault(d, err);
+	if (r < 0 || !d->vault->n_pieces)
+		return r;
+	progress_phase(d->progress, "export", start_ns);
+	start_ns = clock_now_ns();
+	if ((r = vault_guard(d->vault, &d->owner, err)) < 0 ||
+	    (r = vault_save(d->vault, &d->owner, err)) < 0)
+		return r;
+	progress_phase(d->progress, "hold", start_ns);
+	d->sums.bytes = vault_bytes(d->vault);
+	return 0;
+}
+
+static int unmap_agent(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
+{
+	(void)d;
+	return a->n_pieces ? agent_unmap(&a->agent, err) : 0;
+}
+
+int park_unmap(struct datapath *d, struct brumate_error *err)
+{
+	return ask_agents(d, unmap_agent, err);
+}
+
+/* ---- early map ---- */
+
+/* Whatever is mapped goes: an agent that has all of its memory is asked for nothing. */
+static int empty_agent(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
+{
+	int r = reach_agent(d, a, err);
+
+	return r == 0 && a->agent.gate == AGENT_GATE_UNMAPPED ? agent_unmap(&a->agent, err) : r;
+}
+
+/* One agent's part of the vault's pieces, and how many of them are mapped. */
+struct early_map {
+	struct datapath_agent *agent;
+	uint64_t *ids;
+	size_t first, n, n_mapped;
+};
+
+static int map_filled(struct early_map *m, const int *fds, size_t end, struct brumate_error *err)
+{
+	int r = agent_map(&m->agent->agent, m->ids + m->n_mapped, fds + m->first + m->n_mapped,
+			  end - m->n_mapped, err);
+
+	if (r < 0)
+		return r;
+	m->n_mapped = end;
+	r = fault_point("ahead.mapped");
+	return r < 0 ? brumate_fail(err, -r, "injected: %m") : 0;
+}
+
+/* To the end of the transfer, also when there is nothing more to do: only then it is known to count. */
+static int follow_transfer(struct datapath *d, struct early_map *m, struct brumate_error *err)
+{
+	size_t filled = 0;
+	const int *fds;
+	int r = 0;
+
+	while ((filled = transfer_wait_filled(d, filled, &fds))) {
+		size_t end = filled > m->first ? filled - m->first : 0;
+
+		end = end < m->n ? end : m->n - 1;
+		if (r == 0 && end > m->n_mapped)
+			r = map_filled(m, fds, end, err);
+	}
+	return r;
+}
+
+static int map_agent_early(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
+{
+	struct early_map m = { .agent = a };
+
+	m.n = vault_find(d->vault, a->agent.id, &m.first);
+	auto_free uint64_t *ids = calloc(m.n + 1, sizeof(*ids));
+	if (!ids)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < m.n; i++)
+		ids[i] = d->vault->pieces[m.first + i].id;
+	m.ids = ids;
+	int r = empty_agent(d, a, err);
+	if (r == 0 && m.n && a->agent.gate == AGENT_GATE_UNMAPPED)
+		r = follow_transfer(d, &m, err);
+	if (m.n_mapped && transfer_is_void(d))
+		r = empty_agent(d, a, err);
+	return r;
+}
+
+void park_map_early(struct datapath *d)
+{
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+
+	if (!d->n_agents || !transfer_begin_early(d))
+		return;
+	int r = ask_agents(d, map_agent_early, &why);
+	d->mapped_early = r == 0 && !transfer_is_void(d);
+	transfer_end_early(d);
+	if (r < 0)
+		log_info("device memory is mapped at the end: job=%s reason=\"%s\"", d->owner.id,
+			 why.text);
+}
+
+/* ---- back ---- */
+
+static int map_agent(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
+{
+	size_t first, n = vault_find(d->vault, a->agent.id, &first);
+	auto_free uint64_t *ids = calloc(n + 1, sizeof(*ids));
+	auto_free int *fds = calloc(n + 1, sizeof(*fds));
+	int r = reach_agent(d, a, err);
+
+	if (!ids || !fds)
+		return brumate_fail(err, ENOMEM, "%m");
+	if (r < 0 || a->agent.gate != AGENT_GATE_UNMAPPED)
+		return r;
+	for (size_t i = 0; i < n; i++) {
+		ids[i] = d->vault->pieces[first + i].id;
+		fds[i] = d->vault->pieces[first + i].fd;
+	}
+	return agent_map(&a->agent, ids, fds, n, err);
+}
+
+/* Which pieces stay imported is remembered: the vault keeps their fds for the next time. */
+static int own_agent(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
+{
+	struct agent_piece *pieces = NULL;
+	size_t imported = 0, n = 0;
+
+	(void)d;
+	if (a->agent.gate == AGENT_GATE_OPEN)
+		return 0; /* the driver has brought its memory back */
+	int r = agent_own(&a->agent, &imported, err);
+	if (r == 0 && imported)
+		r = agent_list(&a->agent, &pieces, &n, err);
+	if (r < 0)
+		return r;
+	datapath_agent_fini(a);
+	a->pieces = pieces;
+	a->n_pieces = n;
+	return 0;
+}
+
+static bool is_imported(const struct datapath *d, const struct vault_piece *p)
+{
+	for (size_t i = 0; i < d->n_agents; i++) {
+		const struct datapath_agent *a = &d->agents[i];
+
+		if (a->agent.id.pid != p->process.pid)
+			continue;
+		for (size_t k = 0; k < a->n_pieces; k++)
+			if (a->pieces[k].id == p->id && a->pieces[k].flags & AGENT_PIECE_IMPORTED)
+				return true;
+	}
+	return false;
+}
+
+static bool is_owned(void *arg, const struct vault_piece *p)
+{
+	return !is_imported(arg, p);
+}
+
+static size_t count_imported(const struct datapath *d)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < d->n_agents; i++)
+		for (size_t k = 0; k < d->agents[i].n_pieces; k++)
+			n += (d->agents[i].pieces[k].flags & AGENT_PIECE_IMPORTED) != 0;
+	return n;
+}
+
+/* Each copy needs room beside what it replaces, and the fds of what was replaced keep that: letting go of
+ * them makes room for more, until none is left or nothing moves any more. */
+static int own_pieces(struct datapath *d, struct brumate_error *err)
+{
+	size_t before = SIZE_MAX;
+
+	for (;;) {
+		int r = ask_agents(d, own_agent, err);
+		size_t n = count_imported(d);
+
+		if (r < 0 || !n || n >= before)
+			return r;
+		before = n;
+		vault_drop_pieces(d->vault, is_owned, d);
+	}
+}
+
+int park_map(struct datapath *d, struct brumate_error *err)
+{
+	int r = d->mapped_early ? 0 : ask_agents(d, empty_agent, err);
+
+	if (r == 0)
+		r = ask_agents(d, map_agent, err);
+	if (r < 0)
+		return r;
+	uint64_t start_ns = clock_now_ns();
+	r = own_pieces(d, err);
+	progress_phase(d->progress, "own", start_ns);
+	return r;
+}
+
+static int open_agent(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
+{
+	int r = reach_agent(d, a, err);
+
+	if (r == 0 && a->agent.gate != AGENT_GATE_OPEN)
+		r = agent_open_gate(&a->agent, err);
+	return r;
+}
+
+/* Writes the table of the baseline, so that the next shim finds it. */
+static void save_baseline(struct datapath *d)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	if (vault_baseline_bytes(d->vault) && vault_save(d->vault, &d->owner, &err) < 0)
+		log_warn("the kept host copy is known to the shim alone: job=%s reason=\"%s\"",
+			 d->owner.id, err.text);
+}
+
+static void release_copy(struct datapath *d)
+{
+	struct vault *v = d->vault;
+	struct host_copy *saved = d->sink.save ? &d->saved : NULL;
+
+	if (d->drop_baseline || d->live_baseline)
+		vault_drop_baseline(v);
+	if (!d->keep_copy || !v->copied) {
+		vault_release_copy(v, saved);
+	} else if (!vault_make_baseline(v, saved)) {
+		progress_note(d->progress,
+			      "the host copy is not kept: it has no digests, or lies on a disk");
+		vault_release_copy(v, saved);
+	}
+}
+
+/* The vault lets go of all but the pieces that their process only imports. */
+static void release_vault(struct datapath *d)
+{
+	struct vault *v = d->vault;
+	struct vault rest = VAULT_EMPTY;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	release_copy(d);
+	rest.pieces = calloc(v->n_pieces + 1, sizeof(*rest.pieces));
+	for (size_t i = 0; rest.pieces && i < v->n_pieces; i++)
+		if (v->pieces[i].fd >= 0 && is_imported(d, &v->pieces[i])) {
+			rest.pieces[rest.n_pieces] = v->pieces[i];
+			rest.pieces[rest.n_pieces++].fd = take_fd(&v->pieces[i].fd);
+		}
+	if (!rest.n_pieces) {
+		vault_fini(&rest);
+		vault_release(v, &d->owner);
+		save_baseline(d);
+		return;
+	}
+	rest.baseline = v->baseline;
+	v->baseline = (struct vault_baseline){ 0 };
+	vault_clear(v, &d->owner);
+	*v = rest;
+	if (vault_guard(v, &d->owner, &err) < 0 || vault_save(v, &d->owner, &err) < 0)
+		log_warn("imported memory is held by the shim alone: job=%s reason=\"%s\"",
+			 d->owner.id, err.text);
+}
+
+int park_open(struct datapath *d, struct brumate_error *err)
+{
+	int r = ask_agents(d, open_agent, err);
+
+	if (r < 0)
+		return r;
+	d->progress->released_ns = clock_now_ns();
+	park_detach(d);
+	release_vault(d);
+	return 0;
+}
+
+/* ---- from whatever state ---- */
+
+static int look_at_agent(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
+{
+	/* A connection may be out of step with what became of its last request: a fresh one tells. */
+	agent_detach(&a->agent);
+	int r = reach_agent(d, a, err);
+	if (r < 0)
+		return r;
+	datapath_agent_fini(a);
+	return agent_list(&a->agent, &a->pieces, &a->n_pieces, err);
+}
+
+int park_look(struct datapath *d, struct brumate_error *err)
+{
+	return ask_agents(d, look_at_agent, err);
+}
+
+static bool any_unmapped(const struct datapath *d)
+{
+	for (size_t i = 0; i < d->n_agents; i++)
+		if (d->agents[i].agent.gate == AGENT_GATE_UNMAPPED)
+			return true;
+	return false;
+}
+
+/* Memory that was mapped again, but is not yet the process's own, becomes so behind a closed gate; where
+ * the program is too busy for that, it stays imported, and the vault keeps its fds. */
+static int prepare_agent(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
+{
+	bool imported = false;
+
+	if (a->agent.gate == AGENT_GATE_UNMAPPED)
+		return map_agent(d, a, err);
+	for (size_t i = 0; i < a->n_pieces; i++)
+		imported = imported || a->pieces[i].flags & AGENT_PIECE_IMPORTED;
+	if (imported && a->agent.gate == AGENT_GATE_OPEN)
+		agent_gate(&a->agent, d->lock_timeout_ms, NULL);
+	return 0;
+}
+
+static int map_and_own(struct datapath *d, struct brumate_error *err)
+{
+	int r = ask_agents(d, prepare_agent, err);
+
+	return r < 0 ? r : own_pieces(d, err);
+}
+
+int park_return(struct datapath *d, struct brumate_error *err)
+{
+	int r;
+
+	if ((r = park_check(d, err)) < 0 || (r = park_look(d, err)) < 0)
+		return r;
+	/* What is mapped of memory that was not whole may be of a transfer that did not end well. */
+	if (any_unmapped(d) && !vault_has_device(d->vault) &&
+	    (r = ask_agents(d, empty_agent, err)) == 0)
+		r = transfer_back(d, err);
+	if (r == 0)
+		r = map_and_own(d, err);
+	return r < 0 || !d->n_agents ? r : park_open(d, err);
+}
+
+/* True where the program may have run since its memory was put in: the vault's is too old then. */
+static bool any_open(const struct datapath *d)
+{
+	for (size_t i = 0; i < d->n_agents; i++)
+		if (d->agents[i].agent.gate == AGENT_GATE_OPEN && d->agents[i].n_pieces)
+			return true;
+	return false;
+}
+
+int park_take_back(struct datapath *d, struct brumate_error *err)
+{
+	struct vault *v = d->vault;
+	int r = park_look(d, err);
+
+	if (r < 0)
+		return r;
+	if (!any_open(d) && (v->copied || vault_has_device(v))) {
+		r = park_unmap(d, err);
+		if (v->copied)
+			vault_drop_device(v);
+		return r < 0 ? r : 1;
+	}
+	if (any_unmapped(d) && !vault_has_device(v))
+		r = transfer_back(d, err);
+	return r < 0 ? r : map_and_own(d, err);
+}
+
+void park_discard(struct datapath *d)
+{
+	if (ask_agents(d, gate_agent, NULL) == 0 && park_look(d, NULL) == 0)
+		park_unmap(d, NULL);
+	park_detach(d);
+}

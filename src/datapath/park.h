@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Device memory taken out of processes by their agents and put back: gate, park, unmap, map, open. A process
+ * without an agent, or whose agent does not answer, is left to the driver, and the progress notes it. Between
+ * operations nobody is connected to an agent.
+ */
+#pragma once
+
+#include "datapath/datapath.h"
+
+/** Finds out which of the processes @ids, which belong to @tree, have agents. Nobody is connected afterwards.
+ * Never fails: what has no agent goes by the driver, which is said to @notes (NULL: to nobody). */
+void park_find(struct datapath *d, const struct proc_tree *tree, const struct proc_id *ids,
+	       size_t n, struct progress *notes);
+
+/** Refuses where a process whose memory is in the vault has no agent that could take it. -EIO. */
+int park_check(const struct datapath *d, struct brumate_error *err);
+
+/** Closes the gates of all agents at once. -ETIMEDOUT: all are open again. Returns 1 where no agent is left:
+ * all goes by the driver. */
+int park_gate(struct datapath *d, struct brumate_error *err);
+
+/** Puts all pieces into the vault: listed, exported to us and the keeper, the table on disk. */
+int park_take(struct datapath *d, struct brumate_error *err);
+
+/** Exports the pieces of running processes, for as long as they are read. The caller calls
+ * datapath_agent_fini() for each agent when they are not needed any more. */
+int park_borrow(struct datapath *d, struct brumate_error *err);
+
+/** Takes the pieces out of the processes. Others may read them meanwhile, as nobody writes any more. */
+int park_unmap(struct datapath *d, struct brumate_error *err);
+
+/** Hangs up at all agents and leaves them as they are; before a dump, and at the end. */
+void park_detach(struct datapath *d);
+
+/** Connects to all agents and lists what they have, as it is now. */
+int park_look(struct datapath *d, struct brumate_error *err);
+
+/**
+ * Maps pieces as soon as the transfer under way has filled them, and no sooner: copies on the GPU beside those
+ * of the broker slow both down. The last piece of every process waits for the end of the transfer, which says
+ * whether all bytes are right: until then a piece is missing, and neither a request nor the end of the shim
+ * opens a gate. It never fails: what is done here may become void, and then park_map() does it all, from
+ * nothing.
+ */
+void park_map_early(struct datapath *d);
+
+/** Maps every piece of the vault at its old address, and makes it the process's own. */
+int park_map(struct datapath *d, struct brumate_error *err);
+
+/** Opens all gates; only then the vault lets go of what it holds. */
+int park_open(struct datapath *d, struct brumate_error *err);
+
+/**
+ * Brings memory back from the vault's pieces or, where those are gone, from its host copy, and opens the
+ * gates, whatever state the agents are in. For undoing and for taking over; the driver's part must be
+ * running. Never cancelled.
+ */
+int park_return(struct datapath *d, struct brumate_error *err);
+
+/**
+ * Begins to put away what park_map() may have put in, the driver's part of the processes still running.
+ * Returns 1 where the memory is out of the processes and in the vault. Returns 0 where a program may have run
+ * since: then its memory is whole in its processes, and is to be gated and parked again.
+ */
+int park_take_back(struct datapath *d, struct brumate_error *err);
+
+/** Makes processes that are to be killed give up their pieces, so that the driver need not save them. */
+void park_discard(struct datapath *d);

@@ -1,0 +1,606 @@
+// SPDX-License-Identifier: MIT
+/* Moving device memory beside an operation. See transfer.h. */
+#include "datapath/transfer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+
+enum { BROKER_TRIES = 3 };
+
+struct transfer {
+	struct datapath *d;
+	enum { WAY_OUT, WAY_IN, WAY_LOAD } way; /* LOAD: in, and before that from the source */
+	struct datapath_source source;		/* of WAY_LOAD */
+	bool unverified;      /* what was loaded, if the GPU does not compare it */
+	bool compared;	      /* by the GPU */
+	bool forced;	      /* nobody may cancel it */
+	bool for_sink;	      /* out: the vault does not get the copy */
+	bool update;	      /* out: @copy is the baseline, to be brought up to date */
+	uint64_t saved_bytes; /* out: of the copy, handed to the sink already */
+	int save_r;	      /* why that ended */
+	struct brumate_error save_err;
+	struct transfer_spared spared;
+	pthread_t thread;
+	bool started;
+	struct device_piece *pieces;
+	size_t n;
+	uint64_t total_bytes;
+	int *fds;	       /* of device memory: borrowed on the way out, ours on the way in */
+	struct host_copy copy; /* made here */
+	const struct host_copy *from; /* in: this one, or the one made here */
+	atomic_uint_fast64_t done_bytes;
+	atomic_bool stop;
+	uint64_t start_ns, moving_ns, end_ns;
+	int r;
+	struct brumate_error err;
+
+	/* under the lock: for the early map */
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	int *early; /* fds of all pieces, ours */
+	size_t n_filled;
+	bool made, ended, is_void; /* made: device memory for all pieces is there */
+	enum { EARLY_FREE, EARLY_USED, EARLY_NO_MORE } use;
+};
+
+static void drop_early(struct transfer *t)
+{
+	for (size_t i = 0; t->early && i < t->n; i++)
+		cleanup_close(&t->early[i]);
+	free(take_ptr(&t->early));
+	t->n_filled = 0;
+}
+
+static void transfer_free(struct transfer *t)
+{
+	if (!t)
+		return;
+	drop_early(t);
+	pthread_mutex_destroy(&t->lock);
+	pthread_cond_destroy(&t->changed);
+	for (size_t i = 0; t->way != WAY_OUT && t->fds && i < t->n; i++)
+		cleanup_close(&t->fds[i]);
+	free(t->fds);
+	free(t->pieces);
+	if (t->update) /* and half up to date, or it would not be here */
+		vault_give_up_baseline(t->d->vault, &t->copy);
+	host_copy_fini(&t->copy);
+	free(t);
+}
+
+bool transfer_is_on(const struct datapath *d)
+{
+	return d->transfer;
+}
+
+uint64_t transfer_total_bytes(const struct datapath *d)
+{
+	return d->transfer ? d->transfer->total_bytes : 0;
+}
+
+static uint64_t done_bytes(void *arg)
+{
+	const struct transfer *t = arg;
+
+	return t->done_bytes;
+}
+
+bool transfer_measure(struct datapath *d)
+{
+	if (!d->transfer)
+		return false;
+	progress_measure(d->progress, done_bytes, d->transfer, d->transfer->total_bytes);
+	return true;
+}
+
+/* ---- early map ---- */
+
+/* The caller holds the lock. */
+static void take_early(struct transfer *t, const int *fds)
+{
+	t->early = calloc(t->n, sizeof(int));
+	for (size_t i = 0; t->early && i < t->n; i++)
+		t->early[i] = -1;
+	for (size_t i = 0; t->early && i < t->n; i++)
+		if ((t->early[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0)) < 0)
+			drop_early(t); /* then it is all used at the end */
+	if (!t->early)
+		t->use = t->use == EARLY_FREE ? EARLY_NO_MORE : t->use;
+}
+
+static void note_filled(void *arg, const int *fds, size_t n_filled)
+{
+	struct transfer *t = arg;
+
+	pthread_mutex_lock(&t->lock);
+	t->made = true;
+	if (!t->early && t->use != EARLY_NO_MORE)
+		take_early(t, fds);
+	t->n_filled = t->early ? n_filled : 0;
+	pthread_cond_broadcast(&t->changed);
+	pthread_mutex_unlock(&t->lock);
+}
+
+/* What was told of an attempt that failed is void: waits until whoever used it has let go of it. */
+static void void_early(struct transfer *t)
+{
+	pthread_mutex_lock(&t->lock);
+	t->is_void = true;
+	pthread_cond_broadcast(&t->changed);
+	while (t->use == EARLY_USED)
+		pthread_cond_wait(&t->changed, &t->lock);
+	t->use = EARLY_NO_MORE;
+	drop_early(t);
+	pthread_mutex_unlock(&t->lock);
+}
+
+bool transfer_begin_early(struct datapath *d)
+{
+	struct transfer *t = d->transfer;
+
+	if (!t || t->way == WAY_OUT)
+		return false;
+	pthread_mutex_lock(&t->lock);
+	bool may = t->use == EARLY_FREE;
+	if (may)
+		t->use = EARLY_USED;
+	pthread_mutex_unlock(&t->lock);
+	return may && transfer_measure(d);
+}
+
+size_t transfer_wait_filled(struct datapath *d, size_t n, const int **ret_fds)
+{
+	struct transfer *t = d->transfer;
+
+	pthread_mutex_lock(&t->lock);
+	while (!t->ended && !t->is_void && t->n_filled <= n)
+		pthread_cond_wait(&t->changed, &t->lock);
+	size_t filled = t->ended || t->is_void ? 0 : t->n_filled;
+	*ret_fds = t->early;
+	pthread_mutex_unlock(&t->lock);
+	return filled;
+}
+
+bool transfer_is_void(struct datapath *d)
+{
+	pthread_mutex_lock(&d->transfer->lock);
+	bool is_void = d->transfer->is_void;
+	pthread_mutex_unlock(&d->transfer->lock);
+	return is_void;
+}
+
+void transfer_end_early(struct datapath *d)
+{
+	struct transfer *t = d->transfer;
+
+	pthread_mutex_lock(&t->lock);
+	t->use = EARLY_NO_MORE;
+	pthread_cond_broadcast(&t->changed);
+	pthread_mutex_unlock(&t->lock);
+}
+
+void transfer_wait_made(struct datapath *d, uint32_t timeout_ms)
+{
+	struct timespec until = deadline_timespec(deadline_in_ms(timeout_ms));
+	struct transfer *t = d->transfer;
+	int r = 0;
+
+	pthread_mutex_lock(&t->lock);
+	while (r == 0 && !t->made && !t->ended && !t->is_void)
+		r = pthread_cond_timedwait(&t->changed, &t->lock, &until);
+	pthread_mutex_unlock(&t->lock);
+}
+
+/* ---- in the thread ---- */
+
+static int check_going_on(void *arg, uint64_t bytes)
+{
+	struct transfer *t = arg;
+
+	t->done_bytes = bytes;
+	if (t->stop)
+		return -ECANCELED;
+	return t->forced ? 0 : progress_check(t->d->progress, NULL);
+}
+
+static bool is_cancelled(void *arg)
+{
+	struct transfer *t = arg;
+
+	return t->stop || progress_is_over(t->d->progress);
+}
+
+/* What is whole goes to the sink beside what is still copied. */
+static void save_whole(void *arg, const struct host_copy *copy, size_t n_whole,
+		       const struct digest *digests)
+{
+	struct transfer *t = arg;
+	const struct datapath_sink *sink = &t->d->sink;
+	uint64_t end = n_whole * copy->segment_bytes;
+
+	end = end < copy->total_bytes ? end : copy->total_bytes;
+	if (t->save_r < 0 || end <= t->saved_bytes)
+		return;
+	t->save_r = sink->save(sink->arg, copy, t->saved_bytes, end, digests, &t->save_err);
+	t->saved_bytes = end;
+}
+
+/* What the sink still lacks of a copy: all from @start. */
+static int save_rest(const struct datapath_sink *sink, const struct host_copy *copy, uint64_t start,
+		     struct brumate_error *err)
+{
+	bool known = copy->digests && digest_table_is_whole(copy->digests);
+
+	return sink->save(sink->arg, copy, start, copy->total_bytes,
+			  known ? digest_table_digests(copy->digests) : NULL, err);
+}
+
+static int move(struct transfer *t, struct transfer_client *c, struct brumate_error *err)
+{
+	const struct datapath_sink *sink = &t->d->sink;
+	const struct transfer_request request = {
+		.pieces = t->pieces,
+		.n = t->n,
+		.digests = true,
+		.progress = check_going_on,
+		.whole = sink->save && sink->while_copying ? save_whole : NULL,
+		.filled = note_filled,
+		.arg = t,
+	};
+
+	t->moving_ns = clock_now_ns();
+	if (t->way != WAY_OUT)
+		return transfer_client_in(c, &request, t->from, t->fds, &t->compared, err);
+	return t->update ? transfer_client_update(c, &request, t->fds, &t->copy, &t->spared, err)
+			 : transfer_client_out(c, &request, t->fds, &t->copy, &t->spared, err);
+}
+
+/* With a broker connection of its own: the operation's is busy with the driver. */
+static int with_session(struct transfer *t, int (*fn)(struct transfer *t, struct transfer_client *c,
+						      struct brumate_error *err))
+{
+	int r = -EPIPE;
+
+	for (int tries = 0; r == -EPIPE && tries < BROKER_TRIES && !t->stop; tries++) {
+		auto_(broker_client_close) struct broker_client broker = BROKER_CLIENT_EMPTY;
+		auto_(transfer_client_close) struct transfer_client *c = NULL;
+
+		if (tries && t->early)
+			void_early(t);
+		t->err = BRUMATE_ERROR_NONE;
+		r = broker_client_open(&broker, t->d->simulated, &t->err);
+		if (r == 0)
+			r = transfer_client_open(&c, &broker, &t->err);
+		if (r == 0)
+			r = fn(t, c, &t->err);
+	}
+	return r;
+}
+
+static int alloc_zeros(struct transfer *t, struct transfer_client *c, struct brumate_error *err)
+{
+	return transfer_client_alloc(c, t->total_bytes, false, &t->copy, err);
+}
+
+static int alloc_as_is(struct transfer *t, struct transfer_client *c, struct brumate_error *err)
+{
+	return transfer_client_alloc(c, t->total_bytes, true, &t->copy, err);
+}
+
+/* Out of the source into host memory. Each digest is compared if @verify, or if the GPU will not do it. */
+static int load(struct transfer *t, bool verify)
+{
+	int r = with_session(t, verify ? alloc_zeros : alloc_as_is);
+
+	if (r < 0)
+		return r;
+	if (digest_table_new(&t->copy.digests, t->total_bytes) < 0)
+		t->copy.digests = NULL; /* then they are compared here */
+	r = t->source.load(t->source.arg, &t->copy, verify, is_cancelled, t, &t->err);
+	t->unverified = r > 0;
+	return r < 0 ? r : 0;
+}
+
+/* What the GPU did not find right, or could not compare, is read again, each digest compared: that tells what
+ * is damaged, if it is the image. */
+static int load_again(struct transfer *t)
+{
+	log_warn("device memory is read again from the checkpoint: job=%s reason=\"%s\"",
+		 t->d->owner.id, t->err.code ? t->err.text : "its digests were not compared");
+	if (t->early)
+		void_early(t);
+	for (size_t i = 0; i < t->n; i++)
+		cleanup_close(&t->fds[i]);
+	host_copy_fini(&t->copy);
+	int r = load(t, true);
+	return r < 0 ? r : with_session(t, move);
+}
+
+static int run_transfer(struct transfer *t)
+{
+	int r = t->way == WAY_LOAD ? load(t, false) : 0;
+
+	if (r == 0)
+		r = with_session(t, move);
+	if (t->unverified && (r == 0 ? !t->compared : r == -EBADMSG) && !t->stop)
+		r = load_again(t);
+	if (r < 0 || t->way != WAY_OUT || !t->d->sink.save)
+		return r;
+	if (t->save_r == 0)
+		return save_rest(&t->d->sink, &t->copy, t->saved_bytes, &t->err);
+	t->err = t->save_err;
+	return t->save_r;
+}
+
+static void *transfer_thread(void *arg)
+{
+	struct transfer *t = arg;
+
+	t->r = run_transfer(t);
+	t->end_ns = clock_now_ns();
+	pthread_mutex_lock(&t->lock);
+	t->ended = true;
+	t->is_void = t->is_void || t->r < 0;
+	pthread_cond_broadcast(&t->changed);
+	pthread_mutex_unlock(&t->lock);
+	return NULL;
+}
+
+/* ---- starting and joining ---- */
+
+static int transfer_new(struct transfer **ret, struct datapath *d, bool in,
+			struct brumate_error *err)
+{
+	const struct vault *v = d->vault;
+	struct transfer *t = calloc(1, sizeof(*t));
+
+	if (!t)
+		return brumate_fail(err, ENOMEM, "%m");
+	t->d = d;
+	t->way = in ? WAY_IN : WAY_OUT;
+	t->n = v->n_pieces;
+	t->from = &v->copy;
+	t->start_ns = t->moving_ns = clock_now_ns();
+	pthread_mutex_init(&t->lock, NULL);
+	condition_init(&t->changed);
+	t->pieces = vault_device_pieces(v);
+	t->fds = calloc(t->n + 1, sizeof(int));
+	for (size_t i = 0; t->fds && i < t->n; i++)
+		t->fds[i] = in ? -1 : v->pieces[i].fd;
+	if (!t->pieces || !t->fds) {
+		transfer_free(t);
+		return brumate_fail(err, ENOMEM, "%m");
+	}
+	t->total_bytes = host_copy_offset(t->pieces, t->n);
+	*ret = t;
+	return 0;
+}
+
+/* Takes @t. What becomes of it is told where it is waited for. */
+static int start_thread(struct datapath *d, struct transfer *t, struct brumate_error *err)
+{
+	int r;
+
+	d->transfer = t;
+	if ((r = thread_start(&t->thread, transfer_thread, t)) < 0) {
+		d->transfer = NULL;
+		transfer_free(t);
+		return brumate_fail(err, -r, "thread: %m");
+	}
+	t->started = true;
+	return 0;
+}
+
+static void record_sums(struct datapath *d, const struct transfer *t)
+{
+	double seconds = (double)(t->end_ns - t->moving_ns) / (double)NS_PER_S;
+	double load_seconds = (double)(t->moving_ns - t->start_ns) / (double)NS_PER_S;
+
+	if (t->way == WAY_LOAD)
+		progress_phase_at(d->progress, "load", t->start_ns, load_seconds);
+	progress_phase_at(d->progress, t->way == WAY_OUT ? "data-out" : "data-in", t->moving_ns,
+			  seconds);
+	d->sums = (struct datapath_sums){
+		.disk_bytes = host_copy_disk_bytes(t->way == WAY_OUT ? &t->copy : t->from),
+		.seconds = seconds,
+		.spared = t->spared,
+	};
+	for (size_t i = 0; i < t->n; i++)
+		d->sums.bytes += t->pieces[i].len_bytes;
+}
+
+/* The transfer is the caller's. */
+static struct transfer *join_transfer(struct datapath *d)
+{
+	struct transfer *t = d->transfer;
+
+	if (t->started)
+		pthread_join(t->thread, NULL);
+	t->started = false;
+	progress_measure(d->progress, NULL, NULL, 0);
+	d->transfer = NULL;
+	if (t->r == 0)
+		record_sums(d, t);
+	return t;
+}
+
+static int explain_failure(struct transfer *t, struct brumate_error *err)
+{
+	if (err)
+		*err = t->err;
+	if (t->r == -ECANCELED && progress_check(t->d->progress, err) == 0)
+		brumate_fail(err, ECANCELED, "cancelled");
+	return t->r;
+}
+
+/* Puts the copy that was made into the vault. One of memory that stays parked is for the sink alone. */
+static int take_copy(struct datapath *d, struct transfer *t, struct brumate_error *err)
+{
+	struct vault *v = d->vault;
+
+	if (t->for_sink) {
+		d->saved = t->copy;
+		t->copy = HOST_COPY_EMPTY;
+		return 0;
+	}
+	v->copy = t->copy;
+	t->copy = HOST_COPY_EMPTY;
+	t->update = false;
+	int r = vault_guard(v, &d->owner, err);
+	if (r < 0)
+		return r;
+	v->copied = true;
+	return vault_save(v, &d->owner, err);
+}
+
+/* Puts the device memory that was filled into the vault. */
+static int take_device(struct datapath *d, struct transfer *t, struct brumate_error *err)
+{
+	struct vault *v = d->vault;
+
+	vault_drop_device(v);
+	for (size_t i = 0; i < t->n; i++) {
+		v->pieces[i].fd = take_fd(&t->fds[i]);
+		memcpy(v->pieces[i].gpu, t->pieces[i].gpu, sizeof(v->pieces[i].gpu));
+	}
+	if (t->way == WAY_LOAD) /* until the program runs, the image is the second holder */
+		return 0;
+	int r = vault_guard(v, &d->owner, err);
+	return r < 0 ? r : vault_save(v, &d->owner, err);
+}
+
+/* Takes @t, which has run. */
+static int finish_transfer(struct datapath *d, struct transfer *t, struct brumate_error *err)
+{
+	int r = t->r < 0	    ? explain_failure(t, err)
+		: t->way == WAY_OUT ? take_copy(d, t, err)
+				    : take_device(d, t, err);
+
+	transfer_free(t);
+	return r;
+}
+
+int transfer_wait(struct datapath *d, struct brumate_error *err)
+{
+	if (!transfer_measure(d))
+		return 0;
+	return finish_transfer(d, join_transfer(d), err);
+}
+
+/* Runs @t, which it takes, in this thread, whoever cancels. */
+static int run_now(struct datapath *d, struct transfer *t, struct brumate_error *err)
+{
+	t->forced = true;
+	t->r = run_transfer(t);
+	return finish_transfer(d, t, err);
+}
+
+void transfer_stop(struct datapath *d)
+{
+	if (!d->transfer)
+		return;
+	d->transfer->stop = true;
+	transfer_free(join_transfer(d));
+}
+
+/* ---- out ---- */
+
+int transfer_start_out(struct datapath *d, struct brumate_error *err)
+{
+	struct transfer *t;
+	int r = transfer_new(&t, d, false, err);
+
+	if (r < 0)
+		return r;
+	t->update = vault_take_baseline(d->vault, &t->copy);
+	d->keep_copy = d->keep_copy || (t->update && !d->live_baseline);
+	return start_thread(d, t, err);
+}
+
+int transfer_start_saving(struct datapath *d, struct brumate_error *err)
+{
+	struct transfer *t;
+	int r;
+
+	if (d->vault->copied)
+		return d->sink.save ? save_rest(&d->sink, &d->vault->copy, 0, err) : 0;
+	if ((r = transfer_new(&t, d, false, err)) < 0)
+		return r;
+	t->for_sink = true;
+	return start_thread(d, t, err);
+}
+
+int transfer_away(struct datapath *d, struct brumate_error *err)
+{
+	struct transfer *t;
+	int r;
+
+	if (!d->vault->n_pieces)
+		return 0;
+	if ((r = transfer_new(&t, d, false, err)) < 0 || (r = run_now(d, t, err)) < 0)
+		return r;
+	vault_drop_device(d->vault);
+	return 0;
+}
+
+/* ---- in ---- */
+
+/* Which GPU takes what was on @uuid. */
+static const char *find_target(const struct datapath *d, const char *uuid)
+{
+	for (size_t i = 0; i < d->n_pairs; i++)
+		if (!strcmp(d->pairs[i].from, uuid))
+			return d->pairs[i].to;
+	return uuid;
+}
+
+static int transfer_new_in(struct transfer **ret, struct datapath *d, struct brumate_error *err)
+{
+	int r = transfer_new(ret, d, true, err);
+
+	for (size_t i = 0; r == 0 && i < (*ret)->n; i++)
+		snprintf((*ret)->pieces[i].gpu, sizeof((*ret)->pieces[i].gpu), "%s",
+			 find_target(d, d->vault->pieces[i].gpu));
+	return r;
+}
+
+int transfer_start_in(struct datapath *d, const struct datapath_source *source,
+		      struct brumate_error *err)
+{
+	struct transfer *t;
+
+	if (!source && !d->vault->copied)
+		return brumate_fail(err, EIO, "no copy of the job's device memory is there");
+	int r = transfer_new_in(&t, d, err);
+	if (r < 0)
+		return r;
+	if (source) {
+		t->way = WAY_LOAD;
+		t->source = *source;
+		t->from = &t->copy;
+	}
+	return start_thread(d, t, err);
+}
+
+int transfer_back(struct datapath *d, struct brumate_error *err)
+{
+	struct vault *v = d->vault;
+	struct transfer *t;
+
+	if (!v->n_pieces || !v->copied)
+		return brumate_fail(err, EIO, "neither the job's device memory nor a copy is held");
+	int r = transfer_new_in(&t, d, err);
+	if (r < 0)
+		return r;
+	vault_drop_device(v); /* half of it is of no use */
+	return run_now(d, t, err);
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+/*
+ * A transfer of the vault's device memory, in a thread beside the driver's and CRIU's work: out of parked
+ * memory into a host copy and on to a checkpoint, in from a host copy, or in from a checkpoint. There is one
+ * at a time; the thread that has the data path starts and joins it, and alone touches the vault.
+ */
+#pragma once
+
+#include "datapath/datapath.h"
+
+/** Starts copying what is parked, and on to the sink where there is one. */
+int transfer_start_out(struct datapath *d, struct brumate_error *err);
+
+/** As transfer_start_out(), of memory that stays parked: the copy is for the sink alone. Where the vault has
+ * one already, it goes to the sink here and now. */
+int transfer_start_saving(struct datapath *d, struct brumate_error *err);
+
+/** Starts filling fresh device memory for the vault's pieces, on the GPUs that the caller says: from @source,
+ * or where that is NULL from the vault's host copy. */
+int transfer_start_in(struct datapath *d, const struct datapath_source *source,
+		      struct brumate_error *err);
+
+/** Waits for the transfer under way, if there is one: then the vault has its host copy, or its device memory.
+ * Phases "data-out", "load" and "data-in". */
+int transfer_wait(struct datapath *d, struct brumate_error *err);
+
+/** Ends the transfer under way and forgets what it made. */
+void transfer_stop(struct datapath *d);
+
+bool transfer_is_on(const struct datapath *d);
+
+/** Bytes that it moves. */
+uint64_t transfer_total_bytes(const struct datapath *d);
+
+/** Shows how far it is, where one is under way: else returns false. */
+bool transfer_measure(struct datapath *d);
+
+/** Waits until device memory for all pieces is made, at most @timeout_ms. Not an end: who comes next goes on
+ * whatever became of the transfer. */
+void transfer_wait_made(struct datapath *d, uint32_t timeout_ms);
+
+/* Both at once, here and now, whatever the caller says meanwhile. For undoing. */
+
+/** Fills device memory from the host copy. */
+int transfer_back(struct datapath *d, struct brumate_error *err);
+/** Copies what is parked, and lets go of the device memory. */
+int transfer_away(struct datapath *d, struct brumate_error *err);
+
+/* ---- early map: device memory on its way in, used before all of it is filled ---- */
+
+/** Returns false where there is none to be used. Else nothing that was told stays true beyond
+ * transfer_end_early(), and a transfer that has to be begun anew waits for that. */
+bool transfer_begin_early(struct datapath *d);
+/** Waits until more than the first @n pieces are filled. Returns how many are, and the fds of all (borrowed
+ * until transfer_end_early()); 0: the transfer has ended, or is void. Any thread. */
+size_t transfer_wait_filled(struct datapath *d, size_t n, const int **ret_fds);
+/** Whether what was told has become void: that device memory will not be the program's. */
+bool transfer_is_void(struct datapath *d);
+void transfer_end_early(struct datapath *d);

@@ -1,0 +1,548 @@
+// SPDX-License-Identifier: MIT
+/* Device memory inside a checkpoint. See device-image.h. */
+#include "engine/device-image.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/huge-pages.h"
+#include "base/thread.h"
+#include "datapath/spilled.h"
+#include "chunks/chunks.h"
+#include "wire/transfer.h"
+
+/* ---- out ---- */
+
+static int zeros_read(void *arg, uint64_t offset, void *buf, size_t len_bytes)
+{
+	(void)arg;
+	(void)offset;
+	memset(buf, 0, len_bytes);
+	return 0;
+}
+
+/* Whether a segment in memory has no pages: it reads as zeros, and to read it would make some. */
+static bool is_blank(const struct host_copy *copy, size_t segment)
+{
+	struct stat st;
+
+	return fstat(copy->segments[segment], &st) == 0 && st.st_blocks == 0;
+}
+
+/* What is saved of a host copy: from @start to before @end. */
+struct extent {
+	const struct host_copy *copy;
+	uint64_t start, end;
+	const struct digest *digests; /* of all chunks of the copy; NULL: not known */
+};
+
+static int save_memory(struct device_image_writer *w, const struct manifest_region *region,
+		       const struct extent *x, uint64_t offset, struct brumate_error *err)
+{
+	int fd = x->copy->segments[offset / x->copy->segment_bytes];
+	uint64_t inside = offset % x->copy->segment_bytes;
+
+	if (!x->digests || offset % CHUNK_BYTES_MAX || region->len_bytes % CHUNK_BYTES_MAX)
+		return chunks_add(w->chunks, region, fd, inside, err);
+	return chunks_add_known(w->chunks, region, fd, inside,
+				x->digests + offset / CHUNK_BYTES_MAX, err);
+}
+
+/* Bytes at @offset of the host copy, which lie in one segment. */
+static int save_region(struct device_image_writer *w, const struct manifest_region *region,
+		       const struct extent *x, uint64_t offset, struct brumate_error *err)
+{
+	size_t segment = (size_t)(offset / x->copy->segment_bytes);
+
+	if (!spilled_has(w->spilled, segment) && is_blank(x->copy, segment))
+		return chunks_add_from(w->chunks, region, zeros_read, NULL, err);
+	if (!spilled_has(w->spilled, segment))
+		return save_memory(w, region, x, offset, err);
+	void *source = spilled_source(w->spilled, offset);
+	if (!source)
+		return brumate_fail(err, ENOMEM, "%m");
+	return chunks_add_from(w->chunks, region, spilled_source_read, source, err);
+}
+
+/* What of a piece, which is at @offset of the host copy, lies in @x. */
+static int save_piece(struct device_image_writer *w, const struct vault_piece *p, uint64_t offset,
+		      const struct extent *x, struct brumate_error *err)
+{
+	const uint64_t segment_bytes = x->copy->segment_bytes;
+	uint64_t at = offset > x->start ? offset : x->start;
+	uint64_t end = offset + p->len_bytes < x->end ? offset + p->len_bytes : x->end;
+	struct proc_info info;
+	int r = at < end ? proc_read(&info, p->process.pid, err) : 0;
+
+	while (r == 0 && at < end) {
+		uint64_t room = segment_bytes - at % segment_bytes;
+		struct manifest_region region = { .kind = MANIFEST_REGION_DEVICE,
+						  .pid = info.inner_pid,
+						  .id = p->id,
+						  .va = p->va + (at - offset),
+						  .len_bytes = room < end - at ? room : end - at };
+
+		snprintf(region.gpu, sizeof(region.gpu), "%s", p->gpu);
+		r = save_region(w, &region, x, at, err);
+		at += region.len_bytes;
+	}
+	return r;
+}
+
+int device_image_save(void *writer, const struct host_copy *copy, uint64_t start, uint64_t end,
+		      const struct digest *digests, struct brumate_error *err)
+{
+	const struct extent x = { copy, start, end, digests };
+	struct device_image_writer *w = writer;
+	struct spilled *spilled;
+	uint64_t offset = 0;
+	int r = spilled_open(&spilled, copy, err);
+
+	if (r == 0 && spilled) {
+		spilled_chain(spilled, w->spilled); /* the store may still read from that */
+		w->spilled = spilled;
+	}
+	for (size_t i = 0; r == 0 && i < w->vault->n_pieces && offset < end; i++) {
+		r = save_piece(w, &w->vault->pieces[i], offset, &x, err);
+		offset = transfer_next(offset, w->vault->pieces[i].len_bytes);
+	}
+	return r;
+}
+
+void device_image_writer_fini(struct device_image_writer *w)
+{
+	spilled_free(w->spilled);
+	*w = (struct device_image_writer){ 0 };
+}
+
+/* ---- in: where what of the image belongs ---- */
+
+static bool goes_on(const struct vault_piece *p, const struct manifest_region *r)
+{
+	return p->process.pid == r->pid && p->id == r->id && p->va + p->len_bytes == r->va;
+}
+
+/* Fills the vault, which is empty, with pieces without fds. */
+static int find_pieces(struct vault *v, const struct manifest *m, struct brumate_error *err)
+{
+	v->pieces = calloc(m->memory.n_regions + 1, sizeof(*v->pieces));
+	if (!v->pieces)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < m->memory.n_regions; i++) {
+		const struct manifest_region *r = &m->memory.regions[i];
+		struct vault_piece *last = v->n_pieces ? &v->pieces[v->n_pieces - 1] : NULL;
+
+		if (r->kind != MANIFEST_REGION_DEVICE)
+			continue;
+		if (last && goes_on(last, r)) {
+			last->len_bytes += r->len_bytes;
+			continue;
+		}
+		last = &v->pieces[v->n_pieces++];
+		*last = (struct vault_piece){ .process = { .pid = r->pid },
+					      .id = r->id,
+					      .va = r->va,
+					      .len_bytes = r->len_bytes,
+					      .fd = -1 };
+		memcpy(last->gpu, r->gpu, sizeof(last->gpu));
+	}
+	return 0;
+}
+
+/* Which piece region @r is of, and where that is in the host copy. */
+static uint64_t place_of(const struct vault *v, const struct device_piece *pieces,
+			 const struct manifest_region *r)
+{
+	for (size_t i = 0; i < v->n_pieces; i++)
+		if (v->pieces[i].process.pid == r->pid && v->pieces[i].id == r->id)
+			return host_copy_offset(pieces, i) + (r->va - v->pieces[i].va);
+	return UINT64_MAX;
+}
+
+/* Where each region of the image is in the host copy of the vault's pieces. */
+static int find_places(uint64_t *places, const struct vault *v, const struct manifest *m,
+		       struct brumate_error *err)
+{
+	auto_free struct device_piece *pieces = vault_device_pieces(v);
+
+	if (!pieces)
+		return brumate_fail(err, ENOMEM, "%m");
+	const uint64_t total_bytes = host_copy_offset(pieces, v->n_pieces);
+	for (size_t i = 0; i < m->memory.n_regions; i++) {
+		const struct manifest_region *r = &m->memory.regions[i];
+
+		places[i] = UINT64_MAX;
+		if (r->kind != MANIFEST_REGION_DEVICE)
+			continue;
+		places[i] = place_of(v, pieces, r);
+		if (places[i] > total_bytes || r->len_bytes > total_bytes - places[i])
+			return brumate_fail(err, EBADMSG, "region %zu lies outside its piece", i);
+	}
+	return 0;
+}
+
+int device_image_open(struct device_image_reader *ret, const struct store_image *image,
+		      struct vault *v, struct brumate_error *err)
+{
+	const struct manifest *m = &image->manifest;
+	auto_free uint64_t *places = calloc(m->memory.n_regions + 1, sizeof(*places));
+
+	if (!places)
+		return brumate_fail(err, ENOMEM, "%m");
+	int r = find_pieces(v, m, err);
+	if (r == 0)
+		r = find_places(places, v, m, err);
+	if (r == 0)
+		*ret = (struct device_image_reader){ image, take_ptr(&places) };
+	return r;
+}
+
+void device_image_reader_fini(struct device_image_reader *r)
+{
+	free(r->places);
+	*r = (struct device_image_reader){ 0 };
+}
+
+/* ---- in: out of the store into a host copy ----
+ *
+ * Raw chunks are read to where they belong. Digests are compared by the GPU once the bytes are there, which
+ * costs nothing, where all of them are known; here otherwise. */
+
+struct view {
+	char *base;
+	bool clears; /* it may hold something where zeros belong */
+	uint64_t len_bytes, segment_bytes;
+	struct spilled *spilled; /* what is not mapped of it; NULL: all is */
+};
+
+static void view_fini(struct view *v)
+{
+	spilled_free(v->spilled);
+	if (v->base)
+		munmap(v->base, v->len_bytes);
+}
+
+/* The segments as one run of memory, but for those on a disk. */
+static int view_open(struct view *ret, const struct host_copy *copy, struct brumate_error *err)
+{
+	const size_t n = host_copy_n_segments(copy);
+	uint64_t last = copy->total_bytes - (n - 1) * copy->segment_bytes;
+	char *base = huge_pages_reserve(copy->total_bytes);
+
+	if (!base)
+		return brumate_fail(err, errno, "mmap: %m");
+	*ret = (struct view){ .base = base,
+			      .len_bytes = copy->total_bytes,
+			      .segment_bytes = copy->segment_bytes };
+	int r = spilled_open(&ret->spilled, copy, err);
+	for (size_t i = 0; r == 0 && i < n; i++) {
+		uint64_t part = i + 1 < n ? copy->segment_bytes : last;
+
+		if (spilled_has(ret->spilled, i))
+			continue;
+		if (mmap(base + i * copy->segment_bytes, part, PROT_READ | PROT_WRITE,
+			 MAP_SHARED | MAP_FIXED, copy->segments[i], 0) == MAP_FAILED) {
+			/* Which may leave nothing there, and by now another thread's memory. */
+			ret->base = NULL;
+			return brumate_fail(err, errno, "host copy: %m");
+		}
+	}
+	return r;
+}
+
+/* Bytes that lie in one segment: those of @data, which may be there already, or zeros. */
+static int view_write_part(const struct view *v, uint64_t offset, const char *data,
+			   size_t len_bytes)
+{
+	if (spilled_has(v->spilled, (size_t)(offset / v->segment_bytes)))
+		return spilled_write(v->spilled, offset, data, len_bytes);
+	if (data && data != v->base + offset)
+		memcpy(v->base + offset, data, len_bytes);
+	else if (!data && v->clears)
+		memset(v->base + offset, 0, len_bytes);
+	return 0;
+}
+
+static int view_write(const struct view *v, uint64_t offset, const char *data, size_t len_bytes)
+{
+	int r = 0;
+
+	for (size_t done = 0; r == 0 && done < len_bytes;) {
+		uint64_t part = v->segment_bytes - (offset + done) % v->segment_bytes;
+
+		if (part > len_bytes - done)
+			part = len_bytes - done;
+		r = view_write_part(v, offset + done, data ? data + done : NULL, part);
+		done += part;
+	}
+	return r;
+}
+
+struct region_sink {
+	const struct view *view;
+	uint64_t offset, len_bytes; /* where the region is in it */
+};
+
+static int take_bytes(void *arg, uint64_t offset, const void *data, size_t len_bytes)
+{
+	struct region_sink *s = arg;
+
+	if (offset > s->len_bytes || len_bytes > s->len_bytes - offset)
+		return -EBADMSG;
+	return view_write(s->view, s->offset + offset, data, len_bytes);
+}
+
+/* Where bytes of a region are read straight to: memory, but for what is on a disk. */
+static void *room_for(void *arg, uint64_t offset, size_t len_bytes)
+{
+	const struct region_sink *s = arg;
+	const struct view *v = s->view;
+	uint64_t at = s->offset + offset;
+
+	if (offset > s->len_bytes || len_bytes > s->len_bytes - offset ||
+	    (uintptr_t)(v->base + at) % (uintptr_t)sysconf(_SC_PAGESIZE) ||
+	    spilled_has(v->spilled, (size_t)(at / v->segment_bytes)) ||
+	    spilled_has(v->spilled, (size_t)((at + len_bytes - 1) / v->segment_bytes)))
+		return NULL;
+	return v->base + at;
+}
+
+/* Of region @i, which is at @at of the copy: what its checkpoint says. 0: not known. */
+static int take_digests(const struct host_copy *copy, const struct chunks_reader *reader, size_t i,
+			uint64_t at, uint64_t len_bytes)
+{
+	if (!copy->digests || at % CHUNK_BYTES_MAX || len_bytes % CHUNK_BYTES_MAX)
+		return 0;
+	return chunks_digests(reader, i, digest_table_digests(copy->digests) + at / CHUNK_BYTES_MAX,
+			      (size_t)(len_bytes / CHUNK_BYTES_MAX));
+}
+
+/* Runs of a host copy that will be written whole, or nearly so: beside the threads that write them a thread
+ * makes them of large pages, which are there sooner and gone sooner. */
+struct filler {
+	const struct view *view;
+	const struct host_copy *copy;
+	struct run {
+		uint64_t at, len_bytes;
+	} * runs;
+	size_t n;
+	struct digest zero;
+	pthread_t thread;
+	bool started;
+	atomic_bool stop;
+};
+
+/* Whether the file has nothing there yet. */
+static bool has_hole(int fd, uint64_t at, uint64_t len_bytes)
+{
+	off_t data = lseek(fd, (off_t)at, SEEK_DATA);
+
+	return data < 0 ? errno == ENXIO : (uint64_t)data >= at + len_bytes;
+}
+
+static void *fill_runs(void *arg)
+{
+	struct filler *f = arg;
+	const uint64_t segment_bytes = f->copy->segment_bytes;
+
+	for (size_t i = 0; i < f->n; i++) {
+		const struct run *run = &f->runs[i];
+
+		for (uint64_t done = 0, part; done < run->len_bytes && !f->stop; done += part) {
+			uint64_t at = run->at + done, inside = at % segment_bytes;
+			size_t segment = (size_t)(at / segment_bytes);
+
+			part = segment_bytes - inside;
+			part = part < run->len_bytes - done ? part : run->len_bytes - done;
+			if (!spilled_has(f->view->spilled, segment) &&
+			    has_hole(f->copy->segments[segment], inside, part))
+				huge_pages_fill(f->view->base + at, part, false);
+		}
+	}
+	return NULL;
+}
+
+/* Half of it at least has to be worth it; @digests of its @n chunks. */
+static void filler_add(struct filler *f, uint64_t at, uint64_t len_bytes,
+		       const struct digest *digests)
+{
+	size_t n = (size_t)(len_bytes / CHUNK_BYTES_MAX), zeros = 0;
+
+	for (size_t i = 0; i < n; i++)
+		zeros += !memcmp(&digests[i], &f->zero, sizeof(f->zero));
+	if (zeros <= n / 2)
+		f->runs[f->n++] = (struct run){ at, len_bytes };
+}
+
+static void filler_start(struct filler *f)
+{
+	f->started = f->n && thread_start(&f->thread, fill_runs, f) == 0;
+}
+
+static int filler_init(struct filler *f, size_t n_max, const struct view *view,
+		       const struct host_copy *copy)
+{
+	*f = (struct filler){ .view = view, .copy = copy };
+	f->runs = calloc(n_max + 1, sizeof(*f->runs));
+	return f->runs ? chunk_digest_zeros(&f->zero) : -ENOMEM;
+}
+
+static void filler_fini(struct filler *f)
+{
+	f->stop = true;
+	if (f->started)
+		pthread_join(f->thread, NULL);
+	free(f->runs);
+}
+
+/* What is loaded, and into what. */
+struct load {
+	const struct device_image_reader *from;
+	const struct host_copy *copy;
+	struct chunks_reader *reader;
+	struct view view;
+	struct filler filler;
+	bool known; /* all digests are */
+};
+
+static void load_fini(struct load *l)
+{
+	filler_fini(&l->filler);
+	view_fini(&l->view);
+	chunks_reader_free(l->reader);
+}
+DEFINE_AUTO_FINI(struct load, load_fini)
+
+static int load_open(struct load *l, struct brumate_error *err)
+{
+	const size_t n = l->from->image->manifest.memory.n_regions;
+	int r = store_chunks_open(&l->reader, l->from->image, err);
+
+	if (r == 0)
+		r = view_open(&l->view, l->copy, err);
+	if (r < 0)
+		return r;
+	r = filler_init(&l->filler, n, &l->view, l->copy);
+	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
+}
+
+/* Finds what is known of region @i. */
+static int load_look(struct load *l, size_t i, struct brumate_error *err)
+{
+	uint64_t at = l->from->places[i],
+		 len = l->from->image->manifest.memory.regions[i].len_bytes;
+
+	if (at == UINT64_MAX)
+		return 0;
+	int known = take_digests(l->copy, l->reader, i, at, len);
+	if (known < 0)
+		return brumate_fail(err, -known, "region %zu: digests: %m", i);
+	l->known = l->known && known;
+	if (known)
+		filler_add(&l->filler, at, len,
+			   digest_table_digests(l->copy->digests) + at / CHUNK_BYTES_MAX);
+	return 0;
+}
+
+/* All at once: what several regions have in common is read once, and none waits for the end of another. */
+static int load_all(struct load *l, bool unverified, bool (*is_cancelled)(void *arg), void *arg,
+		    struct brumate_error *err)
+{
+	const struct manifest *m = &l->from->image->manifest;
+	auto_free struct chunks_place *places = calloc(m->memory.n_regions + 1, sizeof(*places));
+	auto_free struct region_sink *sinks = calloc(m->memory.n_regions + 1, sizeof(*sinks));
+	size_t n = 0;
+
+	if (!places || !sinks)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < m->memory.n_regions; i++) {
+		if (l->from->places[i] == UINT64_MAX)
+			continue;
+		sinks[n] = (struct region_sink){ &l->view, l->from->places[i],
+						 m->memory.regions[i].len_bytes };
+		places[n] = (struct chunks_place){ i, take_bytes, &sinks[n], room_for, unverified };
+		n++;
+	}
+	return chunks_load_all(l->reader, places, n, 0, is_cancelled, arg, err);
+}
+
+int device_image_load(void *reader, const struct host_copy *copy, bool verify,
+		      bool (*is_cancelled)(void *arg), void *arg, struct brumate_error *err)
+{
+	const struct device_image_reader *from = reader;
+	auto_(load_fini) struct load l = { .from = from, .copy = copy, .known = true };
+	int r = load_open(&l, err);
+
+	for (size_t i = 0; r == 0 && i < from->image->manifest.memory.n_regions; i++)
+		r = load_look(&l, i, err);
+	if (r < 0)
+		return r;
+	bool unverified = !verify && l.known && copy->digests;
+	/* The GPU makes zeros of its own where digests say so. */
+	l.view.clears = !verify && !unverified;
+	filler_start(&l.filler);
+	r = load_all(&l, unverified, is_cancelled, arg, err);
+	if (r < 0)
+		return r;
+	if (copy->digests)
+		digest_table_set_whole(copy->digests, l.known);
+	return unverified;
+}
+
+/* ---- the restored processes ---- */
+
+static int compare_pieces(const struct vault *v, const struct datapath_agent *a, size_t first,
+			  size_t n, struct brumate_error *err)
+{
+	for (size_t i = 0; n == a->n_pieces && i < n; i++) {
+		const struct vault_piece *p = NULL;
+
+		for (size_t k = first; k < first + n && !p; k++)
+			if (v->pieces[k].id == a->pieces[i].id)
+				p = &v->pieces[k];
+		if (!p || p->va != a->pieces[i].va || p->len_bytes != a->pieces[i].len_bytes)
+			n = a->n_pieces + 1;
+	}
+	if (n == a->n_pieces)
+		return 0;
+	return brumate_fail(
+		err, EBADMSG,
+		"process %d: its agent wants %zu pieces of device memory, which are not "
+		"those of the checkpoint",
+		a->agent.id.pid, a->n_pieces);
+}
+
+int device_image_assign(struct datapath *d, struct brumate_error *err)
+{
+	struct vault *v = d->vault;
+	int r = 0;
+
+	for (size_t i = 0; v && r == 0 && i < d->n_agents; i++) {
+		const struct datapath_agent *a = &d->agents[i];
+		struct proc_info info;
+		size_t first;
+
+		r = proc_read(&info, a->agent.id.pid, err);
+		for (size_t k = 0; r == 0 && k < v->n_pieces; k++)
+			if (!v->pieces[k].process.start_ticks &&
+			    v->pieces[k].process.pid == info.inner_pid)
+				v->pieces[k].process = a->agent.id;
+		size_t n = vault_find(v, a->agent.id, &first);
+		if (r == 0)
+			r = compare_pieces(v, a, first, n, err);
+	}
+	for (size_t k = 0; v && r == 0 && k < v->n_pieces; k++)
+		if (!v->pieces[k].process.start_ticks)
+			r = brumate_fail(err, EIO,
+					 "process %d of the checkpoint has device memory, but no "
+					 "agent to take it",
+					 v->pieces[k].process.pid);
+	return r;
+}

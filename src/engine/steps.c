@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: MIT
+/* Steps that several plans share, and what a failed plan leaves. */
+#include "engine/steps.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "datapath/live.h"
+#include "datapath/park.h"
+#include "datapath/transfer.h"
+#include "engine/placement.h"
+
+enum { END_TIMEOUT_MS = 200 };
+
+int step_identify(struct op *op, struct brumate_error *err)
+{
+	if (!job_is_alive(op->job))
+		return brumate_fail(err, ESRCH, "job %s has ended", op->job->id);
+	int r = op_find_gpus(op, err);
+	if (r == 0)
+		op_find_agents(op, true);
+	op->gpu_bytes = gpu_set_bytes(&op->gpus);
+	return r;
+}
+
+/* ---- device memory out ---- */
+
+int step_live(struct op *op, struct brumate_error *err)
+{
+	if (!op->request->live || op->was_suspended || op->request->park)
+		return 1;
+	return live_copy(&op->data, err);
+}
+
+void step_undo_live(struct op *op)
+{
+	live_undo(&op->data);
+}
+
+int step_gate(struct op *op, struct brumate_error *err)
+{
+	if (op->was_suspended || !op->data.n_agents)
+		return 1;
+	int r = placement_record(op->job, &op->gpus, err);
+	if (r < 0)
+		return r;
+	op->progress.stopped_ns = clock_now_ns();
+	op->touched = true;
+	return park_gate(&op->data, err);
+}
+
+int step_park(struct op *op, struct brumate_error *err)
+{
+	if (op->was_suspended || !op->data.n_agents)
+		return 1;
+	return park_take(&op->data, err);
+}
+
+int step_copy_out(struct op *op, struct brumate_error *err)
+{
+	const struct vault *v = op->data.vault;
+
+	if (!v || !v->n_pieces || op->request->park)
+		return 1;
+	int r = op->was_suspended ? transfer_start_saving(&op->data, err)
+				  : transfer_start_out(&op->data, err);
+	return r < 0 ? r : 1; /* what it took is told where it is waited for */
+}
+
+int step_unmap(struct op *op, struct brumate_error *err)
+{
+	if (op->was_suspended || !op->data.n_agents || !op->data.vault->n_pieces)
+		return 1;
+	return park_unmap(&op->data, err);
+}
+
+int step_data(struct op *op, struct brumate_error *err)
+{
+	int r = transfer_wait(&op->data, err);
+
+	return r < 0 ? r : 1; /* its phase is recorded already */
+}
+
+void step_undo_copy(struct op *op)
+{
+	transfer_stop(&op->data);
+}
+
+/* ---- device memory in ---- */
+
+int step_map_early(struct op *op, struct brumate_error *err)
+{
+	(void)err;
+	park_map_early(&op->data);
+	return 1;
+}
+
+int step_map(struct op *op, struct brumate_error *err)
+{
+	return op->data.n_agents ? park_map(&op->data, err) : 1;
+}
+
+static void record_baseline(struct op *op)
+{
+	op->job->kept_bytes = vault_baseline_bytes(op->data.vault);
+}
+
+int step_open(struct op *op, struct brumate_error *err)
+{
+	if (!op->data.n_agents)
+		return 1;
+	int r = park_open(&op->data, err);
+	if (r == 0)
+		record_baseline(op);
+	return r;
+}
+
+/* ---- the driver ---- */
+
+int step_gpu_lock(struct op *op, struct brumate_error *err)
+{
+	uint32_t timeout_ms = progress_left_ms(&op->progress, op->data.lock_timeout_ms);
+
+	if (op->was_suspended || !op->gpus.n)
+		return 1;
+	if (!op->progress.stopped_ns)
+		op->progress.stopped_ns = clock_now_ns();
+	op->touched = true;
+	return gpu_set_act(&op->gpus, DEV_LOCK, DEV_STATE_LOCKED, timeout_ms, err);
+}
+
+int step_gpu_checkpoint(struct op *op, struct brumate_error *err)
+{
+	if (op->was_suspended || !op->gpus.n)
+		return 1;
+	if (!transfer_measure(&op->data))
+		progress_measure(&op->progress, gpu_set_measure_host, &op->gpus, op->gpu_bytes);
+	/* With agents this was done before any memory was taken out. */
+	int r = op->data.n_agents ? 0 : placement_record(op->job, &op->gpus, err);
+	if (r < 0)
+		return r;
+	return gpu_set_act(&op->gpus, DEV_DO_CHECKPOINT, DEV_STATE_CHECKPOINTED,
+			   GPU_SET_DRIVER_TIMEOUT_MS, err);
+}
+
+static uint64_t job_gpu_bytes(const struct job *job)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < job->n_gpus; i++)
+		sum += job->gpus[i].bytes;
+	return sum;
+}
+
+int step_gpu_unlock(struct op *op, struct brumate_error *err)
+{
+	bool has_data = op->data.n_agents || transfer_is_on(&op->data);
+
+	if (!op->gpus.n)
+		return 1;
+	int r = gpu_set_act(&op->gpus, DEV_UNLOCK, DEV_STATE_RUNNING, GPU_SET_DRIVER_TIMEOUT_MS,
+			    err);
+	if (!has_data)
+		op->progress.released_ns = clock_now_ns();
+	if (r == 0 && op_find_gpus(op, NULL) == 0)
+		op->gpu_bytes = has_data ? job_gpu_bytes(op->job) : gpu_set_bytes(&op->gpus);
+	return r;
+}
+
+void step_undo_gpu(struct op *op)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	if (op->was_suspended || !op->touched)
+		return;
+	if (gpu_set_bring_back(&op->gpus, &err) < 0)
+		log_error("GPU state could not be brought back: job=%s reason=\"%s\"", op->job->id,
+			  err.text);
+	op->progress.released_ns = clock_now_ns();
+}
+
+/* ---- all of it, whatever state it is in ---- */
+
+/* Without agents known so far, those of a predecessor's operation are looked for. */
+static bool reach_agents(struct op *op)
+{
+	if (!op->data.vault || !op->data.uses_agents)
+		return false;
+	if (!op->data.n_agents)
+		op_find_agents(op, true);
+	return true;
+}
+
+static int bring_data_back(struct op *op, struct brumate_error *err)
+{
+	if (!reach_agents(op))
+		return 0;
+	int r = park_return(&op->data, err);
+	if (r == 0 && op->data.n_agents)
+		record_baseline(op);
+	return r;
+}
+
+static int put_data_away(struct op *op, struct brumate_error *err)
+{
+	if (!reach_agents(op))
+		return 0;
+	int r = park_take_back(&op->data, err);
+	if (r != 0)
+		return r < 0 ? r : 0;
+	if ((r = step_gate(op, err)) < 0 || (r = step_park(op, err)) < 0 ||
+	    (r = step_unmap(op, err)) < 0)
+		return r;
+	return transfer_away(&op->data, err);
+}
+
+void step_undo_park(struct op *op)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	if (op->was_suspended || !op->touched || !op->data.n_agents || !job_is_alive(op->job))
+		return;
+	if (bring_data_back(op, &err) < 0)
+		log_error("device memory could not be brought back: job=%s reason=\"%s\"",
+			  op->job->id, err.text);
+	op->progress.released_ns = clock_now_ns();
+}
+
+void step_undo_map(struct op *op)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	if (op->data.n_agents && op->touched && job_is_alive(op->job) &&
+	    put_data_away(op, &err) < 0)
+		log_error("device memory could not be taken out again: job=%s reason=\"%s\"",
+			  op->job->id, err.text);
+}
+
+int step_bring_back(struct op *op, struct brumate_error *err)
+{
+	int r = gpu_set_bring_back(&op->gpus, err);
+
+	return r < 0 ? r : bring_data_back(op, err);
+}
+
+/* An agent can only take memory out while the driver lets its process work. */
+int step_put_away(struct op *op, struct brumate_error *err)
+{
+	int r = gpu_set_is_running(&op->gpus) ? put_data_away(op, err) : 0;
+
+	return r < 0 ? r : gpu_set_put_away(&op->gpus, err);
+}
+
+void step_discard_gpus(struct op *op)
+{
+	if (op->data.vault && op->data.uses_agents) {
+		op_find_agents(op, true);
+		park_discard(&op->data);
+	}
+	if (op->gpus.n)
+		gpu_set_put_away(&op->gpus, NULL);
+}
+
+/* ---- what a failure left ---- */
+
+bool job_ends_now(const struct job *job)
+{
+	return !job_is_alive(job) || proc_wait_gone(job->root, deadline_in_ms(END_TIMEOUT_MS)) == 0;
+}
+
+static void say_stuck(const struct job *job, int r, const struct brumate_error *asked,
+		      struct brumate_error *err)
+{
+	brumate_wrap(err, r, "job %s is stuck: %s", job->id, asked->text);
+	brumate_error_exit(err, EXIT_JOB_LOST);
+	brumate_hint(err,
+		     "its GPU state is held by the driver; try `brumate resume %s`, or end "
+		     "it with `brumate kill %s`",
+		     job->id, job->id);
+}
+
+int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_error *err)
+{
+	struct job *job = op->job;
+	struct brumate_error asked = BRUMATE_ERROR_NONE;
+	bool alive = job_is_alive(job);
+	bool whole = alive;
+
+	/* The states are asked for anew: what an undo meant to do does not count. */
+	if (alive && op->touched && op->gpus.n)
+		whole = (if_alive == JOB_SUSPENDED ? step_put_away(op, &asked)
+						   : step_bring_back(op, &asked)) == 0;
+	alive = whole ? job_is_alive(job) : !job_ends_now(job); /* it may have ended over that */
+	snprintf(job->message, sizeof(job->message), "%s: %s", op->kind, err->text);
+	if (!alive) {
+		brumate_error_exit(err, EXIT_NOT_FOUND);
+		return r; /* whoever waits for the job records how it ended */
+	}
+	if (!whole) {
+		say_stuck(job, r, &asked, err);
+		job_set_state(job, JOB_SUSPENDED, NULL);
+		return r;
+	}
+	if (op->touched && job->state != JOB_RESUMING)
+		brumate_error_exit(err, EXIT_STILL_RUNNING);
+	job_set_state(job, if_alive, NULL);
+	return r;
+}
+
+/* ---- names of all steps ---- */
+
+enum { NAMES_MAX = 64 };
+
+const char *const *engine_step_names(void)
+{
+	static const struct {
+		const char *kind;
+		const struct step *(*plan)(size_t *ret_n);
+	} plans[] = {
+		{ "suspend", suspend_plan },
+		{ "resume", resume_plan },
+		{ "checkpoint", checkpoint_plan },
+		{ "restore", restore_plan },
+	};
+	static char text[NAMES_MAX][64];
+	static const char *names[NAMES_MAX + 1];
+	size_t n = 0;
+
+	for (size_t p = 0; p < sizeof(plans) / sizeof(plans[0]); p++) {
+		size_t n_steps;
+		const struct step *steps = plans[p].plan(&n_steps);
+
+		for (size_t i = 0; i < n_steps && n < NAMES_MAX; i++, n++) {
+			snprintf(text[n], sizeof(text[n]), "%s.%s", plans[p].kind, steps[i].name);
+			names[n] = text[n];
+		}
+	}
+	names[n] = NULL;
+	return names;
+}
