@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: MIT
-/* Parameters from options; see arguments.h. */
+/*
+ * From a command line to the parameters of a method: the line is read by the command table, then each value,
+ * then what was given goes into the parameters. Reading is pure: it touches argv only.
+ */
 #include "cli/arguments.h"
-#include "cli/words.h"
+#include "cli/command.h"
 
+#include <ctype.h>
 #include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -16,7 +24,423 @@
 #include "chunks/key.h"
 #include "wire/wire.h"
 
-static int set(json_t *parameters, const char *key, json_t *value, struct brumate_error *err)
+/* ---- the line ---- */
+
+enum { NAME_MAX_COMPARED = 63 };
+
+static size_t min3(size_t a, size_t b, size_t c)
+{
+	size_t least = a < b ? a : b;
+
+	return least < c ? least : c;
+}
+
+size_t edit_distance(const char *a, const char *b)
+{
+	size_t la = strlen(a), lb = strlen(b);
+	size_t rows[3][NAME_MAX_COMPARED + 1];
+
+	if (la > NAME_MAX_COMPARED || lb > NAME_MAX_COMPARED)
+		return la > lb ? la : lb;
+
+	for (size_t j = 0; j <= lb; j++)
+		rows[0][j] = j;
+	for (size_t i = 1; i <= la; i++) {
+		size_t *now = rows[i % 3], *last = rows[(i + 2) % 3], *before = rows[(i + 1) % 3];
+
+		now[0] = i;
+		for (size_t j = 1; j <= lb; j++) {
+			now[j] = min3(last[j] + 1, now[j - 1] + 1,
+				      last[j - 1] + (a[i - 1] != b[j - 1]));
+			if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+				now[j] = min3(now[j], before[j - 2] + 1, now[j]);
+		}
+	}
+	return rows[la % 3][lb];
+}
+
+const struct command *command_find(const char *name)
+{
+	for (size_t i = 0; i < n_commands; i++)
+		if (!strcmp(commands[i].name, name) || words_contain(commands[i].aliases, name))
+			return &commands[i];
+	return NULL;
+}
+
+/* Keeps in @best what is nearest to @name, and only if it is near enough to be meant. */
+static void consider_name(const char *name, const char *candidate, const char **best,
+			  size_t *best_distance)
+{
+	size_t distance = edit_distance(name, candidate);
+	bool near = distance <= (strlen(name) + 2) / 3;
+
+	if (near && distance < *best_distance) {
+		*best = candidate;
+		*best_distance = distance;
+	}
+}
+
+const char *command_suggest(const char *name)
+{
+	const char *best = NULL;
+	size_t best_distance = SIZE_MAX;
+
+	for (size_t i = 0; i < n_commands; i++)
+		consider_name(name, commands[i].name, &best, &best_distance);
+	return best;
+}
+
+static const struct option_spec *find_option(const struct command *c, const char *name, size_t len)
+{
+	if (strlen(help_option.name) == len && !strncmp(help_option.name, name, len))
+		return &help_option;
+	for (const struct option_spec *o = c->options; o->name; o++)
+		if (strlen(o->name) == len && !strncmp(o->name, name, len))
+			return o;
+	return NULL;
+}
+
+static const struct option_spec *find_letter(const struct command *c, char letter)
+{
+	if (letter == help_option.letter)
+		return &help_option;
+	for (const struct option_spec *o = c->options; o->name; o++)
+		if (o->letter && o->letter == letter)
+			return o;
+	return NULL;
+}
+
+static void hint_help(const struct command *c, struct brumate_error *err)
+{
+	brumate_hint(err, "see `brumate %s --help`", c->name);
+}
+
+static int fail_unknown_option(const struct command *c, const char *name, size_t len,
+			       struct brumate_error *err)
+{
+	const char *best = NULL;
+	size_t best_distance = SIZE_MAX;
+	char wanted[NAME_MAX_COMPARED + 1];
+
+	brumate_fail(err, EINVAL, "%s: unknown option --%.*s", c->name, (int)len, name);
+	hint_help(c, err);
+	if (len > NAME_MAX_COMPARED)
+		return -EINVAL;
+
+	memcpy(wanted, name, len);
+	wanted[len] = '\0';
+	for (const struct option_spec *o = c->options; o->name; o++)
+		consider_name(wanted, o->name, &best, &best_distance);
+	if (best)
+		brumate_hint(err, "did you mean --%s?", best);
+	return -EINVAL;
+}
+
+static int store_option(struct invocation *in, const struct option_spec *o, const char *value,
+			struct brumate_error *err)
+{
+	const struct command *c = in->command;
+
+	if (o->value && o->words && !words_contain(o->words, value)) {
+		brumate_fail(err, EINVAL, "%s: --%s: \"%s\" is none of: %s", c->name, o->name,
+			     value, o->words);
+		hint_help(c, err);
+		return -EINVAL;
+	}
+	in->values[o->id] = o->value ? value : "";
+	return 0;
+}
+
+/* The value of @o: what follows '=' or the letter, else the next argument. */
+static int take_value(struct invocation *in, const struct option_spec *o, const char *attached,
+		      int argc, char **argv, int *i, struct brumate_error *err)
+{
+	if (attached)
+		return store_option(in, o, attached, err);
+	if (*i + 1 < argc)
+		return store_option(in, o, argv[++*i], err);
+
+	brumate_fail(err, EINVAL, "%s: --%s needs a value: %s", in->command->name, o->name,
+		     o->value);
+	hint_help(in->command, err);
+	return -EINVAL;
+}
+
+static int parse_long(struct invocation *in, int argc, char **argv, int *i,
+		      struct brumate_error *err)
+{
+	const char *name = argv[*i] + 2;
+	const char *equals = strchr(name, '=');
+	size_t len = equals ? (size_t)(equals - name) : strlen(name);
+	const struct option_spec *o = find_option(in->command, name, len);
+
+	if (!o)
+		return fail_unknown_option(in->command, name, len, err);
+	if (o->value)
+		return take_value(in, o, equals ? equals + 1 : NULL, argc, argv, i, err);
+	if (!equals)
+		return store_option(in, o, NULL, err);
+
+	brumate_fail(err, EINVAL, "%s: --%s takes no value", in->command->name, o->name);
+	hint_help(in->command, err);
+	return -EINVAL;
+}
+
+static int parse_letters(struct invocation *in, int argc, char **argv, int *i,
+			 struct brumate_error *err)
+{
+	for (const char *p = argv[*i] + 1; *p; p++) {
+		const struct option_spec *o = find_letter(in->command, *p);
+
+		if (!o) {
+			brumate_fail(err, EINVAL, "%s: unknown option -%c", in->command->name, *p);
+			hint_help(in->command, err);
+			return -EINVAL;
+		}
+		if (o->value)
+			return take_value(in, o, p[1] ? p + 1 : NULL, argc, argv, i, err);
+		store_option(in, o, NULL, err);
+	}
+	return 0;
+}
+
+static int check_operands(const struct invocation *in, struct brumate_error *err)
+{
+	const struct command *c = in->command;
+
+	if (in->values[OPT_HELP])
+		return 0;
+	if (in->n_operands < c->n_operands_min)
+		brumate_fail(err, EINVAL, "%s: %s is missing", c->name, c->operands);
+	else if (c->n_operands_max >= 0 && in->n_operands > c->n_operands_max)
+		brumate_fail(err, EINVAL, "%s: \"%s\" is too much", c->name,
+			     in->operands[c->n_operands_max]);
+	else
+		return 0;
+	hint_help(c, err);
+	return -EINVAL;
+}
+
+int command_parse(struct invocation *ret, const struct command *command, int argc, char **argv,
+		  struct brumate_error *err)
+{
+	struct invocation in = { .command = command, .operands = argv };
+	bool options_ended = false;
+	int n = 0;
+
+	for (int i = 0; i < argc; i++) {
+		int r = 0;
+
+		if (!options_ended && !strcmp(argv[i], "--")) {
+			options_ended = true;
+			continue;
+		}
+		if (options_ended || argv[i][0] != '-' || !argv[i][1]) {
+			options_ended = options_ended || command->operands_last;
+			argv[n++] = argv[i]; /* n <= i: operands move to the front */
+			continue;
+		}
+		if (argv[i][1] == '-')
+			r = parse_long(&in, argc, argv, &i, err);
+		else
+			r = parse_letters(&in, argc, argv, &i, err);
+		if (r < 0)
+			return r;
+	}
+	in.n_operands = n;
+	argv[n] = NULL; /* argv[argc] is ours too: it is the NULL that ends every argv */
+
+	int r = check_operands(&in, err);
+	if (r < 0)
+		return r;
+	*ret = in;
+	return 0;
+}
+
+/* ---- values ---- */
+
+bool words_contain(const char *words, const char *word)
+{
+	size_t len = strlen(word);
+
+	for (const char *p = words; p && *p && len;) {
+		size_t n = strcspn(p, " ");
+
+		if (n == len && !strncmp(p, word, n))
+			return true;
+		p += n;
+		p += strspn(p, " ");
+	}
+	return false;
+}
+
+static const struct {
+	const char *unit;
+	double ms;
+} duration_units[] = {
+	{ "", 1000 }, { "ms", 1 }, { "s", 1000 }, { "m", 60e3 }, { "h", 3600e3 }, { "d", 86400e3 },
+};
+
+enum { DURATION_DAYS_MAX = 365 };
+
+static int fail_duration(const char *what, const char *text, struct brumate_error *err)
+{
+	brumate_fail(err, EINVAL, "%s: \"%s\" is not a time", what, text);
+	brumate_hint(err, "write it as 500ms, 30s, 2m, 1h or 7d");
+	return -EINVAL;
+}
+
+int parse_duration(uint64_t *ret_ms, const char *what, const char *text, struct brumate_error *err)
+{
+	char *end;
+
+	if (!isdigit((unsigned char)text[0]) || strspn(text, "0123456789.") > 15)
+		return fail_duration(what, text, err);
+	double number = strtod(text, &end);
+	if (end != text + strspn(text, "0123456789."))
+		return fail_duration(what, text, err); /* "1e5", "0x10", "1.2.3" */
+
+	for (size_t i = 0; i < sizeof(duration_units) / sizeof(duration_units[0]); i++) {
+		double ms = ceil(number * duration_units[i].ms);
+
+		if (strcmp(end, duration_units[i].unit))
+			continue;
+		if (ms > DURATION_DAYS_MAX * 86400e3)
+			return fail_duration(what, text, err);
+		*ret_ms = (uint64_t)ms;
+		return 0;
+	}
+	return fail_duration(what, text, err);
+}
+
+static int parse_integer(long *ret, const char *text, long min, long max)
+{
+	char *end;
+
+	if (!isdigit((unsigned char)text[0]))
+		return -EINVAL;
+	errno = 0;
+	long value = strtol(text, &end, 10);
+	if (errno || *end || value < min || value > max)
+		return -EINVAL;
+	*ret = value;
+	return 0;
+}
+
+int parse_count(int64_t *ret, const char *what, const char *text, struct brumate_error *err)
+{
+	long count;
+
+	if (parse_integer(&count, text, 1, INT_MAX) < 0)
+		return brumate_fail(err, EINVAL, "%s: \"%s\" is not a number from 1", what, text);
+	*ret = count;
+	return 0;
+}
+
+int parse_pid(int64_t *ret, const char *text, struct brumate_error *err)
+{
+	long pid;
+
+	if (parse_integer(&pid, text, 1, INT_MAX) < 0)
+		return brumate_fail(err, EINVAL, "--pid: \"%s\" is not a process id", text);
+	*ret = pid;
+	return 0;
+}
+
+static const struct {
+	const char *name;
+	int number;
+} signal_names[] = {
+	{ "HUP", SIGHUP },   { "INT", SIGINT },	  { "QUIT", SIGQUIT },	   { "ILL", SIGILL },
+	{ "TRAP", SIGTRAP }, { "ABRT", SIGABRT }, { "BUS", SIGBUS },	   { "FPE", SIGFPE },
+	{ "KILL", SIGKILL }, { "USR1", SIGUSR1 }, { "SEGV", SIGSEGV },	   { "USR2", SIGUSR2 },
+	{ "PIPE", SIGPIPE }, { "ALRM", SIGALRM }, { "TERM", SIGTERM },	   { "CHLD", SIGCHLD },
+	{ "CONT", SIGCONT }, { "STOP", SIGSTOP }, { "TSTP", SIGTSTP },	   { "TTIN", SIGTTIN },
+	{ "TTOU", SIGTTOU }, { "URG", SIGURG },	  { "WINCH", SIGWINCH },   { "IO", SIGIO },
+	{ "XCPU", SIGXCPU }, { "XFSZ", SIGXFSZ }, { "VTALRM", SIGVTALRM }, { "PROF", SIGPROF },
+	{ "PWR", SIGPWR },   { "SYS", SIGSYS },
+};
+
+int parse_signal(int *ret, const char *text, struct brumate_error *err)
+{
+	const char *name = strncasecmp(text, "SIG", 3) ? text : text + 3;
+	long number;
+
+	if (parse_integer(&number, text, 1, NSIG - 1) == 0) {
+		*ret = (int)number;
+		return 0;
+	}
+	for (size_t i = 0; i < sizeof(signal_names) / sizeof(signal_names[0]); i++) {
+		if (strcasecmp(signal_names[i].name, name))
+			continue;
+		*ret = signal_names[i].number;
+		return 0;
+	}
+	brumate_fail(err, EINVAL, "--signal: \"%s\" is not a signal", text);
+	brumate_hint(err, "write it as TERM, SIGTERM or 15; `kill -l` lists them");
+	return -EINVAL;
+}
+
+static int fail_gpu_map(const char *text, struct brumate_error *err)
+{
+	brumate_fail(err, EINVAL, "--gpu-map: \"%s\" is not OLD=NEW", text);
+	brumate_hint(err, "write it as GPU-aaaa=GPU-bbbb, or with numbers as 0=1,1=0");
+	return -EINVAL;
+}
+
+static bool is_gpu_name(const char *text)
+{
+	long number;
+
+	if (isdigit((unsigned char)text[0]))
+		return parse_integer(&number, text, 0, 1023) == 0;
+	return (!strncmp(text, "GPU-", 4) || !strncmp(text, "MIG-", 4)) && text[4] &&
+	       strlen(text) < 48 && text[strspn(text, "GPUMIabcdefABCDEF0123456789-")] == '\0';
+}
+
+static int add_gpu_pair(json_t *pairs, char *text, struct brumate_error *err)
+{
+	char *to = strchr(text, '=');
+
+	if (!to)
+		return fail_gpu_map(text, err);
+	*to++ = '\0';
+	if (!is_gpu_name(text) || !is_gpu_name(to)) {
+		to[-1] = '=';
+		return fail_gpu_map(text, err);
+	}
+
+	size_t i;
+	json_t *pair;
+	json_array_foreach (pairs, i, pair)
+		if (!strcmp(json_string_value(json_object_get(pair, "from")), text))
+			return brumate_fail(err, EINVAL, "--gpu-map: %s is mapped twice", text);
+	if (json_array_append_new(pairs, json_pack("{s:s,s:s}", "from", text, "to", to)) < 0)
+		return brumate_fail(err, ENOMEM, "--gpu-map: %m");
+	return 0;
+}
+
+int parse_gpu_map(json_t **ret, const char *text, struct brumate_error *err)
+{
+	auto_free char *copy = strdup(text);
+	json_t *pairs = json_array();
+	char *rest = copy;
+	int r = copy && pairs ? 0 : brumate_fail(err, ENOMEM, "--gpu-map: %m");
+
+	while (r == 0 && rest)
+		r = add_gpu_pair(pairs, strsep(&rest, ","), err);
+	if (r < 0) {
+		json_decref(pairs);
+		return r;
+	}
+	*ret = pairs;
+	return 0;
+}
+
+/* ---- parameters ---- */
+
+static int set_parameter(json_t *parameters, const char *key, json_t *value,
+			 struct brumate_error *err)
 {
 	return json_object_set_new(parameters, key, value) < 0 ? brumate_fail(err, ENOMEM, "%m")
 							       : 0;
@@ -30,23 +454,23 @@ int add_string(json_t *parameters, const char *key, const char *value, struct br
 	json_t *string = json_string(value);
 	if (!string)
 		return brumate_fail(err, EINVAL, "%s: \"%s\" is not UTF-8", key, value);
-	return set(parameters, key, string, err);
+	return set_parameter(parameters, key, string, err);
 }
 
 int add_flag(json_t *parameters, const char *key, const struct invocation *in, enum option_id id,
 	     struct brumate_error *err)
 {
-	return in->values[id] ? set(parameters, key, json_true(), err) : 0;
+	return in->values[id] ? set_parameter(parameters, key, json_true(), err) : 0;
 }
 
 int add_pid(json_t *parameters, const struct invocation *in, struct brumate_error *err)
 {
-	int64_t pid;
+	int64_t pid = 0;
 
 	if (!in->values[OPT_PID])
 		return 0;
 	int r = parse_pid(&pid, in->values[OPT_PID], err);
-	return r < 0 ? r : set(parameters, "pid", json_integer(pid), err);
+	return r < 0 ? r : set_parameter(parameters, "pid", json_integer(pid), err);
 }
 
 int add_gpu(json_t *parameters, const struct invocation *in, struct brumate_error *err)
@@ -110,7 +534,7 @@ static int add_time(json_t *parameters, const struct request_option *o, const ch
 
 	snprintf(what, sizeof(what), "--%s", o->word);
 	int r = parse_duration(&ms, what, value, err);
-	return r < 0 ? r : set(parameters, o->name, json_integer((json_int_t)ms), err);
+	return r < 0 ? r : set_parameter(parameters, o->name, json_integer((json_int_t)ms), err);
 }
 
 static int add_gpu_map(json_t *parameters, const char *key, const char *value,
@@ -119,7 +543,7 @@ static int add_gpu_map(json_t *parameters, const char *key, const char *value,
 	json_t *map;
 	int r = parse_gpu_map(&map, value, err);
 
-	return r < 0 ? r : set(parameters, key, map, err);
+	return r < 0 ? r : set_parameter(parameters, key, map, err);
 }
 
 static int add_request_option(json_t *parameters, const struct request_option *o, const char *value,
@@ -127,7 +551,7 @@ static int add_request_option(json_t *parameters, const struct request_option *o
 {
 	switch (o->type) {
 	case REQUEST_FLAG:
-		return set(parameters, o->name, json_true(), err);
+		return set_parameter(parameters, o->name, json_true(), err);
 	case REQUEST_TIME:
 		return add_time(parameters, o, value, err);
 	case REQUEST_GPU_MAP:
@@ -178,13 +602,13 @@ int add_target(json_t *parameters, const struct invocation *in, struct brumate_e
 int add_retention(json_t *parameters, const struct invocation *in, struct brumate_error *err)
 {
 	uint64_t within_ms;
-	int64_t last;
+	int64_t last = 0;
 	int r = 0;
 
 	if (in->values[OPT_KEEP_LAST]) {
 		r = parse_count(&last, "--keep-last", in->values[OPT_KEEP_LAST], err);
 		if (r == 0)
-			r = set(parameters, "keep_last", json_integer(last), err);
+			r = set_parameter(parameters, "keep_last", json_integer(last), err);
 	}
 	if (r < 0 || !in->values[OPT_KEEP_WITHIN])
 		return r;
@@ -192,7 +616,8 @@ int add_retention(json_t *parameters, const struct invocation *in, struct brumat
 	if (r == 0 && within_ms == 0)
 		r = brumate_fail(err, EINVAL, "--keep-within: must be positive");
 	return r < 0 ? r
-		     : set(parameters, "keep_within_ms", json_integer((json_int_t)within_ms), err);
+		     : set_parameter(parameters, "keep_within_ms",
+				     json_integer((json_int_t)within_ms), err);
 }
 
 json_t *pack_environment(void)
@@ -204,21 +629,6 @@ json_t *pack_environment(void)
 			fprintf(stderr, "brumate: %.*s is not passed on: its value is not UTF-8\n",
 				(int)strcspn(*v, "="), *v);
 	return env;
-}
-
-bool wants_json(const struct invocation *in)
-{
-	return in->values[OPT_FORMAT] && !strcmp(in->values[OPT_FORMAT], "json");
-}
-
-int print_json(json_t *o, struct brumate_error *err)
-{
-	auto_json json_t *all = json_pack("{s:s}", "apiVersion", "brumate/v1");
-
-	if (!all || json_object_update(all, o) < 0 || json_dumpf(all, stdout, JSON_INDENT(2)) < 0)
-		return brumate_fail(err, EIO, "cannot print the JSON");
-	putchar('\n');
-	return 0;
 }
 
 int get_kind(const char **ret, const struct invocation *in, struct brumate_error *err)

@@ -1,10 +1,36 @@
 // SPDX-License-Identifier: MIT
-/* From a parsed command line to the parameters of a method. Each adds to @parameters what is given. */
+/*
+ * From a parsed command line to the parameters of a method: reading small values (pure), and adding to
+ * @parameters what is given.
+ */
 #pragma once
 
-#include <jansson.h>
-
 #include "cli/command.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+/** Whether @word is one of the space-separated @words (may be NULL). */
+bool words_contain(const char *words, const char *word);
+
+/** "500ms", "30s", "2m", "1h", "7d", "1.5s"; a bare number is seconds. -EINVAL names @what. */
+int parse_duration(uint64_t *ret_ms, const char *what, const char *text, struct brumate_error *err);
+
+/** How many, from 1. -EINVAL names @what. */
+int parse_count(int64_t *ret, const char *what, const char *text, struct brumate_error *err);
+
+/** A positive process id. */
+int parse_pid(int64_t *ret, const char *text, struct brumate_error *err);
+
+/** "TERM", "SIGTERM" or "15". */
+int parse_signal(int *ret, const char *text, struct brumate_error *err);
+
+/** "OLD=NEW,OLD=NEW" as an array of {from, to}; each side a UUID or a number. Owned. */
+int parse_gpu_map(json_t **ret, const char *text, struct brumate_error *err);
 
 /** The value of a string option, if given, under @key. */
 int add_string(json_t *parameters, const char *key, const char *value, struct brumate_error *err);
@@ -41,12 +67,3 @@ int add_retention(json_t *parameters, const struct invocation *in, struct brumat
 
 /** Our environment as Run takes it (owned), NULL without memory. What is not UTF-8 is told and left out. */
 json_t *pack_environment(void);
-
-/** `brumate checkpoint --every`. */
-int schedule_checkpoints(const struct invocation *in, struct brumate_error *err);
-
-/** Whether --format json was given. */
-bool wants_json(const struct invocation *in);
-
-/** Prints @o (borrowed) with "apiVersion" first, indented, on stdout. 0 or -EIO. */
-int print_json(json_t *o, struct brumate_error *err);

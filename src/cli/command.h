@@ -124,10 +124,9 @@ size_t edit_distance(const char *a, const char *b);
 int command_parse(struct invocation *ret, const struct command *command, int argc, char **argv,
 		  struct brumate_error *err);
 
-/** Writes help: of all commands, of one, and its parts for the man pages. */
+/** Writes help: of all commands, and of one. */
 void help_print_all(void);
 void help_print(const struct command *command);
-void help_print_synopsis(const struct command *command);
 
 /** Completion script for "bash", "zsh" or "fish" on stdout. 0 or -EINVAL. */
 int completion_print(const char *shell, struct brumate_error *err);
@@ -160,3 +159,6 @@ int verb_doctor(const struct invocation *in, struct brumate_error *err);
 int verb_version(const struct invocation *in, struct brumate_error *err);
 int verb_completion(const struct invocation *in, struct brumate_error *err);
 int verb_help(const struct invocation *in, struct brumate_error *err);
+
+/** What `brumate` does when it is called as cuda-checkpoint. Returns the exit code: 0 or 1. */
+int cuda_checkpoint_main(int argc, char **argv);

@@ -3,7 +3,7 @@
  * The command line of cuda-checkpoint on top of our broker: one driver call on one process, or the
  * two of --toggle. It knows no jobs and no images, and decides nothing beyond what that tool does.
  */
-#include "cli/cuda-checkpoint.h"
+#include "cli/command.h"
 #include "base/cleanup.h"
 #include "client/broker.h"
 

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: MIT
-/* Help, from the command table. */
+/* `brumate help`, `version` and `completion`. Help is made from the command table. */
 #include "cli/command.h"
+#include "cli/output.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/utsname.h>
+
+#include "wire/wire.h"
 
 static const char *metavar(const struct option_spec *o)
 {
 	return o->value ? o->value : "";
 }
 
-void help_print_synopsis(const struct command *c)
+static void print_synopsis(const struct command *c)
 {
 	printf("brumate %s", c->name);
 	for (const struct option_spec *o = c->options; o->name; o++)
@@ -33,7 +38,7 @@ static void print_option(const struct option_spec *o)
 void help_print(const struct command *c)
 {
 	printf("brumate %s: %s\n\nusage: ", c->name, c->summary);
-	help_print_synopsis(c);
+	print_synopsis(c);
 	if (c->aliases)
 		printf("also called: %s\n", c->aliases);
 	printf("\noptions:\n");
@@ -59,4 +64,45 @@ void help_print_all(void)
 	printf("\n`brumate COMMAND --help` tells the options of a command; `brumate doctor` checks "
 	       "this\n"
 	       "machine. Exit codes are explained in brumate(1).\n");
+}
+
+/* ---- the commands ---- */
+
+int verb_help(const struct invocation *in, struct brumate_error *err)
+{
+	if (!in->n_operands) {
+		help_print_all();
+		return 0;
+	}
+
+	const struct command *command = command_find(in->operands[0]);
+	if (!command) {
+		brumate_fail(err, EINVAL, "unknown command \"%s\"", in->operands[0]);
+		if (command_suggest(in->operands[0]))
+			brumate_hint(err, "did you mean %s?", command_suggest(in->operands[0]));
+		else
+			brumate_hint(err, "`brumate help` lists the commands");
+		return -EINVAL;
+	}
+	help_print(command);
+	return 0;
+}
+
+int verb_version(const struct invocation *in, struct brumate_error *err)
+{
+	struct utsname name;
+
+	uname(&name);
+	if (!wants_json(in)) {
+		printf("brumate %s\n", BRUMATE_VERSION);
+		return 0;
+	}
+	auto_json json_t *o = json_pack("{s:s,s:s,s:s}", "version", BRUMATE_VERSION, "kernel",
+					name.release, "machine", name.machine);
+	return print_json(o, err);
+}
+
+int verb_completion(const struct invocation *in, struct brumate_error *err)
+{
+	return completion_print(in->operands[0], err);
 }

@@ -6,8 +6,7 @@
 
 #include "base/log.h"
 #include "cli/command.h"
-#include "cli/cuda-checkpoint.h"
-#include "cli/terminal.h"
+#include "cli/output.h"
 
 static int print_error(const struct brumate_error *err)
 {

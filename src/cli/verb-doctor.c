@@ -2,7 +2,7 @@
 /* `brumate doctor`: one line a finding, and below each that is not well what to do about it. */
 #include "cli/arguments.h"
 #include "cli/client.h"
-#include "cli/terminal.h"
+#include "cli/output.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -16,13 +16,6 @@ static const struct {
 	{ "warn", STYLE_YELLOW },
 	{ "fail", STYLE_RED },
 };
-
-static const char *text_of(json_t *o, const char *key)
-{
-	const char *text = json_string_value(json_object_get(o, key));
-
-	return text ? text : "";
-}
 
 static void print_finding(json_t *o)
 {

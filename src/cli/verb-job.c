@@ -1,15 +1,86 @@
 // SPDX-License-Identifier: MIT
-/* `brumate kill`, `rm` and `manage`: the end of jobs, and another beginning. */
+/* `brumate run`, `kill`, `rm` and `manage`: jobs begin and end. */
 #include "cli/arguments.h"
 #include "cli/client.h"
+#include "cli/follow.h"
 #include "cli/remote.h"
-#include "cli/words.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "remote/remote.h"
+
+/* ---- run ---- */
+
+static int add_argv(json_t *parameters, const struct invocation *in, struct brumate_error *err)
+{
+	auto_json json_t *argv = json_array();
+
+	for (int i = 0; i < in->n_operands; i++)
+		if (json_array_append_new(argv, json_string(in->operands[i])) < 0)
+			return brumate_fail(err, EINVAL, "argument %d of the command is not UTF-8",
+					    i);
+	return json_object_set(parameters, "argv", argv) < 0 ? brumate_fail(err, ENOMEM, "%m") : 0;
+}
+
+static int pack_run(json_t **ret, const struct invocation *in, struct brumate_error *err)
+{
+	auto_free char *cwd = getcwd(NULL, 0);
+	auto_json json_t *p = json_pack("{s:o}", "env", pack_environment());
+	int r = p ? 0 : brumate_fail(err, ENOMEM, "%m");
+
+	if (r == 0 && !cwd)
+		r = brumate_fail(err, errno, "working directory: %m");
+	if (r == 0)
+		r = add_argv(p, in, err);
+	if (r == 0)
+		r = add_string(p, "cwd", cwd, err);
+	if (r == 0)
+		r = add_string(p, "name", in->values[OPT_NAME], err);
+	if (r == 0)
+		r = add_path(p, "log", in->values[OPT_LOG], err);
+	if (r == 0)
+		r = add_string(p, "data_path", in->values[OPT_DATA_PATH], err);
+	if (r == 0)
+		r = add_gpu(p, in, err);
+	if (r < 0)
+		return r;
+	*ret = take_ptr(&p);
+	return 0;
+}
+
+/* As env(1) and its like do it: what brumate itself failed at is told apart from the job's status. */
+static void mark_as_ours(struct brumate_error *err)
+{
+	enum exit_code code = brumate_exit_code(err);
+
+	if (code != EXIT_NOT_EXECUTABLE && code != EXIT_NO_COMMAND && code != EXIT_JOB_LOST)
+		brumate_error_exit(err, EXIT_OURS);
+}
+
+int verb_run(const struct invocation *in, struct brumate_error *err)
+{
+	auto_json json_t *parameters = NULL, *reply = NULL;
+	bool attach = in->values[OPT_ATTACH];
+	off_t offset = log_size(in->values[OPT_LOG]);
+	int r = pack_run(&parameters, in, err);
+	if (r < 0)
+		return r;
+
+	r = client_ask("Run", parameters, &reply, err);
+	json_t *job = json_object_get(reply, "job");
+	if (r == 0 && attach)
+		r = follow_to_end(job, offset, FOLLOW_FORWARDS, err);
+	else if (r == 0)
+		puts(json_string_value(json_object_get(job, "id")));
+	if (r < 0 && attach)
+		mark_as_ours(err);
+	return r;
+}
+
+/* ---- kill, rm and manage ---- */
 
 enum { GRACE_MS_DEFAULT = 10000 };
 
@@ -41,7 +112,7 @@ static int for_each_operand(const struct invocation *in, operand_fn fn, json_t *
 	return result;
 }
 
-static int kill_one(json_t *parameters, const char *key, const char *word,
+static int kill_job(json_t *parameters, const char *key, const char *word,
 		    struct brumate_error *err)
 {
 	int r = add_string(parameters, key, word, err);
@@ -64,11 +135,11 @@ int verb_kill(const struct invocation *in, struct brumate_error *err)
 	if (json_object_set_new(parameters, "signal", json_integer(number)) < 0 ||
 	    json_object_set_new(parameters, "grace_ms", json_integer((json_int_t)grace_ms)) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
-	return for_each_operand(in, kill_one, parameters, "job", err);
+	return for_each_operand(in, kill_job, parameters, "job", err);
 }
 
-static int remove_one(json_t *parameters, const char *key, const char *word,
-		      struct brumate_error *err)
+static int remove_what(json_t *parameters, const char *key, const char *word,
+		       struct brumate_error *err)
 {
 	if (remote_is_url(word))
 		return remove_remote(word, err);
@@ -86,7 +157,7 @@ int verb_rm(const struct invocation *in, struct brumate_error *err)
 		r = add_path(parameters, "dir", in->values[OPT_DIR], err);
 	if (r < 0)
 		return r;
-	return for_each_operand(in, remove_one, parameters, key ? key : "what", err);
+	return for_each_operand(in, remove_what, parameters, key ? key : "what", err);
 }
 
 int verb_manage(const struct invocation *in, struct brumate_error *err)

@@ -1,22 +1,27 @@
 // SPDX-License-Identifier: MIT
-/* `brumate ps` and `brumate ls`. */
+/* `brumate ps`, `ls`, `inspect` and `diff`: what is known of jobs and checkpoints. */
 #include "cli/arguments.h"
 #include "cli/client.h"
+#include "cli/output.h"
 #include "cli/remote.h"
-#include "cli/terminal.h"
-#include "cli/words.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-static const char *text_of(json_t *o, const char *key)
+#include "base/cleanup.h"
+
+/* ---- ps and ls ---- */
+
+/* NULL, which a table shows as "-", if there is none. */
+static const char *cell_of(json_t *o, const char *key)
 {
 	return json_string_value(json_object_get(o, key));
 }
 
-static void add_number(struct table *t, json_t *o, const char *key)
+static void add_number_cell(struct table *t, json_t *o, const char *key)
 {
 	json_t *value = json_object_get(o, key);
 	char text[WORD_BYTES] = "";
@@ -27,7 +32,7 @@ static void add_number(struct table *t, json_t *o, const char *key)
 }
 
 /* The command line with blanks between the arguments: to be looked at, not to be run again. */
-static void add_command(struct table *t, json_t *argv)
+static void add_argv_cell(struct table *t, json_t *argv)
 {
 	char text[1024] = "";
 	size_t len = 0, i;
@@ -43,21 +48,21 @@ static void add_command(struct table *t, json_t *argv)
 	table_add(t, text);
 }
 
-static void add_age(struct table *t, json_t *o)
+static void add_age_cell(struct table *t, json_t *o)
 {
 	char age[WORD_BYTES];
 
-	format_age(age, text_of(o, "created"), time(NULL));
+	format_age(age, cell_of(o, "created"), time(NULL));
 	table_add(t, age);
 }
 
 /* "exited (3)": how it ended belongs to the state. */
-static void add_state(struct table *t, json_t *o)
+static void add_state_cell(struct table *t, json_t *o)
 {
 	json_t *code = json_object_get(o, "exit_code");
 	char text[64];
 
-	snprintf(text, sizeof(text), "%s", text_of(o, "state") ? text_of(o, "state") : "");
+	snprintf(text, sizeof(text), "%s", cell_of(o, "state") ? cell_of(o, "state") : "");
 	if (!strcmp(text, "exited") && json_is_integer(code))
 		snprintf(text, sizeof(text), "exited (%lld)", (long long)json_integer_value(code));
 	if (json_is_true(json_object_get(o, "parked")))
@@ -73,17 +78,17 @@ static const struct column job_columns[] = {
 	{ "UID", true }, { "AGE", true },   { "COMMAND", false },
 };
 
-static void add_job(struct table *t, json_t *o)
+static void add_job_row(struct table *t, json_t *o)
 {
-	table_add(t, text_of(o, "id"));
-	table_add(t, text_of(o, "name"));
-	add_state(t, o);
-	add_number(t, o, "pid");
-	add_number(t, o, "processes");
-	add_number(t, o, "gpu_processes");
-	add_number(t, o, "uid");
-	add_age(t, o);
-	add_command(t, json_object_get(o, "argv"));
+	table_add(t, cell_of(o, "id"));
+	table_add(t, cell_of(o, "name"));
+	add_state_cell(t, o);
+	add_number_cell(t, o, "pid");
+	add_number_cell(t, o, "processes");
+	add_number_cell(t, o, "gpu_processes");
+	add_number_cell(t, o, "uid");
+	add_age_cell(t, o);
+	add_argv_cell(t, json_object_get(o, "argv"));
 }
 
 static const struct column checkpoint_columns[] = {
@@ -92,7 +97,7 @@ static const struct column checkpoint_columns[] = {
 	{ "GPUS", true }, { "STATE", false },
 };
 
-static void add_bytes(struct table *t, json_t *value)
+static void add_bytes_cell(struct table *t, json_t *value)
 {
 	char size[WORD_BYTES] = "-";
 
@@ -101,19 +106,19 @@ static void add_bytes(struct table *t, json_t *value)
 	table_add(t, size);
 }
 
-static void add_checkpoint(struct table *t, json_t *o)
+static void add_checkpoint_row(struct table *t, json_t *o)
 {
-	const char *error = text_of(o, "error");
+	const char *error = cell_of(o, "error");
 
-	table_add(t, text_of(o, "id"));
-	table_add(t, text_of(o, "job"));
-	table_add(t, text_of(o, "job_name"));
-	add_age(t, o);
-	add_bytes(t, error ? NULL : json_object_get(o, "bytes"));
-	add_bytes(t, json_object_get(o, "disk_bytes"));
-	add_bytes(t, json_object_get(o, "shared_bytes"));
-	add_number(t, o, "processes");
-	add_number(t, o, "gpus");
+	table_add(t, cell_of(o, "id"));
+	table_add(t, cell_of(o, "job"));
+	table_add(t, cell_of(o, "job_name"));
+	add_age_cell(t, o);
+	add_bytes_cell(t, error ? NULL : json_object_get(o, "bytes"));
+	add_bytes_cell(t, json_object_get(o, "disk_bytes"));
+	add_bytes_cell(t, json_object_get(o, "shared_bytes"));
+	add_number_cell(t, o, "processes");
+	add_number_cell(t, o, "gpus");
 	table_add(t, error					     ? error
 		     : json_is_true(json_object_get(o, "simulated")) ? "ok (simulated)"
 								     : "ok");
@@ -129,7 +134,7 @@ static int print_list(const struct invocation *in, json_t *reply, const char *ke
 		return print_json(reply, err);
 	json_array_foreach (items, i, item) {
 		if (in->values[OPT_QUIET])
-			puts(text_of(item, "id") ? text_of(item, "id") : "");
+			puts(cell_of(item, "id") ? cell_of(item, "id") : "");
 		else
 			add(t, item);
 	}
@@ -145,7 +150,7 @@ int verb_ps(const struct invocation *in, struct brumate_error *err)
 	struct table t = TABLE_OF(job_columns);
 	int r = client_ask("List", NULL, &reply, err);
 
-	return r < 0 ? r : print_list(in, reply, "jobs", &t, add_job, err);
+	return r < 0 ? r : print_list(in, reply, "jobs", &t, add_job_row, err);
 }
 
 int verb_ls(const struct invocation *in, struct brumate_error *err)
@@ -158,5 +163,342 @@ int verb_ls(const struct invocation *in, struct brumate_error *err)
 		r = list_remote(&reply, in->operands[0], err);
 	else if (r == 0)
 		r = client_ask("Checkpoints", parameters, &reply, err);
-	return r < 0 ? r : print_list(in, reply, "checkpoints", &t, add_checkpoint, err);
+	return r < 0 ? r : print_list(in, reply, "checkpoints", &t, add_checkpoint_row, err);
+}
+
+/* ---- inspect ---- */
+
+enum { KEY_WIDTH = 18 };
+
+static void print_pair(int indent, const char *key, const char *value)
+{
+	printf("%*s%-*s ", indent, "", KEY_WIDTH - indent, key);
+	for (const char *p = value; *p; p++)
+		putchar((unsigned char)*p < 0x20 || *p == 0x7f ? '?' : *p);
+	putchar('\n');
+}
+
+static bool is_bytes(const char *key)
+{
+	size_t len = strlen(key);
+
+	return !strcmp(key, "bytes") || !strcmp(key, "size") ||
+	       (len > 6 && !strcmp(key + len - 6, "_bytes"));
+}
+
+static void print_scalar(int indent, const char *key, json_t *value)
+{
+	char text[64];
+
+	switch (json_typeof(value)) {
+	case JSON_STRING:
+		print_pair(indent, key, json_string_value(value));
+		return;
+	case JSON_INTEGER:
+		if (is_bytes(key))
+			format_bytes(text, (uint64_t)json_integer_value(value));
+		else
+			snprintf(text, sizeof(text), "%lld", (long long)json_integer_value(value));
+		break;
+	case JSON_REAL:
+		snprintf(text, sizeof(text), "%.3f", json_real_value(value));
+		break;
+	case JSON_NULL:
+		snprintf(text, sizeof(text), "-");
+		break;
+	default:
+		snprintf(text, sizeof(text), json_is_true(value) ? "yes" : "no");
+	}
+	print_pair(indent, key, text);
+}
+
+/* "python3 train.py": arrays of plain values on one line. */
+static void print_plain_array(int indent, const char *key, json_t *array)
+{
+	char text[2048] = "";
+	size_t len = 0, i;
+	json_t *item;
+
+	json_array_foreach (array, i, item) {
+		const char *s = json_string_value(item);
+
+		if (len < sizeof(text) - 1)
+			len += (size_t)snprintf(text + len, sizeof(text) - len, "%s%s",
+						i ? " " : "", s ? s : "?");
+	}
+	print_pair(indent, key, text[0] ? text : "-");
+}
+
+static bool is_long(const char *key)
+{
+	return !strcmp(key, "files") || !strcmp(key, "regions") || !strcmp(key, "packs");
+}
+
+static void print_object(int indent, json_t *o);
+
+static void print_value(int indent, const char *key, json_t *value)
+{
+	size_t i;
+	json_t *item;
+
+	if (json_is_object(value)) {
+		printf("%*s%s\n", indent, "", key);
+		print_object(indent + 2, value);
+	} else if (!json_is_array(value)) {
+		print_scalar(indent, key, value);
+	} else if (is_long(key)) { /* a line each would be hundreds */
+		char text[64];
+
+		snprintf(text, sizeof(text), "%zu", json_array_size(value));
+		print_pair(indent, key, text);
+	} else if (!json_is_object(json_array_get(value, 0))) {
+		print_plain_array(indent, key, value);
+	} else {
+		json_array_foreach (value, i, item) {
+			printf("%*s%s %zu\n", indent, "", key, i);
+			print_object(indent + 2, item);
+		}
+	}
+}
+
+static void print_object(int indent, json_t *o)
+{
+	const char *key;
+	json_t *value;
+
+	json_object_foreach (o, key, value)
+		print_value(indent, key, value);
+}
+
+int verb_inspect(const struct invocation *in, struct brumate_error *err)
+{
+	auto_json json_t *parameters = json_object(), *reply = NULL;
+	const char *word = in->operands[0], *kind = NULL;
+	int r = strchr(word, '/') ? add_path(parameters, "what", word, err)
+				  : add_string(parameters, "what", word, err);
+
+	if (r == 0)
+		r = get_kind(&kind, in, err);
+	if (r == 0)
+		r = add_string(parameters, "kind", kind, err);
+	if (r == 0)
+		r = add_path(parameters, "dir", in->values[OPT_DIR], err);
+	if (r == 0)
+		r = client_ask("Inspect", parameters, &reply, err);
+	if (r < 0)
+		return r;
+	if (wants_json(in))
+		return print_json(reply, err);
+	print_object(0, reply);
+	return 0;
+}
+
+/* ---- diff ---- */
+
+static const struct column difference_columns[] = {
+	{ "WHAT", false }, { "NAME", false }, { "FROM", true }, { "TO", true }
+};
+
+enum { CELL_BYTES = 256 };
+
+static bool ends_in(const char *text, const char *end)
+{
+	size_t len = strlen(text), n = strlen(end);
+
+	return len >= n && !strcmp(text + len - n, end);
+}
+
+/* One value as a word: sizes and times with their units. */
+static void word_of(char ret[static CELL_BYTES], const char *key, json_t *value)
+{
+	char bytes[WORD_BYTES];
+
+	if (json_is_string(value))
+		snprintf(ret, CELL_BYTES, "%s", json_string_value(value));
+	else if (json_is_boolean(value))
+		snprintf(ret, CELL_BYTES, "%s", json_is_true(value) ? "yes" : "no");
+	else if (json_is_integer(value) && ends_in(key, "_us"))
+		snprintf(ret, CELL_BYTES, "%.3f s", (double)json_integer_value(value) / 1e6);
+	else if (json_is_integer(value) && ends_in(key, "_bytes")) {
+		format_bytes(bytes, (uint64_t)json_integer_value(value));
+		snprintf(ret, CELL_BYTES, "%s", bytes);
+	} else if (json_is_integer(value))
+		snprintf(ret, CELL_BYTES, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+	else if (json_is_array(value)) {
+		size_t len = 0, i;
+		json_t *item;
+
+		*ret = '\0';
+		json_array_foreach (value, i, item)
+			if (len < CELL_BYTES - 1)
+				len += (size_t)snprintf(ret + len, CELL_BYTES - len, "%s%s",
+							i ? " " : "", json_string_value(item));
+	} else {
+		snprintf(ret, CELL_BYTES, "-");
+	}
+}
+
+static void add_difference(struct table *t, const char *what, const char *name, const char *from,
+			   const char *to)
+{
+	table_add(t, what);
+	table_add(t, name);
+	table_add(t, from);
+	table_add(t, to);
+}
+
+static void add_fields(struct table *t, json_t *fields)
+{
+	char from[CELL_BYTES], to[CELL_BYTES];
+	json_t *field;
+	size_t i;
+
+	json_array_foreach (fields, i, field) {
+		const char *name = json_string_value(json_object_get(field, "name"));
+
+		word_of(from, name, json_object_get(field, "from"));
+		word_of(to, name, json_object_get(field, "to"));
+		add_difference(t, "field", name, from, to);
+	}
+}
+
+/* How the lists are shown: what an item is called, and the member that stands for it. */
+static const struct shown {
+	const char *list, *what, *key, *label, *value, *gone;
+} shown[] = {
+	{ "gpus", "gpu", "uuid", NULL, "used_bytes", "removed" },
+	{ "processes", "process", "pid", "comm", "rss_bytes", "ended" },
+	{ "externals", "external", "key", NULL, "become", "removed" },
+	{ "files", "file", "path", NULL, "len_bytes", "removed" },
+	{ "phases", "phase", "name", NULL, "duration_us", "removed" },
+};
+
+static void name_item(char ret[static CELL_BYTES], const struct shown *s, json_t *item)
+{
+	char key[CELL_BYTES];
+	const char *label = s->label ? json_string_value(json_object_get(item, s->label)) : NULL;
+
+	word_of(key, s->key, json_object_get(item, s->key));
+	snprintf(ret, CELL_BYTES, "%s%s%.64s", key, label ? " " : "", label ? label : "");
+}
+
+static void add_whole(struct table *t, const struct shown *s, json_t *items, bool added)
+{
+	char what[64], name[CELL_BYTES], value[CELL_BYTES];
+	json_t *item;
+	size_t i;
+
+	snprintf(what, sizeof(what), "%s %s", s->what, added ? "added" : s->gone);
+	json_array_foreach (items, i, item) {
+		name_item(name, s, item);
+		word_of(value, s->value, json_object_get(item, s->value));
+		add_difference(t, what, name, added ? NULL : value, added ? value : NULL);
+	}
+}
+
+/* A file whose bytes differ and whose size does not: that is the news, not the digests. */
+static void add_member(struct table *t, const struct shown *s, const char *item, const char *key,
+		       json_t *from, json_t *to)
+{
+	char name[2 * CELL_BYTES], old[CELL_BYTES], new[CELL_BYTES];
+
+	if (!strcmp(key, "digest")) {
+		add_difference(t, s->what, item, "contents", "differ");
+		return;
+	}
+	word_of(old, key, from);
+	word_of(new, key, to);
+	snprintf(name, sizeof(name), "%s%s%s", item, strcmp(key, s->value) ? " " : "",
+		 strcmp(key, s->value) ? key : "");
+	add_difference(t, s->what, name, old, new);
+}
+
+static void add_changed(struct table *t, const struct shown *s, json_t *items)
+{
+	json_t *item, *value;
+	const char *key;
+	size_t i;
+
+	json_array_foreach (items, i, item) {
+		json_t *from = json_object_get(item, "from"), *to = json_object_get(item, "to");
+		bool sized = json_object_get(from, "len_bytes");
+
+		json_object_foreach (from, key, value)
+			if (!sized || strcmp(key, "digest"))
+				add_member(t, s, json_string_value(json_object_get(item, "name")),
+					   key, value, json_object_get(to, key));
+	}
+}
+
+static void print_side(const char *mark, json_t *o)
+{
+	char bytes[WORD_BYTES];
+
+	format_bytes(bytes, (uint64_t)json_integer_value(json_object_get(o, "bytes")));
+	printf("%s %s  %s  %s\n", mark, json_string_value(json_object_get(o, "id")),
+	       json_string_value(json_object_get(o, "created")), bytes);
+}
+
+static void print_chunks(json_t *differences)
+{
+	json_int_t chunks = json_integer_value(json_object_get(differences, "chunks"));
+	char bytes[WORD_BYTES];
+
+	if (!chunks)
+		return;
+	format_bytes(bytes, (uint64_t)json_integer_value(
+				    json_object_get(differences, "same_chunk_bytes")));
+	printf("%" JSON_INTEGER_FORMAT " of %" JSON_INTEGER_FORMAT
+	       " chunks of memory are the same, %s\n",
+	       json_integer_value(json_object_get(differences, "same_chunks")), chunks, bytes);
+}
+
+static void print_differences(json_t *reply)
+{
+	json_t *differences = json_object_get(reply, "differences");
+	struct table t = TABLE_OF(difference_columns);
+	char bytes[WORD_BYTES];
+
+	print_side("---", json_object_get(reply, "from"));
+	print_side("+++", json_object_get(reply, "to"));
+	add_fields(&t, json_object_get(differences, "fields"));
+	for (size_t i = 0; i < sizeof(shown) / sizeof(shown[0]); i++) {
+		json_t *list = json_object_get(differences, shown[i].list);
+
+		add_whole(&t, &shown[i], json_object_get(list, "removed"), false);
+		add_whole(&t, &shown[i], json_object_get(list, "added"), true);
+		add_changed(&t, &shown[i], json_object_get(list, "changed"));
+	}
+	if (t.n_cells)
+		table_print(&t, stdout, true, 0);
+	table_fini(&t);
+	format_bytes(bytes,
+		     (uint64_t)json_integer_value(json_object_get(differences, "same_bytes")));
+	printf("%" JSON_INTEGER_FORMAT " files are the same, %s\n",
+	       json_integer_value(json_object_get(differences, "same_files")), bytes);
+	print_chunks(differences);
+}
+
+static int add_side(json_t *p, const char *key, const char *word, struct brumate_error *err)
+{
+	return strchr(word, '/') ? add_path(p, key, word, err) : add_string(p, key, word, err);
+}
+
+int verb_diff(const struct invocation *in, struct brumate_error *err)
+{
+	auto_json json_t *p = json_object(), *reply = NULL;
+	int r = add_side(p, "from", in->operands[0], err);
+
+	if (r == 0)
+		r = add_side(p, "to", in->operands[1], err);
+	if (r == 0)
+		r = add_path(p, "dir", in->values[OPT_DIR], err);
+	if (r == 0)
+		r = client_ask("Diff", p, &reply, err);
+	if (r < 0)
+		return r;
+	if (wants_json(in))
+		return print_json(reply, err);
+	print_differences(reply);
+	return 0;
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 /*
  * `brumate suspend`, `resume`, `checkpoint` and `restore`: a progress line while they run, a summary
- * afterwards, the id alone on stdout. Ctrl-C cancels: the job is then as it was.
+ * afterwards, the id alone on stdout. Ctrl-C cancels: the job is then as it was. With --every, checkpoints are
+ * made by the job's shim from then on.
  */
 #include "cli/arguments.h"
 #include "cli/client.h"
 #include "cli/follow.h"
-#include "cli/interrupt.h"
-#include "cli/progress.h"
+#include "cli/output.h"
 #include "cli/remote.h"
 
 #include <errno.h>
@@ -44,14 +44,8 @@ static int report_cancelled(const struct invocation *in, json_t *parameters,
 static int operate(json_t **ret, const struct invocation *in, const char *method,
 		   json_t *parameters, struct brumate_error *err)
 {
-	struct progress progress = { .verb = in->command->name };
-	int cancel_fd = interrupt_watch(true);
-	int r;
+	int r = client_call_shown(method, in->command->name, parameters, NULL, ret, err);
 
-	if (cancel_fd < 0)
-		return brumate_fail(err, -cancel_fd, "pipe: %m");
-	r = client_call(method, parameters, progress_show, &progress, cancel_fd, ret, err);
-	progress_clear(&progress);
 	return r == -ECANCELED && interrupt_take() ? report_cancelled(in, parameters, err) : r;
 }
 
@@ -99,6 +93,66 @@ int verb_resume(const struct invocation *in, struct brumate_error *err)
 	return r < 0 ? r : print_outcome(in, reply, "job", err);
 }
 
+/* ---- checkpoint ---- */
+
+static int check_schedule_options(const struct invocation *in, struct brumate_error *err)
+{
+	static const struct {
+		enum option_id id;
+		const char *name;
+	} others[] = { { OPT_NAME, "--name" }, { OPT_PID, "--pid" }, { OPT_FORMAT, "--format" } };
+
+	if (!in->values[OPT_EVERY])
+		return brumate_fail(err, EINVAL,
+				    "checkpoint: --keep-last and --keep-within go with --every");
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+		if (in->values[others[i].id])
+			return brumate_fail(err, EINVAL, "checkpoint: %s does not go with --every",
+					    others[i].name);
+	return 0;
+}
+
+static void print_schedule(json_t *job)
+{
+	json_t *schedule = json_object_get(job, "schedule");
+	const char *id = json_string_value(json_object_get(job, "id"));
+	const char *next = json_string_value(json_object_get(schedule, "next"));
+
+	if (next)
+		fprintf(stderr, "job %s: the next checkpoint is made at %s\n", id, next);
+	else
+		fprintf(stderr, "job %s: no more checkpoints are made by themselves\n", id);
+	puts(id ? id : "");
+}
+
+static int schedule_checkpoints(const struct invocation *in, struct brumate_error *err)
+{
+	auto_json json_t *p = json_object(), *reply = NULL;
+	uint64_t every_ms = 0;
+	int r = check_schedule_options(in, err);
+
+	if (r == 0)
+		r = add_target(p, in, err);
+	if (r == 0)
+		r = parse_duration(&every_ms, "--every", in->values[OPT_EVERY], err);
+	if (r == 0 && every_ms && every_ms < 1000)
+		r = brumate_fail(err, EINVAL, "--every: want a second or more, or 0 for no more");
+	if (r == 0)
+		r = add_retention(p, in, err);
+	if (r == 0)
+		r = add_path(p, "dir", in->values[OPT_DIR], err);
+	if (r == 0)
+		r = add_request(p, in, REQUEST_SCHEDULE, err);
+	if (r < 0)
+		return r;
+	if (json_object_set_new(p, "every_ms", json_integer((json_int_t)every_ms)) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	r = client_ask("Schedule", p, &reply, err);
+	if (r == 0)
+		print_schedule(json_object_get(reply, "job"));
+	return r;
+}
+
 int verb_checkpoint(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *p = json_object(), *reply = NULL;
@@ -119,6 +173,8 @@ int verb_checkpoint(const struct invocation *in, struct brumate_error *err)
 		r = operate(&reply, in, "Checkpoint", p, err);
 	return r < 0 ? r : print_outcome(in, reply, "checkpoint", err);
 }
+
+/* ---- restore ---- */
 
 /* Which checkpoint: one that is here, or pulled first, or one that stays where it is. */
 static int pack_image(json_t *p, const struct invocation *in, struct brumate_error *err)

@@ -4,8 +4,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "cli/progress.h"
-#include "cli/terminal.h"
+#include "cli/output.h"
 #include "wire/wire.h"
 
 static void check_table(void)

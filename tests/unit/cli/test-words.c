@@ -5,7 +5,8 @@
 #include <string.h>
 
 #include "check.h"
-#include "cli/words.h"
+#include "cli/arguments.h"
+#include "cli/output.h"
 #include "wire/wire.h"
 
 static void check_durations(void)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-/* `brumate verify`: every byte of checkpoints, and every file that is not as it was written. */
+/*
+ * `brumate verify`, `prune` and `gc`: the care of checkpoints. Every byte of them and every file that is not as
+ * it was written; letting them go by a rule; what interrupted writers left.
+ */
 #include "cli/arguments.h"
 #include "cli/client.h"
-#include "cli/interrupt.h"
-#include "cli/progress.h"
-#include "cli/terminal.h"
-#include "cli/words.h"
+#include "cli/output.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -13,14 +13,9 @@
 
 #include "base/cleanup.h"
 
-static const char *text_of(json_t *o, const char *key)
-{
-	const char *text = json_string_value(json_object_get(o, key));
+/* ---- verify ---- */
 
-	return text ? text : "";
-}
-
-static int pack(json_t *p, const struct invocation *in, struct brumate_error *err)
+static int add_checkpoints(json_t *p, const struct invocation *in, struct brumate_error *err)
 {
 	json_t *words;
 	int r = add_path(p, "dir", in->values[OPT_DIR], err);
@@ -98,14 +93,10 @@ static size_t count_bad(json_t *results)
 int verb_verify(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *p = json_object(), *reply = NULL;
-	struct progress progress = { .verb = "verify" };
-	int cancel_fd = interrupt_watch(true);
-	int r = cancel_fd < 0 ? brumate_fail(err, -cancel_fd, "pipe: %m") : pack(p, in, err);
+	int r = add_checkpoints(p, in, err);
 
-	if (r < 0)
-		return r;
-	r = client_call("Verify", p, progress_show, &progress, cancel_fd, &reply, err);
-	progress_clear(&progress);
+	if (r == 0)
+		r = client_call_shown("Verify", "verify", p, NULL, &reply, err);
 	if (r < 0)
 		return r;
 
@@ -119,4 +110,63 @@ int verb_verify(const struct invocation *in, struct brumate_error *err)
 		     json_array_size(results));
 	brumate_hint(err, "they cannot be restored; `brumate rm` removes them");
 	return -EBADMSG;
+}
+
+/* ---- prune and gc ---- */
+
+static void print_remarks(json_t *remarks, const char *what)
+{
+	json_t *remark;
+	size_t i;
+
+	json_array_foreach (remarks, i, remark) {
+		print_styled(stderr, STYLE_YELLOW, "note:");
+		fprintf(stderr, " %s %s: %s\n", what,
+			json_string_value(json_object_get(remark, "id")),
+			json_string_value(json_object_get(remark, "text")));
+	}
+}
+
+int verb_prune(const struct invocation *in, struct brumate_error *err)
+{
+	auto_json json_t *p = json_object(), *reply = NULL;
+	json_t *id;
+	size_t i;
+	int r = add_retention(p, in, err);
+
+	if (r == 0 && !in->values[OPT_KEEP_LAST] && !in->values[OPT_KEEP_WITHIN]) {
+		brumate_fail(err, EINVAL, "prune: --keep-last or --keep-within is missing");
+		brumate_hint(err, "say what to keep; --dry-run shows what would go");
+		return -EINVAL;
+	}
+	if (r == 0)
+		r = add_string(p, "job", in->values[OPT_JOB], err);
+	if (r == 0)
+		r = add_flag(p, "dry_run", in, OPT_DRY_RUN, err);
+	if (r == 0)
+		r = add_path(p, "dir", in->values[OPT_DIR], err);
+	if (r == 0)
+		r = client_ask("Prune", p, &reply, err);
+	if (r < 0)
+		return r;
+	if (wants_json(in))
+		return print_json(reply, err);
+	print_remarks(json_object_get(reply, "kept"), "kept");
+	print_remarks(json_object_get(reply, "damaged"), "damaged, kept");
+	json_array_foreach (json_object_get(reply, "removed"), i, id)
+		puts(json_string_value(id));
+	return 0;
+}
+
+int verb_gc(const struct invocation *in, struct brumate_error *err)
+{
+	auto_json json_t *p = json_object(), *reply = NULL;
+	int r = add_path(p, "dir", in->values[OPT_DIR], err);
+
+	if (r == 0)
+		r = client_ask("Sweep", p, &reply, err);
+	if (r == 0)
+		printf("%" JSON_INTEGER_FORMAT "\n",
+		       json_integer_value(json_object_get(reply, "swept")));
+	return r;
 }

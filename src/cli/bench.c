@@ -1,0 +1,797 @@
+// SPDX-License-Identifier: MIT
+/*
+ * `brumate bench`: what the machine can do, and what share of it suspend, resume, checkpoint and restore of a
+ * synthetic job reach, through the broker's copies and through the driver alone, in one run. The job's log is
+ * how it answers.
+ */
+#include "cli/arguments.h"
+#include "cli/client.h"
+#include "cli/output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/statvfs.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/conf.h"
+#include "base/error.h"
+#include "base/fd.h"
+#include "base/machine.h"
+#include "base/paths.h"
+#include "base/workers.h"
+#include "wire/wire.h"
+
+/* What is asked for. Strings borrowed. */
+struct bench_options {
+	uint64_t size_bytes;
+	const char *pieces_kib; /* "65536-1048576" */
+	unsigned zero, change;	/* percent */
+	unsigned rounds;
+	bool keep_copy, live;	  /* as suspend, resume and checkpoint take them */
+	const char *gpu;	  /* "simulated", or NULL */
+	const char *dir;	  /* checkpoints go there too; NULL: none are made */
+	const char *const *paths; /* "broker", "driver"; ends with NULL */
+};
+
+/* Bytes per second that the machine does, measured in this run; 0: not measured. */
+struct bench_limits {
+	double d2h, h2d, memcpy_all, disk_write, disk_read;
+};
+
+/* The synthetic job. */
+struct bench_job {
+	char id[32];
+	int log_fd, inotify_fd;
+	off_t offset; /* of the log, up to which lines were taken */
+};
+#define BENCH_JOB_EMPTY ((struct bench_job){ .log_fd = -1, .inotify_fd = -1 })
+
+/* One operation, measured from outside. */
+struct bench_result {
+	const char *operation, *path;	   /* borrowed */
+	unsigned round;			   /* from 1; the first finds the pool cold */
+	uint64_t bytes, start_ns, wall_ns; /* wall_ns: the same moment by CLOCK_REALTIME */
+	double seconds;			   /* of the operation as its caller saw it */
+	double standing;   /* from the job's last beat before to its first after; 0: none */
+	double until_beat; /* from the start of the operation to the job's next beat; 0: none */
+	json_t *summary;   /* owned */
+};
+
+struct bench {
+	struct bench_options options;
+	struct bench_limits limits;
+	struct bench_result *results; /* owned, with their summaries */
+	size_t n_results;
+};
+
+/* ---- what the machine can do ---- */
+
+enum { THREADS_MAX = 8, DEPTH = 16, ROUNDS = 3, PAGE_BYTES = 4096 };
+
+#define MEMORY_BYTES   (64ull << 20) /* of each thread */
+#define FILE_BYTES_MAX (16ull << 30)
+#define BLOCK_BYTES    (2ull << 20)
+#define DISK_TIME_NS   (3 * NS_PER_S) /* each way */
+
+/* Blocks of a file, one after the other, each by the thread that is free. */
+struct blocks {
+	int fd;
+	char *memory; /* a block for each thread */
+	bool writes;
+	uint64_t n, deadline_ns;
+	atomic_uint_fast64_t next, done;
+};
+
+/* Threads that memory is copied with. */
+static unsigned bench_threads(void)
+{
+	unsigned n = machine_cores();
+
+	return n > THREADS_MAX ? THREADS_MAX : n;
+}
+
+/* No two blocks are the same: nothing that a disk could store once. */
+static void stamp_block(char *block, uint64_t number)
+{
+	for (size_t at = 0; at < BLOCK_BYTES; at += PAGE_BYTES)
+		*(uint64_t *)(block + at) += number * (BLOCK_BYTES / PAGE_BYTES) + 1;
+}
+
+/* A worker's part of @arg, a struct blocks, with the memory that is its own. */
+static int move_blocks(void *arg, size_t item, const struct worker *me, struct brumate_error *err)
+{
+	struct blocks *b = arg;
+	char *block = b->memory + item * BLOCK_BYTES;
+	uint64_t i;
+
+	while (clock_now_ns() < b->deadline_ns && (i = atomic_fetch_add(&b->next, 1)) < b->n) {
+		off_t at = (off_t)(i * BLOCK_BYTES);
+
+		if (b->writes)
+			stamp_block(block, i);
+		ssize_t n = b->writes ? pwrite(b->fd, block, BLOCK_BYTES, at)
+				      : pread(b->fd, block, BLOCK_BYTES, at);
+		if (n != (ssize_t)BLOCK_BYTES)
+			return n < 0 ? -errno : -EIO;
+		atomic_fetch_add(&b->done, 1);
+	}
+	return 0;
+}
+
+static void *map_touched(size_t bytes)
+{
+	char *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		return NULL;
+	for (size_t i = 0; i < bytes; i += sizeof(uint64_t)) {
+		uint64_t z = i * 0x9e3779b97f4a7c15u; /* nothing that a disk could shrink */
+
+		*(uint64_t *)(p + i) = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+	}
+	return p;
+}
+
+/* @arg: memory, of which each thread has two pieces. */
+static int copy_memory(void *arg, size_t item, const struct worker *me, struct brumate_error *err)
+{
+	char *from = (char *)arg + 2 * item * MEMORY_BYTES;
+
+	memcpy(from + MEMORY_BYTES, from, MEMORY_BYTES);
+	return 0;
+}
+
+/* Copies host memory with bench_threads() threads. */
+static int bench_measure_memcpy(struct bench_limits *limits, struct brumate_error *err)
+{
+	unsigned n = bench_threads();
+	char *memory = map_touched(2 * n * MEMORY_BYTES);
+	const struct workers_items copies = {
+		.n = n, .threads = n, .fn = copy_memory, .arg = memory
+	};
+	double best = 0;
+
+	if (!memory)
+		return brumate_fail(err, ENOMEM, "memory to measure copies with: %m");
+	for (int i = 0; i < ROUNDS; i++) {
+		uint64_t start_ns = clock_now_ns();
+		int r = workers_run(&copies, NULL);
+		double seconds = clock_since_s(start_ns);
+
+		if (r == 0 && (!best || seconds < best))
+			best = seconds;
+	}
+	munmap(memory, 2 * n * MEMORY_BYTES);
+	if (best > 0)
+		limits->memcpy_all = (double)(n * MEMORY_BYTES) / best;
+	return 0;
+}
+
+static int open_file(const char *path)
+{
+	int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_DIRECT, 0600);
+
+	if (fd < 0 && errno == EINVAL)
+		fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	return fd < 0 ? -errno : fd;
+}
+
+/* Moves all blocks, or as many as there is time for: bytes per second in *ret, and the blocks that were moved.
+ * Writes count when they are on the disk. */
+static int measure_way(double *ret, uint64_t *ret_blocks, struct blocks *b)
+{
+	const struct workers_items moves = {
+		.n = DEPTH, .threads = DEPTH, .fn = move_blocks, .arg = b
+	};
+	uint64_t start_ns = clock_now_ns();
+
+	b->deadline_ns = start_ns + DISK_TIME_NS;
+	int r = workers_run(&moves, NULL);
+	if (r < 0)
+		return r;
+	if (b->writes && fdatasync(b->fd) < 0)
+		return -errno;
+	*ret_blocks = atomic_load(&b->done);
+	*ret = (double)(*ret_blocks * BLOCK_BYTES) / clock_since_s(start_ns);
+	return 0;
+}
+
+static int measure_file(struct bench_limits *limits, int fd, uint64_t n)
+{
+	char *memory = map_touched(DEPTH * BLOCK_BYTES);
+	struct blocks out = { .fd = fd, .memory = memory, .writes = true, .n = n };
+	struct blocks in = { .fd = fd, .memory = memory };
+	uint64_t read;
+
+	if (!memory)
+		return -ENOMEM;
+	/* As a store does it; where it cannot be done, the file grows as it is written. */
+	(void)!fallocate(fd, 0, 0, (off_t)(n * BLOCK_BYTES));
+	int r = measure_way(&limits->disk_write, &in.n, &out);
+	if (r == 0) {
+		posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* of use without O_DIRECT only */
+		r = measure_way(&limits->disk_read, &read, &in);
+	}
+	munmap(memory, DEPTH * BLOCK_BYTES);
+	return r;
+}
+
+/* Writes and reads a large file of @dir past the page cache, 16 blocks of 2 MiB at a time, until it is on the
+ * disk; of a file system without O_DIRECT, through the cache. A few seconds each way. */
+static int bench_measure_disk(struct bench_limits *limits, const char *dir,
+			      struct brumate_error *err)
+{
+	auto_free char *path = path_format("%s/.bench.%d", dir, (int)getpid());
+	struct statvfs fs;
+
+	if (!path)
+		return brumate_fail(err, ENOMEM, "%m");
+	auto_close int fd = open_file(path);
+	if (fd < 0)
+		return brumate_fail(err, -fd, "%s: %m", path);
+	unlink(path);
+	if (fstatvfs(fd, &fs) < 0)
+		return brumate_fail(err, errno, "%s: %m", dir);
+	uint64_t room = fs.f_bavail * fs.f_frsize / 2;
+	uint64_t n = (room < FILE_BYTES_MAX ? room : FILE_BYTES_MAX) / BLOCK_BYTES;
+	int r = n ? measure_file(limits, fd, n) : -ENOSPC;
+	return r < 0 ? brumate_fail(err, -r, "%s: could not be written and read: %m", dir) : 0;
+}
+
+/* ---- the synthetic job ---- */
+
+enum { ANSWER_TIMEOUT_MS = 300000, TAIL_BYTES = 4096 };
+
+/* Ends it and removes its record. Accepts the empty value. */
+static void bench_job_fini(struct bench_job *j)
+{
+	auto_json json_t *kill = json_pack("{s:s,s:i}", "job", j->id, "signal", SIGKILL);
+	auto_json json_t *job = json_pack("{s:s}", "job", j->id);
+	auto_json json_t *killed = NULL, *waited = NULL, *removed = NULL;
+
+	if (j->id[0] && client_ask("Kill", kill, &killed, NULL) == 0)
+		client_ask("Wait", job, &waited, NULL);
+	if (j->id[0])
+		client_ask("Remove", job, &removed, NULL);
+	cleanup_close(&j->log_fd);
+	cleanup_close(&j->inotify_fd);
+	*j = BENCH_JOB_EMPTY;
+}
+DEFINE_AUTO_FINI(struct bench_job, bench_job_fini)
+
+/* Another one for each job: what one path has stored must be of no use to the other. */
+static uint64_t fresh_seed(void)
+{
+	uint64_t seed;
+
+	return getrandom(&seed, sizeof(seed), GRND_NONBLOCK) == sizeof(seed) ? seed
+									     : clock_now_ns();
+}
+
+static json_t *pack_bench_job(const struct bench_options *o, const char *program, const char *path,
+			      bool link)
+{
+	char mib[32], zero[16], change[16], seed[32];
+
+	snprintf(mib, sizeof(mib), "%llu", (unsigned long long)(o->size_bytes >> 20));
+	snprintf(zero, sizeof(zero), "%u", o->zero);
+	snprintf(change, sizeof(change), "%u", o->change);
+	snprintf(seed, sizeof(seed), "%llu", (unsigned long long)fresh_seed());
+	json_t *argv = json_pack("[s,s,s,s,s,s,s,s,s,s,s]", program, "--mib", mib, "--piece-kib",
+				 o->pieces_kib, "--zero", zero, "--change", change, "--seed", seed);
+	if (argv && link)
+		json_array_append_new(argv, json_string("--link"));
+	return json_pack("{s:o,s:o,s:s,s:s,s:s*}", "argv", argv, "env", pack_environment(), "cwd",
+			 "/", "data_path", path, "gpu", o->gpu);
+}
+
+static int watch_log(struct bench_job *j, json_t *job, struct brumate_error *err)
+{
+	const char *log = json_string_value(json_object_get(job, "log"));
+
+	j->log_fd = log ? open(log, O_RDONLY | O_CLOEXEC) : -1;
+	j->inotify_fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+	if (j->log_fd < 0 || j->inotify_fd < 0 ||
+	    inotify_add_watch(j->inotify_fd, log, IN_MODIFY) < 0)
+		return brumate_fail(err, errno, "log %s: %m", log ? log : "of the job");
+	return 0;
+}
+
+/* Takes lines up to one that starts with @word. 1: it came; 0: not yet. */
+static int take_line(struct bench_job *j, const char *word, char *ret, size_t ret_bytes,
+		     struct brumate_error *err)
+{
+	char buf[TAIL_BYTES + 1];
+
+	for (;;) {
+		ssize_t n = pread(j->log_fd, buf, TAIL_BYTES, j->offset);
+		if (n < 0)
+			return brumate_fail(err, errno, "log of job %s: %m", j->id);
+		buf[n] = '\0';
+		char *end = strchr(buf, '\n');
+		if (!end)
+			return 0;
+		*end = '\0';
+		j->offset += end - buf + 1;
+		if (!strncmp(buf, "ERR ", 4))
+			return brumate_fail(err, EIO, "bench-job: %s", buf + 4);
+		if (strncmp(buf, word, strlen(word)) != 0)
+			continue;
+		snprintf(ret, ret_bytes, "%s", buf + strlen(word));
+		return 1;
+	}
+}
+
+/* Waits for its next line that starts with @word: the rest of it, NUL-terminated. -ETIMEDOUT, or -EIO where it
+ * said that something is wrong. */
+static int bench_job_line(struct bench_job *j, const char *word, char *ret, size_t ret_bytes,
+			  struct brumate_error *err)
+{
+	uint64_t deadline_ns = deadline_in_ms(ANSWER_TIMEOUT_MS);
+	char events[4096];
+	int r;
+
+	while ((r = take_line(j, word, ret, ret_bytes, err)) == 0) {
+		r = fd_wait(j->inotify_fd, POLLIN, deadline_ns);
+		if (r < 0)
+			return brumate_fail(err, -r, "job %s did not say \"%s\": %m", j->id, word);
+		if (read(j->inotify_fd, events, sizeof(events)) < 0 && errno != EAGAIN)
+			return brumate_fail(err, errno, "inotify: %m");
+	}
+	return r < 0 ? r : 0;
+}
+
+/* Sends it a signal and waits for the line that answers it. */
+static int bench_job_ask(struct bench_job *j, int signal, const char *word, char *ret,
+			 size_t ret_bytes, struct brumate_error *err)
+{
+	auto_json json_t *p = json_pack("{s:s,s:i}", "job", j->id, "signal", signal);
+	auto_json json_t *reply = NULL;
+	int r = p ? client_ask("Kill", p, &reply, err) : brumate_fail(err, ENOMEM, "%m");
+
+	return r < 0 ? r : bench_job_line(j, word, ret, ret_bytes, err);
+}
+
+/* Starts it and waits until it is ready; with @limits, it measures the link first. */
+static int bench_job_start(struct bench_job *ret, const struct bench_options *o, const char *path,
+			   struct bench_limits *limits, struct brumate_error *err)
+{
+	auto_(bench_job_fini) struct bench_job j = BENCH_JOB_EMPTY;
+	auto_free char *program = path_find_helper("bench-job");
+	auto_json json_t *reply = NULL;
+	char line[128];
+
+	if (!program)
+		return brumate_fail(err, ENOENT, "bench-job is not installed");
+	auto_json json_t *run = pack_bench_job(o, program, path, limits);
+	int r = run ? client_ask("Run", run, &reply, err) : brumate_fail(err, ENOMEM, "%m");
+	if (r < 0)
+		return r;
+	json_t *job = json_object_get(reply, "job");
+	const char *id = json_string_value(json_object_get(job, "id"));
+	snprintf(j.id, sizeof(j.id), "%s", id ? id : "");
+	r = watch_log(&j, job, err);
+	if (r == 0 && limits)
+		r = bench_job_line(&j, "link ", line, sizeof(line), err);
+	if (r == 0 && limits && sscanf(line, "d2h %lf h2d %lf", &limits->d2h, &limits->h2d) != 2)
+		r = brumate_fail(err, EPROTO, "bench-job: %s", line);
+	if (r == 0)
+		r = bench_job_line(&j, "ready ", line, sizeof(line), err);
+	if (r < 0)
+		return r;
+	*ret = j;
+	j = BENCH_JOB_EMPTY;
+	return 0;
+}
+
+/* ---- one job, taken through the operations by one data path ---- */
+
+static void bench_fini(struct bench *b)
+{
+	for (size_t i = 0; i < b->n_results; i++)
+		json_decref(b->results[i].summary);
+	free(b->results);
+	*b = (struct bench){ 0 };
+}
+DEFINE_AUTO_FINI(struct bench, bench_fini)
+
+static struct bench_result *add_result(struct bench *b)
+{
+	struct bench_result *grown = array_room(b->results, b->n_results, sizeof(*grown));
+
+	if (!grown)
+		return NULL;
+	b->results = grown;
+	grown[b->n_results] = (struct bench_result){ 0 };
+	return &grown[b->n_results++];
+}
+
+static json_t *pack_operation(const struct bench *b, const char *operation, const char *what)
+{
+	if (!strcmp(operation, "Restore"))
+		return json_pack("{s:s,s:s*}", "checkpoint", what, "dir", b->options.dir);
+	const bool live = b->options.live, keep = b->options.keep_copy;
+	if (!strcmp(operation, "Checkpoint"))
+		return json_pack("{s:s,s:s*,s:b}", "job", what, "dir", b->options.dir, "live",
+				 live);
+	if (!strcmp(operation, "Suspend"))
+		return json_pack("{s:s,s:b}", "job", what, "live", live);
+	return json_pack("{s:s,s:b}", "job", what, "keep_copy", keep);
+}
+
+/* @ret is valid until the next result is added. */
+static int run_operation(struct bench *b, const char *method, const char *name, const char *path,
+			 unsigned round, const char *what, struct bench_result **ret,
+			 struct brumate_error *err)
+{
+	auto_json json_t *p = pack_operation(b, method, what), *reply = NULL;
+	uint64_t start_ns = clock_now_ns(), start_wall_ns = clock_wall_ns();
+	int r = p ? client_ask(method, p, &reply, err) : brumate_fail(err, ENOMEM, "%m");
+	double seconds = clock_since_s(start_ns);
+
+	if (r < 0)
+		return brumate_wrap(err, r, "%s by %s", name, path);
+	struct bench_result *result = add_result(b);
+	if (!result)
+		return brumate_fail(err, ENOMEM, "%m");
+	*result =
+		(struct bench_result){ .operation = name,
+				       .path = path,
+				       .round = round,
+				       .bytes = b->options.size_bytes,
+				       .start_ns = start_ns,
+				       .wall_ns = start_wall_ns,
+				       .seconds = seconds,
+				       .summary = json_incref(json_object_get(reply, "summary")) };
+	*ret = result;
+	return 0;
+}
+
+/* The job tells when it stood still: the gap that holds the moment when it was brought back. Others
+ * come of a busy machine. */
+static int see_gap(struct bench_job *j, struct bench_result *brought_back,
+		   struct brumate_error *err)
+{
+	unsigned long long from, to;
+	char line[128];
+
+	do {
+		int r = bench_job_line(j, "gap ", line, sizeof(line), err);
+		if (r < 0)
+			return r;
+		if (sscanf(line, "%llu %llu", &from, &to) != 2)
+			return brumate_fail(err, EPROTO, "bench-job: gap %s", line);
+	} while (from > brought_back->wall_ns || to < brought_back->wall_ns);
+	brought_back->standing = (double)(to - from) / 1e9;
+	brought_back->until_beat = (double)(to - brought_back->wall_ns) / 1e9;
+	return 0;
+}
+
+/* It runs, and the data it holds is right. */
+static int see_it_run(struct bench *b, struct bench_job *j, struct bench_result *brought_back,
+		      struct brumate_error *err)
+{
+	char line[128];
+	int r = see_gap(j, brought_back, err);
+
+	if (r < 0)
+		return r;
+	if ((r = bench_job_ask(j, SIGUSR1, "check ", line, sizeof(line), err)) < 0)
+		return r;
+	if (strcmp(line, "OK") != 0)
+		return brumate_fail(err, EBADMSG, "the data is wrong after %s by %s",
+				    brought_back->operation, brought_back->path);
+	if (b->options.change)
+		r = bench_job_ask(j, SIGUSR2, "changed ", line, sizeof(line), err);
+	return r;
+}
+
+static int suspend_and_resume(struct bench *b, struct bench_job *j, const char *path,
+			      unsigned round, struct brumate_error *err)
+{
+	struct bench_result *result;
+	int r = run_operation(b, "Suspend", "suspend", path, round, j->id, &result, err);
+
+	if (r == 0)
+		r = run_operation(b, "Resume", "resume", path, round, j->id, &result, err);
+	return r < 0 ? r : see_it_run(b, j, result, err);
+}
+
+static int checkpoint_and_restore(struct bench *b, struct bench_job *j, const char *path,
+				  unsigned round, struct brumate_error *err)
+{
+	struct bench_result *result;
+	char id[128];
+	int r = run_operation(b, "Checkpoint", "checkpoint", path, round, j->id, &result, err);
+
+	if (r < 0)
+		return r;
+	const char *saved = json_string_value(json_object_get(result->summary, "checkpoint"));
+	snprintf(id, sizeof(id), "%s", saved ? saved : "");
+	r = run_operation(b, "Restore", "restore", path, round, id, &result, err);
+	if (r == 0)
+		r = see_it_run(b, j, result, err);
+	auto_json json_t *p = json_pack("{s:s,s:s*}", "checkpoint", id, "dir", b->options.dir);
+	auto_json json_t *removed = NULL;
+	if (p && client_ask("Remove", p, &removed, r < 0 ? NULL : err) < 0 && r == 0)
+		r = -EIO;
+	return r;
+}
+
+/* Takes one job through all rounds by @path, adding results; its data is checked after each. */
+static int bench_run_path(struct bench *b, const char *path, struct brumate_error *err)
+{
+	auto_(bench_job_fini) struct bench_job j = BENCH_JOB_EMPTY;
+	bool first = !b->limits.d2h;
+	int r = bench_job_start(&j, &b->options, path, first ? &b->limits : NULL, err);
+
+	for (unsigned round = 1; r == 0 && round <= b->options.rounds; round++)
+		r = suspend_and_resume(b, &j, path, round, err);
+	for (unsigned round = 1; r == 0 && b->options.dir && round <= b->options.rounds; round++)
+		r = checkpoint_and_restore(b, &j, path, round, err);
+	return r;
+}
+
+/* ---- what was found ---- */
+
+/* Bytes per second. */
+static double bench_rate(const struct bench_result *r)
+{
+	double seconds = r->until_beat ? r->until_beat : r->seconds;
+
+	return seconds > 0 ? (double)r->bytes / seconds : 0;
+}
+
+/* What the machine can do of that; 0: not known. */
+static double bench_limit(const struct bench *b, const struct bench_result *r)
+{
+	if (!strcmp(r->operation, "suspend"))
+		return b->limits.d2h;
+	if (!strcmp(r->operation, "resume"))
+		return b->limits.h2d;
+	return !strcmp(r->operation, "checkpoint") ? b->limits.disk_write : b->limits.disk_read;
+}
+
+static json_t *result_to_json(const struct bench *b, const struct bench_result *r)
+{
+	double limit = bench_limit(b, r);
+
+	return json_pack("{s:s,s:s,s:i,s:I,s:f,s:f,s:f,s:f,s:o,s:O*}", "operation", r->operation,
+			 "path", r->path, "round", (int)r->round, "bytes", (json_int_t)r->bytes,
+			 "seconds", r->seconds, "standing_s", r->standing, "until_beat_s",
+			 r->until_beat, "gbps", bench_rate(r) / 1e9, "share_of_limit",
+			 limit ? json_real(bench_rate(r) / limit) : json_null(), "summary",
+			 r->summary);
+}
+
+static json_t *bench_to_json(const struct bench *b)
+{
+	json_t *results = json_array();
+
+	for (size_t i = 0; results && i < b->n_results; i++)
+		json_array_append_new(results, result_to_json(b, &b->results[i]));
+	return json_pack("{s:{s:f,s:f,s:f,s:i,s:f,s:f},s:I,s:s,s:i,s:i,s:o}", "limits", "d2h_gbps",
+			 b->limits.d2h / 1e9, "h2d_gbps", b->limits.h2d / 1e9, "memcpy_gbps",
+			 b->limits.memcpy_all / 1e9, "memcpy_threads", (int)bench_threads(),
+			 "disk_write_gbps", b->limits.disk_write / 1e9, "disk_read_gbps",
+			 b->limits.disk_read / 1e9, "bytes", (json_int_t)b->options.size_bytes,
+			 "pieces_kib", b->options.pieces_kib, "zero_percent", (int)b->options.zero,
+			 "change_percent", (int)b->options.change, "results", results);
+}
+
+static void print_limits(const struct bench_limits *l)
+{
+	printf("link: %.1f GB/s out, %.1f GB/s in; memcpy by %u threads: %.1f GB/s", l->d2h / 1e9,
+	       l->h2d / 1e9, bench_threads(), l->memcpy_all / 1e9);
+	if (l->disk_write > 0)
+		printf("; disk: %.2f GB/s write, %.2f GB/s read", l->disk_write / 1e9,
+		       l->disk_read / 1e9);
+	putchar('\n');
+}
+
+static int add_number_cell(struct table *t, const char *fmt, double value)
+{
+	char text[32];
+
+	snprintf(text, sizeof(text), fmt, value);
+	return table_add(t, value > 0 ? text : NULL);
+}
+
+static int add_result_row(struct table *t, const struct bench *b, const struct bench_result *r)
+{
+	double limit = bench_limit(b, r);
+	int bad = table_add(t, r->operation) | table_add(t, r->path);
+
+	bad |= add_number_cell(t, "%.0f", r->round);
+	bad |= add_number_cell(t, "%.3f", r->seconds);
+	bad |= add_number_cell(t, "%.3f", r->until_beat);
+	bad |= add_number_cell(t, "%.2f", bench_rate(r) / 1e9);
+	bad |= add_number_cell(t, "%.0f %%", limit ? bench_rate(r) / limit * 100 : 0);
+	return bad;
+}
+
+static int bench_print(const struct bench *b, struct brumate_error *err)
+{
+	static const struct column columns[] = {
+		{ "OPERATION", false }, { "PATH", false },	   { "ROUND", true },
+		{ "SECONDS", true },	{ "TO 1ST KERNEL", true }, { "GB/S", true },
+		{ "OF LIMIT", true },
+	};
+	struct table t = TABLE_OF(columns);
+	int bad = 0;
+
+	print_limits(&b->limits);
+	for (size_t i = 0; i < b->n_results; i++)
+		bad |= add_result_row(&t, b, &b->results[i]);
+	if (!bad)
+		table_print(&t, stdout, true, 0);
+	table_fini(&t);
+	return bad ? brumate_fail(err, ENOMEM, "%m") : 0;
+}
+
+/* One line a phase: operations that overlap stand on lanes of their own. */
+static json_t *trace_event(const struct bench_result *r, json_t *phase, int lane)
+{
+	double start = json_number_value(json_object_get(phase, "start"));
+	const char *name = json_string_value(json_object_get(phase, "name"));
+
+	return json_pack("{s:s,s:s,s:s,s:f,s:f,s:i,s:i}", "name", name ? name : "", "cat",
+			 r->operation, "ph", "X", "ts", (double)r->start_ns / 1e3 + start * 1e6,
+			 "dur", json_number_value(json_object_get(phase, "seconds")) * 1e6, "pid",
+			 1, "tid", lane);
+}
+
+/* The phases of all operations as a trace that Perfetto and chrome://tracing open. */
+static int bench_write_trace(const struct bench *b, const char *path, struct brumate_error *err)
+{
+	auto_json json_t *events = json_array();
+
+	for (size_t i = 0; events && i < b->n_results; i++) {
+		const struct bench_result *r = &b->results[i];
+		json_t *phase;
+		size_t k;
+
+		json_array_append_new(events, json_pack("{s:s,s:s,s:s,s:f,s:f,s:i,s:i}", "name",
+							r->operation, "cat", r->path, "ph", "X",
+							"ts", (double)r->start_ns / 1e3, "dur",
+							r->seconds * 1e6, "pid", 1, "tid", 0));
+		json_array_foreach (json_object_get(r->summary, "phases"), k, phase)
+			json_array_append_new(events, trace_event(r, phase, (int)k + 1));
+	}
+	auto_json json_t *trace = json_pack("{s:O}", "traceEvents", events);
+	if (!trace || json_dump_file(trace, path, JSON_COMPACT) < 0)
+		return brumate_fail(err, EIO, "%s: the trace could not be written", path);
+	return 0;
+}
+
+/* ---- the command ---- */
+
+enum { ROUNDS_DEFAULT = 2, ROUNDS_MAX = 100, PIECE_KIB_MIN = 1 };
+
+#define SIZE_DEFAULT   "1G"
+#define SIZE_MAX_BYTES (1ull << 42)
+
+static const char *const both_paths[] = { "broker", "driver", NULL };
+static const char *const broker_only[] = { "broker", NULL };
+static const char *const driver_only[] = { "driver", NULL };
+
+static int get_percent(unsigned *ret, const char *what, const char *text, unsigned max,
+		       struct brumate_error *err)
+{
+	char *end;
+
+	if (!text)
+		return 0;
+	unsigned long n = strtoul(text, &end, 10);
+	if (end == text || *end || n > max)
+		return brumate_fail(err, EINVAL, "--%s %s: want 0 to %u (percent)", what, text,
+				    max);
+	*ret = (unsigned)n;
+	return 0;
+}
+
+/* "64M-1G" as bench-job takes it, in KiB. */
+static int get_pieces(char *ret, size_t ret_bytes, const char *text, struct brumate_error *err)
+{
+	auto_free char *copy = strdup(text);
+	char *dash = copy ? strchr(copy, '-') : NULL;
+	uint64_t from, to;
+
+	if (!copy)
+		return brumate_fail(err, ENOMEM, "%m");
+	if (dash)
+		*dash++ = '\0';
+	if (conf_size_bytes(&from, copy) < 0 || conf_size_bytes(&to, dash ? dash : copy) < 0 ||
+	    from >> 10 < PIECE_KIB_MIN || to < from)
+		return brumate_fail(err, EINVAL,
+				    "--pieces %s: want a size or MIN-MAX, as in 64M-1G", text);
+	snprintf(ret, ret_bytes, "%llu-%llu", (unsigned long long)(from >> 10),
+		 (unsigned long long)(to >> 10));
+	return 0;
+}
+
+static int get_bench_options(struct bench_options *o, const struct invocation *in, char *pieces,
+			     size_t pieces_bytes, struct brumate_error *err)
+{
+	const char *size = in->values[OPT_SIZE] ? in->values[OPT_SIZE] : SIZE_DEFAULT;
+	const char *path = in->values[OPT_DATA_PATH];
+	int64_t rounds = ROUNDS_DEFAULT;
+	int r = 0;
+
+	if (conf_size_bytes(&o->size_bytes, size) < 0 || o->size_bytes < 1 << 20 ||
+	    o->size_bytes > SIZE_MAX_BYTES)
+		return brumate_fail(err, EINVAL, "--size %s: want a size of at least 1M", size);
+	if (in->values[OPT_ROUNDS])
+		r = parse_count(&rounds, "--rounds", in->values[OPT_ROUNDS], err);
+	if (r == 0)
+		r = get_percent(&o->zero, "zero", in->values[OPT_ZERO], 99, err);
+	if (r == 0)
+		r = get_percent(&o->change, "change", in->values[OPT_CHANGE], 100, err);
+	if (r == 0)
+		r = get_pieces(pieces, pieces_bytes,
+			       in->values[OPT_PIECES] ? in->values[OPT_PIECES] : "64M", err);
+	if (r < 0)
+		return r;
+	o->pieces_kib = pieces;
+	o->keep_copy = in->values[OPT_KEEP_COPY];
+	o->live = in->values[OPT_LIVE];
+	o->rounds = rounds > ROUNDS_MAX ? ROUNDS_MAX : (unsigned)rounds;
+	o->gpu = in->values[OPT_GPU] ? in->values[OPT_GPU] : getenv("BRUMATE_GPU");
+	if (o->gpu && strcmp(o->gpu, "simulated") != 0)
+		o->gpu = NULL;
+	o->paths = both_paths;
+	if (path && strcmp(path, "both") != 0)
+		o->paths = strcmp(path, "driver") ? broker_only : driver_only;
+	return 0;
+}
+
+static int run_bench(struct bench *b, struct brumate_error *err)
+{
+	int r = bench_measure_memcpy(&b->limits, err);
+
+	if (r == 0 && b->options.dir)
+		r = bench_measure_disk(&b->limits, b->options.dir, err);
+	for (const char *const *path = b->options.paths; r == 0 && *path; path++)
+		r = bench_run_path(b, *path, err);
+	return r;
+}
+
+int verb_bench(const struct invocation *in, struct brumate_error *err)
+{
+	auto_(bench_fini) struct bench b = { 0 };
+	auto_free char *dir = in->values[OPT_DIR] ? absolute_path(in->values[OPT_DIR]) : NULL;
+	char pieces[64];
+	int r = get_bench_options(&b.options, in, pieces, sizeof(pieces), err);
+
+	if (r < 0)
+		return r;
+	if (dir && (r = mkdir_parents(dir, 0700)) < 0)
+		return brumate_fail(err, -r, "%s: %m", dir);
+	b.options.dir = dir;
+	r = run_bench(&b, err);
+	if (r == 0 && in->values[OPT_TRACE])
+		r = bench_write_trace(&b, in->values[OPT_TRACE], err);
+	if (r < 0)
+		return r;
+	if (!wants_json(in))
+		return bench_print(&b, err);
+	auto_json json_t *o = bench_to_json(&b);
+	return o ? print_json(o, err) : brumate_fail(err, ENOMEM, "%m");
+}

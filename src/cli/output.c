@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: MIT
+/* What people and scripts see of a command: colour, tables, sizes, the progress line, summaries, JSON. See output.h. */
+#include "cli/output.h"
+#include "cli/command.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <jansson.h>
+#include <limits.h>
+#include <math.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "wire/wire.h"
+
+/* ---- text on a terminal ---- */
+
+static bool has_color(FILE *f)
+{
+	const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
+
+	return isatty(fileno(f)) && !(no_color && *no_color) && term && strcmp(term, "dumb");
+}
+
+void print_styled(FILE *f, enum style style, const char *text)
+{
+	static const char *const codes[] = {
+		[STYLE_PLAIN] = "", [STYLE_BOLD] = "1",	  [STYLE_DIM] = "2",
+		[STYLE_RED] = "31", [STYLE_GREEN] = "32", [STYLE_YELLOW] = "33",
+	};
+
+	if (style == STYLE_PLAIN || !has_color(f))
+		fputs(text, f);
+	else
+		fprintf(f, "\033[%sm%s\033[0m", codes[style], text);
+}
+
+size_t terminal_width(FILE *f)
+{
+	struct winsize size;
+
+	if (!isatty(fileno(f)))
+		return 0;
+	return ioctl(fileno(f), TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : 80;
+}
+
+size_t text_width(const char *text)
+{
+	size_t n = 0;
+
+	for (; *text; text++)
+		n += ((unsigned char)*text & 0xc0) != 0x80;
+	return n;
+}
+
+void table_fini(struct table *t)
+{
+	for (size_t i = 0; i < t->n_cells; i++)
+		free(t->cells[i]);
+	free(t->cells);
+	t->cells = NULL;
+	t->n_cells = 0;
+}
+
+int table_add(struct table *t, const char *text)
+{
+	char **more = array_room(t->cells, t->n_cells, sizeof(*more));
+
+	if (!more)
+		return -ENOMEM;
+	t->cells = more;
+	char *cell = strdup(text && *text ? text : "-");
+	if (!cell)
+		return -ENOMEM;
+	for (char *p = cell; *p; p++)
+		if ((unsigned char)*p < 0x20 || *p == 0x7f)
+			*p = '?';
+	t->cells[t->n_cells++] = cell;
+	return 0;
+}
+
+static size_t column_width(const struct table *t, size_t column, bool headings)
+{
+	size_t widest = headings ? text_width(t->columns[column].title) : 0;
+
+	for (size_t i = column; i < t->n_cells; i += t->n_columns) {
+		size_t width = text_width(t->cells[i]);
+
+		if (width > widest)
+			widest = width;
+	}
+	return widest;
+}
+
+/* At most @cells code points of @text. */
+static void print_cut(FILE *f, const char *text, size_t cells)
+{
+	size_t n = 0;
+
+	for (; *text; text++) {
+		n += ((unsigned char)*text & 0xc0) != 0x80;
+		if (n > cells)
+			break;
+		putc(*text, f);
+	}
+}
+
+static void print_cell(const struct table *t, FILE *f, size_t column, const char *text,
+		       const size_t *widths, size_t *room)
+{
+	bool last = column + 1 == t->n_columns;
+	size_t width = text_width(text);
+	size_t pad = width < widths[column] ? widths[column] - width : 0;
+
+	if (last && !t->columns[column].right) {
+		print_cut(f, text, *room);
+		putc('\n', f);
+		return;
+	}
+	if (t->columns[column].right)
+		fprintf(f, "%*s%s", (int)pad, "", text);
+	else
+		fprintf(f, "%s%*s", text, (int)pad, "");
+	fputs(last ? "\n" : "  ", f);
+	*room = *room > widths[column] + 2 ? *room - widths[column] - 2 : 0;
+}
+
+void table_print(const struct table *t, FILE *f, bool headings, size_t width)
+{
+	size_t *widths = calloc(t->n_columns, sizeof(*widths));
+	size_t room = width ? width : SIZE_MAX;
+
+	if (!widths)
+		return;
+	for (size_t c = 0; c < t->n_columns; c++)
+		widths[c] = column_width(t, c, headings);
+	for (size_t c = 0; headings && c < t->n_columns; c++)
+		print_cell(t, f, c, t->columns[c].title, widths, &room);
+	for (size_t i = 0; i < t->n_cells; i++) {
+		if (i % t->n_columns == 0)
+			room = width ? width : SIZE_MAX;
+		print_cell(t, f, i % t->n_columns, t->cells[i], widths, &room);
+	}
+	free(widths);
+}
+
+/* ---- values ---- */
+
+void format_bytes(char ret[static WORD_BYTES], uint64_t bytes)
+{
+	static const char *const units[] = { "B", "kB", "MB", "GB", "TB", "PB", "EB" };
+	double value = (double)bytes;
+	size_t unit = 0;
+
+	for (; value >= 999.5 && unit + 1 < sizeof(units) / sizeof(units[0]); unit++)
+		value /= 1000;
+	int decimals = unit == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
+	snprintf(ret, WORD_BYTES, "%.*f %s", decimals, value, units[unit]);
+}
+
+void format_age(char ret[static WORD_BYTES], const char *stamp, time_t now)
+{
+	struct tm tm = { 0 };
+
+	snprintf(ret, WORD_BYTES, "-");
+	if (!stamp || !strptime(stamp, "%Y-%m-%dT%H:%M:%S", &tm))
+		return;
+
+	long long age = (long long)now - (long long)timegm(&tm);
+	if (age < 0)
+		age = 0; /* the clock was set back */
+	if (age < 120)
+		snprintf(ret, WORD_BYTES, "%llds", age);
+	else if (age < 2 * 3600)
+		snprintf(ret, WORD_BYTES, "%lldm", age / 60);
+	else if (age < 2 * 86400)
+		snprintf(ret, WORD_BYTES, "%lldh", age / 3600);
+	else
+		snprintf(ret, WORD_BYTES, "%lldd", age / 86400);
+}
+
+const char *text_of(json_t *o, const char *key)
+{
+	const char *text = json_string_value(json_object_get(o, key));
+
+	return text ? text : "";
+}
+
+/* ---- the progress line and the summary ---- */
+
+static uint64_t bytes_of(json_t *o, const char *key)
+{
+	json_int_t value = json_integer_value(json_object_get(o, key));
+
+	return value > 0 ? (uint64_t)value : 0;
+}
+
+void progress_format(char *ret, size_t room, const char *verb, json_t *o, double gbps)
+{
+	char done[WORD_BYTES], total[WORD_BYTES], amount[128] = "", waiting[256] = "";
+	uint64_t bytes = bytes_of(o, "bytes"), total_bytes = bytes_of(o, "total_bytes");
+
+	format_bytes(done, bytes);
+	format_bytes(total, total_bytes);
+	if (total_bytes)
+		snprintf(amount, sizeof(amount), "  %s of %s", done, total);
+	else if (bytes)
+		snprintf(amount, sizeof(amount), "  %s", done);
+	if (amount[0] && gbps > 0)
+		snprintf(amount + strlen(amount), sizeof(amount) - strlen(amount), "  %.2f GB/s",
+			 gbps);
+	if (text_of(o, "waiting_for")[0])
+		snprintf(waiting, sizeof(waiting), "  waiting for %s", text_of(o, "waiting_for"));
+	snprintf(ret, room, "%s [%d/%d] %s%s%s  %.1f s", verb,
+		 (int)json_integer_value(json_object_get(o, "step")),
+		 (int)json_integer_value(json_object_get(o, "steps")), text_of(o, "phase"), amount,
+		 waiting, json_number_value(json_object_get(o, "seconds")));
+}
+
+/* GB/s since the phase began. */
+static double gbps_of(struct progress_line *p, json_t *o)
+{
+	uint64_t bytes = bytes_of(o, "bytes");
+
+	if (strncmp(p->phase, text_of(o, "phase"), sizeof(p->phase) - 1)) {
+		snprintf(p->phase, sizeof(p->phase), "%s", text_of(o, "phase"));
+		p->phase_start_ns = clock_now_ns();
+		p->phase_start_bytes = bytes;
+	}
+	double seconds = clock_since_s(p->phase_start_ns);
+	if (seconds <= 0 || bytes <= p->phase_start_bytes)
+		return 0;
+	return (double)(bytes - p->phase_start_bytes) / seconds / 1e9;
+}
+
+void progress_show(void *arg, json_t *reply)
+{
+	struct progress_line *p = arg;
+	json_t *o = json_object_get(reply, "progress");
+	size_t width = terminal_width(stderr);
+	char line[1024];
+
+	if (!width || !json_is_object(o))
+		return;
+	progress_format(line, sizeof(line), p->verb, o, gbps_of(p, o));
+	for (char *c = line; *c; c++) /* what is waited for may quote a program's name */
+		if ((unsigned char)*c < 0x20 || *c == 0x7f)
+			*c = '?';
+	fprintf(stderr, "\r%-*.*s", (int)width - 1, (int)width - 1, line);
+	fflush(stderr);
+	p->shown = true;
+}
+
+void progress_clear(struct progress_line *p)
+{
+	size_t width = terminal_width(stderr);
+
+	if (p->shown)
+		fprintf(stderr, "\r%*s\r", width ? (int)width - 1 : 0, "");
+	p->shown = false;
+}
+
+static void print_phases(json_t *phases)
+{
+	static const struct column columns[] = { { "  PHASE", false }, { "SECONDS", true } };
+	struct table t = TABLE_OF(columns);
+	json_t *phase;
+	size_t i;
+
+	json_array_foreach (phases, i, phase) {
+		char name[128], seconds[32];
+
+		snprintf(name, sizeof(name), "  %s", text_of(phase, "name"));
+		snprintf(seconds, sizeof(seconds), "%.3f",
+			 json_number_value(json_object_get(phase, "seconds")));
+		table_add(&t, name);
+		table_add(&t, seconds);
+	}
+	if (t.n_cells)
+		table_print(&t, stderr, true, 0);
+	table_fini(&t);
+}
+
+/* What of it did not have to be copied. */
+static void print_spared(json_t *o)
+{
+	uint64_t zero = bytes_of(o, "zero_bytes"), same = bytes_of(o, "unchanged_bytes");
+	char bytes[WORD_BYTES];
+
+	if (zero) {
+		format_bytes(bytes, zero);
+		fprintf(stderr, ", %s of it zero", bytes);
+	}
+	if (same) {
+		format_bytes(bytes, same);
+		fprintf(stderr, ", %s unchanged", bytes);
+	}
+}
+
+/* "total 0.352 s, downtime 0.352 s, 1.07 GB of device memory, 3.05 GB/s" */
+static void print_totals(json_t *o)
+{
+	uint64_t gpu = bytes_of(o, "gpu_bytes"), image = bytes_of(o, "image_bytes");
+	uint64_t disk = bytes_of(o, "disk_bytes");
+	double downtime = json_number_value(json_object_get(o, "downtime_s"));
+	double gbps = json_number_value(json_object_get(o, "gbps"));
+	char bytes[WORD_BYTES];
+
+	fprintf(stderr, "  total %.3f s", json_number_value(json_object_get(o, "seconds")));
+	if (downtime > 0)
+		fprintf(stderr, ", downtime %.3f s", downtime);
+	if (gpu) {
+		format_bytes(bytes, gpu);
+		fprintf(stderr, ", %s of device memory", bytes);
+		print_spared(o);
+	}
+	if (disk) {
+		format_bytes(bytes, disk);
+		fprintf(stderr, ", %s spilled to disk", bytes);
+	}
+	if (image) {
+		format_bytes(bytes, image);
+		fprintf(stderr, ", image %s", bytes);
+	}
+	if (gbps > 0)
+		fprintf(stderr, ", %.2f GB/s", gbps);
+	putc('\n', stderr);
+}
+
+static const char *past_of(const char *operation)
+{
+	static const char *const pasts[][2] = {
+		{ "suspend", "suspended" },
+		{ "resume", "resumed" },
+		{ "checkpoint", "checkpointed" },
+		{ "restore", "restored" },
+	};
+
+	for (size_t i = 0; i < sizeof(pasts) / sizeof(pasts[0]); i++)
+		if (!strcmp(pasts[i][0], operation))
+			return pasts[i][1];
+	return operation;
+}
+
+void summary_print(json_t *o)
+{
+	const char *path = text_of(o, "path");
+	json_t *note;
+	size_t i;
+
+	fprintf(stderr, "%s job %s%s%s\n", past_of(text_of(o, "operation")), text_of(o, "job"),
+		*path ? ": " : "", path);
+	print_phases(json_object_get(o, "phases"));
+	print_totals(o);
+	json_array_foreach (json_object_get(o, "notes"), i, note) {
+		print_styled(stderr, STYLE_YELLOW, "  note: ");
+		fprintf(stderr, "%s\n", json_string_value(note) ? json_string_value(note) : "");
+	}
+}
+
+/* ---- JSON ---- */
+
+bool wants_json(const struct invocation *in)
+{
+	return in->values[OPT_FORMAT] && !strcmp(in->values[OPT_FORMAT], "json");
+}
+
+int print_json(json_t *o, struct brumate_error *err)
+{
+	auto_json json_t *all = json_pack("{s:s}", "apiVersion", "brumate/v1");
+
+	if (!all || json_object_update(all, o) < 0 || json_dumpf(all, stdout, JSON_INDENT(2)) < 0)
+		return brumate_fail(err, EIO, "cannot print the JSON");
+	putchar('\n');
+	return 0;
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT
+/*
+ * What a command puts out: text set for people (colour, width, tables, sizes, ages), a line while an operation
+ * runs and a summary afterwards (both on stderr), and JSON for scripts.
+ */
+#pragma once
+
+#include "cli/command.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "base/error.h"
+
+enum style { STYLE_PLAIN, STYLE_BOLD, STYLE_DIM, STYLE_RED, STYLE_GREEN, STYLE_YELLOW };
+
+/** Prints @text in @style, plain where @f is no terminal, NO_COLOR is set or TERM is "dumb". */
+void print_styled(FILE *f, enum style style, const char *text);
+
+/** Columns of the terminal behind @f; 0 if it is none. */
+size_t terminal_width(FILE *f);
+
+/** Cells that @text takes: code points, not bytes. Pure. */
+size_t text_width(const char *text);
+
+struct column {
+	const char *title;
+	bool right; /* aligned to the right */
+};
+
+/** Rows of text under headings. Owns its cells. */
+struct table {
+	const struct column *columns; /* borrowed */
+	size_t n_columns;
+	char **cells;
+	size_t n_cells;
+};
+
+#define TABLE_OF(array) \
+	((struct table){ .columns = (array), .n_columns = sizeof(array) / sizeof((array)[0]) })
+void table_fini(struct table *t);
+
+/** Adds a cell (copied); NULL is "-". Control characters become '?'. 0 or -ENOMEM. */
+int table_add(struct table *t, const char *text);
+
+/** Prints to @f; the last column is cut at @width unless that is 0. */
+void table_print(const struct table *t, FILE *f, bool headings, size_t width);
+
+enum { WORD_BYTES = 32 };
+
+/** "512 B", "1.07 GB": powers of 1000. */
+void format_bytes(char ret[static WORD_BYTES], uint64_t bytes);
+
+/** The time from the RFC 3339 stamp @stamp to @now as "5s", "3m", "2h", "4d"; "-" if unreadable. */
+void format_age(char ret[static WORD_BYTES], const char *stamp, time_t now);
+
+/** The string @key of @o; "" if there is none. Borrowed. */
+const char *text_of(json_t *o, const char *key);
+
+/* ---- operations ---- */
+
+/** The progress line; nothing is shown where stderr is no terminal. */
+struct progress_line {
+	const char *verb; /* "suspend" */
+	bool shown;	  /* a line stands there now */
+	char phase[64];	  /* for the rate: bytes and time count from the start of the phase */
+	uint64_t phase_start_ns;
+	uint64_t phase_start_bytes;
+};
+
+/** A wire_reply_fn: @arg is a struct progress_line. */
+void progress_show(void *arg, json_t *reply);
+
+/** Takes the line away. */
+void progress_clear(struct progress_line *p);
+
+/** Writes the line for @o (a Progress) to @ret; pure. @gbps 0: unknown. */
+void progress_format(char *ret, size_t room, const char *verb, json_t *o, double gbps);
+
+/** Prints the Summary @o as a table with a closing line, and its notes. */
+void summary_print(json_t *o);
+
+/* ---- JSON ---- */
+
+/** Whether --format json was given. */
+bool wants_json(const struct invocation *in);
+
+/** Prints @o (borrowed) with "apiVersion" first, indented, on stdout. 0 or -EIO. */
+int print_json(json_t *o, struct brumate_error *err);
