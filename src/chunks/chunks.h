@@ -110,7 +110,23 @@ DEFINE_AUTO(struct chunks_writer *, chunks_writer_free)
 
 struct chunks_reader;
 
-struct pack_source;
+/** Packs of a checkpoint that are not in its directory, but somewhere else. */
+struct pack_source {
+	unsigned threads; /* how many may read at a time, at least 1 */
+
+	/** For one thread. @ret_reader: for the others, owned until close(). */
+	int (*open)(void *arg, void **ret_reader, struct brumate_error *err);
+
+	/** Fills @buf with @len_bytes of pack number @pack of the manifest from @offset: all of them, or <0. */
+	int (*read)(void *reader, uint32_t pack, uint64_t offset, void *buf, size_t len_bytes,
+		    struct brumate_error *err);
+
+	/** From any thread: what it reads, and will read, ends with -ECANCELED. */
+	void (*stop)(void *reader);
+
+	void (*close)(void *reader);
+	void *arg;
+};
 
 /** Opens the memory of the checkpoint whose directory is @dir_fd, which need not be committed. @key decrypts it
  * (NULL: chunks that are sealed cannot be loaded); @source has its packs (NULL: they are files). All are borrowed.
@@ -145,10 +161,6 @@ struct chunks_place {
 int chunks_load_all(struct chunks_reader *m, const struct chunks_place *places, size_t n,
 		    unsigned threads, bool (*cancelled)(void *arg), void *arg,
 		    struct brumate_error *err);
-
-/** chunks_load_all() of one region. @arg goes to both functions. */
-int chunks_load(struct chunks_reader *m, size_t index, unsigned threads, chunks_sink_fn sink,
-		bool (*cancelled)(void *arg), void *arg, struct brumate_error *err);
 
 /** False if part @part of region @index, CHUNK_BYTES from @part times as much, is all zeros, or is
  * not there. */

@@ -1,23 +1,32 @@
 // SPDX-License-Identifier: MIT
 /*
- * Buffers, files, and what the result of a request means. A request is in one place at a time: in a
- * free list, with the caller, or under way; the lock is held for moves between them only.
+ * Reads and writes of large files; see io.h. Above are buffers, files and what the result of a request means;
+ * a request is carried out by io_uring or by plain calls. It is in one place at a time: in a free list, with
+ * the caller, or under way; the lock is held for moves between them only.
  */
-#include "chunks/io-private.h"
+#include "chunks/io.h"
 
-#include "base/fault.h"
-#include "base/huge-pages.h"
-#include "chunks/files.h"
-
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <liburing.h>
 #include <linux/magic.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
+
+#include "base/fault.h"
+#include "base/huge-pages.h"
+#include "base/thread.h"
+#include "base/workers.h"
+#include "chunks/files.h"
 
 #define ROOM_FIRST_BYTES (16ull << 20)
 #define ROOM_STEP_BYTES	 (256ull << 20)
@@ -30,13 +39,41 @@ enum {
 	BUFFER_BYTES = 2 << 20,
 	WRITES = 32,
 	TRIES_MAX = 1000,
+	THREADS_MAX = 8,
 	/* A read from any offset touches a block more at both ends. */
 	SLACK_BYTES = 2 * IO_ALIGN_BYTES,
 };
 
+/* A read or write under way, and the buffer it is about. */
+struct io_request {
+	struct io_buffer buffer; /* first: the caller has a pointer to it */
+	struct work work;	 /* for a thread that makes plain calls */
+	struct io_request *next; /* in a free list */
+	struct io *io;
+	struct io_file *file;
+	void *memory;	/* of the pool; NULL: for memory of the caller */
+	unsigned index; /* of @memory among the buffers of the pool */
+
+	bool write, busy;
+	bool direct; /* as the file was when this attempt began */
+	char *data;
+	size_t len_bytes, done_bytes; /* as asked of the kernel: padded where it must be */
+	uint64_t offset;
+	size_t want_skip, want_bytes; /* of a read, the part that the caller asked for */
+	unsigned tries;		      /* in a row without gain */
+	int error;
+};
+
+/* What to ask the kernel for next. */
+struct io_attempt {
+	void *data;
+	size_t len_bytes;
+	uint64_t offset;
+	int fd;
+};
 struct io {
-	struct io_uring_engine *uring; /* NULL: not to be had, or not wanted */
-	struct io_posix_engine *posix;
+	struct uring *uring; /* NULL: not to be had, or not wanted */
+	struct work_queue *threads; /* for plain calls */
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* a request was given back, or a read ended */
 	struct io_request *requests, *free_buffers, *free_writes;
@@ -56,6 +93,8 @@ struct io_file {
 	pthread_mutex_t growing;
 	uint64_t room_bytes; /* allocated ahead; UINT64_MAX: as it comes. Under growing */
 };
+
+/* ---- requests ---- */
 
 static size_t align_up(size_t n)
 {
@@ -119,7 +158,8 @@ void io_buffer_put(struct io_buffer *b)
 	pthread_mutex_unlock(&q->io->lock);
 }
 
-struct io_attempt io_attempt(struct io_request *q)
+/* What to ask the kernel for next. */
+static struct io_attempt next_attempt(struct io_request *q)
 {
 	struct io_attempt a = { .data = q->data + q->done_bytes,
 				.len_bytes = q->len_bytes - q->done_bytes,
@@ -190,7 +230,9 @@ static bool step_bytes(struct io_request *q, size_t n)
 	return false;
 }
 
-bool io_step(struct io_request *q, ssize_t result)
+/* Takes the result (bytes, or -errno) of an attempt. True: @q is done with and may be gone; false: it wants
+ * another attempt. */
+static bool take_result(struct io_request *q, ssize_t result)
 {
 	int r = result < 0 ? 0 : fault_point(q->write ? "store.io-write" : "store.io-read");
 
@@ -208,18 +250,153 @@ bool io_step(struct io_request *q, ssize_t result)
 	return finish(q, (int)result);
 }
 
-void io_dispatch(struct io_request *q)
+/* ---- plain calls ---- */
+
+static ssize_t attempt_plain(struct io_request *q)
+{
+	struct io_attempt a = next_attempt(q);
+	ssize_t n = q->write ? pwrite(a.fd, a.data, a.len_bytes, (off_t)a.offset)
+			     : pread(a.fd, a.data, a.len_bytes, (off_t)a.offset);
+
+	return n < 0 ? -errno : n;
+}
+
+static void carry_out_plain(struct io_request *q)
+{
+	while (!take_result(q, attempt_plain(q)))
+		;
+}
+
+static void run_request(struct work *work)
+{
+	carry_out_plain((struct io_request *)((char *)work - offsetof(struct io_request, work)));
+}
+
+/* ---- io_uring ---- */
+
+/* Whoever has a request submits it, one at a time; a thread of its own waits for results. The lock also orders
+ * what both do to a request for those who watch (tsan cannot see the kernel between them). */
+struct uring {
+	struct io_uring ring;
+	pthread_mutex_t lock; /* the submission side of the ring */
+	pthread_t reaper;
+	bool fixed; /* the buffers of the pool are registered */
+};
+
+static void dispatch(struct io_request *q);
+
+static void prepare_request(struct uring *e, struct io_uring_sqe *sqe, struct io_request *q)
+{
+	struct io_attempt a = next_attempt(q);
+	bool fixed = e->fixed && q->data == q->memory;
+	unsigned len = (unsigned)a.len_bytes;
+
+	if (fixed && q->write)
+		io_uring_prep_write_fixed(sqe, a.fd, a.data, len, a.offset, (int)q->index);
+	else if (fixed)
+		io_uring_prep_read_fixed(sqe, a.fd, a.data, len, a.offset, (int)q->index);
+	else if (q->write)
+		io_uring_prep_write(sqe, a.fd, a.data, len, a.offset);
+	else
+		io_uring_prep_read(sqe, a.fd, a.data, len, a.offset);
+	io_uring_sqe_set_data(sqe, q);
+}
+
+/* The kernel may be short of memory, or have results waiting: both pass. @q NULL: end the reaper. */
+static void submit_uring(struct uring *e, struct io_request *q)
+{
+	int r;
+
+	pthread_mutex_lock(&e->lock);
+	/* Never NULL: the ring is as long as there are requests, and each is submitted at once. */
+	struct io_uring_sqe *sqe = io_uring_get_sqe(&e->ring);
+	assert(sqe);
+	if (q)
+		prepare_request(e, sqe, q);
+	else
+		io_uring_prep_nop(sqe);
+	if (!q)
+		io_uring_sqe_set_data(sqe, NULL);
+	while ((r = io_uring_submit(&e->ring)) == -EAGAIN || r == -EBUSY || r == -EINTR)
+		sched_yield();
+	assert(r == 1);
+	pthread_mutex_unlock(&e->lock);
+}
+
+static void *reap_results(void *arg)
+{
+	struct uring *e = arg;
+
+	for (;;) {
+		struct io_uring_cqe *cqe;
+		int r = io_uring_wait_cqe(&e->ring, &cqe);
+
+		if (r == -EINTR || r == -EAGAIN)
+			continue;
+		assert(r == 0);
+		struct io_request *q = io_uring_cqe_get_data(cqe);
+		int result = cqe->res;
+		io_uring_cqe_seen(&e->ring, cqe);
+		if (!q)
+			return NULL;
+		pthread_mutex_lock(&e->lock);
+		pthread_mutex_unlock(&e->lock);
+		if (!take_result(q, result))
+			dispatch(q);
+	}
+}
+
+static int uring_new(struct uring **ret, unsigned depth, const struct iovec *buffers,
+			unsigned n)
+{
+	struct uring *e = calloc(1, sizeof(*e));
+
+	if (!e)
+		return -ENOMEM;
+	int r = io_uring_queue_init(depth + 1, &e->ring, 0);
+	if (r < 0) {
+		free(e);
+		return r;
+	}
+	/* Counts against RLIMIT_MEMLOCK for some; without it the kernel pins them for each request. */
+	e->fixed = io_uring_register_buffers(&e->ring, buffers, n) == 0;
+	pthread_mutex_init(&e->lock, NULL);
+	r = thread_start(&e->reaper, reap_results, e);
+	if (r < 0) {
+		io_uring_queue_exit(&e->ring);
+		pthread_mutex_destroy(&e->lock);
+		free(e);
+		return r;
+	}
+	*ret = e;
+	return 0;
+}
+
+static void uring_free(struct uring *e)
+{
+	if (!e)
+		return;
+	submit_uring(e, NULL);
+	pthread_join(e->reaper, NULL);
+	io_uring_queue_exit(&e->ring);
+	pthread_mutex_destroy(&e->lock);
+	free(e);
+}
+
+/* Carries @q out by whatever its file allows now. */
+static void dispatch(struct io_request *q)
 {
 	struct io_file *f = q->file;
 
 	if (f->in_memory)
-		while (!io_step(q, io_posix_attempt(q)))
-			;
+		carry_out_plain(q);
 	else if (f->direct && q->io->uring)
-		io_uring_engine_submit(q->io->uring, q);
+		submit_uring(q->io->uring, q);
 	else
-		io_posix_engine_submit(q->io->posix, q);
+		work_queue_add(q->io->threads, &q->work);
 }
+
+/* ---- files ---- */
 
 static uint64_t grown(uint64_t room, uint64_t end)
 {
@@ -295,7 +472,7 @@ static void start(struct io_file *f, struct io_request *q, bool write, void *dat
 		grow(f, offset + len_bytes);
 	else if (write && f->in_memory)
 		grow_in_memory(f, offset + len_bytes);
-	io_dispatch(q);
+	dispatch(q);
 }
 
 /* Counts @q among what is under way; if the file met an error, releases it instead. */
@@ -473,7 +650,7 @@ static int make_pool(struct io *io)
 	for (unsigned i = 0; i < n; i++) {
 		struct io_request *q = &io->requests[i];
 
-		*q = (struct io_request){ .io = io, .index = i };
+		*q = (struct io_request){ .io = io, .index = i, .work.run = run_request };
 		if (i < io->n_buffers)
 			q->memory = io->pool + i * stride;
 		release(q);
@@ -490,7 +667,7 @@ static int start_uring(struct io *io)
 		return -ENOMEM;
 	for (unsigned i = 0; i < io->n_buffers; i++)
 		buffers[i] = (struct iovec){ io->pool + i * stride, stride };
-	return io_uring_engine_new(&io->uring, io->n_buffers + io->n_writes, buffers,
+	return uring_new(&io->uring, io->n_buffers + io->n_writes, buffers,
 				   io->n_buffers);
 }
 
@@ -507,7 +684,7 @@ static enum io_engine wanted_engine(const struct io_options *o)
 
 static int start_engines(struct io *io, enum io_engine engine, struct brumate_error *err)
 {
-	int r = io_posix_engine_new(&io->posix);
+	int r = work_queue_new(&io->threads, THREADS_MAX, NULL);
 
 	if (r < 0)
 		return brumate_fail(err, -r, "cannot start a thread for the disk: %m");
@@ -554,8 +731,8 @@ void io_free(struct io *io)
 {
 	if (!io)
 		return;
-	io_uring_engine_free(io->uring);
-	io_posix_engine_free(io->posix);
+	uring_free(io->uring);
+	work_queue_free(io->threads);
 	if (io->pool)
 		munmap(io->pool, io->pool_bytes);
 	free(io->requests);

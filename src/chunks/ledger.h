@@ -22,7 +22,7 @@ enum ledger_state {
 struct ledger_chunk {
 	struct chunk_record record; /* written: pack is the ledger's number */
 	enum ledger_state state;
-	uint32_t image, index; /* known: where (chunks/chunk-index.h) */
+	uint32_t image, index; /* known: where (chunks/share.h) */
 	bool dead;	       /* came with a linked pack; no region has it */
 };
 

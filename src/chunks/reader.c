@@ -1,23 +1,27 @@
 // SPDX-License-Identifier: MIT
-/* Opening the memory part of a checkpoint, and reading its chunks ahead of those who work on them. */
+/*
+ * Opening the memory of a checkpoint, and reading its chunks ahead of those who work on them: from files in the
+ * order of the disk, or from where each request takes its time.
+ */
 #include "chunks/reader.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/fd.h"
-#include "chunks/files.h"
+#include "base/paths.h"
+#include "base/workers.h"
 #include "chunks/codec.h"
-#include "chunks/far.h"
-#include "chunks/sharers.h"
-#include "chunks/team.h"
+#include "chunks/files.h"
 
 /* Of reads that a thread has under way. */
-enum { AHEAD = 3, THREADS_MAX = 16 };
+enum { SHARERS_NAMED_MAX = 4, AHEAD = 3, READERS_MAX = 16 };
 
 /* ---- opening ---- */
 
@@ -55,7 +59,7 @@ static int read_table(struct chunk_table *ret, int dir_fd, const struct manifest
 }
 
 /* The table and the manifest tell of the same. */
-static int compare(const struct chunk_table *t, const struct manifest *m, struct brumate_error *err)
+static int compare_manifest(const struct chunk_table *t, const struct manifest *m, struct brumate_error *err)
 {
 	if (t->n_regions != m->memory.n_regions || t->n_packs != m->memory.n_packs ||
 	    t->sealed != (*m->key_id != '\0'))
@@ -88,7 +92,7 @@ int chunks_open(struct chunks_reader **ret, int dir_fd, const struct manifest *m
 	pthread_mutex_init(&m->lock, NULL);
 	int r = read_table(&m->table, dir_fd, f, err);
 	if (r == 0)
-		r = compare(&m->table, manifest, err);
+		r = compare_manifest(&m->table, manifest, err);
 	if (r < 0)
 		return brumate_wrap(err, r, "%s", f->path);
 	m->packs = calloc(m->table.n_packs + 1, sizeof(*m->packs));
@@ -158,7 +162,7 @@ struct reading {
 	const struct chunks_task *task;
 	struct io *io;
 	unsigned buffers; /* of io */
-	struct team team;
+	struct workers workers;
 	atomic_size_t next;
 };
 
@@ -187,7 +191,7 @@ static bool begin_read(struct reading *g, struct ahead_read *ret)
 	struct io_file *file = NULL;
 	size_t i = atomic_fetch_add(&g->next, 1);
 
-	if (i >= g->task->n || team_stopped(&g->team))
+	if (i >= g->task->n || workers_are_stopped(&g->workers))
 		return false;
 	*ret = (struct ahead_read){ .item = i };
 	ret->record = &t->chunks[g->task->chunks ? g->task->chunks[i] : i];
@@ -223,7 +227,7 @@ static struct stored_chunk wait_read(struct reading *g, struct ahead_read *a, st
 	return c;
 }
 
-static int work(void *arg, unsigned index, struct brumate_error *err)
+static int read_for_worker(void *arg, const struct worker *me, struct brumate_error *err)
 {
 	struct reading *g = arg;
 	struct ahead_read ahead[AHEAD];
@@ -240,7 +244,7 @@ static int work(void *arg, unsigned index, struct brumate_error *err)
 			return r;
 		struct ahead_read *a = &ahead[first];
 		struct stored_chunk c = wait_read(g, a, codec);
-		if (r == 0 && !team_stopped(&g->team))
+		if (r == 0 && !workers_are_stopped(&g->workers))
 			r = g->task->fn(g->task->arg, &c, err);
 		io_buffer_put(a->buffer);
 		first = (first + 1) % AHEAD;
@@ -278,24 +282,215 @@ static void put_io(struct reading *g)
 	io_free(other);
 }
 
+/* ---- reading from far ---- */
+
+/* Packs that are somewhere else (struct pack_source): chunks that lie side by side come in one request, several
+ * requests at a time, in a bounded amount of memory. Nothing is written anywhere. */
+
+/* Of all buffers of one reading, of which there may be two at a time: device and host memory. */
+#define BUFFERS_BYTES  (96u << 20)
+#define SPAN_BYTES_MAX (8u << 20)
+
+enum { FETCHERS_MAX = 32 };
+
+struct far {
+	struct chunks_reader *m;
+	const struct chunks_task *task;
+	struct workers workers;
+	size_t span_bytes;   /* of a request, at most */
+	atomic_bool stopped; /* by the first failure, or the owner */
+
+	pthread_mutex_t lock;
+	size_t next;		    /* item; under lock, as are */
+	void *readers[FETCHERS_MAX]; /* of the threads that are at fetch_for_worker */
+};
+
+/* Items of the task that lie side by side in one pack. */
+struct span {
+	size_t first, n;
+	uint32_t pack;
+	uint64_t offset;
+	size_t len_bytes;
+};
+
+static const struct chunk_record *record_of_item(const struct far *f, size_t item)
+{
+	return &f->m->table.chunks[f->task->chunks ? f->task->chunks[item] : item];
+}
+
+/* False: there is no more. */
+static bool take_span(struct far *f, struct span *ret)
+{
+	bool found = false;
+
+	pthread_mutex_lock(&f->lock);
+	*ret = (struct span){ .first = f->next };
+	for (; f->next < f->task->n; f->next++, ret->n++) {
+		const struct chunk_record *c = record_of_item(f, f->next);
+		size_t len = chunk_padded(c->stored_bytes);
+
+		if (!found) {
+			ret->pack = c->pack;
+			ret->offset = c->offset;
+		} else if (c->pack != ret->pack || c->offset != ret->offset + ret->len_bytes ||
+			   ret->len_bytes + len > f->span_bytes) {
+			break;
+		}
+		found = true;
+		ret->len_bytes += len;
+	}
+	pthread_mutex_unlock(&f->lock);
+	return found;
+}
+
+/* Ends what all threads do, so that nobody waits for a network whose answer is of no use any more. True for
+ * the first who says so. */
+static bool stop_all(struct far *f)
+{
+	if (atomic_exchange(&f->stopped, true))
+		return false;
+	pthread_mutex_lock(&f->lock);
+	for (size_t i = 0; i < FETCHERS_MAX; i++)
+		if (f->readers[i])
+			f->m->source->stop(f->readers[i]);
+	pthread_mutex_unlock(&f->lock);
+	return true;
+}
+
+/* What is damaged may have been so on its way only: it is asked for once more. */
+static int give_chunk(struct far *f, void *reader, const struct stored_chunk *c,
+		      struct brumate_error *err)
+{
+	const struct chunk_record *record = c->record;
+	int r = f->task->fn(f->task->arg, c, err);
+
+	if (r != -EBADMSG || atomic_load(&f->stopped))
+		return r;
+	if (err)
+		*err = BRUMATE_ERROR_NONE;
+	r = f->m->source->read(reader, record->pack, record->offset, (void *)c->stored,
+			       chunk_padded(record->stored_bytes), err);
+	return r < 0 ? r : f->task->fn(f->task->arg, c, err);
+}
+
+static int give_span(struct far *f, void *reader, const struct span *s, char *buf,
+		     struct codec *codec, struct brumate_error *err)
+{
+	int r = 0;
+
+	for (size_t i = s->first; r == 0 && i < s->first + s->n && !atomic_load(&f->stopped); i++) {
+		const struct chunk_record *record = record_of_item(f, i);
+		struct stored_chunk c = { .reader = f->m,
+					  .record = record,
+					  .item = i,
+					  .stored = buf + (record->offset - s->offset),
+					  .codec = codec };
+
+		r = give_chunk(f, reader, &c, err);
+	}
+	return r;
+}
+
+static int fetch_spans(struct far *f, void *reader, struct brumate_error *err)
+{
+	auto_(codec_free) struct codec *codec = NULL;
+	auto_free char *buf = aligned_alloc(CHUNK_ALIGN_BYTES, f->span_bytes);
+	int r = codec_new(&codec);
+	struct span s;
+
+	if (r < 0 || !buf)
+		return brumate_fail(err, ENOMEM, "%m");
+	while (r == 0 && !atomic_load(&f->stopped) && take_span(f, &s)) {
+		r = f->m->source->read(reader, s.pack, s.offset, buf, s.len_bytes, err);
+		if (r == 0)
+			r = give_span(f, reader, &s, buf, codec, err);
+	}
+	return r;
+}
+
+/* The first failure is the one that is told: all others are but its consequences. */
+static int fetch_for_worker(void *arg, const struct worker *me, struct brumate_error *err)
+{
+	struct far *f = arg;
+	const struct pack_source *source = f->m->source;
+	void *reader = NULL;
+	int r = source->open(source->arg, &reader, err);
+
+	if (r == 0) {
+		pthread_mutex_lock(&f->lock);
+		f->readers[me->index] = reader;
+		pthread_mutex_unlock(&f->lock);
+		r = fetch_spans(f, reader, err);
+		pthread_mutex_lock(&f->lock);
+		f->readers[me->index] = NULL;
+		pthread_mutex_unlock(&f->lock);
+		source->close(reader);
+	}
+	return r < 0 && stop_all(f) ? r : 0;
+}
+
+static int ask_owner(void *arg)
+{
+	struct far *f = arg;
+	int r = f->task->tick ? f->task->tick(f->task->tick_arg) : 0;
+
+	if (r < 0)
+		stop_all(f);
+	return r;
+}
+
+/* As long as memory allows, but so that all threads have something to do. */
+static size_t choose_span(const struct chunks_task *task, unsigned threads)
+{
+	size_t share = (task->n + threads - 1) / threads;
+	size_t span = BUFFERS_BYTES / threads / CHUNK_ALIGN_BYTES * CHUNK_ALIGN_BYTES;
+
+	if (span > SPAN_BYTES_MAX)
+		span = SPAN_BYTES_MAX;
+	if (span / CHUNK_BYTES_MAX > share)
+		span = share * CHUNK_BYTES_MAX;
+	return span;
+}
+
+static int read_far(struct chunks_reader *m, const struct chunks_task *task,
+		    struct brumate_error *err)
+{
+	struct far f = { .m = m, .task = task, .lock = PTHREAD_MUTEX_INITIALIZER };
+	unsigned threads = m->source->threads;
+
+	if (task->n == 0)
+		return 0;
+	if (threads > FETCHERS_MAX)
+		threads = FETCHERS_MAX;
+	if (threads > task->n)
+		threads = (unsigned)task->n;
+	f.span_bytes = choose_span(task, threads);
+	int r = workers_start(&f.workers, threads, fetch_for_worker, &f);
+	if (r < 0)
+		return brumate_fail(err, -r, "threads that fetch memory: %m");
+	r = workers_wait(&f.workers, ask_owner, &f, err);
+	pthread_mutex_destroy(&f.lock);
+	return r;
+}
+
 int chunks_read(struct chunks_reader *m, const struct chunks_task *task, struct brumate_error *err)
 {
 	struct reading g = { .m = m, .task = task };
-	unsigned threads = task->threads && task->threads < THREADS_MAX ? task->threads
-									: team_cores(THREADS_MAX);
+	unsigned threads = task->threads && task->threads < READERS_MAX ? task->threads
+									: workers_cores(READERS_MAX);
 
 	if (task->n == 0)
 		return 0;
 	if (m->source)
-		return chunks_read_far(m, task, err);
+		return read_far(m, task, err);
 	if (threads > task->n)
 		threads = (unsigned)task->n;
 	int r = get_io(&g, threads * AHEAD, err);
 	if (r < 0)
 		return r;
-	r = team_start(&g.team, threads, work, &g);
+	r = workers_start(&g.workers, threads, read_for_worker, &g);
 	r = r < 0 ? brumate_fail(err, -r, "threads that read memory: %m")
-		  : team_wait(&g.team, task->tick, task->tick_arg, err);
+		  : workers_wait(&g.workers, task->tick, task->tick_arg, err);
 	put_io(&g);
 	return r;
 }
@@ -303,7 +498,7 @@ int chunks_read(struct chunks_reader *m, const struct chunks_task *task, struct 
 /* ---- what is read ---- */
 
 /* Decrypts what is sealed, in place: it lies in a buffer that is used for nothing else any more. */
-static bool open_seal(const struct stored_chunk *c)
+static bool open_chunk(const struct stored_chunk *c)
 {
 	const struct chunks_reader *m = c->reader;
 	const struct chunk_record *record = c->record;
@@ -316,7 +511,7 @@ static bool open_seal(const struct stored_chunk *c)
 			       (void *)c->stored, record->stored_bytes) == 0;
 }
 
-static bool is_digest(const struct stored_chunk *c, const void *data)
+static bool digest_matches(const struct stored_chunk *c, const void *data)
 {
 	const struct chunk_record *record = c->record;
 	struct digest digest;
@@ -333,7 +528,7 @@ const void *chunks_expand(const struct stored_chunk *c, const char **ret_why)
 
 	if (!c->stored)
 		*ret_why = c->r == -ENODATA ? "truncated" : strerror(-c->r);
-	else if (!open_seal(c))
+	else if (!open_chunk(c))
 		*ret_why = "encrypted, and there is no key";
 	else if (!(data = codec_expand(c->codec, c->record, c->stored)))
 		*ret_why = "damaged: it cannot be decompressed";
@@ -344,13 +539,13 @@ const void *chunks_check(const struct stored_chunk *c, const char **ret_why)
 {
 	const void *data = chunks_expand(c, ret_why);
 
-	if (!data || is_digest(c, data))
+	if (!data || digest_matches(c, data))
 		return data;
 	*ret_why = "damaged: its digest does not match";
 	return NULL;
 }
 
-static bool is_stored(const struct stored_chunk *c)
+static bool stored_bytes_match(const struct stored_chunk *c)
 {
 	struct digest digest;
 
@@ -367,7 +562,7 @@ bool chunks_check_stored(const struct stored_chunk *c, const char **ret_why)
 	if ((!sealed || !c->stored) && !chunks_check(c, ret_why))
 		return false;
 	/* Some flipped bits of a compressed chunk make no difference to what comes out of it. */
-	if ((sealed || record->encoding != CHUNK_RAW) && !is_stored(c))
+	if ((sealed || record->encoding != CHUNK_RAW) && !stored_bytes_match(c))
 		*ret_why = "damaged: its stored bytes are not those that were written";
 	else if (!chunk_is_zero((const char *)c->stored + record->stored_bytes, padding))
 		*ret_why = "damaged: what follows it is not zero";
@@ -414,6 +609,39 @@ static void describe_use(char *ret, size_t room, const struct chunks_reader *m,
 		 device ? region->gpu : "");
 }
 
+static bool has_file(int store_fd, const char *id, const char *path, const struct stat *want)
+{
+	auto_free char *full = path_format("%s/%s", id, path);
+	struct stat st;
+
+	return full && fstatat(store_fd, full, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+	       st.st_ino == want->st_ino && st.st_dev == want->st_dev;
+}
+
+/* Writes "; shared with A, B and 3 more" for the file @path of the checkpoint @id, which is open as @dir_fd;
+ * nothing where nobody else has it, or that cannot be told. */
+static void describe_sharers(char *ret, size_t room, int dir_fd, const char *id, const char *path)
+{
+	auto_(dir_names_fini) struct dir_names all = DIR_NAMES_EMPTY;
+	auto_close int store_fd = openat(dir_fd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	size_t len = 0, n = 0;
+	struct stat st;
+
+	*ret = '\0';
+	if (store_fd < 0 || fstatat(dir_fd, path, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+	    st.st_nlink < 2 || dir_names_list(&all, store_fd, manifest_id_is_valid) < 0)
+		return;
+	for (size_t i = 0; i < all.n; i++) {
+		if (!strcmp(all.ids[i], id) || !has_file(store_fd, all.ids[i], path, &st))
+			continue;
+		if (n++ < SHARERS_NAMED_MAX && len < room)
+			len += (size_t)snprintf(ret + len, room - len, "%s%s",
+						n > 1 ? ", " : "; shared with ", all.ids[i]);
+	}
+	if (n > SHARERS_NAMED_MAX && len < room)
+		snprintf(ret + len, room - len, " and %zu more", n - SHARERS_NAMED_MAX);
+}
+
 int chunks_fail_chunk(const struct chunks_reader *m, const struct chunk_record *c, const char *why,
 		      struct brumate_error *err)
 {
@@ -422,7 +650,7 @@ int chunks_fail_chunk(const struct chunks_reader *m, const struct chunk_record *
 	size_t n;
 
 	describe_use(use, sizeof(use), m, c);
-	sharers_describe(others, sizeof(others), m->dir_fd, m->manifest->id, path);
+	describe_sharers(others, sizeof(others), m->dir_fd, m->manifest->id, path);
 	return brumate_fail(err, EBADMSG, "%s: chunk %td (bytes %" PRIu64 "-%" PRIu64 "): %s; %s%s",
 			    path, c - chunk_table_pack(&m->table, c->pack, &n), c->offset,
 			    c->offset + chunk_padded(c->stored_bytes), why, use, others);

@@ -8,7 +8,6 @@
 #include "image/chunk-table.h"
 #include "chunks/io.h"
 #include "chunks/chunks.h"
-#include "chunks/pack-source.h"
 
 /** A pack that is read. Open while it is in use. */
 struct chunks_pack {
@@ -91,3 +90,21 @@ bool chunks_check_stored(const struct stored_chunk *c, const char **ret_why);
 /** Starts @err: "PACK: chunk N (bytes …): WHY: it holds … of process P". Returns -EBADMSG. */
 int chunks_fail_chunk(const struct chunks_reader *m, const struct chunk_record *c, const char *why,
 		      struct brumate_error *err);
+
+/* ---- packs in a stream ---- */
+
+/** Compares the chunks of packs with their digests while they pass in a stream. */
+struct pack_check;
+
+/** Reads the table of the checkpoint @dir_fd, borrowed as is @m. What chunks_open() returns. */
+int pack_check_new(struct pack_check **ret, int dir_fd, const struct manifest *m,
+		   struct brumate_error *err);
+void pack_check_free(struct pack_check *c); /* accepts NULL */
+DEFINE_AUTO(struct pack_check *, pack_check_free)
+
+/** The bytes of the pack @index of the manifest come next. */
+void pack_check_begin(struct pack_check *c, size_t index);
+
+/** Takes bytes of it, at most all of them. -EBADMSG: a chunk is damaged. */
+int pack_check_feed(struct pack_check *c, const void *buf, size_t len_bytes,
+		    struct brumate_error *err);

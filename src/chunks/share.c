@@ -1,13 +1,228 @@
 // SPDX-License-Identifier: MIT
 /*
  * Sharing packs with earlier checkpoints; see share.h. A pack comes as a whole, with chunks that this
- * checkpoint has no use for: where those are more than three quarters, its chunks are rather written
- * again, so that what nobody needs goes away with the last checkpoint that did.
+ * checkpoint has no use for: where those are more than three quarters, its chunks are written again
+ * instead, so that what nobody needs goes away with the last checkpoint that did.
  */
 #include "chunks/share.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "chunks/files.h"
+#include "chunks/reader.h"
+
+/* Checkpoints whose tables are kept, and chunks of those: 2 TiB of memory. */
+enum { IMAGES_MAX = 16, CHUNKS_MAX = 1 << 20 };
+
+struct known {
+	int dir_fd;
+	struct manifest manifest;
+	struct chunks_reader *reader;
+	bool same_job;
+};
+#define KNOWN_EMPTY ((struct known){ .dir_fd = -1 })
+
+struct chunk_index {
+	struct known images[CHUNK_INDEX_OFFERS_MAX]; /* best first; only IMAGES_MAX are kept */
+	size_t n_images, n_chunks;
+	struct chunk_place *slots; /* open hash; image UINT32_MAX is free */
+	size_t n_slots;		   /* a power of 2, more than twice the chunks */
+};
+
+static void known_fini(struct known *k)
+{
+	chunks_reader_free(k->reader);
+	manifest_fini(&k->manifest);
+	cleanup_close(&k->dir_fd);
+	*k = KNOWN_EMPTY;
+}
+
+int chunk_index_new(struct chunk_index **ret)
+{
+	*ret = calloc(1, sizeof(**ret));
+	return *ret ? 0 : -ENOMEM;
+}
+
+void chunk_index_offer(struct chunk_index *x, int *dir_fd, struct manifest *manifest,
+		       const struct chunks_options *options, const char *key_id)
+{
+	const struct manifest *m = manifest;
+
+	if (x->n_images == CHUNK_INDEX_OFFERS_MAX || m->version < 2 || m->job.uid != options->uid ||
+	    m->memory.n_packs == 0 || strcmp(m->key_id, key_id))
+		return;
+	x->images[x->n_images++] = (struct known){
+		.dir_fd = take_fd(dir_fd),
+		.manifest = *manifest,
+		.same_job = options->job && !strcmp(m->job.id, options->job),
+	};
+	*manifest = (struct manifest){ 0 };
+}
+
+/* Those of the same job first, otherwise as they are. */
+static void prefer_job(struct chunk_index *x)
+{
+	size_t front = 0;
+
+	for (size_t i = 0; i < x->n_images; i++) {
+		if (!x->images[i].same_job)
+			continue;
+		struct known k = x->images[i];
+
+		memmove(&x->images[front + 1], &x->images[front], (i - front) * sizeof(k));
+		x->images[front++] = k;
+	}
+}
+
+static int open_known(struct known *k)
+{
+	return chunks_open(&k->reader, k->dir_fd, &k->manifest, NULL, NULL, NULL);
+}
+
+/* Reads tables until there are enough; drops the images without. The reader borrows the manifest of
+ * its image, so images stay where they are from here. */
+static void read_tables(struct chunk_index *x)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < x->n_images; i++) {
+		struct known k = x->images[i];
+
+		x->images[kept] = k;
+		if (kept < IMAGES_MAX && x->n_chunks < CHUNKS_MAX &&
+		    open_known(&x->images[kept]) == 0)
+			x->n_chunks += x->images[kept++].reader->table.n_chunks;
+		else
+			known_fini(&x->images[kept]);
+	}
+	x->n_images = kept;
+}
+
+static size_t hash_of(const struct digest *d)
+{
+	size_t h;
+
+	memcpy(&h, d, sizeof(h));
+	return h;
+}
+
+static const struct chunk_record *record_at(const struct chunk_index *x,
+					    const struct chunk_place *place)
+{
+	return &x->images[place->image].reader->table.chunks[place->chunk];
+}
+
+static struct chunk_place *slot_of(const struct chunk_index *x, const struct digest *digest,
+				   uint32_t len_bytes)
+{
+	for (size_t i = hash_of(digest);; i++) {
+		struct chunk_place *slot = &x->slots[i & (x->n_slots - 1)];
+
+		if (slot->image == UINT32_MAX)
+			return slot;
+		const struct chunk_record *c = record_at(x, slot);
+		if (c->len_bytes == len_bytes && !memcmp(&c->digest, digest, sizeof(*digest)))
+			return slot;
+	}
+}
+
+static int fill_slots(struct chunk_index *x)
+{
+	x->n_slots = 64;
+	while (x->n_slots < 2 * x->n_chunks + 1)
+		x->n_slots *= 2;
+	x->slots = malloc(x->n_slots * sizeof(*x->slots));
+	if (!x->slots)
+		return -ENOMEM;
+	memset(x->slots, 0xff, x->n_slots * sizeof(*x->slots));
+	for (size_t k = 0; k < x->n_images; k++) {
+		const struct chunk_table *t = &x->images[k].reader->table;
+
+		for (size_t i = 0; i < t->n_chunks; i++) {
+			const struct chunk_record *c = &t->chunks[i];
+			struct chunk_place *slot = slot_of(x, &c->digest, c->len_bytes);
+
+			if (slot->image == UINT32_MAX)
+				*slot = (struct chunk_place){ (uint32_t)k, (uint32_t)i };
+		}
+	}
+	return 0;
+}
+
+int chunk_index_read(struct chunk_index *x)
+{
+	prefer_job(x);
+	read_tables(x);
+	return fill_slots(x);
+}
+
+void chunk_index_free(struct chunk_index *x)
+{
+	if (!x)
+		return;
+	for (size_t i = 0; i < x->n_images; i++)
+		known_fini(&x->images[i]);
+	free(x->slots);
+	free(x);
+}
+
+bool chunk_index_find(const struct chunk_index *x, const struct digest *digest, uint32_t len_bytes,
+		      struct chunk_place *ret)
+{
+	const struct chunk_place *slot = slot_of(x, digest, len_bytes);
+
+	if (slot->image == UINT32_MAX)
+		return false;
+	*ret = *slot;
+	return true;
+}
+
+size_t chunk_index_images(const struct chunk_index *x)
+{
+	return x->n_images;
+}
+
+const struct chunk_table *chunk_index_table(const struct chunk_index *x, uint32_t image)
+{
+	return &x->images[image].reader->table;
+}
+
+int chunk_index_link(const struct chunk_index *x, uint32_t image, uint32_t pack, int dir_fd,
+		     char *ret_path, size_t room)
+{
+	static const char prefix[] = MANIFEST_MEMORY_DIR "/";
+	const struct known *k = &x->images[image];
+	const struct manifest_pack *p = &k->manifest.memory.packs[pack];
+	const char *name = p->path + strlen(prefix);
+	struct stat before, after;
+
+	if (strncmp(p->path, prefix, strlen(prefix)) || strchr(name, '/') ||
+	    strlen(p->path) >= room)
+		return -EXDEV;
+	auto_close int fd = files_open(k->dir_fd, p->path, &before);
+	if (fd < 0)
+		return fd;
+	/* Who owns it can write to it for as long as it lives. */
+	if (before.st_uid != geteuid() || files_check_owner(&before, NULL) < 0 ||
+	    (uint64_t)before.st_size != p->len_bytes)
+		return -EPERM;
+	if (linkat(k->dir_fd, p->path, dir_fd, name, 0) < 0)
+		return -errno;
+	if (fstatat(dir_fd, name, &after, AT_SYMLINK_NOFOLLOW) < 0 ||
+	    after.st_ino != before.st_ino || after.st_dev != before.st_dev) {
+		unlinkat(dir_fd, name, 0);
+		return -ESTALE;
+	}
+	memcpy(ret_path, p->path, strlen(p->path) + 1);
+	return 0;
+}
+
+/* ---- packs ---- */
 
 enum { USED_AT_LEAST = 4 }; /* one part in so many */
 

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* Comparing every chunk of a checkpoint with its digests, on all cores. */
+/*
+ * Comparing chunks with their digests: every chunk of a checkpoint on all cores, those of packs that pass in a
+ * stream, and the tables of two checkpoints with each other.
+ */
 #include "chunks/reader.h"
 
 #include <errno.h>
@@ -8,6 +11,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "chunks/codec.h"
 #include "chunks/files.h"
 
 struct damage {
@@ -28,7 +32,7 @@ struct verify {
 	size_t n_found;
 };
 
-static int note(struct verify *v, size_t chunk, const char *why)
+static int note_damage(struct verify *v, size_t chunk, const char *why)
 {
 	struct damage *found;
 
@@ -42,7 +46,7 @@ static int note(struct verify *v, size_t chunk, const char *why)
 	return found ? 0 : -ENOMEM;
 }
 
-static int check(void *arg, const struct stored_chunk *c, struct brumate_error *err)
+static int check_chunk(void *arg, const struct stored_chunk *c, struct brumate_error *err)
 {
 	struct verify *v = arg;
 	const char *why;
@@ -52,11 +56,11 @@ static int check(void *arg, const struct stored_chunk *c, struct brumate_error *
 		return 0;
 	if (!v->all)
 		return chunks_fail_chunk(v->m, c->record, why, err);
-	int r = note(v, (size_t)(c->record - v->m->table.chunks), why);
+	int r = note_damage(v, (size_t)(c->record - v->m->table.chunks), why);
 	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
 }
 
-static int tick(void *arg)
+static int report_progress(void *arg)
 {
 	const struct verify *v = arg;
 
@@ -104,13 +108,13 @@ static int mark_packs(struct verify *v)
 	return 0;
 }
 
-static void fini(struct verify *v)
+static void verify_fini(struct verify *v)
 {
 	free(v->found);
 	free(v->skip);
 	pthread_mutex_destroy(&v->lock);
 }
-DEFINE_AUTO_FINI(struct verify, fini)
+DEFINE_AUTO_FINI(struct verify, verify_fini)
 
 int chunks_verify(int dir_fd, const struct manifest *manifest, chunks_damage_fn tell,
 		  void *tell_arg, chunks_progress_fn progress, void *arg, struct brumate_error *err)
@@ -122,7 +126,7 @@ int chunks_verify(int dir_fd, const struct manifest *manifest, chunks_damage_fn 
 		*err = BRUMATE_ERROR_NONE; /* nothing to verify */
 	if (r < 0)
 		return r == -ENOENT ? 0 : r;
-	auto_(fini) struct verify v = {
+	auto_(verify_fini) struct verify v = {
 		.m = m,
 		.all = tell,
 		.progress = progress,
@@ -134,12 +138,135 @@ int chunks_verify(int dir_fd, const struct manifest *manifest, chunks_damage_fn 
 	if (mark_packs(&v) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
 	struct chunks_task task = {
-		.n = m->table.n_chunks, .fn = check, .arg = &v, .tick = tick, .tick_arg = &v
+		.n = m->table.n_chunks, .fn = check_chunk, .arg = &v, .tick = report_progress, .tick_arg = &v
 	};
 	r = chunks_read(m, &task, err);
 	if (r == 0)
-		r = tick(&v); /* all of it is done */
+		r = report_progress(&v); /* all of it is done */
 	if (r == 0 && tell)
 		tell_all(&v, tell, tell_arg);
 	return r < 0 ? r : (int)v.n_found;
+}
+
+/* ---- packs in a stream ---- */
+
+struct pack_check {
+	struct chunks_reader *reader;
+	struct codec *codec;
+	const struct chunk_record *next; /* the chunk that comes */
+	size_t have;
+	uint8_t room[CHUNK_BYTES_MAX + CHUNK_ALIGN_BYTES];
+};
+
+int pack_check_new(struct pack_check **ret, int dir_fd, const struct manifest *m,
+		   struct brumate_error *err)
+{
+	auto_(pack_check_free) struct pack_check *c = calloc(1, sizeof(*c));
+
+	if (!c || codec_new(&c->codec) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	int r = chunks_open(&c->reader, dir_fd, m, NULL, NULL, err);
+	if (r < 0)
+		return r;
+	*ret = take_ptr(&c);
+	return 0;
+}
+
+void pack_check_free(struct pack_check *c)
+{
+	if (!c)
+		return;
+	chunks_reader_free(c->reader);
+	codec_free(c->codec);
+	free(c);
+}
+
+void pack_check_begin(struct pack_check *c, size_t index)
+{
+	size_t n;
+
+	c->next = chunk_table_pack(&c->reader->table, (uint32_t)index, &n);
+	c->have = 0;
+}
+
+int pack_check_feed(struct pack_check *c, const void *buf, size_t len_bytes,
+		    struct brumate_error *err)
+{
+	const uint8_t *from = buf;
+	const char *why;
+
+	while (len_bytes) {
+		size_t want = chunk_padded(c->next->stored_bytes) - c->have;
+		size_t n = want < len_bytes ? want : len_bytes;
+
+		memcpy(c->room + c->have, from, n);
+		c->have += n;
+		from += n;
+		len_bytes -= n;
+		if (n < want)
+			break;
+		struct stored_chunk chunk = {
+			.reader = c->reader, .record = c->next, .stored = c->room, .codec = c->codec
+		};
+		if (!chunks_check_stored(&chunk, &why))
+			return chunks_fail_chunk(c->reader, c->next, why, err);
+		c->next++;
+		c->have = 0;
+	}
+	return 0;
+}
+
+/* ---- two checkpoints ---- */
+
+static int by_digest(const void *a, const void *b)
+{
+	return memcmp(a, b, sizeof(struct digest));
+}
+
+/* Digests of the chunks of @t, sorted. Owned; NULL without memory. */
+static struct digest *digests_of(const struct chunk_table *t)
+{
+	struct digest *digests = calloc(t->n_chunks + 1, sizeof(*digests));
+
+	for (size_t i = 0; digests && i < t->n_chunks; i++)
+		digests[i] = t->chunks[i].digest;
+	if (digests && t->n_chunks)
+		qsort(digests, t->n_chunks, sizeof(*digests), by_digest);
+	return digests;
+}
+
+static int compare_tables(struct chunks_common *ret, const struct chunk_table *from,
+		   const struct chunk_table *to)
+{
+	struct chunks_common c = { 0 };
+	auto_free struct digest *digests = digests_of(from);
+	/* Each chunk once, as it is stored; those of no use do not count. */
+	auto_free bool *used = calloc(to->n_chunks + 1, sizeof(*used));
+
+	if (!digests || !used)
+		return -ENOMEM;
+	for (size_t i = 0; i < to->n_parts; i++)
+		if (to->parts[i] != CHUNK_ZERO)
+			used[to->parts[i]] = true;
+	for (size_t i = 0; i < to->n_chunks; i++) {
+		const struct chunk_record *chunk = &to->chunks[i];
+
+		if (!used[i])
+			continue;
+		c.chunks++;
+		if (!bsearch(&chunk->digest, digests, from->n_chunks, sizeof(*digests), by_digest))
+			continue;
+		c.same_chunks++;
+		c.same_bytes += chunk->len_bytes;
+	}
+	*ret = c;
+	return 0;
+}
+
+int chunks_compare(struct chunks_common *ret, const struct chunks_reader *from,
+		   const struct chunks_reader *to)
+{
+	static const struct chunk_table none;
+
+	return compare_tables(ret, from ? &from->table : &none, to ? &to->table : &none);
 }

@@ -1,20 +1,344 @@
 // SPDX-License-Identifier: MIT
 /*
- * Writing the memory of a job: threads take parts of regions, each a chunk, and append what is new to
- * packs of their own. What the packs hold is noted in the ledger, under the lock of the writer.
+ * Writing the memory of a job: workers take parts of regions, each a chunk, and append what is new to packs of
+ * their own. What the packs hold is noted in the ledger, under the lock of the writer.
  */
-#include "chunks/writer.h"
+#include "chunks/chunks.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/clock.h"
+#include "base/fault.h"
+#include "base/fd.h"
 #include "base/huge-pages.h"
+#include "base/workers.h"
+#include "chunks/codec.h"
 #include "chunks/files.h"
+#include "chunks/io.h"
+#include "chunks/ledger.h"
 #include "chunks/share.h"
+
+/* ---- options ---- */
+
+static const char *const words[CHUNKS_COMPRESS__MAX] = { "auto", "none", "lz4", "zstd" };
+
+const char *chunks_compress_word(enum chunks_compress compress)
+{
+	return words[compress];
+}
+
+int chunks_parse_compress(enum chunks_compress *ret, const char *word)
+{
+	for (int i = 0; i < CHUNKS_COMPRESS__MAX; i++) {
+		if (!strcmp(word, words[i])) {
+			*ret = (enum chunks_compress)i;
+			return 0;
+		}
+	}
+	return -EINVAL;
+}
+
+/* ---- packs ---- */
+
+/* New packs are files below the directory "memory" of a checkpoint, to which one thread appends chunks, each at a
+ * multiple of CHUNK_ALIGN_BYTES. A full pack is ended and another begun. */
+
+/* Where a pack ends and the next begins: small enough that one goes away when little of it is used. */
+#define PACK_BYTES_MAX (1ull << 30)
+
+/* Where a thread appends. The path of a new pack goes to @begun. */
+struct pack {
+	struct io *io; /* borrowed */
+	int dir_fd;    /* of "memory"; borrowed */
+	struct io_file *file;
+	uint64_t end;
+	uint32_t number;
+	char path[32]; /* below the checkpoint */
+};
+
+/* A name that no other pack has, in this store or any other: packs are linked under their own name. */
+static int new_pack_name(char *ret, size_t room)
+{
+	uint64_t random;
+
+	if (getrandom(&random, sizeof(random), 0) != sizeof(random))
+		return -errno;
+	snprintf(ret, room, "%016" PRIx64 ".pack", random);
+	return 0;
+}
+
+/* Makes sure that a pack is there that a chunk can be appended to. 1: it is a new one, whose path is in @ret_path;
+ * the caller numbers it. 0; -errno. */
+static int pack_prepare(struct pack *p, char ret_path[static 32])
+{
+	char name[24];
+	int r;
+
+	if (p->file)
+		return 0;
+	do {
+		r = fault_point("store.pack-create");
+		if (r == 0)
+			r = new_pack_name(name, sizeof(name));
+		if (r == 0)
+			r = io_file_create(&p->file, p->io, p->dir_fd, name);
+	} while (r == -EEXIST);
+	if (r < 0)
+		return r;
+	snprintf(ret_path, 32, MANIFEST_MEMORY_DIR "/%s", name);
+	snprintf(p->path, sizeof(p->path), "%s", ret_path);
+	p->end = 0;
+	return 1;
+}
+
+/* Whether pack_finish() is to come before the next pack_prepare(). */
+static bool pack_is_full(const struct pack *p)
+{
+	return p->file && p->end >= PACK_BYTES_MAX;
+}
+
+/* Appends @len_bytes of @b, which is taken. Returns where, in @ret_offset; -errno. */
+static int pack_append_buffer(struct pack *p, struct io_buffer *b, size_t len_bytes, uint64_t *ret_offset)
+{
+	size_t padded = chunk_padded(len_bytes);
+	int r = fault_point("store.pack-write");
+
+	if (r < 0) {
+		io_buffer_put(b);
+		return r;
+	}
+	memset((char *)b->data + len_bytes, 0, padded - len_bytes);
+	r = io_write(p->file, b, padded, p->end);
+	if (r < 0)
+		return r;
+	*ret_offset = p->end;
+	p->end += padded;
+	return 0;
+}
+
+static bool is_aligned(const void *buf, size_t len)
+{
+	return ((uintptr_t)buf | len) % IO_ALIGN_BYTES == 0;
+}
+
+/* Appends @len_bytes of @buf, which must stay as they are until pack_finish() if they and @buf are multiples of
+ * IO_ALIGN_BYTES; else they are copied. */
+static int pack_append(struct pack *p, const void *buf, size_t len_bytes, uint64_t *ret_offset)
+{
+	if (!is_aligned(buf, len_bytes)) {
+		struct io_buffer *b = io_buffer_get(p->io);
+
+		memcpy(b->data, buf, len_bytes);
+		return pack_append_buffer(p, b, len_bytes, ret_offset);
+	}
+	int r = fault_point("store.pack-write");
+	if (r == 0)
+		r = io_write_memory(p->file, buf, len_bytes, p->end);
+	if (r < 0)
+		return r;
+	*ret_offset = p->end;
+	p->end += len_bytes;
+	return 0;
+}
+
+/* Closes it without any of that. */
+static void pack_abandon(struct pack *p)
+{
+	io_file_close(p->file);
+	p->file = NULL;
+}
+
+/* Waits for the writes, syncs, closes. @ret_len_bytes: its length. Nothing if there is no pack. */
+static int pack_finish(struct pack *p, uint64_t *ret_len_bytes)
+{
+	if (!p->file)
+		return 0;
+	int r = fault_point("store.pack-sync");
+	if (r == 0)
+		r = io_file_finish(p->file, p->end);
+	if (r == 0)
+		*ret_len_bytes = p->end;
+	pack_abandon(p);
+	return r;
+}
+
+/* ---- the writer ---- */
+
+/* Beyond that many the disk is the limit everywhere. A thread holds two buffers at most: what it was
+ * given to save, and what it compressed. */
+enum { WRITERS_MAX = 16, WRITER_BUFFERS = 2 * WRITERS_MAX };
+
+/* A region and where its bytes are: in a mapping, elsewhere in memory, or to be asked for. */
+struct chunks_region {
+	struct manifest_region region;
+	void *map;
+	size_t map_bytes;
+	const uint8_t *data;
+	chunks_source_fn read;
+	void *read_arg;
+	struct digest *digests; /* owned; NULL: to be computed */
+	size_t first_part;
+};
+
+/* What a thread works with. */
+struct chunks_lane {
+	struct pack pack;
+	struct codec *codec;
+	struct tuner tuner;
+};
+
+struct chunks_writer {
+	struct chunks_target target;
+	struct chunks_options options;
+	struct io *io;
+	struct digest zero;	   /* of a chunk of zeros */
+	unsigned n_threads;
+	struct workers workers;
+	struct chunks_lane lanes[WRITERS_MAX];
+
+	pthread_mutex_t lock;
+	pthread_cond_t news;	       /* more sources, or no more ever */
+	struct chunks_region *sources; /* under lock, as is what follows */
+	size_t n_sources;
+	size_t at_source; /* the next part */
+	uint64_t at_part;
+	bool ended;
+	bool again; /* the second round: only chunks that are wanted after all */
+	struct ledger ledger;
+};
+
+static int fail_write(const struct chunks_writer *m, int r, struct brumate_error *err)
+{
+	return files_fail(err, -r, m->target.path, "write memory");
+}
+
+/* ---- regions ---- */
+
+static void region_fini(struct chunks_region *s)
+{
+	if (s->map)
+		munmap(s->map, s->map_bytes);
+	free(s->digests);
+}
+
+/* Maps what holds the region. */
+static int map_region(struct chunks_region *s, int fd, uint64_t offset, struct brumate_error *err)
+{
+	uint64_t len = s->region.len_bytes, pad = offset % (uint64_t)sysconf(_SC_PAGESIZE), end;
+	struct stat st;
+
+	if (len == 0)
+		return 0;
+	if (fstat(fd, &st) < 0)
+		return brumate_fail(err, errno, "memory: its file: %m");
+	if (__builtin_add_overflow(offset, len, &end) || end > (uint64_t)st.st_size)
+		return brumate_fail(err, EINVAL, "memory: its file ends before the region");
+	s->map_bytes = (size_t)(len + pad);
+	s->map = huge_pages_map(fd, offset - pad, s->map_bytes, PROT_READ);
+	if (!s->map)
+		return brumate_fail(err, errno, "memory: map its file: %m");
+	s->data = (const uint8_t *)s->map + pad;
+	return 0;
+}
+
+/* Takes the mapping over, on success only. */
+static int take_region(struct chunks_writer *m, struct chunks_region *s)
+{
+	if (m->n_sources == MANIFEST_REGIONS_MAX)
+		return -E2BIG;
+
+	struct chunks_region *sources = array_room(m->sources, m->n_sources, sizeof(*sources));
+	if (!sources)
+		return -ENOMEM;
+	m->sources = sources;
+	int64_t first = ledger_add_parts(&m->ledger, chunk_parts(s->region.len_bytes));
+	if (first < 0)
+		return (int)first;
+	s->first_part = (size_t)first;
+	m->sources[m->n_sources++] = *s;
+	return 0;
+}
+
+static int add_region(struct chunks_writer *m, struct chunks_region *s, struct brumate_error *err)
+{
+	pthread_mutex_lock(&m->lock);
+	int r = take_region(m, s);
+	pthread_cond_broadcast(&m->news);
+	pthread_mutex_unlock(&m->lock);
+	return r < 0 ? brumate_fail(err, -r, "memory: one region more: %m") : 0;
+}
+
+int chunks_add(struct chunks_writer *m, const struct manifest_region *region, int fd,
+	       uint64_t offset, struct brumate_error *err)
+{
+	struct chunks_region s = { .region = *region };
+	int r = map_region(&s, fd, offset, err);
+
+	if (r == 0)
+		r = add_region(m, &s, err);
+	if (r < 0)
+		region_fini(&s);
+	return r;
+}
+
+/* Those of the region, for it. */
+static int copy_digests(struct chunks_region *s, const struct digest *digests,
+			struct brumate_error *err)
+{
+	size_t n = (size_t)(s->region.len_bytes / CHUNK_BYTES_MAX);
+
+	if (s->region.len_bytes % CHUNK_BYTES_MAX)
+		return brumate_fail(err, EINVAL, "memory: digests of half a chunk");
+	s->digests = calloc(n + 1, sizeof(*digests));
+	if (!s->digests)
+		return brumate_fail(err, ENOMEM, "%m");
+	memcpy(s->digests, digests, n * sizeof(*digests));
+	return 0;
+}
+
+int chunks_add_known(struct chunks_writer *m, const struct manifest_region *region, int fd,
+		     uint64_t offset, const struct digest *digests, struct brumate_error *err)
+{
+	struct chunks_region s = { .region = *region };
+	int r = copy_digests(&s, digests, err);
+
+	if (r == 0)
+		r = map_region(&s, fd, offset, err);
+	if (r == 0)
+		r = add_region(m, &s, err);
+	if (r < 0)
+		region_fini(&s);
+	return r;
+}
+
+int chunks_add_bytes(struct chunks_writer *m, const struct manifest_region *region,
+		     const void *data, struct brumate_error *err)
+{
+	struct chunks_region s = { .region = *region, .data = data };
+
+	return add_region(m, &s, err);
+}
+
+int chunks_add_from(struct chunks_writer *m, const struct manifest_region *region,
+		    chunks_source_fn source, void *arg, struct brumate_error *err)
+{
+	struct chunks_region s = { .region = *region, .read = source, .read_arg = arg };
+
+	return add_region(m, &s, err);
+}
+
+/* ---- parts ---- */
 
 /* A part that a thread took. */
 struct part {
@@ -28,13 +352,6 @@ struct part {
 	const struct digest *digest; /* NULL: to be computed */
 	bool again;
 };
-
-int chunks_fail_write(const struct chunks_writer *m, int r, struct brumate_error *err)
-{
-	return files_fail(err, -r, m->target.path, "write memory");
-}
-
-/* ---- one part ---- */
 
 static int begin_pack(struct chunks_writer *m, struct chunks_lane *lane)
 {
@@ -67,7 +384,7 @@ static int end_pack(struct chunks_writer *m, struct chunks_lane *lane)
 }
 
 /* Compresses into a buffer where that is wanted and pays. NULL: to be stored raw. */
-static struct io_buffer *compress(struct chunks_writer *m, struct chunks_lane *lane,
+static struct io_buffer *compress_part(struct chunks_writer *m, struct chunks_lane *lane,
 				  const struct part *p, struct chunk_record *ret)
 {
 	enum chunk_encoding encoding =
@@ -95,7 +412,7 @@ static struct io_buffer *compress(struct chunks_writer *m, struct chunks_lane *l
 }
 
 /* Hands the bytes to the disk: those of @b, or of the part itself, whose buffer is taken. */
-static int append(struct chunks_lane *lane, struct part *p, struct io_buffer *b,
+static int append_chunk(struct chunks_lane *lane, struct part *p, struct io_buffer *b,
 		  struct chunk_record *c)
 {
 	uint64_t start_ns = clock_now_ns();
@@ -112,7 +429,7 @@ static int append(struct chunks_lane *lane, struct part *p, struct io_buffer *b,
 	return r;
 }
 
-static bool is_zero(const struct chunks_writer *m, const struct part *p)
+static bool part_is_zero(const struct chunks_writer *m, const struct part *p)
 {
 	return p->digest ? !memcmp(p->digest, &m->zero, sizeof(m->zero))
 			 : chunk_is_zero(p->data, p->len_bytes);
@@ -131,7 +448,7 @@ static int digest_part(const struct chunks_writer *m, struct digest *ret, const 
 }
 
 /* Encrypts what is to be stored, in a buffer: that of @p, or of its own. */
-static int seal(struct chunks_writer *m, struct chunks_lane *lane, struct part *p,
+static int seal_part(struct chunks_writer *m, struct chunks_lane *lane, struct part *p,
 		struct io_buffer **b, struct chunk_record *c)
 {
 	if (!m->target.key)
@@ -167,10 +484,10 @@ static int write_chunk(struct chunks_writer *m, struct chunks_lane *lane, struct
 		r = begin_pack(m, lane);
 	if (r < 0)
 		return r;
-	struct io_buffer *b = compress(m, lane, p, &c);
-	r = seal(m, lane, p, &b, &c);
+	struct io_buffer *b = compress_part(m, lane, p, &c);
+	r = seal_part(m, lane, p, &b, &c);
 	if (r == 0)
-		r = append(lane, p, b, &c);
+		r = append_chunk(lane, p, b, &c);
 	if (r < 0)
 		return r;
 	c.pack = lane->pack.number;
@@ -228,7 +545,7 @@ static int save_part(struct chunks_writer *m, struct chunks_lane *lane, struct p
 
 	if (p->again)
 		return save_again(m, lane, p);
-	if (is_zero(m, p))
+	if (part_is_zero(m, p))
 		return 0;
 	int r = digest_part(m, &digest, p);
 	if (r == 0)
@@ -247,7 +564,7 @@ static int read_part(struct chunks_writer *m, struct part *p, struct brumate_err
 	return r < 0 ? brumate_fail(err, -r, "memory cannot be read: %m") : 0;
 }
 
-static int take_in(struct chunks_writer *m, struct chunks_lane *lane, struct part *p,
+static int read_and_save(struct chunks_writer *m, struct chunks_lane *lane, struct part *p,
 		   struct brumate_error *err)
 {
 	int r = read_part(m, p, err);
@@ -255,7 +572,7 @@ static int take_in(struct chunks_writer *m, struct chunks_lane *lane, struct par
 	if (r == 0) {
 		r = save_part(m, lane, p);
 		if (r < 0)
-			chunks_fail_write(m, r, err);
+			fail_write(m, r, err);
 	}
 	io_buffer_put(p->buffer);
 	return r;
@@ -280,7 +597,7 @@ static struct part part_of(const struct chunks_region *s, uint64_t i, bool again
 }
 
 /* Whether there is something to do about a part in this round. Claims it. Under the lock. */
-static bool claim(struct chunks_writer *m, size_t part)
+static bool claim_part(struct chunks_writer *m, size_t part)
 {
 	if (!m->again)
 		return true;
@@ -292,7 +609,7 @@ static bool claim(struct chunks_writer *m, size_t part)
 }
 
 /* The next part there is. Under the lock. */
-static bool find_part(struct chunks_writer *m, struct part *ret)
+static bool next_part(struct chunks_writer *m, struct part *ret)
 {
 	for (; m->at_source < m->n_sources; m->at_source++, m->at_part = 0) {
 		const struct chunks_region *s = &m->sources[m->at_source];
@@ -301,7 +618,7 @@ static bool find_part(struct chunks_writer *m, struct part *ret)
 		while (m->at_part < n) {
 			uint64_t i = m->at_part++;
 
-			if (!claim(m, s->first_part + i))
+			if (!claim_part(m, s->first_part + i))
 				continue;
 			*ret = part_of(s, i, m->again);
 			return true;
@@ -316,13 +633,13 @@ static bool take_part(struct chunks_writer *m, struct part *ret)
 	bool found = false;
 
 	pthread_mutex_lock(&m->lock);
-	while (!team_stopped(&m->team) && !(found = find_part(m, ret)) && !m->ended)
+	while (!workers_are_stopped(&m->workers) && !(found = next_part(m, ret)) && !m->ended)
 		pthread_cond_wait(&m->news, &m->lock);
 	pthread_mutex_unlock(&m->lock);
 	return found;
 }
 
-static void no_more(struct chunks_writer *m)
+static void end_parts(struct chunks_writer *m)
 {
 	pthread_mutex_lock(&m->lock);
 	m->ended = true;
@@ -330,26 +647,26 @@ static void no_more(struct chunks_writer *m)
 	pthread_mutex_unlock(&m->lock);
 }
 
-static int work(void *arg, unsigned index, struct brumate_error *err)
+static int save_for_worker(void *arg, const struct worker *me, struct brumate_error *err)
 {
 	struct chunks_writer *m = arg;
-	struct chunks_lane *lane = &m->lanes[index];
+	struct chunks_lane *lane = &m->lanes[me->index];
 	struct part p;
 	int r = 0;
 
 	while (r == 0 && take_part(m, &p))
-		r = take_in(m, lane, &p, err);
-	if (r == 0 && !team_stopped(&m->team) && (r = end_pack(m, lane)) < 0)
-		chunks_fail_write(m, r, err);
+		r = read_and_save(m, lane, &p, err);
+	if (r == 0 && !workers_are_stopped(&m->workers) && (r = end_pack(m, lane)) < 0)
+		fail_write(m, r, err);
 	pack_abandon(&lane->pack);
 	if (r == 0)
 		return 0;
-	atomic_store(&m->team.stop, true);
-	no_more(m); /* wakes those who wait for more */
+	workers_stop(&m->workers);
+	end_parts(m); /* wakes those who wait for more */
 	return r;
 }
 
-static int start(struct chunks_writer *m)
+static int start_workers(struct chunks_writer *m)
 {
 	for (unsigned i = 0; i < m->n_threads; i++) {
 		m->lanes[i].pack = (struct pack){ .io = m->io, .dir_fd = m->target.dir_fd };
@@ -357,7 +674,7 @@ static int start(struct chunks_writer *m)
 		if (!m->lanes[i].codec && codec_new(&m->lanes[i].codec) < 0)
 			return -ENOMEM;
 	}
-	return team_start(&m->team, m->n_threads, work, m);
+	return workers_start(&m->workers, m->n_threads, save_for_worker, m);
 }
 
 /* ---- for the owner ---- */
@@ -376,7 +693,7 @@ int chunks_begin(struct chunks_writer **ret, const struct chunks_target *target,
 	pthread_mutex_init(&m->lock, NULL);
 	pthread_cond_init(&m->news, NULL);
 	m->n_threads = options->threads && options->threads < WRITERS_MAX ? options->threads
-									  : team_cores(WRITERS_MAX);
+									  : workers_cores(WRITERS_MAX);
 	struct io_options buffers = { .buffers = WRITER_BUFFERS };
 	int r = chunk_digest_zeros(&m->zero);
 	if (r < 0)
@@ -384,7 +701,7 @@ int chunks_begin(struct chunks_writer **ret, const struct chunks_target *target,
 	r = io_new(&m->io, &buffers, err);
 	if (r < 0)
 		return r;
-	if ((r = start(m)) < 0)
+	if ((r = start_workers(m)) < 0)
 		return brumate_fail(err, -r, "threads that write memory: %m");
 	*ret = take_ptr(&m);
 	return 0;
@@ -392,12 +709,91 @@ int chunks_begin(struct chunks_writer **ret, const struct chunks_target *target,
 
 /* ---- the end ---- */
 
+static int fill_regions(struct chunks_writer *m, struct manifest *manifest)
+{
+	struct manifest_region *regions = calloc(m->n_sources + 1, sizeof(*regions));
+
+	if (!regions)
+		return -ENOMEM;
+	for (size_t i = 0; i < m->n_sources; i++)
+		regions[i] = m->sources[i].region;
+	manifest->memory.regions = regions;
+	manifest->memory.n_regions = m->n_sources;
+	return 0;
+}
+
+static struct chunks_sums sum_up(const struct chunks_writer *m, const struct chunk_table *t)
+{
+	struct chunks_sums s = { 0 };
+	uint64_t own = 0;
+
+	for (size_t k = 0; k < t->n_regions; k++) {
+		uint64_t len = t->regions[k].len_bytes;
+		size_t first = m->sources[k].first_part;
+
+		s.total += len;
+		for (uint64_t i = 0; i < chunk_parts(len); i++)
+			if (t->parts[first + i] == CHUNK_ZERO)
+				s.zero += chunk_part_bytes(len, i);
+	}
+	for (size_t i = 0; i < m->ledger.n_chunks; i++) {
+		const struct ledger_chunk *c = &m->ledger.chunks[i];
+
+		if (c->state == LEDGER_WRITTEN)
+			own += c->record.len_bytes;
+	}
+	for (size_t i = 0; i < m->ledger.n_packs; i++)
+		if (!m->ledger.packs[i].linked)
+			s.written += m->ledger.packs[i].len_bytes;
+	s.shared = s.total - s.zero - own;
+	return s;
+}
+
+static int write_table(struct chunks_writer *m, const struct chunk_table *t,
+		       struct brumate_error *err)
+{
+	auto_free void *buf = NULL;
+	size_t len = 0;
+	int r = chunk_table_encode(t, &buf, &len, err);
+	if (r < 0)
+		return r;
+
+	r = fault_point("store.write-table");
+	if (r < 0)
+		return fail_write(m, r, err);
+	auto_close int fd = openat(m->target.dir_fd, strrchr(MANIFEST_TABLE_PATH, '/') + 1,
+				   O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	r = fd < 0 ? -errno : fd_write_full(fd, buf, len);
+	return r < 0 ? fail_write(m, r, err) : 0;
+}
+
+/* Writes the table and fills the memory of @manifest, when all chunks are in packs. */
+static int finish_memory(struct chunks_writer *m, struct manifest *manifest, struct chunks_sums *ret,
+		  struct brumate_error *err)
+{
+	auto_(chunk_table_fini) struct chunk_table t = CHUNK_TABLE_EMPTY;
+	int r = fill_regions(m, manifest);
+
+	if (r == 0)
+		r = ledger_finish(&m->ledger, &t, manifest);
+	t.sealed = m->target.key;
+	if (r < 0)
+		return brumate_fail(err, -r, "%m");
+	if ((r = write_table(m, &t, err)) < 0)
+		return r;
+	*ret = sum_up(m, &t);
+	manifest->memory.zero_bytes = ret->zero;
+	manifest->memory.shared_bytes = ret->shared;
+	manifest->memory.written_bytes = ret->written;
+	return 0;
+}
+
 struct wish {
 	bool (*cancelled)(void *arg);
 	void *arg;
 };
 
-static int ask(void *arg)
+static int ask_owner(void *arg)
 {
 	const struct wish *wish = arg;
 
@@ -405,7 +801,7 @@ static int ask(void *arg)
 }
 
 /* Takes over packs of earlier checkpoints, and writes what is not to be had after all. */
-static int share(struct chunks_writer *m, struct wish *wish, struct brumate_error *err)
+static int share_packs_of_others(struct chunks_writer *m, struct wish *wish, struct brumate_error *err)
 {
 	size_t wanted = 0;
 	int r = share_packs(&m->ledger, m->target.known, m->target.dir_fd, &wanted);
@@ -417,9 +813,9 @@ static int share(struct chunks_writer *m, struct wish *wish, struct brumate_erro
 	m->again = true;
 	m->at_source = 0;
 	m->at_part = 0;
-	if ((r = start(m)) < 0)
+	if ((r = start_workers(m)) < 0)
 		return brumate_fail(err, -r, "threads that write memory: %m");
-	return team_wait(&m->team, ask, wish, err);
+	return workers_wait(&m->workers, ask_owner, wish, err);
 }
 
 int chunks_end(struct chunks_writer *m, struct manifest *manifest, struct chunks_sums *ret,
@@ -427,12 +823,12 @@ int chunks_end(struct chunks_writer *m, struct manifest *manifest, struct chunks
 {
 	struct wish wish = { cancelled, arg };
 
-	no_more(m);
-	int r = team_wait(&m->team, ask, &wish, err);
+	end_parts(m);
+	int r = workers_wait(&m->workers, ask_owner, &wish, err);
 	if (r == 0 && m->target.known)
-		r = share(m, &wish, err);
+		r = share_packs_of_others(m, &wish, err);
 	if (r == 0)
-		r = chunks_finish(m, manifest, ret, err);
+		r = finish_memory(m, manifest, ret, err);
 	return r < 0 ? brumate_wrap(err, r, "checkpoint %s", m->target.id) : 0;
 }
 
@@ -440,16 +836,16 @@ void chunks_writer_free(struct chunks_writer *m)
 {
 	if (!m)
 		return;
-	if (m->team.n) {
-		atomic_store(&m->team.stop, true);
-		no_more(m);
-		team_wait(&m->team, NULL, NULL, NULL);
+	if (m->workers.n) {
+		workers_stop(&m->workers);
+		end_parts(m);
+		workers_wait(&m->workers, NULL, NULL, NULL);
 	}
 	for (unsigned i = 0; i < m->n_threads; i++)
 		codec_free(m->lanes[i].codec);
 	io_free(m->io);
 	for (size_t i = 0; i < m->n_sources; i++)
-		chunks_region_fini(&m->sources[i]);
+		region_fini(&m->sources[i]);
 	free(m->sources);
 	chunk_index_free(m->target.known);
 	ledger_fini(&m->ledger);

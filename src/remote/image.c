@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "chunks/pack-source.h"
+#include "chunks/chunks.h"
 
 /* What one thread reads by. */
 struct reader {

@@ -3,7 +3,7 @@
 #include "store/ahead.h"
 #include "chunks/files.h"
 #include "store/image.h"
-#include "chunks/pack-check.h"
+#include "chunks/reader.h"
 #include "store/stream.h"
 
 #include <errno.h>

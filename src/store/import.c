@@ -4,7 +4,7 @@
  * and every byte against its digests before a file counts; nothing is visible before all is there.
  */
 #include "store/call.h"
-#include "chunks/pack-check.h"
+#include "chunks/reader.h"
 #include "store/store.h"
 #include "store/stream.h"
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "chunks/chunk-index.h"
+#include "chunks/share.h"
 #include "chunks/files.h"
 #include "store/image.h"
 #include "store/names.h"

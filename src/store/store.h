@@ -82,7 +82,7 @@ struct store_image {
 	struct manifest manifest;
 	const struct store_key *key; /* store_unlock(); borrowed */
 	const struct pack_source
-		*source; /* of packs (chunks/pack-source.h), borrowed; NULL: they are files */
+		*source; /* of packs (chunks/chunks.h), borrowed; NULL: they are files */
 };
 #define STORE_IMAGE_EMPTY ((struct store_image){ .dir_fd = -1 })
 void store_image_fini(struct store_image *i);
@@ -110,7 +110,7 @@ int store_verify(const struct store_image *i, store_progress_fn progress, void *
 		 struct brumate_error *err);
 
 /** As store_verify(), but of packs only that they are there, as long as they should be: for who reads
- * their chunks by chunks_load(), which compares each. */
+ * their chunks by chunks_load_all(), which compares each. */
 int store_verify_files(const struct store_image *i, store_progress_fn progress, void *arg,
 		       struct brumate_error *err);
 

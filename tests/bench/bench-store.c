@@ -143,7 +143,8 @@ static void read_image(const char *id, const char *what)
 	cool_image(id);
 	struct watch w = begin();
 	CHECK(store_open(&i, dir, id, &err) == 0 && store_chunks_open(&reader, &i, &err) == 0);
-	CHECK(chunks_load(reader, 0, 0, count, NULL, &sum, &err) == 0);
+	const struct chunks_place place = { 0, count, &sum };
+	CHECK(chunks_load_all(reader, &place, 1, 0, NULL, NULL, &err) == 0);
 	snprintf(label, sizeof(label), "%s: load", what);
 	say(label, sum, w);
 	cool_image(id);

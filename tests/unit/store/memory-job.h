@@ -218,7 +218,8 @@ static inline int load_region(struct chunks_reader *reader, const struct memory_
 	CHECK(bytes);
 	memset(bytes, 0xa5, t.len + 1);
 	t.bytes = bytes;
-	int r = chunks_load(reader, i, 2, put_loaded, NULL, &t, err);
+	const struct chunks_place place = { i, put_loaded, &t };
+	int r = chunks_load_all(reader, &place, 1, 2, NULL, NULL, err);
 	if (r < 0)
 		return r;
 	CHECK(t.got == t.len && bytes[t.len] == 0xa5);

@@ -11,7 +11,7 @@
 #include <sys/eventfd.h>
 
 #include "base/fd.h"
-#include "chunks/pack-source.h"
+#include "chunks/chunks.h"
 
 static const char when[] = "2026-01-01T00:00:00.000Z";
 
@@ -168,8 +168,9 @@ static void test_fails(enum mood mood, int at, int want, const char *text)
 	CHECK(store_open(&p.image, dir, "fails", NULL) == 0);
 	open_far(&image, "fails", &source);
 	CHECK(store_chunks_open(&reader, &image, &err) == 0);
-	int r = chunks_load(reader, 0, 0, put_nowhere, mood == HANGS ? when_all_hang : NULL, &t,
-			    &err);
+	const struct chunks_place region = { 0, put_nowhere, &t };
+	int r = chunks_load_all(reader, &region, 1, 0, mood == HANGS ? when_all_hang : NULL, &t,
+				&err);
 	if (r != want || !strstr(err.text, text))
 		fprintf(stderr, "%d: %s\n", r, err.text);
 	CHECK(r == want && strstr(err.text, text));

@@ -3,7 +3,7 @@
  * compress. */
 #include "memory-job.h"
 
-#include "chunks/tuner.h"
+#include "chunks/codec.h"
 
 enum { LEN = CHUNK_BYTES };
 
