@@ -7,13 +7,51 @@
 #pragma once
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
-void cleanup_close(int *fd);	  /* keeps errno */
-void cleanup_free(void *pp);	  /* keeps errno */
-void cleanup_fclose(FILE **fp);	  /* keeps errno */
-void cleanup_closedir(DIR **dir); /* keeps errno */
+/* Each keeps errno, so that a return value survives the scope. */
+
+static inline void cleanup_close(int *fd)
+{
+	int saved = errno;
+
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
+	errno = saved;
+}
+
+static inline void cleanup_free(void *pp)
+{
+	int saved = errno;
+
+	free(*(void **)pp);
+	*(void **)pp = NULL;
+	errno = saved;
+}
+
+static inline void cleanup_fclose(FILE **fp)
+{
+	int saved = errno;
+
+	if (*fp)
+		fclose(*fp);
+	*fp = NULL;
+	errno = saved;
+}
+
+static inline void cleanup_closedir(DIR **dir)
+{
+	int saved = errno;
+
+	if (*dir)
+		closedir(*dir);
+	*dir = NULL;
+	errno = saved;
+}
 
 #define auto_close    __attribute__((cleanup(cleanup_close)))
 #define auto_free     __attribute__((cleanup(cleanup_free)))

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT
-/* What this machine has, as far as this process may use it. */
+/*
+ * What this machine has, as far as this process may use it, by /proc/meminfo and the limits of cgroups (version
+ * 2, mounted at /sys/fs/cgroup). Beyond memory.max the kernel ends processes, beyond memory.high it holds them up.
+ */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 /** The value @key of /proc/meminfo ("MemAvailable"), in bytes. False, and nothing written, where it does
  * not tell. */
@@ -11,3 +15,17 @@ bool machine_meminfo(const char *key, uint64_t *ret_bytes);
 
 /** Cores that this process may run on, at least 1. */
 unsigned machine_cores(void);
+
+/** Bytes that this process can still take: what the machine has available, as far as the memory limits
+ * of its cgroup and of those around it allow. */
+uint64_t machine_room_bytes(void);
+
+/** The cgroup of @pid (0: this process) beneath the root, which is "" (returns owned); NULL: none is known. */
+char *machine_cgroup(pid_t pid);
+
+/** Makes @cgroup the one around it. False: it was the root. */
+bool machine_cgroup_go_out(char *cgroup);
+
+/** Bytes that the limits of this one cgroup leave, whatever those around it do; UINT64_MAX: it has none.
+ * What the kernel takes back when memory is wanted, as cached files, does not count as used. */
+uint64_t machine_cgroup_room_bytes(const char *cgroup);

@@ -11,7 +11,6 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/paths.h"
-#include "base/room.h"
 #include "wire/host-copy.h"
 
 #include <errno.h>
@@ -433,7 +432,7 @@ static uint64_t count_owned(const struct pool *p, enum segment_owner owner)
 static uint64_t memory_left(const struct pool *p)
 {
 	uint64_t used = 0, promised = p->reserve_bytes;
-	uint64_t left = room_memory_bytes();
+	uint64_t left = machine_room_bytes();
 
 	for (struct segment *s = p->segments; s; s = s->next) {
 		used += bytes_counted(s);

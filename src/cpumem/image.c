@@ -21,7 +21,7 @@
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/fault.h"
-#include "base/room.h"
+#include "base/machine.h"
 #include "base/thread.h"
 #include "base/workers.h"
 #include "cpumem/cpu-memory.h"
@@ -121,7 +121,7 @@ static int save_in_place(struct cpu_memory_image *c, struct chunks_writer *w,
 /* Returns true if a copy fits into what is free: then it has its place. */
 static bool reserve_copy(struct cpu_memory_image *c, struct progress *progress)
 {
-	if (c->taken.present_bytes + SPARE_BYTES <= room_memory_bytes() &&
+	if (c->taken.present_bytes + SPARE_BYTES <= machine_room_bytes() &&
 	    cpu_memory_copy_reserve(&c->copy, &c->taken) == 0)
 		return true;
 	progress_note(progress,

@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "base/machine.h"
-#include "base/room.h"
 
 /* ---- what the driver knows beyond /proc ---- */
 
@@ -140,7 +139,7 @@ static bool is_within(const char *cgroup, const char *outer)
 static int check_cgroup(const struct op *op, char *const *cgroups, const char *cgroup,
 			struct brumate_error *err)
 {
-	uint64_t left = room_in_cgroup(cgroup), need = 0;
+	uint64_t left = machine_cgroup_room_bytes(cgroup), need = 0;
 
 	for (size_t i = 0; i < op->gpus.n; i++)
 		need += is_within(cgroups[i], cgroup) ? by_driver_bytes(op, i) : 0;
@@ -165,7 +164,7 @@ static int check_cgroups(const struct op *op, struct brumate_error *err)
 	if (!cgroups)
 		return brumate_fail(err, ENOMEM, "%m");
 	for (size_t i = 0; i < op->gpus.n; i++)
-		cgroups[i] = room_cgroup(op->gpus.items[i].id.pid);
+		cgroups[i] = machine_cgroup(op->gpus.items[i].id.pid);
 	for (size_t i = 0; i < op->gpus.n && r == 0; i++) {
 		auto_free char *cgroup = cgroups[i] ? strdup(cgroups[i]) : NULL;
 
@@ -173,7 +172,7 @@ static int check_cgroups(const struct op *op, struct brumate_error *err)
 			continue;
 		do
 			r = check_cgroup(op, cgroups, cgroup, err);
-		while (r == 0 && room_go_out(cgroup));
+		while (r == 0 && machine_cgroup_go_out(cgroup));
 	}
 	for (size_t i = 0; i < op->gpus.n; i++)
 		free(cgroups[i]);

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
-#include "base/room.h"
+#include "base/machine.h"
 #include "base/paths.h"
 #include "store/tree.h"
 
@@ -228,7 +228,7 @@ static int mount_tmpfs(uint64_t max_bytes)
 
 int sealed_plain_dir(uint64_t max_bytes, struct brumate_error *err)
 {
-	uint64_t available = room_memory_bytes();
+	uint64_t available = machine_room_bytes();
 
 	if (max_bytes > available) {
 		brumate_fail(err, ENOMEM,

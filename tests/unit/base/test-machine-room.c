@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* How much memory the limits of cgroups leave: told by files that stand in the place of the kernel's, in a
  * mount namespace of this test's own. */
-#include "base/room.h"
+#include "base/machine.h"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -73,35 +73,35 @@ static void leave(const char *root)
 
 static void test_limits(void)
 {
-	uint64_t all = room_memory_bytes();
+	uint64_t all = machine_room_bytes();
 
 	CHECK(all > 64 * MIB && all < UINT64_MAX); /* the machine's */
 
 	say(inner, "memory.max", "max\n");
 	say(inner, "memory.high", "max\n");
 	say(inner, "memory.current", "16777216\n");
-	CHECK(room_memory_bytes() > 64 * MIB);
+	CHECK(machine_room_bytes() > 64 * MIB);
 
 	say(inner, "memory.max", "67108864\n");
-	CHECK(room_memory_bytes() == 48 * MIB);
+	CHECK(machine_room_bytes() == 48 * MIB);
 	say(inner, "memory.stat",
 	    "anon 12582912\ninactive_file 1048576\nactive_file 2097152\nunevictable "
 	    "4096\nslab_reclaimable 1048576\n");
-	CHECK(room_memory_bytes() == 52 * MIB);
+	CHECK(machine_room_bytes() == 52 * MIB);
 	say(inner, "memory.high", "33554432\n");
-	CHECK(room_memory_bytes() == 20 * MIB);
+	CHECK(machine_room_bytes() == 20 * MIB);
 	say(inner, "memory.current", "50331648\n");
-	CHECK(room_memory_bytes() == 0);
+	CHECK(machine_room_bytes() == 0);
 
 	/* One further out counts as well, where it is the least. */
 	say(inner, "memory.current", "8388608\n");
-	CHECK(room_memory_bytes() == 28 * MIB);
+	CHECK(machine_room_bytes() == 28 * MIB);
 	say(place, "memory.max", "41943040\n");
 	say(place, "memory.current", "20971520\n");
-	CHECK(room_memory_bytes() == 20 * MIB);
+	CHECK(machine_room_bytes() == 20 * MIB);
 	say("", "memory.max", "10485760\n");
 	say("", "memory.current", "0\n");
-	CHECK(room_memory_bytes() == 10 * MIB);
+	CHECK(machine_room_bytes() == 10 * MIB);
 }
 
 int main(void)
