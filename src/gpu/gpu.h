@@ -18,7 +18,8 @@ enum {
 	DEV_GPUS_MAX = 64,
 };
 
-/** What the driver can do beyond the floor; bits of dev_info.features. Driver ladder: design 8. */
+/** What the driver can do beyond the floor; bits of dev_info.features. docs/driver-behaviour.md says which
+ * version adds what. */
 enum dev_feature {
 	DEV_CHECKPOINT = 1u << 0,     /* the checkpoint calls exist (driver 570) */
 	DEV_REMAP = 1u << 1,	      /* restore onto other GPUs (580) */

@@ -52,7 +52,7 @@ void *cuda_library(void)
 }
 
 /* The driver's number for what each release added; api: for drivers that do not tell their release.
- * The ladder is in docs/architecture.md. */
+ * See docs/driver-behaviour.md. */
 static const struct {
 	uint32_t feature;
 	int release, api;
