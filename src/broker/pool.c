@@ -115,44 +115,34 @@ static bool has_shared_huge_pages(void)
 	       !strstr(line, "[deny]");
 }
 
-static int make_blank(struct segment *s)
+/* @hugetlb: of pages that are set aside, which mapping it does, or fails where there are not enough. @blank: it
+ * may stay without pages. */
+static int make_memory(struct segment *s, bool hugetlb, bool blank)
 {
-	int r = make_file(s, 0);
-
-	if (r == 0)
-		prefer_node(s);
-	return r;
-}
-
-static int make_ordinary(struct segment *s)
-{
-	int r = make_file(s, 0);
+	int r = make_file(s, hugetlb ? MFD_HUGETLB | HUGE_2MIB : 0);
 
 	if (r < 0)
 		return r;
-	if (madvise(s->at, s->bytes, MADV_HUGEPAGE) == 0 && has_shared_huge_pages())
-		s->backing = SEGMENT_LARGE_PAGES;
 	prefer_node(s);
+	if (hugetlb)
+		s->backing = SEGMENT_HUGETLB;
+	else if (!blank && madvise(s->at, s->bytes, MADV_HUGEPAGE) == 0 && has_shared_huge_pages())
+		s->backing = SEGMENT_LARGE_PAGES;
 	return 0;
 }
 
 static int make_largest(struct segment *s)
 {
-	/* Mapping pages of hugetlbfs sets them aside, or fails where there are not enough. */
-	int r = s->pool->hugetlb_refused ? -ENOMEM : make_file(s, MFD_HUGETLB | HUGE_2MIB);
+	int r = s->pool->hugetlb_refused ? -ENOMEM : make_memory(s, true, false);
 
-	if (r < 0)
-		return make_ordinary(s);
-	s->backing = SEGMENT_HUGETLB;
-	prefer_node(s);
-	return 0;
+	return r < 0 ? make_memory(s, false, false) : 0;
 }
 
 /* Puts a file of ordinary memory in place of the file of @s, which nobody has seen yet. */
 static int make_ordinary_instead(struct segment *s)
 {
 	struct segment fresh = { .fd = -1, .bytes = s->bytes, .node = s->node };
-	int r = make_ordinary(&fresh);
+	int r = make_memory(&fresh, false, false);
 
 	if (r < 0)
 		return r;
@@ -530,7 +520,7 @@ static int add_segment(struct pool *p, struct segment **ret, uint64_t bytes, int
 
 	if (!s)
 		return -ENOMEM;
-	int r = blank ? make_blank(s) : make_largest(s);
+	int r = blank ? make_memory(s, false, true) : make_largest(s);
 	if (r < 0) {
 		free(s);
 		return r;

@@ -146,18 +146,18 @@ static int send_segments(struct session *s, struct host_copy *h, size_t end,
 }
 
 /* Sends what of the host copy is whole; a copy that is on a disk in part is told of at the end. */
-static int send_early(struct session *s, struct transfer_packet *p, struct brumate_error *err)
+static int send_early(struct session *s, size_t n_whole, struct transfer_packet *p,
+		      struct brumate_error *err)
 {
 	struct transfer *t = s->transfer;
 	struct host_copy *h = t->host;
-	size_t whole = h->spilled ? 0 : transfer_whole(t);
 
-	if (whole > s->n_gave) {
-		uint64_t start = s->n_gave * h->segment_bytes, end = whole * h->segment_bytes;
+	if (n_whole > s->n_gave && !h->spilled) {
+		uint64_t start = s->n_gave * h->segment_bytes, end = n_whole * h->segment_bytes;
 
 		end = end < h->total_bytes ? end : h->total_bytes;
 		s->told_all = (s->told_all || !start) && digests_tell(t, start, end);
-		int r = send_segments(s, h, whole, err);
+		int r = send_segments(s, h, n_whole, err);
 		if (r < 0)
 			return r;
 	}
@@ -182,24 +182,23 @@ static int send_pieces(struct session *s, const struct transfer *t, struct bruma
 }
 
 /* While copies are under way. The client has a use for what is filled or whole before all is. */
-static int tell_progress(struct session *s, struct transfer_packet *p, struct brumate_error *err)
+static int tell_progress(struct session *s, const struct transfer_view *view,
+			 struct brumate_error *err)
 {
-	size_t n_filled = 0;
+	struct transfer_packet p = packet(TRANSFER_PROGRESS);
+	const struct transfer *t = s->transfer;
+	int r = 0;
 
-	if (s->transfer && s->transfer->early) {
-		int r = send_early(s, p, err);
-
-		if (r < 0)
-			return r;
+	p.done_bytes = view->done_bytes;
+	if (t && t->early)
+		r = send_early(s, view->n_whole, &p, err);
+	if (t && !t->to_host && view->made) {
+		r = s->gave_pieces ? 0 : send_pieces(s, t, err);
+		p.n_total = (uint32_t)view->n_filled;
 	}
-	if (s->transfer && !s->transfer->to_host && transfer_has_made(s->transfer, &n_filled)) {
-		int r = s->gave_pieces ? 0 : send_pieces(s, s->transfer, err);
-
-		if (r < 0)
-			return r;
-		p->n_total = (uint32_t)n_filled;
-	}
-	int r = transfer_send(s->socket_fd, p, NULL, 0, deadline_in_ms(SEND_TIMEOUT_MS));
+	if (r < 0)
+		return r;
+	r = transfer_send(s->socket_fd, &p, NULL, 0, deadline_in_ms(SEND_TIMEOUT_MS));
 	return r < 0 ? brumate_fail(err, -r, "progress: sending it: %m") : 0;
 }
 
@@ -220,12 +219,12 @@ static int send_answer(struct session *s, struct brumate_error *err)
 /* After a wake-up or now and then: says how far it is, or that it is done. */
 static int report_session(struct session *s)
 {
-	struct transfer_packet p = packet(TRANSFER_PROGRESS);
+	struct transfer_view view = { 0 };
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	int r = s->alloc ? host_copy_state(s->alloc, &err)
-			 : transfer_progress(s->transfer, &p.done_bytes, &err);
+			 : transfer_look(s->transfer, &view, &err);
 
-	if (r == 0 && (r = tell_progress(s, &p, &err)) == 0)
+	if (r == 0 && (r = tell_progress(s, &view, &err)) == 0)
 		return 0;
 	if (r > 0)
 		r = send_answer(s, &err);
@@ -565,8 +564,7 @@ int sessions_rest(struct sessions *all)
 	if (!all->n && all->gpus_open) {
 		left_ms = deadline_left_ms(all->last_end_ns + GPUS_IDLE_MS * NS_PER_MS);
 		if (left_ms == 0) {
-			gpus_close(
-				all->gpus); /* no session begins meanwhile: it waits for the lock */
+			gpus_close(all->gpus); /* a session that begins waits for the lock */
 			all->gpus_open = false;
 			left_ms = -1;
 		}

@@ -1041,24 +1041,7 @@ int transfer_give(struct transfer *t, const int *fds, size_t n)
 	return r;
 }
 
-size_t transfer_whole(struct transfer *t)
-{
-	pthread_mutex_lock(&t->lock);
-	size_t n = t->n_whole;
-	pthread_mutex_unlock(&t->lock);
-	return n;
-}
-
-bool transfer_has_made(struct transfer *t, size_t *ret_filled)
-{
-	pthread_mutex_lock(&t->lock);
-	bool all = t->n_made == t->n_pieces;
-	*ret_filled = t->n_filled;
-	pthread_mutex_unlock(&t->lock);
-	return all;
-}
-
-int transfer_progress(struct transfer *t, uint64_t *ret_done_bytes, struct brumate_error *err)
+int transfer_look(struct transfer *t, struct transfer_view *ret, struct brumate_error *err)
 {
 	int r = 0;
 
@@ -1069,7 +1052,10 @@ int transfer_progress(struct transfer *t, uint64_t *ret_done_bytes, struct bruma
 	} else if (t->state == TRANSFER_RUNNING && !t->n_running) {
 		r = 1;
 	}
-	*ret_done_bytes = t->done_bytes;
+	*ret = (struct transfer_view){ .done_bytes = t->done_bytes,
+				       .made = t->n_made == t->n_pieces,
+				       .n_filled = t->n_filled,
+				       .n_whole = t->n_whole };
 	pthread_mutex_unlock(&t->lock);
 	return r;
 }

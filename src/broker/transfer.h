@@ -20,11 +20,14 @@ int transfer_give(struct transfer *t, const int *fds, size_t n);
 /** Ends everything with this error, if it is the first. */
 void transfer_fail(struct transfer *t, const struct brumate_error *err);
 
+/** How far it is. */
+struct transfer_view {
+	uint64_t done_bytes;
+	bool made;	 /* in: all pieces are there */
+	size_t n_filled; /* in: so many of the first pieces are filled */
+	size_t n_whole;	 /* out: so many of the first segments hold all that they will hold */
+};
 /** Returns 1 when the transfer is done, 0 while it is under way, <0 when it failed. */
-int transfer_progress(struct transfer *t, uint64_t *ret_done_bytes, struct brumate_error *err);
-/** In: whether all pieces have been made, and how many of the first are filled. */
-bool transfer_has_made(struct transfer *t, size_t *ret_filled);
-/** Out: how many of the first segments hold all that they will hold. */
-size_t transfer_whole(struct transfer *t);
+int transfer_look(struct transfer *t, struct transfer_view *ret, struct brumate_error *err);
 /** Ends the threads and lets go of all device memory; the host copy and the fds of pieces stay. */
 void transfer_finish(struct transfer *t);
