@@ -7,6 +7,7 @@
 #include "broker/driver.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -44,12 +45,12 @@ struct driver {
 	const struct dev_backend *backend;
 	struct dev_libraries libraries;
 	int wake_fd;
-	pthread_t thread; /* that initialises it */
+	pthread_t thread; /* initialises it */
 
 	pthread_mutex_t lock; /* of the rest */
 	pthread_cond_t changed;
 	bool initialised;
-	int result; /* of that */
+	int result; /* of initialising it */
 	struct dev_info info;
 	struct brumate_error err;
 
@@ -102,10 +103,10 @@ int driver_new(struct driver **ret, const struct dev_libraries *libraries, int w
 	d->wake_fd = wake_fd;
 	pthread_mutex_init(&d->lock, NULL);
 	condition_init(&d->changed);
-	int r = pthread_create(&d->thread, NULL, run_initialise, d);
-	if (r) {
+	int r = thread_start(&d->thread, run_initialise, d);
+	if (r < 0) {
 		free(d);
-		return brumate_fail(err, r, "thread for the driver: %m");
+		return brumate_fail(err, -r, "thread for the driver: %m");
 	}
 	*ret = d;
 	return 0;
@@ -273,19 +274,15 @@ static void *run_target(void *arg)
 static void start_target(struct target *t)
 {
 	struct driver *d = t->batch->driver;
-	pthread_t thread;
 
 	pthread_mutex_lock(&d->lock);
 	d->n_calls++;
 	pthread_mutex_unlock(&d->lock);
-	int r = pthread_create(&thread, NULL, run_target, t);
-
-	if (r == 0) {
-		pthread_detach(thread);
+	int r = thread_start_detached(run_target, t, 0);
+	if (r == 0)
 		return;
-	}
-	struct driver_outcome failed = { .result.number = -r, .state = DEV_STATE_UNKNOWN };
-	snprintf(failed.result.name, sizeof(failed.result.name), "no thread: %s", strerror(r));
+	struct driver_outcome failed = { .result.number = r, .state = DEV_STATE_UNKNOWN };
+	snprintf(failed.result.name, sizeof(failed.result.name), "no thread: %s", strerror(-r));
 	end_call(t, &failed);
 }
 
@@ -310,8 +307,8 @@ static struct batch *batch_new(struct driver *d, const struct driver_call *call,
 	return b;
 }
 
-/* Starts all threads of @b and waits for them. Returns with the lock held; the caller looks at the
- * results, then lets go of both. */
+/* Starts all threads of @b and waits for them. It returns with the lock held: the caller looks at the
+ * results, then lets go of the batch and of the lock. */
 static void run_batch(struct batch *b, size_t n, uint64_t give_up_ns)
 {
 	for (size_t i = 0; i < n; i++)

@@ -94,7 +94,7 @@ static void reset_session(struct session *s)
 	s->n_gave = 0;
 }
 
-/* Lets go of what the request had. */
+/* Lets go of what the request had, and tells its end. @err: why it failed, or NULL. */
 static int send_done(struct session *s, const struct brumate_error *err)
 {
 	struct transfer_packet p = packet(TRANSFER_DONE);
@@ -115,7 +115,7 @@ static int send_done(struct session *s, const struct brumate_error *err)
 	return transfer_send(s->socket_fd, &p, NULL, 0, deadline_in_ms(SEND_TIMEOUT_MS));
 }
 
-/* The answer to a request that failed; the session goes on. */
+/* Answers a request that failed; the session goes on. */
 static int fail_request(struct session *s, const struct brumate_error *err)
 {
 	log_warn("copy failed: %s", err->text);

@@ -41,7 +41,7 @@ enum {
 	SLOTS_MIN = 4,
 	BEHIND_GOES = 32, /* in which what was copied out is unmapped */
 	STAGES = LANE_DIGESTERS,
-	WORKERS_MAX = 8, /* more do not copy faster: docs/design/broker.md */
+	WORKERS_MAX = 8, /* more do not copy faster: docs/benchmarks.md */
 };
 
 /*
@@ -181,7 +181,8 @@ static void unmap_pieces(struct lane *l, size_t end)
 	}
 }
 
-/* What has gone out is nobody's here any more: the end of the transfer need not wait for that. */
+/* Unmaps what has gone out while the rest is still copied, so that the end of the transfer need not wait for
+ * it. */
 static void unmap_behind(struct lane *l)
 {
 	struct transfer *t = l->transfer;
@@ -206,7 +207,7 @@ static void unmap_behind(struct lane *l)
 	}
 }
 
-/* Nobody works on the lane any more. */
+/* Lets go of all that the lane has on its GPU. Nobody works on it any more. */
 static void close_lane(struct lane *l)
 {
 	const struct dev_memory_ops *ops = l->transfer->ops;
@@ -390,7 +391,7 @@ static int place_copy(struct copier *c, struct copy *s, bool block, struct bruma
 	return LANE_FOUND;
 }
 
-/* What was never mapped page by page is read faster than it would be mapped. */
+/* Reads into a slot. That is faster than to map the pages of a segment which was never mapped. */
 static int read_slot(const struct copy *s)
 {
 	for (uint64_t done = 0; done < s->bytes;) {
@@ -406,7 +407,7 @@ static int read_slot(const struct copy *s)
 	return 0;
 }
 
-/* Between a slot and a disk. */
+/* Moves bytes between a slot and a disk. */
 static int move_spilled(const struct copy *s)
 {
 	const struct host_copy *h = s->lane->transfer->host;
@@ -422,7 +423,7 @@ static int move_spilled(const struct copy *s)
 						  s->slot, s->bytes);
 }
 
-/* In a worker. */
+/* Runs in a worker: moves bytes between a slot and the host copy, or makes them zero there. */
 static void move_copy(struct work *work)
 {
 	struct copy *s = (struct copy *)work;
@@ -464,7 +465,7 @@ static int wait_moved(struct copy *s, struct brumate_error *err)
 		     : 0;
 }
 
-/* Host memory of a direct copy, or the slot. */
+/* Where the GPU copies to or from: the host copy itself, or the slot. */
 static char *near_end(const struct copy *s)
 {
 	return s->slot ? s->slot : s->segment->at + s->inside;
@@ -527,7 +528,8 @@ static size_t count_whole(const struct transfer *t)
 	return (size_t)((p->offset + lane_filled_bytes(t, p)) / t->host->segment_bytes);
 }
 
-/* Under the lock: more pieces may be filled, or segments whole. Whoever waits for the transfer is told. */
+/* Under the lock: counts the pieces that are filled and the segments that are whole, and tells whoever waits
+ * for the transfer if there are more. */
 static void note_copied(struct transfer *t)
 {
 	size_t filled = t->n_filled, whole = t->n_whole;
@@ -564,7 +566,7 @@ static int end_copy(struct copy *s, struct brumate_error *err)
 	return r;
 }
 
-/* Half of the window is for copies of the GPU, half for those of workers. */
+/* Keeps a window of copies under way: half of it is for copies of the GPU, half for those of workers. */
 static int copy_pieces(struct copier *c, struct brumate_error *err)
 {
 	const struct transfer *t = c->lane->transfer;
@@ -751,7 +753,7 @@ static int finish_stage(struct live *v, size_t i, struct brumate_error *err)
 	return r;
 }
 
-/* One stage is filled and read by the digests while the other goes out. */
+/* Copies all of it: one stage is filled, and the digests read it, while the other goes out. */
 static int copy_through(struct live *v, struct brumate_error *err)
 {
 	size_t filled = 0, emptied = 0, finished = 0;
