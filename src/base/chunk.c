@@ -34,7 +34,7 @@ static EVP_MD_CTX *new_context(void)
 	return sha256 ? EVP_MD_CTX_new() : NULL;
 }
 
-static bool hash(EVP_MD_CTX *ctx, struct digest *ret, const void *buf, size_t len_bytes)
+static bool hash_bytes(EVP_MD_CTX *ctx, struct digest *ret, const void *buf, size_t len_bytes)
 {
 	return EVP_DigestInit_ex(ctx, sha256, NULL) && EVP_DigestUpdate(ctx, buf, len_bytes) &&
 	       EVP_DigestFinal_ex(ctx, ret->bytes, NULL);
@@ -55,13 +55,13 @@ static size_t fill_head(struct root *r, size_t len_bytes)
 	return HEAD_BYTES + chunk_leaves(len_bytes) * DIGEST_BYTES;
 }
 
-static int finish(EVP_MD_CTX *ctx, struct digest *ret, const struct chunk_key *key,
-		  struct root *root, size_t len_bytes)
+static int finish_root(EVP_MD_CTX *ctx, struct digest *ret, const struct chunk_key *key,
+		       struct root *root, size_t len_bytes)
 {
 	size_t len = fill_head(root, len_bytes);
 	struct digest d;
 
-	if (!key && !hash(ctx, &d, root, len))
+	if (!key && !hash_bytes(ctx, &d, root, len))
 		return -ENOMEM;
 	if (key && !HMAC(sha256, key->bytes, CHUNK_KEY_BYTES, root->head, len, d.bytes, NULL))
 		return -ENOMEM;
@@ -82,8 +82,8 @@ static size_t digest_lanes(struct root *ret, const void *buf, size_t len_bytes)
 	return n;
 }
 
-static int digest(struct digest *ret, const struct chunk_key *key, const void *buf,
-		  size_t len_bytes)
+static int digest_chunk(struct digest *ret, const struct chunk_key *key, const void *buf,
+			size_t len_bytes)
 {
 	struct root root;
 
@@ -96,21 +96,21 @@ static int digest(struct digest *ret, const struct chunk_key *key, const void *b
 		size_t start = i * CHUNK_LEAF_BYTES, left = len_bytes - start;
 		size_t len = left < CHUNK_LEAF_BYTES ? left : CHUNK_LEAF_BYTES;
 
-		if (!hash(ctx, &root.leaves[i], (const char *)buf + start, len))
+		if (!hash_bytes(ctx, &root.leaves[i], (const char *)buf + start, len))
 			return -ENOMEM;
 	}
-	return finish(ctx, ret, key, &root, len_bytes);
+	return finish_root(ctx, ret, key, &root, len_bytes);
 }
 
 int chunk_digest(struct digest *ret, const void *buf, size_t len_bytes)
 {
-	return digest(ret, NULL, buf, len_bytes);
+	return digest_chunk(ret, NULL, buf, len_bytes);
 }
 
 int chunk_digest_keyed(struct digest *ret, const struct chunk_key *key, const void *buf,
 		       size_t len_bytes)
 {
-	return digest(ret, key, buf, len_bytes);
+	return digest_chunk(ret, key, buf, len_bytes);
 }
 
 int chunk_digest_root(struct digest *ret, const struct chunk_key *key, const struct digest *leaves,
@@ -124,7 +124,7 @@ int chunk_digest_root(struct digest *ret, const struct chunk_key *key, const str
 	if (!ctx)
 		return -ENOMEM;
 	memcpy(root.leaves, leaves, chunk_leaves(len_bytes) * DIGEST_BYTES);
-	return finish(ctx, ret, key, &root, len_bytes);
+	return finish_root(ctx, ret, key, &root, len_bytes);
 }
 
 int chunk_digest_zeros(struct digest *ret)
@@ -133,11 +133,11 @@ int chunk_digest_zeros(struct digest *ret)
 	struct root root;
 
 	auto_(EVP_MD_CTX_free) EVP_MD_CTX *ctx = new_context();
-	if (!ctx || !hash(ctx, &root.leaves[0], zeros, sizeof(zeros)))
+	if (!ctx || !hash_bytes(ctx, &root.leaves[0], zeros, sizeof(zeros)))
 		return -ENOMEM;
 	for (size_t i = 1; i < CHUNK_LEAVES_MAX; i++)
 		root.leaves[i] = root.leaves[0];
-	return finish(ctx, ret, NULL, &root, CHUNK_BYTES_MAX);
+	return finish_root(ctx, ret, NULL, &root, CHUNK_BYTES_MAX);
 }
 
 bool chunk_is_zero(const void *buf, size_t len_bytes)

@@ -18,7 +18,7 @@
 
 static const char space[] = " \t\r";
 
-static char *trim(char *text)
+static char *trim_space(char *text)
 {
 	text += strspn(text, space);
 
@@ -53,8 +53,8 @@ static int parse_assignment(struct conf_item *item, char *line, struct brumate_e
 		return brumate_fail(err, EINVAL, "%s:%u: \"%s\": want a [Section] before it",
 				    item->name, item->line, line);
 	*equals = '\0';
-	item->key = trim(line);
-	item->value = trim(equals + 1);
+	item->key = trim_space(line);
+	item->value = trim_space(equals + 1);
 	return 0;
 }
 
@@ -72,7 +72,7 @@ int conf_parse(const char *name, const char *text, size_t len_bytes,
 		return brumate_fail(err, EINVAL, "%s: not a text file: it has a NUL byte", name);
 
 	while (rest) {
-		char *line = trim(strsep(&rest, "\n"));
+		char *line = trim_space(strsep(&rest, "\n"));
 		int r = 0;
 
 		item.line++;

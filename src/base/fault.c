@@ -54,7 +54,7 @@ static void delay_ms(long ms)
 }
 
 /* Opening a FIFO to read waits for whoever opens it to write. */
-static void hold(const char *path)
+static void hold_point(const char *path)
 {
 	auto_free char *fifo = NULL;
 
@@ -72,7 +72,7 @@ static int act(const char *path, const char *action, const char *arg)
 	if (!strcmp(action, "delay"))
 		delay_ms(arg ? atol(arg) : 0);
 	else if (!strcmp(action, "hold"))
-		hold(path);
+		hold_point(path);
 	else if (!strcmp(action, "kill") && arg)
 		kill_peer(arg);
 	else if (!strcmp(action, "kill"))

@@ -18,7 +18,7 @@ enum { POPULATE_WRITE = 23, COLLAPSE = 25 };
 
 /* What is not there at all is not collapsed: a page of each must be. Asked of the kernel, which says it
  * where it would end a process that touches what there is no room for. */
-static int touch(char *p, size_t len_bytes)
+static int touch_pages(char *p, size_t len_bytes)
 {
 	for (size_t at = 0; at < len_bytes; at += HUGE_PAGE_BYTES)
 		if (madvise(p + at, (size_t)sysconf(_SC_PAGESIZE), POPULATE_WRITE) < 0)
@@ -37,7 +37,7 @@ int huge_pages_populate(void *p, size_t len_bytes)
 
 		if (len > HUGE_PAGES_STEP_BYTES)
 			len = HUGE_PAGES_STEP_BYTES;
-		r = touch((char *)start, len);
+		r = touch_pages((char *)start, len);
 		if (r == 0 && madvise((char *)start, len, COLLAPSE) < 0)
 			r = -errno;
 		start += len;
@@ -129,7 +129,7 @@ int huge_pages_fill(void *p, size_t len_bytes, bool by_itself)
 
 /* A place with room to move by less than a huge page; what is left over goes back. @shift: from the
  * beginning of a huge page. */
-static char *reserve(size_t len_bytes, size_t shift)
+static char *reserve_addresses(size_t len_bytes, size_t shift)
 {
 	size_t room = len_bytes + 2 * HUGE_PAGE_BYTES;
 	char *p = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -148,12 +148,12 @@ static char *reserve(size_t len_bytes, size_t shift)
 
 void *huge_pages_reserve(size_t len_bytes)
 {
-	return reserve(len_bytes, 0);
+	return reserve_addresses(len_bytes, 0);
 }
 
 void *huge_pages_map(int fd, uint64_t offset, size_t len_bytes, int protection)
 {
-	char *at = reserve(len_bytes, offset % HUGE_PAGE_BYTES);
+	char *at = reserve_addresses(len_bytes, offset % HUGE_PAGE_BYTES);
 
 	if (!at)
 		return NULL;

@@ -10,6 +10,7 @@
 
 #include "base/array.h"
 #include "base/clock.h"
+#include "base/thread.h"
 
 enum { TICK_MS = 200, NOTE_BYTES_MAX = 512 };
 
@@ -141,7 +142,7 @@ void progress_start(struct progress *p, size_t n_steps)
 {
 	p->n_steps = n_steps;
 	p->is_ticking = true;
-	p->has_ticker = pthread_create(&p->ticker, NULL, tick, p) == 0;
+	p->has_ticker = thread_start(&p->ticker, tick, p) == 0;
 }
 
 void progress_stop(struct progress *p)

@@ -85,8 +85,8 @@ int seal_derive(struct seal_key *ret, const struct seal_key *from, const char *p
 	return 0;
 }
 
-static bool start(EVP_CIPHER_CTX *ctx, const struct seal_key *key, const uint8_t *nonce,
-		  struct seal_with with, int encrypt)
+static bool start_cipher(EVP_CIPHER_CTX *ctx, const struct seal_key *key, const uint8_t *nonce,
+			 struct seal_with with, int encrypt)
 {
 	int n;
 
@@ -112,7 +112,7 @@ int seal_close(void *ret, const struct seal_key *key, struct seal_with with, con
 		return -ENOMEM;
 	if (getrandom(nonce, SEAL_NONCE_BYTES, 0) != SEAL_NONCE_BYTES)
 		return -errno;
-	if (!start(ctx, key, nonce, with, 1) ||
+	if (!start_cipher(ctx, key, nonce, with, 1) ||
 	    (len_bytes && !EVP_CipherUpdate(ctx, data, &n, buf, (int)len_bytes)) ||
 	    !EVP_CipherFinal_ex(ctx, data + n, &end) ||
 	    !EVP_CIPHER_CTX_ctrl(ctx, EVP_CTRL_AEAD_GET_TAG, SEAL_TAG_BYTES, tag))
@@ -134,7 +134,7 @@ int seal_open(void *ret, const struct seal_key *key, struct seal_with with, cons
 	if (!ctx)
 		return -ENOMEM;
 	memcpy(tag, data + inside, sizeof(tag));
-	if (!start(ctx, key, nonce, with, 0) ||
+	if (!start_cipher(ctx, key, nonce, with, 0) ||
 	    (inside && !EVP_CipherUpdate(ctx, ret, &n, data, (int)inside)) ||
 	    !EVP_CIPHER_CTX_ctrl(ctx, EVP_CTRL_AEAD_SET_TAG, SEAL_TAG_BYTES, tag))
 		return -ENOMEM;

@@ -89,7 +89,7 @@ static int read_own_groups(struct user_files *u)
 	return 0;
 }
 
-static int become(uid_t uid, gid_t gid, const gid_t *groups, size_t n_groups)
+static int become_user(uid_t uid, gid_t gid, const gid_t *groups, size_t n_groups)
 {
 	int r = set_groups(groups, n_groups);
 
@@ -118,7 +118,7 @@ int user_files_enter(struct user_files *ret, uid_t uid, gid_t gid, struct brumat
 	r = read_own_groups(&u);
 	if (r < 0)
 		return brumate_fail(err, -r, "our own groups: %m");
-	r = become(uid, gid, groups, n_groups);
+	r = become_user(uid, gid, groups, n_groups);
 	if (r < 0) {
 		user_files_leave(&u);
 		return brumate_fail(err, -r, "files cannot be accessed as uid %u: %m", uid);

@@ -37,7 +37,7 @@ struct imports {
 };
 
 /* glibc turns the addresses of a dynamic section into absolute ones, musl does not. */
-static const void *at(const struct imports *m, ElfW(Addr) address)
+static const void *address_in(const struct imports *m, ElfW(Addr) address)
 {
 	return (const void *)(address < m->base ? m->base + address : address);
 }
@@ -46,15 +46,15 @@ static void read_dynamic(struct imports *m, const ElfW(Dyn) * d)
 {
 	for (; d->d_tag != DT_NULL; d++) {
 		if (d->d_tag == DT_SYMTAB)
-			m->symbols = at(m, d->d_un.d_ptr);
+			m->symbols = address_in(m, d->d_un.d_ptr);
 		else if (d->d_tag == DT_STRTAB)
-			m->strings = at(m, d->d_un.d_ptr);
+			m->strings = address_in(m, d->d_un.d_ptr);
 		else if (d->d_tag == DT_JMPREL)
-			m->slots = at(m, d->d_un.d_ptr);
+			m->slots = address_in(m, d->d_un.d_ptr);
 		else if (d->d_tag == DT_PLTRELSZ)
 			m->slots_bytes = d->d_un.d_val;
 		else if (d->d_tag == DT_RELA)
-			m->data = at(m, d->d_un.d_ptr);
+			m->data = address_in(m, d->d_un.d_ptr);
 		else if (d->d_tag == DT_RELASZ)
 			m->data_bytes = d->d_un.d_val;
 	}
@@ -72,7 +72,7 @@ static bool is_read_only(const struct imports *m, uintptr_t address)
 	return false;
 }
 
-static void replace(const struct imports *m, struct search *s, uintptr_t where)
+static void replace_import(const struct imports *m, struct search *s, uintptr_t where)
 {
 	uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
 	void *page = (void *)(where & ~(page_bytes - 1));
@@ -96,7 +96,7 @@ static void search_table(const struct imports *m, struct search *s, const ElfW(R
 
 		if ((type == IMPORT_SLOT || type == IMPORT_DATA) &&
 		    !strcmp(m->strings + symbol->st_name, s->name))
-			replace(m, s, m->base + table[i].r_offset);
+			replace_import(m, s, m->base + table[i].r_offset);
 	}
 }
 

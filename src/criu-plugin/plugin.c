@@ -130,7 +130,7 @@ static int init_restore(const char *number)
 	return -EPERM;
 }
 
-static int init(int stage)
+static int init_plugin(int stage)
 {
 	const char *number = getenv(HIDDEN_FD_VARIABLE);
 
@@ -139,7 +139,7 @@ static int init(int stage)
 	return stage == CRIU_STAGE_RESTORE ? init_restore(number) : 0;
 }
 
-static void fini(int stage, int result)
+static void end_plugin(int stage, int result)
 {
 	(void)stage;
 	(void)result;
@@ -192,8 +192,8 @@ static int update_vma_map(const char *path, const uint64_t address, const uint64
 __attribute__((visibility("default"))) extern struct criu_plugin CR_PLUGIN_DESC;
 struct criu_plugin CR_PLUGIN_DESC = {
 	.name = HIDDEN_PLUGIN_NAME,
-	.init = init,
-	.exit = fini,
+	.init = init_plugin,
+	.exit = end_plugin,
 	.version = CRIU_PLUGIN_ABI,
 	.n_hooks = CRIU_HOOKS,
 	.hooks = {
