@@ -7,9 +7,9 @@
 enum { ARRAY_LEAST = 8 };
 
 /**
- * Makes room for one more in an array of @n items of @size_bytes each (NULL where there is none yet), which is
- * doubled where it is full. Returns the array; or NULL, with @items as it was. How much there is room for
- * follows from @n: so it is for arrays that grow in no other way. Items may be taken off.
+ * Makes room for one more item in an array of @n items of @size_bytes each (NULL where there is none yet). An
+ * array that is full is doubled. Returns the array; or NULL, with @items as it was. The room follows from @n, so
+ * this is for arrays that grow in no other way. Items may be taken off.
  */
 static inline void *array_room(void *items, size_t n, size_t size_bytes)
 {

@@ -40,7 +40,7 @@ static bool hash_bytes(EVP_MD_CTX *ctx, struct digest *ret, const void *buf, siz
 	       EVP_DigestFinal_ex(ctx, ret->bytes, NULL);
 }
 
-/* What the root is the digest of. */
+/* The bytes whose digest is the root. */
 struct root {
 	uint8_t head[HEAD_BYTES];
 	struct digest leaves[CHUNK_LEAVES_MAX];
@@ -69,7 +69,7 @@ static int finish_root(EVP_MD_CTX *ctx, struct digest *ret, const struct chunk_k
 	return 0;
 }
 
-/* The leaves from the first that can be had many at a time. Returns how many they are. */
+/* Digests the leaves from the first on, many at a time, as far as there are that many. Returns how many. */
 static size_t digest_lanes(struct root *ret, const void *buf, size_t len_bytes)
 {
 	size_t n = len_bytes / CHUNK_LEAF_BYTES / SHA256_LANES * SHA256_LANES;

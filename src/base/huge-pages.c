@@ -16,8 +16,8 @@ enum { POPULATE_WRITE = 23, COLLAPSE = 25 };
 
 #define HUGE_MASK ((uintptr_t)HUGE_PAGE_BYTES - 1)
 
-/* What is not there at all is not collapsed: a page of each must be. Asked of the kernel, which says it
- * where it would end a process that touches what there is no room for. */
+/* Makes one small page of each huge page be there, because the kernel does not collapse what is not there at all.
+ * It is asked of the kernel, which then says where there is no room; a process that touched it would end. */
 static int touch_pages(char *p, size_t len_bytes)
 {
 	for (size_t at = 0; at < len_bytes; at += HUGE_PAGE_BYTES)
@@ -45,11 +45,11 @@ int huge_pages_populate(void *p, size_t len_bytes)
 	return r;
 }
 
-/* What small pages take at least for as much as a huge one; a failure is as bad as some that are slow. */
+/* Small pages take at least that long for as much as a huge one; a failure is as bad as some that are slow. */
 #define SLOW_NS	  (300u * 1000)
 #define FAILED_NS (4u * SLOW_NS)
 
-/* For as long they are not asked for again: each try searches for memory in one piece. */
+/* Huge pages are not asked for again for that long, as each try searches for memory in one piece. */
 #define REST_NS (1000 * NS_PER_MS)
 
 static bool is_over(uint64_t given_up_ns)
@@ -127,8 +127,8 @@ int huge_pages_fill(void *p, size_t len_bytes, bool by_itself)
 	return huge;
 }
 
-/* A place with room to move by less than a huge page; what is left over goes back. @shift: from the
- * beginning of a huge page. */
+/* Reserves more than is needed by two huge pages, moves the beginning to @shift behind that of a huge page, and
+ * gives back what is left over. */
 static char *reserve_addresses(size_t len_bytes, size_t shift)
 {
 	size_t room = len_bytes + 2 * HUGE_PAGE_BYTES;

@@ -60,8 +60,8 @@ static bool parse_bytes(const char *text, uint64_t *ret)
 	return true;
 }
 
-/* What one cgroup may have: beyond the one limit it is killed, beyond the other its threads are held up, as
- * memory of host copies cannot be taken back. */
+/* The bytes that one cgroup may have. Beyond the one limit a process in it is killed; beyond the other its threads
+ * are held up, because the memory of host copies cannot be taken back. */
 static uint64_t limit_of(const char *cgroup)
 {
 	static const char *const names[] = { "memory.max", "memory.high" };

@@ -9,8 +9,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/** The value @key of /proc/meminfo ("MemAvailable"), in bytes. False, and nothing written, where it does
- * not tell. */
+/** Reads the value @key of /proc/meminfo ("MemAvailable"), in bytes. Returns false, and writes nothing, where it
+ * does not tell. */
 bool machine_meminfo(const char *key, uint64_t *ret_bytes);
 
 /** Cores that this process may run on, at least 1. */
@@ -23,9 +23,9 @@ uint64_t machine_room_bytes(void);
 /** The cgroup of @pid (0: this process) beneath the root, which is "" (returns owned); NULL: none is known. */
 char *machine_cgroup(pid_t pid);
 
-/** Makes @cgroup the one around it. False: it was the root. */
+/** Makes @cgroup the one around it. Returns false where it was the root. */
 bool machine_cgroup_go_out(char *cgroup);
 
-/** Bytes that the limits of this one cgroup leave, whatever those around it do; UINT64_MAX: it has none.
- * What the kernel takes back when memory is wanted, as cached files, does not count as used. */
+/** The bytes that the limits of this one cgroup leave, whatever those around it leave; UINT64_MAX where it has no
+ * limit. What the kernel takes back when memory is wanted, such as cached files, does not count as used. */
 uint64_t machine_cgroup_room_bytes(const char *cgroup);

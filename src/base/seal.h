@@ -25,7 +25,7 @@ struct seal_key {
 	uint8_t bytes[SEAL_KEY_BYTES];
 };
 
-/** Forgets it, in a way that the compiler leaves in. */
+/** Overwrites the key, in a way that the compiler does not optimize away. */
 void seal_key_fini(struct seal_key *k);
 DEFINE_AUTO_FINI(struct seal_key, seal_key_fini)
 

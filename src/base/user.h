@@ -39,6 +39,6 @@ struct user_files {
  */
 int user_files_enter(struct user_files *ret, uid_t uid, gid_t gid, struct brumate_error *err);
 
-/** Back to our own rights; aborts where that fails, for nothing may go on with the wrong ones. */
+/** Goes back to our own rights. It aborts where that fails, for nothing may go on with the wrong ones. */
 void user_files_leave(struct user_files *u);
 DEFINE_AUTO_FINI(struct user_files, user_files_leave)

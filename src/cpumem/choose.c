@@ -76,7 +76,7 @@ static bool flags_are_plain(char *flags)
 	return true;
 }
 
-/* The first line of a mapping. 1 a candidate, 0 none, -EBADMSG no such line. */
+/* Reads the first line of a mapping. Returns 1 for a candidate, 0 for none, -EBADMSG for another line. */
 static int parse_head(const char *line, struct cpu_memory_vma *ret)
 {
 	unsigned long long start, end, inode;
@@ -136,7 +136,7 @@ static bool is_large(uint64_t start, uint64_t end)
 	return align_down(end) >= align_up(start) + PRESENT_BYTES_MIN;
 }
 
-/* Reservations of terabytes would be looked at for long, for little. */
+/* Reservations of terabytes that hold little are left out: looking at them would take long, for little. */
 static bool is_dense(const struct cpu_memory_vma *vma)
 {
 	return is_large(vma->start, vma->end) && vma->there_bytes >= PRESENT_BYTES_MIN &&
@@ -152,7 +152,7 @@ static char *read_proc(pid_t pid, const char *name)
 	return file_read(AT_FDCWD, path, SMAPS_BYTES_MAX, &text, NULL) < 0 ? NULL : text;
 }
 
-/* Cheap, where smaps walks all pages. */
+/* Whether it is worth reading smaps, which walks all pages; this does not. */
 static bool has_large_mapping(pid_t pid)
 {
 	auto_free char *text = read_proc(pid, "maps");
@@ -240,7 +240,7 @@ static int read_pagemap(pid_t pid, uint64_t va, uint64_t *entries, size_t n)
 	return (size_t)got == len ? 0 : -ENODATA;
 }
 
-/* The frame that every page of zeros is until it is written to; 0 where the kernel does not tell. */
+/* The number of the frame that every page of zeros has until it is written to; 0 where the kernel does not tell. */
 static uint64_t find_zero_frame(void)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);

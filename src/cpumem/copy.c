@@ -47,7 +47,7 @@ static bool page_is_set(const uint64_t *bits, uint64_t page)
 	return bits[page / 64] >> (page % 64) & 1;
 }
 
-/* The run of pages from @page on, before @end, that are alike there or alike absent. */
+/* The end of the run of pages from @page on, at most @end, that are all there or all absent. */
 static uint64_t run_end(const uint64_t *present, uint64_t page, uint64_t end)
 {
 	bool first = page_is_set(present, page);
@@ -149,7 +149,7 @@ struct copying {
 	_Atomic uint64_t done_bytes;
 };
 
-/* Pages that are there go straight to @to, which has zeros for the others. */
+/* Copies the pages that are there straight to @to, which has zeros for the others. */
 static int copy_pages(const struct cpu_memory_region *r, char *to, uint64_t at, uint64_t end)
 {
 	uint64_t page = page_bytes();
@@ -166,8 +166,7 @@ static int copy_pages(const struct cpu_memory_region *r, char *to, uint64_t at, 
 	return e;
 }
 
-/* Each is had, by its first touch, just before it is filled: then what the kernel cleared is in the core's
- * cache still. */
+/* Touches each huge page just before it fills it, so that what the kernel cleared is still in the core's cache. */
 static int copy_huge(struct copying *c, const struct cpu_memory_region *r, char *to, uint64_t at,
 		     uint64_t end)
 {
@@ -190,7 +189,7 @@ static bool ask_for_huge(struct copying *c, char *to, uint64_t len_bytes)
 	       madvise(to, len_bytes, MADV_HUGEPAGE) == 0;
 }
 
-/* Few pages of it are not there: no more memory goes to waste than that. */
+/* Whether few pages of a huge page are absent: no more memory than those goes to waste. */
 static bool is_dense(const struct cpu_memory_region *r, uint64_t at)
 {
 	uint64_t page = page_bytes(), n = HUGE_PAGE_BYTES / page, there = 0;
@@ -200,7 +199,7 @@ static bool is_dense(const struct cpu_memory_region *r, uint64_t at)
 	return there >= n - n / SPARE_PART;
 }
 
-/* The blocks from @at on that are alike dense or not, before @end. */
+/* The end of the huge pages from @at on, at most @end, that are all dense or all sparse. */
 static uint64_t dense_end(const struct cpu_memory_region *r, uint64_t at, uint64_t end,
 			  bool *ret_dense)
 {
@@ -299,7 +298,7 @@ static int write_memory(pid_t pid, uint64_t va, const void *buf, size_t len_byte
 	return 0;
 }
 
-/* Length of the run of pages at @p that are alike zero or not; the last page may be short. */
+/* The length of the run of pages at @p that are all zeros or all not; the last page may be short. */
 static size_t zero_run(const char *p, size_t len_bytes, bool *ret_zero)
 {
 	size_t page = (size_t)page_bytes(), at = MIN(page, len_bytes);
@@ -338,7 +337,7 @@ struct huge_work {
 	struct huge_pages_luck luck;
 };
 
-/* A byte of each: of nothing no huge page is made. */
+/* Writes a zero byte to each huge page, because the kernel makes no huge page of nothing. */
 static int touch_pages(const struct cpu_memory_range *range)
 {
 	static const char zeros[TOUCHES_MAX];
@@ -357,7 +356,7 @@ static int touch_pages(const struct cpu_memory_range *range)
 	return 0;
 }
 
-/* What is not to be had does not matter. */
+/* Makes one range huge pages. It does not matter where there are none to be had. */
 static int make_huge(void *arg, size_t i, const struct worker *me, struct brumate_error *err)
 {
 	struct huge_work *w = arg;

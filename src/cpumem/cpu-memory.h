@@ -106,7 +106,7 @@ bool cpu_memory_table_is_heeded(int table_fd);
 /** Hides @m from now on. -E2BIG: more than the table takes. */
 int cpu_memory_hide(int table_fd, const struct cpu_memory *m);
 
-/** Lets CRIU go over mappings of the devices it was given (criu_plugin): zeroes stand there after a restore. */
+/** Lets CRIU pass over mappings of the devices it was given (criu_plugin): zeros stand there after a restore. */
 int cpu_memory_allow_device_maps(int table_fd);
 
 /* ---- pure, for foreign bytes ---- */

@@ -25,7 +25,8 @@ static const struct hidden_range *next_hidden(const struct hidden_table *t, int6
 	return low < n && t->ranges[low].pid == pid ? &t->ranges[low] : NULL;
 }
 
-/* One visible piece. Returns its regions; <0 failed; *@ret_full: the caller's room or patience ended. */
+/* Scans one visible range. Returns the number of its regions, or <0. @ret_full: the caller has no room for more,
+ * or wants no more pages. */
 static int scan_piece(int fd, const struct pagemap_scan *whole, struct pagemap_scan *piece,
 		      size_t n_found, uint64_t *pages_left, pagemap_scan_fn real, int *ret_full)
 {

@@ -49,7 +49,7 @@ static int scan(int fd, struct pagemap_scan *s)
 	return real_ioctl(fd, PAGEMAP_SCAN_REQUEST, s);
 }
 
-/* Before the first page is left out. */
+/* Names the plugin in the image, before the first page is left out. */
 static bool name_in_image(void)
 {
 	if (!is_named)
@@ -100,7 +100,7 @@ static int map_table(const char *number)
 	return 0;
 }
 
-/* Whatever of it fails, CRIU saves all by itself. */
+/* Where any of this fails, CRIU saves all memory by itself. */
 static int init_dump(const char *number)
 {
 	if (!number || map_table(number) < 0)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* What the files of criu.c share: starting CRIU, its network lock, and what it leaves when killed. */
+/* What the files of this folder share: starting CRIU, reading its log, and healing a tree after its death. */
 #pragma once
 
 #include "base/cleanup.h"
@@ -48,7 +48,7 @@ int criu_spawn(struct criu_child *ret, const struct criu_program *program,
  * wait status, or -errno. */
 int criu_reap(struct criu_child *child);
 
-/** CRIU's log, to read. -errno. */
+/** Opens CRIU's log to read it. Returns the descriptor (owned) or -errno. */
 int criu_log_open(const struct criu_options *options);
 
 /** The end of that log, allocated; NULL where it cannot be read. */
@@ -89,10 +89,10 @@ int heal_arm(struct heal_state *h);
 int heal_guard(struct heal_state *h);
 void heal_disarm(struct heal_state *h);
 
-/** To every process of the tree but those that had been stopped before. */
+/** Sends @signal to every process of the tree but those that had been stopped before. */
 void heal_signal(const struct heal_state *h, int signal);
 
-/** Disarms, and makes the tree run on (what had been stopped before stays so). */
+/** Disarms the guard and makes the tree run on. What had been stopped before stays so. */
 void heal_continue(struct heal_state *h);
 
 /** Takes back what a CRIU that has ended left in a tree that is stopped, and makes it run on.

@@ -151,7 +151,7 @@ static bool event_of(const char *script, enum criu_event *ret)
 	return false;
 }
 
-/* The tree is frozen: what it was when it was looked at before may have changed since. */
+/* Looks at the tree again now that it is frozen: it may have changed since the first look. */
 static int look_again(struct session *s, struct brumate_error *err)
 {
 	int r = heal_renew(&s->heal, s->options->root, err);
@@ -269,7 +269,7 @@ static void hint_at_log(struct brumate_error *err, const struct criu_options *o,
 		     o->log_name);
 }
 
-/* What to forward: the errno CRIU names where that has a meaning to callers. */
+/* The code to forward: the errno that CRIU names, where that has a meaning to callers. */
 static int code_of(const struct session *s)
 {
 	if (s->outcome == DIED)
@@ -444,7 +444,7 @@ static void read_statistics(struct criu_result *result, const struct criu_option
 	result->pages_bytes = stats.pages_written * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* CRIU did not end as it should: the tree is made to run on before anything is said about it. */
+/* Makes the tree run on, since CRIU did not end as it should, and only then says why. */
 static int dump_failed(struct session *s, int status, struct brumate_error *err)
 {
 	if (s->outcome == DIED) {
@@ -457,7 +457,7 @@ static int dump_failed(struct session *s, int status, struct brumate_error *err)
 	return s->outcome == UNDECIDED ? status : explain_session(s, status, err);
 }
 
-/* A CRIU that comes up by itself, while the tree is what it will. */
+/* Starts a CRIU, which comes up by itself while the tree does what it will. */
 static int begin_dump(struct session *s, const struct criu_program *program,
 		      const struct criu_options *options, enum packet_lock lock,
 		      struct brumate_error *err)

@@ -168,7 +168,7 @@ static int add_stop(struct heal_state *h, int fd)
 	return 0;
 }
 
-/* Each thread: one that is let go before its process has stopped would run. */
+/* Guards each thread, because one that is let go before its process has stopped would run. */
 static int guard_process(struct heal_state *h, const char *pipe_path, pid_t pid)
 {
 	char path[48];
@@ -219,7 +219,7 @@ void heal_continue(struct heal_state *h)
 
 /* ---- sockets ---- */
 
-/* Asked of a socket, or with -1 of one that cannot be had. True ends the search. */
+/* Looks at a socket, or with -1 at one that cannot be had. True ends the search. */
 typedef bool (*socket_fn)(int fd);
 
 static bool any_of_process(pid_t pid, int pid_fd, socket_fn fn)
@@ -370,7 +370,7 @@ static void remove_lock(const char *name)
 
 /* ---- what its log names ---- */
 
-/* The table is named after the run, as much of it as fits into CRIU's buffer. */
+/* CRIU names the table after its run, and cuts the name where its buffer ends. */
 static void remove_lock_of_run(const char *id, const char *end)
 {
 	char name[64] = "CRIU-";

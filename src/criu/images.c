@@ -47,7 +47,7 @@ static int open_image(struct reader *ret, const void *buf, size_t len_bytes, uin
 	return 0;
 }
 
-/* 1: an entry, 0: the end */
+/* Finds the next entry. Returns 1, or 0 at the end. */
 static int next_entry(struct reader *r, struct reader *ret)
 {
 	uint32_t len;

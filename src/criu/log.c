@@ -21,7 +21,7 @@ static const char *const harmless[] = {
 	"rlimit: Can't setup",
 };
 
-/* Said by callers of what failed. */
+/* What callers of the code that failed say. */
 static const char *const consequences[] = {
 	"FAILED.",
 	" failed with -",

@@ -19,7 +19,7 @@ enum { SMAPS_BYTES_MAX = 256 << 20, STATUS_BYTES_MAX = 1 << 16, VMAS_MAX = 4096 
 
 static const char deleted[] = " (deleted)";
 
-/* The first line of a mapping: whether it is of a file without a name. */
+/* Reads the first line of a mapping. Returns whether it is of a file without a name. */
 static bool parse_head(const char *line, struct hugetlb_vma *ret)
 {
 	unsigned major, minor;
@@ -88,7 +88,8 @@ static char *read_proc(pid_t pid, const char *name, size_t max_bytes)
 	return file_read(AT_FDCWD, path, max_bytes, &text, NULL) < 0 ? NULL : text;
 }
 
-/* Cheap, where smaps walks all pages. A mapping that was never touched does not count. */
+/* Whether it is worth reading smaps, which walks all pages; this does not. A mapping that was never touched does
+ * not count. */
 static bool has_any(pid_t pid)
 {
 	static const char key[] = "\nHugetlbPages:";
@@ -135,7 +136,7 @@ static uint64_t claim_of(const struct hugetlb_vma *v)
 	return v->unreserved ? v->there_bytes : v->end - v->start;
 }
 
-/* Of all mappings of one file the largest: parts of it that only others map are not added up. */
+/* Of all mappings of one file the largest counts: parts that only other mappings have are not added up. */
 static bool is_largest(const struct mappings *m, size_t i)
 {
 	const struct hugetlb_vma *v = &m->items[i].vma;
@@ -151,7 +152,7 @@ static bool is_largest(const struct mappings *m, size_t i)
 	return true;
 }
 
-/* A fork has claim to no pages but those that it has written to. */
+/* A forked process has a claim to those pages alone that it has written to. */
 static bool is_inherited(const struct mappings *m, size_t i, pid_t ppid)
 {
 	const struct hugetlb_vma *v = &m->items[i].vma;
@@ -195,7 +196,7 @@ int hugetlb_sum(struct hugetlb_sums *ret, const struct proc_tree *tree)
 
 /* ---- this machine ---- */
 
-/* 0 where there are no pages of that size. */
+/* Reads a number; 0 where there are no pages of that size. */
 static uint64_t read_pages(uint64_t page_bytes, const char *name)
 {
 	auto_free char *text = NULL;
@@ -215,7 +216,7 @@ uint64_t hugetlb_free_bytes(uint64_t page_bytes)
 {
 	uint64_t idle = less(read_pages(page_bytes, "free_hugepages"),
 			     read_pages(page_bytes, "resv_hugepages"));
-	/* Made when they are asked for, if memory allows. */
+	/* These are made when they are asked for, if memory allows. */
 	uint64_t more = less(read_pages(page_bytes, "nr_overcommit_hugepages"),
 			     read_pages(page_bytes, "surplus_hugepages"));
 

@@ -22,7 +22,7 @@ struct hugetlb_sums {
 	size_t n;
 };
 
-/** What the processes of @tree, frozen, have. Costs nothing where there is none. 0, -ENOMEM. */
+/** Sums up what the frozen processes of @tree have. It costs nothing where there is none. Returns 0 or -ENOMEM. */
 int hugetlb_sum(struct hugetlb_sums *ret, const struct proc_tree *tree);
 
 /** A mapping of such pages. */

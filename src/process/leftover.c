@@ -23,7 +23,7 @@ static bool is_named(const char *path, size_t len, const char *prefixes)
 	return false;
 }
 
-/* The path at the end of a line, after five words; its length is up to the end of the line. */
+/* Finds the path at the end of a line, after five words. It ends where the line does. */
 static const char *path_of(const char *line, size_t *ret_len)
 {
 	const char *end = strchrnul(line, '\n');

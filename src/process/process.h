@@ -56,7 +56,7 @@ int proc_zombie_status(struct proc_id id, int *ret_status);
 /** pidfd of exactly this process (owned), or -ESRCH / -errno. */
 int proc_open(struct proc_id id);
 
-/** Signals exactly this process. 0, -ESRCH, -EPERM. */
+/** Signals exactly this process. Returns 0, -ESRCH, -EPERM. */
 int proc_signal(struct proc_id id, int signal);
 
 /** What /proc/PID/stat and status say. */
@@ -89,11 +89,11 @@ DEFINE_AUTO_FINI(struct proc_tree, proc_tree_fini)
 /** Reads the tree below @root. Zombies are listed (state 'Z'). -ESRCH if @root is gone. */
 int proc_tree_read(struct proc_tree *ret, struct proc_id root, struct brumate_error *err);
 
-/** Children of process @pid, of all its threads (returns owned in @ret_pids; NULL if none). They may
- * end or multiply meanwhile. 0, -ESRCH, -ENOMEM. */
+/** Reads the children of process @pid, of all its threads (@ret_pids: owned; NULL if there are none). They may
+ * end or multiply meanwhile. Returns 0, -ESRCH, -ENOMEM. */
 int proc_children(pid_t pid, pid_t **ret_pids, size_t *ret_n);
 
-/** Exit of a process that need not be our child: waits on its pidfd. 0, -ETIMEDOUT. */
+/** Waits on its pidfd for the end of a process, which need not be our child. Returns 0 or -ETIMEDOUT. */
 int proc_wait_gone(struct proc_id id, uint64_t deadline_ns);
 
 /**

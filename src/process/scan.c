@@ -179,7 +179,7 @@ static const struct {
 	{ "[landlock-ruleset]", "landlock", "a landlock ruleset", "close it once it is enforced" },
 };
 
-/* Those that CRIU saves. */
+/* Kernel objects that CRIU saves. */
 static const char *const known_objects[] = {
 	"[eventfd]", "[eventpoll]", "[timerfd]", "[signalfd]", "inotify", "[fanotify]", "[pidfd]",
 };
@@ -448,7 +448,7 @@ static void check_socket_of_mps(struct scan *s, const struct unix_socket *u)
 			    "uses the GPU through MPS, which the driver cannot save");
 }
 
-/* 1: more to come, 0: that was all */
+/* Reads one answer. Returns 1 if more is to come, 0 if that was all, or -errno. */
 static int read_answer(struct scan *s, int fd, char *buf)
 {
 	ssize_t n = recv(fd, buf, ANSWER_BYTES, 0);

@@ -62,7 +62,7 @@ static int add_children_of_thread(struct pids *pids, pid_t pid, const char *tid)
 	return 0;
 }
 
-/* Kernels without CONFIG_PROC_CHILDREN: everybody whose parent is @pid. */
+/* Finds everybody whose parent is @pid, for kernels without CONFIG_PROC_CHILDREN. */
 static int add_children_by_parent(struct pids *pids, pid_t pid)
 {
 	auto_closedir DIR *dir = opendir("/proc");
@@ -137,8 +137,8 @@ static const struct proc_info *tree_find(const struct proc_tree *t, pid_t pid)
 	return NULL;
 }
 
-/* Adds process @pid if it is a child of @parent (0: whoever's). One that has ended and been reaped
- * meanwhile is none, and its number may be another's by now. */
+/* Adds process @pid if it is a child of @parent (0: of anybody). A process that has ended and was reaped meanwhile
+ * is no child any more, and its number may be another's by now. */
 static int tree_add(struct proc_tree *t, pid_t pid, pid_t parent)
 {
 	struct proc_info info;
@@ -275,7 +275,8 @@ static int add_left_out(struct proc_tree *t)
 	return r;
 }
 
-/* Until nobody forks any more: a child that is being made when its parent is killed would be nobody's. */
+/* Stops all of them until nobody forks any more: a child that is being made when its parent is killed would be
+ * nobody's. */
 static int stop_tree(struct proc_tree *t, uint64_t deadline_ns)
 {
 	uint64_t until_ns = deadline_in_ms(STOP_WAIT_MS);

@@ -60,7 +60,7 @@ enum agent_op {
 
 enum agent_gate { AGENT_GATE_OPEN, AGENT_GATE_CLOSED, AGENT_GATE_UNMAPPED };
 
-/* n ids follow the meaning of op; fds ride along by SCM_RIGHTS. */
+/* The meaning of the n ids is that of op. Descriptors ride along by SCM_RIGHTS. */
 struct agent_request {
 	uint32_t version, op;
 	uint32_t timeout_ms, n;
