@@ -358,21 +358,6 @@ static void test_finish(void)
 	job.dir = NULL;
 }
 
-static void test_many_phases(void)
-{
-	auto_(op_fini) struct op op;
-
-	op_init(&op, "restore", &job, &caller, NULL);
-	for (int i = 0; i < PROGRESS_PHASES_MAX + 5; i++)
-		progress_phase_at(
-			&op.progress,
-			"a name that is longer than the room for names in a manifest, by far, so "
-			"it is cut",
-			0, 1);
-	CHECK(op.progress.n_phases == PROGRESS_PHASES_MAX);
-	CHECK(strlen(op.progress.phases[0].name) == sizeof(op.progress.phases[0].name) - 1);
-}
-
 int main(void)
 {
 	new_scratch();
@@ -387,7 +372,6 @@ int main(void)
 	test_cancelled_in_a_step();
 	test_summary();
 	test_finish();
-	test_many_phases();
 	remove_scratch();
 	return 0;
 }

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The data path by itself: no job, no store. A thread of this process is the agent, which gives out device memory
+ * of the simulated driver; broker and keeper are the real ones. What a checkpoint would hold is a buffer.
+ */
+#include "../broker/pieces.h"
+
+#include <stdatomic.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "base/packet.h"
+#include "datapath/park.h"
+#include "datapath/transfer.h"
+
+enum { PIECES = 5 };
+
+static uint64_t piece_bytes(size_t i)
+{
+	return (i % 3 + 1) * CHUNK;
+}
+
+/* ---- the agent ---- */
+
+static struct set set; /* its memory; fd -1: unmapped */
+static _Atomic enum agent_gate gate;
+static int listen_fd;
+
+static size_t count_mapped(void)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < PIECES; i++)
+		n += set.fds[i] >= 0;
+	return n;
+}
+
+static void list_pieces(struct agent_reply *reply)
+{
+	for (size_t i = 0; i < PIECES; i++) {
+		struct agent_piece *p = &reply->pieces[reply->n++];
+
+		*p = (struct agent_piece){ .id = i + 1,
+					   .va = (i + 1) << 30,
+					   .len_bytes = piece_bytes(i) };
+		CHECK(dev_uuid_parse(p->gpu, set.pieces[i].gpu) == 0);
+	}
+}
+
+/* Returns how many of @fds go with the reply. */
+static size_t act(const struct agent_request *request, int *fds, struct agent_reply *reply)
+{
+	if (request->op == AGENT_GATE)
+		gate = AGENT_GATE_CLOSED;
+	if (request->op == AGENT_LIST)
+		list_pieces(reply);
+	if (request->op == AGENT_EXPORT)
+		for (size_t i = 0; i < request->n; i++)
+			fds[i] = set.fds[request->ids[i] - 1];
+	if (request->op == AGENT_UNMAP) {
+		set_close_fds(&set);
+		gate = AGENT_GATE_UNMAPPED;
+	}
+	if (request->op == AGENT_MAP) {
+		for (size_t i = 0; i < request->n; i++)
+			set.fds[request->ids[i] - 1] = fds[i];
+		gate = count_mapped() == PIECES ? AGENT_GATE_CLOSED : AGENT_GATE_UNMAPPED;
+	}
+	if (request->op == AGENT_OPEN)
+		gate = AGENT_GATE_OPEN;
+	return request->op == AGENT_EXPORT ? request->n : 0;
+}
+
+static bool serve_request(int socket_fd)
+{
+	int given[AGENT_PIECES_MAX];
+	struct packet_fds fds = { .items = given, .room = AGENT_PIECES_MAX };
+	struct agent_request request;
+	struct agent_reply reply = { .version = AGENT_VERSION };
+
+	if (packet_receive(socket_fd, &request, sizeof(request), &fds, DEADLINE_NEVER) !=
+	    (ssize_t)sizeof(request))
+		return false;
+	size_t n_fds = act(&request, given, &reply);
+	reply.gate = gate;
+	return packet_send(socket_fd, &reply, sizeof(reply), given, n_fds, DEADLINE_NEVER) > 0;
+}
+
+static void *serve(void *arg)
+{
+	int fd;
+
+	while ((fd = accept(listen_fd, NULL, NULL)) >= 0) {
+		while (serve_request(fd))
+			;
+		close(fd);
+	}
+	return arg;
+}
+
+/* ---- a checkpoint ---- */
+
+static char *saved;
+static uint64_t saved_bytes;
+
+static int save(void *arg, const struct host_copy *copy, uint64_t start, uint64_t end,
+		const struct digest *digests, struct brumate_error *err)
+{
+	CHECK(start == saved_bytes && end <= copy->total_bytes);
+	saved = realloc(saved, copy->total_bytes);
+	CHECK(saved);
+	copy_read(copy, start, saved + start, end - start);
+	saved_bytes = end;
+	return 0;
+}
+
+static int load(void *arg, const struct host_copy *copy, bool verify,
+		bool (*is_cancelled)(void *arg), void *cancel_arg, struct brumate_error *err)
+{
+	CHECK(copy->total_bytes == saved_bytes && !is_cancelled(cancel_arg));
+	for (uint64_t at = 0, here; at < saved_bytes; at += here) {
+		int fd = copy->segments[at / copy->segment_bytes];
+
+		here = saved_bytes - at < copy->segment_bytes ? saved_bytes - at
+							      : copy->segment_bytes;
+		char *to = mmap(NULL, here, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		CHECK(to != MAP_FAILED);
+		memcpy(to, saved + at, here);
+		munmap(to, here);
+	}
+	return 0;
+}
+
+/* ---- the data path ---- */
+
+static struct vault vault;
+static struct progress progress;
+static struct datapath d;
+static atomic_bool wants_to_stop;
+
+static bool is_stopped(void *arg)
+{
+	return wants_to_stop;
+}
+
+static void begin(void)
+{
+	const struct progress_caller caller = { .is_cancelled = is_stopped };
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	struct brumate_error err;
+	struct proc_id self;
+
+	wants_to_stop = false;
+	progress_init(&progress, &caller, 0);
+	must(proc_identify(&self, getpid(), &err), &err);
+	d = (struct datapath){ .owner = { .id = "container", .dir = node_dir, .root = self },
+			       .uid = geteuid(),
+			       .agent_dir = path_format("%s/agents", node_dir),
+			       .uses_agents = true,
+			       .simulated = true,
+			       .vault = &vault,
+			       .progress = &progress,
+			       .lock_timeout_ms = 1000 };
+	must(proc_tree_read(&tree, self, &err), &err);
+	park_find(&d, &tree, &self, 1, &progress);
+	CHECK(d.n_agents == 1 && !progress.n_notes);
+}
+
+static void end(void)
+{
+	transfer_stop(&d);
+	datapath_fini(&d);
+	progress_fini(&progress);
+}
+
+static void park(void)
+{
+	struct brumate_error err;
+
+	must(park_gate(&d, &err), &err);
+	must(park_take(&d, &err), &err);
+	CHECK(vault.n_pieces == PIECES && vault_has_device(&vault));
+	must(transfer_start_out(&d, &err), &err);
+	must(park_unmap(&d, &err), &err);
+}
+
+static void check_back(void)
+{
+	struct brumate_error err;
+
+	park_map_early(&d);
+	must(transfer_wait(&d, &err), &err);
+	must(park_map(&d, &err), &err);
+	CHECK(gate == AGENT_GATE_CLOSED && count_mapped() == PIECES);
+	must(park_open(&d, &err), &err);
+	CHECK(gate == AGENT_GATE_OPEN && progress.released_ns && !vault.n_pieces);
+	set_check_device(&set);
+}
+
+static void there_and_back(void)
+{
+	struct brumate_error err;
+
+	begin();
+	d.sink = (struct datapath_sink){ .save = save, .while_copying = true };
+	park();
+	must(transfer_wait(&d, &err), &err);
+	CHECK(vault.copied && d.sums.bytes == host_copy_offset(set.pieces, PIECES));
+	CHECK(saved_bytes == d.sums.bytes && !transfer_is_on(&d));
+	vault_drop_device(&vault);
+	must(transfer_start_in(&d, NULL, &err), &err);
+	check_back();
+	end();
+}
+
+/* The pieces are known, and nothing of them is there but what a checkpoint has. */
+static void from_a_checkpoint(void)
+{
+	const struct datapath_source source = { load, NULL };
+	struct brumate_error err;
+
+	begin();
+	park();
+	must(transfer_wait(&d, &err), &err);
+	vault_drop_device(&vault);
+	vault_drop_copy(&vault);
+	must(transfer_start_in(&d, &source, &err), &err);
+	check_back();
+	end();
+}
+
+static void given_up(void)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	begin();
+	wants_to_stop = true;
+	park();
+	CHECK(transfer_wait(&d, &err) == -ECANCELED && !vault.copied);
+	must(park_return(&d, &err), &err);
+	CHECK(gate == AGENT_GATE_OPEN && count_mapped() == PIECES);
+	set_check_device(&set);
+	end();
+}
+
+static void listen_as_agent(void)
+{
+	auto_free char *dir = path_format("%s/agents", node_dir);
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+
+	CHECK(mkdir(dir, 0700) == 0);
+	listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s/%d", dir, getpid());
+	CHECK(listen_fd >= 0 && !bind(listen_fd, (struct sockaddr *)&address, sizeof(address)) &&
+	      !listen(listen_fd, 8));
+}
+
+int main(void)
+{
+	pthread_t thread;
+
+	vault = VAULT_EMPTY;
+	node_start();
+	driver_open();
+	broker_start();
+	set = set_make(PIECES, piece_bytes, 1);
+	listen_as_agent();
+	CHECK(pthread_create(&thread, NULL, serve, NULL) == 0);
+	there_and_back();
+	from_a_checkpoint();
+	given_up();
+	shutdown(listen_fd, SHUT_RDWR);
+	pthread_join(thread, NULL);
+	set_free(&set);
+	free(saved);
+	end_broker(&b);
+	node_end();
+	return 0;
+}
