@@ -309,10 +309,10 @@ static void take_fd_back(void *arg, struct keeper_tag tag, int fd)
 			v->pieces[i].fd = fd;
 			return;
 		}
-	close(fd); /* of an operation that came to nothing */
+	close(fd); /* it is of an operation that came to nothing */
 }
 
-/* A copy of which a part is missing is none. */
+/* Drops a host copy of which a segment is missing: it is of no use. */
 static void check_copy(struct vault *v)
 {
 	bool whole = v->copied;
@@ -511,7 +511,7 @@ static struct vault_piece *copy_pieces(const struct vault *v)
 	return pieces;
 }
 
-/* Fds of the same memory, without its digests. */
+/* Makes @ret a host copy of the same memory by fds of its own, without digests. */
 static int copy_segments(struct host_copy *ret, const struct host_copy *from)
 {
 	struct host_copy copy = { from->total_bytes, from->segment_bytes, NULL, 0, NULL };
@@ -557,7 +557,7 @@ static bool is_same(const struct vault_piece *a, const struct vault_piece *b)
 	       a->len_bytes == b->len_bytes;
 }
 
-/* In the same order too: a copy is one run of bytes. Ids are never used again. */
+/* The order counts too, as a copy is one run of bytes. Ids are never used again. */
 bool vault_baseline_fits(const struct vault *v, const struct vault_piece *pieces, size_t n)
 {
 	bool same = v->baseline.n_pieces == n && n;

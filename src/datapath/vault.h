@@ -18,9 +18,9 @@ enum { VAULT_PIECES_MAX = 1 << 20, VAULT_SEGMENTS_MAX = 1 << 16 };
 
 struct vault_piece {
 	struct proc_id process;
-	uint64_t id, va, len_bytes; /* as wire/agent.v has them */
+	uint64_t id, va, len_bytes; /* as wire/agent.h has them */
 	char gpu[DEV_UUID_TEXT_BYTES];
-	int fd; /* of its device memory; -1: not held */
+	int fd; /* keeps its device memory; -1: the vault has none of it */
 };
 
 /** A host copy of what a running program's memory was. Only its chunks' digests make it of use. */
@@ -41,29 +41,32 @@ struct vault {
 };
 #define VAULT_EMPTY ((struct vault){ .keeper = KEEPER_EMPTY })
 
-/** Forgets what is held, here only. */
+/** Forgets what is in the vault. The keeper goes on holding it. */
 void vault_fini(struct vault *v);
 
-/** What a predecessor left: the table, and the fds from the keeper. 0 also where there is nothing.
- * Errors to act on: -EBADMSG. */
+/** Fills the vault with what a predecessor left: reads the table, and gets the fds from the keeper. Returns 0
+ * also where there is nothing. Errors to act on: -EBADMSG. */
 int vault_load(struct vault *v, const struct keeper_owner *owner, struct brumate_error *err);
 
 /** Writes the table. */
 int vault_save(const struct vault *v, const struct keeper_owner *owner, struct brumate_error *err);
 
-/** The keeper gets all fds that are held here; started where there is none. */
+/** Gives the keeper all fds that the vault has, and starts one where there is none. */
 int vault_guard(struct vault *v, const struct keeper_owner *owner, struct brumate_error *err);
 
-/** True once the keeper has died while something is held. */
+/** Whether the keeper has died while something is in the vault. */
 bool vault_is_alone(const struct vault *v);
 
-/** Lets go of device memory, here and at the keeper: of all pieces, or of those @fn picks. */
+/* To let go of something is to close its fds here and at the keeper. */
+
+/** Lets go of the device memory of all pieces. */
 void vault_drop_device(struct vault *v);
+/** Lets go of the device memory of those pieces that @fn picks. */
 void vault_drop_pieces(struct vault *v, bool (*fn)(void *arg, const struct vault_piece *p),
 		       void *arg);
-/** Lets go of the host copy, here and at the keeper. */
+/** Lets go of the host copy. */
 void vault_drop_copy(struct vault *v);
-/** As vault_drop_copy(), but @ret (if not NULL) gets the fds that are held here. */
+/** As vault_drop_copy(), but @ret (if not NULL) takes over the fds that are here. */
 void vault_release_copy(struct vault *v, struct host_copy *ret);
 /** Lets go of everything and removes the table. */
 void vault_clear(struct vault *v, const struct keeper_owner *owner);
@@ -80,25 +83,27 @@ bool vault_make_baseline(struct vault *v, struct host_copy *ret);
 bool vault_take_baseline(struct vault *v, struct host_copy *ret);
 /** Whether the baseline can be brought up to date to be a copy of these pieces. */
 bool vault_baseline_fits(const struct vault *v, const struct vault_piece *pieces, size_t n);
-/** What vault_take_baseline() gave is of no use any more. */
+/** Lets go of @base, which vault_take_baseline() handed out. */
 void vault_give_up_baseline(struct vault *v, struct host_copy *base);
 /** Lets go of the baseline. */
 void vault_drop_baseline(struct vault *v);
+/** How long the baseline is; 0: there is none. */
 uint64_t vault_baseline_bytes(const struct vault *v);
 
-/** Every piece's device memory is held. */
+/** Whether the vault has the device memory of every piece. */
 bool vault_has_device(const struct vault *v);
+/** How long all pieces are together. */
 uint64_t vault_bytes(const struct vault *v);
-/** Device memory on one GPU that the vault holds. */
+/** Bytes of device memory that the vault has on GPU @gpu. */
 uint64_t vault_device_bytes(const struct vault *v, const char *gpu);
 
 /** The piece of process @process as its agent lists it, without an fd. */
 struct vault_piece vault_piece_of(struct proc_id process, const struct agent_piece *piece);
 
-/** Pieces of process @id: the first, and how many. */
+/** Finds the pieces of process @id: returns how many there are, and the first. */
 size_t vault_find(const struct vault *v, struct proc_id id, size_t *ret_first);
 
-/** What the broker is to copy; NULL without memory. Owned. */
+/** The pieces as the broker is to copy them (owned); NULL without memory. */
 struct device_piece *vault_device_pieces(const struct vault *v);
 
 /* ---- the table ---- */

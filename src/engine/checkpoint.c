@@ -31,7 +31,7 @@ enum { CRIU_TIMEOUT_S = 600, STATUS_BYTES_MAX = 1 << 16, KILL_TIMEOUT_MS = 30000
 
 /* ---- preflight ---- */
 
-/* Memory that CRIU will write: file pages that are only mapped stay where they are. */
+/* Memory of a member that CRIU will write. File pages that are only mapped stay where they are. */
 static uint64_t own_bytes(pid_t pid)
 {
 	static const char *const keys[] = { "RssAnon:", "RssShmem:" };
@@ -153,7 +153,7 @@ static int commit_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
 	return progress_check(&op->progress, NULL);
 }
 
-/* The copy is waited for, then the store. */
+/* Waits for the transfer, then for the store. */
 static int end_memory(struct op *op, struct brumate_error *err)
 {
 	uint64_t start_ns = clock_now_ns();
@@ -287,7 +287,7 @@ static void close_criu(struct op *op)
 	cleanup_close(&op->checkpoint.work_fd);
 }
 
-/* CRIU comes up while the job's GPUs are put away: the job does not wait for it. */
+/* Starts CRIU, which comes up while the GPU processes are put away: the job does not wait for it. */
 static int start_criu(struct op *op, struct brumate_error *err)
 {
 	struct criu_options options = {
@@ -347,7 +347,7 @@ static int dump(struct op *op, struct brumate_error *err)
 
 /* ---- afterwards ---- */
 
-/* The job is on disk: nothing of it may be left, whoever was to end it. */
+/* Ends the job, which is on disk: nothing of it may be left, whoever was to end it. */
 static int end_tree(struct op *op, struct brumate_error *err)
 {
 	if (op->request->leave_running)

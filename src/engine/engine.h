@@ -27,5 +27,5 @@ int engine_restore(struct op *op, struct brumate_error *err);
  */
 int engine_recover(struct op *op, struct brumate_error *err);
 
-/** Names of all steps, "checkpoint.gpu-lock" …, for tests of fault points; NULL-terminated. */
+/** Names of all steps, "checkpoint.gpu-lock" …, for tests of fault points. NULL-terminated. */
 const char *const *engine_step_names(void);
