@@ -59,7 +59,6 @@ int64_t ledger_add_pack(struct ledger *l, const struct ledger_pack *p);
 
 /**
  * Makes the table: packs in the order of their paths, chunks in theirs. Every chunk must be written.
- * @regions (taken over by @ret->regions' lengths only) are @n_regions. Fills the packs of @m too. 0 or
- * -ENOMEM.
+ * Regions are as long as those of @m, whose packs are filled in. 0 or -ENOMEM.
  */
 int ledger_finish(struct ledger *l, struct chunk_table *ret, struct manifest *m);

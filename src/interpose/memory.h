@@ -176,7 +176,7 @@ void capture_restore(CUstreamCaptureMode mode);
 
 /* ---- piece.c: each may be called without the lock ---- */
 
-/** Makes a piece of @prop (asked for) in the tables, with no handle of the program. */
+/** Makes a piece as @asked for by the program in the tables, with no handle of the program. */
 CUresult piece_new(struct piece **ret, size_t bytes, const CUmemAllocationProp *asked);
 /** Takes over @handle of the driver. */
 struct piece *piece_adopt(CUmemGenericAllocationHandle handle, size_t bytes,

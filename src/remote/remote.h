@@ -74,7 +74,7 @@ int remote_sweep(const char *dir);
 typedef void (*remote_list_fn)(void *arg, const char *id, const struct manifest *m,
 			       const struct brumate_error *why);
 
-/** Calls @fn for every checkpoint of @place, in the order of their ids; @cancelled as for progress. */
+/** Calls @fn for every checkpoint of @place, in the order of their ids. <0 of @progress cancels. */
 int remote_list(const struct remote_config *config, const struct remote_place *place,
 		remote_list_fn fn, void *fn_arg, store_progress_fn progress, void *arg,
 		struct brumate_error *err);
