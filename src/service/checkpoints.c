@@ -1,15 +1,27 @@
 // SPDX-License-Identifier: MIT
-/* Checkpoints and Inspect: what is on disk, told without any shim. */
+/*
+ * Methods about checkpoints in a store: Checkpoints and Inspect tell what is there, Verify and Diff what they hold,
+ * Prune and Sweep let them go by a rule, and what dead writers left. No shim takes part, but for what a job's
+ * memory is.
+ */
 #include "service/access.h"
 #include "service/jobs.h"
-#include "service/meaning.h"
+#include "service/resolve.h"
 #include "service/service.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/paths.h"
+#include "chunks/chunks.h"
+#include "image/diff.h"
+#include "remote/remote.h"
 #include "store/usage.h"
+
+/* ---- Checkpoints and Inspect ---- */
 
 struct listing {
 	const struct service_call *call;
@@ -19,7 +31,7 @@ struct listing {
 	bool failed;
 };
 
-static json_t *describe(const struct store_image *i, struct usage_seen *seen)
+static json_t *describe_checkpoint(const struct store_image *i, struct usage_seen *seen)
 {
 	const struct manifest *m = &i->manifest;
 	struct usage usage;
@@ -44,8 +56,8 @@ static json_t *describe_damaged(const char *dir, const char *id, const struct br
 			 "gpus", 0, "processes", 0, "simulated", 0, "error", why->text);
 }
 
-static void list_one(void *arg, const char *id, const struct store_image *i,
-		     const struct brumate_error *why)
+static void list_checkpoint(void *arg, const char *id, const struct store_image *i,
+			    const struct brumate_error *why)
 {
 	struct listing *l = arg;
 	uid_t uid = l->call->uid;
@@ -53,7 +65,7 @@ static void list_one(void *arg, const char *id, const struct store_image *i,
 	/* Whose a damaged one is cannot be told. */
 	if (uid != 0 && (!i || i->manifest.job.uid != uid))
 		return;
-	json_t *o = i ? describe(i, &l->seen) : describe_damaged(l->dir, id, why);
+	json_t *o = i ? describe_checkpoint(i, &l->seen) : describe_damaged(l->dir, id, why);
 	if (json_array_append_new(l->checkpoints, o) < 0)
 		l->failed = true;
 }
@@ -69,7 +81,7 @@ int service_checkpoints(const struct service_call *call, json_t *parameters, jso
 		return r;
 
 	struct listing l = { .call = call, .dir = dir, .checkpoints = checkpoints };
-	r = store_list(dir, list_one, &l, err);
+	r = store_list(dir, list_checkpoint, &l, err);
 	usage_seen_fini(&l.seen);
 	if (r < 0)
 		return r;
@@ -154,22 +166,375 @@ int service_inspect(const struct service_call *call, json_t *parameters, json_t 
 		    struct brumate_error *err)
 {
 	auto_(job_fini) struct job j = JOB_EMPTY;
-	struct meaning_question q = { .call = call };
+	struct resolve_question q = { .call = call };
 	auto_free char *dir = NULL;
 	int r = wire_need_string(parameters, "what", &q.word, err);
 
 	if (r == 0)
 		r = wire_get_string(parameters, "kind", &q.kind, err);
 	if (r == 0)
-		r = meaning_in_store(&q, parameters, &dir, err);
+		r = resolve_in_store(&q, parameters, &dir, err);
 	if (r == 0)
-		r = meaning_find(&j, &q, err);
+		r = resolve_word(&j, &q, err);
 	if (r < 0)
 		return r;
 	if (r == MEANS_JOB)
 		return inspect_job(call, &j, ret, err);
 	r = inspect_checkpoint(call, dir, q.word, ret, err);
 	if (r == -ENOENT && !q.kind && !q.dir_given && !strchr(q.word, '/'))
-		return meaning_fail_unknown(err, q.word);
+		return resolve_fail_unknown(err, q.word);
 	return r;
+}
+
+/* ---- Verify and Diff ---- */
+
+static const char *const kinds[] = {
+	[STORE_MISSING] = "missing", [STORE_EXTRA] = "extra", [STORE_SIZE] = "size",
+	[STORE_DIGEST] = "digest",   [STORE_OWNER] = "owner", [STORE_UNREADABLE] = "unreadable",
+	[STORE_CHUNK] = "chunk",
+};
+
+static void problem_text(char *ret, size_t room, const struct store_problem *p)
+{
+	unsigned long long want = p->expected_bytes, have = p->actual_bytes;
+
+	switch (p->kind) {
+	case STORE_MISSING:
+		snprintf(ret, room, "missing, want %llu bytes", want);
+		return;
+	case STORE_EXTRA:
+		snprintf(ret, room, "not in the manifest");
+		return;
+	case STORE_SIZE:
+		snprintf(ret, room, "%s: %llu of %llu bytes",
+			 have < want ? "truncated" : "too long", have, want);
+		return;
+	case STORE_DIGEST:
+		snprintf(ret, room, "damaged: its digest does not match");
+		return;
+	case STORE_OWNER:
+		snprintf(ret, room, "belongs to another user, or others may write to it");
+		return;
+	case STORE_UNREADABLE:
+		snprintf(ret, room, "%s",
+			 p->failure == -EBADMSG ? "no regular file" : strerror(-p->failure));
+		return;
+	case STORE_CHUNK:
+		snprintf(ret, room, "%s", p->text);
+		return;
+	}
+}
+
+static json_t *digest_or_null(const struct digest *d)
+{
+	static const struct digest none;
+	char text[DIGEST_TEXT_BYTES];
+
+	if (!memcmp(d, &none, sizeof(none)))
+		return json_null();
+	digest_format(text, d);
+	return json_string(text);
+}
+
+static void add_problem(void *arg, const struct store_problem *p)
+{
+	char text[1024];
+
+	problem_text(text, sizeof(text), p);
+	/* Without memory one is lost from the list, but not from the count that decides. */
+	json_array_append_new(arg, json_pack("{s:s,s:o,s:s,s:I,s:I,s:o,s:o}", "kind",
+					     kinds[p->kind], "file", wire_string(p->path), "text",
+					     text, "expected_bytes", (json_int_t)p->expected_bytes,
+					     "actual_bytes", (json_int_t)p->actual_bytes,
+					     "expected_digest", digest_or_null(&p->expected),
+					     "actual_digest", digest_or_null(&p->actual)));
+}
+
+static int add_result(json_t *results, const char *id, const char *path, const struct manifest *m,
+		      double seconds, json_t *problems)
+{
+	return json_array_append_new(results,
+				     json_pack("{s:s,s:s,s:b,s:I,s:I,s:f,s:O}", "id", id, "path",
+					       path, "ok", json_array_size(problems) == 0, "files",
+					       (json_int_t)(m ? m->n_files + m->memory.n_packs : 0),
+					       "bytes", (json_int_t)(m ? manifest_bytes(m) : 0),
+					       "seconds", seconds, "problems", problems));
+}
+
+static int verify_image(json_t *results, struct meter *meter, const struct store_image *image,
+			struct brumate_error *err)
+{
+	auto_json json_t *problems = json_array();
+	uint64_t start_ns = clock_now_ns();
+	int r = store_verify_all(image, add_problem, problems, meter_progress, meter, err);
+
+	if (r < 0)
+		return r;
+	if (add_result(results, image->manifest.id, image->path, &image->manifest,
+		       clock_since_s(start_ns), problems) < 0 ||
+	    (size_t)r != json_array_size(problems))
+		return brumate_fail(err, ENOMEM, "%m");
+	return 0;
+}
+
+/* A checkpoint that cannot even be opened is as bad as one whose files are. */
+static int add_unopened(json_t *results, const char *dir, const char *id, const char *why)
+{
+	auto_free char *path = strchr(id, '/') ? strdup(id) : path_format("%s/%s", dir, id);
+	auto_json json_t *problems =
+		json_pack("[{s:s,s:s,s:s,s:i,s:i,s:n,s:n}]", "kind", "manifest", "file",
+			  MANIFEST_FILE_NAME, "text", why, "expected_bytes", 0, "actual_bytes", 0,
+			  "expected_digest", "actual_digest");
+
+	return path && problems ? add_result(results, id, path, NULL, 0, problems) : -1;
+}
+
+static int verify_one(json_t *results, struct meter *meter, const char *dir, const char *word,
+		      struct brumate_error *err)
+{
+	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
+	int r = access_image(&image, meter->call, dir, word, err);
+
+	meter_step(meter);
+	if (r == 0)
+		return verify_image(results, meter, &image, err);
+	/* Of a damaged one it cannot be told whose it is. */
+	if (meter->call->uid != 0 || (r != -EBADMSG && r != -EPROTONOSUPPORT))
+		return r;
+	return add_unopened(results, dir, word, err->text) < 0 ? brumate_fail(err, ENOMEM, "%m")
+							       : 0;
+}
+
+struct chosen {
+	const struct service_call *call;
+	json_t *ids;
+};
+
+static void list_verified(void *arg, const char *id, const struct store_image *i,
+			  const struct brumate_error *why)
+{
+	struct chosen *l = arg;
+
+	if (l->call->uid == 0 || (i && i->manifest.job.uid == l->call->uid))
+		json_array_append_new(l->ids, json_string(id));
+}
+
+/* What is to be verified: what is named, or all that are the caller's. Owned. */
+static int choose_checkpoints(json_t **ret, const struct service_call *call, const char *dir,
+			      json_t *parameters, struct brumate_error *err)
+{
+	json_t *given, *item;
+	size_t i;
+	int r = wire_get_array(parameters, "checkpoints", &given, err);
+
+	if (r < 0)
+		return r;
+	json_array_foreach (given, i, item)
+		if (!json_is_string(item))
+			return wire_fail_parameter(err, "checkpoints", "want strings");
+	if (given) {
+		*ret = json_incref(given);
+		return 0;
+	}
+
+	struct chosen l = { call, json_array() };
+	r = store_list(dir, list_verified, &l, err);
+	if (r < 0)
+		json_decref(l.ids);
+	else
+		*ret = l.ids;
+	return r;
+}
+
+int service_verify(const struct service_call *call, json_t *parameters, json_t **ret,
+		   struct brumate_error *err)
+{
+	auto_json json_t *words = NULL, *results = json_array();
+	auto_free char *dir = NULL;
+	json_t *word;
+	size_t i;
+	int r = access_store(&dir, call, parameters, err);
+
+	if (r == 0)
+		r = choose_checkpoints(&words, call, dir, parameters, err);
+	if (r < 0)
+		return r;
+
+	struct meter meter = meter_of(call, "verify", (int)json_array_size(words));
+	json_array_foreach (words, i, word) {
+		struct brumate_error why = BRUMATE_ERROR_NONE;
+
+		r = verify_one(results, &meter, dir, json_string_value(word), &why);
+		/* Removed since it was listed. */
+		if (r == -ENOENT && !json_object_get(parameters, "checkpoints"))
+			continue;
+		if (r < 0) {
+			*err = why;
+			return r;
+		}
+	}
+	*ret = json_pack("{s:O}", "results", results);
+	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+}
+
+static json_t *side_to_json(const struct store_image *i)
+{
+	const struct manifest *m = &i->manifest;
+
+	return json_pack("{s:s,s:s,s:s,s:o,s:o,s:I}", "id", m->id, "path", i->path, "created",
+			 m->created, "job", wire_string(m->job.id), "job_name",
+			 wire_string(m->job.name), "bytes", (json_int_t)manifest_bytes(m));
+}
+
+/* What differs, and how many chunks of memory do not. */
+static json_t *differences(const struct store_image *from, const struct store_image *to,
+			   const struct chunks_common *common)
+{
+	json_t *diff = manifest_diff(&from->manifest, &to->manifest);
+
+	if (!diff ||
+	    json_object_set_new(diff, "chunks", json_integer((json_int_t)common->chunks)) ||
+	    json_object_set_new(diff, "same_chunks",
+				json_integer((json_int_t)common->same_chunks)) ||
+	    json_object_set_new(diff, "same_chunk_bytes",
+				json_integer((json_int_t)common->same_bytes))) {
+		json_decref(diff);
+		return NULL;
+	}
+	return diff;
+}
+
+int service_diff(const struct service_call *call, json_t *parameters, json_t **ret,
+		 struct brumate_error *err)
+{
+	auto_(store_image_fini) struct store_image from = STORE_IMAGE_EMPTY;
+	auto_(store_image_fini) struct store_image to = STORE_IMAGE_EMPTY;
+	auto_free char *dir = NULL;
+	struct chunks_common common = { 0 };
+	const char *a, *b;
+	int r = wire_need_string(parameters, "from", &a, err);
+
+	if (r == 0)
+		r = wire_need_string(parameters, "to", &b, err);
+	if (r == 0)
+		r = access_store(&dir, call, parameters, err);
+	if (r == 0)
+		r = access_image(&from, call, dir, a, err);
+	if (r == 0)
+		r = access_image(&to, call, dir, b, err);
+	if (r == 0)
+		r = store_chunks_compare(&common, &from, &to, err);
+	if (r < 0)
+		return r;
+	*ret = json_pack("{s:o,s:o,s:o}", "from", side_to_json(&from), "to", side_to_json(&to),
+			 "differences", differences(&from, &to, &common));
+	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+}
+
+/* ---- Prune and Sweep ---- */
+
+struct pruning {
+	const struct service_call *call;
+	json_t *removed, *kept, *damaged;
+	json_t *needed; /* {id: why} */
+};
+
+static bool may_prune(void *arg, const struct manifest *m)
+{
+	const struct pruning *p = arg;
+
+	return p->call->uid == 0 || p->call->uid == m->job.uid;
+}
+
+static const char *needed_for(void *arg, const char *id)
+{
+	const struct pruning *p = arg;
+
+	return json_string_value(json_object_get(p->needed, id));
+}
+
+static void tell_pruned(void *arg, enum store_pruned what, const char *id, const char *why)
+{
+	struct pruning *p = arg;
+
+	if (what == STORE_PRUNE_REMOVED)
+		json_array_append_new(p->removed, json_string(id));
+	else if (what == STORE_PRUNE_KEPT || p->call->uid == 0)
+		json_array_append_new(what == STORE_PRUNE_KEPT ? p->kept : p->damaged,
+				      json_pack("{s:s,s:o}", "id", id, "text", wire_string(why)));
+}
+
+/* A job that is nowhere but on disk must not lose the checkpoint that it is. */
+static void note_needed(void *arg, const struct job *j, const char *id,
+			const struct brumate_error *why)
+{
+	struct pruning *p = arg;
+	char text[160];
+
+	if (!j || !j->checkpoint || job_is_alive(j) || j->state == JOB_EXITED)
+		return;
+	snprintf(text, sizeof(text), "job %s (%s) is nowhere else; `brumate rm %s` forgets it",
+		 j->id, j->name, j->id);
+	json_object_set_new(p->needed, j->checkpoint, json_string(text));
+}
+
+static int get_prune_rule(struct store_prune *ret, json_t *parameters, struct brumate_error *err)
+{
+	int64_t last = 0, within_ms = 0;
+	int r = wire_get_string(parameters, "job", &ret->job, err);
+
+	if (r == 0)
+		r = wire_get_int(parameters, "keep_last", 1, UINT_MAX, &last, err);
+	if (r == 0)
+		r = wire_get_int(parameters, "keep_within_ms", 1, INT64_MAX, &within_ms, err);
+	if (r == 0)
+		r = wire_get_bool(parameters, "dry_run", &ret->dry_run, err);
+	if (r < 0)
+		return r;
+	if (!last && !within_ms)
+		return wire_fail_parameter(err, "keep_last", "want it or keep_within_ms");
+	ret->rule = (struct retention_rule){ (unsigned)last, (uint64_t)within_ms };
+	return 0;
+}
+
+int service_prune(const struct service_call *call, json_t *parameters, json_t **ret,
+		  struct brumate_error *err)
+{
+	auto_json json_t *removed = json_array(), *kept = json_array(), *damaged = json_array(),
+			 *needed = json_object();
+	struct pruning p = { call, removed, kept, damaged, needed };
+	struct store_prune prune = {
+		.may = may_prune, .needed = needed_for, .tell = tell_pruned, .arg = &p
+	};
+	auto_free char *dir = NULL;
+	int r = get_prune_rule(&prune, parameters, err);
+
+	if (r == 0)
+		r = access_store(&dir, call, parameters, err);
+	if (r == 0)
+		r = job_list(note_needed, &p, err);
+	if (r == 0)
+		r = store_prune(dir, &prune, err);
+	if (r < 0)
+		return r;
+	*ret = json_pack("{s:O,s:O,s:O}", "removed", removed, "kept", kept, "damaged", damaged);
+	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+}
+
+int service_sweep(const struct service_call *call, json_t *parameters, json_t **ret,
+		  struct brumate_error *err)
+{
+	auto_free char *dir = NULL;
+
+	int r = access_root(call, "sweep a store", err);
+	if (r == 0)
+		r = access_store(&dir, call, parameters, err);
+	if (r < 0)
+		return r;
+	int n = store_sweep(dir);
+	if (n < 0)
+		return brumate_fail(err, -n, "%s: %m", dir);
+	n += remote_sweep(dir);
+	*ret = json_pack("{s:i}", "swept", n);
+	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
 }

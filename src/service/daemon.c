@@ -5,9 +5,14 @@
  * everybody. Each call is made for the uid that the kernel tells. Owns the socket and nothing else: jobs belong
  * to their shims, and go on when this program ends.
  */
+#include "service/access.h"
+#include "service/service.h"
+
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,13 +23,53 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/paths.h"
-#include "service/notify.h"
-#include "service/access.h"
-#include "service/service.h"
 #include "wire/wire.h"
+
+/* ---- the service manager: a socket from it, news to it; sd_listen_fds(3), sd_notify(3) ---- */
+
+enum { LISTEN_FD = 3 };
+
+/* The listening socket we were started with (owned), or -1 if there was none. */
+static int notify_listen_fd(void)
+{
+	const char *pid = getenv("LISTEN_PID"), *n = getenv("LISTEN_FDS");
+
+	if (!pid || !n || atol(pid) != getpid() || atoi(n) < 1)
+		return -1;
+	/* Not for the shims that are started from here. */
+	unsetenv("LISTEN_PID");
+	unsetenv("LISTEN_FDS");
+	unsetenv("LISTEN_FDNAMES");
+	if (fcntl(LISTEN_FD, F_SETFD, FD_CLOEXEC) < 0)
+		return -1;
+	return LISTEN_FD;
+}
+
+/* Sends @state ("READY=1") to the manager, if there is one. */
+static void notify_manager(const char *state)
+{
+	const char *path = getenv("NOTIFY_SOCKET");
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	size_t len = path ? strlen(path) : 0;
+
+	if (len < 2 || len >= sizeof(address.sun_path) || (path[0] != '/' && path[0] != '@'))
+		return;
+	memcpy(address.sun_path, path, len);
+	if (address.sun_path[0] == '@')
+		address.sun_path[0] = '\0';
+
+	auto_close int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	socklen_t address_len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len);
+	if (fd >= 0)
+		(void)!sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&address,
+			      address_len);
+}
+
+/* ---- serving ---- */
 
 static int stop_fd = -1; /* readable once calls under way are to be given up */
 
@@ -33,8 +78,8 @@ static void pass_on(void *arg, json_t *parameters)
 	wire_reply_more(arg, parameters);
 }
 
-static int serve(struct wire_call_context *context, service_method_fn run, json_t *parameters,
-		 struct brumate_error *err)
+static int serve_call(struct wire_call_context *context, service_method_fn run_daemon,
+		      json_t *parameters, struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
 	pid_t pid;
@@ -49,7 +94,7 @@ static int serve(struct wire_call_context *context, service_method_fn run, json_
 	if (fd >= 0)
 		call.fd = &fd;
 	wire_call_peer(context, &call.uid, &call.gid, &pid);
-	int r = run(&call, parameters, &reply, err);
+	int r = run_daemon(&call, parameters, &reply, err);
 	if (r == -ECANCELED) /* a caller who hung up does not hear it: it is for the others */
 		r = brumate_fail(err, ESHUTDOWN, "brumated was stopped meanwhile");
 	return r < 0 ? r : wire_reply(context, reply);
@@ -59,7 +104,7 @@ static int serve(struct wire_call_context *context, service_method_fn run, json_
 	static int serve_##name(void *arg, struct wire_call_context *call, json_t *parameters, \
 				struct brumate_error *err)                                     \
 	{                                                                                      \
-		return serve(call, fn, parameters, err);                                       \
+		return serve_call(call, fn, parameters, err);                                  \
 	}
 SERVICE_METHODS(X)
 #undef X
@@ -143,7 +188,7 @@ static int serve_until_stopped(struct wire_server *server, int signal_fd, struct
 	return 0;
 }
 
-static int run(struct brumate_error *err)
+static int run_daemon(struct brumate_error *err)
 {
 	auto_close int signal_fd = open_signals(err);
 	struct wire_server *server;
@@ -192,7 +237,7 @@ int main(int argc, char **argv)
 		log_error("must be started as root");
 		return EXIT_PERMISSION;
 	}
-	if (run(&err) < 0) {
+	if (run_daemon(&err) < 0) {
 		log_error("%s%s%s", err.text, *err.hint ? ": " : "", err.hint);
 		return (int)brumate_exit_code(&err);
 	}

@@ -1,16 +1,49 @@
 // SPDX-License-Identifier: MIT
 /* The method Doctor: all checks of the machine, or the scan of one job or process. Changes nothing. */
-#include "service/doctor.h"
 #include "service/access.h"
 #include "service/jobs.h"
+#include "service/service.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
 #include <limits.h>
+#include <linux/openat2.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <unistd.h>
 
+#include "base/conf.h"
+#include "base/machine.h"
+#include "base/paths.h"
+#include "client/broker.h"
+#include "criu/criu.h"
 #include "engine/op.h"
+#include "job/job.h"
 #include "process/scan.h"
+#include "store/store.h"
+
+enum finding_level { FINDING_OK, FINDING_NOTE, FINDING_WARN, FINDING_FAIL };
+
+struct doctor {
+	const struct service_call *call;
+	bool simulated; /* the simulated driver is asked */
+	json_t *findings;
+	json_t *facts;
+	uint64_t vram_bytes;	 /* of all GPUs; 0: unknown */
+	struct broker_room room; /* for host copies; no directory: unknown */
+	bool out_of_memory;
+};
 
 static const char *const level_names[] = {
 	[FINDING_OK] = "ok",
@@ -19,8 +52,8 @@ static const char *const level_names[] = {
 	[FINDING_FAIL] = "fail",
 };
 
-static void add(struct doctor *d, enum finding_level level, const char *key, const char *text,
-		const char *hint)
+static void add_finding(struct doctor *d, enum finding_level level, const char *key,
+			const char *text, const char *hint)
 {
 	json_t *o = json_pack("{s:s,s:s,s:s,s:s}", "level", level_names[level], "key", key, "text",
 			      text, "hint", hint);
@@ -29,8 +62,10 @@ static void add(struct doctor *d, enum finding_level level, const char *key, con
 		d->out_of_memory = true;
 }
 
-void finding(struct doctor *d, enum finding_level level, const char *key, const char *hint,
-	     const char *fmt, ...)
+/* Adds a finding. @key: stable name of the check; @hint: what to do, "" for ok. */
+static void __attribute__((format(printf, 5, 6)))
+finding(struct doctor *d, enum finding_level level, const char *key, const char *hint,
+	const char *fmt, ...)
 {
 	char text[1024];
 	va_list ap;
@@ -38,22 +73,25 @@ void finding(struct doctor *d, enum finding_level level, const char *key, const 
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	add(d, level, key, text, hint);
+	add_finding(d, level, key, text, hint);
 }
 
-void finding_error(struct doctor *d, enum finding_level level, const char *key,
-		   const struct brumate_error *err)
+/* As finding() with text and hint of @err. */
+static void finding_error(struct doctor *d, enum finding_level level, const char *key,
+			  const struct brumate_error *err)
 {
-	add(d, level, key, err->text, err->hint);
+	add_finding(d, level, key, err->text, err->hint);
 }
 
-void fact(struct doctor *d, const char *key, json_t *value)
+/* Adds a fact (takes @value). */
+static void fact(struct doctor *d, const char *key, json_t *value)
 {
 	if (json_object_set_new(d->facts, key, value) < 0)
 		d->out_of_memory = true;
 }
 
-bool read_line(const char *path, char *ret, size_t room)
+/* First line of a small file such as a sysctl; false if it cannot be read. */
+static bool read_line(const char *path, char *ret, size_t room)
 {
 	auto_fclose FILE *f = fopen(path, "re");
 
@@ -63,10 +101,600 @@ bool read_line(const char *path, char *ret, size_t room)
 	return true;
 }
 
-static void check_machine(struct doctor *d)
+/* ---- the kernel: system calls, capabilities, sysctls, cgroups ---- */
+
+enum { CGROUP2_MAGIC = 0x63677270, PID_MAX_LOW = 32768 };
+
+static void check_version(struct doctor *d)
+{
+	struct utsname name;
+	int major = 0, minor = 0;
+
+	uname(&name);
+	fact(d, "kernel", json_string(name.release));
+	if (sscanf(name.release, "%d.%d", &major, &minor) != 2 || major < 5 ||
+	    (major == 5 && minor < 9))
+		finding(d, FINDING_FAIL, "kernel", "boot Linux 5.9 or newer",
+			"kernel %s is too old: pidfds, openat2 and CAP_CHECKPOINT_RESTORE need 5.9",
+			name.release);
+	else
+		finding(d, FINDING_OK, "kernel", "", "kernel %s", name.release);
+}
+
+static void check_calls(struct doctor *d)
+{
+	struct open_how how = { .flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_BENEATH };
+	int pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	int dir = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	int fd = (int)syscall(SYS_openat2, dir, "proc", &how, sizeof(how));
+
+	if (pidfd < 0 || fd < 0)
+		finding(d, FINDING_FAIL, "syscalls",
+			"allow these calls in the container's seccomp profile",
+			"%s%s%s not usable here", pidfd < 0 ? "pidfd_open" : "",
+			pidfd < 0 && fd < 0 ? " and " : "", fd < 0 ? "openat2" : "");
+	else
+		finding(d, FINDING_OK, "syscalls", "", "pidfd_open and openat2 work");
+	cleanup_close(&pidfd);
+	cleanup_close(&dir);
+	cleanup_close(&fd);
+}
+
+/* Without those that are not needed, most jobs can be checkpointed: not ones with sockets (NET_ADMIN)
+ * or of other users or with limits above ours (SYS_RESOURCE). */
+static const struct {
+	int bit;
+	const char *name;
+	bool needed;
+} capabilities[] = {
+	{ 1, "DAC_OVERRIDE", true },   { 5, "KILL", true },
+	{ 6, "SETGID", true },	       { 7, "SETUID", true },
+	{ 12, "NET_ADMIN", false },    { 18, "SYS_CHROOT", true },
+	{ 19, "SYS_PTRACE", true },    { 21, "SYS_ADMIN", true },
+	{ 24, "SYS_RESOURCE", false }, { 40, "CHECKPOINT_RESTORE", true },
+};
+
+static bool read_effective(unsigned long long *ret)
+{
+	auto_fclose FILE *f = fopen("/proc/self/status", "re");
+	char line[256];
+
+	while (f && fgets(line, sizeof(line), f))
+		if (sscanf(line, "CapEff: %llx", ret) == 1)
+			return true;
+	return false;
+}
+
+static void check_capabilities(struct doctor *d)
+{
+	unsigned long long effective = 0;
+	char missing[256] = "";
+	bool needed = false;
+	size_t len = 0;
+
+	if (!read_effective(&effective)) {
+		finding(d, FINDING_WARN, "capabilities", "mount /proc",
+			"/proc/self/status does not tell the capabilities");
+		return;
+	}
+	for (size_t i = 0; i < sizeof(capabilities) / sizeof(capabilities[0]); i++) {
+		if (effective >> capabilities[i].bit & 1)
+			continue;
+		needed = needed || capabilities[i].needed;
+		len += (size_t)snprintf(missing + len, sizeof(missing) - len, " %s",
+					capabilities[i].name);
+	}
+	if (missing[0])
+		finding(d, needed ? FINDING_FAIL : FINDING_WARN, "capabilities",
+			"run as root, in a container with these capabilities added", "missing:%s",
+			missing);
+	else
+		finding(d, FINDING_OK, "capabilities", "", "all that are needed");
+}
+
+static void check_ptrace(struct doctor *d)
+{
+	char value[16];
+
+	if (read_line("/proc/sys/kernel/yama/ptrace_scope", value, sizeof(value)) &&
+	    !strcmp(value, "3"))
+		finding(d, FINDING_FAIL, "ptrace",
+			"3 cannot be undone: set kernel.yama.ptrace_scope to 2 or less and reboot",
+			"kernel.yama.ptrace_scope is 3: nobody may trace, CRIU cannot work");
+	else
+		finding(d, FINDING_OK, "ptrace", "", "tracing is allowed to root");
+}
+
+static void check_io_uring(struct doctor *d)
+{
+	char value[16];
+
+	if (read_line("/proc/sys/kernel/io_uring_disabled", value, sizeof(value)) &&
+	    strcmp(value, "0"))
+		finding(d, FINDING_OK, "io_uring", "", "off for jobs (kernel.io_uring_disabled=%s)",
+			value);
+	else
+		finding(d, FINDING_NOTE, "io_uring",
+			"start such jobs with UV_USE_IO_URING=0, or set kernel.io_uring_disabled=2",
+			"a job that uses io_uring cannot be checkpointed to disk");
+}
+
+static void check_pids(struct doctor *d)
+{
+	char value[32];
+
+	if (!read_line("/proc/sys/kernel/pid_max", value, sizeof(value)))
+		return;
+	if (atol(value) <= PID_MAX_LOW)
+		finding(d, FINDING_WARN, "pid_max", "sysctl kernel.pid_max=4194304",
+			"kernel.pid_max is %s: the pids of a saved job are soon taken by others",
+			value);
+	else
+		finding(d, FINDING_OK, "pid_max", "", "kernel.pid_max is %s", value);
+	if (access("/proc/sys/kernel/ns_last_pid", F_OK) < 0)
+		finding(d, FINDING_FAIL, "ns_last_pid",
+			"build the kernel with CONFIG_CHECKPOINT_RESTORE",
+			"the kernel was built without CONFIG_CHECKPOINT_RESTORE");
+}
+
+static void check_cgroup(struct doctor *d)
+{
+	struct statfs fs;
+
+	if (statfs("/sys/fs/cgroup", &fs) == 0 && (unsigned)fs.f_type == CGROUP2_MAGIC)
+		finding(d, FINDING_OK, "cgroup", "", "cgroup v2");
+	else
+		finding(d, FINDING_NOTE, "cgroup", "boot with systemd.unified_cgroup_hierarchy=1",
+			"no cgroup v2 at /sys/fs/cgroup");
+}
+
+static void check_kernel(struct doctor *d)
+{
+	check_version(d);
+	check_calls(d);
+	check_capabilities(d);
+	check_ptrace(d);
+	check_pids(d);
+	check_cgroup(d);
+	check_io_uring(d);
+}
+
+/* ---- CRIU, the GPU driver and the GPUs, as the broker tells of them ---- */
+
+static void check_criu(struct doctor *d)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	struct criu_program program;
+
+	if (criu_find(&program, &err) < 0) {
+		finding_error(d, FINDING_FAIL, "criu", &err);
+		return;
+	}
+	fact(d, "criu",
+	     json_pack("{s:s,s:i,s:s}", "path", program.path, "version", program.version, "why",
+		       program.why));
+	finding(d, FINDING_OK, "criu", "", "CRIU %d.%d.%d, %s (%s)", program.version / 10000,
+		program.version / 100 % 100, program.version % 100, program.path, program.why);
+
+	if (criu_check(&program, &err) < 0)
+		finding_error(d, FINDING_FAIL, "criu-check", &err);
+	else
+		finding(d, FINDING_OK, "criu-check", "", "the kernel offers what CRIU needs");
+}
+
+/* The ladder of docs: what each driver adds, and what is lost without it. */
+static const struct {
+	enum dev_feature bit;
+	const char *key, *name, *since;
+	enum finding_level level_without;
+	const char *without;
+} ladder[] = {
+	{ DEV_CHECKPOINT, "driver-checkpoint", "the driver saves GPU state", "570", FINDING_FAIL,
+	  "nothing can be suspended or checkpointed" },
+	{ DEV_REMAP, "driver-remap", "restore onto other GPUs", "580", FINDING_WARN,
+	  "jobs can be restored on the same GPUs only" },
+	{ DEV_JOB_FILE, "driver-job-file", "jobs of several processes by the driver itself", "590",
+	  FINDING_NOTE, "processes that share GPU memory are refused" },
+	{ DEV_LEGACY_IPC, "driver-ipc", "legacy IPC within a job", "610", FINDING_NOTE,
+	  "jobs that use it are refused" },
+	{ DEV_CUSTOM_STORAGE, "driver-storage", "custom storage", "615", FINDING_NOTE,
+	  "--pid copies at the driver's own speed" },
+};
+
+static void check_ladder(struct doctor *d, uint32_t features)
+{
+	json_t *names = json_array();
+
+	for (size_t i = 0; i < sizeof(ladder) / sizeof(ladder[0]); i++) {
+		char hint[64];
+
+		snprintf(hint, sizeof(hint), "install driver %s or newer", ladder[i].since);
+		if (features & ladder[i].bit) {
+			finding(d, FINDING_OK, ladder[i].key, "", "%s", ladder[i].name);
+			json_array_append_new(names, json_string(ladder[i].key));
+		} else {
+			finding(d, ladder[i].level_without, ladder[i].key, hint, "without %s: %s",
+				ladder[i].name, ladder[i].without);
+		}
+	}
+	fact(d, "driver_features", names);
+}
+
+static void check_gpu(struct doctor *d, size_t i, const struct dev_gpu *gpu, json_t *gpus)
+{
+	json_array_append_new(gpus, json_pack("{s:I,s:s,s:s,s:I,s:I,s:b}", "index", (json_int_t)i,
+					      "uuid", gpu->uuid, "name", gpu->name, "total_bytes",
+					      (json_int_t)gpu->total_bytes, "used_bytes",
+					      (json_int_t)gpu->used_bytes, "mig", gpu->mig));
+	d->vram_bytes += gpu->total_bytes;
+	if (gpu->mig)
+		finding(d, FINDING_WARN, "gpu", "turn MIG off: nvidia-smi -mig 0",
+			"GPU %zu: %s, %s: MIG is on, which the driver cannot checkpoint", i,
+			gpu->name, gpu->uuid);
+	else
+		finding(d, FINDING_OK, "gpu", "", "GPU %zu: %s, %s, %.1f GB, %.1f GB in use", i,
+			gpu->name, gpu->uuid, (double)gpu->total_bytes / 1e9,
+			(double)gpu->used_bytes / 1e9);
+}
+
+/* The tool that keeps the driver loaded listens here; the older way (nvidia-smi -pm) cannot be seen
+ * without asking the driver. */
+static void check_persistence(struct doctor *d)
+{
+	if (d->simulated)
+		return;
+	if (access("/run/nvidia-persistenced/socket", F_OK) == 0)
+		finding(d, FINDING_OK, "persistence", "", "nvidia-persistenced runs");
+	else
+		finding(d, FINDING_NOTE, "persistence",
+			"systemctl enable --now nvidia-persistenced (or nvidia-smi -pm 1)",
+			"nvidia-persistenced does not run: the first operation on an idle machine "
+			"waits for the driver");
+}
+
+static void check_driver(struct doctor *d)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	auto_(broker_client_close) struct broker_client broker = BROKER_CLIENT_EMPTY;
+	struct broker_info info;
+	int r = broker_client_open(&broker, d->simulated, &err);
+
+	if (r == 0)
+		r = broker_client_info(&broker, &info, &err);
+	if (r < 0) {
+		if (!err.hint[0])
+			brumate_hint(&err, "install a driver, 570 or newer; without a GPU try "
+					   "BRUMATE_GPU=simulated");
+		finding_error(d, FINDING_FAIL, "driver", &err);
+		return;
+	}
+	finding(d, FINDING_OK, "driver", "", "%sdriver %s, API %d.%d, initialised in %.2f s",
+		info.device.simulated ? "simulated " : "", info.device.driver_version,
+		info.device.api_version / 1000, info.device.api_version % 1000 / 10,
+		info.device.init_seconds);
+	fact(d, "driver",
+	     json_pack("{s:s,s:i,s:b,s:f,s:s}", "version", info.device.driver_version,
+		       "api_version", info.device.api_version, "simulated", info.device.simulated,
+		       "init_seconds", info.device.init_seconds, "backend", info.backend));
+	check_ladder(d, info.device.features);
+
+	json_t *gpus = json_array();
+	for (size_t i = 0; i < info.n_gpus; i++)
+		check_gpu(d, i, &info.gpus[i], gpus);
+	fact(d, "gpus", gpus);
+	d->room = info.room;
+	if (!info.n_gpus)
+		finding(d, FINDING_FAIL, "gpu", "is a GPU assigned to this machine or container?",
+			"the driver shows no GPU");
+	check_persistence(d);
+}
+
+/* ---- memory, limits and space, against the device memory that may have to be saved ---- */
+
+enum { NOFILE_WANTED = 65536 };
+
+static void check_memory(struct doctor *d)
+{
+	uint64_t available;
+
+	if (!machine_meminfo("MemAvailable", &available))
+		return;
+	fact(d, "memory_available_bytes", json_integer((json_int_t)available));
+	if (available < d->vram_bytes && available + d->room.disk_bytes >= d->vram_bytes)
+		finding(d, FINDING_NOTE, "memory",
+			"add memory: host copies on a disk are as fast as the disk",
+			"%.1f GB of memory available, %.1f GB on all GPUs: the rest would go to %s",
+			(double)available / 1e9, (double)d->vram_bytes / 1e9, d->room.disk);
+	else if (available < d->vram_bytes)
+		finding(d, FINDING_WARN, "memory",
+			"add memory, or suspend fewer jobs at a time: saved device memory is kept "
+			"in it",
+			"%.1f GB of memory available, %.1f GB on all GPUs", (double)available / 1e9,
+			(double)d->vram_bytes / 1e9);
+	else
+		finding(d, FINDING_OK, "memory", "", "%.1f GB available", (double)available / 1e9);
+}
+
+/* As the broker reads it: broker/pool.c. */
+static void check_pool(struct doctor *d)
+{
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+	uint64_t total = 0, pool = 0;
+
+	if (conf_load(&conf, NULL) < 0 || !machine_meminfo("MemTotal", &total))
+		return; /* the check of the configuration says why */
+	pool = conf.pool_bytes ? conf.pool_bytes : total / 4;
+	fact(d, "pool_bytes", json_integer((json_int_t)pool));
+	if (pool > total / 2)
+		finding(d, FINDING_WARN, "pool", "lower Pool= in [Broker] of brumate.conf",
+			"up to %.1f GB may be pinned for copies of device memory, more than half "
+			"of this machine's memory",
+			(double)pool / 1e9);
+	else
+		finding(d, FINDING_OK, "pool", "",
+			"up to %.1f GB may be pinned for copies of device memory",
+			(double)pool / 1e9);
+}
+
+/* Where host copies go that memory has no room for. */
+static void check_spill(struct doctor *d)
+{
+	if (!d->room.disk[0])
+		return; /* the check of the driver says why */
+	fact(d, "copies",
+	     json_pack("{s:I,s:I,s:s}", "memory_bytes", (json_int_t)d->room.memory_bytes,
+		       "disk_bytes", (json_int_t)d->room.disk_bytes, "disk", d->room.disk));
+	if (!d->room.disk_bytes)
+		finding(d, FINDING_NOTE, "spill",
+			"set SpillDirectory= in [Broker] of brumate.conf to a directory on a disk",
+			"copies of device memory must fit into the %.1f GB of memory that they may "
+			"have: %s is in memory, or full",
+			(double)d->room.memory_bytes / 1e9, d->room.disk);
+	else
+		finding(d, FINDING_OK, "spill", "",
+			"copies of device memory may have %.1f GB of memory, then %.1f GB in %s, "
+			"encrypted",
+			(double)d->room.memory_bytes / 1e9, (double)d->room.disk_bytes / 1e9,
+			d->room.disk);
+}
+
+static void check_pages(struct doctor *d)
+{
+	char thp[64] = "";
+	uint64_t huge = 0;
+
+	read_line("/sys/kernel/mm/transparent_hugepage/enabled", thp, sizeof(thp));
+	if (strstr(thp, "[always]"))
+		finding(d, FINDING_OK, "huge-pages", "", "transparent huge pages for everybody");
+	else
+		finding(d, FINDING_NOTE, "huge-pages",
+			"echo always > /sys/kernel/mm/transparent_hugepage/enabled",
+			"transparent huge pages are not \"always\" (%s): the driver saves device "
+			"memory a quarter slower",
+			thp[0] ? thp : "not built in");
+	if (machine_meminfo("Hugetlb", &huge) && huge)
+		fact(d, "hugetlb_bytes", json_integer((json_int_t)huge));
+}
+
+static void check_limits(struct doctor *d)
+{
+	struct rlimit files, locked;
+
+	getrlimit(RLIMIT_NOFILE, &files);
+	getrlimit(RLIMIT_MEMLOCK, &locked);
+	if (files.rlim_max < NOFILE_WANTED)
+		finding(d, FINDING_WARN, "nofile",
+			"raise the hard limit: ulimit -Hn 1048576 (LimitNOFILE=)",
+			"only %llu open files allowed; large jobs need more",
+			(unsigned long long)files.rlim_max);
+	else
+		finding(d, FINDING_OK, "nofile", "", "%llu open files allowed",
+			(unsigned long long)files.rlim_max);
+	if (locked.rlim_max != RLIM_INFINITY)
+		finding(d, FINDING_NOTE, "memlock", "ulimit -Hl unlimited (LimitMEMLOCK=infinity)",
+			"locked memory is limited to %.1f MB: programs that pin memory inherit "
+			"that",
+			(double)locked.rlim_max / 1e6);
+	else
+		finding(d, FINDING_OK, "memlock", "", "locked memory is not limited");
+}
+
+static void check_shm(struct doctor *d)
+{
+	struct statvfs fs;
+
+	if (statvfs("/dev/shm", &fs) < 0 || !fs.f_blocks)
+		finding(d, FINDING_WARN, "shm", "mount -t tmpfs tmpfs /dev/shm",
+			"no /dev/shm: jobs of several processes need it");
+	else
+		finding(d, FINDING_OK, "shm", "", "/dev/shm holds %.1f GB",
+			(double)fs.f_blocks * (double)fs.f_frsize / 1e9);
+}
+
+static void check_config(struct doctor *d)
+{
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	if (conf_load(&conf, &err) < 0) {
+		finding_error(d, FINDING_FAIL, "config", &err);
+		return;
+	}
+	for (size_t i = 0; i < conf.n_warnings; i++)
+		finding(d, FINDING_WARN, "config", "see brumate.conf(5)", "%s", conf.warnings[i]);
+	if (!conf.n_warnings)
+		finding(d, FINDING_OK, "config", "", "%s%s", path_config(),
+			access(path_config(), F_OK) < 0 ? " (not there: defaults)" : "");
+}
+
+static void check_store(struct doctor *d)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	struct service_call as_root = { 0 };
+	auto_free char *dir = NULL;
+	uint64_t free_bytes;
+
+	if (access_store(&dir, &as_root, NULL, &err) < 0) {
+		return; /* the check of the configuration says why */
+	}
+	fact(d, "store", json_string(dir));
+	if (store_free_bytes(dir, &free_bytes, &err) < 0)
+		finding_error(d, FINDING_FAIL, "space", &err);
+	else if (free_bytes < d->vram_bytes)
+		finding(d, FINDING_WARN, "space",
+			"free some, or set Directory= in [Store] of brumate.conf to a larger file "
+			"system",
+			"%.1f GB free in %s, %.1f GB on all GPUs", (double)free_bytes / 1e9, dir,
+			(double)d->vram_bytes / 1e9);
+	else
+		finding(d, FINDING_OK, "space", "", "%.1f GB free in %s", (double)free_bytes / 1e9,
+			dir);
+}
+
+static void check_room(struct doctor *d)
+{
+	check_memory(d);
+	check_pool(d);
+	check_spill(d);
+	check_pages(d);
+	check_limits(d);
+	check_shm(d);
+	check_config(d);
+	check_store(d);
+}
+
+/* ---- our own installation: directories, programs, brumated, and what was left behind ---- */
+
+/* A directory that is not there yet can be made if the nearest one above it may be written. */
+static bool is_writable(const char *path)
+{
+	auto_free char *copy = strdup(path);
+
+	while (copy && access(copy, F_OK) < 0) {
+		char *slash = strrchr(copy, '/');
+
+		if (errno != ENOENT || !slash)
+			return false;
+		slash[slash == copy ? 1 : 0] = '\0';
+	}
+	return copy && access(copy, W_OK | X_OK) == 0;
+}
+
+static void check_dirs(struct doctor *d)
+{
+	const struct {
+		const char *key, *path, *variable;
+	} dirs[] = {
+		{ "runtime-dir", path_runtime_dir(), "BRUMATE_RUNTIME_DIR" },
+		{ "state-dir", path_state_dir(), "BRUMATE_STATE_DIR" },
+		{ "log-dir", path_log_dir(), "BRUMATE_LOG_DIR" },
+	};
+
+	for (size_t i = 0; i < sizeof(dirs) / sizeof(dirs[0]); i++) {
+		char hint[128];
+
+		snprintf(hint, sizeof(hint), "make it writable for root, or set %s",
+			 dirs[i].variable);
+		fact(d, dirs[i].key, json_string(dirs[i].path));
+		if (is_writable(dirs[i].path))
+			finding(d, FINDING_OK, dirs[i].key, "", "%s", dirs[i].path);
+		else
+			finding(d, FINDING_FAIL, dirs[i].key, hint, "%s cannot be written",
+				dirs[i].path);
+	}
+}
+
+static void check_programs(struct doctor *d)
+{
+	static const char *const programs[] = { "brumate-shim", "brumate-broker" };
+
+	for (size_t i = 0; i < sizeof(programs) / sizeof(programs[0]); i++) {
+		auto_free char *path = path_find_helper(programs[i]);
+
+		if (path && access(path, X_OK) == 0)
+			finding(d, FINDING_OK, programs[i], "", "%s", path);
+		else
+			finding(d, FINDING_FAIL, programs[i],
+				"install brumate again, or set BRUMATE_LIBEXEC_DIR",
+				"%s is not installed", programs[i]);
+	}
+}
+
+static void check_daemon(struct doctor *d)
+{
+	auto_free char *path = path_format("%s/brumated.sock", path_runtime_dir());
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	int r = path ? access_check_socket(path, &err) : -ENOMEM;
+
+	if (r == 0)
+		finding(d, FINDING_OK, "brumated", "", "whoever may connect to %s can become root",
+			path);
+	else if (r == -ENOENT)
+		finding(d, FINDING_OK, "brumated", "", "no socket: only root can use brumate");
+	else
+		finding_error(d, FINDING_FAIL, "brumated", &err);
+}
+
+static void check_job(void *arg, const struct job *j, const char *id,
+		      const struct brumate_error *why)
+{
+	struct doctor *d = arg;
+
+	if (!j)
+		finding(d, FINDING_WARN, "job", "restore its directory, or remove it",
+			"the record of job %s is damaged: %s", id, why->text);
+	else if (job_is_alive(j) && !shim_is_alive(j))
+		finding(d, FINDING_WARN, "job", "the next command on it starts another one",
+			"job %s runs without its shim", id);
+}
+
+static bool is_partial(const char *name)
+{
+	size_t len = strlen(name), suffix = strlen(".partial");
+
+	return name[0] == '.' && len > suffix && !strcmp(name + len - suffix, ".partial");
+}
+
+/* Its writer holds a lock on it for as long as it lives. */
+static bool is_abandoned(int dir_fd, const char *name)
+{
+	auto_close int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+	return fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) == 0;
+}
+
+static void check_partials(struct doctor *d)
+{
+	struct service_call as_root = { 0 };
+	auto_free char *path = NULL;
+	unsigned n = 0;
+
+	if (access_store(&path, &as_root, NULL, NULL) < 0)
+		return; /* said by the check of the store */
+	auto_closedir DIR *dir = opendir(path);
+	for (struct dirent *entry; dir && (entry = readdir(dir));)
+		n += is_partial(entry->d_name) && is_abandoned(dirfd(dir), entry->d_name);
+	if (n)
+		finding(d, FINDING_WARN, "partial", "the next checkpoint removes them",
+			"%u unfinished checkpoints in %s", n, path);
+}
+
+static void check_brumate(struct doctor *d)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	check_dirs(d);
+	check_programs(d);
+	check_daemon(d);
+	if (job_list(check_job, d, &err) < 0)
+		finding_error(d, FINDING_WARN, "job", &err);
+	check_partials(d);
+}
+
+static void examine_machine(struct doctor *d)
 {
 	static void (*const checks[])(struct doctor * d) = {
-		doctor_kernel, doctor_criu, doctor_driver, doctor_room, doctor_brumate,
+		check_kernel, check_criu, check_driver, check_room, check_brumate,
 	};
 
 	for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++)
@@ -86,7 +714,7 @@ static void add_scanned(struct doctor *d, const struct scan_report *report)
 	for (size_t i = 0; i < report->n; i++) {
 		const struct scan_finding *f = &report->items[i];
 
-		add(d, levels[f->level], f->what, f->text, f->hint);
+		add_finding(d, levels[f->level], f->what, f->text, f->hint);
 	}
 }
 
@@ -145,7 +773,7 @@ static void add_verdict(struct doctor *d, const char *what)
 	finding(d, FINDING_OK, "scan", "", "nothing found in %s that would not checkpoint", what);
 }
 
-static int check_job(struct doctor *d, const char *word, pid_t pid, struct brumate_error *err)
+static int examine_job(struct doctor *d, const char *word, pid_t pid, struct brumate_error *err)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	auto_(job_fini) struct job j = JOB_EMPTY;
@@ -186,9 +814,9 @@ int service_doctor(const struct service_call *call, json_t *parameters, json_t *
 		return wire_fail_parameter(err, "job", "want job or pid, not both");
 
 	if (word || pid)
-		r = check_job(&d, word, (pid_t)pid, err);
+		r = examine_job(&d, word, (pid_t)pid, err);
 	else
-		check_machine(&d);
+		examine_machine(&d);
 	if (r < 0)
 		return r;
 	json_t *reply = d.out_of_memory

@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: MIT
 /*
- * Export and Import: checkpoints as streams through an fd of the caller's. The fd may be a pipe whose
- * other end stands still, so it is waited for together with the cancellation of the call.
+ * Checkpoints that move. Export and Import: as streams through an fd of the caller's, which may be a pipe whose
+ * other end stands still, so it is waited for. Push, Pull, RemoteCheckpoints and RemoteRemove: in an object store;
+ * where it is and as whom comes with every call, as a daemon has no credentials of its own to lend.
  */
+#include "service/move.h"
 #include "service/access.h"
-#include "service/meter.h"
+#include "service/service.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "base/clock.h"
+#include "base/paths.h"
+
+/* ---- streams ---- */
 
 enum { PIPE_BYTES = 1 << 20 };
 
@@ -52,7 +59,7 @@ static int channel_init(struct channel *c, const struct service_call *call,
 	return 0;
 }
 
-static int await(const struct channel *c, short events)
+static int await_fd(const struct channel *c, short events)
 {
 	struct pollfd fds[CANCEL_FDS + 1] = { { .fd = c->fd, .events = events } };
 
@@ -80,7 +87,7 @@ static int channel_write(void *arg, const void *buf, size_t len)
 			len -= (size_t)n;
 			continue;
 		}
-		int r = await(c, POLLOUT);
+		int r = await_fd(c, POLLOUT);
 		if (r < 0)
 			return r;
 	}
@@ -98,7 +105,7 @@ static ssize_t channel_read(void *arg, void *buf, size_t room)
 			return n;
 		if (errno != EAGAIN && errno != EINTR)
 			return -errno;
-		int r = await(c, POLLIN);
+		int r = await_fd(c, POLLIN);
 		if (r < 0)
 			return r;
 	}
@@ -158,5 +165,170 @@ int service_import(const struct service_call *call, json_t *parameters, json_t *
 	if (r < 0)
 		return r;
 	*ret = json_pack("{s:s,s:s}", "checkpoint", id, "dir", dir);
+	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+}
+
+/* ---- object stores ---- */
+
+void remote_given_fini(struct remote_given *g)
+{
+	remote_config_fini(&g->config);
+	remote_place_fini(&g->place);
+}
+int remote_given_get(struct remote_given *g, json_t *parameters, struct brumate_error *err)
+{
+	json_t *remote;
+	int r = wire_need_string(parameters, "url", &g->url, err);
+
+	if (r == 0)
+		r = wire_get_object(parameters, "remote", &remote, err);
+	if (r == 0 && !remote)
+		r = wire_fail_parameter(err, "remote", "is missing");
+	if (r == 0)
+		r = remote_place_parse(&g->place, g->url, err);
+	return r < 0 ? r : remote_config_from_json(&g->config, remote, err);
+}
+
+char *remote_url_of(const struct remote_place *p, const char *id)
+{
+	return path_format("s3://%s/%s%s%s", p->bucket, p->prefix, *p->prefix ? "/" : "", id);
+}
+
+static json_t *moved_to_json(const char *id, const char *url, const char *dir,
+			     const struct remote_sums *s, uint64_t start_ns)
+{
+	return json_pack("{s:s,s:s?,s:s*,s:I,s:I,s:I,s:I,s:f}", "checkpoint", id, "url", url, "dir",
+			 dir, "files", (json_int_t)s->files, "bytes", (json_int_t)s->bytes,
+			 "moved_files", (json_int_t)s->moved_files, "moved_bytes",
+			 (json_int_t)s->moved_bytes, "seconds", clock_since_s(start_ns));
+}
+
+/* For root alone, as Export. */
+int service_push(const struct service_call *call, json_t *parameters, json_t **ret,
+		 struct brumate_error *err)
+{
+	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
+	auto_(remote_given_fini) struct remote_given g = REMOTE_GIVEN_EMPTY;
+	struct meter meter = meter_of(call, "push", 1);
+	uint64_t start_ns = clock_now_ns();
+	struct remote_sums sums;
+	auto_free char *dir = NULL;
+	const char *word;
+	int r = access_root(call, "push a checkpoint", err);
+
+	if (r == 0)
+		r = remote_given_get(&g, parameters, err);
+	if (r == 0)
+		r = wire_need_string(parameters, "checkpoint", &word, err);
+	if (r == 0)
+		r = access_store(&dir, call, parameters, err);
+	if (r == 0)
+		r = access_image(&image, call, dir, word, err);
+	if (r < 0)
+		return r;
+
+	meter_step(&meter);
+	r = remote_push(&g.config, &g.place, &image, &sums, meter_progress, &meter, err);
+	if (r < 0)
+		return r;
+	auto_free char *url = remote_url_of(&g.place, image.manifest.id);
+	*ret = moved_to_json(image.manifest.id, url, NULL, &sums, start_ns);
+	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+}
+
+/* For root alone, as Import. */
+int service_pull(const struct service_call *call, json_t *parameters, json_t **ret,
+		 struct brumate_error *err)
+{
+	auto_(remote_given_fini) struct remote_given g = REMOTE_GIVEN_EMPTY;
+	struct meter meter = meter_of(call, "pull", 1);
+	uint64_t start_ns = clock_now_ns();
+	struct remote_sums sums;
+	char id[MANIFEST_ID_BYTES];
+	auto_free char *dir = NULL, *word = NULL;
+	int r = access_root(call, "pull a checkpoint", err);
+
+	if (r == 0)
+		r = remote_given_get(&g, parameters, err);
+	if (r == 0)
+		r = access_store(&dir, call, parameters, err);
+	if (r == 0)
+		r = remote_place_split(&g.place, &word, err);
+	if (r < 0)
+		return r;
+
+	meter_step(&meter);
+	r = remote_pull(&g.config, &g.place, word, dir, id, &sums, meter_progress, &meter, err);
+	if (r < 0)
+		return r;
+	auto_free char *url = remote_url_of(&g.place, id);
+	*ret = moved_to_json(id, url, dir, &sums, start_ns);
+	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+}
+
+struct listing {
+	const struct remote_place *place;
+	json_t *checkpoints;
+	bool failed;
+};
+
+static void list_remote_checkpoint(void *arg, const char *id, const struct manifest *m,
+				   const struct brumate_error *why)
+{
+	struct listing *l = arg;
+	auto_free char *url = remote_url_of(l->place, id);
+	json_t *o;
+
+	if (m)
+		o = json_pack("{s:s,s:s?,s:s,s:o,s:s,s:I,s:I,s:I,s:b}", "id", id, "path", url,
+			      "job", m->job.id, "job_name", wire_string(m->job.name), "created",
+			      m->created, "bytes", (json_int_t)manifest_bytes(m), "gpus",
+			      (json_int_t)m->n_gpus, "processes", (json_int_t)m->n_processes,
+			      "simulated", m->job.simulated);
+	else
+		o = json_pack("{s:s,s:s?,s:i,s:i,s:i,s:b,s:o}", "id", id, "path", url, "bytes", 0,
+			      "gpus", 0, "processes", 0, "simulated", 0, "error",
+			      wire_string(why->text));
+	if (json_array_append_new(l->checkpoints, o) < 0)
+		l->failed = true;
+}
+
+int service_remote_checkpoints(const struct service_call *call, json_t *parameters, json_t **ret,
+			       struct brumate_error *err)
+{
+	auto_(remote_given_fini) struct remote_given g = REMOTE_GIVEN_EMPTY;
+	auto_json json_t *checkpoints = json_array();
+	struct meter meter = meter_of(call, "list", 1);
+	struct listing l = { .place = &g.place, .checkpoints = checkpoints };
+	int r = remote_given_get(&g, parameters, err);
+
+	if (r < 0)
+		return r;
+	meter_step(&meter);
+	r = remote_list(&g.config, &g.place, list_remote_checkpoint, &l, meter_progress, &meter,
+			err);
+	if (r < 0)
+		return r;
+	*ret = l.failed ? NULL : json_pack("{s:O}", "checkpoints", checkpoints);
+	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+}
+
+int service_remote_remove(const struct service_call *call, json_t *parameters, json_t **ret,
+			  struct brumate_error *err)
+{
+	auto_(remote_given_fini) struct remote_given g = REMOTE_GIVEN_EMPTY;
+	struct meter meter = meter_of(call, "remove", 1);
+	auto_free char *word = NULL;
+	int r = remote_given_get(&g, parameters, err);
+
+	if (r == 0)
+		r = remote_place_split(&g.place, &word, err);
+	if (r < 0)
+		return r;
+	meter_step(&meter);
+	r = remote_remove(&g.config, &g.place, word, meter_progress, &meter, err);
+	if (r < 0)
+		return r;
+	*ret = json_object();
 	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
 }

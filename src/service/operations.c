@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: MIT
 /*
- * Suspend, Resume, Checkpoint, Restore: which job is meant, whether the caller may, where the image
- * is; then the job's shim carries it out.
+ * Suspend, Resume, Checkpoint, Restore: which job is meant, whether the caller may, where the image is; then the
+ * job's shim carries it out. Schedule: the shim is told to checkpoint the job now and then.
  */
-#include "client/broker.h"
 #include "service/access.h"
-#include "service/gpu-map.h"
 #include "service/jobs.h"
-#include "service/meaning.h"
-#include "service/meter.h"
-#include "service/remote.h"
+#include "service/move.h"
+#include "service/resolve.h"
 #include "service/service.h"
 
 #include <errno.h>
@@ -18,6 +15,7 @@
 #include <string.h>
 
 #include "base/paths.h"
+#include "client/broker.h"
 #include "job/request.h"
 
 /* The job that "job" or "pid" means, for a request that has been checked then. A process of none is taken in,
@@ -185,11 +183,11 @@ static int put_right(const struct service_call *call, struct job *j, struct brum
 }
 
 /* A job stands for its latest checkpoint. */
-static int find_image(struct store_image *ret, const struct meaning_question *q,
+static int find_image(struct store_image *ret, const struct resolve_question *q,
 		      struct brumate_error *err)
 {
 	auto_(job_fini) struct job j = JOB_EMPTY;
-	int r = meaning_find(&j, q, err);
+	int r = resolve_word(&j, q, err);
 
 	if (r < 0)
 		return r;
@@ -295,7 +293,7 @@ int service_restore(const struct service_call *call, json_t *parameters, json_t 
 		    struct brumate_error *err)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
-	struct meaning_question q = { .call = call, .by_latest = true };
+	struct resolve_question q = { .call = call, .by_latest = true };
 	auto_free char *dir = NULL;
 	int r = access_root(call, "restore a checkpoint", err);
 
@@ -310,11 +308,85 @@ int service_restore(const struct service_call *call, json_t *parameters, json_t 
 	if (r == 0)
 		r = request_check(parameters, REQUEST_RESTORE, err);
 	if (r == 0)
-		r = meaning_in_store(&q, parameters, &dir, err);
+		r = resolve_in_store(&q, parameters, &dir, err);
 	if (r == 0)
 		r = find_image(&image, &q, err);
 	if (r < 0)
 		return r;
 	auto_json json_t *where = json_pack("{s:s}", "path", image.path);
 	return restore_image(call, &image.manifest, where, parameters, ret, err);
+}
+
+/* ---- schedule ---- */
+
+/* How often, and which checkpoints stay, from @parameters into @ret. */
+static int get_schedule(json_t *ret, json_t *parameters, struct brumate_error *err)
+{
+	static const struct {
+		const char *key;
+		int64_t min, max;
+	} numbers[] = {
+		{ "every_ms", 0, JOB_SCHEDULE_MS_MAX },
+		{ "keep_last", 1, UINT_MAX },
+		{ "keep_within_ms", 1, INT64_MAX },
+	};
+
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+		int64_t value = -1;
+		int r = wire_get_int(parameters, numbers[i].key, numbers[i].min, numbers[i].max,
+				     &value, err);
+
+		if (r < 0)
+			return r;
+		if (value >= 0 && json_object_set_new(ret, numbers[i].key, json_integer(value)) < 0)
+			return brumate_fail(err, ENOMEM, "%m");
+	}
+	return json_object_get(ret, "every_ms")
+		       ? 0
+		       : wire_fail_parameter(err, "every_ms", "is missing");
+}
+
+/* How its checkpoints are made. What is not given is as configured when one is made. */
+static int get_schedule_request(json_t **ret, const struct service_call *call, json_t *parameters,
+				struct brumate_error *err)
+{
+	int r = request_check(parameters, REQUEST_SCHEDULE, err);
+
+	if (r < 0)
+		return r;
+	*ret = request_pick(parameters, REQUEST_SCHEDULE);
+	if (!*ret)
+		return brumate_fail(err, ENOMEM, "%m");
+	if (json_object_get(*ret, "key_file") && call->uid != 0) {
+		/* root would read it, again and again */
+		brumate_fail(err, EACCES,
+			     "only root may name a key file for checkpoints by schedule");
+		brumate_hint(err, "ask for one in EncryptionKeyFile= of [Store], brumate.conf(5)");
+		return -EACCES;
+	}
+	return 0;
+}
+
+int service_schedule(const struct service_call *call, json_t *parameters, json_t **ret,
+		     struct brumate_error *err)
+{
+	auto_json json_t *passed = NULL;
+	auto_(job_fini) struct job j = JOB_EMPTY;
+	auto_free char *dir = NULL;
+	const char *word;
+	int r = wire_need_string(parameters, "job", &word, err);
+
+	if (r == 0)
+		r = get_schedule_request(&passed, call, parameters, err);
+	if (r == 0)
+		r = access_store(&dir, call, parameters, err);
+	if (r == 0)
+		r = get_schedule(passed, parameters, err);
+	if (r == 0)
+		r = access_job(&j, call, word, err);
+	if (r < 0)
+		return r;
+	if (json_object_set_new(passed, "dir", json_string(dir)) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	return shim_relay(call, &j, "Schedule", passed, ret, err);
 }

@@ -7,11 +7,13 @@
  */
 #pragma once
 
+#include "service/relay.h"
+
 #include <jansson.h>
 #include <sys/types.h>
 
 #include "base/error.h"
-#include "service/relay.h"
+#include "store/store.h"
 #include "wire/wire.h"
 
 /** One call: for whom, and what is done with progress and cancellation. */
@@ -65,3 +67,23 @@ SERVICE_METHODS(X)
 /** Calls a method by its name without the interface ("Suspend"). @ret may be NULL. */
 int service_call(const char *method, const struct service_call *call, json_t *parameters,
 		 json_t **ret, struct brumate_error *err);
+
+/** Progress of what the service does itself, as the type Progress of io.brumate. */
+struct meter {
+	const struct service_call *call;
+	const char *phase;
+	int step, steps;
+	uint64_t start_ns, told_ns;
+};
+
+/** A meter of @steps steps, before the first. @phase: a literal. */
+struct meter meter_of(const struct service_call *call, const char *phase, int steps);
+
+/** The next step begins. */
+void meter_step(struct meter *m);
+
+/** A store_progress_fn: tells the caller now and then; -ECANCELED once the call is cancelled. */
+int meter_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes);
+
+/** True once the call is cancelled. */
+bool call_is_cancelled(const struct service_call *call);

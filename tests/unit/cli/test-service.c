@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "service/gpu-map.h"
+#include "service/resolve.h"
 #include "wire/wire.h"
 
 static void check_map(void)

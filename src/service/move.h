@@ -2,8 +2,9 @@
 /* What every call about an object store comes with: where it is, and how to get there. */
 #pragma once
 
-#include "remote/remote.h"
 #include "service/service.h"
+
+#include "remote/remote.h"
 
 struct remote_given {
 	struct remote_config config;

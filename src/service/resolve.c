@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: MIT
-/* Which of a job and a checkpoint a word means; see meaning.h. */
-#include "service/meaning.h"
+/* What the words of a caller mean; see resolve.h. */
+#include "service/resolve.h"
 #include "service/access.h"
 
+#include <ctype.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/paths.h"
+#include "wire/wire.h"
+
+/* ---- jobs and checkpoints ---- */
 
 /* How well a word fits; of two, the larger is meant. */
 enum fit { FITS_NONE, FITS_BEGINNING, FITS_EXACTLY };
@@ -21,7 +26,7 @@ static enum fit fit_of_job(const struct job *j, int found, const char *word)
 	return FITS_BEGINNING;
 }
 
-static bool is_there(const struct meaning_question *q)
+static bool is_there(const struct resolve_question *q)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
 	int r = access_image(&image, q->call, q->dir, q->word, NULL);
@@ -30,7 +35,7 @@ static bool is_there(const struct meaning_question *q)
 }
 
 /* One that cannot be opened, as it is damaged, root can still remove. */
-static int is_image_exactly(const struct meaning_question *q)
+static int is_image_exactly(const struct resolve_question *q)
 {
 	auto_free char *path = path_format("%s/%s", q->dir, q->word);
 
@@ -48,14 +53,14 @@ static int fail_either(const char *word, struct brumate_error *err)
 	return -ENOTUNIQ;
 }
 
-static bool is_latest(const struct job *j, const struct meaning_question *q)
+static bool is_latest(const struct job *j, const struct resolve_question *q)
 {
 	return q->by_latest && j->checkpoint && !strcmp(j->checkpoint, q->word);
 }
 
 /* @found_job: what looking for @j came to. */
-static int choose(const struct job *j, int found_job, const struct meaning_question *q,
-		  struct brumate_error *err)
+static int choose_meaning(const struct job *j, int found_job, const struct resolve_question *q,
+			  struct brumate_error *err)
 {
 	enum fit job = fit_of_job(j, found_job, q->word);
 	int exactly = is_image_exactly(q);
@@ -76,14 +81,14 @@ static int choose(const struct job *j, int found_job, const struct meaning_quest
 	return there ? MEANS_CHECKPOINT : found_job < 0 ? found_job : MEANS_JOB;
 }
 
-static int find_job(struct job *ret, const struct meaning_question *q, struct brumate_error *err)
+static int resolve_job(struct job *ret, const struct resolve_question *q, struct brumate_error *err)
 {
 	int r = access_job(ret, q->call, q->word, err);
 
 	return r < 0 ? r : MEANS_JOB;
 }
 
-int meaning_in_store(struct meaning_question *q, json_t *parameters, char **ret_dir,
+int resolve_in_store(struct resolve_question *q, json_t *parameters, char **ret_dir,
 		     struct brumate_error *err)
 {
 	int r = access_store(ret_dir, q->call, parameters, err);
@@ -95,20 +100,20 @@ int meaning_in_store(struct meaning_question *q, json_t *parameters, char **ret_
 	return 0;
 }
 
-int meaning_find(struct job *ret, const struct meaning_question *q, struct brumate_error *err)
+int resolve_word(struct job *ret, const struct resolve_question *q, struct brumate_error *err)
 {
 	auto_(job_fini) struct job j = JOB_EMPTY;
 	struct brumate_error why = BRUMATE_ERROR_NONE;
 
 	if (q->kind && !strcmp(q->kind, "job"))
-		return find_job(ret, q, err);
+		return resolve_job(ret, q, err);
 	if (q->kind && strcmp(q->kind, "checkpoint"))
 		return wire_fail_parameter(err, "kind", "want job or checkpoint");
 	if (q->kind || q->dir_given || strchr(q->word, '/'))
 		return MEANS_CHECKPOINT;
 
 	int found = access_job(&j, q->call, q->word, &why);
-	int r = choose(&j, found, q, err);
+	int r = choose_meaning(&j, found, q, err);
 	if (r < 0 && r == found && err)
 		*err = why;
 	if (r == MEANS_JOB) {
@@ -118,9 +123,79 @@ int meaning_find(struct job *ret, const struct meaning_question *q, struct bruma
 	return r;
 }
 
-int meaning_fail_unknown(struct brumate_error *err, const char *word)
+int resolve_fail_unknown(struct brumate_error *err, const char *word)
 {
 	brumate_fail(err, ENOENT, "no job or checkpoint \"%s\"", word);
 	brumate_hint(err, "`brumate ps` lists the jobs, `brumate ls` the checkpoints");
 	return -ENOENT;
+}
+
+/* ---- GPUs ---- */
+
+static bool is_number(const char *text)
+{
+	return text && isdigit((unsigned char)text[0]);
+}
+
+bool gpu_map_has_numbers(json_t *map)
+{
+	json_t *pair;
+	size_t i;
+
+	json_array_foreach (map, i, pair)
+		if (is_number(json_string_value(json_object_get(pair, "from"))) ||
+		    is_number(json_string_value(json_object_get(pair, "to"))))
+			return true;
+	return false;
+}
+
+/* @ret is borrowed from @pair or @gpus. */
+static int resolve_gpu(const char **ret, json_t *pair, const char *side, const struct dev_gpu *gpus,
+		       size_t n_gpus, struct brumate_error *err)
+{
+	const char *name = json_string_value(json_object_get(pair, side));
+	char *end;
+
+	if (!name || !*name)
+		return wire_fail_parameter(err, "gpu_map",
+					   "want [{from, to}] with UUIDs or numbers");
+	if (!is_number(name)) {
+		*ret = name;
+		return 0;
+	}
+
+	unsigned long number = strtoul(name, &end, 10);
+	if (*end || number >= n_gpus) {
+		brumate_fail(err, EINVAL, "GPU map: there is no GPU %s (this machine has %zu)",
+			     name, n_gpus);
+		brumate_hint(err, "`brumate doctor` lists the GPUs");
+		return -EINVAL;
+	}
+	*ret = gpus[number].uuid;
+	return 0;
+}
+
+int gpu_map_resolve(json_t **ret, json_t *map, const struct dev_gpu *gpus, size_t n_gpus,
+		    struct brumate_error *err)
+{
+	auto_json json_t *resolved = json_array();
+	json_t *pair;
+	size_t i;
+
+	json_array_foreach (map, i, pair) {
+		const char *from = NULL, *to = NULL;
+		int r = resolve_gpu(&from, pair, "from", gpus, n_gpus, err);
+
+		if (r == 0)
+			r = resolve_gpu(&to, pair, "to", gpus, n_gpus, err);
+		if (r < 0)
+			return r;
+		if (json_array_append_new(resolved,
+					  json_pack("{s:s,s:s}", "from", from, "to", to)) < 0)
+			return brumate_fail(err, ENOMEM, "GPU map: %m");
+	}
+	if (!resolved)
+		return brumate_fail(err, ENOMEM, "GPU map: %m");
+	*ret = take_ptr(&resolved);
+	return 0;
 }

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+/*
+ * What the words of a caller mean. Where a word may name a job or a checkpoint (Remove, Inspect, Restore), there is
+ * one rule for all: what it names exactly, a checkpoint's id or a job's id or name, comes before what it only
+ * begins; where it means a job and a checkpoint alike, neither is guessed. What is another user's is not meant.
+ * GPUs may be named by their numbers in a map of old to new ones.
+ */
+#pragma once
+
+#include "service/service.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "base/error.h"
+#include "gpu/gpu.h"
+#include "job/job.h"
+
+struct resolve_question {
+	const struct service_call *call;
+	const char *word;
+	const char *kind; /* "job" or "checkpoint", where the caller says which; may be NULL */
+	const char *dir;  /* the store */
+	bool dir_given;	  /* then checkpoints alone are meant */
+	bool by_latest;	  /* a job stands for its latest checkpoint: that has but one meaning */
+};
+
+/** Finds the store that is meant, by "dir" of @parameters, for @q. @ret_dir: owned, as long as @q is used. */
+int resolve_in_store(struct resolve_question *q, json_t *parameters, char **ret_dir,
+		     struct brumate_error *err);
+
+enum { MEANS_CHECKPOINT, MEANS_JOB };
+
+/**
+ * MEANS_JOB and @ret, which the caller may touch; MEANS_CHECKPOINT, also where nothing of that name is
+ * known: the store has the word on that. Errors to act on: -ENOTUNIQ, -EACCES, -EINVAL (kind).
+ */
+int resolve_word(struct job *ret, const struct resolve_question *q, struct brumate_error *err);
+
+/** Starts @err for what is neither. Returns -ENOENT. */
+int resolve_fail_unknown(struct brumate_error *err, const char *word);
+
+/**
+ * gpu_map_resolve() - replace numbers by UUIDs
+ * @map: [{from, to}], borrowed
+ * @gpus: as the broker lists them, borrowed; their order gives the numbers
+ *
+ * Pure. Return: 0 and @ret (owned) with UUIDs only; -EINVAL names the pair that is wrong.
+ */
+int gpu_map_resolve(json_t **ret, json_t *map, const struct dev_gpu *gpus, size_t n_gpus,
+		    struct brumate_error *err);
+
+/** Whether @map names any GPU by its number. */
+bool gpu_map_has_numbers(json_t *map);
