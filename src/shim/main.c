@@ -156,8 +156,8 @@ static bool is_needed(struct watch *w, int *ret_wait_ms)
 	return left_ms > 0;
 }
 
-/* What is held has no use once the job is over; else it needs its second holder. */
-static void look_after_held(struct watch *w)
+/* The vault is of no use once the job is over; until then the keeper is to hold its file descriptors too. */
+static void look_after_vault(struct watch *w)
 {
 	struct shim *s = w->shim;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
@@ -179,12 +179,12 @@ static void look_after_held(struct watch *w)
 	pthread_mutex_unlock(&s->lock);
 }
 
-static void loop(struct watch *w)
+static void run_loop(struct watch *w)
 {
 	int wait_ms;
 
 	follow_root(w);
-	look_after_held(w);
+	look_after_vault(w);
 	while (is_needed(w, &wait_ms)) {
 		struct pollfd fds[] = {
 			{ .fd = w->signal_fd, .events = POLLIN },
@@ -214,7 +214,7 @@ static void loop(struct watch *w)
 			schedule_due(w->shim);
 		schedule_update(w->shim);
 		follow_root(w);
-		look_after_held(w);
+		look_after_vault(w);
 	}
 }
 
@@ -295,7 +295,7 @@ static int serve(struct shim *s, int signal_fd, int *ready_fd, struct brumate_er
 	if (r < 0)
 		return r;
 	schedule_init(s);
-	loop(&w);
+	run_loop(&w);
 	/* A job of this id may be there again by now, with a shim and a socket of its own. */
 	unlinkat(dir_fd, "shim.sock", 0);
 	wire_server_free(w.server);
@@ -312,7 +312,7 @@ static int load(struct job *ret, const char *dir, struct brumate_error *err)
 	return job_load(ret, slash ? slash + 1 : dir, err);
 }
 
-static int run(const char *dir, int *ready_fd, struct brumate_error *err)
+static int run_shim(const char *dir, int *ready_fd, struct brumate_error *err)
 {
 	struct shim s = {
 		.lock = PTHREAD_MUTEX_INITIALIZER,
@@ -385,7 +385,7 @@ int main(int argc, char **argv)
 	int ready_fd = atoi(argv[2]);
 	if (fcntl(ready_fd, F_SETFD, FD_CLOEXEC) < 0)
 		ready_fd = -1;
-	if (run(argv[3], &ready_fd, &err) < 0) {
+	if (run_shim(argv[3], &ready_fd, &err) < 0) {
 		log_error("%s", err.text);
 		return (int)brumate_exit_code(&err);
 	}

@@ -424,7 +424,7 @@ static int method_scan(void *arg, struct wire_call_context *call, json_t *parame
 	return wire_reply(call, reply);
 }
 
-/* Which way device memory goes, as the agents tell. */
+/* How much device memory of each process goes by the data path, and how much by the driver; as its agent tells. */
 static json_t *memory_to_json(const struct op *op)
 {
 	json_t *list = json_array();

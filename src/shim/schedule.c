@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/timerfd.h>
@@ -19,8 +18,9 @@
 #include "base/clock.h"
 #include "base/conf.h"
 #include "base/log.h"
+#include "base/thread.h"
 
-static uint64_t now_ms(void)
+static uint64_t wall_clock_ms(void)
 {
 	return clock_wall_ns() / NS_PER_MS;
 }
@@ -30,21 +30,21 @@ static struct timespec span(uint64_t ms)
 	return (struct timespec){ (time_t)(ms / 1000), (long)(ms % 1000) * 1000000 };
 }
 
-/* A first time in the past (no shim lived then) is now; one beyond a period (the clock was set back) is
- * a period away. */
+uint64_t schedule_left_ms(const struct job_schedule *schedule, uint64_t now_ms)
+{
+	if (!schedule->every_ms)
+		return 0;
+	uint64_t left_ms = schedule->next_ms > now_ms ? schedule->next_ms - now_ms : 1;
+	return left_ms < schedule->every_ms ? left_ms : schedule->every_ms;
+}
+
 static void set_timer(struct shim *s)
 {
 	const struct job_schedule *schedule = &s->job.schedule;
-	struct itimerspec when = { 0 };
-	uint64_t now = now_ms(), left_ms;
+	const struct itimerspec when = { span(schedule->every_ms),
+					 span(schedule_left_ms(schedule, wall_clock_ms())) };
 
 	s->timer.changed = false;
-	if (schedule->every_ms) {
-		left_ms = schedule->next_ms > now ? schedule->next_ms - now : 1;
-		if (left_ms > schedule->every_ms)
-			left_ms = schedule->every_ms;
-		when = (struct itimerspec){ span(schedule->every_ms), span(left_ms) };
-	}
 	/* Boot time: a machine that sleeps does not put checkpoints off. */
 	if (timerfd_settime(s->timer.fd, 0, &when, NULL) < 0)
 		log_error("no checkpoints by schedule: job=%s reason=\"%m\"", s->job.id);
@@ -81,7 +81,7 @@ static void tell_pruned(void *arg, enum store_pruned what, const char *id, const
 			 (const char *)arg, id, why);
 }
 
-static void prune(const char *job, const struct job_schedule *schedule)
+static void prune_checkpoints(const char *job, const struct job_schedule *schedule)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	struct store_prune p = {
@@ -147,23 +147,12 @@ static void *make_checkpoint(void *arg)
 	store_abort(&op.checkpoint.writer); /* before anybody else may want that place */
 	shim_end(s);
 	if (r == 0)
-		prune(job, &schedule);
+		prune_checkpoints(job, &schedule);
 	s->timer.working = false;
 	return NULL;
 }
 
-static int start_thread(struct shim *s)
-{
-	sigset_t all, old;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	int r = pthread_create(&s->timer.thread, NULL, make_checkpoint, s);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	return -r;
-}
-
-static void join(struct shim *s)
+static void join_checkpoint(struct shim *s)
 {
 	if (s->timer.started)
 		pthread_join(s->timer.thread, NULL);
@@ -181,7 +170,7 @@ void schedule_due(struct shim *s)
 		log_info("a checkpoint by schedule is left out: the last one is still at work");
 		return;
 	}
-	join(s);
+	join_checkpoint(s);
 	if (shim_begin(s, "checkpoint", 1u << JOB_RUNNING, &err) < 0) {
 		log_info("a checkpoint by schedule is left out: reason=\"%s\"", err.text);
 		return;
@@ -190,9 +179,9 @@ void schedule_due(struct shim *s)
 		shim_end(s);
 		return;
 	}
-	s->job.schedule.next_ms = now_ms() + s->job.schedule.every_ms;
+	s->job.schedule.next_ms = wall_clock_ms() + s->job.schedule.every_ms;
 	s->timer.working = true;
-	int r = start_thread(s);
+	int r = thread_start(&s->timer.thread, make_checkpoint, s);
 	s->timer.started = r == 0;
 	if (r < 0) {
 		log_warn("a checkpoint by schedule is left out: no thread: reason=\"%s\"",
@@ -205,7 +194,7 @@ void schedule_due(struct shim *s)
 void schedule_fini(struct shim *s)
 {
 	s->timer.stop = true;
-	join(s);
+	join_checkpoint(s);
 	cleanup_close(&s->timer.fd);
 }
 
@@ -239,7 +228,7 @@ static int get_schedule(struct job_schedule *ret, json_t *parameters, struct bru
 	ret->every_ms = (uint64_t)every_ms;
 	ret->keep_last = (unsigned)last;
 	ret->keep_within_ms = (uint64_t)within_ms;
-	ret->next_ms = now_ms() + ret->every_ms;
+	ret->next_ms = wall_clock_ms() + ret->every_ms;
 	return 0;
 }
 
