@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT
+/* Calls that are refused before any shim or broker hears of them: parameters, and who may ask. */
+#include <errno.h>
+
+#include "job/job.h"
+#include "job/scratch.h"
+#include "service/service.h"
+
+static char job_id[32];
+
+static void check(uid_t uid, const char *method, const char *parameters, int want, const char *text)
+{
+	const struct service_call call = { .uid = uid, .gid = uid, .cancel = CANCEL_NEVER };
+	auto_json json_t *p = json_loads(parameters, 0, NULL), *reply = NULL;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	CHECK(p);
+	int r = service_call(method, &call, p, &reply, &err);
+	if (r != want || !strstr(err.text, text))
+		fprintf(stderr, "%s %s: %d \"%s\"\n", method, parameters, r, err.text);
+	CHECK(r == want && strstr(err.text, text) && !reply);
+}
+
+static void test_parameters(void)
+{
+	static const struct {
+		const char *method, *parameters, *text;
+	} cases[] = {
+		{ "Suspend", "{}", "want either job or pid" },
+		{ "Suspend", "{\"job\": \"j\", \"pid\": 5}", "want either job or pid" },
+		{ "Suspend", "{\"job\": \"j\", \"force\": 1}", "'force': must be true or false" },
+		{ "Suspend", "{\"job\": \"j\", \"timeout_ms\": 2147483648}", "'timeout_ms'" },
+		{ "Suspend", "{\"job\": \"j\", \"gpu\": \"quantum\"}", "'gpu'" },
+		{ "Resume", "{\"job\": \"j\", \"gpu_map\": \"0=1\"}",
+		  "'gpu_map': must be an array" },
+		{ "Resume", "{\"job\": \"j\", \"keep_copy\": 0}", "'keep_copy'" },
+		{ "Checkpoint", "{\"job\": \"j\", \"dir\": \"relative\"}", "not an absolute path" },
+		{ "Checkpoint", "{\"job\": \"j\", \"compress\": \"best\"}",
+		  "want auto, none, lz4 or zstd" },
+		{ "Checkpoint", "{\"job\": \"j\", \"name\": \"../up\"}",
+		  "cannot be the name of a checkpoint" },
+		{ "Checkpoint", "{\"job\": \"j\", \"name\": \".hidden\"}",
+		  "cannot be the name of a checkpoint" },
+		{ "Restore", "{}", "'checkpoint': is missing" },
+		{ "Restore", "{\"checkpoint\": \"a\", \"kind\": \"tree\"}",
+		  "want job or checkpoint" },
+		{ "Restore", "{\"url\": \"s3://b/c\"}", "'remote': is missing" },
+		{ "Kill", "{\"job\": \"j\", \"grace_ms\": -1}", "'grace_ms'" },
+		{ "Remove", "{}", "want one of job, checkpoint and what" },
+		{ "Remove", "{\"job\": \"a\", \"what\": \"b\"}",
+		  "want one of job, checkpoint and what" },
+		{ "Schedule", "{\"job\": \"j\"}", "'every_ms': is missing" },
+		{ "Schedule", "{\"job\": \"j\", \"every_ms\": -1}", "'every_ms'" },
+		{ "Prune", "{}", "want it or keep_within_ms" },
+		{ "Prune", "{\"keep_last\": 0}", "'keep_last'" },
+		{ "Doctor", "{\"job\": \"a\", \"pid\": 1}", "want job or pid, not both" },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		check(0, cases[i].method, cases[i].parameters, -EINVAL, cases[i].text);
+	check(0, "Explode", "{}", -EOPNOTSUPP, "no method Explode");
+}
+
+/* What only root may; and jobs of others, whatever is asked of them. */
+static void test_rights(void)
+{
+	static const char *const about_jobs[] = { "Suspend", "Resume", "Checkpoint", "Kill",
+						  "Wait",    "Status", "Remove" };
+	char parameters[128];
+
+	check(1000, "Restore", "{\"checkpoint\": \"a\"}", -EACCES, "only root may restore");
+	check(1000, "Push", "{}", -EACCES, "only root may push");
+	check(1000, "Pull", "{}", -EACCES, "only root may pull");
+	check(1000, "Sweep", "{}", -EACCES, "only root may sweep");
+	check(1000, "Schedule", "{\"job\": \"j\", \"every_ms\": 5000, \"key_file\": \"/k\"}",
+	      -EACCES, "only root may name a key file");
+	check(1000, "Checkpoints", "{\"dir\": \"/data\"}", -EACCES, "only root may choose");
+	snprintf(parameters, sizeof(parameters), "{\"job\": \"%s\"}", job_id);
+	for (size_t i = 0; i < sizeof(about_jobs) / sizeof(about_jobs[0]); i++)
+		check(1001, about_jobs[i], parameters, -EACCES, "belongs to uid 1000");
+}
+
+static void make_job(void)
+{
+	static const char *const argv[] = { "true", NULL };
+	const struct job_spec spec = {
+		.name = "j", .argv = (char *const *)argv, .cwd = "/", .uid = 1000, .gid = 1000
+	};
+	auto_(job_fini) struct job j = JOB_EMPTY;
+
+	CHECK(job_create(&j, &spec, NULL) == 0);
+	j.state = JOB_EXITED;
+	CHECK(job_save(&j, NULL) == 0);
+	snprintf(job_id, sizeof(job_id), "%s", j.id);
+}
+
+static void test_over(void)
+{
+	char parameters[128], text[128];
+
+	snprintf(parameters, sizeof(parameters), "{\"job\": \"%s\"}", job_id);
+	snprintf(text, sizeof(text), "job %s is not running (exited)", job_id);
+	check(0, "Kill", parameters, -ESRCH, text);
+	check(0, "Doctor", parameters, -ESRCH, text);
+}
+
+int main(void)
+{
+	new_scratch();
+	make_job();
+	test_parameters();
+	test_rights();
+	test_over();
+	remove_scratch();
+	return 0;
+}
