@@ -419,7 +419,7 @@ char *job_agent_dir(const struct job *j)
 	return path_format("%s/agents/%s", path_runtime_dir(), j->id);
 }
 
-/* Others may pass a directory, but not look into it. */
+/* Others may go through the directory, but not list it. */
 static int let_pass(const char *path)
 {
 	struct stat st;
@@ -498,7 +498,7 @@ static bool is_saved(const struct job *j)
 	return j->op.image_path[0] && access(j->op.image_path, F_OK) == 0;
 }
 
-/* A record that says alive while nothing is: its shim died and the job ended after it. */
+/* The state as it is seen: where shim and job have both ended, the record still says that the job lives. */
 static enum job_state seen_state(const struct job *j)
 {
 	bool ended = j->state == JOB_EXITED || j->state == JOB_LOST ||
@@ -506,7 +506,7 @@ static enum job_state seen_state(const struct job *j)
 
 	if (ended || job_is_alive(j) || shim_is_alive(j))
 		return j->state;
-	/* What the next shim will find: docs/states.md. */
+	/* That is what the next shim will make of it: docs/states.md. */
 	if (j->state == JOB_RESTORING || (j->state == JOB_CHECKPOINTING && is_saved(j)))
 		return JOB_CHECKPOINTED;
 	return JOB_LOST;
@@ -520,7 +520,7 @@ static json_t *or_null(json_t *v, bool there)
 	return json_null();
 }
 
-/* For display: what is not UTF-8 is replaced, NULL becomes null. */
+/* Makes text for people: what is not UTF-8 is replaced, and NULL becomes null. */
 static json_t *shown(const char *text)
 {
 	return text ? wire_string(text) : json_null();
@@ -540,7 +540,7 @@ static json_t *shown_option(const struct request *r, const struct request_option
 	}
 }
 
-/* How to compress is left out where it was not given; a path then is null. */
+/* What was not given: how to compress is left out, a path is null. */
 static int show_request(json_t *ret, const struct request *r)
 {
 	REQUEST_FOR_EACH (o, REQUEST_SCHEDULE)
@@ -553,7 +553,8 @@ static int show_request(json_t *ret, const struct request *r)
 	return 0;
 }
 
-json_t *job_schedule_to_json(const struct job_schedule *s)
+/* The Schedule type of io.brumate (owned); null where there is none. */
+static json_t *schedule_to_json(const struct job_schedule *s)
 {
 	time_t seconds = (time_t)(s->next_ms / 1000);
 	char next[64];
@@ -599,5 +600,5 @@ json_t *job_to_json(const struct job *j)
 			state == JOB_EXITED && j->exit_code != JOB_EXIT_UNKNOWN),
 		"checkpoint", j->checkpoint, "checkpoint_path", shown(j->checkpoint_path),
 		"message", shown(j->message[0] ? j->message : NULL), "schedule",
-		job_schedule_to_json(&j->schedule));
+		schedule_to_json(&j->schedule));
 }

@@ -39,7 +39,7 @@ enum job_state {
 
 /** File in the job's directory where the init of its pid namespace notes how its root ended. */
 #define JOB_NAMESPACE_STATUS "namespace-status"
-/** And where CRIU logs the latest dump. */
+/** File in the job's directory where CRIU logs the latest dump. */
 #define JOB_DUMP_LOG "dump.log"
 
 const char *job_state_name(enum job_state state);
@@ -54,7 +54,7 @@ enum job_data_path {
 };
 const char *job_data_path_name(enum job_data_path path);
 
-/** The operation under way, as needed by a shim that takes over from a dead one. */
+/** The operation under way, as a shim needs to know it that takes the job over. */
 struct job_op {
 	char kind[16];	    /* "suspend", "checkpoint" …; empty: none */
 	bool was_suspended; /* the job was suspended when it began */
@@ -79,7 +79,7 @@ struct job_schedule {
 	uint64_t every_ms;	 /* 0: none */
 	unsigned keep_last;	 /* of this job; 0: not given */
 	uint64_t keep_within_ms; /* 0: not given */
-	struct request request;	 /* of each; what is not given is as is configured then */
+	struct request request;	 /* for each checkpoint; the configuration says what is not given */
 	uint64_t next_ms;	 /* since 1970 */
 };
 
@@ -158,9 +158,6 @@ bool job_is_alive(const struct job *j);
  */
 json_t *job_to_json(const struct job *j);
 
-/** The Schedule type of io.brumate (owned); null where there is none. */
-json_t *job_schedule_to_json(const struct job_schedule *s);
-
 /** Removes the directory of a job that is not alive, and its log if that is in our log directory.
  * -EBUSY while it is alive. */
 int job_remove(struct job *j, struct brumate_error *err);
@@ -173,7 +170,7 @@ json_t *job_last_summary(const struct job *j);
 /** Where the agents of the job's processes listen: $BRUMATE_RUNTIME_DIR/agents/ID. Owned. */
 char *job_agent_dir(const struct job *j);
 
-/** Makes that directory, the job's user's alone, and lets its parents be passed. */
+/** Makes that directory for the job's user alone, who may go through its parents. */
 int job_make_agent_dir(const struct job *j, struct brumate_error *err);
 
 /** Writes the record. */

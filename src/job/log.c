@@ -28,7 +28,7 @@ static int refuse_pipe(int fd)
 	return S_ISREG(st.st_mode) || S_ISCHR(st.st_mode) ? 0 : -ENXIO;
 }
 
-/* O_NONBLOCK was for the open alone: a program's writes wait as they always do. */
+/* O_NONBLOCK was for open() alone: what a program writes may block, as always. */
 static int let_block(int fd)
 {
 	return fcntl(fd, F_SETFL, O_APPEND) < 0 ? -errno : 0;
@@ -53,7 +53,7 @@ static int fail_log(const char *path, int code, struct brumate_error *err)
 	return brumate_fail(err, code, "log %s: %m", path);
 }
 
-/* Ours to make, and the user's to have. One that is there keeps its owner. */
+/* Makes the log as root and gives it to the user. A log that is there keeps its owner. */
 static int open_default(const struct job *job, struct brumate_error *err)
 {
 	int r = mkdir_parents(path_log_dir(), 0711);

@@ -202,7 +202,7 @@ static int decode_text(char *ret, size_t room, json_t *o, const char *key,
 	return 0;
 }
 
-/* As decode_text() for what may not be UTF-8. */
+/* Does as decode_text() with what may not be UTF-8. */
 static int decode_path(char *ret, size_t room, json_t *o, const char *key,
 		       struct brumate_error *err)
 {
@@ -317,7 +317,7 @@ static int decode_request(struct request *ret, json_t *s, struct brumate_error *
 	return 0;
 }
 
-/* Records of before there were schedules have none. */
+/* Older records have no schedule. */
 static int decode_schedule(struct job_schedule *ret, json_t *o, struct brumate_error *err)
 {
 	json_t *s;
@@ -366,7 +366,7 @@ static int decode_gpus(struct job *j, json_t *o, struct brumate_error *err)
 	return 0;
 }
 
-/* Records of before there was a choice have none. */
+/* Older records have no data path: it was the driver's. */
 static int decode_data_path(struct job *j, json_t *o, struct brumate_error *err)
 {
 	const char *name;

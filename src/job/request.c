@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* The options of operations: the table, and what goes by it. See request.h. */
+/* The table of options, and what is done by it; see request.h. */
 #include "job/request.h"
 
 #include <errno.h>
@@ -219,7 +219,7 @@ static const char *compress_word(const enum conf_compress *how)
 	return chunks_compress_word((enum chunks_compress)*how);
 }
 
-/* What @conf says of @o as a parameter (owned); NULL: nothing that a shim does not do anyway. */
+/* What @conf says of @o, as a parameter (owned). NULL: it says what a shim does without the parameter. */
 static json_t *option_default(const struct request_option *o, const struct brumate_conf *conf)
 {
 	const void *from = (const char *)conf + o->conf;

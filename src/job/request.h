@@ -50,7 +50,7 @@ struct request {
 	/* Absolute path of a key that is read when it is needed; "": not given. */
 	char key_file[REQUEST_KEY_FILE_BYTES];
 };
-/** Forgets the key. */
+/** Frees the GPU map and wipes the key. */
 void request_fini(struct request *r);
 DEFINE_AUTO_FINI(struct request, request_fini)
 
@@ -86,7 +86,7 @@ static inline void *request_at(const struct request *r, const struct request_opt
 	return (char *)r + o->offset;
 }
 
-/** Checks what @parameters, from anybody, has of the options for @where. -EINVAL. */
+/** Checks the options for @where in @parameters, which come from anybody. -EINVAL. */
 int request_check(json_t *parameters, unsigned where, struct brumate_error *err);
 
 /** The options for @where in @parameters (checked, borrowed) as a new object. Owned, NULL without memory. */
@@ -95,7 +95,7 @@ json_t *request_pick(json_t *parameters, unsigned where);
 /** Adds what the configuration says of the options for @where that @picked lacks. */
 int request_add_defaults(json_t *picked, unsigned where, struct brumate_error *err);
 
-/** Does the same to a request that was decoded without them. */
+/** Adds the same to a request that was decoded without defaults. */
 void request_configure(struct request *r, unsigned where, const struct brumate_conf *conf);
 
 /** Reads a request for @where from @parameters, and wipes the key there. @ret: zeros before; whatever is

@@ -182,7 +182,7 @@ static int check_path(const char *key, const char *path, struct brumate_error *e
 }
 
 /* What a failed Run or Restore leaves behind is a record of nothing. */
-void forget_job(const struct job *j)
+static void forget_job(const struct job *j)
 {
 	struct job again;
 

@@ -19,8 +19,6 @@ int take_in(struct job *ret, const struct service_call *call, pid_t pid, const c
 /** The Job type of io.brumate with what is not in the record: gpu_processes. Owned, NULL without memory. */
 json_t *describe_job(const struct job *j);
 
-/** Removes the record of a job that never came to life. */
-void forget_job(const struct job *j);
-
-/** The same, once its shim has taken back what a failed or cancelled operation had begun. */
+/** Removes the record of a job that never came to life, when its shim has taken back what a failed or cancelled
+ * operation had begun. */
 void forget_settled_job(const struct service_call *call, struct job *j);

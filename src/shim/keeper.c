@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
  * brumate-shim --keep: the keeper of a job (client/keeper.h), started with its listening socket as fd 3.
- * Holds fds and nothing else; reads no file, knows no job. Ends once it holds nothing and nobody is
- * connected, or once the watched process has ended and nobody is connected.
+ * It holds file descriptors and nothing else: it reads no file and knows no job. It ends when nobody is connected
+ * and it holds nothing, or the process that it watches has ended.
  */
 #include "shim/shim.h"
 
@@ -126,7 +126,7 @@ static void watch(struct keep *k, int fd)
 	k->root_ended = false;
 }
 
-/* Takes the fds. A request whose fds do not fit its tags holds nothing. */
+/* Takes the fds. Of a request whose fds do not fit its tags, none is kept. */
 static int serve(struct keep *k, int client, struct keeper_message *m, int *fds, size_t n_fds)
 {
 	bool takes = m->op == KEEPER_HOLD || m->op == KEEPER_WATCH;
@@ -176,7 +176,7 @@ static void take_client(struct keep *k)
 		k->clients[k->n_clients++] = fd;
 }
 
-/* One round of waiting; false where it has lasted long enough. */
+/* Waits once, and serves who has something to say. Returns false when the keeper is to end. */
 static bool round_of(struct keep *k, int timeout_ms)
 {
 	struct pollfd fds[2 + CLIENTS_MAX] = { { .fd = SOCKET_FD, .events = POLLIN },
@@ -192,7 +192,7 @@ static bool round_of(struct keep *k, int timeout_ms)
 		cleanup_close(&k->root_fd);
 		k->root_ended = true;
 	}
-	/* From the last: one that leaves is replaced by it. */
+	/* It goes backwards, as the last client takes the place of one that leaves. */
 	for (size_t i = n; i-- > 0;)
 		if (fds[2 + i].revents)
 			take_request(k, i);
@@ -207,7 +207,7 @@ int keep_run(void)
 	bool met = false;
 
 	shim_raise_files();
-	/* Whoever starts it connects at once. */
+	/* Who started it connects at once. */
 	while (round_of(&k, met ? -1 : ALONE_MS)) {
 		met = met || k.n_clients;
 		if (met && !k.n_clients && (!k.n || k.root_ended))

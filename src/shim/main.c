@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * brumate-shim --ready-fd N JOBDIR: lives as long as its job does and somebody talks to it. Started
- * by whoever first commands the job; where a job's shim has died, the next command starts another,
- * which takes the job over.
+ * brumate-shim --ready-fd N JOBDIR lives as long as its job does, or somebody is connected. The first command
+ * about a job starts it. Where the shim of a job has died, the next command starts another, which takes the job
+ * over.
  */
 #include "shim/shim.h"
 
@@ -32,7 +32,7 @@
 
 enum { IDLE_MS = 5000 };
 
-/* How a process that is not our child ended: kernel 6.15, include/uapi/linux/pidfd.h. */
+/* A pidfd tells by it how a process ended that is not our child: kernel 6.15, include/uapi/linux/pidfd.h. */
 struct pidfd_exit_info {
 	uint64_t mask, cgroupid;
 	uint32_t pid, tgid, ppid, ruid, rgid, euid, egid, suid, sgid, fsuid, fsgid;
@@ -101,8 +101,8 @@ static bool was_reaped_here(struct watch *w)
 	return found;
 }
 
-/* How a root ended that is no child of ours: as a zombie it tells itself, however long its parent lets
- * it lie; afterwards the init of its namespace has noted it, or the kernel has. */
+/* Tells how a root ended that is not our child. As long as it is a zombie, /proc says so. Later the init of its
+ * namespace has noted it, or the kernel has. */
 static int foreign_exit_code(struct watch *w)
 {
 	auto_free char *path = path_format("%s/%s", w->shim->job.dir, JOB_NAMESPACE_STATUS);
@@ -196,8 +196,8 @@ static void run_loop(struct watch *w)
 		};
 		uint64_t woken;
 
-		/* Connections end in their own threads without a sign to us: while all else is quiet and
-		 * some are open, look again when they may have gone. */
+		/* A connection ends in its own thread, and nothing wakes this one. So it looks again
+		 * after a while, when nothing else may wake it. */
 		if (wait_ms < 0 && !w->root.pid)
 			wait_ms = IDLE_MS;
 		if (poll(fds, 6, wait_ms) < 0)
@@ -286,7 +286,7 @@ static int serve(struct shim *s, int signal_fd, int *ready_fd, struct brumate_er
 
 	if (fd < 0)
 		return fd;
-	/* Callers wait in the backlog while the job is put right. */
+	/* From now on callers may connect; they wait until the job has been put right. */
 	say_ready(ready_fd);
 	if (s->job.root.pid)
 		shim_life_begins(s);
@@ -296,7 +296,7 @@ static int serve(struct shim *s, int signal_fd, int *ready_fd, struct brumate_er
 		return r;
 	schedule_init(s);
 	run_loop(&w);
-	/* A job of this id may be there again by now, with a shim and a socket of its own. */
+	/* By its directory and not by its path, at which a new job of this id may be by now. */
 	unlinkat(dir_fd, "shim.sock", 0);
 	wire_server_free(w.server);
 	schedule_fini(s);
@@ -326,7 +326,7 @@ static int run_shim(const char *dir, int *ready_fd, struct brumate_error *err)
 		return r;
 	condition_init(&s.freed);
 	r = take_lock(&s);
-	if (r == -EWOULDBLOCK) { /* another one is up: that will do */
+	if (r == -EWOULDBLOCK) { /* the job has a shim already */
 		say_ready(ready_fd);
 		job_fini(&s.job);
 		return 0;
@@ -334,7 +334,7 @@ static int run_shim(const char *dir, int *ready_fd, struct brumate_error *err)
 	if (r < 0)
 		return brumate_fail(err, -r, "%s/shim.lock: %m", s.job.dir);
 
-	/* Read again under the lock: the predecessor may have written since. */
+	/* The record is read again under the lock, as another shim may have written it since. */
 	job_fini(&s.job);
 	if ((r = load(&s.job, dir, err)) < 0)
 		return r;
@@ -349,7 +349,7 @@ static int run_shim(const char *dir, int *ready_fd, struct brumate_error *err)
 	return r;
 }
 
-/* For tests, which inject a fault at each. */
+/* Prints the names of all steps, for tests that inject a fault at each. */
 static int print_steps(void)
 {
 	for (const char *const *name = engine_step_names(); *name; name++)
@@ -357,8 +357,8 @@ static int print_steps(void)
 	return fflush(stdout) == EOF ? EXIT_FAILED : EXIT_OK;
 }
 
-/* Operations come and go in threads of their own with buffers of megabytes, and the shim stays for as
- * long as the job: what they free is to go back to the system. */
+/* Makes what operations free go back to the system: their threads have buffers of megabytes, and the shim lives as
+ * long as the job. */
 static void keep_memory_small(void)
 {
 #ifdef __GLIBC__

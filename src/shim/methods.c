@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* What a shim serves: interface io.brumate.job. */
+/* The methods of io.brumate.job, which a shim serves. */
 #include "shim/shim.h"
 
 #include <errno.h>
@@ -30,7 +30,7 @@ int shim_reply_job(struct shim *s, struct wire_call_context *call)
 	auto_(job_fini) struct job seen = JOB_EMPTY;
 	struct brumate_error err;
 
-	/* From disk: the record in memory may be an operation's just now. */
+	/* It is read from disk, as an operation may be using the record in memory. */
 	if (job_load(&seen, s->job.id, &err) < 0)
 		return wire_reply(call, NULL);
 	auto_json json_t *reply = json_pack("{s:o}", "job", job_to_json(&seen));
@@ -99,11 +99,11 @@ static int run_op(struct shim *s, struct op *op, const struct operation *what,
 	remote_restore_close(take_ptr(&op->restore.remote));
 	store_image_fini(
 		&op->restore
-			 .image); /* before the answer: the caller may remove the checkpoint now */
+			 .image); /* before the reply, after which the caller may remove the checkpoint */
 	if (r < 0) {
 		log_warn("%s of job %s failed: reason=\"%s\"", op->kind, op->job->id, err->text);
 		if (err->code == EPIPE)
-			err->code = EIO; /* the caller would take it for our own end */
+			err->code = EIO; /* the caller would take EPIPE for the end of this shim */
 		return r;
 	}
 	op_finish(op);
@@ -113,7 +113,7 @@ static int run_op(struct shim *s, struct op *op, const struct operation *what,
 		json_object_set_new(reply, "log_bytes",
 				    json_integer((json_int_t)op->restore.log_bytes));
 	}
-	shim_end(s); /* before the answer, so that the caller's next operation finds the job free */
+	shim_end(s); /* before the reply, so that the caller's next operation finds the job free */
 	return wire_reply(call, reply);
 }
 
@@ -280,8 +280,9 @@ static int method_wait(void *arg, struct wire_call_context *call, json_t *parame
 	return shim_reply_job(arg, call);
 }
 
-/* SIGKILL of a process that the driver has restored is only safe once it is off the GPU (driver 595.71
- * hangs the host otherwise, by others' report), so that is tried first where nobody else is at work. */
+/* Takes the job off the GPU before it is killed. Others report that driver 595.71 hangs the host when a process
+ * gets SIGKILL that the driver has restored and that is on the GPU. Nothing is done while an operation is under
+ * way. */
 static void leave_gpu(struct shim *s)
 {
 	auto_(op_fini) struct op op;
@@ -296,14 +297,14 @@ static void leave_gpu(struct shim *s)
 	shim_end(s);
 }
 
-/* What was below the root when its end began and lives on as an orphan. */
+/* Kills the processes of @tree that have outlived the root. */
 static void end_orphans(const struct proc_tree *tree)
 {
 	for (size_t i = 0; i < tree->n; i++)
 		proc_signal(tree->items[i].id, SIGKILL);
 }
 
-/* SIGTERM and @grace_ms to act on it (0: none), then SIGKILL, until nothing of the job is left. */
+/* Sends SIGTERM and waits @grace_ms (0: does neither), then sends SIGKILL until nothing of the job is left. */
 static int end_job(struct shim *s, struct wire_call_context *call, const struct job *seen,
 		   int grace_ms, struct brumate_error *err)
 {

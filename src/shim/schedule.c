@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
- * Checkpoints every so often (`checkpoint --every`): a timer in the main loop, and a thread only while
- * one is made. One that is due while something else is under way, or while the job does not run, is
- * left out; one that fails is noted and tried again in the next period. What is kept is decided by the
- * same rule as `brumate prune`.
+ * Checkpoints by schedule (`checkpoint --every`). The main loop has a timer, and there is a thread only while a
+ * checkpoint is made. A checkpoint that is due while an operation is under way, or while the job does not run, is
+ * left out. One that fails is noted in the record; the next period tries again. Which ones stay is decided by the
+ * rule of `brumate prune`.
  */
 #include "shim/shim.h"
 
@@ -45,7 +45,7 @@ static void set_timer(struct shim *s)
 					 span(schedule_left_ms(schedule, wall_clock_ms())) };
 
 	s->timer.changed = false;
-	/* Boot time: a machine that sleeps does not put checkpoints off. */
+	/* The timer counts boot time, so that sleep of the machine does not put checkpoints off. */
 	if (timerfd_settime(s->timer.fd, 0, &when, NULL) < 0)
 		log_error("no checkpoints by schedule: job=%s reason=\"%m\"", s->job.id);
 }
@@ -120,7 +120,7 @@ static void note_failure(struct job *job, const struct brumate_error *err)
 	job_save(job, NULL);
 }
 
-/* With the job's record in our hands, see schedule_due(). */
+/* Makes a checkpoint, as the operation that schedule_due() has begun. */
 static void *make_checkpoint(void *arg)
 {
 	struct shim *s = arg;
@@ -144,7 +144,7 @@ static void *make_checkpoint(void *arg)
 		op_finish(&op);
 	else
 		note_failure(&s->job, &err);
-	store_abort(&op.checkpoint.writer); /* before anybody else may want that place */
+	store_abort(&op.checkpoint.writer); /* before another checkpoint may take that id */
 	shim_end(s);
 	if (r == 0)
 		prune_checkpoints(job, &schedule);
@@ -165,7 +165,7 @@ void schedule_due(struct shim *s)
 	uint64_t times;
 
 	if (read(s->timer.fd, &times, sizeof(times)) < 0)
-		return; /* it was set anew meanwhile */
+		return; /* the timer was set anew meanwhile */
 	if (s->timer.working) {
 		log_info("a checkpoint by schedule is left out: the last one is still at work");
 		return;
@@ -175,7 +175,7 @@ void schedule_due(struct shim *s)
 		log_info("a checkpoint by schedule is left out: reason=\"%s\"", err.text);
 		return;
 	}
-	if (!s->job.schedule.every_ms) { /* ended since the timer ran out */
+	if (!s->job.schedule.every_ms) { /* the schedule was ended since the timer ran out */
 		shim_end(s);
 		return;
 	}
@@ -200,7 +200,7 @@ void schedule_fini(struct shim *s)
 
 /* ---- the method ---- */
 
-/* A key file that is of no use is told now, not when the first checkpoint is due. */
+/* Checks what the table of options cannot. A key file is tried now, and not when the first checkpoint is due. */
 static int check_request(const struct request *request, struct brumate_error *err)
 {
 	auto_(store_key_fini) struct store_key key = { .id = "" };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* The record between the main thread and operations: who uses it, and how the job's end gets in. */
+/* Who uses the record, the main thread or an operation, and how the end of the job gets into it. */
 #include "shim/shim.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 
 enum { ENDING_MS = 300 };
 
-void shim_wake(struct shim *s)
+static void wake_main_thread(struct shim *s)
 {
 	uint64_t one = 1;
 
@@ -24,7 +24,7 @@ void shim_life_begins(struct shim *s)
 {
 	pthread_mutex_lock(&s->lock);
 	if (s->life_fds[0] < 0 && pipe2(s->life_fds, O_CLOEXEC) < 0)
-		s->life_fds[0] = s->life_fds[1] = -1; /* Wait then answers at once */
+		s->life_fds[0] = s->life_fds[1] = -1; /* Wait then replies at once */
 	pthread_mutex_unlock(&s->lock);
 }
 
@@ -65,7 +65,7 @@ void shim_settle(struct shim *s)
 		const struct shim_exit *e = find_exit(s, job->root.pid);
 
 		if (!e && proc_exists(job->root))
-			return; /* a zombie: whoever reaps it tells how it ended */
+			return; /* a zombie; when it is reaped, shim_note_exit() is told how it ended */
 		job->exit_code = e ? e->code : JOB_EXIT_UNKNOWN;
 		job->root = PROC_ID_NONE;
 		job->init = PROC_ID_NONE;
@@ -80,7 +80,7 @@ void shim_note_exit(struct shim *s, pid_t pid, int code)
 {
 	pthread_mutex_lock(&s->lock);
 	s->exits[s->n_exits++ % SHIM_EXITS] = (struct shim_exit){ pid, code };
-	/* The end of another, of a namespace's init for one, says nothing of how the root ended. */
+	/* How another process ended, such as the init of a namespace, says nothing of the root. */
 	if (pid == s->job.root.pid)
 		shim_settle(s);
 	pthread_mutex_unlock(&s->lock);
@@ -113,11 +113,11 @@ void shim_end(struct shim *s)
 	pthread_mutex_lock(&s->lock);
 	s->busy = NULL;
 	pthread_cond_broadcast(&s->freed);
-	/* A root that ended without a note yet is the main thread's, which reaps and so knows how. */
+	/* If nobody has noted yet how the root ended, the main thread settles it when it has reaped the root. */
 	if (is_over(s->job.state) || find_exit(s, s->job.root.pid))
 		shim_settle(s);
 	pthread_mutex_unlock(&s->lock);
-	shim_wake(s);
+	wake_main_thread(s);
 }
 
 void shim_prepare_op(struct shim *s, struct op *op, struct request *request,

@@ -34,7 +34,7 @@ static bool is_of(const char *entry, const char *variable)
 	return !strncmp(entry, variable, strlen(variable));
 }
 
-/* Ours comes first: what else is preloaded stays. */
+/* Our library comes first; what else is preloaded stays. */
 static char *preload_entry(char *const *env)
 {
 	auto_free char *library = path_find_helper("libbrumate-cuda.so");
@@ -173,7 +173,7 @@ static int fork_and_identify(struct child *c, int read_end, int write_end,
 		waitpid(pid, NULL, 0);
 		return explain(c->job, &report, err);
 	}
-	/* It may have ended already: a zombie until the caller lets it be reaped. */
+	/* If it has ended already, it is a zombie until the caller allows to reap. */
 	struct proc_info info;
 	int r = proc_read(&info, pid, err);
 	if (r == 0)
@@ -199,7 +199,7 @@ int spawn_job(struct job *job, char *const *env, struct brumate_error *err)
 	auto_close int read_end = ends[0];
 	c.report_fd = ends[1];
 
-	/* Held until the root is known, so that a command that ends at once is not reaped unseen. */
+	/* Nothing is reaped until the root is known, or the end of a short command would be missed. */
 	reap_lock();
 	r = fork_and_identify(&c, read_end, ends[1], err);
 	reap_unlock();
