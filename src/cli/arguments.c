@@ -67,7 +67,7 @@ const struct command *command_find(const char *name)
 	return NULL;
 }
 
-/* Keeps in @best what is nearest to @name, and only if it is near enough to be meant. */
+/* Puts @candidate into @best if it is nearer to @name, and so near that it may be meant. */
 static void consider_name(const char *name, const char *candidate, const char **best,
 			  size_t *best_distance)
 {

@@ -17,19 +17,19 @@
 /** Whether @word is one of the space-separated @words (may be NULL). */
 bool words_contain(const char *words, const char *word);
 
-/** "500ms", "30s", "2m", "1h", "7d", "1.5s"; a bare number is seconds. -EINVAL names @what. */
+/** Reads a time: "500ms", "30s", "2m", "1h", "7d", "1.5s"; a bare number is seconds. -EINVAL names @what. */
 int parse_duration(uint64_t *ret_ms, const char *what, const char *text, struct brumate_error *err);
 
-/** How many, from 1. -EINVAL names @what. */
+/** Reads a number from 1. -EINVAL names @what. */
 int parse_count(int64_t *ret, const char *what, const char *text, struct brumate_error *err);
 
-/** A positive process id. */
+/** Reads a process id. */
 int parse_pid(int64_t *ret, const char *text, struct brumate_error *err);
 
-/** "TERM", "SIGTERM" or "15". */
+/** Reads a signal: "TERM", "SIGTERM" or "15". */
 int parse_signal(int *ret, const char *text, struct brumate_error *err);
 
-/** "OLD=NEW,OLD=NEW" as an array of {from, to}; each side a UUID or a number. Owned. */
+/** Reads "OLD=NEW,OLD=NEW" as an array of {from, to}; each side a UUID or a number. Owned. */
 int parse_gpu_map(json_t **ret, const char *text, struct brumate_error *err);
 
 /** The value of a string option, if given, under @key. */

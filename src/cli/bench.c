@@ -276,7 +276,7 @@ static void bench_job_fini(struct bench_job *j)
 }
 DEFINE_AUTO_FINI(struct bench_job, bench_job_fini)
 
-/* Another one for each job: what one path has stored must be of no use to the other. */
+/* Each job has another seed, so that the data which one path has stored is of no use to the other. */
 static uint64_t fresh_seed(void)
 {
 	uint64_t seed;
@@ -484,7 +484,7 @@ static int see_gap(struct bench_job *j, struct bench_result *brought_back,
 	return 0;
 }
 
-/* It runs, and the data it holds is right. */
+/* Waits until the job runs, and has it check its data. */
 static int see_it_run(struct bench *b, struct bench_job *j, struct bench_result *brought_back,
 		      struct brumate_error *err)
 {

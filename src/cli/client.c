@@ -32,7 +32,7 @@ static void on_signal(int number)
 	if (seen && exit_on_second)
 		_exit(128 + number);
 	seen = 1;
-	/* A full pipe already says all there is to say. */
+	/* If the pipe is full, there are signals enough in it. */
 	if (write(ends[1], &byte, 1) < 0)
 		errno = saved;
 	errno = saved;
@@ -51,7 +51,7 @@ int interrupt_watch(bool second_exits)
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
 		struct sigaction old;
 
-		/* Ignored on purpose (nohup): leave it so. */
+		/* A signal that is ignored, as nohup(1) does it, stays so. */
 		if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
 			sigaction(numbers[i], &action, NULL);
 	}

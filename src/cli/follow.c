@@ -91,7 +91,7 @@ static int handle_interrupt(struct follower *f)
 		f->last_interrupt_ns = clock_now_ns();
 
 	auto_json json_t *kill = json_pack("{s:s,s:i}", "job", f->id, "signal", number);
-	/* A job that ended meanwhile cannot be signalled: its end is about to be told. */
+	/* This fails if the job has ended meanwhile, which is about to be told. */
 	if (client_ask("Kill", kill, NULL, &err) < 0 && err.code != ESRCH)
 		fprintf(stderr, "brumate: %s\n", err.text);
 	return 0;
@@ -123,7 +123,7 @@ static int copy_until(struct follower *f, int done_fd, struct brumate_error *err
 	}
 }
 
-/* Only regular files grow in a way that can be followed; others are left alone. */
+/* Opens the log if it is a regular file; others do not grow in a way that can be followed. */
 static int open_log(struct follower *f, const char *log, struct brumate_error *err)
 {
 	struct stat st;

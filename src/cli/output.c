@@ -290,7 +290,7 @@ static void print_phases(json_t *phases)
 	table_fini(&t);
 }
 
-/* What of it did not have to be copied. */
+/* Prints how much of the device memory did not have to be copied. */
 static void print_spared(json_t *o)
 {
 	uint64_t zero = bytes_of(o, "zero_bytes"), same = bytes_of(o, "unchanged_bytes");

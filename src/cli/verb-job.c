@@ -51,7 +51,7 @@ static int pack_run(json_t **ret, const struct invocation *in, struct brumate_er
 	return 0;
 }
 
-/* As env(1) and its like do it: what brumate itself failed at is told apart from the job's status. */
+/* Gives a failure of brumate itself an exit code that no job's status is taken for, as env(1) does. */
 static void mark_as_ours(struct brumate_error *err)
 {
 	enum exit_code code = brumate_exit_code(err);

@@ -396,7 +396,7 @@ static void add_whole(struct table *t, const struct shown *s, json_t *items, boo
 	}
 }
 
-/* A file whose bytes differ and whose size does not: that is the news, not the digests. */
+/* Says of a file of the same size that its bytes differ; its digests would say no more. */
 static void add_member(struct table *t, const struct shown *s, const char *item, const char *key,
 		       json_t *from, json_t *to)
 {

@@ -18,7 +18,7 @@
 #include "job/request.h"
 #include "remote/remote.h"
 
-/* The job's state once nothing is under way on it any more, and the exit code that goes with it. */
+/* Waits until no operation on the job is under way, and tells its state; the exit code goes with that. */
 static int report_cancelled(const struct invocation *in, json_t *parameters,
 			    struct brumate_error *err)
 {
@@ -176,7 +176,7 @@ int verb_checkpoint(const struct invocation *in, struct brumate_error *err)
 
 /* ---- restore ---- */
 
-/* Which checkpoint: one that is here, or pulled first, or one that stays where it is. */
+/* Adds which checkpoint: one that is here, one that is pulled first, or one that stays in its object store. */
 static int pack_image(json_t *p, const struct invocation *in, struct brumate_error *err)
 {
 	const char *word = in->operands[0];
@@ -227,7 +227,7 @@ int verb_restore(const struct invocation *in, struct brumate_error *err)
 	if (!in->values[OPT_ATTACH])
 		return print_outcome(in, reply, "job", err);
 	summary_print(json_object_get(reply, "summary"));
-	/* From where the log ended before the job wrote to it again, so that nothing of it is missed. */
+	/* It is shown from where it ended before the job wrote to it again, so that nothing is missed. */
 	off_t offset = (off_t)json_integer_value(json_object_get(reply, "log_bytes"));
 	return follow_to_end(json_object_get(reply, "job"), offset, FOLLOW_FORWARDS, err);
 }

@@ -7,14 +7,14 @@
 #include "service/service.h"
 #include "store/store.h"
 
-/** -EACCES unless the caller is root or @uid. @what, e.g. "job 1a2b3c4d", is for the text. */
+/** Refuses callers that are neither root nor @uid: -EACCES. @what, such as "job 1a2b3c4d", is for the text. */
 int access_check(const struct service_call *call, uid_t uid, const char *what,
 		 struct brumate_error *err);
 
-/** -EACCES unless the caller is root; @what is what only root may: "restore a checkpoint". */
+/** Refuses callers that are not root: -EACCES. @what, such as "restore a checkpoint", is for the text. */
 int access_root(const struct service_call *call, const char *what, struct brumate_error *err);
 
-/** Refuses a socket at @path that all users may use, as one is that an older unit made: it gives root to everybody.
+/** Refuses a socket at @path that all users may use, as an older unit made it: it would make everybody root.
  * -EACCES, -ENOENT or another of stat(2). */
 int access_check_socket(const char *path, struct brumate_error *err);
 

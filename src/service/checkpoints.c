@@ -62,7 +62,7 @@ static void list_checkpoint(void *arg, const char *id, const struct store_image 
 	struct listing *l = arg;
 	uid_t uid = l->call->uid;
 
-	/* Whose a damaged one is cannot be told. */
+	/* Nobody can tell whose a damaged checkpoint is. */
 	if (uid != 0 && (!i || i->manifest.job.uid != uid))
 		return;
 	json_t *o = i ? describe_checkpoint(i, &l->seen) : describe_damaged(l->dir, id, why);
@@ -118,7 +118,7 @@ static uint64_t region_bytes(const struct manifest *m, enum manifest_region_kind
 	return sum;
 }
 
-/* Pages that CRIU saved, those of processes without chunks and of what the driver saved into them too. */
+/* Bytes of pages that CRIU saved: of processes without chunks, and of what the driver saved into processes. */
 static uint64_t criu_bytes(const struct manifest *m)
 {
 	uint64_t sum = 0;
@@ -129,7 +129,7 @@ static uint64_t criu_bytes(const struct manifest *m)
 	return sum;
 }
 
-/* Memory by kind, and what it takes. */
+/* The memory in a checkpoint by kind, and what it takes on disk. */
 static json_t *describe_memory(const struct store_image *i)
 {
 	auto_(usage_seen_fini) struct usage_seen seen = USAGE_SEEN_EMPTY;
@@ -241,7 +241,7 @@ static void add_problem(void *arg, const struct store_problem *p)
 	char text[1024];
 
 	problem_text(text, sizeof(text), p);
-	/* Without memory one is lost from the list, but not from the count that decides. */
+	/* If there is no memory, a problem is missing in the list, but it still counts. */
 	json_array_append_new(arg, json_pack("{s:s,s:o,s:s,s:I,s:I,s:o,s:o}", "kind",
 					     kinds[p->kind], "file", wire_string(p->path), "text",
 					     text, "expected_bytes", (json_int_t)p->expected_bytes,
@@ -277,7 +277,7 @@ static int verify_image(json_t *results, struct meter *meter, const struct store
 	return 0;
 }
 
-/* A checkpoint that cannot even be opened is as bad as one whose files are. */
+/* Adds a checkpoint that cannot be opened; it is as bad as one whose files are damaged. */
 static int add_unopened(json_t *results, const char *dir, const char *id, const char *why)
 {
 	auto_free char *path = strchr(id, '/') ? strdup(id) : path_format("%s/%s", dir, id);
@@ -298,7 +298,7 @@ static int verify_one(json_t *results, struct meter *meter, const char *dir, con
 	meter_step(meter);
 	if (r == 0)
 		return verify_image(results, meter, &image, err);
-	/* Of a damaged one it cannot be told whose it is. */
+	/* Nobody can tell whose a damaged checkpoint is. */
 	if (meter->call->uid != 0 || (r != -EBADMSG && r != -EPROTONOSUPPORT))
 		return r;
 	return add_unopened(results, dir, word, err->text) < 0 ? brumate_fail(err, ENOMEM, "%m")
@@ -319,7 +319,7 @@ static void list_verified(void *arg, const char *id, const struct store_image *i
 		json_array_append_new(l->ids, json_string(id));
 }
 
-/* What is to be verified: what is named, or all that are the caller's. Owned. */
+/* Chooses what is verified: the checkpoints that are named, or all that are the caller's. @ret: owned. */
 static int choose_checkpoints(json_t **ret, const struct service_call *call, const char *dir,
 			      json_t *parameters, struct brumate_error *err)
 {
@@ -365,7 +365,7 @@ int service_verify(const struct service_call *call, json_t *parameters, json_t *
 		struct brumate_error why = BRUMATE_ERROR_NONE;
 
 		r = verify_one(results, &meter, dir, json_string_value(word), &why);
-		/* Removed since it was listed. */
+		/* It was removed since it was listed. */
 		if (r == -ENOENT && !json_object_get(parameters, "checkpoints"))
 			continue;
 		if (r < 0) {
@@ -386,7 +386,7 @@ static json_t *side_to_json(const struct store_image *i)
 			 wire_string(m->job.name), "bytes", (json_int_t)manifest_bytes(m));
 }
 
-/* What differs, and how many chunks of memory do not. */
+/* Tells what differs, and how many chunks of memory are the same. */
 static json_t *differences(const struct store_image *from, const struct store_image *to,
 			   const struct chunks_common *common)
 {
@@ -464,7 +464,7 @@ static void tell_pruned(void *arg, enum store_pruned what, const char *id, const
 				      json_pack("{s:s,s:o}", "id", id, "text", wire_string(why)));
 }
 
-/* A job that is nowhere but on disk must not lose the checkpoint that it is. */
+/* Notes the checkpoint of a job that exists nowhere else: it must stay. */
 static void note_needed(void *arg, const struct job *j, const char *id,
 			const struct brumate_error *why)
 {

@@ -40,7 +40,7 @@ static int notify_listen_fd(void)
 
 	if (!pid || !n || atol(pid) != getpid() || atoi(n) < 1)
 		return -1;
-	/* Not for the shims that are started from here. */
+	/* The shims that are started from here must not find them. */
 	unsetenv("LISTEN_PID");
 	unsetenv("LISTEN_FDS");
 	unsetenv("LISTEN_FDNAMES");
@@ -136,7 +136,7 @@ static int check_socket(int fd, struct brumate_error *err)
 	return access_check_socket(address.sun_path, err);
 }
 
-/* The socket of the service manager, else one of our own. Returns the fd (owned) or <0. */
+/* Takes the socket of the service manager, or makes one where it gave none. Returns the fd (owned) or <0. */
 static int open_socket(struct brumate_error *err)
 {
 	auto_close int given = notify_listen_fd();

@@ -76,7 +76,7 @@ finding(struct doctor *d, enum finding_level level, const char *key, const char 
 	add_finding(d, level, key, text, hint);
 }
 
-/* As finding() with text and hint of @err. */
+/* Does as finding(), with text and hint of @err. */
 static void finding_error(struct doctor *d, enum finding_level level, const char *key,
 			  const struct brumate_error *err)
 {
@@ -90,7 +90,7 @@ static void fact(struct doctor *d, const char *key, json_t *value)
 		d->out_of_memory = true;
 }
 
-/* First line of a small file such as a sysctl; false if it cannot be read. */
+/* Reads the first line of a small file such as a sysctl; false if it cannot be read. */
 static bool read_line(const char *path, char *ret, size_t room)
 {
 	auto_fclose FILE *f = fopen(path, "re");
@@ -436,7 +436,7 @@ static void check_pool(struct doctor *d)
 			(double)pool / 1e9);
 }
 
-/* Where host copies go that memory has no room for. */
+/* Tells where host copies are spilled to. */
 static void check_spill(struct doctor *d)
 {
 	if (!d->room.disk[0])
@@ -655,7 +655,7 @@ static bool is_partial(const char *name)
 	return name[0] == '.' && len > suffix && !strcmp(name + len - suffix, ".partial");
 }
 
-/* Its writer holds a lock on it for as long as it lives. */
+/* A writer that lives holds a lock on its directory. */
 static bool is_abandoned(int dir_fd, const char *name)
 {
 	auto_close int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -718,7 +718,7 @@ static void add_scanned(struct doctor *d, const struct scan_report *report)
 	}
 }
 
-/* With the driver's view where there is a driver, else by what /proc tells. */
+/* Scans with what the driver tells, or, where there is no driver, with what /proc tells. */
 static int scan_process(struct doctor *d, struct proc_id root, struct brumate_error *err)
 {
 	struct job j = { .root = root, .simulated = d->simulated, .by_pid = true };

@@ -125,7 +125,7 @@ int get_simulated(json_t *parameters, bool *ret, struct brumate_error *err)
 	return r;
 }
 
-/* Who is to move the job's device memory: as the caller or the configuration says. */
+/* Reads who is to move the job's device memory, as the caller or else the configuration says. */
 static int get_data_path(json_t *parameters, enum job_data_path *ret, struct brumate_error *err)
 {
 	static const char *const words[] = { "auto", "broker", "driver", NULL };
@@ -181,7 +181,7 @@ static int check_path(const char *key, const char *path, struct brumate_error *e
 	return path && path[0] != '/' ? wire_fail_parameter(err, key, "want an absolute path") : 0;
 }
 
-/* What a failed Run or Restore leaves behind is a record of nothing. */
+/* Removes the record of a job that never came to life. */
 static void forget_job(const struct job *j)
 {
 	struct job again;
@@ -520,7 +520,7 @@ int take_in(struct job *ret, const struct service_call *call, pid_t pid, const c
 	return adopt(ret, call, &tree.items[0], name, simulated, err);
 }
 
-/* The record as it is now, which the shim may have changed since @j was read. */
+/* Replies with the record as it is now: the shim may have changed it since @j was read. */
 static int reply_fresh(const struct job *j, json_t **ret, struct brumate_error *err)
 {
 	auto_(job_fini) struct job now = JOB_EMPTY;
@@ -618,11 +618,11 @@ static int remove_checkpoint(const struct service_call *call, const char *dir, c
 	if (strchr(word, '/'))
 		return brumate_fail(err, EINVAL, "%s: want an id; say where it is with --dir",
 				    word);
-	/* A damaged one has no manifest to tell its full id: it goes by the exact name only. */
+	/* A damaged checkpoint has no manifest that tells its full id, so the word must be exact. */
 	return store_remove(dir, damaged ? word : image.manifest.id, err);
 }
 
-/* Exactly one of "job", "checkpoint" and "what". */
+/* Reads what is to be removed: exactly one of "job", "checkpoint" and "what". */
 static int get_what(struct resolve_question *ret, json_t *parameters, struct brumate_error *err)
 {
 	const char *job, *checkpoint, *what;

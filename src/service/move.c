@@ -143,7 +143,7 @@ int service_export(const struct service_call *call, json_t *parameters, json_t *
 	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
 }
 
-/* To restore a checkpoint is to become whatever it says, so only root may bring one in. */
+/* A restored job becomes whatever its checkpoint says, so only root may import one. */
 int service_import(const struct service_call *call, json_t *parameters, json_t **ret,
 		   struct brumate_error *err)
 {
@@ -203,7 +203,7 @@ static json_t *moved_to_json(const char *id, const char *url, const char *dir,
 			 (json_int_t)s->moved_bytes, "seconds", clock_since_s(start_ns));
 }
 
-/* For root alone, as Export. */
+/* Only root may, for the reason that service_export() has. */
 int service_push(const struct service_call *call, json_t *parameters, json_t **ret,
 		 struct brumate_error *err)
 {
@@ -236,7 +236,7 @@ int service_push(const struct service_call *call, json_t *parameters, json_t **r
 	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
 }
 
-/* For root alone, as Import. */
+/* Only root may, for the reason that service_import() has. */
 int service_pull(const struct service_call *call, json_t *parameters, json_t **ret,
 		 struct brumate_error *err)
 {

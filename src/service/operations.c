@@ -58,7 +58,7 @@ static int list_gpus(struct dev_gpu *ret, size_t *ret_n, bool simulated, struct 
 	return r < 0 ? r : broker_client_gpus(&broker, ret, ret_n, err);
 }
 
-/* Numbers in "gpu_map" become UUIDs; only the driver knows which. */
+/* Replaces numbers in "gpu_map" by UUIDs, for which the driver must be asked. */
 static int resolve_map(json_t *parameters, bool simulated, struct brumate_error *err)
 {
 	json_t *map = json_object_get(parameters, "gpu_map");
@@ -118,7 +118,8 @@ int service_resume(const struct service_call *call, json_t *parameters, json_t *
 	return r < 0 ? r : shim_relay(call, &j, "Resume", request, ret, err);
 }
 
-/* Made from the job's name unless the caller chose. A '/' or a leading '.' would leave the store. */
+/* Makes the id of a checkpoint from the job's name, unless the caller chose @name. With a '/' or a leading '.' it
+ * could lead out of the store. */
 static int choose_id(char ret[static MANIFEST_ID_BYTES], const struct job *j, const char *dir,
 		     const char *name, struct brumate_error *err)
 {
@@ -182,7 +183,7 @@ static int put_right(const struct service_call *call, struct job *j, struct brum
 	return r;
 }
 
-/* A job stands for its latest checkpoint. */
+/* Opens the checkpoint that is meant; a job stands for its latest one. */
 static int find_image(struct store_image *ret, const struct resolve_question *q,
 		      struct brumate_error *err)
 {
@@ -207,7 +208,7 @@ static int find_image(struct store_image *ret, const struct resolve_question *q,
 	return access_image(ret, q->call, q->dir, j.checkpoint_path, err);
 }
 
-/* The record of the job that @m is of: the old one if it is still there, else a new one. */
+/* Finds the record of the job that @m is of, or creates one. */
 static int find_or_create_job(struct job *ret, bool *ret_created, const struct manifest *m,
 			      struct brumate_error *err)
 {
@@ -288,7 +289,7 @@ static int restore_from_afar(const struct service_call *call, json_t *parameters
 	return restore_image(call, m, where, parameters, ret, err);
 }
 
-/* For root alone: CRIU opens, binds and becomes with root's rights what the image and the paths in it say. */
+/* Only root may: with root's rights CRIU opens, binds and becomes what the image and the paths in it say. */
 int service_restore(const struct service_call *call, json_t *parameters, json_t **ret,
 		    struct brumate_error *err)
 {
@@ -319,7 +320,7 @@ int service_restore(const struct service_call *call, json_t *parameters, json_t 
 
 /* ---- schedule ---- */
 
-/* How often, and which checkpoints stay, from @parameters into @ret. */
+/* Copies from @parameters to @ret how often checkpoints are made, and which of them stay. */
 static int get_schedule(json_t *ret, json_t *parameters, struct brumate_error *err)
 {
 	static const struct {
@@ -346,7 +347,7 @@ static int get_schedule(json_t *ret, json_t *parameters, struct brumate_error *e
 		       : wire_fail_parameter(err, "every_ms", "is missing");
 }
 
-/* How its checkpoints are made. What is not given is as configured when one is made. */
+/* Copies how its checkpoints are made. The configuration says what is not given, each time. */
 static int get_schedule_request(json_t **ret, const struct service_call *call, json_t *parameters,
 				struct brumate_error *err)
 {
@@ -358,7 +359,7 @@ static int get_schedule_request(json_t **ret, const struct service_call *call, j
 	if (!*ret)
 		return brumate_fail(err, ENOMEM, "%m");
 	if (json_object_get(*ret, "key_file") && call->uid != 0) {
-		/* root would read it, again and again */
+		/* the shim would read it with root's rights, each time */
 		brumate_fail(err, EACCES,
 			     "only root may name a key file for checkpoints by schedule");
 		brumate_hint(err, "ask for one in EncryptionKeyFile= of [Store], brumate.conf(5)");

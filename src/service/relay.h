@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Calls passed on to another of our programs, which can be cancelled from outside while they wait. */
+/* Calls to another of our programs that somebody else may cancel while they wait. */
 #pragma once
 
 #include <poll.h>

@@ -14,7 +14,7 @@
 
 /* ---- jobs and checkpoints ---- */
 
-/* How well a word fits; of two, the larger is meant. */
+/* How well a word fits a name. What it fits better is meant. */
 enum fit { FITS_NONE, FITS_BEGINNING, FITS_EXACTLY };
 
 static enum fit fit_of_job(const struct job *j, int found, const char *word)
@@ -34,7 +34,8 @@ static bool is_there(const struct resolve_question *q)
 	return r != -ENOENT && r != -EACCES;
 }
 
-/* One that cannot be opened, as it is damaged, root can still remove. */
+/* Whether a checkpoint has exactly this name. For root, one that cannot be opened counts, so that it can be
+ * removed. */
 static int is_image_exactly(const struct resolve_question *q)
 {
 	auto_free char *path = path_format("%s/%s", q->dir, q->word);

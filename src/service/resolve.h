@@ -37,7 +37,7 @@ enum { MEANS_CHECKPOINT, MEANS_JOB };
  */
 int resolve_word(struct job *ret, const struct resolve_question *q, struct brumate_error *err);
 
-/** Starts @err for what is neither. Returns -ENOENT. */
+/** Says in @err that @word is neither a job nor a checkpoint. Returns -ENOENT. */
 int resolve_fail_unknown(struct brumate_error *err, const char *word);
 
 /**
