@@ -51,3 +51,6 @@ int remote_config_from_json(struct remote_config *ret, json_t *o, struct brumate
 
 /** Value of @key in the section @section ("" for none) of an AWS file. Owned; NULL: not there. Pure. */
 char *config_find(const char *text, const char *section, const char *key);
+
+/** Reads the credentials in the answer of a metadata service. 0 or -EBADMSG. Pure. */
+int metadata_parse(struct remote_config *c, const char *text);

@@ -56,7 +56,7 @@ static int take_name(void *arg, const char *name, uint64_t len_bytes)
 }
 
 /* Reads the manifest of @f->id. Its absence or damage is noted in @f; <0: it cannot be told. */
-static int read_found(struct session *s, struct found *f, struct brumate_error *err)
+static int read_found(struct connection *s, struct found *f, struct brumate_error *err)
 {
 	auto_free char *below = path_format("%s/" STORE_MANIFEST_NAME, f->id);
 	auto_free char *key = below ? place_key(s->client->place, below) : NULL;
@@ -88,7 +88,7 @@ struct all {
 	struct found_list list;
 };
 
-static int list_ids(void *arg, struct session *s, size_t i, struct brumate_error *err)
+static int list_ids(void *arg, struct connection *s, size_t i, struct brumate_error *err)
 {
 	struct all *all = arg;
 	auto_free char *prefix = place_key(s->client->place, "");
@@ -99,7 +99,7 @@ static int list_ids(void *arg, struct session *s, size_t i, struct brumate_error
 	return r == -ENOMEM || r == -EFBIG ? brumate_fail(err, -r, "list: %m") : r;
 }
 
-static int read_one(void *arg, struct session *s, size_t i, struct brumate_error *err)
+static int read_one(void *arg, struct connection *s, size_t i, struct brumate_error *err)
 {
 	struct all *all = arg;
 
@@ -111,14 +111,14 @@ static int by_id(const void *a, const void *b)
 	return strcmp(((const struct found *)a)->id, ((const struct found *)b)->id);
 }
 
-int find_all(struct client *c, struct found_list *ret, const struct pool_watch *watch,
+int find_all(struct client *c, struct found_list *ret, const struct client_watch *watch,
 	     struct brumate_error *err)
 {
 	struct all all = { .client = c, .list = FOUND_LIST_EMPTY };
-	int r = pool_run(c, 1, list_ids, &all, watch, err);
+	int r = client_run(c, 1, list_ids, &all, watch, err);
 
 	if (r == 0)
-		r = pool_run(c, all.list.n, read_one, &all, watch, err);
+		r = client_run(c, all.list.n, read_one, &all, watch, err);
 	if (r < 0) {
 		found_list_fini(&all.list);
 		return r;
@@ -129,7 +129,7 @@ int find_all(struct client *c, struct found_list *ret, const struct pool_watch *
 	return 0;
 }
 
-static int read_exact(void *arg, struct session *s, size_t i, struct brumate_error *err)
+static int read_exact(void *arg, struct connection *s, size_t i, struct brumate_error *err)
 {
 	return read_found(s, arg, err);
 }
@@ -173,7 +173,7 @@ static int choose(struct found **ret, struct found_list *l, const char *word,
 }
 
 static int search(struct client *c, const char *word, struct found *ret,
-		  const struct pool_watch *watch, struct brumate_error *err)
+		  const struct client_watch *watch, struct brumate_error *err)
 {
 	auto_(found_list_fini) struct found_list all = FOUND_LIST_EMPTY;
 	struct found *f = NULL;
@@ -188,7 +188,7 @@ static int search(struct client *c, const char *word, struct found *ret,
 	return 0;
 }
 
-int find_one(struct client *c, const char *word, struct found *ret, const struct pool_watch *watch,
+int find_one(struct client *c, const char *word, struct found *ret, const struct client_watch *watch,
 	     struct brumate_error *err)
 {
 	auto_(found_fini) struct found f = { 0 };
@@ -198,7 +198,7 @@ int find_one(struct client *c, const char *word, struct found *ret, const struct
 	if (manifest_id_is_valid(word)) {
 		f.incomplete = false;
 		f.id = strdup(word);
-		r = f.id ? pool_run(c, 1, read_exact, &f, watch, err)
+		r = f.id ? client_run(c, 1, read_exact, &f, watch, err)
 			 : brumate_fail(err, ENOMEM, "%m");
 	}
 	if (r == 0 && f.incomplete) {

@@ -2,7 +2,7 @@
 /* Finding and reading the manifests of a place. Private to this layer. */
 #pragma once
 
-#include "remote/pool.h"
+#include "remote/http.h"
 
 /** A manifest as it lies there. Owns its parts. */
 struct found {
@@ -25,9 +25,9 @@ void found_list_fini(struct found_list *l);
 DEFINE_AUTO_FINI(struct found_list, found_list_fini)
 
 /** Every checkpoint of the client's place, with its manifest or why it has none. */
-int find_all(struct client *c, struct found_list *ret, const struct pool_watch *watch,
+int find_all(struct client *c, struct found_list *ret, const struct client_watch *watch,
 	     struct brumate_error *err);
 
 /** The one that @word means: an id, a job's name or id (its latest), or the beginning of an id. */
-int find_one(struct client *c, const char *word, struct found *ret, const struct pool_watch *watch,
+int find_one(struct client *c, const char *word, struct found *ret, const struct client_watch *watch,
 	     struct brumate_error *err);

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "remote/config.h"
 #include "remote/place.h"
+#include "store/store.h"
 
 /** What all sessions of one operation share. Borrows @config and @place. */
 struct client {
@@ -34,15 +35,15 @@ DEFINE_AUTO_FINI(struct client, client_fini)
 void client_stop(struct client *c);
 void client_go_on(struct client *c);
 
-struct session {
+struct connection {
 	struct client *client;
 	void *curl;
 	uint64_t counted; /* bytes of the request under way, already in done_bytes */
 };
 
-int session_init(struct session *s, struct client *c, struct brumate_error *err);
-void session_fini(struct session *s);
-DEFINE_AUTO_FINI(struct session, session_fini)
+int connection_init(struct connection *s, struct client *c, struct brumate_error *err);
+void connection_fini(struct connection *s);
+DEFINE_AUTO_FINI(struct connection, connection_fini)
 
 enum { HTTP_HEADERS_MAX = 4, HTTP_BODY_BYTES_MAX = 64 << 20, HTTP_ANY_LENGTH = -1 };
 
@@ -97,7 +98,7 @@ DEFINE_AUTO_FINI(struct http_answer, http_answer_fini)
  * Errors to act on: -ENOENT (no such object or bucket), -EACCES, -ECANCELED, -EBADMSG (the answer is
  * none), -EREMOTEIO, -ETIMEDOUT, -ECONNREFUSED, -EHOSTUNREACH; -errno of the fds.
  */
-int http_send(struct session *s, const struct http_request *q, struct http_answer *ret,
+int http_send(struct connection *s, const struct http_request *q, struct http_answer *ret,
 	      struct brumate_error *err);
 
 /** What to make of an answer. Pure. */
@@ -105,3 +106,26 @@ enum http_verdict { HTTP_DONE, HTTP_AGAIN, HTTP_REFUSED };
 enum http_verdict http_judge(long status, const char *code);
 
 #define HTTP_META_DIGEST "x-amz-meta-brumate-sha256"
+
+/** Whether what was moved so far is of use after the failure @r: the same may go on later. */
+bool http_may_go_on(int r);
+
+/* ---- several connections ---- */
+
+/** Does unit @i. From several threads. <0 ends the others. */
+typedef int (*connection_fn)(void *arg, struct connection *s, size_t i, struct brumate_error *err);
+
+/** Whom to tell of progress. */
+struct client_watch {
+	store_progress_fn progress; /* may be NULL */
+	void *arg;
+	uint64_t total_bytes;
+};
+
+/**
+ * Does units 0 to @n - 1 over as many connections as the configuration allows; they are begun in that order. The
+ * caller's thread does no work but report progress and take the order to stop. Returns the failure that came
+ * first; -errno of @watch's function if that ended it.
+ */
+int client_run(struct client *c, size_t n, connection_fn fn, void *arg,
+	       const struct client_watch *watch, struct brumate_error *err);

@@ -20,7 +20,7 @@
 struct reader {
 	struct remote_image *image;
 	struct client client; /* of its own: it is stopped by itself */
-	struct session session;
+	struct connection connection;
 	struct reader *next;
 };
 
@@ -36,7 +36,7 @@ struct remote_image {
 
 static void reader_free(struct reader *r)
 {
-	session_fini(&r->session);
+	connection_fini(&r->connection);
 	client_fini(&r->client);
 	free(r);
 }
@@ -67,7 +67,7 @@ static int reader_open(void *arg, void **ret, struct brumate_error *err)
 	reader->client.stop_fd = -1;
 	int r = client_init(&reader->client, i->config, i->place, err);
 	if (r == 0)
-		r = session_init(&reader->session, &reader->client, err);
+		r = connection_init(&reader->connection, &reader->client, err);
 	if (r < 0)
 		reader_free(reader);
 	else
@@ -102,7 +102,7 @@ static int reader_read(void *arg, uint32_t pack, uint64_t offset, void *buf, siz
 {
 	struct reader *reader = arg;
 	const struct manifest_pack *p = &reader->image->pull.found.manifest.memory.packs[pack];
-	int r = object_get_bytes(&reader->session, reader->image->keys[pack], offset, len_bytes,
+	int r = object_get_bytes(&reader->connection, reader->image->keys[pack], offset, len_bytes,
 				 buf, err);
 
 	/* The manifest names it, so that it is missing is damage. */
@@ -133,7 +133,7 @@ int remote_open(struct remote_image **ret, const struct remote_config *config,
 		const struct remote_place *place, const char *word, store_progress_fn progress,
 		void *arg, struct brumate_error *err)
 {
-	const struct pool_watch watch = { progress, arg, 0 };
+	const struct client_watch watch = { progress, arg, 0 };
 	auto_(remote_close) struct remote_image *i = calloc(1, sizeof(*i));
 
 	if (!i)
@@ -172,7 +172,7 @@ int remote_copy_manifest(const struct remote_image *i, struct manifest *ret,
 int remote_fetch(struct remote_image *i, const char *dir, store_progress_fn progress, void *arg,
 		 struct brumate_error *err)
 {
-	struct pool_watch watch = { progress, arg, 0 };
+	struct client_watch watch = { progress, arg, 0 };
 	int r = pull_files(&i->pull, dir, &watch, err);
 
 	if (r < 0)

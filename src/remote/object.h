@@ -5,30 +5,30 @@
 #include "remote/http.h"
 
 /** Puts @len_bytes of @fd from 0, whose digest the server checks and keeps as metadata. */
-int object_put(struct session *s, const char *key, int fd, uint64_t len_bytes,
+int object_put(struct connection *s, const char *key, int fd, uint64_t len_bytes,
 	       const struct digest *digest, struct brumate_error *err);
 
 /** Puts a text. */
-int object_put_text(struct session *s, const char *key, const char *text, size_t len_bytes,
+int object_put_text(struct connection *s, const char *key, const char *text, size_t len_bytes,
 		    struct brumate_error *err);
 
 /** What is there under @key: 0 and size and digest; -ENOENT. */
-int object_head(struct session *s, const char *key, uint64_t *ret_len_bytes,
+int object_head(struct connection *s, const char *key, uint64_t *ret_len_bytes,
 		char ret_digest[static DIGEST_TEXT_BYTES], struct brumate_error *err);
 
 /** A small object as NUL-terminated text (owned). */
-int object_get_text(struct session *s, const char *key, char **ret, size_t *ret_len_bytes,
+int object_get_text(struct connection *s, const char *key, char **ret, size_t *ret_len_bytes,
 		    struct brumate_error *err);
 
 /** Writes @len_bytes of the object from @offset into @fd at the same offset. Any thread, any order. */
-int object_get_range(struct session *s, const char *key, uint64_t offset, uint64_t len_bytes,
+int object_get_range(struct connection *s, const char *key, uint64_t offset, uint64_t len_bytes,
 		     int fd, struct brumate_error *err);
 
 /** As object_get_range(), into memory. */
-int object_get_bytes(struct session *s, const char *key, uint64_t offset, uint64_t len_bytes,
+int object_get_bytes(struct connection *s, const char *key, uint64_t offset, uint64_t len_bytes,
 		     void *ret, struct brumate_error *err);
 
-int object_delete(struct session *s, const char *key, struct brumate_error *err);
+int object_delete(struct connection *s, const char *key, struct brumate_error *err);
 
 /** One entry of a listing: @name is what follows the prefix; names that end in '/' are prefixes. */
 typedef int (*object_fn)(void *arg, const char *name, uint64_t len_bytes);
@@ -36,9 +36,50 @@ typedef int (*object_fn)(void *arg, const char *name, uint64_t len_bytes);
 /**
  * Lists what starts with @prefix, page by page; @folders: only up to the next '/'. <0 of @fn ends it.
  */
-int object_list(struct session *s, const char *prefix, bool folders, object_fn fn, void *arg,
+int object_list(struct connection *s, const char *prefix, bool folders, object_fn fn, void *arg,
 		struct brumate_error *err);
 
 /** The digest as base64, as checksum headers have it. */
 enum { OBJECT_CHECKSUM_BYTES = 48 };
 void object_checksum(char ret[static OBJECT_CHECKSUM_BYTES], const struct digest *d);
+
+/* ---- uploads in parts ---- */
+
+/* Large objects go in parts, several at a time, and an upload goes on where an earlier attempt ended. */
+
+enum { UPLOAD_PARTS_MAX = 10000 };
+
+struct upload_part {
+	char etag[128];	   /* empty: not there yet */
+	char checksum[48]; /* base64 of its SHA-256; empty: the server did not keep it */
+	uint64_t len_bytes;
+};
+
+/** One upload. Parts may be put from several threads; begin and end are for one. */
+struct upload {
+	char *id; /* owned */
+	struct upload_part *parts;
+	size_t n_parts;
+	uint64_t part_bytes, len_bytes;
+};
+#define UPLOAD_EMPTY ((struct upload){ 0 })
+void upload_fini(struct upload *u);
+DEFINE_AUTO_FINI(struct upload, upload_fini)
+
+/** Size of the parts of an object of @len_bytes. Pure. */
+uint64_t upload_part_bytes(uint64_t len_bytes, uint64_t wanted_bytes);
+
+/** Finds an unfinished upload of @key with its parts, else creates one. @digest: of all of it, to be kept as
+ * metadata; NULL: not known. */
+int upload_begin(struct upload *u, struct connection *s, const char *key, uint64_t len_bytes,
+		 uint64_t part_bytes, const struct digest *digest, struct brumate_error *err);
+
+/** Puts part @i of @fd, unless it is there. */
+int upload_put(struct upload *u, struct connection *s, const char *key, size_t i, int fd,
+	       struct brumate_error *err);
+
+/** Makes the object out of its parts: before, it is not there. */
+int upload_end(struct upload *u, struct connection *s, const char *key, struct brumate_error *err);
+
+/** Gives the upload up, with its parts. */
+int upload_abort(struct upload *u, struct connection *s, const char *key, struct brumate_error *err);

@@ -3,18 +3,264 @@
  * Getting a checkpoint out of an object store: files in ranges, several at a time, each compared with
  * the manifest's digest before it counts. Packs that the store has already are linked, not fetched.
  */
-#include "remote/remote.h"
-#include "remote/object.h"
 #include "remote/pull.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/fd.h"
+#include "base/paths.h"
 #include "chunks/reader.h"
+#include "remote/object.h"
+#include "remote/remote.h"
+
+/* ---- staging ---- */
+
+enum { NAME_BYTES = DIGEST_TEXT_BYTES + 32, OPEN_MAX_TRIES = 8 };
+
+static const char staging_suffix[] = ".pulling";
+
+static void staging_close(struct staging *s)
+{
+	cleanup_close(&s->dir_fd);
+	cleanup_close(&s->store_fd);
+	free(s->name);
+	*s = STAGING_EMPTY;
+}
+DEFINE_AUTO_FINI(struct staging, staging_close)
+
+/* Removes it. */
+static void staging_remove(struct staging *s)
+{
+	remove_tree(s->store_fd, s->name);
+	staging_close(s);
+}
+
+/* Opens and locks it. -ESTALE: a sweep removed it in between. */
+static int open_locked(int store_fd, const char *name, int lock)
+{
+	auto_close int fd = openat(store_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	struct stat st;
+
+	if (fd < 0)
+		return -errno;
+	if (flock(fd, lock | LOCK_NB) < 0)
+		return errno == EWOULDBLOCK ? -EBUSY : -errno;
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	if (st.st_nlink == 0)
+		return -ESTALE;
+	if (st.st_uid != geteuid() || (st.st_mode & 077))
+		return -EACCES;
+	return take_fd(&fd);
+}
+
+/* Opens or makes that of @id in the store @w writes to. -EBUSY: another pull of it is under way. */
+static int staging_open(struct staging *ret, const struct store_writer *w, const char *id,
+		 struct brumate_error *err)
+{
+	auto_(staging_close) struct staging s = STAGING_EMPTY;
+	int fd = -ESTALE;
+
+	s.store_fd = fcntl(w->store_fd, F_DUPFD_CLOEXEC, 0);
+	s.name = path_format(".%s%s", id, staging_suffix);
+	if (s.store_fd < 0 || !s.name)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (int i = 0; i < OPEN_MAX_TRIES && (fd == -ESTALE || fd == -ENOENT); i++) {
+		if (mkdirat(s.store_fd, s.name, 0700) < 0 && errno != EEXIST)
+			return brumate_fail(err, errno, "%s: %m", s.name);
+		fd = open_locked(s.store_fd, s.name, LOCK_EX);
+	}
+	if (fd == -EBUSY)
+		return brumate_fail(err, EBUSY, "%s is being pulled already", id);
+	if (fd < 0)
+		return brumate_fail(err, -fd, "%s: %m", s.name);
+	s.dir_fd = fd;
+	*ret = s;
+	s = STAGING_EMPTY;
+	return 0;
+}
+
+static void staged_name(char ret[static NAME_BYTES], size_t i, const struct place_file *f,
+		    bool complete)
+{
+	char digest[DIGEST_TEXT_BYTES] = "pack";
+
+	if (f->digest)
+		digest_format(digest, f->digest);
+	snprintf(ret, NAME_BYTES, "%zu-%s%s", i, digest, complete ? "" : ".part");
+}
+
+/* Whether file @i of the manifest is there, complete. */
+static bool staging_has(const struct staging *s, size_t i, const struct place_file *f)
+{
+	char name[NAME_BYTES];
+	struct stat st;
+
+	staged_name(name, i, f, true);
+	return fstatat(s->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
+	       (uint64_t)st.st_size == f->len_bytes;
+}
+
+/* Opens file @i for writing, empty, not yet complete. The fd (owned) or -errno. */
+static int staging_create(const struct staging *s, size_t i, const struct place_file *f)
+{
+	char name[NAME_BYTES];
+
+	staged_name(name, i, f, false);
+	unlinkat(s->dir_fd, name, 0);
+	int fd = openat(s->dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	return fd < 0 ? -errno : fd;
+}
+
+/* Links @path of @dir_fd as file @i, not yet complete. 0 or -errno. */
+static int staging_link(const struct staging *s, size_t i, const struct place_file *f, int dir_fd,
+		 const char *path)
+{
+	char name[NAME_BYTES];
+
+	staged_name(name, i, f, false);
+	unlinkat(s->dir_fd, name, 0);
+	return linkat(dir_fd, path, s->dir_fd, name, 0) < 0 ? -errno : 0;
+}
+
+static int compare_staged(int fd, const struct place_file *f, struct brumate_error *err)
+{
+	char have[DIGEST_TEXT_BYTES], want[DIGEST_TEXT_BYTES];
+	struct digest digest;
+	struct stat st;
+	int r = fstat(fd, &st) < 0 ? -errno : 0;
+
+	if (r == 0 && (uint64_t)st.st_size != f->len_bytes)
+		return brumate_fail(err, EBADMSG, "%s: %jd of %" PRIu64 " bytes", f->path,
+				    (intmax_t)st.st_size, f->len_bytes);
+	if (r == 0 && f->digest)
+		r = digest_file(&digest, fd, NULL);
+	if (r < 0)
+		return brumate_fail(err, -r, "%s: %m", f->path);
+	if (!f->digest || !memcmp(&digest, f->digest, sizeof(digest)))
+		return 0;
+	digest_format(have, &digest);
+	digest_format(want, f->digest);
+	return brumate_fail(err, EBADMSG, "%s: digest %.16s..., want %.16s...", f->path, have,
+			    want);
+}
+
+/* Compares file @i with its size and its digest (if it has one), syncs it and calls it complete. -EBADMSG:
+ * it is another. */
+static int staging_finish(const struct staging *s, size_t i, const struct place_file *f,
+		   struct brumate_error *err)
+{
+	char part[NAME_BYTES], name[NAME_BYTES];
+
+	staged_name(part, i, f, false);
+	staged_name(name, i, f, true);
+	auto_close int fd = openat(s->dir_fd, part, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return brumate_fail(err, errno, "%s: %m", f->path);
+	int r = compare_staged(fd, f, err);
+	if (r < 0)
+		return r;
+	if (fsync(fd) < 0 || renameat(s->dir_fd, part, s->dir_fd, name) < 0)
+		return brumate_fail(err, errno, "%s: write to disk: %m", f->path);
+	return 0;
+}
+
+/* The directory of @path below @dir_fd, made where it is missing. Owned fd; @ret_base borrowed. */
+static int enter_parents(int dir_fd, char *path, const char **ret_base)
+{
+	auto_close int at = fcntl(dir_fd, F_DUPFD_CLOEXEC, 0);
+	char *rest = path;
+
+	for (;;) {
+		char *name = strsep(&rest, "/");
+
+		if (at < 0)
+			return -errno;
+		if (!rest) {
+			*ret_base = name;
+			return take_fd(&at);
+		}
+		if (mkdirat(at, name, 0700) < 0 && errno != EEXIST)
+			return -errno;
+		int next = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+		int saved = errno;
+
+		cleanup_close(&at);
+		at = next;
+		errno = saved;
+	}
+}
+
+static int move_staged(const struct staging *s, size_t i, const struct place_file *f,
+		    struct store_writer *w)
+{
+	auto_free char *path = strdup(f->path);
+	char name[NAME_BYTES];
+	const char *base = NULL;
+
+	if (!path)
+		return -ENOMEM;
+	auto_close int dir_fd = enter_parents(w->dir_fd, path, &base);
+	if (dir_fd < 0)
+		return dir_fd;
+	staged_name(name, i, f, true);
+	return renameat2(s->dir_fd, name, dir_fd, base, RENAME_NOREPLACE) < 0 ? -errno : 0;
+}
+
+/* Moves the first @n files to their places in @w. */
+static int staging_move(const struct staging *s, const struct manifest *m, size_t n,
+		 struct store_writer *w, struct brumate_error *err)
+{
+	for (size_t i = 0; i < n; i++) {
+		struct place_file f = place_file(m, i);
+		int r = move_staged(s, i, &f, w);
+
+		/* Names that collide are the manifest's fault, the rest is the disk's. */
+		if (r == -EEXIST || r == -ENOTDIR || r == -EISDIR || r == -ELOOP)
+			return brumate_fail(err, EBADMSG, "%s: its path collides with another",
+					    f.path);
+		if (r < 0)
+			return brumate_fail(err, -r, "%s: %m", f.path);
+	}
+	return 0;
+}
+
+static bool is_staging(const char *name)
+{
+	size_t len = strlen(name);
+
+	return name[0] == '.' && len > sizeof(staging_suffix) &&
+	       len < 1 + MANIFEST_ID_BYTES + sizeof(staging_suffix) &&
+	       !strcmp(name + len - strlen(staging_suffix), staging_suffix);
+}
+
+int remote_sweep(const char *dir)
+{
+	auto_closedir DIR *store = opendir(dir);
+	struct dirent *entry;
+	int n = 0;
+
+	while (store && (entry = readdir(store))) {
+		if (!is_staging(entry->d_name))
+			continue;
+		auto_close int fd = open_locked(dirfd(store), entry->d_name, LOCK_EX);
+		if (fd >= 0 && remove_tree(dirfd(store), entry->d_name) == 0)
+			n++;
+	}
+	return n;
+}
+
+/* ---- files ---- */
 
 struct pull_unit {
 	size_t file;
@@ -35,6 +281,7 @@ void pull_fini(struct pull *p)
 	found_fini(&p->found);
 	client_fini(&p->client);
 }
+
 static const struct place_file *file_of(const struct pull *p, size_t i)
 {
 	return &p->items[i].file;
@@ -61,7 +308,7 @@ static int open_once(struct pull *p, size_t i, struct brumate_error *err)
 }
 
 /* A file that is not what the manifest says, as a whole: it may have been damaged on its way only. */
-static int get_again(struct pull *p, struct session *s, size_t i, struct brumate_error *err)
+static int get_again(struct pull *p, struct connection *s, size_t i, struct brumate_error *err)
 {
 	const struct place_file *f = file_of(p, i);
 	const uint64_t part_bytes = (uint64_t)p->client.config->part_mib << 20;
@@ -81,7 +328,7 @@ static int get_again(struct pull *p, struct session *s, size_t i, struct brumate
 	return r < 0 ? r : staging_finish(&p->staging, i, f, err);
 }
 
-static int get_unit(void *arg, struct session *s, size_t i, struct brumate_error *err)
+static int get_unit(void *arg, struct connection *s, size_t i, struct brumate_error *err)
 {
 	struct pull *p = arg;
 	const struct pull_unit *u = &p->units[i];
@@ -234,21 +481,90 @@ static int look_in_store(const struct pull *p, const char *dir, struct brumate_e
 	return len == p->found.len && !memcmp(text, p->found.text, len);
 }
 
-static bool may_go_on(int r)
+/* ---- repair ---- */
+
+struct repair_range {
+	size_t item; /* of the pull */
+	uint64_t offset, len_bytes;
+};
+
+struct repair {
+	struct pull *pull;
+	struct repair_range *ranges;
+	size_t n;
+	bool failed; /* no memory for all of them */
+};
+
+static void repair_fini(struct repair *m)
 {
-	return r == -ECANCELED || r == -EREMOTEIO || r == -ETIMEDOUT || r == -ECONNREFUSED ||
-	       r == -EHOSTUNREACH || r == -EACCES;
+	free(m->ranges);
+}
+DEFINE_AUTO_FINI(struct repair, repair_fini)
+
+static void note_damage(void *arg, const struct chunks_damage *damage)
+{
+	struct repair *m = arg;
+	struct repair_range *ranges = array_room(m->ranges, m->n, sizeof(*ranges));
+
+	if (!ranges) {
+		m->failed = true;
+		return;
+	}
+	m->ranges = ranges;
+	for (size_t i = 0; i < m->pull->n_items; i++)
+		if (!strcmp(m->pull->items[i].file.path, damage->path)) {
+			m->ranges[m->n++] =
+				(struct repair_range){ i, damage->record->offset,
+						 chunk_padded(damage->record->stored_bytes) };
+			return;
+		}
 }
 
+static int get_repair(void *arg, struct connection *s, size_t i, struct brumate_error *err)
+{
+	const struct repair *m = arg;
+	const struct repair_range *range = &m->ranges[i];
+	const struct pull_item *it = &m->pull->items[range->item];
+	auto_close int fd =
+		openat(m->pull->writer.dir_fd, it->file.path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return brumate_fail(err, errno, "%s: %m", it->file.path);
+	if (st.st_nlink > 1)
+		return 0;
+	int r = object_get_range(s, it->key, range->offset, range->len_bytes, fd, err);
+	if (r == 0 && fsync(fd) < 0)
+		return brumate_fail(err, errno, "%s: write to disk: %m", it->file.path);
+	return r;
+}
+
+/* Gets once more what is damaged in the packs of @p, which are in their places; whether that helped, it does not
+ * say. Packs that this store's checkpoints share stay as they are. */
+static int repair_packs(struct pull *p, const struct client_watch *watch, struct brumate_error *err)
+{
+	auto_(repair_fini) struct repair m = { .pull = p };
+	int r = chunks_verify(p->writer.dir_fd, &p->found.manifest, note_damage, &m, watch->progress,
+			      watch->arg, err);
+
+	if (r < 0)
+		return r;
+	if (m.failed)
+		return brumate_fail(err, ENOMEM, "%m");
+	return client_run(&p->client, m.n, get_repair, &m, watch, err);
+}
+
+/* ---- the whole ---- */
+
 /* The chunks of packs, now that the table and all packs are in their places. */
-static int verify_packs(struct pull *p, const struct pool_watch *watch, struct brumate_error *err)
+static int verify_packs(struct pull *p, const struct client_watch *watch, struct brumate_error *err)
 {
 	struct brumate_error why = BRUMATE_ERROR_NONE;
 	int dir_fd = p->writer.dir_fd;
 	int r = chunks_verify(dir_fd, &p->found.manifest, NULL, NULL, watch->progress, watch->arg,
 			      &why);
 
-	if (r == -EBADMSG && (r = pull_mend(p, watch, &why)) == 0)
+	if (r == -EBADMSG && (r = repair_packs(p, watch, &why)) == 0)
 		r = chunks_verify(dir_fd, &p->found.manifest, NULL, NULL, watch->progress,
 				  watch->arg, &why);
 	if (r < 0 && err)
@@ -259,7 +575,7 @@ static int verify_packs(struct pull *p, const struct pool_watch *watch, struct b
 	return r;
 }
 
-int pull_files(struct pull *p, const char *dir, struct pool_watch *watch, struct brumate_error *err)
+int pull_files(struct pull *p, const char *dir, struct client_watch *watch, struct brumate_error *err)
 {
 	const struct manifest *m = &p->found.manifest;
 	int r = check_space(p, dir, &watch->total_bytes, err);
@@ -274,10 +590,10 @@ int pull_files(struct pull *p, const char *dir, struct pool_watch *watch, struct
 	if (r == 0)
 		r = add_units(p, (uint64_t)p->client.config->part_mib << 20, err);
 	if (r == 0)
-		r = pool_run(&p->client, p->n_units, get_unit, p, watch, err);
+		r = client_run(&p->client, p->n_units, get_unit, p, watch, err);
 	if (r == 0)
 		r = staging_move(&p->staging, m, n_wanted(p), &p->writer, err);
-	if (r < 0 && !p->files_only && may_go_on(r))
+	if (r < 0 && !p->files_only && http_may_go_on(r))
 		return r;
 	if (r == 0 && !p->files_only)
 		r = verify_packs(p, watch, err);
@@ -285,7 +601,7 @@ int pull_files(struct pull *p, const char *dir, struct pool_watch *watch, struct
 	return r;
 }
 
-static int fetch(struct pull *p, const char *dir, struct pool_watch *watch,
+static int fetch(struct pull *p, const char *dir, struct client_watch *watch,
 		 struct brumate_error *err)
 {
 	int r = pull_files(p, dir, watch, err);
@@ -301,7 +617,7 @@ int remote_pull(const struct remote_config *config, const struct remote_place *p
 		struct brumate_error *err)
 {
 	auto_(pull_fini) struct pull p = PULL_EMPTY;
-	struct pool_watch watch = { progress, arg, 0 };
+	struct client_watch watch = { progress, arg, 0 };
 	int r = client_init(&p.client, config, place, err);
 
 	if (r == 0)

@@ -5,7 +5,19 @@
 #include <pthread.h>
 
 #include "remote/find.h"
-#include "remote/staging.h"
+#include "store/store.h"
+
+/*
+ * Where a pull keeps files until all are there: ".ID.pulling" in the store, one file for each of the manifest,
+ * under its number in it and its digest; a pack under the name it has. Complete ones have that name, verified
+ * but for packs; others end in ".part". It outlives an interrupted pull, so that the next one goes on.
+ */
+struct staging {
+	int dir_fd; /* locked (flock) while in use */
+	int store_fd;
+	char *name; /* owned */
+};
+#define STAGING_EMPTY ((struct staging){ .dir_fd = -1, .store_fd = -1 })
 
 /* A file on its way; see struct item of push.c. */
 struct pull_item {
@@ -40,9 +52,5 @@ void pull_fini(struct pull *p);
 DEFINE_AUTO_FINI(struct pull, pull_fini)
 
 /** Gets the files of @p->found into a checkpoint of the store @dir, each compared with its digest. */
-int pull_files(struct pull *p, const char *dir, struct pool_watch *watch,
+int pull_files(struct pull *p, const char *dir, struct client_watch *watch,
 	       struct brumate_error *err);
-
-/** Gets once more what is damaged in the packs of @p, which are in their places; whether that helped, it does
- * not say. Packs that this store's checkpoints share stay as they are. */
-int pull_mend(struct pull *p, const struct pool_watch *watch, struct brumate_error *err);

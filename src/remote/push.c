@@ -6,8 +6,6 @@
  */
 #include "remote/remote.h"
 #include "remote/object.h"
-#include "remote/pool.h"
-#include "remote/upload.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -75,7 +73,7 @@ static size_t parts_of(const struct push *p, uint64_t len_bytes)
 }
 
 /* Whether the right object is under the key of @it: 0 or -ENOENT. A pack is known by its name. */
-static int look(struct session *s, const struct item *it, struct brumate_error *err)
+static int look(struct connection *s, const struct item *it, struct brumate_error *err)
 {
 	char have[DIGEST_TEXT_BYTES], want[DIGEST_TEXT_BYTES];
 	uint64_t len;
@@ -91,7 +89,7 @@ static int look(struct session *s, const struct item *it, struct brumate_error *
 	return strcmp(have, want) ? -ENOENT : 0;
 }
 
-static int begin(struct push *p, struct session *s, struct item *it, struct brumate_error *err)
+static int begin(struct push *p, struct connection *s, struct item *it, struct brumate_error *err)
 {
 	int r = look(s, it, err);
 
@@ -115,7 +113,7 @@ static int begin(struct push *p, struct session *s, struct item *it, struct brum
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", it->file.path) : 0;
 }
 
-static int begin_once(struct push *p, struct session *s, struct item *it, struct brumate_error *err)
+static int begin_once(struct push *p, struct connection *s, struct item *it, struct brumate_error *err)
 {
 	int r = 0;
 
@@ -128,7 +126,7 @@ static int begin_once(struct push *p, struct session *s, struct item *it, struct
 }
 
 /* An answer may get lost: an upload that is gone has succeeded if the object is there. */
-static int end_upload(struct session *s, struct item *it, struct brumate_error *err)
+static int end_upload(struct connection *s, struct item *it, struct brumate_error *err)
 {
 	int r = upload_end(&it->upload, s, it->key, err);
 
@@ -139,7 +137,7 @@ static int end_upload(struct session *s, struct item *it, struct brumate_error *
 	return r;
 }
 
-static int put_unit(void *arg, struct session *s, size_t i, struct brumate_error *err)
+static int put_unit(void *arg, struct connection *s, size_t i, struct brumate_error *err)
 {
 	struct push *p = arg;
 	struct unit *u = &p->units[i];
@@ -217,7 +215,7 @@ static int add_units(struct push *p, bool packs, struct brumate_error *err)
 }
 
 /* Again a look at a pack that was there. */
-static int recheck_unit(void *arg, struct session *s, size_t i, struct brumate_error *err)
+static int recheck_unit(void *arg, struct connection *s, size_t i, struct brumate_error *err)
 {
 	struct push *p = arg;
 	struct item *it = p->units[i].item;
@@ -238,7 +236,7 @@ struct manifest_put {
 };
 
 /* The manifest makes it a checkpoint. One that is there already must be this one. */
-static int put_manifest(void *arg, struct session *s, size_t i, struct brumate_error *err)
+static int put_manifest(void *arg, struct connection *s, size_t i, struct brumate_error *err)
 {
 	const struct manifest_put *m = arg;
 	auto_free char *there = NULL;
@@ -255,7 +253,7 @@ static int put_manifest(void *arg, struct session *s, size_t i, struct brumate_e
 }
 
 /* Before anything is put over the files of another one. */
-static int check_manifest(void *arg, struct session *s, size_t i, struct brumate_error *err)
+static int check_manifest(void *arg, struct connection *s, size_t i, struct brumate_error *err)
 {
 	const struct manifest_put *m = arg;
 	auto_free char *there = NULL;
@@ -274,7 +272,7 @@ static int check_manifest(void *arg, struct session *s, size_t i, struct brumate
 }
 
 /* A refusal is final, so parts that are there are of no use; after all else the next push takes them. */
-static int abort_unit(void *arg, struct session *s, size_t i, struct brumate_error *err)
+static int abort_unit(void *arg, struct connection *s, size_t i, struct brumate_error *err)
 {
 	struct push *p = arg;
 	struct item *it = &p->items[i];
@@ -284,34 +282,28 @@ static int abort_unit(void *arg, struct session *s, size_t i, struct brumate_err
 	return 0;
 }
 
-static bool may_go_on(int r)
-{
-	return r == -ECANCELED || r == -EREMOTEIO || r == -ETIMEDOUT || r == -ECONNREFUSED ||
-	       r == -EHOSTUNREACH || r == -EACCES;
-}
-
-static int put_all(struct push *p, struct manifest_put *manifest, const struct pool_watch *watch,
+static int put_all(struct push *p, struct manifest_put *manifest, const struct client_watch *watch,
 		   struct brumate_error *err)
 {
 	struct client *c = &p->client;
-	int r = pool_run(c, 1, check_manifest, manifest, watch, err);
+	int r = client_run(c, 1, check_manifest, manifest, watch, err);
 
 	if (r == 0)
 		r = add_units(p, false, err);
 	if (r == 0)
-		r = pool_run(c, p->n_units, put_unit, p, watch, err);
+		r = client_run(c, p->n_units, put_unit, p, watch, err);
 	if (r == 0)
 		r = add_units(p, true, err);
 	if (r == 0)
-		r = pool_run(c, p->n_units, put_unit, p, watch, err);
+		r = client_run(c, p->n_units, put_unit, p, watch, err);
 	if (r == 0)
-		r = pool_run(c, 1, put_manifest, manifest, watch, err);
+		r = client_run(c, 1, put_manifest, manifest, watch, err);
 	if (r == 0)
-		r = pool_run(c, p->n_units, recheck_unit, p, watch, err);
+		r = client_run(c, p->n_units, recheck_unit, p, watch, err);
 	if (r == 0)
-		r = pool_run(c, p->n_units, put_unit, p, NULL, err);
-	if (r < 0 && !may_go_on(r))
-		pool_run(c, p->n_items, abort_unit, p, NULL, NULL);
+		r = client_run(c, p->n_units, put_unit, p, NULL, err);
+	if (r < 0 && !http_may_go_on(r))
+		client_run(c, p->n_items, abort_unit, p, NULL, NULL);
 	return r;
 }
 
@@ -337,7 +329,7 @@ int remote_push(const struct remote_config *config, const struct remote_place *p
 {
 	auto_(push_fini) struct push p = { .image = i };
 	struct manifest_put manifest = { 0 };
-	struct pool_watch watch = { progress, arg, manifest_bytes(&i->manifest) };
+	struct client_watch watch = { progress, arg, manifest_bytes(&i->manifest) };
 	int r = store_verify(i, progress, arg, err);
 
 	if (r < 0)

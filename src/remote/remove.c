@@ -15,7 +15,7 @@ int remote_list(const struct remote_config *config, const struct remote_place *p
 		struct brumate_error *err)
 {
 	auto_(found_list_fini) struct found_list all = FOUND_LIST_EMPTY;
-	struct pool_watch watch = { progress, arg, 0 };
+	struct client_watch watch = { progress, arg, 0 };
 	auto_(client_fini) struct client c = { .stop_fd = -1 };
 	int r = client_init(&c, config, place, err);
 
@@ -29,23 +29,23 @@ int remote_list(const struct remote_config *config, const struct remote_place *p
 	return r;
 }
 
-struct dir_names {
+struct key_names {
 	char **names; /* what follows the prefix; owned */
 	size_t n;
 };
 
-static void names_clear(struct dir_names *l)
+static void names_clear(struct key_names *l)
 {
 	for (size_t i = 0; i < l->n; i++)
 		free(l->names[i]);
 	free(l->names);
-	*l = (struct dir_names){ 0 };
+	*l = (struct key_names){ 0 };
 }
 
 struct removal {
 	struct client client;
 	char *prefix; /* of what is listed; owned */
-	struct dir_names names;
+	struct key_names names;
 };
 
 static void removal_fini(struct removal *m)
@@ -58,7 +58,7 @@ DEFINE_AUTO_FINI(struct removal, removal_fini)
 
 static int take_name(void *arg, const char *name, uint64_t len_bytes)
 {
-	struct dir_names *l = arg;
+	struct key_names *l = arg;
 	char **names = array_room(l->names, l->n, sizeof(*names));
 
 	if (!names)
@@ -68,7 +68,7 @@ static int take_name(void *arg, const char *name, uint64_t len_bytes)
 	return l->names[l->n++] ? 0 : -ENOMEM;
 }
 
-static int list_names(void *arg, struct session *s, size_t i, struct brumate_error *err)
+static int list_names(void *arg, struct connection *s, size_t i, struct brumate_error *err)
 {
 	struct removal *m = arg;
 	int r = object_list(s, m->prefix, false, take_name, &m->names, err);
@@ -76,7 +76,7 @@ static int list_names(void *arg, struct session *s, size_t i, struct brumate_err
 	return r == -ENOMEM ? brumate_fail(err, ENOMEM, "%m") : r;
 }
 
-static int delete_name(void *arg, struct session *s, size_t i, struct brumate_error *err)
+static int delete_name(void *arg, struct connection *s, size_t i, struct brumate_error *err)
 {
 	const struct removal *m = arg;
 	auto_free char *key = path_format("%s%s", m->prefix, m->names.names[i]);
@@ -86,7 +86,7 @@ static int delete_name(void *arg, struct session *s, size_t i, struct brumate_er
 }
 
 /* Everything below the prefix @below of the place, in m->names. */
-static int list_below(struct removal *m, const char *below, const struct pool_watch *watch,
+static int list_below(struct removal *m, const char *below, const struct client_watch *watch,
 		      struct brumate_error *err)
 {
 	names_clear(&m->names);
@@ -94,11 +94,11 @@ static int list_below(struct removal *m, const char *below, const struct pool_wa
 	m->prefix = place_key(m->client.place, below);
 	if (!m->prefix)
 		return brumate_fail(err, ENOMEM, "%m");
-	return pool_run(&m->client, 1, list_names, m, watch, err);
+	return client_run(&m->client, 1, list_names, m, watch, err);
 }
 
 /* The manifest goes first: half of a checkpoint is never seen. */
-static int remove_files(struct removal *m, const char *id, const struct pool_watch *watch,
+static int remove_files(struct removal *m, const char *id, const struct client_watch *watch,
 			struct brumate_error *err)
 {
 	auto_free char *below = path_format("%s/", id);
@@ -120,8 +120,8 @@ static int remove_files(struct removal *m, const char *id, const struct pool_wat
 		return -ENOENT;
 	}
 	if (r == 0)
-		r = pool_run(&m->client, 1, delete_name, m, watch, err);
-	return r < 0 ? r : pool_run(&m->client, m->names.n, delete_name, m, watch, err);
+		r = client_run(&m->client, 1, delete_name, m, watch, err);
+	return r < 0 ? r : client_run(&m->client, m->names.n, delete_name, m, watch, err);
 }
 
 static bool uses(const struct manifest *m, const char *pack)
@@ -153,7 +153,7 @@ static void keep_used(struct removal *m, const struct found_list *all)
 }
 
 /* Packs are listed before the manifests: one that is put in between is not on the list. */
-static int remove_packs(struct removal *m, const struct pool_watch *watch,
+static int remove_packs(struct removal *m, const struct client_watch *watch,
 			struct brumate_error *err)
 {
 	auto_(found_list_fini) struct found_list all = FOUND_LIST_EMPTY;
@@ -168,14 +168,14 @@ static int remove_packs(struct removal *m, const struct pool_watch *watch,
 		if (!all.items[i].text)
 			return 0; /* which packs it needs cannot be told */
 	keep_used(m, &all);
-	return pool_run(&m->client, m->names.n, delete_name, m, watch, err);
+	return client_run(&m->client, m->names.n, delete_name, m, watch, err);
 }
 
 int remote_remove(const struct remote_config *config, const struct remote_place *place,
 		  const char *id, store_progress_fn progress, void *arg, struct brumate_error *err)
 {
 	auto_(removal_fini) struct removal m = { .client.stop_fd = -1 };
-	struct pool_watch watch = { progress, arg, 0 };
+	struct client_watch watch = { progress, arg, 0 };
 	int r;
 
 	if (!manifest_id_is_valid(id) || !strcmp(id, PLACE_PACKS))

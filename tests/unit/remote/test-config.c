@@ -5,7 +5,6 @@
 
 #include "check.h"
 #include "remote/config.h"
-#include "remote/metadata.h"
 
 static void check_find(void)
 {

@@ -2,7 +2,7 @@
 /* What is tried again, and how large parts are. The rest of it is tested against a server (s3.py). */
 #include "check.h"
 #include "remote/http.h"
-#include "remote/upload.h"
+#include "remote/object.h"
 
 static void check_verdicts(void)
 {
