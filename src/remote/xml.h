@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * The little XML that object stores answer with: elements, text and the five entities. Strict and pure.
- * No comments, no CDATA, no DOCTYPE, nothing that expands; attributes are checked and passed over.
+ * The little XML that object stores answer with: elements, text and the five entities. It is read by expat and
+ * strictly: a comment, CDATA, an instruction or a DOCTYPE is refused, so nothing expands; attributes are passed
+ * over. Pure.
  */
 #pragma once
 

@@ -30,6 +30,9 @@ static void check_good(void)
 	CHECK(read_text("<A>&lt;&amp;&gt;&quot;&apos;&#65;&#x20AC;&#x1F600;</A>") == 0);
 	CHECK_STR(told, "A=<&>\"'A\xe2\x82\xac\xf0\x9f\x98\x80;");
 	CHECK(read_text("\xef\xbb\xbf<a/>") == 0);
+	/* What keeps the connection alive while an upload is put together. */
+	CHECK(read_text("  \n\n<?xml version=\"1.0\"?>  \n<a/>\n") == 0);
+	CHECK(read_text("<?xml version=\"1.0\"?>\n   \n\n<a/>") == 0);
 	told[0] = '\0';
 	CHECK(xml_read("<a><b/><c/></a>", 15, tell, "a/b") == -ECANCELED);
 	CHECK_STR(told, "a/b=;");
@@ -59,6 +62,11 @@ static void check_bad(void)
 		"<!DOCTYPE a [<!ENTITY b \"c\">]><a>&b;</a>",
 		"<a><!-- c --></a>",
 		"<a><![CDATA[x]]></a>",
+		"<a><?b c?></a>",
+		"<!DOCTYPE a><a/>",
+		"<!DOCTYPE a SYSTEM \"file:///etc/passwd\"><a/>",
+		"<!-- c --><a/>",
+		"<a>\xff</a>",
 		"<a>\x01</a>",
 		"<a><b><c><d><e><f><g><h><i/></h></g></f></e></d></c></b></a>",
 		"</a>",
