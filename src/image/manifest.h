@@ -199,3 +199,6 @@ json_t *manifest_to_json(const struct manifest *m);
  */
 int manifest_decode(struct manifest *ret, const char *text, size_t len_bytes,
 		    struct brumate_error *err);
+
+/** The digest of the canonical text of @object, which must not have the member "digest". Returns 0 or -ENOMEM. */
+int manifest_canonical_digest(struct digest *ret, const json_t *object);

@@ -3,7 +3,7 @@
  * Manifests: any bytes are decoded or refused, and what was decoded is written and read back the
  * same. Each input is tried as it is and sealed with its right digest, or nothing would get past that.
  */
-#include "image/schema.h"
+#include "image/manifest.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,0 +1,935 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Reading and writing a manifest. Its members stand once in tables: name, type, place in struct manifest and
+ * range. Encoder, decoder and destructor are loops over these tables, so none of them can forget a member.
+ *
+ * The decoder takes untrusted bytes: JSON, format, version, digest, then each member of the tables. Members that
+ * are not in the tables are covered by the digest and otherwise ignored. The encoder never writes what the
+ * decoder could not read. All of it is pure.
+ */
+#include "image/manifest.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "image/escape.h"
+
+#define MANIFEST_FORMAT "brumate-checkpoint"
+
+/* Longest duration that is written: beyond it microseconds lose precision in a double. */
+#define MANIFEST_SECONDS_MAX 1e9
+
+/* ---- tables ---- */
+
+enum field_kind {
+	FIELD_TEXT,	/* char[size], NUL-terminated */
+	FIELD_STRING,	/* char *, owned */
+	FIELD_OPTIONAL, /* char *, owned, or NULL, which is null in JSON */
+	FIELD_ARGV,	/* char **, NULL-terminated, owned */
+	FIELD_U64,
+	FIELD_U32,
+	FIELD_INT,
+	FIELD_BOOL,
+	FIELD_SECONDS, /* double; whole microseconds in JSON */
+	FIELD_DIGEST,
+	FIELD_WORD,  /* an enum; one of words in JSON */
+	FIELD_GROUP, /* an object whose members lie in the same structure */
+	FIELD_LIST,  /* an array of objects; a pointer, owned, and a count */
+};
+
+struct field {
+	const char *name;
+	enum field_kind kind;
+	size_t offset;
+	size_t size; /* of a TEXT with its NUL; of an element of a LIST */
+	int64_t min; /* of U64, U32, INT */
+	int64_t max; /* of those; elements of a LIST or ARGV; bytes of a STRING; words of a WORD */
+	const struct field *members;
+	size_t n_members;
+	size_t count_offset; /* of a LIST's count */
+	const char *const *words;
+	int since;     /* version of the manifest that has it first; 0: all */
+	bool optional; /* of a LIST: not there where it has no items */
+};
+
+enum { ARGV_MAX = 1 << 16, STRING_BYTES_MAX = 1 << 20 };
+
+#define AT(type, member)   .offset = offsetof(type, member)
+#define SIZE(type, member) .size = sizeof(((type *)0)->member)
+#define TEXT(type, key, member)                                                       \
+	{                                                                             \
+		.name = key, .kind = FIELD_TEXT, AT(type, member), SIZE(type, member) \
+	}
+#define NUMBER(type, key, member, type_kind, low, high)                                   \
+	{                                                                                 \
+		.name = key, .kind = type_kind, AT(type, member), .min = low, .max = high \
+	}
+#define BYTES(type, member) NUMBER(type, #member, member, FIELD_U64, 0, INT64_MAX)
+#define PLAIN(type, key, member, type_kind)                                               \
+	{                                                                                 \
+		.name = key, .kind = type_kind, AT(type, member), .max = STRING_BYTES_MAX \
+	}
+#define WORD(type, member, list)                                       \
+	{                                                              \
+		.name = #member, .kind = FIELD_WORD, AT(type, member), \
+		.max = sizeof(list) / sizeof(list[0]), .words = list   \
+	}
+#define GROUP(key, table)                                           \
+	{                                                           \
+		.name = key, .kind = FIELD_GROUP, .members = table, \
+		.n_members = sizeof(table) / sizeof(table[0])       \
+	}
+#define LIST(key, member, count, table, most)                                                   \
+	{                                                                                       \
+		.name = key, .kind = FIELD_LIST, AT(struct manifest, member),                   \
+		.size = sizeof(*((struct manifest *)0)->member), .max = most, .members = table, \
+		.n_members = sizeof(table) / sizeof(table[0]),                                  \
+		.count_offset = offsetof(struct manifest, count)                                \
+	}
+
+static const struct field job_fields[] = {
+	TEXT(struct manifest, "id", job.id),
+	TEXT(struct manifest, "name", job.name),
+	NUMBER(struct manifest, "uid", job.uid, FIELD_U32, 0, UINT32_MAX),
+	NUMBER(struct manifest, "gid", job.gid, FIELD_U32, 0, UINT32_MAX),
+	{ .name = "argv", .kind = FIELD_ARGV, AT(struct manifest, job.argv), .max = ARGV_MAX },
+	PLAIN(struct manifest, "cwd", job.cwd, FIELD_OPTIONAL),
+	PLAIN(struct manifest, "log", job.log, FIELD_OPTIONAL),
+	PLAIN(struct manifest, "rootfs", job.rootfs, FIELD_OPTIONAL),
+	PLAIN(struct manifest, "simulated", job.simulated, FIELD_BOOL),
+	PLAIN(struct manifest, "by_pid", job.by_pid, FIELD_BOOL),
+};
+
+static const struct field host_fields[] = {
+	TEXT(struct manifest, "kernel", host.kernel),
+	TEXT(struct manifest, "machine", host.machine),
+	TEXT(struct manifest, "hostname", host.hostname),
+	TEXT(struct manifest, "cpu_model", host.cpu_model),
+	TEXT(struct manifest, "boot_id", host.boot_id),
+};
+
+static const struct field gpu_fields[] = {
+	TEXT(struct manifest_gpu, "uuid", uuid),
+	TEXT(struct manifest_gpu, "name", name),
+	BYTES(struct manifest_gpu, total_bytes),
+	BYTES(struct manifest_gpu, used_bytes),
+};
+
+static const struct field process_fields[] = {
+	NUMBER(struct manifest_process, "pid", pid, FIELD_INT, 1, INT_MAX),
+	NUMBER(struct manifest_process, "ppid", ppid, FIELD_INT, 0, INT_MAX),
+	TEXT(struct manifest_process, "comm", comm),
+	PLAIN(struct manifest_process, "gpu", gpu, FIELD_BOOL),
+	BYTES(struct manifest_process, gpu_bytes),
+	BYTES(struct manifest_process, rss_bytes),
+};
+
+static const struct field external_fields[] = {
+	TEXT(struct manifest_external, "key", key),
+	TEXT(struct manifest_external, "become", become),
+};
+
+static const struct field file_fields[] = {
+	PLAIN(struct manifest_file, "path", path, FIELD_STRING),
+	BYTES(struct manifest_file, len_bytes),
+	PLAIN(struct manifest_file, "digest", digest, FIELD_DIGEST),
+};
+
+static const struct field huge_pages_fields[] = {
+	NUMBER(struct manifest_huge_pages, "page_bytes", page_bytes, FIELD_U64, 1, INT64_MAX),
+	BYTES(struct manifest_huge_pages, bytes),
+};
+
+static const struct field phase_fields[] = {
+	TEXT(struct manifest_phase, "name", name),
+	PLAIN(struct manifest_phase, "duration_us", seconds, FIELD_SECONDS),
+};
+
+static const char *const region_words[MANIFEST_REGION__MAX] = { "host", "device" };
+
+static const struct field region_fields[] = {
+	WORD(struct manifest_region, kind, region_words),
+	NUMBER(struct manifest_region, "pid", pid, FIELD_INT, 1, INT_MAX),
+	BYTES(struct manifest_region, id),
+	BYTES(struct manifest_region, va),
+	BYTES(struct manifest_region, len_bytes),
+	TEXT(struct manifest_region, "gpu", gpu),
+};
+
+static const struct field pack_fields[] = {
+	PLAIN(struct manifest_pack, "path", path, FIELD_STRING),
+	BYTES(struct manifest_pack, len_bytes),
+};
+
+static const struct field memory_fields[] = {
+	LIST("regions", memory.regions, memory.n_regions, region_fields, MANIFEST_REGIONS_MAX),
+	LIST("packs", memory.packs, memory.n_packs, pack_fields, MANIFEST_PACKS_MAX),
+	NUMBER(struct manifest, "zero_bytes", memory.zero_bytes, FIELD_U64, 0, INT64_MAX),
+	NUMBER(struct manifest, "shared_bytes", memory.shared_bytes, FIELD_U64, 0, INT64_MAX),
+	NUMBER(struct manifest, "written_bytes", memory.written_bytes, FIELD_U64, 0, INT64_MAX),
+};
+
+enum { EXTERNALS_MAX = 1 << 16, PHASES_MAX = 256 };
+
+static const struct field manifest_fields[] = {
+	TEXT(struct manifest, "id", id),
+	TEXT(struct manifest, "created", created),
+	TEXT(struct manifest, "brumate_version", brumate_version),
+	GROUP("job", job_fields),
+	GROUP("host", host_fields),
+	TEXT(struct manifest, "driver_version", driver_version),
+	NUMBER(struct manifest, "cuda_version", cuda_version, FIELD_INT, 0, INT_MAX),
+	NUMBER(struct manifest, "criu_version", criu_version, FIELD_INT, 0, INT_MAX),
+	LIST("gpus", gpus, n_gpus, gpu_fields, MANIFEST_GPUS_MAX),
+	LIST("processes", processes, n_processes, process_fields, MANIFEST_PROCESSES_MAX),
+	LIST("externals", externals, n_externals, external_fields, EXTERNALS_MAX),
+	PLAIN(struct manifest, "shell_job", shell_job, FIELD_BOOL),
+	{ .name = "key_id",
+	  .kind = FIELD_TEXT,
+	  .offset = offsetof(struct manifest, key_id),
+	  .size = sizeof(((struct manifest *)0)->key_id),
+	  .since = 2 },
+	LIST("files", files, n_files, file_fields, MANIFEST_FILES_MAX),
+	{ .name = "memory",
+	  .kind = FIELD_GROUP,
+	  .members = memory_fields,
+	  .n_members = sizeof(memory_fields) / sizeof(memory_fields[0]),
+	  .since = 2 },
+	PLAIN(struct manifest, "leave_running", leave_running, FIELD_BOOL),
+	PLAIN(struct manifest, "downtime_us", downtime_seconds, FIELD_SECONDS),
+	LIST("phases", phases, n_phases, phase_fields, PHASES_MAX),
+	{ .name = "huge_pages",
+	  .kind = FIELD_LIST,
+	  .offset = offsetof(struct manifest, huge_pages),
+	  .size = sizeof(struct manifest_huge_pages),
+	  .max = MANIFEST_HUGE_PAGES_MAX,
+	  .members = huge_pages_fields,
+	  .n_members = sizeof(huge_pages_fields) / sizeof(huge_pages_fields[0]),
+	  .count_offset = offsetof(struct manifest, n_huge_pages),
+	  .optional = true },
+};
+static const size_t manifest_n_fields = sizeof(manifest_fields) / sizeof(manifest_fields[0]);
+
+static void free_argv(char **argv)
+{
+	for (size_t i = 0; argv && argv[i]; i++)
+		free(argv[i]);
+	free(argv);
+}
+
+static void free_fields(const struct field *fields, size_t n, char *base)
+{
+	for (const struct field *f = fields; f < fields + n; f++) {
+		void **pointer = (void **)(base + f->offset);
+
+		switch (f->kind) {
+		case FIELD_STRING:
+		case FIELD_OPTIONAL:
+			free(*pointer);
+			break;
+		case FIELD_ARGV:
+			free_argv(*pointer);
+			break;
+		case FIELD_GROUP:
+			free_fields(f->members, f->n_members, base);
+			break;
+		case FIELD_LIST:
+			for (size_t i = 0; i < *(size_t *)(base + f->count_offset); i++)
+				free_fields(f->members, f->n_members,
+					    (char *)*pointer + i * f->size);
+			free(*pointer);
+			break;
+		default:
+			break;
+		}
+	}
+}
+
+void manifest_fini(struct manifest *m)
+{
+	free_fields(manifest_fields, manifest_n_fields, (char *)m);
+	*m = MANIFEST_EMPTY;
+}
+
+uint64_t manifest_bytes(const struct manifest *m)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < m->n_files; i++)
+		sum += m->files[i].len_bytes;
+	for (size_t i = 0; i < m->memory.n_packs; i++)
+		sum += m->memory.packs[i].len_bytes;
+	return sum;
+}
+
+uint64_t manifest_whole_bytes(const struct manifest *m)
+{
+	uint64_t sum = manifest_memory_bytes(m);
+
+	for (size_t i = 0; i < m->n_files; i++)
+		if (strcmp(m->files[i].path, MANIFEST_TABLE_PATH))
+			sum += m->files[i].len_bytes;
+	return sum;
+}
+
+uint64_t manifest_memory_bytes(const struct manifest *m)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < m->memory.n_regions; i++)
+		sum += m->memory.regions[i].len_bytes;
+	return sum;
+}
+
+int manifest_canonical_digest(struct digest *ret, const json_t *object)
+{
+	auto_free char *text = json_dumps(object, JSON_COMPACT | JSON_SORT_KEYS);
+
+	return text ? digest_buffer(ret, text, strlen(text)) : -ENOMEM;
+}
+
+/* ---- rules that go beyond the type and range of a member ---- */
+
+bool manifest_id_is_valid(const char *id)
+{
+	size_t len =
+		strspn(id, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");
+
+	return len > 0 && len < MANIFEST_ID_BYTES && !id[len] && id[0] != '.';
+}
+
+bool manifest_path_is_valid(const char *path)
+{
+	if (strlen(path) >= PATH_MAX)
+		return false;
+
+	for (;;) {
+		size_t len = strcspn(path, "/");
+		bool dots = (len == 1 && path[0] == '.') ||
+			    (len == 2 && path[0] == '.' && path[1] == '.');
+
+		if (len == 0 || len > NAME_MAX || dots)
+			return false;
+		if (!path[len])
+			return true;
+		path += len + 1;
+	}
+}
+
+static bool is_stamp(const char *text)
+{
+	static const char form[] = "0000-00-00T00:00:00.000Z";
+
+	if (strlen(text) != strlen(form))
+		return false;
+	for (size_t i = 0; form[i]; i++)
+		if (form[i] == '0' ? !isdigit((unsigned char)text[i]) : text[i] != form[i])
+			return false;
+	return true;
+}
+
+static int check_absolute(const char *path, const char *what, struct brumate_error *err)
+{
+	if (path && path[0] != '/')
+		return brumate_fail(err, EBADMSG, "%s: want an absolute path", what);
+	return 0;
+}
+
+static int check_job(const struct manifest *m, struct brumate_error *err)
+{
+	int r = check_absolute(m->job.cwd, "job: cwd", err);
+
+	if (r == 0)
+		r = check_absolute(m->job.log, "job: log", err);
+	if (r == 0)
+		r = check_absolute(m->job.rootfs, "job: rootfs", err);
+	if (r == 0 && m->job.id[0] && !manifest_id_is_valid(m->job.id))
+		r = brumate_fail(err, EBADMSG, "job: id: \"%s\" is no valid id", m->job.id);
+	return r;
+}
+
+static int check_files(const struct manifest *m, struct brumate_error *err)
+{
+	for (size_t i = 0; i < m->n_files; i++) {
+		const char *path = m->files[i].path;
+
+		if (!manifest_path_is_valid(path) || !strcmp(path, MANIFEST_FILE_NAME))
+			return brumate_fail(err, EBADMSG,
+					    "files: item %zu: \"%s\" is no path below the "
+					    "checkpoint",
+					    i, path);
+		if (i == 0)
+			continue;
+
+		int order = strcmp(m->files[i - 1].path, path);
+		if (order >= 0)
+			return brumate_fail(err, EBADMSG, "files: item %zu: \"%s\" is %s", i, path,
+					    order ? "out of order" : "there twice");
+	}
+	return 0;
+}
+
+/* Whether @path is that of a file. Files are sorted. */
+static bool is_file(const struct manifest *m, const char *path)
+{
+	size_t low = 0, high = m->n_files;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		int order = strcmp(m->files[middle].path, path);
+
+		if (order == 0)
+			return true;
+		if (order < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return false;
+}
+
+static int check_packs(const struct manifest *m, struct brumate_error *err)
+{
+	const struct manifest_pack *packs = m->memory.packs;
+
+	for (size_t i = 0; i < m->memory.n_packs; i++) {
+		const char *path = packs[i].path;
+
+		if (!manifest_path_is_valid(path) || !strcmp(path, MANIFEST_FILE_NAME))
+			return brumate_fail(err, EBADMSG,
+					    "memory: packs: item %zu: \"%s\" is no path below the "
+					    "checkpoint",
+					    i, path);
+		if (is_file(m, path) || (i && strcmp(packs[i - 1].path, path) >= 0))
+			return brumate_fail(
+				err, EBADMSG,
+				"memory: packs: item %zu: \"%s\" is out of order or there "
+				"twice",
+				i, path);
+	}
+	return 0;
+}
+
+static int check_regions(const struct manifest *m, struct brumate_error *err)
+{
+	uint64_t end, total = 0;
+
+	for (size_t i = 0; i < m->memory.n_regions; i++) {
+		const struct manifest_region *region = &m->memory.regions[i];
+
+		if (__builtin_add_overflow(region->va, region->len_bytes, &end) ||
+		    __builtin_add_overflow(total, region->len_bytes, &total) || total > INT64_MAX)
+			return brumate_fail(err, EBADMSG,
+					    "memory: regions: item %zu: longer than any memory", i);
+	}
+	if (!is_file(m, MANIFEST_TABLE_PATH) && (m->memory.n_regions || m->memory.n_packs))
+		return brumate_fail(err, EBADMSG, "memory: no file " MANIFEST_TABLE_PATH);
+	return 0;
+}
+
+static int check_memory(const struct manifest *m, struct brumate_error *err)
+{
+	int r = check_packs(m, err);
+
+	return r < 0 ? r : check_regions(m, err);
+}
+
+static int check_externals(const struct manifest *m, struct brumate_error *err)
+{
+	for (size_t i = 0; i < m->n_externals; i++) {
+		const char *word = m->externals[i].become;
+
+		if (strcmp(word, "log") && strcmp(word, "null") && strcmp(word, "tty") &&
+		    strcmp(word, "append"))
+			return brumate_fail(
+				err, EBADMSG,
+				"externals: item %zu: become: want log, null, tty or append", i);
+	}
+	return 0;
+}
+
+/* What the tables cannot say: names, paths, order, words. Returns 0 or -EBADMSG. */
+static int manifest_check(const struct manifest *m, struct brumate_error *err)
+{
+	if (!manifest_id_is_valid(m->id))
+		return brumate_fail(err, EBADMSG, "id: \"%s\" is no valid id", m->id);
+	if (!is_stamp(m->created))
+		return brumate_fail(err, EBADMSG,
+				    "created: want a time as 2026-01-01T00:00:00.000Z");
+
+	size_t key_len = strlen(m->key_id);
+	if (key_len &&
+	    (key_len != MANIFEST_KEY_BYTES - 1 || strspn(m->key_id, "0123456789abcdef") != key_len))
+		return brumate_fail(err, EBADMSG, "key_id: no id of a key");
+
+	int r = check_job(m, err);
+	if (r == 0)
+		r = check_files(m, err);
+	if (r == 0)
+		r = check_memory(m, err);
+	return r < 0 ? r : check_externals(m, err);
+}
+
+/* ---- encoding ---- */
+
+static json_t *encode_object(const struct field *fields, size_t n, const char *base, int version);
+
+static json_t *encode_text(const char *raw, size_t max_bytes)
+{
+	auto_free char *escaped = text_escape(raw, max_bytes);
+
+	return escaped ? json_string(escaped) : NULL;
+}
+
+static json_t *encode_argv(char *const *argv)
+{
+	json_t *array = json_array();
+
+	for (size_t i = 0; array && argv && argv[i]; i++) {
+		if (json_array_append_new(array, encode_text(argv[i], SIZE_MAX)) < 0) {
+			json_decref(array);
+			return NULL;
+		}
+	}
+	return array;
+}
+
+static json_t *encode_list(const struct field *f, const char *base, int version)
+{
+	const char *elements = *(char *const *)(base + f->offset);
+	size_t n = *(const size_t *)(base + f->count_offset);
+	json_t *array = json_array();
+
+	for (size_t i = 0; array && i < n; i++) {
+		json_t *element =
+			encode_object(f->members, f->n_members, elements + i * f->size, version);
+
+		if (json_array_append_new(array, element) < 0) {
+			json_decref(array);
+			return NULL;
+		}
+	}
+	return array;
+}
+
+/* What is out of range becomes -1, which the decoder refuses. */
+static json_int_t microseconds(double seconds)
+{
+	return seconds >= 0 && seconds <= MANIFEST_SECONDS_MAX ? llround(seconds * 1e6) : -1;
+}
+
+static json_t *encode_digest(const struct digest *d)
+{
+	char text[DIGEST_TEXT_BYTES];
+
+	digest_format(text, d);
+	return json_string(text);
+}
+
+/* A word that is none becomes null, which the decoder refuses. */
+static json_t *encode_word(const struct field *f, unsigned value)
+{
+	return value < (uint64_t)f->max ? json_string(f->words[value]) : json_null();
+}
+
+static json_t *encode_field(const struct field *f, const char *base, int version)
+{
+	const char *at = base + f->offset;
+	const char *string;
+
+	switch (f->kind) {
+	case FIELD_TEXT:
+		return encode_text(at, f->size);
+	case FIELD_STRING:
+	case FIELD_OPTIONAL:
+		string = *(char *const *)at;
+		return string ? encode_text(string, SIZE_MAX) : json_null();
+	case FIELD_ARGV:
+		return encode_argv(*(char **const *)at);
+	case FIELD_U64:
+		return json_integer((json_int_t) * (const uint64_t *)at);
+	case FIELD_U32:
+		return json_integer(*(const uint32_t *)at);
+	case FIELD_INT:
+		return json_integer(*(const int *)at);
+	case FIELD_BOOL:
+		return json_boolean(*(const bool *)at);
+	case FIELD_SECONDS:
+		return json_integer(microseconds(*(const double *)at));
+	case FIELD_DIGEST:
+		return encode_digest((const struct digest *)at);
+	case FIELD_WORD:
+		return encode_word(f, *(const unsigned *)at);
+	case FIELD_GROUP:
+		return encode_object(f->members, f->n_members, base, version);
+	case FIELD_LIST:
+		return encode_list(f, base, version);
+	}
+	return NULL;
+}
+
+static bool is_left_out(const struct field *f, const char *base)
+{
+	return f->optional && !*(const size_t *)(base + f->count_offset);
+}
+
+static int encode_fields(json_t *object, const struct field *fields, size_t n, const char *base,
+			 int version)
+{
+	for (const struct field *f = fields; f < fields + n; f++)
+		if (f->since <= version && !is_left_out(f, base) &&
+		    json_object_set_new(object, f->name, encode_field(f, base, version)) < 0)
+			return -ENOMEM;
+	return 0;
+}
+
+static json_t *encode_object(const struct field *fields, size_t n, const char *base, int version)
+{
+	json_t *object = json_object();
+
+	if (object && encode_fields(object, fields, n, base, version) < 0) {
+		json_decref(object);
+		return NULL;
+	}
+	return object;
+}
+
+json_t *manifest_to_json(const struct manifest *m)
+{
+	int version = m->version ? m->version : MANIFEST_VERSION;
+	json_auto_t *object =
+		json_pack("{s:s, s:i}", "format", MANIFEST_FORMAT, "version", version);
+	struct digest digest;
+
+	if (!object ||
+	    encode_fields(object, manifest_fields, manifest_n_fields, (const char *)m, version) < 0)
+		return NULL;
+	if (manifest_canonical_digest(&digest, object) < 0)
+		return NULL;
+	if (json_object_set_new(object, "digest", encode_digest(&digest)) < 0)
+		return NULL;
+	return json_incref(object);
+}
+
+int manifest_encode(const struct manifest *m, char **ret_text, size_t *ret_len_bytes,
+		    struct brumate_error *err)
+{
+	json_auto_t *object = manifest_to_json(m);
+	if (!object)
+		return brumate_fail(err, ENOMEM, "manifest: %m");
+
+	auto_free char *text = json_dumps(object, JSON_INDENT(1));
+	size_t len = text ? strlen(text) : 0;
+	char *line = text ? realloc(text, len + 2) : NULL;
+	if (!line)
+		return brumate_fail(err, ENOMEM, "manifest: %m");
+	text = line;
+	memcpy(text + len++, "\n", 2);
+
+	auto_(manifest_fini) struct manifest again = MANIFEST_EMPTY;
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+	int r = manifest_decode(&again, text, len, &why);
+	if (r < 0)
+		return brumate_fail(err, r == -ENOMEM ? ENOMEM : EINVAL, "%s", why.text);
+
+	*ret_text = take_ptr(&text);
+	*ret_len_bytes = len;
+	return 0;
+}
+
+/* ---- decoding ---- */
+
+static int decode_object(const struct field *fields, size_t n, char *base, json_t *object,
+			 int version, struct brumate_error *err);
+
+static int fail_want(struct brumate_error *err, const char *what)
+{
+	return brumate_fail(err, EBADMSG, "want %s", what);
+}
+
+static int decode_string(char **ret, json_t *value, size_t max_bytes, struct brumate_error *err)
+{
+	char *raw;
+
+	if (!json_is_string(value))
+		return fail_want(err, "a string");
+	int r = text_unescape(&raw, json_string_value(value));
+	if (r == -EBADMSG)
+		return fail_want(err, "a string whose escapes are \\\\ and \\xNN");
+	if (r < 0)
+		return brumate_fail(err, -r, "%m");
+	if (strlen(raw) > max_bytes) {
+		free(raw);
+		return brumate_fail(err, EBADMSG, "want at most %zu bytes", max_bytes);
+	}
+	*ret = raw;
+	return 0;
+}
+
+static int decode_text(const struct field *f, char *ret, json_t *value, struct brumate_error *err)
+{
+	auto_free char *raw = NULL;
+	int r = decode_string(&raw, value, f->size - 1, err);
+
+	if (r == 0)
+		memcpy(ret, raw, strlen(raw) + 1);
+	return r;
+}
+
+static int decode_argv(const struct field *f, char ***ret, json_t *value, struct brumate_error *err)
+{
+	if (!json_is_array(value) || (int64_t)json_array_size(value) > f->max)
+		return brumate_fail(err, EBADMSG, "want an array of at most %" PRId64 " strings",
+				    f->max);
+
+	size_t n = json_array_size(value);
+	*ret = calloc(n + 1, sizeof(**ret));
+	if (!*ret)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < n; i++) {
+		int r = decode_string(&(*ret)[i], json_array_get(value, i), MANIFEST_BYTES_MAX,
+				      err);
+
+		if (r < 0)
+			return brumate_wrap(err, r, "item %zu", i);
+	}
+	return 0;
+}
+
+static int decode_integer(int64_t *ret, json_t *value, int64_t min, int64_t max,
+			  struct brumate_error *err)
+{
+	int64_t n = json_integer_value(value);
+
+	if (!json_is_integer(value) || n < min || n > max)
+		return brumate_fail(err, EBADMSG, "want an integer from %" PRId64 " to %" PRId64,
+				    min, max);
+	*ret = n;
+	return 0;
+}
+
+static int decode_number(const struct field *f, char *at, json_t *value, struct brumate_error *err)
+{
+	int64_t n = 0;
+	int r = decode_integer(&n, value, f->min, f->max, err);
+
+	if (r < 0)
+		return r;
+	if (f->kind == FIELD_U64)
+		*(uint64_t *)at = (uint64_t)n;
+	else if (f->kind == FIELD_U32)
+		*(uint32_t *)at = (uint32_t)n;
+	else
+		*(int *)at = (int)n;
+	return 0;
+}
+
+static int decode_seconds(double *ret, json_t *value, struct brumate_error *err)
+{
+	int64_t us = 0;
+	int r = decode_integer(&us, value, 0, (int64_t)(MANIFEST_SECONDS_MAX * 1e6), err);
+
+	if (r == 0)
+		*ret = (double)us / 1e6;
+	return r;
+}
+
+static int decode_digest(struct digest *ret, json_t *value, struct brumate_error *err)
+{
+	const char *text = json_string_value(value);
+
+	return text && digest_parse(ret, text) == 0
+		       ? 0
+		       : fail_want(err, "64 lower-case hexadecimal digits");
+}
+
+static int decode_word(const struct field *f, unsigned *ret, json_t *value,
+		       struct brumate_error *err)
+{
+	const char *text = json_string_value(value);
+
+	for (unsigned i = 0; text && i < (uint64_t)f->max; i++) {
+		if (!strcmp(text, f->words[i])) {
+			*ret = i;
+			return 0;
+		}
+	}
+	return fail_want(err, "a word that this version knows");
+}
+
+static int decode_list(const struct field *f, char *base, json_t *value, int version,
+		       struct brumate_error *err)
+{
+	size_t *count = (size_t *)(base + f->count_offset);
+	char **elements = (char **)(base + f->offset);
+
+	if (!json_is_array(value) || (int64_t)json_array_size(value) > f->max)
+		return brumate_fail(err, EBADMSG, "want an array of at most %" PRId64 " items",
+				    f->max);
+
+	size_t n = json_array_size(value);
+	if (n == 0)
+		return 0;
+	*elements = calloc(n, f->size);
+	if (!*elements)
+		return brumate_fail(err, ENOMEM, "%m");
+	*count = n;
+	for (size_t i = 0; i < n; i++) {
+		int r = decode_object(f->members, f->n_members, *elements + i * f->size,
+				      json_array_get(value, i), version, err);
+
+		if (r < 0)
+			return brumate_wrap(err, r, "item %zu", i);
+	}
+	return 0;
+}
+
+static int decode_field(const struct field *f, char *base, json_t *value, int version,
+			struct brumate_error *err)
+{
+	char *at = base + f->offset;
+
+	switch (f->kind) {
+	case FIELD_TEXT:
+		return decode_text(f, at, value, err);
+	case FIELD_OPTIONAL:
+		if (json_is_null(value))
+			return 0;
+		/* fall through */
+	case FIELD_STRING:
+		return decode_string((char **)at, value, (size_t)f->max, err);
+	case FIELD_ARGV:
+		return decode_argv(f, (char ***)at, value, err);
+	case FIELD_U64:
+	case FIELD_U32:
+	case FIELD_INT:
+		return decode_number(f, at, value, err);
+	case FIELD_BOOL:
+		if (!json_is_boolean(value))
+			return fail_want(err, "true or false");
+		*(bool *)at = json_is_true(value);
+		return 0;
+	case FIELD_SECONDS:
+		return decode_seconds((double *)at, value, err);
+	case FIELD_DIGEST:
+		return decode_digest((struct digest *)at, value, err);
+	case FIELD_WORD:
+		return decode_word(f, (unsigned *)at, value, err);
+	case FIELD_GROUP:
+		return decode_object(f->members, f->n_members, base, value, version, err);
+	case FIELD_LIST:
+		return decode_list(f, base, value, version, err);
+	}
+	return -EBADMSG;
+}
+
+static int decode_object(const struct field *fields, size_t n, char *base, json_t *object,
+			 int version, struct brumate_error *err)
+{
+	if (!json_is_object(object))
+		return fail_want(err, "an object");
+
+	for (const struct field *f = fields; f < fields + n; f++) {
+		json_t *value = json_object_get(object, f->name);
+
+		if (f->since > version || (f->optional && !value))
+			continue;
+		if (!value)
+			return brumate_fail(err, EBADMSG, "%s is missing", f->name);
+		int r = decode_field(f, base, value, version, err);
+		if (r < 0)
+			return brumate_wrap(err, r, "%s", f->name);
+	}
+	return 0;
+}
+
+static int check_version(int *ret, const json_t *object, struct brumate_error *err)
+{
+	const char *format = json_string_value(json_object_get(object, "format"));
+	const json_t *version = json_object_get(object, "version");
+
+	if (!format || strcmp(format, MANIFEST_FORMAT))
+		return brumate_fail(err, EBADMSG, "not a brumate manifest");
+	if (!json_is_integer(version) || json_integer_value(version) < 1)
+		return brumate_fail(err, EBADMSG, "version: fail_want an integer from 1");
+	if (json_integer_value(version) > MANIFEST_VERSION) {
+		brumate_fail(err, EPROTONOSUPPORT,
+			     "version %" JSON_INTEGER_FORMAT
+			     " is newer than version %d, the newest this "
+			     "brumate reads",
+			     json_integer_value(version), MANIFEST_VERSION);
+		brumate_hint(err, "use the brumate that wrote it, or a newer one");
+		return -EPROTONOSUPPORT;
+	}
+	*ret = (int)json_integer_value(version);
+	return 0;
+}
+
+/* Takes "digest" out of @object and compares it with what is left. */
+static int check_digest(json_t *object, struct brumate_error *err)
+{
+	struct digest wanted, found;
+	json_t *member = json_object_get(object, "digest");
+
+	if (!member)
+		return brumate_fail(err, EBADMSG, "digest is missing");
+	int r = decode_digest(&wanted, member, err);
+	if (r < 0)
+		return brumate_wrap(err, r, "digest");
+
+	json_object_del(object, "digest");
+	r = manifest_canonical_digest(&found, object);
+	if (r < 0)
+		return brumate_fail(err, -r, "%m");
+	if (memcmp(&wanted, &found, sizeof(wanted)))
+		return brumate_fail(err, EBADMSG, "damaged: its digest does not match");
+	return 0;
+}
+
+static int decode_root(struct manifest *m, json_t *root, struct brumate_error *err)
+{
+	int r = check_version(&m->version, root, err);
+
+	if (r == 0)
+		r = check_digest(root, err);
+	if (r == 0)
+		r = decode_object(manifest_fields, manifest_n_fields, (char *)m, root, m->version,
+				  err);
+	if (r == 0)
+		r = manifest_check(m, err);
+	return r;
+}
+
+int manifest_decode(struct manifest *ret, const char *text, size_t len_bytes,
+		    struct brumate_error *err)
+{
+	json_error_t why;
+
+	if (len_bytes == 0)
+		return brumate_fail(err, EBADMSG, "manifest: empty");
+	if (len_bytes > MANIFEST_BYTES_MAX)
+		return brumate_fail(err, EBADMSG, "manifest: %zu bytes, fail_want at most %d",
+				    len_bytes, MANIFEST_BYTES_MAX);
+
+	json_auto_t *root = json_loadb(text, len_bytes, JSON_REJECT_DUPLICATES, &why);
+	if (!root && json_error_code(&why) == json_error_out_of_memory)
+		return brumate_fail(err, ENOMEM, "manifest: %m");
+	if (!root)
+		return brumate_fail(err, EBADMSG, "manifest: damaged or truncated: line %d: %s",
+				    why.line, why.text);
+
+	auto_(manifest_fini) struct manifest m = MANIFEST_EMPTY;
+	int r = decode_root(&m, root, err);
+	if (r < 0)
+		return brumate_wrap(err, r, "manifest");
+	*ret = m;
+	m = MANIFEST_EMPTY;
+	return 0;
+}
