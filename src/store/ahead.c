@@ -5,9 +5,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <unistd.h>
+
+#include "base/thread.h"
 
 struct ahead {
 	int fd;
@@ -66,18 +67,6 @@ static void *read_ahead(void *arg)
 	return NULL;
 }
 
-/* Signals stay with the other threads. */
-static int start_thread(struct ahead *a)
-{
-	sigset_t all, old;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	int r = pthread_create(&a->thread, NULL, read_ahead, a);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	return -r;
-}
-
 int ahead_start(struct ahead **ret, int fd)
 {
 	auto_free struct ahead *a = calloc(1, sizeof(*a));
@@ -91,7 +80,7 @@ int ahead_start(struct ahead **ret, int fd)
 	pthread_cond_init(&a->moved, NULL);
 	posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
 
-	int r = start_thread(a);
+	int r = thread_start(&a->thread, read_ahead, a);
 	if (r < 0) {
 		free(a->memory);
 		return r;

@@ -1,20 +1,121 @@
 // SPDX-License-Identifier: MIT
-/* Reading checkpoints: open one by path, id, job or prefix, verify it, list all. Changes nothing. */
-#include "store/store.h"
-#include "base/paths.h"
-#include "chunks/files.h"
+/*
+ * Finding and opening checkpoints: the names in a store, one checkpoint by path, id, job or prefix, and the list
+ * of all. Nothing here changes the disk.
+ */
 #include "store/image.h"
-#include "store/names.h"
-#include "store/tree.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/paths.h"
+#include "chunks/files.h"
+
+/* ---- names ---- */
+
+int names_open_store(const char *dir, char **ret_path, struct brumate_error *err)
+{
+	auto_free char *path = realpath(dir, NULL);
+	if (!path)
+		return brumate_fail(err, errno, "%s: %m", dir);
+
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return brumate_fail(err, errno, "%s: %m", dir);
+	if (ret_path)
+		*ret_path = take_ptr(&path);
+	return fd;
+}
+
+/* Where the suffix of a hidden name starts, or NULL. */
+static const char *leftover_suffix(const char *name)
+{
+	static const char partial[] = ".partial", removed[] = ".removed-";
+	size_t len = strlen(name);
+
+	if (len > strlen(partial) && !strcmp(name + len - strlen(partial), partial))
+		return name + len - strlen(partial);
+	for (const char *p = name; (p = strstr(p, removed)); p++) {
+		const char *numbers = p + strlen(removed);
+
+		if (!numbers[strspn(numbers, "0123456789-")])
+			return p;
+	}
+	return NULL;
+}
+
+size_t names_leftover_id_len(const char *name)
+{
+	const char *suffix = name[0] == '.' ? leftover_suffix(name + 1) : NULL;
+	char id[MANIFEST_ID_BYTES];
+
+	if (!suffix || suffix - (name + 1) >= MANIFEST_ID_BYTES)
+		return 0;
+	size_t len = (size_t)(suffix - (name + 1));
+	memcpy(id, name + 1, len);
+	id[len] = '\0';
+	return manifest_id_is_valid(id) ? len : 0;
+}
+
+bool names_is_leftover(const char *name)
+{
+	return names_leftover_id_len(name) > 0;
+}
+
+/* The candidates from @first on, as many as fit, and how many more. */
+static void name_candidates(char *out, size_t room, const struct dir_names *all, size_t first,
+			    size_t n)
+{
+	size_t used = 0, i = 0;
+
+	for (; i < n && i < 5; i++)
+		used += (size_t)snprintf(out + used, room - used, "%s%s", i ? ", " : "",
+					 all->ids[first + i]);
+	if (i < n)
+		snprintf(out + used, room - used, " and %zu more", n - i);
+}
+
+int names_find_prefix(const char **ret, const struct dir_names *all, const char *prefix,
+		      struct brumate_error *err)
+{
+	size_t len = strlen(prefix), first = 0, n = 0;
+
+	while (first < all->n && strncmp(all->ids[first], prefix, len))
+		first++;
+	while (first + n < all->n && !strncmp(all->ids[first + n], prefix, len))
+		n++;
+	if (n == 0)
+		return -ENOENT;
+	if (n > 1) {
+		char candidates[5 * MANIFEST_ID_BYTES + 64];
+
+		name_candidates(candidates, sizeof(candidates), all, first, n);
+		brumate_fail(err, ENOTUNIQ, "checkpoint %s: the prefix of %zu: %s", prefix, n,
+			     candidates);
+		brumate_hint(err, "give more of the id");
+		brumate_error_exit(err, EXIT_USAGE);
+		return -ENOTUNIQ;
+	}
+	*ret = all->ids[first];
+	return 0;
+}
+
+int names_fail_unknown(struct brumate_error *err, const char *dir, const char *id)
+{
+	brumate_fail(err, ENOENT, "no checkpoint %s in %s", id, dir);
+	brumate_hint(err, "`brumate ls` lists them; a path needs a '/' in it");
+	return -ENOENT;
+}
+
+/* ---- one checkpoint ---- */
 
 void store_image_fini(struct store_image *i)
 {
@@ -49,7 +150,8 @@ static int read_manifest(struct manifest *ret, int dir_fd, struct brumate_error 
 	return manifest_decode(ret, text, (size_t)n, err);
 }
 
-static int load(struct store_image *ret, const char *path, int dir_fd, struct brumate_error *err)
+static int load_dir(struct store_image *ret, const char *path, int dir_fd,
+		    struct brumate_error *err)
 {
 	auto_(store_image_fini) struct store_image i = STORE_IMAGE_EMPTY;
 	struct stat st;
@@ -79,7 +181,7 @@ int image_load(struct store_image *ret, int store_fd, const char *store, const c
 	if (fd < 0)
 		return brumate_fail(err, errno, "checkpoint %s: %m", id);
 
-	int r = load(&i, path ? path : id, fd, err);
+	int r = load_dir(&i, path ? path : id, fd, err);
 	if (r < 0)
 		return brumate_wrap(err, r, "checkpoint %s", id);
 	if (strcmp(i.manifest.id, id)) {
@@ -126,7 +228,7 @@ static int open_path(struct store_image *ret, const char *given, struct brumate_
 	if (fd < 0)
 		return brumate_wrap(err, fd, "checkpoint");
 
-	int r = load(ret, path, fd, err);
+	int r = load_dir(ret, path, fd, err);
 	return r < 0 ? brumate_wrap(err, r, "checkpoint %s", given) : 0;
 }
 
@@ -142,7 +244,7 @@ struct search {
 	struct brumate_error why;
 };
 
-static void consider(struct search *s, const char *id)
+static void consider_image(struct search *s, const char *id)
 {
 	auto_(store_image_fini) struct store_image i = STORE_IMAGE_EMPTY;
 	struct brumate_error why = BRUMATE_ERROR_NONE;
@@ -178,7 +280,7 @@ static int open_latest(struct store_image *ret, int store_fd, const char *store,
 	};
 
 	for (size_t i = 0; i < all->n; i++)
-		consider(&s, all->ids[i]);
+		consider_image(&s, all->ids[i]);
 	if (!s.best.path)
 		return -ENOENT;
 	if (s.damaged[0] && s.damaged_mtime > s.best_mtime) {
@@ -239,5 +341,81 @@ int store_open(struct store_image *ret, const char *dir, const char *id, struct 
 		return r;
 	*ret = i;
 	i = STORE_IMAGE_EMPTY;
+	return 0;
+}
+
+int image_hold(const struct store_image *i)
+{
+	return flock(i->dir_fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK ? -EBUSY : 0;
+}
+
+/* ---- the list ---- */
+
+struct aged_id {
+	const char *id;					       /* borrowed from the names */
+	char created[sizeof(((struct manifest *)0)->created)]; /* empty: damaged */
+};
+
+static int by_age(const void *a, const void *b)
+{
+	const struct aged_id *left = a, *right = b;
+
+	if (!left->created[0] != !right->created[0])
+		return left->created[0] ? -1 : 1;
+
+	int order = strcmp(left->created, right->created);
+	return order ? order : strcmp(left->id, right->id);
+}
+
+/* Manifests are read twice, once for the order: all of them at a time could be gigabytes. */
+static struct aged_id *sort_by_age(int store_fd, const char *store, const struct dir_names *all)
+{
+	struct aged_id *entries = calloc(all->n ? all->n : 1, sizeof(*entries));
+
+	for (size_t i = 0; entries && i < all->n; i++) {
+		auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
+
+		entries[i].id = all->ids[i];
+		if (image_load(&image, store_fd, store, all->ids[i], NULL) == 0)
+			memcpy(entries[i].created, image.manifest.created,
+			       sizeof(entries[i].created));
+	}
+	if (entries && all->n)
+		qsort(entries, all->n, sizeof(*entries), by_age);
+	return entries;
+}
+
+int store_list(const char *dir,
+	       void (*fn)(void *arg, const char *id, const struct store_image *i,
+			  const struct brumate_error *why),
+	       void *arg, struct brumate_error *err)
+{
+	auto_(dir_names_fini) struct dir_names all = DIR_NAMES_EMPTY;
+	auto_free char *store = NULL;
+	auto_close int store_fd = names_open_store(dir, &store, err);
+
+	if (store_fd == -ENOENT) {
+		if (err)
+			*err = BRUMATE_ERROR_NONE;
+		return 0;
+	}
+	if (store_fd < 0)
+		return store_fd;
+	int r = dir_names_list(&all, store_fd, manifest_id_is_valid);
+	if (r < 0)
+		return brumate_fail(err, -r, "%s: %m", dir);
+	auto_free struct aged_id *entries = sort_by_age(store_fd, store, &all);
+	if (!entries)
+		return brumate_fail(err, ENOMEM, "%m");
+
+	for (size_t i = 0; i < all.n; i++) {
+		auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
+		struct brumate_error why = BRUMATE_ERROR_NONE;
+
+		r = image_load(&image, store_fd, store, entries[i].id, &why);
+		if (r == -ENOENT)
+			continue; /* removed meanwhile */
+		fn(arg, entries[i].id, r < 0 ? NULL : &image, r < 0 ? &why : NULL);
+	}
 	return 0;
 }

@@ -1,10 +1,36 @@
 // SPDX-License-Identifier: MIT
-/* Loading one checkpoint of an open store, for the other files of this layer. */
+/*
+ * Names in a store, and loading one of its checkpoints, for the other files of this layer.
+ *
+ * "ID" is a checkpoint, ".ID.partial" one being written, ".ID.removed-PID-N" one being removed. Everything else
+ * in the directory is not ours and never touched.
+ */
 #pragma once
 
-#include <sys/stat.h>
+#include <stdbool.h>
+#include <stddef.h>
 
+#include "chunks/files.h"
 #include "store/store.h"
+
+/** Opens the store itself. Returns an owned fd, @ret_path its real path (owned, may be NULL). */
+int names_open_store(const char *dir, char **ret_path, struct brumate_error *err);
+
+/** Length of the ID in a hidden name of ours, which follows the dot; 0 for any other name. */
+size_t names_leftover_id_len(const char *name);
+
+/** True for the hidden names of ours. */
+bool names_is_leftover(const char *name);
+
+/**
+ * Finds the one id that starts with @prefix. Returns 0 and @ret borrowed from @all; -ENOENT without
+ * touching @err; -ENOTUNIQ with the candidates in @err.
+ */
+int names_find_prefix(const char **ret, const struct dir_names *all, const char *prefix,
+		      struct brumate_error *err);
+
+/** Starts @err for a checkpoint that is not in the store. Returns -ENOENT. */
+int names_fail_unknown(struct brumate_error *err, const char *dir, const char *id);
 
 /** Loads the checkpoint @id of the store @store_fd, whose path is @store. Takes no lock. */
 int image_load(struct store_image *ret, int store_fd, const char *store, const char *id,

@@ -10,7 +10,6 @@
 #include "chunks/share.h"
 #include "chunks/files.h"
 #include "store/image.h"
-#include "store/names.h"
 
 /* A checkpoint of the store and when it was changed. */
 struct entry {

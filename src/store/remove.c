@@ -1,22 +1,27 @@
 // SPDX-License-Identifier: MIT
 /*
- * Removing checkpoints, and sweeping what dead writers and removers left. Whoever removes holds the
- * lock (flock) of the directory, so that two never work on the same one.
+ * Removing checkpoints: one by its id, by a rule, and what dead writers and removers left. Whoever removes holds
+ * the lock (flock) of the directory, so that two never work on the same one.
  */
 #include "store/store.h"
-#include "base/paths.h"
-#include "store/call.h"
-#include "store/names.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
+
+#include "base/array.h"
+#include "base/clock.h"
+#include "base/paths.h"
+#include "store/call.h"
+#include "store/image.h"
 
 enum { HIDDEN_BYTES = MANIFEST_ID_BYTES + 64 };
 
@@ -41,8 +46,8 @@ static int open_locked(int store_fd, const char *name)
 	return take_fd(&fd);
 }
 
-static int resolve(const char **ret, const struct dir_names *all, const char *dir, const char *id,
-		   struct brumate_error *err)
+static int resolve_id(const char **ret, const struct dir_names *all, const char *dir,
+		      const char *id, struct brumate_error *err)
 {
 	for (size_t i = 0; i < all->n; i++) {
 		if (!strcmp(all->ids[i], id)) {
@@ -95,12 +100,12 @@ int store_remove(const char *dir, const char *id, struct brumate_error *err)
 	int r = dir_names_list(&all, store_fd, manifest_id_is_valid);
 	if (r < 0)
 		return brumate_fail(err, -r, "%s: %m", dir);
-	r = resolve(&name, &all, dir, id, err);
+	r = resolve_id(&name, &all, dir, id, err);
 	return r < 0 ? r : hide_and_remove(store_fd, dir, name, err);
 }
 
 /* Takes a leftover whose owner is dead out of sight. Returns the fd that keeps it locked. */
-static int claim(int store_fd, const char *name, char ret_hidden[static HIDDEN_BYTES])
+static int claim_leftover(int store_fd, const char *name, char ret_hidden[static HIDDEN_BYTES])
 {
 	struct stat st;
 	auto_close int fd = open_locked(store_fd, name);
@@ -115,13 +120,13 @@ static int claim(int store_fd, const char *name, char ret_hidden[static HIDDEN_B
 	return take_fd(&fd);
 }
 
-static int sweep_one(int store_fd, const char *name)
+static int sweep_leftover(int store_fd, const char *name)
 {
 	char hidden[HIDDEN_BYTES];
 
 	/* The lock of the store keeps writers from creating one that they have not locked yet. */
 	flock(store_fd, LOCK_EX);
-	auto_close int fd = claim(store_fd, name, hidden);
+	auto_close int fd = claim_leftover(store_fd, name, hidden);
 	flock(store_fd, LOCK_UN);
 	if (fd < 0)
 		return fd;
@@ -140,7 +145,7 @@ int store_sweep(const char *dir)
 	if (r < 0)
 		return r;
 	for (size_t i = 0; i < all.n; i++)
-		if (sweep_one(store_fd, all.ids[i]) == 0)
+		if (sweep_leftover(store_fd, all.ids[i]) == 0)
 			swept++;
 	return swept;
 }
@@ -162,4 +167,159 @@ int store_free_bytes(const char *dir, uint64_t *ret, struct brumate_error *err)
 	}
 	*ret = (uint64_t)fs.f_bavail * fs.f_frsize;
 	return 0;
+}
+
+/* ---- by a rule ---- */
+
+int retention_parse_stamp(uint64_t *ret_ms, const char *stamp)
+{
+	struct tm tm = { 0 };
+	const char *rest = strptime(stamp, "%Y-%m-%dT%H:%M:%S", &tm);
+
+	if (!rest || strlen(rest) != 5 || rest[0] != '.' || strspn(rest + 1, "0123456789") != 3 ||
+	    rest[4] != 'Z')
+		return -EBADMSG;
+	time_t seconds = timegm(&tm);
+	if (seconds < 0)
+		return -EBADMSG;
+	*ret_ms = (uint64_t)seconds * 1000 + strtoul(rest + 1, NULL, 10);
+	return 0;
+}
+
+static int by_job_newest_first(const void *a, const void *b)
+{
+	const struct retention_item *left = a, *right = b;
+	int order = strcmp(left->job, right->job);
+
+	if (order == 0)
+		order = strcmp(right->created, left->created);
+	return order ? order : strcmp(right->id, left->id);
+}
+
+static bool is_young(const struct retention_item *item, uint64_t within_ms, uint64_t now_ms)
+{
+	uint64_t created_ms;
+
+	if (retention_parse_stamp(&created_ms, item->created) < 0 || created_ms >= now_ms)
+		return true;
+	return now_ms - created_ms <= within_ms;
+}
+
+void retention_choose(struct retention_item *items, size_t n, const struct retention_rule *rule,
+		      uint64_t now_ms)
+{
+	unsigned rank = 0;
+
+	if (n)
+		qsort(items, n, sizeof(*items), by_job_newest_first);
+	for (size_t i = 0; i < n; i++) {
+		bool same = i && !strcmp(items[i].job, items[i - 1].job);
+
+		rank = same ? rank + 1 : 0;
+		items[i].doomed = rank >= rule->keep_last &&
+				  !(rule->keep_within_ms &&
+				    is_young(&items[i], rule->keep_within_ms, now_ms));
+	}
+}
+
+/* Damaged ones are told and stay: what they hold may still be of use to somebody, and they must not count as the
+ * good ones that a rule keeps. */
+struct candidate {
+	char id[MANIFEST_ID_BYTES], job[MANIFEST_ID_BYTES];
+	char created[sizeof(((struct manifest *)0)->created)];
+};
+
+struct search {
+	const struct store_prune *prune;
+	struct candidate *found;
+	size_t n;
+	bool no_memory;
+};
+
+static bool is_of_job(const struct manifest *m, const char *job)
+{
+	return !job || !strcmp(m->job.id, job) || !strcmp(m->job.name, job);
+}
+
+static void add_candidate(struct search *s, const struct manifest *m)
+{
+	struct candidate *found = array_room(s->found, s->n, sizeof(*found));
+
+	if (!found) {
+		s->no_memory = true;
+		return;
+	}
+	s->found = found;
+	struct candidate *c = &s->found[s->n++];
+	snprintf(c->id, sizeof(c->id), "%s", m->id);
+	snprintf(c->job, sizeof(c->job), "%s", m->job.id[0] ? m->job.id : m->job.name);
+	snprintf(c->created, sizeof(c->created), "%s", m->created);
+}
+
+static void consider_candidate(void *arg, const char *id, const struct store_image *i,
+			       const struct brumate_error *why)
+{
+	struct search *s = arg;
+	const struct store_prune *p = s->prune;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	if (!i) { /* whose it is cannot be told */
+		if (!p->job && p->tell)
+			p->tell(p->arg, STORE_PRUNE_DAMAGED, id, why->text);
+		return;
+	}
+	if (!is_of_job(&i->manifest, p->job) || (p->may && !p->may(p->arg, &i->manifest)))
+		return;
+	if (store_check(i, &err) < 0) {
+		if (p->tell)
+			p->tell(p->arg, STORE_PRUNE_DAMAGED, id, err.text);
+		return;
+	}
+	add_candidate(s, &i->manifest);
+}
+
+/* Returns 1 if it is gone, 0 if it stays. */
+static int remove_candidate(const char *dir, const struct store_prune *p, const char *id)
+{
+	const char *needed = p->needed ? p->needed(p->arg, id) : NULL;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	if (!needed && !p->dry_run && store_remove(dir, id, &err) < 0)
+		needed = err.text;
+	if (p->tell)
+		p->tell(p->arg, needed ? STORE_PRUNE_KEPT : STORE_PRUNE_REMOVED, id,
+			needed ? needed : "");
+	return !needed;
+}
+
+static int prune_found(const char *dir, const struct store_prune *p, const struct search *s,
+		       struct brumate_error *err)
+{
+	auto_free struct retention_item *items = calloc(s->n ? s->n : 1, sizeof(*items));
+	int removed = 0;
+
+	if (!items)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < s->n; i++)
+		items[i] = (struct retention_item){ .id = s->found[i].id,
+						    .job = s->found[i].job,
+						    .created = s->found[i].created };
+	retention_choose(items, s->n, &p->rule, clock_wall_ns() / NS_PER_MS);
+	for (size_t i = 0; i < s->n; i++)
+		if (items[i].doomed)
+			removed += remove_candidate(dir, p, items[i].id);
+	return removed;
+}
+
+int store_prune(const char *dir, const struct store_prune *p, struct brumate_error *err)
+{
+	struct search s = { .prune = p };
+
+	if (!p->rule.keep_last && !p->rule.keep_within_ms)
+		return brumate_fail(err, EINVAL, "want to know what to keep");
+	int r = store_list(dir, consider_candidate, &s, err);
+	if (r == 0)
+		r = s.no_memory ? brumate_fail(err, ENOMEM, "%m") : prune_found(dir, p, &s, err);
+	free(s.found);
+	return r;
 }

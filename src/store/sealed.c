@@ -21,7 +21,7 @@
 #include "base/fd.h"
 #include "base/machine.h"
 #include "base/paths.h"
-#include "store/tree.h"
+#include "store/file-tree.h"
 
 enum {
 	MAGIC_BYTES = 16,
@@ -172,8 +172,8 @@ static int make_above(int to_fd, const char *path)
 
 static int pass_dir(const struct job *j, struct brumate_error *err)
 {
-	auto_(tree_fini) struct tree t = TREE_EMPTY;
-	int r = tree_scan(&t, j->from_fd, NULL, err);
+	auto_(file_tree_fini) struct file_tree t = FILE_TREE_EMPTY;
+	int r = file_tree_scan(&t, j->from_fd, NULL, err);
 
 	if (r < 0)
 		return r;

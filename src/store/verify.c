@@ -3,64 +3,12 @@
 #include "store/image.h"
 #include "chunks/files.h"
 #include "chunks/reader.h"
-#include "store/tree.h"
+#include "store/file-tree.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 #include <sys/file.h>
-
-static int fail_missing(const char *path, uint64_t len_bytes, struct brumate_error *err)
-{
-	return brumate_fail(err, EBADMSG, "%s: missing, want %" PRIu64 " bytes", path, len_bytes);
-}
-
-static int compare_size(uint64_t want, const struct tree_file *found, struct brumate_error *err)
-{
-	if (want == found->len_bytes)
-		return 0;
-	return brumate_fail(err, EBADMSG, "%s: %s: %" PRIu64 " of %" PRIu64 " bytes", found->path,
-			    found->len_bytes < want ? "truncated" : "too long", found->len_bytes,
-			    want);
-}
-
-/* Both lists are sorted by path. */
-static int compare_files(const struct manifest *m, const struct tree *t, struct brumate_error *err)
-{
-	size_t i = 0, k = 0;
-
-	while (i < m->n_files || k < t->n_files) {
-		int order = i == m->n_files   ? 1
-			    : k == t->n_files ? -1
-					      : strcmp(m->files[i].path, t->files[k].path);
-
-		if (order < 0)
-			return fail_missing(m->files[i].path, m->files[i].len_bytes, err);
-		if (order > 0)
-			return brumate_fail(err, EBADMSG, "%s: not in the manifest",
-					    t->files[k].path);
-		int r = compare_size(m->files[i++].len_bytes, &t->files[k++], err);
-		if (r < 0)
-			return r;
-	}
-	return 0;
-}
-
-int tree_compare(const struct manifest *m, const struct tree *files, const struct tree *packs,
-		 struct brumate_error *err)
-{
-	int r = compare_files(m, files, err);
-
-	/* There are no others in @packs. */
-	for (size_t i = 0, k = 0; r == 0 && i < m->memory.n_packs; i++, k++) {
-		const struct manifest_pack *want = &m->memory.packs[i];
-
-		if (k == packs->n_files || strcmp(packs->files[k].path, want->path))
-			return fail_missing(want->path, want->len_bytes, err);
-		r = compare_size(want->len_bytes, &packs->files[k], err);
-	}
-	return r;
-}
 
 /* Progress of the files, then of the packs, as one. */
 struct meter {
@@ -80,11 +28,11 @@ static int step(void *arg, uint64_t done_bytes, uint64_t total_bytes)
 }
 
 struct compare {
-	const struct tree_file *first;
+	const struct disk_file *first;
 	const struct manifest_file *wanted;
 };
 
-static int compare_file(int fd, const struct tree_file *f, void *arg, struct brumate_error *err)
+static int compare_file(int fd, const struct disk_file *f, void *arg, struct brumate_error *err)
 {
 	const struct compare *c = arg;
 	struct stat st;
@@ -100,19 +48,14 @@ static int compare_file(int fd, const struct tree_file *f, void *arg, struct bru
 	return 0;
 }
 
-int image_hold(const struct store_image *i)
-{
-	return flock(i->dir_fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK ? -EBUSY : 0;
-}
-
 /* The files and packs of @i. */
-static int scan_image(struct tree *ret_files, struct tree *ret_packs, const struct store_image *i,
-		      bool all, struct brumate_error *err)
+static int scan_image(struct file_tree *ret_files, struct file_tree *ret_packs,
+		      const struct store_image *i, bool all, struct brumate_error *err)
 {
-	int r = all ? tree_scan_all(ret_files, i->dir_fd, err)
-		    : tree_scan(ret_files, i->dir_fd, NULL, err);
+	int r = all ? file_tree_scan_all(ret_files, i->dir_fd, err)
+		    : file_tree_scan(ret_files, i->dir_fd, NULL, err);
 
-	if (r == 0 && tree_split(ret_packs, ret_files, &i->manifest) < 0)
+	if (r == 0 && file_tree_split(ret_packs, ret_files, &i->manifest) < 0)
 		r = brumate_fail(err, ENOMEM, "%m");
 	return r;
 }
@@ -120,17 +63,17 @@ static int scan_image(struct tree *ret_files, struct tree *ret_packs, const stru
 /* @meter, for what comes after the files. */
 static int verify_files(const struct store_image *i, struct meter *meter, struct brumate_error *err)
 {
-	auto_(tree_fini) struct tree t = TREE_EMPTY, packs = TREE_EMPTY;
+	auto_(file_tree_fini) struct file_tree t = FILE_TREE_EMPTY, packs = FILE_TREE_EMPTY;
 
 	image_hold(i); /* what was found sound stays so until it is closed */
 	int r = scan_image(&t, &packs, i, false, err);
 
 	if (r == 0)
-		r = tree_compare(&i->manifest, &t, &packs, err);
+		r = file_tree_compare(&i->manifest, &t, &packs, err);
 	if (r == 0) {
 		struct compare c = { t.files, i->manifest.files };
 
-		r = tree_hash(&t, i->dir_fd, compare_file, &c, step, meter, err);
+		r = file_tree_hash(&t, i->dir_fd, compare_file, &c, step, meter, err);
 	}
 	meter->before = t.total_bytes;
 	return r;
@@ -158,17 +101,17 @@ int store_verify_files(const struct store_image *i, store_progress_fn progress, 
 
 int store_check(const struct store_image *i, struct brumate_error *err)
 {
-	auto_(tree_fini) struct tree t = TREE_EMPTY, packs = TREE_EMPTY;
+	auto_(file_tree_fini) struct file_tree t = FILE_TREE_EMPTY, packs = FILE_TREE_EMPTY;
 	int r = scan_image(&t, &packs, i, false, err);
 
 	if (r == 0)
-		r = tree_compare(&i->manifest, &t, &packs, err);
+		r = file_tree_compare(&i->manifest, &t, &packs, err);
 	return r < 0 ? brumate_wrap(err, r, "checkpoint %s", i->manifest.id) : 0;
 }
 
 /* ---- all that is wrong ---- */
 
-static int check_file_owner(int fd, const struct tree_file *f, void *arg, struct brumate_error *err)
+static int check_file_owner(int fd, const struct disk_file *f, void *arg, struct brumate_error *err)
 {
 	struct stat st;
 
@@ -183,7 +126,7 @@ static bool is_sound(const struct store_problem *p)
 
 /* What is wrong with one file; @want or @found may be NULL, not both. False if nothing is. */
 static bool judge(struct store_problem *ret, const struct manifest_file *want,
-		  const struct tree_file *found)
+		  const struct disk_file *found)
 {
 	*ret = (struct store_problem){ .path = want ? want->path : found->path };
 	if (want) {
@@ -209,7 +152,7 @@ static bool judge(struct store_problem *ret, const struct manifest_file *want,
 }
 
 /* Both lists are sorted by path. */
-static int tell_problems(const struct manifest *m, const struct tree *t, store_problem_fn tell,
+static int tell_problems(const struct manifest *m, const struct file_tree *t, store_problem_fn tell,
 			 void *arg)
 {
 	size_t i = 0, k = 0;
@@ -220,7 +163,7 @@ static int tell_problems(const struct manifest *m, const struct tree *t, store_p
 			    : k == t->n_files ? -1
 					      : strcmp(m->files[i].path, t->files[k].path);
 		const struct manifest_file *want = order <= 0 ? &m->files[i++] : NULL;
-		const struct tree_file *found = order >= 0 ? &t->files[k++] : NULL;
+		const struct disk_file *found = order >= 0 ? &t->files[k++] : NULL;
 		struct store_problem p;
 
 		if (!judge(&p, want, found))
@@ -232,8 +175,8 @@ static int tell_problems(const struct manifest *m, const struct tree *t, store_p
 }
 
 /* Packs that are missing or not as long as they should be. */
-static int tell_packs(const struct manifest *m, const struct tree *packs, store_problem_fn tell,
-		      void *arg)
+static int tell_packs(const struct manifest *m, const struct file_tree *packs,
+		      store_problem_fn tell, void *arg)
 {
 	size_t k = 0;
 	int n = 0;
@@ -253,7 +196,7 @@ static int tell_packs(const struct manifest *m, const struct tree *packs, store_
 }
 
 /* Whether the chunks of packs can be looked at: their table is sound. */
-static bool has_table(const struct manifest *m, const struct tree *t)
+static bool has_table(const struct manifest *m, const struct file_tree *t)
 {
 	for (size_t i = 0, k = 0; i < m->n_files && k < t->n_files;) {
 		int order = strcmp(m->files[i].path, t->files[k].path);
@@ -288,7 +231,7 @@ static void tell_damage(void *arg, const struct chunks_damage *damage)
 int store_verify_all(const struct store_image *i, store_problem_fn tell, void *tell_arg,
 		     store_progress_fn progress, void *arg, struct brumate_error *err)
 {
-	auto_(tree_fini) struct tree t = TREE_EMPTY, packs = TREE_EMPTY;
+	auto_(file_tree_fini) struct file_tree t = FILE_TREE_EMPTY, packs = FILE_TREE_EMPTY;
 	struct meter meter = { progress, arg, 0, manifest_bytes(&i->manifest) };
 	struct teller teller = { tell, tell_arg };
 	int n, k = 0;
@@ -297,14 +240,13 @@ int store_verify_all(const struct store_image *i, store_problem_fn tell, void *t
 	int r = scan_image(&t, &packs, i, true, err);
 
 	if (r == 0)
-		r = tree_hash(&t, i->dir_fd, check_file_owner, NULL, step, &meter, err);
+		r = file_tree_hash(&t, i->dir_fd, check_file_owner, NULL, step, &meter, err);
 	if (r < 0)
 		return brumate_wrap(err, r, "checkpoint %s", i->manifest.id);
 	n = tell_problems(&i->manifest, &t, tell, tell_arg);
 	n += tell_packs(&i->manifest, &packs, tell, tell_arg);
 	meter.before = t.total_bytes;
 	if (has_table(&i->manifest, &t))
-		k = chunks_verify(i->dir_fd, &i->manifest, tell_damage, &teller, step, &meter,
-				  err);
+		k = chunks_verify(i->dir_fd, &i->manifest, tell_damage, &teller, step, &meter, err);
 	return k < 0 ? brumate_wrap(err, k, "checkpoint %s", i->manifest.id) : n + k;
 }

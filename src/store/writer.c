@@ -8,8 +8,8 @@
 #include "base/fd.h"
 #include "base/paths.h"
 #include "store/call.h"
-#include "store/names.h"
-#include "store/tree.h"
+#include "store/image.h"
+#include "store/file-tree.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -145,7 +145,7 @@ static int seal_dir(int fd)
 	return call_sync_dir(fd);
 }
 
-static int seal_file(int fd, const struct tree_file *f, void *arg, struct brumate_error *err)
+static int seal_file(int fd, const struct disk_file *f, void *arg, struct brumate_error *err)
 {
 	const struct store_writer *w = arg;
 	struct stat st;
@@ -171,7 +171,7 @@ static void free_files(struct manifest *m)
 }
 
 /* Moves the files of @t into @m. */
-static int fill_files(struct manifest *m, struct tree *t)
+static int fill_files(struct manifest *m, struct file_tree *t)
 {
 	struct manifest_file *files = calloc(t->n_files ? t->n_files : 1, sizeof(*files));
 
@@ -203,15 +203,15 @@ static void fill_header(struct manifest *m, const struct store_writer *w)
 static int write_data(struct store_writer *w, struct manifest *m, store_progress_fn progress,
 		      void *arg, struct brumate_error *err)
 {
-	auto_(tree_fini) struct tree t = TREE_EMPTY, packs = TREE_EMPTY;
-	int r = tree_scan(&t, w->dir_fd, seal_dir, err);
+	auto_(file_tree_fini) struct file_tree t = FILE_TREE_EMPTY, packs = FILE_TREE_EMPTY;
+	int r = file_tree_scan(&t, w->dir_fd, seal_dir, err);
 
 	/* Packs have digests of their own for each chunk, and are synced. */
-	if (r == 0 && tree_split(&packs, &t, m) < 0)
+	if (r == 0 && file_tree_split(&packs, &t, m) < 0)
 		r = brumate_fail(err, ENOMEM, "%m");
 	t.will_sync = true;
 	if (r == 0)
-		r = tree_hash(&t, w->dir_fd, seal_file, w, progress, arg, err);
+		r = file_tree_hash(&t, w->dir_fd, seal_file, w, progress, arg, err);
 	if (r < 0)
 		return r;
 	fill_header(m, w);
@@ -281,13 +281,13 @@ int store_commit(struct store_writer *w, struct manifest *m, store_progress_fn p
 int store_commit_as(struct store_writer *w, const struct manifest *m, const char *text,
 		    size_t len_bytes, struct brumate_error *err)
 {
-	auto_(tree_fini) struct tree t = TREE_EMPTY, packs = TREE_EMPTY;
-	int r = tree_scan(&t, w->dir_fd, seal_dir, err);
+	auto_(file_tree_fini) struct file_tree t = FILE_TREE_EMPTY, packs = FILE_TREE_EMPTY;
+	int r = file_tree_scan(&t, w->dir_fd, seal_dir, err);
 
-	if (r == 0 && tree_split(&packs, &t, m) < 0)
+	if (r == 0 && file_tree_split(&packs, &t, m) < 0)
 		r = brumate_fail(err, ENOMEM, "%m");
 	if (r == 0)
-		r = tree_compare(m, &t, &packs, err);
+		r = file_tree_compare(m, &t, &packs, err);
 	if (r == 0)
 		r = write_manifest(w, text, len_bytes, err);
 	if (r == 0)

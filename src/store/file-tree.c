@@ -1,0 +1,490 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The files of a checkpoint as they are on disk: found without following a link, hashed by several threads, and
+ * compared with a manifest by name and size.
+ */
+#include "store/file-tree.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/paths.h"
+#include "base/workers.h"
+#include "chunks/files.h"
+#include "store/ahead.h"
+
+enum { DEPTH_MAX = 64 };
+
+struct scan {
+	struct file_tree *tree;
+	file_tree_dir_fn dir;
+	struct brumate_error *err;
+};
+
+static int scan_dir(struct scan *s, int fd, const char *prefix, int depth);
+
+void file_tree_fini(struct file_tree *t)
+{
+	for (size_t i = 0; i < t->n_files; i++)
+		free(t->files[i].path);
+	free(t->files);
+	*t = FILE_TREE_EMPTY;
+}
+
+static int add_file(struct scan *s, const char *path, uint64_t len_bytes)
+{
+	struct file_tree *t = s->tree;
+
+	if (t->n_files == MANIFEST_FILES_MAX)
+		return brumate_fail(s->err, EFBIG, "more than %d files", MANIFEST_FILES_MAX);
+
+	struct disk_file *files = array_room(t->files, t->n_files, sizeof(*files));
+	if (!files)
+		return brumate_fail(s->err, ENOMEM, "%m");
+	t->files = files;
+	char *copy = strdup(path);
+	if (!copy)
+		return brumate_fail(s->err, ENOMEM, "%m");
+	t->files[t->n_files++] = (struct disk_file){ .path = copy, .len_bytes = len_bytes };
+	t->total_bytes += len_bytes;
+	return 0;
+}
+
+static const char *kind_of(mode_t mode)
+{
+	switch (mode & S_IFMT) {
+	case S_IFLNK:
+		return "a symbolic link";
+	case S_IFIFO:
+		return "a pipe";
+	case S_IFSOCK:
+		return "a socket";
+	default:
+		return "a device";
+	}
+}
+
+static int scan_subdir(struct scan *s, int dir_fd, const char *name, const char *path, int depth)
+{
+	auto_close int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+	if (fd < 0)
+		return brumate_fail(s->err, errno, "%s: %m", path);
+	return scan_dir(s, fd, path, depth + 1);
+}
+
+static int scan_found(struct scan *s, int dir_fd, const char *path, const char *name, int depth)
+{
+	struct stat st;
+
+	if (fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+		return brumate_fail(s->err, errno, "%s: %m", path);
+	if (S_ISDIR(st.st_mode))
+		return scan_subdir(s, dir_fd, name, path, depth);
+	if (!S_ISREG(st.st_mode))
+		return brumate_fail(s->err, EBADMSG, "%s: %s, want files and directories only",
+				    path, kind_of(st.st_mode));
+	if (!strcmp(path, STORE_MANIFEST_NAME))
+		return 0;
+	return add_file(s, path, (uint64_t)st.st_size);
+}
+
+static int scan_entry(struct scan *s, int dir_fd, const char *prefix, const char *name, int depth)
+{
+	auto_free char *path = *prefix ? path_format("%s/%s", prefix, name) : strdup(name);
+	if (!path)
+		return brumate_fail(s->err, ENOMEM, "%m");
+
+	int r = scan_found(s, dir_fd, path, name, depth);
+	if (r >= 0 || !s->tree->go_on || r == -ENOMEM || r == -EFBIG)
+		return r;
+	int failure = r;
+	r = add_file(s, path, 0);
+	if (r == 0)
+		s->tree->files[s->tree->n_files - 1].failure = failure;
+	return r;
+}
+
+static int scan_entries(struct scan *s, DIR *dir, const char *prefix, int depth)
+{
+	for (;;) {
+		errno = 0;
+		struct dirent *entry = readdir(dir);
+
+		if (!entry)
+			return errno ? brumate_fail(s->err, errno, "%s: %m", *prefix ? prefix : ".")
+				     : 0;
+		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
+			continue;
+		int r = scan_entry(s, dirfd(dir), prefix, entry->d_name, depth);
+		if (r < 0)
+			return r;
+	}
+}
+
+static int scan_dir(struct scan *s, int fd, const char *prefix, int depth)
+{
+	if (depth > DEPTH_MAX)
+		return brumate_fail(s->err, EBADMSG, "%s: more than %d directories deep", prefix,
+				    DEPTH_MAX);
+
+	auto_close int own = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (own < 0)
+		return brumate_fail(s->err, errno, "%s: %m", *prefix ? prefix : ".");
+	auto_closedir DIR *dir = fdopendir(own);
+	if (!dir)
+		return brumate_fail(s->err, errno, "%s: %m", *prefix ? prefix : ".");
+	take_fd(&own);
+
+	int r = scan_entries(s, dir, prefix, depth);
+	if (r == 0 && s->dir) {
+		r = s->dir(fd);
+		if (r < 0)
+			brumate_fail(s->err, -r, "%s: %m", *prefix ? prefix : ".");
+	}
+	return r;
+}
+
+static int by_path(const void *a, const void *b)
+{
+	return strcmp(((const struct disk_file *)a)->path, ((const struct disk_file *)b)->path);
+}
+
+static int scan_tree(struct file_tree *ret, int dir_fd, bool go_on, file_tree_dir_fn dir,
+		     struct brumate_error *err)
+{
+	auto_(file_tree_fini) struct file_tree t = { .go_on = go_on };
+	struct scan s = { .tree = &t, .dir = dir, .err = err };
+	int r = scan_dir(&s, dir_fd, "", 0);
+
+	if (r < 0)
+		return r;
+	if (t.n_files)
+		qsort(t.files, t.n_files, sizeof(t.files[0]), by_path);
+	*ret = t;
+	t = FILE_TREE_EMPTY;
+	return 0;
+}
+
+int file_tree_scan(struct file_tree *ret, int dir_fd, file_tree_dir_fn dir,
+		   struct brumate_error *err)
+{
+	return scan_tree(ret, dir_fd, false, dir, err);
+}
+
+int file_tree_scan_all(struct file_tree *ret, int dir_fd, struct brumate_error *err)
+{
+	/* What was noted of a file that is listed is no failure of the whole. */
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+	int r = scan_tree(ret, dir_fd, true, NULL, &why);
+
+	if (r < 0 && err)
+		*err = why;
+	return r;
+}
+
+static bool is_pack(const struct manifest *m, const char *path)
+{
+	size_t low = 0, high = m->memory.n_packs;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		int order = strcmp(m->memory.packs[middle].path, path);
+
+		if (order == 0)
+			return true;
+		if (order < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return false;
+}
+
+int file_tree_split(struct file_tree *ret, struct file_tree *t, const struct manifest *m)
+{
+	struct file_tree packs = { .go_on = t->go_on };
+	size_t kept = 0;
+
+	packs.files = calloc(t->n_files + 1, sizeof(*packs.files));
+	if (!packs.files)
+		return -ENOMEM;
+	for (size_t i = 0; i < t->n_files; i++) {
+		struct disk_file *f = &t->files[i];
+
+		if (!is_pack(m, f->path)) {
+			t->files[kept++] = *f;
+			continue;
+		}
+		packs.files[packs.n_files++] = *f;
+		packs.total_bytes += f->len_bytes;
+		t->total_bytes -= f->len_bytes;
+	}
+	t->n_files = kept;
+	*ret = packs;
+	return 0;
+}
+
+/* ---- hashing ---- */
+
+enum { THREADS_MAX = 8 };
+
+struct hashing {
+	struct file_tree *tree;
+	struct disk_file **order; /* largest first */
+	int dir_fd;
+	disk_file_fn done;
+	void *done_arg;
+	store_progress_fn progress;
+	void *progress_arg;
+
+	struct workers workers;
+	atomic_size_t next;
+	atomic_uint_fast64_t done_bytes;
+	uint64_t reported_bytes;
+	int told; /* by progress */
+
+	pthread_mutex_t lock;
+	int r; /* of the failed file that is first by path; under lock, as is what follows */
+	const struct disk_file *failed;
+	struct brumate_error err;
+};
+
+static int hashed_some(void *arg, size_t n_bytes)
+{
+	struct hashing *h = arg;
+
+	atomic_fetch_add(&h->done_bytes, n_bytes);
+	return workers_are_stopped(&h->workers) ? -ECANCELED : 0;
+}
+
+/* A thread reads while this one hashes: for a file that is larger than all others together, the two
+ * would otherwise take turns. -EAGAIN: no thread to be had. */
+static int digest_large(struct hashing *h, struct digest *ret, int fd, uint64_t *ret_len)
+{
+	auto_(digest_run_free) struct digest_run *run = NULL;
+	auto_(ahead_free) struct ahead *ahead = NULL;
+	uint64_t len = 0;
+	int r = digest_begin(&run);
+
+	if (r == 0)
+		r = ahead_start(&ahead, fd);
+	while (r == 0) {
+		const void *buf;
+		ssize_t n = ahead_next(ahead, &buf);
+
+		if (n == 0)
+			break;
+		r = n < 0 ? (int)n : digest_add(run, buf, (size_t)n);
+		if (r == 0)
+			r = hashed_some(h, (size_t)n);
+		len += n > 0 ? (uint64_t)n : 0;
+	}
+	if (r == 0)
+		r = digest_take(run, ret);
+	if (r == 0)
+		*ret_len = len;
+	return r;
+}
+
+static int digest_of(struct hashing *h, struct disk_file *f, int fd, uint64_t *ret_len)
+{
+	if (h->tree->will_sync) /* an error of the disk shows when it is synced */
+		sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+	if (f->len_bytes >= AHEAD_WORTH_BYTES) {
+		int r = digest_large(h, &f->digest, fd, ret_len);
+
+		if (r != -EAGAIN && r != -ENOMEM)
+			return r;
+	}
+	return digest_file_steps(&f->digest, fd, ret_len, hashed_some, h);
+}
+
+static int hash_file(struct hashing *h, struct disk_file *f, struct brumate_error *err)
+{
+	uint64_t len = 0;
+	auto_close int fd = files_open(h->dir_fd, f->path, NULL);
+
+	if (fd < 0)
+		return brumate_fail(err, -fd, "%s: %m", f->path);
+	int r = digest_of(h, f, fd, &len);
+	if (r < 0)
+		return brumate_fail(err, -r, "%s: %m", f->path);
+	if (len != f->len_bytes)
+		return brumate_fail(err, EBUSY, "%s: changed while it was read", f->path);
+	return h->done ? h->done(fd, f, h->done_arg, err) : 0;
+}
+
+static void note_failure(struct hashing *h, struct disk_file *f, int r,
+			 const struct brumate_error *err)
+{
+	if (h->tree->go_on && r != -ECANCELED) {
+		f->failure = r;
+		return;
+	}
+	workers_stop(&h->workers);
+	if (r == -ECANCELED)
+		return;
+	pthread_mutex_lock(&h->lock);
+	if (!h->failed || f < h->failed) {
+		h->failed = f;
+		h->r = r;
+		h->err = *err;
+	}
+	pthread_mutex_unlock(&h->lock);
+}
+
+static int hash_for_worker(void *arg, const struct worker *me, struct brumate_error *err)
+{
+	struct hashing *h = arg;
+
+	while (!worker_is_stopped(me)) {
+		size_t i = atomic_fetch_add(&h->next, 1);
+		struct brumate_error why = BRUMATE_ERROR_NONE;
+
+		if (i >= h->tree->n_files)
+			break;
+		if (h->order[i]->failure)
+			continue;
+		int r = hash_file(h, h->order[i], &why);
+		if (r < 0)
+			note_failure(h, h->order[i], r, &why);
+	}
+	return 0;
+}
+
+static int report_hashed(void *arg)
+{
+	struct hashing *h = arg;
+	uint64_t bytes = atomic_load(&h->done_bytes);
+
+	if (bytes == h->reported_bytes)
+		return 0;
+	h->reported_bytes = bytes;
+	h->told = h->progress(h->progress_arg, bytes, h->tree->total_bytes);
+	return h->told;
+}
+
+static unsigned threads_wanted(size_t n_files)
+{
+	unsigned n = workers_cores(THREADS_MAX);
+
+	return n > n_files ? (unsigned)n_files : n;
+}
+
+static int by_size(const void *a, const void *b)
+{
+	uint64_t left = (*(struct disk_file *const *)a)->len_bytes;
+	uint64_t right = (*(struct disk_file *const *)b)->len_bytes;
+
+	return left < right ? 1 : left > right ? -1 : 0;
+}
+
+static int hash_files(struct hashing *h, struct brumate_error *err)
+{
+	uint64_t total = h->tree->total_bytes;
+	unsigned threads = threads_wanted(h->tree->n_files);
+
+	if (workers_start(&h->workers, threads, hash_for_worker, h) < 0)
+		return brumate_fail(err, EAGAIN, "no thread to hash files with: %m");
+	workers_wait(&h->workers, h->progress ? report_hashed : NULL, h, NULL);
+	if (h->told < 0)
+		return brumate_fail(err, -h->told, "stopped while files were hashed: %m");
+	if (h->failed && err)
+		*err = h->err;
+	if (h->r == 0 && h->progress)
+		h->progress(h->progress_arg, total, total);
+	return h->r;
+}
+
+int file_tree_hash(struct file_tree *t, int dir_fd, disk_file_fn done, void *done_arg,
+		   store_progress_fn progress, void *progress_arg, struct brumate_error *err)
+{
+	struct hashing h = {
+		.tree = t,
+		.dir_fd = dir_fd,
+		.done = done,
+		.done_arg = done_arg,
+		.progress = progress,
+		.progress_arg = progress_arg,
+		.lock = PTHREAD_MUTEX_INITIALIZER,
+	};
+
+	if (t->n_files == 0)
+		return 0;
+	auto_free struct disk_file **order = calloc(t->n_files, sizeof(struct disk_file *));
+	if (!order)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < t->n_files; i++)
+		order[i] = &t->files[i];
+	qsort(order, t->n_files, sizeof(struct disk_file *), by_size);
+	h.order = order;
+
+	int r = hash_files(&h, err);
+	pthread_mutex_destroy(&h.lock);
+	return r;
+}
+
+/* ---- comparing ---- */
+
+static int fail_missing(const char *path, uint64_t len_bytes, struct brumate_error *err)
+{
+	return brumate_fail(err, EBADMSG, "%s: missing, want %" PRIu64 " bytes", path, len_bytes);
+}
+
+static int compare_size(uint64_t want, const struct disk_file *found, struct brumate_error *err)
+{
+	if (want == found->len_bytes)
+		return 0;
+	return brumate_fail(err, EBADMSG, "%s: %s: %" PRIu64 " of %" PRIu64 " bytes", found->path,
+			    found->len_bytes < want ? "truncated" : "too long", found->len_bytes,
+			    want);
+}
+
+/* Both lists are sorted by path. */
+static int compare_files(const struct manifest *m, const struct file_tree *t,
+			 struct brumate_error *err)
+{
+	size_t i = 0, k = 0;
+
+	while (i < m->n_files || k < t->n_files) {
+		int order = i == m->n_files   ? 1
+			    : k == t->n_files ? -1
+					      : strcmp(m->files[i].path, t->files[k].path);
+
+		if (order < 0)
+			return fail_missing(m->files[i].path, m->files[i].len_bytes, err);
+		if (order > 0)
+			return brumate_fail(err, EBADMSG, "%s: not in the manifest",
+					    t->files[k].path);
+		int r = compare_size(m->files[i++].len_bytes, &t->files[k++], err);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+int file_tree_compare(const struct manifest *m, const struct file_tree *files,
+		      const struct file_tree *packs, struct brumate_error *err)
+{
+	int r = compare_files(m, files, err);
+
+	/* There are no others in @packs. */
+	for (size_t i = 0, k = 0; r == 0 && i < m->memory.n_packs; i++, k++) {
+		const struct manifest_pack *want = &m->memory.packs[i];
+
+		if (k == packs->n_files || strcmp(packs->files[k].path, want->path))
+			return fail_missing(want->path, want->len_bytes, err);
+		r = compare_size(want->len_bytes, &packs->files[k], err);
+	}
+	return r;
+}
