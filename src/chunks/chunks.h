@@ -59,7 +59,7 @@ struct chunks_target {
 	int dir_fd;		     /* its directory "memory", which is empty */
 	const char *id, *path;	     /* of the checkpoint, for texts */
 	const struct store_key *key; /* NULL: it is not encrypted */
-	struct chunk_index *known;   /* what can be shared with earlier checkpoints; NULL: nothing */
+	struct chunk_index *known; /* what can be shared with earlier checkpoints; NULL: nothing */
 };
 
 struct chunks_writer;

@@ -72,7 +72,7 @@ struct io_attempt {
 	int fd;
 };
 struct io {
-	struct uring *uring; /* NULL: not to be had, or not wanted */
+	struct uring *uring;	    /* NULL: not to be had, or not wanted */
 	struct work_queue *threads; /* for plain calls */
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* a request was given back, or a read ended */
@@ -346,8 +346,7 @@ static void *reap_results(void *arg)
 	}
 }
 
-static int uring_new(struct uring **ret, unsigned depth, const struct iovec *buffers,
-			unsigned n)
+static int uring_new(struct uring **ret, unsigned depth, const struct iovec *buffers, unsigned n)
 {
 	struct uring *e = calloc(1, sizeof(*e));
 
@@ -667,8 +666,7 @@ static int start_uring(struct io *io)
 		return -ENOMEM;
 	for (unsigned i = 0; i < io->n_buffers; i++)
 		buffers[i] = (struct iovec){ io->pool + i * stride, stride };
-	return uring_new(&io->uring, io->n_buffers + io->n_writes, buffers,
-				   io->n_buffers);
+	return uring_new(&io->uring, io->n_buffers + io->n_writes, buffers, io->n_buffers);
 }
 
 static enum io_engine wanted_engine(const struct io_options *o)

@@ -59,7 +59,8 @@ static int read_table(struct chunk_table *ret, int dir_fd, const struct manifest
 }
 
 /* The table and the manifest tell of the same. */
-static int compare_manifest(const struct chunk_table *t, const struct manifest *m, struct brumate_error *err)
+static int compare_manifest(const struct chunk_table *t, const struct manifest *m,
+			    struct brumate_error *err)
 {
 	if (t->n_regions != m->memory.n_regions || t->n_packs != m->memory.n_packs ||
 	    t->sealed != (*m->key_id != '\0'))
@@ -118,8 +119,7 @@ void chunks_reader_free(struct chunks_reader *m)
 static int open_pack(struct chunks_reader *m, struct io *io, uint32_t number, struct io_file **ret)
 {
 	struct stat st;
-	auto_close int fd =
-		files_open(m->dir_fd, m->manifest->memory.packs[number].path, &st);
+	auto_close int fd = files_open(m->dir_fd, m->manifest->memory.packs[number].path, &st);
 
 	if (fd < 0)
 		return fd;
@@ -301,7 +301,7 @@ struct far {
 	atomic_bool stopped; /* by the first failure, or the owner */
 
 	pthread_mutex_t lock;
-	size_t next;		    /* item; under lock, as are */
+	size_t next;		     /* item; under lock, as are */
 	void *readers[FETCHERS_MAX]; /* of the threads that are at fetch_for_worker */
 };
 
@@ -476,8 +476,9 @@ static int read_far(struct chunks_reader *m, const struct chunks_task *task,
 int chunks_read(struct chunks_reader *m, const struct chunks_task *task, struct brumate_error *err)
 {
 	struct reading g = { .m = m, .task = task };
-	unsigned threads = task->threads && task->threads < READERS_MAX ? task->threads
-									: workers_cores(READERS_MAX);
+	unsigned threads = task->threads && task->threads < READERS_MAX
+				   ? task->threads
+				   : workers_cores(READERS_MAX);
 
 	if (task->n == 0)
 		return 0;

@@ -32,9 +32,10 @@ typedef int (*chunks_progress_fn)(void *arg, uint64_t done_bytes, uint64_t total
 
 /** A chunk whose stored bytes are not those that were saved. */
 struct chunks_damage {
-	const char *path;	/* of its pack; borrowed */
+	const char *path; /* of its pack; borrowed */
 	const struct chunk_record *record;
-	const char *text; /* which chunk it is, what is wrong, and what of the job it holds; borrowed */
+	const char *
+		text; /* which chunk it is, what is wrong, and what of the job it holds; borrowed */
 };
 typedef void (*chunks_damage_fn)(void *arg, const struct chunks_damage *damage);
 

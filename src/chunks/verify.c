@@ -137,9 +137,11 @@ int chunks_verify(int dir_fd, const struct manifest *manifest, chunks_damage_fn 
 		v.total_bytes += manifest->memory.packs[i].len_bytes;
 	if (mark_packs(&v) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
-	struct chunks_task task = {
-		.n = m->table.n_chunks, .fn = check_chunk, .arg = &v, .tick = report_progress, .tick_arg = &v
-	};
+	struct chunks_task task = { .n = m->table.n_chunks,
+				    .fn = check_chunk,
+				    .arg = &v,
+				    .tick = report_progress,
+				    .tick_arg = &v };
 	r = chunks_read(m, &task, err);
 	if (r == 0)
 		r = report_progress(&v); /* all of it is done */
@@ -236,7 +238,7 @@ static struct digest *digests_of(const struct chunk_table *t)
 }
 
 static int compare_tables(struct chunks_common *ret, const struct chunk_table *from,
-		   const struct chunk_table *to)
+			  const struct chunk_table *to)
 {
 	struct chunks_common c = { 0 };
 	auto_free struct digest *digests = digests_of(from);

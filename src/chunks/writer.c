@@ -109,7 +109,8 @@ static bool pack_is_full(const struct pack *p)
 }
 
 /* Appends @len_bytes of @b, which is taken. Returns where, in @ret_offset; -errno. */
-static int pack_append_buffer(struct pack *p, struct io_buffer *b, size_t len_bytes, uint64_t *ret_offset)
+static int pack_append_buffer(struct pack *p, struct io_buffer *b, size_t len_bytes,
+			      uint64_t *ret_offset)
 {
 	size_t padded = chunk_padded(len_bytes);
 	int r = fault_point("store.pack-write");
@@ -202,7 +203,7 @@ struct chunks_writer {
 	struct chunks_target target;
 	struct chunks_options options;
 	struct io *io;
-	struct digest zero;	   /* of a chunk of zeros */
+	struct digest zero; /* of a chunk of zeros */
 	unsigned n_threads;
 	struct workers workers;
 	struct chunks_lane lanes[WRITERS_MAX];
@@ -385,7 +386,7 @@ static int end_pack(struct chunks_writer *m, struct chunks_lane *lane)
 
 /* Compresses into a buffer where that is wanted and pays. NULL: to be stored raw. */
 static struct io_buffer *compress_part(struct chunks_writer *m, struct chunks_lane *lane,
-				  const struct part *p, struct chunk_record *ret)
+				       const struct part *p, struct chunk_record *ret)
 {
 	enum chunk_encoding encoding =
 		tuner_choose(&lane->tuner, lane->codec, p->data, p->len_bytes);
@@ -413,7 +414,7 @@ static struct io_buffer *compress_part(struct chunks_writer *m, struct chunks_la
 
 /* Hands the bytes to the disk: those of @b, or of the part itself, whose buffer is taken. */
 static int append_chunk(struct chunks_lane *lane, struct part *p, struct io_buffer *b,
-		  struct chunk_record *c)
+			struct chunk_record *c)
 {
 	uint64_t start_ns = clock_now_ns();
 	int r;
@@ -449,7 +450,7 @@ static int digest_part(const struct chunks_writer *m, struct digest *ret, const 
 
 /* Encrypts what is to be stored, in a buffer: that of @p, or of its own. */
 static int seal_part(struct chunks_writer *m, struct chunks_lane *lane, struct part *p,
-		struct io_buffer **b, struct chunk_record *c)
+		     struct io_buffer **b, struct chunk_record *c)
 {
 	if (!m->target.key)
 		return 0;
@@ -459,8 +460,8 @@ static int seal_part(struct chunks_writer *m, struct chunks_lane *lane, struct p
 		*b = io_buffer_get(m->io);
 		memcpy((*b)->data, p->data, p->len_bytes);
 	}
-	int r = store_key_chunk(m->target.key, &c->digest, lane->pack.path, lane->pack.end, (*b)->data,
-				c->stored_bytes);
+	int r = store_key_chunk(m->target.key, &c->digest, lane->pack.path, lane->pack.end,
+				(*b)->data, c->stored_bytes);
 	if (r == 0)
 		r = chunk_digest(&c->stored, (*b)->data, c->stored_bytes);
 	if (r < 0)
@@ -565,7 +566,7 @@ static int read_part(struct chunks_writer *m, struct part *p, struct brumate_err
 }
 
 static int read_and_save(struct chunks_writer *m, struct chunks_lane *lane, struct part *p,
-		   struct brumate_error *err)
+			 struct brumate_error *err)
 {
 	int r = read_part(m, p, err);
 
@@ -692,8 +693,9 @@ int chunks_begin(struct chunks_writer **ret, const struct chunks_target *target,
 	m->options = *options;
 	pthread_mutex_init(&m->lock, NULL);
 	pthread_cond_init(&m->news, NULL);
-	m->n_threads = options->threads && options->threads < WRITERS_MAX ? options->threads
-									  : workers_cores(WRITERS_MAX);
+	m->n_threads = options->threads && options->threads < WRITERS_MAX
+			       ? options->threads
+			       : workers_cores(WRITERS_MAX);
 	struct io_options buffers = { .buffers = WRITER_BUFFERS };
 	int r = chunk_digest_zeros(&m->zero);
 	if (r < 0)
@@ -768,8 +770,8 @@ static int write_table(struct chunks_writer *m, const struct chunk_table *t,
 }
 
 /* Writes the table and fills the memory of @manifest, when all chunks are in packs. */
-static int finish_memory(struct chunks_writer *m, struct manifest *manifest, struct chunks_sums *ret,
-		  struct brumate_error *err)
+static int finish_memory(struct chunks_writer *m, struct manifest *manifest,
+			 struct chunks_sums *ret, struct brumate_error *err)
 {
 	auto_(chunk_table_fini) struct chunk_table t = CHUNK_TABLE_EMPTY;
 	int r = fill_regions(m, manifest);
@@ -801,7 +803,8 @@ static int ask_owner(void *arg)
 }
 
 /* Takes over packs of earlier checkpoints, and writes what is not to be had after all. */
-static int share_packs_of_others(struct chunks_writer *m, struct wish *wish, struct brumate_error *err)
+static int share_packs_of_others(struct chunks_writer *m, struct wish *wish,
+				 struct brumate_error *err)
 {
 	size_t wanted = 0;
 	int r = share_packs(&m->ledger, m->target.known, m->target.dir_fd, &wanted);

@@ -119,9 +119,9 @@ static int ask_machine(struct page *page)
 	if (disabled && !strcasecmp(disabled, "true"))
 		return -ENOENT;
 	auto_free char *token_url = path_format("%s/latest/api/token", host);
-	int r = token_url
-			? ask_metadata(page, "PUT", token_url, "x-aws-ec2-metadata-token-ttl-seconds: 300")
-			: -ENOENT;
+	int r = token_url ? ask_metadata(page, "PUT", token_url,
+					 "x-aws-ec2-metadata-token-ttl-seconds: 300")
+			  : -ENOENT;
 	if (r < 0)
 		return r;
 	auto_free char *header = path_format("x-aws-ec2-metadata-token: %s", page->text);

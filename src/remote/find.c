@@ -188,8 +188,8 @@ static int search(struct client *c, const char *word, struct found *ret,
 	return 0;
 }
 
-int find_one(struct client *c, const char *word, struct found *ret, const struct client_watch *watch,
-	     struct brumate_error *err)
+int find_one(struct client *c, const char *word, struct found *ret,
+	     const struct client_watch *watch, struct brumate_error *err)
 {
 	auto_(found_fini) struct found f = { 0 };
 	int r = 0;

@@ -29,5 +29,5 @@ int find_all(struct client *c, struct found_list *ret, const struct client_watch
 	     struct brumate_error *err);
 
 /** The one that @word means: an id, a job's name or id (its latest), or the beginning of an id. */
-int find_one(struct client *c, const char *word, struct found *ret, const struct client_watch *watch,
-	     struct brumate_error *err);
+int find_one(struct client *c, const char *word, struct found *ret,
+	     const struct client_watch *watch, struct brumate_error *err);

@@ -495,7 +495,7 @@ static int perform(struct exchange *x, const char *url, struct curl_slist *lines
 /* Sends @q once. 0: @a or @t->failure says how it went; <0: what is wrong on this side. Bytes that went over are
  * counted in the client and in @s->counted. */
 static int send_once(struct connection *s, const struct http_request *q, struct http_answer *a,
-		 struct attempt *t, struct brumate_error *err)
+		     struct attempt *t, struct brumate_error *err)
 {
 	struct client *c = s->client;
 	struct exchange x = { .connection = s, .q = q, .a = a, .t = t };
@@ -572,7 +572,7 @@ static int fail_region(const struct client *c, const char *where, const struct h
 
 /* Starts @err for an answer that is final. Returns -errno. */
 static int fail_refused(const struct client *c, const struct http_request *q,
-		      const struct http_answer *a, struct brumate_error *err)
+			const struct http_answer *a, struct brumate_error *err)
 {
 	char where[1400];
 

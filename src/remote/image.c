@@ -149,11 +149,11 @@ int remote_open(struct remote_image **ret, const struct remote_config *config,
 	if (make_keys(i) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
 	i->source = (struct pack_source){ .threads = (unsigned)config->connections,
-					    .open = reader_open,
-					    .read = reader_read,
-					    .stop = reader_stop,
-					    .close = reader_close,
-					    .arg = i };
+					  .open = reader_open,
+					  .read = reader_read,
+					  .stop = reader_stop,
+					  .close = reader_close,
+					  .arg = i };
 	*ret = take_ptr(&i);
 	return 0;
 }

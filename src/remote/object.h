@@ -82,4 +82,5 @@ int upload_put(struct upload *u, struct connection *s, const char *key, size_t i
 int upload_end(struct upload *u, struct connection *s, const char *key, struct brumate_error *err);
 
 /** Gives the upload up, with its parts. */
-int upload_abort(struct upload *u, struct connection *s, const char *key, struct brumate_error *err);
+int upload_abort(struct upload *u, struct connection *s, const char *key,
+		 struct brumate_error *err);

@@ -66,7 +66,7 @@ static int open_locked(int store_fd, const char *name, int lock)
 
 /* Opens or makes that of @id in the store @w writes to. -EBUSY: another pull of it is under way. */
 static int staging_open(struct staging *ret, const struct store_writer *w, const char *id,
-		 struct brumate_error *err)
+			struct brumate_error *err)
 {
 	auto_(staging_close) struct staging s = STAGING_EMPTY;
 	int fd = -ESTALE;
@@ -91,7 +91,7 @@ static int staging_open(struct staging *ret, const struct store_writer *w, const
 }
 
 static void staged_name(char ret[static NAME_BYTES], size_t i, const struct place_file *f,
-		    bool complete)
+			bool complete)
 {
 	char digest[DIGEST_TEXT_BYTES] = "pack";
 
@@ -124,7 +124,7 @@ static int staging_create(const struct staging *s, size_t i, const struct place_
 
 /* Links @path of @dir_fd as file @i, not yet complete. 0 or -errno. */
 static int staging_link(const struct staging *s, size_t i, const struct place_file *f, int dir_fd,
-		 const char *path)
+			const char *path)
 {
 	char name[NAME_BYTES];
 
@@ -158,7 +158,7 @@ static int compare_staged(int fd, const struct place_file *f, struct brumate_err
 /* Compares file @i with its size and its digest (if it has one), syncs it and calls it complete. -EBADMSG:
  * it is another. */
 static int staging_finish(const struct staging *s, size_t i, const struct place_file *f,
-		   struct brumate_error *err)
+			  struct brumate_error *err)
 {
 	char part[NAME_BYTES], name[NAME_BYTES];
 
@@ -202,7 +202,7 @@ static int enter_parents(int dir_fd, char *path, const char **ret_base)
 }
 
 static int move_staged(const struct staging *s, size_t i, const struct place_file *f,
-		    struct store_writer *w)
+		       struct store_writer *w)
 {
 	auto_free char *path = strdup(f->path);
 	char name[NAME_BYTES];
@@ -219,7 +219,7 @@ static int move_staged(const struct staging *s, size_t i, const struct place_fil
 
 /* Moves the first @n files to their places in @w. */
 static int staging_move(const struct staging *s, const struct manifest *m, size_t n,
-		 struct store_writer *w, struct brumate_error *err)
+			struct store_writer *w, struct brumate_error *err)
 {
 	for (size_t i = 0; i < n; i++) {
 		struct place_file f = place_file(m, i);
@@ -515,7 +515,7 @@ static void note_damage(void *arg, const struct chunks_damage *damage)
 		if (!strcmp(m->pull->items[i].file.path, damage->path)) {
 			m->ranges[m->n++] =
 				(struct repair_range){ i, damage->record->offset,
-						 chunk_padded(damage->record->stored_bytes) };
+						       chunk_padded(damage->record->stored_bytes) };
 			return;
 		}
 }
@@ -544,8 +544,8 @@ static int get_repair(void *arg, struct connection *s, size_t i, struct brumate_
 static int repair_packs(struct pull *p, const struct client_watch *watch, struct brumate_error *err)
 {
 	auto_(repair_fini) struct repair m = { .pull = p };
-	int r = chunks_verify(p->writer.dir_fd, &p->found.manifest, note_damage, &m, watch->progress,
-			      watch->arg, err);
+	int r = chunks_verify(p->writer.dir_fd, &p->found.manifest, note_damage, &m,
+			      watch->progress, watch->arg, err);
 
 	if (r < 0)
 		return r;
@@ -575,7 +575,8 @@ static int verify_packs(struct pull *p, const struct client_watch *watch, struct
 	return r;
 }
 
-int pull_files(struct pull *p, const char *dir, struct client_watch *watch, struct brumate_error *err)
+int pull_files(struct pull *p, const char *dir, struct client_watch *watch,
+	       struct brumate_error *err)
 {
 	const struct manifest *m = &p->found.manifest;
 	int r = check_space(p, dir, &watch->total_bytes, err);

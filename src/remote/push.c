@@ -113,7 +113,8 @@ static int begin(struct push *p, struct connection *s, struct item *it, struct b
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", it->file.path) : 0;
 }
 
-static int begin_once(struct push *p, struct connection *s, struct item *it, struct brumate_error *err)
+static int begin_once(struct push *p, struct connection *s, struct item *it,
+		      struct brumate_error *err)
 {
 	int r = 0;
 

@@ -97,11 +97,11 @@ static int far_read(void *reader, uint32_t pack, uint64_t offset, void *buf, siz
 static struct pack_source source_of(struct place *p, unsigned threads)
 {
 	return (struct pack_source){ .threads = threads,
-				       .open = far_open,
-				       .read = far_read,
-				       .stop = far_stop,
-				       .close = far_close,
-				       .arg = p };
+				     .open = far_open,
+				     .read = far_read,
+				     .stop = far_stop,
+				     .close = far_close,
+				     .arg = p };
 }
 
 /* The checkpoint as it is here: without its packs. */
