@@ -11,7 +11,7 @@
 struct broker;
 
 struct broker_options {
-	struct dev_libraries libraries; /* their paths are borrowed for good */
+	struct dev_libraries libraries; /* their paths are borrowed until the end */
 	uint64_t pool_bytes;		/* host memory that may be pinned; 0: the default */
 	uint64_t memory_bytes;		/* host memory of all copies; 0: what the machine has */
 	const char *spill_dir;		/* for what does not fit (copied); NULL: the default */

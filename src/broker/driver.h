@@ -12,7 +12,7 @@
 
 struct driver;
 
-/** Begins to load and initialise the driver. @libraries: their paths are borrowed for good. @wake_fd, an
+/** Begins to load and initialise the driver. @libraries: their paths are borrowed until driver_free(). @wake_fd, an
  * eventfd (borrowed), is told if that fails. */
 int driver_new(struct driver **ret, const struct dev_libraries *libraries, int wake_fd,
 	       struct brumate_error *err);

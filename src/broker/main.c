@@ -99,19 +99,6 @@ static int get_idle_ms(uint64_t *ret, const struct brumate_conf *conf, struct br
 	return 0;
 }
 
-static int get_libraries(struct dev_libraries *ret, bool simulated, struct brumate_error *err)
-{
-	*ret = (struct dev_libraries){ .simulated = simulated };
-	if (!simulated)
-		return 0;
-	ret->driver = path_find_helper("sim/libcuda.so.1");
-	ret->management = path_find_helper("sim/libnvidia-ml.so.1");
-	if (!ret->driver || !ret->management)
-		return brumate_fail(err, ENOENT, "the simulated driver (%s) is not installed",
-				    ret->driver ? "sim/libnvidia-ml.so.1" : "sim/libcuda.so.1");
-	return 0;
-}
-
 /* A piece of device memory is a descriptor, and a job may have ten thousand of them. */
 static void raise_limits(void)
 {
@@ -163,6 +150,7 @@ struct program {
 	struct wire_server *server;
 	int signal_fd;
 	uint64_t idle_ms;
+	char *driver, *management; /* libraries; NULL: the vendor's */
 };
 
 /* Milliseconds until the broker has been idle for long enough; 0: it has. */
@@ -243,6 +231,16 @@ static void place_kernel_cache(void)
 		setenv("CUDA_CACHE_PATH", path, 0);
 }
 
+static int find_simulated(struct program *p, struct brumate_error *err)
+{
+	p->driver = path_find_helper("sim/libcuda.so.1");
+	p->management = path_find_helper("sim/libnvidia-ml.so.1");
+	if (p->driver && p->management)
+		return 0;
+	return brumate_fail(err, ENOENT, "the simulated driver (%s) is not installed",
+			    p->driver ? "sim/libnvidia-ml.so.1" : "sim/libcuda.so.1");
+}
+
 static int start_broker(struct program *p, const struct brumate_conf *conf, bool simulated,
 			struct brumate_error *err)
 {
@@ -250,8 +248,9 @@ static int start_broker(struct program *p, const struct brumate_conf *conf, bool
 				    .memory_bytes = conf->memory_bytes,
 				    .spill_dir = conf->spill_dir,
 				    .digests = conf->digests };
-	int r = get_libraries(&o.libraries, simulated, err);
+	int r = simulated ? find_simulated(p, err) : 0;
 
+	o.libraries = (struct dev_libraries){ p->driver, p->management, simulated };
 	if (r == 0)
 		r = broker_new(&p->broker, &o, err);
 	if (r < 0)
@@ -272,6 +271,8 @@ static void end_broker(struct program *p)
 	}
 	instance_fini(&p->instance); /* the next one need not wait until all memory is given back */
 	broker_free(p->broker);
+	free(p->driver);
+	free(p->management);
 }
 
 static int run_program(struct program *p, struct options *o, struct brumate_error *err)

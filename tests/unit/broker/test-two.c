@@ -9,6 +9,7 @@ struct served {
 	struct broker *broker;
 	struct wire_server *server;
 	struct broker_client client;
+	char *libraries[2];
 	pthread_t thread;
 	int stop_fd; /* closed at the end */
 };
@@ -32,10 +33,9 @@ static int start(struct served *s, const char *name, uint64_t pool_bytes)
 	struct brumate_error err;
 	int ends[2];
 
-	o.libraries = (struct dev_libraries){ .driver = path_find_helper("sim/libcuda.so.1"),
-					      .management =
-						      path_find_helper("sim/libnvidia-ml.so.1"),
-					      .simulated = true };
+	s->libraries[0] = path_find_helper("sim/libcuda.so.1");
+	s->libraries[1] = path_find_helper("sim/libnvidia-ml.so.1");
+	o.libraries = (struct dev_libraries){ s->libraries[0], s->libraries[1], .simulated = true };
 	must(broker_new(&s->broker, &o, &err), &err);
 	struct wire_service service = broker_service(s->broker);
 	int listen_fd = wire_listen(path, 0600, &err);
@@ -58,6 +58,8 @@ static void stop(struct served *s, int stop_fd)
 	wire_server_free(s->server);
 	CHECK(broker_drain(s->broker, 10000) == 0);
 	broker_free(s->broker);
+	free(s->libraries[0]);
+	free(s->libraries[1]);
 }
 
 /* As session() and pool_bytes(), which ask the broker of this name. */
