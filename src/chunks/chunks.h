@@ -27,26 +27,26 @@ enum chunks_compress {
 	CHUNKS_COMPRESS__MAX
 };
 
-/** Longest chunk; all of a region's but the last are as long. */
+/** The length of a chunk. The last chunk of a region may be shorter. */
 #define CHUNK_BYTES CHUNK_BYTES_MAX
 
-/** "auto", "none", "lz4", "zstd". -EINVAL. Pure. */
+/** Reads "auto", "none", "lz4" or "zstd". Returns 0, or -EINVAL for another word. Pure. */
 int chunks_parse_compress(enum chunks_compress *ret, const char *word);
 
-/** The word for @compress. */
+/** Returns the word for @compress. */
 const char *chunks_compress_word(enum chunks_compress compress);
 
-/** Zeros are good defaults. */
+/** How memory is written. Zeros are good defaults. */
 struct chunks_options {
-	const char *
-		job; /* its id: its checkpoints are looked at first for what can be shared; borrowed */
-	uid_t uid; /* of the job: nothing is shared with those of other users */
+	/* The id of the job, borrowed: its checkpoints are looked at first for what can be shared. */
+	const char *job;
+	uid_t uid; /* of the job: nothing is shared with jobs of other users */
 	enum chunks_compress compress;
 	unsigned threads; /* 0: by the number of cores */
 	bool no_sharing;  /* write every chunk, link nothing */
 };
 
-/** Sums told at the end, in bytes. */
+/** What became of the memory, in bytes. */
 struct chunks_sums {
 	uint64_t total;
 	uint64_t zero;	  /* of total: not stored */
@@ -99,12 +99,12 @@ typedef int (*chunks_source_fn)(void *arg, uint64_t offset, void *buf, size_t le
 int chunks_add_from(struct chunks_writer *m, const struct manifest_region *region,
 		    chunks_source_fn source, void *arg, struct brumate_error *err);
 
-/** Waits for all of it, writes the chunk table, syncs, and fills @manifest's memory part. <0: the
- * first failure (-ENOSPC, -EIO …). @cancelled (may be NULL) is asked now and then. */
+/** Waits for all regions, writes the chunk table, syncs, and fills the memory of @manifest. Returns 0 or the first
+ * failure (-ENOSPC, -EIO …). @cancelled (may be NULL) is asked ten times a second. */
 int chunks_end(struct chunks_writer *m, struct manifest *manifest, struct chunks_sums *ret,
 	       bool (*cancelled)(void *arg), void *arg, struct brumate_error *err);
 
-/** Stops and frees; accepts NULL. */
+/** Stops the threads and frees the writer. Accepts NULL. */
 void chunks_writer_free(struct chunks_writer *m);
 DEFINE_AUTO(struct chunks_writer *, chunks_writer_free)
 
@@ -114,14 +114,15 @@ struct chunks_reader;
 struct pack_source {
 	unsigned threads; /* how many may read at a time, at least 1 */
 
-	/** For one thread. @ret_reader: for the others, owned until close(). */
+	/** Opens a reader for one thread, which the other functions get. It is owned until close(). */
 	int (*open)(void *arg, void **ret_reader, struct brumate_error *err);
 
-	/** Fills @buf with @len_bytes of pack number @pack of the manifest from @offset: all of them, or <0. */
+	/** Fills @buf with @len_bytes from @offset of the manifest's pack number @pack. Returns 0, or -errno if any is
+	 * missing. */
 	int (*read)(void *reader, uint32_t pack, uint64_t offset, void *buf, size_t len_bytes,
 		    struct brumate_error *err);
 
-	/** From any thread: what it reads, and will read, ends with -ECANCELED. */
+	/** Makes what the reader reads, and will read, end with -ECANCELED. From any thread. */
 	void (*stop)(void *reader);
 
 	void (*close)(void *reader);
@@ -138,13 +139,14 @@ void chunks_reader_free(struct chunks_reader *m); /* accepts NULL */
 DEFINE_AUTO(struct chunks_reader *, chunks_reader_free)
 
 /**
- * Gets bytes of a region: called from several threads at once, chunk by chunk in no order, verified
- * before unless the place says otherwise. @data NULL: @len_bytes zeros. <0 ends the load with that code.
+ * Gets bytes of a region. It is called from several threads at once, chunk by chunk in no order. The bytes were
+ * verified unless the place says otherwise; @data NULL stands for @len_bytes zeros. <0 ends the load with that
+ * code.
  */
 typedef int (*chunks_sink_fn)(void *arg, uint64_t offset, const void *data, size_t len_bytes);
 
-/** Memory for bytes of a region that a sink will get, for them to be read straight into: then @data of the sink
- * is that, and it has nothing to copy. A multiple of 4096. NULL: there is none. Called as the sink is. */
+/** Returns memory into which bytes of a region are read straight, at a multiple of 4096, or NULL if there is none.
+ * The sink then gets that memory as its @data and has nothing to copy. It is called as the sink is. */
 typedef void *(*chunks_room_fn)(void *arg, uint64_t offset, size_t len_bytes);
 
 /** Where region @index of the manifest goes. */
@@ -156,19 +158,20 @@ struct chunks_place {
 	bool unverified;     /* the caller compares the digests, of all of it */
 };
 
-/** Loads regions, all at once. @threads 0: by the number of cores. -EBADMSG names file, chunk and range.
- * @cancelled (may be NULL) is asked now and then. */
+/** Loads @n regions, all at once, by @threads threads (0: as many as there are cores). The error of -EBADMSG names
+ * file, chunk and range. @cancelled (may be NULL) is asked ten times a second. */
 int chunks_load_all(struct chunks_reader *m, const struct chunks_place *places, size_t n,
 		    unsigned threads, bool (*cancelled)(void *arg), void *arg,
 		    struct brumate_error *err);
 
-/** False if part @part of region @index, CHUNK_BYTES from @part times as much, is all zeros, or is
- * not there. */
+/** Whether part @part of region @index, which are CHUNK_BYTES from @part * CHUNK_BYTES on, is there and not all
+ * zeros. */
 bool chunks_part_is_stored(const struct chunks_reader *m, size_t index, uint64_t part);
 
 /**
- * Digests (chunk_digest()) of the @n chunks of region @index, whose length is a multiple of
- * CHUNK_BYTES_MAX: 1. 0: they are not known, being keyed. -EINVAL, -ENOMEM.
+ * Tells the digests (chunk_digest()) of the @n chunks of region @index, whose length is a multiple of
+ * CHUNK_BYTES_MAX. Returns 1; 0 if the digests are keyed, so that those of the bytes are not known; -EINVAL,
+ * -ENOMEM.
  */
 int chunks_digests(const struct chunks_reader *m, size_t index, struct digest *ret, size_t n);
 

@@ -17,13 +17,13 @@ int codec_new(struct codec **ret);
 void codec_free(struct codec *c); /* accepts NULL */
 DEFINE_AUTO(struct codec *, codec_free)
 
-/** Compresses a chunk. Returns the bytes, which fit into @room; 0 if they do not. */
+/** Compresses a chunk into @ret. Returns how many bytes that makes, or 0 if @room is too little. */
 size_t codec_compress(struct codec *c, enum chunk_encoding encoding, void *ret, size_t room,
 		      const void *buf, size_t len_bytes);
 
 /**
- * Gives the bytes of a chunk: @stored itself if it is raw, else memory of the codec that is good until
- * the next call. NULL: it is damaged.
+ * Returns the bytes of a chunk: @stored itself if it is raw, else memory of the codec that is good until the next
+ * call. Returns NULL if the chunk is damaged.
  */
 const void *codec_expand(struct codec *c, const struct chunk_record *chunk, const void *stored);
 
@@ -43,12 +43,12 @@ struct tuner {
 
 struct tuner tuner_new(enum chunks_compress wish);
 
-/** Chooses for a chunk. */
+/** Chooses the encoding of a chunk. */
 enum chunk_encoding tuner_choose(struct tuner *t, struct codec *c, const void *buf,
 				 size_t len_bytes);
 
-/** Compressing a chunk of @len_bytes took @ns. */
+/** Notes that it took @ns to compress a chunk of @len_bytes. */
 void tuner_compressed(struct tuner *t, enum chunk_encoding encoding, size_t len_bytes, uint64_t ns);
 
-/** @stored_bytes were handed to the disk, which took @ns of waiting. */
+/** Notes that it took @ns to hand @stored_bytes to the disk. */
 void tuner_appended(struct tuner *t, size_t stored_bytes, uint64_t ns);

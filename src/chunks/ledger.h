@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * What a memory writer knows of the chunks and packs of its checkpoint, each distinct chunk once. Not
- * locked. At the end it becomes the chunk table.
+ * What the writer of memory knows of the chunks and packs of its checkpoint. Each distinct chunk is there once. At
+ * the end the ledger becomes the chunk table. It has no lock of its own.
  */
 #pragma once
 
@@ -45,10 +45,10 @@ struct ledger {
 #define LEDGER_EMPTY ((struct ledger){ 0 })
 void ledger_fini(struct ledger *l);
 
-/** Makes room for @n more parts, zeros so far. Returns the first's index, or -ENOMEM. */
+/** Adds @n parts, which are zeros so far. Returns the index of the first, -ENOMEM or -EFBIG. */
 int64_t ledger_add_parts(struct ledger *l, uint64_t n);
 
-/** The index of the chunk with this digest and length; -ENOENT. */
+/** Returns the index of the chunk with this digest and length, or -ENOENT. */
 int64_t ledger_find(const struct ledger *l, const struct digest *digest, uint32_t len_bytes);
 
 /** Adds a chunk that is not there yet. Returns its index, -ENOMEM or -EFBIG. */

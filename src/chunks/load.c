@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A part of a region, and its chunk. */
+/* A part of a region, and the chunk that it is. */
 struct load_part {
 	uint32_t chunk;
 	uint32_t place;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* Reading chunks of a checkpoint, by several threads, in the order of the disk: for loading a region and
- * for verifying all. */
+/* Reading chunks of a checkpoint by several threads, in the order of the disk, to load regions or to verify all
+ * chunks. */
 #pragma once
 
 #include <pthread.h>
@@ -9,7 +9,7 @@
 #include "chunks/io.h"
 #include "chunks/chunks.h"
 
-/** A pack that is read. Open while it is in use. */
+/** A pack that is read. It is open while it is in use. */
 struct chunks_pack {
 	struct io_file *file;
 	unsigned users;
@@ -59,7 +59,7 @@ struct stored_chunk {
 	struct codec *codec; /* of this thread */
 };
 
-/** Called by the threads. <0 ends the reading with it. */
+/** Gets a chunk, in one of the threads. <0 ends the reading with that code. */
 typedef int (*stored_chunk_fn)(void *arg, const struct stored_chunk *c, struct brumate_error *err);
 
 /** What is to be read, and by whom. */

@@ -41,7 +41,7 @@ int chunk_index_read(struct chunk_index *x);
 void chunk_index_free(struct chunk_index *x); /* accepts NULL */
 DEFINE_AUTO(struct chunk_index *, chunk_index_free)
 
-/** Finds a chunk. From any thread. */
+/** Finds a chunk, and where it is. From any thread. */
 bool chunk_index_find(const struct chunk_index *x, const struct digest *digest, uint32_t len_bytes,
 		      struct chunk_place *ret);
 

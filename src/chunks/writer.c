@@ -153,14 +153,14 @@ static int pack_append(struct pack *p, const void *buf, size_t len_bytes, uint64
 	return 0;
 }
 
-/* Closes it without any of that. */
+/* Closes the pack and forgets what was not written yet. */
 static void pack_abandon(struct pack *p)
 {
 	io_file_close(p->file);
 	p->file = NULL;
 }
 
-/* Waits for the writes, syncs, closes. @ret_len_bytes: its length. Nothing if there is no pack. */
+/* Ends the pack: waits for the writes, syncs and closes it. Without a pack it does nothing. */
 static int pack_finish(struct pack *p, uint64_t *ret_len_bytes)
 {
 	if (!p->file)
@@ -176,11 +176,11 @@ static int pack_finish(struct pack *p, uint64_t *ret_len_bytes)
 
 /* ---- the writer ---- */
 
-/* Beyond that many the disk is the limit everywhere. A thread holds two buffers at most: what it was
- * given to save, and what it compressed. */
+/* More threads than that do not help: the disk is the limit. A thread holds two buffers at most: what it was given
+ * to save, and what it compressed. */
 enum { WRITERS_MAX = 16, WRITER_BUFFERS = 2 * WRITERS_MAX };
 
-/* A region and where its bytes are: in a mapping, elsewhere in memory, or to be asked for. */
+/* A region and where its bytes are: in a mapping, elsewhere in memory, or a function gets them. */
 struct chunks_region {
 	struct manifest_region region;
 	void *map;
@@ -193,7 +193,7 @@ struct chunks_region {
 };
 
 /* What a thread works with. */
-struct chunks_lane {
+struct saver {
 	struct pack pack;
 	struct codec *codec;
 	struct tuner tuner;
@@ -206,7 +206,7 @@ struct chunks_writer {
 	struct digest zero; /* of a chunk of zeros */
 	unsigned n_threads;
 	struct workers workers;
-	struct chunks_lane lanes[WRITERS_MAX];
+	struct saver savers[WRITERS_MAX];
 
 	pthread_mutex_t lock;
 	pthread_cond_t news;	       /* more sources, or no more ever */
@@ -233,7 +233,7 @@ static void region_fini(struct chunks_region *s)
 	free(s->digests);
 }
 
-/* Maps what holds the region. */
+/* Maps the file that holds the region. */
 static int map_region(struct chunks_region *s, int fd, uint64_t offset, struct brumate_error *err)
 {
 	uint64_t len = s->region.len_bytes, pad = offset % (uint64_t)sysconf(_SC_PAGESIZE), end;
@@ -253,7 +253,7 @@ static int map_region(struct chunks_region *s, int fd, uint64_t offset, struct b
 	return 0;
 }
 
-/* Takes the mapping over, on success only. */
+/* Takes the region over, on success only. */
 static int take_region(struct chunks_writer *m, struct chunks_region *s)
 {
 	if (m->n_sources == MANIFEST_REGIONS_MAX)
@@ -293,7 +293,7 @@ int chunks_add(struct chunks_writer *m, const struct manifest_region *region, in
 	return r;
 }
 
-/* Those of the region, for it. */
+/* Keeps the digests of the region with it. */
 static int copy_digests(struct chunks_region *s, const struct digest *digests,
 			struct brumate_error *err)
 {
@@ -341,7 +341,7 @@ int chunks_add_from(struct chunks_writer *m, const struct manifest_region *regio
 
 /* ---- parts ---- */
 
-/* A part that a thread took. */
+/* A part of a region that a thread took to save it. */
 struct part {
 	size_t index; /* in the ledger */
 	const uint8_t *data;
@@ -354,10 +354,10 @@ struct part {
 	bool again;
 };
 
-static int begin_pack(struct chunks_writer *m, struct chunks_lane *lane)
+static int begin_pack(struct chunks_writer *m, struct saver *saver)
 {
 	struct ledger_pack entry = { 0 };
-	int r = pack_prepare(&lane->pack, entry.path);
+	int r = pack_prepare(&saver->pack, entry.path);
 
 	if (r <= 0)
 		return r;
@@ -366,54 +366,54 @@ static int begin_pack(struct chunks_writer *m, struct chunks_lane *lane)
 	pthread_mutex_unlock(&m->lock);
 	if (number < 0)
 		return (int)number;
-	lane->pack.number = (uint32_t)number;
+	saver->pack.number = (uint32_t)number;
 	return 0;
 }
 
-static int end_pack(struct chunks_writer *m, struct chunks_lane *lane)
+static int end_pack(struct chunks_writer *m, struct saver *saver)
 {
 	uint64_t len = 0;
-	bool there = lane->pack.file;
-	int r = pack_finish(&lane->pack, &len);
+	bool there = saver->pack.file;
+	int r = pack_finish(&saver->pack, &len);
 
 	if (r < 0 || !there)
 		return r;
 	pthread_mutex_lock(&m->lock);
-	m->ledger.packs[lane->pack.number].len_bytes = len;
+	m->ledger.packs[saver->pack.number].len_bytes = len;
 	pthread_mutex_unlock(&m->lock);
 	return 0;
 }
 
-/* Compresses into a buffer where that is wanted and pays. NULL: to be stored raw. */
-static struct io_buffer *compress_part(struct chunks_writer *m, struct chunks_lane *lane,
+/* Compresses the part into a buffer where that is wanted and pays. Returns NULL if it is to be stored raw. */
+static struct io_buffer *compress_part(struct chunks_writer *m, struct saver *saver,
 				       const struct part *p, struct chunk_record *ret)
 {
 	enum chunk_encoding encoding =
-		tuner_choose(&lane->tuner, lane->codec, p->data, p->len_bytes);
+		tuner_choose(&saver->tuner, saver->codec, p->data, p->len_bytes);
 	if (encoding == CHUNK_RAW)
 		return NULL;
 
 	uint64_t before_ns = clock_now_ns();
 	struct io_buffer *b = io_buffer_get(m->io);
 	uint64_t start_ns = clock_now_ns();
-	size_t n = codec_compress(lane->codec, encoding, b->data, p->len_bytes - p->len_bytes / 10,
+	size_t n = codec_compress(saver->codec, encoding, b->data, p->len_bytes - p->len_bytes / 10,
 				  p->data, p->len_bytes);
 
-	tuner_compressed(&lane->tuner, encoding, p->len_bytes, clock_now_ns() - start_ns);
+	tuner_compressed(&saver->tuner, encoding, p->len_bytes, clock_now_ns() - start_ns);
 	if (n == 0 || chunk_padded(n) >= p->len_bytes ||
 	    chunk_digest(&ret->stored, b->data, n) < 0) {
 		io_buffer_put(b);
 		return NULL;
 	}
 	/* To wait for a buffer is to wait for the disk. */
-	tuner_appended(&lane->tuner, n, start_ns - before_ns);
+	tuner_appended(&saver->tuner, n, start_ns - before_ns);
 	ret->encoding = encoding;
 	ret->stored_bytes = (uint32_t)n;
 	return b;
 }
 
 /* Hands the bytes to the disk: those of @b, or of the part itself, whose buffer is taken. */
-static int append_chunk(struct chunks_lane *lane, struct part *p, struct io_buffer *b,
+static int append_chunk(struct saver *saver, struct part *p, struct io_buffer *b,
 			struct chunk_record *c)
 {
 	uint64_t start_ns = clock_now_ns();
@@ -422,11 +422,11 @@ static int append_chunk(struct chunks_lane *lane, struct part *p, struct io_buff
 	if (!b && p->buffer)
 		b = take_ptr(&p->buffer);
 	if (b)
-		r = pack_append_buffer(&lane->pack, b, c->stored_bytes, &c->offset);
+		r = pack_append_buffer(&saver->pack, b, c->stored_bytes, &c->offset);
 	else
-		r = pack_append(&lane->pack, p->data, p->len_bytes, &c->offset);
+		r = pack_append(&saver->pack, p->data, p->len_bytes, &c->offset);
 	if (c->encoding == CHUNK_RAW)
-		tuner_appended(&lane->tuner, c->stored_bytes, clock_now_ns() - start_ns);
+		tuner_appended(&saver->tuner, c->stored_bytes, clock_now_ns() - start_ns);
 	return r;
 }
 
@@ -449,7 +449,7 @@ static int digest_part(const struct chunks_writer *m, struct digest *ret, const 
 }
 
 /* Encrypts what is to be stored, in a buffer: that of @p, or of its own. */
-static int seal_part(struct chunks_writer *m, struct chunks_lane *lane, struct part *p,
+static int seal_part(struct chunks_writer *m, struct saver *saver, struct part *p,
 		     struct io_buffer **b, struct chunk_record *c)
 {
 	if (!m->target.key)
@@ -460,7 +460,7 @@ static int seal_part(struct chunks_writer *m, struct chunks_lane *lane, struct p
 		*b = io_buffer_get(m->io);
 		memcpy((*b)->data, p->data, p->len_bytes);
 	}
-	int r = store_key_chunk(m->target.key, &c->digest, lane->pack.path, lane->pack.end,
+	int r = store_key_chunk(m->target.key, &c->digest, saver->pack.path, saver->pack.end,
 				(*b)->data, c->stored_bytes);
 	if (r == 0)
 		r = chunk_digest(&c->stored, (*b)->data, c->stored_bytes);
@@ -469,8 +469,8 @@ static int seal_part(struct chunks_writer *m, struct chunks_lane *lane, struct p
 	return r;
 }
 
-/* Appends a chunk that is nowhere yet, and notes where. */
-static int write_chunk(struct chunks_writer *m, struct chunks_lane *lane, struct part *p,
+/* Appends a chunk that is nowhere yet, and notes in the ledger where it is. */
+static int write_chunk(struct chunks_writer *m, struct saver *saver, struct part *p,
 		       const struct digest *digest, size_t index)
 {
 	struct chunk_record c = {
@@ -479,19 +479,19 @@ static int write_chunk(struct chunks_writer *m, struct chunks_lane *lane, struct
 		.len_bytes = p->len_bytes,
 		.stored_bytes = p->len_bytes,
 	};
-	int r = pack_is_full(&lane->pack) ? end_pack(m, lane) : 0;
+	int r = pack_is_full(&saver->pack) ? end_pack(m, saver) : 0;
 
 	if (r == 0)
-		r = begin_pack(m, lane);
+		r = begin_pack(m, saver);
 	if (r < 0)
 		return r;
-	struct io_buffer *b = compress_part(m, lane, p, &c);
-	r = seal_part(m, lane, p, &b, &c);
+	struct io_buffer *b = compress_part(m, saver, p, &c);
+	r = seal_part(m, saver, p, &b, &c);
 	if (r == 0)
-		r = append_chunk(lane, p, b, &c);
+		r = append_chunk(saver, p, b, &c);
 	if (r < 0)
 		return r;
-	c.pack = lane->pack.number;
+	c.pack = saver->pack.number;
 	pthread_mutex_lock(&m->lock);
 	m->ledger.chunks[index].record = c;
 	pthread_mutex_unlock(&m->lock);
@@ -529,29 +529,29 @@ static int note_chunk(struct chunks_writer *m, const struct part *p, const struc
 }
 
 /* Writes a chunk that was thought to be had from an earlier checkpoint. */
-static int save_again(struct chunks_writer *m, struct chunks_lane *lane, struct part *p)
+static int save_again(struct chunks_writer *m, struct saver *saver, struct part *p)
 {
 	pthread_mutex_lock(&m->lock);
 	size_t index = m->ledger.parts[p->index];
 	struct digest digest = m->ledger.chunks[index].record.digest;
 	pthread_mutex_unlock(&m->lock);
 
-	return write_chunk(m, lane, p, &digest, index);
+	return write_chunk(m, saver, p, &digest, index);
 }
 
-static int save_part(struct chunks_writer *m, struct chunks_lane *lane, struct part *p)
+static int save_part(struct chunks_writer *m, struct saver *saver, struct part *p)
 {
 	struct digest digest;
 	size_t index = 0;
 
 	if (p->again)
-		return save_again(m, lane, p);
+		return save_again(m, saver, p);
 	if (part_is_zero(m, p))
 		return 0;
 	int r = digest_part(m, &digest, p);
 	if (r == 0)
 		r = note_chunk(m, p, &digest, &index);
-	return r <= 0 ? r : write_chunk(m, lane, p, &digest, index);
+	return r <= 0 ? r : write_chunk(m, saver, p, &digest, index);
 }
 
 /* Gets the bytes of a part whose source is asked for them. */
@@ -565,13 +565,13 @@ static int read_part(struct chunks_writer *m, struct part *p, struct brumate_err
 	return r < 0 ? brumate_fail(err, -r, "memory cannot be read: %m") : 0;
 }
 
-static int read_and_save(struct chunks_writer *m, struct chunks_lane *lane, struct part *p,
+static int read_and_save(struct chunks_writer *m, struct saver *saver, struct part *p,
 			 struct brumate_error *err)
 {
 	int r = read_part(m, p, err);
 
 	if (r == 0) {
-		r = save_part(m, lane, p);
+		r = save_part(m, saver, p);
 		if (r < 0)
 			fail_write(m, r, err);
 	}
@@ -651,15 +651,15 @@ static void end_parts(struct chunks_writer *m)
 static int save_for_worker(void *arg, const struct worker *me, struct brumate_error *err)
 {
 	struct chunks_writer *m = arg;
-	struct chunks_lane *lane = &m->lanes[me->index];
+	struct saver *saver = &m->savers[me->index];
 	struct part p;
 	int r = 0;
 
 	while (r == 0 && take_part(m, &p))
-		r = read_and_save(m, lane, &p, err);
-	if (r == 0 && !workers_are_stopped(&m->workers) && (r = end_pack(m, lane)) < 0)
+		r = read_and_save(m, saver, &p, err);
+	if (r == 0 && !workers_are_stopped(&m->workers) && (r = end_pack(m, saver)) < 0)
 		fail_write(m, r, err);
-	pack_abandon(&lane->pack);
+	pack_abandon(&saver->pack);
 	if (r == 0)
 		return 0;
 	workers_stop(&m->workers);
@@ -670,9 +670,9 @@ static int save_for_worker(void *arg, const struct worker *me, struct brumate_er
 static int start_workers(struct chunks_writer *m)
 {
 	for (unsigned i = 0; i < m->n_threads; i++) {
-		m->lanes[i].pack = (struct pack){ .io = m->io, .dir_fd = m->target.dir_fd };
-		m->lanes[i].tuner = tuner_new(m->options.compress);
-		if (!m->lanes[i].codec && codec_new(&m->lanes[i].codec) < 0)
+		m->savers[i].pack = (struct pack){ .io = m->io, .dir_fd = m->target.dir_fd };
+		m->savers[i].tuner = tuner_new(m->options.compress);
+		if (!m->savers[i].codec && codec_new(&m->savers[i].codec) < 0)
 			return -ENOMEM;
 	}
 	return workers_start(&m->workers, m->n_threads, save_for_worker, m);
@@ -845,7 +845,7 @@ void chunks_writer_free(struct chunks_writer *m)
 		workers_wait(&m->workers, NULL, NULL, NULL);
 	}
 	for (unsigned i = 0; i < m->n_threads; i++)
-		codec_free(m->lanes[i].codec);
+		codec_free(m->savers[i].codec);
 	io_free(m->io);
 	for (size_t i = 0; i < m->n_sources; i++)
 		region_fini(&m->sources[i]);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-/* Finding and reading the manifests of a place. Private to this layer. */
+/* Finding and reading the manifests of a place in an object store. Private to this layer. */
 #pragma once
 
 #include "remote/http.h"
 
-/** A manifest as it lies there. Owns its parts. */
+/** A checkpoint that was found, with its manifest. It owns its parts. */
 struct found {
 	char *id;
 	char *text; /* NULL: there is none, or it cannot be used */
@@ -24,10 +24,10 @@ struct found_list {
 void found_list_fini(struct found_list *l);
 DEFINE_AUTO_FINI(struct found_list, found_list_fini)
 
-/** Every checkpoint of the client's place, with its manifest or why it has none. */
+/** Finds every checkpoint of the client's place, with its manifest or why it has none. */
 int find_all(struct client *c, struct found_list *ret, const struct client_watch *watch,
 	     struct brumate_error *err);
 
-/** The one that @word means: an id, a job's name or id (its latest), or the beginning of an id. */
+/** Finds the checkpoint that @word means: an id, a job's name or id (its latest), or the beginning of an id. */
 int find_one(struct client *c, const char *word, struct found *ret,
 	     const struct client_watch *watch, struct brumate_error *err);

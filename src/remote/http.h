@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Signed requests to an object store over libcurl, each tried again as long as that makes sense. One
- * session is for one thread; what sessions share is the client. Private to this layer.
+ * Signed requests to an object store through libcurl, each tried again as long as that makes sense. A connection
+ * is for one thread; what connections share is the client. Private to this layer.
  */
 #pragma once
 
@@ -16,7 +16,7 @@
 #include "remote/place.h"
 #include "store/store.h"
 
-/** What all sessions of one operation share. Borrows @config and @place. */
+/** What all connections of one operation share. It borrows @config and @place. */
 struct client {
 	const struct remote_config *config;
 	const struct remote_place *place;
@@ -31,7 +31,7 @@ int client_init(struct client *c, const struct remote_config *config,
 void client_fini(struct client *c);
 DEFINE_AUTO_FINI(struct client, client_fini)
 
-/** Makes all sessions end what they do with -ECANCELED; and lets them work again. */
+/** Makes all connections end what they do with -ECANCELED; the other lets them work again. */
 void client_stop(struct client *c);
 void client_go_on(struct client *c);
 
@@ -52,7 +52,7 @@ struct http_header {
 	const char *value;
 };
 
-/** All borrowed. */
+/** A request. It borrows all it names. */
 struct http_request {
 	const char *method;
 	const char *key;   /* of the object; NULL: the bucket */
@@ -101,7 +101,7 @@ DEFINE_AUTO_FINI(struct http_answer, http_answer_fini)
 int http_send(struct connection *s, const struct http_request *q, struct http_answer *ret,
 	      struct brumate_error *err);
 
-/** What to make of an answer. Pure. */
+/** What an answer means for the request. */
 enum http_verdict { HTTP_DONE, HTTP_AGAIN, HTTP_REFUSED };
 enum http_verdict http_judge(long status, const char *code);
 
@@ -112,7 +112,7 @@ bool http_may_go_on(int r);
 
 /* ---- several connections ---- */
 
-/** Does unit @i. From several threads. <0 ends the others. */
+/** Does unit @i over a connection. It is called from several threads; <0 ends the others. */
 typedef int (*connection_fn)(void *arg, struct connection *s, size_t i, struct brumate_error *err);
 
 /** Whom to tell of progress. */

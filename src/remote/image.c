@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
  * A checkpoint that is used where it is: its files are here for a while, chunks are read out of its packs
- * when they are asked for, straight into memory. Sessions outlive those who read, for the next ones: a
- * connection is not made anew for every region.
+ * when they are asked for, straight into memory. Connections outlive those who read by them, so that none is
+ * made anew for every region.
  */
 #include "remote/object.h"
 #include "remote/pull.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Objects: put, get (whole or a range), head, list, delete. Private to this layer. */
+/* What can be done with the objects of a store. Private to this layer. */
 #pragma once
 
 #include "remote/http.h"
@@ -12,11 +12,11 @@ int object_put(struct connection *s, const char *key, int fd, uint64_t len_bytes
 int object_put_text(struct connection *s, const char *key, const char *text, size_t len_bytes,
 		    struct brumate_error *err);
 
-/** What is there under @key: 0 and size and digest; -ENOENT. */
+/** Tells the size and the digest of what is under @key. -ENOENT: nothing is. */
 int object_head(struct connection *s, const char *key, uint64_t *ret_len_bytes,
 		char ret_digest[static DIGEST_TEXT_BYTES], struct brumate_error *err);
 
-/** A small object as NUL-terminated text (owned). */
+/** Gets a small object as NUL-terminated text (owned). */
 int object_get_text(struct connection *s, const char *key, char **ret, size_t *ret_len_bytes,
 		    struct brumate_error *err);
 
@@ -24,7 +24,7 @@ int object_get_text(struct connection *s, const char *key, char **ret, size_t *r
 int object_get_range(struct connection *s, const char *key, uint64_t offset, uint64_t len_bytes,
 		     int fd, struct brumate_error *err);
 
-/** As object_get_range(), into memory. */
+/** Gets @len_bytes of the object from @offset into memory. */
 int object_get_bytes(struct connection *s, const char *key, uint64_t offset, uint64_t len_bytes,
 		     void *ret, struct brumate_error *err);
 
@@ -66,7 +66,7 @@ struct upload {
 void upload_fini(struct upload *u);
 DEFINE_AUTO_FINI(struct upload, upload_fini)
 
-/** Size of the parts of an object of @len_bytes. Pure. */
+/** Returns how large the parts of an object of @len_bytes are. Pure. */
 uint64_t upload_part_bytes(uint64_t len_bytes, uint64_t wanted_bytes);
 
 /** Finds an unfinished upload of @key with its parts, else creates one. @digest: of all of it, to be kept as

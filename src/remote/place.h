@@ -39,7 +39,7 @@ int remote_place_parse(struct remote_place *ret, const char *url, struct brumate
  */
 int remote_place_split(struct remote_place *p, char **ret_word, struct brumate_error *err);
 
-/** Key of something below the prefix. Owned; NULL without memory. */
+/** Returns the key of something below the prefix. Owned; NULL without memory. */
 char *place_key(const struct remote_place *p, const char *below);
 
 /** A file or a pack of a manifest, which it is borrowed from. */
@@ -49,14 +49,14 @@ struct place_file {
 	const struct digest *digest; /* NULL: a pack, whose chunks have theirs */
 };
 
-/** How many files and packs @m has, and number @i of them: files first. */
+/** Tells how many files and packs @m has, and which is number @i of them. Files come first. */
 size_t place_n_files(const struct manifest *m);
 struct place_file place_file(const struct manifest *m, size_t i);
 
-/** Key of @f of the checkpoint @id. Owned; NULL without memory. */
+/** Returns the key of @f of the checkpoint @id. Owned; NULL without memory. */
 char *place_file_key(const struct remote_place *p, const char *id, const struct place_file *f);
 
-/** The name of a pack, which no other pack has. */
+/** Returns the name of a pack, which no other pack has. */
 const char *place_pack_name(const struct place_file *f);
 
 #define PLACE_PACKS "packs"

@@ -38,7 +38,7 @@ static void staging_close(struct staging *s)
 }
 DEFINE_AUTO_FINI(struct staging, staging_close)
 
-/* Removes it. */
+/* Removes the directory with all that is in it. */
 static void staging_remove(struct staging *s)
 {
 	remove_tree(s->store_fd, s->name);

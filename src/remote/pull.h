@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Files of a checkpoint on their way here. Private to this layer. */
+/* Getting the files of a checkpoint. Private to this layer. */
 #pragma once
 
 #include <pthread.h>
@@ -19,7 +19,7 @@ struct staging {
 };
 #define STAGING_EMPTY ((struct staging){ .dir_fd = -1, .store_fd = -1 })
 
-/* A file on its way; see struct item of push.c. */
+/* A file on its way. The thread that comes first begins it, and the one that does its last part ends it. */
 struct pull_item {
 	struct place_file file;
 	pthread_mutex_t lock;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* The files of a checkpoint as they are on disk: found, and hashed by several threads. */
+/* The files of a checkpoint as they are on disk: found, hashed by several threads, and compared with a manifest. */
 #pragma once
 
 #include <stdbool.h>
@@ -29,7 +29,7 @@ struct file_tree {
 void file_tree_fini(struct file_tree *t);
 DEFINE_AUTO_FINI(struct file_tree, file_tree_fini)
 
-/** What to do to a directory of the tree, after all below it. */
+/** Does something to a directory, after all that is below it. */
 typedef int (*file_tree_dir_fn)(int dir_fd);
 
 /**
@@ -42,7 +42,7 @@ int file_tree_scan(struct file_tree *ret, int dir_fd, file_tree_dir_fn dir,
 /** file_tree_scan() that lists what cannot be read or is no file too, with its failure; sets go_on. */
 int file_tree_scan_all(struct file_tree *ret, int dir_fd, struct brumate_error *err);
 
-/** What to do to an open file once it is hashed. */
+/** Does something to an open file once it is hashed. */
 typedef int (*disk_file_fn)(int fd, const struct disk_file *f, void *arg,
 			    struct brumate_error *err);
 

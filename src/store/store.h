@@ -20,20 +20,19 @@
 
 #define STORE_MANIFEST_NAME MANIFEST_FILE_NAME
 
-/** A checkpoint being written. Owns its fds. */
+/** A checkpoint that is being written. It owns its descriptors. */
 struct store_writer {
 	int store_fd; /* the store */
 	int dir_fd;   /* ".ID.partial", locked (flock) while the writer lives */
 	char id[MANIFEST_ID_BYTES];
 	char *path; /* absolute path of the partial directory; of the checkpoint once committed */
 	bool committed;
-	const struct store_key
-		*key; /* set by the owner before anything is written, borrowed: memory
-				      * is encrypted by it. NULL: it is not */
+	/* Encrypts memory; NULL: it is not encrypted. The owner sets it before anything is written; borrowed. */
+	const struct store_key *key;
 };
 #define STORE_WRITER_EMPTY ((struct store_writer){ .store_fd = -1, .dir_fd = -1 })
 
-/** The default store: $BRUMATE_STATE_DIR/checkpoints. Owned. */
+/** Returns the default store, $BRUMATE_STATE_DIR/checkpoints. Owned; NULL without memory. */
 char *store_default_dir(void);
 
 /**
@@ -48,8 +47,7 @@ int store_begin(struct store_writer *ret, const char *dir, const char *id,
 /** Creates a directory below the checkpoint, 0700. Returns its fd (owned) or -errno. */
 int store_mkdir(struct store_writer *w, const char *name, struct brumate_error *err);
 
-/** Called in the caller's thread while files are hashed and synced; bytes done so far. <0 cancels with
- * that code. May be NULL. */
+/** Is told in the caller's thread how many bytes of files are done. <0 cancels with that code. May be NULL. */
 typedef int (*store_progress_fn)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
 
 /**
@@ -68,8 +66,8 @@ int store_commit(struct store_writer *w, struct manifest *m, store_progress_fn p
 int store_commit_as(struct store_writer *w, const struct manifest *m, const char *text,
 		    size_t len_bytes, struct brumate_error *err);
 
-/** Removes a checkpoint that was not committed and releases the writer. Accepts the empty value and
- * a committed writer (releases only). */
+/** Removes a checkpoint that was not committed, and releases the writer. A committed writer is only released; the
+ * empty value is accepted. */
 void store_abort(struct store_writer *w);
 DEFINE_AUTO_FINI(struct store_writer, store_abort)
 
@@ -80,9 +78,8 @@ struct store_image {
 	int dir_fd;
 	char *path; /* absolute */
 	struct manifest manifest;
-	const struct store_key *key; /* store_unlock(); borrowed */
-	const struct pack_source
-		*source; /* of packs (chunks/chunks.h), borrowed; NULL: they are files */
+	const struct store_key *key;	  /* store_unlock(); borrowed */
+	const struct pack_source *source; /* has its packs; borrowed. NULL: they are files */
 };
 #define STORE_IMAGE_EMPTY ((struct store_image){ .dir_fd = -1 })
 void store_image_fini(struct store_image *i);
@@ -109,7 +106,7 @@ int store_unlock(struct store_image *i, const struct store_key *key, struct brum
 int store_verify(const struct store_image *i, store_progress_fn progress, void *arg,
 		 struct brumate_error *err);
 
-/** As store_verify(), but of packs only that they are there, as long as they should be: for who reads
+/** As store_verify(), but packs only have to be there and as long as they should be. It is for callers that read
  * their chunks by chunks_load_all(), which compares each. */
 int store_verify_files(const struct store_image *i, store_progress_fn progress, void *arg,
 		       struct brumate_error *err);
@@ -163,7 +160,7 @@ int store_chunks_open(struct chunks_reader **ret, const struct store_image *i,
 int store_chunks_compare(struct chunks_common *ret, const struct store_image *from,
 			 const struct store_image *to, struct brumate_error *err);
 
-/** Compares names and sizes only: cheap, and finds what is truncated or missing. -EBADMSG. */
+/** Compares names and sizes only, which is cheap. -EBADMSG: a file is truncated or missing. */
 int store_check(const struct store_image *i, struct brumate_error *err);
 
 /** Calls @fn for every committed checkpoint of the store, oldest first; damaged ones with @i NULL and
@@ -202,7 +199,7 @@ int store_prune(const char *dir, const struct store_prune *p, struct brumate_err
 /** Writes the id that a checkpoint made now gets: "NAME-20260102-030405", ".2" for a second one. */
 void store_new_id(char ret[static MANIFEST_ID_BYTES], const char *dir, const char *name);
 
-/** Writes bytes of a stream, all of them. 0 or -errno. */
+/** Writes all @len_bytes of a stream. Returns 0 or -errno. */
 typedef int (*store_write_fn)(void *arg, const void *buf, size_t len_bytes);
 
 /**
@@ -212,7 +209,7 @@ typedef int (*store_write_fn)(void *arg, const void *buf, size_t len_bytes);
 int store_export(const struct store_image *i, store_write_fn write, void *write_arg,
 		 store_progress_fn progress, void *arg, struct brumate_error *err);
 
-/** Reads up to @room bytes of a stream: how many, 0 at its end, -errno. */
+/** Reads up to @room bytes of a stream. Returns how many, 0 at its end, or -errno. */
 typedef ssize_t (*store_read_fn)(void *arg, void *buf, size_t room);
 
 /**
@@ -227,5 +224,5 @@ int store_import(char ret_id[static MANIFEST_ID_BYTES], const char *dir, store_r
  * how many, or -errno. Where the file system has no locks (some network ones), none is removed. */
 int store_sweep(const char *dir);
 
-/** Free bytes of the file system that holds @dir (or its nearest existing parent). */
+/** Tells how many bytes are free on the file system that holds @dir, or its nearest parent that exists. */
 int store_free_bytes(const char *dir, uint64_t *ret, struct brumate_error *err);

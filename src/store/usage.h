@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* What checkpoints take on disk, where they share packs. */
+/* What checkpoints take on disk, given that they share packs. */
 #pragma once
 
 #include <stdint.h>
@@ -8,7 +8,7 @@
 #include "base/cleanup.h"
 #include "store/store.h"
 
-/** Packs that were counted. */
+/** Packs that were counted already. */
 struct usage_seen {
 	ino_t *slots; /* open hash; 0 is free */
 	size_t n_slots, n;
