@@ -36,28 +36,28 @@ int criu_find(struct criu_program *ret, struct brumate_error *err);
 /** `criu check` by RPC: whether the kernel offers what CRIU needs. */
 int criu_check(const struct criu_program *program, struct brumate_error *err);
 
-/** Points in a dump or restore at which the caller is asked; tasks are frozen at the first two. */
+/** Points in a dump or restore at which the caller is asked. At the first two the tree is frozen. */
 enum criu_event {
 	CRIU_EVENT_FROZEN, /* dump: tree frozen, nothing dumped yet (query-ext-files) */
 	CRIU_EVENT_DUMPED, /* dump: images complete, tree still frozen (post-dump) */
 	CRIU_EVENT_RESTORED, /* restore: tree complete, not yet running (post-restore); pid is the root's */
 };
-/** 0 goes on; <0 makes CRIU fail: a dump then lets the tree run on, a restore kills it. */
+/** Returns 0 to go on; <0 makes CRIU fail: a dump then lets the tree run on, a restore kills it. */
 typedef int (*criu_event_fn)(void *arg, enum criu_event event, pid_t pid,
 			     struct brumate_error *err);
 
-/** While CRIU works: called at least four times a second; <0 (with @err) cancels: CRIU is stopped
- * with SIGTERM at a safe point where there is one, and the call fails with that error. May be NULL. */
+/** Called at least four times a second while CRIU works. <0 (with @err) cancels: CRIU is made to fail and takes
+ * everything back, and the call fails with that error. May be NULL. */
 typedef int (*criu_tick_fn)(void *arg, struct brumate_error *err);
 
-/** fd given to restored tasks in place of an external file: key as CRIU names it ("pipe:[123]",
- * "socket:[123]", "tty[8803:6]", or a path without its leading slash). */
+/** A descriptor that is given to restored tasks in place of an external file. The key is as CRIU names the file:
+ * "pipe:[123]", "socket:[123]", "tty[8803:6]", or a path without its leading slash. */
 struct criu_inherit {
 	char key[256];
 	int fd;
 };
 
-/** Our plugin in CRIU: what it leaves out of the images (cpumem/cpu-memory.h), and what it opens anew. */
+/** What our plugin in CRIU leaves out of the images (cpumem/cpu-memory.h), and what it opens anew. */
 struct criu_plugin {
 	int table_fd;	     /* cpu_memory_table_new(); borrowed. A restore needs one too, empty */
 	const char *devices; /* how paths of such devices begin, parted by colons: "/dev/nvidia" */

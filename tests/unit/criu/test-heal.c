@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* A task that a killed CRIU left in its code: every signal blocked, SIGPIPE to come, and a return. */
+/* A task that a killed CRIU left in its code is seen out of it: all its signals are blocked, SIGPIPE is pending, and
+ * a return follows. */
 #include "check.h"
 #include "sanitized.h"
 
