@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,6 +23,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/thread.h"
 
 enum { FOLLOW_DETACHED = 1 };
 
@@ -144,9 +144,9 @@ static int open_log(struct follower *f, const char *log, struct brumate_error *e
 static int run_follower(struct follower *f, struct waiter *w, struct brumate_error *err)
 {
 	pthread_t thread;
-	int r = pthread_create(&thread, NULL, wait_for_end, w);
-	if (r)
-		return brumate_fail(err, r, "thread: %m");
+	int r = thread_start(&thread, wait_for_end, w);
+	if (r < 0)
+		return brumate_fail(err, -r, "thread: %m");
 
 	r = copy_until(f, w->done_fd, err);
 	eventfd_write(w->stop_fd, 1);

@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +23,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/packet.h"
+#include "base/thread.h"
 #include "interpose/agent-ops.h"
 
 /* Out of the way of programs that count on low numbers or walk through them. */
@@ -245,24 +245,6 @@ static int listen_at(const char *dir)
 	return 0;
 }
 
-static int start_thread(void)
-{
-	sigset_t all, old;
-	pthread_attr_t attr;
-	pthread_t thread;
-	int r;
-
-	sigfillset(&all);
-	pthread_attr_init(&attr);
-	pthread_attr_setstacksize(&attr, STACK_BYTES);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	r = pthread_create(&thread, &attr, run, NULL);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	pthread_attr_destroy(&attr);
-	return -r;
-}
-
 void agent_start(void)
 {
 	const char *dir = getenv(AGENT_DIR_VARIABLE);
@@ -275,7 +257,7 @@ void agent_start(void)
 		return;
 	}
 	atomic_store_explicit(&managed, true, memory_order_release);
-	if (start_thread() < 0) {
+	if (thread_start_detached(run, NULL, STACK_BYTES) < 0) {
 		atomic_store(&managed, false);
 		unlink(address.sun_path);
 		close(listen_fd);

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "interpose/agent-ops.h"
 
 enum { STACK_BYTES = 1 << 20 };
@@ -82,20 +83,6 @@ static struct wait *wait_new(void)
 	return wait;
 }
 
-static int start(struct wait *wait)
-{
-	pthread_attr_t attr;
-	pthread_t thread;
-	int r;
-
-	pthread_attr_init(&attr);
-	pthread_attr_setstacksize(&attr, STACK_BYTES);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	r = pthread_create(&thread, &attr, run, wait);
-	pthread_attr_destroy(&attr);
-	return -r;
-}
-
 int idle_wait(uint64_t deadline_ns)
 {
 	struct timespec until = deadline_timespec(deadline_ns);
@@ -104,7 +91,7 @@ int idle_wait(uint64_t deadline_ns)
 
 	if (!wait)
 		return -ENOMEM;
-	r = start(wait);
+	r = thread_start_detached(run, wait, STACK_BYTES);
 	if (r < 0) {
 		wait->refs = 1;
 		put(wait);

@@ -5,9 +5,9 @@
  */
 #include "service/relay.h"
 #include "base/clock.h"
+#include "base/thread.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -63,9 +63,9 @@ int relay_call_fds(struct wire *w, const char *method, json_t *parameters, const
 
 	if (done_fd < 0)
 		return brumate_fail(err, errno, "eventfd: %m");
-	int r = pthread_create(&thread, NULL, watch, &state);
-	if (r)
-		return brumate_fail(err, r, "%s: thread: %m", method);
+	int r = thread_start(&thread, watch, &state);
+	if (r < 0)
+		return brumate_fail(err, -r, "%s: thread: %m", method);
 
 	r = wire_call(w, method, parameters, fds, n_fds, on_reply, arg, ret, DEADLINE_NEVER, err);
 	eventfd_write(done_fd, 1);
