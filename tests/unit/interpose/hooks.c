@@ -2,8 +2,8 @@
 /* Makes a library under test of the product's entry points: one wrapper, and the hooks. */
 #include "hooks.h"
 
-#include "interpose/entry.h"
-#include "interpose/interpose.h"
+#include "interpose/cuda/entry.h"
+#include "interpose/cuda/interpose.h"
 
 extern const struct hooks brumate_test_hooks;
 
@@ -36,7 +36,7 @@ void memory_forget(void)
 static const char *const names[] = {
 #define CALL(name)  #name,
 #define ENTRY(name) #name,
-#include "interpose/driver.def"
+#include "interpose/cuda/driver.def"
 #undef CALL
 #undef ENTRY
 };

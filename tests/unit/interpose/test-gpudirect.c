@@ -7,7 +7,7 @@
 
 #include "base/fd.h"
 #include "check.h"
-#include "interpose/gpudirect.h"
+#include "interpose/cuda/gpudirect.h"
 
 static char root[] = "/tmp/test-gpudirect-XXXXXX";
 

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Reserved addresses for our own mappings. What is let go is kept for the next that wants as many, which
+ * spares the driver two calls, and with it the memory that was there, as long as that is little, which
+ * spares it two more. Nothing is mapped there meanwhile: use after free faults as ever, and whoever asks is
+ * told what is told of addresses that nobody has. What the program wants to reserve itself comes first, and
+ * so does memory that it wants elsewhere.
+ */
+#include <stdlib.h>
+
+#include "interpose/core/memory.h"
+
+/*
+ * A program may free some hundreds of blocks before it allocates as many again; to look through so many for
+ * a length is little beside two calls of the driver. Of the 128 TiB of addresses that a process has 16 GiB
+ * are nothing to it. What is longer than 1 GiB has many pieces to be filled with, where two calls do not
+ * count; and a few such ranges would drive all others out.
+ */
+#define SPARES_MAX	 256
+#define SPARE_BYTES_MAX	 (16ull << 30)
+#define SPARE_LENGTH_MAX (1ull << 30)
+
+/* Of memory: what takes the driver no longer to make than to map, and of a GPU a part that is not missed. */
+#define KEPT_LENGTH_MAX (32ull << 20)
+#define KEPT_PART	256
+
+enum { NO_DEVICE = -1 };
+
+/* Of what its memory is. All that is kept of a device was made alike: see addresses_keep(). */
+static int device_of(const struct spare *spare)
+{
+	return spare->piece ? spare->piece->device : NO_DEVICE;
+}
+
+/* With the lock: the memory of @spare, if any, is not kept any more. */
+static void uncount(const struct spare *spare)
+{
+	if (spare->piece)
+		memory.devices[spare->piece->device].kept_bytes -= spare->piece->bytes;
+}
+
+/* With the lock: out of the tables, with its memory. */
+static struct spare *take_at(struct spare **at)
+{
+	struct spare *spare = *at;
+
+	*at = spare->next;
+	tree_remove(&memory.spares, &spare->node);
+	memory.n_spares--;
+	memory.spare_bytes -= spare->node.bytes;
+	uncount(spare);
+	return spare;
+}
+
+static bool free_all(struct spare *gone)
+{
+	bool any = gone;
+
+	while (gone) {
+		struct spare *next = gone->next;
+
+		driver.cuMemAddressFree(gone->node.start, gone->node.bytes);
+		if (gone->piece)
+			piece_unpin(gone->piece);
+		free(gone);
+		gone = next;
+	}
+	return any;
+}
+
+bool addresses_drop(CUdeviceptr va, size_t bytes)
+{
+	struct spare *gone = NULL;
+
+	memory_lock();
+	for (struct spare **at = &memory.newest_spare; *at;) {
+		const struct node *node = &(*at)->node;
+
+		if (node->start >= va ? node->start - va >= bytes
+				      : va - node->start >= node->bytes) {
+			at = &(*at)->next;
+			continue;
+		}
+
+		struct spare *spare = take_at(at);
+
+		spare->next = gone;
+		gone = spare;
+	}
+	memory_unlock();
+	return free_all(gone);
+}
+
+bool addresses_drop_all(void)
+{
+	return addresses_drop(0, SIZE_MAX);
+}
+
+/* With the lock: the memory of a device that was let go first, where more than @most_bytes is kept; NULL. */
+static struct piece *take_oldest(int ordinal, uint64_t most_bytes)
+{
+	struct spare *oldest = NULL;
+	struct piece *piece;
+
+	if (memory.devices[ordinal].kept_bytes <= most_bytes)
+		return NULL;
+	for (struct spare *at = memory.newest_spare; at; at = at->next)
+		if (device_of(at) == ordinal)
+			oldest = at;
+	piece = oldest->piece;
+	uncount(oldest);
+	oldest->piece = NULL;
+	return piece;
+}
+
+static bool drop_beyond(int ordinal, uint64_t most_bytes)
+{
+	struct piece *piece;
+	bool any = false;
+
+	do {
+		memory_lock();
+		piece = take_oldest(ordinal, most_bytes);
+		memory_unlock();
+		if (piece)
+			piece_unpin(piece);
+		any |= piece != NULL;
+	} while (piece);
+	return any;
+}
+
+bool addresses_drop_memory(void)
+{
+	bool any = false;
+
+	for (int i = 0; i < DEVICES_MAX; i++)
+		any |= drop_beyond(i, 0);
+	return any;
+}
+
+/* The newest as long that has memory of that device (NO_DEVICE: none at all), or else the newest as long. */
+static struct spare *take_spare(size_t bytes, int ordinal)
+{
+	struct spare **best = NULL, *spare;
+
+	memory_lock();
+	for (struct spare **at = &memory.newest_spare; *at; at = &(*at)->next) {
+		bool fits = device_of(*at) == ordinal;
+
+		if ((*at)->node.bytes != bytes || (best && !fits))
+			continue;
+		best = at;
+		if (fits || (ordinal != NO_DEVICE && !memory.devices[ordinal].kept_bytes))
+			break;
+	}
+	spare = best ? take_at(best) : NULL;
+	memory_unlock();
+	return spare;
+}
+
+CUresult addresses_reserve_with(CUdeviceptr *ret, struct piece **ret_piece, size_t bytes,
+				int ordinal)
+{
+	struct spare *spare = take_spare(bytes, ordinal);
+	CUresult r;
+
+	*ret_piece = NULL;
+	if (spare) {
+		*ret = spare->node.start;
+		if (device_of(spare) == ordinal)
+			*ret_piece = spare->piece;
+		else if (spare->piece)
+			piece_unpin(spare->piece);
+		free(spare);
+		return CUDA_SUCCESS;
+	}
+	r = driver.cuMemAddressReserve(ret, bytes, 0, 0, 0);
+	if (r && addresses_drop_all())
+		r = driver.cuMemAddressReserve(ret, bytes, 0, 0, 0);
+	return r;
+}
+
+CUresult addresses_reserve(CUdeviceptr *ret, size_t bytes)
+{
+	struct piece *none;
+
+	return addresses_reserve_with(ret, &none, bytes, NO_DEVICE);
+}
+
+/* With the lock: those that were let go first have to go. */
+static struct spare *take_too_many(void)
+{
+	struct spare *gone = NULL;
+
+	while (memory.n_spares > SPARES_MAX || memory.spare_bytes > SPARE_BYTES_MAX) {
+		struct spare **at = &memory.newest_spare, *spare;
+
+		while ((*at)->next)
+			at = &(*at)->next;
+		spare = take_at(at);
+		spare->next = gone;
+		gone = spare;
+	}
+	return gone;
+}
+
+void addresses_release_with(CUdeviceptr va, size_t bytes, CUresult unmapped, struct piece *piece)
+{
+	bool keep = !unmapped && bytes <= SPARE_LENGTH_MAX;
+	struct spare *spare = keep ? calloc(1, sizeof(*spare)) : NULL, *gone;
+	int ordinal;
+
+	if (!spare) {
+		driver.cuMemAddressFree(va, bytes);
+		if (piece)
+			piece_unpin(piece);
+		return;
+	}
+	spare->node = (struct node){ .start = va, .bytes = bytes };
+	spare->piece = piece;
+	ordinal = device_of(spare);
+	memory_lock();
+	tree_add(&memory.spares, &spare->node);
+	spare->next = memory.newest_spare;
+	memory.newest_spare = spare;
+	memory.n_spares++;
+	memory.spare_bytes += bytes;
+	if (piece)
+		memory.devices[ordinal].kept_bytes += piece->bytes;
+	gone = take_too_many();
+	memory_unlock();
+	if (ordinal != NO_DEVICE)
+		drop_beyond(ordinal, memory.devices[ordinal].total_bytes / KEPT_PART);
+	free_all(gone);
+}
+
+void addresses_release(CUdeviceptr va, size_t bytes, CUresult unmapped)
+{
+	addresses_release_with(va, bytes, unmapped, NULL);
+}
+
+struct piece *addresses_keep(CUdeviceptr va, size_t bytes)
+{
+	struct piece *piece;
+
+	if (bytes > KEPT_LENGTH_MAX)
+		return NULL;
+	memory_lock();
+	piece = piece_at(va);
+	/* Where a network card may have registered it, the driver has to see it go. */
+	if (piece &&
+	    (piece->bytes != bytes || piece->refs || piece->lent || piece->shared ||
+	     piece->imported || piece->away || piece->asked.allocFlags.gpuDirectRDMACapable))
+		piece = NULL;
+	if (piece)
+		piece->pins++;
+	memory_unlock();
+	return piece;
+}
+
+bool addresses_are_spare(CUdeviceptr va)
+{
+	bool spare;
+
+	memory_lock();
+	spare = tree_find(&memory.spares, va);
+	memory_unlock();
+	return spare;
+}

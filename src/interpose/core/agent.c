@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The agent: one thread that listens on a socket in the job's directory and serves whoever is root or
+ * the job's own user, one connection at a time. At rest it is blocked and its socket is all that we
+ * have open in the process. A program that closes the socket ends the agent, and nothing else.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/packet.h"
+#include "base/thread.h"
+#include "interpose/core/agent-ops.h"
+
+/* Out of the way of programs that count on low numbers or walk through them. */
+enum { LISTEN_FD_MIN = 500, STACK_BYTES = 1 << 20, JOB_DIGITS = 8 };
+
+static atomic_int owner; /* the process the agent belongs to */
+static atomic_bool managed;
+static int listen_fd = -1;
+static atomic_int served_fd = -1; /* the connection being served; for a fork's child to close */
+static uint64_t token;		  /* names this process, also after it was restored */
+static struct sockaddr_un address;
+
+uint64_t agent_token(void)
+{
+	return token;
+}
+
+bool memory_managed(void)
+{
+	return atomic_load_explicit(&managed, memory_order_acquire);
+}
+
+/* The program may have closed our descriptor, and its number may be another file by now. */
+static bool is_still_ours(void)
+{
+	struct sockaddr_un at = { 0 };
+	socklen_t len = sizeof(at);
+
+	return !getsockname(listen_fd, (struct sockaddr *)&at, &len) && at.sun_family == AF_UNIX &&
+	       !strncmp(at.sun_path, address.sun_path, sizeof(at.sun_path));
+}
+
+/* Whether @n received bytes are a request, as far as its own length goes. */
+static bool is_request(const struct agent_request *request, ssize_t n)
+{
+	size_t head = offsetof(struct agent_request, ids);
+
+	return n >= (ssize_t)head && request->n <= AGENT_PIECES_MAX &&
+	       (size_t)n >= head + request->n * sizeof(request->ids[0]);
+}
+
+enum outcome { HUNG_UP, SERVED, DETACHED };
+
+static enum outcome serve_one(int fd, bool *ret_neighbour)
+{
+	struct agent_request request = { 0 };
+	struct agent_job job = { .request = &request };
+	struct agent_reply reply;
+	struct packet_fds came = { job.fds, AGENT_PIECES_MAX };
+	ssize_t n = packet_receive(fd, &request, sizeof(request), &came, DEADLINE_NEVER);
+	bool sound = came.state == PACKET_WHOLE && is_request(&request, n);
+	ssize_t sent = -EPIPE;
+
+	job.n_fds = came.n;
+	/* Only MAP takes descriptors; the others may have some to give. */
+	if (!sound || request.op != AGENT_MAP) {
+		packet_close_fds(job.fds, job.n_fds);
+		job.n_fds = 0;
+	}
+	if (!sound)
+		return HUNG_UP;
+	*ret_neighbour = request.op == AGENT_LEND || request.op == AGENT_TAKE_BACK;
+	do {
+		memset(&reply, 0, sizeof(reply));
+		reply.version = AGENT_VERSION;
+		agent_run(&job, &reply);
+		sent = packet_send(fd, &reply, sizeof(reply), job.fds,
+				   request.op == AGENT_MAP || reply.error ? 0 : job.n_fds,
+				   DEADLINE_NEVER);
+	} while (sent >= 0 && reply.more);
+	packet_close_fds(job.fds, job.n_fds);
+	if (sent < 0)
+		return HUNG_UP;
+	return request.op == AGENT_DETACH ? DETACHED : SERVED;
+}
+
+static void serve(int fd)
+{
+	enum outcome outcome;
+	bool neighbour = false;
+
+	do
+		outcome = serve_one(fd, &neighbour);
+	while (outcome == SERVED);
+	if (outcome == HUNG_UP && !neighbour)
+		agent_hung_up();
+}
+
+static bool may_ask(int fd)
+{
+	struct ucred peer;
+
+	return fd_peer(fd, &peer) == 0 && (peer.uid == 0 || peer.uid == geteuid());
+}
+
+/* Whether accepting may go well the next time. Somebody waits, while the program has no descriptor left:
+ * that is looked at again now and then, since nothing tells when it has. */
+static bool passes(int error)
+{
+	const struct timespec pause = { .tv_nsec = 50 * NS_PER_MS };
+
+	if (error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS) {
+		nanosleep(&pause, NULL);
+		return true;
+	}
+	return error == EINTR || error == ECONNABORTED;
+}
+
+static void *run(void *arg)
+{
+	prctl(PR_SET_NAME, "brumate-agent");
+	gate_exempt();
+	while (is_still_ours()) {
+		auto_close int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC);
+
+		if (fd < 0 && !passes(errno))
+			break;
+		atomic_store(&served_fd, fd);
+		if (fd >= 0 && may_ask(fd))
+			serve(fd);
+		atomic_store(&served_fd, -1);
+	}
+	return NULL;
+}
+
+/* The highest number there may be is below LISTEN_FD_MIN in tight places. */
+static int move_high(int fd)
+{
+	int high = fcntl(fd, F_DUPFD_CLOEXEC, LISTEN_FD_MIN);
+
+	if (high < 0)
+		return fd;
+	close(fd);
+	return high;
+}
+
+static int address_of(struct sockaddr_un *ret, const char *dir, int pid)
+{
+	int n;
+
+	*ret = (struct sockaddr_un){ .sun_family = AF_UNIX };
+	n = snprintf(ret->sun_path, sizeof(ret->sun_path), "%s/%d", dir, pid);
+	return n < 0 || (size_t)n >= sizeof(ret->sun_path) ? -ENAMETOOLONG : 0;
+}
+
+/* Directories of agents are named by the ids of their jobs, hexadecimal, and lie beside each other. */
+uint32_t neighbour_here(void)
+{
+	const char *dir = getenv(AGENT_DIR_VARIABLE), *slash = dir ? strrchr(dir, '/') : NULL;
+	char *end;
+	unsigned long id = slash ? strtoul(slash + 1, &end, 16) : 0;
+
+	return slash && end - slash - 1 == JOB_DIGITS && !*end ? (uint32_t)id : 0;
+}
+
+int neighbour_connect(uint32_t there, int pid)
+{
+	const char *dir = getenv(AGENT_DIR_VARIABLE);
+	char beside[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
+	struct sockaddr_un at;
+	auto_close int fd = -1;
+
+	if (!dir)
+		return -ENOENT;
+	if (there != neighbour_here()) {
+		const char *slash = strrchr(dir, '/');
+		int n = slash ? snprintf(beside, sizeof(beside), "%.*s/%0*x", (int)(slash - dir),
+					 dir, JOB_DIGITS, there)
+			      : -1;
+
+		if (n < 0 || (size_t)n >= sizeof(beside))
+			return -ENOENT;
+		dir = beside;
+	}
+	if (address_of(&at, dir, pid) < 0)
+		return -ENOENT;
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (fd < 0 || connect(fd, (struct sockaddr *)&at, sizeof(at)) < 0)
+		return -errno;
+	return take_fd(&fd);
+}
+
+int neighbour_ask(int conn, const struct agent_request *request, struct agent_reply *reply,
+		  int fds[static AGENT_PIECES_MAX], size_t *ret_n_fds)
+{
+	struct packet_fds came = { fds, AGENT_PIECES_MAX };
+	ssize_t n = packet_send(conn, request, sizeof(*request), NULL, 0, DEADLINE_NEVER);
+
+	*ret_n_fds = 0;
+	if (n < 0)
+		return (int)n;
+	n = packet_receive(conn, reply, sizeof(*reply), &came, DEADLINE_NEVER);
+	*ret_n_fds = came.n;
+	if (n == sizeof(*reply) && came.state == PACKET_WHOLE && reply->version == AGENT_VERSION &&
+	    reply->error <= 0 && reply->n <= AGENT_PIECES_MAX)
+		return 0;
+	packet_close_fds(fds, *ret_n_fds);
+	*ret_n_fds = 0;
+	return n < 0 ? (int)n : -EBADMSG;
+}
+
+static int listen_at(const char *dir)
+{
+	auto_close int fd = -1;
+
+	if (address_of(&address, dir, (int)getpid()) < 0)
+		return -ENAMETOOLONG;
+	if (getrandom(&token, sizeof(token), GRND_NONBLOCK) != sizeof(token))
+		return -EAGAIN;
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	/* The mode of the socket is that of the file to be: nobody else gets in before a chmod. */
+	if (fd < 0 || fchmod(fd, 0600) < 0)
+		return -errno;
+	fd = move_high(take_fd(&fd));
+	unlink(address.sun_path);
+	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 || listen(fd, 8) < 0)
+		return -errno;
+	listen_fd = take_fd(&fd);
+	return 0;
+}
+
+void agent_start(void)
+{
+	const char *dir = getenv(AGENT_DIR_VARIABLE);
+	int nobody = 0, saved = errno;
+
+	if (!dir || !*dir || !atomic_compare_exchange_strong(&owner, &nobody, (int)getpid()))
+		return;
+	if (listen_at(dir) < 0) {
+		errno = saved;
+		return;
+	}
+	atomic_store_explicit(&managed, true, memory_order_release);
+	if (thread_start_detached(run, NULL, STACK_BYTES) < 0) {
+		atomic_store(&managed, false);
+		unlink(address.sun_path);
+		close(listen_fd);
+	}
+	errno = saved;
+}
+
+void agent_forget(void)
+{
+	int conn = atomic_exchange(&served_fd, -1);
+
+	if (listen_fd >= 0 && is_still_ours())
+		close(listen_fd);
+	listen_fd = -1;
+	if (conn >= 0)
+		close(conn);
+	atomic_store(&managed, false);
+	atomic_store(&owner, 0);
+}

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The gate: which threads are in the driver, and keeping them out. Each thread has a record with the
+ * depth of its calls; entering stores the depth, then looks whether the gate is closed, with no fence
+ * between: the closer makes all threads pass one by membarrier(2), after which each either sees the
+ * gate closed or is seen inside. Records are never given back to the system, so that the closer may
+ * look at one whose thread is just ending. All waiting is on futexes, which survive a dump.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "interpose/cuda/interpose.h"
+
+#define unlikely(x) __builtin_expect(!!(x), 0)
+/* Kept out of what every call passes, which then saves no registers for it. */
+#define SLOW __attribute__((noinline, cold))
+
+enum { RECORDS_BYTES = 16384 };
+
+/* One cache line each: the owner writes depth at every call. The assembler does, too. */
+struct record {
+	_Alignas(64) atomic_uint depth; /* written by the owner alone */
+	atomic_bool exempt;
+	bool used; /* under the lock, as next */
+	struct record *next;
+};
+_Static_assert(!offsetof(struct record, depth), "entry-x86_64.S has it so");
+
+enum {
+	CLOSED = 1u << 0,
+	FENCED = 1u << 1, /* no membarrier here: whoever enters or leaves makes a fence itself */
+};
+
+/* What the assembler uses. gate_state is 0 where a call has nothing to do but to count. */
+extern atomic_uint gate_state;
+extern __thread struct record *gate_self;
+void gate_left(struct record *record);
+
+atomic_uint gate_state;	 /* a futex: who waits for the gate to open */
+static atomic_uint left; /* a futex: counts leavings while it is closed, for the closer */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct record *records;
+static bool prepared, told; /* under the lock; told: of the end of each thread */
+static pthread_key_t ending;
+
+__thread struct record *gate_self __attribute__((tls_model("initial-exec")));
+
+static int futex(atomic_uint *word, int op, unsigned int value, const struct timespec *deadline)
+{
+	return (int)syscall(SYS_futex, word, op | FUTEX_PRIVATE_FLAG, value, deadline, NULL,
+			    FUTEX_BITSET_MATCH_ANY);
+}
+
+static int membarrier(int command)
+{
+	return syscall(SYS_membarrier, command, 0, 0) ? -errno : 0;
+}
+
+/* ---- records ---- */
+
+static void end_thread(void *arg)
+{
+	struct record *record = arg;
+
+	gate_self = NULL; /* a later destructor of this thread may use the driver yet */
+	pthread_mutex_lock(&lock);
+	atomic_store(&record->depth, 0);
+	atomic_store(&record->exempt, false);
+	record->used = false;
+	pthread_mutex_unlock(&lock);
+	atomic_fetch_add(&left, 1);
+	futex(&left, FUTEX_WAKE, INT_MAX, NULL);
+}
+
+static void fork_prepare(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+static void fork_parent(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+/* Of all threads the child has the one that forked. */
+static void fork_child(void)
+{
+	for (struct record *r = records; r; r = r->next) {
+		if (r == gate_self)
+			continue;
+		atomic_store(&r->depth, 0);
+		atomic_store(&r->exempt, false);
+		r->used = false;
+	}
+	atomic_fetch_and(&gate_state, ~CLOSED);
+	pthread_mutex_unlock(&lock);
+}
+
+/* Once per process, by the first thread that uses the driver. */
+static void prepare(void)
+{
+	prepared = true;
+	told = !pthread_key_create(&ending, end_thread);
+	pthread_atfork(fork_prepare, fork_parent, fork_child);
+	if (membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED))
+		atomic_fetch_or(&gate_state, FENCED);
+}
+
+static struct record *add_records(void)
+{
+	struct record *new = mmap(NULL, RECORDS_BYTES, PROT_READ | PROT_WRITE,
+				  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (new == MAP_FAILED)
+		return NULL;
+	for (size_t i = 0; i < RECORDS_BYTES / sizeof(*new); i++) {
+		new[i].next = records;
+		records = &new[i];
+	}
+	return records;
+}
+
+/* Signals wait: a handler that uses the driver would find the lock taken. */
+SLOW static struct record *add_self(void)
+{
+	int saved = errno;
+	struct record *record;
+	sigset_t all, old;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	pthread_mutex_lock(&lock);
+	if (!prepared)
+		prepare();
+	for (record = records; record && record->used; record = record->next)
+		;
+	if (!record)
+		record = add_records();
+	if (record)
+		record->used = true;
+	gate_self = record;
+	pthread_mutex_unlock(&lock);
+	if (record && told)
+		pthread_setspecific(ending, record);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	errno = saved;
+	return record;
+}
+
+/* ---- threads that come and go ---- */
+
+static void wake_closer(void)
+{
+	atomic_fetch_add(&left, 1);
+	futex(&left, FUTEX_WAKE, INT_MAX, NULL);
+}
+
+/* The state is not plainly open: make the fence, and stay out while it is closed. */
+SLOW static void enter_slowly(struct record *record)
+{
+	int saved = errno;
+
+	for (;;) {
+		unsigned int seen;
+
+		atomic_store(&record->depth, 1); /* a full fence */
+		seen = atomic_load(&gate_state);
+		if (!(seen & CLOSED) || atomic_load(&record->exempt))
+			break;
+		atomic_store(&record->depth, 0);
+		wake_closer();
+		futex(&gate_state, FUTEX_WAIT_BITSET, seen, NULL);
+	}
+	errno = saved;
+}
+
+SLOW static void leave_slowly(struct record *record)
+{
+	int saved = errno;
+
+	atomic_store(&record->depth, 0); /* a full fence */
+	if (atomic_load(&gate_state) & CLOSED)
+		wake_closer();
+	errno = saved;
+}
+
+void gate_enter(void)
+{
+	struct record *record = gate_self;
+	unsigned int depth;
+
+	if (unlikely(!record)) {
+		record = add_self();
+		if (!record) /* no memory for it: a thread that the closer does not see */
+			return;
+	}
+	depth = atomic_load_explicit(&record->depth, memory_order_relaxed);
+	atomic_store_explicit(&record->depth, depth + 1, memory_order_relaxed);
+	atomic_signal_fence(memory_order_seq_cst);
+	if (unlikely(atomic_load_explicit(&gate_state, memory_order_acquire)) && !depth)
+		enter_slowly(record);
+}
+
+void gate_leave(void)
+{
+	struct record *record = gate_self;
+	unsigned int depth;
+
+	if (unlikely(!record))
+		return;
+	depth = atomic_load_explicit(&record->depth, memory_order_relaxed);
+	if (unlikely(!depth)) /* entered when there was no record */
+		return;
+	atomic_store_explicit(&record->depth, depth - 1, memory_order_release);
+	atomic_signal_fence(memory_order_seq_cst);
+	if (unlikely(atomic_load_explicit(&gate_state, memory_order_acquire)) && depth == 1)
+		leave_slowly(record);
+}
+
+void gate_left(struct record *record)
+{
+	if (!atomic_load_explicit(&record->depth, memory_order_relaxed))
+		leave_slowly(record);
+}
+
+void gate_exempt(void)
+{
+	struct record *record = gate_self ? gate_self : add_self();
+
+	if (record)
+		atomic_store(&record->exempt, true);
+}
+
+/* ---- the closer ---- */
+
+static bool somebody_inside(void)
+{
+	bool inside = false;
+
+	pthread_mutex_lock(&lock);
+	for (struct record *r = records; r && !inside; r = r->next)
+		inside = r != gate_self && !atomic_load(&r->exempt) && atomic_load(&r->depth);
+	pthread_mutex_unlock(&lock);
+	return inside;
+}
+
+/* All threads pass a fence. Registered anew: a restored process may have lost the registration. */
+static int fence_all(void)
+{
+	int r;
+
+	if (atomic_load(&gate_state) & FENCED)
+		return 0;
+	r = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
+	if (!r)
+		r = membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+	if (r) /* it went away; threads make fences from here on, but some may just be entering */
+		atomic_fetch_or(&gate_state, FENCED);
+	return r;
+}
+
+static int wait_until_empty(uint64_t deadline_ns)
+{
+	struct timespec deadline = deadline_timespec(deadline_ns);
+	const struct timespec *until = deadline_ns == DEADLINE_NEVER ? NULL : &deadline;
+
+	for (;;) {
+		unsigned int seen = atomic_load(&left);
+
+		if (!somebody_inside())
+			return 0;
+		if (futex(&left, FUTEX_WAIT_BITSET, seen, until) && errno == ETIMEDOUT)
+			return somebody_inside() ? -ETIMEDOUT : 0;
+	}
+}
+
+int gate_close(uint64_t deadline_ns)
+{
+	int r;
+
+	if (atomic_fetch_or(&gate_state, CLOSED) & CLOSED)
+		return -EBUSY;
+	r = fence_all();
+	if (!r)
+		r = wait_until_empty(deadline_ns);
+	if (r)
+		gate_open();
+	return r;
+}
+
+void gate_open(void)
+{
+	int saved = errno;
+
+	atomic_fetch_and(&gate_state, ~CLOSED);
+	futex(&gate_state, FUTEX_WAKE, INT_MAX, NULL);
+	errno = saved;
+}
+
+bool gate_is_closed(void)
+{
+	return atomic_load(&gate_state) & CLOSED;
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Which streams are being captured into graphs. While one is, waiting for work is an error that may
+ * end the capture: memory is then freed later, and the gate waits for its end.
+ */
+#include <errno.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "interpose/cuda/capture.h"
+#include "interpose/core/memory.h"
+
+enum { STREAMS_MAX = 64 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
+static CUstream streams[STREAMS_MAX];
+static atomic_uint n_streams; /* changed with the lock; beyond the table they count, unnamed */
+
+bool capture_active(void)
+{
+	return atomic_load(&n_streams);
+}
+
+static void begun(CUstream stream)
+{
+	pthread_mutex_lock(&lock);
+	if (n_streams < STREAMS_MAX)
+		streams[n_streams] = stream;
+	n_streams++;
+	pthread_mutex_unlock(&lock);
+}
+
+static void finished(CUstream stream)
+{
+	pthread_mutex_lock(&lock);
+	unsigned int n = n_streams < STREAMS_MAX ? n_streams : STREAMS_MAX;
+	unsigned int at = 0;
+
+	while (at < n && streams[at] != stream)
+		at++;
+	if (at < n || n_streams > STREAMS_MAX) {
+		if (at < n)
+			streams[at] = streams[n - 1];
+		n_streams--;
+		pthread_cond_broadcast(&ended);
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+int capture_wait(uint64_t deadline_ns)
+{
+	struct timespec until = deadline_timespec(deadline_ns);
+	int r = 0;
+
+	pthread_mutex_lock(&lock);
+	while (n_streams && !r)
+		r = pthread_cond_clockwait(&ended, &lock, CLOCK_MONOTONIC, &until);
+	pthread_mutex_unlock(&lock);
+	return -r;
+}
+
+void capture_forget(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	pthread_cond_init(&ended, NULL);
+	n_streams = 0;
+}
+
+CUstreamCaptureMode capture_relax(void)
+{
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+	if (!driver.cuThreadExchangeStreamCaptureMode ||
+	    driver.cuThreadExchangeStreamCaptureMode(&mode))
+		return CU_STREAM_CAPTURE_MODE_RELAXED;
+	return mode;
+}
+
+void capture_restore(CUstreamCaptureMode mode)
+{
+	if (mode != CU_STREAM_CAPTURE_MODE_RELAXED)
+		driver.cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+/* What is captured from here on, if the call that began it went well. */
+static CUresult after_begin(CUresult r, CUstream stream)
+{
+	if (!r)
+		begun(stream);
+	return r;
+}
+
+/* A capture that became invalid is over as well. */
+static CUresult after_end(CUresult r, CUstream stream)
+{
+	if (r != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD && r != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED)
+		finished(stream);
+	return r;
+}
+
+CUresult capture_begin_old(CUstream stream)
+{
+	return after_begin(driver.cuStreamBeginCapture(stream), stream);
+}
+
+CUresult capture_begin_old_ptsz(CUstream stream)
+{
+	return after_begin(driver.cuStreamBeginCapture_ptsz(stream), stream);
+}
+
+CUresult capture_begin(CUstream stream, CUstreamCaptureMode mode)
+{
+	return after_begin(driver.cuStreamBeginCapture_v2(stream, mode), stream);
+}
+
+CUresult capture_begin_ptsz(CUstream stream, CUstreamCaptureMode mode)
+{
+	return after_begin(driver.cuStreamBeginCapture_v2_ptsz(stream, mode), stream);
+}
+
+CUresult capture_begin_to_graph(CUstream stream, CUgraph graph, const CUgraphNode *deps,
+				const void *edges, size_t n_deps, CUstreamCaptureMode mode)
+{
+	return after_begin(
+		driver.cuStreamBeginCaptureToGraph(stream, graph, deps, edges, n_deps, mode),
+		stream);
+}
+
+CUresult capture_begin_to_graph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *deps,
+				     const void *edges, size_t n_deps, CUstreamCaptureMode mode)
+{
+	return after_begin(
+		driver.cuStreamBeginCaptureToGraph_ptsz(stream, graph, deps, edges, n_deps, mode),
+		stream);
+}
+
+CUresult capture_end(CUstream stream, CUgraph *graph)
+{
+	return after_end(driver.cuStreamEndCapture(stream, graph), stream);
+}
+
+CUresult capture_end_ptsz(CUstream stream, CUgraph *graph)
+{
+	return after_end(driver.cuStreamEndCapture_ptsz(stream, graph), stream);
+}
+
+CUresult capture_stream_destroyed(CUstream stream)
+{
+	CUresult r = driver.cuStreamDestroy_v2(stream);
+
+	if (!r && capture_active())
+		finished(stream);
+	return r;
+}

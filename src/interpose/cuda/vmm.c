@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The program's own use of the virtual memory API. Memory it creates gets handles that are fds, so
+ * that it can be taken away; the handles the program sees are ours, and stay what they are when the
+ * memory behind them is exchanged. Kinds of memory we do not know are left to the driver as they are.
+ */
+#include "interpose/cuda/calls.h"
+#include "interpose/core/memory.h"
+
+/* The driver's handles are addresses or small numbers. */
+#define HANDLE_TAG  (0xb7u * (1ull << 56))
+#define HANDLE_MASK (0xffull << 56)
+
+static const char bound[] = "bound to a multicast object";
+
+/* The piece of a handle of ours, pinned. */
+static struct piece *pin(CUmemGenericAllocationHandle handle)
+{
+	struct piece *piece = NULL;
+
+	if ((handle & HANDLE_MASK) != HANDLE_TAG)
+		return NULL;
+	memory_lock();
+	piece = tree_get(&memory.pieces, handle & ~HANDLE_MASK);
+	if (piece && !piece->refs)
+		piece = NULL;
+	if (piece)
+		piece->pins++;
+	memory_unlock();
+	return piece;
+}
+
+/* Gives the program a handle of a piece that is pinned, and lets go of the pin. */
+static CUmemGenericAllocationHandle hand_out(struct piece *piece)
+{
+	CUmemGenericAllocationHandle handle = HANDLE_TAG | piece->node.start;
+
+	memory_lock();
+	piece->refs++;
+	piece->pins--;
+	memory_unlock();
+	return handle;
+}
+
+static bool is_known_kind(const CUmemAllocationProp *prop)
+{
+	const struct device *device;
+
+	if (!memory_managed() || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+	    prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE || prop->allocFlags.usage ||
+	    prop->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+		return false;
+	device = device_get(prop->location.id);
+	return device && device->usable;
+}
+
+/* Addresses that the program had and freed are as free as the driver would have them. */
+CUresult vmm_reserve(CUdeviceptr *ret, size_t bytes, size_t alignment, CUdeviceptr hint,
+		     unsigned long long flags)
+{
+	CUresult r;
+
+	if (hint)
+		addresses_drop(hint, bytes);
+	r = driver.cuMemAddressReserve(ret, bytes, alignment, hint, flags);
+	if (r == CUDA_ERROR_OUT_OF_MEMORY && addresses_drop_all())
+		r = driver.cuMemAddressReserve(ret, bytes, alignment, hint, flags);
+	return r;
+}
+
+CUresult vmm_unreserve(CUdeviceptr ptr, size_t bytes)
+{
+	if (addresses_are_spare(ptr))
+		return CUDA_ERROR_INVALID_VALUE;
+	return driver.cuMemAddressFree(ptr, bytes);
+}
+
+CUresult vmm_create(CUmemGenericAllocationHandle *ret, size_t bytes,
+		    const CUmemAllocationProp *prop, unsigned long long flags)
+{
+	struct piece *piece;
+	CUresult r;
+
+	if (ret && prop && !flags && is_known_kind(prop)) {
+		r = piece_new(&piece, bytes, prop);
+		if (!r)
+			*ret = hand_out(piece);
+		if (!r || r == CUDA_ERROR_OUT_OF_MEMORY)
+			return r;
+	}
+	r = driver.cuMemCreate(ret, bytes, prop, flags);
+	if (!r) {
+		memory_lock();
+		memory.driver_bytes += bytes;
+		memory_unlock();
+	}
+	return r;
+}
+
+CUresult vmm_release(CUmemGenericAllocationHandle handle)
+{
+	struct piece *piece = pin(handle);
+
+	if (!piece)
+		return driver.cuMemRelease(handle);
+	piece_unref(piece);
+	piece_unpin(piece);
+	return CUDA_SUCCESS;
+}
+
+CUresult vmm_map(CUdeviceptr ptr, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+		 unsigned long long flags)
+{
+	struct piece *piece;
+	CUresult r;
+
+	if (addresses_are_spare(ptr))
+		return CUDA_ERROR_INVALID_VALUE;
+	piece = pin(handle);
+	if (!piece)
+		return driver.cuMemMap(ptr, bytes, offset, handle, flags);
+	r = flags ? driver.cuMemMap(ptr, bytes, offset, piece->handle, flags)
+		  : piece_map(piece, ptr, bytes, offset);
+	piece_unpin(piece);
+	return r;
+}
+
+CUresult vmm_unmap(CUdeviceptr ptr, size_t bytes)
+{
+	return range_unmap(ptr, bytes);
+}
+
+CUresult vmm_set_access(CUdeviceptr ptr, size_t bytes, const CUmemAccessDesc *desc, size_t count)
+{
+	return range_access(ptr, bytes, desc, count);
+}
+
+static void share(struct piece *piece, const char *how)
+{
+	memory_lock();
+	piece->shared = how;
+	memory_unlock();
+}
+
+CUresult vmm_export(void *ret, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+		    unsigned long long flags)
+{
+	struct piece *piece = pin(handle);
+	CUresult r = CUDA_ERROR_INVALID_VALUE;
+
+	if (!piece)
+		return driver.cuMemExportToShareableHandle(ret, handle, type, flags);
+	if (piece->asked.requestedHandleTypes & type)
+		r = driver.cuMemExportToShareableHandle(ret, piece->handle, type, flags);
+	if (!r)
+		share(piece, "exported as a file descriptor");
+	piece_unpin(piece);
+	return r;
+}
+
+CUresult vmm_import(CUmemGenericAllocationHandle *ret, void *os_handle,
+		    CUmemAllocationHandleType type)
+{
+	CUmemGenericAllocationHandle handle;
+	CUmemAllocationProp prop;
+	struct piece *piece;
+	CUresult r;
+
+	if (!memory_managed() || !ret || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+		return driver.cuMemImportFromShareableHandle(ret, os_handle, type);
+	r = driver.cuMemImportFromShareableHandle(&handle, os_handle, type);
+	if (r)
+		return r;
+	r = driver.cuMemGetAllocationPropertiesFromHandle(&prop, handle);
+	piece = r ? NULL : piece_adopt(handle, 0, &prop);
+	if (!piece) {
+		driver.cuMemRelease(handle);
+		return r ? r : CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	share(piece, "imported from a file descriptor");
+	*ret = hand_out(piece);
+	return CUDA_SUCCESS;
+}
+
+CUresult vmm_retain(CUmemGenericAllocationHandle *ret, void *addr)
+{
+	CUdeviceptr va = (uintptr_t)addr;
+	struct piece *piece;
+	bool ours;
+
+	memory_lock();
+	ours = tree_find(&memory.regions, va);
+	piece = ours ? NULL : piece_at(va);
+	if (piece && ret)
+		piece->pins++;
+	memory_unlock();
+	/* As of memory by cuMemAlloc. */
+	if (ours || (piece && !ret))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!piece)
+		return driver.cuMemRetainAllocationHandle(ret, addr);
+	*ret = hand_out(piece);
+	return CUDA_SUCCESS;
+}
+
+CUresult vmm_bind(CUmemGenericAllocationHandle multicast, size_t multicast_offset,
+		  CUmemGenericAllocationHandle handle, size_t offset, size_t bytes,
+		  unsigned long long flags)
+{
+	struct piece *piece = pin(handle);
+	CUresult r = driver.cuMulticastBindMem(
+		multicast, multicast_offset, piece ? piece->handle : handle, offset, bytes, flags);
+
+	if (!piece)
+		return r;
+	if (!r)
+		share(piece, bound);
+	piece_unpin(piece);
+	return r;
+}
+
+/* What of [ptr, ptr + bytes) is in pieces can be reached in other ways than by us. */
+static void share_range(CUdeviceptr ptr, size_t bytes, const char *how)
+{
+	struct mapping *mapping;
+
+	memory_lock();
+	mapping = tree_find(&memory.mappings, ptr);
+	while (mapping && (mapping->node.start <= ptr || mapping->node.start - ptr < bytes)) {
+		mapping->piece->shared = how;
+		mapping = tree_next(&memory.mappings, mapping);
+	}
+	memory_unlock();
+}
+
+CUresult vmm_bind_address(CUmemGenericAllocationHandle multicast, size_t multicast_offset,
+			  CUdeviceptr ptr, size_t bytes, unsigned long long flags)
+{
+	CUresult r = driver.cuMulticastBindAddr(multicast, multicast_offset, ptr, bytes, flags);
+
+	if (!r)
+		share_range(ptr, bytes, bound);
+	return r;
+}
+
+CUresult vmm_range_handle(void *ret, CUdeviceptr ptr, size_t bytes, int type,
+			  unsigned long long flags)
+{
+	CUresult r = driver.cuMemGetHandleForAddressRange(ret, ptr, bytes, type, flags);
+
+	if (!r)
+		share_range(ptr, bytes, "exported as a dma-buf");
+	return r;
+}
+
+CUresult vmm_properties(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
+{
+	struct piece *piece = pin(handle);
+
+	if (!piece)
+		return driver.cuMemGetAllocationPropertiesFromHandle(prop, handle);
+	if (prop)
+		*prop = piece->asked;
+	piece_unpin(piece);
+	return prop ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
