@@ -8,6 +8,7 @@
  */
 #include <stdlib.h>
 
+#include "interpose/core/backend.h"
 #include "interpose/core/memory.h"
 
 /*
@@ -27,20 +28,20 @@
 enum { NO_DEVICE = -1 };
 
 /* Of what its memory is. All that is kept of a device was made alike: see addresses_keep(). */
-static int device_of(const struct spare *spare)
+static int spare_device(const struct spare *spare)
 {
-	return spare->piece ? spare->piece->device : NO_DEVICE;
+	return spare->piece ? spare->piece->kind.device : NO_DEVICE;
 }
 
 /* With the lock: the memory of @spare, if any, is not kept any more. */
-static void uncount(const struct spare *spare)
+static void uncount_memory(const struct spare *spare)
 {
 	if (spare->piece)
-		memory.devices[spare->piece->device].kept_bytes -= spare->piece->bytes;
+		memory.devices[spare->piece->kind.device].kept_bytes -= spare->piece->bytes;
 }
 
 /* With the lock: out of the tables, with its memory. */
-static struct spare *take_at(struct spare **at)
+static struct spare *take_spare_at(struct spare **at)
 {
 	struct spare *spare = *at;
 
@@ -48,18 +49,18 @@ static struct spare *take_at(struct spare **at)
 	tree_remove(&memory.spares, &spare->node);
 	memory.n_spares--;
 	memory.spare_bytes -= spare->node.bytes;
-	uncount(spare);
+	uncount_memory(spare);
 	return spare;
 }
 
-static bool free_all(struct spare *gone)
+static bool free_spares(struct spare *gone)
 {
 	bool any = gone;
 
 	while (gone) {
 		struct spare *next = gone->next;
 
-		driver.cuMemAddressFree(gone->node.start, gone->node.bytes);
+		backend_unreserve(gone->node.start, gone->node.bytes);
 		if (gone->piece)
 			piece_unpin(gone->piece);
 		free(gone);
@@ -68,7 +69,7 @@ static bool free_all(struct spare *gone)
 	return any;
 }
 
-bool addresses_drop(CUdeviceptr va, size_t bytes)
+bool addresses_drop(uint64_t va, size_t bytes)
 {
 	struct spare *gone = NULL;
 
@@ -82,13 +83,13 @@ bool addresses_drop(CUdeviceptr va, size_t bytes)
 			continue;
 		}
 
-		struct spare *spare = take_at(at);
+		struct spare *spare = take_spare_at(at);
 
 		spare->next = gone;
 		gone = spare;
 	}
 	memory_unlock();
-	return free_all(gone);
+	return free_spares(gone);
 }
 
 bool addresses_drop_all(void)
@@ -97,7 +98,7 @@ bool addresses_drop_all(void)
 }
 
 /* With the lock: the memory of a device that was let go first, where more than @most_bytes is kept; NULL. */
-static struct piece *take_oldest(int ordinal, uint64_t most_bytes)
+static struct piece *take_oldest_memory(int ordinal, uint64_t most_bytes)
 {
 	struct spare *oldest = NULL;
 	struct piece *piece;
@@ -105,22 +106,22 @@ static struct piece *take_oldest(int ordinal, uint64_t most_bytes)
 	if (memory.devices[ordinal].kept_bytes <= most_bytes)
 		return NULL;
 	for (struct spare *at = memory.newest_spare; at; at = at->next)
-		if (device_of(at) == ordinal)
+		if (spare_device(at) == ordinal)
 			oldest = at;
 	piece = oldest->piece;
-	uncount(oldest);
+	uncount_memory(oldest);
 	oldest->piece = NULL;
 	return piece;
 }
 
-static bool drop_beyond(int ordinal, uint64_t most_bytes)
+static bool drop_memory_beyond(int ordinal, uint64_t most_bytes)
 {
 	struct piece *piece;
 	bool any = false;
 
 	do {
 		memory_lock();
-		piece = take_oldest(ordinal, most_bytes);
+		piece = take_oldest_memory(ordinal, most_bytes);
 		memory_unlock();
 		if (piece)
 			piece_unpin(piece);
@@ -134,7 +135,7 @@ bool addresses_drop_memory(void)
 	bool any = false;
 
 	for (int i = 0; i < DEVICES_MAX; i++)
-		any |= drop_beyond(i, 0);
+		any |= drop_memory_beyond(i, 0);
 	return any;
 }
 
@@ -145,7 +146,7 @@ static struct spare *take_spare(size_t bytes, int ordinal)
 
 	memory_lock();
 	for (struct spare **at = &memory.newest_spare; *at; at = &(*at)->next) {
-		bool fits = device_of(*at) == ordinal;
+		bool fits = spare_device(*at) == ordinal;
 
 		if ((*at)->node.bytes != bytes || (best && !fits))
 			continue;
@@ -153,34 +154,33 @@ static struct spare *take_spare(size_t bytes, int ordinal)
 		if (fits || (ordinal != NO_DEVICE && !memory.devices[ordinal].kept_bytes))
 			break;
 	}
-	spare = best ? take_at(best) : NULL;
+	spare = best ? take_spare_at(best) : NULL;
 	memory_unlock();
 	return spare;
 }
 
-CUresult addresses_reserve_with(CUdeviceptr *ret, struct piece **ret_piece, size_t bytes,
-				int ordinal)
+int addresses_reserve_with(uint64_t *ret, struct piece **ret_piece, size_t bytes, int ordinal)
 {
 	struct spare *spare = take_spare(bytes, ordinal);
-	CUresult r;
+	int r;
 
 	*ret_piece = NULL;
 	if (spare) {
 		*ret = spare->node.start;
-		if (device_of(spare) == ordinal)
+		if (spare_device(spare) == ordinal)
 			*ret_piece = spare->piece;
 		else if (spare->piece)
 			piece_unpin(spare->piece);
 		free(spare);
-		return CUDA_SUCCESS;
+		return 0;
 	}
-	r = driver.cuMemAddressReserve(ret, bytes, 0, 0, 0);
+	r = backend_reserve(ret, bytes);
 	if (r && addresses_drop_all())
-		r = driver.cuMemAddressReserve(ret, bytes, 0, 0, 0);
+		r = backend_reserve(ret, bytes);
 	return r;
 }
 
-CUresult addresses_reserve(CUdeviceptr *ret, size_t bytes)
+int addresses_reserve(uint64_t *ret, size_t bytes)
 {
 	struct piece *none;
 
@@ -188,7 +188,7 @@ CUresult addresses_reserve(CUdeviceptr *ret, size_t bytes)
 }
 
 /* With the lock: those that were let go first have to go. */
-static struct spare *take_too_many(void)
+static struct spare *take_oldest_spares(void)
 {
 	struct spare *gone = NULL;
 
@@ -197,28 +197,28 @@ static struct spare *take_too_many(void)
 
 		while ((*at)->next)
 			at = &(*at)->next;
-		spare = take_at(at);
+		spare = take_spare_at(at);
 		spare->next = gone;
 		gone = spare;
 	}
 	return gone;
 }
 
-void addresses_release_with(CUdeviceptr va, size_t bytes, CUresult unmapped, struct piece *piece)
+void addresses_release_with(uint64_t va, size_t bytes, int unmapped, struct piece *piece)
 {
 	bool keep = !unmapped && bytes <= SPARE_LENGTH_MAX;
 	struct spare *spare = keep ? calloc(1, sizeof(*spare)) : NULL, *gone;
 	int ordinal;
 
 	if (!spare) {
-		driver.cuMemAddressFree(va, bytes);
+		backend_unreserve(va, bytes);
 		if (piece)
 			piece_unpin(piece);
 		return;
 	}
 	spare->node = (struct node){ .start = va, .bytes = bytes };
 	spare->piece = piece;
-	ordinal = device_of(spare);
+	ordinal = spare_device(spare);
 	memory_lock();
 	tree_add(&memory.spares, &spare->node);
 	spare->next = memory.newest_spare;
@@ -227,19 +227,19 @@ void addresses_release_with(CUdeviceptr va, size_t bytes, CUresult unmapped, str
 	memory.spare_bytes += bytes;
 	if (piece)
 		memory.devices[ordinal].kept_bytes += piece->bytes;
-	gone = take_too_many();
+	gone = take_oldest_spares();
 	memory_unlock();
 	if (ordinal != NO_DEVICE)
-		drop_beyond(ordinal, memory.devices[ordinal].total_bytes / KEPT_PART);
-	free_all(gone);
+		drop_memory_beyond(ordinal, memory.devices[ordinal].total_bytes / KEPT_PART);
+	free_spares(gone);
 }
 
-void addresses_release(CUdeviceptr va, size_t bytes, CUresult unmapped)
+void addresses_release(uint64_t va, size_t bytes, int unmapped)
 {
 	addresses_release_with(va, bytes, unmapped, NULL);
 }
 
-struct piece *addresses_keep(CUdeviceptr va, size_t bytes)
+struct piece *addresses_keep(uint64_t va, size_t bytes)
 {
 	struct piece *piece;
 
@@ -248,9 +248,8 @@ struct piece *addresses_keep(CUdeviceptr va, size_t bytes)
 	memory_lock();
 	piece = piece_at(va);
 	/* Where a network card may have registered it, the driver has to see it go. */
-	if (piece &&
-	    (piece->bytes != bytes || piece->refs || piece->lent || piece->shared ||
-	     piece->imported || piece->away || piece->asked.allocFlags.gpuDirectRDMACapable))
+	if (piece && (piece->bytes != bytes || piece->refs || piece->lent || piece->shared ||
+		      piece->imported || piece->away || piece->kind.rdma))
 		piece = NULL;
 	if (piece)
 		piece->pins++;
@@ -258,7 +257,7 @@ struct piece *addresses_keep(CUdeviceptr va, size_t bytes)
 	return piece;
 }
 
-bool addresses_are_spare(CUdeviceptr va)
+bool addresses_are_spare(uint64_t va)
 {
 	bool spare;
 

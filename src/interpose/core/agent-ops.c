@@ -1,40 +1,142 @@
 // SPDX-License-Identifier: MIT
 /*
  * The operations of the agent: closing the gate, and taking all pieces away and bringing them back
- * while it is closed. Runs in the agent's thread alone.
+ * while it is closed. Runs in the agent's thread alone, but for one that waits for the GPU.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
-#include "interpose/core/agent-ops.h"
+#include "base/thread.h"
+#include "interpose/core/agent.h"
+#include "interpose/core/backend.h"
+#include "interpose/core/gate.h"
+#include "interpose/core/memory.h"
+
+/* ---- waiting until all contexts are idle ---- */
+
+enum { STACK_BYTES = 1 << 20 };
+
+struct wait {
+	pthread_mutex_t lock;
+	pthread_cond_t ended;
+	unsigned int refs;
+	bool done, given_up;
+	size_t n;
+	void *contexts[];
+};
+
+static void put_wait(struct wait *wait)
+{
+	bool last;
+
+	pthread_mutex_lock(&wait->lock);
+	last = !--wait->refs;
+	pthread_mutex_unlock(&wait->lock);
+	if (!last)
+		return;
+	pthread_mutex_destroy(&wait->lock);
+	pthread_cond_destroy(&wait->ended);
+	free(wait);
+}
+
+static bool is_given_up(struct wait *wait)
+{
+	bool given_up;
+
+	pthread_mutex_lock(&wait->lock);
+	given_up = wait->given_up;
+	pthread_mutex_unlock(&wait->lock);
+	return given_up;
+}
+
+static void *wait_for_contexts(void *arg)
+{
+	struct wait *wait = arg;
+
+	gate_exempt();
+	capture_relax();
+	/* An error is of work that failed: nothing of that context is running any more. */
+	for (size_t i = 0; i < wait->n && !is_given_up(wait); i++)
+		backend_wait(wait->contexts[i]);
+	pthread_mutex_lock(&wait->lock);
+	wait->done = true;
+	pthread_cond_signal(&wait->ended);
+	pthread_mutex_unlock(&wait->lock);
+	put_wait(wait);
+	return NULL;
+}
+
+static struct wait *wait_new(void)
+{
+	struct wait *wait;
+	size_t n = 0;
+
+	memory_lock();
+	for (struct context *c = memory.contexts; c; c = c->next)
+		n++;
+	wait = calloc(1, sizeof(*wait) + n * sizeof(*wait->contexts));
+	for (struct context *c = memory.contexts; c && wait; c = c->next)
+		wait->contexts[wait->n++] = c->handle;
+	memory_unlock();
+	if (!wait)
+		return NULL;
+	pthread_mutex_init(&wait->lock, NULL);
+	pthread_cond_init(&wait->ended, NULL);
+	wait->refs = 2;
+	return wait;
+}
+
+/* With a deadline: 0, -ETIMEDOUT, -errno. The driver's wait has none, so another thread does it, which is left
+ * to itself when the time is up: it ends with the work it waits for. */
+static int idle_wait(uint64_t deadline_ns)
+{
+	struct timespec until = deadline_timespec(deadline_ns);
+	struct wait *wait = wait_new();
+	int r;
+
+	if (!wait)
+		return -ENOMEM;
+	r = thread_start_detached(wait_for_contexts, wait, STACK_BYTES);
+	if (r < 0) {
+		wait->refs = 1;
+		put_wait(wait);
+		return r;
+	}
+	pthread_mutex_lock(&wait->lock);
+	while (!wait->done && !r)
+		r = pthread_cond_clockwait(&wait->ended, &wait->lock, CLOCK_MONOTONIC, &until);
+	r = wait->done ? 0 : -r;
+	wait->given_up = r < 0;
+	pthread_mutex_unlock(&wait->lock);
+	put_wait(wait);
+	return r;
+}
+
+/* ---- operations ---- */
 
 static void __attribute__((format(printf, 4, 5)))
-fail(struct agent_reply *reply, int error, CUresult result, const char *fmt, ...)
+fail(struct agent_reply *reply, int error, int result, const char *fmt, ...)
 {
 	va_list args;
 
 	reply->error = error;
-	reply->result = (int32_t)result;
+	reply->result = backend_number(result);
 	va_start(args, fmt);
 	vsnprintf(reply->text, sizeof(reply->text), fmt, args);
 	va_end(args);
 }
 
-static int errno_of(CUresult r)
+static int errno_of(int result)
 {
-	switch (r) {
-	case CUDA_SUCCESS:
-		return 0;
-	case CUDA_ERROR_OUT_OF_MEMORY:
-		return -ENOMEM;
-	case CUDA_ERROR_INVALID_VALUE:
-		return -EINVAL;
-	default:
-		return -EIO;
-	}
+	if (!result || result == -ENOMEM || result == -EINVAL)
+		return result;
+	return -EIO;
 }
 
 static struct piece *piece_by_id(uint64_t id)
@@ -72,7 +174,7 @@ static unsigned int count_away(void)
 	return n;
 }
 
-static void hello(struct agent_job *job, struct agent_reply *reply)
+static void run_hello(struct agent_job *job, struct agent_reply *reply)
 {
 	memory_lock();
 	reply->managed_bytes = memory.piece_bytes;
@@ -114,7 +216,7 @@ static int close_gate(uint64_t deadline_ns)
 	}
 }
 
-static void gate(struct agent_job *job, struct agent_reply *reply)
+static void run_gate(struct agent_job *job, struct agent_reply *reply)
 {
 	uint64_t deadline_ns = deadline_in_ms(job->request->timeout_ms);
 	int r;
@@ -123,9 +225,7 @@ static void gate(struct agent_job *job, struct agent_reply *reply)
 		return;
 	r = close_gate(deadline_ns);
 	if (r < 0) {
-		fail(reply, r, 0,
-		     capture_active() ? "a stream is being captured into a CUDA graph"
-				      : "a thread is still in a call of the CUDA driver");
+		fail(reply, r, 0, "%s", backend_why_busy());
 		return;
 	}
 	r = idle_wait(deadline_ns);
@@ -146,18 +246,18 @@ static bool need_closed(struct agent_reply *reply)
 	return false;
 }
 
-static void describe(const struct piece *piece, struct agent_piece *ret)
+static void describe_piece(const struct piece *piece, struct agent_piece *ret)
 {
 	ret->id = piece->node.start;
 	ret->va = piece->mappings ? piece->mappings->node.start : 0;
 	ret->len_bytes = piece->bytes;
-	if (piece->device >= 0 && piece->device < DEVICES_MAX)
-		memcpy(ret->gpu, memory.devices[piece->device].uuid, AGENT_UUID_BYTES);
+	if (piece->kind.device >= 0 && piece->kind.device < DEVICES_MAX)
+		memcpy(ret->gpu, memory.devices[piece->kind.device].uuid, AGENT_UUID_BYTES);
 	ret->flags = (piece->imported ? AGENT_PIECE_IMPORTED : 0) |
 		     (piece->shared ? AGENT_PIECE_SHARED : 0);
 }
 
-static void list(struct agent_job *job, struct agent_reply *reply)
+static void run_list(struct agent_job *job, struct agent_reply *reply)
 {
 	struct piece *piece;
 
@@ -165,7 +265,7 @@ static void list(struct agent_job *job, struct agent_reply *reply)
 	piece = tree_ceil(&memory.pieces, job->next_id);
 	while (piece && reply->n < AGENT_PIECES_MAX) {
 		if (piece->bytes && (piece->mappings || piece->refs)) /* not one that was freed */
-			describe(piece, &reply->pieces[reply->n++]);
+			describe_piece(piece, &reply->pieces[reply->n++]);
 		piece = tree_next(&memory.pieces, piece);
 	}
 	reply->more = piece != NULL;
@@ -174,52 +274,50 @@ static void list(struct agent_job *job, struct agent_reply *reply)
 }
 
 /* With a context of the piece's GPU current, where the program has one. */
-static CUresult in_context(struct piece *piece, CUresult (*call)(struct piece *piece, int *fd),
-			   int *fd)
+static int call_in_context(struct piece *piece, int (*call)(struct piece *piece, int *fd), int *fd)
 {
-	bool entered = context_enter_known(piece->device);
-	CUresult r = call(piece, fd);
+	bool entered = context_enter_known(piece->kind.device);
+	int r = call(piece, fd);
 
 	if (entered)
-		context_leave(piece->device, NULL);
+		context_leave(piece->kind.device, NULL);
 	return r;
 }
 
-static CUresult take_piece(struct piece *piece, int *fd)
+static int take_piece(struct piece *piece, int *fd)
 {
 	return piece_take(piece);
 }
 
 /* Without a call of the driver, which may be holding this process. */
-static bool is_gone(const struct piece *piece)
+static bool piece_is_gone(const struct piece *piece)
 {
 	return piece->away && !piece->handle;
 }
 
-static CUresult bring_piece(struct piece *piece, int *fd)
+static int bring_piece(struct piece *piece, int *fd)
 {
 	return piece_bring(piece, *fd);
 }
 
-static CUresult export_piece(struct piece *piece, int *ret)
+static int export_piece(struct piece *piece, int *ret)
 {
 	if (piece->away)
-		return CUDA_ERROR_NOT_MAPPED;
+		return -ENXIO;
 	if (piece->imported)
-		return CUDA_ERROR_NOT_SUPPORTED;
-	return driver.cuMemExportToShareableHandle(ret, piece->handle,
-						   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+		return -EOPNOTSUPP;
+	return backend_export(ret, piece->handle);
 }
 
-static void export(struct agent_job *job, struct agent_reply *reply)
+static void run_export(struct agent_job *job, struct agent_reply *reply)
 {
 	for (uint32_t i = 0; i < job->request->n; i++) {
 		uint64_t id = job->request->ids[i];
 		struct piece *piece = piece_by_id(id);
-		CUresult r = CUDA_ERROR_NOT_FOUND;
+		int r = -ENOENT;
 
 		if (piece) {
-			r = in_context(piece, export_piece, &job->fds[job->n_fds]);
+			r = call_in_context(piece, export_piece, &job->fds[job->n_fds]);
 			piece_unpin(piece);
 		}
 		if (r) {
@@ -232,7 +330,7 @@ static void export(struct agent_job *job, struct agent_reply *reply)
 	reply->n = job->request->n;
 }
 
-static void unmap(struct agent_job *job, struct agent_reply *reply)
+static void run_unmap(struct agent_job *job, struct agent_reply *reply)
 {
 	struct piece *piece = NULL;
 	bool taken = false;
@@ -241,8 +339,8 @@ static void unmap(struct agent_job *job, struct agent_reply *reply)
 	if (!need_closed(reply))
 		return;
 	while ((piece = piece_after(id))) {
-		bool here = !is_gone(piece);
-		CUresult r = here ? in_context(piece, take_piece, NULL) : CUDA_SUCCESS;
+		bool here = !piece_is_gone(piece);
+		int r = here ? call_in_context(piece, take_piece, NULL) : 0;
 
 		taken |= here;
 		id = piece->node.start;
@@ -254,23 +352,22 @@ static void unmap(struct agent_job *job, struct agent_reply *reply)
 		}
 	}
 	if (taken) /* the driver may be holding this process where nothing was */
-		stacks_lower();
+		backend_lower_stacks();
 }
 
 /* As the program set them, before it runs: false where the driver has no memory for that. */
 static bool set_stacks_back(struct agent_reply *reply)
 {
-	CUresult r = stacks_set_back();
+	int r = backend_set_stacks_back();
 
 	if (r)
 		fail(reply, errno_of(r), r,
-		     r == CUDA_ERROR_OUT_OF_MEMORY
-			     ? "not enough free device memory for the stacks of kernels"
-			     : "the limit of the stacks of kernels cannot be set back");
+		     r == -ENOMEM ? "not enough free device memory for the stacks of kernels"
+				  : "the limit of the stacks of kernels cannot be set back");
 	return !r;
 }
 
-static void map(struct agent_job *job, struct agent_reply *reply)
+static void run_map(struct agent_job *job, struct agent_reply *reply)
 {
 	if (!need_closed(reply))
 		return;
@@ -283,10 +380,10 @@ static void map(struct agent_job *job, struct agent_reply *reply)
 	for (uint32_t i = 0; i < job->request->n; i++) {
 		uint64_t id = job->request->ids[i];
 		struct piece *piece = piece_by_id(id);
-		CUresult r = CUDA_ERROR_NOT_FOUND;
+		int r = -ENOENT;
 
 		if (piece) {
-			r = in_context(piece, bring_piece, &job->fds[i]);
+			r = call_in_context(piece, bring_piece, &job->fds[i]);
 			piece_unpin(piece);
 		}
 		if (r) {
@@ -324,23 +421,23 @@ static bool drop_owned(struct batch *batch)
 /* Counts those that stay imported, for want of room or because the driver refused. */
 static void own_batch(struct batch *batch, struct agent_reply *reply)
 {
-	CUresult r = CUDA_SUCCESS;
+	int r = 0;
 	bool some = true;
 
 	/* What was replaced may have left room for the next. */
 	while (batch->n && !batch->no_room && some) {
 		r = pieces_own(batch->pieces, batch->n);
-		some = drop_owned(batch) && r == CUDA_ERROR_OUT_OF_MEMORY;
-		batch->no_room = !some && r == CUDA_ERROR_OUT_OF_MEMORY;
+		some = drop_owned(batch) && r == -ENOMEM;
+		batch->no_room = !some && r == -ENOMEM;
 	}
-	if (r && r != CUDA_ERROR_OUT_OF_MEMORY && !reply->error)
+	if (r && r != -ENOMEM && !reply->error)
 		fail(reply, errno_of(r), r, "%zu pieces stay imported", batch->n);
 	reply->n += (uint32_t)batch->n;
 	while (batch->n)
 		piece_unpin(batch->pieces[--batch->n]);
 }
 
-static void own(struct agent_job *job, struct agent_reply *reply)
+static void run_own(struct agent_job *job, struct agent_reply *reply)
 {
 	struct batch batch = { .n = 0 };
 	struct piece *piece;
@@ -361,14 +458,14 @@ static void own(struct agent_job *job, struct agent_reply *reply)
 			continue;
 		}
 		if (batch.n == PIECES_OWN_MAX ||
-		    (batch.n && batch.pieces[0]->device != piece->device))
+		    (batch.n && batch.pieces[0]->kind.device != piece->kind.device))
 			own_batch(&batch, reply);
 		batch.pieces[batch.n++] = piece;
 	}
 	own_batch(&batch, reply);
 }
 
-static void open_gate(struct agent_job *job, struct agent_reply *reply)
+static void run_open_gate(struct agent_job *job, struct agent_reply *reply)
 {
 	unsigned int away = count_away();
 
@@ -378,24 +475,24 @@ static void open_gate(struct agent_job *job, struct agent_reply *reply)
 		gate_open();
 }
 
-static void detach(struct agent_job *job, struct agent_reply *reply)
+static void run_detach(struct agent_job *job, struct agent_reply *reply)
 {
 }
 
 void agent_run(struct agent_job *job, struct agent_reply *reply)
 {
 	static void (*const ops[])(struct agent_job *, struct agent_reply *) = {
-		[AGENT_HELLO] = hello,
-		[AGENT_GATE] = gate,
-		[AGENT_LIST] = list,
-		[AGENT_EXPORT] = export,
-		[AGENT_UNMAP] = unmap,
-		[AGENT_MAP] = map,
-		[AGENT_OWN] = own,
-		[AGENT_OPEN] = open_gate,
-		[AGENT_DETACH] = detach,
-		[AGENT_LEND] = ipc_lend,
-		[AGENT_TAKE_BACK] = ipc_take_back,
+		[AGENT_HELLO] = run_hello,
+		[AGENT_GATE] = run_gate,
+		[AGENT_LIST] = run_list,
+		[AGENT_EXPORT] = run_export,
+		[AGENT_UNMAP] = run_unmap,
+		[AGENT_MAP] = run_map,
+		[AGENT_OWN] = run_own,
+		[AGENT_OPEN] = run_open_gate,
+		[AGENT_DETACH] = run_detach,
+		[AGENT_LEND] = lend_pieces,
+		[AGENT_TAKE_BACK] = lend_take_back,
 	};
 	const struct agent_request *request = job->request;
 
@@ -416,6 +513,6 @@ void agent_hung_up(void)
 	if (!gate_is_closed() || count_away())
 		return;
 	/* Without memory for it kernels that want more get the driver's error; the next time may go well. */
-	stacks_set_back();
+	backend_set_stacks_back();
 	gate_open();
 }

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +25,9 @@
 #include "base/fd.h"
 #include "base/packet.h"
 #include "base/thread.h"
-#include "interpose/core/agent-ops.h"
+#include "interpose/core/agent.h"
+#include "interpose/core/gate.h"
+#include "interpose/core/memory.h"
 
 /* Out of the way of programs that count on low numbers or walk through them. */
 enum { LISTEN_FD_MIN = 500, STACK_BYTES = 1 << 20, JOB_DIGITS = 8 };
@@ -67,7 +70,7 @@ static bool is_request(const struct agent_request *request, ssize_t n)
 
 enum outcome { HUNG_UP, SERVED, DETACHED };
 
-static enum outcome serve_one(int fd, bool *ret_neighbour)
+static enum outcome serve_request(int fd, bool *ret_neighbour)
 {
 	struct agent_request request = { 0 };
 	struct agent_job job = { .request = &request };
@@ -100,13 +103,13 @@ static enum outcome serve_one(int fd, bool *ret_neighbour)
 	return request.op == AGENT_DETACH ? DETACHED : SERVED;
 }
 
-static void serve(int fd)
+static void serve_connection(int fd)
 {
 	enum outcome outcome;
 	bool neighbour = false;
 
 	do
-		outcome = serve_one(fd, &neighbour);
+		outcome = serve_request(fd, &neighbour);
 	while (outcome == SERVED);
 	if (outcome == HUNG_UP && !neighbour)
 		agent_hung_up();
@@ -121,7 +124,7 @@ static bool may_ask(int fd)
 
 /* Whether accepting may go well the next time. Somebody waits, while the program has no descriptor left:
  * that is looked at again now and then, since nothing tells when it has. */
-static bool passes(int error)
+static bool accept_may_pass(int error)
 {
 	const struct timespec pause = { .tv_nsec = 50 * NS_PER_MS };
 
@@ -132,18 +135,18 @@ static bool passes(int error)
 	return error == EINTR || error == ECONNABORTED;
 }
 
-static void *run(void *arg)
+static void *agent_thread(void *arg)
 {
 	prctl(PR_SET_NAME, "brumate-agent");
 	gate_exempt();
 	while (is_still_ours()) {
 		auto_close int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC);
 
-		if (fd < 0 && !passes(errno))
+		if (fd < 0 && !accept_may_pass(errno))
 			break;
 		atomic_store(&served_fd, fd);
 		if (fd >= 0 && may_ask(fd))
-			serve(fd);
+			serve_connection(fd);
 		atomic_store(&served_fd, -1);
 	}
 	return NULL;
@@ -257,7 +260,7 @@ void agent_start(void)
 		return;
 	}
 	atomic_store_explicit(&managed, true, memory_order_release);
-	if (thread_start_detached(run, NULL, STACK_BYTES) < 0) {
+	if (thread_start_detached(agent_thread, NULL, STACK_BYTES) < 0) {
 		atomic_store(&managed, false);
 		unlink(address.sun_path);
 		close(listen_fd);

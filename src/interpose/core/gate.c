@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "interpose/cuda/interpose.h"
+#include "interpose/core/gate.h"
 
 #define unlikely(x) __builtin_expect(!!(x), 0)
 /* Kept out of what every call passes, which then saves no registers for it. */

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 /*
- * cuMemAlloc and cuMemFree as the program knows them, made of memory that can be taken away: large
- * blocks have a region of their own, small ones a place in a slab. What cannot be made so is left to
- * the driver and counted.
+ * Allocations of the program, made of memory that can be taken away: large blocks have a region of their
+ * own, small ones a place in a slab. What cannot be made so is the driver's, and counted.
  */
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "interpose/cuda/calls.h"
+#include "interpose/core/backend.h"
 #include "interpose/core/memory.h"
 
 struct memory memory = { .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -20,15 +20,10 @@ void memory_forget(void)
 	memory = (struct memory){ .lock = PTHREAD_MUTEX_INITIALIZER };
 	atomic_store(&deferred, NULL);
 	capture_forget();
-	agent_forget();
 }
 
-void memory_count_driver(CUdeviceptr ptr, bool added)
+void memory_count_driver(uint64_t bytes, bool added)
 {
-	size_t bytes = 0;
-
-	if (driver.cuMemGetAddressRange_v2(NULL, &bytes, ptr))
-		return;
 	memory_lock();
 	if (added)
 		memory.driver_bytes += bytes;
@@ -38,7 +33,7 @@ void memory_count_driver(CUdeviceptr ptr, bool added)
 }
 
 /* Gives the memory of a block that is in no table any more back. */
-static void release(struct block *block)
+static void release_block(struct block *block)
 {
 	struct region *region = block->region;
 	bool empty = true;
@@ -53,7 +48,7 @@ static void release(struct block *block)
 	free(block);
 }
 
-static void defer(struct block *block)
+static void defer_block(struct block *block)
 {
 	struct block *head = atomic_load(&deferred);
 
@@ -71,14 +66,14 @@ static void free_deferred(void)
 		return;
 	for (block = atomic_exchange(&deferred, NULL); block; block = next) {
 		next = block->next;
-		if (context_synchronize(block->context) == CUDA_SUCCESS)
-			release(block);
+		if (!backend_wait(block->context))
+			release_block(block);
 		else
 			free(block); /* the context is broken: its memory goes with it */
 	}
 }
 
-void memory_drop_deferred(CUcontext context)
+void blocks_drop_deferred(void *context)
 {
 	struct block *block = atomic_exchange(&deferred, NULL), *next;
 
@@ -87,20 +82,14 @@ void memory_drop_deferred(CUcontext context)
 		if (block->context == context)
 			free(block);
 		else
-			defer(block);
+			defer_block(block);
 	}
 }
 
-/* Costs two calls of the driver, which only captures are worth. */
-static CUstreamCaptureMode relax(void)
+static int take_small(struct context *context, size_t bytes, struct block *block)
 {
-	return capture_active() ? capture_relax() : CU_STREAM_CAPTURE_MODE_RELAXED;
-}
-
-static CUresult take_small(struct context *context, size_t bytes, struct block *block)
-{
-	CUresult r = CUDA_SUCCESS;
-	CUdeviceptr va;
+	int r = 0;
+	uint64_t va;
 
 	memory_lock();
 	while (!slab_take(context, bytes, &va, &block->region)) {
@@ -109,7 +98,7 @@ static CUresult take_small(struct context *context, size_t bytes, struct block *
 
 		memory_unlock();
 		r = region_new(&slab, context, size, true);
-		if (r == CUDA_ERROR_OUT_OF_MEMORY && size > SLAB_FIRST_BYTES)
+		if (r == -ENOMEM && size > SLAB_FIRST_BYTES)
 			r = region_new(&slab, context, SLAB_FIRST_BYTES, true);
 		if (r)
 			return r;
@@ -118,26 +107,26 @@ static CUresult take_small(struct context *context, size_t bytes, struct block *
 	}
 	memory_unlock();
 	block->node = (struct node){ .start = va, .bytes = bytes };
-	return CUDA_SUCCESS;
+	return 0;
 }
 
-static CUresult take_large(struct context *context, size_t bytes, struct block *block)
+static int take_large(struct context *context, size_t bytes, struct block *block)
 {
-	CUresult r = region_new(&block->region, context, bytes, false);
+	int r = region_new(&block->region, context, bytes, false);
 
 	if (!r)
 		block->node = (struct node){ .start = block->region->node.start, .bytes = bytes };
 	return r;
 }
 
-static CUresult take(struct context *context, size_t bytes, struct block *block)
+static int take_room(struct context *context, size_t bytes, struct block *block)
 {
 	return bytes < SLAB_BLOCK_BYTES ? take_small(context, bytes, block)
 					: take_large(context, bytes, block);
 }
 
 /* Gives empty slabs of all contexts back. */
-static bool trim(void)
+static bool free_empty_slabs(void)
 {
 	bool any = false;
 
@@ -155,19 +144,19 @@ static bool trim(void)
 	}
 }
 
-static CUresult allocate(struct context *context, CUdeviceptr *ret, size_t bytes)
+static int make_block(struct context *context, uint64_t *ret, size_t bytes)
 {
 	struct block *block;
-	CUresult r;
+	int r;
 
 	if (bytes > memory.devices[context->device].total_bytes)
-		return CUDA_ERROR_OUT_OF_MEMORY;
+		return -ENOMEM;
 	block = calloc(1, sizeof(*block));
 	if (!block)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	r = take(context, bytes, block);
-	if (r == CUDA_ERROR_OUT_OF_MEMORY && trim())
-		r = take(context, bytes, block);
+		return -ENOMEM;
+	r = take_room(context, bytes, block);
+	if (r == -ENOMEM && free_empty_slabs())
+		r = take_room(context, bytes, block);
 	if (r) {
 		free(block);
 		return r;
@@ -179,151 +168,85 @@ static CUresult allocate(struct context *context, CUdeviceptr *ret, size_t bytes
 	block->id = ++memory.last_id;
 	tree_add(&memory.blocks, &block->node);
 	memory_unlock();
-	return CUDA_SUCCESS;
+	return 0;
 }
 
-CUresult memory_alloc(CUdeviceptr *ret, size_t bytes)
+int block_alloc(struct context *context, uint64_t *ret, size_t bytes)
 {
-	CUstreamCaptureMode mode;
-	struct context *context;
-	CUresult r;
+	bool captured = capture_active(); /* to relax costs two calls of the driver */
+	int mode = captured ? capture_relax() : 0, r = -EOPNOTSUPP;
 
-	if (!memory_managed())
-		return driver.cuMemAlloc_v2(ret, bytes);
-	context = context_current(&r);
-	if (!context)
-		return r;
-	if (!ret || !bytes)
-		return CUDA_ERROR_INVALID_VALUE;
-	mode = relax();
 	free_deferred();
-	r = CUDA_ERROR_NOT_SUPPORTED;
 	if (memory.devices[context->device].usable)
-		r = allocate(context, ret, bytes);
-	capture_restore(mode);
-	if (!r || r == CUDA_ERROR_OUT_OF_MEMORY)
-		return r;
-	r = driver.cuMemAlloc_v2(ret, bytes);
-	if (!r)
-		memory_count_driver(*ret, true);
+		r = make_block(context, ret, bytes);
+	if (captured)
+		capture_restore(mode);
 	return r;
 }
 
-/* Memory that moves by itself stays the driver's. */
-CUresult memory_alloc_managed(CUdeviceptr *ret, size_t bytes, unsigned int flags)
-{
-	CUresult r = driver.cuMemAllocManaged(ret, bytes, flags);
-
-	if (!r)
-		memory_count_driver(*ret, true);
-	return r;
-}
-
-/* The attribute that says how rows are aligned for textures is smaller on every GPU there is. */
-enum { PITCH_BYTES = 512 };
-
-CUresult memory_alloc_pitch(CUdeviceptr *ret, size_t *ret_pitch, size_t width, size_t height,
-			    unsigned int element)
-{
-	size_t pitch = (width + PITCH_BYTES - 1) / PITCH_BYTES * PITCH_BYTES, bytes;
-	struct context *context;
-	CUresult r;
-
-	if (!memory_managed())
-		return driver.cuMemAllocPitch_v2(ret, ret_pitch, width, height, element);
-	context = context_current(&r);
-	if (!context)
-		return r;
-	if (!ret || !ret_pitch || !width || !height ||
-	    (element != 4 && element != 8 && element != 16) || pitch < width ||
-	    __builtin_mul_overflow(pitch, height, &bytes))
-		return driver.cuMemAllocPitch_v2(ret, ret_pitch, width, height, element);
-	r = memory_alloc(ret, bytes);
-	if (!r)
-		*ret_pitch = pitch;
-	return r;
-}
-
-/* Takes the block that starts at @ptr out of the table. NULL: none does; @ret_ours: one contains it. */
-static struct block *take_block(CUdeviceptr ptr, CUcontext *ret_context, bool *ret_ours)
+bool block_starts(uint64_t va, void **ret_context, bool *ret_ours)
 {
 	struct block *block;
 
 	memory_lock();
-	block = tree_get(&memory.blocks, ptr);
-	*ret_ours = block || tree_find(&memory.regions, ptr) || tree_find(&memory.opened, ptr);
+	block = tree_get(&memory.blocks, va);
+	*ret_ours = block || tree_find(&memory.regions, va) || tree_find(&memory.opened, va);
 	if (block)
 		*ret_context = block->context;
 	memory_unlock();
 	return block;
 }
 
-/* Again after waiting: somebody else may have freed it meanwhile. */
-static struct block *unlink_block(CUdeviceptr ptr)
+/* After waiting: somebody else may have freed it meanwhile. */
+static struct block *unlink_block(uint64_t va)
 {
 	struct block *block;
 
 	memory_lock();
-	block = tree_take(&memory.blocks, ptr);
+	block = tree_take(&memory.blocks, va);
 	memory_unlock();
 	return block;
 }
 
-static CUresult free_ours(CUdeviceptr ptr, CUcontext owner)
+/* While a stream is being captured nothing may wait: the block is freed later. */
+static int free_block(uint64_t va, void *context, bool later)
 {
-	CUstreamCaptureMode mode = relax();
-	bool later = capture_active();
-	CUresult r = later ? CUDA_SUCCESS : context_synchronize(owner);
-	struct block *block = NULL;
+	int r = later ? 0 : backend_wait(context);
+	struct block *block;
 
-	if (!r) {
-		block = unlink_block(ptr);
-		r = block ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-	}
-	if (block && later)
-		defer(block);
-	else if (block)
-		release(block);
+	if (r)
+		return r;
+	block = unlink_block(va);
+	if (!block)
+		return -EINVAL;
+	if (later)
+		defer_block(block);
+	else
+		release_block(block);
+	return 0;
+}
+
+int block_free(uint64_t va, void *context)
+{
+	bool captured = capture_active();
+	int mode = captured ? capture_relax() : 0;
+	int r = free_block(va, context, capture_active());
+
 	free_deferred();
-	capture_restore(mode);
+	if (captured)
+		capture_restore(mode);
 	return r;
 }
 
-CUresult memory_free(CUdeviceptr ptr)
+uint64_t memory_free_bytes(int device)
 {
-	struct block *block;
-	CUcontext owner;
-	CUresult r;
-	bool ours;
+	uint64_t bytes;
 
-	if (!memory_managed())
-		return driver.cuMemFree_v2(ptr);
-	block = take_block(ptr, &owner, &ours);
-	if (!block && !ours) {
-		if (ptr && memory.driver_bytes)
-			memory_count_driver(ptr, false);
-		return driver.cuMemFree_v2(ptr);
-	}
-	if (!context_current(&r))
-		return r;
-	return block ? free_ours(ptr, owner) : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult memory_info(size_t *free_bytes, size_t *total_bytes)
-{
-	CUresult r = driver.cuMemGetInfo_v2(free_bytes, total_bytes);
-	struct context *context;
-	int device;
-	CUresult ignored;
-
-	if (r || !memory_managed() || !(context = context_current(&ignored)))
-		return r;
 	memory_lock();
-	device = context->device;
-	*free_bytes += memory.devices[device].kept_bytes;
-	for (context = memory.contexts; context; context = context->next)
+	bytes = memory.devices[device].kept_bytes;
+	for (const struct context *context = memory.contexts; context; context = context->next)
 		if (context->device == device)
-			*free_bytes += context->free_bytes;
+			bytes += context->free_bytes;
 	memory_unlock();
-	return CUDA_SUCCESS;
+	return bytes;
 }

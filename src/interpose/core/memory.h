@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * The tables behind the memory wrappers: what physical memory there is (pieces), where it is mapped
- * (mappings), which addresses are ours (regions), and what the program got (blocks). One mutex guards
- * them; the driver is never called with it held. While the gate is closed nobody but the agent is in
- * here.
+ * Memory in pieces, and the tables of it: what physical memory there is (pieces), where it is mapped
+ * (mappings), which addresses are ours (regions), and what the program got (blocks). One mutex guards them.
+ * The driver is never called with it held. While the gate is closed nobody but the agent is in here.
  */
 #pragma once
 
@@ -11,7 +10,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "interpose/cuda/interpose.h"
+#include "interpose/core/backend.h"
 #include "interpose/core/tree.h"
 #include "wire/agent.h"
 
@@ -41,10 +40,9 @@ struct device {
 struct piece {
 	struct node node;		     /* start: its id */
 	uint64_t bytes;			     /* as far as known, where another process made it */
-	CUmemGenericAllocationHandle handle; /* the driver's; 0 while it is taken away */
-	CUmemAllocationProp asked;	     /* as the program did */
+	uint64_t handle;		     /* the driver's; 0 while it is taken away */
+	struct memory_kind kind;	     /* as the program asked for it */
 	struct mapping *mappings;
-	int device;
 	unsigned int refs;  /* handles the program has */
 	unsigned int pins;  /* calls under way that use the driver's handle */
 	unsigned int lent;  /* processes that opened an IPC handle of it */
@@ -59,14 +57,14 @@ struct mapping {
 	struct piece *piece;
 	struct mapping *next; /* of the piece */
 	uint64_t offset;
-	uint8_t access[DEVICES_MAX]; /* CUmemAccess_flags by device */
+	uint8_t access[DEVICES_MAX]; /* the flags of struct access by device */
 	bool mapped;
 };
 
 /** A context that has, or could have, memory or work. */
 struct context {
 	struct context *next;
-	CUcontext handle;
+	void *handle; /* the driver's */
 	int device;
 	struct tree by_size, by_address; /* free extents of its slabs */
 	uint64_t free_bytes;		 /* in them */
@@ -92,11 +90,11 @@ struct spare {
 	struct piece *piece; /* what was mapped there, pinned; NULL: that is gone */
 };
 
-/** What cuMemAlloc gave the program. */
+/** What the program got by an allocation. */
 struct block {
 	struct node node;      /* bytes: as asked for */
 	struct region *region; /* NULL: another process's, opened here */
-	CUcontext context;
+	void *context;	       /* the handle of it */
 	int device;
 	uint64_t id;
 	unsigned int sync_memops;
@@ -106,7 +104,7 @@ struct block {
 /** Another GPU's contexts that may reach the memory of a context. */
 struct peer {
 	struct peer *next;
-	CUcontext from, to;
+	void *from, *to; /* handles */
 	int from_device;
 };
 
@@ -136,128 +134,135 @@ static inline void memory_unlock(void)
 	pthread_mutex_unlock(&memory.lock);
 }
 
-/** Whether this process makes its memory so that it can be taken away (it has an agent). */
+/** Whether this process makes its memory so that it can be taken away: it has an agent. */
 bool memory_managed(void);
+
+/* ---- allocations (memory.c): each may be called without the lock ---- */
+
+/** In the child of a fork: the tables are the parent's memory, which the child cannot use. */
+void memory_forget(void);
+
+/** Allocates in @context. -ENOMEM: there is no room. -EOPNOTSUPP, and numbers of the driver: memory of the
+ * device cannot be made in pieces. */
+int block_alloc(struct context *context, uint64_t *ret, size_t bytes);
+
+/** Waits for the work in @context, that of the block which starts at @va, and frees it. -EINVAL: nothing
+ * starts there any more. */
+int block_free(uint64_t va, void *context);
+
+/** Whether a block starts at @va: then @ret_context is its context. @ret_ours: @va lies in memory of ours. */
+bool block_starts(uint64_t va, void **ret_context, bool *ret_ours);
+
+/** Forgets what waits to be freed in a context that is gone. */
+void blocks_drop_deferred(void *context);
+
+/** Counts what the driver allocated by itself, or is about to free. */
+void memory_count_driver(uint64_t bytes, bool added);
+
+/** What is free of our own memory on @device, beside what the driver says. */
+uint64_t memory_free_bytes(int device);
+
+/* ---- devices and contexts (context.c) ---- */
 
 /** What a device can do; NULL: no such device. Asks the driver the first time. */
 const struct device *device_get(int ordinal);
 void devices_refresh(void); /* another GPU may be behind an ordinal after a restore */
 
-/* ---- context.c ---- */
-
-/** The calling thread's context; NULL and the driver's own answer where it has none that works. */
-struct context *context_current(CUresult *ret_error);
-struct context *context_find(CUcontext handle);	 /* with the lock */
-void context_note(CUcontext handle, bool green); /* the program made or got it */
-void context_drop(CUcontext handle);		 /* it is gone: and so is its memory */
+/** The record of a context; NULL: none. */
+struct context *context_find(void *handle);
+/** Adds a context, unless there is a record of it: returns that. NULL: no memory for it. */
+struct context *context_add(void *handle, int device, bool green);
+/** It is gone, and so is its memory. */
+void context_drop(void *handle);
 
 /** Makes a context of @device current for the calling thread, until context_leave(). */
-CUresult context_enter(int device, CUcontext *ret_retained);
+int context_enter(int device, void **ret_retained);
 /** The same if there is one; says so, for context_leave(device, NULL). */
 bool context_enter_known(int device);
-void context_leave(int device, CUcontext retained);
-
-/** Waits for all work in @handle. */
-CUresult context_synchronize(CUcontext handle);
-
-/* ---- capture.c ---- */
-
-/** Whether some stream is being captured: then nothing may wait for work. */
-bool capture_active(void);
-
-/** Waits for no capture being under way; -ETIMEDOUT. */
-int capture_wait(uint64_t deadline_ns);
-void capture_forget(void);
-
-/** Lets the calling thread make calls that a capture of others would forbid; returns what to put
- * back. */
-CUstreamCaptureMode capture_relax(void);
-void capture_restore(CUstreamCaptureMode mode);
+void context_leave(int device, void *retained);
 
 /* ---- piece.c: each may be called without the lock ---- */
 
-/** Makes a piece as @asked for by the program in the tables, with no handle of the program. */
-CUresult piece_new(struct piece **ret, size_t bytes, const CUmemAllocationProp *asked);
-/** Takes over @handle of the driver. */
-struct piece *piece_adopt(CUmemGenericAllocationHandle handle, size_t bytes,
-			  const CUmemAllocationProp *asked);
-CUresult piece_map(struct piece *piece, CUdeviceptr va, size_t bytes, size_t offset);
+/** Makes a piece in the tables, with no handle of the program; pinned. */
+int piece_new(struct piece **ret, size_t bytes, const struct memory_kind *kind);
+/** The same of memory that another process exported. @fd stays the caller's. */
+int piece_import(struct piece **ret, int fd, size_t bytes);
+int piece_map(struct piece *piece, uint64_t va, size_t bytes, size_t offset);
 /** Unmaps all of [va, va + bytes) at the driver, and frees what nothing holds any more. */
-CUresult range_unmap(CUdeviceptr va, size_t bytes);
-CUresult range_access(CUdeviceptr va, size_t bytes, const CUmemAccessDesc *desc, size_t count);
+int range_unmap(uint64_t va, size_t bytes);
+int range_access(uint64_t va, size_t bytes, const struct access *access, size_t n);
+/** The tables' half of range_access(), after the driver's. */
+void range_note_access(uint64_t va, size_t bytes, const struct access *access, size_t n);
 /** Drops a reference or pin taken with the lock held, and the piece with the last. */
 void piece_unref(struct piece *piece);
 void piece_unpin(struct piece *piece);
-struct piece *piece_at(CUdeviceptr va); /* with the lock */
-CUmemAllocationProp piece_prop(const struct device *device, int ordinal);
+struct piece *piece_at(uint64_t va); /* with the lock */
 
-/* ---- move.c: with the gate closed ---- */
+/* ---- piece.c: with the gate closed ---- */
 
-CUresult piece_take(struct piece *piece);	   /* unmaps and releases it */
-CUresult piece_bring(struct piece *piece, int fd); /* maps it where it was */
+int piece_take(struct piece *piece);	      /* unmaps and releases it */
+int piece_bring(struct piece *piece, int fd); /* maps it where it was */
 /** Replaces imported memory of pieces of one device, as far as it goes; who still is imported after that is
- * for the first error. 2: no room. */
-CUresult pieces_own(struct piece *const pieces[], size_t n);
-
-/* ---- stack.c: with the gate closed ---- */
-
-/** Lowers what each context keeps for the stacks of kernels, as far as the driver does it. */
-void stacks_lower(void);
-/** Sets it back to what the program had, where that is not so; the first error, after trying all. */
-CUresult stacks_set_back(void);
+ * for the first error. -ENOMEM: no room. */
+int pieces_own(struct piece *const pieces[], size_t n);
 
 /* ---- addresses.c: each may be called without the lock ---- */
 
 /** Addresses for a mapping of ours; fills @ret on success only. */
-CUresult addresses_reserve(CUdeviceptr *ret, size_t bytes);
+int addresses_reserve(uint64_t *ret, size_t bytes);
 /** Takes back what addresses_reserve() gave. @unmapped: how unmapping went; where something may be left
  * they are not for others. */
-void addresses_release(CUdeviceptr va, size_t bytes, CUresult unmapped);
+void addresses_release(uint64_t va, size_t bytes, int unmapped);
 /** The same, with memory that is kept: @ret_piece is as long and of device @ordinal, the caller's to map and to
  * unpin, or NULL. And the piece that is all of [va, va + bytes), pinned, if others may have it once it is
  * unmapped, or NULL: addresses_release_with() takes it. */
-CUresult addresses_reserve_with(CUdeviceptr *ret, struct piece **ret_piece, size_t bytes,
-				int ordinal);
-struct piece *addresses_keep(CUdeviceptr va, size_t bytes);
-void addresses_release_with(CUdeviceptr va, size_t bytes, CUresult unmapped, struct piece *piece);
+int addresses_reserve_with(uint64_t *ret, struct piece **ret_piece, size_t bytes, int ordinal);
+struct piece *addresses_keep(uint64_t va, size_t bytes);
+void addresses_release_with(uint64_t va, size_t bytes, int unmapped, struct piece *piece);
 /** Whether @va is among those that are kept for the next: to the program nobody's. */
-bool addresses_are_spare(CUdeviceptr va);
+bool addresses_are_spare(uint64_t va);
 /** Gives the driver back what is kept of [va, va + bytes), or all; true if there was some. */
-bool addresses_drop(CUdeviceptr va, size_t bytes);
+bool addresses_drop(uint64_t va, size_t bytes);
 bool addresses_drop_all(void);
 /** Gives the driver back all memory that is kept, but no addresses; true if there was some. */
 bool addresses_drop_memory(void);
 
 /* ---- region.c ---- */
 
-CUresult region_new(struct region **ret, struct context *context, size_t bytes, bool slab);
+int region_new(struct region **ret, struct context *context, size_t bytes, bool slab);
 void region_free(struct region *region);
 /** Has every region of @to, present and future, reachable as memory.peers says. */
-CUresult regions_grant(CUcontext to, int device, CUmemAccess_flags flags);
+int regions_grant(void *to, int device, unsigned int flags);
 
-/* ---- slab.c: with the lock ---- */
+/* ---- slabs (region.c): with the lock ---- */
 
 size_t slab_next_bytes(const struct context *context);
 void slab_add(struct region *region); /* its room becomes available */
-bool slab_take(struct context *context, size_t bytes, CUdeviceptr *ret, struct region **ret_region);
+bool slab_take(struct context *context, size_t bytes, uint64_t *ret, struct region **ret_region);
 /** Returns true where @region is empty and not to be kept: the caller frees it, marked busy. */
-bool slab_give(struct region *region, CUdeviceptr va, size_t bytes);
+bool slab_give(struct region *region, uint64_t va, size_t bytes);
 struct region *slab_spare(struct context *context); /* an empty one, marked busy; NULL */
 void slab_forget(struct context *context);	    /* all extents */
 
-/* ---- agent.c ---- */
+/* ---- memory of other processes (lend.c) ---- */
 
-/** What names this process to others of its job. */
-uint64_t agent_token(void);
+/** What an IPC handle of ours says: which process made it, and what it is of. */
+struct ticket {
+	uint64_t magic, token, block, id;
+	uint64_t region_bytes, offset, bytes; /* the block in its region */
+	int32_t pid;
+	uint32_t job;
+};
 
-/** What names this job to processes of others; 0: nothing does. */
-uint32_t neighbour_here(void);
+/** Makes a ticket of the block that has @va. -ENOENT: it is not in memory of ours. -EINVAL: it is another
+ * process's. */
+int ticket_make(struct ticket *ret, uint64_t va);
+bool ticket_is_ours(const struct ticket *ticket);
 
-/** As the client of another process's agent, in the job that calls itself @there: connects (returns the
- * socket, owned, or -errno), and asks. The descriptors in @fds are the caller's. */
-int neighbour_connect(uint32_t there, int pid);
-int neighbour_ask(int conn, const struct agent_request *request, struct agent_reply *reply,
-		  int fds[static AGENT_PIECES_MAX], size_t *ret_n_fds);
-
-/** In a forked child: the parent's agent is not ours. */
-void agent_forget(void);
+/** Maps the memory of a ticket, which may be waited for. -EINVAL: it is not to be had. -ELOOP: it is this
+ * process's own. -EAGAIN: it is still away. */
+int lent_open(uint64_t *ret, const struct ticket *ticket, const struct context *context);
+/** Undoes one lent_open(). -ENOENT: there was none at @va. */
+int lent_close(uint64_t va);
+/** Closes all that was opened in a context that is gone. */
+void lent_drop(void *context);

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: MIT
 /*
- * Physical allocations and where they are mapped, kept in step with the driver. A piece lives while
- * it is mapped, the program has a handle of it or a call under way uses it; then it is released.
+ * Pieces: physical allocations and where they are mapped, kept in step with the driver. A piece lives
+ * while it is mapped, the program has a handle of it or a call under way uses it; then it is released.
+ * The second half takes pieces away, brings them back from descriptors, and makes them the process's own
+ * again. Only the agent's thread comes there, with the gate closed: nobody else reads or writes the tables.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "interpose/core/backend.h"
 #include "interpose/core/memory.h"
 
-struct piece *piece_adopt(CUmemGenericAllocationHandle handle, size_t bytes,
-			  const CUmemAllocationProp *asked)
+static struct piece *adopt_handle(uint64_t handle, size_t bytes, const struct memory_kind *kind)
 {
 	struct piece *piece = calloc(1, sizeof(*piece));
 
@@ -17,8 +20,7 @@ struct piece *piece_adopt(CUmemGenericAllocationHandle handle, size_t bytes,
 		return NULL;
 	piece->handle = handle;
 	piece->bytes = bytes;
-	piece->asked = *asked;
-	piece->device = asked->location.id;
+	piece->kind = *kind;
 	piece->pins = 1;
 	memory_lock();
 	piece->node = (struct node){ .start = ++memory.last_id, .bytes = 1 };
@@ -28,23 +30,41 @@ struct piece *piece_adopt(CUmemGenericAllocationHandle handle, size_t bytes,
 	return piece;
 }
 
-CUresult piece_new(struct piece **ret, size_t bytes, const CUmemAllocationProp *asked)
+int piece_new(struct piece **ret, size_t bytes, const struct memory_kind *kind)
 {
-	CUmemAllocationProp prop = *asked;
-	CUmemGenericAllocationHandle handle;
-	CUresult r;
+	uint64_t handle;
+	int r;
 
-	prop.requestedHandleTypes |= CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-	r = driver.cuMemCreate(&handle, bytes, &prop, 0);
-	if (r == CUDA_ERROR_OUT_OF_MEMORY && addresses_drop_memory())
-		r = driver.cuMemCreate(&handle, bytes, &prop, 0);
+	r = backend_create(&handle, bytes, kind);
+	if (r == -ENOMEM && addresses_drop_memory())
+		r = backend_create(&handle, bytes, kind);
 	if (r)
 		return r;
-	*ret = piece_adopt(handle, bytes, asked);
+	*ret = adopt_handle(handle, bytes, kind);
 	if (*ret)
-		return CUDA_SUCCESS;
-	driver.cuMemRelease(handle);
-	return CUDA_ERROR_OUT_OF_MEMORY;
+		return 0;
+	backend_release(handle);
+	return -ENOMEM;
+}
+
+int piece_import(struct piece **ret, int fd, size_t bytes)
+{
+	struct memory_kind kind;
+	struct piece *piece;
+	uint64_t handle;
+	int r;
+
+	r = backend_import(&handle, fd);
+	if (r)
+		return r;
+	r = backend_kind_of(handle, &kind);
+	piece = r ? NULL : adopt_handle(handle, bytes, &kind);
+	if (!piece) {
+		backend_release(handle);
+		return r ? r : -ENOMEM;
+	}
+	*ret = piece;
+	return 0;
 }
 
 /* With the lock, which it lets go. Releases the piece if nothing holds it. */
@@ -62,7 +82,7 @@ static void unlock_and_put(struct piece *piece)
 	if (!last)
 		return;
 	if (piece->handle)
-		driver.cuMemRelease(piece->handle);
+		backend_release(piece->handle);
 	free(piece);
 }
 
@@ -80,21 +100,21 @@ void piece_unpin(struct piece *piece)
 	unlock_and_put(piece);
 }
 
-struct piece *piece_at(CUdeviceptr va)
+struct piece *piece_at(uint64_t va)
 {
 	struct mapping *mapping = tree_find(&memory.mappings, va);
 
 	return mapping ? mapping->piece : NULL;
 }
 
-CUresult piece_map(struct piece *piece, CUdeviceptr va, size_t bytes, size_t offset)
+int piece_map(struct piece *piece, uint64_t va, size_t bytes, size_t offset)
 {
 	struct mapping *mapping = calloc(1, sizeof(*mapping));
-	CUresult r;
+	int r;
 
 	if (!mapping)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	r = driver.cuMemMap(va, bytes, offset, piece->handle, 0);
+		return -ENOMEM;
+	r = backend_map(va, bytes, offset, piece->handle);
 	if (r) {
 		free(mapping);
 		return r;
@@ -112,7 +132,7 @@ CUresult piece_map(struct piece *piece, CUdeviceptr va, size_t bytes, size_t off
 		piece->bytes = offset + bytes;
 	}
 	memory_unlock();
-	return CUDA_SUCCESS;
+	return 0;
 }
 
 /* With the lock: takes the mapping out of the tables; its piece stays, pinned. */
@@ -130,14 +150,14 @@ static struct piece *drop_mapping(struct mapping *mapping)
 	return piece;
 }
 
-CUresult range_unmap(CUdeviceptr va, size_t bytes)
+int range_unmap(uint64_t va, size_t bytes)
 {
-	CUresult r = driver.cuMemUnmap(va, bytes);
+	int r = backend_unmap(va, bytes);
 	struct mapping *mapping;
 
 	if (r)
 		return r;
-	for (CUdeviceptr end = va + bytes; va < end;) {
+	for (uint64_t end = va + bytes; va < end;) {
 		memory_lock();
 		mapping = tree_ceil(&memory.mappings, va);
 		if (!mapping || mapping->node.start >= end) {
@@ -151,34 +171,334 @@ CUresult range_unmap(CUdeviceptr va, size_t bytes)
 		memory_unlock();
 		piece_unpin(piece);
 	}
-	return CUDA_SUCCESS;
+	return 0;
 }
 
-static void remember_access(struct mapping *mapping, const CUmemAccessDesc *desc, size_t count)
+static void remember_access(struct mapping *mapping, const struct access *access, size_t n)
 {
-	for (size_t i = 0; i < count; i++)
-		if (desc[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
-		    desc[i].location.id >= 0 && desc[i].location.id < DEVICES_MAX)
-			mapping->access[desc[i].location.id] = (uint8_t)desc[i].flags;
+	for (size_t i = 0; i < n; i++)
+		if (access[i].device >= 0 && access[i].device < DEVICES_MAX)
+			mapping->access[access[i].device] = (uint8_t)access[i].flags;
 }
 
-CUresult range_access(CUdeviceptr va, size_t bytes, const CUmemAccessDesc *desc, size_t count)
+void range_note_access(uint64_t va, size_t bytes, const struct access *access, size_t n)
 {
-	CUresult r = driver.cuMemSetAccess(va, bytes, desc, count);
 	struct mapping *mapping;
 
-	if (r)
-		return r;
 	memory_lock();
 	mapping = tree_floor(&memory.mappings, va);
 	if (!mapping || va - mapping->node.start >= mapping->node.bytes)
 		mapping = tree_ceil(&memory.mappings, va);
 	while (mapping && mapping->node.start < va + bytes) {
-		remember_access(mapping, desc, count);
+		remember_access(mapping, access, n);
 		if (mapping->node.start + mapping->node.bytes >= va + bytes)
 			break;
 		mapping = tree_next(&memory.mappings, mapping);
 	}
 	memory_unlock();
-	return CUDA_SUCCESS;
+}
+
+int range_access(uint64_t va, size_t bytes, const struct access *access, size_t n)
+{
+	int r = backend_set_access(va, bytes, access, n);
+
+	if (!r)
+		range_note_access(va, bytes, access, n);
+	return r;
+}
+
+/* ---- taking away and bringing back ---- */
+
+static void set_away(struct piece *piece, bool away)
+{
+	memory_lock();
+	if (piece->away != away)
+		memory.away += away ? 1 : -1u;
+	piece->away = away;
+	memory_unlock();
+}
+
+static int unmap_piece(struct piece *piece)
+{
+	for (struct mapping *mapping = piece->mappings; mapping; mapping = mapping->next) {
+		int r = 0;
+
+		if (mapping->mapped)
+			r = backend_unmap(mapping->node.start, mapping->node.bytes);
+		if (r)
+			return r;
+		mapping->mapped = false;
+	}
+	return 0;
+}
+
+static int grant_again(const struct mapping *mapping)
+{
+	struct access desc[DEVICES_MAX];
+	size_t n = 0;
+
+	for (int i = 0; i < DEVICES_MAX; i++)
+		if (mapping->access[i])
+			desc[n++] = (struct access){ i, mapping->access[i] };
+	return n ? backend_set_access(mapping->node.start, mapping->node.bytes, desc, n) : 0;
+}
+
+static int map_piece(struct piece *piece)
+{
+	for (struct mapping *mapping = piece->mappings; mapping; mapping = mapping->next) {
+		int r = 0;
+
+		if (!mapping->mapped)
+			r = backend_map(mapping->node.start, mapping->node.bytes, mapping->offset,
+					piece->handle);
+		if (r)
+			return r;
+		mapping->mapped = true;
+		r = grant_again(mapping);
+		if (r)
+			return r;
+	}
+	return 0;
+}
+
+int piece_take(struct piece *piece)
+{
+	int r;
+
+	if (piece->away && !piece->handle)
+		return 0;
+	set_away(piece, true);
+	r = unmap_piece(piece);
+	if (!r)
+		r = backend_release(piece->handle);
+	if (!r)
+		piece->handle = 0;
+	return r;
+}
+
+int piece_bring(struct piece *piece, int fd)
+{
+	int r = 0;
+
+	if (!piece->away)
+		return 0;
+	if (!piece->handle) {
+		r = backend_import(&piece->handle, fd);
+		if (r)
+			return r;
+		piece->imported = true;
+	}
+	r = map_piece(piece);
+	if (!r)
+		set_away(piece, false);
+	return r;
+}
+
+enum { WAIT_TRIES = 3 };
+
+/* Memory at addresses of its own, for copies: pieces one behind the other, which the driver gives access
+ * to and unmaps in one call each. */
+struct scratch {
+	uint64_t va;
+	uint64_t bytes, mapped_bytes;
+};
+
+/* Its addresses are of a length that nobody asks for again: kept, they would drive others out. */
+static void scratch_fini(struct scratch *scratch)
+{
+	if (scratch->mapped_bytes)
+		backend_unmap(scratch->va, scratch->mapped_bytes);
+	if (scratch->va)
+		backend_unreserve(scratch->va, scratch->bytes);
+}
+
+static int scratch_init(struct scratch *ret, uint64_t bytes)
+{
+	uint64_t va;
+	int r = addresses_reserve(&va, bytes);
+
+	if (!r)
+		*ret = (struct scratch){ .va = va, .bytes = bytes };
+	return r;
+}
+
+static int scratch_map(struct scratch *scratch, uint64_t bytes, uint64_t handle)
+{
+	int r = backend_map(scratch->va + scratch->mapped_bytes, bytes, 0, handle);
+
+	if (!r)
+		scratch->mapped_bytes += bytes;
+	return r;
+}
+
+static int scratch_grant(const struct scratch *scratch, int device)
+{
+	struct access desc = { device, ACCESS_READ_WRITE };
+
+	return backend_set_access(scratch->va, scratch->mapped_bytes, &desc, 1);
+}
+
+/* Where the whole piece can be read already; 0: nowhere. */
+static uint64_t readable_at(const struct piece *piece)
+{
+	for (const struct mapping *mapping = piece->mappings; mapping; mapping = mapping->next)
+		if (!mapping->offset && mapping->node.bytes == piece->bytes &&
+		    mapping->access[piece->kind.device])
+			return mapping->node.start;
+	return 0;
+}
+
+/* A piece whose copy is under way. */
+struct owning {
+	struct piece *piece;
+	uint64_t own;
+	struct scratch from; /* where it cannot be read as it is mapped */
+	bool copied;
+};
+
+/* Pieces of one device: their memory to be, at addresses where it can be written meanwhile. */
+struct copies {
+	struct owning all[PIECES_OWN_MAX];
+	size_t n;
+	struct scratch to;
+};
+
+/* Puts @own where the imported memory is. On failure the imported memory is back, or the piece away. */
+static int exchange_memory(struct piece *piece, uint64_t own)
+{
+	uint64_t imported = piece->handle;
+	int r = unmap_piece(piece);
+
+	piece->handle = own;
+	if (!r)
+		r = map_piece(piece);
+	if (!r) {
+		backend_release(imported);
+		piece->imported = false;
+		return 0;
+	}
+	unmap_piece(piece);
+	piece->handle = imported;
+	backend_release(own);
+	if (map_piece(piece))
+		set_away(piece, true);
+	return r;
+}
+
+static int create_own(struct copies *copies, struct piece *piece)
+{
+	struct owning *o = &copies->all[copies->n];
+	int r = backend_create(&o->own, piece->bytes, &piece->kind);
+
+	if (r)
+		return r;
+	o->piece = piece;
+	copies->n++;
+	return 0;
+}
+
+static int map_own(struct copies *copies)
+{
+	uint64_t bytes = 0;
+	int r;
+
+	for (size_t i = 0; i < copies->n; i++)
+		bytes += copies->all[i].piece->bytes;
+	r = scratch_init(&copies->to, bytes);
+	for (size_t i = 0; i < copies->n && !r; i++)
+		r = scratch_map(&copies->to, copies->all[i].piece->bytes, copies->all[i].own);
+	return r ? r : scratch_grant(&copies->to, copies->all[0].piece->kind.device);
+}
+
+static int copy_piece(struct owning *o, uint64_t to)
+{
+	struct piece *piece = o->piece;
+	uint64_t source = readable_at(piece);
+	int r = 0;
+
+	if (!source) {
+		r = scratch_init(&o->from, piece->bytes);
+		if (!r)
+			r = scratch_map(&o->from, piece->bytes, piece->handle);
+		if (!r)
+			r = scratch_grant(&o->from, piece->kind.device);
+		source = o->from.va;
+	}
+	if (!r)
+		r = backend_copy(to, source, piece->bytes);
+	o->copied = !r;
+	return r;
+}
+
+static int begin_copies(struct copies *copies)
+{
+	int r = map_own(copies);
+	uint64_t to = copies->to.va;
+
+	for (size_t i = 0; i < copies->n && !r; i++) {
+		r = copy_piece(&copies->all[i], to);
+		to += copies->all[i].piece->bytes;
+	}
+	return r;
+}
+
+static int wait_for_copies(void)
+{
+	int r = 0;
+
+	for (int tries = 0; tries == 0 || (r && tries < WAIT_TRIES); tries++)
+		r = backend_wait_current();
+	return r;
+}
+
+/* What was copied takes its place; what was not is let go. */
+static int end_copies(struct copies *copies)
+{
+	int first = 0;
+
+	scratch_fini(&copies->to);
+	for (size_t i = 0; i < copies->n; i++) {
+		struct owning *o = &copies->all[i];
+		int r = 0;
+
+		scratch_fini(&o->from);
+		if (o->copied)
+			r = exchange_memory(o->piece, o->own);
+		else
+			backend_release(o->own);
+		first = first ? first : r;
+	}
+	return first;
+}
+
+/* With a context of their GPU current. */
+static int own_created(struct copies *copies)
+{
+	int begun = begin_copies(copies);
+	int r = wait_for_copies();
+
+	if (!r) /* else what a copy may still be using stays where it is, and is lost */
+		r = end_copies(copies);
+	return begun ? begun : r;
+}
+
+int pieces_own(struct piece *const pieces[], size_t n)
+{
+	struct copies copies = { .n = 0 };
+	int created = 0, owned;
+	void *retained;
+
+	while (copies.n < n && !created)
+		created = create_own(&copies, pieces[copies.n]);
+	if (!copies.n)
+		return created;
+	owned = context_enter(pieces[0]->kind.device, &retained);
+	if (owned) {
+		for (size_t i = 0; i < copies.n; i++)
+			backend_release(copies.all[i].own);
+		return created ? created : owned;
+	}
+	owned = own_created(&copies);
+	context_leave(pieces[0]->kind.device, retained);
+	return created ? created : owned;
 }

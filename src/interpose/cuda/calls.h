@@ -1,10 +1,46 @@
 // SPDX-License-Identifier: MIT
-/* The wrappers of memory calls. Each is what the driver's function of its kind is to a program. */
+/*
+ * The driver's functions that we call, and the wrappers: each is what the driver's function of its kind is
+ * to a program, and is called inside the gate. The driver has _ptds and _ptsz variants of some for programs
+ * whose default stream is one of each thread.
+ */
 #pragma once
 
 #include <stdbool.h>
 
 #include "gpu/cuda/abi.h"
+
+struct context;
+
+/** The driver's functions that wrappers call: not through the gate. Filled before any wrapper runs;
+ * one that this driver lacks is NULL. One row per function in driver.def (CALL rows). */
+struct driver {
+#define CALL(name) __typeof__(name) *name;
+#define ENTRY(name)
+#include "interpose/cuda/driver.def"
+#undef CALL
+#undef ENTRY
+};
+extern struct driver driver;
+
+/** Loads and resolves the driver once; false where there is none. Cheap afterwards. */
+bool driver_resolve(void);
+
+/** A wrapper: what an entry point of that (exported, versioned) name goes to instead of the driver.
+ * The table is in wrappers.c, ended by an empty name; each is called inside the gate. */
+struct wrapper {
+	const char *name;
+	void *function;
+};
+extern const struct wrapper wrappers[];
+
+/** The driver's number for a result of interpose/core, for the program. */
+CUresult to_driver(int result);
+
+/** The calling thread's context; NULL and the driver's own answer where it has none that works. */
+struct context *context_current(CUresult *ret_error);
+/** The program made or got it. */
+void context_note(CUcontext handle, bool green);
 
 /* memory.c */
 CUresult memory_alloc(CUdeviceptr *ret, size_t bytes);
@@ -13,17 +49,20 @@ CUresult memory_alloc_pitch(CUdeviceptr *ret, size_t *ret_pitch, size_t width, s
 CUresult memory_alloc_managed(CUdeviceptr *ret, size_t bytes, unsigned int flags);
 CUresult memory_free(CUdeviceptr ptr);
 CUresult memory_info(size_t *free_bytes, size_t *total_bytes);
-/** Counts what the driver allocated, or is about to free, at @ptr. */
-void memory_count_driver(CUdeviceptr ptr, bool added);
-/** Forgets what waits to be freed in a context that is gone. */
-void memory_drop_deferred(CUcontext context);
-
-/* pointer.c */
 CUresult pointer_range(CUdeviceptr *base, size_t *bytes, CUdeviceptr ptr);
 CUresult pointer_get(void *data, CUpointer_attribute attribute, CUdeviceptr ptr);
 CUresult pointer_get_many(unsigned int count, CUpointer_attribute *attributes, void **data,
 			  CUdeviceptr ptr);
 CUresult pointer_set(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr);
+CUresult ipc_get(CUipcMemHandle *ret, CUdeviceptr ptr);
+CUresult ipc_open(CUdeviceptr *ret, CUipcMemHandle handle, unsigned int flags);
+CUresult ipc_close(CUdeviceptr ptr);
+
+/* backend.c */
+/** The description of what a piece is made of, as the program gave it. */
+struct memory_kind;
+CUmemAllocationProp prop_of(const struct memory_kind *kind);
+struct memory_kind kind_of(const CUmemAllocationProp *prop);
 
 /* vmm.c */
 CUresult vmm_reserve(CUdeviceptr *ret, size_t bytes, size_t alignment, CUdeviceptr hint,
@@ -50,19 +89,22 @@ CUresult vmm_range_handle(void *ret, CUdeviceptr ptr, size_t bytes, int type,
 			  unsigned long long flags);
 CUresult vmm_properties(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle);
 
-/* ipc.c */
-CUresult ipc_get(CUipcMemHandle *ret, CUdeviceptr ptr);
-CUresult ipc_open(CUdeviceptr *ret, CUipcMemHandle handle, unsigned int flags);
-CUresult ipc_close(CUdeviceptr ptr);
-/** Closes all that was opened in a context that is gone. */
-void ipc_drop(CUcontext context);
+/* capture.c */
+CUresult capture_begin_old(CUstream stream);
+CUresult capture_begin_old_ptsz(CUstream stream);
+CUresult capture_begin(CUstream stream, CUstreamCaptureMode mode);
+CUresult capture_begin_ptsz(CUstream stream, CUstreamCaptureMode mode);
+CUresult capture_begin_to_graph(CUstream stream, CUgraph graph, const CUgraphNode *deps,
+				const void *edges, size_t n_deps, CUstreamCaptureMode mode);
+CUresult capture_begin_to_graph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *deps,
+				     const void *edges, size_t n_deps, CUstreamCaptureMode mode);
+CUresult capture_end(CUstream stream, CUgraph *graph);
+CUresult capture_end_ptsz(CUstream stream, CUgraph *graph);
+CUresult capture_stream_destroyed(CUstream stream);
 
 /* peer.c */
 CUresult peer_enable(CUcontext peer, unsigned int flags);
 CUresult peer_disable(CUcontext peer);
-
-/* copy.c; the driver has the _ptds and _ptsz ones for programs whose default stream is one of each
- * thread */
 CUresult copy_any(CUdeviceptr dst, CUdeviceptr src, size_t bytes);
 CUresult copy_any_ptds(CUdeviceptr dst, CUdeviceptr src, size_t bytes);
 CUresult copy_any_async(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream);

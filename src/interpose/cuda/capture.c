@@ -4,12 +4,13 @@
  * end the capture: memory is then freed later, and the gate waits for its end.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
 
 #include "base/clock.h"
-#include "interpose/cuda/capture.h"
-#include "interpose/core/memory.h"
+#include "interpose/core/backend.h"
+#include "interpose/cuda/calls.h"
 
 enum { STREAMS_MAX = 64 };
 
@@ -23,7 +24,7 @@ bool capture_active(void)
 	return atomic_load(&n_streams);
 }
 
-static void begun(CUstream stream)
+static void capture_begun(CUstream stream)
 {
 	pthread_mutex_lock(&lock);
 	if (n_streams < STREAMS_MAX)
@@ -32,7 +33,7 @@ static void begun(CUstream stream)
 	pthread_mutex_unlock(&lock);
 }
 
-static void finished(CUstream stream)
+static void capture_finished(CUstream stream)
 {
 	pthread_mutex_lock(&lock);
 	unsigned int n = n_streams < STREAMS_MAX ? n_streams : STREAMS_MAX;
@@ -68,27 +69,35 @@ void capture_forget(void)
 	n_streams = 0;
 }
 
-CUstreamCaptureMode capture_relax(void)
+int capture_relax(void)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 
 	if (!driver.cuThreadExchangeStreamCaptureMode ||
 	    driver.cuThreadExchangeStreamCaptureMode(&mode))
 		return CU_STREAM_CAPTURE_MODE_RELAXED;
-	return mode;
+	return (int)mode;
 }
 
-void capture_restore(CUstreamCaptureMode mode)
+void capture_restore(int before)
 {
+	CUstreamCaptureMode mode = (CUstreamCaptureMode)before;
+
 	if (mode != CU_STREAM_CAPTURE_MODE_RELAXED)
 		driver.cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+const char *backend_why_busy(void)
+{
+	return capture_active() ? "a stream is being captured into a CUDA graph"
+				: "a thread is still in a call of the CUDA driver";
 }
 
 /* What is captured from here on, if the call that began it went well. */
 static CUresult after_begin(CUresult r, CUstream stream)
 {
 	if (!r)
-		begun(stream);
+		capture_begun(stream);
 	return r;
 }
 
@@ -96,7 +105,7 @@ static CUresult after_begin(CUresult r, CUstream stream)
 static CUresult after_end(CUresult r, CUstream stream)
 {
 	if (r != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD && r != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED)
-		finished(stream);
+		capture_finished(stream);
 	return r;
 }
 
@@ -151,6 +160,6 @@ CUresult capture_stream_destroyed(CUstream stream)
 	CUresult r = driver.cuStreamDestroy_v2(stream);
 
 	if (!r && capture_active())
-		finished(stream);
+		capture_finished(stream);
 	return r;
 }

@@ -23,7 +23,7 @@ enum {
 	ENTRY__MAX = ENTRY_NAMED + ENTRY_SPARE,
 };
 
-/* ---- trampolines (entry-x86_64.S, entry.c) ---- */
+/* ---- trampolines (entry-x86_64.S) ---- */
 
 /** The address of a trampoline, and whether @address is that of one. */
 void *entry_address(unsigned int slot);
@@ -36,7 +36,7 @@ void entry_set_target(unsigned int slot, void *target);
 /** Takes a spare trampoline for @target, or finds the one it has; NULL when all are taken. */
 void *entry_spare(void *target);
 
-/* ---- the driver's library (resolve.c) ---- */
+/* ---- the driver's library ---- */
 
 /** Looks like the name of one of the driver's functions; what a debugger uses (cudbg…) does not. */
 bool resolve_is_name(const char *name);
@@ -57,7 +57,7 @@ void *resolve_wrapper(const char *name);
 /** @address lies in the driver's library, whether that is resolved yet or not. */
 bool resolve_is_driver(const void *address);
 
-/* ---- the driver by name (lookup.c, deepbind.c) ---- */
+/* ---- the driver by name (lookup.c) ---- */
 
 /* What dlsym and dlopen are to do: jump to the loader's function, or return the result. In two
  * registers. */
@@ -70,7 +70,7 @@ CUresult lookup_proc_address(const char *symbol, void **fn, int cuda_version, cu
 CUresult lookup_proc_address_v2(const char *symbol, void **fn, int cuda_version, cuuint64_t flags,
 				CUdriverProcAddressQueryResult *status);
 
-/* ---- the process (init.c) ---- */
+/* ---- the process ---- */
 
 /** BRUMATE_INTERPOSE=off: everything goes straight through. */
 bool init_is_off(void);

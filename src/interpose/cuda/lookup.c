@@ -4,16 +4,23 @@
  * first; only an answer that is the driver's own function becomes a trampoline, so somebody else's
  * function of that name stays what it is. Lookups that depend on who asks, and all that do not
  * concern the driver, are the loader's: the assembler jumps there with the caller's address in place.
+ *
+ * Libraries loaded with RTLD_DEEPBIND look into themselves and what they need before they look here,
+ * so their calls of the driver and of dlsym would go past us. Once such a one is loaded, what it is
+ * bound to is replaced as a lookup would have been. Any other dlopen is the loader's alone.
  */
 #include <dlfcn.h>
 #include <errno.h>
+#include <link.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include "interpose/cuda/calls.h"
 #include "interpose/cuda/elf-object.h"
 #include "interpose/cuda/entry.h"
-#include "interpose/cuda/interpose.h"
 
 struct request {
 	void *handle;
@@ -42,7 +49,7 @@ ELF_EARLY static void *loader_function(const char *version)
 }
 
 /* The loader's answer to a request made by this library. */
-static void *ask(const struct request *request, void *handle)
+static void *ask_loader(const struct request *request, void *handle)
 {
 	void *function = loader_function(request->version);
 
@@ -53,7 +60,7 @@ static void *ask(const struct request *request, void *handle)
 	return ((dlsym_fn)function)(handle, request->name);
 }
 
-static struct answer give(void *address)
+static struct answer give_replaced(void *address)
 {
 	if (address)
 		dlerror(); /* a lookup on the way here may have failed */
@@ -73,7 +80,7 @@ static void *ask_scope(const struct request *request, const struct elf_object *c
 	handle = *caller->path ? dlopen(caller->path, RTLD_LAZY | RTLD_NOLOAD) : NULL;
 	if (!handle)
 		return NULL;
-	address = ask(request, handle);
+	address = ask_loader(request, handle);
 	dlclose(handle);
 	return address;
 }
@@ -82,33 +89,34 @@ static void *ask_scope(const struct request *request, const struct elf_object *c
  * what the loader would find. */
 static struct answer lookup_default(const struct request *request, const struct elf_object *caller)
 {
-	void *address = ask(request, RTLD_DEFAULT);
+	void *address = ask_loader(request, RTLD_DEFAULT);
 
 	if (address && !entry_is_ours(address))
-		return resolve_is_driver(address) ? give(address) : leave_to_loader(request);
-	address = ask(request, RTLD_NEXT);
+		return resolve_is_driver(address) ? give_replaced(address)
+						  : leave_to_loader(request);
+	address = ask_loader(request, RTLD_NEXT);
 	if (!address)
 		address = ask_scope(request, caller);
-	return give(address && entry_is_ours(address) ? NULL : address);
+	return give_replaced(address && entry_is_ours(address) ? NULL : address);
 }
 
 /* What comes after this library comes after the caller too, unless an object between them has it, or
  * the caller itself comes later than what was found. */
 static struct answer lookup_next(const struct request *request, const struct elf_object *caller)
 {
-	void *address = ask(request, RTLD_NEXT);
+	void *address = ask_loader(request, RTLD_NEXT);
 	struct elf_object self, library;
 
 	if (!elf_find_address(&self, entry_address(0)) ||
 	    elf_defined_between(request->name, caller->position, self.position))
 		return leave_to_loader(request);
 	if (caller->position < self.position)
-		return give(address);
+		return give_replaced(address);
 	if (resolve_is_driver(address) && elf_find_address(&library, address) &&
 	    caller->position < library.position)
-		return give(address);
+		return give_replaced(address);
 	address = ask_scope(request, caller);
-	return resolve_is_driver(address) ? give(address) : leave_to_loader(request);
+	return resolve_is_driver(address) ? give_replaced(address) : leave_to_loader(request);
 }
 
 static struct answer lookup_driver(const struct request *request, void *caller_address)
@@ -118,12 +126,12 @@ static struct answer lookup_driver(const struct request *request, void *caller_a
 	if (resolve_is_driver(caller_address))
 		return leave_to_loader(request);
 	if (request->handle != RTLD_DEFAULT && request->handle != RTLD_NEXT) {
-		void *address = ask(request, request->handle);
+		void *address = ask_loader(request, request->handle);
 
 		/* The program's own handle leads to what is exported here. */
 		if (address && entry_is_ours(address))
-			address = ask(request, RTLD_NEXT);
-		return address ? give(address) : (struct answer){ NULL, NULL };
+			address = ask_loader(request, RTLD_NEXT);
+		return address ? give_replaced(address) : (struct answer){ NULL, NULL };
 	}
 	if (!elf_find_address(&caller, caller_address))
 		return leave_to_loader(request);
@@ -185,7 +193,7 @@ static void *replace_unexported(const char *symbol, cuuint64_t flags, void *addr
 	return entry ? entry : address;
 }
 
-static void replace(const char *symbol, void **fn, cuuint64_t flags)
+static void replace_found(const char *symbol, void **fn, cuuint64_t flags)
 {
 	void *address = *fn, *instead;
 
@@ -200,7 +208,7 @@ CUresult lookup_proc_address(const char *symbol, void **fn, int cuda_version, cu
 	CUresult r = driver.cuGetProcAddress(symbol, fn, cuda_version, flags);
 
 	if (r == CUDA_SUCCESS)
-		replace(symbol, fn, flags);
+		replace_found(symbol, fn, flags);
 	return r;
 }
 
@@ -210,6 +218,108 @@ CUresult lookup_proc_address_v2(const char *symbol, void **fn, int cuda_version,
 	CUresult r = driver.cuGetProcAddress_v2(symbol, fn, cuda_version, flags, status);
 
 	if (r == CUDA_SUCCESS)
-		replace(symbol, fn, flags);
+		replace_found(symbol, fn, flags);
 	return r;
+}
+
+/* ---- libraries loaded with RTLD_DEEPBIND ---- */
+
+/* What the assembler calls, and what it exports. */
+struct answer lookup_dlopen(const char *name, int flags, const void *unused, void *caller);
+extern const char entry_dlsym[], entry_dlvsym[], entry_dlopen[];
+
+typedef void *(*dlopen_fn)(const char *name, int flags);
+
+static const struct replaced {
+	const char *name;
+	const void *ours;
+} replaced[] = {
+	{ "dlsym", entry_dlsym },
+	{ "dlvsym", entry_dlvsym },
+	{ "dlopen", entry_dlopen },
+};
+
+/* What a reference of that name is to be bound to, NULL: leave it. Not yet bound, as lazy binding
+ * has it, counts as bound to what the library would find. */
+static void *replacement(const char *name, void *bound, void *handle)
+{
+	void *found, *instead;
+
+	for (size_t i = 0; i < sizeof(replaced) / sizeof(*replaced); i++)
+		if (!strcmp(replaced[i].name, name))
+			return (void *)replaced[i].ours;
+	if (!resolve_is_name(name))
+		return NULL;
+	found = resolve_is_driver(bound) ? bound
+					 : ((dlsym_fn)elf_next_function("dlsym"))(handle, name);
+	if (!found)
+		dlerror();
+	instead = resolve_replace(found);
+	return instead != found ? instead : NULL;
+}
+
+/* Parts of the table may have been made read-only once bound. What is opened here stays writable:
+ * another thread may be binding in the same page, and a lock would not outlive a fork. */
+static void bind_reference(const struct elf_object *object, void **slot, void *to)
+{
+	uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
+	void *page = (void *)((uintptr_t)slot & ~(page_bytes - 1));
+	bool read_only = (uintptr_t)slot - object->relro < object->relro_bytes;
+
+	if (read_only && mprotect(page, page_bytes, PROT_READ | PROT_WRITE))
+		return;
+	__atomic_store_n(slot, to, __ATOMIC_RELEASE);
+}
+
+static void rebind_object(const struct elf_object *object)
+{
+	void *handle = *object->path ? dlopen(object->path, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+	const char *name;
+	void **slot, *to;
+
+	if (!handle)
+		return;
+	for (size_t i = 0; (slot = elf_reference(object, i, &name)); i++) {
+		to = replacement(name, *slot, handle);
+		if (to && to != *slot)
+			bind_reference(object, slot, to);
+	}
+	dlclose(handle);
+}
+
+/* The loader finds a name without a path by the caller's own list of folders, if it has one. */
+static bool depends_on_caller(const char *name, const void *address)
+{
+	struct elf_object caller;
+
+	return !strchr(name, '/') && (!elf_find_address(&caller, address) || caller.has_runpath);
+}
+
+/* Another thread may have loaded it a moment ago and be at it still: who gets it must find it bound. */
+static void rebind_opened(void *handle)
+{
+	struct elf_object object;
+	struct link_map *map;
+
+	if (!dlinfo(handle, RTLD_DI_LINKMAP, &map) && !resolve_is_driver(map->l_ld) &&
+	    elf_find_address(&object, map->l_ld))
+		rebind_object(&object);
+}
+
+ELF_EARLY struct answer lookup_dlopen(const char *name, int flags, const void *unused, void *caller)
+{
+	void *real = elf_next_function("dlopen"), *handle;
+	struct elf_object object;
+	unsigned int position;
+
+	if (!(flags & RTLD_DEEPBIND) || !name || init_is_off() || depends_on_caller(name, caller))
+		return (struct answer){ .jump = real };
+	position = elf_count(); /* new ones come last */
+	handle = ((dlopen_fn)real)(name, flags);
+	for (; handle && elf_find_position(&object, position); position++)
+		if (!resolve_is_driver((const void *)object.symbols))
+			rebind_object(&object);
+	if (handle)
+		rebind_opened(handle);
+	return (struct answer){ .result = handle };
 }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT
 /*
- * Peer access between contexts, made of access to our memory instead of the driver's own: a process
- * that enabled that is lost when the driver restores it. Memory that the driver itself made (arrays,
+ * Several GPUs. Peer access between contexts is made of access to our memory instead of the driver's own: a
+ * process that enabled that is lost when the driver restores it. Memory that the driver itself made (arrays,
  * globals of modules, pools) does not become reachable by it.
  */
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "base/cleanup.h"
-
-#include "interpose/cuda/calls.h"
 #include "interpose/core/memory.h"
+#include "interpose/cuda/calls.h"
 
-static CUresult device_of(CUcontext handle, CUdevice *ret)
+static CUresult context_device(CUcontext handle, CUdevice *ret)
 {
 	if (!handle || driver.cuCtxPushCurrent_v2(handle))
 		return CUDA_ERROR_INVALID_CONTEXT;
@@ -23,7 +23,7 @@ static CUresult device_of(CUcontext handle, CUdevice *ret)
 }
 
 /* With the lock. */
-static struct peer **find(CUcontext from, CUcontext to)
+static struct peer **find_peer(CUcontext from, CUcontext to)
 {
 	struct peer **at = &memory.peers;
 
@@ -32,7 +32,7 @@ static struct peer **find(CUcontext from, CUcontext to)
 	return at;
 }
 
-static CUresult add(const struct context *from, CUcontext to)
+static CUresult add_peer(const struct context *from, CUcontext to)
 {
 	struct peer *peer = calloc(1, sizeof(*peer)), **at;
 	CUresult r = CUDA_SUCCESS;
@@ -41,7 +41,7 @@ static CUresult add(const struct context *from, CUcontext to)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	*peer = (struct peer){ .from = from->handle, .to = to, .from_device = from->device };
 	memory_lock();
-	at = find(from->handle, to);
+	at = find_peer(from->handle, to);
 	if (*at)
 		r = CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
 	else
@@ -52,7 +52,7 @@ static CUresult add(const struct context *from, CUcontext to)
 }
 
 /* Whether no other context of the device may reach @to. With the lock. */
-static bool last_of_device(int device, CUcontext to)
+static bool is_last_of_device(int device, CUcontext to)
 {
 	for (const struct peer *peer = memory.peers; peer; peer = peer->next)
 		if (peer->from_device == device && peer->to == to)
@@ -65,17 +65,17 @@ static bool remove_peer(const struct context *from, CUcontext to, bool *ret_last
 	struct peer **at, *gone;
 
 	memory_lock();
-	at = find(from->handle, to);
+	at = find_peer(from->handle, to);
 	gone = *at;
 	if (gone)
 		*at = gone->next;
-	*ret_last = last_of_device(from->device, to);
+	*ret_last = is_last_of_device(from->device, to);
 	memory_unlock();
 	free(gone);
 	return gone;
 }
 
-static bool emulated(const struct context *from, int to_device)
+static bool is_emulated(const struct context *from, int to_device)
 {
 	const struct device *to = device_get(to_device);
 
@@ -92,15 +92,15 @@ CUresult peer_enable(CUcontext to, unsigned int flags)
 
 	from = memory_managed() ? context_current(&r) : NULL;
 	/* What is wrong with it the driver says best, and then enables nothing. */
-	if (!from || flags || device_of(to, &device) || device == from->device ||
+	if (!from || flags || context_device(to, &device) || device == from->device ||
 	    driver.cuDeviceCanAccessPeer(&can, from->device, device) || !can ||
-	    !emulated(from, device))
+	    !is_emulated(from, device))
 		return driver.cuCtxEnablePeerAccess(to, flags);
 	context_note(to, false);
-	r = add(from, to);
+	r = add_peer(from, to);
 	if (r)
 		return r;
-	r = regions_grant(to, from->device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+	r = to_driver(regions_grant(to, from->device, ACCESS_READ_WRITE));
 	if (r)
 		remove_peer(from, to, &last);
 	return r;
@@ -114,10 +114,129 @@ CUresult peer_disable(CUcontext to)
 	CUresult r;
 
 	from = memory_managed() ? context_current(&r) : NULL;
-	if (!from || device_of(to, &device) || device == from->device || !emulated(from, device))
+	if (!from || context_device(to, &device) || device == from->device ||
+	    !is_emulated(from, device))
 		return driver.cuCtxDisablePeerAccess(to);
-	context_synchronize(from->handle);
+	backend_wait(from->handle);
 	if (!remove_peer(from, to, &last))
 		return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
-	return last ? regions_grant(to, from->device, CU_MEM_ACCESS_FLAGS_PROT_NONE) : CUDA_SUCCESS;
+	return last ? to_driver(regions_grant(to, from->device, ACCESS_NONE)) : CUDA_SUCCESS;
 }
+
+/*
+ * ---- copies between memory of two GPUs without peer access ----
+ *
+ * Memory by cuMemAlloc the driver copies by itself then; of memory of the virtual memory API, which ours is,
+ * it has to be told the contexts. In a program with memory on one GPU these are one look at a flag.
+ */
+
+struct end {
+	CUcontext context;
+	int device;
+	bool ours;
+};
+
+static bool is_device_memory(CUdeviceptr ptr)
+{
+	unsigned int type = 0;
+
+	return !driver.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, ptr) &&
+	       type == CU_MEMORYTYPE_DEVICE;
+}
+
+static bool find_end(CUdeviceptr ptr, struct end *ret)
+{
+	struct block *block;
+
+	memory_lock();
+	block = tree_find(&memory.blocks, ptr);
+	*ret = (struct end){ .ours = block };
+	if (block) {
+		ret->context = block->context;
+		ret->device = block->device;
+	}
+	memory_unlock();
+	return ret->ours ||
+	       (!driver.cuPointerGetAttribute(&ret->context, CU_POINTER_ATTRIBUTE_CONTEXT, ptr) &&
+		!driver.cuPointerGetAttribute(&ret->device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+					      ptr) &&
+		ret->context && is_device_memory(ptr));
+}
+
+static bool several_devices(void)
+{
+	return atomic_load_explicit(&memory.several_devices, memory_order_relaxed);
+}
+
+/* Whether the GPU of the current context may touch both, because it enabled peer access. */
+static bool reaches_both(CUdeviceptr dst, CUdeviceptr src)
+{
+	const struct mapping *to, *from;
+	CUdevice device;
+	bool both;
+
+	if (driver.cuCtxGetDevice(&device) || device < 0 || device >= DEVICES_MAX)
+		return false;
+	memory_lock();
+	to = tree_find(&memory.mappings, dst);
+	from = tree_find(&memory.mappings, src);
+	both = to && from && to->access[device] && from->access[device];
+	memory_unlock();
+	return both;
+}
+
+/* Whether the copy is between GPUs that do not reach each other, with some of our memory in it. */
+static bool copy_crosses(CUdeviceptr dst, CUdeviceptr src, struct end *to, struct end *from)
+{
+	return several_devices() && find_end(dst, to) && find_end(src, from) &&
+	       (to->ours || from->ours) && to->device != from->device && !reaches_both(dst, src);
+}
+
+#define COPY(name, direct, across)                                               \
+	CUresult name(CUdeviceptr dst, CUdeviceptr src, size_t bytes)            \
+	{                                                                        \
+		struct end to, from;                                             \
+                                                                                 \
+		if (!copy_crosses(dst, src, &to, &from))                         \
+			return driver.direct(dst, src, bytes);                   \
+		return driver.across(dst, to.context, src, from.context, bytes); \
+	}
+#define COPY_ASYNC(name, direct, across)                                                 \
+	CUresult name(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)   \
+	{                                                                                \
+		struct end to, from;                                                     \
+                                                                                         \
+		if (!copy_crosses(dst, src, &to, &from))                                 \
+			return driver.direct(dst, src, bytes, stream);                   \
+		return driver.across(dst, to.context, src, from.context, bytes, stream); \
+	}
+/* The other way round: the driver knows of no peer access, and would copy by way of the host. */
+#define COPY_PEER(name, direct, across)                                               \
+	CUresult name(CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, \
+		      size_t bytes)                                                   \
+	{                                                                             \
+		if (several_devices() && reaches_both(dst, src))                      \
+			return driver.direct(dst, src, bytes);                        \
+		return driver.across(dst, to, src, from, bytes);                      \
+	}
+#define COPY_PEER_ASYNC(name, direct, across)                                         \
+	CUresult name(CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, \
+		      size_t bytes, CUstream stream)                                  \
+	{                                                                             \
+		if (several_devices() && reaches_both(dst, src))                      \
+			return driver.direct(dst, src, bytes, stream);                \
+		return driver.across(dst, to, src, from, bytes, stream);              \
+	}
+
+COPY(copy_any, cuMemcpy, cuMemcpyPeer)
+COPY(copy_any_ptds, cuMemcpy_ptds, cuMemcpyPeer_ptds)
+COPY(copy_device, cuMemcpyDtoD_v2, cuMemcpyPeer)
+COPY(copy_device_ptds, cuMemcpyDtoD_v2_ptds, cuMemcpyPeer_ptds)
+COPY_ASYNC(copy_any_async, cuMemcpyAsync, cuMemcpyPeerAsync)
+COPY_ASYNC(copy_any_async_ptsz, cuMemcpyAsync_ptsz, cuMemcpyPeerAsync_ptsz)
+COPY_ASYNC(copy_device_async, cuMemcpyDtoDAsync_v2, cuMemcpyPeerAsync)
+COPY_ASYNC(copy_device_async_ptsz, cuMemcpyDtoDAsync_v2_ptsz, cuMemcpyPeerAsync_ptsz)
+COPY_PEER(copy_peer, cuMemcpyDtoD_v2, cuMemcpyPeer)
+COPY_PEER(copy_peer_ptds, cuMemcpyDtoD_v2_ptds, cuMemcpyPeer_ptds)
+COPY_PEER_ASYNC(copy_peer_async, cuMemcpyDtoDAsync_v2, cuMemcpyPeerAsync)
+COPY_PEER_ASYNC(copy_peer_async_ptsz, cuMemcpyDtoDAsync_v2_ptsz, cuMemcpyPeerAsync_ptsz)

@@ -4,8 +4,10 @@
  * that it can be taken away; the handles the program sees are ours, and stay what they are when the
  * memory behind them is exchanged. Kinds of memory we do not know are left to the driver as they are.
  */
-#include "interpose/cuda/calls.h"
+#include <errno.h>
+
 #include "interpose/core/memory.h"
+#include "interpose/cuda/calls.h"
 
 /* The driver's handles are addresses or small numbers. */
 #define HANDLE_TAG  (0xb7u * (1ull << 56))
@@ -14,7 +16,7 @@
 static const char bound[] = "bound to a multicast object";
 
 /* The piece of a handle of ours, pinned. */
-static struct piece *pin(CUmemGenericAllocationHandle handle)
+static struct piece *pin_handle(CUmemGenericAllocationHandle handle)
 {
 	struct piece *piece = NULL;
 
@@ -30,8 +32,8 @@ static struct piece *pin(CUmemGenericAllocationHandle handle)
 	return piece;
 }
 
-/* Gives the program a handle of a piece that is pinned, and lets go of the pin. */
-static CUmemGenericAllocationHandle hand_out(struct piece *piece)
+/* Gives the program a handle of a piece that is pinned, and lets go of the pin_handle. */
+static CUmemGenericAllocationHandle hand_out_piece(struct piece *piece)
 {
 	CUmemGenericAllocationHandle handle = HANDLE_TAG | piece->node.start;
 
@@ -78,28 +80,27 @@ CUresult vmm_unreserve(CUdeviceptr ptr, size_t bytes)
 CUresult vmm_create(CUmemGenericAllocationHandle *ret, size_t bytes,
 		    const CUmemAllocationProp *prop, unsigned long long flags)
 {
-	struct piece *piece;
 	CUresult r;
 
 	if (ret && prop && !flags && is_known_kind(prop)) {
-		r = piece_new(&piece, bytes, prop);
-		if (!r)
-			*ret = hand_out(piece);
-		if (!r || r == CUDA_ERROR_OUT_OF_MEMORY)
-			return r;
+		struct memory_kind kind = kind_of(prop);
+		struct piece *piece;
+		int made = piece_new(&piece, bytes, &kind);
+
+		if (!made)
+			*ret = hand_out_piece(piece);
+		if (!made || made == -ENOMEM)
+			return to_driver(made);
 	}
 	r = driver.cuMemCreate(ret, bytes, prop, flags);
-	if (!r) {
-		memory_lock();
-		memory.driver_bytes += bytes;
-		memory_unlock();
-	}
+	if (!r)
+		memory_count_driver(bytes, true);
 	return r;
 }
 
 CUresult vmm_release(CUmemGenericAllocationHandle handle)
 {
-	struct piece *piece = pin(handle);
+	struct piece *piece = pin_handle(handle);
 
 	if (!piece)
 		return driver.cuMemRelease(handle);
@@ -116,26 +117,34 @@ CUresult vmm_map(CUdeviceptr ptr, size_t bytes, size_t offset, CUmemGenericAlloc
 
 	if (addresses_are_spare(ptr))
 		return CUDA_ERROR_INVALID_VALUE;
-	piece = pin(handle);
+	piece = pin_handle(handle);
 	if (!piece)
 		return driver.cuMemMap(ptr, bytes, offset, handle, flags);
 	r = flags ? driver.cuMemMap(ptr, bytes, offset, piece->handle, flags)
-		  : piece_map(piece, ptr, bytes, offset);
+		  : to_driver(piece_map(piece, ptr, bytes, offset));
 	piece_unpin(piece);
 	return r;
 }
 
 CUresult vmm_unmap(CUdeviceptr ptr, size_t bytes)
 {
-	return range_unmap(ptr, bytes);
+	return to_driver(range_unmap(ptr, bytes));
 }
 
 CUresult vmm_set_access(CUdeviceptr ptr, size_t bytes, const CUmemAccessDesc *desc, size_t count)
 {
-	return range_access(ptr, bytes, desc, count);
+	CUresult r = driver.cuMemSetAccess(ptr, bytes, desc, count);
+
+	for (size_t i = 0; i < count && !r; i++) {
+		struct access access = { desc[i].location.id, desc[i].flags };
+
+		if (desc[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+			range_note_access(ptr, bytes, &access, 1);
+	}
+	return r;
 }
 
-static void share(struct piece *piece, const char *how)
+static void share_piece(struct piece *piece, const char *how)
 {
 	memory_lock();
 	piece->shared = how;
@@ -145,15 +154,15 @@ static void share(struct piece *piece, const char *how)
 CUresult vmm_export(void *ret, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
 		    unsigned long long flags)
 {
-	struct piece *piece = pin(handle);
+	struct piece *piece = pin_handle(handle);
 	CUresult r = CUDA_ERROR_INVALID_VALUE;
 
 	if (!piece)
 		return driver.cuMemExportToShareableHandle(ret, handle, type, flags);
-	if (piece->asked.requestedHandleTypes & type)
+	if (prop_of(&piece->kind).requestedHandleTypes & type)
 		r = driver.cuMemExportToShareableHandle(ret, piece->handle, type, flags);
 	if (!r)
-		share(piece, "exported as a file descriptor");
+		share_piece(piece, "exported as a file descriptor");
 	piece_unpin(piece);
 	return r;
 }
@@ -161,24 +170,16 @@ CUresult vmm_export(void *ret, CUmemGenericAllocationHandle handle, CUmemAllocat
 CUresult vmm_import(CUmemGenericAllocationHandle *ret, void *os_handle,
 		    CUmemAllocationHandleType type)
 {
-	CUmemGenericAllocationHandle handle;
-	CUmemAllocationProp prop;
 	struct piece *piece;
-	CUresult r;
+	int r;
 
 	if (!memory_managed() || !ret || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return driver.cuMemImportFromShareableHandle(ret, os_handle, type);
-	r = driver.cuMemImportFromShareableHandle(&handle, os_handle, type);
+	r = piece_import(&piece, (int)(intptr_t)os_handle, 0);
 	if (r)
-		return r;
-	r = driver.cuMemGetAllocationPropertiesFromHandle(&prop, handle);
-	piece = r ? NULL : piece_adopt(handle, 0, &prop);
-	if (!piece) {
-		driver.cuMemRelease(handle);
-		return r ? r : CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	share(piece, "imported from a file descriptor");
-	*ret = hand_out(piece);
+		return to_driver(r);
+	share_piece(piece, "imported from a file descriptor");
+	*ret = hand_out_piece(piece);
 	return CUDA_SUCCESS;
 }
 
@@ -199,7 +200,7 @@ CUresult vmm_retain(CUmemGenericAllocationHandle *ret, void *addr)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!piece)
 		return driver.cuMemRetainAllocationHandle(ret, addr);
-	*ret = hand_out(piece);
+	*ret = hand_out_piece(piece);
 	return CUDA_SUCCESS;
 }
 
@@ -207,14 +208,14 @@ CUresult vmm_bind(CUmemGenericAllocationHandle multicast, size_t multicast_offse
 		  CUmemGenericAllocationHandle handle, size_t offset, size_t bytes,
 		  unsigned long long flags)
 {
-	struct piece *piece = pin(handle);
+	struct piece *piece = pin_handle(handle);
 	CUresult r = driver.cuMulticastBindMem(
 		multicast, multicast_offset, piece ? piece->handle : handle, offset, bytes, flags);
 
 	if (!piece)
 		return r;
 	if (!r)
-		share(piece, bound);
+		share_piece(piece, bound);
 	piece_unpin(piece);
 	return r;
 }
@@ -255,12 +256,12 @@ CUresult vmm_range_handle(void *ret, CUdeviceptr ptr, size_t bytes, int type,
 
 CUresult vmm_properties(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
 {
-	struct piece *piece = pin(handle);
+	struct piece *piece = pin_handle(handle);
 
 	if (!piece)
 		return driver.cuMemGetAllocationPropertiesFromHandle(prop, handle);
 	if (prop)
-		*prop = piece->asked;
+		*prop = prop_of(&piece->kind);
 	piece_unpin(piece);
 	return prop ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

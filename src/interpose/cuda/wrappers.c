@@ -3,13 +3,12 @@
  * The table of wrappers, and those that only follow which contexts there are: memory goes with its
  * context, and the gate must know whose work to wait for.
  */
-#include "interpose/cuda/calls.h"
-#include "interpose/cuda/capture.h"
 #include "interpose/core/memory.h"
+#include "interpose/cuda/calls.h"
 
 static CUcontext primary[DEVICES_MAX]; /* with the tables' lock */
 
-static CUresult noted(CUresult r, CUcontext *ctx)
+static CUresult note_context(CUresult r, CUcontext *ctx)
 {
 	if (!r && memory_managed())
 		context_note(*ctx, false);
@@ -18,18 +17,18 @@ static CUresult noted(CUresult r, CUcontext *ctx)
 
 static CUresult ctx_create(CUcontext *ctx, unsigned int flags, CUdevice device)
 {
-	return noted(driver.cuCtxCreate_v2(ctx, flags, device), ctx);
+	return note_context(driver.cuCtxCreate_v2(ctx, flags, device), ctx);
 }
 
 static CUresult ctx_create_v3(CUcontext *ctx, void *affinity, int n_affinity, unsigned int flags,
 			      CUdevice device)
 {
-	return noted(driver.cuCtxCreate_v3(ctx, affinity, n_affinity, flags, device), ctx);
+	return note_context(driver.cuCtxCreate_v3(ctx, affinity, n_affinity, flags, device), ctx);
 }
 
 static CUresult ctx_create_v4(CUcontext *ctx, void *params, unsigned int flags, CUdevice device)
 {
-	return noted(driver.cuCtxCreate_v4(ctx, params, flags, device), ctx);
+	return note_context(driver.cuCtxCreate_v4(ctx, params, flags, device), ctx);
 }
 
 static CUresult ctx_from_green(CUcontext *ctx, void *green)
@@ -41,10 +40,10 @@ static CUresult ctx_from_green(CUcontext *ctx, void *green)
 	return r;
 }
 
-static void drop(CUcontext ctx)
+static void drop_context(CUcontext ctx)
 {
-	memory_drop_deferred(ctx);
-	ipc_drop(ctx);
+	blocks_drop_deferred(ctx);
+	lent_drop(ctx);
 	context_drop(ctx);
 	addresses_drop_all(); /* nothing of ours outlives what the program has done with */
 }
@@ -54,13 +53,13 @@ static CUresult ctx_destroy(CUcontext ctx)
 	CUresult r = driver.cuCtxDestroy_v2(ctx);
 
 	if (!r)
-		drop(ctx);
+		drop_context(ctx);
 	return r;
 }
 
 static CUresult primary_retain(CUcontext *ctx, CUdevice device)
 {
-	CUresult r = noted(driver.cuDevicePrimaryCtxRetain(ctx, device), ctx);
+	CUresult r = note_context(driver.cuDevicePrimaryCtxRetain(ctx, device), ctx);
 
 	if (r || device < 0 || device >= DEVICES_MAX)
 		return r;
@@ -79,7 +78,7 @@ static void drop_primary(CUdevice device)
 		ctx = primary[device];
 	memory_unlock();
 	if (ctx)
-		drop(ctx);
+		drop_context(ctx);
 }
 
 static CUresult primary_release(CUdevice device)

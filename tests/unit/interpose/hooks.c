@@ -2,8 +2,11 @@
 /* Makes a library under test of the product's entry points: one wrapper, and the hooks. */
 #include "hooks.h"
 
+#include "interpose/core/agent.h"
+#include "interpose/core/gate.h"
+#include "interpose/core/memory.h"
+#include "interpose/cuda/calls.h"
 #include "interpose/cuda/entry.h"
-#include "interpose/cuda/interpose.h"
 
 extern const struct hooks brumate_test_hooks;
 
@@ -31,6 +34,10 @@ void agent_start(void)
 void memory_forget(void)
 {
 	__atomic_fetch_add(&forgotten, 1, __ATOMIC_RELAXED);
+}
+
+void agent_forget(void)
+{
 }
 
 static const char *const names[] = {

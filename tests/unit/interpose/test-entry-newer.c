@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "interpose/cuda/interpose.h"
+#include "interpose/cuda/calls.h"
 #include "newer/newer.h"
 #include "preload.h"
 #include "threads.h"

@@ -14,7 +14,7 @@
 
 #include "check.h"
 #include "gpu/cuda/abi.h"
-#include "interpose/cuda/interpose.h"
+#include "interpose/cuda/calls.h"
 #include "later.h"
 #include "preload.h"
 #include "threads.h"

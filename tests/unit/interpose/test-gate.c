@@ -16,7 +16,7 @@
 
 #include "base/clock.h"
 #include "check.h"
-#include "interpose/cuda/interpose.h"
+#include "interpose/core/gate.h"
 #include "threads.h"
 
 enum { THREADS = 8, ROUNDS = 1000, FEW_ROUNDS = 50 };

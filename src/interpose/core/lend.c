@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * Legacy IPC handles of our memory, which the driver has none for. A handle says which process made it
- * and what it is of; who opens it asks that process's agent for descriptors of the pieces. Handles that
- * the driver made pass through. Memory that another process has open is not taken away.
+ * IPC handles of our memory, which the driver has none for. A ticket says which process made it and what
+ * it is of; who opens it asks that process's agent for descriptors of the pieces. Memory that another
+ * process has open is not taken away.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -12,21 +12,14 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "interpose/core/agent-ops.h"
-#include "interpose/cuda/calls.h"
+#include "interpose/core/agent.h"
+#include "interpose/core/backend.h"
+#include "interpose/core/gate.h"
+#include "interpose/core/memory.h"
 
-#define HANDLE_MAGIC 0x627275636d656d31ull
+#define TICKET_MAGIC 0x627275636d656d31ull
 
 enum { PATIENCE_MS = 60000, RETRY_MS = 10 };
-
-/* What an IPC handle of ours says. */
-struct ticket {
-	uint64_t magic, token, block, id;
-	uint64_t region_bytes, offset, bytes; /* the block in its region */
-	int32_t pid;
-	uint32_t job;
-};
-_Static_assert(sizeof(struct ticket) == sizeof(CUipcMemHandle), "one fits in the other");
 
 /* Memory of another process, mapped here. */
 struct opened {
@@ -36,19 +29,21 @@ struct opened {
 	unsigned int count;
 };
 
-CUresult ipc_get(CUipcMemHandle *ret, CUdeviceptr ptr)
+int ticket_make(struct ticket *ret, uint64_t va)
 {
-	struct ticket ticket = { .magic = HANDLE_MAGIC,
+	struct ticket ticket = { .magic = TICKET_MAGIC,
 				 .token = agent_token(),
 				 .pid = getpid(),
 				 .job = neighbour_here() };
-	struct block *block;
-	bool ours = false;
+	const struct block *block;
+	int r = -ENOENT;
 
 	memory_lock();
-	block = tree_find(&memory.blocks, ptr);
+	block = tree_find(&memory.blocks, va);
+	if (block)
+		r = -EINVAL;
 	if (block && block->region) {
-		ours = true;
+		r = 0;
 		ticket.block = block->node.start;
 		ticket.id = block->id;
 		ticket.bytes = block->node.bytes;
@@ -56,12 +51,14 @@ CUresult ipc_get(CUipcMemHandle *ret, CUdeviceptr ptr)
 		ticket.offset = block->node.start - block->region->node.start;
 	}
 	memory_unlock();
-	if (!ours)
-		return block ? CUDA_ERROR_INVALID_VALUE : driver.cuIpcGetMemHandle(ret, ptr);
-	if (!ret)
-		return CUDA_ERROR_INVALID_VALUE;
-	memcpy(ret, &ticket, sizeof(ticket));
-	return CUDA_SUCCESS;
+	if (!r)
+		*ret = ticket;
+	return r;
+}
+
+bool ticket_is_ours(const struct ticket *ticket)
+{
+	return ticket->magic == TICKET_MAGIC;
 }
 
 /* ---- the exporter's agent ---- */
@@ -76,7 +73,7 @@ static struct region *region_of(const struct agent_request *request)
 	return block->region;
 }
 
-static bool is_complete(const struct agent_request *request, struct agent_reply *reply)
+static bool request_is_complete(const struct agent_request *request, struct agent_reply *reply)
 {
 	if (request->n == 4)
 		return true;
@@ -92,12 +89,11 @@ struct loan {
 	uint64_t bytes;
 };
 
-static int lend_one(const struct loan *loan, int *ret)
+static int export_loan(const struct loan *loan, int *ret)
 {
 	if (loan->piece->imported)
 		return -EAGAIN;
-	if (driver.cuMemExportToShareableHandle(ret, loan->piece->handle,
-						CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))
+	if (backend_export(ret, loan->piece->handle))
 		return -EIO;
 	return 0;
 }
@@ -146,13 +142,13 @@ static void take_back(const struct agent_request *request, uint64_t from, uint64
 	memory_unlock();
 }
 
-void ipc_lend(struct agent_job *job, struct agent_reply *reply)
+void lend_pieces(struct agent_job *job, struct agent_reply *reply)
 {
 	const struct agent_request *request = job->request;
 	struct loan loan;
 	uint64_t skip;
 
-	if (!is_complete(request, reply))
+	if (!request_is_complete(request, reply))
 		return;
 	skip = request->ids[3];
 	if (gate_is_closed())
@@ -163,7 +159,7 @@ void ipc_lend(struct agent_job *job, struct agent_reply *reply)
 								  .va = skip,
 								  .len_bytes = loan.bytes };
 		skip += loan.bytes;
-		reply->error = lend_one(&loan, &job->fds[job->n_fds]);
+		reply->error = export_loan(&loan, &job->fds[job->n_fds]);
 		if (!reply->error)
 			job->n_fds++;
 		piece_unpin(loan.piece);
@@ -173,9 +169,9 @@ void ipc_lend(struct agent_job *job, struct agent_reply *reply)
 		take_back(request, request->ids[3], skip);
 }
 
-void ipc_take_back(struct agent_job *job, struct agent_reply *reply)
+void lend_take_back(struct agent_job *job, struct agent_reply *reply)
 {
-	if (is_complete(job->request, reply))
+	if (request_is_complete(job->request, reply))
 		take_back(job->request, 0, job->request->ids[3]);
 }
 
@@ -183,7 +179,7 @@ void ipc_take_back(struct agent_job *job, struct agent_reply *reply)
 
 /* The maker's agent may be serving somebody who waits for this process's gate to close: whatever waits
  * for an agent waits outside the gate. */
-static int reach(const struct ticket *ticket)
+static int reach_lender(const struct ticket *ticket)
 {
 	int conn;
 
@@ -193,8 +189,8 @@ static int reach(const struct ticket *ticket)
 	return conn;
 }
 
-static int ask(int conn, uint32_t op, const struct ticket *ticket, uint64_t skip,
-	       struct agent_reply *reply, int fds[static AGENT_PIECES_MAX], size_t *ret_n)
+static int ask_lender(int conn, uint32_t op, const struct ticket *ticket, uint64_t skip,
+		      struct agent_reply *reply, int fds[static AGENT_PIECES_MAX], size_t *ret_n)
 {
 	struct agent_request request = {
 		.version = AGENT_VERSION,
@@ -210,55 +206,45 @@ static int ask(int conn, uint32_t op, const struct ticket *ticket, uint64_t skip
 	return r < 0 ? r : reply->error;
 }
 
-static CUresult map_one(struct opened *opened, const struct agent_piece *told, int fd, int device)
+static int map_loan(struct opened *opened, const struct agent_piece *told, int fd, int device)
 {
-	CUmemAccessDesc desc = { { CU_MEM_LOCATION_TYPE_DEVICE, device },
-				 CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
-	CUmemGenericAllocationHandle handle;
-	CUmemAllocationProp prop;
+	struct access access = { device, ACCESS_READ_WRITE };
 	struct piece *piece;
-	CUresult r;
+	int r = piece_import(&piece, fd, told->len_bytes);
 
-	r = driver.cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd,
-						  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 	if (r)
 		return r;
-	r = driver.cuMemGetAllocationPropertiesFromHandle(&prop, handle);
-	piece = r ? NULL : piece_adopt(handle, told->len_bytes, &prop);
-	if (!piece) {
-		driver.cuMemRelease(handle);
-		return r ? r : CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	opened->block.device = prop.location.id;
+	opened->block.device = piece->kind.device;
 	memory_lock();
 	piece->shared = "memory of another process";
 	memory_unlock();
 	r = piece_map(piece, opened->region + told->va, told->len_bytes, 0);
 	piece_unpin(piece);
-	return r ? r : range_access(opened->region + told->va, told->len_bytes, &desc, 1);
+	return r ? r : range_access(opened->region + told->va, told->len_bytes, &access, 1);
 }
 
 /* Maps all of what the exporter lends; *ret_mapped bytes of it if that fails in the middle. */
-static CUresult map_lent(int conn, struct opened *opened, int device, uint64_t *ret_mapped)
+static int map_lent(int conn, struct opened *opened, int device, uint64_t *ret_mapped)
 {
 	uint64_t all = opened->ticket.region_bytes;
 	struct agent_reply reply;
 	int fds[AGENT_PIECES_MAX];
-	CUresult r = CUDA_SUCCESS;
+	int r = 0;
 
 	while (*ret_mapped < all && !r) {
 		size_t n = 0;
-		int asked = ask(conn, AGENT_LEND, &opened->ticket, *ret_mapped, &reply, fds, &n);
+		int asked =
+			ask_lender(conn, AGENT_LEND, &opened->ticket, *ret_mapped, &reply, fds, &n);
 
 		if (asked < 0 || !n || n != reply.n)
-			r = asked == -EAGAIN ? CUDA_ERROR_NOT_READY : CUDA_ERROR_INVALID_VALUE;
+			r = asked == -EAGAIN ? -EAGAIN : -EINVAL;
 		for (size_t i = 0; i < n; i++) {
 			const struct agent_piece *told = &reply.pieces[i];
 
 			if (!r && (told->va != *ret_mapped || told->len_bytes > all - told->va))
-				r = CUDA_ERROR_INVALID_VALUE;
+				r = -EINVAL;
 			if (!r)
-				r = map_one(opened, told, fds[i], device);
+				r = map_loan(opened, told, fds[i], device);
 			if (!r)
 				*ret_mapped += told->len_bytes;
 			close(fds[i]);
@@ -267,18 +253,18 @@ static CUresult map_lent(int conn, struct opened *opened, int device, uint64_t *
 	return r;
 }
 
-static CUresult open_once(struct opened *opened, int device)
+static int open_lent_once(struct opened *opened, int device)
 {
-	CUdeviceptr va;
+	uint64_t va;
 	uint64_t mapped = 0;
 	struct agent_reply reply;
 	int fds[AGENT_PIECES_MAX];
 	size_t n = 0;
-	CUresult r;
-	auto_close int conn = reach(&opened->ticket);
+	int r;
+	auto_close int conn = reach_lender(&opened->ticket);
 
 	if (conn < 0)
-		return CUDA_ERROR_INVALID_VALUE;
+		return -EINVAL;
 	r = addresses_reserve(&va, opened->ticket.region_bytes);
 	if (r)
 		return r;
@@ -286,22 +272,20 @@ static CUresult open_once(struct opened *opened, int device)
 	r = map_lent(conn, opened, device, &mapped);
 	if (!r)
 		return r;
-	addresses_release(va, opened->ticket.region_bytes,
-			  mapped ? range_unmap(va, mapped) : CUDA_SUCCESS);
+	addresses_release(va, opened->ticket.region_bytes, mapped ? range_unmap(va, mapped) : 0);
 	if (mapped)
-		ask(conn, AGENT_TAKE_BACK, &opened->ticket, mapped, &reply, fds, &n);
+		ask_lender(conn, AGENT_TAKE_BACK, &opened->ticket, mapped, &reply, fds, &n);
 	return r;
 }
 
 /* While the exporter's memory is away it lends nothing. We wait outside the gate: we may be next. */
-static CUresult open_patiently(struct opened *opened, int device)
+static int open_patiently(struct opened *opened, int device)
 {
 	const struct timespec retry = { .tv_nsec = RETRY_MS * NS_PER_MS };
 	uint64_t deadline_ns = deadline_in_ms(PATIENCE_MS);
-	CUresult r;
+	int r;
 
-	while ((r = open_once(opened, device)) == CUDA_ERROR_NOT_READY &&
-	       clock_now_ns() < deadline_ns) {
+	while ((r = open_lent_once(opened, device)) == -EAGAIN && clock_now_ns() < deadline_ns) {
 		gate_leave();
 		nanosleep(&retry, NULL);
 		gate_enter();
@@ -310,7 +294,7 @@ static CUresult open_patiently(struct opened *opened, int device)
 }
 
 /* The same handle opened again is the same memory. */
-static bool find_opened(const struct ticket *ticket, CUdeviceptr *ret)
+static bool find_opened(const struct ticket *ticket, uint64_t *ret)
 {
 	struct opened *opened = NULL;
 
@@ -326,35 +310,27 @@ static bool find_opened(const struct ticket *ticket, CUdeviceptr *ret)
 	return opened;
 }
 
-static bool is_sound(const struct ticket *t)
+static bool ticket_is_sound(const struct ticket *t)
 {
 	return t->region_bytes && t->region_bytes % SLAB_UNIT_BYTES == 0 && t->bytes &&
 	       t->offset < t->region_bytes && t->bytes <= t->region_bytes - t->offset && t->pid > 0;
 }
 
-CUresult ipc_open(CUdeviceptr *ret, CUipcMemHandle wire, unsigned int flags)
+int lent_open(uint64_t *ret, const struct ticket *ticket, const struct context *context)
 {
-	struct ticket ticket;
 	struct opened *opened;
-	struct context *context;
-	CUresult r;
+	int r;
 
-	memcpy(&ticket, &wire, sizeof(ticket));
-	if (ticket.magic != HANDLE_MAGIC || !memory_managed())
-		return driver.cuIpcOpenMemHandle_v2(ret, wire, flags);
-	context = context_current(&r);
-	if (!context)
-		return r;
-	if (!ret || flags & ~(unsigned int)CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || !is_sound(&ticket))
-		return CUDA_ERROR_INVALID_VALUE;
-	if (ticket.token == agent_token())
-		return CUDA_ERROR_INVALID_CONTEXT;
-	if (find_opened(&ticket, ret))
-		return CUDA_SUCCESS;
+	if (!ticket_is_sound(ticket))
+		return -EINVAL;
+	if (ticket->token == agent_token())
+		return -ELOOP;
+	if (find_opened(ticket, ret))
+		return 0;
 	opened = calloc(1, sizeof(*opened));
 	if (!opened)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	opened->ticket = ticket;
+		return -ENOMEM;
+	opened->ticket = *ticket;
 	opened->count = 1;
 	opened->block.context = context->handle;
 	r = open_patiently(opened, context->device);
@@ -363,19 +339,19 @@ CUresult ipc_open(CUdeviceptr *ret, CUipcMemHandle wire, unsigned int flags)
 		return r;
 	}
 	opened->block.node =
-		(struct node){ .start = opened->region + ticket.offset, .bytes = ticket.bytes };
+		(struct node){ .start = opened->region + ticket->offset, .bytes = ticket->bytes };
 	memory_lock();
 	opened->block.id = ++memory.last_id;
 	tree_add(&memory.opened, &opened->block.node);
 	memory_unlock();
 	*ret = opened->block.node.start;
-	return CUDA_SUCCESS;
+	return 0;
 }
 
 /* Of one that is in no table any more. */
 static void close_opened(struct opened *opened)
 {
-	auto_close int conn = reach(&opened->ticket);
+	auto_close int conn = reach_lender(&opened->ticket);
 	struct agent_reply reply;
 	int fds[AGENT_PIECES_MAX];
 	size_t n = 0;
@@ -383,19 +359,19 @@ static void close_opened(struct opened *opened)
 	addresses_release(opened->region, opened->ticket.region_bytes,
 			  range_unmap(opened->region, opened->ticket.region_bytes));
 	if (conn >= 0)
-		ask(conn, AGENT_TAKE_BACK, &opened->ticket, opened->ticket.region_bytes, &reply,
-		    fds, &n);
+		ask_lender(conn, AGENT_TAKE_BACK, &opened->ticket, opened->ticket.region_bytes,
+			   &reply, fds, &n);
 	free(opened);
 }
 
-CUresult ipc_close(CUdeviceptr ptr)
+int lent_close(uint64_t va)
 {
 	struct opened *opened;
-	CUcontext owner = NULL;
+	void *owner = NULL;
 	bool last = false;
 
 	memory_lock();
-	opened = tree_get(&memory.opened, ptr);
+	opened = tree_get(&memory.opened, va);
 	if (opened) {
 		owner = opened->block.context;
 		last = !--opened->count;
@@ -404,15 +380,15 @@ CUresult ipc_close(CUdeviceptr ptr)
 	}
 	memory_unlock();
 	if (!opened)
-		return driver.cuIpcCloseMemHandle(ptr);
+		return -ENOENT;
 	if (last) {
-		context_synchronize(owner);
+		backend_wait(owner);
 		close_opened(opened);
 	}
-	return CUDA_SUCCESS;
+	return 0;
 }
 
-void ipc_drop(CUcontext context)
+void lent_drop(void *context)
 {
 	for (;;) {
 		struct opened *opened = NULL;

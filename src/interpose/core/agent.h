@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+/* The agent: our thread in a process that uses the driver. It serves the job's shim, and the agents of
+ * processes that open memory of this one. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "wire/agent.h"
+
+/** Starts the agent once the program has initialised the driver, if BRUMATE_AGENT_DIR is set; once per
+ * process, again after a fork. Safe from any thread. */
+void agent_start(void);
+
+/** In a forked child: the parent's agent is not ours. */
+void agent_forget(void);
+
+/** What names this process to others of its job. */
+uint64_t agent_token(void);
+
+/* ---- the agents of other processes (agent.c) ---- */
+
+/** What names this job to processes of others; 0: nothing does. */
+uint32_t neighbour_here(void);
+
+/** As the client of another process's agent, in the job that calls itself @there: connects (returns the
+ * socket, owned, or -errno), and asks. The descriptors in @fds are the caller's. */
+int neighbour_connect(uint32_t there, int pid);
+int neighbour_ask(int conn, const struct agent_request *request, struct agent_reply *reply,
+		  int fds[static AGENT_PIECES_MAX], size_t *ret_n_fds);
+
+/* ---- operations (agent-ops.c) ---- */
+
+/** A request as received: checked for size and count, its descriptors owned by whoever received it. */
+struct agent_job {
+	const struct agent_request *request;
+	int fds[AGENT_PIECES_MAX]; /* received, or to be sent: closed by the caller */
+	size_t n_fds;
+	uint64_t next_id; /* LIST: of the next packet */
+};
+
+/** Fills @reply, which is zeroed but for its version. */
+void agent_run(struct agent_job *job, struct agent_reply *reply);
+
+/** What to do when the peer hangs up without DETACH. */
+void agent_hung_up(void);
+
+/** LEND and TAKE_BACK (lend.c). */
+void lend_pieces(struct agent_job *job, struct agent_reply *reply);
+void lend_take_back(struct agent_job *job, struct agent_reply *reply);
