@@ -28,7 +28,7 @@ enum {
 /** A GPU as this process numbers it. */
 struct device {
 	bool known, usable; /* usable: has virtual memory management and handles that are fds */
-	bool rdma;	    /* memory is made ready for GPUDirect */
+	bool rdma;	    /* memory is made ready for network cards to register it */
 	size_t granule_bytes;
 	uint64_t total_bytes;
 	uint64_t piece_max_bytes; /* of memory that we make ourselves */
