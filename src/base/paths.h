@@ -19,7 +19,7 @@ const char *path_log_dir(void);
 const char *path_config(void);
 
 /**
- * Full path of one of our programs or data files ("brumate-shim", "sim/libcuda.so.1"): in
+ * Full path of one of our programs or data files ("brumate-shim"): in
  * BRUMATE_LIBEXEC_DIR, beside the running program or one folder above it (as in a build directory),
  * then in libexec. Returns owned, NULL if absent.
  */

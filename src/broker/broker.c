@@ -5,6 +5,7 @@
 #include "broker/broker.h"
 #include "broker/session.h"
 #include "base/clock.h"
+#include "gpu/vendor.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -250,8 +251,9 @@ static int complete_map(const struct dev_backend *backend, const struct dev_info
 		return wire_fail_parameter(err, "gpu_map", "is for restore alone");
 	if (!(device->features & DEV_REMAP))
 		return brumate_fail(err, EOPNOTSUPP,
-				    "NVIDIA driver %s cannot restore onto other GPUs (580 can)",
-				    device->driver_version);
+				    "%s driver %s cannot restore onto other GPUs (%s can)",
+				    gpu_vendor()->name, device->driver_version,
+				    gpu_vendor()->feature_since(DEV_REMAP));
 	int r = dev_gpus(backend, gpus, DEV_GPUS_MAX, &n_gpus, err);
 	if (r == 0)
 		r = dev_map_complete(full, gpus, n_gpus, call->pairs, call->n_pairs, err);

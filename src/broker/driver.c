@@ -98,7 +98,7 @@ int driver_new(struct driver **ret, const struct dev_libraries *libraries, int w
 
 	if (!d)
 		return brumate_fail(err, ENOMEM, "%m");
-	d->backend = &dev_cuda;
+	d->backend = dev_backend();
 	d->libraries = *libraries;
 	d->wake_fd = wake_fd;
 	pthread_mutex_init(&d->lock, NULL);

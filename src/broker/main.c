@@ -11,6 +11,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/paths.h"
+#include "gpu/vendor.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -120,8 +121,7 @@ static int detach(void)
 	signal(SIGINT, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);
 	signal(SIGPIPE, SIG_IGN);
-	unsetenv("CUDA_VISIBLE_DEVICES");
-	setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 1);
+	dev_backend()->see_all_gpus();
 
 	auto_close int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
 	char text[16];
@@ -228,17 +228,20 @@ static void place_kernel_cache(void)
 	auto_free char *path = path_format("%s/kernels", path_state_dir());
 
 	if (path && (!home || !*home))
-		setenv("CUDA_CACHE_PATH", path, 0);
+		dev_backend()->keep_kernels_in(path);
 }
 
 static int find_simulated(struct program *p, struct brumate_error *err)
 {
-	p->driver = path_find_helper("sim/libcuda.so.1");
-	p->management = path_find_helper("sim/libnvidia-ml.so.1");
+	const struct gpu_vendor *vendor = gpu_vendor();
+
+	p->driver = path_find_helper(vendor->simulated_driver);
+	p->management = path_find_helper(vendor->simulated_management_library);
 	if (p->driver && p->management)
 		return 0;
 	return brumate_fail(err, ENOENT, "the simulated driver (%s) is not installed",
-			    p->driver ? "sim/libnvidia-ml.so.1" : "sim/libcuda.so.1");
+			    p->driver ? vendor->simulated_management_library
+				      : vendor->simulated_driver);
 }
 
 static int start_broker(struct program *p, const struct brumate_conf *conf, bool simulated,

@@ -25,10 +25,8 @@
 #include "base/thread.h"
 #include "base/workers.h"
 #include "cpumem/cpu-memory.h"
+#include "gpu/vendor.h"
 #include "process/leftover.h"
-
-/* Devices whose descriptors forked children of a GPU program hold without using them. */
-static const char reopened_devices[] = "/dev/nvidia";
 
 /* What is left to the machine beside a copy. */
 #define SPARE_BYTES (256ull << 20)
@@ -60,7 +58,7 @@ int cpu_memory_image_open(struct cpu_memory_image **ret, struct criu_options *op
 
 	if (!c)
 		return brumate_fail(err, ENOMEM, "%m");
-	c->plugin = (struct criu_plugin){ .table_fd = -1, .devices = reopened_devices };
+	c->plugin = (struct criu_plugin){ .table_fd = -1, .devices = gpu_vendor()->devices };
 	c->plugin_dir = criu_plugin_dir();
 	if (c->plugin_dir) {
 		c->plugin.table_fd = cpu_memory_table_new();
@@ -135,7 +133,7 @@ static bool reserve_copy(struct cpu_memory_image *c, struct progress *progress)
 static int check_device_maps(struct cpu_memory_image *c, const struct proc_tree *tree,
 			     const struct cpu_memory_frozen *frozen, struct brumate_error *err)
 {
-	int r = leftover_check(tree, reopened_devices, frozen->gpus, frozen->n_gpus, err);
+	int r = leftover_check(tree, gpu_vendor(), frozen->gpus, frozen->n_gpus, err);
 
 	if (r <= 0)
 		return r;

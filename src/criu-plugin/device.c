@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * Devices that CRIU cannot save and that hold nothing worth saving: children forked by a CUDA program have their
+ * Devices that CRIU cannot save and that hold nothing worth saving: children forked by a program that uses a GPU have its
  * descriptors and mappings without ever using them. Only those are ours whose paths the environment names.
  *
  * What is known of a descriptor is a record, a small file among CRIU's images, "brumate-device-ID.img": the path

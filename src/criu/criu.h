@@ -60,7 +60,7 @@ struct criu_inherit {
 /** What our plugin in CRIU leaves out of the images (cpumem/cpu-memory.h), and what it opens anew. */
 struct criu_plugin {
 	int table_fd;	     /* cpu_memory_table_new(); borrowed. A restore needs one too, empty */
-	const char *devices; /* how paths of such devices begin, parted by colons: "/dev/nvidia" */
+	const char *devices; /* how paths of such devices begin, parted by colons */
 };
 
 /** The folder that holds our plugin and nothing else (owned); NULL where it is not installed. */

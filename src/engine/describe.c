@@ -145,7 +145,7 @@ static int describe_gpus(struct op *op, struct brumate_error *err)
 	if (r < 0)
 		return r;
 	snprintf(m->driver_version, sizeof(m->driver_version), "%s", info->device.driver_version);
-	m->cuda_version = info->device.api_version;
+	m->api_version = info->device.api_version;
 	m->gpus = calloc(op->job->n_gpus + 1, sizeof(*m->gpus));
 	if (!m->gpus)
 		return brumate_fail(err, ENOMEM, "%m");

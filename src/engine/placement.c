@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* Which GPUs a job comes back on. See placement.h. */
 #include "engine/placement.h"
+#include "gpu/vendor.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -244,8 +245,10 @@ int placement_check_room(const struct job *job, struct gpu_set *gpus, const stru
 			brumate_fail(err, ENOSPC, "GPU %s has %.1f GB free, the job needs %.1f GB",
 				     to, (double)free_bytes(&now[i]) / 1e9,
 				     (double)(need + room) / 1e9);
-			brumate_hint(err, "free its memory (`nvidia-smi` shows who holds it), or "
-					  "give another GPU by --gpu-map");
+			brumate_hint(err,
+				     "free its memory (`%s` shows who holds it), or "
+				     "give another GPU by --gpu-map",
+				     gpu_vendor()->usage_tool);
 			return -ENOSPC;
 		}
 	}

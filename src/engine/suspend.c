@@ -10,6 +10,7 @@
 #include "datapath/transfer.h"
 #include "engine/placement.h"
 #include "engine/steps.h"
+#include "gpu/vendor.h"
 
 /* ---- suspend ---- */
 
@@ -125,19 +126,19 @@ static int copy_in(struct op *op, struct brumate_error *err)
 	return r < 0 ? r : 1;
 }
 
-/* What the driver takes for its control state, and how fast data comes: both at their best. */
-enum { CONTROL_MS = 150, LINK_BYTES_PER_MS = 55000000, HEAD_START_MS_MAX = 400 };
+enum { HEAD_START_MS_MAX = 400 };
 
 /* Waits until all device memory is made, as long as the copy will outlast the driver's part anyway: the driver
  * takes turns between processes, so what is made beside its restore is made late, and the copy waits for it. */
 static int make(struct op *op, struct brumate_error *err)
 {
-	uint64_t data_ms = transfer_total_bytes(&op->data) / LINK_BYTES_PER_MS;
+	const struct gpu_tuning *best = &gpu_vendor()->tuning;
+	uint64_t data_ms = transfer_total_bytes(&op->data) / best->link_bytes_per_ms;
 
 	(void)err;
-	if (data_ms <= CONTROL_MS)
+	if (data_ms <= best->control_ms)
 		return 1;
-	uint64_t spare_ms = data_ms - CONTROL_MS;
+	uint64_t spare_ms = data_ms - best->control_ms;
 	transfer_wait_made(&op->data,
 			   (uint32_t)(spare_ms < HEAD_START_MS_MAX ? spare_ms : HEAD_START_MS_MAX));
 	return 0;

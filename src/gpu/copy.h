@@ -73,5 +73,3 @@ struct dev_memory_ops {
 	int (*digest_wait)(struct dev_digester *d, struct digest *ret, bool *ret_zero,
 			   struct brumate_error *err);
 };
-
-extern const struct dev_memory_ops dev_cuda_memory;

@@ -18,14 +18,13 @@ enum {
 	DEV_GPUS_MAX = 64,
 };
 
-/** What the driver can do beyond the floor; bits of dev_info.features. docs/driver-behaviour.md says which
- * version adds what. */
+/** What the driver can do beyond the floor; bits of dev_info.features. gpu/vendor.h: since which driver. */
 enum dev_feature {
-	DEV_CHECKPOINT = 1u << 0,     /* the checkpoint calls exist (driver 570) */
-	DEV_REMAP = 1u << 1,	      /* restore onto other GPUs (580) */
-	DEV_JOB_FILE = 1u << 2,	      /* CUDA_CHECKPOINT_JOB_FILE (590) */
-	DEV_LEGACY_IPC = 1u << 3,     /* legacy IPC within a job (610) */
-	DEV_CUSTOM_STORAGE = 1u << 4, /* memory of a stopped process mapped into the caller (615) */
+	DEV_CHECKPOINT = 1u << 0,     /* the checkpoint calls exist */
+	DEV_REMAP = 1u << 1,	      /* restore onto other GPUs */
+	DEV_JOB_FILE = 1u << 2,	      /* jobs of several processes by the driver itself */
+	DEV_LEGACY_IPC = 1u << 3,     /* legacy IPC within a job */
+	DEV_CUSTOM_STORAGE = 1u << 4, /* memory of a stopped process mapped into the caller */
 };
 
 /** State of a process as the driver tells it. */
@@ -50,7 +49,7 @@ struct dev_gpu {
 
 struct dev_info {
 	char driver_version[64]; /* "580.159.04" */
-	int api_version;	 /* cuDriverGetVersion: 13000 */
+	int api_version;	 /* as the driver tells it: 13000 */
 	uint32_t features;	 /* DEV_* */
 	bool simulated;
 	double init_seconds; /* what initialising the driver took */
@@ -86,6 +85,10 @@ struct dev_memory_ops;
 /* All but open() are called only after it succeeded, by any number of threads at once. */
 struct dev_backend {
 	const char *name; /* "cuda" */
+	/* Before open(): sets the environment so that the driver shows all GPUs of the machine, in an order
+	 * that stays; and so that it keeps kernels it compiled in @dir, unless the user said where. */
+	void (*see_all_gpus)(void);
+	void (*keep_kernels_in)(const char *dir);
 	/* Loads and initialises the driver once; 0, or <0 with the reason (driver absent: -ENODEV). */
 	int (*open)(const struct dev_libraries *libraries, struct dev_info *ret,
 		    struct brumate_error *err);
@@ -100,7 +103,8 @@ struct dev_backend {
 	const struct dev_memory_ops *memory; /* gpu/copy.h */
 };
 
-extern const struct dev_backend dev_cuda;
+/** The backend of this build. */
+const struct dev_backend *dev_backend(void);
 
 /* The operations, with a fault point (device.open, device.lock ...) before and a debug line after. */
 int dev_open(const struct dev_backend *b, const struct dev_libraries *libraries,

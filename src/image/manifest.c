@@ -185,7 +185,7 @@ static const struct field manifest_fields[] = {
 	GROUP("job", job_fields),
 	GROUP("host", host_fields),
 	TEXT(struct manifest, "driver_version", driver_version),
-	NUMBER(struct manifest, "cuda_version", cuda_version, FIELD_INT, 0, INT_MAX),
+	NUMBER(struct manifest, "cuda_version", api_version, FIELD_INT, 0, INT_MAX),
 	NUMBER(struct manifest, "criu_version", criu_version, FIELD_INT, 0, INT_MAX),
 	LIST("gpus", gpus, n_gpus, gpu_fields, MANIFEST_GPUS_MAX),
 	LIST("processes", processes, n_processes, process_fields, MANIFEST_PROCESSES_MAX),

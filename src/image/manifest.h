@@ -123,7 +123,7 @@ struct manifest {
 	} host;
 
 	char driver_version[64]; /* empty if the job had no GPU state */
-	int cuda_version;	 /* 13000 */
+	int api_version;	 /* of the driver: 13000 */
 	int criu_version;	 /* 40201 */
 
 	struct manifest_gpu *gpus;

@@ -11,18 +11,6 @@
 
 enum { MAPS_BYTES_MAX = 64 * 1024 * 1024, PATH_COLUMN = 5 };
 
-static bool is_named(const char *path, size_t len, const char *prefixes)
-{
-	for (const char *p = prefixes; *p;) {
-		size_t n = strcspn(p, ":");
-
-		if (n && n <= len && !memcmp(path, p, n))
-			return true;
-		p += n + (p[n] == ':');
-	}
-	return false;
-}
-
 /* Finds the path at the end of a line, after five words. It ends where the line does. */
 static const char *path_of(const char *line, size_t *ret_len)
 {
@@ -44,27 +32,35 @@ static bool is_library(const char *path, size_t len, const char *name)
 	return base && (size_t)(path + len - base - 1) >= n && !memcmp(base + 1, name, n);
 }
 
-enum leftover leftover_judge(const char *maps, const char *prefixes, bool is_fork, char *ret_path,
-			     size_t room)
+/* Whether @vendor has a library of that name, which is not saved. */
+static bool is_graphics(const struct gpu_vendor *vendor, const char *path, size_t len)
 {
-	bool has_device = false, has_cuda = false, has_graphics = false;
+	for (const char *const *name = vendor->graphics_libraries; *name; name++)
+		if (is_library(path, len, *name))
+			return true;
+	return false;
+}
+
+enum leftover leftover_judge(const char *maps, const struct gpu_vendor *vendor, bool is_fork,
+			     char *ret_path, size_t room)
+{
+	bool has_device = false, has_driver = false, has_graphics = false;
 
 	for (const char *line = maps; *line; line = strchrnul(line, '\n'), line += *line == '\n') {
 		size_t len;
 		const char *path = path_of(line, &len);
 
-		if (!has_device && is_named(path, len, prefixes)) {
+		if (!has_device && gpu_vendor_has_device(vendor, path, len)) {
 			has_device = true;
 			if (ret_path)
 				snprintf(ret_path, room, "%.*s", (int)len, path);
 		}
-		has_cuda |= is_library(path, len, "libcuda.so");
-		has_graphics |= is_library(path, len, "libnvidia-glcore.so") ||
-				is_library(path, len, "libnvidia-eglcore.so");
+		has_driver |= is_library(path, len, vendor->driver_library);
+		has_graphics |= is_graphics(vendor, path, len);
 	}
 	if (!has_device)
 		return LEFTOVER_NONE;
-	return is_fork && has_cuda && !has_graphics ? LEFTOVER_OF_FORK : LEFTOVER_STATE;
+	return is_fork && has_driver && !has_graphics ? LEFTOVER_OF_FORK : LEFTOVER_STATE;
 }
 
 static bool is_known(struct proc_id id, const struct proc_id *gpus, size_t n_gpus)
@@ -75,8 +71,8 @@ static bool is_known(struct proc_id id, const struct proc_id *gpus, size_t n_gpu
 	return false;
 }
 
-static int refuse(const struct proc_info *p, const char *path, bool is_saved,
-		  struct brumate_error *err)
+static int refuse(const struct gpu_vendor *vendor, const struct proc_info *p, const char *path,
+		  bool is_saved, struct brumate_error *err)
 {
 	if (is_saved)
 		return brumate_fail(
@@ -84,17 +80,16 @@ static int refuse(const struct proc_info *p, const char *path, bool is_saved,
 			"process %d (%s) still maps %s: the driver has not saved all of "
 			"its GPU state",
 			p->id.pid, p->comm, path);
-	brumate_fail(
-		err, EOPNOTSUPP,
-		"process %d (%s) maps %s, but the driver knows no CUDA state of it: what it has "
-		"there would be lost",
-		p->id.pid, p->comm, path);
+	brumate_fail(err, EOPNOTSUPP,
+		     "process %d (%s) maps %s, but the driver knows no %s state of it: what it has "
+		     "there would be lost",
+		     p->id.pid, p->comm, path, vendor->api);
 	brumate_hint(err, "graphics and video on a GPU cannot be saved: end that process first");
 	return -EOPNOTSUPP;
 }
 
-int leftover_check(const struct proc_tree *tree, const char *prefixes, const struct proc_id *gpus,
-		   size_t n_gpus, struct brumate_error *err)
+int leftover_check(const struct proc_tree *tree, const struct gpu_vendor *vendor,
+		   const struct proc_id *gpus, size_t n_gpus, struct brumate_error *err)
 {
 	int found = 0;
 
@@ -107,9 +102,9 @@ int leftover_check(const struct proc_tree *tree, const char *prefixes, const str
 		snprintf(name, sizeof(name), "/proc/%d/maps", p->id.pid);
 		if (p->state == 'Z' || file_read(AT_FDCWD, name, MAPS_BYTES_MAX, &maps, NULL) < 0)
 			continue;
-		enum leftover l = leftover_judge(maps, prefixes, p->is_fork, path, sizeof(path));
+		enum leftover l = leftover_judge(maps, vendor, p->is_fork, path, sizeof(path));
 		if (l == LEFTOVER_STATE || (l == LEFTOVER_OF_FORK && is_saved))
-			return refuse(p, path, is_saved, err);
+			return refuse(vendor, p, path, is_saved, err);
 		found |= l == LEFTOVER_OF_FORK;
 	}
 	return found;

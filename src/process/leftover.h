@@ -9,6 +9,7 @@
 #include <stddef.h>
 
 #include "base/error.h"
+#include "gpu/vendor.h"
 #include "process/process.h"
 
 /** What the mappings of a process (@maps, the text of /proc/PID/maps) say. */
@@ -20,19 +21,19 @@ enum leftover {
 
 /**
  * leftover_judge() - whether mapped devices are more than a fork's leftovers
- * @prefixes: how the paths of the devices begin, parted by colons
+ * @vendor: of the devices
  * @is_fork: made by fork, and has started no program since (proc_info)
  *
- * A CUDA context does not survive a fork, and the library that made it refuses to be used in the child. What
+ * A context on a GPU does not survive a fork, and the library that made it refuses to be used in the child. What
  * maps the device without that library, or beside a graphics driver, has state that the driver's checkpoint
  * knows nothing of. Pure. @ret_path (may be NULL): the first device, @room bytes.
  */
-enum leftover leftover_judge(const char *maps, const char *prefixes, bool is_fork, char *ret_path,
-			     size_t room);
+enum leftover leftover_judge(const char *maps, const struct gpu_vendor *vendor, bool is_fork,
+			     char *ret_path, size_t room);
 
 /**
  * Looks at all processes of @tree, frozen, those that the driver knows (@gpus) already saved. 0: none maps a
  * device, 1: only forked children do, -EOPNOTSUPP: a process has state that is not saved; its name is in @err.
  */
-int leftover_check(const struct proc_tree *tree, const char *prefixes, const struct proc_id *gpus,
-		   size_t n_gpus, struct brumate_error *err);
+int leftover_check(const struct proc_tree *tree, const struct gpu_vendor *vendor,
+		   const struct proc_id *gpus, size_t n_gpus, struct brumate_error *err);

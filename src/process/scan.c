@@ -23,6 +23,8 @@
 
 #include "base/array.h"
 #include "base/fd.h"
+#include "gpu/vendor.h"
+#include "process/leftover.h"
 #include "process/pidns.h"
 
 enum {
@@ -188,7 +190,7 @@ static const char *const known_objects[] = {
 
 static void check_object(struct scan *s, const struct scan_fd *f, const char *name)
 {
-	/* As with /dev/nvidia*: what the simulated driver holds in its place goes with the GPU state. */
+	/* As with device files of GPUs: what the simulated driver holds in its place goes with the GPU state. */
 	if ((!strcmp(name, "[landlock-ruleset]") || !strcmp(name, "[userfaultfd]")) &&
 	    scan_uses_gpu(f->process->id.pid))
 		return;
@@ -229,23 +231,12 @@ static bool device_is_known(dev_t dev)
 	       (major(dev) >= PTS_FIRST && major(dev) <= PTS_LAST);
 }
 
-/* Capabilities 1 and 2 are for setting MIG up and for watching it, and NVML opens the latter in every
- * process (PyTorch on an H200, driver 580); the ones above are of instances. */
-static bool is_mig_instance(const struct scan_fd *f)
-{
-	static const char prefix[] = "/dev/nvidia-caps/nvidia-cap";
-
-	return !strncmp(f->target, prefix, sizeof(prefix) - 1) &&
-	       atoi(f->target + sizeof(prefix) - 1) > 2;
-}
-
 static void check_device(struct scan *s, const struct scan_fd *f)
 {
-	if (is_mig_instance(f))
+	if (gpu_vendor()->is_partition(f->target))
 		add_finding(s, SCAN_REFUSE, SCAN_GPU, f->process, "mig", "use a whole GPU",
 			    "uses a MIG instance (fd %d), which the driver cannot save", f->fd);
-	else if (strncmp(f->target, "/dev/nvidia", strlen("/dev/nvidia")) &&
-		 !device_is_known(f->st.st_rdev))
+	else if (!gpu_is_device(f->target, strlen(f->target)) && !device_is_known(f->st.st_rdev))
 		add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, "device",
 			    "close it before the checkpoint", "has device %.150s open (fd %d)",
 			    f->target, f->fd);
@@ -265,11 +256,6 @@ static void check_regular(struct scan *s, const struct scan_fd *f)
 			    (unsigned long long)f->st.st_size, f->fd, f->target);
 }
 
-static bool leads_to_mps(const struct scan_fd *f)
-{
-	return strstr(f->target, "nvidia-mps") || strstr(f->target, "nvidia-cuda-mps");
-}
-
 static void check_fds(struct scan *s)
 {
 	static const char anon[] = "anon_inode:";
@@ -277,7 +263,7 @@ static void check_fds(struct scan *s)
 	for (size_t i = 0; i < s->n_fds; i++) {
 		const struct scan_fd *f = &s->fds[i];
 
-		if (leads_to_mps(f))
+		if (gpu_vendor()->is_sharing_service(f->target))
 			add_finding(s, SCAN_REFUSE, SCAN_GPU, f->process, "mps",
 				    "run it without MPS",
 				    "uses the GPU through MPS, which the driver cannot save");
@@ -443,7 +429,7 @@ static void check_socket_of_mps(struct scan *s, const struct unix_socket *u)
 {
 	const struct scan_fd *f = u->peer ? find_inode(s, "socket:", u->peer) : NULL;
 
-	if (f && strstr(u->name, "nvidia-mps"))
+	if (f && gpu_vendor()->is_sharing_service(u->name))
 		add_finding(s, SCAN_REFUSE, SCAN_GPU, f->process, "mps", "run it without MPS",
 			    "uses the GPU through MPS, which the driver cannot save");
 }
@@ -500,7 +486,7 @@ static int read_proc(pid_t pid, const char *name, char **ret)
 	return file_read(AT_FDCWD, path, MAPS_BYTES_MAX, ret, NULL);
 }
 
-/* True if a file whose name begins with @name ("libcuda.so") is mapped. */
+/* True if a file whose name begins with @name is mapped. */
 static bool maps_file(const char *maps, const char *name)
 {
 	size_t len = strlen(name);
@@ -509,11 +495,6 @@ static bool maps_file(const char *maps, const char *name)
 		if (p > maps && p[-1] == '/')
 			return true;
 	return false;
-}
-
-static bool is_gpu_device(const char *target)
-{
-	return !strncmp(target, "/dev/nvidia", strlen("/dev/nvidia"));
 }
 
 static bool has_gpu_device_open(pid_t pid)
@@ -528,7 +509,7 @@ static bool has_gpu_device_open(pid_t pid)
 		ssize_t n = readlinkat(dirfd(dir), e->d_name, target, sizeof(target) - 1);
 
 		target[n > 0 ? n : 0] = '\0';
-		if (is_gpu_device(target))
+		if (gpu_is_device(target, strlen(target)))
 			return true;
 	}
 	return false;
@@ -538,7 +519,7 @@ bool scan_uses_gpu(pid_t pid)
 {
 	auto_free char *maps = NULL;
 
-	if (read_proc(pid, "maps", &maps) >= 0 && maps_file(maps, "libcuda.so"))
+	if (read_proc(pid, "maps", &maps) >= 0 && maps_file(maps, gpu_vendor()->driver_library))
 		return true;
 	return has_gpu_device_open(pid);
 }
@@ -654,7 +635,7 @@ static void check_mappings(struct scan *s)
 }
 
 /* A process without the mappings of the device has no state that the driver would save, nor would it close
- * the descriptors. A child that was forked has no use for them either; who opened them itself does (NVML). */
+ * the descriptors. A child that was forked has no use for them either; who opened them itself does. */
 static void check_gpu_leftovers(struct scan *s)
 {
 	const struct proc_info *last = NULL;
@@ -663,10 +644,11 @@ static void check_gpu_leftovers(struct scan *s)
 		const struct scan_fd *f = &s->fds[i];
 		auto_free char *maps = NULL;
 
-		if (f->process == last || !is_gpu_device(f->target))
+		if (f->process == last || !gpu_is_device(f->target, strlen(f->target)))
 			continue;
 		last = f->process;
-		if (read_proc(f->process->id.pid, "maps", &maps) < 0 || strstr(maps, "/dev/nvidia"))
+		if (read_proc(f->process->id.pid, "maps", &maps) < 0 ||
+		    leftover_judge(maps, gpu_vendor(), false, NULL, 0) != LEFTOVER_NONE)
 			continue;
 		if (f->process->is_fork)
 			add_finding(
@@ -684,37 +666,16 @@ static void check_gpu_leftovers(struct scan *s)
 	}
 }
 
-/* Every context maps 2 MiB of the device low, around 2^33; managed memory is mapped where the driver
- * reserved it, above 2^40 (docs/driver-behaviour.md). The simulated driver names its own mapping. */
-static bool has_managed_memory(const char *maps)
-{
-	static const char real[] = "/dev/nvidia-uvm", simulated[] = "/memfd:nvidia-uvm";
-	const uint64_t first = 1ull << 40;
-
-	if (strstr(maps, simulated))
-		return true;
-	for (const char *p = maps; (p = strstr(p, real)); p += sizeof(real) - 1) {
-		const char *line = p;
-
-		if (p[sizeof(real) - 1] != '\n')
-			continue; /* nvidia-uvm-tools */
-		while (line > maps && line[-1] != '\n')
-			line--;
-		if (strtoull(line, NULL, 16) >= first)
-			return true;
-	}
-	return false;
-}
-
 static void check_managed_memory(struct scan *s)
 {
 	for (size_t i = 0; i < s->tree->n; i++) {
 		const struct proc_info *p = &s->tree->items[i];
 		auto_free char *maps = NULL;
 
-		if (read_proc(p->id.pid, "maps", &maps) >= 0 && has_managed_memory(maps))
+		if (read_proc(p->id.pid, "maps", &maps) >= 0 &&
+		    gpu_vendor()->maps_managed_memory(maps))
 			add_finding(s, SCAN_REFUSE, SCAN_GPU | SCAN_CRIU, p, "managed-memory",
-				    "allocate with cudaMalloc instead of cudaMallocManaged",
+				    gpu_vendor()->managed_memory_hint,
 				    "has managed memory, which the driver cannot save");
 	}
 }

@@ -28,6 +28,7 @@
 #include "base/paths.h"
 #include "client/broker.h"
 #include "criu/criu.h"
+#include "gpu/vendor.h"
 #include "engine/op.h"
 #include "job/job.h"
 #include "process/scan.h"
@@ -285,19 +286,19 @@ static void check_criu(struct doctor *d)
 /* The ladder of docs: what each driver adds, and what is lost without it. */
 static const struct {
 	enum dev_feature bit;
-	const char *key, *name, *since;
+	const char *key, *name;
 	enum finding_level level_without;
 	const char *without;
 } ladder[] = {
-	{ DEV_CHECKPOINT, "driver-checkpoint", "the driver saves GPU state", "570", FINDING_FAIL,
+	{ DEV_CHECKPOINT, "driver-checkpoint", "the driver saves GPU state", FINDING_FAIL,
 	  "nothing can be suspended or checkpointed" },
-	{ DEV_REMAP, "driver-remap", "restore onto other GPUs", "580", FINDING_WARN,
+	{ DEV_REMAP, "driver-remap", "restore onto other GPUs", FINDING_WARN,
 	  "jobs can be restored on the same GPUs only" },
-	{ DEV_JOB_FILE, "driver-job-file", "jobs of several processes by the driver itself", "590",
+	{ DEV_JOB_FILE, "driver-job-file", "jobs of several processes by the driver itself",
 	  FINDING_NOTE, "processes that share GPU memory are refused" },
-	{ DEV_LEGACY_IPC, "driver-ipc", "legacy IPC within a job", "610", FINDING_NOTE,
+	{ DEV_LEGACY_IPC, "driver-ipc", "legacy IPC within a job", FINDING_NOTE,
 	  "jobs that use it are refused" },
-	{ DEV_CUSTOM_STORAGE, "driver-storage", "custom storage", "615", FINDING_NOTE,
+	{ DEV_CUSTOM_STORAGE, "driver-storage", "custom storage", FINDING_NOTE,
 	  "--pid copies at the driver's own speed" },
 };
 
@@ -308,7 +309,8 @@ static void check_ladder(struct doctor *d, uint32_t features)
 	for (size_t i = 0; i < sizeof(ladder) / sizeof(ladder[0]); i++) {
 		char hint[64];
 
-		snprintf(hint, sizeof(hint), "install driver %s or newer", ladder[i].since);
+		snprintf(hint, sizeof(hint), "install driver %s or newer",
+			 gpu_vendor()->feature_since(ladder[i].bit));
 		if (features & ladder[i].bit) {
 			finding(d, FINDING_OK, ladder[i].key, "", "%s", ladder[i].name);
 			json_array_append_new(names, json_string(ladder[i].key));
@@ -328,7 +330,7 @@ static void check_gpu(struct doctor *d, size_t i, const struct dev_gpu *gpu, jso
 					      (json_int_t)gpu->used_bytes, "mig", gpu->mig));
 	d->vram_bytes += gpu->total_bytes;
 	if (gpu->mig)
-		finding(d, FINDING_WARN, "gpu", "turn MIG off: nvidia-smi -mig 0",
+		finding(d, FINDING_WARN, "gpu", gpu_vendor()->partition_hint,
 			"GPU %zu: %s, %s: MIG is on, which the driver cannot checkpoint", i,
 			gpu->name, gpu->uuid);
 	else
@@ -337,19 +339,21 @@ static void check_gpu(struct doctor *d, size_t i, const struct dev_gpu *gpu, jso
 			(double)gpu->used_bytes / 1e9);
 }
 
-/* The tool that keeps the driver loaded listens here; the older way (nvidia-smi -pm) cannot be seen
- * without asking the driver. */
+/* The daemon that keeps the driver loaded listens on a socket. Older ways cannot be seen without asking the
+ * driver. */
 static void check_persistence(struct doctor *d)
 {
+	const struct gpu_vendor *v = gpu_vendor();
+
 	if (d->simulated)
 		return;
-	if (access("/run/nvidia-persistenced/socket", F_OK) == 0)
-		finding(d, FINDING_OK, "persistence", "", "nvidia-persistenced runs");
+	if (access(v->persistence_socket, F_OK) == 0)
+		finding(d, FINDING_OK, "persistence", "", "%s runs", v->persistence_daemon);
 	else
-		finding(d, FINDING_NOTE, "persistence",
-			"systemctl enable --now nvidia-persistenced (or nvidia-smi -pm 1)",
-			"nvidia-persistenced does not run: the first operation on an idle machine "
-			"waits for the driver");
+		finding(d, FINDING_NOTE, "persistence", v->persistence_hint,
+			"%s does not run: the first operation on an idle machine waits for the "
+			"driver",
+			v->persistence_daemon);
 }
 
 static void check_driver(struct doctor *d)
@@ -363,8 +367,10 @@ static void check_driver(struct doctor *d)
 		r = broker_client_info(&broker, &info, &err);
 	if (r < 0) {
 		if (!err.hint[0])
-			brumate_hint(&err, "install a driver, 570 or newer; without a GPU try "
-					   "BRUMATE_GPU=simulated");
+			brumate_hint(&err,
+				     "install a driver, %s or newer; without a GPU try "
+				     "BRUMATE_GPU=simulated",
+				     gpu_vendor()->feature_since(DEV_CHECKPOINT));
 		finding_error(d, FINDING_FAIL, "driver", &err);
 		return;
 	}

@@ -22,6 +22,7 @@
 #include "base/fd.h"
 #include "base/paths.h"
 #include "client/shim.h"
+#include "gpu/vendor.h"
 #include "process/scan.h"
 
 enum {
@@ -130,7 +131,7 @@ static int get_data_path(json_t *parameters, enum job_data_path *ret, struct bru
 {
 	static const char *const words[] = { "auto", "broker", "driver", NULL };
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
-	auto_free char *library = path_find_helper("libbrumate-cuda.so");
+	auto_free char *library = path_find_helper(gpu_vendor()->interposer);
 	const char *word;
 	int i, r = wire_get_string(parameters, "data_path", &word, err);
 
@@ -142,7 +143,8 @@ static int get_data_path(json_t *parameters, enum job_data_path *ret, struct bru
 	if (word && conf_word(&i, word, words) < 0)
 		return wire_fail_parameter(err, "data_path", "want auto, broker or driver");
 	if (i == CONF_DATA_PATH_BROKER && !library) {
-		brumate_fail(err, EOPNOTSUPP, "libbrumate-cuda.so is not installed");
+		brumate_fail(err, EOPNOTSUPP, "%s is not installed",
+			     gpu_vendor()->interposer);
 		brumate_hint(err, "install it, or start the job with --data-path driver");
 		return -EOPNOTSUPP;
 	}
@@ -212,7 +214,7 @@ static int start_job(const struct service_call *call, const struct job_spec *spe
 /* Directory of the simulated driver, where a job finds it before any other. Owned. */
 static char *find_simulator(void)
 {
-	char *path = path_find_helper("sim/libcuda.so.1");
+	char *path = path_find_helper(gpu_vendor()->simulated_driver);
 	char *slash = path ? strrchr(path, '/') : NULL;
 
 	if (slash)
@@ -260,7 +262,8 @@ static int make_env(json_t **ret, json_t *parameters, bool simulated, struct bru
 		if (!simulator)
 			return brumate_fail(
 				err, ENOENT,
-				"the simulated driver is not installed (sim/libcuda.so.1)");
+				"the simulated driver is not installed (%s)",
+				gpu_vendor()->simulated_driver);
 		dir = simulator;
 	}
 	*ret = dir ? env_with_libraries(env, dir) : take_ptr(&env);

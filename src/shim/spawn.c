@@ -23,6 +23,7 @@
 #include "base/user.h"
 #include "job/log.h"
 #include "process/reap.h"
+#include "gpu/vendor.h"
 #include "wire/agent.h"
 
 /* ---- the environment ---- */
@@ -37,7 +38,7 @@ static bool is_of(const char *entry, const char *variable)
 /* Our library comes first; what else is preloaded stays. */
 static char *preload_entry(char *const *env)
 {
-	auto_free char *library = path_find_helper("libbrumate-cuda.so");
+	auto_free char *library = path_find_helper(gpu_vendor()->interposer);
 	const char *before = "";
 
 	for (char *const *e = env; *e; e++)
@@ -63,7 +64,8 @@ int agent_environment(char ***ret, size_t *ret_own, const struct job *job, char 
 	if (!all || !variable)
 		return brumate_fail(err, ENOMEM, "%m");
 	if (!library)
-		return brumate_fail(err, ENOENT, "libbrumate-cuda.so is not installed");
+		return brumate_fail(err, ENOENT, "%s is not installed",
+				    gpu_vendor()->interposer);
 	for (size_t i = 0; i < n; i++)
 		if (!is_of(env[i], preload) && !is_of(env[i], agent_dir))
 			all[kept++] = env[i];

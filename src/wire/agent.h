@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * What a job's shim and the agent in a job process say to each other. The agent is one thread of
- * libbrumate-cuda.so; it listens on the unix socket (SOCK_SEQPACKET) $BRUMATE_AGENT_DIR/PID, PID as
+ * our library in it; it listens on the unix socket (SOCK_SEQPACKET) $BRUMATE_AGENT_DIR/PID, PID as
  * the process's own pid namespace numbers it, so that CRIU can dump it: between operations nobody is
  * connected. One connection is served at a time; one request, then its replies.
  *

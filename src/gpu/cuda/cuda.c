@@ -374,8 +374,21 @@ static int cuda_act(pid_t pid, enum dev_action action, uint32_t timeout_ms,
 	return 0;
 }
 
-const struct dev_backend dev_cuda = {
+static void see_all_gpus(void)
+{
+	unsetenv("CUDA_VISIBLE_DEVICES");
+	setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 1);
+}
+
+static void keep_kernels_in(const char *dir)
+{
+	setenv("CUDA_CACHE_PATH", dir, 0);
+}
+
+static const struct dev_backend dev_cuda = {
 	.name = "cuda",
+	.see_all_gpus = see_all_gpus,
+	.keep_kernels_in = keep_kernels_in,
 	.open = cuda_open,
 	.gpus = cuda_gpus,
 	.process = cuda_process,
@@ -383,3 +396,8 @@ const struct dev_backend dev_cuda = {
 	.act = cuda_act,
 	.memory = &dev_cuda_memory,
 };
+
+const struct dev_backend *dev_backend(void)
+{
+	return &dev_cuda;
+}

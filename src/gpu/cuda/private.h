@@ -18,3 +18,6 @@ void nvml_fill_gpu(struct dev_gpu *gpu);
 
 /** Adds the GPUs and bytes that @pid uses. */
 void nvml_fill_process(pid_t pid, struct dev_process *process);
+
+/** Copies and digests; gpu/copy.h. */
+extern const struct dev_memory_ops dev_cuda_memory;

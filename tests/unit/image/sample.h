@@ -76,7 +76,7 @@ static inline struct manifest sample_manifest(void)
 		.created = "2026-01-02T03:04:05.678Z",
 		.brumate_version = "0.1.0",
 		.driver_version = "580.95.05",
-		.cuda_version = 13000,
+		.api_version = 13000,
 		.criu_version = 40201,
 		.shell_job = true,
 		.leave_running = true,

@@ -99,7 +99,7 @@ static void test_round_trip(void)
 	check_job(&a, &b);
 	CHECK(!memcmp(&b.host, &a.host, sizeof(a.host)));
 	CHECK_STR(b.driver_version, a.driver_version);
-	CHECK(b.cuda_version == a.cuda_version && b.criu_version == a.criu_version);
+	CHECK(b.api_version == a.api_version && b.criu_version == a.criu_version);
 	CHECK(b.shell_job == a.shell_job && b.leave_running == a.leave_running);
 	CHECK(b.downtime_seconds == a.downtime_seconds);
 	check_lists(&a, &b);

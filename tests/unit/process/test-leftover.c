@@ -24,9 +24,19 @@
 #define EGL	"7f20-7f30 r-xp 00000000 fe:00 8 /usr/lib/libnvidia-eglcore.so.580.159.04\n"
 #define FAKE	"7f40-7f50 r--p 00000000 fe:00 9 /home/u/dev/nvidia0 libcuda.so.txt\n"
 
+/* As leftover_judge(), with @devices instead of the vendor's own. */
+static enum leftover judge_for(const char *devices, const char *maps, bool is_fork, char *ret_path,
+			       size_t room)
+{
+	struct gpu_vendor vendor = *gpu_vendor();
+
+	vendor.devices = devices;
+	return leftover_judge(maps, &vendor, is_fork, ret_path, room);
+}
+
 static enum leftover judge(const char *maps, bool is_fork)
 {
-	return leftover_judge(maps, "/dev/kfd:/dev/nvidia", is_fork, NULL, 0);
+	return judge_for("/dev/kfd:/dev/nvidia", maps, is_fork, NULL, 0);
 }
 
 static void judges(void)
@@ -42,11 +52,11 @@ static void judges(void)
 	CHECK(judge(HEAP NVIDIA FAKE, true) == LEFTOVER_STATE);
 	CHECK(judge(NVIDIA CUDA GL, true) == LEFTOVER_STATE);
 	CHECK(judge(EGL NVIDIA CUDA, true) == LEFTOVER_STATE);
-	CHECK(leftover_judge(HEAP NVIDIA UVM, "/dev/nvidia", true, path, sizeof(path)) ==
+	CHECK(judge_for("/dev/nvidia", HEAP NVIDIA UVM, true, path, sizeof(path)) ==
 	      LEFTOVER_STATE);
 	CHECK_STR(path, "/dev/nvidia0");
-	CHECK(leftover_judge(NVIDIA CUDA, "", true, NULL, 0) == LEFTOVER_NONE);
-	CHECK(leftover_judge(NVIDIA CUDA, "::", true, NULL, 0) == LEFTOVER_NONE);
+	CHECK(judge_for("", NVIDIA CUDA, true, NULL, 0) == LEFTOVER_NONE);
+	CHECK(judge_for("::", NVIDIA CUDA, true, NULL, 0) == LEFTOVER_NONE);
 }
 
 /* A child that maps @device and @library (NULL: not), until it is killed. */
@@ -81,7 +91,10 @@ static int check(struct proc_id id, const char *prefix, bool known, struct bruma
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 
 	CHECK(proc_tree_read(&tree, id, NULL) == 0 && tree.n == 1 && tree.items[0].is_fork);
-	return leftover_check(&tree, prefix, &id, known, err);
+	struct gpu_vendor vendor = *gpu_vendor();
+
+	vendor.devices = prefix;
+	return leftover_check(&tree, &vendor, &id, known, err);
 }
 
 static void checks(void)

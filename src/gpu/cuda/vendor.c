@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT
+/* What is known of NVIDIA's GPUs without their driver; see gpu/vendor.h. */
+#include "gpu/vendor.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Capabilities 1 and 2 are for setting MIG up and for watching it, and NVML opens the latter in every
+ * process (PyTorch on an H200, driver 580); the ones above are of instances. */
+static bool is_mig_instance(const char *path)
+{
+	static const char prefix[] = "/dev/nvidia-caps/nvidia-cap";
+
+	return !strncmp(path, prefix, sizeof(prefix) - 1) && atoi(path + sizeof(prefix) - 1) > 2;
+}
+
+static bool leads_to_mps(const char *path)
+{
+	return strstr(path, "nvidia-mps") || strstr(path, "nvidia-cuda-mps");
+}
+
+/* Every context maps 2 MiB of the device low, around 2^33; managed memory is mapped where the driver
+ * reserved it, above 2^40 (docs/driver-behaviour.md). The simulated driver names its own mapping. */
+static bool maps_managed_memory(const char *maps)
+{
+	static const char real[] = "/dev/nvidia-uvm", simulated[] = "/memfd:nvidia-uvm";
+	const uint64_t first = 1ull << 40;
+
+	if (strstr(maps, simulated))
+		return true;
+	for (const char *p = maps; (p = strstr(p, real)); p += sizeof(real) - 1) {
+		const char *line = p;
+
+		if (p[sizeof(real) - 1] != '\n')
+			continue; /* nvidia-uvm-tools */
+		while (line > maps && line[-1] != '\n')
+			line--;
+		if (strtoull(line, NULL, 16) >= first)
+			return true;
+	}
+	return false;
+}
+
+static const char *feature_since(uint32_t feature)
+{
+	switch (feature) {
+	case DEV_CHECKPOINT:
+		return "570";
+	case DEV_REMAP:
+		return "580";
+	case DEV_JOB_FILE:
+		return "590";
+	case DEV_LEGACY_IPC:
+		return "610";
+	case DEV_CUSTOM_STORAGE:
+		return "615";
+	default:
+		return NULL;
+	}
+}
+
+static const char *const graphics_libraries[] = { "libnvidia-glcore.so", "libnvidia-eglcore.so",
+						  NULL };
+
+extern const struct gpu_vendor gpu_vendor_cuda;
+const struct gpu_vendor gpu_vendor_cuda = {
+	.name = "NVIDIA",
+	.api = "CUDA",
+	.devices = "/dev/nvidia",
+	.driver_library = "libcuda.so",
+	.graphics_libraries = graphics_libraries,
+	.is_partition = is_mig_instance,
+	.is_sharing_service = leads_to_mps,
+	.maps_managed_memory = maps_managed_memory,
+	.managed_memory_hint = "allocate with cudaMalloc instead of cudaMallocManaged",
+	.interposer = "libbrumate-cuda.so",
+	.simulated_driver = "sim/libcuda.so.1",
+	.simulated_management_library = "sim/libnvidia-ml.so.1",
+	.feature_since = feature_since,
+	.persistence_daemon = "nvidia-persistenced",
+	.persistence_socket = "/run/nvidia-persistenced/socket",
+	.persistence_hint = "systemctl enable --now nvidia-persistenced (or nvidia-smi -pm 1)",
+	.partition_hint = "turn MIG off: nvidia-smi -mig 0",
+	.usage_tool = "nvidia-smi",
+	/* An H200 with driver 580; other machines' links are slower, so that less is waited for. */
+	.tuning = { .control_ms = 150, .link_bytes_per_ms = 55000000 },
+};

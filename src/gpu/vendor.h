@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+/*
+ * What is known of a vendor's GPUs without its driver: how a process that uses them is told from others, what
+ * our programs load for its programs, and what users are told to do. One constant struct per vendor. Nobody
+ * but the vendor's own folders names the vendor (tools/check-vendor).
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "gpu/gpu.h"
+
+/** How long things take at their best, for choices where being wrong costs time alone. */
+struct gpu_tuning {
+	uint32_t control_ms;	    /* the driver, to save or restore its own state of a process */
+	uint64_t link_bytes_per_ms; /* between host and GPU, one way */
+};
+
+/* Texts are for users. Predicates are pure. */
+struct gpu_vendor {
+	const char *name;
+	const char *api; /* that programs use: "no … state" */
+
+	/* ---- processes and what they have open or mapped ---- */
+
+	const char *devices;	    /* how the paths of its device files begin, parted by colons */
+	const char *driver_library; /* how the names of files of its driver begin */
+	const char *const
+		*graphics_libraries; /* the same of what the driver does not save; ends with NULL */
+	/* A device file of a part of a GPU, which the driver cannot save. */
+	bool (*is_partition)(const char *path);
+	/* A file or socket of a service that shares GPUs between processes, which the driver cannot save. */
+	bool (*is_sharing_service)(const char *path);
+	/* /proc/PID/maps shows memory that driver and kernel move between host and GPU by themselves. */
+	bool (*maps_managed_memory)(const char *maps);
+	const char *managed_memory_hint;
+
+	/* ---- what we load; names as path_find_helper() takes them ---- */
+
+	const char *interposer; /* our library in its programs */
+	const char *simulated_driver, *simulated_management_library;
+
+	/* ---- drivers ---- */
+
+	/* The version with which drivers began to have @feature (one bit); NULL: none has. */
+	const char *(*feature_since)(uint32_t feature);
+	const char *persistence_daemon, *persistence_socket, *persistence_hint;
+	const char *partition_hint; /* how to make a whole GPU of parts */
+	const char *usage_tool;	    /* shows who holds memory of a GPU */
+
+	struct gpu_tuning tuning;
+};
+
+/** The vendor whose GPUs this build is for. */
+const struct gpu_vendor *gpu_vendor(void);
+
+/** Whether the @len bytes at @path are the path of a device file of @vendor. Pure. */
+bool gpu_vendor_has_device(const struct gpu_vendor *vendor, const char *path, size_t len);
+
+/** The same of gpu_vendor(). */
+bool gpu_is_device(const char *path, size_t len);
