@@ -29,20 +29,6 @@ enum { RECORD_BYTES_MAX = 16 << 20, SUMMARY_BYTES_MAX = 1 << 20 };
 
 static const char record_name[] = "job.json";
 
-void job_fini(struct job *j)
-{
-	for (char **arg = j->argv; arg && *arg; arg++)
-		free(*arg);
-	free(j->argv);
-	free(j->gpus);
-	free(j->dir);
-	free(j->cwd);
-	free(j->log);
-	free(j->checkpoint);
-	free(j->checkpoint_path);
-	*j = JOB_EMPTY;
-}
-
 /* ---- states ---- */
 
 #define TO(state) (1u << (state))

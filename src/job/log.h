@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#include "job/job.h"
+#include "job/record.h"
 
 /** Where the output of a job goes whose user names no place: $BRUMATE_LOG_DIR/@id.log. Owned. */
 char *job_log_default(const char *id);

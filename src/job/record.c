@@ -11,6 +11,20 @@
 
 enum { RECORD_VERSION = 1, ARGV_MAX = 1 << 17 };
 
+void job_fini(struct job *j)
+{
+	for (char **arg = j->argv; arg && *arg; arg++)
+		free(*arg);
+	free(j->argv);
+	free(j->gpus);
+	free(j->dir);
+	free(j->cwd);
+	free(j->log);
+	free(j->checkpoint);
+	free(j->checkpoint_path);
+	*j = JOB_EMPTY;
+}
+
 static const char *const state_names[JOB_STATE__MAX] = {
 	[JOB_CREATED] = "created",
 	[JOB_RUNNING] = "running",
