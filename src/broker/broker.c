@@ -435,7 +435,8 @@ int broker_new(struct broker **ret, const struct broker_options *o, struct bruma
 	b->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	int r = b->wake_fd < 0 ? brumate_fail(err, errno, "eventfd: %m") : 0;
 	if (r == 0)
-		r = driver_new(&b->driver, &o->libraries, b->wake_fd, err);
+		r = driver_new(&b->driver, o->backend ? o->backend : dev_backend(), &o->libraries,
+			       b->wake_fd, err);
 	if (r == 0)
 		r = pool_new(&b->pool, &pool, err);
 	if (r == 0)

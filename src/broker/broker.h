@@ -11,11 +11,12 @@
 struct broker;
 
 struct broker_options {
-	struct dev_libraries libraries; /* their paths are borrowed until the end */
-	uint64_t pool_bytes;		/* host memory that may be pinned; 0: the default */
-	uint64_t memory_bytes;		/* host memory of all copies; 0: what the machine has */
-	const char *spill_dir;		/* for what does not fit (copied); NULL: the default */
-	bool digests;			/* are computed where they are asked for */
+	const struct dev_backend *backend; /* borrowed for good; NULL: that of this build */
+	struct dev_libraries libraries;	   /* their paths are borrowed until the end */
+	uint64_t pool_bytes;		   /* host memory that may be pinned; 0: the default */
+	uint64_t memory_bytes;		   /* host memory of all copies; 0: what the machine has */
+	const char *spill_dir;		   /* for what does not fit (copied); NULL: the default */
+	bool digests;			   /* are computed where they are asked for */
 };
 
 /** Begins to load the driver. */

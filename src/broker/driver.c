@@ -91,14 +91,14 @@ static void *run_initialise(void *arg)
 	return NULL;
 }
 
-int driver_new(struct driver **ret, const struct dev_libraries *libraries, int wake_fd,
-	       struct brumate_error *err)
+int driver_new(struct driver **ret, const struct dev_backend *backend,
+	       const struct dev_libraries *libraries, int wake_fd, struct brumate_error *err)
 {
 	struct driver *d = calloc(1, sizeof(*d));
 
 	if (!d)
 		return brumate_fail(err, ENOMEM, "%m");
-	d->backend = dev_backend();
+	d->backend = backend;
 	d->libraries = *libraries;
 	d->wake_fd = wake_fd;
 	pthread_mutex_init(&d->lock, NULL);

@@ -12,10 +12,10 @@
 
 struct driver;
 
-/** Begins to load and initialise the driver. @libraries: their paths are borrowed until driver_free(). @wake_fd, an
- * eventfd (borrowed), is told if that fails. */
-int driver_new(struct driver **ret, const struct dev_libraries *libraries, int wake_fd,
-	       struct brumate_error *err);
+/** Begins to load and initialise the driver. @backend is borrowed for good, the paths of @libraries until
+ * driver_free(). @wake_fd, an eventfd (borrowed), is told if that fails. */
+int driver_new(struct driver **ret, const struct dev_backend *backend,
+	       const struct dev_libraries *libraries, int wake_fd, struct brumate_error *err);
 /** No call is under way. Waits until the driver is initialised. Accepts NULL. */
 void driver_free(struct driver *d);
 /** Waits until the driver is initialised. @ret_info may be NULL. Returns its error each time if it failed. */

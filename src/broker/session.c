@@ -470,7 +470,7 @@ static void open_only_gpu(struct gpus *gpus, const struct dev_backend *backend)
 	uint8_t uuid[DEV_UUID_BYTES];
 	size_t n = 0;
 
-	if (dev_gpus(backend, found, 2, &n, NULL) < 0 || n != 1 ||
+	if (!backend->memory || dev_gpus(backend, found, 2, &n, NULL) < 0 || n != 1 ||
 	    dev_uuid_parse(uuid, found[0].uuid) < 0)
 		return;
 	if (gpus_get(gpus, &memory, uuid, &err) < 0)

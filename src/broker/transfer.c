@@ -974,14 +974,18 @@ static int take_host_memory(struct transfer *t, struct brumate_error *err)
 int transfer_new(struct transfer **ret, struct gpus *gpus, const struct transfer_piece *pieces,
 		 size_t n, uint32_t flags, int wake_fd, struct brumate_error *err)
 {
-	struct transfer *t = calloc(1, sizeof(*t));
+	const struct dev_memory_ops *ops = gpus_ops(gpus);
+	struct transfer *t = ops ? calloc(1, sizeof(*t)) : NULL;
 
+	if (!ops)
+		return brumate_fail(err, EOPNOTSUPP,
+				    "device memory of these GPUs is moved by their driver alone");
 	if (!t)
 		return brumate_fail(err, ENOMEM, "pieces: %m");
 	pthread_mutex_init(&t->lock, NULL);
 	pthread_cond_init(&t->changed, NULL);
 	t->gpus = gpus;
-	t->ops = gpus_ops(gpus);
+	t->ops = ops;
 	t->flags = flags;
 	t->to_host = flags & TRANSFER_TO_HOST;
 	t->wake_fd = wake_fd;

@@ -153,6 +153,16 @@ int gpu_set_find(struct gpu_set *s, const struct proc_tree *tree, struct brumate
 	return 0;
 }
 
+int gpu_set_check_suspend(const struct gpu_set *s, struct brumate_error *err)
+{
+	if (!s->n || !s->vendor->saved_by_criu)
+		return 0;
+	brumate_fail(err, EOPNOTSUPP, "job %s: what it has on %s GPUs can be saved to a disk only",
+		     s->job, s->vendor->name);
+	brumate_hint(err, "`brumate checkpoint` saves it, `brumate restore` brings it back");
+	return -EOPNOTSUPP;
+}
+
 bool gpu_set_is_running(const struct gpu_set *s)
 {
 	for (size_t i = 0; i < s->n; i++)
@@ -317,9 +327,11 @@ static int act_on(struct gpu_set *s, const struct selection *l, enum dev_action 
 int gpu_set_act(struct gpu_set *s, enum dev_action action, enum dev_state want, uint32_t timeout_ms,
 		struct brumate_error *err)
 {
-	auto_(selection_fini) struct selection all;
-	int r = select_processes(&all, s, DEV_STATE__MAX, err);
+	auto_(selection_fini) struct selection all = { 0 };
 
+	if (s->vendor->saved_by_criu)
+		return 1;
+	int r = select_processes(&all, s, DEV_STATE__MAX, err);
 	return r < 0 ? r : act_on(s, &all, action, want, timeout_ms, err);
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "client/broker.h"
+#include "gpu/vendor.h"
 #include "process/process.h"
 
 /** A process of the job that has GPU state. */
@@ -16,8 +17,9 @@ struct gpu_process {
 };
 
 struct gpu_set {
-	const char *job; /* its id; borrowed */
-	bool simulated;	 /* the driver is the simulated one */
+	const char *job;		 /* its id; borrowed */
+	const struct gpu_vendor *vendor; /* borrowed; whose GPUs they use */
+	bool simulated;			 /* the driver is the simulated one */
 	struct gpu_process *items;
 	size_t n;
 	struct dev_gpu_pair *pairs; /* owned: where a restore takes which GPU; none: all stay */
@@ -35,6 +37,9 @@ int gpu_set_open(struct gpu_set *s, struct brumate_error *err);
 /** Asks the driver which processes of @tree have GPU state. -EBUSY: one of them is stopped. */
 int gpu_set_find(struct gpu_set *s, const struct proc_tree *tree, struct brumate_error *err);
 
+/** Fails where GPUs cannot be emptied into host memory: -EOPNOTSUPP. */
+int gpu_set_check_suspend(const struct gpu_set *s, struct brumate_error *err);
+
 /** Whether the driver lets all of them work. */
 bool gpu_set_is_running(const struct gpu_set *s);
 
@@ -48,7 +53,8 @@ struct proc_id *gpu_set_ids(const struct gpu_set *s);
 uint64_t gpu_set_measure_host(void *set);
 
 /** Does one action to all that are not yet in state @want, in parallel; afterwards the driver must say that
- * every one is. A broker that dies on the way is replaced. */
+ * every one is. A broker that dies on the way is replaced. Returns 1 where there is nothing to do, as CRIU
+ * saves and restores these processes by itself. */
 int gpu_set_act(struct gpu_set *s, enum dev_action action, enum dev_state want, uint32_t timeout_ms,
 		struct brumate_error *err);
 

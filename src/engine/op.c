@@ -32,7 +32,7 @@ void op_init(struct op *op, const char *kind, struct job *job, const struct prog
 		.kind = kind,
 		.job = job,
 		.request = request,
-		.gpus = { .job = job->id, .simulated = job->simulated },
+		.gpus = { .job = job->id, .vendor = gpu_vendor(), .simulated = job->simulated },
 		.data = { .owner = op_owner(job),
 			  .uid = job->uid,
 			  .agent_dir = job_agent_dir(job),

@@ -368,7 +368,7 @@ static int gpu_restore(struct op *op, struct brumate_error *err)
 		return brumate_fail(err, EIO,
 				    "%zu processes have GPU state, the checkpoint has %zu",
 				    op->gpus.n, wanted);
-	for (size_t i = 0; i < op->gpus.n; i++)
+	for (size_t i = 0; i < op->gpus.n && !op->gpus.vendor->saved_by_criu; i++)
 		if (op->gpus.items[i].dev.state != DEV_STATE_CHECKPOINTED)
 			return brumate_fail(err, EIO,
 					    "process %d: its GPU state is %s, want checkpointed",

@@ -23,7 +23,8 @@ static int check_suspend(struct op *op, struct brumate_error *err)
 		brumate_hint(err, "none of its processes has initialised the driver (yet)");
 		return -EOPNOTSUPP;
 	}
-	return preflight(op, SCAN_GPU, err);
+	int r = gpu_set_check_suspend(&op->gpus, err);
+	return r < 0 ? r : preflight(op, SCAN_GPU, err);
 }
 
 /* Where the broker cannot copy, nothing was let go yet: the job gets its memory back, and the driver

@@ -124,6 +124,10 @@ int dev_act(const struct dev_backend *b, pid_t pid, enum dev_action action, uint
 	int r = pass_fault_point(dev_action_name(action), err);
 	if (r < 0)
 		return r;
+	if (!b->act)
+		return brumate_fail(err, EOPNOTSUPP,
+				    "%s: the driver has no call for %s of a process", b->name,
+				    dev_action_name(action));
 
 	uint64_t start_ns = clock_now_ns();
 	r = b->act(pid, action, timeout_ms, pairs, n_pairs, ret, err);

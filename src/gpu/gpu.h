@@ -96,11 +96,13 @@ struct dev_backend {
 	/* All that is known of a process, @state alone of the two being cheap. */
 	int (*process)(pid_t pid, struct dev_process *ret, struct brumate_error *err);
 	int (*state)(pid_t pid, enum dev_state *ret, struct brumate_error *err);
-	/* Blocks for as long as the driver does. 0 when a call was made: *ret says how it went. */
+	/* Blocks for as long as the driver does. 0 when a call was made: *ret says how it went. NULL: the
+	 * driver has no such calls. */
 	int (*act)(pid_t pid, enum dev_action action, uint32_t timeout_ms,
 		   const struct dev_gpu_pair *pairs, size_t n_pairs, struct dev_result *ret,
 		   struct brumate_error *err);
-	const struct dev_memory_ops *memory; /* gpu/copy.h */
+	const struct dev_memory_ops
+		*memory; /* gpu/copy.h; NULL: nobody but the driver moves memory */
 };
 
 /** The backend of this build. */

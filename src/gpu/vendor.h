@@ -43,11 +43,15 @@ struct gpu_vendor {
 
 	/* ---- drivers ---- */
 
-	/* The version with which drivers began to have @feature (one bit); NULL: none has. */
+	/* The version with which drivers began to have @feature (one bit); "?": none has yet. */
 	const char *(*feature_since)(uint32_t feature);
 	const char *persistence_daemon, *persistence_socket, *persistence_hint;
 	const char *partition_hint; /* how to make a whole GPU of parts */
 	const char *usage_tool;	    /* shows who holds memory of a GPU */
+
+	/* CRIU's plugin of the vendor saves the state of GPU processes: the driver has no calls for it, and GPUs
+	 * cannot be emptied into host memory. */
+	bool saved_by_criu;
 
 	struct gpu_tuning tuning;
 };

@@ -99,6 +99,8 @@ int leftover_check(const struct proc_tree *tree, const struct gpu_vendor *vendor
 		char name[64], path[64];
 		auto_free char *maps = NULL;
 
+		if (is_saved && vendor->saved_by_criu)
+			continue;
 		snprintf(name, sizeof(name), "/proc/%d/maps", p->id.pid);
 		if (p->state == 'Z' || file_read(AT_FDCWD, name, MAPS_BYTES_MAX, &maps, NULL) < 0)
 			continue;

@@ -32,8 +32,12 @@ enum leftover leftover_judge(const char *maps, const struct gpu_vendor *vendor, 
 			     char *ret_path, size_t room);
 
 /**
- * Looks at all processes of @tree, frozen, those that the driver knows (@gpus) already saved. 0: none maps a
- * device, 1: only forked children do, -EOPNOTSUPP: a process has state that is not saved; its name is in @err.
+ * leftover_check() - look for GPU state that nobody has saved
+ * @tree: frozen
+ * @gpus: the processes that the driver knows, already saved; where CRIU saves them, they are passed over
+ *
+ * Return: 0: none maps a device; 1: only forked children do; -EOPNOTSUPP: a process has state that is not
+ * saved, and @err names it.
  */
 int leftover_check(const struct proc_tree *tree, const struct gpu_vendor *vendor,
 		   const struct proc_id *gpus, size_t n_gpus, struct brumate_error *err);

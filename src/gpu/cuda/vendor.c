@@ -55,7 +55,7 @@ static const char *feature_since(uint32_t feature)
 	case DEV_CUSTOM_STORAGE:
 		return "615";
 	default:
-		return NULL;
+		return "?";
 	}
 }
 

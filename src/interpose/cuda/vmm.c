@@ -32,7 +32,7 @@ static struct piece *pin_handle(CUmemGenericAllocationHandle handle)
 	return piece;
 }
 
-/* Gives the program a handle of a piece that is pinned, and lets go of the pin_handle. */
+/* Gives the program a handle of a piece that is pinned, and lets go of the pin. */
 static CUmemGenericAllocationHandle hand_out_piece(struct piece *piece)
 {
 	CUmemGenericAllocationHandle handle = HANDLE_TAG | piece->node.start;

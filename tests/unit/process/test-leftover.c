@@ -92,8 +92,15 @@ static int check(struct proc_id id, const char *prefix, bool known, struct bruma
 
 	CHECK(proc_tree_read(&tree, id, NULL) == 0 && tree.n == 1 && tree.items[0].is_fork);
 	struct gpu_vendor vendor = *gpu_vendor();
+	int r;
 
 	vendor.devices = prefix;
+	if (known && (r = leftover_check(&tree, &vendor, &id, 1, err)) < 0) {
+		/* Where CRIU saves it, it is there until CRIU has. */
+		vendor.saved_by_criu = true;
+		CHECK(leftover_check(&tree, &vendor, &id, 1, NULL) == 0);
+		return r;
+	}
 	return leftover_check(&tree, &vendor, &id, known, err);
 }
 
