@@ -284,7 +284,7 @@ int digests_compute(struct lane *l, struct brumate_error *err)
 	size_t begun = 0, ended = 0;
 	bool more = true;
 	int r = lane_wait_turn(l, 0);
-	const size_t window = l->n_digesters; /* known when the lane is open */
+	const size_t window = r < 0 ? 0 : l->n_digesters; /* set once the lane is open */
 
 	/* On the way in without digests to compare with there is nothing to do. */
 	while (r >= 0 && window && (more || ended < begun)) {
