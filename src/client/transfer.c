@@ -189,8 +189,7 @@ static int send_layout(struct transfer_client *c, const struct transfer_request 
 
 static int fail_answer(struct brumate_error *err)
 {
-	brumate_fail(err, EPROTO,
-		     "broker: it answered a copy of device memory with what was not asked for");
+	brumate_fail(err, EPROTO, "broker: unexpected reply to a copy of device memory");
 	brumate_hint(err,
 		     "brumate-broker may be of another version than this program: end it, and it "
 		     "is started anew when needed");
