@@ -63,19 +63,17 @@ void cuda_checked(CUresult result, const char *call, const char *file, int line)
 	die("%s:%d: %s: %s (%d)", file, line, call, name, (int)result);
 }
 
-static void find_kernels(struct gpu *gpu)
+void gpu_load_kernels(struct gpu *gpu)
 {
-	CUmodule module;
-
-	CHECKED(cuModuleLoadData(&module, kernels_ptx));
-	CHECKED(cuModuleGetFunction(&gpu->fill_u64, module, "brumate_fill_u64"));
-	CHECKED(cuModuleGetFunction(&gpu->random_u64, module, "brumate_random_u64"));
-	CHECKED(cuModuleGetFunction(&gpu->add_u64, module, "brumate_add_u64"));
-	CHECKED(cuModuleGetFunction(&gpu->sum_u64, module, "brumate_sum_u64"));
-	CHECKED(cuModuleGetFunction(&gpu->inc_u32, module, "brumate_inc_u32"));
-	CHECKED(cuModuleGetFunction(&gpu->copy_u32, module, "brumate_copy_u32"));
-	CHECKED(cuModuleGetFunction(&gpu->spin_ns, module, "brumate_spin_ns"));
-	CHECKED(cuModuleGetFunction(&gpu->store_u32, module, "brumate_store_u32"));
+	CHECKED(cuModuleLoadData(&gpu->kernels, kernels_ptx));
+	CHECKED(cuModuleGetFunction(&gpu->fill_u64, gpu->kernels, "brumate_fill_u64"));
+	CHECKED(cuModuleGetFunction(&gpu->random_u64, gpu->kernels, "brumate_random_u64"));
+	CHECKED(cuModuleGetFunction(&gpu->add_u64, gpu->kernels, "brumate_add_u64"));
+	CHECKED(cuModuleGetFunction(&gpu->sum_u64, gpu->kernels, "brumate_sum_u64"));
+	CHECKED(cuModuleGetFunction(&gpu->inc_u32, gpu->kernels, "brumate_inc_u32"));
+	CHECKED(cuModuleGetFunction(&gpu->copy_u32, gpu->kernels, "brumate_copy_u32"));
+	CHECKED(cuModuleGetFunction(&gpu->spin_ns, gpu->kernels, "brumate_spin_ns"));
+	CHECKED(cuModuleGetFunction(&gpu->store_u32, gpu->kernels, "brumate_store_u32"));
 }
 
 void gpu_open(struct gpu *ret, int ordinal)
@@ -93,7 +91,7 @@ void gpu_open(struct gpu *ret, int ordinal)
 	CHECKED(cuDeviceGet(&ret->device, ordinal));
 	CHECKED(cuDevicePrimaryCtxRetain(&ret->ctx, ret->device));
 	CHECKED(cuCtxSetCurrent(ret->ctx));
-	find_kernels(ret);
+	gpu_load_kernels(ret);
 }
 
 void gpu_uuid(const struct gpu *gpu, char ret[static GPU_UUID_TEXT_BYTES])
@@ -141,6 +139,14 @@ void array_alloc(struct array *ret, const struct gpu *gpu, size_t n_chunks, size
 	for (size_t i = 0; i < n_chunks; i++)
 		CHECKED(cuMemAlloc_v2(&ret->chunks[i], chunk_bytes));
 	fill(ret);
+}
+
+void array_free(struct array *array)
+{
+	for (size_t i = 0; i < array->n_chunks; i++)
+		CHECKED(cuMemFree_v2(array->chunks[i]));
+	CHECKED(cuMemFree_v2(array->sum));
+	free(array->chunks);
 }
 
 void array_over(struct array *ret, const struct gpu *gpu, CUdeviceptr memory, size_t bytes)

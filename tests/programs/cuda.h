@@ -20,6 +20,9 @@
 	X(cuDeviceGetCount)               \
 	X(cuDeviceGetUuid_v2)             \
 	X(cuDevicePrimaryCtxRetain)       \
+	X(cuDevicePrimaryCtxReset_v2)     \
+	X(cuCtxCreate_v2)                 \
+	X(cuCtxDestroy_v2)                \
 	X(cuCtxSetCurrent)                \
 	X(cuCtxSynchronize)               \
 	X(cuCtxGetLimit)                  \
@@ -41,6 +44,7 @@
 	X(cuMemsetD8_v2)                  \
 	X(cuMemsetD8Async)                \
 	X(cuStreamCreate)                 \
+	X(cuStreamDestroy_v2)             \
 	X(cuStreamSynchronize)            \
 	X(cuStreamWaitEvent)              \
 	X(cuLaunchHostFunc)               \
@@ -48,11 +52,15 @@
 	X(cuStreamEndCapture)             \
 	X(cuGraphInstantiateWithFlags)    \
 	X(cuGraphLaunch)                  \
+	X(cuGraphExecDestroy)             \
+	X(cuGraphDestroy)                 \
 	X(cuEventCreate)                  \
 	X(cuEventRecord)                  \
 	X(cuEventSynchronize)             \
 	X(cuEventQuery)                   \
+	X(cuEventDestroy_v2)              \
 	X(cuModuleLoadData)               \
+	X(cuModuleUnload)                 \
 	X(cuModuleGetFunction)            \
 	X(cuLaunchKernel)                 \
 	X(cuMemAddressReserve)            \
@@ -88,11 +96,15 @@ enum { GPU_UUID_TEXT_BYTES = 48 };
 struct gpu {
 	CUdevice device;
 	CUcontext ctx;
+	CUmodule kernels;
 	CUfunction fill_u64, random_u64, add_u64, sum_u64, inc_u32, copy_u32, spin_ns, store_u32;
 };
 
 /** Initialises the driver if need be, makes the GPU's primary context current, loads the kernels. */
 void gpu_open(struct gpu *ret, int ordinal);
+
+/** Loads the kernels in the current context, which is that of @gpu. */
+void gpu_load_kernels(struct gpu *gpu);
 
 /** "GPU-xxxxxxxx-…" of the card the device is now. */
 void gpu_uuid(const struct gpu *gpu, char ret[static GPU_UUID_TEXT_BYTES]);
@@ -114,6 +126,8 @@ struct array {
 
 /** Takes @n_chunks of @chunk_bytes with cuMemAlloc and fills them. */
 void array_alloc(struct array *ret, const struct gpu *gpu, size_t n_chunks, size_t chunk_bytes);
+/** Gives the memory back. */
+void array_free(struct array *array);
 /** As array_alloc() over one piece of memory that is there already. */
 void array_over(struct array *ret, const struct gpu *gpu, CUdeviceptr memory, size_t bytes);
 /** The sum of @words words of which the first has the running index @base. */
