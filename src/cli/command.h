@@ -50,6 +50,7 @@ enum option_id {
 	OPT_LIVE,
 	OPT_KEY_FILE,
 	OPT_PULL,
+	OPT_YES,
 	OPT__MAX,
 };
 

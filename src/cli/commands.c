@@ -66,6 +66,10 @@
 	{                                                                                   \
 		.id = OPT_KEEP_WITHIN, .name = "keep-within", .value = "TIME", .help = what \
 	}
+#define YES                                                                                     \
+	{                                                                                       \
+		.id = OPT_YES, .name = "yes", .letter = 'y', .help = "do not ask on a terminal" \
+	}
 #define END                  \
 	{                    \
 		.name = NULL \
@@ -114,9 +118,8 @@ static const struct option_spec kill_options[] = {
 	END,
 };
 static const struct option_spec rm_options[] = {
-	MEANS_JOB,
-	MEANS_CHECKPOINT,
-	DIR("remove checkpoints of DIR instead of the default place"),
+	MEANS_JOB, MEANS_CHECKPOINT,
+	YES,	   DIR("remove checkpoints of DIR instead of the default place"),
 	END,
 };
 static const struct option_spec manage_options[] = {
@@ -233,6 +236,7 @@ static const struct option_spec prune_options[] = {
 	{ .id = OPT_DRY_RUN,
 	  .name = "dry-run",
 	  .help = "print what would be removed, and remove nothing" },
+	YES,
 	DIR("prune DIR instead of the default place"),
 	FORMAT,
 	END,
@@ -314,7 +318,7 @@ const struct command commands[] = {
 	{ "kill", NULL, "JOB...", "end jobs", 1, -1, false, COMPLETES_JOB, NULL, kill_options,
 	  verb_kill },
 	{ "rm", NULL, "JOB...|CHECKPOINT...", "forget ended jobs, or remove checkpoints", 1, -1,
-	  false, COMPLETES_JOB, NULL, rm_options, verb_rm },
+	  false, COMPLETES_CHECKPOINT, NULL, rm_options, verb_rm },
 	{ "manage", NULL, "", "take in a running process as a job", 0, 0, false, COMPLETES_NOTHING,
 	  NULL, manage_options, verb_manage },
 	{ "suspend", "freeze", "[JOB]", "empty the GPUs a job uses; it stays in memory", 0, 1,

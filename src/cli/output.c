@@ -8,6 +8,7 @@
 #include <jansson.h>
 #include <limits.h>
 #include <math.h>
+#include <stdarg.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -53,6 +54,14 @@ size_t terminal_width(FILE *f)
 	return ioctl(fileno(f), TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : 80;
 }
 
+/* What names hold that others gave is not to work on a terminal. */
+static void make_plain(char *text)
+{
+	for (; *text; text++)
+		if ((unsigned char)*text < 0x20 || *text == 0x7f)
+			*text = '?';
+}
+
 size_t text_width(const char *text)
 {
 	size_t n = 0;
@@ -60,6 +69,27 @@ size_t text_width(const char *text)
 	for (; *text; text++)
 		n += ((unsigned char)*text & 0xc0) != 0x80;
 	return n;
+}
+
+bool can_ask(void)
+{
+	return isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
+}
+
+bool confirm(const char *fmt, ...)
+{
+	char question[1024], answer[16];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(question, sizeof(question), fmt, ap);
+	va_end(ap);
+	make_plain(question);
+	fprintf(stderr, "%s [y/N] ", question);
+	if (!fgets(answer, sizeof(answer), stdin))
+		return false;
+	answer[strcspn(answer, "\n")] = '\0';
+	return !strcasecmp(answer, "y") || !strcasecmp(answer, "yes");
 }
 
 void table_fini(struct table *t)
@@ -81,9 +111,7 @@ int table_add(struct table *t, const char *text)
 	char *cell = strdup(text && *text ? text : "-");
 	if (!cell)
 		return -ENOMEM;
-	for (char *p = cell; *p; p++)
-		if ((unsigned char)*p < 0x20 || *p == 0x7f)
-			*p = '?';
+	make_plain(cell);
 	t->cells[t->n_cells++] = cell;
 	return 0;
 }

@@ -61,6 +61,12 @@ void format_age(char ret[static WORD_BYTES], const char *stamp, time_t now);
 /** The string @key of @o; "" if there is none. Borrowed. */
 const char *text_of(json_t *o, const char *key);
 
+/** Whether somebody sits there who can be asked: stdin and stderr are terminals. */
+bool can_ask(void);
+
+/** Asks on stderr, and reads the answer from stdin. Only "y" and "yes" are true. */
+bool confirm(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
 /* ---- operations ---- */
 
 /** The progress line; nothing is shown where stderr is no terminal. */

@@ -3,10 +3,12 @@
 #include "cli/arguments.h"
 #include "cli/client.h"
 #include "cli/follow.h"
+#include "cli/output.h"
 #include "cli/remote.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -84,25 +86,23 @@ int verb_run(const struct invocation *in, struct brumate_error *err)
 
 enum { GRACE_MS_DEFAULT = 10000 };
 
-/* Adds @word to @parameters under @key, and asks. */
-typedef int (*operand_fn)(json_t *parameters, const char *key, const char *word,
+/* Does to what @word names what the command is for, and prints its id. @parameters: of the call, but for the word. */
+typedef int (*operand_fn)(const struct invocation *in, json_t *parameters, const char *word,
 			  struct brumate_error *err);
 
 /* Calls @fn for each operand, in order; the first failure is the command's, the others are printed as
  * they come. */
 static int for_each_operand(const struct invocation *in, operand_fn fn, json_t *parameters,
-			    const char *key, struct brumate_error *err)
+			    struct brumate_error *err)
 {
 	int result = 0;
 
 	for (int i = 0; i < in->n_operands; i++) {
 		struct brumate_error why = BRUMATE_ERROR_NONE;
-		int r = fn(parameters, key, in->operands[i], &why);
+		int r = fn(in, parameters, in->operands[i], &why);
 
-		if (r == 0) {
-			puts(in->operands[i]);
+		if (r == 0)
 			continue;
-		}
 		if (result == 0)
 			*err = why;
 		else
@@ -112,12 +112,17 @@ static int for_each_operand(const struct invocation *in, operand_fn fn, json_t *
 	return result;
 }
 
-static int kill_job(json_t *parameters, const char *key, const char *word,
+static int kill_job(const struct invocation *in, json_t *parameters, const char *word,
 		    struct brumate_error *err)
 {
-	int r = add_string(parameters, key, word, err);
+	int r = add_string(parameters, "job", word, err);
 
-	return r < 0 ? r : client_ask("Kill", parameters, NULL, err);
+	(void)in;
+	if (r == 0)
+		r = client_ask("Kill", parameters, NULL, err);
+	if (r == 0)
+		puts(word);
+	return r;
 }
 
 int verb_kill(const struct invocation *in, struct brumate_error *err)
@@ -135,29 +140,85 @@ int verb_kill(const struct invocation *in, struct brumate_error *err)
 	if (json_object_set_new(parameters, "signal", json_integer(number)) < 0 ||
 	    json_object_set_new(parameters, "grace_ms", json_integer((json_int_t)grace_ms)) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
-	return for_each_operand(in, kill_job, parameters, "job", err);
+	return for_each_operand(in, kill_job, parameters, err);
 }
 
-static int remove_what(json_t *parameters, const char *key, const char *word,
-		       struct brumate_error *err)
+/* "checkpoint train-1 of job train (1a2b3c4d)", as Remove answers. */
+static void describe_removal(char *ret, size_t room, json_t *removal)
 {
-	if (remote_is_url(word))
-		return remove_remote(word, err);
-	int r = add_string(parameters, key, word, err);
-	return r < 0 ? r : client_ask("Remove", parameters, NULL, err);
+	bool checkpoint = !strcmp(text_of(removal, "kind"), "checkpoint");
+	const char *id = text_of(removal, "id"), *job = text_of(removal, "job"),
+		   *name = text_of(removal, "job_name");
+
+	if (!checkpoint)
+		snprintf(ret, room, "job %s (%s)", id, name);
+	else if (*job)
+		snprintf(ret, room, "checkpoint %s of job %s (%s)", id, name, job);
+	else
+		snprintf(ret, room, "checkpoint %s, which is damaged", id);
+}
+
+static int refused_by_user(const char *word, struct brumate_error *err)
+{
+	return brumate_fail(err, ECANCELED, "%s: not removed", word);
+}
+
+/* Asks at a terminal whether the checkpoint is to go that @parameters name. */
+static int ask_to_remove(json_t *parameters, const char *word, struct brumate_error *err)
+{
+	auto_json json_t *question = json_copy(parameters), *would = NULL;
+	char text[512];
+
+	if (!question || json_object_set_new(question, "dry_run", json_true()) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	int r = client_ask("Remove", question, &would, err);
+	if (r < 0 || strcmp(text_of(would, "kind"), "checkpoint") != 0)
+		return r;
+	describe_removal(text, sizeof(text), would);
+	return confirm("remove %s?", text) ? 0 : refused_by_user(word, err);
+}
+
+static int remove_one(const struct invocation *in, json_t *parameters, const char *word,
+		      struct brumate_error *err)
+{
+	const char *key = in->values[OPT_JOB]	       ? "job"
+			  : in->values[OPT_CHECKPOINT] ? "checkpoint"
+						       : "what";
+	bool asks = !in->values[OPT_YES] && can_ask();
+	auto_json json_t *removed = NULL;
+	char text[512];
+	int r = 0;
+
+	if (remote_is_url(word)) {
+		if (asks && !confirm("remove %s?", word))
+			return refused_by_user(word, err);
+		r = remove_remote(word, err);
+		if (r == 0)
+			puts(word);
+		return r;
+	}
+	r = add_string(parameters, key, word, err);
+	if (r == 0 && asks)
+		r = ask_to_remove(parameters, word, err);
+	if (r == 0)
+		r = client_ask("Remove", parameters, &removed, err);
+	if (r < 0)
+		return r;
+	describe_removal(text, sizeof(text), removed);
+	fprintf(stderr, "removed %s\n", text);
+	puts(text_of(removed, "id"));
+	return 0;
 }
 
 int verb_rm(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *parameters = json_object();
-	const char *key = NULL;
-	int r = get_kind(&key, in, err);
+	const char *kind;
+	int r = get_kind(&kind, in, err);
 
 	if (r == 0)
 		r = add_path(parameters, "dir", in->values[OPT_DIR], err);
-	if (r < 0)
-		return r;
-	return for_each_operand(in, remove_what, parameters, key ? key : "what", err);
+	return r < 0 ? r : for_each_operand(in, remove_one, parameters, err);
 }
 
 int verb_manage(const struct invocation *in, struct brumate_error *err)

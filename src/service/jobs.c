@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/inotify.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -585,7 +586,7 @@ int service_kill(const struct service_call *call, json_t *parameters, json_t **r
 	if (r == 0)
 		r = wire_get_int(parameters, "grace_ms", 0, GRACE_MS_MAX, &grace_ms, err);
 	if (r == 0)
-		r = access_job(&j, call, word, err);
+		r = resolve_job_exactly(&j, call, word, err);
 	if (r < 0)
 		return r;
 	if (has_ended(&j))
@@ -610,19 +611,90 @@ int service_wait(const struct service_call *call, json_t *parameters, json_t **r
 	return shim_relay(call, &j, "Wait", NULL, ret, err);
 }
 
-static int remove_checkpoint(const struct service_call *call, const char *dir, const char *word,
+/* ---- removing ---- */
+
+/* What Remove removes, or would. */
+struct removal {
+	const struct service_call *call;
+	bool dry_run;
+	bool checkpoint; /* else a job */
+	char id[MANIFEST_ID_BYTES];
+	char job[MANIFEST_ID_BYTES], job_name[MANIFEST_NAME_BYTES]; /* empty: not known */
+};
+
+/* The search for a job whose record names a checkpoint. */
+struct named_by {
+	const char *path;
+	struct job job; /* owned; id empty: none */
+};
+
+static bool is_same_file(const char *a, const char *b)
+{
+	struct stat x, y;
+
+	return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+static void find_namer(void *arg, const struct job *j, const char *id,
+		       const struct brumate_error *why)
+{
+	struct named_by *n = arg;
+
+	if (!j || n->job.id[0] || !j->checkpoint_path || !is_same_file(j->checkpoint_path, n->path))
+		return;
+	if (job_load(&n->job, id, NULL) < 0)
+		n->job = JOB_EMPTY;
+}
+
+/* What the record of a job names stays for as long as the job may need it: it may be all there is of it. A job that
+ * lives goes without. */
+static int release_checkpoint(const struct removal *what, const char *path,
+			      struct brumate_error *err)
+{
+	struct named_by n = { .path = path };
+	auto_json json_t *p = json_pack("{s:s}", "checkpoint", what->id);
+	int r = p ? job_list(find_namer, &n, err) : brumate_fail(err, ENOMEM, "%m");
+	auto_(job_fini) struct job namer = n.job;
+
+	if (r < 0 || !namer.id[0])
+		return r;
+	if (job_is_alive(&namer))
+		return what->dry_run ? 0 : shim_relay(what->call, &namer, "Forget", p, NULL, err);
+	brumate_fail(err, EBUSY, "checkpoint %s: job %s (%s, %s) would be restored from it",
+		     what->id, namer.id, namer.name, job_state_name(namer.state));
+	brumate_hint(err, "forget the job first: brumate rm %s", namer.id);
+	return -EBUSY;
+}
+
+static int remove_checkpoint(struct removal *what, const char *dir, const char *word,
 			     struct brumate_error *err)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
-	int r = access_image(&image, call, dir, word, err);
+	const struct manifest *m = &image.manifest;
+	int r = access_image(&image, what->call, dir, word, err);
 	bool damaged = r == -EBADMSG || r == -EPROTONOSUPPORT;
-	if (r < 0 && !(damaged && call->uid == 0))
+	if (r < 0 && !(damaged && what->call->uid == 0))
 		return r;
 	if (strchr(word, '/'))
 		return brumate_fail(err, EINVAL, "%s: want an id; say where it is with --dir",
 				    word);
-	/* A damaged checkpoint has no manifest that tells its full id, so the word must be exact. */
-	return store_remove(dir, damaged ? word : image.manifest.id, err);
+	auto_free char *path = path_format("%s/%s", dir, word);
+	if (!path)
+		return brumate_fail(err, ENOMEM, "%m");
+	what->checkpoint = true;
+	snprintf(what->id, sizeof(what->id), "%s", word);
+	snprintf(what->job, sizeof(what->job), "%s", m->job.id);
+	snprintf(what->job_name, sizeof(what->job_name), "%s", m->job.name);
+	r = release_checkpoint(what, path, err);
+	return r < 0 || what->dry_run ? r : store_remove(dir, word, err);
+}
+
+static int remove_job(struct removal *what, struct job *j, struct brumate_error *err)
+{
+	snprintf(what->id, sizeof(what->id), "%s", j->id);
+	snprintf(what->job, sizeof(what->job), "%s", j->id);
+	snprintf(what->job_name, sizeof(what->job_name), "%s", j->name);
+	return what->dry_run ? 0 : job_remove(j, err);
 }
 
 /* Reads what is to be removed: exactly one of "job", "checkpoint" and "what". */
@@ -644,32 +716,35 @@ static int get_what(struct resolve_question *ret, json_t *parameters, struct bru
 	return 0;
 }
 
-static int remove_what(const struct service_call *call, json_t *parameters,
-		       struct brumate_error *err)
+static int remove_what(struct removal *what, json_t *parameters, struct brumate_error *err)
 {
 	auto_(job_fini) struct job j = JOB_EMPTY;
-	struct resolve_question q = { .call = call };
+	struct resolve_question q = { .call = what->call };
 	auto_free char *dir = NULL;
 	int r = get_what(&q, parameters, err);
 
 	if (r == 0)
+		r = wire_get_bool(parameters, "dry_run", &what->dry_run, err);
+	if (r == 0)
 		r = resolve_in_store(&q, parameters, &dir, err);
 	if (r == 0)
-		r = resolve_word(&j, &q, err);
+		r = resolve_exactly(&j, &q, err);
 	if (r < 0)
 		return r;
-	if (r == MEANS_JOB)
-		return job_remove(&j, err);
-	r = remove_checkpoint(call, dir, q.word, err);
-	return r == -ENOENT && !q.kind && !q.dir_given ? resolve_fail_unknown(err, q.word) : r;
+	return r == MEANS_JOB ? remove_job(what, &j, err)
+			      : remove_checkpoint(what, dir, q.word, err);
 }
 
 int service_remove(const struct service_call *call, json_t *parameters, json_t **ret,
 		   struct brumate_error *err)
 {
-	int r = remove_what(call, parameters, err);
+	struct removal what = { .call = call };
+	int r = remove_what(&what, parameters, err);
 
-	if (r == 0)
-		*ret = json_object();
-	return r == 0 && !*ret ? brumate_fail(err, ENOMEM, "%m") : r;
+	if (r < 0)
+		return r;
+	json_t *job_name = *what.job_name ? wire_string(what.job_name) : NULL;
+	*ret = json_pack("{s:s,s:s,s:s?,s:o?}", "kind", what.checkpoint ? "checkpoint" : "job",
+			 "id", what.id, "job", *what.job ? what.job : NULL, "job_name", job_name);
+	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
 }

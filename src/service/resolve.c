@@ -26,24 +26,38 @@ static enum fit fit_of_job(const struct job *j, int found, const char *word)
 	return FITS_BEGINNING;
 }
 
-static bool is_there(const struct resolve_question *q)
+/* How well the word fits what is in the store. That a job's name brings its latest checkpoint is exact, too. */
+enum in_store { IN_STORE_NOTHING, IN_STORE_BEGINNING, IN_STORE_OF_JOB };
+
+static enum in_store look_in_store(const struct resolve_question *q)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
 	int r = access_image(&image, q->call, q->dir, q->word, NULL);
+	const struct manifest *m = &image.manifest;
 
-	return r != -ENOENT && r != -EACCES;
+	if (r == -ENOENT || r == -EACCES)
+		return IN_STORE_NOTHING;
+	if (r == 0 && (!strcmp(m->job.id, q->word) || !strcmp(m->job.name, q->word)))
+		return IN_STORE_OF_JOB;
+	return IN_STORE_BEGINNING;
 }
 
-/* Whether a checkpoint has exactly this name. For root, one that cannot be opened counts, so that it can be
- * removed. */
-static int is_image_exactly(const struct resolve_question *q)
+/* Whether a checkpoint has exactly this name, anybody's. */
+static int has_image(const struct resolve_question *q)
 {
 	auto_free char *path = path_format("%s/%s", q->dir, q->word);
 
 	if (!path)
 		return -ENOMEM;
-	return manifest_id_is_valid(q->word) && access(path, F_OK) == 0 &&
-	       (q->call->uid == 0 || is_there(q));
+	return manifest_id_is_valid(q->word) && access(path, F_OK) == 0;
+}
+
+/* As has_image(), of the caller's. For root, one that cannot be opened counts, so that it can be removed. */
+static int is_image_exactly(const struct resolve_question *q)
+{
+	int r = has_image(q);
+
+	return r == 1 ? q->call->uid == 0 || look_in_store(q) != IN_STORE_NOTHING : r;
 }
 
 static int fail_either(const char *word, struct brumate_error *err)
@@ -76,10 +90,10 @@ static int choose_meaning(const struct job *j, int found_job, const struct resol
 		return MEANS_JOB;
 	if (found_job == -ENOENT)
 		return MEANS_CHECKPOINT;
-	bool there = is_there(q);
-	if (there && job == FITS_BEGINNING)
+	enum in_store there = look_in_store(q);
+	if (there == IN_STORE_BEGINNING && job == FITS_BEGINNING)
 		return fail_either(q->word, err);
-	return there ? MEANS_CHECKPOINT : found_job < 0 ? found_job : MEANS_JOB;
+	return there != IN_STORE_NOTHING ? MEANS_CHECKPOINT : found_job < 0 ? found_job : MEANS_JOB;
 }
 
 static int resolve_job(struct job *ret, const struct resolve_question *q, struct brumate_error *err)
@@ -122,6 +136,99 @@ int resolve_word(struct job *ret, const struct resolve_question *q, struct bruma
 		j = JOB_EMPTY;
 	}
 	return r;
+}
+
+/* ---- exact names ---- */
+
+static int fail_beginning(const struct job *j, const char *word, struct brumate_error *err)
+{
+	brumate_fail(err, EINVAL, "\"%s\" is only the beginning of job %s (%s)", word, j->id,
+		     j->name);
+	brumate_hint(err, "give the whole id, or the name");
+	return -EINVAL;
+}
+
+int resolve_job_exactly(struct job *ret, const struct service_call *call, const char *word,
+			struct brumate_error *err)
+{
+	auto_(job_fini) struct job j = JOB_EMPTY;
+	int r = access_job(&j, call, word, err);
+
+	if (r < 0)
+		return r;
+	if (fit_of_job(&j, 0, word) != FITS_EXACTLY)
+		return fail_beginning(&j, word, err);
+	*ret = j;
+	j = JOB_EMPTY;
+	return 0;
+}
+
+/* Says which checkpoint the word would have meant, which is too little to remove it. */
+static int fail_inexact(const struct resolve_question *q, struct brumate_error *err)
+{
+	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
+	const char *id = image.manifest.id;
+	int r = access_image(&image, q->call, q->dir, q->word, err);
+
+	if (r == -ENOENT && !q->kind && !q->dir_given)
+		return resolve_fail_unknown(err, q->word);
+	if (r < 0)
+		return r; /* the beginning of one that is damaged, or of several */
+	if (look_in_store(q) == IN_STORE_BEGINNING) {
+		brumate_fail(err, EINVAL, "\"%s\" is only the beginning of checkpoint %s", q->word,
+			     id);
+		brumate_hint(err, "give the whole id");
+		return -EINVAL;
+	}
+	brumate_fail(err, ENOENT, "no job \"%s\"; checkpoint %s is of a job of that name", q->word,
+		     id);
+	brumate_hint(err, "to remove that: brumate rm --checkpoint %s", id);
+	return -ENOENT;
+}
+
+static int resolve_exact_image(const struct resolve_question *q, struct brumate_error *err)
+{
+	int there = strchr(q->word, '/') ? 1 : has_image(q);
+
+	if (there < 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	return there ? MEANS_CHECKPOINT : fail_inexact(q, err);
+}
+
+int resolve_exactly(struct job *ret, const struct resolve_question *q, struct brumate_error *err)
+{
+	auto_(job_fini) struct job j = JOB_EMPTY;
+	int r;
+
+	if (q->kind && !strcmp(q->kind, "job")) {
+		r = resolve_job_exactly(ret, q->call, q->word, err);
+		return r < 0 ? r : MEANS_JOB;
+	}
+	if (q->kind || q->dir_given || strchr(q->word, '/'))
+		return resolve_exact_image(q, err);
+
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+	int found = access_job(&j, q->call, q->word, &why);
+	bool job = fit_of_job(&j, found, q->word) == FITS_EXACTLY;
+	int image = is_image_exactly(q);
+	if (image < 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	if (image && job)
+		return fail_either(q->word, err);
+	if (image)
+		return MEANS_CHECKPOINT;
+	if (found == -ENOENT)
+		return fail_inexact(q, err);
+	if (found < 0) {
+		if (err)
+			*err = why;
+		return found;
+	}
+	if (!job)
+		return fail_beginning(&j, q->word, err);
+	*ret = j;
+	j = JOB_EMPTY;
+	return MEANS_JOB;
 }
 
 int resolve_fail_unknown(struct brumate_error *err, const char *word)

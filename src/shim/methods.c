@@ -250,6 +250,28 @@ static int method_adopt(void *arg, struct wire_call_context *call, json_t *param
 	return r < 0 ? r : shim_reply_job(s, call);
 }
 
+/* A checkpoint of that id is to be removed: the record does not name it any more. */
+static int method_forget(void *arg, struct wire_call_context *call, json_t *parameters,
+			 struct brumate_error *err)
+{
+	struct shim *s = arg;
+	const char *id;
+	int r = wire_need_string(parameters, "checkpoint", &id, err);
+
+	if (r == 0)
+		r = shim_begin(s, "removal of its checkpoint", IN(JOB_RUNNING) | IN(JOB_SUSPENDED),
+			       err);
+	if (r < 0)
+		return r;
+	if (s->job.checkpoint && !strcmp(s->job.checkpoint, id)) {
+		free(take_ptr(&s->job.checkpoint));
+		free(take_ptr(&s->job.checkpoint_path));
+		r = job_save(&s->job, err);
+	}
+	shim_end(s);
+	return r < 0 ? r : shim_reply_job(s, call);
+}
+
 static int method_status(void *arg, struct wire_call_context *call, json_t *parameters,
 			 struct brumate_error *err)
 {
@@ -470,6 +492,7 @@ const struct wire_method shim_methods[] = {
 	{ "io.brumate.job.Checkpoint", method_checkpoint },
 	{ "io.brumate.job.Restore", method_restore },
 	{ "io.brumate.job.Schedule", schedule_method },
+	{ "io.brumate.job.Forget", method_forget },
 	{ "io.brumate.job.Kill", method_kill },
 	{ "io.brumate.job.Wait", method_wait },
 	{ "io.brumate.job.Scan", method_scan },

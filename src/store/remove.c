@@ -46,19 +46,6 @@ static int open_locked(int store_fd, const char *name)
 	return take_fd(&fd);
 }
 
-static int resolve_id(const char **ret, const struct dir_names *all, const char *dir,
-		      const char *id, struct brumate_error *err)
-{
-	for (size_t i = 0; i < all->n; i++) {
-		if (!strcmp(all->ids[i], id)) {
-			*ret = all->ids[i];
-			return 0;
-		}
-	}
-	int r = *id ? names_find_prefix(ret, all, id, err) : -ENOENT;
-	return r == -ENOENT ? names_fail_unknown(err, dir, id) : r;
-}
-
 static int hide_and_remove(int store_fd, const char *dir, const char *name,
 			   struct brumate_error *err)
 {
@@ -89,19 +76,11 @@ static int hide_and_remove(int store_fd, const char *dir, const char *name,
 
 int store_remove(const char *dir, const char *id, struct brumate_error *err)
 {
-	auto_(dir_names_fini) struct dir_names all = DIR_NAMES_EMPTY;
 	auto_close int store_fd = names_open_store(dir, NULL, err);
-	const char *name = NULL;
 
-	if (store_fd == -ENOENT)
+	if (store_fd == -ENOENT || !manifest_id_is_valid(id))
 		return names_fail_unknown(err, dir, id);
-	if (store_fd < 0)
-		return store_fd;
-	int r = dir_names_list(&all, store_fd, manifest_id_is_valid);
-	if (r < 0)
-		return brumate_fail(err, -r, "%s: %m", dir);
-	r = resolve_id(&name, &all, dir, id, err);
-	return r < 0 ? r : hide_and_remove(store_fd, dir, name, err);
+	return store_fd < 0 ? store_fd : hide_and_remove(store_fd, dir, id, err);
 }
 
 /* Takes a leftover whose owner is dead out of sight. Returns the fd that keeps it locked. */

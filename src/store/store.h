@@ -170,9 +170,8 @@ int store_list(const char *dir,
 			  const struct brumate_error *why),
 	       void *arg, struct brumate_error *err);
 
-/** Removes a checkpoint, damaged or not, by its id or a unique prefix of it: renamed out of sight first,
- * so that half of one is never seen. Errors to act on: -ENOENT, -ENOTUNIQ, -EBUSY (being written or
- * restored), -EACCES. */
+/** Removes a checkpoint, damaged or not, by its whole id: renamed out of sight first, so that half of one is never
+ * seen. Errors to act on: -ENOENT, -EBUSY (being written or restored), -EACCES. */
 int store_remove(const char *dir, const char *id, struct brumate_error *err);
 
 enum store_pruned {

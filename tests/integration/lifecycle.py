@@ -205,7 +205,7 @@ def gc_beside_a_restore(bed):
     bed.ok("checkpoint", job, "--name", "b")
     with bed.held_at("restore.criu.begin", "restore", "b") as restoring:
         expect(bed.ok("gc").out == "0\n", "gc took something")
-        bed.refused(6, "in use", "rm", "--checkpoint", "b")
+        bed.refused(6, "would be restored from it", "rm", "--checkpoint", "b")
         result = bed.ok("prune", "--keep-within", "1ms")
         expect(result.out == "a\n" and "kept b" in result.err, result.why())
     code, _, err = restoring.end()

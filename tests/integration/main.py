@@ -115,7 +115,8 @@ def a_word_for_a_job_and_a_checkpoint(bed):
     for args in (("inspect",), ("rm",)):
         refused = bed.refused(2, '"both" may mean a job or a checkpoint', *args, "both")
         expect("hint: say which: --job or --checkpoint" in refused.err, refused.why())
-        bed.refused(2, "job or a checkpoint", *args, job[:2])  # the beginning of both
+    bed.refused(2, "job or a checkpoint", "inspect", job[:2])  # the beginning of both
+    bed.refused(2, "only the beginning of job", "rm", job[:2])
     expect("manifest" in bed.ok(*inspect, "--checkpoint", "both").json(), "--checkpoint")
     expect(bed.ok(*inspect, "--job", "both").json()["job"]["id"] == job, "--job")
     bed.refused(2, "either --job or --checkpoint", "rm", "--job", "--checkpoint", "both")

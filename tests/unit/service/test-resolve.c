@@ -112,6 +112,55 @@ static void check_words(void)
 		      job) == -EACCES);
 }
 
+/* What is to be removed is not guessed. */
+static int resolve_strictly(struct resolve_question q, struct brumate_error *err)
+{
+	const struct service_call by_root = { .uid = 0 };
+	auto_(job_fini) struct job j = JOB_EMPTY;
+
+	q.call = q.call ? q.call : &by_root;
+	q.dir = store;
+	*err = BRUMATE_ERROR_NONE;
+	return resolve_exactly(&j, &q, err);
+}
+
+static void check_exact_words(void)
+{
+	static const struct {
+		const char *word, *kind;
+		int r;
+	} cases[] = {
+		{ "train", NULL, MEANS_JOB },
+		{ "aaaa1111", NULL, MEANS_JOB },
+		{ "aaaa111", NULL, -EINVAL },
+		{ "aaaa111", "job", -EINVAL },
+		{ "train-1", NULL, MEANS_CHECKPOINT },
+		{ "train-", NULL, -EBADMSG }, /* it begins train-1, which is damaged */
+		{ "train-", "checkpoint", -EBADMSG },
+		{ "train", "checkpoint", -EBADMSG },
+		{ "train-1", "job", -ENOENT },
+		{ "both", NULL, -ENOTUNIQ },
+		{ "both", "job", MEANS_JOB },
+		{ "both", "checkpoint", MEANS_CHECKPOINT },
+		{ "nothing", NULL, -ENOENT },
+		{ "nothing", "checkpoint", -ENOENT },
+	};
+	const struct service_call by_other = { .uid = 1001 };
+	struct brumate_error err;
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		int r = resolve_strictly(
+			(struct resolve_question){ .word = cases[i].word, .kind = cases[i].kind },
+			&err);
+
+		if (r != cases[i].r)
+			fprintf(stderr, "%s: %d, %s\n", cases[i].word, r, err.text);
+		CHECK(r == cases[i].r && (r >= 0 || err.text[0]));
+	}
+	CHECK(resolve_strictly((struct resolve_question){ .word = "train", .call = &by_other },
+			       &err) == -EACCES);
+}
+
 int main(void)
 {
 	new_scratch();
@@ -119,6 +168,7 @@ int main(void)
 	CHECK(mkdir(store, 0700) == 0);
 	check_map();
 	check_words();
+	check_exact_words();
 	remove_scratch();
 	return 0;
 }

@@ -377,7 +377,8 @@ static void test_remove(void)
 	CHECK(store_remove(dir, "nothing", &err) == -ENOENT);
 	CHECK(store_remove(dir, "", &err) == -ENOENT);
 	CHECK(store_remove(dir, "..", &err) == -ENOENT);
-	CHECK(store_remove(dir, "train", &err) == -ENOTUNIQ); /* not the latest of a job */
+	CHECK(store_remove(dir, "train", &err) ==
+	      -ENOENT); /* neither the latest of a job nor a beginning */
 
 	CHECK(store_open(&i, dir, "first", &err) == 0);
 	CHECK(store_verify(&i, NULL, NULL, &err) == 0);
@@ -391,7 +392,7 @@ static void test_remove(void)
 	CHECK(store_remove(dir, i.manifest.id, &err) == 0);
 	CHECK(store_verify(&i, NULL, NULL, &err) == -EBADMSG && strstr(err.text, "missing"));
 	store_image_fini(&i);
-	CHECK(store_remove(dir, "fir", &err) == 0);
+	CHECK(store_remove(dir, "fir", &err) == -ENOENT && store_remove(dir, "first", &err) == 0);
 	CHECK(!is_there(at("first")));
 	CHECK(store_sweep(dir) == 0); /* nothing is left of it */
 }

@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Names that destroy: what a word means to rm, kill and prune, who is asked, and what stays because a job's record
+names it."""
+
+import os
+import pty
+import select
+import subprocess
+import time
+
+from cases import case, expect, main
+from checkpoints import flip, image, saved
+
+
+def at_terminal(bed, answer, *args, seconds=60):
+    """A command whose stdin, stdout and stderr are a terminal, on which somebody types: (exit code, what it shows)."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([bed.brumate, *args], env=bed.command_env(), stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown, deadline = "", time.monotonic() + seconds
+    try:
+        while True:
+            expect(select.select([ours], [], [], max(deadline - time.monotonic(), 0))[0], f"{args}: hangs: {shown!r}")
+            try:
+                shown += os.read(ours, 4096).decode()
+            except OSError:  # all ends on its side are closed
+                return process.wait(seconds), shown
+            if "[y/N]" in shown and answer:
+                os.write(ours, (answer + "\n").encode())
+                answer = None
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+@case
+def rm_twice_keeps_the_checkpoint(bed):
+    job, _ = bed.counter(name="train")
+    checkpoint = bed.operation("checkpoint", "train")["checkpoint"]
+    removed = bed.ok("rm", "train")
+    expect(removed.out == job + "\n" and f"removed job {job} (train)" in removed.err, removed.why())
+    again = bed.refused(3, rf'no job "train"; checkpoint {checkpoint} is of a job of that name', "rm", "train")
+    expect(f"brumate rm --checkpoint {checkpoint}" in again.err, again.why())
+    expect(bed.checkpoints() == [checkpoint], "the only copy of the run is gone")
+    bed.refused(2, f"only the beginning of checkpoint {checkpoint}", "rm", "train-")
+    bed.refused(2, "only the beginning of checkpoint", "rm", "--checkpoint", checkpoint[:-1])
+    bed.refused(3, "checkpoint .* is of a job of that name", "rm", "--checkpoint", "train")
+    expect(bed.checkpoints() == [checkpoint], "a beginning removed it")
+    removed = bed.ok("rm", "--checkpoint", checkpoint)
+    expect(removed.out == checkpoint + "\n" and f"removed checkpoint {checkpoint} of job train ({job})" in removed.err,
+           removed.why())
+    expect(not bed.checkpoints(), "it is still there")
+
+
+@case
+def the_beginning_of_an_id_ends_nothing(bed):
+    job, log = bed.counter(name="train")
+    for args in (("kill", job[:7]), ("kill", "--signal", "KILL", job[:7]), ("rm", job[:7]), ("rm", "--job", job[:7])):
+        bed.refused(2, rf"only the beginning of job {job} \(train\)", *args)
+    bed.expect_whole(job, log)
+    bed.ok("kill", "train")
+    bed.refused(2, "only the beginning", "rm", job[:7])
+    expect(bed.ok("rm", "train").out == job + "\n", "by its name")
+
+
+@case
+def a_job_of_that_name_comes_before_a_beginning(bed):
+    """The checkpoint of a job whose record is gone, and another job whose id begins so."""
+    job, _ = bed.counter(name="other")
+    name = job[:5]
+    gone, _ = bed.counter(name=name)
+    bed.ok("checkpoint", "--name", "saved", gone)
+    bed.ok("rm", gone)
+    bed.jobs.remove(gone)
+    shown = bed.ok("inspect", name, "--format", "json").json()
+    expect(shown.get("manifest", {}).get("id") == "saved", f"{name} means {list(shown)}, not job {name}'s checkpoint")
+
+
+@case
+def what_a_record_names_stays(bed):
+    job, log = saved(bed, "older")
+    bed.ok("checkpoint", job, "--name", "whole")
+    refused = bed.refused(6, f"checkpoint whole: job {job} .*checkpointed.* would be restored from it", "rm", "whole")
+    expect(f"brumate rm {job}" in refused.err, refused.why())
+    expect(bed.ok("rm", "older").out == "older\n", "one that no record names")
+    bed.expect_restorable(job, log)
+    bed.ok("rm", "whole")  # the job lives
+    expect(bed.job(job)["checkpoint"] is None, f"the record names {bed.job(job)['checkpoint']}, which is gone")
+    bed.expect_whole(job, log)
+    bed.ok("checkpoint", job, "--name", "damaged")
+    flip(os.path.join(image(bed, "damaged"), "manifest.json"), 40)
+    bed.refused(6, "would be restored from it", "rm", "damaged")
+    bed.ok("rm", job)
+    removed = bed.ok("rm", "damaged")
+    expect("removed checkpoint damaged, which is damaged" in removed.err, removed.why())
+
+
+@case
+def a_terminal_is_asked(bed):
+    job, _ = saved(bed, "one", "two", "three")
+    bed.end(job)
+    for answer in ("n", "", "no", "maybe"):
+        code, shown = at_terminal(bed, answer or " ", "rm", "one")
+        expect(code == 1 and "remove checkpoint one of job" in shown and "not removed" in shown, f"{code}: {shown}")
+    code, shown = at_terminal(bed, "n", "prune", "--keep-last", "1")
+    expect(code == 1 and "remove these 2 checkpoints?" in shown and "nothing was removed" in shown, f"{code}: {shown}")
+    expect(bed.checkpoints() == ["one", "two", "three"], f"a no removed something: {bed.checkpoints()}")
+    code, shown = at_terminal(bed, "y", "rm", "one")
+    expect(code == 0 and "removed checkpoint one" in shown, f"{code}: {shown}")
+    code, shown = at_terminal(bed, None, "rm", "--yes", "two")
+    expect(code == 0 and "[y/N]" not in shown, f"{code}: {shown}")
+    code, shown = at_terminal(bed, None, "prune", "--keep-last", "1", "--dry-run")
+    expect(code == 0 and "[y/N]" not in shown, f"{code}: {shown}")
+    code, shown = at_terminal(bed, None, "rm", job)
+    expect(code == 0 and "[y/N]" not in shown, f"the record of a job: {code}: {shown}")
+    expect(bed.checkpoints() == ["three"], f"{bed.checkpoints()}")
+
+
+if __name__ == "__main__":
+    main()
