@@ -127,11 +127,36 @@ static void print_remarks(json_t *remarks, const char *what)
 	}
 }
 
+static void print_ids(FILE *f, json_t *ids)
+{
+	json_t *id;
+	size_t i;
+
+	json_array_foreach (ids, i, id)
+		fprintf(f, "%s\n", json_string_value(id));
+}
+
+/* Shows at a terminal what the rule lets go, and asks whether it is to go. */
+static int ask_to_prune(json_t *p, struct brumate_error *err)
+{
+	auto_json json_t *question = json_copy(p), *would = NULL;
+
+	if (!question || json_object_set_new(question, "dry_run", json_true()) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	int r = client_ask("Prune", question, &would, err);
+	json_t *ids = json_object_get(would, "removed");
+	if (r < 0 || !json_array_size(ids))
+		return r;
+	print_ids(stderr, ids);
+	return confirm("remove these %zu checkpoints?", json_array_size(ids))
+		       ? 0
+		       : brumate_fail(err, ECANCELED, "prune: nothing was removed");
+}
+
 int verb_prune(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *p = json_object(), *reply = NULL;
-	json_t *id;
-	size_t i;
+	bool asks = !in->values[OPT_YES] && !in->values[OPT_DRY_RUN] && can_ask();
 	int r = add_retention(p, in, err);
 
 	if (r == 0 && !in->values[OPT_KEEP_LAST] && !in->values[OPT_KEEP_WITHIN]) {
@@ -146,6 +171,8 @@ int verb_prune(const struct invocation *in, struct brumate_error *err)
 	if (r == 0)
 		r = add_path(p, "dir", in->values[OPT_DIR], err);
 	if (r == 0)
+		r = asks ? ask_to_prune(p, err) : 0;
+	if (r == 0)
 		r = client_ask("Prune", p, &reply, err);
 	if (r < 0)
 		return r;
@@ -153,8 +180,7 @@ int verb_prune(const struct invocation *in, struct brumate_error *err)
 		return print_json(reply, err);
 	print_remarks(json_object_get(reply, "kept"), "kept");
 	print_remarks(json_object_get(reply, "damaged"), "damaged, kept");
-	json_array_foreach (json_object_get(reply, "removed"), i, id)
-		puts(json_string_value(id));
+	print_ids(stdout, json_object_get(reply, "removed"));
 	return 0;
 }
 
