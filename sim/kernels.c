@@ -122,6 +122,19 @@ static CUresult store_u32(CUcontext ctx, const uint64_t *params)
 	return CUDA_SUCCESS;
 }
 
+/* Somebody else writes it: nothing tells when. */
+static CUresult await_u32(CUcontext ctx, const uint64_t *params)
+{
+	const struct timespec pause = { .tv_nsec = 20000 };
+	const uint32_t *p = kernel_reach(ctx, params[0], 1, sizeof(*p));
+
+	if (!p)
+		return CUDA_ERROR_ILLEGAL_ADDRESS;
+	while ((int32_t)(__atomic_load_n(p, __ATOMIC_ACQUIRE) - (uint32_t)params[1]) < 0)
+		nanosleep(&pause, NULL);
+	return CUDA_SUCCESS;
+}
+
 static const struct kernel kernels[] = {
 	{ "brumate_fill_u64", 3, { 8, 8, 8 }, fill_u64 },     /* p, n, base */
 	{ "brumate_random_u64", 3, { 8, 8, 8 }, random_u64 }, /* p, n, seed */
@@ -131,6 +144,7 @@ static const struct kernel kernels[] = {
 	{ "brumate_copy_u32", 3, { 8, 8, 8 }, copy_u32 },     /* dst, src, n */
 	{ "brumate_spin_ns", 1, { 8 }, spin_ns },	      /* ns */
 	{ "brumate_store_u32", 2, { 8, 4 }, store_u32 },      /* p, value */
+	{ "brumate_await_u32", 2, { 8, 4 }, await_u32 },      /* p, value */
 	{ "brumate_digest_leaves", 4, { 8, 8, 8, 8 }, kernel_digest_leaves },
 	{ "brumate_digest_chunks", 5, { 8, 8, 4, 8, 8 }, kernel_digest_chunks },
 };

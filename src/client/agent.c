@@ -267,7 +267,8 @@ void agent_detach(struct agent *a)
 
 /* ---- the calls ---- */
 
-int agent_gate(struct agent *a, uint32_t timeout_ms, struct brumate_error *err)
+int agent_gate(struct agent *a, uint32_t timeout_ms, int drain_fd, uint64_t member,
+	       struct brumate_error *err)
 {
 	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
 	struct agent_request request = { .op = AGENT_GATE, .timeout_ms = timeout_ms };
@@ -276,7 +277,12 @@ int agent_gate(struct agent *a, uint32_t timeout_ms, struct brumate_error *err)
 
 	if (!reply)
 		return brumate_fail(err, ENOMEM, "%m");
-	return ask_agent(a, &request, NULL, reply, NULL, patience_ms, err);
+	if (drain_fd >= 0) {
+		request.n = 1;
+		request.ids[0] = member;
+	}
+	return ask_agent(a, &request, drain_fd >= 0 ? &drain_fd : NULL, reply, NULL, patience_ms,
+			 err);
 }
 
 static int append_pieces(struct agent_piece **all, size_t *n, const struct agent_reply *reply)

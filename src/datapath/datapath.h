@@ -83,6 +83,8 @@ struct datapath {
 
 	struct datapath_agent *agents;
 	size_t n_agents;
+	struct agent_drain *drain; /* while their gates close, where there are several; else NULL */
+	int drain_fd;
 	struct transfer *transfer; /* under way; NULL: none */
 	struct host_copy saved;	   /* the sink still reads it, and the vault holds it no more */
 	bool live_baseline; /* the baseline was made by a live copy, for this operation alone */

@@ -3,8 +3,13 @@
 #include "datapath/park.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -151,14 +156,78 @@ void park_detach(struct datapath *d)
 
 /* ---- gate ---- */
 
+/* What the agents drain together by (wire/agent.h). One agent alone, or too many, go without. */
+static int make_drain(struct datapath *d, struct brumate_error *err)
+{
+	auto_close int fd = -1;
+	void *at;
+
+	if (d->n_agents < 2 || d->n_agents > AGENT_DRAIN_MEMBERS_MAX)
+		return 0;
+	fd = memfd_create("brumate-drain", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (fd < 0 || ftruncate(fd, sizeof(*d->drain)) < 0 ||
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0)
+		return brumate_fail(err, errno, "memory for the agents to drain by: %m");
+	at = mmap(NULL, sizeof(*d->drain), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (at == MAP_FAILED)
+		return brumate_fail(err, errno, "memory for the agents to drain by: %m");
+	d->drain = at;
+	d->drain->start_ns = clock_now_ns();
+	d->drain->busy = ~0ull >> (AGENT_DRAIN_MEMBERS_MAX - d->n_agents);
+	d->drain_fd = take_fd(&fd);
+	return 0;
+}
+
+static void drop_drain(struct datapath *d)
+{
+	if (!d->drain)
+		return;
+	munmap(d->drain, sizeof(*d->drain));
+	d->drain = NULL;
+	cleanup_close(&d->drain_fd);
+}
+
+/* It is drained, or takes no part: it has ended, its gate is left open, or it is of a version that drains
+ * alone. */
+static void leave_drain(struct datapath *d, size_t member)
+{
+	__atomic_fetch_and(&d->drain->busy, ~(1ull << member), __ATOMIC_SEQ_CST);
+	__atomic_fetch_add(&d->drain->changes, 1, __ATOMIC_SEQ_CST);
+	syscall(SYS_futex, &d->drain->changes, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
 static int gate_agent(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
 {
 	uint32_t timeout_ms = progress_left_ms(d->progress, d->lock_timeout_ms);
+	size_t member = (size_t)(a - d->agents);
 	int r = reach_agent(d, a, err);
 
-	if (r == -ETIMEDOUT) /* no answer: that is not what a busy program looks like */
-		return -ENOLINK;
-	return r < 0 ? r : agent_gate(&a->agent, timeout_ms, err);
+	if (r == 0)
+		r = agent_gate(&a->agent, timeout_ms, d->drain ? d->drain_fd : -1, member, err);
+	else if (r == -ETIMEDOUT) /* no answer: that is not what a busy program looks like */
+		r = -ENOLINK;
+	if (d->drain && r != -ETIMEDOUT)
+		leave_drain(d, member);
+	return r;
+}
+
+/* Returns 0 if all were asked: each agent keeps its own failure. */
+static int gate_agents(struct datapath *d, struct brumate_error *err)
+{
+	int r = make_drain(d, err);
+
+	if (r == 0)
+		ask_agents(d, gate_agent, NULL);
+	drop_drain(d);
+	return r;
+}
+
+static bool all_closed(const struct datapath *d)
+{
+	for (size_t i = 0; i < d->n_agents; i++)
+		if (d->agents[i].result < 0)
+			return false;
+	return true;
 }
 
 /* What the library cannot take apart, the driver cannot restore either: docs/driver-behaviour.md. */
@@ -182,7 +251,10 @@ static int refuse_gate(const struct datapath_agent *a, struct brumate_error *err
 
 int park_gate(struct datapath *d, struct brumate_error *err)
 {
-	ask_agents(d, gate_agent, NULL);
+	int r = gate_agents(d, err);
+
+	if (r < 0)
+		return r;
 	for (size_t i = 0; i < d->n_agents; i++) {
 		const struct datapath_agent *a = &d->agents[i];
 
@@ -621,7 +693,7 @@ static int prepare_agent(struct datapath *d, struct datapath_agent *a, struct br
 	for (size_t i = 0; i < a->n_pieces; i++)
 		imported = imported || a->pieces[i].flags & AGENT_PIECE_IMPORTED;
 	if (imported && a->agent.gate == AGENT_GATE_OPEN)
-		agent_gate(&a->agent, d->lock_timeout_ms, NULL);
+		agent_gate(&a->agent, d->lock_timeout_ms, -1, 0, NULL);
 	return 0;
 }
 
@@ -676,7 +748,7 @@ int park_take_back(struct datapath *d, struct brumate_error *err)
 
 void park_discard(struct datapath *d)
 {
-	if (ask_agents(d, gate_agent, NULL) == 0 && park_look(d, NULL) == 0)
+	if (gate_agents(d, NULL) == 0 && all_closed(d) && park_look(d, NULL) == 0)
 		park_unmap(d, NULL);
 	park_detach(d);
 }

@@ -21,7 +21,8 @@ enum { AGENT_VERSION = 1, AGENT_PIECES_MAX = 64, AGENT_TEXT_BYTES = 160, AGENT_U
  * HELLO   who are you. Any time.
  * GATE    close the gate within timeout_ms: no thread of the program is in the driver any more, all
  *         its contexts are idle. -ETIMEDOUT: it is open again. -EOPNOTSUPP: text says what memory
- *         cannot be taken (the gate is open again).
+ *         cannot be taken (the gate is open again). With the descriptor of a struct agent_drain the
+ *         agents of a job drain together; ids: the number of this one among them.
  * LIST    all pieces, in packets of at most AGENT_PIECES_MAX, more set in all but the last.
  * EXPORT  fds of the pieces whose ids are given, in that order. They stay mapped.
  * UNMAP   unmap and release every piece; their addresses stay reserved. From here the fds that
@@ -56,6 +57,22 @@ enum agent_op {
 	AGENT_DETACH,
 	AGENT_LEND,
 	AGENT_TAKE_BACK,
+};
+
+/*
+ * Memory that the agents of a job share while their gates close: a kernel of one member may wait for work
+ * that another's closed gate holds back, as collectives do. So a member that is idle while another is not lets
+ * a call through now and then. The bits in @busy are the members that are not idle. A member sets its own only
+ * while another's is set: once @busy is 0 it stays so, and all gates are closed over idle GPUs. The shim
+ * clears the bit of a member that has ended. All are written atomically; @changes is a futex that counts
+ * changes of @busy. A sealed memfd: it does not shrink.
+ */
+enum { AGENT_DRAIN_MEMBERS_MAX = 64 };
+
+struct agent_drain {
+	uint64_t busy;
+	uint64_t start_ns; /* CLOCK_MONOTONIC: from when on they count their time */
+	uint32_t changes, reserved;
 };
 
 enum agent_gate { AGENT_GATE_OPEN, AGENT_GATE_CLOSED, AGENT_GATE_UNMAPPED };

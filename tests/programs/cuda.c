@@ -74,6 +74,7 @@ void gpu_load_kernels(struct gpu *gpu)
 	CHECKED(cuModuleGetFunction(&gpu->copy_u32, gpu->kernels, "brumate_copy_u32"));
 	CHECKED(cuModuleGetFunction(&gpu->spin_ns, gpu->kernels, "brumate_spin_ns"));
 	CHECKED(cuModuleGetFunction(&gpu->store_u32, gpu->kernels, "brumate_store_u32"));
+	CHECKED(cuModuleGetFunction(&gpu->await_u32, gpu->kernels, "brumate_await_u32"));
 }
 
 void gpu_open(struct gpu *ret, int ordinal)

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
  * The operations of the agent: closing the gate, and taking all pieces away and bringing them back
- * while it is closed. Runs in the agent's thread alone, but for one that waits for the GPU.
+ * while it is closed. Runs in the agent's thread alone.
  */
 #include <errno.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,111 +11,11 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "base/thread.h"
 #include "interpose/core/agent.h"
 #include "interpose/core/backend.h"
+#include "interpose/core/drain.h"
 #include "interpose/core/gate.h"
 #include "interpose/core/memory.h"
-
-/* ---- waiting until all contexts are idle ---- */
-
-enum { STACK_BYTES = 1 << 20 };
-
-struct wait {
-	pthread_mutex_t lock;
-	pthread_cond_t ended;
-	unsigned int refs;
-	bool done, given_up;
-	size_t n;
-	void *contexts[];
-};
-
-static void put_wait(struct wait *wait)
-{
-	bool last;
-
-	pthread_mutex_lock(&wait->lock);
-	last = !--wait->refs;
-	pthread_mutex_unlock(&wait->lock);
-	if (!last)
-		return;
-	pthread_mutex_destroy(&wait->lock);
-	pthread_cond_destroy(&wait->ended);
-	free(wait);
-}
-
-static bool is_given_up(struct wait *wait)
-{
-	bool given_up;
-
-	pthread_mutex_lock(&wait->lock);
-	given_up = wait->given_up;
-	pthread_mutex_unlock(&wait->lock);
-	return given_up;
-}
-
-static void *wait_for_contexts(void *arg)
-{
-	struct wait *wait = arg;
-
-	gate_exempt();
-	capture_relax();
-	/* An error is of work that failed: nothing of that context is running any more. */
-	for (size_t i = 0; i < wait->n && !is_given_up(wait); i++)
-		backend_wait(wait->contexts[i]);
-	pthread_mutex_lock(&wait->lock);
-	wait->done = true;
-	pthread_cond_signal(&wait->ended);
-	pthread_mutex_unlock(&wait->lock);
-	put_wait(wait);
-	return NULL;
-}
-
-static struct wait *wait_new(void)
-{
-	struct wait *wait;
-	size_t n = 0;
-
-	memory_lock();
-	for (struct context *c = memory.contexts; c; c = c->next)
-		n++;
-	wait = calloc(1, sizeof(*wait) + n * sizeof(*wait->contexts));
-	for (struct context *c = memory.contexts; c && wait; c = c->next)
-		wait->contexts[wait->n++] = c->handle;
-	memory_unlock();
-	if (!wait)
-		return NULL;
-	pthread_mutex_init(&wait->lock, NULL);
-	pthread_cond_init(&wait->ended, NULL);
-	wait->refs = 2;
-	return wait;
-}
-
-/* With a deadline: 0, -ETIMEDOUT, -errno. The driver's wait has none, so another thread does it, which is left
- * to itself when the time is up: it ends with the work it waits for. */
-static int idle_wait(uint64_t deadline_ns)
-{
-	struct timespec until = deadline_timespec(deadline_ns);
-	struct wait *wait = wait_new();
-	int r;
-
-	if (!wait)
-		return -ENOMEM;
-	r = thread_start_detached(wait_for_contexts, wait, STACK_BYTES);
-	if (r < 0) {
-		wait->refs = 1;
-		put_wait(wait);
-		return r;
-	}
-	pthread_mutex_lock(&wait->lock);
-	while (!wait->done && !r)
-		r = pthread_cond_clockwait(&wait->ended, &wait->lock, CLOCK_MONOTONIC, &until);
-	r = wait->done ? 0 : -r;
-	wait->given_up = r < 0;
-	pthread_mutex_unlock(&wait->lock);
-	put_wait(wait);
-	return r;
-}
 
 /* ---- operations ---- */
 
@@ -201,37 +100,21 @@ static bool check_sharing(struct agent_reply *reply)
 	return !piece;
 }
 
-/* Closes the gate at a moment when no stream is being captured. */
-static int close_gate(uint64_t deadline_ns)
-{
-	for (;;) {
-		int r = gate_close(deadline_ns);
-
-		if (r < 0 || !capture_active())
-			return r;
-		gate_open();
-		r = capture_wait(deadline_ns);
-		if (r < 0)
-			return r;
-	}
-}
-
 static void run_gate(struct agent_job *job, struct agent_reply *reply)
 {
-	uint64_t deadline_ns = deadline_in_ms(job->request->timeout_ms);
+	const struct agent_request *request = job->request;
+	const char *why = NULL;
 	int r;
 
 	if (gate_is_closed())
 		return;
-	r = close_gate(deadline_ns);
+	r = drain(request->n ? (unsigned int)request->ids[0] : 0, job->n_fds ? job->fds[0] : -1,
+		  deadline_in_ms(request->timeout_ms), &why);
 	if (r < 0) {
-		fail(reply, r, 0, "%s", backend_why_busy());
+		fail(reply, r, 0, "%s", why);
 		return;
 	}
-	r = idle_wait(deadline_ns);
-	if (r < 0)
-		fail(reply, r, 0, "work on the GPU did not end in time");
-	if (r < 0 || !check_sharing(reply))
+	if (!check_sharing(reply))
 		gate_open();
 	else
 		addresses_drop_memory();

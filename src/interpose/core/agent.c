@@ -79,8 +79,10 @@ static enum outcome serve_request(int fd, bool *ret_neighbour)
 	ssize_t sent = -EPIPE;
 
 	job.n_fds = came.n;
-	/* Only MAP takes descriptors; the others may have some to give. */
-	if (!sound || request.op != AGENT_MAP) {
+	/* Only these take descriptors; the others may have some to give. */
+	bool takes = request.op == AGENT_MAP || request.op == AGENT_GATE;
+
+	if (!sound || !takes) {
 		packet_close_fds(job.fds, job.n_fds);
 		job.n_fds = 0;
 	}
@@ -92,7 +94,7 @@ static enum outcome serve_request(int fd, bool *ret_neighbour)
 		reply.version = AGENT_VERSION;
 		agent_run(&job, &reply);
 		sent = packet_send(fd, &reply, sizeof(reply), job.fds,
-				   request.op == AGENT_MAP || reply.error ? 0 : job.n_fds,
+				   takes || reply.error ? 0 : job.n_fds,
 				   DEADLINE_NEVER);
 	} while (sent >= 0 && reply.more);
 	packet_close_fds(job.fds, job.n_fds);

@@ -39,6 +39,7 @@ _Static_assert(!offsetof(struct record, depth), "entry-x86_64.S has it so");
 enum {
 	CLOSED = 1u << 0,
 	FENCED = 1u << 1, /* no membarrier here: whoever enters or leaves makes a fence itself */
+	TICKET = 1u << 2, /* and above: counts the calls that were let through while it is closed */
 };
 
 /* What the assembler uses. gate_state is 0 where a call has nothing to do but to count. */
@@ -47,7 +48,9 @@ extern __thread struct record *gate_self;
 void gate_left(struct record *record);
 
 atomic_uint gate_state;	 /* a futex: who waits for the gate to open */
-static atomic_uint left; /* a futex: counts leavings while it is closed, for the closer */
+static atomic_uint changes; /* a futex: counts comings and goings while it is closed, for the closer */
+static atomic_uint waiting; /* threads that the closed gate holds back */
+static atomic_uint tickets; /* how many of them may pass: 0 or 1 */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct record *records;
@@ -60,6 +63,12 @@ static int futex(atomic_uint *word, int op, unsigned int value, const struct tim
 {
 	return (int)syscall(SYS_futex, word, op | FUTEX_PRIVATE_FLAG, value, deadline, NULL,
 			    FUTEX_BITSET_MATCH_ANY);
+}
+
+void gate_wake_closer(void)
+{
+	atomic_fetch_add(&changes, 1);
+	futex(&changes, FUTEX_WAKE, INT_MAX, NULL);
 }
 
 static int membarrier(int command)
@@ -79,8 +88,7 @@ static void end_thread(void *arg)
 	atomic_store(&record->exempt, false);
 	record->used = false;
 	pthread_mutex_unlock(&lock);
-	atomic_fetch_add(&left, 1);
-	futex(&left, FUTEX_WAKE, INT_MAX, NULL);
+	gate_wake_closer();
 }
 
 static void fork_prepare(void)
@@ -103,7 +111,9 @@ static void fork_child(void)
 		atomic_store(&r->exempt, false);
 		r->used = false;
 	}
-	atomic_fetch_and(&gate_state, ~CLOSED);
+	atomic_store(&waiting, 0);
+	atomic_store(&tickets, 0);
+	atomic_fetch_and(&gate_state, FENCED);
 	pthread_mutex_unlock(&lock);
 }
 
@@ -160,28 +170,35 @@ SLOW static struct record *add_self(void)
 
 /* ---- threads that come and go ---- */
 
-static void wake_closer(void)
+static bool take_ticket(void)
 {
-	atomic_fetch_add(&left, 1);
-	futex(&left, FUTEX_WAKE, INT_MAX, NULL);
+	unsigned int one = 1;
+
+	return atomic_compare_exchange_strong(&tickets, &one, 0);
 }
 
-/* The state is not plainly open: make the fence, and stay out while it is closed. */
+/* The state is not plainly open: make the fence, and stay out while it is closed, but for a ticket. */
 SLOW static void enter_slowly(struct record *record)
 {
 	int saved = errno;
+	bool waits = false;
 
 	for (;;) {
 		unsigned int seen;
 
 		atomic_store(&record->depth, 1); /* a full fence */
 		seen = atomic_load(&gate_state);
-		if (!(seen & CLOSED) || atomic_load(&record->exempt))
+		if (!(seen & CLOSED) || atomic_load(&record->exempt) || take_ticket())
 			break;
 		atomic_store(&record->depth, 0);
-		wake_closer();
+		if (!waits)
+			atomic_fetch_add(&waiting, 1);
+		waits = true;
+		gate_wake_closer();
 		futex(&gate_state, FUTEX_WAIT_BITSET, seen, NULL);
 	}
+	if (waits)
+		atomic_fetch_sub(&waiting, 1);
 	errno = saved;
 }
 
@@ -191,7 +208,7 @@ SLOW static void leave_slowly(struct record *record)
 
 	atomic_store(&record->depth, 0); /* a full fence */
 	if (atomic_load(&gate_state) & CLOSED)
-		wake_closer();
+		gate_wake_closer();
 	errno = saved;
 }
 
@@ -270,40 +287,58 @@ static int fence_all(void)
 	return r;
 }
 
-static int wait_until_empty(uint64_t deadline_ns)
-{
-	struct timespec deadline = deadline_timespec(deadline_ns);
-	const struct timespec *until = deadline_ns == DEADLINE_NEVER ? NULL : &deadline;
-
-	for (;;) {
-		unsigned int seen = atomic_load(&left);
-
-		if (!somebody_inside())
-			return 0;
-		if (futex(&left, FUTEX_WAIT_BITSET, seen, until) && errno == ETIMEDOUT)
-			return somebody_inside() ? -ETIMEDOUT : 0;
-	}
-}
-
-int gate_close(uint64_t deadline_ns)
+int gate_close(void)
 {
 	int r;
 
 	if (atomic_fetch_or(&gate_state, CLOSED) & CLOSED)
 		return -EBUSY;
 	r = fence_all();
-	if (!r)
-		r = wait_until_empty(deadline_ns);
 	if (r)
 		gate_open();
 	return r;
+}
+
+unsigned int gate_changes(void)
+{
+	return atomic_load(&changes);
+}
+
+void gate_wait(unsigned int seen, uint64_t deadline_ns)
+{
+	struct timespec deadline = deadline_timespec(deadline_ns);
+
+	futex(&changes, FUTEX_WAIT_BITSET, seen, deadline_ns == DEADLINE_NEVER ? NULL : &deadline);
+}
+
+bool gate_is_empty(void)
+{
+	return !atomic_load(&tickets) && !somebody_inside();
+}
+
+bool gate_holds_back(void)
+{
+	return atomic_load(&waiting);
+}
+
+void gate_let_through(void)
+{
+	atomic_store(&tickets, 1);
+	atomic_fetch_add(&gate_state, TICKET); /* who is about to wait does not */
+	futex(&gate_state, FUTEX_WAKE, 1, NULL);
+}
+
+bool gate_take_back(void)
+{
+	return take_ticket();
 }
 
 void gate_open(void)
 {
 	int saved = errno;
 
-	atomic_fetch_and(&gate_state, ~CLOSED);
+	atomic_store(&tickets, 0);
+	atomic_fetch_and(&gate_state, FENCED);
 	futex(&gate_state, FUTEX_WAKE, INT_MAX, NULL);
 	errno = saved;
 }

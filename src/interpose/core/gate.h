@@ -13,8 +13,27 @@ void gate_leave(void);
 /** Exempts the calling thread (the agent) from the gate for good. */
 void gate_exempt(void);
 
-/** Closes it and waits until no thread but the exempt ones is inside. Returns 0; or -ETIMEDOUT, and then it
- * is open again. */
-int gate_close(uint64_t deadline_ns);
+/** Closes it: whoever comes is held back. Threads may still be inside. -EBUSY: it is closed. */
+int gate_close(void);
 void gate_open(void);
 bool gate_is_closed(void);
+
+/** While it is closed, for the one thread that closed it: */
+
+/** Whether no thread but the exempt ones is inside, nor about to be with a ticket. */
+bool gate_is_empty(void);
+
+/** Whether it holds a thread back. */
+bool gate_holds_back(void);
+
+/** Lets one call in, of a thread that waits or comes. Once at a time: until gate_is_empty(). */
+void gate_let_through(void);
+
+/** Takes the ticket of gate_let_through() back; false: somebody has used it. */
+bool gate_take_back(void);
+
+/** A count of what may have changed here, and a wait until it is no longer @seen: threads that came or left,
+ * and gate_wake_closer(). */
+unsigned int gate_changes(void);
+void gate_wait(unsigned int seen, uint64_t deadline_ns);
+void gate_wake_closer(void);

@@ -135,7 +135,7 @@ static void good_answers(void)
 	int fds[PIECES];
 	size_t n = 0;
 
-	CHECK(agent_gate(&a, 100, NULL) == 0);
+	CHECK(agent_gate(&a, 100, -1, 0, NULL) == 0);
 	CHECK(agent_list(&a, &pieces, &n, NULL) == 0 && n == PIECES);
 	for (size_t i = 0; i < n; i++) {
 		CHECK(pieces[i].id == i + 1);
@@ -155,7 +155,7 @@ static void refusals(void)
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	auto_(agent_close) struct agent a = met(REFUSES);
 
-	CHECK(agent_gate(&a, 100, &err) == -EOPNOTSUPP);
+	CHECK(agent_gate(&a, 100, -1, 0, &err) == -EOPNOTSUPP);
 	CHECK(strstr(err.text, "memory is shared") && strstr(err.text, "801"));
 	CHECK(a.fd >= 0); /* it is still in step */
 }

@@ -2,6 +2,7 @@
 /* Makes a library under test of the product's entry points: one wrapper, and the hooks. */
 #include "hooks.h"
 
+#include "close-gate.h"
 #include "interpose/core/agent.h"
 #include "interpose/core/gate.h"
 #include "interpose/core/memory.h"
@@ -49,7 +50,7 @@ static const char *const names[] = {
 };
 
 __attribute__((visibility("default"))) const struct hooks brumate_test_hooks = {
-	.gate_close = gate_close,
+	.gate_close = close_gate,
 	.gate_open = gate_open,
 	.gate_exempt = gate_exempt,
 	.is_ours = entry_is_ours,

@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "check.h"
+#include "close-gate.h"
 #include "interpose/core/gate.h"
 #include "threads.h"
 
@@ -68,7 +69,7 @@ static void test_closed_means_nobody_inside(int rounds)
 	for (int i = 0; i < THREADS; i++)
 		CHECK(!pthread_create(&threads[i], NULL, hammer, &counters[i].inside));
 	for (int round = 0; round < rounds; round++) {
-		CHECK(!gate_close(deadline_in_ms(60000)));
+		CHECK(!close_gate(deadline_in_ms(60000)));
 		CHECK(gate_is_closed());
 		before = count_entered();
 		for (int i = 0; i < 100; i++)
@@ -117,15 +118,15 @@ static void test_deadline_opens_again(void)
 
 	start(&v);
 	await(v.inside);
-	CHECK(gate_close(deadline_in_ms(50)) == -ETIMEDOUT);
+	CHECK(close_gate(deadline_in_ms(50)) == -ETIMEDOUT);
 	CHECK(!gate_is_closed());
 	start(&second);
 	await(second.inside);
 	second.leave = v.leave = true;
 	CHECK(!pthread_join(v.thread, NULL));
 	CHECK(!pthread_join(second.thread, NULL));
-	CHECK(!gate_close(deadline_in_ms(60000)));
-	CHECK(gate_close(deadline_in_ms(0)) == -EBUSY);
+	CHECK(!close_gate(deadline_in_ms(60000)));
+	CHECK(close_gate(deadline_in_ms(0)) == -EBUSY);
 	gate_open();
 }
 
@@ -133,7 +134,7 @@ static void test_who_comes_waits(void)
 {
 	struct visitor v;
 
-	CHECK(!gate_close(DEADLINE_NEVER));
+	CHECK(!close_gate(DEADLINE_NEVER));
 	start(&v);
 	await_asleep(&v.tid);
 	CHECK(!v.inside);
@@ -143,12 +144,12 @@ static void test_who_comes_waits(void)
 	CHECK(!pthread_join(v.thread, NULL));
 }
 
-static void *close_gate(void *arg)
+static void *close_in_thread(void *arg)
 {
 	struct visitor *v = arg;
 
 	v->tid = gettid();
-	CHECK(!gate_close(DEADLINE_NEVER));
+	CHECK(!close_gate(DEADLINE_NEVER));
 	v->done = true;
 	return NULL;
 }
@@ -171,7 +172,7 @@ static void test_the_last_one_wakes_the_closer(void *(*last)(void *))
 
 	CHECK(!pthread_create(&v.thread, NULL, last, &v));
 	await(v.inside);
-	CHECK(!pthread_create(&closer.thread, NULL, close_gate, &closer));
+	CHECK(!pthread_create(&closer.thread, NULL, close_in_thread, &closer));
 	await_asleep(&closer.tid);
 	CHECK(!closer.done);
 	v.leave = true;
@@ -188,7 +189,7 @@ static void *pass_exempt(void *arg)
 	gate_enter(); /* and is not waited for */
 	CHECK(gate_is_closed());
 	gate_open();
-	CHECK(!gate_close(DEADLINE_NEVER));
+	CHECK(!close_gate(DEADLINE_NEVER));
 	gate_leave();
 	return NULL;
 }
@@ -197,7 +198,7 @@ static void test_exempt_thread_passes(void)
 {
 	pthread_t thread;
 
-	CHECK(!gate_close(DEADLINE_NEVER));
+	CHECK(!close_gate(DEADLINE_NEVER));
 	CHECK(!pthread_create(&thread, NULL, pass_exempt, NULL));
 	CHECK(!pthread_join(thread, NULL));
 	gate_open();
@@ -214,12 +215,12 @@ static void test_many_threads(void)
 			start(&v[i]);
 		for (int i = 0; i < MANY; i++)
 			await(v[i].inside);
-		CHECK(gate_close(deadline_in_ms(0)) == -ETIMEDOUT);
+		CHECK(close_gate(deadline_in_ms(0)) == -ETIMEDOUT);
 		for (int i = 0; i < MANY; i++)
 			v[i].leave = true;
 		for (int i = 0; i < MANY; i++)
 			CHECK(!pthread_join(v[i].thread, NULL));
-		CHECK(!gate_close(deadline_in_ms(60000)));
+		CHECK(!close_gate(deadline_in_ms(60000)));
 		gate_open();
 	}
 }
@@ -233,19 +234,19 @@ static void test_fork(void)
 
 	start(&v);
 	await(v.inside);
-	CHECK(gate_close(deadline_in_ms(0)) == -ETIMEDOUT);
+	CHECK(close_gate(deadline_in_ms(0)) == -ETIMEDOUT);
 	pid = fork();
 	CHECK(pid >= 0);
 	if (!pid) {
 		gate_enter();
 		gate_leave();
-		_exit(gate_close(deadline_in_ms(60000)) ? 1 : 0);
+		_exit(close_gate(deadline_in_ms(60000)) ? 1 : 0);
 	}
 	CHECK(waitpid(pid, &status, 0) == pid && !status);
 	v.leave = true;
 	CHECK(!pthread_join(v.thread, NULL));
 
-	CHECK(!gate_close(DEADLINE_NEVER));
+	CHECK(!close_gate(DEADLINE_NEVER));
 	pid = fork();
 	CHECK(pid >= 0);
 	if (!pid) {
@@ -310,12 +311,59 @@ static int main_without_membarrier(const char *mode)
 	gate_leave();
 	if (!strcmp(mode, "lost")) {
 		refuse_membarrier();
-		CHECK(gate_close(DEADLINE_NEVER) == -EPERM && !gate_is_closed());
+		CHECK(close_gate(DEADLINE_NEVER) == -EPERM && !gate_is_closed());
 	}
 	test_closed_means_nobody_inside(FEW_ROUNDS);
 	test_the_last_one_wakes_the_closer(visit);
 	test_who_comes_waits();
 	return 0;
+}
+
+static void *call_twice(void *arg)
+{
+	struct visitor *v = arg;
+
+	v->tid = gettid();
+	gate_enter();
+	v->inside = true;
+	while (!v->leave)
+		sched_yield();
+	gate_leave();
+	gate_enter();
+	v->done = true;
+	gate_leave();
+	return NULL;
+}
+
+/* One call each time, of one thread; and one that nobody has used may be taken back. */
+static void test_lets_one_call_through(void)
+{
+	struct visitor visitors[2] = { { .thread = 0 } };
+	struct visitor *in, *out;
+
+	CHECK(!close_gate(DEADLINE_NEVER));
+	CHECK(!gate_holds_back());
+	gate_let_through();
+	CHECK(!gate_is_empty() && gate_take_back() && gate_is_empty() && !gate_take_back());
+	for (int i = 0; i < 2; i++) {
+		CHECK(!pthread_create(&visitors[i].thread, NULL, call_twice, &visitors[i]));
+		await_asleep(&visitors[i].tid);
+	}
+	CHECK(gate_holds_back() && gate_is_empty());
+	gate_let_through();
+	await(visitors[0].inside || visitors[1].inside);
+	in = visitors[0].inside ? &visitors[0] : &visitors[1];
+	out = &visitors[in == &visitors[0]];
+	CHECK(!gate_is_empty() && !gate_take_back());
+	in->leave = true;
+	await(gate_is_empty());
+	await_asleep(&in->tid);
+	CHECK(!in->done && !out->inside);
+	out->leave = true;
+	gate_open();
+	for (int i = 0; i < 2; i++)
+		CHECK(!pthread_join(visitors[i].thread, NULL));
+	CHECK(!gate_holds_back() && in->done && out->done);
 }
 
 int main(int argc, char **argv)
@@ -331,6 +379,7 @@ int main(int argc, char **argv)
 	test_the_last_one_wakes_the_closer(end_inside);
 	test_exempt_thread_passes();
 	test_many_threads();
+	test_lets_one_call_through();
 	test_fork();
 	print_cost();
 	run_mode("never");

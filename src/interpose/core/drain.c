@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Closing the gate over an idle GPU. A process alone closes it and waits. Members of a job wait for each
+ * other: where a kernel of one waits for work of another that the other's gate holds back, closing alone would
+ * take for ever. So they drain in lockstep: a member that is idle while others are not lets one call through,
+ * becomes idle again, and so on, until all are idle at once. Then no kernel waits for anybody. This needs no
+ * knowledge of what the kernels do: collectives of any library, captured into graphs or not.
+ *
+ * Calls that are let through may be long and have nothing to do with what the others wait for: members that are
+ * independent would hardly ever be idle at once. So there are times for it, which all know by the clock: first
+ * none is let through, then for a while they are, then for half as long they are not, then twice as long, and so
+ * on. Members that are independent become idle as soon as such a pause is longer than their work; members in
+ * lockstep take about one and a half times what they need.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/thread.h"
+#include "interpose/core/backend.h"
+#include "interpose/core/drain.h"
+#include "interpose/core/gate.h"
+#include "interpose/core/memory.h"
+#include "wire/agent.h"
+
+enum {
+	STACK_BYTES = 1 << 20,
+	/* Until the first call is let through, and then for how long: most queues are empty by then. */
+	FIRST_PAUSE_MS = 20,
+	FIRST_TURN_MS = 20,
+};
+
+/* ---- whether the contexts are idle ---- */
+
+/* The driver's wait has no deadline, so another thread does it, which is left to itself when the time is up:
+ * it ends with the work it waits for. */
+struct look {
+	atomic_uint refs;
+	atomic_bool done, given_up;
+	size_t n;
+	void *contexts[];
+};
+
+static void put_look(struct look *look)
+{
+	if (look && atomic_fetch_sub(&look->refs, 1) == 1)
+		free(look);
+}
+
+static void *wait_for_contexts(void *arg)
+{
+	struct look *look = arg;
+
+	gate_exempt();
+	capture_relax();
+	/* An error is of work that failed: nothing of that context is running any more. */
+	for (size_t i = 0; i < look->n && !atomic_load(&look->given_up); i++)
+		backend_wait(look->contexts[i]);
+	atomic_store(&look->done, true);
+	gate_wake_closer();
+	put_look(look);
+	return NULL;
+}
+
+static struct look *start_look(int *ret_error)
+{
+	struct look *look;
+	size_t n = 0;
+
+	memory_lock();
+	for (struct context *c = memory.contexts; c; c = c->next)
+		n++;
+	look = calloc(1, sizeof(*look) + n * sizeof(*look->contexts));
+	for (struct context *c = memory.contexts; c && look; c = c->next)
+		look->contexts[look->n++] = c->handle;
+	memory_unlock();
+	*ret_error = -ENOMEM;
+	if (!look)
+		return NULL;
+	atomic_store(&look->refs, 2);
+	*ret_error = thread_start_detached(wait_for_contexts, look, STACK_BYTES);
+	if (!*ret_error)
+		return look;
+	free(look);
+	return NULL;
+}
+
+/* ---- the members ---- */
+
+struct members {
+	struct agent_drain *shared; /* NULL: there are no others */
+	uint64_t own;		    /* our bit in it */
+	pthread_t listener;
+	atomic_bool leaving;
+};
+
+static void futex_shared(uint32_t *word, int op, uint32_t value)
+{
+	syscall(SYS_futex, word, op, value, NULL, NULL, 0);
+}
+
+static void tell_members(struct agent_drain *shared)
+{
+	__atomic_fetch_add(&shared->changes, 1, __ATOMIC_SEQ_CST);
+	futex_shared(&shared->changes, FUTEX_WAKE, INT_MAX);
+}
+
+/* Turns what changes among the members into a change at our gate: the closer waits for one thing. */
+static void *listen_to_members(void *arg)
+{
+	struct members *m = arg;
+
+	for (;;) {
+		uint32_t seen = __atomic_load_n(&m->shared->changes, __ATOMIC_SEQ_CST);
+
+		gate_wake_closer();
+		if (atomic_load(&m->leaving))
+			return NULL;
+		futex_shared(&m->shared->changes, FUTEX_WAIT, seen);
+	}
+}
+
+/* What another process might shrink would end this one. */
+static bool is_sound(int fd)
+{
+	int seals = fcntl(fd, F_GET_SEALS);
+	struct stat st;
+
+	return seals >= 0 && seals & F_SEAL_SHRINK && !fstat(fd, &st) &&
+	       st.st_size >= (off_t)sizeof(struct agent_drain);
+}
+
+static int join_members(struct members *m, unsigned int member, int fd)
+{
+	void *at;
+	int r;
+
+	*m = (struct members){ .own = 1 };
+	if (fd < 0)
+		return 0;
+	if (member >= AGENT_DRAIN_MEMBERS_MAX || !is_sound(fd))
+		return -EBADMSG;
+	at = mmap(NULL, sizeof(*m->shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (at == MAP_FAILED)
+		return -errno;
+	madvise(at, sizeof(*m->shared), MADV_DONTFORK);
+	m->shared = at;
+	m->own = 1ull << member;
+	r = thread_start(&m->listener, listen_to_members, m);
+	if (r < 0)
+		munmap(at, sizeof(*m->shared));
+	return r;
+}
+
+static void leave_members(struct members *m)
+{
+	if (!m->shared)
+		return;
+	atomic_store(&m->leaving, true);
+	tell_members(m->shared);
+	pthread_join(m->listener, NULL);
+	munmap(m->shared, sizeof(*m->shared));
+}
+
+static uint64_t others_busy(const struct members *m)
+{
+	return m->shared ? __atomic_load_n(&m->shared->busy, __ATOMIC_SEQ_CST) & ~m->own : 0;
+}
+
+static void become_idle(struct members *m)
+{
+	if (!m->shared)
+		return;
+	__atomic_fetch_and(&m->shared->busy, ~m->own, __ATOMIC_SEQ_CST);
+	tell_members(m->shared);
+}
+
+/* False: all are idle, and stay so. */
+static bool become_busy(struct members *m)
+{
+	uint64_t seen = others_busy(m);
+
+	while (seen)
+		if (__atomic_compare_exchange_n(&m->shared->busy, &seen, seen | m->own, false,
+						__ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+			return true;
+	return false;
+}
+
+/* ---- the drain ---- */
+
+struct drain {
+	struct members members;
+	struct look *look; /* under way */
+	bool idle;	   /* our bit is not set */
+	uint64_t start_ns, deadline_ns;
+};
+
+static void drop_look(struct drain *d)
+{
+	if (d->look)
+		atomic_store(&d->look->given_up, true);
+	put_look(d->look);
+	d->look = NULL;
+}
+
+/* A capture is not to be waited in, nor to be cut in two: it goes on to its end. */
+static int let_capture_end(struct drain *d)
+{
+	int r;
+
+	gate_open();
+	r = capture_wait(d->deadline_ns);
+	return r < 0 ? r : gate_close();
+}
+
+/* Busy: on towards idle, as far as that goes without waiting. */
+static int step_busy(struct drain *d)
+{
+	int r = 0;
+
+	/* Nobody came for the ticket, and nobody waits for us. */
+	if (!d->look && !others_busy(&d->members))
+		gate_take_back();
+	if (!gate_is_empty())
+		drop_look(d);
+	else if (capture_active())
+		r = let_capture_end(d);
+	else if (!d->look)
+		d->look = start_look(&r);
+	else if (atomic_load(&d->look->done)) {
+		drop_look(d);
+		d->idle = true;
+		become_idle(&d->members);
+	}
+	return r;
+}
+
+/* When the next time begins in which calls are let through; @now, if it has. */
+static uint64_t next_turn(uint64_t start, uint64_t now)
+{
+	uint64_t len = FIRST_TURN_MS * NS_PER_MS;
+	uint64_t at = (start < now ? start : now) + FIRST_PAUSE_MS * NS_PER_MS;
+
+	while (at + len <= now) {
+		at += len + len / 2;
+		len *= 2;
+	}
+	return at > now ? at : now;
+}
+
+/* Idle: on to a call that is let through. Returns until when there is nothing to do but for changes. */
+static uint64_t step_idle(struct drain *d)
+{
+	uint64_t now = clock_now_ns(), turn = next_turn(d->start_ns, now);
+
+	if (!gate_holds_back())
+		return DEADLINE_NEVER;
+	if (turn > now)
+		return turn;
+	if (become_busy(&d->members)) {
+		d->idle = false;
+		gate_let_through();
+	}
+	return DEADLINE_NEVER;
+}
+
+static int drain_to_the_end(struct drain *d)
+{
+	for (;;) {
+		unsigned int seen = gate_changes();
+		uint64_t until = DEADLINE_NEVER;
+		bool was_idle = d->idle;
+		int r = 0;
+
+		if (d->idle && !others_busy(&d->members))
+			return 0;
+		if (clock_now_ns() >= d->deadline_ns)
+			return -ETIMEDOUT;
+		if (d->idle)
+			until = step_idle(d);
+		else
+			r = step_busy(d);
+		if (r < 0)
+			return r;
+		if (d->idle == was_idle)
+			gate_wait(seen, until < d->deadline_ns ? until : d->deadline_ns);
+	}
+}
+
+static const char *why_not(const struct drain *d, int r)
+{
+	if (r != -ETIMEDOUT)
+		return "the gate cannot be closed";
+	if (d->idle)
+		return "this process is idle, but others of the job did not become so in time";
+	return d->look && gate_is_empty() ? "work on the GPU did not end in time"
+					  : backend_why_busy();
+}
+
+int drain(unsigned int member, int fd, uint64_t deadline_ns, const char **why)
+{
+	struct drain d = { .deadline_ns = deadline_ns };
+	int r = join_members(&d.members, member, fd);
+
+	if (r == 0) {
+		d.start_ns = d.members.shared ? d.members.shared->start_ns : 0;
+		r = gate_close();
+		if (r == 0)
+			r = drain_to_the_end(&d);
+		leave_members(&d.members);
+	}
+	if (r < 0)
+		*why = why_not(&d, r);
+	drop_look(&d);
+	if (r < 0 && gate_is_closed())
+		gate_open();
+	return r;
+}

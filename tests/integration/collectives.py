@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Jobs whose processes wait for each other on the GPU, as ranks do that compute together. No gate may close for
+good while a kernel of another rank waits for what it holds back."""
+
+import re
+
+from cases import EXIT_STILL_RUNNING, case, expect, main, wait_until
+
+
+def ranks(bed, count, *options):
+    job, log = bed.started([bed.program("ranks"), count, "--mib", 4, *options])
+    log.wait_until(lambda text: len(set(re.findall(r"^rank (\d+) step ", text, re.M))) == members(count), "first steps")
+    return job, log
+
+
+def members(count):
+    return 3 if count == "independent" else count
+
+
+def steps(log):
+    """The last step of each rank; checks that none is wrong, missing or doubled."""
+    last = {}
+    text = log.text()
+    expect("BAD" not in text and "ERR" not in text, f"wrong data: {log.tail()}")
+    for rank, step in re.findall(r"^rank (\d+) step (\d+) OK$", text, re.M):
+        expect(int(step) == last.get(rank, 0) + 1, f"rank {rank}: step {step} after {last.get(rank, 0)}")
+        last[rank] = int(step)
+    return last
+
+
+def go_on(log):
+    before = steps(log)
+    wait_until(lambda: all(steps(log)[rank] >= before[rank] + 2 for rank in before), "all ranks go on", 60)
+
+
+def round_trips(bed, job, log, times):
+    for _ in range(times):
+        bed.operation("suspend", job, "--force")
+        before = steps(log)
+        bed.expect_state(job, "suspended")
+        expect(steps(log) == before, "a rank works while it is suspended")
+        bed.operation("resume", job)
+        go_on(log)
+
+
+@case
+def two_ranks(bed):
+    job, log = ranks(bed, 2, "--busy-ms", 5)
+    round_trips(bed, job, log, 5)
+    bed.end(job)
+
+
+@case
+def five_ranks_out_of_step(bed):
+    job, log = ranks(bed, 5, "--busy-ms", 5, "--interval-ms", 200)
+    round_trips(bed, job, log, 2)
+    bed.end(job)
+
+
+@case
+def on_one_gpu(bed):
+    bed.own["BRUMATE_SIM_GPUS"] = "1"
+    job, log = ranks(bed, 2, "--busy-ms", 5)
+    round_trips(bed, job, log, 2)
+    bed.end(job)
+
+
+@case
+def checkpoint_and_restore(bed):
+    job, log = ranks(bed, 2, "--busy-ms", 5, "--interval-ms", 20)
+    checkpoint = bed.operation("checkpoint", job, "--force")["checkpoint"]
+    bed.operation("restore", checkpoint)
+    go_on(log)
+    bed.end(job)
+
+
+@case
+def independent_members(bed):
+    """Kernels of 60 ms in each: let through one after the other they would hardly all be idle at once."""
+    job, log = ranks(bed, "independent", "--busy-ms", 480)
+    for _ in range(3):
+        bed.operation("suspend", job, "--force")
+        bed.operation("resume", job)
+        go_on(log)
+    bed.end(job)
+
+
+@case
+def a_rank_that_does_not_come(bed):
+    """The others cannot become idle in time: nothing has happened, and all go on once it comes."""
+    job, log = ranks(bed, 3, "--interval-ms", 4000)
+    refused = bed.fails(EXIT_STILL_RUNNING, "suspend", job, "--force", "--timeout", "1")
+    expect("process" in refused.err, refused.err)
+    bed.expect_state(job, "running")
+    go_on(log)
+    bed.end(job)
+
+
+main()

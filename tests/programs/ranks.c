@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Processes that compute together as ranks of a training do: kernels of each wait on the GPU for kernels of all
+ * others, and the host runs ahead of the GPU. A thread of each rank carries what its kernels tell to the other
+ * ranks by sockets, as collective libraries do between machines; no memory is shared. The word is the number
+ * of ranks; they take the GPUs from --gpu on in turn. With --interval-ms the ranks are not in step: each pauses
+ * for that long at other times. With the word "independent" three of them do the same work and wait for nobody.
+ */
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cuda.h"
+#include "program.h"
+
+enum { RANKS_MAX = 16, LAYERS = 8, AHEAD = 4 };
+
+static unsigned int n_ranks = 2, rank;
+static bool independent;
+static int links[RANKS_MAX][RANKS_MAX]; /* of the row's rank, to the column's */
+
+/* Page-locked: what our kernels have reached, and what those of the others have. */
+static struct flags {
+	_Atomic uint32_t own, others[RANKS_MAX];
+} *flags;
+
+static void make_links(void)
+{
+	for (unsigned int i = 0; i < n_ranks; i++)
+		for (unsigned int k = 0; k < i; k++) {
+			int pair[2];
+
+			if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+				die("socketpair");
+			links[i][k] = pair[0];
+			links[k][i] = pair[1];
+		}
+}
+
+/* One that has ended needs to hear no more. */
+static void tell_others(uint32_t reached)
+{
+	for (unsigned int k = 0; k < n_ranks; k++)
+		if (k != rank)
+			send(links[rank][k], &reached, sizeof(reached), MSG_NOSIGNAL);
+}
+
+static void hear_others(void)
+{
+	for (unsigned int k = 0; k < n_ranks; k++) {
+		struct pollfd from = { .fd = links[rank][k], .events = POLLIN };
+		uint32_t reached;
+
+		while (k != rank && poll(&from, 1, 0) > 0 &&
+		       read(from.fd, &reached, sizeof(reached)) == sizeof(reached))
+			atomic_store(&flags->others[k], reached);
+	}
+}
+
+/* Until the last that is to be reached has been told. The GPU writes and reads memory: nothing wakes this. */
+static void *carry(void *arg)
+{
+	const struct timespec pause = { .tv_nsec = 20000 };
+	const _Atomic uint32_t *last = arg;
+	uint32_t told = 0;
+
+	while (!told || told != atomic_load(last)) {
+		uint32_t reached = atomic_load(&flags->own);
+
+		if (reached != told)
+			tell_others(reached);
+		told = reached;
+		hear_others();
+		nanosleep(&pause, NULL);
+	}
+	return NULL;
+}
+
+struct state {
+	const struct options *options;
+	struct gpu gpu;
+	struct array memory;
+	CUdeviceptr own, others;
+	uint32_t reached;
+};
+
+/* Nobody passes before all have come. */
+static void meet(struct state *s)
+{
+	s->reached++;
+	LAUNCH(s->gpu.store_u32, 1, NULL, &s->own, &s->reached);
+	for (unsigned int k = 0; k < n_ranks; k++) {
+		CUdeviceptr other = s->others + k * sizeof(uint32_t);
+
+		if (k != rank)
+			LAUNCH(s->gpu.await_u32, 1, NULL, &other, &s->reached);
+	}
+}
+
+static bool step(void *state, uint64_t n)
+{
+	struct state *s = state;
+	uint64_t busy_ns = s->options->busy_ms * 1000000ull / LAYERS;
+	struct timespec skew = { .tv_sec = s->options->interval_ms / 1000,
+				 .tv_nsec = s->options->interval_ms % 1000 * 1000000 };
+
+	for (int i = 0; i < LAYERS; i++) {
+		if (busy_ns)
+			LAUNCH(s->gpu.spin_ns, 1, NULL, &busy_ns);
+		array_add(&s->memory, NULL);
+		if (!independent)
+			meet(s);
+		if (i == LAYERS / 2 && n % n_ranks == rank)
+			nanosleep(&skew, NULL);
+	}
+	return n % AHEAD || array_check(&s->memory, NULL);
+}
+
+static void say_rank(void *state)
+{
+	printf("rank %u ", rank);
+}
+
+static void run_rank(const struct options *options)
+{
+	struct options own = *options;
+	struct state s = { .options = options };
+	_Atomic uint32_t last = 0;
+	pthread_t thread;
+	int n_gpus;
+
+	cuda_load();
+	CHECKED(cuInit(0));
+	CHECKED(cuDeviceGetCount(&n_gpus));
+	gpu_open(&s.gpu, (options->gpu + (int)rank) % n_gpus);
+	array_alloc(&s.memory, &s.gpu, 1, options->mib << 20);
+	CHECKED(cuMemHostAlloc((void **)&flags, sizeof(*flags), CU_MEMHOSTALLOC_DEVICEMAP));
+	*flags = (struct flags){ 0 };
+	CHECKED(cuMemHostGetDevicePointer_v2(&s.own, (void *)&flags->own, 0));
+	CHECKED(cuMemHostGetDevicePointer_v2(&s.others, (void *)flags->others, 0));
+	if (pthread_create(&thread, NULL, carry, &last))
+		die("pthread_create");
+	own.interval_ms = 0;
+	steps_run(&own, step, say_rank, &s);
+	CHECKED(cuCtxSynchronize());
+	atomic_store(&last, independent ? 1 : s.reached);
+	if (independent)
+		atomic_store(&flags->own, 1);
+	pthread_join(thread, NULL);
+}
+
+int main(int argc, char **argv)
+{
+	struct options options = { .mib = 16, .chunk_mib = 1 };
+	bool all_right = true;
+	int status;
+
+	options_parse(&options, argc, argv,
+		      "ranks [2|independent] [--mib 16] [--busy-ms 0] [--interval-ms 0] [--steps N] [--gpu 0]");
+	independent = options.word && !strcmp(options.word, "independent");
+	if (options.word)
+		n_ranks = independent ? 3 : (unsigned int)atoi(options.word);
+	if (n_ranks < 2 || n_ranks > RANKS_MAX)
+		die("2 to %d ranks", RANKS_MAX);
+	make_links();
+	for (rank = 0; rank < n_ranks; rank++)
+		if (!fork()) {
+			run_rank(&options);
+			return 0;
+		}
+	while (wait(&status) > 0)
+		all_right = all_right && !status;
+	return !all_right;
+}
