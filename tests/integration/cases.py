@@ -13,6 +13,8 @@ import sys
 import time
 import traceback
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import promises  # noqa: E402 (it stands beside this folder)
 import varlink_client
 from harness import SOURCE, Build, Failed, Instance, Log, Program, Skipped, expect, process_start, run
 
@@ -95,6 +97,7 @@ class Bed(Instance):
         self.own.update(env or {})
         self.mounts = []
         self.background = []
+        self.promises_broken = ()
 
     # Jobs.
     def program(self, name):
@@ -368,6 +371,7 @@ class Bed(Instance):
             if background.process.poll() is None:
                 background.process.kill()
                 background.process.communicate()
+        self.keeps_promises()
         self.end_all()
         crius = self.crius()
         left = self.wait_gone(seconds=10)
@@ -378,6 +382,27 @@ class Bed(Instance):
         expect(not crius, f"CRIU is left: {crius}")
         expect(not partials, f"half a checkpoint is left: {partials}")
         expect(not any(vram), f"device memory is left in use: {vram}")
+
+    def places(self):
+        own = tuple(program.pid for program in self.programs if not self._serves(program))
+        return promises.Places(self.own["BRUMATE_STATE_DIR"], self.own["BRUMATE_RUNTIME_DIR"], self.own["BRUMATE_SIM_DIR"],
+                               apart=own, except_for=self.promises_broken, idle_shims=True)
+
+    @staticmethod
+    def _serves(program):
+        """What brumated starts is ours."""
+        argv = getattr(getattr(program, "process", None), "args", [""])
+        return os.path.basename(argv[0]) == "brumated"
+
+    def keeps_promises(self, patience_s=15):
+        """All that docs/states.md promises holds, now that nothing is under way. A job whose shim was killed is
+        put right by the next command."""
+        self.disarm()
+        for job in promises.Look(self.places()).jobs.values():
+            if job.root and not job.has_shim:
+                self.cli("kill", "--signal", "URG", job.id)
+        lines = promises.broken(self.places(), patience_s)
+        expect(not lines, "; ".join(lines))
 
     def vram_at_the_end(self):
         """What is left once the last of those that were killed has let go of it."""
@@ -432,6 +457,7 @@ def run_case(build, name, function):
     verdict, why, bed = "ok", "", None
     try:
         bed = Bed(build, getattr(function, "bed_env", None))
+        bed.promises_broken = getattr(function, "breaks", ())
         function(bed)
         bed.finish()
     except Skipped as skipped:
@@ -484,5 +510,15 @@ def with_env(**env):
     return mark
 
 
-__all__ = ["Background", "Bed", "Failed", "Log", "Skipped", "case", "expect", "main", "process_start", "run",
+def breaks(*numbers):
+    """The case leaves behind what these promises of docs/states.md do not allow, as it is about just that."""
+
+    def mark(function):
+        function.breaks = numbers
+        return function
+
+    return mark
+
+
+__all__ = ["breaks", "Background", "Bed", "Failed", "Log", "SOURCE", "Skipped", "case", "expect", "main", "process_start", "run",
            "read_link", "read_text", "wait_until", "with_env", "AS_NOBODY", "NOBODY", "MIB"]
