@@ -247,7 +247,9 @@ static int save_frozen(struct op *op, struct brumate_error *err)
 
 	if (!gpus)
 		return brumate_fail(err, ENOMEM, "%m");
-	int r = describe_tree(op, err);
+	int r = op_check_rights(op, err);
+	if (r == 0)
+		r = describe_tree(op, err);
 	return r < 0 ? r
 		     : cpu_memory_image_frozen(op->images.cpu_memory, &frozen, &op->progress, err);
 }

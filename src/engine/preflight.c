@@ -229,8 +229,10 @@ static int ask_for_force(const struct scan_finding *f, struct brumate_error *err
 int preflight(struct op *op, unsigned scopes, struct brumate_error *err)
 {
 	auto_(scan_report_fini) struct scan_report report = SCAN_REPORT_EMPTY;
-	int r = preflight_scan(op, scopes, &report, err);
+	int r = op_check_rights(op, err);
 
+	if (r == 0)
+		r = preflight_scan(op, scopes, &report, err);
 	if (r < 0)
 		return r;
 	for (size_t i = 0; i < report.n; i++)

@@ -48,7 +48,8 @@ int step_gate(struct op *op, struct brumate_error *err)
 		return r;
 	op->progress.stopped_ns = clock_now_ns();
 	op->touched = true;
-	return park_gate(&op->data, err);
+	r = park_gate(&op->data, err);
+	return r < 0 ? r : op_check_rights(op, err);
 }
 
 int step_park(struct op *op, struct brumate_error *err)
@@ -128,7 +129,9 @@ int step_gpu_lock(struct op *op, struct brumate_error *err)
 	if (!op->progress.stopped_ns)
 		op->progress.stopped_ns = clock_now_ns();
 	op->touched = true;
-	return gpu_set_act(&op->gpus, DEV_LOCK, DEV_STATE_LOCKED, timeout_ms, err);
+	int r = gpu_set_act(&op->gpus, DEV_LOCK, DEV_STATE_LOCKED, timeout_ms, err);
+	/* Where there is no gate, it is this that holds the members back. */
+	return r < 0 || op->data.n_agents ? r : op_check_rights(op, err);
 }
 
 int step_gpu_checkpoint(struct op *op, struct brumate_error *err)

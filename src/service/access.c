@@ -8,6 +8,7 @@
 
 #include "base/conf.h"
 #include "base/paths.h"
+#include "process/credentials.h"
 
 int access_check(const struct service_call *call, uid_t uid, const char *what,
 		 struct brumate_error *err)
@@ -76,6 +77,8 @@ int access_tree(struct proc_tree *ret, const struct service_call *call, pid_t pi
 			 tree.items[i].comm);
 		r = access_check(call, tree.items[i].uid, what, err);
 	}
+	if (r == 0) /* whatever it is taken in for, its memory can be had then */
+		r = credentials_check_tree(&tree, tree.items[0].uid, err);
 	if (r < 0)
 		return r;
 	*ret = tree;

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: MIT
+/* Credentials of threads from /proc/PID/task/TID; see proc(5), "status" and "attr/current". */
+#include "process/credentials.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/array.h"
+#include "base/fd.h"
+
+enum { STATUS_BYTES_MAX = 2 << 20 }; /* a thread may be in 65536 groups */
+
+void credentials_fini(struct credentials *c)
+{
+	free(c->groups);
+	*c = CREDENTIALS_EMPTY;
+}
+
+int credentials_copy(struct credentials *ret, const struct credentials *c)
+{
+	gid_t *groups = calloc(c->n_groups + 1, sizeof(*groups));
+
+	if (!groups)
+		return -ENOMEM;
+	for (size_t i = 0; i < c->n_groups; i++)
+		groups[i] = c->groups[i];
+	*ret = *c;
+	ret->groups = groups;
+	return 0;
+}
+
+bool credentials_are_same(const struct credentials *one, const struct credentials *other)
+{
+	return !memcmp(one->uids, other->uids, sizeof(one->uids)) &&
+	       !memcmp(one->gids, other->gids, sizeof(one->gids)) &&
+	       !memcmp(one->capabilities, other->capabilities, sizeof(one->capabilities)) &&
+	       one->n_groups == other->n_groups &&
+	       (!one->n_groups ||
+		!memcmp(one->groups, other->groups, one->n_groups * sizeof(*one->groups))) &&
+	       one->no_new_privs == other->no_new_privs && one->seccomp == other->seccomp &&
+	       !strcmp(one->label, other->label);
+}
+
+bool credentials_are_of_user(const struct credentials *c, uid_t uid)
+{
+	for (int i = 0; i < CREDENTIALS_ID__MAX; i++)
+		if (c->uids[i] != uid)
+			return false;
+	for (int i = 0; i < CREDENTIALS_SET__MAX; i++)
+		if (i != CREDENTIALS_BOUNDING && c->capabilities[i])
+			return false;
+	return true;
+}
+
+/* ---- one thread ---- */
+
+/* What follows "NAME:" in a status file; NULL if there is no such line. */
+static const char *find_field(const char *status, const char *name)
+{
+	size_t len = strlen(name);
+
+	for (const char *line = status; line; line = strchr(line, '\n')) {
+		line += *line == '\n';
+		if (!strncmp(line, name, len) && line[len] == ':')
+			return line + len + 1;
+	}
+	return NULL;
+}
+
+static int parse_ids(uint32_t *ret, const char *field)
+{
+	char *end;
+
+	if (!field)
+		return -EBADMSG;
+	for (int i = 0; i < CREDENTIALS_ID__MAX; i++) {
+		ret[i] = (uint32_t)strtoul(field, &end, 10);
+		if (end == field)
+			return -EBADMSG;
+		field = end;
+	}
+	return 0;
+}
+
+static int compare_gids(const void *one, const void *other)
+{
+	const gid_t *a = one, *b = other;
+
+	return *a < *b ? -1 : *a > *b;
+}
+
+static int parse_groups(struct credentials *c, const char *field)
+{
+	while (field && *field && *field != '\n') {
+		char *end;
+		gid_t gid = (gid_t)strtoul(field, &end, 10);
+
+		if (end == field) {
+			field++;
+			continue;
+		}
+		gid_t *more = array_room(c->groups, c->n_groups, sizeof(*more));
+		if (!more)
+			return -ENOMEM;
+		c->groups = more;
+		c->groups[c->n_groups++] = gid;
+		field = end;
+	}
+	if (c->n_groups)
+		qsort(c->groups, c->n_groups, sizeof(*c->groups), compare_gids);
+	return field ? 0 : -EBADMSG;
+}
+
+static int parse_capabilities(struct credentials *c, const char *status)
+{
+	static const char *const names[CREDENTIALS_SET__MAX] = {
+		[CREDENTIALS_INHERITABLE] = "CapInh", [CREDENTIALS_PERMITTED] = "CapPrm",
+		[CREDENTIALS_IN_EFFECT] = "CapEff",   [CREDENTIALS_BOUNDING] = "CapBnd",
+		[CREDENTIALS_AMBIENT] = "CapAmb",
+	};
+
+	for (int i = 0; i < CREDENTIALS_SET__MAX; i++) {
+		const char *field = find_field(status, names[i]);
+		char *end;
+
+		if (!field)
+			return -EBADMSG;
+		c->capabilities[i] = strtoull(field, &end, 16);
+		if (end == field)
+			return -EBADMSG;
+	}
+	return 0;
+}
+
+int credentials_parse(struct credentials *ret, const char *status)
+{
+	auto_(credentials_fini) struct credentials c = CREDENTIALS_EMPTY;
+	const char *no_new_privs = find_field(status, "NoNewPrivs");
+	const char *seccomp = find_field(status, "Seccomp"); /* not there without the feature */
+	int r = parse_ids(c.uids, find_field(status, "Uid"));
+
+	if (r == 0)
+		r = parse_ids(c.gids, find_field(status, "Gid"));
+	if (r == 0)
+		r = parse_groups(&c, find_field(status, "Groups"));
+	if (r == 0)
+		r = parse_capabilities(&c, status);
+	if (r == 0 && !no_new_privs)
+		r = -EBADMSG;
+	if (r < 0)
+		return r;
+	c.no_new_privs = strtoul(no_new_privs, NULL, 10);
+	c.seccomp = seccomp ? (unsigned)strtoul(seccomp, NULL, 10) : 0;
+	*ret = c;
+	c = CREDENTIALS_EMPTY;
+	return 0;
+}
+
+/* A kernel without a security module that has labels says EINVAL, or has no such file. */
+static int read_label(struct credentials *c, pid_t pid, pid_t tid)
+{
+	char path[64];
+	auto_free char *text = NULL;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/attr/current", pid, tid);
+	int r = file_read(AT_FDCWD, path, CREDENTIALS_LABEL_BYTES - 1, &text, NULL);
+	if (r == -EINVAL || r == -ENOENT || r == -EOPNOTSUPP)
+		return 0;
+	if (r < 0)
+		return r;
+	text[strcspn(text, "\n")] = '\0';
+	snprintf(c->label, sizeof(c->label), "%s", text);
+	return 0;
+}
+
+static pid_t parse_inner(const char *status)
+{
+	const char *p = find_field(status, "NSpid");
+	pid_t last = 0;
+	char *end;
+
+	for (; p && *p && *p != '\n'; p = end) {
+		long number = strtol(p, &end, 10);
+
+		if (end == p)
+			break;
+		last = (pid_t)number;
+		while (isblank((unsigned char)*end))
+			end++;
+	}
+	return last;
+}
+
+int credentials_read(struct credentials *ret, pid_t *ret_inner_tid, pid_t pid, pid_t tid)
+{
+	auto_(credentials_fini) struct credentials c = CREDENTIALS_EMPTY;
+	auto_free char *status = NULL;
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/status", pid, tid);
+	int r = file_read(AT_FDCWD, path, STATUS_BYTES_MAX, &status, NULL);
+	if (r == 0)
+		r = credentials_parse(&c, status);
+	if (r == 0)
+		r = read_label(&c, pid, tid);
+	if (r < 0)
+		return r == -ENOENT ? -ESRCH : r;
+	if (ret_inner_tid)
+		*ret_inner_tid = parse_inner(status);
+	*ret = c;
+	c = CREDENTIALS_EMPTY;
+	return 0;
+}
+
+/* ---- a tree ---- */
+
+static void of_process_fini(struct credentials_of_process *p)
+{
+	for (size_t i = 0; i < p->n; i++)
+		credentials_fini(&p->items[i]);
+	free(p->items);
+	*p = (struct credentials_of_process){ 0 };
+}
+DEFINE_AUTO_FINI(struct credentials_of_process, of_process_fini)
+
+void credentials_of_tree_fini(struct credentials_of_tree *t)
+{
+	for (size_t i = 0; i < t->n; i++)
+		of_process_fini(&t->items[i]);
+	free(t->items);
+	*t = CREDENTIALS_OF_TREE_EMPTY;
+}
+
+static int add_thread(struct credentials_of_process *p, pid_t pid, pid_t tid)
+{
+	auto_(credentials_fini) struct credentials c = CREDENTIALS_EMPTY;
+	int r = credentials_read(&c, NULL, pid, tid);
+
+	if (r < 0)
+		return r == -ESRCH ? 0 : r; /* it has ended */
+	for (size_t i = 0; i < p->n; i++)
+		if (credentials_are_same(&p->items[i], &c))
+			return 0;
+	struct credentials *items = array_room(p->items, p->n, sizeof(*items));
+	if (!items)
+		return -ENOMEM;
+	p->items = items;
+	p->items[p->n++] = c;
+	c = CREDENTIALS_EMPTY;
+	return 0;
+}
+
+/* Its first thread comes first. Without items where it has ended. */
+static int read_process(struct credentials_of_process *ret, const struct proc_info *info)
+{
+	auto_(of_process_fini) struct credentials_of_process p = { .inner_pid = info->inner_pid };
+	const pid_t pid = info->id.pid;
+	char path[32];
+	int r = add_thread(&p, pid, pid);
+
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
+	auto_closedir DIR *dir = opendir(path);
+	if (!dir && errno != ENOENT)
+		return -errno;
+	for (struct dirent *e; r == 0 && dir && (e = readdir(dir));)
+		if (e->d_name[0] != '.')
+			r = add_thread(&p, pid, atoi(e->d_name));
+	if (r < 0 || !proc_exists(info->id))
+		return r;
+	*ret = p;
+	p = (struct credentials_of_process){ 0 };
+	return 0;
+}
+
+static int fail_to_read(const struct proc_info *info, int r, struct brumate_error *err)
+{
+	if (r == -ENOMEM)
+		return brumate_fail(err, ENOMEM, "%m");
+	return brumate_fail(err, EIO, "process %d (%s): its rights cannot be read: %s",
+			    info->id.pid, info->comm, strerror(-r));
+}
+
+/* Its first thread may have ended before the others. */
+static bool has_ended(const struct proc_info *info)
+{
+	return info->state == 'X' || (info->state == 'Z' && info->n_threads <= 1);
+}
+
+int credentials_of_tree(struct credentials_of_tree *ret, const struct proc_tree *tree,
+			struct brumate_error *err)
+{
+	auto_(credentials_of_tree_fini) struct credentials_of_tree t = CREDENTIALS_OF_TREE_EMPTY;
+
+	t.items = calloc(tree->n + 1, sizeof(*t.items));
+	if (!t.items)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < tree->n; i++) {
+		if (has_ended(&tree->items[i]))
+			continue;
+		int r = read_process(&t.items[t.n], &tree->items[i]);
+		if (r < 0)
+			return fail_to_read(&tree->items[i], r, err);
+		t.n += t.items[t.n].n > 0;
+	}
+	*ret = t;
+	t = CREDENTIALS_OF_TREE_EMPTY;
+	return 0;
+}
+
+/* The kernel gives the files of a process that lets nobody read its memory to root (proc(5)). 1, 0, -errno. */
+static int lets_itself_be_read(pid_t pid, uid_t uid)
+{
+	struct stat st;
+	char path[32];
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	if (stat(path, &st) < 0)
+		return -errno;
+	return st.st_uid == uid;
+}
+
+static int refuse(const struct proc_info *info, uid_t uid, const char *why,
+		  struct brumate_error *err)
+{
+	brumate_fail(err, EPERM, "process %d (%s) %s, and the job is of uid %u", info->id.pid,
+		     info->comm, why, (unsigned)uid);
+	brumate_hint(err, "what is done to a job shows its memory and makes it run again: end "
+			  "this process first, or keep it out of the job");
+	return -EPERM;
+}
+
+static int refuse_rights(const struct proc_info *info, const struct credentials *c, uid_t uid,
+			 struct brumate_error *err)
+{
+	char why[160];
+
+	for (int i = 0; i < CREDENTIALS_ID__MAX; i++)
+		if (c->uids[i] != uid) {
+			snprintf(why, sizeof(why), "has the rights of uid %u",
+				 (unsigned)c->uids[i]);
+			return refuse(info, uid, why, err);
+		}
+	snprintf(why, sizeof(why), "has capabilities (%" PRIx64 ")",
+		 c->capabilities[CREDENTIALS_PERMITTED] | c->capabilities[CREDENTIALS_INHERITABLE]);
+	return refuse(info, uid, why, err);
+}
+
+static int check_process(const struct proc_info *info, uid_t uid, struct brumate_error *err)
+{
+	auto_(of_process_fini) struct credentials_of_process p = { 0 };
+	int r = read_process(&p, info);
+
+	if (r < 0)
+		return fail_to_read(info, r, err);
+	for (size_t i = 0; i < p.n; i++)
+		if (!credentials_are_of_user(&p.items[i], uid))
+			return refuse_rights(info, &p.items[i], uid, err);
+	r = lets_itself_be_read(info->id.pid, uid);
+	if (r == 1 || !proc_exists(info->id))
+		return 0;
+	return r < 0 ? fail_to_read(info, r, err)
+		     : refuse(info, uid, "lets nobody read its memory", err);
+}
+
+int credentials_check_tree(const struct proc_tree *tree, uid_t uid, struct brumate_error *err)
+{
+	for (size_t i = 0; uid != 0 && i < tree->n; i++) {
+		if (has_ended(&tree->items[i]))
+			continue;
+		int r = check_process(&tree->items[i], uid, err);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
