@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/log.h"
@@ -292,24 +293,71 @@ static int read_table(struct vault *ret, size_t *ret_segments, const struct keep
 
 /* ---- the keeper ---- */
 
+/* What the keeper gives back, and what of it the table does not name. */
+struct given {
+	struct vault *vault;
+	struct keeper_tag *unnamed;
+	size_t n_unnamed;
+};
+
+/* Finds where the vault has room for the fd of @tag; NULL: the table does not name it. */
+static int *find_place(struct vault *v, struct keeper_tag tag)
+{
+	if (tag.kind == KEEPER_HOST && tag.id < v->copy.n_segments)
+		return &v->copy.segments[tag.id];
+	for (size_t i = 0; tag.kind == KEEPER_DEVICE && i < v->n_pieces; i++)
+		if ((uint32_t)v->pieces[i].process.pid == tag.pid && v->pieces[i].id == tag.id)
+			return &v->pieces[i].fd;
+	return NULL;
+}
+
+static void note_unnamed(struct given *g, struct keeper_tag tag)
+{
+	struct keeper_tag *tags = array_room(g->unnamed, g->n_unnamed, sizeof(*tags));
+
+	if (!tags)
+		return;
+	g->unnamed = tags;
+	tags[g->n_unnamed++] = tag;
+}
+
 static void take_fd_back(void *arg, struct keeper_tag tag, int fd)
 {
-	struct vault *v = arg;
+	struct given *g = arg;
+	struct vault *v = g->vault;
+	int *place = find_place(v, tag);
 
-	if (tag.kind == KEEPER_DIGESTS && !v->copy.digests)
-		digest_table_open(&v->copy.digests, fd, v->copy.total_bytes);
-	if (tag.kind == KEEPER_HOST && tag.id < v->copy.n_segments &&
-	    v->copy.segments[tag.id] < 0) {
-		v->copy.segments[tag.id] = fd;
+	if (place && *place < 0) {
+		*place = fd;
 		return;
 	}
-	for (size_t i = 0; tag.kind == KEEPER_DEVICE && i < v->n_pieces; i++)
-		if ((uint32_t)v->pieces[i].process.pid == tag.pid && v->pieces[i].id == tag.id &&
-		    v->pieces[i].fd < 0) {
-			v->pieces[i].fd = fd;
-			return;
-		}
-	close(fd); /* it is of an operation that came to nothing */
+	if (tag.kind == KEEPER_DIGESTS && v->copy.n_segments) {
+		if (!v->copy.digests)
+			digest_table_open(&v->copy.digests, fd, v->copy.total_bytes);
+	} else if (!place) {
+		note_unnamed(g, tag);
+	}
+	close(fd);
+}
+
+/* Takes back what the keeper holds. What the table does not name is of an operation that came to nothing: the
+ * keeper lets go of it, as nobody else would while the job lives. */
+static void take_all_back(struct vault *v, struct brumate_error *err)
+{
+	struct given g = { .vault = v };
+
+	if (keeper_give(&v->keeper, take_fd_back, &g, err) == 0 && g.n_unnamed)
+		keeper_drop(&v->keeper, g.unnamed, g.n_unnamed, NULL);
+	free(g.unnamed);
+}
+
+static void empty_keeper(const struct keeper_owner *owner)
+{
+	struct vault nothing = VAULT_EMPTY;
+
+	if (keeper_connect(&nothing.keeper, owner, NULL) == 0)
+		take_all_back(&nothing, NULL);
+	vault_fini(&nothing);
 }
 
 /* Drops a host copy of which a segment is missing: it is of no use. */
@@ -319,10 +367,8 @@ static void check_copy(struct vault *v)
 
 	for (size_t i = 0; i < v->copy.n_segments; i++)
 		whole = whole && v->copy.segments[i] >= 0;
-	if (whole)
-		return;
-	host_copy_fini(&v->copy);
-	v->copied = false;
+	if (!whole)
+		vault_drop_copy(v);
 }
 
 static int make_segments(struct vault *v, size_t n)
@@ -352,14 +398,18 @@ int vault_load(struct vault *v, const struct keeper_owner *owner, struct brumate
 	size_t segments = 0;
 	int r = read_table(&loaded, &segments, owner, err);
 
-	if (r != 0)
-		return r < 0 ? r : 0;
+	if (r < 0)
+		return r;
+	if (r > 0) {
+		empty_keeper(owner);
+		return 0;
+	}
 	if (make_segments(&loaded, segments) < 0) {
 		vault_fini(&loaded);
 		return brumate_fail(err, ENOMEM, "%m");
 	}
 	if (keeper_open(&loaded.keeper, owner, err) == 0)
-		keeper_give(&loaded.keeper, take_fd_back, &loaded, err);
+		take_all_back(&loaded, err);
 	check_copy(&loaded);
 	fault_register_peer("keeper", loaded.keeper.pid);
 	if (loaded.of_running)

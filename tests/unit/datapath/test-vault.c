@@ -139,6 +139,40 @@ static void half_a_copy_is_none(void)
 	vault_clear(&next, &owner);
 }
 
+/* A shim that died before it had written the table, and after it had removed it, leaves nothing at the keeper. */
+static void keeper_lets_go_of_what_no_table_names(void)
+{
+	struct keeper_owner owner = this_owner();
+	struct vault h = VAULT_EMPTY, next = VAULT_EMPTY;
+	struct proc_id keeper;
+
+	fill(&h, &owner);
+	CHECK(vault_guard(&h, &owner, NULL) == 0);
+	CHECK(proc_identify(&keeper, h.keeper.pid, NULL) == 0);
+	vault_fini(&h);
+	CHECK(proc_is_alive(keeper));
+	CHECK(vault_load(&next, &owner, NULL) == 0 && !next.n_pieces);
+	CHECK(proc_wait_gone(keeper, deadline_in_ms(10000)) == 0);
+}
+
+/* A copy that the table does not call whole is let go of; with the pieces gone, too, the keeper ends. */
+static void keeper_lets_go_of_half_a_copy(void)
+{
+	struct keeper_owner owner = this_owner();
+	struct vault h = VAULT_EMPTY, next = VAULT_EMPTY;
+	struct proc_id keeper;
+
+	fill(&h, &owner);
+	h.copied = false;
+	CHECK(vault_guard(&h, &owner, NULL) == 0 && vault_save(&h, &owner, NULL) == 0);
+	CHECK(proc_identify(&keeper, h.keeper.pid, NULL) == 0);
+	vault_fini(&h);
+	CHECK(vault_load(&next, &owner, NULL) == 0);
+	CHECK(!next.copied && !next.copy.n_segments && vault_has_device(&next));
+	vault_clear(&next, &owner);
+	CHECK(proc_wait_gone(keeper, deadline_in_ms(10000)) == 0);
+}
+
 static void expect_refused(const char *text)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
@@ -168,6 +202,8 @@ int main(void)
 	bad_tables_are_refused();
 	successor_takes_over();
 	dead_keeper_is_replaced();
+	keeper_lets_go_of_what_no_table_names();
+	keeper_lets_go_of_half_a_copy();
 	half_a_copy_is_none();
 	CHECK(remove_tree(AT_FDCWD, dir) == 0);
 	return 0;
