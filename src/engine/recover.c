@@ -120,11 +120,12 @@ static int recover_checkpoint(struct op *op, struct brumate_error *err)
 	return r < 0 ? r : saved;
 }
 
-/* The image is as good as before, so a tree half restored is simply taken down. */
+/* The image is as good as before, so a tree half restored is simply taken down, and the job is what it was. */
 static int recover_restore(struct op *op, struct brumate_error *err)
 {
 	struct job *job = op->job;
 	auto_free char *status = path_format("%s/%s", job->dir, JOB_NAMESPACE_STATUS);
+	enum job_state state = job_state_after_restore(job);
 
 	if (job_is_alive(job)) {
 		if (op_find_gpus(op, NULL) == 0)
@@ -137,10 +138,12 @@ static int recover_restore(struct op *op, struct brumate_error *err)
 		pidns_end_all(status);
 	job->root = PROC_ID_NONE;
 	job->init = PROC_ID_NONE;
+	if (job->op.before == JOB_CREATED && take_image(job) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
 	job->op = (struct job_op){ 0 };
 	snprintf(job->message, sizeof(job->message),
 		 "restore: brumate was interrupted; the checkpoint is untouched");
-	return job_set_state(job, JOB_CHECKPOINTED, err);
+	return job_set_state(job, state, err);
 }
 
 static int recover_suspend(struct op *op, struct brumate_error *err)

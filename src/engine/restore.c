@@ -439,12 +439,13 @@ static int begin(struct op *op, struct brumate_error *err)
 {
 	struct job *job = op->job;
 
-	job->op = (struct job_op){ 0 };
+	job->op = (struct job_op){ .before = job->state };
 	snprintf(job->op.kind, sizeof(job->op.kind), "restore");
 	snprintf(job->op.image_path, sizeof(job->op.image_path), "%s", op->restore.image.path);
 	return job_set_state(job, JOB_RESTORING, err);
 }
 
+/* From now on this is the job's checkpoint. */
 static int remember_checkpoint(struct op *op)
 {
 	char *id = strdup(op->restore.image.manifest.id), *path = strdup(op->restore.image.path);
@@ -461,6 +462,20 @@ static int remember_checkpoint(struct op *op)
 	return 0;
 }
 
+/* The job is what it was before; that it is one at all may be this checkpoint's doing. */
+static void go_back(struct op *op, const struct brumate_error *why)
+{
+	struct job *job = op->job;
+	enum job_state state = job_state_after_restore(job);
+
+	op_clear_vault(op);
+	if (job->op.before == JOB_CREATED)
+		remember_checkpoint(op);
+	job->op = (struct job_op){ 0 };
+	snprintf(job->message, sizeof(job->message), "restore: %s", why->text);
+	job_set_state(job, state, NULL);
+}
+
 int engine_restore(struct op *op, struct brumate_error *err)
 {
 	struct job *job = op->job;
@@ -468,19 +483,17 @@ int engine_restore(struct op *op, struct brumate_error *err)
 	const struct step *steps = restore_plan(&n);
 	int r = begin(op, err);
 
-	if (r == 0 && remember_checkpoint(op) < 0)
-		r = brumate_fail(err, ENOMEM, "%m");
 	if (r == 0)
 		r = plan_run(steps, n, op, err);
 	remote_restore_close(take_ptr(
 		&op->restore.remote)); /* before the record says that nothing is under way */
-	job->op = (struct job_op){ 0 };
 	if (r < 0) {
-		op_clear_vault(op);
-		snprintf(job->message, sizeof(job->message), "restore: %s", err->text);
-		job_set_state(job, JOB_CHECKPOINTED, NULL);
+		go_back(op, err);
 		return r;
 	}
+	if (remember_checkpoint(op) < 0)
+		log_warn("the record does not name the checkpoint it came from: job=%s", job->id);
+	job->op = (struct job_op){ 0 };
 	job->restored = true;
 	job->exit_code = JOB_EXIT_UNKNOWN;
 	job->message[0] = '\0';

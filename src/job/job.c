@@ -52,6 +52,13 @@ bool job_may_go(enum job_state from, enum job_state to)
 	return may_go[from] & TO(to);
 }
 
+enum job_state job_state_after_restore(const struct job *j)
+{
+	enum job_state before = j->op.before;
+
+	return before == JOB_EXITED || before == JOB_LOST ? before : JOB_CHECKPOINTED;
+}
+
 int job_set_state(struct job *j, enum job_state state, struct brumate_error *err)
 {
 	assert(j->state == state || job_may_go(j->state, state));
@@ -446,7 +453,15 @@ static void release_network(const struct job *j)
 		criu_release_network(dir_fd, JOB_DUMP_LOG);
 }
 
-int job_remove(struct job *j, struct brumate_error *err)
+/* Whether its log is one that brumate made. */
+static bool job_has_own_log(const struct job *j)
+{
+	auto_free char *own = job_log_default(j->id);
+
+	return j->log && own && !strcmp(own, j->log);
+}
+
+int job_remove(struct job *j, bool with_log, struct brumate_error *err)
 {
 	if (job_is_alive(j)) {
 		brumate_fail(err, EBUSY, "job %s (%s) is %s", j->id, j->name,
@@ -455,9 +470,8 @@ int job_remove(struct job *j, struct brumate_error *err)
 		return -EBUSY;
 	}
 
-	auto_free char *own_log = job_log_default(j->id);
-	if (j->log && own_log && !strcmp(own_log, j->log))
-		unlink(own_log);
+	if (with_log && job_has_own_log(j))
+		unlink(j->log);
 	auto_free char *agents = job_agent_dir(j);
 	if (agents)
 		remove_tree(AT_FDCWD, agents);
@@ -493,7 +507,9 @@ static enum job_state seen_state(const struct job *j)
 	if (ended || job_is_alive(j) || shim_is_alive(j))
 		return j->state;
 	/* That is what the next shim will make of it: docs/states.md. */
-	if (j->state == JOB_RESTORING || (j->state == JOB_CHECKPOINTING && is_saved(j)))
+	if (j->state == JOB_RESTORING)
+		return job_state_after_restore(j);
+	if (j->state == JOB_CHECKPOINTING && is_saved(j))
 		return JOB_CHECKPOINTED;
 	return JOB_LOST;
 }

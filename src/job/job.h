@@ -56,9 +56,9 @@ bool job_is_alive(const struct job *j);
  */
 json_t *job_to_json(const struct job *j);
 
-/** Removes the directory of a job that is not alive, and its log if that is in our log directory.
+/** Removes the directory of a job that is not alive, and @with_log its log if that is in our log directory.
  * -EBUSY while it is alive. */
-int job_remove(struct job *j, struct brumate_error *err);
+int job_remove(struct job *j, bool with_log, struct brumate_error *err);
 
 /** Summary of the last operation (owned), NULL if there is none. */
 json_t *job_last_summary(const struct job *j);
@@ -76,6 +76,10 @@ int job_save(const struct job *j, struct brumate_error *err);
 
 /** Goes to @state if the transition table allows it (an assertion otherwise: our bug), and saves. */
 int job_set_state(struct job *j, enum job_state state, struct brumate_error *err);
+
+/** The state that a job goes back to whose restore, which is under way, fails. One that had no life here yet is
+ * checkpointed. */
+enum job_state job_state_after_restore(const struct job *j);
 
 /** The transition table, for docs and tests. */
 bool job_may_go(enum job_state from, enum job_state to);

@@ -131,9 +131,10 @@ static json_t *encode_op(const struct job_op *op)
 {
 	if (!op->kind[0])
 		return json_null();
-	return json_pack("{s:s,s:b,s:b,s:o,s:o}", "kind", op->kind, "was_suspended",
-			 op->was_suspended, "leave_running", op->leave_running, "image",
-			 encode_bytes(op->image_path), "criu", encode_id(op->criu));
+	return json_pack("{s:s,s:b,s:b,s:s,s:o,s:o}", "kind", op->kind, "was_suspended",
+			 op->was_suspended, "leave_running", op->leave_running, "before",
+			 job_state_name(op->before), "image", encode_bytes(op->image_path), "criu",
+			 encode_id(op->criu));
 }
 
 static json_t *encode_gpus(const struct job *j)
@@ -230,10 +231,10 @@ static int decode_path(char *ret, size_t room, json_t *o, const char *key,
 	return 0;
 }
 
-static int decode_state(enum job_state *ret, json_t *o, struct brumate_error *err)
+static int decode_state(enum job_state *ret, json_t *o, const char *key, struct brumate_error *err)
 {
 	char name[32];
-	int r = decode_text(name, sizeof(name), o, "state", err);
+	int r = decode_text(name, sizeof(name), o, key, err);
 
 	if (r < 0)
 		return r;
@@ -242,7 +243,7 @@ static int decode_state(enum job_state *ret, json_t *o, struct brumate_error *er
 			*ret = (enum job_state)i;
 			return 0;
 		}
-	return brumate_fail(err, EBADMSG, "state: unknown \"%s\"", name);
+	return brumate_fail(err, EBADMSG, "%s: unknown \"%s\"", key, name);
 }
 
 static int decode_id(struct proc_id *ret, json_t *o, const char *key, struct brumate_error *err)
@@ -287,6 +288,10 @@ static int decode_op(struct job_op *ret, json_t *o, struct brumate_error *err)
 
 	if (r < 0 || !op)
 		return r;
+	ret->before = JOB_CHECKPOINTED; /* older records do not tell */
+	if (json_object_get(op, "before") &&
+	    (r = decode_state(&ret->before, op, "before", err)) < 0)
+		return brumate_wrap(err, r, "op");
 	if ((r = decode_text(ret->kind, sizeof(ret->kind), op, "kind", err)) < 0 ||
 	    (r = decode_path(ret->image_path, sizeof(ret->image_path), op, "image", err)) < 0 ||
 	    (r = wire_get_bool(op, "was_suspended", &ret->was_suspended, err)) < 0 ||
@@ -456,7 +461,8 @@ int record_decode(struct job *ret, const char *text, size_t len_bytes, struct br
 	    version != RECORD_VERSION)
 		return brumate_fail(err, EBADMSG, "version %lld, want %d", (long long)version,
 				    RECORD_VERSION);
-	if ((r = decode_strings(&j, o, err)) < 0 || (r = decode_state(&j.state, o, err)) < 0 ||
+	if ((r = decode_strings(&j, o, err)) < 0 ||
+	    (r = decode_state(&j.state, o, "state", err)) < 0 ||
 	    (r = decode_numbers(&j, o, err)) < 0 || (r = decode_id(&j.root, o, "root", err)) < 0 ||
 	    (r = decode_id(&j.init, o, "init", err)) < 0 || (r = decode_op(&j.op, o, err)) < 0 ||
 	    (r = decode_gpus(&j, o, err)) < 0 || (r = decode_data_path(&j, o, err)) < 0 ||

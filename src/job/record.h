@@ -52,6 +52,7 @@ struct job_op {
 	char kind[16];	    /* "suspend", "checkpoint" …; empty: none */
 	bool was_suspended; /* the job was suspended when it began */
 	bool leave_running;
+	enum job_state before; /* restore: the state that the job goes back to where it fails */
 	char image_path
 		[1024]; /* checkpoint: where the committed image will be; restore: the image */
 	struct proc_id criu;

@@ -184,14 +184,14 @@ static int check_path(const char *key, const char *path, struct brumate_error *e
 	return path && path[0] != '/' ? wire_fail_parameter(err, key, "want an absolute path") : 0;
 }
 
-/* Removes the record of a job that never came to life. */
-static void forget_job(const struct job *j)
+/* Removes the record of a job that never came to life. @with_log: its log, too. */
+static void forget_job(const struct job *j, bool with_log)
 {
 	struct job again;
 
 	if (job_load(&again, j->id, NULL) < 0)
 		return;
-	job_remove(&again, NULL);
+	job_remove(&again, with_log, NULL);
 	job_fini(&again);
 }
 
@@ -208,7 +208,7 @@ static int start_job(const struct service_call *call, const struct job_spec *spe
 		return r;
 	r = shim_relay(call, &j, "Start", start, ret, err);
 	if (r < 0)
-		forget_job(&j);
+		forget_job(&j, true);
 	return r;
 }
 
@@ -398,14 +398,14 @@ static int settle(const struct service_call *call, struct job *j, struct brumate
 	}
 }
 
-void forget_settled_job(const struct service_call *call, struct job *j)
+void forget_settled_job(const struct service_call *call, struct job *j, bool with_log)
 {
 	struct service_call patient = *call;
 
 	for (int i = 0; i < CANCEL_FDS; i++)
 		patient.cancel.fds[i].fd = -1; /* the call may be cancelled already */
 	if (settle(&patient, j, NULL) == 0)
-		forget_job(j);
+		forget_job(j, with_log);
 }
 
 int service_status(const struct service_call *call, json_t *parameters, json_t **ret,
@@ -498,7 +498,7 @@ static int adopt(struct job *ret, const struct service_call *call, const struct 
 	quiet.on_reply = NULL;
 	r = shim_relay(&quiet, &j, "Adopt", NULL, NULL, err);
 	if (r < 0) {
-		forget_job(&j);
+		forget_job(&j, true);
 		job_fini(&j);
 		return r;
 	}
@@ -694,7 +694,7 @@ static int remove_job(struct removal *what, struct job *j, struct brumate_error 
 	snprintf(what->id, sizeof(what->id), "%s", j->id);
 	snprintf(what->job, sizeof(what->job), "%s", j->id);
 	snprintf(what->job_name, sizeof(what->job_name), "%s", j->name);
-	return what->dry_run ? 0 : job_remove(j, err);
+	return what->dry_run ? 0 : job_remove(j, true, err);
 }
 
 /* Reads what is to be removed: exactly one of "job", "checkpoint" and "what". */

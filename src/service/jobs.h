@@ -20,5 +20,5 @@ int take_in(struct job *ret, const struct service_call *call, pid_t pid, const c
 json_t *describe_job(const struct job *j);
 
 /** Removes the record of a job that never came to life, when its shim has taken back what a failed or cancelled
- * operation had begun. */
-void forget_settled_job(const struct service_call *call, struct job *j);
+ * operation had begun. @with_log: its log, too, which may have been there before the record. */
+void forget_settled_job(const struct service_call *call, struct job *j, bool with_log);

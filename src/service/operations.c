@@ -13,6 +13,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/paths.h"
 #include "client/broker.h"
@@ -183,6 +184,60 @@ static int put_right(const struct service_call *call, struct job *j, struct brum
 	return r;
 }
 
+/* The search for what to restore instead of a checkpoint that is damaged. */
+struct other_search {
+	const char *job, *failed; /* ids */
+	char found[MANIFEST_ID_BYTES];
+};
+
+static void consider_other(void *arg, const char *id, const struct store_image *i,
+			   const struct brumate_error *why)
+{
+	struct other_search *s = arg;
+
+	(void)why; /* they come oldest first */
+	if (i && !strcmp(i->manifest.job.id, s->job) && strcmp(id, s->failed) &&
+	    store_check(i, NULL) == 0)
+		snprintf(s->found, sizeof(s->found), "%s", id);
+}
+
+/* Where the checkpoint at @path of the job @id cannot be used, names the latest other one beside it that can, as far as
+ * a look at names and sizes tells. */
+static void hint_other(const struct resolve_question *q, const char *path, const char *id,
+		       struct brumate_error *err)
+{
+	const char *slash = path ? strrchr(path, '/') : NULL;
+	auto_free char *dir = slash ? strndup(path, (size_t)(slash - path)) : NULL;
+	auto_free char *usual = NULL;
+	struct other_search s = { .job = id, .failed = slash ? slash + 1 : "" };
+	bool unusable = err && (err->code == EBADMSG || err->code == ENOENT);
+
+	if (!dir || !unusable || remote_is_url(path) ||
+	    store_list(dir, consider_other, &s, NULL) < 0 || !s.found[0] ||
+	    access_store(&usual, q->call, NULL, NULL) < 0)
+		return;
+	bool elsewhere = q->dir_given || strcmp(dir, usual) != 0;
+	brumate_hint(err,
+		     "another checkpoint of the job is there: brumate restore --checkpoint %s%s%s",
+		     s.found, elsewhere ? " --dir " : "", elsewhere ? dir : "");
+}
+
+/* The latest checkpoint of a job whose record names none. */
+static int find_latest(struct store_image *ret, const struct resolve_question *q,
+		       const struct job *j, struct brumate_error *err)
+{
+	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
+	int r = access_image(&image, q->call, q->dir, j->id, err);
+
+	if (r < 0 && r != -ENOENT)
+		return r;
+	if (r < 0 || strcmp(image.manifest.job.id, j->id) != 0)
+		return brumate_fail(err, ENOENT, "job %s has no checkpoint", j->id);
+	*ret = image;
+	image = STORE_IMAGE_EMPTY;
+	return 0;
+}
+
 /* Opens the checkpoint that is meant; a job stands for its latest one. */
 static int find_image(struct store_image *ret, const struct resolve_question *q,
 		      struct brumate_error *err)
@@ -199,13 +254,16 @@ static int find_image(struct store_image *ret, const struct resolve_question *q,
 	if (r < 0)
 		return r;
 	if (!j.checkpoint_path)
-		return brumate_fail(err, ENOENT, "job %s has no checkpoint", j.id);
+		return find_latest(ret, q, &j, err);
 	if (remote_is_url(j.checkpoint_path)) {
 		brumate_fail(err, ENOENT, "the checkpoint of job %s is in an object store", j.id);
 		brumate_hint(err, "brumate restore '%s'", j.checkpoint_path);
 		return -ENOENT;
 	}
-	return access_image(ret, q->call, q->dir, j.checkpoint_path, err);
+	r = access_image(ret, q->call, q->dir, j.checkpoint_path, err);
+	if (r < 0)
+		hint_other(q, j.checkpoint_path, j.id, err);
+	return r;
 }
 
 /* Finds the record of the job that @m is of, or creates one. */
@@ -242,7 +300,7 @@ static int restore_image(const struct service_call *call, const struct manifest 
 {
 	auto_(job_fini) struct job j = JOB_EMPTY;
 	auto_json json_t *request = NULL;
-	bool created;
+	bool created, had_log;
 	int r = make_request(&request, parameters, REQUEST_RESTORE, m->job.simulated, err);
 
 	if (r == 0 && (!where || json_object_update(request, where) < 0))
@@ -257,9 +315,10 @@ static int restore_image(const struct service_call *call, const struct manifest 
 		brumate_hint(err, "end it first: brumate kill %s", j.id);
 		return -EBUSY;
 	}
+	had_log = j.log && access(j.log, F_OK) == 0;
 	r = shim_relay(call, &j, "Restore", request, ret, err);
 	if (r < 0 && created)
-		forget_settled_job(call, &j);
+		forget_settled_job(call, &j, !had_log);
 	return r;
 }
 
@@ -315,7 +374,10 @@ int service_restore(const struct service_call *call, json_t *parameters, json_t 
 	if (r < 0)
 		return r;
 	auto_json json_t *where = json_pack("{s:s}", "path", image.path);
-	return restore_image(call, &image.manifest, where, parameters, ret, err);
+	r = restore_image(call, &image.manifest, where, parameters, ret, err);
+	if (r < 0)
+		hint_other(&q, image.path, image.manifest.job.id, err);
+	return r;
 }
 
 /* ---- schedule ---- */

@@ -426,11 +426,11 @@ static void test_removed(void)
 	put_log(j.log);
 	CHECK(proc_identify(&j.root, getpid(), NULL) == 0);
 	j.state = JOB_RUNNING;
-	CHECK(job_remove(&j, &err) == -EBUSY);
+	CHECK(job_remove(&j, true, &err) == -EBUSY);
 	CHECK_STR(err.text, "job aa000001 (a) is running");
 	CHECK(is_there(dir) && is_there(log));
 	j.root = PROC_ID_NONE;
-	CHECK(job_remove(&j, &err) == 0);
+	CHECK(job_remove(&j, true, &err) == 0);
 	CHECK(!is_there(dir) && !is_there(log));
 	CHECK(job_load(&j, "aa000001", NULL) == -ENOENT);
 }
@@ -445,7 +445,7 @@ static void test_foreign_log_stays(void)
 	put_log(log);
 	spec.log = log;
 	CHECK(job_create(&j, &spec, NULL) == 0);
-	CHECK(job_remove(&j, NULL) == 0);
+	CHECK(job_remove(&j, true, NULL) == 0);
 	CHECK(is_there(log));
 }
 

@@ -41,6 +41,7 @@ static struct job full_job(void)
 		.op = { .kind = "checkpoint",
 			.was_suspended = true,
 			.leave_running = true,
+			.before = JOB_EXITED,
 			.image_path = "/var/lib/x/" NOT_UTF8,
 			.criu = { 4800, 99887766559999ull } },
 		.schedule = { .every_ms = 600000,
@@ -164,6 +165,7 @@ static void check_same(const struct job *got, const struct job *want)
 	CHECK_STR(got->op.kind, want->op.kind);
 	CHECK(got->op.was_suspended == want->op.was_suspended);
 	CHECK(got->op.leave_running == want->op.leave_running);
+	CHECK(got->op.before == want->op.before);
 	CHECK_STR(got->op.image_path, want->op.image_path);
 	check_same_processes(got, want);
 	check_same_lists(got, want);
@@ -250,6 +252,7 @@ static const struct member members[] = {
 	{ "op.image", true },
 	{ "op.criu", false },
 	{ "op.leave_running", false },
+	{ "op.before", false },
 	{ "root.pid", true },
 	{ "root.start", true },
 	{ "init.pid", true },
