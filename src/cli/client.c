@@ -106,6 +106,7 @@ static int call_service(const char *method, json_t *parameters, const int *fd,
 	struct service_call here = {
 		.uid = getuid(),
 		.gid = getgid(),
+		.pid = getpid(),
 		.on_reply = on_reply,
 		.arg = arg,
 		.cancel = cancel,

@@ -141,6 +141,7 @@ int verb_wait(const struct invocation *in, struct brumate_error *err);
 int verb_kill(const struct invocation *in, struct brumate_error *err);
 int verb_rm(const struct invocation *in, struct brumate_error *err);
 int verb_manage(const struct invocation *in, struct brumate_error *err);
+int verb_release(const struct invocation *in, struct brumate_error *err);
 int verb_suspend(const struct invocation *in, struct brumate_error *err);
 int verb_resume(const struct invocation *in, struct brumate_error *err);
 int verb_checkpoint(const struct invocation *in, struct brumate_error *err);

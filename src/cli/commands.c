@@ -321,6 +321,8 @@ const struct command commands[] = {
 	  false, COMPLETES_CHECKPOINT, NULL, rm_options, verb_rm },
 	{ "manage", NULL, "", "take in a running process as a job", 0, 0, false, COMPLETES_NOTHING,
 	  NULL, manage_options, verb_manage },
+	{ "release", NULL, "JOB...", "let processes run on that are no jobs any more", 1, -1, false,
+	  COMPLETES_JOB, NULL, no_options, verb_release },
 	{ "suspend", "freeze", "[JOB]", "empty the GPUs a job uses; it stays in memory", 0, 1,
 	  false, COMPLETES_JOB, NULL, suspend_options, verb_suspend },
 	{ "resume", "thaw unfreeze", "[JOB]", "let a suspended job go on", 0, 1, false,

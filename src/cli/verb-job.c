@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* `brumate run`, `kill`, `rm` and `manage`: jobs begin and end. */
+/* `brumate run`, `kill`, `rm`, `manage` and `release`: jobs begin and end. */
 #include "cli/arguments.h"
 #include "cli/client.h"
 #include "cli/follow.h"
@@ -82,7 +82,7 @@ int verb_run(const struct invocation *in, struct brumate_error *err)
 	return r;
 }
 
-/* ---- kill, rm and manage ---- */
+/* ---- kill, rm, manage and release ---- */
 
 enum { GRACE_MS_DEFAULT = 10000 };
 
@@ -219,6 +219,26 @@ int verb_rm(const struct invocation *in, struct brumate_error *err)
 	if (r == 0)
 		r = add_path(parameters, "dir", in->values[OPT_DIR], err);
 	return r < 0 ? r : for_each_operand(in, remove_one, parameters, err);
+}
+
+static int release_job(const struct invocation *in, json_t *parameters, const char *word,
+		       struct brumate_error *err)
+{
+	int r = add_string(parameters, "job", word, err);
+
+	(void)in;
+	if (r == 0)
+		r = client_ask("Release", parameters, NULL, err);
+	if (r == 0)
+		puts(word);
+	return r;
+}
+
+int verb_release(const struct invocation *in, struct brumate_error *err)
+{
+	auto_json json_t *parameters = json_object();
+
+	return for_each_operand(in, release_job, parameters, err);
 }
 
 int verb_manage(const struct invocation *in, struct brumate_error *err)

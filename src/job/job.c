@@ -461,6 +461,17 @@ static bool job_has_own_log(const struct job *j)
 	return j->log && own && !strcmp(own, j->log);
 }
 
+static int remove_record(const struct job *j, struct brumate_error *err)
+{
+	auto_free char *agents = job_agent_dir(j);
+
+	if (agents)
+		remove_tree(AT_FDCWD, agents);
+	release_network(j);
+	int r = remove_tree(AT_FDCWD, j->dir);
+	return r < 0 ? brumate_fail(err, -r, "%s: %m", j->dir) : 0;
+}
+
 int job_remove(struct job *j, bool with_log, struct brumate_error *err)
 {
 	if (job_is_alive(j)) {
@@ -469,15 +480,14 @@ int job_remove(struct job *j, bool with_log, struct brumate_error *err)
 		brumate_hint(err, "end it first: `brumate kill %s`", j->id);
 		return -EBUSY;
 	}
-
 	if (with_log && job_has_own_log(j))
 		unlink(j->log);
-	auto_free char *agents = job_agent_dir(j);
-	if (agents)
-		remove_tree(AT_FDCWD, agents);
-	release_network(j);
-	int r = remove_tree(AT_FDCWD, j->dir);
-	return r < 0 ? brumate_fail(err, -r, "%s: %m", j->dir) : 0;
+	return remove_record(j, err);
+}
+
+int job_release(const struct job *j, struct brumate_error *err)
+{
+	return remove_record(j, err);
 }
 
 /* ---- as users see it ---- */

@@ -60,6 +60,9 @@ json_t *job_to_json(const struct job *j);
  * -EBUSY while it is alive. */
 int job_remove(struct job *j, bool with_log, struct brumate_error *err);
 
+/** Removes the directory of a job whose processes run on as nobody's job. Its log stays. */
+int job_release(const struct job *j, struct brumate_error *err);
+
 /** Summary of the last operation (owned), NULL if there is none. */
 json_t *job_last_summary(const struct job *j);
 

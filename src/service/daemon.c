@@ -82,7 +82,6 @@ static int serve_call(struct wire_call_context *context, service_method_fn run_d
 		      json_t *parameters, struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
-	pid_t pid;
 	struct service_call call = {
 		.on_reply = pass_on,
 		.arg = context,
@@ -93,7 +92,7 @@ static int serve_call(struct wire_call_context *context, service_method_fn run_d
 	auto_close int fd = wire_call_take_fd(context, 0);
 	if (fd >= 0)
 		call.fd = &fd;
-	wire_call_peer(context, &call.uid, &call.gid, &pid);
+	wire_call_peer(context, &call.uid, &call.gid, &call.pid);
 	int r = run_daemon(&call, parameters, &reply, err);
 	if (r == -ECANCELED) /* a caller who hung up does not hear it: it is for the others */
 		r = brumate_fail(err, ESHUTDOWN, "brumated was stopped meanwhile");

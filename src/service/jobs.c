@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * Methods about jobs that are no operations on their state: Run, List, Status, Manage, Kill, Wait, Remove. A job's
+ * Methods about jobs that are no operations on their state: Run, List, Status, Manage, Release, Kill, Wait, Remove. A job's
  * shim does the work; what can be told from the record on disk is told without it.
  */
 #include "service/jobs.h"
@@ -398,12 +398,21 @@ static int settle(const struct service_call *call, struct job *j, struct brumate
 	}
 }
 
-void forget_settled_job(const struct service_call *call, struct job *j, bool with_log)
+/* The same call, to tidy up after it: it tells nothing, and does not end where the call has been cancelled. */
+static struct service_call patient_call(const struct service_call *call)
 {
 	struct service_call patient = *call;
 
+	patient.on_reply = NULL;
 	for (int i = 0; i < CANCEL_FDS; i++)
-		patient.cancel.fds[i].fd = -1; /* the call may be cancelled already */
+		patient.cancel.fds[i].fd = -1;
+	return patient;
+}
+
+void forget_settled_job(const struct service_call *call, struct job *j, bool with_log)
+{
+	struct service_call patient = patient_call(call);
+
 	if (settle(&patient, j, NULL) == 0)
 		forget_job(j, with_log);
 }
@@ -472,6 +481,15 @@ static int read_command_line(struct command_line *ret, const struct proc_info *r
 	return 0;
 }
 
+void give_back(const struct service_call *call, struct job *j)
+{
+	struct service_call patient = patient_call(call);
+
+	if (settle(&patient, j, NULL) == 0 &&
+	    shim_relay(&patient, j, "Release", NULL, NULL, NULL) < 0 && j->state == JOB_CREATED)
+		forget_job(j, true);
+}
+
 static int adopt(struct job *ret, const struct service_call *call, const struct proc_info *root,
 		 const char *name, bool simulated, struct brumate_error *err)
 {
@@ -498,7 +516,7 @@ static int adopt(struct job *ret, const struct service_call *call, const struct 
 	quiet.on_reply = NULL;
 	r = shim_relay(&quiet, &j, "Adopt", NULL, NULL, err);
 	if (r < 0) {
-		forget_job(&j, true);
+		give_back(call, &j);
 		job_fini(&j);
 		return r;
 	}
@@ -506,22 +524,66 @@ static int adopt(struct job *ret, const struct service_call *call, const struct 
 	return 0;
 }
 
-int take_in(struct job *ret, const struct service_call *call, pid_t pid, const char *name,
-	    bool simulated, struct brumate_error *err)
+/* Whether a process is one of those that would have to take the job in, and so cannot be in it. */
+static bool is_of_brumate(const struct proc_info *p)
+{
+	static const char *const programs[] = { "brumate-shim", "brumate-broker", "brumate-init",
+						"brumated" };
+
+	for (size_t i = 0; i < sizeof(programs) / sizeof(programs[0]); i++)
+		if (!strcmp(p->comm, programs[i]))
+			return true;
+	return false;
+}
+
+/* Refuses a tree that holds who asks for it, such as the shell that the command was typed into: to stop it would be
+ * to stop the command, which then could not let it go on. */
+static int refuse_own_tree(const struct service_call *call, const struct proc_tree *tree,
+			   struct brumate_error *err)
+{
+	int root = tree->items[0].id.pid;
+
+	for (size_t i = 0; i < tree->n; i++) {
+		const struct proc_info *p = &tree->items[i];
+
+		if (p->id.pid == call->pid || p->id.pid == getpid()) {
+			brumate_fail(err, EINVAL,
+				     "process %d cannot be a job: this command (process %d) "
+				     "descends from it",
+				     root, p->id.pid);
+			brumate_hint(err, "name the process of the program alone, or call brumate "
+					  "from elsewhere");
+			return -EINVAL;
+		}
+		if (is_of_brumate(p))
+			return brumate_fail(err, EINVAL,
+					    "process %d cannot be a job: %s (process %d) is "
+					    "brumate's own",
+					    root, p->comm, p->id.pid);
+	}
+	return 0;
+}
+
+int take_in(struct job *ret, bool *ret_new, const struct service_call *call, pid_t pid,
+	    const char *name, bool simulated, struct brumate_error *err)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	int r = access_tree(&tree, call, pid, err);
 	if (r < 0)
 		return r;
-	if (pid == 1 || pid == getpid())
-		return brumate_fail(err, EINVAL, "process %d cannot be a job", (int)pid);
 
 	struct job j;
 	if (job_find_by_pid(&j, pid, NULL) == 0) {
 		*ret = j;
+		*ret_new = false;
 		return 0;
 	}
-	return adopt(ret, call, &tree.items[0], name, simulated, err);
+	r = refuse_own_tree(call, &tree, err);
+	if (r == 0)
+		r = adopt(ret, call, &tree.items[0], name, simulated, err);
+	if (r == 0)
+		*ret_new = true;
+	return r;
 }
 
 /* Replies with the record as it is now: the shim may have changed it since @j was read. */
@@ -539,12 +601,17 @@ static int reply_fresh(const struct job *j, json_t **ret, struct brumate_error *
 	return 0;
 }
 
+static bool has_ended(const struct job *j)
+{
+	return j->state == JOB_EXITED || j->state == JOB_LOST || j->state == JOB_CHECKPOINTED;
+}
+
 int service_manage(const struct service_call *call, json_t *parameters, json_t **ret,
 		   struct brumate_error *err)
 {
 	auto_(job_fini) struct job j = JOB_EMPTY;
 	const char *name;
-	bool simulated = false;
+	bool simulated = false, is_new;
 	int64_t pid = 0;
 	int r = wire_get_int(parameters, "pid", 1, INT_MAX, &pid, err);
 
@@ -557,20 +624,33 @@ int service_manage(const struct service_call *call, json_t *parameters, json_t *
 	if (r < 0)
 		return r;
 
-	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
-	r = access_tree(&tree, call, (pid_t)pid, err);
+	r = take_in(&j, &is_new, call, (pid_t)pid, name, simulated, err);
 	if (r < 0)
 		return r;
-	if (job_find_by_pid(&j, (pid_t)pid, NULL) == 0)
+	if (!is_new)
 		return brumate_fail(err, EEXIST, "process %d belongs to job %s (%s) already",
 				    (int)pid, j.id, j.name);
-	r = take_in(&j, call, (pid_t)pid, name, simulated, err);
-	return r < 0 ? r : reply_fresh(&j, ret, err);
+	return reply_fresh(&j, ret, err);
 }
 
-static bool has_ended(const struct job *j)
+int service_release(const struct service_call *call, json_t *parameters, json_t **ret,
+		    struct brumate_error *err)
 {
-	return j->state == JOB_EXITED || j->state == JOB_LOST || j->state == JOB_CHECKPOINTED;
+	auto_(job_fini) struct job j = JOB_EMPTY;
+	const char *word;
+	int r = wire_need_string(parameters, "job", &word, err);
+
+	if (r == 0)
+		r = resolve_job_exactly(&j, call, word, err);
+	if (r < 0)
+		return r;
+	if (has_ended(&j)) {
+		brumate_fail(err, ESRCH, "job %s is not running (%s)", j.id,
+			     job_state_name(j.state));
+		brumate_hint(err, "brumate rm %s forgets it", j.id);
+		return -ESRCH;
+	}
+	return shim_relay(call, &j, "Release", NULL, ret, err);
 }
 
 int service_kill(const struct service_call *call, json_t *parameters, json_t **ret,

@@ -12,9 +12,14 @@ int shim_relay(const struct service_call *call, const struct job *j, const char 
 /** Reads the parameter "gpu": "" or "simulated"; missing: as the configuration says. */
 int get_simulated(json_t *parameters, bool *ret, struct brumate_error *err);
 
-/** Takes in the process @pid as a new job, unless it belongs to one: then that. */
-int take_in(struct job *ret, const struct service_call *call, pid_t pid, const char *name,
-	    bool simulated, struct brumate_error *err);
+/** Takes in the process @pid as a new job (@ret_new), unless it belongs to one: then that. Errors to act on: -EINVAL
+ * (its tree holds the caller, or brumate's own programs), -EACCES, -ESRCH. */
+int take_in(struct job *ret, bool *ret_new, const struct service_call *call, pid_t pid,
+	    const char *name, bool simulated, struct brumate_error *err);
+
+/** Gives back a process that was taken in for an operation that failed, or was cancelled, if it runs. @j is read
+ * again. */
+void give_back(const struct service_call *call, struct job *j);
 
 /** The Job type of io.brumate with what is not in the record: gpu_processes. Owned, NULL without memory. */
 json_t *describe_job(const struct job *j);

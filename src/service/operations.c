@@ -19,10 +19,10 @@
 #include "client/broker.h"
 #include "job/request.h"
 
-/* The job that "job" or "pid" means, for a request that has been checked then. A process of none is taken in,
- * unless it is to be resumed. */
-static int find_target(struct job *ret, const struct service_call *call, json_t *parameters,
-		       unsigned where, struct brumate_error *err)
+/* The job that "job" or "pid" means, for a request that has been checked then. A process of none is taken in
+ * (@ret_new), unless it is to be resumed. */
+static int find_target(struct job *ret, bool *ret_new, const struct service_call *call,
+		       json_t *parameters, unsigned where, struct brumate_error *err)
 {
 	const char *word;
 	int64_t pid = 0;
@@ -42,7 +42,7 @@ static int find_target(struct job *ret, const struct service_call *call, json_t 
 	if (word)
 		return access_job(ret, call, word, err);
 	if (where != REQUEST_RESUME)
-		return take_in(ret, call, (pid_t)pid, NULL, simulated, err);
+		return take_in(ret, ret_new, call, (pid_t)pid, NULL, simulated, err);
 
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	r = access_tree(&tree, call, (pid_t)pid, err);
@@ -100,11 +100,16 @@ int service_suspend(const struct service_call *call, json_t *parameters, json_t 
 {
 	auto_(job_fini) struct job j = JOB_EMPTY;
 	auto_json json_t *request = NULL;
-	int r = find_target(&j, call, parameters, REQUEST_SUSPEND, err);
+	bool is_new = false;
+	int r = find_target(&j, &is_new, call, parameters, REQUEST_SUSPEND, err);
 
 	if (r == 0)
 		r = make_request(&request, parameters, REQUEST_SUSPEND, j.simulated, err);
-	return r < 0 ? r : shim_relay(call, &j, "Suspend", request, ret, err);
+	if (r == 0)
+		r = shim_relay(call, &j, "Suspend", request, ret, err);
+	if (r < 0 && is_new)
+		give_back(call, &j);
+	return r;
 }
 
 int service_resume(const struct service_call *call, json_t *parameters, json_t **ret,
@@ -112,7 +117,8 @@ int service_resume(const struct service_call *call, json_t *parameters, json_t *
 {
 	auto_(job_fini) struct job j = JOB_EMPTY;
 	auto_json json_t *request = NULL;
-	int r = find_target(&j, call, parameters, REQUEST_RESUME, err);
+	bool is_new;
+	int r = find_target(&j, &is_new, call, parameters, REQUEST_RESUME, err);
 
 	if (r == 0)
 		r = make_request(&request, parameters, REQUEST_RESUME, j.simulated, err);
@@ -147,23 +153,26 @@ int service_checkpoint(const struct service_call *call, json_t *parameters, json
 	auto_json json_t *request = NULL;
 	auto_free char *dir = NULL;
 	const char *name;
+	bool is_new = false;
 	char id[MANIFEST_ID_BYTES];
 	int r = wire_get_string(parameters, "name", &name, err);
 
 	if (r == 0)
 		r = access_store(&dir, call, parameters, err);
 	if (r == 0)
-		r = find_target(&j, call, parameters, REQUEST_CHECKPOINT, err);
+		r = find_target(&j, &is_new, call, parameters, REQUEST_CHECKPOINT, err);
 	if (r == 0)
 		r = choose_id(id, &j, dir, name, err);
 	if (r == 0)
 		r = make_request(&request, parameters, REQUEST_CHECKPOINT, j.simulated, err);
-	if (r < 0)
-		return r;
-	if (json_object_set_new(request, "id", json_string(id)) < 0 ||
-	    json_object_set_new(request, "dir", json_string(dir)) < 0)
-		return brumate_fail(err, ENOMEM, "%m");
-	return shim_relay(call, &j, "Checkpoint", request, ret, err);
+	if (r == 0 && (json_object_set_new(request, "id", json_string(id)) < 0 ||
+		       json_object_set_new(request, "dir", json_string(dir)) < 0))
+		r = brumate_fail(err, ENOMEM, "%m");
+	if (r == 0)
+		r = shim_relay(call, &j, "Checkpoint", request, ret, err);
+	if (r < 0 && is_new)
+		give_back(call, &j);
+	return r;
 }
 
 /* What a dead shim left half done is put right by the next one, before it answers: only then does the

@@ -20,6 +20,7 @@
 struct service_call {
 	uid_t uid; /* of the caller; 0 may touch everything */
 	gid_t gid;
+	pid_t pid;		/* of the caller; 0: not known */
 	wire_reply_fn on_reply; /* streamed replies; may be NULL */
 	void *arg;
 	struct cancel cancel;
@@ -36,6 +37,7 @@ typedef int (*service_method_fn)(const struct service_call *call, json_t *parame
 	X(List, service_list)                            \
 	X(Status, service_status)                        \
 	X(Manage, service_manage)                        \
+	X(Release, service_release)                      \
 	X(Suspend, service_suspend)                      \
 	X(Resume, service_resume)                        \
 	X(Checkpoint, service_checkpoint)                \

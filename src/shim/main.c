@@ -143,10 +143,12 @@ static bool is_needed(struct watch *w, int *ret_wait_ms)
 	size_t n = wire_server_connections(w->server, &last_end_ns);
 
 	pthread_mutex_lock(&w->shim->lock);
-	bool busy = w->shim->busy;
+	bool busy = w->shim->busy, left = w->shim->left;
 	bool alive = w->shim->job.root.pid != 0;
 	pthread_mutex_unlock(&w->shim->lock);
 	*ret_wait_ms = -1;
+	if (left)
+		return false;
 	if (busy || (alive && !w->stopping) || n)
 		return true;
 	if (w->stopping)

@@ -25,14 +25,14 @@ enum {
 
 #define IN(state) (1u << (state))
 
-int shim_reply_job(struct shim *s, struct wire_call_context *call)
+int shim_reply_job(struct shim *s, struct wire_call_context *call, struct brumate_error *err)
 {
 	auto_(job_fini) struct job seen = JOB_EMPTY;
-	struct brumate_error err;
 
 	/* It is read from disk, as an operation may be using the record in memory. */
-	if (job_load(&seen, s->job.id, &err) < 0)
-		return wire_reply(call, NULL);
+	int r = job_load(&seen, s->job.id, err);
+	if (r < 0)
+		return r;
 	auto_json json_t *reply = json_pack("{s:o}", "job", job_to_json(&seen));
 	return wire_reply(call, reply);
 }
@@ -229,7 +229,7 @@ static int method_start(void *arg, struct wire_call_context *call, json_t *param
 		r = job_set_state(&s->job, JOB_RUNNING, err);
 	}
 	shim_end(s);
-	return r < 0 ? r : shim_reply_job(s, call);
+	return r < 0 ? r : shim_reply_job(s, call, err);
 }
 
 static int method_adopt(void *arg, struct wire_call_context *call, json_t *parameters,
@@ -247,7 +247,48 @@ static int method_adopt(void *arg, struct wire_call_context *call, json_t *param
 	else
 		r = job_set_state(&s->job, JOB_RUNNING, err);
 	shim_end(s);
-	return r < 0 ? r : shim_reply_job(s, call);
+	return r < 0 ? r : shim_reply_job(s, call, err);
+}
+
+static int begin_release(struct shim *s, struct brumate_error *err)
+{
+	int r = shim_begin(s, "release", IN(JOB_RUNNING) | IN(JOB_CREATED), err);
+
+	if (r < 0) {
+		auto_(job_fini) struct job seen = JOB_EMPTY;
+
+		if (job_load(&seen, s->job.id, NULL) == 0 && seen.state == JOB_SUSPENDED)
+			brumate_hint(err, "let it go on first: brumate resume %s", seen.id);
+		return r;
+	}
+	if (job_is_alive(&s->job))
+		return 0;
+	shim_end(s);
+	return brumate_fail(err, ESRCH, "job %s has ended", s->job.id);
+}
+
+/* Gives the processes back: they run on, and nothing of ours is about them any more. What shim and keeper hold of
+ * their memory is only a copy, as the job runs. */
+static int method_release(void *arg, struct wire_call_context *call, json_t *parameters,
+			  struct brumate_error *err)
+{
+	struct shim *s = arg;
+	int r = begin_release(s, err);
+
+	(void)parameters;
+	if (r < 0)
+		return r;
+	const struct keeper_owner owner = op_owner(&s->job);
+	vault_clear(&s->vault, &owner);
+	r = job_release(&s->job, err);
+	if (r < 0) {
+		shim_end(s);
+		return r;
+	}
+	log_info("job %s is released: pid=%d", s->job.id, s->job.root.pid);
+	auto_json json_t *reply = json_object();
+	shim_leave(s);
+	return wire_reply(call, reply);
 }
 
 /* A checkpoint of that id is to be removed: the record does not name it any more. */
@@ -269,15 +310,14 @@ static int method_forget(void *arg, struct wire_call_context *call, json_t *para
 		r = job_save(&s->job, err);
 	}
 	shim_end(s);
-	return r < 0 ? r : shim_reply_job(s, call);
+	return r < 0 ? r : shim_reply_job(s, call, err);
 }
 
 static int method_status(void *arg, struct wire_call_context *call, json_t *parameters,
 			 struct brumate_error *err)
 {
 	(void)parameters;
-	(void)err;
-	return shim_reply_job(arg, call);
+	return shim_reply_job(arg, call, err);
 }
 
 /* Blocks until the job is over or @call's caller has gone. */
@@ -297,9 +337,8 @@ static int method_wait(void *arg, struct wire_call_context *call, json_t *parame
 		       struct brumate_error *err)
 {
 	(void)parameters;
-	(void)err;
 	await_end(arg, call, -1);
-	return shim_reply_job(arg, call);
+	return shim_reply_job(arg, call, err);
 }
 
 /* Takes the job off the GPU before it is killed. Others report that driver 595.71 hangs the host when a process
@@ -345,7 +384,7 @@ static int end_job(struct shim *s, struct wire_call_context *call, const struct 
 		await_end(s, call, KILL_TIMEOUT_MS);
 	}
 	end_orphans(&tree);
-	return shim_reply_job(s, call);
+	return shim_reply_job(s, call, err);
 }
 
 static int method_kill(void *arg, struct wire_call_context *call, json_t *parameters,
@@ -368,7 +407,7 @@ static int method_kill(void *arg, struct wire_call_context *call, json_t *parame
 	if (signal && signal != SIGKILL) {
 		r = proc_signal(seen.root, (int)signal);
 		return r < 0 ? brumate_fail(err, -r, "process %d: %m", seen.root.pid)
-			     : shim_reply_job(s, call);
+			     : shim_reply_job(s, call, err);
 	}
 	return end_job(s, call, &seen, signal ? 0 : (int)grace_ms, err);
 }
@@ -492,6 +531,7 @@ const struct wire_method shim_methods[] = {
 	{ "io.brumate.job.Checkpoint", method_checkpoint },
 	{ "io.brumate.job.Restore", method_restore },
 	{ "io.brumate.job.Schedule", schedule_method },
+	{ "io.brumate.job.Release", method_release },
 	{ "io.brumate.job.Forget", method_forget },
 	{ "io.brumate.job.Kill", method_kill },
 	{ "io.brumate.job.Wait", method_wait },

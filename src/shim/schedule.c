@@ -253,5 +253,5 @@ int schedule_method(void *arg, struct wire_call_context *call, json_t *parameter
 	else
 		s->timer.changed = true;
 	shim_end(s); /* wakes the main loop, which sets the timer */
-	return r < 0 ? r : shim_reply_job(s, call);
+	return r < 0 ? r : shim_reply_job(s, call, err);
 }

@@ -120,6 +120,15 @@ void shim_end(struct shim *s)
 	wake_main_thread(s);
 }
 
+void shim_leave(struct shim *s)
+{
+	pthread_mutex_lock(&s->lock);
+	s->left = true; /* still busy, so that nobody writes the record */
+	life_ends(s);
+	pthread_mutex_unlock(&s->lock);
+	wake_main_thread(s);
+}
+
 void shim_prepare_op(struct shim *s, struct op *op, struct request *request,
 		     const struct brumate_conf *conf)
 {

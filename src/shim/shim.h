@@ -29,6 +29,7 @@ struct shim {
 	} exits[SHIM_EXITS]; /* of the children that ended last */
 	size_t n_exits;	     /* how many ever ended; @exits is a ring */
 	int wake_fd;	     /* eventfd; wakes the main thread */
+	bool left;	     /* the record is gone: this shim only has to end */
 	int life_fds[2];     /* a pipe for Wait, which is closed when the job is over; -1: it is */
 	int lock_fd;	     /* locked with flock() as long as this shim lives */
 	struct shim_timer {
@@ -49,6 +50,9 @@ extern const size_t shim_n_methods;
 int shim_begin(struct shim *s, const char *kind, unsigned states, struct brumate_error *err);
 /** Gives the record back. If the job ended meanwhile, that is recorded now. */
 void shim_end(struct shim *s);
+
+/** The record has been removed by an operation that has begun: no other begins any more, and the shim ends. */
+void shim_leave(struct shim *s);
 
 /** Notes how a process ended, and records the end of the job if it was the root. Takes the lock. */
 void shim_note_exit(struct shim *s, pid_t pid, int code);
@@ -105,4 +109,4 @@ void shim_prepare_op(struct shim *s, struct op *op, struct request *request,
 		     const struct brumate_conf *conf);
 
 /** Replies with the job's record as it is on disk. */
-int shim_reply_job(struct shim *s, struct wire_call_context *call);
+int shim_reply_job(struct shim *s, struct wire_call_context *call, struct brumate_error *err);

@@ -5,8 +5,9 @@ that it is restored from, and processes that are not taken in."""
 
 import os
 import re
+import signal
 
-from cases import case, expect, main, read_text
+from cases import AS_NOBODY, case, expect, main, process_start, read_text, run, wait_until
 from checkpoints import files_of, flip, image, saved
 
 
@@ -84,6 +85,93 @@ def a_failed_restore_keeps_the_log(bed):
     os.unlink(log.path)
     bed.refused(9, "image", "restore", "image")
     expect(not os.path.exists(log.path), "a log was made and left")
+
+
+# Taking in and giving back.
+
+def expect_no_jobs(bed):
+    expect(not bed.list("ps", "jobs"), f"jobs are left: {bed.list('ps', 'jobs')}")
+    wait_until(lambda: not bed.named("brumate-shim"), "the end of the shims", 20)
+
+
+@case
+def a_refused_process_is_given_back(bed):
+    sleeper = bed.start(["sleep", "600"])
+    start = process_start(sleeper.pid)
+    for verb in ("suspend", "checkpoint"):
+        if verb == "checkpoint":  # it needs no GPU, but a store
+            open_to_all = os.path.join(bed.dir, "open")
+            os.makedirs(open_to_all)
+            os.chmod(open_to_all, 0o777)
+            bed.refused(5, "everyone may write", verb, "--pid", sleeper.pid, "--dir", open_to_all)
+        else:
+            bed.refused(4, "no GPU state", verb, "--pid", sleeper.pid)
+        expect(process_start(sleeper.pid) == start, "the process has ended")
+        expect_no_jobs(bed)
+    program = bed.start([bed.program("counter"), "--mib", 16, "--chunk-mib", 16, "--interval-ms", 10]).ready()
+    bed.fault("suspend.gpu-checkpoint.begin", "error:5")
+    failed = bed.cli("suspend", "--pid", program.pid)
+    expect(failed.code == 7 and bed.has_fired(), failed.why())
+    program.log.goes_on()
+    expect_no_jobs(bed)
+    with bed.held_at("suspend.gpu-checkpoint.begin", "suspend", "--pid", program.pid) as suspending:
+        suspending.signal(signal.SIGINT)
+    expect(suspending.end()[0] != 0, "it was not cancelled")
+    program.log.goes_on()
+    expect_no_jobs(bed)
+
+
+@case
+def nobody_takes_in_the_caller(bed):
+    for verb in ("manage", "suspend", "checkpoint"):
+        script = f'"{bed.brumate}" {verb} --pid $$; echo code $?'
+        result = run(["sh", "-c", script], env=bed.command_env())
+        expect("code 2" in result.out and "this command (process" in result.err, f"{verb}: {result.why()}")
+        expect_no_jobs(bed)
+    job, log = bed.counter()
+    bed.refused(2, "brumate-shim .* is brumate's own", "manage", "--pid", bed.shim(job))
+    bed.expect_whole(job, log)
+
+
+@case
+def nobody_takes_in_the_caller_through_the_daemon(bed):
+    bed.daemon()
+    script = f'"{bed.brumate}" manage --pid $$; echo code $?'
+    result = run(["sh", "-c", script], env=bed.command_env(), cwd="/", **AS_NOBODY)
+    expect("code 2" in result.out and "this command (process" in result.err, result.why())
+    expect_no_jobs(bed)
+
+
+@case
+def release_lets_a_process_run_on(bed):
+    job, log = bed.counter(name="mine")
+    pid = bed.pid(job)
+    bed.ok("suspend", job)
+    refused = bed.refused(6, f"job {job} is suspended", "release", job)
+    expect(f"brumate resume {job}" in refused.err, refused.why())
+    bed.ok("resume", "--keep-copy", job)
+    expect(bed.named("brumate-shim"), "no keeper holds the copy")
+    bed.refused(2, "only the beginning", "release", job[:7])
+    waiting = bed.spawn("wait", job)
+    expect(bed.ok("release", "mine").out == "mine\n", "release does not say what it released")
+    code, _, err = waiting.end()
+    expect(code == 3 and f"no job {job}" in err, f"wait: {code}: {err}")
+    bed.jobs.remove(job)
+    try:
+        log.goes_on()
+        expect_no_jobs(bed)
+        log.goes_on()
+        bed.refused(3, "no job", "release", job)
+        again = bed.ok("manage", "--pid", pid).out.strip()
+        expect(bed.pid(again) == pid, "it cannot be taken in again")
+        log.goes_on()
+        bed.ok("release", again)
+        log.goes_on()
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    ended, _ = bed.kind("none")
+    bed.end(ended)
+    bed.refused(3, "is not running", "release", ended)
 
 
 if __name__ == "__main__":

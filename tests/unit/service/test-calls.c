@@ -65,7 +65,7 @@ static void test_parameters(void)
 static void test_rights(void)
 {
 	static const char *const about_jobs[] = { "Suspend", "Resume", "Checkpoint", "Kill",
-						  "Wait",    "Status", "Remove" };
+						  "Wait",    "Status", "Remove",     "Release" };
 	char parameters[128];
 
 	check(1000, "Restore", "{\"checkpoint\": \"a\"}", -EACCES, "only root may restore");
