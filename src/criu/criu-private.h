@@ -38,11 +38,11 @@ int criu_fds_add(struct criu_fds *f, int fd, const char *what, struct brumate_er
 
 /**
  * Starts `PROGRAM swrk` in a session of its own. It inherits @fds and its socket (under a higher number),
- * nothing else; the environment holds PATH and what @plugin says alone.
+ * nothing else; the environment holds PATH and what @plugin says alone. @user: as whom; NULL: as we are.
  */
 int criu_spawn(struct criu_child *ret, const struct criu_program *program,
 	       const struct criu_fds *fds, const struct criu_plugin_env *plugin, pid_t enter_ns_of,
-	       struct brumate_error *err);
+	       const struct criu_user *user, struct brumate_error *err);
 
 /** Closes the socket and waits for the end of the process, killing it after a while. Returns its
  * wait status, or -errno. */
@@ -53,6 +53,9 @@ int criu_log_open(const struct criu_options *options);
 
 /** The end of that log, allocated; NULL where it cannot be read. */
 char *criu_log_tail(const struct criu_options *options, size_t *ret_len);
+
+/** Whether the images beneath @dir_fd hold TCP connections. */
+bool criu_images_have_tcp(int dir_fd);
 
 /** A tree as it was before CRIU came, with a pidfd of each process. */
 struct heal_state {
@@ -99,5 +102,6 @@ void heal_continue(struct heal_state *h);
  * @log_fd: CRIU's log, or -1. */
 void heal_tree(struct heal_state *h, int log_fd);
 
-/** Removes what a restore left in the file system when CRIU was killed. @log_fd: its log, or -1. */
-void heal_restore(int log_fd);
+/** Removes what a restore left in the file system when CRIU was killed. @log_fd: its log, or -1. @user: whose log it is;
+ * NULL: ours. */
+void heal_restore(int log_fd, const struct criu_user *user);

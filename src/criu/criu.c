@@ -55,6 +55,7 @@ enum packet_lock {
 struct session {
 	const struct criu_options *options;
 	Criu__ReqType type;
+	bool unprivileged; /* CRIU's user is not root */
 	struct criu_child child;
 	int hold_fd;		     /* keeps the namespace it runs in; -1: none */
 	struct criu_image_tree tree; /* restore: what is being built */
@@ -167,6 +168,16 @@ static int look_again(struct session *s, struct brumate_error *err)
 	return r;
 }
 
+/* What is in the images from here on is ours, and its user cannot change it any more. */
+static int complete_images(const struct session *s, struct brumate_error *err)
+{
+	int r = s->options->user ? criu_take_back_dir(s->options->images_dir_fd) : 0;
+
+	if (r == 0)
+		r = criu_fill_bounding_sets(s->options->images_dir_fd);
+	return r < 0 ? brumate_fail(err, -r, "CRIU's images: %m") : 0;
+}
+
 static int on_notify(struct session *s, const Criu__Notify *notify)
 {
 	const struct criu_options *o = s->options;
@@ -181,6 +192,8 @@ static int on_notify(struct session *s, const Criu__Notify *notify)
 
 	pid_t pid = event == CRIU_EVENT_RESTORED ? s->root_pid : o->root.pid;
 	if (event == CRIU_EVENT_FROZEN && look_again(s, &s->why) < 0)
+		cancel_session(s);
+	if (event == CRIU_EVENT_DUMPED && s->unprivileged && complete_images(s, &s->why) < 0)
 		cancel_session(s);
 	if (!s->is_cancelled && o->on_event && o->on_event(o->arg, event, pid, &s->why) < 0)
 		cancel_session(s);
@@ -362,6 +375,7 @@ static int start_session(struct session *s, const struct criu_program *program, 
 	const struct criu_options *o = s->options;
 	Criu__Req req = CRIU__REQ__INIT;
 
+	s->unprivileged = o->user;
 	s->hold_fd = o->enter_ns_of ? pidns_hold(o->enter_ns_of) : -1;
 	if (o->enter_ns_of && s->hold_fd < 0)
 		return brumate_fail(err, -s->hold_fd,
@@ -369,7 +383,7 @@ static int start_session(struct session *s, const struct criu_program *program, 
 	struct criu_plugin_env env = { .libdir = o->libdir, .table_fd = -1 };
 	int r = o->plugin ? add_plugin(&env, o->plugin, fds, err) : 0;
 	if (r >= 0)
-		r = criu_spawn(&s->child, program, fds, &env, o->enter_ns_of, err);
+		r = criu_spawn(&s->child, program, fds, &env, o->enter_ns_of, o->user, err);
 	criu_fds_fini(fds); /* CRIU alone has them now */
 	if (r < 0) {
 		cleanup_close(&s->hold_fd);
@@ -380,6 +394,7 @@ static int start_session(struct session *s, const struct criu_program *program, 
 
 	req.type = s->type;
 	req.opts = opts;
+	opts->has_unprivileged = opts->unprivileged = s->unprivileged;
 	if (send_request(s->child.socket_fd, &req) < 0)
 		s->outcome = DIED;
 	return 0;
@@ -401,6 +416,18 @@ static int run_session(struct session *s)
 	return end_session(s);
 }
 
+/* CRIU's user gets what it needs for this session alone. */
+static int lend_images(const struct session *s, bool repairs_tcp, struct brumate_error *err)
+{
+	const struct criu_options *o = s->options;
+	int r = criu_lend_dir(o->images_dir_fd, o->user);
+
+	o->user->net_admin = repairs_tcp;
+	return r < 0 ? brumate_fail(err, -r, "CRIU's images cannot be given to uid %u: %m",
+				    (unsigned)o->user->uid)
+		     : 0;
+}
+
 /* ---- dump ---- */
 
 static int ask_for_dump(struct session *s, Criu__Opts *opts, struct criu_fds *fds,
@@ -418,6 +445,8 @@ static int ask_for_dump(struct session *s, Criu__Opts *opts, struct criu_fds *fd
 	if (s->lock == LOCK_SPARED && heal_has_tcp(&s->heal))
 		s->lock = LOCK_NEEDED;
 	r = set_common(opts, o, s->lock == LOCK_NEEDED && heal_can_lock(), fds, err);
+	if (r >= 0 && o->user)
+		r = lend_images(s, s->lock == LOCK_NEEDED, err);
 	if (r < 0)
 		return r;
 	r = criu_fds_take(fds, heal_arm(&s->heal), "the guard of its death", err);
@@ -605,6 +634,8 @@ static int start_restore(struct session *s, Criu__Opts *opts, struct criu_fds *f
 		r = check_pids(&s->tree, err);
 	if (r >= 0)
 		r = set_common(opts, o, heal_can_lock(), fds, err);
+	if (r >= 0 && o->user)
+		r = lend_images(s, !o->tcp_close && criu_images_have_tcp(o->images_dir_fd), err);
 	if (r < 0)
 		return r;
 	/* In another namespace the root is to be a child of its init, which CRIU's end makes it. */
@@ -623,7 +654,7 @@ static void remove_half_built(const struct session *s)
 
 	if (s->outcome == DIED) {
 		auto_close int log_fd = criu_log_open(s->options);
-		heal_restore(log_fd);
+		heal_restore(log_fd, s->options->user);
 	}
 	if (!root.pid)
 		return;

@@ -57,6 +57,15 @@ struct criu_inherit {
 	int fd;
 };
 
+/** Whose rights CRIU works with. */
+struct criu_user {
+	uid_t uid;
+	gid_t gid;
+	gid_t *groups;
+	size_t n_groups;
+	bool net_admin; /* it may repair TCP connections, too */
+};
+
 /** What our plugin in CRIU leaves out of the images (cpumem/cpu-memory.h), and what it opens anew. */
 struct criu_plugin {
 	int table_fd;	     /* cpu_memory_table_new(); borrowed. A restore needs one too, empty */
@@ -77,6 +86,10 @@ struct criu_options {
 	const char *const *externals;	     /* dump: NULL-terminated, or NULL */
 	const struct criu_inherit *inherits; /* restore */
 	size_t n_inherits;
+	/* CRIU runs as this user, with CAP_CHECKPOINT_RESTORE and no more: what the images and the processes make it open,
+	 * bind, link and become is what the user may, whatever they say. It must be able to read @images_dir_fd, or to
+	 * write to it, and to @work_dir_fd (criu_lend_dir()). Borrowed; NULL: it runs as we do. Only root can ask for it. */
+	struct criu_user *user;
 	uint32_t timeout_s; /* CRIU's own alarm for collecting tasks */
 	pid_t enter_ns_of;  /* run CRIU in this process's pid and mount namespaces; 0: our own */
 	const char
@@ -95,6 +108,12 @@ struct criu_result {
 	double frozen_seconds; /* dump, from CRIU's statistics; 0 if unknown */
 	uint64_t pages_bytes;  /* dump: memory written */
 };
+
+/** Gives the directory @dir_fd and the files in it, which are ours alone, to @user, for CRIU. 0, -errno. */
+int criu_lend_dir(int dir_fd, const struct criu_user *user);
+
+/** Takes back the files that a user's CRIU wrote to @dir_fd. -EBADMSG: what is there is no plain file of its own. */
+int criu_take_back_dir(int dir_fd);
 
 /** A dump whose CRIU has been started. */
 struct criu_dump;

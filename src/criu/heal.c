@@ -16,6 +16,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/paths.h"
+#include "base/user.h"
 #include "criu/criu-private.h"
 #include "process/reap.h"
 
@@ -582,7 +583,8 @@ void heal_tree(struct heal_state *h, int log_fd)
 int criu_heal(struct proc_id root, struct proc_id criu, int work_dir_fd, const char *log_name,
 	      struct brumate_error *err)
 {
-	auto_close int log_fd = openat(work_dir_fd, log_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	auto_close int log_fd =
+		openat(work_dir_fd, log_name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
 	auto_(heal_state_fini) struct heal_state h = HEAL_STATE_EMPTY;
 	int r = heal_prepare(&h, root, err);
 
@@ -598,14 +600,20 @@ int criu_heal(struct proc_id root, struct proc_id criu, int work_dir_fd, const c
 	return 0;
 }
 
-void heal_restore(int log_fd)
+void heal_restore(int log_fd, const struct criu_user *user)
 {
+	auto_(user_files_leave) struct user_files entered = USER_FILES_NONE;
+
+	/* The paths are the user's, and so may be what the log says. */
+	if (user && user_files_enter(&entered, user->uid, user->gid, NULL) < 0)
+		return;
 	with_log(log_fd, remove_ghosts_named_in);
 }
 
 void criu_release_network(int work_dir_fd, const char *log_name)
 {
-	auto_close int fd = openat(work_dir_fd, log_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	auto_close int fd =
+		openat(work_dir_fd, log_name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
 
 	with_log(fd, remove_lock_named_in);
 }

@@ -6,8 +6,11 @@
 #include "base/fd.h"
 #include "images.pb-c.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
 	IMAGE_BYTES_MAX = 64 * 1024 * 1024,
@@ -16,6 +19,7 @@ enum {
 
 #define MAGIC_IMAGE   0x54564319u
 #define MAGIC_PSTREE  0x50273030u
+#define MAGIC_CORE    0x55053847u
 #define MAGIC_SERVICE 0x55105940u
 #define MAGIC_STATS   0x57093306u
 
@@ -152,4 +156,69 @@ int criu_image_stats_read(struct criu_image_stats *ret, int dir_fd)
 	int r = file_read(dir_fd, "stats-dump", IMAGE_BYTES_MAX, &text, &len);
 
 	return r < 0 ? r : criu_image_stats_decode(ret, text, len);
+}
+
+/* ---- bounding sets ---- */
+
+/* A core image with full bounding sets. @ret: owned. */
+static int fill_bounding_set(uint8_t **ret, size_t *ret_len, const void *buf, size_t len_bytes)
+{
+	struct reader image, entry;
+	const size_t head = 12; /* two magic numbers and a length */
+
+	if (open_image(&image, buf, len_bytes, MAGIC_IMAGE, MAGIC_CORE) < 0 ||
+	    next_entry(&image, &entry) <= 0 || image.left)
+		return -EBADMSG;
+	CriuImage__Core *core = criu_image__core__unpack(NULL, entry.left, entry.p);
+	if (!core)
+		return -EBADMSG;
+
+	CriuImage__Creds *creds = core->thread_core ? core->thread_core->creds : NULL;
+	for (size_t i = 0; creds && i < creds->n_cap_bnd; i++)
+		creds->cap_bnd[i] = ~0u;
+	size_t len = criu_image__core__get_packed_size(core); /* with what is not in our messages */
+	uint8_t *filled = malloc(head + len);
+	if (filled) {
+		memcpy(filled, buf, head - 4);
+		for (int i = 0; i < 4; i++)
+			filled[head - 4 + i] = (uint8_t)(len >> 8 * i);
+		criu_image__core__pack(core, filled + head);
+	}
+	criu_image__core__free_unpacked(core, NULL);
+	if (!filled)
+		return -ENOMEM;
+	*ret = filled;
+	*ret_len = head + len;
+	return 0;
+}
+
+static int fill_bounding_set_of(int dir_fd, const char *name)
+{
+	auto_free char *text = NULL;
+	auto_free uint8_t *filled = NULL;
+	size_t len;
+	int r = file_read(dir_fd, name, IMAGE_BYTES_MAX, &text, &len);
+
+	if (r == 0)
+		r = fill_bounding_set(&filled, &len, text, len);
+	if (r < 0)
+		return r;
+	auto_close int fd = openat(dir_fd, name, O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOFOLLOW);
+	if (fd < 0)
+		return -errno;
+	return fd_write_full(fd, filled, len);
+}
+
+int criu_fill_bounding_sets(int dir_fd)
+{
+	int copy = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	auto_closedir DIR *dir = copy < 0 ? NULL : fdopendir(copy);
+	int r = 0;
+
+	if (!dir)
+		return -errno;
+	for (struct dirent *e; r == 0 && (e = readdir(dir));)
+		if (!strncmp(e->d_name, "core-", strlen("core-")))
+			r = fill_bounding_set_of(dir_fd, e->d_name);
+	return r;
 }

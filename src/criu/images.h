@@ -35,3 +35,10 @@ int criu_image_stats_decode(struct criu_image_stats *ret, const void *buf, size_
 int criu_image_tree_read(struct criu_image_tree *ret, int dir_fd);
 /** Reads and decodes stats-dump beneath @dir_fd. */
 int criu_image_stats_read(struct criu_image_stats *ret, int dir_fd);
+
+/**
+ * Writes a full bounding set of capabilities into the images of a dump, beneath @dir_fd. To restore a lesser one CRIU
+ * drops what is missing, also where it is missing here already, and a user's CRIU has no capability for that. The set that such a job gets is that of its shim, as the kernel lets no process add to it.
+ * 0, -EBADMSG, -ENOMEM, or another -errno.
+ */
+int criu_fill_bounding_sets(int dir_fd);

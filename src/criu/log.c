@@ -111,6 +111,9 @@ const char *criu_hint_for(const char *reason)
 		{ "send_fds failed (-22)",
 		  "the job probably uses io_uring: start it with UV_USE_IO_URING=0, or set sysctl "
 		  "kernel.io_uring_disabled=2" },
+		{ "trim failed: @link_remap",
+		  "the job has a deleted file open that has another name: only a CRIU with root's "
+		  "rights can save that" },
 		{ "increase limit",
 		  "the job keeps a large deleted file open: give it a name, or close it" },
 		{ "External socket is used", "a unix socket leads to a process outside the job: "
@@ -153,7 +156,7 @@ const char *criu_hint_for(const char *reason)
 
 int criu_log_open(const struct criu_options *o)
 {
-	return openat(o->work_dir_fd, o->log_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	return openat(o->work_dir_fd, o->log_name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
 }
 
 char *criu_log_tail(const struct criu_options *o, size_t *ret_len)

@@ -17,10 +17,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <linux/close_range.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -65,6 +67,7 @@ struct spawning {
 	int back_fd;   /* the child's end of the way back to us */
 	int null_fd;
 	int ns_fd; /* pidfd of a process in the namespaces to enter; -1: stay in ours */
+	const struct criu_user *user; /* whose rights it gets; NULL: ours */
 };
 
 /* One of these comes back: what failed, or nothing wrong and CRIU's socket with it. */
@@ -107,6 +110,35 @@ static void child_reset_signals(void)
 	sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
+/* What it has left goes through execve(2) as ambient capabilities. */
+static int keep_capabilities(const struct criu_user *u)
+{
+	const int word = CAP_CHECKPOINT_RESTORE / 32;
+	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct caps[2] = { 0 };
+
+	caps[word].permitted = 1u << CAP_CHECKPOINT_RESTORE % 32;
+	if (u->net_admin)
+		caps[0].permitted |= 1u << CAP_NET_ADMIN;
+	for (int i = 0; i < 2; i++)
+		caps[i].effective = caps[i].inheritable = caps[i].permitted;
+	if (syscall(SYS_capset, &header, caps) < 0 ||
+	    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_CHECKPOINT_RESTORE, 0, 0) < 0)
+		return -1;
+	return u->net_admin ? prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_NET_ADMIN, 0, 0) : 0;
+}
+
+/* By the system calls: the C library would tell all threads, and here is one that knows nothing of the others. */
+static void child_become(const struct spawning *p)
+{
+	const struct criu_user *u = p->user;
+
+	if (syscall(SYS_setgroups, u->n_groups, u->groups) < 0 ||
+	    syscall(SYS_setresgid, u->gid, u->gid, u->gid) < 0 || prctl(PR_SET_KEEPCAPS, 1) < 0 ||
+	    syscall(SYS_setresuid, u->uid, u->uid, u->uid) < 0 || keep_capabilities(u) < 0)
+		child_fail(p, "become a user");
+}
+
 static _Noreturn void child_exec(const struct spawning *p)
 {
 	int pair[2];
@@ -127,6 +159,8 @@ static _Noreturn void child_exec(const struct spawning *p)
 		child_fail(p, "dup2");
 	if (send_back(p->back_fd, pair[0]) < 0)
 		child_fail(p, "sendmsg");
+	if (p->user)
+		child_become(p);
 	execve(p->path, p->argv, p->envp);
 	child_fail(p, "execve");
 }
@@ -255,7 +289,7 @@ char *criu_plugin_dir(void)
 
 int criu_spawn(struct criu_child *ret, const struct criu_program *program,
 	       const struct criu_fds *fds, const struct criu_plugin_env *plugin, pid_t enter_ns_of,
-	       struct brumate_error *err)
+	       const struct criu_user *user, struct brumate_error *err)
 {
 	char number[16], plugins[4096], table[64], devices[1024];
 	char *argv[] = { (char[]){ "criu" }, (char[]){ "swrk" }, number, NULL };
@@ -294,6 +328,7 @@ int criu_spawn(struct criu_child *ret, const struct criu_program *program,
 		.back_fd = -1,
 		.null_fd = null_fd,
 		.ns_fd = ns_fd,
+		.user = user,
 	};
 	int r = start_child(ret, &spawning, err);
 	if (r >= 0)
