@@ -23,6 +23,7 @@
 #include "datapath/park.h"
 #include "engine/describe.h"
 #include "engine/externals.h"
+#include "engine/rights.h"
 #include "engine/secret.h"
 #include "engine/steps.h"
 #include "chunks/chunks.h"
@@ -247,7 +248,7 @@ static int save_frozen(struct op *op, struct brumate_error *err)
 
 	if (!gpus)
 		return brumate_fail(err, ENOMEM, "%m");
-	int r = op_check_rights(op, err);
+	int r = rights_check_dump(op, err);
 	if (r == 0)
 		r = describe_tree(op, err);
 	return r < 0 ? r
@@ -307,6 +308,8 @@ static int start_criu(struct op *op, struct brumate_error *err)
 	};
 	int r = externals_find(op, err);
 
+	if (r == 0)
+		r = rights_for_dump(op, &options.user, err);
 	if (r < 0)
 		return r;
 	op->checkpoint.externals = externals_for_dump(&op->checkpoint.manifest);
@@ -314,9 +317,9 @@ static int start_criu(struct op *op, struct brumate_error *err)
 		return brumate_fail(err, ENOMEM, "%m");
 	options.externals = (const char *const *)op->checkpoint.externals;
 	/* The log belongs to the job, not into the image: it goes on after the image is hashed. */
-	op->checkpoint.work_fd = open(op->job->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	op->checkpoint.work_fd = job_open_criu_dir(op->job, err);
 	if (op->checkpoint.work_fd < 0)
-		return brumate_fail(err, errno, "%s: %m", op->job->dir);
+		return op->checkpoint.work_fd;
 	options.work_dir_fd = op->checkpoint.work_fd;
 	if ((r = cpu_memory_image_open(&op->images.cpu_memory, &options, err)) < 0)
 		return r;

@@ -16,7 +16,6 @@
 #include "datapath/park.h"
 #include "datapath/transfer.h"
 #include "engine/remote-restore.h"
-#include "process/credentials.h"
 
 struct keeper_owner op_owner(const struct job *job)
 {
@@ -67,6 +66,7 @@ void op_fini(struct op *op)
 	device_image_reader_fini(&op->restore.device);
 	store_image_fini(&op->restore.image);
 	store_key_fini(&op->images.key);
+	cleanup_free(&op->images.user.groups);
 	manifest_fini(&op->checkpoint.manifest);
 	progress_fini(&op->progress);
 }
@@ -89,16 +89,6 @@ void op_find_agents(struct op *op, bool tell)
 
 	if (ids)
 		park_find(&op->data, &op->tree, ids, op->gpus.n, tell ? &op->progress : NULL);
-}
-
-int op_check_rights(struct op *op, struct brumate_error *err)
-{
-	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
-
-	if (op->job->uid == 0)
-		return 0;
-	int r = proc_tree_read(&tree, op->job->root, err);
-	return r < 0 ? r : credentials_check_tree(&tree, op->job->uid, err);
 }
 
 void op_clear_vault(struct op *op)

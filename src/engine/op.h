@@ -31,6 +31,7 @@ struct op_images {
 	int dir_fd;			     /* where CRIU writes or reads them */
 	struct store_key key;		     /* of the checkpoint, where it is encrypted */
 	struct cpu_memory_image *cpu_memory; /* beside them */
+	struct criu_user user; /* as whom CRIU works (engine/rights.h); uid 0: as we are */
 };
 
 /** What only a checkpoint needs. */
@@ -87,10 +88,6 @@ int op_find_gpus(struct op *op, struct brumate_error *err);
 
 /** Finds out which of them have agents. What has none is noted if @tell. */
 void op_find_agents(struct op *op, bool tell);
-
-/** Reads the tree again and refuses it where a member has rights which the job's user has not. What a tree is may change
- * until its members stand still, so this is asked again then. Errors to act on: -EPERM, -ESRCH. */
-int op_check_rights(struct op *op, struct brumate_error *err);
 
 /** Removes what is outside the processes: they have ended. */
 void op_clear_vault(struct op *op);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/machine.h"
+#include "engine/rights.h"
 
 /* ---- what the driver knows beyond /proc ---- */
 
@@ -229,7 +230,7 @@ static int ask_for_force(const struct scan_finding *f, struct brumate_error *err
 int preflight(struct op *op, unsigned scopes, struct brumate_error *err)
 {
 	auto_(scan_report_fini) struct scan_report report = SCAN_REPORT_EMPTY;
-	int r = op_check_rights(op, err);
+	int r = scopes & SCAN_CRIU ? rights_check_dump(op, err) : rights_check(op, err);
 
 	if (r == 0)
 		r = preflight_scan(op, scopes, &report, err);

@@ -41,7 +41,7 @@ static void await_criu(struct op *op)
 /* CRIU may have been killed with its caller, or before it. */
 static void heal(const struct job *job)
 {
-	auto_close int dir_fd = open(job->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	auto_close int dir_fd = job_open_criu_dir(job, NULL);
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
 	if (criu_heal(job->root, job->op.criu, dir_fd, JOB_DUMP_LOG, &err) < 0)

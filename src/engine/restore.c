@@ -24,6 +24,7 @@
 #include "engine/externals.h"
 #include "engine/placement.h"
 #include "engine/remote-restore.h"
+#include "engine/rights.h"
 #include "job/log.h"
 #include "engine/secret.h"
 #include "engine/steps.h"
@@ -278,7 +279,9 @@ static int run_criu(struct op *op, int work_fd, const struct criu_inherit *inher
 		.on_tick = on_tick,
 		.arg = op,
 	};
-	int r = cpu_memory_image_open(&op->images.cpu_memory, &options, err);
+	int r = rights_for_restore(op, &options.user, err);
+	if (r == 0)
+		r = cpu_memory_image_open(&op->images.cpu_memory, &options, err);
 	if (r < 0)
 		return r;
 	r = criu_restore(&op->images.criu, &options, &result, err);
@@ -304,6 +307,7 @@ static int try_processes(struct op *op, int work_fd, struct brumate_error *err)
 
 static int restore_processes(struct op *op, struct brumate_error *err)
 {
+	struct criu_user *user;
 	int r = make_log(op, err);
 
 	/* Agents that were saved listen again where they did. */
@@ -312,9 +316,12 @@ static int restore_processes(struct op *op, struct brumate_error *err)
 	op->images.dir_fd = secret_images_from(op, err);
 	if (op->images.dir_fd < 0)
 		return op->images.dir_fd;
-	auto_close int work_fd = open(op->job->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if ((r = rights_for_restore(op, &user, err)) < 0 ||
+	    (user && (r = rights_copy_images(op, err)) < 0))
+		return r;
+	auto_close int work_fd = job_open_criu_dir(op->job, err);
 	if (work_fd < 0)
-		return brumate_fail(err, errno, "%s: %m", op->job->dir);
+		return work_fd;
 	r = try_processes(op, work_fd, err);
 	if (r != -EEXIST || op->restore.use_pid_ns)
 		return r;

@@ -11,6 +11,7 @@
 #include "datapath/park.h"
 #include "datapath/transfer.h"
 #include "engine/placement.h"
+#include "engine/rights.h"
 
 enum { END_TIMEOUT_MS = 200 };
 
@@ -49,7 +50,7 @@ int step_gate(struct op *op, struct brumate_error *err)
 	op->progress.stopped_ns = clock_now_ns();
 	op->touched = true;
 	r = park_gate(&op->data, err);
-	return r < 0 ? r : op_check_rights(op, err);
+	return r < 0 ? r : rights_check(op, err);
 }
 
 int step_park(struct op *op, struct brumate_error *err)
@@ -131,7 +132,7 @@ int step_gpu_lock(struct op *op, struct brumate_error *err)
 	op->touched = true;
 	int r = gpu_set_act(&op->gpus, DEV_LOCK, DEV_STATE_LOCKED, timeout_ms, err);
 	/* Where there is no gate, it is this that holds the members back. */
-	return r < 0 || op->data.n_agents ? r : op_check_rights(op, err);
+	return r < 0 || op->data.n_agents ? r : rights_check(op, err);
 }
 
 int step_gpu_checkpoint(struct op *op, struct brumate_error *err)

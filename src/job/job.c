@@ -443,11 +443,29 @@ int job_make_agent_dir(const struct job *j, struct brumate_error *err)
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", path) : 0;
 }
 
+int job_open_criu_dir(const struct job *j, struct brumate_error *err)
+{
+	static const char name[] = "criu";
+	bool is_ours = j->uid == 0 || j->uid == geteuid();
+	auto_close int dir_fd = open(j->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (dir_fd < 0)
+		return brumate_fail(err, errno, "%s: %m", j->dir);
+	if (is_ours)
+		return take_fd(&dir_fd);
+	if (mkdirat(dir_fd, name, 0700) < 0 && errno != EEXIST)
+		return brumate_fail(err, errno, "%s/%s: %m", j->dir, name);
+	auto_close int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0 || fchown(fd, j->uid, j->gid) < 0)
+		return brumate_fail(err, errno, "%s/%s: %m", j->dir, name);
+	return take_fd(&fd);
+}
+
 /* A job that was saved and stopped may have held TCP connections, whose packets are still dropped for
  * its restore; with the record goes the log that names the filter. */
 static void release_network(const struct job *j)
 {
-	auto_close int dir_fd = open(j->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	auto_close int dir_fd = job_open_criu_dir(j, NULL);
 
 	if (j->state == JOB_CHECKPOINTED && dir_fd >= 0)
 		criu_release_network(dir_fd, JOB_DUMP_LOG);

@@ -74,6 +74,10 @@ char *job_agent_dir(const struct job *j);
 /** Makes that directory for the job's user alone, who may go through its parents. */
 int job_make_agent_dir(const struct job *j, struct brumate_error *err);
 
+/** The directory where CRIU logs (owned): the job's, or, as CRIU works as the job's user, one in it that is that
+ * user's. Made where it is not there. -errno. */
+int job_open_criu_dir(const struct job *j, struct brumate_error *err);
+
 /** Writes the record. */
 int job_save(const struct job *j, struct brumate_error *err);
 

@@ -6,8 +6,10 @@ of others. Each case would succeed for the attacker if its check were taken away
 import os
 import shutil
 import signal
+import textwrap
 from contextlib import contextmanager
 
+from harness import Log
 from cases import NOBODY, Skipped, case, expect, main, run, wait_until
 
 AS_HIM = ["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]
@@ -88,6 +90,168 @@ def a_setuid_program_that_comes_later(bed):
         for args in (("checkpoint", "--leave-running"), ("checkpoint",)):
             bed.refused(5, "has the rights of uid 0", args[0], job, *args[1:])
         bed.expect_state(job, "running")
+
+
+# CRIU works with his rights.
+
+STEPS = """
+import os, socket, sys, time
+out = os.open("out", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+os.dup2(out, 1); os.dup2(out, 2)
+{}
+print("ready", flush=True)
+step = 0
+while True:
+    step += 1
+    {}
+    print("step", step, "OK", flush=True)
+    time.sleep(0.02)
+"""
+
+
+def script_of_him(bed, setup="pass", each="pass"):
+    """A script of his that is at work: (program, log). It runs in his directory and writes to "out" there."""
+    own = os.path.join(bed.dir, "his")
+    if not os.path.isdir(own):
+        bed.of_nobody("his")
+    os.chmod(bed.dir, 0o711)
+    text = STEPS.format(setup, textwrap.indent(each, "    ").lstrip())
+    path = os.path.join(own, "out")
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+    os.chown(path, NOBODY, NOBODY)
+    program = bed.start(["env", "-C", own, *AS_HIM, "/usr/bin/python3", "-u", "-c", text])
+    log = Log(path)
+    log.wait_until(lambda text: log.last_step() > 1, "steps", 30)
+    return program, log
+
+
+@case
+def his_job_comes_back_as_he_is(bed):
+    program, log = script_of_him(bed)
+    job = bed.ok("manage", "--pid", program.pid).out.strip()
+    bed.jobs.append(job)
+    bed.operation("checkpoint", job, "--leave-running")
+    log.goes_on()
+    checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+    program.wait()
+    for base, dirs, files in os.walk(os.path.join(bed.store(), checkpoint)):
+        for name in [*dirs, *files]:
+            expect(os.lstat(os.path.join(base, name)).st_uid == 0, f"{name} of the checkpoint is not root's")
+    bed.expect_restorable(checkpoint, log)
+    pid = bed.pid(job)
+    expect(status(pid, "Uid") == [str(NOBODY)] * 4 and status(pid, "CapPrm") == ["0000000000000000"], "it is more than it was")
+    bed.operation("checkpoint", job)
+    bed.expect_restorable(job, log)
+
+
+def saved_of_him(bed, setup="pass", each="pass"):
+    """A checkpoint of his, the job of which has ended: (checkpoint, log)."""
+    program, log = script_of_him(bed, setup, each)
+    checkpoint = bed.operation("checkpoint", "--pid", program.pid)["checkpoint"]
+    program.wait()
+    return checkpoint, log
+
+
+def secret_of_root(bed):
+    """A directory of root's with a file in it; nobody else may enter."""
+    path = os.path.join(bed.dir, "roots")
+    os.mkdir(path, 0o700)
+    with open(os.open(os.path.join(path, "file"), os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
+        file.write("0123456789")
+    return path
+
+
+def expect_secret(path):
+    expect(os.listdir(path) == ["file"], f"{path} has {os.listdir(path)}")
+    found = os.stat(os.path.join(path, "file"))
+    expect((found.st_uid, found.st_mode & 0o7777, found.st_size) == (0, 0o600, 10), f"{found}")
+
+
+@case
+def his_file_is_a_link_to_roots(bed):
+    """Of the same size and mode, so that CRIU does not see that it is another one."""
+    secret = secret_of_root(bed)
+    for flags in ("O_RDWR", "O_RDONLY"):
+        checkpoint, _ = saved_of_him(
+            bed, f"os.umask(0); f = os.open('f', os.O_CREAT | os.O_WRONLY, 0o600); os.write(f, b'0123456789'); "
+                 f"os.close(f); f = os.open('f', os.{flags})", "os.pread(f, 10, 0)")
+        own = os.path.join(bed.dir, "his", "f")
+        os.remove(own)
+        os.symlink(os.path.join(secret, "file"), own)
+        bed.refused(1, "Permission denied|Can't open file", "restore", checkpoint)
+        expect(not bed.list("ps", "jobs") or bed.list("ps", "jobs")[0]["state"] != "running", "it runs")
+        os.remove(own)
+        expect_secret(secret)
+        os.remove(os.path.join(bed.dir, "his", "out"))
+
+
+@case
+def his_directory_leads_to_roots(bed):
+    """A deleted file is made again, a socket is bound again, at the path where it was."""
+    secret = secret_of_root(bed)
+    for setup in ("f = open('d/f', 'w+'); f.write('his'); f.flush(); os.unlink('d/f')",
+                  "s = socket.socket(socket.AF_UNIX); s.bind('d/file'); s.listen()",
+                  "os.mkfifo('d/file'); f = os.open('d/file', os.O_RDWR)"):
+        own = bed.of_nobody("his") if not os.path.isdir(os.path.join(bed.dir, "his")) else os.path.join(bed.dir, "his")
+        sub = os.path.join(own, "d")
+        os.mkdir(sub)
+        os.chown(sub, NOBODY, NOBODY)
+        checkpoint, _ = saved_of_him(bed, setup)
+        shutil.rmtree(sub)
+        os.symlink(secret, sub)
+        result = bed.cli("restore", checkpoint)
+        expect(result.code == 1, f"{setup}: {result.why()}")
+        expect_secret(secret)
+        os.remove(sub)
+        os.remove(os.path.join(own, "out"))
+
+
+def is_group(pid):
+    """Whether the number is that of a process group, or of a process: it cannot be taken then."""
+    try:
+        os.killpg(pid, 0)
+        return True
+    except ProcessLookupError:
+        return os.path.exists(f"/proc/{pid}")
+
+
+@case
+def what_he_has_is_restored(bed):
+    """Nothing of what users have goes lost by it that CRIU works with their rights."""
+    program, log = script_of_him(bed, """
+import fcntl, mmap
+file = open('f', 'w+'); file.write('x' * 8192); file.flush(); fcntl.flock(file, fcntl.LOCK_EX)
+shared = mmap.mmap(file.fileno(), 8192)
+gone = open('g', 'w+'); gone.write('gone'); gone.flush(); os.unlink('g')
+listening = socket.socket(socket.AF_UNIX); listening.bind('s'); listening.listen()
+one, other = socket.socketpair()
+pipe = os.pipe()
+child = os.fork()
+if not child:
+    while True: time.sleep(1)
+shm = open('/dev/shm/brumate-%d' % os.getpid(), 'w+'); shm.write('shm'); shm.flush(); os.unlink(shm.name)
+server = socket.socket(); server.bind(('127.0.0.1', 0)); server.listen()
+near = socket.create_connection(server.getsockname()); far = server.accept()[0]
+""", """
+one.send(b'a'); assert other.recv(1) == b'a'
+os.write(pipe[1], b'b'); assert os.read(pipe[0], 1) == b'b'
+assert os.pread(gone.fileno(), 9, 0) == b'gone'
+assert shared[:4] == b'xxxx' and os.pread(shm.fileno(), 9, 0) == b'shm'
+near.send(b'c'); assert far.recv(1) == b'c'
+os.kill(child, 0)
+""")
+    job = bed.ok("manage", "--pid", program.pid).out.strip()
+    bed.jobs.append(job)
+    bed.operation("checkpoint", job, "--leave-running")
+    log.goes_on()
+    checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+    program.wait()
+    bed.expect_restorable(checkpoint, log)
+    expect(status(bed.pid(job), "CapPrm") == ["0000000000000000"], "it has capabilities")
+    bed.operation("checkpoint", job)
+    wait_until(lambda: not is_group(program.pid), "the end of the job")
+    bed.take_pid(program.pid)
+    bed.expect_restorable(job, log)
 
 
 main()

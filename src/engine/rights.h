@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Whose rights an operation needs. The job of a user who is not root is saved and restored by a CRIU that runs as that
+ * user with CAP_CHECKPOINT_RESTORE alone, also where root asks for it: the paths in its images and the memory of its
+ * processes are the user's to write, so what they lead to has to be the user's to reach.
+ */
+#pragma once
+
+#include "engine/op.h"
+
+/**
+ * Reads the tree again and refuses it where a member has rights which the job's user has not. What a tree is may change
+ * until its members stand still, so this is asked again then. Errors to act on: -EPERM, -ESRCH, -EIO.
+ */
+int rights_check(struct op *op, struct brumate_error *err);
+
+/** As rights_check(), for members that CRIU is to save as the job's user: all are in the groups of the root, and none
+ * has a filter of system calls, which the kernel shows to root's CRIU alone. */
+int rights_check_dump(struct op *op, struct brumate_error *err);
+
+/** Says as whom CRIU works (criu_options.user). NULL in *@ret: as we are. Lasts as long as @op. Errors to act on:
+ * -ESRCH. */
+int rights_for_dump(struct op *op, struct criu_user **ret, struct brumate_error *err);
+int rights_for_restore(struct op *op, struct criu_user **ret, struct brumate_error *err);
+
+/** Puts a copy of the images at op->images.dir_fd in its place, which may be given to that user; one that is in
+ * memory already stays. */
+int rights_copy_images(struct op *op, struct brumate_error *err);
