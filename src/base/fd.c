@@ -3,6 +3,7 @@
 #include "base/fd.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/reserve.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -74,7 +75,8 @@ int fd_peer(int fd, struct ucred *ret)
 int file_read(int dir_fd, const char *path, size_t max_bytes, char **ret_text,
 	      size_t *ret_len_bytes)
 {
-	auto_close int fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+	auto_close int fd =
+		RESERVE_TRY(openat(dir_fd, path, O_RDONLY | O_CLOEXEC | O_NOCTTY));
 	if (fd < 0)
 		return -errno;
 
@@ -107,7 +109,8 @@ int file_read(int dir_fd, const char *path, size_t max_bytes, char **ret_text,
 
 int sync_dir(int dir_fd, const char *path)
 {
-	auto_close int fd = openat(dir_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	auto_close int fd =
+		RESERVE_TRY(openat(dir_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 
 	if (fd < 0)
 		return -errno;
@@ -137,7 +140,7 @@ static int write_and_rename(int dir_fd, const char *path, const void *text, size
 		return -ENOMEM;
 
 	int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
-	auto_close int fd = openat(dir_fd, tmp, flags, mode);
+	auto_close int fd = RESERVE_TRY(openat(dir_fd, tmp, flags, mode));
 	if (fd < 0)
 		return -errno;
 
@@ -202,6 +205,26 @@ int mkdir_parents_synced(const char *path, mode_t mode)
 	return make_dirs(path, mode, true);
 }
 
+DIR *dir_open(int dir_fd, const char *path)
+{
+	auto_close int fd =
+		RESERVE_TRY(openat(dir_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+
+	if (dir)
+		take_fd(&fd);
+	return dir;
+}
+
+int dir_next(DIR *dir, struct dirent **ret)
+{
+	do {
+		errno = 0;
+		*ret = readdir(dir);
+	} while (*ret && (!strcmp((*ret)->d_name, ".") || !strcmp((*ret)->d_name, "..")));
+	return *ret ? 1 : -errno;
+}
+
 int remove_tree(int dir_fd, const char *name)
 {
 	if (unlinkat(dir_fd, name, 0) == 0 || errno == ENOENT)
@@ -209,25 +232,19 @@ int remove_tree(int dir_fd, const char *name)
 	if (errno != EISDIR && errno != EPERM)
 		return -errno;
 
-	auto_close int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-	if (fd < 0)
+	auto_close int fd = RESERVE_TRY(
+		openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+	auto_closedir DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	if (!dir)
 		return -errno;
-	int dup_fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-	if (dup_fd < 0)
-		return -errno;
-	auto_closedir DIR *dir = fdopendir(dup_fd);
-	if (!dir) {
-		close(dup_fd);
-		return -errno;
-	}
+	take_fd(&fd);
 
 	struct dirent *entry;
-	while ((entry = readdir(dir))) {
-		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
-			continue;
-		int r = remove_tree(fd, entry->d_name);
-		if (r < 0)
+	int r;
+	while ((r = dir_next(dir, &entry)) > 0)
+		if ((r = remove_tree(dirfd(dir), entry->d_name)) < 0)
 			return r;
-	}
+	if (r < 0)
+		return r;
 	return unlinkat(dir_fd, name, AT_REMOVEDIR) < 0 ? -errno : 0;
 }

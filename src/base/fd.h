@@ -2,6 +2,7 @@
 /* File descriptors and small files: full reads and writes, atomic replacement, removal of trees. */
 #pragma once
 
+#include <dirent.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -37,6 +38,14 @@ int file_replace(int dir_fd, const char *path, const void *text, size_t len_byte
 /** As file_replace() without syncing: for records that only matter while their processes live, which
  * a machine that goes down takes with it. */
 int file_swap(int dir_fd, const char *path, const void *text, size_t len_bytes, mode_t mode);
+
+/** opendir(3) of @path beneath @dir_fd; where descriptors have run out, with one of the reserve (reserve.h). Returns
+ * NULL and errno where it fails. */
+DIR *dir_open(int dir_fd, const char *path);
+
+/** The next entry that is neither "." nor "..". Returns 1, 0 where there are no more, or -errno: what was seen so far
+ * may not be all. */
+int dir_next(DIR *dir, struct dirent **ret);
 
 /** Creates @path and its missing parents with @mode. Existing directories are left as they are. */
 int mkdir_parents(const char *path, mode_t mode);
