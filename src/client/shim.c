@@ -100,7 +100,7 @@ int shim_connect(struct wire *ret, const struct job *j, struct brumate_error *er
 	for (;;) {
 		int r = wire_connect(ret, path, err);
 
-		if (r == 0 && !shim_is_alive(j)) { /* it dies, and has yet to close its socket */
+		if (r == 0 && shim_has_ended(j)) { /* it dies, and has yet to close its socket */
 			wire_fini(ret);
 			r = brumate_fail(err, ECONNREFUSED, "it has ended");
 		}

@@ -240,7 +240,7 @@ static void tick_session(struct session *s)
 		proc_signal(s->child.id, SIGKILL);
 	}
 	/* A task that dies from here on CRIU does not see: it waits for it for ever. */
-	if (s->root.pid && !proc_is_alive(s->root) && ++s->ticks_without_root == TICKS_WITHOUT_ROOT)
+	if (s->root.pid && proc_has_ended(s->root) && ++s->ticks_without_root == TICKS_WITHOUT_ROOT)
 		proc_signal(s->child.id, SIGKILL);
 	if (!s->is_cancelled && !s->past_return && o->on_tick && o->on_tick(o->arg, &s->why) < 0)
 		cancel_session(s);

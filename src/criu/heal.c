@@ -199,7 +199,7 @@ int heal_guard(struct heal_state *h)
 	for (size_t i = 0; i < h->before.n && r == 0; i++) {
 		const struct proc_info *p = &h->before.items[i];
 
-		if (p->state != 'T' && proc_is_alive(p->id))
+		if (p->state != 'T' && !proc_has_ended(p->id))
 			r = guard_process(h, path, p->id.pid);
 	}
 	return r;

@@ -136,7 +136,7 @@ int park_check(const struct datapath *d, struct brumate_error *err)
 	for (size_t i = 0; v && i < v->n_pieces; i++) {
 		struct proc_id id = v->pieces[i].process;
 
-		if (has_agent(d, id) || !proc_is_alive(id))
+		if (has_agent(d, id) || proc_has_ended(id))
 			continue;
 		brumate_fail(err, EIO,
 			     "process %d: its agent does not answer, and its device memory is held "

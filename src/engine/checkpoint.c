@@ -435,7 +435,7 @@ int engine_checkpoint(struct op *op, struct brumate_error *err)
 		r = plan_run(steps, n, op, err);
 	job->op = (struct job_op){ 0 };
 	/* Once the image of a job that ends is there, no late failure makes it undone. */
-	if (r < 0 && op->checkpoint.committed && !op->request->leave_running && !job_is_alive(job))
+	if (r < 0 && op->checkpoint.committed && !op->request->leave_running && job_has_ended(job))
 		r = 0;
 	if (r < 0)
 		return engine_failed(op, r, before, err);

@@ -127,7 +127,11 @@ static int list_candidates(struct gpu_set *s, const struct proc_tree *tree,
 	for (size_t i = 0; i < tree->n; i++) {
 		const struct proc_info *info = &tree->items[i];
 
-		if (info->state == 'Z' || !scan_uses_gpu(info->id.pid))
+		int uses = info->state == 'Z' ? 0 : scan_uses_gpu(info->id.pid);
+		if (uses < 0)
+			return brumate_fail(err, -uses, "process %d (%s): cannot be looked at: %m",
+					    info->id.pid, info->comm);
+		if (!uses)
 			continue;
 		if (info->state == 'T' || info->state == 't')
 			return refuse_stopped(info, err);
@@ -284,7 +288,7 @@ static int explain(const struct gpu_set *s, const struct gpu_process *p, enum de
 	/* A process that the driver knew and knows no more is on its way out. */
 	if (p->dev.state == DEV_STATE_NONE)
 		proc_wait_gone(p->id, deadline_in_ms(END_TIMEOUT_MS));
-	if (!proc_is_alive(p->id))
+	if (proc_has_ended(p->id))
 		return brumate_fail(err, ESRCH, "process %d ended", p->id.pid);
 	if (why->pid)
 		brumate_fail(err, EIO, "process %d: driver says %s (%d) after %.1f s; state is %s",
@@ -373,7 +377,7 @@ static void drop_ended(struct gpu_set *s)
 	size_t left = 0;
 
 	for (size_t i = 0; i < s->n; i++)
-		if (proc_is_alive(s->items[i].id))
+		if (!proc_has_ended(s->items[i].id))
 			s->items[left++] = s->items[i];
 	s->n = left;
 }

@@ -32,7 +32,7 @@ static void await_criu(struct op *op)
 		return;
 	log_warn("CRIU of a dead shim does not end, killing it: job=%s pid=%d", op->job->id,
 		 criu.pid);
-	if (op->job->state == JOB_CHECKPOINTING && job_is_alive(op->job))
+	if (op->job->state == JOB_CHECKPOINTING && !job_has_ended(op->job))
 		return; /* by heal() */
 	proc_signal(criu, SIGKILL);
 	proc_wait_gone(criu, DEADLINE_NEVER);
@@ -102,7 +102,7 @@ static int recover_checkpoint(struct op *op, struct brumate_error *err)
 	if (complete && take_image(job) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
 	sweep_store(job);
-	if (!job_is_alive(job)) {
+	if (job_has_ended(job)) {
 		op_clear_vault(op);
 		job->root = PROC_ID_NONE;
 		job->init = PROC_ID_NONE;
@@ -127,7 +127,7 @@ static int recover_restore(struct op *op, struct brumate_error *err)
 	auto_free char *status = path_format("%s/%s", job->dir, JOB_NAMESPACE_STATUS);
 	enum job_state state = job_state_after_restore(job);
 
-	if (job_is_alive(job)) {
+	if (!job_has_ended(job)) {
 		if (op_find_gpus(op, NULL) == 0)
 			step_discard_gpus(op);
 		proc_tree_kill(job->root, deadline_in_ms(KILL_TIMEOUT_MS));
@@ -182,9 +182,9 @@ int engine_recover(struct op *op, struct brumate_error *err)
 	case JOB_RESTORING:
 		return recover_restore(op, err);
 	case JOB_SUSPENDING:
-		return job_is_alive(job) ? recover_suspend(op, err) : 0;
+		return !job_has_ended(job) ? recover_suspend(op, err) : 0;
 	case JOB_RESUMING:
-		return job_is_alive(job) ? recover_resume(op, err) : 0;
+		return !job_has_ended(job) ? recover_resume(op, err) : 0;
 	default:
 		return 0; /* nothing was under way; an end of the job is the caller's to record */
 	}

@@ -17,7 +17,7 @@ enum { END_TIMEOUT_MS = 200 };
 
 int step_identify(struct op *op, struct brumate_error *err)
 {
-	if (!job_is_alive(op->job))
+	if (job_has_ended(op->job))
 		return brumate_fail(err, ESRCH, "job %s has ended", op->job->id);
 	int r = op_find_gpus(op, err);
 	if (r == 0)
@@ -224,7 +224,7 @@ void step_undo_park(struct op *op)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
-	if (op->was_suspended || !op->touched || !op->data.n_agents || !job_is_alive(op->job))
+	if (op->was_suspended || !op->touched || !op->data.n_agents || job_has_ended(op->job))
 		return;
 	if (bring_data_back(op, &err) < 0)
 		log_error("device memory could not be brought back: job=%s reason=\"%s\"",
@@ -236,7 +236,7 @@ void step_undo_map(struct op *op)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
-	if (op->data.n_agents && op->touched && job_is_alive(op->job) &&
+	if (op->data.n_agents && op->touched && !job_has_ended(op->job) &&
 	    put_data_away(op, &err) < 0)
 		log_error("device memory could not be taken out again: job=%s reason=\"%s\"",
 			  op->job->id, err.text);
@@ -271,7 +271,7 @@ void step_discard_gpus(struct op *op)
 
 bool job_ends_now(const struct job *job)
 {
-	return !job_is_alive(job) || proc_wait_gone(job->root, deadline_in_ms(END_TIMEOUT_MS)) == 0;
+	return job_has_ended(job) || proc_wait_gone(job->root, deadline_in_ms(END_TIMEOUT_MS)) == 0;
 }
 
 static void say_stuck(const struct job *job, int r, const struct brumate_error *asked,
@@ -289,14 +289,14 @@ int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_
 {
 	struct job *job = op->job;
 	struct brumate_error asked = BRUMATE_ERROR_NONE;
-	bool alive = job_is_alive(job);
+	bool alive = !job_has_ended(job);
 	bool whole = alive;
 
 	/* The states are asked for anew: what an undo meant to do does not count. */
 	if (alive && op->touched && op->gpus.n)
 		whole = (if_alive == JOB_SUSPENDED ? step_put_away(op, &asked)
 						   : step_bring_back(op, &asked)) == 0;
-	alive = whole ? job_is_alive(job) : !job_ends_now(job); /* it may have ended over that */
+	alive = whole ? !job_has_ended(job) : !job_ends_now(job); /* it may have ended over that */
 	snprintf(job->message, sizeof(job->message), "%s: %s", op->kind, err->text);
 	if (!alive) {
 		brumate_error_exit(err, EXIT_NOT_FOUND);

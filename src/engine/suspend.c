@@ -207,7 +207,7 @@ int engine_resume(struct op *op, struct brumate_error *err)
 		r = plan_run(resume_steps, sizeof(resume_steps) / sizeof(resume_steps[0]), op, err);
 	if (r < 0) {
 		engine_failed(op, r, JOB_SUSPENDED, err);
-		if (op->gpus.driver_refused && !op->gpus.n_pairs && job_is_alive(job))
+		if (op->gpus.driver_refused && !op->gpus.n_pairs && !job_has_ended(job))
 			say_lost(job, err);
 		return r;
 	}

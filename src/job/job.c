@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/paths.h"
+#include "base/reserve.h"
 #include "job/log.h"
 #include "job/record.h"
 #include "criu/criu.h"
@@ -157,46 +158,65 @@ static int by_age(const void *a, const void *b)
 	return x->ok ? strcmp(x->job.created, y->job.created) : strcmp(x->id, y->id);
 }
 
+/* Reads the records of all jobs. What cannot be looked at is no damage: without it the list would not be whole. */
+static int list_records(struct listed **all, size_t *n, DIR *dir, struct brumate_error *err)
+{
+	struct dirent *entry;
+	int r;
+
+	while ((r = dir_next(dir, &entry)) > 0) {
+		if (!is_id(entry->d_name))
+			continue;
+		struct listed *more = array_room(*all, *n, sizeof(**all));
+		if (!more)
+			return brumate_fail(err, ENOMEM, "jobs: %m");
+		*all = more;
+		struct listed *l = &more[*n];
+		*l = (struct listed){ 0 };
+		memcpy(l->id, entry->d_name, 9);
+		r = job_load(&l->job, l->id, &l->why);
+		l->ok = r == 0;
+		if (r == -EMFILE || r == -ENFILE || r == -ENOMEM) {
+			if (err)
+				*err = l->why;
+			return r;
+		}
+		if (r != -ENOENT) /* else: removed meanwhile */
+			(*n)++;
+	}
+	return r < 0 ? brumate_fail(err, -r, "jobs: %m") : 0;
+}
+
 int job_list(void (*fn)(void *arg, const struct job *j, const char *id,
 			const struct brumate_error *why),
 	     void *arg, struct brumate_error *err)
 {
 	auto_free char *path = jobs_dir();
-	auto_closedir DIR *dir = path ? opendir(path) : NULL;
+	auto_closedir DIR *dir = path ? dir_open(AT_FDCWD, path) : NULL;
 	if (!dir)
 		return errno == ENOENT ? 0
 				       : brumate_fail(err, errno, "%s: %m", path ? path : "jobs");
 
 	struct listed *all = NULL;
 	size_t n = 0;
-	struct dirent *entry;
-	while ((entry = readdir(dir))) {
-		if (!is_id(entry->d_name))
-			continue;
-		struct listed *more = array_room(all, n, sizeof(*all));
-		if (!more)
-			break;
-		all = more;
-		all[n] = (struct listed){ 0 };
-		memcpy(all[n].id, entry->d_name, 9);
-		int r = job_load(&all[n].job, all[n].id, &all[n].why);
-		all[n].ok = r == 0;
-		if (r != -ENOENT) /* else: removed meanwhile */
-			n++;
-	}
+	int r = list_records(&all, &n, dir, err);
+
 	if (n)
 		qsort(all, n, sizeof(*all), by_age);
 	for (size_t i = 0; i < n; i++) {
-		fn(arg, all[i].ok ? &all[i].job : NULL, all[i].id, all[i].ok ? NULL : &all[i].why);
+		if (r == 0)
+			fn(arg, all[i].ok ? &all[i].job : NULL, all[i].id,
+			   all[i].ok ? NULL : &all[i].why);
 		job_fini(&all[i].job);
 	}
 	free(all);
-	return 0;
+	return r;
 }
 
 struct search {
 	const char *word;
 	pid_t pid;
+	int error; /* a tree could not be looked at */
 	char id[JOB_ID_BYTES];
 	int n_prefix;
 	bool exact;
@@ -245,8 +265,11 @@ static void match_pid(void *arg, const struct job *j, const char *id,
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 
 	(void)why;
-	if (s->exact || !j || !job_is_alive(j) || proc_tree_read(&tree, j->root, NULL) < 0)
+	if (s->exact || !j || job_has_ended(j))
 		return;
+	int r = proc_tree_read(&tree, j->root, NULL);
+	if (r < 0 && r != -ESRCH)
+		s->error = r;
 	for (size_t i = 0; i < tree.n; i++)
 		if (tree.items[i].id.pid == s->pid) {
 			s->exact = true;
@@ -261,6 +284,8 @@ int job_find_by_pid(struct job *ret, pid_t pid, struct brumate_error *err)
 
 	if (r < 0)
 		return r;
+	if (!s.exact && s.error < 0)
+		return brumate_fail(err, -s.error, "the job of process %d cannot be told: %m", pid);
 	if (!s.exact)
 		return brumate_fail(err, ENOENT, "process %d belongs to no job", pid);
 	return job_load(ret, s.id, err);
@@ -389,20 +414,32 @@ int job_create(struct job *ret, const struct job_spec *spec, struct brumate_erro
 	return 0;
 }
 
-bool shim_is_alive(const struct job *j)
+bool shim_has_ended(const struct job *j)
 {
 	auto_free char *path = path_format("%s/shim.lock", j->dir);
-	auto_close int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+	auto_close int fd = path ? RESERVE_TRY(open(path, O_RDONLY | O_CLOEXEC)) : -1;
 
-	return fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
+	if (fd < 0)
+		return path && errno == ENOENT;
+	return flock(fd, LOCK_SH | LOCK_NB) == 0;
 }
 
-bool job_is_alive(const struct job *j)
+enum proc_life job_look(const struct job *j)
 {
 	char boot_id[PROC_BOOT_ID_BYTES];
 
-	return j->root.pid && proc_boot_id(boot_id) == 0 && !strcmp(boot_id, j->boot_id) &&
-	       proc_is_alive(j->root);
+	if (!j->root.pid)
+		return PROC_GONE;
+	if (proc_boot_id(boot_id) < 0)
+		return PROC_UNKNOWN;
+	return strcmp(boot_id, j->boot_id) ? PROC_GONE : proc_look(j->root);
+}
+
+bool job_has_ended(const struct job *j)
+{
+	enum proc_life life = job_look(j);
+
+	return life == PROC_GONE || life == PROC_ZOMBIE;
 }
 
 /* ---- its agents ---- */
@@ -492,7 +529,7 @@ static int remove_record(const struct job *j, struct brumate_error *err)
 
 int job_remove(struct job *j, bool with_log, struct brumate_error *err)
 {
-	if (job_is_alive(j)) {
+	if (!job_has_ended(j)) {
 		brumate_fail(err, EBUSY, "job %s (%s) is %s", j->id, j->name,
 			     job_state_name(j->state));
 		brumate_hint(err, "end it first: `brumate kill %s`", j->id);
@@ -520,10 +557,14 @@ json_t *job_last_summary(const struct job *j)
 	return json_loads(text, 0, NULL);
 }
 
-/* A checkpoint has its name only once it is complete. */
-static bool is_saved(const struct job *j)
+/* A checkpoint has its name only once it is complete. 1, 0, or -errno. */
+static int is_saved(const struct job *j)
 {
-	return j->op.image_path[0] && access(j->op.image_path, F_OK) == 0;
+	if (!j->op.image_path[0])
+		return 0;
+	if (access(j->op.image_path, F_OK) == 0)
+		return 1;
+	return errno == ENOENT || errno == ENOTDIR ? 0 : -errno;
 }
 
 /* The state as it is seen: where shim and job have both ended, the record still says that the job lives. */
@@ -532,14 +573,15 @@ static enum job_state seen_state(const struct job *j)
 	bool ended = j->state == JOB_EXITED || j->state == JOB_LOST ||
 		     j->state == JOB_CHECKPOINTED || j->state == JOB_CREATED;
 
-	if (ended || job_is_alive(j) || shim_is_alive(j))
+	if (ended || !job_has_ended(j) || !shim_has_ended(j))
 		return j->state;
 	/* That is what the next shim will make of it: docs/states.md. */
 	if (j->state == JOB_RESTORING)
 		return job_state_after_restore(j);
-	if (j->state == JOB_CHECKPOINTING && is_saved(j))
-		return JOB_CHECKPOINTED;
-	return JOB_LOST;
+	int saved = j->state == JOB_CHECKPOINTING ? is_saved(j) : 0;
+	if (saved < 0)
+		return j->state;
+	return saved ? JOB_CHECKPOINTED : JOB_LOST;
 }
 
 static json_t *or_null(json_t *v, bool there)
@@ -609,7 +651,7 @@ static json_t *schedule_to_json(const struct job_schedule *s)
 json_t *job_to_json(const struct job *j)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
-	bool alive = job_is_alive(j) && proc_tree_read(&tree, j->root, NULL) == 0;
+	bool alive = !job_has_ended(j) && proc_tree_read(&tree, j->root, NULL) == 0;
 	enum job_state state = seen_state(j);
 	json_t *argv = json_array();
 

@@ -42,13 +42,17 @@ int job_find(struct job *ret, const char *word, struct brumate_error *err);
 int job_find_by_pid(struct job *ret, pid_t pid, struct brumate_error *err);
 
 /** Calls @fn for each job, oldest first; one whose record is damaged is given as NULL with its id
- * and the reason. */
+ * and the reason. Where not all of them can be looked at, it is called for none. */
 int job_list(void (*fn)(void *arg, const struct job *j, const char *id,
 			const struct brumate_error *why),
 	     void *arg, struct brumate_error *err);
 
-/** True while the job's root process exists (same boot, same process, not a zombie). */
-bool job_is_alive(const struct job *j);
+/** Looks for the job's root process, of this boot. */
+enum proc_life job_look(const struct job *j);
+
+/** True once it is certain that the job's root process runs no more: there is none, it is of another boot, gone, or
+ * a zombie. That it could not be looked at is no end. */
+bool job_has_ended(const struct job *j);
 
 /**
  * The Job type of io.brumate (owned). Where the record says alive but nothing of it is, and no shim
@@ -91,5 +95,5 @@ enum job_state job_state_after_restore(const struct job *j);
 /** The transition table, for docs and tests. */
 bool job_may_go(enum job_state from, enum job_state to);
 
-/** True while a shim holds the job's lock. */
-bool shim_is_alive(const struct job *j);
+/** True once it is certain that no shim holds the job's lock. */
+bool shim_has_ended(const struct job *j);

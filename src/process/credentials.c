@@ -272,7 +272,7 @@ static int read_process(struct credentials_of_process *ret, const struct proc_in
 	for (struct dirent *e; r == 0 && dir && (e = readdir(dir));)
 		if (e->d_name[0] != '.')
 			r = add_thread(&p, pid, atoi(e->d_name));
-	if (r < 0 || !proc_exists(info->id))
+	if (r < 0 || proc_is_gone(info->id))
 		return r;
 	*ret = p;
 	p = (struct credentials_of_process){ 0 };
@@ -363,7 +363,7 @@ static int check_process(const struct proc_info *info, uid_t uid, struct brumate
 		if (!credentials_are_of_user(&p.items[i], uid))
 			return refuse_rights(info, &p.items[i], uid, err);
 	r = lets_itself_be_read(info->id.pid, uid);
-	if (r == 1 || !proc_exists(info->id))
+	if (r == 1 || proc_is_gone(info->id))
 		return 0;
 	return r < 0 ? fail_to_read(info, r, err)
 		     : refuse(info, uid, "lets nobody read its memory", err);

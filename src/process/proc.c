@@ -7,6 +7,7 @@
 #include "process/process.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/reserve.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -41,7 +42,7 @@ static int open_dir(pid_t pid)
 	char path[32];
 
 	snprintf(path, sizeof(path), "/proc/%d", pid);
-	int fd = pid > 0 ? open(path, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
+	int fd = pid > 0 ? RESERVE_TRY(open(path, O_PATH | O_DIRECTORY | O_CLOEXEC)) : -1;
 	if (fd >= 0)
 		return fd;
 	return pid <= 0 || errno == ENOENT ? -ESRCH : -errno;
@@ -175,24 +176,36 @@ int proc_identify(struct proc_id *ret, pid_t pid, struct brumate_error *err)
 	return 0;
 }
 
-static bool read_exactly(struct proc_info *ret, struct proc_id id)
+/* Returns 0; -ESRCH where exactly this process is gone for certain; else -errno. */
+static int read_exactly(struct proc_info *ret, struct proc_id id)
 {
-	return id.pid > 0 && proc_read(ret, id.pid, NULL) == 0 &&
-	       ret->id.start_ticks == id.start_ticks;
+	int r = proc_read(ret, id.pid, NULL);
+
+	if (r == -EINVAL) /* the number is a thread's by now */
+		return -ESRCH;
+	return r == 0 && ret->id.start_ticks != id.start_ticks ? -ESRCH : r;
 }
 
-bool proc_exists(struct proc_id id)
+enum proc_life proc_look(struct proc_id id)
 {
 	struct proc_info info;
+	int r = read_exactly(&info, id);
 
-	return read_exactly(&info, id);
+	if (r < 0)
+		return r == -ESRCH ? PROC_GONE : PROC_UNKNOWN;
+	return info.state == 'Z' || info.state == 'X' ? PROC_ZOMBIE : PROC_ALIVE;
 }
 
-bool proc_is_alive(struct proc_id id)
+bool proc_has_ended(struct proc_id id)
 {
-	struct proc_info info;
+	enum proc_life life = proc_look(id);
 
-	return read_exactly(&info, id) && info.state != 'Z' && info.state != 'X';
+	return life == PROC_GONE || life == PROC_ZOMBIE;
+}
+
+bool proc_is_gone(struct proc_id id)
+{
+	return proc_look(id) == PROC_GONE;
 }
 
 static bool thread_has_stopped(int task_fd, const char *tid)
@@ -215,18 +228,17 @@ int proc_has_stopped(struct proc_id id)
 
 	if (dir_fd < 0)
 		return dir_fd;
-	auto_close int task_fd = openat(dir_fd, "task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (task_fd < 0)
+	auto_closedir DIR *dir = dir_open(dir_fd, "task");
+	if (!dir)
 		return errno == ENOENT ? -ESRCH : -errno;
 	/* Beneath a directory that was opened when the number was @id's. */
-	if (!proc_exists(id))
-		return -ESRCH;
-	auto_closedir DIR *dir = fdopendir(task_fd);
-	if (!dir)
-		return -errno;
-	take_fd(&task_fd);
-	for (struct dirent *e; stopped && (e = readdir(dir));)
-		stopped = e->d_name[0] == '.' || thread_has_stopped(dirfd(dir), e->d_name);
+	struct proc_info info;
+	int r = read_exactly(&info, id);
+	struct dirent *e;
+	while (r >= 0 && stopped && (r = dir_next(dir, &e)) > 0)
+		stopped = thread_has_stopped(dirfd(dir), e->d_name);
+	if (r < 0)
+		return r == -ENOENT ? -ESRCH : r;
 	return stopped;
 }
 
@@ -237,8 +249,12 @@ int proc_zombie_status(struct proc_id id, int *ret_status)
 	struct proc_info info;
 
 	snprintf(path, sizeof(path), "/proc/%d/stat", id.pid);
-	if (file_read(AT_FDCWD, path, PROC_FILE_BYTES_MAX, &text, NULL) < 0 ||
-	    parse_stat(&info, text) < 0 || info.id.start_ticks != id.start_ticks)
+	int r = read_file(AT_FDCWD, path, &text);
+	if (r >= 0)
+		r = parse_stat(&info, text);
+	if (r < 0)
+		return r;
+	if (info.id.start_ticks != id.start_ticks)
 		return -ESRCH;
 	if (info.state != 'Z')
 		return -EAGAIN;
@@ -252,11 +268,13 @@ int proc_open(struct proc_id id)
 	if (id.pid <= 0)
 		return -ESRCH;
 
-	auto_close int fd = (int)syscall(SYS_pidfd_open, id.pid, 0);
+	auto_close int fd = RESERVE_TRY((int)syscall(SYS_pidfd_open, id.pid, 0));
 	if (fd < 0)
 		return errno == EINVAL ? -ESRCH : -errno;
 	/* Only now the number cannot be given away unseen: if it still is @id, so is the pidfd. */
-	return proc_exists(id) ? take_fd(&fd) : -ESRCH;
+	struct proc_info info;
+	int r = read_exactly(&info, id);
+	return r < 0 ? r : take_fd(&fd);
 }
 
 int proc_signal(struct proc_id id, int signal)

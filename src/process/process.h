@@ -37,10 +37,21 @@ int proc_boot_id(char ret[static PROC_BOOT_ID_BYTES]);
  */
 int proc_identify(struct proc_id *ret, pid_t pid, struct brumate_error *err);
 
-/** True while exactly this process exists and is not a zombie. */
-bool proc_is_alive(struct proc_id id);
-/** True while exactly this process exists, zombie or not. */
-bool proc_exists(struct proc_id id);
+/** What a look at a process finds. That it could not be looked at (no descriptors, no memory, no permission) is an
+ * answer of its own: nobody may take it for an end. */
+enum proc_life {
+	PROC_GONE,    /* there is no such process, or its number is another's */
+	PROC_ZOMBIE,  /* it has ended, and its parent has yet to be told how */
+	PROC_ALIVE,
+	PROC_UNKNOWN, /* nobody can tell at present */
+};
+
+/** Looks for exactly this process. */
+enum proc_life proc_look(struct proc_id id);
+/** True once it is certain that exactly this process runs no more: gone, or a zombie. */
+bool proc_has_ended(struct proc_id id);
+/** True once it is certain that exactly this process is gone, and no zombie either. */
+bool proc_is_gone(struct proc_id id);
 
 /** Whether all its threads stand stopped or have ended, from /proc/PID/task: 1, 0, -ESRCH, or -errno where
  * that cannot be told. */
@@ -49,14 +60,14 @@ int proc_has_stopped(struct proc_id id);
 /**
  * How a process ended that is still a zombie: its status as wait(2) gives it, from /proc/PID/stat
  * (proc(5), exit_code; the kernel shows it to who may trace the process). 0; -EAGAIN: it has not
- * ended; -ESRCH.
+ * ended; -ESRCH; -errno where that cannot be told.
  */
 int proc_zombie_status(struct proc_id id, int *ret_status);
 
-/** pidfd of exactly this process (owned), or -ESRCH / -errno. */
+/** pidfd of exactly this process (owned); -ESRCH where it is gone for certain, else -errno. */
 int proc_open(struct proc_id id);
 
-/** Signals exactly this process. Returns 0, -ESRCH, -EPERM. */
+/** Signals exactly this process. Returns 0, -ESRCH where it is gone for certain, -EPERM, -errno. */
 int proc_signal(struct proc_id id, int signal);
 
 /** What /proc/PID/stat and status say. */
@@ -90,10 +101,11 @@ DEFINE_AUTO_FINI(struct proc_tree, proc_tree_fini)
 int proc_tree_read(struct proc_tree *ret, struct proc_id root, struct brumate_error *err);
 
 /** Reads the children of process @pid, of all its threads (@ret_pids: owned; NULL if there are none). They may
- * end or multiply meanwhile. Returns 0, -ESRCH, -ENOMEM. */
+ * end or multiply meanwhile. Returns 0, -ESRCH, or -errno where not all could be read. */
 int proc_children(pid_t pid, pid_t **ret_pids, size_t *ret_n);
 
-/** Waits on its pidfd for the end of a process, which need not be our child. Returns 0 or -ETIMEDOUT. */
+/** Waits on its pidfd for the end of a process, which need not be our child. Returns 0, -ETIMEDOUT, or -errno where
+ * nobody can tell. */
 int proc_wait_gone(struct proc_id id, uint64_t deadline_ns);
 
 /**

@@ -149,7 +149,7 @@ static void gather_fds(struct scan *s)
 		char path[64];
 
 		snprintf(path, sizeof(path), "/proc/%d/fd", p->id.pid);
-		auto_closedir DIR *dir = opendir(path);
+		auto_closedir DIR *dir = dir_open(AT_FDCWD, path);
 		if (!dir)
 			continue; /* ended, or found by the check of rights */
 		for (struct dirent *e; (e = readdir(dir));)
@@ -192,7 +192,7 @@ static void check_object(struct scan *s, const struct scan_fd *f, const char *na
 {
 	/* As with device files of GPUs: what the simulated driver holds in its place goes with the GPU state. */
 	if ((!strcmp(name, "[landlock-ruleset]") || !strcmp(name, "[userfaultfd]")) &&
-	    scan_uses_gpu(f->process->id.pid))
+	    scan_uses_gpu(f->process->id.pid) > 0)
 		return;
 	for (size_t i = 0; i < COUNT(objects); i++) {
 		if (strncmp(name, objects[i].target, strlen(objects[i].target)))
@@ -497,31 +497,46 @@ static bool maps_file(const char *maps, const char *name)
 	return false;
 }
 
-static bool has_gpu_device_open(pid_t pid)
+/* 1, 0, or -errno. */
+static int has_gpu_device_open(pid_t pid)
 {
 	char path[64], target[64];
+	struct dirent *e;
+	int r;
 
 	snprintf(path, sizeof(path), "/proc/%d/fd", pid);
-	auto_closedir DIR *dir = opendir(path);
+	auto_closedir DIR *dir = dir_open(AT_FDCWD, path);
 	if (!dir)
-		return false;
-	for (struct dirent *e; (e = readdir(dir));) {
+		return -errno;
+	while ((r = dir_next(dir, &e)) > 0) {
 		ssize_t n = readlinkat(dirfd(dir), e->d_name, target, sizeof(target) - 1);
 
 		target[n > 0 ? n : 0] = '\0';
 		if (gpu_is_device(target, strlen(target)))
-			return true;
+			return 1;
 	}
-	return false;
+	return r;
 }
 
-bool scan_uses_gpu(pid_t pid)
+static bool ends_meanwhile(pid_t pid)
+{
+	struct proc_info info;
+	int r = proc_read(&info, pid, NULL);
+
+	return r == -ESRCH || (r == 0 && (info.state == 'Z' || info.state == 'X'));
+}
+
+int scan_uses_gpu(pid_t pid)
 {
 	auto_free char *maps = NULL;
+	int by_maps = read_proc(pid, "maps", &maps);
 
-	if (read_proc(pid, "maps", &maps) >= 0 && maps_file(maps, gpu_vendor()->driver_library))
-		return true;
-	return has_gpu_device_open(pid);
+	if (by_maps >= 0 && maps_file(maps, gpu_vendor()->driver_library))
+		return 1;
+	int r = has_gpu_device_open(pid);
+	if (r == 0 && by_maps < 0)
+		r = by_maps;
+	return r < 0 && ends_meanwhile(pid) ? 0 : r;
 }
 
 static bool same_ns(pid_t a, pid_t b, const char *name)
@@ -581,7 +596,7 @@ static void check_states(struct scan *s)
 			add_finding(s, SCAN_NOTE, SCAN_CRIU, p, "stopped",
 				    "send it SIGCONT to make it run",
 				    "is stopped, and will be after a restore");
-		if (p->state == 'T' && scan_uses_gpu(p->id.pid))
+		if (p->state == 'T' && scan_uses_gpu(p->id.pid) != 0)
 			add_finding(s, SCAN_REFUSE, SCAN_GPU, p, "stopped", "send it SIGCONT first",
 				    "is stopped, so the driver cannot work in it");
 		if (p->state == 'D')

@@ -55,6 +55,6 @@ int scan_add(struct scan_report *r, const struct scan_finding *f);
 int scan_tree(struct scan_report *ret, const struct proc_tree *tree, unsigned scopes,
 	      struct brumate_error *err);
 
-/** True if the process has the vendor's device open or its driver library mapped (a process worth
- * asking the driver about). */
-bool scan_uses_gpu(pid_t pid);
+/** Whether the process has the vendor's device open or its driver library mapped (a process worth
+ * asking the driver about): 1, 0, or -errno where that cannot be told. */
+int scan_uses_gpu(pid_t pid);

@@ -62,32 +62,47 @@ static int add_children_of_thread(struct pids *pids, pid_t pid, const char *tid)
 	return 0;
 }
 
+/* Reads process @pid: 1; 0 where it has gone for certain. */
+static int read_if_there(struct proc_info *ret, pid_t pid)
+{
+	int r = proc_read(ret, pid, NULL);
+
+	if (r == -ESRCH || r == -EINVAL) /* the number may be a thread's by now */
+		return 0;
+	return r < 0 ? r : 1;
+}
+
 /* Finds everybody whose parent is @pid, for kernels without CONFIG_PROC_CHILDREN. */
 static int add_children_by_parent(struct pids *pids, pid_t pid)
 {
-	auto_closedir DIR *dir = opendir("/proc");
+	auto_closedir DIR *dir = dir_open(AT_FDCWD, "/proc");
+	struct dirent *e;
+	int r;
+
 	if (!dir)
 		return -errno;
-
-	for (struct dirent *e; (e = readdir(dir));) {
+	while ((r = dir_next(dir, &e)) > 0) {
 		struct proc_info info;
 		pid_t each = atoi(e->d_name);
 
-		if (each <= 0 || proc_read(&info, each, NULL) < 0 || info.ppid != pid)
+		if (each <= 0)
 			continue;
-		int r = pids_add(pids, each);
+		r = read_if_there(&info, each);
+		if (r > 0 && info.ppid == pid)
+			r = pids_add(pids, each);
 		if (r < 0)
 			return r;
 	}
-	return 0;
+	return r;
 }
 
-static bool kernel_lists_children(void)
+/* 1, 0, or -errno. */
+static int kernel_lists_children(void)
 {
 	auto_free char *text = NULL;
+	int r = file_read(AT_FDCWD, "/proc/thread-self/children", CHILDREN_BYTES_MAX, &text, NULL);
 
-	return file_read(AT_FDCWD, "/proc/thread-self/children", CHILDREN_BYTES_MAX, &text, NULL) >=
-	       0;
+	return r < 0 ? (r == -ENOENT ? 0 : r) : 1;
 }
 
 static int add_children(struct pids *pids, pid_t pid)
@@ -95,20 +110,20 @@ static int add_children(struct pids *pids, pid_t pid)
 	char path[32];
 
 	snprintf(path, sizeof(path), "/proc/%d/task", pid);
-	auto_closedir DIR *dir = opendir(path);
+	auto_closedir DIR *dir = dir_open(AT_FDCWD, path);
+	struct dirent *e;
 	if (!dir)
 		return errno == ENOENT ? -ESRCH : -errno;
-	if (!kernel_lists_children())
-		return add_children_by_parent(pids, pid);
+	int r = kernel_lists_children();
+	if (r <= 0)
+		return r < 0 ? r : add_children_by_parent(pids, pid);
 
-	for (struct dirent *e; (e = readdir(dir));) {
-		if (e->d_name[0] == '.')
-			continue;
-		int r = add_children_of_thread(pids, pid, e->d_name);
+	while ((r = dir_next(dir, &e)) > 0) {
+		r = add_children_of_thread(pids, pid, e->d_name);
 		if (r < 0 && r != -ENOENT) /* the thread has ended: its children moved to another */
 			return r;
 	}
-	return 0;
+	return r == -ENOENT ? -ESRCH : r;
 }
 
 int proc_children(pid_t pid, pid_t **ret_pids, size_t *ret_n)
@@ -142,9 +157,10 @@ static const struct proc_info *tree_find(const struct proc_tree *t, pid_t pid)
 static int tree_add(struct proc_tree *t, pid_t pid, pid_t parent)
 {
 	struct proc_info info;
+	int r = tree_find(t, pid) ? 0 : read_if_there(&info, pid);
 
-	if (tree_find(t, pid) || proc_read(&info, pid, NULL) < 0 || (parent && info.ppid != parent))
-		return 0;
+	if (r <= 0 || (parent && info.ppid != parent))
+		return r;
 
 	struct proc_info *items = array_room(t->items, t->n, sizeof(*items));
 	if (!items)
@@ -256,21 +272,25 @@ static int stop_all(struct proc_tree *t, size_t *ret_n_stopped)
  */
 static int add_left_out(struct proc_tree *t)
 {
-	auto_closedir DIR *dir = opendir("/proc");
-	int r = 0;
+	auto_closedir DIR *dir = dir_open(AT_FDCWD, "/proc");
+	struct dirent *e;
+	int r;
 
 	if (!dir)
 		return -errno;
-	for (struct dirent *e; r >= 0 && (e = readdir(dir));) {
+	while ((r = dir_next(dir, &e)) > 0) {
 		const struct proc_info *parent;
 		struct proc_info info;
 		pid_t pid = atoi(e->d_name);
 
-		if (pid <= 0 || proc_read(&info, pid, NULL) < 0)
+		if (pid <= 0)
 			continue;
-		parent = tree_find(t, info.ppid);
-		if (parent && proc_exists(parent->id)) /* or the number is another's by now */
+		r = read_if_there(&info, pid);
+		parent = r > 0 ? tree_find(t, info.ppid) : NULL;
+		if (parent && !proc_is_gone(parent->id)) /* or the number is another's by now */
 			r = tree_add(t, pid, info.ppid);
+		if (r < 0)
+			return r;
 	}
 	return r;
 }

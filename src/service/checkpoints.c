@@ -97,7 +97,7 @@ static int inspect_job(const struct service_call *call, const struct job *j, jso
 {
 	auto_json json_t *asked = NULL;
 
-	if (j->data_path == JOB_DATA_BROKER && job_is_alive(j))
+	if (j->data_path == JOB_DATA_BROKER && !job_has_ended(j))
 		shim_relay(call, j, "Memory", NULL, &asked, NULL);
 	json_t *reply =
 		json_pack("{s:o,s:o*,s:O*}", "job", describe_job(j), "last", job_last_summary(j),
@@ -471,7 +471,7 @@ static void note_needed(void *arg, const struct job *j, const char *id,
 	struct pruning *p = arg;
 	char text[160];
 
-	if (!j || !j->checkpoint || job_is_alive(j) || j->state == JOB_EXITED)
+	if (!j || !j->checkpoint || job_look(j) == PROC_ALIVE || j->state == JOB_EXITED)
 		return;
 	snprintf(text, sizeof(text), "job %s (%s) is nowhere else; `brumate rm %s` forgets it",
 		 j->id, j->name, j->id);

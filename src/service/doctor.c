@@ -649,7 +649,7 @@ static void check_job(void *arg, const struct job *j, const char *id,
 	if (!j)
 		finding(d, FINDING_WARN, "job", "restore its directory, or remove it",
 			"the record of job %s is damaged: %s", id, why->text);
-	else if (job_is_alive(j) && !shim_is_alive(j))
+	else if (!job_has_ended(j) && shim_has_ended(j))
 		finding(d, FINDING_WARN, "job", "the next command on it starts another one",
 			"job %s runs without its shim", id);
 }
@@ -751,7 +751,7 @@ static int scan_job(struct doctor *d, const struct job *j, struct brumate_error 
 	json_t *findings, *item;
 	size_t i;
 
-	if (!job_is_alive(j))
+	if (job_has_ended(j))
 		return brumate_fail(err, ESRCH, "job %s is not running (%s)", j->id,
 				    job_state_name(j->state));
 	int r = shim_relay(d->call, j, "Scan", NULL, &reply, err);

@@ -80,10 +80,10 @@ static int count_gpu_processes(const struct job *j)
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	int n = 0;
 
-	if (!job_is_alive(j) || proc_tree_read(&tree, j->root, NULL) < 0)
+	if (job_has_ended(j) || proc_tree_read(&tree, j->root, NULL) < 0)
 		return 0;
 	for (size_t i = 0; i < tree.n; i++)
-		n += scan_uses_gpu(tree.items[i].id.pid);
+		n += scan_uses_gpu(tree.items[i].id.pid) > 0;
 	return n;
 }
 
@@ -369,7 +369,7 @@ static int settle(const struct service_call *call, struct job *j, struct brumate
 
 	if (fd < 0 || inotify_add_watch(fd, j->dir, IN_MOVED_TO) < 0)
 		return brumate_fail(err, errno, "watch %s: %m", j->dir);
-	if (!is_settled(j->state) && !shim_is_alive(j) && shim_connect(&w, j, NULL) == 0)
+	if (!is_settled(j->state) && shim_has_ended(j) && shim_connect(&w, j, NULL) == 0)
 		wire_fini(&w);
 
 	for (;;) {
@@ -738,7 +738,7 @@ static int release_checkpoint(const struct removal *what, const char *path,
 
 	if (r < 0 || !namer.id[0])
 		return r;
-	if (job_is_alive(&namer))
+	if (!job_has_ended(&namer))
 		return what->dry_run ? 0 : shim_relay(what->call, &namer, "Forget", p, NULL, err);
 	brumate_fail(err, EBUSY, "checkpoint %s: job %s (%s, %s) would be restored from it",
 		     what->id, namer.id, namer.name, job_state_name(namer.state));

@@ -184,7 +184,7 @@ static int put_right(const struct service_call *call, struct job *j, struct brum
 	bool half_done = j->state == JOB_CHECKPOINTING || j->state == JOB_RESTORING;
 	int r = 0;
 
-	if (half_done && !shim_is_alive(j))
+	if (half_done && shim_has_ended(j))
 		r = shim_relay(call, j, "Status", NULL, &reply, err);
 	if (r == 0)
 		r = job_load(j, old.id, err);
@@ -318,7 +318,7 @@ static int restore_image(const struct service_call *call, const struct manifest 
 		r = find_or_create_job(&j, &created, m, err);
 	if (r < 0)
 		return r;
-	if (job_is_alive(&j)) {
+	if (!job_has_ended(&j)) {
 		brumate_fail(err, EBUSY, "job %s (%s) is still there (%s)", j.id, j.name,
 			     job_state_name(j.state));
 		brumate_hint(err, "end it first: brumate kill %s", j.id);

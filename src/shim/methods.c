@@ -242,7 +242,7 @@ static int method_adopt(void *arg, struct wire_call_context *call, json_t *param
 	if (r < 0)
 		return r;
 	shim_life_begins(s);
-	if (!job_is_alive(&s->job))
+	if (job_has_ended(&s->job))
 		r = brumate_fail(err, ESRCH, "process %d has ended", s->job.root.pid);
 	else
 		r = job_set_state(&s->job, JOB_RUNNING, err);
@@ -261,7 +261,7 @@ static int begin_release(struct shim *s, struct brumate_error *err)
 			brumate_hint(err, "let it go on first: brumate resume %s", seen.id);
 		return r;
 	}
-	if (job_is_alive(&s->job))
+	if (!job_has_ended(&s->job))
 		return 0;
 	shim_end(s);
 	return brumate_fail(err, ESRCH, "job %s has ended", s->job.id);
@@ -376,7 +376,7 @@ static int end_job(struct shim *s, struct wire_call_context *call, const struct 
 		proc_signal(seen->root, SIGTERM);
 		await_end(s, call, grace_ms);
 	}
-	if (proc_is_alive(seen->root)) {
+	if (!proc_has_ended(seen->root)) {
 		leave_gpu(s);
 		int r = proc_tree_kill(seen->root, deadline_in_ms(KILL_TIMEOUT_MS));
 		if (r < 0 && r != -ESRCH)
@@ -400,7 +400,7 @@ static int method_kill(void *arg, struct wire_call_context *call, json_t *parame
 	auto_(job_fini) struct job seen = JOB_EMPTY;
 	if ((r = job_load(&seen, s->job.id, err)) < 0)
 		return r;
-	if (!job_is_alive(&seen))
+	if (job_has_ended(&seen))
 		return brumate_fail(err, ESRCH, "job %s is %s", seen.id,
 				    job_state_name(seen.state));
 

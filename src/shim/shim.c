@@ -61,10 +61,10 @@ void shim_settle(struct shim *s)
 
 	if (s->busy)
 		return;
-	if (!is_over(job->state) && job->state != JOB_CREATED && !job_is_alive(job)) {
+	if (!is_over(job->state) && job->state != JOB_CREATED && job_has_ended(job)) {
 		const struct shim_exit *e = find_exit(s, job->root.pid);
 
-		if (!e && proc_exists(job->root))
+		if (!e && !proc_is_gone(job->root))
 			return; /* a zombie; when it is reaped, shim_note_exit() is told how it ended */
 		job->exit_code = e ? e->code : JOB_EXIT_UNKNOWN;
 		job->root = PROC_ID_NONE;

@@ -88,7 +88,7 @@ static void on_spawned(void *arg, struct proc_id criu)
 {
 	struct script *s = arg;
 
-	CHECK(proc_is_alive(criu));
+	CHECK(!proc_has_ended(criu));
 	s->criu = criu;
 	s->n_spawned++;
 	if (s->late) {
@@ -191,7 +191,7 @@ static void dump_and_kill(struct job_setup *setup, struct proc_id root, const ch
 
 	must(dump(&s, &err), &err);
 	reap_everybody();
-	CHECK(!proc_exists(root));
+	CHECK(proc_is_gone(root));
 	close(s.dir_fd);
 }
 
@@ -217,7 +217,7 @@ static void round_trip(void)
 	s.options.leave_running = true;
 	must(dump(&s, &err), &err);
 	job_must_run(&setup, 3);
-	CHECK(proc_is_alive(root));
+	CHECK(!proc_has_ended(root));
 
 	dump_and_kill(&setup, root, "image");
 	int before = job_last_round(&setup), log = open(setup.log, O_WRONLY | O_APPEND);
@@ -291,7 +291,7 @@ static void death_of_criu_leaves_it_running(void)
 		CHECK(dump(&s, &err) == -EPIPE);
 		CHECK_STR(err.text, "CRIU was killed by signal 9");
 		CHECK(strstr(err.hint, "criu.log"));
-		CHECK(!proc_exists(s.criu));
+		CHECK(proc_is_gone(s.criu));
 		job_must_run(&setup, 5);
 		close(s.dir_fd);
 	}
@@ -365,7 +365,7 @@ static void waits_for_the_run(void)
 	must(criu_dump_start(&d, &program, &s.options, &err), &err);
 	job_must_run(&setup, 3);
 	criu_dump_free(d);
-	CHECK(!proc_exists(s.criu) && n_open_fds() == fds_before);
+	CHECK(proc_is_gone(s.criu) && n_open_fds() == fds_before);
 
 	must(criu_dump_start(&d, &program, &s.options, &err), &err);
 	CHECK(proc_signal(s.criu, SIGKILL) == 0);
@@ -550,7 +550,7 @@ static void lives_in_a_namespace(void)
 	CHECK(proc_read(&info, copy.pid, NULL) == 0);
 	CHECK(copy.pid != root.pid && info.inner_pid == root.pid && info.pid_ns_depth == 2);
 	CHECK(info.ppid == init.pid);
-	CHECK(proc_is_alive(root));
+	CHECK(!proc_has_ended(root));
 	CHECK(pidns_read_status(status_path, root.pid, &status) == -ENOENT);
 
 	CHECK(proc_tree_kill(root, deadline_in_ms(JOB_WAIT_MS)) == 0);

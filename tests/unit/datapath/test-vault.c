@@ -91,7 +91,7 @@ static void successor_takes_over(void)
 	CHECK(vault_find(&h, owner.root, &first) == PIECES && first == 0);
 	CHECK(proc_identify(&keeper, h.keeper.pid, NULL) == 0);
 	vault_fini(&h);
-	CHECK(proc_is_alive(keeper));
+	CHECK(!proc_has_ended(keeper));
 
 	CHECK(vault_load(&next, &owner, NULL) == 0);
 	expect_same(&next, true);
@@ -150,7 +150,7 @@ static void keeper_lets_go_of_what_no_table_names(void)
 	CHECK(vault_guard(&h, &owner, NULL) == 0);
 	CHECK(proc_identify(&keeper, h.keeper.pid, NULL) == 0);
 	vault_fini(&h);
-	CHECK(proc_is_alive(keeper));
+	CHECK(!proc_has_ended(keeper));
 	CHECK(vault_load(&next, &owner, NULL) == 0 && !next.n_pieces);
 	CHECK(proc_wait_gone(keeper, deadline_in_ms(10000)) == 0);
 }

@@ -351,14 +351,14 @@ static void test_alive(void)
 {
 	auto_(job_fini) struct job j = created(NULL, NULL);
 
-	CHECK(!job_is_alive(&j));
+	CHECK(job_has_ended(&j));
 	CHECK(proc_identify(&j.root, getpid(), NULL) == 0);
-	CHECK(job_is_alive(&j));
+	CHECK(!job_has_ended(&j));
 	j.root.start_ticks++; /* the pid is another process's now */
-	CHECK(!job_is_alive(&j));
+	CHECK(job_has_ended(&j));
 	j.root.start_ticks--;
 	j.boot_id[0] = j.boot_id[0] == '0' ? '1' : '0'; /* the record is of another boot */
-	CHECK(!job_is_alive(&j));
+	CHECK(job_has_ended(&j));
 	clear();
 }
 
@@ -378,10 +378,10 @@ static void test_zombie_is_not_alive(void)
 		_exit(read(hold[0], &byte, 1) != 0);
 	}
 	CHECK(proc_identify(&j.root, child, NULL) == 0);
-	CHECK(job_is_alive(&j));
+	CHECK(!job_has_ended(&j));
 	close(hold[1]);
 	CHECK(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT) == 0);
-	CHECK(!job_is_alive(&j));
+	CHECK(job_has_ended(&j));
 	CHECK(waitpid(child, NULL, 0) == child);
 	close(hold[0]);
 	clear();

@@ -4,6 +4,7 @@
 #include "little.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 static void identity_is_number_and_start(void)
@@ -14,12 +15,12 @@ static void identity_is_number_and_start(void)
 	struct proc_id reused = { id.pid, id.start_ticks - 1 };
 
 	CHECK(id.pid == l.pid && id.start_ticks > 0);
-	CHECK(proc_is_alive(id) && proc_exists(id));
-	CHECK(!proc_is_alive(reused) && !proc_exists(reused));
+	CHECK(!proc_has_ended(id) && !proc_is_gone(id));
+	CHECK(proc_has_ended(reused) && proc_is_gone(reused));
 	CHECK(proc_open(reused) == -ESRCH);
 	CHECK(proc_signal(reused, SIGKILL) == -ESRCH);
 	CHECK(proc_wait_gone(reused, DEADLINE_NEVER) == 0);
-	CHECK(proc_is_alive(id));
+	CHECK(!proc_has_ended(id));
 
 	int fd = proc_open(id);
 	CHECK(fd >= 0 && fcntl(fd, F_GETFD) == FD_CLOEXEC);
@@ -29,12 +30,48 @@ static void identity_is_number_and_start(void)
 	CHECK(proc_wait_gone(id, DEADLINE_NEVER) == 0);
 
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	CHECK(proc_exists(id) && !proc_is_alive(id)); /* a zombie */
+	CHECK(!proc_is_gone(id) && proc_has_ended(id)); /* a zombie */
 	CHECK(proc_identify(&id, l.pid, &err) == -ESRCH);
 	CHECK(strstr(err.text, "has ended"));
 	little_end(&l);
-	CHECK(!proc_exists(id));
+	CHECK(proc_is_gone(id));
 	CHECK(proc_open(id) == -ESRCH);
+}
+
+static void set_limit(rlim_t files)
+{
+	struct rlimit limit;
+
+	CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+	limit.rlim_cur = files;
+	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+}
+
+/* Without descriptors nobody can look: that is no end of anybody. */
+static void not_to_be_seen_is_no_end(void)
+{
+	struct little l = little_start(little_pause, NULL);
+	little_wait_ready(&l);
+	struct proc_id id = little_id(&l);
+	struct proc_tree tree = PROC_TREE_EMPTY;
+	pid_t *children = NULL;
+	size_t n = 0;
+	int status;
+
+	set_limit(0);
+	CHECK(proc_look(id) == PROC_UNKNOWN);
+	CHECK(!proc_has_ended(id) && !proc_is_gone(id));
+	CHECK(proc_open(id) == -EMFILE && proc_signal(id, SIGKILL) == -EMFILE);
+	CHECK(proc_wait_gone(id, deadline_in_ms(20)) == -EMFILE);
+	CHECK(proc_has_stopped(id) == -EMFILE);
+	CHECK(proc_zombie_status(id, &status) == -EMFILE);
+	CHECK(proc_tree_read(&tree, id, NULL) == -EMFILE);
+	CHECK(proc_children(getpid(), &children, &n) == -EMFILE);
+	CHECK(proc_tree_kill(id, deadline_in_ms(20)) == -EMFILE);
+	set_limit(1024);
+	CHECK(proc_look(id) == PROC_ALIVE);
+	little_end(&l);
+	CHECK(proc_look(id) == PROC_GONE);
 }
 
 static pid_t thread_tid;
@@ -117,6 +154,7 @@ static void boot_id(void)
 int main(void)
 {
 	identity_is_number_and_start();
+	not_to_be_seen_is_no_end();
 	thread_id_is_refused();
 	bad_numbers_are_refused();
 	reads_info();

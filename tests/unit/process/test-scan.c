@@ -340,7 +340,7 @@ static void finds_gpu_processes(void)
 	little_wait_ready(&l);
 	little_wait_ready(&l);
 	scan(l.pid);
-	CHECK(scan_uses_gpu(l.pid));
+	CHECK(scan_uses_gpu(l.pid) == 1);
 	expect(SCAN_REFUSE, SCAN_GPU | SCAN_CRIU, "managed-memory", "has managed memory");
 
 	struct proc_id root = little_id(&l);
