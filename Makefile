@@ -5,7 +5,7 @@ MESON  ?= meson
 FUZZ_SECONDS ?= 20
 
 .PHONY: all setup build demo check check-unit check-asan check-tsan check-clang check-fuzz check-style \
-	check-commits bench gpu-check gpu-bundle install clean format
+	soak check-commits bench gpu-check gpu-bundle install clean format
 
 all: build
 
@@ -38,6 +38,11 @@ check-style: setup
 	@tools/check --only style
 check-fuzz: setup
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/check --only fuzz
+
+# Random jobs, operations and faults, for SECONDS. SEED, of a round that failed, repeats it.
+SECONDS ?= 3600
+soak: build
+	BUILD=$(BUILD) python3 tests/soak.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 # Every commit since REV builds by itself.
 check-commits: setup

@@ -89,8 +89,8 @@ class Background:
 class Bed(Instance):
     """An instance of brumate on the simulated driver, with fault points."""
 
-    def __init__(self, build, env=None):
-        super().__init__(build, simulated=True)
+    def __init__(self, build, env=None, simulated=True):
+        super().__init__(build, simulated=simulated)
         self.fault_file = os.path.join(self.dir, "fault")
         self.own["BRUMATE_FAULT_FILE"] = self.fault_file
         self.own["BRUMATE_SIM_VRAM_MIB"] = "512"
@@ -385,7 +385,7 @@ class Bed(Instance):
 
     def places(self):
         own = tuple(program.pid for program in self.programs if not self._serves(program))
-        return promises.Places(self.own["BRUMATE_STATE_DIR"], self.own["BRUMATE_RUNTIME_DIR"], self.own["BRUMATE_SIM_DIR"],
+        return promises.Places(self.own["BRUMATE_STATE_DIR"], self.own["BRUMATE_RUNTIME_DIR"], self.own.get("BRUMATE_SIM_DIR"),
                                apart=own, except_for=self.promises_broken, idle_shims=True)
 
     @staticmethod
@@ -470,7 +470,7 @@ def run_case(build, name, function):
         if bed:
             if verdict == "FAILED" and os.environ.get("BRUMATE_TEST_KEEP"):
                 shutil.copytree(bed.dir, os.path.join(os.environ["BRUMATE_TEST_KEEP"], name), symlinks=True,
-                                ignore=shutil.ignore_patterns("sim", "*.sock"), dirs_exist_ok=True)
+                                ignore=shutil.ignore_patterns("sim", "run", "*.sock"), dirs_exist_ok=True)
             bed.close()
     print(f"{verdict} {name}{': ' if why else ''}{why} [{time.monotonic() - start:.1f} s]", flush=True)
     return verdict

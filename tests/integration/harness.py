@@ -163,6 +163,13 @@ class Build:
                 return path
         raise Failed(f"{self.path} holds no {name}: build it first")
 
+    def library(self, name):
+        """The path of a library of tests; Skipped where this build has none, as under a sanitizer."""
+        for path in (os.path.join(self.path, "tests", "preload", name), os.path.join(self.path, name)):
+            if os.path.exists(path):
+                return path
+        raise Skipped(f"{self.path} holds no {name}")
+
     def environment(self, base):
         """The environment in which programs of this build find their libraries."""
         env = dict(base)

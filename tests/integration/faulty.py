@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: MIT
+"""The Python side of tests/preload/faulty.h: calls that fail and a time of day that is another, in our programs."""
+
+import errno
+import mmap
+import os
+import struct
+
+RULES, RULE = 4, struct.Struct("<32sIiQQQ")
+CALLS = {"memory": 1, "open": 2, "write": 4, "sync": 8, "name": 16, "socket": 32, "start": 64, "read": 128}
+# What each kind of call fails with; 0: a write that is cut short.
+ERRORS = {"memory": (errno.ENOMEM,), "open": (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO),
+          "write": (errno.ENOSPC, errno.EIO, 0), "sync": (errno.EIO, errno.ENOSPC), "name": (errno.ENOSPC, errno.EIO),
+          "socket": (errno.ENOMEM, errno.EMFILE, errno.ENOBUFS), "start": (errno.EAGAIN, errno.ENOMEM),
+          "read": (errno.EIO, errno.ENOMEM)}
+PROGRAMS = ("brumate", "brumate-shim", "brumate-keeper", "brumate-broker")
+
+
+class Faulty:
+    """The file that libfaulty.so reads, and what makes our programs load it."""
+
+    def __init__(self, build, directory):
+        self.path = os.path.join(directory, "faulty")
+        with open(self.path, "wb") as file:
+            file.write(bytes(4096))
+        with open(self.path, "r+b") as file:
+            self.map = mmap.mmap(file.fileno(), 4096)
+        self.environment = {"LD_PRELOAD": build.library("libfaulty.so"), "BRUMATE_TEST_FAULTY": self.path}
+
+    def set_clock(self, offset_s):
+        """The time of day is so much later, or earlier."""
+        self.map[0:8] = struct.pack("<q", int(offset_s * 1e9))
+
+    def _at(self, rule):
+        return 8 + rule * RULE.size
+
+    def arm(self, rule, program, call, nth, error):
+        """The @nth call of this kind that such a program makes from now on fails. It counts from one."""
+        at = self._at(rule)
+        self.map[at:at + 32] = bytes(32)
+        data = RULE.pack(program.encode(), CALLS[call], error, nth, 0, 0)
+        self.map[at + 32:at + RULE.size] = data[32:]
+        self.map[at:at + 32] = data[:32]
+
+    def disarm(self):
+        """No call fails any more; (how many were counted, how many failed) of each rule."""
+        found = [RULE.unpack_from(self.map, self._at(rule))[4:] for rule in range(RULES)]
+        for rule in range(RULES):
+            self.map[self._at(rule):self._at(rule) + RULE.size] = bytes(RULE.size)
+        return found
+
+    def failed(self, rule):
+        """Whether the rule's call has come and failed."""
+        return RULE.unpack_from(self.map, self._at(rule))[5] > 0

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+/*
+ * What tests say to libfaulty.so: a file of this layout, named by BRUMATE_TEST_FAULTY and mapped by each of our
+ * programs. tests/integration/faulty.py writes it. All numbers are little-endian, as the machine is.
+ */
+#pragma once
+
+#include <stdint.h>
+
+enum { FAULTY_RULES = 4, FAULTY_PROGRAM_BYTES = 32 };
+
+/* Which calls count; a bit each. */
+enum {
+	FAULTY_MEMORY = 1 << 0, /* malloc, calloc, realloc, mmap */
+	FAULTY_OPEN = 1 << 1,	/* open, openat, dup, memfd, pipes, eventfd: what takes a descriptor */
+	FAULTY_WRITE = 1 << 2,	/* write, pwrite, writev, ftruncate */
+	FAULTY_SYNC = 1 << 3,	/* fsync, fdatasync */
+	FAULTY_NAME = 1 << 4,	/* rename, link, unlink, mkdir */
+	FAULTY_SOCKET = 1 << 5, /* socket, bind, connect, accept, send, receive */
+	FAULTY_START = 1 << 6,	/* fork, clone, threads */
+	FAULTY_READ = 1 << 7,	/* read, pread */
+};
+
+struct faulty_rule {
+	char program[FAULTY_PROGRAM_BYTES]; /* whose calls: the name it was started by; empty: no rule */
+	uint32_t calls;
+	int32_t error;	   /* errno; 0: a write that is cut short */
+	uint64_t nth;	   /* which call fails, from 1 on */
+	uint64_t n_passed; /* how many there were since the rule was made, counted by all such processes */
+	uint64_t n_failed;
+};
+
+struct faulty {
+	int64_t clock_offset_ns; /* added to the time of day */
+	struct faulty_rule rules[FAULTY_RULES];
+};
