@@ -171,12 +171,20 @@ static int recover_resume(struct op *op, struct brumate_error *err)
 	return r < 0 ? r : saved;
 }
 
+/* Its shim died when the command was recorded, and not yet that it runs. One by its pid is yet to be taken in. */
+static bool was_started(const struct job *job)
+{
+	return !job->by_pid && job->root.pid && !job_has_ended(job);
+}
+
 int engine_recover(struct op *op, struct brumate_error *err)
 {
 	struct job *job = op->job;
 
 	await_criu(op);
 	switch (job->state) {
+	case JOB_CREATED:
+		return was_started(job) ? job_set_state(job, JOB_RUNNING, err) : 0;
 	case JOB_CHECKPOINTING:
 		return recover_checkpoint(op, err);
 	case JOB_RESTORING:

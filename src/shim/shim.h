@@ -63,8 +63,8 @@ void shim_settle(struct shim *s);
 /** From now on the job lives, and Wait waits. Takes the lock. */
 void shim_life_begins(struct shim *s);
 
-/** Starts the job's command as our child and fills in job->root. @env: NULL-terminated. Returns 0, or -errno of
- * exec(3) with EXIT_NO_COMMAND or EXIT_NOT_EXECUTABLE in @err. */
+/** Starts the job's command as our child, fills in job->root, and saves the record before the command runs. @env:
+ * NULL-terminated. Returns 0, or -errno of exec(3) with EXIT_NO_COMMAND or EXIT_NOT_EXECUTABLE in @err. */
 int spawn_job(struct job *job, char *const *env, struct brumate_error *err);
 
 /** Makes the environment of the job: @env, and what lets its agents be loaded and found. @ret: NULL-terminated; it and

@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/fault.h"
 #include "base/fd.h"
 #include "base/paths.h"
 #include "base/user.h"
@@ -85,6 +86,7 @@ struct child {
 	size_t n_groups;
 	int log_fd;    /* of the job's output */
 	int report_fd; /* closed by a successful exec, else gets errno and the place */
+	int go_fd;     /* readable once the record names the child; at its end the shim is gone */
 };
 
 struct report {
@@ -124,6 +126,15 @@ static void reset_signals(void)
 	sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
+/* Ends the child unless it is in the record: nobody would know of it. */
+static void await_go(const struct child *c)
+{
+	char go;
+
+	if (read(c->go_fd, &go, 1) != 1)
+		_exit(EXIT_OURS);
+}
+
 static void run_child(const struct child *c)
 {
 	const struct job *job = c->job;
@@ -145,6 +156,7 @@ static void run_child(const struct child *c)
 	if (chdir(job->cwd) < 0)
 		give_up(c, "cwd");
 	environ = (char **)c->env;
+	await_go(c);
 	execvp(job->argv[0], job->argv);
 	give_up(c, "exec");
 }
@@ -159,27 +171,64 @@ static int explain(const struct job *job, const struct report *report, struct br
 	return -report->code;
 }
 
-static int fork_and_identify(struct child *c, int read_end, int write_end,
-			     struct brumate_error *err)
+/* Writes the child into the record before it becomes the job's command: a shim that dies right now leaves a job
+ * that the next one finds, or none. */
+static int record_child(struct job *job, pid_t pid, int go_fd, struct brumate_error *err)
 {
-	struct report report;
-	pid_t pid = fork();
-
-	if (pid == 0)
-		run_child(c);
-	int code = errno;
-	close(write_end);
-	if (pid < 0)
-		return brumate_fail(err, code, "fork: %m");
-	if (fd_read_full(read_end, &report, sizeof(report)) == sizeof(report)) {
-		waitpid(pid, NULL, 0);
-		return explain(c->job, &report, err);
-	}
-	/* If it has ended already, it is a zombie until the caller allows to reap. */
 	struct proc_info info;
 	int r = proc_read(&info, pid, err);
+
+	if (r < 0)
+		return r;
+	job->root = info.id;
+	if (fault_point("start.forked") < 0)
+		r = brumate_fail(err, EIO, "record of job %s: %m", job->id);
 	if (r == 0)
-		c->job->root = info.id;
+		r = job_save(job, err);
+	if (r == 0 && write(go_fd, "1", 1) < 0)
+		r = brumate_fail(err, errno, "start of job %s: %m", job->id);
+	return r;
+}
+
+/* Forgets a child that did not become the job's command. */
+static void forget_child(struct job *job, pid_t pid)
+{
+	waitpid(pid, NULL, 0);
+	job->root = PROC_ID_NONE;
+	job_save(job, NULL);
+}
+
+static int fork_and_identify(struct child *c, int report[2], int go[2], struct brumate_error *err)
+{
+	struct report why;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		close(go[1]);
+		run_child(c);
+	}
+	int r = pid < 0 ? brumate_fail(err, errno, "fork: %m") : 0;
+	cleanup_close(&report[1]);
+	if (r == 0)
+		r = record_child(c->job, pid, go[1], err);
+	cleanup_close(&go[1]);
+	/* One that has ended already is a zombie until the caller allows to reap. */
+	if (r == 0 && fd_read_full(report[0], &why, sizeof(why)) == sizeof(why))
+		r = explain(c->job, &why, err);
+	if (r < 0 && pid > 0)
+		forget_child(c->job, pid);
+	return r;
+}
+
+static int make_pipes(int report[2], int go[2], struct brumate_error *err)
+{
+	if (pipe2(report, O_CLOEXEC) < 0)
+		return brumate_fail(err, errno, "pipe: %m");
+	if (pipe2(go, O_CLOEXEC) == 0)
+		return 0;
+	int r = brumate_fail(err, errno, "pipe: %m");
+	close(report[0]);
+	close(report[1]);
 	return r;
 }
 
@@ -187,7 +236,7 @@ int spawn_job(struct job *job, char *const *env, struct brumate_error *err)
 {
 	auto_free gid_t *groups = NULL;
 	struct child c = { .job = job, .env = env };
-	int ends[2], r;
+	int report[2], go[2], r;
 
 	if ((r = user_groups(&groups, &c.n_groups, job->uid, job->gid, err)) < 0)
 		return r;
@@ -196,14 +245,15 @@ int spawn_job(struct job *job, char *const *env, struct brumate_error *err)
 	if (log_fd < 0)
 		return log_fd;
 	c.log_fd = log_fd;
-	if (pipe2(ends, O_CLOEXEC) < 0)
-		return brumate_fail(err, errno, "pipe: %m");
-	auto_close int read_end = ends[0];
-	c.report_fd = ends[1];
+	if ((r = make_pipes(report, go, err)) < 0)
+		return r;
+	auto_close int report_end = report[0], go_end = go[0];
+	c.report_fd = report[1];
+	c.go_fd = go[0];
 
 	/* Nothing is reaped until the root is known, or the end of a short command would be missed. */
 	reap_lock();
-	r = fork_and_identify(&c, read_end, ends[1], err);
+	r = fork_and_identify(&c, report, go, err);
 	reap_unlock();
 	return r;
 }

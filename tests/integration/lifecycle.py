@@ -556,4 +556,29 @@ def ones_own_through_the_daemon(bed):
     bed.log(job).goes_on()
 
 
+def command_runs(bed, mark):
+    return [pid for pid, command in bed.processes() if mark in command and "brumate" not in command]
+
+
+@case
+def shims_that_die_while_they_start_a_command(bed):
+    """Either there is no command, or it is a job's: never a process that nobody knows of."""
+    # Not yet in the record: it must not run.
+    for action, words in (("kill", "the shim of job .* ended"), ("error:28", "record of job")):
+        bed.fault("start.forked", action)
+        result = bed.cli("run", "--name", "early", "--", "sleep", "1234.5")
+        expect(result.code and re.search(words, result.err), result.why())
+        wait_until(lambda: not command_runs(bed, "1234.5"), "the end of a command that nobody knows of")
+        for job in bed.list("ps", "jobs"):
+            bed.ok("rm", job["id"])
+    # In the record, but not yet said to run.
+    bed.fault("start.started", "kill")
+    result = bed.cli("run", "--name", "late", "--", "sleep", "1234.5")
+    expect(result.code, result.why())
+    bed.ok("kill", "--signal", "URG", "late")
+    bed.expect_state("late", "running")
+    expect(command_runs(bed, "1234.5") == [bed.pid("late")], f"{bed.processes()}")
+    bed.jobs.append("late")
+
+
 main()
