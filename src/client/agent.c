@@ -227,6 +227,12 @@ static int connect_socket(int fd, const char *dir, pid_t inner_pid)
 	return 0;
 }
 
+static void note_sharing(struct agent *a, const struct agent_reply *reply)
+{
+	a->sharing = reply->n;
+	snprintf(a->shares, sizeof(a->shares), "%s", reply->text);
+}
+
 int agent_open(struct agent *ret, const char *dir, struct proc_id id, uid_t uid,
 	       struct brumate_error *err)
 {
@@ -251,6 +257,7 @@ int agent_open(struct agent *ret, const char *dir, struct proc_id id, uid_t uid,
 		return r;
 	a.managed_bytes = reply->managed_bytes;
 	a.driver_bytes = reply->driver_bytes;
+	note_sharing(&a, reply);
 	*ret = a;
 	a.fd = -1;
 	return 0;
@@ -281,8 +288,11 @@ int agent_gate(struct agent *a, uint32_t timeout_ms, int drain_fd, uint64_t memb
 		request.n = 1;
 		request.ids[0] = member;
 	}
-	return ask_agent(a, &request, drain_fd >= 0 ? &drain_fd : NULL, reply, NULL, patience_ms,
-			 err);
+	int r = ask_agent(a, &request, drain_fd >= 0 ? &drain_fd : NULL, reply, NULL, patience_ms,
+			  err);
+	if (r == 0 && reply->n)
+		note_sharing(a, reply);
+	return r;
 }
 
 static int append_pieces(struct agent_piece **all, size_t *n, const struct agent_reply *reply)

@@ -19,6 +19,8 @@ struct agent {
 	int fd; /* -1: not connected */
 	struct proc_id id;
 	enum agent_gate gate; /* as the last answer said */
+	uint32_t sharing;	     /* AGENT_SHARING_KNOWN and so on (wire/agent.h) */
+	char shares[AGENT_TEXT_BYTES]; /* what is shared */
 	uint64_t managed_bytes, driver_bytes;
 };
 #define AGENT_EMPTY ((struct agent){ .fd = -1 })

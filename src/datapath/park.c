@@ -249,6 +249,14 @@ static int refuse_gate(const struct datapath_agent *a, struct brumate_error *err
 	return a->result;
 }
 
+/* It was not so when the agents were found, or the job would not have come so far. */
+static int refuse_shared(const struct datapath_agent *a, struct brumate_error *err)
+{
+	brumate_fail(err, EOPNOTSUPP, "process %d shares %s", a->agent.id.pid, a->agent.shares);
+	brumate_hint(err, "the driver would lose what is shared; --force tries it");
+	return -EOPNOTSUPP;
+}
+
 int park_gate(struct datapath *d, struct brumate_error *err)
 {
 	int r = gate_agents(d, err);
@@ -260,6 +268,8 @@ int park_gate(struct datapath *d, struct brumate_error *err)
 
 		if (a->result == -ETIMEDOUT || would_lose(d, a))
 			return refuse_gate(a, err);
+		if (d->n_agents > 1 && a->agent.sharing & AGENT_SHARES && !d->force)
+			return refuse_shared(a, err);
 	}
 	drop_failed_agents(d, d->progress);
 	return d->n_agents ? 0 : 1;

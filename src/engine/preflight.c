@@ -26,33 +26,70 @@ static int add_gpu_finding(struct scan_report *report, enum scan_level level, pi
 	return scan_add(report, &f);
 }
 
-/* A process with memory on two GPUs looks the same from outside with and without peer access, and an
- * importer of legacy IPC looks like any process (docs/driver-behaviour.md): both are only suspected. */
-static int scan_suspects(struct op *op, struct scan_report *report)
+static const struct agent *agent_of(const struct op *op, const struct gpu_process *p)
+{
+	for (size_t i = 0; i < op->data.n_agents; i++)
+		if (op->data.agents[i].agent.id.pid == p->id.pid)
+			return &op->data.agents[i].agent;
+	return NULL;
+}
+
+/* From outside, a process with memory on two GPUs looks the same with and without peer access. */
+static int suspect_peers(struct scan_report *report, const struct gpu_process *p,
+			 const struct agent *agent)
 {
 	char text[160];
+
+	if (p->dev.n_gpus < 2 ||
+	    (agent && agent->sharing & AGENT_SHARING_KNOWN && !(agent->sharing & AGENT_HAS_PEERS)))
+		return 0;
+	snprintf(text, sizeof(text),
+		 "process %d works on %zu GPUs, maybe with peer access between them", p->id.pid,
+		 p->dev.n_gpus);
+	return add_gpu_finding(report, SCAN_SUSPECT, p->id.pid, "peer-access", text,
+			       "the driver saves such a process but cannot restore it where "
+			       "peer access is on");
+}
+
+/* From outside, an importer of device memory looks like any process (docs/driver-behaviour.md). What the agents
+ * tell is known. */
+static int suspect_sharing(struct scan_report *report, const struct gpu_process *p,
+			   const struct agent *agent)
+{
+	char text[80 + AGENT_TEXT_BYTES];
+
+	if (!agent)
+		snprintf(text, sizeof(text),
+			 "process %d has no agent that tells whether it shares device memory with "
+			 "others of the job",
+			 p->id.pid);
+	else if (!(agent->sharing & AGENT_SHARING_KNOWN))
+		snprintf(text, sizeof(text),
+			 "the agent of process %d is too old to tell whether it shares device "
+			 "memory with others of the job",
+			 p->id.pid);
+	else if (agent->sharing & AGENT_SHARES)
+		snprintf(text, sizeof(text), "process %d shares %s", p->id.pid, agent->shares);
+	else
+		return 0;
+	return add_gpu_finding(
+		report, SCAN_SUSPECT, p->id.pid, "shared-memory", text,
+		"the driver saves processes that share device memory but cannot restore them");
+}
+
+static int scan_suspects(struct op *op, struct scan_report *report)
+{
 	int r = 0;
 
 	for (size_t i = 0; r == 0 && i < op->gpus.n; i++) {
 		const struct gpu_process *p = &op->gpus.items[i];
+		const struct agent *agent = agent_of(op, p);
 
-		if (p->dev.n_gpus < 2)
-			continue;
-		snprintf(text, sizeof(text),
-			 "process %d works on %zu GPUs, maybe with peer access between them",
-			 p->id.pid, p->dev.n_gpus);
-		r = add_gpu_finding(report, SCAN_SUSPECT, p->id.pid, "peer-access", text,
-				    "the driver saves such a process but cannot restore it where "
-				    "peer access is on");
+		r = suspect_peers(report, p, agent);
+		if (r == 0 && op->gpus.n > 1)
+			r = suspect_sharing(report, p, agent);
 	}
-	if (r < 0 || op->gpus.n < 2)
-		return r;
-	snprintf(text, sizeof(text),
-		 "%zu processes of the job use a GPU and may share device memory (IPC, NCCL)",
-		 op->gpus.n);
-	return add_gpu_finding(
-		report, SCAN_SUSPECT, op->gpus.items[0].id.pid, "shared-memory", text,
-		"the driver saves processes that share device memory but cannot restore them");
+	return r;
 }
 
 static int scan_driver_state(struct op *op, struct scan_report *report)
@@ -61,12 +98,17 @@ static int scan_driver_state(struct op *op, struct scan_report *report)
 		const struct gpu_process *p = &op->gpus.items[i];
 		char text[160];
 
-		if (p->dev.state != DEV_STATE_FAILED && p->dev.state != DEV_STATE_UNKNOWN)
+		bool failed = p->dev.state == DEV_STATE_FAILED;
+
+		if (!failed && p->dev.state != DEV_STATE_UNKNOWN)
 			continue;
-		snprintf(text, sizeof(text), "process %d: the driver reports its state as %s",
-			 p->id.pid, dev_state_name(p->dev.state));
+		snprintf(text, sizeof(text),
+			 failed ? "process %d: the driver reports its state as failed"
+				: "process %d: the driver does not tell its state",
+			 p->id.pid);
 		if (add_gpu_finding(report, SCAN_REFUSE, p->id.pid, "driver-state", text,
-				    "its GPU state cannot be saved any more") < 0)
+				    failed ? "its GPU state cannot be saved any more"
+					   : "try again") < 0)
 			return -ENOMEM;
 	}
 	return scan_suspects(op, report);

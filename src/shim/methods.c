@@ -437,7 +437,6 @@ static int add_memory(struct op *op, struct scan_report *report, struct brumate_
 {
 	int r = 0;
 
-	op_find_agents(op, true);
 	for (size_t i = 0; r == 0 && i < op->data.n_agents; i++) {
 		const struct agent *a = &op->data.agents[i].agent;
 		struct scan_finding f = { .level = SCAN_NOTE, .pid = a->id.pid, .what = "memory" };
@@ -476,8 +475,10 @@ static int method_scan(void *arg, struct wire_call_context *call, json_t *parame
 	if (r < 0)
 		return r;
 	op.data.vault = &s->vault;
-	if ((r = op_find_gpus(&op, err)) == 0)
+	if ((r = op_find_gpus(&op, err)) == 0) {
+		op_find_agents(&op, true);
 		r = preflight_scan(&op, SCAN_GPU | SCAN_CRIU, &report, err);
+	}
 	if (r == 0)
 		r = add_memory(&op, &report, err);
 	shim_end(s);

@@ -75,6 +75,13 @@ struct agent_drain {
 	uint32_t changes, reserved;
 };
 
+/* HELLO and GATE, n. What a process shares with others, text says; an agent that does not know sets nothing. */
+enum {
+	AGENT_SHARING_KNOWN = 1u << 0,
+	AGENT_SHARES = 1u << 1,	   /* device memory, or what belongs to it, with another process */
+	AGENT_HAS_PEERS = 1u << 2, /* peer access that the driver made, between GPUs of this process */
+};
+
 enum agent_gate { AGENT_GATE_OPEN, AGENT_GATE_CLOSED, AGENT_GATE_UNMAPPED };
 
 /* The meaning of the n ids is that of op. Descriptors ride along by SCM_RIGHTS. */
@@ -98,7 +105,7 @@ struct agent_reply {
 	int32_t result;		/* the driver's own number, where it refused */
 	uint32_t more;		/* another packet of this reply follows */
 	uint32_t gate;		/* enum agent_gate, as it is now */
-	uint32_t n;		/* of pieces[], or as OWN says */
+	uint32_t n;		/* of pieces[], or as HELLO, GATE and OWN say */
 	uint64_t managed_bytes; /* HELLO: in pieces */
 	uint64_t
 		driver_bytes; /* HELLO: allocated by calls that are left to the driver, as far as known */

@@ -5,7 +5,7 @@ good while a kernel of another rank waits for what it holds back."""
 
 import re
 
-from cases import EXIT_STILL_RUNNING, case, expect, main, wait_until
+from cases import EXIT_STILL_RUNNING, EXIT_UNSUPPORTED, case, expect, main, wait_until
 
 
 def ranks(bed, count, *options):
@@ -36,7 +36,7 @@ def go_on(log):
 
 def round_trips(bed, job, log, times):
     for _ in range(times):
-        bed.operation("suspend", job, "--force")
+        bed.operation("suspend", job, "--timeout", "60")
         before = steps(log)
         bed.expect_state(job, "suspended")
         expect(steps(log) == before, "a rank works while it is suspended")
@@ -69,7 +69,7 @@ def on_one_gpu(bed):
 @case
 def checkpoint_and_restore(bed):
     job, log = ranks(bed, 2, "--busy-ms", 5, "--interval-ms", 20)
-    checkpoint = bed.operation("checkpoint", job, "--force")["checkpoint"]
+    checkpoint = bed.operation("checkpoint", job)["checkpoint"]
     bed.operation("restore", checkpoint)
     go_on(log)
     bed.end(job)
@@ -80,7 +80,7 @@ def independent_members(bed):
     """Kernels of 60 ms in each: let through one after the other they would hardly all be idle at once."""
     job, log = ranks(bed, "independent", "--busy-ms", 480)
     for _ in range(3):
-        bed.operation("suspend", job, "--force")
+        bed.operation("suspend", job)
         bed.operation("resume", job)
         go_on(log)
     bed.end(job)
@@ -90,10 +90,46 @@ def independent_members(bed):
 def a_rank_that_does_not_come(bed):
     """The others cannot become idle in time: nothing has happened, and all go on once it comes."""
     job, log = ranks(bed, 3, "--interval-ms", 4000)
-    refused = bed.fails(EXIT_STILL_RUNNING, "suspend", job, "--force", "--timeout", "1")
+    refused = bed.fails(EXIT_STILL_RUNNING, "suspend", job, "--timeout", "1")
     expect("process" in refused.err, refused.err)
     bed.expect_state(job, "running")
     go_on(log)
+    bed.end(job)
+
+
+@case
+def what_shares_nothing_needs_no_force(bed):
+    two = f"{bed.program('counter')} --mib 16 --chunk-mib 16 --interval-ms 10"
+    job, log = bed.started(["sh", "-c", f"{two} & {two} & wait"])
+    log.wait_until(lambda text: text.count("ready pid") == 2, "both are ready")
+    bed.operation("suspend", job)
+    bed.operation("resume", job)
+    bed.end(job)
+
+
+@case
+def without_an_agent_nothing_is_known(bed):
+    two = f"{bed.program('counter')} --mib 16 --chunk-mib 16 --interval-ms 10"
+    job, log = bed.started(["sh", "-c", f"{two} & LD_PRELOAD= {two} & wait"])
+    log.wait_until(lambda text: text.count("ready pid") == 2, "both are ready")
+    refused = bed.fails(EXIT_UNSUPPORTED, "suspend", job)
+    expect("has no agent" in refused.err and "--force" in refused.err, refused.err)
+    expect(any("has no agent" in f["text"] for f in bed.doctor("--job", job)["findings"]), "doctor does not tell")
+    bed.operation("suspend", job, "--force")
+    bed.operation("resume", job)
+    bed.end(job)
+
+
+@case
+def what_is_shared_is_said(bed):
+    handle = f"{bed.dir}/handle"
+    kinds = f"{bed.program('kinds')} %s --mib 8 --interval-ms 10 --path {handle}"
+    job, log = bed.started(["sh", "-c", f"{kinds % 'ipc-export'} & until [ -e {handle} ]; do :; done; "
+                                        f"{kinds % 'ipc-import'}"])
+    log.wait_until(lambda text: text.count("ready pid") == 2, "both are ready")
+    refused = bed.fails(EXIT_UNSUPPORTED, "suspend", job)
+    expect("shares device memory (open in another process)" in refused.err, refused.err)
+    bed.expect_state(job, "running")
     bed.end(job)
 
 

@@ -89,6 +89,9 @@ typedef struct CUuuid_st {
 typedef struct CUipcMemHandle_st {
 	char reserved[CU_IPC_HANDLE_SIZE];
 } CUipcMemHandle;
+typedef struct CUipcEventHandle_st {
+	char reserved[CU_IPC_HANDLE_SIZE];
+} CUipcEventHandle;
 
 #define CU_STREAM_LEGACY     ((CUstream)0x1)
 #define CU_STREAM_PER_THREAD ((CUstream)0x2)
@@ -576,6 +579,7 @@ CUresult cuMemExportToShareableHandle(void *ret, CUmemGenericAllocationHandle ha
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os_handle,
 					CUmemAllocationHandleType type);
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr);
+CUresult cuMulticastCreate(CUmemGenericAllocationHandle *ret, const void *prop);
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size_t multicast_offset,
 			    CUmemGenericAllocationHandle handle, size_t offset, size_t bytes,
 			    unsigned long long flags);
@@ -589,6 +593,13 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr);
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags);
 CUresult cuIpcCloseMemHandle(CUdeviceptr ptr);
+CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event);
+CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle);
+CUresult cuMemPoolExportToShareableHandle(void *handle, CUmemoryPool pool,
+					  CUmemAllocationHandleType type, unsigned long long flags);
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle,
+					    CUmemAllocationHandleType type,
+					    unsigned long long flags);
 
 CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state);
 CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int *tid);

@@ -73,6 +73,30 @@ static unsigned int count_away(void)
 	return n;
 }
 
+static const char *how_pieces_are_shared(void)
+{
+	struct piece *piece = NULL;
+
+	while ((piece = tree_next(&memory.pieces, piece)) && !piece->shared)
+		;
+	return piece ? piece->shared : NULL;
+}
+
+static void tell_sharing(struct agent_reply *reply)
+{
+	const char *by_driver = atomic_load(&memory.shared_by_driver), *pieces;
+
+	memory_lock();
+	pieces = how_pieces_are_shared();
+	memory_unlock();
+	reply->n = AGENT_SHARING_KNOWN | (by_driver || pieces ? AGENT_SHARES : 0) |
+		   (atomic_load(&memory.peers_by_driver) ? AGENT_HAS_PEERS : 0);
+	if (pieces)
+		snprintf(reply->text, sizeof(reply->text), "device memory (%s)", pieces);
+	else if (by_driver)
+		snprintf(reply->text, sizeof(reply->text), "%s", by_driver);
+}
+
 static void run_hello(struct agent_job *job, struct agent_reply *reply)
 {
 	memory_lock();
@@ -81,6 +105,7 @@ static void run_hello(struct agent_job *job, struct agent_reply *reply)
 		reply->managed_bytes -= memory.devices[i].kept_bytes;
 	reply->driver_bytes = memory.driver_bytes;
 	memory_unlock();
+	tell_sharing(reply);
 }
 
 /* Says what would be lost; true if nothing. */
@@ -114,10 +139,12 @@ static void run_gate(struct agent_job *job, struct agent_reply *reply)
 		fail(reply, r, 0, "%s", why);
 		return;
 	}
-	if (!check_sharing(reply))
+	if (!check_sharing(reply)) {
 		gate_open();
-	else
-		addresses_drop_memory();
+		return;
+	}
+	tell_sharing(reply);
+	addresses_drop_memory();
 }
 
 /* Whether the gate is closed, as the operation needs. */

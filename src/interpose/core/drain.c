@@ -178,10 +178,14 @@ static uint64_t others_busy(const struct members *m)
 
 static void become_idle(struct members *m)
 {
+	uint64_t left;
+
 	if (!m->shared)
 		return;
-	__atomic_fetch_and(&m->shared->busy, ~m->own, __ATOMIC_SEQ_CST);
-	tell_members(m->shared);
+	left = __atomic_and_fetch(&m->shared->busy, ~m->own, __ATOMIC_SEQ_CST);
+	/* Nobody is, or one who may have a ticket to take back; to the others it makes no difference. */
+	if (!(left & (left - 1)))
+		tell_members(m->shared);
 }
 
 /* False: all are idle, and stay so. */

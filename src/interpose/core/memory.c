@@ -22,6 +22,18 @@ void memory_forget(void)
 	capture_forget();
 }
 
+void memory_note_shared(const char *how)
+{
+	const char *nothing = NULL;
+
+	atomic_compare_exchange_strong(&memory.shared_by_driver, &nothing, how);
+}
+
+void memory_note_peers(void)
+{
+	atomic_store(&memory.peers_by_driver, true);
+}
+
 void memory_count_driver(uint64_t bytes, bool added)
 {
 	memory_lock();

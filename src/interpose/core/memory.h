@@ -118,6 +118,8 @@ struct memory {
 	uint64_t last_id, piece_bytes, spare_bytes;
 	unsigned int n_spares;
 	_Atomic uint64_t driver_bytes;
+	_Atomic(const char *) shared_by_driver; /* the first of what is; NULL: nothing */
+	atomic_bool peers_by_driver;
 	unsigned int away;	     /* pieces that are taken away */
 	int first_device;	     /* + 1; of the first region */
 	atomic_bool several_devices; /* have, or had, regions */
@@ -158,6 +160,12 @@ void blocks_drop_deferred(void *context);
 
 /** Counts what the driver allocated by itself, or is about to free. */
 void memory_count_driver(uint64_t bytes, bool added);
+
+/** Notes that something of this process is shared with another one in a way that the driver alone knows;
+ * @how, which is static, says what. */
+void memory_note_shared(const char *how);
+/** The same of peer access between contexts of this process. */
+void memory_note_peers(void);
 
 /** What is free of our own memory on @device, beside what the driver says. */
 uint64_t memory_free_bytes(int device);

@@ -54,6 +54,21 @@ CUresult pointer_get(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
 CUresult pointer_get_many(unsigned int count, CUpointer_attribute *attributes, void **data,
 			  CUdeviceptr ptr);
 CUresult pointer_set(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr);
+/* share.c: as the driver's functions, which they call */
+CUresult share_event(CUipcEventHandle *ret, CUevent event);
+CUresult share_event_open(CUevent *ret, CUipcEventHandle handle);
+CUresult share_pool(void *ret, CUmemoryPool pool, CUmemAllocationHandleType type,
+		    unsigned long long flags);
+CUresult share_pool_import(CUmemoryPool *ret, void *handle, CUmemAllocationHandleType type,
+			   unsigned long long flags);
+CUresult share_multicast(CUmemGenericAllocationHandle *ret, const void *prop);
+CUresult share_memory(void *ret, CUmemGenericAllocationHandle handle,
+		      CUmemAllocationHandleType type, unsigned long long flags);
+CUresult share_memory_import(CUmemGenericAllocationHandle *ret, void *handle,
+			     CUmemAllocationHandleType type);
+CUresult share_ipc(CUipcMemHandle *ret, CUdeviceptr ptr);
+CUresult share_ipc_open(CUdeviceptr *ret, CUipcMemHandle handle, unsigned int flags);
+
 CUresult ipc_get(CUipcMemHandle *ret, CUdeviceptr ptr);
 CUresult ipc_open(CUdeviceptr *ret, CUipcMemHandle handle, unsigned int flags);
 CUresult ipc_close(CUdeviceptr ptr);

@@ -264,7 +264,7 @@ CUresult ipc_get(CUipcMemHandle *ret, CUdeviceptr ptr)
 	int r = ticket_make(&ticket, ptr);
 
 	if (r == -ENOENT)
-		return driver.cuIpcGetMemHandle(ret, ptr);
+		return share_ipc(ret, ptr);
 	if (r || !ret)
 		return CUDA_ERROR_INVALID_VALUE;
 	memcpy(ret, &ticket, sizeof(ticket));
@@ -280,7 +280,7 @@ CUresult ipc_open(CUdeviceptr *ret, CUipcMemHandle wire, unsigned int flags)
 
 	memcpy(&ticket, &wire, sizeof(ticket));
 	if (!ticket_is_ours(&ticket) || !memory_managed())
-		return driver.cuIpcOpenMemHandle_v2(ret, wire, flags);
+		return share_ipc_open(ret, wire, flags);
 	context = context_current(&r);
 	if (!context)
 		return r;

@@ -94,8 +94,12 @@ CUresult peer_enable(CUcontext to, unsigned int flags)
 	/* What is wrong with it the driver says best, and then enables nothing. */
 	if (!from || flags || context_device(to, &device) || device == from->device ||
 	    driver.cuDeviceCanAccessPeer(&can, from->device, device) || !can ||
-	    !is_emulated(from, device))
-		return driver.cuCtxEnablePeerAccess(to, flags);
+	    !is_emulated(from, device)) {
+		r = driver.cuCtxEnablePeerAccess(to, flags);
+		if (!r)
+			memory_note_peers();
+		return r;
+	}
 	context_note(to, false);
 	r = add_peer(from, to);
 	if (r)

@@ -158,7 +158,7 @@ CUresult vmm_export(void *ret, CUmemGenericAllocationHandle handle, CUmemAllocat
 	CUresult r = CUDA_ERROR_INVALID_VALUE;
 
 	if (!piece)
-		return driver.cuMemExportToShareableHandle(ret, handle, type, flags);
+		return share_memory(ret, handle, type, flags);
 	if (prop_of(&piece->kind).requestedHandleTypes & type)
 		r = driver.cuMemExportToShareableHandle(ret, piece->handle, type, flags);
 	if (!r)
@@ -174,7 +174,7 @@ CUresult vmm_import(CUmemGenericAllocationHandle *ret, void *os_handle,
 	int r;
 
 	if (!memory_managed() || !ret || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-		return driver.cuMemImportFromShareableHandle(ret, os_handle, type);
+		return share_memory_import(ret, os_handle, type);
 	r = piece_import(&piece, (int)(intptr_t)os_handle, 0);
 	if (r)
 		return to_driver(r);

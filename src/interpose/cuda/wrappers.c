@@ -143,6 +143,11 @@ const struct wrapper wrappers[] = {
 	{ "cuIpcOpenMemHandle", ipc_open },
 	{ "cuIpcOpenMemHandle_v2", ipc_open },
 	{ "cuIpcCloseMemHandle", ipc_close },
+	{ "cuIpcGetEventHandle", share_event },
+	{ "cuIpcOpenEventHandle", share_event_open },
+	{ "cuMemPoolExportToShareableHandle", share_pool },
+	{ "cuMemPoolImportFromShareableHandle", share_pool_import },
+	{ "cuMulticastCreate", share_multicast },
 
 	{ "cuMulticastBindMem", vmm_bind },
 	{ "cuMulticastBindAddr", vmm_bind_address },
