@@ -2,8 +2,11 @@
 /* Monotonic time, deadlines and wall-clock stamps. */
 #include "base/clock.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 static uint64_t read_ns(clockid_t clock)
 {
@@ -21,6 +24,11 @@ uint64_t clock_now_ns(void)
 uint64_t clock_wall_ns(void)
 {
 	return read_ns(CLOCK_REALTIME);
+}
+
+uint64_t clock_boot_ns(void)
+{
+	return read_ns(CLOCK_BOOTTIME);
 }
 
 double clock_since_s(uint64_t start_ns)
@@ -52,17 +60,35 @@ struct timespec deadline_timespec(uint64_t deadline_ns)
 				  (long)(deadline_ns % NS_PER_S) };
 }
 
-void clock_stamp(char ret[static CLOCK_STAMP_BYTES])
+void clock_stamp_of(char ret[static CLOCK_STAMP_BYTES], uint64_t ms)
 {
-	struct timespec ts;
+	time_t seconds = (time_t)(ms / 1000);
 	struct tm tm;
 	char date[32];
 
-	clock_gettime(CLOCK_REALTIME, &ts);
-	gmtime_r(&ts.tv_sec, &tm);
+	gmtime_r(&seconds, &tm);
 	strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &tm);
-	snprintf(ret, CLOCK_STAMP_BYTES, "%.19s.%03uZ", date,
-		 (unsigned)(ts.tv_nsec / 1000000) % 1000u);
+	snprintf(ret, CLOCK_STAMP_BYTES, "%.19s.%03uZ", date, (unsigned)(ms % 1000));
+}
+
+void clock_stamp(char ret[static CLOCK_STAMP_BYTES])
+{
+	clock_stamp_of(ret, clock_wall_ns() / NS_PER_MS);
+}
+
+int clock_parse_stamp(uint64_t *ret_ms, const char *stamp)
+{
+	struct tm tm = { 0 };
+	const char *rest = strptime(stamp, "%Y-%m-%dT%H:%M:%S", &tm);
+
+	if (!rest || strlen(rest) != 5 || rest[0] != '.' || strspn(rest + 1, "0123456789") != 3 ||
+	    rest[4] != 'Z')
+		return -EBADMSG;
+	time_t seconds = timegm(&tm);
+	if (seconds < 0)
+		return -EBADMSG;
+	*ret_ms = (uint64_t)seconds * 1000 + strtoul(rest + 1, NULL, 10);
+	return 0;
 }
 
 void condition_init(pthread_cond_t *c)

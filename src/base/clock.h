@@ -34,7 +34,16 @@ void condition_init(pthread_cond_t *c);
 /** CLOCK_REALTIME in nanoseconds: a moment that others know too, which may be set back. */
 uint64_t clock_wall_ns(void);
 
+/** CLOCK_BOOTTIME in nanoseconds: nobody sets it, and it goes on while the machine sleeps. */
+uint64_t clock_boot_ns(void);
+
 #define CLOCK_STAMP_BYTES sizeof("2026-01-01T00:00:00.000Z")
 
 /** Writes the wall-clock time as RFC 3339 in UTC with milliseconds. */
 void clock_stamp(char ret[static CLOCK_STAMP_BYTES]);
+
+/** The same of @ms milliseconds since 1970. */
+void clock_stamp_of(char ret[static CLOCK_STAMP_BYTES], uint64_t ms);
+
+/** Milliseconds since 1970 of a clock_stamp(). 0 or -EBADMSG. Pure. */
+int clock_parse_stamp(uint64_t *ret_ms, const char *stamp);

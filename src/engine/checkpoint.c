@@ -410,6 +410,17 @@ const struct step *checkpoint_plan(size_t *ret_n)
 	return checkpoint_steps;
 }
 
+/* A record of an older version does not tell what the job's checkpoints have come to. */
+static void find_sequence(struct job *job, const char *dir)
+{
+	auto_(store_image_fini) struct store_image last = STORE_IMAGE_EMPTY;
+
+	job->sequence = store_newest_sequence(dir, job->id);
+	if (job->checkpoint_path && store_open(&last, NULL, job->checkpoint_path, NULL) == 0 &&
+	    manifest_sequence(&last.manifest) > job->sequence)
+		job->sequence = manifest_sequence(&last.manifest);
+}
+
 static int begin(struct op *op, struct brumate_error *err)
 {
 	struct job *job = op->job;
@@ -420,6 +431,9 @@ static int begin(struct op *op, struct brumate_error *err)
 	snprintf(job->op.kind, sizeof(job->op.kind), "checkpoint");
 	snprintf(job->op.image_path, sizeof(job->op.image_path), "%s/%s", op->request->dir,
 		 op->request->id);
+	if (!job->sequence)
+		find_sequence(job, op->request->dir);
+	job_next_sequence(job);
 	return job_set_state(job, JOB_CHECKPOINTING, err);
 }
 

@@ -171,6 +171,7 @@ int describe_tree(struct op *op, struct brumate_error *err)
 	m->version = MANIFEST_VERSION;
 	snprintf(m->id, sizeof(m->id), "%s", op->request->id);
 	clock_stamp(m->created);
+	m->sequence = op->job->sequence;
 	snprintf(m->brumate_version, sizeof(m->brumate_version), "%s", BRUMATE_VERSION);
 	m->criu_version = op->images.criu.version;
 	m->leave_running = op->request->leave_running;

@@ -442,11 +442,29 @@ const struct step *restore_plan(size_t *ret_n)
 	return restore_steps;
 }
 
+/* What the next checkpoint comes after: this one, all that this record has seen, and, where the record is new, those that
+ * were made of the job in the same store. */
+static void follow_sequence(struct op *op)
+{
+	const struct store_image *image = &op->restore.image;
+	const char *slash = strrchr(image->path, '/');
+	struct job *job = op->job;
+
+	if (!job->sequence && !op->restore.remote && slash) {
+		auto_free char *dir = strndup(image->path, (size_t)(slash - image->path));
+
+		job->sequence = dir ? store_newest_sequence(dir, job->id) : 0;
+	}
+	if (manifest_sequence(&image->manifest) > job->sequence)
+		job->sequence = manifest_sequence(&image->manifest);
+}
+
 static int begin(struct op *op, struct brumate_error *err)
 {
 	struct job *job = op->job;
 
 	job->op = (struct job_op){ .before = job->state };
+	follow_sequence(op);
 	snprintf(job->op.kind, sizeof(job->op.kind), "restore");
 	snprintf(job->op.image_path, sizeof(job->op.image_path), "%s", op->restore.image.path);
 	return job_set_state(job, JOB_RESTORING, err);

@@ -17,7 +17,8 @@ static const struct {
 /* Members that tell two checkpoints apart and say nothing of what they hold. */
 static bool is_identity(const char *name)
 {
-	return !strcmp(name, "digest") || !strcmp(name, "id") || !strcmp(name, "created");
+	return !strcmp(name, "digest") || !strcmp(name, "id") || !strcmp(name, "created") ||
+	       !strcmp(name, "sequence");
 }
 
 static int add_change(json_t *changes, const char *name, json_t *from, json_t *to)

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "image/escape.h"
 
 #define MANIFEST_FORMAT "brumate-checkpoint"
@@ -56,7 +57,7 @@ struct field {
 	size_t count_offset; /* of a LIST's count */
 	const char *const *words;
 	int since;     /* version of the manifest that has it first; 0: all */
-	bool optional; /* of a LIST: not there where it has no items */
+	bool optional; /* of a LIST: not there where it has no items; of a U64: where it is 0 */
 };
 
 enum { ARGV_MAX = 1 << 16, STRING_BYTES_MAX = 1 << 20 };
@@ -182,6 +183,12 @@ static const struct field manifest_fields[] = {
 	TEXT(struct manifest, "id", id),
 	TEXT(struct manifest, "created", created),
 	TEXT(struct manifest, "brumate_version", brumate_version),
+	{ .name = "sequence",
+	  .kind = FIELD_U64,
+	  AT(struct manifest, sequence),
+	  .min = 1,
+	  .max = MANIFEST_SEQUENCE_MAX,
+	  .optional = true },
 	GROUP("job", job_fields),
 	GROUP("host", host_fields),
 	TEXT(struct manifest, "driver_version", driver_version),
@@ -256,6 +263,15 @@ void manifest_fini(struct manifest *m)
 {
 	free_fields(manifest_fields, manifest_n_fields, (char *)m);
 	*m = MANIFEST_EMPTY;
+}
+
+uint64_t manifest_sequence(const struct manifest *m)
+{
+	uint64_t ms;
+
+	if (m->sequence)
+		return m->sequence;
+	return clock_parse_stamp(&ms, m->created) == 0 ? ms : 0;
 }
 
 uint64_t manifest_bytes(const struct manifest *m)
@@ -577,7 +593,10 @@ static json_t *encode_field(const struct field *f, const char *base, int version
 
 static bool is_left_out(const struct field *f, const char *base)
 {
-	return f->optional && !*(const size_t *)(base + f->count_offset);
+	if (!f->optional)
+		return false;
+	return f->kind == FIELD_LIST ? !*(const size_t *)(base + f->count_offset)
+				     : !*(const uint64_t *)(base + f->offset);
 }
 
 static int encode_fields(json_t *object, const struct field *fields, size_t n, const char *base,

@@ -30,6 +30,9 @@ enum {
 	MANIFEST_HUGE_PAGES_MAX = 8,
 };
 
+/** Every program that reads JSON keeps integers up to here. */
+#define MANIFEST_SEQUENCE_MAX (1ull << 53)
+
 /** Name of the manifest in the directory of its checkpoint. */
 #define MANIFEST_FILE_NAME "manifest.json"
 
@@ -100,6 +103,7 @@ struct manifest {
 	char id[MANIFEST_ID_BYTES];
 	char created[32]; /* as clock_stamp() writes it */
 	char brumate_version[32];
+	uint64_t sequence; /* orders the checkpoints of a job; 0: an older writer did not know it */
 
 	struct {
 		char id[MANIFEST_ID_BYTES];
@@ -167,6 +171,10 @@ bool manifest_id_is_valid(const char *id);
 
 /** Relative, no empty part, no "." or "..", no part that no file system takes. Pure. */
 bool manifest_path_is_valid(const char *path);
+
+/** What orders checkpoints: a later one of a job has a higher one, whatever became of the clock. Where the manifest has
+ * none it is the time, in milliseconds since 1970, which is also what it is about for one that has. */
+uint64_t manifest_sequence(const struct manifest *m);
 
 /** Sum of the sizes of all files and packs. */
 uint64_t manifest_bytes(const struct manifest *m);

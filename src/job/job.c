@@ -60,6 +60,15 @@ enum job_state job_state_after_restore(const struct job *j)
 	return before == JOB_EXITED || before == JOB_LOST ? before : JOB_CHECKPOINTED;
 }
 
+void job_next_sequence(struct job *j)
+{
+	const uint64_t now_ms = clock_wall_ns() / NS_PER_MS;
+
+	j->sequence = j->sequence < now_ms ? now_ms : j->sequence + 1;
+	if (j->sequence > MANIFEST_SEQUENCE_MAX)
+		j->sequence = MANIFEST_SEQUENCE_MAX;
+}
+
 int job_set_state(struct job *j, enum job_state state, struct brumate_error *err)
 {
 	assert(j->state == state || job_may_go(j->state, state));
@@ -359,6 +368,7 @@ static int fill(struct job *j, const struct job_spec *spec)
 	j->data_path = spec->data_path;
 	j->root = spec->root;
 	j->exit_code = JOB_EXIT_UNKNOWN;
+	j->sequence = spec->id ? 0 : clock_wall_ns() / NS_PER_MS;
 	clock_stamp(j->created);
 	return proc_boot_id(j->boot_id);
 }
@@ -547,6 +557,15 @@ int job_release(const struct job *j, struct brumate_error *err)
 
 /* ---- as users see it ---- */
 
+bool job_names_checkpoint(const struct job *j, const char *path)
+{
+	struct stat named, asked;
+
+	return j->checkpoint_path && stat(j->checkpoint_path, &named) == 0 &&
+	       stat(path, &asked) == 0 && named.st_dev == asked.st_dev &&
+	       named.st_ino == asked.st_ino;
+}
+
 json_t *job_last_summary(const struct job *j)
 {
 	auto_free char *path = path_format("%s/last.json", j->dir);
@@ -625,18 +644,23 @@ static int show_request(json_t *ret, const struct request *r)
 	return 0;
 }
 
+uint64_t schedule_left_ms(const struct job_schedule *schedule, uint64_t now_ms)
+{
+	if (!schedule->every_ms)
+		return 0;
+	uint64_t left_ms = schedule->next_ms > now_ms ? schedule->next_ms - now_ms : 1;
+	return left_ms < schedule->every_ms ? left_ms : schedule->every_ms;
+}
+
 /* The Schedule type of io.brumate (owned); null where there is none. */
 static json_t *schedule_to_json(const struct job_schedule *s)
 {
-	time_t seconds = (time_t)(s->next_ms / 1000);
-	char next[64];
-	struct tm tm;
+	const uint64_t now_ms = clock_wall_ns() / NS_PER_MS;
+	char next[CLOCK_STAMP_BYTES];
 
 	if (!s->every_ms)
 		return json_null();
-	gmtime_r(&seconds, &tm);
-	size_t n = strftime(next, sizeof(next), "%Y-%m-%dT%H:%M:%S", &tm);
-	snprintf(next + n, sizeof(next) - n, ".%03uZ", (unsigned)(s->next_ms % 1000));
+	clock_stamp_of(next, now_ms + schedule_left_ms(s, clock_boot_ns() / NS_PER_MS));
 	auto_json json_t *o =
 		json_pack("{s:I,s:o,s:o,s:o}", "every_ms", (json_int_t)s->every_ms, "keep_last",
 			  or_null(json_integer(s->keep_last), s->keep_last), "keep_within_ms",

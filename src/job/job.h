@@ -67,6 +67,13 @@ int job_remove(struct job *j, bool with_log, struct brumate_error *err);
 /** Removes the directory of a job whose processes run on as nobody's job. Its log stays. */
 int job_release(const struct job *j, struct brumate_error *err);
 
+/** Whether the record names the checkpoint at @path, by whatever path: then it must stay. */
+bool job_names_checkpoint(const struct job *j, const char *path);
+
+/** Milliseconds from @now_ms, by the clock of next_ms, until a checkpoint is due; 0: never. A first time in the past (no
+ * shim lived then) is now; one beyond a period (the machine was started anew) is a period away. Pure. */
+uint64_t schedule_left_ms(const struct job_schedule *schedule, uint64_t now_ms);
+
 /** Summary of the last operation (owned), NULL if there is none. */
 json_t *job_last_summary(const struct job *j);
 
@@ -87,6 +94,10 @@ int job_save(const struct job *j, struct brumate_error *err);
 
 /** Goes to @state if the transition table allows it (an assertion otherwise: our bug), and saves. */
 int job_set_state(struct job *j, enum job_state state, struct brumate_error *err);
+
+/** Gives @j->sequence the value for another checkpoint: a higher one than before, and no less than the time in
+ * milliseconds since 1970, so that it is comparable with that of checkpoints from before there was a sequence. */
+void job_next_sequence(struct job *j);
 
 /** The state that a job goes back to whose restore, which is under way, fails. One that had no life here yet is
  * checkpointed. */

@@ -188,7 +188,7 @@ json_t *record_encode(const struct job *j)
 	return json_pack(
 		"{s:i,s:s,s:s,s:s,s:s,s:I,s:I,s:o,s:o,s:o,s:b,s:b,s:b,s:s,s:b,s:I,s:o,s:o,s:s,s:o,"
 		"s:s?"
-		",s:o,s:o,s:o,s:o,s:o}",
+		",s:o,s:I,s:o,s:o,s:o,s:o}",
 		"version", RECORD_VERSION, "id", j->id, "name", j->name, "state",
 		job_state_name(j->state), "created", j->created, "uid", (json_int_t)j->uid, "gid",
 		(json_int_t)j->gid, "argv", encode_argv(j->argv), "cwd", encode_bytes(j->cwd),
@@ -197,8 +197,8 @@ json_t *record_encode(const struct job *j)
 		j->parked, "kept_bytes", (json_int_t)j->kept_bytes, "root", encode_id(j->root),
 		"init", encode_id(j->init), "boot_id", j->boot_id, "exit_code", exit_code,
 		"checkpoint", j->checkpoint, "checkpoint_path", encode_bytes(j->checkpoint_path),
-		"message", wire_string(j->message), "gpus", encode_gpus(j), "op", encode_op(&j->op),
-		"schedule", encode_schedule(&j->schedule));
+		"sequence", (json_int_t)j->sequence, "message", wire_string(j->message), "gpus",
+		encode_gpus(j), "op", encode_op(&j->op), "schedule", encode_schedule(&j->schedule));
 }
 
 /* ---- decoding ---- */
@@ -409,12 +409,13 @@ static int decode_data_path(struct job *j, json_t *o, struct brumate_error *err)
 
 static int decode_numbers(struct job *j, json_t *o, struct brumate_error *err)
 {
-	int64_t uid = -1, gid = -1, exit_code = JOB_EXIT_UNKNOWN;
+	int64_t uid = -1, gid = -1, exit_code = JOB_EXIT_UNKNOWN, sequence = 0;
 	int r;
 
 	if ((r = wire_get_int(o, "uid", 0, UINT32_MAX, &uid, err)) < 0 ||
 	    (r = wire_get_int(o, "gid", 0, UINT32_MAX, &gid, err)) < 0 ||
 	    (r = wire_get_int(o, "exit_code", 0, 255, &exit_code, err)) < 0 ||
+	    (r = wire_get_int(o, "sequence", 0, MANIFEST_SEQUENCE_MAX, &sequence, err)) < 0 ||
 	    (r = wire_get_bool(o, "simulated", &j->simulated, err)) < 0 ||
 	    (r = wire_get_bool(o, "by_pid", &j->by_pid, err)) < 0 ||
 	    (r = wire_get_bool(o, "restored", &j->restored, err)) < 0)
@@ -424,6 +425,7 @@ static int decode_numbers(struct job *j, json_t *o, struct brumate_error *err)
 	j->uid = (uid_t)uid;
 	j->gid = (gid_t)gid;
 	j->exit_code = (int)exit_code;
+	j->sequence = (uint64_t)sequence;
 	return 0;
 }
 

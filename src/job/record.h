@@ -74,7 +74,7 @@ struct job_schedule {
 	unsigned keep_last;	 /* of this job; 0: not given */
 	uint64_t keep_within_ms; /* 0: not given */
 	struct request request;	 /* for each checkpoint; the configuration says what is not given */
-	uint64_t next_ms;	 /* since 1970 */
+	uint64_t next_ms;	 /* since the machine was started: nobody sets that clock */
 };
 
 struct job {
@@ -99,6 +99,7 @@ struct job {
 	int exit_code;			  /* 0..255, 128+N after signal N; JOB_EXIT_UNKNOWN */
 	char *checkpoint;		  /* id of the latest checkpoint, or NULL */
 	char *checkpoint_path;		  /* its directory */
+	uint64_t sequence;		  /* highest of its checkpoints; 0: not known here */
 	char message[JOB_MESSAGE_BYTES];  /* why the last operation failed; empty */
 	struct job_gpu *gpus; /* all that its processes could see when it was last suspended */
 	size_t n_gpus;

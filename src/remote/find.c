@@ -159,7 +159,7 @@ static int choose(struct found **ret, struct found_list *l, const char *word,
 			n++;
 		}
 		if (f->text && (!strcmp(m->job.name, word) || !strcmp(m->job.id, word)) &&
-		    (!latest || strcmp(m->created, latest->manifest.created) > 0))
+		    (!latest || manifest_sequence(m) > manifest_sequence(&latest->manifest)))
 			latest = f;
 	}
 	if (!latest && n > 1) {

@@ -435,6 +435,7 @@ int service_diff(const struct service_call *call, json_t *parameters, json_t **r
 
 struct pruning {
 	const struct service_call *call;
+	const char *dir;
 	json_t *removed, *kept, *damaged;
 	json_t *needed; /* {id: why} */
 };
@@ -464,17 +465,27 @@ static void tell_pruned(void *arg, enum store_pruned what, const char *id, const
 				      json_pack("{s:s,s:o}", "id", id, "text", wire_string(why)));
 }
 
-/* Notes the checkpoint of a job that exists nowhere else: it must stay. */
+/* Notes what the record of a job names: it must stay. */
 static void note_needed(void *arg, const struct job *j, const char *id,
 			const struct brumate_error *why)
 {
 	struct pruning *p = arg;
-	char text[160];
+	char text[192];
 
-	if (!j || !j->checkpoint || job_look(j) == PROC_ALIVE || j->state == JOB_EXITED)
+	(void)id;
+	(void)why;
+	if (!j || !j->checkpoint)
 		return;
-	snprintf(text, sizeof(text), "job %s (%s) is nowhere else; `brumate rm %s` forgets it",
-		 j->id, j->name, j->id);
+	auto_free char *path = path_format("%s/%s", p->dir, j->checkpoint);
+	if (path && !job_names_checkpoint(j, path))
+		return;
+	if (!job_has_ended(j) || j->state == JOB_EXITED)
+		snprintf(text, sizeof(text), "job %s (%s) would be restored from it", j->id,
+			 j->name);
+	else
+		snprintf(text, sizeof(text),
+			 "job %s (%s) is nowhere else; `brumate rm %s` forgets it", j->id, j->name,
+			 j->id);
 	json_object_set_new(p->needed, j->checkpoint, json_string(text));
 }
 
@@ -502,7 +513,7 @@ int service_prune(const struct service_call *call, json_t *parameters, json_t **
 {
 	auto_json json_t *removed = json_array(), *kept = json_array(), *damaged = json_array(),
 			 *needed = json_object();
-	struct pruning p = { call, removed, kept, damaged, needed };
+	struct pruning p = { call, NULL, removed, kept, damaged, needed };
 	struct store_prune prune = {
 		.may = may_prune, .needed = needed_for, .tell = tell_pruned, .arg = &p
 	};
@@ -511,6 +522,7 @@ int service_prune(const struct service_call *call, json_t *parameters, json_t **
 
 	if (r == 0)
 		r = access_store(&dir, call, parameters, err);
+	p.dir = dir;
 	if (r == 0)
 		r = job_list(note_needed, &p, err);
 	if (r == 0)

@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/inotify.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -708,19 +707,12 @@ struct named_by {
 	struct job job; /* owned; id empty: none */
 };
 
-static bool is_same_file(const char *a, const char *b)
-{
-	struct stat x, y;
-
-	return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 static void find_namer(void *arg, const struct job *j, const char *id,
 		       const struct brumate_error *why)
 {
 	struct named_by *n = arg;
 
-	if (!j || n->job.id[0] || !j->checkpoint_path || !is_same_file(j->checkpoint_path, n->path))
+	if (!j || n->job.id[0] || !job_names_checkpoint(j, n->path))
 		return;
 	if (job_load(&n->job, id, NULL) < 0)
 		n->job = JOB_EMPTY;

@@ -18,11 +18,13 @@
 #include "base/clock.h"
 #include "base/conf.h"
 #include "base/log.h"
+#include "base/paths.h"
 #include "base/thread.h"
 
-static uint64_t wall_clock_ms(void)
+/* The clock of next_ms and of the timer. */
+static uint64_t boot_clock_ms(void)
 {
-	return clock_wall_ns() / NS_PER_MS;
+	return clock_boot_ns() / NS_PER_MS;
 }
 
 static struct timespec span(uint64_t ms)
@@ -30,19 +32,11 @@ static struct timespec span(uint64_t ms)
 	return (struct timespec){ (time_t)(ms / 1000), (long)(ms % 1000) * 1000000 };
 }
 
-uint64_t schedule_left_ms(const struct job_schedule *schedule, uint64_t now_ms)
-{
-	if (!schedule->every_ms)
-		return 0;
-	uint64_t left_ms = schedule->next_ms > now_ms ? schedule->next_ms - now_ms : 1;
-	return left_ms < schedule->every_ms ? left_ms : schedule->every_ms;
-}
-
 static void set_timer(struct shim *s)
 {
 	const struct job_schedule *schedule = &s->job.schedule;
 	const struct itimerspec when = { span(schedule->every_ms),
-					 span(schedule_left_ms(schedule, wall_clock_ms())) };
+					 span(schedule_left_ms(schedule, boot_clock_ms())) };
 
 	s->timer.changed = false;
 	/* The timer counts boot time, so that sleep of the machine does not put checkpoints off. */
@@ -72,23 +66,43 @@ static bool is_cancelled(void *arg)
 	return s->timer.stop;
 }
 
+struct pruning {
+	const char *job, *dir;
+};
+
+/* The record is read anew for each, as an operation may have changed it meanwhile. */
+static const char *needed_for(void *arg, const char *id)
+{
+	const struct pruning *p = arg;
+	auto_(job_fini) struct job job = JOB_EMPTY;
+	auto_free char *path = path_format("%s/%s", p->dir, id);
+
+	if (!path || job_load(&job, p->job, NULL) < 0)
+		return "whether the job's record names it cannot be told";
+	return job_names_checkpoint(&job, path) ? "the job's record names it" : NULL;
+}
+
 static void tell_pruned(void *arg, enum store_pruned what, const char *id, const char *why)
 {
+	const struct pruning *p = arg;
+
 	if (what == STORE_PRUNE_REMOVED)
-		log_info("removed an old checkpoint: job=%s checkpoint=%s", (const char *)arg, id);
+		log_info("removed an old checkpoint: job=%s checkpoint=%s", p->job, id);
 	else
-		log_warn("an old checkpoint stays: job=%s checkpoint=%s reason=\"%s\"",
-			 (const char *)arg, id, why);
+		log_warn("an old checkpoint stays: job=%s checkpoint=%s reason=\"%s\"", p->job, id,
+			 why);
 }
 
 static void prune_checkpoints(const char *job, const struct job_schedule *schedule)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
+	struct pruning pruning = { job, schedule->request.dir };
 	struct store_prune p = {
 		.job = job,
 		.rule = { schedule->keep_last, schedule->keep_within_ms },
+		.needed = needed_for,
 		.tell = tell_pruned,
-		.arg = (void *)job,
+		.arg = &pruning,
 	};
 
 	if (!p.rule.keep_last && !p.rule.keep_within_ms)
@@ -179,7 +193,7 @@ void schedule_due(struct shim *s)
 		shim_end(s);
 		return;
 	}
-	s->job.schedule.next_ms = wall_clock_ms() + s->job.schedule.every_ms;
+	s->job.schedule.next_ms = boot_clock_ms() + s->job.schedule.every_ms;
 	s->timer.working = true;
 	int r = thread_start(&s->timer.thread, make_checkpoint, s);
 	s->timer.started = r == 0;
@@ -228,7 +242,7 @@ static int get_schedule(struct job_schedule *ret, json_t *parameters, struct bru
 	ret->every_ms = (uint64_t)every_ms;
 	ret->keep_last = (unsigned)last;
 	ret->keep_within_ms = (uint64_t)within_ms;
-	ret->next_ms = wall_clock_ms() + ret->every_ms;
+	ret->next_ms = boot_clock_ms() + ret->every_ms;
 	return 0;
 }
 

@@ -85,10 +85,6 @@ int spawn_exit_code(int status);
 
 /* ---- checkpoints by schedule, schedule.c ---- */
 
-/** Milliseconds from @now_ms until a checkpoint is due; 0: never. A first time in the past (no shim lived then) is
- * now; one beyond a period (the clock was set back) is a period away. Pure. */
-uint64_t schedule_left_ms(const struct job_schedule *schedule, uint64_t now_ms);
-
 /** Makes the timer and sets it as the job's record says. */
 void schedule_init(struct shim *s);
 

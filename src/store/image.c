@@ -262,7 +262,7 @@ static void consider_image(struct search *s, const char *id)
 	}
 	if (strcmp(i.manifest.job.name, s->job) && strcmp(i.manifest.job.id, s->job))
 		return;
-	if (s->best.path && strcmp(i.manifest.created, s->best.manifest.created) <= 0)
+	if (s->best.path && manifest_sequence(&i.manifest) <= manifest_sequence(&s->best.manifest))
 		return;
 	store_image_fini(&s->best);
 	s->best = i;
@@ -352,19 +352,19 @@ int image_hold(const struct store_image *i)
 /* ---- the list ---- */
 
 struct aged_id {
-	const char *id;					       /* borrowed from the names */
-	char created[sizeof(((struct manifest *)0)->created)]; /* empty: damaged */
+	const char *id;	   /* borrowed from the names */
+	uint64_t sequence; /* 0: damaged */
 };
 
 static int by_age(const void *a, const void *b)
 {
 	const struct aged_id *left = a, *right = b;
 
-	if (!left->created[0] != !right->created[0])
-		return left->created[0] ? -1 : 1;
-
-	int order = strcmp(left->created, right->created);
-	return order ? order : strcmp(left->id, right->id);
+	if (!left->sequence != !right->sequence)
+		return left->sequence ? -1 : 1;
+	if (left->sequence != right->sequence)
+		return left->sequence < right->sequence ? -1 : 1;
+	return strcmp(left->id, right->id);
 }
 
 /* Manifests are read twice, once for the order: all of them at a time could be gigabytes. */
@@ -377,8 +377,7 @@ static struct aged_id *sort_by_age(int store_fd, const char *store, const struct
 
 		entries[i].id = all->ids[i];
 		if (image_load(&image, store_fd, store, all->ids[i], NULL) == 0)
-			memcpy(entries[i].created, image.manifest.created,
-			       sizeof(entries[i].created));
+			entries[i].sequence = manifest_sequence(&image.manifest);
 	}
 	if (entries && all->n)
 		qsort(entries, all->n, sizeof(*entries), by_age);
@@ -418,4 +417,29 @@ int store_list(const char *dir,
 		fn(arg, entries[i].id, r < 0 ? NULL : &image, r < 0 ? &why : NULL);
 	}
 	return 0;
+}
+
+/* The highest sequence of a job's checkpoints. */
+struct newest {
+	const char *job;
+	uint64_t sequence;
+};
+
+static void note_newest(void *arg, const char *id, const struct store_image *i,
+			const struct brumate_error *why)
+{
+	struct newest *n = arg;
+
+	(void)id;
+	(void)why;
+	if (i && !strcmp(i->manifest.job.id, n->job) &&
+	    manifest_sequence(&i->manifest) > n->sequence)
+		n->sequence = manifest_sequence(&i->manifest);
+}
+
+uint64_t store_newest_sequence(const char *dir, const char *job)
+{
+	struct newest n = { .job = job };
+
+	return store_list(dir, note_newest, &n, NULL) < 0 ? 0 : n.sequence;
 }

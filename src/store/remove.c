@@ -150,26 +150,13 @@ int store_free_bytes(const char *dir, uint64_t *ret, struct brumate_error *err)
 
 /* ---- by a rule ---- */
 
-int retention_parse_stamp(uint64_t *ret_ms, const char *stamp)
-{
-	struct tm tm = { 0 };
-	const char *rest = strptime(stamp, "%Y-%m-%dT%H:%M:%S", &tm);
-
-	if (!rest || strlen(rest) != 5 || rest[0] != '.' || strspn(rest + 1, "0123456789") != 3 ||
-	    rest[4] != 'Z')
-		return -EBADMSG;
-	time_t seconds = timegm(&tm);
-	if (seconds < 0)
-		return -EBADMSG;
-	*ret_ms = (uint64_t)seconds * 1000 + strtoul(rest + 1, NULL, 10);
-	return 0;
-}
-
 static int by_job_newest_first(const void *a, const void *b)
 {
 	const struct retention_item *left = a, *right = b;
 	int order = strcmp(left->job, right->job);
 
+	if (order == 0 && left->sequence != right->sequence)
+		order = left->sequence < right->sequence ? 1 : -1;
 	if (order == 0)
 		order = strcmp(right->created, left->created);
 	return order ? order : strcmp(right->id, left->id);
@@ -179,7 +166,7 @@ static bool is_young(const struct retention_item *item, uint64_t within_ms, uint
 {
 	uint64_t created_ms;
 
-	if (retention_parse_stamp(&created_ms, item->created) < 0 || created_ms >= now_ms)
+	if (clock_parse_stamp(&created_ms, item->created) < 0 || created_ms >= now_ms)
 		return true;
 	return now_ms - created_ms <= within_ms;
 }
@@ -206,6 +193,7 @@ void retention_choose(struct retention_item *items, size_t n, const struct reten
 struct candidate {
 	char id[MANIFEST_ID_BYTES], job[MANIFEST_ID_BYTES];
 	char created[sizeof(((struct manifest *)0)->created)];
+	uint64_t sequence;
 };
 
 struct search {
@@ -233,6 +221,7 @@ static void add_candidate(struct search *s, const struct manifest *m)
 	snprintf(c->id, sizeof(c->id), "%s", m->id);
 	snprintf(c->job, sizeof(c->job), "%s", m->job.id[0] ? m->job.id : m->job.name);
 	snprintf(c->created, sizeof(c->created), "%s", m->created);
+	c->sequence = manifest_sequence(m);
 }
 
 static void consider_candidate(void *arg, const char *id, const struct store_image *i,
@@ -282,6 +271,7 @@ static int prune_found(const char *dir, const struct store_prune *p, const struc
 	for (size_t i = 0; i < s->n; i++)
 		items[i] = (struct retention_item){ .id = s->found[i].id,
 						    .job = s->found[i].job,
+						    .sequence = s->found[i].sequence,
 						    .created = s->found[i].created };
 	retention_choose(items, s->n, &p->rule, clock_wall_ns() / NS_PER_MS);
 	for (size_t i = 0; i < s->n; i++)

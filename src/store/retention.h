@@ -14,15 +14,14 @@ struct retention_rule {
 
 struct retention_item {
 	const char *id, *job, *created; /* borrowed; @created as clock_stamp() writes it */
+	uint64_t sequence; /* by which those of a job are ordered, see manifest_sequence() */
 	bool doomed;
 };
 
 /**
- * Sets doomed for each of @items, and sorts them by job, newest first. One whose time cannot be read or
+ * Sets doomed for each of @items, and sorts them by job, newest first: the one of the highest sequence, whatever the
+ * clock said. One whose time cannot be read or
  * lies in the future is as new as can be.
  */
 void retention_choose(struct retention_item *items, size_t n, const struct retention_rule *rule,
 		      uint64_t now_ms);
-
-/** Milliseconds since 1970 of a clock_stamp(). 0 or -EBADMSG. Pure. */
-int retention_parse_stamp(uint64_t *ret_ms, const char *stamp);

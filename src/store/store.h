@@ -163,12 +163,16 @@ int store_chunks_compare(struct chunks_common *ret, const struct store_image *fr
 /** Compares names and sizes only, which is cheap. -EBADMSG: a file is truncated or missing. */
 int store_check(const struct store_image *i, struct brumate_error *err);
 
-/** Calls @fn for every committed checkpoint of the store, oldest first; damaged ones with @i NULL and
+/** Calls @fn for every committed checkpoint of the store, in the order of manifest_sequence(); damaged ones with @i NULL and
  * the reason. A missing store is empty. */
 int store_list(const char *dir,
 	       void (*fn)(void *arg, const char *id, const struct store_image *i,
 			  const struct brumate_error *why),
 	       void *arg, struct brumate_error *err);
+
+/** The highest manifest_sequence() of the checkpoints of the job @job (an id) in the store; 0: it has none there. Reads
+ * all manifests. */
+uint64_t store_newest_sequence(const char *dir, const char *job);
 
 /** Removes a checkpoint, damaged or not, by its whole id: renamed out of sight first, so that half of one is never
  * seen. Errors to act on: -ENOENT, -EBUSY (being written or restored), -EACCES. */

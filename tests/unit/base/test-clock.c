@@ -2,6 +2,7 @@
 /* Deadlines as poll(2) takes them, and stamps. */
 #include "base/clock.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <string.h>
 #include <time.h>
@@ -69,6 +70,26 @@ static void test_stamp(void)
 	CHECK(then >= before - 1 && then <= after);
 }
 
+static void test_stamps(void)
+{
+	static const char *const wrong[] = {
+		"",
+		"x",
+		"2026-03-10T00:00:00Z",
+		"2026-03-10T00:00:00.000",
+		"2026-03-10T00:00:00.000ZZ",
+		"2026-03-10 00:00:00.000Z",
+		"1969-12-31T23:59:58.000Z",
+		"2026-03-10T00:00:00.1Z  ",
+	};
+	uint64_t ms = 7;
+
+	CHECK(clock_parse_stamp(&ms, "1970-01-02T00:00:01.234Z") == 0 && ms == 86401234);
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+		CHECK(clock_parse_stamp(&ms, wrong[i]) == -EBADMSG);
+	CHECK(ms == 86401234);
+}
+
 int main(void)
 {
 	/* Stamps are UTC wherever we are. */
@@ -78,5 +99,6 @@ int main(void)
 	test_timespec();
 	test_wall();
 	test_stamp();
+	test_stamps();
 	return 0;
 }

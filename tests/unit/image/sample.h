@@ -19,6 +19,7 @@ static inline char *copy_string(const char *text)
 
 static inline void sample_lists(struct manifest *m)
 {
+	m->sequence = 77;
 	m->gpus = calloc(2, sizeof(*m->gpus));
 	m->n_gpus = 2;
 	m->gpus[0] = (struct manifest_gpu){ "GPU-00000000-0000-0000-0000-000000000001", "Simulated",

@@ -38,6 +38,7 @@ static struct job full_job(void)
 		.exit_code = 143,
 		.message = "checkpoint: " NOT_UTF8,
 		.n_gpus = 2,
+		.sequence = 1767323045678ull,
 		.op = { .kind = "checkpoint",
 			.was_suspended = true,
 			.leave_running = true,
@@ -159,7 +160,7 @@ static void check_same(const struct job *got, const struct job *want)
 	CHECK(got->simulated == want->simulated && got->by_pid == want->by_pid);
 	CHECK(got->restored == want->restored);
 	CHECK(got->data_path == want->data_path && got->parked == want->parked);
-	CHECK(got->exit_code == want->exit_code);
+	CHECK(got->exit_code == want->exit_code && got->sequence == want->sequence);
 	check_same_text(got->checkpoint, want->checkpoint);
 	check_same_text(got->checkpoint_path, want->checkpoint_path);
 	CHECK_STR(got->op.kind, want->op.kind);
@@ -238,6 +239,7 @@ static const struct member members[] = {
 	{ "data_path", false },
 	{ "parked", false },
 	{ "kept_bytes", false },
+	{ "sequence", false },
 	{ "root", false },
 	{ "init", false },
 	{ "boot_id", true },
