@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/limits.h"
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/output.h"
@@ -68,6 +69,7 @@ int main(int argc, char **argv)
 	const char *name = slash ? slash + 1 : argc > 0 ? argv[0] : "brumate";
 
 	log_init("brumate");
+	limits_raise_files();
 	if (!strcmp(name, "cuda-checkpoint"))
 		return cuda_checkpoint_main(argc, argv);
 	if (argc < 2) {

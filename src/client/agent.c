@@ -22,6 +22,7 @@
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/packet.h"
+#include "base/reserve.h"
 
 enum { GRACE_MS = 5000 };
 
@@ -215,7 +216,8 @@ static int check_peer(int fd, struct proc_id id, uid_t uid, struct brumate_error
 static int connect_socket(int fd, const char *dir, pid_t inner_pid)
 {
 	/* By the directory's fd: the path of a socket has little room. */
-	auto_close int dir_fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	auto_close int dir_fd =
+		RESERVE_TRY(open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 
 	if (dir_fd < 0)
@@ -246,7 +248,7 @@ int agent_open(struct agent *ret, const char *dir, struct proc_id id, uid_t uid,
 	if (!reply)
 		return brumate_fail(err, ENOMEM, "%m");
 	/* A full backlog is an error, not a reason to wait. */
-	a.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	a.fd = RESERVE_TRY(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 	if (a.fd < 0)
 		return brumate_fail(err, errno, "socket: %m");
 	r = connect_socket(a.fd, dir, info.inner_pid);

@@ -3,6 +3,7 @@
 #include "client/broker.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/limits.h"
 #include "base/paths.h"
 #include "base/spawn-detached.h"
 
@@ -35,6 +36,7 @@ static void exec_broker(const void *arg)
 	sigset_t none;
 	int fds[] = { s->null_fd, s->null_fd, s->log_fd, s->ready_fd };
 
+	limits_restore();
 	setsid();
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);

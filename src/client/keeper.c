@@ -17,6 +17,7 @@
 #include "base/fd.h"
 #include "base/packet.h"
 #include "base/paths.h"
+#include "base/reserve.h"
 #include "base/spawn-detached.h"
 
 enum { CALL_TIMEOUT_MS = 10000, SOCKET_FD = 3, TRIES = 3 };
@@ -40,11 +41,13 @@ int keeper_receive(int socket_fd, struct keeper_message *ret, int *ret_fds, size
 	*ret_n_fds = fds.n;
 	if (n < 0)
 		return (int)n;
-	if (n == (ssize_t)sizeof(*ret) && ret->n <= KEEPER_FDS_MAX)
+	bool right = n == (ssize_t)sizeof(*ret) && ret->n <= KEEPER_FDS_MAX;
+
+	if (right && fds.state != PACKET_LOST_FDS)
 		return 0;
 	packet_close_fds(ret_fds, fds.n);
 	*ret_n_fds = 0;
-	return -EBADMSG;
+	return right ? -EMFILE : -EBADMSG;
 }
 
 /* ---- the connection ---- */
@@ -63,11 +66,13 @@ static void address_of(struct sockaddr_un *ret, int dir_fd)
 
 int keeper_connect(struct keeper *ret, const struct keeper_owner *owner, struct brumate_error *err)
 {
-	auto_close int dir_fd = open(owner->dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
-	auto_close int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	auto_close int dir_fd =
+		RESERVE_TRY(open(owner->dir, O_PATH | O_DIRECTORY | O_CLOEXEC));
+	if (dir_fd < 0)
+		return brumate_fail(err, errno, "keeper of job %s: %m", owner->id);
+	auto_close int fd = RESERVE_TRY(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
 	struct sockaddr_un address;
-
-	if (dir_fd < 0 || fd < 0)
+	if (fd < 0)
 		return brumate_fail(err, errno, "keeper of job %s: %m", owner->id);
 	address_of(&address, dir_fd);
 	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
@@ -133,9 +138,10 @@ static void exec_keeper(const void *arg)
 static int start_keeper(const struct keeper_owner *owner, struct brumate_error *err)
 {
 	auto_free char *program = path_find_helper("brumate-shim");
-	auto_close int dir_fd = open(owner->dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
-	auto_close int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-	auto_close int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	auto_close int dir_fd =
+		RESERVE_TRY(open(owner->dir, O_PATH | O_DIRECTORY | O_CLOEXEC));
+	auto_close int null_fd = RESERVE_TRY(open("/dev/null", O_RDWR | O_CLOEXEC));
+	auto_close int fd = RESERVE_TRY(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
 	struct sockaddr_un address;
 
 	if (!program)

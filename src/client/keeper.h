@@ -43,7 +43,8 @@ struct keeper_message {
 	struct keeper_tag tags[KEEPER_FDS_MAX];
 };
 
-/** One packet with its fds (owned by the caller), from either side. 0; -EPIPE; -errno. */
+/** One packet with its fds (owned by the caller), from either side. 0; -EMFILE: the message is there, but not all its
+ * fds, and none is kept; -EPIPE; -errno. */
 int keeper_receive(int socket_fd, struct keeper_message *ret, int *ret_fds, size_t *ret_n_fds);
 /** @fds borrowed. */
 int keeper_send(int socket_fd, const struct keeper_message *m, const int *fds, size_t n_fds);

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/limits.h"
 #include "base/paths.h"
 #include "base/spawn-detached.h"
 
@@ -28,6 +29,8 @@ static void become_shim(const void *arg)
 {
 	const struct start *s = arg;
 	char ready[16];
+
+	limits_restore(); /* the job is to have what our caller has */
 	int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 
 	snprintf(ready, sizeof(ready), "%d", s->ready_fd);

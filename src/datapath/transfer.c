@@ -597,7 +597,8 @@ int transfer_back(struct datapath *d, struct brumate_error *err)
 	struct transfer *t;
 
 	if (!v->n_pieces || !v->copied)
-		return brumate_fail(err, EIO, "neither the job's device memory nor a copy is held");
+		return brumate_fail(err, ENODATA,
+				    "neither the job's device memory nor a copy is held");
 	int r = transfer_new_in(&t, d, err);
 	if (r < 0)
 		return r;

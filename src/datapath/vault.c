@@ -71,6 +71,11 @@ bool vault_has_device(const struct vault *v)
 	return true;
 }
 
+bool vault_is_lost(const struct vault *v)
+{
+	return v->n_pieces && !v->copied && !vault_has_device(v);
+}
+
 uint64_t vault_bytes(const struct vault *v)
 {
 	uint64_t sum = 0;
@@ -342,13 +347,15 @@ static void take_fd_back(void *arg, struct keeper_tag tag, int fd)
 
 /* Takes back what the keeper holds. What the table does not name is of an operation that came to nothing: the
  * keeper lets go of it, as nobody else would while the job lives. */
-static void take_all_back(struct vault *v, struct brumate_error *err)
+static int take_all_back(struct vault *v, struct brumate_error *err)
 {
 	struct given g = { .vault = v };
+	int r = keeper_give(&v->keeper, take_fd_back, &g, err);
 
-	if (keeper_give(&v->keeper, take_fd_back, &g, err) == 0 && g.n_unnamed)
+	if (r == 0 && g.n_unnamed)
 		keeper_drop(&v->keeper, g.unnamed, g.n_unnamed, NULL);
 	free(g.unnamed);
+	return r;
 }
 
 static void empty_keeper(const struct keeper_owner *owner)
@@ -408,8 +415,15 @@ int vault_load(struct vault *v, const struct keeper_owner *owner, struct brumate
 		vault_fini(&loaded);
 		return brumate_fail(err, ENOMEM, "%m");
 	}
-	if (keeper_open(&loaded.keeper, owner, err) == 0)
-		take_all_back(&loaded, err);
+	/* What is held is of no use once the root has ended. In all other cases nothing may be given up before it
+	 * is known what the keeper has. */
+	r = keeper_open(&loaded.keeper, owner, err);
+	if (r == 0)
+		r = take_all_back(&loaded, err);
+	if (r < 0 && r != -ESRCH) {
+		vault_fini(&loaded);
+		return r;
+	}
 	check_copy(&loaded);
 	fault_register_peer("keeper", loaded.keeper.pid);
 	if (loaded.of_running)

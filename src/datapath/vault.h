@@ -45,7 +45,7 @@ struct vault {
 void vault_fini(struct vault *v);
 
 /** Fills the vault with what a predecessor left: reads the table, and gets the fds from the keeper. Returns 0
- * also where there is nothing. Errors to act on: -EBADMSG. */
+ * also where there is nothing. Errors to act on: -EBADMSG; others: nobody can tell yet what is held. */
 int vault_load(struct vault *v, const struct keeper_owner *owner, struct brumate_error *err);
 
 /** Writes the table. */
@@ -53,6 +53,9 @@ int vault_save(const struct vault *v, const struct keeper_owner *owner, struct b
 
 /** Gives the keeper all fds that the vault has, and starts one where there is none. */
 int vault_guard(struct vault *v, const struct keeper_owner *owner, struct brumate_error *err);
+
+/** Whether device memory that is only in the vault is gone: neither its pieces nor a whole copy are there. */
+bool vault_is_lost(const struct vault *v);
 
 /** Whether the keeper has died while something is in the vault. */
 bool vault_is_alone(const struct vault *v);

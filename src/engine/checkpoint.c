@@ -447,18 +447,21 @@ int engine_checkpoint(struct op *op, struct brumate_error *err)
 
 	if (r == 0)
 		r = plan_run(steps, n, op, err);
-	job->op = (struct job_op){ 0 };
 	/* Once the image of a job that ends is there, no late failure makes it undone. */
 	if (r < 0 && op->checkpoint.committed && !op->request->leave_running && job_has_ended(job))
 		r = 0;
 	if (r < 0)
 		return engine_failed(op, r, before, err);
+	job->op = (struct job_op){ 0 };
 	job->message[0] = '\0';
-	if (op->request->leave_running)
-		return job_set_state(job, before, err);
+	if (op->request->leave_running) {
+		engine_done(op, before);
+		return 0;
+	}
 	op_clear_vault(op);
 	job->parked = false;
 	job->root = PROC_ID_NONE;
 	job->init = PROC_ID_NONE;
-	return job_set_state(job, JOB_CHECKPOINTED, err);
+	engine_done(op, JOB_CHECKPOINTED);
+	return 0;
 }

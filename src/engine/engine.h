@@ -23,8 +23,13 @@ int engine_restore(struct op *op, struct brumate_error *err);
 
 /**
  * Puts right what a dead predecessor left half done: waits for a CRIU still at work, brings GPUs back
- * or leaves them suspended as they were, sets the state. For a shim that takes a job over.
+ * or leaves them suspended as they were, sets the state. For a shim that takes a job over, and whenever
+ * an operation has left the job between two states as its undo failed: then the kind of @op is
+ * RECOVER_UNDO, and the record goes on saying what failed. A job whose only copy of device memory is
+ * gone is ended, and lost. Errors to act on: whatever it is, with a state between two others it is to be
+ * tried again.
  */
+#define RECOVER_UNDO "undo"
 int engine_recover(struct op *op, struct brumate_error *err);
 
 /** Names of all steps, "checkpoint.gpu-lock" …, for tests of fault points. NULL-terminated. */

@@ -119,7 +119,6 @@ static int refuse_stopped(const struct proc_info *info, struct brumate_error *er
 static int list_candidates(struct gpu_set *s, const struct proc_tree *tree,
 			   struct brumate_error *err)
 {
-	free(s->items);
 	s->n = 0;
 	s->items = calloc(tree->n + 1, sizeof(*s->items));
 	if (!s->items)
@@ -141,14 +140,28 @@ static int list_candidates(struct gpu_set *s, const struct proc_tree *tree,
 	return 0;
 }
 
-int gpu_set_find(struct gpu_set *s, const struct proc_tree *tree, struct brumate_error *err)
+static int find_anew(struct gpu_set *s, const struct proc_tree *tree, struct brumate_error *err)
 {
 	int r = list_candidates(s, tree, err);
 
-	if (r < 0 || !s->n)
+	if (r == 0 && s->n && (r = gpu_set_open(s, err)) == 0)
+		r = ask_all_states(s, err);
+	return r;
+}
+
+int gpu_set_find(struct gpu_set *s, const struct proc_tree *tree, struct brumate_error *err)
+{
+	struct gpu_process *before = take_ptr(&s->items);
+	size_t n_before = s->n;
+	int r = find_anew(s, tree, err);
+
+	/* Whoever cannot look now still knows whom an undo is for. */
+	free(r < 0 ? s->items : before);
+	if (r < 0) {
+		s->items = before;
+		s->n = n_before;
 		return r;
-	if ((r = gpu_set_open(s, err)) < 0 || (r = ask_all_states(s, err)) < 0)
-		return r;
+	}
 	size_t known = 0;
 	for (size_t i = 0; i < s->n; i++)
 		if (s->items[i].dev.state != DEV_STATE_NONE)

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "base/paths.h"
 #include "engine/remote-restore.h"
@@ -24,36 +25,47 @@ enum { CRIU_PATIENCE_MS = 120000, KILL_TIMEOUT_MS = 30000 };
 
 /* A CRIU whose caller died fails at its next word to us and lets the tree run on: that is waited for,
  * because to kill it in the middle is what could hurt the job. */
-static void await_criu(struct op *op)
+static int await_criu(struct op *op, struct brumate_error *err)
 {
 	struct proc_id criu = op->job->op.criu;
+	int r = criu.pid ? proc_wait_gone(criu, deadline_in_ms(CRIU_PATIENCE_MS)) : 0;
 
-	if (!criu.pid || proc_wait_gone(criu, deadline_in_ms(CRIU_PATIENCE_MS)) == 0)
-		return;
+	if (r == 0)
+		return 0;
+	if (r != -ETIMEDOUT)
+		return brumate_fail(err, -r, "CRIU, process %d: %m", criu.pid);
 	log_warn("CRIU of a dead shim does not end, killing it: job=%s pid=%d", op->job->id,
 		 criu.pid);
 	if (op->job->state == JOB_CHECKPOINTING && !job_has_ended(op->job))
-		return; /* by heal() */
+		return 0; /* by heal() */
 	proc_signal(criu, SIGKILL);
-	proc_wait_gone(criu, DEADLINE_NEVER);
+	r = proc_wait_gone(criu, DEADLINE_NEVER);
+	return r < 0 ? brumate_fail(err, -r, "CRIU, process %d: %m", criu.pid) : 0;
 }
 
 /* CRIU may have been killed with its caller, or before it. */
-static void heal(const struct job *job)
+static int heal(struct job *job, struct brumate_error *err)
 {
 	auto_close int dir_fd = job_open_criu_dir(job, NULL);
-	struct brumate_error err = BRUMATE_ERROR_NONE;
+	int r = criu_heal(job->root, job->op.criu, dir_fd, JOB_DUMP_LOG, err);
 
-	if (criu_heal(job->root, job->op.criu, dir_fd, JOB_DUMP_LOG, &err) < 0)
-		log_error("what CRIU left could not be taken back: job=%s reason=\"%s\"", job->id,
-			  err.text);
+	if (r < 0)
+		return brumate_wrap(err, r, "what CRIU left cannot be taken back");
+	job->op.criu = PROC_ID_NONE;
+	return 0;
 }
 
-static bool image_is_complete(const struct job *job)
+/* 1, 0, or -errno where the store cannot be looked at. */
+static int image_is_complete(const struct job *job, struct brumate_error *err)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
 
-	return job->op.image_path[0] && store_open(&image, NULL, job->op.image_path, NULL) == 0;
+	if (!job->op.image_path[0] || access(job->op.image_path, F_OK) < 0)
+		return !job->op.image_path[0] || errno == ENOENT || errno == ENOTDIR
+			       ? 0
+			       : brumate_fail(err, errno, "%s: %m", job->op.image_path);
+	int r = store_open(&image, NULL, job->op.image_path, err);
+	return r < 0 ? (r == -EBADMSG || r == -ENOENT ? 0 : r) : 1;
 }
 
 static int take_image(struct job *job)
@@ -94,11 +106,47 @@ static int settle_gpus(struct op *op, bool suspended, struct brumate_error *err)
 	return suspended ? step_put_away(op, err) : step_bring_back(op, err);
 }
 
+/* Whether to try again may help: it does not where the driver refuses, or where what is wanted is gone. */
+static bool may_pass(const struct op *op, int r)
+{
+	return r < 0 && r != -ENODATA && !op->gpus.driver_refused;
+}
+
+/* Says what became of the job, unless it is known from the operation that failed. */
+static void say(struct op *op, const char *what, const char *more)
+{
+	if (strcmp(op->kind, RECOVER_UNDO))
+		snprintf(op->job->message, sizeof(op->job->message), "%s%s", what, more);
+}
+
+/* The only copy of its device memory is gone, so its processes can never run again: they are ended. */
+static int lose(struct op *op, struct brumate_error *err)
+{
+	struct job *job = op->job;
+	int r = proc_tree_kill(job->root, deadline_in_ms(KILL_TIMEOUT_MS));
+
+	if (r < 0 && r != -ESRCH)
+		return brumate_fail(err, -r, "job %s is lost, and cannot be ended: %m", job->id);
+	op_clear_vault(op);
+	job->root = PROC_ID_NONE;
+	job->init = PROC_ID_NONE;
+	job->op = (struct job_op){ 0 };
+	job->parked = false;
+	snprintf(job->message, sizeof(job->message),
+		 "its shim and its keeper have both ended, and with them the only copy of its "
+		 "device memory");
+	log_error("job %s is lost: %s", job->id, job->message);
+	return job_set_state(job, JOB_LOST, err);
+}
+
 static int recover_checkpoint(struct op *op, struct brumate_error *err)
 {
 	struct job *job = op->job;
-	bool complete = image_is_complete(job), was_suspended = job->op.was_suspended;
+	int complete = image_is_complete(job, err);
+	bool was_suspended = job->op.was_suspended;
 
+	if (complete < 0)
+		return complete;
 	if (complete && take_image(job) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
 	sweep_store(job);
@@ -109,13 +157,16 @@ static int recover_checkpoint(struct op *op, struct brumate_error *err)
 		job->op = (struct job_op){ 0 };
 		return job_set_state(job, complete ? JOB_CHECKPOINTED : JOB_LOST, err);
 	}
-	if (job->op.criu.pid)
-		heal(job);
-	int r = settle_gpus(op, was_suspended, err);
+	int r = job->op.criu.pid ? heal(job, err) : 0;
+	if (r == 0)
+		r = settle_gpus(op, was_suspended, err);
+	if (may_pass(op, r))
+		return r;
+	if (r == -ENODATA)
+		return lose(op, err);
 	job->op = (struct job_op){ 0 };
-	snprintf(job->message, sizeof(job->message),
-		 "checkpoint: brumate was interrupted; the job goes on%s",
-		 complete ? ", and the checkpoint is complete" : "");
+	say(op, "checkpoint: brumate was interrupted; the job goes on",
+	    complete ? ", and the checkpoint is complete" : "");
 	int saved = job_set_state(job, was_suspended || r < 0 ? JOB_SUSPENDED : JOB_RUNNING, err);
 	return r < 0 ? r : saved;
 }
@@ -126,23 +177,25 @@ static int recover_restore(struct op *op, struct brumate_error *err)
 	struct job *job = op->job;
 	auto_free char *status = path_format("%s/%s", job->dir, JOB_NAMESPACE_STATUS);
 	enum job_state state = job_state_after_restore(job);
+	int r = 0;
 
 	if (!job_has_ended(job)) {
 		if (op_find_gpus(op, NULL) == 0)
 			step_discard_gpus(op);
-		proc_tree_kill(job->root, deadline_in_ms(KILL_TIMEOUT_MS));
+		r = proc_tree_kill(job->root, deadline_in_ms(KILL_TIMEOUT_MS));
 	}
-	op_clear_vault(op);
-	remote_restore_sweep(job);
-	if (status) /* the dead shim may not have come to record it */
-		pidns_end_all(status);
-	job->root = PROC_ID_NONE;
-	job->init = PROC_ID_NONE;
+	if (r == 0) /* the dead shim may not have come to record its init */
+		r = status ? pidns_end_all(status) : -ENOMEM;
+	if (r < 0)
+		return brumate_fail(err, -r, "a half restored job cannot be ended: %m");
 	if (job->op.before == JOB_CREATED && take_image(job) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
+	op_clear_vault(op);
+	remote_restore_sweep(job);
+	job->root = PROC_ID_NONE;
+	job->init = PROC_ID_NONE;
 	job->op = (struct job_op){ 0 };
-	snprintf(job->message, sizeof(job->message),
-		 "restore: brumate was interrupted; the checkpoint is untouched");
+	say(op, "restore: brumate was interrupted; the checkpoint is untouched", "");
 	return job_set_state(job, state, err);
 }
 
@@ -151,8 +204,11 @@ static int recover_suspend(struct op *op, struct brumate_error *err)
 	struct job *job = op->job;
 	int r = settle_gpus(op, false, err);
 
-	snprintf(job->message, sizeof(job->message),
-		 "suspend: brumate was interrupted; the job goes on");
+	if (may_pass(op, r))
+		return r;
+	if (r == -ENODATA)
+		return lose(op, err);
+	say(op, "suspend: brumate was interrupted; the job goes on", "");
 	job->parked = job->parked && r < 0;
 	int saved = job_set_state(job, r < 0 ? JOB_SUSPENDED : JOB_RUNNING, err);
 	return r < 0 ? r : saved;
@@ -162,10 +218,13 @@ static int recover_resume(struct op *op, struct brumate_error *err)
 {
 	struct job *job = op->job;
 	int r = settle_gpus(op, false, err); /* forward: running is what was asked for */
+	bool refused = op->gpus.driver_refused;
 
-	if (r < 0)
-		settle_gpus(op, true, NULL);
-	snprintf(job->message, sizeof(job->message), "resume: brumate was interrupted");
+	if (r == -ENODATA)
+		return lose(op, err);
+	if (r < 0 && settle_gpus(op, true, NULL) < 0 && !refused)
+		return r;
+	say(op, "resume: brumate was interrupted", "");
 	job->parked = job->parked && r < 0;
 	int saved = job_set_state(job, r < 0 ? JOB_SUSPENDED : JOB_RUNNING, err);
 	return r < 0 ? r : saved;
@@ -177,11 +236,15 @@ static bool was_started(const struct job *job)
 	return !job->by_pid && job->root.pid && !job_has_ended(job);
 }
 
-int engine_recover(struct op *op, struct brumate_error *err)
+static int recover(struct op *op, struct brumate_error *err)
 {
 	struct job *job = op->job;
+	int r = fault_point("recover.begin");
 
-	await_criu(op);
+	if (r < 0)
+		return brumate_fail(err, -r, "injected at recover.begin: %m");
+	if ((r = await_criu(op, err)) < 0)
+		return r;
 	switch (job->state) {
 	case JOB_CREATED:
 		return was_started(job) ? job_set_state(job, JOB_RUNNING, err) : 0;
@@ -193,7 +256,19 @@ int engine_recover(struct op *op, struct brumate_error *err)
 		return !job_has_ended(job) ? recover_suspend(op, err) : 0;
 	case JOB_RESUMING:
 		return !job_has_ended(job) ? recover_resume(op, err) : 0;
+	case JOB_SUSPENDED:
+		return !job_has_ended(job) && vault_is_lost(op->data.vault) ? lose(op, err) : 0;
 	default:
 		return 0; /* nothing was under way; an end of the job is the caller's to record */
 	}
+}
+
+int engine_recover(struct op *op, struct brumate_error *err)
+{
+	bool was_suspended = op->job->state == JOB_SUSPENDED;
+	int r = recover(op, err);
+
+	if (r < 0 && !was_suspended && op->job->state != JOB_SUSPENDED)
+		say(op, "what was interrupted cannot be put right yet: ", err->text);
+	return r;
 }

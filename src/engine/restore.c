@@ -522,5 +522,6 @@ int engine_restore(struct op *op, struct brumate_error *err)
 	job->restored = true;
 	job->exit_code = JOB_EXIT_UNKNOWN;
 	job->message[0] = '\0';
-	return job_set_state(job, JOB_RUNNING, err);
+	engine_done(op, JOB_RUNNING);
+	return 0;
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "datapath/live.h"
 #include "datapath/park.h"
@@ -274,6 +275,34 @@ bool job_ends_now(const struct job *job)
 	return job_has_ended(job) || proc_wait_gone(job->root, deadline_in_ms(END_TIMEOUT_MS)) == 0;
 }
 
+/* What was done to the job could not be taken back yet. The state stays, and whoever owns the record has
+ * engine_recover() try again. */
+static int leave_half_done(struct op *op, int r, const struct brumate_error *why,
+			   struct brumate_error *err)
+{
+	struct job *job = op->job;
+
+	brumate_wrap(err, r, "job %s is held until this is taken back: %s", job->id, why->text);
+	brumate_error_exit(err, EXIT_STILL_RUNNING);
+	brumate_hint(err, "that is tried again and again; `brumate ps` says when the job is %s",
+		     op->was_suspended || job->state == JOB_RESUMING ? "suspended" : "running");
+	snprintf(job->message, sizeof(job->message), "%s: %s", op->kind, err->text);
+	job_save(job, NULL);
+	return r;
+}
+
+void engine_done(struct op *op, enum job_state state)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	if (job_set_state(op->job, state, &err) == 0)
+		return;
+	log_error("the record is not on disk yet: job=%s reason=\"%s\"", op->job->id, err.text);
+	progress_note(&op->progress,
+		      "%s: the job is %s, which its record says once it can be written", err.text,
+		      job_state_name(state));
+}
+
 static void say_stuck(const struct job *job, int r, const struct brumate_error *asked,
 		      struct brumate_error *err)
 {
@@ -285,6 +314,15 @@ static void say_stuck(const struct job *job, int r, const struct brumate_error *
 		     job->id, job->id);
 }
 
+static int take_back(struct op *op, enum job_state to, struct brumate_error *err)
+{
+	int r = fault_point("undo.begin");
+
+	if (r < 0)
+		return brumate_fail(err, -r, "injected at undo.begin: %m");
+	return to == JOB_SUSPENDED ? step_put_away(op, err) : step_bring_back(op, err);
+}
+
 int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_error *err)
 {
 	struct job *job = op->job;
@@ -294,14 +332,17 @@ int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_
 
 	/* The states are asked for anew: what an undo meant to do does not count. */
 	if (alive && op->touched && op->gpus.n)
-		whole = (if_alive == JOB_SUSPENDED ? step_put_away(op, &asked)
-						   : step_bring_back(op, &asked)) == 0;
+		whole = take_back(op, if_alive, &asked) == 0;
 	alive = whole ? !job_has_ended(job) : !job_ends_now(job); /* it may have ended over that */
 	snprintf(job->message, sizeof(job->message), "%s: %s", op->kind, err->text);
 	if (!alive) {
+		job->op = (struct job_op){ 0 };
 		brumate_error_exit(err, EXIT_NOT_FOUND);
 		return r; /* whoever waits for the job records how it ended */
 	}
+	if (!whole && !op->gpus.driver_refused)
+		return leave_half_done(op, r, &asked, err);
+	job->op = (struct job_op){ 0 };
 	if (!whole) {
 		say_stuck(job, r, &asked, err);
 		job_set_state(job, JOB_SUSPENDED, NULL);

@@ -38,6 +38,10 @@ int step_put_away(struct op *op, struct brumate_error *err);
 /** Before the processes are killed: off the GPU, as far as that goes. */
 void step_discard_gpus(struct op *op);
 
+/** Sets the job's state after a plan is through. What was done is done: a record that cannot be written is noted, and
+ * is to be written again by its owner. */
+void engine_done(struct op *op, enum job_state state);
+
 /** Sets the job's state and the exit code of @err after a plan failed with @r. Returns @r. */
 int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_error *err);
 

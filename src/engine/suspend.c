@@ -98,7 +98,8 @@ int engine_suspend(struct op *op, struct brumate_error *err)
 	if (r < 0)
 		return engine_failed(op, r, JOB_RUNNING, err);
 	job->message[0] = '\0';
-	return job_set_state(job, JOB_SUSPENDED, err);
+	engine_done(op, JOB_SUSPENDED);
+	return 0;
 }
 
 /* ---- resume ---- */
@@ -213,7 +214,8 @@ int engine_resume(struct op *op, struct brumate_error *err)
 	}
 	job->message[0] = '\0';
 	job->parked = false;
-	return job_set_state(job, JOB_RUNNING, err);
+	engine_done(op, JOB_RUNNING);
+	return 0;
 }
 
 const struct step *suspend_plan(size_t *ret_n)

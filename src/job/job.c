@@ -19,6 +19,7 @@
 
 #include "base/array.h"
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/fd.h"
 #include "base/paths.h"
 #include "base/reserve.h"
@@ -100,7 +101,7 @@ static bool is_name(const char *name)
 	return true;
 }
 
-int job_save(const struct job *j, struct brumate_error *err)
+static int write_record(const struct job *j, struct brumate_error *err)
 {
 	auto_json json_t *o = record_encode(j);
 	auto_free char *text = o ? json_dumps(o, JSON_INDENT(1)) : NULL;
@@ -115,6 +116,16 @@ int job_save(const struct job *j, struct brumate_error *err)
 	int r = lasting ? file_replace(AT_FDCWD, path, text, strlen(text), 0600)
 			: file_swap(AT_FDCWD, path, text, strlen(text), 0600);
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", path) : 0;
+}
+
+int job_save(struct job *j, struct brumate_error *err)
+{
+	int r = fault_point("job.save");
+
+	r = r < 0 ? brumate_fail(err, -r, "injected at job.save: %m") : write_record(j, err);
+	/* A record whose directory was removed is wanted no more. */
+	j->unsaved = r < 0 && r != -ENOENT;
+	return r;
 }
 
 int job_load(struct job *ret, const char *id, struct brumate_error *err)

@@ -89,8 +89,8 @@ int job_make_agent_dir(const struct job *j, struct brumate_error *err);
  * user's. Made where it is not there. -errno. */
 int job_open_criu_dir(const struct job *j, struct brumate_error *err);
 
-/** Writes the record. */
-int job_save(const struct job *j, struct brumate_error *err);
+/** Writes the record. Where that fails, @j->unsaved says so until it succeeds. */
+int job_save(struct job *j, struct brumate_error *err);
 
 /** Goes to @state if the transition table allows it (an assertion otherwise: our bug), and saves. */
 int job_set_state(struct job *j, enum job_state state, struct brumate_error *err);

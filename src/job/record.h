@@ -105,6 +105,7 @@ struct job {
 	size_t n_gpus;
 	struct job_op op;
 	struct job_schedule schedule;
+	bool unsaved; /* what stands here could not be written to disk */
 };
 
 #define JOB_EMPTY ((struct job){ 0 })

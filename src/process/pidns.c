@@ -243,20 +243,25 @@ static bool notes_into(pid_t pid, const char *status_path)
 	return !target[len] || !strcmp(target + len, " (deleted)");
 }
 
-void pidns_end_all(const char *status_path)
+int pidns_end_all(const char *status_path)
 {
-	auto_closedir DIR *dir = opendir("/proc");
+	auto_closedir DIR *dir = dir_open(AT_FDCWD, "/proc");
+	struct dirent *e;
+	int r;
 
 	if (!dir)
-		return;
-	for (struct dirent *e; (e = readdir(dir));) {
+		return -errno;
+	while ((r = dir_next(dir, &e)) > 0) {
 		struct proc_info info;
 		pid_t pid = atoi(e->d_name);
 
-		if (pid > 0 && proc_read(&info, pid, NULL) == 0 && info.inner_pid == 1 &&
-		    notes_into(pid, status_path))
-			proc_signal(info.id, SIGKILL);
+		r = pid > 0 ? proc_read(&info, pid, NULL) : -ESRCH;
+		if (r == 0 && info.inner_pid == 1 && notes_into(pid, status_path))
+			r = proc_signal(info.id, SIGKILL);
+		if (r < 0 && r != -ESRCH && r != -EINVAL)
+			return r;
 	}
+	return r;
 }
 
 static bool read_ns(pid_t pid, char ret[static 64])

@@ -26,9 +26,9 @@ int pidns_read_status(const char *status_path, pid_t root_pid, int *ret_status);
 /**
  * Ends every init that notes into @status_path, removed or not, and with it what lives in its
  * namespace: those of a program that was killed before it could record them. For when the job is
- * known not to live.
+ * known not to live. Returns 0, or -errno where not all could be looked for.
  */
-void pidns_end_all(const char *status_path);
+int pidns_end_all(const char *status_path);
 
 /** The process that has number @inner_pid in the pid namespace of @of (our numbering); 0: none. */
 pid_t pidns_translate(pid_t of, pid_t inner_pid);

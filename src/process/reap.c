@@ -75,13 +75,14 @@ int reap_poll(pid_t pid, int *ret_status)
 	return collect(pid, ret_status);
 }
 
-void reap_orphans(void (*on_exit)(void *arg, pid_t pid, int status), void *arg)
+int reap_orphans(void (*on_exit)(void *arg, pid_t pid, int status), void *arg)
 {
 	auto_free pid_t *children = NULL;
 	size_t n = 0;
 
-	if (proc_children(getpid(), &children, &n) < 0)
-		return;
+	int r = proc_children(getpid(), &children, &n);
+	if (r < 0)
+		return r;
 	for (size_t i = 0; i < n; i++) {
 		int status;
 
@@ -91,4 +92,5 @@ void reap_orphans(void (*on_exit)(void *arg, pid_t pid, int status), void *arg)
 		if (reaped && on_exit)
 			on_exit(arg, children[i], status);
 	}
+	return 0;
 }

@@ -20,5 +20,6 @@ int reap_wait(pid_t pid, int *ret_status);
 /** The same without blocking: 1 reaped, 0 still running. */
 int reap_poll(pid_t pid, int *ret_status);
 
-/** Reaps every ended child that is not protected; @on_exit (may be NULL) is told of each. */
-void reap_orphans(void (*on_exit)(void *arg, pid_t pid, int status), void *arg);
+/** Reaps every ended child that is not protected; @on_exit (may be NULL) is told of each. Returns 0, or -errno where
+ * not all children could be looked for: they have yet to be reaped. */
+int reap_orphans(void (*on_exit)(void *arg, pid_t pid, int status), void *arg);

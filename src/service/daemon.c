@@ -25,6 +25,7 @@
 
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/paths.h"
 #include "wire/wire.h"
@@ -231,6 +232,7 @@ int main(int argc, char **argv)
 		return help ? EXIT_OK : EXIT_USAGE;
 	}
 	log_init("brumated");
+	limits_raise_files();
 	umask(022);
 	if (geteuid() != 0) {
 		log_error("must be started as root");

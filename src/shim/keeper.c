@@ -10,12 +10,13 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/array.h"
+#include "base/limits.h"
 #include "base/log.h"
+#include "base/reserve.h"
 #include "client/keeper.h"
 
 enum { SOCKET_FD = 3, CLIENTS_MAX = 8, ALONE_MS = 10000 };
@@ -33,25 +34,6 @@ struct keep {
 	int clients[CLIENTS_MAX];
 	size_t n_clients;
 };
-
-static struct rlimit files; /* as we found it */
-
-void shim_raise_files(void)
-{
-	struct rlimit limit;
-
-	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-		return;
-	files = limit;
-	limit.rlim_cur = limit.rlim_max;
-	setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-void shim_restore_files(void)
-{
-	if (files.rlim_max)
-		setrlimit(RLIMIT_NOFILE, &files);
-}
 
 static struct kept *find(struct keep *k, struct keeper_tag tag)
 {
@@ -158,8 +140,12 @@ static void take_request(struct keep *k, size_t i)
 	size_t n_fds;
 	int r = keeper_receive(k->clients[i], &m, fds, &n_fds);
 
-	if (r == 0)
+	if (r == -EMFILE) {
+		m.error = r;
+		r = keeper_send(k->clients[i], &m, NULL, 0);
+	} else if (r == 0) {
 		r = serve(k, k->clients[i], &m, fds, n_fds);
+	}
 	if (r == 0)
 		return;
 	close(k->clients[i]);
@@ -206,7 +192,9 @@ int keep_run(void)
 	struct keep k = { .root_fd = -1 };
 	bool met = false;
 
-	shim_raise_files();
+	limits_raise_files();
+	limits_lower_score();
+	reserve_fill();
 	/* Who started it connects at once. */
 	while (round_of(&k, met ? -1 : ALONE_MS)) {
 		met = met || k.n_clients;

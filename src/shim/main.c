@@ -24,13 +24,15 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/paths.h"
+#include "base/reserve.h"
 #include "process/pidns.h"
 #include "process/reap.h"
 #include "wire/wire.h"
 
-enum { IDLE_MS = 5000 };
+enum { IDLE_MS = 5000, LOOK_AGAIN_MS = 100 };
 
 /* A pidfd tells by it how a process ended that is not our child: kernel 6.15, include/uapi/linux/pidfd.h. */
 struct pidfd_exit_info {
@@ -66,6 +68,7 @@ struct watch {
 	struct proc_id root;
 	pid_t inner_pid; /* its number in the namespace it lives in */
 	bool stopping;
+	bool look_again; /* a process could not be looked at: after a while */
 	int keeper_fd; /* readable once the keeper has gone; -1: none, or an operation's */
 };
 
@@ -77,13 +80,20 @@ static void follow_root(struct watch *w)
 	if (proc_is_same(root, w->root))
 		return;
 	cleanup_close(&w->root_fd);
+	w->root = PROC_ID_NONE;
+	struct proc_info info = { .inner_pid = root.pid };
+	int fd = root.pid ? proc_open(root) : -ESRCH;
+	int r = fd >= 0 ? proc_read(&info, root.pid, NULL) : fd;
+	if (r < 0 && fd >= 0)
+		close(fd);
+	if (r < 0 && r != -ESRCH) { /* it cannot be looked at yet */
+		w->look_again = true;
+		return;
+	}
 	w->root = root;
-	w->root_fd = root.pid ? proc_open(root) : -1;
-	struct proc_info info;
-	w->inner_pid =
-		root.pid && proc_read(&info, root.pid, NULL) == 0 ? info.inner_pid : root.pid;
+	w->inner_pid = info.inner_pid;
+	w->root_fd = r < 0 ? -1 : fd;
 	if (w->root_fd < 0) {
-		w->root_fd = -1;
 		pthread_mutex_lock(&w->shim->lock);
 		shim_settle(w->shim);
 		pthread_mutex_unlock(&w->shim->lock);
@@ -102,24 +112,41 @@ static bool was_reaped_here(struct watch *w)
 }
 
 /* Tells how a root ended that is not our child. As long as it is a zombie, /proc says so. Later the init of its
- * namespace has noted it, or the kernel has. */
-static int foreign_exit_code(struct watch *w)
+ * namespace has noted it, or the kernel has. Returns 0, or -errno where that cannot be told yet. */
+static int foreign_exit_code(struct watch *w, int *ret)
 {
 	auto_free char *path = path_format("%s/%s", w->shim->job.dir, JOB_NAMESPACE_STATUS);
-	int status;
+	int status, r = proc_zombie_status(w->root, &status);
 
-	if (proc_zombie_status(w->root, &status) == 0)
-		return spawn_exit_code(status);
-	if (path && pidns_read_status(path, w->inner_pid, &status) == 0)
-		return spawn_exit_code(status);
-	return exit_code_by_pidfd(w->root_fd);
+	if (!path)
+		return -ENOMEM;
+	if (r == -ESRCH)
+		r = pidns_read_status(path, w->inner_pid, &status);
+	if (r == 0)
+		*ret = spawn_exit_code(status);
+	if (r == -ENOENT)
+		*ret = exit_code_by_pidfd(w->root_fd);
+	return r == -ENOENT ? 0 : r;
+}
+
+static void reap(struct watch *w)
+{
+	if (reap_orphans(on_orphan, w->shim) < 0)
+		w->look_again = true;
 }
 
 static void root_gone(struct watch *w)
 {
-	reap_orphans(on_orphan, w->shim);
-	if (!was_reaped_here(w))
-		shim_note_exit(w->shim, w->root.pid, foreign_exit_code(w));
+	int code = JOB_EXIT_UNKNOWN;
+
+	reap(w);
+	if (!was_reaped_here(w)) {
+		if (w->look_again || foreign_exit_code(w, &code) < 0) {
+			w->look_again = true;
+			return;
+		}
+		shim_note_exit(w->shim, w->root.pid, code);
+	}
 	cleanup_close(&w->root_fd);
 }
 
@@ -130,7 +157,7 @@ static void take_signal(struct watch *w)
 	if (read(w->signal_fd, &info, sizeof(info)) != sizeof(info))
 		return;
 	if (info.ssi_signo == SIGCHLD) {
-		reap_orphans(on_orphan, w->shim);
+		reap(w);
 		return;
 	}
 	w->stopping = true; /* the job goes on; the next command starts another shim */
@@ -144,12 +171,13 @@ static bool is_needed(struct watch *w, int *ret_wait_ms)
 
 	pthread_mutex_lock(&w->shim->lock);
 	bool busy = w->shim->busy, left = w->shim->left;
+	bool unsaved = w->shim->job.unsaved;
 	bool alive = w->shim->job.root.pid != 0;
 	pthread_mutex_unlock(&w->shim->lock);
 	*ret_wait_ms = -1;
 	if (left)
 		return false;
-	if (busy || (alive && !w->stopping) || n)
+	if (busy || ((alive || unsaved) && !w->stopping) || n)
 		return true;
 	if (w->stopping)
 		return false;
@@ -181,6 +209,17 @@ static void look_after_vault(struct watch *w)
 	pthread_mutex_unlock(&s->lock);
 }
 
+/* What could not be looked at: children that have ended, and the end of the root. */
+static void look_again(struct watch *w)
+{
+	struct pollfd p = { .fd = w->root_fd, .events = POLLIN };
+
+	w->look_again = false;
+	reap(w);
+	if (w->root_fd >= 0 && poll(&p, 1, 0) > 0)
+		root_gone(w);
+}
+
 static void run_loop(struct watch *w)
 {
 	int wait_ms;
@@ -195,6 +234,7 @@ static void run_loop(struct watch *w)
 			{ .fd = w->root_fd, .events = POLLIN },
 			{ .fd = w->shim->timer.fd, .events = POLLIN },
 			{ .fd = w->keeper_fd, .events = POLLRDHUP },
+			{ .fd = w->shim->mend.fd, .events = POLLIN },
 		};
 		uint64_t woken;
 
@@ -202,8 +242,16 @@ static void run_loop(struct watch *w)
 		 * after a while, when nothing else may wake it. */
 		if (wait_ms < 0 && !w->root.pid)
 			wait_ms = IDLE_MS;
-		if (poll(fds, 6, wait_ms) < 0)
+		/* The pidfd of a root that has ended stays readable. */
+		if (w->look_again) {
+			fds[3].fd = -1;
+			wait_ms = LOOK_AGAIN_MS;
+		}
+		if (poll(fds, 7, wait_ms) < 0)
 			continue;
+		reserve_fill();
+		if (w->look_again)
+			look_again(w);
 		if (fds[2].revents && read(w->shim->wake_fd, &woken, sizeof(woken)) < 0)
 			log_debug("spurious wake");
 		if (fds[0].revents)
@@ -214,6 +262,9 @@ static void run_loop(struct watch *w)
 			wire_server_accept(w->server);
 		if (fds[4].revents)
 			schedule_due(w->shim);
+		if (fds[6].revents)
+			mend_due(w->shim);
+		mend_update(w->shim);
 		schedule_update(w->shim);
 		follow_root(w);
 		look_after_vault(w);
@@ -256,17 +307,7 @@ static void say_ready(int *fd)
 
 static void recover(struct shim *s)
 {
-	auto_(op_fini) struct op op;
-	const struct progress_caller nobody = { 0 };
-	struct brumate_error err = BRUMATE_ERROR_NONE;
-
-	op_init(&op, "recover", &s->job, &nobody, NULL);
-	op.data.vault = &s->vault;
-	if (vault_load(&s->vault, &op.data.owner, &err) < 0)
-		log_error("memory of job %s that is held is not known: reason=\"%s\"", s->job.id,
-			  err.text);
-	if (engine_recover(&op, &err) < 0)
-		log_error("job %s could not be put right: reason=\"%s\"", s->job.id, err.text);
+	mend_job(s, "recover");
 	pthread_mutex_lock(&s->lock);
 	shim_settle(s);
 	pthread_mutex_unlock(&s->lock);
@@ -297,11 +338,14 @@ static int serve(struct shim *s, int signal_fd, int *ready_fd, struct brumate_er
 	if (r < 0)
 		return r;
 	schedule_init(s);
+	mend_init(s);
+	mend_update(s);
 	run_loop(&w);
 	/* By its directory and not by its path, at which a new job of this id may be by now. */
 	unlinkat(dir_fd, "shim.sock", 0);
 	wire_server_free(w.server);
 	schedule_fini(s);
+	mend_fini(s);
 	vault_fini(&s->vault); /* the keeper goes on */
 	cleanup_close(&w.root_fd);
 	return 0;
@@ -319,6 +363,7 @@ static int run_shim(const char *dir, int *ready_fd, struct brumate_error *err)
 	struct shim s = {
 		.lock = PTHREAD_MUTEX_INITIALIZER,
 		.vault = VAULT_EMPTY,
+		.held_unknown = true,
 		.life_fds = { -1, -1 },
 		.lock_fd = -1,
 	};
@@ -379,7 +424,9 @@ int main(int argc, char **argv)
 		return print_steps();
 	if (argc == 2 && !strcmp(argv[1], "--keep"))
 		return keep_run();
-	shim_raise_files();
+	limits_raise_files();
+	limits_lower_score();
+	reserve_fill();
 	if (argc != 4 || strcmp(argv[1], "--ready-fd")) {
 		fprintf(stderr, "usage: brumate-shim --ready-fd FD JOBDIR (started by brumate)\n");
 		return EXIT_USAGE;

@@ -28,12 +28,18 @@ enum {
 int shim_reply_job(struct shim *s, struct wire_call_context *call, struct brumate_error *err)
 {
 	auto_(job_fini) struct job seen = JOB_EMPTY;
+	json_t *job = NULL;
 
-	/* It is read from disk, as an operation may be using the record in memory. */
-	int r = job_load(&seen, s->job.id, err);
+	/* It is read from disk, as an operation may be using the record in memory; unless nobody does, and it
+	 * could not be written. */
+	pthread_mutex_lock(&s->lock);
+	if (!s->busy && s->job.unsaved)
+		job = job_to_json(&s->job);
+	pthread_mutex_unlock(&s->lock);
+	int r = job ? 0 : job_load(&seen, s->job.id, err);
 	if (r < 0)
 		return r;
-	auto_json json_t *reply = json_pack("{s:o}", "job", job_to_json(&seen));
+	auto_json json_t *reply = json_pack("{s:o}", "job", job ? job : job_to_json(&seen));
 	return wire_reply(call, reply);
 }
 

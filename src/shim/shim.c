@@ -98,6 +98,10 @@ int shim_begin(struct shim *s, const char *kind, unsigned states, struct brumate
 	if (s->busy) {
 		r = brumate_fail(err, EBUSY, "job %s: a %s is under way", s->job.id, s->busy);
 		brumate_hint(err, "wait for it, or cancel it with Ctrl-C where it was started");
+	} else if (s->held_unknown) {
+		r = brumate_fail(err, EBUSY, "job %s: what is held of it cannot be had yet",
+				 s->job.id);
+		brumate_hint(err, "that is tried again and again; %s/shim.log says why", s->job.dir);
 	} else if (states && !(states & 1u << s->job.state)) {
 		r = brumate_fail(err, EBUSY, "job %s is %s", s->job.id,
 				 job_state_name(s->job.state));

@@ -17,10 +17,21 @@
 
 enum { SHIM_EXITS = 64 };
 
+/* What could not be finished is tried again: mend.c. Used by the main thread, but where it says otherwise. */
+struct shim_mend {
+	int fd;		   /* timerfd, readable when it is time to try */
+	uint32_t pause_ms; /* before the next try */
+	bool armed;
+	bool started; /* there is a thread to be joined */
+	pthread_t thread;
+	atomic_bool working; /* the thread is not done */
+};
+
 struct shim {
 	pthread_mutex_t lock;
 	struct job job;	      /* under the lock; while busy, the operation's */
 	struct vault vault;   /* used as the record is */
+	bool held_unknown;    /* under the lock: what a predecessor left has yet to be read */
 	const char *busy;     /* kind of the operation under way; NULL: none */
 	pthread_cond_t freed; /* busy has become NULL; waits by CLOCK_MONOTONIC */
 	struct shim_exit {
@@ -32,6 +43,7 @@ struct shim {
 	bool left;	     /* the record is gone: this shim only has to end */
 	int life_fds[2];     /* a pipe for Wait, which is closed when the job is over; -1: it is */
 	int lock_fd;	     /* locked with flock() as long as this shim lives */
+	struct shim_mend mend;
 	struct shim_timer {
 		int fd;	      /* timerfd, readable when a checkpoint is due; -1: there is none */
 		bool changed; /* under the lock: the timer is to be set anew */
@@ -75,13 +87,21 @@ int agent_environment(char ***ret, size_t *ret_own, const struct job *job, char 
 /** Runs the keeper. Returns its exit code. */
 int keep_run(void);
 
-/** Raises RLIMIT_NOFILE to its hard limit. */
-void shim_raise_files(void);
-/** Sets RLIMIT_NOFILE back to what it was, in a child. Async-signal-safe. */
-void shim_restore_files(void);
-
 /** The exit code that a wait status comes to: 128+N after signal N. */
 int spawn_exit_code(int status);
+
+/* ---- what is tried again, mend.c ---- */
+
+/** Puts right what a predecessor, or an operation whose undo failed, has left half done, as the operation that has
+ * begun. @kind: "recover", or RECOVER_UNDO. What could not be done is tried again by the main loop. */
+void mend_job(struct shim *s, const char *kind);
+
+void mend_init(struct shim *s);
+/** The main loop calls the first after each round, the second when the timer is readable. */
+void mend_update(struct shim *s);
+void mend_due(struct shim *s);
+/** Waits for the end of a try that is under way. */
+void mend_fini(struct shim *s);
 
 /* ---- checkpoints by schedule, schedule.c ---- */
 

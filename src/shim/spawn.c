@@ -20,6 +20,7 @@
 
 #include "base/fault.h"
 #include "base/fd.h"
+#include "base/limits.h"
 #include "base/paths.h"
 #include "base/user.h"
 #include "job/log.h"
@@ -140,7 +141,7 @@ static void run_child(const struct child *c)
 	const struct job *job = c->job;
 
 	reset_signals();
-	shim_restore_files();
+	limits_restore();
 	prctl(PR_SET_CHILD_SUBREAPER, 0);
 	setsid();
 	become_user(c);

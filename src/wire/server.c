@@ -9,6 +9,7 @@
 #include "wire/wire.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/reserve.h"
 #include "base/thread.h"
 
 #include <errno.h>
@@ -358,7 +359,8 @@ static void turn_away(struct wire_server *s)
 void wire_server_accept(struct wire_server *s)
 {
 	join_ended(s);
-	auto_close int fd = accept4(s->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	auto_close int fd =
+		RESERVE_TRY(accept4(s->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
 	if (fd < 0) {
 		if (errno == EMFILE || errno == ENFILE)
 			turn_away(s);

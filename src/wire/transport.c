@@ -3,6 +3,7 @@
 #include "wire/wire.h"
 #include "base/clock.h"
 #include "base/packet.h"
+#include "base/reserve.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -54,7 +55,7 @@ static int address_init(struct address *ret, const char *path)
 		return -ENAMETOOLONG;
 	*slash = '\0';
 
-	a.dir_fd = open(*dir ? dir : "/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	a.dir_fd = RESERVE_TRY(open(*dir ? dir : "/", O_PATH | O_DIRECTORY | O_CLOEXEC));
 	if (a.dir_fd < 0)
 		return -errno;
 	snprintf(a.sun.sun_path, sizeof(a.sun.sun_path), "/proc/self/fd/%d/%s", a.dir_fd,
@@ -128,7 +129,7 @@ static int connect_path(int fd, const char *path)
 
 int wire_connect(struct wire *ret, const char *path, struct brumate_error *err)
 {
-	auto_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	auto_close int fd = RESERVE_TRY(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
 	if (fd < 0)
 		return brumate_fail(err, errno, "socket: %m");
 

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT
+/*
+ * What could not be finished is tried again, for as long as it takes: taking over what a predecessor held, an
+ * operation whose undo failed, a record that could not be written. The main loop has a timer, each pause is twice as
+ * long as the one before, and there is a thread only while it is tried. Nobody has to call for that.
+ */
+#include "shim/shim.h"
+
+#include <string.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+
+enum { FIRST_PAUSE_MS = 50, PAUSE_MS_MAX = 30000 };
+
+static bool is_between_states(enum job_state state)
+{
+	return state == JOB_SUSPENDING || state == JOB_RESUMING || state == JOB_CHECKPOINTING ||
+	       state == JOB_RESTORING;
+}
+
+/* The caller has the lock. */
+static bool is_wanted(const struct shim *s)
+{
+	return !s->busy && !s->left &&
+	       (s->held_unknown || is_between_states(s->job.state) || s->job.unsaved);
+}
+
+/* Reads what the job has outside its processes, unless that is known. */
+static int take_vault(struct shim *s, struct op *op, struct brumate_error *err)
+{
+	if (!s->held_unknown)
+		return 0;
+	int r = vault_load(&s->vault, &op->data.owner, err);
+	if (r == -EBADMSG) {
+		log_error("memory of job %s that is held is not known: reason=\"%s\"", s->job.id,
+			  err->text);
+		r = 0;
+	}
+	s->held_unknown = r < 0;
+	return r;
+}
+
+void mend_job(struct shim *s, const char *kind)
+{
+	auto_(op_fini) struct op op;
+	const struct progress_caller nobody = { 0 };
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	op_init(&op, kind, &s->job, &nobody, NULL);
+	op.data.vault = &s->vault;
+	int r = take_vault(s, &op, &err);
+	if (r == 0)
+		r = engine_recover(&op, &err);
+	if (r < 0)
+		log_error("job %s could not be put right: reason=\"%s\"", s->job.id, err.text);
+	if (s->job.unsaved && job_save(&s->job, &err) == 0)
+		log_info("the record is on disk again: job=%s", s->job.id);
+}
+
+static void *try_again(void *arg)
+{
+	struct shim *s = arg;
+
+	mend_job(s, RECOVER_UNDO);
+	s->mend.working = false; /* before the main thread is woken, which looks at it */
+	shim_end(s);
+	return NULL;
+}
+
+static void set_timer(struct shim *s, uint32_t ms)
+{
+	const struct itimerspec when = {
+		.it_value = { ms / 1000, (long)(ms % 1000) * (long)NS_PER_MS }
+	};
+
+	s->mend.armed = ms && timerfd_settime(s->mend.fd, 0, &when, NULL) == 0;
+}
+
+void mend_init(struct shim *s)
+{
+	s->mend.fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+	s->mend.pause_ms = FIRST_PAUSE_MS;
+}
+
+void mend_update(struct shim *s)
+{
+	struct shim_mend *m = &s->mend;
+
+	pthread_mutex_lock(&s->lock);
+	bool wanted = is_wanted(s), busy = s->busy;
+	pthread_mutex_unlock(&s->lock);
+	if (!wanted && !busy)
+		m->pause_ms = FIRST_PAUSE_MS;
+	if (!wanted || m->armed || m->working)
+		return;
+	set_timer(s, m->pause_ms);
+	m->pause_ms = 2 * m->pause_ms < PAUSE_MS_MAX ? 2 * m->pause_ms : PAUSE_MS_MAX;
+}
+
+static void join_try(struct shim *s)
+{
+	if (s->mend.started)
+		pthread_join(s->mend.thread, NULL);
+	s->mend.started = false;
+}
+
+void mend_due(struct shim *s)
+{
+	struct shim_mend *m = &s->mend;
+	uint64_t times;
+
+	if (read(m->fd, &times, sizeof(times)) < 0)
+		return;
+	m->armed = false;
+	pthread_mutex_lock(&s->lock);
+	bool wanted = is_wanted(s);
+	if (wanted)
+		s->busy = "recovery";
+	pthread_mutex_unlock(&s->lock);
+	if (!wanted)
+		return;
+	join_try(s);
+	m->working = true;
+	int r = thread_start(&m->thread, try_again, s);
+	m->started = r == 0;
+	if (r < 0) {
+		m->working = false;
+		log_warn("no thread to put job %s right: reason=\"%s\"", s->job.id, strerror(-r));
+		shim_end(s);
+	}
+}
+
+void mend_fini(struct shim *s)
+{
+	join_try(s);
+	cleanup_close(&s->mend.fd);
+}

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""A shim that has no descriptors left, a job that cannot be looked at, a record that cannot be written, and a shim
+that dies while nobody calls: no job is taken for ended, none stays held, and what could not be done is done as soon
+as it can be, by itself."""
+
+import os
+import resource
+import signal
+
+from cases import EXIT_STILL_RUNNING, case, expect, main, process_start, read_text, wait_until
+
+NOFILE = resource.RLIMIT_NOFILE
+
+
+def open_files(pid):
+    return sorted(int(fd) for fd in os.listdir(f"/proc/{pid}/fd"))
+
+
+def leave_files(pid, n):
+    """From now on the process may open n files more, by taking its soft limit down. It has no gaps."""
+    held = open_files(pid)
+    free = [fd for fd in range(held[-1] + n + 2) if fd not in held]
+    _, hard = resource.prlimit(pid, NOFILE)
+    resource.prlimit(pid, NOFILE, (free[n], hard))
+
+
+def no_limit(pid):
+    _, hard = resource.prlimit(pid, NOFILE)
+    resource.prlimit(pid, NOFILE, (hard, hard))
+
+
+def runs_by_itself(bed, job, log):
+    """Without a command about it: only the record is read, and the job's output."""
+    record = os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job, "job.json")
+    wait_until(lambda: '"state": "running"' in read_text(record), "the job to be running again", 40)
+    log.goes_on()
+
+
+@case
+def no_descriptors_in_a_suspend(bed):
+    """They run out in the middle of it: it fails, and is taken back with what is in reserve."""
+    for point in ("suspend.gate.end", "suspend.unmap.end", "suspend.gpu-checkpoint.end"):
+        job, log = bed.counter(mib=32)
+        pid, start = bed.pid(job), process_start(bed.pid(job))
+        with bed.held_at(point, "suspend", job) as command:
+            shim = bed.shim(job)
+            leave_files(shim, 0)
+            bed.fault("data.copy", "error:5")
+        code, _, err = command.end()
+        bed.disarm()
+        expect(code in (0, 1, EXIT_STILL_RUNNING) and (code == 0 or err.strip()), f"{point}: exit {code}: {err}")
+        if code == 0:
+            no_limit(shim)
+            bed.ok("resume", job)
+        runs_by_itself(bed, job, log)
+        no_limit(shim)
+        expect(process_start(pid) == start and bed.shim(job) == shim, f"{point}: not the same processes")
+        bed.ok("suspend", job)
+        bed.ok("resume", job)
+        bed.expect_whole(job, log)
+        bed.end(job)
+
+
+@case
+def no_descriptors_at_all(bed):
+    """Not even those in reserve: the job is held, and said to be, until there are some; then it runs by itself."""
+    job, log = bed.counter(mib=32)
+    shim = bed.shim(job)
+    with bed.held_at("suspend.unmap.end", "suspend", job) as command:
+        _, hard = resource.prlimit(shim, NOFILE)
+        resource.prlimit(shim, NOFILE, (3, hard))
+    code, _, err = command.end()
+    expect(code in (1, EXIT_STILL_RUNNING), f"exit {code}: {err}")
+    entry = bed.job(job)
+    expect(entry["state"] == "suspending" and entry["pid"], f"{entry}")
+    no_limit(shim)
+    runs_by_itself(bed, job, log)
+    expect(bed.shim(job) == shim, "it is another shim")
+
+
+@case
+def an_undo_that_fails_is_tried_again(bed):
+    """Three times, for no other reason than a fault; nobody calls."""
+    job, log = bed.counter(mib=32)
+    bed.fault("suspend.gpu-lock.end", "error:5", "undo.begin", "error:24", "recover.begin", "error:12", "recover.begin",
+              "error:5")
+    bed.refused(EXIT_STILL_RUNNING, "is held until this is taken back", "suspend", job)
+    runs_by_itself(bed, job, log)
+    expect(bed.has_fired(), "not every fault was reached")
+    expect("injected" in bed.job(job)["message"], f"{bed.job(job)['message']}")
+    bed.ok("suspend", job)
+    bed.ok("resume", job)
+    bed.expect_whole(job, log)
+
+
+@case
+def the_end_of_a_job_that_cannot_be_seen(bed):
+    """It ends while its shim has nothing left to look with: how it ended is known once there is."""
+    job, _ = bed.counter(mib=16)
+    pid, shim = bed.pid(job), bed.shim(job)
+    _, hard = resource.prlimit(shim, NOFILE)
+    resource.prlimit(shim, NOFILE, (3, hard))
+    os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: process_start(pid) is None, "the end of the job")
+    record = os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job, "job.json")
+    expect('"state": "lost"' not in read_text(record), "it is given up")
+    no_limit(shim)
+    wait_until(lambda: '"state": "exited"' in read_text(record), "the end to be recorded")
+    expect(bed.job(job)["exit_code"] == 143, f"{bed.job(job)}")
+
+
+@case
+def limits_are_for_our_own_programs(bed):
+    """Ours may open as many files as the kernel allows, and are spared where memory runs out. A job has what its
+    caller had."""
+    soft, hard = resource.getrlimit(NOFILE)
+    score = read_text("/proc/self/oom_score_adj").strip()
+    wanted = min(hard, 777)
+    try:
+        resource.setrlimit(NOFILE, (wanted, hard))
+        with open("/proc/self/oom_score_adj", "w", encoding="utf-8") as file:
+            file.write("500")
+        job, _ = bed.counter(mib=8)
+    finally:
+        resource.setrlimit(NOFILE, (soft, hard))
+        with open("/proc/self/oom_score_adj", "w", encoding="utf-8") as file:
+            file.write(score)
+    pid, shim = bed.pid(job), bed.shim(job)
+    expect(resource.prlimit(pid, NOFILE) == (wanted, hard), f"the job has {resource.prlimit(pid, NOFILE)}")
+    expect(resource.prlimit(shim, NOFILE) == (hard, hard), f"the shim has {resource.prlimit(shim, NOFILE)}")
+    expect(read_text(f"/proc/{pid}/oom_score_adj").strip() == "500", "the job's score is not its caller's")
+    expect(int(read_text(f"/proc/{shim}/oom_score_adj")) <= 0, "the shim is not spared")
+
+
+main()
