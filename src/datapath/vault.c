@@ -549,6 +549,8 @@ void vault_clear(struct vault *v, const struct keeper_owner *owner)
 	vault_drop_device(v);
 	vault_drop_copy(v);
 	vault_drop_baseline(v);
+	if (v->keeper.fd < 0) /* a call failed: what was not dropped is held for nobody */
+		empty_keeper(owner);
 	vault_fini(v);
 	fault_register_peer("keeper", 0);
 }

@@ -173,6 +173,21 @@ static void keeper_lets_go_of_half_a_copy(void)
 	CHECK(proc_wait_gone(keeper, deadline_in_ms(10000)) == 0);
 }
 
+/* A connection that broke is no reason to leave anything there. */
+static void keeper_is_emptied_over_another_connection(void)
+{
+	struct keeper_owner owner = this_owner();
+	struct vault h = VAULT_EMPTY;
+	struct proc_id keeper;
+
+	fill(&h, &owner);
+	CHECK(vault_guard(&h, &owner, NULL) == 0);
+	CHECK(proc_identify(&keeper, h.keeper.pid, NULL) == 0);
+	keeper_close(&h.keeper);
+	vault_clear(&h, &owner);
+	CHECK(proc_wait_gone(keeper, deadline_in_ms(10000)) == 0);
+}
+
 static void expect_refused(const char *text)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
@@ -204,6 +219,7 @@ int main(void)
 	dead_keeper_is_replaced();
 	keeper_lets_go_of_what_no_table_names();
 	keeper_lets_go_of_half_a_copy();
+	keeper_is_emptied_over_another_connection();
 	half_a_copy_is_none();
 	CHECK(remove_tree(AT_FDCWD, dir) == 0);
 	return 0;
