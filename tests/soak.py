@@ -123,6 +123,7 @@ class Round:
         self.bed = Bed(build, {"BRUMATE_BROKER_IDLE_S": str(self.rng.choice((1, 60)))}, simulated=not self.real)
         self.disk_file = None
         self.faulty = None
+        self.removals_fail = False  # then what is left goes with the next sweep, not before
         self.encrypted = self.rng.random() < 0.3
         self.small_disk = not self.real and self.rng.random() < 0.3
 
@@ -447,6 +448,7 @@ class Round:
         if action == "kill:criu":
             for other in self.subjects:
                 other.excuse = other.excuse or "CRIU killed"
+        self.removals_fail |= point in ("store.remove", "store.rename")
         self.bed.fault(point, action)
         self.note(f"   armed {point} {action}")
         self.count_fault("points")
@@ -490,6 +492,7 @@ class Round:
             nth, error = int(1.5 ** rng.uniform(0, 18)), rng.choice(ERRORS[call])
             if self.faulty.failed(rule):
                 self.count_fault("failed calls")
+            self.removals_fail |= call == "name"
             self.faulty.arm(rule, program, call, nth, error)
             self.note(f"   armed: {call} {nth} of {program} fails with {error}")
 
@@ -549,6 +552,8 @@ class Round:
             if not subject.gone:
                 self.reckon_job(subject)
         self.reckon_store()
+        if self.removals_fail:
+            self.command("gc")
         lines = promises.broken(self.bed.places(), 20)
         for line in lines:
             self.wrong(line)
@@ -558,7 +563,18 @@ class Round:
         for line in promises.broken(self.bed.places(), 20) if not lines else ():
             self.wrong("at the end: " + line)
 
+    def end_schedule(self, subject):
+        """It may be refused while a checkpoint is under way."""
+        path = os.path.join(self.bed.own["BRUMATE_STATE_DIR"], "jobs", subject.id, "job.json")
+        for _ in range(30):
+            if not (promises.read_json(path) or {}).get("schedule"):
+                return
+            self.command("checkpoint", subject.id, "--every", "0")
+            select.select([], [], [], 0.5)
+        self.stuck(f"{subject}: its schedule cannot be ended")
+
     def reckon_job(self, subject):
+        self.end_schedule(subject)
         state = self.settle(subject)
         if state == "gone" and subject.restores == 0:
             self.lost(f"{subject}: its record is gone")
