@@ -52,11 +52,14 @@ static const char service_description[] =
 	"error PermissionDenied ()\n"
 	"error ExpectedMore ()\n";
 
-/* Takes @reply. */
+/* Takes @reply; NULL: there was no memory for it. Then the connection is closed, or the caller would wait for what
+ * never comes. */
 static int send_reply(struct wire_call_context *call, json_t *reply, const int *fds, size_t n_fds)
 {
 	auto_json json_t *owned = reply;
 
+	if (!owned && call->broken == 0)
+		call->broken = -ENOMEM;
 	if (!owned)
 		return -ENOMEM;
 	if (call->oneway)
@@ -87,8 +90,9 @@ void wire_reply_more(struct wire_call_context *call, json_t *parameters)
 
 	if (!call->more || call->replied || poll(&p, 1, 0) <= 0 || !(p.revents & POLLOUT))
 		return;
-	send_reply(call, json_pack("{s:O, s:b}", "parameters", parameters, "continues", 1), NULL,
-		   0);
+	json_t *reply = json_pack("{s:O, s:b}", "parameters", parameters, "continues", 1);
+	if (reply) /* else the caller does without */
+		send_reply(call, reply, NULL, 0);
 }
 
 bool wire_call_is_cancelled(const struct wire_call_context *call)

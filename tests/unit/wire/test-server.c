@@ -151,11 +151,47 @@ static void test_out_of_fds(void)
 	service_end(&s);
 }
 
+static pthread_t main_thread;
+static atomic_int left; /* allocations of the server until one fails; 0: none does */
+
+static void *allocate(size_t size)
+{
+	if (!pthread_equal(pthread_self(), main_thread) && atomic_load(&left) > 0 &&
+	    atomic_fetch_sub(&left, 1) == 1)
+		return NULL;
+	return malloc(size);
+}
+
+/* A caller is answered, or hears that it will not be: whatever the server has no memory for. */
+static void test_out_of_memory(void)
+{
+	struct service s;
+	int n = 0, answered = 0;
+
+	main_thread = pthread_self();
+	service_start(&s);
+	json_set_alloc_funcs(allocate, free);
+	do {
+		struct wire w;
+
+		atomic_store(&left, ++n);
+		CHECK(wire_connect(&w, s.path, NULL) == 0);
+		uint64_t start_ns = clock_now_ns();
+		answered += echo(&w) == 0;
+		CHECK(clock_since_s(start_ns) < 4);
+		wire_fini(&w);
+	} while (atomic_exchange(&left, 0) <= 0);
+	CHECK(n > 5 && answered >= 1);
+	json_set_alloc_funcs(malloc, free);
+	service_end(&s);
+}
+
 int main(void)
 {
 	test_many();
 	test_free_lets_calls_answer();
 	test_socket();
 	test_out_of_fds();
+	test_out_of_memory();
 	return 0;
 }
