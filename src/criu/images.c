@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -73,7 +74,6 @@ void criu_image_tree_fini(struct criu_image_tree *t)
 	free(t->items);
 	*t = CRIU_IMAGE_TREE_EMPTY;
 }
-DEFINE_AUTO_FINI(struct criu_image_tree, criu_image_tree_fini)
 
 static int add_process(struct criu_image_tree *t, const CriuImage__Process *msg)
 {
@@ -158,18 +158,114 @@ int criu_image_stats_read(struct criu_image_stats *ret, int dir_fd)
 	return r < 0 ? r : criu_image_stats_decode(ret, text, len);
 }
 
+/* ---- the rights of a thread ---- */
+
+void criu_image_thread_fini(struct criu_image_thread *t)
+{
+	credentials_fini(&t->credentials);
+	*t = CRIU_IMAGE_THREAD_EMPTY;
+}
+
+/* Two words, the lower one first. */
+static int get_set(uint64_t *ret, const uint32_t *words, size_t n)
+{
+	if (n > 2)
+		return -EBADMSG;
+	*ret = (n ? words[0] : 0) | (uint64_t)(n > 1 ? words[1] : 0) << 32;
+	return 0;
+}
+
+static int get_sets(struct credentials *c, const CriuImage__Creds *m)
+{
+	int r = get_set(&c->capabilities[CREDENTIALS_INHERITABLE], m->cap_inh, m->n_cap_inh);
+
+	if (r == 0)
+		r = get_set(&c->capabilities[CREDENTIALS_PERMITTED], m->cap_prm, m->n_cap_prm);
+	if (r == 0)
+		r = get_set(&c->capabilities[CREDENTIALS_IN_EFFECT], m->cap_eff, m->n_cap_eff);
+	if (r == 0)
+		r = get_set(&c->capabilities[CREDENTIALS_BOUNDING], m->cap_bnd, m->n_cap_bnd);
+	return r < 0 ? r : get_set(&c->capabilities[CREDENTIALS_AMBIENT], m->cap_amb, m->n_cap_amb);
+}
+
+static int get_credentials(struct credentials *c, const CriuImage__Creds *m)
+{
+	const uint32_t uids[] = { m->uid, m->euid, m->suid, m->fsuid };
+	const uint32_t gids[] = { m->gid, m->egid, m->sgid, m->fsgid };
+
+	for (int i = 0; i < CREDENTIALS_ID__MAX; i++) {
+		c->uids[i] = uids[i];
+		c->gids[i] = gids[i];
+	}
+	c->no_new_privs = m->no_new_privs;
+	if (m->lsm_profile && strlen(m->lsm_profile) >= sizeof(c->label))
+		return -EBADMSG;
+	if (m->lsm_profile)
+		strcpy(c->label, m->lsm_profile);
+	int r = get_sets(c, m);
+	return r < 0 ? r : credentials_set_groups(c, m->groups, m->n_groups);
+}
+
+static int get_thread(struct criu_image_thread *t, const CriuImage__Core *core)
+{
+	enum { TASK_DEAD = 2 };
+	const CriuImage__ThreadCore *thread = core->thread_core;
+
+	t->has_ended = core->tc && core->tc->task_state == TASK_DEAD;
+	if (t->has_ended)
+		return 0;
+	if (!thread || !thread->creds) /* CRIU would leave it with its own */
+		return -EBADMSG;
+	t->securebits = thread->creds->secbits;
+	t->credentials.seccomp = thread->seccomp_mode;
+	return get_credentials(&t->credentials, thread->creds);
+}
+
+/* Finds the one entry of a core image. Returns what it decodes to, or NULL. */
+static CriuImage__Core *unpack_core(const void *buf, size_t len_bytes)
+{
+	struct reader image, entry;
+
+	if (open_image(&image, buf, len_bytes, MAGIC_IMAGE, MAGIC_CORE) < 0 ||
+	    next_entry(&image, &entry) <= 0 || image.left)
+		return NULL;
+	return criu_image__core__unpack(NULL, entry.left, entry.p);
+}
+
+int criu_image_thread_decode(struct criu_image_thread *ret, const void *buf, size_t len_bytes)
+{
+	auto_(criu_image_thread_fini) struct criu_image_thread t = CRIU_IMAGE_THREAD_EMPTY;
+	CriuImage__Core *core = unpack_core(buf, len_bytes);
+	int r = core ? get_thread(&t, core) : -EBADMSG;
+
+	if (core)
+		criu_image__core__free_unpacked(core, NULL);
+	if (r < 0)
+		return r;
+	*ret = t;
+	t = CRIU_IMAGE_THREAD_EMPTY;
+	return 0;
+}
+
+int criu_image_thread_read(struct criu_image_thread *ret, int dir_fd, pid_t tid)
+{
+	auto_free char *text = NULL;
+	char name[32];
+	size_t len;
+
+	snprintf(name, sizeof(name), "core-%d.img", tid);
+	int r = file_read(dir_fd, name, IMAGE_BYTES_MAX, &text, &len);
+	return r < 0 ? r : criu_image_thread_decode(ret, text, len);
+}
+
 /* ---- bounding sets ---- */
 
 /* A core image with full bounding sets. @ret: owned. */
 static int fill_bounding_set(uint8_t **ret, size_t *ret_len, const void *buf, size_t len_bytes)
 {
-	struct reader image, entry;
 	const size_t head = 12; /* two magic numbers and a length */
+	CriuImage__Core *core = unpack_core(buf, len_bytes);
 
-	if (open_image(&image, buf, len_bytes, MAGIC_IMAGE, MAGIC_CORE) < 0 ||
-	    next_entry(&image, &entry) <= 0 || image.left)
-		return -EBADMSG;
-	CriuImage__Core *core = criu_image__core__unpack(NULL, entry.left, entry.p);
 	if (!core)
 		return -EBADMSG;
 

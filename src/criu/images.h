@@ -2,9 +2,13 @@
 /* The few facts read from CRIU's image files. Decoders are pure and take foreign bytes. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+
+#include "base/cleanup.h"
+#include "process/credentials.h"
 
 /** A process of a dumped tree, with the numbers it had in its own namespace. */
 struct criu_image_process {
@@ -19,6 +23,7 @@ struct criu_image_tree {
 };
 #define CRIU_IMAGE_TREE_EMPTY ((struct criu_image_tree){ 0 })
 void criu_image_tree_fini(struct criu_image_tree *t);
+DEFINE_AUTO_FINI(struct criu_image_tree, criu_image_tree_fini)
 
 /** Decodes pstree.img. 0, -EBADMSG, -ENOMEM. */
 int criu_image_tree_decode(struct criu_image_tree *ret, const void *buf, size_t len_bytes);
@@ -30,6 +35,22 @@ struct criu_image_stats {
 
 /** Decodes stats-dump. 0, -EBADMSG. */
 int criu_image_stats_decode(struct criu_image_stats *ret, const void *buf, size_t len_bytes);
+
+/** What a thread is to be made with. */
+struct criu_image_thread {
+	bool has_ended; /* a zombie, which runs no more; there is nothing else of it */
+	struct credentials credentials;
+	uint32_t securebits; /* capabilities(7) */
+};
+#define CRIU_IMAGE_THREAD_EMPTY ((struct criu_image_thread){ 0 })
+void criu_image_thread_fini(struct criu_image_thread *t);
+DEFINE_AUTO_FINI(struct criu_image_thread, criu_image_thread_fini)
+
+/** Decodes a core image. 0, -EBADMSG (also of a living thread without credentials), -ENOMEM. */
+int criu_image_thread_decode(struct criu_image_thread *ret, const void *buf, size_t len_bytes);
+
+/** Reads and decodes the core image of thread @tid beneath @dir_fd. 0, -ENOENT, -EBADMSG … */
+int criu_image_thread_read(struct criu_image_thread *ret, int dir_fd, pid_t tid);
 
 /** Reads and decodes pstree.img beneath @dir_fd. 0, -ENOENT, -EBADMSG … */
 int criu_image_tree_read(struct criu_image_tree *ret, int dir_fd);

@@ -251,6 +251,8 @@ static int save_frozen(struct op *op, struct brumate_error *err)
 	int r = rights_check_dump(op, err);
 	if (r == 0)
 		r = describe_tree(op, err);
+	if (r == 0)
+		r = rights_describe(op, err);
 	return r < 0 ? r
 		     : cpu_memory_image_frozen(op->images.cpu_memory, &frozen, &op->progress, err);
 }
@@ -266,6 +268,7 @@ static int criu_event(void *arg, enum criu_event event, pid_t pid, struct brumat
 	if (event == CRIU_EVENT_FROZEN)
 		return save_frozen(op, err);
 	if (event != CRIU_EVENT_DUMPED ||
+	    (r = rights_check_images(op->images.dir_fd, &op->checkpoint.manifest, err)) < 0 ||
 	    (r = cpu_memory_image_dumped(op->images.cpu_memory, &op->progress, err)) < 0)
 		return r;
 	if (op->request->leave_running) /* it has yet to let the job run on */

@@ -316,7 +316,8 @@ static int restore_processes(struct op *op, struct brumate_error *err)
 	op->images.dir_fd = secret_images_from(op, err);
 	if (op->images.dir_fd < 0)
 		return op->images.dir_fd;
-	if ((r = rights_for_restore(op, &user, err)) < 0 ||
+	if ((r = rights_check_images(op->images.dir_fd, &op->restore.image.manifest, err)) < 0 ||
+	    (r = rights_for_restore(op, &user, err)) < 0 ||
 	    (user && (r = rights_copy_images(op, err)) < 0))
 		return r;
 	auto_close int work_fd = job_open_criu_dir(op->job, err);

@@ -4,13 +4,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <string.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/fd.h"
 #include "base/user.h"
+#include "criu/images.h"
 #include "process/credentials.h"
 #include "store/sealed.h"
 
@@ -30,6 +33,163 @@ int rights_check(struct op *op, struct brumate_error *err)
 static bool has_own_criu(const struct op *op)
 {
 	return op->job->uid != 0 && op->job->uid != geteuid();
+}
+
+/* ---- what is written down ---- */
+
+static int add_rights(struct manifest *m, pid_t pid, const struct credentials *c)
+{
+	struct manifest_rights *more = array_room(m->rights, m->n_rights, sizeof(*more));
+
+	if (!more)
+		return -ENOMEM;
+	m->rights = more;
+	struct manifest_rights *r = &more[m->n_rights];
+	*r = (struct manifest_rights){ .pid = pid,
+				       .no_new_privs = c->no_new_privs,
+				       .seccomp = c->seccomp,
+				       .n_groups = c->n_groups };
+	memcpy(r->uids, c->uids, sizeof(r->uids));
+	memcpy(r->gids, c->gids, sizeof(r->gids));
+	memcpy(r->capabilities, c->capabilities, sizeof(r->capabilities));
+	memcpy(r->label, c->label, sizeof(r->label));
+	r->groups = calloc(c->n_groups + 1, sizeof(*r->groups));
+	if (!r->groups)
+		return -ENOMEM;
+	for (size_t i = 0; i < c->n_groups; i++)
+		r->groups[i].gid = c->groups[i];
+	m->n_rights++;
+	return 0;
+}
+
+int rights_describe(struct op *op, struct brumate_error *err)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	auto_(credentials_of_tree_fini) struct credentials_of_tree t = CREDENTIALS_OF_TREE_EMPTY;
+	struct manifest *m = &op->checkpoint.manifest;
+	int r = proc_tree_read(&tree, op->job->root, err);
+
+	if (r == 0)
+		r = credentials_of_tree(&t, &tree, err);
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < t.n; i++)
+		for (size_t k = 0; k < t.items[i].n; k++)
+			if (add_rights(m, t.items[i].inner_pid, &t.items[i].items[k]) < 0)
+				return brumate_fail(err, ENOMEM, "%m");
+	return 0;
+}
+
+/* ---- what CRIU's images ask for ---- */
+
+static bool has_groups(const struct credentials *c, const struct manifest_rights *had)
+{
+	if (c->n_groups != had->n_groups)
+		return false;
+	for (size_t i = 0; i < c->n_groups; i++)
+		if (c->groups[i] != had->groups[i].gid)
+			return false;
+	return true;
+}
+
+/* A bounding set of all that can be written is cut by the kernel to that of the CRIU which restores it. */
+static bool has_capabilities(const struct credentials *c, const struct manifest_rights *had)
+{
+	for (int i = 0; i < CREDENTIALS_SET__MAX; i++)
+		if (c->capabilities[i] & ~had->capabilities[i] &&
+		    (i != CREDENTIALS_BOUNDING || ~c->capabilities[i]))
+			return false;
+	return true;
+}
+
+/* The label in an image has no mode ("PROFILE (enforce)"), and is not there where CRIU knows of none. */
+static bool has_label(const struct credentials *c, const struct manifest_rights *had)
+{
+	return !*c->label || (!strncmp(c->label, had->label, strlen(c->label)) &&
+			      strchr(" ", had->label[strlen(c->label)]));
+}
+
+/* What it asks for beyond what it had; NULL if nothing. */
+static const char *beyond(const struct criu_image_thread *t, const struct manifest_rights *had)
+{
+	const struct credentials *c = &t->credentials;
+	const bool may_set = had->capabilities[CREDENTIALS_PERMITTED] & 1ull << CAP_SETPCAP;
+
+	if (memcmp(c->uids, had->uids, sizeof(c->uids)))
+		return "another user";
+	if (memcmp(c->gids, had->gids, sizeof(c->gids)) || !has_groups(c, had))
+		return "other groups";
+	if (!has_capabilities(c, had))
+		return "more capabilities";
+	if (had->no_new_privs && !c->no_new_privs)
+		return "new privileges (no_new_privs)";
+	if (c->seccomp != had->seccomp)
+		return "another filter of system calls";
+	if (!has_label(c, had))
+		return "another security label";
+	return t->securebits && !may_set ? "securebits" : NULL;
+}
+
+/* As beyond(), of all that the process may have been. */
+static const char *beyond_process(const struct criu_image_thread *t, const struct manifest *m,
+				  pid_t pid)
+{
+	const char *why = "to be a process that was not there";
+
+	if (t->has_ended)
+		return NULL;
+	if (m->job.uid != 0 && !credentials_are_of_user(&t->credentials, m->job.uid))
+		return "rights that the job's user has not";
+	for (size_t i = 0; i < m->n_rights; i++) {
+		if (m->rights[i].pid != pid)
+			continue;
+		why = beyond(t, &m->rights[i]);
+		if (!why)
+			return NULL;
+	}
+	return m->n_rights ? why : NULL;
+}
+
+static int check_thread(int dir_fd, const struct manifest *m, pid_t pid, pid_t tid,
+			struct brumate_error *err)
+{
+	auto_(criu_image_thread_fini) struct criu_image_thread t = CRIU_IMAGE_THREAD_EMPTY;
+	int r = criu_image_thread_read(&t, dir_fd, tid);
+
+	if (r == -ENOMEM)
+		return brumate_fail(err, ENOMEM, "%m");
+	if (r < 0)
+		return brumate_fail(err, EBADMSG, "CRIU's image of process %d is damaged: %s", pid,
+				    strerror(-r));
+	const char *why = beyond_process(&t, m, pid);
+	if (!why)
+		return 0;
+	brumate_fail(err, EBADMSG,
+		     "CRIU's image of process %d asks for %s: the kernel said otherwise of it", pid,
+		     why);
+	brumate_hint(err, "a program of the same user may have changed the memory of the process "
+			  "while it was saved; brumate takes no such image");
+	return -EBADMSG;
+}
+
+int rights_check_images(int images_dir_fd, const struct manifest *m, struct brumate_error *err)
+{
+	auto_(criu_image_tree_fini) struct criu_image_tree tree = CRIU_IMAGE_TREE_EMPTY;
+	int r = criu_image_tree_read(&tree, images_dir_fd);
+
+	if (r < 0)
+		return brumate_fail(err, r == -ENOMEM ? ENOMEM : EBADMSG,
+				    "CRIU's image pstree.img: %s", strerror(-r));
+	for (size_t i = 0; i < tree.n; i++) {
+		const struct criu_image_process *p = &tree.items[i];
+
+		r = check_thread(images_dir_fd, m, p->pid, p->pid, err);
+		for (size_t k = 0; r == 0 && k < p->n_threads; k++)
+			r = check_thread(images_dir_fd, m, p->pid, p->threads[k], err);
+		if (r < 0)
+			return r;
+	}
+	return 0;
 }
 
 /* ---- dump ---- */
@@ -108,18 +268,33 @@ int rights_for_dump(struct op *op, struct criu_user **ret, struct brumate_error 
 
 /* ---- restore ---- */
 
+/* Those that the job had: it may have given up some of its user's. */
+static int take_groups(struct criu_user *user, const struct manifest_rights *had)
+{
+	user->groups = calloc(had->n_groups + 1, sizeof(*user->groups));
+	if (!user->groups)
+		return -ENOMEM;
+	for (size_t i = 0; i < had->n_groups; i++)
+		user->groups[i] = had->groups[i].gid;
+	user->n_groups = had->n_groups;
+	return 0;
+}
+
 int rights_for_restore(struct op *op, struct criu_user **ret, struct brumate_error *err)
 {
+	const struct manifest *m = &op->restore.image.manifest;
 	struct criu_user *user = &op->images.user;
 
 	*ret = has_own_criu(op) ? user : NULL;
 	if (!*ret || user->uid)
 		return 0;
-	int r = user_groups(&user->groups, &user->n_groups, op->job->uid, op->job->gid, err);
+	int r = m->n_rights ? take_groups(user, &m->rights[0])
+			    : user_groups(&user->groups, &user->n_groups, op->job->uid,
+					  op->job->gid, err);
 	if (r < 0)
-		return r;
+		return r == -ENOMEM ? brumate_fail(err, ENOMEM, "%m") : r;
 	user->uid = op->job->uid;
-	user->gid = op->job->gid;
+	user->gid = m->n_rights ? m->rights[0].gids[CREDENTIALS_EFFECTIVE] : op->job->gid;
 	return 0;
 }
 

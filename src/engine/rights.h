@@ -14,6 +14,18 @@
  */
 int rights_check(struct op *op, struct brumate_error *err);
 
+/** Puts into the manifest of a checkpoint what the members may do, which stand still. */
+int rights_describe(struct op *op, struct brumate_error *err);
+
+/**
+ * rights_check_images() - refuse CRIU's images in which a thread asks for more than its process had
+ * @m: says what it had, and whose job it is
+ *
+ * CRIU has it from code of its own inside the processes, where everybody of the same user can change the answer.
+ * Errors to act on: -EBADMSG, also of an image that cannot be read.
+ */
+int rights_check_images(int images_dir_fd, const struct manifest *m, struct brumate_error *err);
+
 /** As rights_check(), for members that CRIU is to save as the job's user: all are in the groups of the root, and none
  * has a filter of system calls, which the kernel shows to root's CRIU alone. */
 int rights_check_dump(struct op *op, struct brumate_error *err);

@@ -148,6 +148,42 @@ static const struct field huge_pages_fields[] = {
 	BYTES(struct manifest_huge_pages, bytes),
 };
 
+static const struct field group_fields[] = {
+	NUMBER(struct manifest_group, "gid", gid, FIELD_U32, 0, UINT32_MAX),
+};
+
+#define ID(key, member) NUMBER(struct manifest_rights, key, member, FIELD_U32, 0, UINT32_MAX)
+#define SET(key, number) \
+	NUMBER(struct manifest_rights, key, capabilities[number], FIELD_U64, 0, INT64_MAX)
+
+static const struct field rights_fields[] = {
+	NUMBER(struct manifest_rights, "pid", pid, FIELD_INT, 1, INT_MAX),
+	ID("uid", uids[0]),
+	ID("euid", uids[1]),
+	ID("suid", uids[2]),
+	ID("fsuid", uids[3]),
+	ID("gid", gids[0]),
+	ID("egid", gids[1]),
+	ID("sgid", gids[2]),
+	ID("fsgid", gids[3]),
+	{ .name = "groups",
+	  .kind = FIELD_LIST,
+	  AT(struct manifest_rights, groups),
+	  .size = sizeof(struct manifest_group),
+	  .max = MANIFEST_GROUPS_MAX,
+	  .members = group_fields,
+	  .n_members = sizeof(group_fields) / sizeof(group_fields[0]),
+	  .count_offset = offsetof(struct manifest_rights, n_groups) },
+	SET("inheritable", 0),
+	SET("permitted", 1),
+	SET("effective", 2),
+	SET("bounding", 3),
+	SET("ambient", 4),
+	PLAIN(struct manifest_rights, "no_new_privs", no_new_privs, FIELD_BOOL),
+	NUMBER(struct manifest_rights, "seccomp", seccomp, FIELD_U32, 0, 2),
+	TEXT(struct manifest_rights, "label", label),
+};
+
 static const struct field phase_fields[] = {
 	TEXT(struct manifest_phase, "name", name),
 	PLAIN(struct manifest_phase, "duration_us", seconds, FIELD_SECONDS),
@@ -220,6 +256,15 @@ static const struct field manifest_fields[] = {
 	  .members = huge_pages_fields,
 	  .n_members = sizeof(huge_pages_fields) / sizeof(huge_pages_fields[0]),
 	  .count_offset = offsetof(struct manifest, n_huge_pages),
+	  .optional = true },
+	{ .name = "rights",
+	  .kind = FIELD_LIST,
+	  .offset = offsetof(struct manifest, rights),
+	  .size = sizeof(struct manifest_rights),
+	  .max = MANIFEST_RIGHTS_MAX,
+	  .members = rights_fields,
+	  .n_members = sizeof(rights_fields) / sizeof(rights_fields[0]),
+	  .count_offset = offsetof(struct manifest, n_rights),
 	  .optional = true },
 };
 static const size_t manifest_n_fields = sizeof(manifest_fields) / sizeof(manifest_fields[0]);

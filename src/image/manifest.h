@@ -28,6 +28,8 @@ enum {
 	MANIFEST_REGIONS_MAX = 1 << 17,
 	MANIFEST_PACKS_MAX = 1 << 16,
 	MANIFEST_HUGE_PAGES_MAX = 8,
+	MANIFEST_RIGHTS_MAX = 1 << 17,
+	MANIFEST_GROUPS_MAX = 1 << 16,
 };
 
 /** Every program that reads JSON keeps integers up to here. */
@@ -90,6 +92,24 @@ struct manifest_pack {
 struct manifest_huge_pages {
 	uint64_t page_bytes;
 	uint64_t bytes; /* of all pages of that size */
+};
+
+struct manifest_group {
+	gid_t gid;
+};
+
+/** What threads of a process may do, as the kernel told when they stood still: each has the rights of an item that has
+ * the number of its process. */
+struct manifest_rights {
+	pid_t pid;	  /* as manifest_process has it */
+	uint32_t uids[4]; /* real, effective, saved, of files */
+	uint32_t gids[4];
+	struct manifest_group *groups; /* supplementary ones, sorted */
+	size_t n_groups;
+	uint64_t capabilities[5]; /* inheritable, permitted, effective, bounding, ambient */
+	bool no_new_privs;
+	uint32_t seccomp; /* mode: 0 none, 1 strict, 2 filters */
+	char label[256];  /* of a security module; empty where there is none */
 };
 
 /** An fd of the job that leads outside its tree and is given anew at restore: key as CRIU names it. */
@@ -160,6 +180,8 @@ struct manifest {
 	size_t n_phases;
 	struct manifest_huge_pages *huge_pages; /* one for each size; older writers did not tell */
 	size_t n_huge_pages;
+	struct manifest_rights *rights; /* older writers did not tell */
+	size_t n_rights;
 };
 
 #define MANIFEST_EMPTY ((struct manifest){ 0 })

@@ -23,16 +23,25 @@ void credentials_fini(struct credentials *c)
 	*c = CREDENTIALS_EMPTY;
 }
 
-int credentials_copy(struct credentials *ret, const struct credentials *c)
+static int compare_gids(const void *one, const void *other)
 {
-	gid_t *groups = calloc(c->n_groups + 1, sizeof(*groups));
+	const gid_t *a = one, *b = other;
 
-	if (!groups)
+	return *a < *b ? -1 : *a > *b;
+}
+
+int credentials_set_groups(struct credentials *c, const gid_t *groups, size_t n)
+{
+	gid_t *copy = calloc(n + 1, sizeof(*copy));
+
+	if (!copy)
 		return -ENOMEM;
-	for (size_t i = 0; i < c->n_groups; i++)
-		groups[i] = c->groups[i];
-	*ret = *c;
-	ret->groups = groups;
+	for (size_t i = 0; i < n; i++)
+		copy[i] = groups[i];
+	qsort(copy, n, sizeof(*copy), compare_gids);
+	free(c->groups);
+	c->groups = copy;
+	c->n_groups = n;
 	return 0;
 }
 
@@ -87,13 +96,6 @@ static int parse_ids(uint32_t *ret, const char *field)
 		field = end;
 	}
 	return 0;
-}
-
-static int compare_gids(const void *one, const void *other)
-{
-	const gid_t *a = one, *b = other;
-
-	return *a < *b ? -1 : *a > *b;
 }
 
 static int parse_groups(struct credentials *c, const char *field)

@@ -48,8 +48,8 @@ struct credentials {
 void credentials_fini(struct credentials *c);
 DEFINE_AUTO_FINI(struct credentials, credentials_fini)
 
-/** A copy. 0 or -ENOMEM. */
-int credentials_copy(struct credentials *ret, const struct credentials *c);
+/** Gives it these supplementary groups, in any order. 0 or -ENOMEM. */
+int credentials_set_groups(struct credentials *c, const gid_t *groups, size_t n);
 
 bool credentials_are_same(const struct credentials *one, const struct credentials *other);
 

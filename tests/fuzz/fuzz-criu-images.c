@@ -10,8 +10,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
 {
 	struct criu_image_tree tree;
 	struct criu_image_stats stats;
+	struct criu_image_thread thread;
 
 	criu_image_stats_decode(&stats, data, len_bytes);
+	if (criu_image_thread_decode(&thread, data, len_bytes) == 0)
+		criu_image_thread_fini(&thread);
 	if (criu_image_tree_decode(&tree, data, len_bytes) < 0)
 		return 0;
 	for (size_t i = 0; i < tree.n; i++)

@@ -3,6 +3,8 @@
 """What a user tries with a job of theirs that root suspends, saves and restores, in order to get at rights or data
 of others. Each case would succeed for the attacker if its check were taken away."""
 
+import hashlib
+import json
 import os
 import shutil
 import signal
@@ -11,6 +13,8 @@ from contextlib import contextmanager
 
 from harness import Log
 from cases import NOBODY, Skipped, case, expect, main, run, wait_until
+from checkpoints import change_manifest, image, sealed
+from criu_images import change_credentials
 
 AS_HIM = ["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]
 
@@ -252,6 +256,119 @@ os.kill(child, 0)
     wait_until(lambda: not is_group(program.pid), "the end of the job")
     bed.take_pid(program.pid)
     bed.expect_restorable(job, log)
+
+
+# What CRIU's images ask for.
+
+UID, EUID, GROUPS, CAP_PERMITTED, SECUREBITS, NO_NEW_PRIVS = 1, 3, 14, 10, 13, 18
+
+
+def put(value, *which):
+    """A change of fields of credentials to another value."""
+    return lambda fields: [(field, wire, value if field in which else old) for field, wire, old in fields]
+
+
+FORGERIES = {
+    "another user": put(7, UID, EUID),
+    "other groups": lambda fields: fields + [(GROUPS, 0, 4)],
+    "more capabilities": put(0xffffffff, CAP_PERMITTED),
+    "new privileges": put(0, NO_NEW_PRIVS),
+    "securebits": put(1, SECUREBITS),
+}
+
+
+def core_of(directory):
+    return [os.path.join(directory, name) for name in os.listdir(directory) if name.startswith("core-")]
+
+
+def seal_again(bed, checkpoint):
+    """The manifest names the files as they are now."""
+    path = os.path.join(image(bed, checkpoint), "manifest.json")
+    with open(path, encoding="utf-8") as file:
+        manifest = json.load(file)
+    for entry in manifest["files"]:
+        with open(os.path.join(image(bed, checkpoint), entry["path"]), "rb") as file:
+            data = file.read()
+        entry.update(len_bytes=len(data), digest=hashlib.sha256(data).hexdigest())
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(sealed(manifest), file)
+
+
+def job_with_less(bed):
+    """A job of root's that has not all of root's rights."""
+    text = ("import time\n"
+            "print('ready to go', flush=True)\n"
+            "step = 0\n"
+            "while True:\n"
+            "    step += 1\n"
+            "    print('step', step, 'OK', flush=True)\n"
+            "    time.sleep(0.02)\n")
+    return bed.started(["setpriv", "--bounding-set", "-sys_admin,-setpcap", "--no-new-privs", "/usr/bin/python3", "-u", "-c", text])
+
+
+@case
+def an_image_that_asks_for_more_is_not_kept(bed):
+    """Who may write to a process's memory changes what it tells CRIU. Here it is the image that is changed, while
+    CRIU holds the job."""
+    job, log = job_with_less(bed)
+    for words, forge in FORGERIES.items():
+        with bed.held_at("checkpoint.dumped", "checkpoint", job) as background:
+            partial = next(name for name in os.listdir(bed.store()) if name.endswith(".partial"))
+            for path in core_of(os.path.join(bed.store(), partial, "criu")):
+                change_credentials(path, forge)
+        code, _, err = background.end()
+        expect(code != 0 and f"asks for {words}" in err, f"{words}: {code} {err}")
+        bed.expect_whole(job, log)
+        expect(not bed.checkpoints(), "it was kept")
+    checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+    bed.expect_restorable(checkpoint, log)
+
+
+@case
+def an_image_that_asks_for_more_is_not_restored(bed):
+    job, log = job_with_less(bed)
+    checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+    whole = os.path.join(bed.dir, "whole")
+    shutil.copytree(image(bed, checkpoint), whole)
+    for words, forge in FORGERIES.items():
+        for path in core_of(os.path.join(image(bed, checkpoint), "criu")):
+            change_credentials(path, forge)
+        seal_again(bed, checkpoint)
+        bed.refused(9, f"asks for {words}", "restore", checkpoint)
+        shutil.rmtree(image(bed, checkpoint))
+        shutil.copytree(whole, image(bed, checkpoint))
+    # It says that it is a user's.
+    change_manifest(bed, checkpoint, uid=NOBODY, gid=NOBODY, log=None)
+    bed.refused(9, "asks for rights that the job's user has not", "restore", checkpoint)
+    shutil.rmtree(image(bed, checkpoint))
+    shutil.copytree(whole, image(bed, checkpoint))
+    bed.expect_restorable(checkpoint, log)
+
+
+FILTER = """
+import ctypes
+class Program(ctypes.Structure):
+    _fields_ = [('n', ctypes.c_ushort), ('code', ctypes.c_void_p)]
+libc = ctypes.CDLL(None, use_errno=True)
+allow = ctypes.create_string_buffer(b'\\x06\\0\\0\\0\\0\\0\\xff\\x7f', 8)
+program = Program(1, ctypes.addressof(allow))
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.byref(program), 0, 0) == 0
+"""
+
+
+@case
+def a_filter_of_system_calls(bed):
+    """Root's CRIU saves it; that of a user cannot see it, and would leave it out."""
+    program, log = script_of_him(bed, FILTER)
+    expect(status(program.pid, "Seccomp") == ["2"], "this test proves nothing: there is no filter")
+    bed.refused(4, "has a filter of system calls", "checkpoint", "--pid", program.pid)
+    log.goes_on()
+    text = FILTER + "import time\nprint('ready to go', flush=True)\nstep = 0\nwhile True:\n" \
+        "    step += 1\n    print('step', step, 'OK', flush=True)\n    time.sleep(0.02)\n"
+    job, log = bed.started(["/usr/bin/python3", "-u", "-c", text])
+    checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+    bed.expect_restorable(checkpoint, log)
+    expect(status(bed.pid(job), "Seccomp") == ["2"], "the filter is gone")
 
 
 main()
