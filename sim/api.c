@@ -8,6 +8,7 @@
 #include <linux/futex.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -23,7 +24,7 @@ struct sim sim = {
 _Thread_local bool api_in_callback;
 
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
-static atomic_bool initialized;
+static atomic_bool initialized, shut_down;
 static atomic_uint gate_closed; /* futex: those who wait to get in */
 static atomic_uint in_flight;	/* futex: who closes the gate */
 
@@ -90,7 +91,7 @@ CUresult api_enter(const char *name)
 	if (api_in_callback)
 		return CUDA_ERROR_NOT_PERMITTED;
 	pass_gate();
-	r = sim_fault(name);
+	r = atomic_load(&shut_down) ? CUDA_ERROR_DEINITIALIZED : sim_fault(name);
 	return r ? api_leave(r) : CUDA_SUCCESS;
 }
 
@@ -164,6 +165,30 @@ static void fork_child(void)
 	atomic_store(&initialized, false);
 }
 
+/*
+ * At exit() the driver shuts down: by a handler of its own, which waits while the process is locked (H200:
+ * seen by what became of programs that were suspended as they ended). From then on calls return
+ * CUDA_ERROR_DEINITIALIZED, and to others the process is none of the driver's.
+ */
+static void shut_down_driver(void)
+{
+	if (sim.forked || !sim.initialized)
+		return;
+	pass_gate();
+	atomic_store(&shut_down, true);
+	leave_gate();
+	handle_close();
+	ctl_stop();
+}
+
+void shut_down_at_exit(enum config_shutdown when)
+{
+	static atomic_bool registered;
+
+	if (config_get()->shutdown == when && !atomic_exchange(&registered, true))
+		atexit(shut_down_driver);
+}
+
 /* Deadlines are of the monotonic clock. */
 static void init_changed(void)
 {
@@ -198,8 +223,18 @@ static CUresult initialize(void)
 		handle_close();
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	}
+	r = sim_fault("init:found");
+	/* H200: a program that was suspended in the middle of this got "not initialized". */
+	if (!r && ctl_was_locked())
+		r = CUDA_ERROR_NOT_INITIALIZED;
+	if (r) {
+		ctl_stop();
+		handle_close();
+		return r;
+	}
 	sim.initialized = true;
 	atomic_store(&initialized, true);
+	shut_down_at_exit(SHUTDOWN_OF_INIT);
 	return CUDA_SUCCESS;
 }
 

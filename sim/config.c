@@ -130,6 +130,16 @@ static bool read_gbps(void)
 	return true;
 }
 
+static bool read_shutdown(void)
+{
+	const char *text = getenv("BRUMATE_SIM_SHUTDOWN");
+
+	if (!text || !*text || !strcmp(text, "init"))
+		return true;
+	config.shutdown = SHUTDOWN_OF_MODULE;
+	return !strcmp(text, "module") || complain("BRUMATE_SIM_SHUTDOWN", text, "init or module");
+}
+
 static bool read_dir(void)
 {
 	const char *text = getenv("BRUMATE_SIM_DIR");
@@ -160,7 +170,7 @@ static void config_read(void)
 			  "MiB (at least 16) for all GPUs or for each", take_vram) ||
 	    !read_per_gpu("BRUMATE_SIM_MODEL", "Simulated H200", "a name for all GPUs or for each",
 			  take_model) ||
-	    !read_driver() || !read_gbps() || !read_dir())
+	    !read_driver() || !read_gbps() || !read_shutdown() || !read_dir())
 		return;
 	config.context_bytes = mib << 20;
 	config.stacks_bytes = stacks_mib << 20;

@@ -12,6 +12,7 @@
  *	BRUMATE_SIM_GBPS      OUT,IN: speed of checkpoint copies   as fast as memory goes
  *	BRUMATE_SIM_MIG       1: the GPUs are in MIG mode          0
  *	BRUMATE_SIM_RDMA      1: memory can be made for GPUDirect  0
+ *	BRUMATE_SIM_SHUTDOWN  init or module: with what the driver registers its end at exit()   init
  *	BRUMATE_SIM_FAULT     faults to inject (fault.c)
  */
 #pragma once
@@ -32,6 +33,9 @@ struct config_machine {
 	struct config_gpu gpu[CONFIG_GPUS_MAX];
 };
 
+/** What of the driver registers the handler that shuts it down at exit(): handlers run last first. */
+enum config_shutdown { SHUTDOWN_OF_INIT, SHUTDOWN_OF_MODULE };
+
 struct config {
 	char *dir;
 	struct config_machine machine;
@@ -40,6 +44,7 @@ struct config {
 	int cuda_version;	    /* 13000 */
 	uint64_t context_bytes, stacks_bytes;
 	bool rdma;
+	enum config_shutdown shutdown;
 	double out_gbps, in_gbps; /* 0: no limit */
 };
 

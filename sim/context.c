@@ -76,6 +76,18 @@ bool contexts_have_peers(void)
 	return false;
 }
 
+CUresult contexts_error(void)
+{
+	CUresult error = CUDA_SUCCESS;
+
+	for (size_t i = 0; i < sim.contexts.n && !error; i++) {
+		CUcontext ctx = sim.contexts.slots[i].value;
+
+		error = ctx->alive ? ctx->error : CUDA_SUCCESS;
+	}
+	return error;
+}
+
 /* Brings a context to life: new, or the primary one again. */
 static CUresult revive(CUcontext ctx, unsigned int flags)
 {

@@ -21,6 +21,7 @@
 #include "sim.h"
 
 static struct ctl *ctl;
+static atomic_bool was_locked;
 static int ctl_fd = -1;
 
 /* Not the private kind: the word is seen by several processes. */
@@ -49,6 +50,7 @@ static CUresult do_lock(void)
 
 	if (gate_close(deadline) < 0)
 		return CUDA_ERROR_NOT_READY;
+	atomic_store(&was_locked, true);
 	pthread_mutex_lock(&sim.lock);
 	idle = streams_wait(NULL, deadline);
 	pthread_mutex_unlock(&sim.lock);
@@ -173,6 +175,17 @@ int ctl_start(void)
 		cleanup_close(&ctl_fd);
 	}
 	return r;
+}
+
+bool ctl_was_locked(void)
+{
+	return atomic_load(&was_locked);
+}
+
+/* The mapping stays: the restore thread waits in it. */
+void ctl_stop(void)
+{
+	cleanup_close(&ctl_fd);
 }
 
 /* In a forked child, which has the descriptor but not the mapping. */

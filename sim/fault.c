@@ -3,9 +3,11 @@
  * Faults on demand. A fault is CALL:N:ACTION, several are separated by commas:
  *
  *	CALL    a driver function (cuMemAlloc or cuMemAlloc_v2), or target:lock, target:checkpoint,
- *	        target:restore, target:unlock for what the target of a checkpoint call does
+ *	        target:restore, target:unlock for what the target of a checkpoint call does, or
+ *	        init:found for cuInit when checkpoint calls find the process already
  *	N       the Nth such call of the process, from 1; * for every one
- *	ACTION  error=CODE, delay=MS, crash or hang
+ *	ACTION  error=CODE, delay=MS, crash, hang, or hold=FIFO: waits until the FIFO has been opened to be
+ *	        written to and closed again
  *
  * They come from BRUMATE_SIM_FAULT and, for calls of the checkpoint family only, from the files
  * fault-PID and fault in the directory of the machine, which are read anew at each such call.
@@ -23,15 +25,16 @@
 #include "base/fd.h"
 #include "sim.h"
 
-enum { FAULTS_MAX = 64, CALL_BYTES = 64, FAULT_FILE_BYTES_MAX = 8192 };
+enum { FAULTS_MAX = 64, CALL_BYTES = 64, FIFO_BYTES = 256, FAULT_FILE_BYTES_MAX = 8192 };
 
-enum action { ACTION_ERROR, ACTION_DELAY, ACTION_CRASH, ACTION_HANG };
+enum action { ACTION_ERROR, ACTION_DELAY, ACTION_CRASH, ACTION_HANG, ACTION_HOLD };
 
 struct fault {
 	char call[CALL_BYTES];
 	unsigned int nth; /* 0: every one */
 	enum action action;
 	unsigned int value; /* code or milliseconds */
+	char fifo[FIFO_BYTES];
 };
 
 struct faults {
@@ -54,6 +57,10 @@ static bool parse_action(char *text, struct fault *ret)
 
 	if (value) {
 		*value++ = '\0';
+		if (!strcmp(text, "hold")) {
+			ret->action = ACTION_HOLD;
+			return snprintf(ret->fifo, FIFO_BYTES, "%s", value) < FIFO_BYTES;
+		}
 		ret->value = (unsigned int)strtoul(value, &end, 10);
 		if (!*value || *end)
 			return false;
@@ -179,6 +186,15 @@ static bool find(const struct faults *faults, const char *call, unsigned int nth
 	return false;
 }
 
+static void hold(const char *fifo)
+{
+	auto_close int fd = open(fifo, O_RDONLY | O_CLOEXEC);
+	char byte;
+
+	while (fd >= 0 && read(fd, &byte, 1) < 0 && errno == EINTR)
+		;
+}
+
 static CUresult act(const struct fault *fault)
 {
 	struct timespec wait = { fault->value / 1000, (long)(fault->value % 1000) * 1000000 };
@@ -195,6 +211,9 @@ static CUresult act(const struct fault *fault)
 	case ACTION_HANG:
 		for (;;)
 			pause();
+	case ACTION_HOLD:
+		hold(fault->fifo);
+		return CUDA_SUCCESS;
 	}
 	return CUDA_SUCCESS;
 }

@@ -110,6 +110,7 @@ static CUresult load(CUcontext ctx, CUmodule *ret, const char *image)
 
 	if (!ret || !image)
 		return CUDA_ERROR_INVALID_VALUE;
+	shut_down_at_exit(SHUTDOWN_OF_MODULE);
 	/* A cubin or a fat binary is for real hardware. */
 	if (!memcmp(image, "\177ELF", 4) || !memcmp(image, "\x50\xed\x55\xba", 4))
 		return CUDA_ERROR_NO_BINARY_FOR_GPU;

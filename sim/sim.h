@@ -167,6 +167,7 @@ int gate_close(uint64_t deadline_ns); /* 0; -ETIMEDOUT: open again */
 void gate_open(void);
 CUresult handle_open(void);
 void handle_close(void);
+void shut_down_at_exit(enum config_shutdown when); /* once, where the configuration says so */
 extern _Thread_local bool api_in_callback;
 
 /* Runs @call between enter and leave, unless entering fails. */
@@ -189,6 +190,12 @@ extern _Thread_local bool api_in_callback;
 		CUresult locked_ = (call);       \
 		pthread_mutex_unlock(&sim.lock); \
 		locked_;                         \
+	}))
+/* As API_LOCKED, but for processes in which a kernel has failed. */
+#define API_SOUND_LOCKED(call)                       \
+	API_LOCKED(({                                \
+		CUresult failed_ = contexts_error(); \
+		failed_ ? failed_ : (call);          \
 	}))
 #define API_CTX_LOCKED(call)                     \
 	API_CTX(({                               \
@@ -214,6 +221,7 @@ void context_wait_idle(CUcontext ctx);
 void contexts_drop_vram(void);
 CUresult contexts_take_vram(void);
 bool contexts_have_peers(void);
+CUresult contexts_error(void); /* of a kernel, in any context that lives */
 void context_unload_modules(CUcontext ctx);
 
 /* limit.c, with sim.lock held: the device memory of a context for stacks */
@@ -303,6 +311,8 @@ CUresult ipc_reopen(struct phys *phys);
 /* ctl.c: this process as a target of checkpoint calls */
 int ctl_start(void);
 void ctl_forget(void); /* in a forked child */
+void ctl_stop(void);   /* the process is no target any more */
+bool ctl_was_locked(void);
 
 /* checkpoint.c: what the restore thread does. Each returns what the caller's call returns. */
 struct restore_request;

@@ -339,39 +339,39 @@ static CUresult properties(CUmemAllocationProp *prop, CUmemGenericAllocationHand
 CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t bytes, size_t alignment, CUdeviceptr hint,
 			     unsigned long long flags)
 {
-	return API_LOCKED(reserve(ptr, bytes, alignment, hint, flags));
+	return API_SOUND_LOCKED(reserve(ptr, bytes, alignment, hint, flags));
 }
 
 CUresult cuMemAddressFree(CUdeviceptr ptr, size_t bytes)
 {
-	return API_LOCKED(unreserve(ptr, bytes));
+	return API_SOUND_LOCKED(unreserve(ptr, bytes));
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
 		     const CUmemAllocationProp *prop, unsigned long long flags)
 {
-	return API_LOCKED(create(handle, bytes, prop, flags));
+	return API_SOUND_LOCKED(create(handle, bytes, prop, flags));
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-	return API_LOCKED(release(handle));
+	return API_SOUND_LOCKED(release(handle));
 }
 
 CUresult cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
 		  unsigned long long flags)
 {
-	return API_LOCKED(map(ptr, bytes, offset, handle, flags));
+	return API_SOUND_LOCKED(map(ptr, bytes, offset, handle, flags));
 }
 
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t bytes)
 {
-	return API_LOCKED(unmap(ptr, bytes));
+	return API_SOUND_LOCKED(unmap(ptr, bytes));
 }
 
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t bytes, const CUmemAccessDesc *desc, size_t count)
 {
-	return API_LOCKED(set_access(ptr, bytes, desc, count));
+	return API_SOUND_LOCKED(set_access(ptr, bytes, desc, count));
 }
 
 CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr)
@@ -388,13 +388,13 @@ CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp 
 CUresult cuMemExportToShareableHandle(void *ret, CUmemGenericAllocationHandle handle,
 				      CUmemAllocationHandleType type, unsigned long long flags)
 {
-	return API_LOCKED(export_handle(ret, handle, type, flags));
+	return API_SOUND_LOCKED(export_handle(ret, handle, type, flags));
 }
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os_handle,
 					CUmemAllocationHandleType type)
 {
-	return API_LOCKED(import_handle(handle, os_handle, type));
+	return API_SOUND_LOCKED(import_handle(handle, os_handle, type));
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
