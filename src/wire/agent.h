@@ -15,14 +15,19 @@
 
 #define AGENT_DIR_VARIABLE "BRUMATE_AGENT_DIR"
 
+/* A file beside the sockets. While it is there, agents that start keep their gates closed, until OPEN. */
+#define AGENT_HOLD_FILE "hold"
+
 enum { AGENT_VERSION = 1, AGENT_PIECES_MAX = 64, AGENT_TEXT_BYTES = 160, AGENT_UUID_BYTES = 16 };
 
 /*
  * HELLO   who are you. Any time.
  * GATE    close the gate within timeout_ms: no thread of the program is in the driver any more, all
  *         its contexts are idle. -ETIMEDOUT: it is open again. -EOPNOTSUPP: text says what memory
- *         cannot be taken (the gate is open again). With the descriptor of a struct agent_drain the
- *         agents of a job drain together; ids: the number of this one among them.
+ *         cannot be taken (the gate is open again). -EREMOTEIO: a context has failed for good, and
+ *         the driver would not bring that back as it is (the gate is open again). With the
+ *         descriptor of a struct agent_drain the agents of a job drain together; ids: the number of
+ *         this one among them.
  * LIST    all pieces, in packets of at most AGENT_PIECES_MAX, more set in all but the last.
  * EXPORT  fds of the pieces whose ids are given, in that order. They stay mapped.
  * UNMAP   unmap and release every piece; their addresses stay reserved. From here the fds that
@@ -38,6 +43,9 @@ enum { AGENT_VERSION = 1, AGENT_PIECES_MAX = 64, AGENT_TEXT_BYTES = 160, AGENT_U
  *         of fds close those of pieces that are no longer imported: OWN may be asked again.
  * DETACH  I hang up; stay as you are. Without it, hanging up opens a closed gate unless a piece is
  *         unmapped.
+ *
+ * Any of them may be answered by -ESHUTDOWN: the program is in exit(), or its driver has shut down. The
+ * gate is open, there is nothing to be mapped, and the process is to be let end.
  *
  * Between processes of one job, for an IPC handle that one made and the other opens. ids: the token and
  * the two numbers that the handle names the memory by, and an offset. These peers open no gate.
@@ -78,8 +86,11 @@ struct agent_drain {
 /* HELLO and GATE, n. What a process shares with others, text says; an agent that does not know sets nothing. */
 enum {
 	AGENT_SHARING_KNOWN = 1u << 0,
-	AGENT_SHARES = 1u << 1,	   /* device memory, or what belongs to it, with another process */
-	AGENT_HAS_PEERS = 1u << 2, /* peer access that the driver made, between GPUs of this process */
+	AGENT_SHARES = 1u << 1, /* device memory, or what belongs to it, with another process */
+	AGENT_HAS_PEERS =
+		1u << 2, /* peer access that the driver made, between GPUs of this process */
+	AGENT_IS_STARTING =
+		1u << 3, /* its driver is being initialised, or the gate holds that back */
 };
 
 enum agent_gate { AGENT_GATE_OPEN, AGENT_GATE_CLOSED, AGENT_GATE_UNMAPPED };

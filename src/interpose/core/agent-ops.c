@@ -33,7 +33,7 @@ fail(struct agent_reply *reply, int error, int result, const char *fmt, ...)
 
 static int errno_of(int result)
 {
-	if (!result || result == -ENOMEM || result == -EINVAL)
+	if (!result || result == -ENOMEM || result == -EINVAL || result == -ESHUTDOWN)
 		return result;
 	return -EIO;
 }
@@ -90,7 +90,8 @@ static void tell_sharing(struct agent_reply *reply)
 	pieces = how_pieces_are_shared();
 	memory_unlock();
 	reply->n = AGENT_SHARING_KNOWN | (by_driver || pieces ? AGENT_SHARES : 0) |
-		   (atomic_load(&memory.peers_by_driver) ? AGENT_HAS_PEERS : 0);
+		   (atomic_load(&memory.peers_by_driver) ? AGENT_HAS_PEERS : 0) |
+		   (agent_life() == AGENT_LIFE_STARTING ? AGENT_IS_STARTING : 0);
 	if (pieces)
 		snprintf(reply->text, sizeof(reply->text), "device memory (%s)", pieces);
 	else if (by_driver)
@@ -125,24 +126,43 @@ static bool check_sharing(struct agent_reply *reply)
 	return !piece;
 }
 
+static void fail_ending(struct agent_reply *reply)
+{
+	fail(reply, -ESHUTDOWN, 0, "it is ending");
+}
+
+/* With the gate closed over an idle GPU: whether what it holds can be taken away. @failed: as of drain(). */
+static bool check_whole(int failed, struct agent_reply *reply)
+{
+	if (failed == -ESHUTDOWN || agent_life() == AGENT_LIFE_ENDING || !backend_is_there())
+		fail_ending(reply);
+	else if (failed)
+		fail(reply, -EREMOTEIO, failed, "a context has failed for good");
+	else
+		return check_sharing(reply);
+	return false;
+}
+
 static void run_gate(struct agent_job *job, struct agent_reply *reply)
 {
 	const struct agent_request *request = job->request;
 	const char *why = NULL;
-	int r;
+	int r, failed = 0;
 
 	if (gate_is_closed())
 		return;
+	if (agent_life() == AGENT_LIFE_ENDING) {
+		fail_ending(reply);
+		return;
+	}
 	r = drain(request->n ? (unsigned int)request->ids[0] : 0, job->n_fds ? job->fds[0] : -1,
-		  deadline_in_ms(request->timeout_ms), &why);
-	if (r < 0) {
+		  deadline_in_ms(request->timeout_ms), &failed, &why);
+	if (r < 0)
 		fail(reply, r, 0, "%s", why);
-		return;
-	}
-	if (!check_sharing(reply)) {
+	else if (!check_whole(failed, reply))
 		gate_open();
+	if (r < 0 || reply->error)
 		return;
-	}
 	tell_sharing(reply);
 	addresses_drop_memory();
 }
@@ -389,6 +409,16 @@ static void run_detach(struct agent_job *job, struct agent_reply *reply)
 {
 }
 
+/* The driver has shut down: nothing is to be mapped any more, and nobody held back. */
+static void let_end(struct agent_reply *reply)
+{
+	agent_set_life(AGENT_LIFE_ENDING);
+	pieces_abandon();
+	gate_open();
+	if (!reply->text[0])
+		fail_ending(reply);
+}
+
 void agent_run(struct agent_job *job, struct agent_reply *reply)
 {
 	static void (*const ops[])(struct agent_job *, struct agent_reply *) = {
@@ -413,6 +443,8 @@ void agent_run(struct agent_job *job, struct agent_reply *reply)
 		     AGENT_VERSION);
 	else
 		ops[request->op](job, reply);
+	if (reply->error == -ESHUTDOWN)
+		let_end(reply);
 	reply->gate = count_away()	 ? AGENT_GATE_UNMAPPED
 		      : gate_is_closed() ? AGENT_GATE_CLOSED
 					 : AGENT_GATE_OPEN;

@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +31,9 @@
 /* Out of the way of programs that count on low numbers or walk through them. */
 enum { LISTEN_FD_MIN = 500, STACK_BYTES = 1 << 20, JOB_DIGITS = 8 };
 
-static atomic_int owner; /* the process the agent belongs to */
+static atomic_int owner;   /* the process the agent belongs to */
+static atomic_int settled; /* the process whose agent_start() is through */
+static atomic_uint life;   /* enum agent_life */
 static atomic_bool managed;
 static int listen_fd = -1;
 static atomic_int served_fd = -1; /* the connection being served; for a fork's child to close */
@@ -45,6 +48,16 @@ uint64_t agent_token(void)
 bool memory_managed(void)
 {
 	return atomic_load_explicit(&managed, memory_order_acquire);
+}
+
+void agent_set_life(enum agent_life now)
+{
+	atomic_store(&life, now);
+}
+
+enum agent_life agent_life(void)
+{
+	return (enum agent_life)atomic_load(&life);
 }
 
 /* The program may have closed our descriptor, and its number may be another file by now. */
@@ -135,10 +148,22 @@ static bool accept_may_pass(int error)
 	return error == EINTR || error == ECONNABORTED;
 }
 
+/* Who makes the file looks for agents afterwards, and who listens looks for the file: one sees the other. */
+static bool job_is_held(void)
+{
+	char path[sizeof(address.sun_path) + sizeof(AGENT_HOLD_FILE)];
+	size_t dir = (size_t)(strrchr(address.sun_path, '/') - address.sun_path);
+
+	snprintf(path, sizeof(path), "%.*s/%s", (int)dir, address.sun_path, AGENT_HOLD_FILE);
+	return !access(path, F_OK);
+}
+
 static void *agent_thread(void *arg)
 {
 	prctl(PR_SET_NAME, "brumate-agent");
 	gate_exempt();
+	if (!job_is_held())
+		gate_open();
 	while (is_still_ours()) {
 		auto_close int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC);
 
@@ -248,23 +273,40 @@ static int listen_at(const char *dir)
 	return 0;
 }
 
-void agent_start(void)
+/* The gate is closed before anybody can find the agent, which opens it. */
+static int start_thread(const char *dir)
 {
-	const char *dir = getenv(AGENT_DIR_VARIABLE);
-	int nobody = 0, saved = errno;
+	int r;
 
-	if (!dir || !*dir || !atomic_compare_exchange_strong(&owner, &nobody, (int)getpid()))
-		return;
-	if (listen_at(dir) < 0) {
-		errno = saved;
-		return;
-	}
+	gate_hold();
+	r = listen_at(dir);
+	if (r < 0)
+		return r;
 	atomic_store_explicit(&managed, true, memory_order_release);
-	if (thread_start_detached(agent_thread, NULL, STACK_BYTES) < 0) {
+	r = thread_start_detached(agent_thread, NULL, STACK_BYTES);
+	if (r < 0) {
 		atomic_store(&managed, false);
 		unlink(address.sun_path);
 		close(listen_fd);
 	}
+	return r;
+}
+
+void agent_start(void)
+{
+	const char *dir = getenv(AGENT_DIR_VARIABLE);
+	int nobody = 0, saved = errno, self = (int)getpid();
+
+	if (!dir || !*dir)
+		return;
+	if (atomic_compare_exchange_strong(&owner, &nobody, self)) {
+		atomic_store(&life, AGENT_LIFE_STARTING);
+		if (start_thread(dir) < 0)
+			gate_open();
+		atomic_store(&settled, self);
+	}
+	while (atomic_load(&settled) != self)
+		sched_yield(); /* a moment: who starts it waits for nothing */
 	errno = saved;
 }
 
@@ -278,5 +320,7 @@ void agent_forget(void)
 	if (conn >= 0)
 		close(conn);
 	atomic_store(&managed, false);
+	atomic_store(&life, AGENT_LIFE_READY);
 	atomic_store(&owner, 0);
+	atomic_store(&settled, 0);
 }

@@ -9,9 +9,16 @@
 
 #include "wire/agent.h"
 
-/** Starts the agent once the program has initialised the driver, if BRUMATE_AGENT_DIR is set; once per
- * process, again after a fork. Safe from any thread. */
+/** Starts the agent before the program initialises the driver, if BRUMATE_AGENT_DIR is set; once per process,
+ * again after a fork. Safe from any thread, and done when it returns. The gate is closed until the agent has
+ * seen whether its job is being suspended: the caller is to gate_pass(). */
 void agent_start(void);
+
+/** How far the process is with the driver. STARTING: it is being initialised, or the gate holds that back. ENDING:
+ * exit() has begun. */
+enum agent_life { AGENT_LIFE_READY, AGENT_LIFE_STARTING, AGENT_LIFE_ENDING };
+void agent_set_life(enum agent_life life);
+enum agent_life agent_life(void);
 
 /** In a forked child: the parent's agent is not ours. */
 void agent_forget(void);

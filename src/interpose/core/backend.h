@@ -5,8 +5,8 @@
  * one library, as the program allocates by way of them.
  *
  * Results are 0; or -errno, where this folder makes or acts on the failure; or the driver's own number,
- * which is positive. -ENOMEM: no room. -EINVAL: not allowed with these arguments. Other -errno are this
- * folder's own. The wrappers turn them into the driver's numbers for the program.
+ * which is positive. -ENOMEM: no room. -EINVAL: not allowed with these arguments. -ESHUTDOWN: the driver has
+ * shut down. Other -errno are this folder's own. The wrappers turn them into the driver's numbers for the program.
  */
 #pragma once
 
@@ -83,6 +83,12 @@ int backend_wait_current(void);
 void backend_lower_stacks(void);
 /** Sets it back to what the program had, where that is not so. Returns the first error, after trying all. */
 int backend_set_stacks_back(void);
+
+/** Whether the driver is still there: it has not shut down. */
+bool backend_is_there(void);
+
+/** Whether a result of waiting is of something that went wrong in the context and stays. */
+bool backend_is_lasting(int result);
 
 /** Says in words why the gate could not be closed. */
 const char *backend_why_busy(void);

@@ -46,6 +46,8 @@ enum {
 struct look {
 	atomic_uint refs;
 	atomic_bool done, given_up;
+	atomic_int
+		failed; /* in the first context where something has gone wrong for good; 0: nowhere */
 	size_t n;
 	void *contexts[];
 };
@@ -59,12 +61,16 @@ static void put_look(struct look *look)
 static void *wait_for_contexts(void *arg)
 {
 	struct look *look = arg;
+	int r, none = 0;
 
 	gate_exempt();
 	capture_relax();
 	/* An error is of work that failed: nothing of that context is running any more. */
-	for (size_t i = 0; i < look->n && !atomic_load(&look->given_up); i++)
-		backend_wait(look->contexts[i]);
+	for (size_t i = 0; i < look->n && !atomic_load(&look->given_up); i++, none = 0) {
+		r = backend_wait(look->contexts[i]);
+		if (r == -ESHUTDOWN || backend_is_lasting(r))
+			atomic_compare_exchange_strong(&look->failed, &none, r);
+	}
 	atomic_store(&look->done, true);
 	gate_wake_closer();
 	put_look(look);
@@ -206,6 +212,7 @@ struct drain {
 	struct members members;
 	struct look *look; /* under way */
 	bool idle;	   /* our bit is not set */
+	int failed;	   /* as the last look found it */
 	uint64_t start_ns, deadline_ns;
 };
 
@@ -242,6 +249,7 @@ static int step_busy(struct drain *d)
 	else if (!d->look)
 		d->look = start_look(&r);
 	else if (atomic_load(&d->look->done)) {
+		d->failed = atomic_load(&d->look->failed);
 		drop_look(d);
 		d->idle = true;
 		become_idle(&d->members);
@@ -311,7 +319,7 @@ static const char *why_not(const struct drain *d, int r)
 					  : backend_why_busy();
 }
 
-int drain(unsigned int member, int fd, uint64_t deadline_ns, const char **why)
+int drain(unsigned int member, int fd, uint64_t deadline_ns, int *ret_failed, const char **why)
 {
 	struct drain d = { .deadline_ns = deadline_ns };
 	int r = join_members(&d.members, member, fd);
@@ -323,6 +331,7 @@ int drain(unsigned int member, int fd, uint64_t deadline_ns, const char **why)
 			r = drain_to_the_end(&d);
 		leave_members(&d.members);
 	}
+	*ret_failed = d.failed;
 	if (r < 0)
 		*why = why_not(&d, r);
 	drop_look(&d);

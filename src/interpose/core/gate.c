@@ -245,6 +245,16 @@ void gate_leave(void)
 		leave_slowly(record);
 }
 
+void gate_pass(void)
+{
+	struct record *record = gate_self;
+
+	if (!record || atomic_load_explicit(&record->depth, memory_order_relaxed) != 1)
+		return;
+	gate_leave();
+	gate_enter();
+}
+
 void gate_left(struct record *record)
 {
 	if (!atomic_load_explicit(&record->depth, memory_order_relaxed))
@@ -331,6 +341,11 @@ void gate_let_through(void)
 bool gate_take_back(void)
 {
 	return take_ticket();
+}
+
+void gate_hold(void)
+{
+	atomic_fetch_or(&gate_state, CLOSED);
 }
 
 void gate_open(void)

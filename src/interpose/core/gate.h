@@ -10,11 +10,16 @@
 void gate_enter(void);
 void gate_leave(void);
 
+/** Waits while the gate is closed, in the middle of a call that has not begun its work. */
+void gate_pass(void);
+
 /** Exempts the calling thread (the agent) from the gate for good. */
 void gate_exempt(void);
 
 /** Closes it: whoever comes is held back. Threads may still be inside. -EBUSY: it is closed. */
 int gate_close(void);
+/** The same without the fence, before anybody can be inside but callers that are to gate_pass(). */
+void gate_hold(void);
 void gate_open(void);
 bool gate_is_closed(void);
 

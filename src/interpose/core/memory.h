@@ -208,6 +208,7 @@ struct piece *piece_at(uint64_t va); /* with the lock */
 
 /* ---- piece.c: with the gate closed ---- */
 
+void pieces_abandon(void);		      /* the driver has shut down: none is away any more */
 int piece_take(struct piece *piece);	      /* unmaps and releases it */
 int piece_bring(struct piece *piece, int fd); /* maps it where it was */
 /** Replaces imported memory of pieces of one device, as far as it goes; who still is imported after that is

@@ -261,6 +261,17 @@ static int map_piece(struct piece *piece)
 	return 0;
 }
 
+void pieces_abandon(void)
+{
+	struct piece *piece = NULL;
+
+	memory_lock();
+	while ((piece = tree_next(&memory.pieces, piece)))
+		piece->away = false;
+	memory.away = 0;
+	memory_unlock();
+}
+
 int piece_take(struct piece *piece)
 {
 	int r;

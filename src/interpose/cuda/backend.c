@@ -17,7 +17,7 @@ static const struct {
 	{ -ENOMEM, CUDA_ERROR_OUT_OF_MEMORY },	   { -EINVAL, CUDA_ERROR_INVALID_VALUE },
 	{ -ENOENT, CUDA_ERROR_NOT_FOUND },	   { -ENXIO, CUDA_ERROR_NOT_MAPPED },
 	{ -EOPNOTSUPP, CUDA_ERROR_NOT_SUPPORTED }, { -EAGAIN, CUDA_ERROR_NOT_READY },
-	{ -ELOOP, CUDA_ERROR_INVALID_CONTEXT },
+	{ -ELOOP, CUDA_ERROR_INVALID_CONTEXT },	   { -ESHUTDOWN, CUDA_ERROR_DEINITIALIZED },
 };
 
 CUresult to_driver(int result)
@@ -40,7 +40,20 @@ static int from_driver(CUresult r)
 {
 	return r == CUDA_ERROR_OUT_OF_MEMORY   ? -ENOMEM
 	       : r == CUDA_ERROR_INVALID_VALUE ? -EINVAL
+	       : r == CUDA_ERROR_DEINITIALIZED ? -ESHUTDOWN
 					       : (int)r;
+}
+
+bool backend_is_lasting(int result)
+{
+	return result > 0 && result_is_lasting((CUresult)result);
+}
+
+bool backend_is_there(void)
+{
+	int n;
+
+	return driver.cuDeviceGetCount(&n) != CUDA_ERROR_DEINITIALIZED;
 }
 
 /* ---- devices ---- */
@@ -236,10 +249,12 @@ struct context *context_current(CUresult *ret_error)
 	if (r || !handle)
 		return NULL;
 	context = find_context(handle);
-	if (context)
+	if (context && !calls_have_failed())
 		return context;
-	/* New to us. One that was destroyed can still be current: this call says so. */
+	/* New to us, or one in which a kernel may have failed. One that was destroyed can still be current: this call says so. */
 	r = driver.cuMemGetInfo_v2(&free_bytes, &total);
+	if (!r && context)
+		return context;
 	if (!r)
 		r = driver.cuCtxGetDevice(&device);
 	if (!r && !device_get(device))

@@ -7,11 +7,12 @@
  *
  * Where the function is known, the thread has a record and the gate is open, a call is made without C:
  * that is gate_enter() and gate_leave() of gate.c in five instructions, which leave the arguments in their
- * registers. Launches of a few µs pass here, so what it costs is measured (tests/programs/call-cost.c).
+ * registers. Two more look at the result: errors from ENTRY_FAILED on are told to entry_failed(). Launches of a few µs pass here, so what it costs is measured (tests/programs/call-cost.c).
  */
 #include <cet.h>
 
 #define ENTRY_SPARE 512 /* as in entry.h */
+#define ENTRY_FAILED 700
 #define STACK_BYTES 256 /* of arguments on the stack that are handed on */
 #define SAVED_BYTES 192 /* seven general and eight vector registers, aligned */
 
@@ -88,7 +89,9 @@ entry_common:
 	jne	1f
 	HAND_ON_STACK
 	call	*%r10
-	decl	(%rbx)
+	cmpl	$ENTRY_FAILED, %eax
+	jae	4f
+5:	decl	(%rbx)
 	cmpl	$0, gate_state(%rip)
 	jne	3f
 0:	movq	-8(%rbp), %rbx
@@ -119,6 +122,16 @@ entry_common:
 	movq	8(%rsp), %rdx
 	movaps	16(%rsp), %xmm0
 	jmp	0b
+	/* In a context that has failed every call does: the way there is no hot path. */
+4:	movq	%rax, (%rsp)
+	movq	%rdx, 8(%rsp)
+	movaps	%xmm0, 16(%rsp)
+	movl	%eax, %edi
+	call	entry_failed
+	movq	(%rsp), %rax
+	movq	8(%rsp), %rdx
+	movaps	16(%rsp), %xmm0
+	jmp	5b
 	.cfi_endproc
 	.size	entry_common, . - entry_common
 
@@ -169,6 +182,7 @@ entry_slowly:
 	movq	%rax, -8(%rbp)
 	movq	%rdx, -16(%rbp)
 	movaps	%xmm0, -80(%rbp)
+	movl	%eax, %edi
 	call	entry_end
 	movq	-8(%rbp), %rax
 	movq	-16(%rbp), %rdx

@@ -59,14 +59,39 @@ static void watch_forks(void)
 		pthread_atfork(NULL, NULL, forget_parent);
 }
 
+/* A job that is suspended goes on with its end when it is resumed: what ends the driver comes after this. */
+static void begin_end(void)
+{
+	gate_enter();
+	agent_set_life(AGENT_LIFE_ENDING);
+	gate_leave();
+}
+
+void init_watch_end(void)
+{
+	static atomic_uint times;
+
+	if (atomic_load_explicit(&times, memory_order_relaxed) < 2 &&
+	    atomic_fetch_add(&times, 1) < 2)
+		atexit(begin_end);
+}
+
 CUresult init_driver(unsigned int flags)
 {
-	CUresult r = driver.cuInit(flags);
+	static atomic_bool done;
+	CUresult r;
 
-	if (r == CUDA_SUCCESS) {
+	if (!atomic_load(&done)) {
 		watch_forks();
 		agent_start();
+		agent_set_life(AGENT_LIFE_STARTING);
+		gate_pass();
 	}
+	r = driver.cuInit(flags);
+	if (r == CUDA_SUCCESS && !atomic_exchange(&done, true))
+		init_watch_end();
+	if (agent_life() == AGENT_LIFE_STARTING)
+		agent_set_life(AGENT_LIFE_READY);
 	return r;
 }
 
@@ -78,7 +103,8 @@ extern const char entry_first[]; /* the trampolines, side by side */
 
 /* What the assembler uses. */
 void *entry_begin(unsigned int slot);
-void entry_end(void);
+void entry_end(CUresult result);
+void entry_failed(CUresult result);
 extern _Atomic(void *) entry_targets[ENTRY__MAX];
 
 _Atomic(void *) entry_targets[ENTRY__MAX];
@@ -150,8 +176,50 @@ void *entry_begin(unsigned int slot)
 	return target;
 }
 
-void entry_end(void)
+/* ---- contexts that have failed ---- */
+
+static atomic_bool has_failed;
+
+bool calls_have_failed(void)
 {
+	return atomic_load_explicit(&has_failed, memory_order_relaxed);
+}
+
+/* What NVIDIA documents to make a context, or the whole process, unusable. Others are of the call. */
+bool result_is_lasting(CUresult result)
+{
+	switch (result) {
+	case CUDA_ERROR_ECC_UNCORRECTABLE:
+	case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+	case CUDA_ERROR_CONTAINED:
+	case CUDA_ERROR_ILLEGAL_ADDRESS:
+	case CUDA_ERROR_LAUNCH_TIMEOUT:
+	case CUDA_ERROR_ASSERT:
+	case CUDA_ERROR_HARDWARE_STACK_ERROR:
+	case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+	case CUDA_ERROR_MISALIGNED_ADDRESS:
+	case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+	case CUDA_ERROR_INVALID_PC:
+	case CUDA_ERROR_LAUNCH_FAILED:
+	case CUDA_ERROR_TENSOR_MEMORY_LEAK:
+	case CUDA_ERROR_EXTERNAL_DEVICE:
+	case CUDA_ERROR_UNKNOWN:
+		return true;
+	default:
+		return false;
+	}
+}
+
+void entry_failed(CUresult result)
+{
+	if (result_is_lasting(result))
+		atomic_store_explicit(&has_failed, true, memory_order_relaxed);
+}
+
+void entry_end(CUresult result)
+{
+	if (result)
+		entry_failed(result);
 	if (!init_is_off())
 		gate_leave();
 }

@@ -75,5 +75,5 @@ CUresult lookup_proc_address_v2(const char *symbol, void **fn, int cuda_version,
 /** BRUMATE_INTERPOSE=off: everything goes straight through. */
 bool init_is_off(void);
 
-/** cuInit, and what follows a successful one: the agent. */
+/** cuInit, the agent before it and what is to come at exit() after it. */
 CUresult init_driver(unsigned int flags);

@@ -10,6 +10,8 @@ static CUcontext primary[DEVICES_MAX]; /* with the tables' lock */
 
 static CUresult note_context(CUresult r, CUcontext *ctx)
 {
+	if (!r)
+		init_watch_end();
 	if (!r && memory_managed())
 		context_note(*ctx, false);
 	return r;

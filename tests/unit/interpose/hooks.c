@@ -32,6 +32,15 @@ void agent_start(void)
 	__atomic_fetch_add(&started, 1, __ATOMIC_RELAXED);
 }
 
+void agent_set_life(enum agent_life life)
+{
+}
+
+enum agent_life agent_life(void)
+{
+	return AGENT_LIFE_READY;
+}
+
 void memory_forget(void)
 {
 	__atomic_fetch_add(&forgotten, 1, __ATOMIC_RELAXED);
