@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -245,6 +246,7 @@ int agent_open(struct agent *ret, const char *dir, struct proc_id id, uid_t uid,
 
 	if (r < 0)
 		return r;
+	a.inner_pid = info.inner_pid;
 	if (!reply)
 		return brumate_fail(err, ENOMEM, "%m");
 	/* A full backlog is an error, not a reason to wait. */
@@ -419,17 +421,25 @@ int agent_open_gate(struct agent *a, struct brumate_error *err)
 
 /* ---- sockets that are left behind ---- */
 
+static bool is_number(const char *name)
+{
+	return *name && !name[strspn(name, "0123456789")] && strlen(name) < 10;
+}
+
+bool agent_listens(const char *dir, pid_t inner_pid)
+{
+	char path[PATH_MAX];
+
+	return snprintf(path, sizeof(path), "%s/%d", dir, inner_pid) < (int)sizeof(path) &&
+	       !faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW);
+}
+
 static bool has_number(const struct proc_tree *tree, const char *name)
 {
 	for (size_t i = 0; i < tree->n; i++)
 		if (tree->items[i].inner_pid == atoi(name))
 			return true;
 	return false;
-}
-
-static bool is_number(const char *name)
-{
-	return *name && !name[strspn(name, "0123456789")] && strlen(name) < 10;
 }
 
 /* Whether nobody listens on the socket any more: a connection is refused once all its descriptors are closed. */

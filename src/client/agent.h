@@ -18,8 +18,9 @@
 struct agent {
 	int fd; /* -1: not connected */
 	struct proc_id id;
+	pid_t inner_pid;      /* as its own pid namespace numbers it; 0: not asked yet */
 	enum agent_gate gate; /* as the last answer said */
-	uint32_t sharing;	     /* AGENT_SHARING_KNOWN and so on (wire/agent.h) */
+	uint32_t sharing;     /* AGENT_SHARING_KNOWN, AGENT_IS_STARTING and so on (wire/agent.h) */
 	char shares[AGENT_TEXT_BYTES]; /* what is shared */
 	uint64_t managed_bytes, driver_bytes;
 };
@@ -34,6 +35,9 @@ enum { AGENT_HELLO_TIMEOUT_MS = 5000, AGENT_CALL_TIMEOUT_MS = 120000 };
  */
 int agent_open(struct agent *ret, const char *dir, struct proc_id id, uid_t uid,
 	       struct brumate_error *err);
+/** Whether @dir has the socket of an agent of that number. Its process may have ended. */
+bool agent_listens(const char *dir, pid_t inner_pid);
+
 /**
  * Removes from @dir, where the agents of the job below @root listen, the sockets of those that have ended.
  * @known: its processes, as they were a while ago. To be called while no operation is at their agents.
@@ -46,7 +50,8 @@ DEFINE_AUTO_FINI(struct agent, agent_close)
 void agent_detach(struct agent *a);
 
 /* The calls. Errors of all: -EPIPE (the agent or its process is gone), -ETIMEDOUT (no answer; the
- * connection is closed), -EBADMSG (an answer that makes no sense), what the agent itself says. */
+ * connection is closed), -EBADMSG (an answer that makes no sense), -ESHUTDOWN (the process is ending, and is to
+ * be let end), what the agent itself says. */
 
 /** @timeout_ms: until it gives up and opens again (-ETIMEDOUT). -EOPNOTSUPP: text says why. @drain_fd: of the
  * struct agent_drain in which it is @member, with the other agents that are asked at the same time; -1: alone. */

@@ -24,6 +24,9 @@ void datapath_drop_agents(struct datapath *d)
 	free(d->agents);
 	d->agents = NULL;
 	d->n_agents = 0;
+	free(d->gone);
+	d->gone = NULL;
+	d->n_gone = 0;
 }
 
 void datapath_fini(struct datapath *d)

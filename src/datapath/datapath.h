@@ -19,7 +19,8 @@
 /** A process whose device memory its agent gives out. */
 struct datapath_agent {
 	struct agent agent;
-	int result; /* of the last request, with its text */
+	bool is_new; /* the driver does not know its process (yet): there is nothing to be moved */
+	int result;  /* of the last request, with its text */
 	struct brumate_error error;
 	struct agent_piece *pieces; /* as last listed; owned */
 	size_t n_pieces;
@@ -83,6 +84,9 @@ struct datapath {
 
 	struct datapath_agent *agents;
 	size_t n_agents;
+	struct proc_id *gone; /* owned: whose memory the vault has, but who use the GPU no more */
+	size_t n_gone;
+	bool has_changed;	   /* members began or ended while their gates closed */
 	struct agent_drain *drain; /* while their gates close, where there are several; else NULL */
 	int drain_fd;
 	struct transfer *transfer; /* under way; NULL: none */

@@ -18,7 +18,7 @@
 #include "base/workers.h"
 #include "datapath/transfer.h"
 
-enum { EXPORT_TRIES = 3 };
+enum { EXPORT_TRIES = 3, END_TIMEOUT_MS = 2000 };
 
 /* ---- all agents at once ---- */
 
@@ -42,7 +42,36 @@ static int ask_agent(void *arg, size_t i, const struct worker *me, struct brumat
 	return 0; /* the others are asked all the same */
 }
 
-/* Returns the first failure; each agent keeps its own. */
+/* An agent that is gone went with its process, or its process ends next. */
+static bool is_over(const struct datapath_agent *a)
+{
+	if (a->result == -ESHUTDOWN || a->result >= 0)
+		return a->result < 0;
+	return proc_wait_gone(a->agent.id,
+			      deadline_in_ms(a->result == -EPIPE ? END_TIMEOUT_MS : 0)) == 0;
+}
+
+/* Members that end are let end: there is nothing to be brought back to them. */
+static void drop_ended_agents(struct datapath *d)
+{
+	size_t left = 0;
+
+	for (size_t i = 0; i < d->n_agents; i++) {
+		struct datapath_agent *a = &d->agents[i];
+
+		if (!is_over(a)) {
+			d->agents[left++] = *a;
+			continue;
+		}
+		log_info("process ends, and the job goes on without it: job=%s pid=%d", d->owner.id,
+			 a->agent.id.pid);
+		agent_close(&a->agent);
+		datapath_agent_fini(a);
+	}
+	d->n_agents = left;
+}
+
+/* Returns the first failure; each agent keeps its own. Those whose processes end are not among them any more. */
 static int ask_agents(struct datapath *d, request_fn fn, struct brumate_error *err)
 {
 	struct request request = { d, fn };
@@ -51,6 +80,8 @@ static int ask_agents(struct datapath *d, request_fn fn, struct brumate_error *e
 	};
 	int r = d->n_agents ? workers_run(&items, err) : 0;
 
+	if (r == 0)
+		drop_ended_agents(d);
 	for (size_t i = 0; r == 0 && i < d->n_agents; i++) {
 		r = d->agents[i].result < 0 ? d->agents[i].result : 0;
 		if (r < 0 && err)
@@ -97,28 +128,12 @@ static void drop_failed_agents(struct datapath *d, struct progress *notes)
 			d->agents[left++] = *a;
 			continue;
 		}
-		leave_to_driver(a, notes);
+		if (!a->is_new)
+			leave_to_driver(a, notes);
 		agent_close(&a->agent);
 		datapath_agent_fini(a);
 	}
 	d->n_agents = left;
-}
-
-void park_find(struct datapath *d, const struct proc_tree *tree, const struct proc_id *ids,
-	       size_t n, struct progress *notes)
-{
-	datapath_drop_agents(d);
-	if (!d->vault || !d->uses_agents || !n)
-		return;
-	d->agents = calloc(n, sizeof(*d->agents));
-	if (!d->agents || !d->agent_dir)
-		return;
-	agent_sweep(d->agent_dir, d->owner.root, tree);
-	for (size_t i = 0; i < n; i++)
-		d->agents[d->n_agents++].agent = (struct agent){ .fd = -1, .id = ids[i] };
-	ask_agents(d, reach_agent, NULL);
-	drop_failed_agents(d, notes);
-	park_detach(d);
 }
 
 static bool has_agent(const struct datapath *d, struct proc_id id)
@@ -129,6 +144,80 @@ static bool has_agent(const struct datapath *d, struct proc_id id)
 	return false;
 }
 
+/* A member that is stopped would not answer. */
+static bool may_listen(const struct datapath *d, const struct proc_info *p)
+{
+	return p->state != 'Z' && p->state != 'T' && p->state != 't' && !has_agent(d, p->id) &&
+	       agent_listens(d->agent_dir, p->inner_pid);
+}
+
+bool park_has_missed(const struct datapath *d, const struct proc_tree *tree)
+{
+	for (size_t i = 0; d->agent_dir && i < tree->n; i++)
+		if (may_listen(d, &tree->items[i]))
+			return true;
+	return false;
+}
+
+static void add_agent(struct datapath *d, struct proc_id id, bool is_new)
+{
+	d->agents[d->n_agents++] =
+		(struct datapath_agent){ .agent = { .fd = -1, .id = id }, .is_new = is_new };
+}
+
+static bool is_among(const struct proc_id *ids, size_t n, struct proc_id id)
+{
+	for (size_t i = 0; i < n; i++)
+		if (proc_is_same(ids[i], id))
+			return true;
+	return false;
+}
+
+/* One that does not answer may be there all the same. */
+static bool may_have_agent(const struct datapath *d, struct proc_id id)
+{
+	for (size_t i = 0; i < d->n_agents; i++)
+		if (proc_is_same(d->agents[i].agent.id, id))
+			return d->agents[i].result != -ENOENT;
+	return false;
+}
+
+/* The driver knows a process no more, and nobody listens in it: it has started another program. */
+static void find_gone(struct datapath *d, const struct proc_id *ids, size_t n)
+{
+	const struct vault *v = d->vault;
+
+	d->gone = calloc(v->n_pieces + 1, sizeof(*d->gone));
+	for (size_t i = 0; d->gone && i < v->n_pieces; i++) {
+		struct proc_id id = v->pieces[i].process;
+
+		if (!is_among(ids, n, id) && !may_have_agent(d, id) &&
+		    !is_among(d->gone, d->n_gone, id))
+			d->gone[d->n_gone++] = id;
+	}
+}
+
+void park_find(struct datapath *d, const struct proc_tree *tree, const struct proc_id *ids,
+	       size_t n, struct progress *notes)
+{
+	datapath_drop_agents(d);
+	if (!d->vault || !d->uses_agents || !d->agent_dir)
+		return;
+	d->agents = calloc(n + tree->n + 1, sizeof(*d->agents));
+	if (!d->agents)
+		return;
+	agent_sweep(d->agent_dir, d->owner.root, tree);
+	for (size_t i = 0; i < n; i++)
+		add_agent(d, ids[i], false);
+	for (size_t i = 0; i < tree->n; i++)
+		if (may_listen(d, &tree->items[i]))
+			add_agent(d, tree->items[i].id, true);
+	ask_agents(d, reach_agent, NULL);
+	find_gone(d, ids, n);
+	drop_failed_agents(d, notes);
+	park_detach(d);
+}
+
 int park_check(const struct datapath *d, struct brumate_error *err)
 {
 	const struct vault *v = d->vault;
@@ -136,7 +225,7 @@ int park_check(const struct datapath *d, struct brumate_error *err)
 	for (size_t i = 0; v && i < v->n_pieces; i++) {
 		struct proc_id id = v->pieces[i].process;
 
-		if (has_agent(d, id) || proc_has_ended(id))
+		if (has_agent(d, id) || is_among(d->gone, d->n_gone, id) || proc_has_ended(id))
 			continue;
 		brumate_fail(err, EIO,
 			     "process %d: its agent does not answer, and its device memory is held "
@@ -196,6 +285,17 @@ static void leave_drain(struct datapath *d, size_t member)
 	syscall(SYS_futex, &d->drain->changes, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
+/* Its exit cannot be held back any more, and it has device memory until it is over. */
+static int await_end(const struct datapath_agent *a, uint32_t timeout_ms, struct brumate_error *err)
+{
+	if (proc_wait_gone(a->agent.id, deadline_in_ms(timeout_ms)) == 0)
+		return -ESHUTDOWN;
+	brumate_fail(err, EBUSY, "process %d is in exit(), and has not ended within %.1f s",
+		     a->agent.id.pid, timeout_ms / 1000.0);
+	brumate_hint(err, "try again once it has ended");
+	return -EBUSY;
+}
+
 static int gate_agent(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
 {
 	uint32_t timeout_ms = progress_left_ms(d->progress, d->lock_timeout_ms);
@@ -208,7 +308,7 @@ static int gate_agent(struct datapath *d, struct datapath_agent *a, struct bruma
 		r = -ENOLINK;
 	if (d->drain && r != -ETIMEDOUT)
 		leave_drain(d, member);
-	return r;
+	return r == -ESHUTDOWN ? await_end(a, timeout_ms, err) : r;
 }
 
 /* Returns 0 if all were asked: each agent keeps its own failure. */
@@ -239,12 +339,16 @@ static bool would_lose(const struct datapath *d, const struct datapath_agent *a)
 static int refuse_gate(const struct datapath_agent *a, struct brumate_error *err)
 {
 	*err = a->error;
-	if (a->result == -ETIMEDOUT)
+	if (a->result == -EREMOTEIO)
+		brumate_hint(err, "the driver would not bring it back as it is; the program can "
+				  "end, or reset "
+				  "the device");
+	else if (a->result == -ETIMEDOUT)
 		brumate_hint(
 			err,
 			"a kernel or host callback that runs long holds the GPU; try again with a "
 			"longer --timeout");
-	else
+	else if (a->result == -EOPNOTSUPP)
 		brumate_hint(err, "the driver would lose memory that is shared; --force tries it");
 	return a->result;
 }
@@ -257,21 +361,92 @@ static int refuse_shared(const struct datapath_agent *a, struct brumate_error *e
 	return -EOPNOTSUPP;
 }
 
+static bool is_refused(const struct datapath *d, const struct datapath_agent *a)
+{
+	return a->result == -ETIMEDOUT || a->result == -EBUSY || a->result == -EREMOTEIO ||
+	       would_lose(d, a);
+}
+
+static int open_agent_dir(const struct datapath *d)
+{
+	int fd = d->agent_dir ? open(d->agent_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW)
+			      : -1;
+
+	return fd < 0 ? -errno : fd;
+}
+
+int park_hold(struct datapath *d, struct brumate_error *err)
+{
+	auto_close int dir_fd = open_agent_dir(d);
+	auto_close int fd = -1;
+
+	if (dir_fd == -ENOENT)
+		return 0;
+	if (dir_fd < 0)
+		return brumate_fail(err, -dir_fd, "%s: %m", d->agent_dir ? d->agent_dir : "agents");
+	fd = openat(dir_fd, AGENT_HOLD_FILE, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
+		    0600);
+	if (fd < 0 && errno != EEXIST)
+		return brumate_fail(err, errno, "%s/%s: %m", d->agent_dir, AGENT_HOLD_FILE);
+	return 0;
+}
+
+/* One that listens began before the file was gone, or looks at its place next: it opens by itself. */
+static void let_in(struct datapath *d, struct proc_id id)
+{
+	auto_(agent_close) struct agent a = AGENT_EMPTY;
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+	int r = agent_open(&a, d->agent_dir, id, d->uid, &why);
+
+	if (r == 0 && a.gate == AGENT_GATE_CLOSED)
+		r = agent_open_gate(&a, &why);
+	if (r < 0 && r != -ENOENT && !proc_has_ended(id))
+		log_warn("a process that began to use the GPU may still be held back: job=%s "
+			 "pid=%d reason=\"%s\"",
+			 d->owner.id, id.pid, why.text);
+	agent_detach(&a);
+}
+
+void park_let_in(struct datapath *d)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	auto_close int dir_fd = open_agent_dir(d);
+
+	if (dir_fd < 0 || unlinkat(dir_fd, AGENT_HOLD_FILE, 0) < 0 ||
+	    proc_tree_read(&tree, d->owner.root, NULL) < 0)
+		return;
+	for (size_t i = 0; i < tree.n; i++)
+		if (may_listen(d, &tree.items[i]))
+			let_in(d, tree.items[i].id);
+}
+
+/* Of those that were being initialised the driver knows more when their gates are closed. */
+static bool any_starting(const struct datapath *d)
+{
+	for (size_t i = 0; i < d->n_agents; i++)
+		if (d->agents[i].is_new || d->agents[i].agent.sharing & AGENT_IS_STARTING)
+			return true;
+	return false;
+}
+
 int park_gate(struct datapath *d, struct brumate_error *err)
 {
-	int r = gate_agents(d, err);
+	size_t n = d->n_agents;
 
+	d->has_changed = any_starting(d);
+	int r = gate_agents(d, err);
 	if (r < 0)
 		return r;
 	for (size_t i = 0; i < d->n_agents; i++) {
 		const struct datapath_agent *a = &d->agents[i];
 
-		if (a->result == -ETIMEDOUT || would_lose(d, a))
+		if (is_refused(d, a))
 			return refuse_gate(a, err);
 		if (d->n_agents > 1 && a->agent.sharing & AGENT_SHARES && !d->force)
 			return refuse_shared(a, err);
 	}
 	drop_failed_agents(d, d->progress);
+	d->has_changed |= d->n_agents < n;
 	return d->n_agents ? 0 : 1;
 }
 
@@ -662,6 +837,7 @@ int park_open(struct datapath *d, struct brumate_error *err)
 		return r;
 	d->progress->released_ns = clock_now_ns();
 	park_detach(d);
+	park_let_in(d);
 	release_vault(d);
 	return 0;
 }

@@ -8,16 +8,28 @@
 
 #include "datapath/datapath.h"
 
-/** Finds out which of the processes @ids, which belong to @tree, have agents. Nobody is connected afterwards.
- * Never fails: what has no agent goes by the driver, which is said to @notes (NULL: to nobody). */
+/** Finds out which of the processes @ids, which are those of @tree that the driver knows, have agents, and which
+ * others of it have: their driver is being initialised. Nobody is connected afterwards. Never fails: what has no
+ * agent goes by the driver, which is said to @notes (NULL: to nobody). */
 void park_find(struct datapath *d, const struct proc_tree *tree, const struct proc_id *ids,
 	       size_t n, struct progress *notes);
 
 /** Refuses where a process whose memory is in the vault has no agent that could take it. -EIO. */
 int park_check(const struct datapath *d, struct brumate_error *err);
 
-/** Closes the gates of all agents at once. -ETIMEDOUT: all are open again. Returns 1 where no agent is left:
- * all goes by the driver. */
+/** Has agents that start from now on keep their gates closed: what they begin waits for park_let_in(). Whoever is
+ * not held listens already. -errno. */
+int park_hold(struct datapath *d, struct brumate_error *err);
+
+/** Ends park_hold(), and opens the gates of those that were held. */
+void park_let_in(struct datapath *d);
+
+/** Whether a member of @tree has an agent that is not among those that were found. */
+bool park_has_missed(const struct datapath *d, const struct proc_tree *tree);
+
+/** Closes the gates of all agents at once. -ETIMEDOUT: all are open again. Those whose processes are ending are
+ * waited for, and are not among the agents any more; -EBUSY: one has not ended in time. Returns 1 where no agent
+ * is left: all goes by the driver. */
 int park_gate(struct datapath *d, struct brumate_error *err);
 
 /** Puts all pieces into the vault: listed, exported to us and the keeper, the table on disk. */

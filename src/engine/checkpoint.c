@@ -374,7 +374,7 @@ static int let_go(struct op *op, struct brumate_error *err)
 
 	if (!op->request->leave_running)
 		return 1;
-	if (!op->was_suspended && op->gpus.n)
+	if (!op->was_suspended)
 		r = step_bring_back(op, err);
 	op->progress.released_ns = clock_now_ns();
 	return r;

@@ -263,12 +263,48 @@ static int act_once(struct gpu_set *s, const struct selection *l, enum dev_actio
 	return r;
 }
 
+/* What the driver knew and knows no more needs nothing: it has ended, or started another program, or its driver
+ * has shut down on its way out. */
+static bool is_over(const struct gpu_process *p)
+{
+	return p->dev.state == DEV_STATE_NONE;
+}
+
 static const struct gpu_process *find_other_than(const struct selection *l, enum dev_state want)
 {
 	for (size_t i = 0; i < l->n; i++)
-		if (l->items[i]->dev.state != want)
+		if (l->items[i]->dev.state != want && !is_over(l->items[i]))
 			return l->items[i];
 	return NULL;
+}
+
+/* Those of which the driver says so in the middle of an operation are asked about again once they have had time
+ * to end: only where it says so twice it counts. */
+static int confirm_over(struct gpu_set *s, const struct selection *l, struct brumate_error *err)
+{
+	bool again = false;
+
+	for (size_t i = 0; i < l->n; i++)
+		if (is_over(l->items[i]))
+			again |=
+				proc_wait_gone(l->items[i]->id, deadline_in_ms(END_TIMEOUT_MS)) < 0;
+	return again ? ask_states(s, l, err) : 0;
+}
+
+/* Forgets them. Returns how many there were. */
+static size_t drop_over(struct gpu_set *s)
+{
+	size_t left = 0, n = s->n;
+
+	for (size_t i = 0; i < n; i++)
+		if (is_over(&s->items[i]))
+			log_info("process uses the GPU no more, and the job goes on without it: "
+				 "job=%s pid=%d",
+				 s->job, s->items[i].id.pid);
+		else
+			s->items[left++] = s->items[i];
+	s->n = left;
+	return n - left;
 }
 
 static void add_hint(const struct gpu_set *s, enum dev_action action, const struct failure *why,
@@ -329,6 +365,8 @@ static int act_on(struct gpu_set *s, const struct selection *l, enum dev_action 
 			return r;
 		}
 		int asked = ask_states(s, l, err);
+		if (asked == 0)
+			asked = confirm_over(s, l, err);
 		if (asked < 0)
 			return asked;
 		if (!find_other_than(l, want))
@@ -349,7 +387,12 @@ int gpu_set_act(struct gpu_set *s, enum dev_action action, enum dev_state want, 
 	if (s->vendor->saved_by_criu)
 		return 1;
 	int r = select_processes(&all, s, DEV_STATE__MAX, err);
-	return r < 0 ? r : act_on(s, &all, action, want, timeout_ms, err);
+	if (r == 0)
+		r = act_on(s, &all, action, want, timeout_ms, err);
+	/* To come back nobody need be left; to go there must be somebody who goes. */
+	if (r == 0 && drop_over(s) && !s->n && (action == DEV_LOCK || action == DEV_DO_CHECKPOINT))
+		return brumate_fail(err, ESRCH, "no process uses the GPU any more");
+	return r;
 }
 
 /* Acts on those in state @from alone, whatever becomes of the others. */
@@ -375,6 +418,7 @@ int gpu_set_restore_suspended(struct gpu_set *s, struct brumate_error *err)
 	const struct failure unknown = { 0 };
 	int r = act_from(s, DEV_STATE_CHECKPOINTED, DEV_RESTORE, err);
 
+	drop_over(s);
 	for (size_t i = 0; r == 0 && i < s->n; i++) {
 		enum dev_state state = s->items[i].dev.state;
 
@@ -416,6 +460,7 @@ static int take_two_steps(struct gpu_set *s, const enum dev_state from[2],
 			r = one;
 		if ((one = ask_all_states(s, r < 0 ? NULL : err)) < 0)
 			return one;
+		drop_over(s);
 	}
 	return r;
 }

@@ -311,7 +311,8 @@ static int restore_processes(struct op *op, struct brumate_error *err)
 	int r = make_log(op, err);
 
 	/* Agents that were saved listen again where they did. */
-	if (r < 0 || (r = job_make_agent_dir(op->job, err)) < 0)
+	if (r < 0 || (r = job_make_agent_dir(op->job, err)) < 0 ||
+	    (r = park_hold(&op->data, err)) < 0)
 		return r;
 	op->images.dir_fd = secret_images_from(op, err);
 	if (op->images.dir_fd < 0)

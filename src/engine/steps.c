@@ -41,17 +41,53 @@ void step_undo_live(struct op *op)
 	live_undo(&op->data);
 }
 
+/* Who begins to use the GPU from now on is held back; who has begun is found by then. */
+static int hold_newcomers(struct op *op, struct brumate_error *err)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+
+	if (!op->data.uses_agents)
+		return 0;
+	int r = park_hold(&op->data, err);
+	if (r == 0)
+		r = proc_tree_read(&tree, op->job->root, err);
+	if (r < 0 || !park_has_missed(&op->data, &tree))
+		return r;
+	r = op_find_gpus(op, err);
+	if (r == 0)
+		op_find_agents(op, true);
+	return r;
+}
+
+/* Members that were beginning or ending before the gates were closed have begun or ended by now. */
+static int settle_members(struct op *op, struct brumate_error *err)
+{
+	if (!op->data.has_changed)
+		return 0;
+	int r = op_find_gpus(op, err);
+	if (r < 0)
+		return r;
+	op->gpu_bytes = gpu_set_bytes(&op->gpus);
+	return placement_record(op->job, &op->gpus, err);
+}
+
 int step_gate(struct op *op, struct brumate_error *err)
 {
-	if (op->was_suspended || !op->data.n_agents)
+	if (op->was_suspended)
 		return 1;
-	int r = placement_record(op->job, &op->gpus, err);
-	if (r < 0)
+	int r = hold_newcomers(op, err);
+	if (r < 0 || !op->data.n_agents)
+		return r < 0 ? r : 1;
+	if ((r = placement_record(op->job, &op->gpus, err)) < 0)
 		return r;
 	op->progress.stopped_ns = clock_now_ns();
 	op->touched = true;
-	r = park_gate(&op->data, err);
-	return r < 0 ? r : rights_check(op, err);
+	int gated = park_gate(&op->data, err);
+	if (gated < 0)
+		return gated;
+	if ((r = settle_members(op, err)) < 0 || (r = rights_check(op, err)) < 0)
+		return r;
+	return gated;
 }
 
 int step_park(struct op *op, struct brumate_error *err)
@@ -112,8 +148,10 @@ static void record_baseline(struct op *op)
 
 int step_open(struct op *op, struct brumate_error *err)
 {
-	if (!op->data.n_agents)
+	if (!op->data.n_agents) {
+		park_let_in(&op->data);
 		return 1;
+	}
 	int r = park_open(&op->data, err);
 	if (r == 0)
 		record_baseline(op);
@@ -200,11 +238,12 @@ static bool reach_agents(struct op *op)
 
 static int bring_data_back(struct op *op, struct brumate_error *err)
 {
-	if (!reach_agents(op))
-		return 0;
-	int r = park_return(&op->data, err);
+	int r = reach_agents(op) ? park_return(&op->data, err) : 0;
+
 	if (r == 0 && op->data.n_agents)
 		record_baseline(op);
+	if (r == 0)
+		park_let_in(&op->data);
 	return r;
 }
 
@@ -225,8 +264,12 @@ void step_undo_park(struct op *op)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
-	if (op->was_suspended || !op->touched || !op->data.n_agents || job_has_ended(op->job))
+	if (op->was_suspended || job_has_ended(op->job))
 		return;
+	if (!op->touched || !op->data.n_agents) {
+		park_let_in(&op->data);
+		return;
+	}
 	if (bring_data_back(op, &err) < 0)
 		log_error("device memory could not be brought back: job=%s reason=\"%s\"",
 			  op->job->id, err.text);

@@ -14,15 +14,31 @@
 
 /* ---- suspend ---- */
 
+static int refuse_idle(struct op *op, struct brumate_error *err)
+{
+	brumate_fail(err, EOPNOTSUPP, "job %s has no GPU state to suspend", op->job->id);
+	brumate_hint(err, "none of its processes has initialised the driver (yet)");
+	return -EOPNOTSUPP;
+}
+
+/* Those that began or ended meanwhile are known now. */
+static int suspend_gate(struct op *op, struct brumate_error *err)
+{
+	int r = step_gate(op, err);
+
+	if (r < 0 || op->gpus.n)
+		return r;
+	return job_ends_now(op->job) ? brumate_fail(err, ESRCH, "job %s has ended", op->job->id)
+				     : refuse_idle(op, err);
+}
+
 static int check_suspend(struct op *op, struct brumate_error *err)
 {
 	if (!op->gpus.n && job_ends_now(op->job)) /* since it was looked at */
 		return brumate_fail(err, ESRCH, "job %s has ended", op->job->id);
-	if (!op->gpus.n) {
-		brumate_fail(err, EOPNOTSUPP, "job %s has no GPU state to suspend", op->job->id);
-		brumate_hint(err, "none of its processes has initialised the driver (yet)");
-		return -EOPNOTSUPP;
-	}
+	/* One that is being initialised has some by the time its gate is closed. */
+	if (!op->gpus.n && !op->data.n_agents)
+		return refuse_idle(op, err);
 	int r = gpu_set_check_suspend(&op->gpus, err);
 	return r < 0 ? r : preflight(op, SCAN_GPU, err);
 }
@@ -75,7 +91,7 @@ static const struct step suspend_steps[] = {
 	{ "identify", "the driver", step_identify, NULL },
 	{ "preflight", "the scan of the job's processes", check_suspend, NULL },
 	{ "live", "the copy of a running job", step_live, step_undo_live },
-	{ "gate", "calls and kernels in flight", step_gate, step_undo_park },
+	{ "gate", "calls and kernels in flight", suspend_gate, step_undo_park },
 	{ "park", "the job's agents", step_park, step_undo_park },
 	{ "copy", "nothing", step_copy_out, step_undo_copy },
 	{ "unmap", "the job's agents", step_unmap, NULL },
