@@ -58,6 +58,7 @@ struct bench_limits {
 /* The synthetic job. */
 struct bench_job {
 	char id[32];
+	const char *dir; /* of its checkpoints; borrowed, may be NULL */
 	int log_fd, inotify_fd;
 	off_t offset; /* of the log, up to which lines were taken */
 };
@@ -259,17 +260,45 @@ static int bench_measure_disk(struct bench_limits *limits, const char *dir,
 
 enum { ANSWER_TIMEOUT_MS = 300000, TAIL_BYTES = 4096 };
 
-/* Ends it and removes its record. Accepts the empty value. */
-static void bench_job_fini(struct bench_job *j)
+/* The checkpoint that its record names, once no operation is under way. Owned; NULL: there is none. */
+static char *bench_job_checkpoint(const struct bench_job *j)
 {
+	auto_json json_t *p = json_pack("{s:s,s:b}", "job", j->id, "settled", 1), *reply = NULL;
+	const char *id;
+
+	if (!p || client_ask("Status", p, &reply, NULL) < 0)
+		return NULL;
+	id = json_string_value(json_object_get(json_object_get(reply, "job"), "checkpoint"));
+	return id ? strdup(id) : NULL;
+}
+
+static void remove_bench_checkpoint(const char *id, const char *dir)
+{
+	auto_json json_t *p = json_pack("{s:s,s:s*}", "checkpoint", id, "dir", dir);
+
+	if (p)
+		client_ask("Remove", p, NULL, NULL);
+}
+
+static void end_bench_job(const struct bench_job *j)
+{
+	auto_free char *checkpoint = bench_job_checkpoint(j);
 	auto_json json_t *kill = json_pack("{s:s,s:i}", "job", j->id, "signal", SIGKILL);
 	auto_json json_t *job = json_pack("{s:s}", "job", j->id);
-	auto_json json_t *killed = NULL, *waited = NULL, *removed = NULL;
 
-	if (j->id[0] && client_ask("Kill", kill, &killed, NULL) == 0)
-		client_ask("Wait", job, &waited, NULL);
+	if (client_ask("Kill", kill, NULL, NULL) == 0)
+		client_ask("Wait", job, NULL, NULL);
+	client_ask("Remove", job, NULL, NULL);
+	if (checkpoint)
+		remove_bench_checkpoint(checkpoint, j->dir);
+}
+
+/* Ends it and removes what is left of it. Accepts the empty value. What cannot be done here the job's shim does when
+ * this process is gone. */
+static void bench_job_fini(struct bench_job *j)
+{
 	if (j->id[0])
-		client_ask("Remove", job, &removed, NULL);
+		end_bench_job(j);
 	cleanup_close(&j->log_fd);
 	cleanup_close(&j->inotify_fd);
 	*j = BENCH_JOB_EMPTY;
@@ -298,8 +327,8 @@ static json_t *pack_bench_job(const struct bench_options *o, const char *program
 				 o->pieces_kib, "--zero", zero, "--change", change, "--seed", seed);
 	if (argv && link)
 		json_array_append_new(argv, json_string("--link"));
-	return json_pack("{s:o,s:o,s:s,s:s,s:s*}", "argv", argv, "env", pack_environment(), "cwd",
-			 "/", "data_path", path, "gpu", o->gpu);
+	return json_pack("{s:o,s:o,s:s,s:s,s:s*,s:b}", "argv", argv, "env", pack_environment(),
+			 "cwd", "/", "data_path", path, "gpu", o->gpu, "with_caller", 1);
 }
 
 static int watch_log(struct bench_job *j, json_t *job, struct brumate_error *err)
@@ -339,6 +368,27 @@ static int take_line(struct bench_job *j, const char *word, char *ret, size_t re
 	}
 }
 
+/* Waits until something is written, or a signal comes: -ECANCELED. */
+static int wait_line(const struct bench_job *j, uint64_t deadline_ns)
+{
+	struct pollfd fds[] = { { .fd = j->inotify_fd, .events = POLLIN },
+				{ .fd = interrupt_watch(true), .events = POLLIN } };
+	int n = poll(fds, 2, deadline_left_ms(deadline_ns));
+
+	if (n < 0)
+		return errno == EINTR ? 0 : -errno;
+	if (fds[1].revents)
+		return -ECANCELED;
+	return n ? 0 : -ETIMEDOUT;
+}
+
+/* Calls the service until a signal comes: -ECANCELED. */
+static int bench_call(const char *method, json_t *parameters, json_t **ret,
+		      struct brumate_error *err)
+{
+	return client_call(method, parameters, NULL, NULL, interrupt_watch(true), ret, err);
+}
+
 /* Waits for its next line that starts with @word: the rest of it, NUL-terminated. -ETIMEDOUT, or -EIO where it
  * said that something is wrong. */
 static int bench_job_line(struct bench_job *j, const char *word, char *ret, size_t ret_bytes,
@@ -349,7 +399,9 @@ static int bench_job_line(struct bench_job *j, const char *word, char *ret, size
 	int r;
 
 	while ((r = take_line(j, word, ret, ret_bytes, err)) == 0) {
-		r = fd_wait(j->inotify_fd, POLLIN, deadline_ns);
+		r = wait_line(j, deadline_ns);
+		if (r == -ECANCELED)
+			return brumate_fail(err, ECANCELED, "cancelled");
 		if (r < 0)
 			return brumate_fail(err, -r, "job %s did not say \"%s\": %m", j->id, word);
 		if (read(j->inotify_fd, events, sizeof(events)) < 0 && errno != EAGAIN)
@@ -387,6 +439,7 @@ static int bench_job_start(struct bench_job *ret, const struct bench_options *o,
 	json_t *job = json_object_get(reply, "job");
 	const char *id = json_string_value(json_object_get(job, "id"));
 	snprintf(j.id, sizeof(j.id), "%s", id ? id : "");
+	j.dir = o->dir;
 	r = watch_log(&j, job, err);
 	if (r == 0 && limits)
 		r = bench_job_line(&j, "link ", line, sizeof(line), err);
@@ -443,7 +496,7 @@ static int run_operation(struct bench *b, const char *method, const char *name, 
 {
 	auto_json json_t *p = pack_operation(b, method, what), *reply = NULL;
 	uint64_t start_ns = clock_now_ns(), start_wall_ns = clock_wall_ns();
-	int r = p ? client_ask(method, p, &reply, err) : brumate_fail(err, ENOMEM, "%m");
+	int r = p ? bench_call(method, p, &reply, err) : brumate_fail(err, ENOMEM, "%m");
 	double seconds = clock_since_s(start_ns);
 
 	if (r < 0)
@@ -528,11 +581,10 @@ static int checkpoint_and_restore(struct bench *b, struct bench_job *j, const ch
 	r = run_operation(b, "Restore", "restore", path, round, id, &result, err);
 	if (r == 0)
 		r = see_it_run(b, j, result, err);
+	if (r < 0)
+		return r; /* the checkpoint goes with the job */
 	auto_json json_t *p = json_pack("{s:s,s:s*}", "checkpoint", id, "dir", b->options.dir);
-	auto_json json_t *removed = NULL;
-	if (p && client_ask("Remove", p, &removed, r < 0 ? NULL : err) < 0 && r == 0)
-		r = -EIO;
-	return r;
+	return p ? client_ask("Remove", p, NULL, err) : brumate_fail(err, ENOMEM, "%m");
 }
 
 /* Takes one job through all rounds by @path, adding results; its data is checked after each. */
@@ -762,10 +814,21 @@ static int get_bench_options(struct bench_options *o, const struct invocation *i
 	return 0;
 }
 
+/* What an earlier one left that was killed together with the shim of its job. */
+static void sweep_earlier(const struct bench *b)
+{
+	auto_json json_t *p = json_pack("{s:s*}", "dir", b->options.dir);
+
+	if (p)
+		client_ask("Sweep", p, NULL, NULL);
+}
+
 static int run_bench(struct bench *b, struct brumate_error *err)
 {
+	if (interrupt_watch(true) < 0)
+		return brumate_fail(err, errno, "pipe: %m");
+	sweep_earlier(b);
 	int r = bench_measure_memcpy(&b->limits, err);
-
 	if (r == 0 && b->options.dir)
 		r = bench_measure_disk(&b->limits, b->options.dir, err);
 	for (const char *const *path = b->options.paths; r == 0 && *path; path++)
@@ -786,6 +849,8 @@ int verb_bench(const struct invocation *in, struct brumate_error *err)
 		return brumate_fail(err, -r, "%s: %m", dir);
 	b.options.dir = dir;
 	r = run_bench(&b, err);
+	if (r == -ECANCELED && interrupt_take())
+		return brumate_fail(err, ECANCELED, "bench: interrupted; its job is ended");
 	if (r == 0 && in->values[OPT_TRACE])
 		r = bench_write_trace(&b, in->values[OPT_TRACE], err);
 	if (r < 0)

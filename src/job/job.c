@@ -378,6 +378,7 @@ static int fill(struct job *j, const struct job_spec *spec)
 	j->by_pid = spec->by_pid;
 	j->data_path = spec->data_path;
 	j->root = spec->root;
+	j->owner = spec->owner;
 	j->exit_code = JOB_EXIT_UNKNOWN;
 	j->sequence = spec->id ? 0 : clock_wall_ns() / NS_PER_MS;
 	clock_stamp(j->created);
@@ -567,6 +568,18 @@ int job_release(const struct job *j, struct brumate_error *err)
 }
 
 /* ---- as users see it ---- */
+
+bool job_is_abandoned(const struct job *j)
+{
+	char boot_id[PROC_BOOT_ID_BYTES];
+
+	if (!j->owner.pid)
+		return false;
+	if (proc_boot_id(boot_id) == 0 && strcmp(boot_id, j->boot_id) != 0)
+		return true;
+	enum proc_life life = proc_look(j->owner);
+	return life == PROC_GONE || life == PROC_ZOMBIE;
+}
 
 bool job_names_checkpoint(const struct job *j, const char *path)
 {

@@ -25,7 +25,8 @@ struct job_spec {
 	gid_t gid;
 	bool simulated, by_pid;
 	enum job_data_path data_path;
-	struct proc_id root; /* by_pid */
+	struct proc_id root;  /* by_pid */
+	struct proc_id owner; /* the process that the job ends with; pid 0: none */
 };
 
 /** Creates the directory and the record, state created. Errors to act on: -EEXIST (name or id is
@@ -66,6 +67,9 @@ int job_remove(struct job *j, bool with_log, struct brumate_error *err);
 
 /** Removes the directory of a job whose processes run on as nobody's job. Its log stays. */
 int job_release(const struct job *j, struct brumate_error *err);
+
+/** Whether the process is gone that the job was to end with, so that nobody asks for the job any more. */
+bool job_is_abandoned(const struct job *j);
 
 /** Whether the record names the checkpoint at @path, by whatever path: then it must stay. */
 bool job_names_checkpoint(const struct job *j, const char *path);

@@ -94,6 +94,7 @@ struct job {
 	uint64_t kept_bytes;		  /* running, with a host copy of what its memory was */
 	bool restored;			  /* its processes came out of a checkpoint */
 	struct proc_id root;		  /* pid 0: none */
+	struct proc_id owner;		  /* the job ends with this process; pid 0: with none */
 	struct proc_id init;		  /* init of its pid namespace; pid 0: lives in ours */
 	char boot_id[PROC_BOOT_ID_BYTES]; /* boot in which root and init are meant */
 	int exit_code;			  /* 0..255, 128+N after signal N; JOB_EXIT_UNKNOWN */

@@ -547,6 +547,7 @@ int service_sweep(const struct service_call *call, json_t *parameters, json_t **
 	if (n < 0)
 		return brumate_fail(err, -n, "%s: %m", dir);
 	n += remote_sweep(dir);
+	n += end_abandoned_jobs(call);
 	*ret = json_pack("{s:i}", "swept", n);
 	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
 }

@@ -270,6 +270,20 @@ static int make_env(json_t **ret, json_t *parameters, bool simulated, struct bru
 	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
 }
 
+/* The process that calls, with which the job is to end. */
+static int get_owner(struct proc_id *ret, const struct service_call *call, json_t *parameters,
+		     struct brumate_error *err)
+{
+	bool with_caller = false;
+	int r = wire_get_bool(parameters, "with_caller", &with_caller, err);
+
+	if (r < 0 || !with_caller)
+		return r;
+	if (!call->pid)
+		return wire_fail_parameter(err, "with_caller", "the caller's process is not known");
+	return proc_identify(ret, call->pid, err);
+}
+
 int service_run(const struct service_call *call, json_t *parameters, json_t **ret,
 		struct brumate_error *err)
 {
@@ -293,6 +307,8 @@ int service_run(const struct service_call *call, json_t *parameters, json_t **re
 		r = get_simulated(parameters, &spec.simulated, err);
 	if (r == 0)
 		r = get_data_path(parameters, &spec.data_path, err);
+	if (r == 0)
+		r = get_owner(&spec.owner, call, parameters, err);
 	if (r < 0)
 		return r;
 
@@ -688,6 +704,40 @@ int service_wait(const struct service_call *call, json_t *parameters, json_t **r
 	if (has_ended(&j))
 		return reply_fresh(&j, ret, err);
 	return shim_relay(call, &j, "Wait", NULL, ret, err);
+}
+
+/* ---- abandoned jobs ---- */
+
+enum { ABANDONED_TIMEOUT_MS = 60000 };
+
+struct abandoned {
+	const struct service_call *call;
+	int ended;
+};
+
+/* Its shim ends the job as soon as it runs, and removes the directory at the end. */
+static void end_abandoned(void *arg, const struct job *j, const char *id,
+			  const struct brumate_error *why)
+{
+	struct abandoned *a = arg;
+	auto_close int fd = inotify_init1(IN_CLOEXEC);
+	struct wire w;
+
+	(void)id;
+	(void)why;
+	if (!j || !job_is_abandoned(j) || fd < 0 ||
+	    inotify_add_watch(fd, j->dir, IN_DELETE_SELF) < 0 || shim_connect(&w, j, NULL) < 0)
+		return;
+	wire_fini(&w);
+	if (fd_wait(fd, POLLIN, deadline_in_ms(ABANDONED_TIMEOUT_MS)) == 0)
+		a->ended++;
+}
+
+int end_abandoned_jobs(const struct service_call *call)
+{
+	struct abandoned a = { .call = call };
+
+	return job_list(end_abandoned, &a, NULL) < 0 ? 0 : a.ended;
 }
 
 /* ---- removing ---- */

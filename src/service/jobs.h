@@ -17,6 +17,9 @@ int get_simulated(json_t *parameters, bool *ret, struct brumate_error *err);
 int take_in(struct job *ret, bool *ret_new, const struct service_call *call, pid_t pid,
 	    const char *name, bool simulated, struct brumate_error *err);
 
+/** Ends and removes the jobs whose owner is gone, but whose shim too, so that nothing did it before. Returns how many. */
+int end_abandoned_jobs(const struct service_call *call);
+
 /** Gives back a process that was taken in for an operation that failed, or was cancelled, if it runs. @j is read
  * again. */
 void give_back(const struct service_call *call, struct job *j);

@@ -177,7 +177,7 @@ static bool is_needed(struct watch *w, int *ret_wait_ms)
 	*ret_wait_ms = -1;
 	if (left)
 		return false;
-	if (busy || ((alive || unsaved) && !w->stopping) || n)
+	if (busy || ((alive || unsaved || owner_needs_shim(w->shim)) && !w->stopping) || n)
 		return true;
 	if (w->stopping)
 		return false;
@@ -235,6 +235,7 @@ static void run_loop(struct watch *w)
 			{ .fd = w->shim->timer.fd, .events = POLLIN },
 			{ .fd = w->keeper_fd, .events = POLLRDHUP },
 			{ .fd = w->shim->mend.fd, .events = POLLIN },
+			{ .fd = w->shim->owner.fd, .events = POLLIN },
 		};
 		uint64_t woken;
 
@@ -247,7 +248,7 @@ static void run_loop(struct watch *w)
 			fds[3].fd = -1;
 			wait_ms = LOOK_AGAIN_MS;
 		}
-		if (poll(fds, 7, wait_ms) < 0)
+		if (poll(fds, 8, wait_ms) < 0)
 			continue;
 		reserve_fill();
 		if (w->look_again)
@@ -264,6 +265,8 @@ static void run_loop(struct watch *w)
 			schedule_due(w->shim);
 		if (fds[6].revents)
 			mend_due(w->shim);
+		if (fds[7].revents)
+			owner_gone(w->shim);
 		mend_update(w->shim);
 		schedule_update(w->shim);
 		follow_root(w);
@@ -340,12 +343,14 @@ static int serve(struct shim *s, int signal_fd, int *ready_fd, struct brumate_er
 	schedule_init(s);
 	mend_init(s);
 	mend_update(s);
+	owner_init(s);
 	run_loop(&w);
 	/* By its directory and not by its path, at which a new job of this id may be by now. */
 	unlinkat(dir_fd, "shim.sock", 0);
 	wire_server_free(w.server);
 	schedule_fini(s);
 	mend_fini(s);
+	owner_fini(s);
 	vault_fini(&s->vault); /* the keeper goes on */
 	cleanup_close(&w.root_fd);
 	return 0;

@@ -52,6 +52,12 @@ struct shim {
 		atomic_bool working; /* the thread is not done */
 		atomic_bool stop;    /* the thread is to give up */
 	} timer;
+	struct shim_owner {
+		int fd;	      /* pidfd of the process that the job ends with; -1: there is none */
+		bool started; /* there is a thread to be joined */
+		pthread_t thread;    /* ends the job */
+		atomic_bool working; /* the thread is not done */
+	} owner;
 };
 
 extern const struct wire_method shim_methods[];
@@ -102,6 +108,19 @@ void mend_update(struct shim *s);
 void mend_due(struct shim *s);
 /** Waits for the end of a try that is under way. */
 void mend_fini(struct shim *s);
+
+/* ---- a job that ends with the process that asked for it, owner.c ---- */
+
+/** Begins to watch that process. Where it is gone already, the job is ended. */
+void owner_init(struct shim *s);
+
+/** The main loop calls it when the process has gone. */
+void owner_gone(struct shim *s);
+
+/** Whether the shim must not end yet. */
+bool owner_needs_shim(const struct shim *s);
+
+void owner_fini(struct shim *s);
 
 /* ---- checkpoints by schedule, schedule.c ---- */
 

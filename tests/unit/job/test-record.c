@@ -34,6 +34,7 @@ static struct job full_job(void)
 		.parked = true,
 		.root = { 4711, 99887766554433ull },
 		.init = { 4710, 99887766554400ull },
+		.owner = { 4700, 99887766554300ull },
 		.boot_id = "5ca3f9d2-0d3b-4d9b-8c49-4f57a5a5d5a6",
 		.exit_code = 143,
 		.message = "checkpoint: " NOT_UTF8,
@@ -114,6 +115,7 @@ static void check_same_processes(const struct job *got, const struct job *want)
 {
 	CHECK(got->root.pid == want->root.pid && got->root.start_ticks == want->root.start_ticks);
 	CHECK(got->init.pid == want->init.pid && got->init.start_ticks == want->init.start_ticks);
+	CHECK(proc_is_same(got->owner, want->owner));
 	CHECK_STR(got->boot_id, want->boot_id);
 	CHECK(got->op.criu.pid == want->op.criu.pid);
 	CHECK(got->op.criu.start_ticks == want->op.criu.start_ticks);
@@ -242,6 +244,7 @@ static const struct member members[] = {
 	{ "sequence", false },
 	{ "root", false },
 	{ "init", false },
+	{ "owner", false },
 	{ "boot_id", true },
 	{ "exit_code", false },
 	{ "checkpoint", false },
