@@ -18,7 +18,7 @@ static const struct {
 static bool is_identity(const char *name)
 {
 	return !strcmp(name, "digest") || !strcmp(name, "id") || !strcmp(name, "created") ||
-	       !strcmp(name, "sequence");
+	       !strcmp(name, "sequence") || !strcmp(name, "mac") || !strcmp(name, "signature");
 }
 
 static int add_change(json_t *changes, const char *name, json_t *from, json_t *to)

@@ -57,7 +57,7 @@ struct field {
 	size_t count_offset; /* of a LIST's count */
 	const char *const *words;
 	int since;     /* version of the manifest that has it first; 0: all */
-	bool optional; /* of a LIST: not there where it has no items; of a U64: where it is 0 */
+	bool optional; /* of a LIST or TEXT: not there where it is empty; of a U64: where it is 0 */
 };
 
 enum { ARGV_MAX = 1 << 16, STRING_BYTES_MAX = 1 << 20 };
@@ -86,6 +86,11 @@ enum { ARGV_MAX = 1 << 16, STRING_BYTES_MAX = 1 << 20 };
 	{                                                           \
 		.name = key, .kind = FIELD_GROUP, .members = table, \
 		.n_members = sizeof(table) / sizeof(table[0])       \
+	}
+#define PROOF(key, member)                                                    \
+	{                                                                     \
+		.name = key, .kind = FIELD_TEXT, AT(struct manifest, member), \
+		SIZE(struct manifest, member), .since = 2, .optional = true   \
 	}
 #define LIST(key, member, count, table, most)                                                   \
 	{                                                                                       \
@@ -266,6 +271,10 @@ static const struct field manifest_fields[] = {
 	  .n_members = sizeof(rights_fields) / sizeof(rights_fields[0]),
 	  .count_offset = offsetof(struct manifest, n_rights),
 	  .optional = true },
+	/* Not covered by themselves: body_digest(). */
+	PROOF("mac", mac),
+	PROOF("signer", signer),
+	PROOF("signature", signature),
 };
 static const size_t manifest_n_fields = sizeof(manifest_fields) / sizeof(manifest_fields[0]);
 
@@ -502,6 +511,25 @@ static int check_memory(const struct manifest *m, struct brumate_error *err)
 	return r < 0 ? r : check_regions(m, err);
 }
 
+static bool is_hexadecimal(const char *text, size_t room)
+{
+	return strspn(text, "0123456789abcdef") == room - 1;
+}
+
+/* Empty is a member that is not there. */
+static int check_proofs(const struct manifest *m, struct brumate_error *err)
+{
+	if (*m->mac && !is_hexadecimal(m->mac, sizeof(m->mac)))
+		return brumate_fail(err, EBADMSG, "mac: want 64 hexadecimal digits");
+	if (*m->signer && !is_hexadecimal(m->signer, sizeof(m->signer)))
+		return brumate_fail(err, EBADMSG, "signer: want 64 hexadecimal digits");
+	if (*m->signature && !is_hexadecimal(m->signature, sizeof(m->signature)))
+		return brumate_fail(err, EBADMSG, "signature: want 128 hexadecimal digits");
+	if (!*m->signer != !*m->signature)
+		return brumate_fail(err, EBADMSG, "signature: want it with its signer, or neither");
+	return 0;
+}
+
 static int check_externals(const struct manifest *m, struct brumate_error *err)
 {
 	for (size_t i = 0; i < m->n_externals; i++) {
@@ -535,6 +563,8 @@ static int manifest_check(const struct manifest *m, struct brumate_error *err)
 		r = check_files(m, err);
 	if (r == 0)
 		r = check_memory(m, err);
+	if (r == 0)
+		r = check_proofs(m, err);
 	return r < 0 ? r : check_externals(m, err);
 }
 
@@ -640,6 +670,8 @@ static bool is_left_out(const struct field *f, const char *base)
 {
 	if (!f->optional)
 		return false;
+	if (f->kind == FIELD_TEXT)
+		return !base[f->offset];
 	return f->kind == FIELD_LIST ? !*(const size_t *)(base + f->count_offset)
 				     : !*(const uint64_t *)(base + f->offset);
 }
@@ -665,15 +697,45 @@ static json_t *encode_object(const struct field *fields, size_t n, const char *b
 	return object;
 }
 
-json_t *manifest_to_json(const struct manifest *m)
+/* All but "digest". Owned; NULL without memory. */
+static json_t *encode_root(const struct manifest *m)
 {
 	int version = m->version ? m->version : MANIFEST_VERSION;
 	json_auto_t *object =
 		json_pack("{s:s, s:i}", "format", MANIFEST_FORMAT, "version", version);
-	struct digest digest;
 
 	if (!object ||
 	    encode_fields(object, manifest_fields, manifest_n_fields, (const char *)m, version) < 0)
+		return NULL;
+	return json_incref(object);
+}
+
+/* Of @object, which has no "digest". */
+static int body_digest(struct digest *ret, json_t *object)
+{
+	json_auto_t *body = json_copy(object); /* its members are shared */
+
+	if (!body)
+		return -ENOMEM;
+	json_object_del(body, "mac");
+	json_object_del(body, "signer");
+	json_object_del(body, "signature");
+	return manifest_canonical_digest(ret, body);
+}
+
+int manifest_body(struct digest *ret, const struct manifest *m)
+{
+	json_auto_t *object = encode_root(m);
+
+	return object ? body_digest(ret, object) : -ENOMEM;
+}
+
+json_t *manifest_to_json(const struct manifest *m)
+{
+	json_auto_t *object = encode_root(m);
+	struct digest digest;
+
+	if (!object)
 		return NULL;
 	if (manifest_canonical_digest(&digest, object) < 0)
 		return NULL;
@@ -742,6 +804,8 @@ static int decode_text(const struct field *f, char *ret, json_t *value, struct b
 	auto_free char *raw = NULL;
 	int r = decode_string(&raw, value, f->size - 1, err);
 
+	if (r == 0 && f->optional && !*raw)
+		return fail_want(err, "a value, or the member left out");
 	if (r == 0)
 		memcpy(ret, raw, strlen(raw) + 1);
 	return r;
@@ -936,8 +1000,8 @@ static int check_version(int *ret, const json_t *object, struct brumate_error *e
 	return 0;
 }
 
-/* Takes "digest" out of @object and compares it with what is left. */
-static int check_digest(json_t *object, struct brumate_error *err)
+/* Takes "digest" out of @object and compares it with what is left. @ret_body: see manifest_body(). */
+static int check_digest(struct digest *ret_body, json_t *object, struct brumate_error *err)
 {
 	struct digest wanted, found;
 	json_t *member = json_object_get(object, "digest");
@@ -954,7 +1018,8 @@ static int check_digest(json_t *object, struct brumate_error *err)
 		return brumate_fail(err, -r, "%m");
 	if (memcmp(&wanted, &found, sizeof(wanted)))
 		return brumate_fail(err, EBADMSG, "damaged: its digest does not match");
-	return 0;
+	r = body_digest(ret_body, object);
+	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
 }
 
 static int decode_root(struct manifest *m, json_t *root, struct brumate_error *err)
@@ -962,7 +1027,7 @@ static int decode_root(struct manifest *m, json_t *root, struct brumate_error *e
 	int r = check_version(&m->version, root, err);
 
 	if (r == 0)
-		r = check_digest(root, err);
+		r = check_digest(&m->body, root, err);
 	if (r == 0)
 		r = decode_object(manifest_fields, manifest_n_fields, (char *)m, root, m->version,
 				  err);

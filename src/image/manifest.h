@@ -21,6 +21,7 @@ enum {
 	MANIFEST_UUID_BYTES = 48,
 	MANIFEST_NAME_BYTES = 128,
 	MANIFEST_KEY_BYTES = 33,
+	MANIFEST_SIGNATURE_BYTES = 129,
 	MANIFEST_BYTES_MAX = 64 << 20,
 	MANIFEST_FILES_MAX = 1 << 20,
 	MANIFEST_PROCESSES_MAX = 1 << 17,
@@ -182,6 +183,14 @@ struct manifest {
 	size_t n_huge_pages;
 	struct manifest_rights *rights; /* older writers did not tell */
 	size_t n_rights;
+
+	/* Who wrote it, in lower-case hexadecimal digits (store/authentic.h); empty: it does not say. */
+	char mac[DIGEST_TEXT_BYTES];
+	char signer[DIGEST_TEXT_BYTES]; /* there with the signature, or neither is */
+	char signature[MANIFEST_SIGNATURE_BYTES];
+	/* Of all the rest, which is what MAC and signature are made of. The decoder fills it; the encoder
+	 * does not look at it. */
+	struct digest body;
 };
 
 #define MANIFEST_EMPTY ((struct manifest){ 0 })
@@ -229,6 +238,10 @@ json_t *manifest_to_json(const struct manifest *m);
  */
 int manifest_decode(struct manifest *ret, const char *text, size_t len_bytes,
 		    struct brumate_error *err);
+
+/** The digest of all that MAC and signature are made of: every member but these and "digest". As the decoder
+ * fills m->body. Returns 0 or -ENOMEM. */
+int manifest_body(struct digest *ret, const struct manifest *m);
 
 /** The digest of the canonical text of @object, which must not have the member "digest". Returns 0 or -ENOMEM. */
 int manifest_canonical_digest(struct digest *ret, const json_t *object);

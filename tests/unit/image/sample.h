@@ -102,6 +102,9 @@ static inline struct manifest sample_manifest(void)
 	strcpy(m.host.hostname, "node1");
 	strcpy(m.host.cpu_model, "A CPU @ 3 GHz");
 	strcpy(m.host.boot_id, "01234567-89ab-cdef-0123-456789abcdef");
+	memset(m.mac, 'a', sizeof(m.mac) - 1);
+	memset(m.signer, '0', sizeof(m.signer) - 1);
+	memset(m.signature, 'f', sizeof(m.signature) - 1);
 	sample_lists(&m);
 	sample_memory(&m);
 	return m;

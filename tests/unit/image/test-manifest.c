@@ -109,6 +109,9 @@ static void test_round_trip(void)
 	check_lists(&a, &b);
 	check_memory(&a, &b);
 	CHECK(b.n_huge_pages == 1 && !memcmp(b.huge_pages, a.huge_pages, sizeof(*a.huge_pages)));
+	CHECK_STR(b.mac, a.mac);
+	CHECK_STR(b.signer, a.signer);
+	CHECK_STR(b.signature, a.signature);
 	CHECK(manifest_bytes(&b) == 5 + 8192 + (1 << 20));
 	CHECK(manifest_whole_bytes(&b) == 5 + 4096 + (1 << 30));
 	CHECK(manifest_memory_bytes(&b) == 4096 + (1 << 30));
@@ -173,6 +176,31 @@ static json_t *sample_object(void)
 
 	CHECK(object);
 	return object;
+}
+
+/* What MAC and signature are made of changes with every member but these, also with those of later writers. */
+static void test_body(void)
+{
+	auto_(manifest_fini) struct manifest a = sample_manifest(), b = MANIFEST_EMPTY;
+	auto_(manifest_fini) struct manifest c = MANIFEST_EMPTY;
+	json_auto_t *object = sample_object();
+	struct digest body;
+	size_t len;
+	auto_free char *text = encode(&a, &len);
+
+	CHECK(manifest_body(&body, &a) == 0 && manifest_decode(&b, text, len, NULL) == 0);
+	CHECK(!memcmp(&body, &b.body, sizeof(body)));
+	memset(a.mac, 0, sizeof(a.mac));
+	memset(a.signer, 0, sizeof(a.signer));
+	memset(a.signature, 0, sizeof(a.signature));
+	CHECK(manifest_body(&body, &a) == 0 && !memcmp(&body, &b.body, sizeof(body)));
+	a.job.uid++;
+	CHECK(manifest_body(&body, &a) == 0 && memcmp(&body, &b.body, sizeof(body)));
+
+	json_object_set_new(object, "later", json_true());
+	auto_free char *later = resealed(object);
+	CHECK(manifest_decode(&c, later, strlen(later), NULL) == 0);
+	CHECK(memcmp(&c.body, &b.body, sizeof(body)));
 }
 
 static void test_unknown_members_and_space(void)
@@ -273,6 +301,12 @@ static const struct {
 	{ "huge_pages", "null", EBADMSG, "huge_pages: want an array" },
 	{ "huge_pages/0/page_bytes", "0", EBADMSG, "huge_pages: item 0: page_bytes" },
 	{ "huge_pages/0/bytes", NULL, EBADMSG, "huge_pages: item 0: bytes is missing" },
+	{ "mac", "\"\"", EBADMSG, "mac: want a value" },
+	{ "mac", "\"00\"", EBADMSG, "mac: want 64" },
+	{ "mac", "7", EBADMSG, "mac: want a string" },
+	{ "signer", NULL, EBADMSG, "signature: want it with its signer" },
+	{ "signature", NULL, EBADMSG, "signature: want it with its signer" },
+	{ "signature", "\"ab\"", EBADMSG, "signature: want 128" },
 	{ "phases/0/duration_us", "1000000000000001", EBADMSG, "phases: item 0: duration_us" },
 };
 
@@ -309,7 +343,8 @@ static void test_missing_members(void)
 			continue;
 		json_object_del(object, key);
 		auto_free char *text = resealed(object);
-		bool known = strcmp(key, "huge_pages") && strcmp(key, "sequence");
+		bool known = strcmp(key, "huge_pages") && strcmp(key, "sequence") &&
+			     strcmp(key, "mac");
 		int want = known ? -EBADMSG : 0;
 		CHECK(decode(text, strlen(text), &err) == want);
 	}
@@ -463,6 +498,7 @@ int main(int argc, char **argv)
 {
 	CHECK(argc == 2);
 	test_round_trip();
+	test_body();
 	test_smallest();
 	test_damage();
 	test_unknown_members_and_space();
