@@ -489,15 +489,13 @@ static int remember_checkpoint(struct op *op)
 	return 0;
 }
 
-/* The job is what it was before; that it is one at all may be this checkpoint's doing. */
+/* The job is what it was before. */
 static void go_back(struct op *op, const struct brumate_error *why)
 {
 	struct job *job = op->job;
 	enum job_state state = job_state_after_restore(job);
 
 	op_clear_vault(op);
-	if (job->op.before == JOB_CREATED)
-		remember_checkpoint(op);
 	job->op = (struct job_op){ 0 };
 	snprintf(job->message, sizeof(job->message), "restore: %s", why->text);
 	job_set_state(job, state, NULL);
@@ -512,14 +510,15 @@ int engine_restore(struct op *op, struct brumate_error *err)
 
 	if (r == 0)
 		r = plan_run(steps, n, op, err);
+	/* The name goes away with the image. Of one that failed it stays where the record came of it. */
+	if ((r == 0 || job->op.before == JOB_CREATED) && remember_checkpoint(op) < 0)
+		log_warn("the record does not name the checkpoint it came from: job=%s", job->id);
 	remote_restore_close(take_ptr(
 		&op->restore.remote)); /* before the record says that nothing is under way */
 	if (r < 0) {
 		go_back(op, err);
 		return r;
 	}
-	if (remember_checkpoint(op) < 0)
-		log_warn("the record does not name the checkpoint it came from: job=%s", job->id);
 	job->op = (struct job_op){ 0 };
 	job->restored = true;
 	job->exit_code = JOB_EXIT_UNKNOWN;
