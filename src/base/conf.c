@@ -193,6 +193,10 @@ static const struct key {
 	{ "Store", "Compress", KIND_COMPRESS, offsetof(struct brumate_conf, compress) },
 	{ "Store", "EncryptionKeyFile", KIND_PATH, offsetof(struct brumate_conf, key_file) },
 	{ "Store", "EncryptionKeyCommand", KIND_PATH, offsetof(struct brumate_conf, key_program) },
+	{ "Store", "SigningKey", KIND_PATH, offsetof(struct brumate_conf, signing_key) },
+	{ "Store", "TrustedKeys", KIND_PATH, offsetof(struct brumate_conf, trusted_keys) },
+	{ "Store", "AllowUnauthenticated", KIND_BOOL,
+	  offsetof(struct brumate_conf, allow_unauthenticated) },
 	{ "Operation", "LockTimeout", KIND_DURATION,
 	  offsetof(struct brumate_conf, lock_timeout_ms) },
 	{ "Operation", "Timeout", KIND_DURATION, offsetof(struct brumate_conf, timeout_ms) },
@@ -214,6 +218,8 @@ void conf_fini(struct brumate_conf *c)
 	free(c->store_dir);
 	free(c->key_file);
 	free(c->key_program);
+	free(c->signing_key);
+	free(c->trusted_keys);
 	free(c->spill_dir);
 	free(c->criu_path);
 	for (size_t i = 0; i < c->n_warnings; i++)

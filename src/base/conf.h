@@ -41,6 +41,9 @@ struct brumate_conf {
 	char *store_dir; /* Directory=PATH: where checkpoints go. Owned; NULL: store_default_dir() */
 	char *key_file;	 /* EncryptionKeyFile=PATH: of checkpoints. Owned; NULL: not encrypted */
 	char *key_program; /* EncryptionKeyCommand=PATH: prints the key. Owned */
+	char *signing_key; /* SigningKey=PATH: signs manifests. Owned; NULL: not signed */
+	char *trusted_keys; /* TrustedKeys=PATH: whose signatures count. Owned; NULL: none is asked for */
+	bool allow_unauthenticated; /* AllowUnauthenticated=no: read those that do not say from whom they are */
 	enum conf_compress compress; /* Compress=auto: of memory; none, lz4, zstd */
 
 	/* [Operation] */

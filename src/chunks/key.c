@@ -27,6 +27,7 @@ int store_key_make(struct store_key *ret, const struct seal_key *from)
 	if (seal_derive(&digests, from, "chunk digests", NULL, 0) < 0 ||
 	    seal_derive(&k.chunks, from, "chunks", NULL, 0) < 0 ||
 	    seal_derive(&k.files, from, "files", NULL, 0) < 0 ||
+	    seal_derive(&k.manifest, from, "manifest", NULL, 0) < 0 ||
 	    seal_derive(&id, from, "id", NULL, 0) < 0)
 		return -ENOMEM;
 	memcpy(k.digests.bytes, digests.bytes, sizeof(k.digests.bytes));
@@ -45,23 +46,34 @@ static int fail_key(struct brumate_error *err, int code, const char *path, const
 	return -code;
 }
 
-static int check_owner(int fd, const char *path, struct brumate_error *err)
+static int check_owner(int fd, const char *what, const char *path, struct brumate_error *err)
 {
 	struct stat st;
 
 	if (fstat(fd, &st) < 0)
-		return brumate_fail(err, errno, "key %s: %m", path);
+		return brumate_fail(err, errno, "%s %s: %m", what, path);
 	if (!S_ISREG(st.st_mode))
-		return fail_key(err, EINVAL, path, "no regular file");
+		return brumate_fail(err, EINVAL, "%s %s: no regular file", what, path);
 	if (st.st_uid != geteuid() && st.st_uid != 0)
-		return brumate_fail(err, EACCES, "key %s: belongs to uid %u, not to you or root",
-				    path, st.st_uid);
+		return brumate_fail(err, EACCES, "%s %s: belongs to uid %u, not to you or root",
+				    what, path, st.st_uid);
 	if (!(st.st_mode & 077))
 		return 0;
-	brumate_fail(err, EACCES, "key %s: others than its owner may use it (mode %04o)", path,
+	brumate_fail(err, EACCES, "%s %s: others than its owner may use it (mode %04o)", what, path,
 		     st.st_mode & 07777);
 	brumate_hint(err, "chmod go= %s; if somebody may have read it, make a new one", path);
 	return -EACCES;
+}
+
+int store_key_open(const char *what, const char *path, struct brumate_error *err)
+{
+	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+
+	if (fd < 0)
+		return brumate_fail(err, errno == ENOENT ? ENOKEY : errno, "%s %s: %s", what, path,
+				    strerror(errno));
+	int r = check_owner(fd, what, path, err);
+	return r < 0 ? r : take_fd(&fd);
 }
 
 static int parse(struct seal_key *ret, const char *from, const void *text, size_t len_bytes,
@@ -88,14 +100,11 @@ int store_key_parse(struct store_key *ret, const char *from, const void *text, s
 int store_key_read(struct seal_key *ret, const char *path, struct brumate_error *err)
 {
 	uint8_t text[FILE_BYTES_MAX + 1];
-	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	auto_close int fd = store_key_open("key", path, err);
 
 	if (fd < 0)
-		return brumate_fail(err, errno == ENOENT ? ENOKEY : errno, "key %s: %s", path,
-				    strerror(errno));
-	int r = check_owner(fd, path, err);
-	if (r < 0)
-		return r;
+		return fd;
+	int r;
 	ssize_t n = fd_read_full(fd, text, sizeof(text));
 	r = n < 0 ? brumate_fail(err, (int)-n, "key %s: %m", path)
 		  : parse(ret, path, text, (size_t)n, err);

@@ -14,7 +14,7 @@ enum { STORE_KEY_ID_BYTES = 33 }; /* as in the manifest */
 
 struct store_key {
 	struct chunk_key digests; /* of chunks, so that their names tell nothing */
-	struct seal_key chunks, files;
+	struct seal_key chunks, files, manifest;
 	char id[STORE_KEY_ID_BYTES]; /* tells keys apart, and nothing else */
 };
 void store_key_fini(struct store_key *k);
@@ -22,6 +22,10 @@ DEFINE_AUTO_FINI(struct store_key, store_key_fini)
 
 /** All that comes of @from. 0 or -ENOMEM. */
 int store_key_make(struct store_key *ret, const struct seal_key *from);
+
+/** Opens a file with a secret, which errors call @what. Refuses one that others than its owner, who must be the
+ * caller or root, may read. Returns an owned fd; -ENOKEY (no such file), -EACCES, -EINVAL (no regular file). */
+int store_key_open(const char *what, const char *path, struct brumate_error *err);
 
 /** Reads the bytes of the key from a file, as store_key_load(). */
 int store_key_read(struct seal_key *ret, const char *path, struct brumate_error *err);

@@ -51,6 +51,7 @@ enum option_id {
 	OPT_KEY_FILE,
 	OPT_PULL,
 	OPT_YES,
+	OPT_ALLOW_UNAUTHENTICATED,
 	OPT__MAX,
 };
 

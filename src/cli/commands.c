@@ -163,6 +163,13 @@ static const struct option_spec resume_options[] = {
 	{                                                                        \
 		OPT_KEY_FILE, "key-file", 0, "FILE", what, COMPLETES_FILE, NULL, \
 	}
+#define ALLOW_UNAUTHENTICATED                                                                  \
+	{                                                                                      \
+		.id = OPT_ALLOW_UNAUTHENTICATED, .name = "allow-unauthenticated",              \
+		.help = "take one that does not say from whom it is, where a key is asked for" \
+	}
+#define AUTHENTIC \
+	KEY_FILE("it must be by the key in FILE, not the configured one"), ALLOW_UNAUTHENTICATED
 static const struct option_spec checkpoint_options[] = {
 	PID("a process instead of a job"),
 	KEEP_COPY,
@@ -207,6 +214,7 @@ static const struct option_spec restore_options[] = {
 	  .help = "restore established TCP connections as closed" },
 	FORCE("go on where the host differs in ways that may matter"),
 	KEY_FILE("decrypt it by the key in FILE instead of the configured one"),
+	ALLOW_UNAUTHENTICATED,
 	FORMAT,
 	END,
 };
@@ -219,11 +227,13 @@ static const struct option_spec inspect_options[] = {
 };
 static const struct option_spec verify_options[] = {
 	{ .id = OPT_ALL, .name = "all", .letter = 'a', .help = "all checkpoints of the store" },
+	AUTHENTIC,
 	DIR("look for them in DIR instead of the default place"),
 	FORMAT,
 	END,
 };
 static const struct option_spec diff_options[] = {
+	AUTHENTIC,
 	DIR("look for them in DIR instead of the default place"),
 	FORMAT,
 	END,
@@ -248,19 +258,23 @@ static const struct option_spec gc_options[] = {
 static const struct option_spec export_options[] = {
 	{ OPT_OUTPUT, "output", 'o', "FILE", "write to FILE; - is standard output (the default)",
 	  COMPLETES_FILE, NULL },
+	AUTHENTIC,
 	DIR("look for it in DIR instead of the default place"),
 	END,
 };
 static const struct option_spec import_options[] = {
+	AUTHENTIC,
 	DIR("keep it in DIR instead of the default place"),
 	END,
 };
 static const struct option_spec push_options[] = {
+	AUTHENTIC,
 	DIR("look for it in DIR instead of the default place"),
 	FORMAT,
 	END,
 };
 static const struct option_spec pull_options[] = {
+	AUTHENTIC,
 	DIR("keep it in DIR instead of the default place"),
 	FORMAT,
 	END,

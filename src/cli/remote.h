@@ -5,12 +5,13 @@
 #include <jansson.h>
 
 #include "base/error.h"
+#include "cli/command.h"
 
 /** Where @url is and how to get there, as "url" and "remote": from the caller's environment and files. */
 int add_remote(json_t *p, const char *url, struct brumate_error *err);
 
-/** Pulls the checkpoint @url into the store @dir (NULL: the default). @ret: its path there, owned. */
-int pull_path(char **ret, const char *url, const char *dir, struct brumate_error *err);
+/** Pulls the checkpoint @url as the options of @in say. @ret: its path here, owned. */
+int pull_path(char **ret, const struct invocation *in, const char *url, struct brumate_error *err);
 
 /** The checkpoints below @url, as `Checkpoints` tells them. @ret owned. */
 int list_remote(json_t **ret, const char *url, struct brumate_error *err);

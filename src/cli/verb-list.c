@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "base/cleanup.h"
+#include "job/request.h"
 
 /* ---- ps and ls ---- */
 
@@ -493,6 +494,8 @@ int verb_diff(const struct invocation *in, struct brumate_error *err)
 		r = add_side(p, "to", in->operands[1], err);
 	if (r == 0)
 		r = add_path(p, "dir", in->values[OPT_DIR], err);
+	if (r == 0)
+		r = add_request(p, in, REQUEST_READ, err);
 	if (r == 0)
 		r = client_ask("Diff", p, &reply, err);
 	if (r < 0)

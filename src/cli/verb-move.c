@@ -17,6 +17,7 @@
 
 #include "base/cleanup.h"
 #include "base/paths.h"
+#include "job/request.h"
 #include "remote/remote.h"
 
 /* ---- export and import ---- */
@@ -66,6 +67,8 @@ int verb_export(const struct invocation *in, struct brumate_error *err)
 
 	if (r == 0)
 		r = add_path(p, "dir", in->values[OPT_DIR], err);
+	if (r == 0)
+		r = add_request(p, in, REQUEST_READ, err);
 	if (r < 0)
 		return r;
 	if (path && strcmp(path, "-"))
@@ -89,6 +92,8 @@ int verb_import(const struct invocation *in, struct brumate_error *err)
 	int r = refuse_terminal(fd, "import", err);
 	if (r == 0)
 		r = add_path(p, "dir", in->values[OPT_DIR], err);
+	if (r == 0)
+		r = add_request(p, in, REQUEST_READ, err);
 	if (r == 0)
 		r = client_call_shown("Import", "import", p, &fd, &reply, err);
 	if (r == 0)
@@ -141,6 +146,8 @@ int verb_push(const struct invocation *in, struct brumate_error *err)
 	if (r == 0)
 		r = add_path(p, "dir", in->values[OPT_DIR], err);
 	if (r == 0)
+		r = add_request(p, in, REQUEST_READ, err);
+	if (r == 0)
 		r = client_call_shown("Push", "push", p, NULL, &reply, err);
 	if (r < 0)
 		return r;
@@ -151,20 +158,23 @@ int verb_push(const struct invocation *in, struct brumate_error *err)
 	return 0;
 }
 
-static int pull(json_t **ret, const char *url, const char *dir, struct brumate_error *err)
+static int pull(json_t **ret, const struct invocation *in, const char *url,
+		struct brumate_error *err)
 {
 	auto_json json_t *p = json_object();
 	int r = add_remote(p, url, err);
 
 	if (r == 0)
-		r = add_path(p, "dir", dir, err);
+		r = add_path(p, "dir", in->values[OPT_DIR], err);
+	if (r == 0)
+		r = add_request(p, in, REQUEST_READ, err);
 	return r < 0 ? r : client_call_shown("Pull", "pull", p, NULL, ret, err);
 }
 
 int verb_pull(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
-	int r = pull(&reply, in->operands[0], in->values[OPT_DIR], err);
+	int r = pull(&reply, in, in->operands[0], err);
 
 	if (r < 0)
 		return r;
@@ -175,10 +185,10 @@ int verb_pull(const struct invocation *in, struct brumate_error *err)
 	return 0;
 }
 
-int pull_path(char **ret, const char *url, const char *dir, struct brumate_error *err)
+int pull_path(char **ret, const struct invocation *in, const char *url, struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
-	int r = pull(&reply, url, dir, err);
+	int r = pull(&reply, in, url, err);
 
 	if (r < 0)
 		return r;

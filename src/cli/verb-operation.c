@@ -192,7 +192,7 @@ static int pack_image(json_t *p, const struct invocation *in, struct brumate_err
 		return add_remote(p, word, err);
 	}
 	if (remote_is_url(word)) {
-		r = pull_path(&pulled, word, in->values[OPT_DIR], err);
+		r = pull_path(&pulled, in, word, err);
 		word = pulled;
 	}
 	if (r < 0)

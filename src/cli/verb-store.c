@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "job/request.h"
 
 /* ---- verify ---- */
 
@@ -25,6 +26,8 @@ static int add_checkpoints(json_t *p, const struct invocation *in, struct brumat
 		brumate_hint(err, "`brumate ls` lists the checkpoints");
 		return -EINVAL;
 	}
+	if (r == 0)
+		r = add_request(p, in, REQUEST_READ, err);
 	if (r < 0 || !in->n_operands)
 		return r;
 	words = json_array();

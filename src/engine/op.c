@@ -16,6 +16,7 @@
 #include "datapath/park.h"
 #include "datapath/transfer.h"
 #include "engine/remote-restore.h"
+#include "store/signing.h"
 
 struct keeper_owner op_owner(const struct job *job)
 {
@@ -65,8 +66,10 @@ void op_fini(struct op *op)
 	remote_restore_close(take_ptr(&op->restore.remote));
 	device_image_reader_fini(&op->restore.device);
 	store_image_fini(&op->restore.image);
-	store_key_fini(&op->images.key);
 	cleanup_free(&op->images.user.groups);
+	authority_fini(&op->images.authority);
+	signing_key_free(op->images.signing);
+	op->images.signing = NULL;
 	manifest_fini(&op->checkpoint.manifest);
 	progress_fini(&op->progress);
 }

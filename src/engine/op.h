@@ -21,6 +21,7 @@
 #include "process/process.h"
 #include "process/scan.h"
 #include "chunks/chunks.h"
+#include "store/authentic.h"
 #include "store/store.h"
 
 enum { OP_LOCK_TIMEOUT_MS = 10000 };
@@ -29,7 +30,8 @@ enum { OP_LOCK_TIMEOUT_MS = 10000 };
 struct op_images {
 	struct criu_program criu;
 	int dir_fd;			     /* where CRIU writes or reads them */
-	struct store_key key;		     /* of the checkpoint, where it is encrypted */
+	struct authority authority;	     /* of the checkpoint; its key encrypts it, too */
+	struct signing_key *signing;	     /* owned; NULL: it is not signed */
 	struct cpu_memory_image *cpu_memory; /* beside them */
 	struct criu_user user; /* as whom CRIU works (engine/rights.h); uid 0: as we are */
 };

@@ -46,11 +46,13 @@ static int verify_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
 static int verify(struct op *op, struct brumate_error *err)
 {
 	progress_done(&op->progress, 0, manifest_bytes(&op->restore.image.manifest));
-	/* Memory in chunks is read but once: each is compared when it is loaded. */
-	int r = op->restore.remote
-			? remote_restore_files(op->restore.remote, verify_progress, op, err)
-			: store_verify_files(&op->restore.image, verify_progress, op, err);
+	int r = secret_believe(op, err);
 
+	if (r < 0)
+		return r;
+	/* Memory in chunks is read but once: each is compared when it is loaded. */
+	r = op->restore.remote ? remote_restore_files(op->restore.remote, verify_progress, op, err)
+			       : store_verify_files(&op->restore.image, verify_progress, op, err);
 	op->image_bytes = manifest_bytes(&op->restore.image.manifest);
 	return r;
 }
@@ -181,9 +183,8 @@ static int check_restore(struct op *op, struct brumate_error *err)
 
 	if (!m->n_processes)
 		return brumate_fail(err, EBADMSG, "checkpoint %s: no processes", m->id);
-	if ((r = check_machine(m, err)) < 0 || (r = secret_unlock(op, err)) < 0 ||
-	    (r = check_criu(op, err)) < 0 || (r = check_huge_pages(m, err)) < 0 ||
-	    (r = check_driver(op, err)) < 0)
+	if ((r = check_machine(m, err)) < 0 || (r = check_criu(op, err)) < 0 ||
+	    (r = check_huge_pages(m, err)) < 0 || (r = check_driver(op, err)) < 0)
 		return r;
 	if (take_gpus(op) < 0)
 		return brumate_fail(err, ENOMEM, "%m");

@@ -16,6 +16,7 @@
 #include "base/fd.h"
 #include "process/reap.h"
 #include "store/sealed.h"
+#include "store/signing.h"
 
 enum { KEY_TIMEOUT_MS = 30000, KEY_TEXT_BYTES = 2 * SEAL_KEY_BYTES + 2 };
 
@@ -115,34 +116,67 @@ static int ask_key_program(struct store_key *ret, const char *path, struct bruma
 /* ---- keys ---- */
 
 /* That of the request comes before the configured one. 1: there is a key; 0: there is none. */
-static int load_key(struct op *op, struct brumate_error *err)
+static int load_key(struct store_key *ret, const struct request *request,
+		    const struct brumate_conf *conf, struct brumate_error *err)
 {
-	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
-	bool is_given = *op->request->key.id;
-	int r = is_given ? 1 : conf_load(&conf, err);
-
-	if (is_given)
-		op->images.key = op->request->key;
-	if (r > 0)
-		return r;
-	if (r < 0 || (!conf.key_file && !conf.key_program))
-		return r;
-	if (conf.key_file && conf.key_program)
+	if (*request->key.id) {
+		*ret = request->key;
+		return 1;
+	}
+	if (!conf->key_file && !conf->key_program)
+		return 0;
+	if (conf->key_file && conf->key_program)
 		return brumate_fail(err, EINVAL,
 				    "EncryptionKeyFile= and EncryptionKeyCommand= of "
 				    "[Store]: want one of them");
-	r = conf.key_file ? store_key_load(&op->images.key, conf.key_file, err)
-			  : ask_key_program(&op->images.key, conf.key_program, err);
+	int r = conf->key_file ? store_key_load(ret, conf->key_file, err)
+			       : ask_key_program(ret, conf->key_program, err);
 	return r < 0 ? r : 1;
+}
+
+static int load_authority(struct authority *ret, const struct request *request,
+			  const struct brumate_conf *conf, struct brumate_error *err)
+{
+	int r = load_key(&ret->key, request, conf, err);
+
+	if (r < 0)
+		return r;
+	ret->has_key = r;
+	ret->lenient = request->allow_unauthenticated || conf->allow_unauthenticated;
+	return conf->trusted_keys ? trusted_keys_load(&ret->trusted, conf->trusted_keys, err) : 0;
+}
+
+int secret_authority(struct authority *ret, const struct request *request,
+		     struct brumate_error *err)
+{
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+	auto_(authority_fini) struct authority a = AUTHORITY_EMPTY;
+	int r = conf_load(&conf, err);
+
+	if (r == 0)
+		r = load_authority(&a, request, &conf, err);
+	if (r < 0)
+		return r;
+	*ret = a;
+	a = AUTHORITY_EMPTY;
+	return 0;
 }
 
 int secret_begin(struct op *op, struct brumate_error *err)
 {
-	int r = load_key(op, err);
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+	struct op_images *images = &op->images;
+	int r = conf_load(&conf, err);
 
+	if (r == 0)
+		r = load_key(&images->authority.key, op->request, &conf, err);
 	if (r > 0)
-		op->checkpoint.writer.key = &op->images.key;
-	return r < 0 ? r : 0;
+		op->checkpoint.writer.key = &images->authority.key;
+	if (r < 0 || !conf.signing_key)
+		return r < 0 ? r : 0;
+	r = signing_key_load(&images->signing, conf.signing_key, err);
+	op->checkpoint.writer.signing = images->signing;
+	return r;
 }
 
 int secret_images_to(struct op *op, struct brumate_error *err)
@@ -160,16 +194,22 @@ int secret_seal(struct op *op, struct brumate_error *err)
 		return 0;
 	auto_close int to = store_mkdir(&op->checkpoint.writer, "criu", err);
 	return to < 0 ? to
-		      : sealed_close_dir(to, op->images.dir_fd, &op->images.key,
+		      : sealed_close_dir(to, op->images.dir_fd, &op->images.authority.key,
 					 op->checkpoint.writer.id, err);
 }
 
-int secret_unlock(struct op *op, struct brumate_error *err)
+int secret_believe(struct op *op, struct brumate_error *err)
 {
-	if (!*op->restore.image.manifest.key_id)
-		return 0;
-	int r = load_key(op, err);
-	return r < 0 ? r : store_unlock(&op->restore.image, r ? &op->images.key : NULL, err);
+	struct store_image *image = &op->restore.image;
+	struct authority *a = &op->images.authority;
+	int r = secret_authority(a, op->request, err);
+
+	if (r == 0 && *image->manifest.job.id && strcmp(image->manifest.job.id, op->job->id))
+		r = brumate_fail(err, EBADMSG, "checkpoint %s: is of job %s, not of job %s",
+				 image->manifest.id, image->manifest.job.id, op->job->id);
+	if (r == 0)
+		r = store_unlock(image, a->has_key ? &a->key : NULL, err);
+	return r == 0 ? authentic_check_image(image, a, err) : r;
 }
 
 static uint64_t images_bytes(const struct manifest *m)
@@ -195,6 +235,6 @@ int secret_images_from(struct op *op, struct brumate_error *err)
 	auto_close int plain = sealed_plain_dir(images_bytes(m) + IMAGES_EXTRA_BYTES, err);
 	if (plain < 0)
 		return plain;
-	int r = sealed_open_dir(plain, sealed, &op->images.key, m->id, err);
+	int r = sealed_open_dir(plain, sealed, &op->images.authority.key, m->id, err);
 	return r < 0 ? brumate_wrap(err, r, "checkpoint %s: criu", m->id) : take_fd(&plain);
 }

@@ -32,7 +32,9 @@ static const struct request_option request_options[] = {
 	{ "dir", NULL, REQUEST_PLACE, CHECKPOINT | SCHEDULE, AT(dir), -1 },
 	{ "compress", "compress", REQUEST_WORD, CHECKPOINT | SCHEDULE, AT(compress),
 	  CONF(compress) },
-	{ "key", "key-file", REQUEST_KEY, CHECKPOINT | RESTORE, AT(key), -1 },
+	{ "key", "key-file", REQUEST_KEY, CHECKPOINT | RESTORE | REQUEST_READ, AT(key), -1 },
+	{ "allow_unauthenticated", "allow-unauthenticated", REQUEST_FLAG, RESTORE | REQUEST_READ,
+	  AT(allow_unauthenticated), CONF(allow_unauthenticated) },
 	{ "key_file", "key-file", REQUEST_PATH, SCHEDULE, AT(key_file), -1 },
 };
 

@@ -27,6 +27,7 @@ enum request_for {
 	REQUEST_CHECKPOINT = 1u << 2,
 	REQUEST_RESTORE = 1u << 3,
 	REQUEST_SCHEDULE = 1u << 4, /* each of the checkpoints that a schedule makes */
+	REQUEST_READ = 1u << 5,	    /* verifying, comparing, moving a checkpoint */
 };
 
 enum { REQUEST_COMPRESS_BYTES = 8, REQUEST_KEY_FILE_BYTES = 1024 };
@@ -40,13 +41,14 @@ struct request {
 	bool keep_copy;	     /* the host copy stays as a baseline when the job runs again */
 	bool leave_running;
 	bool tcp_close;		    /* close TCP connections rather than keep them */
+	bool allow_unauthenticated; /* take a checkpoint that does not say from whom it is */
 	struct dev_gpu_pair *pairs; /* GPUs to change for others; owned */
 	size_t n_pairs;
 	char id[MANIFEST_ID_BYTES]; /* of the checkpoint to be made */
 	char dir[PATH_MAX];	    /* the store it goes to, absolute */
 	/* As chunks_parse_compress() takes it; "": not given. */
 	char compress[REQUEST_COMPRESS_BYTES];
-	struct store_key key; /* encrypts the checkpoint; id "": not given */
+	struct store_key key; /* of the checkpoint; id "": not given */
 	/* Absolute path of a key that is read when it is needed; "": not given. */
 	char key_file[REQUEST_KEY_FILE_BYTES];
 };

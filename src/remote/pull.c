@@ -22,6 +22,7 @@
 #include "chunks/reader.h"
 #include "remote/object.h"
 #include "remote/remote.h"
+#include "store/authentic.h"
 
 /* ---- staging ---- */
 
@@ -613,9 +614,9 @@ static int fetch(struct pull *p, const char *dir, struct client_watch *watch,
 }
 
 int remote_pull(const struct remote_config *config, const struct remote_place *place,
-		const char *word, const char *dir, char ret_id[static MANIFEST_ID_BYTES],
-		struct remote_sums *ret, store_progress_fn progress, void *arg,
-		struct brumate_error *err)
+		const char *word, const char *dir, const struct authority *authority,
+		char ret_id[static MANIFEST_ID_BYTES], struct remote_sums *ret,
+		store_progress_fn progress, void *arg, struct brumate_error *err)
 {
 	auto_(pull_fini) struct pull p = PULL_EMPTY;
 	struct client_watch watch = { progress, arg, 0 };
@@ -623,6 +624,8 @@ int remote_pull(const struct remote_config *config, const struct remote_place *p
 
 	if (r == 0)
 		r = find_one(&p.client, word, &p.found, &watch, err);
+	if (r == 0)
+		r = authentic_check(&p.found.manifest, authority, err);
 	if (r == 0)
 		r = look_in_store(&p, dir, err);
 	if (r == 0) {

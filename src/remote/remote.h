@@ -29,12 +29,13 @@ int remote_push(const struct remote_config *config, const struct remote_place *p
  * Gets the checkpoint @word (an id, the name or id of a job, or the beginning of an id) of @place into
  * the store @dir: committed once every file is there and right, else not there. What came before an
  * interruption is kept beside it for the next pull. One that is there already with the same manifest is
- * a success. Errors to act on: -ENOENT, -EBADMSG, -EEXIST, -EACCES, -ENOSPC, -ECANCELED.
+ * a success. @authority says whether it is believed, before any file comes. Errors to act on: -ENOENT, -EBADMSG,
+ * -EEXIST, -EACCES, -ENOSPC, -ECANCELED, those of authentic_check().
  */
 int remote_pull(const struct remote_config *config, const struct remote_place *place,
-		const char *word, const char *dir, char ret_id[static MANIFEST_ID_BYTES],
-		struct remote_sums *ret, store_progress_fn progress, void *arg,
-		struct brumate_error *err);
+		const char *word, const char *dir, const struct authority *authority,
+		char ret_id[static MANIFEST_ID_BYTES], struct remote_sums *ret,
+		store_progress_fn progress, void *arg, struct brumate_error *err);
 
 /** A checkpoint of a place that is used without a copy of its packs. */
 struct remote_image;

@@ -8,6 +8,8 @@
 
 #include "base/conf.h"
 #include "base/paths.h"
+#include "engine/secret.h"
+#include "job/request.h"
 #include "process/credentials.h"
 
 int access_check(const struct service_call *call, uid_t uid, const char *what,
@@ -139,5 +141,31 @@ int access_image(struct store_image *ret, const struct service_call *call, const
 		return r;
 	}
 	*ret = image;
+	return 0;
+}
+
+int access_authority(struct authority *ret, json_t *parameters, struct brumate_error *err)
+{
+	auto_(request_fini) struct request request = { 0 };
+	int r = request_decode(&request, REQUEST_READ, parameters, err);
+
+	return r < 0 ? r : secret_authority(ret, &request, err);
+}
+
+int access_believed_image(struct store_image *ret, const struct service_call *call, const char *dir,
+			  const char *word, json_t *parameters, struct brumate_error *err)
+{
+	auto_(authority_fini) struct authority authority = AUTHORITY_EMPTY;
+	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
+	int r = access_image(&image, call, dir, word, err);
+
+	if (r == 0)
+		r = access_authority(&authority, parameters, err);
+	if (r == 0)
+		r = authentic_check_image(&image, &authority, err);
+	if (r < 0)
+		return r;
+	*ret = image;
+	image = STORE_IMAGE_EMPTY;
 	return 0;
 }

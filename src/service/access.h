@@ -5,6 +5,7 @@
 #include "job/job.h"
 #include "process/process.h"
 #include "service/service.h"
+#include "store/authentic.h"
 #include "store/store.h"
 
 /** Refuses callers that are neither root nor @uid: -EACCES. @what, such as "job 1a2b3c4d", is for the text. */
@@ -34,3 +35,11 @@ int access_store(char **ret, const struct service_call *call, json_t *parameters
 /** Opens a checkpoint of the store @dir, by id, prefix, job's name, or (root only) path. */
 int access_image(struct store_image *ret, const struct service_call *call, const char *dir,
 		 const char *word, struct brumate_error *err);
+
+/** By what checkpoints are believed, as the options of REQUEST_READ in @parameters and the configuration say. The key
+ * in @parameters is wiped. @ret: owned. */
+int access_authority(struct authority *ret, json_t *parameters, struct brumate_error *err);
+
+/** access_image() for one that must be authentic. */
+int access_believed_image(struct store_image *ret, const struct service_call *call, const char *dir,
+			  const char *word, json_t *parameters, struct brumate_error *err);

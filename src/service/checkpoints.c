@@ -277,27 +277,48 @@ static int verify_image(json_t *results, struct meter *meter, const struct store
 	return 0;
 }
 
-/* Adds a checkpoint that cannot be opened; it is as bad as one whose files are damaged. */
-static int add_unopened(json_t *results, const char *dir, const char *id, const char *why)
+/* Adds a checkpoint whose manifest is refused; it is as bad as one whose files are damaged. */
+static int add_refused(json_t *results, const char *id, const char *path, const char *why)
 {
-	auto_free char *path = strchr(id, '/') ? strdup(id) : path_format("%s/%s", dir, id);
 	auto_json json_t *problems =
 		json_pack("[{s:s,s:s,s:s,s:i,s:i,s:n,s:n}]", "kind", "manifest", "file",
 			  MANIFEST_FILE_NAME, "text", why, "expected_bytes", 0, "actual_bytes", 0,
 			  "expected_digest", "actual_digest");
 
-	return path && problems ? add_result(results, id, path, NULL, 0, problems) : -1;
+	return problems ? add_result(results, id, path, NULL, 0, problems) : -1;
+}
+
+static int add_unopened(json_t *results, const char *dir, const char *id, const char *why)
+{
+	auto_free char *path = strchr(id, '/') ? strdup(id) : path_format("%s/%s", dir, id);
+
+	return path ? add_refused(results, id, path, why) : -1;
+}
+
+/* The bytes of one that is not believed need not be read. */
+static int verify_authentic(json_t *results, struct meter *meter, const struct store_image *image,
+			    const struct authority *authority, struct brumate_error *err)
+{
+	int r = authentic_check_image(image, authority, err);
+
+	if (r == 0)
+		return verify_image(results, meter, image, err);
+	if (r != -EKEYREJECTED && r != -EBADMSG)
+		return r;
+	return add_refused(results, image->manifest.id, image->path, err->text) < 0
+		       ? brumate_fail(err, ENOMEM, "%m")
+		       : 0;
 }
 
 static int verify_one(json_t *results, struct meter *meter, const char *dir, const char *word,
-		      struct brumate_error *err)
+		      const struct authority *authority, struct brumate_error *err)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
 	int r = access_image(&image, meter->call, dir, word, err);
 
 	meter_step(meter);
 	if (r == 0)
-		return verify_image(results, meter, &image, err);
+		return verify_authentic(results, meter, &image, authority, err);
 	/* Nobody can tell whose a damaged checkpoint is. */
 	if (meter->call->uid != 0 || (r != -EBADMSG && r != -EPROTONOSUPPORT))
 		return r;
@@ -350,11 +371,14 @@ int service_verify(const struct service_call *call, json_t *parameters, json_t *
 		   struct brumate_error *err)
 {
 	auto_json json_t *words = NULL, *results = json_array();
+	auto_(authority_fini) struct authority authority = AUTHORITY_EMPTY;
 	auto_free char *dir = NULL;
 	json_t *word;
 	size_t i;
 	int r = access_store(&dir, call, parameters, err);
 
+	if (r == 0)
+		r = access_authority(&authority, parameters, err);
 	if (r == 0)
 		r = choose_checkpoints(&words, call, dir, parameters, err);
 	if (r < 0)
@@ -364,7 +388,7 @@ int service_verify(const struct service_call *call, json_t *parameters, json_t *
 	json_array_foreach (words, i, word) {
 		struct brumate_error why = BRUMATE_ERROR_NONE;
 
-		r = verify_one(results, &meter, dir, json_string_value(word), &why);
+		r = verify_one(results, &meter, dir, json_string_value(word), &authority, &why);
 		/* It was removed since it was listed. */
 		if (r == -ENOENT && !json_object_get(parameters, "checkpoints"))
 			continue;
@@ -409,6 +433,7 @@ int service_diff(const struct service_call *call, json_t *parameters, json_t **r
 {
 	auto_(store_image_fini) struct store_image from = STORE_IMAGE_EMPTY;
 	auto_(store_image_fini) struct store_image to = STORE_IMAGE_EMPTY;
+	auto_(authority_fini) struct authority authority = AUTHORITY_EMPTY;
 	auto_free char *dir = NULL;
 	struct chunks_common common = { 0 };
 	const char *a, *b;
@@ -422,6 +447,12 @@ int service_diff(const struct service_call *call, json_t *parameters, json_t **r
 		r = access_image(&from, call, dir, a, err);
 	if (r == 0)
 		r = access_image(&to, call, dir, b, err);
+	if (r == 0)
+		r = access_authority(&authority, parameters, err);
+	if (r == 0)
+		r = authentic_check_image(&from, &authority, err);
+	if (r == 0)
+		r = authentic_check_image(&to, &authority, err);
 	if (r == 0)
 		r = store_chunks_compare(&common, &from, &to, err);
 	if (r < 0)

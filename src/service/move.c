@@ -128,7 +128,7 @@ int service_export(const struct service_call *call, json_t *parameters, json_t *
 	if (r == 0)
 		r = access_store(&dir, call, parameters, err);
 	if (r == 0)
-		r = access_image(&image, call, dir, word, err);
+		r = access_believed_image(&image, call, dir, word, parameters, err);
 	if (r == 0)
 		r = channel_init(&channel, call, err);
 	if (r < 0)
@@ -148,6 +148,7 @@ int service_import(const struct service_call *call, json_t *parameters, json_t *
 		   struct brumate_error *err)
 {
 	auto_(channel_fini) struct channel channel = { .call = call, .flags = -1 };
+	auto_(authority_fini) struct authority authority = AUTHORITY_EMPTY;
 	struct meter meter = meter_of(call, "import", 1);
 	char id[MANIFEST_ID_BYTES];
 	auto_free char *dir = NULL;
@@ -156,12 +157,14 @@ int service_import(const struct service_call *call, json_t *parameters, json_t *
 	if (r == 0)
 		r = access_store(&dir, call, parameters, err);
 	if (r == 0)
+		r = access_authority(&authority, parameters, err);
+	if (r == 0)
 		r = channel_init(&channel, call, err);
 	if (r < 0)
 		return r;
 
 	meter_step(&meter);
-	r = store_import(id, dir, channel_read, &channel, meter_progress, &meter, err);
+	r = store_import(id, dir, &authority, channel_read, &channel, meter_progress, &meter, err);
 	if (r < 0)
 		return r;
 	*ret = json_pack("{s:s,s:s}", "checkpoint", id, "dir", dir);
@@ -223,7 +226,7 @@ int service_push(const struct service_call *call, json_t *parameters, json_t **r
 	if (r == 0)
 		r = access_store(&dir, call, parameters, err);
 	if (r == 0)
-		r = access_image(&image, call, dir, word, err);
+		r = access_believed_image(&image, call, dir, word, parameters, err);
 	if (r < 0)
 		return r;
 
@@ -241,6 +244,7 @@ int service_pull(const struct service_call *call, json_t *parameters, json_t **r
 		 struct brumate_error *err)
 {
 	auto_(remote_given_fini) struct remote_given g = REMOTE_GIVEN_EMPTY;
+	auto_(authority_fini) struct authority authority = AUTHORITY_EMPTY;
 	struct meter meter = meter_of(call, "pull", 1);
 	uint64_t start_ns = clock_now_ns();
 	struct remote_sums sums;
@@ -253,12 +257,15 @@ int service_pull(const struct service_call *call, json_t *parameters, json_t **r
 	if (r == 0)
 		r = access_store(&dir, call, parameters, err);
 	if (r == 0)
+		r = access_authority(&authority, parameters, err);
+	if (r == 0)
 		r = remote_place_split(&g.place, &word, err);
 	if (r < 0)
 		return r;
 
 	meter_step(&meter);
-	r = remote_pull(&g.config, &g.place, word, dir, id, &sums, meter_progress, &meter, err);
+	r = remote_pull(&g.config, &g.place, word, dir, &authority, id, &sums, meter_progress,
+			&meter, err);
 	if (r < 0)
 		return r;
 	auto_free char *url = remote_url_of(&g.place, id);

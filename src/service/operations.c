@@ -247,6 +247,16 @@ static int find_latest(struct store_image *ret, const struct resolve_question *q
 	return 0;
 }
 
+/* What a record names is opened by its path, where somebody may have put another one since. */
+static int check_recorded(const struct store_image *i, const struct job *j,
+			  struct brumate_error *err)
+{
+	if (!j->checkpoint || !strcmp(j->checkpoint, i->manifest.id))
+		return 0;
+	return brumate_fail(err, EBADMSG, "checkpoint %s of job %s: in its place is %s",
+			    j->checkpoint, j->id, i->manifest.id);
+}
+
 /* Opens the checkpoint that is meant; a job stands for its latest one. */
 static int find_image(struct store_image *ret, const struct resolve_question *q,
 		      struct brumate_error *err)
@@ -270,6 +280,8 @@ static int find_image(struct store_image *ret, const struct resolve_question *q,
 		return -ENOENT;
 	}
 	r = access_image(ret, q->call, q->dir, j.checkpoint_path, err);
+	if (r == 0)
+		r = check_recorded(ret, &j, err);
 	if (r < 0)
 		hint_other(q, j.checkpoint_path, j.id, err);
 	return r;

@@ -3,6 +3,7 @@
  * Making a checkpoint from a stream. The decoder has checked every path against the manifest's rules
  * and every byte against its digests before a file counts; nothing is visible before all is there.
  */
+#include "store/authentic.h"
 #include "store/call.h"
 #include "chunks/reader.h"
 #include "store/store.h"
@@ -20,6 +21,7 @@ enum { READ_BYTES = 1 << 20, DEPTH_MAX = 64 };
 
 struct import {
 	const char *dir;
+	const struct authority *authority;
 	struct store_writer writer;
 	const struct manifest *manifest;
 	const char *text; /* of the manifest; borrowed from the decoder */
@@ -65,7 +67,9 @@ static int on_manifest(void *arg, const struct manifest *manifest, const char *t
 	m->manifest = manifest;
 	m->text = text;
 	m->text_len = len;
-	int r = check_space(m, err);
+	int r = authentic_check(manifest, m->authority, err);
+	if (r == 0)
+		r = check_space(m, err);
 	return r < 0 ? r : store_begin(&m->writer, m->dir, manifest->id, err);
 }
 
@@ -184,12 +188,14 @@ static int decode_all(struct stream_decoder *d, store_read_fn read_some, void *r
 	}
 }
 
-int store_import(char ret_id[static MANIFEST_ID_BYTES], const char *dir, store_read_fn read,
-		 void *read_arg, store_progress_fn progress, void *arg, struct brumate_error *err)
+int store_import(char ret_id[static MANIFEST_ID_BYTES], const char *dir,
+		 const struct authority *authority, store_read_fn read, void *read_arg,
+		 store_progress_fn progress, void *arg, struct brumate_error *err)
 {
 	auto_(stream_decoder_free) struct stream_decoder *d = NULL;
 	struct import m = {
 		.dir = dir,
+		.authority = authority,
 		.writer = STORE_WRITER_EMPTY,
 		.fd = -1,
 		.progress = progress,
@@ -200,7 +206,7 @@ int store_import(char ret_id[static MANIFEST_ID_BYTES], const char *dir, store_r
 	if (r < 0)
 		return brumate_fail(err, -r, "%m");
 	r = decode_all(d, read, read_arg, err);
-	if (r < 0 && m.manifest)
+	if (r < 0 && m.writer.path)
 		brumate_wrap(err, r, "checkpoint %s", m.manifest->id);
 	if (r == 0)
 		r = store_commit_as(&m.writer, m.manifest, m.text, m.text_len, err);

@@ -9,6 +9,7 @@
 
 #include "chunks/share.h"
 #include "chunks/files.h"
+#include "store/authentic.h"
 #include "store/image.h"
 
 /* A checkpoint of the store and when it was changed. */
@@ -45,6 +46,18 @@ static struct entry *sort_ids(int store_fd, const struct dir_names *all)
 	return entries;
 }
 
+/* What a forged table says is in a pack is not there when it is needed. */
+static bool is_believed(const struct store_image *i, const struct store_key *key)
+{
+	auto_(authority_fini) struct authority a = AUTHORITY_EMPTY;
+
+	if (!key)
+		return true;
+	a.has_key = true;
+	a.key = *key;
+	return authentic_check_image(i, &a, NULL) == 0;
+}
+
 static int offer_images(struct chunk_index *x, const struct store_writer *w, const char *store,
 			const struct chunks_options *options)
 {
@@ -58,7 +71,8 @@ static int offer_images(struct chunk_index *x, const struct store_writer *w, con
 	for (size_t i = 0; i < all.n && i < CHUNK_INDEX_OFFERS_MAX; i++) {
 		auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
 
-		if (image_load(&image, w->store_fd, store, entries[i].id, NULL) == 0)
+		if (image_load(&image, w->store_fd, store, entries[i].id, NULL) == 0 &&
+		    is_believed(&image, w->key))
 			chunk_index_offer(x, &image.dir_fd, &image.manifest, options,
 					  w->key ? w->key->id : "");
 	}

@@ -18,6 +18,9 @@
 #include "chunks/key.h"
 #include "store/retention.h"
 
+struct authority;
+struct signing_key;
+
 #define STORE_MANIFEST_NAME MANIFEST_FILE_NAME
 
 /** A checkpoint that is being written. It owns its descriptors. */
@@ -29,6 +32,7 @@ struct store_writer {
 	bool committed;
 	/* Encrypts memory; NULL: it is not encrypted. The owner sets it before anything is written; borrowed. */
 	const struct store_key *key;
+	const struct signing_key *signing; /* signs the manifest; NULL: nobody does; borrowed */
 };
 #define STORE_WRITER_EMPTY ((struct store_writer){ .store_fd = -1, .dir_fd = -1 })
 
@@ -217,11 +221,13 @@ typedef ssize_t (*store_read_fn)(void *arg, void *buf, size_t room);
 
 /**
  * Makes a checkpoint of the store @dir from a stream: verified while it comes, committed when all of it
- * is there, else nothing is left. @ret_id: of the checkpoint. Errors to act on: -EBADMSG,
- * -EPROTONOSUPPORT, -EEXIST, -ENOSPC, those of store_begin() and of @read.
+ * is there, else nothing is left. @authority says whether it is believed, before anything of it is kept.
+ * @ret_id: of the checkpoint. Errors to act on: -EBADMSG, -EPROTONOSUPPORT, -EEXIST, -ENOSPC, those of
+ * authentic_check(), store_begin() and @read.
  */
-int store_import(char ret_id[static MANIFEST_ID_BYTES], const char *dir, store_read_fn read,
-		 void *read_arg, store_progress_fn progress, void *arg, struct brumate_error *err);
+int store_import(char ret_id[static MANIFEST_ID_BYTES], const char *dir,
+		 const struct authority *authority, store_read_fn read, void *read_arg,
+		 store_progress_fn progress, void *arg, struct brumate_error *err);
 
 /** Removes partial checkpoints of @dir whose writer is dead, and what is left of removed ones. Returns
  * how many, or -errno. Where the file system has no locks (some network ones), none is removed. */

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/paths.h"
+#include "store/authentic.h"
 #include "store/call.h"
 #include "store/image.h"
 #include "store/file-tree.h"
@@ -230,11 +231,13 @@ static int write_manifest(struct store_writer *w, const char *text, size_t len,
 	return r < 0 ? files_fail(err, -r, w->path, "write the manifest") : 0;
 }
 
-static int encode_and_write(struct store_writer *w, const struct manifest *m,
-			    struct brumate_error *err)
+static int encode_and_write(struct store_writer *w, struct manifest *m, struct brumate_error *err)
 {
 	auto_free char *text = NULL;
 	size_t len = 0;
+
+	if (authentic_make(m, w->key, w->signing) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
 	int r = manifest_encode(m, &text, &len, err);
 
 	return r < 0 ? r : write_manifest(w, text, len, err);

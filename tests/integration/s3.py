@@ -55,7 +55,7 @@ def hand_made(bed, name, files, created="2026-01-02T03:04:05.678Z"):
     with open(os.path.join(SOURCE, "tests/unit/image/golden/v1.json"), encoding="utf-8") as file:
         manifest = json.load(file)
     del manifest["digest"]
-    manifest["job"].update(id="by-hand", name="by-hand", uid=0, gid=0)
+    manifest["job"].update(id="0b1a4d00", name="by-hand", uid=0, gid=0)
     manifest.update(id=name, created=created, files=[
         {"path": path, "len_bytes": len(data), "digest": hashlib.sha256(data).hexdigest()}
         for path, data in sorted(files.items())])
@@ -279,6 +279,42 @@ def restored_from_there_by_its_key(bed, server):
     bed.operation("restore", PLACE + "/sealed", "--key-file", key)
     log.wait_for("^.*step ")
     log.goes_on()
+
+
+@with_server
+def only_authentic_ones_come(bed, server):
+    """What was pushed in the clear, and what was changed there, where a key is configured."""
+    hand_made(bed, "plain", {"f": b"data"})
+    bed.ok("push", "plain", PLACE)
+    bed.ok("rm", "--checkpoint", "plain")
+    key = os.path.join(bed.dir, "key")
+    with open(os.open(key, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+        file.write(os.urandom(32))
+    with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+        file.write(f"[Store]\nEncryptionKeyFile={key}\n")
+    for verb in (["pull"], ["restore"], ["restore", "--pull"]):
+        bed.refused(5, "not authentic", *verb, PLACE + "/plain")
+    expect_nothing_left(bed, server)
+    expect(bed.checkpoints() == [], f"{bed.checkpoints()}")
+    bed.ok("pull", PLACE + "/plain", "--allow-unauthenticated")
+    bed.refused(5, "not authentic", "push", "plain", PLACE + "/again")
+
+    job, _ = device_memory(bed)
+    bed.ok("checkpoint", job, "--name", "sealed")
+    bed.ok("push", "sealed", PLACE)
+    bed.ok("rm", job)
+    bed.ok("rm", "--checkpoint", "sealed")
+    name = BELOW + "sealed/manifest.json"
+    there = server.store.buckets["bkt"][name]
+    manifest = json.loads(there.data)
+    manifest["job"]["uid"] = 4711
+    del manifest["digest"]
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    manifest["digest"] = hashlib.sha256(text.encode()).hexdigest()
+    with server.store.lock:
+        server.store.buckets["bkt"][name] = type(there)(json.dumps(manifest).encode(), there.meta, there.etag)
+    for verb in (["pull"], ["restore"], ["restore", "--pull"]):
+        bed.refused(9, "forged", *verb, PLACE + "/sealed")
 
 
 @with_server

@@ -200,12 +200,12 @@ static void test_stream(const char *id)
 
 	/* The last block but the end and the padding is of the last pack. */
 	s.bytes[s.n - 1024 - 4096] ^= 1;
-	int r = store_import(came, dir, get, &s, NULL, NULL, &err);
+	int r = store_import(came, dir, &AUTHORITY_EMPTY, get, &s, NULL, NULL, &err);
 	CHECK(r == -EBADMSG && strstr(err.text, ": chunk "));
 	CHECK(store_sweep(dir) == 0 && !is_there(at("%s", id)));
 	s.bytes[s.n - 1024 - 4096] ^= 1;
 	s.at = 0;
-	CHECK(store_import(came, dir, get, &s, NULL, NULL, &err) == 0);
+	CHECK(store_import(came, dir, &AUTHORITY_EMPTY, get, &s, NULL, NULL, &err) == 0);
 	CHECK_STR(came, id);
 	check_saved(&job, id);
 	free(s.bytes);

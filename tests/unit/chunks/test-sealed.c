@@ -156,7 +156,7 @@ static void test_moved(const struct memory_job *j)
 	CHECK(store_export(&image, put_stream, &s, NULL, NULL, NULL) == 0);
 	store_image_fini(&image);
 	CHECK(store_remove(dir, "two", NULL) == 0);
-	CHECK(store_import(id, dir, get_stream, &s, NULL, NULL, &err) == 0);
+	CHECK(store_import(id, dir, &AUTHORITY_EMPTY, get_stream, &s, NULL, NULL, &err) == 0);
 	free(s.data);
 	CHECK(verify("two", &err) == 0 && load_sealed(j, "two", &key, &err) == 0);
 }

@@ -10,8 +10,9 @@
 #include "job/request.h"
 #include "wire/wire.h"
 
-#define ANY \
-	(REQUEST_SUSPEND | REQUEST_RESUME | REQUEST_CHECKPOINT | REQUEST_RESTORE | REQUEST_SCHEDULE)
+#define ANY                                                                        \
+	(REQUEST_SUSPEND | REQUEST_RESUME | REQUEST_CHECKPOINT | REQUEST_RESTORE | \
+	 REQUEST_SCHEDULE | REQUEST_READ)
 #define HEX64 "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
 
 static json_t *parse(const char *text)
@@ -49,7 +50,9 @@ static void test_options_of_each(void)
 		{ REQUEST_RESUME, "timeout_ms gpu_map keep_copy " },
 		{ REQUEST_CHECKPOINT,
 		  "timeout_ms force leave_running keep_copy live id dir compress key " },
-		{ REQUEST_RESTORE, "timeout_ms gpu_map tcp_close force key " },
+		{ REQUEST_RESTORE,
+		  "timeout_ms gpu_map tcp_close force key allow_unauthenticated " },
+		{ REQUEST_READ, "key allow_unauthenticated " },
 		{ REQUEST_SCHEDULE, "timeout_ms force keep_copy live dir compress key_file " },
 	};
 

@@ -15,6 +15,7 @@
 #include "base/fd.h"
 #include "base/paths.h"
 #include "check.h"
+#include "store/authentic.h"
 #include "store/store.h"
 
 static char scratch[PATH_MAX], dir[PATH_MAX];

@@ -237,7 +237,7 @@ static int import(struct bytes *b, const char *store, struct brumate_error *err)
 
 	*err = BRUMATE_ERROR_NONE;
 	b->at = 0;
-	int r = store_import(id, store, read_bytes, b, NULL, NULL, err);
+	int r = store_import(id, store, &AUTHORITY_EMPTY, read_bytes, b, NULL, NULL, err);
 	CHECK(!strcmp(id, "untouched") == (r < 0));
 	return r;
 }

@@ -139,7 +139,7 @@ static void record_import(const char *id, struct stream *s)
 	char got[MANIFEST_ID_BYTES];
 
 	mark(EITHER, id);
-	CHECK(store_import(got, dir, get_stream, s, NULL, NULL, NULL) == 0);
+	CHECK(store_import(got, dir, &AUTHORITY_EMPTY, get_stream, s, NULL, NULL, NULL) == 0);
 	CHECK_STR(got, id);
 	mark(WHOLE, id);
 }
