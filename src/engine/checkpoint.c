@@ -360,7 +360,7 @@ static int end_tree(struct op *op, struct brumate_error *err)
 {
 	if (op->request->leave_running)
 		return 1;
-	int r = proc_tree_kill(op->job->root, deadline_in_ms(KILL_TIMEOUT_MS));
+	int r = job_kill_members(op->job, deadline_in_ms(KILL_TIMEOUT_MS));
 	if (r < 0 && r != -ESRCH)
 		log_warn("processes are left after the checkpoint: job=%s", op->job->id);
 	op_clear_vault(op);

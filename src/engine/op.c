@@ -81,7 +81,8 @@ int op_find_gpus(struct op *op, struct brumate_error *err)
 	proc_tree_fini(&op->tree);
 	op->data.owner.root = op->job->root;
 	op->data.uses_agents = op->job->data_path == JOB_DATA_BROKER;
-	int r = proc_tree_read(&op->tree, op->job->root, err);
+	const struct proc_members members = job_members(op->job);
+	int r = proc_members_read(&op->tree, &members, err);
 
 	return r < 0 ? r : gpu_set_find(&op->gpus, &op->tree, err);
 }

@@ -114,6 +114,33 @@ static int scan_driver_state(struct op *op, struct scan_report *report)
 	return scan_suspects(op, report);
 }
 
+/* CRIU saves one tree. */
+static int scan_orphans(struct op *op, struct scan_report *report)
+{
+	const struct proc_members members = job_members(op->job);
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < op->tree.n; i++) {
+		const struct proc_info *info = &op->tree.items[i];
+		struct scan_finding f = { .level = SCAN_REFUSE,
+					  .scope = SCAN_CRIU,
+					  .pid = info->id.pid,
+					  .what = "orphan" };
+
+		if (!proc_is_orphan(&members, info) || info->state == 'Z')
+			continue;
+		snprintf(f.text, sizeof(f.text),
+			 "process %d (%s) is of the job, but not below process %d any more: its "
+			 "parent has ended",
+			 info->id.pid, info->comm, members.root.pid);
+		snprintf(f.hint, sizeof(f.hint),
+			 "it can be suspended, but not saved on disk: start it without nohup, setsid "
+			 "or &, so that its parent stays");
+		r = scan_add(report, &f);
+	}
+	return r;
+}
+
 int preflight_scan(struct op *op, unsigned scopes, struct scan_report *ret,
 		   struct brumate_error *err)
 {
@@ -122,7 +149,7 @@ int preflight_scan(struct op *op, unsigned scopes, struct scan_report *ret,
 
 	if (r < 0)
 		return r;
-	if (scan_driver_state(op, &report) < 0)
+	if (scan_driver_state(op, &report) < 0 || scan_orphans(op, &report) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
 	*ret = report;
 	report = SCAN_REPORT_EMPTY;

@@ -123,7 +123,7 @@ static void say(struct op *op, const char *what, const char *more)
 static int lose(struct op *op, struct brumate_error *err)
 {
 	struct job *job = op->job;
-	int r = proc_tree_kill(job->root, deadline_in_ms(KILL_TIMEOUT_MS));
+	int r = job_kill_members(job, deadline_in_ms(KILL_TIMEOUT_MS));
 
 	if (r < 0 && r != -ESRCH)
 		return brumate_fail(err, -r, "job %s is lost, and cannot be ended: %m", job->id);
@@ -182,7 +182,7 @@ static int recover_restore(struct op *op, struct brumate_error *err)
 	if (!job_has_ended(job)) {
 		if (op_find_gpus(op, NULL) == 0)
 			step_discard_gpus(op);
-		r = proc_tree_kill(job->root, deadline_in_ms(KILL_TIMEOUT_MS));
+		r = job_kill_members(job, deadline_in_ms(KILL_TIMEOUT_MS));
 	}
 	if (r == 0) /* the dead shim may not have come to record its init */
 		r = status ? pidns_end_all(status) : -ENOMEM;

@@ -343,7 +343,7 @@ static void undo_processes(struct op *op)
 
 	if (op->restore.root_restored && !job_has_ended(job)) {
 		step_discard_gpus(op);
-		if (proc_tree_kill(job->root, deadline_in_ms(KILL_TIMEOUT_MS)) < 0)
+		if (job_kill_members(job, deadline_in_ms(KILL_TIMEOUT_MS)) < 0)
 			log_error("the half restored job could not be ended: job=%s pid=%d",
 				  job->id, job->root.pid);
 	}

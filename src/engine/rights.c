@@ -25,7 +25,8 @@ int rights_check(struct op *op, struct brumate_error *err)
 
 	if (op->job->uid == 0)
 		return 0;
-	int r = proc_tree_read(&tree, op->job->root, err);
+	const struct proc_members members = job_members(op->job);
+	int r = proc_members_read(&tree, &members, err);
 	return r < 0 ? r : credentials_check_tree(&tree, op->job->uid, err);
 }
 

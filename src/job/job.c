@@ -9,6 +9,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -27,7 +28,11 @@
 #include "job/record.h"
 #include "criu/criu.h"
 
-enum { RECORD_BYTES_MAX = 16 << 20, SUMMARY_BYTES_MAX = 1 << 20 };
+enum {
+	RECORD_BYTES_MAX = 16 << 20,
+	SUMMARY_BYTES_MAX = 1 << 20,
+	CMDLINE_BYTES_MAX = 2 * PATH_MAX
+};
 
 static const char record_name[] = "job.json";
 
@@ -287,7 +292,8 @@ static void match_pid(void *arg, const struct job *j, const char *id,
 	(void)why;
 	if (s->exact || !j || job_has_ended(j))
 		return;
-	int r = proc_tree_read(&tree, j->root, NULL);
+	const struct proc_members members = job_members(j);
+	int r = proc_members_read(&tree, &members, NULL);
 	if (r < 0 && r != -ESRCH)
 		s->error = r;
 	for (size_t i = 0; i < tree.n; i++)
@@ -462,6 +468,49 @@ bool job_has_ended(const struct job *j)
 	enum proc_life life = job_look(j);
 
 	return life == PROC_GONE || life == PROC_ZOMBIE;
+}
+
+/* ---- its members ---- */
+
+static const char *last_part(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? slash + 1 : path;
+}
+
+/* As it was started: client/shim.c. */
+static bool is_shim_of(const struct job *j, pid_t pid)
+{
+	auto_free char *line = NULL;
+	size_t n;
+	char path[32];
+
+	snprintf(path, sizeof(path), "/proc/%d/cmdline", pid);
+	if (file_read(AT_FDCWD, path, CMDLINE_BYTES_MAX, &line, &n) < 0 || n < 2)
+		return false;
+	const char *last = line + n - 1; /* a NUL byte ends each */
+	while (last > line && last[-1])
+		last--;
+	return !strcmp(last_part(line), "brumate-shim") && !strcmp(last_part(last), j->id);
+}
+
+struct proc_members job_members(const struct job *j)
+{
+	struct proc_members m = { .root = j->root, .reaper = j->init, .apart = j->op.criu };
+	struct proc_info root;
+
+	if (!m.reaper.pid && j->root.pid && proc_read(&root, j->root.pid, NULL) == 0 &&
+	    is_shim_of(j, root.ppid))
+		proc_identify(&m.reaper, root.ppid, NULL);
+	return m;
+}
+
+int job_kill_members(const struct job *j, uint64_t deadline_ns)
+{
+	const struct proc_members m = job_members(j);
+
+	return proc_members_kill(&m, deadline_ns);
 }
 
 /* ---- its agents ---- */
@@ -699,7 +748,8 @@ static json_t *schedule_to_json(const struct job_schedule *s)
 json_t *job_to_json(const struct job *j)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
-	bool alive = !job_has_ended(j) && proc_tree_read(&tree, j->root, NULL) == 0;
+	const struct proc_members members = job_members(j);
+	bool alive = !job_has_ended(j) && proc_members_read(&tree, &members, NULL) == 0;
 	enum job_state state = seen_state(j);
 	json_t *argv = json_array();
 

@@ -83,6 +83,13 @@ json_t *job_last_summary(const struct job *j);
 
 /* ---- for the shim ---- */
 
+/** The job's members: its root's tree, and what the job's shim, or the init of its pid namespace, got of it when
+ * parents ended. A job that was taken in, or whose shim died, has nobody that gathers orphans. */
+struct proc_members job_members(const struct job *j);
+
+/** Ends all of them: proc_members_kill(). */
+int job_kill_members(const struct job *j, uint64_t deadline_ns);
+
 /** Where the agents of the job's processes listen: $BRUMATE_RUNTIME_DIR/agents/ID. Owned. */
 char *job_agent_dir(const struct job *j);
 

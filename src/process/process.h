@@ -97,6 +97,29 @@ struct proc_tree {
 void proc_tree_fini(struct proc_tree *t);
 DEFINE_AUTO_FINI(struct proc_tree, proc_tree_fini)
 
+/**
+ * The members of a job: @root and its descendants; and orphans, which have come to @reaper since their parents
+ * ended, and theirs. Not @apart, nor children of @reaper that run a program of ours.
+ */
+struct proc_members {
+	struct proc_id root;   /* pid 0: it has ended */
+	struct proc_id reaper; /* pid 0: nobody gathers orphans */
+	struct proc_id apart;  /* a child of @reaper that is no member; pid 0: none */
+};
+
+/** As proc_tree_read() of all members: the root first, then orphans and descendants. -ESRCH if there are none. */
+int proc_members_read(struct proc_tree *ret, const struct proc_members *m,
+		      struct brumate_error *err);
+
+/** As proc_tree_kill() of all members. */
+int proc_members_kill(const struct proc_members *m, uint64_t deadline_ns);
+
+/** Whether @info, of a tree that proc_members_read() read, is an orphan that came to @m's reaper. */
+static inline bool proc_is_orphan(const struct proc_members *m, const struct proc_info *info)
+{
+	return m->reaper.pid && info->ppid == m->reaper.pid && info->id.pid != m->root.pid;
+}
+
 /** Reads the tree below @root. Zombies are listed (state 'Z'). -ESRCH if @root is gone. */
 int proc_tree_read(struct proc_tree *ret, struct proc_id root, struct brumate_error *err);
 

@@ -8,11 +8,13 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum {
 	CHILDREN_BYTES_MAX = 8 * 1024 * 1024,
@@ -180,14 +182,67 @@ static int add_children_of(struct proc_tree *t, pid_t pid)
 	return r == -ESRCH ? 0 : r;
 }
 
-static int read_once(struct proc_tree *ret, struct proc_id root)
+/* ---- orphans ---- */
+
+/* The folder of the program that @pid runs; empty where that cannot be told. */
+static void folder_of(pid_t pid, char ret[static PATH_MAX])
+{
+	char path[32], *slash;
+	ssize_t n;
+
+	snprintf(path, sizeof(path), "/proc/%d/exe", pid);
+	n = readlink(path, ret, PATH_MAX - 1);
+	ret[n < 0 ? 0 : n] = '\0';
+	slash = strrchr(ret, '/');
+	*(slash ? slash : ret) = '\0';
+}
+
+/* Programs of ours lie beside the reaper's. */
+static bool is_ours(const char *folder, pid_t pid)
+{
+	char own[PATH_MAX];
+
+	folder_of(pid, own);
+	return *folder && !strcmp(folder, own);
+}
+
+static int add_orphans(struct proc_tree *t, const struct proc_members *m)
+{
+	auto_(pids_fini) struct pids children = { 0 };
+	char folder[PATH_MAX];
+	int r;
+
+	if (!m->reaper.pid || proc_has_ended(m->reaper))
+		return 0;
+	r = add_children(&children, m->reaper.pid);
+	folder_of(m->reaper.pid, folder);
+	for (size_t i = 0; r >= 0 && i < children.n; i++)
+		if (children.items[i] != m->apart.pid && !is_ours(folder, children.items[i]))
+			r = tree_add(t, children.items[i], m->reaper.pid);
+	return r == -ESRCH ? 0 : r;
+}
+
+/* ---- reading ---- */
+
+static int add_root(struct proc_tree *t, struct proc_id root)
+{
+	int r = root.pid ? tree_add(t, root.pid, 0) : 0;
+
+	if (r == 0 && t->n && t->items[0].id.start_ticks != root.start_ticks)
+		t->n = 0; /* its number is another's by now */
+	return r;
+}
+
+static int read_once(struct proc_tree *ret, const struct proc_members *m)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
-	int r = tree_add(&tree, root.pid, 0);
+	int r = add_root(&tree, m->root);
 
+	if (r == 0)
+		r = add_orphans(&tree, m);
 	if (r < 0)
 		return r;
-	if (!tree.n || tree.items[0].id.start_ticks != root.start_ticks)
+	if (!tree.n)
 		return -ESRCH;
 	for (size_t i = 0; i < tree.n; i++)
 		if ((r = add_children_of(&tree, tree.items[i].id.pid)) < 0)
@@ -209,20 +264,21 @@ static bool same_processes(const struct proc_tree *a, const struct proc_tree *b)
 	return true;
 }
 
-int proc_tree_read(struct proc_tree *ret, struct proc_id root, struct brumate_error *err)
+int proc_members_read(struct proc_tree *ret, const struct proc_members *m,
+		      struct brumate_error *err)
 {
 	auto_(proc_tree_fini) struct proc_tree last = PROC_TREE_EMPTY;
 
 	/* A list of children is only right while none ends: read on until nothing changes. */
 	for (int pass = 0; pass < TREE_PASSES_MAX; pass++) {
 		struct proc_tree tree;
-		int r = read_once(&tree, root);
+		int r = read_once(&tree, m);
 
 		if (r == -ESRCH)
-			return brumate_fail(err, ESRCH, "no process %d any more", root.pid);
+			return brumate_fail(err, ESRCH, "no process %d any more", m->root.pid);
 		if (r < 0)
 			return brumate_fail(err, -r, "process %d: cannot read its children: %m",
-					    root.pid);
+					    m->root.pid);
 
 		bool stable = pass && same_processes(&tree, &last);
 		proc_tree_fini(&last);
@@ -234,6 +290,13 @@ int proc_tree_read(struct proc_tree *ret, struct proc_id root, struct brumate_er
 	last = PROC_TREE_EMPTY;
 	return 0;
 }
+
+int proc_tree_read(struct proc_tree *ret, struct proc_id root, struct brumate_error *err)
+{
+	return proc_members_read(ret, &(struct proc_members){ .root = root }, err);
+}
+
+/* ---- killing ---- */
 
 /*
  * Sends all of them SIGSTOP. 1: none ran, none was new, none has ended since the last look: the lists of children,
@@ -297,17 +360,18 @@ static int add_left_out(struct proc_tree *t)
 
 /* Stops all of them until nobody forks any more: a child that is being made when its parent is killed would be
  * nobody's. */
-static int stop_tree(struct proc_tree *t, uint64_t deadline_ns)
+static int stop_tree(struct proc_tree *t, const struct proc_members *m, uint64_t deadline_ns)
 {
 	uint64_t until_ns = deadline_in_ms(STOP_WAIT_MS);
 	size_t n_stopped, seen = 0;
 	int r;
 
 	do {
-		if ((r = stop_all(t, &n_stopped)) < 0)
+		if ((r = add_orphans(t, m)) < 0 || (r = stop_all(t, &n_stopped)) < 0)
 			return r;
 		const size_t n_listed = t->n;
-		if (r > 0 && ((r = add_left_out(t)) < 0 || t->n == n_listed))
+		if (r > 0 && ((r = add_left_out(t)) < 0 || (r = add_orphans(t, m)) < 0 ||
+			      t->n == n_listed))
 			return r;
 		if (t->n + n_stopped > seen) {
 			seen = t->n + n_stopped;
@@ -319,14 +383,14 @@ static int stop_tree(struct proc_tree *t, uint64_t deadline_ns)
 	return 0;
 }
 
-int proc_tree_kill(struct proc_id root, uint64_t deadline_ns)
+int proc_members_kill(const struct proc_members *m, uint64_t deadline_ns)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
-	int r = read_once(&tree, root);
+	int r = read_once(&tree, m);
 
 	if (r < 0)
 		return r == -ESRCH ? 0 : r;
-	r = stop_tree(&tree, deadline_ns);
+	r = stop_tree(&tree, m, deadline_ns);
 	for (size_t i = 0; i < tree.n; i++) {
 		int killed = proc_signal(tree.items[i].id, SIGKILL);
 
@@ -335,4 +399,9 @@ int proc_tree_kill(struct proc_id root, uint64_t deadline_ns)
 	for (size_t i = 0; i < tree.n && r >= 0; i++)
 		r = proc_wait_gone(tree.items[i].id, deadline_ns);
 	return r < 0 ? r : 0;
+}
+
+int proc_tree_kill(struct proc_id root, uint64_t deadline_ns)
+{
+	return proc_members_kill(&(struct proc_members){ .root = root }, deadline_ns);
 }

@@ -79,7 +79,9 @@ static int count_gpu_processes(const struct job *j)
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	int n = 0;
 
-	if (job_has_ended(j) || proc_tree_read(&tree, j->root, NULL) < 0)
+	const struct proc_members members = job_members(j);
+
+	if (job_has_ended(j) || proc_members_read(&tree, &members, NULL) < 0)
 		return 0;
 	for (size_t i = 0; i < tree.n; i++)
 		n += scan_uses_gpu(tree.items[i].id.pid) > 0;

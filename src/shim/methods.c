@@ -365,32 +365,32 @@ static void leave_gpu(struct shim *s)
 	shim_end(s);
 }
 
-/* Kills the processes of @tree that have outlived the root. */
-static void end_orphans(const struct proc_tree *tree)
+/* The root, which tells its children as it likes, and orphans, whom nobody else tells. */
+static void signal_members(const struct proc_members *members, int signal)
 {
-	for (size_t i = 0; i < tree->n; i++)
-		proc_signal(tree->items[i].id, SIGKILL);
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+
+	proc_members_read(&tree, members, NULL);
+	for (size_t i = 0; i < tree.n; i++)
+		if (i == 0 || proc_is_orphan(members, &tree.items[i]))
+			proc_signal(tree.items[i].id, signal);
 }
 
 /* Sends SIGTERM and waits @grace_ms (0: does neither), then sends SIGKILL until nothing of the job is left. */
 static int end_job(struct shim *s, struct wire_call_context *call, const struct job *seen,
 		   int grace_ms, struct brumate_error *err)
 {
-	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	const struct proc_members members = job_members(seen);
 
-	proc_tree_read(&tree, seen->root, NULL);
 	if (grace_ms) {
-		proc_signal(seen->root, SIGTERM);
+		signal_members(&members, SIGTERM);
 		await_end(s, call, grace_ms);
 	}
-	if (!proc_has_ended(seen->root)) {
-		leave_gpu(s);
-		int r = proc_tree_kill(seen->root, deadline_in_ms(KILL_TIMEOUT_MS));
-		if (r < 0 && r != -ESRCH)
-			return brumate_fail(err, -r, "job %s: %m", seen->id);
-		await_end(s, call, KILL_TIMEOUT_MS);
-	}
-	end_orphans(&tree);
+	leave_gpu(s);
+	int r = proc_members_kill(&members, deadline_in_ms(KILL_TIMEOUT_MS));
+	if (r < 0 && r != -ESRCH)
+		return brumate_fail(err, -r, "job %s: %m", seen->id);
+	await_end(s, call, KILL_TIMEOUT_MS);
 	return shim_reply_job(s, call, err);
 }
 

@@ -55,6 +55,49 @@ static const struct shim_exit *find_exit(const struct shim *s, pid_t pid)
 	return NULL;
 }
 
+/* The oldest process that the job's own command has left to us, or to the init of its namespace. */
+static bool find_orphan(const struct job *job, struct proc_id *ret)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	struct proc_members members = { .reaper = job->init };
+	const struct proc_info *oldest = NULL;
+
+	if (!members.reaper.pid && proc_identify(&members.reaper, getpid(), NULL) < 0)
+		return false;
+	proc_members_read(&tree, &members, NULL);
+	for (size_t i = 0; i < tree.n; i++) {
+		const struct proc_info *info = &tree.items[i];
+
+		if (info->state != 'Z' && proc_is_orphan(&members, info) &&
+		    (!oldest || info->id.start_ticks < oldest->id.start_ticks))
+			oldest = info;
+	}
+	if (oldest)
+		*ret = oldest->id;
+	return oldest;
+}
+
+/* A command that leaves processes behind, as a daemon or a launcher does, is not the end of its job. */
+static bool go_on_with_orphan(struct shim *s, const struct shim_exit *e)
+{
+	struct job *job = &s->job;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	struct proc_id orphan;
+
+	if (!find_orphan(job, &orphan))
+		return false;
+	if (!s->command_ended)
+		s->command_code = e ? e->code : JOB_EXIT_UNKNOWN;
+	s->command_ended = true;
+	job->root = orphan;
+	log_info("the command of job %s has ended, and left processes: exit_code=%d pid=%d",
+		 job->id, s->command_code, orphan.pid);
+	if (job_save(job, &err) < 0)
+		log_error("job %s: reason=\"%s\"", job->id, err.text);
+	wake_main_thread(s);
+	return true;
+}
+
 void shim_settle(struct shim *s)
 {
 	struct job *job = &s->job;
@@ -66,10 +109,15 @@ void shim_settle(struct shim *s)
 
 		if (!e && !proc_is_gone(job->root))
 			return; /* a zombie; when it is reaped, shim_note_exit() is told how it ended */
-		job->exit_code = e ? e->code : JOB_EXIT_UNKNOWN;
+		if (go_on_with_orphan(s, e))
+			return;
+		job->exit_code = s->command_ended ? s->command_code
+				 : e		  ? e->code
+						  : JOB_EXIT_UNKNOWN;
+		s->command_ended = false;
 		job->root = PROC_ID_NONE;
 		job->init = PROC_ID_NONE;
-		job_set_state(job, e && e->code != JOB_EXIT_UNKNOWN ? JOB_EXITED : JOB_LOST, NULL);
+		job_set_state(job, job->exit_code != JOB_EXIT_UNKNOWN ? JOB_EXITED : JOB_LOST, NULL);
 		log_info("job %s ended: exit_code=%d", job->id, job->exit_code);
 	}
 	if (is_over(job->state))

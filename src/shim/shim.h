@@ -39,6 +39,8 @@ struct shim {
 		int code;    /* 0..255 or JOB_EXIT_UNKNOWN */
 	} exits[SHIM_EXITS]; /* of the children that ended last */
 	size_t n_exits;	     /* how many ever ended; @exits is a ring */
+	bool command_ended;  /* what it left behind goes on as the job */
+	int command_code;    /* then: how it ended */
 	int wake_fd;	     /* eventfd; wakes the main thread */
 	bool left;	     /* the record is gone: this shim only has to end */
 	int life_fds[2];     /* a pipe for Wait, which is closed when the job is over; -1: it is */
