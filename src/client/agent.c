@@ -25,7 +25,10 @@
 #include "base/packet.h"
 #include "base/reserve.h"
 
-enum { GRACE_MS = 5000 };
+enum {
+	GRACE_MS = 5000,
+	PIECES_MOST = 1 << 17, /* of a process; a checkpoint has no room for more in all */
+};
 
 static const char *const op_names[] = {
 	[AGENT_HELLO] = "hello",   [AGENT_GATE] = "gate",   [AGENT_LIST] = "list",
@@ -80,9 +83,9 @@ void agent_close(struct agent *a)
 }
 
 static int send_request(struct agent *a, const struct agent_request *request, const int *fds,
-			size_t n_fds, struct brumate_error *err)
+			size_t n_fds, uint64_t deadline_ns, struct brumate_error *err)
 {
-	ssize_t n = packet_send(a->fd, request, sizeof(*request), fds, n_fds, DEADLINE_NEVER);
+	ssize_t n = packet_send(a->fd, request, sizeof(*request), fds, n_fds, deadline_ns);
 
 	if (n >= 0)
 		return 0;
@@ -166,10 +169,9 @@ static int pass_fault_point(struct agent *a, const char *op, struct brumate_erro
 }
 
 static int ask_agent(struct agent *a, struct agent_request *request, const int *fds,
-		     struct agent_reply *reply, int *ret_fds, uint32_t timeout_ms,
+		     struct agent_reply *reply, int *ret_fds, uint64_t deadline_ns,
 		     struct brumate_error *err)
 {
-	uint64_t deadline_ns = deadline_in_ms(timeout_ms);
 	size_t n_fds = request->n;
 
 	if (a->fd < 0)
@@ -179,7 +181,7 @@ static int ask_agent(struct agent *a, struct agent_request *request, const int *
 	int r = pass_fault_point(a, op_names[request->op], err);
 	if (r < 0)
 		return r;
-	r = send_request(a, request, fds, fds ? request->n : 0, err);
+	r = send_request(a, request, fds, fds ? request->n : 0, deadline_ns, err);
 	if (r < 0) {
 		agent_close(a);
 		return r;
@@ -193,7 +195,7 @@ static int ask_simple(struct agent *a, enum agent_op op, struct agent_reply *rep
 {
 	struct agent_request request = { .op = op };
 
-	return ask_agent(a, &request, NULL, reply, NULL, timeout_ms, err);
+	return ask_agent(a, &request, NULL, reply, NULL, deadline_in_ms(timeout_ms), err);
 }
 
 /* ---- connecting ---- */
@@ -292,8 +294,8 @@ int agent_gate(struct agent *a, uint32_t timeout_ms, int drain_fd, uint64_t memb
 		request.n = 1;
 		request.ids[0] = member;
 	}
-	int r = ask_agent(a, &request, drain_fd >= 0 ? &drain_fd : NULL, reply, NULL, patience_ms,
-			  err);
+	int r = ask_agent(a, &request, drain_fd >= 0 ? &drain_fd : NULL, reply, NULL,
+			  deadline_in_ms(patience_ms), err);
 	if (r == 0 && reply->n)
 		note_sharing(a, reply);
 	return r;
@@ -339,6 +341,11 @@ int agent_list(struct agent *a, struct agent_piece **ret, size_t *ret_n, struct 
 		return brumate_fail(err, ENOMEM, "%m");
 	int r = ask_simple(a, AGENT_LIST, reply, AGENT_CALL_TIMEOUT_MS, err);
 	while (r == 0) {
+		if (n + reply->n > PIECES_MOST) {
+			agent_close(a);
+			return brumate_fail(err, EBADMSG, "process %d: list: more than %d pieces",
+					    a->id.pid, PIECES_MOST);
+		}
 		if (append_pieces(&pieces, &n, reply) < 0) {
 			agent_close(a);
 			return brumate_fail(err, ENOMEM, "%m");
@@ -354,11 +361,13 @@ int agent_list(struct agent *a, struct agent_piece **ret, size_t *ret_n, struct 
 	return 0;
 }
 
-/* Makes one request for each AGENT_PIECES_MAX of the pieces. */
+/* Makes one request for each AGENT_PIECES_MAX of the pieces. All of them have the time of one call: an agent is a
+ * user's program, and may answer each as late as it can. */
 static int ask_in_turns(struct agent *a, enum agent_op op, const uint64_t *ids, const int *fds,
 			int *ret_fds, size_t n, struct brumate_error *err)
 {
 	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
+	uint64_t deadline_ns = deadline_in_ms(AGENT_CALL_TIMEOUT_MS);
 	size_t done = 0;
 	int r = 0;
 
@@ -370,7 +379,7 @@ static int ask_in_turns(struct agent *a, enum agent_op op, const uint64_t *ids, 
 		request.n = (uint32_t)(n - done < AGENT_PIECES_MAX ? n - done : AGENT_PIECES_MAX);
 		memcpy(request.ids, ids + done, request.n * sizeof(*ids));
 		r = ask_agent(a, &request, fds ? fds + done : NULL, reply,
-			      ret_fds ? ret_fds + done : NULL, AGENT_CALL_TIMEOUT_MS, err);
+			      ret_fds ? ret_fds + done : NULL, deadline_ns, err);
 		if (r == 0)
 			done += request.n;
 	}

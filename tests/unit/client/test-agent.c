@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,17 +21,19 @@ enum { PIECES = 100 };
 
 static char dir[] = "/tmp/brumate-agent-XXXXXX";
 
-enum mood { GOOD, REFUSES, DOUBLES, TRUNCATES, WRONG_VERSION, WITHHOLDS, HANGS_UP };
+enum mood { GOOD, REFUSES, DOUBLES, TRUNCATES, WRONG_VERSION, WITHHOLDS, HANGS_UP, ENDLESS };
 static _Atomic enum mood mood;
 static int listen_fd;
 
 static void describe(struct agent_reply *reply, uint64_t from)
 {
-	for (uint64_t id = from; id <= PIECES && reply->n < AGENT_PIECES_MAX; id++)
+	uint64_t last = mood == ENDLESS ? UINT64_MAX : PIECES;
+
+	for (uint64_t id = from; id <= last && reply->n < AGENT_PIECES_MAX; id++)
 		reply->pieces[reply->n++] = (struct agent_piece){ .id = mood == DOUBLES ? 1 : id,
-								  .va = id << 21,
+								  .va = id << 21 & INT64_MAX,
 								  .len_bytes = 1 << 21 };
-	reply->more = from + reply->n <= PIECES;
+	reply->more = from + reply->n <= last;
 }
 
 static void send_reply(int fd, const struct agent_reply *reply, size_t n_fds)
@@ -53,8 +56,15 @@ static void send_reply(int fd, const struct agent_reply *reply, size_t n_fds)
 			memcpy(CMSG_DATA(c) + i * sizeof(int), &memory, sizeof(int));
 	}
 	/* A client that has seen enough is gone. */
-	CHECK(sendmsg(fd, &msg, MSG_NOSIGNAL) > 0 || errno == EPIPE);
+	CHECK(sendmsg(fd, &msg, MSG_NOSIGNAL) > 0 || errno == EPIPE || errno == ECONNRESET);
 	close(memory);
+}
+
+static bool is_gone(int fd)
+{
+	struct pollfd p = { .fd = fd };
+
+	return poll(&p, 1, 0) > 0;
 }
 
 static void answer(int fd, const struct agent_request *request)
@@ -84,7 +94,7 @@ static void answer(int fd, const struct agent_request *request)
 		describe(&reply, next);
 		next += reply.n;
 		send_reply(fd, &reply, 0);
-	} while (reply.more && mood != TRUNCATES);
+	} while (reply.more && mood != TRUNCATES && !is_gone(fd));
 }
 
 static void *serve(void *arg)
@@ -211,6 +221,7 @@ int main(void)
 	expect_nonsense(DOUBLES, -EBADMSG);
 	expect_nonsense(TRUNCATES, -EBADMSG);
 	expect_nonsense(HANGS_UP, -EPIPE);
+	expect_nonsense(ENDLESS, -EBADMSG);
 	too_few_fds();
 	nobody_or_somebody_else();
 	shutdown(listen_fd, SHUT_RDWR);
