@@ -229,6 +229,23 @@ static int check_member(const struct op *op, const struct credentials_of_process
 	return 0;
 }
 
+static int check_sharers(const struct proc_tree *tree, struct brumate_error *err)
+{
+	struct proc_info other;
+	int r = proc_find_sharer(&other, tree);
+
+	if (r == 0)
+		return 0;
+	if (r < 0)
+		return brumate_fail(err, -r, "who shares memory with the job cannot be told: %m");
+	brumate_fail(err, EOPNOTSUPP,
+		     "process %d (%s), which is not of the job, lives in the memory of one that is",
+		     other.id.pid, other.comm);
+	brumate_hint(err, "it can change that memory while it is saved, and would not come back: "
+			  "end it first");
+	return -EOPNOTSUPP;
+}
+
 int rights_check_dump(struct op *op, struct brumate_error *err)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
@@ -237,11 +254,14 @@ int rights_check_dump(struct op *op, struct brumate_error *err)
 	int r = rights_check(op, err);
 
 	if (r == 0)
+		r = proc_tree_read(&tree, op->job->root, err);
+	if (r == 0)
+		r = check_sharers(&tree, err);
+	if (r == 0)
 		r = rights_for_dump(op, &user, err);
 	if (r < 0 || !user)
 		return r;
-	if ((r = proc_tree_read(&tree, op->job->root, err)) < 0 ||
-	    (r = credentials_of_tree(&t, &tree, err)) < 0)
+	if ((r = credentials_of_tree(&t, &tree, err)) < 0)
 		return r;
 	for (size_t i = 0; r == 0 && i < t.n; i++)
 		r = check_member(op, &t.items[i], err);

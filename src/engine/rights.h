@@ -26,7 +26,8 @@ int rights_describe(struct op *op, struct brumate_error *err);
  */
 int rights_check_images(int images_dir_fd, const struct manifest *m, struct brumate_error *err);
 
-/** As rights_check(), for members that CRIU is to save as the job's user: all are in the groups of the root, and none
+/** As rights_check(), for members that CRIU is to save: nobody outside the tree lives in their memory. Where it works as
+ * the job's user, all are in the groups of the root, and none
  * has a filter of system calls, which the kernel shows to root's CRIU alone. */
 int rights_check_dump(struct op *op, struct brumate_error *err);
 

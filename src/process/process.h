@@ -123,6 +123,13 @@ static inline bool proc_is_orphan(const struct proc_members *m, const struct pro
 /** Reads the tree below @root. Zombies are listed (state 'Z'). -ESRCH if @root is gone. */
 int proc_tree_read(struct proc_tree *ret, struct proc_id root, struct brumate_error *err);
 
+/**
+ * Finds a process outside the tree that lives in the memory of a member (clone(2), CLONE_VM): what it writes there is
+ * seen by nobody who holds the tree still. Returns 1 and @ret, or 0; -errno. Of processes that we may not look into it
+ * knows nothing.
+ */
+int proc_find_sharer(struct proc_info *ret, const struct proc_tree *tree);
+
 /** Reads the children of process @pid, of all its threads (@ret_pids: owned; NULL if there are none). They may
  * end or multiply meanwhile. Returns 0, -ESRCH, or -errno where not all could be read. */
 int proc_children(pid_t pid, pid_t **ret_pids, size_t *ret_n);

@@ -371,4 +371,46 @@ def a_filter_of_system_calls(bed):
     expect(status(bed.pid(job), "Seccomp") == ["2"], "the filter is gone")
 
 
+SHARER = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+stack = ctypes.create_string_buffer(65536)
+top = ctypes.c_void_p(ctypes.addressof(stack) + 65536 & ~15)
+CLONE_VM, CLONE_PARENT, SIGCHLD = 0x100, 0x8000, 17
+sharer = libc.clone(libc.pause, top, CLONE_VM | CLONE_PARENT | SIGCHLD, None)
+assert sharer > 0
+print('sharer', sharer, flush=True)
+"""
+
+
+@case
+def a_process_outside_that_lives_in_the_memory(bed):
+    """It runs on while CRIU holds the job, and can change whatever CRIU's code says there."""
+    program, log = script_of_him(bed, SHARER)
+    sharer = int(log.wait_for(r"^sharer (\d+)$").group(1))
+    try:
+        for options in (("--leave-running",), ()):
+            bed.refused(4, f"process {sharer} .*, which is not of the job, lives in the memory of one that is",
+                        "checkpoint", "--pid", program.pid, *options)
+        log.goes_on()
+    finally:
+        os.kill(sharer, signal.SIGKILL)
+    os.waitpid(sharer, 0)
+    bed.jobs.append(bed.operation("checkpoint", "--pid", program.pid, "--leave-running")["job"])
+    log.goes_on()
+
+
+# What a job starts with.
+
+@case
+def a_job_has_its_callers_limits(bed):
+    """Not those of our programs: neither more rights nor more of the machine."""
+    show = "umask; ulimit -n; ulimit -H -n; ulimit -c; grep -E '^(NoNewPrivs|Seccomp):' /proc/self/status; cat /proc/self/cgroup"
+    wrapped = ["setpriv", "--no-new-privs", "prlimit", "--core=0:4096", "--nofile=777:888", "sh", "-c", "umask 027; exec \"$0\" \"$@\""]
+    plain = run([*wrapped, "sh", "-c", show], env=bed.command_env())
+    expect(plain.out.startswith("0027\n777\n888\n0\nNoNewPrivs:\t1\n"), f"this test proves nothing: {plain.out}")
+    result = run([*wrapped, bed.brumate, "run", "--attach", "--", "sh", "-c", show], env=bed.command_env())
+    expect(result.code == 0 and result.out == plain.out, f"{result.why()}: {result.out!r}, want {plain.out!r}")
+
+
 main()
