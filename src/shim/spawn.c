@@ -153,7 +153,6 @@ static void run_child(const struct child *c)
 	if (fcntl(c->report_fd, F_SETFD, FD_CLOEXEC) < 0)
 		give_up(c, "report");
 	close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
-	umask(022);
 	if (chdir(job->cwd) < 0)
 		give_up(c, "cwd");
 	environ = (char **)c->env;
