@@ -197,15 +197,38 @@ static void find_gone(struct datapath *d, const struct proc_id *ids, size_t n)
 	}
 }
 
-void park_find(struct datapath *d, const struct proc_tree *tree, const struct proc_id *ids,
-	       size_t n, struct progress *notes)
+/* That it was us who could not ask says nothing of an agent. */
+static bool is_our_lack(int r)
+{
+	return r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -ENOBUFS;
+}
+
+static int check_asked(const struct datapath *d, struct brumate_error *err)
+{
+	for (size_t i = 0; i < d->n_agents; i++) {
+		const struct datapath_agent *a = &d->agents[i];
+
+		if (a->result == 0 && a->agent.fd < 0)
+			return brumate_fail(err, EAGAIN, "process %d: its agent was not asked: %m",
+					    a->agent.id.pid);
+		if (!is_our_lack(a->result))
+			continue;
+		if (err)
+			*err = a->error;
+		return a->result;
+	}
+	return 0;
+}
+
+int park_find(struct datapath *d, const struct proc_tree *tree, const struct proc_id *ids,
+	      size_t n, struct progress *notes, struct brumate_error *err)
 {
 	datapath_drop_agents(d);
-	if (!d->vault || !d->uses_agents || !d->agent_dir)
-		return;
+	if (!d->vault || !d->uses_agents)
+		return 0;
 	d->agents = calloc(n + tree->n + 1, sizeof(*d->agents));
-	if (!d->agents)
-		return;
+	if (!d->agents || !d->agent_dir)
+		return brumate_fail(err, ENOMEM, "%m");
 	agent_sweep(d->agent_dir, d->owner.root, tree);
 	for (size_t i = 0; i < n; i++)
 		add_agent(d, ids[i], false);
@@ -213,9 +236,16 @@ void park_find(struct datapath *d, const struct proc_tree *tree, const struct pr
 		if (may_listen(d, &tree->items[i]))
 			add_agent(d, tree->items[i].id, true);
 	ask_agents(d, reach_agent, NULL);
+	int r = check_asked(d, err);
+	if (r < 0) {
+		park_detach(d);
+		datapath_drop_agents(d);
+		return r;
+	}
 	find_gone(d, ids, n);
 	drop_failed_agents(d, notes);
 	park_detach(d);
+	return 0;
 }
 
 int park_check(const struct datapath *d, struct brumate_error *err)

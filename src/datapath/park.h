@@ -9,10 +9,11 @@
 #include "datapath/datapath.h"
 
 /** Finds out which of the processes @ids, which are those of @tree that the driver knows, have agents, and which
- * others of it have: their driver is being initialised. Nobody is connected afterwards. Never fails: what has no
- * agent goes by the driver, which is said to @notes (NULL: to nobody). */
-void park_find(struct datapath *d, const struct proc_tree *tree, const struct proc_id *ids,
-	       size_t n, struct progress *notes);
+ * others of it have: their driver is being initialised. Nobody is connected afterwards. What has no agent, or one that
+ * does not answer, goes by the driver, which is said to @notes (NULL: to nobody). Fails only where we lack what it takes
+ * to ask: -ENOMEM, -EMFILE, -ENFILE, -ENOBUFS, -EAGAIN. */
+int park_find(struct datapath *d, const struct proc_tree *tree, const struct proc_id *ids,
+	      size_t n, struct progress *notes, struct brumate_error *err);
 
 /** Refuses where a process whose memory is in the vault has no agent that could take it. -EIO. */
 int park_check(const struct datapath *d, struct brumate_error *err);

@@ -498,6 +498,12 @@ int device_image_load(void *reader, const struct host_copy *copy, bool verify,
 
 /* ---- the restored processes ---- */
 
+/* The driver saved the memory of a process whose agent did not answer then: the agent has all of it mapped. */
+static bool saved_by_driver(const struct datapath_agent *a, size_t n)
+{
+	return n == 0 && a->agent.gate == AGENT_GATE_OPEN;
+}
+
 static int compare_pieces(const struct vault *v, const struct datapath_agent *a, size_t first,
 			  size_t n, struct brumate_error *err)
 {
@@ -535,7 +541,7 @@ int device_image_assign(struct datapath *d, struct brumate_error *err)
 			    v->pieces[k].process.pid == info.inner_pid)
 				v->pieces[k].process = a->agent.id;
 		size_t n = vault_find(v, a->agent.id, &first);
-		if (r == 0)
+		if (r == 0 && !saved_by_driver(a, n))
 			r = compare_pieces(v, a, first, n, err);
 	}
 	for (size_t k = 0; v && r == 0 && k < v->n_pieces; k++)

@@ -87,12 +87,13 @@ int op_find_gpus(struct op *op, struct brumate_error *err)
 	return r < 0 ? r : gpu_set_find(&op->gpus, &op->tree, err);
 }
 
-void op_find_agents(struct op *op, bool tell)
+int op_find_agents(struct op *op, bool tell, struct brumate_error *err)
 {
 	auto_free struct proc_id *ids = gpu_set_ids(&op->gpus);
 
-	if (ids)
-		park_find(&op->data, &op->tree, ids, op->gpus.n, tell ? &op->progress : NULL);
+	if (!ids)
+		return brumate_fail(err, ENOMEM, "%m");
+	return park_find(&op->data, &op->tree, ids, op->gpus.n, tell ? &op->progress : NULL, err);
 }
 
 void op_clear_vault(struct op *op)

@@ -89,7 +89,7 @@ DEFINE_AUTO_FINI(struct op, op_fini)
 int op_find_gpus(struct op *op, struct brumate_error *err);
 
 /** Finds out which of them have agents. What has none is noted if @tell. */
-void op_find_agents(struct op *op, bool tell);
+int op_find_agents(struct op *op, bool tell, struct brumate_error *err);
 
 /** Removes what is outside the processes: they have ended. */
 void op_clear_vault(struct op *op);

@@ -411,11 +411,13 @@ static int find_agents(struct op *op, struct brumate_error *err)
 {
 	op->job->data_path = JOB_DATA_BROKER;
 	op->data.uses_agents = true;
-	op_find_agents(op, false);
+	int r = op_find_agents(op, false, err);
+	if (r < 0)
+		return r;
 	if (!op->data.n_agents)
 		op->job->data_path = JOB_DATA_DRIVER;
 	op->data.uses_agents = op->data.n_agents > 0;
-	int r = park_look(&op->data, err);
+	r = park_look(&op->data, err);
 	return r < 0 ? r : device_image_assign(&op->data, err);
 }
 

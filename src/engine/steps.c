@@ -22,7 +22,7 @@ int step_identify(struct op *op, struct brumate_error *err)
 		return brumate_fail(err, ESRCH, "job %s has ended", op->job->id);
 	int r = op_find_gpus(op, err);
 	if (r == 0)
-		op_find_agents(op, true);
+		r = op_find_agents(op, true, err);
 	op->gpu_bytes = gpu_set_bytes(&op->gpus);
 	return r;
 }
@@ -55,7 +55,7 @@ static int hold_newcomers(struct op *op, struct brumate_error *err)
 		return r;
 	r = op_find_gpus(op, err);
 	if (r == 0)
-		op_find_agents(op, true);
+		r = op_find_agents(op, true, err);
 	return r;
 }
 
@@ -227,19 +227,22 @@ void step_undo_gpu(struct op *op)
 /* ---- all of it, whatever state it is in ---- */
 
 /* Without agents known so far, those of a predecessor's operation are looked for. */
-static bool reach_agents(struct op *op)
+static int reach_agents(struct op *op, struct brumate_error *err)
 {
-	if (!op->data.vault || !op->data.uses_agents)
-		return false;
-	if (!op->data.n_agents)
-		op_find_agents(op, true);
-	return true;
+	return op->data.n_agents ? 0 : op_find_agents(op, true, err);
+}
+
+static bool may_have_agents(const struct op *op)
+{
+	return op->data.vault && op->data.uses_agents;
 }
 
 static int bring_data_back(struct op *op, struct brumate_error *err)
 {
-	int r = reach_agents(op) ? park_return(&op->data, err) : 0;
+	int r = may_have_agents(op) ? reach_agents(op, err) : 0;
 
+	if (r == 0 && may_have_agents(op))
+		r = park_return(&op->data, err);
 	if (r == 0 && op->data.n_agents)
 		record_baseline(op);
 	if (r == 0)
@@ -249,9 +252,11 @@ static int bring_data_back(struct op *op, struct brumate_error *err)
 
 static int put_data_away(struct op *op, struct brumate_error *err)
 {
-	if (!reach_agents(op))
+	if (!may_have_agents(op))
 		return 0;
-	int r = park_take_back(&op->data, err);
+	int r = reach_agents(op, err);
+	if (r == 0)
+		r = park_take_back(&op->data, err);
 	if (r != 0)
 		return r < 0 ? r : 0;
 	if ((r = step_gate(op, err)) < 0 || (r = step_park(op, err)) < 0 ||
@@ -304,7 +309,7 @@ int step_put_away(struct op *op, struct brumate_error *err)
 void step_discard_gpus(struct op *op)
 {
 	if (op->data.vault && op->data.uses_agents) {
-		op_find_agents(op, true);
+		op_find_agents(op, true, NULL);
 		park_discard(&op->data);
 	}
 	if (op->gpus.n)

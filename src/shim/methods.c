@@ -481,10 +481,8 @@ static int method_scan(void *arg, struct wire_call_context *call, json_t *parame
 	if (r < 0)
 		return r;
 	op.data.vault = &s->vault;
-	if ((r = op_find_gpus(&op, err)) == 0) {
-		op_find_agents(&op, true);
+	if ((r = op_find_gpus(&op, err)) == 0 && (r = op_find_agents(&op, true, err)) == 0)
 		r = preflight_scan(&op, SCAN_GPU | SCAN_CRIU, &report, err);
-	}
 	if (r == 0)
 		r = add_memory(&op, &report, err);
 	shim_end(s);
@@ -523,7 +521,7 @@ static int method_memory(void *arg, struct wire_call_context *call, json_t *para
 		return r;
 	r = op_find_gpus(&op, err);
 	if (r == 0)
-		op_find_agents(&op, true);
+		r = op_find_agents(&op, true, err);
 	auto_json json_t *reply =
 		r == 0 ? json_pack("{s:o}", "processes", memory_to_json(&op)) : NULL;
 	shim_end(s);

@@ -430,6 +430,33 @@ def what_the_broker_cannot_copy_the_driver_moves(bed):
 
 
 @case
+def an_agent_that_did_not_answer_answers_later(bed):
+    """What the driver saved of a process is not missed by its agent, which is there after the restore."""
+    job, log = bed.counter(mib=16)
+    for verbs in (("suspend", "resume"), ("checkpoint", "restore")):
+        bed.fault(*("agent.hello", "error:32") * 100)
+        summary = bed.operation(verbs[0], job)
+        bed.disarm()
+        expect(summary["data_bytes"] == 0 and any("driver alone" in note for note in summary["notes"]), f"{summary}")
+        bed.ok(verbs[1], job)
+        log.goes_on()
+        summary = bed.operation(verbs[0], job)
+        expect(summary["data_bytes"] >= 16 * MIB, f"its agent is of no use any more: {summary}")
+        bed.ok(verbs[1], job)
+        log.goes_on()
+
+
+@case
+def who_cannot_ask_an_agent_says_so(bed):
+    job, log = bed.counter(mib=16)
+    for verb in ("suspend", "checkpoint"):
+        for error in (12, 24, 105):
+            bed.fault("agent.hello", f"error:{error}")
+            bed.refused(1, "agent.hello", verb, job)
+            bed.expect_whole(job, log)
+
+
+@case
 def a_broker_that_dies_while_it_copies_is_replaced(bed):
     job, log = bed.counter(mib=16)
     for verb, points in (("suspend", ("data.alloc", "data.import", "data.copy")),

@@ -163,7 +163,7 @@ static void begin(void)
 			       .progress = &progress,
 			       .lock_timeout_ms = 1000 };
 	must(proc_tree_read(&tree, self, &err), &err);
-	park_find(&d, &tree, &self, 1, &progress);
+	must(park_find(&d, &tree, &self, 1, &progress, &err), &err);
 	CHECK(d.n_agents == 1 && !progress.n_notes);
 }
 
