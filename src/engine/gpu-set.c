@@ -106,7 +106,12 @@ static int ask_all_states(struct gpu_set *s, struct brumate_error *err)
 	return r < 0 ? r : ask_states(s, &all, err);
 }
 
-/* The driver's calls do not return for a stopped process: it would have to answer for itself. */
+static bool is_stopped(const struct proc_info *info)
+{
+	return info->state == 'T' || info->state == 't';
+}
+
+/* The driver's calls do not return for a stopped process that it knows: it would have to answer for itself. */
 static int refuse_stopped(const struct proc_info *info, struct brumate_error *err)
 {
 	brumate_fail(err, EBUSY, "process %d (%s) is %s", info->id.pid, info->comm,
@@ -132,11 +137,27 @@ static int list_candidates(struct gpu_set *s, const struct proc_tree *tree,
 					    info->id.pid, info->comm);
 		if (!uses)
 			continue;
-		if (info->state == 'T' || info->state == 't')
+		if (is_stopped(info) && !scan_can_have_gpu_state(info))
+			continue;
+		/* A forked child may have no GPU state of its own, which the driver tells. */
+		if (is_stopped(info) && !info->is_fork)
 			return refuse_stopped(info, err);
 		s->items[s->n++] =
 			(struct gpu_process){ .id = info->id, .rss_bytes = info->rss_bytes };
 	}
+	return 0;
+}
+
+/* Those of which the driver did not say that it knows nothing. */
+static int check_stopped(const struct gpu_set *s, const struct proc_tree *tree,
+			 struct brumate_error *err)
+{
+	for (size_t i = 0; i < s->n; i++)
+		for (size_t k = 0; k < tree->n; k++)
+			if (s->items[i].dev.state != DEV_STATE_NONE &&
+			    proc_is_same(s->items[i].id, tree->items[k].id) &&
+			    is_stopped(&tree->items[k]))
+				return refuse_stopped(&tree->items[k], err);
 	return 0;
 }
 
@@ -146,7 +167,7 @@ static int find_anew(struct gpu_set *s, const struct proc_tree *tree, struct bru
 
 	if (r == 0 && s->n && (r = gpu_set_open(s, err)) == 0)
 		r = ask_all_states(s, err);
-	return r;
+	return r < 0 ? r : check_stopped(s, tree, err);
 }
 
 int gpu_set_find(struct gpu_set *s, const struct proc_tree *tree, struct brumate_error *err)

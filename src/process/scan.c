@@ -526,6 +526,11 @@ static bool ends_meanwhile(pid_t pid)
 	return r == -ESRCH || (r == 0 && (info.state == 'Z' || info.state == 'X'));
 }
 
+bool scan_can_have_gpu_state(const struct proc_info *info)
+{
+	return info->n_threads != 1 || !gpu_vendor()->clients_have_threads;
+}
+
 int scan_uses_gpu(pid_t pid)
 {
 	auto_free char *maps = NULL;
@@ -596,7 +601,9 @@ static void check_states(struct scan *s)
 			add_finding(s, SCAN_NOTE, SCAN_CRIU, p, "stopped",
 				    "send it SIGCONT to make it run",
 				    "is stopped, and will be after a restore");
-		if (p->state == 'T' && scan_uses_gpu(p->id.pid) != 0)
+		/* Of a forked child the driver has said whether it has GPU state. */
+		if (p->state == 'T' && !p->is_fork && scan_can_have_gpu_state(p) &&
+		    scan_uses_gpu(p->id.pid) != 0)
 			add_finding(s, SCAN_REFUSE, SCAN_GPU, p, "stopped", "send it SIGCONT first",
 				    "is stopped, so the driver cannot work in it");
 		if (p->state == 'D')

@@ -55,6 +55,10 @@ int scan_add(struct scan_report *r, const struct scan_finding *f);
 int scan_tree(struct scan_report *ret, const struct proc_tree *tree, unsigned scopes,
 	      struct brumate_error *err);
 
+/** Whether a process can have GPU state, as far as its threads tell: false is for sure. A forked child of one that
+ * has has the device and the library of its parent, but none of the driver's threads. */
+bool scan_can_have_gpu_state(const struct proc_info *info);
+
 /** Whether the process has the vendor's device open or its driver library mapped (a process worth
  * asking the driver about): 1, 0, or -errno where that cannot be told. */
 int scan_uses_gpu(pid_t pid);

@@ -68,6 +68,8 @@ const struct gpu_vendor gpu_vendor_cuda = {
 	.api = "CUDA",
 	.devices = "/dev/nvidia",
 	.driver_library = "libcuda.so",
+	/* Since 570 there is one that checkpoint calls are served by. */
+	.clients_have_threads = true,
 	.graphics_libraries = graphics_libraries,
 	.is_partition = is_mig_instance,
 	.is_sharing_service = leads_to_mps,
