@@ -457,6 +457,8 @@ static int ask_for_dump(struct session *s, Criu__Opts *opts, struct criu_fds *fd
 	opts->has_leave_running = true;
 	opts->leave_running = o->leave_running;
 	opts->has_tcp_established = opts->tcp_established = true;
+	opts->has_tcp_skip_in_flight = true;
+	opts->tcp_skip_in_flight = o->tcp_skip_in_flight;
 	opts->external = (char **)o->externals;
 	while (o->externals && o->externals[opts->n_external])
 		opts->n_external++;

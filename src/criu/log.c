@@ -118,6 +118,9 @@ const char *criu_hint_for(const char *reason)
 		  "the job keeps a large deleted file open: give it a name, or close it" },
 		{ "External socket is used", "a unix socket leads to a process outside the job: "
 					     "close it, or run both in one job" },
+		{ "In-flight connection",
+		  "nobody has accepted a TCP connection yet: try again, or leave such connections "
+		  "out by --tcp-skip-in-flight" },
 		{ "Connected TCP socket",
 		  "a TCP connection cannot be saved: close it before the checkpoint" },
 		{ "Can't dump file", "the job holds a device or kernel object that CRIU cannot "

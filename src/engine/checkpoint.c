@@ -301,6 +301,7 @@ static int start_criu(struct op *op, struct brumate_error *err)
 		.log_name = JOB_DUMP_LOG,
 		.root = op->job->root,
 		.leave_running = op->request->leave_running,
+		.tcp_skip_in_flight = op->request->tcp_skip_in_flight,
 		.shell_job = op->checkpoint.manifest.shell_job,
 		.timeout_s = CRIU_TIMEOUT_S,
 		.enter_ns_of = op->job->init.pid,

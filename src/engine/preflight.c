@@ -296,6 +296,11 @@ static int ask_for_force(const struct scan_finding *f, struct brumate_error *err
 	return -EOPNOTSUPP;
 }
 
+static bool is_to_be_left_out(const struct op *op, const struct scan_finding *f)
+{
+	return op->request->tcp_skip_in_flight && !strcmp(f->what, SCAN_TCP_IN_FLIGHT);
+}
+
 int preflight(struct op *op, unsigned scopes, struct brumate_error *err)
 {
 	auto_(scan_report_fini) struct scan_report report = SCAN_REPORT_EMPTY;
@@ -305,9 +310,15 @@ int preflight(struct op *op, unsigned scopes, struct brumate_error *err)
 		r = preflight_scan(op, scopes, &report, err);
 	if (r < 0)
 		return r;
-	for (size_t i = 0; i < report.n; i++)
-		if (report.items[i].level == SCAN_REFUSE && report.items[i].scope & scopes)
-			return refuse(&report.items[i], err);
+	for (size_t i = 0; i < report.n; i++) {
+		const struct scan_finding *f = &report.items[i];
+
+		if (f->level != SCAN_REFUSE || !(f->scope & scopes))
+			continue;
+		if (!is_to_be_left_out(op, f))
+			return refuse(f, err);
+		progress_note(&op->progress, "%s: left out, they end with the job", f->text);
+	}
 	for (size_t i = 0; i < report.n; i++) {
 		const struct scan_finding *f = &report.items[i];
 

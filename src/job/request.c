@@ -28,6 +28,8 @@ static const struct request_option request_options[] = {
 	{ "keep_copy", "keep-copy", REQUEST_FLAG, RESUME | CHECKPOINT | SCHEDULE, AT(keep_copy),
 	  CONF(keep_copy) },
 	{ "live", "live", REQUEST_FLAG, SUSPEND | CHECKPOINT | SCHEDULE, AT(live), -1 },
+	{ "tcp_skip_in_flight", "tcp-skip-in-flight", REQUEST_FLAG, CHECKPOINT | SCHEDULE,
+	  AT(tcp_skip_in_flight), -1 },
 	{ "id", NULL, REQUEST_PLACE, CHECKPOINT, AT(id), -1 },
 	{ "dir", NULL, REQUEST_PLACE, CHECKPOINT | SCHEDULE, AT(dir), -1 },
 	{ "compress", "compress", REQUEST_WORD, CHECKPOINT | SCHEDULE, AT(compress),

@@ -32,6 +32,7 @@ enum {
 	FDINFO_BYTES_MAX = 1 << 20,
 	TCP_BYTES_MAX = 64 << 20,
 	TCP_ESTABLISHED = 1,
+	TCP_LISTEN = 10,
 	ANSWER_BYTES = 64 << 10, /* of the socket diagnosis */
 	ANSWER_TIMEOUT_S = 5,
 	NAME_BYTES = 108, /* of a unix socket */
@@ -309,13 +310,14 @@ static void check_pipes(struct scan *s)
 struct connection {
 	char local[64], remote[64];
 	unsigned state;
+	unsigned n_waiting; /* of a listening socket: connections that nobody has accepted yet */
 	unsigned long inode;
 };
 
 static bool parse_tcp(const char *line, struct connection *ret)
 {
-	return sscanf(line, " %*d: %63s %63s %x %*s %*s %*s %*s %*s %lu", ret->local, ret->remote,
-		      &ret->state, &ret->inode) == 4;
+	return sscanf(line, " %*d: %63s %63s %x %*x:%x %*s %*s %*s %*s %lu", ret->local,
+		      ret->remote, &ret->state, &ret->n_waiting, &ret->inode) == 5;
 }
 
 /* The other end may be in the tree too: then it is the line with the addresses exchanged. */
@@ -331,6 +333,15 @@ static bool other_end_is_ours(const struct scan *s, const char *table, const str
 	return false;
 }
 
+static void add_in_flight(struct scan *s, const struct scan_fd *f, unsigned n)
+{
+	add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, SCAN_TCP_IN_FLIGHT,
+		    "wait until it has accepted them; or leave them out by "
+		    "--tcp-skip-in-flight: their clients see the connection end",
+		    "listens (fd %d), and has not accepted %u TCP connection%s yet", f->fd, n,
+		    n == 1 ? "" : "s");
+}
+
 static void check_tcp_table(struct scan *s, const char *path)
 {
 	auto_free char *table = NULL;
@@ -341,8 +352,11 @@ static void check_tcp_table(struct scan *s, const char *path)
 		struct connection c;
 		const struct scan_fd *f;
 
-		if (!parse_tcp(line, &c) || c.state != TCP_ESTABLISHED ||
-		    !(f = find_inode(s, "socket:", c.inode)) || other_end_is_ours(s, table, &c))
+		if (!parse_tcp(line, &c) || !(f = find_inode(s, "socket:", c.inode)))
+			continue;
+		if (c.state == TCP_LISTEN && c.n_waiting)
+			add_in_flight(s, f, c.n_waiting);
+		if (c.state != TCP_ESTABLISHED || other_end_is_ours(s, table, &c))
 			continue;
 		add_finding(s, SCAN_NOTE, SCAN_CRIU, f->process, "tcp",
 			    "it survives a restore on this machine soon after; use --tcp-close "

@@ -36,6 +36,9 @@ struct scan_finding {
 	char hint[256]; /* what to do about it */
 };
 
+/** The key of what --tcp-skip-in-flight is for. */
+#define SCAN_TCP_IN_FLIGHT "tcp-in-flight"
+
 struct scan_report {
 	struct scan_finding *items;
 	size_t n;

@@ -9,6 +9,7 @@ import errno
 import os
 import re
 import signal
+import socket
 
 from cases import case, expect, main, process_start, read_text, run, wait_until, with_env
 
@@ -248,6 +249,103 @@ def a_context_that_has_failed(bed):
         bed.expect_state(job, "running")
     phase.go()
     ends_as_undisturbed(bed, job, "sticky")
+
+
+# Stopped.
+
+def stopped_child(bed, kind):
+    """A job with a child that is stopped, and what lets it go on."""
+    job, log = bed.kind(kind)
+    child = int(log.wait_for(r"^child (\d+)$").group(1))
+    log.goes_on()
+    os.kill(child, signal.SIGSTOP)
+    wait_until(lambda: read_text(f"/proc/{child}/stat").rsplit(") ", 1)[1][0] == "T", "the child to stop")
+    return job, log, child
+
+
+@case
+def a_stopped_child_without_gpu_state(bed):
+    """It has its parent's driver, device and mappings, and none of the driver's threads: it is in nobody's way."""
+    job, log, child = stopped_child(bed, "fork-after")
+    bed.operation("suspend", job)
+    bed.operation("resume", job)
+    bed.operation("checkpoint", job)
+    bed.operation("restore", job)
+    os.kill(child, signal.SIGCONT)
+    log.goes_on()
+
+
+@case
+def a_stopped_child_with_gpu_state(bed):
+    job, log, child = stopped_child(bed, "fork-before")
+    for verb in ("suspend", "checkpoint"):
+        bed.refused(6, rf"process {child} \(kinds\) is stopped", verb, job)
+    os.kill(child, signal.SIGCONT)
+    log.goes_on()
+
+
+# Connections that nobody has accepted.
+
+LISTENER = """
+import os, select, signal, socket, time
+server = socket.create_server(("127.0.0.1", 0), backlog=4)
+client = []
+wanted = []
+signal.signal(signal.SIGUSR1, lambda *_: wanted.append(1))
+print("port", server.getsockname()[1], flush=True)
+print("ready pid", os.getpid(), flush=True)
+step = 0
+while True:
+    if wanted:
+        wanted.clear()
+        connection, _ = server.accept()
+        connection.sendall(b"served")
+        connection.close()
+    step += 1
+    print("step", step, "OK", flush=True)
+    time.sleep(0.02)
+"""
+
+
+def listener(bed):
+    """A job that accepts a connection when it gets SIGUSR1; a client that nobody has accepted yet."""
+    job, log = bed.python(LISTENER)
+    port = int(log.wait_for(r"^port (\d+)$").group(1))
+    return job, log, port, socket.create_connection(("127.0.0.1", port), timeout=30)
+
+
+@case
+def connections_that_nobody_has_accepted(bed):
+    job, log, port, client = listener(bed)
+    bed.refused(4, r"listens \(fd \d+\), and has not accepted 1 TCP connection yet", "checkpoint", job)
+    result = bed.cli("checkpoint", job)
+    expect("--tcp-skip-in-flight" in result.err, f"no word of the option: {result.why()}")
+    log.goes_on()
+    os.kill(bed.pid(job), signal.SIGUSR1)
+    expect(client.recv(6) == b"served", "it is served after a refusal")
+    client.close()
+
+
+@case
+def connections_that_are_left_out(bed):
+    """Those of a job that runs on are not touched; those of one that is saved end with it."""
+    job, log, port, client = listener(bed)
+    summary = bed.operation("checkpoint", job, "--tcp-skip-in-flight", "--leave-running")
+    expect(any("left out" in note for note in summary["notes"]), f"no word of what is dropped: {summary['notes']}")
+    log.goes_on()
+    os.kill(bed.pid(job), signal.SIGUSR1)
+    expect(client.recv(6) == b"served", "it is served though it is not in the checkpoint")
+    client.close()
+    client = socket.create_connection(("127.0.0.1", port), timeout=30)
+    bed.operation("checkpoint", job, "--tcp-skip-in-flight")
+    with contextlib.suppress(ConnectionResetError):
+        expect(client.recv(6) == b"", "the connection did not end")
+    client.close()
+    bed.operation("restore", job)
+    log.goes_on()
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+        os.kill(bed.pid(job), signal.SIGUSR1)
+        expect(client.recv(6) == b"served", "it does not listen after the restore")
 
 
 main()
