@@ -95,7 +95,47 @@ static _Noreturn void init_main(pid_t root_pid, const sigset_t *child_ended)
 	_exit(0);
 }
 
-static int init_set_up(int status_fd, int null_fd)
+/* What an init is made with, before the fork. */
+struct init {
+	pid_t root_pid;
+	int status_fd, null_fd;
+	const char *status_path;
+	char *arguments; /* of this program, which /proc shows as its command line */
+	size_t arguments_len;
+};
+
+static void find_arguments(struct init *ret)
+{
+	auto_free char *text = NULL;
+	unsigned long start = 0, end = 0;
+
+	if (file_read(AT_FDCWD, "/proc/self/stat", STATUS_BYTES_MAX, &text, NULL) < 0)
+		return;
+	char *rest = strrchr(text, ')');
+	/* The state, which follows, is field 3 of proc(5); 48 and 49 tell where the arguments begin and end. */
+	for (int field = 2; rest && field < 48; field++)
+		rest = strchr(rest + 1, ' ');
+	if (!rest || sscanf(rest, "%lu %lu", &start, &end) != 2 || end <= start)
+		return;
+	ret->arguments = (char *)start;
+	ret->arguments_len = end - start;
+}
+
+/* What ps shows: who this is, and by the path of whose job. */
+static int take_name(const struct init *init)
+{
+	static const char name[] = PIDNS_INIT_PROGRAM;
+	size_t len = init->arguments_len;
+
+	if (len > sizeof(name)) {
+		memset(init->arguments, 0, len);
+		memcpy(init->arguments, name, sizeof(name));
+		strncpy(init->arguments + sizeof(name), init->status_path, len - sizeof(name) - 1);
+	}
+	return prctl(PR_SET_NAME, name) < 0 ? -errno : 0;
+}
+
+static int init_set_up(const struct init *init)
 {
 	if (setsid() < 0 || chdir("/") < 0)
 		return -errno;
@@ -104,14 +144,12 @@ static int init_set_up(int status_fd, int null_fd)
 	    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
 		return -errno;
 	for (int fd = 0; fd < STATUS_FD; fd++)
-		if (dup2(null_fd, fd) < 0)
+		if (dup2(init->null_fd, fd) < 0)
 			return -errno;
-	if (dup2(status_fd, STATUS_FD) < 0)
-		return -errno;
-	return prctl(PR_SET_NAME, "brumate-init") < 0 ? -errno : 0;
+	return dup2(init->status_fd, STATUS_FD) < 0 ? -errno : take_name(init);
 }
 
-static _Noreturn void init_run(pid_t root_pid, int status_fd, int null_fd, int report_fd)
+static _Noreturn void init_run(const struct init *init, int report_fd)
 {
 	struct sigaction sa = { .sa_handler = SIG_DFL };
 	sigset_t mask;
@@ -124,12 +162,12 @@ static _Noreturn void init_run(pid_t root_pid, int status_fd, int null_fd, int r
 	sigemptyset(&mask);
 	sigaddset(&mask, SIGCHLD);
 
-	int code = -init_set_up(status_fd, null_fd);
+	int code = -init_set_up(init);
 	if (write(report_fd, &code, sizeof(code)) < 0 || code)
 		_exit(1);
 	if (syscall(SYS_close_range, FIRST_SPARE_FD, ~0u, 0) < 0)
 		_exit(1);
-	init_main(root_pid, &mask);
+	init_main(init->root_pid, &mask);
 }
 
 static int wait_for_report(int fd)
@@ -152,7 +190,7 @@ static int duplicate_high(int *fd)
 }
 
 /* Under the lock of reaping: an init that fails at once is waited for here. */
-static int fork_init(pid_t *ret, pid_t root_pid, int status_fd, int null_fd)
+static int fork_init(pid_t *ret, const struct init *init)
 {
 	int report[2], status;
 
@@ -167,7 +205,7 @@ static int fork_init(pid_t *ret, pid_t root_pid, int status_fd, int null_fd)
 	if (pid < 0)
 		return -errno;
 	if (pid == 0)
-		init_run(root_pid, status_fd, null_fd, write_fd);
+		init_run(init, write_fd);
 	close(take_fd(&write_fd));
 
 	int r = wait_for_report(read_fd);
@@ -191,8 +229,11 @@ int pidns_start(struct proc_id *ret_init, pid_t root_pid, const char *status_pat
 	if (duplicate_high(&null_fd) < 0)
 		return brumate_fail(err, errno, "/dev/null: %m");
 
+	struct init init = { root_pid, status_fd, null_fd, status_path, NULL, 0 };
+	find_arguments(&init);
+
 	reap_lock();
-	int r = fork_init(&pid, root_pid, status_fd, null_fd);
+	int r = fork_init(&pid, &init);
 	reap_unlock();
 	if (r < 0)
 		return brumate_fail(err, -r, "cannot make a pid namespace: %m");

@@ -11,6 +11,9 @@
 #include "base/error.h"
 #include "process/process.h"
 
+/** What the init is called. It has the protection from the kernel's OOM killer that the program that starts it has. */
+#define PIDNS_INIT_PROGRAM "brumate-init"
+
 /**
  * Starts an init in new pid and mount namespaces with a /proc of their own; it becomes a child of
  * the calling process, not protected from reap_orphans(). When process @root_pid (its number in the

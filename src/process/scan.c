@@ -577,7 +577,7 @@ static pid_t home_of(const struct proc_info *root)
 	struct proc_info init;
 	pid_t pid = same_ns(root->id.pid, getpid(), "pid") ? 0 : pidns_translate(root->id.pid, 1);
 
-	if (pid > 0 && proc_read(&init, pid, NULL) == 0 && !strcmp(init.comm, "brumate-init"))
+	if (pid > 0 && proc_read(&init, pid, NULL) == 0 && !strcmp(init.comm, PIDNS_INIT_PROGRAM))
 		return pid;
 	return getpid();
 }
