@@ -465,6 +465,7 @@ int engine_checkpoint(struct op *op, struct brumate_error *err)
 	op_clear_vault(op);
 	job->parked = false;
 	job->root = PROC_ID_NONE;
+	job->command = PROC_ID_NONE;
 	job->init = PROC_ID_NONE;
 	engine_done(op, JOB_CHECKPOINTED);
 	return 0;

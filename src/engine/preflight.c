@@ -10,8 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/machine.h"
+#include "process/reaper.h"
 #include "engine/rights.h"
+
+enum { END_TIMEOUT_MS = 200 };
 
 /* ---- what the driver knows beyond /proc ---- */
 
@@ -58,6 +62,9 @@ static int suspect_sharing(struct scan_report *report, const struct gpu_process 
 {
 	char text[80 + AGENT_TEXT_BYTES];
 
+	/* An agent ends a moment before its process. */
+	if (!agent && proc_wait_gone(p->id, deadline_in_ms(END_TIMEOUT_MS)) == 0)
+		return 0;
 	if (!agent)
 		snprintf(text, sizeof(text),
 			 "process %d has no agent that tells whether it shares device memory with "
@@ -90,6 +97,41 @@ static int scan_suspects(struct op *op, struct scan_report *report)
 			r = suspect_sharing(report, p, agent);
 	}
 	return r;
+}
+
+static bool has_process(const struct proc_tree *tree, pid_t pid)
+{
+	for (size_t i = 0; i < tree->n; i++)
+		if (tree->items[i].id.pid == pid && tree->items[i].state != 'Z')
+			return true;
+	return false;
+}
+
+/* CRIU makes the leader of such a session for a while. Who is to be the root's child loses its parent then, and would
+ * not come back to the root, which is no subreaper yet, but to the shim. */
+static int scan_sessions(const struct op *op, struct scan_report *report)
+{
+	for (size_t i = 1; i < op->tree.n && reaper_is(op->tree.items[0].id); i++) {
+		const struct proc_info *p = &op->tree.items[i];
+		struct scan_finding f = { .level = SCAN_REFUSE,
+					  .scope = SCAN_CRIU,
+					  .pid = p->id.pid,
+					  .what = "session" };
+
+		if (p->state == 'Z' || p->ppid != op->tree.items[0].id.pid ||
+		    has_process(&op->tree, p->sid))
+			continue;
+		snprintf(f.text, sizeof(f.text),
+			 "process %d (%s): its parent and the leader of its session have ended, "
+			 "CRIU "
+			 "cannot bring it back as a process of the job",
+			 p->id.pid, p->comm);
+		snprintf(f.hint, sizeof(f.hint),
+			 "suspend and resume work; started by `setsid -f` it can be saved");
+		if (scan_add(report, &f) < 0)
+			return -ENOMEM;
+	}
+	return 0;
 }
 
 static int scan_driver_state(struct op *op, struct scan_report *report)
@@ -149,7 +191,8 @@ int preflight_scan(struct op *op, unsigned scopes, struct scan_report *ret,
 
 	if (r < 0)
 		return r;
-	if (scan_driver_state(op, &report) < 0 || scan_orphans(op, &report) < 0)
+	if (scan_driver_state(op, &report) < 0 || scan_orphans(op, &report) < 0 ||
+	    scan_sessions(op, &report) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
 	*ret = report;
 	report = SCAN_REPORT_EMPTY;

@@ -20,6 +20,7 @@
 #include "engine/remote-restore.h"
 #include "engine/steps.h"
 #include "process/pidns.h"
+#include "process/reaper.h"
 
 enum { CRIU_PATIENCE_MS = 120000, KILL_TIMEOUT_MS = 30000 };
 
@@ -129,6 +130,7 @@ static int lose(struct op *op, struct brumate_error *err)
 		return brumate_fail(err, -r, "job %s is lost, and cannot be ended: %m", job->id);
 	op_clear_vault(op);
 	job->root = PROC_ID_NONE;
+	job->command = PROC_ID_NONE;
 	job->init = PROC_ID_NONE;
 	job->op = (struct job_op){ 0 };
 	job->parked = false;
@@ -153,6 +155,7 @@ static int recover_checkpoint(struct op *op, struct brumate_error *err)
 	if (job_has_ended(job)) {
 		op_clear_vault(op);
 		job->root = PROC_ID_NONE;
+		job->command = PROC_ID_NONE;
 		job->init = PROC_ID_NONE;
 		job->op = (struct job_op){ 0 };
 		return job_set_state(job, complete ? JOB_CHECKPOINTED : JOB_LOST, err);
@@ -193,6 +196,7 @@ static int recover_restore(struct op *op, struct brumate_error *err)
 	op_clear_vault(op);
 	remote_restore_sweep(job);
 	job->root = PROC_ID_NONE;
+	job->command = PROC_ID_NONE;
 	job->init = PROC_ID_NONE;
 	job->op = (struct job_op){ 0 };
 	say(op, "restore: brumate was interrupted; the checkpoint is untouched", "");
@@ -245,6 +249,8 @@ static int recover(struct op *op, struct brumate_error *err)
 		return brumate_fail(err, -r, "injected at recover.begin: %m");
 	if ((r = await_criu(op, err)) < 0)
 		return r;
+	if (!job->command.pid) /* the dead shim may not have come to record it */
+		job->command = reaper_find_command(job->root);
 	switch (job->state) {
 	case JOB_CREATED:
 		return was_started(job) ? job_set_state(job, JOB_RUNNING, err) : 0;

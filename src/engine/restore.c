@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/utsname.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -30,8 +31,9 @@
 #include "engine/steps.h"
 #include "process/hugetlb.h"
 #include "process/pidns.h"
+#include "process/reaper.h"
 
-enum { CRIU_TIMEOUT_S = 600, KILL_TIMEOUT_MS = 30000 };
+enum { CRIU_TIMEOUT_S = 600, KILL_TIMEOUT_MS = 30000, PID_TIMEOUT_MS = 2000 };
 
 /* ---- the image ---- */
 
@@ -162,12 +164,39 @@ static bool pid_is_taken(pid_t pid)
 	return access(path, F_OK) == 0;
 }
 
+/* Whether it is taken for a moment only: by who has ended and has yet to be reaped, a helper of this program (a CRIU
+ * on its way out), or the keeper, which goes once it holds nothing. */
+static bool gives_pid_back(const struct op *op, pid_t pid)
+{
+	const struct vault *v = op->data.vault;
+	struct proc_info info;
+
+	if (v && v->keeper.pid == pid)
+		return true;
+	return proc_read(&info, pid, NULL) < 0 || info.state == 'Z' || info.state == 'X' ||
+	       info.ppid == getpid();
+}
+
+/* Nothing tells when a number is free again. */
+static bool pid_stays_taken(struct op *op, pid_t pid, uint64_t deadline_ns)
+{
+	bool taken;
+
+	if (pid_is_taken(pid) && op->data.vault && op->data.vault->keeper.pid == pid)
+		op_clear_vault(op); /* a restore has no use for what it holds */
+	while ((taken = pid_is_taken(pid)) && gives_pid_back(op, pid) &&
+	       clock_now_ns() < deadline_ns)
+		nanosleep(&(struct timespec){ .tv_nsec = 2 * NS_PER_MS }, NULL);
+	return taken;
+}
+
 static void choose_namespace(struct op *op)
 {
 	const struct manifest *m = &op->restore.image.manifest;
+	uint64_t deadline_ns = deadline_in_ms(PID_TIMEOUT_MS);
 
 	for (size_t i = 0; i < m->n_processes && !op->restore.use_pid_ns; i++) {
-		if (!pid_is_taken(m->processes[i].pid))
+		if (!pid_stays_taken(op, m->processes[i].pid, deadline_ns))
 			continue;
 		op->restore.use_pid_ns = true;
 		progress_note(&op->progress,
@@ -222,7 +251,12 @@ static int start_namespace(struct op *op, struct brumate_error *err)
 		return brumate_fail(err, ENOMEM, "%m");
 	unlink(path); /* an earlier life noted the end of the same number */
 	int r = pidns_start(&op->job->init, op->restore.image.manifest.processes[0].pid, path, err);
-	return r < 0 ? r : job_save(op->job, err);
+	if (r < 0)
+		return r;
+	progress_note(&op->progress,
+		      "process %d (%s) is the init of that namespace: if it ends, so does the job",
+		      op->job->init.pid, PIDNS_INIT_PROGRAM);
+	return job_save(op->job, err);
 }
 
 /* Recorded before it runs, so that a shim that takes over finds it. */
@@ -235,10 +269,11 @@ static int on_event(void *arg, enum criu_event event, pid_t pid, struct brumate_
 	int r = proc_identify(&op->job->root, pid, err);
 	if (r < 0)
 		return brumate_wrap(err, r, "the restored root");
+	op->job->command = reaper_find_command(op->job->root);
 	proc_boot_id(op->job->boot_id);
 	op->data.owner.root = op->job->root;
 	op->restore.root_restored = true;
-	fault_register_peer("job", op->job->root.pid);
+	fault_register_peer("job", job_command(op->job).pid);
 	if ((r = job_save(op->job, err)) < 0)
 		return r;
 	r = fault_point("restore.restored");
@@ -350,6 +385,7 @@ static void undo_processes(struct op *op)
 	if (job->init.pid)
 		proc_signal(job->init, SIGKILL);
 	job->root = PROC_ID_NONE;
+	job->command = PROC_ID_NONE;
 	job->init = PROC_ID_NONE;
 	op->restore.root_restored = false;
 }

@@ -27,6 +27,7 @@
 #include "job/log.h"
 #include "job/record.h"
 #include "criu/criu.h"
+#include "process/reaper.h"
 
 enum {
 	RECORD_BYTES_MAX = 16 << 20,
@@ -463,6 +464,11 @@ enum proc_life job_look(const struct job *j)
 	return strcmp(boot_id, j->boot_id) ? PROC_GONE : proc_look(j->root);
 }
 
+struct proc_id job_command(const struct job *j)
+{
+	return j->command.pid ? j->command : j->root;
+}
+
 bool job_has_ended(const struct job *j)
 {
 	enum proc_life life = job_look(j);
@@ -745,6 +751,12 @@ static json_t *schedule_to_json(const struct job_schedule *s)
 	return take_ptr(&o);
 }
 
+/* The reaper stands for a command that has ended. */
+static struct proc_id shown_process(const struct job *j)
+{
+	return proc_has_ended(job_command(j)) ? j->root : job_command(j);
+}
+
 json_t *job_to_json(const struct job *j)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
@@ -759,13 +771,13 @@ json_t *job_to_json(const struct job *j)
 		"{s:s,s:s,s:s,s:o,s:i,s:I,s:I,s:o,s:o,s:o,s:s,s:b,s:b,s:b,s:s,s:b,s:I,s:o,s:s?"
 		",s:o,s:o,s:o}",
 		"id", j->id, "name", j->name, "state", job_state_name(state), "pid",
-		or_null(json_integer(j->root.pid), alive), "processes", (int)tree.n, "uid",
-		(json_int_t)j->uid, "gid", (json_int_t)j->gid, "argv", argv, "cwd", shown(j->cwd),
-		"log", shown(j->log), "created", j->created, "simulated", j->simulated, "by_pid",
-		j->by_pid, "pid_namespace", j->init.pid != 0, "data_path",
-		job_data_path_name(j->data_path), "parked", j->parked && state == JOB_SUSPENDED,
-		"kept_bytes", (json_int_t)(alive && state != JOB_SUSPENDED ? j->kept_bytes : 0),
-		"exit_code",
+		or_null(json_integer(shown_process(j).pid), alive), "processes",
+		(int)(tree.n - (alive && reaper_is(j->root))), "uid", (json_int_t)j->uid, "gid",
+		(json_int_t)j->gid, "argv", argv, "cwd", shown(j->cwd), "log", shown(j->log),
+		"created", j->created, "simulated", j->simulated, "by_pid", j->by_pid,
+		"pid_namespace", j->init.pid != 0, "data_path", job_data_path_name(j->data_path),
+		"parked", j->parked && state == JOB_SUSPENDED, "kept_bytes",
+		(json_int_t)(alive && state != JOB_SUSPENDED ? j->kept_bytes : 0), "exit_code",
 		or_null(json_integer(j->exit_code),
 			state == JOB_EXITED && j->exit_code != JOB_EXIT_UNKNOWN),
 		"checkpoint", j->checkpoint, "checkpoint_path", shown(j->checkpoint_path),

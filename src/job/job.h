@@ -51,6 +51,9 @@ int job_list(void (*fn)(void *arg, const struct job *j, const char *id,
 /** Looks for the job's root process, of this boot. */
 enum proc_life job_look(const struct job *j);
 
+/** The process that runs the job's command. It may have ended while others of the job live. */
+struct proc_id job_command(const struct job *j);
+
 /** True once it is certain that the job's root process runs no more: there is none, it is of another boot, gone, or
  * a zombie. That it could not be looked at is no end. */
 bool job_has_ended(const struct job *j);

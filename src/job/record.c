@@ -186,19 +186,19 @@ json_t *record_encode(const struct job *j)
 		j->exit_code == JOB_EXIT_UNKNOWN ? json_null() : json_integer(j->exit_code);
 
 	return json_pack(
-		"{s:i,s:s,s:s,s:s,s:s,s:I,s:I,s:o,s:o,s:o,s:b,s:b,s:b,s:s,s:b,s:I,s:o,s:o,s:o,s:s,"
-		"s:o,s:s?,s:o,s:I,s:o,s:o,s:o,s:o}",
+		"{s:i,s:s,s:s,s:s,s:s,s:I,s:I,s:o,s:o,s:o,s:b,s:b,s:b,s:s,s:b,s:I,s:o,s:o,s:o,s:o,"
+		"s:s,s:o,s:s?,s:o,s:I,s:o,s:o,s:o,s:o}",
 		"version", RECORD_VERSION, "id", j->id, "name", j->name, "state",
 		job_state_name(j->state), "created", j->created, "uid", (json_int_t)j->uid, "gid",
 		(json_int_t)j->gid, "argv", encode_argv(j->argv), "cwd", encode_bytes(j->cwd),
 		"log", encode_bytes(j->log), "simulated", j->simulated, "by_pid", j->by_pid,
 		"restored", j->restored, "data_path", job_data_path_name(j->data_path), "parked",
 		j->parked, "kept_bytes", (json_int_t)j->kept_bytes, "root", encode_id(j->root),
-		"init", encode_id(j->init), "owner", encode_id(j->owner), "boot_id", j->boot_id,
-		"exit_code", exit_code, "checkpoint", j->checkpoint, "checkpoint_path",
-		encode_bytes(j->checkpoint_path), "sequence", (json_int_t)j->sequence, "message",
-		wire_string(j->message), "gpus", encode_gpus(j), "op", encode_op(&j->op),
-		"schedule", encode_schedule(&j->schedule));
+		"command", encode_id(j->command), "init", encode_id(j->init), "owner",
+		encode_id(j->owner), "boot_id", j->boot_id, "exit_code", exit_code, "checkpoint",
+		j->checkpoint, "checkpoint_path", encode_bytes(j->checkpoint_path), "sequence",
+		(json_int_t)j->sequence, "message", wire_string(j->message), "gpus", encode_gpus(j),
+		"op", encode_op(&j->op), "schedule", encode_schedule(&j->schedule));
 }
 
 /* ---- decoding ---- */
@@ -466,6 +466,7 @@ int record_decode(struct job *ret, const char *text, size_t len_bytes, struct br
 	if ((r = decode_strings(&j, o, err)) < 0 ||
 	    (r = decode_state(&j.state, o, "state", err)) < 0 ||
 	    (r = decode_numbers(&j, o, err)) < 0 || (r = decode_id(&j.root, o, "root", err)) < 0 ||
+	    (r = decode_id(&j.command, o, "command", err)) < 0 ||
 	    (r = decode_id(&j.init, o, "init", err)) < 0 ||
 	    (r = decode_id(&j.owner, o, "owner", err)) < 0 || (r = decode_op(&j.op, o, err)) < 0 ||
 	    (r = decode_gpus(&j, o, err)) < 0 || (r = decode_data_path(&j, o, err)) < 0 ||

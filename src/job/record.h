@@ -95,6 +95,8 @@ struct job {
 	bool restored;			  /* its processes came out of a checkpoint */
 	struct proc_id root;		  /* pid 0: none */
 	struct proc_id owner;		  /* the job ends with this process; pid 0: with none */
+	struct proc_id
+		command; /* started by the root, which is our reaper; pid 0: the root is it */
 	struct proc_id init;		  /* init of its pid namespace; pid 0: lives in ours */
 	char boot_id[PROC_BOOT_ID_BYTES]; /* boot in which root and init are meant */
 	int exit_code;			  /* 0..255, 128+N after signal N; JOB_EXIT_UNKNOWN */

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "process/process.h"
+#include "process/reaper.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -20,6 +21,7 @@ enum {
 	CHILDREN_BYTES_MAX = 8 * 1024 * 1024,
 	TREE_PASSES_MAX = 32, /* of a tree that never stops forking */
 	STOP_WAIT_MS = 1000,  /* while nothing changes: vfork(2) holds up a stop */
+	REAPER_WAIT_MS = 2000,
 };
 
 struct pids {
@@ -299,10 +301,10 @@ int proc_tree_read(struct proc_tree *ret, struct proc_id root, struct brumate_er
 /* ---- killing ---- */
 
 /*
- * Sends all of them SIGSTOP. 1: none ran, none was new, none has ended since the last look: the lists of children,
+ * Sends all but the first @spared, who do not fork, SIGSTOP. 1: none ran, none was new, none has ended since the last look: the lists of children,
  * which leave out some while others end (proc(5)), were complete.
  */
-static int stop_all(struct proc_tree *t, size_t *ret_n_stopped)
+static int stop_all(struct proc_tree *t, size_t spared, size_t *ret_n_stopped)
 {
 	const size_t n_before = t->n;
 	size_t n_stopped = 0;
@@ -310,7 +312,7 @@ static int stop_all(struct proc_tree *t, size_t *ret_n_stopped)
 
 	for (size_t i = 0; i < t->n; i++) {
 		const struct proc_id id = t->items[i].id;
-		int stopped = proc_has_stopped(id);
+		int stopped = i < spared && !proc_is_gone(id) ? 1 : proc_has_stopped(id);
 
 		if (stopped == -ESRCH) {
 			ended |= t->items[i].state != 'X';
@@ -360,14 +362,15 @@ static int add_left_out(struct proc_tree *t)
 
 /* Stops all of them until nobody forks any more: a child that is being made when its parent is killed would be
  * nobody's. */
-static int stop_tree(struct proc_tree *t, const struct proc_members *m, uint64_t deadline_ns)
+static int stop_tree(struct proc_tree *t, const struct proc_members *m, size_t spared,
+		     uint64_t deadline_ns)
 {
 	uint64_t until_ns = deadline_in_ms(STOP_WAIT_MS);
 	size_t n_stopped, seen = 0;
 	int r;
 
 	do {
-		if ((r = add_orphans(t, m)) < 0 || (r = stop_all(t, &n_stopped)) < 0)
+		if ((r = add_orphans(t, m)) < 0 || (r = stop_all(t, spared, &n_stopped)) < 0)
 			return r;
 		const size_t n_listed = t->n;
 		if (r > 0 && ((r = add_left_out(t)) < 0 || (r = add_orphans(t, m)) < 0 ||
@@ -383,22 +386,35 @@ static int stop_tree(struct proc_tree *t, const struct proc_members *m, uint64_t
 	return 0;
 }
 
+/* Kills all of @t but the first @spared, and waits for their end. */
+static int kill_all(const struct proc_tree *t, size_t spared, uint64_t deadline_ns)
+{
+	int r = 0;
+
+	for (size_t i = spared; i < t->n; i++) {
+		int killed = proc_signal(t->items[i].id, SIGKILL);
+
+		r = r < 0 || killed == -ESRCH ? r : killed;
+	}
+	for (size_t i = spared; i < t->n && r >= 0; i++)
+		r = proc_wait_gone(t->items[i].id, deadline_ns);
+	return r;
+}
+
 int proc_members_kill(const struct proc_members *m, uint64_t deadline_ns)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	/* A reaper that has no child left tells how the command ended. */
+	const size_t spared = reaper_is(m->root);
 	int r = read_once(&tree, m);
 
 	if (r < 0)
 		return r == -ESRCH ? 0 : r;
-	r = stop_tree(&tree, m, deadline_ns);
-	for (size_t i = 0; i < tree.n; i++) {
-		int killed = proc_signal(tree.items[i].id, SIGKILL);
-
-		r = r < 0 || killed == -ESRCH ? r : killed;
-	}
-	for (size_t i = 0; i < tree.n && r >= 0; i++)
-		r = proc_wait_gone(tree.items[i].id, deadline_ns);
-	return r < 0 ? r : 0;
+	int stopped = stop_tree(&tree, m, spared, deadline_ns);
+	r = kill_all(&tree, spared, deadline_ns);
+	if (r == 0 && spared && proc_wait_gone(m->root, deadline_in_ms(REAPER_WAIT_MS)) < 0)
+		r = kill_all(&tree, 0, deadline_ns);
+	return r < 0 ? r : stopped < 0 ? stopped : 0;
 }
 
 int proc_tree_kill(struct proc_id root, uint64_t deadline_ns)

@@ -545,7 +545,7 @@ static int adopt(struct job *ret, const struct service_call *call, const struct 
 static bool is_of_brumate(const struct proc_info *p)
 {
 	static const char *const programs[] = { "brumate-shim", "brumate-broker", "brumate-init",
-						"brumated" };
+						"brumate-reaper", "brumated" };
 
 	for (size_t i = 0; i < sizeof(programs) / sizeof(programs[0]); i++)
 		if (!strcmp(p->comm, programs[i]))

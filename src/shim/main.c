@@ -395,7 +395,7 @@ static int run_shim(const char *dir, int *ready_fd, struct brumate_error *err)
 	if (signal_fd < 0 || s.wake_fd < 0)
 		return brumate_fail(err, errno, "signalfd, eventfd: %m");
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
-	fault_register_peer("job", s.job.root.pid);
+	fault_register_peer("job", job_command(&s.job).pid);
 	r = serve(&s, signal_fd, ready_fd, err);
 	job_fini(&s.job);
 	return r;

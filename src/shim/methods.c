@@ -15,6 +15,8 @@
 #include "base/log.h"
 #include "engine/remote-restore.h"
 #include "engine/steps.h"
+#include "process/pidns.h"
+#include "process/reaper.h"
 
 enum {
 	ENV_MAX = 1 << 17,
@@ -231,7 +233,7 @@ static int method_start(void *arg, struct wire_call_context *call, json_t *param
 	shim_life_begins(s);
 	r = start_command(&s->job, env, err);
 	if (r == 0) {
-		fault_register_peer("job", s->job.root.pid);
+		fault_register_peer("job", job_command(&s->job).pid);
 		fault_point("start.started");
 		r = job_set_state(&s->job, JOB_RUNNING, err);
 	}
@@ -327,16 +329,19 @@ static int method_status(void *arg, struct wire_call_context *call, json_t *para
 	return shim_reply_job(arg, call, err);
 }
 
-/* Blocks until the job is over or @call's caller has gone. */
-static void await_end(struct shim *s, struct wire_call_context *call, int timeout_ms)
+/* Blocks until the job is over, @call's caller has gone, or process @process_fd (a pidfd; -1: none) has ended. */
+static void await_end(struct shim *s, struct wire_call_context *call, int process_fd,
+		      int timeout_ms)
 {
 	pthread_mutex_lock(&s->lock);
 	auto_close int life = s->life_fds[0] < 0 ? -1 : dup(s->life_fds[0]);
 	pthread_mutex_unlock(&s->lock);
-	struct pollfd fds[] = { { .fd = life }, { .fd = wire_call_fd(call), .events = POLLRDHUP } };
+	struct pollfd fds[] = { { .fd = life },
+				{ .fd = wire_call_fd(call), .events = POLLRDHUP },
+				{ .fd = process_fd, .events = POLLIN } };
 
 	if (life >= 0)
-		while (poll(fds, 2, timeout_ms) < 0 && errno == EINTR)
+		while (poll(fds, 3, timeout_ms) < 0 && errno == EINTR)
 			;
 }
 
@@ -344,7 +349,7 @@ static int method_wait(void *arg, struct wire_call_context *call, json_t *parame
 		       struct brumate_error *err)
 {
 	(void)parameters;
-	await_end(arg, call, -1);
+	await_end(arg, call, -1, -1);
 	return shim_reply_job(arg, call, err);
 }
 
@@ -365,14 +370,16 @@ static void leave_gpu(struct shim *s)
 	shim_end(s);
 }
 
-/* The root, which tells its children as it likes, and orphans, whom nobody else tells. */
-static void signal_members(const struct proc_members *members, int signal)
+/* The command, which tells its children as it likes, and orphans, whom nobody else tells. */
+static void signal_members(const struct job *seen, const struct proc_members *members, int signal)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	const bool has_reaper = reaper_is(seen->root);
 
 	proc_members_read(&tree, members, NULL);
-	for (size_t i = 0; i < tree.n; i++)
-		if (i == 0 || proc_is_orphan(members, &tree.items[i]))
+	for (size_t i = has_reaper; i < tree.n; i++)
+		if (i == 0 || proc_is_orphan(members, &tree.items[i]) ||
+		    (has_reaper && tree.items[i].ppid == seen->root.pid))
 			proc_signal(tree.items[i].id, signal);
 }
 
@@ -381,16 +388,17 @@ static int end_job(struct shim *s, struct wire_call_context *call, const struct 
 		   int grace_ms, struct brumate_error *err)
 {
 	const struct proc_members members = job_members(seen);
+	auto_close int command_fd = proc_open(job_command(seen));
 
 	if (grace_ms) {
-		signal_members(&members, SIGTERM);
-		await_end(s, call, grace_ms);
+		signal_members(seen, &members, SIGTERM);
+		await_end(s, call, command_fd, grace_ms);
 	}
 	leave_gpu(s);
 	int r = proc_members_kill(&members, deadline_in_ms(KILL_TIMEOUT_MS));
 	if (r < 0 && r != -ESRCH)
 		return brumate_fail(err, -r, "job %s: %m", seen->id);
-	await_end(s, call, KILL_TIMEOUT_MS);
+	await_end(s, call, -1, KILL_TIMEOUT_MS);
 	return shim_reply_job(s, call, err);
 }
 
@@ -412,8 +420,10 @@ static int method_kill(void *arg, struct wire_call_context *call, json_t *parame
 				    job_state_name(seen.state));
 
 	if (signal && signal != SIGKILL) {
-		r = proc_signal(seen.root, (int)signal);
-		return r < 0 ? brumate_fail(err, -r, "process %d: %m", seen.root.pid)
+		const struct proc_id command = job_command(&seen);
+
+		r = proc_signal(command, (int)signal);
+		return r < 0 ? brumate_fail(err, -r, "process %d: %m", command.pid)
 			     : shim_reply_job(s, call, err);
 	}
 	return end_job(s, call, &seen, signal ? 0 : (int)grace_ms, err);
@@ -437,6 +447,23 @@ static json_t *findings_to_json(const struct scan_report *report)
 						      report->items[i].text, "hint",
 						      report->items[i].hint));
 	return list;
+}
+
+/* The kernel ends all processes of a pid namespace with its init. */
+static int add_namespace(const struct job *job, struct scan_report *report,
+			 struct brumate_error *err)
+{
+	struct scan_finding f = { .level = SCAN_NOTE, .pid = job->init.pid, .what = "namespace" };
+
+	if (!job->init.pid)
+		return 0;
+	snprintf(f.text, sizeof(f.text),
+		 "the job lives in a pid namespace of its own, as a process id of it was taken; "
+		 "process "
+		 "%d (%s) is its init: if that ends, so does the job",
+		 job->init.pid, PIDNS_INIT_PROGRAM);
+	int r = scan_add(report, &f);
+	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
 }
 
 static int add_memory(struct op *op, struct scan_report *report, struct brumate_error *err)
@@ -485,6 +512,8 @@ static int method_scan(void *arg, struct wire_call_context *call, json_t *parame
 		r = preflight_scan(&op, SCAN_GPU | SCAN_CRIU, &report, err);
 	if (r == 0)
 		r = add_memory(&op, &report, err);
+	if (r == 0)
+		r = add_namespace(&s->job, &report, err);
 	shim_end(s);
 	if (r < 0)
 		return r;

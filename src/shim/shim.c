@@ -90,6 +90,7 @@ static bool go_on_with_orphan(struct shim *s, const struct shim_exit *e)
 		s->command_code = e ? e->code : JOB_EXIT_UNKNOWN;
 	s->command_ended = true;
 	job->root = orphan;
+	job->command = PROC_ID_NONE;
 	log_info("the command of job %s has ended, and left processes: exit_code=%d pid=%d",
 		 job->id, s->command_code, orphan.pid);
 	if (job_save(job, &err) < 0)
@@ -116,6 +117,7 @@ void shim_settle(struct shim *s)
 						  : JOB_EXIT_UNKNOWN;
 		s->command_ended = false;
 		job->root = PROC_ID_NONE;
+		job->command = PROC_ID_NONE;
 		job->init = PROC_ID_NONE;
 		job_set_state(job, job->exit_code != JOB_EXIT_UNKNOWN ? JOB_EXITED : JOB_LOST, NULL);
 		log_info("job %s ended: exit_code=%d", job->id, job->exit_code);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * The shim of one job: it is the parent and subreaper of the job's processes, owns the record, and runs the plans.
+ * The shim of one job: it starts the job, takes in what is left if the reaper dies, owns the record, runs the plans.
  * Its main thread watches the job, and each connection has a thread of its own. One operation runs at a time, and
  * meanwhile it alone uses the record.
  */

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * Starting a job's command: its own session, stdin from /dev/null, output appended to its log, as its user. Beside
- * what its user gave, it finds in its environment our library and the place where its agent listens. Between fork
- * and exec only async-signal-safe calls: the shim has threads.
+ * Starting a job's command: a session of the job, stdin from /dev/null, output appended to its log, as its user. Beside
+ * what its user gave, it finds in its environment our library and the place where its agent listens. Its parent is
+ * brumate-reaper, the root of the job's tree. Between fork and exec only async-signal-safe calls: the shim has threads.
  */
 #include "shim/shim.h"
 
@@ -25,6 +25,7 @@
 #include "base/user.h"
 #include "job/log.h"
 #include "process/reap.h"
+#include "process/reaper.h"
 #include "gpu/vendor.h"
 #include "wire/agent.h"
 
@@ -86,7 +87,8 @@ struct child {
 	gid_t *groups;
 	size_t n_groups;
 	int log_fd;    /* of the job's output */
-	int report_fd; /* closed by a successful exec, else gets errno and the place */
+	char *reaper;  /* path of its program */
+	int report_fd; /* closed by a successful exec of both processes, else gets errno and the place */
 	int go_fd;     /* readable once the record names the child; at its end the shim is gone */
 };
 
@@ -95,7 +97,7 @@ struct report {
 	char place[16]; /* "exec", "cwd" … */
 };
 
-static void give_up(const struct child *c, const char *place)
+static _Noreturn void give_up(const struct child *c, const char *place)
 {
 	struct report report = { .code = errno };
 
@@ -136,15 +138,13 @@ static void await_go(const struct child *c)
 		_exit(EXIT_OURS);
 }
 
-static void run_child(const struct child *c)
+static _Noreturn void run_command(const struct child *c)
 {
 	const struct job *job = c->job;
 
-	reset_signals();
-	limits_restore();
-	prctl(PR_SET_CHILD_SUBREAPER, 0);
-	setsid();
-	become_user(c);
+	/* It stays in the reaper's session: CRIU does not bring orphans back to us whose session has lost its
+	 * leader. */
+	setpgid(0, 0);
 	int in = open("/dev/null", O_RDONLY);
 	if (in < 0 || dup2(in, 0) < 0)
 		give_up(c, "stdin");
@@ -155,10 +155,45 @@ static void run_child(const struct child *c)
 	close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
 	if (chdir(job->cwd) < 0)
 		give_up(c, "cwd");
-	environ = (char **)c->env;
-	await_go(c);
 	execvp(job->argv[0], job->argv);
 	give_up(c, "exec");
+}
+
+/* Becomes the reaper of the job, whose command is @pid. It has nothing open and holds no directory. */
+static _Noreturn void run_reaper(const struct child *c, pid_t pid)
+{
+	char name[] = REAPER_PROGRAM, digits[16], *number = digits + sizeof(digits) - 1;
+
+	*number = '\0';
+	for (pid_t left = pid; left; left /= 10)
+		*--number = (char)('0' + left % 10);
+	if (fcntl(c->report_fd, F_SETFD, FD_CLOEXEC) == 0 && chdir("/") == 0) {
+		close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
+		for (int fd = 0; fd < 3; fd++)
+			close(fd);
+		execve(c->reaper, (char *[]){ name, number, NULL }, environ);
+	}
+	int code = errno;
+	kill(pid, SIGKILL);
+	errno = code;
+	give_up(c, "reaper");
+}
+
+static _Noreturn void run_child(const struct child *c)
+{
+	reset_signals();
+	limits_restore();
+	prctl(PR_SET_CHILD_SUBREAPER, 1);
+	setsid();
+	become_user(c);
+	environ = (char **)c->env;
+	await_go(c);
+	pid_t pid = _Fork();
+	if (pid < 0)
+		give_up(c, "fork");
+	if (pid == 0)
+		run_command(c);
+	run_reaper(c, pid);
 }
 
 static int explain(const struct job *job, const struct report *report, struct brumate_error *err)
@@ -167,6 +202,8 @@ static int explain(const struct job *job, const struct report *report, struct br
 		return brumate_fail(err, report->code, "directory %s: %m", job->cwd);
 	brumate_fail(err, report->code, "%s: %m",
 		     report->place[0] == 'e' ? job->argv[0] : report->place);
+	if (!strcmp(report->place, "reaper"))
+		return -report->code;
 	brumate_error_exit(err, report->code == ENOENT ? EXIT_NO_COMMAND : EXIT_NOT_EXECUTABLE);
 	return -report->code;
 }
@@ -217,6 +254,8 @@ static int fork_and_identify(struct child *c, int report[2], int go[2], struct b
 		r = explain(c->job, &why, err);
 	if (r < 0 && pid > 0)
 		forget_child(c->job, pid);
+	else
+		c->job->command = reaper_find_command(c->job->root);
 	return r;
 }
 
@@ -235,9 +274,12 @@ static int make_pipes(int report[2], int go[2], struct brumate_error *err)
 int spawn_job(struct job *job, char *const *env, struct brumate_error *err)
 {
 	auto_free gid_t *groups = NULL;
-	struct child c = { .job = job, .env = env };
+	auto_free char *reaper = path_find_helper(REAPER_PROGRAM);
+	struct child c = { .job = job, .env = env, .reaper = reaper };
 	int report[2], go[2], r;
 
+	if (!reaper)
+		return brumate_fail(err, ENOENT, REAPER_PROGRAM " is not installed");
 	if ((r = user_groups(&groups, &c.n_groups, job->uid, job->gid, err)) < 0)
 		return r;
 	c.groups = groups;

@@ -33,6 +33,7 @@ static struct job full_job(void)
 		.data_path = JOB_DATA_BROKER,
 		.parked = true,
 		.root = { 4711, 99887766554433ull },
+		.command = { 4712, 99887766554434ull },
 		.init = { 4710, 99887766554400ull },
 		.owner = { 4700, 99887766554300ull },
 		.boot_id = "5ca3f9d2-0d3b-4d9b-8c49-4f57a5a5d5a6",
@@ -114,6 +115,8 @@ static void check_same_text(const char *got, const char *want)
 static void check_same_processes(const struct job *got, const struct job *want)
 {
 	CHECK(got->root.pid == want->root.pid && got->root.start_ticks == want->root.start_ticks);
+	CHECK(got->command.pid == want->command.pid);
+	CHECK(got->command.start_ticks == want->command.start_ticks);
 	CHECK(got->init.pid == want->init.pid && got->init.start_ticks == want->init.start_ticks);
 	CHECK(proc_is_same(got->owner, want->owner));
 	CHECK_STR(got->boot_id, want->boot_id);
@@ -243,6 +246,7 @@ static const struct member members[] = {
 	{ "kept_bytes", false },
 	{ "sequence", false },
 	{ "root", false },
+	{ "command", false },
 	{ "init", false },
 	{ "owner", false },
 	{ "boot_id", true },
@@ -260,6 +264,8 @@ static const struct member members[] = {
 	{ "op.before", false },
 	{ "root.pid", true },
 	{ "root.start", true },
+	{ "command.pid", true },
+	{ "command.start", true },
 	{ "init.pid", true },
 	{ "gpus.uuid", true },
 	{ "gpus.name", true },
@@ -378,6 +384,7 @@ static const struct value bad_values[] = {
 	{ "root.pid", "-4", "root" },
 	{ "root.pid", "4194305", "root" },
 	{ "root.start", "-1", "root" },
+	{ "command.pid", "0", "command" },
 	{ "gpus.bytes", "-1", "gpus" },
 	{ "gpus", "[1]", "gpus" },
 	{ "op.kind", "\"a kind that is too long\"", "kind" },

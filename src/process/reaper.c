@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+/* What is known of a job's reaper from outside. See reaper.h. */
+#include "process/reaper.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+
+enum { ARGUMENTS_BYTES_MAX = 4096 };
+
+bool reaper_is(struct proc_id id)
+{
+	char path[48], target[PATH_MAX];
+
+	snprintf(path, sizeof(path), "/proc/%d/exe", id.pid);
+	ssize_t len = id.pid ? readlink(path, target, sizeof(target) - 1) : -1;
+	if (len < 0)
+		return false;
+	target[len] = '\0';
+	const char *slash = strrchr(target, '/');
+	/* Where brumate was installed anew, " (deleted)" follows. */
+	return slash && !strncmp(slash + 1, REAPER_PROGRAM, strlen(REAPER_PROGRAM)) &&
+	       !proc_has_ended(id);
+}
+
+/* Its argument: the command's pid as the reaper's pid namespace numbers it. 0: none. */
+static pid_t read_argument(pid_t reaper)
+{
+	char path[48];
+	auto_free char *text = NULL;
+	size_t len = 0;
+
+	snprintf(path, sizeof(path), "/proc/%d/cmdline", reaper);
+	if (file_read(AT_FDCWD, path, ARGUMENTS_BYTES_MAX, &text, &len) < 0 ||
+	    strlen(text) + 1 >= len)
+		return 0;
+	return atoi(text + strlen(text) + 1);
+}
+
+struct proc_id reaper_find_command(struct proc_id root)
+{
+	auto_free pid_t *children = NULL;
+	pid_t inner_pid = reaper_is(root) ? read_argument(root.pid) : 0;
+	size_t n = 0;
+
+	if (!inner_pid || proc_children(root.pid, &children, &n) < 0)
+		return PROC_ID_NONE;
+	for (size_t i = 0; i < n; i++) {
+		struct proc_info info;
+
+		if (proc_read(&info, children[i], NULL) == 0 && info.inner_pid == inner_pid &&
+		    info.ppid == root.pid)
+			return info.id;
+	}
+	return PROC_ID_NONE;
+}

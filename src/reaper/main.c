@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT
+/*
+ * brumate-reaper PID: the root of a job's tree. Process PID, its child, runs the job's command; whatever process of
+ * the job loses its parent becomes its child too, as it is a subreaper. It waits until it has no child any more, and
+ * then ends as PID did. So all processes of a job are one tree, however long the shim lives, and CRIU can dump it.
+ *
+ * It is dumped and restored with the job, and stands in every job: it opens no file, has no heap and is linked with
+ * nothing, the C library neither, so that a checkpoint depends on nothing more than this file and costs two pages.
+ */
+#include <asm/unistd.h>
+#include <linux/errno.h>
+#include <linux/resource.h>
+#include <linux/signal.h>
+#include <linux/wait.h>
+
+#if defined(__x86_64__)
+__asm__(".globl _start\n"
+	"_start:\n"
+	"	xor %ebp, %ebp\n"
+	"	mov %rsp, %rdi\n"
+	"	and $-16, %rsp\n"
+	"	call reaper_main\n");
+
+static long call4(long number, long a, long b, long c, long d)
+{
+	register long r10 __asm__("r10") = d;
+	long ret;
+
+	__asm__ volatile("syscall"
+			 : "=a"(ret)
+			 : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10)
+			 : "rcx", "r11", "memory");
+	return ret;
+}
+#elif defined(__aarch64__)
+__asm__(".globl _start\n"
+	"_start:\n"
+	"	mov x29, #0\n"
+	"	mov x0, sp\n"
+	"	bl reaper_main\n");
+
+static long call4(long number, long a, long b, long c, long d)
+{
+	register long x8 __asm__("x8") = number;
+	register long x0 __asm__("x0") = a;
+	register long x1 __asm__("x1") = b;
+	register long x2 __asm__("x2") = c;
+	register long x3 __asm__("x3") = d;
+
+	__asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3) : "memory");
+	return x0;
+}
+#else
+#error "brumate-reaper does not know how this machine calls the kernel"
+#endif
+
+_Noreturn void reaper_main(const long *stack);
+
+static long parse_pid(const char *text)
+{
+	long pid = 0;
+
+	for (; *text >= '0' && *text <= '9'; text++)
+		pid = pid * 10 + (*text - '0');
+	return pid;
+}
+
+/* By the same signal, without another core file: what the command was ended by is what the job was ended by. */
+static void end_by_signal(int number)
+{
+	const struct rlimit64 none = { 0, 0 };
+	const unsigned long no_signals = 0;
+
+	call4(__NR_prlimit64, 0, RLIMIT_CORE, (long)&none, 0);
+	call4(__NR_rt_sigprocmask, SIG_SETMASK, (long)&no_signals, 0, sizeof(no_signals));
+	call4(__NR_kill, call4(__NR_getpid, 0, 0, 0, 0), number, 0, 0);
+}
+
+void reaper_main(const long *stack)
+{
+	const unsigned long all_signals = ~0ul;
+	/* The stack holds the count of arguments, then these. */
+	const long command = stack[0] > 1 ? parse_pid((const char *)stack[2]) : 0;
+	int status = 0, command_status = 0;
+
+	/* What is meant for the command is not for this one to die of. */
+	call4(__NR_rt_sigprocmask, SIG_SETMASK, (long)&all_signals, 0, sizeof(all_signals));
+	for (;;) {
+		long pid = call4(__NR_wait4, -1, (long)&status, __WALL, 0);
+
+		if (pid == -ECHILD)
+			break;
+		if (pid == command)
+			command_status = status;
+	}
+	if (command_status & 0x7f)
+		end_by_signal(command_status & 0x7f);
+	for (;;)
+		call4(__NR_exit_group, command_status >> 8 & 0xff, 0, 0, 0);
+}
