@@ -63,22 +63,19 @@ static int add_rights(struct manifest *m, pid_t pid, const struct credentials *c
 	return 0;
 }
 
-int rights_describe(struct op *op, struct brumate_error *err)
+/* In place of what an earlier look found. */
+static int describe_rights(struct manifest *m, const struct credentials_of_tree *t)
 {
-	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
-	auto_(credentials_of_tree_fini) struct credentials_of_tree t = CREDENTIALS_OF_TREE_EMPTY;
-	struct manifest *m = &op->checkpoint.manifest;
-	int r = proc_tree_read(&tree, op->job->root, err);
+	int r = 0;
 
-	if (r == 0)
-		r = credentials_of_tree(&t, &tree, err);
-	if (r < 0)
-		return r;
-	for (size_t i = 0; i < t.n; i++)
-		for (size_t k = 0; k < t.items[i].n; k++)
-			if (add_rights(m, t.items[i].inner_pid, &t.items[i].items[k]) < 0)
-				return brumate_fail(err, ENOMEM, "%m");
-	return 0;
+	for (size_t i = 0; i < m->n_rights; i++)
+		free(m->rights[i].groups);
+	cleanup_free(&m->rights);
+	m->n_rights = 0;
+	for (size_t i = 0; i < t->n; i++)
+		for (size_t k = 0; r == 0 && k < t->items[i].n; k++)
+			r = add_rights(m, t->items[i].info.inner_pid, &t->items[i].items[k]);
+	return r;
 }
 
 /* ---- what CRIU's images ask for ---- */
@@ -211,7 +208,7 @@ static int check_member(const struct op *op, const struct credentials_of_process
 		if (!has_gids_of(&p->items[i], &op->images.user)) {
 			brumate_fail(err, EOPNOTSUPP,
 				     "process %d is in other groups than the job's first process",
-				     p->inner_pid);
+				     p->info.id.pid);
 			brumate_hint(err,
 				     "CRIU works with the rights of the job's user, and a user "
 				     "cannot change groups");
@@ -219,7 +216,7 @@ static int check_member(const struct op *op, const struct credentials_of_process
 		}
 		if (p->items[i].seccomp) {
 			brumate_fail(err, EOPNOTSUPP, "process %d has a filter of system calls",
-				     p->inner_pid);
+				     p->info.id.pid);
 			brumate_hint(err,
 				     "CRIU works with the rights of the job's user, to whom the "
 				     "kernel does not show the filter: start the job without it");
@@ -246,26 +243,28 @@ static int check_sharers(const struct proc_tree *tree, struct brumate_error *err
 	return -EOPNOTSUPP;
 }
 
+/* One look for all of it: the job may stand still meanwhile. */
 int rights_check_dump(struct op *op, struct brumate_error *err)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	auto_(credentials_of_tree_fini) struct credentials_of_tree t = CREDENTIALS_OF_TREE_EMPTY;
-	struct criu_user *user;
-	int r = rights_check(op, err);
+	struct criu_user *user = NULL;
+	int r = proc_tree_read(&tree, op->job->root, err);
 
-	if (r == 0)
-		r = proc_tree_read(&tree, op->job->root, err);
 	if (r == 0)
 		r = check_sharers(&tree, err);
 	if (r == 0)
+		r = credentials_of_tree(&t, &tree, err);
+	if (r == 0)
+		r = credentials_check(&t, op->job->uid, err);
+	if (r == 0)
 		r = rights_for_dump(op, &user, err);
-	if (r < 0 || !user)
-		return r;
-	if ((r = credentials_of_tree(&t, &tree, err)) < 0)
-		return r;
-	for (size_t i = 0; r == 0 && i < t.n; i++)
+	for (size_t i = 0; r == 0 && user && i < t.n; i++)
 		r = check_member(op, &t.items[i], err);
-	return r;
+	if (r < 0)
+		return r;
+	return describe_rights(&op->checkpoint.manifest, &t) < 0 ? brumate_fail(err, ENOMEM, "%m")
+								 : 0;
 }
 
 int rights_for_dump(struct op *op, struct criu_user **ret, struct brumate_error *err)
@@ -277,7 +276,7 @@ int rights_for_dump(struct op *op, struct criu_user **ret, struct brumate_error 
 	*ret = has_own_criu(op) ? user : NULL;
 	if (!*ret || user->uid)
 		return 0;
-	int r = credentials_read(&c, NULL, root, root);
+	int r = credentials_read(&c, root);
 	if (r < 0)
 		return brumate_fail(err, -r, "process %d: its rights cannot be read: %m", root);
 	*user = (struct criu_user){ .uid = op->job->uid,

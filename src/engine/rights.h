@@ -14,9 +14,6 @@
  */
 int rights_check(struct op *op, struct brumate_error *err);
 
-/** Puts into the manifest of a checkpoint what the members may do, which stand still. */
-int rights_describe(struct op *op, struct brumate_error *err);
-
 /**
  * rights_check_images() - refuse CRIU's images in which a thread asks for more than its process had
  * @m: says what it had, and whose job it is
@@ -26,9 +23,13 @@ int rights_describe(struct op *op, struct brumate_error *err);
  */
 int rights_check_images(int images_dir_fd, const struct manifest *m, struct brumate_error *err);
 
-/** As rights_check(), for members that CRIU is to save: nobody outside the tree lives in their memory. Where it works as
- * the job's user, all are in the groups of the root, and none
- * has a filter of system calls, which the kernel shows to root's CRIU alone. */
+/**
+ * rights_check_dump() - as rights_check(), for members that CRIU is to save
+ *
+ * Nobody outside the tree lives in their memory. Where CRIU works as the job's user, all are in the groups of the root,
+ * and none has a filter of system calls, which the kernel shows to root's CRIU alone. What each may do is put into the
+ * manifest of the checkpoint, and stands once they stand still.
+ */
 int rights_check_dump(struct op *op, struct brumate_error *err);
 
 /** Says as whom CRIU works (criu_options.user). NULL in *@ret: as we are. Lasts as long as @op. Errors to act on:

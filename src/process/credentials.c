@@ -2,7 +2,6 @@
 /* Credentials of threads from /proc/PID/task/TID; see proc(5), "status" and "attr/current". */
 #include "process/credentials.h"
 
-#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -166,12 +165,12 @@ int credentials_parse(struct credentials *ret, const char *status)
 }
 
 /* A kernel without a security module that has labels says EINVAL, or has no such file. */
-static int read_label(struct credentials *c, pid_t pid, pid_t tid)
+static int read_label(struct credentials *c, pid_t pid)
 {
 	char path[64];
 	auto_free char *text = NULL;
 
-	snprintf(path, sizeof(path), "/proc/%d/task/%d/attr/current", pid, tid);
+	snprintf(path, sizeof(path), "/proc/%d/attr/current", pid);
 	int r = file_read(AT_FDCWD, path, CREDENTIALS_LABEL_BYTES - 1, &text, NULL);
 	if (r == -EINVAL || r == -ENOENT || r == -EOPNOTSUPP)
 		return 0;
@@ -182,40 +181,28 @@ static int read_label(struct credentials *c, pid_t pid, pid_t tid)
 	return 0;
 }
 
-static pid_t parse_inner(const char *status)
+/* Without the label. */
+static int read_thread(struct credentials *ret, pid_t pid, pid_t tid)
 {
-	const char *p = find_field(status, "NSpid");
-	pid_t last = 0;
-	char *end;
-
-	for (; p && *p && *p != '\n'; p = end) {
-		long number = strtol(p, &end, 10);
-
-		if (end == p)
-			break;
-		last = (pid_t)number;
-		while (isblank((unsigned char)*end))
-			end++;
-	}
-	return last;
-}
-
-int credentials_read(struct credentials *ret, pid_t *ret_inner_tid, pid_t pid, pid_t tid)
-{
-	auto_(credentials_fini) struct credentials c = CREDENTIALS_EMPTY;
 	auto_free char *status = NULL;
 	char path[64];
 
 	snprintf(path, sizeof(path), "/proc/%d/task/%d/status", pid, tid);
 	int r = file_read(AT_FDCWD, path, STATUS_BYTES_MAX, &status, NULL);
 	if (r == 0)
-		r = credentials_parse(&c, status);
+		r = credentials_parse(ret, status);
+	return r == -ENOENT ? -ESRCH : r;
+}
+
+int credentials_read(struct credentials *ret, pid_t pid)
+{
+	auto_(credentials_fini) struct credentials c = CREDENTIALS_EMPTY;
+	int r = read_thread(&c, pid, pid);
+
 	if (r == 0)
-		r = read_label(&c, pid, tid);
+		r = read_label(&c, pid);
 	if (r < 0)
-		return r == -ENOENT ? -ESRCH : r;
-	if (ret_inner_tid)
-		*ret_inner_tid = parse_inner(status);
+		return r;
 	*ret = c;
 	c = CREDENTIALS_EMPTY;
 	return 0;
@@ -243,10 +230,12 @@ void credentials_of_tree_fini(struct credentials_of_tree *t)
 static int add_thread(struct credentials_of_process *p, pid_t pid, pid_t tid)
 {
 	auto_(credentials_fini) struct credentials c = CREDENTIALS_EMPTY;
-	int r = credentials_read(&c, NULL, pid, tid);
+	int r = p->n ? read_thread(&c, pid, tid) : credentials_read(&c, pid);
 
 	if (r < 0)
 		return r == -ESRCH ? 0 : r; /* it has ended */
+	if (p->n)
+		memcpy(c.label, p->items[0].label, sizeof(c.label));
 	for (size_t i = 0; i < p->n; i++)
 		if (credentials_are_same(&p->items[i], &c))
 			return 0;
@@ -262,7 +251,7 @@ static int add_thread(struct credentials_of_process *p, pid_t pid, pid_t tid)
 /* Its first thread comes first. Without items where it has ended. */
 static int read_process(struct credentials_of_process *ret, const struct proc_info *info)
 {
-	auto_(of_process_fini) struct credentials_of_process p = { .inner_pid = info->inner_pid };
+	auto_(of_process_fini) struct credentials_of_process p = { .info = *info };
 	const pid_t pid = info->id.pid;
 	char path[32];
 	int r = add_thread(&p, pid, pid);
@@ -272,7 +261,7 @@ static int read_process(struct credentials_of_process *ret, const struct proc_in
 	if (!dir && errno != ENOENT)
 		return -errno;
 	for (struct dirent *e; r == 0 && dir && (e = readdir(dir));)
-		if (e->d_name[0] != '.')
+		if (e->d_name[0] != '.' && atoi(e->d_name) != pid)
 			r = add_thread(&p, pid, atoi(e->d_name));
 	if (r < 0 || proc_is_gone(info->id))
 		return r;
@@ -354,31 +343,34 @@ static int refuse_rights(const struct proc_info *info, const struct credentials 
 	return refuse(info, uid, why, err);
 }
 
-static int check_process(const struct proc_info *info, uid_t uid, struct brumate_error *err)
+static int check_process(const struct credentials_of_process *p, uid_t uid,
+			 struct brumate_error *err)
 {
-	auto_(of_process_fini) struct credentials_of_process p = { 0 };
-	int r = read_process(&p, info);
-
-	if (r < 0)
-		return fail_to_read(info, r, err);
-	for (size_t i = 0; i < p.n; i++)
-		if (!credentials_are_of_user(&p.items[i], uid))
-			return refuse_rights(info, &p.items[i], uid, err);
-	r = lets_itself_be_read(info->id.pid, uid);
-	if (r == 1 || proc_is_gone(info->id))
+	for (size_t i = 0; i < p->n; i++)
+		if (!credentials_are_of_user(&p->items[i], uid))
+			return refuse_rights(&p->info, &p->items[i], uid, err);
+	int r = lets_itself_be_read(p->info.id.pid, uid);
+	if (r == 1 || proc_is_gone(p->info.id))
 		return 0;
-	return r < 0 ? fail_to_read(info, r, err)
-		     : refuse(info, uid, "lets nobody read its memory", err);
+	return r < 0 ? fail_to_read(&p->info, r, err)
+		     : refuse(&p->info, uid, "lets nobody read its memory", err);
 }
 
-int credentials_check_tree(const struct proc_tree *tree, uid_t uid, struct brumate_error *err)
+int credentials_check(const struct credentials_of_tree *t, uid_t uid, struct brumate_error *err)
 {
-	for (size_t i = 0; uid != 0 && i < tree->n; i++) {
-		if (has_ended(&tree->items[i]))
-			continue;
-		int r = check_process(&tree->items[i], uid, err);
+	for (size_t i = 0; uid != 0 && i < t->n; i++) {
+		int r = check_process(&t->items[i], uid, err);
+
 		if (r < 0)
 			return r;
 	}
 	return 0;
+}
+
+int credentials_check_tree(const struct proc_tree *tree, uid_t uid, struct brumate_error *err)
+{
+	auto_(credentials_of_tree_fini) struct credentials_of_tree t = CREDENTIALS_OF_TREE_EMPTY;
+	int r = uid == 0 ? 0 : credentials_of_tree(&t, tree, err);
+
+	return r < 0 ? r : credentials_check(&t, uid, err);
 }

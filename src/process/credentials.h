@@ -57,16 +57,15 @@ bool credentials_are_same(const struct credentials *one, const struct credential
  * the bounding set. */
 bool credentials_are_of_user(const struct credentials *c, uid_t uid);
 
-/** Reads those of thread @tid of process @pid, and its number in its own pid namespace (@ret_inner_tid may be
- * NULL). -ESRCH, -EBADMSG, -errno. */
-int credentials_read(struct credentials *ret, pid_t *ret_inner_tid, pid_t pid, pid_t tid);
+/** Reads those of the first thread of process @pid. -ESRCH, -EBADMSG, -errno. */
+int credentials_read(struct credentials *ret, pid_t pid);
 
 /** As the kernel's file "status" tells them, without the label. Pure. 0, -EBADMSG, -ENOMEM. */
 int credentials_parse(struct credentials *ret, const char *status);
 
-/** The rights of the threads of a process; equal ones are there once. */
+/** The rights of the threads of a process; equal ones are there once. The label is that of its first thread. */
 struct credentials_of_process {
-	pid_t inner_pid;
+	struct proc_info info;
 	struct credentials *items;
 	size_t n;
 };
@@ -90,11 +89,14 @@ int credentials_of_tree(struct credentials_of_tree *ret, const struct proc_tree 
 			struct brumate_error *err);
 
 /**
- * credentials_check_tree() - refuse a tree that has rights which user @uid has not
+ * credentials_check() - refuse a tree that has rights which user @uid has not
  *
  * What is done to the job of a user shows the memory of its processes, and makes them run again. So none of them may
  * be more than that user: no setuid program, none with capabilities, none of another user, and none that lets nobody
  * read its memory (prctl(2), PR_SET_DUMPABLE). A tree of root is root's affair.
  * Errors to act on: -EPERM names the process; -EIO (cannot be told).
  */
+int credentials_check(const struct credentials_of_tree *t, uid_t uid, struct brumate_error *err);
+
+/** The same for a tree that is read now. */
 int credentials_check_tree(const struct proc_tree *tree, uid_t uid, struct brumate_error *err);

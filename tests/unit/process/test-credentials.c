@@ -181,7 +181,7 @@ static void lists(void)
 
 	CHECK(proc_identify(&id, pid, NULL) == 0 && proc_tree_read(&tree, id, NULL) == 0);
 	CHECK(credentials_of_tree(&t, &tree, NULL) == 0);
-	CHECK(t.n == 1 && t.items[0].inner_pid == pid && t.items[0].n == 2);
+	CHECK(t.n == 1 && t.items[0].info.inner_pid == pid && t.items[0].n == 2);
 	CHECK(t.items[0].items[0].uids[CREDENTIALS_REAL] == USER);
 	CHECK(t.items[0].items[1].uids[CREDENTIALS_REAL] == 0);
 	kill(pid, SIGKILL);
