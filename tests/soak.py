@@ -378,7 +378,8 @@ class Round:
                 found.append((kind, process, job))
             if kind == "brumate-init" and rng.random() < 0.1:
                 found.append((kind, process, job))
-            if kind is None and job and rng.random() < 0.02:
+            # Not the root of others: what descends from it would outlive the job.
+            if kind is None and job and (process.pid != job.root.pid or len(job.tree) == 1) and rng.random() < 0.02:
                 found.append(("member", process, job))
         if not found:
             return None

@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The n-th call of a kind fails in one of our programs, or two calls do, and every operation ends all the same: done,
+or not done and said so, and the job as it was. Without faults everything works again. All n, for every program and
+kind of call, are more than fit into a minute, so some are taken at random: BRUMATE_TEST_SEED names the seed, which
+is printed. BRUMATE_TEST_SWEEP=1 takes every n until none is reached, one after the other."""
+
+import itertools
+import os
+import random
+import re
+import time
+
+import faulty
+from cases import Log, case, expect, main, process_start, wait_until
+
+SECONDS = float(os.environ.get("BRUMATE_TEST_SECONDS", "7"))
+SEED = int(os.environ.get("BRUMATE_TEST_SEED", "0")) or int(time.time())
+SWEEP = os.environ.get("BRUMATE_TEST_SWEEP") == "1"
+WAYS = {"suspend": ("suspend", "resume"), "checkpoint": ("checkpoint", "restore")}
+# 1 and 7: nothing was changed, or it goes on; the others refuse. 8, that the job is lost, is none of them.
+FAILED = (1, 2, 3, 4, 5, 6, 7, 9, 124)
+
+
+class LaterLog(Log):
+    """A log from some place on."""
+
+    skip = 0
+
+    def text(self):
+        return super().text()[self.skip:]
+
+    def begin_here(self):
+        """What a job that is taken down in the middle of its restore wrote is done once more."""
+        self.skip += len(self.text())
+
+
+class Subject:
+    """A job that is taken through operations in which calls fail."""
+
+    def __init__(self, bed):
+        self.bed = bed
+        self.faulty = faulty.Faulty(bed.build, bed.dir)
+        bed.own.update(self.faulty.environment)
+        self.job, log = bed.counter(mib=16)
+        self.log = LaterLog(log.path)
+
+    def pids(self):
+        """Our programs by pid: none of them may die of a call that failed."""
+        return {pid: name for name in ("brumate-shim", "brumate-broker") for pid in self.bed.named(name)}
+
+    def try_all(self, way, rules):
+        """One round of operations with these rules; how many of them came to a failed call."""
+        what = f"{way} with " + " and ".join(f"{call} {nth} of {program} failing with {error}"
+                                             for program, call, nth, error in rules) + f" (seed {SEED})"
+        before = self.pids()
+        for number, rule in enumerate(rules):
+            self.faulty.arm(number, *rule)
+        said = []
+        try:
+            for verb in WAYS[way]:
+                result = self.bed.cli(verb, self.job, timeout=90)
+                said.append(result.why())
+                expect(result.code in (0, *FAILED), said[-1])
+                blind = rules[0][0] == "brumate" or rules[-1][0] == "brumate"  # it may lack what it takes to speak
+                expect(result.code == 0 or result.err.strip() or blind, f"{said[-1]}: not a word")
+            failed = sum(hits for _, hits in self.faulty.disarm())
+            self.expect_as_before()
+            self.expect_alive(before)
+        except Exception as error:
+            self.faulty.disarm()
+            raise type(error)(f"{what}: {error} (said: {said})") from error
+        return failed
+
+    def expect_as_before(self):
+        """The job runs with right data, now or after the one command that its state asks for."""
+        bed = self.bed
+        if bed.shim(self.job) is None:
+            bed.cli("kill", "--signal", "URG", self.job)
+        state = bed.wait_state(self.job, ("running", "suspended", "checkpointed", "exited", "lost"), 60)
+        if state == "suspended":
+            bed.ok("resume", self.job)
+        if state == "checkpointed":
+            self.log.begin_here()
+            bed.ok("restore", self.job)
+        bed.expect_state(self.job, "running")
+        self.log.goes_on()
+        bed.ok("gc")  # what could not be removed goes with the next sweep
+        bed.keeps_promises(30)
+        for checkpoint in bed.checkpoints():
+            bed.ok("verify", checkpoint)
+            bed.ok("rm", "--checkpoint", checkpoint)
+
+    def expect_alive(self, before):
+        """A program that a failed call kills is as bad as one that lies: a job has no shim for a while."""
+        for pid, name in before.items():
+            expect(process_start(pid) is not None or self.ended_well(name), f"{name} {pid} died")
+
+    def ended_well(self, name):
+        """A broker ends when it is idle, and a shim for another reason than a signal says so in its log."""
+        return name == "brumate-broker" and not re.search(r"SIG|abort|assert", self.broker_log())
+
+    def broker_log(self):
+        path = os.path.join(self.bed.own["BRUMATE_LOG_DIR"], "broker.log")
+        return open(path, encoding="utf-8", errors="replace").read() if os.path.exists(path) else ""
+
+
+def rule_of(rng, counts, way):
+    """A rule for a call that is made: @counts says how many there are in an undisturbed round."""
+    program, call = rng.choice([key for key, n in counts[way].items() if n])
+    n = counts[way][program, call]
+    return program, call, rng.randint(1, n), rng.choice(faulty.ERRORS[call])
+
+
+def count_calls(subject, way):
+    """How many calls of each kind each program makes in an undisturbed round: {(program, call): n}."""
+    counts = {}
+    kinds = list(itertools.product(faulty.PROGRAMS, faulty.ERRORS))
+    for at in range(0, len(kinds), faulty.RULES):
+        part = kinds[at:at + faulty.RULES]
+        for number, (program, call) in enumerate(part):
+            subject.faulty.arm(number, program, call, 1 << 60, 5)
+        for verb in WAYS[way]:
+            subject.bed.ok(verb, subject.job)
+        for key, (n, _) in zip(part, subject.faulty.disarm()):
+            counts[key] = n
+    subject.expect_as_before()
+    return counts
+
+
+def at_random(bed, way, n_rules):
+    rng = random.Random(f"{SEED} {way} {n_rules}")
+    subject = Subject(bed)
+    counts = {way: count_calls(subject, way)}
+    expect(sum(n > 0 for n in counts[way].values()) > 15, f"hardly any call is seen: {counts}")
+    end, tries, failed = time.monotonic() + SECONDS, 0, 0
+    while time.monotonic() < end:
+        failed += subject.try_all(way, [rule_of(rng, counts, way) for _ in range(n_rules)])
+        tries += 1
+    print(f"   {way}: {tries} rounds, {failed} calls failed; seed {SEED}")
+    expect(failed > 0, "no call failed: this test proves nothing")
+
+
+def sweep(bed, way):
+    subject = Subject(bed)
+    for (program, call), most in count_calls(subject, way).items():
+        for nth in range(1, most + most // 4 + 2):
+            for error in faulty.ERRORS[call]:
+                if not subject.try_all(way, [(program, call, nth, error)]):
+                    break
+        print(f"   {way}: {program} {call}: {most}", flush=True)
+
+
+def register(way):
+    if SWEEP:
+        function = lambda bed: sweep(bed, way)  # noqa: E731 (a case each)
+        function.__name__ = f"every_call_in_{way}"
+        case(function)
+        return
+    for n_rules in (1, 2):
+        function = lambda bed, n=n_rules: at_random(bed, way, n)  # noqa: E731 (as above)
+        function.__name__ = f"{'one_call' if n_rules == 1 else 'two_calls'}_in_{way}"
+        case(function)
+
+
+for name in WAYS:
+    register(name)
+
+
+@case
+def clocks_that_jump(bed):
+    """The time of day is no measure of an operation, and decides nothing about what is alive."""
+    subject = Subject(bed)
+    for seconds in (-7200, 7200, -86400 * 400, 0):
+        subject.faulty.set_clock(seconds)
+        for verb in ("suspend", "resume", "checkpoint", "restore"):
+            bed.ok(verb, subject.job)
+        subject.log.goes_on()
+        bed.ok("checkpoint", subject.job, "--every", "1s", "--keep-last", "1")
+        made = len(bed.checkpoints())
+        wait_until(lambda: bed.checkpoints() and (len(bed.checkpoints()) != made or made), "a checkpoint", 20)
+        bed.ok("checkpoint", subject.job, "--every", "0")
+    bed.expect_whole(subject.job, subject.log)
+
+
+main()
