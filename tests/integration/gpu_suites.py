@@ -8,7 +8,7 @@ import os
 from cases import case, expect, main
 from harness import SOURCE, run
 
-CASES = ("no framework", "peer access through the library", "swapped by --gpu-map")
+CASES = ("no framework", "peer access through the library", "swapped by --gpu-map", "samples: ")
 
 
 @case
@@ -16,7 +16,7 @@ def suites_for_hardware(bed):
     folder = os.path.join(bed.dir, "gpu-check")
     only = [word for name in CASES for word in ("--only", name)]
     result = run([os.path.join(SOURCE, "tools", "gpu-check"), "--simulated", "--no-contract", "--build", bed.build.path,
-                  "--out", folder, *only], timeout=240)
+                  "--rounds", "30", "--out", folder, *only], timeout=240)
     expect(result.code == 0, f"{result.why()}\n{result.out}")
     expect(os.path.exists(os.path.join(folder, "results.json")), f"no results: {result.out}")
 
