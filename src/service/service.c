@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* What the methods of io.brumate share: finding one by its name, cancellation, progress. */
 #include "service/service.h"
+#include "service/audit.h"
 
 #include <errno.h>
 #include <string.h>
@@ -29,6 +30,8 @@ int service_call(const char *method, const struct service_call *call, json_t *pa
 		if (strcmp(methods[i].name, method))
 			continue;
 		int r = methods[i].run(call, given, &reply, err);
+		audit_write(method, &(struct audit_caller){ call->uid, call->pid, call->fd }, given,
+			    r < 0 ? NULL : reply, r);
 		if (ret && r == 0)
 			*ret = take_ptr(&reply);
 		json_decref(reply);

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 
 from cases import Skipped, case, expect, main
@@ -259,6 +260,47 @@ def signatures(bed):
     configure(bed, TrustedKeys=trusted + ".gone")
     bed.end(job)
     bed.refused(5, "trusted keys .*No such file", "restore", signed)
+
+
+def listen(bed):
+    """A system log of our own."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    path = os.path.join(bed.dir, "log-socket")
+    sock.bind(path)
+    sock.settimeout(20)
+    bed.own["BRUMATE_SYSLOG"] = path
+    return sock
+
+
+@case
+def audit_lines(bed):
+    """One for each operation, whatever names are in it; a log that is stuck or away stops nobody."""
+    with listen(bed) as sock:
+        def line(*words):
+            text = sock.recv(4096).decode("ascii")
+            expect(text.startswith("<86>brumate[") and f"uid={os.getuid()} pid=" in text, text)
+            expect("\n" not in text and all(word in text for word in words), f"want {words}: {text!r}")
+
+        job, _ = bed.counter(mib=8)
+        bed.operation("checkpoint", job, "--name", "one")
+        line("method=Checkpoint", f'job="{job}"', 'checkpoint="one"', "result=done")
+        stream = os.path.join(bed.dir, "a\nresult=done\"x")
+        bed.ok("export", "one", "-o", stream)
+        line("method=Export", 'checkpoint="one"', "a\\x0aresult=done\\x22x")
+        bed.cli("restore", "no\nsuch")
+        line("method=Restore", 'checkpoint="no\\x0asuch"', "result=failed")
+        bed.ok("import", stream, "--dir", os.path.join(bed.dir, "other"))
+        line("method=Import", 'checkpoint="one"', f'dir="{bed.dir}/other"')
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as flood:
+            flood.connect(bed.own["BRUMATE_SYSLOG"])
+            try:
+                while True:
+                    flood.send(b"x")
+            except BlockingIOError:
+                pass  # full: nobody reads
+        bed.operation("restore", "one")
+    os.unlink(bed.own["BRUMATE_SYSLOG"])
+    bed.operation("checkpoint", job, "--leave-running")
 
 
 main()
