@@ -78,13 +78,15 @@ static void end_by_signal(int number)
 
 void reaper_main(const long *stack)
 {
-	const unsigned long all_signals = ~0ul;
+	/* These two do nothing here. Blocked, they would stay pending and be saved, and CRIU cannot restore a process to
+	 * which a SIGCONT is pending; and who blocks all others, too, has CRIU's code in it (criu/heal.c). */
+	const unsigned long signals = ~(1ul << (SIGCONT - 1) | 1ul << (SIGCHLD - 1));
 	/* The stack holds the count of arguments, then these. */
 	const long command = stack[0] > 1 ? parse_pid((const char *)stack[2]) : 0;
 	int status = 0, command_status = 0;
 
 	/* What is meant for the command is not for this one to die of. */
-	call4(__NR_rt_sigprocmask, SIG_SETMASK, (long)&all_signals, 0, sizeof(all_signals));
+	call4(__NR_rt_sigprocmask, SIG_SETMASK, (long)&signals, 0, sizeof(signals));
 	for (;;) {
 		long pid = call4(__NR_wait4, -1, (long)&status, __WALL, 0);
 
