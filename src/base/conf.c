@@ -449,16 +449,24 @@ static int load_drop_ins(struct brumate_conf *c, const char *dir, struct brumate
 	return r;
 }
 
+static int load_with_drop_ins(struct brumate_conf *c, const char *path, struct brumate_error *err)
+{
+	auto_free char *drop_ins = path_format("%s.d", path);
+
+	if (!drop_ins)
+		return brumate_fail(err, ENOMEM, "%s: %m", path);
+	int r = load_file(c, path, err);
+	return r < 0 ? r : load_drop_ins(c, drop_ins, err);
+}
+
 int conf_load(struct brumate_conf *ret, struct brumate_error *err)
 {
 	auto_(conf_fini) struct brumate_conf c = BRUMATE_CONF_DEFAULT;
-	auto_free char *drop_ins = path_format("%s.d", path_config());
+	const char *of_user = path_config_of_user();
+	int r = load_with_drop_ins(&c, path_config(), err);
 
-	if (!drop_ins)
-		return brumate_fail(err, ENOMEM, "configuration: %m");
-	int r = load_file(&c, path_config(), err);
-	if (r == 0)
-		r = load_drop_ins(&c, drop_ins, err);
+	if (r == 0 && of_user)
+		r = load_with_drop_ins(&c, of_user, err);
 	if (r < 0)
 		return brumate_wrap(err, r, "configuration");
 	*ret = c;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
  * The configuration file: path_config(), then every "*.conf" in the directory of that name with ".d"
- * appended, in the order of their names; what is read later wins. None need exist.
+ * appended, in the order of their names; then path_config_of_user() in the same way. What is read later wins.
+ * None need exist.
  *
  *	# or ; starts a comment line; there are no continuation lines
  *	[Section]
@@ -38,7 +39,7 @@ enum conf_compress {
 
 struct brumate_conf {
 	/* [Store] */
-	char *store_dir; /* Directory=PATH: where checkpoints go. Owned; NULL: store_default_dir() */
+	char *store_dir; /* Directory=PATH: where checkpoints go. Owned; NULL: path_checkpoints_dir() */
 	char *key_file;	 /* EncryptionKeyFile=PATH: of checkpoints. Owned; NULL: not encrypted */
 	char *key_program; /* EncryptionKeyCommand=PATH: prints the key. Owned */
 	char *signing_key; /* SigningKey=PATH: signs manifests. Owned; NULL: not signed */
@@ -81,7 +82,7 @@ void conf_fini(struct brumate_conf *c);
 DEFINE_AUTO_FINI(struct brumate_conf, conf_fini)
 
 /**
- * Reads the configuration file and its drop-ins. Refuses files that everyone may write to.
+ * Reads the configuration files and their drop-ins. Refuses files that everyone may write to.
  * @ret is owned by the caller. Errors to act on: -EINVAL (the text names file, line, value and what is
  * allowed), -EACCES, -errno.
  */

@@ -1,40 +1,129 @@
 // SPDX-License-Identifier: MIT
-/* Where things live: compiled-in directories, each overridden by its variable. */
+/* Where things live: compiled-in directories or those of a user, each overridden by its variable. */
 #include "base/paths.h"
 #include "base/cleanup.h"
+#include "base/fd.h"
 
+#include <errno.h>
 #include <limits.h>
+#include <pthread.h>
+#include <pwd.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
-static const char *from_env(const char *variable, const char *fallback)
+/* Of a user who is not root; worked out once, as the environment is at that time. */
+static struct {
+	char *runtime, *state, *checkpoints, *logs, *config;
+} of_user;
+
+static const char *value_of(const char *variable)
 {
 	const char *value = secure_getenv(variable);
 
-	return value && *value ? value : fallback;
+	return value && *value ? value : NULL;
+}
+
+/* A relative path means nothing to the programs that run elsewhere, and the rule is to ignore it. */
+static const char *absolute_of(const char *variable)
+{
+	const char *value = value_of(variable);
+
+	return value && *value == '/' ? value : NULL;
+}
+
+/* Below $@variable, or below the home directory in @below; a user without either has what is in the runtime
+ * directory. Owned. */
+static char *make_base(const char *variable, const char *below)
+{
+	const char *base = absolute_of(variable), *home = absolute_of("HOME");
+	const struct passwd *user = base || home ? NULL : getpwuid(getuid());
+
+	if (base)
+		return path_format("%s/brumate", base);
+	if (!home && user && user->pw_dir && user->pw_dir[0] == '/')
+		home = user->pw_dir;
+	return home ? path_format("%s/%s/brumate", home, below)
+		    : path_format("%s/%s", of_user.runtime, below);
+}
+
+static void work_out_of_user(void)
+{
+	struct utsname machine;
+
+	if (uname(&machine) < 0)
+		strcpy(machine.nodename, "localhost");
+	for (char *c = machine.nodename; *c; c++)
+		if (*c == '/')
+			*c = '-';
+	of_user.runtime = path_format("/tmp/brumate-%u", (unsigned)getuid());
+	if (!of_user.runtime)
+		return;
+	auto_free char *state = make_base("XDG_STATE_HOME", ".local/state");
+	auto_free char *config = make_base("XDG_CONFIG_HOME", ".config");
+	of_user.state = state ? path_format("%s/on-%s", state, machine.nodename) : NULL;
+	of_user.checkpoints = state ? path_format("%s/checkpoints", state) : NULL;
+	of_user.logs = state ? path_format("%s/logs", state) : NULL;
+	of_user.config = config ? path_format("%s/brumate.conf", config) : NULL;
+}
+
+/* Root's, or what @at holds for another user. Without memory there is nothing that a caller could do. */
+static const char *fallback_to(const char *of_root, char *const *at)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	if (getuid() == 0)
+		return of_root;
+	pthread_once(&once, work_out_of_user);
+	if (!*at)
+		abort();
+	return *at;
 }
 
 const char *path_runtime_dir(void)
 {
-	return from_env("BRUMATE_RUNTIME_DIR", BRUMATE_DEFAULT_RUNTIME_DIR);
+	const char *given = value_of("BRUMATE_RUNTIME_DIR");
+
+	return given ? given : fallback_to(BRUMATE_DEFAULT_RUNTIME_DIR, &of_user.runtime);
 }
 
 const char *path_state_dir(void)
 {
-	return from_env("BRUMATE_STATE_DIR", BRUMATE_DEFAULT_STATE_DIR);
+	const char *given = value_of("BRUMATE_STATE_DIR");
+
+	return given ? given : fallback_to(BRUMATE_DEFAULT_STATE_DIR, &of_user.state);
+}
+
+char *path_checkpoints_dir(void)
+{
+	if (!value_of("BRUMATE_STATE_DIR") && getuid() != 0)
+		return strdup(fallback_to(NULL, &of_user.checkpoints));
+	return path_format("%s/checkpoints", path_state_dir());
 }
 
 const char *path_log_dir(void)
 {
-	return from_env("BRUMATE_LOG_DIR", BRUMATE_DEFAULT_LOG_DIR);
+	const char *given = value_of("BRUMATE_LOG_DIR");
+
+	return given ? given : fallback_to(BRUMATE_DEFAULT_LOG_DIR, &of_user.logs);
 }
 
 const char *path_config(void)
 {
-	return from_env("BRUMATE_CONFIG", BRUMATE_DEFAULT_CONFIG);
+	const char *given = value_of("BRUMATE_CONFIG");
+
+	return given ? given : BRUMATE_DEFAULT_CONFIG;
+}
+
+const char *path_config_of_user(void)
+{
+	return value_of("BRUMATE_CONFIG") || getuid() == 0 ? NULL
+							   : fallback_to(NULL, &of_user.config);
 }
 
 char *path_format(const char *fmt, ...)
@@ -46,6 +135,42 @@ char *path_format(const char *fmt, ...)
 	int n = vasprintf(&text, fmt, ap);
 	va_end(ap);
 	return n < 0 ? NULL : text;
+}
+
+static int refuse_runtime_dir(const char *dir, const char *why, struct brumate_error *err)
+{
+	brumate_fail(err, EPERM, "%s: %s", dir, why);
+	brumate_hint(err,
+		     "see whose it is and remove it, or set BRUMATE_RUNTIME_DIR to a directory "
+		     "that only you can write to");
+	return -EPERM;
+}
+
+/* Whatever has the name of a user's in /tmp may be somebody's trap, a link above all. */
+static int check_runtime_dir(const char *dir, bool in_tmp, struct brumate_error *err)
+{
+	struct stat st;
+
+	if ((in_tmp ? lstat(dir, &st) : stat(dir, &st)) < 0)
+		return brumate_fail(err, errno, "%s: %m", dir);
+	if (!S_ISDIR(st.st_mode))
+		return refuse_runtime_dir(dir, "is not a directory", err);
+	if (st.st_uid != geteuid() && (in_tmp || st.st_uid != 0))
+		return refuse_runtime_dir(dir, "belongs to somebody else", err);
+	if ((st.st_mode & 022) && !(st.st_mode & S_ISVTX))
+		return refuse_runtime_dir(dir, "other users could replace what is in it", err);
+	return 0;
+}
+
+int path_make_runtime_dir(struct brumate_error *err)
+{
+	const char *dir = path_runtime_dir();
+	bool in_tmp = dir == of_user.runtime;
+	int r = mkdir_parents(dir, in_tmp ? 0700 : 0711);
+
+	if (r < 0)
+		return brumate_fail(err, -r, "%s: %m", dir);
+	return check_runtime_dir(dir, in_tmp, err);
 }
 
 char *path_find_helper(const char *name)

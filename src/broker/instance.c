@@ -18,25 +18,6 @@
 
 enum { CLAIM_TIMEOUT_MS = 15000, CLAIM_RECHECK_MS = 50 };
 
-static int check_directory(const char *dir, struct brumate_error *err)
-{
-	struct stat st;
-
-	if (stat(dir, &st) < 0)
-		return brumate_fail(err, errno, "%s: %m", dir);
-	if ((st.st_uid != 0 && st.st_uid != geteuid()) ||
-	    ((st.st_mode & 022) && !(st.st_mode & S_ISVTX))) {
-		int r = brumate_fail(err, EPERM, "%s: other users could replace what is in it",
-				     dir);
-
-		brumate_hint(
-			err,
-			"make it a directory of root with mode 0711, or set BRUMATE_RUNTIME_DIR");
-		return r;
-	}
-	return 0;
-}
-
 static bool is_served(const char *path)
 {
 	struct wire w;
@@ -100,10 +81,7 @@ int instance_claim(struct instance *ret, bool simulated, struct brumate_error *e
 	if (!lock || !i.path)
 		return brumate_fail(err, ENOMEM, "%s: %m", dir);
 
-	int r = mkdir_parents(dir, 0711);
-	if (r < 0)
-		return brumate_fail(err, -r, "%s: %m", dir);
-	r = check_directory(dir, err);
+	int r = path_make_runtime_dir(err);
 	if (r < 0)
 		return r;
 	i.lock_fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);

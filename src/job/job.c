@@ -545,7 +545,10 @@ int job_make_agent_dir(const struct job *j, struct brumate_error *err)
 
 	if (!parent || !path)
 		return brumate_fail(err, ENOMEM, "%m");
-	int r = mkdir_parents(parent, 0711);
+	int r = path_make_runtime_dir(err);
+	if (r < 0)
+		return r;
+	r = mkdir_parents(parent, 0711);
 	if (r == 0)
 		r = remove_tree(AT_FDCWD, path);
 	if (r == 0 && j->uid != geteuid() && (r = let_pass(path_runtime_dir())) == 0)

@@ -112,7 +112,7 @@ int access_store(char **ret, const struct service_call *call, json_t *parameters
 		dir = conf.store_dir;
 	}
 
-	char *path = dir ? strdup(dir) : store_default_dir();
+	char *path = dir ? strdup(dir) : path_checkpoints_dir();
 	if (!path)
 		return brumate_fail(err, ENOMEM, "%m");
 	*ret = path;

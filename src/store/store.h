@@ -36,9 +36,6 @@ struct store_writer {
 };
 #define STORE_WRITER_EMPTY ((struct store_writer){ .store_fd = -1, .dir_fd = -1 })
 
-/** Returns the default store, $BRUMATE_STATE_DIR/checkpoints. Owned; NULL without memory. */
-char *store_default_dir(void);
-
 /**
  * Starts a checkpoint in the store at @dir (created with its parents, 0700, if absent). Partial
  * checkpoints whose writer is dead are swept first. Refuses a store that everyone may write to,

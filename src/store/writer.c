@@ -22,11 +22,6 @@
 #include <time.h>
 #include <unistd.h>
 
-char *store_default_dir(void)
-{
-	return path_format("%s/checkpoints", path_state_dir());
-}
-
 static int check_store(int fd, const char *dir, struct brumate_error *err)
 {
 	struct stat st;
