@@ -38,7 +38,8 @@ int criu_fds_add(struct criu_fds *f, int fd, const char *what, struct brumate_er
 
 /**
  * Starts `PROGRAM swrk` in a session of its own. It inherits @fds and its socket (under a higher number),
- * nothing else; the environment holds PATH and what @plugin says alone. @user: as whom; NULL: as we are.
+ * nothing else; the environment holds PATH, our runtime directory and what @plugin says alone. @user: as whom; NULL:
+ * as we are.
  */
 int criu_spawn(struct criu_child *ret, const struct criu_program *program,
 	       const struct criu_fds *fds, const struct criu_plugin_env *plugin, pid_t enter_ns_of,

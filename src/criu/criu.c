@@ -375,7 +375,6 @@ static int start_session(struct session *s, const struct criu_program *program, 
 	const struct criu_options *o = s->options;
 	Criu__Req req = CRIU__REQ__INIT;
 
-	s->unprivileged = o->user;
 	s->hold_fd = o->enter_ns_of ? pidns_hold(o->enter_ns_of) : -1;
 	if (o->enter_ns_of && s->hold_fd < 0)
 		return brumate_fail(err, -s->hold_fd,
@@ -498,6 +497,7 @@ static int begin_dump(struct session *s, const struct criu_program *program,
 
 	*s = SESSION_EMPTY;
 	s->options = options;
+	s->unprivileged = program->unprivileged || options->user;
 	s->type = CRIU__REQ_TYPE__DUMP;
 	s->lock = lock;
 	int r = ask_for_dump(s, &opts, &fds, err);
@@ -622,6 +622,22 @@ static int add_inherits(Criu__Opts *opts, Criu__InheritFd *items, Criu__InheritF
 	return 0;
 }
 
+/* To drop a capability takes one that a user's CRIU has not, and its restorer stops in the middle then. */
+static int check_bounding_sets(const struct session *s, struct brumate_error *err)
+{
+	int r = s->unprivileged ? criu_bounding_sets_are_full(s->options->images_dir_fd) : 1;
+
+	if (r < 0)
+		return brumate_fail(err, -r, "CRIU's images: %m");
+	if (r > 0)
+		return 0;
+	brumate_fail(err, EPERM,
+		     "the job was saved with a lesser bounding set of capabilities, which a "
+		     "user's CRIU cannot restore");
+	brumate_hint(err, "save jobs as the user whose they are");
+	return -EPERM;
+}
+
 static int start_restore(struct session *s, Criu__Opts *opts, struct criu_fds *fds,
 			 Criu__InheritFd *items, Criu__InheritFd **pointers,
 			 struct brumate_error *err)
@@ -632,7 +648,8 @@ static int start_restore(struct session *s, Criu__Opts *opts, struct criu_fds *f
 	if (r < 0)
 		return brumate_fail(err, r == -ENOENT ? EBADMSG : -r, "CRIU's image pstree.img: %s",
 				    strerror(-r));
-	if (!o->enter_ns_of)
+	r = check_bounding_sets(s, err);
+	if (r >= 0 && !o->enter_ns_of)
 		r = check_pids(&s->tree, err);
 	if (r >= 0)
 		r = set_common(opts, o, heal_can_lock(), fds, err);
@@ -679,6 +696,7 @@ int criu_restore(const struct criu_program *program, const struct criu_options *
 		return brumate_fail(err, ENOMEM, "%m");
 	s.options = options;
 	s.type = CRIU__REQ_TYPE__RESTORE;
+	s.unprivileged = program->unprivileged || options->user;
 	int status = start_restore(&s, &opts, &fds, items, pointers, err);
 	if (status >= 0)
 		status = start_session(&s, program, &opts, &fds, err);
@@ -709,6 +727,7 @@ int criu_check(const struct criu_program *program, struct brumate_error *err)
 
 	s.options = &none;
 	s.type = CRIU__REQ_TYPE__CHECK;
+	s.unprivileged = program->unprivileged;
 	opts.images_dir_fd = images_fd;
 	int r = images_fd < 0 ? images_fd : start_session(&s, program, &opts, &fds, err);
 	if (r < 0)

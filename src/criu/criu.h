@@ -20,6 +20,7 @@
 struct criu_program {
 	char path[4096]; /* the program, or a wrapper with its own loader and libraries */
 	int version;	 /* 40201 for 4.2.1 */
+	bool unprivileged; /* it runs as a user who is not root, with CAP_CHECKPOINT_RESTORE alone */
 	char why[256]; /* "BRUMATE_CRIU", "in PATH, version 4.2.1", "provisioned: PATH's 3.17 is too old" */
 };
 
@@ -27,9 +28,10 @@ enum { CRIU_VERSION_MIN = 40200 };
 
 /**
  * Finds a CRIU that is new enough: BRUMATE_CRIU, else PATH (and /usr/sbin), else our provisioned one
- * (helper "criu/criu", see tools/criu-provision). The version is asked for by running it.
+ * (helper "criu/criu", see tools/criu-provision). The version is asked for by running it. For a user who is not root
+ * and was not given CAP_CHECKPOINT_RESTORE it is what the launcher (criu-launch/) finds, whatever is named.
  * Errors to act on: -ENOENT (none), -EOPNOTSUPP (too old; text names versions and paths, hint says
- * what to do).
+ * what to do), -EPERM (a user can get no capability here; the hint says what root has to do).
  */
 int criu_find(struct criu_program *ret, struct brumate_error *err);
 

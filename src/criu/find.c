@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: MIT
-/* Which CRIU is used: the one that was named, the system's, or the one provisioned beside us. */
+/* Which CRIU is used: the one that was named, the system's, or the one provisioned beside us; for users who are not
+ * root the one that the launcher runs. */
 #include "base/conf.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/paths.h"
+#include "criu-launch/launch.h"
 #include "criu/criu.h"
 #include "process/reap.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/capability.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -46,6 +50,7 @@ static int read_output(int fd, char *buf, size_t room)
 	return 0;
 }
 
+/* Its messages go where its output does, for the launcher says there why it fails. */
 static int spawn_protected(pid_t *ret, const char *path, int out_fd)
 {
 	char *argv[] = { (char[]){ "criu" }, (char[]){ "--version" }, NULL };
@@ -58,7 +63,7 @@ static int spawn_protected(pid_t *ret, const char *path, int out_fd)
 	if (!r)
 		r = posix_spawn_file_actions_adddup2(&actions, out_fd, 1);
 	if (!r)
-		r = posix_spawn_file_actions_adddup2(&actions, 0, 2);
+		r = posix_spawn_file_actions_adddup2(&actions, out_fd, 2);
 	if (!r) {
 		reap_lock();
 		r = posix_spawn(ret, path, &actions, NULL, argv, envp);
@@ -70,11 +75,10 @@ static int spawn_protected(pid_t *ret, const char *path, int out_fd)
 	return -r;
 }
 
-/* Runs "PATH --version". 0, -ENOENT, -EACCES …, -EBADMSG if it does not say one. */
-static int ask_version(const char *path, int *ret_version)
+/* Runs "PATH --version" to its end: what it said, and its wait status. */
+static int run_for_version(const char *path, char text[static OUTPUT_BYTES], int *ret_status)
 {
-	int p[2], status, major = 0, minor = 0, sub = 0;
-	char text[OUTPUT_BYTES];
+	int p[2];
 	pid_t pid;
 
 	if (pipe2(p, O_CLOEXEC) < 0)
@@ -85,23 +89,38 @@ static int ask_version(const char *path, int *ret_version)
 	if (r < 0)
 		return r;
 
-	r = read_output(in, text, sizeof(text));
+	r = read_output(in, text, OUTPUT_BYTES);
 	if (r < 0)
 		kill(pid,
 		     SIGKILL); /* a child that nobody else waits for: the number is still its own */
-	reap_wait(pid, &status);
-	if (r < 0)
-		return r;
+	reap_wait(pid, ret_status);
+	return r;
+}
 
+/* Pure. -EBADMSG if it does not say one. */
+static int parse_version(const char *text, int *ret)
+{
 	const char *version = strstr(text, "Version:");
+	int major = 0, minor = 0, sub = 0;
+
 	if (!version || sscanf(version, "Version: %*[v]%d.%d.%d", &major, &minor, &sub) < 1)
 		major = 0;
 	if (!major && (!version || sscanf(version, "Version: %d.%d.%d", &major, &minor, &sub) < 1))
 		return -EBADMSG;
 	if (major < 0 || major > 999 || minor < 0 || minor > 99 || sub < 0 || sub > 99)
 		return -EBADMSG;
-	*ret_version = major * 10000 + minor * 100 + sub;
+	*ret = major * 10000 + minor * 100 + sub;
 	return 0;
+}
+
+/* 0, -ENOENT, -EACCES …, -EBADMSG if it does not say a version. */
+static int ask_version(const char *path, int *ret_version)
+{
+	char text[OUTPUT_BYTES];
+	int status;
+	int r = run_for_version(path, text, &status);
+
+	return r < 0 ? r : parse_version(text, ret_version);
 }
 
 static const char *version_text(int version, char buf[static 32])
@@ -185,7 +204,7 @@ static void describe_system(char *buf, size_t room, const char *path, int r, int
 			 version_text(version, text));
 }
 
-int criu_find(struct criu_program *ret, struct brumate_error *err)
+static int find_program(struct criu_program *ret, struct brumate_error *err)
 {
 	const char *named = secure_getenv("BRUMATE_CRIU");
 	char system_says[PATH_MAX + 128], why[PATH_MAX + 160], text[32];
@@ -219,4 +238,73 @@ int criu_find(struct criu_program *ret, struct brumate_error *err)
 	brumate_error_exit(err, EXIT_UNSUPPORTED);
 	brumate_hint(err, "%s", how_to_get);
 	return system ? -EOPNOTSUPP : -ENOENT;
+}
+
+/* ---- for users who are not root ---- */
+
+/* Whether what we run has the capability without our doing, as a service manager may give it. */
+static bool is_given_capability(void)
+{
+	return prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_IS_SET, CAP_CHECKPOINT_RESTORE, 0, 0) == 1;
+}
+
+static int fail_launch(const char *path, const char *text, int status, struct brumate_error *err)
+{
+	bool no_capability = WIFEXITED(status) && WEXITSTATUS(status) == LAUNCH_EXIT_NO_CAPABILITY;
+
+	brumate_fail(err, EPERM, "%s: %.*s", path, (int)strcspn(text, "\n"), text);
+	brumate_error_exit(err, EXIT_UNSUPPORTED);
+	if (no_capability && prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1)
+		brumate_hint(err,
+			     "run brumate outside of what sets it: a container, a sandbox, a unit "
+			     "with NoNewPrivileges=");
+	else if (no_capability)
+		brumate_hint(err, "once, as root: setcap cap_checkpoint_restore=ep %s", path);
+	else
+		brumate_hint(err, "install brumate as root, into directories of root's");
+	return -EPERM;
+}
+
+static int fail_no_launcher(struct brumate_error *err)
+{
+	brumate_fail(err, ENOENT,
+		     LAUNCH_PROGRAM " is not installed, by which users who are not root "
+				    "run CRIU");
+	brumate_error_exit(err, EXIT_UNSUPPORTED);
+	brumate_hint(err, "install brumate again, as root");
+	return -ENOENT;
+}
+
+static int find_launched(struct criu_program *ret, struct brumate_error *err)
+{
+	auto_free char *helper = path_find_helper(LAUNCH_PROGRAM);
+	auto_free char *path = helper ? realpath(helper, NULL) : NULL;
+	char text[OUTPUT_BYTES] = "", is[32];
+	int status = 0, version;
+
+	if (!path)
+		return fail_no_launcher(err);
+	int r = run_for_version(path, text, &status);
+	if (r < 0)
+		return brumate_fail(err, -r, "%s: %m", path);
+	if (parse_version(text, &version) < 0)
+		return fail_launch(path, text, status, err);
+	if (version < CRIU_VERSION_MIN) {
+		brumate_fail(err, EOPNOTSUPP, "%s runs version %s, 4.2 or newer is needed", path,
+			     version_text(version, is));
+		brumate_hint(err, "%s", how_to_get);
+		return -EOPNOTSUPP;
+	}
+	r = take_program(ret, path, version, "the launcher's, for users who are not root");
+	return r < 0 ? brumate_fail(err, -r, "%s: %m", path) : 0;
+}
+
+int criu_find(struct criu_program *ret, struct brumate_error *err)
+{
+	bool is_root = getuid() == 0;
+	int r = is_root || is_given_capability() ? find_program(ret, err) : find_launched(ret, err);
+
+	if (r == 0)
+		ret->unprivileged = !is_root;
+	return r;
 }

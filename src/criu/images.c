@@ -7,10 +7,12 @@
 #include "images.pb-c.h"
 
 #include <dirent.h>
+#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 enum {
@@ -221,7 +223,8 @@ static int get_thread(struct criu_image_thread *t, const CriuImage__Core *core)
 	return get_credentials(&t->credentials, thread->creds);
 }
 
-/* Finds the one entry of a core image. Returns what it decodes to, or NULL. */
+/* Finds the one entry of a core image. Returns what it decodes to, or NULL. With what our messages do not name, it
+ * can be encoded again. */
 static CriuImage__Core *unpack_core(const void *buf, size_t len_bytes)
 {
 	struct reader image, entry;
@@ -260,52 +263,25 @@ int criu_image_thread_read(struct criu_image_thread *ret, int dir_fd, pid_t tid)
 
 /* ---- bounding sets ---- */
 
-/* A core image with full bounding sets. @ret: owned. */
-static int fill_bounding_set(uint8_t **ret, size_t *ret_len, const void *buf, size_t len_bytes)
+enum { CORE_HEAD_BYTES = 12 }; /* two magic numbers and a length */
+
+static int write_core(int dir_fd, const char *name, const CriuImage__Core *core)
 {
-	const size_t head = 12; /* two magic numbers and a length */
-	CriuImage__Core *core = unpack_core(buf, len_bytes);
+	size_t len = criu_image__core__get_packed_size(core);
+	auto_free uint8_t *buf = malloc(CORE_HEAD_BYTES + len);
+	const uint32_t head[] = { htole32(MAGIC_IMAGE), htole32(MAGIC_CORE),
+				  htole32((uint32_t)len) };
 
-	if (!core)
-		return -EBADMSG;
-
-	CriuImage__Creds *creds = core->thread_core ? core->thread_core->creds : NULL;
-	for (size_t i = 0; creds && i < creds->n_cap_bnd; i++)
-		creds->cap_bnd[i] = ~0u;
-	size_t len = criu_image__core__get_packed_size(core); /* with what is not in our messages */
-	uint8_t *filled = malloc(head + len);
-	if (filled) {
-		memcpy(filled, buf, head - 4);
-		for (int i = 0; i < 4; i++)
-			filled[head - 4 + i] = (uint8_t)(len >> 8 * i);
-		criu_image__core__pack(core, filled + head);
-	}
-	criu_image__core__free_unpacked(core, NULL);
-	if (!filled)
+	if (!buf)
 		return -ENOMEM;
-	*ret = filled;
-	*ret_len = head + len;
-	return 0;
-}
-
-static int fill_bounding_set_of(int dir_fd, const char *name)
-{
-	auto_free char *text = NULL;
-	auto_free uint8_t *filled = NULL;
-	size_t len;
-	int r = file_read(dir_fd, name, IMAGE_BYTES_MAX, &text, &len);
-
-	if (r == 0)
-		r = fill_bounding_set(&filled, &len, text, len);
-	if (r < 0)
-		return r;
+	memcpy(buf, head, sizeof(head));
+	criu_image__core__pack(core, buf + CORE_HEAD_BYTES);
 	auto_close int fd = openat(dir_fd, name, O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOFOLLOW);
-	if (fd < 0)
-		return -errno;
-	return fd_write_full(fd, filled, len);
+	return fd < 0 ? -errno : fd_write_full(fd, buf, CORE_HEAD_BYTES + len);
 }
 
-int criu_fill_bounding_sets(int dir_fd)
+/* Calls @fn for each core image with the bounding set in it, until it does not return 0. */
+static int each_core(int dir_fd, int (*fn)(int dir_fd, const char *name, CriuImage__Core *core))
 {
 	int copy = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	auto_closedir DIR *dir = copy < 0 ? NULL : fdopendir(copy);
@@ -313,8 +289,52 @@ int criu_fill_bounding_sets(int dir_fd)
 
 	if (!dir)
 		return -errno;
-	for (struct dirent *e; r == 0 && (e = readdir(dir));)
-		if (!strncmp(e->d_name, "core-", strlen("core-")))
-			r = fill_bounding_set_of(dir_fd, e->d_name);
+	for (struct dirent *e; r == 0 && (e = readdir(dir));) {
+		auto_free char *text = NULL;
+		CriuImage__Core *core = NULL;
+		size_t len;
+
+		if (strncmp(e->d_name, "core-", strlen("core-")))
+			continue;
+		r = file_read(dir_fd, e->d_name, IMAGE_BYTES_MAX, &text, &len);
+		core = r == 0 ? unpack_core(text, len) : NULL;
+		if (!core)
+			return r < 0 ? r : -EBADMSG;
+		r = core->thread_core && core->thread_core->creds ? fn(dir_fd, e->d_name, core) : 0;
+		criu_image__core__free_unpacked(core, NULL);
+	}
 	return r;
+}
+
+static int fill_bounding_set(int dir_fd, const char *name, CriuImage__Core *core)
+{
+	CriuImage__Creds *creds = core->thread_core->creds;
+
+	for (size_t i = 0; i < creds->n_cap_bnd; i++)
+		creds->cap_bnd[i] = UINT32_MAX;
+	return write_core(dir_fd, name, core);
+}
+
+int criu_fill_bounding_sets(int dir_fd)
+{
+	return each_core(dir_fd, fill_bounding_set);
+}
+
+/* 1 ends the search. */
+static int lacks_capability(int dir_fd, const char *name, CriuImage__Core *core)
+{
+	const CriuImage__Creds *creds = core->thread_core->creds;
+
+	/* The kernel knows of no more than those it answers for. */
+	for (unsigned long c = 0; prctl(PR_CAPBSET_READ, c, 0, 0, 0) >= 0; c++)
+		if (c / 32 >= creds->n_cap_bnd || !(creds->cap_bnd[c / 32] >> c % 32 & 1))
+			return 1;
+	return 0;
+}
+
+int criu_bounding_sets_are_full(int dir_fd)
+{
+	int r = each_core(dir_fd, lacks_capability);
+
+	return r < 0 ? r : !r;
 }

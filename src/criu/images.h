@@ -59,7 +59,11 @@ int criu_image_stats_read(struct criu_image_stats *ret, int dir_fd);
 
 /**
  * Writes a full bounding set of capabilities into the images of a dump, beneath @dir_fd. To restore a lesser one CRIU
- * drops what is missing, also where it is missing here already, and a user's CRIU has no capability for that. The set that such a job gets is that of its shim, as the kernel lets no process add to it.
+ * drops what is missing, also where it is missing here already, and that takes a capability which a user's CRIU does
+ * not have. The set that such a job gets is that of its shim, as the kernel lets no process add to it.
  * 0, -EBADMSG, -ENOMEM, or another -errno.
  */
 int criu_fill_bounding_sets(int dir_fd);
+
+/** 1 where every bounding set in the images beneath @dir_fd is full as far as this kernel knows, else 0; <0 as above. */
+int criu_bounding_sets_are_full(int dir_fd);

@@ -291,12 +291,13 @@ int criu_spawn(struct criu_child *ret, const struct criu_program *program,
 	       const struct criu_fds *fds, const struct criu_plugin_env *plugin, pid_t enter_ns_of,
 	       const struct criu_user *user, struct brumate_error *err)
 {
-	char number[16], plugins[4096], table[64], devices[1024];
+	char number[16], plugins[4096], table[64], devices[1024], runtime[4096];
 	char *argv[] = { (char[]){ "criu" }, (char[]){ "swrk" }, number, NULL };
 	char *envp[] = { (char[]){ "PATH=/usr/sbin:/usr/bin:/sbin:/bin" },
 			 (char[]){ "LC_ALL=C" },
 			 plugins,
 			 devices,
+			 runtime,
 			 plugin->table_fd >= 0 ? table : NULL,
 			 NULL };
 	auto_close int ns_fd = enter_ns_of ? open_ns(enter_ns_of, err) : -1;
@@ -317,6 +318,8 @@ int criu_spawn(struct criu_child *ret, const struct criu_program *program,
 		 plugin->libdir ? plugin->libdir : "/proc/self/task");
 	snprintf(devices, sizeof(devices), HIDDEN_DEV_VARIABLE "=%s",
 		 plugin->devices ? plugin->devices : "");
+	/* Where a CRIU that is not root's keeps what it found out of the kernel. */
+	snprintf(runtime, sizeof(runtime), "XDG_RUNTIME_DIR=%s", path_runtime_dir());
 	snprintf(table, sizeof(table), HIDDEN_FD_VARIABLE "=%d", plugin->table_fd);
 
 	struct spawning spawning = {
