@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Calling the service, here or in brumated, and Ctrl-C meanwhile; see client.h. Handlers rather than blocked
- * signals: a mask would be inherited by the shims, and so the jobs, that a command starts.
+ * Calling the service, and Ctrl-C meanwhile; see client.h. Handlers rather than blocked signals: a mask would be
+ * inherited by the shims, and so the jobs, that a command starts.
  */
 #include "cli/client.h"
 #include "cli/output.h"
@@ -14,8 +14,6 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/paths.h"
-#include "service/relay.h"
 #include "service/service.h"
 
 /* ---- signals ---- */
@@ -67,55 +65,21 @@ int interrupt_take(void)
 
 /* ---- calls ---- */
 
-static int fail_unreachable(const char *path, int code, struct brumate_error *err)
-{
-	brumate_fail(err, EPERM, "brumate needs root (%s %s)",
-		     code == EACCES ? "you may not connect to" : "nobody listens at", path);
-	brumate_hint(err, "use sudo");
-	return -EPERM;
-}
-
-static int call_daemon(const char *method, json_t *parameters, const int *fd,
-		       wire_reply_fn on_reply, void *arg, const struct cancel *cancel, json_t **ret,
-		       struct brumate_error *err)
-{
-	auto_free char *path = path_format("%s/brumated.sock", path_runtime_dir());
-	auto_free char *full = path_format("io.brumate.%s", method);
-	struct wire w;
-
-	if (!path || !full)
-		return brumate_fail(err, ENOMEM, "%m");
-	int r = wire_connect(&w, path, err);
-	if (r == -ENOENT || r == -ECONNREFUSED || r == -EACCES)
-		return fail_unreachable(path, -r, err);
-	if (r < 0)
-		return r;
-
-	r = relay_call_fds(&w, full, parameters, fd, fd ? 1 : 0, on_reply, arg, cancel, ret, err);
-	wire_fini(&w);
-	return r;
-}
-
 static int call_service(const char *method, json_t *parameters, const int *fd,
 			wire_reply_fn on_reply, void *arg, int cancel_fd, json_t **ret,
 			struct brumate_error *err)
 {
-	struct cancel cancel = {
-		{ { .fd = cancel_fd, .events = POLLIN }, { .fd = -1 } },
-	};
-	struct service_call here = {
+	const struct service_call here = {
 		.uid = getuid(),
 		.gid = getgid(),
 		.pid = getpid(),
 		.on_reply = on_reply,
 		.arg = arg,
-		.cancel = cancel,
+		.cancel = { { { .fd = cancel_fd, .events = POLLIN }, { .fd = -1 } } },
 		.fd = fd,
 	};
 
-	if (geteuid() == 0)
-		return service_call(method, &here, parameters, ret, err);
-	return call_daemon(method, parameters, fd, on_reply, arg, &cancel, ret, err);
+	return service_call(method, &here, parameters, ret, err);
 }
 
 int client_call(const char *method, json_t *parameters, wire_reply_fn on_reply, void *arg,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * Asking for something to be done. As root the service is called in this process; others go through
- * brumated, where its socket lets them. Both take the same parameters and give the same replies and errors.
+ * Asking for something to be done: the methods of io.brumate, called in this process with its user's rights.
  */
 #pragma once
 
@@ -18,7 +17,7 @@
  * @cancel_fd: once readable, the operation is cancelled and its final word awaited; -1: never
  * @ret: owned; may be NULL
  *
- * Errors to act on: those of the method; -EPERM where neither root nor brumated is there.
+ * Errors to act on: those of the method.
  */
 int client_call(const char *method, json_t *parameters, wire_reply_fn on_reply, void *arg,
 		int cancel_fd, json_t **ret, struct brumate_error *err);

@@ -1,33 +1,17 @@
 // SPDX-License-Identifier: MIT
-/* Access control of the service; see access.h. */
+/* What a call may reach; see access.h. */
 #include "service/access.h"
 
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/conf.h"
 #include "base/paths.h"
 #include "engine/secret.h"
 #include "job/request.h"
 #include "process/credentials.h"
-
-int access_check(const struct service_call *call, uid_t uid, const char *what,
-		 struct brumate_error *err)
-{
-	if (call->uid == 0 || call->uid == uid)
-		return 0;
-	return brumate_fail(err, EACCES, "%s belongs to uid %u", what, (unsigned)uid);
-}
-
-int access_root(const struct service_call *call, const char *what, struct brumate_error *err)
-{
-	if (call->uid == 0)
-		return 0;
-	brumate_fail(err, EACCES, "only root may %s", what);
-	brumate_hint(err, "use sudo");
-	return -EACCES;
-}
 
 int access_check_socket(const char *path, struct brumate_error *err)
 {
@@ -44,27 +28,15 @@ int access_check_socket(const char *path, struct brumate_error *err)
 	return -EACCES;
 }
 
-int access_job(struct job *ret, const struct service_call *call, const char *word,
-	       struct brumate_error *err)
+static int check_member(const struct proc_info *p, struct brumate_error *err)
 {
-	struct job j;
-	int r = job_find(&j, word, err);
-	if (r < 0)
-		return r;
-
-	char what[JOB_ID_BYTES + 8];
-	snprintf(what, sizeof(what), "job %s", j.id);
-	r = access_check(call, j.uid, what, err);
-	if (r < 0) {
-		job_fini(&j);
-		return r;
-	}
-	*ret = j;
-	return 0;
+	if (getuid() == 0 || p->uid == getuid())
+		return 0;
+	return brumate_fail(err, EACCES, "process %d (%s) belongs to uid %u", (int)p->id.pid,
+			    p->comm, (unsigned)p->uid);
 }
 
-int access_tree(struct proc_tree *ret, const struct service_call *call, pid_t pid,
-		struct brumate_error *err)
+int access_tree(struct proc_tree *ret, pid_t pid, struct brumate_error *err)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	struct proc_id id;
@@ -72,13 +44,8 @@ int access_tree(struct proc_tree *ret, const struct service_call *call, pid_t pi
 
 	if (r == 0)
 		r = proc_tree_read(&tree, id, err);
-	for (size_t i = 0; r == 0 && i < tree.n; i++) {
-		char what[PROC_COMM_BYTES + 40];
-
-		snprintf(what, sizeof(what), "process %d (%s)", (int)tree.items[i].id.pid,
-			 tree.items[i].comm);
-		r = access_check(call, tree.items[i].uid, what, err);
-	}
+	for (size_t i = 0; r == 0 && i < tree.n; i++)
+		r = check_member(&tree.items[i], err);
 	if (r == 0) /* whatever it is taken in for, its memory can be had then */
 		r = credentials_check_tree(&tree, tree.items[0].uid, err);
 	if (r < 0)
@@ -88,8 +55,7 @@ int access_tree(struct proc_tree *ret, const struct service_call *call, pid_t pi
 	return 0;
 }
 
-int access_store(char **ret, const struct service_call *call, json_t *parameters,
-		 struct brumate_error *err)
+int access_store(char **ret, json_t *parameters, struct brumate_error *err)
 {
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 	const char *dir;
@@ -97,12 +63,6 @@ int access_store(char **ret, const struct service_call *call, json_t *parameters
 
 	if (r < 0)
 		return r;
-	if (dir && call->uid != 0) {
-		brumate_fail(err, EACCES, "%s: only root may choose where checkpoints are kept",
-			     dir);
-		brumate_hint(err, "leave out --dir, or use sudo");
-		return -EACCES;
-	}
 	if (dir && dir[0] != '/')
 		return brumate_fail(err, EINVAL, "dir: \"%s\" is not an absolute path", dir);
 	if (!dir) {
@@ -119,29 +79,12 @@ int access_store(char **ret, const struct service_call *call, json_t *parameters
 	return 0;
 }
 
-int access_image(struct store_image *ret, const struct service_call *call, const char *dir,
-		 const char *word, struct brumate_error *err)
+int access_image(struct store_image *ret, const char *dir, const char *word,
+		 struct brumate_error *err)
 {
-	struct store_image image;
-
-	if (strchr(word, '/') && call->uid != 0)
-		return brumate_fail(err, EACCES, "%s: only root may name a checkpoint by its path",
-				    word);
 	if (strchr(word, '/') && word[0] != '/')
 		return brumate_fail(err, EINVAL, "%s: not an absolute path", word);
-
-	int r = store_open(&image, dir, word, err);
-	if (r < 0)
-		return r;
-	char what[MANIFEST_ID_BYTES + 16];
-	snprintf(what, sizeof(what), "checkpoint %s", image.manifest.id);
-	r = access_check(call, image.manifest.job.uid, what, err);
-	if (r < 0) {
-		store_image_fini(&image);
-		return r;
-	}
-	*ret = image;
-	return 0;
+	return store_open(ret, dir, word, err);
 }
 
 int access_authority(struct authority *ret, json_t *parameters, struct brumate_error *err)
@@ -152,12 +95,12 @@ int access_authority(struct authority *ret, json_t *parameters, struct brumate_e
 	return r < 0 ? r : secret_authority(ret, &request, err);
 }
 
-int access_believed_image(struct store_image *ret, const struct service_call *call, const char *dir,
-			  const char *word, json_t *parameters, struct brumate_error *err)
+int access_believed_image(struct store_image *ret, const char *dir, const char *word,
+			  json_t *parameters, struct brumate_error *err)
 {
 	auto_(authority_fini) struct authority authority = AUTHORITY_EMPTY;
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
-	int r = access_image(&image, call, dir, word, err);
+	int r = access_image(&image, dir, word, err);
 
 	if (r == 0)
 		r = access_authority(&authority, parameters, err);

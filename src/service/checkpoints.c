@@ -60,11 +60,6 @@ static void list_checkpoint(void *arg, const char *id, const struct store_image 
 			    const struct brumate_error *why)
 {
 	struct listing *l = arg;
-	uid_t uid = l->call->uid;
-
-	/* Nobody can tell whose a damaged checkpoint is. */
-	if (uid != 0 && (!i || i->manifest.job.uid != uid))
-		return;
 	json_t *o = i ? describe_checkpoint(i, &l->seen) : describe_damaged(l->dir, id, why);
 	if (json_array_append_new(l->checkpoints, o) < 0)
 		l->failed = true;
@@ -75,12 +70,12 @@ int service_checkpoints(const struct service_call *call, json_t *parameters, jso
 {
 	auto_json json_t *checkpoints = json_array();
 	auto_free char *dir = NULL;
-	int r = access_store(&dir, call, parameters, err);
+	int r = access_store(&dir, parameters, err);
 
 	if (r < 0)
 		return r;
 
-	struct listing l = { .call = call, .dir = dir, .checkpoints = checkpoints };
+	struct listing l = { .dir = dir, .checkpoints = checkpoints };
 	r = store_list(dir, list_checkpoint, &l, err);
 	usage_seen_fini(&l.seen);
 	if (r < 0)
@@ -150,7 +145,7 @@ static int inspect_checkpoint(const struct service_call *call, const char *dir, 
 			      json_t **ret, struct brumate_error *err)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
-	int r = access_image(&image, call, dir, word, err);
+	int r = access_image(&image, dir, word, err);
 	if (r < 0)
 		return r;
 
@@ -314,35 +309,26 @@ static int verify_one(json_t *results, struct meter *meter, const char *dir, con
 		      const struct authority *authority, struct brumate_error *err)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
-	int r = access_image(&image, meter->call, dir, word, err);
+	int r = access_image(&image, dir, word, err);
 
 	meter_step(meter);
 	if (r == 0)
 		return verify_authentic(results, meter, &image, authority, err);
-	/* Nobody can tell whose a damaged checkpoint is. */
-	if (meter->call->uid != 0 || (r != -EBADMSG && r != -EPROTONOSUPPORT))
+	if (r != -EBADMSG && r != -EPROTONOSUPPORT)
 		return r;
 	return add_unopened(results, dir, word, err->text) < 0 ? brumate_fail(err, ENOMEM, "%m")
 							       : 0;
 }
 
-struct chosen {
-	const struct service_call *call;
-	json_t *ids;
-};
-
 static void list_verified(void *arg, const char *id, const struct store_image *i,
 			  const struct brumate_error *why)
 {
-	struct chosen *l = arg;
-
-	if (l->call->uid == 0 || (i && i->manifest.job.uid == l->call->uid))
-		json_array_append_new(l->ids, json_string(id));
+	json_array_append_new(arg, json_string(id));
 }
 
-/* Chooses what is verified: the checkpoints that are named, or all that are the caller's. @ret: owned. */
-static int choose_checkpoints(json_t **ret, const struct service_call *call, const char *dir,
-			      json_t *parameters, struct brumate_error *err)
+/* Chooses what is verified: the checkpoints that are named, or all. @ret: owned. */
+static int choose_checkpoints(json_t **ret, const char *dir, json_t *parameters,
+			      struct brumate_error *err)
 {
 	json_t *given, *item;
 	size_t i;
@@ -358,12 +344,10 @@ static int choose_checkpoints(json_t **ret, const struct service_call *call, con
 		return 0;
 	}
 
-	struct chosen l = { call, json_array() };
-	r = store_list(dir, list_verified, &l, err);
-	if (r < 0)
-		json_decref(l.ids);
-	else
-		*ret = l.ids;
+	auto_json json_t *ids = json_array();
+	r = store_list(dir, list_verified, ids, err);
+	if (r == 0)
+		*ret = json_incref(ids);
 	return r;
 }
 
@@ -375,12 +359,12 @@ int service_verify(const struct service_call *call, json_t *parameters, json_t *
 	auto_free char *dir = NULL;
 	json_t *word;
 	size_t i;
-	int r = access_store(&dir, call, parameters, err);
+	int r = access_store(&dir, parameters, err);
 
 	if (r == 0)
 		r = access_authority(&authority, parameters, err);
 	if (r == 0)
-		r = choose_checkpoints(&words, call, dir, parameters, err);
+		r = choose_checkpoints(&words, dir, parameters, err);
 	if (r < 0)
 		return r;
 
@@ -442,11 +426,11 @@ int service_diff(const struct service_call *call, json_t *parameters, json_t **r
 	if (r == 0)
 		r = wire_need_string(parameters, "to", &b, err);
 	if (r == 0)
-		r = access_store(&dir, call, parameters, err);
+		r = access_store(&dir, parameters, err);
 	if (r == 0)
-		r = access_image(&from, call, dir, a, err);
+		r = access_image(&from, dir, a, err);
 	if (r == 0)
-		r = access_image(&to, call, dir, b, err);
+		r = access_image(&to, dir, b, err);
 	if (r == 0)
 		r = access_authority(&authority, parameters, err);
 	if (r == 0)
@@ -465,18 +449,10 @@ int service_diff(const struct service_call *call, json_t *parameters, json_t **r
 /* ---- Prune and Sweep ---- */
 
 struct pruning {
-	const struct service_call *call;
 	const char *dir;
 	json_t *removed, *kept, *damaged;
 	json_t *needed; /* {id: why} */
 };
-
-static bool may_prune(void *arg, const struct manifest *m)
-{
-	const struct pruning *p = arg;
-
-	return p->call->uid == 0 || p->call->uid == m->job.uid;
-}
 
 static const char *needed_for(void *arg, const char *id)
 {
@@ -491,7 +467,7 @@ static void tell_pruned(void *arg, enum store_pruned what, const char *id, const
 
 	if (what == STORE_PRUNE_REMOVED)
 		json_array_append_new(p->removed, json_string(id));
-	else if (what == STORE_PRUNE_KEPT || p->call->uid == 0)
+	else
 		json_array_append_new(what == STORE_PRUNE_KEPT ? p->kept : p->damaged,
 				      json_pack("{s:s,s:o}", "id", id, "text", wire_string(why)));
 }
@@ -544,15 +520,13 @@ int service_prune(const struct service_call *call, json_t *parameters, json_t **
 {
 	auto_json json_t *removed = json_array(), *kept = json_array(), *damaged = json_array(),
 			 *needed = json_object();
-	struct pruning p = { call, NULL, removed, kept, damaged, needed };
-	struct store_prune prune = {
-		.may = may_prune, .needed = needed_for, .tell = tell_pruned, .arg = &p
-	};
+	struct pruning p = { NULL, removed, kept, damaged, needed };
+	struct store_prune prune = { .needed = needed_for, .tell = tell_pruned, .arg = &p };
 	auto_free char *dir = NULL;
 	int r = get_prune_rule(&prune, parameters, err);
 
 	if (r == 0)
-		r = access_store(&dir, call, parameters, err);
+		r = access_store(&dir, parameters, err);
 	p.dir = dir;
 	if (r == 0)
 		r = job_list(note_needed, &p, err);
@@ -568,10 +542,8 @@ int service_sweep(const struct service_call *call, json_t *parameters, json_t **
 		  struct brumate_error *err)
 {
 	auto_free char *dir = NULL;
+	int r = access_store(&dir, parameters, err);
 
-	int r = access_root(call, "sweep a store", err);
-	if (r == 0)
-		r = access_store(&dir, call, parameters, err);
 	if (r < 0)
 		return r;
 	int n = store_sweep(dir);

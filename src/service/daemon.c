@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT
 /*
  * brumated: the methods of io.brumate on a socket, for programs of those who may be root: whoever may connect
- * can become root with it. The socket's mode and group say who that is, and it is not served where they say
- * everybody. Each call is made for the uid that the kernel tells. Owns the socket and nothing else: jobs belong
- * to their shims, and go on when this program ends.
+ * may do what root may. The socket's mode and group say who that is, and it is not served where they say
+ * everybody. What a caller starts runs as the user that the kernel tells. Owns the socket and nothing else: jobs
+ * belong to their shims, and go on when this program ends.
  */
 #include "service/access.h"
 #include "service/service.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stddef.h>
@@ -153,7 +154,11 @@ static int open_socket(struct brumate_error *err)
 	int r = mkdir_parents(path_runtime_dir(), 0755);
 	if (r < 0)
 		return brumate_fail(err, -r, "%s: %m", path_runtime_dir());
-	return wire_listen(path, 0660, err);
+	auto_close int fd = wire_listen(path, 0660, err);
+	const struct group *group = getgrnam("brumate");
+	if (fd >= 0 && group && chown(path, (uid_t)-1, group->gr_gid) < 0)
+		return brumate_fail(err, errno, "%s: %m", path);
+	return take_fd(&fd);
 }
 
 static int open_signals(struct brumate_error *err)

@@ -536,11 +536,10 @@ static void check_config(struct doctor *d)
 static void check_store(struct doctor *d)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	struct service_call as_root = { 0 };
 	auto_free char *dir = NULL;
 	uint64_t free_bytes;
 
-	if (access_store(&dir, &as_root, NULL, &err) < 0) {
+	if (access_store(&dir, NULL, &err) < 0) {
 		return; /* the check of the configuration says why */
 	}
 	fact(d, "store", json_string(dir));
@@ -636,7 +635,7 @@ static void check_daemon(struct doctor *d)
 		finding(d, FINDING_OK, "brumated", "", "whoever may connect to %s can become root",
 			path);
 	else if (r == -ENOENT)
-		finding(d, FINDING_OK, "brumated", "", "no socket: only root can use brumate");
+		finding(d, FINDING_OK, "brumated", "", "no socket: brumated is not enabled");
 	else
 		finding_error(d, FINDING_FAIL, "brumated", &err);
 }
@@ -671,11 +670,10 @@ static bool is_abandoned(int dir_fd, const char *name)
 
 static void check_partials(struct doctor *d)
 {
-	struct service_call as_root = { 0 };
 	auto_free char *path = NULL;
 	unsigned n = 0;
 
-	if (access_store(&path, &as_root, NULL, NULL) < 0)
+	if (access_store(&path, NULL, NULL) < 0)
 		return; /* said by the check of the store */
 	auto_closedir DIR *dir = opendir(path);
 	for (struct dirent *entry; dir && (entry = readdir(dir));)
@@ -784,7 +782,7 @@ static int examine_job(struct doctor *d, const char *word, pid_t pid, struct bru
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	auto_(job_fini) struct job j = JOB_EMPTY;
 	char what[64];
-	int r = word ? access_job(&j, d->call, word, err) : access_tree(&tree, d->call, pid, err);
+	int r = word ? job_find(&j, word, err) : access_tree(&tree, pid, err);
 	if (r < 0)
 		return r;
 

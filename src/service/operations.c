@@ -40,12 +40,12 @@ static int find_target(struct job *ret, bool *ret_new, const struct service_call
 	if (!word == !pid)
 		return wire_fail_parameter(err, "job", "want either job or pid");
 	if (word)
-		return access_job(ret, call, word, err);
+		return job_find(ret, word, err);
 	if (where != REQUEST_RESUME)
 		return take_in(ret, ret_new, call, (pid_t)pid, NULL, simulated, err);
 
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
-	r = access_tree(&tree, call, (pid_t)pid, err);
+	r = access_tree(&tree, (pid_t)pid, err);
 	if (r == 0 && job_find_by_pid(ret, (pid_t)pid, NULL) < 0)
 		return brumate_fail(err, ESRCH, "process %d belongs to no job", (int)pid);
 	return r;
@@ -158,7 +158,7 @@ int service_checkpoint(const struct service_call *call, json_t *parameters, json
 	int r = wire_get_string(parameters, "name", &name, err);
 
 	if (r == 0)
-		r = access_store(&dir, call, parameters, err);
+		r = access_store(&dir, parameters, err);
 	if (r == 0)
 		r = find_target(&j, &is_new, call, parameters, REQUEST_CHECKPOINT, err);
 	if (r == 0)
@@ -223,7 +223,7 @@ static void hint_other(const struct resolve_question *q, const char *path, const
 
 	if (!dir || !unusable || remote_is_url(path) ||
 	    store_list(dir, consider_other, &s, NULL) < 0 || !s.found[0] ||
-	    access_store(&usual, q->call, NULL, NULL) < 0)
+	    access_store(&usual, NULL, NULL) < 0)
 		return;
 	bool elsewhere = q->dir_given || strcmp(dir, usual) != 0;
 	brumate_hint(err,
@@ -236,7 +236,7 @@ static int find_latest(struct store_image *ret, const struct resolve_question *q
 		       const struct job *j, struct brumate_error *err)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
-	int r = access_image(&image, q->call, q->dir, j->id, err);
+	int r = access_image(&image, q->dir, j->id, err);
 
 	if (r < 0 && r != -ENOENT)
 		return r;
@@ -267,7 +267,7 @@ static int find_image(struct store_image *ret, const struct resolve_question *q,
 	if (r < 0)
 		return r;
 	if (r == MEANS_CHECKPOINT)
-		return access_image(ret, q->call, q->dir, q->word, err);
+		return access_image(ret, q->dir, q->word, err);
 
 	r = put_right(q->call, &j, err);
 	if (r < 0)
@@ -279,7 +279,7 @@ static int find_image(struct store_image *ret, const struct resolve_question *q,
 		brumate_hint(err, "brumate restore '%s'", j.checkpoint_path);
 		return -ENOENT;
 	}
-	r = access_image(ret, q->call, q->dir, j.checkpoint_path, err);
+	r = access_image(ret, q->dir, j.checkpoint_path, err);
 	if (r == 0)
 		r = check_recorded(ret, &j, err);
 	if (r < 0)
@@ -315,6 +315,17 @@ static int find_or_create_job(struct job *ret, bool *ret_created, const struct m
 	return r;
 }
 
+/* The kernel would refuse it as well, but only after half of it was done. */
+static int refuse_other_user(const struct manifest *m, struct brumate_error *err)
+{
+	if (getuid() == 0 || m->job.uid == getuid())
+		return 0;
+	return brumate_fail(err, EPERM,
+			    "checkpoint %s is of a job of uid %u: only root and that user can "
+			    "restore it",
+			    m->id, (unsigned)m->job.uid);
+}
+
 /* @where: what tells the job's shim where the image is; borrowed. */
 static int restore_image(const struct service_call *call, const struct manifest *m, json_t *where,
 			 json_t *parameters, json_t **ret, struct brumate_error *err)
@@ -322,8 +333,10 @@ static int restore_image(const struct service_call *call, const struct manifest 
 	auto_(job_fini) struct job j = JOB_EMPTY;
 	auto_json json_t *request = NULL;
 	bool created, had_log;
-	int r = make_request(&request, parameters, REQUEST_RESTORE, m->job.simulated, err);
+	int r = refuse_other_user(m, err);
 
+	if (r == 0)
+		r = make_request(&request, parameters, REQUEST_RESTORE, m->job.simulated, err);
 	if (r == 0 && (!where || json_object_update(request, where) < 0))
 		r = brumate_fail(err, ENOMEM, "%m");
 	if (r == 0)
@@ -369,17 +382,13 @@ static int restore_from_afar(const struct service_call *call, json_t *parameters
 	return restore_image(call, m, where, parameters, ret, err);
 }
 
-/* Only root may: with root's rights CRIU opens, binds and becomes what the image and the paths in it say. */
 int service_restore(const struct service_call *call, json_t *parameters, json_t **ret,
 		    struct brumate_error *err)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
 	struct resolve_question q = { .call = call, .by_latest = true };
 	auto_free char *dir = NULL;
-	int r = access_root(call, "restore a checkpoint", err);
-
-	if (r == 0)
-		r = wire_get_string(parameters, "checkpoint", &q.word, err);
+	int r = wire_get_string(parameters, "checkpoint", &q.word, err);
 	if (r == 0 && !q.word && json_object_get(parameters, "url"))
 		return restore_from_afar(call, parameters, ret, err);
 	if (r == 0)
@@ -431,24 +440,14 @@ static int get_schedule(json_t *ret, json_t *parameters, struct brumate_error *e
 }
 
 /* Copies how its checkpoints are made. The configuration says what is not given, each time. */
-static int get_schedule_request(json_t **ret, const struct service_call *call, json_t *parameters,
-				struct brumate_error *err)
+static int get_schedule_request(json_t **ret, json_t *parameters, struct brumate_error *err)
 {
 	int r = request_check(parameters, REQUEST_SCHEDULE, err);
 
 	if (r < 0)
 		return r;
 	*ret = request_pick(parameters, REQUEST_SCHEDULE);
-	if (!*ret)
-		return brumate_fail(err, ENOMEM, "%m");
-	if (json_object_get(*ret, "key_file") && call->uid != 0) {
-		/* the shim would read it with root's rights, each time */
-		brumate_fail(err, EACCES,
-			     "only root may name a key file for checkpoints by schedule");
-		brumate_hint(err, "ask for one in EncryptionKeyFile= of [Store], brumate.conf(5)");
-		return -EACCES;
-	}
-	return 0;
+	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
 }
 
 int service_schedule(const struct service_call *call, json_t *parameters, json_t **ret,
@@ -461,13 +460,13 @@ int service_schedule(const struct service_call *call, json_t *parameters, json_t
 	int r = wire_need_string(parameters, "job", &word, err);
 
 	if (r == 0)
-		r = get_schedule_request(&passed, call, parameters, err);
+		r = get_schedule_request(&passed, parameters, err);
 	if (r == 0)
-		r = access_store(&dir, call, parameters, err);
+		r = access_store(&dir, parameters, err);
 	if (r == 0)
 		r = get_schedule(passed, parameters, err);
 	if (r == 0)
-		r = access_job(&j, call, word, err);
+		r = job_find(&j, word, err);
 	if (r < 0)
 		return r;
 	if (json_object_set_new(passed, "dir", json_string(dir)) < 0)

@@ -32,7 +32,7 @@ enum in_store { IN_STORE_NOTHING, IN_STORE_BEGINNING, IN_STORE_OF_JOB };
 static enum in_store look_in_store(const struct resolve_question *q)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
-	int r = access_image(&image, q->call, q->dir, q->word, NULL);
+	int r = access_image(&image, q->dir, q->word, NULL);
 	const struct manifest *m = &image.manifest;
 
 	if (r == -ENOENT || r == -EACCES)
@@ -42,7 +42,7 @@ static enum in_store look_in_store(const struct resolve_question *q)
 	return IN_STORE_BEGINNING;
 }
 
-/* Whether a checkpoint has exactly this name, anybody's. */
+/* Whether a checkpoint has exactly this name. One that cannot be opened counts, so that it can be removed. */
 static int has_image(const struct resolve_question *q)
 {
 	auto_free char *path = path_format("%s/%s", q->dir, q->word);
@@ -50,14 +50,6 @@ static int has_image(const struct resolve_question *q)
 	if (!path)
 		return -ENOMEM;
 	return manifest_id_is_valid(q->word) && access(path, F_OK) == 0;
-}
-
-/* As has_image(), of the caller's. For root, one that cannot be opened counts, so that it can be removed. */
-static int is_image_exactly(const struct resolve_question *q)
-{
-	int r = has_image(q);
-
-	return r == 1 ? q->call->uid == 0 || look_in_store(q) != IN_STORE_NOTHING : r;
 }
 
 static int fail_either(const char *word, struct brumate_error *err)
@@ -78,7 +70,7 @@ static int choose_meaning(const struct job *j, int found_job, const struct resol
 			  struct brumate_error *err)
 {
 	enum fit job = fit_of_job(j, found_job, q->word);
-	int exactly = is_image_exactly(q);
+	int exactly = has_image(q);
 
 	if (exactly < 0)
 		return brumate_fail(err, ENOMEM, "%m");
@@ -98,7 +90,7 @@ static int choose_meaning(const struct job *j, int found_job, const struct resol
 
 static int resolve_job(struct job *ret, const struct resolve_question *q, struct brumate_error *err)
 {
-	int r = access_job(ret, q->call, q->word, err);
+	int r = job_find(ret, q->word, err);
 
 	return r < 0 ? r : MEANS_JOB;
 }
@@ -106,7 +98,7 @@ static int resolve_job(struct job *ret, const struct resolve_question *q, struct
 int resolve_in_store(struct resolve_question *q, json_t *parameters, char **ret_dir,
 		     struct brumate_error *err)
 {
-	int r = access_store(ret_dir, q->call, parameters, err);
+	int r = access_store(ret_dir, parameters, err);
 
 	if (r < 0)
 		return r;
@@ -127,7 +119,7 @@ int resolve_word(struct job *ret, const struct resolve_question *q, struct bruma
 	if (q->kind || q->dir_given || strchr(q->word, '/'))
 		return MEANS_CHECKPOINT;
 
-	int found = access_job(&j, q->call, q->word, &why);
+	int found = job_find(&j, q->word, &why);
 	int r = choose_meaning(&j, found, q, err);
 	if (r < 0 && r == found && err)
 		*err = why;
@@ -148,11 +140,10 @@ static int fail_beginning(const struct job *j, const char *word, struct brumate_
 	return -EINVAL;
 }
 
-int resolve_job_exactly(struct job *ret, const struct service_call *call, const char *word,
-			struct brumate_error *err)
+int resolve_job_exactly(struct job *ret, const char *word, struct brumate_error *err)
 {
 	auto_(job_fini) struct job j = JOB_EMPTY;
-	int r = access_job(&j, call, word, err);
+	int r = job_find(&j, word, err);
 
 	if (r < 0)
 		return r;
@@ -168,7 +159,7 @@ static int fail_inexact(const struct resolve_question *q, struct brumate_error *
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
 	const char *id = image.manifest.id;
-	int r = access_image(&image, q->call, q->dir, q->word, err);
+	int r = access_image(&image, q->dir, q->word, err);
 
 	if (r == -ENOENT && !q->kind && !q->dir_given)
 		return resolve_fail_unknown(err, q->word);
@@ -201,16 +192,16 @@ int resolve_exactly(struct job *ret, const struct resolve_question *q, struct br
 	int r;
 
 	if (q->kind && !strcmp(q->kind, "job")) {
-		r = resolve_job_exactly(ret, q->call, q->word, err);
+		r = resolve_job_exactly(ret, q->word, err);
 		return r < 0 ? r : MEANS_JOB;
 	}
 	if (q->kind || q->dir_given || strchr(q->word, '/'))
 		return resolve_exact_image(q, err);
 
 	struct brumate_error why = BRUMATE_ERROR_NONE;
-	int found = access_job(&j, q->call, q->word, &why);
+	int found = job_find(&j, q->word, &why);
 	bool job = fit_of_job(&j, found, q->word) == FITS_EXACTLY;
-	int image = is_image_exactly(q);
+	int image = has_image(q);
 	if (image < 0)
 		return brumate_fail(err, ENOMEM, "%m");
 	if (image && job)

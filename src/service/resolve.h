@@ -3,8 +3,7 @@
  * What the words of a caller mean. Where a word may name a job or a checkpoint (Remove, Inspect, Restore), there is
  * one rule for all: what it names exactly, a job's id or name or a checkpoint's id, comes before the latest
  * checkpoint of a job whose record is gone, and that before what the word only begins; where it means a job and a
- * checkpoint alike, neither is guessed. What destroys (Remove, Kill, Release) takes exact names alone. What is
- * another user's is not meant. GPUs may be named by their numbers in a map of old to new ones.
+ * checkpoint alike, neither is guessed. What destroys (Remove, Kill, Release) takes exact names alone. GPUs may be named by their numbers in a map of old to new ones.
  */
 #pragma once
 
@@ -33,7 +32,7 @@ int resolve_in_store(struct resolve_question *q, json_t *parameters, char **ret_
 enum { MEANS_CHECKPOINT, MEANS_JOB };
 
 /**
- * MEANS_JOB and @ret, which the caller may touch; MEANS_CHECKPOINT, also where nothing of that name is
+ * MEANS_JOB and @ret; MEANS_CHECKPOINT, also where nothing of that name is
  * known: the store has the word on that. Errors to act on: -ENOTUNIQ, -EACCES, -EINVAL (kind).
  */
 int resolve_word(struct job *ret, const struct resolve_question *q, struct brumate_error *err);
@@ -41,10 +40,8 @@ int resolve_word(struct job *ret, const struct resolve_question *q, struct bruma
 /** As resolve_word(), for what is to be removed: the word must be exact. Errors to act on: as there, and -ENOENT. */
 int resolve_exactly(struct job *ret, const struct resolve_question *q, struct brumate_error *err);
 
-/** Finds a job that the caller may touch by its whole id or its name. Errors to act on: -ENOENT, -EACCES, -EINVAL (a
- * beginning of an id). */
-int resolve_job_exactly(struct job *ret, const struct service_call *call, const char *word,
-			struct brumate_error *err);
+/** Finds a job by its whole id or its name. Errors to act on: -ENOENT, -EINVAL (a beginning of an id). */
+int resolve_job_exactly(struct job *ret, const char *word, struct brumate_error *err);
 
 /** Says in @err that @word is neither a job nor a checkpoint. Returns -ENOENT. */
 int resolve_fail_unknown(struct brumate_error *err, const char *word);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * The methods of io.brumate, once: brumated serves them to those who may be root, and the command runs them in
- * its own process as root. They need root's rights and act for a caller; what they refuse to callers who are not
- * root keeps mistakes apart, not users: see brumated(8).
+ * The methods of io.brumate, once: the command runs them in its own process with its user's rights, and brumated
+ * serves them to those who may be root.
  * Holds no state: the truth is in the jobs' directories and the stores.
  */
 #pragma once
@@ -18,7 +17,7 @@
 
 /** One call: for whom, and what is done with progress and cancellation. */
 struct service_call {
-	uid_t uid; /* of the caller; 0 may touch everything */
+	uid_t uid; /* of the caller: what it starts runs as that user */
 	gid_t gid;
 	pid_t pid;		/* of the caller; 0: not known */
 	wire_reply_fn on_reply; /* streamed replies; may be NULL */

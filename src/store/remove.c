@@ -236,7 +236,7 @@ static void consider_candidate(void *arg, const char *id, const struct store_ima
 			p->tell(p->arg, STORE_PRUNE_DAMAGED, id, why->text);
 		return;
 	}
-	if (!is_of_job(&i->manifest, p->job) || (p->may && !p->may(p->arg, &i->manifest)))
+	if (!is_of_job(&i->manifest, p->job))
 		return;
 	if (store_check(i, &err) < 0) {
 		if (p->tell)

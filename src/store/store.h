@@ -190,7 +190,6 @@ struct store_prune {
 	const char *job; /* id or name; NULL: all, each by itself */
 	struct retention_rule rule;
 	bool dry_run;
-	bool (*may)(void *arg, const struct manifest *m); /* false: not the caller's */
 	const char *(*needed)(void *arg, const char *id); /* why it must stay, or NULL */
 	void (*tell)(void *arg, enum store_pruned what, const char *id, const char *why);
 	void *arg;

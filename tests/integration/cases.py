@@ -2,14 +2,17 @@
 """The runner of the integration tests, and the bed each case lies in: an instance of brumate on the
 simulated driver, from which nothing may be left when the case is over."""
 
+import atexit
 import contextlib
 import os
 import re
 import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 
@@ -64,6 +67,25 @@ def pids():
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
+def may_connect(path, uid):
+    """Whether a process of that user gets a connection."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            varlink_client.Client(path)
+            os._exit(0)
+        except PermissionError:
+            os._exit(1)
+        finally:
+            os._exit(2)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    expect(code in (0, 1), f"{path}: connecting as uid {uid} ended with {code}")
+    return code == 0
+
+
 class Background:
     """A command of brumate under way."""
 
@@ -89,8 +111,8 @@ class Background:
 class Bed(Instance):
     """An instance of brumate on the simulated driver, with fault points."""
 
-    def __init__(self, build, env=None, simulated=True):
-        super().__init__(build, simulated=simulated)
+    def __init__(self, build, env=None, simulated=True, uid=None):
+        super().__init__(build, simulated=simulated, uid=uid)
         self.fault_file = os.path.join(self.dir, "fault")
         self.own["BRUMATE_FAULT_FILE"] = self.fault_file
         self.own["BRUMATE_SIM_VRAM_MIB"] = "512"
@@ -154,7 +176,7 @@ class Bed(Instance):
 
     # Commands.
     def spawn(self, *args, env=None, **options):
-        background = Background([self.brumate, *args], self.command_env(env), **options)
+        background = Background([self.brumate, *args], self.command_env(env), **options, **self.whose)
         self.background.append(background)
         return background
 
@@ -169,7 +191,7 @@ class Bed(Instance):
         return result
 
     def daemon(self):
-        """Starts brumated, and lets the user of as_nobody() connect."""
+        """Starts brumated, and lets the user of call_as_nobody() connect."""
         os.chmod(self.dir, 0o711)
         os.chmod(self.own["BRUMATE_RUNTIME_DIR"], 0o755)
         os.chmod(self.own["BRUMATE_LOG_DIR"], 0o711)
@@ -198,18 +220,36 @@ class Bed(Instance):
         return os.path.join(self.own["BRUMATE_RUNTIME_DIR"], "brumated.sock")
 
     def of_nobody(self, name):
-        """A directory that belongs to the user of as_nobody()."""
+        """A directory that belongs to the user of call_as_nobody()."""
         path = os.path.join(self.dir, name)
         os.mkdir(path, 0o755)
         os.chown(path, NOBODY, NOBODY)
         return path
 
-    def as_nobody(self, *args, timeout=60):
-        """A command of brumate by a user who is not root."""
-        for path in (self.brumate, self.program("counter")):
-            if run(["test", "-x", path], **AS_NOBODY).code:
-                raise Skipped(f"{path} cannot be reached by uid {NOBODY}")
-        return run([self.brumate, *args], env=self.command_env(), timeout=timeout, cwd="/", **AS_NOBODY)
+    def call_as_nobody(self, method, **parameters):
+        """A call of brumated by a program of another user, who may be root by it: (reply, None) or (None, error)."""
+        os.setegid(NOBODY)
+        os.seteuid(NOBODY)
+        try:  # the kernel tells brumated who it was at this moment
+            client = varlink_client.Client(self.daemon_socket())
+        finally:
+            os.seteuid(0)
+            os.setegid(0)
+        with client:
+            try:
+                return client.call("io.brumate." + method, parameters), None
+            except varlink_client.Error as error:
+                return None, error.parameters
+
+    def run_as_nobody(self, *argv, **parameters):
+        """A job that such a program starts: (id, None) or (None, error). It runs as that program's user."""
+        env = [f"{name}={value}" for name, value in self.program_env().items() if name != "LD_LIBRARY_PATH"]
+        reply, error = self.call_as_nobody("Run", argv=[str(a) for a in argv], env=env, cwd="/", gpu="simulated",
+                                           **parameters)
+        if error:
+            return None, error
+        self.jobs.append(reply["job"]["id"])
+        return reply["job"]["id"], None
 
     # The GPUs.
     def broker_socket(self):
@@ -433,6 +473,87 @@ class Bed(Instance):
         return super().close()
 
 
+class UserBed(Bed):
+    """A bed of a user who is not root and has nothing but a home: all directories are where brumate puts them."""
+
+    USER_FIRST, USERS = 60000, 5000
+    DEFAULTS = {"BRUMATE_STATE_DIR": "", "BRUMATE_RUNTIME_DIR": ""}  # so that they are looked for
+    made = 0
+
+    def __init__(self, build, env=None):
+        UserBed.made += 1
+        self.uid = self.USER_FIRST + (os.getpid() * 8 + UserBed.made) % self.USERS
+        super().__init__(copy_for_users(build), env, uid=self.uid)
+        self.kept = os.path.join(self.dir, ".local", "state", "brumate")
+        self.runtime_dir = f"/tmp/brumate-{self.uid}"
+        shutil.rmtree(self.runtime_dir, ignore_errors=True)
+        for name in ("BRUMATE_LOG_DIR", "BRUMATE_CONFIG"):
+            del self.own[name]
+        # These two tell our processes apart from others; they are what they would be without.
+        self.own.update({"BRUMATE_STATE_DIR": os.path.join(self.kept, f"on-{os.uname().nodename}"),
+                         "BRUMATE_RUNTIME_DIR": self.runtime_dir, "HOME": self.dir, "XDG_STATE_HOME": "",
+                         "XDG_CONFIG_HOME": "", "XDG_RUNTIME_DIR": ""})
+
+    def launcher(self):
+        return os.path.realpath(self.program("brumate-criu-launch"))
+
+    def processes(self):
+        """All of this user's: no two beds have the same."""
+        found = []
+        for pid in pids():
+            try:
+                if os.stat(f"/proc/{pid}").st_uid == self.uid and process_start(pid) is not None:
+                    found.append((pid, read_text(f"/proc/{pid}/cmdline").replace("\0", " ").strip()))
+            except OSError:
+                pass
+        return found
+
+    def close(self, wait_for_shims=True):
+        left = super().close()
+        shutil.rmtree(self.runtime_dir, ignore_errors=True)
+        return left
+
+
+def as_user(function):
+    """The case's bed is a user's."""
+    function.bed_class = UserBed
+    return function
+
+
+CAP_CHECKPOINT_RESTORE = 40
+COPIES = {}
+
+
+def allow_launcher(path):
+    """As `setcap cap_checkpoint_restore=ep` does: struct vfs_cap_data of linux/capability.h, version 2."""
+    high = 1 << CAP_CHECKPOINT_RESTORE - 32
+    os.setxattr(path, "security.capability", struct.pack("<IIIII", 0x02000001, 0, 0, high, 0))
+
+
+def copy_for_users(build):
+    """The programs of a build directory, and CRIU, in a place of root's that every user can read; the launcher has its
+    capability. Made once."""
+    if build.path in COPIES:
+        return COPIES[build.path]
+    to = tempfile.mkdtemp(prefix="brumate-programs-")
+    atexit.register(shutil.rmtree, to, True)
+    ignored = shutil.ignore_patterns("*.p", "*.a", "*.h", "*.c", "criu", "include")
+    for folder in ("src", "sim", os.path.join("tests", "programs"), "lib"):
+        if os.path.isdir(os.path.join(build.path, folder)):
+            shutil.copytree(os.path.join(build.path, folder), os.path.join(to, folder), symlinks=True, ignore=ignored)
+    criu = os.path.join(build.path, "src", "criu", "criu")
+    if os.path.exists(criu):
+        shutil.copytree(os.path.dirname(os.path.realpath(criu)), os.path.join(to, "src", "criu"), symlinks=True,
+                        ignore=shutil.ignore_patterns("*.p", "*.a", "*.h", "*.c"))
+    run(["chmod", "-R", "a+rX,go-w", to])
+    try:
+        allow_launcher(os.path.join(to, "src", "criu-launch", "brumate-criu-launch"))
+    except OSError as error:
+        raise Skipped(f"no file can have a capability in {to}: {error}") from error
+    COPIES[build.path] = Build(to)
+    return COPIES[build.path]
+
+
 def find_build():
     path = os.environ.get("BUILD") or os.path.join(SOURCE, "build")
     if not os.path.isdir(path):
@@ -456,7 +577,7 @@ def run_case(build, name, function):
     start = time.monotonic()
     verdict, why, bed = "ok", "", None
     try:
-        bed = Bed(build, getattr(function, "bed_env", None))
+        bed = getattr(function, "bed_class", Bed)(build, getattr(function, "bed_env", None))
         bed.promises_broken = getattr(function, "breaks", ())
         function(bed)
         bed.finish()
@@ -520,5 +641,6 @@ def breaks(*numbers):
     return mark
 
 
-__all__ = ["breaks", "Background", "Bed", "Failed", "Log", "SOURCE", "Skipped", "case", "expect", "main", "process_start", "run",
+__all__ = ["breaks", "Background", "Bed", "Failed", "Log", "SOURCE", "Skipped", "UserBed", "as_user", "allow_launcher", "case", "expect",
+           "main", "may_connect", "process_start", "run",
            "read_link", "read_text", "wait_until", "with_env", "AS_NOBODY", "NOBODY", "MIB"]

@@ -104,10 +104,8 @@ def sockets_of_the_dead_go(bed):
 @case
 def agents_are_the_users_alone(bed):
     bed.daemon()
-    result = bed.as_nobody("run", "--", bed.program("counter"), "--mib", "16", "--chunk-mib", "16", "--interval-ms", "10")
-    expect(result.code == 0, result.why())
-    job = result.out.strip()
-    bed.jobs.append(job)
+    job, error = bed.run_as_nobody(bed.program("counter"), "--mib", "16", "--chunk-mib", "16", "--interval-ms", "10")
+    expect(job, f"{error}")
     log = bed.log(job)
     log.goes_on()
     path = agent_dir(bed, job)
@@ -118,8 +116,7 @@ def agents_are_the_users_alone(bed):
     if not any(f["key"] == "capabilities" and f["level"] != "ok" for f in bed.doctor()["findings"]):
         verbs += ["checkpoint", "restore"]
     for verb in verbs:
-        command = bed.cli if verb == "restore" else bed.as_nobody
-        result = command(verb, job, "--format", "json")
+        result = bed.cli(verb, job, "--format", "json")
         expect(result.code == 0 and result.json()["summary"]["data_bytes"] >= 16 * MIB, result.why())
     log.goes_on()
     found = os.stat(path)

@@ -192,11 +192,12 @@ def process_start(pid):
 class Program:
     """A program started by us, not as a job, with its output in a file."""
 
-    def __init__(self, argv, log, env=None, cwd=None, stdin=subprocess.DEVNULL, pass_fds=()):
-        argv = [str(a) for a in argv]
+    def __init__(self, argv, log, stdin=subprocess.DEVNULL, whose=None, **options):
+        argv, whose = [str(a) for a in argv], whose or {}
         with open(log, "ab") as out:
-            self.process = subprocess.Popen(argv, stdin=stdin, stdout=out, stderr=out,
-                                            env=env, cwd=cwd, start_new_session=True, pass_fds=pass_fds)
+            os.fchown(out.fileno(), whose.get("user", -1), whose.get("group", -1))
+            self.process = subprocess.Popen(argv, stdin=stdin, stdout=out, stderr=out, start_new_session=True,
+                                            **options, **whose)
         self.pid = self.process.pid
         self.log = Log(log)
 
@@ -254,15 +255,19 @@ class Squatter:
 class Instance:
     """brumate with directories of its own, beside any other on this machine."""
 
-    def __init__(self, build, simulated=False, env=None, transcript=None):
+    def __init__(self, build, simulated=False, env=None, transcript=None, uid=None):
         self.build = build
         self.simulated = simulated
+        # Whose commands they are; root's where nothing is said.
+        self.whose = {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
         self.dir = tempfile.mkdtemp(prefix="brumate-test-")
         self.transcript = transcript
         self.programs = []
         self.jobs = []
         for name in ("run", "state", "log"):
             os.mkdir(os.path.join(self.dir, name), 0o700)
+            os.chown(os.path.join(self.dir, name), *self.owner())
+        os.chown(self.dir, *self.owner())
         self.own = {
             "BRUMATE_RUNTIME_DIR": os.path.join(self.dir, "run"),
             "BRUMATE_STATE_DIR": os.path.join(self.dir, "state"),
@@ -274,6 +279,9 @@ class Instance:
             self.own["BRUMATE_SIM_DIR"] = os.path.join(self.dir, "sim")
         self.own.update(env or {})
         self.brumate = build.program("brumate")
+
+    def owner(self):
+        return (self.whose.get("user", -1), self.whose.get("group", -1))
 
     # The environment of what tests start themselves, and of the commands of brumate.
     def program_env(self):
@@ -292,7 +300,7 @@ class Instance:
 
     def cli(self, *args, timeout=120, env=None):
         """A command of brumate, run to its end. The caller looks at the exit code."""
-        result = run([self.brumate, *args], env=self.command_env(env), timeout=timeout)
+        result = run([self.brumate, *args], env=self.command_env(env), timeout=timeout, **self.whose)
         self.note(f"$ {result.line()}   [{result.code}, {result.seconds:.3f} s]\n{result.out}{result.err}".rstrip())
         return result
 
@@ -337,7 +345,7 @@ class Instance:
     def start(self, argv, name="program", **options):
         """Starts a program that is no job."""
         path = os.path.join(self.dir, f"{name}-{len(self.programs)}.out")
-        program = Program(argv, path, env=self.program_env(), cwd=self.dir, **options)
+        program = Program(argv, path, env=self.program_env(), cwd=self.dir, whose=self.whose, **options)
         self.programs.append(program)
         return program
 

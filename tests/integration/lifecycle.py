@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tarfile
 
-from cases import MIB, NOBODY, Skipped, case, expect, main, run, wait_until
+from cases import MIB, Skipped, case, expect, main, run, wait_until
 from checkpoints import files_of, flip, image, saved, sealed
 
 
@@ -487,74 +487,6 @@ def every_so_often_leaves_a_suspended_job_alone(bed):
     wait_until(bed.checkpoints, "one once it runs", 30)
     retry(bed, "checkpoint", job, "--every", "0")
     bed.expect_whole(job, log)
-
-
-# Other users.
-
-@case
-def nothing_of_others_through_the_daemon(bed):
-    bed.daemon()
-    job, log = saved(bed, "roots", "again")
-    own = bed.of_nobody("own")
-    stolen = os.path.join(own, "stolen.tar")
-    good = export(bed, "roots")
-    os.chmod(good, 0o644)
-    for args in (("verify", "roots"), ("diff", "roots", "again"), ("export", "roots", "-o", stolen), ("import", good), ("gc",),
-                 ("checkpoint", job, "--every", "1m"), ("prune", "--keep-last", "1", "--dir", bed.store())):
-        result = bed.as_nobody(*args)
-        expect(result.code == 5 and result.err.strip() and not result.out, f"want 5: {result.why()}")
-    expect(not os.listdir(own), f"left {os.listdir(own)}")
-    for args in (("verify", "--all"), ("prune", "--keep-within", "1ms")):
-        result = bed.as_nobody(*args)
-        expect(result.code == 0 and not result.out and "roots" not in result.err, result.why())
-    expect(bed.checkpoints() == ["roots", "again"], f"{bed.checkpoints()}")
-    bed.expect_whole(job, log)
-
-
-@case
-def ones_own_without_criu(bed):
-    """A checkpoint of another user's job, brought in by root: its user may look at it and let it go."""
-    bed.daemon()
-    saved(bed, "roots")
-    with open(os.path.join(image(bed, "roots"), "manifest.json"), encoding="utf-8") as file:
-        manifest = json.load(file)
-    manifest["job"].update(uid=NOBODY, gid=NOBODY, id="deadbeef", name="his")
-    manifest["files"] = [{"path": "empty", "len_bytes": 0, "digest": hashlib.sha256(b"").hexdigest()}]
-    for name in ("old", "his"):
-        manifest.update(id=name, created=f"2026-01-0{1 + (name == 'his')}T00:00:00.000Z")
-        with open(os.path.join(bed.dir, "in.tar"), "wb") as file:
-            file.write(stream(manifest))
-        bed.ok("import", os.path.join(bed.dir, "in.tar"))
-    expect(bed.as_nobody("verify", "--all").out == "old\nhis\n", "verify --all")
-    expect(bed.as_nobody("diff", "old", "his").code == 0, "diff")
-    result = bed.as_nobody("prune", "--keep-last", "1")
-    expect(result.out == "old\n" and result.code == 0, result.why())
-    expect(bed.checkpoints() == ["his", "roots"], f"{bed.checkpoints()}")
-
-
-@case
-def ones_own_through_the_daemon(bed):
-    bed.daemon()
-
-    def ok(*args):
-        result = bed.as_nobody(*args)
-        expect(result.code == 0, result.why())
-        return result.out
-
-    job = ok("run", "--name", "mine", "--", bed.program("counter"), "--mib", "16", "--chunk-mib", "16", "--interval-ms",
-             "10").strip()
-    bed.jobs.append(job)
-    bed.log(job).goes_on()
-    if any(f["key"] == "capabilities" and f["level"] != "ok" for f in bed.doctor()["findings"]):
-        raise Skipped("CRIU lacks CAP_SYS_RESOURCE here, which it needs for the processes of others")
-    for name in ("a", "b"):
-        ok("checkpoint", "mine", "--leave-running", "--name", name)
-    expect(ok("verify", "--all") == "a\nb\n", "verify")
-    ok("diff", "a", "b")
-    expect(ok("prune", "--keep-last", "1") == "a\n", "prune")
-    ok("checkpoint", "mine", "--every", "1m")
-    ok("checkpoint", "mine", "--every", "0")
-    bed.log(job).goes_on()
 
 
 def command_runs(bed, mark):

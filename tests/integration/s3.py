@@ -12,7 +12,7 @@ import socket
 import tarfile
 import threading
 
-from cases import AS_NOBODY, MIB, NOBODY, Skipped, case, expect, main, run, wait_until
+from cases import MIB, Skipped, as_user, case, expect, main, run, wait_until
 from checkpoints import files_of, image, saved
 from harness import SOURCE, Program
 from s3_server import Server
@@ -638,28 +638,18 @@ def settings_from_files(bed, server):
     expect(bed.ok("ls", PLACE, "-q", env=env).out == "s\n", "credentials of the container")
 
 
+@as_user
 @with_server
-def through_the_daemon(bed, server):
-    """Users push and list with credentials of their own; only root brings anything in."""
-    bed.daemon()
-    hand_made(bed, "roots", {"f": b"data"})
-    bed.ok("push", "roots", PLACE)
-    own = {**AS_NOBODY}
-
-    def as_nobody(*args, **env):
-        words = {**bed.command_env(), **settings(server), "HOME": "/nonexistent", **env}
-        return run([bed.brumate, *args], env=words, **own)
-
-    result = as_nobody("ls", PLACE, "-q")
-    expect(result.code == 0 and result.out == "roots\n", result.why())
-    result = as_nobody("push", "roots", PLACE)
-    expect(result.code == 5, f"uid {NOBODY} pushed root's: {result.why()}")
-    result = as_nobody("pull", PLACE + "/roots")
-    expect(result.code == 5 and "only root" in result.err, result.why())
-    result = as_nobody("restore", PLACE + "/roots")
-    expect(result.code == 5 and "only root" in result.err, result.why())
-    result = as_nobody("ls", PLACE, AWS_ACCESS_KEY_ID="")
-    expect(result.code == 5 and "no credentials" in result.err, result.why())
+def as_a_user(bed, server):
+    """Users push, list and bring in with rights and credentials of their own."""
+    hand_made(bed, "mine", {"f": b"data"})
+    env = {**settings(server), "HOME": bed.dir}
+    bed.ok("push", "mine", PLACE, env=env)
+    expect(bed.ok("ls", PLACE, "-q", env=env).out == "mine\n", "what was pushed is not listed")
+    bed.ok("rm", "--checkpoint", "mine")
+    bed.ok("pull", PLACE + "/mine", env=env)
+    expect(os.stat(os.path.join(bed.store(), "mine")).st_uid == bed.uid, "what was pulled is not the user's")
+    bed.fails(5, "ls", PLACE, env={**env, "AWS_ACCESS_KEY_ID": ""})
 
 
 @case

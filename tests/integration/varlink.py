@@ -8,7 +8,7 @@ import random
 import socket
 import struct
 
-from cases import NOBODY, case, expect, main, process_start, wait_until
+from cases import NOBODY, case, expect, main, may_connect, process_start, wait_until
 from varlink_client import Client, Error
 
 
@@ -199,25 +199,6 @@ def jobs_outlive_the_daemon(bed):
     again.process.terminate()
     expect(again.wait() == 0, f"brumated ended with {again.process.returncode}")
     bed.expect_whole(job, log)
-
-
-def may_connect(path, uid):
-    """Whether a process of that user gets a connection."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.setgroups([])
-            os.setresgid(uid, uid, uid)
-            os.setresuid(uid, uid, uid)
-            Client(path)
-            os._exit(0)
-        except PermissionError:
-            os._exit(1)
-        finally:
-            os._exit(2)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    expect(code in (0, 1), f"{path}: connecting as uid {uid} ended with {code}")
-    return code == 0
 
 
 @case

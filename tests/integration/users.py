@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Users who are not root, with nothing of root's running: a job of theirs from its start to its end, and what such a
+user may not have. CRIU, shim, broker and keeper run as the user; what the launcher of CRIU adds is one capability."""
+
+import os
+
+from cases import CAP_CHECKPOINT_RESTORE, as_user, case, expect, main, read_text
+
+
+def status_of(pid):
+    """The fields of /proc/PID/status that say whose a process is and what it may."""
+    return dict(line.split(":\t", 1) for line in read_text(f"/proc/{pid}/status").splitlines() if ":\t" in line)
+
+
+def expect_of_user(bed, pid, capabilities=0):
+    status = status_of(pid)
+    name = status.get("Name")
+    for field in ("Uid", "Gid"):
+        expect(status[field].split() == [str(bed.uid)] * 4, f"{name}: {field} {status[field]}")
+    expect(not status["Groups"].split(), f"{name}: groups {status['Groups']}")
+    for field in ("CapPrm", "CapEff", "CapAmb"):
+        expect(int(status[field], 16) == capabilities, f"{name}: {field} {status[field]}")
+
+
+@case
+@as_user
+def first_job(bed):
+    """README's."""
+    job, log = bed.counter("train")
+    bed.operation("suspend", "train")
+    keepers = [pid for pid, command in bed.processes() if "--keep" in command]
+    expect(keepers, f"no keeper among {bed.processes()}")
+    bed.operation("resume", "train")
+    log.goes_on()
+    with bed.held_at("checkpoint.gate.begin", "checkpoint", "train") as checkpoint:
+        processes = bed.processes()
+        crius = [pid for pid, command in processes if "swrk" in command.split()]
+        expect(crius, f"CRIU does not run: {processes}")
+        names = {status_of(pid).get("Name") for pid, _ in processes}
+        expect({"brumate-shim", "brumate-broker", "counter"} <= names, f"{names}")
+        for pid, _ in processes:
+            expect_of_user(bed, pid, 1 << CAP_CHECKPOINT_RESTORE if pid in crius else 0)
+    code, _, err = checkpoint.end()
+    expect(code == 0, f"checkpoint: exit {code}: {err}")
+    bed.operation("restore", "train")
+    log.goes_on()
+    expect_of_user(bed, bed.pid(job))
+    bed.end(job)
+
+
+@case
+@as_user
+def everything_lies_below_the_home(bed):
+    facts = bed.cli("doctor", "--format", "json", env=bed.DEFAULTS).json()["facts"]
+    found = {key: facts[key] for key in ("runtime-dir", "state-dir", "log-dir", "store")}
+    expect(found == {"runtime-dir": bed.runtime_dir, "state-dir": bed.own["BRUMATE_STATE_DIR"],
+                     "log-dir": os.path.join(bed.kept, "logs"), "store": os.path.join(bed.kept, "checkpoints")}, f"{found}")
+    log = os.path.join(bed.kept, "logs", bed.ok("run", "--name", "short", "--", "id", "-u", env=bed.DEFAULTS).out.strip())
+    bed.ok("wait", "short", env=bed.DEFAULTS)
+    expect(read_text(log + ".log") == f"{bed.uid}\n", f"{log}: {read_text(log + '.log')!r}")
+    bed.ok("rm", "short", env=bed.DEFAULTS)
+
+
+main()
