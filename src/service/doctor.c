@@ -173,6 +173,11 @@ static void check_capabilities(struct doctor *d)
 	bool needed = false;
 	size_t len = 0;
 
+	if (getuid() != 0) {
+		finding(d, FINDING_OK, "capabilities", "",
+			"a user needs none but what the launcher of CRIU gives");
+		return;
+	}
 	if (!read_effective(&effective)) {
 		finding(d, FINDING_WARN, "capabilities", "mount /proc",
 			"/proc/self/status does not tell the capabilities");
@@ -195,13 +200,20 @@ static void check_capabilities(struct doctor *d)
 
 static void check_ptrace(struct doctor *d)
 {
-	char value[16];
+	char value[16] = "";
 
 	if (read_line("/proc/sys/kernel/yama/ptrace_scope", value, sizeof(value)) &&
 	    !strcmp(value, "3"))
 		finding(d, FINDING_FAIL, "ptrace",
 			"3 cannot be undone: set kernel.yama.ptrace_scope to 2 or less and reboot",
 			"kernel.yama.ptrace_scope is 3: nobody may trace, CRIU cannot work");
+	else if (getuid() != 0 && value[0] > '0')
+		finding(d, FINDING_FAIL, "ptrace", "as root: sysctl kernel.yama.ptrace_scope=0",
+			"kernel.yama.ptrace_scope is %s: CRIU of a user who is not root may not "
+			"trace the user's jobs",
+			value);
+	else if (getuid() != 0)
+		finding(d, FINDING_OK, "ptrace", "", "tracing of one's own processes is allowed");
 	else
 		finding(d, FINDING_OK, "ptrace", "", "tracing is allowed to root");
 }

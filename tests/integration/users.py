@@ -5,7 +5,7 @@ user may not have. CRIU, shim, broker and keeper run as the user; what the launc
 
 import os
 
-from cases import CAP_CHECKPOINT_RESTORE, as_user, case, expect, main, read_text
+from cases import CAP_CHECKPOINT_RESTORE, allow_launcher, as_user, case, expect, main, read_text
 
 
 def status_of(pid):
@@ -60,6 +60,24 @@ def everything_lies_below_the_home(bed):
     bed.ok("wait", "short", env=bed.DEFAULTS)
     expect(read_text(log + ".log") == f"{bed.uid}\n", f"{log}: {read_text(log + '.log')!r}")
     bed.ok("rm", "short", env=bed.DEFAULTS)
+
+
+@case
+@as_user
+def without_its_capability_the_launcher_says_so(bed):
+    os.removexattr(bed.launcher(), "security.capability")
+    try:
+        _, log = bed.counter("train")
+        levels = {f["key"]: f for f in bed.doctor()["findings"]}
+        expect(levels["criu"]["level"] == "fail" and f"setcap cap_checkpoint_restore=ep {bed.launcher()}" in
+               levels["criu"]["hint"], f"{levels['criu']}")
+        expect(levels["capabilities"]["level"] == levels["ptrace"]["level"] == "ok", f"{levels}")
+        bed.refused(4, "has no CAP_CHECKPOINT_RESTORE", "checkpoint", "train")
+        bed.operation("suspend", "train")
+        bed.operation("resume", "train")
+        log.goes_on()
+    finally:
+        allow_launcher(bed.launcher())
 
 
 main()
