@@ -5,7 +5,7 @@ user may not have. CRIU, shim, broker and keeper run as the user; what the launc
 
 import os
 
-from cases import CAP_CHECKPOINT_RESTORE, allow_launcher, as_user, case, expect, main, read_text
+from cases import CAP_CHECKPOINT_RESTORE, allow_launcher, as_user, case, expect, main, read_text, run
 
 
 def status_of(pid):
@@ -78,6 +78,25 @@ def without_its_capability_the_launcher_says_so(bed):
         log.goes_on()
     finally:
         allow_launcher(bed.launcher())
+
+
+@case
+@as_user
+def the_launcher_runs_criu_alone(bed):
+    """And as it was installed, whatever its user says."""
+    for words in ((), ("dump",), ("swrk",), ("swrk", "x"), ("swrk", "3", "--config"), ("--version", "-v")):
+        result = run([bed.launcher(), *words], **bed.whose)
+        expect(result.code == 120 and "usage" in result.err, result.why())
+    os.chmod(bed.dir, 0o755)
+    result = run([bed.launcher(), "--version"], env={"LD_PRELOAD": "/nowhere.so", "PATH": bed.dir, "HOME": bed.dir}, **bed.whose)
+    expect(result.code == 0 and result.out.startswith("Version: ") and not result.err, f"{result.why()} {result.out}")
+    folder = os.path.dirname(bed.launcher())
+    os.chmod(os.path.dirname(folder), 0o777)
+    try:
+        result = run([bed.launcher(), "--version"], **bed.whose)
+        expect(result.code == 120 and "does not belong to root alone" in result.err, result.why())
+    finally:
+        os.chmod(os.path.dirname(folder), 0o755)
 
 
 main()
