@@ -107,6 +107,15 @@ static bool is_name(const char *name)
 	return true;
 }
 
+/* The names of the job's directory and of that of all jobs are safe once those that hold them are synced. */
+static int sync_parents(const struct job *j)
+{
+	auto_close int dir_fd = open(j->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int r = dir_fd < 0 ? -errno : sync_dir(dir_fd, "..");
+
+	return r < 0 ? r : sync_dir(dir_fd, "../..");
+}
+
 static int write_record(const struct job *j, struct brumate_error *err)
 {
 	auto_json json_t *o = record_encode(j);
@@ -121,6 +130,8 @@ static int write_record(const struct job *j, struct brumate_error *err)
 	bool lasting = j->state == JOB_CHECKPOINTED || j->state == JOB_EXITED;
 	int r = lasting ? file_replace(AT_FDCWD, path, text, strlen(text), 0600)
 			: file_swap(AT_FDCWD, path, text, strlen(text), 0600);
+	if (r == 0 && lasting)
+		r = sync_parents(j);
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", path) : 0;
 }
 
