@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 ALIVE = ("running", "suspended")
 UNDER_WAY = ("suspending", "resuming", "checkpointing", "restoring")
 PROGRAMS = ("brumate-shim", "brumate-keeper", "brumate-broker", "brumate-init", "brumated", "brumate", "criu")
-JOB_FILES = {"job.json", "last.json", "parked.json", "shim.sock", "shim.lock", "shim.log", "keeper.sock", "dump.log", "criu",
+JOB_FILES = {"job.json", "last.json", "parked.json", "shim.sock", "shim.lock", "shim.log", "keeper.sock", "keeper.lock", "job.json.spare-0", "job.json.spare-1", "job.json.spare-2", "dump.log", "criu",
              "restore.log", "namespace-status", "stats-dump", "stats-restore"}  # the last two are CRIU's
 
 
@@ -279,7 +279,7 @@ def held_by(process):
     """What a shim or keeper may hold of a vault: files in memory, on a disk, on a GPU."""
     return [which for link, which in process.descriptors()
             if not link.startswith(("socket:", "pipe:", "anon_inode:[", "/dev/null")) and
-            not re.search(r"/shim\.(log|lock)$", link)]
+            not re.search(r"/(shim|keeper)\.(log|lock)$", link)]
 
 
 def check_copies(look):
@@ -435,7 +435,7 @@ def check_programs(look):
             idle = name == "brumate-shim" and look.places.idle_shims
             if n and not job.root and job.state not in UNDER_WAY and not idle:
                 look.says(8, f"{name} {n[0]} goes on though {job} has ended")
-            if n and name == "brumate-keeper" and not job.table:
+            if n and name == "brumate-keeper" and not job.table and not job.record.get("schedule"):
                 look.says(8, f"{name} {n[0]} of {job} keeps nothing")
     for process in look.of_program("criu"):
         look.says(8, f"{process} is left")

@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/limits.h"
 #include "base/packet.h"
 #include "base/paths.h"
 #include "base/reserve.h"
@@ -112,7 +113,7 @@ static int ask_keeper(struct keeper *k, struct keeper_message *m, const int *fds
 /* ---- starting it ---- */
 
 struct start {
-	char *argv[4];
+	char *argv[5];
 	int null_fd, socket_fd;
 };
 
@@ -121,6 +122,7 @@ static void exec_keeper(const void *arg)
 	const struct start *s = arg;
 	sigset_t none;
 
+	limits_restore();
 	setsid();
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
@@ -153,7 +155,8 @@ static int start_keeper(const struct keeper_owner *owner, struct brumate_error *
 	/* Its directory is ours alone. */
 	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 || listen(fd, 8) < 0)
 		return brumate_fail(err, errno, "keeper of job %s: %m", owner->id);
-	struct start s = { { program, (char *)"brumate-keeper", (char *)"--keep", NULL },
+	struct start s = { { program, (char *)"brumate-keeper", (char *)"--keep",
+			     (char *)owner->dir, NULL },
 			   null_fd,
 			   fd };
 	int r = spawn_detached(exec_keeper, &s);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
  * The keeper of a job: a small process of ours that holds file descriptors, each under a tag, so that
- * what is the only copy of a job's memory is held by two processes. It outlives the shim, gives back
- * what it holds to the next one, and ends once it holds nothing or the job has ended. This is its
- * client and what the two say to each other; src/shim/keeper.c is the program.
+ * what is the only copy of a job's memory is held by two processes. It outlives the shim, starts the next
+ * one at once, gives back what it holds to that one, and ends once it holds nothing or the job has ended. This
+ * is its client and what the two say to each other; src/shim/keeper.c is the program.
  *
  * One socket (SOCK_SEQPACKET) "keeper.sock" in the job's directory. A request, then its replies.
  */

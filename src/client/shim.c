@@ -57,10 +57,10 @@ static int wait_ready(int fd, const char *log, struct brumate_error *err)
 	return 0;
 }
 
-static int start_shim(const struct job *j, struct brumate_error *err)
+int shim_start(const char *dir, struct brumate_error *err)
 {
 	auto_free char *program = path_find_helper("brumate-shim");
-	auto_free char *log = path_format("%s/shim.log", j->dir);
+	auto_free char *log = path_format("%s/shim.log", dir);
 	if (!program)
 		return brumate_fail(
 			err, ENOENT,
@@ -75,7 +75,7 @@ static int start_shim(const struct job *j, struct brumate_error *err)
 	if (pipe2(ends, O_CLOEXEC) < 0)
 		return brumate_fail(err, errno, "pipe: %m");
 	auto_close int read_end = ends[0];
-	const struct start s = { program, j->dir, log_fd, ends[1] };
+	const struct start s = { program, dir, log_fd, ends[1] };
 	int r = spawn_detached(become_shim, &s);
 	close(ends[1]);
 	return r < 0 ? brumate_fail(err, -r, "fork: %m") : wait_ready(read_end, log, err);
@@ -111,7 +111,7 @@ int shim_connect(struct wire *ret, const struct job *j, struct brumate_error *er
 			return r;
 		if (deadline_left_ms(deadline_ns) == 0)
 			return brumate_wrap(err, r, "shim of job %s", j->id);
-		r = start_shim(j, err);
+		r = shim_start(j->dir, err);
 		if (r < 0)
 			return brumate_wrap(err, r, "job %s", j->id);
 	}

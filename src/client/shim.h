@@ -10,5 +10,9 @@
  */
 int shim_connect(struct wire *ret, const struct job *j, struct brumate_error *err);
 
+/** Starts a shim for the job whose directory @dir is, and waits until it can be connected to. Where one lives, the new one
+ * leaves. */
+int shim_start(const char *dir, struct brumate_error *err);
+
 /** The shim at the other end; PROC_ID_NONE if it has ended. */
 struct proc_id shim_identify(const struct wire *w);

@@ -852,7 +852,8 @@ static void release_vault(struct datapath *d)
 	}
 	rest.baseline = v->baseline;
 	v->baseline = (struct vault_baseline){ 0 };
-	vault_clear(v, &d->owner);
+	vault_release(v, &d->owner);
+	rest.keeper = v->keeper;
 	*v = rest;
 	if (vault_guard(v, &d->owner, &err) < 0 || vault_save(v, &d->owner, &err) < 0)
 		log_warn("imported memory is held by the shim alone: job=%s reason=\"%s\"",

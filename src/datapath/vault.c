@@ -122,8 +122,6 @@ bool vault_is_alone(const struct vault *v)
 {
 	struct pollfd p = { .fd = v->keeper.fd };
 
-	if (!v->n_pieces)
-		return false;
 	return v->keeper.fd < 0 || (poll(&p, 1, 0) > 0 && p.revents);
 }
 
@@ -540,7 +538,7 @@ void vault_drop_copy(struct vault *v)
 	vault_release_copy(v, NULL);
 }
 
-void vault_clear(struct vault *v, const struct keeper_owner *owner)
+static void empty_vault(struct vault *v, const struct keeper_owner *owner)
 {
 	auto_free char *path = path_format("%s/%s", owner->dir, table_name);
 
@@ -551,6 +549,11 @@ void vault_clear(struct vault *v, const struct keeper_owner *owner)
 	vault_drop_baseline(v);
 	if (v->keeper.fd < 0) /* a call failed: what was not dropped is held for nobody */
 		empty_keeper(owner);
+}
+
+void vault_clear(struct vault *v, const struct keeper_owner *owner)
+{
+	empty_vault(v, owner);
 	vault_fini(v);
 	fault_register_peer("keeper", 0);
 }
@@ -558,9 +561,14 @@ void vault_clear(struct vault *v, const struct keeper_owner *owner)
 void vault_release(struct vault *v, const struct keeper_owner *owner)
 {
 	struct vault_baseline baseline = v->baseline;
+	struct keeper keeper;
 
 	v->baseline = (struct vault_baseline){ 0 };
-	vault_clear(v, owner);
+	empty_vault(v, owner);
+	keeper = v->keeper;
+	v->keeper = KEEPER_EMPTY;
+	vault_fini(v);
+	v->keeper = keeper;
 	v->baseline = baseline;
 }
 

@@ -57,7 +57,7 @@ int vault_guard(struct vault *v, const struct keeper_owner *owner, struct brumat
 /** Whether device memory that is only in the vault is gone: neither its pieces nor a whole copy are there. */
 bool vault_is_lost(const struct vault *v);
 
-/** Whether the keeper has died while something is in the vault. */
+/** Whether there is no keeper, or it has died. */
 bool vault_is_alone(const struct vault *v);
 
 /* To let go of something is to close its fds here and at the keeper. */
@@ -73,7 +73,7 @@ void vault_drop_copy(struct vault *v);
 void vault_release_copy(struct vault *v, struct host_copy *ret);
 /** Lets go of everything and removes the table. */
 void vault_clear(struct vault *v, const struct keeper_owner *owner);
-/** As vault_clear(), but the baseline stays. */
+/** As vault_clear(), but the baseline stays, and so does the keeper for now. */
 void vault_release(struct vault *v, const struct keeper_owner *owner);
 
 /* ---- the baseline ---- */

@@ -454,14 +454,24 @@ int job_create(struct job *ret, const struct job_spec *spec, struct brumate_erro
 	return 0;
 }
 
-bool shim_has_ended(const struct job *j)
+static bool is_unlocked(const struct job *j, const char *name)
 {
-	auto_free char *path = path_format("%s/shim.lock", j->dir);
+	auto_free char *path = path_format("%s/%s", j->dir, name);
 	auto_close int fd = path ? RESERVE_TRY(open(path, O_RDONLY | O_CLOEXEC)) : -1;
 
 	if (fd < 0)
 		return path && errno == ENOENT;
 	return flock(fd, LOCK_SH | LOCK_NB) == 0;
+}
+
+bool shim_has_ended(const struct job *j)
+{
+	return is_unlocked(j, "shim.lock");
+}
+
+bool keeper_has_ended(const struct job *j)
+{
+	return is_unlocked(j, JOB_KEEPER_LOCK);
 }
 
 enum proc_life job_look(const struct job *j)
@@ -679,12 +689,22 @@ static int is_saved(const struct job *j)
 	return errno == ENOENT || errno == ENOTDIR ? 0 : -errno;
 }
 
+bool job_has_lost_memory(const struct job *j)
+{
+	auto_free char *table = path_format("%s/parked.json", j->dir);
+
+	return j->state == JOB_SUSPENDED && table && access(table, F_OK) == 0 &&
+	       shim_has_ended(j) && keeper_has_ended(j);
+}
+
 /* The state as it is seen: where shim and job have both ended, the record still says that the job lives. */
 static enum job_state seen_state(const struct job *j)
 {
 	bool ended = j->state == JOB_EXITED || j->state == JOB_LOST ||
 		     j->state == JOB_CHECKPOINTED || j->state == JOB_CREATED;
 
+	if (!ended && job_has_lost_memory(j))
+		return JOB_LOST;
 	if (ended || !job_has_ended(j) || !shim_has_ended(j))
 		return j->state;
 	/* That is what the next shim will make of it: docs/states.md. */
@@ -775,8 +795,9 @@ json_t *job_to_json(const struct job *j)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	const struct proc_members members = job_members(j);
-	bool alive = !job_has_ended(j) && proc_members_read(&tree, &members, NULL) == 0;
 	enum job_state state = seen_state(j);
+	bool alive = state != JOB_LOST && !job_has_ended(j) &&
+		     proc_members_read(&tree, &members, NULL) == 0;
 	json_t *argv = json_array();
 
 	for (char **arg = j->argv; arg && *arg; arg++)

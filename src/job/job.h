@@ -5,7 +5,7 @@
  *
  *	job.json    its record (record.h), replaced atomically
  *	last.json   the summary of its last operation
- *	shim.sock   socket of its shim, shim.lock flock'ed while one lives
+ *	shim.sock   socket of its shim, shim.lock flock'ed while one lives, keeper.lock while a keeper does
  *
  * The record is written by the job's shim alone (and by its creator before there is one); anybody
  * may read it. States and transitions: docs/states.md.
@@ -60,7 +60,8 @@ bool job_has_ended(const struct job *j);
 
 /**
  * The Job type of io.brumate (owned). Where the record says alive but nothing of it is, and no shim
- * lives to record why, state is given as "lost".
+ * lives to record why, state is given as "lost"; and so where it is suspended, and neither shim nor keeper
+ * live to hold what is the only copy of its device memory.
  */
 json_t *job_to_json(const struct job *j);
 
@@ -119,6 +120,15 @@ enum job_state job_state_after_restore(const struct job *j);
 
 /** The transition table, for docs and tests. */
 bool job_may_go(enum job_state from, enum job_state to);
+
+/** The file in the job's directory that the keeper holds a lock on. */
+#define JOB_KEEPER_LOCK "keeper.lock"
+/** As shim_has_ended(), for its keeper. */
+bool keeper_has_ended(const struct job *j);
+
+/** True once it is certain that the only copy of a suspended job's device memory is gone: shim and keeper held it, and
+ * neither lives. */
+bool job_has_lost_memory(const struct job *j);
 
 /** True once it is certain that no shim holds the job's lock. */
 bool shim_has_ended(const struct job *j);

@@ -660,6 +660,12 @@ static void check_job(void *arg, const struct job *j, const char *id,
 	if (!j)
 		finding(d, FINDING_WARN, "job", "restore its directory, or remove it",
 			"the record of job %s is damaged: %s", id, why->text);
+	else if (job_has_lost_memory(j))
+		finding(d, FINDING_WARN, "job",
+			"`brumate wait` ends what is left of it; `brumate restore` brings back its last checkpoint",
+			"job %s is lost: shim and keeper, which held the only copy of its device memory, "
+			"have both ended",
+			j->id);
 	else if (!job_has_ended(j) && shim_has_ended(j))
 		finding(d, FINDING_WARN, "job", "the next command on it starts another one",
 			"job %s runs without its shim", id);

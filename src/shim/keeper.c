@@ -1,25 +1,31 @@
 // SPDX-License-Identifier: MIT
 /*
- * brumate-shim --keep: the keeper of a job (client/keeper.h), started with its listening socket as fd 3.
- * It holds file descriptors and nothing else: it reads no file and knows no job. It ends when nobody is connected
- * and it holds nothing, or the process that it watches has ended.
+ * brumate-shim --keep JOBDIR: the keeper of a job (client/keeper.h), started with its listening socket as fd 3. It holds
+ * file descriptors, and a lock by which anybody sees that it lives. Where the shim dies, which hangs up, it starts the
+ * next one at once, as the next command would. It ends when nobody is connected and it holds nothing, or the process
+ * that it watches has ended.
  */
 #include "shim/shim.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/array.h"
+#include "base/clock.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/paths.h"
 #include "base/reserve.h"
 #include "client/keeper.h"
+#include "client/shim.h"
 
-enum { SOCKET_FD = 3, CLIENTS_MAX = 8, ALONE_MS = 10000 };
+enum { SOCKET_FD = 3, CLIENTS_MAX = 8, ALONE_MS = 10000, PAUSE_MS = 10, PAUSE_MS_MAX = 10000 };
 
 struct kept {
 	struct keeper_tag tag;
@@ -33,6 +39,9 @@ struct keep {
 	bool root_ended;
 	int clients[CLIENTS_MAX];
 	size_t n_clients;
+	const char *dir;   /* of the job; NULL: no shim is started */
+	uint64_t start_ns; /* when to look for a shim, while nobody is connected */
+	int pause_ms;	   /* until it is looked for again */
 };
 
 static struct kept *find(struct keep *k, struct keeper_tag tag)
@@ -162,8 +171,8 @@ static void take_client(struct keep *k)
 		k->clients[k->n_clients++] = fd;
 }
 
-/* Waits once, and serves who has something to say. Returns false when the keeper is to end. */
-static bool round_of(struct keep *k, int timeout_ms)
+/* Waits once, and serves who has something to say. Returns how many had, or -1. */
+static int round_of(struct keep *k, int timeout_ms)
 {
 	struct pollfd fds[2 + CLIENTS_MAX] = { { .fd = SOCKET_FD, .events = POLLIN },
 					       { .fd = k->root_fd, .events = POLLIN } };
@@ -173,7 +182,7 @@ static bool round_of(struct keep *k, int timeout_ms)
 		fds[2 + i] = (struct pollfd){ .fd = k->clients[i], .events = POLLIN };
 	int ready = poll(fds, 2 + n, timeout_ms);
 	if (ready < 0)
-		return errno == EINTR;
+		return errno == EINTR ? 0 : -1;
 	if (fds[1].revents) {
 		cleanup_close(&k->root_fd);
 		k->root_ended = true;
@@ -184,22 +193,81 @@ static bool round_of(struct keep *k, int timeout_ms)
 			take_request(k, i);
 	if (fds[0].revents)
 		take_client(k);
-	return ready > 0;
+	return ready;
 }
 
-int keep_run(void)
+/* Who looks whether there is a keeper asks for this lock (job/job.h). */
+static int take_lock(const char *dir)
 {
-	struct keep k = { .root_fd = -1 };
+	auto_free char *path = dir ? path_format("%s/" JOB_KEEPER_LOCK, dir) : NULL;
+	int fd = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
+
+	if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0)
+		cleanup_close(&fd);
+	return fd;
+}
+
+/* Whether the shim has died. One that lives has hung up as it wants nothing of a keeper any more, or will connect. */
+static bool has_lost_shim(const struct keep *k)
+{
+	const struct job job = { .dir = (char *)k->dir };
+
+	return k->dir && k->root_fd >= 0 && shim_has_ended(&job);
+}
+
+/* Nobody is connected: starts the next shim, now and then again until there is one. */
+static void call_next_shim(struct keep *k)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	if (deadline_left_ms(k->start_ns) > 0 || !has_lost_shim(k))
+		return;
+	log_warn("the shim has ended, starting another: dir=%s", k->dir);
+	if (shim_start(k->dir, &err) < 0)
+		log_error("no shim can be started: reason=\"%s\"", err.text);
+	reserve_fill();
+	k->start_ns = deadline_in_ms((uint64_t)k->pause_ms);
+	k->pause_ms = 2 * k->pause_ms < PAUSE_MS_MAX ? 2 * k->pause_ms : PAUSE_MS_MAX;
+}
+
+/* How long to wait for somebody to say something. */
+static int patience_ms(const struct keep *k, bool met)
+{
+	if (!met)
+		return ALONE_MS;
+	return k->n_clients ? -1 : k->pause_ms;
+}
+
+/* The last client has hung up, or there has been none for a while. Returns false when the keeper is to end. */
+static bool go_on_alone(struct keep *k)
+{
+	if (k->root_ended)
+		return false;
+	call_next_shim(k);
+	return k->n;
+}
+
+int keep_run(const char *dir)
+{
+	struct keep k = { .root_fd = -1, .dir = dir, .pause_ms = PAUSE_MS };
+	auto_close int lock_fd = take_lock(dir);
 	bool met = false;
+	int ready;
 
 	limits_raise_files();
 	limits_lower_score();
 	reserve_fill();
 	/* Who started it connects at once. */
-	while (round_of(&k, met ? -1 : ALONE_MS)) {
-		met = met || k.n_clients;
-		if (met && !k.n_clients && (!k.n || k.root_ended))
+	while ((ready = round_of(&k, patience_ms(&k, met))) >= 0) {
+		if (!met && !ready && !k.n_clients)
 			break;
+		met = met || k.n_clients;
+		if (k.n_clients) {
+			k.pause_ms = PAUSE_MS;
+			k.start_ns = 0;
+		} else if (met && !go_on_alone(&k)) {
+			break;
+		}
 	}
 	log_debug("keeper ends: held=%zu", k.n);
 	keep_fini(&k);

@@ -190,22 +190,18 @@ static bool is_needed(struct watch *w, int *ret_wait_ms)
 static void look_after_vault(struct watch *w)
 {
 	struct shim *s = w->shim;
-	struct brumate_error err = BRUMATE_ERROR_NONE;
 
 	pthread_mutex_lock(&s->lock);
-	const struct keeper_owner owner = op_owner(&s->job);
-	if (!s->busy && s->vault.n_pieces) {
-		if (!s->job.root.pid) {
+	if (!s->busy) {
+		const struct keeper_owner owner = op_owner(&s->job);
+
+		if (!s->job.root.pid && s->vault.n_pieces)
 			vault_clear(&s->vault, &owner);
-		} else if (vault_is_alone(&s->vault)) {
-			log_warn("the keeper is gone, starting another: job=%s", s->job.id);
-			if (vault_guard(&s->vault, &owner, &err) < 0)
-				log_error("device memory is held by the shim alone: job=%s "
-					  "reason=\"%s\"",
-					  s->job.id, err.text);
-		}
+		/* One that has gone is replaced by mend.c, one that nobody needs ends when it is hung up on. */
+		if (vault_is_alone(&s->vault) || !mend_wants_keeper(s))
+			keeper_close(&s->vault.keeper);
 	}
-	w->keeper_fd = s->busy || !s->vault.n_pieces ? -1 : s->vault.keeper.fd;
+	w->keeper_fd = s->busy ? -1 : s->vault.keeper.fd;
 	pthread_mutex_unlock(&s->lock);
 }
 
@@ -427,8 +423,8 @@ int main(int argc, char **argv)
 	log_init("brumate-shim");
 	if (argc == 2 && !strcmp(argv[1], "--steps"))
 		return print_steps();
-	if (argc == 2 && !strcmp(argv[1], "--keep"))
-		return keep_run();
+	if (argc >= 2 && !strcmp(argv[1], "--keep"))
+		return keep_run(argv[2]);
 	limits_raise_files();
 	limits_lower_score();
 	reserve_fill();

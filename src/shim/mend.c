@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 
-enum { FIRST_PAUSE_MS = 50, PAUSE_MS_MAX = 30000 };
+enum { FIRST_PAUSE_MS = 5, PAUSE_MS_MAX = 30000 };
 
 static bool is_between_states(enum job_state state)
 {
@@ -22,11 +22,42 @@ static bool is_between_states(enum job_state state)
 	       state == JOB_RESTORING;
 }
 
+bool mend_wants_keeper(const struct shim *s)
+{
+	return s->job.root.pid && (s->vault.n_pieces || s->vault.baseline.n_pieces ||
+				   s->job.schedule.every_ms || is_between_states(s->job.state));
+}
+
+static bool lacks_keeper(const struct shim *s)
+{
+	return mend_wants_keeper(s) && vault_is_alone(&s->vault) && !job_has_ended(&s->job);
+}
+
 /* The caller has the lock. */
 static bool is_wanted(const struct shim *s)
 {
 	return !s->busy && !s->left &&
-	       (s->held_unknown || is_between_states(s->job.state) || s->job.unsaved);
+	       (s->held_unknown || is_between_states(s->job.state) || s->job.unsaved ||
+		lacks_keeper(s));
+}
+
+static void get_keeper(struct shim *s)
+{
+	const struct keeper_owner owner = op_owner(&s->job);
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	if (vault_guard(&s->vault, &owner, &err) == 0)
+		return;
+	log_error("%s: job=%s reason=\"%s\"",
+		  s->vault.n_pieces ? "device memory is held by the shim alone" :
+				      "nobody would start another shim",
+		  s->job.id, err.text);
+}
+
+void mend_secure(struct shim *s)
+{
+	if (s->job.root.pid && vault_is_alone(&s->vault))
+		get_keeper(s);
 }
 
 /* Reads what the job has outside its processes, unless that is known. */
@@ -59,6 +90,8 @@ void mend_job(struct shim *s, const char *kind)
 		log_error("job %s could not be put right: reason=\"%s\"", s->job.id, err.text);
 	if (s->job.unsaved && job_save(&s->job, &err) == 0)
 		log_info("the record is on disk again: job=%s", s->job.id);
+	if (!s->held_unknown && lacks_keeper(s))
+		get_keeper(s);
 }
 
 static void *try_again(void *arg)

@@ -146,6 +146,7 @@ static int operate(struct shim *s, const struct operation *what, struct wire_cal
 	shim_prepare_op(s, &op, &request, &conf);
 	if (what->where == REQUEST_RESTORE)
 		shim_life_begins(s);
+	mend_secure(s);
 	r = run_op(s, &op, what, call, err);
 	if (r < 0)
 		shim_end(s);

@@ -92,8 +92,8 @@ int spawn_job(struct job *job, char *const *env, struct brumate_error *err);
 int agent_environment(char ***ret, size_t *ret_own, const struct job *job, char *const *env,
 		      struct brumate_error *err);
 
-/** Runs the keeper. Returns its exit code. */
-int keep_run(void);
+/** Runs the keeper of the job whose directory @dir is (NULL: of none). Returns its exit code. */
+int keep_run(const char *dir);
 
 /** The exit code that a wait status comes to: 128+N after signal N. */
 int spawn_exit_code(int status);
@@ -103,6 +103,14 @@ int spawn_exit_code(int status);
 /** Puts right what a predecessor, or an operation whose undo failed, has left half done, as the operation that has
  * begun. @kind: "recover", or RECOVER_UNDO. What could not be done is tried again by the main loop. */
 void mend_job(struct shim *s, const char *kind);
+
+/** Whether the job is to have a keeper: something of it is held, or it is between two states, or has a schedule that
+ * would end with this shim. The caller has the lock, or the operation. */
+bool mend_wants_keeper(const struct shim *s);
+
+/** Sees to it, as far as possible, that somebody starts the next shim where this one dies over the operation that has
+ * begun. */
+void mend_secure(struct shim *s);
 
 void mend_init(struct shim *s);
 /** The main loop calls the first after each round, the second when the timer is readable. */

@@ -110,6 +110,103 @@ def the_end_of_a_job_that_cannot_be_seen(bed):
     expect(bed.job(job)["exit_code"] == 143, f"{bed.job(job)}")
 
 
+# Nobody calls.
+
+def keeper(bed, job):
+    directory = os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job)
+    found = [pid for pid, command in bed.processes() if command.startswith("brumate-keeper ") and command.endswith(directory)]
+    return found[0] if found else None
+
+
+def shims(bed, job):
+    """What bed.shim() tells, without a command."""
+    directory = os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job)
+    own = bed.named("brumate-shim")
+    return [pid for pid, command in bed.processes() if pid in own and command.endswith(directory)]
+
+
+def kill_and_await_another(bed, job, shim):
+    os.kill(shim, signal.SIGKILL)
+    wait_until(lambda: shims(bed, job) and shims(bed, job) != [shim], "another shim, which nobody called for")
+
+
+@case
+def the_next_shim_comes_by_itself(bed):
+    """While something is held, and in the middle of an operation, whichever way device memory goes."""
+    for options in ((), ("--data-path", "driver")):
+        job, log = bed.started([bed.program("counter"), "--mib", 32, "--chunk-mib", 16, "--interval-ms", 10], options=options)
+        shim = bed.shim(job)
+        bed.fault("suspend.gpu-lock.end", "hold")
+        command = bed.spawn("suspend", job)
+        fifo = bed.fault_file + ".held"
+        wait_until(lambda: os.path.exists(fifo), "the middle of a suspend")
+        expect(keeper(bed, job), "nobody would start another shim")
+        command.signal(signal.SIGKILL)
+        command.end()
+        kill_and_await_another(bed, job, shim)
+        os.unlink(fifo)
+        runs_by_itself(bed, job, log)
+        bed.ok("suspend", job)
+        if not options:
+            for _ in range(3):
+                kill_and_await_another(bed, job, bed.shim(job))
+            bed.expect_state(job, "suspended")
+        bed.ok("resume", job)
+        bed.expect_whole(job, log)
+        wait_until(lambda: not keeper(bed, job), "the end of the keeper")
+        bed.end(job)
+
+
+@case
+def a_schedule_outlives_its_shim(bed):
+    job, log = bed.counter(mib=16)
+    bed.ok("checkpoint", "--every", "1s", "--keep-last", "2", job)
+    wait_until(lambda: keeper(bed, job), "somebody who starts another shim")
+    shim = bed.shim(job)
+    kill_and_await_another(bed, job, shim)
+    store = bed.store()
+    before = set(os.listdir(store)) if os.path.isdir(store) else set()
+    wait_until(lambda: os.path.isdir(store) and {n for n in os.listdir(store) if n[0] != "."} - before, "another checkpoint")
+    bed.ok("checkpoint", "--every", "0", job)
+    wait_until(lambda: not keeper(bed, job), "the end of the keeper")
+    bed.expect_whole(job, log)
+
+
+@case
+def a_job_without_its_memory_is_lost(bed):
+    """Both who held it were killed at a time: that is said by whoever looks, and what is left of the job is ended."""
+    job, _ = bed.counter(mib=32)
+    bed.ok("suspend", job)
+    pid = bed.pid(job)
+    os.kill(keeper(bed, job), signal.SIGSTOP)
+    shim = bed.shim(job)
+    os.kill(shim, signal.SIGSTOP)
+    os.kill(keeper(bed, job), signal.SIGKILL)
+    os.kill(shim, signal.SIGKILL)
+    wait_until(lambda: not shims(bed, job) and not keeper(bed, job), "the end of both")
+    entry = bed.job(job)
+    expect(entry["state"] == "lost" and entry["pid"] is None, f"ps says {entry}")
+    found = [f for f in bed.doctor()["findings"] if f["key"] == "job"]
+    expect(any("lost" in f["text"] for f in found), f"doctor says {found}")
+    result = bed.cli("wait", job, timeout=60)
+    expect(result.code != 0 and process_start(pid) is None, f"{result.why()}; process {pid}")
+    entry = bed.job(job)
+    expect(entry["state"] == "lost" and "only copy" in entry["message"], f"{entry}")
+
+
+@case
+def a_record_that_cannot_be_written(bed):
+    """At the end of a checkpoint: that is done, everybody is told so, and the record is written once it can be."""
+    job, log = bed.counter(mib=16)
+    record = os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job, "job.json")
+    bed.fault("checkpoint.end.end", "delay:1", *(["job.save", "error:28"] * 6))
+    result = bed.ok("checkpoint", job, "--name", "kept")
+    expect("No space left" in result.out + result.err, f"nobody is told: {result.out} {result.err}")
+    wait_until(lambda: '"state": "checkpointed"' in read_text(record), "the record to be written")
+    expect(bed.has_fired() and bed.state(job) == "checkpointed", f"{bed.job(job)}")
+    bed.expect_restorable("kept", log)
+
+
 @case
 def limits_are_for_our_own_programs(bed):
     """Ours may open as many files as the kernel allows, and are spared where memory runs out. A job has what its
