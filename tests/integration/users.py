@@ -80,6 +80,30 @@ def without_its_capability_the_launcher_says_so(bed):
         allow_launcher(bed.launcher())
 
 
+# A filter that allows everything.
+WITH_A_FILTER = """
+import ctypes, time
+class Program(ctypes.Structure):
+    _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+allow = ctypes.create_string_buffer(b"\\x06\\0\\0\\0\\0\\0\\xff\\x7f", 8)
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, ctypes.byref(Program(1, ctypes.addressof(allow))), 0, 0) == 0
+print("ready with a filter", flush=True)
+while True:
+    time.sleep(0.01)
+"""
+
+
+@case
+@as_user
+def a_filter_of_system_calls_is_not_lost(bed):
+    job, _ = bed.started(["/usr/bin/python3", "-u", "-c", WITH_A_FILTER], "filtered")
+    bed.refused(4, "has a filter of system calls", "checkpoint", "filtered")
+    bed.expect_state(job, "running")
+    bed.end(job)
+
+
 @case
 @as_user
 def the_launcher_runs_criu_alone(bed):
