@@ -223,13 +223,20 @@ def a_member_is_killed_in_the_middle(bed):
 def starts_another_program_while_suspended(bed):
     """exec(2) is no call of the driver: the memory of the program before it is nobody's."""
     job, end = suspended_at(bed, "exec", "end")
-    known = {name: os.stat(os.path.join(agents_dir(bed, job), name)).st_ino for name in os.listdir(agents_dir(bed, job))}
+    def agents():
+        """Each socket with when it was made: the number of a file is soon another's."""
+        made = {}
+        for name in os.listdir(agents_dir(bed, job)):
+            with contextlib.suppress(FileNotFoundError):
+                found = os.stat(os.path.join(agents_dir(bed, job), name))
+                made[name] = (found.st_ino, found.st_ctime_ns)
+        return made
+
+    known = agents()
     end.go()
 
     def has_new_agent():
-        with contextlib.suppress(FileNotFoundError):
-            return any(os.stat(os.path.join(agents_dir(bed, job), name)).st_ino != ino for name, ino in known.items())
-        return False
+        return any(known.get(name) not in (None, made) for name, made in agents().items())
 
     wait_until(has_new_agent, "the agent of the program after it")
     bed.operation("resume", job)

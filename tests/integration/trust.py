@@ -158,6 +158,7 @@ def a_log_replaced_before_a_restore(bed):
     expect_untouched(secret)
     for made in ("made", "new"):
         expect(not os.path.lexists(os.path.join(bed.dir, made)), f"{made} was made")
+    os.unlink(os.path.join(logs, "deadbeef.log"))
     of_root(bed, os.path.join("log", "deadbeef.log"))
     result = restore_with_log(bed, os.path.join(logs, "deadbeef.log"))
     expect(result.code == 5 and "belongs to uid 0" in result.err, result.why())
