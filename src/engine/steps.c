@@ -14,7 +14,7 @@
 #include "engine/placement.h"
 #include "engine/rights.h"
 
-enum { END_TIMEOUT_MS = 200 };
+enum { END_TIMEOUT_MS = 1000 };
 
 int step_identify(struct op *op, struct brumate_error *err)
 {
@@ -381,7 +381,8 @@ int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_
 	/* The states are asked for anew: what an undo meant to do does not count. */
 	if (alive && op->touched && op->gpus.n)
 		whole = take_back(op, if_alive, &asked) == 0;
-	alive = whole ? !job_has_ended(job) : !job_ends_now(job); /* it may have ended over that */
+	/* It may have ended over that; where no process that used the GPU is left, its reaper ends next. */
+	alive = whole && r != -ESRCH ? !job_has_ended(job) : !job_ends_now(job);
 	snprintf(job->message, sizeof(job->message), "%s: %s", op->kind, err->text);
 	if (!alive) {
 		job->op = (struct job_op){ 0 };
