@@ -22,14 +22,14 @@ static int end_processes(struct shim *s, struct brumate_error *err)
 	const struct progress_caller nobody = { 0 };
 	struct job *job = &s->job;
 
-	if (!job->root.pid || job_has_ended(job))
-		return 0;
 	op_init(&op, "end", job, &nobody, NULL);
 	op.data.vault = &s->vault;
+	if (!job->root.pid || job_has_ended(job))
+		return 0;
 	/* Off the GPU first, as kill does it. */
 	if (job->state == JOB_RUNNING && job->restored && op_find_gpus(&op, NULL) == 0)
 		step_discard_gpus(&op);
-	int r = proc_tree_kill(job->root, deadline_in_ms(KILL_TIMEOUT_MS));
+	int r = job_kill_members(job, deadline_in_ms(KILL_TIMEOUT_MS));
 	return r < 0 && r != -ESRCH ? brumate_fail(err, -r, "its processes: %m") : 0;
 }
 
