@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/limits.h"
+#include "base/rlimits.h"
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/output.h"

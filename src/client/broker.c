@@ -3,7 +3,7 @@
 #include "client/broker.h"
 #include "base/clock.h"
 #include "base/fd.h"
-#include "base/limits.h"
+#include "base/rlimits.h"
 #include "base/paths.h"
 #include "base/spawn-detached.h"
 

@@ -15,7 +15,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
-#include "base/limits.h"
+#include "base/rlimits.h"
 #include "base/packet.h"
 #include "base/paths.h"
 #include "base/reserve.h"

@@ -13,7 +13,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
-#include "base/limits.h"
+#include "base/rlimits.h"
 #include "base/paths.h"
 #include "base/spawn-detached.h"
 

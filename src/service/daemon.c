@@ -26,7 +26,7 @@
 
 #include "base/cleanup.h"
 #include "base/fd.h"
-#include "base/limits.h"
+#include "base/rlimits.h"
 #include "base/log.h"
 #include "base/paths.h"
 #include "wire/wire.h"

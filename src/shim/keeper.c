@@ -18,7 +18,7 @@
 
 #include "base/array.h"
 #include "base/clock.h"
-#include "base/limits.h"
+#include "base/rlimits.h"
 #include "base/log.h"
 #include "base/paths.h"
 #include "base/reserve.h"

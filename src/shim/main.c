@@ -24,7 +24,7 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
-#include "base/limits.h"
+#include "base/rlimits.h"
 #include "base/log.h"
 #include "base/paths.h"
 #include "base/reserve.h"

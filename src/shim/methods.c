@@ -144,8 +144,10 @@ static int operate(struct shim *s, const struct operation *what, struct wire_cal
 	if (r < 0)
 		return r;
 	shim_prepare_op(s, &op, &request, &conf);
-	if (what->where == REQUEST_RESTORE)
+	if (what->where == REQUEST_RESTORE) {
+		shim_forget_exits(s);
 		shim_life_begins(s);
+	}
 	mend_secure(s);
 	r = run_op(s, &op, what, call, err);
 	if (r < 0)

@@ -99,6 +99,13 @@ static bool go_on_with_orphan(struct shim *s, const struct shim_exit *e)
 	return true;
 }
 
+void shim_forget_exits(struct shim *s)
+{
+	pthread_mutex_lock(&s->lock);
+	s->n_exits = 0;
+	pthread_mutex_unlock(&s->lock);
+}
+
 void shim_settle(struct shim *s)
 {
 	struct job *job = &s->job;

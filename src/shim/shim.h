@@ -80,6 +80,9 @@ void shim_note_exit(struct shim *s, pid_t pid, int code);
 /** Records the end of the job if the root has ended and no operation is under way. The caller has the lock. */
 void shim_settle(struct shim *s);
 
+/** Forgets how processes ended: what is restored has their pids again. Takes the lock. */
+void shim_forget_exits(struct shim *s);
+
 /** From now on the job lives, and Wait waits. Takes the lock. */
 void shim_life_begins(struct shim *s);
 

@@ -19,7 +19,7 @@
 
 #include "base/fault.h"
 #include "base/fd.h"
-#include "base/limits.h"
+#include "base/rlimits.h"
 #include "base/paths.h"
 #include "base/user.h"
 #include "job/log.h"

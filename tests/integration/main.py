@@ -135,13 +135,13 @@ def a_word_for_a_job_and_a_checkpoint(bed):
 
 @case
 def a_job_has_its_own_session_directory_and_no_stdin(bed):
-    script = "readlink /proc/self/fd/0; pwd; echo $MARK; ps -o sid= -p $$ | tr -d ' '; echo $$; exec ls /proc/self/fd"
+    script = "readlink /proc/self/fd/0; pwd; echo $MARK; ps -o sid= -p $$ | tr -d ' '; echo $PPID; exec ls /proc/self/fd"
     result = bed.cli("run", "--attach", "--", "sh", "-c", script, env={"MARK": "a mark"})
     lines = result.out.split("\n")
     expect(result.code == 0, result.why())
     expect(lines[0] == "/dev/null", f"stdin is {lines[0]}")
     expect(lines[1] == os.getcwd() and lines[2] == "a mark", f"directory and environment are {lines[1:3]}")
-    expect(lines[3] == lines[4], "the job is not in a session of its own")
+    expect(lines[3] == lines[4], "the job is not in a session of its own, which its reaper leads")
     expect(lines[5:] == ["0", "1", "2", "3", ""], f"the job inherits fds: {lines[5:]}")  # 3: what ls reads
 
 

@@ -113,7 +113,6 @@ def whoever_dies(bed):
             expect_nothing_left(bed)
     bed.ok("suspend", job)
     bed.kill_shim(job)
-    wait_until(lambda: not bed.shim(job), "the end of the shim")
     bed.ok("resume", job)
     log.goes_on()
     expect_nothing_left(bed)

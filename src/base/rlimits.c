@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* See limits.h. */
-#include "base/limits.h"
+/* See rlimits.h. */
+#include "base/rlimits.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
