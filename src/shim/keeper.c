@@ -254,6 +254,7 @@ int keep_run(const char *dir)
 	bool met = false;
 	int ready;
 
+	(void)lock_fd; /* is held to the end */
 	limits_raise_files();
 	limits_lower_score();
 	reserve_fill();

@@ -290,7 +290,8 @@ int spawn_job(struct job *job, char *const *env, struct brumate_error *err)
 		return r;
 	auto_close int report_end = report[0], go_end = go[0];
 	c.report_fd = report[1];
-	c.go_fd = go[0];
+	c.go_fd = go_end;
+	(void)report_end; /* is closed at the end */
 
 	/* Nothing is reaped until the root is known, or the end of a short command would be missed. */
 	reap_lock();
