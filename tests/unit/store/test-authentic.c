@@ -110,8 +110,10 @@ static size_t forge_members(json_t *root, json_t *object, const struct authority
 		if (json_is_object(inner))
 			n += forge_members(root, inner, a);
 		if (!value || !strcmp(name, "mac") || !strcmp(name, "digest") ||
-		    !strcmp(name, "format") || !strcmp(name, "version"))
+		    !strcmp(name, "format") || !strcmp(name, "version")) {
+			json_decref(value);
 			continue;
+		}
 		json_incref(old);
 		json_object_set_new(object, name, value);
 		write_manifest("mac", root);
