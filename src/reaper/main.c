@@ -4,6 +4,8 @@
  * the job loses its parent becomes its child too, as it is a subreaper. It waits until it has no child any more, and
  * then ends as PID did. So all processes of a job are one tree, however long the shim lives, and CRIU can dump it.
  *
+ * It closes descriptor 0 as soon as it runs, which tells the shim so.
+ *
  * It is dumped and restored with the job, and stands in every job: it opens no file, has no heap and is linked with
  * nothing, the C library neither, so that a checkpoint depends on nothing more than this file and costs two pages.
  */
@@ -85,6 +87,7 @@ void reaper_main(const long *stack)
 	const long command = stack[0] > 1 ? parse_pid((const char *)stack[2]) : 0;
 	int status = 0, command_status = 0;
 
+	call4(__NR_close, 0, 0, 0, 0);
 	/* What is meant for the command is not for this one to die of. */
 	call4(__NR_rt_sigprocmask, SIG_SETMASK, (long)&signals, 0, sizeof(signals));
 	for (;;) {

@@ -87,7 +87,7 @@ struct child {
 	size_t n_groups;
 	int log_fd;    /* of the job's output */
 	char *reaper;  /* path of its program */
-	int report_fd; /* closed by a successful exec of both processes, else gets errno and the place */
+	int report_fd; /* closed once both processes run their programs, else gets errno and the place */
 	int go_fd;     /* readable once the record names the child; at its end the shim is gone */
 };
 
@@ -158,7 +158,8 @@ static _Noreturn void run_command(const struct child *c)
 	give_up(c, "exec");
 }
 
-/* Becomes the reaper of the job, whose command is @pid. It has nothing open and holds no directory. */
+/* Becomes the reaper of the job, whose command is @pid. It has nothing open but the report, which it closes itself:
+ * exec closes descriptors before /proc shows the new arguments, and they name the command. It holds no directory. */
 static _Noreturn void run_reaper(const struct child *c, pid_t pid)
 {
 	char name[] = REAPER_PROGRAM, digits[16], *number = digits + sizeof(digits) - 1;
@@ -166,10 +167,10 @@ static _Noreturn void run_reaper(const struct child *c, pid_t pid)
 	*number = '\0';
 	for (pid_t left = pid; left; left /= 10)
 		*--number = (char)('0' + left % 10);
-	if (fcntl(c->report_fd, F_SETFD, FD_CLOEXEC) == 0 && chdir("/") == 0) {
+	if (chdir("/") == 0 && dup2(c->report_fd, 0) == 0) {
+		close(1);
+		close(2);
 		close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
-		for (int fd = 0; fd < 3; fd++)
-			close(fd);
 		execve(c->reaper, (char *[]){ name, number, NULL }, environ);
 	}
 	int code = errno;
