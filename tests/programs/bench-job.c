@@ -222,6 +222,16 @@ static void on_signal(int sig)
 		want_change = 1;
 }
 
+/* Reset before it is acted on: a signal that comes meanwhile counts again. */
+static bool take(volatile sig_atomic_t *wanted)
+{
+	bool was = *wanted;
+
+	if (was)
+		*wanted = 0;
+	return was;
+}
+
 static void beat(const struct job_options *o)
 {
 	const struct timespec pause = { 0, BEAT_NS };
@@ -238,11 +248,10 @@ static void beat(const struct job_options *o)
 		if (o->flip)
 			flip();
 		if (want_check || want_change) {
-			if (want_change)
+			if (take(&want_change))
 				change(o->change);
-			if (want_check)
+			if (take(&want_check))
 				check();
-			want_check = want_change = 0;
 			at_ns = now_ns();
 		}
 		last_ns = at_ns;
