@@ -64,7 +64,7 @@ static bool is_chosen(struct faulty_rule *rule, uint32_t call)
 }
 
 /* Counts a call. Returns whether it is to fail, with errno set; 0 in errno: cut short. */
-static bool fails(uint32_t call, const void *caller)
+static bool fails_or_is_short(uint32_t call, const void *caller)
 {
 	struct faulty *f = __atomic_load_n(&faulty, __ATOMIC_ACQUIRE);
 
@@ -82,6 +82,16 @@ static bool fails(uint32_t call, const void *caller)
 		return true;
 	}
 	return false;
+}
+
+/* The same for a call that is done whole or not at all. */
+static bool fails(uint32_t call, const void *caller)
+{
+	if (!fails_or_is_short(call, caller))
+		return false;
+	if (!errno)
+		errno = ENOSPC;
+	return true;
 }
 
 #define CALLER __builtin_return_address(0)
@@ -190,9 +200,9 @@ FAILING(FAULTY_OPEN, int, -1, dup, (int fd), (fd))
 #define MOVING(class, name, parameters, whole, half)                                        \
 	ssize_t name parameters                                                             \
 	{                                                                                   \
-		if (!fails(class, CALLER))                                                  \
+		if (len < 2 ? !fails(class, CALLER) : !fails_or_is_short(class, CALLER))    \
 			return NEXT(name) whole;                                            \
-		return errno || len < 2 ? -1 : NEXT(name) half;                             \
+		return errno ? -1 : NEXT(name) half;                                        \
 	}
 
 MOVING(FAULTY_WRITE, write, (int fd, const void *buf, size_t len), (fd, buf, len), (fd, buf, len / 2))
