@@ -360,6 +360,14 @@ class Bed(Instance):
                 found.append(pid)
         return found
 
+    def end_schedule(self, job):
+        """A checkpoint may be under way, and the command is refused for as long as that lasts."""
+        def is_done():
+            done = self.cli("checkpoint", job, "--every", "0")
+            expect(done.code in (0, EXIT_BUSY), done.why())
+            return done.code == 0
+        wait_until(is_done, "the end of the schedule", 60)
+
     def fault(self, point, action, *more):
         """Arms a fault point; it fires once. More such pairs count one after the other."""
         with open(self.fault_file + ".new", "w", encoding="utf-8") as file:

@@ -49,7 +49,7 @@ def set_back_under_a_schedule(bed):
     bed.ok("checkpoint", job, "--every", "1s", "--keep-last", "1")
     seen = set()
     wait_until(lambda: come_and_gone(bed, seen) >= 3, "new checkpoints by the schedule", 60)
-    bed.ok("checkpoint", job, "--every", "0")
+    bed.end_schedule(job)
     wait_until(lambda: len(bed.checkpoints()) == 1, "the older ones to go")
     left = bed.checkpoints()[0]
     expect(left != "first", "the new ones are let go of instead of the old one")
@@ -94,7 +94,7 @@ def what_a_record_names_is_not_pruned(bed):
     expect(result.out.split() == ["two"] and "kept one: job" in result.err, result.why())
     bed.ok("checkpoint", job, "--every", "1s", "--keep-last", "1")
     wait_until(lambda: not {"one", "three"} & set(bed.checkpoints()), "the older ones to go", 60)
-    bed.ok("checkpoint", job, "--every", "0")
+    bed.end_schedule(job)
 
 
 @case
@@ -113,7 +113,7 @@ def set_back_before_the_shim_died(bed):
         bed.cli("kill", "--signal", "CONT", job)
         before = come_and_gone(bed, seen)
         wait_until(lambda: come_and_gone(bed, seen) > before, f"a checkpoint after {hours} hours", 30)  # noqa: B023
-    bed.ok("checkpoint", job, "--every", "0")
+    bed.end_schedule(job)
     bed.expect_whole(job, log)
 
 

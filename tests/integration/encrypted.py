@@ -168,7 +168,7 @@ def key_of_a_schedule(bed):
     wait_until(lambda: "No such file" in (bed.job(job)["message"] or ""), "the message", 30)
     os.rename(key + ".away", key)
     wait_until(lambda: set(bed.checkpoints()) - {first}, "the next one", 60)
-    wait_until(lambda: bed.cli("checkpoint", job, "--every", "0").code == 0, "the end of the schedule", 30)
+    bed.end_schedule(job)
     last = sorted(bed.checkpoints())[-1]
     with open(os.path.join(place(bed, last), "manifest.json"), encoding="utf-8") as file:
         expect(len(json.load(file)["key_id"]) == 32, "it is not encrypted")

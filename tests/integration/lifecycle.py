@@ -382,7 +382,7 @@ def every_so_often(bed):
         return len(seen) >= 4
 
     wait_until(four_came, "four checkpoints", 60)
-    bed.ok("checkpoint", job, "--every", "0")
+    bed.end_schedule(job)
     expect(bed.job(job)["schedule"] is None, f"{bed.job(job)['schedule']}")
     wait_until(lambda: len(bed.checkpoints()) <= 2, "all but two are gone")
     left = bed.checkpoints()
@@ -403,7 +403,7 @@ def every_so_often_after_the_shim_died(bed):
     retry(bed, "suspend", job)
     bed.ok("resume", job)
     wait_until(lambda: set(bed.checkpoints()) - before, "a checkpoint by the next shim", 60)
-    retry(bed, "checkpoint", job, "--every", "0")
+    bed.end_schedule(job)
     bed.expect_whole(job, log)
 
 
@@ -424,7 +424,7 @@ def every_so_often_and_it_fails(bed):
     done = run(["mount", "-o", "remount,size=256m", small])
     expect(done.code == 0, done.why())
     wait_until(lambda: bed.list("ls", "checkpoints", "--dir", os.path.join(small, "store")), "the next one", 30)
-    retry(bed, "checkpoint", job, "--every", "0")
+    bed.end_schedule(job)
     wait_until(lambda: bed.job(job)["message"] is None, "the message is gone")
     bed.expect_whole(job, log)
 
@@ -445,7 +445,7 @@ def every_so_often_as_configured(bed):
         seen = set(bed.checkpoints())
         retry(bed, "checkpoint", job, "--every", "1s", *options)
         name = wait_until(lambda: sorted(set(bed.checkpoints()) - seen), "a checkpoint by schedule", 60)[0]
-        retry(bed, "checkpoint", job, "--every", "0")
+        bed.end_schedule(job)
         packed = pack_bytes(bed, name)
         for each in bed.checkpoints():
             bed.ok("rm", each)  # nothing to share with
@@ -467,7 +467,7 @@ def every_so_often_as_configured(bed):
     wait_until(lambda: "checkpoint by schedule" in (bed.job(job)["message"] or ""), "the message", 30)
     expect(not bed.checkpoints(), "Timeout= is not heeded")
     bed.refused(2, "compress", "checkpoint", job, "--every", "1s", "--compress", "zip")
-    retry(bed, "checkpoint", job, "--every", "0")
+    bed.end_schedule(job)
     bed.expect_whole(job, log)
 
 
@@ -484,7 +484,7 @@ def every_so_often_leaves_a_suspended_job_alone(bed):
     expect(not bed.checkpoints(), f"{bed.checkpoints()}")
     bed.ok("resume", job)
     wait_until(bed.checkpoints, "one once it runs", 30)
-    retry(bed, "checkpoint", job, "--every", "0")
+    bed.end_schedule(job)
     bed.expect_whole(job, log)
 
 

@@ -179,7 +179,7 @@ def clocks_that_jump(bed):
         bed.ok("checkpoint", subject.job, "--every", "1s", "--keep-last", "1")
         made = len(bed.checkpoints())
         wait_until(lambda: bed.checkpoints() and (len(bed.checkpoints()) != made or made), "a checkpoint", 20)
-        bed.ok("checkpoint", subject.job, "--every", "0")
+        bed.end_schedule(subject.job)
     bed.expect_whole(subject.job, subject.log)
 
 

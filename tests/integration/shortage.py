@@ -167,7 +167,7 @@ def a_schedule_outlives_its_shim(bed):
     store = bed.store()
     before = set(os.listdir(store)) if os.path.isdir(store) else set()
     wait_until(lambda: os.path.isdir(store) and {n for n in os.listdir(store) if n[0] != "."} - before, "another checkpoint")
-    bed.ok("checkpoint", "--every", "0", job)
+    bed.end_schedule(job)
     wait_until(lambda: not keeper(bed, job), "the end of the keeper")
     bed.expect_whole(job, log)
 
