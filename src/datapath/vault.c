@@ -184,7 +184,7 @@ static int decode_piece(struct vault_piece *ret, json_t *o, struct brumate_error
 
 static int decode_pieces(struct vault *v, json_t *o, struct brumate_error *err)
 {
-	json_t *list;
+	json_t *list = NULL;
 	int r = wire_get_array(o, "pieces", &list, err);
 	size_t n = json_array_size(list);
 
