@@ -148,6 +148,7 @@ static const char *beyond_process(const struct criu_image_thread *t, const struc
 	return m->n_rights ? why : NULL;
 }
 
+/* Returns 1 for a process that has ended, of which CRIU names threads that are none. */
 static int check_thread(int dir_fd, const struct manifest *m, pid_t pid, pid_t tid,
 			struct brumate_error *err)
 {
@@ -161,7 +162,7 @@ static int check_thread(int dir_fd, const struct manifest *m, pid_t pid, pid_t t
 				    strerror(-r));
 	const char *why = beyond_process(&t, m, pid);
 	if (!why)
-		return 0;
+		return t.has_ended;
 	brumate_fail(err, EBADMSG,
 		     "CRIU's image of process %d asks for %s: the kernel said otherwise of it", pid,
 		     why);
