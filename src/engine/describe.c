@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "process/hugetlb.h"
+#include "process/reaper.h"
 
 enum { CPUINFO_BYTES_MAX = 4 << 20 };
 
@@ -129,6 +130,9 @@ static int describe_processes(struct op *op, struct brumate_error *err)
 		p->gpu = gpu != NULL;
 		p->rss_bytes = info->rss_bytes;
 	}
+	/* The reaper ends with the last process that it stands for. */
+	if (m->n_processes <= reaper_is(op->job->root))
+		return brumate_fail(err, ESRCH, "job %s has ended", op->job->id);
 	return 0;
 }
 

@@ -129,6 +129,15 @@ static bool goes_on(const struct vault_piece *p, const struct manifest_region *r
 	return p->process.pid == r->pid && p->id == r->id && p->va + p->len_bytes == r->va;
 }
 
+/* Device memory of a process that was killed after it was saved, and before CRIU froze the others, is nobody's. */
+static bool is_of_process(const struct manifest *m, const struct manifest_region *r)
+{
+	for (size_t i = 0; i < m->n_processes; i++)
+		if (m->processes[i].pid == r->pid)
+			return r->kind == MANIFEST_REGION_DEVICE;
+	return false;
+}
+
 /* Fills the vault, which is empty, with pieces without fds. */
 static int find_pieces(struct vault *v, const struct manifest *m, struct brumate_error *err)
 {
@@ -139,7 +148,7 @@ static int find_pieces(struct vault *v, const struct manifest *m, struct brumate
 		const struct manifest_region *r = &m->memory.regions[i];
 		struct vault_piece *last = v->n_pieces ? &v->pieces[v->n_pieces - 1] : NULL;
 
-		if (r->kind != MANIFEST_REGION_DEVICE)
+		if (!is_of_process(m, r))
 			continue;
 		if (last && goes_on(last, r)) {
 			last->len_bytes += r->len_bytes;
@@ -179,7 +188,7 @@ static int find_places(uint64_t *places, const struct vault *v, const struct man
 		const struct manifest_region *r = &m->memory.regions[i];
 
 		places[i] = UINT64_MAX;
-		if (r->kind != MANIFEST_REGION_DEVICE)
+		if (!is_of_process(m, r))
 			continue;
 		places[i] = place_of(v, pieces, r);
 		if (places[i] > total_bytes || r->len_bytes > total_bytes - places[i])

@@ -386,6 +386,8 @@ int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_
 	snprintf(job->message, sizeof(job->message), "%s: %s", op->kind, err->text);
 	if (!alive) {
 		job->op = (struct job_op){ 0 };
+		if (op->touched) /* before that, nothing fails for another reason that has this one */
+			brumate_wrap(err, r, "job %s has ended", job->id);
 		brumate_error_exit(err, EXIT_NOT_FOUND);
 		return r; /* whoever waits for the job records how it ended */
 	}

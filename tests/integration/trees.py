@@ -371,5 +371,63 @@ def a_pool_whose_workers_come_and_go(bed):
     bed.end(job)
 
 
+def two_counters(bed):
+    """A job whose command has a child that works, too; the child's pid."""
+    job, log = bed.started(["sh", "-c", f"{counter(bed)} & exec {counter(bed)}"])
+    wait_until(lambda: len(steps(log)) == 2, "both work")
+    command = bed.pid(job)
+    return job, log, next(int(pid) for pid in re.findall(r"^pid (\d+) ", log.text(), re.M) if int(pid) != command)
+
+
+def kill_and_wait(pid):
+    """Its parent does not wait for it: a zombie is left."""
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: process_start(pid) is None, "the member's end")
+
+
+def save_and_restore(bed, job, log, n):
+    """It comes back with so many members, and they work on."""
+    bed.operation("restore", bed.operation("checkpoint", job)["checkpoint"])
+    before = steps(log)
+    wait_until(lambda: sum(steps(log)[pid] > step for pid, step in before.items()) == n, f"{n} to go on", 60)
+    bed.end(job)
+
+
+@case
+def zombies_are_saved(bed):
+    job, log, child = two_counters(bed)
+    kill_and_wait(child)
+    save_and_restore(bed, job, log, 1)
+
+
+@case
+def a_member_is_killed_before_the_others_are_saved(bed):
+    """While it is suspended, and between its own save and theirs: what was saved of it is nobody's."""
+    job, log, child = two_counters(bed)
+    bed.operation("suspend", job)
+    kill_and_wait(child)
+    save_and_restore(bed, job, log, 1)
+    job, log, child = two_counters(bed)
+    with bed.held_at("checkpoint.criu.begin", "checkpoint", job) as operation:
+        kill_and_wait(child)
+    code, _, err = operation.end()
+    expect(code == 0, f"checkpoint: exit {code}: {err}")
+    bed.operation("restore", job)
+    before = steps(log)
+    wait_until(lambda: sum(steps(log)[pid] > step for pid, step in before.items()) == 1, "one to go on", 60)
+    bed.end(job)
+
+
+@case
+def nobody_is_left_to_be_saved(bed):
+    job, log = bed.counter(mib=8)
+    with bed.held_at("checkpoint.criu.begin", "checkpoint", job) as operation:
+        kill_and_wait(bed.pid(job))
+    code, _, err = operation.end()
+    expect(code == 3 and "ended" in err, f"checkpoint: exit {code}: {err}")
+    expect(bed.wait_state(job, ("exited",), 10) == "exited" and bed.job(job)["exit_code"] == 137, f"{bed.job(job)}")
+    expect(not bed.checkpoints() and not bed.partials(), f"{bed.checkpoints()}")
+
+
 if __name__ == "__main__":
     main()
