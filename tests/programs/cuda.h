@@ -41,6 +41,8 @@
 	X(cuMemcpyDtoH_v2)                \
 	X(cuMemcpyDtoHAsync_v2)           \
 	X(cuMemcpyHtoDAsync_v2)           \
+	X(cuMemcpyHtoD_v2)                \
+	X(cuMemcpyDtoDAsync_v2)           \
 	X(cuMemsetD8_v2)                  \
 	X(cuMemsetD8Async)                \
 	X(cuStreamCreate)                 \
@@ -67,6 +69,8 @@
 	X(cuMemAddressFree)               \
 	X(cuMemCreate)                    \
 	X(cuMemMap)                       \
+	X(cuMemUnmap)                     \
+	X(cuMemRelease)                   \
 	X(cuMemSetAccess)                 \
 	X(cuMemGetAllocationGranularity)  \
 	X(cuMemExportToShareableHandle)   \
