@@ -5,7 +5,7 @@ MESON  ?= meson
 FUZZ_SECONDS ?= 20
 
 .PHONY: all setup build demo check check-unit check-asan check-tsan check-clang check-fuzz check-style \
-	soak check-commits bench gpu-check gpu-bundle install clean format
+	soak weave check-commits bench gpu-check gpu-bundle install clean format
 
 all: build
 
@@ -43,6 +43,9 @@ check-fuzz: setup
 SECONDS ?= 3600
 soak: build
 	BUILD=$(BUILD) python3 tests/soak.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+# The same with jobs of many processes that are made at random.
+weave: build
+	BUILD=$(BUILD) python3 tests/integration/weave.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 # Every commit since REV builds by itself.
 check-commits: setup

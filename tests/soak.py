@@ -53,9 +53,9 @@ class Counts:
     wrong: list = field(default_factory=list)
     stuck: list = field(default_factory=list)
 
-    def line(self, seed, seconds):
+    def line(self, name, seed, seconds):
         faults = ", ".join(f"{n} {name}" for name, n in sorted(self.faults.items()))
-        return (f"soak: seed {seed}: {seconds:.0f} s, {self.rounds} rounds, {self.operations} operations ({self.done} done, "
+        return (f"{name}: seed {seed}: {seconds:.0f} s, {self.rounds} rounds, {self.operations} operations ({self.done} done, "
                 f"{self.failed} failed, {self.refused} refused), {sum(self.faults.values())} faults ({faults}), "
                 f"{self.excused} lost with reason, {len(self.lost)} lost, {len(self.wrong)} wrong, {len(self.stuck)} stuck")
 
@@ -106,6 +106,10 @@ BY_TWO_GPUS = ("kinds two-gpus",)
 
 class Round:
     """One instance of brumate, from its first job to the reckoning."""
+
+    NAME, JOBS = "soak", (2, 4)  # how many jobs there are, at least and at most
+    VICTIMS = ("brumate", "brumate-broker", "brumate-shim", "brumate-keeper", "brumate-init", "criu", "member")
+    ACTIONS = ("error:5", "error:28", "error:12", "kill", "kill:broker", "kill:criu", "delay:200", "delay:1000")  # at a point
 
     def __init__(self, build, seed, options, counts):
         self.seed, self.options, self.counts = seed, options, counts
@@ -172,12 +176,15 @@ class Round:
             elif mib:
                 argv += ["--mib", str(mib)]
         options = ["--data-path", "driver"] if rng.random() < 0.15 else []
-        result = self.command("run", *options, "--", *argv)
+        self.run_job(Subject, name, *options, "--", *argv)
+
+    def run_job(self, kind, name, *words):
+        result = self.command("run", *words)
         if result is None or result[0]:
             return
         job = result[1].strip()
         log = Log(os.path.join(self.bed.own["BRUMATE_LOG_DIR"], job + ".log"))
-        subject = Subject(job, log, name)
+        subject = kind(job, log, name)
         with self.lock:
             self.subjects.append(subject)
         with contextlib.suppress(Failed):
@@ -349,7 +356,8 @@ class Round:
         rng = random.Random(f"{self.seed} worker {number}")
         while not self.over.is_set() and time.monotonic() < self.deadline:
             alive = [s for s in self.subjects if not s.gone]
-            if len(alive) < 2 or (len(alive) < 4 and rng.random() < 0.05):
+            fewest, most = self.JOBS
+            if len(alive) < fewest or (len(alive) < most and rng.random() < 0.05):
                 self.new_job(rng)
                 continue
             subject = rng.choice(alive)
@@ -381,6 +389,7 @@ class Round:
             # Not the root of others: what descends from it would outlive the job.
             if kind is None and job and (process.pid != job.root.pid or len(job.tree) == 1) and rng.random() < 0.02:
                 found.append(("member", process, job))
+        found = [f for f in found if f[0] in self.VICTIMS]
         if not found:
             return None
         kinds = sorted({kind for kind, _, _ in found})
@@ -445,7 +454,7 @@ class Round:
                 self.bed.disarm()
             return
         point = rng.choice(self.options.points)
-        action = rng.choice(("error:5", "error:28", "error:12", "kill", "kill:broker", "kill:criu", "delay:200", "delay:1000"))
+        action = rng.choice(self.ACTIONS)
         if action == "kill:criu":
             for other in self.subjects:
                 other.excuse = other.excuse or "CRIU killed"
@@ -560,7 +569,7 @@ class Round:
             self.wrong(line)
         for subject in self.subjects:
             if not subject.gone:
-                self.bed.cli("kill", "--grace", "5s", subject.id)
+                self.command("kill", "--grace", "5s", subject.id)
         for line in promises.broken(self.bed.places(), 20) if not lines else ():
             self.wrong("at the end: " + line)
 
@@ -668,7 +677,7 @@ class Round:
         if keep:
             for name in {self.bed.dir, os.path.dirname(self.bed.own["BRUMATE_STATE_DIR"])}:
                 with contextlib.suppress(shutil.Error):  # some of it goes meanwhile
-                    shutil.copytree(name, os.path.join(keep, f"soak-{self.seed}", os.path.basename(name)), symlinks=True,
+                    shutil.copytree(name, os.path.join(keep, f"{self.NAME}-{self.seed}", os.path.basename(name)), symlinks=True,
                                     ignore=shutil.ignore_patterns("sim", "run", "*.sock", "*.img", "filler"), dirs_exist_ok=True)
 
 
@@ -681,8 +690,8 @@ def fault_points(build):
                      "data.alloc", "data.copy", "data.digests", "data.export", "data.import", "data.filled"] * 2
 
 
-def parse():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parse(description):
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--seed", help="of the first round (default: of this moment)")
     parser.add_argument("--rounds", type=int, help="end after so many rounds")
@@ -693,8 +702,9 @@ def parse():
     return parser.parse_args()
 
 
-def main():
-    options = parse()
+def main(kind=Round, description=__doc__):
+    """Rounds of this kind for as long as is wanted; the exit status."""
+    options = parse(description)
     build = Build(options.build) if options.build else find_build()
     if os.geteuid():
         print("skip: needs root: CRIU does")
@@ -702,11 +712,11 @@ def main():
     options.points = fault_points(build)
     first = int(options.seed) if options.seed else int(time.time()) % 1000000 * 1000
     counts, begin = Counts(), time.monotonic()
-    print(f"soak: seed {first}", flush=True)
+    print(f"{kind.NAME}: seed {first}", flush=True)
     while counts.rounds == 0 or (time.monotonic() - begin < options.seconds and counts.rounds != options.rounds):
         left = options.seconds - (time.monotonic() - begin)
         try:
-            Round(build, first + counts.rounds, options, counts).run(max(3, min(options.round_seconds, left)))
+            kind(build, first + counts.rounds, options, counts).run(max(3, min(options.round_seconds, left)))
         except Skipped as skipped:
             print(f"skip: {skipped}")
             return 77
@@ -714,7 +724,7 @@ def main():
     for name in ("lost", "wrong", "stuck"):
         for text in getattr(counts, name):
             print(f"{name}: {text}")
-    print(counts.line(first, time.monotonic() - begin), flush=True)
+    print(counts.line(kind.NAME, first, time.monotonic() - begin), flush=True)
     return 1 if counts.is_bad() else 0
 
 
