@@ -15,7 +15,7 @@ def ranks(bed, count, *options):
 
 
 def members(count):
-    return 3 if count == "independent" else count
+    return {"independent": 3, "threads": 2}.get(count, count)
 
 
 def steps(log):
@@ -63,6 +63,13 @@ def on_one_gpu(bed):
     bed.own["BRUMATE_SIM_GPUS"] = "1"
     job, log = ranks(bed, 2, "--busy-ms", 5)
     round_trips(bed, job, log, 2)
+    bed.end(job)
+
+
+@case
+def two_gpus_of_one_process(bed):
+    job, log = ranks(bed, "threads", "--busy-ms", 5, "--interval-ms", 40)
+    round_trips(bed, job, log, 4)
     bed.end(job)
 
 

@@ -4,7 +4,8 @@
  * others, and the host runs ahead of the GPU. A thread of each rank carries what its kernels tell to the other
  * ranks by sockets, as collective libraries do between machines; no memory is shared. The word is the number
  * of ranks; they take the GPUs from --gpu on in turn. With --interval-ms the ranks are not in step: each pauses
- * for that long at other times. With the word "independent" three of them do the same work and wait for nobody.
+ * for that long at other times. With the word "independent" three of them do the same work and wait for nobody;
+ * with the word "threads" two ranks are threads of one process.
  */
 #include <poll.h>
 #include <pthread.h>
@@ -22,14 +23,16 @@
 
 enum { RANKS_MAX = 16, LAYERS = 8, AHEAD = 4 };
 
-static unsigned int n_ranks = 2, rank;
-static bool independent;
+static unsigned int n_ranks = 2;
+static _Thread_local unsigned int rank;
+static bool independent, threads;
 static int links[RANKS_MAX][RANKS_MAX]; /* of the row's rank, to the column's */
 
-/* Page-locked: what our kernels have reached, and what those of the others have. */
+/* Page-locked: what our kernels have reached, and what those of the others have. Threads share one. */
 static struct flags {
 	_Atomic uint32_t own, others[RANKS_MAX];
-} *flags;
+} * flags;
+static pthread_barrier_t made;
 
 static void make_links(void)
 {
@@ -64,14 +67,21 @@ static void hear_others(void)
 	}
 }
 
+struct carrier {
+	pthread_t thread;
+	unsigned int rank;
+	_Atomic uint32_t last;
+};
+
 /* Until the last that is to be reached has been told. The GPU writes and reads memory: nothing wakes this. */
 static void *carry(void *arg)
 {
 	const struct timespec pause = { .tv_nsec = 20000 };
-	const _Atomic uint32_t *last = arg;
+	const struct carrier *carrier = arg;
 	uint32_t told = 0;
 
-	while (!told || told != atomic_load(last)) {
+	rank = carrier->rank;
+	while (!told || told != atomic_load(&carrier->last)) {
 		uint32_t reached = atomic_load(&flags->own);
 
 		if (reached != told)
@@ -128,32 +138,88 @@ static void say_rank(void *state)
 	printf("rank %u ", rank);
 }
 
-static void run_rank(const struct options *options)
+static void make_flags(void)
 {
-	struct options own = *options;
-	struct state s = { .options = options };
-	_Atomic uint32_t last = 0;
-	pthread_t thread;
+	CHECKED(cuMemHostAlloc((void **)&flags, sizeof(*flags),
+			       CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE));
+	*flags = (struct flags){ 0 };
+}
+
+static void find_flags(struct state *s)
+{
+	CHECKED(cuMemHostGetDevicePointer_v2(&s->own, (void *)&flags->own, 0));
+	CHECKED(cuMemHostGetDevicePointer_v2(&s->others, (void *)flags->others, 0));
+	if (threads)
+		s->own = s->others + rank * sizeof(uint32_t);
+}
+
+static void open_rank(struct state *s)
+{
 	int n_gpus;
 
-	cuda_load();
 	CHECKED(cuInit(0));
 	CHECKED(cuDeviceGetCount(&n_gpus));
-	gpu_open(&s.gpu, (options->gpu + (int)rank) % n_gpus);
-	array_alloc(&s.memory, &s.gpu, 1, options->mib << 20);
-	CHECKED(cuMemHostAlloc((void **)&flags, sizeof(*flags), CU_MEMHOSTALLOC_DEVICEMAP));
-	*flags = (struct flags){ 0 };
-	CHECKED(cuMemHostGetDevicePointer_v2(&s.own, (void *)&flags->own, 0));
-	CHECKED(cuMemHostGetDevicePointer_v2(&s.others, (void *)flags->others, 0));
-	if (pthread_create(&thread, NULL, carry, &last))
-		die("pthread_create");
+	gpu_open(&s->gpu, (s->options->gpu + (int)rank) % n_gpus);
+	array_alloc(&s->memory, &s->gpu, 1, s->options->mib << 20);
+}
+
+static void run_steps(struct state *s)
+{
+	struct options own = *s->options;
+
 	own.interval_ms = 0;
-	steps_run(&own, step, say_rank, &s);
+	steps_run(&own, step, say_rank, s);
 	CHECKED(cuCtxSynchronize());
-	atomic_store(&last, independent ? 1 : s.reached);
+}
+
+/* A process alone. */
+static void run_rank(const struct options *options)
+{
+	struct state s = { .options = options };
+	struct carrier carrier = { .rank = rank };
+
+	cuda_load();
+	open_rank(&s);
+	make_flags();
+	find_flags(&s);
+	if (pthread_create(&carrier.thread, NULL, carry, &carrier))
+		die("pthread_create");
+	run_steps(&s);
+	atomic_store(&carrier.last, independent ? 1 : s.reached);
 	if (independent)
 		atomic_store(&flags->own, 1);
-	pthread_join(thread, NULL);
+	pthread_join(carrier.thread, NULL);
+}
+
+static void run_thread(unsigned int own_rank, const struct options *options)
+{
+	struct state s = { .options = options };
+
+	rank = own_rank;
+	open_rank(&s);
+	if (!rank)
+		make_flags();
+	pthread_barrier_wait(&made);
+	find_flags(&s);
+	run_steps(&s);
+}
+
+static void *run_second(void *arg)
+{
+	run_thread(1, arg);
+	return NULL;
+}
+
+static void run_threads(struct options *options)
+{
+	pthread_t second;
+
+	cuda_load();
+	pthread_barrier_init(&made, NULL, 2);
+	if (pthread_create(&second, NULL, run_second, options))
+		die("pthread_create");
+	run_thread(0, options);
+	pthread_join(second, NULL);
 }
 
 int main(int argc, char **argv)
@@ -163,8 +229,14 @@ int main(int argc, char **argv)
 	int status;
 
 	options_parse(&options, argc, argv,
-		      "ranks [2|independent] [--mib 16] [--busy-ms 0] [--interval-ms 0] [--steps N] [--gpu 0]");
+		      "ranks [2|independent|threads] [--mib 16] [--busy-ms 0] [--interval-ms 0] "
+		      "[--steps N] [--gpu 0]");
 	independent = options.word && !strcmp(options.word, "independent");
+	threads = options.word && !strcmp(options.word, "threads");
+	if (threads) {
+		run_threads(&options);
+		return 0;
+	}
 	if (options.word)
 		n_ranks = independent ? 3 : (unsigned int)atoi(options.word);
 	if (n_ranks < 2 || n_ranks > RANKS_MAX)

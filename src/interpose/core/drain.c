@@ -11,6 +11,10 @@
  * none is let through, then for a while they are, then for half as long they are not, then twice as long, and so
  * on. Members that are independent become idle as soon as such a pause is longer than their work; members in
  * lockstep take about one and a half times what they need.
+ *
+ * The same happens within a process that uses several GPUs: work on one waits for work on another that is held back,
+ * and so may a thread that waits in the driver. So where some contexts are idle and others do not become so, a few
+ * calls are let through, one after the other, and after a pause that is twice as long some more.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -37,6 +41,10 @@ enum {
 	/* Until the first call is let through, and then for how long: most queues are empty by then. */
 	FIRST_PAUSE_MS = 20,
 	FIRST_TURN_MS = 20,
+	/* Between GPUs of one process. Independent ones are soon idle: so few calls each time, and longer pauses. */
+	FIRST_PUSH_MS = 200,
+	PUSH_CALLS = 32,
+	PUSH_CALL_MS = 2, /* from one to the next: then it is either enough or not */
 };
 
 /* ---- whether the contexts are idle ---- */
@@ -49,6 +57,7 @@ struct look {
 	atomic_int
 		failed; /* in the first context where something has gone wrong for good; 0: nowhere */
 	size_t n;
+	atomic_size_t n_begun, n_idle; /* contexts: one thread waits for each */
 	void *contexts[];
 };
 
@@ -58,45 +67,65 @@ static void put_look(struct look *look)
 		free(look);
 }
 
-static void *wait_for_contexts(void *arg)
+static void *wait_for_context(void *arg)
 {
 	struct look *look = arg;
-	int r, none = 0;
+	size_t own = atomic_fetch_add(&look->n_begun, 1);
+	int r = 0, none = 0;
 
 	gate_exempt();
 	capture_relax();
 	/* An error is of work that failed: nothing of that context is running any more. */
-	for (size_t i = 0; i < look->n && !atomic_load(&look->given_up); i++, none = 0) {
-		r = backend_wait(look->contexts[i]);
-		if (r == -ESHUTDOWN || backend_is_lasting(r))
-			atomic_compare_exchange_strong(&look->failed, &none, r);
-	}
-	atomic_store(&look->done, true);
+	if (own < look->n && !atomic_load(&look->given_up))
+		r = backend_wait(look->contexts[own]);
+	if (r == -ESHUTDOWN || backend_is_lasting(r))
+		atomic_compare_exchange_strong(&look->failed, &none, r);
+	if (atomic_fetch_add(&look->n_idle, 1) + 1 >= look->n)
+		atomic_store(&look->done, true);
 	gate_wake_closer();
 	put_look(look);
 	return NULL;
 }
 
+static size_t count_contexts(void)
+{
+	size_t n = 0;
+
+	for (struct context *c = memory.contexts; c; c = c->next)
+		n++;
+	return n;
+}
+
+/* One thread at least: a look that has nothing to wait for is done by itself, too. */
+static int start_threads(struct look *look)
+{
+	size_t n_threads = look->n ? look->n : 1;
+	int r = 0;
+
+	atomic_store(&look->refs, (unsigned int)n_threads + 1);
+	for (size_t i = 0; i < n_threads; i++) {
+		if (!r)
+			r = thread_start_detached(wait_for_context, look, STACK_BYTES);
+		if (r)
+			put_look(look);
+	}
+	return r;
+}
+
 static struct look *start_look(int *ret_error)
 {
 	struct look *look;
-	size_t n = 0;
 
 	memory_lock();
-	for (struct context *c = memory.contexts; c; c = c->next)
-		n++;
-	look = calloc(1, sizeof(*look) + n * sizeof(*look->contexts));
+	look = calloc(1, sizeof(*look) + count_contexts() * sizeof(*look->contexts));
 	for (struct context *c = memory.contexts; c && look; c = c->next)
 		look->contexts[look->n++] = c->handle;
 	memory_unlock();
-	*ret_error = -ENOMEM;
-	if (!look)
-		return NULL;
-	atomic_store(&look->refs, 2);
-	*ret_error = thread_start_detached(wait_for_contexts, look, STACK_BYTES);
-	if (!*ret_error)
+	*ret_error = look ? start_threads(look) : -ENOMEM;
+	if (!look || !*ret_error)
 		return look;
-	free(look);
+	atomic_store(&look->given_up, true);
+	put_look(look);
 	return NULL;
 }
 
@@ -211,9 +240,12 @@ static bool become_busy(struct members *m)
 struct drain {
 	struct members members;
 	struct look *look; /* under way */
-	bool idle;	   /* our bit is not set */
-	int failed;	   /* as the last look found it */
+	bool look_is_old; /* somebody was in the driver since it began: it can only tell who is busy */
+	bool idle;	  /* our bit is not set */
+	int failed;	  /* as the last look found it */
 	uint64_t start_ns, deadline_ns;
+	uint64_t push_ns, push_pause_ns; /* when to push() next; and after so many of them */
+	unsigned int n_pushed;
 };
 
 static void drop_look(struct drain *d)
@@ -222,6 +254,19 @@ static void drop_look(struct drain *d)
 		atomic_store(&d->look->given_up, true);
 	put_look(d->look);
 	d->look = NULL;
+	d->look_is_old = false;
+}
+
+static void end_look(struct drain *d)
+{
+	bool idle = !d->look_is_old;
+
+	d->failed = atomic_load(&d->look->failed);
+	drop_look(d);
+	if (!idle)
+		return;
+	d->idle = true;
+	become_idle(&d->members);
 }
 
 /* A capture is not to be waited in, nor to be cut in two: it goes on to its end. */
@@ -229,6 +274,7 @@ static int let_capture_end(struct drain *d)
 {
 	int r;
 
+	d->look_is_old = true;
 	gate_open();
 	r = capture_wait(d->deadline_ns);
 	return r < 0 ? r : gate_close();
@@ -239,20 +285,18 @@ static int step_busy(struct drain *d)
 {
 	int r = 0;
 
-	/* Nobody came for the ticket, and nobody waits for us. */
-	if (!d->look && !others_busy(&d->members))
+	/* Nobody came for the ticket, and nobody waits for us, or not any more. */
+	if (d->look ? atomic_load(&d->look->done) : !others_busy(&d->members))
 		gate_take_back();
 	if (!gate_is_empty())
-		drop_look(d);
+		d->look_is_old = true;
 	else if (capture_active())
 		r = let_capture_end(d);
-	else if (!d->look)
+	else if (d->look && atomic_load(&d->look->done))
+		end_look(d);
+	if (!r && !d->look && !d->idle && gate_is_empty()) {
+		d->look_is_old = false;
 		d->look = start_look(&r);
-	else if (atomic_load(&d->look->done)) {
-		d->failed = atomic_load(&d->look->failed);
-		drop_look(d);
-		d->idle = true;
-		become_idle(&d->members);
 	}
 	return r;
 }
@@ -286,6 +330,27 @@ static uint64_t step_idle(struct drain *d)
 	return DEADLINE_NEVER;
 }
 
+/* Busy: lets a call through that may be what work of another context waits for. Returns when to do so again. */
+static uint64_t push(struct drain *d)
+{
+	uint64_t now = clock_now_ns();
+
+	if (!gate_holds_back() || !atomic_load(&memory.several_devices) ||
+	    (d->look && !atomic_load(&d->look->n_idle)))
+		return DEADLINE_NEVER;
+	if (now < d->push_ns)
+		return d->push_ns;
+	gate_take_back(); /* nobody used it */
+	gate_let_through();
+	d->look_is_old = true;
+	d->push_ns = now + PUSH_CALL_MS * NS_PER_MS;
+	if (++d->n_pushed % PUSH_CALLS == 0) {
+		d->push_pause_ns *= 2;
+		d->push_ns = now + d->push_pause_ns;
+	}
+	return d->push_ns;
+}
+
 static int drain_to_the_end(struct drain *d)
 {
 	for (;;) {
@@ -304,6 +369,8 @@ static int drain_to_the_end(struct drain *d)
 			r = step_busy(d);
 		if (r < 0)
 			return r;
+		if (!was_idle && !d->idle)
+			until = push(d);
 		if (d->idle == was_idle)
 			gate_wait(seen, until < d->deadline_ns ? until : d->deadline_ns);
 	}
@@ -321,11 +388,12 @@ static const char *why_not(const struct drain *d, int r)
 
 int drain(unsigned int member, int fd, uint64_t deadline_ns, int *ret_failed, const char **why)
 {
-	struct drain d = { .deadline_ns = deadline_ns };
+	struct drain d = { .deadline_ns = deadline_ns, .push_pause_ns = FIRST_PUSH_MS * NS_PER_MS };
 	int r = join_members(&d.members, member, fd);
 
 	if (r == 0) {
 		d.start_ns = d.members.shared ? d.members.shared->start_ns : 0;
+		d.push_ns = clock_now_ns() + d.push_pause_ns;
 		r = gate_close();
 		if (r == 0)
 			r = drain_to_the_end(&d);
