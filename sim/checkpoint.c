@@ -185,7 +185,7 @@ static CUresult find_lost(void)
 		/* H200: memory imported by fd and not let go of: both ends restore with 801. */
 		if (phys->imported)
 			return CUDA_ERROR_NOT_SUPPORTED;
-		/* H200: legacy IPC: the importer's restore fails with 1; driver 610 can, in a job. */
+		/* H200: legacy IPC: the importer's restore fails with 1; by others: driver 610 can, in a job. */
 		if (phys->ipc_opened && !(config_get()->driver >= 610 && phys->ipc_same_job))
 			return CUDA_ERROR_INVALID_VALUE;
 	}
@@ -198,8 +198,12 @@ static void drop_device(void)
 {
 	for (size_t i = 0; i < sim.views.n; i++)
 		view_unmap(sim.views.slots[i].value);
-	for (size_t i = 0; i < sim.physes.n; i++)
-		vram_drop(&((struct phys *)sim.physes.slots[i].value)->file);
+	for (size_t i = 0; i < sim.physes.n; i++) {
+		struct phys *phys = sim.physes.slots[i].value;
+
+		vram_drop(&phys->file);
+		phys->ipc_away = phys->ipc_opened;
+	}
 	contexts_drop_vram();
 	handle_close();
 }
@@ -219,6 +223,11 @@ static CUresult save_locked(void)
 	if (r < 0)
 		return r == -ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_OPERATING_SYSTEM;
 	pace(start, bytes + stacks_bytes(), config_get()->out_gbps);
+	CUresult noted = job_file_note_save();
+	if (noted) {
+		forget_saved();
+		return noted;
+	}
 	drop_device();
 	return CUDA_SUCCESS;
 }
@@ -278,8 +287,9 @@ static CUresult bring_back(struct phys *phys)
 	const struct saved *saved = phys->saved;
 	int r;
 
+	/* It may be of a process that is restored after this one. */
 	if (phys->ipc_opened)
-		return ipc_reopen(phys);
+		return CUDA_SUCCESS;
 	r = vram_create(&phys->file, sim.gpu_of[phys->device], bytes);
 	if (r < 0)
 		return vram_result(r);
@@ -294,6 +304,18 @@ static CUresult bring_back(struct phys *phys)
 	return vram_result(r);
 }
 
+/* Either those of memory that is another process's and has been away, or all others. */
+static CUresult map_views(bool away)
+{
+	for (size_t i = 0; i < sim.views.n; i++) {
+		struct view *view = sim.views.slots[i].value;
+
+		if (view->phys->ipc_away == away && view_map(view) < 0)
+			return CUDA_ERROR_OPERATING_SYSTEM;
+	}
+	return CUDA_SUCCESS;
+}
+
 static CUresult bring_back_all(uint64_t *ret_bytes)
 {
 	CUresult r = contexts_take_vram();
@@ -305,9 +327,26 @@ static CUresult bring_back_all(uint64_t *ret_bytes)
 		*ret_bytes += phys->file.bytes;
 		r = bring_back(phys);
 	}
-	for (size_t i = 0; i < sim.views.n && !r; i++)
-		if (view_map(sim.views.slots[i].value) < 0)
-			r = CUDA_ERROR_OPERATING_SYSTEM;
+	return r ? r : map_views(false);
+}
+
+/* What was opened by legacy IPC is there once all members of the job are restored, that is, when they are unlocked. */
+CUresult checkpoint_open_shared(void)
+{
+	CUresult r = CUDA_SUCCESS;
+
+	pthread_mutex_lock(&sim.lock);
+	for (size_t i = 0; i < sim.physes.n && !r; i++) {
+		struct phys *phys = sim.physes.slots[i].value;
+
+		if (phys->ipc_opened && phys->ipc_away)
+			r = ipc_reopen(phys);
+	}
+	if (!r)
+		r = map_views(true);
+	for (size_t i = 0; i < sim.physes.n && !r; i++)
+		((struct phys *)sim.physes.slots[i].value)->ipc_away = false;
+	pthread_mutex_unlock(&sim.lock);
 	return r;
 }
 
@@ -339,6 +378,9 @@ static CUresult restore_locked(const struct restore_request *request)
 	/* H200: a process whose restore failed is lost: it stays checkpointed for ever. */
 	if (lost)
 		return lost;
+	/* By others: the file of a job is no use where it is a copy from before the checkpoint. */
+	if (!job_file_is_current())
+		return CUDA_ERROR_INVALID_VALUE;
 	r = choose_gpus(request, gpu_of);
 	if (r)
 		return r;

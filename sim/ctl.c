@@ -61,8 +61,11 @@ static CUresult do_lock(void)
 
 static CUresult do_unlock(void)
 {
-	gate_open();
-	return CUDA_SUCCESS;
+	CUresult r = checkpoint_open_shared();
+
+	if (!r)
+		gate_open();
+	return r;
 }
 
 static CUresult do_restore(void)
@@ -106,7 +109,11 @@ static CUresult serve(void)
 	/* H200: a call in the wrong state returns 401 and changes nothing. */
 	if (atomic_load(&ctl->state) != ops[ctl->op].from)
 		return CUDA_ERROR_ILLEGAL_STATE;
+	r = job_file_begin(ctl->op == CTL_RESTORE);
+	if (r)
+		return r;
 	r = ops[ctl->op].run();
+	job_file_end();
 	if (!r)
 		atomic_store(&ctl->state, ops[ctl->op].to);
 	return r;

@@ -30,17 +30,6 @@ struct ipc_handle {
 };
 _Static_assert(sizeof(struct ipc_handle) == sizeof(CUipcMemHandle), "one fits in the other");
 
-/* Which job the process belongs to (driver 590): the file CUDA_CHECKPOINT_JOB_FILE names. */
-static uint64_t job_id(void)
-{
-	const char *path = getenv("CUDA_CHECKPOINT_JOB_FILE");
-	struct stat st;
-
-	if (config_get()->driver < 590 || !path || stat(path, &st) < 0)
-		return 0;
-	return (uint64_t)st.st_dev << 32 ^ (uint64_t)st.st_ino;
-}
-
 static int open_ipc_dir(void)
 {
 	char path[PATH_MAX];
@@ -114,14 +103,14 @@ CUresult ipc_reopen(struct phys *phys)
 {
 	int r = find_published(phys->ipc_name, &phys->file);
 
-	/* The exporter has not been restored yet: the caller may try again when it has. */
+	/* The exporter has not been restored yet. */
 	return r < 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 static CUresult get_handle(CUipcMemHandle *ret, CUdeviceptr ptr)
 {
 	struct range *range = range_find(ptr);
-	struct ipc_handle handle = { .magic = IPC_MAGIC, .job = job_id() };
+	struct ipc_handle handle = { .magic = IPC_MAGIC, .job = job_file_identity() };
 	struct phys *phys;
 
 	if (!ret || !range || range->kind != RANGE_DEVICE)
@@ -229,7 +218,7 @@ static CUresult open_handle(CUcontext ctx, CUdeviceptr *ret, const CUipcMemHandl
 		if (!phys)
 			return CUDA_ERROR_OUT_OF_MEMORY;
 		phys->ipc_opened = true;
-		phys->ipc_same_job = handle.job && handle.job == job_id();
+		phys->ipc_same_job = handle.job && handle.job == job_file_identity();
 		strcpy(phys->ipc_name, handle.name);
 	}
 	if (phys->device < 0 || handle.offset >= phys->file.bytes ||

@@ -116,6 +116,7 @@ struct phys {
 	char ipc_name
 		[VRAM_NAME_BYTES]; /* legacy IPC: name it is published under or was opened by */
 	bool ipc_opened, ipc_same_job;
+	bool ipc_away;	     /* was let go of at the checkpoint, and not opened again */
 	struct saved *saved; /* while checkpointed */
 };
 
@@ -318,3 +319,13 @@ bool ctl_was_locked(void);
 struct restore_request;
 CUresult checkpoint_save(void);
 CUresult checkpoint_restore(const struct restore_request *request);
+CUresult checkpoint_open_shared(void); /* NOT_READY: whose memory it is has not been restored */
+
+/* job_file.c: the job of this process, if it has one */
+void job_file_open(void);
+void job_file_close(void);
+uint64_t job_file_identity(void); /* 0: none */
+CUresult job_file_begin(bool restores);
+void job_file_end(void);
+CUresult job_file_note_save(void);
+bool job_file_is_current(void);

@@ -4,10 +4,15 @@
  * does not. The states and results are those of docs/driver-behaviour.md.
  */
 #include <semaphore.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "sim.h"
+#include "../../../sim/job_file.h"
 
 enum { WORDS = 3 << 20 };
 
@@ -289,13 +294,71 @@ static void test_legacy_ipc(void)
 	child_kill(&importer);
 }
 
+/* What the vendor's tool does: the file is this process's, which all members see. */
+static int name_job_file(void)
+{
+	struct job_file content = { .magic = JOB_FILE_MAGIC, .identity = 1 };
+	char path[64];
+	int fd = memfd_create("job-file", MFD_CLOEXEC);
+
+	CHECK(fd >= 0 && write(fd, &content, sizeof(content)) == sizeof(content));
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", getpid(), fd);
+	setenv("CUDA_CHECKPOINT_JOB_FILE", path, 1);
+	return fd;
+}
+
+/* Without a job file, and with one that no tool made, it is as on older drivers. */
+static void test_legacy_ipc_without_a_job(void)
+{
+	static const char *const files[] = { NULL, "/proc/self/exe", "/nowhere" };
+	struct child exporter, importer;
+
+	setenv("BRUMATE_SIM_DRIVER", "610", 1);
+	for (size_t i = 0; i < sizeof(files) / sizeof(*files); i++) {
+		if (files[i])
+			setenv("CUDA_CHECKPOINT_JOB_FILE", files[i], 1);
+		start_ipc_pair(&exporter, &importer);
+		unsetenv("CUDA_CHECKPOINT_JOB_FILE");
+		check_lost(importer.pid, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE);
+		child_kill(&exporter);
+		child_kill(&importer);
+	}
+	unsetenv("BRUMATE_SIM_DRIVER");
+}
+
+/* A copy of the file from before the checkpoint is no use; what it is now is. */
+static void test_stale_job_file(void)
+{
+	struct job_file before, now;
+	struct child child;
+	int fd;
+
+	setenv("BRUMATE_SIM_DRIVER", "590", 1);
+	fd = name_job_file();
+	child_start(&child, "ipc_exporter");
+	unsetenv("BRUMATE_SIM_DRIVER");
+	unsetenv("CUDA_CHECKPOINT_JOB_FILE");
+	for (int i = 0; i < 8; i++)
+		hear(child.socket);
+	CHECK(pread(fd, &before, sizeof(before), 0) == sizeof(before));
+	CHECK(lock(child.pid, 0) == CUDA_SUCCESS && checkpoint(child.pid) == CUDA_SUCCESS);
+	CHECK(pread(fd, &now, sizeof(now), 0) == sizeof(now) && now.saves == before.saves + 1);
+	CHECK(pwrite(fd, &before, sizeof(before), 0) == sizeof(before));
+	CHECK(restore(child.pid) == CUDA_ERROR_INVALID_VALUE);
+	CHECK(pwrite(fd, &now, sizeof(now), 0) == sizeof(now));
+	CHECK(restore(child.pid) == CUDA_SUCCESS && unlock(child.pid) == CUDA_SUCCESS);
+	close(fd);
+	child_kill(&child);
+}
+
 /* Driver 610 restores legacy IPC among the processes of a job, whose memory is shared again. */
 static void test_legacy_ipc_in_a_job(void)
 {
 	struct child exporter, importer;
+	int fd;
 
 	setenv("BRUMATE_SIM_DRIVER", "610", 1);
-	setenv("CUDA_CHECKPOINT_JOB_FILE", "/proc/self/exe", 1);
+	fd = name_job_file();
 	start_ipc_pair(&exporter, &importer);
 	unsetenv("BRUMATE_SIM_DRIVER");
 	unsetenv("CUDA_CHECKPOINT_JOB_FILE");
@@ -303,15 +366,16 @@ static void test_legacy_ipc_in_a_job(void)
 	CHECK(lock(importer.pid, 0) == CUDA_SUCCESS);
 	CHECK(checkpoint(exporter.pid) == CUDA_SUCCESS);
 	CHECK(checkpoint(importer.pid) == CUDA_SUCCESS);
-	CHECK(restore(importer.pid) == CUDA_ERROR_NOT_READY); /* before its exporter */
-	CHECK(restore(exporter.pid) == CUDA_SUCCESS);
 	CHECK(restore(importer.pid) == CUDA_SUCCESS);
+	CHECK(unlock(importer.pid) == CUDA_ERROR_NOT_READY); /* before its exporter is restored */
+	CHECK(restore(exporter.pid) == CUDA_SUCCESS);
 	CHECK(unlock(exporter.pid) == CUDA_SUCCESS);
 	CHECK(unlock(importer.pid) == CUDA_SUCCESS);
 	say(importer.socket, 4242);
 	hear(importer.socket);
 	say(exporter.socket, 0);
 	CHECK(hear(exporter.socket) == 4242);
+	close(fd);
 	child_end(&exporter);
 	child_end(&importer);
 }
@@ -534,6 +598,8 @@ int main(int argc, char **argv)
 	test_managed();
 	test_peers();
 	test_legacy_ipc();
+	test_legacy_ipc_without_a_job();
+	test_stale_job_file();
 	test_legacy_ipc_in_a_job();
 	test_imported_by_fd();
 	test_out_of_memory();
