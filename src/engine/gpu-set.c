@@ -170,6 +170,42 @@ static int find_anew(struct gpu_set *s, const struct proc_tree *tree, struct bru
 	return r < 0 ? r : check_stopped(s, tree, err);
 }
 
+/* What the driver can do is only asked where it decides something. */
+static int find_driver_jobs(struct gpu_set *s, struct brumate_error *err)
+{
+	struct broker_info *info;
+	int r = 0;
+
+	s->one_by_one = false;
+	for (size_t i = 0; i < s->n; i++) {
+		struct gpu_process *p = &s->items[i];
+
+		p->in_driver_job = driver_job_find(&p->driver_job, p->id.pid);
+		/* One that ends just now is in none. */
+		s->one_by_one |= p->in_driver_job && !proc_has_ended(p->id);
+	}
+	if (!s->one_by_one)
+		return 0;
+	info = calloc(1, sizeof(*info));
+	if (!info)
+		return brumate_fail(err, ENOMEM, "%m");
+	r = gpu_set_open(s, err);
+	if (r == 0)
+		r = broker_client_info(&s->broker, info, err);
+	s->features = info->device.features;
+	free(info);
+	return r;
+}
+
+bool gpu_set_shares_by_driver(const struct gpu_set *s)
+{
+	for (size_t i = 0; i < s->n; i++)
+		if (s->items[i].in_driver_job != 1 ||
+		    !driver_job_is_same(&s->items[i].driver_job, &s->items[0].driver_job))
+			return false;
+	return s->n && s->features & DEV_LEGACY_IPC;
+}
+
 int gpu_set_find(struct gpu_set *s, const struct proc_tree *tree, struct brumate_error *err)
 {
 	struct gpu_process *before = take_ptr(&s->items);
@@ -188,7 +224,7 @@ int gpu_set_find(struct gpu_set *s, const struct proc_tree *tree, struct brumate
 		if (s->items[i].dev.state != DEV_STATE_NONE)
 			s->items[known++] = s->items[i];
 	s->n = known;
-	return 0;
+	return find_driver_jobs(s, err);
 }
 
 int gpu_set_check_suspend(const struct gpu_set *s, struct brumate_error *err)
@@ -250,15 +286,43 @@ struct failure {
 	struct broker_outcome outcome;
 };
 
-/* Makes one call of the broker for all of @l that are not in state @want. What it returned is only kept for
- * the message: the states asked for afterwards decide. */
+/* Makes one call of the broker for @n processes, of which @ret has room for the outcomes. */
+static int call_broker(struct gpu_set *s, enum dev_action action, const pid_t *pids, size_t n,
+		       uint64_t deadline_ns, struct broker_outcome *ret, struct brumate_error *err)
+{
+	bool map = action == DEV_RESTORE;
+	int left_ms = deadline_left_ms(deadline_ns);
+
+	return broker_client_act(&s->broker, action, pids, n, left_ms > 0 ? (uint32_t)left_ms : 1,
+				 map ? s->pairs : NULL, map ? s->n_pairs : 0, ret, err);
+}
+
+/* One after the other, always in the same order. Where one cannot go there, no more do; but of those that come back,
+ * as many as can. */
+static int call_one_by_one(struct gpu_set *s, enum dev_action action, const pid_t *pids, size_t *n,
+			   uint64_t deadline_ns, struct broker_outcome *ret,
+			   struct brumate_error *err)
+{
+	bool goes = action == DEV_LOCK || action == DEV_DO_CHECKPOINT;
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < *n; i++) {
+		r = call_broker(s, action, &pids[i], 1, deadline_ns, &ret[i], err);
+		if (r == 0 && goes && ret[i].result.number)
+			*n = i + 1;
+	}
+	return r;
+}
+
+/* Makes the call for all of @l that are not in state @want. What it returned is only kept for the message: the states
+ * asked for afterwards decide. */
 static int act_once(struct gpu_set *s, const struct selection *l, enum dev_action action,
 		    enum dev_state want, uint32_t timeout_ms, struct failure *why,
 		    struct brumate_error *err)
 {
 	auto_free pid_t *pids = calloc(l->n + 1, sizeof(*pids));
 	auto_free struct broker_outcome *outcomes = calloc(l->n + 1, sizeof(*outcomes));
-	bool map = action == DEV_RESTORE;
+	uint64_t deadline_ns = deadline_in_ms(timeout_ms);
 	size_t n = 0;
 
 	s->driver_refused = false;
@@ -269,8 +333,9 @@ static int act_once(struct gpu_set *s, const struct selection *l, enum dev_actio
 			pids[n++] = l->items[i]->id.pid;
 	if (!n)
 		return 0;
-	int r = broker_client_act(&s->broker, action, pids, n, timeout_ms, map ? s->pairs : NULL,
-				  map ? s->n_pairs : 0, outcomes, err);
+	int r = s->one_by_one
+			? call_one_by_one(s, action, pids, &n, deadline_ns, outcomes, err)
+			: call_broker(s, action, pids, n, deadline_ns, outcomes, err);
 	for (size_t i = 0; r == 0 && i < n; i++) {
 		const struct broker_outcome *o = &outcomes[i];
 

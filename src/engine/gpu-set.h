@@ -7,6 +7,7 @@
 
 #include "client/broker.h"
 #include "gpu/vendor.h"
+#include "process/driver-job.h"
 #include "process/process.h"
 
 /** A process of the job that has GPU state. */
@@ -14,6 +15,8 @@ struct gpu_process {
 	struct proc_id id;
 	struct dev_process dev; /* as the driver told last */
 	uint64_t rss_bytes;	/* when it was found */
+	struct driver_job driver_job;
+	int in_driver_job; /* as driver_job_find() told */
 };
 
 struct gpu_set {
@@ -24,6 +27,8 @@ struct gpu_set {
 	size_t n;
 	struct dev_gpu_pair *pairs; /* owned: where a restore takes which GPU; none: all stay */
 	size_t n_pairs;
+	bool one_by_one;       /* some are in a job of the driver, whose members are not acted on at once */
+	uint32_t features;     /* of the driver; known where that is set */
 	bool driver_refused; /* a restore by the driver failed, which it does for good */
 	struct broker_client broker;
 	bool broker_is_open;
@@ -43,6 +48,9 @@ int gpu_set_check_suspend(const struct gpu_set *s, struct brumate_error *err);
 /** Whether the driver lets all of them work. */
 bool gpu_set_is_running(const struct gpu_set *s);
 
+/** Whether all of them are in one job of the driver, and it restores what such processes share by legacy IPC. */
+bool gpu_set_shares_by_driver(const struct gpu_set *s);
+
 /** Bytes of device memory they hold, as the driver tells. */
 uint64_t gpu_set_bytes(const struct gpu_set *s);
 
@@ -52,7 +60,8 @@ struct proc_id *gpu_set_ids(const struct gpu_set *s);
 /** A progress_measure_fn for a struct gpu_set: memory that the saved device data takes in its processes. */
 uint64_t gpu_set_measure_host(void *set);
 
-/** Does one action to all that are not yet in state @want, in parallel; afterwards the driver must say that
+/** Does one action to all that are not yet in state @want, in parallel, but one after the other to members of a job
+ * of the driver, which demands that; afterwards the driver must say that
  * every one is. A broker that dies on the way is replaced. Returns 1 where there is nothing to do, as CRIU
  * saves and restores these processes by itself. */
 int gpu_set_act(struct gpu_set *s, enum dev_action action, enum dev_state want, uint32_t timeout_ms,

@@ -55,16 +55,42 @@ static int suspect_peers(struct scan_report *report, const struct gpu_process *p
 			       "peer access is on");
 }
 
+/* In a job of the driver, which restores what its processes share by legacy IPC. */
+static int tell_driver_job(struct scan_report *report, const struct gpu_process *p)
+{
+	char text[200], hint[120];
+
+	if (!p->driver_job.missing) {
+		snprintf(text, sizeof(text),
+			 "process %d is in a job of the driver, which restores what its processes "
+			 "share by legacy IPC, and nothing else that they share",
+			 p->id.pid);
+		return add_gpu_finding(report, SCAN_NOTE, p->id.pid, "driver-job", text, "");
+	}
+	snprintf(text, sizeof(text),
+		 "process %d is in a job of the driver, but may share device memory by ways that "
+		 "the driver does not restore",
+		 p->id.pid);
+	snprintf(hint, sizeof(hint), "start it with %s", p->driver_job.missing);
+	return add_gpu_finding(report, SCAN_SUSPECT, p->id.pid, "shared-memory", text, hint);
+}
+
 /* From outside, an importer of device memory looks like any process (docs/driver-behaviour.md). What the agents
  * tell is known. */
-static int suspect_sharing(struct scan_report *report, const struct gpu_process *p,
-			   const struct agent *agent)
+static int suspect_sharing(struct scan_report *report, const struct gpu_set *gpus,
+			   const struct gpu_process *p, const struct agent *agent)
 {
-	char text[80 + AGENT_TEXT_BYTES];
+	char text[80 + AGENT_TEXT_BYTES], hint[200];
 
+	snprintf(hint, sizeof(hint),
+		 "the driver saves processes that share device memory but cannot restore them%s%s",
+		 agent ? "" : ", but of a job of its own from version ",
+		 agent ? "" : gpus->vendor->feature_since(DEV_LEGACY_IPC));
 	/* An agent ends a moment before its process. */
 	if (!agent && proc_wait_gone(p->id, deadline_in_ms(END_TIMEOUT_MS)) == 0)
 		return 0;
+	if (!agent && gpu_set_shares_by_driver(gpus))
+		return tell_driver_job(report, p);
 	if (!agent)
 		snprintf(text, sizeof(text),
 			 "process %d has no agent that tells whether it shares device memory with "
@@ -79,9 +105,7 @@ static int suspect_sharing(struct scan_report *report, const struct gpu_process 
 		snprintf(text, sizeof(text), "process %d shares %s", p->id.pid, agent->shares);
 	else
 		return 0;
-	return add_gpu_finding(
-		report, SCAN_SUSPECT, p->id.pid, "shared-memory", text,
-		"the driver saves processes that share device memory but cannot restore them");
+	return add_gpu_finding(report, SCAN_SUSPECT, p->id.pid, "shared-memory", text, hint);
 }
 
 static int scan_suspects(struct op *op, struct scan_report *report)
@@ -94,7 +118,7 @@ static int scan_suspects(struct op *op, struct scan_report *report)
 
 		r = suspect_peers(report, p, agent);
 		if (r == 0 && op->gpus.n > 1)
-			r = suspect_sharing(report, p, agent);
+			r = suspect_sharing(report, &op->gpus, p, agent);
 	}
 	return r;
 }

@@ -43,6 +43,19 @@ struct gpu_vendor {
 	const char *interposer; /* our library in its programs */
 	const char *simulated_driver, *simulated_management_library;
 
+	/* ---- jobs of several processes by the driver itself (DEV_JOB_FILE) ---- */
+
+	struct gpu_driver_job {
+		const char *variable; /* of the environment: the path of the job's file */
+		/* The vendor's tool, by the name that users know. What it writes into such a file nobody else knows: it
+		 * runs a command with the variable set. */
+		const char *tool, *option;
+		const char *simulated_tool; /* beside the simulated driver */
+		/* "NAME=VALUE": what programs are to be told so that they share memory by ways that the driver restores;
+		 * ends with NULL */
+		const char *const *environment;
+	} driver_job;
+
 	/* ---- drivers ---- */
 
 	/* The version with which drivers began to have @feature (one bit); "?": none has yet. */

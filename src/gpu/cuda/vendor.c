@@ -62,6 +62,9 @@ static const char *feature_since(uint32_t feature)
 static const char *const graphics_libraries[] = { "libnvidia-glcore.so", "libnvidia-eglcore.so",
 						  NULL };
 
+/* The driver restores legacy IPC, not memory imported by descriptors nor multicast (docs/driver-behaviour.md). */
+static const char *const job_environment[] = { "NCCL_CUMEM_ENABLE=0", "NCCL_NVLS_ENABLE=0", NULL };
+
 extern const struct gpu_vendor gpu_vendor_cuda;
 const struct gpu_vendor gpu_vendor_cuda = {
 	.name = "NVIDIA",
@@ -78,6 +81,11 @@ const struct gpu_vendor gpu_vendor_cuda = {
 	.interposer = "libbrumate-cuda.so",
 	.simulated_driver = "sim/libcuda.so.1",
 	.simulated_management_library = "sim/libnvidia-ml.so.1",
+	.driver_job = { .variable = "CUDA_CHECKPOINT_JOB_FILE",
+			.tool = "cuda-checkpoint",
+			.option = "--launch-job",
+			.simulated_tool = "sim/cuda-checkpoint",
+			.environment = job_environment },
 	.feature_since = feature_since,
 	.persistence_daemon = "nvidia-persistenced",
 	.persistence_socket = "/run/nvidia-persistenced/socket",

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT
+/* See driver-job.h. */
+#include "process/driver-job.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/cleanup.h"
+#include "base/fd.h"
+#include "base/paths.h"
+#include "gpu/vendor.h"
+
+enum { ENVIRONMENT_BYTES_MAX = 8 << 20 };
+
+/* The value of @name, which may have a value behind it that is not compared; NULL: there is none. */
+static const char *find_value(const char *environment, size_t len, const char *name)
+{
+	size_t n = strcspn(name, "=");
+
+	for (const char *e = environment; e < environment + len; e += strlen(e) + 1)
+		if (!strncmp(e, name, n) && e[n] == '=')
+			return e + n + 1;
+	return NULL;
+}
+
+/* The first entry of the vendor's list that the environment lacks or contradicts. */
+static const char *find_missing(const char *environment, size_t len)
+{
+	for (const char *const *e = gpu_vendor()->driver_job.environment; *e; e++) {
+		const char *value = find_value(environment, len, *e);
+
+		if (!value || strcmp(value, strchr(*e, '=') + 1) != 0)
+			return *e;
+	}
+	return NULL;
+}
+
+/* As the process would open it: its own descriptors, and all else below its root. */
+static int find_file(struct driver_job *ret, pid_t pid, const char *path)
+{
+	static const char self[] = "/proc/self/";
+	auto_free char *seen =
+		strncmp(path, self, sizeof(self) - 1)
+			? path_format("/proc/%d/root/%s", pid, path)
+			: path_format("/proc/%d/%s", pid, path + sizeof(self) - 1);
+	struct stat st;
+
+	if (!seen)
+		return -ENOMEM;
+	if (stat(seen, &st) < 0)
+		return -errno;
+	if (!S_ISREG(st.st_mode))
+		return -ENOENT;
+	ret->device = st.st_dev;
+	ret->inode = st.st_ino;
+	return 1;
+}
+
+int driver_job_find(struct driver_job *ret, pid_t pid)
+{
+	auto_free char *environment = NULL;
+	struct driver_job job = { 0 };
+	const char *path;
+	char name[48];
+	size_t len = 0;
+
+	snprintf(name, sizeof(name), "/proc/%d/environ", pid);
+	int r = file_read(AT_FDCWD, name, ENVIRONMENT_BYTES_MAX, &environment, &len);
+	if (r < 0)
+		return r;
+	path = find_value(environment, len, gpu_vendor()->driver_job.variable);
+	if (!path)
+		return 0;
+	job.missing = find_missing(environment, len);
+	r = find_file(&job, pid, path);
+	if (r > 0)
+		*ret = job;
+	return r;
+}
+
+bool driver_job_is_same(const struct driver_job *a, const struct driver_job *b)
+{
+	return a->device == b->device && a->inode == b->inode;
+}

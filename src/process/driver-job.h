@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The driver's own jobs: processes that the driver saves together, as one file that all were given at their start tells
+ * it. Looks at /proc alone.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/** Which job of the driver a process is in. */
+struct driver_job {
+	uint64_t device, inode; /* of its file */
+	const char *missing;	/* of what a process of such a job is to be told, borrowed; NULL: nothing */
+};
+
+/**
+ * Finds the job that @pid was started in, by the environment that it began with. 1: *ret; 0: none. -errno: it is to be in
+ * one, or that cannot be told, and the file is not found (-ENOENT: nobody holds it open any more where it should be).
+ */
+int driver_job_find(struct driver_job *ret, pid_t pid);
+
+bool driver_job_is_same(const struct driver_job *a, const struct driver_job *b);
