@@ -205,19 +205,26 @@ static int get_env(char ***ret, json_t *parameters, struct brumate_error *err)
 	return 0;
 }
 
+/* With our library, or, where the driver moves the memory, as a job of the driver if it has such. */
 static int start_command(struct job *job, char *const *env, struct brumate_error *err)
 {
-	auto_free char **own = NULL;
+	auto_free char **own = NULL, *tool = NULL;
 	size_t first = 0;
+	int r;
 
-	if (job->data_path != JOB_DATA_BROKER)
-		return spawn_job(job, env, err);
-	int r = job_make_agent_dir(job, err);
-	if (r == 0)
-		r = agent_environment(&own, &first, job, env, err);
+	if (job->data_path == JOB_DATA_BROKER) {
+		r = job_make_agent_dir(job, err);
+		if (r == 0)
+			r = agent_environment(&own, &first, job, env, err);
+	} else {
+		tool = driver_job_tool(job, env);
+		if (!tool)
+			return spawn_job(job, env, NULL, err);
+		r = driver_job_environment(&own, &first, env, err);
+	}
 	if (r < 0)
 		return r;
-	r = spawn_job(job, own, err);
+	r = spawn_job(job, own, tool, err);
 	for (size_t i = first; own[i]; i++)
 		free(own[i]);
 	return r;

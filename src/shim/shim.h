@@ -87,8 +87,17 @@ void shim_forget_exits(struct shim *s);
 void shim_life_begins(struct shim *s);
 
 /** Starts the job's command as our child, fills in job->root, and saves the record before the command runs. @env:
- * NULL-terminated. Returns 0, or -errno of exec(3) with EXIT_NO_COMMAND or EXIT_NOT_EXECUTABLE in @err. */
-int spawn_job(struct job *job, char *const *env, struct brumate_error *err);
+ * NULL-terminated. @tool: of driver_job_tool(), with an environment of driver_job_environment(), or NULL. Returns 0, or
+ * -errno of exec(3) with EXIT_NO_COMMAND or EXIT_NOT_EXECUTABLE in @err. */
+int spawn_job(struct job *job, char *const *env, const char *tool, struct brumate_error *err);
+
+/** The program (owned) that makes the file of a job of the driver; NULL: the driver has no jobs, or the program is not
+ * there. @env: of the job's command. */
+char *driver_job_tool(const struct job *job, char *const *env);
+
+/** Makes the environment of a job that is to be one of the driver's; @ret and @ret_own as of agent_environment(). */
+int driver_job_environment(char ***ret, size_t *ret_own, char *const *env,
+			   struct brumate_error *err);
 
 /** Makes the environment of the job: @env, and what lets its agents be loaded and found. @ret: NULL-terminated; it and
  * the strings from the index @ret_own on are owned, the others borrowed from @env. */

@@ -13,7 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,6 +24,7 @@
 #include "base/rlimits.h"
 #include "base/paths.h"
 #include "base/user.h"
+#include "client/broker.h"
 #include "job/log.h"
 #include "process/reap.h"
 #include "process/reaper.h"
@@ -78,11 +81,116 @@ int agent_environment(char ***ret, size_t *ret_own, const struct job *job, char 
 	return 0;
 }
 
+/* ---- a job of the driver ---- */
+
+/* What the vendor's tool wrote into a file of its own goes into one that the reaper holds open, where all processes of
+ * the job find it: a descriptor that the command had would be closed by whoever starts processes cleanly. */
+enum { JOB_FILE_FD = 3, TOOL_TIMEOUT_S = 10, PID_DIGITS = 10 };
+static const char job_file_before[] = "=/proc/", job_file_after[] = "/fd/3"; /* JOB_FILE_FD */
+
+static bool has_variable(char *const *env, const char *entry)
+{
+	size_t n = strcspn(entry, "=") + 1;
+
+	for (; *env; env++)
+		if (!strncmp(*env, entry, n))
+			return true;
+	return false;
+}
+
+static bool contains(const char *path, const char *text)
+{
+	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || !st.st_size)
+		return false;
+	void *data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+	if (data == MAP_FAILED)
+		return false;
+	bool found = memmem(data, (size_t)st.st_size, text, strlen(text));
+	munmap(data, (size_t)st.st_size);
+	return found;
+}
+
+/* The vendor's tool in the command's PATH, of a version that has the option. Nothing is run to learn that. What we
+ * have under its name is another program. */
+static char *find_tool(char *const *env)
+{
+	const struct gpu_driver_job *v = &gpu_vendor()->driver_job;
+	const char *path = NULL;
+
+	for (; *env; env++)
+		if (is_of(*env, "PATH="))
+			path = *env + strlen("PATH=");
+	while (path && *path) {
+		int n = (int)strcspn(path, ":");
+		auto_free char *tool = path_format("%.*s/%s", n, path, v->tool);
+		auto_free char *real = tool && *tool == '/' ? realpath(tool, NULL) : NULL;
+		const char *name = real ? strrchr(real, '/') : NULL;
+
+		if (name && strcmp(name + 1, "brumate") != 0 && access(real, X_OK) == 0 &&
+		    contains(real, v->option))
+			return take_ptr(&real);
+		path += n + (path[n] == ':');
+	}
+	return NULL;
+}
+
+static bool driver_has_jobs(bool simulated)
+{
+	auto_(broker_client_close) struct broker_client broker = BROKER_CLIENT_EMPTY;
+	auto_free struct broker_info *info = calloc(1, sizeof(*info));
+
+	return info && broker_client_open(&broker, simulated, NULL) == 0 &&
+	       broker_client_info(&broker, info, NULL) == 0 &&
+	       info->device.features & DEV_JOB_FILE;
+}
+
+char *driver_job_tool(const struct job *job, char *const *env)
+{
+	auto_free char *tool = job->simulated
+				       ? path_find_helper(gpu_vendor()->driver_job.simulated_tool)
+				       : find_tool(env);
+
+	return tool && driver_has_jobs(job->simulated) ? take_ptr(&tool) : NULL;
+}
+
+int driver_job_environment(char ***ret, size_t *ret_own, char *const *env,
+			   struct brumate_error *err)
+{
+	const struct gpu_driver_job *v = &gpu_vendor()->driver_job;
+	size_t n = 0, kept = 0, n_wanted = 0;
+
+	while (env[n])
+		n++;
+	while (v->environment[n_wanted])
+		n_wanted++;
+	auto_free char **all = calloc(n + n_wanted + 2, sizeof(*all));
+	auto_free char *file = path_format("%s%s%*s%s", v->variable, job_file_before, PID_DIGITS,
+					   "", job_file_after);
+	if (!all || !file)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < n; i++)
+		if (strncmp(env[i], file, strlen(v->variable) + 1) != 0)
+			all[kept++] = env[i];
+	for (size_t i = 0; i < n_wanted; i++)
+		if (!has_variable(env, v->environment[i]))
+			all[kept++] = (char *)v->environment[i];
+	*ret_own = kept;
+	all[kept++] = take_ptr(&file);
+	*ret = take_ptr(&all);
+	return 0;
+}
+
 /* ---- the process ---- */
 
 struct child {
 	struct job *job;
 	char *const *env;
+	const char *tool; /* makes the file of a job of the driver; NULL: there is none */
+	char **job_file;  /* the last entry of @env, which names the file, with room for the pid */
+	int job_file_fd;
 	gid_t *groups;
 	size_t n_groups;
 	int log_fd;    /* of the job's output */
@@ -158,19 +266,84 @@ static _Noreturn void run_command(const struct child *c)
 	give_up(c, "exec");
 }
 
-/* Becomes the reaper of the job, whose command is @pid. It has nothing open but the report, which it closes itself:
- * exec closes descriptors before /proc shows the new arguments, and they name the command. It holds no directory. */
-static _Noreturn void run_reaper(const struct child *c, pid_t pid)
+static char *format_pid(char ret[static 16], pid_t pid)
 {
-	char name[] = REAPER_PROGRAM, digits[16], *number = digits + sizeof(digits) - 1;
+	char *number = ret + 15;
 
 	*number = '\0';
 	for (pid_t left = pid; left; left /= 10)
 		*--number = (char)('0' + left % 10);
+	return number;
+}
+
+/* The tool tells what it wrote through a command that reads it. */
+static _Noreturn void run_tool(const struct child *c)
+{
+	static char shell[] = "/bin/sh", option[] = "-c";
+	const struct gpu_driver_job *v = &gpu_vendor()->driver_job;
+	char script[64] = "exec cat \"$";
+
+	strncat(script, v->variable, sizeof(script) - strlen(script) - 2);
+	strcat(script, "\"");
+	/* It is to take no part in the job's terminal or time. */
+	alarm(TOOL_TIMEOUT_S);
+	int in = open("/dev/null", O_RDONLY);
+	if (in >= 0 && dup2(in, 0) == 0 && dup2(c->job_file_fd, 1) == 1 &&
+	    dup2(c->log_fd, 2) == 2) {
+		close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
+		execve(c->tool,
+		       (char *[]){ (char *)v->tool, (char *)v->option, shell, option, script, NULL },
+		       environ);
+	}
+	_exit(EXIT_OURS);
+}
+
+/* Without a file the job starts all the same, and is none of the driver's. */
+static void make_job_file(struct child *c)
+{
+	struct stat st;
+	int status = -1;
+
+	c->job_file_fd = memfd_create("driver-job", MFD_CLOEXEC);
+	pid_t pid = c->job_file_fd < 0 ? -1 : _Fork();
+	if (pid == 0)
+		run_tool(c);
+	while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	if (pid > 0 && !status && fstat(c->job_file_fd, &st) == 0 && st.st_size > 0)
+		return;
+	cleanup_close(&c->job_file_fd);
+}
+
+/* Names the file by the reaper, which this process is to become; where there is none, nothing does. */
+static void name_job_file(struct child *c)
+{
+	char digits[16];
+
+	if (c->job_file_fd < 0) {
+		*c->job_file = NULL;
+		return;
+	}
+	char *at = strchr(*c->job_file, '=') + sizeof(job_file_before) - 1;
+	strcpy(at, format_pid(digits, getpid()));
+	strcat(at, job_file_after);
+}
+
+/* Becomes the reaper of the job, whose command is @pid. It has nothing open but the file of the driver's job, and the
+ * report, which it closes itself: exec closes descriptors before /proc shows the new arguments, and they name the
+ * command. It holds no directory. */
+static _Noreturn void run_reaper(const struct child *c, pid_t pid)
+{
+	char name[] = REAPER_PROGRAM, digits[16], *number = format_pid(digits, pid);
+
 	if (chdir("/") == 0 && dup2(c->report_fd, 0) == 0) {
 		close(1);
 		close(2);
 		close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
+		if (c->job_file_fd >= 0) {
+			dup2(c->job_file_fd, JOB_FILE_FD);
+			fcntl(JOB_FILE_FD, F_SETFD, 0);
+		}
 		execve(c->reaper, (char *[]){ name, number, NULL }, environ);
 	}
 	int code = errno;
@@ -179,7 +352,7 @@ static _Noreturn void run_reaper(const struct child *c, pid_t pid)
 	give_up(c, "reaper");
 }
 
-static _Noreturn void run_child(const struct child *c)
+static _Noreturn void run_child(struct child *c)
 {
 	reset_signals();
 	limits_restore();
@@ -188,6 +361,10 @@ static _Noreturn void run_child(const struct child *c)
 	become_user(c);
 	environ = (char **)c->env;
 	await_go(c);
+	if (c->tool) {
+		make_job_file(c);
+		name_job_file(c);
+	}
 	pid_t pid = _Fork();
 	if (pid < 0)
 		give_up(c, "fork");
@@ -271,11 +448,19 @@ static int make_pipes(int report[2], int go[2], struct brumate_error *err)
 	return r;
 }
 
-int spawn_job(struct job *job, char *const *env, struct brumate_error *err)
+/* The one that driver_job_environment() made. */
+static char **last_entry(char *const *env)
+{
+	while (env[1])
+		env++;
+	return (char **)env;
+}
+
+int spawn_job(struct job *job, char *const *env, const char *tool, struct brumate_error *err)
 {
 	auto_free gid_t *groups = NULL;
 	auto_free char *reaper = path_find_helper(REAPER_PROGRAM);
-	struct child c = { .job = job, .env = env, .reaper = reaper };
+	struct child c = { .job = job, .env = env, .reaper = reaper, .tool = tool, .job_file_fd = -1 };
 	int report[2], go[2], r;
 
 	if (!reaper)
@@ -283,6 +468,8 @@ int spawn_job(struct job *job, char *const *env, struct brumate_error *err)
 	if ((r = user_groups(&groups, &c.n_groups, job->uid, job->gid, err)) < 0)
 		return r;
 	c.groups = groups;
+	if (tool)
+		c.job_file = last_entry(env);
 	auto_close int log_fd = job_log_open(job, false, err);
 	if (log_fd < 0)
 		return log_fd;

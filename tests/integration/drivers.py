@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""What newer drivers do by themselves, where our library does not stand in a program: processes that share memory by
+legacy IPC, as a job of the driver."""
+
+import collections
+import os
+import re
+import signal
+
+from cases import EXIT_UNSUPPORTED, case, expect, main, read_text, with_env
+
+VARIABLE = "CUDA_CHECKPOINT_JOB_FILE"
+BY_DRIVER = ("--data-path", "driver")
+# Copies of 32 MiB take some 60 ms: calls that are made at once overlap.
+SLOW = "0.5,0.5"
+
+
+def sharers(bed, options=BY_DRIVER, prefix="", mib=8):
+    """Two processes, of which one has opened the memory of the other."""
+    handle = f"{bed.dir}/handle"
+    kinds = f"{prefix} {bed.program('kinds')} %s --mib {mib} --interval-ms 10 --path {handle}"
+    job, log = bed.started(["sh", "-c", f"{kinds % 'ipc-export'} & until [ -e {handle} ]; do :; done; "
+                                        f"{kinds % 'ipc-import'}"], options=options)
+    log.wait_until(lambda text: text.count("ready pid") == 2, "both are ready")
+    return job, log
+
+
+def slower(log):
+    """How far the slower of two is, whose lines do not say whose they are."""
+    text = log.text()
+    expect("BAD" not in text and "ERR" not in text, f"wrong data: {log.tail()}")
+    numbers = collections.Counter(int(n) for n in re.findall(r"^step (\d+) OK$", text, re.M))
+    expect(not numbers or max(numbers.values()) <= 2, "a step is done again")
+    return max((n for n, times in numbers.items() if times == 2), default=0)
+
+
+def both_go_on(log):
+    before = slower(log)
+    log.wait_until(lambda _: slower(log) >= before + 3, "both go on")
+
+
+def variable_of(pid, name=VARIABLE):
+    for entry in read_text(f"/proc/{pid}/environ").split("\0"):
+        if entry.startswith(name + "="):
+            return entry[len(name) + 1:]
+    return None
+
+
+def findings(bed, job):
+    return {f["key"]: f for f in bed.doctor("--job", job)["findings"]}
+
+
+@case
+@with_env(BRUMATE_SIM_DRIVER="610", BRUMATE_SIM_GBPS=SLOW)
+def a_job_of_the_driver(bed):
+    """No agent tells what they share: the driver keeps it. Its members are acted on one after the other."""
+    job, log = sharers(bed, mib=32)
+    both_go_on(log)
+    found = findings(bed, job)
+    expect("shared-memory" not in found, f"doctor suspects it: {found}")
+    expect("legacy IPC" in found["driver-job"]["text"] and found["driver-job"]["level"] == "note", found)
+    for _ in range(2):
+        bed.operation("suspend", job)
+        expect(not any(bed.vram()), "device memory is left")
+        bed.operation("resume", job)
+        both_go_on(log)
+    bed.operation("checkpoint", job, "--name", "image")
+    bed.operation("restore", "image")
+    both_go_on(log)
+    bed.end(job)
+
+
+@case
+@with_env(BRUMATE_SIM_DRIVER="610")
+def its_file_is_held_by_the_reaper(bed):
+    """Whoever starts processes without our descriptors gives them the file all the same."""
+    script = ("import subprocess, sys\n"
+              "subprocess.run(sys.argv[1:], close_fds=True, check=True)\n")
+    words = [bed.program("counter"), "--mib", "8", "--chunk-mib", "8", "--interval-ms", "10"]
+    job, log = bed.started(["python3", "-c", script, *words], options=BY_DRIVER)
+    path = variable_of(bed.pid(job))
+    expect(re.fullmatch(r"/proc/\d+/fd/3", path or ""), f"{VARIABLE} is {path}")
+    expect(os.path.exists(path), f"{path} is not there")
+    expect(variable_of(bed.pid(job), "NCCL_CUMEM_ENABLE") == "0", "NCCL is not told to share by legacy IPC")
+    bed.operation("checkpoint", job)
+    bed.operation("restore", job)
+    expect(os.path.exists(path), f"{path} is not there after the restore")
+    log.goes_on()
+    bed.end(job)
+
+
+@case
+@with_env(BRUMATE_SIM_DRIVER="590")
+def before_legacy_ipc_it_is_refused(bed):
+    job, _ = sharers(bed)
+    expect(variable_of(bed.pid(job)), "there is no job file")
+    refused = bed.fails(EXIT_UNSUPPORTED, "suspend", job)
+    expect("has no agent" in refused.err and "610" in refused.err and "--force" in refused.err, refused.err)
+    bed.end(job)
+
+
+@case
+@with_env(BRUMATE_SIM_DRIVER="580")
+def before_job_files_there_is_none(bed):
+    job, _ = sharers(bed)
+    expect(variable_of(bed.pid(job)) is None, "a driver without jobs is given a file")
+    bed.fails(EXIT_UNSUPPORTED, "suspend", job)
+    bed.end(job)
+
+
+@case
+@with_env(BRUMATE_SIM_DRIVER="610")
+def the_library_needs_none(bed):
+    job, log = bed.counter()
+    expect(variable_of(bed.pid(job)) is None, "a job with the library has a file")
+    bed.expect_whole(job, log)
+
+
+@case
+@with_env(BRUMATE_SIM_DRIVER="610")
+def what_it_may_share_otherwise_is_suspected(bed):
+    job, _ = sharers(bed, prefix="NCCL_CUMEM_ENABLE=1")
+    refused = bed.fails(EXIT_UNSUPPORTED, "suspend", job)
+    expect("NCCL_CUMEM_ENABLE=0" in refused.err, refused.err)
+    expect(findings(bed, job)["shared-memory"]["level"] == "warn", "doctor does not tell")
+    bed.end(job)
+
+
+@case
+@with_env(BRUMATE_SIM_DRIVER="610")
+def a_member_outside_it_is_suspected(bed):
+    """That it shares nothing with the others is not known."""
+    counter = f"{bed.program('counter')} --mib 8 --chunk-mib 8 --interval-ms 10"
+    job, log = bed.started(["sh", "-c", f"{counter} & env -u {VARIABLE} {counter}"], options=BY_DRIVER)
+    log.wait_until(lambda text: text.count("ready pid") == 2, "both are ready")
+    refused = bed.fails(EXIT_UNSUPPORTED, "suspend", job)
+    expect("has no agent" in refused.err, refused.err)
+    bed.operation("suspend", job, "--force")
+    bed.operation("resume", job)
+    bed.end(job)
+
+
+@case
+@with_env(BRUMATE_SIM_DRIVER="610")
+def one_that_others_started(bed):
+    """By the vendor's own tool, as users start them."""
+    handle = f"{bed.dir}/handle"
+    kinds = f"{bed.program('kinds')} %s --mib 8 --interval-ms 10 --path {handle}"
+    program = bed.start(["env", "NCCL_CUMEM_ENABLE=0", "NCCL_NVLS_ENABLE=0",
+                         bed.program("cuda-checkpoint"), "--launch-job", "sh", "-c",
+                         f"{kinds % 'ipc-export'} & until [ -e {handle} ]; do :; done; {kinds % 'ipc-import'}; wait"])
+    program.log.wait_until(lambda text: text.count("ready pid") == 2, "both are ready")
+    job = bed.operation("suspend", "--pid", program.pid)["job"]
+    bed.operation("resume", job)
+    both_go_on(program.log)
+    for pid in re.findall(r"ready pid (\d+)", program.log.text()):
+        os.kill(int(pid), signal.SIGTERM)  # orphans of a process that was taken in are nobody's
+    bed.wait_state(job, ("exited", "lost"))
+
+
+main()
