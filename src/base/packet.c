@@ -112,6 +112,9 @@ ssize_t packet_receive(int socket_fd, void *buf, size_t room_bytes, struct packe
 		msg.msg_controllen = sizeof(control);
 		n = recvmsg(socket_fd, &msg, MSG_CMSG_CLOEXEC | flags_for(deadline_ns));
 		r = n > 0 ? 0 : -EPIPE;
+		/* unix(7): a socket that is closed with bytes unread, or before it is accepted. */
+		if (n < 0 && errno == ECONNRESET)
+			fds->state = PACKET_UNREAD;
 		if (n < 0)
 			r = wait_to_retry(socket_fd, POLLIN, deadline_ns);
 	} while (n < 0 && r == 0);

@@ -17,6 +17,7 @@ enum packet_state {
 	PACKET_WHOLE,
 	PACKET_TOO_LONG, /* there was no room for all its bytes or descriptors; those are gone, closed */
 	PACKET_LOST_FDS, /* this process may not open as many files (RLIMIT_NOFILE) */
+	PACKET_UNREAD, /* nothing came: the peer has gone, and did not read all that was sent to it */
 };
 
 /** What came with a packet. */

@@ -27,6 +27,7 @@
 
 enum {
 	END_TIMEOUT_MS = 30000,
+	SHIM_TRIES = 3,
 	RECOVER_TIMEOUT_MS = 180000, /* a CRIU of the dead shim may be waited for */
 };
 
@@ -56,8 +57,11 @@ static void after_shim_died(const struct job *j, struct proc_id shim, struct bru
 		brumate_error_exit(err, EXIT_STILL_RUNNING);
 }
 
-int shim_relay(const struct service_call *call, const struct job *j, const char *method,
-	       json_t *parameters, json_t **ret, struct brumate_error *err)
+/* One call of the shim that is there, or of another one. @ret_shim: who it was. Returns 1 where it ended and has not
+ * begun what was asked. */
+static int ask_shim(const struct service_call *call, const struct job *j, const char *method,
+		    json_t *parameters, json_t **ret, struct proc_id *ret_shim,
+		    struct brumate_error *err)
 {
 	char full[64];
 	struct wire w;
@@ -65,10 +69,27 @@ int shim_relay(const struct service_call *call, const struct job *j, const char 
 	if (r < 0)
 		return r;
 
-	struct proc_id shim = shim_identify(&w);
+	*ret_shim = shim_identify(&w);
 	snprintf(full, sizeof(full), "io.brumate.job.%s", method);
 	r = relay_call(&w, full, parameters, call->on_reply, call->arg, &call->cancel, ret, err);
+	bool unheard = w.unheard;
 	wire_fini(&w);
+	return r == -EPIPE && unheard ? 1 : r;
+}
+
+int shim_relay(const struct service_call *call, const struct job *j, const char *method,
+	       json_t *parameters, json_t **ret, struct brumate_error *err)
+{
+	struct proc_id shim = PROC_ID_NONE;
+	int r = ask_shim(call, j, method, parameters, ret, &shim, err);
+
+	/* One that leaves takes nobody in any more, but this call may have been in its queue. */
+	for (int tries = 1; r == 1 && tries < SHIM_TRIES; tries++) {
+		proc_wait_gone(shim, deadline_in_ms(END_TIMEOUT_MS));
+		r = ask_shim(call, j, method, parameters, ret, &shim, err);
+	}
+	if (r == 1)
+		r = -EPIPE;
 	if (r == -EPIPE)
 		after_shim_died(j, shim, err);
 	return r;

@@ -341,6 +341,7 @@ static int serve(struct shim *s, int signal_fd, int *ready_fd, struct brumate_er
 	mend_update(s);
 	owner_init(s);
 	run_loop(&w);
+	fault_point("shim.leave");
 	/* By its directory and not by its path, at which a new job of this id may be by now. */
 	unlinkat(dir_fd, "shim.sock", 0);
 	wire_server_free(w.server);

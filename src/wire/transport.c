@@ -197,6 +197,7 @@ int wire_send(struct wire *w, json_t *json, const int *fds, size_t n_fds, uint64
 				    WIRE_MESSAGE_BYTES_MAX);
 
 	int r = send_frame(w, text, len + 1, fds, n_fds, deadline_ns);
+	w->unheard = r < 0;
 	if (r < 0 && is_gone(-r))
 		return brumate_fail(err, EPIPE, "the peer closed the connection");
 	if (r == -ETIMEDOUT)
@@ -212,6 +213,7 @@ static int receive_some(struct wire *w, uint64_t deadline_ns)
 	struct packet_fds fds = { w->fds + w->n_fds, WIRE_FDS_MAX - w->n_fds };
 	ssize_t n = packet_receive(w->fd, w->buf + w->len, w->room - w->len, &fds, deadline_ns);
 
+	w->unheard = fds.state == PACKET_UNREAD;
 	if (n < 0)
 		return (int)n;
 	w->len += (size_t)n;

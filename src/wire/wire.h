@@ -55,6 +55,7 @@ struct wire {
 	uint64_t fd_ends
 		[WIRE_FDS_MAX]; /* position in the stream up to which each fd was read with */
 	size_t n_fds;
+	bool unheard; /* the peer has gone and did not read all that was sent: it has not begun the last call */
 };
 
 /** Takes @fd (blocking or not, both work). */

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 
-from cases import Log, case, expect, find_build, main, process_start, wait_until
+from cases import Log, case, expect, find_build, main, process_start, read_text, wait_until
 
 SHIM = find_build().program("brumate-shim")
 PLANS = {}
@@ -280,7 +280,7 @@ door.listen()
 print("dying", flush=True)
 caller = door.accept()[0]
 if holds_lock:
-    caller.recv(1)
+    caller.recv(1 << 20)
 caller.close()
 door.settimeout(1)
 try:
@@ -306,6 +306,29 @@ def shims_that_are_long_in_dying(bed):
                 bed.ok("suspend", job)
                 bed.ok("resume", job)
         bed.expect_whole(job, log)
+
+
+@case
+def callers_of_a_shim_that_leaves(bed):
+    """Somebody calls it after it has looked for the last time: another shim does what was asked, for once."""
+    job, log = bed.counter(mib=16)
+    socket = os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job, "shim.sock")
+    fifo = bed.fault_file + ".held"
+
+    def ends_of_socket():
+        return sum(line.split()[-1] == socket for line in read_text("/proc/net/unix").splitlines()[1:])
+
+    bed.ok("checkpoint", job, "--name", "kept")
+    bed.fault("shim.leave", "hold")
+    wait_until(lambda: os.path.exists(fifo), "an idle shim to leave")
+    before = ends_of_socket()
+    command = bed.spawn("restore", "kept")
+    wait_until(lambda: ends_of_socket() > before or command.process.poll() is not None, "somebody in its queue")
+    with open(fifo, "wb"):
+        pass
+    code, _, err = command.end()
+    expect(code == 0, f"exit {code}: {err}")
+    bed.expect_whole(job, log)
 
 
 # Ctrl-C.

@@ -247,6 +247,27 @@ static void test_hang_up(void)
 	end_pair(&p);
 }
 
+/* Whether a peer that has gone can have begun what it was asked. */
+static void test_unheard(void)
+{
+	for (int reads = 0; reads < 2; reads++) {
+		struct pair p = make_pair();
+		auto_json json_t *json = json_pack("{s:s}", "method", "io.brumate.job.Kill");
+		auto_(wire_message_fini) struct wire_message m = WIRE_MESSAGE_EMPTY;
+
+		CHECK(wire_send(&p.a, json, NULL, 0, deadline_in_ms(1000), NULL) == 0);
+		if (reads)
+			CHECK(wire_receive(&p.b, &m, deadline_in_ms(1000), NULL) == 0);
+		wire_fini(&p.b);
+		auto_(wire_message_fini) struct wire_message none = WIRE_MESSAGE_EMPTY;
+		CHECK(wire_receive(&p.a, &none, deadline_in_ms(1000), NULL) == -EPIPE);
+		CHECK(p.a.unheard == !reads);
+		CHECK(wire_send(&p.a, json, NULL, 0, deadline_in_ms(1000), NULL) == -EPIPE);
+		CHECK(p.a.unheard);
+		end_pair(&p);
+	}
+}
+
 int main(void)
 {
 	test_byte_by_byte();
@@ -259,5 +280,6 @@ int main(void)
 	test_fds_belong_to_their_message();
 	test_too_many_fds();
 	test_hang_up();
+	test_unheard();
 	return 0;
 }
