@@ -108,6 +108,19 @@ static int suspect_sharing(struct scan_report *report, const struct gpu_set *gpu
 	return add_gpu_finding(report, SCAN_SUSPECT, p->id.pid, "shared-memory", text, hint);
 }
 
+/* Which way the memory of a process without an agent goes, and why. Of the others the agents tell how much. */
+static int tell_way(const struct op *op, struct scan_report *report, const struct gpu_process *p)
+{
+	const char *why = op->job->by_pid	? "its job was taken in as it ran"
+			  : op->data.uses_agents ? "it has no agent"
+						 : "its job was started with --data-path driver";
+	char text[160];
+
+	snprintf(text, sizeof(text), "process %d: %.1f MB of device memory go by the driver: %s",
+		 p->id.pid, (double)p->dev.used_bytes / 1e6, why);
+	return add_gpu_finding(report, SCAN_NOTE, p->id.pid, "memory", text, "");
+}
+
 static int scan_suspects(struct op *op, struct scan_report *report)
 {
 	int r = 0;
@@ -116,7 +129,9 @@ static int scan_suspects(struct op *op, struct scan_report *report)
 		const struct gpu_process *p = &op->gpus.items[i];
 		const struct agent *agent = agent_of(op, p);
 
-		r = suspect_peers(report, p, agent);
+		r = agent ? 0 : tell_way(op, report, p);
+		if (r == 0)
+			r = suspect_peers(report, p, agent);
 		if (r == 0 && op->gpus.n > 1)
 			r = suspect_sharing(report, &op->gpus, p, agent);
 	}

@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/fd.h"
@@ -80,6 +82,50 @@ int driver_job_find(struct driver_job *ret, pid_t pid)
 	if (r > 0)
 		*ret = job;
 	return r;
+}
+
+static bool contains(const char *path, const char *text)
+{
+	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || !st.st_size)
+		return false;
+	void *data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+	if (data == MAP_FAILED)
+		return false;
+	bool found = memmem(data, (size_t)st.st_size, text, strlen(text));
+	munmap(data, (size_t)st.st_size);
+	return found;
+}
+
+/* Nothing is run to learn its version. What we have under its name is another program. */
+static bool is_tool(const char *path)
+{
+	const char *name = strrchr(path, '/');
+
+	return name && strcmp(name + 1, "brumate") != 0 && access(path, X_OK) == 0 &&
+	       contains(path, gpu_vendor()->driver_job.option);
+}
+
+char *driver_job_find_tool(char *const *environment)
+{
+	const char *path = NULL;
+
+	for (; *environment; environment++)
+		if (!strncmp(*environment, "PATH=", strlen("PATH=")))
+			path = *environment + strlen("PATH=");
+	while (path && *path) {
+		int n = (int)strcspn(path, ":");
+		auto_free char *tool =
+			path_format("%.*s/%s", n, path, gpu_vendor()->driver_job.tool);
+		auto_free char *real = tool && *tool == '/' ? realpath(tool, NULL) : NULL;
+
+		if (real && is_tool(real))
+			return take_ptr(&real);
+		path += n + (path[n] == ':');
+	}
+	return NULL;
 }
 
 bool driver_job_is_same(const struct driver_job *a, const struct driver_job *b)

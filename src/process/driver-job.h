@@ -21,4 +21,8 @@ struct driver_job {
  */
 int driver_job_find(struct driver_job *ret, pid_t pid);
 
+/** The vendor's tool that makes the file of such a job (path, owned), in the PATH that @environment (of a program, ends
+ * with NULL) has, if it is of a version that can; NULL: there is none. */
+char *driver_job_find_tool(char *const *environment);
+
 bool driver_job_is_same(const struct driver_job *a, const struct driver_job *b);

@@ -31,6 +31,7 @@
 #include "gpu/vendor.h"
 #include "engine/op.h"
 #include "job/job.h"
+#include "process/driver-job.h"
 #include "process/scan.h"
 #include "store/store.h"
 
@@ -295,7 +296,8 @@ static void check_criu(struct doctor *d)
 		finding(d, FINDING_OK, "criu-check", "", "the kernel offers what CRIU needs");
 }
 
-/* The ladder of docs: what each driver adds, and what is lost without it. */
+/* The ladder of docs: what each driver adds, and what is lost without it. Jobs of the driver have a check of their
+ * own. */
 static const struct {
 	enum dev_feature bit;
 	const char *key, *name;
@@ -306,13 +308,46 @@ static const struct {
 	  "nothing can be suspended or checkpointed" },
 	{ DEV_REMAP, "driver-remap", "restore onto other GPUs", FINDING_WARN,
 	  "jobs can be restored on the same GPUs only" },
-	{ DEV_JOB_FILE, "driver-job-file", "jobs of several processes by the driver itself",
-	  FINDING_NOTE, "processes that share GPU memory are refused" },
-	{ DEV_LEGACY_IPC, "driver-ipc", "legacy IPC within a job", FINDING_NOTE,
-	  "jobs that use it are refused" },
-	{ DEV_CUSTOM_STORAGE, "driver-storage", "custom storage", FINDING_NOTE,
-	  "--pid copies at the driver's own speed" },
+	{ DEV_LEGACY_IPC, "driver-ipc", "legacy IPC within a job of the driver", FINDING_NOTE,
+	  "processes that share device memory need our library, or --force" },
 };
+
+/* The vendor's tool makes the file of such a job; without it there is none, whatever the driver can. */
+static void check_driver_jobs(struct doctor *d, uint32_t features, json_t *names)
+{
+	static const char key[] = "driver-job-file";
+	const struct gpu_driver_job *v = &gpu_vendor()->driver_job;
+	auto_free char *tool = d->simulated ? path_find_helper(v->simulated_tool)
+					    : driver_job_find_tool(environ);
+	char hint[160];
+
+	if (features & DEV_JOB_FILE)
+		json_array_append_new(names, json_string(key));
+	if (features & DEV_JOB_FILE && tool) {
+		finding(d, FINDING_OK, key, "", "run --data-path driver starts jobs of the driver, by %s",
+			tool);
+		return;
+	}
+	if (features & DEV_JOB_FILE)
+		snprintf(hint, sizeof(hint), "put one that has %s into PATH", v->option);
+	else
+		snprintf(hint, sizeof(hint), "install driver %s or newer",
+			 gpu_vendor()->feature_since(DEV_JOB_FILE));
+	finding(d, FINDING_NOTE, key, hint,
+		"no jobs of the driver%s%s: run --data-path driver starts processes that the driver saves "
+		"each by itself",
+		features & DEV_JOB_FILE ? ", as there is no " : "",
+		features & DEV_JOB_FILE ? v->tool : "");
+}
+
+static void check_custom_storage(struct doctor *d, uint32_t features, json_t *names)
+{
+	if (!(features & DEV_CUSTOM_STORAGE))
+		return;
+	json_array_append_new(names, json_string("driver-storage"));
+	finding(d, FINDING_NOTE, "driver-storage", "",
+		"the driver has custom storage, which is not used: a job whose copy fails could not go on");
+}
 
 static void check_ladder(struct doctor *d, uint32_t features)
 {
@@ -331,6 +366,8 @@ static void check_ladder(struct doctor *d, uint32_t features)
 				ladder[i].name, ladder[i].without);
 		}
 	}
+	check_driver_jobs(d, features, names);
+	check_custom_storage(d, features, names);
 	fact(d, "driver_features", names);
 }
 

@@ -26,6 +26,7 @@
 #include "base/user.h"
 #include "client/broker.h"
 #include "job/log.h"
+#include "process/driver-job.h"
 #include "process/reap.h"
 #include "process/reaper.h"
 #include "gpu/vendor.h"
@@ -98,45 +99,6 @@ static bool has_variable(char *const *env, const char *entry)
 	return false;
 }
 
-static bool contains(const char *path, const char *text)
-{
-	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	struct stat st;
-
-	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || !st.st_size)
-		return false;
-	void *data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-	if (data == MAP_FAILED)
-		return false;
-	bool found = memmem(data, (size_t)st.st_size, text, strlen(text));
-	munmap(data, (size_t)st.st_size);
-	return found;
-}
-
-/* The vendor's tool in the command's PATH, of a version that has the option. Nothing is run to learn that. What we
- * have under its name is another program. */
-static char *find_tool(char *const *env)
-{
-	const struct gpu_driver_job *v = &gpu_vendor()->driver_job;
-	const char *path = NULL;
-
-	for (; *env; env++)
-		if (is_of(*env, "PATH="))
-			path = *env + strlen("PATH=");
-	while (path && *path) {
-		int n = (int)strcspn(path, ":");
-		auto_free char *tool = path_format("%.*s/%s", n, path, v->tool);
-		auto_free char *real = tool && *tool == '/' ? realpath(tool, NULL) : NULL;
-		const char *name = real ? strrchr(real, '/') : NULL;
-
-		if (name && strcmp(name + 1, "brumate") != 0 && access(real, X_OK) == 0 &&
-		    contains(real, v->option))
-			return take_ptr(&real);
-		path += n + (path[n] == ':');
-	}
-	return NULL;
-}
-
 static bool driver_has_jobs(bool simulated)
 {
 	auto_(broker_client_close) struct broker_client broker = BROKER_CLIENT_EMPTY;
@@ -151,7 +113,7 @@ char *driver_job_tool(const struct job *job, char *const *env)
 {
 	auto_free char *tool = job->simulated
 				       ? path_find_helper(gpu_vendor()->driver_job.simulated_tool)
-				       : find_tool(env);
+				       : driver_job_find_tool(env);
 
 	return tool && driver_has_jobs(job->simulated) ? take_ptr(&tool) : NULL;
 }

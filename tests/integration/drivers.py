@@ -141,6 +141,56 @@ def a_member_outside_it_is_suspected(bed):
     bed.end(job)
 
 
+def ladder(bed):
+    return {f["key"]: f for f in bed.doctor()["findings"] if f["key"].startswith("driver-")}
+
+
+def expect_ladder(bed, job_files, ipc, storage):
+    """doctor says what the driver of this machine adds, and what is lost without."""
+    found = ladder(bed)
+    level = {key: f["level"] for key, f in found.items()}
+    expect(level["driver-job-file"] == ("ok" if job_files else "note"), found["driver-job-file"])
+    expect(job_files or "590" in found["driver-job-file"]["hint"], found["driver-job-file"])
+    expect(level["driver-ipc"] == ("ok" if ipc else "note"), found["driver-ipc"])
+    expect(ipc or "610" in found["driver-ipc"]["hint"], found["driver-ipc"])
+    expect(("driver-storage" in found) == storage, f"{sorted(found)}")
+    expect(not storage or "not used" in found["driver-storage"]["text"], found)
+
+
+@case
+@with_env(BRUMATE_SIM_DRIVER="580")
+def doctor_of_580(bed):
+    expect_ladder(bed, job_files=False, ipc=False, storage=False)
+
+
+@case
+@with_env(BRUMATE_SIM_DRIVER="590")
+def doctor_of_590(bed):
+    expect_ladder(bed, job_files=True, ipc=False, storage=False)
+
+
+@case
+@with_env(BRUMATE_SIM_DRIVER="615")
+def doctor_of_615(bed):
+    expect_ladder(bed, job_files=True, ipc=True, storage=True)
+
+
+@case
+@with_env(BRUMATE_SIM_DRIVER="610")
+def doctor_says_which_way(bed):
+    """By the driver, and why; or by our library."""
+    job, _ = bed.started([bed.program("counter"), "--mib", "8", "--chunk-mib", "8"], options=BY_DRIVER)
+    expect("by the driver: its job was started with --data-path driver" in findings(bed, job)["memory"]["text"],
+           findings(bed, job))
+    bed.end(job)
+    job, _ = bed.counter()
+    expect("go by the data path" in findings(bed, job)["memory"]["text"], findings(bed, job))
+    bed.end(job)
+    program = bed.start([bed.program("counter"), "--mib", 8, "--chunk-mib", 8]).ready()
+    found = {f["key"]: f for f in bed.doctor("--pid", program.pid)["findings"]}
+    expect("by the driver: its job was taken in as it ran" in found["memory"]["text"], found)
+
+
 @case
 @with_env(BRUMATE_SIM_DRIVER="610")
 def one_that_others_started(bed):
