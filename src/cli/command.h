@@ -53,6 +53,7 @@ enum option_id {
 	OPT_PULL,
 	OPT_YES,
 	OPT_ALLOW_UNAUTHENTICATED,
+	OPT_RESTORE,
 	OPT__MAX,
 };
 

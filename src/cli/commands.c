@@ -225,7 +225,14 @@ static const struct option_spec ls_options[] = {
 	DIR("list DIR instead of the default place"), FORMAT, NO_HEADERS, QUIET, END,
 };
 static const struct option_spec inspect_options[] = {
-	MEANS_JOB, MEANS_CHECKPOINT, DIR("look for it in DIR instead of the default place"), FORMAT,
+	MEANS_JOB,
+	MEANS_CHECKPOINT,
+	{ .id = OPT_RESTORE,
+	  .name = "restore",
+	  .help = "tell what a restore would open, bind, connect, become, map and run" },
+	KEY_FILE("with --restore: decrypt it by the key in FILE instead of the configured one"),
+	DIR("look for it in DIR instead of the default place"),
+	FORMAT,
 	END,
 };
 static const struct option_spec verify_options[] = {

@@ -2,6 +2,7 @@
 /* `brumate ps`, `ls`, `inspect` and `diff`: what is known of jobs and checkpoints. */
 #include "cli/arguments.h"
 #include "cli/client.h"
+#include "cli/foretold.h"
 #include "cli/output.h"
 #include "cli/remote.h"
 
@@ -271,6 +272,18 @@ static void print_object(int indent, json_t *o)
 		print_value(indent, key, value);
 }
 
+/* Only a checkpoint can be restored: a job means its latest one. */
+static int ask_for_restore(json_t *parameters, const char **kind, const struct invocation *in,
+			   struct brumate_error *err)
+{
+	int r = add_request(parameters, in, REQUEST_READ, err);
+
+	if (r == 0 && *kind && !strcmp(*kind, "job"))
+		r = brumate_fail(err, EINVAL, "inspect: want either --job or --restore");
+	*kind = "checkpoint";
+	return r < 0 ? r : add_flag(parameters, "restore", in, OPT_RESTORE, err);
+}
+
 int verb_inspect(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *parameters = json_object(), *reply = NULL;
@@ -280,6 +293,8 @@ int verb_inspect(const struct invocation *in, struct brumate_error *err)
 
 	if (r == 0)
 		r = get_kind(&kind, in, err);
+	if (r == 0 && in->values[OPT_RESTORE])
+		r = ask_for_restore(parameters, &kind, in, err);
 	if (r == 0)
 		r = add_string(parameters, "kind", kind, err);
 	if (r == 0)
@@ -290,7 +305,10 @@ int verb_inspect(const struct invocation *in, struct brumate_error *err)
 		return r;
 	if (wants_json(in))
 		return print_json(reply, err);
-	print_object(0, reply);
+	if (in->values[OPT_RESTORE])
+		foretold_print(json_object_get(reply, "restore"), text_of(reply, "path"));
+	else
+		print_object(0, reply);
 	return 0;
 }
 

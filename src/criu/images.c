@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-/* CRIU's image files: two magic numbers, then messages, each behind its length. */
+/* The few facts read from CRIU's image files. */
 #include "criu/images.h"
+#include "criu/entries.h"
 #include "base/array.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
@@ -15,59 +16,10 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-enum {
-	IMAGE_BYTES_MAX = 64 * 1024 * 1024,
-	ENTRY_BYTES_MAX = 8 * 1024 * 1024,
-};
-
-#define MAGIC_IMAGE   0x54564319u
 #define MAGIC_PSTREE  0x50273030u
 #define MAGIC_CORE    0x55053847u
 #define MAGIC_SERVICE 0x55105940u
 #define MAGIC_STATS   0x57093306u
-
-struct reader {
-	const uint8_t *p;
-	size_t left;
-};
-
-static int get_u32(struct reader *r, uint32_t *ret)
-{
-	if (r->left < 4)
-		return -EBADMSG;
-	*ret = (uint32_t)r->p[0] | (uint32_t)r->p[1] << 8 | (uint32_t)r->p[2] << 16 |
-	       (uint32_t)r->p[3] << 24;
-	r->p += 4;
-	r->left -= 4;
-	return 0;
-}
-
-static int open_image(struct reader *ret, const void *buf, size_t len_bytes, uint32_t first,
-		      uint32_t second)
-{
-	struct reader r = { buf, len_bytes };
-	uint32_t a, b;
-
-	if (get_u32(&r, &a) < 0 || get_u32(&r, &b) < 0 || a != first || b != second)
-		return -EBADMSG;
-	*ret = r;
-	return 0;
-}
-
-/* Finds the next entry. Returns 1, or 0 at the end. */
-static int next_entry(struct reader *r, struct reader *ret)
-{
-	uint32_t len;
-
-	if (!r->left)
-		return 0;
-	if (get_u32(r, &len) < 0 || len > r->left || len > ENTRY_BYTES_MAX)
-		return -EBADMSG;
-	*ret = (struct reader){ r->p, len };
-	r->p += len;
-	r->left -= len;
-	return 1;
-}
 
 void criu_image_tree_fini(struct criu_image_tree *t)
 {
@@ -100,12 +52,12 @@ static int add_process(struct criu_image_tree *t, const CriuImage__Process *msg)
 int criu_image_tree_decode(struct criu_image_tree *ret, const void *buf, size_t len_bytes)
 {
 	auto_(criu_image_tree_fini) struct criu_image_tree tree = CRIU_IMAGE_TREE_EMPTY;
-	struct reader image, entry;
-	int r = open_image(&image, buf, len_bytes, MAGIC_IMAGE, MAGIC_PSTREE);
+	struct criu_entries image, entry;
+	int r = criu_entries_open(&image, buf, len_bytes, CRIU_MAGIC_IMAGE, MAGIC_PSTREE);
 
 	if (r < 0)
 		return r;
-	while ((r = next_entry(&image, &entry)) > 0) {
+	while ((r = criu_entries_next(&image, &entry)) > 0) {
 		CriuImage__Process *msg = criu_image__process__unpack(NULL, entry.left, entry.p);
 
 		if (!msg)
@@ -124,10 +76,10 @@ int criu_image_tree_decode(struct criu_image_tree *ret, const void *buf, size_t 
 
 int criu_image_stats_decode(struct criu_image_stats *ret, const void *buf, size_t len_bytes)
 {
-	struct reader image, entry;
+	struct criu_entries image, entry;
 
-	if (open_image(&image, buf, len_bytes, MAGIC_SERVICE, MAGIC_STATS) < 0 ||
-	    next_entry(&image, &entry) <= 0)
+	if (criu_entries_open(&image, buf, len_bytes, MAGIC_SERVICE, MAGIC_STATS) < 0 ||
+	    criu_entries_next(&image, &entry) <= 0)
 		return -EBADMSG;
 
 	CriuImage__Stats *msg = criu_image__stats__unpack(NULL, entry.left, entry.p);
@@ -146,7 +98,7 @@ int criu_image_tree_read(struct criu_image_tree *ret, int dir_fd)
 {
 	auto_free char *text = NULL;
 	size_t len;
-	int r = file_read(dir_fd, "pstree.img", IMAGE_BYTES_MAX, &text, &len);
+	int r = file_read(dir_fd, "pstree.img", CRIU_IMAGE_BYTES_MAX, &text, &len);
 
 	return r < 0 ? r : criu_image_tree_decode(ret, text, len);
 }
@@ -155,7 +107,7 @@ int criu_image_stats_read(struct criu_image_stats *ret, int dir_fd)
 {
 	auto_free char *text = NULL;
 	size_t len;
-	int r = file_read(dir_fd, "stats-dump", IMAGE_BYTES_MAX, &text, &len);
+	int r = file_read(dir_fd, "stats-dump", CRIU_IMAGE_BYTES_MAX, &text, &len);
 
 	return r < 0 ? r : criu_image_stats_decode(ret, text, len);
 }
@@ -227,10 +179,10 @@ static int get_thread(struct criu_image_thread *t, const CriuImage__Core *core)
  * can be encoded again. */
 static CriuImage__Core *unpack_core(const void *buf, size_t len_bytes)
 {
-	struct reader image, entry;
+	struct criu_entries image, entry;
 
-	if (open_image(&image, buf, len_bytes, MAGIC_IMAGE, MAGIC_CORE) < 0 ||
-	    next_entry(&image, &entry) <= 0 || image.left)
+	if (criu_entries_open(&image, buf, len_bytes, CRIU_MAGIC_IMAGE, MAGIC_CORE) < 0 ||
+	    criu_entries_next(&image, &entry) <= 0 || image.left)
 		return NULL;
 	return criu_image__core__unpack(NULL, entry.left, entry.p);
 }
@@ -250,6 +202,21 @@ int criu_image_thread_decode(struct criu_image_thread *ret, const void *buf, siz
 	return 0;
 }
 
+int criu_image_comm_decode(char ret[static 64], const void *buf, size_t len_bytes)
+{
+	CriuImage__Core *core = unpack_core(buf, len_bytes);
+	int r = core ? 0 : -EBADMSG;
+
+	ret[0] = '\0';
+	if (core && core->tc && core->tc->has_comm && core->tc->comm.len < 64) {
+		memcpy(ret, core->tc->comm.data, core->tc->comm.len);
+		ret[core->tc->comm.len] = '\0';
+	}
+	if (core)
+		criu_image__core__free_unpacked(core, NULL);
+	return r;
+}
+
 int criu_image_thread_read(struct criu_image_thread *ret, int dir_fd, pid_t tid)
 {
 	auto_free char *text = NULL;
@@ -257,7 +224,7 @@ int criu_image_thread_read(struct criu_image_thread *ret, int dir_fd, pid_t tid)
 	size_t len;
 
 	snprintf(name, sizeof(name), "core-%d.img", tid);
-	int r = file_read(dir_fd, name, IMAGE_BYTES_MAX, &text, &len);
+	int r = file_read(dir_fd, name, CRIU_IMAGE_BYTES_MAX, &text, &len);
 	return r < 0 ? r : criu_image_thread_decode(ret, text, len);
 }
 
@@ -269,7 +236,7 @@ static int write_core(int dir_fd, const char *name, const CriuImage__Core *core)
 {
 	size_t len = criu_image__core__get_packed_size(core);
 	auto_free uint8_t *buf = malloc(CORE_HEAD_BYTES + len);
-	const uint32_t head[] = { htole32(MAGIC_IMAGE), htole32(MAGIC_CORE),
+	const uint32_t head[] = { htole32(CRIU_MAGIC_IMAGE), htole32(MAGIC_CORE),
 				  htole32((uint32_t)len) };
 
 	if (!buf)
@@ -296,7 +263,7 @@ static int each_core(int dir_fd, int (*fn)(int dir_fd, const char *name, CriuIma
 
 		if (strncmp(e->d_name, "core-", strlen("core-")))
 			continue;
-		r = file_read(dir_fd, e->d_name, IMAGE_BYTES_MAX, &text, &len);
+		r = file_read(dir_fd, e->d_name, CRIU_IMAGE_BYTES_MAX, &text, &len);
 		core = r == 0 ? unpack_core(text, len) : NULL;
 		if (!core)
 			return r < 0 ? r : -EBADMSG;

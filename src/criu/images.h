@@ -49,6 +49,9 @@ DEFINE_AUTO_FINI(struct criu_image_thread, criu_image_thread_fini)
 /** Decodes a core image. 0, -EBADMSG (also of a living thread without credentials), -ENOMEM. */
 int criu_image_thread_decode(struct criu_image_thread *ret, const void *buf, size_t len_bytes);
 
+/** The name of the process (task comm) in the core image of its first thread; empty where there is none. 0, -EBADMSG. */
+int criu_image_comm_decode(char ret[static 64], const void *buf, size_t len_bytes);
+
 /** Reads and decodes the core image of thread @tid beneath @dir_fd. 0, -ENOENT, -EBADMSG … */
 int criu_image_thread_read(struct criu_image_thread *ret, int dir_fd, pid_t tid);
 

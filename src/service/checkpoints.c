@@ -5,6 +5,7 @@
  * memory is.
  */
 #include "service/access.h"
+#include "service/foretell.h"
 #include "service/jobs.h"
 #include "service/resolve.h"
 #include "service/service.h"
@@ -141,13 +142,34 @@ static json_t *describe_memory(const struct store_image *i)
 			 (json_int_t)usage.shared_bytes);
 }
 
-static int inspect_checkpoint(const struct service_call *call, const char *dir, const char *word,
-			      json_t **ret, struct brumate_error *err)
+static int inspect_restore(struct store_image *image, json_t *parameters, json_t **ret,
+			   struct brumate_error *err)
 {
-	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
-	int r = access_image(&image, dir, word, err);
+	auto_(authority_fini) struct authority authority = AUTHORITY_EMPTY;
+	auto_json json_t *foretold = NULL;
+	int r = access_authority(&authority, parameters, err);
+
+	if (r == 0)
+		r = foretell_restore(&foretold, image, &authority, err);
 	if (r < 0)
 		return r;
+	*ret = json_pack("{s:s,s:O}", "path", image->path, "restore", foretold);
+	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+}
+
+static int inspect_checkpoint(const char *dir, const char *word, json_t *parameters, json_t **ret,
+			      struct brumate_error *err)
+{
+	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
+	bool of_restore = false;
+	int r = wire_get_bool(parameters, "restore", &of_restore, err);
+
+	if (r == 0)
+		r = access_image(&image, dir, word, err);
+	if (r < 0)
+		return r;
+	if (of_restore)
+		return inspect_restore(&image, parameters, ret, err);
 
 	json_t *reply = json_pack("{s:o,s:s,s:o}", "manifest", manifest_to_json(&image.manifest),
 				  "path", image.path, "stored", describe_memory(&image));
@@ -175,7 +197,7 @@ int service_inspect(const struct service_call *call, json_t *parameters, json_t 
 		return r;
 	if (r == MEANS_JOB)
 		return inspect_job(call, &j, ret, err);
-	r = inspect_checkpoint(call, dir, q.word, ret, err);
+	r = inspect_checkpoint(dir, q.word, parameters, ret, err);
 	if (r == -ENOENT && !q.kind && !q.dir_given && !strchr(q.word, '/'))
 		return resolve_fail_unknown(err, q.word);
 	return r;

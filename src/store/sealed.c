@@ -134,16 +134,10 @@ struct job {
 	bool close;
 };
 
-static int pass_file(const struct job *j, const char *path)
+static int pass_bytes(const struct job *j, int from, int to, const char *path)
 {
-	auto_close int from =
-		openat(j->from_fd, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY);
-	auto_close int to =
-		openat(j->to_fd, path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
 	auto_free uint8_t *buffers = malloc(2 * (size_t)BOX_BYTES);
 
-	if (from < 0 || to < 0)
-		return -errno;
 	if (!buffers)
 		return -ENOMEM;
 	struct pass p = { .from = from, .to = to, .in = buffers, .out = buffers + BOX_BYTES };
@@ -153,6 +147,22 @@ static int pass_file(const struct job *j, const char *path)
 	seal_key_fini(&p.key);
 	explicit_bzero(buffers, 2 * (size_t)BOX_BYTES);
 	return r;
+}
+
+static int pass_file(const struct job *j, const char *path)
+{
+	auto_close int from =
+		openat(j->from_fd, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY);
+	auto_close int to =
+		openat(j->to_fd, path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+
+	return from < 0 || to < 0 ? -errno : pass_bytes(j, from, to, path);
+}
+
+int sealed_open_file(int to_fd, int from_fd, const struct store_key *key, const char *id,
+		     const char *name)
+{
+	return pass_bytes(&(struct job){ .key = key, .id = id }, from_fd, to_fd, name);
 }
 
 /* The directories above @path. */

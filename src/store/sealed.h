@@ -23,3 +23,8 @@ int sealed_close_dir(int to_fd, int from_fd, const struct store_key *key, const 
 /** The reverse. -EBADMSG names the file that is damaged, or sealed by another key, or of elsewhere. */
 int sealed_open_dir(int to_fd, int from_fd, const struct store_key *key, const char *id,
 		    struct brumate_error *err);
+
+/** The same of one file @from_fd, which is @name in its directory, into @to_fd, an empty file. -EBADMSG, or another
+ * -errno. */
+int sealed_open_file(int to_fd, int from_fd, const struct store_key *key, const char *id,
+		     const char *name);

@@ -101,6 +101,14 @@ int store_open(struct store_image *ret, const char *dir, const char *id, struct 
  */
 int store_unlock(struct store_image *i, const struct store_key *key, struct brumate_error *err);
 
+/**
+ * Reads one of CRIU's images, "criu/@name", whole and in the clear, and compares it with its digest. @ret: owned.
+ * Errors to act on: -ENOENT (the manifest has none, without @err), -EFBIG (more than @max_bytes), -EBADMSG, -ENOKEY (it
+ * is encrypted, and there was no store_unlock()).
+ */
+int store_read_image(char **ret, size_t *ret_len_bytes, const struct store_image *i,
+		     const char *name, size_t max_bytes, struct brumate_error *err);
+
 /** Compares every file with its size and digest, in parallel. -EBADMSG names the first bad file and
  * what is wrong (missing, truncated: A of B bytes, digest); an extra file is an error too. From here
  * until @i is closed nobody removes it (a shared lock on its directory). */

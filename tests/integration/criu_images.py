@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""CRIU's image files, changed: two magic numbers, then a message behind its length."""
+"""CRIU's image files, changed: two magic numbers, then messages, each behind its length."""
 
 HEAD_BYTES = 8
 
@@ -54,13 +54,29 @@ def changed(message, path, change):
                        for field, wire, value in fields_of(message)])
 
 
-def change_image(path, where, change):
-    """Changes the one message of an image file."""
+def entries_of(data):
+    """The messages of an image."""
+    at, entries = HEAD_BYTES, []
+    while at < len(data):
+        length = int.from_bytes(data[at:at + 4], "little")
+        entries.append(data[at + 4:at + 4 + length])
+        at += 4 + length
+    return entries
+
+
+def write_entries(path, head, entries):
+    with open(path, "wb") as file:
+        file.write(head + b"".join(len(entry).to_bytes(4, "little") + entry for entry in entries))
+
+
+def change_image(path, where, change, which=lambda fields: True):
+    """Changes the first message of an image file of which which(its fields) is true."""
     with open(path, "rb") as file:
         data = file.read()
-    message = changed(data[HEAD_BYTES + 4:], where, change)
-    with open(path, "wb") as file:
-        file.write(data[:HEAD_BYTES] + len(message).to_bytes(4, "little") + message)
+    entries = entries_of(data)
+    i = next(i for i, entry in enumerate(entries) if which(fields_of(entry)))
+    entries[i] = changed(entries[i], where, change)
+    write_entries(path, data[:HEAD_BYTES], entries)
 
 
 def change_credentials(path, change):

@@ -3,8 +3,6 @@
 """What a user tries with a job of theirs that root suspends, saves and restores, in order to get at rights or data
 of others. Each case would succeed for the attacker if its check were taken away."""
 
-import hashlib
-import json
 import os
 import shutil
 import signal
@@ -13,7 +11,7 @@ from contextlib import contextmanager
 
 from harness import Log
 from cases import NOBODY, Skipped, case, expect, main, run, wait_until
-from checkpoints import change_manifest, image, sealed
+from checkpoints import change_manifest, image, seal_again
 from criu_images import change_credentials
 
 AS_HIM = ["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]
@@ -279,19 +277,6 @@ FORGERIES = {
 
 def core_of(directory):
     return [os.path.join(directory, name) for name in os.listdir(directory) if name.startswith("core-")]
-
-
-def seal_again(bed, checkpoint):
-    """The manifest names the files as they are now."""
-    path = os.path.join(image(bed, checkpoint), "manifest.json")
-    with open(path, encoding="utf-8") as file:
-        manifest = json.load(file)
-    for entry in manifest["files"]:
-        with open(os.path.join(image(bed, checkpoint), entry["path"]), "rb") as file:
-            data = file.read()
-        entry.update(len_bytes=len(data), digest=hashlib.sha256(data).hexdigest())
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(sealed(manifest), file)
 
 
 def job_with_less(bed):
