@@ -142,6 +142,7 @@ static bool event_of(const char *script, enum criu_event *ret)
 		{ "query-ext-files", CRIU_EVENT_FROZEN },
 		{ "post-dump", CRIU_EVENT_DUMPED },
 		{ "post-restore", CRIU_EVENT_RESTORED },
+		{ "pre-resume", CRIU_EVENT_RESUMING },
 	};
 
 	for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++)
@@ -178,6 +179,16 @@ static int complete_images(const struct session *s, struct brumate_error *err)
 	return r < 0 ? brumate_fail(err, -r, "CRIU's images: %m") : 0;
 }
 
+/* CRIU goes on, whatever it is told here: it lets go of a tree that has ended. All of it still stands still. */
+static void kill_before_it_runs(const struct session *s)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+
+	proc_tree_read(&tree, s->root, NULL);
+	for (size_t i = 0; i < tree.n; i++)
+		proc_signal(tree.items[i].id, SIGKILL);
+}
+
 static int on_notify(struct session *s, const Criu__Notify *notify)
 {
 	const struct criu_options *o = s->options;
@@ -190,13 +201,16 @@ static int on_notify(struct session *s, const Criu__Notify *notify)
 		proc_identify(&s->root, s->root_pid, NULL);
 	}
 
-	pid_t pid = event == CRIU_EVENT_RESTORED ? s->root_pid : o->root.pid;
+	bool is_restore = event == CRIU_EVENT_RESTORED || event == CRIU_EVENT_RESUMING;
+	pid_t pid = is_restore ? s->root_pid : o->root.pid;
 	if (event == CRIU_EVENT_FROZEN && look_again(s, &s->why) < 0)
 		cancel_session(s);
 	if (event == CRIU_EVENT_DUMPED && s->unprivileged && complete_images(s, &s->why) < 0)
 		cancel_session(s);
 	if (!s->is_cancelled && o->on_event && o->on_event(o->arg, event, pid, &s->why) < 0)
 		cancel_session(s);
+	if (event == CRIU_EVENT_RESUMING && s->is_cancelled)
+		kill_before_it_runs(s);
 	s->past_return = event != CRIU_EVENT_FROZEN && !s->is_cancelled;
 	/* It lets the tree run and ends next, and that end is not to be taken for a death. */
 	if (s->past_return && o->leave_running)
@@ -702,6 +716,8 @@ int criu_restore(const struct criu_program *program, const struct criu_options *
 		status = start_session(&s, program, &opts, &fds, err);
 	if (status >= 0)
 		status = run_session(&s);
+	if (s.outcome == SUCCEEDED && s.is_cancelled)
+		s.outcome = FAILED;
 	if (s.outcome != UNDECIDED && s.outcome != SUCCEEDED) {
 		remove_half_built(&s);
 		status = explain_session(&s, status, err);

@@ -43,6 +43,8 @@ enum criu_event {
 	CRIU_EVENT_FROZEN, /* dump: tree frozen, nothing dumped yet (query-ext-files) */
 	CRIU_EVENT_DUMPED, /* dump: images complete, tree still frozen (post-dump) */
 	CRIU_EVENT_RESTORED, /* restore: tree complete, not yet running (post-restore); pid is the root's */
+	CRIU_EVENT_RESUMING, /* restore: about to run (pre-resume), and now with the rights that it is to have */
+	CRIU_EVENT__MAX,
 };
 /** Returns 0 to go on; <0 makes CRIU fail: a dump then lets the tree run on, a restore kills it. */
 typedef int (*criu_event_fn)(void *arg, enum criu_event event, pid_t pid,

@@ -259,13 +259,25 @@ static int start_namespace(struct op *op, struct brumate_error *err)
 	return job_save(op->job, err);
 }
 
+/* A tree that a user's CRIU builds has CRIU's capability until it is about to run, and so the kernel lets nobody without
+ * it write to its memory before. */
+static int fill_memory(struct op *op, enum criu_event event, struct brumate_error *err)
+{
+	const enum criu_event when =
+		op->images.criu.unprivileged ? CRIU_EVENT_RESUMING : CRIU_EVENT_RESTORED;
+
+	return event == when ? cpu_memory_image_fill(&op->restore.image, op->job->root,
+						     &op->progress, err)
+			     : 0;
+}
+
 /* Recorded before it runs, so that a shim that takes over finds it. */
 static int on_event(void *arg, enum criu_event event, pid_t pid, struct brumate_error *err)
 {
 	struct op *op = arg;
 
 	if (event != CRIU_EVENT_RESTORED)
-		return 0;
+		return fill_memory(op, event, err);
 	int r = proc_identify(&op->job->root, pid, err);
 	if (r < 0)
 		return brumate_wrap(err, r, "the restored root");
@@ -278,7 +290,7 @@ static int on_event(void *arg, enum criu_event event, pid_t pid, struct brumate_
 		return r;
 	r = fault_point("restore.restored");
 	return r < 0 ? brumate_fail(err, -r, "injected while CRIU holds the job: %m")
-		     : cpu_memory_image_fill(&op->restore.image, op->job->root, &op->progress, err);
+		     : fill_memory(op, event, err);
 }
 
 static void on_spawned(void *arg, struct proc_id criu)

@@ -18,7 +18,7 @@ struct script {
 	pid_t killer; /* where kill_at_bytes is set; it ends with 0 if all was as it should be */
 	bool kills_caller;
 	const struct job_setup *late; /* gets a late child as soon as CRIU runs */
-	int seen[3], n_spawned;
+	int seen[CRIU_EVENT__MAX], n_spawned;
 	pid_t restored;
 	int dir_fd;
 };
