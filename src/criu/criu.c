@@ -15,11 +15,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/capability.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -652,6 +654,21 @@ static int check_bounding_sets(const struct session *s, struct brumate_error *er
 	return -EPERM;
 }
 
+/* CRIU would find out in the middle, with the tree half built. */
+static int check_connections(const struct session *s, struct brumate_error *err)
+{
+	const struct criu_options *o = s->options;
+
+	if (geteuid() == 0 || o->tcp_close || !criu_images_have_tcp(o->images_dir_fd) ||
+	    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_IS_SET, CAP_NET_ADMIN, 0, 0) == 1)
+		return 0;
+	brumate_fail(
+		err, EPERM,
+		"the job was saved with TCP connections, which takes CAP_NET_ADMIN to restore");
+	brumate_hint(err, "--tcp-close restores them as closed");
+	return -EPERM;
+}
+
 static int start_restore(struct session *s, Criu__Opts *opts, struct criu_fds *fds,
 			 Criu__InheritFd *items, Criu__InheritFd **pointers,
 			 struct brumate_error *err)
@@ -663,6 +680,8 @@ static int start_restore(struct session *s, Criu__Opts *opts, struct criu_fds *f
 		return brumate_fail(err, r == -ENOENT ? EBADMSG : -r, "CRIU's image pstree.img: %s",
 				    strerror(-r));
 	r = check_bounding_sets(s, err);
+	if (r >= 0)
+		r = check_connections(s, err);
 	if (r >= 0 && !o->enter_ns_of)
 		r = check_pids(&s->tree, err);
 	if (r >= 0)

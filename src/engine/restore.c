@@ -8,9 +8,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/capability.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
@@ -190,7 +192,19 @@ static bool pid_stays_taken(struct op *op, pid_t pid, uint64_t deadline_ns)
 	return taken;
 }
 
-static void choose_namespace(struct op *op)
+/* A namespace takes a capability that users who are not root do not have. */
+static int check_may_have_namespace(const char *why, struct brumate_error *err)
+{
+	if (geteuid() == 0 ||
+	    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_IS_SET, CAP_SYS_ADMIN, 0, 0) == 1)
+		return 0;
+	brumate_fail(err, EEXIST,
+		     "%s, and only root can restore a job in a pid namespace of its own", why);
+	brumate_hint(err, "try again once that process has ended, or on another machine");
+	return -EEXIST;
+}
+
+static int choose_namespace(struct op *op, struct brumate_error *err)
 {
 	const struct manifest *m = &op->restore.image.manifest;
 	uint64_t deadline_ns = deadline_in_ms(PID_TIMEOUT_MS);
@@ -198,11 +212,19 @@ static void choose_namespace(struct op *op)
 	for (size_t i = 0; i < m->n_processes && !op->restore.use_pid_ns; i++) {
 		if (!pid_stays_taken(op, m->processes[i].pid, deadline_ns))
 			continue;
+		char why[64];
+
+		snprintf(why, sizeof(why), "process id %d of the checkpoint is in use",
+			 m->processes[i].pid);
+		int r = check_may_have_namespace(why, err);
+		if (r < 0)
+			return r;
 		op->restore.use_pid_ns = true;
 		progress_note(&op->progress,
 			      "process id %d is taken: restored in a new pid namespace",
 			      m->processes[i].pid);
 	}
+	return 0;
 }
 
 static int check_restore(struct op *op, struct brumate_error *err)
@@ -222,8 +244,7 @@ static int check_restore(struct op *op, struct brumate_error *err)
 		return r;
 	op->data.pairs = op->gpus.pairs;
 	op->data.n_pairs = op->gpus.n_pairs;
-	choose_namespace(op);
-	return 0;
+	return choose_namespace(op, err);
 }
 
 /* ---- CRIU ---- */
@@ -377,6 +398,9 @@ static int restore_processes(struct op *op, struct brumate_error *err)
 		return r;
 
 	/* A thread's id, which the manifest does not have; or it was taken meanwhile. */
+	const struct brumate_error why = *err;
+	if ((r = check_may_have_namespace(why.text, err)) < 0)
+		return r;
 	op->restore.use_pid_ns = true;
 	progress_note(&op->progress, "%s: restored in a new pid namespace", err->text);
 	*err = BRUMATE_ERROR_NONE;

@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <linux/sock_diag.h>
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -342,8 +344,24 @@ static void add_in_flight(struct scan *s, const struct scan_fd *f, unsigned n)
 		    n == 1 ? "" : "s");
 }
 
+/* What is in flight on both sides is read and set by the repair mode of tcp(7). */
+static bool may_repair_tcp(void)
+{
+	return geteuid() == 0 ||
+	       prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_IS_SET, CAP_NET_ADMIN, 0, 0) == 1;
+}
+
+static void refuse_connection(struct scan *s, const struct scan_fd *f)
+{
+	add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, "tcp",
+		    "close it before the checkpoint, or let root make the checkpoint; suspend and "
+		    "resume work",
+		    "has a TCP connection (fd %d), which takes CAP_NET_ADMIN to save", f->fd);
+}
+
 static void check_tcp_table(struct scan *s, const char *path)
 {
+	const bool may_repair = may_repair_tcp();
 	auto_free char *table = NULL;
 
 	if (file_read(AT_FDCWD, path, TCP_BYTES_MAX, &table, NULL) < 0)
@@ -356,6 +374,10 @@ static void check_tcp_table(struct scan *s, const char *path)
 			continue;
 		if (c.state == TCP_LISTEN && c.n_waiting)
 			add_in_flight(s, f, c.n_waiting);
+		if (c.state == TCP_ESTABLISHED && !may_repair) {
+			refuse_connection(s, f);
+			continue;
+		}
 		if (c.state != TCP_ESTABLISHED || other_end_is_ours(s, table, &c))
 			continue;
 		add_finding(s, SCAN_NOTE, SCAN_CRIU, f->process, "tcp",

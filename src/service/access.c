@@ -32,8 +32,7 @@ static int check_member(const struct proc_info *p, struct brumate_error *err)
 {
 	if (getuid() == 0 || p->uid == getuid())
 		return 0;
-	return brumate_fail(err, EACCES, "process %d (%s) belongs to uid %u", (int)p->id.pid,
-			    p->comm, (unsigned)p->uid);
+	return brumate_fail(err, EACCES, "process %d belongs to another user", (int)p->id.pid);
 }
 
 int access_tree(struct proc_tree *ret, pid_t pid, struct brumate_error *err)

@@ -248,6 +248,14 @@ int sealed_plain_dir(uint64_t max_bytes, struct brumate_error *err)
 		return -ENOMEM;
 	}
 	auto_close int mounted = mount_tmpfs(max_bytes);
+	if (mounted == -EPERM) {
+		brumate_fail(err, EPERM,
+			     "encrypted checkpoints take CAP_SYS_ADMIN, for a file system in "
+			     "memory: nothing may reach a disk in the clear");
+		brumate_hint(err, "let root make and restore them, or put the store on an "
+				  "encrypted file system");
+		return -EPERM;
+	}
 	if (mounted < 0)
 		return brumate_fail(err, -mounted, "a file system in memory: %m");
 	/* What fsmount(2) gives is a place only (O_PATH): this one can be listed and synced. */

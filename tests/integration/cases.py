@@ -490,7 +490,7 @@ class UserBed(Bed):
 
     def __init__(self, build, env=None):
         UserBed.made += 1
-        self.uid = self.USER_FIRST + (os.getpid() * 8 + UserBed.made) % self.USERS
+        self.uid = self.USER_FIRST + (os.getpid() * 32 + UserBed.made) % self.USERS
         super().__init__(copy_for_users(build), env, uid=self.uid)
         self.kept = os.path.join(self.dir, ".local", "state", "brumate")
         self.runtime_dir = f"/tmp/brumate-{self.uid}"
@@ -649,6 +649,6 @@ def breaks(*numbers):
     return mark
 
 
-__all__ = ["breaks", "Background", "Bed", "Failed", "Log", "SOURCE", "Skipped", "UserBed", "as_user", "allow_launcher", "case", "expect",
+__all__ = ["breaks", "Background", "Bed", "CAP_CHECKPOINT_RESTORE", "Failed", "find_build", "pids", "Log", "SOURCE", "Skipped", "UserBed", "as_user", "allow_launcher", "case", "expect",
            "main", "may_connect", "process_start", "run",
            "read_link", "read_text", "wait_until", "with_env", "AS_NOBODY", "NOBODY", "MIB"]

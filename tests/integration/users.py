@@ -5,7 +5,7 @@ user may not have. CRIU, shim, broker and keeper run as the user; what the launc
 
 import os
 
-from cases import CAP_CHECKPOINT_RESTORE, allow_launcher, as_user, case, expect, main, read_text, run
+from cases import CAP_CHECKPOINT_RESTORE, Skipped, allow_launcher, as_user, case, expect, main, pids, read_text, run
 
 
 def status_of(pid):
@@ -103,6 +103,155 @@ def a_filter_of_system_calls_is_not_lost(bed):
     bed.expect_state(job, "running")
     bed.end(job)
 
+
+# What a user cannot have is refused before anything is touched.
+
+CONNECTED = """
+import socket, time
+server = socket.socket(); server.bind(("127.0.0.1", 0)); server.listen()
+near = socket.create_connection(server.getsockname()); far = server.accept()[0]
+print("ready with a connection", flush=True)
+step = 0
+while True:
+    step += 1
+    near.send(b"x"); assert far.recv(1) == b"x"
+    print("step", step, "OK", flush=True)
+    time.sleep(0.02)
+"""
+
+
+def refused_untouched(bed, job, log, words, *args):
+    bed.fault("checkpoint.criu-start.begin", "error:5")  # it would fire before the job is touched
+    result = bed.cli("checkpoint", job, *args)
+    expect(result.code in (4, 5) and words in result.err and "hint: " in result.err, result.why())
+    expect(bed.disarm(), f"it was begun: {result.why()}")
+    bed.expect_whole(job, log)
+    expect(not bed.checkpoints() and not bed.partials(), "something was saved")
+
+
+@case
+@as_user
+def tcp_connections_are_refused(bed):
+    job, log = bed.started(["/usr/bin/python3", "-u", "-c", CONNECTED], "connected")
+    refused_untouched(bed, job, log, "has a TCP connection (fd ")
+    refused_untouched(bed, job, log, "has a TCP connection (fd ", "--leave-running")
+    bed.end(job)
+
+
+@case
+@as_user
+def encryption_is_refused(bed):
+    job, log = bed.counter("train")
+    key = os.path.join(bed.dir, "key")
+    with open(os.open(key, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
+        file.write("5" * 64)
+    os.chown(key, bed.uid, bed.uid)
+    refused_untouched(bed, job, log, "encrypted checkpoints take CAP_SYS_ADMIN", "--key-file", key)
+    bed.end(job)
+
+
+@case
+@as_user
+def a_pid_that_is_taken_is_refused(bed):
+    """It takes a pid namespace, and that takes root."""
+    job, log = bed.counter("train")
+    pid = bed.pid(job)
+    bed.operation("checkpoint", job)
+    squatter = bed.take_pid(pid)
+    bed.fault("restore.load.begin", "error:5")
+    bed.refused(6, f"process id {pid} of the checkpoint is in use, and only root can", "restore", job)
+    expect(bed.disarm(), "it was begun")
+    bed.expect_state(job, "checkpointed")
+    squatter.end()
+    bed.expect_restorable(job, log)
+    bed.end(job)
+
+
+IN_NAMESPACES = ["unshare", "--user", "--map-current-user", "--time", "--fork"]
+
+
+@case
+@as_user
+def namespaces_of_its_own_are_refused(bed):
+    if run([*IN_NAMESPACES, "true"], **bed.whose).code:
+        raise Skipped("users can make no namespaces here")
+    job, log = bed.started([*IN_NAMESPACES, "/usr/bin/python3", "-u", "-c", WITH_STEPS], "apart")
+    refused_untouched(bed, job, log, "has capabilities (")
+    bed.end(job)
+
+
+WITH_STEPS = """
+import time
+print("ready", "to go", flush=True)
+step = 0
+while True:
+    step += 1
+    print("step", step, "OK", flush=True)
+    time.sleep(0.02)
+"""
+
+
+LARGE = """
+import mmap, time
+memory = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for at in range(0, len(memory), 4096):
+    memory[at:at + 8] = at.to_bytes(8, "little")
+print("ready", "with 64 MiB", flush=True)
+step = 0
+while True:
+    step += 1
+    good = all(memory[at:at + 8] == at.to_bytes(8, "little") for at in range(0, len(memory), 4096))
+    print("step", step, "OK" if good else "BAD", flush=True)
+    time.sleep(0.02)
+"""
+
+
+@case
+@as_user
+def large_memory_comes_back(bed):
+    """That is kept beside CRIU's images. Until it is about to run, the kernel keeps the job from its own user."""
+    job, log = bed.started(["/usr/bin/python3", "-u", "-c", LARGE], "large")
+    checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+    regions = bed.ok("inspect", checkpoint, "--format", "json").json()["manifest"]["memory"]["regions"]
+    expect(any(region["kind"] == "host" for region in regions), f"this test proves nothing: {regions}")
+    bed.fault("restore.host-memory", "error:5")
+    before = set(pids())
+    bed.refused(1, "injected while memory is filled", "restore", checkpoint)
+    bed.expect_state(job, "checkpointed")
+    left = [pid for pid in set(pids()) - before if "64 MiB" in read_text(f"/proc/{pid}/cmdline")]
+    expect(not left, f"{left} are left of it")
+    bed.expect_restorable(checkpoint, log)
+    bed.end(job)
+
+
+@case
+@as_user
+def the_other_ways_of_an_operation(bed):
+    """--leave-running, one that shares the chunks of an earlier one, --live, threads, and processes by their pid."""
+    job, log = bed.kind("threads", name="train")
+    for options in (("--leave-running",), ("--leave-running",), ("--live", "--leave-running"), ()):
+        bed.operation("checkpoint", job, *options)
+        if options:
+            bed.expect_whole(job, log)
+    bed.expect_restorable(job, log)
+    bed.operation("suspend", job, "--live")
+    bed.operation("resume", job, "--keep-copy")
+    bed.end(job)
+    program = bed.start([bed.program("counter"), "--mib", "8", "--chunk-mib", "8", "--interval-ms", "10"])
+    program.log.wait_for("^ready")
+    bed.operation("suspend", "--pid", program.pid)
+    bed.operation("resume", "--pid", program.pid)
+    bed.ok("release", next(entry["id"] for entry in bed.list("ps", "jobs") if entry["pid"] == program.pid))
+    taken = bed.ok("manage", "--pid", program.pid).out.strip()
+    bed.jobs.append(taken)
+    checkpoint = bed.operation("checkpoint", taken)["checkpoint"]
+    program.wait()
+    bed.operation("restore", checkpoint)
+    expect_of_user(bed, bed.pid(taken))
+    bed.end(taken)
+
+
+# The launcher.
 
 @case
 @as_user

@@ -52,7 +52,7 @@ static int look_as_other(pid_t pid)
 		if (setresuid(OTHER, OTHER, OTHER) < 0)
 			_exit(2);
 		int r = access_tree(&untouched, pid, &err);
-		_exit(r != -EACCES || untouched.n || !strstr(err.text, "belongs to uid"));
+		_exit(r != -EACCES || untouched.n || !strstr(err.text, "belongs to another user"));
 	}
 	return waitpid(child, &status, 0) == child ? status : -1;
 }

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Users who are not root beside each other and beside root: what one may do with the jobs, the checkpoints and the
+sockets of another is nothing, and what is said of it gives nothing away."""
+
+import contextlib
+import os
+import shutil
+
+from cases import (EXIT_BAD_IMAGE, EXIT_NOT_FOUND, EXIT_PERMISSION, CAP_CHECKPOINT_RESTORE, Bed, UserBed, as_user, case,
+                   expect, find_build, main, may_connect, pids, run)
+from checkpoints import change_manifest, image, seal_again
+from criu_images import change_credentials
+
+
+@contextlib.contextmanager
+def beside(bed_class=UserBed):
+    """The bed of somebody else, from which nothing may be left either."""
+    with bed_class(find_build()) as other:
+        yield other
+        other.finish()
+
+
+def expect_nothing_given_away(result, *secrets):
+    for secret in secrets:
+        expect(str(secret) not in result.out + result.err, f"{secret} is given away: {result.why()}")
+
+
+def given_away(bed, job):
+    """What nobody else is to be told."""
+    entry = bed.job(job)
+    return [entry["id"], entry["name"], bed.dir, f"uid {bed.uid}", "counter"]
+
+
+@case
+@as_user
+def another_users_job_cannot_be_reached(bed):
+    with beside() as other:
+        job, log = bed.counter("secret-name")
+        bed.operation("checkpoint", job, "--leave-running")
+        checkpoint = os.path.join(bed.store(), bed.checkpoints()[0])
+        secrets, pid = given_away(bed, job), bed.pid(job)
+        expect(not other.list("ps", "jobs") and not other.list("ls", "checkpoints"), "they are seen")
+        for verb in (("suspend",), ("resume",), ("checkpoint",), ("kill",), ("rm",), ("logs",), ("wait",), ("release",), ("inspect",)):
+            for word in (job, "secret-name"):
+                result = other.cli(*verb, word)
+                expect(result.code == EXIT_NOT_FOUND, f"want exit {EXIT_NOT_FOUND}: {result.why()}")
+                expect_nothing_given_away(result, *[s for s in secrets if s != word])
+        for verb in ("suspend", "checkpoint", "manage"):
+            result = other.cli(verb, "--pid", pid)
+            expect(result.code == EXIT_PERMISSION and "belongs to another user" in result.err, result.why())
+            expect_nothing_given_away(result, *secrets)
+        for args in (("restore", checkpoint), ("inspect", "--restore", checkpoint), ("verify", checkpoint),
+                     ("rm", "--checkpoint", os.path.basename(checkpoint), "--dir", bed.store()), ("ls", "--dir", bed.store()),
+                     ("checkpoint", "--pid", pid, "--dir", bed.store()), ("gc", "--dir", bed.store())):
+            result = other.cli(*args)
+            expect(result.code != 0, f"it can be done: {result.why()}")
+            expect_nothing_given_away(result, job, "counter")
+        for path in (bed.broker_socket(), os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job, "shim.sock")):
+            expect(may_connect(path, bed.uid), f"{path}: its user cannot connect, this test proves nothing")
+            expect(not may_connect(path, other.uid), f"{path}: another user can connect")
+        bed.expect_whole(job, log)
+        bed.end(job)
+
+
+@case
+@as_user
+def a_place_that_another_user_made(bed):
+    """Who comes first makes /tmp/brumate-UID; nobody works in one that somebody else made, or may write to."""
+    with beside() as other:
+        for mode, owner, words in ((0o700, other.uid, "belongs to somebody else"), (0o777, bed.uid, "other users could")):
+            os.mkdir(bed.runtime_dir)
+            os.chmod(bed.runtime_dir, mode)
+            os.chown(bed.runtime_dir, owner, owner)
+            bed.refused(EXIT_PERMISSION, words, "run", "--", "true", env=bed.DEFAULTS)
+            os.rmdir(bed.runtime_dir)
+        os.symlink(other.dir, bed.runtime_dir)
+        bed.refused(EXIT_PERMISSION, "is not a directory", "run", "--", "true", env=bed.DEFAULTS)
+        os.unlink(bed.runtime_dir)
+        bed.ok("run", "--name", "short", "--", "true", env=bed.DEFAULTS)
+        bed.ok("wait", "short", env=bed.DEFAULTS)
+        bed.ok("rm", "short", env=bed.DEFAULTS)
+
+
+# What CRIU's images ask for.
+
+def put(value, *which):
+    return lambda fields: [(field, wire, value if field in which else old) for field, wire, old in fields]
+
+
+FORGERIES = {"another user": put(0, 1, 3, 5, 7), "another group": put(0, 2, 4, 6, 8), "groups": lambda fields: fields + [(14, 0, 0)],
+             "capabilities": put(0xffffffff, 10, 11), "that of the launcher": put(1 << CAP_CHECKPOINT_RESTORE - 32, 10, 11)}
+
+
+def is_of_root(pid):
+    try:
+        return os.stat(f"/proc/{pid}").st_uid == 0
+    except OSError:
+        return False
+
+
+@case
+@as_user
+def forged_credentials_are_refused(bed):
+    """By us where the manifest tells what they were, and where it says what the image says, by the kernel."""
+    job, log = bed.counter("train")
+    checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+    whole = os.path.join(bed.dir, "whole")
+    shutil.copytree(image(bed, checkpoint), whole)
+    for words, forge in FORGERIES.items():
+        for who in ({}, {"uid": 0, "gid": 0}):
+            folder = os.path.join(image(bed, checkpoint), "criu")
+            for name in os.listdir(folder):
+                if name.startswith("core-"):
+                    change_credentials(os.path.join(folder, name), forge)
+            seal_again(bed, checkpoint)
+            change_manifest(bed, checkpoint, **who)
+            run(["chown", "-R", f"{bed.uid}:{bed.uid}", image(bed, checkpoint)])
+            before = set(pids())
+            result = bed.cli("restore", checkpoint)
+            expect(result.code not in (0, 124), f"{words} {who}: {result.why()}")
+            expect(not who or result.code != EXIT_BAD_IMAGE or "asks for" in result.err, result.why())
+            gained = [pid for pid in set(pids()) - before if is_of_root(pid) and bed.dir in commands(pid)]
+            expect(not gained, f"{words}: {gained} are root's")
+            shutil.rmtree(image(bed, checkpoint))
+            shutil.copytree(whole, image(bed, checkpoint))
+            run(["chown", "-R", f"{bed.uid}:{bed.uid}", image(bed, checkpoint)])
+    bed.expect_restorable(checkpoint, log)
+    bed.end(job)
+
+
+def commands(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+@case
+@as_user
+def a_checkpoint_of_roots_in_a_users_hands(bed):
+    """And that of a user in root's, by the name of one of root's."""
+    with beside(Bed) as root:
+        job, log = root.counter("train")
+        of_root = root.operation("checkpoint", job)["checkpoint"]
+        copy = os.path.join(bed.dir, of_root)
+        shutil.copytree(image(root, of_root), copy)
+        run(["chown", "-R", f"{bed.uid}:{bed.uid}", copy])
+        result = bed.cli("restore", copy)
+        expect(result.code in (EXIT_PERMISSION, EXIT_BAD_IMAGE, 4), result.why())
+        expect(not [entry for entry in bed.list("ps", "jobs") if entry["state"] == "running"], "it runs")
+        his, his_log = bed.counter("train")
+        bed.operation("checkpoint", his)
+        his_store = bed.store()
+        result = root.cli("restore", "train", "--dir", his_store)
+        expect(result.code == EXIT_PERMISSION and "not to you" in result.err, result.why())
+        result = root.cli("restore", os.path.join(his_store, bed.checkpoints()[0]))
+        expect(result.code == EXIT_PERMISSION and "not to you" in result.err, result.why())
+        root.expect_restorable("train", log)  # its own, as before
+        bed.expect_restorable("train", his_log)
+        for each, end in ((root, job), (bed, his)):
+            each.end(end)
+
+
+main()
