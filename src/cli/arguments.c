@@ -19,45 +19,13 @@
 
 #include "base/cleanup.h"
 #include "base/digest.h"
+#include "base/nearest.h"
 #include "base/paths.h"
 #include "job/request.h"
 #include "chunks/key.h"
 #include "wire/wire.h"
 
 /* ---- the line ---- */
-
-enum { NAME_MAX_COMPARED = 63 };
-
-static size_t min3(size_t a, size_t b, size_t c)
-{
-	size_t least = a < b ? a : b;
-
-	return least < c ? least : c;
-}
-
-size_t edit_distance(const char *a, const char *b)
-{
-	size_t la = strlen(a), lb = strlen(b);
-	size_t rows[3][NAME_MAX_COMPARED + 1];
-
-	if (la > NAME_MAX_COMPARED || lb > NAME_MAX_COMPARED)
-		return la > lb ? la : lb;
-
-	for (size_t j = 0; j <= lb; j++)
-		rows[0][j] = j;
-	for (size_t i = 1; i <= la; i++) {
-		size_t *now = rows[i % 3], *last = rows[(i + 2) % 3], *before = rows[(i + 1) % 3];
-
-		now[0] = i;
-		for (size_t j = 1; j <= lb; j++) {
-			now[j] = min3(last[j] + 1, now[j - 1] + 1,
-				      last[j - 1] + (a[i - 1] != b[j - 1]));
-			if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-				now[j] = min3(now[j], before[j - 2] + 1, now[j]);
-		}
-	}
-	return rows[la % 3][lb];
-}
 
 const struct command *command_find(const char *name)
 {
@@ -67,27 +35,16 @@ const struct command *command_find(const char *name)
 	return NULL;
 }
 
-/* Puts @candidate into @best if it is nearer to @name, and so near that it may be meant. */
-static void consider_name(const char *name, const char *candidate, const char **best,
-			  size_t *best_distance)
-{
-	size_t distance = edit_distance(name, candidate);
-	bool near = distance <= (strlen(name) + 2) / 3;
-
-	if (near && distance < *best_distance) {
-		*best = candidate;
-		*best_distance = distance;
-	}
-}
-
 const char *command_suggest(const char *name)
 {
-	const char *best = NULL;
-	size_t best_distance = SIZE_MAX;
+	struct nearest n = { .word = name };
 
+	for (const struct foreign_word *f = foreign_words; f->command; f++)
+		if (words_contain(f->words, name))
+			return f->command;
 	for (size_t i = 0; i < n_commands; i++)
-		consider_name(name, commands[i].name, &best, &best_distance);
-	return best;
+		nearest_consider(&n, commands[i].name);
+	return n.found[0] ? command_find(n.found)->name : NULL;
 }
 
 static const struct option_spec *find_option(const struct command *c, const char *name, size_t len)
@@ -118,21 +75,20 @@ static void hint_help(const struct command *c, struct brumate_error *err)
 static int fail_unknown_option(const struct command *c, const char *name, size_t len,
 			       struct brumate_error *err)
 {
-	const char *best = NULL;
-	size_t best_distance = SIZE_MAX;
-	char wanted[NAME_MAX_COMPARED + 1];
+	char wanted[NEAREST_BYTES];
+	struct nearest n = { .word = wanted };
 
 	brumate_fail(err, EINVAL, "%s: unknown option --%.*s", c->name, (int)len, name);
 	hint_help(c, err);
-	if (len > NAME_MAX_COMPARED)
+	if (len >= sizeof(wanted))
 		return -EINVAL;
 
 	memcpy(wanted, name, len);
 	wanted[len] = '\0';
 	for (const struct option_spec *o = c->options; o->name; o++)
-		consider_name(wanted, o->name, &best, &best_distance);
-	if (best)
-		brumate_hint(err, "did you mean --%s?", best);
+		nearest_consider(&n, o->name);
+	if (n.found[0])
+		brumate_hint(err, "did you mean --%s?", n.found);
 	return -EINVAL;
 }
 

@@ -106,17 +106,23 @@ struct command {
 extern const struct command commands[];
 extern const size_t n_commands;
 
+/** Words of other tools: who types one is told of our command, which does not answer to it. */
+struct foreign_word {
+	const char *command;
+	const char *words; /* separated by spaces */
+};
+
+/** Ends with NULL. */
+extern const struct foreign_word foreign_words[];
+
 /** What `-h, --help` looks like in every command. */
 extern const struct option_spec help_option;
 
 /** By name or alias; NULL if there is none. */
 const struct command *command_find(const char *name);
 
-/** The command whose name is so near to @name that a slip is likely, or NULL. */
+/** The command that @name means with other tools, or whose name is so near that a slip is likely; or NULL. */
 const char *command_suggest(const char *name);
-
-/** Edit distance with transpositions; pure. Names longer than 63 are far from everything. */
-size_t edit_distance(const char *a, const char *b);
 
 /**
  * command_parse() - read the arguments that follow the verb

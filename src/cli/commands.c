@@ -329,7 +329,7 @@ static const struct option_spec bench_options[] = {
 static const struct option_spec version_options[] = { FORMAT, END };
 
 const struct command commands[] = {
-	{ "run", "exec", "[--] COMMAND [ARG...]", "start a command as a job", 1, -1, true,
+	{ "run", NULL, "[--] COMMAND [ARG...]", "start a command as a job", 1, -1, true,
 	  COMPLETES_COMMAND, NULL, run_options, verb_run },
 	{ "ps", NULL, "", "list jobs", 0, 0, false, COMPLETES_NOTHING, NULL, list_options,
 	  verb_ps },
@@ -387,3 +387,21 @@ const struct command commands[] = {
 	  verb_help },
 };
 const size_t n_commands = sizeof(commands) / sizeof(commands[0]);
+
+const struct foreign_word foreign_words[] = {
+	{ "ps", "jobs list status queue" },
+	{ "run", "exec start submit launch" },
+	{ "suspend", "pause sleep offload" },
+	{ "resume", "unpause continue cont wake" },
+	{ "checkpoint", "save snapshot backup" },
+	{ "restore", "load undump recover" },
+	{ "ls", "checkpoints images snapshots" },
+	{ "inspect", "show info describe" },
+	{ "kill", "stop cancel terminate end" },
+	{ "rm", "delete remove forget" },
+	{ "logs", "output tail" },
+	{ "manage", "adopt" },
+	{ "release", "unmanage detach" },
+	{ "doctor", "check diagnose" },
+	{ NULL, NULL },
+};

@@ -15,7 +15,7 @@ static void print_names(const char *separator)
 		printf("%s%s", i ? separator : "", commands[i].name);
 }
 
-/* "run|exec": a command with its aliases, for a case in a shell. */
+/* "suspend|freeze": a command with its aliases, for a case in a shell. */
 static void print_pattern(const struct command *c)
 {
 	fputs(c->name, stdout);

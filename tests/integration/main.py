@@ -213,11 +213,9 @@ def suspend_empties_the_gpu_and_resume_fills_it(bed):
 
 @case
 def other_names_of_commands(bed):
-    result = bed.cli("exec", "--name", "alias", "--", bed.program("counter"), "--mib", "16", "--chunk-mib", "16")
-    expect(result.code == 0, result.why())
-    job = result.out.strip()
-    bed.jobs.append(job)
-    log = bed.log(job)
+    refused = bed.refused(2, 'unknown command "exec"', "exec", "--", "true")
+    expect("did you mean `brumate run`?" in refused.err, refused.why())
+    job, log = bed.counter(name="alias", mib=16)
     log.goes_on()
     for verbs in (("freeze", "thaw"), ("freeze", "unfreeze")):
         for verb, state in zip(verbs, ("suspended", "running")):

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT
+/* The name that somebody meant who made a slip. Pure. */
+#pragma once
+
+#include <stddef.h>
+
+enum { NEAREST_BYTES = 64 };
+
+/** A search among names, to be begun with a word alone. */
+struct nearest {
+	const char *word;	   /* borrowed */
+	char found[NEAREST_BYTES]; /* the nearest name so far; empty: none is near */
+	size_t distance;
+};
+
+/** Keeps @name if it is nearer than all before it, and so near to the word that a slip is likely. */
+void nearest_consider(struct nearest *n, const char *name);
+
+/** Edit distance with transpositions. Names longer than 63 are far from everything. */
+size_t edit_distance(const char *a, const char *b);
