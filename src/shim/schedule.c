@@ -185,7 +185,7 @@ void schedule_due(struct shim *s)
 		return;
 	}
 	join_checkpoint(s);
-	if (shim_begin(s, "checkpoint", 1u << JOB_RUNNING, &err) < 0) {
+	if (shim_begin_now(s, "checkpoint", 1u << JOB_RUNNING, &err) < 0) {
 		log_info("a checkpoint by schedule is left out: reason=\"%s\"", err.text);
 		return;
 	}

@@ -143,15 +143,12 @@ void shim_note_exit(struct shim *s, pid_t pid, int code)
 	pthread_mutex_unlock(&s->lock);
 }
 
-int shim_begin(struct shim *s, const char *kind, unsigned states, struct brumate_error *err)
+/* The caller has the lock. */
+static int begin_locked(struct shim *s, const char *kind, unsigned states,
+			struct brumate_error *err)
 {
-	const struct timespec until = deadline_timespec(deadline_in_ms(ENDING_MS));
 	int r = 0;
 
-	pthread_mutex_lock(&s->lock);
-	while (s->busy && r == 0)
-		r = pthread_cond_timedwait(&s->freed, &s->lock, &until);
-	r = 0;
 	if (s->busy) {
 		r = brumate_fail(err, EBUSY, "job %s: a %s is under way", s->job.id, s->busy);
 		brumate_hint(err, "wait for it, or cancel it with Ctrl-C where it was started");
@@ -165,6 +162,26 @@ int shim_begin(struct shim *s, const char *kind, unsigned states, struct brumate
 	} else {
 		s->busy = kind;
 	}
+	return r;
+}
+
+int shim_begin(struct shim *s, const char *kind, unsigned states, struct brumate_error *err)
+{
+	const struct timespec until = deadline_timespec(deadline_in_ms(ENDING_MS));
+	int r = 0;
+
+	pthread_mutex_lock(&s->lock);
+	while (s->busy && r == 0)
+		r = pthread_cond_timedwait(&s->freed, &s->lock, &until);
+	r = begin_locked(s, kind, states, err);
+	pthread_mutex_unlock(&s->lock);
+	return r;
+}
+
+int shim_begin_now(struct shim *s, const char *kind, unsigned states, struct brumate_error *err)
+{
+	pthread_mutex_lock(&s->lock);
+	int r = begin_locked(s, kind, states, err);
 	pthread_mutex_unlock(&s->lock);
 	return r;
 }
