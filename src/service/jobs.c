@@ -27,7 +27,8 @@
 
 enum {
 	END_TIMEOUT_MS = 30000,
-	SHIM_TRIES = 3,
+	SHIM_TRIES = 5,
+	SHIM_PAUSE_MS = 200,
 	RECOVER_TIMEOUT_MS = 180000, /* a CRIU of the dead shim may be waited for */
 };
 
@@ -57,8 +58,8 @@ static void after_shim_died(const struct job *j, struct proc_id shim, struct bru
 		brumate_error_exit(err, EXIT_STILL_RUNNING);
 }
 
-/* One call of the shim that is there, or of another one. @ret_shim: who it was. Returns 1 where it ended and has not
- * begun what was asked. */
+/* One call of the shim that is there, or of another one. @ret_shim: who it was. Returns 1 where it has hung up and has
+ * not begun what was asked. */
 static int ask_shim(const struct service_call *call, const struct job *j, const char *method,
 		    json_t *parameters, json_t **ret, struct proc_id *ret_shim,
 		    struct brumate_error *err)
@@ -77,19 +78,29 @@ static int ask_shim(const struct service_call *call, const struct job *j, const 
 	return r == -EPIPE && unheard ? 1 : r;
 }
 
+static int fail_turned_away(const struct job *j, struct proc_id shim, struct brumate_error *err)
+{
+	brumate_fail(err, EBUSY, "job %s: its shim (process %d) turns callers away", j->id,
+		     shim.pid);
+	brumate_hint(err, "it has no thread, file descriptor or memory left for them; free some, "
+			  "and try again");
+	return -EBUSY;
+}
+
 int shim_relay(const struct service_call *call, const struct job *j, const char *method,
 	       json_t *parameters, json_t **ret, struct brumate_error *err)
 {
 	struct proc_id shim = PROC_ID_NONE;
 	int r = ask_shim(call, j, method, parameters, ret, &shim, err);
 
-	/* One that leaves takes nobody in any more, but this call may have been in its queue. */
+	/* One that leaves takes nobody in any more, and one that has no thread left hangs up; this call may have been in
+	 * its queue. */
 	for (int tries = 1; r == 1 && tries < SHIM_TRIES; tries++) {
-		proc_wait_gone(shim, deadline_in_ms(END_TIMEOUT_MS));
+		proc_wait_gone(shim, deadline_in_ms(SHIM_PAUSE_MS));
 		r = ask_shim(call, j, method, parameters, ret, &shim, err);
 	}
 	if (r == 1)
-		r = -EPIPE;
+		return fail_turned_away(j, shim, err);
 	if (r == -EPIPE)
 		after_shim_died(j, shim, err);
 	return r;

@@ -6,7 +6,7 @@ import mmap
 import os
 import struct
 
-RULES, RULE = 4, struct.Struct("<32sIiQQQ")
+RULES, RULE = 8, struct.Struct("<32sIiQQQ")
 CALLS = {"memory": 1, "open": 2, "write": 4, "sync": 8, "name": 16, "socket": 32, "start": 64, "read": 128}
 # What each kind of call fails with; 0: a write that is cut short.
 ERRORS = {"memory": (errno.ENOMEM,), "open": (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO),

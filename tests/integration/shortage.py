@@ -4,10 +4,12 @@
 that dies while nobody calls: no job is taken for ended, none stays held, and what could not be done is done as soon
 as it can be, by itself."""
 
+import errno
 import os
 import resource
 import signal
 
+import faulty
 from cases import EXIT_STILL_RUNNING, case, expect, main, process_start, read_text, wait_until
 
 NOFILE = resource.RLIMIT_NOFILE
@@ -205,6 +207,25 @@ def a_record_that_cannot_be_written(bed):
     wait_until(lambda: '"state": "checkpointed"' in read_text(record), "the record to be written")
     expect(bed.has_fired() and bed.state(job) == "checkpointed", f"{bed.job(job)}")
     bed.expect_restorable("kept", log)
+
+
+@case
+def no_thread_for_a_caller(bed):
+    """A shim that can start none turns its caller away, who asks again for a while and is told at once then."""
+    calls = faulty.Faulty(bed.build, bed.dir)
+    bed.own.update(calls.environment)
+    job, log = bed.counter(mib=16)
+    for threads in (4, 5):
+        for number in range(threads):
+            calls.arm(number, "brumate-shim", "start", 1, errno.EAGAIN)
+        if threads == 5:
+            bed.refused(6, "turns callers away", "kill", "--signal", "URG", job)
+        else:
+            bed.ok("kill", "--signal", "URG", job)
+        failed = sum(failed for _, failed in calls.disarm())
+        expect(failed == threads, f"{failed} threads were missing, not {threads}")
+    bed.ok("kill", "--signal", "URG", job)
+    log.goes_on()
 
 
 @case

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-enum { FAULTY_RULES = 4, FAULTY_PROGRAM_BYTES = 32 };
+enum { FAULTY_RULES = 8, FAULTY_PROGRAM_BYTES = 32 };
 
 /* Which calls count; a bit each. */
 enum {
