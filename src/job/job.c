@@ -35,7 +35,7 @@ enum {
 	CMDLINE_BYTES_MAX = 2 * PATH_MAX
 };
 
-static const char record_name[] = "job.json";
+static const char record_name[] = "job.json", removed_prefix[] = ".removed-";
 
 /* ---- states ---- */
 
@@ -331,6 +331,17 @@ int job_find_by_pid(struct job *ret, pid_t pid, struct brumate_error *err)
 
 /* ---- creating and removing ---- */
 
+/* What a removal has left that was killed in the middle is nobody's job any more. */
+static void sweep_removed(const char *jobs)
+{
+	auto_closedir DIR *dir = dir_open(AT_FDCWD, jobs);
+	struct dirent *entry;
+
+	while (dir && dir_next(dir, &entry) > 0)
+		if (!strncmp(entry->d_name, removed_prefix, strlen(removed_prefix)))
+			remove_tree(dirfd(dir), entry->d_name);
+}
+
 static int make_dir(struct job *j, const char *id, struct brumate_error *err)
 {
 	auto_free char *jobs = jobs_dir();
@@ -338,6 +349,7 @@ static int make_dir(struct job *j, const char *id, struct brumate_error *err)
 
 	if (r < 0)
 		return brumate_fail(err, -r, "%s: %m", jobs ? jobs : "jobs");
+	sweep_removed(jobs);
 	for (int tries = 0; tries < 16; tries++) {
 		uint32_t random;
 
@@ -617,15 +629,25 @@ static bool job_has_own_log(const struct job *j)
 	return j->log && own && !strcmp(own, j->log);
 }
 
+/* Whoever is killed meanwhile has removed the job, or has not: its directory goes by one rename. */
 static int remove_record(const struct job *j, struct brumate_error *err)
 {
-	auto_free char *agents = job_agent_dir(j);
+	auto_free char *agents = job_agent_dir(j), *jobs = jobs_dir();
+	auto_free char *removed = jobs ? path_format("%s/%s%s", jobs, removed_prefix, j->id) : NULL;
 
+	if (!removed)
+		return brumate_fail(err, ENOMEM, "%s: %m", j->dir);
 	if (agents)
 		remove_tree(AT_FDCWD, agents);
 	release_network(j);
-	int r = remove_tree(AT_FDCWD, j->dir);
-	return r < 0 ? brumate_fail(err, -r, "%s: %m", j->dir) : 0;
+	sweep_removed(jobs);
+	if (rename(j->dir, removed) < 0)
+		return errno == ENOENT ? 0 : brumate_fail(err, errno, "%s: %m", j->dir);
+	fault_point("job.removed");
+	int r = remove_tree(AT_FDCWD, removed);
+	if (r < 0 && r != -ENOENT) /* else: swept by another */
+		return brumate_fail(err, -r, "%s: %m", removed);
+	return 0;
 }
 
 int job_remove(struct job *j, bool with_log, struct brumate_error *err)

@@ -435,6 +435,36 @@ static void test_removed(void)
 	CHECK(job_load(&j, "aa000001", NULL) == -ENOENT);
 }
 
+static void remove_and_be_killed(const char *fault_file)
+{
+	auto_(job_fini) struct job j = JOB_EMPTY;
+
+	setenv("BRUMATE_FAULT_FILE", fault_file, 1);
+	_exit(job_load(&j, "aa000001", NULL) == 0 ? job_remove(&j, true, NULL) : 1);
+}
+
+/* Whoever removes it is killed in the middle: it is removed, and the next to come sweeps. */
+static void test_half_removed(void)
+{
+	auto_(job_fini) struct job j = created("aa000001", "a"), next = JOB_EMPTY;
+	auto_free char *dir = path_in("aa000001", NULL), *left = path_in(".removed-aa000001", NULL);
+	char fault[PATH_MAX + 16];
+	int status;
+
+	snprintf(fault, sizeof(fault), "%s/fault", scratch);
+	CHECK(file_swap(AT_FDCWD, fault, "job.removed kill\n", 17, 0600) == 0);
+	pid_t pid = fork();
+	if (pid == 0)
+		remove_and_be_killed(fault);
+	CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status));
+	CHECK(!is_there(dir) && is_there(left));
+	CHECK(job_load(&next, "aa000001", NULL) == -ENOENT);
+	next = created("aa000001", "a");
+	CHECK(!is_there(left) && is_there(dir));
+	CHECK(job_remove(&next, true, NULL) == 0);
+	CHECK(!is_there(left) && !is_there(dir));
+}
+
 static void test_foreign_log_stays(void)
 {
 	struct job_spec spec = plain;
@@ -538,6 +568,7 @@ int main(void)
 	test_zombie_is_not_alive();
 	test_set_state();
 	test_removed();
+	test_half_removed();
 	test_foreign_log_stays();
 	test_shown();
 	test_shown_states();
