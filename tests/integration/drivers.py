@@ -111,6 +111,29 @@ def before_job_files_there_is_none(bed):
 
 @case
 @with_env(BRUMATE_SIM_DRIVER="610")
+def a_tool_that_fails_is_done_without(bed):
+    """The job starts all the same, and is no job of the driver."""
+    programs = os.path.join(bed.dir, "programs")
+    os.makedirs(os.path.join(programs, "sim"))
+    for folder in ("src", "sim"):
+        for name in os.listdir(os.path.join(bed.build.path, folder)):
+            place = os.path.join(programs, *([] if folder == "src" else ["sim"]), name)
+            if name not in ("sim", "cuda-checkpoint"):
+                os.symlink(os.path.join(bed.build.path, folder, name), place)
+    tool = os.path.join(programs, "sim", "cuda-checkpoint")
+    with open(tool, "w", encoding="utf-8") as file:
+        file.write("#!/bin/sh\necho this tool fails >&2\nexit 3\n")
+    os.chmod(tool, 0o755)
+    bed.own["BRUMATE_LIBEXEC_DIR"] = programs
+    job, log = sharers(bed)
+    expect("this tool fails" in log.text(), "the tool was not asked")
+    expect(variable_of(bed.pid(job)) is None, "it has a file that nobody made")
+    bed.fails(EXIT_UNSUPPORTED, "suspend", job)
+    bed.end(job)
+
+
+@case
+@with_env(BRUMATE_SIM_DRIVER="610")
 def the_library_needs_none(bed):
     job, log = bed.counter()
     expect(variable_of(bed.pid(job)) is None, "a job with the library has a file")
