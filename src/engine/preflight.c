@@ -132,7 +132,8 @@ static int scan_suspects(struct op *op, struct scan_report *report)
 		r = agent ? 0 : tell_way(op, report, p);
 		if (r == 0)
 			r = suspect_peers(report, p, agent);
-		if (r == 0 && op->gpus.n > 1)
+		/* One alone may share with processes outside the job, which its agent knows. */
+		if (r == 0 && (op->gpus.n > 1 || (agent && agent->sharing & AGENT_SHARES)))
 			r = suspect_sharing(report, &op->gpus, p, agent);
 	}
 	return r;
