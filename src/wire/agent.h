@@ -79,7 +79,7 @@ enum { AGENT_DRAIN_MEMBERS_MAX = 64 };
 
 struct agent_drain {
 	uint64_t busy;
-	uint64_t start_ns; /* CLOCK_MONOTONIC: from when on they count their time */
+	uint64_t start_ns; /* CLOCK_MONOTONIC of the shim; read by agents of before alone */
 	uint32_t changes, reserved;
 };
 

@@ -5,7 +5,7 @@ good while a kernel of another rank waits for what it holds back."""
 
 import re
 
-from cases import EXIT_STILL_RUNNING, EXIT_UNSUPPORTED, case, expect, main, wait_until
+from cases import EXIT_STILL_RUNNING, EXIT_UNSUPPORTED, Skipped, case, expect, main, run, wait_until
 
 
 def ranks(bed, count, *options):
@@ -79,6 +79,21 @@ def checkpoint_and_restore(bed):
     checkpoint = bed.operation("checkpoint", job)["checkpoint"]
     bed.operation("restore", checkpoint)
     go_on(log)
+    bed.end(job)
+
+
+@case
+def by_another_clock(bed):
+    """As those of a restored process are: CRIU puts it into a time namespace, where time goes on from the checkpoint."""
+    with open("/proc/uptime", encoding="ascii") as file:
+        behind_s = int(min(3600, float(file.read().split()[0]) / 2))
+    there = run(["unshare", "--time", "--fork", "--monotonic", f"-{behind_s}", "true"])
+    if behind_s < 60 or there.code:
+        raise Skipped(f"no clock can be an hour behind here: {there.err.strip()}")
+    job, log = bed.started(["unshare", "--time", "--fork", "--monotonic", f"-{behind_s}", bed.program("ranks"), 2, "--mib", 4,
+                            "--busy-ms", 5])
+    log.wait_until(lambda text: len(set(re.findall(r"^rank (\d+) step ", text, re.M))) == 2, "first steps")
+    round_trips(bed, job, log, 3)
     bed.end(job)
 
 

@@ -7,7 +7,8 @@
  * knowledge of what the kernels do: collectives of any library, captured into graphs or not.
  *
  * Calls that are let through may be long and have nothing to do with what the others wait for: members that are
- * independent would hardly ever be idle at once. So there are times for it, which all know by the clock: first
+ * independent would hardly ever be idle at once. So there are times for it, which each counts from when it is asked, as
+ * all are at a time (the clock of a restored process is another than the shim's): first
  * none is let through, then for a while they are, then for half as long they are not, then twice as long, and so
  * on. Members that are independent become idle as soon as such a pause is longer than their work; members in
  * lockstep take about one and a half times what they need.
@@ -305,7 +306,7 @@ static int step_busy(struct drain *d)
 static uint64_t next_turn(uint64_t start, uint64_t now)
 {
 	uint64_t len = FIRST_TURN_MS * NS_PER_MS;
-	uint64_t at = (start < now ? start : now) + FIRST_PAUSE_MS * NS_PER_MS;
+	uint64_t at = start + FIRST_PAUSE_MS * NS_PER_MS;
 
 	while (at + len <= now) {
 		at += len + len / 2;
@@ -392,8 +393,8 @@ int drain(unsigned int member, int fd, uint64_t deadline_ns, int *ret_failed, co
 	int r = join_members(&d.members, member, fd);
 
 	if (r == 0) {
-		d.start_ns = d.members.shared ? d.members.shared->start_ns : 0;
-		d.push_ns = clock_now_ns() + d.push_pause_ns;
+		d.start_ns = clock_now_ns();
+		d.push_ns = d.start_ns + d.push_pause_ns;
 		r = gate_close();
 		if (r == 0)
 			r = drain_to_the_end(&d);
