@@ -483,7 +483,7 @@ int gpu_set_act(struct gpu_set *s, enum dev_action action, enum dev_state want, 
 
 /* Acts on those in state @from alone, whatever becomes of the others. */
 static int act_from(struct gpu_set *s, enum dev_state from, enum dev_action action,
-		    struct brumate_error *err)
+		    uint32_t timeout_ms, struct brumate_error *err)
 {
 	static const enum dev_state after[DEV_ACTION__MAX] = {
 		[DEV_LOCK] = DEV_STATE_LOCKED,
@@ -496,13 +496,13 @@ static int act_from(struct gpu_set *s, enum dev_state from, enum dev_action acti
 
 	if (r < 0 || !some.n)
 		return r;
-	return act_on(s, &some, action, after[action], GPU_SET_DRIVER_TIMEOUT_MS, err);
+	return act_on(s, &some, action, after[action], timeout_ms, err);
 }
 
 int gpu_set_restore_suspended(struct gpu_set *s, struct brumate_error *err)
 {
 	const struct failure unknown = { 0 };
-	int r = act_from(s, DEV_STATE_CHECKPOINTED, DEV_RESTORE, err);
+	int r = act_from(s, DEV_STATE_CHECKPOINTED, DEV_RESTORE, GPU_SET_DRIVER_TIMEOUT_MS, err);
 
 	drop_over(s);
 	for (size_t i = 0; r == 0 && i < s->n; i++) {
@@ -525,9 +525,10 @@ static void drop_ended(struct gpu_set *s)
 	s->n = left;
 }
 
-/* Takes processes in state @from[0] by @action[0], then those in @from[1] by @action[1]. */
+/* Takes processes in state @from[0] by @action[0] within @first_ms, then those in @from[1] by @action[1]. */
 static int take_two_steps(struct gpu_set *s, const enum dev_state from[2],
-			  const enum dev_action action[2], struct brumate_error *err)
+			  const enum dev_action action[2], uint32_t first_ms,
+			  struct brumate_error *err)
 {
 	int r = 0;
 
@@ -537,7 +538,8 @@ static int take_two_steps(struct gpu_set *s, const enum dev_state from[2],
 	if ((r = gpu_set_open(s, err)) < 0 || (r = ask_all_states(s, err)) < 0)
 		return r;
 	for (int i = 0; i < 2; i++) {
-		int one = act_from(s, from[i], action[i], err);
+		int one = act_from(s, from[i], action[i], i ? GPU_SET_DRIVER_TIMEOUT_MS : first_ms,
+				   err);
 
 		drop_ended(s);
 		if (one == -ESRCH)
@@ -567,16 +569,16 @@ int gpu_set_bring_back(struct gpu_set *s, struct brumate_error *err)
 {
 	static const enum dev_state from[2] = { DEV_STATE_CHECKPOINTED, DEV_STATE_LOCKED };
 	static const enum dev_action action[2] = { DEV_RESTORE, DEV_UNLOCK };
-	int r = take_two_steps(s, from, action, err);
+	int r = take_two_steps(s, from, action, GPU_SET_DRIVER_TIMEOUT_MS, err);
 
 	return r < 0 ? r : check_states(s, DEV_STATE_RUNNING, DEV_UNLOCK, err);
 }
 
-int gpu_set_put_away(struct gpu_set *s, struct brumate_error *err)
+int gpu_set_put_away(struct gpu_set *s, uint32_t lock_timeout_ms, struct brumate_error *err)
 {
 	static const enum dev_state from[2] = { DEV_STATE_RUNNING, DEV_STATE_LOCKED };
 	static const enum dev_action action[2] = { DEV_LOCK, DEV_DO_CHECKPOINT };
-	int r = take_two_steps(s, from, action, err);
+	int r = take_two_steps(s, from, action, lock_timeout_ms, err);
 
 	return r < 0 ? r : check_states(s, DEV_STATE_CHECKPOINTED, DEV_DO_CHECKPOINT, err);
 }

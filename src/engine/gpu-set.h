@@ -75,7 +75,8 @@ int gpu_set_restore_suspended(struct gpu_set *s, struct brumate_error *err);
  * cancelled. */
 int gpu_set_bring_back(struct gpu_set *s, struct brumate_error *err);
 
-/** Puts all of them into host memory, whatever state they are in. For undoing a resume. */
-int gpu_set_put_away(struct gpu_set *s, struct brumate_error *err);
+/** Puts all of them into host memory, whatever state they are in: for undoing a resume, and before they are killed.
+ * The lock waits for their work for @lock_timeout_ms: that of one may wait for another, which is locked. */
+int gpu_set_put_away(struct gpu_set *s, uint32_t lock_timeout_ms, struct brumate_error *err);
 
 enum { GPU_SET_DRIVER_TIMEOUT_MS = 600000 };

@@ -303,7 +303,7 @@ int step_put_away(struct op *op, struct brumate_error *err)
 {
 	int r = gpu_set_is_running(&op->gpus) ? put_data_away(op, err) : 0;
 
-	return r < 0 ? r : gpu_set_put_away(&op->gpus, err);
+	return r < 0 ? r : gpu_set_put_away(&op->gpus, GPU_SET_DRIVER_TIMEOUT_MS, err);
 }
 
 void step_discard_gpus(struct op *op)
@@ -313,7 +313,7 @@ void step_discard_gpus(struct op *op)
 		park_discard(&op->data);
 	}
 	if (op->gpus.n)
-		gpu_set_put_away(&op->gpus, NULL);
+		gpu_set_put_away(&op->gpus, OP_LOCK_TIMEOUT_MS, NULL);
 }
 
 /* ---- what a failure left ---- */

@@ -3,7 +3,9 @@
 """Jobs whose processes wait for each other on the GPU, as ranks do that compute together. No gate may close for
 good while a kernel of another rank waits for what it holds back."""
 
+import os
 import re
+import signal
 
 from cases import EXIT_STILL_RUNNING, EXIT_UNSUPPORTED, Skipped, case, expect, main, run, wait_until
 
@@ -90,9 +92,9 @@ def by_another_clock(bed):
     there = run(["unshare", "--time", "--fork", "--monotonic", f"-{behind_s}", "true"])
     if behind_s < 60 or there.code:
         raise Skipped(f"no clock can be an hour behind here: {there.err.strip()}")
-    job, log = bed.started(["unshare", "--time", "--fork", "--monotonic", f"-{behind_s}", bed.program("ranks"), 2, "--mib", 4,
+    job, log = bed.started(["unshare", "--time", "--fork", "--monotonic", f"-{behind_s}", bed.program("ranks"), 4, "--mib", 4,
                             "--busy-ms", 5])
-    log.wait_until(lambda text: len(set(re.findall(r"^rank (\d+) step ", text, re.M))) == 2, "first steps")
+    log.wait_until(lambda text: len(set(re.findall(r"^rank (\d+) step ", text, re.M))) == 4, "first steps")
     round_trips(bed, job, log, 3)
     bed.end(job)
 
@@ -117,6 +119,19 @@ def a_rank_that_does_not_come(bed):
     bed.expect_state(job, "running")
     go_on(log)
     bed.end(job)
+
+
+@case
+def killed_while_they_wait(bed):
+    """A job that was restored is taken off the GPU before it is killed. Its gates cannot close, nor can the driver
+    lock it: kernels wait for a rank that has died."""
+    job, log = ranks(bed, 3)
+    bed.operation("checkpoint", job)
+    bed.operation("restore", job)
+    go_on(log)
+    os.kill(int(re.search(r"^ready pid (\d+)$", log.text(), re.M).group(1)), signal.SIGKILL)
+    bed.ok("kill", "--grace", "0", job, timeout=100)
+    bed.wait_state(job, ("exited", "lost"))
 
 
 @case
