@@ -391,6 +391,11 @@ static CUresult restore_locked(const struct restore_request *request)
 	return restore_device();
 }
 
+void checkpoint_lose(void)
+{
+	stuck = true;
+}
+
 CUresult checkpoint_restore(const struct restore_request *request)
 {
 	CUresult r;

@@ -110,8 +110,10 @@ static CUresult serve(void)
 	if (atomic_load(&ctl->state) != ops[ctl->op].from)
 		return CUDA_ERROR_ILLEGAL_STATE;
 	r = job_file_begin(ctl->op == CTL_RESTORE);
-	if (r)
+	if (r) {
+		checkpoint_lose();
 		return r;
+	}
 	r = ops[ctl->op].run();
 	job_file_end();
 	if (!r)

@@ -52,7 +52,8 @@ uint64_t job_file_identity(void)
 	return identity;
 }
 
-/* By others: of two members of a job whose restores overlap, one fails. Other calls wait for each other. */
+/* By others: of two members of a job whose restores overlap, one fails. Whether it could be tried again is not known: not
+ * here. Other calls wait for each other. */
 CUresult job_file_begin(bool restores)
 {
 	if (job_fd < 0)

@@ -319,6 +319,7 @@ bool ctl_was_locked(void);
 struct restore_request;
 CUresult checkpoint_save(void);
 CUresult checkpoint_restore(const struct restore_request *request);
+void checkpoint_lose(void); /* no restore works any more */
 CUresult checkpoint_open_shared(void); /* NOT_READY: whose memory it is has not been restored */
 
 /* job_file.c: the job of this process, if it has one */
