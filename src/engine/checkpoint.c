@@ -266,7 +266,7 @@ static int criu_event(void *arg, enum criu_event event, pid_t pid, struct brumat
 	if (event == CRIU_EVENT_FROZEN)
 		return save_frozen(op, err);
 	if (event != CRIU_EVENT_DUMPED ||
-	    (r = rights_check_images(op->images.dir_fd, &op->checkpoint.manifest, err)) < 0 ||
+	    (r = rights_check_images(op->images.dir_fd, &op->checkpoint.manifest, true, err)) < 0 ||
 	    (r = cpu_memory_image_dumped(op->images.cpu_memory, &op->progress, err)) < 0)
 		return r;
 	if (op->request->leave_running) /* it has yet to let the job run on */

@@ -234,8 +234,9 @@ static int check_restore(struct op *op, struct brumate_error *err)
 
 	if (!m->n_processes)
 		return brumate_fail(err, EBADMSG, "checkpoint %s: no processes", m->id);
-	if ((r = check_machine(m, err)) < 0 || (r = check_criu(op, err)) < 0 ||
-	    (r = check_huge_pages(m, err)) < 0 || (r = check_driver(op, err)) < 0)
+	if ((r = check_machine(m, err)) < 0 || (r = rights_check_users(op, err)) < 0 ||
+	    (r = check_criu(op, err)) < 0 || (r = check_huge_pages(m, err)) < 0 ||
+	    (r = check_driver(op, err)) < 0)
 		return r;
 	if (take_gpus(op) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
@@ -386,7 +387,8 @@ static int restore_processes(struct op *op, struct brumate_error *err)
 	op->images.dir_fd = secret_images_from(op, err);
 	if (op->images.dir_fd < 0)
 		return op->images.dir_fd;
-	if ((r = rights_check_images(op->images.dir_fd, &op->restore.image.manifest, err)) < 0 ||
+	if ((r = rights_check_images(op->images.dir_fd, &op->restore.image.manifest,
+				     op->request->force, err)) < 0 ||
 	    (r = rights_for_restore(op, &user, err)) < 0 ||
 	    (user && (r = rights_copy_images(op, err)) < 0))
 		return r;

@@ -149,7 +149,45 @@ static const char *beyond_process(const struct criu_image_thread *t, const struc
 }
 
 /* Returns 1 for a process that has ended, of which CRIU names threads that are none. */
-static int check_thread(int dir_fd, const struct manifest *m, pid_t pid, pid_t tid,
+static int fail_other_user(pid_t pid, uid_t uid, struct brumate_error *err)
+{
+	brumate_fail(err, EPERM,
+		     "process %d of root's job is of uid %u, who could have changed the files that "
+		     "root's CRIU opens for it",
+		     pid, (unsigned)uid);
+	brumate_hint(err, "`brumate inspect --restore` lists them; --force restores it all the "
+			  "same");
+	return -EPERM;
+}
+
+/* 0 for an ended one, which has none. */
+static uid_t other_user(const uid_t *uids)
+{
+	for (int i = 0; i < CREDENTIALS_ID__MAX; i++)
+		if (uids[i] != 0)
+			return uids[i];
+	return 0;
+}
+
+static bool is_of_root_here(const struct manifest *m)
+{
+	return m->job.uid == 0 && geteuid() == 0;
+}
+
+int rights_check_users(const struct op *op, struct brumate_error *err)
+{
+	const struct manifest *m = &op->restore.image.manifest;
+
+	if (!is_of_root_here(m) || op->request->force)
+		return 0;
+	for (size_t i = 0; i < m->n_rights; i++)
+		if (other_user(m->rights[i].uids))
+			return fail_other_user(m->rights[i].pid, other_user(m->rights[i].uids),
+					       err);
+	return 0;
+}
+
+static int check_thread(int dir_fd, const struct manifest *m, bool is_forced, pid_t pid, pid_t tid,
 			struct brumate_error *err)
 {
 	auto_(criu_image_thread_fini) struct criu_image_thread t = CRIU_IMAGE_THREAD_EMPTY;
@@ -160,9 +198,11 @@ static int check_thread(int dir_fd, const struct manifest *m, pid_t pid, pid_t t
 	if (r < 0)
 		return brumate_fail(err, EBADMSG, "CRIU's image of process %d is damaged: %s", pid,
 				    strerror(-r));
+	if (!is_forced && !m->n_rights && is_of_root_here(m) && other_user(t.credentials.uids))
+		return fail_other_user(pid, other_user(t.credentials.uids), err);
 	const char *why = beyond_process(&t, m, pid);
 	if (!why)
-		return t.has_ended;
+		return 0;
 	brumate_fail(err, EBADMSG,
 		     "CRIU's image of process %d asks for %s: the kernel said otherwise of it", pid,
 		     why);
@@ -171,7 +211,8 @@ static int check_thread(int dir_fd, const struct manifest *m, pid_t pid, pid_t t
 	return -EBADMSG;
 }
 
-int rights_check_images(int images_dir_fd, const struct manifest *m, struct brumate_error *err)
+int rights_check_images(int images_dir_fd, const struct manifest *m, bool is_forced,
+			struct brumate_error *err)
 {
 	auto_(criu_image_tree_fini) struct criu_image_tree tree = CRIU_IMAGE_TREE_EMPTY;
 	int r = criu_image_tree_read(&tree, images_dir_fd);
@@ -182,9 +223,9 @@ int rights_check_images(int images_dir_fd, const struct manifest *m, struct brum
 	for (size_t i = 0; i < tree.n; i++) {
 		const struct criu_image_process *p = &tree.items[i];
 
-		r = check_thread(images_dir_fd, m, p->pid, p->pid, err);
+		r = check_thread(images_dir_fd, m, is_forced, p->pid, p->pid, err);
 		for (size_t k = 0; r == 0 && k < p->n_threads; k++)
-			r = check_thread(images_dir_fd, m, p->pid, p->threads[k], err);
+			r = check_thread(images_dir_fd, m, is_forced, p->pid, p->threads[k], err);
 		if (r < 0)
 			return r;
 	}

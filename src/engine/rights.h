@@ -17,11 +17,13 @@ int rights_check(struct op *op, struct brumate_error *err);
 /**
  * rights_check_images() - refuse CRIU's images in which a thread asks for more than its process had
  * @m: says what it had, and whose job it is
+ * @is_forced: as --force says, a job of root's may have processes of other users
  *
  * CRIU has it from code of its own inside the processes, where everybody of the same user can change the answer.
  * Errors to act on: -EBADMSG, also of an image that cannot be read.
  */
-int rights_check_images(int images_dir_fd, const struct manifest *m, struct brumate_error *err);
+int rights_check_images(int images_dir_fd, const struct manifest *m, bool is_forced,
+			struct brumate_error *err);
 
 /**
  * rights_check_dump() - as rights_check(), for members that CRIU is to save
@@ -31,6 +33,15 @@ int rights_check_images(int images_dir_fd, const struct manifest *m, struct brum
  * manifest of the checkpoint, and stands once they stand still.
  */
 int rights_check_dump(struct op *op, struct brumate_error *err);
+
+/**
+ * rights_check_users() - refuse to restore a job of root's that has processes of other users, without --force
+ *
+ * Root's CRIU restores all of it, and opens their files by paths that are theirs to change. Asked before the restore
+ * begins, as far as the manifest tells; rights_check_images() asks it of a checkpoint that does not tell.
+ * Errors to act on: -EPERM names the process.
+ */
+int rights_check_users(const struct op *op, struct brumate_error *err);
 
 /** Says as whom CRIU works (criu_options.user). NULL in *@ret: as we are. Lasts as long as @op. Errors to act on:
  * -ESRCH. */

@@ -43,11 +43,15 @@ def change_manifest(bed, checkpoint, /, **job):
         json.dump(sealed(manifest), file)
 
 
-def seal_again(bed, checkpoint, without=None):
-    """The manifest names the files as they are now, but for one."""
+def manifest_of(bed, checkpoint):
+    with open(os.path.join(image(bed, checkpoint), "manifest.json"), encoding="utf-8") as file:
+        return json.load(file)
+
+
+def seal_again(bed, checkpoint, without=None, **members):
+    """The manifest names the files as they are now, but for one, and has these members."""
     path = os.path.join(image(bed, checkpoint), "manifest.json")
-    with open(path, encoding="utf-8") as file:
-        manifest = json.load(file)
+    manifest = manifest_of(bed, checkpoint) | members
     manifest["files"] = [entry for entry in manifest["files"] if entry["path"] != without]
     for entry in manifest["files"]:
         with open(os.path.join(image(bed, checkpoint), entry["path"]), "rb") as file:

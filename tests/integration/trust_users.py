@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from harness import Log
 from cases import NOBODY, Skipped, case, expect, main, run, wait_until
-from checkpoints import change_manifest, image, seal_again
+from checkpoints import change_manifest, image, manifest_of, seal_again
 from criu_images import change_credentials
 
 AS_HIM = ["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]
@@ -206,6 +206,69 @@ def his_directory_leads_to_roots(bed):
         expect_secret(secret)
         os.remove(sub)
         os.remove(os.path.join(own, "out"))
+
+
+CAP_SYS_RESOURCE = 24
+HELPED = """
+import os, subprocess, time
+helper = subprocess.Popen({helper!r}, stdin=subprocess.DEVNULL)
+while not os.path.exists("at-work"):
+    time.sleep(0.01)
+print("ready with a helper", flush=True)
+step = 0
+while True:
+    step += 1
+    print("step", step, "OK", flush=True)
+    time.sleep(0.02)
+"""
+HELPER = "import os, time; f = open('f', 'r+'); open('at-work', 'w').close()\nwhile True: f.seek(0); f.read(); time.sleep(0.01)"
+
+
+@case
+def his_process_in_roots_job(bed):
+    """Root's CRIU would open his file as root, whatever it leads to by then."""
+    if not int(status(os.getpid(), "CapEff")[0], 16) >> CAP_SYS_RESOURCE & 1:
+        raise Skipped("root has no CAP_SYS_RESOURCE here, without which its CRIU cannot save a process of another user")
+    secret, own = secret_of_root(bed), bed.of_nobody("his")
+    os.chmod(bed.dir, 0o711)
+    path = os.path.join(own, "f")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("9876543210")
+    os.chown(path, NOBODY, NOBODY)
+    os.chmod(path, 0o600)
+    helper = [*map(str, AS_HIM), "/usr/bin/python3", "-u", "-c", HELPER]
+    script = f"import os; os.chdir({own!r})" + HELPED.format(helper=helper)
+    job, log = bed.started(["/usr/bin/python3", "-u", "-c", script], "helped")
+    checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+    told = bed.ok("inspect", "--restore", checkpoint, "--format", "json").json()["restore"]
+    expect(any(process["uids"] == [NOBODY] * 4 for process in told["processes"]), f"{told['processes']}")
+    os.rename(path, path + ".old")
+    os.symlink(os.path.join(secret, "file"), path)
+    bed.refused(5, rf"of root's job is of uid {NOBODY}", "restore", checkpoint)
+    bed.expect_state(job, "checkpointed")
+    os.unlink(path)
+    os.rename(path + ".old", path)
+    bed.refused(5, rf"of root's job is of uid {NOBODY}", "restore", checkpoint)
+    bed.expect_restorable(checkpoint, log, "--force")
+    expect_secret(secret)
+
+
+@case
+def another_user_in_a_checkpoint_of_roots(bed):
+    """As the manifest tells, and where it is of an older writer and does not, as CRIU's images do."""
+    job, log = bed.counter("train")
+    checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+    whole = os.path.join(bed.dir, "whole")
+    shutil.copytree(image(bed, checkpoint), whole)
+    for tells in (True, False):
+        for path in core_of(os.path.join(image(bed, checkpoint), "criu")):
+            change_credentials(path, put(NOBODY, UID, EUID))
+        seal_again(bed, checkpoint, rights=[r | {"uid": NOBODY, "euid": NOBODY} for r in manifest_of(bed, checkpoint)["rights"]] if tells else [])
+        bed.refused(5, rf"process \d+ of root's job is of uid {NOBODY}, .* opens for it", "restore", checkpoint)
+        bed.expect_state(job, "checkpointed")
+        shutil.rmtree(image(bed, checkpoint))
+        shutil.copytree(whole, image(bed, checkpoint))
+    bed.expect_restorable(checkpoint, log)
 
 
 def is_group(pid):
