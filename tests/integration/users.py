@@ -272,4 +272,75 @@ def the_launcher_runs_criu_alone(bed):
         os.chmod(os.path.dirname(folder), 0o755)
 
 
+@case
+@as_user
+def the_launcher_reads_nothing_of_its_users(bed):
+    """No configuration of CRIU's, no library, no descriptor but the one that it is told of."""
+    os.chmod(bed.dir, 0o755)
+    os.makedirs(os.path.join(bed.dir, ".criu"))
+    for name in (".criu/default.conf", "named.conf"):
+        with open(os.path.join(bed.dir, name), "w", encoding="utf-8") as file:
+            file.write("no-such-option\n")
+    hostile = {"HOME": bed.dir, "CRIU_CONFIG_FILE": os.path.join(bed.dir, "named.conf"),
+               "CRIU_LIBS_DIR": bed.dir, "PATH": bed.dir}
+    criu = os.path.join(os.path.dirname(os.path.dirname(bed.launcher())), "criu", "criu")
+    if os.path.exists(criu):
+        for name in ("HOME", "CRIU_CONFIG_FILE"):
+            result = run([criu, "--version"], env={"PATH": os.environ["PATH"], name: hostile[name]}, **bed.whose)
+            expect("no-such-option" in result.err, f"this test proves nothing: {result.why()}")
+    for closed in ("", "<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
+        script = f'LD_PRELOAD=/nowhere.so LD_AUDIT=/nowhere.so LD_LIBRARY_PATH=$HOME exec "$0" --version {closed}'
+        result = run(["/bin/sh", "-c", script, bed.launcher()], env=hostile, **bed.whose)
+        expect(result.code == 0 and (">&-" in closed or result.out.startswith("Version: ")), f"{closed}: {result.why()}")
+    job, log = bed.counter("train")
+    bed.own.update(hostile)
+    bed.kill_shim(job)  # the next one gets this environment
+    checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+    bed.expect_restorable(checkpoint, log)
+    bed.end(job)
+
+
+# Asks the launcher's CRIU to dump a process of the user's, with a script that it is to run meanwhile.
+WITH_A_SCRIPT = """
+import os, socket, subprocess, sys
+launcher, folder = sys.argv[1:]
+def number(value):
+    out = b""
+    while value > 127:
+        out, value = out + bytes([value & 127 | 128]), value >> 7
+    return out + bytes([value])
+def field(key, value):
+    return number(key << 3) + number(value) if isinstance(value, int) else number(key << 3 | 2) + number(len(value)) + value
+os.mkdir(folder + "/images")
+script = folder + "/script"
+open(script, "w").write("#!/bin/sh\\ncat /proc/self/status > " + folder + "/ran\\n")
+os.chmod(script, 0o755)
+open(folder + "/conf", "w").write("action-script " + script + "\\n")
+victim = subprocess.Popen(["setsid", "sleep", "100"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+images = os.open(folder + "/images", os.O_RDONLY)
+criu = subprocess.Popen([launcher, "swrk", str(its.fileno())], pass_fds=[its.fileno(), images], stderr=subprocess.STDOUT)
+its.close()
+options = (field(1, images) + field(2, victim.pid) + field(3, 1) + field(7, 1) + field(9, 4) + field(10, b"log")
+           + field(51, (folder + "/conf").encode()) + field(67, 1))
+ours.send(field(1, 1) + field(2, options))
+ours.recv(65536)
+victim.kill()
+criu.wait()
+"""
+
+
+@case
+@as_user
+def what_the_launcher_gives_is_one_capability(bed):
+    """CRIU does what its user asks, and runs their programs: with the launcher's capability, and with no other right."""
+    result = run(["/usr/bin/python3", "-c", WITH_A_SCRIPT, bed.launcher(), bed.dir], cwd="/", **bed.whose)
+    expect(result.code == 0, result.why())
+    ran = dict(line.split(":\t", 1) for line in read_text(os.path.join(bed.dir, "ran")).splitlines() if ":\t" in line)
+    expect(ran, f"CRIU runs no scripts any more: SECURITY.md says more than is so: {read_text(bed.dir + '/images/log')[-500:]}")
+    for name in ("CapPrm", "CapEff", "CapInh", "CapAmb"):
+        expect(int(ran[name], 16) & ~(1 << CAP_CHECKPOINT_RESTORE) == 0, f"{name}: {ran[name]}")
+    expect(set(ran["Uid"].split()) == set(ran["Gid"].split()) == {str(bed.uid)} and not ran["Groups"].split(), f"{ran}")
+
+
 main()
