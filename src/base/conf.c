@@ -210,6 +210,7 @@ static const struct key {
 	{ "Run", "Gpu", KIND_GPU, offsetof(struct brumate_conf, gpu) },
 	{ "Run", "DataPath", KIND_DATA_PATH, offsetof(struct brumate_conf, data_path) },
 	{ "Criu", "Path", KIND_PATH, offsetof(struct brumate_conf, criu_path) },
+	{ "Container", "Force", KIND_BOOL, offsetof(struct brumate_conf, container_force) },
 };
 enum { N_KEYS = sizeof(keys) / sizeof(keys[0]) };
 

@@ -69,6 +69,9 @@ struct brumate_conf {
 	/* [Criu] */
 	char *criu_path; /* Path=PATH: the criu to use. Owned; NULL: the one that is found */
 
+	/* [Container] */
+	bool container_force; /* Force=no: checkpoint containers that may not come back, too */
+
 	/* One line each, for the program to log. Owned. */
 	char **warnings;
 	size_t n_warnings;

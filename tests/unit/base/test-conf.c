@@ -24,12 +24,13 @@ static void test_all_keys(void)
 
 	CHECK(apply(&c,
 		    "# comment\n; another\n\n  [Store]  \r\n Directory = /data/check points \r\nCompress=zstd\n"
+		    "[Container]\nForce=yes\n"
 		    "[Operation]\nLockTimeout=500ms\nTimeout=2h\nTcpClose=yes\n"
 		    "[Broker]\nIdleTimeout=0\n[Run]\nGpu=simulated\n[Criu]\nPath=/opt/a=b/criu",
 		    &err) == 0);
 	CHECK_STR(c.store_dir, "/data/check points");
 	CHECK(c.compress == CONF_COMPRESS_ZSTD);
-	CHECK(c.lock_timeout_ms == 500 && c.timeout_ms == 7200000 && c.tcp_close);
+	CHECK(c.lock_timeout_ms == 500 && c.timeout_ms == 7200000 && c.tcp_close && c.container_force);
 	CHECK(c.idle_timeout_ms == 0 && c.gpu == CONF_GPU_SIMULATED);
 	CHECK_STR(c.criu_path, "/opt/a=b/criu");
 	CHECK(c.n_warnings == 0);
