@@ -26,6 +26,9 @@ enum criu_hook {
 	/* int (const char *path, const uint64_t address, const uint64_t old_offset, uint64_t *new_offset,
 	 * int *fd); 1: map that instead */
 	CRIU_HOOK_UPDATE_VMA_MAP = 8,
+	CRIU_HOOK_RESUME_DEVICES_LATE = 9, /* int (int pid), restored and stopped; what it returns does not count */
+	CRIU_HOOK_PAUSE_DEVICES = 10,	   /* int (int pid), the root first, which runs then with all others */
+	CRIU_HOOK_CHECKPOINT_DEVICES = 11, /* int (int pid), all being stopped */
 	CRIU_HOOKS = 12,
 };
 

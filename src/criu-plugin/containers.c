@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: MIT
+/*
+ * brumate's plugin for the CRIU of a container engine. The engine's CRIU asks for each process of a container by itself,
+ * having stopped its parents; so all GPU state is taken out at the first question, while all processes run, and what comes
+ * later is only checked. brumate-container does the work (helper.h). At a restore the threads by which the driver works in its
+ * processes run for as long as it takes. What fails there CRIU would not hear of, so the processes are ended, of which it does.
+ */
+#include "criu-plugin/plugin.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "criu-plugin/helper.h"
+#include "criu-plugin/version.h"
+#include "gpu/vendor.h"
+
+#define PLUGIN_NAME "brumate-container"
+
+enum { HOOKS_BEFORE_RETRY = 12, TIDS_MAX = 1024 };
+
+static struct {
+	int stage;
+	struct helper helper;
+	bool is_named;	  /* in the image */
+	bool has_saved;	  /* GPU state may be in host memory */
+	bool is_restored; /* it has been brought back, or there is none */
+	bool has_failed;  /* a restore: all processes are to end */
+	pid_t root;	  /* the first process asked about */
+} state = { .stage = -1, .helper = HELPER_NONE };
+
+#define say(level, ...)                                                 \
+	do {                                                            \
+		if (print_on_level)                                     \
+			print_on_level(level, "brumate: " __VA_ARGS__); \
+	} while (0)
+
+/* Whatever CRIU takes for its failure but "not mine". */
+static int fail(const char *what, const char *why)
+{
+	say(CRIU_LOG_ERROR, "%s: %s\n", what, why);
+	return -EIO;
+}
+
+static int name_in_image(void)
+{
+	if (!state.is_named)
+		state.is_named = add_inventory_plugin && add_inventory_plugin(PLUGIN_NAME) == 0;
+	return state.is_named ? 0 : fail("the image", "cannot be made to ask for this plugin");
+}
+
+/* CRIU's deadline is for what it does itself, a second or two; device memory takes as long as it takes. */
+static int ask(const char *word, pid_t pid, char answer[static HELPER_ANSWER_BYTES])
+{
+	unsigned left = alarm(0);
+	int r = helper_ask(&state.helper, word, pid, answer);
+
+	if (left)
+		alarm(left);
+	return r;
+}
+
+static int start_helper(void)
+{
+	int r = criu_get_image_dir ? helper_start(&state.helper, criu_get_image_dir()) : -ENOSYS;
+
+	return r < 0 ? fail("brumate-container", strerror(-r)) : 0;
+}
+
+/* ---- dump ---- */
+
+static int save_all(pid_t root)
+{
+	char answer[HELPER_ANSWER_BYTES];
+	int r = start_helper();
+
+	if (r < 0)
+		return r;
+	state.root = root;
+	state.has_saved = true; /* until it is known better */
+	if (ask("save", root, answer) < 0)
+		return fail("GPU state was not saved", answer);
+	state.has_saved = !strcmp(answer, "gpu");
+	return state.has_saved ? name_in_image() : 0;
+}
+
+static int pause_devices(int pid)
+{
+	if (state.stage != CRIU_STAGE_DUMP)
+		return -ENOTSUP;
+	return state.root ? 0 : save_all(pid);
+}
+
+static int checkpoint_devices(int pid)
+{
+	char answer[HELPER_ANSWER_BYTES];
+
+	if (state.stage != CRIU_STAGE_DUMP)
+		return -ENOTSUP;
+	return ask("check", pid, answer) < 0 ? fail("GPU state is not complete", answer) : 0;
+}
+
+/* A container that goes on gets its GPUs back, which takes CRIU's hands off it first. The helper knows what to do; without it
+ * another does. */
+static void end_dump(void)
+{
+	char answer[HELPER_ANSWER_BYTES];
+
+	if (state.has_saved && helper_is_gone(&state.helper)) {
+		say(CRIU_LOG_WARNING, "brumate-container has died, starting another\n");
+		helper_hang_up(&state.helper);
+		if (start_helper() == 0 && ask("adopt", state.root, answer) < 0)
+			fail("the container may have to do without its GPUs", answer);
+	}
+	helper_hang_up(&state.helper);
+}
+
+/* ---- restore ---- */
+
+struct runner {
+	pid_t tid;
+	uint64_t mask;
+};
+
+/* Should CRIU be killed from now on, the kernel ends what it holds: half a container would run and write to its files. CRIU
+ * itself asks for nothing of what these options replace any more. */
+static int bind_to_criu(pid_t tid)
+{
+	return ptrace(PTRACE_SETOPTIONS, tid, NULL, (void *)(long)PTRACE_O_EXITKILL) < 0 ? -errno
+											 : 0;
+}
+
+/* The driver's thread is to meet nothing but the driver. Filters of system calls count for it again. */
+static int let_run(struct runner *t)
+{
+	const uint64_t all = ~0ull;
+
+	if (ptrace(PTRACE_GETSIGMASK, t->tid, sizeof(t->mask), &t->mask) < 0 ||
+	    ptrace(PTRACE_SETSIGMASK, t->tid, sizeof(all), &all) < 0 || bind_to_criu(t->tid) < 0 ||
+	    ptrace(PTRACE_CONT, t->tid, NULL, NULL) < 0)
+		return -errno;
+	return 0;
+}
+
+/* Stops it as CRIU left it, but for system calls, which begin anew. */
+static int stop_again(const struct runner *t)
+{
+	int status;
+
+	if (ptrace(PTRACE_INTERRUPT, t->tid, NULL, NULL) < 0)
+		return -errno;
+	for (;;) {
+		pid_t pid = waitpid(t->tid, &status, __WALL);
+
+		if (pid < 0 && errno == EINTR)
+			continue;
+		if (pid < 0 || !WIFSTOPPED(status))
+			return -ESRCH;
+		if (status >> 16 == PTRACE_EVENT_STOP)
+			break;
+		if (ptrace(PTRACE_CONT, t->tid, NULL, (void *)(long)WSTOPSIG(status)) < 0)
+			return -errno;
+	}
+	return ptrace(PTRACE_SETSIGMASK, t->tid, sizeof(t->mask), &t->mask) < 0 ? -errno : 0;
+}
+
+static size_t parse_tids(struct runner *ret, const char *text)
+{
+	size_t n = 0;
+	char *end;
+
+	for (long tid; n < TIDS_MAX && (tid = strtol(text, &end, 10)) > 0; text = end)
+		ret[n++].tid = (pid_t)tid;
+	return n;
+}
+
+static int restore_running(struct runner *threads, size_t n)
+{
+	char answer[HELPER_ANSWER_BYTES];
+	size_t running = 0;
+	int r = 0;
+
+	while (running < n && r == 0)
+		if ((r = let_run(&threads[running])) == 0)
+			running++;
+	if (r < 0)
+		fail("the driver's thread cannot run", strerror(-r));
+	else if (ask("restore", state.root, answer) < 0)
+		r = fail("GPU state was not restored", answer);
+	for (size_t i = 0; i < running; i++) {
+		int one = stop_again(&threads[i]);
+
+		if (one < 0 && r == 0)
+			r = fail("the driver's thread cannot be stopped", strerror(-one));
+	}
+	return r;
+}
+
+/* CRIU looks for ends of its children whenever it is told of one. */
+static int restore_all(pid_t root)
+{
+	static struct runner threads[TIDS_MAX];
+	char answer[HELPER_ANSWER_BYTES];
+	sigset_t child, before;
+	int r = start_helper();
+
+	state.root = root;
+	if (r < 0)
+		return r;
+	if ((r = bind_to_criu(root)) < 0)
+		return fail("the container cannot be bound to CRIU", strerror(-r));
+	if (ask("load", root, answer) < 0)
+		return fail("GPU state cannot be restored", answer);
+	size_t n = parse_tids(threads, answer);
+	sigemptyset(&child);
+	sigaddset(&child, SIGCHLD);
+	sigprocmask(SIG_BLOCK, &child, &before);
+	r = restore_running(threads, n);
+	sigprocmask(SIG_SETMASK, &before, NULL);
+	return r;
+}
+
+/* Whether a thread of @pid is left, other than the leader of the root: the leader's end is for CRIU, which waits for it. */
+static bool has_thread(pid_t pid)
+{
+	char path[64];
+	const struct dirent *entry;
+	bool found = false;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
+	auto_closedir DIR *dir = opendir(path);
+	while (dir && !found && (entry = readdir(dir))) {
+		pid_t tid = (pid_t)strtol(entry->d_name, NULL, 10);
+
+		found = tid > 0 && (tid != pid || pid != state.root);
+	}
+	return found;
+}
+
+/* Ends a process that CRIU holds, and takes note of the ends of threads in whatever order they come: the last of an init waits
+ * until nothing of its pid namespace is left that nobody took note of. */
+static void end_process(pid_t pid)
+{
+	sigset_t child, before;
+
+	sigemptyset(&child);
+	sigaddset(&child, SIGCHLD);
+	sigprocmask(SIG_BLOCK, &child, &before);
+	kill(pid, SIGKILL);
+	while (has_thread(pid) && (waitpid(-1, NULL, __WALL) > 0 || errno == EINTR))
+		;
+	sigprocmask(SIG_SETMASK, &before, NULL);
+}
+
+static int resume_devices_late(int pid)
+{
+	if (state.stage != CRIU_STAGE_RESTORE || !state.is_named)
+		return -ENOTSUP;
+	if (!state.is_restored) {
+		state.has_failed = restore_all(pid) < 0;
+		state.is_restored = true;
+	}
+	if (!state.has_failed)
+		return 0;
+	end_process(pid);
+	return -EIO;
+}
+
+/* ---- what forks leave of devices ---- */
+
+static int dump_ext_file(int fd, int id)
+{
+	int r = device_dump_fd(fd, id);
+
+	if (r < 0 && r != -ENOTSUP)
+		return fail("a device cannot be recorded", strerror(-r));
+	return r == 0 ? name_in_image() : r;
+}
+
+static int restore_ext_file(int id, bool *retry)
+{
+	unsigned kinds = criu_hook_kinds();
+	bool no_retry = false;
+	int r = kinds ? device_restore_fd(id, &no_retry) : -EOPNOTSUPP;
+
+	/* Before CRIU 4.2 there is no second argument. */
+	if (kinds > HOOKS_BEFORE_RETRY)
+		*retry = no_retry;
+	return r < 0 && r != -ENOTSUP ? fail("a device cannot be opened anew", strerror(-r)) : r;
+}
+
+/* Whose state the driver saved maps no device any more: what is left, is left by a fork. */
+static int handle_device_vma(int fd, const struct stat *st)
+{
+	(void)st;
+	if (!state.has_saved)
+		return -ENOTSUP;
+	return device_dump_map(fd);
+}
+
+static int update_vma_map(const char *path, const uint64_t address, const uint64_t old_offset,
+			  uint64_t *new_offset, int *fd)
+{
+	int r = device_restore_map(path, fd);
+
+	(void)address;
+	(void)old_offset;
+	if (r == 1)
+		*new_offset = 0;
+	return r < 0 ? fail("zeroes cannot be put in the place of a device", strerror(-r)) : r;
+}
+
+/* ---- beginning and end ---- */
+
+static int init_plugin(int stage)
+{
+	state.stage = stage;
+	setenv(HIDDEN_DEV_VARIABLE, gpu_vendor()->devices, 1);
+	if (stage == CRIU_STAGE_RESTORE)
+		state.is_named =
+			check_and_remove_inventory_plugin &&
+			check_and_remove_inventory_plugin(PLUGIN_NAME, strlen(PLUGIN_NAME));
+	return 0;
+}
+
+/* Unless it is told to keep the container, the helper ends what there is of it. */
+static void end_restore(int result)
+{
+	char answer[HELPER_ANSWER_BYTES];
+
+	if (state.helper.fd >= 0 && result == 0 && !state.has_failed &&
+	    ask("keep", state.root, answer) < 0)
+		say(CRIU_LOG_WARNING, "%s\n", answer); /* it has died, and ends nobody */
+	helper_hang_up(&state.helper);
+}
+
+static void end_plugin(int stage, int result)
+{
+	if (stage == CRIU_STAGE_DUMP)
+		end_dump();
+	else
+		end_restore(result);
+}
+
+__attribute__((visibility("default"))) extern struct criu_plugin CR_PLUGIN_DESC;
+struct criu_plugin CR_PLUGIN_DESC = {
+	.name = PLUGIN_NAME,
+	.init = init_plugin,
+	.exit = end_plugin,
+	.version = CRIU_PLUGIN_ABI,
+	.n_hooks = CRIU_HOOKS,
+	.hooks = {
+		[CRIU_HOOK_DUMP_EXT_FILE] = (void *)dump_ext_file,
+		[CRIU_HOOK_RESTORE_EXT_FILE] = (void *)restore_ext_file,
+		[CRIU_HOOK_HANDLE_DEVICE_VMA] = (void *)handle_device_vma,
+		[CRIU_HOOK_UPDATE_VMA_MAP] = (void *)update_vma_map,
+		[CRIU_HOOK_RESUME_DEVICES_LATE] = (void *)resume_devices_late,
+		[CRIU_HOOK_PAUSE_DEVICES] = (void *)pause_devices,
+		[CRIU_HOOK_CHECKPOINT_DEVICES] = (void *)checkpoint_devices,
+	},
+};

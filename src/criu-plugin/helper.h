@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT
+/* The program that does what the plugin in a container engine's CRIU has done (src/container/main.c). */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+enum { HELPER_ANSWER_BYTES = 4096 };
+
+struct helper {
+	int fd; /* -1: there is none */
+};
+
+#define HELPER_NONE ((struct helper){ .fd = -1 })
+
+/** Starts it, in a session of its own and nobody's child: it outlives CRIU. What it logs goes to "brumate.log" in the working
+ * directory, where CRIU logs too. -errno. */
+int helper_start(struct helper *h, int images_dir_fd);
+
+/** Asks for @word about @pid and waits for the answer, however long that takes: its end is an answer, too. Returns 0 and what
+ * comes with it, or -EIO and the reason; -EPIPE and the reason where the helper has died. */
+int helper_ask(const struct helper *h, const char *word, pid_t pid,
+	       char answer[static HELPER_ANSWER_BYTES]);
+
+/** Whether it has died. */
+bool helper_is_gone(const struct helper *h);
+
+/** Hangs up, whereupon it does what is left to be done and ends. */
+void helper_hang_up(struct helper *h);

@@ -1,0 +1,366 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Containers that runc checkpoints and restores by itself, with brumate's plugin in its CRIU: no job, no command of ours.
+Programs of the simulated driver run in them, in a root file system made of this machine's own libraries."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+
+from cases import Failed, Skipped, case, expect, main, read_text, wait_until
+from harness import SOURCE, Log, process_start, run
+
+CRIU = os.path.join(SOURCE, ".criu", "criu")
+COUNTER = "/bin/counter --mib 64 --chunk-mib 16 --interval-ms 20"
+PLUGIN = "brumate_plugin.so"
+
+
+def libraries_of(path):
+    """What the loader would load for a program, the loader too."""
+    out = subprocess.run(["ldd", path], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return re.findall(r"(/\S+) \(0x", out)
+
+
+class Container:
+    """A container of runc, with its bundle in the bed's directory."""
+
+    def __init__(self, bed, command, name="c"):
+        if not shutil.which("runc"):
+            raise Skipped("no runc")
+        if os.geteuid() != 0 or not os.access(CRIU, os.X_OK):
+            raise Skipped("containers are checkpointed by root, with the provisioned CRIU")
+        self.bed, self.name = bed, name
+        self.id = f"brumate-test-{os.getpid()}-{name}"
+        self.dir = os.path.join(bed.dir, name)
+        self.rootfs = os.path.join(self.dir, "rootfs")
+        self.image = os.path.join(self.dir, "image")
+        self.env = self._environment()
+        self._make_rootfs()
+        self._make_config(command)
+
+    def _environment(self):
+        path = os.path.join(self.dir, "path")
+        os.makedirs(path)
+        os.symlink(CRIU, os.path.join(path, "criu"))
+        return self.bed.command_env({"PATH": path + ":" + os.environ["PATH"]})
+
+    def _make_rootfs(self):
+        """`sh`, the programs of these tests, and the driver."""
+        programs = [shutil.which("sh"), self.bed.program("counter")]
+        for name in ("bin", "proc", "dev", "sys", "tmp", "driver"):
+            os.makedirs(os.path.join(self.rootfs, name))
+        for program in programs:
+            shutil.copy(program, os.path.join(self.rootfs, "bin"))
+            for library in libraries_of(program):
+                target = self.rootfs + library
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                shutil.copy(library, target)
+        shutil.copy(os.path.join(self.bed.build.sim, "libcuda.so.1"), os.path.join(self.rootfs, "driver"))
+
+    def _make_config(self, command):
+        run(["runc", "spec", "--bundle", self.dir])
+        path = os.path.join(self.dir, "config.json")
+        with open(path, encoding="utf-8") as file:
+            config = json.load(file)
+        sim = self.bed.own["BRUMATE_SIM_DIR"]
+        os.makedirs(sim, exist_ok=True)
+        config["process"].update(terminal=False, args=["/bin/sh", "-c", command])
+        config["process"].pop("rlimits", None)  # which take a capability that this machine may lack
+        config["process"]["env"] += ["LD_LIBRARY_PATH=/driver"]
+        config["process"]["env"] += [f"{k}={v}" for k, v in self.bed.own.items() if k.startswith("BRUMATE_SIM_")]
+        config["root"]["readonly"] = False
+        config["mounts"].append({"destination": sim, "type": "bind", "source": sim, "options": ["rbind", "rw"]})
+        # CRIU locks a network of the container's own by tools that not every machine has.
+        config["linux"]["namespaces"] = [n for n in config["linux"]["namespaces"] if n["type"] not in ("network", "cgroup")]
+        config["annotations"] = {"org.criu.config": os.path.join(self.dir, "criu.conf")}
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        self.use_plugin(True)
+
+    def use_plugin(self, use):
+        """What the engine's CRIU is told: where the plugin is, or a folder without any."""
+        folder = os.path.dirname(self.bed.program(PLUGIN)) if use else os.path.join(self.dir, "path")
+        with open(os.path.join(self.dir, "criu.conf"), "w", encoding="utf-8") as file:
+            file.write(f"libdir {folder}\n")
+
+    def spawn(self, *words):
+        """A command of runc; what it starts keeps none of our pipes. A CRIU that is killed leaves its mounts, among them all
+        of the machine's cgroups; so it has mounts of its own, which go with it."""
+        log = os.path.join(self.dir, "runc.log")
+        argv = ["unshare", "--mount", "--propagation", "private",
+                "runc", "--root", os.path.join(self.dir, "state"), "--log", log, *words]
+        return subprocess.Popen(argv, env=self.env, cwd=self.dir, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                stderr=subprocess.DEVNULL, start_new_session=True)
+
+    def runc(self, *words, timeout=60):
+        """The same, to its end; its exit code."""
+        process = self.spawn(*words)
+        try:
+            return process.wait(timeout)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            process.wait()
+            raise Failed(f"runc {words[0]}: no end within {timeout} s") from error
+
+    def log(self, name="out"):
+        return Log(os.path.join(self.rootfs, "tmp", name))
+
+    def start(self, names=("out",)):
+        # A process of another user namespace or with fewer rights cannot do this, and neither can this test then.
+        if self.runc("run", "--detach", "--bundle", self.dir, self.id) != 0:
+            with open(os.path.join(self.dir, "runc.log"), encoding="utf-8") as file:
+                raise Skipped(f"runc starts no container here: {file.read()[-300:]}")
+        for name in names:
+            path = os.path.join(self.rootfs, "tmp", name)
+            wait_until(lambda: os.path.exists(path), f"{name} in the container")
+            self.log(name).wait_for("^ready ")
+        return self
+
+    def state(self):
+        argv = ["runc", "--root", os.path.join(self.dir, "state"), "state", self.id]
+        done = run(argv, env=self.env)
+        return json.loads(done.out)["status"] if done.code == 0 else "none"
+
+    def dump_log(self, name="dump.log"):
+        with open(os.path.join(self.image, name), encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def checkpoint(self, *options):
+        os.makedirs(self.image, exist_ok=True)
+        return self.runc(*self.checkpoint_words(), *options, self.id)
+
+    def checkpoint_words(self):
+        return ["checkpoint", "--image-path", self.image, "--work-path", self.image]
+
+    def restore(self, *options):
+        return self.runc("restore", "--detach", "--image-path", self.image, "--work-path", self.image,
+                         "--bundle", self.dir, *options, self.id)
+
+    def saved(self):
+        code = self.checkpoint()
+        expect(code == 0, f"the checkpoint failed: {self.reason('dump.log')}")
+        expect(self.state() in ("none", "stopped"), f"the container is {self.state()} after its checkpoint")
+        return self
+
+    def restored(self):
+        code = self.restore()
+        expect(code == 0, f"the restore failed: {self.reason('restore.log')}")
+        return self
+
+    def reason(self, name):
+        return " / ".join(line for line in self.dump_log(name).splitlines() if "Error" in line or "brumate" in line)[-900:]
+
+    def end(self):
+        self.runc("delete", "--force", self.id)
+        left = [line.split()[4] for line in read_text("/proc/self/mountinfo").splitlines() if self.dir + "/" in line]
+        for path in reversed(left):
+            subprocess.run(["umount", "--lazy", path], check=False)
+        expect(not left, f"mounts are left: {left}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+
+
+def on_gpu(bed):
+    """How many bytes of device memory there are, whoever has them."""
+    folder = bed.own["BRUMATE_SIM_DIR"]
+    return sum(os.stat(os.path.join(base, name)).st_blocks * 512 for base, _, names in os.walk(folder) for name in names)
+
+
+@case
+def checkpoint_remove_restore(bed):
+    with Container(bed, f"exec {COUNTER} > /tmp/out") as container:
+        container.start().log().goes_on()
+        for _ in range(2):
+            container.saved()
+            expect(on_gpu(bed) < 32 << 20, "the GPU holds memory of a container that is not there")
+            container.end()
+            container.restored().log().goes_on()
+            shutil.rmtree(container.image)
+
+
+@case
+def checkpoint_and_go_on(bed):
+    """The container has its GPU again once CRIU is gone, and its image is as good as any."""
+    with Container(bed, f"exec {COUNTER} > /tmp/out") as container:
+        container.start()
+        expect(container.checkpoint("--leave-running") == 0, container.reason("dump.log"))
+        container.log().goes_on()
+        expect(container.state() == "running", f"the container is {container.state()}")
+
+
+@case
+def three_processes(bed):
+    """All are saved before the first is stopped. Whether they share memory nobody can tell, so somebody has to say so."""
+    names = ("one", "two", "three")
+    command = "; ".join(f"{COUNTER} > /tmp/{name} &" for name in names).replace("&;", "&") + " wait"
+    with Container(bed, command) as container:
+        container.start(names)
+        expect(container.checkpoint() != 0, "what may share memory was saved all the same")
+        expect("no agent that tells whether it shares" in container.dump_log(), container.reason("dump.log"))
+        for name in names:
+            container.log(name).goes_on()
+        shutil.rmtree(container.image)
+        with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+            file.write("[Container]\nForce=yes\n")
+        container.saved().restored()
+        for name in names:
+            container.log(name).goes_on()
+
+
+@case
+def no_gpu_in_it(bed):
+    """A container that uses no GPU costs nothing, and its image needs nothing of ours."""
+    command = "i=0; echo ready now > /tmp/out; while :; do i=$((i+1)); echo step $i OK >> /tmp/out; read -t 1 x; done"
+    with Container(bed, command.replace("read -t 1 x", "/bin/counter --help > /tmp/no 2>&1")) as container:
+        container.start().log().goes_on()
+        container.saved()
+        expect("brumate-gpus.json" not in os.listdir(container.image), "GPUs were recorded")
+        container.use_plugin(False)
+        container.restored().log().goes_on()
+
+
+@case
+def image_asks_for_the_plugin(bed):
+    with Container(bed, f"exec {COUNTER} > /tmp/out") as container:
+        container.start().saved()
+        container.use_plugin(False)
+        expect(container.restore() != 0, "restored without anybody to bring the GPU's state back")
+        expect("brumate-container" in container.dump_log("restore.log"), container.reason("restore.log"))
+        container.end()
+        container.use_plugin(True)
+        container.restored().log().goes_on()
+
+
+def fails_and_goes_on(container, point, action, reason):
+    """A checkpoint during which that happens fails, says why in its log, and the container has its GPU."""
+    container.bed.fault(point, action)
+    expect(container.checkpoint() != 0, f"{point} {action}: the checkpoint did not fail")
+    expect(not os.path.exists(container.bed.fault_file), f"{point} was not reached")
+    if reason:
+        expect(re.search(reason, container.dump_log()), f"{point} {action}: {container.reason('dump.log')}")
+    expect(container.state() == "running", f"{point} {action}: the container is {container.state()}")
+    container.log().goes_on()
+    shutil.rmtree(container.image)
+
+
+SAVE_POINTS = ("container.save", "container.gpu-lock.end", "container.gpu-checkpoint.begin", "container.gpu-checkpoint.end",
+               "container.record.end", "container.check")
+
+
+@case
+def errors_of_a_checkpoint(bed):
+    with Container(bed, f"exec {COUNTER} > /tmp/out") as container:
+        container.start()
+        for point in SAVE_POINTS:
+            fails_and_goes_on(container, point, "error:5", f"Error.*brumate|brumate: .*{re.escape(point)}")
+        container.saved().restored().log().goes_on()
+
+
+@case
+def helper_killed_at_a_checkpoint(bed):
+    with Container(bed, f"exec {COUNTER} > /tmp/out") as container:
+        container.start()
+        for point in SAVE_POINTS:
+            fails_and_goes_on(container, point, "kill", "brumate-container has ended")
+        container.saved().restored().log().goes_on()
+
+
+@case
+def criu_killed_at_a_checkpoint(bed):
+    with Container(bed, f"exec {COUNTER} > /tmp/out") as container:
+        container.start()
+        for point in SAVE_POINTS:
+            fails_and_goes_on(container, point, "kill:criu", None)
+        container.saved().restored().log().goes_on()
+
+
+def kill_engine_at(container, point):
+    """A checkpoint whose runc is killed while the helper is at that point, until its CRIU has ended."""
+    fifo = container.bed.fault_file + ".held"
+    container.bed.fault(point, "hold")
+    os.makedirs(container.image)
+    engine = container.spawn(*container.checkpoint_words(), container.id)
+    wait_until(lambda: os.path.exists(fifo) or engine.poll() is not None, f"{point} to be reached")
+    expect(engine.poll() is None, f"{point} was not reached: {container.reason('dump.log')}")
+    threads = os.listdir(f"/proc/{engine.pid}/task")
+    criu = [int(pid) for tid in threads for pid in read_text(f"/proc/{engine.pid}/task/{tid}/children").split()]
+    engine.kill()
+    engine.wait()
+    with open(fifo, "wb") as file:
+        file.write(b"x")
+    for pid in criu:
+        wait_until(lambda pid=pid: process_start(pid) is None, "the end of CRIU", 60)
+
+
+@case
+def engine_killed_at_a_checkpoint(bed):
+    with Container(bed, f"exec {COUNTER} > /tmp/out") as container:
+        container.start()
+        for point in SAVE_POINTS:
+            kill_engine_at(container, point)
+            container.log().goes_on()
+            shutil.rmtree(container.image)
+        container.saved().restored().log().goes_on()
+
+
+LOAD_POINTS = ("container.load", "container.restore", "container.gpu-restore.begin", "container.gpu-restore.end",
+               "container.gpu-unlock.end")
+
+
+def fails_and_can_be_repeated(container, point, action, reason):
+    """A restore during which that happens fails, says why in its log, and leaves no container but the image."""
+    container.bed.fault(point, action)
+    expect(container.restore() != 0, f"{point} {action}: the restore did not fail")
+    expect(not os.path.exists(container.bed.fault_file), f"{point} was not reached: {container.reason('restore.log')}")
+    # Where CRIU was killed, the helper ends what is there of the container after runc has ended.
+    wait_until(lambda: not [p for p in container.bed.processes() if "brumate-container" in p[1]], "the helper's end", 60)
+    if reason:
+        expect(re.search(reason, container.dump_log("restore.log")), f"{point} {action}: {container.reason('restore.log')}")
+    expect(container.state() in ("none", "stopped"), f"{point} {action}: the container is {container.state()}")
+    container.end()
+
+
+@case
+def errors_of_a_restore(bed):
+    """CRIU hears of what goes wrong on the GPU, and so does the engine."""
+    with Container(bed, f"{COUNTER} > /tmp/out & {COUNTER} --gpu 1 > /tmp/other & wait") as container:
+        with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+            file.write("[Container]\nForce=yes\n")
+        container.start(("out", "other")).saved()
+        for point in LOAD_POINTS:
+            fails_and_can_be_repeated(container, point, "error:5", f"brumate: .*{re.escape(point)}")
+        container.restored().log().goes_on()
+        container.log("other").goes_on()
+
+
+@case
+def killed_at_a_restore(bed):
+    """Be it the helper or CRIU: the image is whole."""
+    with Container(bed, f"exec {COUNTER} > /tmp/out") as container:
+        container.start().saved()
+        for point in LOAD_POINTS:
+            fails_and_can_be_repeated(container, point, "kill", "brumate-container has ended")
+            fails_and_can_be_repeated(container, point, "kill:criu", None)
+        container.restored().log().goes_on()
+
+
+@case
+def not_enough_device_memory(bed):
+    """That is found out before the driver is asked, which would lose the process."""
+    with Container(bed, f"exec {COUNTER} > /tmp/out") as container:
+        container.start().saved()
+        hog = bed.start([bed.program("counter"), "--mib", 448, "--chunk-mib", 64], "hog").ready()
+        expect(container.restore() != 0, "restored where there is no room")
+        expect("GB free, the job needs" in container.dump_log("restore.log"), container.reason("restore.log"))
+        container.end()
+        hog.end()
+        container.restored().log().goes_on()
+
+
+main()
