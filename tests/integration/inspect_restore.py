@@ -6,7 +6,7 @@ and hostile images are refused with one line."""
 import os
 import shutil
 
-from cases import EXIT_BAD_IMAGE, EXIT_PERMISSION, EXIT_USAGE, case, expect, main, read_text
+from cases import EXIT_BAD_IMAGE, EXIT_PERMISSION, EXIT_USAGE, case, expect, main, read_text, run
 from checkpoints import image, seal_again
 from criu_images import HEAD_BYTES, change_image, entries_of, write_entries
 
@@ -184,6 +184,20 @@ def names_do_what_they_like_to_no_terminal(bed):
     write_entries(files, data[:HEAD_BYTES], entries_of(data) + entries_of(data)[:1])
     seal_again(bed, checkpoint)
     bed.refused(EXIT_BAD_IMAGE, "files.img is damaged", *INSPECT, checkpoint)
+
+
+@case
+def what_is_told_is_bounded(bed):
+    """A few bytes of an image make a row each."""
+    checkpoint, _ = saved_counter(bed)
+    folder = os.path.join(image(bed, checkpoint), "criu")
+    path = next(os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.startswith("fdinfo-"))
+    with open(path, "rb") as file:
+        data = file.read()
+    write_entries(path, data[:HEAD_BYTES], entries_of(data)[:1] * 1000000)
+    seal_again(bed, checkpoint)
+    limited = run(["prlimit", f"--as={1 << 30}", bed.brumate, *INSPECT, checkpoint], env=bed.command_env())
+    expect(limited.code == 1 and "ask for more than can be listed" in limited.err, limited.why())
 
 
 main()
