@@ -31,9 +31,10 @@ enum {
 };
 
 static const char *const op_names[] = {
-	[AGENT_HELLO] = "hello",   [AGENT_GATE] = "gate",   [AGENT_LIST] = "list",
-	[AGENT_EXPORT] = "export", [AGENT_UNMAP] = "unmap", [AGENT_MAP] = "map",
-	[AGENT_OWN] = "own",	   [AGENT_OPEN] = "open",   [AGENT_DETACH] = "detach",
+	[AGENT_HELLO] = "hello",     [AGENT_GATE] = "gate",   [AGENT_LIST] = "list",
+	[AGENT_EXPORT] = "export",   [AGENT_UNMAP] = "unmap", [AGENT_MAP] = "map",
+	[AGENT_OWN] = "own",	     [AGENT_OPEN] = "open",   [AGENT_DETACH] = "detach",
+	[AGENT_ALIASES] = "aliases", [AGENT_ADOPT] = "adopt",
 };
 
 /* ---- answers ---- */
@@ -44,6 +45,15 @@ static int check_piece(const struct agent_piece *p, struct brumate_error *err)
 		return brumate_fail(err, EBADMSG, "piece %llu at %#llx of %llu bytes",
 				    (unsigned long long)p->id, (unsigned long long)p->va,
 				    (unsigned long long)p->len_bytes);
+	return 0;
+}
+
+static int check_alias(const struct agent_alias *a, struct brumate_error *err)
+{
+	if (!a->id || !a->len_bytes || a->len_bytes > INT64_MAX || !a->token || !a->piece ||
+	    a->pid <= 0)
+		return brumate_fail(err, EBADMSG, "memory %llu of process %d",
+				    (unsigned long long)a->id, a->pid);
 	return 0;
 }
 
@@ -60,12 +70,13 @@ int agent_check_reply(const struct agent_reply *reply, size_t len_bytes, enum ag
 	    !memchr(reply->text, '\0', sizeof(reply->text)))
 		return brumate_fail(err, EBADMSG, "answer with gate %u, error %d", reply->gate,
 				    reply->error);
-	if (op != AGENT_LIST)
+	if (op != AGENT_LIST && op != AGENT_ALIASES)
 		return reply->more ? brumate_fail(err, EBADMSG, "answer with a second part") : 0;
 	if (reply->n > AGENT_PIECES_MAX || (reply->more && !reply->n))
 		return brumate_fail(err, EBADMSG, "answer with %u pieces", reply->n);
 	for (uint32_t i = 0; i < reply->n; i++) {
-		int r = check_piece(&reply->pieces[i], err);
+		int r = op == AGENT_LIST ? check_piece(&reply->pieces[i], err)
+					 : check_alias(&reply->aliases[i], err);
 
 		if (r < 0)
 			return r;
@@ -301,7 +312,10 @@ int agent_gate(struct agent *a, uint32_t timeout_ms, int drain_fd, uint64_t memb
 	return r;
 }
 
-static int append_pieces(struct agent_piece **all, size_t *n, const struct agent_reply *reply)
+/* Of both kinds of items, as they are as long. */
+_Static_assert(sizeof(struct agent_piece) == sizeof(struct agent_alias), "they share their room");
+
+static int append_items(struct agent_piece **all, size_t *n, const struct agent_reply *reply)
 {
 	struct agent_piece *more = reallocarray(*all, *n + reply->n + 1, sizeof(*more));
 
@@ -330,34 +344,58 @@ static int check_unique(struct agent_piece *pieces, size_t n, pid_t pid, struct 
 	return 0;
 }
 
-int agent_list(struct agent *a, struct agent_piece **ret, size_t *ret_n, struct brumate_error *err)
+/* All of what an answer of several parts lists (owned), by ids. */
+static int list_items(struct agent *a, enum agent_op op, struct agent_reply *reply,
+		      struct agent_piece **ret, size_t *ret_n, struct brumate_error *err)
 {
-	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
 	auto_free struct agent_piece *pieces = NULL;
 	uint64_t deadline_ns = deadline_in_ms(AGENT_CALL_TIMEOUT_MS);
 	size_t n = 0;
 
-	if (!reply)
-		return brumate_fail(err, ENOMEM, "%m");
-	int r = ask_simple(a, AGENT_LIST, reply, AGENT_CALL_TIMEOUT_MS, err);
+	int r = ask_simple(a, op, reply, AGENT_CALL_TIMEOUT_MS, err);
 	while (r == 0) {
 		if (n + reply->n > PIECES_MOST) {
 			agent_close(a);
 			return brumate_fail(err, EBADMSG, "process %d: list: more than %d pieces",
 					    a->id.pid, PIECES_MOST);
 		}
-		if (append_pieces(&pieces, &n, reply) < 0) {
+		if (append_items(&pieces, &n, reply) < 0) {
 			agent_close(a);
 			return brumate_fail(err, ENOMEM, "%m");
 		}
 		if (!reply->more)
 			break;
-		r = get_reply(a, AGENT_LIST, reply, NULL, NULL, deadline_ns, err);
+		r = get_reply(a, op, reply, NULL, NULL, deadline_ns, err);
 	}
 	if (r < 0 || (n && (r = check_unique(pieces, n, a->id.pid, err)) < 0))
 		return r;
 	*ret = take_ptr(&pieces);
 	*ret_n = n;
+	return 0;
+}
+
+int agent_list(struct agent *a, struct agent_piece **ret, size_t *ret_n, struct brumate_error *err)
+{
+	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
+
+	if (!reply)
+		return brumate_fail(err, ENOMEM, "%m");
+	return list_items(a, AGENT_LIST, reply, ret, ret_n, err);
+}
+
+int agent_aliases(struct agent *a, struct agent_alias **ret, size_t *ret_n, uint64_t *ret_token,
+		  struct brumate_error *err)
+{
+	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
+	struct agent_piece *items = NULL;
+
+	if (!reply)
+		return brumate_fail(err, ENOMEM, "%m");
+	int r = list_items(a, AGENT_ALIASES, reply, &items, ret_n, err);
+	if (r < 0)
+		return r;
+	*ret = (struct agent_alias *)items;
+	*ret_token = reply->token;
 	return 0;
 }
 
@@ -400,14 +438,15 @@ int agent_map(struct agent *a, const uint64_t *ids, const int *fds, size_t n,
 	return ask_in_turns(a, AGENT_MAP, ids, fds, NULL, n, err);
 }
 
-static int call_agent(struct agent *a, enum agent_op op, size_t *ret_n, struct brumate_error *err)
+static int call_agent(struct agent *a, struct agent_request request, size_t *ret_n,
+		      struct brumate_error *err)
 {
 	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
 	int r;
 
 	if (!reply)
 		return brumate_fail(err, ENOMEM, "%m");
-	r = ask_simple(a, op, reply, AGENT_CALL_TIMEOUT_MS, err);
+	r = ask_agent(a, &request, NULL, reply, NULL, deadline_in_ms(AGENT_CALL_TIMEOUT_MS), err);
 	if (r == 0 && ret_n)
 		*ret_n = reply->n;
 	return r;
@@ -415,17 +454,33 @@ static int call_agent(struct agent *a, enum agent_op op, size_t *ret_n, struct b
 
 int agent_unmap(struct agent *a, struct brumate_error *err)
 {
-	return call_agent(a, AGENT_UNMAP, NULL, err);
+	return call_agent(a, (struct agent_request){ .op = AGENT_UNMAP }, NULL, err);
 }
 
-int agent_own(struct agent *a, size_t *ret_imported, struct brumate_error *err)
+int agent_unmap_aliases(struct agent *a, struct brumate_error *err)
 {
-	return call_agent(a, AGENT_OWN, ret_imported, err);
+	return call_agent(a, (struct agent_request){ .op = AGENT_UNMAP, .n = 1 }, NULL, err);
+}
+
+int agent_adopt(struct agent *a, uint64_t id, uint64_t token, uint64_t piece, pid_t pid,
+		struct brumate_error *err)
+{
+	return call_agent(a,
+			  (struct agent_request){ .op = AGENT_ADOPT,
+						  .n = 4,
+						  .ids = { id, token, piece, (uint64_t)pid } },
+			  NULL, err);
+}
+
+int agent_own(struct agent *a, bool all, size_t *ret_imported, struct brumate_error *err)
+{
+	return call_agent(a, (struct agent_request){ .op = AGENT_OWN, .n = all }, ret_imported,
+			  err);
 }
 
 int agent_open_gate(struct agent *a, struct brumate_error *err)
 {
-	return call_agent(a, AGENT_OPEN, NULL, err);
+	return call_agent(a, (struct agent_request){ .op = AGENT_OPEN }, NULL, err);
 }
 
 /* ---- sockets that are left behind ---- */

@@ -62,11 +62,21 @@ int agent_list(struct agent *a, struct agent_piece **ret, size_t *ret_n, struct 
 int agent_export(struct agent *a, const uint64_t *ids, size_t n, int *ret_fds,
 		 struct brumate_error *err);
 int agent_unmap(struct agent *a, struct brumate_error *err);
+/** What it has of other members' memory (owned), and what names its process to them. */
+int agent_aliases(struct agent *a, struct agent_alias **ret, size_t *ret_n, uint64_t *ret_token,
+		  struct brumate_error *err);
+/** Unmaps that alone. */
+int agent_unmap_aliases(struct agent *a, struct brumate_error *err);
+/** Makes another process the owner of alias @id: who calls itself @token, has it as @piece, and is @pid in its own
+ * pid namespace. Where @token is that of @a, the alias becomes a piece of @a. */
+int agent_adopt(struct agent *a, uint64_t id, uint64_t token, uint64_t piece, pid_t pid,
+		struct brumate_error *err);
 /** @fds borrowed. */
 int agent_map(struct agent *a, const uint64_t *ids, const int *fds, size_t n,
 	      struct brumate_error *err);
-/** @ret_imported: pieces that stayed imported. */
-int agent_own(struct agent *a, size_t *ret_imported, struct brumate_error *err);
+/** @ret_imported: pieces that stayed imported. @all: also those that other members may have; none has them
+ * mapped. */
+int agent_own(struct agent *a, bool all, size_t *ret_imported, struct brumate_error *err);
 int agent_open_gate(struct agent *a, struct brumate_error *err);
 
 /**

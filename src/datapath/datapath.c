@@ -15,11 +15,21 @@ void datapath_agent_fini(struct datapath_agent *a)
 	a->n_pieces = 0;
 }
 
+void datapath_agent_unshare(struct datapath_agent *a)
+{
+	for (size_t i = 0; i < a->n_loans; i++)
+		cleanup_close(&a->loans[i].fd);
+	free(take_ptr(&a->loans));
+	free(take_ptr(&a->aliases));
+	a->n_loans = a->n_aliases = 0;
+}
+
 void datapath_drop_agents(struct datapath *d)
 {
 	for (size_t i = 0; i < d->n_agents; i++) {
 		agent_detach(&d->agents[i].agent);
 		datapath_agent_fini(&d->agents[i]);
+		datapath_agent_unshare(&d->agents[i]);
 	}
 	free(d->agents);
 	d->agents = NULL;

@@ -25,6 +25,19 @@ struct datapath_agent {
 	struct agent_piece *pieces; /* as last listed; owned */
 	size_t n_pieces;
 	int *fds; /* of the pieces, while they are exported; owned, may be NULL */
+
+	/* as share_check() and share_bring() find it, owned */
+	uint64_t token;
+	struct agent_alias *aliases;
+	size_t n_aliases;
+	struct datapath_loan *loans; /* what others map of its memory, while they do it */
+	size_t n_loans;
+};
+
+/** A piece that other members map, and a descriptor of it. */
+struct datapath_loan {
+	uint64_t piece;
+	int fd;
 };
 
 /** Takes bytes from @start to before @end of @copy on to a checkpoint. Both are where a segment begins, or
@@ -93,6 +106,7 @@ struct datapath {
 	struct host_copy saved;	   /* the sink still reads it, and the vault holds it no more */
 	bool live_baseline; /* the baseline was made by a live copy, for this operation alone */
 	bool mapped_early;  /* pieces that agents have mapped are those of the vault */
+	bool aliases_hidden; /* no member has memory of another one mapped */
 	struct datapath_sums sums;
 };
 
@@ -101,6 +115,9 @@ void datapath_fini(struct datapath *d);
 
 /** Closes the fds of the agents' pieces and forgets these. */
 void datapath_agent_fini(struct datapath_agent *a);
+
+/** The same of what it shares with others. */
+void datapath_agent_unshare(struct datapath_agent *a);
 
 /** Hangs up at the agents and forgets them. */
 void datapath_drop_agents(struct datapath *d);

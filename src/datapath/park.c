@@ -15,95 +15,13 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
-#include "base/workers.h"
+#include "datapath/agents.h"
+#include "datapath/share.h"
 #include "datapath/transfer.h"
 
-enum { EXPORT_TRIES = 3, END_TIMEOUT_MS = 2000 };
+enum { EXPORT_TRIES = 3 };
 
-/* ---- all agents at once ---- */
-
-/* One request to an agent, in a thread for each of them. */
-typedef int (*request_fn)(struct datapath *d, struct datapath_agent *a, struct brumate_error *err);
-
-struct request {
-	struct datapath *d;
-	request_fn fn;
-};
-
-static int ask_agent(void *arg, size_t i, const struct worker *me, struct brumate_error *err)
-{
-	const struct request *request = arg;
-	struct datapath_agent *a = &request->d->agents[i];
-
-	(void)me;
-	(void)err;
-	a->error = BRUMATE_ERROR_NONE;
-	a->result = request->fn(request->d, a, &a->error);
-	return 0; /* the others are asked all the same */
-}
-
-/* An agent that is gone went with its process, or its process ends next. */
-static bool is_over(const struct datapath_agent *a)
-{
-	if (a->result == -ESHUTDOWN || a->result >= 0)
-		return a->result < 0;
-	return proc_wait_gone(a->agent.id,
-			      deadline_in_ms(a->result == -EPIPE ? END_TIMEOUT_MS : 0)) == 0;
-}
-
-/* Members that end are let end: there is nothing to be brought back to them. */
-static void drop_ended_agents(struct datapath *d)
-{
-	size_t left = 0;
-
-	for (size_t i = 0; i < d->n_agents; i++) {
-		struct datapath_agent *a = &d->agents[i];
-
-		if (!is_over(a)) {
-			d->agents[left++] = *a;
-			continue;
-		}
-		log_info("process ends, and the job goes on without it: job=%s pid=%d", d->owner.id,
-			 a->agent.id.pid);
-		agent_close(&a->agent);
-		datapath_agent_fini(a);
-	}
-	d->n_agents = left;
-}
-
-/* Returns the first failure; each agent keeps its own. Those whose processes end are not among them any more. */
-static int ask_agents(struct datapath *d, request_fn fn, struct brumate_error *err)
-{
-	struct request request = { d, fn };
-	const struct workers_items items = {
-		.n = d->n_agents, .threads = (unsigned)d->n_agents, .fn = ask_agent, .arg = &request
-	};
-	int r = d->n_agents ? workers_run(&items, err) : 0;
-
-	if (r == 0)
-		drop_ended_agents(d);
-	for (size_t i = 0; r == 0 && i < d->n_agents; i++) {
-		r = d->agents[i].result < 0 ? d->agents[i].result : 0;
-		if (r < 0 && err)
-			*err = d->agents[i].error;
-	}
-	return r;
-}
-
-/* Connects to an agent, unless it is. */
-static int reach_agent(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
-{
-	struct agent agent = AGENT_EMPTY;
-
-	if (a->agent.fd >= 0)
-		return 0;
-	if (!d->agent_dir)
-		return brumate_fail(err, ENOMEM, "%m");
-	int r = agent_open(&agent, d->agent_dir, a->agent.id, d->uid, err);
-	if (r == 0)
-		a->agent = agent;
-	return r;
-}
+/* ---- finding ---- */
 
 static void leave_to_driver(const struct datapath_agent *a, struct progress *notes)
 {
@@ -132,6 +50,7 @@ static void drop_failed_agents(struct datapath *d, struct progress *notes)
 			leave_to_driver(a, notes);
 		agent_close(&a->agent);
 		datapath_agent_fini(a);
+		datapath_agent_unshare(a);
 	}
 	d->n_agents = left;
 }
@@ -235,7 +154,7 @@ int park_find(struct datapath *d, const struct proc_tree *tree, const struct pro
 	for (size_t i = 0; i < tree->n; i++)
 		if (may_listen(d, &tree->items[i]))
 			add_agent(d, tree->items[i].id, true);
-	ask_agents(d, reach_agent, NULL);
+	agents_ask(d, agents_reach, NULL);
 	int r = check_asked(d, err);
 	if (r < 0) {
 		park_detach(d);
@@ -330,7 +249,7 @@ static int gate_agent(struct datapath *d, struct datapath_agent *a, struct bruma
 {
 	uint32_t timeout_ms = progress_left_ms(d->progress, d->lock_timeout_ms);
 	size_t member = (size_t)(a - d->agents);
-	int r = reach_agent(d, a, err);
+	int r = agents_reach(d, a, err);
 
 	if (r == 0)
 		r = agent_gate(&a->agent, timeout_ms, d->drain ? d->drain_fd : -1, member, err);
@@ -347,7 +266,7 @@ static int gate_agents(struct datapath *d, struct brumate_error *err)
 	int r = make_drain(d, err);
 
 	if (r == 0)
-		ask_agents(d, gate_agent, NULL);
+		agents_ask(d, gate_agent, NULL);
 	drop_drain(d);
 	return r;
 }
@@ -477,7 +396,8 @@ int park_gate(struct datapath *d, struct brumate_error *err)
 	}
 	drop_failed_agents(d, d->progress);
 	d->has_changed |= d->n_agents < n;
-	return d->n_agents ? 0 : 1;
+	r = share_check(d, err);
+	return r < 0 ? r : d->n_agents ? 0 : 1;
 }
 
 /* ---- park ---- */
@@ -543,7 +463,7 @@ static int export_pieces(struct datapath *d, struct datapath_agent *a, struct br
 
 static int export_running(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
 {
-	int r = reach_agent(d, a, err);
+	int r = agents_reach(d, a, err);
 
 	/* A piece may be freed between being listed and being exported. */
 	for (int tries = 0; r == 0 && tries < EXPORT_TRIES; tries++) {
@@ -557,7 +477,7 @@ static int export_running(struct datapath *d, struct datapath_agent *a, struct b
 
 int park_borrow(struct datapath *d, struct brumate_error *err)
 {
-	int r = ask_agents(d, export_running, err);
+	int r = agents_ask(d, export_running, err);
 
 	park_detach(d); /* the program's own processes may want its agents meanwhile */
 	return r;
@@ -589,7 +509,7 @@ static int fill_vault(struct datapath *d, struct brumate_error *err)
 int park_take(struct datapath *d, struct brumate_error *err)
 {
 	uint64_t start_ns = clock_now_ns();
-	int r = ask_agents(d, export_pieces, err);
+	int r = agents_ask(d, export_pieces, err);
 
 	if (r == 0)
 		r = fill_vault(d, err);
@@ -608,12 +528,12 @@ int park_take(struct datapath *d, struct brumate_error *err)
 static int unmap_agent(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
 {
 	(void)d;
-	return a->n_pieces ? agent_unmap(&a->agent, err) : 0;
+	return a->n_pieces || share_uses_others(a) ? agent_unmap(&a->agent, err) : 0;
 }
 
 int park_unmap(struct datapath *d, struct brumate_error *err)
 {
-	return ask_agents(d, unmap_agent, err);
+	return agents_ask(d, unmap_agent, err);
 }
 
 /* ---- early map ---- */
@@ -621,7 +541,7 @@ int park_unmap(struct datapath *d, struct brumate_error *err)
 /* Whatever is mapped goes: an agent that has all of its memory is asked for nothing. */
 static int empty_agent(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
 {
-	int r = reach_agent(d, a, err);
+	int r = agents_reach(d, a, err);
 
 	return r == 0 && a->agent.gate == AGENT_GATE_UNMAPPED ? agent_unmap(&a->agent, err) : r;
 }
@@ -687,7 +607,7 @@ void park_map_early(struct datapath *d)
 
 	if (!d->n_agents || !transfer_begin_early(d))
 		return;
-	int r = ask_agents(d, map_agent_early, &why);
+	int r = agents_ask(d, map_agent_early, &why);
 	d->mapped_early = r == 0 && !transfer_is_void(d);
 	transfer_end_early(d);
 	if (r < 0)
@@ -702,7 +622,7 @@ static int map_agent(struct datapath *d, struct datapath_agent *a, struct brumat
 	size_t first, n = vault_find(d->vault, a->agent.id, &first);
 	auto_free uint64_t *ids = calloc(n + 1, sizeof(*ids));
 	auto_free int *fds = calloc(n + 1, sizeof(*fds));
-	int r = reach_agent(d, a, err);
+	int r = agents_reach(d, a, err);
 
 	if (!ids || !fds)
 		return brumate_fail(err, ENOMEM, "%m");
@@ -721,10 +641,9 @@ static int own_agent(struct datapath *d, struct datapath_agent *a, struct brumat
 	struct agent_piece *pieces = NULL;
 	size_t imported = 0, n = 0;
 
-	(void)d;
 	if (a->agent.gate == AGENT_GATE_OPEN)
 		return 0; /* the driver has brought its memory back */
-	int r = agent_own(&a->agent, &imported, err);
+	int r = agent_own(&a->agent, d->aliases_hidden, &imported, err);
 	if (r == 0 && imported)
 		r = agent_list(&a->agent, &pieces, &n, err);
 	if (r < 0)
@@ -771,7 +690,7 @@ static int own_pieces(struct datapath *d, struct brumate_error *err)
 	size_t before = SIZE_MAX;
 
 	for (;;) {
-		int r = ask_agents(d, own_agent, err);
+		int r = agents_ask(d, own_agent, err);
 		size_t n = count_imported(d);
 
 		if (r < 0 || !n || n >= before)
@@ -781,23 +700,33 @@ static int own_pieces(struct datapath *d, struct brumate_error *err)
 	}
 }
 
-int park_map(struct datapath *d, struct brumate_error *err)
+/* What is made anew is nowhere else mapped as it was; then others map what it is now. */
+static int own_and_share(struct datapath *d, struct brumate_error *err)
 {
-	int r = d->mapped_early ? 0 : ask_agents(d, empty_agent, err);
+	int r = share_hide(d, err);
 
 	if (r == 0)
-		r = ask_agents(d, map_agent, err);
+		r = own_pieces(d, err);
+	return r < 0 ? r : share_bring(d, err);
+}
+
+int park_map(struct datapath *d, struct brumate_error *err)
+{
+	int r = d->mapped_early ? 0 : agents_ask(d, empty_agent, err);
+
+	if (r == 0)
+		r = agents_ask(d, map_agent, err);
 	if (r < 0)
 		return r;
 	uint64_t start_ns = clock_now_ns();
-	r = own_pieces(d, err);
+	r = own_and_share(d, err);
 	progress_phase(d->progress, "own", start_ns);
 	return r;
 }
 
 static int open_agent(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
 {
-	int r = reach_agent(d, a, err);
+	int r = agents_reach(d, a, err);
 
 	if (r == 0 && a->agent.gate != AGENT_GATE_OPEN)
 		r = agent_open_gate(&a->agent, err);
@@ -862,7 +791,7 @@ static void release_vault(struct datapath *d)
 
 int park_open(struct datapath *d, struct brumate_error *err)
 {
-	int r = ask_agents(d, open_agent, err);
+	int r = agents_ask(d, open_agent, err);
 
 	if (r < 0)
 		return r;
@@ -879,7 +808,7 @@ static int look_at_agent(struct datapath *d, struct datapath_agent *a, struct br
 {
 	/* A connection may be out of step with what became of its last request: a fresh one tells. */
 	agent_detach(&a->agent);
-	int r = reach_agent(d, a, err);
+	int r = agents_reach(d, a, err);
 	if (r < 0)
 		return r;
 	datapath_agent_fini(a);
@@ -888,7 +817,7 @@ static int look_at_agent(struct datapath *d, struct datapath_agent *a, struct br
 
 int park_look(struct datapath *d, struct brumate_error *err)
 {
-	return ask_agents(d, look_at_agent, err);
+	return agents_ask(d, look_at_agent, err);
 }
 
 static bool any_unmapped(const struct datapath *d)
@@ -914,11 +843,15 @@ static int prepare_agent(struct datapath *d, struct datapath_agent *a, struct br
 	return 0;
 }
 
+/* What others have mapped is made anew only while they do not run. */
 static int map_and_own(struct datapath *d, struct brumate_error *err)
 {
-	int r = ask_agents(d, prepare_agent, err);
+	int r = share_is_used(d) && (any_unmapped(d) || count_imported(d)) ? gate_agents(d, err)
+									   : 0;
 
-	return r < 0 ? r : own_pieces(d, err);
+	if (r == 0)
+		r = agents_ask(d, prepare_agent, err);
+	return r < 0 ? r : own_and_share(d, err);
 }
 
 int park_return(struct datapath *d, struct brumate_error *err)
@@ -929,7 +862,7 @@ int park_return(struct datapath *d, struct brumate_error *err)
 		return r;
 	/* What is mapped of memory that was not whole may be of a transfer that did not end well. */
 	if (any_unmapped(d) && !vault_has_device(d->vault) &&
-	    (r = ask_agents(d, empty_agent, err)) == 0)
+	    (r = agents_ask(d, empty_agent, err)) == 0)
 		r = transfer_back(d, err);
 	if (r == 0)
 		r = map_and_own(d, err);
@@ -940,7 +873,8 @@ int park_return(struct datapath *d, struct brumate_error *err)
 static bool any_open(const struct datapath *d)
 {
 	for (size_t i = 0; i < d->n_agents; i++)
-		if (d->agents[i].agent.gate == AGENT_GATE_OPEN && d->agents[i].n_pieces)
+		if (d->agents[i].agent.gate == AGENT_GATE_OPEN &&
+		    (d->agents[i].n_pieces || share_uses_others(&d->agents[i])))
 			return true;
 	return false;
 }

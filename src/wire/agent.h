@@ -32,26 +32,35 @@ enum { AGENT_VERSION = 1, AGENT_PIECES_MAX = 64, AGENT_TEXT_BYTES = 160, AGENT_U
  * EXPORT  fds of the pieces whose ids are given, in that order. They stay mapped.
  * UNMAP   unmap and release every piece; their addresses stay reserved. From here the fds that
  *         EXPORT gave are all that keeps the memory. Contexts give up their room for stacks, too.
+ *         With n = 1 only what ALIASES lists.
  * MAP     fds of the pieces whose ids are given: mapped at their old addresses with their old
  *         access. Answered when done. With the last of them contexts get the room for stacks back that
  *         UNMAP took (-ENOMEM: there is none; ask again, or OWN or OPEN, or UNMAP).
  * OWN     after the last MAP: replace imported memory by the process's own, by copies on the GPU, as
  *         far as there is room. n in the reply: pieces that stayed imported (their fds must be kept
- *         by whoever holds them until the piece is gone from LIST).
+ *         by whoever holds them until the piece is gone from LIST). Those that other members may have are
+ *         replaced with n = 1 only: nobody has them mapped.
  * OPEN    open the gate. Refused (-EBUSY) while a piece is unmapped.
- *         A piece that stays imported cannot be EXPORTed (-EOPNOTSUPP). Room appears as the holders
+ *         A piece that stays imported cannot be EXPORTed (-EOPNOTSUPP), unless other members may have it. Room appears as the holders
  *         of fds close those of pieces that are no longer imported: OWN may be asked again.
  * DETACH  I hang up; stay as you are. Without it, hanging up opens a closed gate unless a piece is
  *         unmapped.
  *
+ * ALIASES memory of other members that is mapped here, as LIST does; it is not among the pieces that LIST
+ *         tells. UNMAP takes it away, and MAP brings it back, with what EXPORT at its owner gives. token in the
+ *         reply: of this process.
+ * ADOPT   the owner of what ALIASES lists is gone. ids: the id here, the token, the id and the pid of the
+ *         member that stands in. Where that is this one itself it becomes a piece of its own, imported.
+ *
  * Any of them may be answered by -ESHUTDOWN: the program is in exit(), or its driver has shut down. The
  * gate is open, there is nothing to be mapped, and the process is to be let end.
  *
- * Between processes of one job, for an IPC handle that one made and the other opens. ids: the token and
- * the two numbers that the handle names the memory by, and an offset. These peers open no gate.
+ * Between processes, for an IPC handle or a file that one made and the other opens. ids: the token and the
+ * two numbers that name the memory (a block and its id, or 0 and that of a piece), an offset, and who asks: the
+ * number of its job, and its pid. These peers open no gate, and ask once in a connection.
  * LEND       fds of the memory's pieces from that offset on; each is told with its length, and its place
- *            as va. They count as shared. -EAGAIN while the gate is closed.
- * TAKE_BACK  the pieces before that offset are not used any more.
+ *            as va. Those for another job count as shared. -EAGAIN while the gate is closed.
+ * TAKE_BACK  the pieces before that offset are not used any more, by one of another job.
  */
 enum agent_op {
 	AGENT_HELLO = 1,
@@ -65,6 +74,8 @@ enum agent_op {
 	AGENT_DETACH,
 	AGENT_LEND,
 	AGENT_TAKE_BACK,
+	AGENT_ALIASES,
+	AGENT_ADOPT,
 };
 
 /*
@@ -91,6 +102,8 @@ enum {
 		1u << 2, /* peer access that the driver made, between GPUs of this process */
 	AGENT_IS_STARTING =
 		1u << 3, /* its driver is being initialised, or the gate holds that back */
+	AGENT_HAS_ALIASES =
+		1u << 4, /* memory of other members is mapped here, or was and is away */
 };
 
 enum agent_gate { AGENT_GATE_OPEN, AGENT_GATE_CLOSED, AGENT_GATE_UNMAPPED };
@@ -110,6 +123,16 @@ struct agent_piece {
 	uint32_t flags, reserved;
 };
 
+enum { AGENT_ALIAS_AWAY = 1u << 0 };
+
+/* Memory of another member. @token: what ALIASES at its owner says, @piece: its id there. */
+struct agent_alias {
+	uint64_t id, len_bytes, token, piece;
+	int32_t pid; /* of the owner, as it numbers itself */
+	uint32_t flags;
+	uint64_t reserved;
+};
+
 struct agent_reply {
 	uint32_t version;
 	int32_t error;		/* 0 or -errno */
@@ -117,9 +140,15 @@ struct agent_reply {
 	uint32_t more;		/* another packet of this reply follows */
 	uint32_t gate;		/* enum agent_gate, as it is now */
 	uint32_t n;		/* of pieces[], or as HELLO, GATE and OWN say */
-	uint64_t managed_bytes; /* HELLO: in pieces */
+	union {
+		uint64_t managed_bytes; /* HELLO: in pieces */
+		uint64_t token;		/* ALIASES */
+	};
 	uint64_t
 		driver_bytes; /* HELLO: allocated by calls that are left to the driver, as far as known */
 	char text[AGENT_TEXT_BYTES];
-	struct agent_piece pieces[AGENT_PIECES_MAX];
+	union {
+		struct agent_piece pieces[AGENT_PIECES_MAX];
+		struct agent_alias aliases[AGENT_PIECES_MAX];
+	};
 };

@@ -157,17 +157,4 @@ def without_an_agent_nothing_is_known(bed):
     bed.end(job)
 
 
-@case
-def what_is_shared_is_said(bed):
-    handle = f"{bed.dir}/handle"
-    kinds = f"{bed.program('kinds')} %s --mib 8 --interval-ms 10 --path {handle}"
-    job, log = bed.started(["sh", "-c", f"{kinds % 'ipc-export'} & until [ -e {handle} ]; do :; done; "
-                                        f"{kinds % 'ipc-import'}"])
-    log.wait_until(lambda text: text.count("ready pid") == 2, "both are ready")
-    refused = bed.fails(EXIT_UNSUPPORTED, "suspend", job)
-    expect("shares device memory (open in another process)" in refused.err, refused.err)
-    bed.expect_state(job, "running")
-    bed.end(job)
-
-
 main()

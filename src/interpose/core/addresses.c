@@ -248,8 +248,9 @@ struct piece *addresses_keep(uint64_t va, size_t bytes)
 	memory_lock();
 	piece = piece_at(va);
 	/* Where a network card may have registered it, the driver has to see it go. */
-	if (piece && (piece->bytes != bytes || piece->refs || piece->lent || piece->shared ||
-		      piece->imported || piece->away || piece->kind.rdma))
+	if (piece && (piece->bytes != bytes || piece->refs || piece->given || piece->lent ||
+		      piece_is_alias(piece) || piece->shared || piece->imported || piece->away ||
+		      piece->kind.rdma))
 		piece = NULL;
 	if (piece)
 		piece->pins++;

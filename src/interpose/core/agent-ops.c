@@ -73,27 +73,47 @@ static unsigned int count_away(void)
 	return n;
 }
 
-static const char *how_pieces_are_shared(void)
+/* The first piece that others have of whom nobody knows, or who are not of this job. With the lock. */
+static const struct piece *find_shared(char how[static AGENT_TEXT_BYTES])
+{
+	const struct piece *piece = NULL;
+
+	while ((piece = tree_next(&memory.pieces, (void *)piece)) && !piece->shared && !piece->lent)
+		;
+	if (piece && piece->shared)
+		snprintf(how, AGENT_TEXT_BYTES, "%s", piece->shared);
+	else if (piece)
+		snprintf(how, AGENT_TEXT_BYTES, "open in process %d, which is not of this job",
+			 piece->borrower);
+	return piece;
+}
+
+/* With the lock. */
+static bool has_aliases(void)
 {
 	struct piece *piece = NULL;
 
-	while ((piece = tree_next(&memory.pieces, piece)) && !piece->shared)
+	while ((piece = tree_next(&memory.pieces, piece)) && !piece_is_alias(piece))
 		;
-	return piece ? piece->shared : NULL;
+	return piece;
 }
 
 static void tell_sharing(struct agent_reply *reply)
 {
-	const char *by_driver = atomic_load(&memory.shared_by_driver), *pieces;
+	const char *by_driver = atomic_load(&memory.shared_by_driver);
+	char how[AGENT_TEXT_BYTES];
+	bool pieces, aliases;
 
 	memory_lock();
-	pieces = how_pieces_are_shared();
+	pieces = find_shared(how);
+	aliases = has_aliases();
 	memory_unlock();
 	reply->n = AGENT_SHARING_KNOWN | (by_driver || pieces ? AGENT_SHARES : 0) |
 		   (atomic_load(&memory.peers_by_driver) ? AGENT_HAS_PEERS : 0) |
-		   (agent_life() == AGENT_LIFE_STARTING ? AGENT_IS_STARTING : 0);
+		   (agent_life() == AGENT_LIFE_STARTING ? AGENT_IS_STARTING : 0) |
+		   (aliases ? AGENT_HAS_ALIASES : 0);
 	if (pieces)
-		snprintf(reply->text, sizeof(reply->text), "device memory (%s)", pieces);
+		snprintf(reply->text, sizeof(reply->text), "device memory (%.120s)", how);
 	else if (by_driver)
 		snprintf(reply->text, sizeof(reply->text), "%s", by_driver);
 }
@@ -112,16 +132,16 @@ static void run_hello(struct agent_job *job, struct agent_reply *reply)
 /* Says what would be lost; true if nothing. */
 static bool check_sharing(struct agent_reply *reply)
 {
-	struct piece *piece = NULL;
+	const struct piece *piece;
+	char how[AGENT_TEXT_BYTES];
 
 	memory_lock();
-	while ((piece = tree_next(&memory.pieces, piece)) && !piece->shared)
-		;
+	piece = find_shared(how);
 	if (piece)
 		fail(reply, -EOPNOTSUPP, 0,
 		     "%llu bytes of device memory are shared (%s): that cannot be taken away and "
 		     "brought back",
-		     (unsigned long long)piece->bytes, piece->shared);
+		     (unsigned long long)piece->bytes, how);
 	memory_unlock();
 	return !piece;
 }
@@ -164,6 +184,7 @@ static void run_gate(struct agent_job *job, struct agent_reply *reply)
 	if (r < 0 || reply->error)
 		return;
 	tell_sharing(reply);
+	lent_void();
 	addresses_drop_memory();
 }
 
@@ -187,6 +208,12 @@ static void describe_piece(const struct piece *piece, struct agent_piece *ret)
 		     (piece->shared ? AGENT_PIECE_SHARED : 0);
 }
 
+/* Not one that was freed. */
+static bool is_in_use(const struct piece *piece)
+{
+	return piece->bytes && (piece->mappings || piece->refs);
+}
+
 static void run_list(struct agent_job *job, struct agent_reply *reply)
 {
 	struct piece *piece;
@@ -194,8 +221,35 @@ static void run_list(struct agent_job *job, struct agent_reply *reply)
 	memory_lock();
 	piece = tree_ceil(&memory.pieces, job->next_id);
 	while (piece && reply->n < AGENT_PIECES_MAX) {
-		if (piece->bytes && (piece->mappings || piece->refs)) /* not one that was freed */
+		if (is_in_use(piece) && !piece_is_alias(piece))
 			describe_piece(piece, &reply->pieces[reply->n++]);
+		piece = tree_next(&memory.pieces, piece);
+	}
+	reply->more = piece != NULL;
+	job->next_id = piece ? piece->node.start : 0;
+	memory_unlock();
+}
+
+static void describe_alias(const struct piece *piece, struct agent_alias *ret)
+{
+	*ret = (struct agent_alias){ .id = piece->node.start,
+				     .len_bytes = piece->bytes,
+				     .token = piece->origin.token,
+				     .piece = piece->origin.piece,
+				     .pid = piece->origin.pid,
+				     .flags = piece->away ? AGENT_ALIAS_AWAY : 0 };
+}
+
+static void run_aliases(struct agent_job *job, struct agent_reply *reply)
+{
+	struct piece *piece;
+
+	reply->token = agent_token();
+	memory_lock();
+	piece = tree_ceil(&memory.pieces, job->next_id);
+	while (piece && reply->n < AGENT_PIECES_MAX) {
+		if (is_in_use(piece) && piece_is_alias(piece))
+			describe_alias(piece, &reply->aliases[reply->n++]);
 		piece = tree_next(&memory.pieces, piece);
 	}
 	reply->more = piece != NULL;
@@ -232,11 +286,7 @@ static int bring_piece(struct piece *piece, int *fd)
 
 static int export_piece(struct piece *piece, int *ret)
 {
-	if (piece->away)
-		return -ENXIO;
-	if (piece->imported)
-		return -EOPNOTSUPP;
-	return backend_export(ret, piece->handle);
+	return piece->away ? -ENXIO : piece_export(piece, ret);
 }
 
 static void run_export(struct agent_job *job, struct agent_reply *reply)
@@ -262,14 +312,14 @@ static void run_export(struct agent_job *job, struct agent_reply *reply)
 
 static void run_unmap(struct agent_job *job, struct agent_reply *reply)
 {
+	bool only_aliases = job->request->n, taken = false;
 	struct piece *piece = NULL;
-	bool taken = false;
 	uint64_t id = 0;
 
 	if (!need_closed(reply))
 		return;
 	while ((piece = piece_after(id))) {
-		bool here = !piece_is_gone(piece);
+		bool here = !piece_is_gone(piece) && (!only_aliases || piece_is_alias(piece));
 		int r = here ? call_in_context(piece, take_piece, NULL) : 0;
 
 		taken |= here;
@@ -348,6 +398,19 @@ static bool drop_owned(struct batch *batch)
 	return left < n;
 }
 
+/* Pieces of this process itself that are away. */
+static unsigned int count_own_away(void)
+{
+	struct piece *piece = NULL;
+	unsigned int n = 0;
+
+	memory_lock();
+	while ((piece = tree_next(&memory.pieces, piece)))
+		n += piece->away && !piece_is_alias(piece);
+	memory_unlock();
+	return n;
+}
+
 /* Counts those that stay imported, for want of room or because the driver refused. */
 static void own_batch(struct batch *batch, struct agent_reply *reply)
 {
@@ -369,13 +432,14 @@ static void own_batch(struct batch *batch, struct agent_reply *reply)
 
 static void run_own(struct agent_job *job, struct agent_reply *reply)
 {
+	bool with_given = job->request->n;
 	struct batch batch = { .n = 0 };
 	struct piece *piece;
 	uint64_t id = 0;
 
 	if (!need_closed(reply))
 		return;
-	if (count_away()) {
+	if (count_own_away()) {
 		fail(reply, -EBUSY, 0, "some memory is not mapped yet");
 		return;
 	}
@@ -383,7 +447,8 @@ static void run_own(struct agent_job *job, struct agent_reply *reply)
 		return;
 	while ((piece = piece_after(id))) {
 		id = piece->node.start;
-		if (!piece->imported) {
+		if (!piece->imported || (piece->given && !with_given)) {
+			reply->n += piece->imported;
 			piece_unpin(piece);
 			continue;
 		}
@@ -395,6 +460,13 @@ static void run_own(struct agent_job *job, struct agent_reply *reply)
 	own_batch(&batch, reply);
 }
 
+/* What neighbours answered meanwhile may be of memory that was replaced since. */
+static void open_gate(void)
+{
+	lent_void();
+	gate_open();
+}
+
 static void run_open_gate(struct agent_job *job, struct agent_reply *reply)
 {
 	unsigned int away = count_away();
@@ -402,7 +474,32 @@ static void run_open_gate(struct agent_job *job, struct agent_reply *reply)
 	if (away)
 		fail(reply, -EBUSY, 0, "%u pieces of device memory are not mapped", away);
 	else if (gate_is_closed() && set_stacks_back(reply))
-		gate_open();
+		open_gate();
+}
+
+/* The piece gets another origin: its maker is gone, and another process that has it stands in. */
+static void run_adopt(struct agent_job *job, struct agent_reply *reply)
+{
+	const struct agent_request *request = job->request;
+	bool own = request->n == 4 && request->ids[1] == agent_token();
+	struct piece *piece;
+
+	if (!need_closed(reply))
+		return;
+	memory_lock();
+	piece = request->n == 4 ? tree_get(&memory.pieces, request->ids[0]) : NULL;
+	if (!piece || !piece_is_alias(piece)) {
+		fail(reply, -ENOENT, 0, "no such memory of another process");
+	} else if (own) {
+		piece->origin = (struct origin){ .token = 0 };
+		piece->given = true;
+		piece->imported = !piece->away;
+	} else {
+		piece->origin.token = request->ids[1];
+		piece->origin.piece = request->ids[2];
+		piece->origin.pid = (int32_t)request->ids[3];
+	}
+	memory_unlock();
 }
 
 static void run_detach(struct agent_job *job, struct agent_reply *reply)
@@ -433,6 +530,8 @@ void agent_run(struct agent_job *job, struct agent_reply *reply)
 		[AGENT_DETACH] = run_detach,
 		[AGENT_LEND] = lend_pieces,
 		[AGENT_TAKE_BACK] = lend_take_back,
+		[AGENT_ALIASES] = run_aliases,
+		[AGENT_ADOPT] = run_adopt,
 	};
 	const struct agent_request *request = job->request;
 
@@ -456,5 +555,5 @@ void agent_hung_up(void)
 		return;
 	/* Without memory for it kernels that want more get the driver's error; the next time may go well. */
 	backend_set_stacks_back();
-	gate_open();
+	open_gate();
 }

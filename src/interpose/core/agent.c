@@ -111,7 +111,8 @@ static enum outcome serve_request(int fd, bool *ret_neighbour)
 				   DEADLINE_NEVER);
 	} while (sent >= 0 && reply.more);
 	packet_close_fds(job.fds, job.n_fds);
-	if (sent < 0)
+	/* A neighbour that its gate holds back would hang up late: it asks once. */
+	if (sent < 0 || *ret_neighbour)
 		return HUNG_UP;
 	return request.op == AGENT_DETACH ? DETACHED : SERVED;
 }
@@ -232,25 +233,6 @@ int neighbour_connect(uint32_t there, int pid)
 	if (fd < 0 || connect(fd, (struct sockaddr *)&at, sizeof(at)) < 0)
 		return -errno;
 	return take_fd(&fd);
-}
-
-int neighbour_ask(int conn, const struct agent_request *request, struct agent_reply *reply,
-		  int fds[static AGENT_PIECES_MAX], size_t *ret_n_fds)
-{
-	struct packet_fds came = { fds, AGENT_PIECES_MAX };
-	ssize_t n = packet_send(conn, request, sizeof(*request), NULL, 0, DEADLINE_NEVER);
-
-	*ret_n_fds = 0;
-	if (n < 0)
-		return (int)n;
-	n = packet_receive(conn, reply, sizeof(*reply), &came, DEADLINE_NEVER);
-	*ret_n_fds = came.n;
-	if (n == sizeof(*reply) && came.state == PACKET_WHOLE && reply->version == AGENT_VERSION &&
-	    reply->error <= 0 && reply->n <= AGENT_PIECES_MAX)
-		return 0;
-	packet_close_fds(fds, *ret_n_fds);
-	*ret_n_fds = 0;
-	return n < 0 ? (int)n : -EBADMSG;
 }
 
 static int listen_at(const char *dir)

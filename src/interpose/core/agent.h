@@ -31,11 +31,8 @@ uint64_t agent_token(void);
 /** What names this job to processes of others; 0: nothing does. */
 uint32_t neighbour_here(void);
 
-/** As the client of another process's agent, in the job that calls itself @there: connects (returns the
- * socket, owned, or -errno), and asks. The descriptors in @fds are the caller's. */
+/** Connects to another process's agent, in the job that calls itself @there: the socket, owned, or -errno. */
 int neighbour_connect(uint32_t there, int pid);
-int neighbour_ask(int conn, const struct agent_request *request, struct agent_reply *reply,
-		  int fds[static AGENT_PIECES_MAX], size_t *ret_n_fds);
 
 /* ---- operations (agent-ops.c) ---- */
 

@@ -1,25 +1,38 @@
 // SPDX-License-Identifier: MIT
 /*
- * IPC handles of our memory, which the driver has none for. A ticket says which process made it and what
- * it is of; who opens it asks that process's agent for descriptors of the pieces. Memory that another
- * process has open is not taken away.
+ * Memory that processes give each other: IPC handles of our memory, which the driver has none for, and
+ * descriptors of pieces. Both are tickets. A ticket says which process made it and what it is of; who opens it
+ * asks that process's agent for descriptors of the pieces. What is mapped here of another member of the job is an
+ * alias: it is taken away with the rest, and comes back once its maker has its memory again. What goes over
+ * the borders of a job is counted as shared.
  */
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/packet.h"
 #include "interpose/core/agent.h"
 #include "interpose/core/backend.h"
 #include "interpose/core/gate.h"
 #include "interpose/core/memory.h"
 
-#define TICKET_MAGIC 0x627275636d656d31ull
+#define TICKET_MAGIC	  0x627275636d656d31ull
+#define FILE_TICKET_MAGIC 0x627275636d656d66ull /* block 0, and the id of a piece */
 
-enum { PATIENCE_MS = 60000, RETRY_MS = 10 };
+enum {
+	PATIENCE_MS = 60000,
+	RETRY_MS = 10,
+	FILE_SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE,
+};
 
 /* Memory of another process, mapped here. */
 struct opened {
@@ -61,29 +74,81 @@ bool ticket_is_ours(const struct ticket *ticket)
 	return ticket->magic == TICKET_MAGIC;
 }
 
+static bool write_ticket(int fd, const struct ticket *ticket)
+{
+	return write(fd, ticket, sizeof(*ticket)) == (ssize_t)sizeof(*ticket) &&
+	       fcntl(fd, F_ADD_SEALS, FILE_SEALS) == 0;
+}
+
+int lent_file(int *ret_fd, struct piece *piece)
+{
+	const struct ticket ticket = { .magic = FILE_TICKET_MAGIC,
+				       .token = agent_token(),
+				       .id = piece->node.start,
+				       .bytes = piece->bytes,
+				       .pid = getpid(),
+				       .job = neighbour_here() };
+	auto_close int fd = -1;
+
+	if (piece->origin.pid)
+		return -EINVAL;
+	fd = memfd_create("brumate-memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (fd < 0 || !write_ticket(fd, &ticket))
+		return -EIO;
+	memory_lock();
+	piece->given = true;
+	memory_unlock();
+	*ret_fd = take_fd(&fd);
+	return 0;
+}
+
+/* Whether @fd is a file of ours. Whoever may write to one could have us ask anybody. */
+static bool read_ticket(struct ticket *ret, int fd)
+{
+	struct stat st;
+
+	return fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size == (off_t)sizeof(*ret) &&
+	       fcntl(fd, F_GET_SEALS) == FILE_SEALS &&
+	       pread(fd, ret, sizeof(*ret), 0) == (ssize_t)sizeof(*ret) &&
+	       ret->magic == FILE_TICKET_MAGIC && !ret->block && ret->id && ret->bytes &&
+	       ret->pid > 0;
+}
+
 /* ---- the exporter's agent ---- */
+
+/* LEND, ids: what they say. The last two say who asks: its job, and its process there. */
+enum { LEND_TOKEN, LEND_BLOCK, LEND_ID, LEND_SKIP, LEND_JOB, LEND_PID, LEND_IDS };
 
 /* The region of the block that a request is about. With the lock. */
 static struct region *region_of(const struct agent_request *request)
 {
-	struct block *block = tree_get(&memory.blocks, request->ids[1]);
+	struct block *block = tree_get(&memory.blocks, request->ids[LEND_BLOCK]);
 
-	if (request->ids[0] != agent_token() || !block || block->id != request->ids[2])
+	if (request->ids[LEND_TOKEN] != agent_token() || !block ||
+	    block->id != request->ids[LEND_ID])
 		return NULL;
 	return block->region;
 }
 
+/* The piece that a request is about by itself. With the lock. */
+static struct piece *piece_of(const struct agent_request *request)
+{
+	struct piece *piece = NULL;
+
+	if (request->ids[LEND_TOKEN] == agent_token() && !request->ids[LEND_BLOCK])
+		piece = tree_get(&memory.pieces, request->ids[LEND_ID]);
+	return piece && piece->given && (piece->refs || piece->mappings) ? piece : NULL;
+}
+
 static bool request_is_complete(const struct agent_request *request, struct agent_reply *reply)
 {
-	if (request->n == 4)
+	if (request->n == LEND_IDS)
 		return true;
 	reply->error = -EBADMSG;
 	return false;
 }
 
-static const char open_elsewhere[] = "open in another process";
-
-/* What is lent next: a piece, pinned, and how much of the region it is. */
+/* What is lent next: a piece, pinned, and how much of what was asked for it is. */
 struct loan {
 	struct piece *piece;
 	uint64_t bytes;
@@ -91,52 +156,75 @@ struct loan {
 
 static int export_loan(const struct loan *loan, int *ret)
 {
-	if (loan->piece->imported)
-		return -EAGAIN;
-	if (backend_export(ret, loan->piece->handle))
-		return -EIO;
-	return 0;
+	int r = piece_export(loan->piece, ret);
+
+	return r == -EOPNOTSUPP ? -EAGAIN : r ? -EIO : 0;
 }
 
-/* What is mapped that far into the region, counted as lent. False: nothing, or an error. */
-static bool next_to_lend(const struct agent_request *request, uint64_t skip, struct loan *ret,
-			 int *ret_error)
+/* What is lent that far into what was asked for. With the lock. */
+static struct loan find_loan(const struct agent_request *request, int *ret_error)
 {
+	struct region *region = region_of(request);
+	struct piece *piece = piece_of(request);
+	uint64_t skip = request->ids[LEND_SKIP];
 	struct mapping *mapping = NULL;
-	struct region *region;
 
-	memory_lock();
-	region = region_of(request);
-	*ret_error = region ? 0 : -ENOENT;
+	*ret_error = region || piece ? 0 : -ENOENT;
+	if (piece)
+		return skip ? (struct loan){ NULL, 0 } : (struct loan){ piece, piece->bytes };
 	if (region && skip < region->node.bytes)
 		mapping = tree_get(&memory.mappings, region->node.start + skip);
-	if (mapping) {
-		*ret = (struct loan){ mapping->piece, mapping->node.bytes };
-		ret->piece->pins++;
-		ret->piece->lent++;
-		if (!ret->piece->shared)
-			ret->piece->shared = open_elsewhere;
-	}
-	memory_unlock();
-	return mapping;
+	return mapping ? (struct loan){ mapping->piece, mapping->node.bytes }
+		       : (struct loan){ NULL, 0 };
 }
 
-/* One process less uses the pieces of [from, to) of the region. */
+static bool is_of_this_job(const struct agent_request *request)
+{
+	return request->ids[LEND_JOB] == neighbour_here();
+}
+
+/* The same, pinned, and counted where it leaves the job. False: nothing, or an error. */
+static bool next_to_lend(const struct agent_request *request, struct loan *ret, int *ret_error)
+{
+	memory_lock();
+	*ret = find_loan(request, ret_error);
+	if (ret->piece) {
+		ret->piece->pins++;
+		ret->piece->given = true;
+	}
+	if (ret->piece && !is_of_this_job(request)) {
+		ret->piece->lent++;
+		ret->piece->borrower = (int32_t)request->ids[LEND_PID];
+	}
+	memory_unlock();
+	return ret->piece;
+}
+
+static void count_back(struct piece *piece)
+{
+	if (piece->lent)
+		piece->lent--;
+}
+
+/* One process of another job less uses the pieces of [from, to). */
 static void take_back(const struct agent_request *request, uint64_t from, uint64_t to)
 {
 	struct mapping *mapping = NULL;
 	struct region *region;
+	struct piece *piece;
 
+	if (is_of_this_job(request))
+		return;
 	memory_lock();
 	region = region_of(request);
+	piece = piece_of(request);
+	if (piece)
+		count_back(piece);
 	if (region)
 		mapping = tree_ceil(&memory.mappings, region->node.start + from);
 	while (mapping && mapping->node.start - region->node.start < to &&
 	       mapping->node.start - region->node.start < region->node.bytes) {
-		struct piece *piece = mapping->piece;
-
-		if (piece->lent && !--piece->lent && piece->shared == open_elsewhere)
-			piece->shared = NULL;
+		count_back(mapping->piece);
 		mapping = tree_next(&memory.mappings, mapping);
 	}
 	memory_unlock();
@@ -144,21 +232,19 @@ static void take_back(const struct agent_request *request, uint64_t from, uint64
 
 void lend_pieces(struct agent_job *job, struct agent_reply *reply)
 {
-	const struct agent_request *request = job->request;
+	struct agent_request request = *job->request;
 	struct loan loan;
-	uint64_t skip;
 
-	if (!request_is_complete(request, reply))
+	if (!request_is_complete(&request, reply))
 		return;
-	skip = request->ids[3];
 	if (gate_is_closed())
 		reply->error = -EAGAIN;
 	while (job->n_fds < AGENT_PIECES_MAX && !reply->error &&
-	       next_to_lend(request, skip, &loan, &reply->error)) {
+	       next_to_lend(&request, &loan, &reply->error)) {
 		reply->pieces[job->n_fds] = (struct agent_piece){ .id = loan.piece->node.start,
-								  .va = skip,
+								  .va = request.ids[LEND_SKIP],
 								  .len_bytes = loan.bytes };
-		skip += loan.bytes;
+		request.ids[LEND_SKIP] += loan.bytes;
 		reply->error = export_loan(&loan, &job->fds[job->n_fds]);
 		if (!reply->error)
 			job->n_fds++;
@@ -166,65 +252,189 @@ void lend_pieces(struct agent_job *job, struct agent_reply *reply)
 	}
 	reply->n = (uint32_t)job->n_fds;
 	if (reply->error)
-		take_back(request, request->ids[3], skip);
+		take_back(&request, job->request->ids[LEND_SKIP], request.ids[LEND_SKIP]);
 }
 
 void lend_take_back(struct agent_job *job, struct agent_reply *reply)
 {
 	if (request_is_complete(job->request, reply))
-		take_back(job->request, 0, job->request->ids[3]);
+		take_back(job->request, 0, job->request->ids[LEND_SKIP]);
+}
+
+/* ---- questions to another process's agent ---- */
+
+/*
+ * The other process may be serving somebody who waits for this process's gate to close: whoever waits for it
+ * waits outside the gate. What it answers is taken inside, where memory stays what it is, and dropped if the
+ * gate closes before that. A connection is good for one question.
+ */
+struct question {
+	struct question *next;
+	int conn;
+};
+
+static void add_question(struct question *q)
+{
+	memory_lock();
+	q->next = memory.questions;
+	memory.questions = q;
+	memory_unlock();
+}
+
+static void end_question(struct question *q)
+{
+	struct question **at = &memory.questions;
+
+	memory_lock();
+	while (*at && *at != q)
+		at = &(*at)->next;
+	if (*at)
+		*at = q->next;
+	memory_unlock();
+	cleanup_close(&q->conn);
+}
+
+/* Descriptors that wait in a socket keep memory, and nobody could dump them. */
+static void empty_socket(int conn)
+{
+	struct pollfd p = { .fd = conn, .events = POLLIN };
+	int fds[AGENT_PIECES_MAX];
+	struct packet_fds came = { fds, AGENT_PIECES_MAX };
+	char rest;
+
+	shutdown(conn, SHUT_RDWR); /* wakes whoever waits, and nothing more comes */
+	while (poll(&p, 1, 0) > 0 && p.revents & POLLIN &&
+	       packet_receive(conn, &rest, sizeof(rest), &came, DEADLINE_NEVER) > 0)
+		packet_close_fds(fds, came.n);
+}
+
+void lent_void(void)
+{
+	memory_lock();
+	for (struct question *q = memory.questions; q; q = q->next)
+		empty_socket(q->conn);
+	memory_unlock();
+}
+
+/* Until there is an answer with descriptors, which stays where it is. Any other is one by itself. */
+static int wait_for_answer(int conn)
+{
+	struct pollfd p = { .fd = conn, .events = POLLIN };
+	struct agent_reply reply;
+	ssize_t n;
+
+	while (poll(&p, 1, -1) < 0 && errno == EINTR)
+		;
+	n = recv(conn, &reply, sizeof(reply), MSG_PEEK);
+	if (n != (ssize_t)sizeof(reply))
+		return -EAGAIN;
+	if (reply.version != AGENT_VERSION || reply.error > 0 || reply.n > AGENT_PIECES_MAX)
+		return -EBADMSG;
+	return reply.error;
+}
+
+static int put_question(struct question *q, const struct ticket *ticket,
+			const struct agent_request *request)
+{
+	int conn = neighbour_connect(ticket->job, ticket->pid), r = -EAGAIN;
+
+	if (conn < 0)
+		return -EINVAL;
+	q->conn = conn;
+	add_question(q);
+	if (packet_send(conn, request, sizeof(*request), NULL, 0, DEADLINE_NEVER) >= 0)
+		r = wait_for_answer(conn);
+	return r;
+}
+
+static int take_answer(const struct question *q, struct agent_reply *reply, int *fds, size_t *ret_n)
+{
+	struct packet_fds came = { fds, AGENT_PIECES_MAX };
+	ssize_t n = packet_receive(q->conn, reply, sizeof(*reply), &came, DEADLINE_NEVER);
+
+	if (n == (ssize_t)sizeof(*reply) && came.state == PACKET_WHOLE && came.n == reply->n) {
+		*ret_n = came.n;
+		return 0;
+	}
+	if (n >= 0)
+		packet_close_fds(fds, came.n);
+	return n <= 0 ? -EAGAIN : -EBADMSG;
+}
+
+static int ask_lender(uint32_t op, const struct ticket *ticket, uint64_t skip,
+		      struct agent_reply *reply, int fds[static AGENT_PIECES_MAX], size_t *ret_n)
+{
+	const struct agent_request request = {
+		.version = AGENT_VERSION,
+		.op = op,
+		.n = LEND_IDS,
+		.ids = { ticket->token, ticket->block, ticket->id, skip, neighbour_here(),
+			 (uint64_t)getpid() },
+	};
+	struct question q = { .conn = -1 };
+	int r;
+
+	*ret_n = 0;
+	gate_leave();
+	r = put_question(&q, ticket, &request);
+	if (r && q.conn >= 0)
+		end_question(&q);
+	gate_enter();
+	if (!r)
+		r = take_answer(&q, reply, fds, ret_n);
+	if (q.conn >= 0)
+		end_question(&q);
+	return r;
+}
+
+/* So that the other knows that it shares no more. Within a job it need not know. */
+static void give_back(const struct ticket *ticket, uint64_t bytes)
+{
+	struct agent_reply reply;
+	int fds[AGENT_PIECES_MAX];
+	size_t n = 0;
+
+	if (ticket->job != neighbour_here())
+		ask_lender(AGENT_TAKE_BACK, ticket, bytes, &reply, fds, &n);
+	packet_close_fds(fds, n);
 }
 
 /* ---- the importer ---- */
 
-/* The maker's agent may be serving somebody who waits for this process's gate to close: whatever waits
- * for an agent waits outside the gate. */
-static int reach_lender(const struct ticket *ticket)
+static const char of_another_job[] = "memory of a process that is not of this job";
+
+/* What a loan is of, where its maker is of this job. */
+static int import_loan(struct piece **ret, const struct ticket *ticket,
+		       const struct agent_piece *told, int fd)
 {
-	int conn;
+	struct origin origin = { ticket->token, told->id, ticket->pid, ticket->job };
+	bool near = ticket->job == neighbour_here();
+	int r = piece_import(ret, fd, told->len_bytes, near ? &origin : NULL);
 
-	gate_leave();
-	conn = neighbour_connect(ticket->job, ticket->pid);
-	gate_enter();
-	return conn;
-}
-
-static int ask_lender(int conn, uint32_t op, const struct ticket *ticket, uint64_t skip,
-		      struct agent_reply *reply, int fds[static AGENT_PIECES_MAX], size_t *ret_n)
-{
-	struct agent_request request = {
-		.version = AGENT_VERSION,
-		.op = op,
-		.n = 4,
-		.ids = { ticket->token, ticket->block, ticket->id, skip },
-	};
-	int r;
-
-	gate_leave();
-	r = neighbour_ask(conn, &request, reply, fds, ret_n);
-	gate_enter();
-	return r < 0 ? r : reply->error;
+	if (r || near)
+		return r;
+	memory_lock();
+	(*ret)->shared = of_another_job;
+	memory_unlock();
+	return 0;
 }
 
 static int map_loan(struct opened *opened, const struct agent_piece *told, int fd, int device)
 {
 	struct access access = { device, ACCESS_READ_WRITE };
 	struct piece *piece;
-	int r = piece_import(&piece, fd, told->len_bytes);
+	int r = import_loan(&piece, &opened->ticket, told, fd);
 
 	if (r)
 		return r;
 	opened->block.device = piece->kind.device;
-	memory_lock();
-	piece->shared = "memory of another process";
-	memory_unlock();
 	r = piece_map(piece, opened->region + told->va, told->len_bytes, 0);
 	piece_unpin(piece);
 	return r ? r : range_access(opened->region + told->va, told->len_bytes, &access, 1);
 }
 
 /* Maps all of what the exporter lends; *ret_mapped bytes of it if that fails in the middle. */
-static int map_lent(int conn, struct opened *opened, int device, uint64_t *ret_mapped)
+static int map_lent(struct opened *opened, int device, uint64_t *ret_mapped)
 {
 	uint64_t all = opened->ticket.region_bytes;
 	struct agent_reply reply;
@@ -232,12 +442,11 @@ static int map_lent(int conn, struct opened *opened, int device, uint64_t *ret_m
 	int r = 0;
 
 	while (*ret_mapped < all && !r) {
-		size_t n = 0;
-		int asked =
-			ask_lender(conn, AGENT_LEND, &opened->ticket, *ret_mapped, &reply, fds, &n);
+		size_t n;
 
-		if (asked < 0 || !n || n != reply.n)
-			r = asked == -EAGAIN ? -EAGAIN : -EINVAL;
+		r = ask_lender(AGENT_LEND, &opened->ticket, *ret_mapped, &reply, fds, &n);
+		if (r || !n)
+			r = r == -EAGAIN ? -EAGAIN : -EINVAL;
 		for (size_t i = 0; i < n; i++) {
 			const struct agent_piece *told = &reply.pieces[i];
 
@@ -257,39 +466,37 @@ static int open_lent_once(struct opened *opened, int device)
 {
 	uint64_t va;
 	uint64_t mapped = 0;
-	struct agent_reply reply;
-	int fds[AGENT_PIECES_MAX];
-	size_t n = 0;
-	int r;
-	auto_close int conn = reach_lender(&opened->ticket);
+	int r = addresses_reserve(&va, opened->ticket.region_bytes);
 
-	if (conn < 0)
-		return -EINVAL;
-	r = addresses_reserve(&va, opened->ticket.region_bytes);
 	if (r)
 		return r;
 	opened->region = va;
-	r = map_lent(conn, opened, device, &mapped);
+	r = map_lent(opened, device, &mapped);
 	if (!r)
 		return r;
 	addresses_release(va, opened->ticket.region_bytes, mapped ? range_unmap(va, mapped) : 0);
 	if (mapped)
-		ask_lender(conn, AGENT_TAKE_BACK, &opened->ticket, mapped, &reply, fds, &n);
+		give_back(&opened->ticket, mapped);
 	return r;
+}
+
+static void wait_outside(void)
+{
+	const struct timespec retry = { .tv_nsec = RETRY_MS * NS_PER_MS };
+
+	gate_leave();
+	nanosleep(&retry, NULL);
+	gate_enter();
 }
 
 /* While the exporter's memory is away it lends nothing. We wait outside the gate: we may be next. */
 static int open_patiently(struct opened *opened, int device)
 {
-	const struct timespec retry = { .tv_nsec = RETRY_MS * NS_PER_MS };
 	uint64_t deadline_ns = deadline_in_ms(PATIENCE_MS);
 	int r;
 
-	while ((r = open_lent_once(opened, device)) == -EAGAIN && clock_now_ns() < deadline_ns) {
-		gate_leave();
-		nanosleep(&retry, NULL);
-		gate_enter();
-	}
+	while ((r = open_lent_once(opened, device)) == -EAGAIN && clock_now_ns() < deadline_ns)
+		wait_outside();
 	return r;
 }
 
@@ -351,16 +558,9 @@ int lent_open(uint64_t *ret, const struct ticket *ticket, const struct context *
 /* Of one that is in no table any more. */
 static void close_opened(struct opened *opened)
 {
-	auto_close int conn = reach_lender(&opened->ticket);
-	struct agent_reply reply;
-	int fds[AGENT_PIECES_MAX];
-	size_t n = 0;
-
 	addresses_release(opened->region, opened->ticket.region_bytes,
 			  range_unmap(opened->region, opened->ticket.region_bytes));
-	if (conn >= 0)
-		ask_lender(conn, AGENT_TAKE_BACK, &opened->ticket, opened->ticket.region_bytes,
-			   &reply, fds, &n);
+	give_back(&opened->ticket, opened->ticket.region_bytes);
 	free(opened);
 }
 
@@ -404,4 +604,56 @@ void lent_drop(void *context)
 			return;
 		close_opened(opened);
 	}
+}
+
+/* ---- descriptors ---- */
+
+/* What this process made itself: the same memory, by one more handle. */
+static int find_own(struct piece **ret, const struct ticket *ticket)
+{
+	struct piece *piece;
+
+	memory_lock();
+	piece = tree_get(&memory.pieces, ticket->id);
+	if (piece && piece->given)
+		piece->pins++;
+	else
+		piece = NULL;
+	memory_unlock();
+	if (!piece)
+		return -EINVAL;
+	*ret = piece;
+	return 0;
+}
+
+static int import_once(struct piece **ret, const struct ticket *ticket)
+{
+	struct agent_reply reply;
+	int fds[AGENT_PIECES_MAX];
+	size_t n;
+	int r = ask_lender(AGENT_LEND, ticket, 0, &reply, fds, &n);
+
+	if (r == -EAGAIN)
+		return r;
+	if (r || n != 1 || reply.pieces[0].id != ticket->id)
+		r = -EINVAL;
+	if (!r)
+		r = import_loan(ret, ticket, &reply.pieces[0], fds[0]);
+	packet_close_fds(fds, n);
+	return r;
+}
+
+int lent_import(struct piece **ret, int fd)
+{
+	uint64_t deadline_ns = deadline_in_ms(PATIENCE_MS);
+	struct ticket ticket;
+	int r;
+
+	if (!read_ticket(&ticket, fd))
+		return -ENODATA;
+	if (ticket.token == agent_token())
+		return find_own(ret, &ticket);
+	while ((r = import_once(ret, &ticket)) == -EAGAIN && clock_now_ns() < deadline_ns)
+		wait_outside();
+	return r;
 }

@@ -36,6 +36,14 @@ struct device {
 	uint8_t uuid[AGENT_UUID_BYTES];
 };
 
+/** Whose memory a piece is that another process made. */
+struct origin {
+	uint64_t token,
+		piece; /* its agent_token(), and the id there; token 0: nobody can be asked for it */
+	int32_t pid;   /* 0: this process itself; -1: it is not known */
+	uint32_t job;  /* as neighbour_here() says it */
+};
+
 /** One physical allocation. Lives while mapped or while the program has a handle of it. */
 struct piece {
 	struct node node;		     /* start: its id */
@@ -45,10 +53,15 @@ struct piece {
 	struct mapping *mappings;
 	unsigned int refs;  /* handles the program has */
 	unsigned int pins;  /* calls under way that use the driver's handle */
-	unsigned int lent;  /* processes that opened an IPC handle of it */
-	bool away;	    /* taken by UNMAP; MAP brings it back */
-	bool imported;	    /* by MAP: the driver does not export it again */
-	const char *shared; /* how it got to other processes; NULL: it did not */
+	struct origin origin;
+	int fd;		   /* + 1; of imported memory that is given, else 0 */
+	bool given;	   /* others of the job may have it */
+	unsigned int lent; /* processes outside the job that have it open */
+	int32_t borrower;  /* one of them */
+	bool away;	   /* taken by UNMAP; MAP brings it back */
+	bool imported;	   /* by MAP: the driver does not export it again */
+	const char
+		*shared; /* how it got to other processes that nobody can ask; NULL: it did not */
 };
 
 /** A piece at an address. */
@@ -108,12 +121,15 @@ struct peer {
 	int from_device;
 };
 
+struct question;
+
 struct memory {
 	pthread_mutex_t lock;
 	struct tree pieces, mappings, regions, blocks, opened, spares;
 	struct spare *newest_spare;
 	struct context *contexts;
 	struct peer *peers;
+	struct question *questions; /* to other processes, under way (lend.c) */
 	struct device devices[DEVICES_MAX];
 	uint64_t last_id, piece_bytes, spare_bytes;
 	unsigned int n_spares;
@@ -193,8 +209,9 @@ void context_leave(int device, void *retained);
 
 /** Makes a piece in the tables, with no handle of the program; pinned. */
 int piece_new(struct piece **ret, size_t bytes, const struct memory_kind *kind);
-/** The same of memory that another process exported. @fd stays the caller's. */
-int piece_import(struct piece **ret, int fd, size_t bytes);
+/** The same of memory that another process exported: @origin, or NULL where that is not known. @fd stays the
+ * caller's. */
+int piece_import(struct piece **ret, int fd, size_t bytes, const struct origin *origin);
 int piece_map(struct piece *piece, uint64_t va, size_t bytes, size_t offset);
 /** Unmaps all of [va, va + bytes) at the driver, and frees what nothing holds any more. */
 int range_unmap(uint64_t va, size_t bytes);
@@ -211,6 +228,8 @@ struct piece *piece_at(uint64_t va); /* with the lock */
 void pieces_abandon(void);		      /* the driver has shut down: none is away any more */
 int piece_take(struct piece *piece);	      /* unmaps and releases it */
 int piece_bring(struct piece *piece, int fd); /* maps it where it was */
+/** A descriptor of it. -EOPNOTSUPP: it is imported, and nobody knew that it would be given to others. */
+int piece_export(struct piece *piece, int *ret_fd);
 /** Replaces imported memory of pieces of one device, as far as it goes; who still is imported after that is
  * for the first error. -ENOMEM: no room. */
 int pieces_own(struct piece *const pieces[], size_t n);
@@ -255,6 +274,12 @@ void slab_forget(struct context *context);	    /* all extents */
 
 /* ---- memory of other processes (lend.c) ---- */
 
+/** Whether @piece is another process's, of this job: its agent gives a descriptor of it any time. */
+static inline bool piece_is_alias(const struct piece *piece)
+{
+	return piece->origin.token;
+}
+
 /** What an IPC handle of ours says: which process made it, and what it is of. */
 struct ticket {
 	uint64_t magic, token, block, id;
@@ -275,3 +300,13 @@ int lent_open(uint64_t *ret, const struct ticket *ticket, const struct context *
 int lent_close(uint64_t va);
 /** Closes all that was opened in a context that is gone. */
 void lent_drop(void *context);
+
+/** A file that stands for @piece, as a descriptor of its memory would, and is good as long as the piece lives;
+ * or -errno. */
+int lent_file(int *ret_fd, struct piece *piece);
+/** The piece that the file @fd stands for, pinned. -ENODATA: it is no such file. Else as lent_open(). */
+int lent_import(struct piece **ret, int fd);
+
+/** With the gate closed: what other processes have answered and nobody has taken yet may be of memory that is
+ * taken away next. It is dropped; they are asked again. */
+void lent_void(void);

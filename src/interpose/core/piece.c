@@ -6,13 +6,18 @@
  * again. Only the agent's thread comes there, with the gate closed: nobody else reads or writes the tables.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "interpose/core/backend.h"
 #include "interpose/core/memory.h"
 
-static struct piece *adopt_handle(uint64_t handle, size_t bytes, const struct memory_kind *kind)
+static const struct origin ours = { .pid = 0 }, unknown = { .pid = -1 };
+
+static struct piece *adopt_handle(uint64_t handle, size_t bytes, const struct memory_kind *kind,
+				  const struct origin *origin)
 {
 	struct piece *piece = calloc(1, sizeof(*piece));
 
@@ -21,6 +26,7 @@ static struct piece *adopt_handle(uint64_t handle, size_t bytes, const struct me
 	piece->handle = handle;
 	piece->bytes = bytes;
 	piece->kind = *kind;
+	piece->origin = *origin;
 	piece->pins = 1;
 	memory_lock();
 	piece->node = (struct node){ .start = ++memory.last_id, .bytes = 1 };
@@ -40,14 +46,14 @@ int piece_new(struct piece **ret, size_t bytes, const struct memory_kind *kind)
 		r = backend_create(&handle, bytes, kind);
 	if (r)
 		return r;
-	*ret = adopt_handle(handle, bytes, kind);
+	*ret = adopt_handle(handle, bytes, kind, &ours);
 	if (*ret)
 		return 0;
 	backend_release(handle);
 	return -ENOMEM;
 }
 
-int piece_import(struct piece **ret, int fd, size_t bytes)
+int piece_import(struct piece **ret, int fd, size_t bytes, const struct origin *origin)
 {
 	struct memory_kind kind;
 	struct piece *piece;
@@ -58,13 +64,20 @@ int piece_import(struct piece **ret, int fd, size_t bytes)
 	if (r)
 		return r;
 	r = backend_kind_of(handle, &kind);
-	piece = r ? NULL : adopt_handle(handle, bytes, &kind);
+	piece = r ? NULL : adopt_handle(handle, bytes, &kind, origin ? origin : &unknown);
 	if (!piece) {
 		backend_release(handle);
 		return r ? r : -ENOMEM;
 	}
 	*ret = piece;
 	return 0;
+}
+
+static void drop_descriptor(struct piece *piece)
+{
+	if (piece->fd)
+		close(piece->fd - 1);
+	piece->fd = 0;
 }
 
 /* With the lock, which it lets go. Releases the piece if nothing holds it. */
@@ -83,6 +96,7 @@ static void unlock_and_put(struct piece *piece)
 		return;
 	if (piece->handle)
 		backend_release(piece->handle);
+	drop_descriptor(piece);
 	free(piece);
 }
 
@@ -279,12 +293,35 @@ int piece_take(struct piece *piece)
 	if (piece->away && !piece->handle)
 		return 0;
 	set_away(piece, true);
+	drop_descriptor(piece);
 	r = unmap_piece(piece);
 	if (!r)
 		r = backend_release(piece->handle);
 	if (!r)
 		piece->handle = 0;
 	return r;
+}
+
+/* What others of the job map next, and the driver does not export. */
+static void keep_descriptor(struct piece *piece, int fd)
+{
+	if (piece->given && !piece->fd)
+		piece->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0) + 1;
+}
+
+int piece_export(struct piece *piece, int *ret_fd)
+{
+	int fd;
+
+	if (!piece->imported)
+		return backend_export(ret_fd, piece->handle);
+	if (!piece->fd)
+		return -EOPNOTSUPP;
+	fd = fcntl(piece->fd - 1, F_DUPFD_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	*ret_fd = fd;
+	return 0;
 }
 
 int piece_bring(struct piece *piece, int fd)
@@ -297,7 +334,9 @@ int piece_bring(struct piece *piece, int fd)
 		r = backend_import(&piece->handle, fd);
 		if (r)
 			return r;
-		piece->imported = true;
+		piece->imported = !piece_is_alias(piece);
+		if (piece->imported)
+			keep_descriptor(piece, fd);
 	}
 	r = map_piece(piece);
 	if (!r)
@@ -385,6 +424,7 @@ static int exchange_memory(struct piece *piece, uint64_t own)
 		r = map_piece(piece);
 	if (!r) {
 		backend_release(imported);
+		drop_descriptor(piece);
 		piece->imported = false;
 		return 0;
 	}

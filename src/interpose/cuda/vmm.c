@@ -159,10 +159,9 @@ CUresult vmm_export(void *ret, CUmemGenericAllocationHandle handle, CUmemAllocat
 
 	if (!piece)
 		return share_memory(ret, handle, type, flags);
-	if (prop_of(&piece->kind).requestedHandleTypes & type)
-		r = driver.cuMemExportToShareableHandle(ret, piece->handle, type, flags);
-	if (!r)
-		share_piece(piece, "exported as a file descriptor");
+	if (ret && !flags && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
+	    prop_of(&piece->kind).requestedHandleTypes & type)
+		r = to_driver(lent_file(ret, piece));
 	piece_unpin(piece);
 	return r;
 }
@@ -171,14 +170,18 @@ CUresult vmm_import(CUmemGenericAllocationHandle *ret, void *os_handle,
 		    CUmemAllocationHandleType type)
 {
 	struct piece *piece;
-	int r;
+	int fd = (int)(intptr_t)os_handle, r;
 
 	if (!memory_managed() || !ret || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return share_memory_import(ret, os_handle, type);
-	r = piece_import(&piece, (int)(intptr_t)os_handle, 0);
+	r = lent_import(&piece, fd);
+	if (r == -ENODATA) {
+		r = piece_import(&piece, fd, 0, NULL);
+		if (!r)
+			share_piece(piece, "imported from a file descriptor");
+	}
 	if (r)
 		return to_driver(r);
-	share_piece(piece, "imported from a file descriptor");
 	*ret = hand_out_piece(piece);
 	return CUDA_SUCCESS;
 }

@@ -155,7 +155,7 @@ static void good_answers(void)
 	CHECK(agent_unmap(&a, NULL) == 0 && agent_map(&a, ids, fds, n, NULL) == 0);
 	for (size_t i = 0; i < n; i++)
 		CHECK(fcntl(fds[i], F_GETFD) == FD_CLOEXEC && !close(fds[i]));
-	CHECK(agent_own(&a, &n, NULL) == 0 && n == 0 && agent_open_gate(&a, NULL) == 0);
+	CHECK(agent_own(&a, false, &n, NULL) == 0 && n == 0 && agent_open_gate(&a, NULL) == 0);
 	agent_detach(&a);
 	CHECK(a.fd < 0);
 }

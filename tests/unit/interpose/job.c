@@ -55,10 +55,15 @@ CUcontext job_start(const char *vram_mib)
 
 int agent_connect(void)
 {
+	return agent_connect_to(getpid());
+}
+
+int agent_connect_to(pid_t pid)
+{
 	struct sockaddr_un at = { .sun_family = AF_UNIX };
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
-	snprintf(at.sun_path, sizeof(at.sun_path), "%s/agent/%d", machine, getpid());
+	snprintf(at.sun_path, sizeof(at.sun_path), "%s/agent/%d", machine, pid);
 	CHECK(fd >= 0);
 	CHECK(connect(fd, (struct sockaddr *)&at, sizeof(at)) == 0);
 	return fd;
@@ -201,10 +206,11 @@ void parked_free(struct parked *parked)
 
 void agent_unpark(int conn, struct parked *parked)
 {
+	struct agent_request own = { .op = AGENT_OWN, .n = 1 };
 	struct agent_reply reply;
 
 	agent_map(conn, parked);
-	CHECK(agent_do(conn, AGENT_OWN, &reply) == 0);
+	CHECK(agent_ask(conn, &own, &reply, NULL, 0) == 0);
 	CHECK(reply.n == 0);
 	parked_free(parked);
 }

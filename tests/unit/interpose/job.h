@@ -6,6 +6,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <sys/types.h>
 
 #include "check.h"
 #include "gpu/cuda/abi.h"
@@ -20,6 +21,8 @@ CUcontext job_enter(void);
 
 /** Connects to the agent of this process. */
 int agent_connect(void);
+/** To that of another process of the job. */
+int agent_connect_to(pid_t pid);
 
 /** One request; the descriptors of the reply, if any, go to @fds. Fills @reply, returns its error. */
 int agent_ask(int conn, struct agent_request *request, struct agent_reply *reply, int *fds,

@@ -224,7 +224,7 @@ static void test_random(const struct kept kept[N])
 
 	for (int i = 0; i < 2000; i++) {
 		struct agent_request request = { .version = AGENT_VERSION,
-						 .op = (uint32_t)rand_r(&state) % 14,
+						 .op = (uint32_t)rand_r(&state) % 16,
 						 .n = (uint32_t)rand_r(&state) % 6,
 						 .timeout_ms = (uint32_t)rand_r(&state) };
 		int items[AGENT_PIECES_MAX];
@@ -239,7 +239,8 @@ static void test_random(const struct kept kept[N])
 		      sizeof(reply));
 		CHECK(reply.gate != AGENT_GATE_UNMAPPED && !reply.more);
 		packet_close_fds(items, fds.n);
-		if (request.op != AGENT_DETACH)
+		if (request.op != AGENT_DETACH && request.op != AGENT_LEND &&
+		    request.op != AGENT_TAKE_BACK)
 			continue;
 		close(conn);
 		conn = agent_connect();

@@ -83,13 +83,14 @@ static void test_aliases(void)
 	CHECK(!cuMemAddressFree(a, 2 * GRANULE) && !cuMemAddressFree(b, GRANULE));
 }
 
-/* The program sees the properties it asked for, and what it exported is not taken away. */
+/* The program sees the properties it asked for. What it exported is taken away as all of its memory; the
+ * descriptor stands for it before and after. */
 static void test_sharing(void)
 {
 	CUmemAllocationProp exportable = plain, told;
 	CUmemGenericAllocationHandle handle, imported;
-	struct agent_reply reply;
-	int fd, conn = agent_connect();
+	CUdeviceptr va;
+	int fd;
 
 	CHECK(!cuMemCreate(&handle, GRANULE, &plain, 0));
 	CHECK(!cuMemGetAllocationPropertiesFromHandle(&told, handle));
@@ -102,15 +103,53 @@ static void test_sharing(void)
 	CHECK(!cuMemCreate(&handle, GRANULE, &exportable, 0));
 	CHECK(!cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
 					    0));
-	CHECK(agent_gate(conn, &reply) == -EOPNOTSUPP);
-	CHECK(reply.gate == AGENT_GATE_OPEN);
-	CHECK(strstr(reply.text, "2097152 bytes"));
+	CHECK(!cuMemAddressReserve(&va, 2 * GRANULE, 0, 0, 0));
+	CHECK(!cuMemMap(va, GRANULE, 0, handle, 0));
+	CHECK(!cuMemSetAccess(va, GRANULE, &writable, 1));
+	fill(va, GRANULE, 5);
+	agent_cycle();
 	CHECK(!cuMemImportFromShareableHandle(&imported, (void *)(intptr_t)fd,
 					      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-	close(fd);
+	CHECK(!cuMemMap(va + GRANULE, GRANULE, 0, imported, 0));
+	CHECK(!cuMemSetAccess(va + GRANULE, GRANULE, &writable, 1));
 	CHECK(!cuMemRelease(handle));
-	CHECK(agent_gate(conn, &reply) == -EOPNOTSUPP);
+	CHECK(!cuMemUnmap(va, GRANULE));
+	agent_cycle();
+	CHECK(holds(va + GRANULE, GRANULE, 5));
+	CHECK(!cuMemUnmap(va + GRANULE, GRANULE));
 	CHECK(!cuMemRelease(imported));
+	CHECK(cuMemImportFromShareableHandle(&imported, (void *)(intptr_t)fd,
+					     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) ==
+	      CUDA_ERROR_INVALID_VALUE);
+	close(fd);
+	CHECK(!cuMemAddressFree(va, 2 * GRANULE));
+}
+
+/* What no file of ours stands for nobody can be asked for: it is not taken away. */
+static void test_unknown_import(void)
+{
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr ptr;
+	struct agent_reply reply;
+	int conn = agent_connect();
+	struct parked parked;
+
+	CHECK(!cuMemAlloc_v2(&ptr, 8 * MIB));
+	parked = agent_park(conn);
+	agent_map(conn, &parked);
+	CHECK(agent_do(conn, AGENT_OWN, &reply) == 0 && agent_do(conn, AGENT_OPEN, &reply) == 0);
+	CHECK(!cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)parked.fds[0],
+					      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	parked_free(&parked);
+	CHECK(!cuMemFree_v2(ptr));
+	CUdeviceptr va;
+	CHECK(!cuMemAddressReserve(&va, 8 * MIB, 0, 0, 0));
+	CHECK(!cuMemMap(va, 8 * MIB, 0, handle, 0));
+	CHECK(agent_gate(conn, &reply) == -EOPNOTSUPP);
+	CHECK(reply.gate == AGENT_GATE_OPEN);
+	CHECK(strstr(reply.text, "8388608 bytes"));
+	CHECK(!cuMemUnmap(va, 8 * MIB) && !cuMemRelease(handle));
+	CHECK(!cuMemAddressFree(va, 8 * MIB));
 	CHECK(agent_gate(conn, &reply) == 0);
 	CHECK(agent_do(conn, AGENT_OPEN, &reply) == 0);
 	close(conn);
@@ -155,6 +194,7 @@ int main(void)
 	test_expandable();
 	test_aliases();
 	test_sharing();
+	test_unknown_import();
 	test_own_without_room();
 	CHECK(!cuMemGetInfo_v2(&after, &total));
 	CHECK(before == after);

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: MIT
+/* What members of a job have of each other's memory. See share.h. */
+#include "datapath/share.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/array.h"
+#include "datapath/agents.h"
+
+bool share_uses_others(const struct datapath_agent *a)
+{
+	return a->agent.sharing & AGENT_HAS_ALIASES;
+}
+
+bool share_is_used(const struct datapath *d)
+{
+	for (size_t i = 0; i < d->n_agents; i++)
+		if (share_uses_others(&d->agents[i]))
+			return true;
+	return false;
+}
+
+static int list_aliases(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
+{
+	struct agent_alias *aliases = NULL;
+	size_t n = 0;
+	int r = agents_reach(d, a, err);
+
+	if (r == 0)
+		r = agent_aliases(&a->agent, &aliases, &n, &a->token, err);
+	if (r == -EOPNOTSUPP) /* an older one, which has none */
+		r = 0;
+	if (r < 0)
+		return r;
+	datapath_agent_unshare(a);
+	a->aliases = aliases;
+	a->n_aliases = n;
+	return 0;
+}
+
+static struct datapath_agent *find_owner(struct datapath *d, const struct agent_alias *alias)
+{
+	for (size_t i = 0; i < d->n_agents; i++)
+		if (d->agents[i].token == alias->token)
+			return &d->agents[i];
+	return NULL;
+}
+
+int share_check(struct datapath *d, struct brumate_error *err)
+{
+	int r = share_is_used(d) ? agents_ask(d, list_aliases, err) : 0;
+
+	for (size_t i = 0; r == 0 && i < d->n_agents; i++)
+		for (size_t k = 0; k < d->agents[i].n_aliases; k++) {
+			const struct agent_alias *alias = &d->agents[i].aliases[k];
+
+			if (find_owner(d, alias))
+				continue;
+			brumate_fail(
+				err, EOPNOTSUPP,
+				"process %d uses device memory of process %d, which has ended or "
+				"is not of this job",
+				d->agents[i].agent.id.pid, alias->pid);
+			return -EOPNOTSUPP;
+		}
+	return r;
+}
+
+/* ---- hiding ---- */
+
+static bool has_mapped(const struct datapath_agent *a)
+{
+	for (size_t i = 0; i < a->n_aliases; i++)
+		if (!(a->aliases[i].flags & AGENT_ALIAS_AWAY))
+			return true;
+	return false;
+}
+
+static int hide_aliases(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
+{
+	int r = list_aliases(d, a, err);
+
+	if (r == 0 && has_mapped(a) && a->agent.gate != AGENT_GATE_OPEN)
+		r = agent_unmap_aliases(&a->agent, err);
+	for (size_t i = 0; r == 0 && a->agent.gate != AGENT_GATE_OPEN && i < a->n_aliases; i++)
+		a->aliases[i].flags |= AGENT_ALIAS_AWAY;
+	return r;
+}
+
+int share_hide(struct datapath *d, struct brumate_error *err)
+{
+	int r = share_is_used(d) ? agents_ask(d, hide_aliases, err) : 0;
+
+	d->aliases_hidden = r == 0;
+	for (size_t i = 0; i < d->n_agents; i++)
+		if (has_mapped(&d->agents[i]))
+			d->aliases_hidden = false;
+	return r;
+}
+
+/* ---- bringing back ---- */
+
+static const struct datapath_loan *find_loan(const struct datapath_agent *owner, uint64_t piece)
+{
+	for (size_t i = 0; i < owner->n_loans; i++)
+		if (owner->loans[i].piece == piece)
+			return &owner->loans[i];
+	return NULL;
+}
+
+static int add_loan(struct datapath_agent *owner, uint64_t piece)
+{
+	struct datapath_loan *loans;
+
+	if (find_loan(owner, piece))
+		return 0;
+	loans = array_room(owner->loans, owner->n_loans, sizeof(*loans));
+	if (!loans)
+		return -ENOMEM;
+	owner->loans = loans;
+	loans[owner->n_loans++] = (struct datapath_loan){ piece, -1 };
+	return 0;
+}
+
+/* Which pieces of @a's are to be exported for it. */
+static int want_loans(struct datapath *d, const struct datapath_agent *a, struct brumate_error *err)
+{
+	for (size_t i = 0; i < a->n_aliases; i++) {
+		const struct agent_alias *alias = &a->aliases[i];
+		struct datapath_agent *owner = find_owner(d, alias);
+
+		if (!(alias->flags & AGENT_ALIAS_AWAY))
+			continue;
+		if (!owner)
+			return brumate_fail(err, EIO,
+					    "process %d: the device memory of process %d that it "
+					    "uses is gone",
+					    a->agent.id.pid, alias->pid);
+		if (add_loan(owner, alias->piece) < 0)
+			return brumate_fail(err, ENOMEM, "%m");
+	}
+	return 0;
+}
+
+static int export_loans(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
+{
+	auto_free uint64_t *ids = calloc(a->n_loans + 1, sizeof(*ids));
+	auto_free int *fds = calloc(a->n_loans + 1, sizeof(*fds));
+
+	(void)d;
+	if (!ids || !fds)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < a->n_loans; i++)
+		ids[i] = a->loans[i].piece;
+	int r = agent_export(&a->agent, ids, a->n_loans, fds, err);
+	for (size_t i = 0; r == 0 && i < a->n_loans; i++)
+		a->loans[i].fd = fds[i];
+	return r;
+}
+
+static int map_aliases(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
+{
+	auto_free uint64_t *ids = calloc(a->n_aliases + 1, sizeof(*ids));
+	auto_free int *fds = calloc(a->n_aliases + 1, sizeof(*fds));
+	size_t n = 0;
+
+	if (!ids || !fds)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < a->n_aliases; i++) {
+		const struct datapath_agent *owner = find_owner(d, &a->aliases[i]);
+		const struct datapath_loan *loan =
+			owner ? find_loan(owner, a->aliases[i].piece) : NULL;
+
+		if (!loan || !(a->aliases[i].flags & AGENT_ALIAS_AWAY))
+			continue;
+		ids[n] = a->aliases[i].id;
+		fds[n++] = loan->fd;
+	}
+	return n ? agent_map(&a->agent, ids, fds, n, err) : 0;
+}
+
+static void drop_loans(struct datapath *d)
+{
+	for (size_t i = 0; i < d->n_agents; i++)
+		datapath_agent_unshare(&d->agents[i]);
+}
+
+int share_bring(struct datapath *d, struct brumate_error *err)
+{
+	int r = share_is_used(d) ? agents_ask(d, list_aliases, err) : 0;
+
+	for (size_t i = 0; r == 0 && i < d->n_agents; i++)
+		r = want_loans(d, &d->agents[i], err);
+	if (r == 0)
+		r = agents_ask(d, export_loans, err);
+	if (r == 0)
+		r = agents_ask(d, map_aliases, err);
+	drop_loans(d);
+	return r;
+}

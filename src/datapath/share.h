@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Memory that members of a job share. One of them made it, its owner: that one's agent parks it as all of its
+ * pieces. The others have aliases of it, which nobody copies: they are unmapped with all the rest, and mapped
+ * again from what the owner exports once it has its memory back.
+ */
+#pragma once
+
+#include "datapath/datapath.h"
+
+/** Whether the process, as its agent told last, has memory of others mapped. */
+bool share_uses_others(const struct datapath_agent *a);
+/** Whether any of them has. */
+bool share_is_used(const struct datapath *d);
+
+/** Refuses where the owner of what a member has mapped is not among the agents: -EOPNOTSUPP. Their gates are
+ * closed. */
+int share_check(struct datapath *d, struct brumate_error *err);
+
+/** Unmaps all aliases of members whose gates are closed. d->aliases_hidden says whether that is all there are. */
+int share_hide(struct datapath *d, struct brumate_error *err);
+
+/** Maps all aliases that are not mapped. Their owners have their memory. */
+int share_bring(struct datapath *d, struct brumate_error *err);
