@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Processes that share device memory in a ring: each has memory of its own, and that of the next one. The word
+ * says how it gets there: "fd" (a descriptor by SCM_RIGHTS, closed at both ends), "pidfd" (a descriptor that its
+ * maker keeps open), "ipc" (a legacy handle), or "small" (the same, of a small allocation). In each step a process
+ * adds to a part of either memory and writes a word to that of the next one, by one mapping; that one reads it by
+ * its own, and the writer by another mapping. --port is the number of processes, which take the GPUs from --gpu on
+ * in turn.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cuda.h"
+#include "program.h"
+
+enum { MEMBERS_MAX = 8, GRANULE = 2 << 20 };
+
+static unsigned int n_members = 2, me;
+static int links[MEMBERS_MAX][MEMBERS_MAX]; /* of the row's member, to the column's */
+
+static void make_links(void)
+{
+	for (unsigned int i = 0; i < n_members; i++)
+		for (unsigned int k = 0; k < i; k++) {
+			int pair[2];
+
+			if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+				die("socketpair");
+			links[i][k] = pair[0];
+			links[k][i] = pair[1];
+		}
+}
+
+static void tell(unsigned int whom, const void *what, size_t len)
+{
+	if (send(links[me][whom], what, len, MSG_NOSIGNAL) != (ssize_t)len)
+		die("member %u does not hear", whom);
+}
+
+static void hear(unsigned int whom, void *ret, size_t len)
+{
+	if (recv(links[me][whom], ret, len, MSG_WAITALL) != (ssize_t)len)
+		die("member %u does not tell", whom);
+}
+
+/* Nobody passes before all have come. */
+static void meet(void)
+{
+	char c = 'x';
+
+	for (unsigned int i = 0; i < n_members; i++)
+		if (i != me)
+			tell(i, &c, 1);
+	for (unsigned int i = 0; i < n_members; i++)
+		if (i != me)
+			hear(i, &c, 1);
+}
+
+/* ---- descriptors ---- */
+
+static void send_fd(unsigned int whom, int fd)
+{
+	char c = 0, room[CMSG_SPACE(sizeof(int))] = { 0 };
+	struct iovec io = { &c, 1 };
+	struct msghdr m = {
+		.msg_iov = &io, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof(room)
+	};
+	struct cmsghdr *head = CMSG_FIRSTHDR(&m);
+
+	*head = (struct cmsghdr){ .cmsg_level = SOL_SOCKET,
+				  .cmsg_type = SCM_RIGHTS,
+				  .cmsg_len = CMSG_LEN(sizeof(int)) };
+	memcpy(CMSG_DATA(head), &fd, sizeof(fd));
+	if (sendmsg(links[me][whom], &m, 0) < 0)
+		die("sendmsg: %m");
+}
+
+static int receive_fd(unsigned int whom)
+{
+	char c, room[CMSG_SPACE(sizeof(int))];
+	struct iovec io = { &c, 1 };
+	struct msghdr m = {
+		.msg_iov = &io, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof(room)
+	};
+	int fd;
+
+	if (recvmsg(links[me][whom], &m, MSG_CMSG_CLOEXEC) <= 0 || !CMSG_FIRSTHDR(&m))
+		die("recvmsg: %m");
+	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof(fd));
+	return fd;
+}
+
+static int take_fd_from(unsigned int whom)
+{
+	int told[2], pidfd, fd;
+
+	hear(whom, told, sizeof(told));
+	pidfd = (int)syscall(SYS_pidfd_open, told[0], 0);
+	fd = pidfd < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, pidfd, told[1], 0);
+	if (fd < 0)
+		die("pidfd_getfd: %m");
+	close(pidfd);
+	return fd;
+}
+
+/* ---- memory ---- */
+
+struct state {
+	struct gpu gpu;
+	size_t part; /* bytes of each of the two arrays in one memory; a word follows them */
+	CUdeviceptr own, next, again; /* again: the next one's by another mapping */
+	struct array mine, theirs;
+	CUmemGenericAllocationHandle handle;
+};
+
+static CUmemAllocationProp prop_of(int device)
+{
+	return (CUmemAllocationProp){
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.location = { CU_MEM_LOCATION_TYPE_DEVICE, device },
+	};
+}
+
+static CUdeviceptr map_handle(CUmemGenericAllocationHandle handle, size_t bytes, int device)
+{
+	CUmemAccessDesc access = { prop_of(device).location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+	CUdeviceptr address;
+
+	CHECKED(cuMemAddressReserve(&address, bytes, 0, 0, 0));
+	CHECKED(cuMemMap(address, bytes, 0, handle, 0));
+	CHECKED(cuMemSetAccess(address, bytes, &access, 1));
+	return address;
+}
+
+static CUdeviceptr import_fd(int fd, size_t bytes, int device)
+{
+	CUmemGenericAllocationHandle handle;
+
+	CHECKED(cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd,
+					       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	return map_handle(handle, bytes, device);
+}
+
+static void share_by_fd(struct state *s, bool keep_open)
+{
+	size_t bytes = 2 * s->part + GRANULE;
+	unsigned int next = (me + 1) % n_members, before = (me + n_members - 1) % n_members;
+	CUmemAllocationProp prop = prop_of(s->gpu.device);
+	int fd;
+
+	CHECKED(cuMemCreate(&s->handle, bytes, &prop, 0));
+	s->own = map_handle(s->handle, bytes, s->gpu.device);
+	CHECKED(cuMemExportToShareableHandle(&fd, s->handle,
+					     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	if (keep_open)
+		tell(before, (int[]){ getpid(), fd }, 2 * sizeof(int));
+	else
+		send_fd(before, fd);
+	int theirs = keep_open ? take_fd_from(next) : receive_fd(next);
+	s->next = import_fd(theirs, bytes, s->gpu.device);
+	s->again = import_fd(theirs, bytes, s->gpu.device);
+	close(theirs);
+	if (!keep_open)
+		close(fd);
+}
+
+static void share_by_handle(struct state *s)
+{
+	unsigned int next = (me + 1) % n_members, before = (me + n_members - 1) % n_members;
+	CUipcMemHandle handle;
+
+	CHECKED(cuMemAlloc_v2(&s->own, 2 * s->part + 4096));
+	CHECKED(cuIpcGetMemHandle(&handle, s->own));
+	tell(before, &handle, sizeof(handle));
+	hear(next, &handle, sizeof(handle));
+	CHECKED(cuIpcOpenMemHandle_v2(&s->next, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+	s->again = s->next;
+}
+
+/* ---- steps ---- */
+
+static bool word_is(CUdeviceptr at, uint32_t wanted)
+{
+	uint32_t word = 0;
+
+	CHECKED(cuMemcpyDtoH_v2(&word, at, sizeof(word)));
+	if (word != wanted)
+		say("member %u: %u at %#llx, not %u", me, word, (unsigned long long)at, wanted);
+	return word == wanted;
+}
+
+static bool step(void *state, uint64_t n)
+{
+	struct state *s = state;
+	CUdeviceptr there = s->next + 2 * s->part;
+	uint32_t word = (uint32_t)n;
+	bool right;
+
+	array_add(&s->mine, NULL);
+	array_add(&s->theirs, NULL);
+	LAUNCH(s->gpu.store_u32, 1, NULL, &there, &word);
+	CHECKED(cuCtxSynchronize());
+	meet();
+	right = word_is(s->own + 2 * s->part, word) && word_is(s->again + 2 * s->part, word) &&
+		array_check(&s->mine, NULL) && array_check(&s->theirs, NULL);
+	meet();
+	return right;
+}
+
+static void say_member(void *state)
+{
+	printf("member %u ", me);
+}
+
+static void run_member(const struct options *options)
+{
+	bool small = !strcmp(options->word, "small");
+	struct state s = { .part = small ? 65536 : options->mib << 19 };
+	int n_gpus;
+
+	cuda_load();
+	CHECKED(cuInit(0));
+	CHECKED(cuDeviceGetCount(&n_gpus));
+	gpu_open(&s.gpu, (options->gpu + (int)me) % n_gpus);
+	if (small || !strcmp(options->word, "ipc"))
+		share_by_handle(&s);
+	else
+		share_by_fd(&s, !strcmp(options->word, "pidfd"));
+	array_over(&s.mine, &s.gpu, s.own, s.part);
+	array_over(&s.theirs, &s.gpu, s.next + s.part, s.part);
+	meet();
+	steps_run(options, step, say_member, &s);
+}
+
+int main(int argc, char **argv)
+{
+	struct options options = { .mib = 16, .chunk_mib = 1, .interval_ms = 10, .port = 2 };
+	bool all_right = true;
+	int status;
+
+	options_parse(
+		&options, argc, argv,
+		"partners fd|pidfd|ipc|small [--port 2] [--mib 16] [--gpu 0] [--interval-ms 10]");
+	n_members = (unsigned int)options.port;
+	if (!options.word || n_members < 2 || n_members > MEMBERS_MAX)
+		die("how memory is shared, and 2 to %d members", MEMBERS_MAX);
+	make_links();
+	for (me = 0; me < n_members; me++)
+		if (!fork()) {
+			run_member(&options);
+			return 0;
+		}
+	while (wait(&status) > 0)
+		all_right = all_right && !status;
+	return !all_right;
+}
