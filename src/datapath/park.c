@@ -501,6 +501,7 @@ static int fill_vault(struct datapath *d, struct brumate_error *err)
 			struct datapath_agent *a = &d->agents[i];
 
 			all[v->n_pieces] = vault_piece_of(a->agent.id, &a->pieces[k]);
+			all[v->n_pieces].token = a->token;
 			all[v->n_pieces++].fd = take_fd(&a->fds[k]);
 		}
 	return 0;
@@ -705,9 +706,10 @@ static int own_and_share(struct datapath *d, struct brumate_error *err)
 {
 	int r = share_hide(d, err);
 
-	if (r == 0)
-		r = own_pieces(d, err);
-	return r < 0 ? r : share_bring(d, err);
+	if (r < 0 || (r = own_pieces(d, err)) < 0)
+		return r;
+	r = fault_point("share.owned");
+	return r < 0 ? brumate_fail(err, -r, "injected: %m") : share_bring(d, err);
 }
 
 int park_map(struct datapath *d, struct brumate_error *err)

@@ -47,27 +47,84 @@ static struct datapath_agent *find_owner(struct datapath *d, const struct agent_
 	return NULL;
 }
 
+static int list_pieces(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
+{
+	struct agent_piece *pieces = NULL;
+	size_t n = 0;
+	int r = agent_list(&a->agent, &pieces, &n, err);
+
+	(void)d;
+	if (r < 0)
+		return r;
+	datapath_agent_fini(a);
+	a->pieces = pieces;
+	a->n_pieces = n;
+	return 0;
+}
+
+/* Who has what of whom, and what of that there is. */
+static int look(struct datapath *d, struct brumate_error *err)
+{
+	int r = agents_ask(d, list_aliases, err);
+
+	return r < 0 ? r : agents_ask(d, list_pieces, err);
+}
+
+static bool has_piece(const struct datapath_agent *a, uint64_t id)
+{
+	for (size_t i = 0; i < a->n_pieces; i++)
+		if (a->pieces[i].id == id)
+			return true;
+	return false;
+}
+
+/* Whether its owner would export it. */
+static bool is_there(struct datapath *d, const struct agent_alias *alias)
+{
+	const struct datapath_agent *owner = find_owner(d, alias);
+
+	return owner && has_piece(owner, alias->piece);
+}
+
+static int check_alias(struct datapath *d, const struct datapath_agent *a,
+		       const struct agent_alias *alias, struct brumate_error *err)
+{
+	const struct datapath_agent *owner = find_owner(d, alias);
+
+	if (is_there(d, alias))
+		return 0;
+	brumate_fail(err, EOPNOTSUPP, "process %d uses device memory of process %d, which %s",
+		     a->agent.id.pid, alias->pid,
+		     owner ? "has let go of it" : "has ended or is not of this job");
+	brumate_hint(err,
+		     "nobody can export it any more; it can be saved once process %d lets go of "
+		     "it, too",
+		     a->agent.id.pid);
+	return -EOPNOTSUPP;
+}
+
 int share_check(struct datapath *d, struct brumate_error *err)
 {
-	int r = share_is_used(d) ? agents_ask(d, list_aliases, err) : 0;
+	int r = share_is_used(d) ? look(d, err) : 1;
 
 	for (size_t i = 0; r == 0 && i < d->n_agents; i++)
-		for (size_t k = 0; k < d->agents[i].n_aliases; k++) {
-			const struct agent_alias *alias = &d->agents[i].aliases[k];
-
-			if (find_owner(d, alias))
-				continue;
-			brumate_fail(
-				err, EOPNOTSUPP,
-				"process %d uses device memory of process %d, which has ended or "
-				"is not of this job",
-				d->agents[i].agent.id.pid, alias->pid);
-			return -EOPNOTSUPP;
-		}
-	return r;
+		for (size_t k = 0; r == 0 && k < d->agents[i].n_aliases; k++)
+			r = check_alias(d, &d->agents[i], &d->agents[i].aliases[k], err);
+	return r < 0 ? r : 0;
 }
 
 /* ---- hiding ---- */
+
+/* A descriptor of memory whose owner has ended while it was away; borrowed, or -1. */
+static int find_parked(const struct datapath *d, const struct agent_alias *alias)
+{
+	const struct vault *v = d->vault;
+
+	for (size_t i = 0; i < v->n_pieces; i++)
+		if (v->pieces[i].token == alias->token && v->pieces[i].id == alias->piece)
+			return v->pieces[i].fd;
+	return -1;
+}
 
 static bool has_mapped(const struct datapath_agent *a)
 {
@@ -77,21 +134,40 @@ static bool has_mapped(const struct datapath_agent *a)
 	return false;
 }
 
+/* Whether all of it can be brought back. */
+static bool may_be_hidden(struct datapath *d, const struct datapath_agent *a)
+{
+	for (size_t i = 0; i < a->n_aliases; i++)
+		if (!is_there(d, &a->aliases[i]) && find_parked(d, &a->aliases[i]) < 0)
+			return false;
+	return a->agent.gate != AGENT_GATE_OPEN;
+}
+
 static int hide_aliases(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
 {
-	int r = list_aliases(d, a, err);
-
-	if (r == 0 && has_mapped(a) && a->agent.gate != AGENT_GATE_OPEN)
-		r = agent_unmap_aliases(&a->agent, err);
-	for (size_t i = 0; r == 0 && a->agent.gate != AGENT_GATE_OPEN && i < a->n_aliases; i++)
+	if (!has_mapped(a) || !may_be_hidden(d, a))
+		return 0;
+	int r = agent_unmap_aliases(&a->agent, err);
+	for (size_t i = 0; r == 0 && i < a->n_aliases; i++)
 		a->aliases[i].flags |= AGENT_ALIAS_AWAY;
 	return r;
 }
 
+static bool any_imported(const struct datapath *d)
+{
+	for (size_t i = 0; i < d->n_agents; i++)
+		for (size_t k = 0; k < d->agents[i].n_pieces; k++)
+			if (d->agents[i].pieces[k].flags & AGENT_PIECE_IMPORTED)
+				return true;
+	return false;
+}
+
 int share_hide(struct datapath *d, struct brumate_error *err)
 {
-	int r = share_is_used(d) ? agents_ask(d, hide_aliases, err) : 0;
+	int r = share_is_used(d) ? look(d, err) : 0;
 
+	if (r == 0 && share_is_used(d) && any_imported(d))
+		r = agents_ask(d, hide_aliases, err);
 	d->aliases_hidden = r == 0;
 	for (size_t i = 0; i < d->n_agents; i++)
 		if (has_mapped(&d->agents[i]))
@@ -132,6 +208,8 @@ static int want_loans(struct datapath *d, const struct datapath_agent *a, struct
 
 		if (!(alias->flags & AGENT_ALIAS_AWAY))
 			continue;
+		if (!owner && find_parked(d, alias) >= 0)
+			continue;
 		if (!owner)
 			return brumate_fail(err, EIO,
 					    "process %d: the device memory of process %d that it "
@@ -171,11 +249,15 @@ static int map_aliases(struct datapath *d, struct datapath_agent *a, struct brum
 		const struct datapath_agent *owner = find_owner(d, &a->aliases[i]);
 		const struct datapath_loan *loan =
 			owner ? find_loan(owner, a->aliases[i].piece) : NULL;
+		int fd = loan ? loan->fd : find_parked(d, &a->aliases[i]);
 
-		if (!loan || !(a->aliases[i].flags & AGENT_ALIAS_AWAY))
+		if (!(a->aliases[i].flags & AGENT_ALIAS_AWAY))
 			continue;
+		if (fd < 0)
+			return brumate_fail(err, EAGAIN, "process %d ended meanwhile",
+					    a->aliases[i].pid);
 		ids[n] = a->aliases[i].id;
-		fds[n++] = loan->fd;
+		fds[n++] = fd;
 	}
 	return n ? agent_map(&a->agent, ids, fds, n, err) : 0;
 }

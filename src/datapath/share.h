@@ -17,7 +17,8 @@ bool share_is_used(const struct datapath *d);
  * closed. */
 int share_check(struct datapath *d, struct brumate_error *err);
 
-/** Unmaps all aliases of members whose gates are closed. d->aliases_hidden says whether that is all there are. */
+/** Where memory is to be made anew: unmaps the aliases of members whose gates are closed, but not what nobody could
+ * export again. d->aliases_hidden says whether none is mapped any more. */
 int share_hide(struct datapath *d, struct brumate_error *err);
 
 /** Maps all aliases that are not mapped. Their owners have their memory. */

@@ -129,9 +129,10 @@ bool vault_is_alone(const struct vault *v)
 
 static json_t *encode_piece(const struct vault_piece *p)
 {
-	return json_pack("{s:i,s:I,s:I,s:I,s:I,s:s}", "pid", p->process.pid, "start",
+	return json_pack("{s:i,s:I,s:I,s:I,s:I,s:s,s:I}", "pid", p->process.pid, "start",
 			 (json_int_t)p->process.start_ticks, "id", (json_int_t)p->id, "va",
-			 (json_int_t)p->va, "len", (json_int_t)p->len_bytes, "gpu", p->gpu);
+			 (json_int_t)p->va, "len", (json_int_t)p->len_bytes, "gpu", p->gpu, "token",
+			 (json_int_t)p->token);
 }
 
 static json_t *encode_copy(const struct host_copy *copy)
@@ -160,7 +161,7 @@ char *vault_encode(const struct vault *v)
 
 static int decode_piece(struct vault_piece *ret, json_t *o, struct brumate_error *err)
 {
-	int64_t pid = 0, start = -1, id = 0, va = -1, len = 0;
+	int64_t pid = 0, start = -1, id = 0, va = -1, len = 0, token = 0;
 	const char *gpu;
 	int r;
 
@@ -169,6 +170,7 @@ static int decode_piece(struct vault_piece *ret, json_t *o, struct brumate_error
 	    (r = wire_get_int(o, "id", 1, INT64_MAX, &id, err)) < 0 ||
 	    (r = wire_get_int(o, "va", 0, INT64_MAX, &va, err)) < 0 ||
 	    (r = wire_get_int(o, "len", 1, 1ll << 48, &len, err)) < 0 ||
+	    (r = wire_get_int(o, "token", INT64_MIN, INT64_MAX, &token, err)) < 0 ||
 	    (r = wire_need_string(o, "gpu", &gpu, err)) < 0)
 		return r;
 	if (!pid || start < 0 || !id || va < 0 || !len || strlen(gpu) >= sizeof(ret->gpu))
@@ -177,6 +179,7 @@ static int decode_piece(struct vault_piece *ret, json_t *o, struct brumate_error
 				     .id = (uint64_t)id,
 				     .va = (uint64_t)va,
 				     .len_bytes = (uint64_t)len,
+				     .token = (uint64_t)token,
 				     .fd = -1 };
 	strcpy(ret->gpu, gpu);
 	return 0;

@@ -19,6 +19,7 @@ enum { VAULT_PIECES_MAX = 1 << 20, VAULT_SEGMENTS_MAX = 1 << 16 };
 struct vault_piece {
 	struct proc_id process;
 	uint64_t id, va, len_bytes; /* as wire/agent.h has them */
+	uint64_t token;		    /* of the process, where it shares memory with others; else 0 */
 	char gpu[DEV_UUID_TEXT_BYTES];
 	int fd; /* keeps its device memory; -1: the vault has none of it */
 };

@@ -3,9 +3,11 @@
 """Jobs whose processes share device memory: by descriptors and by legacy IPC handles. What is saved is saved once,
 and comes back shared, at the same addresses."""
 
+import os
 import re
+import signal
 
-from cases import case, expect, main, wait_until
+from cases import EXIT_STILL_RUNNING, case, expect, main, read_text, wait_until, with_env
 
 MIB = 16
 
@@ -86,6 +88,156 @@ def restore_pidfd(bed):
 @case
 def restore_ipc(bed):
     restores(bed, "ipc")
+
+
+@case
+def between_four(bed):
+    suspends(bed, "ipc", 4, times=1)
+    restores(bed, "fd", 4, times=1)
+
+
+@with_env(BRUMATE_SIM_GPUS="1")
+@case
+def on_one_gpu(bed):
+    suspends(bed, "fd", 3)
+    restores(bed, "small", times=1)
+
+
+@case
+def is_saved_once(bed):
+    """What the checkpoint has of device memory is what the owners have."""
+    job, log = partners(bed, "fd", mib=64)
+    saved = bed.operation("checkpoint", job, "--leave-running")
+    go_on(log)
+    expect(2 << 26 <= saved["data_bytes"] < 2.4 * (1 << 26), f"not two memories of 64 MiB: {saved}")
+
+
+@case
+def on_exchanged_gpus(bed):
+    job, log = partners(bed, "fd")
+    bed.operation("suspend", job)
+    bed.operation("resume", job, "--gpu-map", "0=1,1=0")
+    go_on(log)
+    saved = bed.operation("checkpoint", job)
+    bed.operation("restore", saved["checkpoint"], "--gpu-map", "0=1,1=0")
+    go_on(log)
+
+
+@case
+def again_and_again(bed):
+    """By what changed, on to disk while the job runs, and from the last of these checkpoints."""
+    job, log = partners(bed, "pidfd")
+    bed.operation("checkpoint", job, "--leave-running", "--keep-copy")
+    go_on(log)
+    bed.operation("checkpoint", job, "--leave-running", "--keep-copy", "--live")
+    go_on(log)
+    bed.operation("suspend", job)
+    bed.operation("resume", job, "--keep-copy")
+    go_on(log)
+    saved = bed.operation("checkpoint", job)
+    bed.operation("restore", saved["checkpoint"])
+    go_on(log)
+
+
+@case
+def given_at_every_moment(bed):
+    """Members ask each other for memory all the while: none waits for long, and none gets what was there before."""
+    job, log = partners(bed, "anew", 3, "--interval-ms", 0, mib=4)
+    for _ in range(6):
+        bed.operation("suspend", job)
+        bed.operation("resume", job)
+        go_on(log)
+    saved = bed.operation("checkpoint", job)
+    bed.operation("restore", saved["checkpoint"])
+    go_on(log)
+
+
+@case
+def host_memory(bed):
+    job, log = suspends(bed, "host")
+    saved = bed.operation("checkpoint", job)
+    bed.operation("restore", saved["checkpoint"])
+    go_on(log)
+
+
+def member(log, which):
+    return int(re.search(rf"^member {which} pid (\d+)$", log.text(), re.M).group(1))
+
+
+def ends(bed, job):
+    bed.wait_state(job, ("exited", "lost"))
+    wait_until(lambda: not any(bed.vram()), "no device memory in use", 30)
+
+
+@case
+def owner_killed_while_suspended(bed):
+    """The other has memory of it, and gets it back; it ends as it would have without brumate."""
+    for way in ("fd", "ipc"):
+        job, log = partners(bed, way)
+        bed.operation("suspend", job)
+        os.kill(member(log, 0), signal.SIGKILL)
+        bed.operation("resume", job)
+        ends(bed, job)
+
+
+@case
+def owner_that_has_ended_is_named(bed):
+    """Nobody exports its memory any more: who uses it goes on, and is not saved."""
+    handle = f"{bed.dir}/handle"
+    kinds = f"{bed.program('kinds')} %s --mib 8 --interval-ms 10 --path {handle}"
+    job, log = bed.started(["sh", "-c", f"{kinds % 'ipc-export'} & echo owner $!; until [ -e {handle} ]; do :; done; "
+                                        f"{kinds % 'ipc-import'} & wait $!"])
+    log.wait_until(lambda text: text.count("ready pid") == 2, "both are ready")
+    owner = int(re.search(r"^owner (\d+)$", log.text(), re.M).group(1))
+    os.kill(owner, signal.SIGKILL)
+    wait_until(lambda: owner not in [int(p) for p in os.listdir("/proc") if p.isdigit()]
+               or read_text(f"/proc/{owner}/stat").split(") ")[1][0] == "Z", "the owner to end")
+    refused = bed.fails(EXIT_STILL_RUNNING, "suspend", job)
+    expect(f"memory of process {owner}, which has ended" in refused.err, refused.err)
+    bed.expect_state(job, "running")
+    lines = len(log.lines())
+    wait_until(lambda: len(log.lines()) > lines + 3, "more steps")
+    expect("BAD" not in log.text(), "wrong data")
+
+
+@case
+def shim_killed_on_the_way_out(bed):
+    killed(bed, "ipc", "suspend", ("suspend.gate.end", "suspend.park.end", "suspend.unmap.end", "suspend.settle.begin"))
+
+
+@case
+def shim_killed_on_the_way_back(bed):
+    killed(bed, "fd", "resume", ("resume.gpu-unlock.end", "resume.map.begin", "share.owned", "resume.map.end",
+                                 "resume.open.end"))
+
+
+def killed(bed, way, verb, points):
+    job, log = partners(bed, way)
+    for point in points:
+        if verb == "resume":
+            bed.operation("suspend", job)
+        bed.fault(point, "kill")
+        bed.cli(verb, job)
+        expect(not bed.disarm(), f"{point} was not passed")
+        bed.wait_state(job, ("running", "suspended"))
+        if bed.state(job) == "suspended":
+            bed.operation("resume", job)
+        go_on(log)
+
+
+@case
+def copies_fail(bed):
+    """What cannot be mapped again is taken back, and tried anew."""
+    job, log = partners(bed, "pidfd")
+    for point in ("share.owned", "agent.aliases", "agent.export"):
+        bed.operation("suspend", job)
+        bed.fault(point, "error:5")
+        bed.cli("resume", job)
+        expect(not bed.disarm(), f"{point} was not passed")
+        bed.wait_state(job, ("running", "suspended"))
+        if bed.state(job) == "suspended":
+            bed.operation("resume", job)
+        go_on(log)
 
 
 main()

@@ -2,7 +2,9 @@
 /*
  * Processes that share device memory in a ring: each has memory of its own, and that of the next one. The word
  * says how it gets there: "fd" (a descriptor by SCM_RIGHTS, closed at both ends), "pidfd" (a descriptor that its
- * maker keeps open), "ipc" (a legacy handle), or "small" (the same, of a small allocation). In each step a process
+ * maker keeps open), "ipc" (a legacy handle), or "small" (the same, of a small allocation). With the word "anew" it
+ * is passed as by "pidfd", and in each step by another handle, too; "host" is host memory: a memfd that both map and register. In each
+ * step a process
  * adds to a part of either memory and writes a word to that of the next one, by one mapping; that one reads it by
  * its own, and the writer by another mapping. --port is the number of processes, which take the GPUs from --gpu on
  * in turn.
@@ -10,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -34,6 +37,15 @@ static void make_links(void)
 			links[i][k] = pair[0];
 			links[k][i] = pair[1];
 		}
+}
+
+/* Whoever ends is missed by the others only if nobody else has its ends of the links. */
+static void close_links_but(unsigned int whose)
+{
+	for (unsigned int i = 0; i < n_members; i++)
+		for (unsigned int k = 0; k < n_members; k++)
+			if (i != k && i != whose)
+				close(links[i][k]);
 }
 
 static void tell(unsigned int whom, const void *what, size_t len)
@@ -115,6 +127,8 @@ struct state {
 	size_t part; /* bytes of each of the two arrays in one memory; a word follows them */
 	CUdeviceptr own, next, again; /* again: the next one's by another mapping */
 	struct array mine, theirs;
+	bool anew;
+	int fd; /* of the next one's memory */
 	CUmemGenericAllocationHandle handle;
 };
 
@@ -138,13 +152,18 @@ static CUdeviceptr map_handle(CUmemGenericAllocationHandle handle, size_t bytes,
 	return address;
 }
 
-static CUdeviceptr import_fd(int fd, size_t bytes, int device)
+static CUmemGenericAllocationHandle import_handle(int fd)
 {
 	CUmemGenericAllocationHandle handle;
 
 	CHECKED(cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd,
 					       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-	return map_handle(handle, bytes, device);
+	return handle;
+}
+
+static CUdeviceptr import_fd(int fd, size_t bytes, int device)
+{
+	return map_handle(import_handle(fd), bytes, device);
 }
 
 static void share_by_fd(struct state *s, bool keep_open)
@@ -165,7 +184,9 @@ static void share_by_fd(struct state *s, bool keep_open)
 	int theirs = keep_open ? take_fd_from(next) : receive_fd(next);
 	s->next = import_fd(theirs, bytes, s->gpu.device);
 	s->again = import_fd(theirs, bytes, s->gpu.device);
-	close(theirs);
+	s->fd = theirs;
+	if (!s->anew)
+		close(theirs);
 	if (!keep_open)
 		close(fd);
 }
@@ -183,6 +204,39 @@ static void share_by_handle(struct state *s)
 	s->again = s->next;
 }
 
+/* Of host memory that all processes map, each memory is a part. */
+static char *shared_host;
+
+static CUdeviceptr register_part(struct state *s, unsigned int whose)
+{
+	size_t bytes = 2 * s->part + GRANULE;
+	char *part = shared_host + whose * bytes;
+	CUdeviceptr address;
+
+	CHECKED(cuMemHostRegister_v2(part, bytes, CU_MEMHOSTREGISTER_DEVICEMAP));
+	CHECKED(cuMemHostGetDevicePointer_v2(&address, part, 0));
+	return address;
+}
+
+static void make_shared_host(size_t part)
+{
+	size_t bytes = n_members * (2 * part + GRANULE);
+	int fd = memfd_create("partners", MFD_CLOEXEC);
+
+	if (fd < 0 || ftruncate(fd, (off_t)bytes) < 0)
+		die("memfd: %m");
+	shared_host = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (shared_host == MAP_FAILED)
+		die("mmap: %m");
+}
+
+static void share_host(struct state *s)
+{
+	s->own = register_part(s, me);
+	s->next = register_part(s, (me + 1) % n_members);
+	s->again = s->next;
+}
+
 /* ---- steps ---- */
 
 static bool word_is(CUdeviceptr at, uint32_t wanted)
@@ -193,6 +247,20 @@ static bool word_is(CUdeviceptr at, uint32_t wanted)
 	if (word != wanted)
 		say("member %u: %u at %#llx, not %u", me, word, (unsigned long long)at, wanted);
 	return word == wanted;
+}
+
+/* The next one's memory by one more handle, for a moment. */
+static bool look_anew(struct state *s, uint32_t word)
+{
+	size_t bytes = 2 * s->part + GRANULE;
+	CUmemGenericAllocationHandle handle = import_handle(s->fd);
+	CUdeviceptr there = map_handle(handle, bytes, s->gpu.device);
+	bool right = word_is(there + 2 * s->part, word);
+
+	CHECKED(cuMemUnmap(there, bytes));
+	CHECKED(cuMemRelease(handle));
+	CHECKED(cuMemAddressFree(there, bytes));
+	return right;
 }
 
 static bool step(void *state, uint64_t n)
@@ -208,7 +276,8 @@ static bool step(void *state, uint64_t n)
 	CHECKED(cuCtxSynchronize());
 	meet();
 	right = word_is(s->own + 2 * s->part, word) && word_is(s->again + 2 * s->part, word) &&
-		array_check(&s->mine, NULL) && array_check(&s->theirs, NULL);
+		array_check(&s->mine, NULL) && array_check(&s->theirs, NULL) &&
+		(!s->anew || look_anew(s, word));
 	meet();
 	return right;
 }
@@ -220,8 +289,8 @@ static void say_member(void *state)
 
 static void run_member(const struct options *options)
 {
-	bool small = !strcmp(options->word, "small");
-	struct state s = { .part = small ? 65536 : options->mib << 19 };
+	bool small = !strcmp(options->word, "small"), anew = !strcmp(options->word, "anew");
+	struct state s = { .part = small ? 65536 : options->mib << 19, .anew = anew };
 	int n_gpus;
 
 	cuda_load();
@@ -230,8 +299,11 @@ static void run_member(const struct options *options)
 	gpu_open(&s.gpu, (options->gpu + (int)me) % n_gpus);
 	if (small || !strcmp(options->word, "ipc"))
 		share_by_handle(&s);
+	else if (shared_host)
+		share_host(&s);
 	else
-		share_by_fd(&s, !strcmp(options->word, "pidfd"));
+		share_by_fd(&s, anew || !strcmp(options->word, "pidfd"));
+	say("member %u pid %d", me, getpid());
 	array_over(&s.mine, &s.gpu, s.own, s.part);
 	array_over(&s.theirs, &s.gpu, s.next + s.part, s.part);
 	meet();
@@ -244,18 +316,22 @@ int main(int argc, char **argv)
 	bool all_right = true;
 	int status;
 
-	options_parse(
-		&options, argc, argv,
-		"partners fd|pidfd|ipc|small [--port 2] [--mib 16] [--gpu 0] [--interval-ms 10]");
+	options_parse(&options, argc, argv,
+		      "partners fd|pidfd|ipc|small|anew|host [--port 2] [--mib 16] [--gpu 0] "
+		      "[--interval-ms 10]");
 	n_members = (unsigned int)options.port;
 	if (!options.word || n_members < 2 || n_members > MEMBERS_MAX)
 		die("how memory is shared, and 2 to %d members", MEMBERS_MAX);
 	make_links();
+	if (!strcmp(options.word, "host"))
+		make_shared_host(options.mib << 19);
 	for (me = 0; me < n_members; me++)
 		if (!fork()) {
+			close_links_but(me);
 			run_member(&options);
 			return 0;
 		}
+	close_links_but(n_members);
 	while (wait(&status) > 0)
 		all_right = all_right && !status;
 	return !all_right;

@@ -318,6 +318,7 @@ static void run_unmap(struct agent_job *job, struct agent_reply *reply)
 
 	if (!need_closed(reply))
 		return;
+	lent_void(); /* nobody answers any more: the gates of all members are closed */
 	while ((piece = piece_after(id))) {
 		bool here = !piece_is_gone(piece) && (!only_aliases || piece_is_alias(piece));
 		int r = here ? call_in_context(piece, take_piece, NULL) : 0;

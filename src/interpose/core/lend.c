@@ -29,7 +29,7 @@
 #define FILE_TICKET_MAGIC 0x627275636d656d66ull /* block 0, and the id of a piece */
 
 enum {
-	PATIENCE_MS = 60000,
+	TRIES = 6000, /* a minute of them: time that the job is suspended does not count */
 	RETRY_MS = 10,
 	FILE_SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE,
 };
@@ -492,10 +492,9 @@ static void wait_outside(void)
 /* While the exporter's memory is away it lends nothing. We wait outside the gate: we may be next. */
 static int open_patiently(struct opened *opened, int device)
 {
-	uint64_t deadline_ns = deadline_in_ms(PATIENCE_MS);
 	int r;
 
-	while ((r = open_lent_once(opened, device)) == -EAGAIN && clock_now_ns() < deadline_ns)
+	for (int i = 0; (r = open_lent_once(opened, device)) == -EAGAIN && i < TRIES; i++)
 		wait_outside();
 	return r;
 }
@@ -645,7 +644,6 @@ static int import_once(struct piece **ret, const struct ticket *ticket)
 
 int lent_import(struct piece **ret, int fd)
 {
-	uint64_t deadline_ns = deadline_in_ms(PATIENCE_MS);
 	struct ticket ticket;
 	int r;
 
@@ -653,7 +651,7 @@ int lent_import(struct piece **ret, int fd)
 		return -ENODATA;
 	if (ticket.token == agent_token())
 		return find_own(ret, &ticket);
-	while ((r = import_once(ret, &ticket)) == -EAGAIN && clock_now_ns() < deadline_ns)
+	for (int i = 0; (r = import_once(ret, &ticket)) == -EAGAIN && i < TRIES; i++)
 		wait_outside();
 	return r;
 }
