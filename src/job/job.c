@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/fd.h"
+#include "base/log.h"
 #include "base/paths.h"
 #include "base/reserve.h"
 #include "job/log.h"
@@ -31,11 +32,13 @@
 
 enum {
 	RECORD_BYTES_MAX = 16 << 20,
+	SPARE_STEP_BYTES = 4096,
 	SUMMARY_BYTES_MAX = 1 << 20,
 	CMDLINE_BYTES_MAX = 2 * PATH_MAX
 };
 
-static const char record_name[] = "job.json", removed_prefix[] = ".removed-";
+static const char record_name[] = "job.json", spare_name[] = "job.json.spare",
+		  removed_prefix[] = ".removed-";
 
 /* ---- states ---- */
 
@@ -116,13 +119,44 @@ static int sync_parents(const struct job *j)
 	return r < 0 ? r : sync_dir(dir_fd, "../..");
 }
 
+/* Room on disk is put by for one record. What takes the place of the record frees that of the one before. */
+static void put_space_by(const char *spare, size_t record_bytes)
+{
+	const off_t want_bytes = (off_t)(record_bytes / SPARE_STEP_BYTES + 2) * SPARE_STEP_BYTES;
+	auto_close int fd = open(spare, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st) < 0 || (off_t)st.st_blocks * 512 >= want_bytes)
+		return;
+	/* Where it cannot be had, the next save tries again. */
+	if (fallocate(fd, 0, 0, want_bytes) < 0)
+		log_debug("no room is put by: path=%s reason=\"%m\"", spare);
+}
+
+/* The file is written where its room is, cut, and renamed: nobody sees half of it. */
+static int write_to_spare(const char *dir, const char *spare, const char *path, const char *text,
+			  size_t len_bytes)
+{
+	auto_close int fd = RESERVE_TRY(open(spare, O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
+
+	if (fd < 0)
+		return -ENOSPC;
+	int r = fd_write_full(fd, text, len_bytes);
+	if (r == 0 && (ftruncate(fd, (off_t)len_bytes) < 0 || fsync(fd) < 0))
+		r = -errno;
+	if (r == 0 && rename(spare, path) < 0)
+		r = -errno;
+	return r < 0 ? r : sync_dir(AT_FDCWD, dir);
+}
+
 static int write_record(const struct job *j, struct brumate_error *err)
 {
 	auto_json json_t *o = record_encode(j);
 	auto_free char *text = o ? json_dumps(o, JSON_INDENT(1)) : NULL;
 	auto_free char *path = path_format("%s/%s", j->dir, record_name);
+	auto_free char *spare = path_format("%s/%s", j->dir, spare_name);
 
-	if (!text || !path)
+	if (!text || !path || !spare)
 		return brumate_fail(err, ENOMEM, "record of job %s: %m", j->id);
 
 	/* A record that says the job lives is worthless after a crash of the machine; one that says
@@ -130,6 +164,10 @@ static int write_record(const struct job *j, struct brumate_error *err)
 	bool lasting = j->state == JOB_CHECKPOINTED || j->state == JOB_EXITED;
 	int r = lasting ? file_replace(AT_FDCWD, path, text, strlen(text), 0600)
 			: file_swap(AT_FDCWD, path, text, strlen(text), 0600);
+	if (r == -ENOSPC || r == -EDQUOT)
+		r = write_to_spare(j->dir, spare, path, text, strlen(text));
+	if (r == 0)
+		put_space_by(spare, strlen(text));
 	if (r == 0 && lasting)
 		r = sync_parents(j);
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", path) : 0;
@@ -141,7 +179,7 @@ int job_save(struct job *j, struct brumate_error *err)
 
 	r = r < 0 ? brumate_fail(err, -r, "injected at job.save: %m") : write_record(j, err);
 	/* A record whose directory was removed is wanted no more. */
-	j->unsaved = r < 0 && r != -ENOENT;
+	j->unsaved = r < 0 && r != -ENOENT ? -r : 0;
 	return r;
 }
 
@@ -807,6 +845,19 @@ static json_t *schedule_to_json(const struct job_schedule *s)
 	return take_ptr(&o);
 }
 
+/* What is to be known of it before all else. */
+static json_t *shown_message(const struct job *j)
+{
+	char text[JOB_MESSAGE_BYTES];
+
+	if (!j->unsaved)
+		return shown(j->message[0] ? j->message : NULL);
+	errno = j->unsaved;
+	snprintf(text, sizeof(text),
+		 "the record of this cannot be written, which is tried again until it can be: %m");
+	return json_string(text);
+}
+
 /* The reaper stands for a command that has ended. */
 static struct proc_id shown_process(const struct job *j)
 {
@@ -838,6 +889,5 @@ json_t *job_to_json(const struct job *j)
 		or_null(json_integer(j->exit_code),
 			state == JOB_EXITED && j->exit_code != JOB_EXIT_UNKNOWN),
 		"checkpoint", j->checkpoint, "checkpoint_path", shown(j->checkpoint_path),
-		"message", shown(j->message[0] ? j->message : NULL), "schedule",
-		schedule_to_json(&j->schedule));
+		"message", shown_message(j), "schedule", schedule_to_json(&j->schedule));
 }

@@ -4,6 +4,7 @@
  * $BRUMATE_STATE_DIR/jobs/ID (0700), holding
  *
  *	job.json    its record (record.h), replaced atomically
+ *	job.json.spare  room for the next record, where the disk is full
  *	last.json   the summary of its last operation
  *	shim.sock   socket of its shim, shim.lock flock'ed while one lives, keeper.lock while a keeper does
  *
@@ -104,7 +105,7 @@ int job_make_agent_dir(const struct job *j, struct brumate_error *err);
  * user's. Made where it is not there. -errno. */
 int job_open_criu_dir(const struct job *j, struct brumate_error *err);
 
-/** Writes the record. Where that fails, @j->unsaved says so until it succeeds. */
+/** Writes the record; on a full disk, where room is put by for it. Where that fails, @j->unsaved says so until it succeeds. */
 int job_save(struct job *j, struct brumate_error *err);
 
 /** Goes to @state if the transition table allows it (an assertion otherwise: our bug), and saves. */

@@ -108,7 +108,7 @@ struct job {
 	size_t n_gpus;
 	struct job_op op;
 	struct job_schedule schedule;
-	bool unsaved; /* what stands here could not be written to disk */
+	int unsaved; /* errno of why what stands here could not be written to disk; 0: it could */
 };
 
 #define JOB_EMPTY ((struct job){ 0 })

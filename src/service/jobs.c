@@ -28,6 +28,7 @@
 enum {
 	END_TIMEOUT_MS = 30000,
 	SHIM_TRIES = 5,
+	LOOK_TIMEOUT_MS = 1000,
 	SHIM_PAUSE_MS = 200,
 	RECOVER_TIMEOUT_MS = 180000, /* a CRIU of the dead shim may be waited for */
 };
@@ -120,9 +121,48 @@ static int count_gpu_processes(const struct job *j)
 	return n;
 }
 
+static bool is_settled(enum job_state state)
+{
+	switch (state) {
+	case JOB_SUSPENDING:
+	case JOB_RESUMING:
+	case JOB_CHECKPOINTING:
+	case JOB_RESTORING:
+		return false;
+	default:
+		return true;
+	}
+}
+
+/* What the record on disk says cannot be so for long: its shim may be unable to write another. */
+static bool is_doubtful(const struct job *j)
+{
+	bool lives = j->state == JOB_RUNNING || j->state == JOB_SUSPENDED;
+
+	return (!is_settled(j->state) || (lives && job_has_ended(j))) && !shim_has_ended(j);
+}
+
+/* The job as its shim knows it (owned); NULL where that does not say at once. */
+static json_t *ask_who_knows(const struct job *j)
+{
+	auto_free char *path = path_format("%s/shim.sock", j->dir);
+	auto_json json_t *reply = NULL;
+	struct wire w;
+
+	if (!path || wire_connect(&w, path, NULL) < 0)
+		return NULL;
+	int r = wire_call(&w, "io.brumate.job.Status", NULL, NULL, 0, NULL, NULL, &reply,
+			  deadline_in_ms(LOOK_TIMEOUT_MS), NULL);
+	wire_fini(&w);
+	return r < 0 ? NULL : json_incref(json_object_get(reply, "job"));
+}
+
 json_t *describe_job(const struct job *j)
 {
-	json_t *o = job_to_json(j);
+	json_t *o = is_doubtful(j) ? ask_who_knows(j) : NULL;
+
+	if (!o)
+		o = job_to_json(j);
 
 	if (o &&
 	    json_object_set_new(o, "gpu_processes", json_integer(count_gpu_processes(j))) < 0) {
@@ -389,19 +429,6 @@ int service_list(const struct service_call *call, json_t *parameters, json_t **r
 		return brumate_fail(err, ENOMEM, "%m");
 	*ret = reply;
 	return 0;
-}
-
-static bool is_settled(enum job_state state)
-{
-	switch (state) {
-	case JOB_SUSPENDING:
-	case JOB_RESUMING:
-	case JOB_CHECKPOINTING:
-	case JOB_RESTORING:
-		return false;
-	default:
-		return true;
-	}
 }
 
 /* Waits until no operation on @j is under way: every change of the record is a rename in its

@@ -209,6 +209,66 @@ def a_record_that_cannot_be_written(bed):
     bed.expect_restorable("kept", log)
 
 
+def fill(path):
+    """Takes what is left of a file system, to the last byte."""
+    with open(path, "wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12, 1):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError as error:
+                expect(error.errno == errno.ENOSPC, f"{error}")
+
+
+@case
+def a_record_on_a_full_disk(bed):
+    """The disk with state and store runs full at any point, and stays so: the record says what is so all the same."""
+    mount = bed.tmpfs("96m")
+    bed.own["BRUMATE_STATE_DIR"] = os.path.join(mount, "state")
+    os.mkdir(bed.own["BRUMATE_STATE_DIR"], 0o700)
+    filler = os.path.join(mount, "filler")
+    for verb, point, states in (("checkpoint", "checkpoint.identify.end", ("running",)),
+                                ("checkpoint", "checkpoint.gate.end", ("running", "checkpointed")),
+                                ("checkpoint", "checkpoint.end.end", ("checkpointed",)),
+                                ("suspend", "suspend.settle.end", ("suspended",)),
+                                ("restore", "restore.open.end", ("running",))):
+        job, log = bed.counter(mib=4)
+        record = os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job, "job.json")
+        if verb == "restore":
+            bed.ok("checkpoint", job)
+        with bed.held_at(point, verb, job) as command:
+            fill(filler)
+        code, _, err = command.end()
+        expect(code == 0 or err.strip(), f"{point}: exit {code}, and not a word")
+        wait_until(lambda r=record, s=states: any(f'"state": "{state}"' in read_text(r) for state in s),
+                   f"{point}: the record to say one of {states}, not {read_text(record)}", 60)
+        os.unlink(filler)
+        state = bed.state(job)
+        expect(state in states, f"{point}: {state}")
+        if state != "running":
+            bed.ok("resume" if state == "suspended" else "restore", job)
+        bed.expect_whole(job, log)
+        bed.ok("kill", job)
+        bed.ok("rm", job)
+
+
+@case
+def a_record_that_stays_unwritten(bed):
+    """As long as the record cannot be written, everybody is told so who looks at the job."""
+    job, log = bed.counter(mib=16)
+    record = os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job, "job.json")
+    bed.fault("checkpoint.end.end", "delay:1", *(["job.save", "error:28"] * 60))
+    bed.ok("checkpoint", job, "--name", "kept")
+    wait_until(lambda: "cannot be written" in (bed.job(job)["message"] or ""), "ps to say so")
+    entry = bed.job(job)
+    expect(entry["state"] == "checkpointed" and '"state": "checkpointing"' in read_text(record), f"{entry}")
+    expect("No space left" in entry["message"], f"{entry}")
+    bed.disarm()
+    wait_until(lambda: '"state": "checkpointed"' in read_text(record), "the record to be written", 60)
+    expect(not bed.job(job)["message"], f"{bed.job(job)}")
+    bed.expect_restorable("kept", log)
+
+
 @case
 def no_thread_for_a_caller(bed):
     """A shim that can start none turns its caller away, who asks again for a while and is told at once then."""
