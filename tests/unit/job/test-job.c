@@ -452,7 +452,7 @@ static void test_half_removed(void)
 	int status;
 
 	snprintf(fault, sizeof(fault), "%s/fault", scratch);
-	CHECK(file_swap(AT_FDCWD, fault, "job.removed kill\n", 17, 0600) == 0);
+	CHECK(is_there(j.dir) && file_swap(AT_FDCWD, fault, "job.removed kill\n", 17, 0600) == 0);
 	pid_t pid = fork();
 	if (pid == 0)
 		remove_and_be_killed(fault);
