@@ -308,7 +308,9 @@ def limits_are_for_our_own_programs(bed):
     expect(resource.prlimit(pid, NOFILE) == (wanted, hard), f"the job has {resource.prlimit(pid, NOFILE)}")
     expect(resource.prlimit(shim, NOFILE) == (hard, hard), f"the shim has {resource.prlimit(shim, NOFILE)}")
     expect(read_text(f"/proc/{pid}/oom_score_adj").strip() == "500", "the job's score is not its caller's")
-    expect(int(read_text(f"/proc/{shim}/oom_score_adj")) <= 0, "the shim is not spared")
+    bed.ok("suspend", job)
+    for who, ours in (("shim", shim), ("keeper", keeper(bed, job))):
+        expect(int(read_text(f"/proc/{ours}/oom_score_adj")) <= 0, f"the {who} is not spared")
 
 
 main()
