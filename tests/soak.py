@@ -419,7 +419,8 @@ class Round:
         if kind in ("member", "brumate-init") and subject:
             subject.excuse = f"{kind} killed"
         if kind == "criu":
-            # While its code stands in place of the job's nobody can help (docs/states.md).
+            # While its code stands in place of the job's nobody can help (docs/states.md); and a process that it
+            # restores bears its name until it is done.
             for other in self.subjects:
                 other.excuse = other.excuse or "CRIU killed"
         if kind in ("brumate-shim", "brumate-keeper"):
