@@ -159,7 +159,7 @@ static struct range *find_opened(const struct phys *phys, uint64_t offset)
 }
 
 static CUresult map_opened(CUcontext ctx, struct phys *phys, const struct ipc_handle *handle,
-			   CUdeviceptr *ret)
+			   unsigned int flags, CUdeviceptr *ret)
 {
 	size_t bytes = phys->file.bytes;
 	char *va = va_reserve(bytes, SIM_GRANULE_BYTES);
@@ -184,6 +184,9 @@ static CUresult map_opened(CUcontext ctx, struct phys *phys, const struct ipc_ha
 	range->ctx = ctx;
 	range->device = phys->device;
 	range->opened = 1;
+	range->access = 1ull << phys->device;
+	if (flags & CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
+		range->access |= 1ull << ctx->device;
 	*ret = range->base;
 	return CUDA_SUCCESS;
 }
@@ -226,7 +229,7 @@ static CUresult open_handle(CUcontext ctx, CUdeviceptr *ret, const CUipcMemHandl
 		phys_put(phys);
 		return CUDA_ERROR_INVALID_VALUE;
 	}
-	return map_opened(ctx, phys, &handle, ret);
+	return map_opened(ctx, phys, &handle, flags, ret);
 }
 
 static CUresult close_handle(CUdeviceptr ptr)

@@ -12,6 +12,8 @@
 #include "base/clock.h"
 #include "sim.h"
 
+enum { AWAIT_PAUSE_MAX_NS = 500000 };
+
 /* The memory at @ptr, or NULL when the context may not touch all @n elements of @bytes. */
 void *kernel_reach(CUcontext ctx, uint64_t ptr, uint64_t n, size_t bytes)
 {
@@ -63,6 +65,18 @@ static CUresult add_u64(CUcontext ctx, const uint64_t *params)
 		return CUDA_ERROR_ILLEGAL_ADDRESS;
 	for (uint64_t i = 0; i < params[1]; i++)
 		p[i] += value;
+	return CUDA_SUCCESS;
+}
+
+static CUresult add_array_u64(CUcontext ctx, const uint64_t *params)
+{
+	uint64_t *dst = kernel_reach(ctx, params[0], params[2], sizeof(*dst));
+	const uint64_t *src = kernel_reach(ctx, params[1], params[2], sizeof(*src));
+
+	if (!dst || !src)
+		return CUDA_ERROR_ILLEGAL_ADDRESS;
+	for (uint64_t i = 0; i < params[2]; i++)
+		dst[i] += src[i];
 	return CUDA_SUCCESS;
 }
 
@@ -122,29 +136,33 @@ static CUresult store_u32(CUcontext ctx, const uint64_t *params)
 	return CUDA_SUCCESS;
 }
 
-/* Somebody else writes it: nothing tells when. */
+/* Somebody else writes it: nothing tells when. Looks less often the longer it takes, as many may wait. */
 static CUresult await_u32(CUcontext ctx, const uint64_t *params)
 {
-	const struct timespec pause = { .tv_nsec = 20000 };
+	struct timespec pause = { .tv_nsec = 20000 };
 	const uint32_t *p = kernel_reach(ctx, params[0], 1, sizeof(*p));
 
 	if (!p)
 		return CUDA_ERROR_ILLEGAL_ADDRESS;
-	while ((int32_t)(__atomic_load_n(p, __ATOMIC_ACQUIRE) - (uint32_t)params[1]) < 0)
+	while ((int32_t)(__atomic_load_n(p, __ATOMIC_ACQUIRE) - (uint32_t)params[1]) < 0) {
 		nanosleep(&pause, NULL);
+		if (pause.tv_nsec < AWAIT_PAUSE_MAX_NS)
+			pause.tv_nsec += pause.tv_nsec / 16;
+	}
 	return CUDA_SUCCESS;
 }
 
 static const struct kernel kernels[] = {
-	{ "brumate_fill_u64", 3, { 8, 8, 8 }, fill_u64 },     /* p, n, base */
-	{ "brumate_random_u64", 3, { 8, 8, 8 }, random_u64 }, /* p, n, seed */
-	{ "brumate_add_u64", 3, { 8, 8, 8 }, add_u64 },	      /* p, n, value */
-	{ "brumate_sum_u64", 3, { 8, 8, 8 }, sum_u64 },	      /* p, n, out: added to atomically */
-	{ "brumate_inc_u32", 2, { 8, 8 }, inc_u32 },	      /* p, n */
-	{ "brumate_copy_u32", 3, { 8, 8, 8 }, copy_u32 },     /* dst, src, n */
-	{ "brumate_spin_ns", 1, { 8 }, spin_ns },	      /* ns */
-	{ "brumate_store_u32", 2, { 8, 4 }, store_u32 },      /* p, value */
-	{ "brumate_await_u32", 2, { 8, 4 }, await_u32 },      /* p, value */
+	{ "brumate_fill_u64", 3, { 8, 8, 8 }, fill_u64 },	    /* p, n, base */
+	{ "brumate_random_u64", 3, { 8, 8, 8 }, random_u64 },	    /* p, n, seed */
+	{ "brumate_add_u64", 3, { 8, 8, 8 }, add_u64 },		    /* p, n, value */
+	{ "brumate_add_array_u64", 3, { 8, 8, 8 }, add_array_u64 }, /* dst, src, n */
+	{ "brumate_sum_u64", 3, { 8, 8, 8 }, sum_u64 },	  /* p, n, out: added to atomically */
+	{ "brumate_inc_u32", 2, { 8, 8 }, inc_u32 },	  /* p, n */
+	{ "brumate_copy_u32", 3, { 8, 8, 8 }, copy_u32 }, /* dst, src, n */
+	{ "brumate_spin_ns", 1, { 8 }, spin_ns },	  /* ns */
+	{ "brumate_store_u32", 2, { 8, 4 }, store_u32 },  /* p, value */
+	{ "brumate_await_u32", 2, { 8, 4 }, await_u32 },  /* p, value */
 	{ "brumate_digest_leaves", 4, { 8, 8, 8, 8 }, kernel_digest_leaves },
 	{ "brumate_digest_chunks", 5, { 8, 8, 4, 8, 8 }, kernel_digest_chunks },
 };

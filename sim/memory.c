@@ -205,7 +205,8 @@ static bool may_touch(const struct range *range, CUcontext ctx)
 		return range->access & 1ull << ctx->device;
 	case RANGE_DEVICE:
 	case RANGE_IPC:
-		return range->device == ctx->device || ctx->peers & 1ull << range->device;
+		return range->device == ctx->device || ctx->peers & 1ull << range->device ||
+		       range->access & 1ull << ctx->device;
 	case RANGE_HOST:
 	case RANGE_REGISTERED:
 	case RANGE_MANAGED:

@@ -139,7 +139,7 @@ struct range {
 	CUcontext ctx;
 	struct view *view; /* RANGE_DEVICE (own or of the slab), RANGE_VMM, RANGE_IPC */
 	struct slab *slab; /* RANGE_DEVICE carved from a slab */
-	uint64_t access;   /* RANGE_VMM: bit per device */
+	uint64_t access;   /* RANGE_VMM, RANGE_IPC: bit per device */
 	unsigned int opened, host_flags, sync_memops;
 	uint64_t id;
 };

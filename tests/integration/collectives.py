@@ -20,6 +20,26 @@ def members(count):
     return {"independent": 3, "threads": 2}.get(count, count)
 
 
+def reducing(bed, way, count):
+    """Ranks that add their data up, as collective libraries do (tests/programs/reduce.c)."""
+    job, log = bed.started([bed.program("reduce"), f"{way}:{count}", "--interval-ms", 2])
+    log.wait_until(lambda text: len(set(re.findall(r"^rank (\d+) step ", text, re.M))) == count, "first steps")
+    return job, log
+
+
+def all_is_well(bed, job, log):
+    round_trips(bed, job, log, 2)
+    bed.operation("checkpoint", job, "--leave-running")
+    go_on(log)
+    before = steps(log)
+    bed.operation("checkpoint", job)
+    bed.operation("restore", job)
+    go_on(log)
+    expect(min(steps(log).values()) > min(before.values()), "it does not go on where it was")
+    round_trips(bed, job, log, 1)
+    bed.end(job)
+
+
 def steps(log):
     """The last step of each rank; checks that none is wrong, missing or doubled."""
     last = {}
@@ -155,6 +175,26 @@ def without_an_agent_nothing_is_known(bed):
     bed.operation("suspend", job, "--force")
     bed.operation("resume", job)
     bed.end(job)
+
+
+@case
+def all_reduce_by_proxies(bed):
+    all_is_well(bed, *reducing(bed, "proxy", 4))
+
+
+@case
+def all_reduce_by_registered_memory(bed):
+    all_is_well(bed, *reducing(bed, "shm", 3))
+
+
+@case
+def all_reduce_by_descriptors(bed):
+    all_is_well(bed, *reducing(bed, "fd", 3))
+
+
+@case
+def all_reduce_by_ipc(bed):
+    all_is_well(bed, *reducing(bed, "ipc", 2))
 
 
 main()

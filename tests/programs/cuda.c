@@ -69,6 +69,7 @@ void gpu_load_kernels(struct gpu *gpu)
 	CHECKED(cuModuleGetFunction(&gpu->fill_u64, gpu->kernels, "brumate_fill_u64"));
 	CHECKED(cuModuleGetFunction(&gpu->random_u64, gpu->kernels, "brumate_random_u64"));
 	CHECKED(cuModuleGetFunction(&gpu->add_u64, gpu->kernels, "brumate_add_u64"));
+	CHECKED(cuModuleGetFunction(&gpu->add_array_u64, gpu->kernels, "brumate_add_array_u64"));
 	CHECKED(cuModuleGetFunction(&gpu->sum_u64, gpu->kernels, "brumate_sum_u64"));
 	CHECKED(cuModuleGetFunction(&gpu->inc_u32, gpu->kernels, "brumate_inc_u32"));
 	CHECKED(cuModuleGetFunction(&gpu->copy_u32, gpu->kernels, "brumate_copy_u32"));

@@ -101,8 +101,8 @@ struct gpu {
 	CUdevice device;
 	CUcontext ctx;
 	CUmodule kernels;
-	CUfunction fill_u64, random_u64, add_u64, sum_u64, inc_u32, copy_u32, spin_ns, store_u32,
-		await_u32;
+	CUfunction fill_u64, random_u64, add_u64, add_array_u64, sum_u64, inc_u32, copy_u32,
+		spin_ns, store_u32, await_u32;
 };
 
 /** Initialises the driver if need be, makes the GPU's primary context current, loads the kernels. */
