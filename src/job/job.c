@@ -628,6 +628,11 @@ int job_make_agent_dir(const struct job *j, struct brumate_error *err)
 		r = -errno;
 	if (r == 0 && j->uid != geteuid() && chown(path, j->uid, j->gid) < 0)
 		r = -errno;
+	/* A removal of the job looks here once more after it has taken the job's directory away. */
+	if (r == 0 && access(j->dir, F_OK) < 0) {
+		r = -errno;
+		remove_tree(AT_FDCWD, path);
+	}
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", path) : 0;
 }
 
@@ -682,6 +687,9 @@ static int remove_record(const struct job *j, struct brumate_error *err)
 	if (rename(j->dir, removed) < 0)
 		return errno == ENOENT ? 0 : brumate_fail(err, errno, "%s: %m", j->dir);
 	fault_point("job.removed");
+	/* An operation that began meanwhile may have made it anew; unless it is that of another job of this id. */
+	if (agents && access(j->dir, F_OK) < 0)
+		remove_tree(AT_FDCWD, agents);
 	int r = remove_tree(AT_FDCWD, removed);
 	if (r < 0 && r != -ENOENT) /* else: swept by another */
 		return brumate_fail(err, -r, "%s: %m", removed);

@@ -465,6 +465,17 @@ static void test_half_removed(void)
 	CHECK(!is_there(left) && !is_there(dir));
 }
 
+/* A restore that begins while the job is removed leaves no place for its agents. */
+static void test_agents_of_a_removed_job(void)
+{
+	auto_(job_fini) struct job j = created("aa000001", "a");
+	auto_free char *agents = job_agent_dir(&j);
+
+	CHECK(job_make_agent_dir(&j, NULL) == 0 && is_there(agents));
+	CHECK(job_remove(&j, true, NULL) == 0 && !is_there(agents));
+	CHECK(job_make_agent_dir(&j, NULL) == -ENOENT && !is_there(agents));
+}
+
 static void test_foreign_log_stays(void)
 {
 	struct job_spec spec = plain;
@@ -569,6 +580,7 @@ int main(void)
 	test_set_state();
 	test_removed();
 	test_half_removed();
+	test_agents_of_a_removed_job();
 	test_foreign_log_stays();
 	test_shown();
 	test_shown_states();
