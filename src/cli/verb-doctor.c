@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* `brumate doctor`: one line a finding, and below each that is not well what to do about it. */
+/* `brumate doctor`: a verdict, then one line a finding, the gravest first, and below each that is not well what to do
+ * about it. */
 #include "cli/arguments.h"
 #include "cli/client.h"
 #include "cli/output.h"
@@ -7,48 +8,75 @@
 #include <stdio.h>
 #include <string.h>
 
+/* In order of weight. */
 static const struct {
 	const char *level;
 	enum style style;
 } levels[] = {
-	{ "ok", STYLE_GREEN },
-	{ "note", STYLE_DIM },
-	{ "warn", STYLE_YELLOW },
 	{ "fail", STYLE_RED },
+	{ "warn", STYLE_YELLOW },
+	{ "note", STYLE_DIM },
+	{ "ok", STYLE_GREEN },
 };
 
-static void print_finding(json_t *o)
+enum { N_LEVELS = sizeof(levels) / sizeof(levels[0]) };
+
+static void print_finding(json_t *o, enum style style)
 {
-	const char *level = text_of(o, "level");
-	enum style style = STYLE_PLAIN;
 	char padded[16];
 
-	for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++)
-		if (!strcmp(levels[i].level, level))
-			style = levels[i].style;
-	snprintf(padded, sizeof(padded), "%-5s", level);
+	snprintf(padded, sizeof(padded), "%-5s", text_of(o, "level"));
 	print_styled(stdout, style, padded);
 	printf(" %-18s %s\n", text_of(o, "key"), text_of(o, "text"));
-	if (text_of(o, "hint")[0] && strcmp(level, "ok"))
+	if (text_of(o, "hint")[0] && strcmp(text_of(o, "level"), "ok"))
 		printf("      hint: %s\n", text_of(o, "hint"));
 }
 
-static bool has_failures(json_t *findings)
+static unsigned count_level(json_t *findings, const char *level)
 {
+	unsigned n = 0;
 	json_t *item;
 	size_t i;
 
 	json_array_foreach (findings, i, item)
-		if (!strcmp(text_of(item, "level"), "fail"))
-			return true;
-	return false;
+		n += !strcmp(text_of(item, "level"), level);
+	return n;
+}
+
+/* The first line: what all the others come to. */
+static void print_verdict(json_t *findings)
+{
+	unsigned fails = count_level(findings, "fail"), warnings = count_level(findings, "warn");
+	char text[128];
+
+	if (fails)
+		snprintf(text, sizeof(text), "%u %s in the way here", fails,
+			 fails == 1 ? "thing stands" : "things stand");
+	else if (warnings)
+		snprintf(text, sizeof(text), "ready, with %u warning%s", warnings,
+			 warnings == 1 ? "" : "s");
+	else
+		snprintf(text, sizeof(text),
+			 "ready: jobs can be suspended, checkpointed and restored here");
+	print_styled(stdout, fails ? STYLE_RED : warnings ? STYLE_YELLOW : STYLE_GREEN, text);
+	putchar('\n');
+}
+
+static void print_findings(json_t *findings)
+{
+	json_t *item;
+	size_t i;
+
+	for (size_t l = 0; l < N_LEVELS; l++)
+		json_array_foreach (findings, i, item)
+			if (!strcmp(levels[l].level, text_of(item, "level")))
+				print_finding(item, levels[l].style);
 }
 
 int verb_doctor(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *parameters = json_object(), *reply = NULL;
-	json_t *findings, *item;
-	size_t i;
+	json_t *findings;
 	int r = add_string(parameters, "job", in->values[OPT_JOB], err);
 
 	if (r == 0)
@@ -66,8 +94,9 @@ int verb_doctor(const struct invocation *in, struct brumate_error *err)
 		if (r < 0)
 			return r;
 	} else {
-		json_array_foreach (findings, i, item)
-			print_finding(item);
+		if (!in->values[OPT_JOB] && !in->values[OPT_PID])
+			print_verdict(findings);
+		print_findings(findings);
 	}
-	return has_failures(findings) ? EXIT_UNSUPPORTED : EXIT_OK;
+	return count_level(findings, "fail") ? EXIT_UNSUPPORTED : EXIT_OK;
 }

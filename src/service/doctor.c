@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -101,6 +102,23 @@ static bool read_line(const char *path, char *ret, size_t room)
 		return false;
 	ret[strcspn(ret, "\n")] = '\0';
 	return true;
+}
+
+/* Whether @path (NULL: it was not found) can be run as @name. */
+static int check_program(const char *path, const char *name, struct brumate_error *err)
+{
+	struct stat st;
+	int r = 0;
+
+	if (!path || stat(path, &st) < 0)
+		r = brumate_fail(err, ENOENT, "%s is not installed", name);
+	else if (S_ISDIR(st.st_mode))
+		r = brumate_fail(err, EISDIR, "%s is a directory, not a program", path);
+	else if (!S_ISREG(st.st_mode) || access(path, X_OK) < 0)
+		r = brumate_fail(err, EACCES, "%s cannot be executed", path);
+	if (r < 0)
+		brumate_hint(err, "install brumate again, or set BRUMATE_LIBEXEC_DIR");
+	return r;
 }
 
 /* ---- the kernel: system calls, capabilities, sysctls, cgroups ---- */
@@ -409,7 +427,14 @@ static void check_driver(struct doctor *d)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	auto_(broker_client_close) struct broker_client broker = BROKER_CLIENT_EMPTY;
+	auto_free char *program = path_find_helper("brumate-broker");
 	struct broker_info info;
+
+	if (check_program(program, "brumate-broker", NULL) < 0) {
+		finding(d, FINDING_WARN, "driver", "see brumate-broker, which alone talks to it",
+			"nothing is known of the driver and the GPUs: there is no broker to ask");
+		return;
+	}
 	int r = broker_client_open(&broker, d->simulated, &err);
 
 	if (r == 0)
@@ -623,6 +648,7 @@ static void check_room(struct doctor *d)
 static bool is_writable(const char *path)
 {
 	auto_free char *copy = strdup(path);
+	struct stat st;
 
 	while (copy && access(copy, F_OK) < 0) {
 		char *slash = strrchr(copy, '/');
@@ -631,7 +657,8 @@ static bool is_writable(const char *path)
 			return false;
 		slash[slash == copy ? 1 : 0] = '\0';
 	}
-	return copy && access(copy, W_OK | X_OK) == 0;
+	return copy && stat(copy, &st) == 0 && S_ISDIR(st.st_mode) &&
+	       access(copy, W_OK | X_OK) == 0;
 }
 
 static void check_dirs(struct doctor *d)
@@ -647,7 +674,7 @@ static void check_dirs(struct doctor *d)
 	for (size_t i = 0; i < sizeof(dirs) / sizeof(dirs[0]); i++) {
 		char hint[128];
 
-		snprintf(hint, sizeof(hint), "make it writable for root, or set %s",
+		snprintf(hint, sizeof(hint), "make it a directory that you can write to, or set %s",
 			 dirs[i].variable);
 		fact(d, dirs[i].key, json_string(dirs[i].path));
 		if (is_writable(dirs[i].path))
@@ -664,13 +691,12 @@ static void check_programs(struct doctor *d)
 
 	for (size_t i = 0; i < sizeof(programs) / sizeof(programs[0]); i++) {
 		auto_free char *path = path_find_helper(programs[i]);
+		struct brumate_error why = BRUMATE_ERROR_NONE;
 
-		if (path && access(path, X_OK) == 0)
-			finding(d, FINDING_OK, programs[i], "", "%s", path);
+		if (check_program(path, programs[i], &why) < 0)
+			finding_error(d, FINDING_FAIL, programs[i], &why);
 		else
-			finding(d, FINDING_FAIL, programs[i],
-				"install brumate again, or set BRUMATE_LIBEXEC_DIR",
-				"%s is not installed", programs[i]);
+			finding(d, FINDING_OK, programs[i], "", "%s", path);
 	}
 }
 
