@@ -2,7 +2,9 @@
 /* The `brumate` program: finds the verb, runs it, prints its error, exits as brumate(1) says. */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/rlimits.h"
 #include "base/log.h"
@@ -42,6 +44,18 @@ static const char *verb_of(const char *word)
 	return word;
 }
 
+/* A configuration that was chosen and is not there is not the same as none. */
+static int check_config(struct brumate_error *err)
+{
+	const char *path = getenv("BRUMATE_CONFIG");
+
+	if (!path || !*path || access(path, F_OK) == 0)
+		return 0;
+	brumate_fail(err, errno, "BRUMATE_CONFIG=%s: %m", path);
+	brumate_hint(err, "name a file that exists, or unset it; /dev/null means the defaults");
+	return -EINVAL;
+}
+
 static int run(int argc, char **argv)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
@@ -57,7 +71,9 @@ static int run(int argc, char **argv)
 		return EXIT_OK;
 	}
 
-	int r = command->run(&in, &err);
+	int r = check_config(&err);
+	if (r == 0)
+		r = command->run(&in, &err);
 	if (r < 0 && !err.code)
 		brumate_fail(&err, -r, "%s: %m", command->name);
 	return r < 0 ? print_error(&err) : r;

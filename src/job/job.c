@@ -23,6 +23,7 @@
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/nearest.h"
 #include "base/paths.h"
 #include "base/reserve.h"
 #include "job/log.h"
@@ -291,7 +292,8 @@ int job_list(void (*fn)(void *arg, const struct job *j, const char *id,
 struct search {
 	const char *word;
 	pid_t pid;
-	int error; /* a tree could not be looked at */
+	struct nearest near; /* names of jobs, for a hint */
+	int error;	     /* a tree could not be looked at */
 	char id[JOB_ID_BYTES];
 	int n_prefix;
 	bool exact;
@@ -303,6 +305,8 @@ static void match_word(void *arg, const struct job *j, const char *id,
 	struct search *s = arg;
 
 	(void)why;
+	if (j)
+		nearest_consider(&s->near, j->name);
 	bool exact = !strcmp(id, s->word) || (j && !strcmp(j->name, s->word));
 	if (s->exact || (!exact && strncmp(id, s->word, strlen(s->word))))
 		return;
@@ -313,14 +317,17 @@ static void match_word(void *arg, const struct job *j, const char *id,
 
 int job_find(struct job *ret, const char *word, struct brumate_error *err)
 {
-	struct search s = { .word = word };
+	struct search s = { .word = word, .near.word = word };
 	int r = *word ? job_list(match_word, &s, err) : 0;
 
 	if (r < 0)
 		return r;
 	if (!s.n_prefix) {
 		brumate_fail(err, ENOENT, "no job %s", word);
-		brumate_hint(err, "`brumate ps` lists the jobs that are there");
+		if (s.near.found[0])
+			brumate_hint(err, "did you mean %s?", s.near.found);
+		else
+			brumate_hint(err, "`brumate ps` lists the jobs that are there");
 		return -ENOENT;
 	}
 	if (!s.exact && s.n_prefix > 1) {
@@ -461,7 +468,7 @@ static int check_name(const char *name, struct brumate_error *err)
 				    "first a letter or digit",
 				    name, JOB_NAME_BYTES - 1);
 
-	struct search s = { .word = name };
+	struct search s = { .word = name, .near.word = name };
 	int r = job_list(match_word, &s, err);
 	if (r < 0)
 		return r;

@@ -78,6 +78,28 @@ int access_store(char **ret, json_t *parameters, struct brumate_error *err)
 	return 0;
 }
 
+int access_store_there(char **ret, json_t *parameters, struct brumate_error *err)
+{
+	auto_free char *dir = NULL, *usual = path_checkpoints_dir();
+	struct stat st;
+	int r = access_store(&dir, parameters, err);
+
+	if (r < 0)
+		return r;
+	if (stat(dir, &st) == 0 && !S_ISDIR(st.st_mode))
+		return brumate_fail(err, ENOTDIR, "%s is not a directory", dir);
+	if (stat(dir, &st) < 0 && errno == ENOENT && usual && strcmp(dir, usual)) {
+		brumate_fail(err, ENOENT, "%s does not exist", dir);
+		brumate_hint(
+			err,
+			"checkpoints are in %s unless --dir or the configuration says otherwise",
+			usual);
+		return -ENOENT;
+	}
+	*ret = take_ptr(&dir);
+	return 0;
+}
+
 int access_image(struct store_image *ret, const char *dir, const char *word,
 		 struct brumate_error *err)
 {

@@ -22,6 +22,10 @@ int access_tree(struct proc_tree *ret, pid_t pid, struct brumate_error *err);
 /** The store to use: the one that "dir" of @parameters (may be NULL) says, or the default. Owned. */
 int access_store(char **ret, json_t *parameters, struct brumate_error *err);
 
+/** As access_store(), to read from: one that somebody chose must be there. The usual one need not, as the first
+ * checkpoint makes it. Errors to act on: -ENOENT, -ENOTDIR. */
+int access_store_there(char **ret, json_t *parameters, struct brumate_error *err);
+
 /** Opens a checkpoint of the store @dir, by id, prefix, job's name, or absolute path. */
 int access_image(struct store_image *ret, const char *dir, const char *word,
 		 struct brumate_error *err);

@@ -71,7 +71,7 @@ int service_checkpoints(const struct service_call *call, json_t *parameters, jso
 {
 	auto_json json_t *checkpoints = json_array();
 	auto_free char *dir = NULL;
-	int r = access_store(&dir, parameters, err);
+	int r = access_store_there(&dir, parameters, err);
 
 	if (r < 0)
 		return r;
@@ -199,7 +199,7 @@ int service_inspect(const struct service_call *call, json_t *parameters, json_t 
 		return inspect_job(call, &j, ret, err);
 	r = inspect_checkpoint(dir, q.word, parameters, ret, err);
 	if (r == -ENOENT && !q.kind && !q.dir_given && !strchr(q.word, '/'))
-		return resolve_fail_unknown(err, q.word);
+		return resolve_fail_unknown(err, &q);
 	return r;
 }
 
@@ -381,7 +381,7 @@ int service_verify(const struct service_call *call, json_t *parameters, json_t *
 	auto_free char *dir = NULL;
 	json_t *word;
 	size_t i;
-	int r = access_store(&dir, parameters, err);
+	int r = access_store_there(&dir, parameters, err);
 
 	if (r == 0)
 		r = access_authority(&authority, parameters, err);
@@ -448,7 +448,7 @@ int service_diff(const struct service_call *call, json_t *parameters, json_t **r
 	if (r == 0)
 		r = wire_need_string(parameters, "to", &b, err);
 	if (r == 0)
-		r = access_store(&dir, parameters, err);
+		r = access_store_there(&dir, parameters, err);
 	if (r == 0)
 		r = access_image(&from, dir, a, err);
 	if (r == 0)
@@ -475,6 +475,33 @@ struct pruning {
 	json_t *removed, *kept, *damaged;
 	json_t *needed; /* {id: why} */
 };
+
+/* Whether there is a job, or a checkpoint of one, of that id or name. */
+struct job_search {
+	const char *word;
+	bool found;
+};
+
+static void look_for_checkpoint(void *arg, const char *id, const struct store_image *i,
+				const struct brumate_error *why)
+{
+	struct job_search *s = arg;
+
+	(void)id;
+	(void)why;
+	if (i && (!strcmp(i->manifest.job.id, s->word) || !strcmp(i->manifest.job.name, s->word)))
+		s->found = true;
+}
+
+/* A rule for a job that was never there is a slip, and not to be taken for one that let nothing go. */
+static int check_pruned_job(const char *dir, const char *word, struct brumate_error *err)
+{
+	auto_(job_fini) struct job j = JOB_EMPTY;
+	struct job_search s = { .word = word };
+	int r = store_list(dir, look_for_checkpoint, &s, err);
+
+	return r < 0 || s.found ? r : resolve_job_exactly(&j, word, err);
+}
 
 static const char *needed_for(void *arg, const char *id)
 {
@@ -548,8 +575,10 @@ int service_prune(const struct service_call *call, json_t *parameters, json_t **
 	int r = get_prune_rule(&prune, parameters, err);
 
 	if (r == 0)
-		r = access_store(&dir, parameters, err);
+		r = access_store_there(&dir, parameters, err);
 	p.dir = dir;
+	if (r == 0 && prune.job)
+		r = check_pruned_job(dir, prune.job, err);
 	if (r == 0)
 		r = job_list(note_needed, &p, err);
 	if (r == 0)
@@ -564,7 +593,7 @@ int service_sweep(const struct service_call *call, json_t *parameters, json_t **
 		  struct brumate_error *err)
 {
 	auto_free char *dir = NULL;
-	int r = access_store(&dir, parameters, err);
+	int r = access_store_there(&dir, parameters, err);
 
 	if (r < 0)
 		return r;

@@ -122,7 +122,7 @@ int service_export(const struct service_call *call, json_t *parameters, json_t *
 	int r = wire_need_string(parameters, "checkpoint", &word, err);
 
 	if (r == 0)
-		r = access_store(&dir, parameters, err);
+		r = access_store_there(&dir, parameters, err);
 	if (r == 0)
 		r = access_believed_image(&image, dir, word, parameters, err);
 	if (r == 0)
@@ -213,7 +213,7 @@ int service_push(const struct service_call *call, json_t *parameters, json_t **r
 	if (r == 0)
 		r = wire_need_string(parameters, "checkpoint", &word, err);
 	if (r == 0)
-		r = access_store(&dir, parameters, err);
+		r = access_store_there(&dir, parameters, err);
 	if (r == 0)
 		r = access_believed_image(&image, dir, word, parameters, err);
 	if (r < 0)

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/nearest.h"
 #include "base/paths.h"
 #include "wire/wire.h"
 
@@ -98,12 +99,15 @@ static int resolve_job(struct job *ret, const struct resolve_question *q, struct
 int resolve_in_store(struct resolve_question *q, json_t *parameters, char **ret_dir,
 		     struct brumate_error *err)
 {
-	int r = access_store(ret_dir, parameters, err);
+	/* Where no store is chosen, a job may be meant. */
+	bool given = json_is_string(json_object_get(parameters, "dir"));
+	int r = given ? access_store_there(ret_dir, parameters, err)
+		      : access_store(ret_dir, parameters, err);
 
 	if (r < 0)
 		return r;
 	q->dir = *ret_dir;
-	q->dir_given = json_is_string(json_object_get(parameters, "dir"));
+	q->dir_given = given;
 	return 0;
 }
 
@@ -162,7 +166,7 @@ static int fail_inexact(const struct resolve_question *q, struct brumate_error *
 	int r = access_image(&image, q->dir, q->word, err);
 
 	if (r == -ENOENT && !q->kind && !q->dir_given)
-		return resolve_fail_unknown(err, q->word);
+		return resolve_fail_unknown(err, q);
 	if (r < 0)
 		return r; /* the beginning of one that is damaged, or of several */
 	if (look_in_store(q) == IN_STORE_BEGINNING) {
@@ -222,10 +226,34 @@ int resolve_exactly(struct job *ret, const struct resolve_question *q, struct br
 	return MEANS_JOB;
 }
 
-int resolve_fail_unknown(struct brumate_error *err, const char *word)
+static void consider_job(void *arg, const struct job *j, const char *id,
+			 const struct brumate_error *why)
 {
-	brumate_fail(err, ENOENT, "no job or checkpoint \"%s\"", word);
-	brumate_hint(err, "`brumate ps` lists the jobs, `brumate ls` the checkpoints");
+	(void)id;
+	(void)why;
+	if (j)
+		nearest_consider(arg, j->name);
+}
+
+static void consider_checkpoint(void *arg, const char *id, const struct store_image *i,
+				const struct brumate_error *why)
+{
+	(void)i;
+	(void)why;
+	nearest_consider(arg, id);
+}
+
+int resolve_fail_unknown(struct brumate_error *err, const struct resolve_question *q)
+{
+	struct nearest n = { .word = q->word };
+
+	job_list(consider_job, &n, NULL);
+	store_list(q->dir, consider_checkpoint, &n, NULL);
+	brumate_fail(err, ENOENT, "no job or checkpoint \"%s\"", q->word);
+	if (n.found[0])
+		brumate_hint(err, "did you mean %s?", n.found);
+	else
+		brumate_hint(err, "`brumate ps` lists the jobs, `brumate ls` the checkpoints");
 	return -ENOENT;
 }
 

@@ -43,8 +43,8 @@ int resolve_exactly(struct job *ret, const struct resolve_question *q, struct br
 /** Finds a job by its whole id or its name. Errors to act on: -ENOENT, -EINVAL (a beginning of an id). */
 int resolve_job_exactly(struct job *ret, const char *word, struct brumate_error *err);
 
-/** Says in @err that @word is neither a job nor a checkpoint. Returns -ENOENT. */
-int resolve_fail_unknown(struct brumate_error *err, const char *word);
+/** Says in @err that the word is neither a job nor a checkpoint, and which of them may be meant. Returns -ENOENT. */
+int resolve_fail_unknown(struct brumate_error *err, const struct resolve_question *q);
 
 /**
  * gpu_map_resolve() - replace numbers by UUIDs

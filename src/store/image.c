@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/nearest.h"
 #include "base/paths.h"
 #include "chunks/files.h"
 
@@ -297,6 +298,16 @@ static int open_latest(struct store_image *ret, int store_fd, const char *store,
 	return 0;
 }
 
+static void hint_nearest(const struct dir_names *all, const char *id, struct brumate_error *err)
+{
+	struct nearest n = { .word = id };
+
+	for (size_t i = 0; i < all->n; i++)
+		nearest_consider(&n, all->ids[i]);
+	if (n.found[0])
+		brumate_hint(err, "did you mean %s?", n.found);
+}
+
 static int find_image(struct store_image *ret, int store_fd, const char *store, const char *id,
 		      struct brumate_error *err)
 {
@@ -314,8 +325,10 @@ static int find_image(struct store_image *ret, int store_fd, const char *store, 
 	if (r != -ENOENT)
 		return r;
 	r = names_find_prefix(&name, &all, id, err);
-	if (r == -ENOENT)
-		return names_fail_unknown(err, store, id);
+	if (r == -ENOENT) {
+		names_fail_unknown(err, store, id);
+		hint_nearest(&all, id, err);
+	}
 	return r < 0 ? r : image_load(ret, store_fd, store, name, err);
 }
 

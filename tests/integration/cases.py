@@ -5,6 +5,7 @@ simulated driver, from which nothing may be left when the case is over."""
 import atexit
 import contextlib
 import os
+import pty
 import re
 import select
 import shutil
@@ -84,6 +85,28 @@ def may_connect(path, uid):
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     expect(code in (0, 1), f"{path}: connecting as uid {uid} ended with {code}")
     return code == 0
+
+
+def at_terminal(bed, answer, *args, seconds=60):
+    """A command whose stdin, stdout and stderr are a terminal, on which somebody types: (exit code, what it shows)."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([bed.brumate, *args], env=bed.command_env(), stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown, deadline = "", time.monotonic() + seconds
+    try:
+        while True:
+            expect(select.select([ours], [], [], max(deadline - time.monotonic(), 0))[0], f"{args}: hangs: {shown!r}")
+            try:
+                shown += os.read(ours, 4096).decode()
+            except OSError:  # all ends on its side are closed
+                return process.wait(seconds), shown
+            if "[y/N]" in shown and answer:
+                os.write(ours, (answer + "\n").encode())
+                answer = None
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
 
 
 class Background:

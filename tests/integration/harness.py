@@ -274,6 +274,9 @@ class Instance:
             "BRUMATE_LOG_DIR": os.path.join(self.dir, "log"),
             "BRUMATE_CONFIG": os.path.join(self.dir, "brumate.conf"),
         }
+        with open(self.own["BRUMATE_CONFIG"], "w", encoding="utf-8"):
+            pass  # the defaults
+        os.chown(self.own["BRUMATE_CONFIG"], *self.owner())
         if simulated:
             self.own["BRUMATE_GPU"] = "simulated"
             self.own["BRUMATE_SIM_DIR"] = os.path.join(self.dir, "sim")

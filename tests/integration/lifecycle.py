@@ -46,6 +46,7 @@ def verify_sound(bed):
     bed.refused(2, "--all", "verify", "--all", "a")
     bed.refused(3, "nothing", "verify", "nothing")
     empty = os.path.join(bed.dir, "empty")
+    os.mkdir(empty, 0o700)
     expect(bed.ok("verify", "--all", "--dir", empty).out == "", "an empty store")
 
 

@@ -4,35 +4,9 @@
 names it."""
 
 import os
-import pty
-import select
-import subprocess
-import time
 
-from cases import case, expect, main
+from cases import at_terminal, case, expect, main
 from checkpoints import flip, image, saved
-
-
-def at_terminal(bed, answer, *args, seconds=60):
-    """A command whose stdin, stdout and stderr are a terminal, on which somebody types: (exit code, what it shows)."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen([bed.brumate, *args], env=bed.command_env(), stdin=theirs, stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    shown, deadline = "", time.monotonic() + seconds
-    try:
-        while True:
-            expect(select.select([ours], [], [], max(deadline - time.monotonic(), 0))[0], f"{args}: hangs: {shown!r}")
-            try:
-                shown += os.read(ours, 4096).decode()
-            except OSError:  # all ends on its side are closed
-                return process.wait(seconds), shown
-            if "[y/N]" in shown and answer:
-                os.write(ours, (answer + "\n").encode())
-                answer = None
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)
 
 
 @case

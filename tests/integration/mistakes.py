@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Mistakes of who types: what is not there is an error, never an empty answer, and what was meant is suggested."""
+
+import os
+import re
+
+from cases import EXIT_FAILED, EXIT_NOT_FOUND, at_terminal, case, expect, main
+from checkpoints import saved
+
+
+@case
+def a_store_that_does_not_exist(bed):
+    nowhere, file = os.path.join(bed.dir, "nowhere"), os.path.join(bed.dir, "file")
+    with open(file, "w", encoding="utf-8"):
+        pass
+    expect(bed.ok("ls").out.count("\n") == 1, "the usual store, which the first checkpoint makes, is an error")
+    for args in (("ls",), ("verify", "--all"), ("prune", "--keep-last", "1"), ("gc",), ("inspect", "x"), ("rm", "x"),
+                 ("export", "x"), ("diff", "x", "y"), ("restore", "x"), ("push", "x", "s3://bucket/prefix")):
+        env = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+        bed.refused(EXIT_NOT_FOUND, f"{nowhere} does not exist", *args, "--dir", nowhere, env=env)
+        bed.refused(EXIT_FAILED, f"{file} is not a directory", *args, "--dir", file, env=env)
+    with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as conf:
+        conf.write(f"[Store]\nDirectory={nowhere}\n")
+    bed.refused(EXIT_NOT_FOUND, f"{nowhere} does not exist", "ls")
+    job, _ = bed.counter(mib=16)
+    expect(bed.ok("inspect", job).out, "a job is shown without a store")
+    bed.ok("checkpoint", job, "--leave-running", "--name", "first")
+    expect(bed.ok("ls", "-q").out == "first\n", "the first checkpoint makes the store")
+
+
+@case
+def a_configuration_that_does_not_exist(bed):
+    os.unlink(bed.own["BRUMATE_CONFIG"])
+    bed.refused(EXIT_NOT_FOUND, "BRUMATE_CONFIG=.*brumate.conf: No such file", "ps")
+    bed.ok("ps", env={"BRUMATE_CONFIG": "/dev/null"})
+
+
+@case
+def a_job_that_does_not_exist(bed):
+    job, _ = saved(bed, "train-first")
+    bed.refused(EXIT_NOT_FOUND, "no job nosuch", "prune", "--job", "nosuch", "--keep-last", "1")
+    bed.end(job)
+    bed.ok("rm", "--yes", job)
+    bed.jobs.remove(job)
+    expect(bed.ok("prune", "--job", job, "--keep-last", "1").out == "", "its record is gone, its checkpoint is there")
+
+
+@case
+def what_was_meant_is_suggested(bed):
+    job, _ = bed.counter(name="train", mib=16)
+    bed.ok("checkpoint", job, "--leave-running", "--name", "weekend")
+    for args, meant in ((("suspend", "trian"), "train"), (("logs", "trains"), "train"), (("rm", "weekand"), "weekend"),
+                        (("restore", "wekend"), "weekend"), (("inspect", "trian"), "train"),
+                        (("inspect", "weekendd"), "weekend"), (("diff", "weekend", "weeken_"), "weekend")):
+        refused = bed.refused(EXIT_NOT_FOUND, "no (job|checkpoint)", *args)
+        expect(f"hint: did you mean {meant}?" in refused.err, refused.why())
+    refused = bed.refused(EXIT_NOT_FOUND, "no job", "suspend", "elephant")
+    expect("`brumate ps`" in refused.err, refused.why())
+
+
+@case
+def doctor_begins_with_what_matters(bed):
+    code, shown = at_terminal(bed, None, "doctor")
+    lines = shown.replace("\r", "").splitlines()
+    levels = [word for word in (re.sub(r"\x1b\[\d*m", "", line).split(" ")[0] for line in lines)
+              if word in ("fail", "warn", "note", "ok")]
+    weight = {"fail": 0, "warn": 1, "note": 2, "ok": 3}
+    expect(levels and levels == sorted(levels, key=weight.get), f"not in order of weight: {levels}")
+    color = {"fail": 31, "warn": 33}.get(levels[0], 32)
+    expect(lines[0].startswith(f"\x1b[{color}m"), f"the first line: {lines[0]!r}, then {levels[0]}")
+    expect((code == 4) == (levels[0] == "fail"), f"exit {code}: {shown}")
+
+
+@case
+def doctor_knows_a_directory_from_a_program(bed):
+    """And what keeps it from asking the driver is not said to be the driver."""
+    libexec, file = os.path.join(bed.dir, "libexec"), os.path.join(bed.dir, "file")
+    os.makedirs(os.path.join(libexec, "brumate-broker"))
+    with open(file, "w", encoding="utf-8"):
+        pass
+    os.chmod(file, 0o755)
+    result = bed.cli("doctor", "--format", "json", env={"BRUMATE_LIBEXEC_DIR": libexec, "BRUMATE_LOG_DIR": file})
+    found = {f["key"]: f for f in result.json()["findings"]}
+    expect(found["brumate-broker"]["level"] == "fail" and "is a directory" in found["brumate-broker"]["text"],
+           f"{found['brumate-broker']}")
+    expect(found["driver"]["level"] == "warn" and "no broker" in found["driver"]["text"], f"{found['driver']}")
+    expect(found["log-dir"]["level"] == "fail", f"a file as a directory: {found['log-dir']}")
+
+
+if __name__ == "__main__":
+    main()
