@@ -133,6 +133,11 @@ static const struct option_spec manage_options[] = {
 		.id = OPT_LIVE, .name = "live",                                        \
 		.help = "copy while the job runs; it stops for what changed meanwhile" \
 	}
+#define STATS                                                                \
+	{                                                                    \
+		.id = OPT_STATS, .name = "stats",                            \
+		.help = "show how long each phase took, and what was copied" \
+	}
 static const struct option_spec suspend_options[] = {
 	PID("a process instead of a job"),
 	{ .id = OPT_PARK,
@@ -142,6 +147,7 @@ static const struct option_spec suspend_options[] = {
 	TIMEOUT("let the job go on if it cannot be suspended within TIME"),
 	FORCE("go on where doctor only suspects that the job may be lost"),
 	GPU,
+	STATS,
 	FORMAT,
 	END,
 };
@@ -156,6 +162,7 @@ static const struct option_spec resume_options[] = {
 	KEEP_COPY,
 	GPU_MAP,
 	TIMEOUT("give up after TIME; the job stays suspended"),
+	STATS,
 	FORMAT,
 	END,
 };
@@ -196,6 +203,7 @@ static const struct option_spec checkpoint_options[] = {
 	TIMEOUT("let the job go on if it cannot be checkpointed within TIME"),
 	FORCE("go on where doctor only suspects that the job may be lost"),
 	GPU,
+	STATS,
 	FORMAT,
 	END,
 };
@@ -218,6 +226,7 @@ static const struct option_spec restore_options[] = {
 	FORCE("go on where the host differs in ways that may matter"),
 	KEY_FILE("decrypt it by the key in FILE instead of the configured one"),
 	ALLOW_UNAUTHENTICATED,
+	STATS,
 	FORMAT,
 	END,
 };

@@ -185,14 +185,32 @@ void table_print(const struct table *t, FILE *f, bool headings, size_t width)
 
 void format_bytes(char ret[static WORD_BYTES], uint64_t bytes)
 {
-	static const char *const units[] = { "B", "kB", "MB", "GB", "TB", "PB", "EB" };
+	static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
 	double value = (double)bytes;
 	size_t unit = 0;
 
 	for (; value >= 999.5 && unit + 1 < sizeof(units) / sizeof(units[0]); unit++)
-		value /= 1000;
+		value /= 1024;
 	int decimals = unit == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
 	snprintf(ret, WORD_BYTES, "%.*f %s", decimals, value, units[unit]);
+}
+
+void format_seconds(char ret[static WORD_BYTES], double seconds)
+{
+	unsigned long long whole = (unsigned long long)(seconds + 0.5);
+
+	if (seconds > 0 && seconds < 0.0005)
+		snprintf(ret, WORD_BYTES, "<1 ms");
+	else if (seconds < 0.9995)
+		snprintf(ret, WORD_BYTES, "%.0f ms", seconds * 1e3);
+	else if (seconds < 9.995)
+		snprintf(ret, WORD_BYTES, "%.2f s", seconds);
+	else if (seconds < 59.95)
+		snprintf(ret, WORD_BYTES, "%.1f s", seconds);
+	else if (whole < 3600)
+		snprintf(ret, WORD_BYTES, "%llum%02llus", whole / 60, whole % 60);
+	else
+		snprintf(ret, WORD_BYTES, "%lluh%02llum", whole / 3600, whole / 60 % 60);
 }
 
 void format_age(char ret[static WORD_BYTES], const char *stamp, time_t now)
@@ -232,26 +250,42 @@ static uint64_t bytes_of(json_t *o, const char *key)
 	return value > 0 ? (uint64_t)value : 0;
 }
 
+/* "  25%  477 MiB of 1.86 GiB  2.60 GB/s  577 ms left"; nothing where no bytes move. */
+static void format_amount(char *ret, size_t room, json_t *o, double gbps)
+{
+	uint64_t bytes = bytes_of(o, "bytes"), total = bytes_of(o, "total_bytes");
+	uint64_t left = total > bytes ? total - bytes : 0;
+	char done[WORD_BYTES], all[WORD_BYTES], time[WORD_BYTES], rate[2 * WORD_BYTES] = "";
+
+	*ret = '\0';
+	if (!bytes && !total)
+		return;
+	format_bytes(done, bytes);
+	format_bytes(all, total);
+	format_seconds(time, gbps > 0 ? (double)left / gbps / 1e9 : 0);
+	if (gbps > 0)
+		snprintf(rate, sizeof(rate), "  %.2f GB/s%s%s%s", gbps, left ? "  " : "",
+			 left ? time : "", left ? " left" : "");
+	if (total)
+		snprintf(ret, room, "  %u%%  %s of %s%s",
+			 (unsigned)(100.0 * (double)(total - left) / (double)total), done, all,
+			 rate);
+	else
+		snprintf(ret, room, "  %s%s", done, rate);
+}
+
 void progress_format(char *ret, size_t room, const char *verb, json_t *o, double gbps)
 {
-	char done[WORD_BYTES], total[WORD_BYTES], amount[128] = "", waiting[256] = "";
-	uint64_t bytes = bytes_of(o, "bytes"), total_bytes = bytes_of(o, "total_bytes");
+	char amount[256], waiting[256] = "", seconds[WORD_BYTES];
 
-	format_bytes(done, bytes);
-	format_bytes(total, total_bytes);
-	if (total_bytes)
-		snprintf(amount, sizeof(amount), "  %s of %s", done, total);
-	else if (bytes)
-		snprintf(amount, sizeof(amount), "  %s", done);
-	if (amount[0] && gbps > 0)
-		snprintf(amount + strlen(amount), sizeof(amount) - strlen(amount), "  %.2f GB/s",
-			 gbps);
+	format_amount(amount, sizeof(amount), o, gbps);
+	format_seconds(seconds, json_number_value(json_object_get(o, "seconds")));
 	if (text_of(o, "waiting_for")[0])
 		snprintf(waiting, sizeof(waiting), "  waiting for %s", text_of(o, "waiting_for"));
-	snprintf(ret, room, "%s [%d/%d] %s%s%s  %.1f s", verb,
+	snprintf(ret, room, "%s [%d/%d] %s%s%s  %s", verb,
 		 (int)json_integer_value(json_object_get(o, "step")),
 		 (int)json_integer_value(json_object_get(o, "steps")), text_of(o, "phase"), amount,
-		 waiting, json_number_value(json_object_get(o, "seconds")));
+		 waiting, seconds);
 }
 
 /* GB/s since the phase began. */
@@ -297,100 +331,102 @@ void progress_clear(struct progress_line *p)
 	p->shown = false;
 }
 
+/* Phases overlap where one works beside the others: when each began tells. */
 static void print_phases(json_t *phases)
 {
-	static const struct column columns[] = { { "  PHASE", false }, { "SECONDS", true } };
+	static const struct column columns[] = { { "  PHASE", false },
+						 { "BEGAN", true },
+						 { "TOOK", true } };
 	struct table t = TABLE_OF(columns);
 	json_t *phase;
 	size_t i;
 
 	json_array_foreach (phases, i, phase) {
-		char name[128], seconds[32];
+		char name[128], began[WORD_BYTES], took[WORD_BYTES];
 
 		snprintf(name, sizeof(name), "  %s", text_of(phase, "name"));
-		snprintf(seconds, sizeof(seconds), "%.3f",
-			 json_number_value(json_object_get(phase, "seconds")));
+		format_seconds(began, json_number_value(json_object_get(phase, "start")));
+		format_seconds(took, json_number_value(json_object_get(phase, "seconds")));
 		table_add(&t, name);
-		table_add(&t, seconds);
+		table_add(&t, began);
+		table_add(&t, took);
 	}
 	if (t.n_cells)
 		table_print(&t, stderr, true, 0);
 	table_fini(&t);
 }
 
-/* Prints how much of the device memory did not have to be copied. */
+/* What did not have to be copied, and what went to a disk. */
 static void print_spared(json_t *o)
 {
-	uint64_t zero = bytes_of(o, "zero_bytes"), same = bytes_of(o, "unchanged_bytes");
+	static const struct {
+		const char *key, *text;
+	} amounts[] = {
+		{ "gpu_bytes", "of device memory" },
+		{ "zero_bytes", "of it zero" },
+		{ "unchanged_bytes", "of it unchanged" },
+		{ "driver_bytes", "of it moved by the driver" },
+		{ "disk_bytes", "of it spilled to disk" },
+		{ "image_bytes", "in the checkpoint" },
+	};
 	char bytes[WORD_BYTES];
 
-	if (zero) {
-		format_bytes(bytes, zero);
-		fprintf(stderr, ", %s of it zero", bytes);
-	}
-	if (same) {
-		format_bytes(bytes, same);
-		fprintf(stderr, ", %s unchanged", bytes);
+	for (size_t i = 0; i < sizeof(amounts) / sizeof(amounts[0]); i++) {
+		if (!bytes_of(o, amounts[i].key))
+			continue;
+		format_bytes(bytes, bytes_of(o, amounts[i].key));
+		fprintf(stderr, "  %s %s\n", bytes, amounts[i].text);
 	}
 }
 
-/* "total 0.352 s, downtime 0.352 s, 1.07 GB of device memory, 3.05 GB/s" */
-static void print_totals(json_t *o)
+static const struct outcome {
+	const char *operation, *past, *bytes, *place;
+} outcomes[] = {
+	{ "suspend", "suspended", "gpu_bytes", "; now in host memory" },
+	{ "resume", "resumed", "gpu_bytes", "; back on the GPU" },
+	{ "checkpoint", "checkpointed", "image_bytes", "; now in " },
+	{ "restore", "restored", "image_bytes", " from " },
+};
+
+static const struct outcome *outcome_of(const char *operation)
 {
-	uint64_t gpu = bytes_of(o, "gpu_bytes"), image = bytes_of(o, "image_bytes");
-	uint64_t disk = bytes_of(o, "disk_bytes");
+	for (size_t i = 0; i < sizeof(outcomes) / sizeof(outcomes[0]); i++)
+		if (!strcmp(outcomes[i].operation, operation))
+			return &outcomes[i];
+	return &outcomes[0];
+}
+
+/* "suspended job 1a2b3c4d in 352 ms: 1.00 GiB at 3.05 GB/s, stood still 352 ms; now in host memory" */
+static void print_outcome_line(json_t *o, bool parked)
+{
+	const struct outcome *done = outcome_of(text_of(o, "operation"));
 	double downtime = json_number_value(json_object_get(o, "downtime_s"));
 	double gbps = json_number_value(json_object_get(o, "gbps"));
-	char bytes[WORD_BYTES];
+	char bytes[WORD_BYTES], took[WORD_BYTES], still[WORD_BYTES];
 
-	fprintf(stderr, "  total %.3f s", json_number_value(json_object_get(o, "seconds")));
-	if (downtime > 0)
-		fprintf(stderr, ", downtime %.3f s", downtime);
-	if (gpu) {
-		format_bytes(bytes, gpu);
-		fprintf(stderr, ", %s of device memory", bytes);
-		print_spared(o);
-	}
-	if (disk) {
-		format_bytes(bytes, disk);
-		fprintf(stderr, ", %s spilled to disk", bytes);
-	}
-	if (image) {
-		format_bytes(bytes, image);
-		fprintf(stderr, ", image %s", bytes);
-	}
+	format_bytes(bytes, bytes_of(o, done->bytes));
+	format_seconds(took, json_number_value(json_object_get(o, "seconds")));
+	format_seconds(still, downtime);
+	fprintf(stderr, "%s job %s in %s: %s", done->past, text_of(o, "job"), took, bytes);
 	if (gbps > 0)
-		fprintf(stderr, ", %.2f GB/s", gbps);
-	putc('\n', stderr);
+		fprintf(stderr, " at %.2f GB/s", gbps);
+	if (downtime > 0)
+		fprintf(stderr, ", stood still %s", still);
+	fprintf(stderr, "%s%s\n", parked ? "; left on the GPU" : done->place, text_of(o, "path"));
 }
 
-static const char *past_of(const char *operation)
+void summary_print(const struct invocation *in, json_t *o)
 {
-	static const char *const pasts[][2] = {
-		{ "suspend", "suspended" },
-		{ "resume", "resumed" },
-		{ "checkpoint", "checkpointed" },
-		{ "restore", "restored" },
-	};
-
-	for (size_t i = 0; i < sizeof(pasts) / sizeof(pasts[0]); i++)
-		if (!strcmp(pasts[i][0], operation))
-			return pasts[i][1];
-	return operation;
-}
-
-void summary_print(json_t *o)
-{
-	const char *path = text_of(o, "path");
 	json_t *note;
 	size_t i;
 
-	fprintf(stderr, "%s job %s%s%s\n", past_of(text_of(o, "operation")), text_of(o, "job"),
-		*path ? ": " : "", path);
-	print_phases(json_object_get(o, "phases"));
-	print_totals(o);
+	print_outcome_line(o, in->values[OPT_PARK]);
+	if (in->values[OPT_STATS]) {
+		print_phases(json_object_get(o, "phases"));
+		print_spared(o);
+	}
 	json_array_foreach (json_object_get(o, "notes"), i, note) {
-		print_styled(stderr, STYLE_YELLOW, "  note: ");
+		print_styled(stderr, STYLE_YELLOW, "note: ");
 		fprintf(stderr, "%s\n", json_string_value(note) ? json_string_value(note) : "");
 	}
 }

@@ -52,8 +52,11 @@ void table_print(const struct table *t, FILE *f, bool headings, size_t width);
 
 enum { WORD_BYTES = 32 };
 
-/** "512 B", "1.07 GB": powers of 1000. */
+/** "512 B", "1.07 GiB": powers of 1024, as options take them. */
 void format_bytes(char ret[static WORD_BYTES], uint64_t bytes);
+
+/** "<1 ms", "352 ms", "1.25 s", "2m05s", "2h03m". */
+void format_seconds(char ret[static WORD_BYTES], double seconds);
 
 /** The time from the RFC 3339 stamp @stamp to @now as "5s", "3m", "2h", "4d"; "-" if unreadable. */
 void format_age(char ret[static WORD_BYTES], const char *stamp, time_t now);
@@ -87,8 +90,8 @@ void progress_clear(struct progress_line *p);
 /** Writes the line for @o (a Progress) to @ret; pure. @gbps 0: unknown. */
 void progress_format(char *ret, size_t room, const char *verb, json_t *o, double gbps);
 
-/** Prints the Summary @o as a table with a closing line, and its notes. */
-void summary_print(json_t *o);
+/** Prints the Summary @o as one line, and its notes; with --stats its phases and amounts, too. */
+void summary_print(const struct invocation *in, json_t *o);
 
 /* ---- JSON ---- */
 

@@ -57,7 +57,7 @@ static int print_outcome(const struct invocation *in, json_t *reply, const char 
 
 	if (!json_is_object(summary))
 		return brumate_fail(err, EPROTO, "%s: the reply has no summary", in->command->name);
-	summary_print(summary);
+	summary_print(in, summary);
 	if (wants_json(in)) {
 		auto_json json_t *o = json_pack("{s:O}", "summary", summary);
 
@@ -226,7 +226,7 @@ int verb_restore(const struct invocation *in, struct brumate_error *err)
 		return r;
 	if (!in->values[OPT_ATTACH])
 		return print_outcome(in, reply, "job", err);
-	summary_print(json_object_get(reply, "summary"));
+	summary_print(in, json_object_get(reply, "summary"));
 	/* It is shown from where it ended before the job wrote to it again, so that nothing is missed. */
 	off_t offset = (off_t)json_integer_value(json_object_get(reply, "log_bytes"));
 	return follow_to_end(json_object_get(reply, "job"), offset, FOLLOW_FORWARDS, err);

@@ -64,8 +64,8 @@ static int check_space(struct op *op, struct brumate_error *err)
 		return r;
 	if (need <= available)
 		return 0;
-	brumate_fail(err, ENOSPC, "%s has %.1f GB free, the checkpoint needs about %.1f GB",
-		     op->request->dir, (double)available / 1e9, (double)need / 1e9);
+	brumate_fail(err, ENOSPC, "%s has %.1f GiB free, the checkpoint needs about %.1f GiB",
+		     op->request->dir, (double)available / 0x1p30, (double)need / 0x1p30);
 	brumate_hint(err, "make room, or choose another place with --dir");
 	return -ENOSPC;
 }

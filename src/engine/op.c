@@ -192,6 +192,12 @@ static json_t *notes_to_json(const struct progress *p)
 	return notes;
 }
 
+/* Whether the operation made the checkpoint that the record names, or came from it. */
+static bool has_checkpoint(const struct op *op)
+{
+	return !strcmp(op->kind, "checkpoint") || !strcmp(op->kind, "restore");
+}
+
 json_t *op_summary(const struct op *op)
 {
 	const struct progress *p = &op->progress;
@@ -203,21 +209,22 @@ json_t *op_summary(const struct op *op)
 	uint64_t by_data =
 		op->data.sums.bytes < op->gpu_bytes ? op->data.sums.bytes : op->gpu_bytes;
 	uint64_t bytes = op->image_bytes ? op->image_bytes : op->gpu_bytes;
-	return json_pack(
-		"{s:s,s:s,s:s?,s:o,s:f,s:f,s:o,s:I,s:I,s:f,s:I,s:I,s:I,s:I,s:f,s:I,s:o}",
-		"operation", op->kind, "job", op->job->id, "checkpoint", op->job->checkpoint,
-		"path", path ? wire_string(path) : json_null(), "seconds", seconds, "downtime_s",
-		downtime, "phases", phases_to_json(p), "gpu_bytes", (json_int_t)op->gpu_bytes,
-		"image_bytes", (json_int_t)op->image_bytes, "gbps",
-		seconds > 0 ? (double)bytes / 1e9 / seconds : 0.0, "data_bytes",
-		(json_int_t)op->data.sums.bytes, "zero_bytes",
-		(json_int_t)op->data.sums.spared.zero_bytes, "unchanged_bytes",
-		(json_int_t)op->data.sums.spared.same_bytes, "disk_bytes",
-		(json_int_t)op->data.sums.disk_bytes, "data_gbps",
-		op->data.sums.seconds > 0
-			? (double)op->data.sums.bytes / 1e9 / op->data.sums.seconds
-			: 0.0,
-		"driver_bytes", (json_int_t)(op->gpu_bytes - by_data), "notes", notes_to_json(p));
+	return json_pack("{s:s,s:s,s:s?,s:o,s:f,s:f,s:o,s:I,s:I,s:f,s:I,s:I,s:I,s:I,s:f,s:I,s:o}",
+			 "operation", op->kind, "job", op->job->id, "checkpoint",
+			 has_checkpoint(op) ? op->job->checkpoint : NULL, "path",
+			 path && has_checkpoint(op) ? wire_string(path) : json_null(), "seconds",
+			 seconds, "downtime_s", downtime, "phases", phases_to_json(p), "gpu_bytes",
+			 (json_int_t)op->gpu_bytes, "image_bytes", (json_int_t)op->image_bytes,
+			 "gbps", seconds > 0 ? (double)bytes / 1e9 / seconds : 0.0, "data_bytes",
+			 (json_int_t)op->data.sums.bytes, "zero_bytes",
+			 (json_int_t)op->data.sums.spared.zero_bytes, "unchanged_bytes",
+			 (json_int_t)op->data.sums.spared.same_bytes, "disk_bytes",
+			 (json_int_t)op->data.sums.disk_bytes, "data_gbps",
+			 op->data.sums.seconds > 0
+				 ? (double)op->data.sums.bytes / 1e9 / op->data.sums.seconds
+				 : 0.0,
+			 "driver_bytes", (json_int_t)(op->gpu_bytes - by_data), "notes",
+			 notes_to_json(p));
 }
 
 void op_finish(struct op *op)

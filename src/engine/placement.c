@@ -242,9 +242,10 @@ int placement_check_room(const struct job *job, struct gpu_set *gpus, const stru
 				room = CONTEXT_ROOM_BYTES;
 			if (strcmp(now[i].uuid, to) || free_bytes(&now[i]) >= need + room)
 				continue;
-			brumate_fail(err, ENOSPC, "GPU %s has %.1f GB free, the job needs %.1f GB",
-				     to, (double)free_bytes(&now[i]) / 1e9,
-				     (double)(need + room) / 1e9);
+			brumate_fail(err, ENOSPC,
+				     "GPU %s has %.1f GiB free, the job needs %.1f GiB", to,
+				     (double)free_bytes(&now[i]) / 0x1p30,
+				     (double)(need + room) / 0x1p30);
 			brumate_hint(err,
 				     "free its memory (`%s` shows who holds it), or "
 				     "give another GPU by --gpu-map",

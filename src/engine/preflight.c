@@ -116,8 +116,8 @@ static int tell_way(const struct op *op, struct scan_report *report, const struc
 						 : "its job was started with --data-path driver";
 	char text[160];
 
-	snprintf(text, sizeof(text), "process %d: %.1f MB of device memory go by the driver: %s",
-		 p->id.pid, (double)p->dev.used_bytes / 1e6, why);
+	snprintf(text, sizeof(text), "process %d: %.1f MiB of device memory go by the driver: %s",
+		 p->id.pid, (double)p->dev.used_bytes / 0x1p20, why);
 	return add_gpu_finding(report, SCAN_NOTE, p->id.pid, "memory", text, "");
 }
 
@@ -258,9 +258,10 @@ static int check_copies(struct op *op, uint64_t copies, uint64_t by_driver,
 		return 0;
 	brumate_fail(
 		err, ENOSPC,
-		"%.1f GB of device memory do not fit into the %.1f GB of host memory available "
-		"and the %.1f GB free in %s",
-		(double)copies / 1e9, (double)memory / 1e9, (double)disk / 1e9, info->room.disk);
+		"%.1f GiB of device memory do not fit into the %.1f GiB of host memory available "
+		"and the %.1f GiB free in %s",
+		(double)copies / 0x1p30, (double)memory / 0x1p30, (double)disk / 0x1p30,
+		info->room.disk);
 	brumate_hint(err,
 		     "free host memory, or set SpillDirectory= in [Broker] of brumate.conf to a "
 		     "larger file system");
@@ -300,9 +301,9 @@ static int check_cgroup(const struct op *op, char *const *cgroups, const char *c
 		return 0;
 	brumate_fail(
 		err, ENOMEM,
-		"%.1f GB of device memory do not fit into the %.1f GB of memory that cgroup %s "
+		"%.1f GiB of device memory do not fit into the %.1f GiB of memory that cgroup %s "
 		"has left",
-		(double)need / 1e9, (double)left / 1e9, *cgroup ? cgroup : "/");
+		(double)need / 0x1p30, (double)left / 0x1p30, *cgroup ? cgroup : "/");
 	brumate_hint(err,
 		     "raise its memory limit: the driver keeps the saved data in the job's own "
 		     "memory, and beyond the limit the kernel would end the job");
@@ -345,10 +346,11 @@ int preflight_memory(struct op *op, struct brumate_error *err)
 	if (!used)
 		return 0;
 	if (machine_meminfo("MemAvailable", &available) && need > available) {
-		brumate_fail(err, ENOMEM,
-			     "%.1f GB of device memory do not fit into the %.1f GB of host memory "
-			     "available",
-			     (double)need / 1e9, (double)available / 1e9);
+		brumate_fail(
+			err, ENOMEM,
+			"%.1f GiB of device memory do not fit into the %.1f GiB of host memory "
+			"available",
+			(double)need / 0x1p30, (double)available / 0x1p30);
 		brumate_hint(err, "free host memory; the driver keeps the saved data in the job's "
 				  "own memory");
 		return -ENOMEM;

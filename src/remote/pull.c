@@ -453,10 +453,10 @@ static int check_space(const struct pull *p, const char *dir, uint64_t *ret_tota
 	int r = store_free_bytes(dir, &free_bytes, err);
 	if (r < 0 || total <= free_bytes)
 		return r;
-	brumate_fail(err, ENOSPC, "%s has %.1f GB free, %s %.1f GB", dir, (double)free_bytes / 1e9,
-		     p->files_only ? "files beside the memory of the job need"
-				   : "the checkpoint needs",
-		     (double)total / 1e9);
+	brumate_fail(
+		err, ENOSPC, "%s has %.1f GiB free, %s %.1f GiB", dir, (double)free_bytes / 0x1p30,
+		p->files_only ? "files beside the memory of the job need" : "the checkpoint needs",
+		(double)total / 0x1p30);
 	brumate_hint(err,
 		     p->files_only
 			     ? "make room (`brumate prune`)"

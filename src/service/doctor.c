@@ -401,9 +401,9 @@ static void check_gpu(struct doctor *d, size_t i, const struct dev_gpu *gpu, jso
 			"GPU %zu: %s, %s: MIG is on, which the driver cannot checkpoint", i,
 			gpu->name, gpu->uuid);
 	else
-		finding(d, FINDING_OK, "gpu", "", "GPU %zu: %s, %s, %.1f GB, %.1f GB in use", i,
-			gpu->name, gpu->uuid, (double)gpu->total_bytes / 1e9,
-			(double)gpu->used_bytes / 1e9);
+		finding(d, FINDING_OK, "gpu", "", "GPU %zu: %s, %s, %.1f GiB, %.1f GiB in use", i,
+			gpu->name, gpu->uuid, (double)gpu->total_bytes / 0x1p30,
+			(double)gpu->used_bytes / 0x1p30);
 }
 
 /* The daemon that keeps the driver loaded listens on a socket. Older ways cannot be seen without asking the
@@ -483,16 +483,18 @@ static void check_memory(struct doctor *d)
 	if (available < d->vram_bytes && available + d->room.disk_bytes >= d->vram_bytes)
 		finding(d, FINDING_NOTE, "memory",
 			"add memory: host copies on a disk are as fast as the disk",
-			"%.1f GB of memory available, %.1f GB on all GPUs: the rest would go to %s",
-			(double)available / 1e9, (double)d->vram_bytes / 1e9, d->room.disk);
+			"%.1f GiB of memory available, %.1f GiB on all GPUs: the rest would go to "
+			"%s",
+			(double)available / 0x1p30, (double)d->vram_bytes / 0x1p30, d->room.disk);
 	else if (available < d->vram_bytes)
 		finding(d, FINDING_WARN, "memory",
 			"add memory, or suspend fewer jobs at a time: saved device memory is kept "
 			"in it",
-			"%.1f GB of memory available, %.1f GB on all GPUs", (double)available / 1e9,
-			(double)d->vram_bytes / 1e9);
+			"%.1f GiB of memory available, %.1f GiB on all GPUs",
+			(double)available / 0x1p30, (double)d->vram_bytes / 0x1p30);
 	else
-		finding(d, FINDING_OK, "memory", "", "%.1f GB available", (double)available / 1e9);
+		finding(d, FINDING_OK, "memory", "", "%.1f GiB available",
+			(double)available / 0x1p30);
 }
 
 /* As the broker reads it: broker/pool.c. */
@@ -507,13 +509,13 @@ static void check_pool(struct doctor *d)
 	fact(d, "pool_bytes", json_integer((json_int_t)pool));
 	if (pool > total / 2)
 		finding(d, FINDING_WARN, "pool", "lower Pool= in [Broker] of brumate.conf",
-			"up to %.1f GB may be pinned for copies of device memory, more than half "
+			"up to %.1f GiB may be pinned for copies of device memory, more than half "
 			"of this machine's memory",
-			(double)pool / 1e9);
+			(double)pool / 0x1p30);
 	else
 		finding(d, FINDING_OK, "pool", "",
-			"up to %.1f GB may be pinned for copies of device memory",
-			(double)pool / 1e9);
+			"up to %.1f GiB may be pinned for copies of device memory",
+			(double)pool / 0x1p30);
 }
 
 /* Tells where host copies are spilled to. */
@@ -527,14 +529,15 @@ static void check_spill(struct doctor *d)
 	if (!d->room.disk_bytes)
 		finding(d, FINDING_NOTE, "spill",
 			"set SpillDirectory= in [Broker] of brumate.conf to a directory on a disk",
-			"copies of device memory must fit into the %.1f GB of memory that they may "
+			"copies of device memory must fit into the %.1f GiB of memory that they "
+			"may "
 			"have: %s is in memory, or full",
-			(double)d->room.memory_bytes / 1e9, d->room.disk);
+			(double)d->room.memory_bytes / 0x1p30, d->room.disk);
 	else
 		finding(d, FINDING_OK, "spill", "",
-			"copies of device memory may have %.1f GB of memory, then %.1f GB in %s, "
+			"copies of device memory may have %.1f GiB of memory, then %.1f GiB in %s, "
 			"encrypted",
-			(double)d->room.memory_bytes / 1e9, (double)d->room.disk_bytes / 1e9,
+			(double)d->room.memory_bytes / 0x1p30, (double)d->room.disk_bytes / 0x1p30,
 			d->room.disk);
 }
 
@@ -572,9 +575,9 @@ static void check_limits(struct doctor *d)
 			(unsigned long long)files.rlim_max);
 	if (locked.rlim_max != RLIM_INFINITY)
 		finding(d, FINDING_NOTE, "memlock", "ulimit -Hl unlimited (LimitMEMLOCK=infinity)",
-			"locked memory is limited to %.1f MB: programs that pin memory inherit "
+			"locked memory is limited to %.1f MiB: programs that pin memory inherit "
 			"that",
-			(double)locked.rlim_max / 1e6);
+			(double)locked.rlim_max / 0x1p20);
 	else
 		finding(d, FINDING_OK, "memlock", "", "locked memory is not limited");
 }
@@ -587,8 +590,8 @@ static void check_shm(struct doctor *d)
 		finding(d, FINDING_WARN, "shm", "mount -t tmpfs tmpfs /dev/shm",
 			"no /dev/shm: jobs of several processes need it");
 	else
-		finding(d, FINDING_OK, "shm", "", "/dev/shm holds %.1f GB",
-			(double)fs.f_blocks * (double)fs.f_frsize / 1e9);
+		finding(d, FINDING_OK, "shm", "", "/dev/shm holds %.1f GiB",
+			(double)fs.f_blocks * (double)fs.f_frsize / 0x1p30);
 }
 
 static void check_config(struct doctor *d)
@@ -623,11 +626,11 @@ static void check_store(struct doctor *d)
 		finding(d, FINDING_WARN, "space",
 			"free some, or set Directory= in [Store] of brumate.conf to a larger file "
 			"system",
-			"%.1f GB free in %s, %.1f GB on all GPUs", (double)free_bytes / 1e9, dir,
-			(double)d->vram_bytes / 1e9);
+			"%.1f GiB free in %s, %.1f GiB on all GPUs", (double)free_bytes / 0x1p30,
+			dir, (double)d->vram_bytes / 0x1p30);
 	else
-		finding(d, FINDING_OK, "space", "", "%.1f GB free in %s", (double)free_bytes / 1e9,
-			dir);
+		finding(d, FINDING_OK, "space", "", "%.1f GiB free in %s",
+			(double)free_bytes / 0x1p30, dir);
 }
 
 static void check_room(struct doctor *d)

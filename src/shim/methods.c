@@ -485,9 +485,11 @@ static int add_memory(struct op *op, struct scan_report *report, struct brumate_
 		struct scan_finding f = { .level = SCAN_NOTE, .pid = a->id.pid, .what = "memory" };
 
 		snprintf(f.text, sizeof(f.text),
-			 "process %d: %.1f MB of device memory go by the data path, %.1f MB and its "
+			 "process %d: %.1f MiB of device memory go by the data path, %.1f MiB and "
+			 "its "
 			 "contexts by the driver",
-			 a->id.pid, (double)a->managed_bytes / 1e6, (double)a->driver_bytes / 1e6);
+			 a->id.pid, (double)a->managed_bytes / 0x1p20,
+			 (double)a->driver_bytes / 0x1p20);
 		r = scan_add(report, &f);
 	}
 	uint64_t kept = vault_baseline_bytes(op->data.vault);
@@ -495,8 +497,8 @@ static int add_memory(struct op *op, struct scan_report *report, struct brumate_
 		struct scan_finding f = { .level = SCAN_NOTE, .what = "memory" };
 
 		snprintf(f.text, sizeof(f.text),
-			 "%.1f MB of host memory hold a copy of its device memory (--keep-copy)",
-			 (double)kept / 1e6);
+			 "%.1f MiB of host memory hold a copy of its device memory (--keep-copy)",
+			 (double)kept / 0x1p20);
 		snprintf(f.hint, sizeof(f.hint),
 			 "a resume without --keep-copy lets go of it");
 		r = scan_add(report, &f);

@@ -53,8 +53,8 @@ static int check_space(struct import *m, struct brumate_error *err)
 	int r = store_free_bytes(m->dir, &free_bytes, err);
 	if (r < 0 || need <= free_bytes)
 		return r;
-	brumate_fail(err, ENOSPC, "%s has %.1f GB free, the checkpoint needs %.1f GB", m->dir,
-		     (double)free_bytes / 1e9, (double)need / 1e9);
+	brumate_fail(err, ENOSPC, "%s has %.1f GiB free, the checkpoint needs %.1f GiB", m->dir,
+		     (double)free_bytes / 0x1p30, (double)need / 0x1p30);
 	brumate_hint(err, "make room (`brumate prune`), or choose another place with --dir");
 	return -ENOSPC;
 }

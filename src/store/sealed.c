@@ -241,10 +241,11 @@ int sealed_plain_dir(uint64_t max_bytes, struct brumate_error *err)
 	uint64_t available = machine_room_bytes();
 
 	if (max_bytes > available) {
-		brumate_fail(err, ENOMEM,
-			     "%.1f GB of memory are needed for what is never written in the clear, "
-			     "%.1f GB are available",
-			     (double)max_bytes / 1e9, (double)available / 1e9);
+		brumate_fail(
+			err, ENOMEM,
+			"%.1f GiB of memory are needed for what is never written in the clear, "
+			"%.1f GiB are available",
+			(double)max_bytes / 0x1p30, (double)available / 0x1p30);
 		return -ENOMEM;
 	}
 	auto_close int mounted = mount_tmpfs(max_bytes);

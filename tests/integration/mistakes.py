@@ -50,8 +50,8 @@ def a_job_that_does_not_exist(bed):
 def what_was_meant_is_suggested(bed):
     job, _ = bed.counter(name="train", mib=16)
     bed.ok("checkpoint", job, "--leave-running", "--name", "weekend")
-    for args, meant in ((("suspend", "trian"), "train"), (("logs", "trains"), "train"), (("rm", "weekand"), "weekend"),
-                        (("restore", "wekend"), "weekend"), (("inspect", "trian"), "train"),
+    for args, meant in ((("suspend", "train_"), "train"), (("logs", "trains"), "train"), (("rm", "weekand"), "weekend"),
+                        (("restore", "wekend"), "weekend"), (("inspect", "train_"), "train"),
                         (("inspect", "weekendd"), "weekend"), (("diff", "weekend", "weeken_"), "weekend")):
         refused = bed.refused(EXIT_NOT_FOUND, "no (job|checkpoint)", *args)
         expect(f"hint: did you mean {meant}?" in refused.err, refused.why())

@@ -45,11 +45,10 @@ static void check_progress(void)
 	char line[256], cut[8];
 
 	progress_format(line, sizeof(line), "suspend", full, 2.6);
-	CHECK_STR(
-		line,
-		"suspend [2/5] save  500 MB of 2.00 GB  2.60 GB/s  waiting for the driver  1.2 s");
+	CHECK_STR(line, "suspend [2/5] save  25%  477 MiB of 1.86 GiB  2.60 GB/s  577 ms left  "
+			"waiting for the driver  1.25 s");
 	progress_format(line, sizeof(line), "suspend", bare, 0);
-	CHECK_STR(line, "suspend [1/5] lock  0.0 s");
+	CHECK_STR(line, "suspend [1/5] lock  0 ms");
 	progress_format(cut, sizeof(cut), "suspend", bare, 0);
 	CHECK_STR(cut, "suspend");
 }

@@ -94,18 +94,30 @@ static void check_formats(void)
 	} sizes[] = {
 		{ 0, "0 B" },
 		{ 999, "999 B" },
-		{ 1000, "1.00 kB" },
-		{ 1073741824, "1.07 GB" },
-		{ 42000000000, "42.0 GB" },
-		{ 999999, "1.00 MB" },
-		{ 141000000000, "141 GB" },
-		{ UINT64_MAX, "18.4 EB" },
+		{ 1000, "0.98 KiB" },
+		{ 1073741824, "1.00 GiB" },
+		{ 42000000000, "39.1 GiB" },
+		{ 1048575, "1.00 MiB" },
+		{ 151397597184, "141 GiB" },
+		{ UINT64_MAX, "16.0 EiB" },
+	};
+	static const struct {
+		double seconds;
+		const char *text;
+	} times[] = {
+		{ 0, "0 ms" },	     { 0.0002, "<1 ms" },  { 0.001, "1 ms" },
+		{ 0.352, "352 ms" }, { 0.9997, "1.00 s" }, { 12.345, "12.3 s" },
+		{ 59.97, "1m00s" },  { 125.2, "2m05s" },   { 7384, "2h03m" },
 	};
 	char text[WORD_BYTES];
 
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		format_bytes(text, sizes[i].bytes);
 		CHECK_STR(text, sizes[i].text);
+	}
+	for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++) {
+		format_seconds(text, times[i].seconds);
+		CHECK_STR(text, times[i].text);
 	}
 	format_age(text, "2026-01-01T00:00:00.000Z", 1767225600 + 5);
 	CHECK_STR(text, "5s");

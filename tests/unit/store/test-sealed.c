@@ -207,7 +207,7 @@ static void test_plain_dir(void)
 	CHECK(sealed_close_dir(fresh(&sealed, "sealed"), dir_fd, &key, "ckpt-1", &err) == 0);
 	auto_close int fd = openat(dir_fd, "fill", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 	CHECK(fd_write_full(fd, fill, sizeof(fill)) == -ENOSPC);
-	CHECK(sealed_plain_dir(1ull << 60, &err) == -ENOMEM && strstr(err.text, "GB of memory"));
+	CHECK(sealed_plain_dir(1ull << 60, &err) == -ENOMEM && strstr(err.text, "GiB of memory"));
 }
 
 int main(void)

@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""What a person sees at a terminal of operations and of jobs."""
+
+import os
+import re
+
+from cases import at_terminal, case, expect, main
+
+TIME = r"(<1 ms|\d+ ms|[\d.]+ s|\d+m\d+s)"
+SIZE = r"[\d.]+ ([KMG]i)?B"
+
+
+@case
+def one_plain_line_after_an_operation(bed):
+    job, log = bed.counter(mib=32)
+    store = bed.store()
+    for args, words in ((("suspend", job), rf"suspended job {job} in {TIME}: {SIZE} at [\d.]+ GB/s; now in host memory"),
+                        (("resume", job), rf"resumed job {job} in {TIME}: {SIZE} at [\d.]+ GB/s, stood still {TIME}; "
+                                          "back on the GPU"),
+                        (("suspend", "--park", job), rf"suspended job {job} in {TIME}: .*; left on the GPU"),
+                        (("resume", job), rf"resumed job {job} in .*"),
+                        (("checkpoint", job, "--leave-running", "--name", "one"),
+                         rf"checkpointed job {job} in {TIME}: {SIZE} at [\d.]+ GB/s, stood still {TIME}; now in {store}/one"),
+                        (("checkpoint", job, "--name", "two"),
+                         rf"checkpointed job {job} in {TIME}: {SIZE} at [\d.]+ GB/s; now in {store}/two"),
+                        (("restore", job), rf"restored job {job} in {TIME}: {SIZE} at [\d.]+ GB/s.* from {store}/two")):
+        result = bed.ok(*args)
+        lines = [line for line in result.err.splitlines() if not line.startswith("note: ")]
+        expect(len(lines) == 1 and re.fullmatch(words, lines[0]), f"{args}: {result.err!r}")
+        expect(result.out in (f"{job}\n", "one\n", "two\n"), f"{args}: {result.out!r} on stdout")
+    bed.expect_whole(job, log)
+
+
+@case
+def phases_by_stats(bed):
+    job, _ = bed.counter(mib=32)
+    shown = bed.ok("suspend", "--stats", job).err
+    names = re.findall(r"^  ([a-z-]+) +\S+ ?\w* +\S+ \w+$", shown, re.MULTILINE)
+    expect({"identify", "gate", "park", "settle"} <= set(names), f"{names} of {shown}")
+    expect(re.search(rf"^  {SIZE} of device memory$", shown, re.MULTILINE), shown)
+    with open(os.path.join(bed.build.path, "docs", "man", "brumate.1"), encoding="utf-8") as file:
+        page = file.read().replace("\\-", "-")
+    for name in names:
+        expect(re.search(rf"\b{name}\b", page), f"brumate(1) does not explain {name}")
+    bed.ok("resume", job)
+
+
+@case
+def no_summary_names_a_checkpoint_that_it_did_not_make(bed):
+    job, _ = bed.counter(mib=16)
+    expect(bed.operation("checkpoint", job, "--leave-running", "--name", "one")["checkpoint"] == "one", "its own")
+    for verb in ("suspend", "resume"):
+        expect(bed.operation(verb, job)["checkpoint"] is None, f"{verb} names a checkpoint")
+
+
+@case
+def progress_at_a_terminal(bed):
+    job, _ = bed.counter(mib=32)
+    bed.fault("suspend.settle.begin", "delay:1000")  # so that there is something to wait for
+    code, shown = at_terminal(bed, None, "suspend", job)
+    expect(code == 0 and re.search(r"\rsuspend \[\d+/\d+\] [a-z-]+ ", shown), f"{code}: no progress: {shown!r}")
+    expect(shown.rstrip().endswith(job), f"the id is not the last: {shown!r}")
+    bed.ok("resume", job)
+
+
+if __name__ == "__main__":
+    main()
