@@ -67,7 +67,31 @@ static int print_outcome(const struct invocation *in, json_t *reply, const char 
 	return 0;
 }
 
-int verb_suspend(const struct invocation *in, struct brumate_error *err)
+/* Calls @fn for each job that is named, in order; the first failure is the command's, the others are printed as they
+ * come. Ctrl-C ends it. */
+static int operate_each(const struct invocation *in, verb_fn fn, struct brumate_error *err)
+{
+	int result = 0, r = 0;
+
+	if (in->n_operands <= 1)
+		return fn(in, err);
+	for (int i = 0; i < in->n_operands && r != -ECANCELED; i++) {
+		struct brumate_error why = BRUMATE_ERROR_NONE;
+		struct invocation one = *in;
+
+		one.operands = in->operands + i;
+		one.n_operands = 1;
+		r = fn(&one, &why);
+		if (r < 0 && result == 0)
+			*err = why;
+		else if (r < 0)
+			fprintf(stderr, "brumate: %s\n", why.text);
+		result = result ? result : r;
+	}
+	return result;
+}
+
+static int suspend_one(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *p = json_object(), *reply = NULL;
 	int r = add_target(p, in, err);
@@ -81,7 +105,12 @@ int verb_suspend(const struct invocation *in, struct brumate_error *err)
 	return r < 0 ? r : print_outcome(in, reply, "job", err);
 }
 
-int verb_resume(const struct invocation *in, struct brumate_error *err)
+int verb_suspend(const struct invocation *in, struct brumate_error *err)
+{
+	return operate_each(in, suspend_one, err);
+}
+
+static int resume_one(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *p = json_object(), *reply = NULL;
 	int r = add_target(p, in, err);
@@ -91,6 +120,11 @@ int verb_resume(const struct invocation *in, struct brumate_error *err)
 	if (r == 0)
 		r = operate(&reply, in, "Resume", p, err);
 	return r < 0 ? r : print_outcome(in, reply, "job", err);
+}
+
+int verb_resume(const struct invocation *in, struct brumate_error *err)
+{
+	return operate_each(in, resume_one, err);
 }
 
 /* ---- checkpoint ---- */
