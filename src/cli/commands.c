@@ -92,7 +92,19 @@ static const struct option_spec run_options[] = {
 	GPU,
 	END,
 };
-static const struct option_spec list_options[] = { FORMAT, NO_HEADERS, QUIET, END };
+static const struct option_spec ps_options[] = {
+	{ .id = OPT_FILTER,
+	  .name = "filter",
+	  .letter = 'f',
+	  .value = "KEY=VALUE,...",
+	  .help = "only jobs of this state, name or id" },
+	{ OPT_SORT, "sort", 0, "KEY", "order by age (the default: oldest first), name or state",
+	  COMPLETES_WORDS, "age name state" },
+	FORMAT,
+	NO_HEADERS,
+	QUIET,
+	END,
+};
 static const struct option_spec logs_options[] = {
 	{ .id = OPT_FOLLOW,
 	  .name = "follow",
@@ -340,8 +352,7 @@ static const struct option_spec version_options[] = { FORMAT, END };
 const struct command commands[] = {
 	{ "run", NULL, "[--] COMMAND [ARG...]", "start a command as a job", 1, -1, true,
 	  COMPLETES_COMMAND, NULL, run_options, verb_run },
-	{ "ps", NULL, "", "list jobs", 0, 0, false, COMPLETES_NOTHING, NULL, list_options,
-	  verb_ps },
+	{ "ps", NULL, "", "list jobs", 0, 0, false, COMPLETES_NOTHING, NULL, ps_options, verb_ps },
 	{ "logs", NULL, "JOB", "show the output of a job", 1, 1, false, COMPLETES_JOB, NULL,
 	  logs_options, verb_logs },
 	{ "attach", NULL, "JOB", "follow a job's output; exit as it does", 1, 1, false,

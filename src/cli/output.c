@@ -154,10 +154,9 @@ static void print_cell(const struct table *t, FILE *f, size_t column, const char
 		putc('\n', f);
 		return;
 	}
-	if (t->columns[column].right)
-		fprintf(f, "%*s%s", (int)pad, "", text);
-	else
-		fprintf(f, "%s%*s", text, (int)pad, "");
+	fprintf(f, "%*s", t->columns[column].right ? (int)pad : 0, "");
+	print_styled(f, t->style ? t->style(column, text) : STYLE_PLAIN, text);
+	fprintf(f, "%*s", t->columns[column].right ? 0 : (int)pad, "");
 	fputs(last ? "\n" : "  ", f);
 	*room = *room > widths[column] + 2 ? *room - widths[column] - 2 : 0;
 }

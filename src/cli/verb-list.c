@@ -80,6 +80,63 @@ static const struct column job_columns[] = {
 	{ "UID", true }, { "AGE", true },   { "COMMAND", false },
 };
 
+enum { COLUMN_STATE = 2 };
+
+static enum style style_of_job(size_t column, const char *cell)
+{
+	static const struct {
+		const char *begins;
+		enum style style;
+	} states[] = {
+		{ "running", STYLE_GREEN },	  { "suspended", STYLE_YELLOW },
+		{ "checkpointed", STYLE_YELLOW }, { "exited (0)", STYLE_DIM },
+		{ "exited", STYLE_RED },	  { "lost", STYLE_RED },
+	};
+
+	for (size_t i = 0; column == COLUMN_STATE && i < sizeof(states) / sizeof(states[0]); i++)
+		if (!strncmp(states[i].begins, cell, strlen(states[i].begins)))
+			return states[i].style;
+	return STYLE_PLAIN;
+}
+
+/* Takes out the jobs that do not match "KEY=VALUE,...": all of them must. */
+static int filter_jobs(json_t *jobs, const char *text, struct brumate_error *err)
+{
+	auto_free char *copy = strdup(text);
+	char *rest = copy;
+
+	while (rest) {
+		char *key = strsep(&rest, ","), *value = strchr(key, '=');
+
+		if (value)
+			*value++ = '\0';
+		if (!value || (strcmp(key, "state") && strcmp(key, "name") && strcmp(key, "id"))) {
+			brumate_fail(err, EINVAL, "ps: --filter: \"%s\" is not KEY=VALUE", key);
+			brumate_hint(err, "KEY is state, name or id, as in state=running");
+			return -EINVAL;
+		}
+		for (size_t i = json_array_size(jobs); i-- > 0;)
+			if (strcmp(text_of(json_array_get(jobs, i), key), value))
+				json_array_remove(jobs, i);
+	}
+	return copy ? 0 : brumate_fail(err, ENOMEM, "%m");
+}
+
+/* Orders @jobs by the strings under @key; those that are equal stay as they are. */
+static void sort_jobs(json_t *jobs, const char *key)
+{
+	for (size_t i = 1; i < json_array_size(jobs); i++) {
+		json_t *job = json_incref(json_array_get(jobs, i));
+		size_t to = i;
+
+		while (to > 0 &&
+		       strcmp(text_of(json_array_get(jobs, to - 1), key), text_of(job, key)) > 0)
+			to--;
+		json_array_remove(jobs, i);
+		json_array_insert_new(jobs, to, job);
+	}
+}
+
 static void add_job_row(struct table *t, json_t *o)
 {
 	table_add(t, cell_of(o, "id"));
@@ -150,8 +207,14 @@ int verb_ps(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
 	struct table t = TABLE_OF(job_columns);
+	const char *sort = in->values[OPT_SORT];
 	int r = client_ask("List", NULL, &reply, err);
 
+	t.style = style_of_job;
+	if (r == 0 && in->values[OPT_FILTER])
+		r = filter_jobs(json_object_get(reply, "jobs"), in->values[OPT_FILTER], err);
+	if (r == 0 && sort)
+		sort_jobs(json_object_get(reply, "jobs"), strcmp(sort, "age") ? sort : "created");
 	return r < 0 ? r : print_list(in, reply, "jobs", &t, add_job_row, err);
 }
 

@@ -64,5 +64,36 @@ def progress_at_a_terminal(bed):
     bed.ok("resume", job)
 
 
+@case
+def several_jobs_at_once(bed):
+    jobs = [bed.counter(name=name, mib=16)[0] for name in ("one", "two")]
+    expect(bed.ok("suspend", "one", "two").out.split() == jobs, "suspend does not print both ids")
+    expect([bed.job(job)["state"] for job in jobs] == ["suspended"] * 2, "not both are suspended")
+    refused = bed.cli("resume", "one", "nosuch", "two")
+    expect(refused.code == 3 and "no job nosuch" in refused.err and refused.out.split() == jobs, refused.why())
+    expect([bed.job(job)["state"] for job in jobs] == ["running"] * 2, "not both go on")
+
+
+@case
+def jobs_by_rule_and_in_colour(bed):
+    names = ("beta", "alpha", "gamma")
+    jobs = {name: bed.counter(name=name, mib=16)[0] for name in names}
+    bed.ok("suspend", "gamma")
+
+    def listed(*options):
+        return bed.ok("ps", "-q", *options).out.split()
+
+    expect(listed() == [jobs[name] for name in names], "the oldest first")
+    expect(listed("--sort", "name") == [jobs[name] for name in sorted(names)], "by name")
+    expect(listed("--filter", "state=suspended") == [jobs["gamma"]], "by state")
+    expect(listed("--filter", "state=running,name=alpha") == [jobs["alpha"]], "by state and name")
+    bed.refused(2, 'color=red|"color" is not KEY=VALUE', "ps", "--filter", "color=red")
+    bed.refused(2, '"running" is not KEY=VALUE', "ps", "--filter", "running")
+    _, shown = at_terminal(bed, None, "ps")
+    expect("\x1b[32mrunning\x1b[0m" in shown and "\x1b[33msuspended\x1b[0m" in shown, f"{shown!r}")
+    expect("\x1b" not in bed.ok("ps").out, "colours in a pipe")
+    bed.ok("resume", "gamma")
+
+
 if __name__ == "__main__":
     main()
