@@ -243,9 +243,9 @@ int placement_check_room(const struct job *job, struct gpu_set *gpus, const stru
 			if (strcmp(now[i].uuid, to) || free_bytes(&now[i]) >= need + room)
 				continue;
 			brumate_fail(err, ENOSPC,
-				     "GPU %s has %.1f GiB free, the job needs %.1f GiB", to,
-				     (double)free_bytes(&now[i]) / 0x1p30,
-				     (double)(need + room) / 0x1p30);
+				     "GPU %s has %llu MiB free, the job needs %llu MiB", to,
+				     (unsigned long long)free_bytes(&now[i]) >> 20,
+				     (unsigned long long)(need + room) >> 20);
 			brumate_hint(err,
 				     "free its memory (`%s` shows who holds it), or "
 				     "give another GPU by --gpu-map",

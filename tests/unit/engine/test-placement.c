@@ -297,12 +297,12 @@ static void test_room(void)
 
 	here[0].used_bytes = 130ull * GIB; /* as much as wanted, and no room for a context */
 	CHECK(placement_check_room(&job, &gpus, NULL, &err) == -ENOSPC);
-	CHECK_STR(err.text, "GPU GPU-a has 10.0 GiB free, the job needs 10.1 GiB");
+	CHECK_STR(err.text, "GPU GPU-a has 10240 MiB free, the job needs 10304 MiB");
 	CHECK(strstr(err.hint, "--gpu-map"));
 
 	here[0].used_bytes = 141ull * GIB; /* as some drivers count */
 	CHECK(placement_check_room(&job, &gpus, NULL, &err) == -ENOSPC);
-	CHECK_STR(err.text, "GPU GPU-a has 0.0 GiB free, the job needs 10.1 GiB");
+	CHECK_STR(err.text, "GPU GPU-a has 0 MiB free, the job needs 10304 MiB");
 
 	broken = ETIMEDOUT;
 	CHECK(placement_check_room(&job, &gpus, NULL, &err) == -ETIMEDOUT);
@@ -320,7 +320,7 @@ static void test_room_elsewhere(void)
 	CHECK(placement_check_room(&job, &gpus, NULL, &err) == 0);
 	here[1].used_bytes = 135ull * GIB;
 	CHECK(placement_check_room(&job, &gpus, NULL, &err) == -ENOSPC);
-	CHECK_STR(err.text, "GPU GPU-b has 5.0 GiB free, the job needs 10.1 GiB");
+	CHECK_STR(err.text, "GPU GPU-b has 5120 MiB free, the job needs 10304 MiB");
 	free(gpus.pairs);
 }
 
