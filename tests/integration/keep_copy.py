@@ -58,7 +58,7 @@ def only_what_changed_is_copied(bed):
         expect(copied(second) <= most and second["unchanged_bytes"] > 0, f"copied {copied(second)}: {second}")
         bed.operation("resume", job, "--keep-copy")
         check(bed, job, log)
-    expect("unchanged" in bed.ok("suspend", job).err, "the summary does not tell of it")
+    expect("unchanged" in bed.ok("suspend", "--stats", job).err, "the summary does not tell of it")
     bed.operation("resume", job)
     expect(bed.job(job)["kept_bytes"] == 0, f"{bed.job(job)}")
     wait_until(lambda: not keeper_is_there(bed), "the end of the keeper")
