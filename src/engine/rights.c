@@ -148,7 +148,6 @@ static const char *beyond_process(const struct criu_image_thread *t, const struc
 	return m->n_rights ? why : NULL;
 }
 
-/* Returns 1 for a process that has ended, of which CRIU names threads that are none. */
 static int fail_other_user(pid_t pid, uid_t uid, struct brumate_error *err)
 {
 	brumate_fail(err, EPERM,
@@ -187,6 +186,7 @@ int rights_check_users(const struct op *op, struct brumate_error *err)
 	return 0;
 }
 
+/* Returns 1 for a process that has ended, of which CRIU names threads that are none. */
 static int check_thread(int dir_fd, const struct manifest *m, bool is_forced, pid_t pid, pid_t tid,
 			struct brumate_error *err)
 {
@@ -202,7 +202,7 @@ static int check_thread(int dir_fd, const struct manifest *m, bool is_forced, pi
 		return fail_other_user(pid, other_user(t.credentials.uids), err);
 	const char *why = beyond_process(&t, m, pid);
 	if (!why)
-		return 0;
+		return t.has_ended;
 	brumate_fail(err, EBADMSG,
 		     "CRIU's image of process %d asks for %s: the kernel said otherwise of it", pid,
 		     why);
