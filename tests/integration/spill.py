@@ -72,7 +72,7 @@ def every_operation(bed):
             if verb in ("resume", "restore"):
                 log.goes_on()
                 expect_nothing_left(bed)
-        told = bed.ok("suspend", job)
+        told = bed.ok("suspend", "--stats", job)
         expect("spilled to disk" in told.err, f"suspend says {told.err!r}")
         bed.end(job)
         expect_nothing_left(bed)
