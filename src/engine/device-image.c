@@ -263,6 +263,8 @@ static int view_open(struct view *ret, const struct host_copy *copy, struct brum
 			return brumate_fail(err, errno, "host copy: %m");
 		}
 	}
+	/* The init of a pid namespace is forked meanwhile, and lives as long as its job: it would hold the memory. */
+	madvise(base, copy->total_bytes, MADV_DONTFORK);
 	return r;
 }
 

@@ -152,6 +152,7 @@ static int map_table(struct digest_table **ret, int fd, uint64_t total_bytes)
 	void *at = mmap(NULL, table_bytes(t->n), PROT_READ | PROT_WRITE, MAP_SHARED, mine, 0);
 	if (at == MAP_FAILED)
 		return -errno;
+	madvise(at, table_bytes(t->n), MADV_DONTFORK); /* a child of ours may live for as long as a job */
 	t->file = at;
 	t->fd = take_fd(&mine);
 	*ret = take_ptr(&t);

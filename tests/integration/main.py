@@ -384,6 +384,21 @@ def taken_thread_id_means_a_new_pid_namespace(bed):
 
 
 @case
+def a_new_pid_namespace_keeps_no_host_memory(bed):
+    """Its init, which lives as long as the job, is made while the memory of the checkpoint is read."""
+    job, log = bed.counter(mib=16)
+    pid = bed.pid(job)
+    checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+    bed.take_pid(pid)
+    with bed.held_at("store.io-read", "restore", checkpoint) as restore:
+        wait_until(lambda: any(command.startswith("brumate-init") for _, command in bed.processes()), "the init")
+    code, _, err = restore.end()
+    expect(code == 0, f"restore: exit {code}: {err}")
+    log.goes_on()
+    bed.keeps_promises()
+
+
+@case
 def store_elsewhere(bed):
     store = os.path.join(bed.dir, "elsewhere")
     job, log = bed.counter(mib=16)
