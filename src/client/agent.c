@@ -34,7 +34,7 @@ static const char *const op_names[] = {
 	[AGENT_HELLO] = "hello",     [AGENT_GATE] = "gate",   [AGENT_LIST] = "list",
 	[AGENT_EXPORT] = "export",   [AGENT_UNMAP] = "unmap", [AGENT_MAP] = "map",
 	[AGENT_OWN] = "own",	     [AGENT_OPEN] = "open",   [AGENT_DETACH] = "detach",
-	[AGENT_ALIASES] = "aliases", [AGENT_ADOPT] = "adopt",
+	[AGENT_ALIASES] = "aliases",
 };
 
 /* ---- answers ---- */
@@ -460,16 +460,6 @@ int agent_unmap(struct agent *a, struct brumate_error *err)
 int agent_unmap_aliases(struct agent *a, struct brumate_error *err)
 {
 	return call_agent(a, (struct agent_request){ .op = AGENT_UNMAP, .n = 1 }, NULL, err);
-}
-
-int agent_adopt(struct agent *a, uint64_t id, uint64_t token, uint64_t piece, pid_t pid,
-		struct brumate_error *err)
-{
-	return call_agent(a,
-			  (struct agent_request){ .op = AGENT_ADOPT,
-						  .n = 4,
-						  .ids = { id, token, piece, (uint64_t)pid } },
-			  NULL, err);
 }
 
 int agent_own(struct agent *a, bool all, size_t *ret_imported, struct brumate_error *err)

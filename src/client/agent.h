@@ -67,10 +67,6 @@ int agent_aliases(struct agent *a, struct agent_alias **ret, size_t *ret_n, uint
 		  struct brumate_error *err);
 /** Unmaps that alone. */
 int agent_unmap_aliases(struct agent *a, struct brumate_error *err);
-/** Makes another process the owner of alias @id: who calls itself @token, has it as @piece, and is @pid in its own
- * pid namespace. Where @token is that of @a, the alias becomes a piece of @a. */
-int agent_adopt(struct agent *a, uint64_t id, uint64_t token, uint64_t piece, pid_t pid,
-		struct brumate_error *err);
 /** @fds borrowed. */
 int agent_map(struct agent *a, const uint64_t *ids, const int *fds, size_t n,
 	      struct brumate_error *err);

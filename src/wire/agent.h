@@ -49,8 +49,6 @@ enum { AGENT_VERSION = 1, AGENT_PIECES_MAX = 64, AGENT_TEXT_BYTES = 160, AGENT_U
  * ALIASES memory of other members that is mapped here, as LIST does; it is not among the pieces that LIST
  *         tells. UNMAP takes it away, and MAP brings it back, with what EXPORT at its owner gives. token in the
  *         reply: of this process.
- * ADOPT   the owner of what ALIASES lists is gone. ids: the id here, the token, the id and the pid of the
- *         member that stands in. Where that is this one itself it becomes a piece of its own, imported.
  *
  * Any of them may be answered by -ESHUTDOWN: the program is in exit(), or its driver has shut down. The
  * gate is open, there is nothing to be mapped, and the process is to be let end.
@@ -75,7 +73,6 @@ enum agent_op {
 	AGENT_LEND,
 	AGENT_TAKE_BACK,
 	AGENT_ALIASES,
-	AGENT_ADOPT,
 };
 
 /*

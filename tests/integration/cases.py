@@ -68,6 +68,25 @@ def pids():
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
+def numbered_steps(log, word):
+    """The last step of each process, which calls itself @word and a number; checks that none is wrong, missing or
+    doubled."""
+    last = {}
+    text = log.text()
+    expect("BAD" not in text and "ERR" not in text, f"wrong data: {log.tail()}")
+    for number, step in re.findall(rf"^{word} (\d+) step (\d+) OK$", text, re.M):
+        expect(int(step) == last.get(number, 0) + 1, f"{word} {number}: step {step} after {last.get(number, 0)}")
+        last[number] = int(step)
+    return last
+
+
+def all_go_on(log, word):
+    """Each of them is two steps further."""
+    before = numbered_steps(log, word)
+    wait_until(lambda: all(numbered_steps(log, word)[number] >= before[number] + 2 for number in before),
+               f"each {word} to go on", 60)
+
+
 def may_connect(path, uid):
     """Whether a process of that user gets a connection."""
     pid = os.fork()

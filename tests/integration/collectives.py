@@ -3,11 +3,13 @@
 """Jobs whose processes wait for each other on the GPU, as ranks do that compute together. No gate may close for
 good while a kernel of another rank waits for what it holds back."""
 
+import functools
 import os
 import re
 import signal
 
-from cases import EXIT_STILL_RUNNING, EXIT_UNSUPPORTED, Skipped, case, expect, main, run, wait_until
+from cases import (EXIT_STILL_RUNNING, EXIT_UNSUPPORTED, Skipped, all_go_on, case, expect, main, numbered_steps, run,
+                   wait_until)
 
 
 def ranks(bed, count, *options):
@@ -40,20 +42,8 @@ def all_is_well(bed, job, log):
     bed.end(job)
 
 
-def steps(log):
-    """The last step of each rank; checks that none is wrong, missing or doubled."""
-    last = {}
-    text = log.text()
-    expect("BAD" not in text and "ERR" not in text, f"wrong data: {log.tail()}")
-    for rank, step in re.findall(r"^rank (\d+) step (\d+) OK$", text, re.M):
-        expect(int(step) == last.get(rank, 0) + 1, f"rank {rank}: step {step} after {last.get(rank, 0)}")
-        last[rank] = int(step)
-    return last
-
-
-def go_on(log):
-    before = steps(log)
-    wait_until(lambda: all(steps(log)[rank] >= before[rank] + 2 for rank in before), "all ranks go on", 60)
+steps = functools.partial(numbered_steps, word="rank")
+go_on = functools.partial(all_go_on, word="rank")
 
 
 def round_trips(bed, job, log, times):

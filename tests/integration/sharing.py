@@ -3,11 +3,12 @@
 """Jobs whose processes share device memory: by descriptors and by legacy IPC handles. What is saved is saved once,
 and comes back shared, at the same addresses."""
 
+import functools
 import os
 import re
 import signal
 
-from cases import EXIT_STILL_RUNNING, case, expect, main, read_text, wait_until, with_env
+from cases import EXIT_STILL_RUNNING, all_go_on, case, expect, main, numbered_steps, read_text, wait_until, with_env
 
 MIB = 16
 
@@ -18,20 +19,8 @@ def partners(bed, way, count=2, *options, mib=MIB):
     return job, log
 
 
-def steps(log):
-    """The last step of each member; checks that none is wrong, missing or doubled."""
-    last = {}
-    text = log.text()
-    expect("BAD" not in text and "ERR" not in text, f"wrong data: {log.tail()}")
-    for member, step in re.findall(r"^member (\d+) step (\d+) OK$", text, re.M):
-        expect(int(step) == last.get(member, 0) + 1, f"member {member}: step {step} after {last.get(member, 0)}")
-        last[member] = int(step)
-    return last
-
-
-def go_on(log):
-    before = steps(log)
-    wait_until(lambda: all(steps(log)[member] >= before[member] + 2 for member in before), "all members go on", 60)
+steps = functools.partial(numbered_steps, word="member")
+go_on = functools.partial(all_go_on, word="member")
 
 
 def suspends(bed, way, *options, times=2, **kinds):

@@ -26,19 +26,6 @@ enum { MEMBERS_MAX = 8, GRANULE = 2 << 20 };
 static unsigned int n_members = 2, me;
 static int links[MEMBERS_MAX][MEMBERS_MAX]; /* of the row's member, to the column's */
 
-static void make_links(void)
-{
-	for (unsigned int i = 0; i < n_members; i++)
-		for (unsigned int k = 0; k < i; k++) {
-			int pair[2];
-
-			if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
-				die("socketpair");
-			links[i][k] = pair[0];
-			links[k][i] = pair[1];
-		}
-}
-
 /* Whoever ends is missed by the others only if nobody else has its ends of the links. */
 static void close_links_but(unsigned int whose)
 {
@@ -322,7 +309,7 @@ int main(int argc, char **argv)
 	n_members = (unsigned int)options.port;
 	if (!options.word || n_members < 2 || n_members > MEMBERS_MAX)
 		die("how memory is shared, and 2 to %d members", MEMBERS_MAX);
-	make_links();
+	links_make(&links[0][0], MEMBERS_MAX, n_members);
 	if (!strcmp(options.word, "host"))
 		make_shared_host(options.mib << 19);
 	for (me = 0; me < n_members; me++)

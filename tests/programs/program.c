@@ -8,8 +8,12 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "cuda.h"
 
 static const struct option long_options[] = {
 	{ "steps", required_argument, NULL, 's' },
@@ -130,4 +134,17 @@ void steps_run(const struct options *options, step_fn step, void (*prefix)(void 
 			exit(1);
 		pause_ms(options->interval_ms);
 	}
+}
+
+void links_make(int *links, unsigned int max, unsigned int n)
+{
+	for (unsigned int i = 0; i < n; i++)
+		for (unsigned int k = 0; k < i; k++) {
+			int pair[2];
+
+			if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+				die("socketpair: %s", strerror(errno));
+			links[i * max + k] = pair[0];
+			links[k * max + i] = pair[1];
+		}
 }

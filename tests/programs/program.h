@@ -31,3 +31,6 @@ void steps_run(const struct options *options, step_fn step, void (*prefix)(void 
 
 /** Prints a line on stdout and flushes it. */
 void say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/** Connects @n processes that are to be forked, each with each: links[i * max + k] is what the i-th has to the k-th. */
+void links_make(int *links, unsigned int max, unsigned int n);

@@ -34,19 +34,6 @@ static struct flags {
 } * flags;
 static pthread_barrier_t made;
 
-static void make_links(void)
-{
-	for (unsigned int i = 0; i < n_ranks; i++)
-		for (unsigned int k = 0; k < i; k++) {
-			int pair[2];
-
-			if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
-				die("socketpair");
-			links[i][k] = pair[0];
-			links[k][i] = pair[1];
-		}
-}
-
 /* One that has ended needs to hear no more. */
 static void tell_others(uint32_t reached)
 {
@@ -241,7 +228,7 @@ int main(int argc, char **argv)
 		n_ranks = independent ? 3 : (unsigned int)atoi(options.word);
 	if (n_ranks < 2 || n_ranks > RANKS_MAX)
 		die("2 to %d ranks", RANKS_MAX);
-	make_links();
+	links_make(&links[0][0], RANKS_MAX, n_ranks);
 	for (rank = 0; rank < n_ranks; rank++)
 		if (!fork()) {
 			run_rank(&options);

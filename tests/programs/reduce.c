@@ -317,19 +317,6 @@ static void run_rank(const struct options *options)
 	meet(); /* what others still read stays until then */
 }
 
-static void make_links(void)
-{
-	for (unsigned int i = 0; i < n_ranks; i++)
-		for (unsigned int k = 0; k < i; k++) {
-			int pair[2];
-
-			if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
-				die("socketpair: %m");
-			links[i][k] = pair[0];
-			links[k][i] = pair[1];
-		}
-}
-
 static void make_shared(void)
 {
 	int fd = memfd_create("reduce", MFD_CLOEXEC);
@@ -369,7 +356,7 @@ int main(int argc, char **argv)
 		die("want fd, ipc, shm or proxy, a colon, and from 2 to %d ranks", RANKS_MAX);
 	data_bytes = options.mib << 20;
 	box_bytes = (TWO + 2) * data_bytes; /* whole granules */
-	make_links();
+	links_make(&links[0][0], RANKS_MAX, n_ranks);
 	make_shared();
 	for (rank = 0; rank < n_ranks; rank++)
 		if (!fork()) {

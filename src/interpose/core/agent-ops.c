@@ -478,31 +478,6 @@ static void run_open_gate(struct agent_job *job, struct agent_reply *reply)
 		open_gate();
 }
 
-/* The piece gets another origin: its maker is gone, and another process that has it stands in. */
-static void run_adopt(struct agent_job *job, struct agent_reply *reply)
-{
-	const struct agent_request *request = job->request;
-	bool own = request->n == 4 && request->ids[1] == agent_token();
-	struct piece *piece;
-
-	if (!need_closed(reply))
-		return;
-	memory_lock();
-	piece = request->n == 4 ? tree_get(&memory.pieces, request->ids[0]) : NULL;
-	if (!piece || !piece_is_alias(piece)) {
-		fail(reply, -ENOENT, 0, "no such memory of another process");
-	} else if (own) {
-		piece->origin = (struct origin){ .token = 0 };
-		piece->given = true;
-		piece->imported = !piece->away;
-	} else {
-		piece->origin.token = request->ids[1];
-		piece->origin.piece = request->ids[2];
-		piece->origin.pid = (int32_t)request->ids[3];
-	}
-	memory_unlock();
-}
-
 static void run_detach(struct agent_job *job, struct agent_reply *reply)
 {
 }
@@ -532,7 +507,6 @@ void agent_run(struct agent_job *job, struct agent_reply *reply)
 		[AGENT_LEND] = lend_pieces,
 		[AGENT_TAKE_BACK] = lend_take_back,
 		[AGENT_ALIASES] = run_aliases,
-		[AGENT_ADOPT] = run_adopt,
 	};
 	const struct agent_request *request = job->request;
 
