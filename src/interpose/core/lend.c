@@ -581,7 +581,10 @@ int lent_close(uint64_t va)
 	if (!opened)
 		return -ENOENT;
 	if (last) {
-		backend_wait(owner);
+		if (capture_hold_off()) {
+			backend_wait(owner);
+			capture_let_begin();
+		}
 		close_opened(opened);
 	}
 	return 0;

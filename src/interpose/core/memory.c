@@ -74,7 +74,7 @@ static void free_deferred(void)
 {
 	struct block *block, *next;
 
-	if (!atomic_load_explicit(&deferred, memory_order_relaxed) || capture_active())
+	if (!atomic_load_explicit(&deferred, memory_order_relaxed) || !capture_hold_off())
 		return;
 	for (block = atomic_exchange(&deferred, NULL); block; block = next) {
 		next = block->next;
@@ -83,6 +83,7 @@ static void free_deferred(void)
 		else
 			free(block); /* the context is broken: its memory goes with it */
 	}
+	capture_let_begin();
 }
 
 void blocks_drop_deferred(void *context)
@@ -221,11 +222,14 @@ static struct block *unlink_block(uint64_t va)
 }
 
 /* While a stream is being captured nothing may wait: the block is freed later. */
-static int free_block(uint64_t va, void *context, bool later)
+static int free_block(uint64_t va, void *context)
 {
+	bool later = !capture_hold_off();
 	int r = later ? 0 : backend_wait(context);
 	struct block *block;
 
+	if (!later)
+		capture_let_begin();
 	if (r)
 		return r;
 	block = unlink_block(va);
@@ -242,7 +246,7 @@ int block_free(uint64_t va, void *context)
 {
 	bool captured = capture_active();
 	int mode = captured ? capture_relax() : 0;
-	int r = free_block(va, context, capture_active());
+	int r = free_block(va, context);
 
 	free_deferred();
 	if (captured)

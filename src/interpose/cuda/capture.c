@@ -12,12 +12,18 @@
 #include "interpose/core/backend.h"
 #include "interpose/cuda/calls.h"
 
-enum { STREAMS_MAX = 64 };
+enum {
+	STREAMS_MAX = 64,
+	/* Whoever waits has long been in the driver by then, where a capture that begins does not disturb it; and
+	 * it may wait for what the thread that begins does next. */
+	BEGIN_WAITS_MS = 100,
+};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static CUstream streams[STREAMS_MAX];
 static atomic_uint n_streams; /* changed with the lock; beyond the table they count, unnamed */
+static unsigned int n_begins, n_waits; /* under the lock: threads about to begin one, and threads that wait for work */
 
 bool capture_active(void)
 {
@@ -45,8 +51,27 @@ static void capture_finished(CUstream stream)
 		if (at < n)
 			streams[at] = streams[n - 1];
 		n_streams--;
-		pthread_cond_broadcast(&ended);
+		pthread_cond_broadcast(&changed);
 	}
+	pthread_mutex_unlock(&lock);
+}
+
+bool capture_hold_off(void)
+{
+	bool none;
+
+	pthread_mutex_lock(&lock);
+	none = !n_streams && !n_begins;
+	n_waits += none;
+	pthread_mutex_unlock(&lock);
+	return none;
+}
+
+void capture_let_begin(void)
+{
+	pthread_mutex_lock(&lock);
+	if (!--n_waits)
+		pthread_cond_broadcast(&changed);
 	pthread_mutex_unlock(&lock);
 }
 
@@ -57,7 +82,7 @@ int capture_wait(uint64_t deadline_ns)
 
 	pthread_mutex_lock(&lock);
 	while (n_streams && !r)
-		r = pthread_cond_clockwait(&ended, &lock, CLOCK_MONOTONIC, &until);
+		r = pthread_cond_clockwait(&changed, &lock, CLOCK_MONOTONIC, &until);
 	pthread_mutex_unlock(&lock);
 	return -r;
 }
@@ -65,8 +90,8 @@ int capture_wait(uint64_t deadline_ns)
 void capture_forget(void)
 {
 	pthread_mutex_init(&lock, NULL);
-	pthread_cond_init(&ended, NULL);
-	n_streams = 0;
+	pthread_cond_init(&changed, NULL);
+	n_streams = n_begins = n_waits = 0;
 }
 
 int capture_relax(void)
@@ -93,11 +118,26 @@ const char *backend_why_busy(void)
 				: "a thread is still in a call of the CUDA driver";
 }
 
+/* Nobody begins to wait from here on. */
+static void before_begin(void)
+{
+	struct timespec until = deadline_timespec(deadline_in_ms(BEGIN_WAITS_MS));
+
+	pthread_mutex_lock(&lock);
+	n_begins++;
+	while (n_waits && !pthread_cond_clockwait(&changed, &lock, CLOCK_MONOTONIC, &until))
+		;
+	pthread_mutex_unlock(&lock);
+}
+
 /* What is captured from here on, if the call that began it went well. */
 static CUresult after_begin(CUresult r, CUstream stream)
 {
 	if (!r)
 		capture_begun(stream);
+	pthread_mutex_lock(&lock);
+	n_begins--;
+	pthread_mutex_unlock(&lock);
 	return r;
 }
 
@@ -111,27 +151,32 @@ static CUresult after_end(CUresult r, CUstream stream)
 
 CUresult capture_begin_old(CUstream stream)
 {
+	before_begin();
 	return after_begin(driver.cuStreamBeginCapture(stream), stream);
 }
 
 CUresult capture_begin_old_ptsz(CUstream stream)
 {
+	before_begin();
 	return after_begin(driver.cuStreamBeginCapture_ptsz(stream), stream);
 }
 
 CUresult capture_begin(CUstream stream, CUstreamCaptureMode mode)
 {
+	before_begin();
 	return after_begin(driver.cuStreamBeginCapture_v2(stream, mode), stream);
 }
 
 CUresult capture_begin_ptsz(CUstream stream, CUstreamCaptureMode mode)
 {
+	before_begin();
 	return after_begin(driver.cuStreamBeginCapture_v2_ptsz(stream, mode), stream);
 }
 
 CUresult capture_begin_to_graph(CUstream stream, CUgraph graph, const CUgraphNode *deps,
 				const void *edges, size_t n_deps, CUstreamCaptureMode mode)
 {
+	before_begin();
 	return after_begin(
 		driver.cuStreamBeginCaptureToGraph(stream, graph, deps, edges, n_deps, mode),
 		stream);
@@ -140,6 +185,7 @@ CUresult capture_begin_to_graph(CUstream stream, CUgraph graph, const CUgraphNod
 CUresult capture_begin_to_graph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *deps,
 				     const void *edges, size_t n_deps, CUstreamCaptureMode mode)
 {
+	before_begin();
 	return after_begin(
 		driver.cuStreamBeginCaptureToGraph_ptsz(stream, graph, deps, edges, n_deps, mode),
 		stream);

@@ -121,7 +121,10 @@ CUresult peer_disable(CUcontext to)
 	if (!from || context_device(to, &device) || device == from->device ||
 	    !is_emulated(from, device))
 		return driver.cuCtxDisablePeerAccess(to);
-	backend_wait(from->handle);
+	if (capture_hold_off()) {
+		backend_wait(from->handle);
+		capture_let_begin();
+	}
 	if (!remove_peer(from, to, &last))
 		return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
 	return last ? to_driver(regions_grant(to, from->device, ACCESS_NONE)) : CUDA_SUCCESS;

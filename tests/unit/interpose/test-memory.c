@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MIB = 1 << 20, SMALL = 10000, MEDIUM = 3000, LIVE = 200, STEPS = 3000, THREADS = 4 };
+enum { MIB = 1 << 20, SMALL = 10000, MEDIUM = 3000, LIVE = 200, STEPS = 3000, THREADS = 4, CAPTURES = 5000 };
 
 static size_t free_now(void)
 {
@@ -231,6 +231,39 @@ static void test_capture(void)
 	close(conn);
 }
 
+static void *free_beside(void *arg)
+{
+	CUcontext ctx = arg;
+	CUdeviceptr ptr;
+
+	CHECK(cuCtxSetCurrent(ctx) == CUDA_SUCCESS);
+	for (int i = 0; i < CAPTURES; i++)
+		CHECK(cuMemAlloc_v2(&ptr, 4096) == CUDA_SUCCESS && cuMemFree_v2(ptr) == CUDA_SUCCESS);
+	return NULL;
+}
+
+/* Freeing waits for work, which is an error while a stream is captured, and would end the capture. */
+static void test_capture_beside_frees(CUcontext ctx)
+{
+	size_t before = free_now();
+	CUdeviceptr ptr;
+	pthread_t thread;
+	CUstream stream;
+	CUgraph graph;
+
+	CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+	CHECK(pthread_create(&thread, NULL, free_beside, ctx) == 0);
+	for (int i = 0; i < CAPTURES; i++) {
+		CHECK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) == CUDA_SUCCESS);
+		CHECK(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+		CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+	}
+	CHECK(pthread_join(thread, NULL) == 0);
+	CHECK(cuMemAlloc_v2(&ptr, 100) == CUDA_SUCCESS && cuMemFree_v2(ptr) == CUDA_SUCCESS);
+	CHECK(free_now() == before);
+	CHECK(cuStreamDestroy_v2(stream) == CUDA_SUCCESS);
+}
+
 int main(void)
 {
 	CUcontext ctx = job_start("4096");
@@ -241,6 +274,7 @@ int main(void)
 	test_exhaustion();
 	test_context_end(ctx);
 	test_capture();
+	test_capture_beside_frees(ctx);
 	test_fuzz(ctx);
 	return 0;
 }
