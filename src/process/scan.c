@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "base/array.h"
+#include "base/clock.h"
 #include "base/fd.h"
 #include "gpu/vendor.h"
 #include "process/leftover.h"
@@ -38,6 +39,8 @@ enum {
 	ANSWER_BYTES = 64 << 10, /* of the socket diagnosis */
 	ANSWER_TIMEOUT_S = 5,
 	NAME_BYTES = 108, /* of a unix socket */
+	UNINTERRUPTIBLE_MS = 1000, /* what all of a tree get to end such waits */
+	LOOK_AGAIN_MS = 5,
 };
 
 /* An open file of a process of the tree. */
@@ -624,8 +627,25 @@ static void check_namespaces(struct scan *s)
 	}
 }
 
+/* Most such waits are short: of a parent whose child by vfork(2) has yet to exec, of a read of a disk. The kernel
+ * tells nobody of their end. */
+static bool waits_on(const struct proc_info *p, uint64_t deadline_ns)
+{
+	const struct timespec pause = { .tv_nsec = LOOK_AGAIN_MS * (long)NS_PER_MS };
+	struct proc_info now = *p;
+
+	while (now.state == 'D' && clock_now_ns() < deadline_ns) {
+		nanosleep(&pause, NULL);
+		if (proc_read(&now, p->id.pid, NULL) < 0)
+			return false; /* it has ended: who saves the tree sees that */
+	}
+	return now.state == 'D';
+}
+
 static void check_states(struct scan *s)
 {
+	uint64_t deadline_ns = deadline_in_ms(UNINTERRUPTIBLE_MS);
+
 	for (size_t i = 0; i < s->tree->n; i++) {
 		const struct proc_info *p = &s->tree->items[i];
 
@@ -642,7 +662,7 @@ static void check_states(struct scan *s)
 		    scan_uses_gpu(p->id.pid) != 0)
 			add_finding(s, SCAN_REFUSE, SCAN_GPU, p, "stopped", "send it SIGCONT first",
 				    "is stopped, so the driver cannot work in it");
-		if (p->state == 'D')
+		if (p->state == 'D' && waits_on(p, deadline_ns))
 			add_finding(s, SCAN_SUSPECT, SCAN_CRIU, p, "uninterruptible",
 				    "wait until its input or output is done",
 				    "is in an uninterruptible wait, and may not stop in time");

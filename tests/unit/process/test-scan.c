@@ -288,6 +288,44 @@ static void finds_states(void)
 	little_end(&l);
 }
 
+/* While a child by vfork(2) lives, its parent waits as for a disk. */
+static void waits_for_child(void *arg)
+{
+	const struct timespec *child_lives = arg;
+
+	without_stdio();
+	little_ready();
+	if (!vfork()) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		nanosleep(child_lives, NULL);
+		_exit(0);
+	}
+	little_pause(NULL);
+}
+
+static void scan_waiting(const struct timespec *child_lives)
+{
+	struct little l = little_start(waits_for_child, (void *)child_lives);
+	struct proc_info info;
+
+	little_wait_ready(&l);
+	do
+		CHECK(proc_read(&info, l.pid, NULL) == 0);
+	while (info.state != 'D');
+	scan(l.pid);
+	little_end(&l);
+}
+
+static void finds_what_waits_for_long(void)
+{
+	static const struct timespec brief = { .tv_nsec = 200000000 }, forever = { .tv_sec = 3600 };
+
+	scan_waiting(&brief);
+	CHECK(!find("uninterruptible"));
+	scan_waiting(&forever);
+	expect(SCAN_SUSPECT, SCAN_CRIU, "uninterruptible", "may not stop in time");
+}
+
 static void in_namespace(void *arg)
 {
 	without_stdio();
@@ -367,6 +405,7 @@ int main(void)
 	finds_kernel_objects();
 	finds_connections();
 	finds_states();
+	finds_what_waits_for_long();
 	finds_containers();
 	finds_gpu_processes();
 	callers_may_add();
