@@ -8,8 +8,7 @@ import os
 import re
 import signal
 
-from cases import (EXIT_STILL_RUNNING, EXIT_UNSUPPORTED, Skipped, all_go_on, case, expect, main, numbered_steps, run,
-                   wait_until)
+from cases import (EXIT_STILL_RUNNING, EXIT_UNSUPPORTED, Skipped, all_go_on, case, expect, main, numbered_steps, run)
 
 
 def ranks(bed, count, *options):
