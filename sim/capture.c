@@ -50,6 +50,31 @@ CUresult capture_forbids(CUcontext ctx, CUstream stream)
 	return r;
 }
 
+static _Thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+static bool forbids_unsafe(const struct capture *capture)
+{
+	if (capture->mode == CU_STREAM_CAPTURE_MODE_RELAXED || thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+		return false;
+	return pthread_equal(capture->thread, pthread_self()) ||
+	       (capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL && thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+
+CUresult capture_forbids_unsafe(void)
+{
+	CUresult r = CUDA_SUCCESS;
+
+	for (size_t i = 0; i < sim.streams.n; i++) {
+		CUstream stream = sim.streams.slots[i].value;
+
+		if (!stream->capture || !forbids_unsafe(stream->capture))
+			continue;
+		stream->capture->invalid = true;
+		r = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	}
+	return r;
+}
+
 CUresult capture_add(CUstream stream, const struct op *op)
 {
 	struct capture *capture = stream->capture;
@@ -212,8 +237,6 @@ static CUresult is_capturing(CUcontext ctx, CUstream handle, CUstreamCaptureStat
 					     : CU_STREAM_CAPTURE_STATUS_ACTIVE;
 	return CUDA_SUCCESS;
 }
-
-static _Thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 static CUresult exchange_mode(CUstreamCaptureMode *mode)
 {

@@ -372,7 +372,10 @@ static CUresult alloc_pitch(CUcontext ctx, CUdeviceptr *ret, size_t *ret_pitch, 
 static CUresult free_when_idle(CUcontext ctx, CUdeviceptr ptr)
 {
 	struct range *range = table_get(&sim.ranges, ptr);
+	CUresult r = capture_forbids_unsafe();
 
+	if (r)
+		return r;
 	context_wait_idle(range && range->ctx ? range->ctx : ctx);
 	return memory_free(ptr);
 }
@@ -446,7 +449,10 @@ static CUresult address_range(CUdeviceptr *base, size_t *bytes, CUdeviceptr ptr)
 
 CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes)
 {
-	return API_CTX_LOCKED(memory_alloc(ctx, ptr, bytes));
+	return API_CTX_LOCKED(({
+		CUresult forbidden = capture_forbids_unsafe();
+		forbidden ? forbidden : memory_alloc(ctx, ptr, bytes);
+	}));
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width_bytes, size_t height,

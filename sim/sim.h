@@ -270,6 +270,8 @@ CUresult capture_add(CUstream stream, const struct op *op);
 CUresult capture_join(CUstream stream, CUevent event);
 void capture_record(CUstream stream, CUevent event);
 CUresult capture_forbids(CUcontext ctx, CUstream stream);
+/* Whether the calling thread may not allocate or free now, which ends the capture: seen on driver 580.159. */
+CUresult capture_forbids_unsafe(void);
 void capture_leave(CUstream stream);
 
 /* graph.c, with sim.lock held */

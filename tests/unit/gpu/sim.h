@@ -15,37 +15,31 @@
 
 #define MIB ((size_t)1 << 20)
 
-#define DRIVER_CALLS(X)                                                                                                                        \
-	X(cuInit)                                                                                                                              \
-	X(cuDriverGetVersion)                                                                                                                  \
-	X(cuGetErrorName)                                                                                                                      \
-	X(cuGetProcAddress_v2)                                                                                                                 \
-	X(cuDeviceGetCount) X(cuDeviceGetUuid_v2) X(cuDeviceGetName) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease_v2) X(            \
-		cuCtxSetCurrent) X(cuCtxSynchronize) X(cuCtxGetLimit) X(cuCtxSetLimit) X(cuCtxEnablePeerAccess) X(cuCtxDisablePeerAccess)      \
-		X(cuMemGetInfo_v2) X(cuMemAlloc_v2) X(cuMemFree_v2) X(cuMemAllocHost_v2) X(cuMemFreeHost) X(cuMemHostRegister_v2) X(           \
-			cuMemHostUnregister) X(cuMemAllocManaged) X(cuMemAllocAsync) X(cuMemFreeAsync) X(cuMemGetAddressRange_v2)              \
-			X(cuPointerGetAttribute) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemcpyDtoD_v2) X(                                   \
-				cuMemcpyHtoDAsync_v2) X(cuMemcpy2D_v2) X(cuMemsetD8_v2) X(cuMemsetD32_v2) X(cuMemsetD32Async)                  \
-				X(cuStreamCreate) X(cuStreamDestroy_v2) X(cuStreamSynchronize) X(cuStreamQuery) X(                             \
-					cuStreamWaitEvent) X(cuStreamAddCallback) X(cuLaunchHostFunc) X(cuStreamBeginCapture_v2)               \
-					X(cuStreamEndCapture) X(cuStreamIsCapturing) X(cuEventCreate) X(                                       \
-						cuEventRecord) X(cuEventQuery) X(cuEventSynchronize) X(cuEventElapsedTime)                     \
-						X(cuEventDestroy_v2) X(cuModuleLoadData) X(cuModuleUnload) X(                                  \
-							cuModuleGetFunction) X(cuModuleGetGlobal_v2) X(cuLaunchKernel)                         \
-							X(cuGraphInstantiateWithFlags) X(cuGraphLaunch) X(                                     \
-								cuGraphDestroy) X(cuGraphExecDestroy) X(cuMemAddressReserve)                   \
-								X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) X(                          \
-									cuMemMap) X(cuMemUnmap) X(cuMemSetAccess)                              \
-									X(cuMemExportToShareableHandle) X(                                     \
-										cuMemImportFromShareableHandle) X(cuMemRetainAllocationHandle) \
-										X(cuIpcGetMemHandle) X(                                        \
-											cuIpcOpenMemHandle_v2) X(cuIpcCloseMemHandle)          \
-											X(cuCheckpointProcessGetState) X(                      \
-												cuCheckpointProcessGetRestoreThreadId)         \
-												X(cuCheckpointProcessLock) X(                  \
-													cuCheckpointProcessCheckpoint)         \
-													X(cuCheckpointProcessRestore)          \
-														X(cuCheckpointProcessUnlock)
+/* clang-format off */
+#define DRIVER_CALLS(X) \
+	X(cuInit) X(cuDriverGetVersion) X(cuGetErrorName) X(cuGetProcAddress_v2) \
+	X(cuDeviceGetCount) X(cuDeviceGetUuid_v2) X(cuDeviceGetName) X(cuDevicePrimaryCtxRetain) \
+	X(cuDevicePrimaryCtxRelease_v2) X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuCtxGetLimit) \
+	X(cuCtxSetLimit) X(cuCtxEnablePeerAccess) X(cuCtxDisablePeerAccess) X(cuMemGetInfo_v2) \
+	X(cuMemAlloc_v2) X(cuMemFree_v2) X(cuMemAllocHost_v2) X(cuMemFreeHost) \
+	X(cuMemHostRegister_v2) X(cuMemHostUnregister) X(cuMemAllocManaged) X(cuMemAllocAsync) \
+	X(cuMemFreeAsync) X(cuMemGetAddressRange_v2) X(cuPointerGetAttribute) X(cuMemcpyHtoD_v2) \
+	X(cuMemcpyDtoH_v2) X(cuMemcpyDtoD_v2) X(cuMemcpyHtoDAsync_v2) X(cuMemcpy2D_v2) \
+	X(cuMemsetD8_v2) X(cuMemsetD32_v2) X(cuMemsetD32Async) X(cuStreamCreate) \
+	X(cuStreamDestroy_v2) X(cuStreamSynchronize) X(cuStreamQuery) X(cuStreamWaitEvent) \
+	X(cuStreamAddCallback) X(cuLaunchHostFunc) X(cuStreamBeginCapture_v2) \
+	X(cuThreadExchangeStreamCaptureMode) X(cuStreamEndCapture) X(cuStreamIsCapturing) \
+	X(cuEventCreate) X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize) \
+	X(cuEventElapsedTime) X(cuEventDestroy_v2) X(cuModuleLoadData) X(cuModuleUnload) \
+	X(cuModuleGetFunction) X(cuModuleGetGlobal_v2) X(cuLaunchKernel) \
+	X(cuGraphInstantiateWithFlags) X(cuGraphLaunch) X(cuGraphDestroy) X(cuGraphExecDestroy) \
+	X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) X(cuMemMap) \
+	X(cuMemUnmap) X(cuMemSetAccess) X(cuMemExportToShareableHandle) \
+	X(cuMemImportFromShareableHandle) X(cuMemRetainAllocationHandle) X(cuIpcGetMemHandle) \
+	X(cuIpcOpenMemHandle_v2) X(cuIpcCloseMemHandle) X(cuCheckpointProcessGetState) \
+	X(cuCheckpointProcessGetRestoreThreadId) X(cuCheckpointProcessLock) \
+	X(cuCheckpointProcessCheckpoint) X(cuCheckpointProcessRestore) X(cuCheckpointProcessUnlock)
+/* clang-format on */
 
 struct driver {
 #define X(name) __typeof__(name) *name;

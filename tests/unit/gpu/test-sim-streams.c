@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* Streams, events, host functions, graphs and kernels of the simulated driver. */
+#include <pthread.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 
@@ -253,6 +254,51 @@ static void test_capture_refusals(void)
 	cu.cuMemFree_v2(p);
 }
 
+struct beside {
+	CUstreamCaptureMode mode; /* the thread's */
+	CUresult result;
+};
+
+static void *alloc_beside(void *arg)
+{
+	struct beside *b = arg;
+	CUdeviceptr ptr;
+
+	CHECK(cu.cuCtxSetCurrent(ctx) == CUDA_SUCCESS);
+	CHECK(cu.cuThreadExchangeStreamCaptureMode(&b->mode) == CUDA_SUCCESS);
+	b->result = cu.cuMemAlloc_v2(&ptr, 4096);
+	if (!b->result)
+		CHECK(cu.cuMemFree_v2(ptr) == CUDA_SUCCESS);
+	return NULL;
+}
+
+/* Only a global capture minds, and ends, when a thread that does not say it knows what it does allocates. */
+static void test_alloc_beside_capture(void)
+{
+	const CUstreamCaptureMode global = CU_STREAM_CAPTURE_MODE_GLOBAL, local = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+				  relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+	const struct {
+		CUstreamCaptureMode capture, thread;
+		bool allowed;
+	} cases[] = { { global, global, false }, { global, relaxed, true }, { local, global, true }, { relaxed, global, true } };
+	CUstream stream;
+
+	CHECK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		struct beside beside = { .mode = cases[i].thread };
+		CUgraph graph = NULL;
+		pthread_t thread;
+
+		CHECK(cu.cuStreamBeginCapture_v2(stream, cases[i].capture) == CUDA_SUCCESS);
+		CHECK(pthread_create(&thread, NULL, alloc_beside, &beside) == 0 && pthread_join(thread, NULL) == 0);
+		CHECK(beside.result == (cases[i].allowed ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
+		CHECK(cu.cuStreamEndCapture(stream, &graph) ==
+		      (cases[i].allowed ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
+		CHECK(!graph || cu.cuGraphDestroy(graph) == CUDA_SUCCESS);
+	}
+	CHECK(cu.cuStreamDestroy_v2(stream) == CUDA_SUCCESS);
+}
+
 /* Memory that is freed in stream order is there until the stream comes to it. */
 static void test_async_memory(void)
 {
@@ -302,6 +348,7 @@ int main(void)
 	test_callback();
 	test_capture();
 	test_capture_refusals();
+	test_alloc_beside_capture();
 	test_async_memory();
 	test_illegal_address();
 	return 0;
