@@ -495,7 +495,8 @@ static bool sigpipe_is_pending(pid_t pid)
 	return false;
 }
 
-/* Lets it run to the end of its rt_sigreturn(2). False if it has ended. */
+/* Lets it run to the end of its rt_sigreturn(2), or until it has helped itself out, as brumate-reaper does. False if
+ * it has ended. */
 static bool run_to_return(pid_t pid)
 {
 	struct __ptrace_syscall_info call;
@@ -510,7 +511,7 @@ static bool run_to_return(pid_t pid)
 		signal = 0;
 		if (ptrace(PTRACE_GET_SYSCALL_INFO, pid, sizeof(call), &call) <= 0)
 			return true;
-		if (returns && call.op == PTRACE_SYSCALL_INFO_EXIT)
+		if (call.op == PTRACE_SYSCALL_INFO_EXIT && (returns || !blocks_all(pid)))
 			return true;
 		returns = call.op == PTRACE_SYSCALL_INFO_ENTRY && call.entry.nr == SYS_rt_sigreturn;
 	}

@@ -7,13 +7,21 @@
  * It closes descriptor 0 as soon as it runs, which tells the shim so.
  *
  * It is dumped and restored with the job, and stands in every job: it opens no file, has no heap and is linked with
- * nothing, the C library neither, so that a checkpoint depends on nothing more than this file and costs two pages.
+ * nothing, the C library neither, so that a checkpoint depends on nothing more than this file and costs three pages.
+ *
+ * A CRIU that ends suddenly may leave it in the middle of a call that CRIU made in its place, whose end is a trap. The
+ * job must not lose its root by that, so it begins anew then: it has no place in its work that it would lose.
  */
 #include <asm/unistd.h>
 #include <linux/errno.h>
 #include <linux/resource.h>
 #include <linux/signal.h>
 #include <linux/wait.h>
+
+/* CRIU puts its calls where the first page of code begins, and may not come to take them away. */
+__asm__(".pushsection .text.unlikely, \"ax\"\n"
+	"	.skip 64\n"
+	".popsection\n");
 
 #if defined(__x86_64__)
 __asm__(".globl _start\n"
@@ -22,6 +30,7 @@ __asm__(".globl _start\n"
 	"	mov %rsp, %rdi\n"
 	"	and $-16, %rsp\n"
 	"	call reaper_main\n");
+#define ENTER_WITH_STACK "mov %0, %%rsp\n\tjmp _start"
 
 static long call4(long number, long a, long b, long c, long d)
 {
@@ -78,23 +87,49 @@ static void end_by_signal(int number)
 	call4(__NR_kill, call4(__NR_getpid, 0, 0, 0, 0), number, 0, 0);
 }
 
+static const long *first_stack;
+static int command_status; /* 0 until it has ended */
+
+static void begin_anew(int signal)
+{
+	__asm__ volatile(ENTER_WITH_STACK : : "r"(first_stack) : "memory");
+}
+
+static void survive_traps(void)
+{
+	const struct sigaction action = { .sa_handler = begin_anew,
+#ifdef SA_RESTORER
+					  .sa_flags = SA_RESTORER /* nobody returns to it */
+#endif
+	};
+
+	call4(__NR_rt_sigaction, SIGTRAP, (long)&action, 0, sizeof(action.sa_mask));
+}
+
+/* These do nothing here. Blocked, the first two would stay pending and be saved, and CRIU cannot restore a process to
+ * which a SIGCONT is pending; and who blocks all others, too, has CRIU's code in it (criu/heal.c). */
+static void block_signals(void)
+{
+	const unsigned long signals =
+		~(1ul << (SIGCONT - 1) | 1ul << (SIGCHLD - 1) | 1ul << (SIGTRAP - 1));
+
+	call4(__NR_rt_sigprocmask, SIG_SETMASK, (long)&signals, 0, sizeof(signals));
+}
+
 void reaper_main(const long *stack)
 {
-	/* These two do nothing here. Blocked, they would stay pending and be saved, and CRIU cannot restore a process to
-	 * which a SIGCONT is pending; and who blocks all others, too, has CRIU's code in it (criu/heal.c). */
-	const unsigned long signals = ~(1ul << (SIGCONT - 1) | 1ul << (SIGCHLD - 1));
 	/* The stack holds the count of arguments, then these. */
 	const long command = stack[0] > 1 ? parse_pid((const char *)stack[2]) : 0;
-	int status = 0, command_status = 0;
+	int status = 0;
+	long pid;
 
-	call4(__NR_close, 0, 0, 0, 0);
+	first_stack = stack;
+	survive_traps();
 	/* What is meant for the command is not for this one to die of. */
-	call4(__NR_rt_sigprocmask, SIG_SETMASK, (long)&signals, 0, sizeof(signals));
-	for (;;) {
-		long pid = call4(__NR_wait4, -1, (long)&status, __WALL, 0);
-
-		if (pid == -ECHILD)
-			break;
+	block_signals();
+	call4(__NR_close, 0, 0, 0, 0);
+	while ((pid = call4(__NR_wait4, -1, (long)&status, __WALL, 0)) != -ECHILD) {
+		block_signals(); /* a CRIU that ended suddenly may have left another mask */
 		if (pid == command)
 			command_status = status;
 	}
