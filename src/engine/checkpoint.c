@@ -300,7 +300,6 @@ static int start_criu(struct op *op, struct brumate_error *err)
 		.root = op->job->root,
 		.leave_running = op->request->leave_running,
 		.tcp_skip_in_flight = op->request->tcp_skip_in_flight,
-		.shell_job = op->checkpoint.manifest.shell_job,
 		.timeout_s = CRIU_TIMEOUT_S,
 		.enter_ns_of = op->job->init.pid,
 		.on_spawned = criu_spawned,
@@ -318,6 +317,7 @@ static int start_criu(struct op *op, struct brumate_error *err)
 	if (!op->checkpoint.externals)
 		return brumate_fail(err, ENOMEM, "%m");
 	options.externals = (const char *const *)op->checkpoint.externals;
+	options.shell_job = op->checkpoint.manifest.shell_job;
 	/* The log belongs to the job, not into the image: it goes on after the image is hashed. */
 	op->checkpoint.work_fd = job_open_criu_dir(op->job, err);
 	if (op->checkpoint.work_fd < 0)

@@ -469,6 +469,20 @@ def by_pid(bed):
 
 
 @case
+def by_pid_from_a_shell(bed):
+    """Whoever types a command leads the session that it is in."""
+    counter = f"{bed.program('counter')} --mib 16 --chunk-mib 16 --interval-ms 10"
+    program = bed.start(["sh", "-c", f"{counter} & echo pid $!; wait"]).ready()
+    pid = int(program.log.wait_for(r"^pid (\d+)$").group(1))
+    bed.ok("checkpoint", "--pid", pid, "--leave-running")
+    bed.jobs += [entry["id"] for entry in bed.list("ps", "jobs")]
+    program.log.goes_on()
+    checkpoint = bed.operation("checkpoint", "--pid", pid)["checkpoint"]
+    program.wait()
+    bed.expect_restorable(checkpoint, program.log)
+
+
+@case
 def manage(bed):
     program = bed.start([bed.program("counter"), "--mib", 16, "--chunk-mib", 16, "--interval-ms", 10]).ready()
     job = bed.ok("manage", "--pid", program.pid, "--name", "mine").out.strip()

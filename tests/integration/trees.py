@@ -429,5 +429,20 @@ def nobody_is_left_to_be_saved(bed):
     expect(not bed.checkpoints() and not bed.partials(), f"{bed.checkpoints()}")
 
 
+@case
+def the_root_is_killed(bed):
+    """Not by its job: the memory killer, or somebody by mistake. What it ran goes on, and so does all else."""
+    job, log = bed.counter(mib=8)
+    record = json.loads(read_text(os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job, "job.json")))
+    kill_and_wait(record["root"]["pid"])
+    bed.operation("suspend", job)
+    bed.operation("resume", job)
+    log.goes_on()
+    bed.operation("checkpoint", job)
+    bed.operation("restore", job)
+    log.goes_on()
+    bed.end(job)
+
+
 if __name__ == "__main__":
     main()
