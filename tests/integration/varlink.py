@@ -57,7 +57,8 @@ def drives_a_job(bed):
     replies = client.stream("io.brumate.Suspend", {"job": "wired"})
     progress, last = [r["progress"] for r in replies[:-1]], replies[-1]
     expect(progress and all(p["steps"] >= 4 and 1 <= p["step"] <= p["steps"] for p in progress), f"{progress}")
-    expect(progress[0]["phase"] == "gpu-lock" and progress[0]["waiting_for"], f"{progress[0]}")
+    # A busy machine is slow in other steps, too, and is told of them.
+    expect(any(p["phase"] == "gpu-lock" and p["waiting_for"] for p in progress), f"{progress}")
     expect(last["summary"]["operation"] == "suspend" and last["summary"]["job"] == job["id"], f"{last}")
     expect(client.call("io.brumate.Status", {"job": job["id"]})["job"]["state"] == "suspended", "Status")
     expect("summary" in client.call("io.brumate.Resume", {"job": job["id"][:4]}), "Resume without more")
