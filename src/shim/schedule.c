@@ -255,8 +255,9 @@ int schedule_method(void *arg, struct wire_call_context *call, json_t *parameter
 
 	if (r < 0)
 		return r;
-	r = shim_begin(s, "change of the schedule",
-		       schedule.every_ms ? 1u << JOB_RUNNING | 1u << JOB_SUSPENDED : 0, err);
+	r = shim_begin_after(s, "change of the schedule",
+			     schedule.every_ms ? 1u << JOB_RUNNING | 1u << JOB_SUSPENDED : 0, call,
+			     err);
 	if (r < 0)
 		return r;
 	struct job_schedule before = s->job.schedule;

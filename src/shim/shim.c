@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-enum { ENDING_MS = 300 };
+enum { ENDING_MS = 300, HANG_UP_MS = 200 };
 
 static void wake_main_thread(struct shim *s)
 {
@@ -174,6 +174,24 @@ int shim_begin(struct shim *s, const char *kind, unsigned states, struct brumate
 	while (s->busy && r == 0)
 		r = pthread_cond_timedwait(&s->freed, &s->lock, &until);
 	r = begin_locked(s, kind, states, err);
+	pthread_mutex_unlock(&s->lock);
+	return r;
+}
+
+int shim_begin_after(struct shim *s, const char *kind, unsigned states,
+		     const struct wire_call_context *call, struct brumate_error *err)
+{
+	bool hung_up = false;
+
+	pthread_mutex_lock(&s->lock);
+	while (s->busy && !s->left && !hung_up) {
+		const struct timespec until = deadline_timespec(deadline_in_ms(HANG_UP_MS));
+
+		pthread_cond_timedwait(&s->freed, &s->lock, &until);
+		hung_up = wire_call_is_cancelled(call);
+	}
+	int r = hung_up ? brumate_fail(err, ECANCELED, "cancelled")
+			: begin_locked(s, kind, states, err);
 	pthread_mutex_unlock(&s->lock);
 	return r;
 }

@@ -68,6 +68,9 @@ extern const size_t shim_n_methods;
 /** Takes the record for an operation that needs one of the states in @states (bits 1 << JOB_*; 0: any). Waits a
  * moment for an operation under way, as callers read its end in the record just before shim_end(). -EBUSY. */
 int shim_begin(struct shim *s, const char *kind, unsigned states, struct brumate_error *err);
+/** As shim_begin(), but waits for the operation under way until it ends, or until who calls hangs up: -ECANCELED. */
+int shim_begin_after(struct shim *s, const char *kind, unsigned states,
+		     const struct wire_call_context *call, struct brumate_error *err);
 /** As shim_begin(), for the main loop, which waits for nobody. */
 int shim_begin_now(struct shim *s, const char *kind, unsigned states, struct brumate_error *err);
 /** Gives the record back. If the job ended meanwhile, that is recorded now. */

@@ -403,7 +403,7 @@ class Bed(Instance):
         return found
 
     def end_schedule(self, job):
-        """A checkpoint may be under way, and the command is refused for as long as that lasts."""
+        """What is held of the job may have yet to be read, and the command is refused for as long as that lasts."""
         def is_done():
             done = self.cli("checkpoint", job, "--every", "0")
             expect(done.code in (0, EXIT_BUSY), done.why())

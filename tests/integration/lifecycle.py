@@ -396,7 +396,7 @@ def every_so_often(bed):
 @case
 def every_so_often_after_the_shim_died(bed):
     job, log = bed.counter()
-    retry(bed, "checkpoint", job, "--every", "1s", "--keep-last", "1")
+    bed.ok("checkpoint", job, "--every", "1s", "--keep-last", "1")
     wait_until(bed.checkpoints, "the first checkpoint", 60)
     wait_until(lambda: bed.state(job) == "running", "between two")
     bed.kill_shim(job)
@@ -405,6 +405,33 @@ def every_so_often_after_the_shim_died(bed):
     bed.ok("resume", job)
     wait_until(lambda: set(bed.checkpoints()) - before, "a checkpoint by the next shim", 60)
     bed.end_schedule(job)
+    bed.expect_whole(job, log)
+
+
+@case
+def every_so_often_until_further_notice(bed):
+    """A schedule is changed and ended while its checkpoint is under way, which is completed first."""
+    def is_connected():
+        with open("/proc/net/unix", encoding="utf-8") as file:
+            return any(line.split()[-1].endswith(f"{job}/shim.sock") and line.split()[5] == "03" for line in file)
+
+    job, log = bed.counter()
+    fifo = bed.fault_file + ".held"
+    bed.ok("checkpoint", job, "--every", "1s")
+    for every in ("2s", "0"):
+        seen = set(bed.checkpoints())
+        bed.fault("checkpoint.gate.begin", "hold")
+        wait_until(lambda: os.path.exists(fifo), "a checkpoint by schedule", 60)
+        wait_until(lambda: not is_connected(), "nobody asks", 60)
+        change = bed.spawn("checkpoint", job, "--every", every)
+        wait_until(lambda: is_connected() or change.process.poll() is not None, "the change to be asked for", 60)
+        with open(fifo, "wb"):
+            pass
+        code, _, err = change.end()
+        expect(code == 0, f"{code}: {err}")
+        expect(set(bed.checkpoints()) - seen, "the checkpoint under way is not completed")
+        schedule = bed.job(job)["schedule"]
+        expect(schedule["every_ms"] == 2000 if every == "2s" else schedule is None, f"{schedule}")
     bed.expect_whole(job, log)
 
 
