@@ -57,6 +57,7 @@ enum option_id {
 	OPT_SORT,
 	OPT_ALLOW_UNAUTHENTICATED,
 	OPT_RESTORE,
+	OPT_LATEST,
 	OPT__MAX,
 };
 

@@ -70,6 +70,14 @@
 	{                                                                                       \
 		.id = OPT_YES, .name = "yes", .letter = 'y', .help = "do not ask on a terminal" \
 	}
+#define ALL_OF(what)                                                             \
+	{                                                                        \
+		.id = OPT_ALL, .name = "all", .letter = 'a', .help = "all " what \
+	}
+#define LATEST_OF(what)                                                                          \
+	{                                                                                        \
+		.id = OPT_LATEST, .name = "latest", .letter = 'l', .help = "the latest of " what \
+	}
 #define END                  \
 	{                    \
 		.name = NULL \
@@ -118,6 +126,8 @@ static const struct option_spec wait_options[] = {
 	END,
 };
 static const struct option_spec kill_options[] = {
+	ALL_OF("jobs that live"),
+	LATEST_OF("them only"),
 	{ .id = OPT_SIGNAL,
 	  .name = "signal",
 	  .letter = 's',
@@ -151,6 +161,8 @@ static const struct option_spec manage_options[] = {
 		.help = "show how long each phase took, and what was copied" \
 	}
 static const struct option_spec suspend_options[] = {
+	ALL_OF("jobs that run"),
+	LATEST_OF("them only"),
 	PID("a process instead of a job"),
 	{ .id = OPT_PARK,
 	  .name = "park",
@@ -170,6 +182,8 @@ static const struct option_spec suspend_options[] = {
 			"changed",                                                       \
 	}
 static const struct option_spec resume_options[] = {
+	ALL_OF("suspended jobs"),
+	LATEST_OF("them only"),
 	PID("a process instead of a job"),
 	KEEP_COPY,
 	GPU_MAP,
@@ -190,6 +204,8 @@ static const struct option_spec resume_options[] = {
 #define AUTHENTIC \
 	KEY_FILE("it must be by the key in FILE, not the configured one"), ALLOW_UNAUTHENTICATED
 static const struct option_spec checkpoint_options[] = {
+	ALL_OF("jobs that run or are suspended"),
+	LATEST_OF("them only"),
 	PID("a process instead of a job"),
 	KEEP_COPY,
 	LIVE,
@@ -359,7 +375,7 @@ const struct command commands[] = {
 	  COMPLETES_JOB, NULL, no_options, verb_attach },
 	{ "wait", NULL, "JOB", "wait for a job to end; exit as it did", 1, 1, false, COMPLETES_JOB,
 	  NULL, wait_options, verb_wait },
-	{ "kill", NULL, "JOB...", "end jobs", 1, -1, false, COMPLETES_JOB, NULL, kill_options,
+	{ "kill", NULL, "[JOB...]", "end jobs", 0, -1, false, COMPLETES_JOB, NULL, kill_options,
 	  verb_kill },
 	{ "rm", NULL, "JOB...|CHECKPOINT...", "forget ended jobs, or remove checkpoints", 1, -1,
 	  false, COMPLETES_CHECKPOINT, NULL, rm_options, verb_rm },
@@ -371,7 +387,7 @@ const struct command commands[] = {
 	  false, COMPLETES_JOB, NULL, suspend_options, verb_suspend },
 	{ "resume", "thaw unfreeze", "[JOB...]", "let a suspended job go on", 0, -1, false,
 	  COMPLETES_JOB, NULL, resume_options, verb_resume },
-	{ "checkpoint", "dump", "[JOB]", "save a job to disk", 0, 1, false, COMPLETES_JOB, NULL,
+	{ "checkpoint", "dump", "[JOB...]", "save jobs to disk", 0, -1, false, COMPLETES_JOB, NULL,
 	  checkpoint_options, verb_checkpoint },
 	{ "restore", NULL, "CHECKPOINT|JOB|s3://...", "bring back what was saved", 1, 1, false,
 	  COMPLETES_CHECKPOINT, NULL, restore_options, verb_restore },

@@ -5,6 +5,7 @@
 #include "cli/follow.h"
 #include "cli/output.h"
 #include "cli/remote.h"
+#include "cli/several.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -125,6 +126,23 @@ static int kill_job(const struct invocation *in, json_t *parameters, const char 
 	return r;
 }
 
+static int kill_each(const struct invocation *in, json_t *parameters, struct brumate_error *err)
+{
+	auto_(several_fini) struct several several = { 0 };
+	struct invocation chosen = *in;
+	int r = several_choose(&several, &chosen,
+			       "created running suspending suspended resuming checkpointing "
+			       "restoring",
+			       err);
+
+	if (r == 0 && !in->n_operands && !in->values[OPT_ALL] && !in->values[OPT_LATEST]) {
+		brumate_fail(err, EINVAL, "kill: JOB... is missing");
+		brumate_hint(err, "see `brumate kill --help`");
+		return -EINVAL;
+	}
+	return r < 0 ? r : for_each_operand(&chosen, kill_job, parameters, err);
+}
+
 int verb_kill(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *parameters = json_object();
@@ -140,7 +158,7 @@ int verb_kill(const struct invocation *in, struct brumate_error *err)
 	if (json_object_set_new(parameters, "signal", json_integer(number)) < 0 ||
 	    json_object_set_new(parameters, "grace_ms", json_integer((json_int_t)grace_ms)) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
-	return for_each_operand(in, kill_job, parameters, err);
+	return kill_each(in, parameters, err);
 }
 
 /* "checkpoint train-1 of job train (1a2b3c4d)", as Remove answers. */

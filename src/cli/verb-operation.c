@@ -9,6 +9,7 @@
 #include "cli/follow.h"
 #include "cli/output.h"
 #include "cli/remote.h"
+#include "cli/several.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -67,13 +68,18 @@ static int print_outcome(const struct invocation *in, json_t *reply, const char 
 	return 0;
 }
 
-/* Calls @fn for each job that is named, in order; the first failure is the command's, the others are printed as they
- * come. Ctrl-C ends it. */
-static int operate_each(const struct invocation *in, verb_fn fn, struct brumate_error *err)
+/* Calls @fn for each job that is named, or chosen out of those in @states, in order; the first failure is the command's,
+ * the others are printed as they come. Ctrl-C ends it. */
+static int operate_each(const struct invocation *given, const char *states, verb_fn fn,
+			struct brumate_error *err)
 {
-	int result = 0, r = 0;
+	auto_(several_fini) struct several several = { 0 };
+	struct invocation chosen = *given, *in = &chosen;
+	int result = several_choose(&several, in, states, err), r = 0;
 
-	if (in->n_operands <= 1)
+	if (result < 0)
+		return result;
+	if (in->n_operands <= 1 && !in->values[OPT_ALL])
 		return fn(in, err);
 	for (int i = 0; i < in->n_operands && r != -ECANCELED; i++) {
 		struct brumate_error why = BRUMATE_ERROR_NONE;
@@ -107,7 +113,7 @@ static int suspend_one(const struct invocation *in, struct brumate_error *err)
 
 int verb_suspend(const struct invocation *in, struct brumate_error *err)
 {
-	return operate_each(in, suspend_one, err);
+	return operate_each(in, "running", suspend_one, err);
 }
 
 static int resume_one(const struct invocation *in, struct brumate_error *err)
@@ -124,7 +130,7 @@ static int resume_one(const struct invocation *in, struct brumate_error *err)
 
 int verb_resume(const struct invocation *in, struct brumate_error *err)
 {
-	return operate_each(in, resume_one, err);
+	return operate_each(in, "suspended", resume_one, err);
 }
 
 /* ---- checkpoint ---- */
@@ -187,7 +193,7 @@ static int schedule_checkpoints(const struct invocation *in, struct brumate_erro
 	return r;
 }
 
-int verb_checkpoint(const struct invocation *in, struct brumate_error *err)
+static int checkpoint_one(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *p = json_object(), *reply = NULL;
 
@@ -206,6 +212,13 @@ int verb_checkpoint(const struct invocation *in, struct brumate_error *err)
 	if (r == 0)
 		r = operate(&reply, in, "Checkpoint", p, err);
 	return r < 0 ? r : print_outcome(in, reply, "checkpoint", err);
+}
+
+int verb_checkpoint(const struct invocation *in, struct brumate_error *err)
+{
+	if (in->values[OPT_NAME] && (in->n_operands > 1 || in->values[OPT_ALL]))
+		return brumate_fail(err, EINVAL, "checkpoint: --name goes with one job");
+	return operate_each(in, "running suspended", checkpoint_one, err);
 }
 
 /* ---- restore ---- */

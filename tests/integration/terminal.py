@@ -75,6 +75,36 @@ def several_jobs_at_once(bed):
 
 
 @case
+def all_jobs_or_the_latest(bed):
+    def listed(*states):
+        return [bed.job(job)["state"] for job in jobs] == list(states)
+
+    for verb in ("suspend", "resume", "checkpoint", "kill"):
+        expect(bed.ok(verb, "--all").out == "", f"{verb} --all: there is none")
+        refused = bed.refused(3, f"{verb}: no job is in one of these states", verb, "--latest")
+        expect("`brumate ps`" in refused.err, refused.why())
+    jobs = [bed.counter(name=name, mib=16)[0] for name in ("one", "two", "three")]
+    for verb, *words in (("suspend", "one", "--all"), ("resume", "--all", "--latest"), ("kill", "one", "--latest"),
+                         ("checkpoint", "--pid", "1", "--all")):
+        bed.refused(2, f"{verb}: --all and --latest stand alone", verb, *words)
+    bed.refused(2, "--name goes with one job", "checkpoint", "--all", "--name", "x")
+    bed.refused(2, "--name goes with one job", "checkpoint", "one", "two", "--name", "x")
+    bed.refused(2, "kill: JOB... is missing", "kill")
+
+    expect(bed.ok("suspend", "--latest").out == f"{jobs[2]}\n", "not the latest")
+    expect(listed("running", "running", "suspended"), "not only the latest is suspended")
+    expect(bed.ok("suspend", "-l").out == f"{jobs[1]}\n", "not the latest of those that run")
+    expect(bed.ok("suspend", "-a").out == f"{jobs[0]}\n", "not all that run")
+    expect(bed.ok("resume", "--all").out.split() == jobs and listed(*["running"] * 3), "not all go on")
+    saved = bed.ok("checkpoint", "--all", "--leave-running").out.split()
+    expect(len(saved) == 3 and set(saved) == set(bed.checkpoints()), f"{saved} of {bed.checkpoints()}")
+    expect(bed.ok("checkpoint", "--all", "--every", "1h").out.split() == jobs, "not all have a schedule")
+    bed.ok("checkpoint", "--all", "--every", "0")
+    expect(bed.ok("kill", "--latest").out == f"{jobs[2]}\n" and listed("running", "running", "exited"), "kill --latest")
+    expect(bed.ok("kill", "--all").out.split() == jobs[:2] and listed(*["exited"] * 3), "kill --all")
+
+
+@case
 def jobs_by_rule_and_in_colour(bed):
     names = ("beta", "alpha", "gamma")
     jobs = {name: bed.counter(name=name, mib=16)[0] for name in names}

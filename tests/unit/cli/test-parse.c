@@ -87,7 +87,7 @@ static void check_refusals(void)
 {
 	char typo[] = "checkpoint --leave-runing job", unknown[] = "ps --zzzzzzzzz",
 	     letter[] = "ps -z";
-	char no_value[] = "run --name", too_much[] = "attach a b", missing[] = "kill";
+	char no_value[] = "run --name", too_much[] = "attach a b", missing[] = "release";
 	char no_value_wanted[] = "ps --quiet=1", word[] = "ps --format xml";
 
 	check_refused(typo, "checkpoint: unknown option --leave-runing",
@@ -96,7 +96,7 @@ static void check_refusals(void)
 	check_refused(letter, "ps: unknown option -z", "see `brumate ps --help`");
 	check_refused(no_value, "run: --name needs a value: NAME", "see `brumate run --help`");
 	check_refused(too_much, "attach: \"b\" is too much", "see `brumate attach --help`");
-	check_refused(missing, "kill: JOB... is missing", "see `brumate kill --help`");
+	check_refused(missing, "release: JOB... is missing", "see `brumate release --help`");
 	check_refused(no_value_wanted, "ps: --quiet takes no value", "see `brumate ps --help`");
 	check_refused(word, "ps: --format: \"xml\" is none of: table json",
 		      "see `brumate ps --help`");
