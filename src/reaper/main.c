@@ -80,8 +80,11 @@ static long parse_pid(const char *text)
 static void end_by_signal(int number)
 {
 	const struct rlimit64 none = { 0, 0 };
+	const struct sigaction by_default = { .sa_handler = SIG_DFL };
 	const unsigned long no_signals = 0;
 
+	/* A trap would have it begin anew, and so for ever. */
+	call4(__NR_rt_sigaction, number, (long)&by_default, 0, sizeof(by_default.sa_mask));
 	call4(__NR_prlimit64, 0, RLIMIT_CORE, (long)&none, 0);
 	call4(__NR_rt_sigprocmask, SIG_SETMASK, (long)&no_signals, 0, sizeof(no_signals));
 	call4(__NR_kill, call4(__NR_getpid, 0, 0, 0, 0), number, 0, 0);

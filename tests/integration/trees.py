@@ -200,6 +200,15 @@ def killed_reaper(bed):
 
 
 @case
+def ended_by_a_trap(bed):
+    """The root takes a trap for what a CRIU left in it, but not the one that it ends by itself."""
+    job, _ = bed.counter()
+    os.kill(bed.pid(job), signal.SIGTRAP)
+    bed.wait_state(job, ("exited",))
+    expect(bed.job(job)["exit_code"] == 128 + signal.SIGTRAP, f"{bed.job(job)}")
+
+
+@case
 def init_of_a_taken_pid(bed):
     """Who it is that keeps such a job alive can be read, and the job ends with it."""
     job, log = bed.counter()
