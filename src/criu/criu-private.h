@@ -96,7 +96,8 @@ void heal_disarm(struct heal_state *h);
 /** Sends @signal to every process of the tree but those that had been stopped before. */
 void heal_signal(const struct heal_state *h, int signal);
 
-/** Disarms the guard and makes the tree run on. What had been stopped before stays so. */
+/** Disarms the guard and makes the tree run on after a CRIU that failed; if it was armed until now, CRIU's code that is
+ * left in it takes itself out. What had been stopped before stays so. */
 void heal_continue(struct heal_state *h);
 
 /** Takes back what a CRIU that has ended left in a tree that is stopped, and makes it run on.

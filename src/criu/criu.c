@@ -497,7 +497,7 @@ static int dump_failed(struct session *s, int status, struct brumate_error *err)
 		auto_close int log_fd = criu_log_open(s->options);
 		heal_tree(&s->heal, log_fd);
 	} else {
-		/* The end of CRIU may have stopped it, although it was let go. */
+		/* The end of CRIU may have stopped it, and code of CRIU's may be in it. */
 		heal_continue(&s->heal);
 	}
 	return s->outcome == UNDECIDED ? status : explain_session(s, status, err);

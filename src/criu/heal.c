@@ -32,6 +32,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,6 +44,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/user.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -210,12 +212,6 @@ void heal_disarm(struct heal_state *h)
 	for (size_t i = 0; i < h->n_stop; i++)
 		close(h->stop_fds[i]);
 	h->n_stop = 0;
-}
-
-void heal_continue(struct heal_state *h)
-{
-	heal_disarm(h);
-	heal_signal(h, SIGCONT);
 }
 
 /* ---- sockets ---- */
@@ -440,19 +436,28 @@ static void with_log(int log_fd, void (*fn)(const char *log, size_t len))
  * and would end the task at its return (seen with 4.2.1: vmsplice(2) in the middle of a dump). So each
  * such task is traced from its stop to that return, and this signal is taken from it.
  *
+ * A CRIU that fails by itself leaves such tasks, too: where it waits for one of them to take its code out,
+ * and another one is killed, it takes that for the answer (seen with 4.2.1). Before it waits it puts a
+ * breakpoint in front of that return, which stays in the task and would end it by SIGTRAP, so it is taken out.
+ *
  * Tracing is done by a process of its own: whoever traces is told of every stop by wait(2), and in the
  * callers another thread waits. It is forked from a program with threads and makes system calls only.
  */
 
 #define BIT_OF(signal) (1ull << ((signal)-1))
 
+static bool blocks(pid_t pid, uint64_t signals)
+{
+	uint64_t mask = 0;
+
+	return ptrace(PTRACE_GETSIGMASK, pid, sizeof(mask), &mask) == 0 &&
+	       (mask & signals) == signals;
+}
+
 /* CRIU's code runs with all signals blocked but these. */
 static bool blocks_all(pid_t pid)
 {
-	const uint64_t all = ~(BIT_OF(SIGKILL) | BIT_OF(SIGSTOP) | BIT_OF(SIGTRAP));
-	uint64_t mask = 0;
-
-	return ptrace(PTRACE_GETSIGMASK, pid, sizeof(mask), &mask) == 0 && (mask & all) == all;
+	return blocks(pid, ~(BIT_OF(SIGKILL) | BIT_OF(SIGSTOP) | BIT_OF(SIGTRAP)));
 }
 
 /* Waits for the next stop: what stopped it, 0 for none of its own signals; <0 if it has ended. */
@@ -463,6 +468,18 @@ static int wait_stop(pid_t pid)
 	if (waitpid(pid, &status, __WALL) != pid || !WIFSTOPPED(status))
 		return -1;
 	return status >> 16 == PTRACE_EVENT_STOP ? 0 : WSTOPSIG(status);
+}
+
+/* Takes out what CRIU set to stop its code by. */
+static void clear_breakpoints(pid_t pid)
+{
+#if defined(__x86_64__)
+	const size_t control = offsetof(struct user, u_debugreg) + 7 * sizeof(long);
+
+	ptrace(PTRACE_POKEUSER, pid, control, 0);
+#else
+	(void)pid; /* the reaper alone outlives one */
+#endif
 }
 
 /* Takes hold of a task; true if CRIU's code is in it. */
@@ -477,8 +494,10 @@ static bool seize_task(pid_t pid)
 		return false;
 	if (signal == SIGSTOP) /* ours */
 		signal = 0;
-	if (blocks_all(pid))
+	if (blocks_all(pid)) {
+		clear_breakpoints(pid);
 		return true;
+	}
 	ptrace(PTRACE_DETACH, pid, NULL, signal);
 	return false;
 }
@@ -523,7 +542,8 @@ static void see_task_out(pid_t pid)
 
 	if (!run_to_return(pid))
 		return;
-	if (sigpipe_is_pending(pid)) {
+	/* To one that blocks it itself it does not come. */
+	if (sigpipe_is_pending(pid) && !blocks(pid, BIT_OF(SIGPIPE))) {
 		ptrace(PTRACE_CONT, pid, NULL, NULL);
 		if ((signal = wait_stop(pid)) < 0)
 			return;
@@ -572,13 +592,23 @@ static int escort_tree(const struct heal_state *h)
 
 /* ---- all of it ---- */
 
+static void let_go(struct heal_state *h, bool by_escort)
+{
+	heal_disarm(h);
+	if (!by_escort || escort_tree(h) < 0)
+		heal_signal(h, SIGCONT);
+}
+
+void heal_continue(struct heal_state *h)
+{
+	let_go(h, h->n_stop > 0);
+}
+
 void heal_tree(struct heal_state *h, int log_fd)
 {
 	any_socket(h, end_tcp_repair);
 	with_log(log_fd, remove_lock_named_in);
-	heal_disarm(h);
-	if (escort_tree(h) < 0)
-		heal_signal(h, SIGCONT);
+	let_go(h, true);
 }
 
 int criu_heal(struct proc_id root, struct proc_id criu, int work_dir_fd, const char *log_name,

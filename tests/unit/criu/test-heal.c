@@ -1,19 +1,28 @@
 // SPDX-License-Identifier: MIT
-/* A task that a killed CRIU left in its code is seen out of it: all its signals are blocked, SIGPIPE is pending, and
- * a return follows. */
+/* A task that a killed CRIU left in its code is seen out of it: all its signals are blocked, SIGPIPE is pending, a
+ * breakpoint stands in its way, and a return follows. */
 #include "check.h"
 #include "sanitized.h"
 
 #include "criu/criu-private.h"
 
 #include <signal.h>
+#include <stddef.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/syscall.h>
+#include <sys/user.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 static int broken_fd;
 static bool in_criu;
+
+/* Where CRIU's breakpoint is. */
+static __attribute__((noinline)) void pass(void)
+{
+	__asm__ volatile("" ::: "memory");
+}
 
 /* With all signals but SIGTRAP blocked (sigfillset(3) would leave two out that are the library's) a signal
  * handler is to the kernel what CRIU's code is. */
@@ -24,6 +33,7 @@ static void stop_and_break(int signal)
 	if (in_criu)
 		syscall(SYS_rt_sigprocmask, SIG_BLOCK, &all, NULL, sizeof(all));
 	kill(getpid(), SIGSTOP);
+	pass();
 	if (write(broken_fd, "x", 1) >= 0)
 		_exit(3);
 }
@@ -66,6 +76,25 @@ static pid_t start_task(bool is_in_criu, int *ret_done_fd)
 	return pid;
 }
 
+/* As CRIU does that waits for the return. */
+static void set_breakpoint(pid_t pid)
+{
+#if defined(__x86_64__)
+	const size_t registers = offsetof(struct user, u_debugreg);
+	int status;
+
+	if (ptrace(PTRACE_SEIZE, pid, NULL, NULL) < 0)
+		return; /* the rest can be tested all the same */
+	CHECK(ptrace(PTRACE_INTERRUPT, pid, NULL, NULL) == 0);
+	CHECK(waitpid(pid, &status, __WALL) == pid && WIFSTOPPED(status));
+	if (ptrace(PTRACE_POKEUSER, pid, registers, (unsigned long)pass) == 0)
+		ptrace(PTRACE_POKEUSER, pid, registers + 7 * sizeof(long), 1);
+	CHECK(ptrace(PTRACE_DETACH, pid, NULL, NULL) == 0);
+#else
+	(void)pid;
+#endif
+}
+
 static void see_through(pid_t pid)
 {
 	struct heal_state h = HEAL_STATE_EMPTY;
@@ -87,6 +116,7 @@ int main(void)
 		SKIP("the thread sanitizer calls signal handlers by itself, from which none "
 		     "returns to the kernel");
 	pid_t pid = start_task(true, &done_fd);
+	set_breakpoint(pid);
 	see_through(pid);
 	CHECK(read(done_fd, &byte, 1) == 1); /* it is where it was before */
 	kill(pid, SIGPIPE);		     /* one of its own is left to it */
