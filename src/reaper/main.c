@@ -65,6 +65,8 @@ static long call4(long number, long a, long b, long c, long d)
 #error "brumate-reaper does not know how this machine calls the kernel"
 #endif
 
+enum { JOB_FILE_FD = 3 }; /* shim/spawn.c */
+
 _Noreturn void reaper_main(const long *stack);
 
 static long parse_pid(const char *text)
@@ -76,15 +78,25 @@ static long parse_pid(const char *text)
 	return pid;
 }
 
+static void set_action(int number, __sighandler_t handler)
+{
+	const struct sigaction action = { .sa_handler = handler,
+#ifdef SA_RESTORER
+					  .sa_flags = SA_RESTORER /* nobody returns to it */
+#endif
+	};
+
+	call4(__NR_rt_sigaction, number, (long)&action, 0, sizeof(action.sa_mask));
+}
+
 /* By the same signal, without another core file: what the command was ended by is what the job was ended by. */
 static void end_by_signal(int number)
 {
 	const struct rlimit64 none = { 0, 0 };
-	const struct sigaction by_default = { .sa_handler = SIG_DFL };
 	const unsigned long no_signals = 0;
 
 	/* A trap would have it begin anew, and so for ever. */
-	call4(__NR_rt_sigaction, number, (long)&by_default, 0, sizeof(by_default.sa_mask));
+	set_action(number, SIG_DFL);
 	call4(__NR_prlimit64, 0, RLIMIT_CORE, (long)&none, 0);
 	call4(__NR_rt_sigprocmask, SIG_SETMASK, (long)&no_signals, 0, sizeof(no_signals));
 	call4(__NR_kill, call4(__NR_getpid, 0, 0, 0, 0), number, 0, 0);
@@ -98,15 +110,11 @@ static void begin_anew(int signal)
 	__asm__ volatile(ENTER_WITH_STACK : : "r"(first_stack) : "memory");
 }
 
-static void survive_traps(void)
+/* The report of its start, and what CRIU's code may have left open, which could not be saved. */
+static void close_all(void)
 {
-	const struct sigaction action = { .sa_handler = begin_anew,
-#ifdef SA_RESTORER
-					  .sa_flags = SA_RESTORER /* nobody returns to it */
-#endif
-	};
-
-	call4(__NR_rt_sigaction, SIGTRAP, (long)&action, 0, sizeof(action.sa_mask));
+	call4(__NR_close_range, 0, JOB_FILE_FD - 1, 0, 0);
+	call4(__NR_close_range, JOB_FILE_FD + 1, ~0u, 0, 0);
 }
 
 /* These do nothing here. Blocked, the first two would stay pending and be saved, and CRIU cannot restore a process to
@@ -127,10 +135,10 @@ void reaper_main(const long *stack)
 	long pid;
 
 	first_stack = stack;
-	survive_traps();
+	set_action(SIGTRAP, begin_anew);
 	/* What is meant for the command is not for this one to die of. */
 	block_signals();
-	call4(__NR_close, 0, 0, 0, 0);
+	close_all();
 	while ((pid = call4(__NR_wait4, -1, (long)&status, __WALL, 0)) != -ECHILD) {
 		block_signals(); /* a CRIU that ended suddenly may have left another mask */
 		if (pid == command)

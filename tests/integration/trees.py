@@ -439,6 +439,22 @@ def nobody_is_left_to_be_saved(bed):
 
 
 @case
+def traps_in_the_reaper(bed):
+    """As they come from code that a CRIU left in it: it knows how the command ended all the same."""
+    job, log = bed.counter(mib=8)
+    for _ in range(2):
+        record = json.loads(read_text(os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job, "job.json")))
+        for _ in range(100):
+            os.kill(record["root"]["pid"], signal.SIGTRAP)
+        bed.operation("checkpoint", job)
+        bed.ok("restore", job)
+        bed.expect_whole(job, log)
+    os.kill(bed.pid(job), signal.SIGTRAP)
+    bed.wait_state(job, ("exited",))
+    expect(bed.job(job)["exit_code"] == 128 + signal.SIGTRAP, f"{bed.job(job)}")
+
+
+@case
 def the_root_is_killed(bed):
     """Not by its job: the memory killer, or somebody by mistake. What it ran goes on, and so does all else."""
     job, log = bed.counter(mib=8)
