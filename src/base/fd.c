@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdbool.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -164,6 +165,27 @@ int file_replace(int dir_fd, const char *path, const void *text, size_t len_byte
 int file_swap(int dir_fd, const char *path, const void *text, size_t len_bytes, mode_t mode)
 {
 	return write_and_rename(dir_fd, path, text, len_bytes, mode, false);
+}
+
+/* Whether @name is that of a file which a process that has ended was about to rename. */
+static bool is_left_over(const char *name)
+{
+	const char *mark = strstr(name, ".tmp.");
+	int pid, tid, end = 0;
+
+	if (!mark || sscanf(mark, ".tmp.%d.%d%n", &pid, &tid, &end) != 2 || mark[end])
+		return false;
+	return pid > 0 && kill(pid, 0) < 0 && errno == ESRCH;
+}
+
+void file_sweep(const char *path)
+{
+	auto_closedir DIR *dir = dir_open(AT_FDCWD, path);
+	struct dirent *entry;
+
+	while (dir && dir_next(dir, &entry) > 0)
+		if (is_left_over(entry->d_name))
+			unlinkat(dirfd(dir), entry->d_name, 0);
 }
 
 static int make_dir(const char *path, mode_t mode, bool sync)

@@ -39,6 +39,10 @@ int file_replace(int dir_fd, const char *path, const void *text, size_t len_byte
  * a machine that goes down takes with it. */
 int file_swap(int dir_fd, const char *path, const void *text, size_t len_bytes, mode_t mode);
 
+/** Removes from the directory @path what these two left there whose process was killed in the middle. What a living
+ * process writes stays, and so does what cannot be looked at. */
+void file_sweep(const char *path);
+
 /** opendir(3) of @path beneath @dir_fd; where descriptors have run out, with one of the reserve (reserve.h). Returns
  * NULL and errno where it fails. */
 DIR *dir_open(int dir_fd, const char *path);

@@ -24,6 +24,7 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "base/fd.h"
 #include "base/rlimits.h"
 #include "base/log.h"
 #include "base/paths.h"
@@ -383,6 +384,7 @@ static int run_shim(const char *dir, int *ready_fd, struct brumate_error *err)
 	if (r < 0)
 		return brumate_fail(err, -r, "%s/shim.lock: %m", s.job.dir);
 
+	file_sweep(s.job.dir);
 	/* The record is read again under the lock, as another shim may have written it since. */
 	job_fini(&s.job);
 	if ((r = load(&s.job, dir, err)) < 0)

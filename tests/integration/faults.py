@@ -269,6 +269,21 @@ def sudden_ends_at_random_moments(bed):
     expect(all(killed.values()), f"this test proves little: killed {killed}")
 
 
+@case
+def killed_while_it_writes(bed):
+    """Of a file that a shim was about to rename nothing is left."""
+    job, log = bed.counter(mib=16)
+    shim = bed.shim(job)
+    bed.kill_shim(job)
+    left = os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job, f"parked.json.tmp.{shim}.{shim}")
+    with open(left, "wb"):
+        pass
+    bed.ok("suspend", job)
+    expect(not os.path.exists(left), f"{left} is left")
+    bed.ok("resume", job)
+    bed.expect_whole(job, log)
+
+
 # A shim on its way out, which has closed some of what it had open and not yet the rest.
 DYING_SHIM = """
 import fcntl, os, socket, sys

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 static int top;
 
@@ -50,6 +51,33 @@ static void test_replace(void)
 	CHECK(file_replace(top, "absent/conf", "x", 1, 0600) == -ENOENT);
 	CHECK(count_entries(top) == 4);
 	CHECK(file_replace(top, "dir/conf", "x", 1, 0600) == 0);
+}
+
+static void test_sweep(void)
+{
+	char path[64], name[64];
+	unsigned n = count_entries(top);
+	pid_t pid = fork();
+
+	if (pid == 0)
+		_exit(0);
+	CHECK(pid > 0 && waitpid(pid, NULL, 0) == pid);
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", top);
+	snprintf(name, sizeof(name), "job.json.tmp.%d.%d", pid, pid + 1);
+	put_text(top, name, "left");
+	file_sweep(path);
+	CHECK(faccessat(top, name, F_OK, 0) < 0 && count_entries(top) == n);
+
+	/* One that is being written, and files of other names. */
+	snprintf(name, sizeof(name), "job.json.tmp.%d.%d", getpid(), getpid());
+	put_text(top, name, "busy");
+	put_text(top, "notes.tmp.txt", "kept");
+	put_text(top, "notes.tmp.1.2.txt", "kept");
+	file_sweep(path);
+	CHECK(count_entries(top) == n + 3);
+	CHECK(unlinkat(top, name, 0) == 0 && unlinkat(top, "notes.tmp.txt", 0) == 0 &&
+	      unlinkat(top, "notes.tmp.1.2.txt", 0) == 0);
+	file_sweep("/proc/self/absent");
 }
 
 static void test_read(void)
@@ -147,6 +175,7 @@ int main(void)
 	umask(022);
 	top = new_scratch();
 	test_replace();
+	test_sweep();
 	test_read();
 	test_full();
 	test_remove_tree();
