@@ -11,7 +11,10 @@
  * all are at a time (the clock of a restored process is another than the shim's): first
  * none is let through, then for a while they are, then for half as long they are not, then twice as long, and so
  * on. Members that are independent become idle as soon as such a pause is longer than their work; members in
- * lockstep take about one and a half times what they need.
+ * lockstep take about one and a half times what they need. In the first half
+ * of a turn those who are behind catch up, one call after the other. In the second half a member that has become idle
+ * stays so for a moment before it lets a call through: that call may be what the kernels of all others wait for, and
+ * the first that becomes idle by it would otherwise be busy again before the last is idle, again and again.
  *
  * The same happens within a process that uses several GPUs: work on one waits for work on another that is held back,
  * and so may a thread that waits in the driver. So where some contexts are idle and others do not become so, a few
@@ -42,6 +45,8 @@ enum {
 	/* Until the first call is let through, and then for how long: most queues are empty by then. */
 	FIRST_PAUSE_MS = 20,
 	FIRST_TURN_MS = 20,
+	/* In the second half of a turn who has become idle stays so for this part of it. */
+	STAYS_IDLE = 32,
 	/* Between GPUs of one process. Independent ones are soon idle: so few calls each time, and longer pauses. */
 	FIRST_PUSH_MS = 200,
 	PUSH_CALLS = 32,
@@ -244,6 +249,7 @@ struct drain {
 	bool look_is_old; /* somebody was in the driver since it began: it can only tell who is busy */
 	bool idle;	  /* our bit is not set */
 	int failed;	  /* as the last look found it */
+	uint64_t idle_ns; /* since when */
 	uint64_t start_ns, deadline_ns;
 	uint64_t push_ns, push_pause_ns; /* when to push() next; and after so many of them */
 	unsigned int n_pushed;
@@ -267,6 +273,7 @@ static void end_look(struct drain *d)
 	if (!idle)
 		return;
 	d->idle = true;
+	d->idle_ns = clock_now_ns();
 	become_idle(&d->members);
 }
 
@@ -302,23 +309,25 @@ static int step_busy(struct drain *d)
 	return r;
 }
 
-/* When the next time begins in which calls are let through; @now, if it has. */
-static uint64_t next_turn(uint64_t start, uint64_t now)
+/* When the next call may be let through: in a turn, and some time after we became idle; @now, if that has come. */
+static uint64_t next_call(const struct drain *d, uint64_t now)
 {
 	uint64_t len = FIRST_TURN_MS * NS_PER_MS;
-	uint64_t at = start + FIRST_PAUSE_MS * NS_PER_MS;
+	uint64_t at = d->start_ns + FIRST_PAUSE_MS * NS_PER_MS;
 
 	while (at + len <= now) {
 		at += len + len / 2;
 		len *= 2;
 	}
+	if (now >= at + len / 2 && at < d->idle_ns + len / STAYS_IDLE)
+		at = d->idle_ns + len / STAYS_IDLE;
 	return at > now ? at : now;
 }
 
 /* Idle: on to a call that is let through. Returns until when there is nothing to do but for changes. */
 static uint64_t step_idle(struct drain *d)
 {
-	uint64_t now = clock_now_ns(), turn = next_turn(d->start_ns, now);
+	uint64_t now = clock_now_ns(), turn = next_call(d, now);
 
 	if (!gate_holds_back())
 		return DEADLINE_NEVER;
