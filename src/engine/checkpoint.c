@@ -23,6 +23,7 @@
 #include "datapath/park.h"
 #include "engine/describe.h"
 #include "engine/externals.h"
+#include "engine/programs.h"
 #include "engine/rights.h"
 #include "engine/secret.h"
 #include "engine/steps.h"
@@ -309,6 +310,8 @@ static int start_criu(struct op *op, struct brumate_error *err)
 	};
 	int r = externals_find(op, err);
 
+	if (r == 0)
+		r = programs_save(op, err);
 	if (r == 0)
 		r = rights_for_dump(op, &options.user, err);
 	if (r < 0)

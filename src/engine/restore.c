@@ -27,6 +27,7 @@
 #include "engine/externals.h"
 #include "engine/placement.h"
 #include "engine/remote-restore.h"
+#include "engine/programs.h"
 #include "engine/rights.h"
 #include "job/log.h"
 #include "engine/secret.h"
@@ -369,8 +370,10 @@ static int try_processes(struct op *op, int work_fd, struct brumate_error *err)
 
 	if (r < 0 || (r = externals_for_restore(op, &inherits, &n_inherits, err)) < 0)
 		return r;
-	op->touched = true;
-	r = run_criu(op, work_fd, inherits, n_inherits, err);
+	if ((r = programs_for_restore(op, &inherits, &n_inherits, err)) == 0) {
+		op->touched = true;
+		r = run_criu(op, work_fd, inherits, n_inherits, err);
+	}
 	externals_close(inherits, n_inherits);
 	return r;
 }

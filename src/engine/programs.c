@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: MIT
+/* Copies of our own programs in checkpoints. See programs.h. */
+#include "engine/programs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/paths.h"
+#include "base/user.h"
+#include "gpu/vendor.h"
+#include "process/reaper.h"
+
+enum { MAPS_BYTES_MAX = 64 << 20, PROGRAM_BYTES_MAX = 16 << 20, NAME_BYTES = 256 };
+
+#define PROGRAMS_DIR "programs"
+
+static const char *base_name(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? slash + 1 : path;
+}
+
+static bool is_ours(const char *path)
+{
+	const char *name = base_name(path);
+
+	return !strcmp(name, REAPER_PROGRAM) || !strcmp(name, base_name(gpu_vendor()->interposer));
+}
+
+/* ---- paths as names of files: '/' and '%' as %2F and %25 ---- */
+
+static bool path_to_name(char ret[static NAME_BYTES], const char *path)
+{
+	size_t n = 0;
+
+	for (; *path && n + 3 < NAME_BYTES; path++) {
+		if (*path == '/' || *path == '%')
+			n += (size_t)sprintf(ret + n, "%%%02X", (unsigned char)*path);
+		else
+			ret[n++] = *path;
+	}
+	ret[n] = '\0';
+	return !*path;
+}
+
+/* Never longer than the name. */
+static void name_to_path(char ret[static NAME_BYTES], const char *name)
+{
+	size_t n = 0;
+
+	for (; *name && n + 1 < NAME_BYTES; name++) {
+		unsigned int byte;
+
+		if (*name == '%' && sscanf(name + 1, "%2x", &byte) == 1 && name[1] && name[2]) {
+			ret[n++] = (char)byte;
+			name += 2;
+		} else {
+			ret[n++] = *name;
+		}
+	}
+	ret[n] = '\0';
+}
+
+/* ---- at the checkpoint ---- */
+
+/* A mapping of a file: its path is the rest of the line. */
+struct mapped {
+	unsigned int major, minor;
+	uint64_t inode;
+	const char *path;
+};
+
+static bool parse_mapping(struct mapped *ret, char *line)
+{
+	int at = 0;
+
+	if (sscanf(line, "%*x-%*x %*s %*x %x:%x %" SCNu64 " %n", &ret->major, &ret->minor,
+		   &ret->inode, &at) != 3 ||
+	    !at)
+		return false;
+	ret->path = line + at;
+	return ret->path[0] == '/' && is_ours(ret->path);
+}
+
+/* The file at @path below @root, where it is still the one that is mapped. -ESTALE: it is not. */
+static int read_mapped(char **ret, size_t *ret_len, const char *root, const struct mapped *m)
+{
+	auto_free char *path = path_format("%s%s", root, m->path);
+	auto_close int fd = path ? open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC) : -1;
+	struct stat st;
+
+	if (!path)
+		return -ENOMEM;
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return errno == ENOENT ? -ESTALE : -errno;
+	if (!S_ISREG(st.st_mode) || st.st_dev != makedev(m->major, m->minor) ||
+	    st.st_ino != m->inode || st.st_size > PROGRAM_BYTES_MAX)
+		return -ESTALE;
+	auto_free char *text = malloc((size_t)st.st_size + 1);
+	if (!text)
+		return -ENOMEM;
+	ssize_t n = fd_read_full(fd, text, (size_t)st.st_size);
+	if (n < 0)
+		return (int)n;
+	*ret = take_ptr(&text);
+	*ret_len = (size_t)n;
+	return 0;
+}
+
+struct saving {
+	struct op *op;
+	char root[32]; /* of the process */
+	int dir_fd;    /* -1: no program was found yet */
+};
+
+static int read_as_owner(const struct saving *s, char **ret, size_t *ret_len,
+			 const struct mapped *m)
+{
+	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
+	const struct job *job = s->op->job;
+	int r = user_files_enter(&user, job->uid, job->gid, NULL);
+
+	return r < 0 ? r : read_mapped(ret, ret_len, s->root, m);
+}
+
+static int save_program(struct saving *s, const struct mapped *m, struct brumate_error *err)
+{
+	auto_free char *text = NULL;
+	char name[NAME_BYTES];
+	size_t len = 0;
+	int r;
+
+	if (!path_to_name(name, m->path + 1) ||
+	    (s->dir_fd >= 0 && !faccessat(s->dir_fd, name, F_OK, 0)))
+		return 0;
+	r = read_as_owner(s, &text, &len, m);
+	if (r == -ESTALE)
+		return 0;
+	if (r == 0 && s->dir_fd < 0) {
+		s->dir_fd = store_mkdir(&s->op->checkpoint.writer, PROGRAMS_DIR, err);
+		if (s->dir_fd < 0)
+			return s->dir_fd;
+	}
+	if (r == 0)
+		r = file_swap(s->dir_fd, name, text, len, 0600);
+	return r < 0 ? brumate_fail(err, -r, "a copy of %s: %m", m->path) : 0;
+}
+
+static int save_programs_of(struct saving *s, pid_t pid, struct brumate_error *err)
+{
+	auto_free char *maps = NULL;
+	char path[32], *rest;
+
+	snprintf(path, sizeof(path), "/proc/%d/maps", pid);
+	snprintf(s->root, sizeof(s->root), "/proc/%d/root", pid);
+	int r = file_read(AT_FDCWD, path, MAPS_BYTES_MAX, &maps, NULL);
+	if (r < 0) /* it has ended, or whoever may not look at it will say so */
+		return 0;
+	rest = maps;
+	for (char *line; r == 0 && (line = strsep(&rest, "\n"));) {
+		struct mapped m;
+
+		if (parse_mapping(&m, line))
+			r = save_program(s, &m, err);
+	}
+	return r;
+}
+
+int programs_save(struct op *op, struct brumate_error *err)
+{
+	struct saving s = { .op = op, .dir_fd = -1 };
+	int r = 0;
+
+	for (size_t i = 0; i < op->tree.n && r == 0; i++)
+		r = save_programs_of(&s, op->tree.items[i].id.pid, err);
+	cleanup_close(&s.dir_fd);
+	return r;
+}
+
+/* ---- at the restore ---- */
+
+/* A regular file at @path that has this digest, opened; -ENOENT: there is none. */
+static int open_same(const char *path, const struct digest *want)
+{
+	auto_close int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	struct digest have;
+	struct stat st;
+	int r;
+
+	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size > PROGRAM_BYTES_MAX)
+		return -ENOENT;
+	r = digest_file(&have, fd, NULL);
+	if (r < 0)
+		return r;
+	return memcmp(&have, want, sizeof(have)) ? -ENOENT : take_fd(&fd);
+}
+
+static int open_same_as_owner(const struct job *job, const char *path, const struct digest *want)
+{
+	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
+	int r = user_files_enter(&user, job->uid, job->gid, NULL);
+
+	return r < 0 ? r : open_same(path, want);
+}
+
+static int copy_out(const struct store_image *image, const struct manifest_file *f,
+		    const char *path)
+{
+	auto_free char *text = NULL;
+	struct digest have;
+	size_t len = 0;
+	int r = file_read(image->dir_fd, f->path, PROGRAM_BYTES_MAX, &text, &len);
+
+	if (r == 0)
+		r = digest_buffer(&have, text, len);
+	if (r == 0 && memcmp(&have, &f->digest, sizeof(have)))
+		r = -EBADMSG;
+	return r < 0 ? r : file_replace(AT_FDCWD, path, text, len, 0755);
+}
+
+/* The copy below the state directory, made where it is not there yet, as the job's processes see it. */
+static int open_copy(struct op *op, const char *root, const struct manifest_file *f,
+		     const char *name)
+{
+	char text[DIGEST_TEXT_BYTES];
+
+	digest_format(text, &f->digest);
+	auto_free char *dir = path_format("%s/" PROGRAMS_DIR "/%s", path_state_dir(), text);
+	auto_free char *path = dir ? path_format("%s/%s", dir, name) : NULL;
+	auto_free char *seen = path ? path_format("%s%s", root, path) : NULL;
+	if (!seen)
+		return -ENOMEM;
+	int fd = open_same(seen, &f->digest);
+	if (fd != -ENOENT)
+		return fd;
+	int r = mkdir_parents(dir, 0711);
+	if (r == 0)
+		r = copy_out(&op->restore.image, f, path);
+	return r < 0 ? r : open_same(seen, &f->digest);
+}
+
+static int replace_program(struct op *op, const char *root, const struct manifest_file *f,
+			   const char *path)
+{
+	auto_free char *seen = path_format("%s/%s", root, path);
+	auto_close int fd = seen ? open_same_as_owner(op->job, seen, &f->digest) : -ENOMEM;
+
+	if (fd >= 0)
+		return -EEXIST;
+	return fd == -ENOENT ? open_copy(op, root, f, base_name(path)) : take_fd(&fd);
+}
+
+static int add_inherit(struct criu_inherit **inherits, size_t *n, const char *key, int fd)
+{
+	struct criu_inherit *grown = realloc(*inherits, (*n + 1) * sizeof(*grown));
+
+	if (!grown) {
+		close(fd);
+		return -ENOMEM;
+	}
+	*inherits = grown;
+	snprintf(grown[*n].key, sizeof(grown[*n].key), "%s", key);
+	grown[(*n)++].fd = fd;
+	return 0;
+}
+
+int programs_for_restore(struct op *op, struct criu_inherit **inherits, size_t *n,
+			 struct brumate_error *err)
+{
+	const struct manifest *m = &op->restore.image.manifest;
+	char root[32] = "";
+
+	if (op->job->init.pid)
+		snprintf(root, sizeof(root), "/proc/%d/root", op->job->init.pid);
+	for (size_t i = 0; i < m->n_files; i++) {
+		char path[NAME_BYTES];
+
+		if (strncmp(m->files[i].path, PROGRAMS_DIR "/", strlen(PROGRAMS_DIR "/")))
+			continue;
+		name_to_path(path, m->files[i].path + strlen(PROGRAMS_DIR "/"));
+		if (!is_ours(path))
+			continue;
+		int fd = replace_program(op, root, &m->files[i], path);
+		if (fd == -EEXIST)
+			continue;
+		int r = fd < 0 ? fd : add_inherit(inherits, n, path, fd);
+		if (r < 0)
+			return brumate_fail(err, -r, "a copy of /%s: %m", path);
+	}
+	return 0;
+}
