@@ -146,16 +146,16 @@ char *vault_encode(const struct vault *v)
 	const bool of_baseline = !v->n_pieces && v->baseline.n_pieces;
 	const struct vault_piece *list = of_baseline ? v->baseline.pieces : v->pieces;
 	size_t n = of_baseline ? v->baseline.n_pieces : v->n_pieces;
-	json_t *pieces = json_array(), *copy = NULL;
+	auto_json json_t *pieces = json_array();
+	auto_json json_t *copy = of_baseline || v->copied ? encode_copy(of_baseline ? &v->baseline.copy : &v->copy)
+							   : json_null();
 
+	/* Without memory there is no table, never one that leaves something out. */
 	for (size_t i = 0; pieces && i < n; i++)
 		if (json_array_append_new(pieces, encode_piece(&list[i])) < 0)
 			return NULL;
-	if (of_baseline || v->copied)
-		copy = encode_copy(of_baseline ? &v->baseline.copy : &v->copy);
-	auto_json json_t *o = json_pack("{s:i,s:o,s:o,s:b}", "version", TABLE_VERSION, "copy",
-					copy ? copy : json_null(), "pieces", pieces, "kept",
-					of_baseline || v->of_running);
+	auto_json json_t *o = json_pack("{s:i,s:O,s:O,s:b}", "version", TABLE_VERSION, "copy", copy, "pieces",
+					pieces, "kept", of_baseline || v->of_running);
 	return o ? json_dumps(o, JSON_COMPACT) : NULL;
 }
 

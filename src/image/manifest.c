@@ -986,7 +986,7 @@ static int check_version(int *ret, const json_t *object, struct brumate_error *e
 	if (!format || strcmp(format, MANIFEST_FORMAT))
 		return brumate_fail(err, EBADMSG, "not a brumate manifest");
 	if (!json_is_integer(version) || json_integer_value(version) < 1)
-		return brumate_fail(err, EBADMSG, "version: fail_want an integer from 1");
+		return brumate_fail(err, EBADMSG, "version: want an integer from 1");
 	if (json_integer_value(version) > MANIFEST_VERSION) {
 		brumate_fail(err, EPROTONOSUPPORT,
 			     "version %" JSON_INTEGER_FORMAT
@@ -1044,7 +1044,7 @@ int manifest_decode(struct manifest *ret, const char *text, size_t len_bytes,
 	if (len_bytes == 0)
 		return brumate_fail(err, EBADMSG, "manifest: empty");
 	if (len_bytes > MANIFEST_BYTES_MAX)
-		return brumate_fail(err, EBADMSG, "manifest: %zu bytes, fail_want at most %d",
+		return brumate_fail(err, EBADMSG, "manifest: %zu bytes, want at most %d",
 				    len_bytes, MANIFEST_BYTES_MAX);
 
 	json_auto_t *root = json_loadb(text, len_bytes, JSON_REJECT_DUPLICATES, &why);
