@@ -56,6 +56,12 @@ static int check_config(struct brumate_error *err)
 	return -EINVAL;
 }
 
+static bool is_configured(const struct command *command)
+{
+	return command->run != verb_version && command->run != verb_completion &&
+	       command->run != verb_help;
+}
+
 static int run(int argc, char **argv)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
@@ -71,7 +77,7 @@ static int run(int argc, char **argv)
 		return EXIT_OK;
 	}
 
-	int r = check_config(&err);
+	int r = is_configured(command) ? check_config(&err) : 0;
 	if (r == 0)
 		r = command->run(&in, &err);
 	if (r < 0 && !err.code)

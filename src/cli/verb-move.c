@@ -123,15 +123,15 @@ int add_remote(json_t *p, const char *url, struct brumate_error *err)
 /* "pushed train-1: 12 files, 35.0 MB (8.1 MB of it moved) in 1.2 s", on stderr. */
 static void print_moved(json_t *reply, const char *done)
 {
-	char bytes[WORD_BYTES], moved[WORD_BYTES];
+	char bytes[WORD_BYTES], moved[WORD_BYTES], seconds[WORD_BYTES];
 	const char *id = json_string_value(json_object_get(reply, "checkpoint"));
 
 	format_bytes(bytes, (uint64_t)json_integer_value(json_object_get(reply, "bytes")));
 	format_bytes(moved, (uint64_t)json_integer_value(json_object_get(reply, "moved_bytes")));
-	fprintf(stderr, "%s %s: %lld files, %s; moved %lld files, %s, in %.1f s\n", done,
+	format_seconds(seconds, json_number_value(json_object_get(reply, "seconds")));
+	fprintf(stderr, "%s %s: %lld files, %s; moved %lld files, %s, in %s\n", done,
 		id ? id : "", (long long)json_integer_value(json_object_get(reply, "files")), bytes,
-		(long long)json_integer_value(json_object_get(reply, "moved_files")), moved,
-		json_number_value(json_object_get(reply, "seconds")));
+		(long long)json_integer_value(json_object_get(reply, "moved_files")), moved, seconds);
 }
 
 int verb_push(const struct invocation *in, struct brumate_error *err)

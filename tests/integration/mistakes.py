@@ -34,6 +34,8 @@ def a_configuration_that_does_not_exist(bed):
     os.unlink(bed.own["BRUMATE_CONFIG"])
     bed.refused(EXIT_NOT_FOUND, "BRUMATE_CONFIG=.*brumate.conf: No such file", "ps")
     bed.ok("ps", env={"BRUMATE_CONFIG": "/dev/null"})
+    for words in (("version",), ("help", "run"), ("completion", "bash")):
+        bed.ok(*words)
 
 
 @case
