@@ -13,6 +13,7 @@
 #include "datapath/transfer.h"
 #include "engine/placement.h"
 #include "engine/rights.h"
+#include "process/reaper.h"
 
 enum { END_TIMEOUT_MS = 1000 };
 
@@ -381,8 +382,9 @@ int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_
 	/* The states are asked for anew: what an undo meant to do does not count. */
 	if (alive && op->touched && op->gpus.n)
 		whole = take_back(op, if_alive, &asked) == 0;
-	/* It may have ended over that; where no process that used the GPU is left, its reaper ends next. */
-	alive = whole && r != -ESRCH ? !job_has_ended(job) : !job_ends_now(job);
+	/* It may have ended over that, or is about to. */
+	alive = whole && r != -ESRCH && !reaper_is_alone(job->root) ? !job_has_ended(job)
+								    : !job_ends_now(job);
 	snprintf(job->message, sizeof(job->message), "%s: %s", op->kind, err->text);
 	if (!alive) {
 		job->op = (struct job_op){ 0 };

@@ -2,6 +2,7 @@
 /* What is known of a job's reaper from outside. See reaper.h. */
 #include "process/reaper.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -58,4 +59,22 @@ struct proc_id reaper_find_command(struct proc_id root)
 			return info.id;
 	}
 	return PROC_ID_NONE;
+}
+
+bool reaper_is_alone(struct proc_id root)
+{
+	auto_free pid_t *children = NULL;
+	size_t n = 0;
+
+	if (!reaper_is(root) || proc_children(root.pid, &children, &n) < 0)
+		return false;
+	for (size_t i = 0; i < n; i++) {
+		struct proc_info info;
+
+		int r = proc_read(&info, children[i], NULL);
+
+		if (r != -ESRCH && (r < 0 || info.state != 'Z'))
+			return false;
+	}
+	return true;
 }
