@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdbool.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -167,6 +166,20 @@ int file_swap(int dir_fd, const char *path, const void *text, size_t len_bytes, 
 	return write_and_rename(dir_fd, path, text, len_bytes, mode, false);
 }
 
+enum { STAT_BYTES_MAX = 4096 };
+
+/* A zombie has ended, too. False where that cannot be told. */
+static bool has_ended(int pid)
+{
+	auto_free char *text = NULL;
+	char path[32];
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	int r = file_read(AT_FDCWD, path, STAT_BYTES_MAX, &text, NULL);
+	const char *end = r < 0 ? NULL : strrchr(text, ')');
+	return r == -ENOENT || r == -ESRCH || (end && (end[2] == 'Z' || end[2] == 'X'));
+}
+
 /* Whether @name is that of a file which a process that has ended was about to rename. */
 static bool is_left_over(const char *name)
 {
@@ -175,7 +188,7 @@ static bool is_left_over(const char *name)
 
 	if (!mark || sscanf(mark, ".tmp.%d.%d%n", &pid, &tid, &end) != 2 || mark[end])
 		return false;
-	return pid > 0 && kill(pid, 0) < 0 && errno == ESRCH;
+	return pid > 0 && has_ended(pid);
 }
 
 void file_sweep(const char *path)

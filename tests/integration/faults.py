@@ -273,11 +273,12 @@ def sudden_ends_at_random_moments(bed):
 def killed_while_it_writes(bed):
     """Of a file that a shim was about to rename nothing is left."""
     job, log = bed.counter(mib=16)
-    shim = bed.shim(job)
-    bed.kill_shim(job)
-    left = os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job, f"parked.json.tmp.{shim}.{shim}")
+    writer = subprocess.Popen(["true"])
+    writer.wait()
+    left = os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job, f"parked.json.tmp.{writer.pid}.{writer.pid}")
     with open(left, "wb"):
         pass
+    bed.kill_shim(job)
     bed.ok("suspend", job)
     expect(not os.path.exists(left), f"{left} is left")
     bed.ok("resume", job)

@@ -61,9 +61,14 @@ static void test_sweep(void)
 
 	if (pid == 0)
 		_exit(0);
-	CHECK(pid > 0 && waitpid(pid, NULL, 0) == pid);
+	/* A zombie has ended as well. */
+	CHECK(pid > 0 && waitid(P_PID, (id_t)pid, NULL, WEXITED | WNOWAIT) == 0);
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", top);
 	snprintf(name, sizeof(name), "job.json.tmp.%d.%d", pid, pid + 1);
+	put_text(top, name, "left");
+	file_sweep(path);
+	CHECK(faccessat(top, name, F_OK, 0) < 0 && count_entries(top) == n);
+	CHECK(waitpid(pid, NULL, 0) == pid);
 	put_text(top, name, "left");
 	file_sweep(path);
 	CHECK(faccessat(top, name, F_OK, 0) < 0 && count_entries(top) == n);
