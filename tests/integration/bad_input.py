@@ -28,7 +28,7 @@ def unknown_jobs(bed):
 
 @case
 def wrong_words(bed):
-    for args in (("suspend",), ("checkpoint", "a", "b"), ("suspend", "a", "--pid", "1234"), ("restore",), ("run",),
+    for args in (("suspend",), ("checkpoint", "a", "b", "--name", "c"), ("suspend", "a", "--pid", "1234"), ("restore",), ("run",),
                  ("suspend", "--pid", "0"), ("suspend", "--pid", "-3"), ("suspend", "--pid", "12x"),
                  ("suspend", "--pid", "99999999999"), ("resume", "x", "--gpu-map", "GPU-1=GPU-2,GPU-1=GPU-3"),
                  ("kill", "--signal", "NOSUCH", "x"), ("wait", "--timeout", "-1", "x"), ("ps", "extra"),
