@@ -1047,8 +1047,9 @@ int manifest_decode(struct manifest *ret, const char *text, size_t len_bytes,
 		return brumate_fail(err, EBADMSG, "manifest: %zu bytes, want at most %d",
 				    len_bytes, MANIFEST_BYTES_MAX);
 
+	errno = 0; /* jansson takes a string for which it has no memory for an invalid one: malloc(3) tells */
 	json_auto_t *root = json_loadb(text, len_bytes, JSON_REJECT_DUPLICATES, &why);
-	if (!root && json_error_code(&why) == json_error_out_of_memory)
+	if (!root && errno == ENOMEM)
 		return brumate_fail(err, ENOMEM, "manifest: %m");
 	if (!root)
 		return brumate_fail(err, EBADMSG, "manifest: damaged or truncated: line %d: %s",

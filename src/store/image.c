@@ -243,7 +243,14 @@ struct search {
 	char damaged[MANIFEST_ID_BYTES]; /* latest damaged one whose id starts with @job */
 	time_t damaged_mtime;
 	struct brumate_error why;
+	bool is_unsure; /* one could not be looked at, for @why: it may be the latest */
 };
+
+/* For want of something that has nothing to do with the checkpoint. */
+static bool is_shortage(int code)
+{
+	return code == ENOMEM || code == EMFILE || code == ENFILE || code == EIO;
+}
 
 static void consider_image(struct search *s, const char *id)
 {
@@ -251,9 +258,14 @@ static void consider_image(struct search *s, const char *id)
 	struct brumate_error why = BRUMATE_ERROR_NONE;
 	struct stat st;
 
-	if (fstatat(s->store_fd, id, &st, AT_SYMLINK_NOFOLLOW) < 0)
+	if (s->is_unsure || fstatat(s->store_fd, id, &st, AT_SYMLINK_NOFOLLOW) < 0)
 		return;
 	if (image_load(&i, s->store_fd, s->store, id, &why) < 0) {
+		if (is_shortage(why.code)) {
+			s->is_unsure = true;
+			s->why = why;
+			return;
+		}
 		if (strncmp(id, s->job, strlen(s->job)) || st.st_mtime < s->damaged_mtime)
 			return;
 		memcpy(s->damaged, id, strlen(id) + 1);
@@ -282,6 +294,12 @@ static int open_latest(struct store_image *ret, int store_fd, const char *store,
 
 	for (size_t i = 0; i < all->n; i++)
 		consider_image(&s, all->ids[i]);
+	if (s.is_unsure) {
+		store_image_fini(&s.best);
+		if (err)
+			*err = s.why;
+		return -s.why.code;
+	}
 	if (!s.best.path)
 		return -ENOENT;
 	if (s.damaged[0] && s.damaged_mtime > s.best_mtime) {

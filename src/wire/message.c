@@ -26,9 +26,12 @@ int wire_decode(json_t **ret_json, const char *text, size_t len_bytes, struct br
 				    WIRE_MESSAGE_BYTES_MAX);
 
 	json_error_t problem;
+	errno = 0; /* jansson takes a string for which it has no memory for an invalid one: malloc(3) tells */
 	auto_json json_t *json =
 		json_loadb(text, len_bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &problem);
 
+	if (!json && errno == ENOMEM)
+		return brumate_fail(err, ENOMEM, "message: %m");
 	if (!json)
 		return brumate_fail(err, EBADMSG, "message: byte %d: %s", problem.position,
 				    problem.text);

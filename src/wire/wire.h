@@ -40,7 +40,7 @@ DEFINE_AUTO_FINI(struct wire_message, wire_message_fini)
  * @text: borrowed, @len_bytes without the NUL, untrusted
  *
  * Pure. Refuses what is not one JSON object, duplicate keys, nesting deeper than jansson allows.
- * Return: 0 and @ret_json owned; -EBADMSG.
+ * Return: 0 and @ret_json owned; -EBADMSG; -ENOMEM, which says nothing of the message.
  */
 int wire_decode(json_t **ret_json, const char *text, size_t len_bytes, struct brumate_error *err);
 
