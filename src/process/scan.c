@@ -636,7 +636,7 @@ static bool waits_on(const struct proc_info *p, uint64_t deadline_ns)
 
 	while (now.state == 'D' && clock_now_ns() < deadline_ns) {
 		nanosleep(&pause, NULL);
-		if (proc_read(&now, p->id.pid, NULL) < 0)
+		if (proc_read(&now, p->id.pid, NULL) == -ESRCH)
 			return false; /* it has ended: who saves the tree sees that */
 	}
 	return now.state == 'D';

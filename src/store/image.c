@@ -249,7 +249,7 @@ struct search {
 /* For want of something that has nothing to do with the checkpoint. */
 static bool is_shortage(int code)
 {
-	return code == ENOMEM || code == EMFILE || code == ENFILE || code == EIO;
+	return code == ENOMEM || code == EMFILE || code == ENFILE;
 }
 
 static void consider_image(struct search *s, const char *id)
