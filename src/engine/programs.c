@@ -22,18 +22,11 @@ enum { MAPS_BYTES_MAX = 64 << 20, PROGRAM_BYTES_MAX = 16 << 20, NAME_BYTES = 256
 
 #define PROGRAMS_DIR "programs"
 
-static const char *base_name(const char *path)
-{
-	const char *slash = strrchr(path, '/');
-
-	return slash ? slash + 1 : path;
-}
-
 static bool is_ours(const char *path)
 {
-	const char *name = base_name(path);
+	const char *name = basename(path);
 
-	return !strcmp(name, REAPER_PROGRAM) || !strcmp(name, base_name(gpu_vendor()->interposer));
+	return !strcmp(name, REAPER_PROGRAM) || !strcmp(name, basename(gpu_vendor()->interposer));
 }
 
 /* ---- paths as names of files: '/' and '%' as %2F and %25 ---- */
@@ -256,7 +249,7 @@ static int replace_program(struct op *op, const char *root, const struct manifes
 
 	if (fd >= 0)
 		return -EEXIST;
-	return fd == -ENOENT ? open_copy(op, root, f, base_name(path)) : take_fd(&fd);
+	return fd == -ENOENT ? open_copy(op, root, f, basename(path)) : take_fd(&fd);
 }
 
 static int add_inherit(struct criu_inherit **inherits, size_t *n, const char *key, int fd)

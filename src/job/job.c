@@ -556,13 +556,6 @@ bool job_has_ended(const struct job *j)
 
 /* ---- its members ---- */
 
-static const char *last_part(const char *path)
-{
-	const char *slash = strrchr(path, '/');
-
-	return slash ? slash + 1 : path;
-}
-
 /* As it was started: client/shim.c. */
 static bool is_shim_of(const struct job *j, pid_t pid)
 {
@@ -576,7 +569,7 @@ static bool is_shim_of(const struct job *j, pid_t pid)
 	const char *last = line + n - 1; /* a NUL byte ends each */
 	while (last > line && last[-1])
 		last--;
-	return !strcmp(last_part(line), "brumate-shim") && !strcmp(last_part(last), j->id);
+	return !strcmp(basename(line), "brumate-shim") && !strcmp(basename(last), j->id);
 }
 
 struct proc_members job_members(const struct job *j)
