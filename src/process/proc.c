@@ -21,8 +21,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* A fact of the kernel, linux/sched.h. */
-enum { PROC_FILE_BYTES_MAX = 64 * 1024, PF_FORKNOEXEC = 0x40 };
+/* Facts of the kernel, linux/sched.h. */
+enum { PROC_FILE_BYTES_MAX = 64 * 1024, PF_EXITING = 0x4, PF_FORKNOEXEC = 0x40 };
 
 int proc_boot_id(char ret[static PROC_BOOT_ID_BYTES])
 {
@@ -79,6 +79,8 @@ static int parse_stat(struct proc_info *info, const char *text)
 			*c = '?';
 	info->id.start_ticks = start_ticks;
 	info->is_fork = flags & PF_FORKNOEXEC;
+	info->ends = info->state == 'X' ||
+		     (info->n_threads <= 1 && (flags & PF_EXITING || info->state == 'Z'));
 	info->rss_bytes =
 		(uint64_t)(rss_pages > 0 ? rss_pages : 0) * (uint64_t)sysconf(_SC_PAGESIZE);
 	return 0;

@@ -79,6 +79,7 @@ struct proc_info {
 	pid_t tracer_pid;
 	char state; /* R S D T t Z X */
 	bool is_fork; /* made by fork, and has started no program since */
+	bool ends; /* its last thread is in exit(2): without memory, perhaps still with open files; or a zombie */
 	char comm[PROC_COMM_BYTES];
 	uid_t uid;
 	gid_t gid;

@@ -43,6 +43,8 @@ enum {
 	LOOK_AGAIN_MS = 5,
 };
 
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
 /* An open file of a process of the tree. */
 struct scan_fd {
 	const struct proc_info *process;
@@ -191,8 +193,6 @@ static const struct {
 static const char *const known_objects[] = {
 	"[eventfd]", "[eventpoll]", "[timerfd]", "[signalfd]", "inotify", "[fanotify]", "[pidfd]",
 };
-
-#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 static void check_object(struct scan *s, const struct scan_fd *f, const char *name)
 {
@@ -562,7 +562,7 @@ static bool ends_meanwhile(pid_t pid)
 	struct proc_info info;
 	int r = proc_read(&info, pid, NULL);
 
-	return r == -ESRCH || (r == 0 && (info.state == 'Z' || info.state == 'X'));
+	return r == -ESRCH || (r == 0 && info.ends);
 }
 
 bool scan_can_have_gpu_state(const struct proc_info *info)
@@ -775,23 +775,82 @@ static const struct {
 	{ "managed memory", SCAN_GPU | SCAN_CRIU, check_managed_memory },
 };
 
+/* Gathers what there is and runs the checks of @scopes over it. */
+static int look(struct scan *s, unsigned scopes, struct brumate_error *err)
+{
+	gather_fds(s);
+	for (size_t i = 0; i < COUNT(checks) && !s->r; i++) {
+		if (!(checks[i].scopes & scopes))
+			continue;
+		checks[i].run(s);
+		if (s->r < 0)
+			brumate_fail(err, -s->r, "looking for %s: %m", checks[i].name);
+	}
+	free(s->fds);
+	s->fds = NULL;
+	s->n_fds = 0;
+	return s->r;
+}
+
+static bool has_refusal(const struct scan_report *r)
+{
+	for (size_t i = 0; i < r->n; i++)
+		if (r->items[i].level == SCAN_REFUSE)
+			return true;
+	return false;
+}
+
+static bool has_like(const struct scan_report *r, const struct scan_finding *f)
+{
+	for (size_t i = 0; i < r->n; i++)
+		if (r->items[i].pid == f->pid && !strcmp(r->items[i].what, f->what))
+			return true;
+	return false;
+}
+
+/* What is refused stands at a second look, too: a process in the middle of exec(2) still has the files that it is
+ * about to close. */
+static int look_again(struct scan *s, unsigned scopes, struct brumate_error *err)
+{
+	struct scan again = { .report = SCAN_REPORT_EMPTY, .tree = s->tree };
+	int r = look(&again, scopes, err);
+	size_t n = 0;
+
+	for (size_t i = 0; i < s->report.n && r == 0; i++) {
+		const struct scan_finding *f = &s->report.items[i];
+
+		if (f->level != SCAN_REFUSE || has_like(&again.report, f))
+			s->report.items[n++] = *f;
+	}
+	if (r == 0)
+		s->report.n = n;
+	scan_report_fini(&again.report);
+	return r;
+}
+
+/* A process in the middle of exit(2) has files, and no mappings that would tell what they are. */
+static void drop_ended(struct scan *s)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < s->report.n; i++)
+		if (!ends_meanwhile(s->report.items[i].pid))
+			s->report.items[n++] = s->report.items[i];
+	s->report.n = n;
+}
+
 int scan_tree(struct scan_report *ret, const struct proc_tree *tree, unsigned scopes,
 	      struct brumate_error *err)
 {
 	struct scan s = { .report = SCAN_REPORT_EMPTY, .tree = tree };
+	int r = look(&s, scopes, err);
 
-	gather_fds(&s);
-	for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]) && !s.r; i++) {
-		if (!(checks[i].scopes & scopes))
-			continue;
-		checks[i].run(&s);
-		if (s.r < 0)
-			brumate_fail(err, -s.r, "looking for %s: %m", checks[i].name);
-	}
-	free(s.fds);
-	if (s.r < 0) {
+	drop_ended(&s);
+	if (r == 0 && has_refusal(&s.report))
+		r = look_again(&s, scopes, err);
+	if (r < 0) {
 		scan_report_fini(&s.report);
-		return brumate_wrap(err, s.r, "scan");
+		return brumate_wrap(err, r, "scan");
 	}
 	*ret = s.report;
 	return 0;

@@ -218,6 +218,52 @@ static void finds_kernel_objects(void)
 	little_end(&l);
 }
 
+/* As a program on the simulated driver: the library mapped, and in the device's place what CRIU would not save. */
+static void ends_at_once(void *arg)
+{
+	const char *library = arg;
+	int fd = open(library, O_RDONLY | O_CLOEXEC);
+
+	CHECK(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fd, 0) != MAP_FAILED);
+	if (open_landlock() < 0)
+		return;
+	little_ready();
+	little_pause(NULL);
+}
+
+/* A process in exit(2) loses its mappings before its files. */
+static void passes_over_what_ends(void)
+{
+	char dir[] = "/tmp/brumate-scan-test-XXXXXX", library[64];
+	bool has_landlock = true;
+
+	CHECK(mkdtemp(dir));
+	snprintf(library, sizeof(library), "%s/libcuda.so.1", dir);
+	int fd = open(library, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+	CHECK(fd >= 0 && ftruncate(fd, 4096) == 0);
+	for (int i = 0; i < 150 && has_landlock; i++) {
+		struct little l = little_start(ends_at_once, library);
+		struct proc_tree tree = PROC_TREE_EMPTY;
+		char c;
+
+		has_landlock = read(l.ready_fd, &c, 1) == 1;
+		CHECK(proc_tree_read(&tree, little_id(&l), NULL) == 0);
+		CHECK(kill(l.pid, SIGKILL) == 0);
+		while (proc_look(tree.items[0].id) == PROC_ALIVE) {
+			scan_report_fini(&report);
+			CHECK(scan_tree(&report, &tree, scopes, NULL) == 0);
+			if (find("landlock"))
+				expect_nothing_else();
+		}
+		proc_tree_fini(&tree);
+		little_end(&l);
+	}
+	if (!has_landlock)
+		printf("not on this kernel: landlock\n");
+	close(fd);
+	CHECK(unlink(library) == 0 && rmdir(dir) == 0);
+}
+
 struct ends {
 	struct sockaddr_un local;
 	struct sockaddr_in tcp;
@@ -412,6 +458,7 @@ int main(void)
 {
 	finds_nothing_where_nothing_is();
 	finds_kernel_objects();
+	passes_over_what_ends();
 	finds_connections();
 	finds_states();
 	finds_what_waits_for_long();
