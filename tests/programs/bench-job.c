@@ -7,7 +7,8 @@
  *
  * It prints "link d2h BYTES/S h2d BYTES/S" (with --link), "ready pid P", "gap FROM TO" (nanoseconds of
  * CLOCK_REALTIME) whenever two beats lie more than 20 ms apart, "changed BYTES" after SIGUSR2 and
- * "check OK" or "check BAD" after SIGUSR1. With --flip all of it changes at each beat, and changes back.
+ * "check OK" or "check BAD" after SIGUSR1; and "ERR room WANT FREE TOTAL" (bytes) where its memory does not fit.
+ * With --flip all of it changes at each beat, and changes back.
  */
 #include <getopt.h>
 #include <signal.h>
@@ -87,6 +88,16 @@ static void measure_link(size_t bytes)
 	CHECKED(cuMemFreeHost(host));
 }
 
+/* "ERR room WANT FREE TOTAL", in bytes, instead of the call that would fail in the middle. */
+static void expect_room(size_t want)
+{
+	size_t left, total;
+
+	CHECKED(cuMemGetInfo_v2(&left, &total));
+	if (want > left)
+		die("room %zu %zu %zu", want, left, total);
+}
+
 static void add_buffer(uint64_t words)
 {
 	struct buffer *grown = realloc(buffers, (n_buffers + 2) * sizeof(*buffers));
@@ -149,7 +160,7 @@ static void sum_up(void)
 
 static void allocate(const struct job_options *o)
 {
-	size_t bytes = (o->mib << 20) / 100 * (100 - o->zero), zero_words;
+	size_t bytes = (o->mib << 20) * (100 - o->zero) / 100, zero_words;
 
 	allocate_random(o, bytes);
 	zero_words = ((o->mib << 20) - bytes) / sizeof(uint64_t);
@@ -327,6 +338,7 @@ int main(int argc, char **argv)
 	sigaction(SIGUSR1, &act, NULL);
 	sigaction(SIGUSR2, &act, NULL);
 	gpu_open(&gpu, o.gpu);
+	expect_room(o.mib << 20);
 	if (o.link)
 		measure_link(o.mib >= 4096 ? 2ull << 30 : 64ull << 20);
 	allocate(&o);
