@@ -5,6 +5,7 @@
  * how it answers.
  */
 #include "cli/arguments.h"
+#include "cli/bench.h"
 #include "cli/client.h"
 #include "cli/output.h"
 
@@ -24,6 +25,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -38,49 +40,15 @@
 #include "base/workers.h"
 #include "wire/wire.h"
 
-/* What is asked for. Strings borrowed. */
-struct bench_options {
-	uint64_t size_bytes;
-	const char *pieces_kib; /* "65536-1048576" */
-	unsigned zero, change;	/* percent */
-	unsigned rounds;
-	bool keep_copy, live;	  /* as suspend, resume and checkpoint take them */
-	const char *gpu;	  /* "simulated", or NULL */
-	const char *dir;	  /* checkpoints go there too; NULL: none are made */
-	const char *const *paths; /* "broker", "driver"; ends with NULL */
-};
-
-/* Bytes per second that the machine does, measured in this run; 0: not measured. */
-struct bench_limits {
-	double d2h, h2d, memcpy_all, disk_write, disk_read;
-};
-
 /* The synthetic job. */
 struct bench_job {
 	char id[32];
 	const char *dir; /* of its checkpoints; borrowed, may be NULL */
 	int log_fd, inotify_fd;
+	int pid_fd;   /* readable once its processes have ended */
 	off_t offset; /* of the log, up to which lines were taken */
 };
-#define BENCH_JOB_EMPTY ((struct bench_job){ .log_fd = -1, .inotify_fd = -1 })
-
-/* One operation, measured from outside. */
-struct bench_result {
-	const char *operation, *path;	   /* borrowed */
-	unsigned round;			   /* from 1; the first finds the pool cold */
-	uint64_t bytes, start_ns, wall_ns; /* wall_ns: the same moment by CLOCK_REALTIME */
-	double seconds;			   /* of the operation as its caller saw it */
-	double standing;   /* from the job's last beat before to its first after; 0: none */
-	double until_beat; /* from the start of the operation to the job's next beat; 0: none */
-	json_t *summary;   /* owned */
-};
-
-struct bench {
-	struct bench_options options;
-	struct bench_limits limits;
-	struct bench_result *results; /* owned, with their summaries */
-	size_t n_results;
-};
+#define BENCH_JOB_EMPTY ((struct bench_job){ .log_fd = -1, .inotify_fd = -1, .pid_fd = -1 })
 
 /* ---- what the machine can do ---- */
 
@@ -122,7 +90,8 @@ static int move_blocks(void *arg, size_t item, const struct worker *me, struct b
 	char *block = b->memory + item * BLOCK_BYTES;
 	uint64_t i;
 
-	while (clock_now_ns() < b->deadline_ns && (i = atomic_fetch_add(&b->next, 1)) < b->n) {
+	while (!interrupt_seen() && clock_now_ns() < b->deadline_ns &&
+	       (i = atomic_fetch_add(&b->next, 1)) < b->n) {
 		off_t at = (off_t)(i * BLOCK_BYTES);
 
 		if (b->writes)
@@ -171,7 +140,7 @@ static int bench_measure_memcpy(struct bench_limits *limits, struct brumate_erro
 
 	if (!memory)
 		return brumate_fail(err, ENOMEM, "memory to measure copies with: %m");
-	for (int i = 0; i < ROUNDS; i++) {
+	for (int i = 0; i < ROUNDS && !interrupt_seen(); i++) {
 		uint64_t start_ns = clock_now_ns();
 		int r = workers_run(&copies, NULL);
 		double seconds = clock_since_s(start_ns);
@@ -180,6 +149,7 @@ static int bench_measure_memcpy(struct bench_limits *limits, struct brumate_erro
 			best = seconds;
 	}
 	munmap(memory, 2 * n * MEMORY_BYTES);
+	limits->threads = n;
 	if (best > 0)
 		limits->memcpy_all = (double)(n * MEMORY_BYTES) / best;
 	return 0;
@@ -226,7 +196,7 @@ static int measure_file(struct bench_limits *limits, int fd, uint64_t n)
 	/* As a store does it; where it cannot be done, the file grows as it is written. */
 	(void)!fallocate(fd, 0, 0, (off_t)(n * BLOCK_BYTES));
 	int r = measure_way(&limits->disk_write, &in.n, &out);
-	if (r == 0) {
+	if (r == 0 && !interrupt_seen()) {
 		posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* of use without O_DIRECT only */
 		r = measure_way(&limits->disk_read, &read, &in);
 	}
@@ -301,6 +271,7 @@ static void bench_job_fini(struct bench_job *j)
 		end_bench_job(j);
 	cleanup_close(&j->log_fd);
 	cleanup_close(&j->inotify_fd);
+	cleanup_close(&j->pid_fd);
 	*j = BENCH_JOB_EMPTY;
 }
 DEFINE_AUTO_FINI(struct bench_job, bench_job_fini)
@@ -343,6 +314,62 @@ static int watch_log(struct bench_job *j, json_t *job, struct brumate_error *err
 	return 0;
 }
 
+/* Its processes as they are now, so that nobody waits for what a dead one says. */
+static void watch_end(struct bench_job *j)
+{
+	auto_json json_t *p = json_pack("{s:s}", "job", j->id), *reply = NULL;
+
+	cleanup_close(&j->pid_fd);
+	if (!p || client_ask("Status", p, &reply, NULL) < 0)
+		return;
+	json_int_t pid = json_integer_value(json_object_get(json_object_get(reply, "job"), "pid"));
+	if (pid > 0)
+		j->pid_fd = (int)syscall(SYS_pidfd_open, (pid_t)pid, 0);
+}
+
+/* Its device memory does not fit. */
+static int fail_room(uint64_t want, uint64_t free_bytes, uint64_t total, struct brumate_error *err)
+{
+	char wanted[WORD_BYTES], left[WORD_BYTES], all[WORD_BYTES];
+
+	format_bytes(wanted, want);
+	format_bytes(left, free_bytes);
+	format_bytes(all, total);
+	brumate_fail(err, ENOSPC, "no room on the GPU: %s wanted, %s of %s are free", wanted, left,
+		     all);
+	brumate_hint(err, "give a smaller --size, or end what else uses the GPU");
+	return -ENOSPC;
+}
+
+static int fail_driver(const char *why, struct brumate_error *err)
+{
+	brumate_fail(err, ENODEV, "no GPU driver: %s", why);
+	brumate_error_exit(err, EXIT_UNSUPPORTED);
+	brumate_hint(err, "`brumate doctor` says what is missing; `--gpu simulated` measures the "
+			  "simulated GPU");
+	return -ENODEV;
+}
+
+int bench_job_error(const char *text, struct brumate_error *err)
+{
+	static const char driver[] = "load the driver: ";
+	unsigned long long want, left, total;
+
+	if (sscanf(text, "room %llu %llu %llu", &want, &left, &total) == 3)
+		return fail_room(want, left, total, err);
+	if (!strncmp(text, driver, strlen(driver)))
+		return fail_driver(text + strlen(driver), err);
+
+	/* A call of the driver that failed: its place in the source, the call, the error. */
+	const char *line = strstr(text, ".c:"), *call = line ? strstr(line + 1, ": ") : NULL;
+	const char *open = call ? strchr(call, '(') : NULL,
+		   *end = open ? strstr(open, "): ") : NULL;
+	if (!end)
+		return brumate_fail(err, EIO, "the synthetic job failed: %s", text);
+	return brumate_fail(err, EIO, "the synthetic job failed: %.*s: %s", (int)(open - call - 2),
+			    call + 2, end + 3);
+}
+
 /* Takes lines up to one that starts with @word. 1: it came; 0: not yet. */
 static int take_line(struct bench_job *j, const char *word, char *ret, size_t ret_bytes,
 		     struct brumate_error *err)
@@ -360,7 +387,7 @@ static int take_line(struct bench_job *j, const char *word, char *ret, size_t re
 		*end = '\0';
 		j->offset += end - buf + 1;
 		if (!strncmp(buf, "ERR ", 4))
-			return brumate_fail(err, EIO, "bench-job: %s", buf + 4);
+			return bench_job_error(buf + 4, err);
 		if (strncmp(buf, word, strlen(word)) != 0)
 			continue;
 		snprintf(ret, ret_bytes, "%s", buf + strlen(word));
@@ -368,17 +395,20 @@ static int take_line(struct bench_job *j, const char *word, char *ret, size_t re
 	}
 }
 
-/* Waits until something is written, or a signal comes: -ECANCELED. */
+/* Waits until something is written, a signal comes (-ECANCELED), or the job has ended: -ESRCH. */
 static int wait_line(const struct bench_job *j, uint64_t deadline_ns)
 {
 	struct pollfd fds[] = { { .fd = j->inotify_fd, .events = POLLIN },
-				{ .fd = interrupt_watch(true), .events = POLLIN } };
-	int n = poll(fds, 2, deadline_left_ms(deadline_ns));
+				{ .fd = interrupt_watch(true), .events = POLLIN },
+				{ .fd = j->pid_fd, .events = POLLIN } };
+	int n = poll(fds, 3, deadline_left_ms(deadline_ns));
 
 	if (n < 0)
 		return errno == EINTR ? 0 : -errno;
 	if (fds[1].revents)
 		return -ECANCELED;
+	if (fds[2].revents)
+		return -ESRCH;
 	return n ? 0 : -ETIMEDOUT;
 }
 
@@ -387,6 +417,16 @@ static int bench_call(const char *method, json_t *parameters, json_t **ret,
 		      struct brumate_error *err)
 {
 	return client_call(method, parameters, NULL, NULL, interrupt_watch(true), ret, err);
+}
+
+/* What it wrote before it ended counts. */
+static int take_last_line(struct bench_job *j, const char *word, char *ret, size_t ret_bytes,
+			  struct brumate_error *err)
+{
+	int r = take_line(j, word, ret, ret_bytes, err);
+
+	return r ? r
+		 : brumate_fail(err, EIO, "the synthetic job ended before it said \"%s\"", word);
 }
 
 /* Waits for its next line that starts with @word: the rest of it, NUL-terminated. -ETIMEDOUT, or -EIO where it
@@ -402,6 +442,8 @@ static int bench_job_line(struct bench_job *j, const char *word, char *ret, size
 		r = wait_line(j, deadline_ns);
 		if (r == -ECANCELED)
 			return brumate_fail(err, ECANCELED, "cancelled");
+		if (r == -ESRCH)
+			return take_last_line(j, word, ret, ret_bytes, err);
 		if (r < 0)
 			return brumate_fail(err, -r, "job %s did not say \"%s\": %m", j->id, word);
 		if (read(j->inotify_fd, events, sizeof(events)) < 0 && errno != EAGAIN)
@@ -441,6 +483,7 @@ static int bench_job_start(struct bench_job *ret, const struct bench_options *o,
 	snprintf(j.id, sizeof(j.id), "%s", id ? id : "");
 	j.dir = o->dir;
 	r = watch_log(&j, job, err);
+	watch_end(&j);
 	if (r == 0 && limits)
 		r = bench_job_line(&j, "link ", line, sizeof(line), err);
 	if (r == 0 && limits && sscanf(line, "d2h %lf h2d %lf", &limits->d2h, &limits->h2d) != 2)
@@ -476,6 +519,35 @@ static struct bench_result *add_result(struct bench *b)
 	return &grown[b->n_results++];
 }
 
+static unsigned bench_steps(const struct bench_options *o)
+{
+	unsigned paths = 0, operations = o->dir ? 4 : 2;
+
+	for (const char *const *path = o->paths; *path; path++)
+		paths++;
+	return 1 + (o->dir != NULL) + paths * (1 + operations * o->rounds);
+}
+
+/* The line on the terminal. @path, @round: NULL and 0 where it is about neither. */
+static void show_step(struct bench *b, const char *what, const char *path, unsigned round)
+{
+	char phase[64], in_round[24] = "";
+
+	if (round)
+		snprintf(in_round, sizeof(in_round), ", round %u", round);
+	snprintf(phase, sizeof(phase), "%s%s%s%s", what, path ? " by " : "", path ? path : "",
+		 in_round);
+	auto_json json_t *shown =
+		json_pack("{s:{s:i,s:i,s:s,s:f}}", "progress", "step", (int)++b->step, "steps",
+			  (int)bench_steps(&b->options), "phase", phase, "seconds",
+			  b->start_ns ? clock_since_s(b->start_ns) : 0.0);
+
+	b->start_ns = b->start_ns ? b->start_ns : clock_now_ns();
+	b->line.verb = "bench";
+	if (shown)
+		progress_show(&b->line, shown);
+}
+
 static json_t *pack_operation(const struct bench *b, const char *operation, const char *what)
 {
 	if (!strcmp(operation, "Restore"))
@@ -495,6 +567,8 @@ static int run_operation(struct bench *b, const char *method, const char *name, 
 			 struct brumate_error *err)
 {
 	auto_json json_t *p = pack_operation(b, method, what), *reply = NULL;
+
+	show_step(b, name, path, round);
 	uint64_t start_ns = clock_now_ns(), start_wall_ns = clock_wall_ns();
 	int r = p ? bench_call(method, p, &reply, err) : brumate_fail(err, ENOMEM, "%m");
 	double seconds = clock_since_s(start_ns);
@@ -517,24 +591,34 @@ static int run_operation(struct bench *b, const char *method, const char *name, 
 	return 0;
 }
 
-/* The job tells when it stood still: the gap that holds the moment when it was brought back. Others
- * come of a busy machine. */
-static int see_gap(struct bench_job *j, struct bench_result *brought_back,
-		   struct brumate_error *err)
+/* The gap that holds the moment when the job was brought back: then it stood still. Others come of a busy machine. */
+static int note_gap(struct bench_result *brought_back, const char *gap, struct brumate_error *err)
 {
 	unsigned long long from, to;
-	char line[128];
 
-	do {
-		int r = bench_job_line(j, "gap ", line, sizeof(line), err);
-		if (r < 0)
-			return r;
-		if (sscanf(line, "%llu %llu", &from, &to) != 2)
-			return brumate_fail(err, EPROTO, "bench-job: gap %s", line);
-	} while (from > brought_back->wall_ns || to < brought_back->wall_ns);
+	if (sscanf(gap, "%llu %llu", &from, &to) != 2)
+		return brumate_fail(err, EPROTO, "bench-job: gap %s", gap);
+	if (from > brought_back->wall_ns || to < brought_back->wall_ns)
+		return 0;
 	brought_back->standing = (double)(to - from) / 1e9;
 	brought_back->until_beat = (double)(to - brought_back->wall_ns) / 1e9;
 	return 0;
+}
+
+/* Has the job check its data. It tells of a gap before it answers; of one that is too short, not at all. */
+static int see_check(struct bench_job *j, struct bench_result *brought_back, char *ret,
+		     size_t ret_bytes, struct brumate_error *err)
+{
+	static const char gap[] = "gap ", check[] = "check ";
+	int r = bench_job_ask(j, SIGUSR1, "", ret, ret_bytes, err);
+
+	while (r == 0 && strncmp(ret, check, strlen(check)) != 0) {
+		if (!strncmp(ret, gap, strlen(gap)))
+			r = note_gap(brought_back, ret + strlen(gap), err);
+		if (r == 0)
+			r = bench_job_line(j, "", ret, ret_bytes, err);
+	}
+	return r;
 }
 
 /* Waits until the job runs, and has it check its data. */
@@ -542,13 +626,12 @@ static int see_it_run(struct bench *b, struct bench_job *j, struct bench_result 
 		      struct brumate_error *err)
 {
 	char line[128];
-	int r = see_gap(j, brought_back, err);
 
+	watch_end(j);
+	int r = see_check(j, brought_back, line, sizeof(line), err);
 	if (r < 0)
 		return r;
-	if ((r = bench_job_ask(j, SIGUSR1, "check ", line, sizeof(line), err)) < 0)
-		return r;
-	if (strcmp(line, "OK") != 0)
+	if (strcmp(line, "check OK") != 0)
 		return brumate_fail(err, EBADMSG, "the data is wrong after %s by %s",
 				    brought_back->operation, brought_back->path);
 	if (b->options.change)
@@ -592,6 +675,8 @@ static int bench_run_path(struct bench *b, const char *path, struct brumate_erro
 {
 	auto_(bench_job_fini) struct bench_job j = BENCH_JOB_EMPTY;
 	bool first = !b->limits.d2h;
+
+	show_step(b, "start of the job", path, 0);
 	int r = bench_job_start(&j, &b->options, path, first ? &b->limits : NULL, err);
 
 	for (unsigned round = 1; r == 0 && round <= b->options.rounds; round++)
@@ -601,141 +686,9 @@ static int bench_run_path(struct bench *b, const char *path, struct brumate_erro
 	return r;
 }
 
-/* ---- what was found ---- */
-
-/* Bytes per second. */
-static double bench_rate(const struct bench_result *r)
-{
-	double seconds = r->until_beat ? r->until_beat : r->seconds;
-
-	return seconds > 0 ? (double)r->bytes / seconds : 0;
-}
-
-/* What the machine can do of that; 0: not known. */
-static double bench_limit(const struct bench *b, const struct bench_result *r)
-{
-	if (!strcmp(r->operation, "suspend"))
-		return b->limits.d2h;
-	if (!strcmp(r->operation, "resume"))
-		return b->limits.h2d;
-	return !strcmp(r->operation, "checkpoint") ? b->limits.disk_write : b->limits.disk_read;
-}
-
-static json_t *result_to_json(const struct bench *b, const struct bench_result *r)
-{
-	double limit = bench_limit(b, r);
-
-	return json_pack("{s:s,s:s,s:i,s:I,s:f,s:f,s:f,s:f,s:o,s:O*}", "operation", r->operation,
-			 "path", r->path, "round", (int)r->round, "bytes", (json_int_t)r->bytes,
-			 "seconds", r->seconds, "standing_s", r->standing, "until_beat_s",
-			 r->until_beat, "gbps", bench_rate(r) / 1e9, "share_of_limit",
-			 limit ? json_real(bench_rate(r) / limit) : json_null(), "summary",
-			 r->summary);
-}
-
-static json_t *bench_to_json(const struct bench *b)
-{
-	json_t *results = json_array();
-
-	for (size_t i = 0; results && i < b->n_results; i++)
-		json_array_append_new(results, result_to_json(b, &b->results[i]));
-	return json_pack("{s:{s:f,s:f,s:f,s:i,s:f,s:f},s:I,s:s,s:i,s:i,s:o}", "limits", "d2h_gbps",
-			 b->limits.d2h / 1e9, "h2d_gbps", b->limits.h2d / 1e9, "memcpy_gbps",
-			 b->limits.memcpy_all / 1e9, "memcpy_threads", (int)bench_threads(),
-			 "disk_write_gbps", b->limits.disk_write / 1e9, "disk_read_gbps",
-			 b->limits.disk_read / 1e9, "bytes", (json_int_t)b->options.size_bytes,
-			 "pieces_kib", b->options.pieces_kib, "zero_percent", (int)b->options.zero,
-			 "change_percent", (int)b->options.change, "results", results);
-}
-
-static void print_limits(const struct bench_limits *l)
-{
-	printf("link: %.1f GB/s out, %.1f GB/s in; memcpy by %u threads: %.1f GB/s", l->d2h / 1e9,
-	       l->h2d / 1e9, bench_threads(), l->memcpy_all / 1e9);
-	if (l->disk_write > 0)
-		printf("; disk: %.2f GB/s write, %.2f GB/s read", l->disk_write / 1e9,
-		       l->disk_read / 1e9);
-	putchar('\n');
-}
-
-static int add_number_cell(struct table *t, const char *fmt, double value)
-{
-	char text[32];
-
-	snprintf(text, sizeof(text), fmt, value);
-	return table_add(t, value > 0 ? text : NULL);
-}
-
-static int add_result_row(struct table *t, const struct bench *b, const struct bench_result *r)
-{
-	double limit = bench_limit(b, r);
-	int bad = table_add(t, r->operation) | table_add(t, r->path);
-
-	bad |= add_number_cell(t, "%.0f", r->round);
-	bad |= add_number_cell(t, "%.3f", r->seconds);
-	bad |= add_number_cell(t, "%.3f", r->until_beat);
-	bad |= add_number_cell(t, "%.2f", bench_rate(r) / 1e9);
-	bad |= add_number_cell(t, "%.0f %%", limit ? bench_rate(r) / limit * 100 : 0);
-	return bad;
-}
-
-static int bench_print(const struct bench *b, struct brumate_error *err)
-{
-	static const struct column columns[] = {
-		{ "OPERATION", false }, { "PATH", false },	   { "ROUND", true },
-		{ "SECONDS", true },	{ "TO 1ST KERNEL", true }, { "GB/S", true },
-		{ "OF LIMIT", true },
-	};
-	struct table t = TABLE_OF(columns);
-	int bad = 0;
-
-	print_limits(&b->limits);
-	for (size_t i = 0; i < b->n_results; i++)
-		bad |= add_result_row(&t, b, &b->results[i]);
-	if (!bad)
-		table_print(&t, stdout, true, 0);
-	table_fini(&t);
-	return bad ? brumate_fail(err, ENOMEM, "%m") : 0;
-}
-
-/* One line a phase: operations that overlap stand on lanes of their own. */
-static json_t *trace_event(const struct bench_result *r, json_t *phase, int lane)
-{
-	double start = json_number_value(json_object_get(phase, "start"));
-	const char *name = json_string_value(json_object_get(phase, "name"));
-
-	return json_pack("{s:s,s:s,s:s,s:f,s:f,s:i,s:i}", "name", name ? name : "", "cat",
-			 r->operation, "ph", "X", "ts", (double)r->start_ns / 1e3 + start * 1e6,
-			 "dur", json_number_value(json_object_get(phase, "seconds")) * 1e6, "pid",
-			 1, "tid", lane);
-}
-
-/* The phases of all operations as a trace that Perfetto and chrome://tracing open. */
-static int bench_write_trace(const struct bench *b, const char *path, struct brumate_error *err)
-{
-	auto_json json_t *events = json_array();
-
-	for (size_t i = 0; events && i < b->n_results; i++) {
-		const struct bench_result *r = &b->results[i];
-		json_t *phase;
-		size_t k;
-
-		json_array_append_new(events, json_pack("{s:s,s:s,s:s,s:f,s:f,s:i,s:i}", "name",
-							r->operation, "cat", r->path, "ph", "X",
-							"ts", (double)r->start_ns / 1e3, "dur",
-							r->seconds * 1e6, "pid", 1, "tid", 0));
-		json_array_foreach (json_object_get(r->summary, "phases"), k, phase)
-			json_array_append_new(events, trace_event(r, phase, (int)k + 1));
-	}
-	auto_json json_t *trace = json_pack("{s:O}", "traceEvents", events);
-	if (!trace || json_dump_file(trace, path, JSON_COMPACT) < 0)
-		return brumate_fail(err, EIO, "%s: the trace could not be written", path);
-	return 0;
-}
-
 /* ---- the command ---- */
 
-enum { ROUNDS_DEFAULT = 2, ROUNDS_MAX = 100, PIECE_KIB_MIN = 1 };
+enum { ROUNDS_DEFAULT = 2, ROUNDS_MAX = 100, PIECE_KIB_MIN = 1, PIECE_KIB_DEFAULT = 64 << 10 };
 
 #define SIZE_DEFAULT   "1G"
 #define SIZE_MAX_BYTES (1ull << 42)
@@ -779,6 +732,49 @@ static int get_pieces(char *ret, size_t ret_bytes, const char *text, struct brum
 	return 0;
 }
 
+/* What of the job's memory is in pieces; bench-job takes whole MiB. */
+static uint64_t random_kib(const struct bench_options *o)
+{
+	return (o->size_bytes >> 20 << 10) * (100 - o->zero) / 100;
+}
+
+/* Each size of piece, doubling from the smallest to the largest, has an even share of what is not zero. */
+static int check_pieces(const struct bench_options *o, struct brumate_error *err)
+{
+	char *dash;
+	uint64_t from = strtoull(o->pieces_kib, &dash, 10), to = strtoull(dash + 1, NULL, 10);
+	uint64_t kib = random_kib(o), n = 1;
+	char size[WORD_BYTES], least[WORD_BYTES];
+
+	for (uint64_t k = from; k < to; k *= 2)
+		n++;
+	if (kib / n >= from)
+		return 0;
+	format_bytes(size, kib << 10);
+	format_bytes(least, (n * from) << 10);
+	brumate_fail(err, EINVAL, "%s of data have no room for a piece of each size: %s are needed",
+		     size, least);
+	brumate_hint(err, "give a larger --size or smaller --pieces");
+	return -EINVAL;
+}
+
+/* "--pieces", or 64 MiB, or less of a job that has less. */
+static int choose_pieces(struct bench_options *o, const char *given, char *ret, size_t ret_bytes,
+			 struct brumate_error *err)
+{
+	uint64_t kib = random_kib(o);
+
+	o->pieces_kib = ret;
+	if (!given) {
+		kib = kib < PIECE_KIB_DEFAULT ? kib : PIECE_KIB_DEFAULT;
+		snprintf(ret, ret_bytes, "%llu-%llu", (unsigned long long)kib,
+			 (unsigned long long)kib);
+		return 0;
+	}
+	int r = get_pieces(ret, ret_bytes, given, err);
+	return r < 0 ? r : check_pieces(o, err);
+}
+
 static int get_bench_options(struct bench_options *o, const struct invocation *in, char *pieces,
 			     size_t pieces_bytes, struct brumate_error *err)
 {
@@ -797,11 +793,9 @@ static int get_bench_options(struct bench_options *o, const struct invocation *i
 	if (r == 0)
 		r = get_percent(&o->change, "change", in->values[OPT_CHANGE], 100, err);
 	if (r == 0)
-		r = get_pieces(pieces, pieces_bytes,
-			       in->values[OPT_PIECES] ? in->values[OPT_PIECES] : "64M", err);
+		r = choose_pieces(o, in->values[OPT_PIECES], pieces, pieces_bytes, err);
 	if (r < 0)
 		return r;
-	o->pieces_kib = pieces;
 	o->keep_copy = in->values[OPT_KEEP_COPY];
 	o->live = in->values[OPT_LIVE];
 	o->rounds = rounds > ROUNDS_MAX ? ROUNDS_MAX : (unsigned)rounds;
@@ -814,6 +808,14 @@ static int get_bench_options(struct bench_options *o, const struct invocation *i
 	return 0;
 }
 
+/* A file that is to be written at the end is tried first: nobody wants to hear then that it cannot be. */
+static int try_file(const char *path, struct brumate_error *err)
+{
+	auto_close int fd = path ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666) : -1;
+
+	return path && fd < 0 ? brumate_fail(err, errno, "%s: %m", path) : 0;
+}
+
 /* What an earlier one left that was killed together with the shim of its job. */
 static void sweep_earlier(const struct bench *b)
 {
@@ -823,17 +825,53 @@ static void sweep_earlier(const struct bench *b)
 		client_ask("Sweep", p, NULL, NULL);
 }
 
+static int bench_measure(struct bench *b, struct brumate_error *err)
+{
+	show_step(b, "memory of this machine", NULL, 0);
+	int r = bench_measure_memcpy(&b->limits, err);
+
+	if (r == 0 && b->options.dir) {
+		show_step(b, "disk", NULL, 0);
+		r = bench_measure_disk(&b->limits, b->options.dir, err);
+	}
+	return r == 0 && interrupt_seen() ? brumate_fail(err, ECANCELED, "cancelled") : r;
+}
+
 static int run_bench(struct bench *b, struct brumate_error *err)
 {
 	if (interrupt_watch(true) < 0)
 		return brumate_fail(err, errno, "pipe: %m");
 	sweep_earlier(b);
-	int r = bench_measure_memcpy(&b->limits, err);
-	if (r == 0 && b->options.dir)
-		r = bench_measure_disk(&b->limits, b->options.dir, err);
+	int r = bench_measure(b, err);
 	for (const char *const *path = b->options.paths; r == 0 && *path; path++)
 		r = bench_run_path(b, *path, err);
 	return r;
+}
+
+/* What was measured, in every form asked for; of an interrupted benchmark the rounds that it did. */
+static int tell_results(const struct bench *b, const struct invocation *in,
+			struct brumate_error *err)
+{
+	int r = 0;
+
+	if (in->values[OPT_TRACE])
+		r = bench_write_trace(b, in->values[OPT_TRACE], err);
+	if (r == 0 && in->values[OPT_TIMELINE])
+		r = bench_write_timeline(b, in->values[OPT_TIMELINE], err);
+	if (r < 0)
+		return r;
+	if (!wants_json(in))
+		return bench_print(b, stdout, err);
+	auto_json json_t *o = bench_to_json(b);
+	return o ? print_json(o, err) : brumate_fail(err, ENOMEM, "%m");
+}
+
+static int end_interrupted(const struct bench *b, const struct invocation *in,
+			   struct brumate_error *err)
+{
+	if (b->n_results && !wants_json(in))
+		tell_results(b, in, NULL);
+	return brumate_fail(err, ECANCELED, "bench: interrupted; nothing of it is left");
 }
 
 int verb_bench(const struct invocation *in, struct brumate_error *err)
@@ -843,20 +881,18 @@ int verb_bench(const struct invocation *in, struct brumate_error *err)
 	char pieces[64];
 	int r = get_bench_options(&b.options, in, pieces, sizeof(pieces), err);
 
+	if (r == 0)
+		r = try_file(in->values[OPT_TRACE], err);
+	if (r == 0)
+		r = try_file(in->values[OPT_TIMELINE], err);
 	if (r < 0)
 		return r;
 	if (dir && (r = mkdir_parents(dir, 0700)) < 0)
-		return brumate_fail(err, -r, "%s: %m", dir);
+		return brumate_fail(err, -r, "--dir %s: %m", dir);
 	b.options.dir = dir;
 	r = run_bench(&b, err);
-	if (r == -ECANCELED && interrupt_take())
-		return brumate_fail(err, ECANCELED, "bench: interrupted; its job is ended");
-	if (r == 0 && in->values[OPT_TRACE])
-		r = bench_write_trace(&b, in->values[OPT_TRACE], err);
-	if (r < 0)
-		return r;
-	if (!wants_json(in))
-		return bench_print(&b, err);
-	auto_json json_t *o = bench_to_json(&b);
-	return o ? print_json(o, err) : brumate_fail(err, ENOMEM, "%m");
+	progress_clear(&b.line);
+	if (r < 0 && interrupt_seen())
+		return end_interrupted(&b, in, err);
+	return r < 0 ? r : tell_results(&b, in, err);
 }

@@ -56,6 +56,11 @@ int interrupt_watch(bool second_exits)
 	return ends[0];
 }
 
+bool interrupt_seen(void)
+{
+	return seen;
+}
+
 int interrupt_take(void)
 {
 	unsigned char byte;

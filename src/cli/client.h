@@ -42,5 +42,8 @@ int client_ask_about(const char *method, const char *key, const char *value, jso
  */
 int interrupt_watch(bool second_exits);
 
+/** Whether one has come since interrupt_watch(). Any thread may ask. */
+bool interrupt_seen(void);
+
 /** The number of a signal that came, or 0. */
 int interrupt_take(void);

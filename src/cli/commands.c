@@ -358,6 +358,7 @@ static const struct option_spec bench_options[] = {
 	DIR("checkpoint into DIR and restore too"),
 	KEEP_COPY,
 	LIVE,
+	{ OPT_TIMELINE, "timeline", 0, "FILE", "draw the phases as SVG", COMPLETES_FILE, NULL },
 	{ OPT_TRACE, "trace", 0, "FILE", "write the phases for Perfetto", COMPLETES_FILE, NULL },
 	GPU,
 	FORMAT,

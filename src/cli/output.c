@@ -71,6 +71,19 @@ size_t text_width(const char *text)
 	return n;
 }
 
+bool text_may_be_utf8(void)
+{
+	static const char *const names[] = { "LC_ALL", "LC_CTYPE", "LANG" };
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		const char *value = getenv(names[i]);
+
+		if (value && *value)
+			return strcasestr(value, "utf-8") || strcasestr(value, "utf8");
+	}
+	return false;
+}
+
 bool can_ask(void)
 {
 	return isatty(STDIN_FILENO) && isatty(STDERR_FILENO);

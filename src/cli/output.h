@@ -27,6 +27,9 @@ size_t terminal_width(FILE *f);
 /** Cells that @text takes: code points, not bytes. Pure. */
 size_t text_width(const char *text);
 
+/** Whether the locale of the environment is one of UTF-8, so that more than ASCII may be drawn. */
+bool text_may_be_utf8(void);
+
 struct column {
 	const char *title;
 	bool right; /* aligned to the right */

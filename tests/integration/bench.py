@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""`brumate bench` that is interrupted, or killed: nothing of its job is left, neither processes nor memory nor records
-nor checkpoints."""
+"""`brumate bench`: what it shows; and where it is interrupted, or killed, nothing of its job is left, neither processes
+nor memory nor records nor checkpoints."""
 
+import json
 import os
+import re
 import signal
+import xml.etree.ElementTree
 
 from cases import case, expect, main, wait_until
 
+SVG = "{http://www.w3.org/2000/svg}"
 SMALL = ("bench", "--size", "16M", "--pieces", "4M", "--data-path", "broker", "--rounds", "50")
 
 
@@ -24,8 +28,9 @@ def a_signal_ends_the_job_first(bed):
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         with bed.held_at("resume.copy.begin", *SMALL) as bench:
             bench.signal(number)
-        code, _, err = bench.end()
+        code, out, err = bench.end()
         expect(code == 1 and "bench: interrupted" in err, f"{number}: {code}: {err}")
+        expect("suspend" in out, f"{number}: what was measured is not shown: {out!r}")
         expect(not bed.list("ps", "jobs"), f"{number}: {bed.list('ps', 'jobs')}")
         expect_nothing(bed)
 
@@ -81,6 +86,57 @@ def to_its_end(bed):
     result = bed.ok(*SMALL[:-1], "1", "--dir", store, "--format", "json", timeout=200).json()
     expect([r["operation"] for r in result["results"]] == ["suspend", "resume", "checkpoint", "restore"], f"{result}")
     expect_nothing(bed, store)
+
+
+def expect_drawn(svg, result):
+    """A bar for each phase, within the page, and no two texts of a line on each other."""
+    width = float(svg.get("width"))
+    texts = [(float(e.get("y")), float(e.get("x")), e) for e in svg.iter(SVG + "text")]
+    names = [e.text for _, _, e in texts if e.get("class") == "name"]
+    for entry in result:
+        expect(set(phase["name"] for phase in entry["summary"]["phases"]) <= set(names), f"{names}: {entry}")
+    bars = [e for e in svg.iter(SVG + "rect") if e.get("height") == "13.0"]
+    expect(len(bars) == len(names), f"{len(bars)} bars for {names}")
+    for bar in bars:
+        expect(182 <= float(bar.get("x")) and float(bar.get("x")) + float(bar.get("width")) <= 824, f"{bar.attrib}")
+    places = [(y, x) for y, x, _ in texts]
+    expect(len(set(places)) == len(places) and all(0 < x < width for _, x in places), f"{sorted(places)}")
+
+
+@case
+def phases_as_pictures(bed):
+    """A trace whose tracks have names and whose copies have rates, and a timeline that is valid XML."""
+    trace, timeline = (os.path.join(bed.dir, name) for name in ("trace.json", "timeline.svg"))
+    result = bed.ok(*SMALL[:-1], "1", "--format", "json", "--trace", trace, "--timeline", timeline).json()["results"]
+    expect_drawn(xml.etree.ElementTree.parse(timeline).getroot(), result)
+    with open(trace, encoding="utf-8") as file:
+        events = json.load(file)["traceEvents"]
+    named = {e["tid"] for e in events if e["name"] == "thread_name"}
+    spans = [e for e in events if e["ph"] == "X"]
+    expect({e["tid"] for e in spans} <= named and len(spans) > 4, f"{events}")
+    copies = [e for e in spans if e["name"] in ("data-out", "data-in")]
+    expect(len(copies) == 2 and all(e["args"]["bytes"] > 0 and e["args"]["GB/s"] > 0 for e in copies), f"{copies}")
+
+
+@case
+def a_page_for_people(bed):
+    out = bed.ok(*SMALL[:-1], "1", env={"LC_ALL": "C.UTF-8"}).out
+    expect(re.search(r"^suspend +broker +│[▏▎▍▌▋▊▉█]+ *│ +\d+ %  \d+\.\d\d of \d+\.\d\d GB/s$", out, re.M), out)
+
+
+@case
+def errors_are_of_the_benchmark(bed):
+    """Nothing of the source of its job, or of the job's own options."""
+    refused = {
+        ("--size", "900G"): (1, "no room on the GPU: 900 GiB wanted"),
+        ("--size", "2M", "--pieces", "64M"): (2, "smaller --pieces"),
+        ("--size", "16M", "--trace", "/proc/nothing/here"): (3, "/proc/nothing/here: No such file"),
+        ("--size", "16M", "--timeline", "/proc/nothing/here"): (3, "/proc/nothing/here: No such file"),
+    }
+    for options, (code, words) in refused.items():
+        result = bed.fails(code, "bench", *options)
+        expect(words in result.err and ".c:" not in result.err and "bench-job" not in result.err, result.why())
+    expect_nothing(bed)
 
 
 if __name__ == "__main__":

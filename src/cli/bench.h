@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+/*
+ * What `brumate bench` measured, and how it is shown: as JSON, as a page for people with a bar chart, as a trace for
+ * Perfetto and as a timeline in SVG.
+ */
+#pragma once
+
+#include "cli/output.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/error.h"
+
+/** What is asked for. Strings borrowed. */
+struct bench_options {
+	uint64_t size_bytes;
+	const char *pieces_kib; /* "65536-1048576" */
+	unsigned zero, change;	/* percent */
+	unsigned rounds;
+	bool keep_copy, live;	  /* as suspend, resume and checkpoint take them */
+	const char *gpu;	  /* "simulated", or NULL */
+	const char *dir;	  /* checkpoints go there too; NULL: none are made */
+	const char *const *paths; /* "broker", "driver"; ends with NULL */
+};
+
+/** Bytes per second that the machine does, measured in this run; 0: not measured. */
+struct bench_limits {
+	double d2h, h2d, memcpy_all, disk_write, disk_read;
+	unsigned threads; /* that memory was copied with */
+};
+
+/** One operation, measured from outside. */
+struct bench_result {
+	const char *operation, *path;	   /* borrowed */
+	unsigned round;			   /* from 1; the first finds the pool cold */
+	uint64_t bytes, start_ns, wall_ns; /* wall_ns: the same moment by CLOCK_REALTIME */
+	double seconds;			   /* of the operation as its caller saw it */
+	double standing;   /* from the job's last beat before to its first after; 0: none */
+	double until_beat; /* from the start of the operation to the job's next beat; 0: none */
+	json_t *summary;   /* owned */
+};
+
+struct bench {
+	struct bench_options options;
+	struct bench_limits limits;
+	struct bench_result *results; /* owned, with their summaries */
+	size_t n_results;
+	struct progress_line line; /* what a terminal shows meanwhile */
+	unsigned step;		   /* from 1; 0: none yet */
+	uint64_t start_ns;	   /* of the first step */
+};
+
+/** What the synthetic job says that is wrong, after "ERR ", as an error for people. Pure. */
+int bench_job_error(const char *text, struct brumate_error *err);
+
+/** Operations and paths in the order in which they are shown; both end with NULL. */
+extern const char *const bench_operations[], *const bench_paths[];
+
+/** Bytes per second of an operation: until the job's next kernel, where that is known. */
+double bench_rate(const struct bench_result *r);
+
+/** What the machine can do of that, in bytes per second; 0: not known. */
+double bench_limit(const struct bench *b, const struct bench_result *r);
+
+/** The round of the highest rate; NULL: there was none. */
+const struct bench_result *bench_fastest(const struct bench *b, const char *operation,
+					 const char *path);
+
+/** Everything as one JSON object (owned), NULL without memory. */
+json_t *bench_to_json(const struct bench *b);
+
+/** The page for people: the machine, a row for each operation, and a bar for the fastest round of each. */
+int bench_print(const struct bench *b, FILE *f, struct brumate_error *err);
+
+/** A bar for @share (0 to 1) of up to 32 cells; pure. Any share above 0 shows, but for eighths of a cell it takes
+ * UTF-8. */
+void bench_bar(char *ret, size_t room, double share, bool utf8);
+
+/* ---- phases ---- */
+
+/** What a phase is about: a track of its own in the trace, a colour in the timeline. */
+enum bench_track {
+	BENCH_OPERATIONS,
+	BENCH_STILL,
+	BENCH_STEPS,
+	BENCH_DATA,
+	BENCH_DRIVER,
+	BENCH_MEMORY,
+	BENCH_CRIU,
+	BENCH_DISK,
+	BENCH_TRACK__MAX
+};
+extern const char *const bench_track_names[BENCH_TRACK__MAX];
+
+/** The track of a phase by its name. */
+enum bench_track bench_track_of(const char *phase);
+
+/** Bytes of device memory that the phase @phase of an operation moved; 0: none, or not known. */
+uint64_t bench_phase_bytes(const struct bench_result *r, const char *phase);
+
+/** The phases of all operations as a trace that Perfetto and chrome://tracing open (owned), NULL without memory. */
+json_t *bench_to_trace(const struct bench *b);
+
+/** The same as a file. */
+int bench_write_trace(const struct bench *b, const char *path, struct brumate_error *err);
+
+/** Draws the phases of the fastest round of each operation as SVG. */
+void bench_draw_timeline(const struct bench *b, FILE *f);
+
+/** The same as a file. */
+int bench_write_timeline(const struct bench *b, const char *path, struct brumate_error *err);
