@@ -16,6 +16,7 @@
 #include "datapath/park.h"
 #include "datapath/transfer.h"
 #include "engine/remote-restore.h"
+#include "job/counts.h"
 #include "store/signing.h"
 
 struct keeper_owner op_owner(const struct job *job)
@@ -227,6 +228,29 @@ json_t *op_summary(const struct op *op)
 			 notes_to_json(p));
 }
 
+/* A moment of the clock of operations by the one that others know as well; 0 stays 0. */
+static uint64_t boot_time_of(uint64_t ns)
+{
+	uint64_t now_ns = clock_now_ns();
+
+	return ns ? clock_boot_ns() - (now_ns > ns ? now_ns - ns : 0) : 0;
+}
+
+void op_count(const struct op *op, int result)
+{
+	const struct job_outcome outcome = {
+		.kind = op->kind,
+		.result = result,
+		.seconds = clock_since_s(op->progress.start_ns),
+		.gpu_bytes = op->gpu_bytes,
+		.image_bytes = op->image_bytes,
+		.stopped_ns = boot_time_of(op->progress.stopped_ns),
+		.released_ns = boot_time_of(op->progress.released_ns),
+	};
+
+	job_count(op->job, &outcome);
+}
+
 void op_finish(struct op *op)
 {
 	auto_json json_t *summary = op_summary(op);
@@ -235,6 +259,7 @@ void op_finish(struct op *op)
 
 	if (text && path && file_swap(AT_FDCWD, path, text, strlen(text), 0600) < 0)
 		log_warn("the summary could not be stored: path=%s", path);
+	op_count(op, 0);
 	log_info("%s of job %s done: seconds=%.3f gpu_bytes=%llu image_bytes=%llu", op->kind,
 		 op->job->id, clock_since_s(op->progress.start_ns),
 		 (unsigned long long)op->gpu_bytes, (unsigned long long)op->image_bytes);

@@ -101,6 +101,9 @@ json_t *op_progress_to_json(const struct progress_sample *sample);
 json_t *op_summary(const struct op *op);
 void op_finish(struct op *op);
 
+/** Counts the operation, which ended with @result (0 or -errno), for monitoring (job/counts.h). */
+void op_count(const struct op *op, int result);
+
 /* ---- the plan ---- */
 
 struct step {

@@ -110,6 +110,7 @@ static int run_op(struct shim *s, struct op *op, const struct operation *what,
 			 .image); /* before the reply, after which the caller may remove the checkpoint */
 	if (r < 0) {
 		log_warn("%s of job %s failed: reason=\"%s\"", op->kind, op->job->id, err->text);
+		op_count(op, r);
 		if (err->code == EPIPE)
 			err->code = EIO; /* the caller would take EPIPE for the end of this shim */
 		return r;

@@ -157,6 +157,8 @@ static void *make_checkpoint(void *arg)
 	if (r == 0)
 		op_finish(&op);
 	else
+		op_count(&op, r);
+	if (r < 0)
 		note_failure(&s->job, &err);
 	store_abort(&op.checkpoint.writer); /* before another checkpoint may take that id */
 	shim_end(s);

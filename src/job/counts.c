@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+/* What the operations of a job came to. See counts.h. */
+#include "job/counts.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/paths.h"
+#include "wire/wire.h"
+
+enum { COUNTS_BYTES_MAX = 64 << 10 };
+
+json_t *job_counts(const struct job *j)
+{
+	auto_free char *path = path_format("%s/counts.json", j->dir);
+	auto_free char *text = NULL;
+
+	if (!path)
+		return NULL;
+	if (file_read(AT_FDCWD, path, COUNTS_BYTES_MAX, &text, NULL) < 0)
+		return json_object();
+	json_t *counts = json_loads(text, 0, NULL);
+	if (json_is_object(counts))
+		return counts;
+	json_decref(counts); /* damaged: as if there were none */
+	return json_object();
+}
+
+static void add_integer(json_t *o, const char *key, uint64_t more)
+{
+	json_int_t now = json_integer_value(json_object_get(o, key));
+
+	json_object_set_new(o, key, json_integer(now + (json_int_t)more));
+}
+
+static void add_seconds(json_t *o, const char *key, double more)
+{
+	double now = json_number_value(json_object_get(o, key));
+
+	json_object_set_new(o, key, json_real(now + (more > 0 ? more : 0)));
+}
+
+static double seconds_between(uint64_t from_ns, uint64_t to_ns)
+{
+	return to_ns > from_ns ? (double)(to_ns - from_ns) / (double)NS_PER_S : 0;
+}
+
+/* The time that the job stood still is known once it runs again: of one that was suspended, when it is resumed. A
+ * checkpoint of a suspended job changes nothing about that. */
+static void add_standstill(json_t *counts, json_t *of_kind, const struct job_outcome *outcome)
+{
+	json_int_t since = json_integer_value(json_object_get(counts, "still_since_ns"));
+	uint64_t from_ns = outcome->stopped_ns;
+
+	if (!strcmp(outcome->kind, "suspend"))
+		json_object_set_new(counts, "still_since_ns", json_integer((json_int_t)from_ns));
+	else if (strcmp(outcome->kind, "checkpoint") != 0)
+		json_object_del(counts, "still_since_ns");
+	if (!strcmp(outcome->kind, "resume") && since > 0)
+		from_ns = (uint64_t)since;
+	if (from_ns && outcome->released_ns)
+		add_seconds(of_kind, "standstill_s",
+			    seconds_between(from_ns, outcome->released_ns));
+}
+
+static void add_done(json_t *counts, json_t *of_kind, const struct job_outcome *outcome)
+{
+	add_integer(of_kind, "done", 1);
+	add_seconds(of_kind, "seconds", outcome->seconds);
+	add_integer(of_kind, "gpu_bytes", outcome->gpu_bytes);
+	add_integer(of_kind, "image_bytes", outcome->image_bytes);
+	json_object_set_new(of_kind, "last_ms",
+			    json_integer((json_int_t)(clock_wall_ns() / NS_PER_MS)));
+	add_standstill(counts, of_kind, outcome);
+}
+
+static json_t *find_kind(json_t *counts, const char *kind)
+{
+	json_t *of_kind = json_object_get(counts, kind);
+
+	if (json_is_object(of_kind))
+		return of_kind;
+	json_object_set_new(counts, kind, json_object());
+	return json_object_get(counts, kind);
+}
+
+static int write_counts(const struct job *j, json_t *counts)
+{
+	auto_free char *path = path_format("%s/counts.json", j->dir);
+	auto_free char *text = json_dumps(counts, JSON_COMPACT);
+
+	return path && text ? file_swap(AT_FDCWD, path, text, strlen(text), 0600) : -ENOMEM;
+}
+
+void job_count(const struct job *j, const struct job_outcome *outcome)
+{
+	auto_json json_t *counts = job_counts(j);
+	json_t *of_kind = find_kind(counts, outcome->kind);
+
+	if (outcome->result == 0)
+		add_done(counts, of_kind, outcome);
+	else
+		add_integer(of_kind, outcome->result == -ECANCELED ? "cancelled" : "failed", 1);
+	int r = write_counts(j, counts);
+	if (r < 0)
+		log_warn("an operation is not counted: job=%s reason=\"%s\"", j->id, strerror(-r));
+}
