@@ -59,6 +59,9 @@ enum option_id {
 	OPT_ALLOW_UNAUTHENTICATED,
 	OPT_RESTORE,
 	OPT_LATEST,
+	OPT_TEXTFILE,
+	OPT_LISTEN,
+	OPT_NAMES,
 	OPT__MAX,
 };
 
@@ -171,6 +174,7 @@ int verb_import(const struct invocation *in, struct brumate_error *err);
 int verb_push(const struct invocation *in, struct brumate_error *err);
 int verb_pull(const struct invocation *in, struct brumate_error *err);
 int verb_bench(const struct invocation *in, struct brumate_error *err);
+int verb_metrics(const struct invocation *in, struct brumate_error *err);
 int verb_doctor(const struct invocation *in, struct brumate_error *err);
 int verb_version(const struct invocation *in, struct brumate_error *err);
 int verb_completion(const struct invocation *in, struct brumate_error *err);

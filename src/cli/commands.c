@@ -364,6 +364,15 @@ static const struct option_spec bench_options[] = {
 	FORMAT,
 	END,
 };
+static const struct option_spec metrics_options[] = {
+	{ OPT_TEXTFILE, "textfile", 0, "FILE", "write to FILE, for node_exporter", COMPLETES_FILE,
+	  NULL },
+	{ .id = OPT_LISTEN,
+	  .name = "listen",
+	  .help = "answer an HTTP request on standard input and output" },
+	{ .id = OPT_NAMES, .name = "names", .help = "with names of jobs, whoever may read them" },
+	END,
+};
 static const struct option_spec version_options[] = { FORMAT, END };
 
 const struct command commands[] = {
@@ -416,6 +425,8 @@ const struct command commands[] = {
 	  false, COMPLETES_NOTHING, NULL, doctor_options, verb_doctor },
 	{ "bench", NULL, "", "measure this machine, and the operations on a synthetic job", 0, 0,
 	  false, COMPLETES_NOTHING, NULL, bench_options, verb_bench },
+	{ "metrics", NULL, "", "show jobs, operations and checkpoints for Prometheus", 0, 0, false,
+	  COMPLETES_NOTHING, NULL, metrics_options, verb_metrics },
 	{ "version", NULL, "", "show the version", 0, 0, false, COMPLETES_NOTHING, NULL,
 	  version_options, verb_version },
 	{ "completion", NULL, "bash|zsh|fish", "print the completion script of a shell", 1, 1,

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT
+/*
+ * `brumate metrics`: jobs, operations and checkpoints in the text format of Prometheus. Counters are those that the
+ * shims keep with the records, so they are of each job and go with it.
+ */
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/** What there is to tell. Borrowed. */
+struct metrics {
+	json_t *jobs; /* as List has them, with "counts" and, where it is known, "device_memory_bytes"; NULL: could not be
+		       * looked at */
+	json_t *checkpoints; /* as Checkpoints has them; NULL: the same */
+	bool names;	     /* of jobs are told, beside their ids */
+	uint64_t boot_ns;    /* now, by clock_boot_ns() */
+};
+
+/** Writes everything. Pure. */
+void metrics_print(const struct metrics *m, FILE *f);

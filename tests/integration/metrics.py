@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""`brumate metrics`: what Prometheus reads of jobs, operations and checkpoints; as text, as a file, and as the answer to
+a request. Whoever is not known to be the owner gets no names."""
+
+import os
+import re
+import socket
+import subprocess
+
+from cases import AS_NOBODY, case, expect, main, wait_until
+
+SAMPLE = re.compile(r'^([a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\]|\\.)*",?)*)\})? (-?[0-9.e+-]+)$')
+LABEL = re.compile(r'([a-z]+)="((?:[^"\\]|\\.)*)"')
+
+
+def parse(text):
+    """{(name, labels): value} of a text whose every sample belongs to the family before it."""
+    samples, types, family = {}, {}, None
+    expect(text.endswith("\n"), "the last line has no end")
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            family, kind = line.split()[2:]
+            expect(family not in types and kind in ("counter", "gauge"), line)
+            expect(family.endswith("_total") == (kind == "counter"), line)
+            types[family] = kind
+        elif not line.startswith("# HELP "):
+            found = SAMPLE.match(line)
+            expect(found and found[1] == family, f"no sample of {family}: {line}")
+            key = (found[1], tuple(sorted(LABEL.findall(found[2] or ""))))
+            expect(key not in samples, f"twice: {line}")
+            samples[key] = float(found[3])
+    return samples
+
+
+def value(samples, family, /, **labels):
+    """The one sample that has these labels, among others."""
+    found = [v for (n, have), v in samples.items() if n == family and set(labels.items()) <= set(have)]
+    expect(len(found) == 1, f"{family} {labels}: {found}")
+    return found[0]
+
+
+@case
+def operations_are_counted(bed):
+    job, log = bed.counter(name="we.ird")
+    before = parse(bed.ok("metrics").out)
+    expect(value(before, "brumate_jobs", state="running") == 1 and value(before, "brumate_jobs", state="suspended") == 0,
+           f"{before}")
+    expect(value(before, "brumate_job_operations_total", job=job, operation="suspend", result="done") == 0, f"{before}")
+    expect(value(before, "brumate_job_device_memory_bytes", job=job) >= 16 << 20, f"{before}")
+    bed.ok("suspend", job)
+    asleep = parse(bed.ok("metrics").out)
+    expect(value(asleep, "brumate_job_state", job=job, name="we.ird", state="suspended") == 1, f"{asleep}")
+    still = value(asleep, "brumate_job_standstill_seconds_total", job=job, operation="resume")
+    expect(still > 0 and value(asleep, "brumate_job_device_memory_bytes", job=job) >= 16 << 20, f"{asleep}")
+    bed.ok("resume", job)
+    bed.ok("checkpoint", job, "--leave-running")
+    bed.fault("suspend.gate.begin", "error:5")
+    expect(bed.cli("suspend", job).code != 0 and bed.has_fired(), "the fault did not fire")
+    log.goes_on()
+    after = parse(bed.ok("metrics").out)
+    for operation, done, failed in (("suspend", 1, 1), ("resume", 1, 0), ("checkpoint", 1, 0), ("restore", 0, 0)):
+        for result, count in (("done", done), ("failed", failed), ("cancelled", 0)):
+            expect(value(after, "brumate_job_operations_total", job=job, operation=operation, result=result) == count,
+                   f"{operation} {result}: {after}")
+        seconds = value(after, "brumate_job_operation_seconds_total", job=job, operation=operation)
+        expect((seconds > 0) == (done > 0), f"{operation}: {seconds} s")
+    expect(value(after, "brumate_job_standstill_seconds_total", job=job, operation="resume") >= still, f"{after}")
+    expect(value(after, "brumate_job_image_bytes_total", job=job, operation="checkpoint") > 0, f"{after}")
+    expect(value(after, "brumate_checkpoints") == 1 and value(after, "brumate_checkpoints_bytes") > 16 << 20, f"{after}")
+    expect(value(after, "brumate_job_last_checkpoint_timestamp_seconds", job=job) > 1e9, f"{after}")
+    expect(all(v >= before[k] for k, v in after.items() if k[0].endswith("_total")), "a counter went down")
+
+
+@case
+def a_file_for_node_exporter(bed):
+    job, _ = bed.counter(name="secretive")
+    path = os.path.join(bed.dir, "brumate.prom")
+    bed.ok("metrics", "--textfile", path)
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    expect(value(parse(text), "brumate_job_state", job=job) == 1 and "secretive" not in text, text)
+    expect(os.stat(path).st_mode & 0o777 == 0o644, "others cannot read it")
+    number = os.stat(path).st_ino
+    bed.ok("metrics", "--textfile", path, "--names")
+    with open(path, encoding="utf-8") as file:
+        expect("secretive" in file.read(), "--names does nothing")
+    expect(os.stat(path).st_ino != number, "it is written in place")
+    expect(not [name for name in os.listdir(bed.dir) if name.startswith("brumate.prom.")], f"{os.listdir(bed.dir)}")
+    bed.refused(3, "/proc/nothing", "metrics", "--textfile", "/proc/nothing/here.prom")
+    bed.refused(2, "do not go together", "metrics", "--textfile", path, "--listen")
+
+
+def ask(bed, request, ours, theirs):
+    """What is answered on a connection whose other end @theirs is the command's."""
+    process = subprocess.Popen([bed.brumate, "metrics", "--listen"], env=bed.command_env(), stdin=theirs, stdout=theirs,
+                               stderr=subprocess.DEVNULL)
+    theirs.close()
+    ours.settimeout(60)
+    answer = b""
+    try:
+        ours.sendall(request)
+        while more := ours.recv(65536):
+            answer += more
+    except ConnectionError:
+        pass
+    ours.close()
+    process.wait(60)
+    return answer.decode()
+
+
+def connection(family, address):
+    server = socket.socket(family)
+    server.bind(address)
+    server.listen()
+    ours = socket.socket(family)
+    ours.connect(server.getsockname())
+    theirs = server.accept()[0]
+    server.close()
+    return ours, theirs
+
+
+@case
+def one_request(bed):
+    job, _ = bed.counter(name="secretive")
+    get = b"GET /metrics?x HTTP/1.1\r\nHost: here\r\n\r\n"
+    for ends, named in ((connection(socket.AF_INET, ("127.0.0.1", 0)), False), (socket.socketpair(), True)):
+        head, body = ask(bed, get, *ends).split("\r\n\r\n", 1)
+        expect(head.startswith("HTTP/1.0 200 OK\r\n") and "version=0.0.4" in head, head)
+        expect(f"Content-Length: {len(body.encode())}" in head, head)
+        expect(value(parse(body), "brumate_job_state", job=job) == 1, body)
+        expect(("secretive" in body) == named, f"{ends}: {body}")
+    answer = ask(bed, b"HEAD /metrics HTTP/1.0\r\n\r\n", *socket.socketpair())
+    expect(answer.startswith("HTTP/1.0 200 OK") and answer.endswith("\r\n\r\n"), answer)
+    wrong = {b"GET / HTTP/1.0\r\n\r\n": 404, b"GET /metrics/../x HTTP/1.0\r\n\r\n": 404, b"POST /metrics HTTP/1.0\r\n\r\n": 405,
+             b"hello\r\n\r\n": 400, b"GET /metrics\r\n\r\n": 400, b"\0\0\r\n\r\n\n\n": 400,
+             b"GET /metrics HTTP/1.0\r\nA: " + b"a" * 9000: 431}
+    for request, code in wrong.items():
+        answer = ask(bed, request, *socket.socketpair())
+        expect(answer.startswith(f"HTTP/1.0 {code} ") and "brumate" not in answer, f"{request[:40]}: {answer}")
+
+
+@case
+def another_user_gets_no_names(bed):
+    """A peer is believed by what the kernel says of who connected."""
+    job, _ = bed.counter(name="secretive")
+    path = os.path.join(bed.dir, "socket")
+    os.chmod(bed.dir, 0o755)
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(path)
+    os.chmod(path, 0o666)
+    server.listen()
+    script = ("import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
+              "s.sendall(b'GET /metrics HTTP/1.0\\r\\n\\r\\n'); f = s.makefile(); sys.stdout.write(f.read())")
+    client = subprocess.Popen(["python3", "-c", script, path], stdout=subprocess.PIPE, text=True, **AS_NOBODY)
+    theirs = server.accept()[0]
+    command = subprocess.Popen([bed.brumate, "metrics", "--listen"], env=bed.command_env(), stdin=theirs, stdout=theirs)
+    theirs.close()
+    answer = client.communicate(timeout=60)[0]
+    command.wait(60)
+    expect(job in answer and "secretive" not in answer, answer)
+
+
+@case
+def a_job_that_is_gone_and_a_damaged_record(bed):
+    job, _ = bed.counter()
+    bed.ok("kill", job, "--signal", "KILL")
+    wait_until(lambda: bed.state(job) == "exited", "the end of the job", 60)
+    expect(value(parse(bed.ok("metrics").out), "brumate_jobs", state="exited") == 1, "no exited job")
+    with open(os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job, "counts.json"), "w", encoding="utf-8") as file:
+        file.write("{ nonsense")
+    samples = parse(bed.ok("metrics").out)
+    expect(value(samples, "brumate_job_operations_total", job=job, operation="suspend", result="done") == 0, f"{samples}")
+    bed.ok("rm", job)
+    expect("brumate_job_state{" not in bed.ok("metrics").out, "it is still there")
+
+
+if __name__ == "__main__":
+    main()
