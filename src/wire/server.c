@@ -48,7 +48,8 @@ static const char service_description[] =
 	"error InterfaceNotFound (interface: string)\n"
 	"error MethodNotFound (method: string)\n"
 	"error MethodNotImplemented (method: string)\n"
-	"error InvalidParameter (parameter: string)\n"
+	"# text: what is wrong with it, from services of brumate\n"
+	"error InvalidParameter (parameter: string, text: ?string)\n"
 	"error PermissionDenied ()\n"
 	"error ExpectedMore ()\n";
 

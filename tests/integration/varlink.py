@@ -6,15 +6,86 @@ import json
 import os
 import random
 import socket
+import shutil
 import struct
 
-from cases import NOBODY, case, expect, main, may_connect, process_start, wait_until
+from cases import NOBODY, Skipped, case, expect, main, may_connect, process_start, run, wait_until
 from varlink_client import Client, Error
+from varlink_idl import Interface, Invalid
+
+WIRE = os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "..", "src", "wire")
+INTERFACES = ("io.brumate", "io.brumate.broker", "io.brumate.job")
+
+
+class StrictClient(Client):
+    """A client that takes nothing which the service has not declared."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.interfaces = {}
+        self.method = None
+        for name in ("org.varlink.service", "io.brumate"):
+            text = super().call("org.varlink.service.GetInterfaceDescription", {"interface": name})["description"]
+            self.interfaces[name] = Interface(text)
+
+    def ask(self, method, parameters=None, more=False):
+        self.method = method
+        super().ask(method, parameters, more)
+
+    def replies(self):
+        interface, _, name = self.method.rpartition(".")
+        known = self.interfaces.get(interface)
+        try:
+            for reply in super().replies():
+                if known:
+                    known.check_reply(name, reply)
+                yield reply
+        except Error as error:
+            interface, _, name = error.name.rpartition(".")
+            self.interfaces[interface].check_error(name, error.parameters)
+            raise
 
 
 def connected(bed):
     daemon = bed.daemon()
-    return daemon, Client(bed.daemon_socket())
+    return daemon, StrictClient(bed.daemon_socket())
+
+
+def texts():
+    for name in INTERFACES:
+        with open(os.path.join(WIRE, name + ".varlink"), encoding="utf-8") as file:
+            yield name, file.read()
+
+
+@case
+def interfaces_are_valid(bed):
+    """By our own reader, which refuses what is known to be wrong, too."""
+    for name, text in texts():
+        expect(Interface(text).name == name, f"{name}.varlink is of another interface")
+    for wrong in ("interface a.b type T () method T() -> ()", "interface a.b type T (a: int, a: int)",
+                  "interface a.b method M(a: Missing) -> ()", "interface a.b type t ()", "interface a.b method M()",
+                  "interface a.b type T (a: ??int)", "interface a.b type T (a: int,)", "interface a", "interface a.b !"):
+        try:
+            Interface(wrong)
+        except Invalid:
+            continue
+        expect(False, f"taken for valid: {wrong}")
+
+
+@case
+def interfaces_are_valid_for_varlinkctl(bed):
+    program = shutil.which("varlinkctl")
+    if not program:
+        raise Skipped("varlinkctl is not installed")
+    for name in INTERFACES:
+        result = run([program, "validate-idl", os.path.join(WIRE, name + ".varlink")])
+        expect(result.code == 0, f"{name}: {result.why()}")
+    bed.daemon()
+    for arguments in (["info"], ["list-methods"], ["introspect", "io.brumate", "org.varlink.service"]):
+        result = run([program, arguments[0], "unix:" + bed.daemon_socket(), *arguments[1:]])
+        expect(result.code == 0, f"{arguments}: {result.why()}")
+    result = run([program, "--json=short", "call", "unix:" + bed.daemon_socket(), "io.brumate.List", "{}"])
+    expect(result.code == 0 and json.loads(result.out) == {"jobs": []}, result.why())
 
 
 def expect_error(client, name, method, parameters=None):
@@ -67,10 +138,18 @@ def drives_a_job(bed):
     expect(summary["checkpoint"] == "image", f"{summary}")
     listed = client.call("io.brumate.Checkpoints")["checkpoints"]
     expect([c["id"] for c in listed] == ["image"], f"Checkpoints: {listed}")
+    for method, parameters in (("Inspect", {"what": "image"}), ("Inspect", {"what": "image", "restore": True}),
+                               ("Inspect", {"what": "wired", "kind": "job"}), ("Verify", {}), ("Sweep", {}),
+                               ("Diff", {"from": "image", "to": "image"}),
+                               ("Prune", {"keep_last": 1, "dry_run": True}), ("Doctor", {})):
+        client.stream("io.brumate." + method, parameters)  # each reply is as declared
     restored = client.stream("io.brumate.Restore", {"checkpoint": "image"})[-1]
     expect(restored["job"]["id"] == job["id"] and restored["summary"]["operation"] == "restore", f"{restored}")
     log.goes_on()
-    with Client(bed.daemon_socket()) as waiting:
+    schedule = client.call("io.brumate.Schedule", {"job": "wired", "every_ms": 3600000})["job"]["schedule"]
+    expect(schedule["every_ms"] == 3600000, f"Schedule: {schedule}")
+    client.call("io.brumate.Schedule", {"job": "wired", "every_ms": 0})
+    with StrictClient(bed.daemon_socket()) as waiting:
         waiting.ask("io.brumate.Wait", {"job": "wired"})
         client.call("io.brumate.Kill", {"job": "wired"})
         expect(list(waiting.replies())[-1]["job"]["exit_code"] == 143, "Wait")
