@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""A job as a service of systemd: what brumate@.service runs on start and stop, and the units themselves."""
+
+import os
+import shutil
+import signal
+import subprocess
+
+from cases import EXIT_STILL_RUNNING, case, expect, main, wait_until
+from harness import SOURCE, Skipped
+
+SCRIPT = os.path.join(SOURCE, "data", "brumate-service")
+
+
+class Service:
+    """A unit as systemd runs it: a main process, and a command that stops it."""
+
+    def __init__(self, bed):
+        self.bed, self.main, self.journal = bed, None, os.path.join(bed.dir, "journal")
+        self.command = [bed.program("counter"), "--mib", "8", "--chunk-mib", "8", "--interval-ms", "10"]
+
+    def start(self):
+        with open(self.journal, "ab") as journal:
+            self.main = subprocess.Popen([SCRIPT, self.bed.brumate, "start", "unit", *self.command],
+                                         env=self.bed.command_env(), stdout=journal, stderr=journal)
+
+    def job(self):
+        jobs = [job for job in self.bed.list("ps", "jobs") if job["name"] == "unit"]
+        return jobs[0] if jobs else {"state": "none"}
+
+    def running(self, but=None):
+        """Its job, once it runs, in another process than before."""
+        wait_until(lambda: self.main.poll() is not None or
+                   (self.job()["state"] == "running" and self.job()["pid"] != but), "the job to run", 60)
+        expect(self.main.poll() is None, f"the main process ended with {self.main.poll()}")
+        return self.job()
+
+    def stop(self):
+        """The exit status of the command. The main process is reaped meanwhile, as systemd does it."""
+        env = {**self.bed.command_env(), "MAINPID": str(self.main.pid)}
+        process = subprocess.Popen([SCRIPT, self.bed.brumate, "stop", "unit"], env=env, stderr=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL)
+        self.main.wait(60)
+        return process.wait(60)
+
+    def end(self):
+        return self.main.wait(60)
+
+
+@case
+def saved_on_stop_and_restored_on_start(bed):
+    service = Service(bed)
+    service.start()
+    job = service.running()
+    log = bed.log(job["id"])
+    log.goes_on()
+    expect(service.stop() == 0 and service.end() == 0, "it did not stop well")
+    expect(service.job()["state"] == "checkpointed", f"{service.job()}")
+    before = log.last_step()
+    service.start()
+    expect(service.running()["id"] == job["id"], "it is another job")
+    log.goes_on()
+    log.is_right()
+    expect(log.last_step() > before, "it began anew")
+    with open(service.journal, encoding="utf-8") as journal:
+        expect(f"step {before} OK" in journal.read(), "the output is not passed on")
+    bed.ok("kill", job["id"], "--signal", "KILL")
+    expect(service.end() == 137, "the exit status is not the job's")
+
+
+@case
+def what_cannot_be_saved_runs_on(bed):
+    service = Service(bed)
+    service.start()
+    job = service.running()
+    bed.fault("checkpoint.criu.begin", "error:5")
+    process = subprocess.run([SCRIPT, bed.brumate, "stop", "unit"], env=bed.command_env(), timeout=120, check=False,
+                             capture_output=True, text=True)
+    expect(process.returncode == EXIT_STILL_RUNNING, f"{process}")
+    service.main.send_signal(signal.SIGKILL)  # as the unit's KillSignal= says
+    service.end()
+    expect(service.job()["pid"] == job["pid"] and service.job()["state"] == "running", f"{service.job()}")
+    service.start()
+    bed.log(job["id"]).goes_on()
+    expect(service.running()["pid"] == job["pid"], "it is not the job that ran on")
+    bed.ok("kill", job["id"], "--signal", "KILL")
+    service.end()
+
+
+@case
+def one_that_failed_is_restored_and_one_that_is_done_runs_anew(bed):
+    service = Service(bed)
+    service.start()
+    job = service.running()
+    bed.ok("checkpoint", "unit", "--leave-running")
+    bed.ok("kill", job["id"], "--signal", "KILL")
+    expect(service.end() == 137 and service.stop() == 0, "it did not end as the job did")
+    service.start()
+    expect(service.running()["id"] == job["id"], "it was not restored")
+    bed.ok("kill", job["id"], "--signal", "KILL")
+    service.end()
+    bed.ok("rm", "--job", job["id"])
+    service.command = ["/bin/echo", "done", "with spaces"]
+    for _ in range(2):
+        service.start()
+        expect(service.end() == 0 and service.job()["state"] == "exited", f"{service.job()}")
+    expect(len(bed.list("ps", "jobs")) == 1, f"{bed.list('ps', 'jobs')}")
+
+
+@case
+def units_are_valid(bed):
+    if not shutil.which("systemd-analyze"):
+        raise Skipped("systemd-analyze is not installed")
+    units = os.path.join(bed.dir, "units")
+    os.mkdir(units)
+    built = os.path.join(bed.build.path, "data")
+    sources = {"brumate@job.service": os.path.join(built, "brumate@.service.system"),
+               "brumate-metrics@1.service": os.path.join(built, "brumate-metrics@.service"),
+               "brumate-metrics.socket": os.path.join(SOURCE, "data", "brumate-metrics.socket"),
+               "brumated.socket": os.path.join(SOURCE, "data", "brumated.socket"),
+               "brumated.service": os.path.join(built, "brumated.service")}
+    for name, source in sources.items():
+        with open(source, encoding="utf-8") as file:
+            # What the commands are called where they are installed is not here.
+            lines = ["ExecStart=/bin/true\n" if line.startswith("ExecStart=") else
+                     "ExecStop=/bin/true\n" if line.startswith("ExecStop=") else line for line in file]
+        with open(os.path.join(units, name.replace("@job", "@").replace("@1", "@")), "w", encoding="utf-8") as file:
+            file.writelines(lines)
+    for name in sources:
+        done = subprocess.run(["systemd-analyze", "verify", "--man=no", os.path.join(units, name)], capture_output=True,
+                              text=True, timeout=120, check=False)
+        wrong = [line for line in done.stderr.splitlines() if "brumate" in line]
+        expect(not wrong, "\n".join(wrong))
+
+
+if __name__ == "__main__":
+    main()
