@@ -56,7 +56,7 @@ json_t *bench_to_json(const struct bench *b)
 
 /* ---- for people ---- */
 
-enum { BAR_CELLS = 32 };
+enum { BAR_CELLS = 28 };
 
 void bench_bar(char *ret, size_t room, double share, bool utf8)
 {

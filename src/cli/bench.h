@@ -76,7 +76,7 @@ json_t *bench_to_json(const struct bench *b);
 /** The page for people: the machine, a row for each operation, and a bar for the fastest round of each. */
 int bench_print(const struct bench *b, FILE *f, struct brumate_error *err);
 
-/** A bar for @share (0 to 1) of up to 32 cells; pure. Any share above 0 shows, but for eighths of a cell it takes
+/** A bar for @share (0 to 1) of up to 28 cells; pure. Any share above 0 shows, but for eighths of a cell it takes
  * UTF-8. */
 void bench_bar(char *ret, size_t room, double share, bool utf8);
 

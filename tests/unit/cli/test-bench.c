@@ -17,12 +17,12 @@ static void check_bars(void)
 	CHECK_STR(bar, "");
 	bench_bar(bar, sizeof(bar), 0.0001, true);
 	CHECK_STR(bar, "▏");
-	bench_bar(bar, sizeof(bar), 3.5 / 32, true);
+	bench_bar(bar, sizeof(bar), 3.5 / 28, true);
 	CHECK_STR(bar, "███▌");
-	bench_bar(bar, sizeof(bar), 3.5 / 32, false);
+	bench_bar(bar, sizeof(bar), 3.5 / 28, false);
 	CHECK_STR(bar, "####");
 	bench_bar(bar, sizeof(bar), 7, true);
-	CHECK(text_width(bar) == 32);
+	CHECK(text_width(bar) == 28);
 	bench_bar(bar, 4, 1, false);
 	CHECK_STR(bar, "###");
 }
