@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/digest.h"
 #include "base/nearest.h"
 #include "base/paths.h"
@@ -267,6 +268,41 @@ int parse_duration(uint64_t *ret_ms, const char *what, const char *text, struct 
 		return 0;
 	}
 	return fail_duration(what, text, err);
+}
+
+/* Whether all of @text is a date and time by @format, with a "Z" for UTC or without. */
+static bool parse_date(uint64_t *ret_ms, const char *text, const char *format)
+{
+	struct tm tm = { .tm_isdst = -1 };
+	const char *rest = strptime(text, format, &tm);
+
+	if (!rest || (*rest && strcmp(rest, "Z") != 0))
+		return false;
+	const time_t seconds = *rest ? timegm(&tm) : mktime(&tm);
+	*ret_ms = (uint64_t)seconds * 1000;
+	return seconds >= 0;
+}
+
+int parse_since(uint64_t *ret_ms, const char *text, struct brumate_error *err)
+{
+	static const char *const formats[] = { "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S",
+					       "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%d" };
+	const uint64_t now_ms = clock_wall_ns() / NS_PER_MS;
+	uint64_t ago_ms;
+
+	if (clock_parse_stamp(ret_ms, text) == 0)
+		return 0;
+	for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++)
+		if (parse_date(ret_ms, text, formats[i]))
+			return 0;
+	if (parse_duration(&ago_ms, "--since", text, NULL) < 0) {
+		brumate_fail(err, EINVAL, "--since \"%s\": not a time", text);
+		brumate_hint(err, "want a time ago, as 10m or 2h, or a date, as 2026-11-23 or "
+				  "\"2026-11-23 20:15\"");
+		return -EINVAL;
+	}
+	*ret_ms = now_ms > ago_ms ? now_ms - ago_ms : 0;
+	return 0;
 }
 
 static int parse_integer(long *ret, const char *text, long min, long max)

@@ -20,6 +20,10 @@ bool words_contain(const char *words, const char *word);
 /** Reads a time: "500ms", "30s", "2m", "1h", "7d", "1.5s"; a bare number is seconds. -EINVAL names @what. */
 int parse_duration(uint64_t *ret_ms, const char *what, const char *text, struct brumate_error *err);
 
+/** Reads a moment: a time ago ("2h", as parse_duration() takes it), or a date and time: "2026-11-23", "2026-11-23 20:15",
+ * "2026-11-23T20:15:00" of here, and with a "Z" at its end of UTC. Milliseconds since 1970. -EINVAL. */
+int parse_since(uint64_t *ret_ms, const char *text, struct brumate_error *err);
+
 /** Reads a number from 1. -EINVAL names @what. */
 int parse_count(int64_t *ret, const char *what, const char *text, struct brumate_error *err);
 

@@ -62,6 +62,7 @@ enum option_id {
 	OPT_TEXTFILE,
 	OPT_LISTEN,
 	OPT_NAMES,
+	OPT_SINCE,
 	OPT__MAX,
 };
 
@@ -154,6 +155,7 @@ int verb_run(const struct invocation *in, struct brumate_error *err);
 int verb_ps(const struct invocation *in, struct brumate_error *err);
 int verb_logs(const struct invocation *in, struct brumate_error *err);
 int verb_attach(const struct invocation *in, struct brumate_error *err);
+int verb_events(const struct invocation *in, struct brumate_error *err);
 int verb_wait(const struct invocation *in, struct brumate_error *err);
 int verb_kill(const struct invocation *in, struct brumate_error *err);
 int verb_rm(const struct invocation *in, struct brumate_error *err);

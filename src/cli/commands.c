@@ -120,6 +120,19 @@ static const struct option_spec logs_options[] = {
 	  .help = "go on showing what is written, until the job ends" },
 	END,
 };
+#define SINCE(what)                                                             \
+	{                                                                       \
+		.id = OPT_SINCE, .name = "since", .value = "TIME", .help = what \
+	}
+static const struct option_spec events_options[] = {
+	{ .id = OPT_FOLLOW,
+	  .name = "follow",
+	  .letter = 'f',
+	  .help = "go on showing what happens, until Ctrl-C" },
+	SINCE("only what happened since TIME: 2h ago, or a date and time"),
+	FORMAT,
+	END,
+};
 static const struct option_spec no_options[] = { END };
 static const struct option_spec wait_options[] = {
 	TIMEOUT("give up after TIME (exit code 124)"),
@@ -383,6 +396,8 @@ const struct command commands[] = {
 	  logs_options, verb_logs },
 	{ "attach", NULL, "JOB", "follow a job's output; exit as it does", 1, 1, false,
 	  COMPLETES_JOB, NULL, no_options, verb_attach },
+	{ "events", NULL, "[JOB...]", "show what happened to jobs", 0, -1, false, COMPLETES_JOB,
+	  NULL, events_options, verb_events },
 	{ "wait", NULL, "JOB", "wait for a job to end; exit as it did", 1, 1, false, COMPLETES_JOB,
 	  NULL, wait_options, verb_wait },
 	{ "kill", NULL, "[JOB...]", "end jobs", 0, -1, false, COMPLETES_JOB, NULL, kill_options,

@@ -16,6 +16,7 @@
 #include "datapath/park.h"
 #include "datapath/transfer.h"
 #include "engine/remote-restore.h"
+#include "job/events.h"
 #include "job/counts.h"
 #include "store/signing.h"
 
@@ -251,6 +252,28 @@ void op_count(const struct op *op, int result)
 	job_count(op->job, &outcome);
 }
 
+static double rounded(double seconds)
+{
+	return (double)(long long)(seconds * 1e6 + 0.5) / 1e6;
+}
+
+/* What the summary says, as far as it is worth keeping. */
+static void tell_event(const struct op *op, json_t *summary)
+{
+	json_t *o = json_pack("{s:f,s:f,s:I,s:I,s:o}", "seconds",
+			      rounded(json_number_value(json_object_get(summary, "seconds"))),
+			      "downtime_s",
+			      rounded(json_number_value(json_object_get(summary, "downtime_s"))),
+			      "gpu_bytes", (json_int_t)op->gpu_bytes, "image_bytes",
+			      (json_int_t)op->image_bytes, "gpus", event_gpus(op->job));
+
+	if (o && has_checkpoint(op)) {
+		json_object_set(o, "checkpoint", json_object_get(summary, "checkpoint"));
+		json_object_set(o, "path", json_object_get(summary, "path"));
+	}
+	event_add(op->job, op->kind, o);
+}
+
 void op_finish(struct op *op)
 {
 	auto_json json_t *summary = op_summary(op);
@@ -259,6 +282,7 @@ void op_finish(struct op *op)
 
 	if (text && path && file_swap(AT_FDCWD, path, text, strlen(text), 0600) < 0)
 		log_warn("the summary could not be stored: path=%s", path);
+	tell_event(op, summary);
 	op_count(op, 0);
 	log_info("%s of job %s done: seconds=%.3f gpu_bytes=%llu image_bytes=%llu", op->kind,
 		 op->job->id, clock_since_s(op->progress.start_ns),

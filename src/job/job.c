@@ -26,6 +26,7 @@
 #include "base/nearest.h"
 #include "base/paths.h"
 #include "base/reserve.h"
+#include "job/events.h"
 #include "job/log.h"
 #include "job/record.h"
 #include "criu/criu.h"
@@ -82,9 +83,14 @@ void job_next_sequence(struct job *j)
 
 int job_set_state(struct job *j, enum job_state state, struct brumate_error *err)
 {
-	assert(j->state == state || job_may_go(j->state, state));
+	const enum job_state from = j->state;
+
+	assert(from == state || job_may_go(from, state));
 	j->state = state;
-	return job_save(j, err);
+	int r = job_save(j, err);
+	if (state != from)
+		event_add_state(j, from);
+	return r;
 }
 
 /* ---- the record ---- */
@@ -506,6 +512,9 @@ int job_create(struct job *ret, const struct job_spec *spec, struct brumate_erro
 		remove_tree(AT_FDCWD, j.dir);
 		return r;
 	}
+	event_add(&j, "created",
+		  json_pack("{s:o,s:b}", "command", wire_string(j.argv[0] ? j.argv[0] : ""),
+			    "simulated", j.simulated));
 	*ret = j;
 	j = JOB_EMPTY;
 	return 0;
@@ -706,12 +715,19 @@ int job_remove(struct job *j, bool with_log, struct brumate_error *err)
 	}
 	if (with_log && job_has_own_log(j))
 		unlink(j->log);
-	return remove_record(j, err);
+	int r = remove_record(j, err);
+	if (r == 0)
+		event_add(j, "removed", NULL);
+	return r;
 }
 
 int job_release(const struct job *j, struct brumate_error *err)
 {
-	return remove_record(j, err);
+	int r = remove_record(j, err);
+
+	if (r == 0)
+		event_add(j, "released", json_pack("{s:i}", "pid", (int)j->root.pid));
+	return r;
 }
 
 /* ---- as users see it ---- */

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "engine/remote-restore.h"
 #include "engine/steps.h"
+#include "job/events.h"
 #include "process/pidns.h"
 #include "process/reaper.h"
 
@@ -111,6 +112,7 @@ static int run_op(struct shim *s, struct op *op, const struct operation *what,
 	if (r < 0) {
 		log_warn("%s of job %s failed: reason=\"%s\"", op->kind, op->job->id, err->text);
 		op_count(op, r);
+		event_add_failure(op->job, op->kind, err->text);
 		if (err->code == EPIPE)
 			err->code = EIO; /* the caller would take EPIPE for the end of this shim */
 		return r;

@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "base/paths.h"
 #include "base/thread.h"
+#include "job/events.h"
 
 /* The clock of next_ms and of the timer. */
 static uint64_t boot_clock_ms(void)
@@ -130,6 +131,7 @@ static int make_request(struct request *ret, const struct job *job, const struct
 static void note_failure(struct job *job, const struct brumate_error *err)
 {
 	log_warn("a checkpoint by schedule failed: job=%s reason=\"%s\"", job->id, err->text);
+	event_add_failure(job, "checkpoint by schedule", err->text);
 	snprintf(job->message, sizeof(job->message), "checkpoint by schedule: %s", err->text);
 	job_save(job, NULL);
 }
@@ -248,6 +250,16 @@ static int get_schedule(struct job_schedule *ret, json_t *parameters, struct bru
 	return 0;
 }
 
+static void tell_event(const struct job *job)
+{
+	const struct job_schedule *schedule = &job->schedule;
+
+	event_add(job, "schedule",
+		  json_pack("{s:I,s:i,s:I}", "every_ms", (json_int_t)schedule->every_ms,
+			    "keep_last", (int)schedule->keep_last, "keep_within_ms",
+			    (json_int_t)schedule->keep_within_ms));
+}
+
 int schedule_method(void *arg, struct wire_call_context *call, json_t *parameters,
 		    struct brumate_error *err)
 {
@@ -269,6 +281,8 @@ int schedule_method(void *arg, struct wire_call_context *call, json_t *parameter
 		s->job.schedule = before;
 	else
 		s->timer.changed = true;
+	if (r == 0)
+		tell_event(&s->job);
 	shim_end(s); /* wakes the main loop, which sets the timer */
 	return r < 0 ? r : shim_reply_job(s, call, err);
 }

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT
+/* Appending to the file of events; see events.h. */
+#include "job/events.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/paths.h"
+
+/* How many events of this process could not be written since the last one that was. */
+static atomic_uint n_missed;
+
+/* ---- the file ---- */
+
+/* Of those who find the file full at a time, the one who has its lock and still finds it in its place moves it. */
+static void rotate(int fd, const char *path, const char *old)
+{
+	struct stat here, there;
+
+	if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+		return;
+	if (fstat(fd, &here) == 0 && stat(path, &there) == 0 && here.st_dev == there.st_dev &&
+	    here.st_ino == there.st_ino && rename(path, old) < 0)
+		log_debug("events: %s stays: reason=\"%m\"", path);
+	flock(fd, LOCK_UN);
+}
+
+static int open_events(const char *path)
+{
+	int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+
+	return fd < 0 ? -errno : fd;
+}
+
+static int open_with_room(void)
+{
+	auto_free char *path = path_format("%s/%s", path_state_dir(), EVENTS_FILE);
+	auto_free char *old = path_format("%s/%s", path_state_dir(), EVENTS_FILE_OLD);
+	auto_close int fd = path && old ? open_events(path) : -ENOMEM;
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return fd < 0 ? fd : -errno;
+	if (!S_ISREG(st.st_mode))
+		return -EINVAL;
+	if (st.st_size < EVENTS_BYTES_MAX)
+		return take_fd(&fd);
+	rotate(fd, path, old);
+	return open_events(path);
+}
+
+/* The last room on a disk is for records. */
+static bool has_room(int fd)
+{
+	struct statvfs fs;
+
+	return fstatvfs(fd, &fs) == 0 && fs.f_bavail * fs.f_frsize >= EVENTS_SPARE_BYTES;
+}
+
+/* Somebody was killed, or the disk was full, in the middle of the line before. */
+static bool ends_in_half_a_line(int fd)
+{
+	struct stat st;
+	char last = '\n';
+
+	if (fstat(fd, &st) == 0 && st.st_size > 0 && pread(fd, &last, 1, st.st_size - 1) < 0)
+		return false;
+	return last != '\n';
+}
+
+static int append(const char *line)
+{
+	auto_close int fd = open_with_room();
+
+	if (fd < 0)
+		return fd;
+	if (!has_room(fd))
+		return -ENOSPC;
+	auto_free char *text = path_format("%s%s\n", ends_in_half_a_line(fd) ? "\n" : "", line);
+	if (!text)
+		return -ENOMEM;
+	const ssize_t len = (ssize_t)strlen(text), n = write(fd, text, (size_t)len);
+	return n < 0 ? -errno : n < len ? -ENOSPC : 0;
+}
+
+/* ---- an event ---- */
+
+static json_t *make_event(const struct job *j, const char *what, json_t *details, unsigned missed)
+{
+	char stamp[CLOCK_STAMP_BYTES];
+
+	clock_stamp(stamp);
+	auto_json json_t *o = json_pack("{s:s,s:s,s:s,s:s}", "time", stamp, "event", what, "job",
+					j->id, "name", j->name);
+	if (!o || (details && json_object_update(o, details) < 0))
+		return NULL;
+	if (missed && json_object_set_new(o, "missed", json_integer(missed)) < 0)
+		return NULL;
+	return take_ptr(&o);
+}
+
+void event_add(const struct job *j, const char *what, json_t *details)
+{
+	const unsigned missed = atomic_exchange(&n_missed, 0);
+	auto_json json_t *owned = details;
+	auto_json json_t *o = make_event(j, what, owned, missed);
+	auto_free char *line = o ? json_dumps(o, JSON_COMPACT) : NULL;
+	int r = line && strlen(line) < EVENTS_LINE_BYTES_MAX ? append(line) : -ENOMEM;
+
+	if (r == 0)
+		return;
+	atomic_fetch_add(&n_missed, missed + 1);
+	log_debug("an event is left out: job=%s event=%s reason=\"%s\"", j->id, what, strerror(-r));
+}
+
+/* ---- what is told of kinds ---- */
+
+/* The kind of a change that is more than a change of state. */
+static const char *kind_of(const struct job *j, enum job_state from)
+{
+	if (from == JOB_CREATED && j->state == JOB_RUNNING)
+		return j->by_pid ? "adopted" : "started";
+	if (j->state == JOB_EXITED && from != JOB_RESTORING)
+		return "exited";
+	if (j->state == JOB_LOST && from != JOB_RESTORING)
+		return "lost";
+	return "state";
+}
+
+void event_add_state(const struct job *j, enum job_state from)
+{
+	auto_json json_t *o = json_pack("{s:s,s:s}", "from", job_state_name(from), "state",
+					job_state_name(j->state));
+
+	if (!o)
+		return;
+	if (j->state == JOB_RUNNING && from == JOB_CREATED)
+		json_object_set_new(o, "pid",
+				    json_integer(j->command.pid ? j->command.pid : j->root.pid));
+	if (j->state == JOB_EXITED && j->exit_code != JOB_EXIT_UNKNOWN)
+		json_object_set_new(o, "exit_code", json_integer(j->exit_code));
+	if (j->state == JOB_LOST && j->message[0])
+		json_object_set_new(o, "reason", wire_string(j->message));
+	event_add(j, kind_of(j, from), take_ptr(&o));
+}
+
+void event_add_failure(const struct job *j, const char *operation, const char *reason)
+{
+	event_add(j, "failed",
+		  json_pack("{s:s,s:o}", "operation", operation, "reason", wire_string(reason)));
+}
+
+json_t *event_gpus(const struct job *j)
+{
+	json_t *list = json_array();
+
+	for (size_t i = 0; list && i < j->n_gpus; i++)
+		if (j->gpus[i].bytes)
+			json_array_append_new(list,
+					      json_pack("{s:s,s:s,s:I}", "uuid", j->gpus[i].uuid,
+							"name", j->gpus[i].name, "bytes",
+							(json_int_t)j->gpus[i].bytes));
+	return list;
+}
