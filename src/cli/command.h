@@ -63,6 +63,7 @@ enum option_id {
 	OPT_LISTEN,
 	OPT_NAMES,
 	OPT_SINCE,
+	OPT_TAIL,
 	OPT__MAX,
 };
 

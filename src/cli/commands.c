@@ -118,6 +118,11 @@ static const struct option_spec logs_options[] = {
 	  .name = "follow",
 	  .letter = 'f',
 	  .help = "go on showing what is written, until the job ends" },
+	{ .id = OPT_TAIL,
+	  .name = "tail",
+	  .letter = 'n',
+	  .value = "N",
+	  .help = "begin with the last N lines of what is there" },
 	END,
 };
 #define SINCE(what)                                                             \

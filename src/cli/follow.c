@@ -189,9 +189,9 @@ static int follow_job(json_t *job, off_t offset, enum follow_signals signals, js
 	return r;
 }
 
-static int show_log(const char *log, struct brumate_error *err)
+static int show_log(const char *log, off_t offset, struct brumate_error *err)
 {
-	struct follower f = { .log_fd = open(log, O_RDONLY | O_CLOEXEC) };
+	struct follower f = { .log_fd = open(log, O_RDONLY | O_CLOEXEC), .offset = offset };
 
 	if (f.log_fd < 0)
 		return brumate_fail(err, errno, "%s: %m", log);
@@ -248,17 +248,68 @@ static const char *log_of(json_t *job)
 	return json_string_value(json_object_get(job, "log"));
 }
 
-static int follow_quietly(json_t *job, struct brumate_error *err)
+static int follow_quietly(json_t *job, off_t offset, struct brumate_error *err)
 {
 	auto_json json_t *ended = NULL;
-	int r = follow_job(job, 0, FOLLOW_DETACHES, &ended, err);
+	int r = follow_job(job, offset, FOLLOW_DETACHES, &ended, err);
 
 	return r < 0 ? r : EXIT_OK;
+}
+
+/* Where the last @n_lines lines of the file begin; one without its end counts. Read from its end: logs are large. */
+static int find_tail(off_t *ret, int fd, int64_t n_lines)
+{
+	const off_t size = lseek(fd, 0, SEEK_END);
+	char buf[65536];
+
+	*ret = 0;
+	for (off_t end = size; end > 0;) {
+		const off_t part = end < (off_t)sizeof(buf) ? end : (off_t)sizeof(buf);
+		const ssize_t n = pread(fd, buf, (size_t)part, end - part);
+
+		if (n < part) /* somebody truncates it */
+			return n < 0 ? -errno : 0;
+		for (off_t i = part; i-- > 0;)
+			if (buf[i] == '\n' && end - part + i + 1 < size && --n_lines == 0) {
+				*ret = end - part + i + 1;
+				return 0;
+			}
+		end -= part;
+	}
+	return size < 0 ? -errno : 0;
+}
+
+/* Where what is shown of the log begins. */
+static int find_start(off_t *ret, const struct invocation *in, const char *log,
+		      struct brumate_error *err)
+{
+	const char *lines = in->values[OPT_TAIL];
+	int64_t n_lines = 0;
+	struct stat st;
+
+	*ret = 0;
+	if (!lines)
+		return 0;
+	int r = strcmp(lines, "0") != 0 ? parse_count(&n_lines, "--tail", lines, err) : 0;
+	if (r < 0)
+		return r;
+	auto_close int fd = open(log, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return brumate_fail(err, errno, "%s: %m", log);
+	if (!S_ISREG(st.st_mode))
+		return 0; /* nothing is kept there */
+	if (!n_lines) {
+		*ret = st.st_size;
+		return 0;
+	}
+	r = find_tail(ret, fd, n_lines);
+	return r < 0 ? brumate_fail(err, -r, "%s: %m", log) : 0;
 }
 
 int verb_logs(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
+	off_t start;
 	int r = client_ask_about("Status", "job", in->operands[0], &reply, err);
 	if (r < 0)
 		return r;
@@ -270,7 +321,11 @@ int verb_logs(const struct invocation *in, struct brumate_error *err)
 			     "it was taken in by its pid: its output goes where it always did");
 		return -ENOENT;
 	}
-	return in->values[OPT_FOLLOW] ? follow_quietly(job, err) : show_log(log_of(job), err);
+	r = find_start(&start, in, log_of(job), err);
+	if (r < 0)
+		return r;
+	return in->values[OPT_FOLLOW] ? follow_quietly(job, start, err)
+				      : show_log(log_of(job), start, err);
 }
 
 int verb_attach(const struct invocation *in, struct brumate_error *err)

@@ -4,8 +4,9 @@
 
 import os
 import re
+import sys
 
-from cases import at_terminal, case, expect, main
+from cases import EXIT_USAGE, at_terminal, case, expect, main
 
 TIME = r"(<1 ms|\d+ ms|[\d.]+ s|\d+m\d+s)"
 SIZE = r"[\d.]+ ([KMG]i)?B"
@@ -123,6 +124,28 @@ def jobs_by_rule_and_in_colour(bed):
     expect("\x1b[32mrunning\x1b[0m" in shown and "\x1b[33msuspended\x1b[0m" in shown, f"{shown!r}")
     expect("\x1b" not in bed.ok("ps").out, "colours in a pipe")
     bed.ok("resume", "gamma")
+
+
+@case
+def the_last_lines_of_a_log(bed):
+    script = "import sys; sys.stdout.write(''.join(f'line {i}\\n' for i in range(50000)) + 'ready \\nhalf')"
+    job = bed.run([sys.executable, "-c", script])
+    bed.ok("wait", job)
+    whole = bed.ok("logs", job).out
+    lines = whole.splitlines(keepends=True)
+    expect(len(lines) == 50002, f"{len(lines)} lines")
+    for n in (1, 2, 3, 20000, 50001, 50002, 99999):
+        expect(bed.ok("logs", "--tail", str(n), job).out == "".join(lines[-n:]), f"--tail {n}: other lines")
+    expect(bed.ok("logs", "--tail", "0", job).out == "", "--tail 0 shows something")
+    expect(bed.ok("logs", "--follow", "-n", "2", job).out == "ready \nhalf", "--follow begins elsewhere")
+    bed.fails(EXIT_USAGE, "logs", "--tail", "few", job)
+
+
+@case
+def the_tail_of_an_empty_log(bed):
+    job = bed.run(["/bin/true"])
+    bed.ok("wait", job)
+    expect(bed.ok("logs", "--tail", "5", job).out == "", "something of nothing")
 
 
 if __name__ == "__main__":
