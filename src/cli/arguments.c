@@ -353,6 +353,11 @@ static const struct {
 	{ "PWR", SIGPWR },   { "SYS", SIGSYS },
 };
 
+const char *signal_name(size_t i)
+{
+	return i < sizeof(signal_names) / sizeof(signal_names[0]) ? signal_names[i].name : NULL;
+}
+
 int parse_signal(int *ret, const char *text, struct brumate_error *err)
 {
 	const char *name = strncasecmp(text, "SIG", 3) ? text : text + 3;

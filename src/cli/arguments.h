@@ -33,6 +33,9 @@ int parse_pid(int64_t *ret, const char *text, struct brumate_error *err);
 /** Reads a signal: "TERM", "SIGTERM" or "15". */
 int parse_signal(int *ret, const char *text, struct brumate_error *err);
 
+/** The name of the @i-th signal, as parse_signal() reads it; NULL after the last. */
+const char *signal_name(size_t i);
+
 /** Reads "OLD=NEW,OLD=NEW" as an array of {from, to}; each side a UUID or a number. Owned. */
 int parse_gpu_map(json_t **ret, const char *text, struct brumate_error *err);
 

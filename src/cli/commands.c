@@ -39,10 +39,11 @@
 	{                                                           \
 		OPT_DIR, "dir", 0, "DIR", what, COMPLETES_DIR, NULL \
 	}
-#define GPU_MAP                                                                        \
-	{                                                                              \
-		.id = OPT_GPU_MAP, .name = "gpu-map", .value = "OLD=NEW,...",          \
-		.help = "move to other GPUs; UUIDs, or numbers as in `brumate doctor`" \
+#define GPU_MAP                                                                         \
+	{                                                                               \
+		OPT_GPU_MAP, "gpu-map", 0, "OLD=NEW,...",                               \
+			"move to other GPUs; UUIDs, or numbers as in `brumate doctor`", \
+			COMPLETES_GPU_MAP, NULL                                         \
 	}
 #define NAME(what)                                                                           \
 	{                                                                                    \
@@ -146,11 +147,8 @@ static const struct option_spec wait_options[] = {
 static const struct option_spec kill_options[] = {
 	ALL_OF("jobs that live"),
 	LATEST_OF("them only"),
-	{ .id = OPT_SIGNAL,
-	  .name = "signal",
-	  .letter = 's',
-	  .value = "SIGNAL",
-	  .help = "send only this signal (default: TERM, then KILL)" },
+	{ OPT_SIGNAL, "signal", 's', "SIGNAL", "send only this signal (default: TERM, then KILL)",
+	  COMPLETES_SIGNAL, NULL },
 	{ .id = OPT_GRACE,
 	  .name = "grace",
 	  .value = "TIME",

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
  * Completion scripts for bash, zsh and fish, from the command table. What a value may be is written
- * into the script; ids of jobs and checkpoints are asked for when they are needed.
+ * into the script; jobs, by id and name, checkpoints and GPUs are asked for when they are needed.
  */
+#include "cli/arguments.h"
 #include "cli/command.h"
 
 #include <errno.h>
@@ -28,6 +29,23 @@ static void print_pattern(const struct command *c)
 	}
 }
 
+static void print_signals(void)
+{
+	for (size_t i = 0; signal_name(i); i++)
+		printf("%s%s", i ? " " : "", signal_name(i));
+}
+
+/* Ids and names of jobs, one a line, in any shell. A damaged job has no name. */
+#define PRINT_JOBS                               \
+	"brumate ps --no-headers 2>/dev/null | " \
+	"awk '{ print $1; if ($2 != \"-\") print $2 }'"
+
+/* Each pair of two GPUs by their numbers, "0=1", one a line, in any shell. */
+#define PRINT_GPU_MAPS                                \
+	"brumate doctor --format json 2>/dev/null | " \
+	"awk -F'\"' '$2 == \"uuid\" { n++ } "         \
+	"END { for (i = 0; i < n; i++) for (k = 0; k < n; k++) if (i != k) print i \"=\" k }'"
+
 /* ---- bash ---- */
 
 static void bash_reply(enum completes what, const char *words)
@@ -36,19 +54,25 @@ static void bash_reply(enum completes what, const char *words)
 		[COMPLETES_NOTHING] = "COMPREPLY=()",
 		[COMPLETES_FILE] = "COMPREPLY=($(compgen -f -- \"$cur\"))",
 		[COMPLETES_DIR] = "COMPREPLY=($(compgen -d -- \"$cur\"))",
-		[COMPLETES_JOB] =
-			"COMPREPLY=($(compgen -W \"$(brumate ps -q 2>/dev/null)\" -- \"$cur\"))",
+		[COMPLETES_JOB] = "COMPREPLY=($(compgen -W \"$(_brumate_jobs)\" -- \"$cur\"))",
 		[COMPLETES_CHECKPOINT] = "COMPREPLY=($(compgen -W \"$(brumate ls -q 2>/dev/null; "
-					 "brumate ps -q 2>/dev/null)\" -- \"$cur\"))",
+					 "_brumate_jobs)\" -- \"$cur\"))",
 		[COMPLETES_COMMAND] = "COMPREPLY=($(compgen -c -- \"$cur\"))",
 		[COMPLETES_PID] =
 			"COMPREPLY=($(compgen -W \"$(cd /proc && echo [0-9]*)\" -- \"$cur\"))",
+		[COMPLETES_GPU_MAP] = "COMPREPLY=($(compgen -P \"${cur%\"${cur##*,}\"}\" -W "
+				      "\"$(_brumate_gpu_maps)\" -- \"${cur##*,}\"))",
 	};
 
-	if (what == COMPLETES_WORDS)
+	if (what == COMPLETES_WORDS) {
 		printf("COMPREPLY=($(compgen -W \"%s\" -- \"$cur\"))", words);
-	else
+	} else if (what == COMPLETES_SIGNAL) {
+		fputs("COMPREPLY=($(compgen -W \"", stdout);
+		print_signals();
+		fputs("\" -- \"$cur\"))", stdout);
+	} else {
 		fputs(commands_for[what], stdout);
+	}
 }
 
 static void bash_command(const struct command *c)
@@ -74,17 +98,37 @@ static void bash_command(const struct command *c)
 	printf("\n\t\tfi ;;\n");
 }
 
+/* Where '=' ends a word, as in a plain bash, "--option=value" and "0=1" come in three: they are joined to be looked
+ * at, and what is offered is for the last part. */
+static void bash_join(void)
+{
+	fputs("_brumate()\n{\n"
+	      "\tlocal cur=${COMP_WORDS[COMP_CWORD]} prev i=$COMP_CWORD\n"
+	      "\twhile ((i > 1)) && [[ ${COMP_WORDS[i]} == = || ${COMP_WORDS[i-1]} == = ]]; do\n"
+	      "\t\tcur=${COMP_WORDS[--i]}$cur\n\tdone\n"
+	      "\tprev=${COMP_WORDS[i-1]}\n"
+	      "\tif ((i < COMP_CWORD)) && [[ $cur == --*=* ]]; then\n"
+	      "\t\tprev=${cur%%=*} cur=${cur#*=}\n\tfi\n"
+	      "\t_brumate_offer\n"
+	      "\tif [[ $COMP_WORDBREAKS == *=* && $cur == *=* ]]; then\n"
+	      "\t\tCOMPREPLY=(\"${COMPREPLY[@]#\"${cur%\"${cur##*=}\"}\"}\")\n\tfi\n"
+	      "}\ncomplete -F _brumate brumate\n",
+	      stdout);
+}
+
 static void print_bash(void)
 {
 	printf("# bash completion of brumate; made from its command table\n"
-	       "_brumate()\n{\n"
-	       "\tlocal cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n"
+	       "_brumate_jobs() { " PRINT_JOBS "; }\n"
+	       "_brumate_gpu_maps() { " PRINT_GPU_MAPS "; }\n"
+	       "_brumate_offer()\n{\n"
 	       "\tif ((COMP_CWORD == 1)); then\n\t\tCOMPREPLY=($(compgen -W \"--help --version ");
 	print_names(" ");
 	printf("\" -- \"$cur\"))\n\t\treturn\n\tfi\n\tcase ${COMP_WORDS[1]} in\n");
 	for (size_t i = 0; i < n_commands; i++)
 		bash_command(&commands[i]);
-	printf("\tesac\n}\ncomplete -F _brumate brumate\n");
+	printf("\tesac\n}\n");
+	bash_join();
 }
 
 /* ---- zsh ---- */
@@ -112,12 +156,18 @@ static void zsh_action(enum completes what, const char *words)
 		[COMPLETES_CHECKPOINT] = "_brumate_checkpoints",
 		[COMPLETES_COMMAND] = "_normal",
 		[COMPLETES_PID] = "_pids",
+		[COMPLETES_GPU_MAP] = "_brumate_gpu_maps",
 	};
 
-	if (what == COMPLETES_WORDS)
+	if (what == COMPLETES_WORDS) {
 		printf("(%s)", words);
-	else
+	} else if (what == COMPLETES_SIGNAL) {
+		putchar('(');
+		print_signals();
+		putchar(')');
+	} else {
 		fputs(actions[what], stdout);
+	}
 }
 
 static void zsh_option(const struct option_spec *o)
@@ -159,7 +209,9 @@ static void zsh_command(const struct command *c)
 static void print_zsh(void)
 {
 	printf("#compdef brumate\n# made from the command table of brumate\n"
-	       "_brumate_jobs() { compadd -- ${(f)\"$(brumate ps -q 2>/dev/null)\"} }\n"
+	       "_brumate_jobs() { compadd -- ${(f)\"$(" PRINT_JOBS ")\"} }\n"
+	       "_brumate_gpu_maps() { compset -P '*,'; "
+	       "compadd -- ${(f)\"$(" PRINT_GPU_MAPS ")\"} }\n"
 	       "_brumate_checkpoints() { compadd -- ${(f)\"$(brumate ls -q 2>/dev/null)\"}; "
 	       "_brumate_jobs }\n"
 	       "_brumate() {\n\tlocal -a verbs\n\tverbs=(\n");
@@ -193,10 +245,18 @@ static void fish_value(enum completes what, const char *words)
 		printf(" -f -a '%s'", words);
 		break;
 	case COMPLETES_JOB:
-		printf(" -f -a '(brumate ps -q 2>/dev/null)'");
+		printf(" -f -a '(__brumate_jobs)'");
+		break;
+	case COMPLETES_SIGNAL:
+		printf(" -f -a '");
+		print_signals();
+		putchar('\'');
 		break;
 	case COMPLETES_CHECKPOINT:
-		printf(" -f -a '(brumate ls -q 2>/dev/null; brumate ps -q 2>/dev/null)'");
+		printf(" -f -a '(brumate ls -q 2>/dev/null; __brumate_jobs)'");
+		break;
+	case COMPLETES_GPU_MAP:
+		printf(" -f -a '(__fish_complete_list , __brumate_gpu_maps)'");
 		break;
 	case COMPLETES_PID:
 		printf(" -f -a '(__fish_complete_pids)'");
@@ -242,6 +302,8 @@ static void fish_command(const struct command *c)
 static void print_fish(void)
 {
 	printf("# fish completion of brumate; made from its command table\n"
+	       "function __brumate_jobs\n\t" PRINT_JOBS "\nend\n"
+	       "function __brumate_gpu_maps\n\t" PRINT_GPU_MAPS "\nend\n"
 	       "complete -c brumate -s h -l help -d 'show help'\n");
 	for (size_t i = 0; i < n_commands; i++)
 		fish_command(&commands[i]);

@@ -3,10 +3,15 @@
 """What a person sees at a terminal of operations and of jobs."""
 
 import os
+import pty
 import re
+import select
+import shutil
+import subprocess
 import sys
+import time
 
-from cases import EXIT_USAGE, at_terminal, case, expect, main
+from cases import EXIT_USAGE, Skipped, at_terminal, case, expect, main, run
 
 TIME = r"(<1 ms|\d+ ms|[\d.]+ s|\d+m\d+s)"
 SIZE = r"[\d.]+ ([KMG]i)?B"
@@ -103,6 +108,90 @@ def all_jobs_or_the_latest(bed):
     bed.ok("checkpoint", "--all", "--every", "0")
     expect(bed.ok("kill", "--latest").out == f"{jobs[2]}\n" and listed("running", "running", "exited"), "kill --latest")
     expect(bed.ok("kill", "--all").out.split() == jobs[:2] and listed(*["exited"] * 3), "kill --all")
+
+
+# What of a command line is offered, by a shell that joins no words of its own at "=".
+OFFERED = (("susp", "suspend"), ("suspend tr", "train"), ("restore week", "weekend"), ("prune --job t", "train"),
+           ("kill --signal SE", "SEGV"), ("kill -s TTI", "TTIN"),
+           ("resume --gpu-map 0=", "0=1"), ("restore --gpu-map 0=1,1=", "0=1,1=0"), ("completion f", "fish"))
+
+
+def with_completion(bed, shell, name):
+    """What a shell needs to find brumate, and its script in a directory for it."""
+    if not shutil.which(shell):
+        raise Skipped(f"{shell} is not installed")
+    job, _ = bed.counter(name="train", mib=16)
+    bed.ok("checkpoint", job, "--leave-running", "--name", "weekend")
+    folder = os.path.join(bed.dir, "completion")
+    os.mkdir(folder)
+    with open(os.path.join(folder, name), "w", encoding="utf-8") as script:
+        script.write(bed.ok("completion", shell).out)
+    return folder, bed.command_env() | {"PATH": os.path.dirname(bed.brumate) + ":" + os.environ["PATH"],
+                                        "HOME": folder, "TERM": "dumb"}
+
+
+@case
+def completion_in_bash(bed):
+    """A real bash reads the script and completes by it."""
+    folder, env = with_completion(bed, "bash", "brumate")
+
+    def offered(*words):
+        script = """. ./brumate; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _brumate; echo "${COMPREPLY[@]}\""""
+        done = run(["bash", "-c", script, "bash", "brumate", *words], env=env, cwd=folder)
+        expect(done.code == 0 and not done.err, f"{words}: {done.why()}")
+        return done.out.strip()
+
+    for line, meant in OFFERED:
+        words = re.split(r"(=)| ", line) if "=" in line else line.split(" ")
+        words = [word for word in words if word is not None]
+        if words[-2:] == ["=", ""]:
+            words.pop()
+        last = meant.rpartition("=")[2] if "=" in line else meant
+        expect(offered(*words) == last, f"{words}: {offered(*words)}")
+    job = bed.ok("ps", "-q").out.strip()
+    for line, meant in (("suspend " + job[:6], job), ("kill --signal US", "USR1 USR2"), ("resume --gpu-map ", "0=1 1=0"),
+                        ("resume --gpu-map = 1", "1=0"), ("kill --signal = TTI", "TTIN"), ("kill --la", "--latest")):
+        expect(offered(*line.split(" ")) == meant, f"{line}: {offered(*line.split(' '))}")
+
+
+@case
+def completion_in_fish(bed):
+    folder, env = with_completion(bed, "fish", "brumate.fish")
+    done = run(["fish", "--no-config", "-c", "source brumate.fish; for line in $argv; complete -C $line; end"] +
+               ["brumate " + line for line, _ in OFFERED], env=env, cwd=folder)
+    offered = [row.split("\t")[0] for row in done.out.splitlines()]
+    expect(done.code == 0 and not done.err and offered == [meant for _, meant in OFFERED], done.why() + done.out)
+
+
+@case
+def completion_in_zsh(bed):
+    """Somebody types at a zsh, with the Tab key at the end of each line."""
+    folder, env = with_completion(bed, "zsh", "_brumate")
+    ours, theirs = pty.openpty()
+    zsh = subprocess.Popen(["zsh", "-f", "-i"], env=env, cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs,
+                           start_new_session=True)
+    os.close(theirs)
+    shown = ""
+
+    def typed(line, until):
+        nonlocal shown
+        os.write(ours, line.encode())
+        deadline, start = time.monotonic() + 60, len(shown)
+        while until not in shown[start:]:
+            left = max(deadline - time.monotonic(), 0)
+            expect(select.select([ours], [], [], left)[0], f"{line!r}: no {until!r}: {shown[start:]!r}")
+            shown += os.read(ours, 4096).decode()
+
+    try:
+        typed("shown() { print -r -- \"<${(j:|:)@}>\" }; PS1=; unsetopt zle_bracketed_paste beep; fpath=($PWD $fpath); "
+              "autoload -U compinit; compinit -u -D; compdef _brumate shown; shown is ready\r", "<is|ready>")
+        for line, meant in OFFERED:
+            words = line.split(" ")
+            typed("shown " + line + "\t\r", f"<{'|'.join(words[:-1] + [meant])}>")
+    finally:
+        zsh.kill()
+        zsh.wait()
+        os.close(ours)
 
 
 @case
