@@ -64,6 +64,7 @@ enum option_id {
 	OPT_NAMES,
 	OPT_SINCE,
 	OPT_TAIL,
+	OPT_SELF,
 	OPT__MAX,
 };
 

@@ -214,8 +214,35 @@ static int checkpoint_one(const struct invocation *in, struct brumate_error *err
 	return r < 0 ? r : print_outcome(in, reply, "checkpoint", err);
 }
 
+/* The job of this process: what is printed says where it can be seen how it went. */
+static int checkpoint_self(const struct invocation *in, struct brumate_error *err)
+{
+	auto_json json_t *p = json_pack("{s:b}", "self", 1), *reply = NULL;
+	int r = p ? add_request(p, in, REQUEST_CHECKPOINT, err) : -ENOMEM;
+
+	if (in->n_operands || in->values[OPT_PID] || in->values[OPT_ALL] ||
+	    in->values[OPT_LATEST] || in->values[OPT_EVERY])
+		return brumate_fail(err, EINVAL,
+				    "checkpoint: --self goes with no job, and not with --every");
+	if (r == 0)
+		r = add_string(p, "name", in->values[OPT_NAME], err);
+	if (r == 0)
+		r = add_path(p, "dir", in->values[OPT_DIR], err);
+	if (r == 0)
+		r = client_ask("Checkpoint", p, &reply, err);
+	if (r < 0)
+		return r;
+	json_t *asked = json_object_get(reply, "asked");
+	if (wants_json(in))
+		return print_json(asked, err);
+	puts(text_of(asked, "checkpoint"));
+	return 0;
+}
+
 int verb_checkpoint(const struct invocation *in, struct brumate_error *err)
 {
+	if (in->values[OPT_SELF])
+		return checkpoint_self(in, err);
 	if (in->values[OPT_NAME] && (in->n_operands > 1 || in->values[OPT_ALL]))
 		return brumate_fail(err, EINVAL, "checkpoint: --name goes with one job");
 	return operate_each(in, "running suspended", checkpoint_one, err);

@@ -7,6 +7,7 @@
  *	job.json.spare  room for the next record, where the disk is full
  *	last.json   the summary of its last operation
  *	counts.json what its operations came to (counts.h)
+ *	asked       how the last checkpoint went that a member asked for, as the text of a symbolic link
  *	shim.sock   socket of its shim, shim.lock flock'ed while one lives, keeper.lock while a keeper does
  *
  * The record is written by the job's shim alone (and by its creator before there is one); anybody

@@ -19,6 +19,21 @@
 #include "client/broker.h"
 #include "job/request.h"
 
+/* The job that the caller is a process of. Its shim waits for the end of whoever asks it, so that only the command can
+ * ask for itself. */
+static int find_own(struct job *ret, const struct service_call *call, struct brumate_error *err)
+{
+	if (call->pid != getpid())
+		return wire_fail_parameter(err, "self", "is for the brumate command alone");
+	int r = job_find_by_pid(ret, call->pid, NULL);
+	if (r == -ENOENT) {
+		brumate_fail(err, ESRCH, "this process is not of a job");
+		brumate_hint(err, "start its program with `brumate run`");
+		return -ESRCH;
+	}
+	return r < 0 ? brumate_fail(err, -r, "the job of this process: %m") : 0;
+}
+
 /* The job that "job" or "pid" means, for a request that has been checked then. A process of none is taken in
  * (@ret_new), unless it is to be resumed. */
 static int find_target(struct job *ret, bool *ret_new, const struct service_call *call,
@@ -26,7 +41,7 @@ static int find_target(struct job *ret, bool *ret_new, const struct service_call
 {
 	const char *word;
 	int64_t pid = 0;
-	bool simulated;
+	bool simulated, self = false;
 	int r = request_check(parameters, where, err);
 
 	if (r == 0)
@@ -35,8 +50,14 @@ static int find_target(struct job *ret, bool *ret_new, const struct service_call
 		r = wire_get_int(parameters, "pid", 1, INT_MAX, &pid, err);
 	if (r == 0)
 		r = get_simulated(parameters, &simulated, err);
+	if (r == 0 && where == REQUEST_CHECKPOINT)
+		r = wire_get_bool(parameters, "self", &self, err);
 	if (r < 0)
 		return r;
+	if (self)
+		return word || pid
+			       ? wire_fail_parameter(err, "self", "goes with neither job nor pid")
+			       : find_own(ret, call, err);
 	if (!word == !pid)
 		return wire_fail_parameter(err, "job", "want either job or pid");
 	if (word)
@@ -165,6 +186,9 @@ int service_checkpoint(const struct service_call *call, json_t *parameters, json
 		r = choose_id(id, &j, dir, name, err);
 	if (r == 0)
 		r = make_request(&request, parameters, REQUEST_CHECKPOINT, j.simulated, err);
+	if (r == 0 && json_is_true(json_object_get(parameters, "self")) &&
+	    json_object_set_new(request, "self", json_true()) < 0)
+		r = brumate_fail(err, ENOMEM, "%m");
 	if (r == 0 && (json_object_set_new(request, "id", json_string(id)) < 0 ||
 		       json_object_set_new(request, "dir", json_string(dir)) < 0))
 		r = brumate_fail(err, ENOMEM, "%m");

@@ -308,6 +308,7 @@ static void say_ready(int *fd)
 static void recover(struct shim *s)
 {
 	mend_job(s, "recover");
+	asked_recover(&s->job);
 	pthread_mutex_lock(&s->lock);
 	shim_settle(s);
 	pthread_mutex_unlock(&s->lock);

@@ -173,7 +173,13 @@ static int method_resume(void *arg, struct wire_call_context *call, json_t *para
 static int method_checkpoint(void *arg, struct wire_call_context *call, json_t *parameters,
 			     struct brumate_error *err)
 {
-	return operate(arg, &checkpoint_operation, call, parameters, err);
+	bool self = false;
+	int r = wire_get_bool(parameters, "self", &self, err);
+
+	if (r < 0)
+		return r;
+	return self ? asked_checkpoint(arg, call, parameters, err)
+		    : operate(arg, &checkpoint_operation, call, parameters, err);
 }
 
 static int method_restore(void *arg, struct wire_call_context *call, json_t *parameters,

@@ -115,6 +115,16 @@ int keep_run(const char *dir);
 /** The exit code that a wait status comes to: 128+N after signal N. */
 int spawn_exit_code(int status);
 
+/* ---- what a member asks for, asked.c ---- */
+
+/** Checkpoint with "self": answers the member of the job that calls, and makes the checkpoint when its process has
+ * gone. How that went is in the link "asked" of the job's directory: "ID ERRNO TEXT". */
+int asked_checkpoint(struct shim *s, struct wire_call_context *call, json_t *parameters,
+		     struct brumate_error *err);
+
+/** Tells a member that waits for a checkpoint of a shim that has died. */
+void asked_recover(const struct job *job);
+
 /* ---- what is tried again, mend.c ---- */
 
 /** Puts right what a predecessor, or an operation whose undo failed, has left half done, as the operation that has
