@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: MIT
+"""Jobs, seen and driven from outside."""
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Union
+
+from ._command import BrumateError, ask, run
+
+Seconds = Union[int, float]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What an operation came to. ``raw`` has all that brumate says of it."""
+
+    operation: str
+    job: str
+    checkpoint: Optional[str]
+    path: Optional[str]
+    seconds: float
+    downtime_s: float
+    raw: Mapping[str, Any]
+
+
+def _summary(reply: Mapping[str, Any]) -> Summary:
+    s = reply["summary"]
+    return Summary(s["operation"], s["job"], s.get("checkpoint"), s.get("path"), s["seconds"], s["downtime_s"], s)
+
+
+def duration(seconds: Seconds) -> str:
+    """A time as options of brumate take it."""
+    return f"{max(1, round(seconds * 1000))}ms"
+
+
+def checkpoint_options(leave_running: bool, name: Optional[str], directory: Optional[str],
+                       timeout: Optional[Seconds]) -> List[str]:
+    """The options of ``brumate checkpoint`` for these arguments."""
+    options = ["--leave-running"] if leave_running else []
+    if name is not None:
+        options += ["--name", name]
+    if directory is not None:
+        options += ["--dir", directory]
+    if timeout is not None:
+        options += ["--timeout", duration(timeout)]
+    return options
+
+
+class Job:
+    """A job by its name, its id or an unambiguous beginning of it.
+
+    Nothing is asked until it has to be: a job that is not there is found out by the first call.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Job({self.name!r})"
+
+    @classmethod
+    def run(cls, argv: Sequence[str], name: Optional[str] = None) -> "Job":
+        """Starts a command as a job, in the background."""
+        options = [] if name is None else ["--name", name]
+        return cls(run("run", *options, "--", *argv).strip())
+
+    def describe(self) -> Dict[str, Any]:
+        """All that brumate knows of the job, as the type Job of its varlink interface."""
+        job = ask("inspect", "--job", self.name)["job"]
+        if not isinstance(job, dict):
+            raise BrumateError(f"{self.name} is no job")
+        return job
+
+    @property
+    def state(self) -> str:
+        """running, suspended, checkpointed, exited …"""
+        return str(self.describe()["state"])
+
+    def suspend(self, timeout: Optional[Seconds] = None) -> Summary:
+        """Takes the job off its GPUs; its device memory is kept in host memory."""
+        return _summary(ask("suspend", self.name, *checkpoint_options(False, None, None, timeout)))
+
+    def resume(self, timeout: Optional[Seconds] = None) -> Summary:
+        """Brings a suspended job back to its GPUs."""
+        return _summary(ask("resume", self.name, *checkpoint_options(False, None, None, timeout)))
+
+    def checkpoint(self, leave_running: bool = False, name: Optional[str] = None, directory: Optional[str] = None,
+                   timeout: Optional[Seconds] = None) -> Summary:
+        """Saves the job to disk, and ends it unless it is to be left running. ``name``: of the checkpoint."""
+        return _summary(ask("checkpoint", self.name, *checkpoint_options(leave_running, name, directory, timeout)))
+
+    def restore(self, timeout: Optional[Seconds] = None) -> Summary:
+        """Brings the job back from its latest checkpoint."""
+        return _summary(ask("restore", "--job", self.name, *checkpoint_options(False, None, None, timeout)))
+
+    def kill(self) -> None:
+        """Ends the job: SIGTERM first, SIGKILL after a while."""
+        run("kill", self.name)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[Summary]:
+        """The GPUs of the job are free inside: it is suspended before and resumed after, whatever happens there."""
+        summary = self.suspend()
+        try:
+            yield summary
+        finally:
+            self.resume()
+
+
+def jobs() -> List[Job]:
+    """All jobs of this user, the oldest first."""
+    return [Job(job["id"]) for job in ask("ps")["jobs"]]

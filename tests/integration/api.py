@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Programs as users: the Python package, and programs that ask to be saved themselves."""
+
+import os
+import subprocess
+import sys
+
+from cases import Skipped, case, expect, main, run, wait_until
+
+HERE = os.path.dirname(os.path.realpath(__file__))
+PYTHON = os.path.join(HERE, "..", "..", "python")
+
+ITSELF = """
+import sys, threading
+import brumate
+
+out = open(sys.argv[1], "a", buffering=1)
+
+@brumate.on_checkpoint
+def before():
+    print("before", file=out)
+
+@brumate.on_restore
+def after():
+    print("after", file=out)
+
+print("restored" if brumate.checkpoint(leave_running=sys.argv[2] == "on", name=sys.argv[3]) else "goes on", file=out)
+threading.Event().wait()
+"""
+
+DRIVER = """
+import sys, brumate
+job = brumate.Job(sys.argv[1])
+assert job.state == "running", job.state
+with job.paused() as summary:
+    assert summary.operation == "suspend" and summary.seconds > 0, summary
+    assert job.state == "suspended", job.state
+assert job.state == "running", job.state
+assert [j.name for j in brumate.jobs()] == [job.describe()["id"]]
+made = job.checkpoint(name="by-python", timeout=300)
+assert made.checkpoint == "by-python" and job.state == "checkpointed", made
+assert job.restore().operation == "restore" and job.state == "running"
+try:
+    with job.paused():
+        raise KeyError("in the middle")
+except KeyError:
+    assert job.state == "running", job.state
+try:
+    brumate.Job("nosuch").suspend()
+except brumate.BrumateError as error:
+    assert error.exit_code == 3 and "nosuch" in error.text and error.hint, vars(error)
+else:
+    raise AssertionError("a job that is not there is suspended")
+"""
+
+
+def environment(bed, **more):
+    return {**bed.command_env(), "PYTHONPATH": PYTHON, "PYTHONDONTWRITEBYTECODE": "1", "BRUMATE_COMMAND": bed.brumate, **more}
+
+
+def python(bed, program, *arguments, **more):
+    return run([sys.executable, "-c", program, *arguments], env=environment(bed, **more))
+
+
+def lines(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def started(bed, mode):
+    """A program that asks for a checkpoint called own: (job, its output)."""
+    out = os.path.join(bed.dir, "out")
+    job = bed.run([sys.executable, "-c", ITSELF, out, mode, "own"],
+                  env={"PYTHONPATH": PYTHON, "PYTHONDONTWRITEBYTECODE": "1", "BRUMATE_COMMAND": bed.brumate})
+    return job, out
+
+
+def wait_for(path, wanted):
+    wait_until(lambda: lines(path) == wanted, f"the program to say {wanted}", 60)
+
+
+@case
+def python_drives_a_job(bed):
+    job, log = bed.counter(mib=16)
+    result = python(bed, DRIVER, job)
+    expect(result.code == 0, result.why())
+    bed.expect_whole(job, log)
+
+
+@case
+def python_saves_itself_and_goes_on(bed):
+    job, out = started(bed, "on")
+    wait_for(out, ["before", "goes on"])
+    bed.expect_state(job, "running")
+    bed.ok("kill", job)
+    bed.ok("restore", "own")
+    wait_for(out, ["before", "goes on", "after", "restored"])
+
+
+@case
+def python_saves_itself_and_ends(bed):
+    job, out = started(bed, "end")
+    bed.wait_state(job, ("checkpointed",))
+    expect(lines(out) == ["before"], f"{lines(out)}")
+    bed.ok("restore", job)
+    wait_for(out, ["before", "after", "restored"])
+
+
+@case
+def python_is_told_why_not(bed):
+    """No job, no command, and a checkpoint that fails: an exception each, and the program runs on."""
+    ask = "import brumate\ntry:\n    brumate.checkpoint()\nexcept brumate.BrumateError as e:\n    print(e.exit_code, e)"
+    result = python(bed, ask)
+    expect(result.code == 0 and "3 this process is not of a job (start its program" in result.out, result.why() + result.out)
+    result = python(bed, ask, BRUMATE_COMMAND="/nonexistent/brumate")
+    expect(result.code == 0 and "install brumate" in result.out, result.why() + result.out)
+    bed.fault("checkpoint.criu.begin", "error:5")
+    out = os.path.join(bed.dir, "out")
+    program = ask + "\nimport threading; threading.Event().wait()"
+    job = bed.run([sys.executable, "-u", "-c", f"import sys; sys.stdout = open({out!r}, 'w', buffering=1)\n" + program],
+                  env={"PYTHONPATH": PYTHON, "PYTHONDONTWRITEBYTECODE": "1", "BRUMATE_COMMAND": bed.brumate})
+    wait_until(lambda: lines(out), "the program to be told", 60)
+    expect("checkpoint" in lines(out)[0] and not bed.checkpoints(), f"{lines(out)}")
+    bed.expect_state(job, "running")
+
+
+@case
+def python_package_installs(bed):
+    """By pip, without a network."""
+    if run([sys.executable, "-m", "pip", "--version"]).code:
+        raise Skipped("there is no pip")
+    place = os.path.join(bed.dir, "installed")
+    result = run([sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-cache-dir",
+                  "--disable-pip-version-check", "--no-build-isolation", "--target", place, PYTHON])
+    expect(result.code == 0, result.why())
+    shown = subprocess.run([sys.executable, "-c", "import brumate; print(brumate.__file__, brumate.version())"],
+                           env={**environment(bed), "PYTHONPATH": place}, stdout=subprocess.PIPE, text=True, check=True)
+    expect(shown.stdout.startswith(place), shown.stdout)
+
+
+main()
