@@ -317,6 +317,10 @@ static const struct option_spec prune_options[] = {
 	FORMAT,
 	END,
 };
+static const struct option_spec pin_options[] = {
+	DIR("look for it in DIR instead of the default place"),
+	END,
+};
 static const struct option_spec gc_options[] = {
 	DIR("sweep DIR instead of the default place"),
 	END,
@@ -440,6 +444,10 @@ const struct command commands[] = {
 	  1, false, COMPLETES_NOTHING, NULL, pull_options, verb_pull },
 	{ "prune", NULL, "", "remove old checkpoints by a rule", 0, 0, false, COMPLETES_NOTHING,
 	  NULL, prune_options, verb_prune },
+	{ "pin", NULL, "CHECKPOINT...", "keep checkpoints from being removed", 1, -1, false,
+	  COMPLETES_CHECKPOINT, NULL, pin_options, verb_pin },
+	{ "unpin", NULL, "CHECKPOINT...", "let pinned checkpoints be removed again", 1, -1, false,
+	  COMPLETES_CHECKPOINT, NULL, pin_options, verb_unpin },
 	{ "gc", NULL, "", "remove what interrupted checkpoints left", 0, 0, false,
 	  COMPLETES_NOTHING, NULL, gc_options, verb_gc },
 	{ "doctor", NULL, "", "check this machine, or whether a job can be checkpointed", 0, 0,

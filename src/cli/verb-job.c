@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* `brumate run`, `kill`, `rm`, `manage` and `release`: jobs begin and end. */
+/* `brumate run`, `kill`, `rm`, `pin`, `unpin`, `manage` and `release`: jobs begin and end, and what is removed. */
 #include "cli/arguments.h"
 #include "cli/client.h"
 #include "cli/follow.h"
@@ -237,6 +237,33 @@ int verb_rm(const struct invocation *in, struct brumate_error *err)
 	if (r == 0)
 		r = add_path(parameters, "dir", in->values[OPT_DIR], err);
 	return r < 0 ? r : for_each_operand(in, remove_one, parameters, err);
+}
+
+static int pin_one(const struct invocation *in, json_t *parameters, const char *word,
+		   struct brumate_error *err)
+{
+	auto_json json_t *reply = NULL;
+	int r = add_string(parameters, "checkpoint", word, err);
+
+	if (r == 0)
+		r = client_ask(in->command->run == verb_pin ? "Pin" : "Unpin", parameters, &reply,
+			       err);
+	if (r == 0)
+		puts(text_of(reply, "checkpoint"));
+	return r;
+}
+
+int verb_pin(const struct invocation *in, struct brumate_error *err)
+{
+	auto_json json_t *parameters = json_object();
+	int r = add_path(parameters, "dir", in->values[OPT_DIR], err);
+
+	return r < 0 ? r : for_each_operand(in, pin_one, parameters, err);
+}
+
+int verb_unpin(const struct invocation *in, struct brumate_error *err)
+{
+	return verb_pin(in, err);
 }
 
 static int release_job(const struct invocation *in, json_t *parameters, const char *word,

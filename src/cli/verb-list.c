@@ -165,9 +165,20 @@ static void add_bytes_cell(struct table *t, json_t *value)
 	table_add(t, size);
 }
 
+/* What its state is marked with, or NULL. */
+static const char *checkpoint_marks(json_t *o)
+{
+	bool pinned = json_is_true(json_object_get(o, "pinned"));
+
+	if (json_is_true(json_object_get(o, "simulated")))
+		return pinned ? "simulated, pinned" : "simulated";
+	return pinned ? "pinned" : NULL;
+}
+
 static void add_checkpoint_row(struct table *t, json_t *o)
 {
-	const char *error = cell_of(o, "error");
+	const char *error = cell_of(o, "error"), *marks = checkpoint_marks(o);
+	char state[1024];
 
 	table_add(t, cell_of(o, "id"));
 	table_add(t, cell_of(o, "job"));
@@ -178,9 +189,9 @@ static void add_checkpoint_row(struct table *t, json_t *o)
 	add_bytes_cell(t, json_object_get(o, "shared_bytes"));
 	add_number_cell(t, o, "processes");
 	add_number_cell(t, o, "gpus");
-	table_add(t, error					     ? error
-		     : json_is_true(json_object_get(o, "simulated")) ? "ok (simulated)"
-								     : "ok");
+	snprintf(state, sizeof(state), "%s%s%s%s", error ? error : "ok", marks ? " (" : "",
+		 marks ? marks : "", marks ? ")" : "");
+	table_add(t, state);
 }
 
 static int print_list(const struct invocation *in, json_t *reply, const char *key, struct table *t,

@@ -47,6 +47,14 @@ static json_t *describe_checkpoint(const struct store_image *i, struct usage_see
 			 (json_int_t)m->n_processes, "simulated", m->job.simulated);
 }
 
+/* Where it cannot be told whether it is pinned, nothing is said. */
+static int add_pinned(json_t *o, const char *dir, const char *id)
+{
+	int r = store_pinned(dir, id, NULL);
+
+	return r < 0 ? 0 : json_object_set_new(o, "pinned", json_boolean(r));
+}
+
 static json_t *describe_damaged(const char *dir, const char *id, const struct brumate_error *why)
 {
 	auto_free char *path = path_format("%s/%s", dir, id);
@@ -61,8 +69,9 @@ static void list_checkpoint(void *arg, const char *id, const struct store_image 
 			    const struct brumate_error *why)
 {
 	struct listing *l = arg;
-	json_t *o = i ? describe_checkpoint(i, &l->seen) : describe_damaged(l->dir, id, why);
-	if (json_array_append_new(l->checkpoints, o) < 0)
+	auto_json json_t *o =
+		i ? describe_checkpoint(i, &l->seen) : describe_damaged(l->dir, id, why);
+	if (add_pinned(o, l->dir, id) < 0 || json_array_append(l->checkpoints, o) < 0)
 		l->failed = true;
 }
 
@@ -468,7 +477,70 @@ int service_diff(const struct service_call *call, json_t *parameters, json_t **r
 	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
 }
 
-/* ---- Prune and Sweep ---- */
+/* ---- Pin, Unpin, Prune and Sweep ---- */
+
+/* Says in @ret (owned) which checkpoint is meant: one that is damaged too, by its whole id. */
+static int get_checkpoint(char **ret, const char *dir, const char *word, struct brumate_error *err)
+{
+	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
+
+	if (strchr(word, '/'))
+		return brumate_fail(err, EINVAL, "%s: want an id; say where it is with --dir",
+				    word);
+	int r = access_image(&image, dir, word, err);
+	if (r < 0 && r != -EBADMSG && r != -EPROTONOSUPPORT)
+		return r;
+	*ret = strdup(r < 0 ? word : image.manifest.id);
+	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+}
+
+static int answer_checkpoint(json_t **ret, const char *id, struct brumate_error *err)
+{
+	*ret = json_pack("{s:s}", "checkpoint", id);
+	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+}
+
+int service_pin(const struct service_call *call, json_t *parameters, json_t **ret,
+		struct brumate_error *err)
+{
+	auto_free char *dir = NULL, *id = NULL;
+	const char *word;
+	int r = wire_need_string(parameters, "checkpoint", &word, err);
+
+	(void)call;
+	if (r == 0)
+		r = access_store_there(&dir, parameters, err);
+	if (r == 0)
+		r = get_checkpoint(&id, dir, word, err);
+	if (r == 0)
+		r = store_pin(dir, id, err);
+	return r < 0 ? r : answer_checkpoint(ret, id, err);
+}
+
+/* The name of a job means another checkpoint from time to time, and what is let go may be removed. */
+int service_unpin(const struct service_call *call, json_t *parameters, json_t **ret,
+		  struct brumate_error *err)
+{
+	auto_free char *dir = NULL, *id = NULL;
+	const char *word;
+	int r = wire_need_string(parameters, "checkpoint", &word, err);
+
+	(void)call;
+	if (r == 0)
+		r = access_store_there(&dir, parameters, err);
+	if (r == 0)
+		r = get_checkpoint(&id, dir, word, err);
+	if (r == 0 && strcmp(id, word)) {
+		brumate_fail(err, EINVAL, "%s: want the whole id of a checkpoint", word);
+		brumate_hint(err, "did you mean %s?", id);
+		return -EINVAL;
+	}
+	if (r == 0)
+		r = store_unpin(dir, id, err);
+	return r < 0 ? r : answer_checkpoint(ret, id, err);
+}
+
+/* The rule of Prune. */
 
 struct pruning {
 	const char *dir;

@@ -863,7 +863,9 @@ static int remove_checkpoint(struct removal *what, const char *dir, const char *
 	snprintf(what->id, sizeof(what->id), "%s", word);
 	snprintf(what->job, sizeof(what->job), "%s", m->job.id);
 	snprintf(what->job_name, sizeof(what->job_name), "%s", m->job.name);
-	r = release_checkpoint(what, path, err);
+	r = store_refuse_pinned(dir, word, err);
+	if (r == 0)
+		r = release_checkpoint(what, path, err);
 	return r < 0 || what->dry_run ? r : store_remove(dir, word, err);
 }
 

@@ -48,6 +48,8 @@ typedef int (*service_method_fn)(const struct service_call *call, json_t *parame
 	X(Inspect, service_inspect)                      \
 	X(Verify, service_verify)                        \
 	X(Diff, service_diff)                            \
+	X(Pin, service_pin)                              \
+	X(Unpin, service_unpin)                          \
 	X(Prune, service_prune)                          \
 	X(Sweep, service_sweep)                          \
 	X(Export, service_export)                        \

@@ -2,8 +2,8 @@
 /*
  * Names in a store, and loading one of its checkpoints, for the other files of this layer.
  *
- * "ID" is a checkpoint, ".ID.partial" one being written, ".ID.removed-PID-N" one being removed. Everything else
- * in the directory is not ours and never touched.
+ * "ID" is a checkpoint, ".ID.partial" one being written, ".ID.removed-PID-N" one being removed, ".ID.pinned" says that
+ * "ID" is pinned. Everything else in the directory is not ours and never touched.
  */
 #pragma once
 
@@ -41,3 +41,15 @@ int image_load(struct store_image *ret, int store_fd, const char *store, const c
  * without locks goes without. -EBUSY: it is being removed just now.
  */
 int image_hold(const struct store_image *i);
+
+/** Length of the ID in the name of a mark of a pinned checkpoint; 0 for any other name. */
+size_t pin_mark_id_len(const char *name);
+
+/** Whether the checkpoint is pinned: 1 or 0, or -errno where that cannot be told. */
+int pin_look(int store_fd, const char *id);
+
+/** Refuses (-EBUSY) a checkpoint that is pinned, and one of which that cannot be told. */
+int pin_refuse(int store_fd, const char *id, struct brumate_error *err);
+
+/** Removes the mark of a checkpoint that is gone. 0 or -errno; -EBUSY: it is there. */
+int pin_sweep(int store_fd, const char *mark);

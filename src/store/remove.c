@@ -59,9 +59,13 @@ static int hide_and_remove(int store_fd, const char *dir, const char *name,
 	}
 	if (fd == -ENOENT)
 		return names_fail_unknown(err, dir, name);
+	/* Who pins it takes the lock, too. */
+	int r = pin_refuse(store_fd, name, err);
+	if (r < 0)
+		return r;
 	/* Locks may be missing (network file systems); other failures show in the rename. */
 	hidden_name(hidden, name, strlen(name));
-	int r = call_rename(store_fd, name, hidden);
+	r = call_rename(store_fd, name, hidden);
 	if (r == -ENOENT)
 		return names_fail_unknown(err, dir, name);
 	if (r == 0)
@@ -112,6 +116,16 @@ static int sweep_leftover(int store_fd, const char *name)
 	return call_remove_tree(store_fd, hidden);
 }
 
+static bool is_mark(const char *name)
+{
+	return pin_mark_id_len(name) > 0;
+}
+
+static bool is_to_sweep(const char *name)
+{
+	return names_is_leftover(name) || is_mark(name);
+}
+
 int store_sweep(const char *dir)
 {
 	auto_(dir_names_fini) struct dir_names all = DIR_NAMES_EMPTY;
@@ -120,12 +134,15 @@ int store_sweep(const char *dir)
 
 	if (store_fd < 0)
 		return store_fd == -ENOENT ? 0 : store_fd;
-	int r = dir_names_list(&all, store_fd, names_is_leftover);
+	int r = dir_names_list(&all, store_fd, is_to_sweep);
 	if (r < 0)
 		return r;
-	for (size_t i = 0; i < all.n; i++)
-		if (sweep_leftover(store_fd, all.ids[i]) == 0)
+	for (size_t i = 0; i < all.n; i++) {
+		const char *name = all.ids[i];
+
+		if ((is_mark(name) ? pin_sweep : sweep_leftover)(store_fd, name) == 0)
 			swept++;
+	}
 	return swept;
 }
 
@@ -198,6 +215,7 @@ struct candidate {
 
 struct search {
 	const struct store_prune *prune;
+	const char *dir;
 	struct candidate *found;
 	size_t n;
 	bool no_memory;
@@ -237,6 +255,11 @@ static void consider_candidate(void *arg, const char *id, const struct store_ima
 		return;
 	}
 	if (!is_of_job(&i->manifest, p->job))
+		return;
+	int pinned = store_pinned(s->dir, id, &err);
+	if (pinned < 0 && p->tell)
+		p->tell(p->arg, STORE_PRUNE_KEPT, id, err.text);
+	if (pinned)
 		return;
 	if (store_check(i, &err) < 0) {
 		if (p->tell)
@@ -282,7 +305,7 @@ static int prune_found(const char *dir, const struct store_prune *p, const struc
 
 int store_prune(const char *dir, const struct store_prune *p, struct brumate_error *err)
 {
-	struct search s = { .prune = p };
+	struct search s = { .prune = p, .dir = dir };
 
 	if (!p->rule.keep_last && !p->rule.keep_within_ms)
 		return brumate_fail(err, EINVAL, "want to know what to keep");

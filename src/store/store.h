@@ -183,8 +183,23 @@ int store_list(const char *dir,
  * all manifests. */
 uint64_t store_newest_sequence(const char *dir, const char *job);
 
+/**
+ * Pins a checkpoint, damaged or not, by its whole id: nobody removes it until store_unpin(). To pin twice is no more
+ * than once. Errors to act on: -ENOENT, -EBUSY (it is being removed), -EACCES (of another user).
+ */
+int store_pin(const char *dir, const char *id, struct brumate_error *err);
+
+/** Lets a checkpoint go again; one that is not pinned is no error. Errors to act on: -ENOENT, -EACCES. */
+int store_unpin(const char *dir, const char *id, struct brumate_error *err);
+
+/** Whether a checkpoint is pinned: 1 or 0; <0 where that cannot be told, which is not "no". */
+int store_pinned(const char *dir, const char *id, struct brumate_error *err);
+
+/** Refuses (-EBUSY) a checkpoint that is pinned. Errors to act on: -ENOENT. */
+int store_refuse_pinned(const char *dir, const char *id, struct brumate_error *err);
+
 /** Removes a checkpoint, damaged or not, by its whole id: renamed out of sight first, so that half of one is never
- * seen. Errors to act on: -ENOENT, -EBUSY (being written or restored), -EACCES. */
+ * seen. Errors to act on: -ENOENT, -EBUSY (being written or restored, or pinned), -EACCES. */
 int store_remove(const char *dir, const char *id, struct brumate_error *err);
 
 enum store_pruned {
@@ -203,7 +218,7 @@ struct store_prune {
 	void *arg;
 };
 
-/** Removes what a rule lets go. Returns how many; -EINVAL (a rule that keeps nothing), what
+/** Removes what a rule lets go. What is pinned stays and does not count. Returns how many; -EINVAL (a rule that keeps nothing), what
  * store_list() returns. */
 int store_prune(const char *dir, const struct store_prune *p, struct brumate_error *err);
 
@@ -233,7 +248,8 @@ int store_import(char ret_id[static MANIFEST_ID_BYTES], const char *dir,
 		 const struct authority *authority, store_read_fn read, void *read_arg,
 		 store_progress_fn progress, void *arg, struct brumate_error *err);
 
-/** Removes partial checkpoints of @dir whose writer is dead, and what is left of removed ones. Returns
+/** Removes partial checkpoints of @dir whose writer is dead, what is left of removed ones, and pins of those that are
+ * gone. Returns
  * how many, or -errno. Where the file system has no locks (some network ones), none is removed. */
 int store_sweep(const char *dir);
 

@@ -92,5 +92,34 @@ def a_terminal_is_asked(bed):
     expect(bed.checkpoints() == ["three"], f"{bed.checkpoints()}")
 
 
+@case
+def what_is_pinned_stays(bed):
+    def mark(checkpoint):
+        return os.path.join(bed.store(), f".{checkpoint}.pinned")
+
+    job, _ = saved(bed, "one", "two", "three", "four")
+    expect(bed.ok("pin", "one").out == "one\n" and bed.ok("pin", "one").out == "one\n", "pinned, and once more")
+    refused = bed.refused(6, "checkpoint one: pinned", "rm", "one")
+    expect("brumate unpin one" in refused.err, refused.why())
+    code, shown = at_terminal(bed, "y", "rm", "one")
+    expect(code == 6 and "[y/N]" not in shown, f"asks what it then refuses: {code}: {shown}")
+    rows = {row["id"]: row["pinned"] for row in bed.ok("ls", "--format", "json").json()["checkpoints"]}
+    expect(rows == {"one": True, "two": False, "three": False, "four": False}, f"{rows}")
+    expect("pinned)" in next(row for row in bed.ok("ls").out.splitlines() if row.startswith("one ")), "not in the table")
+    bed.ok("verify", "one")
+    expect(bed.ok("prune", "--keep-last", "2").out == "two\n", "one counts, or is gone")
+    expect(bed.ok("gc").out == "0\n" and bed.checkpoints() == ["one", "three", "four"], f"{bed.checkpoints()}")
+    bed.refused(2, "want the whole id", "unpin", "on")
+    bed.refused(3, "no checkpoint nosuch", "pin", "nosuch")
+    flip(os.path.join(image(bed, "one"), "manifest.json"), 40)
+    bed.refused(6, "checkpoint one: pinned", "rm", "one")
+    expect(bed.ok("unpin", "one").out == "one\n" and bed.ok("rm", "one").out == "one\n", "a damaged one")
+    expect(bed.ok("pin", bed.job(job)["name"]).out == "four\n", "a job means its latest")
+    bed.ok("kill", job)
+    bed.refused(6, "pinned", "rm", "four")
+    os.rename(image(bed, "four"), os.path.join(bed.dir, "elsewhere"))
+    expect(bed.ok("gc").out == "1\n" and not os.path.exists(mark("four")), "the mark of one that is gone stays")
+
+
 if __name__ == "__main__":
     main()

@@ -141,6 +141,7 @@ def drives_a_job(bed):
     for method, parameters in (("Inspect", {"what": "image"}), ("Inspect", {"what": "image", "restore": True}),
                                ("Inspect", {"what": "wired", "kind": "job"}), ("Verify", {}), ("Sweep", {}),
                                ("Diff", {"from": "image", "to": "image"}),
+                               ("Pin", {"checkpoint": "image"}), ("Unpin", {"checkpoint": "image"}),
                                ("Prune", {"keep_last": 1, "dry_run": True}), ("Doctor", {})):
         client.stream("io.brumate." + method, parameters)  # each reply is as declared
     restored = client.stream("io.brumate.Restore", {"checkpoint": "image"})[-1]
