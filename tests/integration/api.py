@@ -129,6 +129,32 @@ def python_is_told_why_not(bed):
 
 
 @case
+def c_program_saves_itself(bed):
+    job = bed.run([bed.program("asks"), "end", "own"], env={"BRUMATE_COMMAND": bed.brumate})
+    bed.wait_state(job, ("checkpointed",))
+    bed.ok("restore", job)
+    bed.log(job).wait_until(lambda text: text == "ready asks\nasked 1 \n", "the program to be told of the restore", 60)
+
+
+@case
+def c_program_goes_on(bed):
+    job = bed.run([bed.program("asks"), "on", "own"], env={"BRUMATE_COMMAND": bed.brumate})
+    bed.log(job).wait_until(lambda text: text == "ready asks\nasked 0 \n", "the program to be told of the checkpoint", 60)
+    bed.expect_state(job, "running")
+    bed.ok("kill", job)
+    bed.ok("restore", "own")
+    bed.log(job).wait_until(lambda text: text.endswith("asked 1 \n"), "the program to be told of the restore", 60)
+
+
+@case
+def c_program_is_told_why_not(bed):
+    result = run([bed.program("asks"), "end", "own"], env=environment(bed))
+    expect(result.code == 0 and "asked -3 this process is not of a job" in result.out, result.why() + result.out)
+    result = run([bed.program("asks"), "end", "own"], env=environment(bed, BRUMATE_COMMAND="/nonexistent/brumate"))
+    expect(result.code == 0 and "asked -2 /nonexistent/brumate: No such file" in result.out, result.why() + result.out)
+
+
+@case
 def python_package_installs(bed):
     """By pip, without a network."""
     if run([sys.executable, "-m", "pip", "--version"]).code:

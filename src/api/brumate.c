@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: MIT
+/*
+ * libbrumate.so: runs `brumate checkpoint --self`, and waits for what becomes of it. It has no descriptor open while it
+ * waits, as the process may be saved at any moment, but for the blink in which it reads /proc. It owns nothing beside
+ * the text of the last error, and never ends the program.
+ */
+#include "api/brumate.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PUBLIC __attribute__((visibility("default")))
+
+enum {
+	OUTPUT_BYTES = 3 * PATH_MAX,
+	TEXT_BYTES = 2048,
+	POLL_NS = 20000000,
+	EXIT_NOT_FOUND = 3, /* of brumate, see brumate(1) */
+	EXIT_PERMISSION = 5,
+	EXIT_BUSY = 6,
+};
+
+extern char **environ;
+static __thread char error_text[TEXT_BYTES];
+static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+
+/* What the command replied. */
+struct asked {
+	char checkpoint[NAME_MAX], dir[PATH_MAX], answer[PATH_MAX];
+};
+
+__attribute__((format(printf, 2, 3))) static int fail(int code, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(error_text, sizeof(error_text), format, args);
+	va_end(args);
+	error_text[strcspn(error_text, "\n")] = '\0';
+	return -code;
+}
+
+static ssize_t read_file(const char *path, char *ret, size_t room)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, ret, room - 1);
+
+	if (fd >= 0)
+		close(fd);
+	ret[n > 0 ? n : 0] = '\0';
+	return n;
+}
+
+/* When the kernel made this process, in ticks since the start of the machine (proc(5), starttime): a restored one was made
+ * later. 0 where that cannot be told. */
+static unsigned long long birth(void)
+{
+	char text[1024];
+	unsigned long long ticks = 0;
+
+	if (read_file("/proc/self/stat", text, sizeof(text)) <= 0 || !strrchr(text, ')'))
+		return 0;
+	sscanf(strrchr(text, ')') + 1,
+	       " %*c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
+	       &ticks);
+	return ticks;
+}
+
+/* The string @key of the object in @json, which has no strings with escapes. */
+static int get_text(char *ret, size_t room, const char *json, const char *key)
+{
+	char quoted[32];
+
+	snprintf(quoted, sizeof(quoted), "\"%s\": \"", key);
+	const char *at = strstr(json, quoted);
+	if (!at)
+		return fail(EPROTO, "brumate's reply has no %s", key);
+	at += strlen(quoted);
+	size_t len = strcspn(at, "\"\\");
+	if (at[len] != '"' || len >= room)
+		return fail(EPROTO, "brumate's reply: %s cannot be read", key);
+	memcpy(ret, at, len);
+	ret[len] = '\0';
+	return 0;
+}
+
+static int spawn_command(pid_t *ret, char *const *argv, int out_fd)
+{
+	posix_spawn_file_actions_t actions;
+	int r = posix_spawn_file_actions_init(&actions);
+
+	if (r)
+		return -r;
+	r = posix_spawn_file_actions_adddup2(&actions, out_fd, STDOUT_FILENO);
+	if (r == 0)
+		r = posix_spawn_file_actions_adddup2(&actions, out_fd, STDERR_FILENO);
+	if (r == 0)
+		r = posix_spawnp(ret, argv[0], &actions, NULL, argv, environ);
+	posix_spawn_file_actions_destroy(&actions);
+	return -r;
+}
+
+static void read_all(int fd, char *ret, size_t room)
+{
+	size_t len = 0;
+	ssize_t n;
+
+	while (len < room - 1 && ((n = read(fd, ret + len, room - 1 - len)) > 0 ||
+				  (n < 0 && errno == EINTR)))
+		len += n > 0 ? (size_t)n : 0;
+	ret[len] = '\0';
+}
+
+/* What the command failed with, by its exit code, and why, by what it printed. */
+static int told(int status, const char *output)
+{
+	static const char prefix[] = "brumate: ";
+	const char *text = strstr(output, prefix);
+	int exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+	int code = exit_code == EXIT_NOT_FOUND	  ? ESRCH
+		   : exit_code == EXIT_PERMISSION ? EACCES
+		   : exit_code == EXIT_BUSY	  ? EBUSY
+						  : EIO;
+
+	return fail(code, "%s", text ? text + strlen(prefix) : "brumate failed and did not say why");
+}
+
+/* Runs the command to its end; what it prints is in @output. */
+static int run_command(char *output, char *const *argv)
+{
+	int fds[2], status = 0;
+	pid_t pid = -1;
+
+	if (pipe2(fds, O_CLOEXEC) < 0)
+		return fail(errno, "brumate: %s", strerror(errno));
+	int r = spawn_command(&pid, argv, fds[1]);
+	close(fds[1]);
+	if (r == 0)
+		read_all(fds[0], output, OUTPUT_BYTES);
+	close(fds[0]);
+	if (r < 0)
+		return fail(-r, "%s: %s", argv[0], strerror(-r));
+	while (waitpid(pid, &status, 0) < 0)
+		if (errno != EINTR) /* the program reaps its children itself: the reply has to do */
+			return 0;
+	return status ? told(status, output) : 0;
+}
+
+static int ask(struct asked *ret, const char *name, unsigned flags)
+{
+	const char *command = getenv("BRUMATE_COMMAND");
+	char output[OUTPUT_BYTES];
+	char *argv[9] = { (char *)(command && *command ? command : "brumate"), "checkpoint", "--self",
+			  "--format", "json" };
+	size_t n = 5;
+
+	if (flags & BRUMATE_LEAVE_RUNNING)
+		argv[n++] = "--leave-running";
+	if (name)
+		argv[n++] = "--name";
+	if (name)
+		argv[n++] = (char *)name;
+	int r = run_command(output, argv);
+	if (r == 0)
+		r = get_text(ret->checkpoint, sizeof(ret->checkpoint), output, "checkpoint");
+	if (r == 0)
+		r = get_text(ret->dir, sizeof(ret->dir), output, "dir");
+	if (r == 0)
+		r = get_text(ret->answer, sizeof(ret->answer), output, "answer");
+	return r;
+}
+
+/* How the checkpoint went: 1 made, 0 not known yet, <0 not made. */
+static int look(const struct asked *asked)
+{
+	char text[TEXT_BYTES], path[2 * PATH_MAX];
+	size_t len = strlen(asked->checkpoint);
+	ssize_t n = readlink(asked->answer, text, sizeof(text) - 1);
+	struct stat st;
+
+	if (n <= 0)
+		return 0;
+	text[n] = '\0';
+	if (strncmp(text, asked->checkpoint, len) || text[len] != ' ')
+		return 0;
+	char *why;
+	long code = strtol(text + len + 1, &why, 10);
+	if (code == EINPROGRESS)
+		return 0;
+	snprintf(path, sizeof(path), "%s/%s", asked->dir, asked->checkpoint);
+	if (code == 0 || stat(path, &st) == 0)
+		return 1;
+	return fail((int)code, "checkpoint %s:%s", asked->checkpoint, why);
+}
+
+static int wait_for_answer(const struct asked *asked, unsigned long long born)
+{
+	const struct timespec pause = { .tv_nsec = POLL_NS };
+
+	for (;;) {
+		nanosleep(&pause, NULL);
+		int r = look(asked);
+		/* Last, as the process may have been saved right before. */
+		if (birth() != born)
+			return BRUMATE_RESTORED;
+		if (r)
+			return r < 0 ? r : BRUMATE_SAVED;
+	}
+}
+
+PUBLIC int brumate_checkpoint(const char *name, unsigned flags)
+{
+	struct asked asked;
+	unsigned long long born = birth();
+
+	error_text[0] = '\0';
+	if (flags & ~(unsigned)BRUMATE_LEAVE_RUNNING)
+		return fail(EINVAL, "brumate_checkpoint: unknown flags");
+	if (!born)
+		return fail(ENOSYS, "brumate_checkpoint: /proc is not there");
+	pthread_mutex_lock(&one_at_a_time);
+	int r = ask(&asked, name, flags);
+	if (r == 0)
+		r = wait_for_answer(&asked, born);
+	pthread_mutex_unlock(&one_at_a_time);
+	if (r >= 0)
+		error_text[0] = '\0';
+	return r;
+}
+
+PUBLIC const char *brumate_error(void)
+{
+	return error_text;
+}
