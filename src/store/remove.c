@@ -257,7 +257,7 @@ static void consider_candidate(void *arg, const char *id, const struct store_ima
 	if (!is_of_job(&i->manifest, p->job))
 		return;
 	int pinned = store_pinned(s->dir, id, &err);
-	if (pinned < 0 && p->tell)
+	if (pinned < 0 && pinned != -ENOENT && p->tell) /* else it was removed meanwhile */
 		p->tell(p->arg, STORE_PRUNE_KEPT, id, err.text);
 	if (pinned)
 		return;

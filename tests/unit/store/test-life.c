@@ -390,6 +390,29 @@ static void test_prune(void)
 	CHECK_STR(last_told, "p1");
 }
 
+/* The store has "p3", whole, and "p4", damaged, of the test before. */
+static void test_pins(void)
+{
+	const struct store_prune p = { .tell = tell_pruned, .rule = { .keep_last = 1 } };
+
+	CHECK(store_pin(dir, "nosuch", NULL) == -ENOENT &&
+	      store_pin(dir, "../p3", NULL) == -ENOENT);
+	CHECK(store_pin(dir, "p3", NULL) == 0 && store_pin(dir, "p4", NULL) == 0);
+	CHECK(store_pinned(dir, "p3", NULL) == 1 && store_pinned(dir, "nosuch", NULL) == -ENOENT);
+	CHECK(store_remove(dir, "p3", NULL) == -EBUSY && store_remove(dir, "p4", NULL) == -EBUSY);
+
+	/* It does not count: the newest of the others stays, too. */
+	write_checkpoint("p5", "train", "2026-01-05T00:00:00.000Z");
+	write_checkpoint("p6", "train", "2026-01-06T00:00:00.000Z");
+	CHECK(store_prune(dir, &p, NULL) == 1 && !is_there(at("p5")));
+	CHECK(store_sweep(dir) == 0 && is_there(at("p3")) && is_there(at("p6")));
+
+	CHECK(store_unpin(dir, "p3", NULL) == 0 && store_unpin(dir, "p3", NULL) == 0);
+	CHECK(store_pinned(dir, "p3", NULL) == 0 && store_remove(dir, "p3", NULL) == 0);
+	CHECK(remove_tree(AT_FDCWD, at("p4")) == 0);
+	CHECK(is_there(at(".p4.pinned")) && store_sweep(dir) == 1 && !is_there(at(".p4.pinned")));
+}
+
 int main(void)
 {
 	new_scratch();
@@ -403,6 +426,7 @@ int main(void)
 	test_bad_exports();
 	test_headers();
 	test_prune();
+	test_pins();
 	remove_scratch();
 	return 0;
 }
