@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 ssize_t fd_read_full(int fd, void *buf, size_t len_bytes)
@@ -282,4 +283,11 @@ int remove_tree(int dir_fd, const char *name)
 	if (r < 0)
 		return r;
 	return unlinkat(dir_fd, name, AT_REMOVEDIR) < 0 ? -errno : 0;
+}
+
+bool fd_disk_has(int fd, uint64_t bytes)
+{
+	struct statvfs fs;
+
+	return fstatvfs(fd, &fs) == 0 && (uint64_t)fs.f_bavail * fs.f_frsize >= bytes;
 }

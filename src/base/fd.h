@@ -3,6 +3,7 @@
 #pragma once
 
 #include <dirent.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -59,6 +60,9 @@ int mkdir_parents_synced(const char *path, mode_t mode);
 
 /** Removes @name beneath @dir_fd and all below it; never follows a link. Missing is success. */
 int remove_tree(int dir_fd, const char *name);
+
+/** Whether the disk that @fd is on has @bytes free for us. What need not be written leaves that much to what must. */
+bool fd_disk_has(int fd, uint64_t bytes);
 
 /** fsync(2) of the directory @path (opened for it). */
 int sync_dir(int dir_fd, const char *path);

@@ -65,6 +65,7 @@ enum option_id {
 	OPT_SINCE,
 	OPT_TAIL,
 	OPT_SELF,
+	OPT_TIMESTAMPS,
 	OPT__MAX,
 };
 

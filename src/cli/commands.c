@@ -114,6 +114,10 @@ static const struct option_spec ps_options[] = {
 	QUIET,
 	END,
 };
+#define SINCE(what)                                                             \
+	{                                                                       \
+		.id = OPT_SINCE, .name = "since", .value = "TIME", .help = what \
+	}
 static const struct option_spec logs_options[] = {
 	{ .id = OPT_FOLLOW,
 	  .name = "follow",
@@ -124,12 +128,10 @@ static const struct option_spec logs_options[] = {
 	  .letter = 'n',
 	  .value = "N",
 	  .help = "begin with the last N lines of what is there" },
+	SINCE("only what was written since TIME: 2h ago, or a date and time"),
+	{ .id = OPT_TIMESTAMPS, .name = "timestamps", .help = "say when each line was written" },
 	END,
 };
-#define SINCE(what)                                                             \
-	{                                                                       \
-		.id = OPT_SINCE, .name = "since", .value = "TIME", .help = what \
-	}
 static const struct option_spec events_options[] = {
 	{ .id = OPT_FOLLOW,
 	  .name = "follow",

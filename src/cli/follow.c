@@ -7,12 +7,14 @@
 #include "cli/follow.h"
 #include "cli/arguments.h"
 #include "cli/client.h"
+#include "cli/output.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/inotify.h>
@@ -23,7 +25,9 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/paths.h"
 #include "base/thread.h"
+#include "job/log.h"
 
 enum { FOLLOW_DETACHED = 1 };
 
@@ -41,7 +45,71 @@ struct follower {
 	int log_fd, inotify_fd, interrupt_fd;
 	off_t offset;
 	uint64_t last_interrupt_ns; /* 0: none yet */
+	const char *marks_path;	    /* lines are shown with times; NULL: without */
+	struct log_mark *marks;	    /* owned */
+	size_t n_marks;
+	off_t unseen; /* what was there before we looked; later lines were written as they are shown */
+	bool in_line; /* what comes next is not the beginning of a line */
 };
+
+/* ---- when lines were written ---- */
+
+static void read_marks(struct follower *f)
+{
+	struct log_mark *marks;
+	size_t n;
+
+	if (!f->marks_path || log_marks_read(&marks, &n, f->marks_path) < 0)
+		return;
+	free(f->marks);
+	f->marks = marks;
+	f->n_marks = n;
+}
+
+/* The first mark after what stands at @offset; @n_marks: none. */
+static size_t mark_after(const struct log_mark *marks, size_t n_marks, off_t offset)
+{
+	size_t low = 0, high = n_marks;
+
+	while (low < high) {
+		const size_t middle = low + (high - low) / 2;
+
+		if (marks[middle].size_bytes > (uint64_t)offset)
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return low;
+}
+
+static void print_stamp(const struct follower *f, off_t offset)
+{
+	const size_t i = mark_after(f->marks, f->n_marks, offset);
+	uint64_t ms = i < f->n_marks ? f->marks[i].ms : 0;
+	char stamp[CLOCK_STAMP_BYTES] = "-";
+
+	if (i == f->n_marks && offset >= f->unseen)
+		ms = clock_wall_ns() / NS_PER_MS;
+	if (ms)
+		clock_stamp_of(stamp, ms);
+	printf("%-*s ", (int)CLOCK_STAMP_BYTES - 1, stamp);
+}
+
+/* @bytes stand in the log at @offset. */
+static int print_stamped(struct follower *f, const char *bytes, size_t n, off_t offset)
+{
+	for (size_t done = 0; done < n;) {
+		const char *end = memchr(bytes + done, '\n', n - done);
+		const size_t part = end ? (size_t)(end - bytes) + 1 - done : n - done;
+
+		if (!f->in_line)
+			print_stamp(f, offset + (off_t)done);
+		fwrite(bytes + done, 1, part, stdout);
+		f->in_line = !end;
+		done += part;
+	}
+	return fflush(stdout) == EOF ? -errno : 0;
+}
 
 static void *wait_for_end(void *arg)
 {
@@ -60,6 +128,7 @@ static int copy_new(struct follower *f, struct brumate_error *err)
 
 	if (f->log_fd < 0)
 		return 0;
+	read_marks(f);
 	if (fstat(f->log_fd, &st) == 0 && st.st_size < f->offset)
 		f->offset = 0; /* somebody truncated it */
 	for (;;) {
@@ -67,8 +136,9 @@ static int copy_new(struct follower *f, struct brumate_error *err)
 
 		if (n <= 0)
 			return n < 0 ? brumate_fail(err, errno, "log: %m") : 0;
+		int r = f->marks_path ? print_stamped(f, buf, (size_t)n, f->offset)
+				      : fd_write_full(STDOUT_FILENO, buf, (size_t)n);
 		f->offset += n;
-		int r = fd_write_full(STDOUT_FILENO, buf, (size_t)n);
 		if (r < 0)
 			return brumate_fail(err, -r, "stdout: %m");
 	}
@@ -160,8 +230,8 @@ static int run_follower(struct follower *f, struct waiter *w, struct brumate_err
 
 /* Copies the log of @job from @offset to stdout until the job ends. @ret_job: the Job as it was then; owned.
  * 0; FOLLOW_DETACHED, @ret_job not written; <0. */
-static int follow_job(json_t *job, off_t offset, enum follow_signals signals, json_t **ret_job,
-		      struct brumate_error *err)
+static int follow_job(json_t *job, off_t offset, const char *marks_path,
+		      enum follow_signals signals, json_t **ret_job, struct brumate_error *err)
 {
 	const char *id = json_string_value(json_object_get(job, "id"));
 	auto_close int stop_fd = eventfd(0, EFD_CLOEXEC), done_fd = eventfd(0, EFD_CLOEXEC);
@@ -171,7 +241,9 @@ static int follow_job(json_t *job, off_t offset, enum follow_signals signals, js
 			      .log_fd = -1,
 			      .inotify_fd = -1,
 			      .interrupt_fd = interrupt_watch(false),
-			      .offset = offset };
+			      .offset = offset,
+			      .marks_path = marks_path,
+			      .unseen = log_size(json_string_value(json_object_get(job, "log"))) };
 
 	if (!id)
 		return brumate_fail(err, EPROTO, "the reply names no job");
@@ -183,20 +255,26 @@ static int follow_job(json_t *job, off_t offset, enum follow_signals signals, js
 		r = run_follower(&f, &w, err);
 	cleanup_close(&f.log_fd);
 	cleanup_close(&f.inotify_fd);
+	free(f.marks);
 	if (r == 0)
 		*ret_job = json_incref(json_object_get(w.reply, "job"));
 	json_decref(w.reply);
 	return r;
 }
 
-static int show_log(const char *log, off_t offset, struct brumate_error *err)
+static int show_log(const char *log, off_t offset, const char *marks_path,
+		    struct brumate_error *err)
 {
-	struct follower f = { .log_fd = open(log, O_RDONLY | O_CLOEXEC), .offset = offset };
+	struct follower f = { .log_fd = open(log, O_RDONLY | O_CLOEXEC),
+			      .offset = offset,
+			      .marks_path = marks_path,
+			      .unseen = INT64_MAX };
 
 	if (f.log_fd < 0)
 		return brumate_fail(err, errno, "%s: %m", log);
 	int r = copy_new(&f, err);
 	cleanup_close(&f.log_fd);
+	free(f.marks);
 	return r;
 }
 
@@ -234,7 +312,7 @@ static int job_exit_status(json_t *job, struct brumate_error *err)
 int follow_to_end(json_t *job, off_t offset, enum follow_signals signals, struct brumate_error *err)
 {
 	auto_json json_t *ended = NULL;
-	int r = follow_job(job, offset, signals, &ended, err);
+	int r = follow_job(job, offset, NULL, signals, &ended, err);
 
 	if (r == FOLLOW_DETACHED)
 		return EXIT_OK;
@@ -248,18 +326,19 @@ static const char *log_of(json_t *job)
 	return json_string_value(json_object_get(job, "log"));
 }
 
-static int follow_quietly(json_t *job, off_t offset, struct brumate_error *err)
+static int follow_quietly(json_t *job, off_t offset, const char *marks_path,
+			  struct brumate_error *err)
 {
 	auto_json json_t *ended = NULL;
-	int r = follow_job(job, offset, FOLLOW_DETACHES, &ended, err);
+	int r = follow_job(job, offset, marks_path, FOLLOW_DETACHES, &ended, err);
 
 	return r < 0 ? r : EXIT_OK;
 }
 
-/* Where the last @n_lines lines of the file begin; one without its end counts. Read from its end: logs are large. */
-static int find_tail(off_t *ret, int fd, int64_t n_lines)
+/* Where the last @n_lines lines of the first @size bytes begin; one without its end counts. Read from there: logs are
+ * large. */
+static int find_lines(off_t *ret, int fd, off_t size, int64_t n_lines)
 {
-	const off_t size = lseek(fd, 0, SEEK_END);
 	char buf[65536];
 
 	*ret = 0;
@@ -276,21 +355,43 @@ static int find_tail(off_t *ret, int fd, int64_t n_lines)
 			}
 		end -= part;
 	}
-	return size < 0 ? -errno : 0;
+	return 0;
+}
+
+/* Begins after the last mark from before --since, with the line that was being written. */
+static int find_since(off_t *ret, const struct invocation *in, int fd, off_t size,
+		      const char *marks_path, struct brumate_error *err)
+{
+	auto_free struct log_mark *marks = NULL;
+	uint64_t since_ms, start = 0;
+	size_t n = 0;
+	int r = parse_since(&since_ms, in->values[OPT_SINCE], err);
+
+	if (r < 0)
+		return r;
+	if ((r = log_marks_read(&marks, &n, marks_path)) < 0)
+		return brumate_fail(err, -r, "%s: %m", marks_path);
+	for (size_t i = 0; i < n; i++)
+		if (marks[i].ms && marks[i].ms < since_ms)
+			start = marks[i].size_bytes;
+	*ret = (off_t)start < size ? (off_t)start : size;
+	r = *ret < size ? find_lines(ret, fd, *ret + 1, 1) : 0;
+	return r < 0 ? brumate_fail(err, -r, "log: %m") : 0;
 }
 
 /* Where what is shown of the log begins. */
 static int find_start(off_t *ret, const struct invocation *in, const char *log,
-		      struct brumate_error *err)
+		      const char *marks_path, struct brumate_error *err)
 {
 	const char *lines = in->values[OPT_TAIL];
 	int64_t n_lines = 0;
+	off_t since = 0;
 	struct stat st;
 
 	*ret = 0;
-	if (!lines)
+	if (!lines && !in->values[OPT_SINCE])
 		return 0;
-	int r = strcmp(lines, "0") != 0 ? parse_count(&n_lines, "--tail", lines, err) : 0;
+	int r = lines && strcmp(lines, "0") != 0 ? parse_count(&n_lines, "--tail", lines, err) : 0;
 	if (r < 0)
 		return r;
 	auto_close int fd = open(log, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -298,12 +399,15 @@ static int find_start(off_t *ret, const struct invocation *in, const char *log,
 		return brumate_fail(err, errno, "%s: %m", log);
 	if (!S_ISREG(st.st_mode))
 		return 0; /* nothing is kept there */
-	if (!n_lines) {
+	if (in->values[OPT_SINCE] &&
+	    (r = find_since(&since, in, fd, st.st_size, marks_path, err)) < 0)
+		return r;
+	if (lines && !n_lines)
 		*ret = st.st_size;
-		return 0;
-	}
-	r = find_tail(ret, fd, n_lines);
-	return r < 0 ? brumate_fail(err, -r, "%s: %m", log) : 0;
+	else if (lines && (r = find_lines(ret, fd, st.st_size, n_lines)) < 0)
+		return brumate_fail(err, -r, "%s: %m", log);
+	*ret = *ret > since ? *ret : since;
+	return 0;
 }
 
 int verb_logs(const struct invocation *in, struct brumate_error *err)
@@ -321,11 +425,16 @@ int verb_logs(const struct invocation *in, struct brumate_error *err)
 			     "it was taken in by its pid: its output goes where it always did");
 		return -ENOENT;
 	}
-	r = find_start(&start, in, log_of(job), err);
+	auto_free char *marks_path =
+		path_format("%s/jobs/%s/%s", path_state_dir(), text_of(job, "id"), JOB_LOG_MARKS);
+	if (!marks_path)
+		return brumate_fail(err, ENOMEM, "%m");
+	r = find_start(&start, in, log_of(job), marks_path, err);
 	if (r < 0)
 		return r;
-	return in->values[OPT_FOLLOW] ? follow_quietly(job, start, err)
-				      : show_log(log_of(job), start, err);
+	const char *times = in->values[OPT_TIMESTAMPS] ? marks_path : NULL;
+	return in->values[OPT_FOLLOW] ? follow_quietly(job, start, times, err)
+				      : show_log(log_of(job), start, times, err);
 }
 
 int verb_attach(const struct invocation *in, struct brumate_error *err)

@@ -9,10 +9,10 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/paths.h"
 
@@ -58,14 +58,6 @@ static int open_with_room(void)
 	return open_events(path);
 }
 
-/* The last room on a disk is for records. */
-static bool has_room(int fd)
-{
-	struct statvfs fs;
-
-	return fstatvfs(fd, &fs) == 0 && fs.f_bavail * fs.f_frsize >= EVENTS_SPARE_BYTES;
-}
-
 /* Somebody was killed, or the disk was full, in the middle of the line before. */
 static bool ends_in_half_a_line(int fd)
 {
@@ -83,7 +75,7 @@ static int append(const char *line)
 
 	if (fd < 0)
 		return fd;
-	if (!has_room(fd))
+	if (!fd_disk_has(fd, EVENTS_SPARE_BYTES)) /* the last room is for records */
 		return -ENOSPC;
 	auto_free char *text = path_format("%s%s\n", ends_in_half_a_line(fd) ? "\n" : "", line);
 	if (!text)

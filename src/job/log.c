@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include "base/paths.h"
 #include "base/user.h"
 
+enum { MARKS_BYTES_MAX = 16 << 20 };
 enum { APPEND = O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK };
 
 char *job_log_default(const char *id)
@@ -104,4 +106,43 @@ int job_log_open(const struct job *job, bool make_dirs, struct brumate_error *er
 		return r;
 	r = output_open(AT_FDCWD, job->log);
 	return r < 0 ? fail_log(job->log, -r, err) : r;
+}
+
+/* ---- marks ---- */
+
+/* One line of the file, or false at its end. A line that is none ends it, too. */
+static bool next_mark(struct log_mark *ret, const char **text)
+{
+	char *end;
+
+	errno = 0;
+	ret->ms = strtoull(*text, &end, 10);
+	if (end == *text || *end != ' ' || errno)
+		return false;
+	ret->size_bytes = strtoull(end + 1, &end, 10);
+	if (*end != '\n' || errno)
+		return false;
+	*text = end + 1;
+	return true;
+}
+
+int log_marks_read(struct log_mark **ret, size_t *ret_n, const char *path)
+{
+	auto_free char *text = NULL;
+	size_t len = 0, n = 0, room = 1;
+	int r = file_read(AT_FDCWD, path, MARKS_BYTES_MAX, &text, &len);
+
+	if (r < 0 && r != -ENOENT)
+		return r;
+	for (const char *p = text; p && (p = strchr(p, '\n')); p++)
+		room++;
+	auto_free struct log_mark *marks = calloc(room, sizeof(*marks));
+	if (!marks)
+		return -ENOMEM;
+	const char *p = text ? text : "";
+	while (n < room && next_mark(&marks[n], &p))
+		n += !n || marks[n].size_bytes > marks[n - 1].size_bytes;
+	*ret = take_ptr(&marks);
+	*ret_n = n;
+	return 0;
 }

@@ -29,3 +29,15 @@ int output_open(int dir_fd, const char *path);
  * is a link or another user's. Returns an owned fd, or <0 with the path and the reason in @err.
  */
 int job_log_open(const struct job *job, bool make_dirs, struct brumate_error *err);
+
+/** File in the job's directory: a line "MS SIZE" for each mark. */
+#define JOB_LOG_MARKS "log.marks"
+
+/** What stands between the size of the mark before and this one was written by @ms, at most a second before. */
+struct log_mark {
+	uint64_t ms; /* since 1970; 0: not known */
+	uint64_t size_bytes;
+};
+
+/** Reads the marks of a log (owned), in the order of sizes; where there is no file, none. 0 or -errno. */
+int log_marks_read(struct log_mark **ret, size_t *ret_n, const char *path);

@@ -233,6 +233,7 @@ static void run_loop(struct watch *w)
 			{ .fd = w->keeper_fd, .events = POLLRDHUP },
 			{ .fd = w->shim->mend.fd, .events = POLLIN },
 			{ .fd = w->shim->owner.fd, .events = POLLIN },
+			{ .fd = w->shim->marks.fd, .events = POLLIN },
 		};
 		uint64_t woken;
 
@@ -245,7 +246,7 @@ static void run_loop(struct watch *w)
 			fds[3].fd = -1;
 			wait_ms = LOOK_AGAIN_MS;
 		}
-		if (poll(fds, 8, wait_ms) < 0)
+		if (poll(fds, 9, wait_ms) < 0)
 			continue;
 		reserve_fill();
 		if (w->look_again)
@@ -264,6 +265,9 @@ static void run_loop(struct watch *w)
 			mend_due(w->shim);
 		if (fds[7].revents)
 			owner_gone(w->shim);
+		if (fds[8].revents)
+			marks_due(w->shim);
+		marks_update(w->shim);
 		mend_update(w->shim);
 		schedule_update(w->shim);
 		follow_root(w);
@@ -342,11 +346,14 @@ static int serve(struct shim *s, int signal_fd, int *ready_fd, struct brumate_er
 	mend_init(s);
 	mend_update(s);
 	owner_init(s);
+	marks_init(s);
+	marks_update(s);
 	run_loop(&w);
 	fault_point("shim.leave");
 	/* By its directory and not by its path, at which a new job of this id may be by now. */
 	unlinkat(dir_fd, "shim.sock", 0);
 	wire_server_free(w.server);
+	marks_fini(s);
 	schedule_fini(s);
 	mend_fini(s);
 	owner_fini(s);

@@ -54,6 +54,14 @@ struct shim {
 		atomic_bool working; /* the thread is not done */
 		atomic_bool stop;    /* the thread is to give up */
 	} timer;
+	struct shim_marks { /* of the main thread alone */
+		int fd;	    /* timerfd, readable when the log is to be looked at; -1: it is not */
+		char *log, *path; /* owned; NULL: there is no log */
+		uint64_t size;	  /* of the log, at the last mark */
+		size_t n;	  /* marks in the file */
+		unsigned every_s;
+		bool armed;
+	} marks;
 	struct shim_owner {
 		int fd;	      /* pidfd of the process that the job ends with; -1: there is none */
 		bool started; /* there is a thread to be joined */
@@ -158,6 +166,14 @@ void owner_gone(struct shim *s);
 bool owner_needs_shim(const struct shim *s);
 
 void owner_fini(struct shim *s);
+
+/* ---- when the log was written to, log-marks.c ---- */
+
+void marks_init(struct shim *s);
+/** The main loop calls the first after each round, the second when the timer is readable. */
+void marks_update(struct shim *s);
+void marks_due(struct shim *s);
+void marks_fini(struct shim *s);
 
 /* ---- checkpoints by schedule, schedule.c ---- */
 

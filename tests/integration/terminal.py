@@ -2,16 +2,19 @@
 # SPDX-License-Identifier: MIT
 """What a person sees at a terminal of operations and of jobs."""
 
+import datetime
 import os
 import pty
 import re
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
 
-from cases import EXIT_USAGE, Skipped, at_terminal, case, expect, main, run
+from cases import (EXIT_UNSUPPORTED, EXIT_USAGE, Skipped, at_terminal, case, expect, main, read_text, run,
+                   wait_until)
 
 TIME = r"(<1 ms|\d+ ms|[\d.]+ s|\d+m\d+s)"
 SIZE = r"[\d.]+ ([KMG]i)?B"
@@ -235,6 +238,51 @@ def the_tail_of_an_empty_log(bed):
     job = bed.run(["/bin/true"])
     bed.ok("wait", job)
     expect(bed.ok("logs", "--tail", "5", job).out == "", "something of nothing")
+
+
+def marks(bed, job):
+    text = read_text(os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job, "log.marks"))
+    return [tuple(map(int, line.split())) for line in text.splitlines()]
+
+
+@case
+def times_of_lines(bed):
+    before = time.time()
+    go_on = os.path.join(bed.dir, "go-on")
+    os.mkfifo(go_on)
+    job = bed.run(["sh", "-c", f"echo one; echo two; read x < {go_on}; echo three"])
+    wait_until(lambda: marks(bed, job)[-1:] and marks(bed, job)[-1][1] == len("one\ntwo\n"), "a mark", 60)
+    first = bed.ok("logs", "--timestamps", job).out.splitlines()
+    expect([line[25:] for line in first] == ["one", "two"], first)
+    noted = [datetime.datetime.fromisoformat(line[:24].replace("Z", "+00:00")).timestamp() for line in first]
+    expect(all(before - 0.1 <= at <= time.time() for at in noted), (before, first))
+    wait_until(lambda: time.time() * 1000 > marks(bed, job)[-1][0] + 2, "a later moment", 60)
+    moment = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    with open(go_on, "w", encoding="utf-8") as file:
+        file.write("x\n")
+    bed.ok("wait", job)
+    wait_until(lambda: marks(bed, job)[-1][1] == len("one\ntwo\nthree\n"), "the last mark", 60)
+    expect(bed.ok("logs", "--since", moment, job).out == "three\n", "not what was written since")
+    expect(bed.ok("logs", "--since", "1d", job).out == "one\ntwo\nthree\n", "not all of today")
+    expect(bed.ok("logs", "--since", "1d", "--tail", "1", job).out == "three\n", "not the last line of today")
+    expect(bed.ok("logs", "--since", "2037-01-01", job).out == "", "something of what is to come")
+    shown = bed.ok("logs", "--follow", "--timestamps", job).out.splitlines()
+    expect(shown[:2] == first and shown[2].endswith("Z three"), shown)
+
+
+@case
+def lines_that_nobody_saw_written(bed):
+    job = bed.run(["sh", "-c", "echo seen; sleep 1000"])
+    wait_until(lambda: marks(bed, job), "a mark", 60)
+    for shim in bed.named("brumate-shim"):
+        os.kill(shim, signal.SIGKILL)
+    wait_until(lambda: not bed.named("brumate-shim"), "the end of the shim", 60)
+    with open(bed.job(job)["log"], "a", encoding="utf-8") as file:
+        file.write("unseen\n")
+    bed.fails(EXIT_UNSUPPORTED, "suspend", job)  # it has no GPU state; but now it has another shim
+    wait_until(lambda: marks(bed, job)[-1] == (0, len("seen\nunseen\n")), "a mark", 60)
+    lines = bed.ok("logs", "--timestamps", job).out.splitlines()
+    expect(re.fullmatch(r"\S{24} seen", lines[0]) and re.fullmatch(r"- {24}unseen", lines[1]), lines)
 
 
 if __name__ == "__main__":

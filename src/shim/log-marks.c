@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT
+/*
+ * When the job wrote what stands in its log. The job writes into the file itself, so nobody sees it do so; but while it
+ * lives, the main loop looks once a second how far the file has grown, and appends to the marks (job/log.h) when it was
+ * last written to. The job pays nothing for it, and its lines have times that are right to that second.
+ */
+#include "shim/shim.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/paths.h"
+#include "job/log.h"
+
+/* Where there are more marks than that, every second one goes, and a look is taken half as often. */
+enum { MARKS_MAX = 32768, DISK_SPARE_BYTES = 1 << 20, TICK_MS = 10 };
+
+static int append_mark(struct shim_marks *m, uint64_t ms, uint64_t size)
+{
+	auto_close int fd =
+		open(m->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	struct stat before;
+	char line[64];
+
+	if (fd < 0 || fstat(fd, &before) < 0)
+		return -errno;
+	if (!fd_disk_has(fd, DISK_SPARE_BYTES))
+		return -ENOSPC;
+	const int len = snprintf(line, sizeof(line), "%" PRIu64 " %" PRIu64 "\n", ms, size);
+	if (write(fd, line, (size_t)len) == len)
+		return 0;
+	return ftruncate(fd, before.st_size) < 0 ? -errno : -ENOSPC;
+}
+
+/* What could not be marked is marked at the next look. */
+static void mark(struct shim_marks *m, uint64_t ms, uint64_t size)
+{
+	if (append_mark(m, ms, size) < 0)
+		return;
+	m->size = size;
+	m->n++;
+}
+
+static void set_timer(struct shim_marks *m, bool armed)
+{
+	const struct timespec every = { .tv_sec = armed ? (time_t)m->every_s : 0 };
+	const struct itimerspec when = { every, every };
+
+	if (timerfd_settime(m->fd, 0, &when, NULL) < 0)
+		log_debug("the log is not looked at: reason=\"%m\"");
+	m->armed = armed;
+}
+
+static void thin_out(struct shim_marks *m)
+{
+	auto_free struct log_mark *marks = NULL;
+	size_t n = 0, kept = 0, len = 0;
+	auto_free char *text = log_marks_read(&marks, &n, m->path) < 0 ? NULL : malloc(n * 48 + 1);
+
+	for (size_t i = 0; text && i < n; i++)
+		if (i % 2 || !marks[i].ms || !marks[i + (i + 1 < n)].ms) {
+			len += (size_t)sprintf(text + len, "%" PRIu64 " %" PRIu64 "\n", marks[i].ms,
+					       marks[i].size_bytes);
+			kept++;
+		}
+	if (!text || file_swap(AT_FDCWD, m->path, text, len, 0600) < 0)
+		return;
+	m->n = kept;
+	m->every_s *= 2;
+	set_timer(m, m->armed);
+}
+
+/* The kernel stamps files by a clock that is behind by a tick at most: by then it was written. */
+static uint64_t written_ms(const struct stat *st)
+{
+	const uint64_t now = clock_wall_ns() / NS_PER_MS;
+	const uint64_t ms = (uint64_t)st->st_mtim.tv_sec * 1000 +
+			    (uint64_t)st->st_mtim.tv_nsec / NS_PER_MS + TICK_MS;
+
+	return st->st_mtim.tv_sec > 0 && ms < now ? ms : now;
+}
+
+static void look(struct shim_marks *m)
+{
+	struct stat st;
+
+	if (!m->log || stat(m->log, &st) < 0 || !S_ISREG(st.st_mode))
+		return;
+	if ((uint64_t)st.st_size < m->size) { /* somebody truncated it: what was marked is gone */
+		if (truncate(m->path, 0) < 0)
+			return;
+		m->size = m->n = 0;
+	}
+	if ((uint64_t)st.st_size > m->size)
+		mark(m, written_ms(&st), (uint64_t)st.st_size);
+	if (m->n > MARKS_MAX)
+		thin_out(m);
+}
+
+void marks_init(struct shim *s)
+{
+	struct shim_marks *m = &s->marks;
+	auto_free struct log_mark *marks = NULL;
+	struct stat st;
+
+	*m = (struct shim_marks){ .fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK),
+				  .log = s->job.log ? strdup(s->job.log) : NULL,
+				  .path = path_format("%s/%s", s->job.dir, JOB_LOG_MARKS),
+				  .every_s = 1 };
+	if (!m->path)
+		free(take_ptr(&m->log));
+	if (!m->log)
+		return;
+	if (log_marks_read(&marks, &m->n, m->path) == 0 && m->n)
+		m->size = marks[m->n - 1].size_bytes;
+	/* Nobody looked when this was written. */
+	if (stat(m->log, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size > m->size)
+		mark(m, 0, (uint64_t)st.st_size);
+}
+
+void marks_update(struct shim *s)
+{
+	struct shim_marks *m = &s->marks;
+
+	if (!m->log)
+		return;
+	pthread_mutex_lock(&s->lock);
+	const bool alive = s->busy ? m->armed : s->job.root.pid != 0;
+	pthread_mutex_unlock(&s->lock);
+	if (alive == m->armed)
+		return;
+	look(m);
+	set_timer(m, alive);
+}
+
+void marks_due(struct shim *s)
+{
+	uint64_t times;
+
+	if (read(s->marks.fd, &times, sizeof(times)) > 0)
+		look(&s->marks);
+}
+
+void marks_fini(struct shim *s)
+{
+	struct shim_marks *m = &s->marks;
+
+	if (m->armed)
+		look(m);
+	cleanup_close(&m->fd);
+	free(take_ptr(&m->log));
+	free(take_ptr(&m->path));
+}
