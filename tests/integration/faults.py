@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 
-from cases import Log, case, expect, find_build, main, process_start, read_text, wait_until
+from cases import Failed, Log, case, expect, find_build, main, process_start, read_text, wait_until
 
 SHIM = find_build().program("brumate-shim")
 PLANS = {}
@@ -86,14 +86,20 @@ class Subject:
         shims = self.bed.named("brumate-shim")
         return [pid for pid, command in self.bed.processes() if pid in shims and command.endswith(self.job)]
 
+    def state_that_fits_the_gpu(self):
+        state = self.bed.state(self.job)
+        return state if self.bed.vram() == (self.used if state == "running" else [0, 0]) else None
+
     def expect_nothing_left(self):
         bed = self.bed
         wait_until(lambda: not bed.crius(), "the end of CRIU")
         expect(not bed.partials(), f"half a checkpoint is left: {bed.partials()}")
-        state = bed.state(self.job)
-        want = self.used if state == "running" else [0, 0]
-        # The broker ends a copy that was given up when it next looks.
-        wait_until(lambda: bed.vram() == want, f"the job is {state}: device memory in use as in {want}", 60)
+        # The broker ends a copy that was given up when it next looks, and a job that was killed may not be known to have
+        # ended yet.
+        try:
+            state = wait_until(self.state_that_fits_the_gpu, "device memory in use as the job's state has it", 60)
+        except Failed as failed:
+            raise Failed(f"{failed}: the job is {bed.state(self.job)}, in use are {bed.vram()}") from failed
         wait_until(lambda: len(self.shims()) <= 1, "the end of a second shim", 60)
         for listed in bed.list("ls", "checkpoints"):
             expect(not listed.get("error"), f"a damaged checkpoint is left: {listed}")

@@ -122,7 +122,8 @@ static void fill(struct array *array)
 		LAUNCH(array->gpu->fill_u64, BLOCKS, NULL, &array->chunks[i], &array->words, &base);
 	}
 	CHECKED(cuMemAlloc_v2(&array->sum, sizeof(uint64_t)));
-	CHECKED(cuCtxSynchronize());
+	/* To wait for the context would end what another thread captures. */
+	CHECKED(cuStreamSynchronize(NULL));
 }
 
 static void prepare(struct array *ret, const struct gpu *gpu, size_t n_chunks, size_t chunk_bytes)
