@@ -1,169 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Containers that runc checkpoints and restores by itself, with brumate's plugin in its CRIU: no job, no command of ours.
-Programs of the simulated driver run in them, in a root file system made of this machine's own libraries."""
+Programs of the simulated driver run in them."""
 
-import json
 import os
 import re
 import shutil
-import subprocess
 
-from cases import Failed, Skipped, case, expect, main, read_text, wait_until
-from harness import SOURCE, Log, process_start, run
+from cases import case, expect, main, read_text, wait_until
+from harness import process_start
+from runc import Container
 
-CRIU = os.path.join(SOURCE, ".criu", "criu")
 COUNTER = "/bin/counter --mib 64 --chunk-mib 16 --interval-ms 20"
-PLUGIN = "brumate_plugin.so"
-
-
-def libraries_of(path):
-    """What the loader would load for a program, the loader too."""
-    out = subprocess.run(["ldd", path], stdout=subprocess.PIPE, text=True, check=True).stdout
-    return re.findall(r"(/\S+) \(0x", out)
-
-
-class Container:
-    """A container of runc, with its bundle in the bed's directory."""
-
-    def __init__(self, bed, command, name="c"):
-        if not shutil.which("runc"):
-            raise Skipped("no runc")
-        if os.geteuid() != 0 or not os.access(CRIU, os.X_OK):
-            raise Skipped("containers are checkpointed by root, with the provisioned CRIU")
-        self.bed, self.name = bed, name
-        self.id = f"brumate-test-{os.getpid()}-{name}"
-        self.dir = os.path.join(bed.dir, name)
-        self.rootfs = os.path.join(self.dir, "rootfs")
-        self.image = os.path.join(self.dir, "image")
-        self.env = self._environment()
-        self._make_rootfs()
-        self._make_config(command)
-
-    def _environment(self):
-        path = os.path.join(self.dir, "path")
-        os.makedirs(path)
-        os.symlink(CRIU, os.path.join(path, "criu"))
-        return self.bed.command_env({"PATH": path + ":" + os.environ["PATH"]})
-
-    def _make_rootfs(self):
-        """`sh`, the programs of these tests, and the driver."""
-        programs = [shutil.which("sh"), self.bed.program("counter")]
-        for name in ("bin", "proc", "dev", "sys", "tmp", "driver"):
-            os.makedirs(os.path.join(self.rootfs, name))
-        for program in programs:
-            shutil.copy(program, os.path.join(self.rootfs, "bin"))
-            for library in libraries_of(program):
-                target = self.rootfs + library
-                os.makedirs(os.path.dirname(target), exist_ok=True)
-                shutil.copy(library, target)
-        shutil.copy(os.path.join(self.bed.build.sim, "libcuda.so.1"), os.path.join(self.rootfs, "driver"))
-
-    def _make_config(self, command):
-        run(["runc", "spec", "--bundle", self.dir])
-        path = os.path.join(self.dir, "config.json")
-        with open(path, encoding="utf-8") as file:
-            config = json.load(file)
-        sim = self.bed.own["BRUMATE_SIM_DIR"]
-        os.makedirs(sim, exist_ok=True)
-        config["process"].update(terminal=False, args=["/bin/sh", "-c", command])
-        config["process"].pop("rlimits", None)  # which take a capability that this machine may lack
-        config["process"]["env"] += ["LD_LIBRARY_PATH=/driver"]
-        config["process"]["env"] += [f"{k}={v}" for k, v in self.bed.own.items() if k.startswith("BRUMATE_SIM_")]
-        config["root"]["readonly"] = False
-        config["mounts"].append({"destination": sim, "type": "bind", "source": sim, "options": ["rbind", "rw"]})
-        # CRIU locks a network of the container's own by tools that not every machine has.
-        config["linux"]["namespaces"] = [n for n in config["linux"]["namespaces"] if n["type"] not in ("network", "cgroup")]
-        config["annotations"] = {"org.criu.config": os.path.join(self.dir, "criu.conf")}
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(config, file)
-        self.use_plugin(True)
-
-    def use_plugin(self, use):
-        """What the engine's CRIU is told: where the plugin is, or a folder without any."""
-        folder = os.path.dirname(self.bed.program(PLUGIN)) if use else os.path.join(self.dir, "path")
-        with open(os.path.join(self.dir, "criu.conf"), "w", encoding="utf-8") as file:
-            file.write(f"libdir {folder}\n")
-
-    def spawn(self, *words):
-        """A command of runc; what it starts keeps none of our pipes. A CRIU that is killed leaves its mounts, among them all
-        of the machine's cgroups; so it has mounts of its own, which go with it."""
-        log = os.path.join(self.dir, "runc.log")
-        argv = ["unshare", "--mount", "--propagation", "private",
-                "runc", "--root", os.path.join(self.dir, "state"), "--log", log, *words]
-        return subprocess.Popen(argv, env=self.env, cwd=self.dir, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                stderr=subprocess.DEVNULL, start_new_session=True)
-
-    def runc(self, *words, timeout=60):
-        """The same, to its end; its exit code."""
-        process = self.spawn(*words)
-        try:
-            return process.wait(timeout)
-        except subprocess.TimeoutExpired as error:
-            process.kill()
-            process.wait()
-            raise Failed(f"runc {words[0]}: no end within {timeout} s") from error
-
-    def log(self, name="out"):
-        return Log(os.path.join(self.rootfs, "tmp", name))
-
-    def start(self, names=("out",)):
-        # A process of another user namespace or with fewer rights cannot do this, and neither can this test then.
-        if self.runc("run", "--detach", "--bundle", self.dir, self.id) != 0:
-            with open(os.path.join(self.dir, "runc.log"), encoding="utf-8") as file:
-                raise Skipped(f"runc starts no container here: {file.read()[-300:]}")
-        for name in names:
-            path = os.path.join(self.rootfs, "tmp", name)
-            wait_until(lambda: os.path.exists(path), f"{name} in the container")
-            self.log(name).wait_for("^ready ")
-        return self
-
-    def state(self):
-        argv = ["runc", "--root", os.path.join(self.dir, "state"), "state", self.id]
-        done = run(argv, env=self.env)
-        return json.loads(done.out)["status"] if done.code == 0 else "none"
-
-    def dump_log(self, name="dump.log"):
-        with open(os.path.join(self.image, name), encoding="utf-8", errors="replace") as file:
-            return file.read()
-
-    def checkpoint(self, *options):
-        os.makedirs(self.image, exist_ok=True)
-        return self.runc(*self.checkpoint_words(), *options, self.id)
-
-    def checkpoint_words(self):
-        return ["checkpoint", "--image-path", self.image, "--work-path", self.image]
-
-    def restore(self, *options):
-        return self.runc("restore", "--detach", "--image-path", self.image, "--work-path", self.image,
-                         "--bundle", self.dir, *options, self.id)
-
-    def saved(self):
-        code = self.checkpoint()
-        expect(code == 0, f"the checkpoint failed: {self.reason('dump.log')}")
-        expect(self.state() in ("none", "stopped"), f"the container is {self.state()} after its checkpoint")
-        return self
-
-    def restored(self):
-        code = self.restore()
-        expect(code == 0, f"the restore failed: {self.reason('restore.log')}")
-        return self
-
-    def reason(self, name):
-        return " / ".join(line for line in self.dump_log(name).splitlines() if "Error" in line or "brumate" in line)[-900:]
-
-    def end(self):
-        self.runc("delete", "--force", self.id)
-        left = [line.split()[4] for line in read_text("/proc/self/mountinfo").splitlines() if self.dir + "/" in line]
-        for path in reversed(left):
-            subprocess.run(["umount", "--lazy", path], check=False)
-        expect(not left, f"mounts are left: {left}")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.end()
 
 
 def on_gpu(bed):

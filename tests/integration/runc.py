@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: MIT
+"""Containers that runc checkpoints and restores by itself, with brumate's plugin in its CRIU, for the integration tests and
+tools/gpu-check. Their root file system is made of this machine's own libraries, the driver's among them."""
+
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+
+from cases import read_text, wait_until
+from harness import Failed, Log, Skipped, expect, process_start, run
+
+PLUGIN = "brumate_plugin.so"
+CGROUPS = "/sys/fs/cgroup"
+# Of the driver's libraries those that programs of CUDA load.
+DRIVER_LIBRARIES = r"lib(cuda|nvidia-(ptxjitcompiler|nvvm|nvvm70|gpucomp|ml|cfg))\.so"
+PATIENCE_S = 60
+
+
+def libraries_of(path):
+    """What the loader would load for a program, the loader too."""
+    done = run(["ldd", path], timeout=PATIENCE_S)
+    expect(done.code == 0 and "not found" not in done.out, f"ldd: {done.why()}")
+    return re.findall(r"(/\S+) \(0x", done.out)
+
+
+def find_runc(build):
+    """The machine's, or the one that came with the build, if all that it needs is here."""
+    own = os.path.join(build.path, "tests", "runc")
+    runc = shutil.which("runc") or (own if os.access(own, os.X_OK) else None)
+    if not runc:
+        raise Skipped("no runc")
+    # Within a container it begins anew, with no path of libraries from us.
+    missing = re.findall(r"(\S+) => not found", run(["ldd", runc], timeout=PATIENCE_S).out)
+    if missing:
+        raise Skipped(f"runc needs {', '.join(missing)}")
+    return runc
+
+
+def driver_folder():
+    """Where libcuda.so.1 of a real GPU is: what the loader finds tells."""
+    script = "import ctypes; ctypes.CDLL('libcuda.so.1'); print(open('/proc/self/maps').read())"
+    done = run([sys.executable, "-c", script], timeout=PATIENCE_S)
+    found = re.search(r"(/\S+)/libcuda\.so\S*$", done.out, re.MULTILINE)
+    if not found:
+        raise Skipped(f"no libcuda.so.1: {done.err.strip()[-200:]}")
+    return found[1]
+
+
+def copy_driver(folder, target):
+    """The libraries by which programs use the driver; their links stay links, as long as they lead to one another."""
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if not re.match(DRIVER_LIBRARIES, name) or not os.path.exists(path):
+            continue
+        if os.path.islink(path) and "/" not in os.readlink(path):
+            os.symlink(os.readlink(path), os.path.join(target, name))
+        else:
+            shutil.copy(path, os.path.join(target, name))
+
+
+def gpu_devices():
+    """The device nodes of a real driver, as config.json lists them."""
+    devices = []
+    for name in sorted(os.listdir("/dev")):
+        path = os.path.join("/dev", name)
+        if name.startswith("nvidia") and stat.S_ISCHR(os.stat(path).st_mode):
+            number = os.stat(path).st_rdev
+            devices.append({"path": path, "type": "c", "major": os.major(number), "minor": os.minor(number),
+                            "fileMode": 0o666, "uid": 0, "gid": 0})
+    if not devices:
+        raise Skipped("no /dev/nvidia*")
+    return devices
+
+
+def allow(device):
+    return {"allow": True, "type": "c", "major": device["major"], "minor": device["minor"], "access": "rwm"}
+
+
+class Container:
+    """A container of runc, with its bundle in the directory of an instance of brumate."""
+
+    def __init__(self, bed, command, name="c"):
+        self.runc_path = find_runc(bed.build)
+        self.criu = os.path.join(bed.build.path, "src", "criu", "criu")
+        if os.geteuid() != 0 or not os.access(self.criu, os.X_OK):
+            raise Skipped("containers are checkpointed by root, with the provisioned CRIU")
+        self.bed, self.name = bed, name
+        self.id = f"brumate-test-{os.getpid()}-{name}"
+        self.dir = os.path.join(bed.dir, name)
+        self.rootfs = os.path.join(self.dir, "rootfs")
+        self.image = os.path.join(self.dir, "image")
+        self.init = None  # pid and start time of the last one seen
+        self.env = self._environment()
+        self._make_rootfs()
+        self._make_config(command)
+
+    def _environment(self):
+        path = os.path.join(self.dir, "path")
+        os.makedirs(path)
+        os.symlink(self.criu, os.path.join(path, "criu"))
+        return self.bed.command_env({"PATH": path + ":" + os.environ["PATH"]})
+
+    def _make_rootfs(self):
+        """`sh`, the programs of these tests, and the driver."""
+        programs = [shutil.which("sh"), self.bed.build.program("counter")]
+        for name in ("bin", "proc", "dev", "sys", "tmp", "driver"):
+            os.makedirs(os.path.join(self.rootfs, name))
+        for program in programs:
+            shutil.copy(program, os.path.join(self.rootfs, "bin"))
+            for library in libraries_of(program):
+                target = self.rootfs + library
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                shutil.copy(library, target)
+        driver = os.path.join(self.rootfs, "driver")
+        if self.bed.simulated:
+            shutil.copy(os.path.join(self.bed.build.sim, "libcuda.so.1"), driver)
+        else:
+            copy_driver(driver_folder(), driver)
+
+    def _make_config(self, command):
+        done = run([self.runc_path, "spec", "--bundle", self.dir], env=self.env, timeout=PATIENCE_S)
+        expect(done.code == 0, done.why())
+        path = os.path.join(self.dir, "config.json")
+        with open(path, encoding="utf-8") as file:
+            config = json.load(file)
+        config["process"].update(terminal=False, args=["/bin/sh", "-c", command])
+        config["process"].pop("rlimits", None)  # which take a capability that this machine may lack
+        config["process"]["env"] += ["LD_LIBRARY_PATH=/driver"]
+        config["root"]["readonly"] = False
+        if self.bed.simulated:
+            self._add_simulated(config)
+        else:
+            devices = gpu_devices()
+            config["linux"]["devices"] = devices
+            config["linux"]["resources"]["devices"] += [allow(device) for device in devices]
+        # CRIU locks a network of the container's own by tools that not every machine has.
+        config["linux"]["namespaces"] = [n for n in config["linux"]["namespaces"] if n["type"] not in ("network", "cgroup")]
+        config["linux"]["cgroupsPath"] = "/" + self.id
+        config["annotations"] = {"org.criu.config": os.path.join(self.dir, "criu.conf")}
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        self.use_plugin(True)
+
+    def _add_simulated(self, config):
+        sim = self.bed.own["BRUMATE_SIM_DIR"]
+        os.makedirs(sim, exist_ok=True)
+        config["process"]["env"] += [f"{k}={v}" for k, v in self.bed.own.items() if k.startswith("BRUMATE_SIM_")]
+        config["mounts"].append({"destination": sim, "type": "bind", "source": sim, "options": ["rbind", "rw"]})
+
+    def use_plugin(self, use):
+        """What the engine's CRIU is told: where the plugin is, or a folder without any."""
+        folder = os.path.dirname(self.bed.build.program(PLUGIN)) if use else os.path.join(self.dir, "path")
+        with open(os.path.join(self.dir, "criu.conf"), "w", encoding="utf-8") as file:
+            file.write(f"libdir {folder}\n")
+
+    def spawn(self, *words):
+        """A command of runc; what it starts keeps none of our pipes. A CRIU that is killed leaves its mounts, among them all
+        of the machine's cgroups; so it has mounts of its own, which go with it."""
+        log = os.path.join(self.dir, "runc.log")
+        argv = ["unshare", "--mount", "--propagation", "private",
+                self.runc_path, "--root", os.path.join(self.dir, "state"), "--log", log, *words]
+        return subprocess.Popen(argv, env=self.env, cwd=self.dir, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                stderr=subprocess.DEVNULL, start_new_session=True)
+
+    def runc(self, *words, timeout=PATIENCE_S):
+        """The same, to its end; its exit code."""
+        process = self.spawn(*words)
+        try:
+            return process.wait(timeout)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            process.wait()
+            raise Failed(f"runc {words[0]}: no end within {timeout} s; {self.last_words()}") from error
+
+    def last_words(self):
+        """What runc, CRIU and the plugin said last."""
+        logs = [os.path.join(self.dir, "runc.log")]
+        logs += [os.path.join(self.image, name) for name in ("dump.log", "restore.log", "brumate.log")]
+        return "; ".join(f"{os.path.basename(path)}: {read_text(path).strip()[-300:]}" for path in logs if read_text(path))
+
+    def log(self, name="out"):
+        return Log(os.path.join(self.rootfs, "tmp", name))
+
+    def start(self, names=("out",), seconds=PATIENCE_S):
+        # A process of another user namespace or with fewer rights cannot do this, and neither can this test then.
+        if self.runc("run", "--detach", "--bundle", self.dir, self.id) != 0:
+            raise Skipped(f"runc starts no container here: {read_text(os.path.join(self.dir, 'runc.log'))[-300:]}")
+        self.note_init()
+        for name in names:
+            path = os.path.join(self.rootfs, "tmp", name)
+            wait_until(lambda path=path: os.path.exists(path), f"{name} in the container")
+            self.log(name).wait_until(lambda text, name=name: self._is_ready(text, name), f"{name} in the container to be ready",
+                                      seconds)
+        return self
+
+    def _is_ready(self, text, name):
+        found = re.search("^ready ", text, re.MULTILINE)
+        expect(found or self.lives(), f"the container has ended; {name} said: {text[-300:]}")
+        return found
+
+    def _state(self):
+        argv = [self.runc_path, "--root", os.path.join(self.dir, "state"), "state", self.id]
+        done = run(argv, env=self.env, timeout=PATIENCE_S)
+        return json.loads(done.out) if done.code == 0 else {"status": "none", "pid": 0}
+
+    def note_init(self):
+        pid = self._state()["pid"]
+        self.init = (pid, process_start(pid)) if pid else None
+
+    def lives(self):
+        return bool(self.init) and self.init[1] is not None and process_start(self.init[0]) == self.init[1]
+
+    def state(self):
+        return self._state()["status"]
+
+    def dump_log(self, name="dump.log"):
+        with open(os.path.join(self.image, name), encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def checkpoint(self, *options, timeout=PATIENCE_S):
+        os.makedirs(self.image, exist_ok=True)
+        return self.runc(*self.checkpoint_words(), *options, self.id, timeout=timeout)
+
+    def checkpoint_words(self):
+        return ["checkpoint", "--image-path", self.image, "--work-path", self.image]
+
+    def restore(self, *options, timeout=PATIENCE_S):
+        code = self.runc("restore", "--detach", "--image-path", self.image, "--work-path", self.image,
+                         "--bundle", self.dir, *options, self.id, timeout=timeout)
+        self.note_init()
+        return code
+
+    def saved(self, timeout=PATIENCE_S):
+        code = self.checkpoint(timeout=timeout)
+        expect(code == 0, f"the checkpoint failed: {self.reason('dump.log')}")
+        expect(self.state() in ("none", "stopped"), f"the container is {self.state()} after its checkpoint")
+        return self
+
+    def restored(self, timeout=PATIENCE_S):
+        code = self.restore(timeout=timeout)
+        expect(code == 0, f"the restore failed: {self.reason('restore.log')}")
+        return self
+
+    def reason(self, name):
+        """The lines of CRIU's log that tell why; where there is none, what there is."""
+        path = os.path.join(self.image, name)
+        told = [line for line in read_text(path).splitlines() if "Error" in line or "brumate" in line]
+        return " / ".join(told)[-900:] or self.last_words()
+
+    def cgroups(self):
+        """The cgroups of the container that are there, of all versions."""
+        places = [CGROUPS, *(os.path.join(CGROUPS, name) for name in (os.listdir(CGROUPS) if os.path.isdir(CGROUPS) else []))]
+        return [path for path in (os.path.join(place, self.id) for place in places) if os.path.isdir(path)]
+
+    def end(self):
+        self.runc("delete", "--force", self.id)
+        if self.lives():
+            os.kill(self.init[0], 9)
+            wait_until(lambda: not self.lives(), "the end of the container's init")
+        left = [line.split()[4] for line in read_text("/proc/self/mountinfo").splitlines() if self.dir + "/" in line]
+        for path in reversed(left):
+            subprocess.run(["umount", "--lazy", path], check=False)
+        expect(not left, f"mounts are left: {left}")
+        left = self.cgroups()
+        for path in left:
+            subprocess.run(["rmdir", path], check=False)
+        expect(not left, f"cgroups are left: {left}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        try:
+            self.end()
+        except Failed as failed:
+            if not kind:  # else that is what matters
+                raise
+            self.bed.note(str(failed))
