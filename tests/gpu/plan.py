@@ -36,6 +36,8 @@ ROWS = (
     Row(r"^soak: ", 24, alone=True, seconds=120),
     Row(r"^trees: ", 22, alone=True, seconds=60),
     Row(r"^users: ", 22, alone=True, seconds=90),
+    Row(r"^containers: .* 8 GiB", 22, alone=True, seconds=90),
+    Row(r"^containers: ", 22, alone=True, seconds=40),
     Row(r"^framework: ", 25, seconds=30),
     Row(r"^same output: ", 30, seconds=15),
     Row(r"^PyTorch .* as a job", 26, seconds=30),

@@ -8,7 +8,7 @@ import os
 from cases import case, expect, main
 from harness import SOURCE, run
 
-CASES = ("no framework", "peer access through the library", "swapped by --gpu-map", "samples: ", "users: ")
+CASES = ("no framework", "peer access through the library", "swapped by --gpu-map", "samples: ", "users: ", "containers: ")
 
 
 @case
