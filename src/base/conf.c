@@ -206,6 +206,7 @@ static const struct key {
 	{ "Broker", "Pool", KIND_BYTES, offsetof(struct brumate_conf, pool_bytes) },
 	{ "Broker", "Memory", KIND_BYTES, offsetof(struct brumate_conf, memory_bytes) },
 	{ "Broker", "SpillDirectory", KIND_PATH, offsetof(struct brumate_conf, spill_dir) },
+	{ "Broker", "Prepare", KIND_BOOL, offsetof(struct brumate_conf, prepare) },
 	{ "Broker", "Digests", KIND_BOOL, offsetof(struct brumate_conf, digests) },
 	{ "Run", "Gpu", KIND_GPU, offsetof(struct brumate_conf, gpu) },
 	{ "Run", "DataPath", KIND_DATA_PATH, offsetof(struct brumate_conf, data_path) },

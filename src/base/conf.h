@@ -56,9 +56,10 @@ struct brumate_conf {
 
 	/* [Broker] */
 	uint64_t idle_timeout_ms; /* IdleTimeout=60s: how long an idle broker stays; 0 = for ever */
-	uint64_t pool_bytes; /* Pool=0: host memory it may pin; 0 = a quarter of the machine's */
+	uint64_t pool_bytes;	  /* Pool=0: host memory it may pin; 0 = half of the machine's */
 	uint64_t memory_bytes; /* Memory=0: host copies in memory, at most; 0 = what there is */
 	char *spill_dir; /* SpillDirectory=PATH: for those beyond. Owned; NULL: in the state directory */
+	bool prepare;	 /* Prepare=yes: have memory for copies of running jobs ready */
 	bool digests;	     /* Digests=yes: leave out zeros, compare what was copied in */
 
 	/* [Run] */
@@ -78,8 +79,11 @@ struct brumate_conf {
 };
 
 /** The defaults. */
-#define BRUMATE_CONF_DEFAULT \
-	((struct brumate_conf){ .lock_timeout_ms = 10000, .idle_timeout_ms = 60000, .digests = true })
+#define BRUMATE_CONF_DEFAULT                              \
+	((struct brumate_conf){ .lock_timeout_ms = 10000, \
+				.idle_timeout_ms = 60000, \
+				.prepare = true,          \
+				.digests = true })
 
 void conf_fini(struct brumate_conf *c);
 DEFINE_AUTO_FINI(struct brumate_conf, conf_fini)

@@ -3,6 +3,7 @@
  * The broker, and the methods of io.brumate.broker: parameters in, the driver's answers out. See broker.h.
  */
 #include "broker/broker.h"
+#include "broker/prepare.h"
 #include "broker/session.h"
 #include "base/clock.h"
 #include "gpu/vendor.h"
@@ -27,6 +28,7 @@ struct broker {
 	struct pool *pool;
 	struct gpus *gpus;
 	struct sessions *sessions;
+	struct preparer *preparer;
 };
 
 /* ---- methods ---- */
@@ -343,6 +345,26 @@ static int serve_transfer(void *arg, struct wire_call_context *call, json_t *par
 	return r < 0 ? r : wire_reply(call, NULL);
 }
 
+static int serve_prepare(void *arg, struct wire_call_context *call, json_t *parameters,
+			 struct brumate_error *err)
+{
+	struct broker *b = arg;
+	const struct dev_backend *backend;
+	auto_close int fd = wire_call_take_fd(call, 0);
+	auto_free pid_t *pids = NULL;
+	uint64_t bytes = 0;
+	size_t n = 0;
+
+	if (fd < 0)
+		return brumate_fail(err, EINVAL, "prepare: no pipe came with the call");
+	int r = get_pids(parameters, &pids, &n, err);
+	if (r == 0)
+		r = driver_wait(b->driver, &backend, NULL, err);
+	if (r == 0)
+		r = preparer_add(b->preparer, take_fd(&fd), pids, n, &bytes, err);
+	return r < 0 ? r : reply_with(call, json_pack("{s:I}", "bytes", (json_int_t)bytes), err);
+}
+
 static int serve_quit(void *arg, struct wire_call_context *call, json_t *parameters,
 		      struct brumate_error *err)
 {
@@ -361,6 +383,7 @@ static const struct wire_method methods[] = {
 	{ "io.brumate.broker.Act", serve_act },
 	{ "io.brumate.broker.Quit", serve_quit },
 	{ "io.brumate.broker.Transfer", serve_transfer },
+	{ "io.brumate.broker.Prepare", serve_prepare },
 };
 
 struct wire_service broker_service(struct broker *b)
@@ -400,12 +423,14 @@ bool broker_has_failed(struct broker *b)
 
 bool broker_is_busy(struct broker *b, uint64_t *ret_last_end_ns)
 {
-	uint64_t last_call_ns, last_session_ns;
+	uint64_t last_call_ns, last_session_ns, last_prepared_ns;
 	size_t calls = driver_busy(b->driver, &last_call_ns);
 	size_t sessions = sessions_busy(b->sessions, &last_session_ns);
+	size_t prepares = preparer_busy(b->preparer, &last_prepared_ns);
+	uint64_t last_ns = last_call_ns > last_session_ns ? last_call_ns : last_session_ns;
 
-	*ret_last_end_ns = last_call_ns > last_session_ns ? last_call_ns : last_session_ns;
-	return calls || sessions;
+	*ret_last_end_ns = last_ns > last_prepared_ns ? last_ns : last_prepared_ns;
+	return calls || sessions || prepares;
 }
 
 int broker_rest(struct broker *b)
@@ -423,6 +448,13 @@ int broker_drain(struct broker *b, uint64_t timeout_ms)
 	if (r == 0)
 		driver_wait(b->driver, &backend, NULL, NULL);
 	return r;
+}
+
+static bool is_idle(void *arg, uint64_t *ret_since_ns)
+{
+	struct broker *b = arg;
+
+	return sessions_busy(b->sessions, ret_since_ns) == 0;
 }
 
 int broker_new(struct broker **ret, const struct broker_options *o, struct brumate_error *err)
@@ -443,6 +475,14 @@ int broker_new(struct broker **ret, const struct broker_options *o, struct bruma
 		r = gpus_new(&b->gpus, b->pool, err);
 	if (r == 0)
 		r = sessions_new(&b->sessions, b->driver, b->gpus, o->digests, b->wake_fd, err);
+	if (r == 0) {
+		const struct prepare_options prepare = { .driver = b->driver,
+							 .pool = b->pool,
+							 .is_idle = is_idle,
+							 .arg = b,
+							 .wake_fd = b->wake_fd };
+		r = preparer_new(&b->preparer, &prepare, err);
+	}
 	if (r < 0)
 		broker_free(b);
 	else
@@ -454,6 +494,7 @@ void broker_free(struct broker *b)
 {
 	if (!b)
 		return;
+	preparer_free(b->preparer);
 	sessions_free(b->sessions);
 	driver_free(b->driver);
 	gpus_free(b->gpus);

@@ -706,6 +706,95 @@ struct segment *pool_take_ring(struct pool *p, uint64_t bytes, bool must)
 	return s;
 }
 
+/* ---- what is ready before it is asked for ---- */
+
+/* Of ordinary pages, as those that are set aside are there already, and perhaps for others. */
+static struct segment *begin_ready(struct pool *p, uint64_t bytes, int node)
+{
+	struct segment *s = segment_new(p, bytes, node);
+
+	if (!s)
+		return NULL;
+	if (make_memory(s, false, false) < 0) {
+		free(s);
+		return NULL;
+	}
+	s->pinning = SEGMENT_PINNABLE;
+	s->pages = SEGMENT_PROMISED;
+	p->pinned_bytes += bytes;
+	add_to_list(p, s);
+	return s;
+}
+
+int pool_prepare(struct pool *p, uint64_t bytes, int node)
+{
+	struct segment *s = NULL;
+	int r = 0;
+
+	pthread_mutex_lock(&p->lock);
+	end_leases(p);
+	if (p->pinned_bytes + bytes > p->limit_bytes - ring_bytes(p))
+		r = -EDQUOT;
+	else if (memory_left(p) < bytes || !(s = begin_ready(p, bytes, node)))
+		r = -ENOMEM;
+	pthread_mutex_unlock(&p->lock);
+	if (r < 0)
+		return r;
+	r = segment_populate(s, NULL);
+	pthread_mutex_lock(&p->lock);
+	give_segment_back(s);
+	pthread_mutex_unlock(&p->lock);
+	return r < 0 ? -ENOMEM : 0;
+}
+
+uint64_t pool_free_bytes(struct pool *p)
+{
+	pthread_mutex_lock(&p->lock);
+	end_leases(p);
+	uint64_t bytes = count_owned(p, SEGMENT_FREE);
+	pthread_mutex_unlock(&p->lock);
+	return bytes;
+}
+
+uint64_t pool_ready_bytes(struct pool *p, uint64_t segment_bytes, int node)
+{
+	uint64_t bytes = 0;
+
+	pthread_mutex_lock(&p->lock);
+	for (struct segment *s = p->segments; s; s = s->next)
+		if (s->owner == SEGMENT_FREE && s->bytes == segment_bytes &&
+		    (node < 0 || s->node == node))
+			bytes += s->bytes;
+	pthread_mutex_unlock(&p->lock);
+	return bytes;
+}
+
+/* Under the lock. */
+static struct segment *find_any_free(const struct pool *p)
+{
+	for (struct segment *s = p->segments; s; s = s->next)
+		if (s->owner == SEGMENT_FREE)
+			return s;
+	return NULL;
+}
+
+void pool_trim(struct pool *p, uint64_t bytes)
+{
+	uint64_t left = pool_free_bytes(p);
+
+	while (left > bytes) { /* a copy that begins need not wait until all is given back */
+		pthread_mutex_lock(&p->lock);
+		struct segment *s = find_any_free(p);
+		if (s) {
+			left -= s->bytes < left ? s->bytes : left;
+			drop_segment(s);
+		}
+		pthread_mutex_unlock(&p->lock);
+		if (!s)
+			return;
+	}
+}
+
 static int adopt_foreign(struct pool *p, struct segment **ret, int fd, uint64_t bytes, bool spilled)
 {
 	struct segment *s = segment_new(p, bytes, -1);
@@ -836,7 +925,7 @@ int pool_new(struct pool **ret, const struct pool_options *o, struct brumate_err
 	}
 	machine_meminfo("MemTotal", &total);
 	p->disk = disk;
-	p->limit_bytes = o->limit_bytes ? o->limit_bytes : total / 4;
+	p->limit_bytes = o->limit_bytes ? o->limit_bytes : total / 2;
 	p->memory_bytes = o->memory_bytes ? o->memory_bytes : UINT64_MAX;
 	p->reserve_bytes = total / 64 > RESERVE_BYTES ? total / 64 : RESERVE_BYTES;
 	pthread_mutex_init(&p->lock, NULL);

@@ -69,7 +69,7 @@ struct pool_info {
 };
 
 struct pool_options {
-	uint64_t limit_bytes;  /* may be pinned; 0: a quarter of the machine's memory */
+	uint64_t limit_bytes;  /* may be pinned; 0: half of the machine's memory */
 	uint64_t memory_bytes; /* all segments in memory have no more; 0: what the machine has */
 	const char *
 		disk; /* directory for what does not fit (copied); NULL: "spill" in the state directory */
@@ -100,6 +100,16 @@ int pool_adopt(struct pool *p, struct segment **ret, int fd, uint64_t bytes, boo
 	       struct brumate_error *err);
 /** Ends the use of a segment: leased ones stay so, others go back. Accepts NULL. */
 void pool_put(struct segment *s);
+
+/** Makes a free segment of @bytes on @node (-1: any) ready for a copy to come: populated, and not pinned. It may wait
+ * long. Returns 0; -EDQUOT: the limit has no room for it; -ENOMEM: the machine has none, or no descriptors. */
+int pool_prepare(struct pool *p, uint64_t bytes, int node);
+/** Bytes of segments that are free and ready. */
+uint64_t pool_free_bytes(struct pool *p);
+/** The same of one kind of segment. */
+uint64_t pool_ready_bytes(struct pool *p, uint64_t segment_bytes, int node);
+/** Gives free segments back to the machine until no more than @bytes are left. */
+void pool_trim(struct pool *p, uint64_t bytes);
 
 /** Tells by which open GPU segments are pinned and unpinned. */
 void pool_pinned_by(struct pool *p, const struct dev_memory_ops *ops, struct dev_memory *m);

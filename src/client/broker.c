@@ -287,14 +287,17 @@ static uint32_t parse_features(json_t *names)
 static int parse_room(json_t *reply, struct broker_room *ret, struct brumate_error *err)
 {
 	json_t *pool = json_object_get(reply, "pool");
-	int64_t memory = 0, disk = 0;
+	int64_t memory = 0, disk = 0, free_bytes = 0;
 	int r = wire_get_int(pool, "memory_bytes", 0, INT64_MAX, &memory, err);
 
+	if (r == 0)
+		r = wire_get_int(pool, "free_bytes", 0, INT64_MAX, &free_bytes, err);
 	if (r == 0)
 		r = wire_get_int(pool, "disk_bytes", 0, INT64_MAX, &disk, err);
 	if (r == 0)
 		r = copy_text(pool, "disk", ret->disk, sizeof(ret->disk), err);
 	ret->memory_bytes = (uint64_t)memory;
+	ret->free_bytes = (uint64_t)free_bytes;
 	ret->disk_bytes = (uint64_t)disk;
 	return r;
 }
@@ -413,6 +416,26 @@ int broker_client_state(struct broker_client *b, const pid_t *pids, size_t n, st
 		return fail_reply("processes", err);
 	for (size_t i = 0; i < n && r == 0; i++)
 		r = parse_process(json_array_get(list, i), &ret[i], err);
+	return r;
+}
+
+int broker_client_prepare(struct broker_client *b, const pid_t *pids, size_t n, int fd,
+			  uint64_t *ret_bytes, struct brumate_error *err)
+{
+	auto_json json_t *parameters = json_pack("{s:o}", "pids", pids_to_json(pids, n));
+	auto_json json_t *reply = NULL;
+	int64_t bytes = 0;
+
+	if (!parameters)
+		return brumate_fail(err, ENOMEM, "broker: %m");
+	if (b->wire.fd < 0)
+		return brumate_fail(err, EPIPE, "broker: not connected");
+	int r = wire_call(&b->wire, "io.brumate.broker.Prepare", parameters, &fd, 1, NULL, NULL,
+			  &reply, deadline_in_ms(DRIVER_TIMEOUT_MS), err);
+	if (r == 0)
+		r = wire_get_int(reply, "bytes", 0, INT64_MAX, &bytes, err);
+	if (r == 0)
+		*ret_bytes = (uint64_t)bytes;
 	return r;
 }
 

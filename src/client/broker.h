@@ -26,6 +26,8 @@ struct broker_outcome {
 
 /** Room for host copies. */
 struct broker_room {
+	uint64_t
+		free_bytes; /* of memory_bytes, that the broker has and gives back when memory is short */
 	uint64_t memory_bytes; /* pinned or not */
 	uint64_t disk_bytes;   /* beyond that, in */
 	char disk[1024];       /* this directory */
@@ -64,6 +66,10 @@ int broker_client_gpus(struct broker_client *b, struct dev_gpu *ret, size_t *ret
 /** @ret has room for @n. */
 int broker_client_state(struct broker_client *b, const pid_t *pids, size_t n, struct dev_process *ret,
 		 struct brumate_error *err);
+/** Has memory made ready for copies of what @pids have on GPUs, until the other end of @fd (borrowed) is closed.
+ * *ret_bytes is what they have; 0: too little to be worth it. */
+int broker_client_prepare(struct broker_client *b, const pid_t *pids, size_t n, int fd,
+			  uint64_t *ret_bytes, struct brumate_error *err);
 /**
  * Runs @action on all @pids at once. 0: each was tried, and @ret (room for @n) says how each went;
  * the caller looks at result.number. @pairs: for DEV_RESTORE, may be NULL; completed by the broker.

@@ -333,6 +333,17 @@ static int check_cgroups(const struct op *op, struct brumate_error *err)
 	return r;
 }
 
+/* The broker gives back what it has ready as the driver takes memory. */
+static uint64_t ready_bytes(struct op *op)
+{
+	auto_free struct broker_info *info = calloc(1, sizeof(*info));
+
+	if (!info || gpu_set_open(&op->gpus, NULL) < 0 ||
+	    broker_client_info(&op->gpus.broker, info, NULL) < 0)
+		return 0;
+	return info->room.free_bytes;
+}
+
 int preflight_memory(struct op *op, struct brumate_error *err)
 {
 	uint64_t available, used = 0, need = 0;
@@ -345,7 +356,8 @@ int preflight_memory(struct op *op, struct brumate_error *err)
 	}
 	if (!used)
 		return 0;
-	if (machine_meminfo("MemAvailable", &available) && need > available) {
+	if (machine_meminfo("MemAvailable", &available) && need > available &&
+	    need > (available += ready_bytes(op))) {
 		brumate_fail(
 			err, ENOMEM,
 			"%.1f GiB of device memory do not fit into the %.1f GiB of host memory "

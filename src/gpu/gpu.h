@@ -96,6 +96,8 @@ struct dev_backend {
 	/* All that is known of a process, @state alone of the two being cheap. */
 	int (*process)(pid_t pid, struct dev_process *ret, struct brumate_error *err);
 	int (*state)(pid_t pid, enum dev_state *ret, struct brumate_error *err);
+	/* What a process has on which GPUs, without asking it. NULL: nobody can tell. */
+	void (*usage)(pid_t pid, struct dev_process *ret);
 	/* Blocks for as long as the driver does. 0 when a call was made: *ret says how it went. NULL: the
 	 * driver has no such calls. */
 	int (*act)(pid_t pid, enum dev_action action, uint32_t timeout_ms,

@@ -234,6 +234,7 @@ static void run_loop(struct watch *w)
 			{ .fd = w->shim->mend.fd, .events = POLLIN },
 			{ .fd = w->shim->owner.fd, .events = POLLIN },
 			{ .fd = w->shim->marks.fd, .events = POLLIN },
+			{ .fd = w->shim->prepare.fd, .events = POLLIN },
 		};
 		uint64_t woken;
 
@@ -246,7 +247,7 @@ static void run_loop(struct watch *w)
 			fds[3].fd = -1;
 			wait_ms = LOOK_AGAIN_MS;
 		}
-		if (poll(fds, 9, wait_ms) < 0)
+		if (poll(fds, sizeof(fds) / sizeof(fds[0]), wait_ms) < 0)
 			continue;
 		reserve_fill();
 		if (w->look_again)
@@ -267,6 +268,9 @@ static void run_loop(struct watch *w)
 			owner_gone(w->shim);
 		if (fds[8].revents)
 			marks_due(w->shim);
+		if (fds[9].revents)
+			prepare_due(w->shim);
+		prepare_update(w->shim);
 		marks_update(w->shim);
 		mend_update(w->shim);
 		schedule_update(w->shim);
@@ -347,12 +351,15 @@ static int serve(struct shim *s, int signal_fd, int *ready_fd, struct brumate_er
 	mend_update(s);
 	owner_init(s);
 	marks_init(s);
+	prepare_init(s);
+	prepare_update(s);
 	marks_update(s);
 	run_loop(&w);
 	fault_point("shim.leave");
 	/* By its directory and not by its path, at which a new job of this id may be by now. */
 	unlinkat(dir_fd, "shim.sock", 0);
 	wire_server_free(w.server);
+	prepare_fini(s);
 	marks_fini(s);
 	schedule_fini(s);
 	mend_fini(s);

@@ -54,6 +54,18 @@ struct shim {
 		atomic_bool working; /* the thread is not done */
 		atomic_bool stop;    /* the thread is to give up */
 	} timer;
+	struct shim_prepare { /* of the main thread, but for what the thread has */
+		int fd;	      /* timerfd, readable when it is time to look; -1: it is never */
+		bool armed;
+		uint32_t pause_ms; /* before the next look */
+		bool started;	   /* there is a thread to be joined */
+		pthread_t thread;
+		atomic_bool working; /* the thread is not done */
+		int kept_fd; /* as long as it is open the broker has memory ready; -1: it has none */
+		pid_t *pids; /* for these */
+		size_t n_pids;
+		bool little; /* they have too little for it */
+	} prepare;
 	struct shim_marks { /* of the main thread alone */
 		int fd;	    /* timerfd, readable when the log is to be looked at; -1: it is not */
 		char *log, *path; /* owned; NULL: there is no log */
@@ -174,6 +186,14 @@ void marks_init(struct shim *s);
 void marks_update(struct shim *s);
 void marks_due(struct shim *s);
 void marks_fini(struct shim *s);
+
+/* ---- memory for a copy, ready before it is wanted, prepare.c ---- */
+
+void prepare_init(struct shim *s);
+/** The main loop calls the first after each round, the second when the timer is readable. */
+void prepare_update(struct shim *s);
+void prepare_due(struct shim *s);
+void prepare_fini(struct shim *s);
 
 /* ---- checkpoints by schedule, schedule.c ---- */
 

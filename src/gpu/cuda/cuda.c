@@ -322,6 +322,13 @@ static int cuda_process(pid_t pid, struct dev_process *ret, struct brumate_error
 	return 0;
 }
 
+static void cuda_usage(pid_t pid, struct dev_process *ret)
+{
+	ret->used_bytes = 0;
+	ret->n_gpus = 0;
+	nvml_fill_process(pid, ret);
+}
+
 /* @pairs: already one for each visible GPU (dev_map_complete), as the driver demands. */
 static CUresult restore(pid_t pid, const struct dev_gpu_pair *pairs, size_t n_pairs)
 {
@@ -393,6 +400,7 @@ static const struct dev_backend dev_cuda = {
 	.gpus = cuda_gpus,
 	.process = cuda_process,
 	.state = cuda_state,
+	.usage = cuda_usage,
 	.act = cuda_act,
 	.memory = &dev_cuda_memory,
 };

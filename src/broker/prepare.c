@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: MIT
+/* Who wants memory to be ready, how much of it may be, and when it is given back. See prepare.h. */
+#include "broker/prepare.h"
+#include "gpu/copy.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/machine.h"
+#include "base/paths.h"
+#include "base/thread.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define MIB (1ull << 20)
+#define GIB (1ull << 30)
+
+/* Less device memory is copied as fast into memory that is not ready. */
+#define WORTH_BYTES (256 * MIB)
+/* What all cores of a large machine take of free memory: 49 GB/s on the one of docs/benchmarks.md. */
+#define TAKEN_BYTES_PER_MS (50ull << 20)
+
+enum {
+	CLIENTS_MAX = 64,
+	PRESSURES = 2,
+	NICE = 19,
+	LOOK_MS = 5000,	 /* at how much the processes have */
+	KEEP_MS = 60000, /* what is more than wanted stays as long after a copy */
+	PAUSE_LEAST_MS = 20,
+	PAUSE_MOST_MS = 1000,
+	PRESSED_LEAST_MS = 30000, /* nothing is made ready after pressure */
+	PRESSED_MOST_MS = 600000,
+};
+
+/* Somebody who waits for memory for 0.15 s within 2 s. The window is what users other than root may ask for. */
+static const char trigger[] = "some 150000 2000000";
+
+struct client {
+	int fd;
+	pid_t *pids;
+	size_t n;
+	struct prepare_want {
+		int node;
+		uint64_t bytes, segment_bytes;
+	} wants[DEV_GPUS_MAX]; /* one for each GPU */
+	size_t n_wants;
+};
+
+struct preparer {
+	struct prepare_options o;
+	int changed_fd; /* eventfd: the thread is to look again */
+	int pressure_fds[PRESSURES];
+	uint64_t pressed_until_ns;
+	unsigned pressed_ms;
+	uint64_t looked_ns;
+
+	pthread_mutex_t lock; /* of the rest */
+	pthread_t thread;
+	bool started, stopping;
+	struct client clients[CLIENTS_MAX];
+	size_t n;
+	uint64_t last_end_ns;
+};
+
+/* ---- pure ---- */
+
+uint64_t prepare_budget(uint64_t room_bytes, uint64_t held_bytes)
+{
+	return (room_bytes + held_bytes) / 2;
+}
+
+int prepare_pause_ms(uint64_t room_bytes)
+{
+	uint64_t ms = room_bytes / 2 / TAKEN_BYTES_PER_MS;
+
+	if (ms < PAUSE_LEAST_MS)
+		return PAUSE_LEAST_MS;
+	return ms < PAUSE_MOST_MS ? (int)ms : PAUSE_MOST_MS;
+}
+
+/* ---- who wants how much ---- */
+
+/* What a process of the client has on a GPU is wanted near to that. */
+static void add_want(struct client *c, const struct dev_backend *b, const char *gpu, uint64_t bytes)
+{
+	uint8_t uuid[DEV_UUID_BYTES];
+	const int node = b->memory && dev_uuid_parse(uuid, gpu) == 0 ? b->memory->node(uuid) : -1;
+
+	for (size_t i = 0; i < c->n_wants; i++) {
+		if (c->wants[i].node != node)
+			continue;
+		c->wants[i].bytes += bytes;
+		return;
+	}
+	if (c->n_wants < DEV_GPUS_MAX)
+		c->wants[c->n_wants++] = (struct prepare_want){ .node = node, .bytes = bytes };
+}
+
+/* Looks at how much the client's processes have. Returns the bytes. */
+static uint64_t measure_client(struct client *c, const struct dev_backend *b)
+{
+	uint64_t total = 0;
+
+	c->n_wants = 0;
+	for (size_t i = 0; i < c->n; i++) {
+		struct dev_process process = { 0 };
+
+		b->usage(c->pids[i], &process);
+		for (size_t k = 0; k < process.n_gpus; k++)
+			add_want(c, b, process.gpus[k], process.gpu_bytes[k]);
+		total += process.used_bytes;
+	}
+	if (total < WORTH_BYTES)
+		c->n_wants = 0;
+	for (size_t i = 0; i < c->n_wants; i++)
+		c->wants[i].segment_bytes = pool_segment_bytes(total);
+	return total < WORTH_BYTES ? 0 : total;
+}
+
+static void end_client(struct preparer *p, size_t i)
+{
+	struct client *c = &p->clients[i];
+
+	close(c->fd);
+	free(c->pids);
+	*c = p->clients[--p->n];
+	p->last_end_ns = clock_now_ns();
+	if (!p->n)
+		eventfd_write(p->o.wake_fd, 1);
+}
+
+static void drop_ended_clients(struct preparer *p)
+{
+	for (size_t i = p->n; i-- > 0;) {
+		struct pollfd fd = { .fd = p->clients[i].fd, .events = POLLIN };
+
+		if (poll(&fd, 1, 0) > 0)
+			end_client(p, i);
+	}
+}
+
+/* Under the lock. */
+static uint64_t wanted_bytes(const struct preparer *p)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < p->n; i++)
+		for (size_t k = 0; k < p->clients[i].n_wants; k++)
+			bytes += p->clients[i].wants[k].bytes;
+	return bytes;
+}
+
+/* Under the lock: the first kind of segment of which there are too few. Returns false where there is enough. */
+static bool find_missing(const struct preparer *p, struct prepare_want *ret)
+{
+	for (size_t i = 0; i < p->n; i++)
+		for (size_t k = 0; k < p->clients[i].n_wants; k++) {
+			const struct prepare_want *w = &p->clients[i].wants[k];
+			uint64_t all = 0;
+
+			for (size_t m = 0; m < p->n; m++)
+				for (size_t q = 0; q < p->clients[m].n_wants; q++)
+					if (p->clients[m].wants[q].segment_bytes ==
+						    w->segment_bytes &&
+					    p->clients[m].wants[q].node == w->node)
+						all += p->clients[m].wants[q].bytes;
+			if (pool_ready_bytes(p->o.pool, w->segment_bytes, w->node) >= all)
+				continue;
+			*ret = *w;
+			return true;
+		}
+	return false;
+}
+
+/* ---- pressure ---- */
+
+static int open_pressure(const char *path)
+{
+	auto_close int fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+
+	if (fd < 0 || write(fd, trigger, sizeof(trigger)) < 0)
+		return -1;
+	return take_fd(&fd);
+}
+
+/* Of the machine, and of our cgroup, whose limit may be reached first. */
+static void watch_pressure(struct preparer *p)
+{
+	auto_free char *cgroup = machine_cgroup(0);
+	auto_free char *path =
+		cgroup && *cgroup ? path_format("/sys/fs/cgroup%s/memory.pressure", cgroup) : NULL;
+
+	if (p->o.pressure_fd) {
+		p->pressure_fds[0] = fcntl(p->o.pressure_fd, F_DUPFD_CLOEXEC, 0);
+		return;
+	}
+	p->pressure_fds[0] = open_pressure("/proc/pressure/memory");
+	p->pressure_fds[1] = path ? open_pressure(path) : -1;
+}
+
+/* The longer nothing is made ready the sooner it was wanted back. */
+static void note_pressure(struct preparer *p, uint64_t free_bytes)
+{
+	bool again = clock_now_ns() < p->pressed_until_ns + p->pressed_ms * NS_PER_MS;
+
+	p->pressed_ms = !again || !p->pressed_ms	      ? PRESSED_LEAST_MS
+			: p->pressed_ms < PRESSED_MOST_MS / 2 ? p->pressed_ms * 2
+							      : PRESSED_MOST_MS;
+	p->pressed_until_ns = deadline_in_ms(p->pressed_ms);
+	if (free_bytes)
+		log_info("memory is short: what was ready for copies is given back bytes=%llu",
+			 (unsigned long long)free_bytes);
+}
+
+/* ---- the thread ---- */
+
+static uint64_t room_bytes(const struct preparer *p)
+{
+	return p->o.room_bytes ? p->o.room_bytes() : machine_room_bytes();
+}
+
+static void look_at_clients(struct preparer *p)
+{
+	const struct dev_backend *b;
+
+	if (p->looked_ns && clock_now_ns() < p->looked_ns + LOOK_MS * NS_PER_MS)
+		return;
+	p->looked_ns = clock_now_ns();
+	if (driver_wait(p->o.driver, &b, NULL, NULL) < 0)
+		return;
+	for (size_t i = 0; i < p->n; i++)
+		measure_client(&p->clients[i], b);
+}
+
+/* Gives back what is too much. What a copy left behind stays for a while: another may follow. */
+static void give_back(struct preparer *p, uint64_t budget, bool idle, uint64_t idle_since_ns)
+{
+	uint64_t wanted = wanted_bytes(p), keep = budget;
+
+	if (idle && wanted < keep && !deadline_left_ms(idle_since_ns + KEEP_MS * NS_PER_MS))
+		keep = wanted + wanted / 8;
+	pool_trim(p->o.pool, keep);
+}
+
+/* Looks once, and makes a segment ready if one is missing. Returns the milliseconds until the next look. */
+static int work_once(struct preparer *p, bool pressed)
+{
+	struct prepare_want want;
+	uint64_t idle_since_ns;
+	bool idle = p->o.is_idle(p->o.arg, &idle_since_ns);
+
+	pthread_mutex_lock(&p->lock);
+	drop_ended_clients(p);
+	look_at_clients(p);
+	uint64_t held = pool_free_bytes(p->o.pool), room = room_bytes(p);
+	uint64_t budget = prepare_budget(room, held);
+	if (pressed)
+		note_pressure(p, held);
+	bool may = idle && deadline_left_ms(p->pressed_until_ns) == 0;
+	give_back(p, pressed ? 0 : budget, idle, idle_since_ns);
+	bool misses = may && find_missing(p, &want) && held + want.segment_bytes <= budget;
+	bool wanted = p->n > 0;
+	pthread_mutex_unlock(&p->lock);
+	if (misses && pool_prepare(p->o.pool, want.segment_bytes, want.node) == 0)
+		return 0;
+	return held ? prepare_pause_ms(room) : wanted ? PAUSE_MOST_MS : -1;
+}
+
+static bool wait_once(struct preparer *p, int pause_ms)
+{
+	struct pollfd fds[] = {
+		{ .fd = p->changed_fd, .events = POLLIN },
+		{ .fd = p->pressure_fds[0], .events = POLLPRI },
+		{ .fd = p->pressure_fds[1], .events = POLLPRI },
+	};
+	eventfd_t count;
+
+	if (poll(fds, sizeof(fds) / sizeof(fds[0]), pause_ms) <= 0)
+		return false;
+	if (fds[0].revents)
+		eventfd_read(p->changed_fd, &count);
+	return (fds[1].revents | fds[2].revents) & POLLPRI;
+}
+
+static void *run(void *arg)
+{
+	struct preparer *p = arg;
+	bool pressed = false;
+
+	if (setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE) < 0)
+		log_debug("memory is made ready at the broker's own priority");
+	for (;;) {
+		int pause_ms = work_once(p, pressed);
+
+		pthread_mutex_lock(&p->lock);
+		bool stopping = p->stopping;
+		pthread_mutex_unlock(&p->lock);
+		if (stopping)
+			return NULL;
+		pressed = wait_once(p, pause_ms);
+	}
+}
+
+/* Under the lock. */
+static int start(struct preparer *p)
+{
+	if (p->started)
+		return 0;
+	watch_pressure(p);
+	int r = thread_start(&p->thread, run, p);
+	p->started = r == 0;
+	return r;
+}
+
+/* ---- for the broker ---- */
+
+int preparer_add(struct preparer *p, int fd, const pid_t *pids, size_t n, uint64_t *ret_bytes,
+		 struct brumate_error *err)
+{
+	const struct dev_backend *b;
+	struct client c = { .fd = fd, .pids = calloc(n + 1, sizeof(*pids)), .n = n };
+	int r = driver_wait(p->o.driver, &b, NULL, err);
+
+	if (r == 0 && !c.pids)
+		r = brumate_fail(err, ENOMEM, "prepare: %m");
+	*ret_bytes = 0;
+	if (r == 0 && b->usage) {
+		memcpy(c.pids, pids, n * sizeof(*pids));
+		*ret_bytes = measure_client(&c, b);
+	}
+	pthread_mutex_lock(&p->lock);
+	if (r == 0 && *ret_bytes && p->n == CLIENTS_MAX)
+		r = brumate_fail(err, EBUSY, "prepare: for %d jobs already", CLIENTS_MAX);
+	if (r == 0 && *ret_bytes && (r = start(p)) < 0)
+		brumate_fail(err, -r, "prepare: no thread: %m");
+	bool keep = r == 0 && *ret_bytes;
+	if (keep)
+		p->clients[p->n++] = c;
+	pthread_mutex_unlock(&p->lock);
+	if (keep) {
+		eventfd_write(p->changed_fd, 1);
+	} else {
+		close(fd);
+		free(c.pids);
+	}
+	return r;
+}
+
+size_t preparer_busy(struct preparer *p, uint64_t *ret_last_end_ns)
+{
+	pthread_mutex_lock(&p->lock);
+	size_t n = p->n;
+	*ret_last_end_ns = p->last_end_ns;
+	pthread_mutex_unlock(&p->lock);
+	return n;
+}
+
+int preparer_new(struct preparer **ret, const struct prepare_options *o, struct brumate_error *err)
+{
+	struct preparer *p = calloc(1, sizeof(*p));
+
+	if (!p)
+		return brumate_fail(err, ENOMEM, "%m");
+	*p = (struct preparer){ .o = *o, .pressure_fds = { -1, -1 } };
+	pthread_mutex_init(&p->lock, NULL);
+	p->changed_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (p->changed_fd < 0) {
+		free(p);
+		return brumate_fail(err, errno, "eventfd: %m");
+	}
+	*ret = p;
+	return 0;
+}
+
+void preparer_free(struct preparer *p)
+{
+	if (!p)
+		return;
+	pthread_mutex_lock(&p->lock);
+	p->stopping = true;
+	pthread_mutex_unlock(&p->lock);
+	eventfd_write(p->changed_fd, 1);
+	if (p->started)
+		pthread_join(p->thread, NULL);
+	while (p->n)
+		end_client(p, 0);
+	for (size_t i = 0; i < PRESSURES; i++)
+		cleanup_close(&p->pressure_fds[i]);
+	cleanup_close(&p->changed_fd);
+	pthread_mutex_destroy(&p->lock);
+	free(p);
+}
