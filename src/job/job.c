@@ -864,7 +864,8 @@ static json_t *schedule_to_json(const struct job_schedule *s)
 			  or_null(json_integer((json_int_t)s->keep_within_ms), s->keep_within_ms),
 			  "dir", json_null());
 	if (!o || show_request(o, &s->request) < 0 ||
-	    json_object_set_new(o, "next", json_string(next)) < 0)
+	    json_object_set_new(o, "next", json_string(next)) < 0 ||
+	    json_object_set_new(o, "failure", shown(*s->failure ? s->failure : NULL)) < 0)
 		return NULL;
 	return take_ptr(&o);
 }

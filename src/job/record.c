@@ -175,7 +175,8 @@ static json_t *encode_schedule(const struct job_schedule *s)
 	REQUEST_FOR_EACH (option, REQUEST_SCHEDULE)
 	if (json_object_set_new(o, option->name, encode_option(&s->request, option)) < 0)
 		return NULL;
-	if (json_object_set_new(o, "next_ms", json_integer((json_int_t)s->next_ms)) < 0)
+	if (json_object_set_new(o, "next_ms", json_integer((json_int_t)s->next_ms)) < 0 ||
+	    json_object_set_new(o, "failure", wire_string(s->failure)) < 0)
 		return NULL;
 	return take_ptr(&o);
 }
@@ -336,7 +337,7 @@ static int decode_request(struct request *ret, json_t *s, struct brumate_error *
 	return 0;
 }
 
-/* Older records have no schedule. */
+/* Older records have no schedule, or do not tell whether it failed. */
 static int decode_schedule(struct job_schedule *ret, json_t *o, struct brumate_error *err)
 {
 	json_t *s;
@@ -351,6 +352,9 @@ static int decode_schedule(struct job_schedule *ret, json_t *o, struct brumate_e
 	    (r = wire_get_int(s, "keep_within_ms", 0, INT64_MAX, &within_ms, err)) < 0 ||
 	    (r = wire_get_int(s, "next_ms", 0, INT64_MAX, &next_ms, err)) < 0 ||
 	    (r = decode_request(&ret->request, s, err)) < 0)
+		return brumate_wrap(err, r, "schedule");
+	if (json_object_get(s, "failure") &&
+	    (r = decode_text(ret->failure, sizeof(ret->failure), s, "failure", err)) < 0)
 		return brumate_wrap(err, r, "schedule");
 	if (!every_ms)
 		return brumate_fail(err, EBADMSG, "schedule: every_ms is missing");

@@ -75,6 +75,7 @@ struct job_schedule {
 	uint64_t keep_within_ms; /* 0: not given */
 	struct request request;	 /* for each checkpoint; the configuration says what is not given */
 	uint64_t next_ms;	 /* since the machine was started: nobody sets that clock */
+	char failure[JOB_MESSAGE_BYTES]; /* why the last of them failed; empty: it did not */
 };
 
 struct job {

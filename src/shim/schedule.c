@@ -133,6 +133,16 @@ static void note_failure(struct job *job, const struct brumate_error *err)
 	log_warn("a checkpoint by schedule failed: job=%s reason=\"%s\"", job->id, err->text);
 	event_add_failure(job, "checkpoint by schedule", err->text);
 	snprintf(job->message, sizeof(job->message), "checkpoint by schedule: %s", err->text);
+	snprintf(job->schedule.failure, sizeof(job->schedule.failure), "%s", err->text);
+	job_save(job, NULL);
+}
+
+/* One that is made says that what was in the way of the last is no more. */
+static void note_success(struct job *job)
+{
+	if (!job->schedule.failure[0])
+		return;
+	job->schedule.failure[0] = '\0';
 	job_save(job, NULL);
 }
 
@@ -162,6 +172,8 @@ static void *make_checkpoint(void *arg)
 		op_count(&op, r);
 	if (r < 0)
 		note_failure(&s->job, &err);
+	else
+		note_success(&s->job);
 	store_abort(&op.checkpoint.writer); /* before another checkpoint may take that id */
 	shim_end(s);
 	if (r == 0)

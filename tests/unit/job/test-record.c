@@ -55,7 +55,8 @@ static struct job full_job(void)
 					   .keep_copy = true,
 					   .compress = "zstd",
 					   .dir = "/data/" NOT_UTF8 },
-			      .next_ms = 1767323045678ull },
+			      .next_ms = 1767323045678ull,
+			      .failure = "no room on /data" },
 	};
 
 	j.argv = calloc(5, sizeof(*j.argv));
@@ -147,6 +148,7 @@ static void check_same_schedule(const struct job_schedule *got, const struct job
 	CHECK(got->request.force == want->request.force);
 	CHECK(got->request.keep_copy == want->request.keep_copy);
 	CHECK(got->request.live == want->request.live);
+	CHECK_STR(got->failure, want->failure);
 	CHECK_STR(got->request.dir, want->request.dir);
 	CHECK_STR(got->request.compress, want->request.compress);
 	CHECK_STR(got->request.key_file, want->request.key_file);
@@ -282,6 +284,7 @@ static const struct member members[] = {
 	{ "schedule.key_file", false },
 	{ "schedule.dir", true },
 	{ "schedule.next_ms", false },
+	{ "schedule.failure", false },
 };
 
 /* The object that holds the member, and its key there. */
@@ -390,6 +393,7 @@ static const struct value bad_values[] = {
 	{ "op.kind", "\"a kind that is too long\"", "kind" },
 	{ "schedule.compress", "\"too long\"", "compress: longer than 7 bytes" },
 	{ "schedule.timeout_ms", "2147483648", "timeout_ms" },
+	{ "schedule.failure", "1", "failure" },
 };
 
 static void test_bad_values(void)
