@@ -106,7 +106,7 @@ static const struct option_spec ps_options[] = {
 	  .name = "filter",
 	  .letter = 'f',
 	  .value = "KEY=VALUE,...",
-	  .help = "only jobs of this state, name or id" },
+	  .help = "only jobs of this state, name, id or gpu" },
 	{ OPT_SORT, "sort", 0, "KEY", "order by age (the default: oldest first), name or state",
 	  COMPLETES_WORDS, "age name state" },
 	FORMAT,

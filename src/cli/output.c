@@ -162,6 +162,8 @@ static void print_cell(const struct table *t, FILE *f, size_t column, const char
 	size_t width = text_width(text);
 	size_t pad = width < widths[column] ? widths[column] - width : 0;
 
+	if (widths[column] == SIZE_MAX)
+		return;
 	if (last && !t->columns[column].right) {
 		print_cut(f, text, *room);
 		putc('\n', f);
@@ -174,6 +176,36 @@ static void print_cell(const struct table *t, FILE *f, size_t column, const char
 	*room = *room > widths[column] + 2 ? *room - widths[column] - 2 : 0;
 }
 
+enum { LAST_COLUMN_LEAST = 12 };
+
+/* The column that is the next to go; n_columns where all that are left stay. */
+static size_t next_dropped(const struct table *t, const size_t *widths)
+{
+	size_t found = t->n_columns;
+
+	for (size_t c = 0; c < t->n_columns; c++)
+		if (t->columns[c].dropped && widths[c] != SIZE_MAX &&
+		    (found == t->n_columns || t->columns[c].dropped < t->columns[found].dropped))
+			found = c;
+	return found;
+}
+
+/* Gives those the width SIZE_MAX that are to be left out. */
+static void drop_columns(const struct table *t, size_t *widths, size_t room)
+{
+	for (;;) {
+		const size_t next = next_dropped(t, widths), last = t->n_columns - 1;
+		size_t taken = 0;
+
+		for (size_t c = 0; c < last; c++)
+			taken += widths[c] == SIZE_MAX ? 0 : widths[c] + 2;
+		taken += widths[last] < LAST_COLUMN_LEAST ? widths[last] : LAST_COLUMN_LEAST;
+		if (taken <= room || next == t->n_columns)
+			return;
+		widths[next] = SIZE_MAX;
+	}
+}
+
 void table_print(const struct table *t, FILE *f, bool headings, size_t width)
 {
 	size_t *widths = calloc(t->n_columns, sizeof(*widths));
@@ -183,6 +215,7 @@ void table_print(const struct table *t, FILE *f, bool headings, size_t width)
 		return;
 	for (size_t c = 0; c < t->n_columns; c++)
 		widths[c] = column_width(t, c, headings);
+	drop_columns(t, widths, room);
 	for (size_t c = 0; headings && c < t->n_columns; c++)
 		print_cell(t, f, c, t->columns[c].title, widths, &room);
 	for (size_t i = 0; i < t->n_cells; i++) {
@@ -225,17 +258,10 @@ void format_seconds(char ret[static WORD_BYTES], double seconds)
 		snprintf(ret, WORD_BYTES, "%lluh%02llum", whole / 3600, whole / 60 % 60);
 }
 
-void format_age(char ret[static WORD_BYTES], const char *stamp, time_t now)
+static void format_age_s(char ret[static WORD_BYTES], long long age)
 {
-	struct tm tm = { 0 };
-
-	snprintf(ret, WORD_BYTES, "-");
-	if (!stamp || !strptime(stamp, "%Y-%m-%dT%H:%M:%S", &tm))
-		return;
-
-	long long age = (long long)now - (long long)timegm(&tm);
 	if (age < 0)
-		age = 0; /* the clock was set back */
+		age = 0; /* the clock was set */
 	if (age < 120)
 		snprintf(ret, WORD_BYTES, "%llds", age);
 	else if (age < 2 * 3600)
@@ -244,6 +270,34 @@ void format_age(char ret[static WORD_BYTES], const char *stamp, time_t now)
 		snprintf(ret, WORD_BYTES, "%lldh", age / 3600);
 	else
 		snprintf(ret, WORD_BYTES, "%lldd", age / 86400);
+}
+
+static bool read_stamp(long long *ret_s, const char *stamp)
+{
+	struct tm tm = { 0 };
+
+	if (!stamp || !strptime(stamp, "%Y-%m-%dT%H:%M:%S", &tm))
+		return false;
+	*ret_s = timegm(&tm);
+	return true;
+}
+
+void format_age(char ret[static WORD_BYTES], const char *stamp, time_t now)
+{
+	long long at;
+
+	snprintf(ret, WORD_BYTES, "-");
+	if (read_stamp(&at, stamp))
+		format_age_s(ret, (long long)now - at);
+}
+
+void format_left(char ret[static WORD_BYTES], const char *stamp, time_t now)
+{
+	long long at;
+
+	snprintf(ret, WORD_BYTES, "-");
+	if (read_stamp(&at, stamp))
+		format_age_s(ret, at - (long long)now);
 }
 
 const char *text_of(json_t *o, const char *key)

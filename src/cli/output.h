@@ -32,7 +32,8 @@ bool text_may_be_utf8(void);
 
 struct column {
 	const char *title;
-	bool right; /* aligned to the right */
+	bool right;	  /* aligned to the right */
+	unsigned dropped; /* 1 is the first to go where a terminal has no room for all; 0: never */
 };
 
 /** Rows of text under headings. Owns its cells. */
@@ -51,7 +52,7 @@ void table_fini(struct table *t);
 /** Adds a cell (copied); NULL is "-". Control characters become '?'. 0 or -ENOMEM. */
 int table_add(struct table *t, const char *text);
 
-/** Prints to @f; the last column is cut at @width unless that is 0. */
+/** Prints to @f. Unless @width is 0, columns that do not fit go in their order, and the last is cut. */
 void table_print(const struct table *t, FILE *f, bool headings, size_t width);
 
 enum { WORD_BYTES = 32 };
@@ -64,6 +65,9 @@ void format_seconds(char ret[static WORD_BYTES], double seconds);
 
 /** The time from the RFC 3339 stamp @stamp to @now as "5s", "3m", "2h", "4d"; "-" if unreadable. */
 void format_age(char ret[static WORD_BYTES], const char *stamp, time_t now);
+
+/** The same of the time from @now to @stamp. */
+void format_left(char ret[static WORD_BYTES], const char *stamp, time_t now);
 
 /** The string @key of @o; "" if there is none. Borrowed. */
 const char *text_of(json_t *o, const char *key);

@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 
 #include "base/cleanup.h"
@@ -74,13 +75,74 @@ static void add_state_cell(struct table *t, json_t *o)
 	table_add(t, text);
 }
 
+/* "0,1": the GPUs that the job is on. "none" is known; what is not is "-", as for a job that has ended. */
+static void add_gpus_cell(struct table *t, json_t *o)
+{
+	json_t *gpus = json_object_get(o, "gpus"), *gpu;
+	char text[512] = "";
+	size_t len = 0, i;
+
+	json_array_foreach (gpus, i, gpu) {
+		json_t *index = json_object_get(gpu, "index");
+
+		if (len >= sizeof(text) - 1)
+			break;
+		if (i)
+			text[len++] = ',';
+		if (json_is_integer(index))
+			len += (size_t)snprintf(text + len, sizeof(text) - len, "%lld",
+						(long long)json_integer_value(index));
+		else
+			len += (size_t)snprintf(text + len, sizeof(text) - len, "%.12s",
+						text_of(gpu, "uuid"));
+	}
+	if (json_is_array(gpus) && !i && json_is_integer(json_object_get(o, "pid")))
+		snprintf(text, sizeof(text), "none");
+	table_add(t, text);
+}
+
+static void add_device_memory_cell(struct table *t, json_t *o)
+{
+	json_t *gpu;
+	json_int_t bytes = 0;
+	char text[WORD_BYTES] = "";
+	size_t i;
+
+	json_array_foreach (json_object_get(o, "gpus"), i, gpu)
+		bytes += json_integer_value(json_object_get(gpu, "bytes"));
+	if (bytes > 0)
+		format_bytes(text, (uint64_t)bytes);
+	table_add(t, text);
+}
+
+/* "4m": when the next checkpoint by schedule is due, and whether the last of them failed. */
+static void add_next_cell(struct table *t, json_t *o)
+{
+	json_t *schedule = json_object_get(o, "schedule");
+	char left[WORD_BYTES], text[64];
+
+	format_left(left, cell_of(schedule, "next"), time(NULL));
+	snprintf(text, sizeof(text), "%s%s", left, cell_of(schedule, "failure") ? " (failed)" : "");
+	table_add(t, text);
+}
+
+static void add_saved_cell(struct table *t, json_t *o)
+{
+	char age[WORD_BYTES];
+
+	format_age(age, cell_of(o, "last_checkpoint"), time(NULL));
+	table_add(t, age);
+}
+
 static const struct column job_columns[] = {
-	{ "ID", false }, { "NAME", false }, { "STATE", false },
-	{ "PID", true }, { "PROCS", true }, { "GPU", true },
-	{ "UID", true }, { "AGE", true },   { "COMMAND", false },
+	{ "ID", false, 0 },	 { "NAME", false, 0 },	  { "STATE", false, 0 },
+	{ "PID", true, 3 },	 { "PROCS", true, 2 },	  { "GPU", false, 0 },
+	{ "GPU-MEM", true, 8 },	 { "HOST-MEM", true, 4 }, { "SAVED", true, 6 },
+	{ "NEXT", false, 7 },	 { "UID", true, 1 },	  { "AGE", true, 5 },
+	{ "COMMAND", false, 0 },
 };
 
-enum { COLUMN_STATE = 2 };
+enum { COLUMN_STATE = 2, COLUMN_NEXT = 9 };
 
 static enum style style_of_job(size_t column, const char *cell)
 {
@@ -93,10 +155,69 @@ static enum style style_of_job(size_t column, const char *cell)
 		{ "exited", STYLE_RED },	  { "lost", STYLE_RED },
 	};
 
+	if (column == COLUMN_NEXT && strstr(cell, "failed"))
+		return STYLE_RED;
 	for (size_t i = 0; column == COLUMN_STATE && i < sizeof(states) / sizeof(states[0]); i++)
 		if (!strncmp(states[i].begins, cell, strlen(states[i].begins)))
 			return states[i].style;
 	return STYLE_PLAIN;
+}
+
+static bool is_gpu_called(json_t *gpu, const char *word)
+{
+	json_t *index = json_object_get(gpu, "index");
+	char number[WORD_BYTES] = "";
+
+	if (json_is_integer(index))
+		snprintf(number, sizeof(number), "%lld", (long long)json_integer_value(index));
+	return !strcmp(number, word) || !strcasecmp(text_of(gpu, "uuid"), word);
+}
+
+/* Whether the job is on the GPU that @word names, or, for "none", lives and is on none. */
+static bool is_on_gpu(json_t *job, const char *word)
+{
+	json_t *gpus = json_object_get(job, "gpus"), *gpu;
+	size_t i;
+
+	if (!strcmp(word, "none"))
+		return json_is_array(gpus) && !json_array_size(gpus) &&
+		       json_is_integer(json_object_get(job, "pid"));
+	json_array_foreach (gpus, i, gpu)
+		if (is_gpu_called(gpu, word))
+			return true;
+	return false;
+}
+
+/* That nobody knows of a job where it is does not mean that it is elsewhere. */
+static void warn_of_unknown_gpus(json_t *jobs)
+{
+	json_t *job;
+	size_t i, n = 0;
+
+	json_array_foreach (jobs, i, job)
+		n += json_is_null(json_object_get(job, "gpus"));
+	if (!n)
+		return;
+	print_styled(stderr, STYLE_YELLOW, "warning: ");
+	fprintf(stderr,
+		"the GPUs of %zu job%s are not known; `brumate doctor` starts a broker, "
+		"which may know them\n",
+		n, n == 1 ? "" : "s");
+}
+
+static bool is_filter_key(const char *key)
+{
+	static const char *const keys[] = { "state", "name", "id", "gpu" };
+
+	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+		if (!strcmp(key, keys[i]))
+			return true;
+	return false;
+}
+
+static bool matches_filter(json_t *job, const char *key, const char *value)
+{
+	return strcmp(key, "gpu") ? !strcmp(text_of(job, key), value) : is_on_gpu(job, value);
 }
 
 /* Takes out the jobs that do not match "KEY=VALUE,...": all of them must. */
@@ -110,13 +231,15 @@ static int filter_jobs(json_t *jobs, const char *text, struct brumate_error *err
 
 		if (value)
 			*value++ = '\0';
-		if (!value || (strcmp(key, "state") && strcmp(key, "name") && strcmp(key, "id"))) {
+		if (!value || !is_filter_key(key)) {
 			brumate_fail(err, EINVAL, "ps: --filter: \"%s\" is not KEY=VALUE", key);
-			brumate_hint(err, "KEY is state, name or id, as in state=running");
+			brumate_hint(err, "KEY is state, name, id or gpu, as in state=running");
 			return -EINVAL;
 		}
+		if (!strcmp(key, "gpu"))
+			warn_of_unknown_gpus(jobs);
 		for (size_t i = json_array_size(jobs); i-- > 0;)
-			if (strcmp(text_of(json_array_get(jobs, i), key), value))
+			if (!matches_filter(json_array_get(jobs, i), key, value))
 				json_array_remove(jobs, i);
 	}
 	return copy ? 0 : brumate_fail(err, ENOMEM, "%m");
@@ -137,6 +260,15 @@ static void sort_jobs(json_t *jobs, const char *key)
 	}
 }
 
+static void add_bytes_cell(struct table *t, json_t *value)
+{
+	char size[WORD_BYTES] = "-";
+
+	if (json_is_integer(value))
+		format_bytes(size, (uint64_t)json_integer_value(value));
+	table_add(t, size);
+}
+
 static void add_job_row(struct table *t, json_t *o)
 {
 	table_add(t, cell_of(o, "id"));
@@ -144,7 +276,11 @@ static void add_job_row(struct table *t, json_t *o)
 	add_state_cell(t, o);
 	add_number_cell(t, o, "pid");
 	add_number_cell(t, o, "processes");
-	add_number_cell(t, o, "gpu_processes");
+	add_gpus_cell(t, o);
+	add_device_memory_cell(t, o);
+	add_bytes_cell(t, json_object_get(o, "host_bytes"));
+	add_saved_cell(t, o);
+	add_next_cell(t, o);
 	add_number_cell(t, o, "uid");
 	add_age_cell(t, o);
 	add_argv_cell(t, json_object_get(o, "argv"));
@@ -155,15 +291,6 @@ static const struct column checkpoint_columns[] = {
 	{ "SIZE", true }, { "DISK", true },   { "SHARED", true }, { "PROCS", true },
 	{ "GPUS", true }, { "STATE", false },
 };
-
-static void add_bytes_cell(struct table *t, json_t *value)
-{
-	char size[WORD_BYTES] = "-";
-
-	if (json_is_integer(value))
-		format_bytes(size, (uint64_t)json_integer_value(value));
-	table_add(t, size);
-}
 
 /* What its state is marked with, or NULL. */
 static const char *checkpoint_marks(json_t *o)

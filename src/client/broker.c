@@ -140,8 +140,9 @@ static int connect_broker(struct broker_client *b, const char *path, struct brum
 
 	r = check_peer(b, path, err);
 	if (r == 0)
-		r = wire_call(&b->wire, "org.varlink.service.GetInfo", NULL, NULL, 0, NULL, NULL,
-			      NULL, deadline_in_ms(HELLO_TIMEOUT_MS), err);
+		r = wire_call(
+			&b->wire, "org.varlink.service.GetInfo", NULL, NULL, 0, NULL, NULL, NULL,
+			deadline_in_ms(b->patience_ms ? b->patience_ms : HELLO_TIMEOUT_MS), err);
 	if (r < 0)
 		broker_client_close(b);
 	return r;
@@ -152,12 +153,30 @@ static bool is_absent(int r)
 	return r == -ENOENT || r == -ECONNREFUSED || r == -EPIPE;
 }
 
+static char *socket_path(bool simulated)
+{
+	return path_format("%s/broker%s.sock", path_runtime_dir(), simulated ? "-simulated" : "");
+}
+
+int broker_client_find(struct broker_client *ret, bool simulated, uint32_t patience_ms,
+		       struct brumate_error *err)
+{
+	struct broker_client b = { .wire = { .fd = -1 },
+				   .simulated = simulated,
+				   .patience_ms = patience_ms };
+	auto_free char *path = socket_path(simulated);
+	int r = path ? connect_broker(&b, path, err) : brumate_fail(err, ENOMEM, "broker: %m");
+
+	if (r == 0)
+		*ret = b;
+	return r;
+}
+
 int broker_client_open(struct broker_client *ret, bool simulated, struct brumate_error *err)
 {
 	struct broker_client b = { .wire = { .fd = -1 }, .simulated = simulated };
 	uint64_t deadline_ns = deadline_in_ms(START_TIMEOUT_MS);
-	auto_free char *path =
-		path_format("%s/broker%s.sock", path_runtime_dir(), simulated ? "-simulated" : "");
+	auto_free char *path = socket_path(simulated);
 	if (!path)
 		return brumate_fail(err, ENOMEM, "broker: %m");
 
@@ -207,13 +226,18 @@ static int call_broker(struct broker_client *b, const char *method, json_t *para
 			 deadline_in_ms(timeout_ms), err);
 }
 
+static uint64_t driver_timeout_ms(const struct broker_client *b)
+{
+	return b->patience_ms ? b->patience_ms : DRIVER_TIMEOUT_MS;
+}
+
 /* Asks what changes nothing: once more, of another broker, where one dies over it. */
 static int ask_broker(struct broker_client *b, const char *method, json_t **ret,
 		      struct brumate_error *err)
 {
-	int r = call_broker(b, method, json_object(), DRIVER_TIMEOUT_MS, ret, err);
+	int r = call_broker(b, method, json_object(), driver_timeout_ms(b), ret, err);
 
-	if (r == -EPIPE && (r = broker_client_reopen(b, err)) == 0)
+	if (r == -EPIPE && !b->patience_ms && (r = broker_client_reopen(b, err)) == 0)
 		r = call_broker(b, method, json_object(), DRIVER_TIMEOUT_MS, ret, err);
 	return r;
 }
@@ -406,7 +430,7 @@ int broker_client_state(struct broker_client *b, const pid_t *pids, size_t n, st
 {
 	auto_json json_t *reply = NULL;
 	int r = call_broker(b, "io.brumate.broker.State",
-			    json_pack("{s:o}", "pids", pids_to_json(pids, n)), DRIVER_TIMEOUT_MS,
+			    json_pack("{s:o}", "pids", pids_to_json(pids, n)), driver_timeout_ms(b),
 			    &reply, err);
 	if (r < 0)
 		return r;

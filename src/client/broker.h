@@ -13,6 +13,7 @@ struct broker_client {
 	struct wire wire;
 	bool simulated;
 	pid_t pid; /* 0: not known yet */
+	uint32_t patience_ms; /* of a call that changes nothing; 0: as the driver needs */
 };
 
 #define BROKER_CLIENT_EMPTY ((struct broker_client){ .wire = { .fd = -1 } })
@@ -48,6 +49,10 @@ struct broker_info {
  * Errors to act on: -ETIMEDOUT, -ENOENT (the program is not installed).
  */
 int broker_client_open(struct broker_client *ret, bool simulated, struct brumate_error *err);
+/** As broker_client_open(), but starts none, for a look that may do without: each of its calls is given up after
+ * @patience_ms. -ENOENT, -ECONNREFUSED: there is none. */
+int broker_client_find(struct broker_client *ret, bool simulated, uint32_t patience_ms,
+		       struct brumate_error *err);
 /** Accepts the empty value. */
 void broker_client_close(struct broker_client *b);
 DEFINE_AUTO_FINI(struct broker_client, broker_client_close)

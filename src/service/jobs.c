@@ -5,6 +5,7 @@
  */
 #include "service/jobs.h"
 #include "service/access.h"
+#include "service/look.h"
 #include "service/resolve.h"
 #include "service/service.h"
 
@@ -107,20 +108,6 @@ int shim_relay(const struct service_call *call, const struct job *j, const char 
 	return r;
 }
 
-static int count_gpu_processes(const struct job *j)
-{
-	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
-	int n = 0;
-
-	const struct proc_members members = job_members(j);
-
-	if (job_has_ended(j) || proc_members_read(&tree, &members, NULL) < 0)
-		return 0;
-	for (size_t i = 0; i < tree.n; i++)
-		n += scan_uses_gpu(tree.items[i].id.pid) > 0;
-	return n;
-}
-
 static bool is_settled(enum job_state state)
 {
 	switch (state) {
@@ -157,18 +144,22 @@ static json_t *ask_who_knows(const struct job *j)
 	return r < 0 ? NULL : json_incref(json_object_get(reply, "job"));
 }
 
-json_t *describe_job(const struct job *j)
+/* The Job of @j, with what @l sees of it; the brokers are yet to be asked. */
+static json_t *describe_at_sight(struct look *l, const struct job *j)
 {
-	json_t *o = is_doubtful(j) ? ask_who_knows(j) : NULL;
+	auto_json json_t *o = is_doubtful(j) ? ask_who_knows(j) : NULL;
 
 	if (!o)
 		o = job_to_json(j);
+	return o && look_at_job(l, o, j) == 0 ? take_ptr(&o) : NULL;
+}
 
-	if (o &&
-	    json_object_set_new(o, "gpu_processes", json_integer(count_gpu_processes(j))) < 0) {
-		json_decref(o);
-		return NULL;
-	}
+json_t *describe_job(const struct job *j)
+{
+	auto_(look_fini) struct look l = LOOK_EMPTY;
+	json_t *o = describe_at_sight(&l, j);
+
+	look_ask_brokers(&l);
 	return o;
 }
 
@@ -394,6 +385,7 @@ int service_run(const struct service_call *call, json_t *parameters, json_t **re
 
 struct listing {
 	json_t *jobs;
+	struct look look;
 	bool failed;
 };
 
@@ -404,7 +396,7 @@ static void list_job(void *arg, const struct job *j, const char *id,
 	json_t *o = NULL;
 
 	if (j)
-		o = describe_job(j);
+		o = describe_at_sight(&l->look, j);
 	else
 		o = json_pack("{s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:[],s:s,s:s,s:b,s:b,s:b,s:s,s:b,s:i,s:s}", "id",
 			      id, "name", "", "state", "lost", "processes", 0, "gpu_processes", 0,
@@ -422,6 +414,9 @@ int service_list(const struct service_call *call, json_t *parameters, json_t **r
 	struct listing l = { .jobs = jobs };
 	int r = job_list(list_job, &l, err);
 
+	if (r == 0)
+		look_ask_brokers(&l.look);
+	look_fini(&l.look);
 	if (r < 0)
 		return r;
 	json_t *reply = l.failed ? NULL : json_pack("{s:O}", "jobs", jobs);

@@ -24,7 +24,7 @@ int end_abandoned_jobs(const struct service_call *call);
  * again. */
 void give_back(const struct service_call *call, struct job *j);
 
-/** The Job type of io.brumate with what is not in the record: gpu_processes. Owned, NULL without memory. */
+/** The Job type of io.brumate with what is not in the record (look.h). Owned, NULL without memory. */
 json_t *describe_job(const struct job *j);
 
 /** Removes the record of a job that never came to life, when its shim has taken back what a failed or cancelled

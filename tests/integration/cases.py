@@ -4,6 +4,7 @@ simulated driver, from which nothing may be left when the case is over."""
 
 import atexit
 import contextlib
+import fcntl
 import os
 import pty
 import re
@@ -14,6 +15,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import traceback
 
@@ -106,9 +108,11 @@ def may_connect(path, uid):
     return code == 0
 
 
-def at_terminal(bed, answer, *args, seconds=60):
+def at_terminal(bed, answer, *args, seconds=60, columns=None):
     """A command whose stdin, stdout and stderr are a terminal, on which somebody types: (exit code, what it shows)."""
     ours, theirs = pty.openpty()
+    if columns:
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
     process = subprocess.Popen([bed.brumate, *args], env=bed.command_env(), stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     shown, deadline = "", time.monotonic() + seconds

@@ -218,6 +218,82 @@ def jobs_by_rule_and_in_colour(bed):
     bed.ok("resume", "gamma")
 
 
+def rows_of(table):
+    """A table as a list of {heading: cell}: cells stand under their headings, apart from blanks beside them."""
+    head, *lines = table.splitlines()
+    starts = [match.start() for match in re.finditer(r"\S+", head)]
+    names = head.split()
+    rows = []
+    for line in lines:
+        cells = re.split(r" {2,}", line.strip())
+        expect(len(cells) == len(names), f"{cells} under {names}, at {starts}")
+        rows.append(dict(zip(names, cells)))
+    return rows
+
+
+@case
+def where_jobs_are(bed):
+    """GPUs and memory of each job, as its broker tells; of what nobody can tell, none is said."""
+    bed.counter(name="zero", mib=16)
+    bed.counter(name="one", mib=48, gpu=1)
+    idle = bed.run(["sleep", "1000"], name="idle")
+    bed.ok("doctor")  # starts a broker
+    jobs = {job["name"]: job for job in bed.list("ps", "jobs")}
+    expect([[gpu["index"] for gpu in jobs[name]["gpus"]] for name in ("zero", "one", "idle")] == [[0], [1], []], f"{jobs}")
+    expect(jobs["one"]["gpus"][0]["bytes"] >= jobs["zero"]["gpus"][0]["bytes"] + (32 << 20), f"{jobs}")
+    expect(jobs["idle"]["host_bytes"] > 0 and jobs["one"]["needs"] is None, f"{jobs}")
+    rows = {row["NAME"]: row for row in rows_of(bed.ok("ps").out)}
+    expect([rows[name]["GPU"] for name in ("zero", "one", "idle")] == ["0", "1", "none"], f"{rows}")
+    expect(re.fullmatch(SIZE, rows["one"]["GPU-MEM"]) and re.fullmatch(SIZE, rows["idle"]["HOST-MEM"]), f"{rows}")
+    expect(rows["idle"]["GPU-MEM"] == rows["one"]["SAVED"] == rows["one"]["NEXT"] == "-", f"{rows}")
+
+    def listed(rule):
+        return [row["NAME"] for row in rows_of(bed.ok("ps", "--filter", rule).out)]
+
+    expect(listed("gpu=1") == ["one"] == listed("gpu=" + jobs["one"]["gpus"][0]["uuid"]), "by GPU")
+    bed.ok("suspend", "one")
+    expect(listed("gpu=1") == [] and listed("gpu=none") == ["one", "idle"], "a suspended job is on none")
+    job = bed.job("one")
+    expect(job["needs"][0]["bytes"] >= 48 << 20 and job["gpus"] == [], f"{job}")
+    bed.ok("resume", "one")
+    bed.ok("checkpoint", "zero", "--every", "1h")
+    bed.ok("checkpoint", "zero", "--leave-running")
+    row = {row["NAME"]: row for row in rows_of(bed.ok("ps").out)}["zero"]
+    expect(re.fullmatch(r"\d+s", row["SAVED"]) and row["NEXT"] in ("59m", "60m"), f"{row}")
+    bed.end(idle)
+
+
+@case
+def jobs_without_a_broker(bed):
+    """None is started to list jobs, and where they are is not said."""
+    bed.counter(name="train", mib=16)
+    if bed.broker():
+        bed.ask_broker("Quit")
+        wait_until(lambda: not bed.broker(), "the end of the broker")
+    job = bed.job("train")
+    expect(job["gpus"] is None and job["gpu_processes"] == 1, f"{job}")
+    shown = bed.ok("ps", "--filter", "gpu=0")
+    expect("train" not in shown.out and "the GPUs of 1 job are not known" in shown.err, shown.why() + shown.out)
+    expect([row["GPU"] for row in rows_of(bed.ok("ps").out)] == ["-"], "GPU of a job")
+    expect(not bed.broker(), "ps started a broker")
+
+
+@case
+def a_narrow_terminal(bed):
+    bed.counter(name="train", mib=16)
+    wide = bed.ok("ps").out.splitlines()[0].split()
+    expect(wide[0] == "ID" and wide[-1] == "COMMAND" and "UID" in wide and "PROCS" in wide, f"{wide}")
+    shown = {}
+    for columns in (200, 80, 40):
+        _, text = at_terminal(bed, None, "ps", columns=columns)
+        lines = text.replace("\r", "").splitlines()
+        shown[columns] = lines[0].split()
+        expect(all(len(re.sub("\x1b\\[[0-9;]*m", "", line)) <= columns for line in lines), f"{columns}: {lines}")
+    expect(shown[200] == wide, f"{shown}")
+    expect({"ID", "NAME", "STATE", "GPU", "GPU-MEM", "COMMAND"} <= set(shown[80]) < set(wide), f"{shown}")
+    expect("UID" not in shown[80] and set(shown[40]) < set(shown[80]), f"{shown}")
+
+
 @case
 def the_last_lines_of_a_log(bed):
     script = "import sys; sys.stdout.write(''.join(f'line {i}\\n' for i in range(50000)) + 'ready \\nhalf')"

@@ -35,6 +35,40 @@ static void check_table(void)
 	CHECK(text_width("\xc3\xa4\xc3\xb6") == 2);
 }
 
+/* Columns go in their order until the others fit, those that stay in any case are cut, and a file has all. */
+static void check_dropped_columns(void)
+{
+	static const struct column columns[] = {
+		{ "ID", false, 0 }, { "A", true, 2 }, { "B", false, 1 }, { "TEXT", false, 0 }
+	};
+	static const struct {
+		size_t width;
+		const char *line;
+	} shown[] = {
+		{ 0, "job  aaaa  bbbb  a long text\n" },
+		{ 28, "job  aaaa  bbbb  a long text\n" },
+		{ 27, "job  aaaa  a long text\n" },
+		{ 22, "job  aaaa  a long text\n" },
+		{ 21, "job  a long text\n" },
+		{ 10, "job  a lon\n" },
+	};
+
+	for (size_t i = 0; i < sizeof(shown) / sizeof(shown[0]); i++) {
+		struct table t = TABLE_OF(columns);
+		char *text = NULL;
+		size_t len = 0;
+		FILE *f = open_memstream(&text, &len);
+
+		CHECK(f && table_add(&t, "job") == 0 && table_add(&t, "aaaa") == 0);
+		CHECK(table_add(&t, "bbbb") == 0 && table_add(&t, "a long text") == 0);
+		table_print(&t, f, false, shown[i].width);
+		fclose(f);
+		CHECK_STR(text, shown[i].line);
+		free(text);
+		table_fini(&t);
+	}
+}
+
 static void check_progress(void)
 {
 	auto_json json_t *full =
@@ -56,6 +90,7 @@ static void check_progress(void)
 int main(void)
 {
 	check_table();
+	check_dropped_columns();
 	check_progress();
 	return 0;
 }

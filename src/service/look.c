@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: MIT
+/* Looking at jobs from outside, without disturbing them. See look.h. */
+#include "service/look.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "client/broker.h"
+#include "job/counts.h"
+#include "process/reaper.h"
+#include "process/scan.h"
+
+enum {
+	PATIENCE_MS = 2000, /* that a broker has for an answer */
+	PIDS_AT_ONCE = 256, /* for one call */
+	FILES_MAX = 4096,   /* of one job, that are told */
+};
+
+struct looked {
+	json_t *job; /* owned */
+	bool simulated;
+	pid_t pid;
+};
+
+void look_fini(struct look *l)
+{
+	for (size_t i = 0; i < l->n; i++)
+		json_decref(l->items[i].job);
+	free(l->items);
+	*l = LOOK_EMPTY;
+}
+
+static int remember_process(struct look *l, json_t *o, const struct job *j, pid_t pid)
+{
+	struct looked *more = array_room(l->items, l->n, sizeof(*more));
+
+	if (!more)
+		return -ENOMEM;
+	l->items = more;
+	l->items[l->n++] = (struct looked){ json_incref(o), j->simulated, pid };
+	return 0;
+}
+
+/* ---- what the record and /proc say ---- */
+
+/* Members of @j that live; without the reaper, which is ours. */
+static int read_members(struct proc_tree *ret, const struct job *j)
+{
+	const struct proc_members members = job_members(j);
+	int r = job_has_ended(j) ? -ESRCH : proc_members_read(ret, &members, NULL);
+
+	if (r == 0 && ret->n && proc_is_same(ret->items[0].id, j->root) && reaper_is(j->root))
+		memmove(ret->items, ret->items + 1, --ret->n * sizeof(*ret->items));
+	return r;
+}
+
+static json_t *describe_gpu(const char *uuid, uint64_t bytes)
+{
+	return json_pack("{s:n,s:s,s:I}", "index", "uuid", uuid, "bytes", (json_int_t)bytes);
+}
+
+/* Device memory that a job needs again, which is in host memory or on disk now. */
+static json_t *describe_needs(const struct job *j)
+{
+	json_t *needs = json_array();
+
+	for (size_t i = 0; needs && i < j->n_gpus; i++)
+		if (j->gpus[i].bytes &&
+		    json_array_append_new(needs, describe_gpu(j->gpus[i].uuid, j->gpus[i].bytes)) <
+			    0)
+			break;
+	return needs;
+}
+
+static json_t *last_checkpoint(const struct job *j)
+{
+	auto_json json_t *counts = job_counts(j);
+	json_t *ms = json_object_get(json_object_get(counts, "checkpoint"), "last_ms");
+	char stamp[CLOCK_STAMP_BYTES];
+
+	if (!json_is_integer(ms) || json_integer_value(ms) <= 0)
+		return json_null();
+	clock_stamp_of(stamp, (uint64_t)json_integer_value(ms));
+	return json_string(stamp);
+}
+
+static bool is_off_gpu(const struct job *j)
+{
+	return j->state == JOB_SUSPENDED || j->state == JOB_CHECKPOINTED;
+}
+
+/* On no GPU, on those of the record, or, where processes are to be asked about, not known yet. */
+static json_t *first_gpus(const struct job *j, bool is_asked)
+{
+	if (j->state == JOB_SUSPENDED && j->parked)
+		return describe_needs(j);
+	return is_asked && !is_off_gpu(j) ? json_null() : json_array();
+}
+
+/* What /proc says of the members of a job. */
+struct members_seen {
+	int result; /* of reading the tree */
+	uint64_t host_bytes;
+	json_int_t n_gpu;
+	bool unknown; /* whether some use a GPU cannot be told */
+};
+
+static struct members_seen see_members(struct look *l, json_t *o, const struct job *j)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	struct members_seen seen = { .result = read_members(&tree, j) };
+	const size_t n_before = l->n;
+
+	seen.unknown = seen.result < 0 && seen.result != -ESRCH;
+	for (size_t i = 0; i < tree.n; i++) {
+		const pid_t pid = tree.items[i].id.pid;
+		int uses = scan_uses_gpu(pid);
+
+		seen.host_bytes += tree.items[i].rss_bytes;
+		seen.n_gpu += uses > 0;
+		if (uses > 0 && !is_off_gpu(j))
+			uses = remember_process(l, o, j, pid);
+		seen.unknown |= uses < 0 && !tree.items[i].ends;
+	}
+	while (seen.unknown && l->n > n_before) /* the others are not asked about in vain */
+		json_decref(l->items[--l->n].job);
+	return seen;
+}
+
+int look_at_job(struct look *l, json_t *o, const struct job *j)
+{
+	const struct members_seen seen = see_members(l, o, j);
+	const bool is_asked = seen.unknown || seen.n_gpu;
+	json_t *host = seen.result < 0 ? json_null() : json_integer((json_int_t)seen.host_bytes);
+
+	if (json_object_set_new(o, "gpu_processes", json_integer(seen.n_gpu)) < 0 ||
+	    json_object_set_new(o, "gpus", first_gpus(j, is_asked)) < 0 ||
+	    json_object_set_new(o, "needs", is_off_gpu(j) ? describe_needs(j) : json_null()) < 0 ||
+	    json_object_set_new(o, "host_bytes", host) < 0 ||
+	    json_object_set_new(o, "last_checkpoint", last_checkpoint(j)) < 0)
+		return -ENOMEM;
+	return 0;
+}
+
+/* ---- what a broker says ---- */
+
+static void add_bytes(json_t *gpus, const char *uuid, uint64_t bytes)
+{
+	json_t *gpu;
+	size_t i;
+
+	json_array_foreach (gpus, i, gpu) {
+		json_int_t before = json_integer_value(json_object_get(gpu, "bytes"));
+
+		if (strcmp(json_string_value(json_object_get(gpu, "uuid")), uuid) != 0)
+			continue;
+		json_object_set_new(gpu, "bytes", json_integer(before + (json_int_t)bytes));
+		return;
+	}
+	json_array_append_new(gpus, describe_gpu(uuid, bytes));
+}
+
+/* Whether the driver says all of where the memory of a process is. One that has a context has some somewhere. */
+static bool is_told(const struct dev_process *p)
+{
+	switch (p->state) {
+	case DEV_STATE_NONE:
+	case DEV_STATE_CHECKPOINTED:
+		return true;
+	case DEV_STATE_RUNNING:
+	case DEV_STATE_LOCKED:
+		return p->n_gpus > 0;
+	default:
+		return false;
+	}
+}
+
+/* One process of which nothing is known leaves its job's GPUs unknown, whatever others of it say. */
+static void add_process(json_t *job, const struct dev_process *p, bool is_first)
+{
+	json_t *gpus = json_object_get(job, "gpus");
+
+	if (!is_told(p) || (!is_first && json_is_null(gpus))) {
+		json_object_set_new(job, "gpus", json_null());
+		return;
+	}
+	if (is_first)
+		json_object_set_new(job, "gpus", json_array());
+	gpus = json_object_get(job, "gpus");
+	for (size_t i = 0; i < p->n_gpus; i++)
+		add_bytes(gpus, p->gpus[i], p->gpu_bytes[i]);
+}
+
+/* The processes of one broker. */
+struct round {
+	pid_t pids[PIDS_AT_ONCE];
+	size_t at[PIDS_AT_ONCE]; /* in the items of the look */
+	size_t n;
+};
+
+/* What is not told leaves the jobs of the round without GPUs. */
+static void ask_round(struct look *l, struct broker_client *b, struct round *round)
+{
+	struct dev_process *states = calloc(round->n, sizeof(*states));
+	int r = !states		 ? -ENOMEM
+		: b->wire.fd < 0 ? -EPIPE
+				 : broker_client_state(b, round->pids, round->n, states, NULL);
+
+	for (size_t i = 0; i < round->n; i++) {
+		const size_t at = round->at[i];
+		const struct dev_process unknown = { .state = DEV_STATE_UNKNOWN };
+
+		add_process(l->items[at].job, r < 0 ? &unknown : &states[i],
+			    at == 0 || l->items[at - 1].job != l->items[at].job);
+	}
+	free(states);
+	round->n = 0;
+}
+
+static void ask_broker(struct look *l, struct broker_client *b)
+{
+	struct round round = { .n = 0 };
+
+	for (size_t i = 0; i < l->n; i++) {
+		if (l->items[i].simulated != b->simulated)
+			continue;
+		round.pids[round.n] = l->items[i].pid;
+		round.at[round.n++] = i;
+		if (round.n == PIDS_AT_ONCE)
+			ask_round(l, b, &round);
+	}
+	if (round.n)
+		ask_round(l, b, &round);
+}
+
+static int compare_gpus(const void *a, const void *b)
+{
+	json_t *const *x = a, *const *y = b;
+	json_int_t one = json_integer_value(json_object_get(*x, "index"));
+	json_int_t other = json_integer_value(json_object_get(*y, "index"));
+
+	return one < other ? -1 : one > other;
+}
+
+/* Their numbers on this machine, and in the order of these. */
+static void number_gpus(json_t *list, const struct dev_gpu *gpus, size_t n)
+{
+	size_t n_items = json_array_size(list);
+	auto_free json_t **items = calloc(n_items + 1, sizeof(*items));
+	json_t *gpu;
+	size_t i;
+
+	json_array_foreach (list, i, gpu)
+		for (size_t k = 0; k < n; k++)
+			if (!strcmp(gpus[k].uuid, json_string_value(json_object_get(gpu, "uuid"))))
+				json_object_set_new(gpu, "index", json_integer((json_int_t)k));
+	if (!items)
+		return;
+	json_array_foreach (list, i, gpu)
+		items[i] = json_incref(gpu);
+	qsort(items, n_items, sizeof(*items), compare_gpus);
+	for (i = 0; i < n_items; i++)
+		json_array_set_new(list, i, items[i]);
+}
+
+/* Looks at those of one kind. A connection of which a call was given up is of no use for another. */
+static void look_at_kind(struct look *l, bool simulated)
+{
+	auto_(broker_client_close) struct broker_client b = BROKER_CLIENT_EMPTY;
+	struct dev_gpu gpus[DEV_GPUS_MAX];
+	size_t n_gpus = 0, n = 0;
+
+	for (size_t i = 0; i < l->n; i++)
+		n += l->items[i].simulated == simulated;
+	if (!n || broker_client_find(&b, simulated, PATIENCE_MS, NULL) < 0 ||
+	    broker_client_gpus(&b, gpus, &n_gpus, NULL) < 0)
+		return;
+	ask_broker(l, &b);
+	for (size_t i = 0; i < l->n; i++)
+		if (l->items[i].simulated == simulated)
+			number_gpus(json_object_get(l->items[i].job, "gpus"), gpus, n_gpus);
+}
+
+void look_ask_brokers(struct look *l)
+{
+	look_at_kind(l, true);
+	look_at_kind(l, false);
+}
+
+/* ---- processes and files, for a page about one job ---- */
+
+json_t *look_processes(const struct job *j)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	json_t *list;
+
+	if (read_members(&tree, j) < 0 || !(list = json_array()))
+		return NULL;
+	for (size_t i = 0; i < tree.n; i++) {
+		const struct proc_info *p = &tree.items[i];
+		char state[2] = { p->state, '\0' };
+
+		json_array_append_new(list, json_pack("{s:i,s:i,s:o,s:s,s:i,s:I,s:b}", "pid",
+						      (int)p->id.pid, "parent", (int)p->ppid,
+						      "command", wire_string(p->comm), "state",
+						      state, "threads", p->n_threads, "host_bytes",
+						      (json_int_t)p->rss_bytes, "uses_gpu",
+						      scan_uses_gpu(p->id.pid) > 0));
+	}
+	return list;
+}
+
+/* What the descriptors of a process lead to, as far as it has a path; each once. Returns -errno where it cannot be told. */
+static int add_files(json_t *files, pid_t pid)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+	auto_closedir DIR *dir = dir_open(AT_FDCWD, path);
+	struct dirent *entry;
+	int r;
+
+	if (!dir)
+		return -errno;
+	while ((r = dir_next(dir, &entry)) > 0 && json_object_size(files) < FILES_MAX) {
+		char target[PATH_MAX];
+		ssize_t len = readlinkat(dirfd(dir), entry->d_name, target, sizeof(target) - 1);
+
+		if (len <= 0 || target[0] != '/') /* closed meanwhile; a pipe, a socket */
+			continue;
+		target[len] = '\0';
+		auto_json json_t *text = wire_string(target);
+		json_t *pids = json_object_get(files, json_string_value(text));
+
+		if (!pids) {
+			pids = json_array();
+			json_object_set_new(files, json_string_value(text), pids);
+		}
+		json_t *last = json_array_get(pids, json_array_size(pids) - 1);
+		if (!last || json_integer_value(last) != pid)
+			json_array_append_new(pids, json_integer(pid));
+	}
+	return r;
+}
+
+json_t *look_files(const struct job *j)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	auto_json json_t *files = json_object();
+	json_t *list, *pids;
+	const char *path;
+
+	if (read_members(&tree, j) < 0)
+		return NULL;
+	for (size_t i = 0; i < tree.n; i++) {
+		int r = add_files(files, tree.items[i].id.pid);
+
+		if (r < 0 && r != -ENOENT && !tree.items[i].ends)
+			return NULL;
+	}
+	list = json_array();
+	json_object_foreach (files, path, pids)
+		json_array_append_new(list, json_pack("{s:s,s:O}", "path", path, "pids", pids));
+	return list;
+}
