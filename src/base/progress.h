@@ -46,6 +46,8 @@ struct progress {
 	uint32_t timeout_ms; /* of the whole operation; 0: none */
 	uint64_t start_ns, deadline_ns;
 	uint64_t stopped_ns, released_ns; /* the job stood still from, to; 0: not yet */
+	uint64_t
+		drained_ns; /* its memory was copied behind it until then; 0: was not, or not yet */
 	struct progress_phase phases[PROGRESS_PHASES_MAX];
 	size_t n_phases;
 	char **notes; /* for the user */

@@ -467,17 +467,21 @@ static void print_outcome_line(json_t *o, bool parked)
 {
 	const struct outcome *done = outcome_of(text_of(o, "operation"));
 	double downtime = json_number_value(json_object_get(o, "downtime_s"));
+	double drain = json_number_value(json_object_get(o, "drain_s"));
 	double gbps = json_number_value(json_object_get(o, "gbps"));
-	char bytes[WORD_BYTES], took[WORD_BYTES], still[WORD_BYTES];
+	char bytes[WORD_BYTES], took[WORD_BYTES], still[WORD_BYTES], behind[WORD_BYTES];
 
 	format_bytes(bytes, bytes_of(o, done->bytes));
 	format_seconds(took, json_number_value(json_object_get(o, "seconds")));
 	format_seconds(still, downtime);
+	format_seconds(behind, drain);
 	fprintf(stderr, "%s job %s in %s: %s", done->past, text_of(o, "job"), took, bytes);
 	if (gbps > 0)
 		fprintf(stderr, " at %.2f GB/s", gbps);
 	if (downtime > 0)
 		fprintf(stderr, ", stood still %s", still);
+	if (drain > 0)
+		fprintf(stderr, ", copied behind it in %s", behind);
 	fprintf(stderr, "%s%s\n", parked ? "; left on the GPU" : done->place, text_of(o, "path"));
 }
 

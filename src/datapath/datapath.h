@@ -90,6 +90,7 @@ struct datapath {
 	bool force;		  /* also memory that the library cannot take apart */
 	bool keep_copy;	    /* the host copy becomes the baseline when the program runs again */
 	bool drop_baseline; /* the baseline of before does not stay then */
+	bool snapshot;	    /* what is parked is copied out behind the program, which runs on */
 	struct datapath_sink sink;
 	const struct dev_gpu_pair
 		*pairs; /* where memory of which GPU comes back; others: where it was */

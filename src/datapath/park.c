@@ -483,6 +483,15 @@ int park_borrow(struct datapath *d, struct brumate_error *err)
 	return r;
 }
 
+/* It may have ended by the time that its memory is written. */
+static pid_t find_inner_pid(struct proc_id id)
+{
+	struct proc_info info;
+
+	return proc_read(&info, id.pid, NULL) == 0 && proc_is_same(info.id, id) ? info.inner_pid
+										: 0;
+}
+
 /* What the agents gave becomes what the vault holds, instead of what it held. */
 static int fill_vault(struct datapath *d, struct brumate_error *err)
 {
@@ -496,14 +505,17 @@ static int fill_vault(struct datapath *d, struct brumate_error *err)
 		return brumate_fail(err, ENOMEM, "%m");
 	vault_release(v, &d->owner);
 	v->pieces = all;
-	for (size_t i = 0; i < d->n_agents; i++)
-		for (size_t k = 0; k < d->agents[i].n_pieces; k++) {
-			struct datapath_agent *a = &d->agents[i];
+	for (size_t i = 0; i < d->n_agents; i++) {
+		struct datapath_agent *a = &d->agents[i];
+		pid_t inner_pid = find_inner_pid(a->agent.id);
 
+		for (size_t k = 0; k < a->n_pieces; k++) {
 			all[v->n_pieces] = vault_piece_of(a->agent.id, &a->pieces[k]);
 			all[v->n_pieces].token = a->token;
+			all[v->n_pieces].inner_pid = inner_pid;
 			all[v->n_pieces++].fd = take_fd(&a->fds[k]);
 		}
+	}
 	return 0;
 }
 
@@ -669,9 +681,31 @@ static bool is_imported(const struct datapath *d, const struct vault_piece *p)
 	return false;
 }
 
-static bool is_owned(void *arg, const struct vault_piece *p)
+/* What the vault may let go of. */
+struct spare {
+	struct datapath *d;
+	size_t n_copied; /* of the first pieces: the others are the snapshot */
+};
+
+static bool is_spare(void *arg, const struct vault_piece *p)
 {
-	return !is_imported(arg, p);
+	const struct spare *s = arg;
+
+	return (size_t)(p - s->d->vault->pieces) < s->n_copied && !is_imported(s->d, p);
+}
+
+/* Of a snapshot, which is being copied, once more of it is. Returns false where there is nothing more to wait
+ * for. */
+static bool drop_spare(struct spare *s)
+{
+	struct datapath *d = s->d;
+	size_t before = s->n_copied;
+
+	if (before < d->vault->n_pieces)
+		s->n_copied =
+			transfer_is_on(d) ? transfer_wait_copied(d, before) : d->vault->n_pieces;
+	vault_drop_pieces(d->vault, is_spare, s);
+	return s->n_copied > before;
 }
 
 static size_t count_imported(const struct datapath *d)
@@ -688,16 +722,18 @@ static size_t count_imported(const struct datapath *d)
  * them makes room for more, until none is left or nothing moves any more. */
 static int own_pieces(struct datapath *d, struct brumate_error *err)
 {
+	struct spare spare = { .d = d };
 	size_t before = SIZE_MAX;
 
 	for (;;) {
 		int r = agents_ask(d, own_agent, err);
 		size_t n = count_imported(d);
 
-		if (r < 0 || !n || n >= before)
+		if (r < 0 || !n)
 			return r;
+		if (!drop_spare(&spare) && n >= before)
+			return 0;
 		before = n;
-		vault_drop_pieces(d->vault, is_owned, d);
 	}
 }
 
@@ -800,6 +836,36 @@ int park_open(struct datapath *d, struct brumate_error *err)
 	d->progress->released_ns = clock_now_ns();
 	park_detach(d);
 	park_let_in(d);
+	if (!transfer_is_on(d)) /* else it is the snapshot */
+		release_vault(d);
+	return 0;
+}
+
+/* The keeper gets the host copy only where it stays. */
+static void keep_drained(struct datapath *d)
+{
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+
+	if (!d->keep_copy || vault_guard(d->vault, &d->owner, &why) == 0)
+		return;
+	progress_note(d->progress, "the host copy is not kept: %s", why.text);
+	d->keep_copy = false;
+}
+
+int park_drain(struct datapath *d, struct brumate_error *err)
+{
+	struct spare spare = { .d = d };
+
+	if (!transfer_is_on(d))
+		return 1;
+	transfer_measure(d);
+	transfer_drain(d);
+	while (drop_spare(&spare))
+		;
+	int r = transfer_wait(d, err);
+	if (r < 0)
+		return r;
+	keep_drained(d);
 	release_vault(d);
 	return 0;
 }

@@ -61,8 +61,14 @@ void park_map_early(struct datapath *d);
 /** Maps every piece of the vault at its old address, and makes it the process's own. */
 int park_map(struct datapath *d, struct brumate_error *err);
 
-/** Opens all gates; only then the vault lets go of what it holds. */
+/** Opens all gates; only then the vault lets go of what it holds. A snapshot, whose transfer is under way, it
+ * holds until park_drain(). */
 int park_open(struct datapath *d, struct brumate_error *err);
+
+/** Lets go of a snapshot piece by piece as it is copied, and of the rest of the vault after that; the program
+ * runs, or has ended. Returns 1 where there is none. What fails leaves the transfer ended and the vault as
+ * it is. */
+int park_drain(struct datapath *d, struct brumate_error *err);
 
 /**
  * Brings memory back from the vault's pieces or, where those are gone, from its host copy, and opens the

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "wire/transfer.h"
 
 enum { BROKER_TRIES = 3 };
 
@@ -50,6 +51,11 @@ struct transfer {
 	size_t n_filled;
 	bool made, ended, is_void; /* made: device memory for all pieces is there */
 	enum { EARLY_FREE, EARLY_USED, EARLY_NO_MORE } use;
+
+	/* under the lock: out, of a snapshot */
+	size_t n_copied; /* of the first pieces */
+	bool let_go;	 /* of some of them: the copy cannot be begun anew */
+	bool drains;	 /* the program runs */
 };
 
 static void drop_early(struct transfer *t)
@@ -200,6 +206,63 @@ void transfer_wait_made(struct datapath *d, uint32_t timeout_ms)
 	pthread_mutex_unlock(&t->lock);
 }
 
+/* ---- snapshot ---- */
+
+static void note_copied(struct transfer *t, uint64_t end_bytes)
+{
+	uint64_t offset = 0;
+
+	pthread_mutex_lock(&t->lock);
+	for (size_t i = 0; i < t->n; i++) {
+		if (offset + t->pieces[i].len_bytes > end_bytes)
+			break;
+		t->n_copied = i + 1 > t->n_copied ? i + 1 : t->n_copied;
+		offset = transfer_next(offset, t->pieces[i].len_bytes);
+	}
+	pthread_cond_broadcast(&t->changed);
+	pthread_mutex_unlock(&t->lock);
+}
+
+size_t transfer_wait_copied(struct datapath *d, size_t n)
+{
+	struct transfer *t = d->transfer;
+
+	pthread_mutex_lock(&t->lock);
+	while (!t->ended && t->n_copied <= n)
+		pthread_cond_wait(&t->changed, &t->lock);
+	t->let_go = t->let_go || t->n_copied;
+	size_t copied = t->ended ? t->n : t->n_copied;
+	pthread_mutex_unlock(&t->lock);
+	return copied;
+}
+
+void transfer_drain(struct datapath *d)
+{
+	pthread_mutex_lock(&d->transfer->lock);
+	d->transfer->drains = true;
+	pthread_mutex_unlock(&d->transfer->lock);
+}
+
+/* Whether the copy can be made once more, from the first byte on: then nothing of it is copied so far. */
+static bool begin_anew(struct transfer *t)
+{
+	pthread_mutex_lock(&t->lock);
+	bool may = !t->let_go;
+	t->n_copied = may ? 0 : t->n_copied;
+	pthread_mutex_unlock(&t->lock);
+	if (!may)
+		brumate_hint(&t->err, "the job runs; make another checkpoint");
+	return may;
+}
+
+static bool may_save(struct transfer *t)
+{
+	pthread_mutex_lock(&t->lock);
+	bool may = t->d->sink.while_copying || t->drains;
+	pthread_mutex_unlock(&t->lock);
+	return may;
+}
+
 /* ---- in the thread ---- */
 
 static int check_going_on(void *arg, uint64_t bytes)
@@ -228,7 +291,8 @@ static void save_whole(void *arg, const struct host_copy *copy, size_t n_whole,
 	uint64_t end = n_whole * copy->segment_bytes;
 
 	end = end < copy->total_bytes ? end : copy->total_bytes;
-	if (t->save_r < 0 || end <= t->saved_bytes)
+	note_copied(t, end);
+	if (t->save_r < 0 || end <= t->saved_bytes || !may_save(t))
 		return;
 	t->save_r = sink->save(sink->arg, copy, t->saved_bytes, end, digests, &t->save_err);
 	t->saved_bytes = end;
@@ -252,7 +316,7 @@ static int move(struct transfer *t, struct transfer_client *c, struct brumate_er
 		.n = t->n,
 		.digests = true,
 		.progress = check_going_on,
-		.whole = sink->save && sink->while_copying ? save_whole : NULL,
+		.whole = sink->save && (sink->while_copying || t->d->snapshot) ? save_whole : NULL,
 		.filled = note_filled,
 		.arg = t,
 	};
@@ -276,6 +340,8 @@ static int with_session(struct transfer *t, int (*fn)(struct transfer *t, struct
 
 		if (tries && t->early)
 			void_early(t);
+		if (tries && !begin_anew(t))
+			break;
 		t->err = BRUMATE_ERROR_NONE;
 		r = broker_client_open(&broker, t->d->simulated, &t->err);
 		if (r == 0)
@@ -333,6 +399,8 @@ static int run_transfer(struct transfer *t)
 		r = with_session(t, move);
 	if (t->unverified && (r == 0 ? !t->compared : r == -EBADMSG) && !t->stop)
 		r = load_again(t);
+	if (r == 0)
+		note_copied(t, t->total_bytes);
 	if (r < 0 || t->way != WAY_OUT || !t->d->sink.save)
 		return r;
 	if (t->save_r == 0)
@@ -455,6 +523,10 @@ static int take_copy(struct datapath *d, struct transfer *t, struct brumate_erro
 	v->copy = t->copy;
 	t->copy = HOST_COPY_EMPTY;
 	t->update = false;
+	if (d->snapshot) {
+		v->copied = true; /* which the table never says: the program runs */
+		return 0;
+	}
 	int r = vault_guard(v, &d->owner, err);
 	if (r < 0)
 		return r;

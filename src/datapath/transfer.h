@@ -57,3 +57,11 @@ size_t transfer_wait_filled(struct datapath *d, size_t n, const int **ret_fds);
 /** Whether what was told has become void: that device memory will not be the program's. */
 bool transfer_is_void(struct datapath *d);
 void transfer_end_early(struct datapath *d);
+
+/* ---- snapshot: the program runs on before its memory is copied ---- */
+
+/** Waits until more than the first @n pieces are copied. Returns how many are, which the vault may let go of:
+ * a transfer that fails after that is not begun anew. All pieces: it has ended, whatever became of it. */
+size_t transfer_wait_copied(struct datapath *d, size_t n);
+/** From now on what is whole goes on to the sink beside the rest of the copy. */
+void transfer_drain(struct datapath *d);

@@ -21,7 +21,8 @@ struct vault_piece {
 	uint64_t id, va, len_bytes; /* as wire/agent.h has them */
 	uint64_t token;		    /* of the process, where it shares memory with others; else 0 */
 	char gpu[DEV_UUID_TEXT_BYTES];
-	int fd; /* keeps its device memory; -1: the vault has none of it */
+	int fd;		 /* keeps its device memory; -1: the vault has none of it */
+	pid_t inner_pid; /* of the process in its own namespace; 0: not known here. Not in the table */
 };
 
 /** A host copy of what a running program's memory was. Only its chunks' digests make it of use. */

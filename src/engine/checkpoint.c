@@ -370,6 +370,18 @@ static int end_tree(struct op *op, struct brumate_error *err)
 	return 0;
 }
 
+/* What is parked is copied behind a job that goes on, which gets memory of its own. */
+static int copy_out(struct op *op, struct brumate_error *err)
+{
+	op->data.snapshot = op->request->leave_running && !op->was_suspended;
+	return step_copy_out(op, err);
+}
+
+static int data_out(struct op *op, struct brumate_error *err)
+{
+	return op->data.snapshot ? 1 : step_data(op, err);
+}
+
 static int let_go(struct op *op, struct brumate_error *err)
 {
 	int r = 0;
@@ -380,6 +392,17 @@ static int let_go(struct op *op, struct brumate_error *err)
 		r = step_bring_back(op, err);
 	op->progress.released_ns = clock_now_ns();
 	return r;
+}
+
+static int drain(struct op *op, struct brumate_error *err)
+{
+	int r = op->data.snapshot ? park_drain(&op->data, err) : 1;
+
+	if (r != 0)
+		return r;
+	op->progress.drained_ns = clock_now_ns();
+	step_record_baseline(op);
+	return 0;
 }
 
 static int commit_after(struct op *op, struct brumate_error *err)
@@ -397,15 +420,16 @@ static const struct step checkpoint_steps[] = {
 	{ "criu-start", "CRIU to start", start_criu, close_criu },
 	{ "gate", "calls and kernels in flight", step_gate, step_undo_park },
 	{ "park", "the job's agents", step_park, step_undo_park },
-	{ "copy", "nothing", step_copy_out, step_undo_copy },
+	{ "copy", "nothing", copy_out, step_undo_copy },
 	{ "unmap", "the job's agents", step_unmap, NULL },
 	{ "gpu-lock", "calls and kernels in flight", step_gpu_lock, step_undo_gpu },
 	{ "gpu-checkpoint", "device memory to reach host memory", step_gpu_checkpoint,
 	  step_undo_gpu },
 	{ "criu", "CRIU to write the processes to the store", dump, NULL },
-	{ "data-out", "device memory to reach host memory", step_data, step_undo_copy },
+	{ "data-out", "device memory to reach host memory", data_out, step_undo_copy },
 	{ "end", "the processes to end", end_tree, NULL },
 	{ "let-go", "host memory to reach device memory", let_go, NULL },
+	{ "drain", "device memory to reach host memory, behind the job", drain, step_undo_copy },
 	{ "commit", "the image to be hashed and synced", commit_after, NULL },
 };
 

@@ -78,8 +78,8 @@ static int save_piece(struct device_image_writer *w, const struct vault_piece *p
 	const uint64_t segment_bytes = x->copy->segment_bytes;
 	uint64_t at = offset > x->start ? offset : x->start;
 	uint64_t end = offset + p->len_bytes < x->end ? offset + p->len_bytes : x->end;
-	struct proc_info info;
-	int r = at < end ? proc_read(&info, p->process.pid, err) : 0;
+	struct proc_info info = { .inner_pid = p->inner_pid };
+	int r = at < end && !p->inner_pid ? proc_read(&info, p->process.pid, err) : 0;
 
 	while (r == 0 && at < end) {
 		uint64_t room = segment_bytes - at % segment_bytes;

@@ -203,30 +203,32 @@ static bool has_checkpoint(const struct op *op)
 json_t *op_summary(const struct op *op)
 {
 	const struct progress *p = &op->progress;
-	double seconds = clock_since_s(p->start_ns), downtime = 0;
+	double seconds = clock_since_s(p->start_ns), downtime = 0, drain = 0;
 	const char *path = op->job->checkpoint_path;
 
 	if (p->stopped_ns && p->released_ns)
 		downtime = (double)(p->released_ns - p->stopped_ns) / (double)NS_PER_S;
+	if (p->released_ns && p->drained_ns)
+		drain = (double)(p->drained_ns - p->released_ns) / (double)NS_PER_S;
 	uint64_t by_data =
 		op->data.sums.bytes < op->gpu_bytes ? op->data.sums.bytes : op->gpu_bytes;
 	uint64_t bytes = op->image_bytes ? op->image_bytes : op->gpu_bytes;
-	return json_pack("{s:s,s:s,s:s?,s:o,s:f,s:f,s:o,s:I,s:I,s:f,s:I,s:I,s:I,s:I,s:f,s:I,s:o}",
-			 "operation", op->kind, "job", op->job->id, "checkpoint",
-			 has_checkpoint(op) ? op->job->checkpoint : NULL, "path",
-			 path && has_checkpoint(op) ? wire_string(path) : json_null(), "seconds",
-			 seconds, "downtime_s", downtime, "phases", phases_to_json(p), "gpu_bytes",
-			 (json_int_t)op->gpu_bytes, "image_bytes", (json_int_t)op->image_bytes,
-			 "gbps", seconds > 0 ? (double)bytes / 1e9 / seconds : 0.0, "data_bytes",
-			 (json_int_t)op->data.sums.bytes, "zero_bytes",
-			 (json_int_t)op->data.sums.spared.zero_bytes, "unchanged_bytes",
-			 (json_int_t)op->data.sums.spared.same_bytes, "disk_bytes",
-			 (json_int_t)op->data.sums.disk_bytes, "data_gbps",
-			 op->data.sums.seconds > 0
-				 ? (double)op->data.sums.bytes / 1e9 / op->data.sums.seconds
-				 : 0.0,
-			 "driver_bytes", (json_int_t)(op->gpu_bytes - by_data), "notes",
-			 notes_to_json(p));
+	return json_pack(
+		"{s:s,s:s,s:s?,s:o,s:f,s:f,s:f,s:o,s:I,s:I,s:f,s:I,s:I,s:I,s:I,s:f,s:I,s:o}",
+		"operation", op->kind, "job", op->job->id, "checkpoint",
+		has_checkpoint(op) ? op->job->checkpoint : NULL, "path",
+		path && has_checkpoint(op) ? wire_string(path) : json_null(), "seconds", seconds,
+		"downtime_s", downtime, "drain_s", drain, "phases", phases_to_json(p), "gpu_bytes",
+		(json_int_t)op->gpu_bytes, "image_bytes", (json_int_t)op->image_bytes, "gbps",
+		seconds > 0 ? (double)bytes / 1e9 / seconds : 0.0, "data_bytes",
+		(json_int_t)op->data.sums.bytes, "zero_bytes",
+		(json_int_t)op->data.sums.spared.zero_bytes, "unchanged_bytes",
+		(json_int_t)op->data.sums.spared.same_bytes, "disk_bytes",
+		(json_int_t)op->data.sums.disk_bytes, "data_gbps",
+		op->data.sums.seconds > 0
+			? (double)op->data.sums.bytes / 1e9 / op->data.sums.seconds
+			: 0.0,
+		"driver_bytes", (json_int_t)(op->gpu_bytes - by_data), "notes", notes_to_json(p));
 }
 
 /* A moment of the clock of operations by the one that others know as well; 0 stays 0. */

@@ -142,7 +142,7 @@ int step_map(struct op *op, struct brumate_error *err)
 	return op->data.n_agents ? park_map(&op->data, err) : 1;
 }
 
-static void record_baseline(struct op *op)
+void step_record_baseline(struct op *op)
 {
 	op->job->kept_bytes = vault_baseline_bytes(op->data.vault);
 }
@@ -155,7 +155,7 @@ int step_open(struct op *op, struct brumate_error *err)
 	}
 	int r = park_open(&op->data, err);
 	if (r == 0)
-		record_baseline(op);
+		step_record_baseline(op);
 	return r;
 }
 
@@ -245,7 +245,7 @@ static int bring_data_back(struct op *op, struct brumate_error *err)
 	if (r == 0 && may_have_agents(op))
 		r = park_return(&op->data, err);
 	if (r == 0 && op->data.n_agents)
-		record_baseline(op);
+		step_record_baseline(op);
 	if (r == 0)
 		park_let_in(&op->data);
 	return r;

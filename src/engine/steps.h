@@ -35,6 +35,9 @@ void step_undo_map(struct op *op);
 int step_bring_back(struct op *op, struct brumate_error *err);
 int step_put_away(struct op *op, struct brumate_error *err);
 
+/** Has the record say how long the kept host copy is. */
+void step_record_baseline(struct op *op);
+
 /** Before the processes are killed: off the GPU, as far as that goes. */
 void step_discard_gpus(struct op *op);
 

@@ -30,7 +30,8 @@ def one_plain_line_after_an_operation(bed):
                         (("suspend", "--park", job), rf"suspended job {job} in {TIME}: .*; left on the GPU"),
                         (("resume", job), rf"resumed job {job} in .*"),
                         (("checkpoint", job, "--leave-running", "--name", "one"),
-                         rf"checkpointed job {job} in {TIME}: {SIZE} at [\d.]+ GB/s, stood still {TIME}; now in {store}/one"),
+                         rf"checkpointed job {job} in {TIME}: {SIZE} at [\d.]+ GB/s, stood still {TIME}, "
+                         rf"copied behind it in {TIME}; now in {store}/one"),
                         (("checkpoint", job, "--name", "two"),
                          rf"checkpointed job {job} in {TIME}: {SIZE} at [\d.]+ GB/s; now in {store}/two"),
                         (("restore", job), rf"restored job {job} in {TIME}: {SIZE} at [\d.]+ GB/s.* from {store}/two")):
