@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: MIT
+"""Cases of tools/gpu-check that measure what a user gets who changes no setting: a language model of 36 GiB that
+decodes, images on tmpfs. Each time is the command's own, and until the program has computed a step again; each
+answer of the model is compared with its first."""
+
+import os
+import re
+import shutil
+import tempfile
+import time
+
+from harness import SOURCE, Failed, expect
+
+SCRIPT = os.path.join(SOURCE, "tests", "gpu", "llm.py")
+GIB, RUNS_S, OPERATION_S = 36.5, 60, 300
+
+
+class Model:
+    """The job, and the times that its operations took."""
+
+    def __init__(self, check, gib):
+        self.check = check
+        self.simulated = check.options.simulated
+        argv = ["env", "PYTHONUNBUFFERED=1", check.options.python, SCRIPT, "--gib", gib]
+        if self.simulated:  # no PyTorch there
+            argv = [check.program("counter"), "--mib", 320, "--chunk-mib", 64, "--interval-ms", 20]
+        self.id, self.log = check.job_started(argv, "llm")
+        self.log.goes_on(steps=64)
+
+    def do(self, what, verb, *args):
+        """An operation: its summary, and the seconds until the program has computed a step after it."""
+        steps = self.log.last_step()
+        begin = time.monotonic()
+        summary = self.check.instance.operation(verb, *args, timeout=OPERATION_S)
+        answered = time.monotonic() - begin
+        self.check.operations.append(summary)
+        computes = None
+        if verb in ("resume", "restore"):
+            # The step that was under way when the job stood still may end first: one more is a whole one.
+            self.log.wait_until(lambda _: self.log.last_step() > steps + 1, "a step", OPERATION_S)
+            computes = time.monotonic() - begin
+        self.tell(what, summary, answered, computes)
+        return summary
+
+    def tell(self, what, summary, answered, computes):
+        measured = self.check.measured
+        measured[f"defaults: {what}, answered, s"] = round(answered, 3)
+        measured[f"defaults: {what}, s"] = round(summary["seconds"], 3)
+        if computes is not None:
+            measured[f"defaults: {what}, until it computes, s"] = round(computes, 3)
+        if summary.get("downtime_s"):
+            measured[f"defaults: {what}, downtime, s"] = round(summary["downtime_s"], 3)
+        for phase in summary["phases"]:
+            measured[f"defaults: {what}: phase {phase['name']}"] = (
+                f"{phase['start_s']:.3f} + {phase['seconds']:.3f} s" if "start_s" in phase
+                else f"{phase['seconds']:.3f} s")
+
+    def answers(self, n=2):
+        """Waits for whole answers, all of them right."""
+        if self.simulated:
+            self.log.goes_on()
+            return
+        seen = len(re.findall("answer OK", self.log.text()))
+        self.log.wait_until(lambda text: len(re.findall("answer OK", text)) >= seen + n or "BAD" in text,
+                            "an answer", 120)
+        expect("BAD" not in self.log.text(), "an answer is not what it was")
+
+    def steps_within(self, seconds):
+        """Steps a second, over so long."""
+        begin, first = time.monotonic(), self.log.last_step()
+        self.log.wait_until(lambda _: time.monotonic() - begin > seconds, "time", seconds + 60)
+        return (self.log.last_step() - first) / (time.monotonic() - begin)
+
+
+def suspended(check, model):
+    model.steps_within(2 if model.simulated else RUNS_S)
+    for i in range(4):
+        which = "first" if i == 0 else f"later {i}"
+        model.do(f"suspend, {which}", "suspend", model.id)
+        model.do(f"resume, {which}", "resume", model.id)
+        model.answers()
+
+
+def left_running(check, model, folder):
+    check.measured["defaults: steps/s, undisturbed"] = round(model.steps_within(5), 1)
+    for i in range(2):
+        options = ("--leave-running", "--dir", folder, "--name", f"running-{i}")
+        model.do(f"checkpoint --leave-running {i}", "checkpoint", model.id, *options)
+        model.answers(1)
+        check.instance.ok("rm", "--dir", folder, f"running-{i}")
+    for i in range(2):
+        before, begin = model.log.last_step(), time.monotonic()
+        options = ("--live", "--leave-running", "--dir", folder, "--name", f"live-{i}")
+        summary = model.do(f"checkpoint --live {i}", "checkpoint", model.id, *options)
+        rate = (model.log.last_step() - before) / (time.monotonic() - begin - summary.get("downtime_s", 0))
+        check.measured[f"defaults: checkpoint --live {i}, steps/s beside it"] = round(rate, 1)
+        model.answers(1)
+        check.instance.ok("rm", "--dir", folder, f"live-{i}")
+
+
+def saved_and_restored(model, folder):
+    for i in range(2):
+        model.do(f"checkpoint {i}", "checkpoint", model.id, "--dir", folder, "--name", f"saved-{i}")
+        model.do(f"restore {i}", "restore", "--dir", folder, f"saved-{i}")
+        model.answers()
+        model.check.instance.ok("rm", "--dir", folder, "--checkpoint", f"saved-{i}")
+
+
+def tmpfs(check):
+    """A directory on tmpfs."""
+    if not os.path.isdir("/dev/shm"):
+        raise Failed("no /dev/shm")
+    return tempfile.mkdtemp(prefix="brumate-defaults-", dir="/dev/shm")
+
+
+def defaults(check):
+    folder = tmpfs(check)
+    try:
+        model = Model(check, GIB)
+        suspended(check, model)
+        saved_and_restored(model, folder)
+        left_running(check, model, folder)
+        check.instance.end(model.id)
+        model.log.is_right()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def register(case):
+    """Adds the case to gpu-check's list."""
+    case("defaults: a language model of 36 GiB")(defaults)
