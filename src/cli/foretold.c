@@ -81,18 +81,6 @@ static void add_words(struct table *t, json_t *array, const char *between)
 	cell_end(t, &c);
 }
 
-/* A table with its heading; nothing where it has no rows. */
-static void section(const char *title, struct table *t)
-{
-	if (t->n_cells) {
-		putchar('\n');
-		print_styled(stdout, STYLE_BOLD, title);
-		putchar('\n');
-		table_print(t, stdout, true, 0);
-	}
-	table_fini(t);
-}
-
 /* ---- becomes ---- */
 
 /* As capabilities(7) numbers them. */
@@ -240,7 +228,7 @@ static void print_becomes(json_t *processes)
 		json_array_foreach (json_object_get(p, "threads_with_other_rights"), k, thread)
 			add_rights(&t, thread, "tid", "(thread)");
 	}
-	section("Becomes", &t);
+	table_section(&t, "Becomes");
 }
 
 static void print_runs(json_t *processes)
@@ -260,7 +248,7 @@ static void print_runs(json_t *processes)
 		table_add(&t, text_of(p, "directory"));
 		table_add(&t, text_of(p, "executable"));
 	}
-	section("Runs", &t);
+	table_section(&t, "Runs");
 }
 
 /* ---- opens, binds, connects, maps ---- */
@@ -307,7 +295,7 @@ static void print_opens(json_t *files)
 		table_add(&t, text_of(o, "deleted"));
 		table_add(&t, text_of(o, "path"));
 	}
-	section("Opens", &t);
+	table_section(&t, "Opens");
 }
 
 static void print_sockets(json_t *sockets)
@@ -329,7 +317,7 @@ static void print_sockets(json_t *sockets)
 		table_add(&t, text_of(o, "address"));
 		table_add(&t, text_of(o, "peer"));
 	}
-	section("Binds and connects", &t);
+	table_section(&t, "Binds and connects");
 }
 
 /* "r--, r-x private": all ways that the same processes have, from the @first on. */
@@ -389,7 +377,7 @@ static void print_maps(json_t *files)
 
 	json_array_foreach (files, i, o)
 		add_mappings(&t, o);
-	section("Maps", &t);
+	table_section(&t, "Maps");
 }
 
 /* ---- what we do ourselves ---- */
@@ -405,7 +393,7 @@ static void print_pairs(const char *title, json_t *array, const char *left, cons
 		table_add(&t, text_of(o, left));
 		table_add(&t, text_of(o, right));
 	}
-	section(title, &t);
+	table_section(&t, title);
 }
 
 static void print_line(const char *what, const char *text)

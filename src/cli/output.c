@@ -226,6 +226,17 @@ void table_print(const struct table *t, FILE *f, bool headings, size_t width)
 	free(widths);
 }
 
+void table_section(struct table *t, const char *title)
+{
+	if (t->n_cells) {
+		putchar('\n');
+		print_styled(stdout, STYLE_BOLD, title);
+		putchar('\n');
+		table_print(t, stdout, true, 0);
+	}
+	table_fini(t);
+}
+
 /* ---- values ---- */
 
 void format_bytes(char ret[static WORD_BYTES], uint64_t bytes)

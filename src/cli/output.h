@@ -55,6 +55,9 @@ int table_add(struct table *t, const char *text);
 /** Prints to @f. Unless @width is 0, columns that do not fit go in their order, and the last is cut. */
 void table_print(const struct table *t, FILE *f, bool headings, size_t width);
 
+/** Prints it below @title on stdout, of any width, unless it has no rows; and empties it. */
+void table_section(struct table *t, const char *title);
+
 enum { WORD_BYTES = 32 };
 
 /** "512 B", "1.07 GiB": powers of 1024, as options take them. */

@@ -3,6 +3,7 @@
 #include "cli/arguments.h"
 #include "cli/client.h"
 #include "cli/foretold.h"
+#include "cli/job-page.h"
 #include "cli/output.h"
 #include "cli/remote.h"
 
@@ -508,6 +509,8 @@ int verb_inspect(const struct invocation *in, struct brumate_error *err)
 		return print_json(reply, err);
 	if (in->values[OPT_RESTORE])
 		foretold_print(json_object_get(reply, "restore"), text_of(reply, "path"));
+	else if (json_object_get(reply, "job"))
+		job_page_print(reply);
 	else
 		print_object(0, reply);
 	return 0;

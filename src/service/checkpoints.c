@@ -7,6 +7,7 @@
 #include "service/access.h"
 #include "service/foretell.h"
 #include "service/jobs.h"
+#include "service/look.h"
 #include "service/resolve.h"
 #include "service/service.h"
 
@@ -97,16 +98,43 @@ int service_checkpoints(const struct service_call *call, json_t *parameters, jso
 	return 0;
 }
 
-static int inspect_job(const struct service_call *call, const struct job *j, json_t **ret,
-		       struct brumate_error *err)
+/* The checkpoints in a store that are of one job. */
+struct own_listing {
+	struct listing all;
+	const char *job;
+};
+
+static void list_own_checkpoint(void *arg, const char *id, const struct store_image *i,
+				const struct brumate_error *why)
+{
+	struct own_listing *l = arg;
+
+	if (i && !strcmp(i->manifest.job.id, l->job))
+		list_checkpoint(&l->all, id, i, why);
+}
+
+/* Those of the job @j (owned), NULL where the store cannot be read. */
+static json_t *own_checkpoints(const struct job *j, const char *dir)
+{
+	auto_json json_t *list = json_array();
+	struct own_listing l = { .all = { .dir = dir, .checkpoints = list }, .job = j->id };
+	int r = list ? store_list(dir, list_own_checkpoint, &l, NULL) : -ENOMEM;
+
+	usage_seen_fini(&l.all.seen);
+	return r < 0 || l.all.failed ? NULL : take_ptr(&list);
+}
+
+static int inspect_job(const struct service_call *call, const struct job *j, const char *dir,
+		       json_t **ret, struct brumate_error *err)
 {
 	auto_json json_t *asked = NULL;
 
 	if (j->data_path == JOB_DATA_BROKER && !job_has_ended(j))
 		shim_relay(call, j, "Memory", NULL, &asked, NULL);
-	json_t *reply =
-		json_pack("{s:o,s:o*,s:O*}", "job", describe_job(j), "last", job_last_summary(j),
-			  "memory", json_object_get(asked, "processes"));
+	json_t *reply = json_pack(
+		"{s:o,s:o*,s:O*,s:o*,s:o*,s:o*}", "job", describe_job(j), "last",
+		job_last_summary(j), "memory", json_object_get(asked, "processes"), "processes",
+		look_processes(j), "files", look_files(j), "checkpoints", own_checkpoints(j, dir));
 	if (!reply)
 		return brumate_fail(err, ENOMEM, "%m");
 	*ret = reply;
@@ -205,7 +233,7 @@ int service_inspect(const struct service_call *call, json_t *parameters, json_t 
 	if (r < 0)
 		return r;
 	if (r == MEANS_JOB)
-		return inspect_job(call, &j, ret, err);
+		return inspect_job(call, &j, dir, ret, err);
 	r = inspect_checkpoint(dir, q.word, parameters, ret, err);
 	if (r == -ENOENT && !q.kind && !q.dir_given && !strchr(q.word, '/'))
 		return resolve_fail_unknown(err, &q);

@@ -265,6 +265,32 @@ def where_jobs_are(bed):
 
 
 @case
+def a_page_about_a_job(bed):
+    job, _ = bed.counter(name="train", mib=32)
+    bed.ok("checkpoint", job, "--leave-running", "--name", "weekend")
+    bed.ok("checkpoint", job, "--every", "1h", "--keep-last", "3")
+    page = bed.ok("inspect", job).out
+    facts, *rest = page.split("\n\n")
+    parts = {part.splitlines()[0]: "\n".join(part.splitlines()[1:]) for part in rest}
+    expect(list(parts)[:5] == ["GPUs", "Processes", "Files", "Schedule", "Checkpoints"], f"{list(parts)}")
+    expect(list(parts)[5].startswith("Last operation: checkpoint in "), f"{list(parts)}")
+    expect(re.search(rf"^job +{job} \(train\)$", facts, re.MULTILINE) and
+           re.search(r"^state +running$", facts, re.MULTILINE), facts)
+    gpu = rows_of(parts["GPUs"])[0]
+    expect(gpu["GPU"] == "0" and gpu["UUID"].startswith("GPU-") and re.fullmatch(SIZE, gpu["MEMORY"]), f"{gpu}")
+    process = rows_of(parts["Processes"].replace("IN PIECES", "PIECES").replace("BY DRIVER", "DRIVER"))[0]
+    expect(process["PID"] == str(bed.pid(job)) and re.fullmatch(r"3\d\.\d MiB", process["PIECES"]), f"{process}")
+    expect(bed.job(job)["log"] in parts["Files"], parts["Files"])
+    schedule = rows_of(parts["Schedule"])[0]
+    expect(schedule["EVERY"] == "1h00m" and schedule["KEEP"] == "3" and schedule["FAILED"] == "no", f"{schedule}")
+    expect([row["ID"] for row in rows_of(parts["Checkpoints"])] == ["weekend"], parts["Checkpoints"])
+    bed.ok("suspend", job)
+    expect("Device memory that it needs again\n" in bed.ok("inspect", job).out, "what it needs")
+    bed.ok("resume", job)
+    expect("{" not in page and bed.ok("inspect", job, "--format", "json").json()["files"], "JSON")
+
+
+@case
 def jobs_without_a_broker(bed):
     """None is started to list jobs, and where they are is not said."""
     bed.counter(name="train", mib=16)
