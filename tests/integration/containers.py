@@ -6,6 +6,7 @@ Programs of the simulated driver run in them."""
 import os
 import re
 import shutil
+import tarfile
 
 from cases import case, expect, main, read_text, wait_until
 from harness import process_start
@@ -30,6 +31,36 @@ def checkpoint_remove_restore(bed):
             container.end()
             container.restored().log().goes_on()
             shutil.rmtree(container.image)
+
+
+@case
+def twenty_cycles(bed):
+    """Nothing wears out: no process and no device memory is left of any."""
+    with Container(bed, f"exec {COUNTER} > /tmp/out") as container:
+        container.start().log().goes_on()
+        for _ in range(20):
+            container.saved()
+            expect(on_gpu(bed) < 32 << 20, "the GPU holds memory of a container that is not there")
+            container.end()
+            container.restored().log().goes_on(1)
+            shutil.rmtree(container.image)
+
+
+@case
+def other_id_from_an_archive(bed):
+    """What another machine gets: the directory of the image in one file, unpacked in another place."""
+    with Container(bed, f"exec {COUNTER} > /tmp/out") as container:
+        container.start().log().goes_on()
+        container.saved().end()
+        archive = os.path.join(container.dir, "image.tar")
+        with tarfile.open(archive, "w") as tar:
+            tar.add(container.image, ".")
+        shutil.rmtree(container.image)
+        container.id, container.image = container.id + "-again", os.path.join(bed.dir, "unpacked")
+        with tarfile.open(archive) as tar:
+            tar.extractall(container.image)
+        container.restored().log().goes_on()
+        expect(container.state() == "running", f"the container is {container.state()}")
 
 
 @case

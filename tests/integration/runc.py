@@ -20,6 +20,12 @@ DRIVER_LIBRARIES = r"lib(cuda|nvidia-(ptxjitcompiler|nvvm|nvvm70|gpucomp|ml|cfg)
 PATIENCE_S = 60
 
 
+def cgroup_mounts():
+    """Where hierarchies of cgroups are, of both versions."""
+    names = os.listdir(CGROUPS) if os.path.isdir(CGROUPS) else []
+    return [CGROUPS, *(os.path.join(CGROUPS, name) for name in names)]
+
+
 def libraries_of(path):
     """What the loader would load for a program, the loader too."""
     done = run(["ldd", path], timeout=PATIENCE_S)
@@ -80,22 +86,51 @@ def allow(device):
     return {"allow": True, "type": "c", "major": device["major"], "minor": device["minor"], "access": "rwm"}
 
 
+def make_rootfs(bed, rootfs):
+    """`sh`, the programs of these tests, and the driver."""
+    programs = [shutil.which("sh"), bed.build.program("counter")]
+    for name in ("bin", "proc", "dev", "sys", "tmp", "driver"):
+        os.makedirs(os.path.join(rootfs, name))
+    for program in programs:
+        shutil.copy(program, os.path.join(rootfs, "bin"))
+        for library in libraries_of(program):
+            target = rootfs + library
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            shutil.copy(library, target)
+    driver = os.path.join(rootfs, "driver")
+    if bed.simulated:
+        shutil.copy(os.path.join(bed.build.sim, "libcuda.so.1"), driver)
+    else:
+        copy_driver(driver_folder(), driver)
+
+
+def simulated_gpu_env(bed):
+    """What a program in a container needs to find the simulated GPUs, whose directory it has."""
+    return {"LD_LIBRARY_PATH": "/driver", **{k: v for k, v in bed.own.items() if k.startswith("BRUMATE_SIM_")}}
+
+
+def find_criu(bed):
+    """The CRIU that runc is to use, for which this takes root."""
+    criu = os.path.join(bed.build.path, "src", "criu", "criu")
+    if os.geteuid() != 0 or not os.access(criu, os.X_OK):
+        raise Skipped("containers are checkpointed by root, with the provisioned CRIU")
+    return criu
+
+
 class Container:
     """A container of runc, with its bundle in the directory of an instance of brumate."""
 
     def __init__(self, bed, command, name="c"):
         self.runc_path = find_runc(bed.build)
-        self.criu = os.path.join(bed.build.path, "src", "criu", "criu")
-        if os.geteuid() != 0 or not os.access(self.criu, os.X_OK):
-            raise Skipped("containers are checkpointed by root, with the provisioned CRIU")
+        self.criu = find_criu(bed)
         self.bed, self.name = bed, name
-        self.id = f"brumate-test-{os.getpid()}-{name}"
+        self.id = self.cgroup = f"brumate-test-{os.getpid()}-{name}"
         self.dir = os.path.join(bed.dir, name)
         self.rootfs = os.path.join(self.dir, "rootfs")
         self.image = os.path.join(self.dir, "image")
         self.init = None  # pid and start time of the last one seen
         self.env = self._environment()
-        self._make_rootfs()
+        make_rootfs(bed, self.rootfs)
         self._make_config(command)
 
     def _environment(self):
@@ -103,23 +138,6 @@ class Container:
         os.makedirs(path)
         os.symlink(self.criu, os.path.join(path, "criu"))
         return self.bed.command_env({"PATH": path + ":" + os.environ["PATH"]})
-
-    def _make_rootfs(self):
-        """`sh`, the programs of these tests, and the driver."""
-        programs = [shutil.which("sh"), self.bed.build.program("counter")]
-        for name in ("bin", "proc", "dev", "sys", "tmp", "driver"):
-            os.makedirs(os.path.join(self.rootfs, name))
-        for program in programs:
-            shutil.copy(program, os.path.join(self.rootfs, "bin"))
-            for library in libraries_of(program):
-                target = self.rootfs + library
-                os.makedirs(os.path.dirname(target), exist_ok=True)
-                shutil.copy(library, target)
-        driver = os.path.join(self.rootfs, "driver")
-        if self.bed.simulated:
-            shutil.copy(os.path.join(self.bed.build.sim, "libcuda.so.1"), driver)
-        else:
-            copy_driver(driver_folder(), driver)
 
     def _make_config(self, command):
         done = run([self.runc_path, "spec", "--bundle", self.dir], env=self.env, timeout=PATIENCE_S)
@@ -129,17 +147,17 @@ class Container:
             config = json.load(file)
         config["process"].update(terminal=False, args=["/bin/sh", "-c", command])
         config["process"].pop("rlimits", None)  # which take a capability that this machine may lack
-        config["process"]["env"] += ["LD_LIBRARY_PATH=/driver"]
         config["root"]["readonly"] = False
         if self.bed.simulated:
             self._add_simulated(config)
         else:
             devices = gpu_devices()
+            config["process"]["env"] += ["LD_LIBRARY_PATH=/driver"]
             config["linux"]["devices"] = devices
             config["linux"]["resources"]["devices"] += [allow(device) for device in devices]
         # CRIU locks a network of the container's own by tools that not every machine has.
         config["linux"]["namespaces"] = [n for n in config["linux"]["namespaces"] if n["type"] not in ("network", "cgroup")]
-        config["linux"]["cgroupsPath"] = "/" + self.id
+        config["linux"]["cgroupsPath"] = "/" + self.cgroup
         config["annotations"] = {"org.criu.config": os.path.join(self.dir, "criu.conf")}
         with open(path, "w", encoding="utf-8") as file:
             json.dump(config, file)
@@ -148,7 +166,7 @@ class Container:
     def _add_simulated(self, config):
         sim = self.bed.own["BRUMATE_SIM_DIR"]
         os.makedirs(sim, exist_ok=True)
-        config["process"]["env"] += [f"{k}={v}" for k, v in self.bed.own.items() if k.startswith("BRUMATE_SIM_")]
+        config["process"]["env"] += [f"{k}={v}" for k, v in simulated_gpu_env(self.bed).items()]
         config["mounts"].append({"destination": sim, "type": "bind", "source": sim, "options": ["rbind", "rw"]})
 
     def use_plugin(self, use):
@@ -253,8 +271,7 @@ class Container:
 
     def cgroups(self):
         """The cgroups of the container that are there, of all versions."""
-        places = [CGROUPS, *(os.path.join(CGROUPS, name) for name in (os.listdir(CGROUPS) if os.path.isdir(CGROUPS) else []))]
-        return [path for path in (os.path.join(place, self.id) for place in places) if os.path.isdir(path)]
+        return [path for path in (os.path.join(place, self.cgroup) for place in cgroup_mounts()) if os.path.isdir(path)]
 
     def end(self):
         self.runc("delete", "--force", self.id)
