@@ -112,8 +112,12 @@ static int receive_reply(struct agent *a, struct agent_reply *ret, size_t *ret_l
 	if (n == -ETIMEDOUT)
 		return brumate_fail(err, ETIMEDOUT, "process %d: its agent does not answer",
 				    a->id.pid);
-	if (n < 0)
+	if (n == -EPIPE)
 		return brumate_fail(err, EPIPE, "process %d: its agent is gone", a->id.pid);
+	if (n < 0) /* that says nothing of the agent */
+		return brumate_fail(err, (int)-n, "process %d: answer of its agent: %m", a->id.pid);
+	if (fds->state == PACKET_LOST_FDS)
+		return brumate_fail(err, EMFILE, "process %d: what its agent gives: %m", a->id.pid);
 	*ret_len_bytes = (size_t)n;
 	return 0;
 }

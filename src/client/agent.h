@@ -50,7 +50,8 @@ DEFINE_AUTO_FINI(struct agent, agent_close)
 void agent_detach(struct agent *a);
 
 /* The calls. Errors of all: -EPIPE (the agent or its process is gone), -ETIMEDOUT (no answer; the
- * connection is closed), -EBADMSG (an answer that makes no sense), -ESHUTDOWN (the process is ending, and is to
+ * connection is closed), -ENOMEM, -EMFILE and others of ours (it may have done it; the connection is closed),
+ * -EBADMSG (an answer that makes no sense), -ESHUTDOWN (the process is ending, and is to
  * be let end), what the agent itself says. */
 
 /** @timeout_ms: until it gives up and opens again (-ETIMEDOUT). -EOPNOTSUPP: text says why. @drain_fd: of the

@@ -299,6 +299,8 @@ static int refuse_gate(const struct datapath_agent *a, struct brumate_error *err
 			"longer --timeout");
 	else if (a->result == -EOPNOTSUPP)
 		brumate_hint(err, "the driver would lose memory that is shared; --force tries it");
+	else if (is_our_lack(a->result))
+		brumate_hint(err, "try again");
 	return a->result;
 }
 
@@ -313,7 +315,7 @@ static int refuse_shared(const struct datapath_agent *a, struct brumate_error *e
 static bool is_refused(const struct datapath *d, const struct datapath_agent *a)
 {
 	return a->result == -ETIMEDOUT || a->result == -EBUSY || a->result == -EREMOTEIO ||
-	       would_lose(d, a);
+	       is_our_lack(a->result) || would_lose(d, a);
 }
 
 static int open_agent_dir(const struct datapath *d)

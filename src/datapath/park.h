@@ -29,8 +29,8 @@ void park_let_in(struct datapath *d);
 bool park_has_missed(const struct datapath *d, const struct proc_tree *tree);
 
 /** Closes the gates of all agents at once. -ETIMEDOUT: all are open again. Those whose processes are ending are
- * waited for, and are not among the agents any more; -EBUSY: one has not ended in time. Returns 1 where no agent
- * is left: all goes by the driver. */
+ * waited for, and are not among the agents any more; -EBUSY: one has not ended in time. -ENOMEM and the others of
+ * park_find(): it is not known whether all are closed. Returns 1 where no agent is left: all goes by the driver. */
 int park_gate(struct datapath *d, struct brumate_error *err);
 
 /** Puts all pieces into the vault: listed, exported to us and the keeper, the table on disk. */

@@ -6,6 +6,7 @@ as it can be, by itself."""
 
 import errno
 import os
+import re
 import resource
 import signal
 
@@ -62,6 +63,25 @@ def no_descriptors_in_a_suspend(bed):
         bed.ok("resume", job)
         bed.expect_whole(job, log)
         bed.end(job)
+
+
+@case
+def an_agent_that_cannot_be_asked(bed):
+    """Whatever of asking there is no memory for, it is not taken for gone, and its memory is not left to the driver."""
+    calls = faulty.Faulty(bed.build, bed.dir)
+    bed.own.update(calls.environment)
+    job, log = bed.counter(mib=16)
+    said, nth = "", 0
+    while "park: " not in said:
+        nth += 1
+        calls.arm(0, "brumate-shim", "socket", nth, errno.ENOMEM)
+        result = bed.cli("suspend", job, "--format", "json")
+        expect(calls.disarm()[0][1], "a suspend makes no more calls, and none failed after the gate had closed")
+        said = result.err if result.code else str(result.json()["summary"]["notes"])
+        expect(not re.search(r"process \d+.*(gone|by the driver)", said), f"with call {nth} failing: {said}")
+        if bed.wait_state(job, ("running", "suspended"), 60) == "suspended":
+            bed.ok("resume", job)
+        bed.expect_whole(job, log)
 
 
 @case

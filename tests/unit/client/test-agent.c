@@ -10,7 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -23,7 +25,17 @@ static char dir[] = "/tmp/brumate-agent-XXXXXX";
 
 enum mood { GOOD, REFUSES, DOUBLES, TRUNCATES, WRONG_VERSION, WITHHOLDS, HANGS_UP, ENDLESS };
 static _Atomic enum mood mood;
-static int listen_fd;
+static int listen_fd, memory_fd;
+static _Thread_local int lack; /* what the next answer cannot be received for */
+
+ssize_t recvmsg(int fd, struct msghdr *m, int flags)
+{
+	if (!lack)
+		return syscall(SYS_recvmsg, fd, m, flags);
+	errno = lack;
+	lack = 0;
+	return -1;
+}
 
 static void describe(struct agent_reply *reply, uint64_t from)
 {
@@ -45,7 +57,6 @@ static void send_reply(int fd, const struct agent_reply *reply, size_t n_fds)
 	struct iovec iov = { (void *)reply,
 			     mood == TRUNCATES && reply->n ? sizeof(*reply) - 8 : sizeof(*reply) };
 	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
-	int memory = memfd_create("piece", MFD_CLOEXEC);
 
 	if (n_fds) {
 		msg.msg_control = control.space;
@@ -53,11 +64,10 @@ static void send_reply(int fd, const struct agent_reply *reply, size_t n_fds)
 		struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
 		*c = (struct cmsghdr){ CMSG_LEN(n_fds * sizeof(int)), SOL_SOCKET, SCM_RIGHTS };
 		for (size_t i = 0; i < n_fds; i++)
-			memcpy(CMSG_DATA(c) + i * sizeof(int), &memory, sizeof(int));
+			memcpy(CMSG_DATA(c) + i * sizeof(int), &memory_fd, sizeof(int));
 	}
 	/* A client that has seen enough is gone. */
 	CHECK(sendmsg(fd, &msg, MSG_NOSIGNAL) > 0 || errno == EPIPE || errno == ECONNRESET);
-	close(memory);
 }
 
 static bool is_gone(int fd)
@@ -190,6 +200,34 @@ static void too_few_fds(void)
 	CHECK(fds[0] == -1 && a.fd < 0);
 }
 
+/* That it is us who cannot receive it does not make the agent gone. */
+static void an_answer_that_cannot_be_received(void)
+{
+	auto_(agent_close) struct agent a = met(GOOD);
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	lack = ENOMEM;
+	CHECK(agent_gate(&a, 100, -1, 0, &err) == -ENOMEM && !strstr(err.text, "gone"));
+	CHECK(a.fd < 0);
+}
+
+static void no_room_for_fds(void)
+{
+	auto_(agent_close) struct agent a = met(GOOD);
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	const uint64_t ids[2] = { 1, 2 };
+	int fds[2] = { -1, -1 }, next = dup(0);
+	struct rlimit limit;
+
+	CHECK(!close(next) && !getrlimit(RLIMIT_NOFILE, &limit));
+	const struct rlimit tight = { (rlim_t)next + 1, limit.rlim_max };
+	CHECK(!setrlimit(RLIMIT_NOFILE, &tight));
+	CHECK(agent_export(&a, ids, 2, fds, &err) == -EMFILE && fds[0] == -1 && a.fd < 0);
+	CHECK(!setrlimit(RLIMIT_NOFILE, &limit));
+	CHECK(fcntl(next, F_GETFD) < 0 &&
+	      errno == EBADF); /* the one for which there was room is closed */
+}
+
 static void nobody_or_somebody_else(void)
 {
 	struct agent a = AGENT_EMPTY;
@@ -213,7 +251,8 @@ int main(void)
 {
 	pthread_t thread;
 
-	CHECK(mkdtemp(dir));
+	memory_fd = memfd_create("piece", MFD_CLOEXEC);
+	CHECK(memory_fd >= 0 && mkdtemp(dir));
 	listen_there();
 	CHECK(pthread_create(&thread, NULL, serve, NULL) == 0);
 	good_answers();
@@ -223,6 +262,8 @@ int main(void)
 	expect_nonsense(HANGS_UP, -EPIPE);
 	expect_nonsense(ENDLESS, -EBADMSG);
 	too_few_fds();
+	an_answer_that_cannot_be_received();
+	no_room_for_fds();
 	nobody_or_somebody_else();
 	shutdown(listen_fd, SHUT_RDWR);
 	pthread_join(thread, NULL);
