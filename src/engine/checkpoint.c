@@ -370,11 +370,15 @@ static int end_tree(struct op *op, struct brumate_error *err)
 	return 0;
 }
 
-/* What is parked is copied behind a job that goes on, which gets memory of its own. */
+/* What is parked is copied behind a job that goes on, which gets memory of its own. Members may have come to the GPU,
+ * and agents be found, since the image was begun. */
 static int copy_out(struct op *op, struct brumate_error *err)
 {
+	const struct vault *v = op->data.vault;
+	int r = v && v->n_pieces && !op->data.sink.save ? begin_device_image(op, err) : 0;
+
 	op->data.snapshot = op->request->leave_running && !op->was_suspended;
-	return step_copy_out(op, err);
+	return r < 0 ? r : step_copy_out(op, err);
 }
 
 static int data_out(struct op *op, struct brumate_error *err)

@@ -130,6 +130,24 @@ def who_begins_while_the_job_is_suspended_waits(bed):
 
 
 @case
+def begins_after_its_checkpoint_has(bed):
+    """The job had nothing on a GPU when the image was begun; what it has when its gate is closed is saved all the same."""
+    go = os.path.join(bed.dir, "go")
+    os.mkfifo(go)
+    counter = [bed.program("counter"), "--mib", 16, "--chunk-mib", 16, "--interval-ms", 10]
+    job = bed.run(["sh", "-c", 'read line <"$0"; exec "$@"', go, *counter])
+    log = bed.log(job)
+    with bed.held_at("checkpoint.gate.begin", "checkpoint", job) as operation:
+        with open(go, "wb"):
+            pass
+        log.goes_on()
+    code, _, err = operation.end()
+    expect(code == 0, f"checkpoint: exit {code}: {err}")
+    bed.operation("restore", job)
+    bed.expect_whole(job, log)
+
+
+@case
 def suspended_at_every_phase(bed):
     for kind, name in (("plain", "init"), ("plain", "context"), ("plain", "module"), ("plain", "work"), ("idle", "init"),
                        ("late-handler", "late"), ("exec", "end")):
