@@ -3,7 +3,7 @@
 """The n-th call of a kind fails in one of our programs, or two calls do, and every operation ends all the same: done,
 or not done and said so, and the job as it was. Without faults everything works again. All n, for every program and
 kind of call, are more than fit into a minute, so some are taken at random: BRUMATE_TEST_SEED names the seed, which
-is printed. BRUMATE_TEST_SWEEP=1 takes every n until none is reached, one after the other."""
+is printed, and is another each time the file is run by hand. BRUMATE_TEST_SWEEP=1 takes every n until none is reached, one after the other."""
 
 import itertools
 import os
