@@ -86,6 +86,14 @@ def allow(device):
     return {"allow": True, "type": "c", "major": device["major"], "minor": device["minor"], "access": "rwm"}
 
 
+def copy_libraries(path, rootfs):
+    """What the program or library needs, at the same places."""
+    for library in libraries_of(path):
+        target = rootfs + library
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        shutil.copy(library, target)
+
+
 def make_rootfs(bed, rootfs):
     """`sh`, the programs of these tests, and the driver."""
     programs = [shutil.which("sh"), bed.build.program("counter")]
@@ -93,15 +101,14 @@ def make_rootfs(bed, rootfs):
         os.makedirs(os.path.join(rootfs, name))
     for program in programs:
         shutil.copy(program, os.path.join(rootfs, "bin"))
-        for library in libraries_of(program):
-            target = rootfs + library
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            shutil.copy(library, target)
+        copy_libraries(program, rootfs)
     driver = os.path.join(rootfs, "driver")
     if bed.simulated:
         shutil.copy(os.path.join(bed.build.sim, "libcuda.so.1"), driver)
     else:
         copy_driver(driver_folder(), driver)
+        for name in os.listdir(driver):
+            copy_libraries(os.path.join(driver_folder(), name), rootfs)
 
 
 def simulated_gpu_env(bed):
