@@ -5,7 +5,7 @@ MESON  ?= meson
 FUZZ_SECONDS ?= 20
 
 .PHONY: all setup build demo check check-unit check-asan check-tsan check-clang check-fuzz check-style \
-	soak weave check-commits bench gpu-check gpu-bundle install clean format
+	soak weave check-commits bench gpu-check gpu-bundle install dist deb rpm clean format
 
 all: build
 
@@ -70,8 +70,14 @@ install: setup $(BUILD)/build.ninja
 	@ninja -C $(BUILD)
 	$(MESON) install -C $(BUILD) --no-rebuild $(if $(DESTDIR),--destdir=$(DESTDIR))
 
+# Packages, in build-package/out: of what is committed (dist), of what is here (deb, rpm).
+dist:
+	@tools/package dist
+deb rpm: setup
+	@tools/package $@
+
 format:
 	clang-format -i $$(git ls-files '*.c' '*.h')
 
 clean:
-	rm -rf $(BUILD) build-check-*
+	rm -rf $(BUILD) build-check-* build-package

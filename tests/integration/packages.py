@@ -1,0 +1,265 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The packages: built twice to the same bytes, installed into a clean system, and a job run there by root and by a user."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+
+from cases import SOURCE, Skipped, case, expect, main, read_text, run
+
+# A job's life, by whoever runs this. What it waits for is output of the job.
+JOB = """set -eu
+export BRUMATE_GPU=simulated
+job=$1
+# Waits for so many lines of the job from now on.
+works() { [ "$(timeout 60 brumate logs --tail 1 --follow "$job" | grep -m 4 -c OK)" = 4 ]; }
+brumate run --name "$job" -- /usr/libexec/brumate/counter --mib 64 --interval-ms 20
+timeout 60 brumate logs --follow "$job" | grep -m 1 'step 1 OK'
+brumate suspend "$job"
+brumate resume "$job"
+works
+brumate checkpoint "$job"
+brumate restore "$job"
+works
+brumate kill "$job"
+echo demo of "$(id -un)": ok
+"""
+
+# The root of the process and mount namespaces is the clean system; with it all of its processes end.
+INSIDE = """set -eu
+root=$1
+shift
+mount --bind "$root" "$root"
+mount --rbind /dev "$root/dev"
+mount -t proc proc "$root/proc"
+mount -t sysfs sysfs "$root/sys"
+for dir in tmp run; do mount -t tmpfs tmpfs "$root/$dir"; done
+chmod 1777 "$root/tmp"
+cd "$root"
+mkdir -p old
+pivot_root . old
+umount -l /old
+exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive LC_ALL=C "$@"
+"""
+
+MADE = {}
+
+
+def needs(*programs):
+    missing = [name for name in programs if not shutil.which(name)]
+    if missing:
+        raise Skipped(f"not installed: {' '.join(missing)}")
+
+
+def made(key, make):
+    """What make() gives, which is made once; a Skipped of it is one of each case that asks."""
+    if key not in MADE:
+        try:
+            MADE[key] = make()
+        except Skipped as skipped:
+            MADE[key] = skipped
+    if isinstance(MADE[key], Skipped):
+        raise Skipped(str(MADE[key]))
+    return MADE[key]
+
+
+def scratch():
+    """A directory for the whole run, on a disk: a system does not fit into every /tmp in memory."""
+    directory = tempfile.TemporaryDirectory(prefix="brumate-packages-", dir="/var/tmp")
+    os.chmod(directory.name, 0o755)
+    return directory
+
+
+def place(name):
+    return os.path.join(made("scratch", scratch).name, name)
+
+
+def package(kind, source=SOURCE, build=None, out=None, date=None):
+    """The path of a package that tools/package has just built."""
+    build = build or os.path.join(os.environ.get("BUILD", os.path.join(SOURCE, "build")), "package")
+    env = {**os.environ, **({"SOURCE_DATE_EPOCH": date} if date else {})}
+    done = run([os.path.join(source, "tools", "package"), "--build", build, "--out", out or place("out"), kind], env=env, timeout=400)
+    expect(done.code == 0, done.why())
+    return done.out.strip()
+
+
+def deb():
+    needs("dpkg-deb", "dpkg-shlibdeps", "strip")
+    return made("deb", lambda: package("deb"))
+
+
+def rpm():
+    needs("rpmbuild", "rpm", "strip")
+    return made("rpm", lambda: package("rpm"))
+
+
+def source_date():
+    """What tools/package takes for the time of the sources, for a copy of them without git."""
+    if not os.path.exists(os.path.join(SOURCE, ".git")):
+        return os.environ.get("SOURCE_DATE_EPOCH") or read_text(os.path.join(SOURCE, "packaging", "source-date")).strip()
+    return run(["git", "-c", f"safe.directory={SOURCE}", "-C", SOURCE, "log", "-1", "--format=%ct"]).out.strip()
+
+
+def digest(path):
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+def sources():
+    """Where this machine's apt has its own distribution from, as lines of sources.list."""
+    form = "$(REPO_URI) $(RELEASE) $(COMPONENT) $(ORIGIN)"
+    lines = run(["apt-get", "indextargets", "--format", form, "Created-By: Packages"]).out.splitlines()
+    family = next((words[3] for words in map(str.split, lines) if len(words) == 4 and words[3] in ("Debian", "Ubuntu")), None)
+    if not family:
+        raise Skipped("apt has no mirror of the distribution")
+    keyring = f"/usr/share/keyrings/{family.lower()}-archive-keyring.gpg"
+    option = f"[signed-by={keyring}] " if os.path.exists(keyring) else ""
+    return "".join(dict.fromkeys(f"deb {option}{uri} {release} {component}\n" for uri, release, component, origin in
+                                 map(str.split, lines) if origin == family))
+
+
+def clean_system():
+    """A system with what every one has and what the package depends on, and with one user."""
+    needs("mmdebstrap", "apt-get", "unshare", "pivot_root", "dpkg-deb")
+    depends = [word.split("(")[0].strip() for word in run(["dpkg-deb", "-f", deb(), "Depends"]).out.split(",")]
+    root = place("root")
+    options = ["--variant=essential", "--mode=root", "--quiet", f"--include={','.join([*depends, 'mount'])}",
+               "--aptopt=Acquire::Languages \"none\"", "--dpkgopt=force-unsafe-io"]
+    done = subprocess.run(["mmdebstrap", *options, "", root, "-"], input=sources(), text=True, capture_output=True, check=False)
+    if done.returncode:
+        raise Skipped(f"no clean system can be made of this machine's mirror: {done.stderr.strip()[-300:]}")
+    inside(root, "useradd", "--create-home", "alice")
+    return root
+
+
+def inside(root, *command):
+    """The Result of a command in that system, which ends with all it started."""
+    return run(["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", INSIDE, "sh", root, *command], timeout=300)
+
+
+def ok_inside(root, *command):
+    done = inside(root, *command)
+    expect(done.code == 0, f"{' '.join(command)[:60]}: exit {done.code}: {(done.out + done.err)[-1500:]}")
+    return done
+
+
+def shows_a_job(root, job):
+    """By root, and by a user, whose CRIU has its capability from the file of the launcher."""
+    with open(os.path.join(root, "usr", "local", "bin", "job"), "w", encoding="utf-8") as file:
+        file.write("#!/bin/sh\n" + JOB)
+        os.fchmod(file.fileno(), 0o755)
+    expect("demo of root: ok" in ok_inside(root, "/usr/local/bin/job", job).out, "the demo did not reach its end")
+    if read_text("/proc/sys/kernel/yama/ptrace_scope").strip() in ("", "0"):
+        expect("demo of alice: ok" in ok_inside(root, "su", "-", "alice", "-c", f"/usr/local/bin/job {job}").out, "that of a user did not")
+
+
+def is_told_what_is_bundled(path, sbom):
+    """Each file of a package, given as {name: content}, is in its SBOM with its digest, and nothing else is."""
+    with open(sbom, encoding="utf-8") as file:
+        told = json.load(file)
+    sums = {f["fileName"].removeprefix("./"): f["checksums"][1]["checksumValue"] for f in told["files"]}
+    own = "usr/share/doc/brumate/sbom.spdx.json"
+    there = {name: hashlib.sha256(content).hexdigest() for name, content in path.items() if name != own}
+    expect(there == sums, f"the SBOM differs in {sorted(set(there.items()) ^ set(sums.items()))[:4]}")
+    expect(json.loads(path[own]) == told, "the SBOM beside the package is another one")
+    names = {p["name"] for p in told["packages"]}
+    if "usr/libexec/brumate/criu/criu" in there:
+        expect({"brumate", "criu"} < names, f"packages: {names}")
+        files = {f["SPDXID"]: f["fileName"] for f in told["files"]}
+        of_criu = [files[r["relatedSpdxElement"]] for r in told["relationships"]
+                   if r["spdxElementId"] == "SPDXRef-Package-criu"]
+        expect(of_criu == ["./usr/libexec/brumate/criu/bin/criu"], f"of package criu: {of_criu}")
+
+
+def files_in(tar):
+    return {member.name.removeprefix("./"): tar.extractfile(member).read() for member in tar.getmembers() if member.isfile()}
+
+
+@case
+def deb_says_what_is_in_it(bed):
+    tar = subprocess.run(["dpkg-deb", "--fsys-tarfile", deb()], stdout=subprocess.PIPE, check=True).stdout
+    path = os.path.join(bed.dir, "files.tar")
+    with open(path, "wb") as file:
+        file.write(tar)
+    with tarfile.open(path) as opened:
+        is_told_what_is_bundled(files_in(opened), deb().removesuffix(".deb") + ".spdx.json")
+
+
+@case
+def deb_in_a_clean_system(bed):
+    package_of_deb = deb()
+    root = made("root", clean_system)
+    shutil.copy(package_of_deb, os.path.join(root, "brumate.deb"))
+    ok_inside(root, "dpkg", "-i", "/brumate.deb")
+    expect("cap_checkpoint_restore=ep" in ok_inside(root, "getcap", "/usr/libexec/brumate/brumate-criu-launch").out,
+           "the launcher has no capability")
+    ok_inside(root, "getent", "group", "brumate")
+    shows_a_job(root, "of-deb")
+    # Once more, as an upgrade, and by hand: nothing is made twice.
+    ok_inside(root, "dpkg", "-i", "/brumate.deb")
+    ok_inside(root, "/var/lib/dpkg/info/brumate.postinst", "configure", "0.1.0-1")
+    removed = ok_inside(root, "dpkg", "--remove", "brumate")
+    expect("can be resumed and restored once brumate is installed again" in removed.err, removed.err)
+    purged = ok_inside(root, "dpkg", "--purge", "brumate")
+    expect("rm -r /var/lib/brumate" in purged.err, f"purge is silent: {purged.err}")
+    ok_inside(root, "dpkg", "--purge", "brumate")
+    kept = os.listdir(os.path.join(root, "var", "lib", "brumate", "checkpoints"))
+    expect(any(name.startswith("of-deb-") for name in kept), f"checkpoints after the purge: {kept}")
+    left = [path for path in ("etc/brumate", "usr/bin/brumate", "usr/libexec/brumate") if os.path.exists(os.path.join(root, path))]
+    expect(not left, f"left: {left}")
+
+
+@case
+def rpm_in_a_clean_system(bed):
+    """The system is one of dpkg, so the dependencies are not looked at; all else is as rpm does it."""
+    package_of_rpm = rpm()
+    listed = run(["rpm", "-qp", "--qf", "[%{FILENAMES} %{FILECAPS}\\n]", package_of_rpm]).out
+    expect("/brumate-criu-launch = cap_checkpoint_restore+ep" in listed or
+           "/brumate-criu-launch cap_checkpoint_restore=ep" in listed, f"no capability: {listed[:600]}")
+    requires = run(["rpm", "-qp", "--requires", package_of_rpm]).out
+    expect("libjansson.so.4()(64bit)" in requires and "libnftables" not in requires, requires)
+    scripts = run(["rpm", "-qp", "--scripts", package_of_rpm]).out
+    expect("groupadd --system brumate" in scripts and "rm -r /var/lib/brumate" in scripts, scripts)
+    root = made("root", clean_system)
+    rpm_in_root = ["rpm", "--root", root, "--force-debian", "--nodeps"]
+    done = run([*rpm_in_root, "-U", package_of_rpm])
+    expect(done.code == 0, done.why())
+    shows_a_job(root, "of-rpm")
+    done = run([*rpm_in_root, "-e", "brumate"])
+    expect(done.code == 0 and "rm -r /var/lib/brumate" in done.out + done.err, done.why())
+    expect(not os.path.exists(os.path.join(root, "usr", "bin", "brumate")), "the program is left")
+
+
+@case
+def packages_are_the_same_twice(bed):
+    """Of the same files elsewhere, built anew, at another time."""
+    first = {kind: path() for kind, path in (("deb", deb), ("rpm", rpm))}
+    source = place("elsewhere")
+    shutil.copytree(SOURCE, source, symlinks=True, ignore=shutil.ignore_patterns("build*", ".git"))
+    date = source_date()
+    for kind, path in first.items():
+        second = package(kind, source, place("build-elsewhere"), place("out-elsewhere"), date)
+        expect(digest(path) == digest(second), f"{os.path.basename(path)} differs: {path} {second}")
+
+
+@case
+def dist_has_what_is_committed(bed):
+    if not os.path.exists(os.path.join(SOURCE, ".git")):
+        raise Skipped("this is no checkout of git")
+    first, second = (package("dist", out=place(name)) for name in ("dist-1", "dist-2"))
+    expect(digest(first) == digest(second), "the archive differs from one time to the next")
+    with tarfile.open(first) as opened:
+        files = files_in(opened)
+    top = os.path.basename(first).removesuffix(".tar.gz")
+    tracked = run(["git", "-c", f"safe.directory={SOURCE}", "-C", SOURCE, "ls-tree", "-r", "--name-only", "HEAD"]).out.split("\n")
+    expect({f"{top}/{name}" for name in tracked if name} == set(files), "it holds other files than the commit")
+    date = files[f"{top}/packaging/source-date"].decode().strip()
+    expect(date.isdigit(), f"it does not say of when it is: {date}")
+
+
+main()
