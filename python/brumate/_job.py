@@ -59,9 +59,11 @@ class Job:
         return f"Job({self.name!r})"
 
     @classmethod
-    def run(cls, argv: Sequence[str], name: Optional[str] = None) -> "Job":
+    def run(cls, argv: Sequence[str], name: Optional[str] = None, labels: Optional[Mapping[str, str]] = None) -> "Job":
         """Starts a command as a job, in the background."""
         options = [] if name is None else ["--name", name]
+        for key, value in (labels or {}).items():
+            options += ["--label", f"{key}={value}"]
         return cls(run("run", *options, "--", *argv).strip())
 
     def describe(self) -> Dict[str, Any]:
@@ -75,6 +77,11 @@ class Job:
     def state(self) -> str:
         """running, suspended, checkpointed, exited …"""
         return str(self.describe()["state"])
+
+    @property
+    def labels(self) -> Dict[str, str]:
+        """What the job was labelled with when it was started."""
+        return dict(self.describe()["labels"])
 
     def suspend(self, timeout: Optional[Seconds] = None) -> Summary:
         """Takes the job off its GPUs; its device memory is kept in host memory."""

@@ -105,6 +105,12 @@ static int store_option(struct invocation *in, const struct option_spec *o, cons
 		return -EINVAL;
 	}
 	in->values[o->id] = o->value ? value : "";
+	if (o->id != OPT_LABEL)
+		return 0;
+	if (in->n_labels == GIVEN_LABELS_MAX)
+		return brumate_fail(err, EINVAL, "%s: more than %d labels", c->name,
+				    GIVEN_LABELS_MAX);
+	in->labels[in->n_labels++] = value;
 	return 0;
 }
 
@@ -615,6 +621,35 @@ int add_retention(json_t *parameters, const struct invocation *in, struct brumat
 	return r < 0 ? r
 		     : set_parameter(parameters, "keep_within_ms",
 				     json_integer((json_int_t)within_ms), err);
+}
+
+/* What a label may be is checked where the job is made. */
+static int add_label(json_t *labels, const char *label, struct brumate_error *err)
+{
+	const char *value = strchr(label, '=');
+	auto_free char *key = value ? strndup(label, (size_t)(value - label)) : NULL;
+
+	if (!value) {
+		brumate_fail(err, EINVAL, "run: --label: \"%s\" is not KEY=VALUE", label);
+		brumate_hint(err, "as in --label team=vision");
+		return -EINVAL;
+	}
+	if (key && json_object_get(labels, key))
+		return brumate_fail(err, EINVAL, "run: --label %s is given twice", key);
+	if (!key || json_object_set_new(labels, key, json_string(value + 1)) < 0)
+		return brumate_fail(err, EINVAL, "run: --label: \"%s\" is not UTF-8", label);
+	return 0;
+}
+
+int add_labels(json_t *parameters, const struct invocation *in, struct brumate_error *err)
+{
+	auto_json json_t *labels = json_object();
+	int r = labels ? 0 : brumate_fail(err, ENOMEM, "%m");
+
+	for (int i = 0; i < in->n_labels && r == 0; i++)
+		r = add_label(labels, in->labels[i], err);
+	return r < 0 || !in->n_labels ? r
+				      : set_parameter(parameters, "labels", take_ptr(&labels), err);
 }
 
 json_t *pack_environment(void)

@@ -72,5 +72,8 @@ char *absolute_path(const char *path);
 /** --keep-last as "keep_last", --keep-within as "keep_within_ms". */
 int add_retention(json_t *parameters, const struct invocation *in, struct brumate_error *err);
 
+/** Each --label, as "labels". */
+int add_labels(json_t *parameters, const struct invocation *in, struct brumate_error *err);
+
 /** Our environment as Run takes it (owned), NULL without memory. What is not UTF-8 is told and left out. */
 json_t *pack_environment(void);

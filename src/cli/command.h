@@ -66,6 +66,7 @@ enum option_id {
 	OPT_TAIL,
 	OPT_SELF,
 	OPT_TIMESTAMPS,
+	OPT_LABEL,
 	OPT__MAX,
 };
 
@@ -81,6 +82,8 @@ enum completes {
 	COMPLETES_PID,
 	COMPLETES_SIGNAL,
 	COMPLETES_GPU_MAP,
+	COMPLETES_LABEL,
+	COMPLETES_FILTER,
 };
 
 struct option_spec {
@@ -93,10 +96,15 @@ struct option_spec {
 	const char *words; /* the only values allowed, separated by spaces; NULL: any */
 };
 
+enum { GIVEN_LABELS_MAX = 64 };
+
 /** A parsed command line. Strings are borrowed from argv. */
 struct invocation {
 	const struct command *command;
-	const char *values[OPT__MAX]; /* NULL: not given; "" for a flag that was */
+	const char *
+		values[OPT__MAX]; /* NULL: not given; "" for a flag that was; of several the last */
+	const char *labels[GIVEN_LABELS_MAX]; /* each --label */
+	int n_labels;
 	char *const *operands;	      /* NULL-terminated */
 	int n_operands;
 };

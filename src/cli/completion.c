@@ -46,6 +46,15 @@ static void print_signals(void)
 	"awk -F'\"' '$2 == \"uuid\" { n++ } "         \
 	"END { for (i = 0; i < n; i++) for (k = 0; k < n; k++) if (i != k) print i \"=\" k }'"
 
+/* The labels that jobs have, "KEY=VALUE" one a line, in any shell. */
+#define PRINT_LABELS                                                           \
+	"brumate ps --format json 2>/dev/null | "                              \
+	"awk -F'\"' '/^ *\"labels\": \\{$/ { on = 1; next } /\\}/ { on = 0 } " \
+	"on { print $2 \"=\" $4 }' | sort -u"
+
+/* What --filter of ps takes, one a line. */
+#define PRINT_FILTERS "printf '%%s=\\n' state name id gpu; _brumate_labels | sed 's/^/label=/'"
+
 /* ---- bash ---- */
 
 static void bash_reply(enum completes what, const char *words)
@@ -62,6 +71,9 @@ static void bash_reply(enum completes what, const char *words)
 			"COMPREPLY=($(compgen -W \"$(cd /proc && echo [0-9]*)\" -- \"$cur\"))",
 		[COMPLETES_GPU_MAP] = "COMPREPLY=($(compgen -P \"${cur%\"${cur##*,}\"}\" -W "
 				      "\"$(_brumate_gpu_maps)\" -- \"${cur##*,}\"))",
+		[COMPLETES_LABEL] = "COMPREPLY=($(compgen -W \"$(_brumate_labels)\" -- \"$cur\"))",
+		[COMPLETES_FILTER] =
+			"COMPREPLY=($(compgen -W \"$(_brumate_filters)\" -- \"$cur\"))",
 	};
 
 	if (what == COMPLETES_WORDS) {
@@ -121,6 +133,8 @@ static void print_bash(void)
 	printf("# bash completion of brumate; made from its command table\n"
 	       "_brumate_jobs() { " PRINT_JOBS "; }\n"
 	       "_brumate_gpu_maps() { " PRINT_GPU_MAPS "; }\n"
+	       "_brumate_labels() { " PRINT_LABELS "; }\n"
+	       "_brumate_filters() { " PRINT_FILTERS "; }\n"
 	       "_brumate_offer()\n{\n"
 	       "\tif ((COMP_CWORD == 1)); then\n\t\tCOMPREPLY=($(compgen -W \"--help --version ");
 	print_names(" ");
@@ -157,6 +171,8 @@ static void zsh_action(enum completes what, const char *words)
 		[COMPLETES_COMMAND] = "_normal",
 		[COMPLETES_PID] = "_pids",
 		[COMPLETES_GPU_MAP] = "_brumate_gpu_maps",
+		[COMPLETES_LABEL] = "_brumate_offer_labels",
+		[COMPLETES_FILTER] = "_brumate_offer_filters",
 	};
 
 	if (what == COMPLETES_WORDS) {
@@ -212,6 +228,10 @@ static void print_zsh(void)
 	       "_brumate_jobs() { compadd -- ${(f)\"$(" PRINT_JOBS ")\"} }\n"
 	       "_brumate_gpu_maps() { compset -P '*,'; "
 	       "compadd -- ${(f)\"$(" PRINT_GPU_MAPS ")\"} }\n"
+	       "_brumate_labels() { " PRINT_LABELS " }\n"
+	       "_brumate_filters() { " PRINT_FILTERS " }\n"
+	       "_brumate_offer_labels() { compadd -- ${(f)\"$(_brumate_labels)\"} }\n"
+	       "_brumate_offer_filters() { compadd -- ${(f)\"$(_brumate_filters)\"} }\n"
 	       "_brumate_checkpoints() { compadd -- ${(f)\"$(brumate ls -q 2>/dev/null)\"}; "
 	       "_brumate_jobs }\n"
 	       "_brumate() {\n\tlocal -a verbs\n\tverbs=(\n");
@@ -257,6 +277,12 @@ static void fish_value(enum completes what, const char *words)
 		break;
 	case COMPLETES_GPU_MAP:
 		printf(" -f -a '(__fish_complete_list , __brumate_gpu_maps)'");
+		break;
+	case COMPLETES_LABEL:
+		printf(" -f -a '(_brumate_labels)'");
+		break;
+	case COMPLETES_FILTER:
+		printf(" -f -a '(_brumate_filters)'");
 		break;
 	case COMPLETES_PID:
 		printf(" -f -a '(__fish_complete_pids)'");
@@ -304,6 +330,8 @@ static void print_fish(void)
 	printf("# fish completion of brumate; made from its command table\n"
 	       "function __brumate_jobs\n\t" PRINT_JOBS "\nend\n"
 	       "function __brumate_gpu_maps\n\t" PRINT_GPU_MAPS "\nend\n"
+	       "function _brumate_labels\n\t" PRINT_LABELS "\nend\n"
+	       "function _brumate_filters\n\t" PRINT_FILTERS "\nend\n"
 	       "complete -c brumate -s h -l help -d 'show help'\n");
 	for (size_t i = 0; i < n_commands; i++)
 		fish_command(&commands[i]);

@@ -55,6 +55,20 @@ static void add_command(struct table *t, json_t *argv)
 	add_fact(t, "command ", text);
 }
 
+/* A line each. */
+static void add_labels(struct table *t, json_t *labels)
+{
+	const char *key;
+	json_t *value;
+
+	json_object_foreach (labels, key, value) {
+		char text[512];
+
+		snprintf(text, sizeof(text), "%s=%s", key, json_string_value(value));
+		add_fact(t, "label ", text);
+	}
+}
+
 /* "2026-11-24T03:00:00.123Z (5m ago)" */
 static void add_moment(struct table *t, const char *what, const char *stamp)
 {
@@ -97,6 +111,7 @@ static void print_facts(json_t *job)
 	add_state(&t, job);
 	add_fact(&t, "last failure ", text_of(job, "message"));
 	add_command(&t, json_object_get(job, "argv"));
+	add_labels(&t, json_object_get(job, "labels"));
 	add_fact(&t, "directory ", text_of(job, "cwd"));
 	add_fact(&t, "log ", text_of(job, "log"));
 	snprintf(text, sizeof(text), "%lld:%lld",

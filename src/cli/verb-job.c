@@ -47,6 +47,8 @@ static int pack_run(json_t **ret, const struct invocation *in, struct brumate_er
 	if (r == 0)
 		r = add_string(p, "data_path", in->values[OPT_DATA_PATH], err);
 	if (r == 0)
+		r = add_labels(p, in, err);
+	if (r == 0)
 		r = add_gpu(p, in, err);
 	if (r < 0)
 		return r;

@@ -208,7 +208,7 @@ static void warn_of_unknown_gpus(json_t *jobs)
 
 static bool is_filter_key(const char *key)
 {
-	static const char *const keys[] = { "state", "name", "id", "gpu" };
+	static const char *const keys[] = { "state", "name", "id", "gpu", "label" };
 
 	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
 		if (!strcmp(key, keys[i]))
@@ -216,8 +216,27 @@ static bool is_filter_key(const char *key)
 	return false;
 }
 
+/* "KEY=VALUE", or "KEY" with any value. */
+static bool has_label(json_t *job, const char *label)
+{
+	json_t *labels = json_object_get(job, "labels"), *value;
+	const char *key;
+
+	json_object_foreach (labels, key, value) {
+		const size_t len = strlen(key);
+
+		if (!strncmp(label, key, len) &&
+		    (!label[len] ||
+		     (label[len] == '=' && !strcmp(label + len + 1, json_string_value(value)))))
+			return true;
+	}
+	return false;
+}
+
 static bool matches_filter(json_t *job, const char *key, const char *value)
 {
+	if (!strcmp(key, "label"))
+		return has_label(job, value);
 	return strcmp(key, "gpu") ? !strcmp(text_of(job, key), value) : is_on_gpu(job, value);
 }
 
@@ -234,7 +253,8 @@ static int filter_jobs(json_t *jobs, const char *text, struct brumate_error *err
 			*value++ = '\0';
 		if (!value || !is_filter_key(key)) {
 			brumate_fail(err, EINVAL, "ps: --filter: \"%s\" is not KEY=VALUE", key);
-			brumate_hint(err, "KEY is state, name, id or gpu, as in state=running");
+			brumate_hint(err,
+				     "KEY is state, name, id, gpu or label, as in state=running");
 			return -EINVAL;
 		}
 		if (!strcmp(key, "gpu"))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* What a checkpoint says of itself. */
 #include "engine/describe.h"
+#include "job/labels.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -67,7 +68,7 @@ static int describe_job(struct op *op)
 			return -ENOMEM;
 	if (job->log && !(m->job.log = strdup(job->log)))
 		return -ENOMEM;
-	return 0;
+	return labels_copy(&m->job.labels, job->labels, NULL);
 }
 
 static const struct gpu_process *gpu_process(const struct op *op, pid_t pid)

@@ -38,8 +38,9 @@ static int diff_fields(json_t *changes, const char *prefix, json_t *from, json_t
 		json_t *other = json_object_get(to, key);
 		char name[128];
 
-		if ((json_is_array(value) && strcmp(key, "argv")) || json_is_object(value) ||
-		    json_equal(value, other) || (!*prefix && is_identity(key)))
+		if ((json_is_array(value) && strcmp(key, "argv") && strcmp(key, "labels")) ||
+		    json_is_object(value) || json_equal(value, other) ||
+		    (!*prefix && is_identity(key)))
 			continue;
 		snprintf(name, sizeof(name), "%s%s", prefix, key);
 		r |= add_change(changes, name, value, other);

@@ -57,10 +57,11 @@ struct field {
 	size_t count_offset; /* of a LIST's count */
 	const char *const *words;
 	int since;     /* version of the manifest that has it first; 0: all */
-	bool optional; /* of a LIST or TEXT: not there where it is empty; of a U64: where it is 0 */
+	/* Of a LIST, ARGV or TEXT: not there where it is empty; of a U64: where it is 0. */
+	bool optional;
 };
 
-enum { ARGV_MAX = 1 << 16, STRING_BYTES_MAX = 1 << 20 };
+enum { ARGV_MAX = 1 << 16, LABELS_MAX = 64, STRING_BYTES_MAX = 1 << 20 };
 
 #define AT(type, member)   .offset = offsetof(type, member)
 #define SIZE(type, member) .size = sizeof(((type *)0)->member)
@@ -106,6 +107,11 @@ static const struct field job_fields[] = {
 	NUMBER(struct manifest, "uid", job.uid, FIELD_U32, 0, UINT32_MAX),
 	NUMBER(struct manifest, "gid", job.gid, FIELD_U32, 0, UINT32_MAX),
 	{ .name = "argv", .kind = FIELD_ARGV, AT(struct manifest, job.argv), .max = ARGV_MAX },
+	{ .name = "labels",
+	  .kind = FIELD_ARGV,
+	  AT(struct manifest, job.labels),
+	  .max = LABELS_MAX,
+	  .optional = true },
 	PLAIN(struct manifest, "cwd", job.cwd, FIELD_OPTIONAL),
 	PLAIN(struct manifest, "log", job.log, FIELD_OPTIONAL),
 	PLAIN(struct manifest, "rootfs", job.rootfs, FIELD_OPTIONAL),
@@ -672,6 +678,9 @@ static bool is_left_out(const struct field *f, const char *base)
 		return false;
 	if (f->kind == FIELD_TEXT)
 		return !base[f->offset];
+	if (f->kind == FIELD_ARGV)
+		return !*(char **const *)(base + f->offset) ||
+		       !**(char **const *)(base + f->offset);
 	return f->kind == FIELD_LIST ? !*(const size_t *)(base + f->count_offset)
 				     : !*(const uint64_t *)(base + f->offset);
 }

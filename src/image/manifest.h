@@ -132,6 +132,7 @@ struct manifest {
 		uid_t uid;
 		gid_t gid;
 		char **argv;  /* NULL-terminated, owned */
+		char **labels; /* "KEY=VALUE", NULL-terminated, owned; NULL: none */
 		char *cwd;    /* owned; NULL if not known */
 		char *log;    /* absolute path, owned; NULL if the job has none (managed by pid) */
 		char *rootfs; /* "/" today; owned; NULL if not known */

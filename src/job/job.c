@@ -27,6 +27,7 @@
 #include "base/paths.h"
 #include "base/reserve.h"
 #include "job/events.h"
+#include "job/labels.h"
 #include "job/log.h"
 #include "job/record.h"
 #include "criu/criu.h"
@@ -497,7 +498,8 @@ int job_create(struct job *ret, const struct job_spec *spec, struct brumate_erro
 				    spec->id);
 	if (spec->name && (r = check_name(spec->name, err)) < 0)
 		return r;
-	if ((r = make_dir(&j, spec->id, err)) < 0)
+	if ((r = labels_copy(&j.labels, spec->labels, err)) < 0 ||
+	    (r = make_dir(&j, spec->id, err)) < 0)
 		return r;
 	r = fill(&j, spec);
 	if (r < 0) {
@@ -902,7 +904,7 @@ json_t *job_to_json(const struct job *j)
 		json_array_append_new(argv, wire_string(*arg));
 	return json_pack(
 		"{s:s,s:s,s:s,s:o,s:i,s:I,s:I,s:o,s:o,s:o,s:s,s:b,s:b,s:b,s:s,s:b,s:I,s:o,s:s?"
-		",s:o,s:o,s:o}",
+		",s:o,s:o,s:o,s:o}",
 		"id", j->id, "name", j->name, "state", job_state_name(state), "pid",
 		or_null(json_integer(shown_process(j).pid), alive), "processes",
 		(int)(tree.n - (alive && reaper_is(j->root))), "uid", (json_int_t)j->uid, "gid",
@@ -914,5 +916,6 @@ json_t *job_to_json(const struct job *j)
 		or_null(json_integer(j->exit_code),
 			state == JOB_EXITED && j->exit_code != JOB_EXIT_UNKNOWN),
 		"checkpoint", j->checkpoint, "checkpoint_path", shown(j->checkpoint_path),
-		"message", shown_message(j), "schedule", schedule_to_json(&j->schedule));
+		"message", shown_message(j), "schedule", schedule_to_json(&j->schedule), "labels",
+		labels_to_json(j->labels));
 }

@@ -23,6 +23,7 @@ struct job_spec {
 	const char *id;	  /* NULL: a new random one (a restore on another machine gives the old) */
 	const char *name; /* NULL: made from the command and the id */
 	char *const *argv;
+	char *const *labels; /* labels.h; NULL: none */
 	const char *cwd;
 	const char *log; /* NULL: $BRUMATE_LOG_DIR/ID.log, none with by_pid */
 	uid_t uid;
@@ -34,7 +35,7 @@ struct job_spec {
 };
 
 /** Creates the directory and the record, state created. Errors to act on: -EEXIST (name or id is
- * taken: the text says by what), -EINVAL (name). */
+ * taken: the text says by what), -EINVAL (name, labels). */
 int job_create(struct job *ret, const struct job_spec *spec, struct brumate_error *err);
 
 /** Loads the record of exactly this id. -ENOENT, -EBADMSG. */

@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "job/labels.h"
+
 enum { RECORD_VERSION = 1, ARGV_MAX = 1 << 17 };
 
 void job_fini(struct job *j)
@@ -16,6 +18,7 @@ void job_fini(struct job *j)
 	for (char **arg = j->argv; arg && *arg; arg++)
 		free(*arg);
 	free(j->argv);
+	labels_free(j->labels);
 	free(j->gpus);
 	free(j->dir);
 	free(j->cwd);
@@ -188,7 +191,7 @@ json_t *record_encode(const struct job *j)
 
 	return json_pack(
 		"{s:i,s:s,s:s,s:s,s:s,s:I,s:I,s:o,s:o,s:o,s:b,s:b,s:b,s:s,s:b,s:I,s:o,s:o,s:o,s:o,"
-		"s:s,s:o,s:s?,s:o,s:I,s:o,s:o,s:o,s:o}",
+		"s:s,s:o,s:s?,s:o,s:I,s:o,s:o,s:o,s:o,s:o}",
 		"version", RECORD_VERSION, "id", j->id, "name", j->name, "state",
 		job_state_name(j->state), "created", j->created, "uid", (json_int_t)j->uid, "gid",
 		(json_int_t)j->gid, "argv", encode_argv(j->argv), "cwd", encode_bytes(j->cwd),
@@ -199,7 +202,8 @@ json_t *record_encode(const struct job *j)
 		encode_id(j->owner), "boot_id", j->boot_id, "exit_code", exit_code, "checkpoint",
 		j->checkpoint, "checkpoint_path", encode_bytes(j->checkpoint_path), "sequence",
 		(json_int_t)j->sequence, "message", wire_string(j->message), "gpus", encode_gpus(j),
-		"op", encode_op(&j->op), "schedule", encode_schedule(&j->schedule));
+		"op", encode_op(&j->op), "schedule", encode_schedule(&j->schedule), "labels",
+		labels_to_json(j->labels));
 }
 
 /* ---- decoding ---- */
@@ -474,7 +478,8 @@ int record_decode(struct job *ret, const char *text, size_t len_bytes, struct br
 	    (r = decode_id(&j.init, o, "init", err)) < 0 ||
 	    (r = decode_id(&j.owner, o, "owner", err)) < 0 || (r = decode_op(&j.op, o, err)) < 0 ||
 	    (r = decode_gpus(&j, o, err)) < 0 || (r = decode_data_path(&j, o, err)) < 0 ||
-	    (r = decode_schedule(&j.schedule, o, err)) < 0) {
+	    (r = decode_schedule(&j.schedule, o, err)) < 0 ||
+	    (r = labels_from_json(&j.labels, json_object_get(o, "labels"), err)) < 0) {
 		if (err)
 			err->code = EBADMSG;
 		return -EBADMSG;

@@ -87,6 +87,7 @@ struct job {
 	uid_t uid;
 	gid_t gid;
 	char **argv; /* NULL-terminated */
+	char **labels; /* labels.h; NULL: none */
 	char *cwd;
 	char *log; /* absolute; NULL: none (taken in by pid) */
 	bool simulated, by_pid;

@@ -24,6 +24,7 @@
 #include "base/paths.h"
 #include "client/shim.h"
 #include "gpu/vendor.h"
+#include "job/labels.h"
 #include "process/scan.h"
 
 enum {
@@ -353,6 +354,7 @@ int service_run(const struct service_call *call, json_t *parameters, json_t **re
 		struct brumate_error *err)
 {
 	auto_free const char **argv = NULL, **env = NULL;
+	auto_(labels_free) char **labels = NULL;
 	struct job_spec spec = { .uid = call->uid, .gid = call->gid };
 	int r = get_strings(parameters, "argv", 1, &argv, err);
 
@@ -374,8 +376,11 @@ int service_run(const struct service_call *call, json_t *parameters, json_t **re
 		r = get_data_path(parameters, &spec.data_path, err);
 	if (r == 0)
 		r = get_owner(&spec.owner, call, parameters, err);
+	if (r == 0)
+		r = labels_from_json(&labels, json_object_get(parameters, "labels"), err);
 	if (r < 0)
 		return r;
+	spec.labels = labels;
 
 	auto_json json_t *job_env = NULL;
 	spec.argv = (char *const *)argv;
@@ -398,11 +403,13 @@ static void list_job(void *arg, const struct job *j, const char *id,
 	if (j)
 		o = describe_at_sight(&l->look, j);
 	else
-		o = json_pack("{s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:[],s:s,s:s,s:b,s:b,s:b,s:s,s:b,s:i,s:s}", "id",
-			      id, "name", "", "state", "lost", "processes", 0, "gpu_processes", 0,
-			      "uid", 0, "gid", 0, "argv", "cwd", "/", "created", "", "simulated", 0,
-			      "by_pid", 0, "pid_namespace", 0, "data_path", "driver", "parked", 0,
-			      "kept_bytes", 0, "message", why->text);
+		o = json_pack("{s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:[],s:s,s:s,s:b,s:b,s:b,s:s,s:b,s:i,s:"
+			      "s,s:{}}",
+			      "id", id, "name", "", "state", "lost", "processes", 0,
+			      "gpu_processes", 0, "uid", 0, "gid", 0, "argv", "cwd", "/", "created",
+			      "", "simulated", 0, "by_pid", 0, "pid_namespace", 0, "data_path",
+			      "driver", "parked", 0, "kept_bytes", 0, "message", why->text,
+			      "labels");
 	if (json_array_append_new(l->jobs, o) < 0)
 		l->failed = true;
 }

@@ -323,6 +323,7 @@ static int find_or_create_job(struct job *ret, bool *ret_created, const struct m
 		.id = m->job.id,
 		.name = m->job.name,
 		.argv = m->job.argv,
+		.labels = m->job.labels,
 		.cwd = m->job.cwd,
 		.log = m->job.log,
 		.uid = m->job.uid,

@@ -46,6 +46,9 @@ try:
         raise KeyError("in the middle")
 except KeyError:
     assert job.state == "running", job.state
+job = brumate.Job.run(["sleep", "1000"], name="labelled", labels={"team": "vision"})
+assert job.labels == {"team": "vision"}, job.labels
+job.kill()
 try:
     brumate.Job("nosuch").suspend()
 except brumate.BrumateError as error:

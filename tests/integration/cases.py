@@ -184,10 +184,10 @@ class Bed(Instance):
             expect(self.job(job)["state"] == "running", f"the job ended: {text[-300:]}")
         return found
 
-    def counter(self, name=None, mib=16, interval_ms=10, gpu=0, env=None, chunk_mib=16):
+    def counter(self, name=None, mib=16, interval_ms=10, gpu=0, env=None, chunk_mib=16, options=()):
         argv = [self.program("counter"), "--mib", mib, "--chunk-mib", min(mib, chunk_mib), "--interval-ms", interval_ms,
                 "--gpu", gpu]
-        return self.started(argv, name, env=env)
+        return self.started(argv, name, options=options, env=env)
 
     def kind(self, kind, *options, name=None, mib=8, env=None, run_options=()):
         argv = [self.program("kinds"), kind, "--mib", mib, "--interval-ms", 10, *options]

@@ -117,6 +117,7 @@ def all_jobs_or_the_latest(bed):
 # What of a command line is offered, by a shell that joins no words of its own at "=".
 OFFERED = (("susp", "suspend"), ("suspend tr", "train"), ("restore week", "weekend"), ("prune --job t", "train"),
            ("kill --signal SE", "SEGV"), ("kill -s TTI", "TTIN"),
+           ("run --label te", "team=vision"), ("ps --filter st", "state="), ("ps --filter label=te", "label=team=vision"),
            ("resume --gpu-map 0=", "0=1"), ("restore --gpu-map 0=1,1=", "0=1,1=0"), ("completion f", "fish"))
 
 
@@ -124,7 +125,7 @@ def with_completion(bed, shell, name):
     """What a shell needs to find brumate, and its script in a directory for it."""
     if not shutil.which(shell):
         raise Skipped(f"{shell} is not installed")
-    job, _ = bed.counter(name="train", mib=16)
+    job, _ = bed.counter(name="train", mib=16, options=["--label", "team=vision"])
     bed.ok("checkpoint", job, "--leave-running", "--name", "weekend")
     folder = os.path.join(bed.dir, "completion")
     os.mkdir(folder)
@@ -150,7 +151,7 @@ def completion_in_bash(bed):
         words = [word for word in words if word is not None]
         if words[-2:] == ["=", ""]:
             words.pop()
-        last = meant.rpartition("=")[2] if "=" in line else meant
+        last = meant[line.rpartition(" ")[2].rfind("=") + 1:]
         expect(offered(*words) == last, f"{words}: {offered(*words)}")
     job = bed.ok("ps", "-q").out.strip()
     for line, meant in (("suspend " + job[:6], job), ("kill --signal US", "USR1 USR2"), ("resume --gpu-map ", "0=1 1=0"),
@@ -262,6 +263,34 @@ def where_jobs_are(bed):
     row = {row["NAME"]: row for row in rows_of(bed.ok("ps").out)}["zero"]
     expect(re.fullmatch(r"\d+s", row["SAVED"]) and row["NEXT"] in ("59m", "60m"), f"{row}")
     bed.end(idle)
+
+
+@case
+def labels(bed):
+    """They stay with a job and its checkpoints, and jobs are found by them."""
+    job, _ = bed.counter(name="train", options=["--label", "team=vision", "--label", "gpus=a, b=c"])
+    bed.counter(name="other", options=["--label=team=speech"])
+    given = {"team": "vision", "gpus": "a, b=c"}
+    expect(bed.job(job)["labels"] == given, f"{bed.job(job)['labels']}")
+
+    def listed(rule):
+        return [row["NAME"] for row in rows_of(bed.ok("ps", "--filter", rule).out)]
+
+    expect(listed("label=team") == ["train", "other"] and listed("label=team=vision") == ["train"], "by label")
+    expect(listed("label=tea") == [] == listed("label=team=vis") and listed("label=team,name=other") == ["other"], "by label")
+    page = bed.ok("inspect", job).out
+    expect(re.search("^label +gpus=a, b=c\nlabel +team=vision$", page, re.MULTILINE), page)
+    bed.ok("checkpoint", job, "--name", "saved")
+    manifest = bed.ok("inspect", "saved", "--format", "json").json()["manifest"]
+    expect(manifest["job"]["labels"] == ["gpus=a, b=c", "team=vision"], f"{manifest['job']}")
+    bed.ok("rm", "--job", job)
+    bed.ok("restore", "saved")
+    expect(bed.job(job)["labels"] == given, "a restore without the record loses them")
+    for words, why in ((["x"], '"x" is not KEY=VALUE'), (["=x"], 'label "=x"'), (["a=1", "a=2"], "a is given twice"),
+                       (["-a=1"], 'label "-a=1"'), (["a=" + 256 * "x"], 'label "a=x'), (["a=\n"], 'label "a='),
+                       ([f"k{i}=" for i in range(65)], "more than 64 labels")):
+        bed.refused(2, why, "run", *[f"--label={word}" for word in words], "--", "true")
+    expect(len(bed.list("ps", "jobs")) == 2, "a refusal left a job")
 
 
 @case

@@ -37,6 +37,9 @@ static void check_job(const struct manifest *a, const struct manifest *b)
 	for (size_t i = 0; a->job.argv[i]; i++)
 		CHECK_STR(b->job.argv[i], a->job.argv[i]);
 	CHECK(!b->job.argv[4]);
+	CHECK(!a->job.labels == !b->job.labels);
+	for (size_t i = 0; a->job.labels && a->job.labels[i]; i++)
+		CHECK_STR(b->job.labels[i], a->job.labels[i]);
 	CHECK_STR(b->job.cwd, a->job.cwd);
 	CHECK_STR(b->job.log, a->job.log);
 	CHECK_STR(b->job.rootfs, a->job.rootfs);

@@ -61,7 +61,10 @@ static struct job full_job(void)
 
 	j.argv = calloc(5, sizeof(*j.argv));
 	j.gpus = calloc(2, sizeof(*j.gpus));
-	CHECK(j.argv && j.gpus);
+	j.labels = calloc(3, sizeof(*j.labels));
+	CHECK(j.argv && j.gpus && j.labels);
+	j.labels[0] = copy("gpus=two = 2");
+	j.labels[1] = copy("team=");
 	j.argv[0] = copy("python3");
 	j.argv[1] = copy(NOT_UTF8);
 	j.argv[2] = copy("");
@@ -132,6 +135,10 @@ static void check_same_lists(const struct job *got, const struct job *want)
 	for (; want->argv && want->argv[n]; n++)
 		CHECK_STR(got->argv[n], want->argv[n]);
 	CHECK(!got->argv[n]);
+	CHECK(!got->labels == !want->labels);
+	for (n = 0; want->labels && want->labels[n]; n++)
+		CHECK_STR(got->labels[n], want->labels[n]);
+	CHECK(!got->labels || !got->labels[n]);
 	CHECK(got->n_gpus == want->n_gpus);
 	for (size_t i = 0; i < want->n_gpus; i++) {
 		CHECK_STR(got->gpus[i].uuid, want->gpus[i].uuid);
@@ -285,6 +292,7 @@ static const struct member members[] = {
 	{ "schedule.dir", true },
 	{ "schedule.next_ms", false },
 	{ "schedule.failure", false },
+	{ "labels", false },
 };
 
 /* The object that holds the member, and its key there. */
@@ -394,6 +402,9 @@ static const struct value bad_values[] = {
 	{ "schedule.compress", "\"too long\"", "compress: longer than 7 bytes" },
 	{ "schedule.timeout_ms", "2147483648", "timeout_ms" },
 	{ "schedule.failure", "1", "failure" },
+	{ "labels", "[]", "labels" },
+	{ "labels.team", "1", "labels: team" },
+	{ "labels.team", "\"two\\nlines\"", "label" },
 };
 
 static void test_bad_values(void)
