@@ -212,6 +212,7 @@ static const struct key {
 	{ "Run", "DataPath", KIND_DATA_PATH, offsetof(struct brumate_conf, data_path) },
 	{ "Criu", "Path", KIND_PATH, offsetof(struct brumate_conf, criu_path) },
 	{ "Container", "Force", KIND_BOOL, offsetof(struct brumate_conf, container_force) },
+	{ "Container", "State", KIND_PATH, offsetof(struct brumate_conf, container_state) },
 };
 enum { N_KEYS = sizeof(keys) / sizeof(keys[0]) };
 
@@ -224,6 +225,7 @@ void conf_fini(struct brumate_conf *c)
 	free(c->trusted_keys);
 	free(c->spill_dir);
 	free(c->criu_path);
+	free(c->container_state);
 	for (size_t i = 0; i < c->n_warnings; i++)
 		free(c->warnings[i]);
 	free(c->warnings);

@@ -72,6 +72,7 @@ struct brumate_conf {
 
 	/* [Container] */
 	bool container_force; /* Force=no: checkpoint containers that may not come back, too */
+	char *container_state; /* State=DIR:…: of OCI runtimes. Owned; NULL: where it usually is */
 
 	/* One line each, for the program to log. Owned. */
 	char **warnings;

@@ -592,13 +592,17 @@ int add_request(json_t *parameters, const struct invocation *in, unsigned where,
 
 int add_target(json_t *parameters, const struct invocation *in, struct brumate_error *err)
 {
-	if ((in->n_operands > 0) == (in->values[OPT_PID] != NULL)) {
-		brumate_fail(err, EINVAL, "%s: want either a JOB or --pid PID", in->command->name);
+	int ways = (in->n_operands > 0) + !!in->values[OPT_PID] + !!in->values[OPT_CONTAINER];
+
+	if (ways != 1) {
+		brumate_fail(err, EINVAL, "%s: want one of JOB, --pid and --container", in->command->name);
 		brumate_hint(err, "`brumate ps` lists the jobs");
 		return -EINVAL;
 	}
 	if (in->n_operands > 0)
 		return add_string(parameters, "job", in->operands[0], err);
+	if (in->values[OPT_CONTAINER])
+		return add_string(parameters, "container", in->values[OPT_CONTAINER], err);
 	return add_pid(parameters, in, err);
 }
 

@@ -21,6 +21,11 @@
 	{                                                             \
 		OPT_PID, "pid", 'p', "PID", what, COMPLETES_PID, NULL \
 	}
+#define CONTAINER                                                                                 \
+	{                                                                                         \
+		.id = OPT_CONTAINER, .name = "container", .letter = 'C', .value = "ID|NAME",      \
+		.help = "a container of runc, crun, podman, containerd or docker, with all in it" \
+	}
 #define GPU                                                                                \
 	{                                                                                  \
 		OPT_GPU, "gpu", 0, "KIND",                                                 \
@@ -181,6 +186,7 @@ static const struct option_spec suspend_options[] = {
 	ALL_OF("jobs that run"),
 	LATEST_OF("them only"),
 	PID("a process instead of a job"),
+	CONTAINER,
 	{ .id = OPT_PARK,
 	  .name = "park",
 	  .help = "leave its device memory on the GPU, without the job" },
@@ -202,6 +208,7 @@ static const struct option_spec resume_options[] = {
 	ALL_OF("suspended jobs"),
 	LATEST_OF("them only"),
 	PID("a process instead of a job"),
+	CONTAINER,
 	KEEP_COPY,
 	GPU_MAP,
 	TIMEOUT("give up after TIME; the job stays suspended"),

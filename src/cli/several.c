@@ -18,8 +18,8 @@ void several_fini(struct several *s)
 
 static int check_alone(const struct invocation *in, struct brumate_error *err)
 {
-	int ways = (in->n_operands > 0) + !!in->values[OPT_PID] + !!in->values[OPT_ALL] +
-		   !!in->values[OPT_LATEST];
+	int ways = (in->n_operands > 0) + !!in->values[OPT_PID] + !!in->values[OPT_CONTAINER] +
+		   !!in->values[OPT_ALL] + !!in->values[OPT_LATEST];
 
 	return ways == 1
 		       ? 0

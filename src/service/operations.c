@@ -4,6 +4,7 @@
  * job's shim carries it out. Schedule: the shim is told to checkpoint the job now and then.
  */
 #include "service/access.h"
+#include "service/container.h"
 #include "service/jobs.h"
 #include "service/move.h"
 #include "service/resolve.h"
@@ -15,6 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/conf.h"
 #include "base/paths.h"
 #include "client/broker.h"
 #include "job/request.h"
@@ -34,18 +36,44 @@ static int find_own(struct job *ret, const struct service_call *call, struct bru
 	return r < 0 ? brumate_fail(err, -r, "the job of this process: %m") : 0;
 }
 
-/* The job that "job" or "pid" means, for a request that has been checked then. A process of none is taken in
- * (@ret_new), unless it is to be resumed. */
+static int find_container(struct service_container *ret, const char *word,
+			  struct brumate_error *err)
+{
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+	int r = conf_load(&conf, err);
+
+	return r < 0 ? r : service_find_container(ret, word, conf.container_state, err);
+}
+
+/* Where a job has the name of the container already, its own is another one. */
+static int take_in_container(struct job *ret, bool *ret_new, const struct service_call *call,
+			     const struct service_container *c, bool simulated,
+			     struct brumate_error *err)
+{
+	pid_t pid = c->init.pid;
+	int r = *c->name ? take_in(ret, ret_new, call, pid, c->name, simulated, err) : -EEXIST;
+
+	if (r != -EEXIST)
+		return r;
+	*err = BRUMATE_ERROR_NONE;
+	return take_in(ret, ret_new, call, pid, NULL, simulated, err);
+}
+
+/* The job that "job", "pid" or "container" means, for a request that has been checked then. A process of none is taken
+ * in (@ret_new), unless it is to be resumed. */
 static int find_target(struct job *ret, bool *ret_new, const struct service_call *call,
 		       json_t *parameters, unsigned where, struct brumate_error *err)
 {
-	const char *word;
+	struct service_container found = { 0 };
+	const char *word, *container = NULL;
 	int64_t pid = 0;
 	bool simulated, self = false;
 	int r = request_check(parameters, where, err);
 
 	if (r == 0)
 		r = wire_get_string(parameters, "job", &word, err);
+	if (r == 0 && where != REQUEST_CHECKPOINT)
+		r = wire_get_string(parameters, "container", &container, err);
 	if (r == 0)
 		r = wire_get_int(parameters, "pid", 1, INT_MAX, &pid, err);
 	if (r == 0)
@@ -58,12 +86,17 @@ static int find_target(struct job *ret, bool *ret_new, const struct service_call
 		return word || pid
 			       ? wire_fail_parameter(err, "self", "goes with neither job nor pid")
 			       : find_own(ret, call, err);
-	if (!word == !pid)
-		return wire_fail_parameter(err, "job", "want either job or pid");
+	if (!!word + !!pid + !!container != 1)
+		return wire_fail_parameter(err, "job", "want one of job, pid and container");
 	if (word)
 		return job_find(ret, word, err);
+	if (container && (r = find_container(&found, container, err)) < 0)
+		return r;
+	if (container)
+		pid = found.init.pid;
 	if (where != REQUEST_RESUME)
-		return take_in(ret, ret_new, call, (pid_t)pid, NULL, simulated, err);
+		return container ? take_in_container(ret, ret_new, call, &found, simulated, err)
+				 : take_in(ret, ret_new, call, (pid_t)pid, NULL, simulated, err);
 
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	r = access_tree(&tree, (pid_t)pid, err);

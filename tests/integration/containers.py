@@ -3,6 +3,7 @@
 """Containers that runc checkpoints and restores by itself, with brumate's plugin in its CRIU: no job, no command of ours.
 Programs of the simulated driver run in them."""
 
+import json
 import os
 import re
 import shutil
@@ -31,6 +32,54 @@ def checkpoint_remove_restore(bed):
             container.end()
             container.restored().log().goes_on()
             shutil.rmtree(container.image)
+
+
+def find_in(bed, *places):
+    with open(bed.own["BRUMATE_CONFIG"], "a", encoding="utf-8") as file:
+        file.write(f"[Container]\nState={':'.join(places)}\n")
+
+
+@case
+def suspend_and_resume(bed):
+    """By brumate's own commands: the engine does not notice, and `ps` has the container as a job of its name."""
+    with Container(bed, f"{COUNTER} > /tmp/out & wait") as container:
+        container.start().log().goes_on()
+        bed.refused(3, "no container has the id or the name", "suspend", "--container", container.id)
+        find_in(bed, os.path.join(bed.dir, "nowhere"), os.path.join(container.dir, "state"))
+        for word in (container.id, container.id[:-2]):
+            job = bed.operation("suspend", "--container", word)["job"]
+            expect(on_gpu(bed) < 32 << 20, "the GPU holds memory of a suspended container")
+            expect(bed.job(container.id)["state"] == "suspended", f"{bed.job(container.id)}")
+            bed.operation("resume", "--container", word)
+            container.log().goes_on()
+        bed.ok("release", job)
+        bed.refused(3, "belongs to no job", "resume", "--container", container.id)
+
+
+@case
+def containers_that_are_not_meant(bed):
+    """State that is damaged, of one that has ended, or of several is told apart; what cannot be read is no "no"."""
+    root = os.path.join(bed.dir, "engines")
+
+    def make(path, state):
+        os.makedirs(os.path.dirname(os.path.join(root, path)))
+        with open(os.path.join(root, path), "w", encoding="utf-8") as file:
+            file.write(state)
+
+    sleeper = bed.start(["sleep", "1000"])
+    start = process_start(sleeper.pid)
+    make("crun/aaa1/status", json.dumps({"pid": sleeper.pid, "process-start-time": start + 1, "bundle": "/"}))
+    make("runc/k8s/aaa2/state.json", json.dumps({"init_process_pid": 0, "init_process_start": 0}))
+    find_in(bed, os.path.join(root, "crun"), os.path.join(root, "runc"))
+    bed.refused(3, "container aaa1 does not run", "suspend", "--container", "aaa1")
+    bed.refused(3, "container aaa2 does not run", "suspend", "--container", "aaa2")
+    bed.refused(2, "2 containers are meant", "suspend", "--container", "aaa")
+    bed.refused(2, "want an id or a name", "suspend", "--container", "../aaa1")
+    bed.refused(3, "no container has the id or the name", "suspend", "--container", "b")
+    bed.refused(2, "want one of JOB, --pid and --container", "suspend", "--container", "aaa1", "--pid", "1")
+    make("runc/k8s/bbb/state.json", "{")
+    bed.refused(9, "not all could be looked at", "suspend", "--container", "b")
+    bed.refused(3, "container aaa1 does not run", "suspend", "--container", "aaa1")
 
 
 @case

@@ -159,6 +159,19 @@ def image_and_back(bed):
 
 
 @case
+def suspend_by_name(bed):
+    """The name is podman's; the state is that of its runc, where root's usually is."""
+    with Podman(bed) as podman:
+        name = os.path.basename(bed.dir)
+        podman.start(name).log().goes_on()
+        bed.operation("suspend", "--container", name)
+        expect(bed.job(name)["state"] == "suspended", f"{bed.job(name)}")
+        bed.operation("resume", "--container", podman.ok("inspect", "--format", "{{.Id}}", name))
+        podman.log().goes_on()
+        bed.ok("release", name)
+
+
+@case
 def errors_reach_podman(bed):
     """The container goes on where it cannot be saved, and can be restored again where that failed."""
     with Podman(bed) as podman:
