@@ -3,6 +3,7 @@
 #include "broker/lane.h"
 
 #include <errno.h>
+#include <sys/eventfd.h>
 
 void lane_advance(const struct lane *l, struct position *p, uint64_t bytes)
 {
@@ -19,6 +20,29 @@ uint64_t lane_filled_bytes(const struct transfer *t, const struct piece *p)
 	if (copied >= p->lane_end)
 		return p->len_bytes;
 	return copied > start ? copied - start : 0;
+}
+
+/* Under the lock: how many segments are whole. The last segment is with the last piece. */
+static size_t count_whole(const struct transfer *t)
+{
+	const struct piece *p = &t->pieces[t->n_filled];
+
+	if (t->n_filled == t->n_pieces)
+		return t->host->n_segments;
+	return (size_t)((p->offset + lane_filled_bytes(t, p)) / t->host->segment_bytes);
+}
+
+void lane_note_copied(struct transfer *t)
+{
+	size_t filled = t->n_filled, whole = t->n_whole;
+
+	while (t->n_filled < t->n_pieces &&
+	       lane_filled_bytes(t, &t->pieces[t->n_filled]) == t->pieces[t->n_filled].len_bytes)
+		t->n_filled++;
+	if (t->to_host)
+		t->n_whole = count_whole(t);
+	if (t->to_host ? t->n_whole > whole : t->n_filled > filled)
+		eventfd_write(t->wake_fd, 1);
 }
 
 int lane_wait_turn(struct lane *l, size_t n_given)

@@ -88,6 +88,7 @@ struct transfer {
 	struct brumate_error err;
 
 	struct digests *digests; /* what is known of them; NULL: nothing */
+	struct stream *stream;	 /* in: what there is in place of a host copy; NULL: there is one */
 };
 
 /* Piece @i of the lane. */
@@ -113,6 +114,10 @@ void lane_advance(const struct lane *l, struct position *p, uint64_t bytes);
 
 /** Under the transfer's lock: how much of @p is copied, from its beginning. */
 uint64_t lane_filled_bytes(const struct transfer *t, const struct piece *p);
+
+/** Under the lock: counts the pieces that are filled and the segments that are whole, and tells whoever waits for
+ * the transfer if there are more. */
+void lane_note_copied(struct transfer *t);
 
 /** Waits until the lane is open, the copy has begun and the fds of @n_given pieces are there. Returns 0, or
  * -ECANCELED: the transfer is stopped. */

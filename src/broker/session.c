@@ -4,6 +4,7 @@
  * when its client hangs up. What was handed out lives on in its holders. See session.h.
  */
 #include "broker/session.h"
+#include "broker/stream.h"
 #include "broker/digests.h"
 #include "broker/transfer.h"
 #include "base/clock.h"
@@ -192,6 +193,8 @@ static int tell_progress(struct session *s, const struct transfer_view *view,
 	p.done_bytes = view->done_bytes;
 	if (t && t->early)
 		r = send_early(s, view->n_whole, &p, err);
+	if (t && t->stream)
+		p.slots = stream_take_freed(s->transfer);
 	if (t && !t->to_host && view->made) {
 		r = s->gave_pieces ? 0 : send_pieces(s, t, err);
 		p.n_total = (uint32_t)view->n_filled;
@@ -247,6 +250,8 @@ static int begin_transfer(struct session *s, struct brumate_error *err)
 
 	if (r == 0 && s->flags & TRANSFER_WITH_DIGESTS)
 		r = digests_new(s->transfer, -1, err);
+	if (r == 0 && s->flags & TRANSFER_STREAM && !s->transfer->to_host)
+		r = transfer_stream(s->transfer, err);
 	return r;
 }
 
@@ -277,7 +282,15 @@ static bool is_ready_for(const struct session *s, const struct transfer_packet *
 	bool to_host = p->op == TRANSFER_OUT;
 
 	return s->transfer && s->transfer->to_host == to_host && s->state == SESSION_IDLE &&
-	       (!to_host || (p->flags & TRANSFER_BASE) == (s->flags & TRANSFER_BASE));
+	       (to_host ? (p->flags & TRANSFER_BASE) == (s->flags & TRANSFER_BASE)
+			: !(p->flags & TRANSFER_STREAM) == !s->transfer->stream);
+}
+
+static int fail_other_size(const struct transfer *t, const struct transfer_packet *p,
+			   struct brumate_error *err)
+{
+	return brumate_fail(err, EBADMSG, "host copy: %llu bytes of memory and %llu of it",
+			    (unsigned long long)t->total_bytes, (unsigned long long)p->total_bytes);
 }
 
 /* The host copy whose segments come next. */
@@ -285,12 +298,32 @@ static int expect_segments(struct session *s, const struct transfer_packet *p,
 			   struct brumate_error *err)
 {
 	if (p->total_bytes != s->transfer->total_bytes)
-		return brumate_fail(err, EBADMSG, "host copy: %llu bytes of memory and %llu of it",
-				    (unsigned long long)s->transfer->total_bytes,
-				    (unsigned long long)p->total_bytes);
+		return fail_other_size(s->transfer, p, err);
 	s->from = *p;
 	s->segments = calloc(p->n_total, sizeof(*s->segments));
 	return s->segments ? 0 : brumate_fail(err, ENOMEM, "host copy: %m");
+}
+
+/* The client fills the ring from now on. */
+static int begin_stream(struct session *s, const struct transfer_packet *p,
+			struct brumate_error *err)
+{
+	struct transfer_packet ring = packet(TRANSFER_SEGMENTS);
+	struct transfer *t = s->transfer;
+
+	if (p->total_bytes != t->total_bytes)
+		return fail_other_size(t, p, err);
+	auto_close int fd = stream_lease(t->stream, &ring.total_bytes, err);
+	if (fd < 0)
+		return fd;
+	ring.segment_bytes = ring.total_bytes;
+	ring.n = ring.n_total = 1;
+	set_state(s, SESSION_WORKS);
+	int r = transfer_start(t, NULL, false, err);
+	if (r == 0 &&
+	    (r = transfer_send(s->socket_fd, &ring, &fd, 1, deadline_in_ms(SEND_TIMEOUT_MS))) < 0)
+		brumate_fail(err, -r, "ring: sending it: %m");
+	return r;
 }
 
 static int begin_move(struct session *s, const struct transfer_packet *p, struct brumate_error *err)
@@ -298,6 +331,8 @@ static int begin_move(struct session *s, const struct transfer_packet *p, struct
 	if (!is_ready_for(s, p))
 		return brumate_fail(err, EBADMSG, "copy %s: no layout for it",
 				    p->op == TRANSFER_OUT ? "out" : "in");
+	if (s->transfer->stream)
+		return begin_stream(s, p, err);
 	if (p->op == TRANSFER_IN || p->flags & TRANSFER_BASE) {
 		set_state(s, SESSION_EXPECTS);
 		return expect_segments(s, p, err);
@@ -390,6 +425,11 @@ static int serve_packet(struct session *s, const struct transfer_packet *p, cons
 		return begin_move(s, p, err);
 	case TRANSFER_DIGESTS:
 		return add_digests(s, fds[0], err);
+	case TRANSFER_FILLED:
+		return s->state == SESSION_WORKS && s->transfer && s->transfer->stream
+			       ? stream_fill(s->transfer, p->n_total, p->total_bytes,
+					     p->segment_bytes, err)
+			       : 0; /* of a request that has failed */
 	case TRANSFER_ALLOC:
 		return begin_alloc(s, p, err);
 	case TRANSFER_SEGMENTS:

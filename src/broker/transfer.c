@@ -13,6 +13,7 @@
  */
 #include "broker/transfer.h"
 #include "broker/digests.h"
+#include "broker/stream.h"
 #include "base/array.h"
 #include "base/fault.h"
 #include "base/log.h"
@@ -518,31 +519,6 @@ static int turn_copy(struct copy *s, struct brumate_error *err)
 	return r;
 }
 
-/* Under the lock: how many segments are whole. The last segment is with the last piece. */
-static size_t count_whole(const struct transfer *t)
-{
-	const struct piece *p = &t->pieces[t->n_filled];
-
-	if (t->n_filled == t->n_pieces)
-		return t->host->n_segments;
-	return (size_t)((p->offset + lane_filled_bytes(t, p)) / t->host->segment_bytes);
-}
-
-/* Under the lock: counts the pieces that are filled and the segments that are whole, and tells whoever waits
- * for the transfer if there are more. */
-static void note_copied(struct transfer *t)
-{
-	size_t filled = t->n_filled, whole = t->n_whole;
-
-	while (t->n_filled < t->n_pieces &&
-	       lane_filled_bytes(t, &t->pieces[t->n_filled]) == t->pieces[t->n_filled].len_bytes)
-		t->n_filled++;
-	if (t->to_host)
-		t->n_whole = count_whole(t);
-	if (t->to_host ? t->n_whole > whole : t->n_filled > filled)
-		eventfd_write(t->wake_fd, 1);
-}
-
 static int end_copy(struct copy *s, struct brumate_error *err)
 {
 	struct transfer *t = s->lane->transfer;
@@ -558,7 +534,7 @@ static int end_copy(struct copy *s, struct brumate_error *err)
 	t->same_bytes += s->fate == CHUNK_KEEP ? s->bytes : 0;
 	s->lane->copied_bytes += s->bytes;
 	if (!t->to_host || t->early)
-		note_copied(t);
+		lane_note_copied(t);
 	pthread_cond_broadcast(&t->changed);
 	pthread_mutex_unlock(&t->lock);
 	if (r == 0 && !t->to_host && (r = fault_point("data.filled")) < 0)
@@ -807,10 +783,12 @@ static void *run_copying(void *arg)
 		brumate_fail(&err, -r, "cancelled");
 	if (r == 0 && t->to_host && !is_held_back(l))
 		host_copy_want(t->host, 0, t->host->n_segments);
-	if (r == 0 && t->host->needs_ring)
+	if (r == 0 && t->host && t->host->needs_ring)
 		r = take_ring(&copier, &err);
 	if (r == 0)
-		r = t->flags & TRANSFER_LIVE ? copy_live(l, &err) : copy_pieces(&copier, &err);
+		r = t->flags & TRANSFER_LIVE ? copy_live(l, &err)
+		    : t->stream		     ? stream_copy(l, takes_turns(t), &err)
+					     : copy_pieces(&copier, &err);
 	if (r < 0) {
 		if (!err.code)
 			brumate_fail(&err, -r, "copy: %m");
@@ -1002,6 +980,19 @@ int transfer_new(struct transfer **ret, struct gpus *gpus, const struct transfer
 	return r;
 }
 
+int transfer_stream(struct transfer *t, struct brumate_error *err)
+{
+	struct stream *stream;
+	int r = stream_new(&stream, t, err);
+
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&t->lock); /* the lanes run already */
+	t->stream = stream;
+	pthread_mutex_unlock(&t->lock);
+	return 0;
+}
+
 /* Under the lock. */
 static int start_workers(struct transfer *t, struct brumate_error *err)
 {
@@ -1020,11 +1011,11 @@ int transfer_start(struct transfer *t, struct host_copy *host, bool early,
 	if (host)
 		t->host = host;
 	t->early = early;
-	if (!t->to_host && digests_are_known(t))
+	if (t->host && !t->to_host && digests_are_known(t))
 		t->host->needs_ring = digests_want(t, 0, t->total_bytes);
-	else if (!t->to_host)
+	else if (t->host && !t->to_host)
 		host_copy_want(t->host, 0, t->host->n_segments);
-	int r = start_workers(t, err);
+	int r = t->host ? start_workers(t, err) : 0;
 	if (r == 0 && t->state == TRANSFER_WAITING)
 		t->state = TRANSFER_RUNNING;
 	pthread_cond_broadcast(&t->changed);
@@ -1087,6 +1078,7 @@ void transfer_free(struct transfer *t)
 	transfer_finish(t);
 	host_copy_free(t->host);
 	digests_free(t->digests);
+	stream_free(t->stream);
 	for (size_t i = 0; i < t->n_pieces; i++)
 		cleanup_close(&t->pieces[i].fd);
 	pthread_mutex_destroy(&t->lock);

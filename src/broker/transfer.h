@@ -11,6 +11,8 @@ int transfer_new(struct transfer **ret, struct gpus *gpus, const struct transfer
 /** All of it, under way or not. Accepts NULL. */
 void transfer_free(struct transfer *t);
 
+/** Takes memory for a ring, through which the client will send what comes in: see stream.h. */
+int transfer_stream(struct transfer *t, struct brumate_error *err);
 /** Starts to copy. @host: taken; where it comes from, or the base that it goes to; NULL: what was made ready.
  * @early: out: segments that are whole are told of. */
 int transfer_start(struct transfer *t, struct host_copy *host, bool early,

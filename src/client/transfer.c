@@ -45,6 +45,8 @@ struct pending {
 	size_t n_segments_wanted;
 	struct transfer_spared spared;
 	bool compared;
+	const struct transfer_stream *stream; /* NULL: it is not one */
+	bool begun;			      /* the stream has */
 };
 
 void host_copy_fini(struct host_copy *c)
@@ -242,10 +244,27 @@ static bool is_segment(const struct pending *q, const struct transfer_packet *p,
 	       (spilled && spill_is_segment(fd, p->segment_bytes));
 }
 
+/* The ring of a stream. Takes the fd. */
+static int take_ring(struct pending *q, const struct transfer_packet *p, int fd,
+		     struct brumate_error *err)
+{
+	auto_close int ring = fd;
+
+	if (q->begun || !p->total_bytes || p->total_bytes % TRANSFER_SLOT_BYTES ||
+	    p->total_bytes > TRANSFER_SLOTS_MAX * TRANSFER_SLOT_BYTES ||
+	    segment_check(ring, p->total_bytes) < 0)
+		return fail_answer(err);
+	q->begun = true;
+	return q->stream->begin(q->stream->arg, ring,
+				(size_t)(p->total_bytes / TRANSFER_SLOT_BYTES), err);
+}
+
 /* Takes @fds. */
 static int take_segments(struct pending *q, const struct transfer_packet *p, const int *fds,
 			 struct brumate_error *err)
 {
+	if (q->stream && p->n == 1)
+		return take_ring(q, p, fds[0], err);
 	int r = expect_segments(q, p, err);
 
 	if (r == 0 && p->n > q->n_segments_wanted - q->copy.n_segments)
@@ -302,6 +321,8 @@ static int take_progress(struct pending *q, const struct transfer_packet *p,
 			 struct brumate_error *err)
 {
 	q->done_bytes = p->done_bytes;
+	if (q->begun && p->slots)
+		q->stream->freed(q->stream->arg, p->slots);
 	if (!p->n_total)
 		return 0;
 	if (q->total_bytes)
@@ -496,6 +517,25 @@ int transfer_client_update(struct transfer_client *c, const struct transfer_requ
 	return 0;
 }
 
+static int send_in_layout(struct transfer_client *c, const struct transfer_request *request,
+			  struct digest_table *digests, uint32_t flags, struct brumate_error *err)
+{
+	bool compare = request->digests && digests && digest_table_is_whole(digests);
+	int r = send_layout(c, request, flags | (compare ? TRANSFER_WITH_DIGESTS : 0), err);
+
+	return r == 0 && compare ? send_digests(c, digests, err) : r;
+}
+
+static int end_in(struct pending *q, int r, int *ret_fds, bool *ret_compared)
+{
+	if (r < 0)
+		return fail_request(q, r);
+	memcpy(ret_fds, q->fds, q->n_fds * sizeof(*q->fds));
+	if (ret_compared)
+		*ret_compared = q->compared;
+	return 0;
+}
+
 int transfer_client_in(struct transfer_client *c, const struct transfer_request *request,
 		       const struct host_copy *from, int *ret_fds, bool *ret_compared,
 		       struct brumate_error *err)
@@ -509,18 +549,51 @@ int transfer_client_in(struct transfer_client *c, const struct transfer_request 
 		return brumate_fail(err, ENOMEM, "copy: %m");
 	if (from->total_bytes != host_copy_offset(request->pieces, request->n))
 		return brumate_fail(err, EINVAL, "copy: the host copy is of other pieces");
-	bool compare = request->digests && from->digests && digest_table_is_whole(from->digests);
-	int r = send_layout(c, request, compare ? TRANSFER_WITH_DIGESTS : 0, err);
-	if (r == 0 && compare)
-		r = send_digests(c, from->digests, err);
+	int r = send_in_layout(c, request, from->digests, 0, err);
 	if (r == 0)
 		r = send_segments(c, TRANSFER_IN, 0, from, err);
 	if (r == 0)
 		r = receive_answers(&q, err);
-	if (r < 0)
-		return fail_request(&q, r);
-	memcpy(ret_fds, fds, request->n * sizeof(*fds));
-	if (ret_compared)
-		*ret_compared = q.compared;
-	return 0;
+	return end_in(&q, r, ret_fds, ret_compared);
+}
+
+int transfer_client_stream(struct transfer_client *c, const struct transfer_request *request,
+			   const struct transfer_stream *stream, int *ret_fds, bool *ret_compared,
+			   struct brumate_error *err)
+{
+	auto_free int *fds = calloc(request->n + 1, sizeof(*fds));
+	struct pending q = { .client = c,
+			     .request = request,
+			     .fds = fds,
+			     .n_fds_wanted = request->n,
+			     .stream = stream };
+	struct transfer_packet p = packet(TRANSFER_IN);
+
+	if (!fds)
+		return brumate_fail(err, ENOMEM, "copy: %m");
+	p.flags = TRANSFER_STREAM;
+	p.total_bytes = host_copy_offset(request->pieces, request->n);
+	int r = send_in_layout(c, request, stream->digests, TRANSFER_STREAM, err);
+	if (r == 0)
+		r = send_packet(c, &p, NULL, 0, err);
+	if (r == 0)
+		r = receive_answers(&q, err);
+	if (r == -EBADMSG && !q.begun) /* a broker of before */
+		r = -EOPNOTSUPP;
+	return end_in(&q, r, ret_fds, ret_compared);
+}
+
+int transfer_client_fill(struct transfer_client *c, unsigned slot, uint64_t offset, uint64_t bytes)
+{
+	struct transfer_packet p = packet(TRANSFER_FILLED);
+
+	p.n_total = slot;
+	p.total_bytes = offset;
+	p.segment_bytes = bytes;
+	return transfer_send(c->fd, &p, NULL, 0, deadline_in_ms(SILENCE_TIMEOUT_MS));
+}
+
+void transfer_client_abort(struct transfer_client *c)
+{
+	shutdown(c->fd, SHUT_WR); /* it hangs up when it has let go of all */
 }

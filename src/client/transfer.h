@@ -92,6 +92,17 @@ struct transfer_request {
 	void *arg; /* of these functions */
 };
 
+/** During transfer_client_stream(). Functions are called in its thread. */
+struct transfer_stream {
+	struct digest_table
+		*digests; /* borrowed; where it is whole, zeros are not sent; NULL: none */
+	/* Slots 0 to @n of TRANSFER_SLOT_BYTES are there, in the memory that @fd is (borrowed), and all are free. */
+	int (*begin)(void *arg, int fd, size_t n, struct brumate_error *err);
+	/* These (a mask) are free again. */
+	void (*freed)(void *arg, uint32_t slots);
+	void *arg;
+};
+
 /** What was not copied out, being zero or unchanged. */
 struct transfer_spared {
 	uint64_t zero_bytes, same_bytes;
@@ -125,3 +136,17 @@ int transfer_client_update(struct transfer_client *c, const struct transfer_requ
 int transfer_client_in(struct transfer_client *c, const struct transfer_request *request,
 		       const struct host_copy *from, int *ret_fds, bool *ret_compared,
 		       struct brumate_error *err);
+
+/** As transfer_client_in(), but without a host copy: its bytes come by transfer_client_fill(). -EOPNOTSUPP: the
+ * broker has no memory for that, or does not know it, and nothing has begun. */
+int transfer_client_stream(struct transfer_client *c, const struct transfer_request *request,
+			   const struct transfer_stream *stream, int *ret_fds, bool *ret_compared,
+			   struct brumate_error *err);
+
+/** Sends that @slot, which was free, holds @bytes from @offset on of what would be the host copy: multiples of
+ * 2 MiB, of one GPU, and for each GPU in their order. From any thread, from begin() on. -EPIPE: the stream has
+ * ended. */
+int transfer_client_fill(struct transfer_client *c, unsigned slot, uint64_t offset, uint64_t bytes);
+
+/** Ends the request under way, from any thread: it fails with -EPIPE if it has not ended. */
+void transfer_client_abort(struct transfer_client *c);

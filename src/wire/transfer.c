@@ -33,11 +33,24 @@ static int check_copy(const struct transfer_packet *p, struct brumate_error *err
 		return bad(err, p, "size of the host copy");
 	if (p->op == TRANSFER_ALLOC)
 		return 0;
+	if (p->op == TRANSFER_IN && p->flags & TRANSFER_STREAM)
+		return p->segment_bytes || p->n_total ? bad(err, p, "segments of a stream") : 0;
 	if (!p->segment_bytes || p->segment_bytes > TRANSFER_BYTES_MAX ||
 	    p->segment_bytes % TRANSFER_ALIGN_BYTES || p->n_total > TRANSFER_SEGMENTS_MAX ||
 	    p->n_total != (p->total_bytes - 1) / p->segment_bytes + 1 +
 				  !!(p->flags & TRANSFER_SPILLED))
 		return bad(err, p, "size of segments");
+	return 0;
+}
+
+static int check_filled(const struct transfer_packet *p, struct brumate_error *err)
+{
+	if (p->n_total >= TRANSFER_SLOTS_MAX)
+		return bad(err, p, "number of the slot");
+	if (!p->segment_bytes || p->segment_bytes > TRANSFER_SLOT_BYTES ||
+	    p->segment_bytes % TRANSFER_ALIGN_BYTES || p->total_bytes % TRANSFER_ALIGN_BYTES ||
+	    p->total_bytes > TRANSFER_BYTES_MAX - p->segment_bytes)
+		return bad(err, p, "what the slot holds");
 	return 0;
 }
 
@@ -78,6 +91,8 @@ int transfer_check(const struct transfer_packet *p, size_t len_bytes, size_t n_f
 		return p->n == 1 && n_fds == 1 ? 0 : bad(err, p, "number of fds");
 	case TRANSFER_OUT:
 		return p->flags & TRANSFER_BASE ? check_copy(p, err) : 0;
+	case TRANSFER_FILLED:
+		return check_filled(p, err);
 	case TRANSFER_PROGRESS:
 		return 0;
 	default:

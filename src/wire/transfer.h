@@ -19,6 +19,12 @@
  *	IN        total_bytes, segment_bytes and n_total say what host copy; then its SEGMENTS. Answer:
  *	          PROGRESS ..., FDS of all pieces once all are made, PROGRESS ..., DONE. n_total in PROGRESS
  *	          says how many of the first pieces are filled, not that they hold what they have to.
+ *	          With TRANSFER_STREAM (in the layout too) there is no host copy, n_total and segment_bytes are
+ *	          0, and the first answer is one of SEGMENTS: a ring of slots of TRANSFER_SLOT_BYTES. The
+ *	          client fills slots, and says so by FILLED; "slots" in PROGRESS says which are free again.
+ *	          -EOPNOTSUPP: there is no memory for a ring.
+ *	FILLED    a slot, its number in n_total, holds segment_bytes from total_bytes on of what would be the host
+ *	          copy: of one GPU, and for each GPU in their order. What is zero by the digest table is left out.
  *	ALLOC     total_bytes of host memory, zeroed where it is memory, but with TRANSFER_AS_IS. Answer:
  *	          PROGRESS ..., SEGMENTS, DONE.
  *
@@ -43,11 +49,13 @@ enum {
 	TRANSFER_ITEMS_MAX = 64,       /* pieces or fds in a packet */
 	TRANSFER_PIECES_MAX = 1 << 20, /* of a layout */
 	TRANSFER_SEGMENTS_MAX = 1 << 20,
+	TRANSFER_SLOTS_MAX = 32, /* of a ring */
 	TRANSFER_UUID_BYTES = 16,
 };
 
 #define TRANSFER_ALIGN_BYTES (2ull << 20) /* of pieces, in length and in a host copy */
 #define TRANSFER_BYTES_MAX   (1ull << 46) /* of a host copy */
+#define TRANSFER_SLOT_BYTES  (8ull << 20) /* of a ring */
 
 enum transfer_op {
 	TRANSFER_LAYOUT = 1,
@@ -59,18 +67,20 @@ enum transfer_op {
 	TRANSFER_PROGRESS,
 	TRANSFER_DONE,
 	TRANSFER_DIGESTS,
+	TRANSFER_FILLED,
 	TRANSFER_OP__MAX,
 };
 
-/* Flags of LAYOUT; a base also of OUT; what is spilled, of SEGMENTS and of what announces them. */
+/* Flags of LAYOUT; a base also of OUT, a stream of IN; what is spilled, of SEGMENTS and of what announces them. */
 enum {
 	TRANSFER_TO_HOST = 1u << 0,
 	TRANSFER_WITH_DIGESTS = 1u << 1, /* computed on the GPU: chunks of zeros are not copied */
 	TRANSFER_BASE = 1u << 2,
 	TRANSFER_LIVE = 1u << 8, /* to host: it may be written meanwhile */
 	TRANSFER_SPILLED = 1u << 3,
-	TRANSFER_AS_IS = 1u << 4, /* ALLOC: memory may hold what it held before */
-	TRANSFER_EARLY = 1u << 5, /* OUT: what is copied is of use before all is */
+	TRANSFER_AS_IS = 1u << 4,  /* ALLOC: memory may hold what it held before */
+	TRANSFER_EARLY = 1u << 5,  /* OUT: what is copied is of use before all is */
+	TRANSFER_STREAM = 1u << 6, /* IN: through a ring, which the client fills */
 };
 
 struct transfer_piece {
@@ -85,8 +95,8 @@ struct transfer_packet {
 	uint32_t flags;
 	uint32_t exit_code; /* DONE */
 	int32_t error;	    /* DONE: 0 or -errno */
-	uint32_t reserved;
-	uint64_t total_bytes, segment_bytes; /* IN, ALLOC, SEGMENTS, OUT with a base */
+	uint32_t slots;	    /* PROGRESS of a stream: a mask */
+	uint64_t total_bytes, segment_bytes; /* IN, ALLOC, SEGMENTS, OUT with a base; FILLED */
 	uint64_t done_bytes;		     /* PROGRESS */
 	uint64_t zero_bytes, same_bytes;     /* DONE: not copied, being zero, being unchanged */
 	union {
