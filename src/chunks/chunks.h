@@ -164,9 +164,38 @@ int chunks_load_all(struct chunks_reader *m, const struct chunks_place *places, 
 		    unsigned threads, bool (*cancelled)(void *arg), void *arg,
 		    struct brumate_error *err);
 
+/** CHUNK_BYTES of region @region from @part * CHUNK_BYTES on, which are stored (chunks_part_is_stored()). */
+struct chunks_part {
+	uint32_t region, part;
+};
+
+/** Parts that are wanted in an order, a bounded number at a time. Functions are called from several threads. */
+struct chunks_stream {
+	const struct chunks_part *parts;
+	size_t n;
+	bool unverified; /* the caller compares the digests */
+	/* Whether there is room for @item, which is asked for in their order; with @block it waits for some.
+	 * Returns 1, 0: not yet, or -ECANCELED. */
+	int (*admit)(void *arg, size_t item, bool block);
+	void *(*room)(void *arg, size_t item); /* for CHUNK_BYTES: at a multiple of 4096 */
+	int (*filled)(void *arg, size_t item); /* they are there. <0: it is stopped */
+	void (*stop)(void *arg); /* it has failed, or is cancelled: whoever waits goes on */
+	void *arg;
+};
+
+/** Loads @s. Each part is read by itself. -EOPNOTSUPP: packs come from far (struct pack_source).
+ * -EINVAL: a part is not stored, or shorter. Else as chunks_load_all(). */
+int chunks_load_stream(struct chunks_reader *m, const struct chunks_stream *s,
+		       bool (*cancelled)(void *arg), void *arg, struct brumate_error *err);
+
 /** Whether part @part of region @index, which are CHUNK_BYTES from @part * CHUNK_BYTES on, is there and not all
  * zeros. */
 bool chunks_part_is_stored(const struct chunks_reader *m, size_t index, uint64_t part);
+
+/** How many of the @n @parts, of which some may not be stored, are chunks that another one before is too; *ret_n: how
+ * many are stored. SIZE_MAX: no memory to tell. */
+size_t chunks_repeated(const struct chunks_reader *m, const struct chunks_part *parts, size_t n,
+		       size_t *ret_n);
 
 /**
  * Tells the digests (chunk_digest()) of the @n chunks of region @index, whose length is a multiple of

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -175,6 +176,12 @@ static int load_all(struct load *l, unsigned threads, struct brumate_error *err)
 	return r < 0 ? r : chunks_read(l->m, &task, err);
 }
 
+static int fail_key(const struct chunks_reader *m, struct brumate_error *err)
+{
+	return brumate_fail(err, ENOKEY, "checkpoint %s: encrypted, and there is no key",
+			    m->manifest->id);
+}
+
 int chunks_load_all(struct chunks_reader *m, const struct chunks_place *places, size_t n,
 		    unsigned threads, bool (*cancelled)(void *arg), void *arg,
 		    struct brumate_error *err)
@@ -187,12 +194,119 @@ int chunks_load_all(struct chunks_reader *m, const struct chunks_place *places, 
 		if (places[k].index >= m->table.n_regions)
 			return brumate_fail(err, EINVAL, "no region %zu", places[k].index);
 	if (m->table.sealed && !m->key)
-		return brumate_fail(err, ENOKEY, "checkpoint %s: encrypted, and there is no key",
-				    m->manifest->id);
+		return fail_key(m, err);
 	int r = plan(&l);
 	if (r < 0)
 		return brumate_fail(err, -r, "%m");
 	r = load_all(&l, threads, err);
+	return r < 0 ? brumate_wrap(err, r, "checkpoint %s", m->manifest->id) : 0;
+}
+
+/* ---- in an order ---- */
+
+struct ordered {
+	struct chunks_reader *m;
+	const struct chunks_stream *stream;
+	atomic_size_t n_filled;
+	bool (*cancelled)(void *arg);
+	void *arg;
+};
+
+static void ordered_stop(void *arg)
+{
+	const struct ordered *o = arg;
+
+	o->stream->stop(o->stream->arg);
+}
+
+static int ordered_tick(void *arg)
+{
+	const struct ordered *o = arg;
+
+	if (!o->cancelled || !o->cancelled(o->arg))
+		return 0;
+	o->stream->stop(o->stream->arg);
+	return -ECANCELED;
+}
+
+static int ordered_admit(void *arg, size_t item, bool block)
+{
+	const struct ordered *o = arg;
+
+	return o->stream->admit(o->stream->arg, item, block);
+}
+
+static void *ordered_room(void *arg, size_t item, size_t len_bytes)
+{
+	const struct ordered *o = arg;
+
+	return len_bytes == CHUNK_BYTES ? o->stream->room(o->stream->arg, item) : NULL;
+}
+
+static int ordered_chunk(void *arg, const struct stored_chunk *c, struct brumate_error *err)
+{
+	struct ordered *o = arg;
+	const struct chunks_stream *s = o->stream;
+	const char *why;
+	const void *data = s->unverified ? chunks_expand(c, &why) : chunks_check(c, &why);
+	void *room = s->room(s->arg, c->item);
+
+	if (!data)
+		return chunks_fail_chunk(o->m, c->record, why, err);
+	if (data != room)
+		memcpy(room, data, c->record->len_bytes);
+	/* That it is stopped is no error of this thread's: another one may be about to tell why. */
+	if (s->filled(s->arg, c->item) == 0)
+		atomic_fetch_add(&o->n_filled, 1);
+	return 0;
+}
+
+/* The chunks that the parts are. */
+static int find_chunks(const struct chunks_reader *m, const struct chunks_stream *s, uint32_t *ret)
+{
+	const struct chunk_table *t = &m->table;
+
+	for (size_t i = 0; i < s->n; i++) {
+		const struct chunks_part *p = &s->parts[i];
+
+		if (!chunks_part_is_stored(m, p->region, p->part))
+			return -EINVAL;
+		ret[i] = t->parts[t->regions[p->region].first + p->part];
+		if (t->chunks[ret[i]].len_bytes != CHUNK_BYTES)
+			return -EINVAL;
+	}
+	return 0;
+}
+
+int chunks_load_stream(struct chunks_reader *m, const struct chunks_stream *s,
+		       bool (*cancelled)(void *arg), void *arg, struct brumate_error *err)
+{
+	struct ordered o = { .m = m, .stream = s, .cancelled = cancelled, .arg = arg };
+	auto_free uint32_t *chunks = calloc(s->n + 1, sizeof(*chunks));
+	const struct chunks_task task = {
+		.chunks = chunks,
+		.n = s->n,
+		.fn = ordered_chunk,
+		.room = ordered_room,
+		.admit = ordered_admit,
+		.stop = ordered_stop,
+		.arg = &o,
+		.tick = ordered_tick,
+		.tick_arg = &o,
+	};
+
+	if (!chunks)
+		return brumate_fail(err, ENOMEM, "%m");
+	if (m->source)
+		return brumate_fail(err, EOPNOTSUPP, "packs are far: %m");
+	int r = find_chunks(m, s, chunks);
+	if (r < 0)
+		return brumate_fail(err, -r, "parts of regions: %m");
+	if (m->table.sealed && !m->key)
+		return fail_key(m, err);
+	r = chunks_read(m, &task, err);
+	if (r == 0 && o.n_filled < s->n)
+		r = brumate_fail(err, ECANCELED, "stopped: %m");
 	return r < 0 ? brumate_wrap(err, r, "checkpoint %s", m->manifest->id) : 0;
 }
 
@@ -202,6 +316,25 @@ bool chunks_part_is_stored(const struct chunks_reader *m, size_t index, uint64_t
 
 	return index < t->n_regions && part < chunk_parts(t->regions[index].len_bytes) &&
 	       t->parts[t->regions[index].first + part] != CHUNK_ZERO;
+}
+
+size_t chunks_repeated(const struct chunks_reader *m, const struct chunks_part *parts, size_t n,
+		       size_t *ret_n)
+{
+	const struct chunk_table *t = &m->table;
+	auto_free bool *seen = calloc(t->n_chunks + 1, sizeof(*seen));
+	size_t repeated = 0;
+
+	*ret_n = 0;
+	for (size_t i = 0; seen && i < n; i++) {
+		if (!chunks_part_is_stored(m, parts[i].region, parts[i].part))
+			continue;
+		bool *s = &seen[t->parts[t->regions[parts[i].region].first + parts[i].part]];
+		repeated += *s;
+		*s = true;
+		++*ret_n;
+	}
+	return seen ? repeated : SIZE_MAX;
 }
 
 int chunks_digests(const struct chunks_reader *m, size_t index, struct digest *ret, size_t n)

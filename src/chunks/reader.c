@@ -185,13 +185,28 @@ static void *find_room(const struct reading *g, const struct ahead_read *a)
 	return g->task->room(g->task->arg, a->item, c->len_bytes);
 }
 
-static bool begin_read(struct reading *g, struct ahead_read *ret)
+/* Takes the next item, if there is one that may be begun. */
+static bool take_item(struct reading *g, bool block, size_t *ret)
+{
+	const struct chunks_task *task = g->task;
+	size_t i = atomic_load(&g->next);
+
+	do {
+		if (i >= task->n || workers_are_stopped(&g->workers) ||
+		    (task->admit && task->admit(task->arg, i, block) <= 0))
+			return false;
+	} while (!atomic_compare_exchange_weak(&g->next, &i, i + 1));
+	*ret = i;
+	return true;
+}
+
+static bool begin_read(struct reading *g, struct ahead_read *ret, bool block)
 {
 	const struct chunk_table *t = &g->m->table;
 	struct io_file *file = NULL;
-	size_t i = atomic_fetch_add(&g->next, 1);
+	size_t i;
 
-	if (i >= g->task->n || workers_are_stopped(&g->workers))
+	if (!take_item(g, block, &i))
 		return false;
 	*ret = (struct ahead_read){ .item = i };
 	ret->record = &t->chunks[g->task->chunks ? g->task->chunks[i] : i];
@@ -227,6 +242,13 @@ static struct stored_chunk wait_read(struct reading *g, struct ahead_read *a, st
 	return c;
 }
 
+static void stop_task(struct reading *g)
+{
+	workers_stop(&g->workers);
+	if (g->task->stop)
+		g->task->stop(g->task->arg);
+}
+
 static int read_for_worker(void *arg, const struct worker *me, struct brumate_error *err)
 {
 	struct reading *g = arg;
@@ -235,17 +257,20 @@ static int read_for_worker(void *arg, const struct worker *me, struct brumate_er
 	unsigned first = 0, n = 0;
 	int r = codec_new(&codec);
 
-	if (r < 0)
+	if (r < 0) {
+		stop_task(g);
 		return brumate_fail(err, -r, "%m");
+	}
 	for (;;) {
-		while (r == 0 && n < AHEAD && begin_read(g, &ahead[(first + n) % AHEAD]))
+		while (r == 0 && n < AHEAD && begin_read(g, &ahead[(first + n) % AHEAD], n == 0))
 			n++;
 		if (n == 0)
 			return r;
 		struct ahead_read *a = &ahead[first];
 		struct stored_chunk c = wait_read(g, a, codec);
-		if (r == 0 && !workers_are_stopped(&g->workers))
-			r = g->task->fn(g->task->arg, &c, err);
+		if (r == 0 && !workers_are_stopped(&g->workers) &&
+		    (r = g->task->fn(g->task->arg, &c, err)) < 0)
+			stop_task(g);
 		io_buffer_put(a->buffer);
 		first = (first + 1) % AHEAD;
 		n--;

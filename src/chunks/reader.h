@@ -64,12 +64,17 @@ typedef int (*stored_chunk_fn)(void *arg, const struct stored_chunk *c, struct b
 
 /** What is to be read, and by whom. */
 struct chunks_task {
-	const uint32_t *chunks; /* of the table, ascending; NULL: all */
+	const uint32_t *chunks; /* of the table, best ascending; NULL: all */
 	size_t n;
 	unsigned threads; /* 0: by the number of cores */
 	stored_chunk_fn fn;
 	/* Where a raw chunk may be read straight into, or NULL; may be NULL. */
 	void *(*room)(void *arg, size_t item, size_t len_bytes);
+	/* Whether the item may be begun; with @block it waits, and its thread has none under way. Items are begun in
+	 * their order. Returns 1, 0: not yet, or <0: none is any more. NULL: all may. Not for packs from far. */
+	int (*admit)(void *arg, size_t item, bool block);
+	void (*stop)(
+		void *arg); /* with admit(): a thread has failed, so that none may wait there any more */
 	void *arg;
 	int (*tick)(void *arg); /* in the caller's thread; <0 stops; may be NULL */
 	void *tick_arg;
