@@ -14,6 +14,7 @@
 #include "base/progress.h"
 #include "client/agent.h"
 #include "client/transfer.h"
+#include "datapath/feed.h"
 #include "datapath/vault.h"
 
 /** A process whose device memory its agent gives out. */
@@ -62,7 +63,20 @@ typedef int (*datapath_load_fn)(void *arg, const struct host_copy *copy, bool ve
 				bool (*is_cancelled)(void *arg), void *cancel_arg,
 				struct brumate_error *err);
 
+/** Says of each chunk where @feed gets it from, and fills @digests with those of all (NULL: they are not wanted). With
+ * @verify the source will compare every digest, else it leaves that to the GPU where it can. Returns 1 if it does;
+ * 0; -EOPNOTSUPP: it is to be loaded. Called in the thread of the transfer, again for each attempt. */
+typedef int (*datapath_plan_fn)(void *arg, struct feed *feed, struct digest_table *digests,
+				bool verify, struct brumate_error *err);
+/** Reads all of @feed, as plan() said. In a thread of its own; feed_stop() ends it. */
+typedef int (*datapath_feed_fn)(void *arg, struct feed *feed, bool (*is_cancelled)(void *arg),
+				void *cancel_arg, struct brumate_error *err);
+
+/** Where device memory comes from at a restore: chunk by chunk, on its way to the GPU; or into host memory first,
+ * where the broker has no memory for a ring or the source does not do that. */
 struct datapath_source {
+	datapath_plan_fn plan; /* NULL: it is always loaded */
+	datapath_feed_fn feed;
 	datapath_load_fn load;
 	void *arg;
 };

@@ -21,6 +21,7 @@ struct transfer {
 	struct datapath *d;
 	enum { WAY_OUT, WAY_IN, WAY_LOAD } way; /* LOAD: in, and before that from the source */
 	struct datapath_source source;		/* of WAY_LOAD */
+	bool verify;				/* every digest is compared by the processors */
 	bool unverified;      /* what was loaded, if the GPU does not compare it */
 	bool compared;	      /* by the GPU */
 	bool forced;	      /* nobody may cancel it */
@@ -40,7 +41,7 @@ struct transfer {
 	const struct host_copy *from; /* in: this one, or the one made here */
 	atomic_uint_fast64_t done_bytes;
 	atomic_bool stop;
-	uint64_t start_ns, moving_ns, end_ns;
+	uint64_t start_ns, moving_ns, loaded_ns, end_ns;
 	int r;
 	struct brumate_error err;
 
@@ -362,18 +363,142 @@ static int alloc_as_is(struct transfer *t, struct transfer_client *c, struct bru
 	return transfer_client_alloc(c, t->total_bytes, true, &t->copy, err);
 }
 
-/* Out of the source into host memory. Each digest is compared if @verify, or if the GPU will not do it. */
-static int load(struct transfer *t, bool verify)
+/* Out of the source into host memory. Each digest is compared if so wanted, or if the GPU will not do it. */
+static int load(struct transfer *t)
 {
-	int r = with_session(t, verify ? alloc_zeros : alloc_as_is);
+	int r = with_session(t, t->verify ? alloc_zeros : alloc_as_is);
 
 	if (r < 0)
 		return r;
 	if (digest_table_new(&t->copy.digests, t->total_bytes) < 0)
 		t->copy.digests = NULL; /* then they are compared here */
-	r = t->source.load(t->source.arg, &t->copy, verify, is_cancelled, t, &t->err);
+	r = t->source.load(t->source.arg, &t->copy, t->verify, is_cancelled, t, &t->err);
+	t->loaded_ns = clock_now_ns();
 	t->unverified = r > 0;
 	return r < 0 ? r : 0;
+}
+
+/* ---- from the source to the GPU, through the broker's ring ---- */
+
+struct stream {
+	struct transfer *t;
+	struct transfer_client *client;
+	struct feed *feed;
+	pthread_t thread;
+	bool started;
+	int r; /* of the thread, and why */
+	struct brumate_error err;
+};
+
+static void *feed_thread(void *arg)
+{
+	struct stream *s = arg;
+	struct transfer *t = s->t;
+
+	s->r = t->source.feed(t->source.arg, s->feed, is_cancelled, t, &s->err);
+	if (s->r == 0)
+		s->r = feed_finish(s->feed);
+	t->loaded_ns = clock_now_ns();
+	if (s->r < 0)
+		transfer_client_abort(s->client);
+	return NULL;
+}
+
+static int begin_feeding(void *arg, int fd, size_t n_slots, struct brumate_error *err)
+{
+	struct stream *s = arg;
+	int r = feed_begin(s->feed, s->client, fd, n_slots, err);
+
+	if (r < 0)
+		return r;
+	s->t->moving_ns = clock_now_ns();
+	r = thread_start(&s->thread, feed_thread, s);
+	s->started = r == 0;
+	return r < 0 ? brumate_fail(err, -r, "thread: %m") : 0;
+}
+
+static void note_freed(void *arg, uint32_t slots)
+{
+	const struct stream *s = arg;
+
+	feed_freed(s->feed, slots);
+}
+
+static int plan_feed(struct transfer *t, struct feed *feed, struct digest_table *digests,
+		     struct brumate_error *err)
+{
+	int r = t->source.plan(t->source.arg, feed, digests, t->verify, err);
+
+	if (r < 0)
+		return r;
+	t->unverified = r > 0;
+	r = feed_plan(feed);
+	return r < 0 ? brumate_fail(err, r == -ENODATA ? EOPNOTSUPP : -r, "device memory: %m") : 0;
+}
+
+/* The session's end is told if it came by itself, else what made the feeding end. */
+static int end_stream(struct stream *s, int r, struct brumate_error *err)
+{
+	feed_stop(s->feed);
+	if (s->started)
+		pthread_join(s->thread, NULL);
+	if (s->r == -ECANCELED && is_cancelled(s->t))
+		return brumate_fail(err, ECANCELED, "copy: cancelled");
+	if (s->r == 0 || s->r == -ECANCELED)
+		return r;
+	s->t->unverified = false;
+	*err = s->err;
+	return s->r;
+}
+
+static int stream(struct transfer *t, struct transfer_client *c, struct brumate_error *err)
+{
+	auto_(digest_table_free) struct digest_table *digests = NULL;
+	auto_(feed_free) struct feed *feed = NULL;
+	const struct transfer_request request = {
+		.pieces = t->pieces,
+		.n = t->n,
+		.digests = true,
+		.progress = check_going_on,
+		.filled = note_filled,
+		.arg = t,
+	};
+
+	if (feed_new(&feed, t->pieces, t->n) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	if (digest_table_new(&digests, t->total_bytes) < 0)
+		digests = NULL; /* then they are compared here */
+	int r = plan_feed(t, feed, digests, err);
+	if (r < 0)
+		return r;
+	struct stream s = { .t = t, .client = c, .feed = feed };
+	const struct transfer_stream how = {
+		.digests = digests,
+		.begin = begin_feeding,
+		.freed = note_freed,
+		.arg = &s,
+	};
+	r = transfer_client_stream(c, &request, &how, t->fds, &t->compared, err);
+	return end_stream(&s, r, err);
+}
+
+/* ---- in the thread, again ---- */
+
+/* As it comes, where that can be done; else all of it into host memory before the first of it moves on. */
+static int bring(struct transfer *t, bool verify)
+{
+	t->verify = verify;
+	int r = t->source.plan ? with_session(t, stream) : -EOPNOTSUPP;
+	if (r != -EOPNOTSUPP)
+		return r;
+	if (t->source.plan)
+		log_info("device memory is loaded into host memory first: job=%s reason=\"%s\"",
+			 t->d->owner.id, t->err.text);
+	t->err = BRUMATE_ERROR_NONE;
+	if (t->early)
+		void_early(t);
+	r = load(t);
+	return r < 0 ? r : with_session(t, move);
 }
 
 /* What the GPU did not find right, or could not compare, is read again, each digest compared: that tells what
@@ -387,16 +512,13 @@ static int load_again(struct transfer *t)
 	for (size_t i = 0; i < t->n; i++)
 		cleanup_close(&t->fds[i]);
 	host_copy_fini(&t->copy);
-	int r = load(t, true);
-	return r < 0 ? r : with_session(t, move);
+	return bring(t, true);
 }
 
 static int run_transfer(struct transfer *t)
 {
-	int r = t->way == WAY_LOAD ? load(t, false) : 0;
+	int r = t->way == WAY_LOAD ? bring(t, false) : with_session(t, move);
 
-	if (r == 0)
-		r = with_session(t, move);
 	if (t->unverified && (r == 0 ? !t->compared : r == -EBADMSG) && !t->stop)
 		r = load_again(t);
 	if (r == 0)
@@ -471,7 +593,7 @@ static int start_thread(struct datapath *d, struct transfer *t, struct brumate_e
 static void record_sums(struct datapath *d, const struct transfer *t)
 {
 	double seconds = (double)(t->end_ns - t->moving_ns) / (double)NS_PER_S;
-	double load_seconds = (double)(t->moving_ns - t->start_ns) / (double)NS_PER_S;
+	double load_seconds = (double)(t->loaded_ns - t->start_ns) / (double)NS_PER_S;
 
 	if (t->way == WAY_LOAD)
 		progress_phase_at(d->progress, "load", t->start_ns, load_seconds);

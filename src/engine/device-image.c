@@ -18,6 +18,8 @@
 #include "chunks/chunks.h"
 #include "wire/transfer.h"
 
+enum { REPEATED_SHARE = 16 }; /* of chunks, at most */
+
 /* ---- out ---- */
 
 static int zeros_read(void *arg, uint64_t offset, void *buf, size_t len_bytes)
@@ -209,12 +211,14 @@ int device_image_open(struct device_image_reader *ret, const struct store_image 
 	if (r == 0)
 		r = find_places(places, v, m, err);
 	if (r == 0)
-		*ret = (struct device_image_reader){ image, take_ptr(&places) };
+		*ret = (struct device_image_reader){ .image = image, .places = take_ptr(&places) };
 	return r;
 }
 
 void device_image_reader_fini(struct device_image_reader *r)
 {
+	chunks_reader_free(r->chunks);
+	free(r->parts);
 	free(r->places);
 	*r = (struct device_image_reader){ 0 };
 }
@@ -505,6 +509,140 @@ int device_image_load(void *reader, const struct host_copy *copy, bool verify,
 	if (copy->digests)
 		digest_table_set_whole(copy->digests, l.known);
 	return unverified;
+}
+
+/* ---- in: out of the store to the GPU, chunk by chunk ---- */
+
+/* The digests of region @i, which is at @at of the host copy. 0: they are not known. */
+static int know_digests(const struct device_image_reader *d, struct digest_table *digests, size_t i)
+{
+	uint64_t at = d->places[i], len = d->image->manifest.memory.regions[i].len_bytes;
+
+	return digests ? chunks_digests(d->chunks, i,
+					digest_table_digests(digests) + at / CHUNK_BYTES_MAX,
+					(size_t)(len / CHUNK_BYTES_MAX))
+		       : 0;
+}
+
+/* Where each chunk of region @i is from. */
+static int plan_region(struct device_image_reader *d, struct feed *feed, size_t i)
+{
+	uint64_t at = d->places[i], len = d->image->manifest.memory.regions[i].len_bytes;
+	size_t first = (size_t)(at / CHUNK_BYTES_MAX), n = (size_t)(len / CHUNK_BYTES_MAX);
+
+	if (at % CHUNK_BYTES_MAX || len % CHUNK_BYTES_MAX || first + n > feed_n_chunks(feed))
+		return -EOPNOTSUPP;
+	for (size_t k = 0; k < n; k++) {
+		d->parts[first + k] = (struct chunks_part){ (uint32_t)i, (uint32_t)k };
+		feed_chunk_is(feed, first + k,
+			      chunks_part_is_stored(d->chunks, i, k) ? FEED_READ : FEED_ZERO);
+	}
+	return 0;
+}
+
+/* What is zero by its digest the GPU makes, stored or not. */
+static int spare_zeros(struct feed *feed, struct digest_table *digests)
+{
+	const struct digest *all = digest_table_digests(digests);
+	struct digest zero;
+	int r = chunk_digest_zeros(&zero);
+
+	for (size_t k = 0; r == 0 && k < feed_n_chunks(feed); k++)
+		if (!memcmp(&all[k], &zero, sizeof(zero)))
+			feed_chunk_is(feed, k, FEED_SPARED);
+	return r;
+}
+
+static int plan_regions(struct device_image_reader *d, struct feed *feed,
+			struct digest_table *digests, bool *ret_known)
+{
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < d->image->manifest.memory.n_regions; i++) {
+		if (d->places[i] == UINT64_MAX)
+			continue;
+		r = plan_region(d, feed, i);
+		int known = r == 0 ? know_digests(d, digests, i) : 0;
+		*ret_known = *ret_known && known > 0;
+		r = known < 0 ? known : r;
+	}
+	return r == 0 && *ret_known ? spare_zeros(feed, digests) : r;
+}
+
+/* Chunks that are wanted in several places are read for each of them: too many are better read once. */
+static bool repeats_much(const struct device_image_reader *d, const struct feed *feed)
+{
+	size_t n = 0, repeated = chunks_repeated(d->chunks, d->parts, feed_n_chunks(feed), &n);
+
+	return repeated > n / REPEATED_SHARE;
+}
+
+int device_image_plan(void *reader, struct feed *feed, struct digest_table *digests, bool verify,
+		      struct brumate_error *err)
+{
+	struct device_image_reader *d = reader;
+	bool known = digests;
+	int r = d->chunks ? 0 : store_chunks_open(&d->chunks, d->image, err);
+
+	if (r < 0)
+		return r;
+	if (d->image->source)
+		return brumate_fail(err, EOPNOTSUPP, "its packs are not here");
+	free(d->parts);
+	d->parts = calloc(feed_n_chunks(feed) + 1, sizeof(*d->parts));
+	r = d->parts ? plan_regions(d, feed, digests, &known) : -ENOMEM;
+	if (r < 0)
+		return brumate_fail(err, -r, "device memory: %m");
+	if (repeats_much(d, feed))
+		return brumate_fail(err, EOPNOTSUPP, "much of it is there several times");
+	if (digests)
+		digest_table_set_whole(digests, known);
+	d->unverified = known && !verify;
+	return d->unverified;
+}
+
+static int admit_item(void *arg, size_t item, bool block)
+{
+	return feed_admit(arg, item, block);
+}
+
+static void *item_room(void *arg, size_t item)
+{
+	return feed_room(arg, item);
+}
+
+static int item_filled(void *arg, size_t item)
+{
+	return feed_filled(arg, item);
+}
+
+static void stop_items(void *arg)
+{
+	feed_stop(arg);
+}
+
+int device_image_feed(void *reader, struct feed *feed, bool (*is_cancelled)(void *arg), void *arg,
+		      struct brumate_error *err)
+{
+	const struct device_image_reader *d = reader;
+	const size_t n = feed_n(feed);
+	auto_free struct chunks_part *parts = calloc(n + 1, sizeof(*parts));
+	const struct chunks_stream s = {
+		.parts = parts,
+		.n = n,
+		.unverified = d->unverified,
+		.admit = admit_item,
+		.room = item_room,
+		.filled = item_filled,
+		.stop = stop_items,
+		.arg = feed,
+	};
+
+	if (!parts)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < n; i++)
+		parts[i] = d->parts[feed_chunk(feed, i)];
+	return chunks_load_stream(d->chunks, &s, is_cancelled, arg, err);
 }
 
 /* ---- the restored processes ---- */

@@ -28,6 +28,11 @@ struct device_image_reader {
 	const struct store_image *image; /* borrowed */
 	uint64_t *
 		places; /* where each region of it is in the host copy; UINT64_MAX: no device memory */
+
+	/* of device_image_plan() */
+	struct chunks_reader *chunks;
+	struct chunks_part *parts; /* what each chunk of the host copy is */
+	bool unverified;
 };
 /** Accepts zeros. */
 void device_image_reader_fini(struct device_image_reader *r);
@@ -36,6 +41,12 @@ void device_image_reader_fini(struct device_image_reader *r);
  * namespace numbers them. None where the image has no device memory. -EBADMSG. */
 int device_image_open(struct device_image_reader *ret, const struct store_image *image,
 		      struct vault *v, struct brumate_error *err);
+
+/** A datapath_plan_fn and a datapath_feed_fn for a struct device_image_reader. */
+int device_image_plan(void *reader, struct feed *feed, struct digest_table *digests, bool verify,
+		      struct brumate_error *err);
+int device_image_feed(void *reader, struct feed *feed, bool (*is_cancelled)(void *arg), void *arg,
+		      struct brumate_error *err);
 
 /** A datapath_load_fn for a struct device_image_reader. */
 int device_image_load(void *reader, const struct host_copy *copy, bool verify,

@@ -547,6 +547,80 @@ def restored_pieces_are_mapped_before_all_are_filled(bed):
         expect_nothing_held(bed, job)
 
 
+# Device memory of a restore goes to the GPU as it is read.
+
+LOADED_FIRST = "loaded into host memory first"
+
+
+def small_ring(bed):
+    """Four slots, so that nobody reads far ahead of the GPU."""
+    with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+        file.write("[Broker]\nPool=32M\n")
+
+
+@case
+def a_restore_copies_what_it_has_read(bed):
+    small_ring(bed)
+    job, log = in_large_pieces(bed)
+    saved = bed.operation("checkpoint", job)
+    bed.fault("data.filled", "delay:0", "data.feed", "delay:0")
+    bed.operation("restore", saved["checkpoint"])
+    expect(bed.has_fired(), "all was read before the first of it was copied")
+    log.goes_on()
+    expect(LOADED_FIRST not in shim_log(bed, job), shim_log(bed, job))
+    bed.operation("checkpoint", job)
+    bed.fault("data.ring", "error:12")
+    bed.operation("restore", job)
+    expect(bed.has_fired() and LOADED_FIRST in shim_log(bed, job), "there was a ring")
+    log.goes_on()
+    expect_nothing_held(bed, job)
+
+
+@case
+def a_restore_is_cut_off_while_it_copies(bed):
+    """In the middle of it: whatever ends is begun anew, or the checkpoint is there for another restore."""
+    small_ring(bed)
+    job, log = bed.counter(mib=96)
+    middle = ("data.feed", "delay:0") * 8
+    for point, action, code in (("data.filled", "kill", 0), ("data.copy", "kill", 0), ("data.feed", "kill:broker", 0),
+                                ("data.feed", "error:5", 0), ("data.copy", "error:5", 1), ("data.filled", "error:5", 1),
+                                ("store.io-read", "error:5", 9), ("data.feed", "kill", None)):
+        what = f"{point} {action}"
+        saved = bed.operation("checkpoint", job)
+        bed.fault(*middle, point, action)
+        result = bed.cli("restore", saved["checkpoint"])
+        expect(bed.has_fired(), f"{what}: not passed")
+        if code is None:
+            expect(result.code, f"{what}: {result.why()}")
+        else:
+            expect(result.code == code, f"{what}: {result.why()}")
+        if code == 9:
+            expect(re.search(r"memory/\S+: chunk \d+ \(bytes \d+-\d+\): Input/output error", result.err), result.why())
+        if result.code:
+            bed.wait_state(job, ("checkpointed",))
+            wait_until(lambda: bed.vram() == [0, 0], f"{what}: device memory in use: {bed.vram()}", 10)
+            log = type(log)(log.path)
+            bed.ok("restore", job)
+        log.goes_on()
+        expect_nothing_held(bed, job)
+        bed.ok("rm", saved["checkpoint"])
+
+
+@case
+def a_restore_is_cancelled_while_it_copies(bed):
+    small_ring(bed)
+    job, log = bed.counter(mib=96)
+    saved = bed.operation("checkpoint", job)
+    for point in ("data.feed", "data.filled"):
+        with bed.held_at(point, "restore", saved["checkpoint"]) as command:
+            command.signal(signal.SIGINT)
+        code, out, err = command.end(20)
+        expect(code == 1 and not out and "cancelled" in err, f"{point}: exit {code}: {err!r}")
+        bed.wait_state(job, ("checkpointed",))
+        wait_until(lambda: bed.vram() == [0, 0], f"{point}: device memory in use: {bed.vram()}", 10)
+    bed.expect_restorable(saved["checkpoint"], log)
+
+
 AGENT = ("hello", "gate", "list", "export", "unmap", "map", "own", "open", "detach")
 
 

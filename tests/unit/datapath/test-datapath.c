@@ -217,7 +217,7 @@ static void there_and_back(void)
 /* The pieces are known, and nothing of them is there but what a checkpoint has. */
 static void from_a_checkpoint(void)
 {
-	const struct datapath_source source = { load, NULL };
+	const struct datapath_source source = { .load = load };
 	struct brumate_error err;
 
 	begin();
