@@ -477,6 +477,19 @@ int agent_open_gate(struct agent *a, struct brumate_error *err)
 	return call_agent(a, (struct agent_request){ .op = AGENT_OPEN }, NULL, err);
 }
 
+int agent_tell_snapshot(struct agent *a, const struct agent_held *held, size_t n,
+			struct brumate_error *err)
+{
+	struct agent_request request = { .op = AGENT_SNAPSHOT };
+
+	for (size_t i = 0; i < n && i < AGENT_SNAPSHOT_GPUS_MAX; i++) {
+		memcpy(&request.ids[request.n], held[i].gpu, AGENT_UUID_BYTES);
+		request.n += AGENT_SNAPSHOT_ITEM;
+		request.ids[request.n - 1] = held[i].bytes;
+	}
+	return call_agent(a, request, NULL, err);
+}
+
 /* ---- sockets that are left behind ---- */
 
 static bool is_number(const char *name)

@@ -26,6 +26,7 @@ struct datapath_agent {
 	struct agent_piece *pieces; /* as last listed; owned */
 	size_t n_pieces;
 	int *fds; /* of the pieces, while they are exported; owned, may be NULL */
+	bool is_deaf; /* did not answer when it was told of the snapshot: it is not told again */
 
 	/* as share_check() and share_bring() find it, owned */
 	uint64_t token;
@@ -123,6 +124,8 @@ struct datapath {
 	bool mapped_early;  /* pieces that agents have mapped are those of the vault */
 	bool aliases_hidden; /* no member has memory of another one mapped */
 	struct datapath_sums sums;
+	struct agent_held held[AGENT_SNAPSHOT_GPUS_MAX]; /* of the snapshot, as agents are told */
+	size_t n_held;
 };
 
 /** Hangs up at the agents and forgets everything but the vault. No transfer is under way: transfer_stop(). */

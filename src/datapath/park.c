@@ -19,7 +19,7 @@
 #include "datapath/share.h"
 #include "datapath/transfer.h"
 
-enum { EXPORT_TRIES = 3 };
+enum { EXPORT_TRIES = 3, TELL_EVERY_MS = 10000 };
 
 /* ---- finding ---- */
 
@@ -696,18 +696,16 @@ static bool is_spare(void *arg, const struct vault_piece *p)
 	return (size_t)(p - s->d->vault->pieces) < s->n_copied && !is_imported(s->d, p);
 }
 
-/* Of a snapshot, which is being copied, once more of it is. Returns false where there is nothing more to wait
- * for. */
-static bool drop_spare(struct spare *s)
+/* Of a snapshot, which is being copied, once more of it is, or after a while. */
+static void drop_spare(struct spare *s)
 {
 	struct datapath *d = s->d;
-	size_t before = s->n_copied;
 
-	if (before < d->vault->n_pieces)
-		s->n_copied =
-			transfer_is_on(d) ? transfer_wait_copied(d, before) : d->vault->n_pieces;
+	if (s->n_copied < d->vault->n_pieces)
+		s->n_copied = transfer_is_on(d)
+				      ? transfer_wait_copied(d, s->n_copied, TELL_EVERY_MS)
+				      : d->vault->n_pieces;
 	vault_drop_pieces(d->vault, is_spare, s);
-	return s->n_copied > before;
 }
 
 static size_t count_imported(const struct datapath *d)
@@ -729,11 +727,13 @@ static int own_pieces(struct datapath *d, struct brumate_error *err)
 
 	for (;;) {
 		int r = agents_ask(d, own_agent, err);
+		bool all_copied = spare.n_copied == d->vault->n_pieces;
 		size_t n = count_imported(d);
 
 		if (r < 0 || !n)
 			return r;
-		if (!drop_spare(&spare) && n >= before)
+		drop_spare(&spare);
+		if (all_copied && n >= before)
 			return 0;
 		before = n;
 	}
@@ -764,13 +764,84 @@ int park_map(struct datapath *d, struct brumate_error *err)
 	return r;
 }
 
+/* ---- snapshot ---- */
+
+static struct agent_held *find_held(struct datapath *d, const uint8_t *gpu)
+{
+	for (size_t i = 0; i < d->n_held; i++)
+		if (!memcmp(d->held[i].gpu, gpu, AGENT_UUID_BYTES))
+			return &d->held[i];
+	if (d->n_held == AGENT_SNAPSHOT_GPUS_MAX)
+		return NULL;
+	memcpy(d->held[d->n_held].gpu, gpu, AGENT_UUID_BYTES);
+	d->held[d->n_held].bytes = 0;
+	return &d->held[d->n_held++];
+}
+
+/* What the vault has beside the program, on which GPU. */
+static void sum_held(struct datapath *d)
+{
+	const struct vault *v = d->vault;
+	uint8_t gpu[AGENT_UUID_BYTES];
+
+	d->n_held = 0;
+	for (size_t i = 0; i < v->n_pieces; i++) {
+		const struct vault_piece *p = &v->pieces[i];
+
+		if (p->fd < 0 || is_imported(d, p) || dev_uuid_parse(gpu, p->gpu) < 0)
+			continue;
+		struct agent_held *held = find_held(d, gpu);
+		if (held)
+			held->bytes += p->len_bytes;
+	}
+}
+
+/* One that is stopped would not answer, and waits for nothing. */
+static bool is_stopped(struct proc_id id)
+{
+	struct proc_info info;
+
+	return proc_read(&info, id.pid, NULL) < 0 || info.state == 'T' || info.state == 't';
+}
+
+static int tell_agent(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
+{
+	if (a->is_deaf || is_stopped(a->agent.id))
+		return 0;
+	int r = agents_reach(d, a, err);
+	if (r == 0)
+		r = agent_tell_snapshot(&a->agent, d->held, d->n_held, err);
+	a->is_deaf = r < 0;
+	return r;
+}
+
+/* Who does not answer looks for itself whether there is memory. */
+static void tell_agents(struct datapath *d)
+{
+	sum_held(d);
+	agents_ask(d, tell_agent, NULL);
+	park_detach(d);
+}
+
+/* Agents that a predecessor told that something is held. */
+static bool any_told(const struct datapath *d)
+{
+	for (size_t i = 0; i < d->n_agents; i++)
+		if (d->agents[i].agent.sharing & AGENT_HAS_SNAPSHOT)
+			return true;
+	return false;
+}
+
 static int open_agent(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
 {
 	int r = agents_reach(d, a, err);
 
-	if (r == 0 && a->agent.gate != AGENT_GATE_OPEN)
-		r = agent_open_gate(&a->agent, err);
-	return r;
+	if (r < 0 || a->agent.gate == AGENT_GATE_OPEN)
+		return r;
+	/* First: the program may ask for memory at once. */
+	if (d->n_held)
+		agent_tell_snapshot(&a->agent, d->held, d->n_held, NULL);
+	return agent_open_gate(&a->agent, err);
 }
 
 /* Writes the table of the baseline, so that the next shim finds it. */
@@ -831,15 +902,22 @@ static void release_vault(struct datapath *d)
 
 int park_open(struct datapath *d, struct brumate_error *err)
 {
-	int r = agents_ask(d, open_agent, err);
+	const bool drains = transfer_is_on(d);
 
+	d->n_held = 0;
+	if (drains)
+		sum_held(d);
+	int r = agents_ask(d, open_agent, err);
 	if (r < 0)
 		return r;
 	d->progress->released_ns = clock_now_ns();
 	park_detach(d);
 	park_let_in(d);
-	if (!transfer_is_on(d)) /* else it is the snapshot */
-		release_vault(d);
+	if (drains) /* what the vault holds is the snapshot */
+		return 0;
+	release_vault(d);
+	if (any_told(d))
+		tell_agents(d);
 	return 0;
 }
 
@@ -862,8 +940,10 @@ int park_drain(struct datapath *d, struct brumate_error *err)
 		return 1;
 	transfer_measure(d);
 	transfer_drain(d);
-	while (drop_spare(&spare))
-		;
+	while (spare.n_copied < d->vault->n_pieces) {
+		drop_spare(&spare);
+		tell_agents(d);
+	}
 	int r = transfer_wait(d, err);
 	if (r < 0)
 		return r;

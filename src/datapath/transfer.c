@@ -224,13 +224,15 @@ static void note_copied(struct transfer *t, uint64_t end_bytes)
 	pthread_mutex_unlock(&t->lock);
 }
 
-size_t transfer_wait_copied(struct datapath *d, size_t n)
+size_t transfer_wait_copied(struct datapath *d, size_t n, uint32_t timeout_ms)
 {
+	struct timespec until = deadline_timespec(deadline_in_ms(timeout_ms));
 	struct transfer *t = d->transfer;
+	int r = 0;
 
 	pthread_mutex_lock(&t->lock);
-	while (!t->ended && t->n_copied <= n)
-		pthread_cond_wait(&t->changed, &t->lock);
+	while (r == 0 && !t->ended && t->n_copied <= n)
+		r = pthread_cond_timedwait(&t->changed, &t->lock, &until);
 	t->let_go = t->let_go || t->n_copied;
 	size_t copied = t->ended ? t->n : t->n_copied;
 	pthread_mutex_unlock(&t->lock);

@@ -60,8 +60,9 @@ void transfer_end_early(struct datapath *d);
 
 /* ---- snapshot: the program runs on before its memory is copied ---- */
 
-/** Waits until more than the first @n pieces are copied. Returns how many are, which the vault may let go of:
- * a transfer that fails after that is not begun anew. All pieces: it has ended, whatever became of it. */
-size_t transfer_wait_copied(struct datapath *d, size_t n);
+/** Waits until more than the first @n pieces are copied, or the time is up. Returns how many are, which the vault
+ * may let go of: a transfer that fails after that is not begun anew. All pieces: it has ended, whatever became of
+ * it. */
+size_t transfer_wait_copied(struct datapath *d, size_t n, uint32_t timeout_ms);
 /** From now on what is whole goes on to the sink beside the rest of the copy. */
 void transfer_drain(struct datapath *d);

@@ -50,6 +50,10 @@ enum { AGENT_VERSION = 1, AGENT_PIECES_MAX = 64, AGENT_TEXT_BYTES = 160, AGENT_U
  *         tells. UNMAP takes it away, and MAP brings it back, with what EXPORT at its owner gives. token in the
  *         reply: of this process.
  *
+ * SNAPSHOT what is held of the job's memory beside it, on which GPU, until it is copied; ids: see
+ *         AGENT_SNAPSHOT_ITEM. None: nothing any more. Meanwhile an allocation that finds no room waits for the next
+ *         of these requests. Any time.
+ *
  * Any of them may be answered by -ESHUTDOWN: the program is in exit(), or its driver has shut down. The
  * gate is open, there is nothing to be mapped, and the process is to be let end.
  *
@@ -73,7 +77,11 @@ enum agent_op {
 	AGENT_LEND,
 	AGENT_TAKE_BACK,
 	AGENT_ALIASES,
+	AGENT_SNAPSHOT,
 };
+
+/* Of the ids of SNAPSHOT, for each GPU: its UUID, which takes two, and bytes. */
+enum { AGENT_SNAPSHOT_ITEM = 3, AGENT_SNAPSHOT_GPUS_MAX = AGENT_PIECES_MAX / AGENT_SNAPSHOT_ITEM };
 
 /*
  * Memory that the agents of a job share while their gates close: a kernel of one member may wait for work
@@ -101,6 +109,7 @@ enum {
 		1u << 3, /* its driver is being initialised, or the gate holds that back */
 	AGENT_HAS_ALIASES =
 		1u << 4, /* memory of other members is mapped here, or was and is away */
+	AGENT_HAS_SNAPSHOT = 1u << 5, /* SNAPSHOT said last that something is held */
 };
 
 enum agent_gate { AGENT_GATE_OPEN, AGENT_GATE_CLOSED, AGENT_GATE_UNMAPPED };

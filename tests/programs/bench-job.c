@@ -8,7 +8,8 @@
  * It prints "link d2h BYTES/S h2d BYTES/S" (with --link), "ready pid P", "gap FROM TO" (nanoseconds of
  * CLOCK_REALTIME) whenever two beats lie more than 20 ms apart, "changed BYTES" after SIGUSR2 and
  * "check OK" or "check BAD" after SIGUSR1; and "ERR room WANT FREE TOTAL" (bytes) where its memory does not fit.
- * With --flip all of it changes at each beat, and changes back.
+ * With --flip all of it changes at each beat, and changes back. With --grow it allocates so much more after
+ * SIGHUP: "asks free BYTES", as the driver tells, then "grown".
  */
 #include <getopt.h>
 #include <signal.h>
@@ -24,7 +25,7 @@
 enum { SIZES_MAX = 24, GAP_NS = 20000000, BEAT_NS = 1000000, LINK_ROUNDS = 3, BLOCKS = 1024 };
 
 struct job_options {
-	size_t mib, piece_kib_min, piece_kib_max;
+	size_t mib, grow_mib, piece_kib_min, piece_kib_max;
 	unsigned zero, change; /* percent */
 	uint64_t seed;
 	bool link, flip;
@@ -43,7 +44,7 @@ static uint64_t *sums;	       /* as read back, one for each buffer */
 static size_t n_buffers;
 static uint64_t random_words;
 static CUdeviceptr sums_on_gpu, beat_counter;
-static volatile sig_atomic_t want_check, want_change;
+static volatile sig_atomic_t want_check, want_change, want_grow;
 
 /* The wall clock: CRIU lets the monotonic one of a restored job go on from where it stood. */
 static uint64_t now_ns(void)
@@ -229,6 +230,8 @@ static void on_signal(int sig)
 {
 	if (sig == SIGUSR1)
 		want_check = 1;
+	else if (sig == SIGHUP)
+		want_grow = 1;
 	else
 		want_change = 1;
 }
@@ -241,6 +244,17 @@ static bool take(volatile sig_atomic_t *wanted)
 	if (was)
 		*wanted = 0;
 	return was;
+}
+
+static void grow(size_t bytes)
+{
+	size_t room, total;
+	CUdeviceptr more;
+
+	CHECKED(cuMemGetInfo_v2(&room, &total));
+	say("asks free %zu", room);
+	CHECKED(cuMemAlloc_v2(&more, bytes));
+	say("grown");
 }
 
 static void beat(const struct job_options *o)
@@ -258,7 +272,9 @@ static void beat(const struct job_options *o)
 			    (unsigned long long)at_ns);
 		if (o->flip)
 			flip();
-		if (want_check || want_change) {
+		if (want_check || want_change || want_grow) {
+			if (take(&want_grow))
+				grow(o->grow_mib << 20);
 			if (take(&want_change))
 				change(o->change);
 			if (take(&want_check))
@@ -273,7 +289,7 @@ static void beat(const struct job_options *o)
 static void usage(void)
 {
 	fprintf(stderr, "bench-job [--mib 1024] [--piece-kib 65536[-1048576]] [--zero PERCENT] "
-			"[--change PERCENT] [--gpu 0] [--seed 1] [--link] [--flip]\n");
+			"[--change PERCENT] [--gpu 0] [--seed 1] [--link] [--flip] [--grow MIB]\n");
 	exit(2);
 }
 
@@ -298,6 +314,7 @@ static struct job_options parse(int argc, char **argv)
 		{ "seed", required_argument, NULL, 's' },
 		{ "link", no_argument, NULL, 'l' },
 		{ "flip", no_argument, NULL, 'f' },
+		{ "grow", required_argument, NULL, 'w' },
 		{ NULL, 0, NULL, 0 },
 	};
 	struct job_options o = {
@@ -322,6 +339,8 @@ static struct job_options parse(int argc, char **argv)
 			o.link = true;
 		else if (c == 'f')
 			o.flip = true;
+		else if (c == 'w')
+			o.grow_mib = strtoull(optarg, NULL, 10);
 		else
 			usage();
 	}
@@ -337,6 +356,8 @@ int main(int argc, char **argv)
 
 	sigaction(SIGUSR1, &act, NULL);
 	sigaction(SIGUSR2, &act, NULL);
+	if (o.grow_mib) /* else it ends by that, as programs do */
+		sigaction(SIGHUP, &act, NULL);
 	gpu_open(&gpu, o.gpu);
 	expect_room(o.mib << 20);
 	if (o.link)

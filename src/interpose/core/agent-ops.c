@@ -16,6 +16,7 @@
 #include "interpose/core/drain.h"
 #include "interpose/core/gate.h"
 #include "interpose/core/memory.h"
+#include "interpose/core/snapshot.h"
 
 /* ---- operations ---- */
 
@@ -111,7 +112,8 @@ static void tell_sharing(struct agent_reply *reply)
 	reply->n = AGENT_SHARING_KNOWN | (by_driver || pieces ? AGENT_SHARES : 0) |
 		   (atomic_load(&memory.peers_by_driver) ? AGENT_HAS_PEERS : 0) |
 		   (agent_life() == AGENT_LIFE_STARTING ? AGENT_IS_STARTING : 0) |
-		   (aliases ? AGENT_HAS_ALIASES : 0);
+		   (aliases ? AGENT_HAS_ALIASES : 0) |
+		   (snapshot_is_held() ? AGENT_HAS_SNAPSHOT : 0);
 	if (pieces)
 		snprintf(reply->text, sizeof(reply->text), "device memory (%.120s)", how);
 	else if (by_driver)
@@ -163,6 +165,21 @@ static bool check_whole(int failed, struct agent_reply *reply)
 	return false;
 }
 
+static void note_held(const uint64_t *items, size_t n)
+{
+	memory_lock();
+	for (int i = 0; i < DEVICES_MAX; i++) {
+		struct device *device = &memory.devices[i];
+
+		device->held_bytes = 0;
+		for (size_t k = 0; device->known && k + AGENT_SNAPSHOT_ITEM <= n;
+		     k += AGENT_SNAPSHOT_ITEM)
+			if (!memcmp(device->uuid, items + k, AGENT_UUID_BYTES))
+				device->held_bytes += items[k + AGENT_SNAPSHOT_ITEM - 1];
+	}
+	memory_unlock();
+}
+
 static void run_gate(struct agent_job *job, struct agent_reply *reply)
 {
 	const struct agent_request *request = job->request;
@@ -184,6 +201,8 @@ static void run_gate(struct agent_job *job, struct agent_reply *reply)
 	if (r < 0 || reply->error)
 		return;
 	tell_sharing(reply);
+	note_held(NULL, 0); /* no operation begins before the last one has ended */
+	snapshot_forget();
 	lent_void();
 	addresses_drop_memory();
 }
@@ -478,6 +497,12 @@ static void run_open_gate(struct agent_job *job, struct agent_reply *reply)
 		open_gate();
 }
 
+static void run_snapshot(struct agent_job *job, struct agent_reply *reply)
+{
+	note_held(job->request->ids, job->request->n);
+	snapshot_note(job->request->n);
+}
+
 static void run_detach(struct agent_job *job, struct agent_reply *reply)
 {
 }
@@ -507,6 +532,7 @@ void agent_run(struct agent_job *job, struct agent_reply *reply)
 		[AGENT_LEND] = lend_pieces,
 		[AGENT_TAKE_BACK] = lend_take_back,
 		[AGENT_ALIASES] = run_aliases,
+		[AGENT_SNAPSHOT] = run_snapshot,
 	};
 	const struct agent_request *request = job->request;
 

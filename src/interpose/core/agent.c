@@ -27,6 +27,7 @@
 #include "interpose/core/agent.h"
 #include "interpose/core/gate.h"
 #include "interpose/core/memory.h"
+#include "interpose/core/snapshot.h"
 
 /* Out of the way of programs that count on low numbers or walk through them. */
 enum { LISTEN_FD_MIN = 500, STACK_BYTES = 1 << 20, JOB_DIGITS = 8 };
@@ -301,6 +302,7 @@ void agent_forget(void)
 	listen_fd = -1;
 	if (conn >= 0)
 		close(conn);
+	snapshot_forget();
 	atomic_store(&managed, false);
 	atomic_store(&life, AGENT_LIFE_READY);
 	atomic_store(&owner, 0);

@@ -259,7 +259,7 @@ uint64_t memory_free_bytes(int device)
 	uint64_t bytes;
 
 	memory_lock();
-	bytes = memory.devices[device].kept_bytes;
+	bytes = memory.devices[device].kept_bytes + memory.devices[device].held_bytes;
 	for (const struct context *context = memory.contexts; context; context = context->next)
 		if (context->device == device)
 			bytes += context->free_bytes;

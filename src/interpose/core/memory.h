@@ -33,6 +33,7 @@ struct device {
 	uint64_t total_bytes;
 	uint64_t piece_max_bytes; /* of memory that we make ourselves */
 	uint64_t kept_bytes;	  /* of freed memory that is kept for the next allocation */
+	uint64_t held_bytes;	  /* beside the program, and free soon (snapshot.h) */
 	uint8_t uuid[AGENT_UUID_BYTES];
 };
 
