@@ -5,11 +5,12 @@
  */
 #include "memory-job.h"
 
+#include <pthread.h>
 #include <time.h>
 
 #include "base/clock.h"
 
-enum { BLOCK = 8 << 20 };
+enum { BLOCK = 8 << 20, RING_CHUNKS = 128 };
 
 static uint64_t total_bytes;
 
@@ -132,6 +133,112 @@ static int count(void *arg, uint64_t offset, const void *data, size_t len)
 	return 0;
 }
 
+/* What a restore does where the GPU compares the digests: through slots that are there already, in the order of the
+ * region. Whoever empties a slot takes no time. */
+struct ring {
+	char *slots;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool filled[RING_CHUNKS]; /* of the chunks from @first on */
+	size_t first;
+	bool stopped;
+};
+
+static int admit(void *arg, size_t item, bool block)
+{
+	struct ring *r = arg;
+
+	pthread_mutex_lock(&r->lock);
+	while (block && !r->stopped && item >= r->first + RING_CHUNKS)
+		pthread_cond_wait(&r->changed, &r->lock);
+	int result = r->stopped ? -ECANCELED : item < r->first + RING_CHUNKS;
+	pthread_mutex_unlock(&r->lock);
+	return result;
+}
+
+static void *room(void *arg, size_t item)
+{
+	return ((struct ring *)arg)->slots + item % RING_CHUNKS * CHUNK_BYTES;
+}
+
+static int filled(void *arg, size_t item)
+{
+	struct ring *r = arg;
+
+	pthread_mutex_lock(&r->lock);
+	r->filled[item % RING_CHUNKS] = true;
+	for (; r->filled[r->first % RING_CHUNKS]; r->first++)
+		r->filled[r->first % RING_CHUNKS] = false;
+	pthread_cond_broadcast(&r->changed);
+	pthread_mutex_unlock(&r->lock);
+	return 0;
+}
+
+static void stop(void *arg)
+{
+	struct ring *r = arg;
+
+	pthread_mutex_lock(&r->lock);
+	r->stopped = true;
+	pthread_cond_broadcast(&r->changed);
+	pthread_mutex_unlock(&r->lock);
+}
+
+/* What a restore does where there are no slots: into memory that is not there yet. */
+static void load_fresh(const char *id, const char *what)
+{
+	auto_(store_image_fini) struct store_image i = STORE_IMAGE_EMPTY;
+	auto_(chunks_reader_free) struct chunks_reader *reader = NULL;
+	auto_close int fd = memfd_create("fresh", MFD_CLOEXEC);
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	struct target t = { .len = total_bytes };
+	char label[128];
+
+	cool_image(id);
+	struct watch w = begin();
+	CHECK(fd >= 0 && ftruncate(fd, (off_t)total_bytes) == 0);
+	t.bytes = mmap(NULL, total_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(t.bytes != MAP_FAILED);
+	CHECK(store_open(&i, dir, id, &err) == 0 && store_chunks_open(&reader, &i, &err) == 0);
+	const struct chunks_place place = { 0, put_loaded, &t, room_of, true };
+	CHECK(chunks_load_all(reader, &place, 1, 0, NULL, NULL, &err) == 0);
+	snprintf(label, sizeof(label), "%s: to fresh memory", what);
+	say(label, t.got, w);
+	munmap(t.bytes, total_bytes);
+}
+
+static void stream_image(const char *id, const char *what)
+{
+	auto_(store_image_fini) struct store_image i = STORE_IMAGE_EMPTY;
+	auto_(chunks_reader_free) struct chunks_reader *reader = NULL;
+	const size_t n = (size_t)(total_bytes / CHUNK_BYTES), bytes = RING_CHUNKS * CHUNK_BYTES;
+	auto_free struct chunks_part *parts = calloc(n, sizeof(*parts));
+	struct ring r = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	char label[128];
+
+	r.slots = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+		       MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	CHECK(parts && r.slots != MAP_FAILED);
+	for (size_t k = 0; k < n; k++)
+		parts[k].part = (uint32_t)k;
+	const struct chunks_stream s = { .parts = parts,
+					 .n = n,
+					 .unverified = true,
+					 .admit = admit,
+					 .room = room,
+					 .filled = filled,
+					 .stop = stop,
+					 .arg = &r };
+	cool_image(id);
+	struct watch w = begin();
+	CHECK(store_open(&i, dir, id, &err) == 0 && store_chunks_open(&reader, &i, &err) == 0);
+	CHECK(chunks_load_stream(reader, &s, NULL, NULL, &err) == 0 && r.first == n);
+	snprintf(label, sizeof(label), "%s: through slots", what);
+	say(label, total_bytes, w);
+	munmap(r.slots, bytes);
+}
+
 static void read_image(const char *id, const char *what)
 {
 	auto_(store_image_fini) struct store_image i = STORE_IMAGE_EMPTY;
@@ -158,6 +265,8 @@ static void bench_images(struct memory_job *random, struct memory_job *text)
 {
 	write_image(random, "raw", CHUNKS_COMPRESS_NONE, true, "random, none: write");
 	read_image("raw", "random, none");
+	load_fresh("raw", "random, none");
+	stream_image("raw", "random, none");
 	write_image(random, "auto", CHUNKS_COMPRESS_AUTO, true, "random, auto: write");
 	write_image(random, "same", CHUNKS_COMPRESS_AUTO, false, "the same again, shared: write");
 	for (uint64_t at = 0; at < total_bytes / 50; at += CHUNK_BYTES)
@@ -167,6 +276,7 @@ static void bench_images(struct memory_job *random, struct memory_job *text)
 	write_image(text, "text-auto", CHUNKS_COMPRESS_AUTO, true, "text, auto: write");
 	write_image(text, "text-lz4", CHUNKS_COMPRESS_LZ4, true, "text, lz4: write");
 	read_image("text-lz4", "text, lz4");
+	stream_image("text-lz4", "text, lz4");
 	write_image(text, "text-zstd", CHUNKS_COMPRESS_ZSTD, true, "text, zstd: write");
 	read_image("text-zstd", "text, zstd");
 }
