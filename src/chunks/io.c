@@ -552,7 +552,7 @@ ssize_t io_read_wait(struct io_buffer *b, const void **ret_data)
 	return (ssize_t)(got < q->want_bytes ? got : q->want_bytes);
 }
 
-static bool is_in_memory(int fd)
+bool io_is_in_memory(int fd)
 {
 	struct statfs fs;
 
@@ -587,7 +587,7 @@ int io_file_new(struct io_file **ret, struct io *io, int fd)
 	}
 	f->io = io;
 	f->fd = fd;
-	f->in_memory = is_in_memory(fd);
+	f->in_memory = io_is_in_memory(fd);
 	f->direct = !f->in_memory && make_direct(fd);
 	pthread_mutex_init(&f->growing, NULL);
 	*ret = f;

@@ -15,6 +15,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -40,6 +41,9 @@ struct io_options {
 
 struct io;
 struct io_file;
+
+/** Whether @fd is on a file system in memory. There all is a copy, and nothing waits for a disk. */
+bool io_is_in_memory(int fd);
 
 /** A buffer of the pool, aligned to IO_ALIGN_BYTES. Room for the buffer_bytes asked for. */
 struct io_buffer {

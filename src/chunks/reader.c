@@ -280,8 +280,11 @@ static int read_for_worker(void *arg, const struct worker *me, struct brumate_er
 /* Buffers are memory that is made, pinned and given back: who loads region after region has them once. */
 static int get_io(struct reading *g, unsigned buffers, struct brumate_error *err)
 {
-	const struct io_options options = { .buffers = buffers };
 	struct chunks_reader *m = g->m;
+	/* A ring has all buffers be there and pinned, of which in memory it has no use. */
+	const struct io_options options = { .buffers = buffers,
+					    .engine = io_is_in_memory(m->dir_fd) ? IO_ENGINE_POSIX
+										 : IO_ENGINE_AUTO };
 
 	pthread_mutex_lock(&m->lock);
 	auto_(io_free) struct io *spare = take_ptr(&m->spare);
