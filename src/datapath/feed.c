@@ -13,6 +13,8 @@
 #include "base/huge-pages.h"
 #include "wire/transfer.h"
 
+enum { WAKE_SHARE = 4 };
+
 /* Chunks side by side that fill a slot. Windows get their slots in their order; those of a lane are sent in it. */
 struct window {
 	size_t chunk, n;   /* of the host copy */
@@ -52,6 +54,7 @@ struct feed {
 	pthread_mutex_t lock; /* of the rest */
 	pthread_cond_t changed;
 	uint32_t free_slots;
+	size_t n_slots;
 	size_t n_placed; /* windows that have a slot, or had one */
 	bool stopped;
 };
@@ -262,16 +265,20 @@ int feed_begin(struct feed *f, struct transfer_client *c, int fd, size_t n_slots
 	f->ring = ring;
 	f->ring_bytes = bytes;
 	f->client = c;
+	f->n_slots = n_slots;
 	f->free_slots = n_slots < 32 ? (1u << n_slots) - 1 : UINT32_MAX;
 	pthread_mutex_unlock(&f->lock);
 	return 0;
 }
 
+/* Who reads faster than the GPU takes it waits here. All are woken for several slots at once, not for each: there is
+ * enough under way meanwhile, and what is under way comes to its end without them. */
 void feed_freed(struct feed *f, uint32_t slots)
 {
 	pthread_mutex_lock(&f->lock);
 	f->free_slots |= slots;
-	pthread_cond_broadcast(&f->changed);
+	if ((size_t)__builtin_popcount(f->free_slots) >= f->n_slots / WAKE_SHARE)
+		pthread_cond_broadcast(&f->changed);
 	pthread_mutex_unlock(&f->lock);
 }
 
