@@ -308,7 +308,12 @@ static void check_criu(struct doctor *d)
 	finding(d, FINDING_OK, "criu", "", "CRIU %d.%d.%d, %s (%s)", program.version / 10000,
 		program.version / 100 % 100, program.version % 100, program.path, program.why);
 
-	if (criu_check(&program, &err) < 0)
+	int r = criu_check(&program, &err);
+	/* CRIU's own check asks for what only root may do, and says no for that, too. */
+	if (r == -EOPNOTSUPP && program.unprivileged)
+		finding(d, FINDING_NOTE, "criu-check", "run `brumate doctor` as root once",
+			"whether the kernel offers what CRIU needs: not checked (needs root)");
+	else if (r < 0)
 		finding_error(d, FINDING_FAIL, "criu-check", &err);
 	else
 		finding(d, FINDING_OK, "criu-check", "", "the kernel offers what CRIU needs");
