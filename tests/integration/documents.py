@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""What the documents show of a terminal is what a reader sees: the blocks ```console of a page are typed into one shell, and
+the output is compared, but for ids, times, sizes and speeds."""
+
+import os
+import re
+import select
+import subprocess
+import time
+
+from cases import SOURCE, Failed, case, expect, main, read_text
+
+# What differs from one time to the next, and what stands for it on both sides.
+DIFFERS = [
+    (r"GPU-[0-9a-f…-]+?([01]?)(?=\s|$)", r"GPU-\1"),
+    (r"/[^ ]*/checkpoints/", "STORE/"),
+    (r"\d{4}-\d\d-\d\dT[\d:.]+Z", "WHEN"),
+    (r"\b\d{8}-\d{6}\b", "WHEN"),
+    (r"\b(?=[0-9a-f]*\d|c0ffee|[a-f]{8}\b)[0-9a-f]{8}\b", "ID"),
+    (r"[\d.]+ [KMG]?i?B\b", "SIZE"),
+    (r"\b\d+ files", "N files"),
+    (r"[\d.]+ GB/s", "SPEED"),
+    (r"(<\d+|[\d.]+) m?s\b|\d+m\d+s", "TIME"),
+    (r"\bpid \d+", "pid N"),
+    (r"\bstep (?!1 )\d+", "step N"),
+    (r", copied behind it in TIME", ""),
+]
+END = "this command has ended with"
+
+
+def alike(text):
+    for pattern, word in DIFFERS:
+        text = re.sub(pattern, word, text)
+    return text.rstrip()
+
+
+def commands_of(page):
+    """[(command, what the page shows below it)] of a page's blocks."""
+    found = []
+    for block in re.findall(r"^```console\n(.*?)^```", read_text(os.path.join(SOURCE, page)), re.M | re.S):
+        expect(block.startswith("$ "), f"{page}: a block does not begin with a command: {block[:60]}")
+        for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
+            command, _, output = part.partition("\n")
+            found.append((command, output))
+    expect(found, f"{page} shows no command")
+    return found
+
+
+class Shell:
+    """A shell that stays, as a reader's does."""
+
+    def __init__(self, env, cwd):
+        self.process = subprocess.Popen(["bash", "--norc", "--noprofile"], env=env, cwd=cwd, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def type(self, command, seconds=120):
+        """What a command prints, to its end; its exit status must be 0."""
+        self.process.stdin.write(f"{{ {command}\n}} </dev/null\necho {END} $?\n".encode())
+        self.process.stdin.flush()
+        shown, deadline = "", time.monotonic() + seconds
+        while True:
+            found = re.search(rf"^{END} (\d+)\n", shown, re.M)
+            if found:
+                expect(found.group(1) == "0", f"{command}: exit {found.group(1)}: {shown}")
+                return shown[:found.start()]
+            expect(select.select([self.process.stdout], [], [], max(deadline - time.monotonic(), 0))[0],
+                   f"{command}: no end within {seconds} s: {shown}")
+            data = os.read(self.process.stdout.fileno(), 65536).decode()
+            expect(data, f"{command} ended the shell: {shown}")
+            shown += data
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait()
+
+
+def is_as_shown(bed, page):
+    """All of a page, from nothing; what it starts it also ends."""
+    env = {key: value for key, value in bed.command_env().items() if key not in ("BRUMATE_SIM_VRAM_MIB", "BRUMATE_GPU")}
+    programs = os.path.dirname(bed.brumate)
+    env["PATH"] = f"{programs}:{env['PATH']}"
+    shell = Shell(env, bed.dir)
+    try:
+        for command, shown in commands_of(page):
+            counter = re.sub(r"/usr/local/libexec/brumate/counter", bed.program("counter"), command)
+            output = shell.type(counter)
+            if alike(output) != alike(shown):
+                raise Failed(f"{page}: {command}\nshows:\n{shown}\nbut prints:\n{output}")
+    finally:
+        bed.jobs += [job["id"] for job in bed.list("ps", "jobs")]
+        shell.close()
+
+
+@case
+def readme_first_job(bed):
+    is_as_shown(bed, "README.md")
+
+
+@case
+def tutorial(bed):
+    is_as_shown(bed, os.path.join("docs", "tutorial.md"))
+
+
+main()
