@@ -324,6 +324,22 @@ static void log_notes(const struct op *op)
 		log_warn("%s", op->progress.notes[i]);
 }
 
+/* What is off the GPU already is another's to bring back, as of a container that brumate has suspended. */
+static int check_running(const struct op *op, struct brumate_error *err)
+{
+	for (size_t i = 0; i < op->gpus.n; i++) {
+		const struct gpu_process *p = &op->gpus.items[i];
+
+		if (p->dev.state == DEV_STATE_RUNNING)
+			continue;
+		brumate_fail(err, EBUSY, "process %d is suspended (%s)", p->id.pid,
+			     dev_state_name(p->dev.state));
+		brumate_hint(err, "`brumate resume --container` lets it go on");
+		return -EBUSY;
+	}
+	return 0;
+}
+
 int container_save(struct container *c, pid_t root, int images_dir_fd, struct brumate_error *err)
 {
 	struct op *op = &c->op;
@@ -333,6 +349,8 @@ int container_save(struct container *c, pid_t root, int images_dir_fd, struct br
 		r = op_find_gpus(op, err);
 	if (r == 0)
 		r = note_bystanders(c, err);
+	if (r == 0)
+		r = check_running(op, err);
 	if (r < 0 || !op->gpus.n) {
 		c->saved = false;
 		return r;

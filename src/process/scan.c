@@ -619,8 +619,8 @@ static void check_namespaces(struct scan *s)
 			if (same_ns(p->id.pid, home, names[k]))
 				continue;
 			add_finding(s, SCAN_REFUSE, SCAN_CRIU, p, "namespace",
-				    "containers are not supported yet: run brumate inside the "
-				    "container",
+				    "a container is saved by its engine, with brumate_plugin.so "
+				    "in its CRIU",
 				    "lives in another %s namespace", names[k]);
 			break;
 		}

@@ -39,6 +39,14 @@ def find_in(bed, *places):
         file.write(f"[Container]\nState={':'.join(places)}\n")
 
 
+def refuses_while_suspended(bed, container):
+    expect(container.checkpoint() != 0, "a suspended container was checkpointed")
+    expect("is suspended" in container.dump_log(), container.reason("dump.log"))
+    wait_until(lambda: not [p for p in bed.processes() if "brumate-container" in p[1]], "the helper's end", 60)
+    expect(on_gpu(bed) < 32 << 20, "a suspended container is on the GPU again")
+    bed.expect_state(container.id, "suspended")
+
+
 @case
 def suspend_and_resume(bed):
     """By brumate's own commands: the engine does not notice, and `ps` has the container as a job of its name."""
@@ -49,7 +57,8 @@ def suspend_and_resume(bed):
         for word in (container.id, container.id[:-2]):
             job = bed.operation("suspend", "--container", word)["job"]
             expect(on_gpu(bed) < 32 << 20, "the GPU holds memory of a suspended container")
-            expect(bed.job(container.id)["state"] == "suspended", f"{bed.job(container.id)}")
+            bed.expect_state(container.id, "suspended")
+            refuses_while_suspended(bed, container)
             bed.operation("resume", "--container", word)
             container.log().goes_on()
         bed.ok("release", job)
