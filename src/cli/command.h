@@ -192,6 +192,7 @@ int verb_import(const struct invocation *in, struct brumate_error *err);
 int verb_push(const struct invocation *in, struct brumate_error *err);
 int verb_pull(const struct invocation *in, struct brumate_error *err);
 int verb_bench(const struct invocation *in, struct brumate_error *err);
+int verb_cdi(const struct invocation *in, struct brumate_error *err);
 int verb_metrics(const struct invocation *in, struct brumate_error *err);
 int verb_doctor(const struct invocation *in, struct brumate_error *err);
 int verb_version(const struct invocation *in, struct brumate_error *err);

@@ -464,6 +464,8 @@ const struct command commands[] = {
 	  false, COMPLETES_NOTHING, NULL, bench_options, verb_bench },
 	{ "metrics", NULL, "", "show jobs, operations and checkpoints for Prometheus", 0, 0, false,
 	  COMPLETES_NOTHING, NULL, metrics_options, verb_metrics },
+	{ "cdi", NULL, "", "print the device by which containers get brumate's library", 0, 0,
+	  false, COMPLETES_NOTHING, NULL, no_options, verb_cdi },
 	{ "version", NULL, "", "show the version", 0, 0, false, COMPLETES_NOTHING, NULL,
 	  version_options, verb_version },
 	{ "completion", NULL, "bash|zsh|fish", "print the completion script of a shell", 1, 1,

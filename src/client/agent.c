@@ -9,12 +9,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/openat2.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -27,6 +29,8 @@
 
 enum {
 	GRACE_MS = 5000,
+	SUSPECTS_MOST = 4096, /* in one sweep */
+	MOUNTS_BYTES_MAX = 4 << 20,
 	PIECES_MOST = 1 << 17, /* of a process; a checkpoint has no room for more in all */
 };
 
@@ -231,20 +235,84 @@ static int check_peer(int fd, struct proc_id id, uid_t uid, struct brumate_error
 	return 0;
 }
 
+/* Whether @fd is of a tmpfs, as process @pid's own table of mounts says: a file system of another kind need not answer. */
+static bool is_tmpfs(int fd, int pid)
+{
+	auto_free char *info = NULL, *mounts = NULL;
+	char path[64];
+	int id, one;
+
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+	if (file_read(AT_FDCWD, path, PATH_MAX, &info, NULL) < 0)
+		return false;
+	char *line = strstr(info, "mnt_id:");
+	snprintf(path, sizeof(path), "/proc/%d/mountinfo", pid);
+	if (!line || sscanf(line, "mnt_id: %d", &id) != 1 ||
+	    file_read(AT_FDCWD, path, MOUNTS_BYTES_MAX, &mounts, NULL) < 0)
+		return false;
+	for (char *rest = mounts; (line = strsep(&rest, "\n"));)
+		if (sscanf(line, "%d", &one) == 1 && one == id)
+			return strstr(line, " - tmpfs ") != NULL;
+	return false;
+}
+
+static int open_in_container(int pid)
+{
+	const struct open_how how = { .flags = O_PATH | O_DIRECTORY | O_CLOEXEC,
+				      .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS };
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/root", pid);
+	auto_close int root = RESERVE_TRY(open(path, O_PATH | O_DIRECTORY | O_CLOEXEC));
+	if (root < 0)
+		return -errno;
+	auto_close int place = RESERVE_TRY(
+		(int)syscall(SYS_openat2, root, AGENT_CONTAINER_DIR, &how, sizeof(how)));
+	if (place < 0)
+		return errno == ELOOP || errno == ENOTDIR ? -ENOENT : -errno;
+	if (!is_tmpfs(place, pid))
+		return -ENOENT;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", place);
+	int fd = RESERVE_TRY(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+	return fd < 0 ? -errno : fd;
+}
+
+int agent_dir_open(const char *dir)
+{
+	int pid, end = 0;
+
+	if (sscanf(dir, "/proc/%d/root" AGENT_CONTAINER_DIR "%n", &pid, &end) == 1 && end &&
+	    !dir[end])
+		return open_in_container(pid);
+	int fd = RESERVE_TRY(open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+	return fd < 0 ? -errno : fd;
+}
+
+/* Not through a symbolic link; and by descriptors, as the path of a socket has little room. */
+static int connect_at(int fd, int dir_fd, const char *name)
+{
+	auto_close int at = RESERVE_TRY(openat(dir_fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	struct stat st;
+
+	if (at < 0 || fstat(at, &st) < 0)
+		return -errno;
+	if (!S_ISSOCK(st.st_mode))
+		return -ENOENT;
+	snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d", at);
+	return connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0 ? -errno : 0;
+}
+
 static int connect_socket(int fd, const char *dir, pid_t inner_pid)
 {
-	/* By the directory's fd: the path of a socket has little room. */
-	auto_close int dir_fd =
-		RESERVE_TRY(open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	auto_close int dir_fd = agent_dir_open(dir);
+	char name[16];
 
 	if (dir_fd < 0)
-		return -errno;
-	snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/%d", dir_fd,
-		 inner_pid);
-	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
-		return errno == ECONNREFUSED ? -ENOENT : -errno;
-	return 0;
+		return dir_fd;
+	snprintf(name, sizeof(name), "%d", inner_pid);
+	int r = connect_at(fd, dir_fd, name);
+	return r == -ECONNREFUSED ? -ENOENT : r;
 }
 
 static void note_sharing(struct agent *a, const struct agent_reply *reply)
@@ -499,10 +567,11 @@ static bool is_number(const char *name)
 
 bool agent_listens(const char *dir, pid_t inner_pid)
 {
-	char path[PATH_MAX];
+	auto_close int dir_fd = agent_dir_open(dir);
+	char name[16];
 
-	return snprintf(path, sizeof(path), "%s/%d", dir, inner_pid) < (int)sizeof(path) &&
-	       !faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW);
+	snprintf(name, sizeof(name), "%d", inner_pid);
+	return dir_fd >= 0 && !faccessat(dir_fd, name, F_OK, AT_SYMLINK_NOFOLLOW);
 }
 
 static bool has_number(const struct proc_tree *tree, const char *name)
@@ -517,14 +586,9 @@ static bool has_number(const struct proc_tree *tree, const char *name)
 static bool is_deserted(int dir_fd, const char *name, struct stat *ret)
 {
 	auto_close int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
 
-	if (fd < 0 || fstatat(dir_fd, name, ret, AT_SYMLINK_NOFOLLOW) < 0 ||
-	    !S_ISSOCK(ret->st_mode))
-		return false;
-	snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/%s", dir_fd, name);
-	return connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0 &&
-	       errno == ECONNREFUSED;
+	return fd >= 0 && fstatat(dir_fd, name, ret, AT_SYMLINK_NOFOLLOW) == 0 &&
+	       S_ISSOCK(ret->st_mode) && connect_at(fd, dir_fd, name) == -ECONNREFUSED;
 }
 
 /* A new process may have got the number since it was looked at: its socket, which is another file, goes
@@ -549,7 +613,7 @@ static char **list_suspects(DIR *d, const struct proc_tree *known, size_t *ret_n
 	struct dirent *entry;
 	size_t n = 0;
 
-	while ((entry = readdir(d))) {
+	while (n < SUSPECTS_MOST && (entry = readdir(d))) {
 		if (!is_number(entry->d_name) || has_number(known, entry->d_name))
 			continue;
 		char **more = array_room(names, n, sizeof(*names));
@@ -567,7 +631,7 @@ static char **list_suspects(DIR *d, const struct proc_tree *known, size_t *ret_n
 void agent_sweep(const char *dir, struct proc_id root, const struct proc_tree *known)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
-	auto_close int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	auto_close int dir_fd = agent_dir_open(dir);
 	int list_fd = dir_fd < 0 ? -1 : fcntl(dir_fd, F_DUPFD_CLOEXEC, 0);
 	auto_closedir DIR *d = list_fd < 0 ? NULL : fdopendir(list_fd);
 	struct stat was;

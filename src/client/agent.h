@@ -29,6 +29,13 @@ struct agent {
 enum { AGENT_HELLO_TIMEOUT_MS = 5000, AGENT_CALL_TIMEOUT_MS = 120000 };
 
 /**
+ * Opens a directory of agents, to read. One of a container ("/proc/PID/root" AGENT_CONTAINER_DIR, PID of its first process) is
+ * looked for within the container's root, by no symbolic link, and is a tmpfs: those who are in there may have made it whatever
+ * they like. Errors to act on: -ENOENT (there is none, or it is not such a one).
+ */
+int agent_dir_open(const char *dir);
+
+/**
  * Connects to the agent of process @id, whose sockets are in @dir and who belongs to user @uid, and says
  * HELLO. Errors to act on: -ENOENT (it has none), -ETIMEDOUT, -EPERM (somebody else answers there),
  * -EPROTONOSUPPORT (another version).

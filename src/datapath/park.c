@@ -320,10 +320,7 @@ static bool is_refused(const struct datapath *d, const struct datapath_agent *a)
 
 static int open_agent_dir(const struct datapath *d)
 {
-	int fd = d->agent_dir ? open(d->agent_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW)
-			      : -1;
-
-	return fd < 0 ? -errno : fd;
+	return d->agent_dir ? agent_dir_open(d->agent_dir) : -ENOMEM;
 }
 
 int park_hold(struct datapath *d, struct brumate_error *err)

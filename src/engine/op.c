@@ -25,6 +25,14 @@ struct keeper_owner op_owner(const struct job *job)
 	return (struct keeper_owner){ .id = job->id, .dir = job->dir, .root = job->root };
 }
 
+/* Of a job that was taken in, agents are where its container has them. */
+static char *find_agent_dir(const struct job *job)
+{
+	return job->by_pid && job->data_path == JOB_DATA_BROKER
+		       ? path_format("/proc/%d/root" AGENT_CONTAINER_DIR, job->root.pid)
+		       : job_agent_dir(job);
+}
+
 void op_init(struct op *op, const char *kind, struct job *job, const struct progress_caller *caller,
 	     const struct request *request)
 {
@@ -38,7 +46,7 @@ void op_init(struct op *op, const char *kind, struct job *job, const struct prog
 		.gpus = { .job = job->id, .vendor = gpu_vendor(), .simulated = job->simulated },
 		.data = { .owner = op_owner(job),
 			  .uid = job->uid,
-			  .agent_dir = job_agent_dir(job),
+			  .agent_dir = find_agent_dir(job),
 			  .simulated = job->simulated,
 			  .lock_timeout_ms = OP_LOCK_TIMEOUT_MS,
 			  .force = request->force,

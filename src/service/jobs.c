@@ -26,6 +26,7 @@
 #include "gpu/vendor.h"
 #include "job/labels.h"
 #include "process/scan.h"
+#include "wire/agent.h"
 
 enum {
 	END_TIMEOUT_MS = 30000,
@@ -509,7 +510,7 @@ int service_status(const struct service_call *call, json_t *parameters, json_t *
 
 /* ---- taking in, ending, waiting, forgetting ---- */
 
-enum { COMMAND_BYTES_MAX = 4 << 20, GRACE_MS_MAX = 3600 * 1000 };
+enum { COMMAND_BYTES_MAX = 4 << 20, ENVIRONMENT_BYTES_MAX = 4 << 20, GRACE_MS_MAX = 3600 * 1000 };
 
 /* Command and directory of a running process, for its record. Owns what it points to. */
 struct command_line {
@@ -563,6 +564,24 @@ void give_back(const struct service_call *call, struct job *j)
 		forget_job(j, true);
 }
 
+/* Whether the first process of a container was given a place for agents, as `brumate cdi` has it. What there is will show. */
+static bool has_agents_inside(const struct proc_info *root)
+{
+	static const char entry[] = AGENT_DIR_VARIABLE "=" AGENT_CONTAINER_DIR;
+	auto_free char *env = NULL;
+	char path[64];
+	size_t len = 0;
+
+	snprintf(path, sizeof(path), "/proc/%d/environ", (int)root->id.pid);
+	if (root->inner_pid == root->id.pid ||
+	    file_read(AT_FDCWD, path, ENVIRONMENT_BYTES_MAX, &env, &len) < 0)
+		return false;
+	for (size_t i = 0; i < len; i += strlen(env + i) + 1)
+		if (!strcmp(env + i, entry))
+			return true;
+	return false;
+}
+
 static int adopt(struct job *ret, const struct service_call *call, const struct proc_info *root,
 		 const char *name, bool simulated, struct brumate_error *err)
 {
@@ -582,7 +601,11 @@ static int adopt(struct job *ret, const struct service_call *call, const struct 
 		.simulated = simulated,
 		.by_pid = true,
 		.root = root->id,
+		.data_path = has_agents_inside(root) ? JOB_DATA_BROKER : JOB_DATA_DRIVER,
 	};
+	if (spec.data_path == JOB_DATA_BROKER &&
+	    (r = get_data_path(NULL, &spec.data_path, err)) < 0)
+		return r;
 	r = job_create(&j, &spec, err);
 	if (r < 0)
 		return r;

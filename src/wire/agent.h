@@ -15,6 +15,9 @@
 
 #define AGENT_DIR_VARIABLE "BRUMATE_AGENT_DIR"
 
+/* Where it is in a container, of which it is a tmpfs of its own: the host goes there by way of its first process. */
+#define AGENT_CONTAINER_DIR "/run/brumate-agents"
+
 /* A file beside the sockets. While it is there, agents that start keep their gates closed, until OPEN. */
 #define AGENT_HOLD_FILE "hold"
 

@@ -40,10 +40,10 @@ def say_where(check):
 
 
 @contextlib.contextmanager
-def container(check, command, names=("out",)):
+def container(check, command, names=("out",), library=False):
     with machine_with_cgroups():
         say_where(check)
-        with Container(check.instance, command) as made:
+        with Container(check.instance, command, library=library) as made:
             yield made.start(names, BEGIN_S)
 
 
@@ -104,6 +104,34 @@ def three_processes(check):
             made.log(name).goes_on(seconds=BEGIN_S)
 
 
+def suspended(check):
+    """With the device of `brumate cdi`, suspended and resumed as fast as a job."""
+    mib = memory_mib(check, 8192)
+    with container(check, f"exec {counter(mib)}", library=True) as made:
+        with open(check.instance.own["BRUMATE_CONFIG"], "a", encoding="utf-8") as file:
+            file.write(f"[Container]\nState={made.dir}/state\n")
+        made.log().goes_on()
+        for _ in range(CYCLES):
+            out = check.do("suspend", "--container", made.id)
+            memory = check.instance.ok("inspect", made.id, "--format", "json").json()["memory"]
+            expect(sum(process["data_bytes"] for process in memory) >= mib << 20, f"not by the library: {memory}")
+            into = check.do("resume", "--container", made.id)
+            made.log().goes_on(seconds=BEGIN_S)
+        check.instance.ok("release", made.id)
+        made.saved(OPERATION_S)
+        made.end()
+        made.restored(OPERATION_S).log().goes_on(seconds=BEGIN_S)
+    job, log = check.job_started([check.program("counter"), "--mib", mib, "--chunk-mib", "64", "--interval-ms", "50"], "beside")
+    log.goes_on()
+    for _ in range(CYCLES):
+        job_out, job_into = check.do("suspend", job), check.do("resume", job)
+    check.instance.end(job)
+    name = f"containers: {mib} MiB, suspend / resume of a container, of a job, s"
+    check.measured[name] = (f"{out['seconds']:.2f} / {into['seconds']:.2f}, "
+                            f"{job_out['seconds']:.2f} / {job_into['seconds']:.2f}")
+    print(f"{name}: {check.measured[name]}", flush=True)
+
+
 def job_times(check, mib, *options):
     """Of brumate's own checkpoint and restore of the same program."""
     argv = [check.program("counter"), "--mib", mib, "--chunk-mib", min(mib, 64), "--interval-ms", "50"]
@@ -144,3 +172,4 @@ def register(case):
     case("containers: runc checkpoints and leaves running")(leave_running)
     case("containers: runc, three GPU processes in one")(three_processes)
     case("containers: runc beside brumate's own, 8 GiB")(times)
+    case("containers: suspended by the library, 8 GiB")(suspended)

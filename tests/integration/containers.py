@@ -7,10 +7,11 @@ import json
 import os
 import re
 import shutil
+import socket
 import tarfile
 
 from cases import case, expect, main, read_text, wait_until
-from harness import process_start
+from harness import Failed, process_start
 from runc import Container
 
 COUNTER = "/bin/counter --mib 64 --chunk-mib 16 --interval-ms 20"
@@ -63,6 +64,95 @@ def suspend_and_resume(bed):
             container.log().goes_on()
         bed.ok("release", job)
         bed.refused(3, "belongs to no job", "resume", "--container", container.id)
+
+
+def by_library(bed, container):
+    """Bytes of device memory that brumate's data path moves."""
+    memory = bed.ok("inspect", container.id, "--format", "json").json()["memory"]
+    return sum(process["data_bytes"] for process in memory)
+
+
+@case
+def suspended_by_the_library(bed):
+    """With the device of `brumate cdi` the data path moves the memory of all processes. Several that share nothing are not
+    asked about, as their agents tell. The engine checkpoints such a container as any other."""
+    names = ("one", "two")
+    with Container(bed, f"{COUNTER} > /tmp/one & {COUNTER} > /tmp/two & wait", library=True) as container:
+        container.start(names)
+        find_in(bed, os.path.join(container.dir, "state"))
+        for _ in range(3):
+            bed.operation("suspend", "--container", container.id)
+            expect(by_library(bed, container) >= 128 << 20, f"only {by_library(bed, container)} bytes go by the library")
+            expect(on_gpu(bed) < 32 << 20, "the GPU holds memory of a suspended container")
+            bed.operation("resume", "--container", container.id)
+            for name in names:
+                container.log(name).goes_on()
+        bed.ok("release", container.id)
+
+
+@case
+def checkpoint_with_the_library(bed):
+    with Container(bed, f"exec {COUNTER} > /tmp/out", library=True) as container:
+        container.start().log().goes_on()
+        find_in(bed, os.path.join(container.dir, "state"))
+        for _ in range(2):
+            container.saved().end()
+            container.restored().log().goes_on()
+            shutil.rmtree(container.image)
+        bed.operation("suspend", "--container", container.id)
+        expect(by_library(bed, container) >= 64 << 20, f"only {by_library(bed, container)} bytes go by the library")
+        refuses_while_suspended(bed, container)
+        bed.operation("resume", "--container", container.id)
+        container.log().goes_on()
+        bed.ok("release", container.id)
+
+
+@case
+def agents_that_are_none(bed):
+    """What stands in the place of the agents is the container's to make: a link to a directory of the host is not followed,
+    and neither is one in the place of a socket. Then the driver moves the memory."""
+    place = "/run/brumate-agents"
+    theirs = os.path.join(bed.dir, "theirs")
+    os.mkdir(theirs)
+
+    def pretend(config):
+        config["process"]["env"] += [f"BRUMATE_AGENT_DIR={place}"]
+
+    def mount_ours(config):
+        pretend(config)
+        config["mounts"].append({"source": "tmpfs", "destination": place, "type": "tmpfs", "options": ["mode=1777"]})
+
+    with Container(bed, f"{COUNTER} > /tmp/out & wait", change=pretend) as container:
+        os.makedirs(os.path.join(container.rootfs, "run"))
+        os.symlink(theirs, container.rootfs + place)
+        goes_by_the_driver(bed, container)
+    expect(not os.listdir(theirs), f"in a directory of the host was made: {os.listdir(theirs)}")
+    socket_of_host = os.path.join(theirs, "socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(socket_of_host)
+        listener.listen()
+        listener.setblocking(False)
+        with Container(bed, f"{COUNTER} > /tmp/out & wait", "d", change=mount_ours) as container:
+            container.start()
+            for pid in range(1, 20):
+                os.symlink(socket_of_host, f"/proc/{container.init[0]}/root{place}/{pid}")
+            goes_by_the_driver(bed, container)
+        try:
+            listener.accept()
+            raise Failed("a socket of the host was connected to by way of a container")
+        except BlockingIOError:
+            pass
+
+
+def goes_by_the_driver(bed, container):
+    if not container.init:
+        container.start()
+    find_in(bed, os.path.join(container.dir, "state"))
+    bed.operation("suspend", "--container", container.id)
+    bed.operation("resume", "--container", container.id)
+    expect(by_library(bed, container) == 0, "memory went by agents that are none")
+    container.log().goes_on()
+    bed.ok("release", container.id)
 
 
 @case

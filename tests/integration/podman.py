@@ -4,6 +4,7 @@
 alone, in place, through an archive and through an image. Programs of the simulated driver run in them."""
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from harness import Log, Skipped, run
 from runc import PLUGIN, cgroup_mounts, find_criu, make_rootfs, simulated_gpu_env
 
 COUNTER = "exec /bin/counter --mib 64 --chunk-mib 16 --interval-ms 20 > /out/counter"
+CDI = "/run/cdi"
 PATIENCE_S = 120
 
 
@@ -62,12 +64,12 @@ class Podman:
         expect(done.code == 0, f"{done.why()} {self.reason()}")
         return done.out.strip()
 
-    def start(self, name):
+    def start(self, name, *options):
         sim = self.bed.own["BRUMATE_SIM_DIR"]
         env = [word for k, v in simulated_gpu_env(self.bed).items() for word in ("--env", f"{k}={v}")]
         done = self.podman("run", "--detach", "--name", name, "--network", "none", "--cgroup-parent", self.cgroup,
                            "--annotation", f"org.criu.config={self.criu_conf}", "--volume", f"{sim}:{sim}",
-                           "--volume", f"{self.out}:/out", *env, "job", "/bin/sh", "-c", COUNTER)
+                           "--volume", f"{self.out}:/out", *env, *options, "job", "/bin/sh", "-c", COUNTER)
         if done.code != 0:
             raise Skipped(f"podman starts no container here: {done.why()}")
         wait_until(lambda: os.path.exists(self.log().path), "the output of the container")
@@ -169,6 +171,40 @@ def suspend_by_name(bed):
         bed.operation("resume", "--container", podman.ok("inspect", "--format", "{{.Id}}", name))
         podman.log().goes_on()
         bed.ok("release", name)
+
+
+@contextlib.contextmanager
+def cdi_device(bed):
+    """The device of `brumate cdi`, under a name of its own: the folder is the machine's."""
+    spec = bed.ok("cdi").json()
+    spec["devices"][0]["name"] = name = os.path.basename(bed.dir)
+    os.makedirs(CDI, exist_ok=True)
+    path = os.path.join(CDI, f"{name}.json")
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(spec, file)
+    try:
+        yield f"{spec['kind']}={name}"
+    finally:
+        os.unlink(path)
+        with contextlib.suppress(OSError):
+            os.rmdir(CDI)
+
+
+@case
+def device_of_cdi(bed):
+    """podman takes the specification, and the data path moves the memory of the container."""
+    with Podman(bed) as podman, cdi_device(bed) as device:
+        name = os.path.basename(bed.dir)
+        podman.start(name, "--device", device).log().goes_on()
+        bed.operation("suspend", "--container", name)
+        memory = bed.ok("inspect", name, "--format", "json").json()["memory"]
+        expect(sum(process["data_bytes"] for process in memory) >= 64 << 20, f"not by the library: {memory}")
+        bed.operation("resume", "--container", name)
+        podman.log().goes_on()
+        bed.ok("release", name)
+        podman.ok("container", "checkpoint", name)
+        podman.ok("container", "restore", name)
+        podman.log().goes_on()
 
 
 @case

@@ -82,6 +82,17 @@ def gpu_devices():
     return devices
 
 
+def add_device(config, spec):
+    """What an engine does with a specification of CDI that has one device, as far as ours uses it."""
+    expect(spec["kind"] == "brumate.dev/gpu" and [d["name"] for d in spec["devices"]] == ["on"], f"another device: {spec}")
+    edits = spec["devices"][0]["containerEdits"]
+    expect(set(edits) == {"env", "mounts"}, f"edits that are not known here: {edits}")
+    config["process"]["env"] += edits["env"]
+    for mount in edits["mounts"]:
+        config["mounts"].append({"source": mount["hostPath"], "destination": mount["containerPath"],
+                                 "type": mount.get("type", "bind"), "options": mount["options"]})
+
+
 def allow(device):
     return {"allow": True, "type": "c", "major": device["major"], "minor": device["minor"], "access": "rwm"}
 
@@ -127,7 +138,8 @@ def find_criu(bed):
 class Container:
     """A container of runc, with its bundle in the directory of an instance of brumate."""
 
-    def __init__(self, bed, command, name="c"):
+    def __init__(self, bed, command, name="c", library=False, change=None):
+        """With the library it has the device of `brumate cdi`. @change may change its config.json."""
         self.runc_path = find_runc(bed.build)
         self.criu = find_criu(bed)
         self.bed, self.name = bed, name
@@ -138,7 +150,7 @@ class Container:
         self.init = None  # pid and start time of the last one seen
         self.env = self._environment()
         make_rootfs(bed, self.rootfs)
-        self._make_config(command)
+        self._make_config(command, library, change)
 
     def _environment(self):
         path = os.path.join(self.dir, "path")
@@ -146,7 +158,7 @@ class Container:
         os.symlink(self.criu, os.path.join(path, "criu"))
         return self.bed.command_env({"PATH": path + ":" + os.environ["PATH"]})
 
-    def _make_config(self, command):
+    def _make_config(self, command, library, change):
         done = run([self.runc_path, "spec", "--bundle", self.dir], env=self.env, timeout=PATIENCE_S)
         expect(done.code == 0, done.why())
         path = os.path.join(self.dir, "config.json")
@@ -165,6 +177,10 @@ class Container:
         # CRIU locks a network of the container's own by tools that not every machine has.
         config["linux"]["namespaces"] = [n for n in config["linux"]["namespaces"] if n["type"] not in ("network", "cgroup")]
         config["linux"]["cgroupsPath"] = "/" + self.cgroup
+        if library:
+            add_device(config, self.bed.ok("cdi").json())
+        if change:
+            change(config)
         config["annotations"] = {"org.criu.config": os.path.join(self.dir, "criu.conf")}
         with open(path, "w", encoding="utf-8") as file:
             json.dump(config, file)
