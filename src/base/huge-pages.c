@@ -97,26 +97,29 @@ void huge_pages_note(struct huge_pages_luck *l, size_t len_bytes, int result, ui
 
 #define FILL_BYTES_MIN (32ull << 20)
 
-static bool fill_huge(void *p, size_t len_bytes)
+static bool fill_huge(void *p, size_t len_bytes, bool patient)
 {
-	static struct huge_pages_luck luck;
-	static atomic_bool unable; /* this kernel does not know how */
+	static struct huge_pages_luck lucks[2]; /* those with patience only count failures */
+	static atomic_bool unable;		/* this kernel does not know how */
+	struct huge_pages_luck *luck = &lucks[patient];
 
-	if (len_bytes < FILL_BYTES_MIN || unable || !huge_pages_pay(&luck) ||
+	if (len_bytes < FILL_BYTES_MIN || unable || !huge_pages_pay(luck) ||
 	    (uintptr_t)p % HUGE_PAGE_BYTES || len_bytes % HUGE_PAGE_BYTES)
 		return false;
 	uint64_t start_ns = huge_pages_start();
 	int r = huge_pages_populate(p, len_bytes);
-	huge_pages_note(&luck, len_bytes, r, start_ns);
+	if (!patient || r < 0)
+		huge_pages_note(luck, len_bytes, r, start_ns);
 	if (r == -EINVAL)
 		unable = true;
 	return r == 0;
 }
 
-int huge_pages_fill(void *p, size_t len_bytes, bool by_itself)
+int huge_pages_fill(void *p, size_t len_bytes, enum huge_pages_effort effort)
 {
 	volatile char *at = p;
-	bool huge = by_itself || fill_huge(p, len_bytes);
+	bool huge = effort == HUGE_PAGES_UNASKED ||
+		    fill_huge(p, len_bytes, effort == HUGE_PAGES_WITH_PATIENCE);
 
 	if (madvise(p, len_bytes, POPULATE_WRITE) == 0)
 		return huge;

@@ -26,12 +26,19 @@ enum { HUGE_PAGE_BYTES = 2 << 20 };
  */
 int huge_pages_populate(void *p, size_t len_bytes);
 
+/** What huge pages may cost. */
+enum huge_pages_effort {
+	HUGE_PAGES_IF_CHEAP,	  /* no more than small ones, as somebody waits */
+	HUGE_PAGES_UNASKED,	  /* nothing: this memory gets them by itself */
+	HUGE_PAGES_WITH_PATIENCE, /* what they take, as long as there are any */
+};
+
 /**
  * Does what huge_pages_populate() does, for shared memory and whole small pages, but all of it is there
  * afterwards: in small pages where there are no huge ones, or where it is too short for them to pay.
- * @by_itself: this memory gets huge pages unasked. Returns 1 if all are huge, 0 if not all are, or -ENOMEM.
+ * Returns 1 if all are huge, 0 if not all are, or -ENOMEM.
  */
-int huge_pages_fill(void *p, size_t len_bytes, bool by_itself);
+int huge_pages_fill(void *p, size_t len_bytes, enum huge_pages_effort effort);
 
 /** Reserves addresses for @len_bytes, from the beginning of a huge page on, to be mapped over. munmap(2) gives
  * them back. Returns NULL and sets errno where there are none. */

@@ -378,7 +378,7 @@ static void *fill_runs(void *arg)
 			part = part < run->len_bytes - done ? part : run->len_bytes - done;
 			if (!spilled_has(f->view->spilled, segment) &&
 			    has_hole(f->copy->segments[segment], inside, part))
-				huge_pages_fill(f->view->base + at, part, false);
+				huge_pages_fill(f->view->base + at, part, HUGE_PAGES_IF_CHEAP);
 		}
 	}
 	return NULL;

@@ -110,14 +110,14 @@ static void filled(size_t len)
 	p[len - 1] = 'x';
 	if (len == FILLED)
 		CHECK(pthread_create(&thread, NULL, write_all, p) == 0);
-	CHECK(huge_pages_fill(p, len, false) >= 0);
+	CHECK(huge_pages_fill(p, len, HUGE_PAGES_IF_CHEAP) >= 0);
 	if (len == FILLED)
 		CHECK(pthread_join(thread, NULL) == 0);
 	CHECK(fstat(fd, &st) == 0 && (size_t)st.st_blocks * 512 >= len);
 	CHECK(p[len - 1] == 'x');
 	for (size_t at = 0; at < len - 1; at++)
 		CHECK(p[at] == (len == FILLED && at % 4096 == 8 ? 'w' : 0));
-	CHECK(huge_pages_fill(p, len, true) == 1);
+	CHECK(huge_pages_fill(p, len, HUGE_PAGES_UNASKED) == 1);
 	munmap(p, len);
 	close(fd);
 	CHECK(!huge_pages_map(-1, 0, len, PROT_READ) && errno == EBADF);
