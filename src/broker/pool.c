@@ -769,17 +769,56 @@ uint64_t pool_free_bytes(struct pool *p)
 	return bytes;
 }
 
-uint64_t pool_ready_bytes(struct pool *p, uint64_t segment_bytes, int node)
+static bool is_of_kind(const struct segment *s, const struct pool_kind *kind)
+{
+	return s->owner == SEGMENT_FREE && s->bytes == kind->segment_bytes &&
+	       (kind->node < 0 || s->node == kind->node);
+}
+
+/* Under the lock. */
+static uint64_t count_kind(const struct pool *p, const struct pool_kind *kind)
 {
 	uint64_t bytes = 0;
 
+	for (const struct segment *s = p->segments; s; s = s->next)
+		bytes += is_of_kind(s, kind) ? s->bytes : 0;
+	return bytes;
+}
+
+uint64_t pool_ready_bytes(struct pool *p, const struct pool_kind *kind)
+{
 	pthread_mutex_lock(&p->lock);
-	for (struct segment *s = p->segments; s; s = s->next)
-		if (s->owner == SEGMENT_FREE && s->bytes == segment_bytes &&
-		    (node < 0 || s->node == node))
-			bytes += s->bytes;
+	uint64_t bytes = count_kind(p, kind);
 	pthread_mutex_unlock(&p->lock);
 	return bytes;
+}
+
+/* Under the lock: one that is free and that nobody wants. */
+static struct segment *find_surplus(const struct pool *p, const struct pool_kind *kinds, size_t n)
+{
+	for (struct segment *s = p->segments; s; s = s->next) {
+		bool wanted = false;
+
+		for (size_t i = 0; i < n && s->owner == SEGMENT_FREE && !wanted; i++)
+			wanted = is_of_kind(s, &kinds[i]) &&
+				 count_kind(p, &kinds[i]) < kinds[i].bytes + s->bytes;
+		if (s->owner == SEGMENT_FREE && !wanted)
+			return s;
+	}
+	return NULL;
+}
+
+void pool_keep(struct pool *p, const struct pool_kind *kinds, size_t n)
+{
+	struct segment *s;
+
+	do { /* a copy that begins need not wait until all is given back */
+		pthread_mutex_lock(&p->lock);
+		s = find_surplus(p, kinds, n);
+		if (s)
+			drop_segment(s);
+		pthread_mutex_unlock(&p->lock);
+	} while (s);
 }
 
 /* Under the lock. */

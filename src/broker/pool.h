@@ -106,10 +106,19 @@ void pool_put(struct segment *s);
 int pool_prepare(struct pool *p, uint64_t bytes, int node);
 /** Bytes of segments that are free and ready. */
 uint64_t pool_free_bytes(struct pool *p);
-/** The same of one kind of segment. */
-uint64_t pool_ready_bytes(struct pool *p, uint64_t segment_bytes, int node);
 /** Gives free segments back to the machine until no more than @bytes are left. */
 void pool_trim(struct pool *p, uint64_t bytes);
+
+/** Segments of one size, on one node (-1: on any), and how many bytes of them. */
+struct pool_kind {
+	uint64_t segment_bytes, bytes;
+	int node;
+};
+
+/** Bytes of segments of that size and node that are free and ready. */
+uint64_t pool_ready_bytes(struct pool *p, const struct pool_kind *kind);
+/** Gives back the free segments that are none of these, or beyond as many segments as their bytes fill. */
+void pool_keep(struct pool *p, const struct pool_kind *kinds, size_t n);
 
 /** Tells by which open GPU segments are pinned and unpinned. */
 void pool_pinned_by(struct pool *p, const struct dev_memory_ops *ops, struct dev_memory *m);

@@ -29,6 +29,7 @@
 
 enum {
 	CLIENTS_MAX = 64,
+	KINDS_MAX = 64,
 	PRESSURES = 2,
 	NICE = 19,
 	LOOK_MS = 5000,	 /* at how much the processes have */
@@ -46,10 +47,7 @@ struct client {
 	int fd;
 	pid_t *pids;
 	size_t n;
-	struct prepare_want {
-		int node;
-		uint64_t bytes, segment_bytes;
-	} wants[DEV_GPUS_MAX]; /* one for each GPU */
+	struct pool_kind wants[DEV_GPUS_MAX]; /* one for each node */
 	size_t n_wants;
 };
 
@@ -100,7 +98,7 @@ static void add_want(struct client *c, const struct dev_backend *b, const char *
 		return;
 	}
 	if (c->n_wants < DEV_GPUS_MAX)
-		c->wants[c->n_wants++] = (struct prepare_want){ .node = node, .bytes = bytes };
+		c->wants[c->n_wants++] = (struct pool_kind){ .node = node, .bytes = bytes };
 }
 
 /* Looks at how much the client's processes have. Returns the bytes. */
@@ -146,37 +144,35 @@ static void drop_ended_clients(struct preparer *p)
 	}
 }
 
-/* Under the lock. */
-static uint64_t wanted_bytes(const struct preparer *p)
+/* Under the lock: what all clients want together. Returns how many kinds; @ret has room for KINDS_MAX. */
+static size_t collect_kinds(const struct preparer *p, struct pool_kind *ret)
 {
-	uint64_t bytes = 0;
+	size_t n = 0;
 
-	for (size_t i = 0; i < p->n; i++)
-		for (size_t k = 0; k < p->clients[i].n_wants; k++)
-			bytes += p->clients[i].wants[k].bytes;
-	return bytes;
-}
-
-/* Under the lock: the first kind of segment of which there are too few. Returns false where there is enough. */
-static bool find_missing(const struct preparer *p, struct prepare_want *ret)
-{
 	for (size_t i = 0; i < p->n; i++)
 		for (size_t k = 0; k < p->clients[i].n_wants; k++) {
-			const struct prepare_want *w = &p->clients[i].wants[k];
-			uint64_t all = 0;
+			const struct pool_kind *want = &p->clients[i].wants[k];
+			size_t at = 0;
 
-			for (size_t m = 0; m < p->n; m++)
-				for (size_t q = 0; q < p->clients[m].n_wants; q++)
-					if (p->clients[m].wants[q].segment_bytes ==
-						    w->segment_bytes &&
-					    p->clients[m].wants[q].node == w->node)
-						all += p->clients[m].wants[q].bytes;
-			if (pool_ready_bytes(p->o.pool, w->segment_bytes, w->node) >= all)
-				continue;
-			*ret = *w;
-			return true;
+			while (at < n && (ret[at].segment_bytes != want->segment_bytes ||
+					  ret[at].node != want->node))
+				at++;
+			if (at < n)
+				ret[at].bytes += want->bytes;
+			else if (n < KINDS_MAX)
+				ret[n++] = *want;
 		}
-	return false;
+	return n;
+}
+
+/* The first kind of segment of which there are too few; NULL: there is enough. */
+static const struct pool_kind *find_missing(const struct preparer *p, const struct pool_kind *kinds,
+					    size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (pool_ready_bytes(p->o.pool, &kinds[i]) < kinds[i].bytes)
+			return &kinds[i];
+	return NULL;
 }
 
 /* ---- pressure ---- */
@@ -239,36 +235,33 @@ static void look_at_clients(struct preparer *p)
 		measure_client(&p->clients[i], b);
 }
 
-/* Gives back what is too much. What a copy left behind stays for a while: another may follow. */
-static void give_back(struct preparer *p, uint64_t budget, bool idle, uint64_t idle_since_ns)
-{
-	uint64_t wanted = wanted_bytes(p), keep = budget;
-
-	if (idle && wanted < keep && !deadline_left_ms(idle_since_ns + KEEP_MS * NS_PER_MS))
-		keep = wanted + wanted / 8;
-	pool_trim(p->o.pool, keep);
-}
-
 /* Looks once, and makes a segment ready if one is missing. Returns the milliseconds until the next look. */
 static int work_once(struct preparer *p, bool pressed)
 {
-	struct prepare_want want;
+	struct pool_kind kinds[KINDS_MAX];
 	uint64_t idle_since_ns;
 	bool idle = p->o.is_idle(p->o.arg, &idle_since_ns);
 
 	pthread_mutex_lock(&p->lock);
 	drop_ended_clients(p);
 	look_at_clients(p);
+	size_t n = collect_kinds(p, kinds);
+	bool wanted = p->n > 0;
+	pthread_mutex_unlock(&p->lock);
+
 	uint64_t held = pool_free_bytes(p->o.pool), room = room_bytes(p);
 	uint64_t budget = prepare_budget(room, held);
 	if (pressed)
 		note_pressure(p, held);
-	bool may = idle && deadline_left_ms(p->pressed_until_ns) == 0;
-	give_back(p, pressed ? 0 : budget, idle, idle_since_ns);
-	bool misses = may && find_missing(p, &want) && held + want.segment_bytes <= budget;
-	bool wanted = p->n > 0;
-	pthread_mutex_unlock(&p->lock);
-	if (misses && pool_prepare(p->o.pool, want.segment_bytes, want.node) == 0)
+	pool_trim(p->o.pool, pressed ? 0 : budget);
+	/* What a copy left behind stays for a while: another may follow. */
+	if (idle && deadline_left_ms(idle_since_ns + KEEP_MS * NS_PER_MS) == 0)
+		pool_keep(p->o.pool, kinds, n);
+	const struct pool_kind *missing = idle && deadline_left_ms(p->pressed_until_ns) == 0
+						  ? find_missing(p, kinds, n)
+						  : NULL;
+	if (missing && held + missing->segment_bytes <= budget &&
+	    pool_prepare(p->o.pool, missing->segment_bytes, missing->node) == 0)
 		return 0;
 	return held ? prepare_pause_ms(room) : wanted ? PAUSE_MOST_MS : -1;
 }

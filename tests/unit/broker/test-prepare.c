@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MIB (1ull << 20)
@@ -44,9 +45,17 @@ static uint64_t fake_room(void)
 	return room;
 }
 
+static uint64_t clock_cpu_ns(void)
+{
+	struct timespec t;
+
+	CHECK(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) == 0);
+	return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
+}
+
 static bool is_idle(void *arg, uint64_t *ret_since_ns)
 {
-	*ret_since_ns = clock_now_ns();
+	*ret_since_ns = clock_now_ns() - 3600 * NS_PER_S; /* what is not wanted may go */
 	return true;
 }
 
@@ -62,6 +71,16 @@ static void wait_ready(struct pool *pool, uint64_t least, uint64_t most)
 	} while (deadline_left_ms(deadline_ns));
 	fprintf(stderr, "%llu MiB are ready\n", (unsigned long long)(bytes / MIB));
 	CHECK(false);
+}
+
+/* Nothing is given back only to be made ready again. */
+static void check_rests(struct pool *pool)
+{
+	uint64_t begin_ns = clock_cpu_ns();
+
+	poll(NULL, 0, 1000);
+	CHECK(clock_cpu_ns() - begin_ns < NS_PER_S / 10);
+	wait_ready(pool, 384 * MIB, 384 * MIB);
 }
 
 static void test_rules(void)
@@ -90,11 +109,18 @@ static void test_life(struct preparer *p, struct pool *pool, int oob)
 	CHECK(bytes == 0 && preparer_busy(p, &end_ns) == 0);
 	close(ends[1]);
 
-	/* As much as the process has, and more as it gets more. */
-	used = 320 * MIB;
+	/* As much as the process has, in whole segments, and more as it gets more. */
+	used = 321 * MIB;
 	CHECK(pipe2(ends, O_CLOEXEC) == 0);
 	must(preparer_add(p, ends[0], &pid, 1, &bytes, &err), &err);
-	CHECK(bytes == 320 * MIB && preparer_busy(p, &end_ns) == 1);
+	CHECK(bytes == 321 * MIB && preparer_busy(p, &end_ns) == 1);
+	wait_ready(pool, 384 * MIB, 384 * MIB);
+	check_rests(pool);
+	used = 500 * MIB;
+	wait_ready(pool, 500 * MIB, 512 * MIB);
+
+	/* What nobody wants goes. */
+	used = 300 * MIB;
 	wait_ready(pool, 320 * MIB, 320 * MIB);
 	used = 500 * MIB;
 	wait_ready(pool, 500 * MIB, 512 * MIB);
