@@ -41,17 +41,28 @@ static int reply_with(struct wire_call_context *call, json_t *reply, struct brum
 	return owned ? wire_reply(call, owned) : brumate_fail(err, ENOMEM, "reply: %m");
 }
 
-static json_t *gpus_to_json(const struct dev_gpu *gpus, size_t n)
+static json_t *gpu_to_json(struct broker *b, const struct dev_gpu *gpu, size_t index)
+{
+	uint8_t uuid[DEV_UUID_BYTES];
+	struct gpus_moved moved = { 0 };
+
+	if (dev_uuid_parse(uuid, gpu->uuid) == 0)
+		moved = gpus_moved(b->gpus, uuid);
+	return json_pack("{s:i, s:s, s:o, s:I, s:I, s:b, s:I, s:I, s:I, s:I}", "index", (int)index,
+			 "uuid", gpu->uuid, "name", wire_string(gpu->name), "total_bytes",
+			 (json_int_t)gpu->total_bytes, "used_bytes", (json_int_t)gpu->used_bytes,
+			 "mig", gpu->mig, "out_bytes", (json_int_t)moved.out_bytes, "in_bytes",
+			 (json_int_t)moved.in_bytes, "written_bytes",
+			 (json_int_t)moved.written_bytes, "read_bytes",
+			 (json_int_t)moved.read_bytes);
+}
+
+static json_t *gpus_to_json(struct broker *b, const struct dev_gpu *gpus, size_t n)
 {
 	json_t *list = json_array();
 
 	for (size_t i = 0; i < n; i++)
-		json_array_append_new(list, json_pack("{s:i, s:s, s:o, s:I, s:I, s:b}", "index",
-						      (int)i, "uuid", gpus[i].uuid, "name",
-						      wire_string(gpus[i].name), "total_bytes",
-						      (json_int_t)gpus[i].total_bytes, "used_bytes",
-						      (json_int_t)gpus[i].used_bytes, "mig",
-						      gpus[i].mig));
+		json_array_append_new(list, gpu_to_json(b, &gpus[i], i));
 	return list;
 }
 
@@ -97,7 +108,7 @@ static int serve_info(void *arg, struct wire_call_context *call, json_t *paramet
 				    wire_string(device.driver_version), "api_version",
 				    device.api_version, "init_seconds", device.init_seconds,
 				    "features", features_to_json(device.features), "gpus",
-				    gpus_to_json(gpus, n_gpus), "pid", (int)getpid(), "pool",
+				    gpus_to_json(b, gpus, n_gpus), "pid", (int)getpid(), "pool",
 				    pool_to_json(b->pool)),
 			  err);
 }
@@ -113,7 +124,8 @@ static int serve_gpus(void *arg, struct wire_call_context *call, json_t *paramet
 
 	if (r == 0)
 		r = dev_gpus(backend, gpus, DEV_GPUS_MAX, &n, err);
-	return r < 0 ? r : reply_with(call, json_pack("{s:o}", "gpus", gpus_to_json(gpus, n)), err);
+	return r < 0 ? r
+		     : reply_with(call, json_pack("{s:o}", "gpus", gpus_to_json(b, gpus, n)), err);
 }
 
 static int compare_pids(const void *a, const void *b)

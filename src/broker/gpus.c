@@ -20,6 +20,11 @@ struct gpus {
 	const struct dev_memory_ops *ops;
 	struct gpu items[DEV_GPUS_MAX];
 	size_t n;
+	struct counted { /* they stay when GPUs are closed */
+		uint8_t uuid[DEV_UUID_BYTES];
+		struct gpus_moved moved;
+	} counted[DEV_GPUS_MAX];
+	size_t n_counted;
 };
 
 int gpus_new(struct gpus **ret, struct pool *pool, struct brumate_error *err)
@@ -62,6 +67,43 @@ const struct dev_memory_ops *gpus_ops(struct gpus *g)
 struct pool *gpus_pool(const struct gpus *g)
 {
 	return g->pool;
+}
+
+/* Under the lock. */
+static struct counted *find_counted(struct gpus *g, const uint8_t *uuid)
+{
+	for (size_t i = 0; i < g->n_counted; i++)
+		if (!memcmp(g->counted[i].uuid, uuid, sizeof(g->counted[i].uuid)))
+			return &g->counted[i];
+	return NULL;
+}
+
+void gpus_count(struct gpus *g, const uint8_t uuid[static DEV_UUID_BYTES],
+		const struct gpus_moved *more)
+{
+	pthread_mutex_lock(&g->lock);
+	struct counted *c = find_counted(g, uuid);
+
+	if (!c && g->n_counted < DEV_GPUS_MAX) {
+		c = &g->counted[g->n_counted++];
+		memcpy(c->uuid, uuid, sizeof(c->uuid));
+	}
+	if (c) {
+		c->moved.out_bytes += more->out_bytes;
+		c->moved.in_bytes += more->in_bytes;
+		c->moved.written_bytes += more->written_bytes;
+		c->moved.read_bytes += more->read_bytes;
+	}
+	pthread_mutex_unlock(&g->lock);
+}
+
+struct gpus_moved gpus_moved(struct gpus *g, const uint8_t uuid[static DEV_UUID_BYTES])
+{
+	pthread_mutex_lock(&g->lock);
+	const struct counted *c = find_counted(g, uuid);
+	struct gpus_moved moved = c ? c->moved : (struct gpus_moved){ 0 };
+	pthread_mutex_unlock(&g->lock);
+	return moved;
 }
 
 /* Under the lock. */

@@ -294,6 +294,27 @@ static int parse_gpus(json_t *reply, struct dev_gpu *ret, size_t *ret_n, struct 
 	return 0;
 }
 
+/* An older broker does not count. */
+static int parse_moved(json_t *reply, struct broker_moved *ret, struct brumate_error *err)
+{
+	json_t *gpus = json_object_get(reply, "gpus"), *gpu;
+	size_t i;
+	int r = 0;
+
+	json_array_foreach (gpus, i, gpu) {
+		int64_t out = 0, in = 0, written = 0, read = 0;
+
+		if ((r = wire_get_int(gpu, "out_bytes", 0, INT64_MAX, &out, err)) < 0 ||
+		    (r = wire_get_int(gpu, "in_bytes", 0, INT64_MAX, &in, err)) < 0 ||
+		    (r = wire_get_int(gpu, "written_bytes", 0, INT64_MAX, &written, err)) < 0 ||
+		    (r = wire_get_int(gpu, "read_bytes", 0, INT64_MAX, &read, err)) < 0)
+			return r;
+		ret[i] = (struct broker_moved){ (uint64_t)out, (uint64_t)in, (uint64_t)written,
+						(uint64_t)read };
+	}
+	return 0;
+}
+
 static uint32_t parse_features(json_t *names)
 {
 	uint32_t features = 0;
@@ -344,6 +365,8 @@ int broker_client_info(struct broker_client *b, struct broker_info *ret, struct 
 		r = wire_get_int(reply, "pid", 0, INT32_MAX, &pid, err);
 	if (r == 0)
 		r = parse_gpus(reply, info.gpus, &info.n_gpus, err);
+	if (r == 0)
+		r = parse_moved(reply, info.moved, err);
 	if (r == 0)
 		r = parse_room(reply, &info.room, err);
 	if (r < 0)

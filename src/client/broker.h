@@ -34,6 +34,12 @@ struct broker_room {
 	char disk[1024];       /* this directory */
 };
 
+/** Device memory that the broker has copied since it started, of one GPU. */
+struct broker_moved {
+	uint64_t out_bytes, in_bytes;	    /* to the host, and back */
+	uint64_t written_bytes, read_bytes; /* of these, to and from a disk */
+};
+
 /** All that Info tells. */
 struct broker_info {
 	char backend[32];
@@ -41,6 +47,7 @@ struct broker_info {
 	pid_t pid;
 	size_t n_gpus;
 	struct dev_gpu gpus[DEV_GPUS_MAX];
+	struct broker_moved moved[DEV_GPUS_MAX]; /* of each of them */
 	struct broker_room room;
 };
 

@@ -42,22 +42,50 @@ int shim_reply_job(struct shim *s, struct wire_call_context *call, struct brumat
 	int r = job ? 0 : job_load(&seen, s->job.id, err);
 	if (r < 0)
 		return r;
-	auto_json json_t *reply = json_pack("{s:o}", "job", job ? job : job_to_json(&seen));
+	if (!job)
+		job = job_to_json(&seen);
+	pthread_mutex_lock(&s->lock);
+	if (job && s->busy)
+		json_object_set_new(
+			job, "operation",
+			json_pack("{s:s,s:O?}", "kind", s->busy, "progress", s->progress));
+	pthread_mutex_unlock(&s->lock);
+	auto_json json_t *reply = json_pack("{s:o}", "job", job);
 	return wire_reply(call, reply);
 }
 
 /* ---- operations ---- */
 
+void shim_note_progress(struct shim *s, const struct progress_sample *sample)
+{
+	json_t *progress = op_progress_to_json(sample);
+
+	pthread_mutex_lock(&s->lock);
+	json_decref(s->progress);
+	s->progress = progress;
+	pthread_mutex_unlock(&s->lock);
+}
+
+/* Who called for an operation, and whose operation it is. */
+struct watcher {
+	struct shim *shim;
+	struct wire_call_context *call;
+};
+
 static void send_progress(void *arg, const struct progress_sample *sample)
 {
+	const struct watcher *w = arg;
 	auto_json json_t *reply = json_pack("{s:o}", "progress", op_progress_to_json(sample));
 
-	wire_reply_more(arg, reply);
+	shim_note_progress(w->shim, sample);
+	wire_reply_more(w->call, reply);
 }
 
 static bool is_cancelled(void *arg)
 {
-	return wire_call_is_cancelled(arg);
+	const struct watcher *w = arg;
+
+	return wire_call_is_cancelled(w->call);
 }
 
 /* An operation as a method: what it is, when it may begin, and who does it. */
@@ -131,7 +159,8 @@ static int run_op(struct shim *s, struct op *op, const struct operation *what,
 static int operate(struct shim *s, const struct operation *what, struct wire_call_context *call,
 		   json_t *parameters, struct brumate_error *err)
 {
-	const struct progress_caller caller = { call, send_progress, is_cancelled };
+	struct watcher watcher = { s, call };
+	const struct progress_caller caller = { &watcher, send_progress, is_cancelled };
 	auto_(request_fini) struct request request = { 0 };
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 	auto_(op_fini) struct op op;

@@ -67,6 +67,11 @@ static bool is_cancelled(void *arg)
 	return s->timer.stop;
 }
 
+static void show_progress(void *arg, const struct progress_sample *sample)
+{
+	shim_note_progress(arg, sample);
+}
+
 struct pruning {
 	const char *job, *dir;
 };
@@ -152,7 +157,7 @@ static void *make_checkpoint(void *arg)
 	struct shim *s = arg;
 	struct job_schedule schedule = s->job.schedule;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	const struct progress_caller caller = { .arg = s, .is_cancelled = is_cancelled };
+	const struct progress_caller caller = { s, show_progress, is_cancelled };
 	auto_(request_fini) struct request request = { 0 };
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 	auto_(op_fini) struct op op;

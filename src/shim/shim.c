@@ -208,6 +208,8 @@ void shim_end(struct shim *s)
 {
 	pthread_mutex_lock(&s->lock);
 	s->busy = NULL;
+	json_decref(s->progress);
+	s->progress = NULL;
 	pthread_cond_broadcast(&s->freed);
 	/* If nobody has noted yet how the root ended, the main thread settles it when it has reaped the root. */
 	if (is_over(s->job.state) || find_exit(s, s->job.root.pid))

@@ -33,6 +33,7 @@ struct shim {
 	struct vault vault;   /* used as the record is */
 	bool held_unknown;    /* under the lock: what a predecessor left has yet to be read */
 	const char *busy;     /* kind of the operation under way; NULL: none */
+	json_t *progress; /* under the lock: its Progress, as last told; owned, NULL: not told yet */
 	pthread_cond_t freed; /* busy has become NULL; waits by CLOCK_MONOTONIC */
 	struct shim_exit {
 		pid_t pid;
@@ -93,6 +94,8 @@ int shim_begin_after(struct shim *s, const char *kind, unsigned states,
 		     const struct wire_call_context *call, struct brumate_error *err);
 /** As shim_begin(), for the main loop, which waits for nobody. */
 int shim_begin_now(struct shim *s, const char *kind, unsigned states, struct brumate_error *err);
+/** Notes how far the operation under way is, for who asks. */
+void shim_note_progress(struct shim *s, const struct progress_sample *sample);
 /** Gives the record back. If the job ended meanwhile, that is recorded now. */
 void shim_end(struct shim *s);
 
