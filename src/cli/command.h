@@ -68,6 +68,7 @@ enum option_id {
 	OPT_SELF,
 	OPT_TIMESTAMPS,
 	OPT_LABEL,
+	OPT_WATCH,
 	OPT__MAX,
 };
 
@@ -167,6 +168,7 @@ int completion_print(const char *shell, struct brumate_error *err);
 /* The verbs, one function each. */
 int verb_run(const struct invocation *in, struct brumate_error *err);
 int verb_ps(const struct invocation *in, struct brumate_error *err);
+int verb_top(const struct invocation *in, struct brumate_error *err);
 int verb_logs(const struct invocation *in, struct brumate_error *err);
 int verb_attach(const struct invocation *in, struct brumate_error *err);
 int verb_events(const struct invocation *in, struct brumate_error *err);

@@ -5,6 +5,7 @@
  */
 #include "cli/arguments.h"
 #include "cli/client.h"
+#include "cli/job-table.h"
 #include "cli/output.h"
 
 #include <errno.h>
@@ -293,7 +294,7 @@ static int check_operands(const struct reader *r, struct brumate_error *err)
 	return result;
 }
 
-static int watch_directory(struct brumate_error *err)
+int job_table_watch(struct brumate_error *err)
 {
 	const char *dir = path_state_dir();
 	auto_close int fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
@@ -334,7 +335,7 @@ static int follow(struct reader *r, int inotify_fd, struct brumate_error *err)
 static int show(struct reader *r, struct brumate_error *err)
 {
 	const bool follows = r->in->values[OPT_FOLLOW];
-	auto_close int inotify_fd = follows ? watch_directory(err) : -1;
+	auto_close int inotify_fd = follows ? job_table_watch(err) : -1;
 
 	if (follows && inotify_fd < 0)
 		return inotify_fd;

@@ -29,7 +29,9 @@ static bool has_color(FILE *f)
 {
 	const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
 
-	return isatty(fileno(f)) && !(no_color && *no_color) && term && strcmp(term, "dumb");
+	/* What is put together in memory is for the terminal. */
+	return isatty(fileno(f) < 0 ? STDOUT_FILENO : fileno(f)) && !(no_color && *no_color) &&
+	       term && strcmp(term, "dumb");
 }
 
 void print_styled(FILE *f, enum style style, const char *text)

@@ -4,8 +4,10 @@
 #include "cli/client.h"
 #include "cli/foretold.h"
 #include "cli/job-page.h"
+#include "cli/job-table.h"
 #include "cli/output.h"
 #include "cli/remote.h"
+#include "cli/screen.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -13,6 +15,7 @@
 #include <string.h>
 #include <strings.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "job/request.h"
@@ -241,7 +244,7 @@ static bool matches_filter(json_t *job, const char *key, const char *value)
 }
 
 /* Takes out the jobs that do not match "KEY=VALUE,...": all of them must. */
-static int filter_jobs(json_t *jobs, const char *text, struct brumate_error *err)
+static int filter_jobs(json_t *jobs, const char *text, bool warn, struct brumate_error *err)
 {
 	auto_free char *copy = strdup(text);
 	char *rest = copy;
@@ -257,7 +260,7 @@ static int filter_jobs(json_t *jobs, const char *text, struct brumate_error *err
 				     "KEY is state, name, id, gpu or label, as in state=running");
 			return -EINVAL;
 		}
-		if (!strcmp(key, "gpu"))
+		if (!strcmp(key, "gpu") && warn)
 			warn_of_unknown_gpus(jobs);
 		for (size_t i = json_array_size(jobs); i-- > 0;)
 			if (!matches_filter(json_array_get(jobs, i), key, value))
@@ -362,18 +365,89 @@ static int print_list(const struct invocation *in, json_t *reply, const char *ke
 	return 0;
 }
 
+/* The jobs that are asked for, in their order. */
+static int ask_jobs(json_t **ret, const struct invocation *in, struct brumate_error *err)
+{
+	auto_json json_t *reply = NULL;
+	const char *sort = in->values[OPT_SORT];
+	int r = client_ask("List", NULL, &reply, err);
+
+	if (r == 0 && in->values[OPT_FILTER])
+		r = filter_jobs(json_object_get(reply, "jobs"), in->values[OPT_FILTER],
+				!in->values[OPT_WATCH], err);
+	if (r < 0)
+		return r;
+	if (sort)
+		sort_jobs(json_object_get(reply, "jobs"), strcmp(sort, "age") ? sort : "created");
+	*ret = take_ptr(&reply);
+	return 0;
+}
+
+void job_table_print(json_t *jobs, FILE *f, bool headings, size_t width)
+{
+	struct table t = TABLE_OF(job_columns);
+	json_t *job;
+	size_t i;
+
+	t.style = style_of_job;
+	json_array_foreach (jobs, i, job)
+		add_job_row(&t, job);
+	table_print(&t, f, headings, width);
+	table_fini(&t);
+}
+
+enum {
+	WATCH_LEAST_MS = 200, /* between two pictures */
+	WATCH_MOST_MS = 5000, /* for ages and memory, of which no event tells */
+};
+
+/* Shows the jobs whenever something happens, until the user has had enough. */
+static int watch_jobs(const struct invocation *in, int watch_fd, struct brumate_error *err)
+{
+	for (;;) {
+		auto_json json_t *reply = NULL;
+		char changes[4096];
+
+		while (read(watch_fd, changes, sizeof(changes)) > 0)
+			; /* any event says the same: look */
+		int r = ask_jobs(&reply, in, err);
+		FILE *f = r == 0 ? screen_begin() : NULL;
+		if (!f)
+			return r < 0 ? r : brumate_fail(err, ENOMEM, "%m");
+		job_table_print(json_object_get(reply, "jobs"), f, !in->values[OPT_NO_HEADERS],
+				terminal_width(stdout));
+		screen_end(f);
+		enum screen_event event = screen_wait(-1, WATCH_LEAST_MS);
+		if (event == SCREEN_TIME)
+			event = screen_wait(watch_fd, WATCH_MOST_MS - WATCH_LEAST_MS);
+		if (event == SCREEN_QUIT)
+			return 0;
+	}
+}
+
+static int watch_on_screen(const struct invocation *in, struct brumate_error *err)
+{
+	if (in->values[OPT_QUIET] || in->values[OPT_FORMAT])
+		return brumate_fail(err, EINVAL,
+				    "ps: --watch goes with neither --quiet nor --format");
+	int r = screen_open("ps --watch", err);
+	if (r < 0)
+		return r;
+	auto_close int watch_fd = job_table_watch(err);
+	r = watch_fd < 0 ? watch_fd : watch_jobs(in, watch_fd, err);
+	screen_close();
+	return r;
+}
+
 int verb_ps(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
 	struct table t = TABLE_OF(job_columns);
-	const char *sort = in->values[OPT_SORT];
-	int r = client_ask("List", NULL, &reply, err);
 
+	if (in->values[OPT_WATCH])
+		return watch_on_screen(in, err);
 	t.style = style_of_job;
-	if (r == 0 && in->values[OPT_FILTER])
-		r = filter_jobs(json_object_get(reply, "jobs"), in->values[OPT_FILTER], err);
-	if (r == 0 && sort)
-		sort_jobs(json_object_get(reply, "jobs"), strcmp(sort, "age") ? sort : "created");
+	int r = ask_jobs(&reply, in, err);
 	return r < 0 ? r : print_list(in, reply, "jobs", &t, add_job_row, err);
 }
 

@@ -3,14 +3,17 @@
 """What a person sees at a terminal of operations and of jobs."""
 
 import datetime
+import fcntl
 import os
 import pty
 import re
 import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 
 from cases import (EXIT_UNSUPPORTED, EXIT_USAGE, Skipped, at_terminal, case, expect, main, read_text, run,
@@ -317,6 +320,119 @@ def a_page_about_a_job(bed):
     expect("Device memory that it needs again\n" in bed.ok("inspect", job).out, "what it needs")
     bed.ok("resume", job)
     expect("{" not in page and bed.ok("inspect", job, "--format", "json").json()["files"], "JSON")
+
+
+class Screen:
+    """A command of brumate that has a terminal for itself, and what it draws there."""
+
+    ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
+
+    def __init__(self, bed, *args, columns=200):
+        self.ours, self.theirs = pty.openpty()
+        fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("4H", 50, columns, 0, 0))
+        self.before = termios.tcgetattr(self.theirs)
+        self.shown = ""
+        self.process = subprocess.Popen([bed.brumate, *args], env=bed.command_env(), stdin=self.theirs, stdout=self.theirs,
+                                        stderr=self.theirs, start_new_session=True,
+                                        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+
+    def _read(self, deadline, what):
+        expect(select.select([self.ours], [], [], max(deadline - time.monotonic(), 0))[0], f"no {what}: {self.shown[-2000:]!r}")
+        self.shown += os.read(self.ours, 65536).decode(errors="replace")
+
+    def wait_for(self, pattern, seconds=60):
+        """Waits for a picture, drawn from now on, that has this."""
+        deadline, start = time.monotonic() + seconds, len(self.shown)
+        while not re.search(pattern, re.sub("\x1b\\[[0-9;]*m", "", self.shown[start:])):
+            self._read(deadline, pattern)
+
+    def typed(self, keys):
+        os.write(self.ours, keys.encode())
+
+    def end(self, seconds=60):
+        """Its exit code; the terminal is what it was."""
+        deadline = time.monotonic() + seconds
+        while self.LEAVE not in self.shown[self.shown.rfind(self.ENTER):]:
+            self._read(deadline, "end")
+        code = self.process.wait(seconds)
+        expect(termios.tcgetattr(self.theirs) == self.before, f"the terminal is not as before: {termios.tcgetattr(self.theirs)}")
+        expect("\x1b[?25h" in self.shown and "\x1b[?7h" in self.shown, "the cursor is hidden")
+        return code
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        os.close(self.ours)
+        os.close(self.theirs)
+
+
+@case
+def top_shows_what_goes_on(bed):
+    job, _ = bed.counter(name="train", mib=32)
+    bed.ok("doctor")  # starts a broker
+    with Screen(bed, "top") as screen:
+        screen.wait_for(r"brumate top +\d\d:\d\d:\d\d +jobs: 1, running: 1")
+        expect(termios.tcgetattr(screen.theirs) != screen.before, "keys are shown")
+        screen.wait_for(rf"0 +{SIZE} of {SIZE} +\d+% +[\d.]+ GB/s +[\d.]+ GB/s")
+        screen.wait_for(rf"{job} +train +running")
+        screen.wait_for("no operation is under way")
+        with bed.held_at("suspend.data-out.begin", "suspend", job):
+            screen.wait_for(r"train +suspend +\d+/\d+ data-out")
+            screen.wait_for("suspending")
+        screen.wait_for("suspended")
+        screen.wait_for("no operation is under way")
+        screen.typed("xq")
+        expect(screen.end() == 0, "exit code")
+    moved = bed.gpus()[0]
+    expect(moved["out_bytes"] >= 32 << 20 and moved["in_bytes"] == 0 == moved["written_bytes"], f"{moved}")
+    bed.ok("resume", job)
+    expect(bed.gpus()[0]["in_bytes"] >= 32 << 20, "what went in is not counted")
+
+
+@case
+def the_terminal_after_top(bed):
+    """It is what it was, whatever ends it; and it is given to the shell meanwhile, where it is stopped."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        with Screen(bed, "top") as screen:
+            screen.wait_for("no operation")
+            screen.process.send_signal(number)
+            expect(screen.end() == 0, f"{number!r}")
+    with Screen(bed, "top") as screen:
+        screen.wait_for("no operation")
+        screen.process.send_signal(signal.SIGSEGV)
+        expect(screen.end() == -signal.SIGSEGV, "a crash")
+    with Screen(bed, "top") as screen:
+        screen.wait_for("no operation")
+        screen.typed("\x03")
+        expect(screen.end() == 0, "Ctrl-C")
+    with Screen(bed, "top") as screen:
+        screen.wait_for("no operation")
+        screen.process.send_signal(signal.SIGTSTP)
+        wait_until(lambda: termios.tcgetattr(screen.theirs) == screen.before, "the terminal while it is stopped")
+        screen.process.send_signal(signal.SIGCONT)
+        screen.wait_for(re.escape(Screen.ENTER))
+        screen.wait_for("no operation")
+        screen.typed("q")
+        expect(screen.end() == 0, "after a stop")
+    for args in (("top",), ("ps", "--watch")):
+        bed.refused(2, "standard input and output are no terminal", *args)
+    bed.refused(2, "--watch goes with neither", "ps", "--watch", "--quiet")
+
+
+@case
+def jobs_as_they_change(bed):
+    job, _ = bed.counter(name="train")
+    with Screen(bed, "ps", "--watch", "--filter", "name=train") as screen:
+        screen.wait_for(rf"{job} +train +running")
+        bed.ok("suspend", job)
+        screen.wait_for(rf"{job} +train +suspended")
+        bed.ok("resume", job)
+        screen.wait_for(rf"{job} +train +running")
+        screen.typed("q")
+        expect(screen.end() == 0, "exit code")
 
 
 @case

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Drawing on a terminal by the control sequences of ECMA-48 and xterm, which all of today's know. See screen.h. Signals
+ * are handled rather than blocked, for the reason given in cli/client.c.
+ */
+#include "cli/screen.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+
+/* The other screen, without a cursor and without wrapping of lines; and back. */
+static const char enter[] = "\033[?1049h\033[?25l\033[?7l",
+		  leave[] = "\033[?7h\033[?25h\033[?1049l";
+
+/* There is one terminal, and handlers of signals have to know it. */
+static struct {
+	bool taken;
+	struct termios before, raw;
+	int ends[2]; /* of a pipe, by which handlers tell */
+	char *text;  /* the picture that is being made */
+	size_t len;
+} screen = { .ends = { -1, -1 } };
+
+static void write_all(const char *text, size_t len)
+{
+	while (len) {
+		ssize_t n = write(STDOUT_FILENO, text, len);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return;
+		text += n;
+		len -= (size_t)n;
+	}
+}
+
+/* These two are async-signal-safe. */
+static void take(void)
+{
+	tcsetattr(STDIN_FILENO, TCSANOW, &screen.raw);
+	write_all(enter, sizeof(enter) - 1);
+}
+
+static void give_back(void)
+{
+	write_all(leave, sizeof(leave) - 1);
+	tcsetattr(STDIN_FILENO, TCSANOW, &screen.before);
+}
+
+static void tell(int number)
+{
+	unsigned char byte = (unsigned char)number;
+
+	if (write(screen.ends[1], &byte, 1) < 0)
+		return; /* it is full: who reads it looks soon */
+}
+
+static void on_end(int number)
+{
+	int saved = errno;
+
+	tell(number);
+	errno = saved;
+}
+
+/* The shell gets the terminal as it gave it, and the program has it again when it goes on. */
+static void on_stop(int number)
+{
+	int saved = errno;
+
+	(void)number;
+	give_back();
+	raise(SIGSTOP);
+	take();
+	tell(SIGWINCH);
+	errno = saved;
+}
+
+/* A crash leaves no terminal that shows nothing of what is typed. */
+static void on_crash(int number)
+{
+	give_back();
+	signal(number, SIG_DFL);
+	raise(number);
+}
+
+static void handle(const int *numbers, size_t n, void (*handler)(int))
+{
+	struct sigaction action = { .sa_handler = handler, .sa_flags = SA_RESTART };
+
+	sigemptyset(&action.sa_mask);
+	for (size_t i = 0; i < n; i++)
+		sigaction(numbers[i], &action, NULL);
+}
+
+int screen_open(const char *what, struct brumate_error *err)
+{
+	static const int ends[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH };
+	static const int stops[] = { SIGTSTP },
+			 crashes[] = { SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL };
+
+	if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) ||
+	    tcgetattr(STDIN_FILENO, &screen.before) < 0) {
+		brumate_fail(err, ENOTTY, "%s: standard input and output are no terminal", what);
+		brumate_hint(err,
+			     "`brumate ps` and `brumate events --follow` go to files and pipes");
+		brumate_error_exit(err, EXIT_USAGE);
+		return -ENOTTY;
+	}
+	if (pipe2(screen.ends, O_CLOEXEC | O_NONBLOCK) < 0)
+		return brumate_fail(err, errno, "pipe: %m");
+	screen.raw = screen.before;
+	screen.raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
+	screen.raw.c_cc[VMIN] = 0; /* who is told of keys that are gone is not held up */
+	screen.raw.c_cc[VTIME] = 0;
+	screen.taken = true;
+	atexit(screen_close);
+	handle(ends, sizeof(ends) / sizeof(ends[0]), on_end);
+	handle(stops, sizeof(stops) / sizeof(stops[0]), on_stop);
+	handle(crashes, sizeof(crashes) / sizeof(crashes[0]), on_crash);
+	take();
+	return 0;
+}
+
+void screen_close(void)
+{
+	if (screen.taken)
+		give_back();
+	screen.taken = false;
+}
+
+FILE *screen_begin(void)
+{
+	return open_memstream(&screen.text, &screen.len);
+}
+
+/* Each line takes the place of the one before, and what is left of that goes; so nothing flickers. */
+void screen_end(FILE *f)
+{
+	struct winsize size = { .ws_row = 24 };
+	auto_free char *drawn = NULL;
+	size_t len = 0;
+	unsigned row = 0;
+
+	ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
+	fclose(f);
+	FILE *out = open_memstream(&drawn, &len);
+	if (out) {
+		fputs("\033[H", out);
+		for (char *line = screen.text; *line && row < size.ws_row; row++) {
+			const size_t n = strcspn(line, "\n");
+
+			fprintf(out, "%s%.*s\033[0m\033[K", row ? "\r\n" : "", (int)n, line);
+			line += n + (line[n] == '\n');
+		}
+		fputs("\033[J", out);
+		fclose(out);
+		write_all(drawn, len);
+	}
+	free(screen.text);
+	screen.text = NULL;
+}
+
+/* Whether a key that was typed is to end the program; so is that nobody can type any more. */
+static bool wants_to_quit(short revents)
+{
+	char keys[64];
+	ssize_t n = revents & POLLIN ? read(STDIN_FILENO, keys, sizeof(keys)) : 0;
+
+	for (ssize_t i = 0; i < n; i++)
+		if (keys[i] == 'q' || keys[i] == 'Q' || keys[i] == 3)
+			return true;
+	return revents & (POLLHUP | POLLERR | POLLNVAL);
+}
+
+static enum screen_event take_signals(void)
+{
+	unsigned char number;
+	enum screen_event event = SCREEN_TIME;
+
+	while (read(screen.ends[0], &number, 1) == 1)
+		if (number != SIGWINCH)
+			return SCREEN_QUIT;
+		else
+			event = SCREEN_CHANGED;
+	return event;
+}
+
+enum screen_event screen_wait(int fd, int timeout_ms)
+{
+	const uint64_t deadline_ns = deadline_in_ms((uint64_t)timeout_ms);
+
+	for (;;) {
+		struct pollfd fds[] = { { .fd = fd, .events = POLLIN },
+					{ .fd = STDIN_FILENO, .events = POLLIN },
+					{ .fd = screen.ends[0], .events = POLLIN } };
+		int n = poll(fds, 3, deadline_left_ms(deadline_ns));
+
+		if (n < 0 && errno != EINTR)
+			return SCREEN_QUIT;
+		if (n == 0)
+			return SCREEN_TIME;
+		if (n < 0)
+			continue;
+		if (fds[2].revents) {
+			enum screen_event event = take_signals();
+
+			if (event != SCREEN_TIME)
+				return event;
+		}
+		if (fds[1].revents && wants_to_quit(fds[1].revents))
+			return SCREEN_QUIT;
+		if (fds[0].revents)
+			return SCREEN_CHANGED;
+	}
+}
