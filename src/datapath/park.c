@@ -15,11 +15,12 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "client/broker.h"
 #include "datapath/agents.h"
 #include "datapath/share.h"
 #include "datapath/transfer.h"
 
-enum { EXPORT_TRIES = 3, TELL_EVERY_MS = 10000 };
+enum { EXPORT_TRIES = 3, TELL_EVERY_MS = 10000, RESERVE_PART = 32 };
 
 /* ---- finding ---- */
 
@@ -715,6 +716,29 @@ static size_t count_imported(const struct datapath *d)
 	return n;
 }
 
+/* Whether a snapshot leaves the program room on every GPU, also for what the driver allocates by itself. */
+static bool has_reserve(const struct datapath *d)
+{
+	auto_(broker_client_close) struct broker_client broker = BROKER_CLIENT_EMPTY;
+	auto_free struct dev_gpu *gpus = calloc(DEV_GPUS_MAX, sizeof(*gpus));
+	size_t n = 0;
+
+	if (!gpus || broker_client_open(&broker, d->simulated, NULL) < 0 ||
+	    broker_client_gpus(&broker, gpus, &n, NULL) < 0)
+		return false;
+	for (size_t i = 0; i < n; i++)
+		if (vault_device_bytes(d->vault, gpus[i].uuid) &&
+		    gpus[i].used_bytes + gpus[i].total_bytes / RESERVE_PART > gpus[i].total_bytes)
+			return false;
+	return true;
+}
+
+static void leave_reserve(struct spare *s)
+{
+	while (transfer_is_on(s->d) && s->n_copied < s->d->vault->n_pieces && !has_reserve(s->d))
+		drop_spare(s);
+}
+
 /* Each copy needs room beside what it replaces, and the fds of what was replaced keep that: letting go of
  * them makes room for more, until none is left or nothing moves any more. */
 static int own_pieces(struct datapath *d, struct brumate_error *err)
@@ -727,11 +751,15 @@ static int own_pieces(struct datapath *d, struct brumate_error *err)
 		bool all_copied = spare.n_copied == d->vault->n_pieces;
 		size_t n = count_imported(d);
 
+		if (r == 0 && !n)
+			leave_reserve(&spare);
 		if (r < 0 || !n)
 			return r;
 		drop_spare(&spare);
 		if (all_copied && n >= before)
 			return 0;
+		if (transfer_is_on(d) && (r = fault_point("own.waited")) < 0)
+			return brumate_fail(err, -r, "injected at own.waited: %m");
 		before = n;
 	}
 }
@@ -820,7 +848,16 @@ static void tell_agents(struct datapath *d)
 	park_detach(d);
 }
 
-/* Agents that a predecessor told that something is held. */
+/* Nothing is held here any more, while a broker that was left in the middle may take a moment to see that. */
+static void tell_agents_soon(struct datapath *d)
+{
+	d->n_held = 1;
+	d->held[0] = (struct agent_held){ .bytes = 0 };
+	agents_ask(d, tell_agent, NULL);
+	park_detach(d);
+}
+
+/* Agents that were told that something is held, by us or a predecessor, and not that it was let go of. */
 static bool any_told(const struct datapath *d)
 {
 	for (size_t i = 0; i < d->n_agents; i++)
@@ -914,7 +951,7 @@ int park_open(struct datapath *d, struct brumate_error *err)
 		return 0;
 	release_vault(d);
 	if (any_told(d))
-		tell_agents(d);
+		tell_agents_soon(d);
 	return 0;
 }
 
@@ -932,6 +969,7 @@ static void keep_drained(struct datapath *d)
 int park_drain(struct datapath *d, struct brumate_error *err)
 {
 	struct spare spare = { .d = d };
+	int r;
 
 	if (!transfer_is_on(d))
 		return 1;
@@ -940,8 +978,12 @@ int park_drain(struct datapath *d, struct brumate_error *err)
 	while (spare.n_copied < d->vault->n_pieces) {
 		drop_spare(&spare);
 		tell_agents(d);
+		if ((r = fault_point("drain.let-go")) < 0)
+			return brumate_fail(err, -r, "injected at drain.let-go: %m");
 	}
-	int r = transfer_wait(d, err);
+	r = transfer_wait(d, err);
+	if (r == 0 && (r = fault_point("drain.copied")) < 0)
+		brumate_fail(err, -r, "injected at drain.copied: %m");
 	if (r < 0)
 		return r;
 	keep_drained(d);

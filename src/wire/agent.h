@@ -55,7 +55,7 @@ enum { AGENT_VERSION = 1, AGENT_PIECES_MAX = 64, AGENT_TEXT_BYTES = 160, AGENT_U
  *
  * SNAPSHOT what is held of the job's memory beside it, on which GPU, until it is copied; ids: see
  *         AGENT_SNAPSHOT_ITEM. None: nothing any more. Meanwhile an allocation that finds no room waits for the next
- *         of these requests. Any time.
+ *         of these requests, or tries again each second until there was none for half a minute. Any time.
  *
  * Any of them may be answered by -ESHUTDOWN: the program is in exit(), or its driver has shut down. The
  * gate is open, there is nothing to be mapped, and the process is to be let end.

@@ -200,8 +200,11 @@ for fault in ("error:28", "kill", "kill:criu", "kill:keeper", "kill:broker", "ki
 for fault in ("error:5", "kill", "kill:criu", "kill:broker", "kill:job"):
     register("restore", fault, ["restore.restored"], name=f"held_restore_{fault.replace(':', '_')}")
     register("checkpoint", fault, (HELD[:2] if fault == "kill:criu" else
-             both_sides(s for s in PLANS["checkpoint"] if s.split(".")[1] in ("criu", "let-go", "drain", "commit"))),
+             both_sides(s for s in PLANS["checkpoint"] if s.split(".")[1] in ("criu", "let-go", "drain", "commit"))
+             + ["drain.let-go", "drain.copied"]),
              "--leave-running", name=f"leave_running_{fault.replace(':', '_')}")
+register("checkpoint", "kill:keeper", [*both_sides(["checkpoint.let-go", "checkpoint.drain"]), "drain.let-go", "drain.copied"],
+         "--leave-running", name="leave_running_kill_keeper")
 
 
 # Phases that are parts of a step.

@@ -79,6 +79,10 @@ def it_runs_before_its_memory_is_copied(bed):
     expect_restored(bed, "copy")
 
 
+def seen_alive(bed, words):
+    return [pid for pid, command in bed.processes() if words in command]
+
+
 FUTEX = "202"  # the number of the call
 
 
@@ -123,6 +127,27 @@ def room_for_a_part(bed):
 
 
 @case
+def faults_where_there_is_room_for_a_part(bed):
+    """Some of the snapshot is let go of, and some of the job's memory is not its own yet."""
+    job, log = bench_job(bed, "--change", "50", mib=320)
+    used = bed.vram()
+    for n, action in enumerate(("error:5", "kill", "kill:keeper", "kill:broker")):
+        bed.fault("own.waited", action)
+        result = bed.cli("checkpoint", job, "--leave-running", "--name", f"c{n}", timeout=60)
+        expect(bed.has_fired(), f"{action}: own.waited was not passed")
+        expect(result.code in (0, 1, 7), f"{action}: {result.why()}")
+        bed.cli("kill", "--signal", "URG", job)
+        bed.wait_state(job, ("running",))
+        check(bed, job, log)
+        expect((f"c{n}" in bed.checkpoints()) == (result.code == 0), f"{action}: {result.why()}, there are {bed.checkpoints()}")
+        expect_let_go(bed, job, used)
+        change(bed, job, log)
+    bed.operation("checkpoint", job, "--leave-running", "--name", "last")
+    bed.ok("kill", "--grace", "5s", job)
+    expect_restored(bed, "last")
+
+
+@case
 def no_room(bed):
     job, log = bench_job(bed, mib=160)
     hog, _ = bed.started([bed.program("hog"), "--leave-mib", 24])
@@ -134,6 +159,96 @@ def no_room(bed):
     bed.end(hog)
     bed.ok("kill", "--grace", "5s", job)
     expect_restored(bed, "two")
+
+
+@case
+def it_ends_while_its_snapshot_drains(bed):
+    """The checkpoint is completed all the same, however it ends."""
+    for signum, name in ((signal.SIGTERM, "ended"), (signal.SIGKILL, "killed")):
+        job, log = bench_job(bed)
+        with draining(bed, job, log, name) as saving:
+            os.kill(bed.pid(job), signum)
+            wait_until(lambda: not seen_alive(bed, "bench-job"), "the end of the program")
+        summary = done(saving)
+        expect(summary["checkpoint"] == name, f"{summary}")
+        bed.wait_state(job, ("exited",))
+        wait_until(lambda: bed.vram() == [0, 0], "the snapshot to be let go", 10)
+        expect_restored(bed, name)
+
+
+@case
+def brumate_kill_while_its_snapshot_drains(bed):
+    job, log = bench_job(bed)
+    with draining(bed, job, log, "copy") as saving:
+        killing = bed.spawn("kill", job)
+        wait_until(lambda: not seen_alive(bed, "bench-job"), "the end of the program")
+    done(saving)
+    code, _, err = killing.end()
+    expect(code == 0, f"exit {code}: {err}")
+    bed.wait_state(job, ("exited",))
+    bed.ok("rm", job)
+    expect_restored(bed, "copy")
+
+
+@case
+def its_shim_ends_while_the_snapshot_drains(bed):
+    """Then there is no checkpoint. The job goes on, its memory is let go of, and whoever waits for some gets it."""
+    job, log = bench_job(bed, "--change", "50", "--grow", 240, mib=160)
+    with draining(bed, job, log, "copy") as saving:
+        os.kill(bed.pid(job), signal.SIGHUP)
+        log.wait_for("^asks")
+        wait_until(lambda: waits_for_memory(bed.pid(job)), "the program to ask for memory")
+        os.kill(bed.shim(job), signal.SIGKILL)
+        code, _, err = saving.end()
+        expect(code, "a checkpoint without its shim")
+    log.wait_for("^grown")
+    bed.cli("kill", "--signal", "URG", job)
+    bed.wait_state(job, ("running",))
+    check(bed, job, log)
+    expect(not bed.checkpoints() and not bed.partials(), f"left: {bed.checkpoints()} {bed.partials()}")
+    change(bed, job, log)
+    bed.operation("checkpoint", job, "--leave-running", "--name", "next")
+    bed.ok("kill", "--grace", "5s", job)
+    expect_restored(bed, "next")
+
+
+@case
+def a_drain_that_fails(bed):
+    """The checkpoint fails, and the job goes on without having noticed."""
+    job, log = bench_job(bed, "--change", "50")
+    used = bed.vram()
+    for point, action in (("data.copy", "error:5"), ("drain.let-go", "error:5"), ("store.write-manifest", "error:28")):
+        bed.fault(point, action)
+        bed.refused(7, "", "checkpoint", job, "--leave-running")
+        expect(bed.has_fired(), f"{point} was not passed")
+        bed.expect_state(job, "running")
+        expect_let_go(bed, job, used)
+        change(bed, job, log)
+        check(bed, job, log)
+        expect(not bed.checkpoints() and not bed.partials(), f"left: {bed.checkpoints()} {bed.partials()}")
+
+
+@case
+def a_stopped_job_is_drained(bed):
+    job, log = bench_job(bed)
+    used = bed.vram()
+    with draining(bed, job, log, "copy") as saving:
+        os.kill(bed.pid(job), signal.SIGSTOP)
+    done(saving)
+    expect_let_go(bed, job, used)
+    os.kill(bed.pid(job), signal.SIGCONT)
+    check(bed, job, log)
+
+
+@case
+def several_members_and_gpus(bed):
+    for kind in ("fork-before", "two-gpus"):
+        job, log = bed.kind(kind, "--mib", "16")
+        used = bed.vram()
+        bed.operation("checkpoint", job, "--leave-running", "--name", kind, "--force")
+        log.goes_on()
+        wait_until(lambda: bed.vram() == used, "the snapshot to be let go", 10)
+        bed.end(job)
 
 
 if __name__ == "__main__":

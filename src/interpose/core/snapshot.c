@@ -13,7 +13,7 @@
 #include "base/clock.h"
 
 /* Who let go of it may have died before it told: then it is tried anyway, and for so long. */
-enum { TRY_S = 1, SILENCE_S = 60 };
+enum { TRY_S = 1, SILENCE_S = 30 };
 
 static atomic_bool is_held;
 static atomic_uint changes; /* a futex */
