@@ -162,7 +162,7 @@ static char *keep(const char *name)
 	return NULL;
 }
 
-/* Without HOME no configuration of the user's is read. A plugin is loaded where its table is passed, and then ours;
+/* No CRIU_CONFIG_FILE is passed on. A plugin is loaded where its table is passed, and then ours;
  * else CRIU looks into a directory of the kernel's, in which nobody can put one. */
 static char **make_environment(void)
 {
@@ -192,15 +192,19 @@ static bool is_number(const char *text)
 
 int main(int argc, char **argv)
 {
-	char *criu_argv[] = { (char *)"criu", NULL, NULL, NULL };
+	char *criu_argv[] = { (char *)"criu", NULL, (char *)CRIU_WITHOUT_CONFIG, NULL, NULL };
 	char path[PATH_MAX];
 
 	fill_standard_streams();
-	if (argc == 3 && !strcmp(argv[1], "swrk") && is_number(argv[2]))
+	if (argc > 2 && !strcmp(argv[argc - 1], CRIU_WITHOUT_CONFIG))
+		argc--;
+	if (argc == 3 && !strcmp(argv[1], "swrk") && is_number(argv[2])) {
 		criu_argv[2] = argv[2];
-	else if (argc != 2 || strcmp(argv[1], "--version"))
+		criu_argv[3] = (char *)CRIU_WITHOUT_CONFIG;
+	} else if (argc != 2 || strcmp(argv[1], "--version")) {
 		refuse(LAUNCH_EXIT_REFUSED,
 		       "usage: " LAUNCH_PROGRAM " swrk FD (started by brumate)");
+	}
 	criu_argv[1] = argv[1];
 	umask(077);
 	find_criu(path);

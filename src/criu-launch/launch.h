@@ -4,6 +4,10 @@
 
 #define LAUNCH_PROGRAM "brumate-criu-launch"
 
+/** What CRIU is started with, too: /etc/criu/default.conf and ~/.criu/default.conf are for those who run it by hand, and
+ * could change what a checkpoint is. The launcher adds it where its caller, of an older version, does not. */
+#define CRIU_WITHOUT_CONFIG "--no-default-config"
+
 /** Exit codes of the launcher where CRIU is not reached; the reason is a line on its standard error. */
 enum launch_exit {
 	LAUNCH_EXIT_REFUSED = 120,	 /* something is not as it has to be */

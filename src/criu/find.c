@@ -53,7 +53,8 @@ static int read_output(int fd, char *buf, size_t room)
 /* Its messages go where its output does, for the launcher says there why it fails. */
 static int spawn_protected(pid_t *ret, const char *path, int out_fd)
 {
-	char *argv[] = { (char[]){ "criu" }, (char[]){ "--version" }, NULL };
+	char *argv[] = { (char[]){ "criu" }, (char[]){ "--version" },
+			 (char[]){ CRIU_WITHOUT_CONFIG }, NULL };
 	char *envp[] = { (char[]){ "PATH=/usr/sbin:/usr/bin:/sbin:/bin" }, NULL };
 	posix_spawn_file_actions_t actions;
 
@@ -75,7 +76,7 @@ static int spawn_protected(pid_t *ret, const char *path, int out_fd)
 	return -r;
 }
 
-/* Runs "PATH --version" to its end: what it said, and its wait status. */
+/* Runs "PATH --version", without configuration, to its end: what it said, and its wait status. */
 static int run_for_version(const char *path, char text[static OUTPUT_BYTES], int *ret_status)
 {
 	int p[2];

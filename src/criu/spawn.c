@@ -11,6 +11,7 @@
 #include "base/fd.h"
 #include "base/packet.h"
 #include "base/paths.h"
+#include "criu-launch/launch.h"
 #include "criu-plugin/hidden.h"
 #include "criu/criu-private.h"
 #include "process/reap.h"
@@ -292,7 +293,8 @@ int criu_spawn(struct criu_child *ret, const struct criu_program *program,
 	       const struct criu_user *user, struct brumate_error *err)
 {
 	char number[16], plugins[4096], table[64], devices[1024], runtime[4096];
-	char *argv[] = { (char[]){ "criu" }, (char[]){ "swrk" }, number, NULL };
+	char *argv[] = { (char[]){ "criu" }, (char[]){ "swrk" }, number,
+			 (char[]){ CRIU_WITHOUT_CONFIG }, NULL };
 	char *envp[] = { (char[]){ "PATH=/usr/sbin:/usr/bin:/sbin:/bin" },
 			 (char[]){ "LC_ALL=C" },
 			 plugins,
