@@ -22,6 +22,14 @@ def expect_of_user(bed, status, capabilities=0):
         expect(int(status[field], 16) == capabilities, f"{name}: {field} {status[field]}")
 
 
+def session_of(pid):
+    """None: the process has ended."""
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
+
+
 @case
 @as_user
 def first_job(bed):
@@ -36,13 +44,13 @@ def first_job(bed):
         processes = bed.processes()
         crius = [pid for pid, command in processes if "swrk" in command.split()]
         expect(crius, f"CRIU does not run: {processes}")
-        found = {pid: status_of(pid) for pid, _ in processes}
-        found = {pid: status for pid, status in found.items() if "Uid" in status}  # the others have just ended
-        names = {status["Name"].strip() for status in found.values()}
-        expect({"brumate-shim", "brumate-broker", "counter"} <= names and set(crius) <= set(found), f"{names}")
-        for pid, status in found.items():  # where CRIU is a script as yet, it has helpers
-            is_crius = pid in crius or int(status["PPid"]) in crius
-            expect_of_user(bed, status, 1 << CAP_CHECKPOINT_RESTORE if is_crius else 0)
+        found = {pid: (status_of(pid), session_of(pid)) for pid, _ in processes}
+        found = {pid: one for pid, one in found.items() if "Uid" in one[0] and one[1]}  # the others have just ended
+        names = {status["Name"].strip() for status, _ in found.values()}
+        expect({"brumate-shim", "brumate-broker", "counter"} <= names and set(crius) & set(found), f"{names}")
+        of_criu = {session for pid, (_, session) in found.items() if pid in crius}  # its helpers are in it, too
+        for status, session in found.values():
+            expect_of_user(bed, status, 1 << CAP_CHECKPOINT_RESTORE if session in of_criu else 0)
     code, _, err = checkpoint.end()
     expect(code == 0, f"checkpoint: exit {code}: {err}")
     bed.operation("restore", "train")
