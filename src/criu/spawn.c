@@ -204,8 +204,10 @@ static int fail_spawn(const struct spawning *p, const struct report *report,
 static int identify_child(struct criu_child *child, struct brumate_error *err)
 {
 	struct ucred peer;
-	int r = fd_peer(child->socket_fd, &peer);
+	int r = fault_point("criu.identify");
 
+	if (r == 0)
+		r = fd_peer(child->socket_fd, &peer);
 	if (r < 0)
 		return brumate_fail(err, -r, "CRIU: cannot tell its process id: %m");
 	return proc_identify(&child->id, peer.pid, err);
@@ -261,12 +263,13 @@ static int start_child(struct criu_child *ret, struct spawning *p, struct brumat
 	/* End of file is the success of execve: the way back closes itself. */
 	if (r >= 0 && receive_report(way_back_fd, &report, &none) > 0)
 		r = fail_spawn(p, &report, err);
+	if (r < 0) /* one that runs ends by it */
+		cleanup_close(&child.socket_fd);
 	if (first && (p->ns_fd >= 0 || r < 0))
 		reap_wait(first, &status);
 	if (r < 0) {
 		if (child.id.pid && child.id.pid != first)
 			reap_wait(child.id.pid, &status);
-		cleanup_close(&child.socket_fd);
 		return r;
 	}
 	*ret = child;

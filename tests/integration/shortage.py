@@ -66,6 +66,21 @@ def no_descriptors_in_a_suspend(bed):
 
 
 @case
+def a_criu_that_cannot_be_looked_at(bed):
+    """It runs, and waits for what it is to do: it ends, and what was asked fails."""
+    job, log = bed.counter()
+    bed.fault("criu.identify", "error:5")
+    bed.refused(1, "CRIU: cannot tell its process id: Input/output error", "checkpoint", job)
+    bed.expect_whole(job, log)
+    bed.ok("checkpoint", job)
+    bed.fault("criu.identify", "error:12")
+    bed.refused(1, "CRIU: cannot tell its process id: Cannot allocate memory", "restore", job)
+    bed.ok("restore", job)
+    bed.expect_whole(job, log)
+    expect(not bed.crius(), "CRIU is left")
+
+
+@case
 def an_agent_that_cannot_be_asked(bed):
     """Whatever of asking there is no memory for, it is not taken for gone, and its memory is not left to the driver."""
     calls = faulty.Faulty(bed.build, bed.dir)
