@@ -275,9 +275,12 @@ static int read_record(struct op *op, int dir_fd, json_t **ret, struct brumate_e
 
 	if (r < 0)
 		return brumate_fail(err, -r, "%s: %m", RECORD_NAME);
-	auto_json json_t *record = json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL);
-	if (json_unpack(record, "{s:i}", "version", &version) < 0 ||
-	    decode_gpus(op->job, json_object_get(record, "gpus")) < 0 ||
+	auto_json json_t *record = NULL;
+	if ((r = wire_decode(&record, text, len, NULL)) == 0)
+		r = decode_gpus(op->job, json_object_get(record, "gpus"));
+	if (r == -ENOMEM)
+		return brumate_fail(err, ENOMEM, "%s: %m", RECORD_NAME);
+	if (r < 0 || json_unpack(record, "{s:i}", "version", &version) < 0 ||
 	    !json_is_array(json_object_get(record, "processes")))
 		return brumate_fail(err, EBADMSG, "%s is damaged", RECORD_NAME);
 	if (version != RECORD_VERSION)

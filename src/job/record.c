@@ -228,7 +228,11 @@ static int decode_path(char *ret, size_t room, json_t *o, const char *key,
 {
 	auto_free char *path = NULL;
 
-	if (decode_bytes(&path, json_object_get(o, key)) < 0 || !path)
+	int r = decode_bytes(&path, json_object_get(o, key));
+
+	if (r == -ENOMEM)
+		return brumate_fail(err, ENOMEM, "%s: %m", key);
+	if (r < 0 || !path)
 		return brumate_fail(err, EBADMSG, "%s: not a path", key);
 	if (strlen(path) >= room)
 		return brumate_fail(err, EBADMSG, "%s: longer than %zu bytes", key, room - 1);
@@ -280,6 +284,8 @@ static int decode_argv(char ***ret, json_t *list, struct brumate_error *err)
 	for (size_t i = 0; i < n; i++) {
 		int r = decode_bytes(&(*ret)[i], json_array_get(list, i));
 
+		if (r == -ENOMEM)
+			return brumate_fail(err, ENOMEM, "argv: %m");
 		if (r < 0 || !(*ret)[i])
 			return brumate_fail(err, EBADMSG, "argv: item %zu", i);
 	}
@@ -377,8 +383,11 @@ static int decode_gpus(struct job *j, json_t *o, struct brumate_error *err)
 
 	if (r < 0 || !n)
 		return r;
-	if (n > MANIFEST_GPUS_MAX || !(j->gpus = calloc(n, sizeof(*j->gpus))))
+	if (n > MANIFEST_GPUS_MAX)
 		return brumate_fail(err, EBADMSG, "gpus: %zu", n);
+	j->gpus = calloc(n, sizeof(*j->gpus));
+	if (!j->gpus)
+		return brumate_fail(err, ENOMEM, "gpus: %m");
 	j->n_gpus = n;
 	for (size_t i = 0; i < n; i++) {
 		json_t *gpu = json_array_get(list, i);
@@ -451,10 +460,12 @@ static int decode_strings(struct job *j, json_t *o, struct brumate_error *err)
 		return r;
 	if (checkpoint && !(j->checkpoint = strdup(checkpoint)))
 		return brumate_fail(err, ENOMEM, "checkpoint: %m");
-	if (decode_bytes(&j->cwd, json_object_get(o, "cwd")) < 0 ||
-	    decode_bytes(&j->log, json_object_get(o, "log")) < 0 ||
-	    decode_bytes(&j->checkpoint_path, json_object_get(o, "checkpoint_path")) < 0)
-		return brumate_fail(err, EBADMSG, "cwd, log, checkpoint_path: not a string");
+	if ((r = decode_bytes(&j->cwd, json_object_get(o, "cwd"))) < 0 ||
+	    (r = decode_bytes(&j->log, json_object_get(o, "log"))) < 0 ||
+	    (r = decode_bytes(&j->checkpoint_path, json_object_get(o, "checkpoint_path"))) < 0)
+		return r == -ENOMEM ? brumate_fail(err, ENOMEM, "cwd, log, checkpoint_path: %m")
+				    : brumate_fail(err, EBADMSG,
+						   "cwd, log, checkpoint_path: not a string");
 	return decode_argv(&j->argv, json_object_get(o, "argv"), err);
 }
 
@@ -480,9 +491,9 @@ int record_decode(struct job *ret, const char *text, size_t len_bytes, struct br
 	    (r = decode_gpus(&j, o, err)) < 0 || (r = decode_data_path(&j, o, err)) < 0 ||
 	    (r = decode_schedule(&j.schedule, o, err)) < 0 ||
 	    (r = labels_from_json(&j.labels, json_object_get(o, "labels"), err)) < 0) {
-		if (err)
+		if (err && r != -ENOMEM)
 			err->code = EBADMSG;
-		return -EBADMSG;
+		return r == -ENOMEM ? r : -EBADMSG;
 	}
 	*ret = j;
 	j = JOB_EMPTY;

@@ -124,6 +124,6 @@ json_t *record_encode(const struct job *j);
  * record_decode() - read a job's record
  * @text: borrowed, untrusted
  *
- * Pure. Leaves @ret->dir NULL. Return: 0 and @ret owned; -EBADMSG.
+ * Pure. Leaves @ret->dir NULL. Return: 0 and @ret owned; -EBADMSG; -ENOMEM, which says nothing of the record.
  */
 int record_decode(struct job *ret, const char *text, size_t len_bytes, struct brumate_error *err);

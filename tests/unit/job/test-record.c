@@ -3,9 +3,11 @@
 #include "job/record.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "check.h"
+#include "sanitized.h"
 
 #define NOT_UTF8 "caf\xe9 \xff\xfe"
 
@@ -492,6 +494,59 @@ static void test_foreign(void)
 	}
 }
 
+/* A sanitizer has memory of its own to interpose. */
+#if !SANITIZED && defined(__GLIBC__)
+extern void *__libc_malloc(size_t size);
+extern void *__libc_calloc(size_t n, size_t size);
+__attribute__((visibility("default"))) void *malloc(size_t size); /* jansson's, too */
+__attribute__((visibility("default"))) void *calloc(size_t n, size_t size);
+static long left_until_lack; /* of calls for memory; 0: none fails */
+
+static bool lacks_memory(void)
+{
+	if (!left_until_lack || --left_until_lack)
+		return false;
+	errno = ENOMEM;
+	return true;
+}
+
+void *malloc(size_t size)
+{
+	return lacks_memory() ? NULL : __libc_malloc(size);
+}
+
+void *calloc(size_t n, size_t size)
+{
+	return lacks_memory() ? NULL : __libc_calloc(n, size);
+}
+
+/* Whatever there is no memory for, the record is not taken for damaged. */
+static void test_without_memory(void)
+{
+	struct job job = full_job();
+	auto_json json_t *o = record_encode(&job);
+	auto_free char *text = json_dumps(o, 0);
+	int r = -ENOMEM;
+	long n;
+
+	for (n = 1; r < 0; n++) {
+		auto_(job_fini) struct job back = JOB_EMPTY;
+		struct brumate_error err = BRUMATE_ERROR_NONE;
+
+		left_until_lack = n;
+		r = record_decode(&back, text, strlen(text), &err);
+		left_until_lack = 0;
+		CHECK(r == 0 || (r == -ENOMEM && err.code == ENOMEM));
+	}
+	CHECK(n > 20);
+	job_fini(&job);
+}
+#else
+static void test_without_memory(void)
+{
+}
+#endif
+
 int main(void)
 {
 	test_round_trips();
@@ -504,5 +559,6 @@ int main(void)
 	test_long_strings();
 	test_truncated();
 	test_foreign();
+	test_without_memory();
 	return 0;
 }
