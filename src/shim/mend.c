@@ -60,18 +60,27 @@ void mend_secure(struct shim *s)
 		get_keeper(s);
 }
 
-/* Reads what the job has outside its processes, unless that is known. */
+/* Nothing of it is only in a vault: a table names at most what spares the next copy some work. */
+static bool has_all_it_is(const struct job *job)
+{
+	return job->state == JOB_RUNNING || !job->root.pid || job_has_ended(job);
+}
+
+/* Reads what the job has outside its processes, unless that is known. A table that cannot be read does not make it
+ * nothing. */
 static int take_vault(struct shim *s, struct op *op, struct brumate_error *err)
 {
 	if (!s->held_unknown)
 		return 0;
 	int r = vault_load(&s->vault, &op->data.owner, err);
-	if (r == -EBADMSG) {
+	if (r == -EBADMSG && has_all_it_is(&s->job)) {
 		log_error("memory of job %s that is held is not known: reason=\"%s\"", s->job.id,
 			  err->text);
 		r = 0;
 	}
 	s->held_unknown = r < 0;
+	if (r < 0)
+		s->held_why = *err;
 	return r;
 }
 

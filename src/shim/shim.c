@@ -153,9 +153,14 @@ static int begin_locked(struct shim *s, const char *kind, unsigned states,
 		r = brumate_fail(err, EBUSY, "job %s: a %s is under way", s->job.id, s->busy);
 		brumate_hint(err, "wait for it, or cancel it with Ctrl-C where it was started");
 	} else if (s->held_unknown) {
-		r = brumate_fail(err, EBUSY, "job %s: what is held of it cannot be had yet",
-				 s->job.id);
-		brumate_hint(err, "that is tried again and again; %s/shim.log says why", s->job.dir);
+		r = brumate_fail(err, EBUSY, "job %s: what is held of it cannot be had yet%s%s",
+				 s->job.id, s->held_why.text[0] ? ": " : "", s->held_why.text);
+		if (s->held_why.code == EBADMSG)
+			brumate_hint(err, "where that file is not to be repaired: brumate kill %s",
+				     s->job.id);
+		else
+			brumate_hint(err, "that is tried again and again; see %s/shim.log",
+				     s->job.dir);
 	} else if (states && !(states & 1u << s->job.state)) {
 		r = brumate_fail(err, EBUSY, "job %s is %s", s->job.id,
 				 job_state_name(s->job.state));

@@ -32,6 +32,7 @@ struct shim {
 	struct job job;	      /* under the lock; while busy, the operation's */
 	struct vault vault;   /* used as the record is */
 	bool held_unknown;    /* under the lock: what a predecessor left has yet to be read */
+	struct brumate_error held_why; /* then: why that has failed so far */
 	const char *busy;     /* kind of the operation under way; NULL: none */
 	json_t *progress; /* under the lock: its Progress, as last told; owned, NULL: not told yet */
 	pthread_cond_t freed; /* busy has become NULL; waits by CLOCK_MONOTONIC */

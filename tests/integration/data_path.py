@@ -13,7 +13,7 @@ import signal
 import shlex
 import stat
 
-from cases import MIB, NOBODY, case, expect, main, process_start, read_link, read_text, run, wait_until
+from cases import EXIT_BUSY, MIB, NOBODY, case, expect, main, process_start, read_link, read_text, run, wait_until
 from checkpoints import flip
 
 
@@ -344,14 +344,21 @@ def a_table_that_is_damaged_is_said_to_be(bed):
     with open(table, "w", encoding="utf-8") as file:
         file.write(text[:-20])
     bed.kill_shim(job)
-    result = bed.cli("resume", job)
-    expect(result.code != 0 and result.err.strip(), result.why())
-    bed.expect_state(job, "suspended")
+    for verb in ("resume", "checkpoint"):  # neither takes the job for one that has nothing on a GPU
+        bed.refused(EXIT_BUSY, r"what is held of it cannot be had yet: \S+parked.json: ", verb, job)
+        bed.expect_state(job, "suspended")
+    expect(not bed.checkpoints() and not bed.partials(), "something was saved")
     with open(table, "w", encoding="utf-8") as file:
         file.write(text)
     bed.kill_shim(job)
     bed.ok("resume", job)
     bed.log(job).goes_on()
+    bed.ok("suspend", job)
+    with open(table, "w", encoding="utf-8") as file:
+        file.write(text[:-20])
+    bed.kill_shim(job)
+    bed.ok("kill", job)
+    bed.expect_state(job, "exited")
 
 
 # What is restored is compared.
