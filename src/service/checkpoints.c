@@ -194,6 +194,17 @@ static int inspect_restore(struct store_image *image, json_t *parameters, json_t
 	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
 }
 
+static int add_pinned_of(json_t *o, const struct store_image *image)
+{
+	auto_free char *store = strdup(image->path);
+	char *slash = store ? strrchr(store, '/') : NULL;
+
+	if (!slash)
+		return store ? 0 : -ENOMEM;
+	*slash = '\0';
+	return add_pinned(o, store, image->manifest.id);
+}
+
 static int inspect_checkpoint(const char *dir, const char *word, json_t *parameters, json_t **ret,
 			      struct brumate_error *err)
 {
@@ -210,8 +221,10 @@ static int inspect_checkpoint(const char *dir, const char *word, json_t *paramet
 
 	json_t *reply = json_pack("{s:o,s:s,s:o}", "manifest", manifest_to_json(&image.manifest),
 				  "path", image.path, "stored", describe_memory(&image));
-	if (!reply)
+	if (!reply || add_pinned_of(reply, &image) < 0) {
+		json_decref(reply);
 		return brumate_fail(err, ENOMEM, "%m");
+	}
 	*ret = reply;
 	return 0;
 }

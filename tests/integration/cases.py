@@ -349,7 +349,13 @@ class Bed(Instance):
     def partials(self, store=None):
         """What a checkpoint that was not finished would leave."""
         store = store or self.store()
-        return [name for name in os.listdir(store) if name.startswith(".")] if os.path.isdir(store) else []
+        names = os.listdir(store) if os.path.isdir(store) else []
+        return [name for name in names if name.startswith(".") and not self._is_pin(names, name)]
+
+    @staticmethod
+    def _is_pin(names, name):
+        """The mark of a checkpoint that is there."""
+        return name.endswith(".pinned") and name[1:-len(".pinned")] in names
 
     def tmpfs(self, size):
         """A file system of its own, of this size."""

@@ -4,6 +4,7 @@
 names it."""
 
 import os
+import re
 
 from cases import at_terminal, case, expect, main
 from checkpoints import flip, image, saved
@@ -105,6 +106,11 @@ def what_is_pinned_stays(bed):
     expect(code == 6 and "[y/N]" not in shown, f"asks what it then refuses: {code}: {shown}")
     rows = {row["id"]: row["pinned"] for row in bed.ok("ls", "--format", "json").json()["checkpoints"]}
     expect(rows == {"one": True, "two": False, "three": False, "four": False}, f"{rows}")
+    for word, pinned in (("one", True), ("two", False)):
+        told = bed.ok("inspect", word, "--format", "json").json()
+        expect(told["pinned"] == pinned, f"inspect {word} says {told['pinned']}")
+    expect(re.search(r"^pinned +yes$", bed.ok("inspect", "one").out, re.MULTILINE), "not on the page")
+    expect(not bed.partials(), f"a pin is taken for half a checkpoint: {bed.partials()}")
     expect("pinned)" in next(row for row in bed.ok("ls").out.splitlines() if row.startswith("one ")), "not in the table")
     bed.ok("verify", "one")
     expect(bed.ok("prune", "--keep-last", "2").out == "two\n", "one counts, or is gone")
