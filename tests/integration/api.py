@@ -150,6 +150,29 @@ def c_program_goes_on(bed):
 
 
 @case
+def c_program_whose_shim_ends(bed):
+    """The shim is replaced while it makes the checkpoint that was asked for: the program is told, and asks again."""
+    bed.fault("checkpoint.gate.end", "kill")
+    job = bed.run([bed.program("asks"), "on", "own", "again"], env={"BRUMATE_COMMAND": bed.brumate})
+    bed.log(job).wait_until(lambda text: text == "ready asks\nasked -4 checkpoint own: the shim ended while it made the "
+                            "checkpoint\nasked 0 \n", "the program to be told, and to be saved", 60)
+    bed.expect_state(job, "running")
+    bed.ok("kill", job)
+    bed.ok("restore", "own")
+    bed.log(job).wait_until(lambda text: text.endswith("asked 1 \n"), "the program to be told of the restore", 60)
+
+
+@case
+def c_program_whose_shim_ends_too_late(bed):
+    """The checkpoint was complete: that is what the program is told."""
+    bed.fault("checkpoint.commit.end", "kill")
+    job = bed.run([bed.program("asks"), "on", "own"], env={"BRUMATE_COMMAND": bed.brumate})
+    bed.log(job).wait_until(lambda text: text == "ready asks\nasked 0 \n", "the program to be told of the checkpoint", 60)
+    bed.expect_state(job, "running")
+    expect(bed.checkpoints() == ["own"], f"{bed.checkpoints()}")
+
+
+@case
 def c_program_is_told_why_not(bed):
     result = run([bed.program("asks"), "end", "own"], env=environment(bed))
     expect(result.code == 0 and "asked -3 this process is not of a job" in result.out, result.why() + result.out)
