@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <spawn.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,19 +63,32 @@ static ssize_t read_file(const char *path, char *ret, size_t room)
 	return n;
 }
 
-/* When the kernel made this process, in ticks since the start of the machine (proc(5), starttime): a restored one was made
- * later. 0 where that cannot be told. */
-static unsigned long long birth(void)
-{
-	char text[1024];
-	unsigned long long ticks = 0;
+/* When the kernel made this process: in ticks since the start of the machine (proc(5), starttime), and which start that
+ * was. A restored one was made later, or on another machine. */
+struct birth {
+	unsigned long long ticks; /* 0: that cannot be told */
+	char boot_id[40];	  /* empty: that cannot be told */
+};
 
-	if (read_file("/proc/self/stat", text, sizeof(text)) <= 0 || !strrchr(text, ')'))
-		return 0;
-	sscanf(strrchr(text, ')') + 1,
-	       " %*c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
-	       &ticks);
-	return ticks;
+static struct birth birth(void)
+{
+	struct birth b = { 0 };
+	char text[1024];
+
+	read_file("/proc/sys/kernel/random/boot_id", b.boot_id, sizeof(b.boot_id));
+	if (read_file("/proc/self/stat", text, sizeof(text)) > 0 && strrchr(text, ')'))
+		sscanf(strrchr(text, ')') + 1,
+		       " %*c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
+		       "%*s %llu",
+		       &b.ticks);
+	return b;
+}
+
+/* What could not be read once, without descriptors left, tells no lives apart. */
+static bool is_another_life(const struct birth *a, const struct birth *b)
+{
+	return (a->ticks && b->ticks && a->ticks != b->ticks) ||
+	       (a->boot_id[0] && b->boot_id[0] && strcmp(a->boot_id, b->boot_id));
 }
 
 /* The string @key of the object in @json, which has no strings with escapes. */
@@ -204,7 +218,7 @@ static int look(const struct asked *asked)
 	return fail((int)code, "checkpoint %s:%s", asked->checkpoint, why);
 }
 
-static int wait_for_answer(const struct asked *asked, unsigned long long born)
+static int wait_for_answer(const struct asked *asked, const struct birth *born)
 {
 	const struct timespec pause = { .tv_nsec = POLL_NS };
 
@@ -212,7 +226,8 @@ static int wait_for_answer(const struct asked *asked, unsigned long long born)
 		nanosleep(&pause, NULL);
 		int r = look(asked);
 		/* Last, as the process may have been saved right before. */
-		if (birth() != born)
+		const struct birth now = birth();
+		if (is_another_life(&now, born))
 			return BRUMATE_RESTORED;
 		if (r)
 			return r < 0 ? r : BRUMATE_SAVED;
@@ -222,17 +237,17 @@ static int wait_for_answer(const struct asked *asked, unsigned long long born)
 PUBLIC int brumate_checkpoint(const char *name, unsigned flags)
 {
 	struct asked asked;
-	unsigned long long born = birth();
+	const struct birth born = birth();
 
 	error_text[0] = '\0';
 	if (flags & ~(unsigned)BRUMATE_LEAVE_RUNNING)
 		return fail(EINVAL, "brumate_checkpoint: unknown flags");
-	if (!born)
+	if (!born.ticks)
 		return fail(ENOSYS, "brumate_checkpoint: /proc is not there");
 	pthread_mutex_lock(&one_at_a_time);
 	int r = ask(&asked, name, flags);
 	if (r == 0)
-		r = wait_for_answer(&asked, born);
+		r = wait_for_answer(&asked, &born);
 	pthread_mutex_unlock(&one_at_a_time);
 	if (r >= 0)
 		error_text[0] = '\0';

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Programs as users: the Python package, and programs that ask to be saved themselves."""
 
+import json
 import os
 import subprocess
 import sys
@@ -170,6 +171,30 @@ def c_program_whose_shim_ends_too_late(bed):
     bed.log(job).wait_until(lambda text: text == "ready asks\nasked 0 \n", "the program to be told of the checkpoint", 60)
     bed.expect_state(job, "running")
     expect(bed.checkpoints() == ["own"], f"{bed.checkpoints()}")
+
+
+@case
+def c_program_restored_after_a_reboot(bed):
+    """It may have been made as many ticks after that start of the machine as before. A stand-in for brumate, and for the
+    kernel's name of the start."""
+    boot_id, out, command = (os.path.join(bed.dir, name) for name in ("boot_id", "out", "brumate"))
+    reply = json.dumps({"asked": {"checkpoint": "own", "dir": "/nowhere", "answer": "/nowhere/asked"}}, indent=1)
+    for path, text in ((boot_id, "one\n"), (command, f"#!/bin/sh\n: >{boot_id}.asked\ncat <<E\n{reply}\nE\n")):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    os.chmod(command, 0o755)
+    script = f'mount --bind {boot_id} /proc/sys/kernel/random/boot_id && exec "$0" on own >{out}'
+    program = subprocess.Popen(["unshare", "--mount", "--propagation", "private", "sh", "-c", script, bed.program("asks")],
+                               env=environment(bed, BRUMATE_COMMAND=command))
+    try:
+        wait_until(lambda: os.path.exists(boot_id + ".asked"), "the program to ask")
+        expect(lines(out) == ["ready asks"], f"{lines(out)}")
+        with open(boot_id, "w", encoding="utf-8") as file:
+            file.write("two\n")
+        wait_for(out, ["ready asks", "asked 1 "])
+    finally:
+        program.kill()
+        program.wait()
 
 
 @case
