@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "base/paths.h"
 
-enum { TABLE_VERSION = 1, TABLE_BYTES_MAX = 256 << 20, GUARD_TRIES = 3 };
+enum { TABLE_VERSION = 1, TABLE_BYTES_MAX = 256 << 20, GUARD_TRIES = 3, EMPTY_TRIES = 3 };
 
 static const char table_name[] = "parked.json";
 
@@ -354,18 +354,28 @@ static int take_all_back(struct vault *v, struct brumate_error *err)
 	int r = keeper_give(&v->keeper, take_fd_back, &g, err);
 
 	if (r == 0 && g.n_unnamed)
-		keeper_drop(&v->keeper, g.unnamed, g.n_unnamed, NULL);
+		r = keeper_drop(&v->keeper, g.unnamed, g.n_unnamed, err);
 	free(g.unnamed);
 	return r;
 }
 
+/* Nobody tells it later. */
 static void empty_keeper(const struct keeper_owner *owner)
 {
-	struct vault nothing = VAULT_EMPTY;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	int r = -EPIPE;
 
-	if (keeper_connect(&nothing.keeper, owner, NULL) == 0)
-		take_all_back(&nothing, NULL);
-	vault_fini(&nothing);
+	for (int tries = 0; r < 0 && r != -ENOENT && tries < EMPTY_TRIES; tries++) {
+		struct vault nothing = VAULT_EMPTY;
+
+		r = keeper_connect(&nothing.keeper, owner, &err);
+		if (r == 0)
+			r = take_all_back(&nothing, &err);
+		vault_fini(&nothing);
+	}
+	if (r < 0 && r != -ENOENT)
+		log_warn("the keeper holds what nobody wants: job=%s reason=\"%s\"", owner->id,
+			 err.text);
 }
 
 /* Drops a host copy of which a segment is missing: it is of no use. */

@@ -100,6 +100,27 @@ def an_agent_that_cannot_be_asked(bed):
 
 
 @case
+def a_keeper_that_is_not_told(bed):
+    """What it is to let go of does not come to it, and once more not: it holds nothing for a job that runs, and ends."""
+    calls = faulty.Faulty(bed.build, bed.dir)
+    bed.own.update(calls.environment)
+    job, log = bed.counter(mib=16)
+    nth, failed = 0, 2
+    while failed == 2:
+        nth += 1
+        calls.arm(0, "brumate-keeper", "socket", nth, errno.ENOBUFS)
+        calls.arm(1, "brumate-keeper", "socket", nth + 2, errno.EMFILE)
+        result = bed.cli("suspend", job)
+        expect(result.code in (0, 1, EXIT_STILL_RUNNING), result.why())
+        if bed.wait_state(job, ("running", "suspended"), 60) == "suspended":
+            bed.ok("resume", job)
+        failed = sum(hits for _, hits in calls.disarm())
+        bed.expect_whole(job, log)
+        wait_until(lambda: not keeper(bed, job), f"the end of the keeper, of which calls {nth} and {nth + 2} failed")
+    expect(nth > 5, f"only {nth} calls: this proves nothing")
+
+
+@case
 def no_descriptors_at_all(bed):
     """Not even those in reserve: the job is held, and said to be, until there are some; then it runs by itself."""
     job, log = bed.counter(mib=32)
