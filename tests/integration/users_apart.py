@@ -6,6 +6,7 @@ sockets of another is nothing, and what is said of it gives nothing away."""
 import contextlib
 import os
 import shutil
+import socket
 
 from cases import (EXIT_BAD_IMAGE, EXIT_NOT_FOUND, EXIT_PERMISSION, CAP_CHECKPOINT_RESTORE, Bed, UserBed, as_user, case,
                    expect, find_build, main, may_connect, pids, run)
@@ -61,6 +62,50 @@ def another_users_job_cannot_be_reached(bed):
             expect(not may_connect(path, other.uid), f"{path}: another user can connect")
         bed.expect_whole(job, log)
         bed.end(job)
+
+
+def hold_connections(path, n):
+    """As many idle connections, as far as they are taken; the sockets."""
+    held = []
+    for _ in range(n):
+        one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        held.append(one)
+        try:
+            one.connect(path)
+        except (BlockingIOError, ConnectionError):
+            break  # no more fit
+    return held
+
+
+@case
+@as_user
+def what_one_user_floods_stops_nobody_else(bed):
+    """Idle connections to all that serves them, records, jobs that ask for the GPU, a checkpoint each second: another user
+    and root work on as if there were nobody."""
+    job, log = bed.counter("flood", mib=4)
+    bed.doctor()  # starts the broker
+    own_shim = os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job, "shim.sock")
+    held = [one for path in (bed.broker_socket(), own_shim) for one in hold_connections(path, 400)]
+    expect(len(held) > 500, f"only {len(held)} connections: this test proves nothing")
+    try:
+        for _ in range(40):
+            bed.run(["true"])
+        second, _ = bed.counter("second", mib=4)
+        bed.ok("checkpoint", second, "--every", "1s", "--keep-last", "1")
+        for bed_class in (UserBed, Bed):
+            with beside(bed_class) as other:
+                theirs, their_log = other.counter()
+                expect([entry["id"] for entry in other.list("ps", "jobs")] == [theirs], "others' jobs are listed")
+                for verb in ("suspend", "resume", "checkpoint", "restore"):
+                    other.operation(verb, theirs, timeout=120)
+                other.expect_whole(theirs, their_log)
+                other.end(theirs)
+        bed.end_schedule(second)
+    finally:
+        for one in held:
+            one.close()
+    for name in (job, second):
+        bed.end(name)
 
 
 @case
