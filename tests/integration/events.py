@@ -117,6 +117,26 @@ def what_cannot_be_written_fails_nothing(bed):
 
 
 @case
+def a_full_disk_is_left_to_records(bed):
+    bed.own["BRUMATE_STATE_DIR"] = bed.tmpfs("24m")
+    job, log = bed.counter(name="full")
+    before, filler = events(bed), os.path.join(bed.own["BRUMATE_STATE_DIR"], "filler")
+    with open(filler, "wb") as file:
+        room = os.statvfs(file.fileno())
+        os.posix_fallocate(file.fileno(), 0, room.f_bavail * room.f_frsize - (512 << 10))
+    bed.ok("suspend", job)
+    bed.ok("resume", job)
+    bed.expect_whole(job, log)
+    expect(events(bed) == before, f"written all the same: {events(bed)[len(before):]}")
+    os.unlink(filler)
+    bed.ok("suspend", job)
+    after = events(bed)[len(before):]
+    expect(after and after[0].get("missed", 0) >= 2, f"not a word of those that are missing: {after}")
+    bed.ok("resume", job)
+    bed.expect_whole(job, log)
+
+
+@case
 def half_a_line_harms_no_other(bed):
     job, _ = bed.counter(name="whole")
     before = events(bed)
