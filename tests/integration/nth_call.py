@@ -12,7 +12,7 @@ import re
 import time
 
 import faulty
-from cases import Log, case, expect, main, process_start, wait_until
+from cases import Log, case, expect, main, process_start, read_text, wait_until
 
 SECONDS = float(os.environ.get("BRUMATE_TEST_SECONDS", "7"))
 SEED = int(os.environ.get("BRUMATE_TEST_SEED", "0")) or int(time.time())
@@ -94,11 +94,14 @@ class Subject:
     def expect_alive(self, before):
         """A program that a failed call kills is as bad as one that lies: a job has no shim for a while."""
         for pid, name in before.items():
-            expect(process_start(pid) is not None or self.ended_well(name), f"{name} {pid} died")
+            expect(process_start(pid) is not None or self.ended_well(name, pid), f"{name} {pid} died")
 
-    def ended_well(self, name):
-        """A broker ends when it is idle, and a shim for another reason than a signal says so in its log."""
-        return name == "brumate-broker" and not re.search(r"SIG|abort|assert", self.broker_log())
+    def ended_well(self, name, pid):
+        """They end when they are idle, a shim while its job does not live; then a shim says so."""
+        if name == "brumate-broker":
+            return not re.search(r"SIG|abort|assert", self.broker_log())
+        log = os.path.join(self.bed.own["BRUMATE_STATE_DIR"], "jobs", self.job, "shim.log")
+        return f"brumate-shim[{pid}]: the shim of job {self.job} ends" in read_text(log)
 
     def broker_log(self):
         path = os.path.join(self.bed.own["BRUMATE_LOG_DIR"], "broker.log")
