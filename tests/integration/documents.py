@@ -6,10 +6,11 @@ the output is compared, but for ids, times, sizes and speeds."""
 import os
 import re
 import select
+import shutil
 import subprocess
 import time
 
-from cases import SOURCE, Failed, case, expect, main, read_text
+from cases import SOURCE, Failed, Skipped, case, expect, main, read_text, run
 
 # What differs from one time to the next, and what stands for it on both sides.
 DIFFERS = [
@@ -101,6 +102,37 @@ def readme_first_job(bed):
 @case
 def tutorial(bed):
     is_as_shown(bed, os.path.join("docs", "tutorial.md"))
+
+
+def man_pages(bed):
+    folder = os.path.join(bed.build.path, "docs", "man")
+    found = [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if re.search(r"\.[1-8]$", name)] \
+        if os.path.isdir(folder) else []
+    if not found or not all(map(shutil.which, ("man", "groff"))):
+        raise Skipped("no man pages were built, or man and groff are not installed")
+    return found
+
+
+def formatted(page):
+    result = run(["man", "--warnings", "-E", "UTF-8", "-l", page],
+                 env={**os.environ, "LC_ALL": "C.UTF-8", "MANWIDTH": "100", "MANROFFOPT": "", "PAGER": "cat"})
+    expect(result.code == 0, result.why())
+    return result
+
+
+@case
+def man_pages_have_no_warnings(bed):
+    for page in man_pages(bed):
+        warned = formatted(page).err.strip()
+        expect(not warned, f"{os.path.basename(page)}: {warned}")
+
+
+@case
+def each_section_of_the_configuration_is_visible(bed):
+    page = next(path for path in man_pages(bed) if path.endswith("brumate.conf.5"))
+    heads = re.findall(r"^(\[\w+\])", re.sub(r"\x1b\[[\d;]*m|.\x08", "", formatted(page).out), re.M)
+    sections = re.findall(r"^\[(\w+)\]", read_text(os.path.join(SOURCE, "data", "brumate.conf")), re.M)
+    expect(set(f"[{name}]" for name in sections) == set(heads), f"{heads} for {sections}")
 
 
 main()
