@@ -106,6 +106,7 @@ struct datapath {
 	bool keep_copy;	    /* the host copy becomes the baseline when the program runs again */
 	bool drop_baseline; /* the baseline of before does not stay then */
 	bool snapshot;	    /* what is parked is copied out behind the program, which runs on */
+	bool copy_later; /* nothing of it before the program runs, if somebody does not wait for it */
 	struct datapath_sink sink;
 	const struct dev_gpu_pair
 		*pairs; /* where memory of which GPU comes back; others: where it was */

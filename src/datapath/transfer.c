@@ -57,6 +57,7 @@ struct transfer {
 	size_t n_copied; /* of the first pieces */
 	bool let_go;	 /* of some of them: the copy cannot be begun anew */
 	bool drains;	 /* the program runs */
+	bool wanted;	 /* now: somebody waits for it, or it was not to be later */
 };
 
 static void drop_early(struct transfer *t)
@@ -209,6 +210,23 @@ void transfer_wait_made(struct datapath *d, uint32_t timeout_ms)
 
 /* ---- snapshot ---- */
 
+static void want_now(struct transfer *t)
+{
+	pthread_mutex_lock(&t->lock);
+	t->wanted = true;
+	pthread_cond_broadcast(&t->changed);
+	pthread_mutex_unlock(&t->lock);
+}
+
+/* In the thread: copies would hold up the driver, which copies too, and so the program. */
+static void wait_wanted(struct transfer *t)
+{
+	pthread_mutex_lock(&t->lock);
+	while (!t->wanted)
+		pthread_cond_wait(&t->changed, &t->lock);
+	pthread_mutex_unlock(&t->lock);
+}
+
 static void note_copied(struct transfer *t, uint64_t end_bytes)
 {
 	uint64_t offset = 0;
@@ -230,6 +248,7 @@ size_t transfer_wait_copied(struct datapath *d, size_t n, uint32_t timeout_ms)
 	struct transfer *t = d->transfer;
 	int r = 0;
 
+	want_now(t);
 	pthread_mutex_lock(&t->lock);
 	while (r == 0 && !t->ended && t->n_copied <= n)
 		r = pthread_cond_timedwait(&t->changed, &t->lock, &until);
@@ -244,6 +263,7 @@ void transfer_drain(struct datapath *d)
 	pthread_mutex_lock(&d->transfer->lock);
 	d->transfer->drains = true;
 	pthread_mutex_unlock(&d->transfer->lock);
+	want_now(d->transfer);
 }
 
 /* Whether the copy can be made once more, from the first byte on: then nothing of it is copied so far. */
@@ -324,6 +344,9 @@ static int move(struct transfer *t, struct transfer_client *c, struct brumate_er
 		.arg = t,
 	};
 
+	wait_wanted(t);
+	if (t->stop)
+		return brumate_fail(err, ECANCELED, "copy: cancelled");
 	t->moving_ns = clock_now_ns();
 	if (t->way != WAY_OUT)
 		return transfer_client_in(c, &request, t->from, t->fds, &t->compared, err);
@@ -562,6 +585,7 @@ static int transfer_new(struct transfer **ret, struct datapath *d, bool in,
 	t->n = v->n_pieces;
 	t->from = &v->copy;
 	t->start_ns = t->moving_ns = clock_now_ns();
+	t->wanted = true;
 	pthread_mutex_init(&t->lock, NULL);
 	condition_init(&t->changed);
 	t->pieces = vault_device_pieces(v);
@@ -615,6 +639,7 @@ static struct transfer *join_transfer(struct datapath *d)
 {
 	struct transfer *t = d->transfer;
 
+	want_now(t);
 	if (t->started)
 		pthread_join(t->thread, NULL);
 	t->started = false;
@@ -719,6 +744,7 @@ int transfer_start_out(struct datapath *d, struct brumate_error *err)
 		return r;
 	t->update = vault_take_baseline(d->vault, &t->copy);
 	d->keep_copy = d->keep_copy || (t->update && !d->live_baseline);
+	t->wanted = !d->snapshot || !d->copy_later;
 	return start_thread(d, t, err);
 }
 

@@ -23,6 +23,7 @@
 #include "datapath/park.h"
 #include "engine/describe.h"
 #include "engine/externals.h"
+#include "engine/placement.h"
 #include "engine/programs.h"
 #include "engine/rights.h"
 #include "engine/secret.h"
@@ -378,6 +379,7 @@ static int copy_out(struct op *op, struct brumate_error *err)
 	int r = v && v->n_pieces && !op->data.sink.save ? begin_device_image(op, err) : 0;
 
 	op->data.snapshot = op->request->leave_running && !op->was_suspended;
+	op->data.copy_later = op->data.snapshot && v && placement_has_room_twice(&op->gpus, v);
 	return r < 0 ? r : step_copy_out(op, err);
 }
 

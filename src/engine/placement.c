@@ -218,6 +218,27 @@ static const char *find_target(const struct gpu_set *gpus, const char *uuid)
 	return uuid;
 }
 
+static uint64_t context_room(const struct dev_gpu *gpu)
+{
+	uint64_t room = gpu->total_bytes / 64;
+
+	return room < CONTEXT_ROOM_BYTES ? room : CONTEXT_ROOM_BYTES;
+}
+
+bool placement_has_room_twice(struct gpu_set *gpus, const struct vault *vault)
+{
+	auto_free struct dev_gpu *now = calloc(DEV_GPUS_MAX, sizeof(*now));
+	size_t n = 0;
+
+	if (!now || broker_client_gpus(&gpus->broker, now, &n, NULL) < 0)
+		return false;
+	for (size_t i = 0; i < n; i++)
+		if (free_bytes(&now[i]) <
+		    vault_device_bytes(vault, now[i].uuid) + context_room(&now[i]))
+			return false;
+	return true;
+}
+
 int placement_check_room(const struct job *job, struct gpu_set *gpus, const struct vault *vault,
 			 struct brumate_error *err)
 {
@@ -236,10 +257,8 @@ int placement_check_room(const struct job *job, struct gpu_set *gpus, const stru
 		uint64_t need = gpu->bytes > parked ? gpu->bytes - parked : 0;
 
 		for (size_t i = 0; i < n && need; i++) {
-			uint64_t room = now[i].total_bytes / 64;
+			uint64_t room = context_room(&now[i]);
 
-			if (room > CONTEXT_ROOM_BYTES)
-				room = CONTEXT_ROOM_BYTES;
 			if (strcmp(now[i].uuid, to) || free_bytes(&now[i]) >= need + room)
 				continue;
 			brumate_fail(err, ENOSPC,

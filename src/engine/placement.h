@@ -20,6 +20,9 @@ int placement_record(struct job *job, struct gpu_set *gpus, struct brumate_error
 int placement_map(const struct job *job, struct gpu_set *gpus, struct progress *progress,
 		  struct brumate_error *err);
 
+/** Whether there is room on all GPUs for what @vault holds there once more. */
+bool placement_has_room_twice(struct gpu_set *gpus, const struct vault *vault);
+
 /** The memory the job needs, beside what @vault (may be NULL) holds of it there, must be free on the GPUs it
  * goes to: a driver that runs out of it in the middle of a restore loses the process (driver 580: error 2, then
  * 304 for ever). -ENOSPC. */
