@@ -385,18 +385,41 @@ static int add_plugin(struct criu_plugin_env *env, const struct criu_plugin *plu
 
 /* Starts CRIU with @s's options and sends the request; @fds are CRIU's alone from then on. A dump gets to its
  * first notification by itself, before it looks at the tree, and waits there. */
+/* Documentation/admin-guide/LSM/Yama.rst: 1: descendants alone may be traced, and neither the job nor what CRIU makes of it
+ * is one of CRIU's; 2: by the capability to trace; 3: nobody may. CRIU says no more than that a call failed. */
+static int check_may_trace(bool unprivileged, struct brumate_error *err)
+{
+	static const char path[] = "/proc/sys/kernel/yama/ptrace_scope";
+	auto_free char *text = NULL;
+	long scope = file_read(AT_FDCWD, path, 64, &text, NULL) == 0 ? strtol(text, NULL, 10) : 0;
+
+	if (scope < 3 && (scope <= 0 || !unprivileged))
+		return 0;
+	brumate_fail(err, EPERM, "kernel.yama.ptrace_scope is %ld: %s", scope,
+		     scope < 3 ? "CRIU of a user who is not root may not trace the user's jobs"
+			       : "nobody may trace, so CRIU cannot work");
+	brumate_error_exit(err, EXIT_UNSUPPORTED);
+	brumate_hint(err, "%s",
+		     scope < 3 ? "as root: sysctl kernel.yama.ptrace_scope=0"
+			       : "3 cannot be undone: set it to 2 or less, and reboot");
+	return -EPERM;
+}
+
 static int start_session(struct session *s, const struct criu_program *program, Criu__Opts *opts,
 			 struct criu_fds *fds, struct brumate_error *err)
 {
 	const struct criu_options *o = s->options;
 	Criu__Req req = CRIU__REQ__INIT;
 
+	int r = check_may_trace(s->unprivileged, err);
+	if (r < 0)
+		return r;
 	s->hold_fd = o->enter_ns_of ? pidns_hold(o->enter_ns_of) : -1;
 	if (o->enter_ns_of && s->hold_fd < 0)
 		return brumate_fail(err, -s->hold_fd,
 				    "cannot hold the pid namespace of init %d: %m", o->enter_ns_of);
 	struct criu_plugin_env env = { .libdir = o->libdir, .table_fd = -1 };
-	int r = o->plugin ? add_plugin(&env, o->plugin, fds, err) : 0;
+	r = o->plugin ? add_plugin(&env, o->plugin, fds, err) : 0;
 	if (r >= 0)
 		r = criu_spawn(&s->child, program, fds, &env, o->enter_ns_of, o->user, err);
 	criu_fds_fini(fds); /* CRIU alone has them now */
