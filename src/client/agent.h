@@ -65,6 +65,7 @@ void agent_detach(struct agent *a);
  * struct agent_drain in which it is @member, with the other agents that are asked at the same time; -1: alone. */
 int agent_gate(struct agent *a, uint32_t timeout_ms, int drain_fd, uint64_t member,
 	       struct brumate_error *err);
+/** What it has (owned), by ids. */
 int agent_list(struct agent *a, struct agent_piece **ret, size_t *ret_n, struct brumate_error *err);
 /** @ret_fds has room for @n; owned on success. */
 int agent_export(struct agent *a, const uint64_t *ids, size_t n, int *ret_fds,

@@ -667,16 +667,26 @@ static int own_agent(struct datapath *d, struct datapath_agent *a, struct brumat
 	return 0;
 }
 
+static int compare_id(const void *key, const void *item)
+{
+	const uint64_t *id = key;
+	const struct agent_piece *piece = item;
+
+	return *id < piece->id ? -1 : *id > piece->id;
+}
+
+/* Asked about all pieces each time that some of a snapshot are let go of. */
 static bool is_imported(const struct datapath *d, const struct vault_piece *p)
 {
 	for (size_t i = 0; i < d->n_agents; i++) {
 		const struct datapath_agent *a = &d->agents[i];
 
-		if (a->agent.id.pid != p->process.pid)
+		if (a->agent.id.pid != p->process.pid || !a->n_pieces)
 			continue;
-		for (size_t k = 0; k < a->n_pieces; k++)
-			if (a->pieces[k].id == p->id && a->pieces[k].flags & AGENT_PIECE_IMPORTED)
-				return true;
+		const struct agent_piece *piece =
+			bsearch(&p->id, a->pieces, a->n_pieces, sizeof(*piece), compare_id);
+		if (piece && piece->flags & AGENT_PIECE_IMPORTED)
+			return true;
 	}
 	return false;
 }
