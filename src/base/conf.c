@@ -209,6 +209,7 @@ static const struct key {
 	{ "Broker", "Prepare", KIND_BOOL, offsetof(struct brumate_conf, prepare) },
 	{ "Broker", "Digests", KIND_BOOL, offsetof(struct brumate_conf, digests) },
 	{ "Run", "Gpu", KIND_GPU, offsetof(struct brumate_conf, gpu) },
+	{ "Run", "LogKeep", KIND_BYTES, offsetof(struct brumate_conf, log_bytes) },
 	{ "Run", "DataPath", KIND_DATA_PATH, offsetof(struct brumate_conf, data_path) },
 	{ "Criu", "Path", KIND_PATH, offsetof(struct brumate_conf, criu_path) },
 	{ "Container", "Force", KIND_BOOL, offsetof(struct brumate_conf, container_force) },

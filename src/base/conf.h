@@ -66,6 +66,7 @@ struct brumate_conf {
 	enum conf_gpu gpu; /* Gpu=auto: "simulated" puts jobs on the simulated GPU */
 	enum conf_data_path
 		data_path; /* DataPath=auto: who moves device memory; broker, driver */
+	uint64_t log_bytes; /* LogKeep=1G: of the end of a log of ours; 0 = all of it */
 
 	/* [Criu] */
 	char *criu_path; /* Path=PATH: the criu to use. Owned; NULL: the one that is found */
@@ -83,6 +84,7 @@ struct brumate_conf {
 #define BRUMATE_CONF_DEFAULT                              \
 	((struct brumate_conf){ .lock_timeout_ms = 10000, \
 				.idle_timeout_ms = 60000, \
+				.log_bytes = 1ull << 30,  \
 				.prepare = true,          \
 				.digests = true })
 

@@ -50,6 +50,7 @@ struct follower {
 	size_t n_marks;
 	off_t unseen; /* what was there before we looked; later lines were written as they are shown */
 	bool in_line; /* what comes next is not the beginning of a line */
+	bool cut;     /* what comes next is the rest of a line whose beginning is gone */
 };
 
 /* ---- when lines were written ---- */
@@ -121,6 +122,32 @@ static void *wait_for_end(void *arg)
 	return NULL;
 }
 
+/* Passes over what was taken from the beginning of a log that had grown large. */
+static void skip_hole(struct follower *f)
+{
+	const off_t data = lseek(f->log_fd, f->offset, SEEK_DATA);
+	char gone[WORD_BYTES];
+
+	if (data <= f->offset) /* or it cannot be told, or there is nothing more */
+		return;
+	format_bytes(gone, (uint64_t)(data - f->offset));
+	print_styled(stderr, STYLE_YELLOW, "note: ");
+	fprintf(stderr, "%s of the log are gone (LogKeep=)\n", gone);
+	f->offset = data;
+	f->cut = true;
+}
+
+/* How much of the @n bytes belongs to a line whose beginning is gone. */
+static size_t cut_bytes(struct follower *f, const char *bytes, size_t n)
+{
+	const char *end = f->cut ? memchr(bytes, '\n', n) : NULL;
+
+	if (!f->cut)
+		return 0;
+	f->cut = !end;
+	return end ? (size_t)(end - bytes) + 1 : n;
+}
+
 static int copy_new(struct follower *f, struct brumate_error *err)
 {
 	char buf[65536];
@@ -132,12 +159,14 @@ static int copy_new(struct follower *f, struct brumate_error *err)
 	if (fstat(f->log_fd, &st) == 0 && st.st_size < f->offset)
 		f->offset = 0; /* somebody truncated it */
 	for (;;) {
+		skip_hole(f);
 		ssize_t n = pread(f->log_fd, buf, sizeof(buf), f->offset);
 
 		if (n <= 0)
 			return n < 0 ? brumate_fail(err, errno, "log: %m") : 0;
-		int r = f->marks_path ? print_stamped(f, buf, (size_t)n, f->offset)
-				      : fd_write_full(STDOUT_FILENO, buf, (size_t)n);
+		const size_t cut = cut_bytes(f, buf, (size_t)n), left = (size_t)n - cut;
+		int r = f->marks_path ? print_stamped(f, buf + cut, left, f->offset + (off_t)cut)
+				      : fd_write_full(STDOUT_FILENO, buf + cut, left);
 		f->offset += n;
 		if (r < 0)
 			return brumate_fail(err, -r, "stdout: %m");
@@ -341,9 +370,13 @@ static int find_lines(off_t *ret, int fd, off_t size, int64_t n_lines)
 {
 	char buf[65536];
 
+	/* What is gone has no lines: where it is reached, all that is left is shown. */
+	const off_t data = lseek(fd, 0, SEEK_DATA), first = data > 0 && data < size ? data : 0;
+
 	*ret = 0;
-	for (off_t end = size; end > 0;) {
-		const off_t part = end < (off_t)sizeof(buf) ? end : (off_t)sizeof(buf);
+	for (off_t end = size; end > first;) {
+		const off_t room = (off_t)sizeof(buf),
+			    part = end - first < room ? end - first : room;
 		const ssize_t n = pread(fd, buf, (size_t)part, end - part);
 
 		if (n < part) /* somebody truncates it */

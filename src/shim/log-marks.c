@@ -2,7 +2,7 @@
 /*
  * When the job wrote what stands in its log. The job writes into the file itself, so nobody sees it do so; but while it
  * lives, the main loop looks once a second how far the file has grown, and appends to the marks (job/log.h) when it was
- * last written to. The job pays nothing for it, and its lines have times that are right to that second.
+ * last written to. The job pays nothing for it, and its lines have times that are right to that second. The same look keeps a log of ours from filling the disk.
  */
 #include "shim/shim.h"
 
@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/conf.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/paths.h"
@@ -23,6 +24,8 @@
 
 /* Where there are more marks than that, every second one goes, and a look is taken half as often. */
 enum { MARKS_MAX = 32768, DISK_SPARE_BYTES = 1 << 20, TICK_MS = 10 };
+/* Holes are of whole blocks, and are made seldom. */
+enum { PAGE_BYTES = 65536, KEEP_SLACK_BYTES = 1 << 20 };
 
 static int append_mark(struct shim_marks *m, uint64_t ms, uint64_t size)
 {
@@ -89,8 +92,30 @@ static uint64_t written_ms(const struct stat *st)
 	return st->st_mtim.tv_sec > 0 && ms < now ? ms : now;
 }
 
-static void look(struct shim_marks *m)
+/* Gives the disk back what the beginning of the log takes. The file stays as long as it is: CRIU wants it so at a
+ * restore, and the marks count from its beginning. */
+static void shorten(struct shim *s, const struct stat *st)
 {
+	struct shim_marks *m = &s->marks;
+	const uint64_t size = (uint64_t)st->st_size, on_disk = (uint64_t)st->st_blocks * 512;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	if (!m->keep_bytes || size <= m->keep_bytes ||
+	    on_disk <= m->keep_bytes + m->keep_bytes / 4 + KEEP_SLACK_BYTES)
+		return;
+	auto_close int fd = job_log_open(&s->job, false, &err);
+	if (fd >= 0 && fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+				 (off_t)((size - m->keep_bytes) / PAGE_BYTES * PAGE_BYTES)) < 0)
+		brumate_fail(&err, errno, "%s: %m", m->log);
+	if (!err.code)
+		return;
+	log_warn("the log is not shortened: job=%s reason=\"%s\"", s->job.id, err.text);
+	m->keep_bytes = 0; /* a file system that cannot do it will not learn it */
+}
+
+static void look(struct shim *s)
+{
+	struct shim_marks *m = &s->marks;
 	struct stat st;
 
 	if (!m->log || stat(m->log, &st) < 0 || !S_ISREG(st.st_mode))
@@ -104,6 +129,18 @@ static void look(struct shim_marks *m)
 		mark(m, written_ms(&st), (uint64_t)st.st_size);
 	if (m->n > MARKS_MAX)
 		thin_out(m);
+	shorten(s, &st);
+}
+
+/* Of a log that the user chose nothing is taken. */
+static uint64_t kept_bytes(const struct job *job)
+{
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+	auto_free char *own = job_log_default(job->id);
+
+	if (!own || !job->log || strcmp(own, job->log) != 0 || conf_load(&conf, NULL) < 0)
+		return 0;
+	return conf.log_bytes;
 }
 
 void marks_init(struct shim *s)
@@ -115,6 +152,7 @@ void marks_init(struct shim *s)
 	*m = (struct shim_marks){ .fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK),
 				  .log = s->job.log ? strdup(s->job.log) : NULL,
 				  .path = path_format("%s/%s", s->job.dir, JOB_LOG_MARKS),
+				  .keep_bytes = kept_bytes(&s->job),
 				  .every_s = 1 };
 	if (!m->path)
 		free(take_ptr(&m->log));
@@ -138,7 +176,7 @@ void marks_update(struct shim *s)
 	pthread_mutex_unlock(&s->lock);
 	if (alive == m->armed)
 		return;
-	look(m);
+	look(s);
 	set_timer(m, alive);
 }
 
@@ -147,7 +185,7 @@ void marks_due(struct shim *s)
 	uint64_t times;
 
 	if (read(s->marks.fd, &times, sizeof(times)) > 0)
-		look(&s->marks);
+		look(s);
 }
 
 void marks_fini(struct shim *s)
@@ -155,7 +193,7 @@ void marks_fini(struct shim *s)
 	struct shim_marks *m = &s->marks;
 
 	if (m->armed)
-		look(m);
+		look(s);
 	cleanup_close(&m->fd);
 	free(take_ptr(&m->log));
 	free(take_ptr(&m->path));

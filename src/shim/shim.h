@@ -72,6 +72,7 @@ struct shim {
 		int fd;	    /* timerfd, readable when the log is to be looked at; -1: it is not */
 		char *log, *path; /* owned; NULL: there is no log */
 		uint64_t size;	  /* of the log, at the last mark */
+		uint64_t keep_bytes; /* of its end, on disk; 0: all of it */
 		size_t n;	  /* marks in the file */
 		unsigned every_s;
 		bool armed;

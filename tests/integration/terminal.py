@@ -467,6 +467,37 @@ def a_narrow_terminal(bed):
 
 
 @case
+def a_log_that_grows_large(bed):
+    """Its beginning is given back to the disk; lines stay whole, and the job goes on in it after a restore."""
+    with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+        file.write("[Run]\nLogKeep=1M\n")
+    script = ("import sys, time\nfor i in range(200000): print(f'line {i:06} ' + 60 * '.')\nprint('ready now', flush=True)\n"
+              "for i in range(1 << 30):\n print('step', i, 'OK', flush=True)\n time.sleep(0.01)")
+    job, log = bed.python(script)
+    path = bed.job(job)["log"]
+    wait_until(lambda: os.stat(path).st_blocks * 512 < 3 << 20, "the log to be shortened", 60)
+    expect(os.stat(path).st_size > 13 << 20, "its length")
+    shown = bed.ok("logs", job)
+    lines = shown.out.splitlines()
+    expect(re.search("^note: [\\d.]+ MiB of the log are gone", shown.err), shown.err)
+    expect(re.fullmatch(r"line \d{6} \.{60}", lines[0]) and "\0" not in shown.out, f"{lines[:2]}")
+    first = int(lines[0].split()[1])
+    expect([line.split()[1] for line in lines if line.startswith("line")] ==
+           [f"{i:06}" for i in range(first, 200000)], "lines are missing")
+    last = bed.ok("logs", "--tail", "100", job)
+    expect(len(last.out.splitlines()) == 100 and "gone" not in last.err, last.err)
+    whole = bed.ok("logs", "--tail", "1000000", job).out.splitlines()
+    expect(whole[0] == lines[0], f"{whole[0]}")
+    stamped = bed.ok("logs", "--timestamps", job).out.splitlines()
+    expect(re.fullmatch(r"\d{4}-.*Z line \d{6} \.{60}", stamped[0]), stamped[0])
+    bed.ok("checkpoint", job)
+    size = os.stat(path).st_size
+    bed.ok("restore", job)
+    wait_until(lambda: os.stat(path).st_size > size, "the job to go on in its log")
+    expect("\0" not in bed.ok("logs", job).out, "holes are shown")
+
+
+@case
 def the_last_lines_of_a_log(bed):
     script = "import sys; sys.stdout.write(''.join(f'line {i}\\n' for i in range(50000)) + 'ready \\nhalf')"
     job = bed.run([sys.executable, "-c", script])

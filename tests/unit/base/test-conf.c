@@ -21,6 +21,7 @@ static void test_all_keys(void)
 	CHECK(apply(&c, "", &err) == 0);
 	CHECK(!c.store_dir && !c.criu_path && c.lock_timeout_ms == 10000 && c.timeout_ms == 0);
 	CHECK(c.idle_timeout_ms == 60000 && c.gpu == CONF_GPU_AUTO && !c.tcp_close);
+	CHECK(c.log_bytes == 1ull << 30);
 
 	CHECK(apply(&c,
 		    "# comment\n; another\n\n  [Store]  \r\n Directory = /data/check points \r\nCompress=zstd\n"
