@@ -3,11 +3,13 @@
 """Containers that runc checkpoints and restores by itself, with brumate's plugin in its CRIU: no job, no command of ours.
 Programs of the simulated driver run in them."""
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import socket
+import stat
 import tarfile
 
 from cases import case, expect, main, read_text, wait_until
@@ -107,24 +109,29 @@ def checkpoint_with_the_library(bed):
         bed.ok("release", container.id)
 
 
+AGENTS = "/run/brumate-agents"
+
+
+def say_agents(config):
+    config["process"]["env"] += [f"BRUMATE_AGENT_DIR={AGENTS}"]
+
+
+def give_place(config):
+    """A place for agents, as the device has it, but no library."""
+    say_agents(config)
+    config["mounts"].append({"source": "tmpfs", "destination": AGENTS, "type": "tmpfs", "options": ["mode=1777"]})
+
+
 @case
 def agents_that_are_none(bed):
     """What stands in the place of the agents is the container's to make: a link to a directory of the host is not followed,
     and neither is one in the place of a socket. Then the driver moves the memory."""
-    place = "/run/brumate-agents"
     theirs = os.path.join(bed.dir, "theirs")
     os.mkdir(theirs)
 
-    def pretend(config):
-        config["process"]["env"] += [f"BRUMATE_AGENT_DIR={place}"]
-
-    def mount_ours(config):
-        pretend(config)
-        config["mounts"].append({"source": "tmpfs", "destination": place, "type": "tmpfs", "options": ["mode=1777"]})
-
-    with Container(bed, f"{COUNTER} > /tmp/out & wait", change=pretend) as container:
+    with Container(bed, f"{COUNTER} > /tmp/out & wait", change=say_agents) as container:
         os.makedirs(os.path.join(container.rootfs, "run"))
-        os.symlink(theirs, container.rootfs + place)
+        os.symlink(theirs, container.rootfs + AGENTS)
         goes_by_the_driver(bed, container)
     expect(not os.listdir(theirs), f"in a directory of the host was made: {os.listdir(theirs)}")
     socket_of_host = os.path.join(theirs, "socket")
@@ -132,16 +139,42 @@ def agents_that_are_none(bed):
         listener.bind(socket_of_host)
         listener.listen()
         listener.setblocking(False)
-        with Container(bed, f"{COUNTER} > /tmp/out & wait", "d", change=mount_ours) as container:
+        with Container(bed, f"{COUNTER} > /tmp/out & wait", "d", change=give_place) as container:
             container.start()
             for pid in range(1, 20):
-                os.symlink(socket_of_host, f"/proc/{container.init[0]}/root{place}/{pid}")
+                os.symlink(socket_of_host, f"/proc/{container.init[0]}/root{AGENTS}/{pid}")
             goes_by_the_driver(bed, container)
         try:
             listener.accept()
             raise Failed("a socket of the host was connected to by way of a container")
         except BlockingIOError:
             pass
+
+
+@case
+def agents_of_others(bed):
+    """Who answers must be the process that is asked: another one gets no word. Thousands of sockets that nobody serves, and
+    their names, are no burden."""
+    with contextlib.ExitStack() as stack, Container(bed, f"{COUNTER} > /tmp/out & wait", change=give_place) as container:
+        container.start()
+        inside = f"/proc/{container.init[0]}/root{AGENTS}"
+        listeners = [stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) for _ in range(20)]
+        for pid, listener in enumerate(listeners, 1):
+            listener.bind(f"{inside}/{pid}")
+            listener.listen()
+        for number in range(1000, 6000):
+            os.mknod(f"{inside}/{number}", stat.S_IFSOCK | 0o600)
+        goes_by_the_driver(bed, container)
+        heard = 0
+        for listener in listeners:
+            listener.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    peer = listener.accept()[0]
+                    with peer:
+                        heard += 1
+                        expect(peer.recv(4096) == b"", "somebody else was told what is for an agent")
+        expect(heard, "nobody was asked: this case shows nothing")
 
 
 def goes_by_the_driver(bed, container):
