@@ -383,8 +383,6 @@ static int add_plugin(struct criu_plugin_env *env, const struct criu_plugin *plu
 	return env->table_fd;
 }
 
-/* Starts CRIU with @s's options and sends the request; @fds are CRIU's alone from then on. A dump gets to its
- * first notification by itself, before it looks at the tree, and waits there. */
 /* Documentation/admin-guide/LSM/Yama.rst: 1: descendants alone may be traced, and neither the job nor what CRIU makes of it
  * is one of CRIU's; 2: by the capability to trace; 3: nobody may. CRIU says no more than that a call failed. */
 static int check_may_trace(bool unprivileged, struct brumate_error *err)
@@ -405,6 +403,8 @@ static int check_may_trace(bool unprivileged, struct brumate_error *err)
 	return -EPERM;
 }
 
+/* Starts CRIU with @s's options and sends the request; @fds are CRIU's alone from then on. A dump gets to its
+ * first notification by itself, before it looks at the tree, and waits there. */
 static int start_session(struct session *s, const struct criu_program *program, Criu__Opts *opts,
 			 struct criu_fds *fds, struct brumate_error *err)
 {
