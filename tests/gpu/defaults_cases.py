@@ -36,8 +36,7 @@ class Model:
         self.check.operations.append(summary)
         computes = None
         if verb in ("resume", "restore"):
-            # The step that was under way when the job stood still may end first: one more is a whole one.
-            self.log.wait_until(lambda _: self.log.last_step() > steps + 1, "a step", OPERATION_S)
+            self.log.wait_until(lambda _: self.log.last_step() > steps, "a step", OPERATION_S)
             computes = time.monotonic() - begin
         self.tell(what, summary, answered, computes)
         return summary
