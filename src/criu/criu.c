@@ -41,6 +41,8 @@ enum {
 	CANCEL_TIMEOUT_MS = 15000, /* for CRIU to take everything back before it is killed */
 	PACKET_BYTES = 64 * 1024,
 	TICKS_WITHOUT_ROOT = 10, /* two seconds: a job may end while CRIU still has to answer */
+	TICKS_WITHOUT_ONE =
+		75, /* a member may end by itself, and the others be many to let go of */
 	KILL_TIMEOUT_MS = 10000, /* for the end of a half built tree */
 	LOG_LEVEL = 4,
 };
@@ -71,11 +73,16 @@ struct session {
 	int cr_errno;
 	pid_t root_pid;
 	struct proc_id root;	     /* restore: the root, once it is complete */
+	struct proc_tree restored;   /* the root and all below it, as they were then */
 	unsigned ticks_without_root; /* since its end */
+	unsigned ticks_without_one;  /* since the end of any of them */
 	char errmsg[512];
 };
-#define SESSION_EMPTY \
-	((struct session){ .hold_fd = -1, .heal = HEAL_STATE_EMPTY, .child = CRIU_CHILD_NONE })
+#define SESSION_EMPTY                                \
+	((struct session){ .hold_fd = -1,            \
+			   .heal = HEAL_STATE_EMPTY, \
+			   .child = CRIU_CHILD_NONE, \
+			   .restored = PROC_TREE_EMPTY })
 
 /* ---- the conversation ---- */
 
@@ -200,7 +207,8 @@ static int on_notify(struct session *s, const Criu__Notify *notify)
 		return acknowledge(s, !s->is_cancelled || s->past_return);
 	if (event == CRIU_EVENT_RESTORED) {
 		s->root_pid = our_pid_of(s, notify->has_pid ? notify->pid : 0);
-		proc_identify(&s->root, s->root_pid, NULL);
+		if (proc_identify(&s->root, s->root_pid, NULL) == 0)
+			proc_tree_read(&s->restored, s->root, NULL);
 	}
 
 	bool is_restore = event == CRIU_EVENT_RESTORED || event == CRIU_EVENT_RESUMING;
@@ -247,6 +255,14 @@ static void on_packet(struct session *s)
 		criu__resp__free_unpacked(resp, NULL);
 }
 
+static bool one_has_ended(const struct session *s)
+{
+	for (size_t i = 0; i < s->restored.n; i++)
+		if (proc_has_ended(s->restored.items[i].id))
+			return true;
+	return false;
+}
+
 static void tick_session(struct session *s)
 {
 	const struct criu_options *o = s->options;
@@ -257,6 +273,8 @@ static void tick_session(struct session *s)
 	}
 	/* A task that dies from here on CRIU does not see: it waits for it for ever. */
 	if (s->root.pid && proc_has_ended(s->root) && ++s->ticks_without_root == TICKS_WITHOUT_ROOT)
+		proc_signal(s->child.id, SIGKILL);
+	if (one_has_ended(s) && ++s->ticks_without_one == TICKS_WITHOUT_ONE)
 		proc_signal(s->child.id, SIGKILL);
 	if (!s->is_cancelled && !s->past_return && o->on_tick && o->on_tick(o->arg, &s->why) < 0)
 		cancel_session(s);
@@ -443,6 +461,7 @@ static int end_session(struct session *s)
 {
 	int status = criu_reap(&s->child);
 
+	proc_tree_fini(&s->restored);
 	cleanup_close(&s->hold_fd);
 	return status;
 }
