@@ -26,6 +26,7 @@
 #include "client/shim.h"
 
 enum { SOCKET_FD = 3, CLIENTS_MAX = 8, ALONE_MS = 10000, PAUSE_MS = 10, PAUSE_MS_MAX = 10000 };
+enum { LOOKS_ALONE = 50 }; /* at a shim that hung up, PAUSE_MS apart, where nothing is held */
 
 struct kept {
 	struct keeper_tag tag;
@@ -42,6 +43,7 @@ struct keep {
 	const char *dir;   /* of the job; NULL: no shim is started */
 	uint64_t start_ns; /* when to look for a shim, while nobody is connected */
 	int pause_ms;	   /* until it is looked for again */
+	unsigned looks_alone;
 };
 
 static struct kept *find(struct keep *k, struct keeper_tag tag)
@@ -244,7 +246,8 @@ static bool go_on_alone(struct keep *k)
 	if (k->root_ended)
 		return false;
 	call_next_shim(k);
-	return k->n;
+	/* A shim that dies hangs up before its lock is free, so one that hung up may yet turn out to have died. */
+	return k->n || (k->root_fd >= 0 && k->looks_alone++ < LOOKS_ALONE);
 }
 
 int keep_run(const char *dir)
@@ -266,6 +269,7 @@ int keep_run(const char *dir)
 		if (k.n_clients) {
 			k.pause_ms = PAUSE_MS;
 			k.start_ns = 0;
+			k.looks_alone = 0;
 		} else if (met && !go_on_alone(&k)) {
 			break;
 		}
