@@ -150,8 +150,8 @@ static int write_and_rename(int dir_fd, const char *path, const void *text, size
 		r = -errno;
 	if (r == 0 && renameat(dir_fd, tmp, dir_fd, path) < 0)
 		r = -errno;
-	if (r < 0)
-		unlinkat(dir_fd, tmp, 0);
+	if (r < 0 && unlinkat(dir_fd, tmp, 0) < 0)
+		unlinkat(dir_fd, tmp, 0); /* what failed for once need not leave anything */
 	return r;
 }
 
