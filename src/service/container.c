@@ -253,11 +253,11 @@ int service_find_container(struct service_container *ret, const char *word, cons
 	for (char *dir; (dir = strsep(&rest, ":"));)
 		if (*dir)
 			search_dir(&s, dir, 0);
-	auto_free char *path = s.path; /* for its end alone */
 	int r = check_found(&s, err);
 	if (r == 0)
 		r = get_init(&ret->init, &s, err);
 	if (r == 0)
 		pick_name(ret->name, &s);
+	free(s.path);
 	return r;
 }
