@@ -26,8 +26,8 @@ static void test_parameters(void)
 	static const struct {
 		const char *method, *parameters, *text;
 	} cases[] = {
-		{ "Suspend", "{}", "want either job or pid" },
-		{ "Suspend", "{\"job\": \"j\", \"pid\": 5}", "want either job or pid" },
+		{ "Suspend", "{}", "want one of job, pid and container" },
+		{ "Suspend", "{\"job\": \"j\", \"pid\": 5}", "want one of job, pid and container" },
 		{ "Suspend", "{\"job\": \"j\", \"force\": 1}", "'force': must be true or false" },
 		{ "Suspend", "{\"job\": \"j\", \"timeout_ms\": 2147483648}", "'timeout_ms'" },
 		{ "Suspend", "{\"job\": \"j\", \"gpu\": \"quantum\"}", "'gpu'" },
