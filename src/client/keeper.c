@@ -110,6 +110,15 @@ static int ask_keeper(struct keeper *k, struct keeper_message *m, const int *fds
 	return m->error < 0 ? brumate_fail(err, -m->error, "keeper: %m") : 0;
 }
 
+void keeper_dismiss(struct keeper *k)
+{
+	struct keeper_message m = { .op = KEEPER_WATCH };
+
+	if (k->fd >= 0)
+		ask_keeper(k, &m, NULL, NULL, NULL, NULL);
+	keeper_close(k);
+}
+
 /* ---- starting it ---- */
 
 struct start {

@@ -22,7 +22,8 @@ enum { KEEPER_FDS_MAX = 64 };
  * GIVE   all tags with their fds, in packets; more is set in all but the last.
  * DROP   n tags; those that are not held do not matter.
  * WATCH  one fd, a pidfd: what is held is of no use once that process has ended. The reply's first tag
- *        has the keeper's own pid. */
+ *        has the keeper's own pid. No fd: the shim is about to hang up as it wants nothing any more, and has
+ *        not died. */
 enum keeper_op { KEEPER_HOLD = 1, KEEPER_GIVE, KEEPER_DROP, KEEPER_WATCH };
 
 enum keeper_kind {
@@ -66,7 +67,10 @@ struct keeper {
 int keeper_connect(struct keeper *ret, const struct keeper_owner *owner, struct brumate_error *err);
 /** As keeper_connect(), and starts one where there is none, which watches the job's root. */
 int keeper_open(struct keeper *ret, const struct keeper_owner *owner, struct brumate_error *err);
-void keeper_close(struct keeper *k); /* accepts the empty value */
+/** Accepts the empty value. The keeper goes on: where it cannot tell that the shim lives, it starts the next one. */
+void keeper_close(struct keeper *k);
+/** As keeper_close(), of one that is needed no more. It ends, unless it holds something yet. */
+void keeper_dismiss(struct keeper *k);
 
 /* The calls. -EPIPE: it is gone, and what it held with it. */
 

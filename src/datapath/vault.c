@@ -371,6 +371,8 @@ static void empty_keeper(const struct keeper_owner *owner)
 		r = keeper_connect(&nothing.keeper, owner, &err);
 		if (r == 0)
 			r = take_all_back(&nothing, &err);
+		if (r == 0)
+			keeper_dismiss(&nothing.keeper);
 		vault_fini(&nothing);
 	}
 	if (r < 0 && r != -ENOENT)
@@ -567,6 +569,7 @@ static void empty_vault(struct vault *v, const struct keeper_owner *owner)
 void vault_clear(struct vault *v, const struct keeper_owner *owner)
 {
 	empty_vault(v, owner);
+	keeper_dismiss(&v->keeper);
 	vault_fini(v);
 	fault_register_peer("keeper", 0);
 }

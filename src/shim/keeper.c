@@ -125,14 +125,15 @@ static int serve(struct keep *k, int client, struct keeper_message *m, int *fds,
 	bool takes = m->op == KEEPER_HOLD || m->op == KEEPER_WATCH;
 
 	m->error = 0;
-	if (n_fds != (takes ? m->n : 0) || (m->op == KEEPER_WATCH && m->n != 1)) {
+	if (n_fds != (takes ? m->n : 0) || (m->op == KEEPER_WATCH && m->n > 1)) {
 		for (size_t i = 0; i < n_fds; i++)
 			close(fds[i]);
 		m->error = -EBADMSG;
 	} else if (m->op == KEEPER_GIVE) {
 		return give(k, client);
 	} else if (m->op == KEEPER_WATCH) {
-		watch(k, fds[0]);
+		if (m->n || !k->n)
+			watch(k, m->n ? fds[0] : -1);
 		m->tags[0].pid = (uint32_t)getpid();
 	}
 	for (size_t i = 0; m->error == 0 && i < m->n; i++) {
@@ -209,7 +210,7 @@ static int take_lock(const char *dir)
 	return fd;
 }
 
-/* Whether the shim has died. One that lives has hung up as it wants nothing of a keeper any more, or will connect. */
+/* Whether the shim has died. One that lives will connect. */
 static bool has_lost_shim(const struct keep *k)
 {
 	const struct job job = { .dir = (char *)k->dir };
@@ -246,7 +247,8 @@ static bool go_on_alone(struct keep *k)
 	if (k->root_ended)
 		return false;
 	call_next_shim(k);
-	/* A shim that dies hangs up before its lock is free, so one that hung up may yet turn out to have died. */
+	/* A shim that dies hangs up before its lock is free, so one that hung up without a word may yet turn out to
+	 * have died. */
 	return k->n || (k->root_fd >= 0 && k->looks_alone++ < LOOKS_ALONE);
 }
 

@@ -199,8 +199,10 @@ static void look_after_vault(struct watch *w)
 		if (!s->job.root.pid && s->vault.n_pieces)
 			vault_clear(&s->vault, &owner);
 		/* One that has gone is replaced by mend.c, one that nobody needs ends when it is hung up on. */
-		if (vault_is_alone(&s->vault) || !mend_wants_keeper(s))
+		if (vault_is_alone(&s->vault))
 			keeper_close(&s->vault.keeper);
+		else if (!mend_wants_keeper(s))
+			keeper_dismiss(&s->vault.keeper);
 	}
 	w->keeper_fd = s->busy ? -1 : s->vault.keeper.fd;
 	pthread_mutex_unlock(&s->lock);
