@@ -39,6 +39,8 @@ void progress_fini(struct progress *p)
 
 int progress_check(struct progress *p, struct brumate_error *err)
 {
+	if (p->settled)
+		return 0;
 	if (!p->cancelled && p->caller.is_cancelled && p->caller.is_cancelled(p->caller.arg))
 		p->cancelled = true;
 	if (p->cancelled)
@@ -47,6 +49,11 @@ int progress_check(struct progress *p, struct brumate_error *err)
 		return brumate_fail(err, ETIMEDOUT, "not done within the %g s given",
 				    p->timeout_ms / 1000.0);
 	return 0;
+}
+
+void progress_settle(struct progress *p)
+{
+	p->settled = true;
 }
 
 bool progress_is_over(void *progress)

@@ -52,7 +52,7 @@ struct progress {
 	size_t n_phases;
 	char **notes; /* for the user */
 	size_t n_notes;
-	atomic_bool cancelled;
+	atomic_bool cancelled, settled;
 
 	/* under the lock: what the ticker samples */
 	pthread_mutex_t lock;
@@ -72,6 +72,9 @@ void progress_fini(struct progress *p);
 
 /** Fails with -ECANCELED or -ETIMEDOUT once the caller hung up or the deadline passed. */
 int progress_check(struct progress *p, struct brumate_error *err);
+
+/** What the operation is for is done, and only its end is left: progress_check() fails no more. */
+void progress_settle(struct progress *p);
 
 /** Whether progress_check() fails, for those who ask with a void pointer. @progress: struct progress. */
 bool progress_is_over(void *progress);

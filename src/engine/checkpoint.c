@@ -195,6 +195,9 @@ static int commit(struct op *op, struct brumate_error *err)
 	if (r < 0)
 		return brumate_wrap(err, r, "commit");
 	op->checkpoint.committed = true;
+	if (!op->request
+		     ->leave_running) /* from here on the job is on disk, and what is left of it is ended */
+		progress_settle(&op->progress);
 	op->image_bytes = manifest_bytes(&op->checkpoint.manifest);
 	progress_phase(&op->progress, "commit", start_ns);
 
@@ -348,7 +351,7 @@ static int dump(struct op *op, struct brumate_error *err)
 		progress_phase(&op->progress, "criu", op->checkpoint.criu_start_ns);
 	/* A CRIU that died on its way out of a job that is to end may leave it alive, and the commit
 	 * stands: the kill is ours to finish. */
-	if (r < 0 && op->checkpoint.committed && !op->progress.cancelled) {
+	if (r < 0 && op->checkpoint.committed) {
 		log_warn("CRIU failed after the image was committed: job=%s reason=\"%s\"",
 			 op->job->id, err ? err->text : "");
 		r = 0;
