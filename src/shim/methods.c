@@ -127,7 +127,8 @@ static int open_image(struct op *op, json_t *parameters, struct brumate_error *e
 	return remote_restore_open(&op->restore.remote, &what, url, remote, err);
 }
 
-/* Runs an operation that has begun and replies with its summary. */
+/* Runs an operation that has begun, ends it, and replies with its summary. The next one may be under way by the time
+ * of the reply, so nothing is made of a caller who has gone. */
 static int run_op(struct shim *s, struct op *op, const struct operation *what,
 		  struct wire_call_context *call, struct brumate_error *err)
 {
@@ -143,6 +144,7 @@ static int run_op(struct shim *s, struct op *op, const struct operation *what,
 		event_add_failure(op->job, op->kind, err->text);
 		if (err->code == EPIPE)
 			err->code = EIO; /* the caller would take EPIPE for the end of this shim */
+		shim_end(s);
 		return r;
 	}
 	op_finish(op);
@@ -153,7 +155,9 @@ static int run_op(struct shim *s, struct op *op, const struct operation *what,
 				    json_integer((json_int_t)op->restore.log_bytes));
 	}
 	shim_end(s); /* before the reply, so that the caller's next operation finds the job free */
-	return wire_reply(call, reply);
+	fault_point("shim.answer");
+	wire_reply(call, reply);
+	return 0;
 }
 
 static int operate(struct shim *s, const struct operation *what, struct wire_call_context *call,
@@ -181,10 +185,7 @@ static int operate(struct shim *s, const struct operation *what, struct wire_cal
 		shim_life_begins(s);
 	}
 	mend_secure(s);
-	r = run_op(s, &op, what, call, err);
-	if (r < 0)
-		shim_end(s);
-	return r;
+	return run_op(s, &op, what, call, err);
 }
 
 static int method_suspend(void *arg, struct wire_call_context *call, json_t *parameters,

@@ -2,6 +2,7 @@
 /* Who uses the record, the main thread or an operation, and how the end of the job gets into it. */
 #include "shim/shim.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -212,6 +213,7 @@ int shim_begin_now(struct shim *s, const char *kind, unsigned states, struct bru
 void shim_end(struct shim *s)
 {
 	pthread_mutex_lock(&s->lock);
+	assert(s->busy); /* ended twice, it would be the next one's end */
 	s->busy = NULL;
 	json_decref(s->progress);
 	s->progress = NULL;

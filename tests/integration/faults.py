@@ -414,6 +414,30 @@ def interrupted_restore(bed):
 
 
 @case
+def nobody_takes_the_answer(bed):
+    """The caller has gone by the time of the answer, and the next operation has begun: it stays alone with the job."""
+    job, log = bed.counter(mib=16)
+    tasks = f"/proc/{bed.shim(job)}/task"
+    commands, fifos = [], []
+    for point, verb in (("shim.answer", "suspend"), ("resume.data-in.begin", "resume")):
+        fifos.append(f"{bed.fault_file}.{verb}")
+        bed.fault(point, "hold")
+        commands.append(bed.spawn(verb, job))
+        wait_until(lambda: os.path.exists(bed.fault_file + ".held"), point)
+        os.rename(bed.fault_file + ".held", fifos[-1])
+        if verb == "suspend":
+            commands[0].signal(signal.SIGKILL)
+            commands[0].end()
+    threads = len(os.listdir(tasks))
+    with open(fifos[0], "wb"):
+        wait_until(lambda: len(os.listdir(tasks)) < threads, "the end of the first call")
+    bed.refused(6, "a resume is under way|is resuming", "resume", job)
+    with open(fifos[1], "wb"):
+        expect(commands[1].end()[0] == 0, "the resume failed")
+    bed.expect_whole(job, log)
+
+
+@case
 def terminal_gone(bed):
     """The one who asked hangs up (SIGKILL to the command): the operation is cancelled all the same."""
     job, log = bed.counter(mib=16)
