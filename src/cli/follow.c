@@ -122,19 +122,21 @@ static void *wait_for_end(void *arg)
 	return NULL;
 }
 
-/* Passes over what was taken from the beginning of a log that had grown large. */
-static void skip_hole(struct follower *f)
+/* Passes over what was taken from the beginning of a log that had grown large; false where nothing was, or it cannot be
+ * told, or there is nothing more. */
+static bool skip_hole(struct follower *f)
 {
 	const off_t data = lseek(f->log_fd, f->offset, SEEK_DATA);
 	char gone[WORD_BYTES];
 
-	if (data <= f->offset) /* or it cannot be told, or there is nothing more */
-		return;
+	if (data <= f->offset)
+		return false;
 	format_bytes(gone, (uint64_t)(data - f->offset));
 	print_styled(stderr, STYLE_YELLOW, "note: ");
 	fprintf(stderr, "%s of the log are gone (LogKeep=)\n", gone);
 	f->offset = data;
 	f->cut = true;
+	return true;
 }
 
 /* How much of the @n bytes belongs to a line whose beginning is gone. */
@@ -164,6 +166,8 @@ static int copy_new(struct follower *f, struct brumate_error *err)
 
 		if (n <= 0)
 			return n < 0 ? brumate_fail(err, errno, "log: %m") : 0;
+		if (skip_hole(f)) /* it may have been taken before it was read */
+			continue;
 		const size_t cut = cut_bytes(f, buf, (size_t)n), left = (size_t)n - cut;
 		int r = f->marks_path ? print_stamped(f, buf + cut, left, f->offset + (off_t)cut)
 				      : fd_write_full(STDOUT_FILENO, buf + cut, left);
