@@ -247,12 +247,12 @@ def a_job_without_its_memory_is_lost(bed):
     job, _ = bed.counter(mib=32)
     bed.ok("suspend", job)
     pid = bed.pid(job)
-    os.kill(keeper(bed, job), signal.SIGSTOP)
-    shim = bed.shim(job)
-    os.kill(shim, signal.SIGSTOP)
-    os.kill(keeper(bed, job), signal.SIGKILL)
-    os.kill(shim, signal.SIGKILL)
-    wait_until(lambda: not shims(bed, job) and not keeper(bed, job), "the end of both")
+    both = [keeper(bed, job), bed.shim(job)]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for one in both:
+            os.kill(one, number)
+    # Not by their command lines: those are gone before their locks are.
+    wait_until(lambda: not any(process_start(one) for one in both), "the end of both")
     entry = bed.job(job)
     expect(entry["state"] == "lost" and entry["pid"] is None, f"ps says {entry}")
     found = [f for f in bed.doctor()["findings"] if f["key"] == "job"]
