@@ -314,7 +314,7 @@ CUresult ipc_reopen(struct phys *phys);
 /* ctl.c: this process as a target of checkpoint calls */
 int ctl_start(void);
 void ctl_forget(void); /* in a forked child */
-void ctl_stop(void);   /* the process is no target any more */
+void ctl_stop(void);   /* the process is not a target any more */
 bool ctl_was_locked(void);
 
 /* checkpoint.c: what the restore thread does. Each returns what the caller's call returns. */

@@ -70,7 +70,7 @@ class Job:
         """All that brumate knows of the job, as the type Job of its varlink interface."""
         job = ask("inspect", "--job", self.name)["job"]
         if not isinstance(job, dict):
-            raise BrumateError(f"{self.name} is no job")
+            raise BrumateError(f"{self.name} is not a job")
         return job
 
     @property

@@ -72,7 +72,7 @@ def checkpoint(leave_running: bool = True, name: Optional[str] = None, directory
 
     False: the checkpoint has been made, and the program runs on. True: the program was restored from it. With
     leave_running=False it returns only in the restored program. BrumateError: there is no checkpoint, and the
-    program runs on, as it does where it is no job or brumate is not installed. In a program of several threads the
+    program runs on, as it does where it is not a job or brumate is not installed. In a program of several threads the
     others go on while this one waits.
     """
     with _one_at_a_time:

@@ -35,7 +35,7 @@ static int parse_section(const struct conf_item *at, char *line, const char **re
 	size_t len = strlen(line);
 
 	if (len < 3 || line[len - 1] != ']' || strcspn(line + 1, "[]") != len - 2)
-		return brumate_fail(err, EINVAL, "%s:%u: \"%s\": want [Section]", at->name,
+		return brumate_fail(err, EINVAL, "%s:%u: \"%s\": expected [Section]", at->name,
 				    at->line, line);
 	line[len - 1] = '\0';
 	*ret_section = line + 1;
@@ -47,10 +47,10 @@ static int parse_assignment(struct conf_item *item, char *line, struct brumate_e
 	char *equals = strchr(line, '=');
 
 	if (!equals || equals == line)
-		return brumate_fail(err, EINVAL, "%s:%u: \"%s\": want Key=Value or [Section]",
+		return brumate_fail(err, EINVAL, "%s:%u: \"%s\": expected Key=Value or [Section]",
 				    item->name, item->line, line);
 	if (!item->section)
-		return brumate_fail(err, EINVAL, "%s:%u: \"%s\": want a [Section] before it",
+		return brumate_fail(err, EINVAL, "%s:%u: \"%s\": expected a [Section] before it",
 				    item->name, item->line, line);
 	*equals = '\0';
 	item->key = trim_space(line);
@@ -381,7 +381,7 @@ static int apply_item(void *arg, const struct conf_item *item, struct brumate_er
 	}
 	int r = k ? set_value(c, k, item->value) : warn_unknown(c, item);
 	if (r == -EINVAL)
-		return brumate_fail(err, EINVAL, "%s:%u: [%s] %s=%s: want %s", item->name,
+		return brumate_fail(err, EINVAL, "%s:%u: [%s] %s=%s: expected %s", item->name,
 				    item->line, item->section, item->key, item->value,
 				    allowed[k->kind]);
 	return r < 0 ? brumate_fail(err, -r, "%s:%u: %m", item->name, item->line) : 0;
@@ -401,7 +401,7 @@ static int read_conf(const char *path, char **ret_text, size_t *ret_len, struct 
 	if (stat(path, &st) < 0)
 		return errno == ENOENT ? -ENOENT : brumate_fail(err, errno, "%s: %m", path);
 	if (!S_ISREG(st.st_mode))
-		return brumate_fail(err, EINVAL, "%s: want a regular file", path);
+		return brumate_fail(err, EINVAL, "%s: expected a regular file", path);
 	/* It names a program that root runs. */
 	if (st.st_mode & S_IWOTH) {
 		brumate_fail(err, EACCES, "%s: everyone may write to it", path);

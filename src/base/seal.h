@@ -73,6 +73,6 @@ DEFINE_AUTO_FINI(struct seal_disk_key, seal_disk_key_fini)
 enum seal_disk_way { SEAL_DISK_OPEN, SEAL_DISK_CLOSE };
 
 /** Decrypts or encrypts @len_bytes of @buf, which are at @offset of what @key is for, to @ret (which may
- * be @buf). -EINVAL: @offset or @len_bytes is no multiple of SEAL_DISK_UNIT_BYTES; -ENOMEM. */
+ * be @buf). -EINVAL: @offset or @len_bytes is not a multiple of SEAL_DISK_UNIT_BYTES; -ENOMEM. */
 int seal_disk(void *ret, const struct seal_disk_key *key, enum seal_disk_way way, uint64_t offset,
 	      const void *buf, size_t len_bytes);

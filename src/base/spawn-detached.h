@@ -3,7 +3,7 @@
 #pragma once
 
 /**
- * Runs @child, which does not return, in a process that is no child of ours. It may only make
+ * Runs @child, which does not return, in a process that is not a child of ours. It may only make
  * async-signal-safe calls, because we may have threads. 0, -errno.
  */
 int spawn_detached(void (*child)(const void *arg), const void *arg);

@@ -344,10 +344,10 @@ static int adopt_segments(struct host_copy *h, const int *fds, size_t n, struct 
 
 	h->spilled = n == h->n_segments + 1;
 	if (n != h->n_segments + h->spilled)
-		return brumate_fail(err, EBADMSG, "host copy: %zu segments, want %zu", n,
+		return brumate_fail(err, EBADMSG, "host copy: %zu segments, expected %zu", n,
 				    h->n_segments);
 	if (h->spilled && spill_key_read(&h->key, fds[h->n_segments]) < 0)
-		return brumate_fail(err, EBADF, "host copy: a descriptor is no key");
+		return brumate_fail(err, EBADF, "host copy: a descriptor is not a key");
 	for (size_t i = 0; i < h->n_segments && r == 0; i++)
 		r = pool_adopt(gpus_pool(h->gpus), &h->parts[i].segment, fds[i], h->segment_bytes,
 			       h->spilled, err);

@@ -63,7 +63,8 @@ static int parse_options(struct options *ret, int argc, char **argv)
 			if (o.ready_fd > STDERR_FILENO &&
 			    fcntl(o.ready_fd, F_SETFD, FD_CLOEXEC) == 0)
 				break;
-			fprintf(stderr, "brumate-broker: --ready-fd: %s is no open descriptor\n",
+			fprintf(stderr,
+				"brumate-broker: --ready-fd: %s is not an open descriptor\n",
 				optarg);
 			return -EXIT_USAGE;
 		case 'h':
@@ -94,8 +95,8 @@ static int get_idle_ms(uint64_t *ret, const struct brumate_conf *conf, struct br
 	double seconds = strtod(text, &end);
 	if (*end || !(seconds > 0) || seconds > IDLE_MAX_S)
 		return brumate_fail(err, EINVAL,
-				    IDLE_VARIABLE ": '%s' is no number of seconds up to %d", text,
-				    IDLE_MAX_S);
+				    IDLE_VARIABLE ": '%s' is not a number of seconds up to %d",
+				    text, IDLE_MAX_S);
 	*ret = (uint64_t)(seconds * 1000) + 1;
 	return 0;
 }

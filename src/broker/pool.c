@@ -438,7 +438,7 @@ static int fail_no_room(const struct pool *p, uint64_t wanted, uint64_t memory, 
 			struct brumate_error *err)
 {
 	int r = brumate_fail(err, ENOSPC,
-			     "host copy: %.1f GiB wanted, %.1f GiB of memory free and %.1f GiB in "
+			     "host copy: %.1f GiB needed, %.1f GiB of memory free and %.1f GiB in "
 			     "%s; %.1f GiB hold saved jobs",
 			     (double)wanted / GIB, (double)memory / GIB, (double)disk / GIB,
 			     p->disk, (double)count_owned(p, SEGMENT_LEASED) / GIB);
@@ -496,7 +496,7 @@ static int divide(struct pool *p, size_t n, uint64_t bytes, size_t *ret, struct 
 	}
 	int r = disk_free_bytes(p, &disk, err);
 	if (r < 0)
-		return brumate_wrap(err, r, "host copy: %.1f GiB wanted, %.1f GiB of memory free",
+		return brumate_wrap(err, r, "host copy: %.1f GiB needed, %.1f GiB of memory free",
 				    (double)(n * bytes) / GIB, (double)(here * bytes) / GIB);
 	if ((n - here) * bytes > disk)
 		return fail_no_room(p, n * bytes, here * bytes, disk, err);
@@ -872,7 +872,7 @@ int pool_adopt(struct pool *p, struct segment **ret, int fd, uint64_t bytes, boo
 
 	spilled = r < 0 && spilled && spill_is_segment(fd, bytes);
 	if ((r < 0 && !spilled) || fstat(fd, &st) < 0)
-		return brumate_fail(err, EBADF, "host copy: a descriptor is no memory of %llu MiB",
+		return brumate_fail(err, EBADF, "host copy: a descriptor is not memory of %llu MiB",
 				    (unsigned long long)(bytes / MIB));
 	pthread_mutex_lock(&p->lock);
 	struct segment *s = find_leased(p, &st, bytes);

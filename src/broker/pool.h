@@ -95,7 +95,7 @@ int pool_take(struct pool *p, struct segment **ret, size_t n, uint64_t bytes, co
  * is no room; with @must it is plain memory then, and NULL means that memory is short. */
 struct segment *pool_take_ring(struct pool *p, uint64_t bytes, bool must);
 /** The segment behind a holder's descriptor (borrowed): one of the pool, or a foreign one that is mapped for
- * this use. @spilled: it may be on a disk. -EBADF: it is no segment. */
+ * this use. @spilled: it may be on a disk. -EBADF: it is not a segment. */
 int pool_adopt(struct pool *p, struct segment **ret, int fd, uint64_t bytes, bool spilled,
 	       struct brumate_error *err);
 /** Ends the use of a segment: leased ones stay so, others go back. Accepts NULL. */

@@ -570,7 +570,8 @@ int sessions_add(struct sessions *all, int socket_fd, struct brumate_error *err)
 	int r = check_socket(fd);
 
 	if (r < 0)
-		return brumate_fail(err, -r, "transfer: want one end of a SOCK_SEQPACKET pair: %m");
+		return brumate_fail(err, -r,
+				    "transfer: expected one end of a SOCK_SEQPACKET pair: %m");
 	if (!s || wake_fd < 0)
 		return brumate_fail(err, ENOMEM, "transfer: %m");
 	s->all = all;

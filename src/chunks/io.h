@@ -86,7 +86,7 @@ void io_buffer_put(struct io_buffer *b);
 
 /**
  * Writes @len_bytes of @b->data at @offset, a multiple of IO_ALIGN_BYTES. Takes @b, on failure too.
- * Where @len_bytes is no multiple, zeros follow up to the next one: only for the end of a file. Returns
+ * Where @len_bytes is not a multiple, zeros follow up to the next one: only for the end of a file. Returns
  * at once: 0, or an error that this file met before, and nothing is written. Errors of this write come
  * from the next calls.
  */

@@ -255,7 +255,7 @@ static int ordered_chunk(void *arg, const struct stored_chunk *c, struct brumate
 		return chunks_fail_chunk(o->m, c->record, why, err);
 	if (data != room)
 		memcpy(room, data, c->record->len_bytes);
-	/* That it is stopped is no error of this thread's: another one may be about to tell why. */
+	/* That it is stopped is not an error of this thread's: another one may be about to tell why. */
 	if (s->filled(s->arg, c->item) == 0)
 		atomic_fetch_add(&o->n_filled, 1);
 	return 0;

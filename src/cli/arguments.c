@@ -176,7 +176,7 @@ static int check_operands(const struct invocation *in, struct brumate_error *err
 	if (in->n_operands < c->n_operands_min)
 		brumate_fail(err, EINVAL, "%s: %s is missing", c->name, c->operands);
 	else if (c->n_operands_max >= 0 && in->n_operands > c->n_operands_max)
-		brumate_fail(err, EINVAL, "%s: \"%s\" is too much", c->name,
+		brumate_fail(err, EINVAL, "%s: \"%s\" is one operand too many", c->name,
 			     in->operands[c->n_operands_max]);
 	else
 		return 0;
@@ -303,7 +303,7 @@ int parse_since(uint64_t *ret_ms, const char *text, struct brumate_error *err)
 			return 0;
 	if (parse_duration(&ago_ms, "--since", text, NULL) < 0) {
 		brumate_fail(err, EINVAL, "--since \"%s\": not a time", text);
-		brumate_hint(err, "want a time ago, as 10m or 2h, or a date, as 2026-11-23 or "
+		brumate_hint(err, "expected a time ago, as 10m or 2h, or a date, as 2026-11-23 or "
 				  "\"2026-11-23 20:15\"");
 		return -EINVAL;
 	}
@@ -483,8 +483,8 @@ int add_gpu(json_t *parameters, const struct invocation *in, struct brumate_erro
 
 	if (!kind && variable && *variable) {
 		if (strcmp(variable, "simulated") && strcmp(variable, "real"))
-			return brumate_fail(err, EINVAL, "BRUMATE_GPU=%s: want simulated or real",
-					    variable);
+			return brumate_fail(err, EINVAL,
+					    "BRUMATE_GPU=%s: expected simulated or real", variable);
 		kind = variable;
 	}
 	return add_string(parameters, "gpu", kind && !strcmp(kind, "real") ? "" : kind, err);
@@ -595,7 +595,8 @@ int add_target(json_t *parameters, const struct invocation *in, struct brumate_e
 	int ways = (in->n_operands > 0) + !!in->values[OPT_PID] + !!in->values[OPT_CONTAINER];
 
 	if (ways != 1) {
-		brumate_fail(err, EINVAL, "%s: want one of JOB, --pid and --container", in->command->name);
+		brumate_fail(err, EINVAL, "%s: expected one of JOB, --pid and --container",
+			     in->command->name);
 		brumate_hint(err, "`brumate ps` lists the jobs");
 		return -EINVAL;
 	}
@@ -674,8 +675,8 @@ int get_kind(const char **ret, const struct invocation *in, struct brumate_error
 						       : NULL;
 
 	if (in->values[OPT_JOB] && other)
-		return brumate_fail(err, EINVAL, "%s: want either --job or %s", in->command->name,
-				    other);
+		return brumate_fail(err, EINVAL, "%s: expected either --job or %s",
+				    in->command->name, other);
 	*ret = in->values[OPT_JOB] ? "job" : in->values[OPT_CHECKPOINT] ? "checkpoint" : NULL;
 	return 0;
 }

@@ -335,8 +335,8 @@ static int fail_room(uint64_t want, uint64_t free_bytes, uint64_t total, struct 
 	format_bytes(wanted, want);
 	format_bytes(left, free_bytes);
 	format_bytes(all, total);
-	brumate_fail(err, ENOSPC, "no room on the GPU: %s wanted, %s of %s are free", wanted, left,
-		     all);
+	brumate_fail(err, ENOSPC, "not enough room on the GPU: %s needed, %s of %s free", wanted,
+		     left, all);
 	brumate_hint(err, "give a smaller --size, or end what else uses the GPU");
 	return -ENOSPC;
 }
@@ -706,7 +706,7 @@ static int get_percent(unsigned *ret, const char *what, const char *text, unsign
 		return 0;
 	unsigned long n = strtoul(text, &end, 10);
 	if (end == text || *end || n > max)
-		return brumate_fail(err, EINVAL, "--%s %s: want 0 to %u (percent)", what, text,
+		return brumate_fail(err, EINVAL, "--%s %s: expected 0 to %u (percent)", what, text,
 				    max);
 	*ret = (unsigned)n;
 	return 0;
@@ -726,7 +726,7 @@ static int get_pieces(char *ret, size_t ret_bytes, const char *text, struct brum
 	if (conf_size_bytes(&from, copy) < 0 || conf_size_bytes(&to, dash ? dash : copy) < 0 ||
 	    from >> 10 < PIECE_KIB_MIN || to < from)
 		return brumate_fail(err, EINVAL,
-				    "--pieces %s: want a size or MIN-MAX, as in 64M-1G", text);
+				    "--pieces %s: expected a size or MIN-MAX, as in 64M-1G", text);
 	snprintf(ret, ret_bytes, "%llu-%llu", (unsigned long long)(from >> 10),
 		 (unsigned long long)(to >> 10));
 	return 0;
@@ -785,7 +785,7 @@ static int get_bench_options(struct bench_options *o, const struct invocation *i
 
 	if (conf_size_bytes(&o->size_bytes, size) < 0 || o->size_bytes < 1 << 20 ||
 	    o->size_bytes > SIZE_MAX_BYTES)
-		return brumate_fail(err, EINVAL, "--size %s: want a size of at least 1M", size);
+		return brumate_fail(err, EINVAL, "--size %s: expected a size of at least 1M", size);
 	if (in->values[OPT_ROUNDS])
 		r = parse_count(&rounds, "--rounds", in->values[OPT_ROUNDS], err);
 	if (r == 0)

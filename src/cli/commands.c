@@ -54,15 +54,15 @@
 	{                                                                                    \
 		.id = OPT_NAME, .name = "name", .letter = 'n', .value = "NAME", .help = what \
 	}
-#define MEANS_JOB                                                              \
-	{                                                                      \
-		.id = OPT_JOB, .name = "job", .letter = 'j',                   \
-		.help = "a job is meant, where a checkpoint has that name too" \
+#define MEANS_JOB                                                                \
+	{                                                                        \
+		.id = OPT_JOB, .name = "job", .letter = 'j',                     \
+		.help = "a job is meant, even if a checkpoint has that name too" \
 	}
-#define MEANS_CHECKPOINT                                                       \
-	{                                                                      \
-		.id = OPT_CHECKPOINT, .name = "checkpoint", .letter = 'c',     \
-		.help = "a checkpoint is meant, where a job has that name too" \
+#define MEANS_CHECKPOINT                                                         \
+	{                                                                        \
+		.id = OPT_CHECKPOINT, .name = "checkpoint", .letter = 'c',       \
+		.help = "a checkpoint is meant, even if a job has that name too" \
 	}
 #define KEEP_LAST(what)                                                              \
 	{                                                                            \
@@ -116,7 +116,7 @@ static const struct option_spec ps_options[] = {
 	{ .id = OPT_WATCH,
 	  .name = "watch",
 	  .letter = 'w',
-	  .help = "show it anew whenever something happens, until q is typed" },
+	  .help = "show the list again whenever something changes, until q is pressed" },
 	FORMAT,
 	NO_HEADERS,
 	QUIET,
@@ -130,7 +130,7 @@ static const struct option_spec logs_options[] = {
 	{ .id = OPT_FOLLOW,
 	  .name = "follow",
 	  .letter = 'f',
-	  .help = "go on showing what is written, until the job ends" },
+	  .help = "keep showing what is written, until the job ends" },
 	{ .id = OPT_TAIL,
 	  .name = "tail",
 	  .letter = 'n',
@@ -144,7 +144,7 @@ static const struct option_spec events_options[] = {
 	{ .id = OPT_FOLLOW,
 	  .name = "follow",
 	  .letter = 'f',
-	  .help = "go on showing what happens, until Ctrl-C" },
+	  .help = "keep showing what happens, until Ctrl-C" },
 	SINCE("only what happened since TIME: 2h ago, or a date and time"),
 	FORMAT,
 	END,
@@ -224,15 +224,16 @@ static const struct option_spec resume_options[] = {
 	{                                                                        \
 		OPT_KEY_FILE, "key-file", 0, "FILE", what, COMPLETES_FILE, NULL, \
 	}
-#define ALLOW_UNAUTHENTICATED                                                                  \
-	{                                                                                      \
-		.id = OPT_ALLOW_UNAUTHENTICATED, .name = "allow-unauthenticated",              \
-		.help = "take one that does not say from whom it is, where a key is asked for" \
+#define ALLOW_UNAUTHENTICATED                                                              \
+	{                                                                                  \
+		.id = OPT_ALLOW_UNAUTHENTICATED, .name = "allow-unauthenticated",          \
+		.help = "accept a checkpoint that nothing authenticates, though a key is " \
+			"configured"                                                       \
 	}
 #define AUTHENTIC \
-	KEY_FILE("it must be by the key in FILE, not the configured one"), ALLOW_UNAUTHENTICATED
+	KEY_FILE("check it by the key in FILE instead of the configured one"), ALLOW_UNAUTHENTICATED
 static const struct option_spec checkpoint_options[] = {
-	ALL_OF("jobs that run or are suspended"),
+	ALL_OF("all running or suspended jobs"),
 	LATEST_OF("them only"),
 	PID("a process instead of a job"),
 	{ .id = OPT_SELF,
@@ -251,7 +252,7 @@ static const struct option_spec checkpoint_options[] = {
 	{ .id = OPT_EVERY,
 	  .name = "every",
 	  .value = "TIME",
-	  .help = "from now on, save it every TIME and let it run on; 0: no more" },
+	  .help = "save it every TIME from now on, and let it run; 0 stops that" },
 	KEEP_LAST("with --every: remove all but the newest N of the job"),
 	KEEP_WITHIN("with --every: remove those of the job older than TIME"),
 	{ OPT_COMPRESS, "compress", 0, "HOW",
@@ -297,7 +298,7 @@ static const struct option_spec inspect_options[] = {
 	MEANS_CHECKPOINT,
 	{ .id = OPT_RESTORE,
 	  .name = "restore",
-	  .help = "tell what a restore would open, bind, connect, become, map and run" },
+	  .help = "show what a restore would open, bind, connect, become, map and run" },
 	KEY_FILE("with --restore: decrypt it by the key in FILE instead of the configured one"),
 	DIR("look for it in DIR instead of the default place"),
 	FORMAT,
@@ -428,10 +429,10 @@ const struct command commands[] = {
 	  verb_kill },
 	{ "rm", NULL, "JOB...|CHECKPOINT...", "forget ended jobs, or remove checkpoints", 1, -1,
 	  false, COMPLETES_CHECKPOINT, NULL, rm_options, verb_rm },
-	{ "manage", NULL, "", "take in a running process as a job", 0, 0, false, COMPLETES_NOTHING,
+	{ "manage", NULL, "", "manage a running process as a job", 0, 0, false, COMPLETES_NOTHING,
 	  NULL, manage_options, verb_manage },
-	{ "release", NULL, "JOB...", "let processes run on that are no jobs any more", 1, -1, false,
-	  COMPLETES_JOB, NULL, no_options, verb_release },
+	{ "release", NULL, "JOB...", "stop managing jobs, and let their processes run on", 1, -1,
+	  false, COMPLETES_JOB, NULL, no_options, verb_release },
 	{ "suspend", "freeze", "[JOB...]", "empty the GPUs a job uses; it stays in memory", 0, -1,
 	  false, COMPLETES_JOB, NULL, suspend_options, verb_suspend },
 	{ "resume", "thaw unfreeze", "[JOB...]", "let a suspended job go on", 0, -1, false,
@@ -470,7 +471,7 @@ const struct command commands[] = {
 	  false, COMPLETES_NOTHING, NULL, bench_options, verb_bench },
 	{ "metrics", NULL, "", "show jobs, operations and checkpoints for Prometheus", 0, 0, false,
 	  COMPLETES_NOTHING, NULL, metrics_options, verb_metrics },
-	{ "cdi", NULL, "", "print the device by which containers get brumate's library", 0, 0,
+	{ "cdi", NULL, "", "print the CDI device that gives containers brumate's library", 0, 0,
 	  false, COMPLETES_NOTHING, NULL, no_options, verb_cdi },
 	{ "version", NULL, "", "show the version", 0, 0, false, COMPLETES_NOTHING, NULL,
 	  version_options, verb_version },

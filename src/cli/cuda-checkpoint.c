@@ -177,7 +177,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct brumate_erro
 			return r;
 	}
 	if (optind < argc)
-		return brumate_fail(err, EINVAL, "'%s' is no option", argv[optind]);
+		return brumate_fail(err, EINVAL, "'%s' is not an option", argv[optind]);
 	return check_arguments(a, err);
 }
 

@@ -18,7 +18,7 @@
 
 enum style { STYLE_PLAIN, STYLE_BOLD, STYLE_DIM, STYLE_RED, STYLE_GREEN, STYLE_YELLOW };
 
-/** Prints @text in @style, plain where @f is no terminal, NO_COLOR is set or TERM is "dumb". */
+/** Prints @text in @style, plain where @f is not a terminal, NO_COLOR is set or TERM is "dumb". */
 void print_styled(FILE *f, enum style style, const char *text);
 
 /** Columns of the terminal behind @f; 0 if it is none. */
@@ -83,7 +83,7 @@ bool confirm(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* ---- operations ---- */
 
-/** The progress line; nothing is shown where stderr is no terminal. */
+/** The progress line; nothing is shown where stderr is not a terminal. */
 struct progress_line {
 	const char *verb; /* "suspend" */
 	bool shown;	  /* a line stands there now */

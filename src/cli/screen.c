@@ -113,7 +113,7 @@ int screen_open(const char *what, struct brumate_error *err)
 
 	if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) ||
 	    tcgetattr(STDIN_FILENO, &screen.before) < 0) {
-		brumate_fail(err, ENOTTY, "%s: standard input and output are no terminal", what);
+		brumate_fail(err, ENOTTY, "%s: standard input and output are not a terminal", what);
 		brumate_hint(err,
 			     "`brumate ps` and `brumate events --follow` go to files and pipes");
 		brumate_error_exit(err, EXIT_USAGE);

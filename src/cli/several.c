@@ -23,8 +23,7 @@ static int check_alone(const struct invocation *in, struct brumate_error *err)
 
 	return ways == 1
 		       ? 0
-		       : brumate_fail(err, EINVAL,
-				      "%s: --all and --latest stand alone: want no job beside them",
+		       : brumate_fail(err, EINVAL, "%s: --all and --latest take no job beside them",
 				      in->command->name);
 }
 

@@ -429,7 +429,7 @@ static int watch_on_screen(const struct invocation *in, struct brumate_error *er
 {
 	if (in->values[OPT_QUIET] || in->values[OPT_FORMAT])
 		return brumate_fail(err, EINVAL,
-				    "ps: --watch goes with neither --quiet nor --format");
+				    "ps: --watch cannot be combined with --quiet or --format");
 	int r = screen_open("ps --watch", err);
 	if (r < 0)
 		return r;
@@ -575,7 +575,7 @@ static int ask_for_restore(json_t *parameters, const char **kind, const struct i
 	int r = add_request(parameters, in, REQUEST_READ, err);
 
 	if (r == 0 && *kind && !strcmp(*kind, "job"))
-		r = brumate_fail(err, EINVAL, "inspect: want either --job or --restore");
+		r = brumate_fail(err, EINVAL, "inspect: expected either --job or --restore");
 	*kind = "checkpoint";
 	return r < 0 ? r : add_flag(parameters, "restore", in, OPT_RESTORE, err);
 }

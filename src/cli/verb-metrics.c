@@ -246,7 +246,7 @@ int verb_metrics(const struct invocation *in, struct brumate_error *err)
 	bool names = in->values[OPT_NAMES];
 
 	if (path && in->values[OPT_LISTEN])
-		return brumate_fail(err, EINVAL, "--textfile and --listen do not go together");
+		return brumate_fail(err, EINVAL, "--textfile and --listen cannot be combined");
 	if (path)
 		return write_file(path, names, err);
 	if (in->values[OPT_LISTEN])

@@ -26,7 +26,7 @@ static int refuse_terminal(int fd, const char *verb, struct brumate_error *err)
 {
 	if (!isatty(fd))
 		return 0;
-	brumate_fail(err, EINVAL, "%s: a checkpoint is nothing for a terminal", verb);
+	brumate_fail(err, EINVAL, "%s: a checkpoint cannot be written to a terminal", verb);
 	brumate_hint(err,
 		     "name a FILE, or use a pipe: brumate export ID | ssh HOST brumate import");
 	return -EINVAL;

@@ -144,10 +144,11 @@ static int check_schedule_options(const struct invocation *in, struct brumate_er
 
 	if (!in->values[OPT_EVERY])
 		return brumate_fail(err, EINVAL,
-				    "checkpoint: --keep-last and --keep-within go with --every");
+				    "checkpoint: --keep-last and --keep-within need --every");
 	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
 		if (in->values[others[i].id])
-			return brumate_fail(err, EINVAL, "checkpoint: %s does not go with --every",
+			return brumate_fail(err, EINVAL,
+					    "checkpoint: %s cannot be combined with --every",
 					    others[i].name);
 	return 0;
 }
@@ -161,7 +162,7 @@ static void print_schedule(json_t *job)
 	if (next)
 		fprintf(stderr, "job %s: the next checkpoint is made at %s\n", id, next);
 	else
-		fprintf(stderr, "job %s: no more checkpoints are made by themselves\n", id);
+		fprintf(stderr, "job %s: the schedule is off\n", id);
 	puts(id ? id : "");
 }
 
@@ -176,7 +177,8 @@ static int schedule_checkpoints(const struct invocation *in, struct brumate_erro
 	if (r == 0)
 		r = parse_duration(&every_ms, "--every", in->values[OPT_EVERY], err);
 	if (r == 0 && every_ms && every_ms < 1000)
-		r = brumate_fail(err, EINVAL, "--every: want a second or more, or 0 for no more");
+		r = brumate_fail(err, EINVAL,
+				 "--every: expected a second or more, or 0 for no more");
 	if (r == 0)
 		r = add_retention(p, in, err);
 	if (r == 0)
@@ -222,8 +224,9 @@ static int checkpoint_self(const struct invocation *in, struct brumate_error *er
 
 	if (in->n_operands || in->values[OPT_PID] || in->values[OPT_ALL] ||
 	    in->values[OPT_LATEST] || in->values[OPT_EVERY])
-		return brumate_fail(err, EINVAL,
-				    "checkpoint: --self goes with no job, and not with --every");
+		return brumate_fail(
+			err, EINVAL,
+			"checkpoint: --self takes no job, and cannot be combined with --every");
 	if (r == 0)
 		r = add_string(p, "name", in->values[OPT_NAME], err);
 	if (r == 0)
@@ -244,7 +247,7 @@ int verb_checkpoint(const struct invocation *in, struct brumate_error *err)
 	if (in->values[OPT_SELF])
 		return checkpoint_self(in, err);
 	if (in->values[OPT_NAME] && (in->n_operands > 1 || in->values[OPT_ALL]))
-		return brumate_fail(err, EINVAL, "checkpoint: --name goes with one job");
+		return brumate_fail(err, EINVAL, "checkpoint: --name takes one job");
 	return operate_each(in, "running suspended", checkpoint_one, err);
 }
 
@@ -258,11 +261,11 @@ static int pack_image(json_t *p, const struct invocation *in, struct brumate_err
 	int r = 0;
 
 	if (!remote_is_url(word) && in->values[OPT_PULL])
-		return brumate_fail(err, EINVAL, "restore: --pull goes with s3://...");
+		return brumate_fail(err, EINVAL, "restore: --pull needs s3://...");
 	if (remote_is_url(word) && !in->values[OPT_PULL]) {
 		if (in->values[OPT_DIR])
 			return brumate_fail(err, EINVAL,
-					    "restore: with s3://..., --dir goes with --pull");
+					    "restore: with s3://..., --dir needs --pull");
 		return add_remote(p, word, err);
 	}
 	if (remote_is_url(word)) {

@@ -22,7 +22,7 @@ static int add_checkpoints(json_t *p, const struct invocation *in, struct brumat
 	int r = add_path(p, "dir", in->values[OPT_DIR], err);
 
 	if ((in->n_operands > 0) == (in->values[OPT_ALL] != NULL)) {
-		brumate_fail(err, EINVAL, "verify: want either CHECKPOINT... or --all");
+		brumate_fail(err, EINVAL, "verify: expected either CHECKPOINT... or --all");
 		brumate_hint(err, "`brumate ls` lists the checkpoints");
 		return -EINVAL;
 	}
@@ -51,7 +51,7 @@ static void print_problem(const char *id, json_t *problem)
 	print_styled(stderr, STYLE_RED, "bad:");
 	fprintf(stderr, " %s: %s: %s\n", id, text_of(problem, "file"), text_of(problem, "text"));
 	if (*want && *have && strcmp(want, have))
-		fprintf(stderr, "     digest %s, want %s\n", have, want);
+		fprintf(stderr, "     digest %s, expected %s\n", have, want);
 }
 
 /* Ids of sound ones on stdout, what is wrong with the others on stderr. Returns how many are bad. */

@@ -65,10 +65,10 @@ int agent_check_reply(const struct agent_reply *reply, size_t len_bytes, enum ag
 		      struct brumate_error *err)
 {
 	if (len_bytes != sizeof(*reply))
-		return brumate_fail(err, EBADMSG, "answer of %zu bytes, want %zu", len_bytes,
+		return brumate_fail(err, EBADMSG, "answer of %zu bytes, expected %zu", len_bytes,
 				    sizeof(*reply));
 	if (reply->version != AGENT_VERSION)
-		return brumate_fail(err, EPROTONOSUPPORT, "agent of version %u, want %d",
+		return brumate_fail(err, EPROTONOSUPPORT, "agent of version %u, expected %d",
 				    reply->version, AGENT_VERSION);
 	if (reply->gate > AGENT_GATE_UNMAPPED || reply->error > 0 || reply->error < -4095 ||
 	    !memchr(reply->text, '\0', sizeof(reply->text)))

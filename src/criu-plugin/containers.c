@@ -294,7 +294,7 @@ static int restore_ext_file(int id, bool *retry)
 	/* Before CRIU 4.2 there is no second argument. */
 	if (kinds > HOOKS_BEFORE_RETRY)
 		*retry = no_retry;
-	return r < 0 && r != -ENOTSUP ? fail("a device cannot be opened anew", strerror(-r)) : r;
+	return r < 0 && r != -ENOTSUP ? fail("a device cannot be reopened", strerror(-r)) : r;
 }
 
 /* Whose state the driver saved maps no device any more: what is left, is left by a fork. */

@@ -160,7 +160,7 @@ static int restore_ext_file(int id, bool *retry)
 	int r = device_restore_fd(id, retry);
 
 	if (r < 0 && r != -ENOTSUP)
-		say(CRIU_LOG_ERROR, "cannot open device %d anew: %s\n", id, strerror(-r));
+		say(CRIU_LOG_ERROR, "cannot reopen device %d: %s\n", id, strerror(-r));
 	return r;
 }
 

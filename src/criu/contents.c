@@ -106,8 +106,8 @@ static int put_text(struct contents *c, json_t *o, const char *key, ProtobufCBin
 
 	if (text.len > PATH_MAX)
 		return brumate_fail(err, EBADMSG,
-				    "CRIU's images: a name of %zu bytes, want at most %d", text.len,
-				    PATH_MAX);
+				    "CRIU's images: a name of %zu bytes, expected at most %d",
+				    text.len, PATH_MAX);
 	escaped = text_escape((const char *)text.data, text.len);
 	if (!escaped)
 		return brumate_fail(err, ENOMEM, "%m");
@@ -328,7 +328,7 @@ static int tell_inet(struct contents *c, json_t *o, const CriuImage__InetSocket 
 	return r < 0 || !m->has_ifname ? r : put_text(c, o, "interface", m->ifname, err);
 }
 
-/* A name that begins with a NUL is no path, but one of the abstract ones, and any byte may be in it. */
+/* A name that begins with a NUL is not a path, but one of the abstract ones, and any byte may be in it. */
 static int put_unix_name(struct contents *c, json_t *o, ProtobufCBinaryData name,
 			 struct brumate_error *err)
 {

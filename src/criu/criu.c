@@ -692,7 +692,7 @@ static int check_bounding_sets(const struct session *s, struct brumate_error *er
 	brumate_fail(err, EPERM,
 		     "the job was saved with a lesser bounding set of capabilities, which a "
 		     "user's CRIU cannot restore");
-	brumate_hint(err, "save jobs as the user whose they are");
+	brumate_hint(err, "save a job as the user it belongs to");
 	return -EPERM;
 }
 

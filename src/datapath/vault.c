@@ -250,7 +250,7 @@ int vault_decode(struct vault *ret, size_t *ret_segments, const char *text, size
 	if (r == 0)
 		r = wire_get_int(o, "version", 0, INT32_MAX, &version, err);
 	if (r == 0 && version != TABLE_VERSION)
-		r = brumate_fail(err, EBADMSG, "version %lld, want %d", (long long)version,
+		r = brumate_fail(err, EBADMSG, "version %lld, expected %d", (long long)version,
 				 TABLE_VERSION);
 	if (r == 0)
 		r = decode_pieces(&v, o, err);
@@ -376,7 +376,7 @@ static void empty_keeper(const struct keeper_owner *owner)
 		vault_fini(&nothing);
 	}
 	if (r < 0 && r != -ENOENT)
-		log_warn("the keeper holds what nobody wants: job=%s reason=\"%s\"", owner->id,
+		log_warn("the keeper holds what nobody needs: job=%s reason=\"%s\"", owner->id,
 			 err.text);
 }
 

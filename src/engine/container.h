@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * The GPU state of a container that its engine checkpoints and restores by a CRIU of its own. A container is a tree of
- * processes that is no job: nothing of it stands in our directories. What has to be known before its processes can be
+ * processes that is not a job: nothing of it stands in our directories. What has to be known before its processes can be
  * asked again lies beside CRIU's images. Not for two threads at once.
  */
 #pragma once

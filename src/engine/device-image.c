@@ -669,7 +669,7 @@ static int compare_pieces(const struct vault *v, const struct datapath_agent *a,
 		return 0;
 	return brumate_fail(
 		err, EBADMSG,
-		"process %d: its agent wants %zu pieces of device memory, which are not "
+		"process %d: its agent asks for %zu pieces of device memory, which are not "
 		"those of the checkpoint",
 		a->agent.id.pid, a->n_pieces);
 }

@@ -148,7 +148,7 @@ static bool has_process(const struct proc_tree *tree, pid_t pid)
 }
 
 /* CRIU makes the leader of such a session for a while. Who is to be the root's child loses its parent then, and would
- * not come back to the root, which is no subreaper yet, but to the shim. */
+ * not come back to the root, which is not a subreaper yet, but to the shim. */
 static int scan_sessions(const struct op *op, struct scan_report *report)
 {
 	for (size_t i = 1; i < op->tree.n && reaper_is(op->tree.items[0].id); i++) {

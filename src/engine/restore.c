@@ -457,10 +457,10 @@ static int gpu_restore(struct op *op, struct brumate_error *err)
 				    op->gpus.n, wanted);
 	for (size_t i = 0; i < op->gpus.n && !op->gpus.vendor->saved_by_criu; i++)
 		if (op->gpus.items[i].dev.state != DEV_STATE_CHECKPOINTED)
-			return brumate_fail(err, EIO,
-					    "process %d: its GPU state is %s, want checkpointed",
-					    op->gpus.items[i].id.pid,
-					    dev_state_name(op->gpus.items[i].dev.state));
+			return brumate_fail(
+				err, EIO, "process %d: its GPU state is %s, expected checkpointed",
+				op->gpus.items[i].id.pid,
+				dev_state_name(op->gpus.items[i].dev.state));
 	return gpu_set_act(&op->gpus, DEV_RESTORE, DEV_STATE_LOCKED, GPU_SET_DRIVER_TIMEOUT_MS,
 			   err);
 }

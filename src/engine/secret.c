@@ -82,7 +82,7 @@ static int fail_key_program(int status, const char *path, struct brumate_error *
 }
 
 /* Runs the program @path, without arguments; the key is what it prints. Errors to act on: -ENOKEY (it cannot be
- * run, or fails), -ETIMEDOUT, -EINVAL (what it prints is no key). */
+ * run, or fails), -ETIMEDOUT, -EINVAL (what it prints is not a key). */
 static int ask_key_program(struct store_key *ret, const char *path, struct brumate_error *err)
 {
 	uint8_t text[KEY_TEXT_BYTES];
@@ -128,7 +128,7 @@ static int load_key(struct store_key *ret, const struct request *request,
 	if (conf->key_file && conf->key_program)
 		return brumate_fail(err, EINVAL,
 				    "EncryptionKeyFile= and EncryptionKeyCommand= of "
-				    "[Store]: want one of them");
+				    "[Store]: expected one of them");
 	int r = conf->key_file ? store_key_load(ret, conf->key_file, err)
 			       : ask_key_program(ret, conf->key_program, err);
 	return r < 0 ? r : 1;

@@ -110,7 +110,7 @@ static int check_chunks(const struct chunk_table *t, struct brumate_error *err)
 		end += chunk_padded(c->stored_bytes);
 	}
 	if (t->n_packs != (t->n_chunks ? (size_t)pack + 1 : 0))
-		return brumate_fail(err, EBADMSG, "want chunks in %zu packs", t->n_packs);
+		return brumate_fail(err, EBADMSG, "expected chunks in %zu packs", t->n_packs);
 	return 0;
 }
 
@@ -359,7 +359,7 @@ int chunk_table_decode(struct chunk_table *ret, const void *buf, size_t len_byte
 	auto_(chunk_table_fini) struct chunk_table t = CHUNK_TABLE_EMPTY;
 
 	if (len_bytes > CHUNK_TABLE_BYTES_MAX)
-		return brumate_fail(err, EBADMSG, "%zu bytes, want at most %d", len_bytes,
+		return brumate_fail(err, EBADMSG, "%zu bytes, expected at most %d", len_bytes,
 				    CHUNK_TABLE_BYTES_MAX);
 	int r = decode(&t, buf, len_bytes, err);
 	if (r < 0)

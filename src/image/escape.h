@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * Strings of the system (arguments, paths, names) are bytes, strings of JSON are UTF-8. Written as:
- * a backslash is "\\", a control character or a byte that is no part of valid UTF-8 is "\xNN" with
+ * a backslash is "\\", a control character or a byte that is not part of valid UTF-8 is "\xNN" with
  * two lower-case digits, everything else is itself. Exactly one form per string, so it survives a
  * round trip byte for byte.
  */

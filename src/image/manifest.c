@@ -414,7 +414,7 @@ static bool is_stamp(const char *text)
 static int check_absolute(const char *path, const char *what, struct brumate_error *err)
 {
 	if (path && path[0] != '/')
-		return brumate_fail(err, EBADMSG, "%s: want an absolute path", what);
+		return brumate_fail(err, EBADMSG, "%s: expected an absolute path", what);
 	return 0;
 }
 
@@ -427,7 +427,7 @@ static int check_job(const struct manifest *m, struct brumate_error *err)
 	if (r == 0)
 		r = check_absolute(m->job.rootfs, "job: rootfs", err);
 	if (r == 0 && m->job.id[0] && !manifest_id_is_valid(m->job.id))
-		r = brumate_fail(err, EBADMSG, "job: id: \"%s\" is no valid id", m->job.id);
+		r = brumate_fail(err, EBADMSG, "job: id: \"%s\" is not a valid id", m->job.id);
 	return r;
 }
 
@@ -438,7 +438,7 @@ static int check_files(const struct manifest *m, struct brumate_error *err)
 
 		if (!manifest_path_is_valid(path) || !strcmp(path, MANIFEST_FILE_NAME))
 			return brumate_fail(err, EBADMSG,
-					    "files: item %zu: \"%s\" is no path below the "
+					    "files: item %zu: \"%s\" is not a path below the "
 					    "checkpoint",
 					    i, path);
 		if (i == 0)
@@ -479,10 +479,11 @@ static int check_packs(const struct manifest *m, struct brumate_error *err)
 		const char *path = packs[i].path;
 
 		if (!manifest_path_is_valid(path) || !strcmp(path, MANIFEST_FILE_NAME))
-			return brumate_fail(err, EBADMSG,
-					    "memory: packs: item %zu: \"%s\" is no path below the "
-					    "checkpoint",
-					    i, path);
+			return brumate_fail(
+				err, EBADMSG,
+				"memory: packs: item %zu: \"%s\" is not a path below the "
+				"checkpoint",
+				i, path);
 		if (is_file(m, path) || (i && strcmp(packs[i - 1].path, path) >= 0))
 			return brumate_fail(
 				err, EBADMSG,
@@ -526,13 +527,14 @@ static bool is_hexadecimal(const char *text, size_t room)
 static int check_proofs(const struct manifest *m, struct brumate_error *err)
 {
 	if (*m->mac && !is_hexadecimal(m->mac, sizeof(m->mac)))
-		return brumate_fail(err, EBADMSG, "mac: want 64 hexadecimal digits");
+		return brumate_fail(err, EBADMSG, "mac: expected 64 hexadecimal digits");
 	if (*m->signer && !is_hexadecimal(m->signer, sizeof(m->signer)))
-		return brumate_fail(err, EBADMSG, "signer: want 64 hexadecimal digits");
+		return brumate_fail(err, EBADMSG, "signer: expected 64 hexadecimal digits");
 	if (*m->signature && !is_hexadecimal(m->signature, sizeof(m->signature)))
-		return brumate_fail(err, EBADMSG, "signature: want 128 hexadecimal digits");
+		return brumate_fail(err, EBADMSG, "signature: expected 128 hexadecimal digits");
 	if (!*m->signer != !*m->signature)
-		return brumate_fail(err, EBADMSG, "signature: want it with its signer, or neither");
+		return brumate_fail(err, EBADMSG,
+				    "signature: expected it with its signer, or neither");
 	return 0;
 }
 
@@ -545,7 +547,8 @@ static int check_externals(const struct manifest *m, struct brumate_error *err)
 		    strcmp(word, "append"))
 			return brumate_fail(
 				err, EBADMSG,
-				"externals: item %zu: become: want log, null, tty or append", i);
+				"externals: item %zu: become: expected log, null, tty or append",
+				i);
 	}
 	return 0;
 }
@@ -554,15 +557,15 @@ static int check_externals(const struct manifest *m, struct brumate_error *err)
 static int manifest_check(const struct manifest *m, struct brumate_error *err)
 {
 	if (!manifest_id_is_valid(m->id))
-		return brumate_fail(err, EBADMSG, "id: \"%s\" is no valid id", m->id);
+		return brumate_fail(err, EBADMSG, "id: \"%s\" is not a valid id", m->id);
 	if (!is_stamp(m->created))
 		return brumate_fail(err, EBADMSG,
-				    "created: want a time as 2026-01-01T00:00:00.000Z");
+				    "created: expected a time as 2026-01-01T00:00:00.000Z");
 
 	size_t key_len = strlen(m->key_id);
 	if (key_len &&
 	    (key_len != MANIFEST_KEY_BYTES - 1 || strspn(m->key_id, "0123456789abcdef") != key_len))
-		return brumate_fail(err, EBADMSG, "key_id: no id of a key");
+		return brumate_fail(err, EBADMSG, "key_id: not the id of a key");
 
 	int r = check_job(m, err);
 	if (r == 0)
@@ -786,7 +789,7 @@ static int decode_object(const struct field *fields, size_t n, char *base, json_
 
 static int fail_want(struct brumate_error *err, const char *what)
 {
-	return brumate_fail(err, EBADMSG, "want %s", what);
+	return brumate_fail(err, EBADMSG, "expected %s", what);
 }
 
 static int decode_string(char **ret, json_t *value, size_t max_bytes, struct brumate_error *err)
@@ -802,7 +805,7 @@ static int decode_string(char **ret, json_t *value, size_t max_bytes, struct bru
 		return brumate_fail(err, -r, "%m");
 	if (strlen(raw) > max_bytes) {
 		free(raw);
-		return brumate_fail(err, EBADMSG, "want at most %zu bytes", max_bytes);
+		return brumate_fail(err, EBADMSG, "expected at most %zu bytes", max_bytes);
 	}
 	*ret = raw;
 	return 0;
@@ -823,8 +826,8 @@ static int decode_text(const struct field *f, char *ret, json_t *value, struct b
 static int decode_argv(const struct field *f, char ***ret, json_t *value, struct brumate_error *err)
 {
 	if (!json_is_array(value) || (int64_t)json_array_size(value) > f->max)
-		return brumate_fail(err, EBADMSG, "want an array of at most %" PRId64 " strings",
-				    f->max);
+		return brumate_fail(err, EBADMSG,
+				    "expected an array of at most %" PRId64 " strings", f->max);
 
 	size_t n = json_array_size(value);
 	*ret = calloc(n + 1, sizeof(**ret));
@@ -846,8 +849,8 @@ static int decode_integer(int64_t *ret, json_t *value, int64_t min, int64_t max,
 	int64_t n = json_integer_value(value);
 
 	if (!json_is_integer(value) || n < min || n > max)
-		return brumate_fail(err, EBADMSG, "want an integer from %" PRId64 " to %" PRId64,
-				    min, max);
+		return brumate_fail(err, EBADMSG,
+				    "expected an integer from %" PRId64 " to %" PRId64, min, max);
 	*ret = n;
 	return 0;
 }
@@ -908,7 +911,7 @@ static int decode_list(const struct field *f, char *base, json_t *value, int ver
 	char **elements = (char **)(base + f->offset);
 
 	if (!json_is_array(value) || (int64_t)json_array_size(value) > f->max)
-		return brumate_fail(err, EBADMSG, "want an array of at most %" PRId64 " items",
+		return brumate_fail(err, EBADMSG, "expected an array of at most %" PRId64 " items",
 				    f->max);
 
 	size_t n = json_array_size(value);
@@ -995,7 +998,7 @@ static int check_version(int *ret, const json_t *object, struct brumate_error *e
 	if (!format || strcmp(format, MANIFEST_FORMAT))
 		return brumate_fail(err, EBADMSG, "not a brumate manifest");
 	if (!json_is_integer(version) || json_integer_value(version) < 1)
-		return brumate_fail(err, EBADMSG, "version: want an integer from 1");
+		return brumate_fail(err, EBADMSG, "version: expected an integer from 1");
 	if (json_integer_value(version) > MANIFEST_VERSION) {
 		brumate_fail(err, EPROTONOSUPPORT,
 			     "version %" JSON_INTEGER_FORMAT
@@ -1053,7 +1056,7 @@ int manifest_decode(struct manifest *ret, const char *text, size_t len_bytes,
 	if (len_bytes == 0)
 		return brumate_fail(err, EBADMSG, "manifest: empty");
 	if (len_bytes > MANIFEST_BYTES_MAX)
-		return brumate_fail(err, EBADMSG, "manifest: %zu bytes, want at most %d",
+		return brumate_fail(err, EBADMSG, "manifest: %zu bytes, expected at most %d",
 				    len_bytes, MANIFEST_BYTES_MAX);
 
 	errno = 0; /* jansson takes a string for which it has no memory for an invalid one: malloc(3) tells */

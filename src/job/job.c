@@ -471,7 +471,7 @@ static int check_name(const char *name, struct brumate_error *err)
 {
 	if (!is_name(name))
 		return brumate_fail(err, EINVAL,
-				    "name \"%s\": want 1 to %d letters, digits, '.', '_', '-', "
+				    "name \"%s\": expected 1 to %d letters, digits, '.', '_', '-', "
 				    "first a letter or digit",
 				    name, JOB_NAME_BYTES - 1);
 
@@ -494,8 +494,8 @@ int job_create(struct job *ret, const struct job_spec *spec, struct brumate_erro
 	int r;
 
 	if (spec->id && !is_id(spec->id))
-		return brumate_fail(err, EBADMSG, "id \"%s\" of a job: want 8 hexadecimal digits",
-				    spec->id);
+		return brumate_fail(err, EBADMSG,
+				    "id \"%s\" of a job: expected 8 hexadecimal digits", spec->id);
 	if (spec->name && (r = check_name(spec->name, err)) < 0)
 		return r;
 	if ((r = labels_copy(&j.labels, spec->labels, err)) < 0 ||

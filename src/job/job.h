@@ -60,7 +60,7 @@ enum proc_life job_look(const struct job *j);
 struct proc_id job_command(const struct job *j);
 
 /** True once it is certain that the job's root process runs no more: there is none, it is of another boot, gone, or
- * a zombie. That it could not be looked at is no end. */
+ * a zombie. That it could not be looked at is not an end. */
 bool job_has_ended(const struct job *j);
 
 /**

@@ -40,7 +40,7 @@ static int check_label(const char *key, size_t len, const char *value, struct br
 {
 	if (is_key(key, len) && is_value(value))
 		return 0;
-	brumate_fail(err, EINVAL, "label \"%.*s=%.64s\": want KEY=VALUE",
+	brumate_fail(err, EINVAL, "label \"%.*s=%.64s\": expected KEY=VALUE",
 		     (int)(len < 64 ? len : 64), key, value);
 	brumate_hint(err,
 		     "KEY is 1 to %d letters, digits, '.', '_', '-', '/', first a letter or digit; "
@@ -110,7 +110,7 @@ int labels_copy(char ***ret, char *const *labels, struct brumate_error *err)
 	for (; labels && labels[n]; n++) {
 		const size_t len = key_len(labels[n]);
 		const bool is_pair = labels[n][len] == '=';
-		/* What has no '=' is no key either. */
+		/* What has no '=' is not a key either. */
 		int r = add_label(copy, n, labels[n], is_pair ? len : 0,
 				  labels[n] + (is_pair ? len + 1 : 0), err);
 
@@ -133,10 +133,10 @@ int labels_from_json(char ***ret, json_t *o, struct brumate_error *err)
 	if (!labels)
 		return brumate_fail(err, ENOMEM, "labels: %m");
 	if (o && !json_is_object(o) && !json_is_null(o))
-		r = brumate_fail(err, EINVAL, "labels: want an object");
+		r = brumate_fail(err, EINVAL, "labels: expected an object");
 	json_object_foreach (o, key, value) {
 		if (r == 0 && !json_is_string(value))
-			r = brumate_fail(err, EINVAL, "labels: %.64s: want a string", key);
+			r = brumate_fail(err, EINVAL, "labels: %.64s: expected a string", key);
 		if (r == 0)
 			r = add_label(labels, n++, key, strlen(key), json_string_value(value), err);
 	}

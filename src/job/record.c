@@ -267,7 +267,7 @@ static int decode_id(struct proc_id *ret, json_t *o, const char *key, struct bru
 	    (r = wire_get_int(id, "start", 0, INT64_MAX, &start, err)) < 0)
 		return brumate_wrap(err, r, "%s", key);
 	if (!pid || start < 0)
-		return brumate_fail(err, EBADMSG, "%s: wants pid and start", key);
+		return brumate_fail(err, EBADMSG, "%s: expected pid and start", key);
 	*ret = (struct proc_id){ (pid_t)pid, (uint64_t)start };
 	return 0;
 }
@@ -480,7 +480,7 @@ int record_decode(struct job *ret, const char *text, size_t len_bytes, struct br
 		return r;
 	if ((r = wire_get_int(o, "version", 0, INT32_MAX, &version, err)) < 0 ||
 	    version != RECORD_VERSION)
-		return brumate_fail(err, EBADMSG, "version %lld, want %d", (long long)version,
+		return brumate_fail(err, EBADMSG, "version %lld, expected %d", (long long)version,
 				    RECORD_VERSION);
 	if ((r = decode_strings(&j, o, err)) < 0 ||
 	    (r = decode_state(&j.state, o, "state", err)) < 0 ||

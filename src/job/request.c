@@ -77,7 +77,7 @@ static int check_word(json_t *parameters, const char *name, struct brumate_error
 
 	if (r < 0 || !word || chunks_parse_compress(&how, word) == 0)
 		return r;
-	return wire_fail_parameter(err, name, "want auto, none, lz4 or zstd");
+	return wire_fail_parameter(err, name, "expected auto, none, lz4 or zstd");
 }
 
 static int check_option(const struct request_option *o, json_t *parameters,

@@ -89,7 +89,7 @@ static _Noreturn void init_main(pid_t root_pid, const sigset_t *child_ended)
 	 * end does. So this waits for ends, and stays until that of the root was among them. */
 	while (!reap_all(root_pid, &had_job) || !had_job)
 		sigwaitinfo(child_ended, NULL);
-	/* CRIU, which is no child of this one, may still be about to say how it went: pidns_hold(). */
+	/* CRIU, which is not a child of this one, may still be about to say how it went: pidns_hold(). */
 	while (flock(STATUS_FD, LOCK_EX) < 0 && errno == EINTR)
 		;
 	_exit(0);

@@ -105,7 +105,7 @@ DEFINE_AUTO_FINI(struct proc_tree, proc_tree_fini)
 struct proc_members {
 	struct proc_id root;   /* pid 0: it has ended */
 	struct proc_id reaper; /* pid 0: nobody gathers orphans */
-	struct proc_id apart;  /* a child of @reaper that is no member; pid 0: none */
+	struct proc_id apart;  /* a child of @reaper that is not a member; pid 0: none */
 };
 
 /** As proc_tree_read() of all members: the root first, then orphans and descendants. -ESRCH if there are none. */

@@ -13,7 +13,7 @@
 /** Whether process @id is a reaper, by the file that it runs. */
 bool reaper_is(struct proc_id id);
 
-/** The process that runs the command below @root. PROC_ID_NONE: @root is no reaper, or the command has ended. */
+/** The process that runs the command below @root. PROC_ID_NONE: @root is not a reaper, or the command has ended. */
 struct proc_id reaper_find_command(struct proc_id root);
 
 /** Whether @root is a reaper whose children have all ended: it ends next. False where that cannot be told. */

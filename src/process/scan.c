@@ -731,8 +731,8 @@ static void check_gpu_leftovers(struct scan *s)
 		if (f->process->is_fork)
 			add_finding(
 				s, SCAN_NOTE, SCAN_CRIU, f->process, "gpu-device", "",
-				"has %s open (fd %d) from before it was forked: it is opened anew "
-				"at a restore",
+				"has %s open (fd %d) from before it was forked: a restore opens it "
+				"again",
 				f->target, f->fd);
 		else
 			add_finding(

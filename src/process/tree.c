@@ -157,7 +157,7 @@ static const struct proc_info *tree_find(const struct proc_tree *t, pid_t pid)
 }
 
 /* Adds process @pid if it is a child of @parent (0: of anybody). A process that has ended and was reaped meanwhile
- * is no child any more, and its number may be another's by now. */
+ * is not a child any more, and its number may be another's by now. */
 static int tree_add(struct proc_tree *t, pid_t pid, pid_t parent)
 {
 	struct proc_info info;

@@ -378,7 +378,8 @@ static int check_endpoint(const char *endpoint, struct brumate_error *err)
 
 	if (*host && !strpbrk(host, "/@?# \t"))
 		return 0;
-	brumate_fail(err, EINVAL, "endpoint \"%s\": want https://HOST[:PORT] or http://HOST[:PORT]",
+	brumate_fail(err, EINVAL,
+		     "endpoint \"%s\": expected https://HOST[:PORT] or http://HOST[:PORT]",
 		     endpoint);
 	brumate_hint(err, "see AWS_ENDPOINT_URL, or endpoint_url in the configuration of AWS");
 	return -EINVAL;
@@ -411,8 +412,8 @@ static int load_endpoint(struct remote_config *c, const struct sources *s, const
 	else if (style && !strcmp(style, "virtual"))
 		c->path_style = false;
 	else if (style && strcmp(style, "auto"))
-		return brumate_fail(err, EINVAL, "addressing \"%s\": want auto, path or virtual",
-				    style);
+		return brumate_fail(err, EINVAL,
+				    "addressing \"%s\": expected auto, path or virtual", style);
 	return check_endpoint(c->endpoint, err);
 }
 
@@ -426,7 +427,7 @@ static int load_number(int64_t *ret, const char *name, int64_t min, int64_t max,
 		return 0;
 	long long number = strtoll(value, &end, 10);
 	if (*end || number < min || number > max)
-		return brumate_fail(err, EINVAL, "%s=%s: want a number from %lld to %lld", name,
+		return brumate_fail(err, EINVAL, "%s=%s: expected a number from %lld to %lld", name,
 				    value, (long long)min, (long long)max);
 	*ret = number;
 	return 0;
@@ -512,8 +513,9 @@ int remote_config_from_json(struct remote_config *ret, json_t *o, struct brumate
 			"region", &region, "key_id", &key_id, "secret", &secret, "token", &token,
 			"ca", &ca, "path_style", &path_style, "part_mib", &part_mib, "connections",
 			&connections, "attempts", &attempts, "stall_s", &stall_s) < 0)
-		return brumate_fail(err, EINVAL,
-				    "remote: want endpoint, region, key_id and secret at least");
+		return brumate_fail(
+			err, EINVAL,
+			"remote: expected endpoint, region, key_id and secret at least");
 	c.endpoint = strdup(endpoint);
 	c.region = strdup(region);
 	c.key_id = strdup(key_id);

@@ -107,7 +107,7 @@ static int reader_read(void *arg, uint32_t pack, uint64_t offset, void *buf, siz
 
 	/* The manifest names it, so that it is missing is damage. */
 	if (r == -ENOENT)
-		return brumate_fail(err, EBADMSG, "%s: missing, want %llu bytes", p->path,
+		return brumate_fail(err, EBADMSG, "%s: missing, expected %llu bytes", p->path,
 				    (unsigned long long)p->len_bytes);
 	if (r == -EREMOTEIO || r == -ETIMEDOUT || r == -ECONNREFUSED || r == -EHOSTUNREACH)
 		brumate_hint(err, "run it again later; with --pull, what has come is kept then");

@@ -45,12 +45,12 @@ int remote_place_parse(struct remote_place *ret, const char *url, struct brumate
 	auto_(remote_place_fini) struct remote_place p = REMOTE_PLACE_EMPTY;
 
 	if (!remote_is_url(url))
-		return brumate_fail(err, EINVAL, "\"%s\": want s3://BUCKET/PREFIX", url);
+		return brumate_fail(err, EINVAL, "\"%s\": expected s3://BUCKET/PREFIX", url);
 
 	const char *name = url + strlen(scheme);
 	size_t len = strcspn(name, "/");
 	if (!bucket_is_valid(name, len))
-		return brumate_fail(err, EINVAL, "%s: \"%.*s\" is no name of a bucket", url,
+		return brumate_fail(err, EINVAL, "%s: \"%.*s\" is not the name of a bucket", url,
 				    (int)len, name);
 	memcpy(p.bucket, name, len);
 
@@ -62,8 +62,8 @@ int remote_place_parse(struct remote_place *ret, const char *url, struct brumate
 		p.prefix[prefix_len - 1] = '\0';
 	if (!prefix_is_valid(p.prefix))
 		return brumate_fail(err, EINVAL,
-				    "%s: want names between single slashes, at most %d bytes", url,
-				    REMOTE_PREFIX_BYTES_MAX);
+				    "%s: expected names between single slashes, at most %d bytes",
+				    url, REMOTE_PREFIX_BYTES_MAX);
 	*ret = p;
 	p = REMOTE_PLACE_EMPTY;
 	return 0;

@@ -152,7 +152,7 @@ static int compare_staged(int fd, const struct place_file *f, struct brumate_err
 		return 0;
 	digest_format(have, &digest);
 	digest_format(want, f->digest);
-	return brumate_fail(err, EBADMSG, "%s: digest %.16s..., want %.16s...", f->path, have,
+	return brumate_fail(err, EBADMSG, "%s: digest %.16s..., expected %.16s...", f->path, have,
 			    want);
 }
 
@@ -340,7 +340,7 @@ static int get_unit(void *arg, struct connection *s, size_t i, struct brumate_er
 		r = object_get_range(s, it->key, u->offset, u->len_bytes, it->fd, err);
 	/* The manifest names it, so that it is missing is damage. */
 	if (r == -ENOENT)
-		return brumate_fail(err, EBADMSG, "%s: missing, want %" PRIu64 " bytes",
+		return brumate_fail(err, EBADMSG, "%s: missing, expected %" PRIu64 " bytes",
 				    file_of(p, u->file)->path, file_of(p, u->file)->len_bytes);
 	if (r < 0 || atomic_fetch_sub(&it->n_left, 1) > 1)
 		return r;

@@ -179,7 +179,7 @@ int remote_remove(const struct remote_config *config, const struct remote_place 
 	int r;
 
 	if (!manifest_id_is_valid(id) || !strcmp(id, PLACE_PACKS))
-		return brumate_fail(err, EINVAL, "\"%s\" is no id of a checkpoint", id);
+		return brumate_fail(err, EINVAL, "\"%s\" is not the id of a checkpoint", id);
 	r = client_init(&m.client, config, place, err);
 	if (r == 0)
 		r = remove_files(&m, id, &watch, err);

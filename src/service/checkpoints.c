@@ -267,7 +267,7 @@ static void problem_text(char *ret, size_t room, const struct store_problem *p)
 
 	switch (p->kind) {
 	case STORE_MISSING:
-		snprintf(ret, room, "missing, want %llu bytes", want);
+		snprintf(ret, room, "missing, expected %llu bytes", want);
 		return;
 	case STORE_EXTRA:
 		snprintf(ret, room, "not in the manifest");
@@ -410,7 +410,7 @@ static int choose_checkpoints(json_t **ret, const char *dir, json_t *parameters,
 		return r;
 	json_array_foreach (given, i, item)
 		if (!json_is_string(item))
-			return wire_fail_parameter(err, "checkpoints", "want strings");
+			return wire_fail_parameter(err, "checkpoints", "expected strings");
 	if (given) {
 		*ret = json_incref(given);
 		return 0;
@@ -526,7 +526,7 @@ static int get_checkpoint(char **ret, const char *dir, const char *word, struct 
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
 
 	if (strchr(word, '/'))
-		return brumate_fail(err, EINVAL, "%s: want an id; say where it is with --dir",
+		return brumate_fail(err, EINVAL, "%s: expected an id; say where it is with --dir",
 				    word);
 	int r = access_image(&image, dir, word, err);
 	if (r < 0 && r != -EBADMSG && r != -EPROTONOSUPPORT)
@@ -572,7 +572,7 @@ int service_unpin(const struct service_call *call, json_t *parameters, json_t **
 	if (r == 0)
 		r = get_checkpoint(&id, dir, word, err);
 	if (r == 0 && strcmp(id, word)) {
-		brumate_fail(err, EINVAL, "%s: want the whole id of a checkpoint", word);
+		brumate_fail(err, EINVAL, "%s: expected the whole id of a checkpoint", word);
 		brumate_hint(err, "did you mean %s?", id);
 		return -EINVAL;
 	}
@@ -672,7 +672,7 @@ static int get_prune_rule(struct store_prune *ret, json_t *parameters, struct br
 	if (r < 0)
 		return r;
 	if (!last && !within_ms)
-		return wire_fail_parameter(err, "keep_last", "want it or keep_within_ms");
+		return wire_fail_parameter(err, "keep_last", "expected this or keep_within_ms");
 	ret->rule = (struct retention_rule){ (unsigned)last, (uint64_t)within_ms };
 	return 0;
 }

@@ -249,7 +249,8 @@ int service_find_container(struct service_container *ret, const char *word, cons
 	if (!list)
 		return brumate_fail(err, ENOMEM, "%m");
 	if (!*word || strchr(word, '/'))
-		return brumate_fail(err, EINVAL, "container \"%s\": want an id or a name", word);
+		return brumate_fail(err, EINVAL, "container \"%s\": expected an id or a name",
+				    word);
 	for (char *dir; (dir = strsep(&rest, ":"));)
 		if (*dir)
 			search_dir(&s, dir, 0);

@@ -97,7 +97,7 @@ static int serve_call(struct wire_call_context *context, service_method_fn run_d
 	wire_call_peer(context, &call.uid, &call.gid, &call.pid);
 	int r = run_daemon(&call, parameters, &reply, err);
 	if (r == -ECANCELED) /* a caller who hung up does not hear it: it is for the others */
-		r = brumate_fail(err, ESHUTDOWN, "brumated was stopped meanwhile");
+		r = brumate_fail(err, ESHUTDOWN, "brumated was stopped in the meantime");
 	return r < 0 ? r : wire_reply(context, reply);
 }
 

@@ -904,7 +904,7 @@ int service_doctor(const struct service_call *call, json_t *parameters, json_t *
 	if (r < 0)
 		return r;
 	if (word && pid)
-		return wire_fail_parameter(err, "job", "want job or pid, not both");
+		return wire_fail_parameter(err, "job", "expected job or pid, not both");
 
 	if (word || pid)
 		r = examine_job(&d, word, (pid_t)pid, err);

@@ -182,7 +182,7 @@ int get_simulated(json_t *parameters, bool *ret, struct brumate_error *err)
 	if (r < 0)
 		return r;
 	if (gpu && *gpu && strcmp(gpu, "simulated"))
-		return wire_fail_parameter(err, "gpu", "want \"\" or \"simulated\"");
+		return wire_fail_parameter(err, "gpu", "expected \"\" or \"simulated\"");
 	if (gpu) {
 		*ret = *gpu;
 		return 0;
@@ -208,7 +208,7 @@ static int get_data_path(json_t *parameters, enum job_data_path *ret, struct bru
 		return r;
 	i = (int)conf.data_path;
 	if (word && conf_word(&i, word, words) < 0)
-		return wire_fail_parameter(err, "data_path", "want auto, broker or driver");
+		return wire_fail_parameter(err, "data_path", "expected auto, broker or driver");
 	if (i == CONF_DATA_PATH_BROKER && !library) {
 		brumate_fail(err, EOPNOTSUPP, "%s is not installed",
 			     gpu_vendor()->interposer);
@@ -238,7 +238,7 @@ static int get_strings(json_t *parameters, const char *key, size_t min, const ch
 		strings[i] = json_string_value(item);
 		if (!strings[i]) {
 			free(strings);
-			return wire_fail_parameter(err, key, "want an array of strings");
+			return wire_fail_parameter(err, key, "expected an array of strings");
 		}
 	}
 	*ret = strings;
@@ -247,7 +247,8 @@ static int get_strings(json_t *parameters, const char *key, size_t min, const ch
 
 static int check_path(const char *key, const char *path, struct brumate_error *err)
 {
-	return path && path[0] != '/' ? wire_fail_parameter(err, key, "want an absolute path") : 0;
+	return path && path[0] != '/' ? wire_fail_parameter(err, key, "expected an absolute path")
+				      : 0;
 }
 
 /* Removes the record of a job that never came to life. @with_log: its log, too. */
@@ -879,7 +880,7 @@ static int remove_checkpoint(struct removal *what, const char *dir, const char *
 	if (r < 0 && !damaged)
 		return r;
 	if (strchr(word, '/'))
-		return brumate_fail(err, EINVAL, "%s: want an id; say where it is with --dir",
+		return brumate_fail(err, EINVAL, "%s: expected an id; say where it is with --dir",
 				    word);
 	auto_free char *path = path_format("%s/%s", dir, word);
 	if (!path)
@@ -915,7 +916,7 @@ static int get_what(struct resolve_question *ret, json_t *parameters, struct bru
 	if (r < 0)
 		return r;
 	if (!!job + !!checkpoint + !!what != 1)
-		return wire_fail_parameter(err, "job", "want one of job, checkpoint and what");
+		return wire_fail_parameter(err, "job", "expected one of job, checkpoint and what");
 	ret->word = job ? job : checkpoint ? checkpoint : what;
 	ret->kind = job ? "job" : checkpoint ? "checkpoint" : NULL;
 	return 0;

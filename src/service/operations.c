@@ -83,11 +83,11 @@ static int find_target(struct job *ret, bool *ret_new, const struct service_call
 	if (r < 0)
 		return r;
 	if (self)
-		return word || pid
-			       ? wire_fail_parameter(err, "self", "goes with neither job nor pid")
-			       : find_own(ret, call, err);
+		return word || pid ? wire_fail_parameter(err, "self",
+							 "cannot be combined with job or pid")
+				   : find_own(ret, call, err);
 	if (!!word + !!pid + !!container != 1)
-		return wire_fail_parameter(err, "job", "want one of job, pid and container");
+		return wire_fail_parameter(err, "job", "expected one of job, pid and container");
 	if (word)
 		return job_find(ret, word, err);
 	if (container && (r = find_container(&found, container, err)) < 0)

@@ -119,7 +119,7 @@ int resolve_word(struct job *ret, const struct resolve_question *q, struct bruma
 	if (q->kind && !strcmp(q->kind, "job"))
 		return resolve_job(ret, q, err);
 	if (q->kind && strcmp(q->kind, "checkpoint"))
-		return wire_fail_parameter(err, "kind", "want job or checkpoint");
+		return wire_fail_parameter(err, "kind", "expected job or checkpoint");
 	if (q->kind || q->dir_given || strchr(q->word, '/'))
 		return MEANS_CHECKPOINT;
 
@@ -285,7 +285,7 @@ static int resolve_gpu(const char **ret, json_t *pair, const char *side, const s
 
 	if (!name || !*name)
 		return wire_fail_parameter(err, "gpu_map",
-					   "want [{from, to}] with UUIDs or numbers");
+					   "expected [{from, to}] with UUIDs or numbers");
 	if (!is_number(name)) {
 		*ret = name;
 		return 0;

@@ -120,7 +120,7 @@ static int open_image(struct op *op, json_t *parameters, struct brumate_error *e
 	    (r = wire_get_object(parameters, "remote", &remote, err)) < 0)
 		return r;
 	if (!path == !(url && remote))
-		return wire_fail_parameter(err, "path", "want either path, or url and remote");
+		return wire_fail_parameter(err, "path", "expected either path, or url and remote");
 	if (path)
 		return store_open(&op->restore.image, NULL, path, err);
 	const struct remote_restore_job what = { op->job, &op->progress, &op->restore.image };
@@ -237,7 +237,7 @@ static int get_env(char ***ret, json_t *parameters, struct brumate_error *err)
 		env[i] = (char *)json_string_value(json_array_get(list, i)); /* borrowed */
 		if (!env[i] || !strchr(env[i], '=')) {
 			free(env);
-			return wire_fail_parameter(err, "env", "want strings NAME=VALUE");
+			return wire_fail_parameter(err, "env", "expected strings NAME=VALUE");
 		}
 	}
 	*ret = env;

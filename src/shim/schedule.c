@@ -135,9 +135,9 @@ static int make_request(struct request *ret, const struct job *job, const struct
 
 static void note_failure(struct job *job, const struct brumate_error *err)
 {
-	log_warn("a checkpoint by schedule failed: job=%s reason=\"%s\"", job->id, err->text);
+	log_warn("a scheduled checkpoint failed: job=%s reason=\"%s\"", job->id, err->text);
 	event_add_failure(job, "checkpoint by schedule", err->text);
-	snprintf(job->message, sizeof(job->message), "checkpoint by schedule: %s", err->text);
+	snprintf(job->message, sizeof(job->message), "scheduled checkpoint: %s", err->text);
 	snprintf(job->schedule.failure, sizeof(job->schedule.failure), "%s", err->text);
 	job_save(job, NULL);
 }
@@ -202,12 +202,12 @@ void schedule_due(struct shim *s)
 	if (read(s->timer.fd, &times, sizeof(times)) < 0)
 		return; /* the timer was set anew meanwhile */
 	if (s->timer.working) {
-		log_info("a checkpoint by schedule is left out: the last one is still at work");
+		log_info("a scheduled checkpoint is skipped: the last one is still at work");
 		return;
 	}
 	join_checkpoint(s);
 	if (shim_begin_now(s, "checkpoint", 1u << JOB_RUNNING, &err) < 0) {
-		log_info("a checkpoint by schedule is left out: reason=\"%s\"", err.text);
+		log_info("a scheduled checkpoint is skipped: reason=\"%s\"", err.text);
 		return;
 	}
 	if (!s->job.schedule.every_ms) { /* the schedule was ended since the timer ran out */
@@ -219,7 +219,7 @@ void schedule_due(struct shim *s)
 	int r = thread_start(&s->timer.thread, make_checkpoint, s);
 	s->timer.started = r == 0;
 	if (r < 0) {
-		log_warn("a checkpoint by schedule is left out: no thread: reason=\"%s\"",
+		log_warn("a scheduled checkpoint is skipped: no thread: reason=\"%s\"",
 			 strerror(-r));
 		s->timer.working = false;
 		shim_end(s);
@@ -259,7 +259,7 @@ static int get_schedule(struct job_schedule *ret, json_t *parameters, struct bru
 		return r;
 	if (every_ms < 0 || (every_ms && every_ms < JOB_SCHEDULE_MS_MIN))
 		return wire_fail_parameter(err, "every_ms",
-					   "want a second or more, or 0 for no more");
+					   "expected a second or more, or 0 for no more");
 	ret->every_ms = (uint64_t)every_ms;
 	ret->keep_last = (unsigned)last;
 	ret->keep_within_ms = (uint64_t)within_ms;

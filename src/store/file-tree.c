@@ -91,7 +91,7 @@ static int scan_found(struct scan *s, int dir_fd, const char *path, const char *
 	if (S_ISDIR(st.st_mode))
 		return scan_subdir(s, dir_fd, name, path, depth);
 	if (!S_ISREG(st.st_mode))
-		return brumate_fail(s->err, EBADMSG, "%s: %s, want files and directories only",
+		return brumate_fail(s->err, EBADMSG, "%s: %s, expected files and directories only",
 				    path, kind_of(st.st_mode));
 	if (!strcmp(path, STORE_MANIFEST_NAME))
 		return 0;
@@ -438,7 +438,8 @@ int file_tree_hash(struct file_tree *t, int dir_fd, disk_file_fn done, void *don
 
 static int fail_missing(const char *path, uint64_t len_bytes, struct brumate_error *err)
 {
-	return brumate_fail(err, EBADMSG, "%s: missing, want %" PRIu64 " bytes", path, len_bytes);
+	return brumate_fail(err, EBADMSG, "%s: missing, expected %" PRIu64 " bytes", path,
+			    len_bytes);
 }
 
 static int compare_size(uint64_t want, const struct disk_file *found, struct brumate_error *err)

@@ -15,7 +15,7 @@ struct disk_file {
 	char *path; /* relative, owned */
 	uint64_t len_bytes;
 	struct digest digest;
-	int failure; /* with go_on: -errno of what could not be read; -EBADMSG is no regular file */
+	int failure; /* with go_on: -errno of what could not be read; -EBADMSG is not a regular file */
 };
 
 struct file_tree {
@@ -39,7 +39,7 @@ typedef int (*file_tree_dir_fn)(int dir_fd);
 int file_tree_scan(struct file_tree *ret, int dir_fd, file_tree_dir_fn dir,
 		   struct brumate_error *err);
 
-/** file_tree_scan() that lists what cannot be read or is no file too, with its failure; sets go_on. */
+/** file_tree_scan() that lists what cannot be read or is not a file too, with its failure; sets go_on. */
 int file_tree_scan_all(struct file_tree *ret, int dir_fd, struct brumate_error *err);
 
 /** Does something to an open file once it is hashed. */

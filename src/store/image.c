@@ -132,14 +132,15 @@ static int read_manifest(struct manifest *ret, int dir_fd, struct brumate_error 
 	auto_close int fd = files_open(dir_fd, STORE_MANIFEST_NAME, &st);
 
 	if (fd == -ENOENT)
-		return brumate_fail(err, EBADMSG, "it has no manifest, so it is no checkpoint");
+		return brumate_fail(err, EBADMSG, "it has no manifest, so it is not a checkpoint");
 	if (fd < 0)
-		return brumate_fail(err, EBADMSG, "manifest: no readable file: %s", strerror(-fd));
+		return brumate_fail(err, EBADMSG, "manifest: not a readable file: %s",
+				    strerror(-fd));
 	int r = files_check_owner(&st, err);
 	if (r < 0)
 		return brumate_wrap(err, r, "manifest");
 	if (st.st_size > MANIFEST_BYTES_MAX)
-		return brumate_fail(err, EBADMSG, "manifest: %jd bytes, want at most %d",
+		return brumate_fail(err, EBADMSG, "manifest: %jd bytes, expected at most %d",
 				    (intmax_t)st.st_size, MANIFEST_BYTES_MAX);
 
 	auto_free char *text = malloc((size_t)st.st_size + 1);
@@ -357,7 +358,7 @@ int store_open(struct store_image *ret, const char *dir, const char *id, struct 
 
 	if (!*id)
 		return brumate_fail(err, EINVAL,
-				    "checkpoint: want an id, the name of a job or a path");
+				    "checkpoint: expected an id, the name of a job or a path");
 	if (strchr(id, '/')) {
 		r = open_path(&i, id, err);
 	} else {

@@ -96,7 +96,7 @@ int store_read_image(char **ret, size_t *ret_len_bytes, const struct store_image
 	if (!f)
 		return -ENOENT;
 	if (f->len_bytes > max_bytes)
-		return brumate_fail(err, EFBIG, "%s: %llu bytes, want at most %zu", path,
+		return brumate_fail(err, EFBIG, "%s: %llu bytes, expected at most %zu", path,
 				    (unsigned long long)f->len_bytes, max_bytes);
 	if (*m->key_id && !i->key)
 		return brumate_fail(err, ENOKEY, "%s: is encrypted, and no key is configured",

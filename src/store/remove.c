@@ -308,7 +308,7 @@ int store_prune(const char *dir, const struct store_prune *p, struct brumate_err
 	struct search s = { .prune = p, .dir = dir };
 
 	if (!p->rule.keep_last && !p->rule.keep_within_ms)
-		return brumate_fail(err, EINVAL, "want to know what to keep");
+		return brumate_fail(err, EINVAL, "say what to keep");
 	int r = store_list(dir, consider_candidate, &s, err);
 	if (r == 0)
 		r = s.no_memory ? brumate_fail(err, ENOMEM, "%m") : prune_found(dir, p, &s, err);

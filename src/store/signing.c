@@ -109,7 +109,7 @@ int signing_key_load(struct signing_key **ret, const char *path, struct brumate_
 	k = calloc(1, sizeof(*k));
 	int r = k ? read_key(&k->key, fd, true) : -ENOMEM;
 	if (r == -EINVAL) {
-		brumate_fail(err, EINVAL, "signing key %s: no private ed25519 key in PEM", path);
+		brumate_fail(err, EINVAL, "signing key %s: not a private ed25519 key in PEM", path);
 		brumate_hint(err, "(umask 077; openssl genpkey -algorithm ed25519 -out FILE)");
 		return r;
 	}
@@ -191,11 +191,11 @@ static int fail_trusted(const char *path, const char *name, int r, struct brumat
 {
 	if (r == -EINVAL)
 		return brumate_fail(err, EINVAL,
-				    "trusted keys %s: %s: no public ed25519 key in PEM", path,
+				    "trusted keys %s: %s: not a public ed25519 key in PEM", path,
 				    name);
 	if (r == -EACCES)
 		return brumate_fail(err, EACCES,
-				    "trusted keys %s: %s: of somebody else than you or root, or "
+				    "trusted keys %s: %s: belongs to neither you nor root, or "
 				    "others may write to it",
 				    path, name);
 	return brumate_fail(err, -r, "trusted keys %s: %s: %m", path, name);

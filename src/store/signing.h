@@ -27,7 +27,7 @@ int signing_make(char ret_signer[static DIGEST_TEXT_BYTES],
 struct trusted_keys;
 
 /** Reads all files "*.pem" of the directory @path (owned). The directory and its files must belong to the caller
- * or root, and nobody else may write to them: what cannot be read or is no key is an error, not left out. -ENOKEY
+ * or root, and nobody else may write to them: what cannot be read or is not a key is an error, not left out. -ENOKEY
  * (no such directory), -EACCES, -EINVAL. */
 int trusted_keys_load(struct trusted_keys **ret, const char *path, struct brumate_error *err);
 void trusted_keys_free(struct trusted_keys *t);

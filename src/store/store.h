@@ -39,7 +39,7 @@ struct store_writer {
 /**
  * Starts a checkpoint in the store at @dir (created with its parents, 0700, if absent). Partial
  * checkpoints whose writer is dead are swept first. Refuses a store that everyone may write to,
- * unless it is sticky. Errors to act on: -EEXIST (@id is taken), -EINVAL (@id is no valid id),
+ * unless it is sticky. Errors to act on: -EEXIST (@id is taken), -EINVAL (@id is not a valid id),
  * -ENOSPC, -EDQUOT, -EROFS, -EACCES.
  */
 int store_begin(struct store_writer *ret, const char *dir, const char *id,
@@ -127,7 +127,7 @@ enum store_problem_kind {
 	STORE_SIZE,
 	STORE_DIGEST,
 	STORE_OWNER,	  /* of somebody else, or others may write to it */
-	STORE_UNREADABLE, /* failure says why; -EBADMSG: it is no regular file */
+	STORE_UNREADABLE, /* failure says why; -EBADMSG: it is not a regular file */
 	STORE_CHUNK,	  /* of a pack: text says which, and what of the job it holds */
 };
 
@@ -189,7 +189,7 @@ uint64_t store_newest_sequence(const char *dir, const char *job);
  */
 int store_pin(const char *dir, const char *id, struct brumate_error *err);
 
-/** Lets a checkpoint go again; one that is not pinned is no error. Errors to act on: -ENOENT, -EACCES. */
+/** Lets a checkpoint go again; one that is not pinned is not an error. Errors to act on: -ENOENT, -EACCES. */
 int store_unpin(const char *dir, const char *id, struct brumate_error *err);
 
 /** Whether a checkpoint is pinned: 1 or 0; <0 where that cannot be told, which is not "no". */

@@ -141,8 +141,8 @@ void stream_decoder_free(struct stream_decoder *d)
 
 static int fail_foreign(struct brumate_error *err)
 {
-	brumate_fail(err, EBADMSG, "this is no checkpoint: it does not begin as one");
-	brumate_hint(err, "want what `brumate export` wrote, unchanged and not compressed");
+	brumate_fail(err, EBADMSG, "this is not a checkpoint: it does not begin as one");
+	brumate_hint(err, "expected what `brumate export` wrote, unchanged and not compressed");
 	return -EBADMSG;
 }
 

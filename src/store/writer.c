@@ -92,7 +92,7 @@ int store_begin(struct store_writer *ret, const char *dir, const char *id,
 
 	if (!manifest_id_is_valid(id))
 		return brumate_fail(err, EINVAL,
-				    "checkpoint \"%s\": want 1 to %d of A-Z a-z 0-9 . _ -, not "
+				    "checkpoint \"%s\": expected 1 to %d of A-Z a-z 0-9 . _ -, not "
 				    "starting with a dot",
 				    id, MANIFEST_ID_BYTES - 1);
 	w.store_fd = open_store(&store, dir, err);
@@ -120,7 +120,7 @@ int store_begin(struct store_writer *ret, const char *dir, const char *id,
 int store_mkdir(struct store_writer *w, const char *name, struct brumate_error *err)
 {
 	if (!manifest_path_is_valid(name) || strchr(name, '/'))
-		return brumate_fail(err, EINVAL, "\"%s\": no name of a directory", name);
+		return brumate_fail(err, EINVAL, "\"%s\": not the name of a directory", name);
 
 	int fd = call_mkdir(w->dir_fd, name);
 	if (fd < 0) {

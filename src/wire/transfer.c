@@ -23,7 +23,7 @@ static int check_layout(const struct transfer_packet *p, struct brumate_error *e
 	for (uint32_t i = 0; i < p->n; i++)
 		if (!p->pieces[i].len_bytes || p->pieces[i].len_bytes > TRANSFER_BYTES_MAX ||
 		    p->pieces[i].len_bytes % TRANSFER_ALIGN_BYTES)
-			return bad(err, p, "length of a piece is no multiple of 2 MiB");
+			return bad(err, p, "length of a piece is not a multiple of 2 MiB");
 	return 0;
 }
 
@@ -68,10 +68,10 @@ int transfer_check(const struct transfer_packet *p, size_t len_bytes, size_t n_f
 		   struct brumate_error *err)
 {
 	if (len_bytes != sizeof(*p))
-		return brumate_fail(err, EBADMSG, "transfer: packet of %zu bytes, want %zu",
+		return brumate_fail(err, EBADMSG, "transfer: packet of %zu bytes, expected %zu",
 				    len_bytes, sizeof(*p));
 	if (p->version != TRANSFER_VERSION)
-		return brumate_fail(err, EBADMSG, "transfer: packet of version %u, want %d",
+		return brumate_fail(err, EBADMSG, "transfer: packet of version %u, expected %d",
 				    p->version, TRANSFER_VERSION);
 	if (!transfer_has_fds(p->op) && n_fds)
 		return bad(err, p, "has fds");

@@ -15,7 +15,7 @@ static void run_managed(const char *argument)
 	must_lock(child.pid);
 	int result = do_checkpoint(child.pid);
 	if (result != CUDA_ERROR_NOT_SUPPORTED)
-		fail("checkpoint of managed memory: %d, want 801", result);
+		fail("checkpoint of managed memory: %d, expected 801", result);
 	EXPECT(state_of(child.pid) == CU_PROCESS_STATE_LOCKED);
 	must_unlock(child.pid);
 	child_goes_on(&child);
@@ -49,7 +49,7 @@ static void run_ipc(const char *argument)
 	child_goes_on(&exporter);
 	int result = do_restore(importer.pid, NULL, 0);
 	if (result != CUDA_ERROR_INVALID_VALUE)
-		fail("restore: %d, want 1", result);
+		fail("restore: %d, expected 1", result);
 	is_lost(&importer);
 }
 

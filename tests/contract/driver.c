@@ -90,7 +90,8 @@ static void must(const char *call, int result, pid_t pid, int state)
 	if (result)
 		fail("%s of %d: %d, state %d", call, (int)pid, result, state_of(pid));
 	if (state_of(pid) != state)
-		fail("%s of %d: state %d after it, want %d", call, (int)pid, state_of(pid), state);
+		fail("%s of %d: state %d after it, expected %d", call, (int)pid, state_of(pid),
+		     state);
 }
 
 void must_lock(pid_t pid)

@@ -10,7 +10,7 @@ static const struct expected {
 	const char *name;
 	int number;
 } expected[] = {
-	/* Asking for the state of what is no running CUDA process. */
+	/* Asking for the state of what is not a running CUDA process. */
 	{ "state-absent-pid", 304 },
 	{ "state-not-cuda", 3 },
 	{ "state-thread-id", 0 },

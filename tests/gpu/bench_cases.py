@@ -201,7 +201,7 @@ def to_tmpfs(check, name, gib):
 # CRIU and the driver, as they are without brumate.
 
 class Alone:
-    """A bench-job that is no job of ours, and what takes it to an image and back. The driver's calls go by
+    """A bench-job that is not a job of ours, and what takes it to an image and back. The driver's calls go by
     way of brumate's broker, one by one, as its own command line tool would make them."""
 
     def __init__(self, check, folder):

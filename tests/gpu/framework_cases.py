@@ -219,7 +219,7 @@ def framework(check, way):
     pid = check.instance.job(job)["pid"]
     start = process_start(pid) if pid else None
     ready = is_ready_beside(log, lambda: start is not None and process_start(pid) == start, plain)
-    expect(way.says in ready, f"want {way.says!r}: {ready}")
+    expect(way.says in ready, f"expected {way.says!r}: {ready}")
     is_ready(plain.log, lambda: plain.process.poll() is None)
     try:
         disturb(check, way, job, log)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""brumate's library in a program that is no job: what `brumate run` puts into its environment, with a
+"""brumate's library in a program that is not a job: what `brumate run` puts into its environment, with a
 directory for its agent, and the proof that it was at work. Without that directory it manages no memory,
 and a comparison with and without it would compare nothing."""
 

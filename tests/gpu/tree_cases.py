@@ -60,7 +60,7 @@ class Pool:
     def launcher_has_left(self):
         deadline = time.monotonic() + PATIENCE_S
         while (n := self.check.instance.job(self.id)["processes"]) != len(self.paths):
-            expect(time.monotonic() < deadline, f"{n} processes are in the tree, want {len(self.paths)}")
+            expect(time.monotonic() < deadline, f"{n} processes are in the tree, expected {len(self.paths)}")
             time.sleep(0.05)
 
     def round_trip(self):

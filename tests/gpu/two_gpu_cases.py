@@ -89,7 +89,7 @@ def both_at_once(check, what, pieces_kib):
         check.measured[f"{what}: {verb}, both, GB/s"] = round(2 * mib * 1.048576e-3 / both, 2)
         check.measured[f"{what}: {verb}, times one"] = round(ratios[verb], 2)
     if not check.options.simulated:  # one memory bus behind both
-        expect(min(ratios.values()) >= ENOUGH, f"both are {ratios} times as fast as one, want {ENOUGH}")
+        expect(min(ratios.values()) >= ENOUGH, f"both are {ratios} times as fast as one, expected {ENOUGH}")
 
 
 def swapped(check):

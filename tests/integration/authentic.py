@@ -68,7 +68,7 @@ def refused_everywhere(bed, checkpoint, words, other):
     for args in (["verify", checkpoint], ["restore", checkpoint], ["export", checkpoint, "-o", stream],
                  ["diff", checkpoint, other], ["diff", other, checkpoint]):
         result = bed.cli(*args)
-        expect(result.code != 0 and words in result.err, f"want {words!r}: {result.why()}")
+        expect(result.code != 0 and words in result.err, f"expected {words!r}: {result.why()}")
     expect(not os.path.exists(stream), "a stream was written")
 
 
@@ -279,7 +279,7 @@ def audit_lines(bed):
         def line(*words):
             text = sock.recv(4096).decode("ascii")
             expect(text.startswith("<86>brumate[") and f"uid={os.getuid()} pid=" in text, text)
-            expect("\n" not in text and all(word in text for word in words), f"want {words}: {text!r}")
+            expect("\n" not in text and all(word in text for word in words), f"expected {words}: {text!r}")
 
         job, _ = bed.counter(mib=8)
         bed.operation("checkpoint", job, "--name", "one")

@@ -128,7 +128,7 @@ def a_page_for_people(bed):
 def errors_are_of_the_benchmark(bed):
     """Nothing of the source of its job, or of the job's own options."""
     refused = {
-        ("--size", "900G"): (1, "no room on the GPU: 900 GiB wanted"),
+        ("--size", "900G"): (1, "not enough room on the GPU: 900 GiB needed"),
         ("--size", "2M", "--pieces", "64M"): (2, "smaller --pieces"),
         ("--size", "16M", "--trace", "/proc/nothing/here"): (3, "/proc/nothing/here: No such file"),
         ("--size", "16M", "--timeline", "/proc/nothing/here"): (3, "/proc/nothing/here: No such file"),

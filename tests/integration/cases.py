@@ -205,7 +205,7 @@ class Bed(Instance):
 
     def expect_state(self, job, state):
         entry = self.job(job)
-        expect(entry["state"] == state, f"{job} is {entry['state']} ({entry['message']}), want {state}")
+        expect(entry["state"] == state, f"{job} is {entry['state']} ({entry['message']}), expected {state}")
 
     def expect_whole(self, job, log):
         """The job runs, nobody has done it any harm."""
@@ -229,9 +229,9 @@ class Bed(Instance):
     def refused(self, code, words, *args, env=None, timeout=60):
         """The command must fail with this code, and its one error line must match the pattern."""
         result = self.cli(*args, env=env, timeout=timeout)
-        expect(result.code == code, f"want exit {code}: {result.why()}")
+        expect(result.code == code, f"expected exit {code}: {result.why()}")
         lines = [line for line in result.err.splitlines() if line.startswith("brumate: ")]
-        expect(len(lines) == 1, f"{result.line()}: want one error line, have {result.err!r}")
+        expect(len(lines) == 1, f"{result.line()}: expected one error line, have {result.err!r}")
         expect(re.search(words, lines[0]), f"{result.line()}: {lines[0]!r} says nothing like {words!r}")
         expect(not result.out, f"{result.line()}: failed, but prints {result.out!r}")
         return result

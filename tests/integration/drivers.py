@@ -112,7 +112,7 @@ def before_job_files_there_is_none(bed):
 @case
 @with_env(BRUMATE_SIM_DRIVER="610")
 def a_tool_that_fails_is_done_without(bed):
-    """The job starts all the same, and is no job of the driver."""
+    """The job starts all the same, and is not a job of the driver."""
     programs = os.path.join(bed.dir, "programs")
     os.makedirs(os.path.join(programs, "sim"))
     for folder in ("src", "sim"):

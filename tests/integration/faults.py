@@ -140,7 +140,7 @@ def expect_outcome(verb, action, code, state, exit_code):
     elif code == 0:
         expect(state == DONE[verb], f"exit 0, but the job is {state}")
     else:
-        expect(code in FAILED[verb], f"exit {code}, want one of {FAILED[verb]}")
+        expect(code in FAILED[verb], f"exit {code}, expected one of {FAILED[verb]}")
         expect(state in UNDONE[verb], f"exit {code}, the job is {state}")
     if action.startswith("error"):
         expect(code != 0 or verb == "checkpoint", "an error was injected, yet it succeeds")
@@ -155,7 +155,7 @@ def one_fault(subject, verb, point, action, *options):
     expect(not bed.disarm(), f"{what}: the point was not passed: {result.why()}")
     if result.code:
         lines = [line for line in result.err.splitlines() if line.startswith("brumate: ")]
-        expect(len(lines) == 1, f"{what}: want one error line, have {result.err!r}")
+        expect(len(lines) == 1, f"{what}: expected one error line, have {result.err!r}")
     try:
         if action == "kill:job" and not (verb == "restore" and result.code == 0):
             bed.wait_state(subject.job, ("exited", "lost", "checkpointed"), 10)

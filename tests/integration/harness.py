@@ -322,7 +322,7 @@ class Instance:
     def fails(self, code, *args, timeout=120, env=None):
         """As cli(), and it must fail with this exit code and one clear line. Returns the Result."""
         result = self.cli(*args, timeout=timeout, env=env)
-        expect(result.code == code, f"want exit {code}: {result.why()}")
+        expect(result.code == code, f"expected exit {code}: {result.why()}")
         expect(result.err.strip(), f"{result.line()}: exit {code} without a word")
         return result
 
@@ -346,7 +346,7 @@ class Instance:
         return [f"LD_LIBRARY_PATH={paths}"] if paths else ["-u", "LD_LIBRARY_PATH"]
 
     def start(self, argv, name="program", **options):
-        """Starts a program that is no job."""
+        """Starts a program that is not a job."""
         path = os.path.join(self.dir, f"{name}-{len(self.programs)}.out")
         program = Program(argv, path, env=self.program_env(), cwd=self.dir, whose=self.whose, **options)
         self.programs.append(program)
@@ -380,7 +380,7 @@ class Instance:
             state = self.job(job)["state"]
             if state in states:
                 return state
-            expect(time.monotonic() < deadline, f"{job} is {state} after {seconds} s, want {states}")
+            expect(time.monotonic() < deadline, f"{job} is {state} after {seconds} s, expected {states}")
             select.select([], [], [], 0.05)
 
     def end(self, job):

@@ -92,7 +92,7 @@ def all_that_a_job_holds(bed):
     expect(files[os.path.join(place, "gone")]["deleted"] == "made anew", "the deleted file")
     mapped = [pid for f in told["files"] if f.get("path") == os.path.join(place, "both")
               for pid in f.get("mapped", {}).get("rw- shared", ())]
-    expect(sorted(mapped) == sorted(holders), f"mapped by {mapped}, want {holders}")
+    expect(sorted(mapped) == sorted(holders), f"mapped by {mapped}, expected {holders}")
     expect(any("r-x private" in f.get("mapped", {}) for f in told["files"] if f.get("path") == exe), "the program is not mapped")
     expect("scratch" in files and files["scratch"]["kind"] == "memfd", "the memfd")
 

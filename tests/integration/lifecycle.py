@@ -118,7 +118,7 @@ def diff(bed):
     one, two = files_of(image(bed, "one")), files_of(image(bed, "two"))
     changed = {f["name"] for f in differences["files"]["changed"]}
     want = {name for name in one if name in two and one[name] != two[name] and name != "manifest.json"}
-    expect(changed == want and want, f"changed {changed}, want {want}")
+    expect(changed == want and want, f"changed {changed}, expected {want}")
     expect(differences["same_files"] == len([n for n in one if one[n] == two.get(n)]), f"{differences['same_files']}")
     other, _ = bed.kind("fork-after", name="other")
     bed.ok("checkpoint", other, "--leave-running", "--name", "three")
@@ -277,11 +277,11 @@ def wrong_streams_are_refused(bed):
     with open(export(bed, "x"), "rb") as file:
         good = file.read()
     store = os.path.join(bed.dir, "never")
-    import_fails(bed, b"", "no checkpoint", store)
-    import_fails(bed, b"hello" * 1000, "no checkpoint", store)
+    import_fails(bed, b"", "not a checkpoint", store)
+    import_fails(bed, b"hello" * 1000, "not a checkpoint", store)
     import_fails(bed, good + b"x", "follows the end", store)
     for end in (100, 512, 600, len(good) // 3, len(good) // 2, len(good) - 512, len(good) - 1):
-        import_fails(bed, good[:end], "truncated|no checkpoint", store)
+        import_fails(bed, good[:end], "truncated|not a checkpoint", store)
     for at in (0, 5, 130, 150, 700, 2000, len(good) // 2, len(good) - 1030, len(good) - 1):
         damaged = bytearray(good)
         damaged[at] ^= 1
@@ -446,7 +446,7 @@ def every_so_often_and_it_fails(bed):
     job, log = bed.counter()
     small = bed.tmpfs("1m")
     retry(bed, "checkpoint", job, "--every", "1s", "--dir", os.path.join(small, "store"))
-    wait_until(lambda: "checkpoint by schedule" in (bed.job(job)["message"] or ""), "the message", 30)
+    wait_until(lambda: "scheduled checkpoint" in (bed.job(job)["message"] or ""), "the message", 30)
     expect("free" in bed.job(job)["message"], bed.job(job)["message"])
     expect("free" in bed.job(job)["schedule"]["failure"], "the schedule does not say that it failed")
     retry(bed, "suspend", job)
@@ -498,7 +498,7 @@ def every_so_often_as_configured(bed):
     expect((schedule["compress"], schedule["keep_copy"], schedule["live"]) == ("lz4", True, True), f"{schedule}")
     configure("[Operation]\nTimeout=1ms\n")
     bed.ok("checkpoint", job, "--every", "1s")
-    wait_until(lambda: "checkpoint by schedule" in (bed.job(job)["message"] or ""), "the message", 30)
+    wait_until(lambda: "scheduled checkpoint" in (bed.job(job)["message"] or ""), "the message", 30)
     expect(not bed.checkpoints(), "Timeout= is not heeded")
     bed.refused(2, "compress", "checkpoint", job, "--every", "1s", "--compress", "zip")
     bed.end_schedule(job)
@@ -513,7 +513,7 @@ def every_so_often_leaves_a_suspended_job_alone(bed):
     due = bed.job(job)["schedule"]["next"]
     expect(due, "no time")
     log_path = os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job, "shim.log")
-    wait_until(lambda: "left out" in open(log_path, encoding="utf-8").read(), "one is left out", 30)
+    wait_until(lambda: "skipped" in open(log_path, encoding="utf-8").read(), "one is skipped", 30)
     bed.expect_state(job, "suspended")
     expect(not bed.checkpoints(), f"{bed.checkpoints()}")
     bed.ok("resume", job)

@@ -43,7 +43,7 @@ def run_prints_the_id_alone(bed):
 def attach_shows_the_output_and_exits_alike(bed):
     for script, code in (("echo out; echo err >&2", 0), ("exit 3", 3), ("kill -9 $$", 137), ("kill -15 $$", 143)):
         result = sh(bed, script, "--attach")
-        expect(result.code == code, f"want {code}: {result.why()}")
+        expect(result.code == code, f"expected {code}: {result.why()}")
     result = sh(bed, "echo out; echo err >&2", "--attach")
     expect(sorted(result.out.split()) == ["err", "out"], f"attach printed {result.out!r}")
     missing = bed.cli("run", "--attach", "--", "/no/such/command")
@@ -79,7 +79,7 @@ def attach_later_and_wait(bed):
     bed.ok("kill", "--signal", "USR1", job)
     for command, want in ((follower, 0), (attached, 138), (waiting, 138)):
         code, _, err = command.end()
-        expect(code == want, f"{command.argv[1:]}: exit {code}, want {want}: {err}")
+        expect(code == want, f"{command.argv[1:]}: exit {code}, expected {want}: {err}")
     expect(bed.job(job)["exit_code"] == 138, "the job's exit code is not that of SIGUSR1")
 
 
@@ -596,12 +596,12 @@ def called_as_cuda_checkpoint(bed):
     def tool(*args, code=0):
         result = run([link, *args, "--pid", program.pid], env={**bed.command_env(), "BRUMATE_LIBEXEC_DIR":
                      os.path.dirname(os.path.dirname(bed.brumate))})
-        expect(result.code == code, f"want {code}: {result.why()}")
+        expect(result.code == code, f"expected {code}: {result.why()}")
         return result
 
     def state(want):
         have = tool("--get-state").out
-        expect(have == want + "\n", f"state {have!r}, want {want}")
+        expect(have == want + "\n", f"state {have!r}, expected {want}")
 
     state("running")
     tid = int(tool("--get-restore-tid").out)
@@ -655,7 +655,7 @@ def help_and_versions(bed):
                  ("completion", "bash"), ("completion", "zsh"), ("completion", "fish")):
         result = bed.ok(*args)
         expect(result.out.strip() and not result.err, f"{result.line()} printed {result.out!r} {result.err!r}")
-    expect(bed.cli().code == 2, "no command is no error")
+    expect(bed.cli().code == 2, "no command is not an error")
     bed.refused(2, 'unknown command "suspnd"', "suspnd", "x")
     bed.refused(2, "no-such-option", "ps", "--no-such-option")
     for verb in re.findall(r"^  ([a-z]+)\b", bed.ok("help").out, re.MULTILINE):

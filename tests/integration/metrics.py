@@ -88,7 +88,7 @@ def a_file_for_node_exporter(bed):
     expect(os.stat(path).st_ino != number, "it is written in place")
     expect(not [name for name in os.listdir(bed.dir) if name.startswith("brumate.prom.")], f"{os.listdir(bed.dir)}")
     bed.refused(3, "/proc/nothing", "metrics", "--textfile", "/proc/nothing/here.prom")
-    bed.refused(2, "do not go together", "metrics", "--textfile", path, "--listen")
+    bed.refused(2, "cannot be combined", "metrics", "--textfile", path, "--listen")
 
 
 def ask(bed, request, ours, theirs):

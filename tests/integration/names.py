@@ -115,7 +115,7 @@ def what_is_pinned_stays(bed):
     bed.ok("verify", "one")
     expect(bed.ok("prune", "--keep-last", "2").out == "two\n", "one counts, or is gone")
     expect(bed.ok("gc").out == "0\n" and bed.checkpoints() == ["one", "three", "four"], f"{bed.checkpoints()}")
-    bed.refused(2, "want the whole id", "unpin", "on")
+    bed.refused(2, "expected the whole id", "unpin", "on")
     bed.refused(3, "no checkpoint nosuch", "pin", "nosuch")
     flip(os.path.join(image(bed, "one"), "manifest.json"), 40)
     bed.refused(6, "checkpoint one: pinned", "rm", "one")

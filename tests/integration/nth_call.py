@@ -172,7 +172,7 @@ for name in WAYS:
 
 @case
 def clocks_that_jump(bed):
-    """The time of day is no measure of an operation, and decides nothing about what is alive."""
+    """The time of day is not a measure of an operation, and decides nothing about what is alive."""
     subject = Subject(bed)
     for seconds in (-7200, 7200, -86400 * 400, 0):
         subject.faulty.set_clock(seconds)

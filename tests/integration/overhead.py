@@ -39,7 +39,7 @@ def driver_is_initialised_once(bed):
     """A delay in cuInit is paid by the first command, and by no other."""
     bed.own["BRUMATE_SIM_FAULT"] = "cuInit:*:delay=1000"
     first = bed.cli("doctor")
-    expect(first.seconds >= 1, f"the first command took {first.seconds:.2f} s, want at least the second of cuInit")
+    expect(first.seconds >= 1, f"the first command took {first.seconds:.2f} s, expected at least the second of cuInit")
     broker = bed.broker()
     start = process_start(broker)
     job, log = bed.counter()

@@ -250,7 +250,7 @@ def packages_are_the_same_twice(bed):
 @case
 def dist_has_what_is_committed(bed):
     if not os.path.exists(os.path.join(SOURCE, ".git")):
-        raise Skipped("this is no checkout of git")
+        raise Skipped("this is not a checkout of git")
     first, second = (package("dist", out=place(name)) for name in ("dist-1", "dist-2"))
     expect(digest(first) == digest(second), "the archive differs from one time to the next")
     with tarfile.open(first) as opened:

@@ -99,9 +99,9 @@ def all_jobs_or_the_latest(bed):
     jobs = [bed.counter(name=name, mib=16)[0] for name in ("one", "two", "three")]
     for verb, *words in (("suspend", "one", "--all"), ("resume", "--all", "--latest"), ("kill", "one", "--latest"),
                          ("checkpoint", "--pid", "1", "--all")):
-        bed.refused(2, f"{verb}: --all and --latest stand alone", verb, *words)
-    bed.refused(2, "--name goes with one job", "checkpoint", "--all", "--name", "x")
-    bed.refused(2, "--name goes with one job", "checkpoint", "one", "two", "--name", "x")
+        bed.refused(2, f"{verb}: --all and --latest take no job beside them", verb, *words)
+    bed.refused(2, "--name takes one job", "checkpoint", "--all", "--name", "x")
+    bed.refused(2, "--name takes one job", "checkpoint", "one", "two", "--name", "x")
     bed.refused(2, "kill: JOB... is missing", "kill")
 
     expect(bed.ok("suspend", "--latest").out == f"{jobs[2]}\n", "not the latest")
@@ -418,8 +418,8 @@ def the_terminal_after_top(bed):
         screen.typed("q")
         expect(screen.end() == 0, "after a stop")
     for args in (("top",), ("ps", "--watch")):
-        bed.refused(2, "standard input and output are no terminal", *args)
-    bed.refused(2, "--watch goes with neither", "ps", "--watch", "--quiet")
+        bed.refused(2, "standard input and output are not a terminal", *args)
+    bed.refused(2, "--watch cannot be combined", "ps", "--watch", "--quiet")
 
 
 @case

@@ -183,7 +183,7 @@ def kill_leaves_nobody(bed):
 
 @case
 def killed_reaper(bed):
-    """What it leaves behind is the job from then on; it cannot be saved as long as it is no tree."""
+    """What it leaves behind is the job from then on; it cannot be saved as long as it is not a tree."""
     job, outs = with_orphans(bed)
     left = list(members(bed, job))
     record = json.loads(read_text(os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job, "job.json")))

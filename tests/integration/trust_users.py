@@ -458,7 +458,7 @@ def a_job_has_its_callers_limits(bed):
     plain = run([*wrapped, "sh", "-c", show], env=bed.command_env())
     expect(plain.out.startswith("0027\n777\n888\n0\nNoNewPrivs:\t1\n"), f"this test proves nothing: {plain.out}")
     result = run([*wrapped, bed.brumate, "run", "--attach", "--", "sh", "-c", show], env=bed.command_env())
-    expect(result.code == 0 and result.out == plain.out, f"{result.why()}: {result.out!r}, want {plain.out!r}")
+    expect(result.code == 0 and result.out == plain.out, f"{result.why()}: {result.out!r}, expected {plain.out!r}")
 
 
 main()

@@ -45,7 +45,7 @@ def another_users_job_cannot_be_reached(bed):
         for verb in (("suspend",), ("resume",), ("checkpoint",), ("kill",), ("rm",), ("logs",), ("wait",), ("release",), ("inspect",)):
             for word in (job, "secret-name"):
                 result = other.cli(*verb, word)
-                expect(result.code == EXIT_NOT_FOUND, f"want exit {EXIT_NOT_FOUND}: {result.why()}")
+                expect(result.code == EXIT_NOT_FOUND, f"expected exit {EXIT_NOT_FOUND}: {result.why()}")
                 expect_nothing_given_away(result, *[s for s in secrets if s != word])
         for verb in ("suspend", "checkpoint", "manage"):
             result = other.cli(verb, "--pid", pid)

@@ -92,9 +92,9 @@ def expect_error(client, name, method, parameters=None):
     try:
         reply = client.call(method, parameters)
     except Error as error:
-        expect(error.name == name, f"{method}: {error}, want {name}")
+        expect(error.name == name, f"{method}: {error}, expected {name}")
         return error.parameters
-    return expect(False, f"{method} {parameters}: {reply}, want {name}")
+    return expect(False, f"{method} {parameters}: {reply}, expected {name}")
 
 
 @case

@@ -31,7 +31,7 @@ class Interface:
         self.members = {}
         self._take("interface")
         self.name = self._next()
-        self._need(INTERFACE_NAME.match(self.name), f"{self.name} is no name of an interface")
+        self._need(INTERFACE_NAME.match(self.name), f"{self.name} is not the name of an interface")
         while self.tokens:
             self._member()
         for name in sorted(self.used):
@@ -68,7 +68,7 @@ class Interface:
     def _member(self):
         keyword, name = self._next(), self._next()
         self._need(keyword in KEYWORDS, f"{keyword!r} is neither of {', '.join(KEYWORDS)}")
-        self._need(MEMBER_NAME.match(name), f"{name} is no name of a {keyword}")
+        self._need(MEMBER_NAME.match(name), f"{name} is not the name of a {keyword}")
         self._need(name not in self.members, f"{name} is given twice")
         member = [keyword, self._struct(name)]
         if keyword == "method":
@@ -84,7 +84,7 @@ class Interface:
             if fields or values:
                 self._take(",")
             name = self._next()
-            self._need(FIELD_NAME.match(name), f"{where}: {name} is no name of a field")
+            self._need(FIELD_NAME.match(name), f"{where}: {name} is not the name of a field")
             self._need(name not in fields and name not in values, f"{where}: {name} is given twice")
             if self._take_if(":"):
                 fields[name] = self._type(f"{where}.{name}")
@@ -104,7 +104,7 @@ class Interface:
             return self._struct(where)
         name = self._next()
         if name not in BASIC:
-            self._need(MEMBER_NAME.match(name), f"{where}: {name} is no type")
+            self._need(MEMBER_NAME.match(name), f"{where}: {name} is not a type")
             self.used.add(name)
         return name
 
@@ -147,7 +147,7 @@ class Interface:
             self._value(inner, each, where + "[]")
 
     def _fields(self, fields, value, where):
-        self._need(isinstance(value, dict), f"{where}: {value!r} is no object")
+        self._need(isinstance(value, dict), f"{where}: {value!r} is not an object")
         undeclared = sorted(set(value) - set(fields))
         self._need(not undeclared, f"{where}: not declared: {', '.join(undeclared)}")
         for name, kind in fields.items():

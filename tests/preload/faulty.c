@@ -2,7 +2,7 @@
 /*
  * libfaulty.so, preloaded by tests into our programs: the n-th call of a class fails, and the time of day is another
  * than the kernel's. It counts and fails the calls that our own code makes, or a library for it, but not those of the
- * simulated driver, which is no program of ours. In any other program, such as a job, it does nothing.
+ * simulated driver, which is not a program of ours. In any other program, such as a job, it does nothing.
  */
 #include "faulty.h"
 

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 struct options {
-	const char *word; /* first argument that is no option; NULL if there is none */
+	const char *word; /* first argument that is not an option; NULL if there is none */
 	const char *path;
 	uint64_t steps; /* 0: for ever */
 	unsigned int interval_ms, busy_ms;

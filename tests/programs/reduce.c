@@ -353,7 +353,7 @@ int main(int argc, char **argv)
 		      "reduce fd|ipc|shm|proxy:N [--mib 1] [--busy-ms 0] [--interval-ms 0] "
 		      "[--steps N] [--gpu 0]");
 	if (!options.word || !parse_way(options.word))
-		die("want fd, ipc, shm or proxy, a colon, and from 2 to %d ranks", RANKS_MAX);
+		die("expected fd, ipc, shm or proxy, a colon, and from 2 to %d ranks", RANKS_MAX);
 	data_bytes = options.mib << 20;
 	box_bytes = (TWO + 2) * data_bytes; /* whole granules */
 	links_make(&links[0][0], RANKS_MAX, n_ranks);

@@ -13,14 +13,14 @@
 		}                                                                          \
 	} while (0)
 
-#define CHECK_STR(got, want)                                                                      \
-	do {                                                                                      \
-		const char *got_ = (got), *want_ = (want);                                        \
-		if (!got_ || strcmp(got_, want_)) {                                               \
-			fprintf(stderr, "%s:%d: %s is \"%s\", want \"%s\"\n", __FILE__, __LINE__, \
-				#got, got_ ? got_ : "(null)", want_);                             \
-			exit(1);                                                                  \
-		}                                                                                 \
+#define CHECK_STR(got, want)                                                                \
+	do {                                                                                \
+		const char *got_ = (got), *want_ = (want);                                  \
+		if (!got_ || strcmp(got_, want_)) {                                         \
+			fprintf(stderr, "%s:%d: %s is \"%s\", expected \"%s\"\n", __FILE__, \
+				__LINE__, #got, got_ ? got_ : "(null)", want_);             \
+			exit(1);                                                            \
+		}                                                                           \
 	} while (0)
 
 #define SKIP(...)                                \

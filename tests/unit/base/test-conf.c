@@ -67,21 +67,22 @@ static void test_wrong(void)
 		const char *text, *said;
 	} rows[] = {
 		{ "[Store]\nDirectory=here",
-		  "test.conf:2: [Store] Directory=here: want an absolute path" },
-		{ "\n\n[Run]\n\nGpu=none", "test.conf:5: [Run] Gpu=none: want auto or simulated" },
-		{ "[Store]\nCompress=gzip", "Compress=gzip: want auto, none, lz4 or zstd" },
+		  "test.conf:2: [Store] Directory=here: expected an absolute path" },
+		{ "\n\n[Run]\n\nGpu=none",
+		  "test.conf:5: [Run] Gpu=none: expected auto or simulated" },
+		{ "[Store]\nCompress=gzip", "Compress=gzip: expected auto, none, lz4 or zstd" },
 		{ "[Operation]\nTcpClose=maybe",
-		  "test.conf:2: [Operation] TcpClose=maybe: want yes or no" },
-		{ "[Operation]\nTimeout=-1", "want a duration as 500ms, 10s, 5m or 1h" },
-		{ "[Operation]\nTimeout=1d", "[Operation] Timeout=1d: want a duration" },
-		{ "Timeout=1", "test.conf:1: \"Timeout=1\": want a [Section] before it" },
-		{ "[Operation", "want [Section]" },
-		{ "[]", "want [Section]" },
-		{ "[a]b", "want [Section]" },
-		{ "[a[b]", "want [Section]" },
-		{ "[a]]", "want [Section]" },
-		{ "[a]\nTimeout", "test.conf:2: \"Timeout\": want Key=Value" },
-		{ "[a]\n=x", "want Key=Value" },
+		  "test.conf:2: [Operation] TcpClose=maybe: expected yes or no" },
+		{ "[Operation]\nTimeout=-1", "expected a duration as 500ms, 10s, 5m or 1h" },
+		{ "[Operation]\nTimeout=1d", "[Operation] Timeout=1d: expected a duration" },
+		{ "Timeout=1", "test.conf:1: \"Timeout=1\": expected a [Section] before it" },
+		{ "[Operation", "expected [Section]" },
+		{ "[]", "expected [Section]" },
+		{ "[a]b", "expected [Section]" },
+		{ "[a[b]", "expected [Section]" },
+		{ "[a]]", "expected [Section]" },
+		{ "[a]\nTimeout", "test.conf:2: \"Timeout\": expected Key=Value" },
+		{ "[a]\n=x", "expected Key=Value" },
 	};
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		auto_(conf_fini) struct brumate_conf c = BRUMATE_CONF_DEFAULT;
@@ -170,7 +171,7 @@ static void test_load(int top)
 	CHECK(fchmodat(top, "b.conf", 0666, 0) == 0);
 	CHECK(conf_load(&c, &err) == -EACCES && strstr(err.text, "everyone may write"));
 	CHECK(unlinkat(top, "b.conf", 0) == 0 && mkdirat(top, "b.conf", 0700) == 0);
-	CHECK(conf_load(&c, &err) == -EINVAL && strstr(err.text, "want a regular file"));
+	CHECK(conf_load(&c, &err) == -EINVAL && strstr(err.text, "expected a regular file"));
 }
 
 int main(void)

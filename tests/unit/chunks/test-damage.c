@@ -139,7 +139,7 @@ static void test_files(const char *id)
 	snprintf(aside, sizeof(aside), "%s", at("aside"));
 
 	CHECK(rename(path, aside) == 0);
-	CHECK(verify(id, &err) == -EBADMSG && strstr(err.text, ": missing, want "));
+	CHECK(verify(id, &err) == -EBADMSG && strstr(err.text, ": missing, expected "));
 	CHECK(load_all(&job, id, &err) == -EBADMSG && strstr(err.text, p->path));
 	CHECK(store_verify_all(&i, tell, &told, NULL, NULL, &err) == 1);
 	CHECK(told.kind == STORE_MISSING);

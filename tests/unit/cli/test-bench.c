@@ -41,7 +41,7 @@ static void check_errors(void)
 		    "8): CUDA_ERROR_OUT_OF_MEMORY (2)",
 		    "the synthetic job failed: cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2)");
 	check_error("room 2147483648 1073741824 4294967296",
-		    "no room on the GPU: 2.00 GiB wanted, 1.00 GiB of 4.00 GiB are free");
+		    "not enough room on the GPU: 2.00 GiB needed, 1.00 GiB of 4.00 GiB free");
 	check_error("load the driver: libcuda.so.1: not found",
 		    "no GPU driver: libcuda.so.1: not found");
 	check_error("no memory for 7 sums", "the synthetic job failed: no memory for 7 sums");

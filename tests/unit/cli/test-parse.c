@@ -95,7 +95,8 @@ static void check_refusals(void)
 	check_refused(unknown, "ps: unknown option --zzzzzzzzz", "see `brumate ps --help`");
 	check_refused(letter, "ps: unknown option -z", "see `brumate ps --help`");
 	check_refused(no_value, "run: --name needs a value: NAME", "see `brumate run --help`");
-	check_refused(too_much, "attach: \"b\" is too much", "see `brumate attach --help`");
+	check_refused(too_much, "attach: \"b\" is one operand too many",
+		      "see `brumate attach --help`");
 	check_refused(missing, "release: JOB... is missing", "see `brumate release --help`");
 	check_refused(no_value_wanted, "ps: --quiet takes no value", "see `brumate ps --help`");
 	check_refused(word, "ps: --format: \"xml\" is none of: table json",

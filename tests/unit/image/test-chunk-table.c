@@ -110,7 +110,7 @@ static void refused(struct sample *s, const char *why)
 	int r = chunk_table_encode(&s->table, &buf, &len, &err);
 
 	if (r != -EINVAL || !strstr(err.text, why))
-		fprintf(stderr, "want \"%s\": %d %s\n", why, r, err.text);
+		fprintf(stderr, "expected \"%s\": %d %s\n", why, r, err.text);
 	CHECK(r == -EINVAL && strstr(err.text, why) && !buf);
 	sample(s);
 }

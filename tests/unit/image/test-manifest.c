@@ -252,10 +252,10 @@ static const struct {
 	{ "id", "\"../x\"", EBADMSG, "id" },
 	{ "id", "\"\"", EBADMSG, "id" },
 	{ "id", "\".hidden\"", EBADMSG, "id" },
-	{ "id", "7", EBADMSG, "id: want a string" },
+	{ "id", "7", EBADMSG, "id: expected a string" },
 	{ "id", NULL, EBADMSG, "id is missing" },
 	{ "created", "\"yesterday\"", EBADMSG, "created" },
-	{ "job", "[]", EBADMSG, "job: want an object" },
+	{ "job", "[]", EBADMSG, "job: expected an object" },
 	{ "job/uid", "-1", EBADMSG, "job: uid" },
 	{ "job/uid", "4294967296", EBADMSG, "job: uid" },
 	{ "job/uid", "1.0", EBADMSG, "job: uid" },
@@ -269,13 +269,13 @@ static const struct {
 	{ "job/argv/0", "\"\\u0001\"", EBADMSG, "escapes" },
 	{ "job/cwd", "\"here\"", EBADMSG, "job: cwd" },
 	{ "job/log", "\"\"", EBADMSG, "job: log" },
-	{ "job/simulated", "1", EBADMSG, "job: simulated: want true or false" },
+	{ "job/simulated", "1", EBADMSG, "job: simulated: expected true or false" },
 	{ "cuda_version", "2147483648", EBADMSG, "cuda_version" },
 	{ "processes/0/pid", "0", EBADMSG, "processes: item 0: pid" },
 	{ "gpus/1/total_bytes", "-1", EBADMSG, "gpus: item 1: total_bytes" },
-	{ "gpus/1", "null", EBADMSG, "gpus: item 1: want an object" },
+	{ "gpus/1", "null", EBADMSG, "gpus: item 1: expected an object" },
 	{ "externals/0/become", "\"file\"", EBADMSG, "externals: item 0: become" },
-	{ "files", "{}", EBADMSG, "files: want an array" },
+	{ "files", "{}", EBADMSG, "files: expected an array" },
 	{ "files/0/path", "\"../x\"", EBADMSG, "files: item 0" },
 	{ "files/0/path", "\"/etc\"", EBADMSG, "files: item 0" },
 	{ "files/0/path", "\"a//b\"", EBADMSG, "files: item 0" },
@@ -284,12 +284,12 @@ static const struct {
 	{ "files/0/path", "\"a/..\"", EBADMSG, "files: item 0" },
 	{ "files/0/path", "\"a/\"", EBADMSG, "files: item 0" },
 	{ "files/0/path", "\"manifest.json\"", EBADMSG, "files: item 0" },
-	{ "files/0/path", "null", EBADMSG, "files: item 0: path: want a string" },
+	{ "files/0/path", "null", EBADMSG, "files: item 0: path: expected a string" },
 	{ "files/0/path", "\"criu/pages-1.img\"", EBADMSG, "there twice" },
 	{ "files/0/path", "\"z\"", EBADMSG, "out of order" },
 	{ "files/0/digest", "\"00\"", EBADMSG, "files: item 0: digest" },
 	{ "files/0/len_bytes", "0.5", EBADMSG, "files: item 0: len_bytes" },
-	{ "memory", "null", EBADMSG, "memory: want an object" },
+	{ "memory", "null", EBADMSG, "memory: expected an object" },
 	{ "memory/regions/0/kind", "\"tape\"", EBADMSG, "memory: regions: item 0: kind" },
 	{ "memory/regions/0/pid", "0", EBADMSG, "memory: regions: item 0: pid" },
 	{ "memory/regions/1/len_bytes", "9223372036854775807", EBADMSG, "longer than any memory" },
@@ -299,17 +299,17 @@ static const struct {
 	{ "memory/written_bytes", "-1", EBADMSG, "memory: written_bytes" },
 	{ "files/2/path", "\"memory/lump\"", EBADMSG, "no file memory/chunks" },
 	{ "downtime_us", "-1", EBADMSG, "downtime_us" },
-	{ "sequence", "0", EBADMSG, "sequence: want an integer from 1" },
-	{ "sequence", "9007199254740993", EBADMSG, "sequence: want an integer from 1" },
-	{ "huge_pages", "null", EBADMSG, "huge_pages: want an array" },
+	{ "sequence", "0", EBADMSG, "sequence: expected an integer from 1" },
+	{ "sequence", "9007199254740993", EBADMSG, "sequence: expected an integer from 1" },
+	{ "huge_pages", "null", EBADMSG, "huge_pages: expected an array" },
 	{ "huge_pages/0/page_bytes", "0", EBADMSG, "huge_pages: item 0: page_bytes" },
 	{ "huge_pages/0/bytes", NULL, EBADMSG, "huge_pages: item 0: bytes is missing" },
-	{ "mac", "\"\"", EBADMSG, "mac: want a value" },
-	{ "mac", "\"00\"", EBADMSG, "mac: want 64" },
-	{ "mac", "7", EBADMSG, "mac: want a string" },
-	{ "signer", NULL, EBADMSG, "signature: want it with its signer" },
-	{ "signature", NULL, EBADMSG, "signature: want it with its signer" },
-	{ "signature", "\"ab\"", EBADMSG, "signature: want 128" },
+	{ "mac", "\"\"", EBADMSG, "mac: expected a value" },
+	{ "mac", "\"00\"", EBADMSG, "mac: expected 64" },
+	{ "mac", "7", EBADMSG, "mac: expected a string" },
+	{ "signer", NULL, EBADMSG, "signature: expected it with its signer" },
+	{ "signature", NULL, EBADMSG, "signature: expected it with its signer" },
+	{ "signature", "\"ab\"", EBADMSG, "signature: expected 128" },
 	{ "phases/0/duration_us", "1000000000000001", EBADMSG, "phases: item 0: duration_us" },
 };
 
@@ -364,7 +364,7 @@ static void test_too_long(void)
 	set_at(object, "job/name", json_string(name));
 	auto_free char *text = resealed(object);
 	CHECK(decode(text, strlen(text), &err) == -EBADMSG);
-	CHECK(strstr(err.text, "job: name: want at most 127 bytes"));
+	CHECK(strstr(err.text, "job: name: expected at most 127 bytes"));
 
 	name[sizeof(name) - 2] = '\0';
 	set_at(object, "job/name", json_string(name));
@@ -376,7 +376,7 @@ static void test_too_long(void)
 		json_array_append_new(gpus, json_deep_copy(json_array_get(gpus, 0)));
 	auto_free char *many = resealed(object);
 	CHECK(decode(many, strlen(many), &err) == -EBADMSG);
-	CHECK(strstr(err.text, "gpus: want an array of at most 64"));
+	CHECK(strstr(err.text, "gpus: expected an array of at most 64"));
 }
 
 static void test_foreign(void)

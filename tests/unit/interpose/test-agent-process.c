@@ -102,7 +102,7 @@ static bool has_agents_socket(void)
 	return false;
 }
 
-/* A fork's child is no part of it: it cannot use the driver, and nobody takes it for its parent. That holds
+/* A fork's child is not part of it: it cannot use the driver, and nobody takes it for its parent. That holds
  * for a fork in the middle of a conversation too. */
 static void test_fork(CUdeviceptr ptr)
 {

@@ -132,7 +132,7 @@ static void test_bad_names(void)
 
 		spec.name = names[i];
 		CHECK(job_create(&untouched, &spec, &err) == -EINVAL);
-		CHECK(strstr(err.text, "want 1 to 63 letters"));
+		CHECK(strstr(err.text, "expected 1 to 63 letters"));
 		CHECK(!untouched.dir);
 	}
 	put_job(NULL, "012345678901234567890123456789012345678901234567890123456789012");

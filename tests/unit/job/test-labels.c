@@ -57,7 +57,7 @@ static void test_refused(void)
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		const char *const labels[] = { "good=1", bad[i], NULL };
 
-		CHECK(copy(labels, &err) == -EINVAL && strstr(err.text, "want KEY=VALUE"));
+		CHECK(copy(labels, &err) == -EINVAL && strstr(err.text, "expected KEY=VALUE"));
 	}
 	memset(key, 'k', sizeof(key));
 	memcpy(key + LABEL_KEY_BYTES_MAX, "=1", 3);

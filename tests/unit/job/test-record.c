@@ -378,7 +378,7 @@ struct value {
 };
 
 static const struct value bad_values[] = {
-	{ "version", "2", "version 2, want 1" },
+	{ "version", "2", "version 2, expected 1" },
 	{ "id", "\"0123456789abcdef\"", "id" },
 	{ "state", "\"dancing\"", "dancing" },
 	{ "uid", "-1", "uid" },

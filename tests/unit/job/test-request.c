@@ -83,7 +83,7 @@ static void test_check(void)
 		  "parameter 'timeout_ms': must be an integer" },
 		{ REQUEST_RESUME, "{\"gpu_map\": {}}", "parameter 'gpu_map': must be an array" },
 		{ REQUEST_CHECKPOINT, "{\"compress\": \"best\"}",
-		  "parameter 'compress': want auto, none, lz4 or zstd" },
+		  "parameter 'compress': expected auto, none, lz4 or zstd" },
 		{ REQUEST_CHECKPOINT, "{\"key\": 5}", "parameter 'key': must be a string" },
 		{ REQUEST_CHECKPOINT, "{\"compress\": \"zstd\", \"live\": true}", NULL },
 		{ REQUEST_SCHEDULE, "{\"key_file\": []}",

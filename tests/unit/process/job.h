@@ -259,7 +259,7 @@ static inline void job_must_run(const struct job_setup *s, int n)
 		struct pollfd p = { .fd = fd, .events = POLLIN };
 
 		if (poll(&p, 1, JOB_WAIT_MS) != 1) {
-			fprintf(stderr, "the job does not run: last round %d, want %d\n",
+			fprintf(stderr, "the job does not run: last round %d, expected %d\n",
 				job_last_round(s), want);
 			exit(1);
 		}

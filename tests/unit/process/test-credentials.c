@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* What rights a thread has is taken from the kernel, and whoever is more than a user is no member of that user's job. */
+/* What rights a thread has is taken from the kernel, and whoever is more than a user is not a member of that user's job. */
 #include "check.h"
 #include "process/credentials.h"
 

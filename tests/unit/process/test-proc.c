@@ -47,7 +47,7 @@ static void set_limit(rlim_t files)
 	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
 }
 
-/* Without descriptors nobody can look: that is no end of anybody. */
+/* Without descriptors nobody can look: that is not an end of anybody. */
 static void not_to_be_seen_is_no_end(void)
 {
 	struct little l = little_start(little_pause, NULL);

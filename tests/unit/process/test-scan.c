@@ -48,7 +48,8 @@ static void expect(enum scan_level level, unsigned scope, const char *what, cons
 	const struct scan_finding *f = find(what);
 
 	if (!f || f->level != level || f->scope != scope || !strstr(f->text, text) || !f->hint[0]) {
-		fprintf(stderr, "want %s \"%s\", got: %s\n", what, text, f ? f->text : "nothing");
+		fprintf(stderr, "expected %s \"%s\", got: %s\n", what, text,
+			f ? f->text : "nothing");
 		for (size_t i = 0; i < report.n; i++)
 			fprintf(stderr, "  %s: %s\n", report.items[i].what, report.items[i].text);
 		exit(1);

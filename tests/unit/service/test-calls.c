@@ -26,8 +26,9 @@ static void test_parameters(void)
 	static const struct {
 		const char *method, *parameters, *text;
 	} cases[] = {
-		{ "Suspend", "{}", "want one of job, pid and container" },
-		{ "Suspend", "{\"job\": \"j\", \"pid\": 5}", "want one of job, pid and container" },
+		{ "Suspend", "{}", "expected one of job, pid and container" },
+		{ "Suspend", "{\"job\": \"j\", \"pid\": 5}",
+		  "expected one of job, pid and container" },
 		{ "Suspend", "{\"job\": \"j\", \"force\": 1}", "'force': must be true or false" },
 		{ "Suspend", "{\"job\": \"j\", \"timeout_ms\": 2147483648}", "'timeout_ms'" },
 		{ "Suspend", "{\"job\": \"j\", \"gpu\": \"quantum\"}", "'gpu'" },
@@ -36,24 +37,24 @@ static void test_parameters(void)
 		{ "Resume", "{\"job\": \"j\", \"keep_copy\": 0}", "'keep_copy'" },
 		{ "Checkpoint", "{\"job\": \"j\", \"dir\": \"relative\"}", "not an absolute path" },
 		{ "Checkpoint", "{\"job\": \"j\", \"compress\": \"best\"}",
-		  "want auto, none, lz4 or zstd" },
+		  "expected auto, none, lz4 or zstd" },
 		{ "Checkpoint", "{\"job\": \"j\", \"name\": \"../up\"}",
 		  "cannot be the name of a checkpoint" },
 		{ "Checkpoint", "{\"job\": \"j\", \"name\": \".hidden\"}",
 		  "cannot be the name of a checkpoint" },
 		{ "Restore", "{}", "'checkpoint': is missing" },
 		{ "Restore", "{\"checkpoint\": \"a\", \"kind\": \"tree\"}",
-		  "want job or checkpoint" },
+		  "expected job or checkpoint" },
 		{ "Restore", "{\"url\": \"s3://b/c\"}", "'remote': is missing" },
 		{ "Kill", "{\"job\": \"j\", \"grace_ms\": -1}", "'grace_ms'" },
-		{ "Remove", "{}", "want one of job, checkpoint and what" },
+		{ "Remove", "{}", "expected one of job, checkpoint and what" },
 		{ "Remove", "{\"job\": \"a\", \"what\": \"b\"}",
-		  "want one of job, checkpoint and what" },
+		  "expected one of job, checkpoint and what" },
 		{ "Schedule", "{\"job\": \"j\"}", "'every_ms': is missing" },
 		{ "Schedule", "{\"job\": \"j\", \"every_ms\": -1}", "'every_ms'" },
-		{ "Prune", "{}", "want it or keep_within_ms" },
+		{ "Prune", "{}", "expected this or keep_within_ms" },
 		{ "Prune", "{\"keep_last\": 0}", "'keep_last'" },
-		{ "Doctor", "{\"job\": \"a\", \"pid\": 1}", "want job or pid, not both" },
+		{ "Doctor", "{\"job\": \"a\", \"pid\": 1}", "expected job or pid, not both" },
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)

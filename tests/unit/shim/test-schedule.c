@@ -142,7 +142,7 @@ static void test_failure_is_noted(void)
 	schedule_fini(&s); /* waits for it */
 	CHECK(!s.timer.started && !s.timer.working && !s.busy);
 	CHECK(job_load(&seen, s.job.id, NULL) == 0);
-	CHECK(strstr(seen.message, "checkpoint by schedule: ") == seen.message);
+	CHECK(strstr(seen.message, "scheduled checkpoint: ") == seen.message);
 	CHECK(strstr(seen.message, "no-key"));
 	CHECK(seen.state == JOB_RUNNING);
 	shim_of_fini(&s);

@@ -134,7 +134,7 @@ static int break_path(struct store_writer *w, int kind)
 	}
 }
 
-/* What is no file is not saved: it could not be restored. */
+/* What is not a file is not saved: it could not be restored. */
 static void test_special_files(void)
 {
 	static const char *const said[] = { "a symbolic link", "a pipe", "a symbolic link" };
@@ -177,7 +177,7 @@ static void expect(const char *id, int code, const char *said)
 	int r = verify(id, &err);
 
 	if (r != -code || (said && !strstr(err.text, said)))
-		fprintf(stderr, "%s: %d %s, want %d %s\n", id, r, err.text, -code, said);
+		fprintf(stderr, "%s: %d %s, expected %d %s\n", id, r, err.text, -code, said);
 	CHECK(r == -code);
 	CHECK(!said || strstr(err.text, said));
 }
@@ -199,7 +199,7 @@ static void test_damage(void)
 	expect("bad", EBADMSG, "criu/pages-1.img: too long: 3145729 of 3145728 bytes");
 
 	CHECK(rename(at("bad/criu/inventory.img"), at("saved")) == 0);
-	expect("bad", EBADMSG, "criu/inventory.img: missing, want 9 bytes");
+	expect("bad", EBADMSG, "criu/inventory.img: missing, expected 9 bytes");
 	CHECK(symlink(at("saved"), at("bad/criu/inventory.img")) == 0);
 	expect("bad", EBADMSG, "criu/inventory.img: a symbolic link");
 	CHECK(unlink(at("bad/criu/inventory.img")) == 0);
@@ -227,10 +227,10 @@ static void test_damaged_manifest(void)
 	CHECK(unlink(at("torn/manifest.json")) == 0);
 	expect("torn", EBADMSG, "no manifest");
 	CHECK(symlink("/etc/passwd", at("torn/manifest.json")) == 0);
-	expect("torn", EBADMSG, "manifest: no readable file");
+	expect("torn", EBADMSG, "manifest: not a readable file");
 	CHECK(unlink(at("torn/manifest.json")) == 0);
 	CHECK(mkfifo(at("torn/manifest.json"), 0600) == 0);
-	expect("torn", EBADMSG, "manifest: no readable file");
+	expect("torn", EBADMSG, "manifest: not a readable file");
 	CHECK(verify("torn", &err) < 0 && brumate_exit_code(&err) == EXIT_BAD_IMAGE);
 	CHECK(store_remove(dir, "torn", &err) == 0);
 	CHECK(!is_there(at("torn")));

@@ -121,7 +121,7 @@ static void test_socket(void)
 	CHECK(wire_connect(&w, path, NULL) == -ECONNREFUSED);
 
 	CHECK(file_replace(AT_FDCWD, file, "x", 1, 0600) == 0);
-	CHECK(wire_listen(file, 0600, &err) == -EEXIST); /* never removes what is no socket */
+	CHECK(wire_listen(file, 0600, &err) == -EEXIST); /* never removes what is not a socket */
 	CHECK(access(file, F_OK) == 0);
 	CHECK(remove_tree(AT_FDCWD, dir) == 0);
 }
