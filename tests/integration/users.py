@@ -5,7 +5,7 @@ user may not have. CRIU, shim, broker and keeper run as the user; what the launc
 
 import os
 
-from cases import CAP_CHECKPOINT_RESTORE, Skipped, allow_launcher, as_user, case, expect, main, pids, read_text, run
+from cases import CAP_CHECKPOINT_RESTORE, Skipped, allow_launcher, as_user, case, expect, main, pids, read_text, run, wait_until
 
 
 def status_of(pid):
@@ -41,6 +41,8 @@ def first_job(bed):
     bed.operation("resume", "train")
     log.goes_on()
     with bed.held_at("checkpoint.gate.begin", "checkpoint", "train") as checkpoint:
+        # The launcher becomes CRIU, and until then it has a command line like it.
+        wait_until(lambda: not bed.named("brumate-criu-launch"), "CRIU to run in the launcher's place")
         processes = bed.processes()
         crius = [pid for pid, command in processes if "swrk" in command.split()]
         expect(crius, f"CRIU does not run: {processes}")
