@@ -30,6 +30,14 @@ bool machine_meminfo(const char *key, uint64_t *ret_bytes)
 	return false;
 }
 
+uint64_t machine_pool_bytes(void)
+{
+	uint64_t total = 0;
+
+	machine_meminfo("MemTotal", &total);
+	return total / 2;
+}
+
 unsigned machine_cores(void)
 {
 	cpu_set_t cpus;

@@ -13,6 +13,10 @@
  * does not tell. */
 bool machine_meminfo(const char *key, uint64_t *ret_bytes);
 
+/** Host memory that copies of device memory may have pinned where Pool= does not say: half of the machine's, in bytes; 0:
+ * it cannot be told. */
+uint64_t machine_pool_bytes(void);
+
 /** Cores that this process may run on, at least 1. */
 unsigned machine_cores(void);
 

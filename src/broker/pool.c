@@ -977,7 +977,7 @@ int pool_new(struct pool **ret, const struct pool_options *o, struct brumate_err
 	}
 	machine_meminfo("MemTotal", &total);
 	p->disk = disk;
-	p->limit_bytes = o->limit_bytes ? o->limit_bytes : total / 2;
+	p->limit_bytes = o->limit_bytes ? o->limit_bytes : machine_pool_bytes();
 	p->memory_bytes = o->memory_bytes ? o->memory_bytes : UINT64_MAX;
 	p->reserve_bytes = total / 64 > RESERVE_BYTES ? total / 64 : RESERVE_BYTES;
 	pthread_mutex_init(&p->lock, NULL);

@@ -502,17 +502,16 @@ static void check_memory(struct doctor *d)
 			(double)available / 0x1p30);
 }
 
-/* As the broker reads it: broker/pool.c. */
 static void check_pool(struct doctor *d)
 {
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
-	uint64_t total = 0, pool = 0;
+	const uint64_t usual = machine_pool_bytes();
 
-	if (conf_load(&conf, NULL) < 0 || !machine_meminfo("MemTotal", &total))
+	if (conf_load(&conf, NULL) < 0 || !usual)
 		return; /* the check of the configuration says why */
-	pool = conf.pool_bytes ? conf.pool_bytes : total / 4;
+	const uint64_t pool = conf.pool_bytes ? conf.pool_bytes : usual;
 	fact(d, "pool_bytes", json_integer((json_int_t)pool));
-	if (pool > total / 2)
+	if (pool > usual)
 		finding(d, FINDING_WARN, "pool", "lower Pool= in [Broker] of brumate.conf",
 			"up to %.1f GiB may be pinned for copies of device memory, more than half "
 			"of this machine's memory",

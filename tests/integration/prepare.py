@@ -51,4 +51,11 @@ def not_where_it_is_switched_off(bed):
     bed.end(job)
 
 
+@case
+def doctor_says_how_much_may_be_pinned(bed):
+    said = bed.doctor()["facts"]["pool_bytes"]
+    limit = bed.ask_broker("Info")["pool"]["limit_bytes"]
+    expect(said == limit, f"doctor says {said}, the broker has {limit}")
+
+
 main()
