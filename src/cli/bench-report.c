@@ -24,7 +24,7 @@ double bench_limit(const struct bench *b, const struct bench_result *r)
 		return b->limits.d2h;
 	if (!strcmp(r->operation, "resume"))
 		return b->limits.h2d;
-	return !strcmp(r->operation, "checkpoint") ? b->limits.disk_write : b->limits.disk_read;
+	return strcmp(r->operation, "restore") ? b->limits.disk_write : b->limits.disk_read;
 }
 
 static json_t *result_to_json(const struct bench *b, const struct bench_result *r)
@@ -45,13 +45,14 @@ json_t *bench_to_json(const struct bench *b)
 
 	for (size_t i = 0; results && i < b->n_results; i++)
 		json_array_append_new(results, result_to_json(b, &b->results[i]));
-	return json_pack("{s:{s:f,s:f,s:f,s:i,s:f,s:f},s:I,s:s,s:i,s:i,s:o}", "limits", "d2h_gbps",
-			 b->limits.d2h / 1e9, "h2d_gbps", b->limits.h2d / 1e9, "memcpy_gbps",
-			 b->limits.memcpy_all / 1e9, "memcpy_threads", (int)b->limits.threads,
-			 "disk_write_gbps", b->limits.disk_write / 1e9, "disk_read_gbps",
-			 b->limits.disk_read / 1e9, "bytes", (json_int_t)b->options.size_bytes,
-			 "pieces_kib", b->options.pieces_kib, "zero_percent", (int)b->options.zero,
-			 "change_percent", (int)b->options.change, "results", results);
+	return json_pack("{s:{s:f,s:f,s:f,s:i,s:f,s:f},s:I,s:s,s:i,s:i,s:o,s:O*}", "limits",
+			 "d2h_gbps", b->limits.d2h / 1e9, "h2d_gbps", b->limits.h2d / 1e9,
+			 "memcpy_gbps", b->limits.memcpy_all / 1e9, "memcpy_threads",
+			 (int)b->limits.threads, "disk_write_gbps", b->limits.disk_write / 1e9,
+			 "disk_read_gbps", b->limits.disk_read / 1e9, "bytes",
+			 (json_int_t)b->options.size_bytes, "pieces_kib", b->options.pieces_kib,
+			 "zero_percent", (int)b->options.zero, "change_percent",
+			 (int)b->options.change, "results", results, "advice", b->advice);
 }
 
 /* ---- for people ---- */
@@ -141,6 +142,11 @@ static int print_limits(const struct bench_limits *l, FILE *f)
 	return bad;
 }
 
+static bool is_left_running(const struct bench_result *r)
+{
+	return !strcmp(r->operation, BENCH_LEAVE_RUNNING);
+}
+
 static int add_result_row(struct table *t, const struct bench *b, const struct bench_result *r)
 {
 	double limit = bench_limit(b, r);
@@ -149,6 +155,7 @@ static int add_result_row(struct table *t, const struct bench *b, const struct b
 	bad |= add_number_cell(t, "%.0f", r->round);
 	bad |= add_seconds_cell(t, r->seconds);
 	bad |= add_seconds_cell(t, r->until_beat);
+	bad |= add_seconds_cell(t, is_left_running(r) ? r->standing : 0);
 	bad |= add_number_cell(t, "%.2f", bench_rate(r) / 1e9);
 	bad |= add_number_cell(t, "%.0f %%", limit ? bench_rate(r) / limit * 100 : 0);
 	return bad;
@@ -158,8 +165,8 @@ static int print_results(const struct bench *b, FILE *f)
 {
 	static const struct column columns[] = {
 		{ "OPERATION", false }, { "PATH", false },	   { "ROUND", true },
-		{ "TIME", true },	{ "TO 1ST KERNEL", true }, { "GB/S", true },
-		{ "OF LIMIT", true },
+		{ "TIME", true },	{ "TO 1ST KERNEL", true }, { "STOOD STILL", true },
+		{ "GB/S", true },	{ "OF LIMIT", true },
 	};
 	struct table t = TABLE_OF(columns);
 	int bad = 0;
@@ -197,13 +204,14 @@ static void print_bar(const struct bench *b, const struct bench_result *r, bool 
 	char bar[4 * BAR_CELLS + 1];
 
 	bench_bar(bar, sizeof(bar), share, utf8);
-	fprintf(f, "%-10s  %-6s  %s", first ? r->operation : "", r->path, edge);
+	fprintf(f, "%-13s  %-6s  %s", first ? r->operation : "", r->path, edge);
 	print_styled(f, STYLE_GREEN, bar);
 	fprintf(f, "%*s%s %3.0f %%  %.2f of %.2f GB/s\n", BAR_CELLS - (int)text_width(bar), "",
 		edge, share * 100, bench_rate(r) / 1e9, limit / 1e9);
 }
 
-const char *const bench_operations[] = { "suspend", "resume", "checkpoint", "restore", NULL };
+const char *const bench_operations[] = { "suspend",	      "resume", "checkpoint", "restore",
+					 BENCH_LEAVE_RUNNING, NULL };
 const char *const bench_paths[] = { "broker", "driver", NULL };
 
 static void print_chart(const struct bench *b, FILE *f)
@@ -223,14 +231,160 @@ static void print_chart(const struct bench *b, FILE *f)
 	}
 }
 
+/* ---- what a user sees, and what would make it faster ---- */
+
+enum { ROUND_FIRST = 1, ROUND_LATER = 2, ROUND_ANY = 3 };
+
+/* What somebody who waits for it waits for, in seconds; 0: it was not measured. */
+static double waited_seconds(const struct bench_result *r)
+{
+	if (is_left_running(r))
+		return r->standing;
+	return r->until_beat > 0 ? r->until_beat : r->seconds;
+}
+
+static double shortest_wait(const struct bench *b, const char *operation, const char *path,
+			    int rounds)
+{
+	double best = 0;
+
+	for (size_t i = 0; i < b->n_results; i++) {
+		const struct bench_result *r = &b->results[i];
+		const double seconds = waited_seconds(r);
+
+		if (strcmp(r->operation, operation) != 0 || strcmp(r->path, path) != 0)
+			continue;
+		if (!(rounds & (r->round == 1 ? ROUND_FIRST : ROUND_LATER)) || seconds <= 0)
+			continue;
+		if (!best || seconds < best)
+			best = seconds;
+	}
+	return best;
+}
+
+static int add_wait_row(struct table *t, const struct bench *b, const char *what,
+			const char *operation, int rounds)
+{
+	const double ours = shortest_wait(b, operation, "broker", rounds),
+		     drivers = shortest_wait(b, operation, "driver", rounds);
+
+	if (ours <= 0 && drivers <= 0)
+		return 0;
+	int bad = table_add(t, what) | add_seconds_cell(t, ours) | add_seconds_cell(t, drivers);
+	return bad | add_number_cell(t, "%.1f x", ours > 0 && drivers > 0 ? drivers / ours : 0);
+}
+
+static int print_waits(const struct bench *b, FILE *f)
+{
+	static const struct column columns[] = {
+		{ "A JOB OF THIS SIZE", false },
+		{ "BRUMATE", true },
+		{ "DRIVER ALONE", true },
+		{ "SPEED-UP", true },
+	};
+	struct table t = TABLE_OF(columns);
+	int bad = add_wait_row(&t, b, "first suspend", "suspend", ROUND_FIRST);
+
+	bad |= add_wait_row(&t, b, "later suspends", "suspend", ROUND_LATER);
+	bad |= add_wait_row(&t, b, "resume, until it computes", "resume", ROUND_ANY);
+	bad |= add_wait_row(&t, b, "checkpoint", "checkpoint", ROUND_ANY);
+	bad |= add_wait_row(&t, b, "restore, until it computes", "restore", ROUND_ANY);
+	bad |= add_wait_row(&t, b, "it stands still for --leave-running", BENCH_LEAVE_RUNNING,
+			    ROUND_ANY);
+	if (!bad)
+		table_print(&t, f, true, 0);
+	table_fini(&t);
+	return bad;
+}
+
+/* Findings of doctor that cost time, not jobs. */
+static void advise_findings(json_t *advice, const json_t *findings)
+{
+	static const char *const keys[] = { "huge-pages", "persistence" };
+	json_t *finding;
+	size_t i;
+
+	json_array_foreach (findings, i, finding)
+		for (size_t k = 0; k < sizeof(keys) / sizeof(*keys); k++)
+			if (!strcmp(text_of(finding, "key"), keys[k]) &&
+			    strcmp(text_of(finding, "level"), "ok") != 0)
+				json_array_append_new(
+					advice, json_sprintf("%s (%s)", text_of(finding, "hint"),
+							     text_of(finding, "text")));
+}
+
+static void advise_pool(json_t *advice, const struct bench *b, const json_t *facts)
+{
+	const json_int_t pool = json_integer_value(json_object_get(facts, "pool_bytes"));
+	char size[WORD_BYTES], most[WORD_BYTES];
+
+	if (pool <= 0 || (uint64_t)pool >= b->options.size_bytes)
+		return;
+	format_bytes(size, b->options.size_bytes);
+	format_bytes(most, (uint64_t)pool);
+	json_array_append_new(advice, json_sprintf("a larger Pool= in [Broker] of brumate.conf (of "
+						   "%s of device memory, %s may be copied to "
+						   "pinned memory)",
+						   size, most));
+}
+
+/* A disk that is busy while a checkpoint is written decides how long that takes. */
+static void advise_disk(json_t *advice, const struct bench *b)
+{
+	const struct bench_result *r = bench_fastest(b, "checkpoint", "broker");
+
+	if (!r || b->limits.disk_write <= 0 || b->limits.disk_write >= b->limits.d2h ||
+	    bench_rate(r) < b->limits.disk_write / 2)
+		return;
+	json_array_append_new(
+		advice,
+		json_sprintf("a faster place for checkpoints, by --dir or Directory= in [Store] of "
+			     "brumate.conf (%s writes %.2f GB/s)",
+			     b->options.dir, b->limits.disk_write / 1e9));
+}
+
+json_t *bench_advise(const struct bench *b, const json_t *doctor)
+{
+	json_t *advice = json_array();
+
+	if (!advice)
+		return NULL;
+	advise_findings(advice, json_object_get(doctor, "findings"));
+	advise_pool(advice, b, json_object_get(doctor, "facts"));
+	advise_disk(advice, b);
+	return advice;
+}
+
+static void print_advice(const struct bench *b, FILE *f)
+{
+	json_t *item;
+	size_t i;
+
+	if (!b->advice)
+		return;
+	if (!json_array_size(b->advice))
+		fputs("\nNo setting is known that would make this faster.\n", f);
+	else
+		fputs("\nWhat would make this faster:\n", f);
+	json_array_foreach (b->advice, i, item)
+		fprintf(f, "- %s\n", json_string_value(item));
+}
+
 int bench_print(const struct bench *b, FILE *f, struct brumate_error *err)
 {
 	print_subject(b, f);
+	if (b->options.gpu)
+		fputs("The simulated GPU copies with the CPU: its times say nothing about a real "
+		      "one.\n\n",
+		      f);
 	int bad = print_limits(&b->limits, f);
 	if (b->n_results) {
 		putc('\n', f);
 		bad |= print_results(b, f);
+		putc('\n', f);
+		bad |= print_waits(b, f);
 		print_chart(b, f);
+		print_advice(b, f);
 	}
 	return bad ? brumate_fail(err, ENOMEM, "%m") : 0;
 }
@@ -341,8 +495,7 @@ static void add_result_events(json_t *events, const struct bench_result *r)
 	if (r->standing > 0)
 		json_array_append_new(events,
 				      pack_event("stands still", r, BENCH_STILL,
-						 start_us + (r->until_beat - r->standing) * 1e6,
-						 r->standing, 0));
+						 start_us + r->stands_at * 1e6, r->standing, 0));
 	add_phase_events(events, r);
 }
 

@@ -151,10 +151,10 @@ static void draw_bar(struct drawing *d, const struct bar *bar)
 	d->y += ROW;
 }
 
-/* Whether the time that the job stood still lies within the operation, as it does where that brings it back. */
+/* Whether it is known how long the job stood still: all of it, or from the start of what brings it back. */
 static bool shows_still(const struct bench_result *r)
 {
-	return r->until_beat > 0;
+	return r->until_beat > 0 || r->standing > 0;
 }
 
 static double panel_seconds(const struct bench_result *r)
@@ -214,11 +214,16 @@ static void draw_panel(struct drawing *d, const struct bench_result *r)
 				   .track = BENCH_OPERATIONS,
 				   .seconds = r->seconds,
 				   .bytes = r->bytes });
-	if (shows_still(r))
+	if (r->until_beat > 0)
 		draw_bar(d, &(struct bar){ .name = "until 1st kernel",
 					   .track = BENCH_STILL,
 					   .seconds = r->until_beat,
 					   .bytes = r->bytes });
+	else if (shows_still(r))
+		draw_bar(d, &(struct bar){ .name = "job stands still",
+					   .track = BENCH_STILL,
+					   .start = r->stands_at,
+					   .seconds = r->standing });
 	draw_phases(d, r);
 	d->y += GAP;
 }

@@ -504,6 +504,7 @@ static void bench_fini(struct bench *b)
 	for (size_t i = 0; i < b->n_results; i++)
 		json_decref(b->results[i].summary);
 	free(b->results);
+	json_decref(b->advice);
 	*b = (struct bench){ 0 };
 }
 DEFINE_AUTO_FINI(struct bench, bench_fini)
@@ -521,7 +522,7 @@ static struct bench_result *add_result(struct bench *b)
 
 static unsigned bench_steps(const struct bench_options *o)
 {
-	unsigned paths = 0, operations = o->dir ? 4 : 2;
+	unsigned paths = 0, operations = o->dir ? 5 : 2;
 
 	for (const char *const *path = o->paths; *path; path++)
 		paths++;
@@ -548,14 +549,15 @@ static void show_step(struct bench *b, const char *what, const char *path, unsig
 		progress_show(&b->line, shown);
 }
 
-static json_t *pack_operation(const struct bench *b, const char *operation, const char *what)
+static json_t *pack_operation(const struct bench *b, const char *operation, const char *what,
+			      bool goes_on)
 {
 	if (!strcmp(operation, "Restore"))
 		return json_pack("{s:s,s:s*}", "checkpoint", what, "dir", b->options.dir);
 	const bool live = b->options.live, keep = b->options.keep_copy;
 	if (!strcmp(operation, "Checkpoint"))
-		return json_pack("{s:s,s:s*,s:b}", "job", what, "dir", b->options.dir, "live",
-				 live);
+		return json_pack("{s:s,s:s*,s:b,s:b}", "job", what, "dir", b->options.dir, "live",
+				 live, "leave_running", goes_on);
 	if (!strcmp(operation, "Suspend"))
 		return json_pack("{s:s,s:b}", "job", what, "live", live);
 	return json_pack("{s:s,s:b}", "job", what, "keep_copy", keep);
@@ -566,7 +568,8 @@ static int run_operation(struct bench *b, const char *method, const char *name, 
 			 unsigned round, const char *what, struct bench_result **ret,
 			 struct brumate_error *err)
 {
-	auto_json json_t *p = pack_operation(b, method, what), *reply = NULL;
+	const bool goes_on = !strcmp(name, BENCH_LEAVE_RUNNING);
+	auto_json json_t *p = pack_operation(b, method, what, goes_on), *reply = NULL;
 
 	show_step(b, name, path, round);
 	uint64_t start_ns = clock_now_ns(), start_wall_ns = clock_wall_ns();
@@ -591,30 +594,36 @@ static int run_operation(struct bench *b, const char *method, const char *name, 
 	return 0;
 }
 
-/* The gap that holds the moment when the job was brought back: then it stood still. Others come of a busy machine. */
-static int note_gap(struct bench_result *brought_back, const char *gap, struct brumate_error *err)
+/* Of a job that was brought back, the gap that holds the moment when that began; of one that was saved and left running, the
+ * longest meanwhile. Others come of a busy machine. */
+static int note_gap(struct bench_result *result, const char *gap, struct brumate_error *err)
 {
 	unsigned long long from, to;
 
 	if (sscanf(gap, "%llu %llu", &from, &to) != 2)
 		return brumate_fail(err, EPROTO, "bench-job: gap %s", gap);
-	if (from > brought_back->wall_ns || to < brought_back->wall_ns)
+	const double at = ((double)from - (double)result->wall_ns) / 1e9,
+		     end = ((double)to - (double)result->wall_ns) / 1e9;
+	const bool left_running = !strcmp(result->operation, BENCH_LEAVE_RUNNING);
+	if (left_running ? at < 0 || at > result->seconds || end - at < result->standing
+			 : at > 0 || end < 0)
 		return 0;
-	brought_back->standing = (double)(to - from) / 1e9;
-	brought_back->until_beat = (double)(to - brought_back->wall_ns) / 1e9;
+	result->stands_at = at;
+	result->standing = end - at;
+	result->until_beat = left_running ? 0 : end;
 	return 0;
 }
 
 /* Has the job check its data. It tells of a gap before it answers; of one that is too short, not at all. */
-static int see_check(struct bench_job *j, struct bench_result *brought_back, char *ret,
-		     size_t ret_bytes, struct brumate_error *err)
+static int see_check(struct bench_job *j, struct bench_result *result, char *ret, size_t ret_bytes,
+		     struct brumate_error *err)
 {
 	static const char gap[] = "gap ", check[] = "check ";
 	int r = bench_job_ask(j, SIGUSR1, "", ret, ret_bytes, err);
 
 	while (r == 0 && strncmp(ret, check, strlen(check)) != 0) {
 		if (!strncmp(ret, gap, strlen(gap)))
-			r = note_gap(brought_back, ret + strlen(gap), err);
+			r = note_gap(result, ret + strlen(gap), err);
 		if (r == 0)
 			r = bench_job_line(j, "", ret, ret_bytes, err);
 	}
@@ -622,18 +631,18 @@ static int see_check(struct bench_job *j, struct bench_result *brought_back, cha
 }
 
 /* Waits until the job runs, and has it check its data. */
-static int see_it_run(struct bench *b, struct bench_job *j, struct bench_result *brought_back,
+static int see_it_run(struct bench *b, struct bench_job *j, struct bench_result *result,
 		      struct brumate_error *err)
 {
 	char line[128];
 
 	watch_end(j);
-	int r = see_check(j, brought_back, line, sizeof(line), err);
+	int r = see_check(j, result, line, sizeof(line), err);
 	if (r < 0)
 		return r;
 	if (strcmp(line, "check OK") != 0)
 		return brumate_fail(err, EBADMSG, "the data is wrong after %s by %s",
-				    brought_back->operation, brought_back->path);
+				    result->operation, result->path);
 	if (b->options.change)
 		r = bench_job_ask(j, SIGUSR2, "changed ", line, sizeof(line), err);
 	return r;
@@ -650,6 +659,20 @@ static int suspend_and_resume(struct bench *b, struct bench_job *j, const char *
 	return r < 0 ? r : see_it_run(b, j, result, err);
 }
 
+static void get_saved(char *ret, size_t room, const struct bench_result *result)
+{
+	const char *saved = json_string_value(json_object_get(result->summary, "checkpoint"));
+
+	snprintf(ret, room, "%s", saved ? saved : "");
+}
+
+static int remove_saved(const struct bench *b, const char *id, struct brumate_error *err)
+{
+	auto_json json_t *p = json_pack("{s:s,s:s*}", "checkpoint", id, "dir", b->options.dir);
+
+	return p ? client_ask("Remove", p, NULL, err) : brumate_fail(err, ENOMEM, "%m");
+}
+
 static int checkpoint_and_restore(struct bench *b, struct bench_job *j, const char *path,
 				  unsigned round, struct brumate_error *err)
 {
@@ -659,15 +682,28 @@ static int checkpoint_and_restore(struct bench *b, struct bench_job *j, const ch
 
 	if (r < 0)
 		return r;
-	const char *saved = json_string_value(json_object_get(result->summary, "checkpoint"));
-	snprintf(id, sizeof(id), "%s", saved ? saved : "");
+	get_saved(id, sizeof(id), result);
 	r = run_operation(b, "Restore", "restore", path, round, id, &result, err);
 	if (r == 0)
 		r = see_it_run(b, j, result, err);
 	if (r < 0)
 		return r; /* the checkpoint goes with the job */
-	auto_json json_t *p = json_pack("{s:s,s:s*}", "checkpoint", id, "dir", b->options.dir);
-	return p ? client_ask("Remove", p, NULL, err) : brumate_fail(err, ENOMEM, "%m");
+	return remove_saved(b, id, err);
+}
+
+static int checkpoint_and_go_on(struct bench *b, struct bench_job *j, const char *path,
+				unsigned round, struct brumate_error *err)
+{
+	struct bench_result *result;
+	char id[128];
+	int r = run_operation(b, "Checkpoint", BENCH_LEAVE_RUNNING, path, round, j->id, &result,
+			      err);
+
+	if (r < 0)
+		return r;
+	get_saved(id, sizeof(id), result);
+	r = see_it_run(b, j, result, err);
+	return r < 0 ? r : remove_saved(b, id, err);
 }
 
 /* Takes one job through all rounds by @path, adding results; its data is checked after each. */
@@ -683,6 +719,8 @@ static int bench_run_path(struct bench *b, const char *path, struct brumate_erro
 		r = suspend_and_resume(b, &j, path, round, err);
 	for (unsigned round = 1; r == 0 && b->options.dir && round <= b->options.rounds; round++)
 		r = checkpoint_and_restore(b, &j, path, round, err);
+	for (unsigned round = 1; r == 0 && b->options.dir && round <= b->options.rounds; round++)
+		r = checkpoint_and_go_on(b, &j, path, round, err);
 	return r;
 }
 
@@ -808,6 +846,43 @@ static int get_bench_options(struct bench_options *o, const struct invocation *i
 	return 0;
 }
 
+/* Where checkpoints go; NULL: none are to be made. */
+static int get_bench_dir(char **ret, const struct invocation *in, struct brumate_error *err)
+{
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+	const char *given = in->values[OPT_DIR];
+
+	if (in->values[OPT_NO_CHECKPOINT])
+		return given ? brumate_fail(err, EINVAL,
+					    "bench: --no-checkpoint cannot be combined with --dir")
+			     : 0;
+	int r = given ? 0 : conf_load(&conf, err);
+	if (r < 0)
+		return r;
+	*ret = given		? absolute_path(given)
+	       : conf.store_dir ? strdup(conf.store_dir)
+				: path_checkpoints_dir();
+	if (!*ret)
+		return brumate_fail(err, ENOMEM, "%m");
+	r = mkdir_parents(*ret, 0700);
+	return r < 0 ? brumate_fail(err, -r, "%s: %m", *ret) : 0;
+}
+
+/* In the default place nobody made sure of room for a checkpoint: then none is made, and that is said. */
+static void leave_out_checkpoints(struct bench_options *o)
+{
+	char left[WORD_BYTES];
+	struct statvfs fs;
+
+	if (statvfs(o->dir, &fs) < 0 || fs.f_bavail * fs.f_frsize / 2 >= o->size_bytes)
+		return;
+	format_bytes(left, fs.f_bavail * fs.f_frsize);
+	print_styled(stderr, STYLE_YELLOW, "note: ");
+	fprintf(stderr, "no checkpoints are measured: %s has %s free (--dir names another place)\n",
+		o->dir, left);
+	o->dir = NULL;
+}
+
 /* A file that is to be written at the end is tried first: nobody wants to hear then that it cannot be. */
 static int try_file(const char *path, struct brumate_error *err)
 {
@@ -837,6 +912,16 @@ static int bench_measure(struct bench *b, struct brumate_error *err)
 	return r == 0 && interrupt_seen() ? brumate_fail(err, ECANCELED, "cancelled") : r;
 }
 
+/* NULL: nobody can tell. */
+static json_t *ask_advice(const struct bench *b)
+{
+	auto_json json_t *p = json_pack("{s:s*}", "gpu", b->options.gpu), *reply = NULL;
+
+	if (p && client_ask("Doctor", p, &reply, NULL) < 0)
+		reply = NULL;
+	return bench_advise(b, reply);
+}
+
 static int run_bench(struct bench *b, struct brumate_error *err)
 {
 	if (interrupt_watch(true) < 0)
@@ -845,6 +930,8 @@ static int run_bench(struct bench *b, struct brumate_error *err)
 	int r = bench_measure(b, err);
 	for (const char *const *path = b->options.paths; r == 0 && *path; path++)
 		r = bench_run_path(b, *path, err);
+	if (r == 0)
+		b->advice = ask_advice(b);
 	return r;
 }
 
@@ -877,7 +964,7 @@ static int end_interrupted(const struct bench *b, const struct invocation *in,
 int verb_bench(const struct invocation *in, struct brumate_error *err)
 {
 	auto_(bench_fini) struct bench b = { 0 };
-	auto_free char *dir = in->values[OPT_DIR] ? absolute_path(in->values[OPT_DIR]) : NULL;
+	auto_free char *dir = NULL;
 	char pieces[64];
 	int r = get_bench_options(&b.options, in, pieces, sizeof(pieces), err);
 
@@ -885,11 +972,13 @@ int verb_bench(const struct invocation *in, struct brumate_error *err)
 		r = try_file(in->values[OPT_TRACE], err);
 	if (r == 0)
 		r = try_file(in->values[OPT_TIMELINE], err);
+	if (r == 0)
+		r = get_bench_dir(&dir, in, err);
 	if (r < 0)
 		return r;
-	if (dir && (r = mkdir_parents(dir, 0700)) < 0)
-		return brumate_fail(err, -r, "--dir %s: %m", dir);
 	b.options.dir = dir;
+	if (dir && !in->values[OPT_DIR])
+		leave_out_checkpoints(&b.options);
 	r = run_bench(&b, err);
 	progress_clear(&b.line);
 	if (r < 0 && interrupt_seen())

@@ -23,7 +23,7 @@ struct bench_options {
 	unsigned rounds;
 	bool keep_copy, live;	  /* as suspend, resume and checkpoint take them */
 	const char *gpu;	  /* "simulated", or NULL */
-	const char *dir;	  /* checkpoints go there too; NULL: none are made */
+	const char *dir;	  /* where checkpoints go; NULL: none are made */
 	const char *const *paths; /* "broker", "driver"; ends with NULL */
 };
 
@@ -40,6 +40,7 @@ struct bench_result {
 	uint64_t bytes, start_ns, wall_ns; /* wall_ns: the same moment by CLOCK_REALTIME */
 	double seconds;			   /* of the operation as its caller saw it */
 	double standing;   /* from the job's last beat before to its first after; 0: none */
+	double stands_at; /* from the start of the operation to that last beat; below 0: it was before */
 	double until_beat; /* from the start of the operation to the job's next beat; 0: none */
 	json_t *summary;   /* owned */
 };
@@ -49,6 +50,7 @@ struct bench {
 	struct bench_limits limits;
 	struct bench_result *results; /* owned, with their summaries */
 	size_t n_results;
+	json_t *advice;		   /* owned: texts, what would make it faster; NULL: not asked */
 	struct progress_line line; /* what a terminal shows meanwhile */
 	unsigned step;		   /* from 1; 0: none yet */
 	uint64_t start_ns;	   /* of the first step */
@@ -56,6 +58,9 @@ struct bench {
 
 /** What the synthetic job says that is wrong, after "ERR ", as an error for people. Pure. */
 int bench_job_error(const char *text, struct brumate_error *err);
+
+/** The operation that saves a job and lets it run: what counts is how long the job stands still. */
+#define BENCH_LEAVE_RUNNING "leave-running"
 
 /** Operations and paths in the order in which they are shown; both end with NULL. */
 extern const char *const bench_operations[], *const bench_paths[];
@@ -73,7 +78,16 @@ const struct bench_result *bench_fastest(const struct bench *b, const char *oper
 /** Everything as one JSON object (owned), NULL without memory. */
 json_t *bench_to_json(const struct bench *b);
 
-/** The page for people: the machine, a row for each operation, and a bar for the fastest round of each. */
+/**
+ * bench_advise() - what would make the operations faster here
+ * @doctor: the reply of the method Doctor; NULL: it is not known
+ *
+ * Pure. Returns an array of texts (owned), NULL without memory.
+ */
+json_t *bench_advise(const struct bench *b, const json_t *doctor);
+
+/** The page for people: the machine, a row for each operation, what a job of this size takes, a bar for the fastest round
+ * of each, and the advice. */
 int bench_print(const struct bench *b, FILE *f, struct brumate_error *err);
 
 /** A bar for @share (0 to 1) of up to 28 cells; pure. Any share above 0 shows, but for eighths of a cell it takes

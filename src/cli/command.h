@@ -69,6 +69,7 @@ enum option_id {
 	OPT_TIMESTAMPS,
 	OPT_LABEL,
 	OPT_WATCH,
+	OPT_NO_CHECKPOINT,
 	OPT__MAX,
 };
 

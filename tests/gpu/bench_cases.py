@@ -126,6 +126,8 @@ def run_bench(check, args, pool, timeout, idle="60s"):
     set_broker(check, pool, idle)
     if check.options.simulated:
         args = smaller(args)
+    if "--dir" not in args:
+        args = (*args, "--no-checkpoint")
     return json.loads(check.instance.ok("bench", "--format", "json", *args, timeout=timeout).out)
 
 

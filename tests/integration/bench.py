@@ -11,8 +11,11 @@ import xml.etree.ElementTree
 
 from cases import case, expect, main, wait_until
 
+EACH = ["suspend", "resume", "checkpoint", "restore", "leave-running"]
 SVG = "{http://www.w3.org/2000/svg}"
-SMALL = ("bench", "--size", "16M", "--pieces", "4M", "--data-path", "broker", "--rounds", "50")
+SMALL = ("bench", "--size", "16M", "--pieces", "4M", "--data-path", "broker", "--no-checkpoint", "--rounds", "50")
+ONCE = (*SMALL[:-1], "1")
+SAVED = tuple(word for word in ONCE if word != "--no-checkpoint")
 
 
 def expect_nothing(bed, store=None):
@@ -38,7 +41,7 @@ def a_signal_ends_the_job_first(bed):
 @case
 def a_signal_removes_its_checkpoint(bed):
     store = os.path.join(bed.dir, "store")
-    with bed.held_at("checkpoint.end.begin", *SMALL[:-1], "1", "--dir", store) as bench:
+    with bed.held_at("checkpoint.end.begin", *SAVED, "--dir", store) as bench:
         bench.signal(signal.SIGINT)
     code, _, err = bench.end()
     expect(code == 1 and "bench: interrupted" in err, f"{code}: {err}")
@@ -57,7 +60,7 @@ def killed_while_its_job_is_suspended(bed):
 @case
 def killed_while_its_job_is_on_disk(bed):
     store = os.path.join(bed.dir, "store")
-    with bed.held_at("restore.criu.begin", *SMALL[:-1], "1", "--dir", store) as bench:
+    with bed.held_at("restore.criu.begin", *SAVED, "--dir", store) as bench:
         bench.signal(signal.SIGKILL)
         bench.process.wait()
     expect_nothing(bed, store)
@@ -66,7 +69,7 @@ def killed_while_its_job_is_on_disk(bed):
 @case
 def killed_with_its_shim(bed):
     """What is left the next gc, and the next benchmark, end."""
-    for cleaner in (("gc",), (*SMALL[:-1], "1")):
+    for cleaner in (("gc",), ONCE):
         bench = bed.spawn(*SMALL)
         wait_until(lambda: any(job["state"] == "suspended" for job in bed.list("ps", "jobs")) or
                    bench.process.poll() is not None, "a suspended job", 60)  # noqa: B023
@@ -83,9 +86,37 @@ def killed_with_its_shim(bed):
 @case
 def to_its_end(bed):
     store = os.path.join(bed.dir, "store")
-    result = bed.ok(*SMALL[:-1], "1", "--dir", store, "--format", "json", timeout=200).json()
-    expect([r["operation"] for r in result["results"]] == ["suspend", "resume", "checkpoint", "restore"], f"{result}")
+    result = bed.ok(*SAVED, "--dir", store, "--format", "json", timeout=200).json()
+    expect([r["operation"] for r in result["results"]] == EACH, f"{result}")
+    left_running = result["results"][-1]
+    expect(0 < left_running["standing_s"] < left_running["seconds"], f"{left_running}")
+    expect(isinstance(result["advice"], list), f"{result}")
     expect_nothing(bed, store)
+
+
+@case
+def what_a_user_sees(bed):
+    """Checkpoints go where a user's go, and are gone afterwards; what a user waits for is said, and how to make that less."""
+    with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+        file.write("[Broker]\nPool=128M\n")
+    out = bed.ok("bench", "--size", "160M", timeout=400).out
+    for row in ("first suspend", "later suspends", "resume, until it computes", "checkpoint",
+                "restore, until it computes", "it stands still for --leave-running"):
+        expect(re.search(rf"^{row} +[\d.]+ m?s +[\d.]+ m?s +[\d.]+ x$", out, re.M), f"{row}: {out}")
+    expect("- a larger Pool= " in out.split("What would make this faster:\n")[1], out)
+    expect_nothing(bed, bed.store())
+
+
+@case
+def where_there_is_no_room_for_checkpoints(bed):
+    """None are made in the default place, and that is said; in a place that was named it is an error."""
+    small = bed.tmpfs("24m")
+    with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+        file.write(f"[Store]\nDirectory={small}\n")
+    result = bed.ok(*SAVED, "--format", "json")
+    expect([r["operation"] for r in result.json()["results"]] == EACH[:2], f"{result.out}")
+    expect(f"no checkpoints are measured: {small} has" in result.err, result.err)
+    bed.refused(2, "--no-checkpoint cannot be combined with --dir", *ONCE, "--dir", bed.dir)
 
 
 def expect_drawn(svg, result):
@@ -107,7 +138,7 @@ def expect_drawn(svg, result):
 def phases_as_pictures(bed):
     """A trace whose tracks have names and whose copies have rates, and a timeline that is valid XML."""
     trace, timeline = (os.path.join(bed.dir, name) for name in ("trace.json", "timeline.svg"))
-    result = bed.ok(*SMALL[:-1], "1", "--format", "json", "--trace", trace, "--timeline", timeline).json()["results"]
+    result = bed.ok(*ONCE, "--format", "json", "--trace", trace, "--timeline", timeline).json()["results"]
     expect_drawn(xml.etree.ElementTree.parse(timeline).getroot(), result)
     with open(trace, encoding="utf-8") as file:
         events = json.load(file)["traceEvents"]
@@ -120,7 +151,7 @@ def phases_as_pictures(bed):
 
 @case
 def a_page_for_people(bed):
-    out = bed.ok(*SMALL[:-1], "1", env={"LC_ALL": "C.UTF-8"}).out
+    out = bed.ok(*ONCE, env={"LC_ALL": "C.UTF-8"}).out
     expect(re.search(r"^suspend +broker +│[▏▎▍▌▋▊▉█]+ *│ +\d+ %  \d+\.\d\d of \d+\.\d\d GB/s$", out, re.M), out)
 
 

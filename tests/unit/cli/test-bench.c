@@ -62,6 +62,7 @@ static struct bench_result resume_result(unsigned round, double seconds)
 		.start_ns = 5000000000,
 		.seconds = seconds,
 		.standing = 2,
+		.stands_at = seconds - 2.1,
 		.until_beat = seconds - 0.1,
 		.summary = json_pack("{s:I,s:I,s:o}", "data_bytes", (json_int_t)1000000000,
 				     "zero_bytes", (json_int_t)500000000, "phases", phases),
@@ -111,6 +112,36 @@ static void check_timeline(const struct bench *b)
 	free(text);
 }
 
+/* What costs time is told, what does not is not. */
+static void check_advice(void)
+{
+	auto_json json_t *doctor =
+		json_pack("{s:{s:I},s:[{s:s,s:s,s:s,s:s},{s:s,s:s,s:s,s:s},{s:s,s:s,s:s,s:s}]}",
+			  "facts", "pool_bytes", (json_int_t)1 << 30, "findings", "key",
+			  "huge-pages", "level", "note", "hint", "do it", "text", "not done", "key",
+			  "persistence", "level", "ok", "hint", "", "text", "it runs", "key",
+			  "memory", "level", "warn", "hint", "add", "text", "few");
+	struct bench_result saved = { .operation = "checkpoint",
+				      .path = "broker",
+				      .round = 1,
+				      .bytes = 1 << 30,
+				      .seconds = 1 };
+	struct bench b = { .options = { .size_bytes = 1 << 30, .dir = "/store" },
+			   .limits = { .d2h = 50e9, .disk_write = 1.5e9 },
+			   .results = &saved,
+			   .n_results = 1 };
+	auto_json json_t *little = bench_advise(&b, doctor);
+
+	CHECK(json_array_size(little) == 2);
+	CHECK_STR(json_string_value(json_array_get(little, 0)), "do it (not done)");
+	CHECK(strstr(json_string_value(json_array_get(little, 1)), "/store writes 1.50 GB/s"));
+	b.options.size_bytes = 2u << 30;
+	saved.seconds = 2; /* the disk waits for others */
+	auto_json json_t *large = bench_advise(&b, doctor), *none = bench_advise(&b, NULL);
+	CHECK(json_array_size(large) == 2 && json_array_size(none) == 0);
+	CHECK(strstr(json_string_value(json_array_get(large, 1)), "larger Pool="));
+}
+
 int main(void)
 {
 	struct bench_result results[] = { resume_result(1, 0.9), resume_result(2, 0.8) };
@@ -124,6 +155,7 @@ int main(void)
 	CHECK(!bench_fastest(&b, "resume", "driver"));
 	check_trace(&b);
 	check_timeline(&b);
+	check_advice();
 	json_decref(results[0].summary);
 	json_decref(results[1].summary);
 	return 0;
