@@ -84,8 +84,11 @@ static void send_progress(void *arg, const struct progress_sample *sample)
 static bool is_cancelled(void *arg)
 {
 	const struct watcher *w = arg;
+	const bool cancelled = wire_call_is_cancelled(w->call);
 
-	return wire_call_is_cancelled(w->call);
+	if (cancelled)
+		w->shim->ending = true;
+	return cancelled;
 }
 
 /* An operation as a method: what it is, when it may begin, and who does it. */
@@ -134,6 +137,7 @@ static int run_op(struct shim *s, struct op *op, const struct operation *what,
 {
 	int r = what->run(op, err);
 
+	s->ending = true;
 	remote_restore_close(take_ptr(&op->restore.remote));
 	store_image_fini(
 		&op->restore

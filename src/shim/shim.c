@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-enum { ENDING_MS = 300, HANG_UP_MS = 200 };
+enum { ENDING_MS = 300, ENDING_MOST_MS = 10000, HANG_UP_MS = 200 };
 
 static void wake_main_thread(struct shim *s)
 {
@@ -167,19 +167,23 @@ static int begin_locked(struct shim *s, const char *kind, unsigned states,
 				 job_state_name(s->job.state));
 	} else {
 		s->busy = kind;
+		s->ending = false;
 	}
 	return r;
 }
 
 int shim_begin(struct shim *s, const char *kind, unsigned states, struct brumate_error *err)
 {
-	const struct timespec until = deadline_timespec(deadline_in_ms(ENDING_MS));
-	int r = 0;
+	const uint64_t soon_ns = deadline_in_ms(ENDING_MS),
+		       late_ns = deadline_in_ms(ENDING_MOST_MS);
 
 	pthread_mutex_lock(&s->lock);
-	while (s->busy && r == 0)
-		r = pthread_cond_timedwait(&s->freed, &s->lock, &until);
-	r = begin_locked(s, kind, states, err);
+	while (s->busy && deadline_left_ms(s->ending ? late_ns : soon_ns)) {
+		const struct timespec until = deadline_timespec(deadline_in_ms(ENDING_MS));
+
+		pthread_cond_timedwait(&s->freed, &s->lock, &until);
+	}
+	int r = begin_locked(s, kind, states, err);
 	pthread_mutex_unlock(&s->lock);
 	return r;
 }

@@ -34,6 +34,7 @@ struct shim {
 	bool held_unknown;    /* under the lock: what a predecessor left has yet to be read */
 	struct brumate_error held_why; /* then: why that has failed so far */
 	const char *busy;     /* kind of the operation under way; NULL: none */
+	atomic_bool ending;   /* it will end soon: it is done, or its caller has gone */
 	json_t *progress; /* under the lock: its Progress, as last told; owned, NULL: not told yet */
 	pthread_cond_t freed; /* busy has become NULL; waits by CLOCK_MONOTONIC */
 	struct shim_exit {
@@ -89,7 +90,8 @@ extern const struct wire_method shim_methods[];
 extern const size_t shim_n_methods;
 
 /** Takes the record for an operation that needs one of the states in @states (bits 1 << JOB_*; 0: any). Waits a
- * moment for an operation under way, as callers read its end in the record just before shim_end(). -EBUSY. */
+ * moment for an operation under way, as callers read its end in the record just before shim_end(), and 10 s for one that is
+ * done, or whose caller has gone. -EBUSY. */
 int shim_begin(struct shim *s, const char *kind, unsigned states, struct brumate_error *err);
 /** As shim_begin(), but waits for the operation under way until it ends, or until who calls hangs up: -ECANCELED. */
 int shim_begin_after(struct shim *s, const char *kind, unsigned states,

@@ -414,6 +414,21 @@ def interrupted_restore(bed):
 
 
 @case
+def the_next_one_waits_for_what_is_cancelled(bed):
+    """Who interrupts an operation and calls for another at once is not told that the first is under way."""
+    job, log = bed.counter(mib=16)
+    bed.fault("checkpoint.criu.begin", "delay:500", "undo.begin", "delay:1500")
+    command = bed.spawn("checkpoint", job)
+    wait_until(lambda: "criu" not in read_text(bed.fault_file), "the dump")
+    command.signal(signal.SIGKILL)
+    command.end()
+    bed.ok("suspend", job)
+    expect(bed.has_fired(), "nothing was undone")
+    bed.ok("resume", job)
+    bed.expect_whole(job, log)
+
+
+@case
 def nobody_takes_the_answer(bed):
     """The caller has gone by the time of the answer, and the next operation has begun: it stays alone with the job."""
     job, log = bed.counter(mib=16)
