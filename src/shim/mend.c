@@ -160,6 +160,8 @@ void mend_due(struct shim *s)
 	m->armed = false;
 	pthread_mutex_lock(&s->lock);
 	bool wanted = is_wanted(s);
+	if (wanted && s->job.unsaved)
+		s->unsaved = job_to_json(&s->job);
 	if (wanted)
 		s->busy = "recovery";
 	pthread_mutex_unlock(&s->lock);

@@ -33,11 +33,11 @@ int shim_reply_job(struct shim *s, struct wire_call_context *call, struct brumat
 	auto_(job_fini) struct job seen = JOB_EMPTY;
 	json_t *job = NULL;
 
-	/* It is read from disk, as an operation may be using the record in memory; unless nobody does, and it
-	 * could not be written. */
+	/* It is read from disk, as an operation may be using the record in memory; unless it could not be written, and
+	 * nobody changes it. */
 	pthread_mutex_lock(&s->lock);
-	if (!s->busy && s->job.unsaved)
-		job = job_to_json(&s->job);
+	if (s->busy ? s->unsaved != NULL : s->job.unsaved != 0)
+		job = s->busy ? json_copy(s->unsaved) : job_to_json(&s->job);
 	pthread_mutex_unlock(&s->lock);
 	int r = job ? 0 : job_load(&seen, s->job.id, err);
 	if (r < 0)

@@ -220,7 +220,8 @@ void shim_end(struct shim *s)
 	assert(s->busy); /* ended twice, it would be the next one's end */
 	s->busy = NULL;
 	json_decref(s->progress);
-	s->progress = NULL;
+	json_decref(s->unsaved);
+	s->progress = s->unsaved = NULL;
 	pthread_cond_broadcast(&s->freed);
 	/* If nobody has noted yet how the root ended, the main thread settles it when it has reaped the root. */
 	if (is_over(s->job.state) || find_exit(s, s->job.root.pid))

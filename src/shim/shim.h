@@ -35,6 +35,7 @@ struct shim {
 	struct brumate_error held_why; /* then: why that has failed so far */
 	const char *busy;     /* kind of the operation under way; NULL: none */
 	atomic_bool ending;   /* it will end soon: it is done, or its caller has gone */
+	json_t *unsaved; /* under the lock, while that is tried again: a record that is not on disk yet, as a Job; owned */
 	json_t *progress; /* under the lock: its Progress, as last told; owned, NULL: not told yet */
 	pthread_cond_t freed; /* busy has become NULL; waits by CLOCK_MONOTONIC */
 	struct shim_exit {

@@ -330,7 +330,11 @@ def a_record_that_stays_unwritten(bed):
     entry = bed.job(job)
     expect(entry["state"] == "checkpointed" and '"state": "checkpointing"' in read_text(record), f"{entry}")
     expect("No space left" in entry["message"], f"{entry}")
-    bed.disarm()
+    bed.fault("job.save", "hold")
+    wait_until(lambda: os.path.exists(bed.fault_file + ".held"), "another try", 60)
+    entry = bed.job(job)
+    with open(bed.fault_file + ".held", "wb"):
+        expect("No space left" in (entry["message"] or ""), f"while it is tried again: {entry}")
     wait_until(lambda: '"state": "checkpointed"' in read_text(record), "the record to be written", 60)
     expect(not bed.job(job)["message"], f"{bed.job(job)}")
     bed.expect_restorable("kept", log)
