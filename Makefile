@@ -5,7 +5,7 @@ MESON  ?= meson
 FUZZ_SECONDS ?= 20
 
 .PHONY: all setup build demo check check-unit check-asan check-tsan check-clang check-fuzz check-style \
-	soak weave check-commits bench gpu-check gpu-bundle install dist deb rpm clean format
+	soak weave check-commits bench bench-llm gpu-check gpu-bundle install dist deb rpm clean format
 
 all: build
 
@@ -56,6 +56,11 @@ BENCH_DIR ?= /var/tmp
 BENCH_MIB ?= 2048
 bench: build
 	$(BUILD)/tests/bench/bench-store $(BENCH_DIR) $(BENCH_MIB)
+
+# A language model of GIB, at defaults and by hand: needs a GPU and PyTorch.
+GIB ?= 36.5
+bench-llm: build
+	@tools/bench-llm --build $(BUILD) --gib $(GIB)
 
 # On a machine with a GPU. gpu-bundle puts all it needs beside the programs, for machines without
 # network, where `tools/gpu-check --build DIR` then runs it.

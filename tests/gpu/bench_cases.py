@@ -17,6 +17,7 @@ from memory_watch import MemoryWatch
 GIB = 1 << 30
 BESIDE_GIB = 6  # of memory, beside what a case says it needs
 FIO_GIB = 16
+READY_S = 180  # a program that loads PyTorch takes its time
 PR_SET_THP_DISABLE = 41
 
 
@@ -203,20 +204,16 @@ def to_tmpfs(check, name, gib):
 # CRIU and the driver, as they are without brumate.
 
 class Alone:
-    """A bench-job that is not a job of ours, and what takes it to an image and back. The driver's calls go by
+    """A program that is not a job of ours, and what takes it to an image and back. The driver's calls go by
     way of brumate's broker, one by one, as its own command line tool would make them."""
 
-    def __init__(self, check, folder):
+    def __init__(self, check, folder, argv):
         self.check = check
         self.folder = folder
         self.criu = next((path for path in self.criu_places() if path and os.path.exists(path)), None)
         if not self.criu:
             raise Skipped("no CRIU here")
-        mib = 256 if check.options.simulated else 40960
-        pieces = "1024-16384" if check.options.simulated else "65536-1048576"
-        self.bytes = mib << 20
-        self.program = check.instance.start([check.program("bench-job"), "--mib", mib, "--piece-kib", pieces],
-                                            "alone").ready()
+        self.program = check.instance.start(argv, "alone").ready(READY_S)
         self.pid, self.log = self.program.pid, self.program.log
 
     def criu_places(self):
@@ -242,29 +239,41 @@ class Alone:
         expect(result.code == 0, f"{result.why()}; {Log(os.path.join(self.folder, f'{verb}.log')).tail(6)}")
         return result.seconds
 
-    def is_right(self):
-        seen = len(re.findall(r"^check \w+$", self.log.text(), re.MULTILINE))
-        os.kill(self.pid, signal.SIGUSR1)
-        answer = self.log.wait_until(lambda text: re.findall(r"^check (\w+)$", text, re.MULTILINE)[seen:],
-                                     "the check of the data", 60)
-        expect(answer == ["OK"], "the data is wrong")
+    def put_away(self):
+        """On disk, and ended: the seconds of the driver and of CRIU."""
+        out = self.driver("lock", "checkpoint")
+        dump = self.run_criu("dump", "--tree", str(self.pid))
+        self.program.wait()
+        return out, dump
+
+    def bring_back(self):
+        restore = self.run_criu("restore", "--restore-detached")
+        return self.driver("restore", "unlock"), restore
 
     def end(self):
         if process_start(self.pid) is not None:
             os.kill(self.pid, signal.SIGKILL)
 
 
+def see_data(job):
+    """A bench-job checks all of its data."""
+    seen = len(re.findall(r"^check \w+$", job.log.text(), re.MULTILINE))
+    os.kill(job.pid, signal.SIGUSR1)
+    answer = job.log.wait_until(lambda text: re.findall(r"^check (\w+)$", text, re.MULTILINE)[seen:],
+                                "the check of the data", 60)
+    expect(answer == ["OK"], "the data is wrong")
+
+
 def alone(check, name, folder, memory):
     """What a checkpoint and a restore take without brumate, for the job of the case beside."""
     need_room(check, gpu=42, memory=memory, folder=folder, disk=44)
-    job = Alone(check, folder)
+    mib = 256 if check.options.simulated else 40960
+    pieces = "1024-16384" if check.options.simulated else "65536-1048576"
+    job = Alone(check, folder, [check.program("bench-job"), "--mib", mib, "--piece-kib", pieces])
     try:
-        out = job.driver("lock", "checkpoint")
-        dump = job.run_criu("dump", "--tree", str(job.pid))
-        job.program.wait()
-        restore = job.run_criu("restore", "--restore-detached")
-        back = job.driver("restore", "unlock")
-        job.is_right()
+        out, dump = job.put_away()
+        back, restore = job.bring_back()
+        see_data(job)
     finally:
         job.end()
     for verb, driver, criu in (("checkpoint", out, dump), ("restore", back, restore)):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Cases of tools/gpu-check that measure what a user gets who changes no setting: a language model of 36 GiB that
-decodes, images on tmpfs. Each time is the command's own, and until the program has computed a step again; each
-answer of the model is compared with its first."""
+decodes, images on tmpfs; and beside it what the driver and CRIU take by hand. Each time is the command's own, and until
+the program has computed a step again; each answer of the model is compared with its first."""
 
 import os
 import re
@@ -9,22 +9,37 @@ import shutil
 import tempfile
 import time
 
+from bench_cases import Alone
 from harness import SOURCE, Failed, expect
 
 SCRIPT = os.path.join(SOURCE, "tests", "gpu", "llm.py")
-GIB, RUNS_S, OPERATION_S = 36.5, 60, 300
+RUNS_S, OPERATION_S = 60, 300
+
+
+def command(check):
+    """What runs the model; without a GPU there is no PyTorch, either."""
+    if check.options.simulated:
+        return [check.program("counter"), "--mib", 320, "--chunk-mib", 64, "--interval-ms", 20]
+    return ["env", "PYTHONUNBUFFERED=1", check.options.python, SCRIPT, "--gib", check.options.llm_gib]
+
+
+def wait_answers(log, simulated, n=2):
+    """Waits for whole answers, all of them right."""
+    if simulated:
+        log.goes_on()
+        return
+    seen = len(re.findall("answer OK", log.text()))
+    log.wait_until(lambda text: len(re.findall("answer OK", text)) >= seen + n or "BAD" in text, "an answer", 120)
+    expect("BAD" not in log.text(), "an answer is not what it was")
 
 
 class Model:
     """The job, and the times that its operations took."""
 
-    def __init__(self, check, gib):
+    def __init__(self, check):
         self.check = check
         self.simulated = check.options.simulated
-        argv = ["env", "PYTHONUNBUFFERED=1", check.options.python, SCRIPT, "--gib", gib]
-        if self.simulated:  # no PyTorch there
-            argv = [check.program("counter"), "--mib", 320, "--chunk-mib", 64, "--interval-ms", 20]
-        self.id, self.log = check.job_started(argv, "llm")
+        self.id, self.log = check.job_started(command(check), "llm")
         self.log.goes_on(steps=64)
 
     def do(self, what, verb, *args):
@@ -55,14 +70,7 @@ class Model:
                 else f"{phase['seconds']:.3f} s")
 
     def answers(self, n=2):
-        """Waits for whole answers, all of them right."""
-        if self.simulated:
-            self.log.goes_on()
-            return
-        seen = len(re.findall("answer OK", self.log.text()))
-        self.log.wait_until(lambda text: len(re.findall("answer OK", text)) >= seen + n or "BAD" in text,
-                            "an answer", 120)
-        expect("BAD" not in self.log.text(), "an answer is not what it was")
+        wait_answers(self.log, self.simulated, n)
 
     def steps_within(self, seconds):
         """Steps a second, over so long."""
@@ -115,7 +123,7 @@ def tmpfs(check):
 def defaults(check):
     folder = tmpfs(check)
     try:
-        model = Model(check, GIB)
+        model = Model(check)
         suspended(check, model)
         saved_and_restored(model, folder)
         left_running(check, model, folder)
@@ -125,6 +133,29 @@ def defaults(check):
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def by_hand(check):
+    """The same program without brumate: the driver's calls one by one, and CRIU."""
+    folder = tmpfs(check)
+    program = None
+    try:
+        program = Alone(check, folder, command(check))
+        wait_answers(program.log, check.options.simulated)
+        seconds = {"suspend": program.driver("lock", "checkpoint"), "resume": program.driver("restore", "unlock")}
+        wait_answers(program.log, check.options.simulated)
+        for verb, do in (("checkpoint", program.put_away), ("restore", program.bring_back)):
+            driver, criu = do()
+            seconds[verb] = driver + criu
+            check.measured[f"by hand: {verb}, driver / CRIU, s"] = f"{driver:.3f} / {criu:.3f}"
+        wait_answers(program.log, check.options.simulated)
+    finally:
+        if program:
+            program.end()
+        shutil.rmtree(folder, ignore_errors=True)
+    for verb, took in seconds.items():
+        check.measured[f"by hand: {verb}, s"] = round(took, 3)
+
+
 def register(case):
-    """Adds the case to gpu-check's list."""
+    """Adds the cases to gpu-check's list."""
     case("defaults: a language model of 36 GiB")(defaults)
+    case("defaults: the same model, by the driver and CRIU alone")(by_hand)
