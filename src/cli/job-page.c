@@ -159,9 +159,10 @@ static json_t *memory_of(json_t *memory, json_int_t pid)
 static void print_processes(json_t *processes, json_t *memory)
 {
 	static const struct column columns[] = {
-		{ "PID", true, 0 },	  { "PARENT", true, 0 },    { "STATE", false, 0 },
-		{ "THREADS", true, 0 },	  { "HOST-MEM", true, 0 },  { "GPU", false, 0 },
-		{ "IN PIECES", true, 0 }, { "BY DRIVER", true, 0 }, { "COMMAND", false, 0 },
+		{ "PID", true, 0 },	 { "PARENT", true, 0 },	   { "STATE", false, 0 },
+		{ "THREADS", true, 0 },	 { "HOST-MEM", true, 0 },  { "GPU", false, 0 },
+		{ "PIECES", true, 0 },	 { "IN PIECES", true, 0 }, { "BY DRIVER", true, 0 },
+		{ "COMMAND", false, 0 },
 	};
 	struct table t = TABLE_OF(columns);
 	json_t *p;
@@ -177,6 +178,7 @@ static void print_processes(json_t *processes, json_t *memory)
 		add_number(&t, json_object_get(p, "threads"));
 		add_bytes(&t, json_object_get(p, "host_bytes"));
 		table_add(&t, json_is_true(json_object_get(p, "uses_gpu")) ? "yes" : "no");
+		add_number(&t, json_object_get(device, "pieces"));
 		add_bytes(&t, json_object_get(device, "data_bytes"));
 		add_bytes(&t, json_object_get(device, "driver_bytes"));
 		table_add(&t, text_of(p, "command"));

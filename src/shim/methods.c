@@ -13,6 +13,7 @@
 #include "base/conf.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "datapath/agents.h"
 #include "engine/remote-restore.h"
 #include "engine/steps.h"
 #include "job/events.h"
@@ -576,18 +577,33 @@ static int method_scan(void *arg, struct wire_call_context *call, json_t *parame
 	return wire_reply(call, reply);
 }
 
+/* How many pieces it has; null: it does not tell. */
+static json_t *count_pieces(struct datapath *d, struct datapath_agent *a)
+{
+	auto_free struct agent_piece *pieces = NULL;
+	size_t n = 0;
+	int r = agents_reach(d, a, NULL);
+
+	if (r == 0)
+		r = agent_list(&a->agent, &pieces, &n, NULL);
+	agent_detach(&a->agent);
+	return r < 0 ? json_null() : json_integer((json_int_t)n);
+}
+
 /* How much device memory of each process goes by the data path, and how much by the driver; as its agent tells. */
-static json_t *memory_to_json(const struct op *op)
+static json_t *memory_to_json(struct op *op)
 {
 	json_t *list = json_array();
 
-	for (size_t i = 0; i < op->data.n_agents; i++)
+	for (size_t i = 0; i < op->data.n_agents; i++) {
+		const struct agent *a = &op->data.agents[i].agent;
+
 		json_array_append_new(list,
-				      json_pack("{s:i,s:I,s:I}", "pid",
-						op->data.agents[i].agent.id.pid, "data_bytes",
-						(json_int_t)op->data.agents[i].agent.managed_bytes,
-						"driver_bytes",
-						(json_int_t)op->data.agents[i].agent.driver_bytes));
+				      json_pack("{s:i,s:I,s:I,s:o}", "pid", a->id.pid, "data_bytes",
+						(json_int_t)a->managed_bytes, "driver_bytes",
+						(json_int_t)a->driver_bytes, "pieces",
+						count_pieces(&op->data, &op->data.agents[i])));
+	}
 	return list;
 }
 

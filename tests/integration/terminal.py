@@ -310,8 +310,9 @@ def a_page_about_a_job(bed):
            re.search(r"^state +running$", facts, re.MULTILINE), facts)
     gpu = rows_of(parts["GPUs"])[0]
     expect(gpu["GPU"] == "0" and gpu["UUID"].startswith("GPU-") and re.fullmatch(SIZE, gpu["MEMORY"]), f"{gpu}")
-    process = rows_of(parts["Processes"].replace("IN PIECES", "PIECES").replace("BY DRIVER", "DRIVER"))[0]
-    expect(process["PID"] == str(bed.pid(job)) and re.fullmatch(r"3\d\.\d MiB", process["PIECES"]), f"{process}")
+    process = rows_of(parts["Processes"].replace("IN PIECES", "BYTES").replace("BY DRIVER", "DRIVER"))[0]
+    expect(process["PID"] == str(bed.pid(job)) and re.fullmatch(r"3\d\.\d MiB", process["BYTES"]), f"{process}")
+    expect(int(process["PIECES"]) > 1, f"{process}")
     expect(bed.job(job)["log"] in parts["Files"], parts["Files"])
     schedule = rows_of(parts["Schedule"])[0]
     expect(schedule["EVERY"] == "1h00m" and schedule["KEEP"] == "3" and schedule["FAILED"] == "no", f"{schedule}")
