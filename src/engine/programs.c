@@ -181,10 +181,10 @@ int programs_save(struct op *op, struct brumate_error *err)
 
 /* ---- at the restore ---- */
 
-/* A regular file at @path that has this digest, opened; -ENOENT: there is none. */
-static int open_same(const char *path, const struct digest *want)
+/* A regular file at @path below @dir_fd that has this digest, opened; -ENOENT: there is none. */
+static int open_same(int dir_fd, const char *path, const struct digest *want)
 {
-	auto_close int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	auto_close int fd = openat(dir_fd, path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
 	struct digest have;
 	struct stat st;
 	int r;
@@ -197,12 +197,17 @@ static int open_same(const char *path, const struct digest *want)
 	return memcmp(&have, want, sizeof(have)) ? -ENOENT : take_fd(&fd);
 }
 
-static int open_same_as_owner(const struct job *job, const char *path, const struct digest *want)
+static int open_same_as_owner(const struct job *job, const char *root, const char *path,
+			      const struct digest *want)
 {
 	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
-	int r = user_files_enter(&user, job->uid, job->gid, NULL);
+	/* Of an init of ours the user may not see the root. */
+	auto_close int root_fd = open(*root ? root : "/", O_PATH | O_DIRECTORY | O_CLOEXEC);
 
-	return r < 0 ? r : open_same(path, want);
+	if (root_fd < 0)
+		return -errno;
+	int r = user_files_enter(&user, job->uid, job->gid, NULL);
+	return r < 0 ? r : open_same(root_fd, path, want);
 }
 
 static int copy_out(const struct store_image *image, const struct manifest_file *f,
@@ -232,20 +237,19 @@ static int open_copy(struct op *op, const char *root, const struct manifest_file
 	auto_free char *seen = path ? path_format("%s%s", root, path) : NULL;
 	if (!seen)
 		return -ENOMEM;
-	int fd = open_same(seen, &f->digest);
+	int fd = open_same(AT_FDCWD, seen, &f->digest);
 	if (fd != -ENOENT)
 		return fd;
 	int r = mkdir_parents(dir, 0711);
 	if (r == 0)
 		r = copy_out(&op->restore.image, f, path);
-	return r < 0 ? r : open_same(seen, &f->digest);
+	return r < 0 ? r : open_same(AT_FDCWD, seen, &f->digest);
 }
 
 static int replace_program(struct op *op, const char *root, const struct manifest_file *f,
 			   const char *path)
 {
-	auto_free char *seen = path_format("%s/%s", root, path);
-	auto_close int fd = seen ? open_same_as_owner(op->job, seen, &f->digest) : -ENOMEM;
+	auto_close int fd = open_same_as_owner(op->job, root, path, &f->digest);
 
 	if (fd >= 0)
 		return -EEXIST;
