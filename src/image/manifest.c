@@ -117,6 +117,12 @@ static const struct field job_fields[] = {
 	PLAIN(struct manifest, "rootfs", job.rootfs, FIELD_OPTIONAL),
 	PLAIN(struct manifest, "simulated", job.simulated, FIELD_BOOL),
 	PLAIN(struct manifest, "by_pid", job.by_pid, FIELD_BOOL),
+	{ .name = "started_as",
+	  .kind = FIELD_TEXT,
+	  AT(struct manifest, job.started_as),
+	  SIZE(struct manifest, job.started_as),
+	  .since = 3,
+	  .optional = true },
 };
 
 static const struct field host_fields[] = {

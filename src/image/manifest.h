@@ -16,7 +16,8 @@
 #include "base/error.h"
 
 enum {
-	MANIFEST_VERSION = 2,
+	MANIFEST_VERSION = 3,
+	MANIFEST_VERSION_USUAL = 2, /* of all that have nothing which is new in 3 */
 	MANIFEST_ID_BYTES = 80,
 	MANIFEST_UUID_BYTES = 48,
 	MANIFEST_NAME_BYTES = 128,
@@ -138,6 +139,9 @@ struct manifest {
 		char *rootfs; /* "/" today; owned; NULL if not known */
 		bool simulated; /* ran on the simulated GPU */
 		bool by_pid;	/* was taken in, not started by brumate */
+		char started_as
+			[MANIFEST_ID_BYTES]; /* of a copy: the job as which its processes were
+						     * started; empty: as this one. Since version 3 */
 	} job;
 
 	struct {

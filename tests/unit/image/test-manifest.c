@@ -44,6 +44,7 @@ static void check_job(const struct manifest *a, const struct manifest *b)
 	CHECK_STR(b->job.log, a->job.log);
 	CHECK_STR(b->job.rootfs, a->job.rootfs);
 	CHECK(b->job.simulated == a->job.simulated && b->job.by_pid == a->job.by_pid);
+	CHECK_STR(b->job.started_as, a->job.started_as);
 }
 
 static void check_lists(const struct manifest *a, const struct manifest *b)
@@ -246,7 +247,7 @@ static const struct {
 } wrong[] = {
 	{ "format", "\"tar\"", EBADMSG, "not a brumate manifest" },
 	{ "format", NULL, EBADMSG, "not a brumate manifest" },
-	{ "version", "3", EPROTONOSUPPORT, "version 3 is newer than version 2" },
+	{ "version", "4", EPROTONOSUPPORT, "version 4 is newer than version 3" },
 	{ "version", "0", EBADMSG, "version" },
 	{ "version", "\"1\"", EBADMSG, "version" },
 	{ "id", "\"../x\"", EBADMSG, "id" },

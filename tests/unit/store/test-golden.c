@@ -63,9 +63,11 @@ int main(int argc, char **argv)
 	CHECK(mkdir_parents(dir, 0700) == 0);
 	auto_free char *v1 = path_format("%s/golden/v1", argv[1]);
 	auto_free char *v2 = path_format("%s/golden/v2", argv[1]);
-	CHECK(v1 && v2);
+	auto_free char *v3 = path_format("%s/golden/v3", argv[1]);
+	CHECK(v1 && v2 && v3);
 	copy_dir(v1, at("v1"));
 	copy_dir(v2, at("v2"));
+	copy_dir(v3, at("v3"));
 
 	check_image("v1", 1);
 	CHECK(store_open(&i, dir, "v1", &err) == 0);
@@ -77,6 +79,7 @@ int main(int argc, char **argv)
 	if (load_all(&j, "v2", &err) < 0)
 		fprintf(stderr, "v2: %s\n", err.text);
 	CHECK(!err.code);
+	check_image("v3", 3);
 	remove_scratch();
 	return 0;
 }
