@@ -31,6 +31,7 @@
 #include "job/log.h"
 #include "job/record.h"
 #include "criu/criu.h"
+#include "process/pidns.h"
 #include "process/reaper.h"
 
 enum {
@@ -379,6 +380,21 @@ int job_find_by_pid(struct job *ret, pid_t pid, struct brumate_error *err)
 	if (!s.exact)
 		return brumate_fail(err, ENOENT, "process %d belongs to no job", pid);
 	return job_load(ret, s.id, err);
+}
+
+int job_find_by_init(struct job *ret, struct brumate_error *err)
+{
+	auto_free char *status = pidns_own_status_path(), *jobs = jobs_dir();
+	size_t len = jobs ? strlen(jobs) : 0;
+	char id[JOB_ID_BYTES] = "";
+
+	if (!jobs)
+		return brumate_fail(err, ENOMEM, "%m");
+	if (status && !strncmp(status, jobs, len) && status[len] == '/')
+		snprintf(id, sizeof(id), "%.8s", status + len + 1);
+	if (!is_id(id))
+		return brumate_fail(err, ENOENT, "this process is in the pid namespace of no job");
+	return job_load(ret, id, err);
 }
 
 /* ---- creating and removing ---- */

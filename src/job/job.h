@@ -44,6 +44,10 @@ int job_load(struct job *ret, const char *id, struct brumate_error *err);
 /** Finds by id, unique prefix of an id, or name. Errors to act on: -ENOENT, -ENOTUNIQ. */
 int job_find(struct job *ret, const char *word, struct brumate_error *err);
 
+/** Finds the job that the calling process is of, from inside the pid namespace of that job, where numbers of processes in
+ * records mean nothing. 0, or -ENOENT: it is in none. */
+int job_find_by_init(struct job *ret, struct brumate_error *err);
+
 /** Finds the job whose tree holds @pid. 0, or -ENOENT. */
 int job_find_by_pid(struct job *ret, pid_t pid, struct brumate_error *err);
 

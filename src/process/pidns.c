@@ -305,6 +305,18 @@ int pidns_end_all(const char *status_path)
 	return r;
 }
 
+char *pidns_own_status_path(void)
+{
+	static const char name[] = PIDNS_INIT_PROGRAM;
+	auto_free char *text = NULL;
+	size_t len = 0;
+
+	if (file_read(AT_FDCWD, "/proc/1/cmdline", STATUS_BYTES_MAX, &text, &len) < 0 ||
+	    len <= sizeof(name) || memcmp(text, name, sizeof(name)))
+		return NULL;
+	return strdup(text + sizeof(name));
+}
+
 static bool read_ns(pid_t pid, char ret[static 64])
 {
 	char path[48];

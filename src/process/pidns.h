@@ -33,6 +33,10 @@ int pidns_read_status(const char *status_path, pid_t root_pid, int *ret_status);
  */
 int pidns_end_all(const char *status_path);
 
+/** As the caller's init was told it, where it lives in such a namespace (owned; the end may be missing); else NULL. Whoever
+ * makes a namespace can have an init that says anything. */
+char *pidns_own_status_path(void);
+
 /** The process that has number @inner_pid in the pid namespace of @of (our numbering); 0: none. */
 pid_t pidns_translate(pid_t of, pid_t inner_pid);
 

@@ -21,13 +21,27 @@
 #include "client/broker.h"
 #include "job/request.h"
 
+/* One that were started here would live in the job's pid namespace, and end with it. */
+static int check_shim_lives(const struct job *j, struct brumate_error *err)
+{
+	if (!shim_has_ended(j))
+		return 0;
+	brumate_fail(err, EAGAIN, "the shim of job %s (%s) has ended", j->id, j->name);
+	brumate_hint(err, "a command about the job that is given outside of it starts another");
+	return -EAGAIN;
+}
+
 /* The job that the caller is a process of. Its shim waits for the end of whoever asks it, so that only the command can
  * ask for itself. */
 static int find_own(struct job *ret, const struct service_call *call, struct brumate_error *err)
 {
 	if (call->pid != getpid())
 		return wire_fail_parameter(err, "self", "is for the brumate command alone");
-	int r = job_find_by_pid(ret, call->pid, NULL);
+	int r = job_find_by_init(ret, NULL);
+	if (r == 0)
+		return check_shim_lives(ret, err);
+	if (r == -ENOENT)
+		r = job_find_by_pid(ret, call->pid, NULL);
 	if (r == -ENOENT) {
 		brumate_fail(err, ESRCH, "this process is not of a job");
 		brumate_hint(err, "start its program with `brumate run`");

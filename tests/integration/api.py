@@ -105,6 +105,37 @@ def python_saves_itself_and_goes_on(bed):
     wait_for(out, ["before", "goes on", "after", "restored"])
 
 
+TWICE = """
+import threading
+import brumate
+
+restored = brumate.checkpoint(leave_running=True, name="own")
+print("ready", "restored" if restored else "goes on", flush=True)
+if restored:
+    brumate.checkpoint(leave_running=True, name="again")
+    print("saved again", flush=True)
+threading.Event().wait()
+"""
+
+
+def saved_twice(bed):
+    return bed.run([sys.executable, "-c", TWICE],
+                   env={"PYTHONPATH": PYTHON, "PYTHONDONTWRITEBYTECODE": "1", "BRUMATE_COMMAND": bed.brumate})
+
+
+@case
+def python_saves_itself_where_its_pid_was_taken(bed):
+    """In a pid namespace the numbers in the records of jobs mean nothing."""
+    job = saved_twice(bed)
+    bed.log(job).wait_for("^ready goes on$")
+    pid = bed.pid(job)
+    bed.end(job)
+    bed.take_pid(pid)
+    bed.ok("restore", "own")
+    bed.log(job).wait_for("^saved again$")
+    expect(bed.job(job)["pid_namespace"] and bed.state(job) == "running", f"{bed.job(job)}")
+
+
 @case
 def python_saves_itself_and_ends(bed):
     job, out = started(bed, "end")
