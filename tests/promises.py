@@ -239,13 +239,11 @@ class Look:
 
     def job_of(self, process):
         """The id of the job that a process is or was of, as far as it can be told."""
-        found = re.search(rb"BRUMATE_AGENT_DIR=[^\0]*/agents/([0-9a-f]{8})\0", process.environment)
-        if found:
-            return found.group(1).decode()
         for job in self.jobs.values():
             if process.pid in job.tree:
                 return job.id
-        return None
+        found = re.search(rb"BRUMATE_AGENT_DIR=[^\0]*/agents/([0-9a-f]{8})\0", process.environment)
+        return found.group(1).decode() if found else None
 
     def of_program(self, name):
         return [p for p in self.ours.values() if p.program == name]
@@ -378,9 +376,11 @@ def check_files(look):
         for name in names_in(store):
             if name.startswith(".") and not is_locked(os.path.join(store, name)):
                 look.says(6, f"{store}/{name} is left, and nobody works on it")
-    for name in names_in(os.path.join(places.runtime, "agents")):
-        if name not in look.jobs:
-            look.says(6, f"{places.runtime}/agents/{name} is left of a job that is gone")
+    agents = os.path.join(places.runtime, "agents")
+    for name in names_in(agents):
+        copy = look.jobs.get(read_link(os.path.join(agents, name)))  # whose processes were started as that job
+        if name not in look.jobs and not (copy and copy.record.get("started_as") == name):
+            look.says(6, f"{agents}/{name} is left of a job that is gone")
 
 
 def ask(path, method):

@@ -270,6 +270,7 @@ static const struct option_spec checkpoint_options[] = {
 static const struct option_spec restore_options[] = {
 	MEANS_JOB,
 	MEANS_CHECKPOINT,
+	NAME("restore it as another job of this name, beside the one that was saved"),
 	GPU_MAP,
 	{ .id = OPT_ATTACH,
 	  .name = "attach",

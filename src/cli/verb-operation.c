@@ -288,6 +288,8 @@ static int pack_restore(json_t *p, const struct invocation *in, struct brumate_e
 	if (r == 0)
 		r = add_string(p, "kind", kind, err);
 	if (r == 0)
+		r = add_string(p, "name", in->values[OPT_NAME], err);
+	if (r == 0)
 		r = add_path(p, "dir", in->values[OPT_DIR], err);
 	return r < 0 ? r : pack_image(p, in, err);
 }

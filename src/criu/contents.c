@@ -796,7 +796,15 @@ static int tell_all(struct contents *c, json_t *processes, struct brumate_error 
 	return r;
 }
 
-int criu_contents_read(json_t **ret, criu_image_read_fn read, void *arg, struct brumate_error *err)
+static int tell_files(struct contents *c, json_t *processes, struct brumate_error *err)
+{
+	return each_entry(c, "files.img", CRIU_MAGIC_FILES, on_file, err);
+}
+
+typedef int (*tell_fn)(struct contents *c, json_t *processes, struct brumate_error *err);
+
+static int read_contents(json_t **ret, tell_fn tell, criu_image_read_fn read, void *arg,
+			 struct brumate_error *err)
 {
 	json_t *processes = json_array(), *files = json_array(), *sockets = json_array();
 	json_t *all = json_pack("{s:o,s:o,s:o}", "processes", processes, "files", files, "sockets",
@@ -810,7 +818,7 @@ int criu_contents_read(json_t **ret, criu_image_read_fn read, void *arg, struct 
 		.memory_names = json_object(),
 		.left_bytes = CRIU_CONTENTS_TEXT_MAX,
 	};
-	int r = all && c.entries && c.memory_names ? tell_all(&c, processes, err) : -ENOMEM;
+	int r = all && c.entries && c.memory_names ? tell(&c, processes, err) : -ENOMEM;
 
 	json_decref(c.entries);
 	json_decref(c.memory_names);
@@ -823,5 +831,22 @@ int criu_contents_read(json_t **ret, criu_image_read_fn read, void *arg, struct 
 		return r;
 	}
 	*ret = all;
+	return 0;
+}
+
+int criu_contents_read(json_t **ret, criu_image_read_fn read, void *arg, struct brumate_error *err)
+{
+	return read_contents(ret, tell_all, read, arg, err);
+}
+
+int criu_sockets_read(json_t **ret, criu_image_read_fn read, void *arg, struct brumate_error *err)
+{
+	json_t *all;
+	int r = read_contents(&all, tell_files, read, arg, err);
+
+	if (r < 0)
+		return r;
+	*ret = json_incref(json_object_get(all, "sockets"));
+	json_decref(all);
 	return 0;
 }

@@ -26,3 +26,6 @@ typedef int (*criu_image_read_fn)(void *arg, const char *name, char **ret, size_
  * Errors to act on: -EBADMSG names the image that is damaged, -E2BIG (more than CRIU_CONTENTS_TEXT_MAX), -ENOMEM.
  */
 int criu_contents_read(json_t **ret, criu_image_read_fn read, void *arg, struct brumate_error *err);
+
+/** The same, but the array of sockets alone (owned), and not who has them: one image is read. */
+int criu_sockets_read(json_t **ret, criu_image_read_fn read, void *arg, struct brumate_error *err);

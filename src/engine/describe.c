@@ -52,6 +52,7 @@ static int describe_job(struct op *op)
 
 	snprintf(m->job.id, sizeof(m->job.id), "%s", job->id);
 	snprintf(m->job.name, sizeof(m->job.name), "%s", job->name);
+	snprintf(m->job.started_as, sizeof(m->job.started_as), "%s", job->started_as);
 	m->job.uid = job->uid;
 	m->job.gid = job->gid;
 	m->job.simulated = job->simulated;

@@ -300,30 +300,85 @@ static int replacement(struct op *op, const char *root, const struct manifest_ex
 	return open_in(root, job, !strcmp(e->become, "log") && job->log ? job->log : "/dev/null");
 }
 
+/* The real path of @path, of which the last part may be gone. Owned. */
+static char *resolve_path(const char *path)
+{
+	auto_free char *dir = strdup(path), *real = realpath(path, NULL);
+	char *slash = dir ? strrchr(dir, '/') : NULL;
+
+	if (real || !slash)
+		return take_ptr(&real);
+	*slash = '\0';
+	real = realpath(*dir ? dir : "/", NULL);
+	return real ? path_format("%s/%s", real, slash + 1) : strdup(path);
+}
+
+/* Gives the key of the log that the processes of a copy wrote to before: empty where they go on with it. */
+static int find_old_log(char ret[static sizeof(((struct criu_inherit *)0)->key)],
+			const struct op *op, struct brumate_error *err)
+{
+	const char *log = op->restore.image.manifest.job.log;
+	const size_t room = sizeof(((struct criu_inherit *)0)->key);
+
+	*ret = '\0';
+	if (!log || !op->job->log || !strcmp(log, op->job->log))
+		return 0;
+	auto_free char *path = resolve_path(log);
+	if (!path)
+		return brumate_fail(err, ENOMEM, "%m");
+	const char *key = path + strspn(path, "/");
+	if (strlen(key) >= room)
+		return brumate_fail(err, ENAMETOOLONG,
+				    "log %s: a copy of the job needs a path of at most %zu bytes",
+				    path, room);
+	strcpy(ret, key);
+	return 0;
+}
+
+/* What takes the place of @e; @old_log is that of the job's log. */
+static int add_replacement(struct criu_inherit *ret, struct op *op, const char *root,
+			   const struct manifest_external *e, const char *old_log,
+			   struct brumate_error *err)
+{
+	struct manifest_external log = { .become = "log" };
+
+	snprintf(ret->key, sizeof(ret->key), "%s", e->key);
+	ret->fd = replacement(op, root, strcmp(e->key, old_log) ? e : &log);
+	return ret->fd < 0 ? brumate_fail(err, -ret->fd, "replacement for %s: %m", e->key) : 0;
+}
+
 int externals_for_restore(struct op *op, struct criu_inherit **ret, size_t *ret_n,
 			  struct brumate_error *err)
 {
 	const struct manifest *m = &op->restore.image.manifest;
-	struct criu_inherit *list = calloc(m->n_externals + 1, sizeof(*list));
+	struct manifest_external old_log = { .become = "log" };
 	char root[32] = "/";
+	bool has_log = false;
+	size_t n = 0;
+	int r = find_old_log(old_log.key, op, err);
 
+	if (r < 0)
+		return r;
+	struct criu_inherit *list = calloc(m->n_externals + 2, sizeof(*list));
 	if (!list)
 		return brumate_fail(err, ENOMEM, "%m");
 	if (op->job->init.pid)
 		snprintf(root, sizeof(root), "/proc/%d/root", op->job->init.pid);
-	for (size_t i = 0; i < m->n_externals; i++) {
-		snprintf(list[i].key, sizeof(list[i].key), "%s", m->externals[i].key);
-		list[i].fd = replacement(op, root, &m->externals[i]);
-		if (list[i].fd < 0) {
-			int code = -list[i].fd;
-
-			externals_close(list, i);
-			return brumate_fail(err, code, "replacement for %s: %m",
-					    m->externals[i].key);
-		}
+	for (size_t i = 0; i < m->n_externals && r == 0; i++) {
+		has_log = has_log || !strcmp(m->externals[i].key, old_log.key);
+		r = add_replacement(&list[n], op, root, &m->externals[i], old_log.key, err);
+		n += r == 0;
+	}
+	if (r == 0 && *old_log.key && !has_log) {
+		r = add_replacement(&list[n], op, root, &old_log, old_log.key, err);
+		n += r == 0;
+	}
+	if (r < 0) {
+		externals_close(list, n);
+		return r;
 	}
 	*ret = list;
-	*ret_n = m->n_externals;
+	*ret_n = n;
 	return 0;
 }
 

@@ -52,6 +52,7 @@ struct op_checkpoint {
 /** What only a restore needs. */
 struct op_restore {
 	struct store_image image;
+	char of[MANIFEST_ID_BYTES]; /* the job whose checkpoint @image must be; empty: this one */
 	struct remote_restore *remote; /* @image is in an object store; NULL: it is here */
 	struct device_image_reader device;
 	bool use_pid_ns;

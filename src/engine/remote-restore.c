@@ -49,9 +49,9 @@ static int find_checkpoint(struct remote_restore *r, const char *url, struct bru
 	if (e < 0)
 		return e;
 	const char *job = remote_manifest(r->image)->job.id;
-	if (strcmp(job, r->of.job->id))
+	if (strcmp(job, r->of.of))
 		return brumate_fail(err, EBADMSG, "%s: is of job %s, not of job %s", url, job,
-				    r->of.job->id);
+				    r->of.of);
 	return 0;
 }
 

@@ -21,12 +21,13 @@ struct remote_restore;
 /** What a remote restore is for. All borrowed until it is closed. */
 struct remote_restore_job {
 	const struct job *job;
+	const char *of; /* id of the job whose checkpoint it must be */
 	struct progress *progress;
 	struct store_image *image; /* is filled */
 };
 
 /**
- * Finds the checkpoint @url ("s3://BUCKET/PREFIX/ID"), which must be of the job, by @remote (type Remote of
+ * Finds the checkpoint @url ("s3://BUCKET/PREFIX/ID"), which must be of the job that @what names, by @remote (type Remote of
  * io.brumate). Fills the image so far as is known: its manifest, and @url as its path. @ret: owned.
  */
 int remote_restore_open(struct remote_restore **ret, const struct remote_restore_job *what,

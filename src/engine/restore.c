@@ -24,6 +24,7 @@
 #include "base/paths.h"
 #include "datapath/park.h"
 #include "datapath/transfer.h"
+#include "engine/addresses.h"
 #include "engine/externals.h"
 #include "engine/placement.h"
 #include "engine/remote-restore.h"
@@ -194,15 +195,38 @@ static bool pid_stays_taken(struct op *op, pid_t pid, uint64_t deadline_ns)
 }
 
 /* A namespace takes a capability that users who are not root do not have. */
+static bool may_have_namespace(void)
+{
+	return geteuid() == 0 ||
+	       prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_IS_SET, CAP_SYS_ADMIN, 0, 0) == 1;
+}
+
 static int check_may_have_namespace(const char *why, struct brumate_error *err)
 {
-	if (geteuid() == 0 ||
-	    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_IS_SET, CAP_SYS_ADMIN, 0, 0) == 1)
+	if (may_have_namespace())
 		return 0;
 	brumate_fail(err, EEXIST,
 		     "%s, and only root can restore a job in a pid namespace of its own", why);
 	brumate_hint(err, "try again once that process has ended, or on another machine");
 	return -EEXIST;
+}
+
+/* The processes of a copy have the id of another job in their environment, and agents listen by it. In a namespace of
+ * their own they do so apart from that job. */
+static int find_start(struct op *op, struct brumate_error *err)
+{
+	const struct manifest *m = &op->restore.image.manifest;
+	const char *id = *m->job.started_as ? m->job.started_as : m->job.id;
+	struct job *job = op->job;
+
+	if (!job_id_is_valid(id))
+		return brumate_fail(err, EBADMSG, "checkpoint %s: \"%s\" is no id of a job", m->id,
+				    id);
+	snprintf(job->started_as, sizeof(job->started_as), "%s", strcmp(id, job->id) ? id : "");
+	if (!*job->started_as)
+		return 0;
+	op->restore.use_pid_ns = may_have_namespace();
+	return op->restore.use_pid_ns ? 0 : job_check_agent_place(job, err);
 }
 
 static int choose_namespace(struct op *op, struct brumate_error *err)
@@ -246,7 +270,8 @@ static int check_restore(struct op *op, struct brumate_error *err)
 		return r;
 	op->data.pairs = op->gpus.pairs;
 	op->data.n_pairs = op->gpus.n_pairs;
-	return choose_namespace(op, err);
+	r = find_start(op, err);
+	return r < 0 ? r : choose_namespace(op, err);
 }
 
 /* ---- CRIU ---- */
@@ -264,16 +289,31 @@ static int make_log(struct op *op, struct brumate_error *err)
 	return 0;
 }
 
+static int start_init(struct op *op, struct brumate_error *err)
+{
+	auto_free char *status = path_format("%s/%s", op->job->dir, JOB_NAMESPACE_STATUS);
+	auto_free char *dir = job_agent_dir(op->job), *path = job_agent_place(op->job);
+	auto_free char *parent = path_format("%s/agents", path_runtime_dir());
+	const struct pidns_place place = { dir, parent, path };
+
+	if (!status || !dir || !path || !parent)
+		return brumate_fail(err, ENOMEM, "%m");
+	unlink(status); /* an earlier life noted the end of the same number */
+	return pidns_start(&op->job->init, op->restore.image.manifest.processes[0].pid, status,
+			   *op->job->started_as ? &place : NULL, err);
+}
+
 static int start_namespace(struct op *op, struct brumate_error *err)
 {
-	auto_free char *path = path_format("%s/%s", op->job->dir, JOB_NAMESPACE_STATUS);
+	int r;
 
-	if (!op->restore.use_pid_ns)
+	if (!op->restore.use_pid_ns && !*op->job->started_as)
 		return 0;
-	if (!path)
-		return brumate_fail(err, ENOMEM, "%m");
-	unlink(path); /* an earlier life noted the end of the same number */
-	int r = pidns_start(&op->job->init, op->restore.image.manifest.processes[0].pid, path, err);
+	if (!op->restore.use_pid_ns) {
+		r = job_save(op->job, err); /* who removes the job is to know of the place */
+		return r < 0 ? r : job_take_agent_place(op->job, err);
+	}
+	r = start_init(op, err);
 	if (r < 0)
 		return r;
 	progress_note(&op->progress,
@@ -390,6 +430,8 @@ static int restore_processes(struct op *op, struct brumate_error *err)
 	op->images.dir_fd = secret_images_from(op, err);
 	if (op->images.dir_fd < 0)
 		return op->images.dir_fd;
+	if (*op->job->started_as && !op->request->force && (r = addresses_check(op, err)) < 0)
+		return r;
 	if ((r = rights_check_images(op->images.dir_fd, &op->restore.image.manifest,
 				     op->request->force, err)) < 0 ||
 	    (r = rights_for_restore(op, &user, err)) < 0 ||

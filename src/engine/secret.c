@@ -202,11 +202,12 @@ int secret_believe(struct op *op, struct brumate_error *err)
 {
 	struct store_image *image = &op->restore.image;
 	struct authority *a = &op->images.authority;
+	const char *of = op->restore.of[0] ? op->restore.of : op->job->id;
 	int r = secret_authority(a, op->request, err);
 
-	if (r == 0 && *image->manifest.job.id && strcmp(image->manifest.job.id, op->job->id))
+	if (r == 0 && *image->manifest.job.id && strcmp(image->manifest.job.id, of))
 		r = brumate_fail(err, EBADMSG, "checkpoint %s: is of job %s, not of job %s",
-				 image->manifest.id, image->manifest.job.id, op->job->id);
+				 image->manifest.id, image->manifest.job.id, of);
 	if (r == 0)
 		r = store_unlock(image, a->has_key ? &a->key : NULL, err);
 	return r == 0 ? authentic_check_image(image, a, err) : r;

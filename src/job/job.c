@@ -102,11 +102,6 @@ static char *jobs_dir(void)
 	return path_format("%s/jobs", path_state_dir());
 }
 
-static bool is_id(const char *word)
-{
-	return strlen(word) == 8 && strspn(word, "0123456789abcdef") == 8;
-}
-
 static bool is_name(const char *name)
 {
 	size_t len = strlen(name);
@@ -194,7 +189,7 @@ int job_save(struct job *j, struct brumate_error *err)
 
 int job_load(struct job *ret, const char *id, struct brumate_error *err)
 {
-	if (!is_id(id))
+	if (!job_id_is_valid(id))
 		return brumate_fail(err, ENOENT, "no job %s", id);
 
 	auto_free char *dir = path_format("%s/jobs/%s", path_state_dir(), id);
@@ -249,7 +244,7 @@ static int list_records(struct listed **all, size_t *n, DIR *dir, struct brumate
 	int r;
 
 	while ((r = dir_next(dir, &entry)) > 0) {
-		if (!is_id(entry->d_name))
+		if (!job_id_is_valid(entry->d_name))
 			continue;
 		struct listed *more = array_room(*all, *n, sizeof(**all));
 		if (!more)
@@ -392,7 +387,7 @@ int job_find_by_init(struct job *ret, struct brumate_error *err)
 		return brumate_fail(err, ENOMEM, "%m");
 	if (status && !strncmp(status, jobs, len) && status[len] == '/')
 		snprintf(id, sizeof(id), "%.8s", status + len + 1);
-	if (!is_id(id))
+	if (!job_id_is_valid(id))
 		return brumate_fail(err, ENOENT, "this process is in the pid namespace of no job");
 	return job_load(ret, id, err);
 }
@@ -509,7 +504,7 @@ int job_create(struct job *ret, const struct job_spec *spec, struct brumate_erro
 	auto_(job_fini) struct job j = JOB_EMPTY;
 	int r;
 
-	if (spec->id && !is_id(spec->id))
+	if (spec->id && !job_id_is_valid(spec->id))
 		return brumate_fail(err, EBADMSG,
 				    "id \"%s\" of a job: expected 8 hexadecimal digits", spec->id);
 	if (spec->name && (r = check_name(spec->name, err)) < 0)
@@ -619,9 +614,19 @@ int job_kill_members(const struct job *j, uint64_t deadline_ns)
 
 /* ---- its agents ---- */
 
+static char *agent_dir_of(const char *id)
+{
+	return path_format("%s/agents/%s", path_runtime_dir(), id);
+}
+
 char *job_agent_dir(const struct job *j)
 {
-	return path_format("%s/agents/%s", path_runtime_dir(), j->id);
+	return agent_dir_of(j->id);
+}
+
+char *job_agent_place(const struct job *j)
+{
+	return agent_dir_of(*j->started_as ? j->started_as : j->id);
 }
 
 /* Others may go through the directory, but not list it. */
@@ -663,6 +668,78 @@ int job_make_agent_dir(const struct job *j, struct brumate_error *err)
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", path) : 0;
 }
 
+/* The job that has the place of agents @path, by a link if it is a copy. */
+static void holder_of_place(char ret[static JOB_ID_BYTES], const struct job *j, const char *path)
+{
+	ssize_t n = readlink(path, ret, JOB_ID_BYTES - 1);
+
+	if (n < 0)
+		snprintf(ret, JOB_ID_BYTES, "%s", j->started_as);
+	else
+		ret[n] = '\0';
+}
+
+int job_check_agent_place(const struct job *j, struct brumate_error *err)
+{
+	auto_(job_fini) struct job holder = JOB_EMPTY;
+	auto_free char *place = job_agent_place(j);
+	char id[JOB_ID_BYTES];
+
+	if (!place)
+		return brumate_fail(err, ENOMEM, "%m");
+	holder_of_place(id, j, place);
+	if (!strcmp(id, j->id))
+		return 0;
+	int r = job_load(&holder, id, NULL);
+	if (r == -ENOENT)
+		return 0;
+	if (r < 0)
+		return brumate_fail(err, -r, "job %s: %m", id);
+	if (job_has_ended(&holder))
+		return 0;
+	brumate_fail(err, EBUSY, "job %s (%s), which has the same processes, is still there (%s)",
+		     holder.id, holder.name, job_state_name(holder.state));
+	brumate_hint(err, "end it first: brumate kill %s; only root can restore a copy beside it",
+		     holder.id);
+	return -EBUSY;
+}
+
+int job_take_agent_place(const struct job *j, struct brumate_error *err)
+{
+	auto_free char *place = job_agent_place(j);
+
+	if (!place)
+		return brumate_fail(err, ENOMEM, "%m");
+	int r = remove_tree(AT_FDCWD, place);
+	if (r == 0 && symlink(j->id, place) < 0)
+		r = -errno;
+	/* As in job_make_agent_dir(). */
+	if (r == 0 && access(j->dir, F_OK) < 0) {
+		r = -errno;
+		unlink(place);
+	}
+	return r < 0 ? brumate_fail(err, -r, "%s: %m", place) : 0;
+}
+
+/* Nothing but a copy has a link to this job, and none to another one that is there goes. */
+static void remove_agent_places(const struct job *j)
+{
+	auto_free char *own = job_agent_dir(j), *place = job_agent_place(j);
+	auto_free char *jobs = jobs_dir(), *other = NULL;
+	char id[JOB_ID_BYTES];
+
+	if (!own || !place || !jobs)
+		return;
+	holder_of_place(id, j, place);
+	if (*j->started_as && !strcmp(id, j->id))
+		unlink(place);
+	ssize_t n = readlink(own, id, sizeof(id) - 1);
+	id[n > 0 ? n : 0] = '\0';
+	other = path_format("%s/%s", jobs, id);
+	if (n < 0 || (other && access(other, F_OK) < 0))
+		remove_tree(AT_FDCWD, own);
+}
+
 int job_open_criu_dir(const struct job *j, struct brumate_error *err)
 {
 	static const char name[] = "criu";
@@ -702,21 +779,20 @@ static bool job_has_own_log(const struct job *j)
 /* Whoever is killed meanwhile has removed the job, or has not: its directory goes by one rename. */
 static int remove_record(const struct job *j, struct brumate_error *err)
 {
-	auto_free char *agents = job_agent_dir(j), *jobs = jobs_dir();
+	auto_free char *jobs = jobs_dir();
 	auto_free char *removed = jobs ? path_format("%s/%s%s", jobs, removed_prefix, j->id) : NULL;
 
 	if (!removed)
 		return brumate_fail(err, ENOMEM, "%s: %m", j->dir);
-	if (agents)
-		remove_tree(AT_FDCWD, agents);
+	remove_agent_places(j);
 	release_network(j);
 	sweep_removed(jobs);
 	if (rename(j->dir, removed) < 0)
 		return errno == ENOENT ? 0 : brumate_fail(err, errno, "%s: %m", j->dir);
 	fault_point("job.removed");
 	/* An operation that began meanwhile may have made it anew; unless it is that of another job of this id. */
-	if (agents && access(j->dir, F_OK) < 0)
-		remove_tree(AT_FDCWD, agents);
+	if (access(j->dir, F_OK) < 0)
+		remove_agent_places(j);
 	int r = remove_tree(AT_FDCWD, removed);
 	if (r < 0 && r != -ENOENT) /* else: swept by another */
 		return brumate_fail(err, -r, "%s: %m", removed);

@@ -106,6 +106,15 @@ int job_kill_members(const struct job *j, uint64_t deadline_ns);
 /** Where the agents of the job's processes listen: $BRUMATE_RUNTIME_DIR/agents/ID. Owned. */
 char *job_agent_dir(const struct job *j);
 
+/** Where those processes go for it: of a copy, they take it for the directory of the job as which they were started. Owned. */
+char *job_agent_place(const struct job *j);
+
+/** Refuses (-EBUSY) where another job that lives has that place, of a copy that is to live beside our own processes. */
+int job_check_agent_place(const struct job *j, struct brumate_error *err);
+
+/** Puts a link to the directory of a copy in its place. */
+int job_take_agent_place(const struct job *j, struct brumate_error *err);
+
 /** Makes that directory for the job's user alone, who may go through its parents. */
 int job_make_agent_dir(const struct job *j, struct brumate_error *err);
 

@@ -28,6 +28,11 @@ void job_fini(struct job *j)
 	*j = JOB_EMPTY;
 }
 
+bool job_id_is_valid(const char *id)
+{
+	return strlen(id) == 8 && strspn(id, "0123456789abcdef") == 8;
+}
+
 static const char *const state_names[JOB_STATE__MAX] = {
 	[JOB_CREATED] = "created",
 	[JOB_RUNNING] = "running",
@@ -190,17 +195,19 @@ json_t *record_encode(const struct job *j)
 		j->exit_code == JOB_EXIT_UNKNOWN ? json_null() : json_integer(j->exit_code);
 
 	return json_pack(
-		"{s:i,s:s,s:s,s:s,s:s,s:I,s:I,s:o,s:o,s:o,s:b,s:b,s:b,s:s,s:b,s:I,s:o,s:o,s:o,s:o,"
+		"{s:i,s:s,s:s,s:s,s:s,s:I,s:I,s:o,s:o,s:o,s:b,s:b,s:b,s:s?,s:s,s:b,s:I,s:o,s:o,s:o,"
+		"s:o,"
 		"s:s,s:o,s:s?,s:o,s:I,s:o,s:o,s:o,s:o,s:o}",
 		"version", RECORD_VERSION, "id", j->id, "name", j->name, "state",
 		job_state_name(j->state), "created", j->created, "uid", (json_int_t)j->uid, "gid",
 		(json_int_t)j->gid, "argv", encode_argv(j->argv), "cwd", encode_bytes(j->cwd),
 		"log", encode_bytes(j->log), "simulated", j->simulated, "by_pid", j->by_pid,
-		"restored", j->restored, "data_path", job_data_path_name(j->data_path), "parked",
-		j->parked, "kept_bytes", (json_int_t)j->kept_bytes, "root", encode_id(j->root),
-		"command", encode_id(j->command), "init", encode_id(j->init), "owner",
-		encode_id(j->owner), "boot_id", j->boot_id, "exit_code", exit_code, "checkpoint",
-		j->checkpoint, "checkpoint_path", encode_bytes(j->checkpoint_path), "sequence",
+		"restored", j->restored, "started_as", j->started_as[0] ? j->started_as : NULL,
+		"data_path", job_data_path_name(j->data_path), "parked", j->parked, "kept_bytes",
+		(json_int_t)j->kept_bytes, "root", encode_id(j->root), "command",
+		encode_id(j->command), "init", encode_id(j->init), "owner", encode_id(j->owner),
+		"boot_id", j->boot_id, "exit_code", exit_code, "checkpoint", j->checkpoint,
+		"checkpoint_path", encode_bytes(j->checkpoint_path), "sequence",
 		(json_int_t)j->sequence, "message", wire_string(j->message), "gpus", encode_gpus(j),
 		"op", encode_op(&j->op), "schedule", encode_schedule(&j->schedule), "labels",
 		labels_to_json(j->labels));
@@ -448,7 +455,7 @@ static int decode_numbers(struct job *j, json_t *o, struct brumate_error *err)
 
 static int decode_strings(struct job *j, json_t *o, struct brumate_error *err)
 {
-	const char *checkpoint;
+	const char *checkpoint, *started_as;
 	int r;
 
 	if ((r = decode_text(j->id, sizeof(j->id), o, "id", err)) < 0 ||
@@ -456,8 +463,12 @@ static int decode_strings(struct job *j, json_t *o, struct brumate_error *err)
 	    (r = decode_text(j->created, sizeof(j->created), o, "created", err)) < 0 ||
 	    (r = decode_text(j->boot_id, sizeof(j->boot_id), o, "boot_id", err)) < 0 ||
 	    (r = decode_text(j->message, sizeof(j->message), o, "message", err)) < 0 ||
-	    (r = wire_get_string(o, "checkpoint", &checkpoint, err)) < 0)
+	    (r = wire_get_string(o, "checkpoint", &checkpoint, err)) < 0 ||
+	    (r = wire_get_string(o, "started_as", &started_as, err)) < 0)
 		return r;
+	if (started_as && !job_id_is_valid(started_as))
+		return brumate_fail(err, EBADMSG, "started_as: not the id of a job");
+	snprintf(j->started_as, sizeof(j->started_as), "%s", started_as ? started_as : "");
 	if (checkpoint && !(j->checkpoint = strdup(checkpoint)))
 		return brumate_fail(err, ENOMEM, "checkpoint: %m");
 	if ((r = decode_bytes(&j->cwd, json_object_get(o, "cwd"))) < 0 ||

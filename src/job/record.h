@@ -95,6 +95,9 @@ struct job {
 	bool parked;			  /* suspended, its device memory left on the GPU */
 	uint64_t kept_bytes;		  /* running, with a host copy of what its memory was */
 	bool restored;			  /* its processes came out of a checkpoint */
+	char started_as
+		[JOB_ID_BYTES]; /* of a copy: the job as which its processes were started, by whose id their
+					   * agents and their environment go; empty: as this one */
 	struct proc_id root;		  /* pid 0: none */
 	struct proc_id owner;		  /* the job ends with this process; pid 0: with none */
 	struct proc_id
@@ -116,6 +119,9 @@ struct job {
 #define JOB_EMPTY ((struct job){ 0 })
 void job_fini(struct job *j);
 DEFINE_AUTO_FINI(struct job, job_fini)
+
+/** Whether it is 8 hexadecimal digits, and so no path. Pure. */
+bool job_id_is_valid(const char *id);
 
 /** Encodes the record (owned). NULL without memory. */
 json_t *record_encode(const struct job *j);

@@ -18,6 +18,7 @@
 #include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -100,6 +101,7 @@ struct init {
 	pid_t root_pid;
 	int status_fd, null_fd;
 	const char *status_path;
+	const struct pidns_place *place; /* NULL: none */
 	char *arguments; /* of this program, which /proc shows as its command line */
 	size_t arguments_len;
 };
@@ -135,6 +137,23 @@ static int take_name(const struct init *init)
 	return prctl(PR_SET_NAME, name) < 0 ? -errno : 0;
 }
 
+/* Nobody can take such a mount away by removing the directory under it, as that is of the namespace alone. */
+static int take_place(const struct pidns_place *place)
+{
+	char dir[48] = "/proc/self/fd/";
+	/* Opened before it is hidden, where it lies beside its place. */
+	auto_close int fd = open(place->dir, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+	if (fd < 0)
+		return -errno;
+	*append_number(dir + strlen(dir), fd) = '\0';
+	if (mount("brumate", place->parent, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC,
+		  "mode=0711,size=64k") < 0 ||
+	    mkdir(place->path, 0711) < 0 || mount(dir, place->path, NULL, MS_BIND, NULL) < 0)
+		return -errno;
+	return 0;
+}
+
 static int init_set_up(const struct init *init)
 {
 	if (setsid() < 0 || chdir("/") < 0)
@@ -143,6 +162,9 @@ static int init_set_up(const struct init *init)
 	if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0 ||
 	    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
 		return -errno;
+	int r = init->place ? take_place(init->place) : 0;
+	if (r < 0)
+		return r;
 	for (int fd = 0; fd < STATUS_FD; fd++)
 		if (dup2(init->null_fd, fd) < 0)
 			return -errno;
@@ -217,7 +239,7 @@ static int fork_init(pid_t *ret, const struct init *init)
 }
 
 int pidns_start(struct proc_id *ret_init, pid_t root_pid, const char *status_path,
-		struct brumate_error *err)
+		const struct pidns_place *place, struct brumate_error *err)
 {
 	auto_close int status_fd =
 		open(status_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -229,7 +251,11 @@ int pidns_start(struct proc_id *ret_init, pid_t root_pid, const char *status_pat
 	if (duplicate_high(&null_fd) < 0)
 		return brumate_fail(err, errno, "/dev/null: %m");
 
-	struct init init = { root_pid, status_fd, null_fd, status_path, NULL, 0 };
+	struct init init = { .root_pid = root_pid,
+			     .status_fd = status_fd,
+			     .null_fd = null_fd,
+			     .status_path = status_path,
+			     .place = place };
 	find_arguments(&init);
 
 	reap_lock();

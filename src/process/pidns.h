@@ -14,14 +14,22 @@
 /** What the init is called. It has the protection from the kernel's OOM killer that the program that starts it has. */
 #define PIDNS_INIT_PROGRAM "brumate-init"
 
+/** A directory that stands at another path in the namespace. */
+struct pidns_place {
+	const char *dir;
+	const char
+		*parent;  /* hidden by an empty file system: nothing that others do there is seen */
+	const char *path; /* in @parent, made there, for @dir */
+};
+
 /**
  * Starts an init in new pid and mount namespaces with a /proc of their own; it becomes a child of
  * the calling process, not protected from reap_orphans(). When process @root_pid (its number in the
  * namespace) ends, a line "PID STATUS" (as wait(2) gives it) is appended to @status_path, which is
- * created with mode 0600. An init whose job never came is to be killed by its caller.
+ * created with mode 0600. @place: NULL: all is where it is. An init whose job never came is to be killed by its caller.
  */
 int pidns_start(struct proc_id *ret_init, pid_t root_pid, const char *status_path,
-		struct brumate_error *err);
+		const struct pidns_place *place, struct brumate_error *err);
 
 /** The status that was left for @root_pid (the latest). 0, -ENOENT if there is none yet. */
 int pidns_read_status(const char *status_path, pid_t root_pid, int *ret_status);

@@ -328,17 +328,19 @@ static int check_recorded(const struct store_image *i, const struct job *j,
 			    j->checkpoint, j->id, i->manifest.id);
 }
 
-/* Opens the checkpoint that is meant; a job stands for its latest one. */
-static int find_image(struct store_image *ret, const struct resolve_question *q,
-		      struct brumate_error *err)
+/* Opens the checkpoint that is meant; a job stands for its latest one, and is @ret_job then. */
+static int find_image(struct store_image *ret, char ret_job[static JOB_ID_BYTES],
+		      const struct resolve_question *q, struct brumate_error *err)
 {
 	auto_(job_fini) struct job j = JOB_EMPTY;
 	int r = resolve_word(&j, q, err);
 
+	*ret_job = '\0';
 	if (r < 0)
 		return r;
 	if (r == MEANS_CHECKPOINT)
 		return access_image(ret, q->dir, q->word, err);
+	snprintf(ret_job, JOB_ID_BYTES, "%s", j.id);
 
 	r = put_right(q->call, &j, err);
 	if (r < 0)
@@ -358,32 +360,44 @@ static int find_image(struct store_image *ret, const struct resolve_question *q,
 	return r;
 }
 
-/* Finds the record of the job that @m is of, or creates one. */
-static int find_or_create_job(struct job *ret, bool *ret_created, const struct manifest *m,
-			      struct brumate_error *err)
-{
-	*ret_created = false;
-	if (job_load(ret, m->job.id, NULL) == 0)
-		return 0;
+/* Which job is to come out of a checkpoint. */
+struct restore_target {
+	const char *name; /* of a new one, a copy; NULL: none */
+	const char *job;  /* id of one that is there; empty: the one that was saved */
+};
 
+/* Creates the record of the job that @m is of, or of a copy of it. */
+static int create_job(struct job *ret, const struct manifest *m, const char *copy,
+		      struct brumate_error *err)
+{
 	struct job_spec spec = {
-		.id = m->job.id,
-		.name = m->job.name,
+		.id = copy ? NULL : m->job.id,
+		.name = copy ? copy : m->job.name,
 		.argv = m->job.argv,
 		.labels = m->job.labels,
 		.cwd = m->job.cwd,
-		.log = m->job.log,
+		.log = copy ? NULL : m->job.log,
 		.uid = m->job.uid,
 		.gid = m->job.gid,
 		.simulated = m->job.simulated,
 	};
 	int r = job_create(ret, &spec, err);
-	if (r == -EEXIST) { /* another job has the name now */
+	if (r == -EEXIST && !copy) { /* another job has the name now */
 		spec.name = NULL;
 		r = job_create(ret, &spec, err);
 	}
-	if (r == 0)
-		*ret_created = true;
+	return r;
+}
+
+/* Finds the record of the job that is to come out of @m, or creates one. */
+static int find_or_create_job(struct job *ret, bool *ret_created, const struct manifest *m,
+			      const struct restore_target *target, struct brumate_error *err)
+{
+	*ret_created = false;
+	if (!target->name && job_load(ret, *target->job ? target->job : m->job.id, NULL) == 0)
+		return 0;
+	int r = create_job(ret, m, target->name, err);
+	*ret_created = r == 0;
 	return r;
 }
 
@@ -399,26 +413,31 @@ static int refuse_other_user(const struct manifest *m, struct brumate_error *err
 }
 
 /* @where: what tells the job's shim where the image is; borrowed. */
-static int restore_image(const struct service_call *call, const struct manifest *m, json_t *where,
-			 json_t *parameters, json_t **ret, struct brumate_error *err)
+static int restore_image(const struct service_call *call, const struct manifest *m,
+			 const struct restore_target *target, json_t *where, json_t *parameters,
+			 json_t **ret, struct brumate_error *err)
 {
 	auto_(job_fini) struct job j = JOB_EMPTY;
 	auto_json json_t *request = NULL;
-	bool created, had_log;
+	bool created = false, had_log;
 	int r = refuse_other_user(m, err);
 
 	if (r == 0)
 		r = make_request(&request, parameters, REQUEST_RESTORE, m->job.simulated, err);
-	if (r == 0 && (!where || json_object_update(request, where) < 0))
+	if (r == 0 && (!where || json_object_update(request, where) < 0 ||
+		       json_object_set_new(request, "of", json_string(m->job.id)) < 0))
 		r = brumate_fail(err, ENOMEM, "%m");
 	if (r == 0)
-		r = find_or_create_job(&j, &created, m, err);
+		r = find_or_create_job(&j, &created, m, target, err);
 	if (r < 0)
 		return r;
 	if (!job_has_ended(&j)) {
 		brumate_fail(err, EBUSY, "job %s (%s) is still there (%s)", j.id, j.name,
 			     job_state_name(j.state));
-		brumate_hint(err, "end it first: brumate kill %s", j.id);
+		brumate_hint(
+			err,
+			"end it first: brumate kill %s, or restore a copy beside it: --name NAME",
+			j.id);
 		return -EBUSY;
 	}
 	had_log = j.log && access(j.log, F_OK) == 0;
@@ -428,9 +447,10 @@ static int restore_image(const struct service_call *call, const struct manifest 
 	return r;
 }
 
-static int restore_from_afar(const struct service_call *call, json_t *parameters, json_t **ret,
-			     struct brumate_error *err)
+static int restore_from_afar(const struct service_call *call, const char *name, json_t *parameters,
+			     json_t **ret, struct brumate_error *err)
 {
+	const struct restore_target target = { name, "" };
 	auto_(remote_given_fini) struct remote_given g = REMOTE_GIVEN_EMPTY;
 	auto_(remote_close) struct remote_image *image = NULL;
 	auto_free char *word = NULL;
@@ -451,7 +471,7 @@ static int restore_from_afar(const struct service_call *call, json_t *parameters
 	auto_free char *url = remote_url_of(&g.place, m->id);
 	auto_json json_t *where = json_pack("{s:s?,s:O}", "url", url, "remote",
 					    json_object_get(parameters, "remote"));
-	return restore_image(call, m, where, parameters, ret, err);
+	return restore_image(call, m, &target, where, parameters, ret, err);
 }
 
 int service_restore(const struct service_call *call, json_t *parameters, json_t **ret,
@@ -459,10 +479,14 @@ int service_restore(const struct service_call *call, json_t *parameters, json_t 
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
 	struct resolve_question q = { .call = call, .by_latest = true };
+	struct restore_target target = { 0 };
 	auto_free char *dir = NULL;
+	char job[JOB_ID_BYTES];
 	int r = wire_get_string(parameters, "checkpoint", &q.word, err);
+	if (r == 0)
+		r = wire_get_string(parameters, "name", &target.name, err);
 	if (r == 0 && !q.word && json_object_get(parameters, "url"))
-		return restore_from_afar(call, parameters, ret, err);
+		return restore_from_afar(call, target.name, parameters, ret, err);
 	if (r == 0)
 		r = wire_need_string(parameters, "checkpoint", &q.word, err);
 	if (r == 0)
@@ -472,11 +496,12 @@ int service_restore(const struct service_call *call, json_t *parameters, json_t 
 	if (r == 0)
 		r = resolve_in_store(&q, parameters, &dir, err);
 	if (r == 0)
-		r = find_image(&image, &q, err);
+		r = find_image(&image, job, &q, err);
 	if (r < 0)
 		return r;
+	target.job = job;
 	auto_json json_t *where = json_pack("{s:s}", "path", image.path);
-	r = restore_image(call, &image.manifest, where, parameters, ret, err);
+	r = restore_image(call, &image.manifest, &target, where, parameters, ret, err);
 	if (r < 0)
 		hint_other(&q, image.path, image.manifest.job.id, err);
 	return r;

@@ -112,22 +112,26 @@ static const struct operation restore_operation = { "restore", REQUEST_RESTORE,
 							    IN(JOB_EXITED) | IN(JOB_LOST),
 						    engine_restore };
 
-/* The image that a restore is of; it comes from here or from an object store. */
+/* The image that a restore is of; it comes from here or from an object store. "of": whose it is, where the job is a copy of
+ * that one. */
 static int open_image(struct op *op, json_t *parameters, struct brumate_error *err)
 {
-	const char *path, *url;
+	const char *path, *url, *of;
 	json_t *remote;
 	int r;
 
-	if ((r = wire_get_string(parameters, "path", &path, err)) < 0 ||
+	if ((r = wire_get_string(parameters, "of", &of, err)) < 0 ||
+	    (r = wire_get_string(parameters, "path", &path, err)) < 0 ||
 	    (r = wire_get_string(parameters, "url", &url, err)) < 0 ||
 	    (r = wire_get_object(parameters, "remote", &remote, err)) < 0)
 		return r;
 	if (!path == !(url && remote))
 		return wire_fail_parameter(err, "path", "expected either path, or url and remote");
+	snprintf(op->restore.of, sizeof(op->restore.of), "%s", of ? of : op->job->id);
 	if (path)
 		return store_open(&op->restore.image, NULL, path, err);
-	const struct remote_restore_job what = { op->job, &op->progress, &op->restore.image };
+	const struct remote_restore_job what = { op->job, op->restore.of, &op->progress,
+						 &op->restore.image };
 	return remote_restore_open(&op->restore.remote, &what, url, remote, err);
 }
 

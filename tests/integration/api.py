@@ -137,6 +137,21 @@ def python_saves_itself_where_its_pid_was_taken(bed):
 
 
 @case
+def a_copy_saves_itself(bed):
+    """It is the copy that is saved, though all in it but its pid namespace speaks of the other job."""
+    job = saved_twice(bed)
+    bed.log(job).wait_for("^ready goes on$")
+    copy = bed.operation("restore", "own", "--name", "fork")["job"]
+    bed.jobs.append(copy)
+    bed.log(copy).wait_for("^saved again$")
+    manifest = bed.ok("inspect", "again", "--format", "json").json()["manifest"]
+    expect(manifest["job"]["id"] == copy, f"it is of job {manifest['job']['id']}, not of {copy}")
+    expect("again" not in bed.log(job).text(), bed.log(job).text())
+    for who in (job, copy):
+        bed.expect_state(who, "running")
+
+
+@case
 def python_saves_itself_and_ends(bed):
     job, out = started(bed, "end")
     bed.wait_state(job, ("checkpointed",))

@@ -542,7 +542,7 @@ static void lives_in_a_namespace(void)
 	s.options.leave_running = true;
 	must(dump(&s, &err), &err);
 
-	must(pidns_start(&init, root.pid, status_path, &err), &err);
+	must(pidns_start(&init, root.pid, status_path, NULL, &err), &err);
 	struct script in = script_for(&setup, PROC_ID_NONE, "image");
 	in.options.enter_ns_of = init.pid;
 	must(restore(&in, &err, &copy), &err);
@@ -565,7 +565,7 @@ static void lives_in_a_namespace(void)
 	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 	reap_everybody();
 
-	must(pidns_start(&init, root.pid, status_path, &err), &err);
+	must(pidns_start(&init, root.pid, status_path, NULL, &err), &err);
 	struct script again = script_for(&setup, PROC_ID_NONE, "second");
 	again.options.enter_ns_of = init.pid;
 	must(restore(&again, &err, &copy), &err);

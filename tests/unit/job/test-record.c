@@ -32,6 +32,7 @@ static struct job full_job(void)
 		.simulated = true,
 		.by_pid = true,
 		.restored = true,
+		.started_as = "0badcafe",
 		.data_path = JOB_DATA_BROKER,
 		.parked = true,
 		.root = { 4711, 99887766554433ull },
@@ -175,6 +176,7 @@ static void check_same(const struct job *got, const struct job *want)
 	check_same_text(got->log, want->log);
 	CHECK(got->simulated == want->simulated && got->by_pid == want->by_pid);
 	CHECK(got->restored == want->restored);
+	CHECK_STR(got->started_as, want->started_as);
 	CHECK(got->data_path == want->data_path && got->parked == want->parked);
 	CHECK(got->exit_code == want->exit_code && got->sequence == want->sequence);
 	check_same_text(got->checkpoint, want->checkpoint);
@@ -257,6 +259,7 @@ static const struct member members[] = {
 	{ "kept_bytes", false },
 	{ "sequence", false },
 	{ "root", false },
+	{ "started_as", false },
 	{ "command", false },
 	{ "init", false },
 	{ "owner", false },
@@ -381,6 +384,7 @@ static const struct value bad_values[] = {
 	{ "version", "2", "version 2, expected 1" },
 	{ "id", "\"0123456789abcdef\"", "id" },
 	{ "state", "\"dancing\"", "dancing" },
+	{ "started_as", "\"../badcafe\"", "started_as" },
 	{ "uid", "-1", "uid" },
 	{ "gid", "4294967296", "gid" },
 	{ "exit_code", "256", "exit_code" },
