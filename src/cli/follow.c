@@ -43,7 +43,7 @@ struct follower {
 	const char *id;
 	enum follow_signals signals;
 	int log_fd, inotify_fd, interrupt_fd;
-	off_t offset;
+	off_t offset, end;	    /* @end: what is written behind it is not shown */
 	uint64_t last_interrupt_ns; /* 0: none yet */
 	const char *marks_path;	    /* lines are shown with times; NULL: without */
 	struct log_mark *marks;	    /* owned */
@@ -162,7 +162,9 @@ static int copy_new(struct follower *f, struct brumate_error *err)
 		f->offset = 0; /* somebody truncated it */
 	for (;;) {
 		skip_hole(f);
-		ssize_t n = pread(f->log_fd, buf, sizeof(buf), f->offset);
+		const off_t room = f->end > f->offset ? f->end - f->offset : 0;
+		const size_t most = room < (off_t)sizeof(buf) ? (size_t)room : sizeof(buf);
+		ssize_t n = pread(f->log_fd, buf, most, f->offset);
 
 		if (n <= 0)
 			return n < 0 ? brumate_fail(err, errno, "log: %m") : 0;
@@ -276,6 +278,7 @@ static int follow_job(json_t *job, off_t offset, const char *marks_path,
 			      .interrupt_fd = interrupt_watch(false),
 			      .offset = offset,
 			      .marks_path = marks_path,
+			      .end = INT64_MAX,
 			      .unseen = log_size(json_string_value(json_object_get(job, "log"))) };
 
 	if (!id)
@@ -295,11 +298,13 @@ static int follow_job(json_t *job, off_t offset, const char *marks_path,
 	return r;
 }
 
-static int show_log(const char *log, off_t offset, const char *marks_path,
+/* What stands in it from @offset to @end: of a job that goes on writing, too, that is to come to an end. */
+static int show_log(const char *log, off_t offset, off_t end, const char *marks_path,
 		    struct brumate_error *err)
 {
 	struct follower f = { .log_fd = open(log, O_RDONLY | O_CLOEXEC),
 			      .offset = offset,
+			      .end = end,
 			      .marks_path = marks_path,
 			      .unseen = INT64_MAX };
 
@@ -416,8 +421,8 @@ static int find_since(off_t *ret, const struct invocation *in, int fd, off_t siz
 	return r < 0 ? brumate_fail(err, -r, "log: %m") : 0;
 }
 
-/* Where what is shown of the log begins. */
-static int find_start(off_t *ret, const struct invocation *in, const char *log,
+/* Where what is shown of the first @size bytes of the log begins. */
+static int find_start(off_t *ret, const struct invocation *in, const char *log, off_t size,
 		      const char *marks_path, struct brumate_error *err)
 {
 	const char *lines = in->values[OPT_TAIL];
@@ -436,12 +441,11 @@ static int find_start(off_t *ret, const struct invocation *in, const char *log,
 		return brumate_fail(err, errno, "%s: %m", log);
 	if (!S_ISREG(st.st_mode))
 		return 0; /* nothing is kept there */
-	if (in->values[OPT_SINCE] &&
-	    (r = find_since(&since, in, fd, st.st_size, marks_path, err)) < 0)
+	if (in->values[OPT_SINCE] && (r = find_since(&since, in, fd, size, marks_path, err)) < 0)
 		return r;
 	if (lines && !n_lines)
-		*ret = st.st_size;
-	else if (lines && (r = find_lines(ret, fd, st.st_size, n_lines)) < 0)
+		*ret = size;
+	else if (lines && (r = find_lines(ret, fd, size, n_lines)) < 0)
 		return brumate_fail(err, -r, "%s: %m", log);
 	*ret = *ret > since ? *ret : since;
 	return 0;
@@ -466,12 +470,13 @@ int verb_logs(const struct invocation *in, struct brumate_error *err)
 		path_format("%s/jobs/%s/%s", path_state_dir(), text_of(job, "id"), JOB_LOG_MARKS);
 	if (!marks_path)
 		return brumate_fail(err, ENOMEM, "%m");
-	r = find_start(&start, in, log_of(job), marks_path, err);
+	const off_t end = log_size(log_of(job));
+	r = find_start(&start, in, log_of(job), end, marks_path, err);
 	if (r < 0)
 		return r;
 	const char *times = in->values[OPT_TIMESTAMPS] ? marks_path : NULL;
 	return in->values[OPT_FOLLOW] ? follow_quietly(job, start, times, err)
-				      : show_log(log_of(job), start, times, err);
+				      : show_log(log_of(job), start, end, times, err);
 }
 
 int verb_attach(const struct invocation *in, struct brumate_error *err)
