@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/libcurl.h"
 #include "base/paths.h"
-#include "remote/libcurl.h"
 
 enum { FILE_BYTES_MAX = 4 << 20 };
 
@@ -144,7 +144,7 @@ static int metadata_credentials(struct remote_config *c, struct brumate_error *e
 
 	if (!page)
 		return brumate_fail(err, ENOMEM, "%m");
-	int r = libcurl_open(err);
+	int r = libcurl_open("object stores", err);
 	if (r < 0)
 		return r;
 	r = container ? ask_container(page, relative, full) : ask_machine(page);

@@ -17,9 +17,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/libcurl.h"
 #include "base/paths.h"
 #include "base/workers.h"
-#include "remote/libcurl.h"
 #include "remote/sign.h"
 #include "remote/xml.h"
 
@@ -45,7 +45,7 @@ static char *host_of(const struct remote_config *config, const struct remote_pla
 int client_init(struct client *c, const struct remote_config *config,
 		const struct remote_place *place, struct brumate_error *err)
 {
-	int r = libcurl_open(err);
+	int r = libcurl_open("object stores", err);
 
 	*c = (struct client){ .config = config, .place = place, .stop_fd = -1 };
 	if (r < 0)

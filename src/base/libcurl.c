@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* Opening libcurl; see libcurl.h. */
-#include "remote/libcurl.h"
+#include "base/libcurl.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -24,7 +24,6 @@ static void open_once(void)
 
 	if (!library) {
 		brumate_fail(&failure, EOPNOTSUPP, "%s", dlerror());
-		brumate_hint(&failure, "object stores need libcurl: install libcurl4");
 		return;
 	}
 	const char *missing =
@@ -36,12 +35,14 @@ static void open_once(void)
 	libcurl.global_init(CURL_GLOBAL_DEFAULT);
 }
 
-int libcurl_open(struct brumate_error *err)
+int libcurl_open(const char *what, struct brumate_error *err)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 	pthread_once(&once, open_once);
-	if (failure.code && err)
+	if (failure.code && err) {
 		*err = failure;
+		brumate_hint(err, "%s need libcurl: install libcurl4", what);
+	}
 	return -failure.code;
 }

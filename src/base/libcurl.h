@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * libcurl, opened when it is first needed: it brings two dozen libraries along, which every other command
- * does without. Private to this layer.
+ * does without.
  */
 #pragma once
 
@@ -30,5 +30,5 @@ struct libcurl {
 };
 extern struct libcurl libcurl;
 
-/** Opens it, once. 0; -EOPNOTSUPP: it is not installed, or too old. */
-int libcurl_open(struct brumate_error *err);
+/** Opens it, once. @what needs it, as a hint says ("object stores"). 0; -EOPNOTSUPP: it is not installed, or too old. */
+int libcurl_open(const char *what, struct brumate_error *err);
