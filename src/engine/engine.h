@@ -9,7 +9,7 @@
 
 #include "engine/op.h"
 
-/** Does what the request asks for, as do the others. */
+/** Does what the request asks for, as do the others. Errors to act on: -ENODATA (nothing of it is on a GPU). */
 int engine_suspend(struct op *op, struct brumate_error *err);
 
 /** The pairs of @op->gpus may map GPUs. */

@@ -16,9 +16,10 @@
 
 static int refuse_idle(struct op *op, struct brumate_error *err)
 {
-	brumate_fail(err, EOPNOTSUPP, "job %s has no GPU state to suspend", op->job->id);
+	brumate_fail(err, ENODATA, "job %s has no GPU state to suspend", op->job->id);
 	brumate_hint(err, "none of its processes has initialised the driver (yet)");
-	return -EOPNOTSUPP;
+	brumate_error_exit(err, EXIT_UNSUPPORTED);
+	return -ENODATA;
 }
 
 /* Those that began or ended meanwhile are known now. */
