@@ -2,7 +2,8 @@
 /*
  * The state of OCI runtimes. runc has a state.json for each container, crun a status, in a directory that is named by its id;
  * containerd and docker have a directory of runc's for each of their namespaces. Names are the engines': podman and CRI-O keep
- * them beside the bundles, docker in its own directory, containerd in annotations.
+ * them beside the bundles, docker in its own directory, containerd in annotations. Those say, too, which pod a container is of:
+ * runc has them in its state, crun in the config.json beside it.
  */
 #include "service/container.h"
 
@@ -15,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "base/paths.h"
@@ -28,18 +30,32 @@ enum { STATE_BYTES_MAX = 16 << 20, LEVELS = 2, SHORT_ID = 12 };
 
 /* Which annotations hold names. */
 static const char *const name_labels[] = {
-	"io.kubernetes.cri.container-name=",
-	"io.kubernetes.container.name=",
-	"nerdctl/name=",
+	"io.kubernetes.cri.container-name",
+	"io.kubernetes.container.name",
+	"nerdctl/name",
 };
 
-struct search {
-	const char *word;
-	size_t n_begin; /* containers whose ids begin with it */
-	bool is_exact;	/* found by its id or name */
-	char id[NAME_MAX + 1];
-	char *path; /* of its state; owned */
-	char name[NAME_MAX + 1];
+/* And which say what it is of a pod: containerd's, and CRI-O's. */
+static const struct pod_labels {
+	const char *namespace, *pod, *container, *kind;
+} pod_labels[] = {
+	{ "io.kubernetes.cri.sandbox-namespace", "io.kubernetes.cri.sandbox-name",
+	  "io.kubernetes.cri.container-name", "io.kubernetes.cri.container-type" },
+	{ "io.kubernetes.pod.namespace", "io.kubernetes.pod.name", "io.kubernetes.container.name",
+	  "io.kubernetes.cri-o.ContainerType" },
+};
+
+/* The state of a container. All borrowed. */
+struct state {
+	const char *id;
+	const char *path;
+	json_t *object;
+};
+
+/* A way through the states of all containers. */
+struct walk {
+	void (*visit)(void *arg, const struct state *state);
+	void *arg;
 	int failed; /* -errno: a place could not be looked into, as @why says */
 	char why[256];
 };
@@ -92,30 +108,30 @@ static void name_of_docker(char name[static NAME_MAX + 1], const char *id)
 		snprintf(name, NAME_MAX + 1, "%s", text + (*text == '/'));
 }
 
-/* "KEY=VALUE" of runc's list that begins with @key, or NULL. */
-static const char *label(json_t *labels, const char *key)
+/* The annotation @key: of runc, which has a list of "KEY=VALUE", or of crun; NULL if there is none. */
+static const char *label(json_t *state, const char *key)
 {
-	size_t i;
+	json_t *labels = json_object_get(json_object_get(state, "config"), "labels");
+	size_t i, len = strlen(key);
 	json_t *entry;
 
 	json_array_foreach (labels, i, entry) {
 		const char *text = json_string_value(entry);
 
-		if (text && !strncmp(text, key, strlen(key)))
-			return text + strlen(key);
+		if (text && !strncmp(text, key, len) && text[len] == '=')
+			return text + len + 1;
 	}
-	return NULL;
+	return json_string_value(json_object_get(json_object_get(state, "annotations"), key));
 }
 
 static void find_name(char name[static NAME_MAX + 1], json_t *state, const char *id)
 {
-	json_t *labels = json_object_get(json_object_get(state, "config"), "labels");
-	const char *bundle = label(labels, "bundle=");
+	const char *bundle = label(state, "bundle");
 
 	*name = '\0';
 	name_of_docker(name, id);
 	for (size_t i = 0; i < sizeof(name_labels) / sizeof(*name_labels) && !*name; i++) {
-		const char *text = label(labels, name_labels[i]);
+		const char *text = label(state, name_labels[i]);
 
 		snprintf(name, NAME_MAX + 1, "%s", text ? text : "");
 	}
@@ -125,64 +141,134 @@ static void find_name(char name[static NAME_MAX + 1], json_t *state, const char 
 		name_of_storage(name, bundle, id);
 }
 
-/* ---- the search ---- */
+/* ---- all states ---- */
 
-static void note_failure(struct search *s, const char *path, int r)
+static void note_failure(struct walk *w, const char *path, int r)
 {
-	s->failed = r;
-	snprintf(s->why, sizeof(s->why), "%.200s: %s", path, strerror(-r));
+	w->failed = r;
+	snprintf(w->why, sizeof(w->why), "%.200s: %s", path, strerror(-r));
 }
 
-/* Takes a container into account whose state is in @path. */
-static void consider(struct search *s, const char *path, const char *id)
+/* crun's status says nothing of annotations: they are in the configuration that it keeps beside it. */
+static void add_annotations(struct walk *w, json_t *state, const char *config)
 {
-	char name[NAME_MAX + 1];
 	int r = 0;
-	auto_json json_t *state = load(path, &r);
+	auto_json json_t *object = load(config, &r);
+	json_t *annotations = json_object_get(object, "annotations");
+
+	if (!object && r != -ENOENT)
+		note_failure(w, config, r);
+	if (annotations && json_object_set(state, "annotations", annotations) < 0)
+		note_failure(w, config, -ENOMEM);
+}
+
+/* @config: of crun's; NULL: runc has all in its state. */
+static void visit_state(struct walk *w, const char *path, const char *id, const char *config)
+{
+	int r = 0;
+	auto_json json_t *object = load(path, &r);
+	const struct state state = { .id = id, .path = path, .object = object };
 
 	/* One that has just been removed is none. */
-	if (!state && r != -ENOENT)
-		note_failure(s, path, r);
-	if (!state)
+	if (!object && r != -ENOENT)
+		note_failure(w, path, r);
+	if (!object)
 		return;
-	find_name(name, state, id);
-	bool is_exact = !strcmp(id, s->word) || !strcmp(name, s->word);
-	bool begins = !strncmp(id, s->word, strlen(s->word));
-	if (!is_exact && (!begins || s->is_exact))
-		return;
-	s->n_begin = is_exact == s->is_exact ? s->n_begin + 1 : 1;
-	s->is_exact = is_exact;
-	snprintf(s->id, sizeof(s->id), "%s", id);
-	snprintf(s->name, sizeof(s->name), "%s", name);
-	cleanup_free(&s->path);
-	s->path = strdup(path);
+	if (config)
+		add_annotations(w, object, config);
+	w->visit(w->arg, &state);
 }
 
-static void search_dir(struct search *s, const char *dir, int level)
+static void walk_dir(struct walk *w, const char *dir, int level)
 {
 	auto_closedir DIR *stream = opendir(dir);
 	const struct dirent *entry;
 
 	if (!stream && errno != ENOENT && errno != ENOTDIR)
-		note_failure(s, dir, -errno);
+		note_failure(w, dir, -errno);
 	while (stream && (entry = readdir(stream))) {
 		if (entry->d_name[0] == '.')
 			continue;
+		auto_free char *below = path_format("%s/%s", dir, entry->d_name);
 		auto_free char *runc = path_format("%s/%s/state.json", dir, entry->d_name);
 		auto_free char *crun = path_format("%s/%s/status", dir, entry->d_name);
-		auto_free char *below = path_format("%s/%s", dir, entry->d_name);
-		if (!runc || !crun || !below)
-			note_failure(s, dir, -ENOMEM);
+		auto_free char *config = path_format("%s/%s/config.json", dir, entry->d_name);
+		if (!below || !runc || !crun || !config)
+			note_failure(w, dir, -ENOMEM);
 		else if (access(runc, F_OK) == 0)
-			consider(s, runc, entry->d_name);
+			visit_state(w, runc, entry->d_name, NULL);
 		else if (access(crun, F_OK) == 0)
-			consider(s, crun, entry->d_name);
+			visit_state(w, crun, entry->d_name, config);
 		else if (level + 1 < LEVELS)
-			search_dir(s, below, level + 1);
+			walk_dir(w, below, level + 1);
 	}
 }
 
-static int check_found(const struct search *s, struct brumate_error *err)
+/* @dirs: NULL for where runtimes keep them by default. */
+static int walk_states(struct walk *w, const char *dirs, struct brumate_error *err)
+{
+	auto_free char *list = strdup(dirs ? dirs : DEFAULT_DIRS);
+	char *rest = list;
+
+	if (!list)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (char *dir; (dir = strsep(&rest, ":"));)
+		if (*dir)
+			walk_dir(w, dir, 0);
+	return 0;
+}
+
+/* The first process of a container. -ESRCH: it does not run. */
+static int get_init(struct proc_id *ret, const struct state *state, struct brumate_error *err)
+{
+	json_t *pid = json_object_get(state->object, "init_process_pid"),
+	       *start = json_object_get(state->object, "init_process_start");
+
+	if (!pid) { /* crun's */
+		pid = json_object_get(state->object, "pid");
+		start = json_object_get(state->object, "process-start-time");
+	}
+	json_int_t number = json_integer_value(pid);
+	if (!json_is_integer(pid) || !json_is_integer(start) || number < 0 || number > INT_MAX)
+		return brumate_fail(err, EBADMSG, "%s: says nothing of a process", state->path);
+	if (!number || proc_identify(ret, (pid_t)number, NULL) < 0 ||
+	    ret->start_ticks != (uint64_t)json_integer_value(start))
+		return brumate_fail(err, ESRCH, "container %s does not run", state->id);
+	return 0;
+}
+
+/* ---- a container ---- */
+
+struct search {
+	const char *word;
+	size_t n_begin; /* containers whose ids begin with it */
+	bool is_exact;	/* found by its id or name */
+	char id[NAME_MAX + 1];
+	char name[NAME_MAX + 1];
+	struct proc_id init;
+	int r; /* why it has none */
+	struct brumate_error why;
+};
+
+/* Takes a container into account. */
+static void consider(void *arg, const struct state *state)
+{
+	struct search *s = arg;
+	char name[NAME_MAX + 1];
+
+	find_name(name, state->object, state->id);
+	bool is_exact = !strcmp(state->id, s->word) || !strcmp(name, s->word);
+	bool begins = !strncmp(state->id, s->word, strlen(s->word));
+	if (!is_exact && (!begins || s->is_exact))
+		return;
+	s->n_begin = is_exact == s->is_exact ? s->n_begin + 1 : 1;
+	s->is_exact = is_exact;
+	snprintf(s->id, sizeof(s->id), "%s", state->id);
+	snprintf(s->name, sizeof(s->name), "%s", name);
+	s->r = get_init(&s->init, state, &s->why);
+}
+
+static int check_found(const struct search *s, const struct walk *w, struct brumate_error *err)
 {
 	if (s->n_begin > 1) {
 		brumate_fail(err, EINVAL, "%zu containers are meant by \"%s\"", s->n_begin,
@@ -190,40 +276,19 @@ static int check_found(const struct search *s, struct brumate_error *err)
 		brumate_hint(err, "give more of the id");
 		return -EINVAL;
 	}
-	if (s->n_begin && s->path)
-		return 0;
-	if (s->failed < 0)
+	if (s->n_begin && s->r < 0 && err)
+		*err = s->why;
+	if (s->n_begin)
+		return s->r;
+	if (w->failed < 0)
 		return brumate_fail(
-			err, -s->failed,
+			err, -w->failed,
 			"container \"%s\" is not known, but not all could be looked at: %s",
-			s->word, s->why);
+			s->word, w->why);
 	brumate_fail(err, ENOENT, "no container has the id or the name \"%s\"", s->word);
 	brumate_hint(err, "[Container] State= in brumate.conf names the places of runtimes with "
 			  "others than the usual");
 	return -ENOENT;
-}
-
-/* ---- what was found ---- */
-
-static int get_init(struct proc_id *ret, const struct search *s, struct brumate_error *err)
-{
-	int r = 0;
-	auto_json json_t *state = load(s->path, &r);
-	json_t *pid = json_object_get(state, "init_process_pid"),
-	       *start = json_object_get(state, "init_process_start");
-
-	if (!pid) { /* crun's */
-		pid = json_object_get(state, "pid");
-		start = json_object_get(state, "process-start-time");
-	}
-	json_int_t number = json_integer_value(pid);
-	if (!json_is_integer(pid) || !json_is_integer(start) || number < 0 || number > INT_MAX)
-		return brumate_fail(err, state ? EBADMSG : -r, "%s: %s", s->path,
-				    state ? "says nothing of a process" : strerror(-r));
-	if (!number || proc_identify(ret, (pid_t)number, NULL) < 0 ||
-	    ret->start_ticks != (uint64_t)json_integer_value(start))
-		return brumate_fail(err, ESRCH, "container %s does not run", s->id);
-	return 0;
 }
 
 static void pick_name(char ret[static 64], const struct search *s)
@@ -243,22 +308,184 @@ int service_find_container(struct service_container *ret, const char *word, cons
 			   struct brumate_error *err)
 {
 	struct search s = { .word = word };
-	auto_free char *list = strdup(dirs ? dirs : DEFAULT_DIRS);
-	char *rest = list;
+	struct walk w = { .visit = consider, .arg = &s };
 
-	if (!list)
-		return brumate_fail(err, ENOMEM, "%m");
 	if (!*word || strchr(word, '/'))
 		return brumate_fail(err, EINVAL, "container \"%s\": expected an id or a name",
 				    word);
-	for (char *dir; (dir = strsep(&rest, ":"));)
-		if (*dir)
-			search_dir(&s, dir, 0);
-	int r = check_found(&s, err);
+	int r = walk_states(&w, dirs, err);
 	if (r == 0)
-		r = get_init(&ret->init, &s, err);
+		r = check_found(&s, &w, err);
+	if (r < 0)
+		return r;
+	ret->init = s.init;
+	pick_name(ret->name, &s);
+	return 0;
+}
+
+/* ---- a pod ---- */
+
+enum { LABEL_BYTES_MAX = 63, SUBDOMAIN_BYTES_MAX = 253 };
+
+/* Letters and digits in lower case, and within them '-': RFC 1123. With dots, labels of that kind. */
+static bool is_dns_name(const char *name, size_t bytes_max, bool dots)
+{
+	static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789";
+	size_t len = strlen(name);
+
+	if (!len || len > bytes_max)
+		return false;
+	for (const char *p = name; *p; p++) {
+		bool at_edge = p == name || !p[1] || p[-1] == '.' || p[1] == '.';
+
+		if (!strchr(letters, *p) && !(*p == '-' && !at_edge) &&
+		    !(dots && *p == '.' && !at_edge))
+			return false;
+	}
+	return true;
+}
+
+static int check_dns_name(const char *what, const char *name, size_t bytes_max, bool dots,
+			  struct brumate_error *err)
+{
+	if (is_dns_name(name, bytes_max, dots))
+		return 0;
+	brumate_fail(err, EINVAL, "\"%.300s\" cannot be the name of a %s", name, what);
+	brumate_hint(err, "Kubernetes has up to %zu of a-z, 0-9 and -%s in it", bytes_max,
+		     dots ? ", and dots" : "");
+	return -EINVAL;
+}
+
+int service_check_pod_name(const struct service_pod_name *name, struct brumate_error *err)
+{
+	int r = check_dns_name("namespace", name->namespace, LABEL_BYTES_MAX, false, err);
+
 	if (r == 0)
-		pick_name(ret->name, &s);
-	free(s.path);
+		r = check_dns_name("pod", name->pod, SUBDOMAIN_BYTES_MAX, true, err);
+	if (r == 0 && name->container)
+		r = check_dns_name("container", name->container, LABEL_BYTES_MAX, false, err);
+	return r;
+}
+
+void service_pod_fini(struct service_pod *p)
+{
+	free(p->items);
+	*p = SERVICE_POD_EMPTY;
+}
+
+struct pod_search {
+	const struct service_pod_name *name;
+	struct service_pod found;
+	int r; /* the first failure, or that one does not run */
+	struct brumate_error why;
+};
+
+/* The name of the container if it is one that is looked for, else NULL. */
+static const char *name_in_pod(const struct service_pod_name *name, json_t *state)
+{
+	for (size_t i = 0; i < sizeof(pod_labels) / sizeof(*pod_labels); i++) {
+		const struct pod_labels *l = &pod_labels[i];
+		const char *namespace = label(state, l->namespace), *pod = label(state, l->pod),
+			   *container = label(state, l->container), *kind = label(state, l->kind);
+
+		if (namespace && pod && container && !strcmp(namespace, name->namespace) &&
+		    !strcmp(pod, name->pod) && !(kind && !strcmp(kind, "sandbox")) &&
+		    (!name->container || !strcmp(container, name->container)))
+			return container;
+	}
+	return NULL;
+}
+
+static int add_container(struct service_pod *pod, const struct service_pod_container *c)
+{
+	void *items = array_room(pod->items, pod->n, sizeof(*pod->items));
+
+	if (!items)
+		return -ENOMEM;
+	pod->items = items;
+	pod->items[pod->n++] = *c;
+	return 0;
+}
+
+static void consider_for_pod(void *arg, const struct state *state)
+{
+	struct pod_search *s = arg;
+	const char *name = name_in_pod(s->name, state->object);
+	struct service_pod_container c = { .init = PROC_ID_NONE };
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+
+	if (!name)
+		return;
+	snprintf(c.id, sizeof(c.id), "%s", state->id);
+	snprintf(c.name, sizeof(c.name), "%s", name);
+	int r = get_init(&c.init, state, &why);
+	if (r == 0 && (r = add_container(&s->found, &c)) < 0)
+		brumate_fail(&why, -r, "%m");
+	/* One of the pod that has ended is told of only where there is nothing else to tell. */
+	if (r < 0 && (s->r == 0 || s->r == -ESRCH)) {
+		s->r = r;
+		s->why = why;
+	}
+}
+
+static int compare_names(const void *a, const void *b)
+{
+	const struct service_pod_container *one = a, *other = b;
+
+	return strcmp(one->name, other->name);
+}
+
+static int fail_no_container(const struct service_pod_name *name, struct brumate_error *err)
+{
+	brumate_fail(err, ENOENT, "no container %s%sof pod %s/%s is on this node",
+		     name->container ? name->container : "", name->container ? " " : "",
+		     name->namespace, name->pod);
+	brumate_hint(err, "-n says the namespace; [Container] State= in brumate.conf names the "
+			  "places of runtimes with others than the usual");
+	return -ENOENT;
+}
+
+static int check_pod(const struct pod_search *s, const struct walk *w, struct brumate_error *err)
+{
+	const struct service_pod_name *name = s->name;
+
+	if (s->r < 0 && !(s->r == -ESRCH && s->found.n)) {
+		if (err)
+			*err = s->why;
+		return brumate_wrap(err, s->r, "pod %s/%s", name->namespace, name->pod);
+	}
+	if (w->failed < 0 && !(name->container && s->found.n))
+		return brumate_fail(err, -w->failed,
+				    "pod %s/%s: not all containers could be looked at: %s",
+				    name->namespace, name->pod, w->why);
+	for (size_t i = 1; i < s->found.n; i++)
+		if (!compare_names(&s->found.items[i - 1], &s->found.items[i])) {
+			brumate_fail(err, EBUSY, "pod %s/%s: container %s runs twice",
+				     name->namespace, name->pod, s->found.items[i].name);
+			brumate_hint(err, "the pod may be about to be replaced: try it again");
+			return -EBUSY;
+		}
+	return s->found.n ? 0 : fail_no_container(name, err);
+}
+
+int service_find_pod(struct service_pod *ret, const struct service_pod_name *name, const char *dirs,
+		     struct brumate_error *err)
+{
+	struct pod_search s = { .name = name };
+	struct walk w = { .visit = consider_for_pod, .arg = &s };
+	int r = service_check_pod_name(name, err);
+
+	if (r == 0)
+		r = walk_states(&w, dirs, err);
+	if (r < 0)
+		return r;
+	if (s.found.n)
+		qsort(s.found.items, s.found.n, sizeof(*s.found.items), compare_names);
+	r = check_pod(&s, &w, err);
+	if (r == 0) {
+		*ret = s.found;
+		s.found = SERVICE_POD_EMPTY;
+	}
+	service_pod_fini(&s.found);
 	return r;
 }
