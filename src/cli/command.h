@@ -70,6 +70,7 @@ enum option_id {
 	OPT_LABEL,
 	OPT_WATCH,
 	OPT_NO_CHECKPOINT,
+	OPT_NAMESPACE,
 	OPT__MAX,
 };
 
@@ -195,6 +196,7 @@ int verb_import(const struct invocation *in, struct brumate_error *err);
 int verb_push(const struct invocation *in, struct brumate_error *err);
 int verb_pull(const struct invocation *in, struct brumate_error *err);
 int verb_bench(const struct invocation *in, struct brumate_error *err);
+int verb_k8s(const struct invocation *in, struct brumate_error *err);
 int verb_cdi(const struct invocation *in, struct brumate_error *err);
 int verb_metrics(const struct invocation *in, struct brumate_error *err);
 int verb_doctor(const struct invocation *in, struct brumate_error *err);

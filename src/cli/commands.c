@@ -413,6 +413,24 @@ static const struct option_spec metrics_options[] = {
 	{ .id = OPT_NAMES, .name = "names", .help = "with names of jobs, whoever may read them" },
 	END,
 };
+static const struct option_spec k8s_options[] = {
+	{ .id = OPT_NAMESPACE,
+	  .name = "namespace",
+	  .letter = 'n',
+	  .value = "NAMESPACE",
+	  .help = "of the pod (default: default)" },
+	{ .id = OPT_CONTAINER,
+	  .name = "container",
+	  .letter = 'c',
+	  .value = "NAME",
+	  .help = "this container alone, not all of the pod" },
+	TIMEOUT("give up on a container after TIME"),
+	FORCE("suspend: go on where doctor only suspects that a container may be lost"),
+	GPU,
+	STATS,
+	FORMAT,
+	END,
+};
 static const struct option_spec version_options[] = { FORMAT, END };
 
 const struct command commands[] = {
@@ -477,6 +495,8 @@ const struct command commands[] = {
 	  COMPLETES_NOTHING, NULL, metrics_options, verb_metrics },
 	{ "cdi", NULL, "", "print the CDI device that gives containers brumate's library", 0, 0,
 	  false, COMPLETES_NOTHING, NULL, no_options, verb_cdi },
+	{ "k8s", NULL, "suspend|resume POD", "empty the GPUs a pod on this node uses, or fill them",
+	  2, 2, false, COMPLETES_WORDS, "suspend resume", k8s_options, verb_k8s },
 	{ "version", NULL, "", "show the version", 0, 0, false, COMPLETES_NOTHING, NULL,
 	  version_options, verb_version },
 	{ "completion", NULL, "bash|zsh|fish", "print the completion script of a shell", 1, 1,

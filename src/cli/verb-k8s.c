@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: MIT
+/*
+ * `brumate k8s`: the GPU state of a pod's containers on this node. A pod is suspended as a whole: where one container cannot
+ * be, those before it are resumed, and no more jobs than they were.
+ */
+#include "cli/arguments.h"
+#include "cli/client.h"
+#include "cli/output.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/conf.h"
+#include "job/job.h"
+#include "job/request.h"
+#include "service/container.h"
+
+/* What is done with a pod, and what came of it so far. */
+struct pod_task {
+	const struct invocation *in;
+	struct service_pod_name name;
+	struct service_pod pod;
+	json_t *done;	    /* [{container, ...}]; owned */
+	json_t *left_alone; /* names; owned */
+};
+
+static void pod_task_fini(struct pod_task *t)
+{
+	service_pod_fini(&t->pod);
+	json_decref(t->done);
+	json_decref(t->left_alone);
+}
+DEFINE_AUTO_FINI(struct pod_task, pod_task_fini)
+
+static int find_pod(struct pod_task *t, struct brumate_error *err)
+{
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+	int r = conf_load(&conf, err);
+
+	return r < 0 ? r : service_find_pod(&t->pod, &t->name, conf.container_state, err);
+}
+
+static int leave_alone(struct pod_task *t, const char *container, const char *why)
+{
+	fprintf(stderr, "container %s of pod %s/%s is left alone: %s\n", container,
+		t->name.namespace, t->name.pod, why);
+	return json_array_append_new(t->left_alone, json_string(container)) < 0 ? -ENOMEM : 0;
+}
+
+static int add_done(struct pod_task *t, json_t *one, struct brumate_error *err)
+{
+	return json_array_append_new(t->done, one) < 0 ? brumate_fail(err, ENOMEM, "%m") : 0;
+}
+
+/* Prints what was done: @key of each, a line each. */
+static int print_done(const struct pod_task *t, const char *key, struct brumate_error *err)
+{
+	size_t i;
+	json_t *one;
+
+	if (wants_json(t->in)) {
+		auto_json json_t *o =
+			json_pack("{s:s,s:s,s:O,s:O}", "namespace", t->name.namespace, "pod",
+				  t->name.pod, "containers", t->done, "left_alone", t->left_alone);
+
+		return o ? print_json(o, err) : brumate_fail(err, ENOMEM, "%m");
+	}
+	json_array_foreach (t->done, i, one)
+		puts(text_of(one, key));
+	return 0;
+}
+
+static int fail_of_container(const struct pod_task *t, const char *container, int r,
+			     struct brumate_error *err)
+{
+	return brumate_wrap(err, r, "container %s of pod %s/%s", container, t->name.namespace,
+			    t->name.pod);
+}
+
+/* ---- suspend and resume ---- */
+
+/* The job that a container belongs to. 0; 1: to none. */
+static int find_job(struct job *ret, const struct service_pod_container *c,
+		    struct brumate_error *err)
+{
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+	int r = job_find_by_pid(ret, c->init.pid, &why);
+
+	if (r < 0 && r != -ENOENT && err)
+		*err = why;
+	return r == -ENOENT ? 1 : r;
+}
+
+/* Calls Suspend or Resume for a container, and keeps its Summary. */
+static int operate(struct pod_task *t, const struct service_pod_container *c, const char *method,
+		   unsigned where, bool is_new, struct brumate_error *err)
+{
+	auto_json json_t *p = json_pack("{s:s}", "container", c->id), *reply = NULL;
+	int r = p ? add_request(p, t->in, where, err) : brumate_fail(err, ENOMEM, "%m");
+
+	if (r == 0 && where == REQUEST_SUSPEND)
+		r = add_gpu(p, t->in, err);
+	if (r == 0)
+		r = client_call_shown(method, t->in->operands[0], p, NULL, &reply, err);
+	if (r < 0)
+		return r;
+	json_t *summary = json_object_get(reply, "summary");
+	if (!json_is_object(summary))
+		return brumate_fail(err, EPROTO, "the reply has no summary");
+	fprintf(stderr, "container %s of pod %s/%s: ", c->name, t->name.namespace, t->name.pod);
+	summary_print(t->in, summary);
+	return add_done(t,
+			json_pack("{s:s,s:s,s:b,s:O}", "container", c->name, "job",
+				  text_of(summary, "job"), "new_job", is_new, "summary", summary),
+			err);
+}
+
+static int suspend_container(struct pod_task *t, const struct service_pod_container *c,
+			     size_t *ret_n_before, struct brumate_error *err)
+{
+	auto_(job_fini) struct job job = JOB_EMPTY;
+	int none = find_job(&job, c, err);
+
+	if (none < 0)
+		return none;
+	if (!none && job.state == JOB_SUSPENDED) {
+		++*ret_n_before;
+		return leave_alone(t, c->name, "it is suspended already");
+	}
+	int r = operate(t, c, "Suspend", REQUEST_SUSPEND, none, err);
+	if (r != -ENODATA)
+		return r;
+	*err = BRUMATE_ERROR_NONE;
+	return leave_alone(t, c->name, "it has no GPU state");
+}
+
+/* Lets a container go on that was suspended for nothing. */
+static int take_back(const struct pod_task *t, json_t *one, struct brumate_error *err)
+{
+	const char *job = text_of(one, "job"), *name = text_of(one, "container");
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+	int r = client_ask_about("Resume", "job", job, NULL, &why);
+
+	if (r < 0) {
+		fprintf(stderr, "container %s of pod %s/%s is still suspended: %s\n", name,
+			t->name.namespace, t->name.pod, why.text);
+		brumate_hint(err, "brumate resume %s", job);
+		brumate_error_exit(err, EXIT_FAILED);
+		return r;
+	}
+	fprintf(stderr, "container %s of pod %s/%s goes on again\n", name, t->name.namespace,
+		t->name.pod);
+	if (json_is_true(json_object_get(one, "new_job")))
+		client_ask_about("Release", "job", job, NULL, NULL);
+	return 0;
+}
+
+static int suspend_pod(struct pod_task *t, struct brumate_error *err)
+{
+	size_t n_before = 0;
+	int r = find_pod(t, err);
+
+	for (size_t i = 0; i < t->pod.n && r == 0; i++) {
+		r = suspend_container(t, &t->pod.items[i], &n_before, err);
+		if (r < 0)
+			fail_of_container(t, t->pod.items[i].name, r, err);
+	}
+	for (size_t i = json_array_size(t->done); i-- > 0 && r < 0;)
+		take_back(t, json_array_get(t->done, i), err);
+	if (r < 0)
+		return r;
+	if (!json_array_size(t->done) && !n_before) {
+		brumate_fail(err, ENODATA, "no container of pod %s/%s has GPU state to suspend",
+			     t->name.namespace, t->name.pod);
+		brumate_hint(err, "none of their processes has initialised the driver (yet)");
+		brumate_error_exit(err, EXIT_UNSUPPORTED);
+		return -ENODATA;
+	}
+	return print_done(t, "job", err);
+}
+
+static int resume_container(struct pod_task *t, const struct service_pod_container *c,
+			    struct brumate_error *err)
+{
+	auto_(job_fini) struct job job = JOB_EMPTY;
+	int none = find_job(&job, c, err);
+
+	if (none < 0)
+		return none;
+	if (none || job.state == JOB_RUNNING)
+		return leave_alone(t, c->name, "it is not suspended");
+	return operate(t, c, "Resume", REQUEST_RESUME, false, err);
+}
+
+/* As many as can be: the first failure is the command's, the others are printed as they come. Ctrl-C ends it. */
+static int for_each_container(struct pod_task *t,
+			      int (*fn)(struct pod_task *t, const struct service_pod_container *c,
+					struct brumate_error *err),
+			      struct brumate_error *err)
+{
+	int result = 0, r = 0;
+
+	for (size_t i = 0; i < t->pod.n && r != -ECANCELED; i++) {
+		struct brumate_error why = BRUMATE_ERROR_NONE;
+
+		r = fn(t, &t->pod.items[i], &why);
+		if (r < 0)
+			fail_of_container(t, t->pod.items[i].name, r, &why);
+		if (r < 0 && result == 0)
+			*err = why;
+		else if (r < 0)
+			fprintf(stderr, "brumate: %s\n", why.text);
+		result = result ? result : r;
+	}
+	return result;
+}
+
+static int resume_pod(struct pod_task *t, struct brumate_error *err)
+{
+	int result = find_pod(t, err);
+
+	if (result == 0)
+		result = for_each_container(t, resume_container, err);
+	if (result == 0 && !json_array_size(t->done))
+		return brumate_fail(err, ESRCH, "no container of pod %s/%s is suspended",
+				    t->name.namespace, t->name.pod);
+	int r = json_array_size(t->done) ? print_done(t, "job", err) : 0;
+	return result < 0 ? result : r;
+}
+
+/* ---- the command ---- */
+
+static const struct k8s_verb {
+	const char *name;
+	int (*run)(struct pod_task *t, struct brumate_error *err);
+} k8s_verbs[] = {
+	{ "suspend", suspend_pod },
+	{ "resume", resume_pod },
+};
+
+/* Options that not all of them have. */
+static const struct {
+	enum option_id id;
+	const char *option, *verbs;
+} verbs_of[] = {
+	{ OPT_FORCE, "--force", "suspend" },
+	{ OPT_GPU, "--gpu", "suspend" },
+};
+
+static int check_options(const struct invocation *in, struct brumate_error *err)
+{
+	for (size_t i = 0; i < sizeof(verbs_of) / sizeof(verbs_of[0]); i++)
+		if (in->values[verbs_of[i].id] &&
+		    !words_contain(verbs_of[i].verbs, in->operands[0]))
+			return brumate_fail(err, EINVAL, "k8s %s: %s goes with %s", in->operands[0],
+					    verbs_of[i].option, verbs_of[i].verbs);
+	return 0;
+}
+
+static const struct k8s_verb *find_verb(const char *name, struct brumate_error *err)
+{
+	for (size_t i = 0; i < sizeof(k8s_verbs) / sizeof(k8s_verbs[0]); i++)
+		if (!strcmp(k8s_verbs[i].name, name))
+			return &k8s_verbs[i];
+	brumate_fail(err, EINVAL, "k8s: unknown command \"%s\"", name);
+	brumate_hint(err, "it is one of: %s", command_find("k8s")->words);
+	return NULL;
+}
+
+int verb_k8s(const struct invocation *in, struct brumate_error *err)
+{
+	auto_(pod_task_fini) struct pod_task t = {
+		.in = in,
+		.name = { .namespace =
+				  in->values[OPT_NAMESPACE] ? in->values[OPT_NAMESPACE] : "default",
+			  .pod = in->operands[1],
+			  .container = in->values[OPT_CONTAINER] },
+		.done = json_array(),
+		.left_alone = json_array(),
+	};
+	const struct k8s_verb *verb = find_verb(in->operands[0], err);
+	int r = verb ? check_options(in, err) : -EINVAL;
+
+	if (r == 0)
+		r = service_check_pod_name(&t.name, err);
+	if (r == 0 && (!t.done || !t.left_alone))
+		r = brumate_fail(err, ENOMEM, "%m");
+	return r < 0 ? r : verb->run(&t, err);
+}
