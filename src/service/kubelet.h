@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The kubelet of a node, which has its container runtime checkpoint a container. It is always asked by TLS, and its
+ * certificate is always checked.
+ */
+#pragma once
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "service/container.h"
+
+enum { KUBELET_PORT = 10250 };
+
+/** How to reach it, and as whom. All borrowed; NULL: the default. */
+struct kubelet_options {
+	const char *server;	 /* https://HOST[:PORT] */
+	const char *server_name; /* what its certificate is to be for */
+	const char *ca_file;
+	const char *token_file;
+	const char *cert, *key; /* files of a client certificate */
+};
+
+/** The same with all defaults. Owns its strings. */
+struct kubelet {
+	char *host; /* in brackets if it is an address of IPv6 */
+	int port;
+	char *name;  /* what its certificate is to be for */
+	char *ca;    /* certificates that are trusted (PEM) */
+	char *token; /* NULL: none */
+	char *cert, *key;
+};
+#define KUBELET_EMPTY ((struct kubelet){ 0 })
+void kubelet_fini(struct kubelet *k);
+DEFINE_AUTO_FINI(struct kubelet, kubelet_fini)
+
+/**
+ * kubelet_init() - fill in defaults and read what is in files
+ *
+ * The defaults are those of a pod with a service account, else of the node: $NODE_IP, else this machine; $NODE_NAME, else,
+ * for this machine, its name, as the kubelet's own certificate has no address; the certificates of the service account
+ * and of the kubelet; the token of the service account, unless there is a client certificate.
+ * Errors to act on: -EINVAL, -ENOENT and -EACCES (of files).
+ */
+int kubelet_init(struct kubelet *ret, const struct kubelet_options *o, struct brumate_error *err);
+
+/**
+ * kubelet_checkpoint() - have a container checkpointed, which runs on
+ * @name: with a container, checked
+ * @timeout_s: how long the runtime may take; it may take less for granted
+ * @ret: the paths of the archives on the node, an array; owned
+ *
+ * Errors to act on: -ECONNREFUSED (no connection), -EKEYREJECTED (a certificate), -EACCES (401, 403), -ENOENT (404),
+ * -EREMOTEIO (the runtime failed, or the connection broke), -ETIMEDOUT, -EPROTO (the answer is none), -EOPNOTSUPP (no
+ * libcurl).
+ */
+int kubelet_checkpoint(const struct kubelet *k, const struct service_pod_name *name,
+		       uint64_t timeout_s, json_t **ret, struct brumate_error *err);
+
+/** Reads an answer: {"items": [PATH, ...]}, of which there is one at least. @ret: the array, owned. Pure. 0 or -EPROTO. */
+int kubelet_answer_decode(json_t **ret, const char *text, size_t len, struct brumate_error *err);
