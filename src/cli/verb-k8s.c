@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * `brumate k8s`: the GPU state of a pod's containers on this node. A pod is suspended as a whole: where one container cannot
- * be, those before it are resumed, and no more jobs than they were.
+ * `brumate k8s`: the containers of a pod on this node. A pod is suspended as a whole: where one container cannot be, those
+ * before it are resumed, and no more jobs than they were. Checkpoints are asked for at the kubelet.
  */
 #include "cli/arguments.h"
 #include "cli/client.h"
@@ -9,13 +9,16 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/conf.h"
 #include "job/job.h"
 #include "job/request.h"
 #include "service/container.h"
+#include "service/kubelet.h"
 
 /* What is done with a pod, and what came of it so far. */
 struct pod_task {
@@ -54,11 +57,11 @@ static int add_done(struct pod_task *t, json_t *one, struct brumate_error *err)
 	return json_array_append_new(t->done, one) < 0 ? brumate_fail(err, ENOMEM, "%m") : 0;
 }
 
-/* Prints what was done: @key of each, a line each. */
+/* Prints what was done: @key of each, a line for it or for each of it. */
 static int print_done(const struct pod_task *t, const char *key, struct brumate_error *err)
 {
-	size_t i;
-	json_t *one;
+	size_t i, k;
+	json_t *one, *line;
 
 	if (wants_json(t->in)) {
 		auto_json json_t *o =
@@ -67,8 +70,12 @@ static int print_done(const struct pod_task *t, const char *key, struct brumate_
 
 		return o ? print_json(o, err) : brumate_fail(err, ENOMEM, "%m");
 	}
-	json_array_foreach (t->done, i, one)
-		puts(text_of(one, key));
+	json_array_foreach (t->done, i, one) {
+		if (json_is_string(json_object_get(one, key)))
+			puts(text_of(one, key));
+		json_array_foreach (json_object_get(one, key), k, line)
+			puts(json_string_value(line));
+	}
 	return 0;
 }
 
@@ -230,12 +237,98 @@ static int resume_pod(struct pod_task *t, struct brumate_error *err)
 	return result < 0 ? result : r;
 }
 
+/* ---- checkpoint ---- */
+
+enum { CHECKPOINT_S = 600, CHECKPOINT_S_MAX = 24 * 3600 };
+
+static int get_timeout_s(uint64_t *ret, const struct invocation *in, struct brumate_error *err)
+{
+	uint64_t ms = CHECKPOINT_S * 1000;
+	int r = in->values[OPT_TIMEOUT]
+			? parse_duration(&ms, "--timeout", in->values[OPT_TIMEOUT], err)
+			: 0;
+
+	if (r == 0 && (!ms || ms > CHECKPOINT_S_MAX * 1000ull))
+		r = brumate_fail(err, EINVAL, "--timeout: want more than 0, and up to 24h");
+	*ret = (ms + 999) / 1000;
+	return r;
+}
+
+/* The container that was named, which the kubelet knows better, or all of the pod. */
+static int find_containers(struct pod_task *t, struct brumate_error *err)
+{
+	if (!t->name.container)
+		return find_pod(t, err);
+	t->pod.items = calloc(1, sizeof(*t->pod.items));
+	if (!t->pod.items)
+		return brumate_fail(err, ENOMEM, "%m");
+	t->pod.n = 1;
+	snprintf(t->pod.items->name, sizeof(t->pod.items->name), "%s", t->name.container);
+	return 0;
+}
+
+static int checkpoint_container(struct pod_task *t, const struct kubelet *k, const char *container,
+				uint64_t timeout_s, struct brumate_error *err)
+{
+	struct service_pod_name name = t->name;
+	auto_json json_t *archives = NULL;
+	uint64_t start_ns = clock_now_ns();
+	char took[WORD_BYTES];
+
+	name.container = container;
+	int r = service_check_pod_name(&name, err);
+	if (r == 0)
+		r = kubelet_checkpoint(k, &name, timeout_s, &archives, err);
+	if (r < 0)
+		return r;
+	double seconds = clock_since_s(start_ns);
+	format_seconds(took, seconds);
+	fprintf(stderr, "container %s of pod %s/%s: saved in %s\n", container, name.namespace,
+		name.pod, took);
+	return add_done(t,
+			json_pack("{s:s,s:O,s:f}", "container", container, "archives", archives,
+				  "seconds", seconds),
+			err);
+}
+
+/* One after the other. What was saved before one that fails is printed all the same. */
+static int checkpoint_pod(struct pod_task *t, struct brumate_error *err)
+{
+	auto_(kubelet_fini) struct kubelet k = KUBELET_EMPTY;
+	const char *const *values = t->in->values;
+	const struct kubelet_options o = {
+		.server = values[OPT_SERVER],
+		.server_name = values[OPT_SERVER_NAME],
+		.ca_file = values[OPT_CA_FILE],
+		.token_file = values[OPT_TOKEN_FILE],
+		.cert = values[OPT_CERT],
+		.key = values[OPT_KEY],
+	};
+	uint64_t timeout_s;
+	int r = get_timeout_s(&timeout_s, t->in, err);
+
+	if (r == 0)
+		r = kubelet_init(&k, &o, err);
+	if (r == 0)
+		r = find_containers(t, err);
+	for (size_t i = 0; i < t->pod.n && r == 0; i++) {
+		const char *container = t->pod.items[i].name;
+
+		r = checkpoint_container(t, &k, container, timeout_s, err);
+		if (r < 0)
+			fail_of_container(t, container, r, err);
+	}
+	int printed = json_array_size(t->done) ? print_done(t, "archives", r < 0 ? NULL : err) : 0;
+	return r < 0 ? r : printed;
+}
+
 /* ---- the command ---- */
 
 static const struct k8s_verb {
 	const char *name;
 	int (*run)(struct pod_task *t, struct brumate_error *err);
 } k8s_verbs[] = {
+	{ "checkpoint", checkpoint_pod },
 	{ "suspend", suspend_pod },
 	{ "resume", resume_pod },
 };
@@ -247,6 +340,13 @@ static const struct {
 } verbs_of[] = {
 	{ OPT_FORCE, "--force", "suspend" },
 	{ OPT_GPU, "--gpu", "suspend" },
+	{ OPT_STATS, "--stats", "suspend resume" },
+	{ OPT_SERVER, "--server", "checkpoint" },
+	{ OPT_SERVER_NAME, "--server-name", "checkpoint" },
+	{ OPT_TOKEN_FILE, "--token-file", "checkpoint" },
+	{ OPT_CERT, "--cert", "checkpoint" },
+	{ OPT_KEY, "--key", "checkpoint" },
+	{ OPT_CA_FILE, "--ca-file", "checkpoint" },
 };
 
 static int check_options(const struct invocation *in, struct brumate_error *err)

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Pods of a Kubernetes node: containers as containerd and CRI-O leave them in the state of runc and crun, with programs of the
-simulated driver in them."""
+simulated driver in them; and a stand-in for the kubelet."""
 
 import json
 import os
 import re
+import socket
 
-from cases import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_UNSUPPORTED, EXIT_USAGE, case, expect, main, wait_until
+from cases import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_PERMISSION, EXIT_TIMEOUT, EXIT_UNSUPPORTED, EXIT_USAGE
+from cases import case, expect, main, wait_until
 from harness import process_start
+from kubelet_server import NAME, Authority, Kubelet
 
 
 class Node:
@@ -204,6 +207,178 @@ def pods_that_are_not_meant(bed):
     bed.ok(*suspend, "train-0", "-c", "main")
     bed.ok("k8s", "resume", "train-0", "-c", "main")
     bed.ok("release", "main")
+
+class Cluster:
+    """Who may ask a kubelet, and how it is asked."""
+
+    def __init__(self, bed):
+        self.bed = bed
+        self.dir = os.path.join(bed.dir, "cluster")
+        self.authority = Authority(self.dir)
+        self.cert = self.authority.issue("kubelet", NAME, alt=f"DNS:{NAME}")
+        self.good = self.token("good-token")
+
+    def token(self, text):
+        path = os.path.join(self.dir, text)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+        return path
+
+    def kubelet(self, cert=None):
+        return Kubelet(cert or self.cert, self.authority.ca)
+
+    def words(self, kubelet, **other):
+        """The command for a container of a pod, with other options than are right."""
+        options = {"--server": kubelet.url, "--server-name": NAME, "--ca-file": self.authority.ca, "--token-file": self.good}
+        options.update({f"--{name.replace('_', '-')}": value for name, value in other.items()})
+        return ["k8s", "checkpoint", "train-0", *(word for pair in options.items() if pair[1] for word in pair)]
+
+
+def archive(container, pod="train-0", namespace="default"):
+    return f"/var/lib/kubelet/checkpoints/checkpoint-{pod}_{namespace}-{container}-2026-01-02T03:04:05Z.tar"
+
+
+@case
+def checkpoint_a_pod(bed):
+    """Its containers by the runtimes' state, or the one that is named, of which only the kubelet need know."""
+    node, cluster = Node(bed), Cluster(bed)
+    node.container(node.sleeper(), "one")
+    node.container(node.sleeper(), "two", engine="crio")
+    node.container(node.sleeper(), "POD", kind="sandbox", engine="crio")
+    node.container(node.sleeper(), "one", namespace="team-a")
+    with cluster.kubelet() as kubelet:
+        kubelet.pods = {("default", "train-0"): {"one": None, "two": None, "three": None}, ("team-a", "train-0"): {"one": None}}
+        words = cluster.words(kubelet)
+        result = bed.ok(*words)
+        expect(result.out.split("\n") == [archive("one"), archive("two"), ""], f"not the archives: {result.out}")
+        expect(kubelet.log == [(f"/checkpoint/default/train-0/{name}?timeout=600", 0) for name in ("one", "two")],
+               f"other requests than wanted: {kubelet.log}")
+        done = bed.ok(*words, "--format", "json", "-c", "three", "--timeout", "90500ms").json()
+        expect([(one["container"], one["archives"]) for one in done["containers"]] == [("three", [archive("three")])],
+               f"not the archives: {done}")
+        expect(kubelet.log[2:] == [("/checkpoint/default/train-0/three?timeout=91", 0)], f"other requests: {kubelet.log[2:]}")
+        expect(bed.ok(*words, "-n", "team-a").out == archive("one", namespace="team-a") + "\n", "not of the namespace")
+        bed.refused(EXIT_NOT_FOUND, "no container of pod default/other", *[w.replace("train-0", "other") for w in words])
+        # What was saved before one that fails is told.
+        kubelet.pods["default", "train-0"]["two"] = (500, "no")
+        result = bed.cli(*words)
+        expect(result.code == EXIT_FAILED and result.out == archive("one") + "\n", result.why())
+
+
+@case
+def who_asks_a_kubelet(bed):
+    """A token or a certificate, and what it may."""
+    cluster = Cluster(bed)
+    with cluster.kubelet() as kubelet:
+        kubelet.pods = {("default", "train-0"): {"main": None}}
+
+        def refused(text, **other):
+            return bed.refused(EXIT_PERMISSION, text, *cluster.words(kubelet, **other), "-c", "main")
+
+        bed.ok(*cluster.words(kubelet), "-c", "main")
+        cert = cluster.authority.issue("client", "checkpointer")
+        bed.ok(*cluster.words(kubelet, token_file=None, cert=cert), "-c", "main")
+        key = cluster.authority.path("client.key")
+        bed.ok(*cluster.words(kubelet, token_file=None, cert=cluster.authority.path("client.crt"), key=key), "-c", "main")
+        refused(r"does not know who asks \(401\)", token_file=cluster.token("unknown"))
+        bed.refused(EXIT_PERMISSION, "401", *cluster.words(kubelet, token_file=None), "-c", "main")
+        result = refused(r"may not be asked \(403\): Forbidden \(user=system:serviceaccount:x:y,", token_file=cluster.token("other-token"))
+        expect("the verb create on the resource nodes/checkpoint" in result.err, result.why())
+        refused("403", token_file=None, cert=cluster.authority.issue("stranger", "stranger"))
+        refused("--cert", cert=cluster.authority.path("client.crt"), key=cluster.authority.path("kubelet.key"))
+        n = len(kubelet.log)
+        bed.refused(EXIT_NOT_FOUND, "No such file", *cluster.words(kubelet, token_file="/nowhere"), "-c", "main")
+        bed.refused(EXIT_NOT_FOUND, "No such file", *cluster.words(kubelet, cert="/nowhere"), "-c", "main")
+        bed.refused(EXIT_USAGE, "holds no token", *cluster.words(kubelet, token_file=cluster.cert), "-c", "main")
+        bed.refused(EXIT_USAGE, "cannot be the name of a container", *cluster.words(kubelet), "-c", "../../x")
+        bed.refused(EXIT_USAGE, "--timeout", *cluster.words(kubelet), "-c", "main", "--timeout", "0")
+        bed.refused(EXIT_USAGE, "--force goes with suspend", *cluster.words(kubelet), "-c", "main", "--force")
+        expect(len(kubelet.log) == n, f"it was asked all the same: {kubelet.log[n:]}")
+
+
+@case
+def kubelets_that_are_none(bed):
+    """A server that is not who it has to be hears no token."""
+    cluster, other = Cluster(bed), Authority(os.path.join(bed.dir, "other"))
+    hint = "^hint: .*"
+
+    def refused(code, words, hinted, kubelet, **more):
+        result = bed.refused(code, words, *cluster.words(kubelet, **more), "-c", "main")
+        expect(re.search(hint + hinted, result.err, re.MULTILINE), result.why())
+
+    with cluster.kubelet() as kubelet:
+        kubelet.pods = {("default", "train-0"): {"main": None}}
+        refused(EXIT_PERMISSION, "certificate is not for 127.0.0.1", "--server-name", kubelet, server_name=None)
+        refused(EXIT_PERMISSION, "certificate is not for node-2", "--server-name", kubelet, server_name="node-2")
+        refused(EXIT_PERMISSION, "certificate is not trusted", "--ca-file", kubelet, ca_file=other.ca)
+        bed.ok(*cluster.words(kubelet, ca_file=cluster.authority.path("kubelet.crt")), "-c", "main")
+        kubelet.log.clear()
+        for path in ("/nowhere", cluster.good, os.devnull):
+            bed.fails(EXIT_NOT_FOUND if path == "/nowhere" else EXIT_USAGE, *cluster.words(kubelet, ca_file=path), "-c", "main")
+        expect(not kubelet.log, f"it was asked all the same: {kubelet.log}")
+        # The name that the environment says is the default, and the address.
+        port = kubelet.url.rsplit(":", 1)[1]
+        bed.refused(EXIT_FAILED, r"127\.0\.0\.2:10250: no connection", *cluster.words(kubelet, server=None), "-c", "main",
+                    env={"NODE_IP": "127.0.0.2"})
+        bed.refused(EXIT_USAGE, "is not https://", *cluster.words(kubelet, server=f"http://127.0.0.1:{port}"), "-c", "main")
+        bed.ok(*cluster.words(kubelet), "-c", "main", env={"https_proxy": "http://127.0.0.1:1", "ALL_PROXY": "http://127.0.0.1:1"})
+    refused(EXIT_FAILED, "no connection", "--server", kubelet)
+    with cluster.kubelet(cluster.authority.issue("old", NAME, expired=True, alt=f"DNS:{NAME}")) as kubelet:
+        refused(EXIT_PERMISSION, "certificate has expired", "renew", kubelet)
+
+
+@case
+def answers_of_a_kubelet(bed):
+    """What it refuses, how its runtime fails, and answers that are none."""
+    cluster = Cluster(bed)
+    with cluster.kubelet() as kubelet:
+
+        def answer(told):
+            kubelet.pods = {("default", "train-0"): {"main": told}}
+
+        def refused(code, words, told):
+            answer(told)
+            return bed.refused(code, words, *cluster.words(kubelet), "-c", "main")
+
+        words = [*cluster.words(kubelet), "-c", "main"]
+        bed.refused(EXIT_NOT_FOUND, r"container main of pod default/train-0: .*no such container \(404\): pod does not exist", *words)
+        answer(None)
+        bed.refused(EXIT_NOT_FOUND, r"container other .*\(404\): container other does not exist", *words[:-1], "other")
+        kubelet.gate = False
+        result = bed.refused(EXIT_NOT_FOUND, r"it makes no checkpoints \(404\)", *words)
+        expect("ContainerCheckpoint" in result.err, result.why())
+        kubelet.gate = True
+        reason = "checkpointing of default/train-0/main failed (rpc error: CRIU: \x1b[2J\r\nbrumate: no\x9b room)"
+        result = refused(EXIT_FAILED, r"runtime failed \(500\): checkpointing of .*: \?\[2J  brumate: no\?+ room\)", (500, reason))
+        expect(result.err.isprintable() or "\x1b" not in result.err, result.why())
+        result = refused(EXIT_FAILED, r"\(500\): x{100}", (500, "x" * 100000))
+        expect(len(result.err) < 1500, f"{len(result.err)} bytes are shown")
+        refused(EXIT_FAILED, "it answered 302", (302, "elsewhere"))
+        refused(EXIT_FAILED, "it answered 503: try later", (503, "try later\n"))
+        refused(EXIT_FAILED, "the answer is too large", (200, b"[" * (2 << 20)))
+        refused(EXIT_FAILED, "the answer is too large", (500, b"x" * (2 << 20)))
+        for text in ("", "<html>", '{"items"', "[" * 100000):
+            refused(EXIT_FAILED, "the answer is no JSON", (200, text))
+        for text in ("{}", "[]", "1", '{"items": []}', '{"items": "/a"}', '{"items": null}'):
+            refused(EXIT_FAILED, "the answer (names no archive|is no JSON)", (200, text))
+        for path in ("a.tar", "", "/a\x1b[2J.tar", "/a\nb", "/a\x9bb", "/" + "a" * 5000, 7):
+            refused(EXIT_FAILED, "names what is no path", (200, json.dumps({"items": ["/good.tar", path]})))
+        refused(EXIT_FAILED, "the connection broke", "cut")
+        refused(EXIT_FAILED, "the connection broke", "reset")
+
+
+@case
+def kubelets_that_are_late(bed):
+    """One that works for longer than it may, and one that takes connections and says nothing."""
+    cluster = Cluster(bed)
+    with cluster.kubelet() as kubelet, socket.create_server(("127.0.0.1", 0)) as silent:
+        kubelet.pods = {("default", "train-0"): {"main": "late"}}
+        url = f"https://127.0.0.1:{silent.getsockname()[1]}"
+        background = bed.spawn(*cluster.words(kubelet, server=url), "-c", "main")
+        result = bed.refused(EXIT_TIMEOUT, "no answer within 6 s", *cluster.words(kubelet), "-c", "main", "--timeout", "1s")
+        expect("/var/lib/kubelet/checkpoints" in result.err, result.why())
+        code, _, err = background.end()
+        expect(code == EXIT_FAILED and "no connection" in err, f"exit {code}: {err}")
 
 
 main()
