@@ -137,14 +137,14 @@ class Quiet(http.server.ThreadingHTTPServer):
 class Kubelet:
     """The stand-in on a port of its own, until closed."""
 
-    def __init__(self, cert, client_ca):
+    def __init__(self, cert, client_ca, address=("127.0.0.1", 0)):
         self.tokens = {"good-token": "system:serviceaccount:brumate:node", "other-token": "system:serviceaccount:x:y"}
         self.allowed = {"system:serviceaccount:brumate:node", "checkpointer"}
         self.gate = True
         self.pods = {}  # (namespace, pod): {container: None, (status, text), "late", "cut" or "reset"}
         self.log = []  # (path with query, bytes of the body)
         self.over = threading.Event()
-        self.http = Quiet(("127.0.0.1", 0), Handler)
+        self.http = Quiet(address, Handler)
         self.http.kubelet = self
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(cert)
