@@ -6,6 +6,7 @@ simulated driver in them; and a stand-in for the kubelet."""
 import json
 import os
 import re
+import signal
 import socket
 
 from cases import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_PERMISSION, EXIT_TIMEOUT, EXIT_UNSUPPORTED, EXIT_USAGE
@@ -169,6 +170,29 @@ def all_or_none(bed):
     one.log.goes_on()
     for job in bed.list("ps", "jobs"):
         bed.ok("release", job["id"])
+
+
+@case
+def interrupted(bed):
+    """Ctrl-C while the second container is under way: both run."""
+    node = Node(bed)
+    programs = node.counter(), node.counter()
+    for number, program in enumerate(programs):
+        node.container(program, f"c{number}")
+    bed.fault("suspend.gate.begin", "delay:1", "suspend.gate.begin", "hold")
+    background = bed.spawn("k8s", "suspend", "train-0")
+    fifo = bed.fault_file + ".held"
+    wait_until(lambda: os.path.exists(fifo) or background.process.poll() is not None, "the second container")
+    expect(background.process.poll() is None, "the second container was not reached")
+    background.signal(signal.SIGINT)
+    with open(fifo, "wb"):
+        pass
+    code, out, err = background.end()
+    expect(code and not out and "container c1 of pod default/train-0: " in err, f"exit {code}: {out}{err}")
+    expect("container c0 of pod default/train-0 goes on again" in err, err)
+    for program in programs:
+        program.log.goes_on()
+    expect(not bed.list("ps", "jobs"), f"there are jobs: {bed.list('ps', 'jobs')}")
 
 
 @case
