@@ -249,7 +249,7 @@ static int get_timeout_s(uint64_t *ret, const struct invocation *in, struct brum
 			: 0;
 
 	if (r == 0 && (!ms || ms > CHECKPOINT_S_MAX * 1000ull))
-		r = brumate_fail(err, EINVAL, "--timeout: want more than 0, and up to 24h");
+		r = brumate_fail(err, EINVAL, "--timeout: expected more than 0, and at most 24h");
 	*ret = (ms + 999) / 1000;
 	return r;
 }

@@ -351,8 +351,8 @@ static int check_dns_name(const char *what, const char *name, size_t bytes_max, 
 	if (is_dns_name(name, bytes_max, dots))
 		return 0;
 	brumate_fail(err, EINVAL, "\"%.300s\" cannot be the name of a %s", name, what);
-	brumate_hint(err, "Kubernetes has up to %zu of a-z, 0-9 and -%s in it", bytes_max,
-		     dots ? ", and dots" : "");
+	brumate_hint(err, "use up to %zu characters of a-z, 0-9 and '-'%s", bytes_max,
+		     dots ? ", with dots between them" : "");
 	return -EINVAL;
 }
 

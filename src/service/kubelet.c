@@ -147,7 +147,7 @@ static int read_default_ca(struct kubelet *k, struct brumate_error *err)
 		r = file_read(AT_FDCWD, paths[i], FILE_BYTES_MAX, &texts[i], NULL);
 	if (!texts[0] && !texts[1]) {
 		brumate_fail(err, -r, "kubelet: %s: %m", KUBELET_CERT);
-		brumate_hint(err, "name the certificates to trust it by: --ca-file");
+		brumate_hint(err, "--ca-file names the certificates to trust");
 		return r;
 	}
 	k->ca = path_format("%s\n%s", texts[0] ? texts[0] : "", texts[1] ? texts[1] : "");
@@ -289,7 +289,8 @@ static int fail_certificate(const struct kubelet *k, CURL *curl, const char *why
 	    result == VERIFY_OTHER_ADDRESS) {
 		brumate_fail(err, EKEYREJECTED, "kubelet at %s:%d: its certificate is not for %s",
 			     k->host, k->port, k->name);
-		brumate_hint(err, "--server-name says for whom it is: the name of the node mostly");
+		brumate_hint(err,
+			     "--server-name says which name to expect, usually that of the node");
 	} else if (result == VERIFY_EXPIRED || result == VERIFY_NOT_YET_VALID) {
 		brumate_fail(err, EKEYREJECTED, "kubelet at %s:%d: its certificate %s", k->host,
 			     k->port,
@@ -312,7 +313,7 @@ static int fail_late(const struct kubelet *k, uint64_t timeout_s, struct brumate
 	brumate_fail(err, ETIMEDOUT, "kubelet at %s:%d: no answer within %" PRIu64 " s", k->host,
 		     k->port, timeout_s + GRACE_MS / 1000);
 	brumate_hint(err,
-		     "--timeout gives it more; an archive may still come to be in " ARCHIVES_DIR);
+		     "--timeout allows it more time; an archive may still appear in " ARCHIVES_DIR);
 	return -ETIMEDOUT;
 }
 
@@ -320,7 +321,7 @@ static int fail_connect(const struct kubelet *k, const char *why, struct brumate
 {
 	brumate_fail(err, ECONNREFUSED, "kubelet at %s:%d: no connection: %s", k->host, k->port,
 		     why);
-	brumate_hint(err, "is there a kubelet? --server names another place");
+	brumate_hint(err, "is a kubelet running there? --server names another address");
 	return -ECONNREFUSED;
 }
 
@@ -336,7 +337,7 @@ static int fail_transfer(const struct kubelet *k, CURL *curl, CURLcode code, con
 	case CURLE_PEER_FAILED_VERIFICATION:
 		return fail_certificate(k, curl, why, err);
 	case CURLE_SSL_CACERT_BADFILE:
-		return brumate_fail(err, EINVAL, "kubelet: no certificate to trust it by: %s", why);
+		return brumate_fail(err, EINVAL, "kubelet: no usable CA certificate: %s", why);
 	case CURLE_SSL_CERTPROBLEM:
 		return brumate_fail(err, EKEYREJECTED, "--cert %s: %s", k->cert, why);
 	case CURLE_OPERATION_TIMEDOUT:
@@ -347,7 +348,7 @@ static int fail_transfer(const struct kubelet *k, CURL *curl, CURLcode code, con
 	default:
 		brumate_fail(err, EREMOTEIO, "kubelet at %s:%d: the connection broke: %s", k->host,
 			     k->port, why);
-		brumate_hint(err, "an archive may have come to be in " ARCHIVES_DIR);
+		brumate_hint(err, "an archive may be in " ARCHIVES_DIR);
 		return -EREMOTEIO;
 	}
 }
@@ -360,19 +361,24 @@ static int fail_status(const struct kubelet *k, const struct answer *a, struct b
 	clean_reason(why, a->text);
 	switch (a->status) {
 	case 401:
-		brumate_fail(err, EACCES, "kubelet at %s:%d: it does not know who asks (401)",
+		brumate_fail(err, EACCES, "kubelet at %s:%d: it does not know who is asking (401)",
 			     k->host, k->port);
-		brumate_hint(err, "--token-file, or --cert and --key, say so");
+		brumate_hint(
+			err,
+			"give it a token (--token-file) or a client certificate (--cert, --key)");
 		return -EACCES;
 	case 403:
-		brumate_fail(err, EACCES, "kubelet at %s:%d: this may not be asked (403): %s",
-			     k->host, k->port, why);
-		brumate_hint(err, "allow whoever asks the verb create on the resource "
-				  "nodes/checkpoint, by a ClusterRole");
+		brumate_fail(err, EACCES, "kubelet at %s:%d: not allowed (403): %s", k->host,
+			     k->port, why);
+		brumate_hint(
+			err,
+			"allow this account, by a ClusterRole, the verb create on the resource "
+			"nodes/checkpoint");
 		return -EACCES;
 	case 404:
 		brumate_fail(err, ENOENT, "kubelet at %s:%d: %s (404): %s", k->host, k->port,
-			     no_page ? "it makes no checkpoints" : "it has no such container", why);
+			     no_page ? "checkpoints are not enabled" : "it has no such container",
+			     why);
 		brumate_hint(err,
 			     no_page ? "turn its feature gate ContainerCheckpoint on"
 				     : "`kubectl get pods -A -o wide` tells the pods of a node");
@@ -412,12 +418,13 @@ int kubelet_answer_decode(json_t **ret, const char *text, size_t len, struct bru
 	size_t i;
 
 	if (!object)
-		return brumate_fail(err, EPROTO, "the answer is no JSON");
+		return brumate_fail(err, EPROTO, "the answer is not JSON");
 	if (!json_array_size(items) || json_array_size(items) > ITEMS_MAX)
 		return brumate_fail(err, EPROTO, "the answer names no archive");
 	json_array_foreach (items, i, item)
 		if (!is_path(json_string_value(item)))
-			return brumate_fail(err, EPROTO, "the answer names what is no path");
+			return brumate_fail(err, EPROTO,
+					    "the answer names something that is not a path");
 	*ret = json_incref(items);
 	return 0;
 }

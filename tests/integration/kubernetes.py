@@ -304,9 +304,9 @@ def who_asks_a_kubelet(bed):
         bed.ok(*cluster.words(kubelet, token_file=None, cert=cert), "-c", "main")
         key = cluster.authority.path("client.key")
         bed.ok(*cluster.words(kubelet, token_file=None, cert=cluster.authority.path("client.crt"), key=key), "-c", "main")
-        refused(r"does not know who asks \(401\)", token_file=cluster.token("unknown"))
+        refused(r"does not know who is asking \(401\)", token_file=cluster.token("unknown"))
         bed.refused(EXIT_PERMISSION, "401", *cluster.words(kubelet, token_file=None), "-c", "main")
-        result = refused(r"may not be asked \(403\): Forbidden \(user=system:serviceaccount:x:y,",
+        result = refused(r"not allowed \(403\): Forbidden \(user=system:serviceaccount:x:y,",
                          token_file=cluster.token("other-token"))
         expect("the verb create on the resource nodes/checkpoint" in result.err, result.why())
         refused("403", token_file=None, cert=cluster.authority.issue("stranger", "stranger"))
@@ -412,7 +412,7 @@ def answers_of_a_kubelet(bed):
         answer(None)
         bed.refused(EXIT_NOT_FOUND, r"container other .*\(404\): container other does not exist", *words[:-1], "other")
         kubelet.gate = False
-        result = bed.refused(EXIT_NOT_FOUND, r"it makes no checkpoints \(404\)", *words)
+        result = bed.refused(EXIT_NOT_FOUND, r"checkpoints are not enabled \(404\)", *words)
         expect("ContainerCheckpoint" in result.err, result.why())
         kubelet.gate = True
         reason = "checkpointing of default/train-0/main failed (rpc error: CRIU: \x1b[2J\r\nbrumate: no\x9b room)"
@@ -426,11 +426,11 @@ def answers_of_a_kubelet(bed):
         refused(EXIT_FAILED, "the answer is too large", (200, b"[" * (2 << 20)))
         refused(EXIT_FAILED, "the answer is too large", (500, b"x" * (2 << 20)))
         for text in ("", "<html>", '{"items"', "[" * 100000):
-            refused(EXIT_FAILED, "the answer is no JSON", (200, text))
+            refused(EXIT_FAILED, "the answer is not JSON", (200, text))
         for text in ("{}", "[]", "1", '{"items": []}', '{"items": "/a"}', '{"items": null}'):
-            refused(EXIT_FAILED, "the answer (names no archive|is no JSON)", (200, text))
+            refused(EXIT_FAILED, "the answer (names no archive|is not JSON)", (200, text))
         for path in ("a.tar", "", "/a\x1b[2J.tar", "/a\nb", "/a\x9bb", "/" + "a" * 5000, 7):
-            refused(EXIT_FAILED, "names what is no path", (200, json.dumps({"items": ["/good.tar", path]})))
+            refused(EXIT_FAILED, "not a path", (200, json.dumps({"items": ["/good.tar", path]})))
         refused(EXIT_FAILED, "the connection broke", "cut")
         refused(EXIT_FAILED, "the connection broke", "reset")
 
