@@ -183,7 +183,7 @@ static int take_cert(struct kubelet *k, const struct kubelet_options *o, struct 
 	const char *files[] = { o->cert, o->key ? o->key : o->cert };
 
 	if (!o->cert)
-		return o->key ? brumate_fail(err, EINVAL, "--key goes with --cert") : 0;
+		return o->key ? brumate_fail(err, EINVAL, "--key needs --cert") : 0;
 	for (size_t i = 0; i < 2; i++)
 		if (access(files[i], R_OK) < 0)
 			return brumate_fail(err, errno, "%s: %m", files[i]);
