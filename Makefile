@@ -5,7 +5,7 @@ MESON  ?= meson
 FUZZ_SECONDS ?= 20
 
 .PHONY: all setup build demo check check-unit check-asan check-tsan check-clang check-fuzz check-style \
-	soak weave check-commits bench bench-llm gpu-check gpu-bundle install dist deb rpm clean format
+	soak weave check-commits bench bench-llm gpu-check gpu-bundle install dist deb rpm node clean format
 
 all: build
 
@@ -75,10 +75,10 @@ install: setup $(BUILD)/build.ninja
 	@ninja -C $(BUILD)
 	$(MESON) install -C $(BUILD) --no-rebuild $(if $(DESTDIR),--destdir=$(DESTDIR))
 
-# Packages, in build-package/out: of what is committed (dist), of what is here (deb, rpm).
+# Packages, in build-package/out: of what is committed (dist), of what is here (deb, rpm, and node for packaging/kubernetes).
 dist:
 	@tools/package dist
-deb rpm: setup
+deb rpm node: setup
 	@tools/package $@
 
 format:

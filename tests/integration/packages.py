@@ -236,6 +236,30 @@ def rpm_in_a_clean_system(bed):
 
 
 @case
+def node_files_need_glibc_alone(bed):
+    """What goes to the nodes of a cluster runs in a system that has none of brumate's libraries."""
+    needs("dpkg-query", "readelf", "strip")
+    path = made("node", lambda: package("node"))
+    root = made("root", clean_system)
+    with tarfile.open(path) as opened:
+        files = files_in(opened)
+    expect({"usr/local/bin/brumate", "usr/local/libexec/brumate/container-plugin/brumate_plugin.so",
+            "usr/local/libexec/brumate/node-install"} < files.keys(), f"holds {sorted(files)[:20]}")
+    told = json.loads(files["usr/local/libexec/brumate/sbom.spdx.json"])
+    linked = [r["relatedSpdxElement"] for r in told["relationships"] if r["relationshipType"] == "STATIC_LINK"]
+    expect("SPDXRef-Package-libssl-dev" in linked, f"linked with {linked}")
+    run(["tar", "-C", root, "-xf", path])
+    host = os.path.join(root, "host")
+    for name in ("usr/local", "usr/lib64", "etc/criu", "etc/cdi"):
+        os.makedirs(os.path.join(host, name))
+    shutil.copy(os.path.join(root, run(["sh", "-c", f"cd {root} && ls lib/*/libc.so.6"]).out.strip()), os.path.join(host, "usr/lib64"))
+    for mode in ("install", "check", "uninstall"):
+        ok_inside(root, "/usr/local/libexec/brumate/node-install", mode)
+    shutil.rmtree(os.path.join(root, "usr", "local", "libexec"))
+    os.unlink(os.path.join(root, "usr", "local", "bin", "brumate"))
+
+
+@case
 def packages_are_the_same_twice(bed):
     """Of the same files elsewhere, built anew, at another time."""
     first = {kind: path() for kind, path in (("deb", deb), ("rpm", rpm))}
