@@ -14,7 +14,7 @@ import tarfile
 
 from cases import case, expect, main, read_text, wait_until
 from harness import Failed, process_start
-from runc import Container
+from runc import Container, by_library, find_in
 
 COUNTER = "/bin/counter --mib 64 --chunk-mib 16 --interval-ms 20"
 
@@ -35,11 +35,6 @@ def checkpoint_remove_restore(bed):
             container.end()
             container.restored().log().goes_on()
             shutil.rmtree(container.image)
-
-
-def find_in(bed, *places):
-    with open(bed.own["BRUMATE_CONFIG"], "a", encoding="utf-8") as file:
-        file.write(f"[Container]\nState={':'.join(places)}\n")
 
 
 def refuses_while_suspended(bed, container):
@@ -66,12 +61,6 @@ def suspend_and_resume(bed):
             container.log().goes_on()
         bed.ok("release", job)
         bed.refused(3, "belongs to no job", "resume", "--container", container.id)
-
-
-def by_library(bed, container):
-    """Bytes of device memory that brumate's data path moves."""
-    memory = bed.ok("inspect", container.id, "--format", "json").json()["memory"]
-    return sum(process["data_bytes"] for process in memory)
 
 
 @case

@@ -127,6 +127,18 @@ def simulated_gpu_env(bed):
     return {"LD_LIBRARY_PATH": "/driver", **{k: v for k, v in bed.own.items() if k.startswith("BRUMATE_SIM_")}}
 
 
+def find_in(bed, *places):
+    """Tells brumate where the state of containers is."""
+    with open(bed.own["BRUMATE_CONFIG"], "a", encoding="utf-8") as file:
+        file.write(f"[Container]\nState={':'.join(places)}\n")
+
+
+def by_library(bed, container):
+    """Bytes of device memory that brumate's data path moves."""
+    memory = bed.ok("inspect", container.id, "--format", "json").json().get("memory", [])
+    return sum(process["data_bytes"] for process in memory)
+
+
 def find_criu(bed):
     """The CRIU that runc is to use, for which this takes root."""
     criu = os.path.join(bed.build.path, "src", "criu", "criu")
@@ -191,6 +203,14 @@ class Container:
         os.makedirs(sim, exist_ok=True)
         config["process"]["env"] += [f"{k}={v}" for k, v in simulated_gpu_env(self.bed).items()]
         config["mounts"].append({"destination": sim, "type": "bind", "source": sim, "options": ["rbind", "rw"]})
+
+    def edit(self, change):
+        """Changes the config.json, for a restore."""
+        path = os.path.join(self.dir, "config.json")
+        config = json.loads(read_text(path))
+        change(config)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(config, file)
 
     def use_plugin(self, use):
         """What the engine's CRIU is told: where the plugin is, or a folder without any."""
