@@ -68,27 +68,51 @@ static bool parse_bytes(const char *text, uint64_t *ret)
 	return true;
 }
 
-/* The bytes that one cgroup may have. Beyond the one limit a process in it is killed; beyond the other its threads
- * are held up, because the memory of host copies cannot be taken back. */
-static uint64_t limit_of(const char *cgroup)
+/* The names of what a cgroup tells. Beyond the first limit a process in it is killed; beyond the other its threads are held up,
+ * because the memory of host copies cannot be taken back. */
+struct memory_files {
+	const char *limits[2], *used;
+	/* in "memory.stat": what the kernel takes back before it ends anybody, cached files and what it remembers of others */
+	const char *reclaimable[3];
+};
+
+static const struct memory_files version_2 = {
+	{ "memory.max", "memory.high" },
+	"memory.current",
+	{ "inactive_file", "active_file", "slab_reclaimable" },
+};
+
+static const struct memory_files version_1 = {
+	{ "memory.limit_in_bytes" },
+	"memory.usage_in_bytes",
+	{ "total_inactive_file", "total_active_file" },
+};
+
+static const struct memory_files *files_of(const char *cgroup)
 {
-	static const char *const names[] = { "memory.max", "memory.high" };
+	auto_free char *used = read_cgroup_file(cgroup, version_1.used);
+
+	return used ? &version_1 : &version_2;
+}
+
+/* The bytes that one cgroup may have. */
+static uint64_t limit_of(const char *cgroup, const struct memory_files *files)
+{
 	uint64_t least = UINT64_MAX;
 
-	for (size_t i = 0; i < 2; i++) {
-		auto_free char *text = read_cgroup_file(cgroup, names[i]);
+	for (size_t i = 0; i < 2 && files->limits[i]; i++) {
+		auto_free char *text = read_cgroup_file(cgroup, files->limits[i]);
 		uint64_t limit;
 
-		if (parse_bytes(text, &limit) && limit < least) /* "max": no limit */
+		/* No limit is "max", or in version 1 whole pages of almost INT64_MAX. */
+		if (parse_bytes(text, &limit) && limit < least && limit < INT64_MAX / 2)
 			least = limit;
 	}
 	return least;
 }
 
-/* What the kernel takes back before it ends anybody: cached files, and what it remembers of others. */
-static uint64_t reclaimable(char *stat)
+static uint64_t reclaimable(char *stat, const struct memory_files *files)
 {
-	static const char *const names[] = { "inactive_file", "active_file", "slab_reclaimable" };
 	uint64_t sum = 0;
 	char *rest = stat, *line;
 
@@ -96,8 +120,8 @@ static uint64_t reclaimable(char *stat)
 		const char *name = strsep(&line, " ");
 		uint64_t bytes;
 
-		for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-			if (!strcmp(name, names[i]) && parse_bytes(line, &bytes))
+		for (size_t i = 0; i < 3 && files->reclaimable[i]; i++)
+			if (!strcmp(name, files->reclaimable[i]) && parse_bytes(line, &bytes))
 				sum += bytes;
 	}
 	return sum;
@@ -105,15 +129,37 @@ static uint64_t reclaimable(char *stat)
 
 uint64_t machine_cgroup_room_bytes(const char *cgroup)
 {
-	auto_free char *current = read_cgroup_file(cgroup, "memory.current");
+	const struct memory_files *files = files_of(cgroup);
+	auto_free char *current = read_cgroup_file(cgroup, files->used);
 	auto_free char *stat = read_cgroup_file(cgroup, "memory.stat");
-	uint64_t limit = limit_of(cgroup), used;
+	uint64_t limit = limit_of(cgroup, files), used;
 
 	if (limit == UINT64_MAX || !parse_bytes(current, &used))
 		return UINT64_MAX;
-	uint64_t freed = stat ? reclaimable(stat) : 0;
+	uint64_t freed = stat ? reclaimable(stat, files) : 0;
 	used -= freed < used ? freed : used;
 	return used < limit ? limit - used : 0;
+}
+
+/* The cgroup of the one hierarchy of version 2; @line: "ID:CONTROLLERS:PATH". */
+static char *version_2_cgroup(const char *line)
+{
+	return strncmp(line, "0::/", 4) ? NULL : strdup(line[4] ? line + 3 : "");
+}
+
+/* That of the hierarchy of version 1 that limits memory, if it is at its usual place. */
+static char *version_1_cgroup(const char *line)
+{
+	static const char controller[] = ":memory:/";
+	const char *found = strstr(line, controller);
+	auto_free char *cgroup = NULL;
+
+	if (!found || found != strchr(line, ':'))
+		return NULL;
+	const char *path = found + strlen(controller);
+	cgroup = path_format("/memory%s%s", *path ? "/" : "", path);
+	auto_free char *used = cgroup ? read_cgroup_file(cgroup, version_1.used) : NULL;
+	return used ? take_ptr(&cgroup) : NULL;
 }
 
 char *machine_cgroup(pid_t pid)
@@ -121,14 +167,18 @@ char *machine_cgroup(pid_t pid)
 	auto_free char *path =
 		pid ? path_format("/proc/%d/cgroup", pid) : strdup("/proc/self/cgroup");
 	auto_fclose FILE *f = path ? fopen(path, "re") : NULL;
+	auto_free char *found = NULL;
 	char line[4096];
 
 	while (f && fgets(line, sizeof(line), f)) {
 		line[strcspn(line, "\n")] = '\0';
-		if (!strncmp(line, "0::/", 4)) /* the one hierarchy of version 2 */
-			return strdup(line[4] ? line + 3 : "");
+		char *limits = version_1_cgroup(line);
+		if (limits)
+			return limits;
+		if (!found)
+			found = version_2_cgroup(line);
 	}
-	return NULL;
+	return take_ptr(&found);
 }
 
 bool machine_cgroup_go_out(char *cgroup)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * What this machine has, as far as this process may use it, by /proc/meminfo and the limits of cgroups (version
- * 2, mounted at /sys/fs/cgroup). Beyond memory.max the kernel ends processes, beyond memory.high it holds them up.
+ * What this machine has, as far as this process may use it, by /proc/meminfo and the limits of cgroups: those of version 2,
+ * mounted at /sys/fs/cgroup, or where version 1 has the controller of memory, that at /sys/fs/cgroup/memory. Beyond memory.max
+ * (memory.limit_in_bytes) the kernel ends processes, beyond memory.high it holds them up.
  */
 #pragma once
 
@@ -24,7 +25,8 @@ unsigned machine_cores(void);
  * of its cgroup and of those around it allow. */
 uint64_t machine_room_bytes(void);
 
-/** The cgroup of @pid (0: this process) beneath the root, which is "" (returns owned); NULL: none is known. */
+/** The cgroup of @pid (0: this process) that limits its memory, as a path beneath /sys/fs/cgroup, which is "" itself (returns
+ * owned); NULL: none is known. */
 char *machine_cgroup(pid_t pid);
 
 /** Makes @cgroup the one around it. Returns false where it was the root. */

@@ -217,6 +217,23 @@ def memory_limit_with_room(bed):
 
 
 @case
+def memory_limit_without_room(bed):
+    """Refused before anything is touched; the library needs no room in the container."""
+    reason = "GiB of device memory do not fit into the 0.0 GiB of memory that cgroup"
+    for library in (False, True):
+        command = f"exec {COUNTER} --mib 48 > /tmp/out"
+        with started(bed, limit_memory(32), library, f"library-{library}", command) as container:
+            expect(container.checkpoint() != 0, "saved where the memory has no room")
+            expect(reason in container.dump_log(), container.reason("dump.log"))
+            container.log().goes_on()
+            if library:
+                is_suspended_and_resumed(bed, container, BY_LIBRARY)
+            else:
+                bed.refused(1, reason, "suspend", "--container", container.id)
+                container.log().goes_on()
+
+
+@case
 def pids_limit_with_room(bed):
     works(bed, limit_pids(16))
 
