@@ -220,18 +220,18 @@ static int ask_simple(struct agent *a, enum agent_op op, struct agent_reply *rep
 /* ---- connecting ---- */
 
 /* A restored agent's socket was made by CRIU, as root, in the process itself. */
-static int check_peer(int fd, struct proc_id id, uid_t uid, struct brumate_error *err)
+static int check_peer(int fd, const struct proc_info *of, struct brumate_error *err)
 {
 	struct ucred cred;
 	int r = fd_peer(fd, &cred);
 
 	if (r < 0)
-		return brumate_fail(err, -r, "process %d: agent: %m", id.pid);
-	if (cred.pid != id.pid || (cred.uid != uid && cred.uid != 0))
+		return brumate_fail(err, -r, "process %d: agent: %m", of->id.pid);
+	if (cred.pid != of->id.pid || (cred.uid != of->uid && cred.uid != 0))
 		return brumate_fail(err, EPERM,
 				    "process %d: its agent's socket is served by process %d of "
 				    "user %u",
-				    id.pid, cred.pid, cred.uid);
+				    of->id.pid, cred.pid, cred.uid);
 	return 0;
 }
 
@@ -321,8 +321,7 @@ static void note_sharing(struct agent *a, const struct agent_reply *reply)
 	snprintf(a->shares, sizeof(a->shares), "%s", reply->text);
 }
 
-int agent_open(struct agent *ret, const char *dir, struct proc_id id, uid_t uid,
-	       struct brumate_error *err)
+int agent_open(struct agent *ret, const char *dir, struct proc_id id, struct brumate_error *err)
 {
 	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
 	auto_(agent_close) struct agent a = { .fd = -1, .id = id };
@@ -341,7 +340,7 @@ int agent_open(struct agent *ret, const char *dir, struct proc_id id, uid_t uid,
 	r = connect_socket(a.fd, dir, info.inner_pid);
 	if (r < 0)
 		return brumate_fail(err, -r, "process %d: agent: %m", id.pid);
-	if ((r = check_peer(a.fd, id, uid, err)) < 0 ||
+	if ((r = check_peer(a.fd, &info, err)) < 0 ||
 	    (r = ask_simple(&a, AGENT_HELLO, reply, AGENT_HELLO_TIMEOUT_MS, err)) < 0)
 		return r;
 	a.managed_bytes = reply->managed_bytes;

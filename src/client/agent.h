@@ -36,12 +36,12 @@ enum { AGENT_HELLO_TIMEOUT_MS = 5000, AGENT_CALL_TIMEOUT_MS = 120000 };
 int agent_dir_open(const char *dir);
 
 /**
- * Connects to the agent of process @id, whose sockets are in @dir and who belongs to user @uid, and says
+ * Connects to the agent of process @id, whose sockets are in @dir and says
  * HELLO. Errors to act on: -ENOENT (it has none), -ETIMEDOUT, -EPERM (somebody else answers there),
  * -EPROTONOSUPPORT (another version).
  */
-int agent_open(struct agent *ret, const char *dir, struct proc_id id, uid_t uid,
-	       struct brumate_error *err);
+int agent_open(struct agent *ret, const char *dir, struct proc_id id, struct brumate_error *err);
+
 /** Whether @dir has the socket of an agent of that number. Its process may have ended. */
 bool agent_listens(const char *dir, pid_t inner_pid);
 

@@ -84,7 +84,7 @@ int agents_reach(struct datapath *d, struct datapath_agent *a, struct brumate_er
 		return 0;
 	if (!d->agent_dir)
 		return brumate_fail(err, ENOMEM, "%m");
-	int r = agent_open(&agent, d->agent_dir, a->agent.id, d->uid, err);
+	int r = agent_open(&agent, d->agent_dir, a->agent.id, err);
 	if (r == 0)
 		a->agent = agent;
 	return r;

@@ -95,7 +95,6 @@ struct transfer;
 struct datapath {
 	/* what the caller says; borrowed but for agent_dir */
 	struct keeper_owner owner;
-	uid_t uid;	     /* whose processes they are */
 	char *agent_dir;     /* where their agents listen; owned */
 	bool uses_agents;    /* else the driver alone moves device memory */
 	bool simulated;	     /* the driver is the simulated one */

@@ -345,7 +345,7 @@ static void let_in(struct datapath *d, struct proc_id id)
 {
 	auto_(agent_close) struct agent a = AGENT_EMPTY;
 	struct brumate_error why = BRUMATE_ERROR_NONE;
-	int r = agent_open(&a, d->agent_dir, id, d->uid, &why);
+	int r = agent_open(&a, d->agent_dir, id, &why);
 
 	if (r == 0 && a.gate == AGENT_GATE_CLOSED)
 		r = agent_open_gate(&a, &why);

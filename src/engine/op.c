@@ -45,7 +45,6 @@ void op_init(struct op *op, const char *kind, struct job *job, const struct prog
 		.request = request,
 		.gpus = { .job = job->id, .vendor = gpu_vendor(), .simulated = job->simulated },
 		.data = { .owner = op_owner(job),
-			  .uid = job->uid,
 			  .agent_dir = find_agent_dir(job),
 			  .simulated = job->simulated,
 			  .lock_timeout_ms = OP_LOCK_TIMEOUT_MS,

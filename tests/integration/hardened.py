@@ -12,7 +12,7 @@ import shutil
 
 from cases import MIB, case, expect, main, read_text
 from harness import Skipped
-from runc import Container, by_library, find_in
+from runc import Container, by_library, copy_libraries, find_in
 
 COUNTER = "/bin/counter --mib 16 --chunk-mib 4 --interval-ms 20"
 PROGRAM = f"exec {COUNTER} > /tmp/out"
@@ -153,6 +153,25 @@ def user_that_is_not_root_checkpointed(bed):
     if not has_capability(CAP_SYS_RESOURCE):
         raise Skipped("CRIU asks for limits of another user's process, for which this machine's root lacks CAP_SYS_RESOURCE")
     works(bed, as_user(bed))
+
+
+@case
+def users_beside_root(bed):
+    """The first process is root's, and the one that uses the GPU is not."""
+    setpriv = shutil.which("setpriv")
+
+    def change(config):
+        rootfs = os.path.join(bed.dir, "c", "rootfs")
+        shutil.copy(setpriv, os.path.join(rootfs, "bin"))
+        copy_libraries(setpriv, rootfs)
+        os.chmod(os.path.join(rootfs, "tmp"), 0o1777)
+        os.chown(bed.own["BRUMATE_SIM_DIR"], USER, USER)
+        for kind in ("bounding", "effective", "permitted"):
+            config["process"]["capabilities"][kind] += ["CAP_SETUID", "CAP_SETGID"]
+
+    command = f"/bin/setpriv --reuid {USER} --regid {USER} --clear-groups {COUNTER} > /tmp/out & wait"
+    with started(bed, change, command=command) as container:
+        is_suspended_and_resumed(bed, container, BY_LIBRARY)
 
 
 @case

@@ -142,7 +142,7 @@ static struct agent met(enum mood m)
 
 	mood = m;
 	CHECK(proc_identify(&self, getpid(), NULL) == 0);
-	CHECK(agent_open(&a, dir, self, geteuid(), NULL) == 0);
+	CHECK(agent_open(&a, dir, self, NULL) == 0);
 	CHECK(a.managed_bytes == 4711 && a.gate == AGENT_GATE_CLOSED);
 	return a;
 }
@@ -234,9 +234,9 @@ static void nobody_or_somebody_else(void)
 	struct proc_id self, parent;
 
 	CHECK(proc_identify(&self, getpid(), NULL) == 0);
-	CHECK(agent_open(&a, "/nowhere", self, geteuid(), NULL) == -ENOENT);
+	CHECK(agent_open(&a, "/nowhere", self, NULL) == -ENOENT);
 	mood = WRONG_VERSION;
-	CHECK(agent_open(&a, dir, self, geteuid(), NULL) == -EPROTONOSUPPORT);
+	CHECK(agent_open(&a, dir, self, NULL) == -EPROTONOSUPPORT);
 	/* The socket of another process, which is served by us. */
 	if (proc_identify(&parent, getppid(), NULL) < 0)
 		return;
@@ -244,7 +244,7 @@ static void nobody_or_somebody_else(void)
 	snprintf(from, sizeof(from), "%s/%d", dir, getpid());
 	snprintf(to, sizeof(to), "%s/%d", dir, getppid());
 	CHECK(link(from, to) == 0);
-	CHECK(agent_open(&a, dir, parent, geteuid(), NULL) == -EPERM && a.fd < 0);
+	CHECK(agent_open(&a, dir, parent, NULL) == -EPERM && a.fd < 0);
 }
 
 int main(void)

@@ -155,7 +155,6 @@ static void begin(void)
 	progress_init(&progress, &caller, 0);
 	must(proc_identify(&self, getpid(), &err), &err);
 	d = (struct datapath){ .owner = { .id = "container", .dir = node_dir, .root = self },
-			       .uid = geteuid(),
 			       .agent_dir = path_format("%s/agents", node_dir),
 			       .uses_agents = true,
 			       .simulated = true,
