@@ -9,12 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/user.h"
 #include "client/broker.h"
 #include "datapath/agents.h"
 #include "datapath/share.h"
@@ -324,20 +326,38 @@ static int open_agent_dir(const struct datapath *d)
 	return d->agent_dir ? agent_dir_open(d->agent_dir) : -ENOMEM;
 }
 
+static int make_hold_file(int dir_fd)
+{
+	auto_close int fd = openat(dir_fd, AGENT_HOLD_FILE,
+				   O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+
+	return fd >= 0 || errno == EEXIST ? 0 : -errno;
+}
+
+/* A file system of a user namespace in which we have no number takes no file of ours: then it is the directory's owner's. */
+static int make_hold_file_as_owner(int dir_fd, struct brumate_error *err)
+{
+	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
+	struct stat st;
+
+	if (fstat(dir_fd, &st) < 0)
+		return -errno;
+	int r = user_files_enter(&user, st.st_uid, st.st_gid, err);
+	return r < 0 ? r : make_hold_file(dir_fd);
+}
+
 int park_hold(struct datapath *d, struct brumate_error *err)
 {
 	auto_close int dir_fd = open_agent_dir(d);
-	auto_close int fd = -1;
 
 	if (dir_fd == -ENOENT)
 		return 0;
 	if (dir_fd < 0)
 		return brumate_fail(err, -dir_fd, "%s: %m", d->agent_dir ? d->agent_dir : "agents");
-	fd = openat(dir_fd, AGENT_HOLD_FILE, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
-		    0600);
-	if (fd < 0 && errno != EEXIST)
-		return brumate_fail(err, errno, "%s/%s: %m", d->agent_dir, AGENT_HOLD_FILE);
-	return 0;
+	int r = make_hold_file(dir_fd);
+	if (r == -EOVERFLOW)
+		r = make_hold_file_as_owner(dir_fd, err);
+	return r < 0 ? brumate_fail(err, -r, "%s/%s: %m", d->agent_dir, AGENT_HOLD_FILE) : 0;
 }
 
 /* One that listens began before the file was gone, or looks at its place next: it opens by itself. */

@@ -35,7 +35,7 @@ static int check_member(const struct proc_info *p, struct brumate_error *err)
 	return brumate_fail(err, EACCES, "process %d belongs to another user", (int)p->id.pid);
 }
 
-int access_tree(struct proc_tree *ret, pid_t pid, struct brumate_error *err)
+static int read_tree(struct proc_tree *ret, pid_t pid, struct brumate_error *err)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	struct proc_id id;
@@ -45,13 +45,37 @@ int access_tree(struct proc_tree *ret, pid_t pid, struct brumate_error *err)
 		r = proc_tree_read(&tree, id, err);
 	for (size_t i = 0; r == 0 && i < tree.n; i++)
 		r = check_member(&tree.items[i], err);
-	if (r == 0) /* whatever it is taken in for, its memory can be had then */
-		r = credentials_check_tree(&tree, tree.items[0].uid, err);
 	if (r < 0)
 		return r;
 	*ret = tree;
 	tree = PROC_TREE_EMPTY;
 	return 0;
+}
+
+/* Whatever a tree is taken in for, its memory can be had then. */
+static int check_tree(struct proc_tree *ret, pid_t pid, bool is_container,
+		      struct brumate_error *err)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	int r = read_tree(&tree, pid, err);
+
+	if (r == 0)
+		r = credentials_check_tree(&tree, is_container ? getuid() : tree.items[0].uid, err);
+	if (r < 0)
+		return r;
+	*ret = tree;
+	tree = PROC_TREE_EMPTY;
+	return 0;
+}
+
+int access_tree(struct proc_tree *ret, pid_t pid, struct brumate_error *err)
+{
+	return check_tree(ret, pid, false, err);
+}
+
+int access_container(struct proc_tree *ret, pid_t pid, struct brumate_error *err)
+{
+	return check_tree(ret, pid, true, err);
 }
 
 int access_store(char **ret, json_t *parameters, struct brumate_error *err)

@@ -19,6 +19,10 @@ int access_check_socket(const char *path, struct brumate_error *err);
 /** Identifies a process and reads its tree; where we are not root every one of it must be ours: -EACCES. */
 int access_tree(struct proc_tree *ret, pid_t pid, struct brumate_error *err);
 
+/** The same for the first process of a container, whose users are its own affair: where we are root, none of them is
+ * refused for having rights that the first process has not. */
+int access_container(struct proc_tree *ret, pid_t pid, struct brumate_error *err);
+
 /** The store to use: the one that "dir" of @parameters (may be NULL) says, or the default. Owned. */
 int access_store(char **ret, json_t *parameters, struct brumate_error *err);
 

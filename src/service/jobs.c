@@ -584,7 +584,7 @@ static bool has_agents_inside(const struct proc_info *root)
 }
 
 static int adopt(struct job *ret, const struct service_call *call, const struct proc_info *root,
-		 const char *name, bool simulated, struct brumate_error *err)
+		 const struct newcomer *newcomer, struct brumate_error *err)
 {
 	auto_(command_line_fini) struct command_line line = { 0 };
 	struct service_call quiet = *call;
@@ -594,12 +594,12 @@ static int adopt(struct job *ret, const struct service_call *call, const struct 
 		return r;
 
 	struct job_spec spec = {
-		.name = name,
+		.name = newcomer->name,
 		.argv = line.argv,
 		.cwd = line.cwd,
-		.uid = root->uid,
-		.gid = root->gid,
-		.simulated = simulated,
+		.uid = newcomer->is_container ? getuid() : root->uid,
+		.gid = newcomer->is_container ? getgid() : root->gid,
+		.simulated = newcomer->simulated,
 		.by_pid = true,
 		.root = root->id,
 		.data_path = has_agents_inside(root) ? JOB_DATA_BROKER : JOB_DATA_DRIVER,
@@ -661,11 +661,13 @@ static int refuse_own_tree(const struct service_call *call, const struct proc_tr
 	return 0;
 }
 
-int take_in(struct job *ret, bool *ret_new, const struct service_call *call, pid_t pid,
-	    const char *name, bool simulated, struct brumate_error *err)
+int take_in(struct job *ret, bool *ret_new, const struct service_call *call,
+	    const struct newcomer *newcomer, struct brumate_error *err)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
-	int r = access_tree(&tree, pid, err);
+	const pid_t pid = newcomer->pid;
+	int r = newcomer->is_container ? access_container(&tree, pid, err)
+				       : access_tree(&tree, pid, err);
 	if (r < 0)
 		return r;
 
@@ -677,7 +679,7 @@ int take_in(struct job *ret, bool *ret_new, const struct service_call *call, pid
 	}
 	r = refuse_own_tree(call, &tree, err);
 	if (r == 0)
-		r = adopt(ret, call, &tree.items[0], name, simulated, err);
+		r = adopt(ret, call, &tree.items[0], newcomer, err);
 	if (r == 0)
 		*ret_new = true;
 	return r;
@@ -721,7 +723,8 @@ int service_manage(const struct service_call *call, json_t *parameters, json_t *
 	if (r < 0)
 		return r;
 
-	r = take_in(&j, &is_new, call, (pid_t)pid, name, simulated, err);
+	const struct newcomer newcomer = { (pid_t)pid, name, false, simulated };
+	r = take_in(&j, &is_new, call, &newcomer, err);
 	if (r < 0)
 		return r;
 	if (!is_new)

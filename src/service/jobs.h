@@ -12,10 +12,18 @@ int shim_relay(const struct service_call *call, const struct job *j, const char 
 /** Reads the parameter "gpu": "" or "simulated"; missing: as the configuration says. */
 int get_simulated(json_t *parameters, bool *ret, struct brumate_error *err);
 
-/** Takes in the process @pid as a new job (@ret_new), unless it belongs to one: then that. Errors to act on: -EINVAL
- * (its tree holds the caller, or brumate's own programs), -EACCES, -ESRCH. */
-int take_in(struct job *ret, bool *ret_new, const struct service_call *call, pid_t pid,
-	    const char *name, bool simulated, struct brumate_error *err);
+/** What is to become a job. */
+struct newcomer {
+	pid_t pid;
+	const char *name; /* NULL: one is made up */
+	bool is_container; /* @pid is the first process of one: the job is of who asks, whatever users there are inside */
+	bool simulated;
+};
+
+/** Takes it in as a new job (@ret_new), unless it belongs to one: then that. Errors to act on: -EINVAL (its tree holds the
+ * caller, or brumate's own programs), -EACCES, -ESRCH. */
+int take_in(struct job *ret, bool *ret_new, const struct service_call *call,
+	    const struct newcomer *newcomer, struct brumate_error *err);
 
 /** Ends and removes the jobs whose owner is gone, but whose shim too, so that nothing did it before. Returns how many. */
 int end_abandoned_jobs(const struct service_call *call);

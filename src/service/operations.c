@@ -64,13 +64,14 @@ static int take_in_container(struct job *ret, bool *ret_new, const struct servic
 			     const struct service_container *c, bool simulated,
 			     struct brumate_error *err)
 {
-	pid_t pid = c->init.pid;
-	int r = *c->name ? take_in(ret, ret_new, call, pid, c->name, simulated, err) : -EEXIST;
+	struct newcomer newcomer = { c->init.pid, c->name, true, simulated };
+	int r = *c->name ? take_in(ret, ret_new, call, &newcomer, err) : -EEXIST;
 
 	if (r != -EEXIST)
 		return r;
 	*err = BRUMATE_ERROR_NONE;
-	return take_in(ret, ret_new, call, pid, NULL, simulated, err);
+	newcomer.name = NULL;
+	return take_in(ret, ret_new, call, &newcomer, err);
 }
 
 /* The job that "job", "pid" or "container" means, for a request that has been checked then. A process of none is taken
@@ -108,12 +109,14 @@ static int find_target(struct job *ret, bool *ret_new, const struct service_call
 		return r;
 	if (container)
 		pid = found.init.pid;
+	const struct newcomer process = { (pid_t)pid, NULL, false, simulated };
 	if (where != REQUEST_RESUME)
 		return container ? take_in_container(ret, ret_new, call, &found, simulated, err)
-				 : take_in(ret, ret_new, call, (pid_t)pid, NULL, simulated, err);
+				 : take_in(ret, ret_new, call, &process, err);
 
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
-	r = access_tree(&tree, (pid_t)pid, err);
+	r = container ? access_container(&tree, (pid_t)pid, err)
+		      : access_tree(&tree, (pid_t)pid, err);
 	if (r == 0 && job_find_by_pid(ret, (pid_t)pid, NULL) < 0)
 		return brumate_fail(err, ESRCH, "process %d belongs to no job", (int)pid);
 	return r;

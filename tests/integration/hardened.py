@@ -4,6 +4,7 @@
 engine, and of suspend and resume by brumate. docs/containers.md has the table; each case here is a row of it."""
 
 import contextlib
+import ctypes
 import errno
 import json
 import os
@@ -16,6 +17,7 @@ from runc import Container, by_library, copy_libraries, find_in
 
 COUNTER = "/bin/counter --mib 16 --chunk-mib 4 --interval-ms 20"
 PROGRAM = f"exec {COUNTER} > /tmp/out"
+PR_SET_CHILD_SUBREAPER = 36
 BY_LIBRARY, BY_DRIVER = True, False
 
 
@@ -183,6 +185,17 @@ def ipc_of_the_host(bed):
     works(bed, change)
 
 
+@contextlib.contextmanager
+def reaping():
+    """What engines' monitors do: the container's first process is our child, and its number is free once we know of its end."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
 @case
 def network_of_none(bed):
     def change(config):
@@ -214,6 +227,50 @@ def few_files(bed):
         config["process"]["rlimits"] = [{"type": "RLIMIT_NOFILE", "soft": 16, "hard": 16}]
 
     works(bed, change)
+
+
+FIRST_ID = 100000
+
+
+def give(path):
+    """To root of a user namespace, with all below it."""
+    for base, folders, names in os.walk(path):
+        for name in (".", *folders, *names):
+            os.chown(os.path.join(base, name), FIRST_ID, FIRST_ID, follow_symlinks=False)
+
+
+def map_ids(bed, name="c"):
+    def change(config):
+        # Who owns the container's network may have its own /sys.
+        config["linux"]["namespaces"] += [{"type": "user"}, {"type": "network"}]
+        ids = [{"containerID": 0, "hostID": FIRST_ID, "size": 65536}]
+        config["linux"].update(uidMappings=ids, gidMappings=ids)
+        os.chmod(bed.dir, 0o711)
+        give(os.path.join(bed.dir, name, "rootfs"))
+        give(bed.own["BRUMATE_SIM_DIR"])
+
+    return change
+
+
+@case
+def user_namespace(bed):
+    """Root in the container is not root outside, and the library does not answer it: the driver moves the memory."""
+    for library in (True, False):
+        name = f"library-{library}"
+        works(bed, map_ids(bed, name), library=library, way=BY_DRIVER, name=name)
+
+
+@case
+def user_namespace_and_pids_of_the_host(bed):
+    """The library cannot tell brumate from others there, and does not answer: the driver moves the memory."""
+
+    def change(config):
+        map_ids(bed)(config)
+        without_namespace(config, "pid")
+        mount_of(config, "/proc").update(type="bind", source="/proc", options=["rbind"])
+
+    with reaping(), started(bed, change) as container:
+        is_suspended_and_resumed(bed, container, BY_DRIVER)
 
 
 def limit_pids(n):
