@@ -32,6 +32,9 @@
 /* Out of the way of programs that count on low numbers or walk through them. */
 enum { LISTEN_FD_MIN = 500, STACK_BYTES = 1 << 20, JOB_DIGITS = 8 };
 
+/* How the kernel calls users that a user namespace has no number for (user_namespaces(7)), unless somebody changed it. */
+enum { OVERFLOW_UID = 65534 };
+
 static atomic_int owner;   /* the process the agent belongs to */
 static atomic_int settled; /* the process whose agent_start() is through */
 static atomic_uint life;   /* enum agent_life */
@@ -130,11 +133,19 @@ static void serve_connection(int fd)
 		agent_hung_up();
 }
 
+/* Who has no number here comes from outside of our user namespace and our pid namespace: to open a socket of ours all the same
+ * takes the rights of root there. */
+static bool is_from_outside(const struct ucred *peer)
+{
+	return peer->uid == OVERFLOW_UID && peer->pid == 0;
+}
+
 static bool may_ask(int fd)
 {
 	struct ucred peer;
 
-	return fd_peer(fd, &peer) == 0 && (peer.uid == 0 || peer.uid == geteuid());
+	return fd_peer(fd, &peer) == 0 &&
+	       (peer.uid == 0 || peer.uid == geteuid() || is_from_outside(&peer));
 }
 
 /* Whether accepting may go well the next time. Somebody waits, while the program has no descriptor left:
