@@ -565,8 +565,9 @@ void give_back(const struct service_call *call, struct job *j)
 		forget_job(j, true);
 }
 
-/* Whether the first process of a container was given a place for agents, as `brumate cdi` has it. What there is will show. */
-static bool has_agents_inside(const struct proc_info *root)
+/* Whether the first process of a container was given a place for agents, as `brumate cdi` has it. What there is will show.
+ * Who was not named as a container is one if it has a pid namespace of its own. */
+static bool has_agents_inside(const struct newcomer *newcomer, const struct proc_info *root)
 {
 	static const char entry[] = AGENT_DIR_VARIABLE "=" AGENT_CONTAINER_DIR;
 	auto_free char *env = NULL;
@@ -574,7 +575,7 @@ static bool has_agents_inside(const struct proc_info *root)
 	size_t len = 0;
 
 	snprintf(path, sizeof(path), "/proc/%d/environ", (int)root->id.pid);
-	if (root->inner_pid == root->id.pid ||
+	if ((!newcomer->is_container && root->inner_pid == root->id.pid) ||
 	    file_read(AT_FDCWD, path, ENVIRONMENT_BYTES_MAX, &env, &len) < 0)
 		return false;
 	for (size_t i = 0; i < len; i += strlen(env + i) + 1)
@@ -602,7 +603,7 @@ static int adopt(struct job *ret, const struct service_call *call, const struct 
 		.simulated = newcomer->simulated,
 		.by_pid = true,
 		.root = root->id,
-		.data_path = has_agents_inside(root) ? JOB_DATA_BROKER : JOB_DATA_DRIVER,
+		.data_path = has_agents_inside(newcomer, root) ? JOB_DATA_BROKER : JOB_DATA_DRIVER,
 	};
 	if (spec.data_path == JOB_DATA_BROKER &&
 	    (r = get_data_path(NULL, &spec.data_path, err)) < 0)

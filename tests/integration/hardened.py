@@ -197,6 +197,24 @@ def reaping():
 
 
 @case
+def pids_of_the_host(bed):
+    """A process has its number again, which must be free."""
+    with reaping(), started(bed, lambda config: without_namespace(config, "pid")) as container:
+        pid = container.init[0]
+        is_suspended_and_resumed(bed, container, BY_LIBRARY)
+        container.saved()
+        os.waitpid(pid, 0)
+        container.end()
+        squatter = bed.take_pid(pid)
+        expect(container.restore() != 0, "restored with a number that is taken")
+        expect(f"Can't fork for {pid}: File exists" in container.dump_log("restore.log"), container.reason("restore.log"))
+        container.end()
+        squatter.end()
+        container.restored().log().goes_on()
+        is_suspended_and_resumed(bed, container, BY_LIBRARY)
+
+
+@case
 def network_of_none(bed):
     def change(config):
         config["linux"]["namespaces"].append({"type": "network"})
