@@ -242,7 +242,7 @@ def small_dev_shm(bed):
 @case
 def few_files(bed):
     def change(config):
-        config["process"]["rlimits"] = [{"type": "RLIMIT_NOFILE", "soft": 16, "hard": 16}]
+        config["process"]["rlimits"] = [{"type": "RLIMIT_NOFILE", "soft": 64, "hard": 64}]
 
     works(bed, change)
 
