@@ -25,12 +25,14 @@
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/packet.h"
+#include "base/paths.h"
 #include "base/reserve.h"
 
 enum {
 	GRACE_MS = 5000,
 	SUSPECTS_MOST = 4096, /* in one sweep */
 	MOUNTS_BYTES_MAX = 4 << 20,
+	SPARE_DESCRIPTORS = 8,
 	PIECES_MOST = 1 << 17, /* of a process; a checkpoint has no room for more in all */
 };
 
@@ -130,11 +132,12 @@ static int fail_refused(const struct agent *a, enum agent_op op, const struct ag
 			struct brumate_error *err)
 {
 	const char *text = reply->text[0] ? reply->text : strerror(-reply->error);
+	/* What the driver calls an invalid value is not the user's. */
+	const int code = reply->error == -EINVAL ? EIO : -reply->error;
 
 	if (!reply->result)
-		return brumate_fail(err, -reply->error, "process %d: %s: %s", a->id.pid,
-				    op_names[op], text);
-	return brumate_fail(err, -reply->error, "process %d: %s: %s (driver result %d)", a->id.pid,
+		return brumate_fail(err, code, "process %d: %s: %s", a->id.pid, op_names[op], text);
+	return brumate_fail(err, code, "process %d: %s: %s (driver result %d)", a->id.pid,
 			    op_names[op], text, reply->result);
 }
 
@@ -468,6 +471,49 @@ int agent_aliases(struct agent *a, struct agent_alias **ret, size_t *ret_n, uint
 	*ret = (struct agent_alias *)items;
 	*ret_token = reply->token;
 	return 0;
+}
+
+/* Those whose numbers are below @limit: others, from before it was lowered, take no room. */
+static size_t count_descriptors(pid_t pid, size_t limit)
+{
+	auto_free char *path = path_format("/proc/%d/fd", (int)pid);
+	auto_closedir DIR *dir = path ? opendir(path) : NULL;
+	const struct dirent *entry;
+	size_t n = 0;
+
+	while (dir && (entry = readdir(dir)))
+		n += entry->d_name[0] != '.' && strtoul(entry->d_name, NULL, 10) < limit;
+	return n;
+}
+
+/* How many descriptors the process may have; 0: it cannot be told, or there is no limit. */
+static size_t descriptor_limit(pid_t pid)
+{
+	static const char key[] = "Max open files";
+	auto_free char *path = path_format("/proc/%d/limits", (int)pid);
+	auto_free char *text = NULL;
+
+	if (!path || file_read(AT_FDCWD, path, 1 << 16, &text, NULL) < 0)
+		return 0;
+	const char *line = strstr(text, key);
+	return line ? strtoul(line + strlen(key), NULL, 10) : 0;
+}
+
+int agent_check_descriptors(const struct agent *a, size_t n, struct brumate_error *err)
+{
+	const size_t limit = descriptor_limit(a->id.pid);
+	const size_t used = count_descriptors(a->id.pid, limit);
+	const size_t need = (n < AGENT_PIECES_MAX ? n : AGENT_PIECES_MAX) + SPARE_DESCRIPTORS;
+
+	if (!limit || limit >= used + need)
+		return 0;
+	brumate_fail(err, EMFILE,
+		     "process %d: %zu descriptors are left of its limit of %zu, and %zu are needed",
+		     a->id.pid, limit > used ? limit - used : 0, limit, need);
+	brumate_hint(err,
+		     "raise its limit of open files: prlimit --pid %d --nofile=%zu:", a->id.pid,
+		     limit + need);
+	return -EMFILE;
 }
 
 /* Makes one request for each AGENT_PIECES_MAX of the pieces. All of them have the time of one call: an agent is a

@@ -67,6 +67,11 @@ int agent_gate(struct agent *a, uint32_t timeout_ms, int drain_fd, uint64_t memb
 	       struct brumate_error *err);
 /** What it has (owned), by ids. */
 int agent_list(struct agent *a, struct agent_piece **ret, size_t *ret_n, struct brumate_error *err);
+/**
+ * Whether its process has descriptors left for @n pieces that go and come back: the agent has one of each that it is asked about
+ * at a time, and the driver takes some more to bring them back than to give them away. Asks nobody. -EMFILE: there are too few.
+ */
+int agent_check_descriptors(const struct agent *a, size_t n, struct brumate_error *err);
 /** @ret_fds has room for @n; owned on success. */
 int agent_export(struct agent *a, const uint64_t *ids, size_t n, int *ret_fds,
 		 struct brumate_error *err);

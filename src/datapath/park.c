@@ -448,7 +448,9 @@ static int export_own(struct datapath_agent *a, struct brumate_error *err)
 	for (size_t i = 0; i < a->n_pieces; i++)
 		if (a->fds[i] < 0)
 			ids[n++] = a->pieces[i].id;
-	int r = agent_export(&a->agent, ids, n, fds, err);
+	int r = agent_check_descriptors(&a->agent, n, err);
+	if (r == 0)
+		r = agent_export(&a->agent, ids, n, fds, err);
 	if (r < 0)
 		return r;
 	n = 0;

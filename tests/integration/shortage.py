@@ -288,6 +288,26 @@ def fill(path):
 
 
 @case
+def a_program_with_next_to_no_descriptors(bed):
+    """What could be suspended can be resumed; what cannot says why, and goes on."""
+    suspended = 0
+    for spare in (1, 4, 8, 12, 16, 32):
+        job, log = bed.counter(f"spare-{spare}", mib=96)
+        pid = bed.pid(job)
+        used = max(int(fd) for fd in os.listdir(f"/proc/{pid}/fd") if int(fd) < 400) + 1
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + spare, 4096))
+        result = bed.cli("suspend", job)
+        if result.code == 0:
+            suspended += 1
+            bed.ok("resume", job)
+        else:
+            expect("descriptors are left of its limit" in result.err and "prlimit --pid" in result.err, result.why())
+        bed.expect_whole(job, log)
+        bed.end(job)
+    expect(suspended, "none could be suspended")
+
+
+@case
 def a_record_on_a_full_disk(bed):
     """The disk with state and store runs full at any point, and stays so: the record says what is so all the same."""
     mount = bed.tmpfs("96m")
