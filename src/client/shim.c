@@ -112,6 +112,9 @@ int shim_connect(struct wire *ret, const struct job *j, struct brumate_error *er
 		if (deadline_left_ms(deadline_ns) == 0)
 			return brumate_wrap(err, r, "shim of job %s", j->id);
 		r = shim_start(j->dir, err);
+		if (r < 0 && access(j->dir, F_OK) < 0 &&
+		    errno == ENOENT) /* removed since it was found */
+			return brumate_fail(err, ENOENT, "no job %s", j->id);
 		if (r < 0)
 			return brumate_wrap(err, r, "job %s", j->id);
 	}
