@@ -138,13 +138,13 @@ static void check_names(void)
 static void check_table(void)
 {
 	for (size_t i = 0; i < n_commands; i++) {
-		unsigned long seen = 0;
+		bool seen[OPT__MAX] = { false };
 
 		CHECK(commands[i].run && commands[i].summary && commands[i].operands);
 		CHECK(command_find(commands[i].name) == &commands[i]);
 		for (const struct option_spec *o = commands[i].options; o->name; o++) {
-			CHECK(!(seen >> o->id & 1));
-			seen |= 1ul << o->id;
+			CHECK(o->id < OPT__MAX && !seen[o->id]);
+			seen[o->id] = true;
 			CHECK(o->help && o->letter != help_option.letter);
 			CHECK(o->completes != COMPLETES_WORDS || o->words);
 		}
