@@ -11,6 +11,7 @@
 #include <stdio.h>
 
 #include "base/cleanup.h"
+#include "wire/wire.h"
 
 enum {
 	WIDTH = 1180,

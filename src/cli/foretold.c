@@ -13,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "cli/output.h"
+#include "wire/wire.h"
 
 /* A cell that grows, of any length. */
 struct cell {

@@ -11,6 +11,7 @@
 
 #include "base/cleanup.h"
 #include "cli/output.h"
+#include "wire/wire.h"
 
 static void add_number(struct table *t, json_t *value)
 {

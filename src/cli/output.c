@@ -313,13 +313,6 @@ void format_left(char ret[static WORD_BYTES], const char *stamp, time_t now)
 		format_age_s(ret, at - (long long)now);
 }
 
-const char *text_of(json_t *o, const char *key)
-{
-	const char *text = json_string_value(json_object_get(o, key));
-
-	return text ? text : "";
-}
-
 /* ---- the progress line and the summary ---- */
 
 static uint64_t bytes_of(json_t *o, const char *key)

@@ -72,9 +72,6 @@ void format_age(char ret[static WORD_BYTES], const char *stamp, time_t now);
 /** The same of the time from @now to @stamp. */
 void format_left(char ret[static WORD_BYTES], const char *stamp, time_t now);
 
-/** The string @key of @o; "" if there is none. Borrowed. */
-const char *text_of(json_t *o, const char *key);
-
 /** Whether somebody sits there who can be asked: stdin and stderr are terminals. */
 bool can_ask(void);
 

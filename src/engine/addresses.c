@@ -20,6 +20,7 @@
 #include "base/paths.h"
 #include "criu/contents.h"
 #include "image/escape.h"
+#include "wire/wire.h"
 
 enum { SOCKETS_BYTES_MAX = 64 << 20, UNIX_LISTENS = 1 << 16 };
 
@@ -123,13 +124,6 @@ static bool is_of_agent(const struct op *op, const char *address)
 }
 
 /* ---- both ---- */
-
-static const char *text_of(json_t *socket, const char *key)
-{
-	const char *text = json_string_value(json_object_get(socket, key));
-
-	return text ? text : "";
-}
 
 static bool is_taken(const struct op *op, const char *sockets, json_t *socket)
 {

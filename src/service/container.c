@@ -72,13 +72,6 @@ static json_t *load(const char *path, int *ret_error)
 	return object;
 }
 
-static const char *text_at(json_t *object, const char *key)
-{
-	const char *text = json_string_value(json_object_get(object, key));
-
-	return text ? text : "";
-}
-
 /* ---- names ---- */
 
 /* Names that containers/storage keeps for all containers of a directory: [{"id": …, "names": […]}]. */
@@ -93,7 +86,7 @@ static void name_of_storage(char name[static NAME_MAX + 1], const char *bundle, 
 		const char *text =
 			json_string_value(json_array_get(json_object_get(entry, "names"), 0));
 
-		if (!strcmp(text_at(entry, "id"), id) && text)
+		if (!strcmp(text_of(entry, "id"), id) && text)
 			snprintf(name, NAME_MAX + 1, "%s", text);
 	}
 }
@@ -102,7 +95,7 @@ static void name_of_docker(char name[static NAME_MAX + 1], const char *id)
 {
 	auto_free char *path = path_format(DOCKER_FILE, id);
 	auto_json json_t *object = path ? load(path, NULL) : NULL;
-	const char *text = text_at(object, "Name");
+	const char *text = text_of(object, "Name");
 
 	if (*text)
 		snprintf(name, NAME_MAX + 1, "%s", text + (*text == '/'));
@@ -136,7 +129,7 @@ static void find_name(char name[static NAME_MAX + 1], json_t *state, const char 
 		snprintf(name, NAME_MAX + 1, "%s", text ? text : "");
 	}
 	if (!bundle)
-		bundle = text_at(state, "bundle"); /* crun's */
+		bundle = text_of(state, "bundle"); /* crun's */
 	if (!*name && *bundle)
 		name_of_storage(name, bundle, id);
 }

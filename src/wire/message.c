@@ -41,6 +41,13 @@ int wire_decode(json_t **ret_json, const char *text, size_t len_bytes, struct br
 	return 0;
 }
 
+const char *text_of(const json_t *o, const char *key)
+{
+	const char *text = json_string_value(json_object_get(o, key));
+
+	return text ? text : "";
+}
+
 json_t *wire_string(const char *text)
 {
 	json_t *json = json_string(text);

@@ -186,6 +186,9 @@ int wire_get_object(json_t *o, const char *key, json_t **ret, struct brumate_err
 /** A JSON string of @text (owned), whose bytes may be anything: what is not UTF-8 becomes '?'. */
 json_t *wire_string(const char *text);
 
+/** The string @key of @o; "" if there is none. Borrowed. */
+const char *text_of(const json_t *o, const char *key);
+
 /** {code, exit, text, hint} of @err, owned; and back (pure, tolerant: always fills @ret). */
 json_t *wire_error_to_json(const struct brumate_error *err);
 void wire_error_from_json(struct brumate_error *ret, json_t *o);

@@ -492,7 +492,7 @@ static void test_foreign_log_stays(void)
 
 /* ---- as users see it ---- */
 
-static const char *text_of(json_t *o, const char *key)
+static const char *string_of(json_t *o, const char *key)
 {
 	return json_string_value(json_object_get(o, key));
 }
@@ -509,8 +509,8 @@ static void test_shown(void)
 	auto_json json_t *o = job_to_json(&j);
 	auto_free char *text = o ? json_dumps(o, 0) : NULL;
 	CHECK(text);
-	CHECK_STR(text_of(o, "state"), "created");
-	CHECK_STR(text_of(o, "cwd"), "/?");
+	CHECK_STR(string_of(o, "state"), "created");
+	CHECK_STR(string_of(o, "cwd"), "/?");
 	CHECK_STR(json_string_value(json_array_get(json_object_get(o, "argv"), 1)), "caf?");
 	CHECK(json_integer_value(json_object_get(o, "uid")) == 4294967294ll);
 	CHECK(json_is_null(json_object_get(o, "log")) && json_is_null(json_object_get(o, "pid")));
@@ -525,7 +525,7 @@ static void check_shown(struct job *j, enum job_state state, const char *shown, 
 	j->state = state;
 	auto_json json_t *o = job_to_json(j);
 	CHECK(o);
-	CHECK_STR(text_of(o, "state"), shown);
+	CHECK_STR(string_of(o, "state"), shown);
 	json_t *code = json_object_get(o, "exit_code");
 	CHECK(exit_code < 0 ? json_is_null(code) : json_integer_value(code) == exit_code);
 }
@@ -556,7 +556,7 @@ static void test_last_summary(void)
 	CHECK(!job_last_summary(&j));
 	CHECK(file_swap(AT_FDCWD, path, "{\"operation\": \"suspend\"}", 24, 0600) == 0);
 	auto_json json_t *o = job_last_summary(&j);
-	CHECK_STR(text_of(o, "operation"), "suspend");
+	CHECK_STR(string_of(o, "operation"), "suspend");
 	CHECK(file_swap(AT_FDCWD, path, "{\"oper", 6, 0600) == 0);
 	CHECK(!job_last_summary(&j));
 	clear();
