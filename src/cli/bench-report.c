@@ -11,9 +11,25 @@
 #include "base/cleanup.h"
 #include "wire/wire.h"
 
+bool bench_left_running(const struct bench_result *r)
+{
+	return !strcmp(r->operation, BENCH_LEAVE_RUNNING);
+}
+
+/* Until the job's next kernel, where that is known. */
+static double operation_seconds(const struct bench_result *r)
+{
+	return r->until_beat ? r->until_beat : r->seconds;
+}
+
+static bool is_of(const struct bench_result *r, const char *operation, const char *path)
+{
+	return !strcmp(r->operation, operation) && !strcmp(r->path, path);
+}
+
 double bench_rate(const struct bench_result *r)
 {
-	double seconds = r->until_beat ? r->until_beat : r->seconds;
+	double seconds = operation_seconds(r);
 
 	return seconds > 0 ? (double)r->bytes / seconds : 0;
 }
@@ -142,11 +158,6 @@ static int print_limits(const struct bench_limits *l, FILE *f)
 	return bad;
 }
 
-static bool is_left_running(const struct bench_result *r)
-{
-	return !strcmp(r->operation, BENCH_LEAVE_RUNNING);
-}
-
 static int add_result_row(struct table *t, const struct bench *b, const struct bench_result *r)
 {
 	double limit = bench_limit(b, r);
@@ -155,7 +166,7 @@ static int add_result_row(struct table *t, const struct bench *b, const struct b
 	bad |= add_number_cell(t, "%.0f", r->round);
 	bad |= add_seconds_cell(t, r->seconds);
 	bad |= add_seconds_cell(t, r->until_beat);
-	bad |= add_seconds_cell(t, is_left_running(r) ? r->standing : 0);
+	bad |= add_seconds_cell(t, bench_left_running(r) ? r->standing : 0);
 	bad |= add_number_cell(t, "%.2f", bench_rate(r) / 1e9);
 	bad |= add_number_cell(t, "%.0f %%", limit ? bench_rate(r) / limit * 100 : 0);
 	return bad;
@@ -187,7 +198,7 @@ const struct bench_result *bench_fastest(const struct bench *b, const char *oper
 	for (size_t i = 0; i < b->n_results; i++) {
 		const struct bench_result *r = &b->results[i];
 
-		if (strcmp(r->operation, operation) != 0 || strcmp(r->path, path) != 0)
+		if (!is_of(r, operation, path))
 			continue;
 		if (!best || bench_rate(r) > bench_rate(best))
 			best = r;
@@ -238,9 +249,7 @@ enum { ROUND_FIRST = 1, ROUND_LATER = 2, ROUND_ANY = 3 };
 /* What somebody who waits for it waits for, in seconds; 0: it was not measured. */
 static double waited_seconds(const struct bench_result *r)
 {
-	if (is_left_running(r))
-		return r->standing;
-	return r->until_beat > 0 ? r->until_beat : r->seconds;
+	return bench_left_running(r) ? r->standing : operation_seconds(r);
 }
 
 static double shortest_wait(const struct bench *b, const char *operation, const char *path,
@@ -252,9 +261,8 @@ static double shortest_wait(const struct bench *b, const char *operation, const 
 		const struct bench_result *r = &b->results[i];
 		const double seconds = waited_seconds(r);
 
-		if (strcmp(r->operation, operation) != 0 || strcmp(r->path, path) != 0)
-			continue;
-		if (!(rounds & (r->round == 1 ? ROUND_FIRST : ROUND_LATER)) || seconds <= 0)
+		if (!is_of(r, operation, path) || seconds <= 0 ||
+		    !(rounds & (r->round == 1 ? ROUND_FIRST : ROUND_LATER)))
 			continue;
 		if (!best || seconds < best)
 			best = seconds;

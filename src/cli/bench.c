@@ -38,6 +38,7 @@
 #include "base/machine.h"
 #include "base/paths.h"
 #include "base/workers.h"
+#include "service/access.h"
 #include "wire/wire.h"
 
 /* The synthetic job. */
@@ -242,12 +243,11 @@ static char *bench_job_checkpoint(const struct bench_job *j)
 	return id ? strdup(id) : NULL;
 }
 
-static void remove_bench_checkpoint(const char *id, const char *dir)
+static int remove_bench_checkpoint(const char *id, const char *dir, struct brumate_error *err)
 {
 	auto_json json_t *p = json_pack("{s:s,s:s*}", "checkpoint", id, "dir", dir);
 
-	if (p)
-		client_ask("Remove", p, NULL, NULL);
+	return p ? client_ask("Remove", p, NULL, err) : brumate_fail(err, ENOMEM, "%m");
 }
 
 static void end_bench_job(const struct bench_job *j)
@@ -260,7 +260,7 @@ static void end_bench_job(const struct bench_job *j)
 		client_ask("Wait", job, NULL, NULL);
 	client_ask("Remove", job, NULL, NULL);
 	if (checkpoint)
-		remove_bench_checkpoint(checkpoint, j->dir);
+		remove_bench_checkpoint(checkpoint, j->dir, NULL);
 }
 
 /* Ends it and removes what is left of it. Accepts the empty value. What cannot be done here the job's shim does when
@@ -604,7 +604,7 @@ static int note_gap(struct bench_result *result, const char *gap, struct brumate
 		return brumate_fail(err, EPROTO, "bench-job: gap %s", gap);
 	const double at = ((double)from - (double)result->wall_ns) / 1e9,
 		     end = ((double)to - (double)result->wall_ns) / 1e9;
-	const bool left_running = !strcmp(result->operation, BENCH_LEAVE_RUNNING);
+	const bool left_running = bench_left_running(result);
 	if (left_running ? at < 0 || at > result->seconds || end - at < result->standing
 			 : at > 0 || end < 0)
 		return 0;
@@ -666,13 +666,6 @@ static void get_saved(char *ret, size_t room, const struct bench_result *result)
 	snprintf(ret, room, "%s", saved ? saved : "");
 }
 
-static int remove_saved(const struct bench *b, const char *id, struct brumate_error *err)
-{
-	auto_json json_t *p = json_pack("{s:s,s:s*}", "checkpoint", id, "dir", b->options.dir);
-
-	return p ? client_ask("Remove", p, NULL, err) : brumate_fail(err, ENOMEM, "%m");
-}
-
 static int checkpoint_and_restore(struct bench *b, struct bench_job *j, const char *path,
 				  unsigned round, struct brumate_error *err)
 {
@@ -688,7 +681,7 @@ static int checkpoint_and_restore(struct bench *b, struct bench_job *j, const ch
 		r = see_it_run(b, j, result, err);
 	if (r < 0)
 		return r; /* the checkpoint goes with the job */
-	return remove_saved(b, id, err);
+	return remove_bench_checkpoint(id, b->options.dir, err);
 }
 
 static int checkpoint_and_go_on(struct bench *b, struct bench_job *j, const char *path,
@@ -703,7 +696,7 @@ static int checkpoint_and_go_on(struct bench *b, struct bench_job *j, const char
 		return r;
 	get_saved(id, sizeof(id), result);
 	r = see_it_run(b, j, result, err);
-	return r < 0 ? r : remove_saved(b, id, err);
+	return r < 0 ? r : remove_bench_checkpoint(id, b->options.dir, err);
 }
 
 /* Takes one job through all rounds by @path, adding results; its data is checked after each. */
@@ -717,9 +710,10 @@ static int bench_run_path(struct bench *b, const char *path, struct brumate_erro
 
 	for (unsigned round = 1; r == 0 && round <= b->options.rounds; round++)
 		r = suspend_and_resume(b, &j, path, round, err);
-	for (unsigned round = 1; r == 0 && b->options.dir && round <= b->options.rounds; round++)
+	const unsigned saves = b->options.dir ? b->options.rounds : 0;
+	for (unsigned round = 1; r == 0 && round <= saves; round++)
 		r = checkpoint_and_restore(b, &j, path, round, err);
-	for (unsigned round = 1; r == 0 && b->options.dir && round <= b->options.rounds; round++)
+	for (unsigned round = 1; r == 0 && round <= saves; round++)
 		r = checkpoint_and_go_on(b, &j, path, round, err);
 	return r;
 }
@@ -849,21 +843,17 @@ static int get_bench_options(struct bench_options *o, const struct invocation *i
 /* Where checkpoints go; NULL: none are to be made. */
 static int get_bench_dir(char **ret, const struct invocation *in, struct brumate_error *err)
 {
-	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 	const char *given = in->values[OPT_DIR];
 
 	if (in->values[OPT_NO_CHECKPOINT])
 		return given ? brumate_fail(err, EINVAL,
 					    "bench: --no-checkpoint cannot be combined with --dir")
 			     : 0;
-	int r = given ? 0 : conf_load(&conf, err);
+	int r = given ? 0 : access_store(ret, NULL, err);
+	if (given && !(*ret = absolute_path(given)))
+		r = brumate_fail(err, ENOMEM, "%m");
 	if (r < 0)
 		return r;
-	*ret = given		? absolute_path(given)
-	       : conf.store_dir ? strdup(conf.store_dir)
-				: path_checkpoints_dir();
-	if (!*ret)
-		return brumate_fail(err, ENOMEM, "%m");
 	r = mkdir_parents(*ret, 0700);
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", *ret) : 0;
 }

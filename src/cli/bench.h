@@ -65,6 +65,9 @@ int bench_job_error(const char *text, struct brumate_error *err);
 /** Operations and paths in the order in which they are shown; both end with NULL. */
 extern const char *const bench_operations[], *const bench_paths[];
 
+/** Whether it is of that operation. */
+bool bench_left_running(const struct bench_result *r);
+
 /** Bytes per second of an operation: until the job's next kernel, where that is known. */
 double bench_rate(const struct bench_result *r);
 
