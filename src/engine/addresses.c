@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * Whether an address is in use: of the internet, the kernel tells who asks for it as CRIU will; of unix sockets, as its
- * list of them tells. To connect would disturb whoever listens.
+ * list of them tells. To connect would disturb whoever listens. The answers are 1 (it is), 0, and -errno: it cannot be told.
  */
 #include "engine/addresses.h"
 
@@ -66,17 +66,17 @@ static socklen_t parse(union address *ret, const char *text)
 }
 
 /* Sockets that share a port on purpose do so with a copy, too. */
-static bool inet_is_taken(const char *text, bool is_tcp)
+static int inet_is_taken(const char *text, bool is_tcp)
 {
-	const int on = 1;
+	const int on = 1, type = is_tcp ? SOCK_STREAM : SOCK_DGRAM;
 	union address address;
 	socklen_t len = parse(&address, text);
-	auto_close int fd = len ? socket(address.any.sa_family,
-					 (is_tcp ? SOCK_STREAM : SOCK_DGRAM) | SOCK_CLOEXEC, 0)
-				: -1;
 
-	if (fd < 0)
-		return false;
+	if (!len)
+		return 0;
+	auto_close int fd = socket(address.any.sa_family, type | SOCK_CLOEXEC, 0);
+	if (fd < 0) /* nobody has an address of a family that is not here */
+		return errno == EAFNOSUPPORT ? 0 : -errno;
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 	setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof(on));
 	if (address.any.sa_family == AF_INET6)
@@ -98,20 +98,22 @@ static bool line_is_of(const char *line, const char *address)
 }
 
 /* @sockets: the kernel's list. One that was left behind has its file, but is not in the list. */
-static bool unix_is_taken(const char *sockets, const char *address, const char *dir)
+static int unix_is_taken(const char *sockets, const char *address, const char *dir)
 {
 	auto_free char *text = strdup(sockets);
 	auto_free char *path =
 		*address == '/' || !dir ? strdup(address) : path_format("%s/%s", dir, address);
 	struct stat st;
 
-	if (!text || !path || (*address != '@' && (stat(path, &st) < 0 || !S_ISSOCK(st.st_mode))))
-		return false;
+	if (!text || !path)
+		return -ENOMEM;
+	if (*address != '@' && (stat(path, &st) < 0 || !S_ISSOCK(st.st_mode)))
+		return 0;
 	char *rest = text;
 	for (char *line; (line = strsep(&rest, "\n"));)
 		if (line_is_of(line, address))
-			return true;
-	return false;
+			return 1;
+	return 0;
 }
 
 /* Where it has a place of its own, an agent's socket takes nobody's. */
@@ -125,21 +127,25 @@ static bool is_of_agent(const struct op *op, const char *address)
 
 /* ---- both ---- */
 
-static bool is_taken(const struct op *op, const char *sockets, json_t *socket)
+static int is_taken(const struct op *op, const char *sockets, json_t *socket)
 {
 	const char *state = text_of(socket, "state"), *protocol = text_of(socket, "protocol");
 	const char *dir = json_string_value(json_object_get(socket, "directory"));
 	auto_free char *address = NULL;
 
-	if (!strcmp(state, "connected") ||
-	    text_unescape(&address, text_of(socket, "address")) < 0 || !*address)
-		return false;
-	bool is_udp = !strcmp(protocol, "udp"), listens = !strcmp(state, "listening");
+	if (!strcmp(state, "connected"))
+		return 0;
+	int r = text_unescape(&address, text_of(socket, "address"));
+	if (r < 0 || !*address)
+		return r;
+	const bool listens = !strcmp(state, "listening");
+	const bool is_udp = !strcmp(protocol, "udp"), is_tcp = listens && !strcmp(protocol, "tcp");
 	if (!strcmp(text_of(socket, "kind"), "inet"))
-		return (is_udp || (listens && !strcmp(protocol, "tcp"))) &&
-		       inet_is_taken(address, !is_udp);
-	return !strcmp(text_of(socket, "kind"), "unix") && !is_of_agent(op, address) &&
-	       (listens || !strcmp(protocol, "datagram")) && unix_is_taken(sockets, address, dir);
+		return is_udp || is_tcp ? inet_is_taken(address, is_tcp) : 0;
+	if (strcmp(text_of(socket, "kind"), "unix") != 0 || is_of_agent(op, address) ||
+	    !(listens || !strcmp(protocol, "datagram")))
+		return 0;
+	return unix_is_taken(sockets, address, dir);
 }
 
 int addresses_check(const struct op *op, struct brumate_error *err)
@@ -154,14 +160,19 @@ int addresses_check(const struct op *op, struct brumate_error *err)
 		r = file_read(AT_FDCWD, "/proc/net/unix", SOCKETS_BYTES_MAX, &list, NULL);
 	if (r < 0)
 		return brumate_wrap(err, r, "addresses of the job");
-	json_array_foreach (sockets, i, socket)
-		if (is_taken(op, list, socket)) {
-			brumate_fail(err, EADDRINUSE, "address %s of the job is in use",
-				     text_of(socket, "address"));
+	json_array_foreach (sockets, i, socket) {
+		const char *address = text_of(socket, "address");
+
+		r = is_taken(op, list, socket);
+		if (r < 0)
+			return brumate_fail(err, -r, "address %s of the job: %m", address);
+		if (r) {
+			brumate_fail(err, EADDRINUSE, "address %s of the job is in use", address);
 			brumate_error_exit(err, EXIT_BUSY);
 			brumate_hint(err,
 				     "end who listens there: the job of which this is a copy?");
 			return -EADDRINUSE;
 		}
+	}
 	return 0;
 }
