@@ -31,6 +31,15 @@ AS_NOBODY = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
 EXIT_FAILED, EXIT_USAGE, EXIT_NOT_FOUND, EXIT_UNSUPPORTED, EXIT_PERMISSION = 1, 2, 3, 4, 5
 EXIT_BUSY, EXIT_STILL_RUNNING, EXIT_JOB_LOST, EXIT_BAD_IMAGE, EXIT_TIMEOUT = 6, 7, 8, 9, 124
 
+# The end of a program in Python that imports time and has said "ready ...".
+STEPPING = """
+step = 0
+while True:
+    step += 1
+    print("step", step, "OK", flush=True)
+    time.sleep(0.02)
+"""
+
 CASES = []
 
 

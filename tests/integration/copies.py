@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 
-from cases import NOBODY, as_user, case, expect, find_build, main, wait_until
+from cases import NOBODY, STEPPING, as_user, case, expect, find_build, main, wait_until
 
 
 def copied(bed, word, name, *options):
@@ -35,6 +35,11 @@ def steps_of(verb):
 
 def both_sides(steps):
     return [f"{step}.{side}" for step in steps for side in ("begin", "end")]
+
+
+def suspended_and_resumed(bed, job):
+    bed.operation("suspend", job)
+    bed.operation("resume", job)
 
 
 def all_go_on(jobs):
@@ -64,8 +69,7 @@ def beside_the_one_that_runs(bed):
     bed.ok("rm", copy)
     bed.jobs.remove(copy)
     bed.expect_whole(job, log)
-    bed.operation("suspend", job)
-    bed.operation("resume", job)
+    suspended_and_resumed(bed, job)
     log.goes_on()
 
 
@@ -108,8 +112,7 @@ def saved_and_restored_by_itself(bed):
     everybody = [(job, log), (copy, its_log), (grandchild, log_of_it)]
     all_go_on(everybody)
     expect_agents(bed, job, copy, grandchild)
-    bed.operation("suspend", copy)
-    bed.operation("resume", copy)
+    suspended_and_resumed(bed, copy)
     bed.operation("checkpoint", job, "--name", "own")
     all_go_on(everybody[1:])
     bed.expect_restorable("own", log)
@@ -130,8 +133,7 @@ def of_a_job_that_is_gone(bed):
     bed.jobs.remove(job)
     copy, log = copied(bed, "saved", "fork")
     log.goes_on()
-    bed.operation("suspend", copy)
-    bed.operation("resume", copy)
+    suspended_and_resumed(bed, copy)
     bed.end(copy)
     other, its_log = copied(bed, "saved", "train")
     its_log.goes_on()
@@ -151,8 +153,7 @@ def of_a_user(bed):
     refused = bed.refused(6, f"job {job} .train., .* is still there", "restore", "early", "--name", "fork")
     expect("only root" in refused.err, refused.err)
     expect([entry["id"] for entry in bed.list("ps", "jobs")] == [job] and os.listdir(agents) == [job], "it was begun")
-    bed.operation("suspend", job)
-    bed.operation("resume", job)
+    suspended_and_resumed(bed, job)
     expect(log.goes_on() > before, "the job was disturbed")
     bed.operation("checkpoint", job, "--name", "late")
 
@@ -161,22 +162,19 @@ def of_a_user(bed):
     expect_agents(bed, copy)
     bed.refused(6, "in use, and only root can", "restore", "late")
     bed.expect_state(job, "checkpointed")
-    bed.operation("suspend", copy)
-    bed.operation("resume", copy)
+    suspended_and_resumed(bed, copy)
     bed.expect_whole(copy, its_log)
     bed.operation("checkpoint", copy, "--name", "of-fork")
     bed.expect_restorable("late", log)
     bed.refused(6, f"job {job} .* is still there", "restore", "of-fork")
     bed.expect_state(copy, "checkpointed")
     bed.expect_whole(job, log)
-    bed.operation("suspend", job)
-    bed.operation("resume", job)
+    suspended_and_resumed(bed, job)
     bed.end(job)
     bed.expect_restorable("of-fork", its_log)
     bed.ok("rm", job)
     bed.jobs.remove(job)
-    bed.operation("suspend", copy)
-    bed.operation("resume", copy)
+    suspended_and_resumed(bed, copy)
     bed.operation("checkpoint", copy)
     bed.expect_restorable("fork", its_log)
     expect(sorted(os.listdir(agents)) == sorted((job, copy)), f"{os.listdir(agents)}")
@@ -228,8 +226,7 @@ def of_another_users_job(bed):
     expect_agents(bed, job, copy)
     expect(os.stat(f"/proc/{bed.pid(copy)}").st_uid == NOBODY == os.stat(its_log.path).st_uid, "it is not of that user")
     for who, _ in both:
-        bed.operation("suspend", who)
-        bed.operation("resume", who)
+        suspended_and_resumed(bed, who)
     all_go_on(both)
     bed.operation("checkpoint", copy)
     bed.expect_restorable("fork", its_log)
@@ -252,8 +249,7 @@ def whose_shims_die(bed):
     for who, _ in both:
         bed.kill_shim(who)
         all_go_on(both)
-        bed.operation("suspend", who)
-        bed.operation("resume", who)
+        suspended_and_resumed(bed, who)
     all_go_on(both)
 
 
@@ -268,12 +264,7 @@ else:
     sockets[0].bind(address.replace("@", chr(0)))
     sockets[0].listen()
 print("ready", "to listen", flush=True)
-step = 0
-while True:
-    step += 1
-    print("step", step, "OK", flush=True)
-    time.sleep(0.02)
-"""
+""" + STEPPING
 
 
 def free_port():

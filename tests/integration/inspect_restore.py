@@ -6,7 +6,7 @@ and hostile images are refused with one line."""
 import os
 import shutil
 
-from cases import EXIT_BAD_IMAGE, EXIT_PERMISSION, EXIT_USAGE, case, expect, main, read_text, run
+from cases import EXIT_BAD_IMAGE, EXIT_PERMISSION, EXIT_USAGE, STEPPING, case, expect, main, read_text, run
 from checkpoints import image, seal_again
 from criu_images import HEAD_BYTES, change_image, entries_of, write_entries
 
@@ -36,12 +36,7 @@ if not child:
     while True:
         time.sleep(1)
 print("ready", " ".join(map(str, (child, server.getsockname()[1], near.getsockname()[1], bool(v6)))), flush=True)
-step = 0
-while True:
-    step += 1
-    print("step", step, "OK", flush=True)
-    time.sleep(0.02)
-"""
+""" + STEPPING
 
 
 def held(bed):

@@ -10,7 +10,7 @@ import textwrap
 from contextlib import contextmanager
 
 from harness import Log
-from cases import NOBODY, Skipped, case, expect, main, run, wait_until
+from cases import NOBODY, STEPPING, Skipped, case, expect, main, run, wait_until
 from checkpoints import change_manifest, image, manifest_of, seal_again
 from criu_images import change_credentials
 
@@ -215,12 +215,7 @@ helper = subprocess.Popen({helper!r}, stdin=subprocess.DEVNULL)
 while not os.path.exists("at-work"):
     time.sleep(0.01)
 print("ready with a helper", flush=True)
-step = 0
-while True:
-    step += 1
-    print("step", step, "OK", flush=True)
-    time.sleep(0.02)
-"""
+""" + STEPPING
 HELPER = "import os, time; f = open('f', 'r+'); open('at-work', 'w').close()\nwhile True: f.seek(0); f.read(); time.sleep(0.01)"
 
 

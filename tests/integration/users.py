@@ -5,7 +5,7 @@ user may not have. CRIU, shim, broker and keeper run as the user; what the launc
 
 import os
 
-from cases import CAP_CHECKPOINT_RESTORE, Skipped, allow_launcher, as_user, case, expect, main, pids, read_text, run, wait_until
+from cases import CAP_CHECKPOINT_RESTORE, STEPPING, Skipped, allow_launcher, as_user, case, expect, main, pids, read_text, run, wait_until
 
 
 def status_of(pid):
@@ -205,12 +205,7 @@ def namespaces_of_its_own_are_refused(bed):
 WITH_STEPS = """
 import time
 print("ready", "to go", flush=True)
-step = 0
-while True:
-    step += 1
-    print("step", step, "OK", flush=True)
-    time.sleep(0.02)
-"""
+""" + STEPPING
 
 
 LARGE = """
