@@ -55,10 +55,9 @@ static void mark(struct shim_marks *m, uint64_t ms, uint64_t size)
 
 static void set_timer(struct shim_marks *m, bool armed)
 {
-	const struct timespec every = { .tv_sec = armed ? (time_t)m->every_s : 0 };
-	const struct itimerspec when = { every, every };
+	const uint64_t every_ms = armed ? m->every_s * 1000ull : 0;
 
-	if (timerfd_settime(m->fd, 0, &when, NULL) < 0)
+	if (timer_set(m->fd, every_ms, every_ms) < 0)
 		log_debug("the log is not looked at: reason=\"%m\"");
 	m->armed = armed;
 }

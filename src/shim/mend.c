@@ -10,9 +10,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/log.h"
-#include "base/thread.h"
 
 enum { FIRST_PAUSE_MS = 5, PAUSE_MS_MAX = 30000 };
 
@@ -49,8 +47,8 @@ static void get_keeper(struct shim *s)
 	if (vault_guard(&s->vault, &owner, &err) == 0)
 		return;
 	log_error("%s: job=%s reason=\"%s\"",
-		  s->vault.n_pieces ? "device memory is held by the shim alone" :
-				      "nobody would start another shim",
+		  s->vault.n_pieces ? "device memory is held by the shim alone"
+				    : "nobody would start another shim",
 		  s->job.id, err.text);
 }
 
@@ -108,18 +106,9 @@ static void *try_again(void *arg)
 	struct shim *s = arg;
 
 	mend_job(s, RECOVER_UNDO);
-	s->mend.working = false; /* before the main thread is woken, which looks at it */
+	s->mend.task.state = TASK_DONE; /* before the main thread is woken, which looks at it */
 	shim_end(s);
 	return NULL;
-}
-
-static void set_timer(struct shim *s, uint32_t ms)
-{
-	const struct itimerspec when = {
-		.it_value = { ms / 1000, (long)(ms % 1000) * (long)NS_PER_MS }
-	};
-
-	s->mend.armed = ms && timerfd_settime(s->mend.fd, 0, &when, NULL) == 0;
 }
 
 void mend_init(struct shim *s)
@@ -137,17 +126,10 @@ void mend_update(struct shim *s)
 	pthread_mutex_unlock(&s->lock);
 	if (!wanted && !busy)
 		m->pause_ms = FIRST_PAUSE_MS;
-	if (!wanted || m->armed || m->working)
+	if (!wanted || m->armed || m->task.state == TASK_WORKING)
 		return;
-	set_timer(s, m->pause_ms);
+	m->armed = timer_set(m->fd, m->pause_ms, 0) == 0;
 	m->pause_ms = 2 * m->pause_ms < PAUSE_MS_MAX ? 2 * m->pause_ms : PAUSE_MS_MAX;
-}
-
-static void join_try(struct shim *s)
-{
-	if (s->mend.started)
-		pthread_join(s->mend.thread, NULL);
-	s->mend.started = false;
 }
 
 void mend_due(struct shim *s)
@@ -167,12 +149,9 @@ void mend_due(struct shim *s)
 	pthread_mutex_unlock(&s->lock);
 	if (!wanted)
 		return;
-	join_try(s);
-	m->working = true;
-	int r = thread_start(&m->thread, try_again, s);
-	m->started = r == 0;
+	task_join(&m->task);
+	int r = task_start(&m->task, try_again, s);
 	if (r < 0) {
-		m->working = false;
 		log_warn("no thread to put job %s right: reason=\"%s\"", s->job.id, strerror(-r));
 		shim_end(s);
 	}
@@ -180,6 +159,6 @@ void mend_due(struct shim *s)
 
 void mend_fini(struct shim *s)
 {
-	join_try(s);
+	task_join(&s->mend.task);
 	cleanup_close(&s->mend.fd);
 }

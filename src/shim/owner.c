@@ -11,7 +11,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/thread.h"
 #include "engine/steps.h"
 
 enum { KILL_TIMEOUT_MS = 30000 };
@@ -75,7 +74,7 @@ static void *end_abandoned(void *arg)
 		log_error("the abandoned job %s stays: reason=\"%s\"", s->job.id, err.text);
 		shim_end(s);
 	}
-	s->owner.working = false;
+	s->owner.task.state = TASK_DONE;
 	return NULL;
 }
 
@@ -84,16 +83,12 @@ void owner_gone(struct shim *s)
 	struct shim_owner *o = &s->owner;
 
 	cleanup_close(&o->fd);
-	if (o->started)
+	if (o->task.state != TASK_NONE)
 		return;
-	o->working = true;
-	int r = thread_start(&o->thread, end_abandoned, s);
-	o->started = r == 0;
-	if (r < 0) {
-		o->working = false;
+	int r = task_start(&o->task, end_abandoned, s);
+	if (r < 0)
 		log_error("the abandoned job %s stays: no thread: reason=\"%s\"", s->job.id,
 			  strerror(-r));
-	}
 }
 
 void owner_init(struct shim *s)
@@ -112,13 +107,11 @@ void owner_init(struct shim *s)
 
 bool owner_needs_shim(const struct shim *s)
 {
-	return s->owner.fd >= 0 || s->owner.working;
+	return s->owner.fd >= 0 || s->owner.task.state == TASK_WORKING;
 }
 
 void owner_fini(struct shim *s)
 {
-	if (s->owner.started)
-		pthread_join(s->owner.thread, NULL);
-	s->owner.started = false;
+	task_join(&s->owner.task);
 	cleanup_close(&s->owner.fd);
 }

@@ -15,10 +15,8 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/conf.h"
 #include "base/log.h"
-#include "base/thread.h"
 #include "client/broker.h"
 #include "process/process.h"
 
@@ -27,12 +25,7 @@ enum { FIRST_MS = 10000, EVERY_MS = 30000, LITTLE_MOST_MS = 600000 };
 
 static void set_timer(struct shim_prepare *p, bool armed)
 {
-	const struct itimerspec when = {
-		.it_value = { armed ? (time_t)(p->pause_ms / 1000) : 0,
-			      armed ? (long)(p->pause_ms % 1000) * 1000000 : 0 },
-	};
-
-	if (timerfd_settime(p->fd, 0, &when, NULL) < 0)
+	if (timer_set(p->fd, armed ? p->pause_ms : 0, 0) < 0)
 		log_debug("no memory is made ready: reason=\"%m\"");
 	p->armed = armed;
 }
@@ -53,20 +46,13 @@ void prepare_init(struct shim *s)
 		s->prepare.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
 }
 
-static void join(struct shim_prepare *p)
-{
-	if (p->started)
-		pthread_join(p->thread, NULL);
-	p->started = false;
-}
-
 void prepare_update(struct shim *s)
 {
 	struct shim_prepare *p = &s->prepare;
 
-	if (p->fd < 0 || p->working)
+	if (p->fd < 0 || p->task.state == TASK_WORKING)
 		return;
-	join(p);
+	task_join(&p->task);
 	pthread_mutex_lock(&s->lock);
 	/* During an operation what is ready stays ready: a suspend is about to use it. */
 	const bool wants = s->busy ? p->armed
@@ -156,10 +142,8 @@ static void *look(void *arg)
 			p->n_pids = n;
 		}
 	}
-	p->working = false;
-	uint64_t one = 1;
-	if (write(s->wake_fd, &one, sizeof(one)) < 0)
-		log_debug("the main thread looks later");
+	p->task.state = TASK_DONE;
+	shim_wake(s);
 	return NULL;
 }
 
@@ -168,9 +152,9 @@ void prepare_due(struct shim *s)
 	struct shim_prepare *p = &s->prepare;
 	uint64_t times;
 
-	if (read(p->fd, &times, sizeof(times)) < 0 || p->working)
+	if (read(p->fd, &times, sizeof(times)) < 0 || p->task.state == TASK_WORKING)
 		return;
-	join(p);
+	task_join(&p->task);
 	/* Who has little is looked at ever more seldom. */
 	p->pause_ms = p->little && p->pause_ms >= EVERY_MS && p->pause_ms < LITTLE_MOST_MS
 			      ? p->pause_ms * 2
@@ -179,20 +163,15 @@ void prepare_due(struct shim *s)
 	const bool busy = s->busy;
 	pthread_mutex_unlock(&s->lock);
 	set_timer(p, true);
-	if (busy)
-		return;
-	p->working = true;
-	int r = thread_start(&p->thread, look, s);
-	p->started = r == 0;
-	if (r < 0)
-		p->working = false;
+	if (!busy)
+		task_start(&p->task, look, s);
 }
 
 void prepare_fini(struct shim *s)
 {
 	struct shim_prepare *p = &s->prepare;
 
-	join(p);
+	task_join(&p->task);
 	let_go(p);
 	cleanup_close(&p->fd);
 }

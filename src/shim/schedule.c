@@ -19,7 +19,6 @@
 #include "base/conf.h"
 #include "base/log.h"
 #include "base/paths.h"
-#include "base/thread.h"
 #include "job/events.h"
 
 /* The clock of next_ms and of the timer. */
@@ -28,20 +27,14 @@ static uint64_t boot_clock_ms(void)
 	return clock_boot_ns() / NS_PER_MS;
 }
 
-static struct timespec span(uint64_t ms)
-{
-	return (struct timespec){ (time_t)(ms / 1000), (long)(ms % 1000) * 1000000 };
-}
-
 static void set_timer(struct shim *s)
 {
 	const struct job_schedule *schedule = &s->job.schedule;
-	const struct itimerspec when = { span(schedule->every_ms),
-					 span(schedule_left_ms(schedule, boot_clock_ms())) };
 
 	s->timer.changed = false;
 	/* The timer counts boot time, so that sleep of the machine does not put checkpoints off. */
-	if (timerfd_settime(s->timer.fd, 0, &when, NULL) < 0)
+	if (timer_set(s->timer.fd, schedule_left_ms(schedule, boot_clock_ms()),
+		      schedule->every_ms) < 0)
 		log_error("no checkpoints by schedule: job=%s reason=\"%m\"", s->job.id);
 }
 
@@ -183,15 +176,8 @@ static void *make_checkpoint(void *arg)
 	shim_end(s);
 	if (r == 0)
 		prune_checkpoints(job, &schedule);
-	s->timer.working = false;
+	s->timer.task.state = TASK_DONE;
 	return NULL;
-}
-
-static void join_checkpoint(struct shim *s)
-{
-	if (s->timer.started)
-		pthread_join(s->timer.thread, NULL);
-	s->timer.started = false;
 }
 
 void schedule_due(struct shim *s)
@@ -201,11 +187,11 @@ void schedule_due(struct shim *s)
 
 	if (read(s->timer.fd, &times, sizeof(times)) < 0)
 		return; /* the timer was set anew meanwhile */
-	if (s->timer.working) {
+	if (s->timer.task.state == TASK_WORKING) {
 		log_info("a scheduled checkpoint is skipped: the last one is still at work");
 		return;
 	}
-	join_checkpoint(s);
+	task_join(&s->timer.task);
 	if (shim_begin_now(s, "checkpoint", 1u << JOB_RUNNING, &err) < 0) {
 		log_info("a scheduled checkpoint is skipped: reason=\"%s\"", err.text);
 		return;
@@ -215,13 +201,10 @@ void schedule_due(struct shim *s)
 		return;
 	}
 	s->job.schedule.next_ms = boot_clock_ms() + s->job.schedule.every_ms;
-	s->timer.working = true;
-	int r = thread_start(&s->timer.thread, make_checkpoint, s);
-	s->timer.started = r == 0;
+	int r = task_start(&s->timer.task, make_checkpoint, s);
 	if (r < 0) {
 		log_warn("a scheduled checkpoint is skipped: no thread: reason=\"%s\"",
 			 strerror(-r));
-		s->timer.working = false;
 		shim_end(s);
 	}
 }
@@ -229,7 +212,7 @@ void schedule_due(struct shim *s)
 void schedule_fini(struct shim *s)
 {
 	s->timer.stop = true;
-	join_checkpoint(s);
+	task_join(&s->timer.task);
 	cleanup_close(&s->timer.fd);
 }
 

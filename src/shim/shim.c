@@ -6,19 +6,49 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 
 enum { ENDING_MS = 300, ENDING_MOST_MS = 10000, HANG_UP_MS = 200 };
 
-static void wake_main_thread(struct shim *s)
+void shim_wake(struct shim *s)
 {
 	uint64_t one = 1;
 
 	if (write(s->wake_fd, &one, sizeof(one)) < 0)
 		log_error("the main thread cannot be woken: reason=\"%m\"");
+}
+
+int task_start(struct shim_task *t, void *(*fn)(void *shim), struct shim *s)
+{
+	t->state = TASK_WORKING;
+	int r = thread_start(&t->thread, fn, s);
+	if (r < 0)
+		t->state = TASK_NONE;
+	return r;
+}
+
+void task_join(struct shim_task *t)
+{
+	if (t->state != TASK_NONE)
+		pthread_join(t->thread, NULL);
+	t->state = TASK_NONE;
+}
+
+static struct timespec span(uint64_t ms)
+{
+	return (struct timespec){ (time_t)(ms / 1000), (long)(ms % 1000 * NS_PER_MS) };
+}
+
+int timer_set(int fd, uint64_t first_ms, uint64_t every_ms)
+{
+	const struct itimerspec when = { span(every_ms), span(first_ms) };
+
+	return timerfd_settime(fd, 0, &when, NULL);
 }
 
 void shim_life_begins(struct shim *s)
@@ -96,7 +126,7 @@ static bool go_on_with_orphan(struct shim *s, const struct shim_exit *e)
 		 job->id, s->command_code, orphan.pid);
 	if (job_save(job, &err) < 0)
 		log_error("job %s: reason=\"%s\"", job->id, err.text);
-	wake_main_thread(s);
+	shim_wake(s);
 	return true;
 }
 
@@ -127,7 +157,8 @@ void shim_settle(struct shim *s)
 		job->root = PROC_ID_NONE;
 		job->command = PROC_ID_NONE;
 		job->init = PROC_ID_NONE;
-		job_set_state(job, job->exit_code != JOB_EXIT_UNKNOWN ? JOB_EXITED : JOB_LOST, NULL);
+		job_set_state(job, job->exit_code != JOB_EXIT_UNKNOWN ? JOB_EXITED : JOB_LOST,
+			      NULL);
 		log_info("job %s ended: exit_code=%d", job->id, job->exit_code);
 	}
 	if (is_over(job->state))
@@ -227,7 +258,7 @@ void shim_end(struct shim *s)
 	if (is_over(s->job.state) || find_exit(s, s->job.root.pid))
 		shim_settle(s);
 	pthread_mutex_unlock(&s->lock);
-	wake_main_thread(s);
+	shim_wake(s);
 }
 
 void shim_leave(struct shim *s)
@@ -236,7 +267,7 @@ void shim_leave(struct shim *s)
 	s->left = true; /* still busy, so that nobody writes the record */
 	life_ends(s);
 	pthread_mutex_unlock(&s->lock);
-	wake_main_thread(s);
+	shim_wake(s);
 }
 
 void shim_prepare_op(struct shim *s, struct op *op, struct request *request,

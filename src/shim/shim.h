@@ -17,14 +17,24 @@
 
 enum { SHIM_EXITS = 64 };
 
+enum shim_task_state {
+	TASK_NONE,
+	TASK_WORKING,
+	TASK_DONE, /* its thread has yet to be joined */
+};
+
+/* What the main thread has a thread of its own do, and joins in the end. The thread itself says when it is done. */
+struct shim_task {
+	_Atomic enum shim_task_state state;
+	pthread_t thread;
+};
+
 /* What could not be finished is tried again: mend.c. Used by the main thread, but where it says otherwise. */
 struct shim_mend {
 	int fd;		   /* timerfd, readable when it is time to try */
 	uint32_t pause_ms; /* before the next try */
 	bool armed;
-	bool started; /* there is a thread to be joined */
-	pthread_t thread;
-	atomic_bool working; /* the thread is not done */
+	struct shim_task task;
 };
 
 struct shim {
@@ -53,18 +63,14 @@ struct shim {
 	struct shim_timer {
 		int fd;	      /* timerfd, readable when a checkpoint is due; -1: there is none */
 		bool changed; /* under the lock: the timer is to be set anew */
-		bool started;	  /* there is a thread to be joined */
-		pthread_t thread; /* makes the checkpoint */
-		atomic_bool working; /* the thread is not done */
-		atomic_bool stop;    /* the thread is to give up */
+		atomic_bool stop;      /* the checkpoint is to be given up */
+		struct shim_task task; /* makes it */
 	} timer;
 	struct shim_prepare { /* of the main thread, but for what the thread has */
 		int fd;	      /* timerfd, readable when it is time to look; -1: it is never */
 		bool armed;
 		uint32_t pause_ms; /* before the next look */
-		bool started;	   /* there is a thread to be joined */
-		pthread_t thread;
-		atomic_bool working; /* the thread is not done */
+		struct shim_task task;
 		int kept_fd; /* as long as it is open the broker has memory ready; -1: it has none */
 		pid_t *pids; /* for these */
 		size_t n_pids;
@@ -81,9 +87,7 @@ struct shim {
 	} marks;
 	struct shim_owner {
 		int fd;	      /* pidfd of the process that the job ends with; -1: there is none */
-		bool started; /* there is a thread to be joined */
-		pthread_t thread;    /* ends the job */
-		atomic_bool working; /* the thread is not done */
+		struct shim_task task; /* ends the job */
 	} owner;
 };
 
@@ -103,6 +107,19 @@ int shim_begin_now(struct shim *s, const char *kind, unsigned states, struct bru
 void shim_note_progress(struct shim *s, const struct progress_sample *sample);
 /** Gives the record back. If the job ended meanwhile, that is recorded now. */
 void shim_end(struct shim *s);
+
+/** Makes the main thread look at what is to be done. */
+void shim_wake(struct shim *s);
+
+/** Has a thread of its own run @fn, which sets the state of @t to TASK_DONE. The last one has been joined. Returns 0, or
+ * -errno: there is no thread. */
+int task_start(struct shim_task *t, void *(*fn)(void *shim), struct shim *s);
+/** Waits for the end of a thread where there is one. */
+void task_join(struct shim_task *t);
+
+/** Has the timerfd @fd run out in @first_ms (0: never), and every @every_ms (0: not again) from then on. Returns 0, or -1
+ * and errno. */
+int timer_set(int fd, uint64_t first_ms, uint64_t every_ms);
 
 /** The record has been removed by an operation that has begun: no other begins any more, and the shim ends. */
 void shim_leave(struct shim *s);

@@ -70,10 +70,11 @@ static void run_out(struct shim *s)
 static void check_left_out(struct shim *s)
 {
 	const uint64_t next_ms = s->job.schedule.next_ms;
+	const enum shim_task_state state = s->timer.task.state;
 
 	run_out(s);
 	schedule_due(s);
-	CHECK(!s->timer.started && s->job.schedule.next_ms == next_ms);
+	CHECK(s->timer.task.state == state && s->job.schedule.next_ms == next_ms);
 }
 
 static void test_left_out(void)
@@ -92,9 +93,9 @@ static void test_left_out(void)
 	CHECK_STR(s.busy, "suspend");
 	s.busy = NULL;
 
-	s.timer.working = true;
+	s.timer.task.state = TASK_WORKING;
 	check_left_out(&s); /* the last one still is */
-	s.timer.working = false;
+	s.timer.task.state = TASK_NONE;
 
 	s.job.schedule = (struct job_schedule){ 0 };
 	check_left_out(&s); /* it was ended since */
@@ -138,9 +139,9 @@ static void test_failure_is_noted(void)
 		 "%s/no-key", scratch);
 	run_out(&s);
 	schedule_due(&s);
-	CHECK(s.timer.started && s.job.schedule.next_ms > 77);
+	CHECK(s.timer.task.state != TASK_NONE && s.job.schedule.next_ms > 77);
 	schedule_fini(&s); /* waits for it */
-	CHECK(!s.timer.started && !s.timer.working && !s.busy);
+	CHECK(s.timer.task.state == TASK_NONE && !s.busy);
 	CHECK(job_load(&seen, s.job.id, NULL) == 0);
 	CHECK(strstr(seen.message, "scheduled checkpoint: ") == seen.message);
 	CHECK(strstr(seen.message, "no-key"));
