@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/rlimits.h"
 #include "base/log.h"
+#include "base/start.h"
 #include "cli/command.h"
 #include "cli/output.h"
 

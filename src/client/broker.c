@@ -3,18 +3,15 @@
 #include "client/broker.h"
 #include "base/clock.h"
 #include "base/fd.h"
-#include "base/rlimits.h"
 #include "base/paths.h"
-#include "base/spawn-detached.h"
+#include "base/start.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 enum {
@@ -33,20 +30,10 @@ struct start {
 static void exec_broker(const void *arg)
 {
 	const struct start *s = arg;
-	sigset_t none;
-	int fds[] = { s->null_fd, s->null_fd, s->log_fd, s->ready_fd };
+	const int fds[] = { s->null_fd, s->null_fd, s->log_fd, s->ready_fd };
 
-	limits_restore();
-	setsid();
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
-	/* Out of the way of the numbers they are to get. */
-	for (int i = 0; i <= READY_FD; i++)
-		fds[i] = fcntl(fds[i], F_DUPFD, READY_FD + 1);
-	for (int i = 0; i <= READY_FD; i++)
-		if (fds[i] < 0 || dup2(fds[i], i) < 0)
-			_exit(EXIT_NOT_EXECUTABLE);
-	syscall(SYS_close_range, READY_FD + 1, ~0u, 0);
+	if (spawn_leave(fds, READY_FD + 1) < 0)
+		_exit(EXIT_NOT_EXECUTABLE);
 	if (chdir("/") == 0)
 		execv(s->argv[0], s->argv);
 

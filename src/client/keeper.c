@@ -5,21 +5,18 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fd.h"
-#include "base/rlimits.h"
 #include "base/packet.h"
 #include "base/paths.h"
 #include "base/reserve.h"
-#include "base/spawn-detached.h"
+#include "base/start.h"
 
 enum { CALL_TIMEOUT_MS = 10000, SOCKET_FD = 3, TRIES = 3 };
 
@@ -129,19 +126,11 @@ struct start {
 static void exec_keeper(const void *arg)
 {
 	const struct start *s = arg;
-	sigset_t none;
-
-	limits_restore();
-	setsid();
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
 	/* Standard error stays: the log of the shim that starts it. */
-	int socket_fd = fcntl(s->socket_fd, F_DUPFD, SOCKET_FD + 1);
-	if (socket_fd < 0 || dup2(s->null_fd, 0) < 0 || dup2(s->null_fd, 1) < 0 ||
-	    dup2(socket_fd, SOCKET_FD) < 0)
-		_exit(EXIT_OURS);
-	syscall(SYS_close_range, SOCKET_FD + 1, ~0u, 0);
-	execv(s->argv[0], s->argv + 1);
+	const int fds[] = { s->null_fd, s->null_fd, STDERR_FILENO, s->socket_fd };
+
+	if (spawn_leave(fds, SOCKET_FD + 1) == 0)
+		execv(s->argv[0], s->argv + 1);
 	_exit(EXIT_OURS);
 }
 

@@ -13,33 +13,24 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
-#include "base/rlimits.h"
 #include "base/paths.h"
-#include "base/spawn-detached.h"
+#include "base/start.h"
 
 enum { START_TIMEOUT_MS = 30000, SHIM_LOG_MODE = 0600 };
 
 struct start {
 	const char *program, *dir;
-	int log_fd, ready_fd;
+	int null_fd, log_fd, ready_fd;
 };
 
 /* Runs in the child: it leaves the caller's session and files. The shim's own log is in the job's directory. */
 static void become_shim(const void *arg)
 {
 	const struct start *s = arg;
-	char ready[16];
+	const int fds[] = { s->null_fd, s->null_fd, s->log_fd, s->ready_fd };
 
-	limits_restore(); /* the job is to have what our caller has */
-	int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-
-	snprintf(ready, sizeof(ready), "%d", s->ready_fd);
-	if (null_fd < 0 || dup2(null_fd, 0) < 0 || dup2(null_fd, 1) < 0 || dup2(s->log_fd, 2) < 0 ||
-	    fcntl(s->ready_fd, F_SETFD, 0) < 0 || setsid() < 0)
-		_exit(EXIT_OURS);
-	close_range(3, (unsigned)s->ready_fd - 1, CLOSE_RANGE_CLOEXEC);
-	close_range((unsigned)s->ready_fd + 1, ~0u, CLOSE_RANGE_CLOEXEC);
-	execl(s->program, "brumate-shim", "--ready-fd", ready, s->dir, (char *)NULL);
+	if (spawn_leave(fds, 4) == 0)
+		execl(s->program, "brumate-shim", "--ready-fd", "3", s->dir, (char *)NULL);
 	_exit(EXIT_OURS);
 }
 
@@ -74,10 +65,13 @@ int shim_start(const char *dir, struct brumate_error *err)
 	int ends[2];
 	if (pipe2(ends, O_CLOEXEC) < 0)
 		return brumate_fail(err, errno, "pipe: %m");
-	auto_close int read_end = ends[0];
-	const struct start s = { program, dir, log_fd, ends[1] };
+	auto_close int read_end = ends[0], write_end = ends[1];
+	auto_close int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	if (null_fd < 0)
+		return brumate_fail(err, errno, "/dev/null: %m");
+	const struct start s = { program, dir, null_fd, log_fd, write_end };
 	int r = spawn_detached(become_shim, &s);
-	close(ends[1]);
+	cleanup_close(&write_end);
 	return r < 0 ? brumate_fail(err, -r, "fork: %m") : wait_ready(read_end, log, err);
 }
 

@@ -19,7 +19,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
-#include "base/rlimits.h"
+#include "base/start.h"
 #include "container/cgroup.h"
 #include "engine/container.h"
 #include "process/process.h"

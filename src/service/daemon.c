@@ -26,9 +26,9 @@
 
 #include "base/cleanup.h"
 #include "base/fd.h"
-#include "base/rlimits.h"
 #include "base/log.h"
 #include "base/paths.h"
+#include "base/start.h"
 #include "wire/wire.h"
 
 /* ---- the service manager: a socket from it, news to it; sd_listen_fds(3), sd_notify(3) ---- */

@@ -18,10 +18,10 @@
 
 #include "base/array.h"
 #include "base/clock.h"
-#include "base/rlimits.h"
 #include "base/log.h"
 #include "base/paths.h"
 #include "base/reserve.h"
+#include "base/start.h"
 #include "client/keeper.h"
 #include "client/shim.h"
 

@@ -21,8 +21,8 @@
 
 #include "base/fault.h"
 #include "base/fd.h"
-#include "base/rlimits.h"
 #include "base/paths.h"
+#include "base/start.h"
 #include "base/user.h"
 #include "client/broker.h"
 #include "job/log.h"
