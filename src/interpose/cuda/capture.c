@@ -21,9 +21,11 @@ enum {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static bool has_clock; /* under the lock: whether @changed goes by that of deadlines */
 static CUstream streams[STREAMS_MAX];
 static atomic_uint n_streams; /* changed with the lock; beyond the table they count, unnamed */
-static unsigned int n_begins, n_waits; /* under the lock: threads about to begin one, and threads that wait for work */
+static unsigned int n_begins,
+	n_waits; /* under the lock: threads about to begin one, and threads that wait for work */
 
 bool capture_active(void)
 {
@@ -75,6 +77,15 @@ void capture_let_begin(void)
 	pthread_mutex_unlock(&lock);
 }
 
+/* With the lock held. glibc before 2.30 knows no pthread_cond_clockwait(): the first who waits says by which clock. */
+static int wait_for_change(const struct timespec *until)
+{
+	if (!has_clock)
+		condition_init(&changed);
+	has_clock = true;
+	return pthread_cond_timedwait(&changed, &lock, until);
+}
+
 int capture_wait(uint64_t deadline_ns)
 {
 	struct timespec until = deadline_timespec(deadline_ns);
@@ -82,7 +93,7 @@ int capture_wait(uint64_t deadline_ns)
 
 	pthread_mutex_lock(&lock);
 	while (n_streams && !r)
-		r = pthread_cond_clockwait(&changed, &lock, CLOCK_MONOTONIC, &until);
+		r = wait_for_change(&until);
 	pthread_mutex_unlock(&lock);
 	return -r;
 }
@@ -91,6 +102,7 @@ void capture_forget(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	pthread_cond_init(&changed, NULL);
+	has_clock = false;
 	n_streams = n_begins = n_waits = 0;
 }
 
@@ -125,7 +137,7 @@ static void before_begin(void)
 
 	pthread_mutex_lock(&lock);
 	n_begins++;
-	while (n_waits && !pthread_cond_clockwait(&changed, &lock, CLOCK_MONOTONIC, &until))
+	while (n_waits && !wait_for_change(&until))
 		;
 	pthread_mutex_unlock(&lock);
 }
