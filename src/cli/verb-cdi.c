@@ -19,10 +19,16 @@
 
 #define LIBRARY_DIR "/usr/local/lib/brumate"
 
+/* Up from the folder of whatever program it is, to the root. glibc's loader puts that folder in the place of $ORIGIN. musl's,
+ * which could load the library but not bind it, and would not start the program, looks for the name as it is, finds nothing
+ * and goes on. */
+#define UP4	"/../../../.."
+#define TO_ROOT "$ORIGIN" UP4 UP4 UP4 UP4 UP4
+
 /* 1777: the container's users need not be root. So small that it takes no memory worth mentioning. */
 static json_t *pack_spec(const char *library, const char *inside)
 {
-	auto_free char *preload = path_format("LD_PRELOAD=%s", inside);
+	auto_free char *preload = path_format("LD_PRELOAD=" TO_ROOT "%s", inside);
 
 	return json_pack("{s:s, s:s, s:[{s:s, s:{s:[s, s], s:[{s:s, s:s, s:[s, s, s, s]},"
 			 " {s:s, s:s, s:s, s:[s, s, s, s, s, s]}]}}]}",
