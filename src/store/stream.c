@@ -8,41 +8,13 @@
 #include <stdio.h>
 #include <string.h>
 
-/* POSIX.1-2001, pax interchange format. */
-struct tar_header {
-	char name[100], mode[8], uid[8], gid[8], size[12], mtime[12], checksum[8], type, link[100];
-	char magic[6], version[2], user[32], group[32], major[8], minor[8], prefix[155], unused[12];
-};
-_Static_assert(sizeof(struct tar_header) == STREAM_BLOCK_BYTES, "a header is one block");
+#include "base/tar.h"
 
 enum { ENTRY_BYTES_MAX = MANIFEST_ID_BYTES + 1 + 4096 };
 
-static const uint64_t octal_size_max = 077777777777;
-
 size_t stream_padding(uint64_t len_bytes)
 {
-	return (size_t)(-len_bytes % STREAM_BLOCK_BYTES);
-}
-
-static void fill_header(struct tar_header *h, const char *name, char type, uint64_t len_bytes)
-{
-	unsigned sum = 0;
-
-	memset(h, 0, sizeof(*h));
-	memcpy(h->name, name, strnlen(name, sizeof(h->name)));
-	memcpy(h->mode, "0000600", 8);
-	memcpy(h->uid, "0000000", 8);
-	memcpy(h->gid, "0000000", 8);
-	snprintf(h->size, sizeof(h->size), "%011" PRIo64, len_bytes);
-	memcpy(h->mtime, "00000000000", 12);
-	h->type = type;
-	memcpy(h->magic, "ustar", 6);
-	memcpy(h->version, "00", 2);
-
-	memset(h->checksum, ' ', sizeof(h->checksum));
-	for (size_t i = 0; i < sizeof(*h); i++)
-		sum += ((const uint8_t *)h)[i];
-	snprintf(h->checksum, sizeof(h->checksum), "%06o", sum);
+	return tar_padding(len_bytes);
 }
 
 /* "LENGTH KEY=VALUE\n", where the length counts its own digits. Returns its bytes. */
@@ -62,7 +34,7 @@ size_t stream_header(uint8_t ret[static STREAM_HEADER_BYTES_MAX], const char *id
 	char name[ENTRY_BYTES_MAX], size[32], records[ENTRY_BYTES_MAX + 128];
 	struct tar_header h;
 	size_t n = 0, used = 0;
-	bool large = len_bytes > octal_size_max;
+	bool large = len_bytes > TAR_OCTAL_MAX;
 
 	memset(ret, 0, STREAM_HEADER_BYTES_MAX);
 	snprintf(name, sizeof(name), "%s/%s", id, path);
@@ -76,12 +48,12 @@ size_t stream_header(uint8_t ret[static STREAM_HEADER_BYTES_MAX], const char *id
 		char title[MANIFEST_ID_BYTES + 8];
 
 		snprintf(title, sizeof(title), "%s/pax", id);
-		fill_header(&h, title, 'x', n);
+		tar_fill(&h, title, 'x', n);
 		memcpy(ret, &h, sizeof(h));
 		memcpy(ret + sizeof(h), records, n);
 		used = sizeof(h) + n + stream_padding(n);
 	}
-	fill_header(&h, name, '0', large ? 0 : len_bytes);
+	tar_fill(&h, name, '0', large ? 0 : len_bytes);
 	memcpy(ret + used, &h, sizeof(h));
 	return used + sizeof(h);
 }
@@ -187,19 +159,6 @@ static void expect_next(struct stream_decoder *d)
 	}
 }
 
-static int parse_octal(uint64_t *ret, const char *text, size_t digits)
-{
-	uint64_t value = 0;
-
-	for (size_t i = 0; i < digits; i++) {
-		if (text[i] < '0' || text[i] > '7')
-			return -EBADMSG;
-		value = value << 3 | (uint64_t)(text[i] - '0');
-	}
-	*ret = value;
-	return 0;
-}
-
 /* The header of the manifest: the id and the size are taken from it, then it must be just the one that
  * they make. */
 static int take_first_header(struct stream_decoder *d, struct brumate_error *err)
@@ -211,7 +170,7 @@ static int take_first_header(struct stream_decoder *d, struct brumate_error *err
 	memcpy(&h, d->expected, sizeof(h));
 	const char *slash = memchr(h.name, '/', sizeof(h.name));
 	size_t len = slash ? (size_t)(slash - h.name) : 0;
-	if (len == 0 || len >= sizeof(d->id) || parse_octal(&size, h.size, 11) < 0)
+	if (len == 0 || len >= sizeof(d->id) || tar_parse_octal(&size, h.size, 11) < 0)
 		return fail_foreign(err);
 	memcpy(d->id, h.name, len);
 	if (!manifest_id_is_valid(d->id) || size == 0 || size > MANIFEST_BYTES_MAX)

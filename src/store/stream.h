@@ -12,7 +12,7 @@
 #include "image/manifest.h"
 
 enum {
-	STREAM_BLOCK_BYTES = 512,
+	STREAM_BLOCK_BYTES = 512, /* of tar */
 	STREAM_HEADER_BYTES_MAX = 16 * STREAM_BLOCK_BYTES, /* of the longest path */
 	STREAM_END_BYTES = 2 * STREAM_BLOCK_BYTES,
 };
