@@ -430,7 +430,7 @@ static int restore_processes(struct op *op, struct brumate_error *err)
 	op->images.dir_fd = secret_images_from(op, err);
 	if (op->images.dir_fd < 0)
 		return op->images.dir_fd;
-	if (*op->job->started_as && !op->request->force && (r = addresses_check(op, err)) < 0)
+	if ((r = addresses_check(op, err)) < 0)
 		return r;
 	if ((r = rights_check_images(op->images.dir_fd, &op->restore.image.manifest,
 				     op->request->force, err)) < 0 ||

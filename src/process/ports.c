@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Asks the kernel's socket diagnosis (sock_diag(7)) for all sockets and picks those of a port: so it is only asked where an
+ * address was found to be taken.
+ */
+#include "process/ports.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/fd.h"
+
+enum {
+	TCP_TIME_WAIT = 6,
+	ANSWER_BYTES = 64 << 10,
+	ANSWER_TIMEOUT_S = 5,
+	V6_BYTES = 16,
+};
+
+typedef int (*socket_fn)(void *arg, int fd, const struct inet_diag_msg *m);
+
+static int open_diagnosis(void)
+{
+	const struct timeval timeout = { .tv_sec = ANSWER_TIMEOUT_S };
+	auto_close int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+
+	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) < 0)
+		return -errno;
+	return take_fd(&fd);
+}
+
+static int send_request(int fd, uint16_t type, uint16_t flags, const struct inet_diag_req_v2 *req)
+{
+	struct {
+		struct nlmsghdr header;
+		struct inet_diag_req_v2 req;
+	} msg = {
+		.header = { .nlmsg_len = sizeof(msg),
+			    .nlmsg_type = type,
+			    .nlmsg_flags = NLM_F_REQUEST | flags },
+		.req = *req,
+	};
+
+	return send(fd, &msg, sizeof(msg), 0) < 0 ? -errno : 0;
+}
+
+/* Reads one packet of an answer. Returns 1 if more is to come, 0 if that was all, or -errno. */
+static int read_answer(int fd, char *buf, socket_fn fn, void *arg)
+{
+	ssize_t n = recv(fd, buf, ANSWER_BYTES, 0);
+
+	if (n < 0)
+		return errno == EINTR ? 1 : -errno;
+
+	unsigned left = (unsigned)n;
+	for (const struct nlmsghdr *h = (void *)buf; NLMSG_OK(h, left); h = NLMSG_NEXT(h, left)) {
+		if (h->nlmsg_type == NLMSG_DONE)
+			return 0;
+		if (h->nlmsg_type == NLMSG_ERROR)
+			return ((const struct nlmsgerr *)NLMSG_DATA(h))->error;
+		if (h->nlmsg_len < NLMSG_LENGTH(sizeof(struct inet_diag_msg)))
+			return -EBADMSG;
+		int r = fn ? fn(arg, fd, NLMSG_DATA(h)) : 0;
+		if (r < 0)
+			return r;
+	}
+	return n > 0;
+}
+
+static int each_socket_of(int family, bool is_tcp, socket_fn fn, void *arg)
+{
+	const struct inet_diag_req_v2 all = { .sdiag_family = (uint8_t)family,
+					      .sdiag_protocol = is_tcp ? IPPROTO_TCP : IPPROTO_UDP,
+					      .idiag_states = ~0u };
+	auto_close int fd = open_diagnosis();
+	auto_free char *buf = malloc(ANSWER_BYTES);
+	int r = fd < 0 ? fd : !buf ? -ENOMEM : 0;
+
+	if (r == 0)
+		r = send_request(fd, SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, &all);
+	if (r == 0)
+		while ((r = read_answer(fd, buf, fn, arg)) > 0)
+			;
+	return r;
+}
+
+/* Of both families: an IPv6 socket may have the port of IPv4, too. A kernel without IPv6 has none of its sockets. */
+static int each_socket(bool is_tcp, socket_fn fn, void *arg)
+{
+	int r = each_socket_of(AF_INET, is_tcp, fn, arg);
+	int r6 = r == 0 ? each_socket_of(AF_INET6, is_tcp, fn, arg) : 0;
+
+	return r6 == -ENOENT ? r : r6 ? r6 : r;
+}
+
+/* ---- addresses ---- */
+
+static in_port_t port_of(const union port_address *a)
+{
+	return a->any.sa_family == AF_INET6 ? a->v6.sin6_port : a->v4.sin_port;
+}
+
+/* As IPv6 writes it; all of IPv4 is all zero, as is all of IPv6. */
+static void address_bytes(uint8_t ret[static V6_BYTES], int family, const void *address)
+{
+	static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
+
+	memset(ret, 0, V6_BYTES);
+	if (family == AF_INET6) {
+		memcpy(ret, address, V6_BYTES);
+	} else {
+		memcpy(ret, mapped, sizeof(mapped));
+		memcpy(ret + sizeof(mapped), address, sizeof(struct in_addr));
+	}
+	if (!memcmp(ret, mapped, sizeof(mapped)) &&
+	    !memcmp(ret + sizeof(mapped), (uint8_t[4]){ 0 }, 4))
+		memset(ret, 0, V6_BYTES);
+}
+
+/* Whether a socket there is in the way of one at @address. */
+static bool is_at(const struct inet_diag_msg *m, const union port_address *address)
+{
+	static const uint8_t all[V6_BYTES];
+	uint8_t one[V6_BYTES], other[V6_BYTES];
+	bool is_v6 = address->any.sa_family == AF_INET6;
+
+	if (m->id.idiag_sport != port_of(address))
+		return false;
+	address_bytes(one, m->idiag_family, m->id.idiag_src);
+	address_bytes(other, address->any.sa_family,
+		      is_v6 ? (const void *)&address->v6.sin6_addr : &address->v4.sin_addr);
+	return !memcmp(one, other, V6_BYTES) || !memcmp(one, all, V6_BYTES) ||
+	       !memcmp(other, all, V6_BYTES);
+}
+
+/* ---- who has it ---- */
+
+static bool has_socket(pid_t pid, const char *name)
+{
+	char path[64], target[64];
+	struct dirent *e;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", pid);
+	auto_closedir DIR *dir = dir_open(AT_FDCWD, path);
+	while (dir && dir_next(dir, &e) > 0) {
+		ssize_t n = readlinkat(dirfd(dir), e->d_name, target, sizeof(target) - 1);
+
+		target[n > 0 ? n : 0] = '\0';
+		if (!strcmp(target, name))
+			return true;
+	}
+	return false;
+}
+
+int port_find_holder(struct proc_info *ret, unsigned inode)
+{
+	auto_closedir DIR *dir = inode ? dir_open(AT_FDCWD, "/proc") : NULL;
+	struct dirent *e;
+	char name[32];
+
+	snprintf(name, sizeof(name), "socket:[%u]", inode);
+	while (dir && dir_next(dir, &e) > 0) {
+		pid_t pid = atoi(e->d_name);
+
+		if (pid > 0 && has_socket(pid, name) && proc_read(ret, pid, NULL) == 0)
+			return 1;
+	}
+	return 0;
+}
+
+/* ---- look ---- */
+
+struct look {
+	const union port_address *address;
+	struct port_use use;
+	unsigned inode;
+};
+
+static int look_at(void *arg, int fd, const struct inet_diag_msg *m)
+{
+	struct look *look = arg;
+
+	if (!is_at(m, look->address))
+		return 0;
+	if (m->idiag_state == TCP_TIME_WAIT) {
+		look->use.n_ended++;
+		return 0;
+	}
+	look->use.n_sockets++;
+	/* A connection may keep a port, too, but who listens is who has it. */
+	if (!look->inode || !m->id.idiag_dport)
+		look->inode = m->idiag_inode;
+	return 0;
+}
+
+int port_look(struct port_use *ret, const union port_address *address, bool is_tcp,
+	      struct brumate_error *err)
+{
+	struct look look = { .address = address };
+	struct proc_info holder;
+	int r = each_socket(is_tcp, look_at, &look);
+
+	if (r < 0)
+		return brumate_fail(err, -r, "the kernel does not tell who has port %u: %m",
+				    ntohs(port_of(address)));
+	if (port_find_holder(&holder, look.inode)) {
+		look.use.pid = holder.id.pid;
+		snprintf(look.use.comm, sizeof(look.use.comm), "%s", holder.comm);
+	}
+	*ret = look.use;
+	return 0;
+}
+
+/* ---- forget ---- */
+
+/* Asked by another socket: this one is still being answered. One that has gone by itself is as good. */
+static int forget_socket(void *arg, int fd, const struct inet_diag_msg *m)
+{
+	const struct inet_diag_req_v2 one = { .sdiag_family = m->idiag_family,
+					      .sdiag_protocol = IPPROTO_TCP,
+					      .idiag_states = 1u << TCP_TIME_WAIT,
+					      .id = m->id };
+	char buf[NLMSG_SPACE(sizeof(struct nlmsgerr)) + 256];
+
+	if (m->idiag_state != TCP_TIME_WAIT || !is_at(m, arg))
+		return 0;
+
+	auto_close int ask = open_diagnosis();
+	int r = ask < 0 ? ask : send_request(ask, SOCK_DESTROY, NLM_F_ACK, &one);
+	ssize_t n = r < 0 ? 0 : recv(ask, buf, sizeof(buf), 0);
+	const struct nlmsghdr *h = (void *)buf;
+
+	if (r < 0 || n < 0)
+		return r < 0 ? r : -errno;
+	if (!NLMSG_OK(h, (unsigned)n) || h->nlmsg_type != NLMSG_ERROR ||
+	    h->nlmsg_len < NLMSG_LENGTH(sizeof(struct nlmsgerr)))
+		return -EBADMSG;
+	r = ((const struct nlmsgerr *)NLMSG_DATA(h))->error;
+	return r == -ENOENT ? 0 : r;
+}
+
+int port_forget_ended(const union port_address *address, struct brumate_error *err)
+{
+	int r = each_socket(true, forget_socket, (void *)address);
+
+	return r < 0 ? brumate_fail(err, -r, "connections that have ended at port %u: %m",
+				    ntohs(port_of(address)))
+		     : 0;
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+/* Who has an address of the internet on this machine, as the kernel's socket diagnosis tells. */
+#pragma once
+
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/error.h"
+#include "process/process.h"
+
+/** Where a socket is bound. */
+union port_address {
+	struct sockaddr any;
+	struct sockaddr_in v4;
+	struct sockaddr_in6 v6;
+};
+
+/** What is bound at an address, or at all of its port. */
+struct port_use {
+	size_t n_sockets; /* that somebody has open */
+	size_t n_ended; /* TCP connections that have ended there, which the kernel remembers for a minute */
+	pid_t pid; /* who has one of the sockets; 0: it cannot be told */
+	char comm[PROC_COMM_BYTES];
+};
+
+/** Looks who is at @address. Errors to act on: none, the kernel may not tell. */
+int port_look(struct port_use *ret, const union port_address *address, bool is_tcp,
+	      struct brumate_error *err);
+
+/** Has the kernel forget the connections that have ended at @address. Errors to act on: -EPERM (it takes
+ * CAP_NET_ADMIN), -EOPNOTSUPP (this kernel does not do that): they go by themselves. */
+int port_forget_ended(const union port_address *address, struct brumate_error *err);
+
+/** Finds a process that has the socket with number @inode open. Returns 1, or 0 where none can be seen to. */
+int port_find_holder(struct proc_info *ret, unsigned inode);
