@@ -85,6 +85,21 @@ static const char *fallback_to(const char *of_root, char *const *at)
 	return *at;
 }
 
+int path_check_given(struct brumate_error *err)
+{
+	static const char *const variables[] = { "BRUMATE_RUNTIME_DIR", "BRUMATE_STATE_DIR",
+						 "BRUMATE_LOG_DIR", "BRUMATE_LIBEXEC_DIR" };
+
+	for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++) {
+		const char *value = value_of(variables[i]);
+
+		if (value && *value != '/')
+			return brumate_fail(err, EINVAL, "%s=%s: expected an absolute path",
+					    variables[i], value);
+	}
+	return 0;
+}
+
 const char *path_runtime_dir(void)
 {
 	const char *given = value_of("BRUMATE_RUNTIME_DIR");

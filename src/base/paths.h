@@ -22,6 +22,12 @@
 
 #include "base/error.h"
 
+/**
+ * Checks that the directories that the environment names have absolute paths: relative ones would mean another place to
+ * each of our programs. -EINVAL names the first that has not.
+ */
+int path_check_given(struct brumate_error *err);
+
 const char *path_runtime_dir(void);
 const char *path_state_dir(void);
 const char *path_log_dir(void);

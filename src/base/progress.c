@@ -46,8 +46,10 @@ int progress_check(struct progress *p, struct brumate_error *err)
 	if (p->cancelled)
 		return brumate_fail(err, ECANCELED, "cancelled");
 	if (deadline_left_ms(p->deadline_ns) == 0)
-		return brumate_fail(err, ETIMEDOUT, "not done within the %g s given",
-				    p->timeout_ms / 1000.0);
+		return p->timeout_ms < 1000 ? brumate_fail(err, ETIMEDOUT, "timed out after %u ms",
+							   (unsigned)p->timeout_ms)
+					    : brumate_fail(err, ETIMEDOUT, "timed out after %g s",
+							   p->timeout_ms / 1000.0);
 	return 0;
 }
 

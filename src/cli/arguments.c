@@ -38,10 +38,13 @@ const struct command *command_find(const char *name)
 
 const char *command_suggest(const char *name)
 {
-	struct nearest n = { .word = name };
+	char lower[NEAREST_BYTES] = "";
+	struct nearest n = { .word = lower };
 
+	for (size_t i = 0; name[i] && i + 1 < sizeof(lower); i++)
+		lower[i] = (char)tolower((unsigned char)name[i]);
 	for (const struct foreign_word *f = foreign_words; f->command; f++)
-		if (words_contain(f->words, name))
+		if (words_contain(f->words, lower))
 			return f->command;
 	for (size_t i = 0; i < n_commands; i++)
 		nearest_consider(&n, commands[i].name);
@@ -73,19 +76,34 @@ static void hint_help(const struct command *c, struct brumate_error *err)
 	brumate_hint(err, "see `brumate %s --help`", c->name);
 }
 
+/* Replaces the hint by what to do instead of @option, an option of another tool. Whether there is such advice. */
+static bool hint_foreign(const struct command *c, const char *option, struct brumate_error *err)
+{
+	for (const struct foreign_option *f = foreign_options; f->command; f++) {
+		if (strcmp(f->command, c->name) != 0 ||
+		    (strcmp(f->options, option) != 0 && !words_contain(f->options, option)))
+			continue;
+		brumate_hint(err, "%s", f->hint);
+		return true;
+	}
+	return false;
+}
+
 static int fail_unknown_option(const struct command *c, const char *name, size_t len,
 			       struct brumate_error *err)
 {
-	char wanted[NEAREST_BYTES];
-	struct nearest n = { .word = wanted };
+	char wanted[NEAREST_BYTES + 2] = "--";
+	struct nearest n = { .word = wanted + 2 };
 
 	brumate_fail(err, EINVAL, "%s: unknown option --%.*s", c->name, (int)len, name);
 	hint_help(c, err);
-	if (len >= sizeof(wanted))
+	if (len >= NEAREST_BYTES)
 		return -EINVAL;
 
-	memcpy(wanted, name, len);
-	wanted[len] = '\0';
+	memcpy(wanted + 2, name, len);
+	wanted[len + 2] = '\0';
+	if (hint_foreign(c, wanted, err))
+		return -EINVAL;
 	for (const struct option_spec *o = c->options; o->name; o++)
 		nearest_consider(&n, o->name);
 	if (n.found[0])
@@ -149,17 +167,24 @@ static int parse_long(struct invocation *in, int argc, char **argv, int *i,
 	return -EINVAL;
 }
 
+static int fail_unknown_letter(const struct command *c, char letter, struct brumate_error *err)
+{
+	const char option[] = { '-', letter, '\0' };
+
+	brumate_fail(err, EINVAL, "%s: unknown option %s", c->name, option);
+	if (!hint_foreign(c, option, err))
+		hint_help(c, err);
+	return -EINVAL;
+}
+
 static int parse_letters(struct invocation *in, int argc, char **argv, int *i,
 			 struct brumate_error *err)
 {
 	for (const char *p = argv[*i] + 1; *p; p++) {
 		const struct option_spec *o = find_letter(in->command, *p);
 
-		if (!o) {
-			brumate_fail(err, EINVAL, "%s: unknown option -%c", in->command->name, *p);
-			hint_help(in->command, err);
-			return -EINVAL;
-		}
+		if (!o)
+			return fail_unknown_letter(in->command, *p, err);
 		if (o->value)
 			return take_value(in, o, p[1] ? p + 1 : NULL, argc, argv, i, err);
 		store_option(in, o, NULL, err);
@@ -174,13 +199,14 @@ static int check_operands(const struct invocation *in, struct brumate_error *err
 	if (in->values[OPT_HELP])
 		return 0;
 	if (in->n_operands < c->n_operands_min)
-		brumate_fail(err, EINVAL, "%s: %s is missing", c->name, c->operands);
+		brumate_fail(err, EINVAL, "%s: missing operand, expected %s", c->name, c->operands);
 	else if (c->n_operands_max >= 0 && in->n_operands > c->n_operands_max)
-		brumate_fail(err, EINVAL, "%s: \"%s\" is one operand too many", c->name,
+		brumate_fail(err, EINVAL, "%s: unexpected operand \"%s\"", c->name,
 			     in->operands[c->n_operands_max]);
 	else
 		return 0;
-	hint_help(c, err);
+	if (in->n_operands < c->n_operands_min || !hint_foreign(c, "", err))
+		hint_help(c, err);
 	return -EINVAL;
 }
 
@@ -248,7 +274,7 @@ enum { DURATION_DAYS_MAX = 365 };
 
 static int fail_duration(const char *what, const char *text, struct brumate_error *err)
 {
-	brumate_fail(err, EINVAL, "%s: \"%s\" is not a time", what, text);
+	brumate_fail(err, EINVAL, "%s: \"%s\" is not a duration", what, text);
 	brumate_hint(err, "write it as 500ms, 30s, 2m, 1h or 7d");
 	return -EINVAL;
 }
@@ -302,9 +328,9 @@ int parse_since(uint64_t *ret_ms, const char *text, struct brumate_error *err)
 		if (parse_date(ret_ms, text, formats[i]))
 			return 0;
 	if (parse_duration(&ago_ms, "--since", text, NULL) < 0) {
-		brumate_fail(err, EINVAL, "--since \"%s\": not a time", text);
-		brumate_hint(err, "expected a time ago, as 10m or 2h, or a date, as 2026-11-23 or "
-				  "\"2026-11-23 20:15\"");
+		brumate_fail(err, EINVAL, "--since: \"%s\" is not a time", text);
+		brumate_hint(err, "write 10m or 2h for that long ago, or a date such as 2026-11-23 "
+				  "or \"2026-11-23 20:15\"");
 		return -EINVAL;
 	}
 	*ret_ms = now_ms > ago_ms ? now_ms - ago_ms : 0;
@@ -330,7 +356,8 @@ int parse_count(int64_t *ret, const char *what, const char *text, struct brumate
 	long count;
 
 	if (parse_integer(&count, text, 1, INT_MAX) < 0)
-		return brumate_fail(err, EINVAL, "%s: \"%s\" is not a number from 1", what, text);
+		return brumate_fail(err, EINVAL, "%s: \"%s\" is not a whole number of 1 or more",
+				    what, text);
 	*ret = count;
 	return 0;
 }
@@ -592,11 +619,12 @@ int add_request(json_t *parameters, const struct invocation *in, unsigned where,
 
 int add_target(json_t *parameters, const struct invocation *in, struct brumate_error *err)
 {
+	const bool may_be_container = find_option(in->command, "container", strlen("container"));
 	int ways = (in->n_operands > 0) + !!in->values[OPT_PID] + !!in->values[OPT_CONTAINER];
 
 	if (ways != 1) {
-		brumate_fail(err, EINVAL, "%s: expected one of JOB, --pid and --container",
-			     in->command->name);
+		brumate_fail(err, EINVAL, "%s: expected one of JOB, --all, --latest%s and --pid",
+			     in->command->name, may_be_container ? ", --container" : "");
 		brumate_hint(err, "`brumate ps` lists the jobs");
 		return -EINVAL;
 	}

@@ -817,7 +817,9 @@ static int get_bench_options(struct bench_options *o, const struct invocation *i
 
 	if (conf_size_bytes(&o->size_bytes, size) < 0 || o->size_bytes < 1 << 20 ||
 	    o->size_bytes > SIZE_MAX_BYTES)
-		return brumate_fail(err, EINVAL, "--size %s: expected a size of at least 1M", size);
+		return brumate_fail(err, EINVAL,
+				    "--size: \"%s\" is not a size of 1M to 4T, such as 512M or 32G",
+				    size);
 	if (in->values[OPT_ROUNDS])
 		r = parse_count(&rounds, "--rounds", in->values[OPT_ROUNDS], err);
 	if (r == 0)

@@ -115,7 +115,7 @@ struct invocation {
 		values[OPT__MAX]; /* NULL: not given; "" for a flag that was; of several the last */
 	const char *labels[GIVEN_LABELS_MAX]; /* each --label */
 	int n_labels;
-	char *const *operands;	      /* NULL-terminated */
+	char *const *operands; /* NULL-terminated */
 	int n_operands;
 };
 
@@ -146,6 +146,16 @@ struct foreign_word {
 
 /** Ends with NULL. */
 extern const struct foreign_word foreign_words[];
+
+/** Options of other tools, "" for an operand where we take none: who types one is told what to do instead. */
+struct foreign_option {
+	const char *command;
+	const char *options; /* separated by spaces */
+	const char *hint;
+};
+
+/** Ends with NULL. */
+extern const struct foreign_option foreign_options[];
 
 /** What `-h, --help` looks like in every command. */
 extern const struct option_spec help_option;

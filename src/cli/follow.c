@@ -189,7 +189,7 @@ static int handle_interrupt(struct follower *f)
 	if (!number)
 		return 0;
 	if (f->signals == FOLLOW_DETACHES || number == SIGHUP || (number == SIGINT && again)) {
-		fprintf(stderr, "detached; job %s goes on\n", f->id);
+		fprintf(stderr, "detached; job %s runs on\n", f->id);
 		return FOLLOW_DETACHED;
 	}
 	if (number == SIGINT)
@@ -198,7 +198,7 @@ static int handle_interrupt(struct follower *f)
 	auto_json json_t *kill = json_pack("{s:s,s:i}", "job", f->id, "signal", number);
 	/* This fails if the job has ended meanwhile, which is about to be told. */
 	if (client_ask("Kill", kill, NULL, &err) < 0 && err.code != ESRCH)
-		fprintf(stderr, "brumate: %s\n", err.text);
+		print_error(&err);
 	return 0;
 }
 
@@ -505,11 +505,20 @@ static int open_timer(uint64_t timeout_ms)
 	return take_fd(&fd);
 }
 
+static int fail_timed_out(const char *job, uint64_t timeout_ms, struct brumate_error *err)
+{
+	char time[WORD_BYTES];
+
+	format_seconds(time, (double)timeout_ms / 1e3);
+	return brumate_fail(err, ETIMEDOUT, "wait: timed out after %s; job %s has not ended", time,
+			    job);
+}
+
 int verb_wait(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *parameters = json_object(), *reply = NULL;
 	auto_close int timer = -1;
-	uint64_t timeout_ms;
+	uint64_t timeout_ms = 0;
 	int r = add_string(parameters, "job", in->operands[0], err);
 
 	if (r == 0 && in->values[OPT_TIMEOUT]) {
@@ -523,7 +532,6 @@ int verb_wait(const struct invocation *in, struct brumate_error *err)
 	if (r == 0)
 		r = client_call("Wait", parameters, NULL, NULL, timer, &reply, err);
 	if (r == -ECANCELED)
-		return brumate_fail(err, ETIMEDOUT, "job %s has not ended within %s",
-				    in->operands[0], in->values[OPT_TIMEOUT]);
+		return fail_timed_out(in->operands[0], timeout_ms, err);
 	return r < 0 ? r : job_exit_status(json_object_get(reply, "job"), err);
 }

@@ -79,7 +79,8 @@ int verb_help(const struct invocation *in, struct brumate_error *err)
 	if (!command) {
 		brumate_fail(err, EINVAL, "unknown command \"%s\"", in->operands[0]);
 		if (command_suggest(in->operands[0]))
-			brumate_hint(err, "did you mean %s?", command_suggest(in->operands[0]));
+			brumate_hint(err, "did you mean `brumate help %s`?",
+				     command_suggest(in->operands[0]));
 		else
 			brumate_hint(err, "`brumate help` lists the commands");
 		return -EINVAL;

@@ -4,30 +4,26 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include "base/log.h"
+#include "base/paths.h"
 #include "base/start.h"
 #include "cli/command.h"
 #include "cli/output.h"
-
-static int print_error(const struct brumate_error *err)
-{
-	fflush(stdout);
-	print_styled(stderr, STYLE_RED, "brumate:");
-	fprintf(stderr, " %s\n", err->text);
-	if (err->hint[0])
-		fprintf(stderr, "hint: %s\n", err->hint);
-	return (int)brumate_exit_code(err);
-}
 
 static int fail_unknown(const char *name)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	const char *meant = command_suggest(name);
 
-	brumate_fail(&err, EINVAL, "unknown command \"%s\"", name);
-	if (meant)
+	brumate_fail(&err, EINVAL, "unknown %s \"%s\"", name[0] == '-' ? "option" : "command",
+		     name);
+	if (!strcmp(name, "-v"))
+		brumate_hint(&err, "did you mean `brumate --version`?");
+	else if (name[0] == '-')
+		brumate_hint(&err, "options follow the command: brumate COMMAND %s", name);
+	else if (meant)
 		brumate_hint(&err, "did you mean `brumate %s`?", meant);
 	else
 		brumate_hint(&err, "`brumate help` lists the commands");
@@ -48,10 +44,14 @@ static const char *verb_of(const char *word)
 static int check_config(struct brumate_error *err)
 {
 	const char *path = getenv("BRUMATE_CONFIG");
+	struct stat st;
 
-	if (!path || !*path || access(path, F_OK) == 0)
+	if (!path || !*path)
 		return 0;
-	brumate_fail(err, errno, "BRUMATE_CONFIG=%s: %m", path);
+	int r = stat(path, &st) < 0 ? errno : S_ISDIR(st.st_mode) ? EISDIR : 0;
+	if (!r)
+		return 0;
+	brumate_fail(err, r, "BRUMATE_CONFIG=%s: %s", path, strerror(r));
 	brumate_hint(err, "name a file that exists, or unset it; /dev/null means the defaults");
 	return -EINVAL;
 }
@@ -77,7 +77,9 @@ static int run(int argc, char **argv)
 		return EXIT_OK;
 	}
 
-	int r = is_configured(command) ? check_config(&err) : 0;
+	int r = is_configured(command) ? path_check_given(&err) : 0;
+	if (r == 0 && is_configured(command))
+		r = check_config(&err);
 	if (r == 0)
 		r = command->run(&in, &err);
 	if (r < 0 && !err.code)

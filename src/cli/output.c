@@ -47,6 +47,16 @@ void print_styled(FILE *f, enum style style, const char *text)
 		fprintf(f, "\033[%sm%s\033[0m", codes[style], text);
 }
 
+int print_error(const struct brumate_error *err)
+{
+	fflush(stdout);
+	print_styled(stderr, STYLE_RED, "brumate:");
+	fprintf(stderr, " %s\n", err->text);
+	if (err->hint[0])
+		fprintf(stderr, "hint: %s\n", err->hint);
+	return (int)brumate_exit_code(err);
+}
+
 size_t terminal_width(FILE *f)
 {
 	struct winsize size;

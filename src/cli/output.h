@@ -21,6 +21,9 @@ enum style { STYLE_PLAIN, STYLE_BOLD, STYLE_DIM, STYLE_RED, STYLE_GREEN, STYLE_Y
 /** Prints @text in @style, plain where @f is not a terminal, NO_COLOR is set or TERM is "dumb". */
 void print_styled(FILE *f, enum style style, const char *text);
 
+/** Prints an error with its hint on standard error. Returns the exit code that goes with it. */
+int print_error(const struct brumate_error *err);
+
 /** Columns of the terminal behind @f; 0 if it is none. */
 size_t terminal_width(FILE *f);
 

@@ -23,19 +23,21 @@ static int check_alone(const struct invocation *in, struct brumate_error *err)
 
 	return ways == 1
 		       ? 0
-		       : brumate_fail(err, EINVAL, "%s: --all and --latest take no job beside them",
-				      in->command->name);
+		       : brumate_fail(err, EINVAL, "%s: %s cannot be combined with %s",
+				      in->command->name, in->values[OPT_ALL] ? "--all" : "--latest",
+				      in->values[OPT_ALL] && in->values[OPT_LATEST] ? "--latest"
+				      : in->n_operands	    ? "the name of a job"
+				      : in->values[OPT_PID] ? "--pid"
+							    : "--container");
 }
 
-static int fail_none(const struct invocation *in, const char *states, struct brumate_error *err)
+static int fail_none(const struct invocation *in, const char *choice, struct brumate_error *err)
 {
 	if (in->values[OPT_ALL]) {
-		fprintf(stderr, "%s: no job is in one of these states: %s\n", in->command->name,
-			states);
+		fprintf(stderr, "%s: nothing to do: no job is %s\n", in->command->name, choice);
 		return 0;
 	}
-	brumate_fail(err, ENOENT, "%s: no job is in one of these states: %s", in->command->name,
-		     states);
+	brumate_fail(err, ENOENT, "%s: no job is %s", in->command->name, choice);
 	brumate_hint(err, "`brumate ps` lists the jobs");
 	return -ENOENT;
 }
@@ -53,7 +55,7 @@ static size_t pick_words(char **ret, json_t *jobs, const char *states)
 }
 
 int several_choose(struct several *ret, struct invocation *in, const char *states,
-		   struct brumate_error *err)
+		   const char *choice, struct brumate_error *err)
 {
 	if (!in->values[OPT_ALL] && !in->values[OPT_LATEST])
 		return 0;
@@ -71,5 +73,5 @@ int several_choose(struct several *ret, struct invocation *in, const char *state
 	size_t skipped = in->values[OPT_LATEST] && n ? n - 1 : 0;
 	in->operands = ret->words + skipped;
 	in->n_operands = (int)(n - skipped);
-	return n ? 0 : fail_none(in, states, err);
+	return n ? 0 : fail_none(in, choice, err);
 }

@@ -20,10 +20,11 @@ DEFINE_AUTO_FINI(struct several, several_fini)
 /**
  * several_choose() - put the jobs that --all or --latest means in place of operands
  * @states: in which jobs are meant, separated by spaces
+ * @choice: these in a sentence, as in "no job is running or suspended"
  * @ret: zeros before; the operands of @in are borrowed from it
  *
  * Without these options @in stays as it is. That --all finds none is said on standard error and is no failure.
  * Errors to act on: -EINVAL (operands beside them), -ENOENT (--latest finds none).
  */
 int several_choose(struct several *ret, struct invocation *in, const char *states,
-		   struct brumate_error *err);
+		   const char *choice, struct brumate_error *err);

@@ -109,7 +109,7 @@ static int for_each_operand(const struct invocation *in, operand_fn fn, json_t *
 		if (result == 0)
 			*err = why;
 		else
-			fprintf(stderr, "brumate: %s\n", why.text);
+			print_error(&why);
 		result = result ? result : r;
 	}
 	return result;
@@ -135,10 +135,10 @@ static int kill_each(const struct invocation *in, json_t *parameters, struct bru
 	int r = several_choose(&several, &chosen,
 			       "created running suspending suspended resuming checkpointing "
 			       "restoring",
-			       err);
+			       "alive", err);
 
 	if (r == 0 && !in->n_operands && !in->values[OPT_ALL] && !in->values[OPT_LATEST]) {
-		brumate_fail(err, EINVAL, "kill: JOB... is missing");
+		brumate_fail(err, EINVAL, "kill: missing operand, expected JOB...");
 		brumate_hint(err, "see `brumate kill --help`");
 		return -EINVAL;
 	}

@@ -218,7 +218,7 @@ static int for_each_container(struct pod_task *t,
 		if (r < 0 && result == 0)
 			*err = why;
 		else if (r < 0)
-			fprintf(stderr, "brumate: %s\n", why.text);
+			print_error(&why);
 		result = result ? result : r;
 	}
 	return result;

@@ -18,6 +18,8 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/nearest.h"
+#include "job/record.h"
 #include "job/request.h"
 
 /* ---- ps and ls ---- */
@@ -243,6 +245,28 @@ static bool matches_filter(json_t *job, const char *key, const char *value)
 	return strcmp(key, "gpu") ? !strcmp(text_of(job, key), value) : is_on_gpu(job, value);
 }
 
+static bool is_job_state(const char *word)
+{
+	for (enum job_state s = 0; s < JOB_STATE__MAX; s++)
+		if (!strcmp(job_state_name(s), word))
+			return true;
+	return false;
+}
+
+static int fail_state(const char *word, struct brumate_error *err)
+{
+	struct nearest n = { .word = word };
+
+	for (enum job_state s = 0; s < JOB_STATE__MAX; s++)
+		nearest_consider(&n, job_state_name(s));
+	brumate_fail(err, EINVAL, "ps: --filter: \"%s\" is not a state", word);
+	if (n.found[0])
+		brumate_hint(err, "did you mean %s?", n.found);
+	else
+		brumate_hint(err, "brumate-ps(1) lists the states");
+	return -EINVAL;
+}
+
 /* Takes out the jobs that do not match "KEY=VALUE,...": all of them must. */
 static int filter_jobs(json_t *jobs, const char *text, bool warn, struct brumate_error *err)
 {
@@ -260,6 +284,8 @@ static int filter_jobs(json_t *jobs, const char *text, bool warn, struct brumate
 				     "KEY is state, name, id, gpu or label, as in state=running");
 			return -EINVAL;
 		}
+		if (!strcmp(key, "state") && !is_job_state(value))
+			return fail_state(value, err);
 		if (!strcmp(key, "gpu") && warn)
 			warn_of_unknown_gpus(jobs);
 		for (size_t i = json_array_size(jobs); i-- > 0;)

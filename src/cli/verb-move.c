@@ -96,6 +96,8 @@ int verb_import(const struct invocation *in, struct brumate_error *err)
 		r = add_request(p, in, REQUEST_READ, err);
 	if (r == 0)
 		r = client_call_shown("Import", "import", p, &fd, &reply, err);
+	if (r < 0 && !from_stdin)
+		brumate_wrap(err, r, "%s", path);
 	if (r == 0)
 		puts(json_string_value(json_object_get(reply, "checkpoint")));
 	return r;
@@ -129,9 +131,10 @@ static void print_moved(json_t *reply, const char *done)
 	format_bytes(bytes, (uint64_t)json_integer_value(json_object_get(reply, "bytes")));
 	format_bytes(moved, (uint64_t)json_integer_value(json_object_get(reply, "moved_bytes")));
 	format_seconds(seconds, json_number_value(json_object_get(reply, "seconds")));
-	fprintf(stderr, "%s %s: %lld files, %s; moved %lld files, %s, in %s\n", done,
-		id ? id : "", (long long)json_integer_value(json_object_get(reply, "files")), bytes,
-		(long long)json_integer_value(json_object_get(reply, "moved_files")), moved, seconds);
+	fprintf(stderr, "%s %s: %lld files, %s; moved %lld files, %s, in %s\n", done, id ? id : "",
+		(long long)json_integer_value(json_object_get(reply, "files")), bytes,
+		(long long)json_integer_value(json_object_get(reply, "moved_files")), moved,
+		seconds);
 }
 
 int verb_push(const struct invocation *in, struct brumate_error *err)

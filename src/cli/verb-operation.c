@@ -70,12 +70,12 @@ static int print_outcome(const struct invocation *in, json_t *reply, const char 
 
 /* Calls @fn for each job that is named, or chosen out of those in @states, in order; the first failure is the command's,
  * the others are printed as they come. Ctrl-C ends it. */
-static int operate_each(const struct invocation *given, const char *states, verb_fn fn,
-			struct brumate_error *err)
+static int operate_each(const struct invocation *given, const char *states, const char *choice,
+			verb_fn fn, struct brumate_error *err)
 {
 	auto_(several_fini) struct several several = { 0 };
 	struct invocation chosen = *given, *in = &chosen;
-	int result = several_choose(&several, in, states, err), r = 0;
+	int result = several_choose(&several, in, states, choice, err), r = 0;
 
 	if (result < 0)
 		return result;
@@ -91,7 +91,7 @@ static int operate_each(const struct invocation *given, const char *states, verb
 		if (r < 0 && result == 0)
 			*err = why;
 		else if (r < 0)
-			fprintf(stderr, "brumate: %s\n", why.text);
+			print_error(&why);
 		result = result ? result : r;
 	}
 	return result;
@@ -113,7 +113,7 @@ static int suspend_one(const struct invocation *in, struct brumate_error *err)
 
 int verb_suspend(const struct invocation *in, struct brumate_error *err)
 {
-	return operate_each(in, "running", suspend_one, err);
+	return operate_each(in, "running", "running", suspend_one, err);
 }
 
 static int resume_one(const struct invocation *in, struct brumate_error *err)
@@ -130,7 +130,7 @@ static int resume_one(const struct invocation *in, struct brumate_error *err)
 
 int verb_resume(const struct invocation *in, struct brumate_error *err)
 {
-	return operate_each(in, "suspended", resume_one, err);
+	return operate_each(in, "suspended", "suspended", resume_one, err);
 }
 
 /* ---- checkpoint ---- */
@@ -248,7 +248,7 @@ int verb_checkpoint(const struct invocation *in, struct brumate_error *err)
 		return checkpoint_self(in, err);
 	if (in->values[OPT_NAME] && (in->n_operands > 1 || in->values[OPT_ALL]))
 		return brumate_fail(err, EINVAL, "checkpoint: --name takes one job");
-	return operate_each(in, "running suspended", checkpoint_one, err);
+	return operate_each(in, "running suspended", "running or suspended", checkpoint_one, err);
 }
 
 /* ---- restore ---- */

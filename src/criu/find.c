@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -148,6 +149,7 @@ static int take_program(struct criu_program *ret, const char *path, int version,
 static int find_named(struct criu_program *ret, const char *path, const char *by,
 		      struct brumate_error *err)
 {
+	struct stat st;
 	char text[32];
 	int version;
 	int r = ask_version(path, &version);
@@ -155,7 +157,10 @@ static int find_named(struct criu_program *ret, const char *path, const char *by
 	if (r == -EBADMSG)
 		return brumate_fail(err, EOPNOTSUPP, "%s: %s is not a CRIU", by, path);
 	if (r < 0) {
-		brumate_fail(err, -r, "%s: cannot run %s: %m", by, path);
+		if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+			brumate_fail(err, EISDIR, "%s: %s is a directory, not a program", by, path);
+		else
+			brumate_fail(err, -r, "%s: cannot run %s: %m", by, path);
 		brumate_error_exit(err, EXIT_UNSUPPORTED);
 		brumate_hint(err, "%s", how_to_get);
 		return r;

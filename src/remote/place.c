@@ -44,8 +44,14 @@ int remote_place_parse(struct remote_place *ret, const char *url, struct brumate
 {
 	auto_(remote_place_fini) struct remote_place p = REMOTE_PLACE_EMPTY;
 
-	if (!remote_is_url(url))
-		return brumate_fail(err, EINVAL, "\"%s\": expected s3://BUCKET/PREFIX", url);
+	if (!remote_is_url(url)) {
+		brumate_fail(err, EINVAL, "\"%s\": expected s3://BUCKET/PREFIX", url);
+		if (strstr(url, "://"))
+			brumate_hint(err, "AWS_ENDPOINT_URL names the server");
+		else
+			brumate_hint(err, "--dir DIR names a directory of this machine");
+		return -EINVAL;
+	}
 
 	const char *name = url + strlen(scheme);
 	size_t len = strcspn(name, "/");

@@ -243,7 +243,7 @@ int main(int argc, char **argv)
 		log_error("must be started as root");
 		return EXIT_PERMISSION;
 	}
-	if (run_daemon(&err) < 0) {
+	if (path_check_given(&err) < 0 || run_daemon(&err) < 0) {
 		log_error("%s%s%s", err.text, *err.hint ? ": " : "", err.hint);
 		return (int)brumate_exit_code(&err);
 	}

@@ -474,7 +474,7 @@ static int method_kill(void *arg, struct wire_call_context *call, json_t *parame
 	if ((r = job_load(&seen, s->job.id, err)) < 0)
 		return r;
 	if (job_has_ended(&seen))
-		return brumate_fail(err, ESRCH, "job %s is %s", seen.id,
+		return brumate_fail(err, ESRCH, "job %s has ended (%s)", seen.id,
 				    job_state_name(seen.state));
 
 	if (signal && signal != SIGKILL) {
@@ -547,8 +547,7 @@ static int add_memory(struct op *op, struct scan_report *report, struct brumate_
 		snprintf(f.text, sizeof(f.text),
 			 "%.1f MiB of host memory hold a copy of its device memory (--keep-copy)",
 			 (double)kept / 0x1p20);
-		snprintf(f.hint, sizeof(f.hint),
-			 "a resume without --keep-copy lets go of it");
+		snprintf(f.hint, sizeof(f.hint), "a resume without --keep-copy lets go of it");
 		r = scan_add(report, &f);
 	}
 	return r < 0 ? brumate_fail(err, -r, "%m") : 0;

@@ -175,6 +175,23 @@ void shim_note_exit(struct shim *s, pid_t pid, int code)
 	pthread_mutex_unlock(&s->lock);
 }
 
+/* Says in which state the job is, as the one in which it would have to be is another, and what is possible in that. */
+static int fail_for_state(const struct job *job, struct brumate_error *err)
+{
+	const bool saved = job->checkpoint;
+
+	if (job->state == JOB_EXITED)
+		brumate_fail(err, EBUSY, "job %s has exited", job->id);
+	else
+		brumate_fail(err, EBUSY, "job %s is %s", job->id, job_state_name(job->state));
+	if (job->state == JOB_SUSPENDED)
+		brumate_hint(err, "`brumate resume %s` puts it back on its GPUs", job->id);
+	else if (saved && (job->state == JOB_CHECKPOINTED || job_has_ended(job)))
+		brumate_hint(err, "`brumate restore %s` brings it back from its latest checkpoint",
+			     job->id);
+	return -EBUSY;
+}
+
 /* The caller has the lock. */
 static int begin_locked(struct shim *s, const char *kind, unsigned states,
 			struct brumate_error *err)
@@ -194,8 +211,7 @@ static int begin_locked(struct shim *s, const char *kind, unsigned states,
 			brumate_hint(err, "that is tried again and again; see %s/shim.log",
 				     s->job.dir);
 	} else if (states && !(states & 1u << s->job.state)) {
-		r = brumate_fail(err, EBUSY, "job %s is %s", s->job.id,
-				 job_state_name(s->job.state));
+		r = fail_for_state(&s->job, err);
 	} else {
 		s->busy = kind;
 		s->ending = false;

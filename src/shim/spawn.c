@@ -339,8 +339,14 @@ static int explain(const struct job *job, const struct report *report, struct br
 {
 	if (!strcmp(report->place, "cwd"))
 		return brumate_fail(err, report->code, "directory %s: %m", job->cwd);
-	brumate_fail(err, report->code, "%s: %m",
-		     report->place[0] == 'e' ? job->argv[0] : report->place);
+	if (report->place[0] == 'e' && report->code == ENOENT && !strchr(job->argv[0], '/')) {
+		brumate_fail(err, ENOENT, "%s: command not found", job->argv[0]);
+		brumate_hint(err, "it is looked for in PATH; a file of this directory is ./%s",
+			     job->argv[0]);
+	} else {
+		brumate_fail(err, report->code, "%s: %m",
+			     report->place[0] == 'e' ? job->argv[0] : report->place);
+	}
 	if (!strcmp(report->place, "reaper"))
 		return -report->code;
 	brumate_error_exit(err, report->code == ENOENT ? EXIT_NO_COMMAND : EXIT_NOT_EXECUTABLE);

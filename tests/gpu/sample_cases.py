@@ -139,7 +139,7 @@ class Rounds:
         if result.code == 0:
             return "suspended", ""
         reason = (result.err.strip() or f"exit {result.code}").splitlines()[0]
-        over = result.code == ENDED or reason.endswith(" is exited")
+        over = result.code == ENDED or reason.endswith(" has exited")
         return "ended" if over else "refused", reason
 
     def disturb(self, rng, sample, seconds):

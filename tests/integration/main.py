@@ -214,7 +214,7 @@ def suspend_empties_the_gpu_and_resume_fills_it(bed):
 @case
 def other_names_of_commands(bed):
     refused = bed.refused(2, 'unknown command "exec"', "exec", "--", "true")
-    expect("did you mean `brumate run`?" in refused.err, refused.why())
+    expect("brumate run" not in refused.err, "podman's exec is taken for run")
     job, log = bed.counter(name="alias", mib=16)
     log.goes_on()
     for verbs in (("freeze", "thaw"), ("freeze", "unfreeze")):

@@ -5,7 +5,7 @@
 import os
 import re
 
-from cases import EXIT_FAILED, EXIT_NOT_FOUND, at_terminal, case, expect, main
+from cases import EXIT_BUSY, EXIT_FAILED, EXIT_NOT_FOUND, EXIT_TIMEOUT, EXIT_USAGE, at_terminal, case, expect, main
 from checkpoints import saved
 
 
@@ -36,6 +36,8 @@ def a_configuration_that_does_not_exist(bed):
     bed.ok("ps", env={"BRUMATE_CONFIG": "/dev/null"})
     for words in (("version",), ("help", "run"), ("completion", "bash")):
         bed.ok(*words)
+    bed.refused(EXIT_FAILED, "BRUMATE_CONFIG=/: Is a directory", "ps", env={"BRUMATE_CONFIG": "/"})
+    bed.refused(EXIT_USAGE, "BRUMATE_STATE_DIR=state: expected an absolute path", "ps", env={"BRUMATE_STATE_DIR": "state"})
 
 
 @case
@@ -59,6 +61,44 @@ def what_was_meant_is_suggested(bed):
         expect(f"hint: did you mean {meant}?" in refused.err, refused.why())
     refused = bed.refused(EXIT_NOT_FOUND, "no job", "suspend", "elephant")
     expect("`brumate ps`" in refused.err, refused.why())
+
+
+@case
+def habits_of_other_tools(bed):
+    """What podman, systemctl, kill and criu take is answered by what to do here."""
+    for line, hint in (("run -d -- true", "in the background anyway"), ("run --gpus all -- true", "CUDA_VISIBLE_DEVICES"),
+                       ("ps -a", "lists all jobs"), ("ps train", "`brumate inspect JOB`"), ("kill -9 x", "--signal KILL"),
+                       ("rm -f x", "brumate kill"), ("checkpoint --tree 1", "--pid PID"),
+                       ("restore --import x", "brumate import"), ("ls /tmp", "--dir DIR"),
+                       ("push x http://host", "AWS_ENDPOINT_URL"), ("-v", "brumate --version"),
+                       ("--format json", "options follow the command"), ("PS", "`brumate ps`"),
+                       ("ps --filter state=runing", "did you mean running?"), ("help jobs", "`brumate help ps`")):
+        refused = bed.refused(EXIT_USAGE, "unknown|unexpected|expected|not a state", *line.split())
+        expect(re.search(f"^hint: .*{re.escape(hint)}", refused.err, re.M), refused.why())
+
+
+@case
+def what_state_a_job_is_in(bed):
+    job, _ = bed.counter(mib=16)
+    bed.ok("suspend", job)
+    refused = bed.refused(EXIT_BUSY, f"job {job} is suspended$", "suspend", job)
+    expect(f"brumate resume {job}" in refused.err, refused.why())
+    bed.ok("checkpoint", job)
+    refused = bed.refused(EXIT_BUSY, f"job {job} is checkpointed$", "suspend", job)
+    expect(f"brumate restore {job}" in refused.err, refused.why())
+    bed.ok("restore", job)
+    bed.refused(EXIT_TIMEOUT, "suspend|identify: timed out after 1 ms", "suspend", job, "--timeout", "1ms")
+    bed.refused(EXIT_TIMEOUT, f"wait: timed out after 50 ms; job {job} has not ended", "wait", job, "--timeout", "0.05")
+    bed.end(job)
+    bed.refused(EXIT_BUSY, f"job {job} has exited$", "resume", job)
+
+
+@case
+def a_command_that_is_not_there(bed):
+    refused = bed.refused(127, "nosuchcommand: command not found", "run", "--", "nosuchcommand")
+    expect("./nosuchcommand" in refused.err, refused.why())
+    bed.refused(127, "/nosuch/command: No such file", "run", "--", "/nosuch/command")
+    bed.refused(EXIT_FAILED, f"{bed.dir}: .*Is a directory", "import", bed.dir)
 
 
 @case
@@ -88,6 +128,9 @@ def doctor_knows_a_directory_from_a_program(bed):
            f"{found['brumate-broker']}")
     expect(found["driver"]["level"] == "warn" and "no broker" in found["driver"]["text"], f"{found['driver']}")
     expect(found["log-dir"]["level"] == "fail", f"a file as a directory: {found['log-dir']}")
+    result = bed.cli("doctor", "--format", "json", env={"BRUMATE_CRIU": libexec})
+    criu = {f["key"]: f for f in result.json()["findings"]}["criu"]
+    expect(f"{libexec} is a directory" in criu["text"], f"{criu}")
 
 
 if __name__ == "__main__":

@@ -95,9 +95,9 @@ static void check_refusals(void)
 	check_refused(unknown, "ps: unknown option --zzzzzzzzz", "see `brumate ps --help`");
 	check_refused(letter, "ps: unknown option -z", "see `brumate ps --help`");
 	check_refused(no_value, "run: --name needs a value: NAME", "see `brumate run --help`");
-	check_refused(too_much, "attach: \"b\" is one operand too many",
-		      "see `brumate attach --help`");
-	check_refused(missing, "release: JOB... is missing", "see `brumate release --help`");
+	check_refused(too_much, "attach: unexpected operand \"b\"", "see `brumate attach --help`");
+	check_refused(missing, "release: missing operand, expected JOB...",
+		      "see `brumate release --help`");
 	check_refused(no_value_wanted, "ps: --quiet takes no value", "see `brumate ps --help`");
 	check_refused(word, "ps: --format: \"xml\" is none of: table json",
 		      "see `brumate ps --help`");
@@ -122,7 +122,8 @@ static void check_names(void)
 	CHECK_STR(command_suggest("jobs"), "ps");
 	CHECK_STR(command_suggest("pause"), "suspend");
 	CHECK_STR(command_suggest("load"), "restore");
-	CHECK_STR(command_suggest("exec"), "run");
+	CHECK(!command_suggest("exec")); /* of podman, which means something else */
+	CHECK_STR(command_suggest("SUSPEND"), "suspend");
 	CHECK(!command_suggest("frobnicate"));
 	for (const struct foreign_word *f = foreign_words; f->command; f++)
 		CHECK(command_find(f->command));

@@ -161,7 +161,8 @@ static void test_wrong_states(struct served *s)
 			if (cases[i].states & IN(state))
 				continue;
 			set_state(s->shim, (enum job_state)state);
-			snprintf(text, sizeof(text), "job %s is %s", s->shim->job.id,
+			snprintf(text, sizeof(text), "job %s %s %s", s->shim->job.id,
+				 state == JOB_EXITED ? "has" : "is",
 				 job_state_name((enum job_state)state));
 			check_refused(s, cases[i].method, cases[i].parameters, text);
 		}
