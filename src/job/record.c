@@ -120,12 +120,12 @@ static int decode_bytes(char **ret, json_t *v)
 
 static json_t *encode_argv(char *const *argv)
 {
-	json_t *list = json_array();
+	auto_json json_t *list = json_array();
 
 	for (; list && argv && *argv; argv++)
 		if (json_array_append_new(list, encode_bytes(*argv)) < 0)
-			break;
-	return list;
+			return NULL;
+	return take_ptr(&list);
 }
 
 static json_t *encode_id(struct proc_id id)
@@ -147,14 +147,14 @@ static json_t *encode_op(const struct job_op *op)
 
 static json_t *encode_gpus(const struct job *j)
 {
-	json_t *list = json_array();
+	auto_json json_t *list = json_array();
 
 	for (size_t i = 0; list && i < j->n_gpus; i++)
 		if (json_array_append_new(list, json_pack("{s:s,s:s,s:I}", "uuid", j->gpus[i].uuid,
 							  "name", j->gpus[i].name, "bytes",
 							  (json_int_t)j->gpus[i].bytes)) < 0)
-			break;
-	return list;
+			return NULL;
+	return take_ptr(&list);
 }
 
 static json_t *encode_option(const struct request *r, const struct request_option *o)

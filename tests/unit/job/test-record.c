@@ -545,7 +545,37 @@ static void test_without_memory(void)
 	CHECK(n > 20);
 	job_fini(&job);
 }
+
+/* A record of which a part would be missing is not written. */
+static void test_encoded_without_memory(void)
+{
+	auto_(job_fini) struct job job = full_job();
+	auto_json json_t *o = NULL;
+	long n;
+
+	for (n = 1;; n++) {
+		auto_(job_fini) struct job back = JOB_EMPTY;
+		struct brumate_error err;
+
+		json_decref(o);
+		left_until_lack = n;
+		o = record_encode(&job);
+		const bool lacked = !left_until_lack;
+		left_until_lack = 0;
+		if (o)
+			CHECK(decode_object(&back, o, &err) == 0);
+		if (o)
+			check_same(&back, &job);
+		if (o && !lacked)
+			break;
+	}
+	CHECK(n > 20);
+}
 #else
+static void test_encoded_without_memory(void)
+{
+}
+
 static void test_without_memory(void)
 {
 }
@@ -564,5 +594,6 @@ int main(void)
 	test_truncated();
 	test_foreign();
 	test_without_memory();
+	test_encoded_without_memory();
 	return 0;
 }
