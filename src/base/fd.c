@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: MIT
-/* Full reads and writes, atomic replacement of small files, removal of trees. */
+/* See fd.h. */
 #include "base/fd.h"
-#include "base/cleanup.h"
-#include "base/clock.h"
-#include "base/reserve.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,6 +13,9 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
 
 ssize_t fd_read_full(int fd, void *buf, size_t len_bytes)
 {
@@ -76,8 +77,7 @@ int fd_peer(int fd, struct ucred *ret)
 int file_read(int dir_fd, const char *path, size_t max_bytes, char **ret_text,
 	      size_t *ret_len_bytes)
 {
-	auto_close int fd =
-		RESERVE_TRY(openat(dir_fd, path, O_RDONLY | O_CLOEXEC | O_NOCTTY));
+	auto_close int fd = RESERVE_TRY(openat(dir_fd, path, O_RDONLY | O_CLOEXEC | O_NOCTTY));
 	if (fd < 0)
 		return -errno;
 
@@ -110,8 +110,7 @@ int file_read(int dir_fd, const char *path, size_t max_bytes, char **ret_text,
 
 int sync_dir(int dir_fd, const char *path)
 {
-	auto_close int fd =
-		RESERVE_TRY(openat(dir_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+	auto_close int fd = RESERVE_TRY(openat(dir_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 
 	if (fd < 0)
 		return -errno;
@@ -243,8 +242,7 @@ int mkdir_parents_synced(const char *path, mode_t mode)
 
 DIR *dir_open(int dir_fd, const char *path)
 {
-	auto_close int fd =
-		RESERVE_TRY(openat(dir_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+	auto_close int fd = RESERVE_TRY(openat(dir_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
 
 	if (dir)
@@ -268,8 +266,8 @@ int remove_tree(int dir_fd, const char *name)
 	if (errno != EISDIR && errno != EPERM)
 		return -errno;
 
-	auto_close int fd = RESERVE_TRY(
-		openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+	auto_close int fd =
+		RESERVE_TRY(openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
 	auto_closedir DIR *dir = fd < 0 ? NULL : fdopendir(fd);
 	if (!dir)
 		return -errno;
@@ -290,4 +288,44 @@ bool fd_disk_has(int fd, uint64_t bytes)
 	struct statvfs fs;
 
 	return fstatvfs(fd, &fs) == 0 && (uint64_t)fs.f_bavail * fs.f_frsize >= bytes;
+}
+
+static pthread_mutex_t stock_lock = PTHREAD_MUTEX_INITIALIZER;
+static int stock[RESERVE_FDS];
+static int n_stock;
+
+void reserve_fill(void)
+{
+	pthread_mutex_lock(&stock_lock);
+	while (n_stock < RESERVE_FDS) {
+		int fd = open("/", O_PATH | O_CLOEXEC);
+
+		if (fd < 0)
+			break;
+		stock[n_stock++] = fd;
+	}
+	pthread_mutex_unlock(&stock_lock);
+}
+
+int reserve_count(void)
+{
+	pthread_mutex_lock(&stock_lock);
+	int n = n_stock;
+	pthread_mutex_unlock(&stock_lock);
+	return n;
+}
+
+bool reserve_lend(int error)
+{
+	bool lent = false;
+
+	if (error != EMFILE && error != ENFILE)
+		return false;
+	pthread_mutex_lock(&stock_lock);
+	if (n_stock) {
+		close(stock[--n_stock]);
+		lent = true;
+	}
+	pthread_mutex_unlock(&stock_lock);
+	return lent;
 }

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: MIT
-/* File descriptors and small files: full reads and writes, atomic replacement, removal of trees. */
+/*
+ * File descriptors and small files: full reads and writes, atomic replacement, removal of trees; and descriptors put by:
+ * where a process or the machine has no others left, what has to be opened to look at a job or to put it right gets one
+ * of these. There is one stock for each process, as there is one table of descriptors.
+ */
 #pragma once
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -44,7 +49,7 @@ int file_swap(int dir_fd, const char *path, const void *text, size_t len_bytes, 
  * process writes stays, and so does what cannot be looked at. */
 void file_sweep(const char *path);
 
-/** opendir(3) of @path beneath @dir_fd; where descriptors have run out, with one of the reserve (reserve.h). Returns
+/** opendir(3) of @path beneath @dir_fd; where descriptors have run out, with one of the reserve. Returns
  * NULL and errno where it fails. */
 DIR *dir_open(int dir_fd, const char *path);
 
@@ -66,3 +71,30 @@ bool fd_disk_has(int fd, uint64_t bytes);
 
 /** fsync(2) of the directory @path (opened for it). */
 int sync_dir(int dir_fd, const char *path);
+
+/** How many descriptors are put by. */
+enum { RESERVE_FDS = 32 };
+
+/**
+ * Takes what the stock lacks, as far as descriptors are left. A program that needs the stock fills it when it
+ * starts, and again whenever something may have been closed; in others it is empty.
+ */
+void reserve_fill(void);
+
+/** How many the stock has. */
+int reserve_count(void);
+
+/** After a call that failed with @error (an errno): gives up one of the stock where that can help. Returns whether
+ * the call is worth another try. */
+bool reserve_lend(int error);
+
+/** Makes a call that returns a negative number and errno where it fails; where descriptors have run out, with the
+ * help of the stock. */
+#define RESERVE_TRY(call)                                \
+	({                                               \
+		__typeof__(call) got_;                   \
+		do                                       \
+			got_ = (call);                   \
+		while (got_ < 0 && reserve_lend(errno)); \
+		got_;                                    \
+	})

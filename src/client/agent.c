@@ -26,7 +26,6 @@
 #include "base/fd.h"
 #include "base/packet.h"
 #include "base/paths.h"
-#include "base/reserve.h"
 
 enum {
 	GRACE_MS = 5000,

@@ -15,7 +15,6 @@
 #include "base/fd.h"
 #include "base/packet.h"
 #include "base/paths.h"
-#include "base/reserve.h"
 #include "base/start.h"
 
 enum { CALL_TIMEOUT_MS = 10000, SOCKET_FD = 3, TRIES = 3 };

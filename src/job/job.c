@@ -25,7 +25,6 @@
 #include "base/log.h"
 #include "base/nearest.h"
 #include "base/paths.h"
-#include "base/reserve.h"
 #include "job/events.h"
 #include "job/labels.h"
 #include "job/log.h"

@@ -7,7 +7,6 @@
 #include "process/process.h"
 #include "base/clock.h"
 #include "base/fd.h"
-#include "base/reserve.h"
 
 #include <ctype.h>
 #include <dirent.h>

@@ -20,7 +20,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/paths.h"
-#include "base/reserve.h"
+#include "base/fd.h"
 #include "base/start.h"
 #include "client/keeper.h"
 #include "client/shim.h"

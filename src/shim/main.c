@@ -27,7 +27,6 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/paths.h"
-#include "base/reserve.h"
 #include "base/start.h"
 #include "process/pidns.h"
 #include "process/reap.h"

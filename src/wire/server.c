@@ -9,7 +9,6 @@
 #include "wire/wire.h"
 #include "base/clock.h"
 #include "base/fd.h"
-#include "base/reserve.h"
 #include "base/thread.h"
 
 #include <errno.h>

@@ -3,7 +3,7 @@
 #include "wire/wire.h"
 #include "base/clock.h"
 #include "base/packet.h"
-#include "base/reserve.h"
+#include "base/fd.h"
 
 #include <errno.h>
 #include <fcntl.h>

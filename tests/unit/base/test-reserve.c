@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* Descriptors in reserve: given up where there are no others, for no other reason, and taken again. */
 #include "base/fd.h"
-#include "base/reserve.h"
 #include "check.h"
 
 #include <fcntl.h>
