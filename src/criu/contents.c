@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 /*
- * Reads CRIU's images and tells what is in them; see contents.h. All hangs from files.img, whose entries have a type
+ * Reads CRIU's images and tells what is in them; see images.h. All hangs from files.img, whose entries have a type
  * and a number: the tables of descriptors, the mappings and the directories of the processes name them by these.
  *
  * Each image is read, told and let go before the next. What is told is paid for from a purse, as a few bytes of an image
  * can name the same long path again and again.
  */
-#include "criu/contents.h"
+#include "criu/images.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -25,7 +25,6 @@
 #include <sys/stat.h>
 
 #include "base/cleanup.h"
-#include "criu/images.h"
 #include "image/escape.h"
 #include "images.pb-c.h"
 

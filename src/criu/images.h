@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: MIT
-/* The few facts read from CRIU's image files. Decoders are pure and take foreign bytes. */
+/*
+ * What is read from CRIU's image files. Their frame are numbers that say what an image is, then messages, each behind its
+ * length. Decoders are pure and take foreign bytes.
+ */
 #pragma once
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 #include "base/cleanup.h"
+#include "base/error.h"
 #include "process/credentials.h"
 
 /** A process of a dumped tree, with the numbers it had in its own namespace. */
@@ -70,3 +75,52 @@ int criu_fill_bounding_sets(int dir_fd);
 
 /** 1 where every bounding set in the images beneath @dir_fd is full as far as this kernel knows, else 0; <0 as above. */
 int criu_bounding_sets_are_full(int dir_fd);
+
+enum { CRIU_IMAGE_BYTES_MAX = 64 << 20 }; /* of an image that is read */
+
+/** What is left of an image, or the bytes of one entry of it: a message. Borrowed. */
+struct criu_entries {
+	const uint8_t *p;
+	size_t left;
+};
+
+/** The first number of an image, and the second of those that contents.c reads. */
+#define CRIU_MAGIC_IMAGE       0x54564319u
+#define CRIU_MAGIC_INVENTORY   0x58313116u
+#define CRIU_MAGIC_FDINFO      0x56213732u
+#define CRIU_MAGIC_IDS	       0x54432030u
+#define CRIU_MAGIC_MM	       0x57492820u
+#define CRIU_MAGIC_FS	       0x51403912u
+#define CRIU_MAGIC_REMAP_FPATH 0x59133954u
+#define CRIU_MAGIC_FILES       0x56303138u
+#define CRIU_MAGIC_MEMFD_INODE 0x48453499u
+
+/** Begins an image with these two numbers. -EBADMSG: they are others. */
+int criu_entries_open(struct criu_entries *ret, const void *buf, size_t len_bytes, uint32_t first,
+		      uint32_t second);
+
+/** The same of an image that begins with one number only. */
+int criu_entries_open_bare(struct criu_entries *ret, const void *buf, size_t len_bytes,
+			   uint32_t number);
+
+/** Finds the next entry. 1, or 0 at the end; -EBADMSG. */
+int criu_entries_next(struct criu_entries *image, struct criu_entries *ret);
+
+enum { CRIU_CONTENTS_TEXT_MAX = 128 << 20 }; /* of all that is told, about */
+
+/** Gives the image @name whole, at most CRIU_IMAGE_BYTES_MAX of it (@ret owned). 0, -ENOENT: there is none; another
+ * -errno ends the reading with @err. */
+typedef int (*criu_image_read_fn)(void *arg, const char *name, char **ret, size_t *ret_len_bytes,
+				  struct brumate_error *err);
+
+/**
+ * criu_contents_read() - tell what the images ask for
+ *
+ * Pure, but for @read. @ret (owned) is an object: processes, the root first; files and sockets, each with who has it.
+ * What the members mean is in wire/io.brumate.varlink. Strings are escaped as image/escape.h does.
+ * Errors to act on: -EBADMSG names the image that is damaged, -E2BIG (more than CRIU_CONTENTS_TEXT_MAX), -ENOMEM.
+ */
+int criu_contents_read(json_t **ret, criu_image_read_fn read, void *arg, struct brumate_error *err);
+
+/** The same, but the array of sockets alone (owned), and not who has them: one image is read. */
+int criu_sockets_read(json_t **ret, criu_image_read_fn read, void *arg, struct brumate_error *err);

@@ -25,7 +25,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/paths.h"
-#include "criu/contents.h"
+#include "criu/images.h"
 #include "engine/rights.h"
 #include "image/escape.h"
 #include "process/ports.h"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-/* What a restore would do; see foretell.h. CRIU's part is read by criu/contents.h; here is what we do ourselves. */
+/* What a restore would do; see foretell.h. CRIU's part is read by criu/contents.c; here is what we do ourselves. */
 #include "service/foretell.h"
 
 #include <errno.h>
 
-#include "criu/contents.h"
+#include "criu/images.h"
 #include "image/escape.h"
 
 static int read_image(void *arg, const char *name, char **ret, size_t *ret_len_bytes,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* All images of a checkpoint at a time: each is a byte with the length of its name, the name, four bytes with the
  * length of the rest, and the rest. */
-#include "criu/contents.h"
+#include "criu/images.h"
 
 #include <errno.h>
 #include <stdint.h>
