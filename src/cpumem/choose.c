@@ -19,7 +19,7 @@
 #include "base/array.h"
 #include "base/fd.h"
 #include "base/workers.h"
-#include "process/smaps.h"
+#include "process/process.h"
 
 /* Bits of /proc/PID/pagemap: Documentation/admin-guide/mm/pagemap.rst of Linux. */
 #define PAGE_FRAME_MASK	 ((1ull << 55) - 1)

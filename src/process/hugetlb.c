@@ -11,7 +11,7 @@
 
 #include "base/cleanup.h"
 #include "base/fd.h"
-#include "process/smaps.h"
+#include "process/process.h"
 
 enum { SMAPS_BYTES_MAX = 256 << 20, STATUS_BYTES_MAX = 1 << 16, VMAS_MAX = 4096 };
 

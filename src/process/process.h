@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/types.h>
 
 #include "base/cleanup.h"
@@ -144,3 +146,17 @@ int proc_wait_gone(struct proc_id id, uint64_t deadline_ns);
  * none is left or the deadline passes (-ETIMEDOUT). Does not reap.
  */
 int proc_tree_kill(struct proc_id root, uint64_t deadline_ns);
+
+/** Whether a mapping begins here; else it is a field of one. */
+static inline bool smaps_is_head(const char *line)
+{
+	return *line && strchr("0123456789abcdef", *line);
+}
+
+/** Bytes of "KEY   12 kB", with @key "Rss:" or the like; 0: another line. */
+static inline uint64_t smaps_bytes(const char *line, const char *key)
+{
+	size_t n = strlen(key);
+
+	return strncmp(line, key, n) ? 0 : strtoull(line + n, NULL, 10) << 10;
+}

@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: MIT
 /* Trees of processes: read while they fork and end, and killed so that no child slips away. */
-#include "base/array.h"
-#include "base/clock.h"
-#include "base/fd.h"
 #include "process/process.h"
-#include "process/reaper.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/kcmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "base/array.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "process/reaper.h"
 
 enum {
 	CHILDREN_BYTES_MAX = 8 * 1024 * 1024,
@@ -373,8 +376,8 @@ static int stop_tree(struct proc_tree *t, const struct proc_members *m, size_t s
 		if ((r = add_orphans(t, m)) < 0 || (r = stop_all(t, spared, &n_stopped)) < 0)
 			return r;
 		const size_t n_listed = t->n;
-		if (r > 0 && ((r = add_left_out(t)) < 0 || (r = add_orphans(t, m)) < 0 ||
-			      t->n == n_listed))
+		if (r > 0 &&
+		    ((r = add_left_out(t)) < 0 || (r = add_orphans(t, m)) < 0 || t->n == n_listed))
 			return r;
 		if (t->n + n_stopped > seen) {
 			seen = t->n + n_stopped;
@@ -420,4 +423,66 @@ int proc_members_kill(const struct proc_members *m, uint64_t deadline_ns)
 int proc_tree_kill(struct proc_id root, uint64_t deadline_ns)
 {
 	return proc_members_kill(&(struct proc_members){ .root = root }, deadline_ns);
+}
+
+/*
+ * ---- processes in the memory of others ----
+ *
+ * clone(2) with CLONE_VM makes them. Whether two share memory, kcmp(2) tells, which also puts address spaces in an order:
+ * the tree's are sorted, so that everybody else on the machine costs a few calls.
+ */
+
+/* Where it cannot be told, as of a process that has ended, they are taken for different. */
+static int by_memory(const void *a, const void *b)
+{
+	const pid_t *one = a, *other = b;
+	long order = syscall(SYS_kcmp, *one, *other, KCMP_VM, 0, 0);
+
+	return order == 0 ? 0 : order == 1 ? -1 : 1;
+}
+
+/* A thread of the kernel, and a process that ends, have no memory, and that is equal, too. */
+static bool has_memory(pid_t pid)
+{
+	char path[32];
+	auto_free char *text = NULL;
+
+	snprintf(path, sizeof(path), "/proc/%d/statm", pid);
+	return file_read(AT_FDCWD, path, 256, &text, NULL) == 0 && strncmp(text, "0 ", 2);
+}
+
+static bool is_member(const struct proc_tree *tree, pid_t pid)
+{
+	for (size_t i = 0; i < tree->n; i++)
+		if (tree->items[i].id.pid == pid)
+			return true;
+	return false;
+}
+
+static bool is_sharer(struct proc_info *ret, const struct proc_tree *tree, const pid_t *sorted,
+		      size_t n, pid_t pid)
+{
+	return !is_member(tree, pid) && bsearch(&pid, sorted, n, sizeof(*sorted), by_memory) &&
+	       has_memory(pid) && proc_read(ret, pid, NULL) == 0;
+}
+
+int proc_find_sharer(struct proc_info *ret, const struct proc_tree *tree)
+{
+	auto_free pid_t *sorted = calloc(tree->n + 1, sizeof(*sorted));
+	auto_closedir DIR *dir = opendir("/proc");
+	size_t n = 0;
+
+	if (!sorted || !dir)
+		return sorted ? -errno : -ENOMEM;
+	for (size_t i = 0; i < tree->n; i++)
+		if (has_memory(tree->items[i].id.pid))
+			sorted[n++] = tree->items[i].id.pid;
+	qsort(sorted, n, sizeof(*sorted), by_memory);
+	for (struct dirent *e; (e = readdir(dir));) {
+		pid_t pid = atoi(e->d_name);
+
+		if (pid > 0 && is_sharer(ret, tree, sorted, n, pid))
+			return 1;
+	}
+	return 0;
 }
