@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "remote/sign.h"
+#include "remote/http.h"
 
 #define EMPTY  "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 #define DATE   "20130524T000000Z"
