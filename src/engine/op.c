@@ -18,7 +18,7 @@
 #include "engine/remote-restore.h"
 #include "job/events.h"
 #include "job/counts.h"
-#include "store/signing.h"
+#include "store/authentic.h"
 
 struct keeper_owner op_owner(const struct job *job)
 {

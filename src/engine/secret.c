@@ -16,7 +16,7 @@
 #include "base/fd.h"
 #include "process/reap.h"
 #include "store/sealed.h"
-#include "store/signing.h"
+#include "store/authentic.h"
 
 enum { KEY_TIMEOUT_MS = 30000, KEY_TEXT_BYTES = 2 * SEAL_KEY_BYTES + 2 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* Compares manifests as the objects that they are in JSON, so that no member is forgotten. */
-#include "image/diff.h"
+#include "image/manifest.h"
 
 #include <string.h>
 

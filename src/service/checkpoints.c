@@ -19,9 +19,9 @@
 #include "base/clock.h"
 #include "base/paths.h"
 #include "chunks/chunks.h"
-#include "image/diff.h"
+#include "image/manifest.h"
 #include "remote/remote.h"
-#include "store/usage.h"
+#include "store/store.h"
 
 /* ---- Checkpoints and Inspect ---- */
 

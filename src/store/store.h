@@ -14,9 +14,8 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "image/manifest.h"
 #include "chunks/key.h"
-#include "store/retention.h"
+#include "image/manifest.h"
 
 struct authority;
 struct signing_key;
@@ -202,6 +201,25 @@ int store_refuse_pinned(const char *dir, const char *id, struct brumate_error *e
  * seen. Errors to act on: -ENOENT, -EBUSY (being written or restored, or pinned), -EACCES. */
 int store_remove(const char *dir, const char *id, struct brumate_error *err);
 
+/** Which checkpoints stay: at least one of the two must be given; what either keeps is kept. */
+struct retention_rule {
+	unsigned keep_last;	 /* newest of each job; 0: not given */
+	uint64_t keep_within_ms; /* younger than this; 0: not given */
+};
+
+struct retention_item {
+	const char *id, *job, *created; /* borrowed; @created as clock_stamp() writes it */
+	uint64_t sequence; /* by which those of a job are ordered, see manifest_sequence() */
+	bool doomed;
+};
+
+/**
+ * Sets doomed for each of @items, and sorts them by job, newest first: the one of the highest sequence, whatever the
+ * clock said. One whose time cannot be read or lies in the future is as new as can be. Pure.
+ */
+void retention_choose(struct retention_item *items, size_t n, const struct retention_rule *rule,
+		      uint64_t now_ms);
+
 enum store_pruned {
 	STORE_PRUNE_REMOVED, /* or would be, with dry_run */
 	STORE_PRUNE_KEPT,    /* the rule lets it go, but it is in use or needed: @why */
@@ -249,9 +267,26 @@ int store_import(char ret_id[static MANIFEST_ID_BYTES], const char *dir,
 		 store_progress_fn progress, void *arg, struct brumate_error *err);
 
 /** Removes partial checkpoints of @dir whose writer is dead, what is left of removed ones, and pins of those that are
- * gone. Returns
- * how many, or -errno. Where the file system has no locks (some network ones), none is removed. */
+ * gone. Returns how many, or -errno. Where the file system has no locks (some network ones), none is removed. */
 int store_sweep(const char *dir);
 
 /** Tells how many bytes are free on the file system that holds @dir, or its nearest parent that exists. */
 int store_free_bytes(const char *dir, uint64_t *ret, struct brumate_error *err);
+
+/** Packs that were counted already, as checkpoints share them. */
+struct usage_seen {
+	ino_t *slots; /* open hash; 0 is free */
+	size_t n_slots, n;
+};
+#define USAGE_SEEN_EMPTY ((struct usage_seen){ 0 })
+void usage_seen_fini(struct usage_seen *s);
+DEFINE_AUTO_FINI(struct usage_seen, usage_seen_fini)
+
+struct usage {
+	uint64_t disk_bytes;   /* blocks of its files, less what was counted with another before */
+	uint64_t shared_bytes; /* blocks of its packs that other checkpoints have too */
+};
+
+/** Counts @i, adding to @seen. Of checkpoints that are counted one after the other, the sum of disk_bytes
+ * is what they take together. Files that are missing count nothing. 0 or -ENOMEM. */
+int usage_of(struct usage *ret, const struct store_image *i, struct usage_seen *seen);

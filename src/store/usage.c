@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* Blocks of checkpoints, each counted once; see usage.h. */
-#include "store/usage.h"
+/* Blocks of checkpoints, each counted once; see store.h. */
+#include "store/store.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -2,7 +2,7 @@
 /* What differs between two manifests. */
 #include "sample.h"
 
-#include "image/diff.h"
+#include "image/manifest.h"
 
 DEFINE_AUTO(json_t *, json_decref)
 #define auto_json auto_(json_decref)

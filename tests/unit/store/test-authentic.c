@@ -8,7 +8,7 @@
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 
-#include "store/signing.h"
+#include "store/authentic.h"
 
 static struct store_key key, other;
 
