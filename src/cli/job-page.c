@@ -262,20 +262,12 @@ static void print_last(json_t *last)
 						 { "BEGAN", true, 0 },
 						 { "TOOK", true, 0 } };
 	struct table t = TABLE_OF(columns);
-	char title[128], began[WORD_BYTES], took[WORD_BYTES];
-	json_t *phase;
-	size_t i;
+	char title[128], took[WORD_BYTES];
 
 	format_seconds(took, json_number_value(json_object_get(last, "seconds")));
 	snprintf(title, sizeof(title), "Last operation: %.32s in %s", text_of(last, "operation"),
 		 took);
-	json_array_foreach (json_object_get(last, "phases"), i, phase) {
-		format_seconds(began, json_number_value(json_object_get(phase, "start")));
-		format_seconds(took, json_number_value(json_object_get(phase, "seconds")));
-		table_add(&t, text_of(phase, "name"));
-		table_add(&t, began);
-		table_add(&t, took);
-	}
+	table_add_phases(&t, json_object_get(last, "phases"), "");
 	table_section(&t, title);
 }
 

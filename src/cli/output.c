@@ -413,26 +413,106 @@ void progress_clear(struct progress_line *p)
 	p->shown = false;
 }
 
-/* Phases overlap where one works beside the others: when each began tells. */
+/* ---- phases ---- */
+
+enum { PHASES_SHOWN_MAX = 256 };
+
+/* A phase, or the longest row of phases one after the other that ends with it. */
+struct shown_phase {
+	json_t *phase;
+	double start, end;
+	double row_seconds;
+	int before; /* the one before it in that row, -1: none */
+	bool in_row;
+};
+
+static int compare_starts(const void *a, const void *b)
+{
+	const struct shown_phase *left = a, *right = b;
+
+	return (left->start > right->start) - (left->start < right->start);
+}
+
+/* Notes which phases are of the row that covers the most time without two at once. */
+static void choose_row(struct shown_phase *p, int n)
+{
+	static const double slack_s = 1e-4; /* clocks are read one after the other */
+	int last = -1;
+
+	for (int i = 0; i < n; i++) {
+		p[i].before = -1;
+		for (int k = 0; k < i; k++)
+			if (p[k].end <= p[i].start + slack_s &&
+			    (p[i].before < 0 || p[k].row_seconds >= p[p[i].before].row_seconds))
+				p[i].before = k;
+		p[i].row_seconds = p[i].end - p[i].start +
+				   (p[i].before < 0 ? 0 : p[p[i].before].row_seconds);
+		if (last < 0 || p[i].row_seconds >= p[last].row_seconds)
+			last = i;
+	}
+	for (; last >= 0; last = p[last].before)
+		p[last].in_row = true;
+}
+
+static int add_phases(struct table *t, const struct shown_phase *p, int n, bool in_row,
+		      const char *indent)
+{
+	int added = 0;
+
+	for (int i = 0; i < n; i++) {
+		char name[128], began[WORD_BYTES], took[WORD_BYTES];
+
+		if (p[i].in_row != in_row)
+			continue;
+		snprintf(name, sizeof(name), "%s%s", indent, text_of(p[i].phase, "name"));
+		format_seconds(began, p[i].start);
+		format_seconds(took, p[i].end - p[i].start);
+		table_add(t, name);
+		table_add(t, began);
+		table_add(t, took);
+		added++;
+	}
+	return added;
+}
+
+void table_add_phases(struct table *t, json_t *phases, const char *indent)
+{
+	struct shown_phase p[PHASES_SHOWN_MAX] = { 0 };
+	int n = 0;
+	size_t i;
+	json_t *phase;
+
+	json_array_foreach (phases, i, phase) {
+		const double start = json_number_value(json_object_get(phase, "start"));
+
+		if (n == PHASES_SHOWN_MAX)
+			break;
+		p[n++] = (struct shown_phase){
+			.phase = phase,
+			.start = start,
+			.end = start + json_number_value(json_object_get(phase, "seconds")),
+		};
+	}
+	qsort(p, (size_t)n, sizeof(*p), compare_starts);
+	choose_row(p, n);
+	if (add_phases(t, p, n, true, indent) == n)
+		return;
+	char heading[64];
+	snprintf(heading, sizeof(heading), "%sat the same time:", indent);
+	table_add(t, heading);
+	table_add(t, " ");
+	table_add(t, " ");
+	add_phases(t, p, n, false, indent);
+}
+
 static void print_phases(json_t *phases)
 {
 	static const struct column columns[] = { { "  PHASE", false },
 						 { "BEGAN", true },
 						 { "TOOK", true } };
 	struct table t = TABLE_OF(columns);
-	json_t *phase;
-	size_t i;
 
-	json_array_foreach (phases, i, phase) {
-		char name[128], began[WORD_BYTES], took[WORD_BYTES];
-
-		snprintf(name, sizeof(name), "  %s", text_of(phase, "name"));
-		format_seconds(began, json_number_value(json_object_get(phase, "start")));
-		format_seconds(took, json_number_value(json_object_get(phase, "seconds")));
-		table_add(&t, name);
-		table_add(&t, began);
-		table_add(&t, took);
-	}
+	table_add_phases(&t, phases, "  ");
 	if (t.n_cells)
 		table_print(&t, stderr, true, 0);
 	table_fini(&t);

@@ -58,6 +58,12 @@ int table_add(struct table *t, const char *text);
 /** Prints to @f. Unless @width is 0, columns that do not fit go in their order, and the last is cut. */
 void table_print(const struct table *t, FILE *f, bool headings, size_t width);
 
+/**
+ * Adds rows of a phase, when it began and how long it took, with @indent before the name: those that follow each other, so
+ * that their times add up, and below a heading those that worked at the same time as these. @phases: of a Summary.
+ */
+void table_add_phases(struct table *t, json_t *phases, const char *indent);
+
 /** Prints it below @title on stdout, of any width, unless it has no rows; and empties it. */
 void table_section(struct table *t, const char *title);
 

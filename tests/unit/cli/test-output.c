@@ -87,8 +87,48 @@ static void check_progress(void)
 	CHECK_STR(cut, "suspend");
 }
 
+/* What takes most of the time is in the row of those that follow each other, and what works meanwhile is not. */
+static void check_phases(void)
+{
+	static const struct column columns[] = { { "PHASE", false },
+						 { "BEGAN", true },
+						 { "TOOK", true } };
+	static const char shown[] = "PHASE               BEGAN    TOOK\n"
+				    "identify             0 ms  1.00 s\n"
+				    "data-in            1.00 s  4.00 s\n"
+				    "open               5.00 s  1.00 s\n"
+				    "at the same time:                \n"
+				    "gpu-unlock         1.00 s  1.00 s\n";
+	static const struct {
+		const char *name;
+		double start, seconds;
+	} given[] = { { "identify", 0, 1 },
+		      { "data-in", 1, 4 },
+		      { "gpu-unlock", 1, 1 },
+		      { "open", 5, 1 } };
+	struct table t = TABLE_OF(columns);
+	json_t *phases = json_array();
+	char *text = NULL;
+	size_t len = 0;
+	FILE *f = open_memstream(&text, &len);
+
+	CHECK(f && phases);
+	for (size_t i = 0; i < sizeof(given) / sizeof(given[0]); i++)
+		json_array_append_new(phases,
+				      json_pack("{s:s,s:f,s:f}", "name", given[i].name, "start",
+						given[i].start, "seconds", given[i].seconds));
+	table_add_phases(&t, phases, "");
+	table_print(&t, f, true, 0);
+	fclose(f);
+	CHECK_STR(text, shown);
+	table_fini(&t);
+	free(text);
+	json_decref(phases);
+}
+
 int main(void)
 {
+	check_phases();
 	check_table();
 	check_dropped_columns();
 	check_progress();
