@@ -553,7 +553,7 @@ const struct foreign_option foreign_options[] = {
 	{ "run", "--rm", "`brumate rm JOB` removes its record once it has ended" },
 	{ "run", "-e --env", "a job has this command's environment: NAME=VALUE brumate run ..." },
 	{ "run", "--gpus --device",
-	  "CUDA_VISIBLE_DEVICES chooses the GPUs: CUDA_VISIBLE_DEVICES=0 brumate run ..." },
+	  "the command's environment says which GPUs it sees, as without brumate" },
 	{ "ps", "-a --all",
 	  "ps lists all jobs, ended ones too; --filter state=running lists fewer" },
 	{ "ps", "", "`brumate inspect JOB` shows one job; --filter name=JOB lists it" },

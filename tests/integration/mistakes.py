@@ -66,13 +66,13 @@ def what_was_meant_is_suggested(bed):
 @case
 def habits_of_other_tools(bed):
     """What podman, systemctl, kill and criu take is answered by what to do here."""
-    for line, hint in (("run -d -- true", "in the background anyway"), ("run --gpus all -- true", "CUDA_VISIBLE_DEVICES"),
+    for line, hint in (("run -d -- true", "in the background anyway"), ("run --gpus all -- true", "says which GPUs it sees"),
                        ("ps -a", "lists all jobs"), ("ps train", "`brumate inspect JOB`"), ("kill -9 x", "--signal KILL"),
                        ("rm -f x", "brumate kill"), ("checkpoint --tree 1", "--pid PID"),
                        ("restore --import x", "brumate import"), ("ls /tmp", "--dir DIR"),
                        ("push x http://host", "AWS_ENDPOINT_URL"), ("-v", "brumate --version"),
                        ("--format json", "options follow the command"), ("PS", "`brumate ps`"),
-                       ("ps --filter state=runing", "did you mean running?"), ("help jobs", "`brumate help ps`")):
+                       ("ps --filter state=suspendd", "did you mean suspended?"), ("help jobs", "`brumate help ps`")):
         refused = bed.refused(EXIT_USAGE, "unknown|unexpected|expected|not a state", *line.split())
         expect(re.search(f"^hint: .*{re.escape(hint)}", refused.err, re.M), refused.why())
 
