@@ -77,7 +77,7 @@ void capture_let_begin(void)
 	pthread_mutex_unlock(&lock);
 }
 
-/* With the lock held. glibc before 2.30 knows no pthread_cond_clockwait(): the first who waits says by which clock. */
+/* With the lock held. Not each glibc can be told the clock with each wait: the first who waits says by which they all go. */
 static int wait_for_change(const struct timespec *until)
 {
 	if (!has_clock)
