@@ -32,7 +32,7 @@ void tar_fill(struct tar_header *h, const char *name, char type, uint64_t len_by
 
 	memset(h, 0, sizeof(*h));
 	memcpy(h->name, name, strnlen(name, sizeof(h->name)));
-	memcpy(h->mode, "0000600", 8);
+	memcpy(h->mode, type == TAR_DIRECTORY ? "0000700" : "0000600", 8);
 	memcpy(h->uid, "0000000", 8);
 	memcpy(h->gid, "0000000", 8);
 	fill_size(h->size, len_bytes);
@@ -87,7 +87,8 @@ int tar_parse(char ret_name[static TAR_NAME_BYTES + 1], uint64_t *ret_len_bytes,
 	memcpy(name, h->name, TAR_NAME_BYTES);
 	name[TAR_NAME_BYTES] = '\0';
 	tar_fill(&same, name, h->type, len_bytes);
-	if (memcmp(&same, h, sizeof(same)) || h->type != '0')
+	if (memcmp(&same, h, sizeof(same)) || (h->type != TAR_FILE && h->type != TAR_DIRECTORY) ||
+	    (h->type == TAR_DIRECTORY && len_bytes))
 		return -EBADMSG;
 	strcpy(ret_name, name);
 	*ret_len_bytes = len_bytes;
