@@ -77,6 +77,8 @@ enum option_id {
 	OPT_CERT,
 	OPT_KEY,
 	OPT_CA_FILE,
+	OPT_OCI,
+	OPT_BUNDLE,
 	OPT__MAX,
 };
 

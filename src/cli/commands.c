@@ -26,6 +26,10 @@
 		.id = OPT_CONTAINER, .name = "container", .letter = 'C', .value = "ID|NAME",      \
 		.help = "a container of runc, crun, podman, containerd or docker, with all in it" \
 	}
+#define OCI(what)                                                   \
+	{                                                           \
+		OPT_OCI, "oci", 0, "DIR", what, COMPLETES_DIR, NULL \
+	}
 #define GPU                                                                                \
 	{                                                                                  \
 		OPT_GPU, "gpu", 0, "KIND",                                                 \
@@ -236,6 +240,10 @@ static const struct option_spec checkpoint_options[] = {
 	ALL_OF("all running or suspended jobs"),
 	LATEST_OF("them only"),
 	PID("a process instead of a job"),
+	CONTAINER,
+	{ OPT_OUTPUT, "output", 'o', "FILE", "with --container: the archive to write",
+	  COMPLETES_FILE, NULL },
+	OCI("with --container: the directory to make, an OCI image"),
 	{ .id = OPT_SELF,
 	  .name = "self",
 	  .help = "the job that this command is a process of, once the command has ended" },
@@ -270,6 +278,14 @@ static const struct option_spec checkpoint_options[] = {
 static const struct option_spec restore_options[] = {
 	MEANS_JOB,
 	MEANS_CHECKPOINT,
+	{ .id = OPT_CONTAINER,
+	  .name = "container",
+	  .letter = 'C',
+	  .value = "NAME",
+	  .help = "restore an archive or OCI image of a container as this container" },
+	{ OPT_BUNDLE, "bundle", 0, "DIR",
+	  "with --container: its bundle, if it is not where it was (runc, crun)", COMPLETES_DIR,
+	  NULL },
 	NAME("restore it as another job of this name, beside the one that was saved"),
 	GPU_MAP,
 	{ .id = OPT_ATTACH,

@@ -10,6 +10,7 @@
 #include "cli/output.h"
 #include "cli/remote.h"
 #include "cli/several.h"
+#include "cli/verb-container.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -244,6 +245,11 @@ static int checkpoint_self(const struct invocation *in, struct brumate_error *er
 
 int verb_checkpoint(const struct invocation *in, struct brumate_error *err)
 {
+	if (in->values[OPT_CONTAINER])
+		return container_checkpoint(in, err);
+	if (in->values[OPT_OUTPUT] || in->values[OPT_OCI])
+		return brumate_fail(err, EINVAL, "checkpoint: --%s goes with --container",
+				    in->values[OPT_OCI] ? "oci" : "output");
 	if (in->values[OPT_SELF])
 		return checkpoint_self(in, err);
 	if (in->values[OPT_NAME] && (in->n_operands > 1 || in->values[OPT_ALL]))
@@ -297,6 +303,11 @@ static int pack_restore(json_t *p, const struct invocation *in, struct brumate_e
 int verb_restore(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *p = json_object(), *reply = NULL;
+
+	if (in->values[OPT_CONTAINER])
+		return container_restore(in, err);
+	if (in->values[OPT_BUNDLE])
+		return brumate_fail(err, EINVAL, "restore: --bundle goes with --container");
 	int r = pack_restore(p, in, err);
 
 	if (r == 0)

@@ -49,6 +49,7 @@ static const struct pod_labels {
 struct state {
 	const char *id;
 	const char *path;
+	bool is_crun;
 	json_t *object;
 };
 
@@ -117,9 +118,16 @@ static const char *label(json_t *state, const char *key)
 	return json_string_value(json_object_get(json_object_get(state, "annotations"), key));
 }
 
-static void find_name(char name[static NAME_MAX + 1], json_t *state, const char *id)
+static const char *bundle_of(json_t *state)
 {
 	const char *bundle = label(state, "bundle");
+
+	return bundle ? bundle : text_of(state, "bundle"); /* crun's */
+}
+
+static void find_name(char name[static NAME_MAX + 1], json_t *state, const char *id)
+{
+	const char *bundle = bundle_of(state);
 
 	*name = '\0';
 	name_of_docker(name, id);
@@ -128,8 +136,6 @@ static void find_name(char name[static NAME_MAX + 1], json_t *state, const char 
 
 		snprintf(name, NAME_MAX + 1, "%s", text ? text : "");
 	}
-	if (!bundle)
-		bundle = text_of(state, "bundle"); /* crun's */
 	if (!*name && *bundle)
 		name_of_storage(name, bundle, id);
 }
@@ -160,7 +166,9 @@ static void visit_state(struct walk *w, const char *path, const char *id, const 
 {
 	int r = 0;
 	auto_json json_t *object = load(path, &r);
-	const struct state state = { .id = id, .path = path, .object = object };
+	const struct state state = {
+		.id = id, .path = path, .is_crun = config != NULL, .object = object
+	};
 
 	/* One that has just been removed is none. */
 	if (!object && r != -ENOENT)
@@ -234,14 +242,48 @@ static int get_init(struct proc_id *ret, const struct state *state, struct bruma
 
 struct search {
 	const char *word;
-	size_t n_begin; /* containers whose ids begin with it */
-	bool is_exact;	/* found by its id or name */
-	char id[NAME_MAX + 1];
+	size_t n_begin;			/* containers whose ids begin with it */
+	bool is_exact;			/* found by its id or name */
+	struct service_container found; /* without its name */
 	char name[NAME_MAX + 1];
-	struct proc_id init;
-	int r; /* why it has none */
+	int r; /* why it has no first process */
 	struct brumate_error why;
 };
+
+static enum service_engine engine_of(const struct state *state)
+{
+	const char *manager = label(state->object, "io.container.manager");
+	char name[NAME_MAX + 1] = "";
+
+	for (size_t i = 0; i < sizeof(pod_labels) / sizeof(*pod_labels); i++)
+		if (label(state->object, pod_labels[i].pod))
+			return ENGINE_KUBELET;
+	if (manager && !strcmp(manager, "libpod"))
+		return ENGINE_PODMAN;
+	name_of_docker(name, state->id);
+	if (*name)
+		return ENGINE_DOCKER;
+	return strstr(bundle_of(state->object), "/io.containerd.runtime.") ? ENGINE_CONTAINERD
+									   : ENGINE_RUNTIME;
+}
+
+/* The state is in STATE/ID/FILE, of containerd in …/NAMESPACE/ID/FILE. */
+static void describe(struct service_container *ret, const struct state *state)
+{
+	ret->engine = engine_of(state);
+	ret->runtime = state->is_crun ? "crun" : "runc";
+	snprintf(ret->id, sizeof(ret->id), "%s", state->id);
+	snprintf(ret->bundle, sizeof(ret->bundle), "%s", bundle_of(state->object));
+	snprintf(ret->state, sizeof(ret->state), "%s", state->path);
+	for (int i = 0; i < 2; i++) {
+		char *slash = strrchr(ret->state, '/');
+
+		if (slash)
+			*slash = '\0';
+	}
+	const char *last = strrchr(ret->state, '/');
+	snprintf(ret->namespace, sizeof(ret->namespace), "%s", last ? last + 1 : "");
+}
 
 /* Takes a container into account. */
 static void consider(void *arg, const struct state *state)
@@ -256,9 +298,9 @@ static void consider(void *arg, const struct state *state)
 		return;
 	s->n_begin = is_exact == s->is_exact ? s->n_begin + 1 : 1;
 	s->is_exact = is_exact;
-	snprintf(s->id, sizeof(s->id), "%s", state->id);
 	snprintf(s->name, sizeof(s->name), "%s", name);
-	s->r = get_init(&s->init, state, &s->why);
+	describe(&s->found, state);
+	s->r = get_init(&s->found.init, state, &s->why);
 }
 
 static int check_found(const struct search *s, const struct walk *w, struct brumate_error *err)
@@ -286,7 +328,7 @@ static int check_found(const struct search *s, const struct walk *w, struct brum
 
 static void pick_name(char ret[static 64], const struct search *s)
 {
-	const char *text = *s->name ? s->name : s->id;
+	const char *text = *s->name ? s->name : s->found.id;
 	int most = strlen(text) < JOB_NAME_BYTES ? JOB_NAME_BYTES - 1 : SHORT_ID;
 
 	snprintf(ret, 64, "%.*s", most < 63 ? most : 63, text);
@@ -311,7 +353,7 @@ int service_find_container(struct service_container *ret, const char *word, cons
 		r = check_found(&s, &w, err);
 	if (r < 0)
 		return r;
-	ret->init = s.init;
+	*ret = s.found;
 	pick_name(ret->name, &s);
 	return 0;
 }

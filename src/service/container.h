@@ -9,8 +9,23 @@
 #include "base/error.h"
 #include "process/process.h"
 
+/** Who made a container, and checkpoints it. */
+enum service_engine {
+	ENGINE_RUNTIME, /* nobody but its OCI runtime */
+	ENGINE_PODMAN,
+	ENGINE_CONTAINERD,
+	ENGINE_DOCKER,
+	ENGINE_KUBELET, /* by containerd or CRI-O */
+};
+
 struct service_container {
-	struct proc_id init; /* its first process, which lives */
+	char id[NAME_MAX + 1];
+	enum service_engine engine;
+	const char *runtime;	      /* "runc" or "crun" */
+	char state[PATH_MAX];	      /* where the runtime keeps its containers */
+	char bundle[PATH_MAX];	      /* "": not known */
+	char namespace[NAME_MAX + 1]; /* of containerd */
+	struct proc_id init;	      /* its first process, which lives */
 	char name
 		[64]; /* by which people know it, else its id, cut; "": neither suits as the name of a job */
 };

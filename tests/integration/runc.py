@@ -139,6 +139,14 @@ def by_library(bed, container):
     return sum(process["data_bytes"] for process in memory)
 
 
+def find_crun():
+    """One that was built with CRIU, which that of Debian 12 is not."""
+    crun = shutil.which("crun")
+    if not crun or "+CRIU" not in run([crun, "--version"], timeout=PATIENCE_S).out:
+        raise Skipped("no crun with CRIU")
+    return crun
+
+
 def find_criu(bed):
     """The CRIU that runc is to use, for which this takes root."""
     criu = os.path.join(bed.build.path, "src", "criu", "criu")
@@ -150,9 +158,9 @@ def find_criu(bed):
 class Container:
     """A container of runc, with its bundle in the directory of an instance of brumate."""
 
-    def __init__(self, bed, command, name="c", library=False, change=None):
-        """With the library it has the device of `brumate cdi`. @change may change its config.json."""
-        self.runc_path = find_runc(bed.build)
+    def __init__(self, bed, command, name="c", library=False, change=None, runtime=None):
+        """With the library it has the device of `brumate cdi`. @change may change its config.json. @runtime: instead of runc."""
+        self.runc_path = runtime or find_runc(bed.build)
         self.criu = find_criu(bed)
         self.bed, self.name = bed, name
         self.id = self.cgroup = f"brumate-test-{os.getpid()}-{name}"

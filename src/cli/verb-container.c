@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT
+/* `brumate checkpoint --container` and `restore --container`: by the engine of the container, into a file of the caller's. */
+#include "cli/verb-container.h"
+#include "cli/arguments.h"
+#include "cli/output.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/conf.h"
+#include "service/container-engine.h"
+#include "wire/wire.h"
+
+/* Refuses what is given besides @allowed, which ends with OPT__MAX. */
+static int check_options(const struct invocation *in, const enum option_id *allowed,
+			 struct brumate_error *err)
+{
+	for (const struct option_spec *o = in->command->options; o->name; o++) {
+		const enum option_id *a = allowed;
+
+		while (*a != OPT__MAX && *a != o->id)
+			a++;
+		if (in->values[o->id] && *a == OPT__MAX)
+			return brumate_fail(err, EINVAL,
+					    "%s: --%s cannot be combined with --container",
+					    in->command->name, o->name);
+	}
+	return 0;
+}
+
+static int print_done(const struct invocation *in, const char *container, const char *engine,
+		      const char *path, uint64_t start_ns, struct brumate_error *err)
+{
+	const bool saved = !strcmp(in->command->name, "checkpoint");
+	double seconds = clock_since_s(start_ns);
+	char took[WORD_BYTES];
+
+	format_seconds(took, seconds);
+	fprintf(stderr, "container %s: %s by %s in %s\n", container, saved ? "saved" : "restored",
+		engine, took);
+	if (!wants_json(in)) {
+		puts(saved ? path : container);
+		return 0;
+	}
+	auto_json json_t *o = json_pack("{s:s,s:s,s:s,s:f}", "container", container, "engine",
+					engine, "path", path, "seconds", seconds);
+	return o ? print_json(o, err) : brumate_fail(err, ENOMEM, "%m");
+}
+
+int container_checkpoint(const struct invocation *in, struct brumate_error *err)
+{
+	static const enum option_id allowed[] = { OPT_CONTAINER, OPT_LEAVE_RUNNING, OPT_OUTPUT,
+						  OPT_OCI,	 OPT_FORMAT,	    OPT__MAX };
+	const char *output = in->values[OPT_OUTPUT], *oci = in->values[OPT_OCI];
+	auto_free char *path = absolute_path(oci ? oci : output ? output : ".");
+	const struct engine_checkpoint how = {
+		.output = oci ? NULL : path,
+		.oci = oci ? path : NULL,
+		.leave_running = in->values[OPT_LEAVE_RUNNING] != NULL,
+	};
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+	struct service_container c = { .init = PROC_ID_NONE };
+	uint64_t start_ns = clock_now_ns();
+	int r = check_options(in, allowed, err);
+
+	if (r == 0 && in->n_operands)
+		r = brumate_fail(err, EINVAL, "checkpoint: --container takes no job");
+	if (r == 0 && !output == !oci) {
+		r = brumate_fail(err, EINVAL,
+				 "checkpoint: --container takes one of --output and --oci");
+		brumate_hint(err, "--output FILE writes an archive, --oci DIR an OCI image");
+	}
+	if (r == 0 && !path)
+		r = brumate_fail(err, ENOMEM, "%m");
+	if (r == 0)
+		r = conf_load(&conf, err);
+	if (r == 0)
+		r = service_find_container(&c, in->values[OPT_CONTAINER], conf.container_state,
+					   err);
+	if (r == 0)
+		r = engine_checkpoint(&c, &how, err);
+	if (r < 0)
+		return r;
+	return print_done(in, *c.name ? c.name : c.id, engine_name(&c), path, start_ns, err);
+}
+
+int container_restore(const struct invocation *in, struct brumate_error *err)
+{
+	static const enum option_id allowed[] = { OPT_CONTAINER, OPT_BUNDLE, OPT_FORMAT, OPT__MAX };
+	auto_free char *path = absolute_path(in->operands[0]);
+	auto_free char *bundle =
+		in->values[OPT_BUNDLE] ? absolute_path(in->values[OPT_BUNDLE]) : NULL;
+	const char *name = in->values[OPT_CONTAINER], *engine = "";
+	uint64_t start_ns = clock_now_ns();
+	int r = check_options(in, allowed, err);
+
+	if (r == 0 && (!path || (in->values[OPT_BUNDLE] && !bundle)))
+		r = brumate_fail(err, ENOMEM, "%m");
+	if (r == 0)
+		r = engine_restore(path, name, bundle, &engine, err);
+	return r < 0 ? r : print_done(in, name, engine, path, start_ns, err);
+}
