@@ -7,8 +7,23 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "base/cleanup.h"
+
+/* For libexpat where it is linked into our programs (tools/package node): by this one function they would ask for a glibc
+ * of 2.36, and nodes have older ones. */
+void arc4random_buf(void *ret, size_t len_bytes);
+void arc4random_buf(void *ret, size_t len_bytes)
+{
+	for (size_t have = 0; have < len_bytes;) {
+		ssize_t n = getrandom((char *)ret + have, len_bytes - have, 0);
+
+		if (n < 0 && errno != EINTR)
+			abort(); /* never with this kernel: nothing less than random will do */
+		have += n > 0 ? (size_t)n : 0;
+	}
+}
 
 struct reader {
 	XML_Parser parser;
