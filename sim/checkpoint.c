@@ -185,10 +185,16 @@ static CUresult find_lost(void)
 		/* H200: memory imported by fd and not let go of: both ends restore with 801. */
 		if (phys->imported)
 			return CUDA_ERROR_NOT_SUPPORTED;
+		/* H200: host memory that NCCL's ranks share: 999. */
+		if (phys->exported && phys->prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+			return CUDA_ERROR_UNKNOWN;
 		/* H200: legacy IPC: the importer's restore fails with 1; by others: driver 610 can, in a job. */
 		if (phys->ipc_opened && !(config_get()->driver >= 610 && phys->ipc_same_job))
 			return CUDA_ERROR_INVALID_VALUE;
 	}
+	/* Not measured: an event of another process, as memory of one. */
+	if (shared_events_are_open())
+		return CUDA_ERROR_INVALID_VALUE;
 	/* H200: one process, two GPUs, peer access: saved, but the restore fails with 1. */
 	return contexts_have_peers() ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
@@ -205,6 +211,7 @@ static void drop_device(void)
 		phys->ipc_away = phys->ipc_opened;
 	}
 	contexts_drop_vram();
+	shared_events_save();
 	handle_close();
 }
 
@@ -357,6 +364,8 @@ static CUresult restore_device(void)
 
 	if (!r)
 		r = bring_back_all(&bytes);
+	if (!r)
+		r = shared_events_restore();
 	if (r) {
 		drop_device();
 		/* H200: out of memory cannot be repaired: the next restore returns 304. */

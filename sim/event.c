@@ -11,7 +11,13 @@ static void event_put(CUevent event)
 		return;
 	if (event->stream)
 		stream_put(event->stream);
+	shared_event_fini(&event->shared);
 	free(event);
+}
+
+static bool is_shared(CUevent event)
+{
+	return *event->shared.name;
 }
 
 static CUresult op_record(struct op *op)
@@ -22,24 +28,34 @@ static CUresult op_record(struct op *op)
 	/* Recorded again meanwhile: then this record is not asked about any more. */
 	if (event->stream == op->stream && event->seq == op->seq)
 		event->time_ns = clock_now_ns();
+	if (is_shared(event))
+		shared_event_pass(&event->shared, op->record);
 	event_put(event);
+	pthread_mutex_unlock(&sim.lock);
+	return CUDA_SUCCESS;
+}
+
+/* Of a shared event, wherever it was recorded last. */
+static CUresult op_wait_shared(struct op *op)
+{
+	shared_event_wait(&op->event->shared, op->record);
+	pthread_mutex_lock(&sim.lock);
+	event_put(op->event);
 	pthread_mutex_unlock(&sim.lock);
 	return CUDA_SUCCESS;
 }
 
 static bool is_done(CUevent event)
 {
+	if (is_shared(event))
+		return shared_event_is_done(&event->shared, shared_event_last(&event->shared));
 	return !event->stream || event->stream->completed >= event->seq;
 }
 
-static CUresult create(CUcontext ctx, CUevent *ret, unsigned int flags)
+CUresult event_new(CUcontext ctx, CUevent *ret, unsigned int flags)
 {
 	CUevent event;
 
-	if (!ret || flags & ~7u)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (flags & CU_EVENT_INTERPROCESS)
-		return CUDA_ERROR_NOT_SUPPORTED;
 	event = calloc(1, sizeof(*event));
 	if (!event || handle_add(&sim.events, event) < 0) {
 		free(event);
@@ -50,6 +66,24 @@ static CUresult create(CUcontext ctx, CUevent *ret, unsigned int flags)
 	event->refs = 1;
 	*ret = event;
 	return CUDA_SUCCESS;
+}
+
+static CUresult create(CUcontext ctx, CUevent *ret, unsigned int flags)
+{
+	CUresult r;
+
+	if (!ret || flags & ~7u ||
+	    (flags & CU_EVENT_INTERPROCESS && !(flags & CU_EVENT_DISABLE_TIMING)))
+		return CUDA_ERROR_INVALID_VALUE;
+	r = event_new(ctx, ret, flags);
+	if (!r && flags & CU_EVENT_INTERPROCESS) {
+		r = shared_event_make(&(*ret)->shared);
+		if (r) {
+			handle_remove(&sim.events, *ret);
+			event_put(*ret);
+		}
+	}
+	return r;
 }
 
 static CUresult record(CUcontext ctx, CUevent event, CUstream handle)
@@ -68,8 +102,12 @@ static CUresult record(CUcontext ctx, CUevent event, CUstream handle)
 		return CUDA_SUCCESS;
 	}
 	event->refs++;
+	if (is_shared(event))
+		op.record = shared_event_record(&event->shared);
 	r = stream_submit(stream, &op, &seq);
 	if (r) {
+		if (is_shared(event)) /* or it would never be done */
+			shared_event_pass(&event->shared, op.record);
 		event->refs--;
 		return r;
 	}
@@ -91,6 +129,18 @@ static CUresult query(CUevent event)
 	return is_done(event) ? event->ctx->error : CUDA_ERROR_NOT_READY;
 }
 
+/* Without the lock: what it waits for may be another stream's of this process. */
+static void wait_shared(CUevent event)
+{
+	uint64_t last = shared_event_last(&event->shared);
+
+	event->refs++;
+	pthread_mutex_unlock(&sim.lock);
+	shared_event_wait(&event->shared, last);
+	pthread_mutex_lock(&sim.lock);
+	event_put(event);
+}
+
 static CUresult synchronize(CUevent event)
 {
 	CUcontext ctx;
@@ -100,7 +150,9 @@ static CUresult synchronize(CUevent event)
 	if (event->capture)
 		return CUDA_ERROR_CAPTURED_EVENT;
 	ctx = event->ctx;
-	if (event->stream)
+	if (is_shared(event))
+		wait_shared(event);
+	else if (event->stream)
 		stream_wait(event->stream, event->seq);
 	return ctx->error;
 }
@@ -126,6 +178,20 @@ static CUresult destroy(CUevent event)
 	return CUDA_SUCCESS;
 }
 
+static CUresult wait_event_of_all(CUstream stream, CUevent event)
+{
+	struct op op = { .run = op_wait_shared,
+			 .event = event,
+			 .record = shared_event_last(&event->shared) };
+	CUresult r;
+
+	event->refs++;
+	r = stream_submit(stream, &op, NULL);
+	if (r)
+		event_put(event);
+	return r;
+}
+
 static CUresult wait_event(CUcontext ctx, CUstream handle, CUevent event)
 {
 	struct op nothing = { .run = op_nothing };
@@ -142,6 +208,8 @@ static CUresult wait_event(CUcontext ctx, CUstream handle, CUevent event)
 		return event->stream ? CUDA_ERROR_STREAM_CAPTURE_ISOLATION : CUDA_SUCCESS;
 	if (is_done(event))
 		return CUDA_SUCCESS;
+	if (is_shared(event))
+		return wait_event_of_all(stream, event);
 	return stream_submit_after(stream, &nothing, event->stream, event->seq);
 }
 

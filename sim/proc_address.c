@@ -135,6 +135,8 @@
 	X(cuIpcGetMemHandle, 4010, cuIpcGetMemHandle)                                            \
 	X(cuIpcOpenMemHandle, 11000, cuIpcOpenMemHandle_v2)                                      \
 	X(cuIpcCloseMemHandle, 4010, cuIpcCloseMemHandle)                                        \
+	X(cuIpcGetEventHandle, 4010, cuIpcGetEventHandle)                                        \
+	X(cuIpcOpenEventHandle, 4010, cuIpcOpenEventHandle)                                      \
 	X(cuCheckpointProcessGetState, 12080, cuCheckpointProcessGetState)                       \
 	X(cuCheckpointProcessGetRestoreThreadId, 12080, cuCheckpointProcessGetRestoreThreadId)   \
 	X(cuCheckpointProcessLock, 12080, cuCheckpointProcessLock)                               \

@@ -67,7 +67,10 @@ struct op {
 			CUstream stream;	   /* as the program called it */
 			void *data;
 		} host;
-		CUevent event;
+		struct {
+			CUevent event;
+			uint64_t record; /* of an event that is shared */
+		};
 		CUdeviceptr free_ptr;
 		CUgraphExec exec;
 	};
@@ -83,6 +86,16 @@ struct CUstream_st {
 	struct capture *capture;
 };
 
+enum { SHARED_EVENT_NAME_BYTES = 40 };
+
+/** What an event shares with other processes. */
+struct shared_event {
+	char name[SHARED_EVENT_NAME_BYTES]; /* empty: nothing */
+	bool opened;			    /* another process made it */
+	struct event_page *page;	    /* NULL while checkpointed */
+	uint64_t saved_recorded, saved_done;
+};
+
 struct CUevent_st {
 	CUcontext ctx;
 	unsigned int flags, refs;
@@ -91,6 +104,7 @@ struct CUevent_st {
 	struct capture *capture; /* last recorded in a capture: which, on which stream, how far */
 	CUstream capture_stream;
 	uint64_t capture_pos;
+	struct shared_event shared;
 };
 
 struct CUctx_st {
@@ -113,6 +127,7 @@ struct phys {
 	unsigned int views;   /* mappings */
 	int device;	      /* ordinal in this process; -1: foreign memory */
 	bool imported;	      /* by fd from another process */
+	bool exported;	      /* as one */
 	char ipc_name
 		[VRAM_NAME_BYTES]; /* legacy IPC: name it is published under or was opened by */
 	bool ipc_opened, ipc_same_job;
@@ -310,6 +325,19 @@ bool vmm_reservation(CUdeviceptr ptr, CUdeviceptr *ret_base, size_t *ret_bytes);
 CUresult ipc_publish(struct phys *phys); /* again, where the allocation is now */
 void ipc_withdraw(struct phys *phys);
 CUresult ipc_reopen(struct phys *phys);
+
+/* event.c and ipc_event.c, with sim.lock held but for the wait */
+CUresult event_new(CUcontext ctx, CUevent *ret, unsigned int flags);
+CUresult shared_event_make(struct shared_event *event);
+void shared_event_fini(struct shared_event *event);
+uint64_t shared_event_record(struct shared_event *event); /* the number of the record */
+void shared_event_pass(struct shared_event *event, uint64_t record);
+uint64_t shared_event_last(const struct shared_event *event);
+bool shared_event_is_done(const struct shared_event *event, uint64_t record);
+void shared_event_wait(const struct shared_event *event, uint64_t record);
+bool shared_events_are_open(void);
+void shared_events_save(void);
+CUresult shared_events_restore(void);
 
 /* ctl.c: this process as a target of checkpoint calls */
 int ctl_start(void);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
  * The virtual memory API: physical allocations as handles, reserved addresses, mappings, access per
- * device, and handles that travel as file descriptors. Handles are addresses of struct phys.
+ * device, and handles that travel as file descriptors. Handles are addresses of struct phys. Host memory that is made
+ * this way is a file of the first GPU's as well, and counts there: nobody asks how much of it there is.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -10,6 +11,8 @@
 #include <sys/mman.h>
 
 #include "sim.h"
+
+#define HOST_ACCESS (1ull << 63) /* of struct range */
 
 struct reservation {
 	CUdeviceptr base;
@@ -47,13 +50,19 @@ static bool aligned(uint64_t n)
 	return n % SIM_GRANULE_BYTES == 0;
 }
 
+/* The machine has one node of host memory. */
+static bool is_host(const CUmemLocation *location)
+{
+	return location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA && location->id == 0;
+}
+
 static CUresult check_prop(const CUmemAllocationProp *prop)
 {
 	if (!prop || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+	if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE && !is_host(&prop->location))
 		return CUDA_ERROR_NOT_SUPPORTED;
-	if (!device_valid(prop->location.id))
+	if (!is_host(&prop->location) && !device_valid(prop->location.id))
 		return CUDA_ERROR_INVALID_DEVICE;
 	if (prop->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return CUDA_ERROR_NOT_SUPPORTED;
@@ -201,7 +210,8 @@ static CUresult grant(struct range *range, const CUmemAccessDesc *desc, size_t c
 	int prot = PROT_NONE;
 
 	for (size_t i = 0; i < count; i++) {
-		uint64_t bit = 1ull << desc[i].location.id;
+		uint64_t bit = is_host(&desc[i].location) ? HOST_ACCESS
+							  : 1ull << desc[i].location.id;
 
 		if (desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
 			range->access &= ~bit;
@@ -220,6 +230,15 @@ static CUresult grant(struct range *range, const CUmemAccessDesc *desc, size_t c
 								 : CUDA_SUCCESS;
 }
 
+/* Device memory has no place on the host; of what was imported it is not known which it is. */
+static bool can_reach(const struct range *range, const CUmemLocation *location)
+{
+	const struct phys *phys = range->view->phys;
+
+	return location->type == CU_MEM_LOCATION_TYPE_DEVICE ||
+	       (is_host(location) && (is_host(&phys->prop.location) || phys->imported));
+}
+
 static CUresult set_access(CUdeviceptr ptr, size_t bytes, const CUmemAccessDesc *desc, size_t count)
 {
 	CUdeviceptr end = ptr + bytes;
@@ -228,9 +247,9 @@ static CUresult set_access(CUdeviceptr ptr, size_t bytes, const CUmemAccessDesc 
 	if (!desc || !count || !whole_mappings(ptr, bytes))
 		return CUDA_ERROR_INVALID_VALUE;
 	for (size_t i = 0; i < count; i++) {
-		if (desc[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		if (!can_reach(table_get(&sim.ranges, ptr), &desc[i].location))
 			return CUDA_ERROR_NOT_SUPPORTED;
-		if (!device_valid(desc[i].location.id))
+		if (!is_host(&desc[i].location) && !device_valid(desc[i].location.id))
 			return CUDA_ERROR_INVALID_DEVICE;
 	}
 	while (ptr < end && !r) {
@@ -282,6 +301,7 @@ static CUresult export_handle(void *ret, CUmemGenericAllocationHandle handle,
 	fd = vram_open(&phys->file);
 	if (fd < 0)
 		return CUDA_ERROR_OPERATING_SYSTEM;
+	phys->exported = true;
 	*(int *)ret = fd;
 	return CUDA_SUCCESS;
 }
