@@ -121,6 +121,34 @@ static int tell_way(const struct op *op, struct scan_report *report, const struc
 	return add_gpu_finding(report, SCAN_NOTE, p->id.pid, "memory", text, "");
 }
 
+/* What the library told the program that there is none of. */
+static int tell_withheld(struct scan_report *report, const struct gpu_process *p,
+			 const struct agent *agent)
+{
+	static const struct {
+		unsigned flag;
+		const char *what;
+	} all[] = {
+		{ AGENT_WITHHELD_MULTICAST, "multicast between GPUs" },
+		{ AGENT_WITHHELD_SHARING,
+		  "memory of the driver's to share, on the host or beyond this machine" },
+	};
+	int r = 0;
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(*all) && r == 0; i++) {
+		char text[160];
+
+		if (!(agent->sharing & all[i].flag))
+			continue;
+		snprintf(text, sizeof(text), "process %d asked for %s, and was told there is none",
+			 p->id.pid, all[i].what);
+		r = add_gpu_finding(report, SCAN_NOTE, p->id.pid, "withheld", text,
+				    "it could not be brought back; --data-path driver leaves it to "
+				    "the program");
+	}
+	return r;
+}
+
 static int scan_suspects(struct op *op, struct scan_report *report)
 {
 	int r = 0;
@@ -129,7 +157,7 @@ static int scan_suspects(struct op *op, struct scan_report *report)
 		const struct gpu_process *p = &op->gpus.items[i];
 		const struct agent *agent = agent_of(op, p);
 
-		r = agent ? 0 : tell_way(op, report, p);
+		r = agent ? tell_withheld(report, p, agent) : tell_way(op, report, p);
 		if (r == 0)
 			r = suspect_peers(report, p, agent);
 		/* One alone may share with processes outside the job, which its agent knows. */

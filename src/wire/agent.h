@@ -113,6 +113,9 @@ enum {
 	AGENT_HAS_ALIASES =
 		1u << 4, /* memory of other members is mapped here, or was and is away */
 	AGENT_HAS_SNAPSHOT = 1u << 5, /* SNAPSHOT said last that something is held */
+	/* The program asked for this, and was told that there is none, as it could not be brought back: */
+	AGENT_WITHHELD_MULTICAST = 1u << 6, /* multicast between GPUs */
+	AGENT_WITHHELD_SHARING = 1u << 7,   /* other memory that processes share by the driver */
 };
 
 enum agent_gate { AGENT_GATE_OPEN, AGENT_GATE_CLOSED, AGENT_GATE_UNMAPPED };

@@ -113,7 +113,7 @@ static void tell_sharing(struct agent_reply *reply)
 		   (atomic_load(&memory.peers_by_driver) ? AGENT_HAS_PEERS : 0) |
 		   (agent_life() == AGENT_LIFE_STARTING ? AGENT_IS_STARTING : 0) |
 		   (aliases ? AGENT_HAS_ALIASES : 0) |
-		   (snapshot_is_held() ? AGENT_HAS_SNAPSHOT : 0);
+		   (snapshot_is_held() ? AGENT_HAS_SNAPSHOT : 0) | atomic_load(&memory.withheld);
 	if (pieces)
 		snprintf(reply->text, sizeof(reply->text), "device memory (%.120s)", how);
 	else if (by_driver)

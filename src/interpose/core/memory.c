@@ -34,6 +34,11 @@ void memory_note_peers(void)
 	atomic_store(&memory.peers_by_driver, true);
 }
 
+void memory_note_withheld(unsigned int what)
+{
+	atomic_fetch_or(&memory.withheld, what);
+}
+
 void memory_count_driver(uint64_t bytes, bool added)
 {
 	memory_lock();

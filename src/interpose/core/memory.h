@@ -137,6 +137,7 @@ struct memory {
 	_Atomic uint64_t driver_bytes;
 	_Atomic(const char *) shared_by_driver; /* the first of what is; NULL: nothing */
 	atomic_bool peers_by_driver;
+	atomic_uint withheld;	     /* AGENT_WITHHELD_...: the program was told that there is none */
 	unsigned int away;	     /* pieces that are taken away */
 	int first_device;	     /* + 1; of the first region */
 	atomic_bool several_devices; /* have, or had, regions */
@@ -183,6 +184,8 @@ void memory_count_driver(uint64_t bytes, bool added);
 void memory_note_shared(const char *how);
 /** The same of peer access between contexts of this process. */
 void memory_note_peers(void);
+/** Notes that the program asked for what there is, and was told that there is none; @what: AGENT_WITHHELD_... */
+void memory_note_withheld(unsigned int what);
 
 /** What is free of our own memory on @device, beside what the driver says. */
 uint64_t memory_free_bytes(int device);

@@ -71,7 +71,6 @@ CUresult share_pool(void *ret, CUmemoryPool pool, CUmemAllocationHandleType type
 		    unsigned long long flags);
 CUresult share_pool_import(CUmemoryPool *ret, void *handle, CUmemAllocationHandleType type,
 			   unsigned long long flags);
-CUresult share_multicast(CUmemGenericAllocationHandle *ret, const void *prop);
 CUresult share_memory(void *ret, CUmemGenericAllocationHandle handle,
 		      CUmemAllocationHandleType type, unsigned long long flags);
 CUresult share_memory_import(CUmemGenericAllocationHandle *ret, void *handle,
@@ -113,6 +112,12 @@ CUresult vmm_bind_address(CUmemGenericAllocationHandle multicast, size_t multica
 CUresult vmm_range_handle(void *ret, CUdeviceptr ptr, size_t bytes, int type,
 			  unsigned long long flags);
 CUresult vmm_properties(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle);
+
+/* withhold.c */
+/** Whether memory of that description is not to be had: the program falls back on what can be brought back. */
+bool memory_is_withheld(const CUmemAllocationProp *prop);
+CUresult device_attribute(int *ret, CUdevice_attribute attribute, CUdevice device);
+CUresult multicast_create(CUmemGenericAllocationHandle *ret, const void *prop);
 
 /* capture.c */
 CUresult capture_begin_old(CUstream stream);

@@ -37,11 +37,6 @@ CUresult share_pool_import(CUmemoryPool *ret, void *handle, CUmemAllocationHandl
 		    "a memory pool of another process");
 }
 
-CUresult share_multicast(CUmemGenericAllocationHandle *ret, const void *prop)
-{
-	return note(driver.cuMulticastCreate(ret, prop), "a multicast object");
-}
-
 CUresult share_memory(void *ret, CUmemGenericAllocationHandle handle,
 		      CUmemAllocationHandleType type, unsigned long long flags)
 {

@@ -92,6 +92,8 @@ CUresult vmm_create(CUmemGenericAllocationHandle *ret, size_t bytes,
 		if (!made || made == -ENOMEM)
 			return to_driver(made);
 	}
+	if (prop && memory_is_withheld(prop))
+		return CUDA_ERROR_NOT_SUPPORTED;
 	r = driver.cuMemCreate(ret, bytes, prop, flags);
 	if (!r)
 		memory_count_driver(bytes, true);

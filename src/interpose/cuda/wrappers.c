@@ -149,7 +149,8 @@ const struct wrapper wrappers[] = {
 	{ "cuIpcOpenEventHandle", share_event_open },
 	{ "cuMemPoolExportToShareableHandle", share_pool },
 	{ "cuMemPoolImportFromShareableHandle", share_pool_import },
-	{ "cuMulticastCreate", share_multicast },
+	{ "cuMulticastCreate", multicast_create },
+	{ "cuDeviceGetAttribute", device_attribute },
 
 	{ "cuMulticastBindMem", vmm_bind },
 	{ "cuMulticastBindAddr", vmm_bind_address },

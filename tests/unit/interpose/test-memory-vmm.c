@@ -83,6 +83,43 @@ static void test_aliases(void)
 	CHECK(!cuMemAddressFree(a, 2 * GRANULE) && !cuMemAddressFree(b, GRANULE));
 }
 
+static unsigned int withheld(void)
+{
+	struct agent_reply reply;
+	int conn = agent_connect();
+
+	CHECK(agent_do(conn, AGENT_HELLO, &reply) == 0);
+	close(conn);
+	return reply.n & (AGENT_WITHHELD_MULTICAST | AGENT_WITHHELD_SHARING);
+}
+
+/* NCCL asks for a little host memory that it could share, and takes files where it gets none; what is its own alone it
+ * may have. */
+static void test_withheld(void)
+{
+	CUmemAllocationProp host = { .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+				     .location = { CU_MEM_LOCATION_TYPE_HOST_NUMA, 0 } };
+	CUmemAllocationProp fabric = plain;
+	CUmemGenericAllocationHandle handle;
+	size_t granule;
+	int value = 7;
+
+	CHECK(!withheld());
+	CHECK(!cuMemGetAllocationGranularity(&granule, &host, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+	CHECK(!cuMemCreate(&handle, granule, &host, 0) && !cuMemRelease(handle));
+	CHECK(!withheld());
+	host.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+	CHECK(cuMemCreate(&handle, granule, &host, 0) == CUDA_ERROR_NOT_SUPPORTED);
+	CHECK(withheld() == AGENT_WITHHELD_SHARING);
+	fabric.requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC;
+	CHECK(cuMemCreate(&handle, GRANULE, &fabric, 0) == CUDA_ERROR_NOT_SUPPORTED);
+	CHECK(!cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, 0) && !value);
+	CHECK(withheld() == (AGENT_WITHHELD_MULTICAST | AGENT_WITHHELD_SHARING));
+	CHECK(!cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 0) && value == 32);
+	CHECK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, 55) ==
+	      CUDA_ERROR_INVALID_DEVICE);
+}
+
 /* The program sees the properties it asked for. What it exported is taken away as all of its memory; the
  * descriptor stands for it before and after. */
 static void test_sharing(void)
@@ -191,6 +228,7 @@ int main(void)
 
 	job_start("512");
 	CHECK(!cuMemGetInfo_v2(&before, &total));
+	test_withheld();
 	test_expandable();
 	test_aliases();
 	test_sharing();
