@@ -496,6 +496,16 @@ STEPS = "print('ready now'); n = 0\nwhile True:\n    n += 1; print('step', n, 'O
 
 
 @case
+def no_io_uring_by_libuv(bed):
+    """What the library is told, unless the user tells it something else, so that torchrun can be saved."""
+    for given, told in (({}, "0"), ({"UV_USE_IO_URING": "1"}, "1")):
+        for path in "broker", "driver":
+            job = bed.run(["sh", "-c", "echo told $UV_USE_IO_URING; exec sleep 600"], env=given, options=("--data-path", path))
+            expect(bed.log(job).wait_for(r"^told (.*)$")[1] == told, f"{given} {path}: {bed.log(job).text()}")
+            bed.end(job)
+
+
+@case
 def io_uring(bed):
     job, log = bed.python("import ctypes, time\n"
                           "fd = ctypes.CDLL(None).syscall(425, 4, ctypes.create_string_buffer(120))\n"
