@@ -21,7 +21,13 @@
 /* A file beside the sockets. While it is there, agents that start keep their gates closed, until OPEN. */
 #define AGENT_HOLD_FILE "hold"
 
-enum { AGENT_VERSION = 1, AGENT_PIECES_MAX = 64, AGENT_TEXT_BYTES = 160, AGENT_UUID_BYTES = 16 };
+enum {
+	AGENT_VERSION = 1,
+	AGENT_PIECES_MAX = 64,
+	AGENT_TEXT_BYTES = 160,
+	AGENT_UUID_BYTES = 16,
+	AGENT_EVENT_BYTES = 64,
+};
 
 /*
  * HELLO   who are you. Any time.
@@ -66,6 +72,8 @@ enum { AGENT_VERSION = 1, AGENT_PIECES_MAX = 64, AGENT_TEXT_BYTES = 160, AGENT_U
  * LEND       fds of the memory's pieces from that offset on; each is told with its length, and its place
  *            as va. Those for another job count as shared. -EAGAIN while the gate is closed.
  * TAKE_BACK  the pieces before that offset are not used any more, by one of another job.
+ * LEND_EVENT and TAKE_EVENT_BACK, the same of an event with an IPC handle, which the two numbers name: the driver's
+ *            handle of this moment.
  */
 enum agent_op {
 	AGENT_HELLO = 1,
@@ -81,6 +89,8 @@ enum agent_op {
 	AGENT_TAKE_BACK,
 	AGENT_ALIASES,
 	AGENT_SNAPSHOT,
+	AGENT_LEND_EVENT,
+	AGENT_TAKE_EVENT_BACK,
 };
 
 /* Of the ids of SNAPSHOT, for each GPU: its UUID, which takes two, and bytes. */
@@ -162,5 +172,6 @@ struct agent_reply {
 	union {
 		struct agent_piece pieces[AGENT_PIECES_MAX];
 		struct agent_alias aliases[AGENT_PIECES_MAX];
+		uint8_t event[AGENT_EVENT_BYTES]; /* LEND_EVENT */
 	};
 };

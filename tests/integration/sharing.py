@@ -149,6 +149,37 @@ def host_memory(bed):
     go_on(log)
 
 
+@case
+def host_memory_in_dev_shm(bed):
+    """As NCCL shares host memory once it may not share the driver's."""
+    job, log = suspends(bed, "shm")
+    saved = bed.operation("checkpoint", job)
+    bed.operation("restore", saved["checkpoint"])
+    go_on(log)
+
+
+@case
+def events(bed):
+    """What is given away is no obstacle, and the handle of before opens what is there after."""
+    job, log = suspends(bed, "event", times=1)
+    for options in ((), ("--gpu-map", "0=1,1=0")):
+        saved = bed.operation("checkpoint", job)
+        bed.operation("restore", saved["checkpoint"], *options)
+        go_on(log)
+
+
+@case
+def event_that_is_open_elsewhere(bed):
+    """The driver would lose who has it: both are named, and nothing happens."""
+    job, log = partners(bed, "event-kept")
+    refused = bed.fails(4, "suspend", job)
+    pids = [member(log, which) for which in range(2)]
+    expect(any(f"process {one} shares an event of process {other}" in refused.err for one, other in (pids, pids[::-1])),
+           refused.err)
+    bed.expect_state(job, "running")
+    go_on(log)
+
+
 def member(log, which):
     return int(re.search(rf"^member {which} pid (\d+)$", log.text(), re.M).group(1))
 

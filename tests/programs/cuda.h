@@ -76,6 +76,8 @@
 	X(cuMemExportToShareableHandle)   \
 	X(cuMemImportFromShareableHandle) \
 	X(cuIpcGetMemHandle)              \
+	X(cuIpcGetEventHandle)            \
+	X(cuIpcOpenEventHandle)           \
 	X(cuIpcOpenMemHandle_v2)
 
 /** The driver's entry points; filled by cuda_load(). */

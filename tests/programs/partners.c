@@ -3,12 +3,15 @@
  * Processes that share device memory in a ring: each has memory of its own, and that of the next one. The word
  * says how it gets there: "fd" (a descriptor by SCM_RIGHTS, closed at both ends), "pidfd" (a descriptor that its
  * maker keeps open), "ipc" (a legacy handle), or "small" (the same, of a small allocation). With the word "anew" it
- * is passed as by "pidfd", and in each step by another handle, too; "host" is host memory: a memfd that both map and register. In each
- * step a process
+ * is passed as by "pidfd", and in each step by another handle, too; "host" is host memory: a memfd that both map and
+ * register, and "shm" a file of /dev/shm that has no name any more, as NCCL's. With "event" it is passed as by "ipc", and the
+ * reader waits for the writer's event instead of the writer for its work: it opens it for that moment by the handle it got
+ * at the beginning, as PyTorch does, or with "event-kept" once for all. In each step a process
  * adds to a part of either memory and writes a word to that of the next one, by one mapping; that one reads it by
  * its own, and the writer by another mapping. --port is the number of processes, which take the GPUs from --gpu on
  * in turn.
  */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,6 +118,9 @@ struct state {
 	CUdeviceptr own, next, again; /* again: the next one's by another mapping */
 	struct array mine, theirs;
 	bool anew;
+	enum { NO_EVENT, EVENT_FOR_A_MOMENT, EVENT_KEPT } event_way;
+	CUevent event, kept;	 /* recorded after a write; that of the one before */
+	CUipcEventHandle ticket; /* of that */
 	int fd; /* of the next one's memory */
 	CUmemGenericAllocationHandle handle;
 };
@@ -191,6 +197,31 @@ static void share_by_handle(struct state *s)
 	s->again = s->next;
 }
 
+static void share_event(struct state *s)
+{
+	unsigned int next = (me + 1) % n_members, before = (me + n_members - 1) % n_members;
+	CUipcEventHandle ticket;
+
+	CHECKED(cuEventCreate(&s->event, CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS));
+	CHECKED(cuIpcGetEventHandle(&ticket, s->event));
+	tell(next, &ticket, sizeof(ticket));
+	hear(before, &s->ticket, sizeof(s->ticket));
+	if (s->event_way == EVENT_KEPT)
+		CHECKED(cuIpcOpenEventHandle(&s->kept, s->ticket));
+}
+
+/* What comes next in the default stream waits for the writer. */
+static void wait_for_writer(struct state *s)
+{
+	CUevent event = s->kept;
+
+	if (!event)
+		CHECKED(cuIpcOpenEventHandle(&event, s->ticket));
+	CHECKED(cuStreamWaitEvent(NULL, event, 0));
+	if (!s->kept)
+		CHECKED(cuEventDestroy_v2(event));
+}
+
 /* Of host memory that all processes map, each memory is a part. */
 static char *shared_host;
 
@@ -205,16 +236,28 @@ static CUdeviceptr register_part(struct state *s, unsigned int whose)
 	return address;
 }
 
-static void make_shared_host(size_t part)
+static int unnamed_file(bool in_dev_shm)
+{
+	char path[] = "/dev/shm/partners-XXXXXX";
+	int fd = in_dev_shm ? mkostemp(path, O_CLOEXEC) : memfd_create("partners", MFD_CLOEXEC);
+
+	if (in_dev_shm && fd >= 0)
+		unlink(path);
+	return fd;
+}
+
+static void make_shared_host(size_t part, bool in_dev_shm)
 {
 	size_t bytes = n_members * (2 * part + GRANULE);
-	int fd = memfd_create("partners", MFD_CLOEXEC);
+	int fd = unnamed_file(in_dev_shm);
 
 	if (fd < 0 || ftruncate(fd, (off_t)bytes) < 0)
-		die("memfd: %m");
+		die("a file to share: %m");
 	shared_host = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (shared_host == MAP_FAILED)
 		die("mmap: %m");
+	if (in_dev_shm)
+		close(fd);
 }
 
 static void share_host(struct state *s)
@@ -260,8 +303,13 @@ static bool step(void *state, uint64_t n)
 	array_add(&s->mine, NULL);
 	array_add(&s->theirs, NULL);
 	LAUNCH(s->gpu.store_u32, 1, NULL, &there, &word);
-	CHECKED(cuCtxSynchronize());
+	if (s->event)
+		CHECKED(cuEventRecord(s->event, NULL));
+	else
+		CHECKED(cuCtxSynchronize());
 	meet();
+	if (s->event)
+		wait_for_writer(s);
 	right = word_is(s->own + 2 * s->part, word) && word_is(s->again + 2 * s->part, word) &&
 		array_check(&s->mine, NULL) && array_check(&s->theirs, NULL) &&
 		(!s->anew || look_anew(s, word));
@@ -284,12 +332,16 @@ static void run_member(const struct options *options)
 	CHECKED(cuInit(0));
 	CHECKED(cuDeviceGetCount(&n_gpus));
 	gpu_open(&s.gpu, (options->gpu + (int)me) % n_gpus);
-	if (small || !strcmp(options->word, "ipc"))
+	if (!strncmp(options->word, "event", strlen("event")))
+		s.event_way = strcmp(options->word, "event") ? EVENT_KEPT : EVENT_FOR_A_MOMENT;
+	if (small || s.event_way || !strcmp(options->word, "ipc"))
 		share_by_handle(&s);
 	else if (shared_host)
 		share_host(&s);
 	else
 		share_by_fd(&s, anew || !strcmp(options->word, "pidfd"));
+	if (s.event_way)
+		share_event(&s);
 	say("member %u pid %d", me, getpid());
 	array_over(&s.mine, &s.gpu, s.own, s.part);
 	array_over(&s.theirs, &s.gpu, s.next + s.part, s.part);
@@ -304,14 +356,15 @@ int main(int argc, char **argv)
 	int status;
 
 	options_parse(&options, argc, argv,
-		      "partners fd|pidfd|ipc|small|anew|host [--port 2] [--mib 16] [--gpu 0] "
+		      "partners fd|pidfd|ipc|small|anew|host|shm|event|event-kept [--port 2] "
+		      "[--mib 16] [--gpu 0] "
 		      "[--interval-ms 10]");
 	n_members = (unsigned int)options.port;
 	if (!options.word || n_members < 2 || n_members > MEMBERS_MAX)
 		die("how memory is shared, and 2 to %d members", MEMBERS_MAX);
 	links_make(&links[0][0], MEMBERS_MAX, n_members);
-	if (!strcmp(options.word, "host"))
-		make_shared_host(options.mib << 19);
+	if (!strcmp(options.word, "host") || !strcmp(options.word, "shm"))
+		make_shared_host(options.mib << 19, !strcmp(options.word, "shm"));
 	for (me = 0; me < n_members; me++)
 		if (!fork()) {
 			close_links_but(me);

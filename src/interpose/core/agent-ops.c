@@ -89,6 +89,19 @@ static const struct piece *find_shared(char how[static AGENT_TEXT_BYTES])
 	return piece;
 }
 
+/* Whether an event is open here that another process made, or one of this process in another job. With the lock. */
+static bool find_shared_event(char how[static AGENT_TEXT_BYTES])
+{
+	int32_t borrower, maker = event_find_open(&borrower);
+
+	if (maker)
+		snprintf(how, AGENT_TEXT_BYTES, "an event of process %d", maker);
+	else if (borrower)
+		snprintf(how, AGENT_TEXT_BYTES,
+			 "an event that process %d has open, which is not of this job", borrower);
+	return maker || borrower;
+}
+
 /* With the lock. */
 static bool has_aliases(void)
 {
@@ -102,22 +115,23 @@ static bool has_aliases(void)
 static void tell_sharing(struct agent_reply *reply)
 {
 	const char *by_driver = atomic_load(&memory.shared_by_driver);
-	char how[AGENT_TEXT_BYTES];
-	bool pieces, aliases;
+	char how[AGENT_TEXT_BYTES], event[AGENT_TEXT_BYTES];
+	bool pieces, events, aliases;
 
 	memory_lock();
 	pieces = find_shared(how);
+	events = find_shared_event(event);
 	aliases = has_aliases();
 	memory_unlock();
-	reply->n = AGENT_SHARING_KNOWN | (by_driver || pieces ? AGENT_SHARES : 0) |
+	reply->n = AGENT_SHARING_KNOWN | (by_driver || pieces || events ? AGENT_SHARES : 0) |
 		   (atomic_load(&memory.peers_by_driver) ? AGENT_HAS_PEERS : 0) |
 		   (agent_life() == AGENT_LIFE_STARTING ? AGENT_IS_STARTING : 0) |
 		   (aliases ? AGENT_HAS_ALIASES : 0) |
 		   (snapshot_is_held() ? AGENT_HAS_SNAPSHOT : 0) | atomic_load(&memory.withheld);
 	if (pieces)
 		snprintf(reply->text, sizeof(reply->text), "device memory (%.120s)", how);
-	else if (by_driver)
-		snprintf(reply->text, sizeof(reply->text), "%s", by_driver);
+	else if (by_driver || events)
+		snprintf(reply->text, sizeof(reply->text), "%s", by_driver ? by_driver : event);
 }
 
 static void run_hello(struct agent_job *job, struct agent_reply *reply)
@@ -533,6 +547,8 @@ void agent_run(struct agent_job *job, struct agent_reply *reply)
 		[AGENT_TAKE_BACK] = lend_take_back,
 		[AGENT_ALIASES] = run_aliases,
 		[AGENT_SNAPSHOT] = run_snapshot,
+		[AGENT_LEND_EVENT] = lend_event,
+		[AGENT_TAKE_EVENT_BACK] = lend_take_event_back,
 	};
 	const struct agent_request *request = job->request;
 

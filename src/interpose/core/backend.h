@@ -14,6 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "wire/agent.h"
+
 struct device;
 
 /** What a piece is to be made of. Only the backend looks into @vendors: its driver's own description. */
@@ -76,6 +78,12 @@ void backend_release_retained(int device);
 /** Waits for all work in @context, or in the current one. */
 int backend_wait(void *context);
 int backend_wait_current(void);
+
+/* ---- events ---- */
+
+/** The driver's handle of an event of @context that another process may open, as it is now. */
+int backend_event_export(void *context, void *event, uint8_t ret[static AGENT_EVENT_BYTES]);
+void backend_event_destroy(void *event);
 
 /* ---- with the gate closed ---- */
 

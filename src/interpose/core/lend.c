@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Memory that processes give each other: IPC handles of our memory, which the driver has none for, and
- * descriptors of pieces. Both are tickets. A ticket says which process made it and what it is of; who opens it
+ * What processes give each other: IPC handles of our memory, which the driver has none for, descriptors of
+ * pieces, and IPC handles of events. Both are tickets. A ticket says which process made it and what it is of; who opens it
  * asks that process's agent for descriptors of the pieces. What is mapped here of another member of the job is an
  * alias: it is taken away with the rest, and comes back once its maker has its memory again. What goes over
  * the borders of a job is counted as shared.
@@ -259,6 +259,31 @@ void lend_take_back(struct agent_job *job, struct agent_reply *reply)
 {
 	if (request_is_complete(job->request, reply))
 		take_back(job->request, 0, job->request->ids[LEND_SKIP]);
+}
+
+void lend_event(struct agent_job *job, struct agent_reply *reply)
+{
+	const struct agent_request *request = job->request;
+	int32_t borrower = is_of_this_job(request) ? 0 : (int32_t)request->ids[LEND_PID];
+
+	if (!request_is_complete(request, reply))
+		return;
+	if (gate_is_closed())
+		reply->error = -EAGAIN;
+	else if (request->ids[LEND_TOKEN] != agent_token())
+		reply->error = -ENOENT;
+	else
+		reply->error = event_lend(reply->event, request->ids[LEND_BLOCK],
+					  request->ids[LEND_ID], borrower);
+}
+
+void lend_take_event_back(struct agent_job *job, struct agent_reply *reply)
+{
+	const struct agent_request *request = job->request;
+
+	if (request_is_complete(request, reply) && !is_of_this_job(request) &&
+	    request->ids[LEND_TOKEN] == agent_token())
+		event_count_back(request->ids[LEND_BLOCK], request->ids[LEND_ID]);
 }
 
 /* ---- questions to another process's agent ---- */
@@ -657,4 +682,36 @@ int lent_import(struct piece **ret, int fd)
 	for (int i = 0; (r = import_once(ret, &ticket)) == -EAGAIN && i < TRIES; i++)
 		wait_outside();
 	return r;
+}
+
+/* ---- events ---- */
+
+int lent_event(uint8_t ret[static AGENT_EVENT_BYTES], const struct ticket *ticket)
+{
+	struct agent_reply reply;
+	int fds[AGENT_PIECES_MAX], r;
+	size_t n;
+
+	if (ticket->pid <= 0)
+		return -EINVAL;
+	for (int i = 0;
+	     (r = ask_lender(AGENT_LEND_EVENT, ticket, 0, &reply, fds, &n)) == -EAGAIN && i < TRIES;
+	     i++)
+		wait_outside();
+	if (r)
+		return r == -EAGAIN ? r : -EINVAL;
+	packet_close_fds(fds, n);
+	memcpy(ret, reply.event, AGENT_EVENT_BYTES);
+	return 0;
+}
+
+void lent_event_back(const struct ticket *ticket)
+{
+	struct agent_reply reply;
+	int fds[AGENT_PIECES_MAX];
+	size_t n = 0;
+
+	if (ticket->job != neighbour_here())
+		ask_lender(AGENT_TAKE_EVENT_BACK, ticket, 0, &reply, fds, &n);
+	packet_close_fds(fds, n);
 }

@@ -126,7 +126,7 @@ struct question;
 
 struct memory {
 	pthread_mutex_t lock;
-	struct tree pieces, mappings, regions, blocks, opened, spares;
+	struct tree pieces, mappings, regions, blocks, opened, spares, events;
 	struct spare *newest_spare;
 	struct context *contexts;
 	struct peer *peers;
@@ -137,6 +137,7 @@ struct memory {
 	_Atomic uint64_t driver_bytes;
 	_Atomic(const char *) shared_by_driver; /* the first of what is; NULL: nothing */
 	atomic_bool peers_by_driver;
+	atomic_uint n_events;	     /* in their tree */
 	atomic_uint withheld;	     /* AGENT_WITHHELD_...: the program was told that there is none */
 	unsigned int away;	     /* pieces that are taken away */
 	int first_device;	     /* + 1; of the first region */
@@ -314,3 +315,30 @@ int lent_import(struct piece **ret, int fd);
 /** With the gate closed: what other processes have answered and nobody has taken yet may be of memory that is
  * taken away next. It is dropped; they are asked again. */
 void lent_void(void);
+/** The driver's handle, of this moment, of the event that a ticket is of, which may be waited for. -EINVAL: it is not
+ * to be had. -EAGAIN: its process is still suspended. */
+int lent_event(uint8_t ret[static AGENT_EVENT_BYTES], const struct ticket *ticket);
+/** Its maker is told that this process does not have it open any more. */
+void lent_event_back(const struct ticket *ticket);
+
+/* ---- events that processes share (event.c) ---- */
+
+bool ticket_is_of_event(const struct ticket *ticket);
+
+/** Makes a ticket of the event that is the driver's @handle, of @context; the same each time. -ENOMEM. */
+int event_give(struct ticket *ret, void *handle, void *context);
+/** Notes that the driver's @handle is the event of @ticket, which another process made. -ENOMEM. */
+int event_note_taken(void *handle, void *context, const struct ticket *ticket);
+/** The program is about to destroy @handle. False: the driver's event is destroyed later, not by the caller. */
+bool event_drop(void *handle);
+/** Forgets those of a context that is gone. */
+void events_drop(void *context);
+
+/** For who opens a ticket: the driver's handle of the event. @borrower: the process outside of this job that is to have
+ * it; 0: it is of this job. -ENOENT: there is no such event any more. -EIO: the driver gives no handle of it. */
+int event_lend(uint8_t ret[static AGENT_EVENT_BYTES], uint64_t name, uint64_t id, int32_t borrower);
+/** One process outside the job less has it open. */
+void event_count_back(uint64_t name, uint64_t id);
+/** Who made an event that is open here, and who outside the job has one of this process open; 0: nobody. With the
+ * lock. */
+int32_t event_find_open(int32_t *ret_borrower);

@@ -65,8 +65,6 @@ CUresult pointer_get_many(unsigned int count, CUpointer_attribute *attributes, v
 			  CUdeviceptr ptr);
 CUresult pointer_set(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr);
 /* share.c: as the driver's functions, which they call */
-CUresult share_event(CUipcEventHandle *ret, CUevent event);
-CUresult share_event_open(CUevent *ret, CUipcEventHandle handle);
 CUresult share_pool(void *ret, CUmemoryPool pool, CUmemAllocationHandleType type,
 		    unsigned long long flags);
 CUresult share_pool_import(CUmemoryPool *ret, void *handle, CUmemAllocationHandleType type,
@@ -77,6 +75,11 @@ CUresult share_memory_import(CUmemGenericAllocationHandle *ret, void *handle,
 			     CUmemAllocationHandleType type);
 CUresult share_ipc(CUipcMemHandle *ret, CUdeviceptr ptr);
 CUresult share_ipc_open(CUdeviceptr *ret, CUipcMemHandle handle, unsigned int flags);
+
+/* event.c */
+CUresult event_get(CUipcEventHandle *ret, CUevent event);
+CUresult event_open(CUevent *ret, CUipcEventHandle handle);
+CUresult event_destroy(CUevent event);
 
 CUresult ipc_get(CUipcMemHandle *ret, CUdeviceptr ptr);
 CUresult ipc_open(CUdeviceptr *ret, CUipcMemHandle handle, unsigned int flags);

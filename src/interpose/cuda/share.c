@@ -13,16 +13,6 @@ static CUresult note(CUresult r, const char *how)
 	return r;
 }
 
-CUresult share_event(CUipcEventHandle *ret, CUevent event)
-{
-	return note(driver.cuIpcGetEventHandle(ret, event), "an event with an IPC handle");
-}
-
-CUresult share_event_open(CUevent *ret, CUipcEventHandle handle)
-{
-	return note(driver.cuIpcOpenEventHandle(ret, handle), "an event of another process");
-}
-
 CUresult share_pool(void *ret, CUmemoryPool pool, CUmemAllocationHandleType type,
 		    unsigned long long flags)
 {

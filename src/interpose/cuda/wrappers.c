@@ -46,6 +46,7 @@ static void drop_context(CUcontext ctx)
 {
 	blocks_drop_deferred(ctx);
 	lent_drop(ctx);
+	events_drop(ctx);
 	context_drop(ctx);
 	addresses_drop_all(); /* nothing of ours outlives what the program has done with */
 }
@@ -145,8 +146,10 @@ const struct wrapper wrappers[] = {
 	{ "cuIpcOpenMemHandle", ipc_open },
 	{ "cuIpcOpenMemHandle_v2", ipc_open },
 	{ "cuIpcCloseMemHandle", ipc_close },
-	{ "cuIpcGetEventHandle", share_event },
-	{ "cuIpcOpenEventHandle", share_event_open },
+	{ "cuIpcGetEventHandle", event_get },
+	{ "cuIpcOpenEventHandle", event_open },
+	{ "cuEventDestroy", event_destroy },
+	{ "cuEventDestroy_v2", event_destroy },
 	{ "cuMemPoolExportToShareableHandle", share_pool },
 	{ "cuMemPoolImportFromShareableHandle", share_pool_import },
 	{ "cuMulticastCreate", multicast_create },

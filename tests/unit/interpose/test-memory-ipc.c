@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* IPC handles of our memory, between two processes of one job. */
+/* IPC handles of our memory and of events, between two processes of one job. */
 #include "job.h"
 
 #include <errno.h>
@@ -94,6 +94,68 @@ static void check_aliases(const CUdeviceptr ptr[N])
 		CHECK(holds(ptr[i], sizes[i], i + 10));
 }
 
+static bool shares(void)
+{
+	struct agent_reply reply;
+	int conn = agent_connect();
+
+	CHECK(agent_do(conn, AGENT_HELLO, &reply) == 0);
+	close(conn);
+	return reply.n & AGENT_SHARES;
+}
+
+/* What the other one has of it is told by that one alone. */
+static void give_event(int peer)
+{
+	CUipcEventHandle handle, again;
+	CUevent event, plain;
+
+	CHECK(!cuEventCreate(&plain, CU_EVENT_DISABLE_TIMING));
+	CHECK(cuIpcGetEventHandle(&handle, plain) == CUDA_ERROR_INVALID_HANDLE);
+	CHECK(!cuEventDestroy_v2(plain));
+	CHECK(!cuEventCreate(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS));
+	CHECK(cuIpcGetEventHandle(NULL, event) == CUDA_ERROR_INVALID_VALUE);
+	CHECK(!cuIpcGetEventHandle(&handle, event) && !cuIpcGetEventHandle(&again, event));
+	CHECK(!memcmp(&handle, &again, sizeof(handle)));
+	CHECK(!shares());
+	agent_cycle();
+	CHECK(!cuEventRecord(event, NULL));
+	tell(peer, &handle, sizeof(handle));
+	await(peer);
+	CHECK(!shares());
+	CHECK(!cuEventDestroy_v2(event));
+	CHECK(cuEventDestroy_v2(event) == CUDA_ERROR_INVALID_HANDLE);
+	pass(peer);
+	await(peer);
+}
+
+static void take_event(int peer)
+{
+	CUipcEventHandle handle, none;
+	CUevent event, again;
+
+	hear(peer, &handle, sizeof(handle));
+	CHECK(cuIpcOpenEventHandle(NULL, handle) == CUDA_ERROR_INVALID_VALUE);
+	for (int i = 0; i < 2; i++) {
+		CHECK(!cuIpcOpenEventHandle(&event, handle));
+		CHECK(shares());
+		CHECK(!cuStreamWaitEvent(NULL, event, 0) && !cuEventSynchronize(event));
+		CHECK(!cuEventDestroy_v2(event));
+		CHECK(!shares());
+	}
+	/* One of a context that goes is no obstacle any more. */
+	CHECK(!cuIpcOpenEventHandle(&event, handle) && !cuIpcOpenEventHandle(&again, handle));
+	CHECK(!cuEventDestroy_v2(event) && shares());
+	pass(peer);
+	await(peer);
+	CHECK(cuIpcOpenEventHandle(&event, handle) == CUDA_ERROR_INVALID_VALUE);
+	memset(&none, 7, sizeof(none));
+	CHECK(cuIpcOpenEventHandle(&event, none) == CUDA_ERROR_INVALID_VALUE);
+	CHECK(!cuDevicePrimaryCtxReset_v2(0));
+	CHECK(!shares());
+	pass(peer);
+}
+
 static void importer(int peer)
 {
 	CUipcMemHandle handles[N];
@@ -127,6 +189,7 @@ static void importer(int peer)
 	memset((char *)&handles[0] + 8, 0xff, sizeof(handles[0]) - 8);
 	CHECK(cuIpcOpenMemHandle_v2(&again, handles[0], 1) == CUDA_ERROR_INVALID_VALUE);
 	CHECK(gate_says() == 0);
+	take_event(peer);
 	exit(0);
 }
 
@@ -158,6 +221,7 @@ static void exporter(int peer)
 	for (unsigned int i = 0; i < N; i++)
 		CHECK(holds(ptr[i], sizes[i], i + 10) && !cuMemFree_v2(ptr[i]));
 	pass(peer);
+	give_event(peer);
 }
 
 int main(void)
