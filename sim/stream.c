@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 #include "base/clock.h"
 #include "sim.h"
@@ -85,6 +86,7 @@ static void *stream_thread(void *data)
 	CUstream stream = data;
 	struct op *op;
 
+	prctl(PR_SET_NAME, "cuda-stream"); /* as names of the driver's threads begin */
 	pthread_mutex_lock(&sim.lock);
 	for (;;) {
 		while (!stream->head && !stream->destroyed)

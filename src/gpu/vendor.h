@@ -28,6 +28,8 @@ struct gpu_vendor {
 	const char *driver_library; /* how the names of files of its driver begin */
 	const char *const
 		*graphics_libraries; /* the same of what the driver does not save; ends with NULL */
+	const char *
+		driver_threads; /* how the names of threads begin that its driver has in programs */
 	/* Who has GPU state has threads of the driver beside its own: a process of one thread has none. */
 	bool clients_have_threads;
 	/* A device file of a part of a GPU, which the driver cannot save. */

@@ -18,6 +18,9 @@
 /* Where it is in a container, of which it is a tmpfs of its own: the host goes there by way of its first process. */
 #define AGENT_CONTAINER_DIR "/run/brumate-agents"
 
+/* What its thread is called. */
+#define AGENT_THREAD_NAME "brumate-agent"
+
 /* A file beside the sockets. While it is there, agents that start keep their gates closed, until OPEN. */
 #define AGENT_HOLD_FILE "hold"
 

@@ -71,6 +71,7 @@ const struct gpu_vendor gpu_vendor_cuda = {
 	.api = "CUDA",
 	.devices = "/dev/nvidia",
 	.driver_library = "libcuda.so",
+	.driver_threads = "cuda",
 	/* Since 570 there is one that checkpoint calls are served by. */
 	.clients_have_threads = true,
 	.graphics_libraries = graphics_libraries,

@@ -173,7 +173,7 @@ static bool job_is_held(void)
 
 static void *agent_thread(void *arg)
 {
-	prctl(PR_SET_NAME, "brumate-agent");
+	prctl(PR_SET_NAME, AGENT_THREAD_NAME);
 	gate_exempt();
 	if (!job_is_held())
 		gate_open();
