@@ -63,8 +63,7 @@ static void address_of(struct sockaddr_un *ret, int dir_fd)
 
 int keeper_connect(struct keeper *ret, const struct keeper_owner *owner, struct brumate_error *err)
 {
-	auto_close int dir_fd =
-		RESERVE_TRY(open(owner->dir, O_PATH | O_DIRECTORY | O_CLOEXEC));
+	auto_close int dir_fd = RESERVE_TRY(open(owner->dir, O_PATH | O_DIRECTORY | O_CLOEXEC));
 	if (dir_fd < 0)
 		return brumate_fail(err, errno, "keeper of job %s: %m", owner->id);
 	auto_close int fd = RESERVE_TRY(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
@@ -137,8 +136,7 @@ static void exec_keeper(const void *arg)
 static int start_keeper(const struct keeper_owner *owner, struct brumate_error *err)
 {
 	auto_free char *program = path_find_helper("brumate-shim");
-	auto_close int dir_fd =
-		RESERVE_TRY(open(owner->dir, O_PATH | O_DIRECTORY | O_CLOEXEC));
+	auto_close int dir_fd = RESERVE_TRY(open(owner->dir, O_PATH | O_DIRECTORY | O_CLOEXEC));
 	auto_close int null_fd = RESERVE_TRY(open("/dev/null", O_RDWR | O_CLOEXEC));
 	auto_close int fd = RESERVE_TRY(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
 	struct sockaddr_un address;
@@ -152,12 +150,35 @@ static int start_keeper(const struct keeper_owner *owner, struct brumate_error *
 	/* Its directory is ours alone. */
 	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 || listen(fd, 8) < 0)
 		return brumate_fail(err, errno, "keeper of job %s: %m", owner->id);
-	struct start s = { { program, (char *)"brumate-keeper", (char *)"--keep",
+	struct start s = { { program, (char *)"brumate-keeper",
+			     (char *)(owner->is_container ? "--keep-container" : "--keep"),
 			     (char *)owner->dir, NULL },
 			   null_fd,
 			   fd };
 	int r = spawn_detached(exec_keeper, &s);
 	return r < 0 ? brumate_fail(err, -r, "start of the keeper of job %s: %m", owner->id) : 0;
+}
+
+static void exec_heir(const void *arg)
+{
+	static const int fds[] = { STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO };
+	const char *const *argv = arg;
+
+	if (spawn_leave(fds, STDERR_FILENO + 1) < 0)
+		_exit(EXIT_OURS);
+	execv(argv[0], (char *const *)argv + 1);
+	_exit(EXIT_OURS);
+}
+
+int keeper_start_heir(const char *dir, struct brumate_error *err)
+{
+	auto_free char *program = path_find_helper("brumate-container");
+	const char *argv[] = { program, "brumate-container", "--heir", dir, NULL };
+
+	if (!program)
+		return brumate_fail(err, ENOENT, "brumate-container is not installed");
+	int r = spawn_detached(exec_heir, argv);
+	return r < 0 ? brumate_fail(err, -r, "start of brumate-container: %m") : 0;
 }
 
 static int watch_root(struct keeper *k, const struct keeper_owner *owner, struct brumate_error *err)

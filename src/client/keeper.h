@@ -9,6 +9,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -55,7 +56,17 @@ struct keeper_owner {
 	const char *id;	     /* of the job, for messages */
 	const char *dir;     /* where the keeper's socket is */
 	struct proc_id root; /* what is kept is of no use once this process has ended */
+	/* It is not a job's: whoever comes after us is brumate-container, and comes only where KEEPER_HEIR_NOTE is there. */
+	bool is_container;
 };
+
+/* In the directory: the lock of who owns what is kept, by which the keeper sees that they live, and for containers a note
+ * that they are to be followed by somebody where they do not. */
+#define KEEPER_OWNER_LOCK "shim.lock"
+#define KEEPER_HEIR_NOTE  "heir"
+
+/** Starts who comes after the owner of a container's memory. 0, -errno. */
+int keeper_start_heir(const char *dir, struct brumate_error *err);
 
 struct keeper {
 	int fd;	   /* -1: not connected */

@@ -444,7 +444,9 @@ int main(int argc, char **argv)
 	if (argc == 2 && !strcmp(argv[1], "--steps"))
 		return print_steps();
 	if (argc >= 2 && !strcmp(argv[1], "--keep"))
-		return keep_run(argv[2]);
+		return keep_run(argv[2], false);
+	if (argc == 3 && !strcmp(argv[1], "--keep-container"))
+		return keep_run(argv[2], true);
 	limits_raise_files();
 	limits_lower_score();
 	reserve_fill();

@@ -154,8 +154,8 @@ int driver_job_environment(char ***ret, size_t *ret_own, char *const *env,
 int agent_environment(char ***ret, size_t *ret_own, const struct job *job, char *const *env,
 		      struct brumate_error *err);
 
-/** Runs the keeper of the job whose directory @dir is (NULL: of none). Returns its exit code. */
-int keep_run(const char *dir);
+/** Runs the keeper of the job, or container, whose directory @dir is (NULL: of none). Returns its exit code. */
+int keep_run(const char *dir, bool is_container);
 
 /** The exit code that a wait status comes to: 128+N after signal N. */
 int spawn_exit_code(int status);
