@@ -99,9 +99,8 @@ static int begin_memory(void *arg, struct chunks_writer **ret, struct brumate_er
 	return r;
 }
 
-/* Host copies of device memory go on to the checkpoint. A job that waits to go on is not to wait for the
- * processors that this takes. */
-static int begin_device_image(struct op *op, struct brumate_error *err)
+/* A job that waits to go on is not to wait for the processors that this takes. */
+int image_begin_device(struct op *op, struct brumate_error *err)
 {
 	struct device_image_writer *w = &op->checkpoint.device;
 	int r = begin_memory(op, &w->chunks, err);
@@ -115,8 +114,7 @@ static int begin_device_image(struct op *op, struct brumate_error *err)
 	return r;
 }
 
-/* Nobody reads the memory any more that was handed to it. */
-static void end_device_image(struct op *op)
+void image_end_device(struct op *op)
 {
 	chunks_writer_free(op->checkpoint.memory);
 	op->checkpoint.memory = NULL;
@@ -135,13 +133,13 @@ static int begin_image(struct op *op, struct brumate_error *err)
 	op->images.dir_fd = secret_images_to(op, err);
 	if (op->images.dir_fd < 0)
 		return op->images.dir_fd;
-	return op->data.n_agents ? begin_device_image(op, err) : 0;
+	return op->data.n_agents ? image_begin_device(op, err) : 0;
 }
 
 static void undo_image(struct op *op)
 {
 	cleanup_close(&op->images.dir_fd);
-	end_device_image(op);
+	image_end_device(op);
 	cpu_memory_image_close(op->images.cpu_memory);
 	op->images.cpu_memory = NULL;
 	if (!op->checkpoint.committed)
@@ -165,12 +163,15 @@ static int end_memory(struct op *op, struct brumate_error *err)
 
 	if (r < 0 || !op->checkpoint.memory)
 		return r < 0 ? r : 0;
-	if ((r = cpu_memory_image_save(op->images.cpu_memory, op->checkpoint.memory, err)) < 0)
+	/* A container's CRIU is another's, and saves all of that by itself. */
+	if (op->images.cpu_memory &&
+	    (r = cpu_memory_image_save(op->images.cpu_memory, op->checkpoint.memory, err)) < 0)
 		return r;
 	r = chunks_end(op->checkpoint.memory, &op->checkpoint.manifest, &sums, progress_is_over,
 		       &op->progress, err);
-	end_device_image(op);
-	cpu_memory_image_saved(op->images.cpu_memory);
+	image_end_device(op);
+	if (op->images.cpu_memory)
+		cpu_memory_image_saved(op->images.cpu_memory);
 	host_copy_fini(&op->data.saved);
 	if (r == -ECANCELED)
 		progress_check(&op->progress, err);
@@ -179,7 +180,7 @@ static int end_memory(struct op *op, struct brumate_error *err)
 	return r;
 }
 
-static int commit(struct op *op, struct brumate_error *err)
+int image_commit(struct op *op, struct brumate_error *err)
 {
 	int r = end_memory(op, err);
 
@@ -195,11 +196,20 @@ static int commit(struct op *op, struct brumate_error *err)
 	if (r < 0)
 		return brumate_wrap(err, r, "commit");
 	op->checkpoint.committed = true;
+	op->image_bytes = manifest_bytes(&op->checkpoint.manifest);
+	progress_phase(&op->progress, "commit", start_ns);
+	return 0;
+}
+
+static int commit(struct op *op, struct brumate_error *err)
+{
+	int r = image_commit(op, err);
+
+	if (r < 0)
+		return r;
 	if (!op->request
 		     ->leave_running) /* from here on the job is on disk, and what is left of it is ended */
 		progress_settle(&op->progress);
-	op->image_bytes = manifest_bytes(&op->checkpoint.manifest);
-	progress_phase(&op->progress, "commit", start_ns);
 
 	struct job *job = op->job;
 	char *id = strdup(op->checkpoint.writer.id);
@@ -379,7 +389,7 @@ static int end_tree(struct op *op, struct brumate_error *err)
 static int copy_out(struct op *op, struct brumate_error *err)
 {
 	const struct vault *v = op->data.vault;
-	int r = v && v->n_pieces && !op->data.sink.save ? begin_device_image(op, err) : 0;
+	int r = v && v->n_pieces && !op->data.sink.save ? image_begin_device(op, err) : 0;
 
 	op->data.snapshot = op->request->leave_running && !op->was_suspended;
 	op->data.copy_later = op->data.snapshot && v && placement_has_room_twice(&op->gpus, v);

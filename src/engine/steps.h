@@ -41,6 +41,15 @@ void step_record_baseline(struct op *op);
 /** Before the processes are killed: off the GPU, as far as that goes. */
 void step_discard_gpus(struct op *op);
 
+/* The image that op->checkpoint.writer writes. */
+
+/** From now on host copies of device memory go on to it. Its memory is begun, unless it is. */
+int image_begin_device(struct op *op, struct brumate_error *err);
+/** Nobody reads the memory any more that was handed to it. */
+void image_end_device(struct op *op);
+/** Waits for the transfer and for the store, and completes it. The manifest says all but phases, files and memory. */
+int image_commit(struct op *op, struct brumate_error *err);
+
 /** Sets the job's state after a plan is through. What was done is done: a record that cannot be written is noted, and
  * is to be written again by its owner. */
 void engine_done(struct op *op, enum job_state state);
