@@ -4,6 +4,9 @@
  * descriptors, CRIU is the process whose plugin asks. A request is a packet "WORD [PID]", its answer a packet "ok [TIDS]" or
  * "no REASON". The connection ends with the plugin; then, once CRIU has ended, a container that goes on gets its GPUs back,
  * whatever became of the dump. So this program outlives CRIU, and where it dies before the plugin, the plugin starts another.
+ *
+ * brumate-container --heir DIR: the same end, for a container whose helper has died with CRIU; the keeper of its memory
+ * starts it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,8 +31,8 @@ enum { REQUEST_BYTES = 64, ANSWER_BYTES = 4096, WAIT_MS = 60000, RETURN_TRIES = 
 
 struct helper {
 	int socket_fd, images_dir_fd;
-	struct proc_id criu;
-	struct container *container;
+	int criu_fd;		     /* readable once CRIU has ended */
+	struct container *container; /* borrowed */
 };
 
 static void answer(const struct helper *h, int r, const char *more, const struct brumate_error *err)
@@ -52,7 +55,7 @@ static int load(const struct helper *h, pid_t pid, char more[static ANSWER_BYTES
 {
 	auto_free pid_t *tids = NULL;
 	size_t n = 0, len = 0;
-	int r = container_load(h->container, pid, h->images_dir_fd, &tids, &n, err);
+	int r = container_load(h->container, pid, &tids, &n, err);
 
 	for (size_t i = 0; r >= 0 && i < n; i++) {
 		len += (size_t)snprintf(more + len, ANSWER_BYTES - len, " %d", tids[i]);
@@ -78,6 +81,10 @@ static int do_request(const struct helper *h, const char *word, pid_t pid,
 	}
 	if (!strcmp(word, "check"))
 		return container_check(h->container, pid, err);
+	if (!strcmp(word, "finish"))
+		return container_finish(h->container, err);
+	if (!strcmp(word, "open"))
+		return container_open(h->container, h->images_dir_fd, err);
 	if (!strcmp(word, "adopt"))
 		return container_adopt(h->container, pid, err);
 	if (!strcmp(word, "load"))
@@ -89,12 +96,27 @@ static int do_request(const struct helper *h, const char *word, pid_t pid,
 	return brumate_fail(err, EINVAL, "unknown request");
 }
 
+/* Processes that CRIU forked may have the plugin's end of the connection yet, when CRIU itself has died. */
+static bool wait_for_request(const struct helper *h)
+{
+	struct pollfd fds[] = { { .fd = h->socket_fd, .events = POLLIN },
+				{ .fd = h->criu_fd, .events = POLLIN } };
+
+	while (poll(fds, 2, -1) < 0)
+		if (errno != EINTR)
+			return false;
+	return fds[0].revents;
+}
+
 /* Returns false once the plugin has hung up. */
 static bool serve(const struct helper *h)
 {
 	char request[REQUEST_BYTES], word[REQUEST_BYTES], more[ANSWER_BYTES] = "";
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	int pid = 0;
+
+	if (!wait_for_request(h))
+		return false;
 	ssize_t n = recv(h->socket_fd, request, sizeof(request) - 1, 0);
 
 	if (n < 0 && errno == EINTR)
@@ -113,13 +135,24 @@ static bool serve(const struct helper *h)
 
 /* ---- the end ---- */
 
-static void wait_for_criu(const struct helper *h)
+/* The container can have its GPUs once CRIU is gone, and has no use for them once it is itself. */
+static void wait_for_an_end(const struct container *c)
 {
-	while (proc_wait_gone(h->criu, deadline_in_ms(WAIT_MS)) == -ETIMEDOUT)
-		log_info("CRIU has not ended yet: pid=%d", h->criu.pid);
+	const struct proc_id ids[] = { container_criu(c), container_root(c) };
+	struct pollfd fds[] = { { .fd = -1, .events = POLLIN }, { .fd = -1, .events = POLLIN } };
+	bool has_ended = false;
+
+	for (size_t i = 0; i < 2; i++) {
+		fds[i].fd = ids[i].pid ? proc_open(ids[i]) : -1;
+		has_ended = has_ended || (ids[i].pid && proc_has_ended(ids[i]));
+	}
+	while (!has_ended && poll(fds, 2, WAIT_MS) <= 0)
+		log_info("CRIU has not ended yet: pid=%d", ids[0].pid);
+	cleanup_close(&fds[0].fd);
+	cleanup_close(&fds[1].fd);
 }
 
-static int give_back(const struct helper *h)
+static int give_back(struct container *c)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	int r = -EAGAIN;
@@ -127,32 +160,57 @@ static int give_back(const struct helper *h)
 	for (int i = 0; r < 0 && i < RETURN_TRIES; i++) {
 		if (i) /* what holds it is neither ours to see nor to wait for */
 			poll(NULL, 0, 1000);
-		r = container_return(h->container, &err);
+		r = container_return(c, &err);
 		if (r < 0)
 			log_error("the container has no GPU yet: %s", err.text);
 	}
 	return r;
 }
 
-static int run(struct helper *h, struct brumate_error *err)
+static int end(struct container *c, struct brumate_error *err)
 {
-	int r = proc_identify(&h->criu, h->criu.pid, err);
+	wait_for_an_end(c);
+	container_abandon(c);
+	int r = give_back(c);
+	return r < 0 ? brumate_fail(err, -r, "GPUs were not given back: %m") : 0;
+}
+
+static int run(struct helper *h, struct proc_id criu, struct brumate_error *err)
+{
+	int r = proc_identify(&criu, criu.pid, err);
 
 	if (r < 0)
 		return r;
-	fault_register_peer("criu", h->criu.pid);
+	auto_close int criu_fd = proc_open(criu);
+	h->criu_fd = criu_fd;
+	fault_register_peer("criu", criu.pid);
 	/* At a restore CRIU is in the container's cgroups already, which end with the container. */
-	cgroup_join_parent_of(h->criu.pid);
-	h->container = container_new(err);
-	if (!h->container)
+	cgroup_join_parent_of(criu.pid);
+	auto_(container_free) struct container *c = container_new(criu, err);
+	if (!c)
 		return -EIO;
+	h->container = c;
 	while (serve(h))
 		;
-	wait_for_criu(h);
-	container_abandon(h->container);
-	r = give_back(h);
-	container_free(h->container);
-	return r < 0 ? brumate_fail(err, -r, "GPUs were not given back: %m") : 0;
+	return end(c, err);
+}
+
+/* Whoever was at the container has died, and maybe CRIU too. Somebody else may have come first. */
+static int inherit(const char *dir, struct brumate_error *err)
+{
+	auto_(container_free) struct container *c = container_new(PROC_ID_NONE, err);
+	int r = c ? container_inherit(c, dir, err) : -EIO;
+
+	if (r == -ENOENT || r == -EBUSY)
+		return 0;
+	return r < 0 ? r : end(c, err);
+}
+
+static int exit_code(int r, const struct brumate_error *err)
+{
+	if (r < 0)
+		log_error("%s", err->text);
+	return r < 0 ? (int)brumate_exit_code(err) : EXIT_OK;
 }
 
 int main(int argc, char **argv)
@@ -160,22 +218,21 @@ int main(int argc, char **argv)
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
 	log_init("brumate-container");
-	if (argc != 4) {
-		fprintf(stderr,
-			"usage: brumate-container SOCKET IMAGES CRIU (started by CRIU's plugin)\n");
-		return EXIT_USAGE;
-	}
-	struct helper h = { .socket_fd = atoi(argv[1]),
-			    .images_dir_fd = atoi(argv[2]),
-			    .criu.pid = atoi(argv[3]) };
-	fcntl(h.socket_fd, F_SETFD, FD_CLOEXEC);
-	fcntl(h.images_dir_fd, F_SETFD, FD_CLOEXEC);
 	signal(SIGPIPE, SIG_IGN);
 	limits_raise_files();
-	if (run(&h, &err) < 0) {
-		log_error("%s", err.text);
-		answer(&h, -1, "", &err);
-		return (int)brumate_exit_code(&err);
+	if (argc == 3 && !strcmp(argv[1], "--heir"))
+		return exit_code(inherit(argv[2], &err), &err);
+	if (argc != 4) {
+		fprintf(stderr,
+			"usage: brumate-container SOCKET IMAGES CRIU (started by CRIU's plugin)\n"
+			"       brumate-container --heir DIR (started by a container's keeper)\n");
+		return EXIT_USAGE;
 	}
-	return EXIT_OK;
+	struct helper h = { .socket_fd = atoi(argv[1]), .images_dir_fd = atoi(argv[2]) };
+	fcntl(h.socket_fd, F_SETFD, FD_CLOEXEC);
+	fcntl(h.images_dir_fd, F_SETFD, FD_CLOEXEC);
+	int r = run(&h, (struct proc_id){ .pid = atoi(argv[3]) }, &err);
+	if (r < 0)
+		answer(&h, -1, "", &err);
+	return exit_code(r, &err);
 }

@@ -32,6 +32,7 @@ static struct {
 	struct helper helper;
 	bool is_named;	  /* in the image */
 	bool has_saved;	  /* GPU state may be in host memory */
+	bool is_finished; /* all of it is in the directory of images */
 	bool is_restored; /* it has been brought back, or there is none */
 	bool has_failed;  /* a restore: all processes are to end */
 	pid_t root;	  /* the first process asked about */
@@ -99,13 +100,39 @@ static int pause_devices(int pid)
 	return state.root ? 0 : save_all(pid);
 }
 
+/* Device memory reaches the directory of images beside what CRIU writes there, where CRIU asks once more at the end. */
+static bool tells_late(void)
+{
+	return criu_hook_kinds() > CRIU_HOOK_DUMP_DEVICES_LATE;
+}
+
+static int finish(void)
+{
+	char answer[HELPER_ANSWER_BYTES];
+
+	if (!state.has_saved || state.is_finished)
+		return 0;
+	if (ask("finish", state.root, answer) < 0)
+		return fail("GPU state was not saved", answer);
+	state.is_finished = true;
+	return 0;
+}
+
 static int checkpoint_devices(int pid)
 {
 	char answer[HELPER_ANSWER_BYTES];
 
 	if (state.stage != CRIU_STAGE_DUMP)
 		return -ENOTSUP;
-	return ask("check", pid, answer) < 0 ? fail("GPU state is not complete", answer) : 0;
+	if (ask("check", pid, answer) < 0)
+		return fail("GPU state is not complete", answer);
+	return tells_late() ? 0 : finish();
+}
+
+static int dump_devices_late(int pid)
+{
+	(void)pid;
+	return state.stage == CRIU_STAGE_DUMP ? finish() : -ENOTSUP;
 }
 
 /* A container that goes on gets its GPUs back, which takes CRIU's hands off it first. The helper knows what to do; without it
@@ -210,11 +237,9 @@ static int restore_all(pid_t root)
 	static struct runner threads[TIDS_MAX];
 	char answer[HELPER_ANSWER_BYTES];
 	sigset_t child, before;
-	int r = start_helper();
+	int r;
 
 	state.root = root;
-	if (r < 0)
-		return r;
 	if ((r = bind_to_criu(root)) < 0)
 		return fail("the container cannot be bound to CRIU", strerror(-r));
 	if (ask("load", root, answer) < 0)
@@ -320,15 +345,28 @@ static int update_vma_map(const char *path, const uint64_t address, const uint64
 
 /* ---- beginning and end ---- */
 
+/* What is wrong with the image is found before there is a process, and device memory is on its way while CRIU builds them. */
+static int begin_restore(void)
+{
+	char answer[HELPER_ANSWER_BYTES];
+
+	state.is_named = check_and_remove_inventory_plugin &&
+			 check_and_remove_inventory_plugin(PLUGIN_NAME, strlen(PLUGIN_NAME));
+	if (!state.is_named)
+		return 0;
+	int r = start_helper();
+	if (r == 0 && ask("open", 0, answer) < 0)
+		r = fail("GPU state cannot be restored", answer);
+	if (r < 0)
+		helper_hang_up(&state.helper);
+	return r;
+}
+
 static int init_plugin(int stage)
 {
 	state.stage = stage;
 	setenv(HIDDEN_DEV_VARIABLE, gpu_vendor()->devices, 1);
-	if (stage == CRIU_STAGE_RESTORE)
-		state.is_named =
-			check_and_remove_inventory_plugin &&
-			check_and_remove_inventory_plugin(PLUGIN_NAME, strlen(PLUGIN_NAME));
-	return 0;
+	return stage == CRIU_STAGE_RESTORE ? begin_restore() : 0;
 }
 
 /* Unless it is told to keep the container, the helper ends what there is of it. */
@@ -365,5 +403,13 @@ struct criu_plugin CR_PLUGIN_DESC = {
 		[CRIU_HOOK_RESUME_DEVICES_LATE] = (void *)resume_devices_late,
 		[CRIU_HOOK_PAUSE_DEVICES] = (void *)pause_devices,
 		[CRIU_HOOK_CHECKPOINT_DEVICES] = (void *)checkpoint_devices,
+		[CRIU_HOOK_DUMP_DEVICES_LATE] = (void *)dump_devices_late,
 	},
 };
+
+/* CRIU refuses a plugin with more hooks than it knows. */
+__attribute__((constructor)) static void count_hooks(void)
+{
+	if (tells_late())
+		CR_PLUGIN_DESC.n_hooks = CRIU_HOOKS_MOST;
+}

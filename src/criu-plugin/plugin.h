@@ -30,6 +30,8 @@ enum criu_hook {
 	CRIU_HOOK_PAUSE_DEVICES = 10,	   /* int (int pid), the root first, which runs then with all others */
 	CRIU_HOOK_CHECKPOINT_DEVICES = 11, /* int (int pid), all being stopped */
 	CRIU_HOOKS = 12,
+	CRIU_HOOK_DUMP_DEVICES_LATE = 14,  /* int (int pid), since CRIU 4.3: memory and files are dumped */
+	CRIU_HOOKS_MOST = 15,
 };
 
 enum criu_stage { CRIU_STAGE_DUMP, CRIU_STAGE_PRE_DUMP, CRIU_STAGE_RESTORE };
@@ -42,7 +44,7 @@ struct criu_plugin {
 	int (*init)(int stage);
 	void (*exit)(int stage, int result);
 	unsigned version, n_hooks;
-	void *hooks[CRIU_HOOKS];
+	void *hooks[CRIU_HOOKS_MOST];
 };
 
 enum criu_log_level { CRIU_LOG_ERROR = 1, CRIU_LOG_WARNING = 2, CRIU_LOG_INFO = 3 };

@@ -9,17 +9,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/conf.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/paths.h"
+#include "datapath/park.h"
+#include "datapath/transfer.h"
+#include "engine/container-memory.h"
+#include "engine/container-place.h"
+#include "engine/container-record.h"
 #include "engine/placement.h"
 #include "engine/steps.h"
 
-#define RECORD_NAME "brumate-gpus.json"
-
-enum { RECORD_BYTES_MAX = 1 << 20, RECORD_VERSION = 1, STATUS_BYTES_MAX = 65536, KILL_MS = 30000 };
+enum { STATUS_BYTES_MAX = 65536, KILL_MS = 30000 };
 
 /* A process that has the driver's files without being known to the driver. */
 struct bystander {
@@ -31,6 +35,10 @@ struct container {
 	struct job job; /* in memory alone */
 	struct request request;
 	struct op op;
+	struct vault vault;
+	struct container_place place;
+	struct container_record record; /* a restore */
+	struct proc_id criu;		/* whose end a container that goes on waits for */
 	bool saved;
 	bool is_unfinished; /* a restore; see container_abandon() */
 	struct bystander *bystanders;
@@ -44,28 +52,41 @@ static bool wants_simulated(const struct brumate_conf *conf)
 	return gpu ? !strcmp(gpu, "simulated") : conf->gpu == CONF_GPU_SIMULATED;
 }
 
-struct container *container_new(struct brumate_error *err)
+/* What a record of a job has, as far as the steps of plans read it. */
+static int fill_job(struct job *job, const struct brumate_conf *conf)
+{
+	snprintf(job->id, sizeof(job->id), "container");
+	snprintf(job->name, sizeof(job->name), "container");
+	job->data_path = JOB_DATA_BROKER;
+	job->by_pid = true;
+	job->simulated = wants_simulated(conf);
+	job->argv = calloc(1, sizeof(*job->argv));
+	job->cwd = strdup("/");
+	return job->argv && job->cwd ? 0 : -ENOMEM;
+}
+
+struct container *container_new(struct proc_id criu, struct brumate_error *err)
 {
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
-	struct container *c = calloc(1, sizeof(*c));
+	auto_(container_free) struct container *c = calloc(1, sizeof(*c));
+	static const struct progress_caller nobody;
 
-	if (!c) {
+	if (!c || fill_job(&c->job, &conf) < 0) {
 		brumate_fail(err, ENOMEM, "%m");
 		return NULL;
 	}
-	if (conf_load(&conf, err) < 0) {
-		free(c);
-		return NULL;
-	}
-	snprintf(c->job.id, sizeof(c->job.id), "container");
-	snprintf(c->job.name, sizeof(c->job.name), "container");
-	c->job.data_path = JOB_DATA_DRIVER;
-	c->job.simulated = wants_simulated(&conf);
-	c->request.force = conf.container_force;
-	static const struct progress_caller nobody;
+	c->vault = VAULT_EMPTY;
+	c->place = CONTAINER_PLACE_NONE;
+	c->criu = criu;
 	op_init(&c->op, "container", &c->job, &nobody, &c->request);
+	if (conf_load(&conf, err) < 0)
+		return NULL;
+	c->job.simulated = c->op.gpus.simulated = c->op.data.simulated = wants_simulated(&conf);
+	c->request.force = c->op.data.force = conf.container_force;
 	c->op.data.lock_timeout_ms = (uint32_t)conf.lock_timeout_ms;
-	return c;
+	c->op.data.vault = &c->vault;
+	snprintf(c->request.id, sizeof(c->request.id), CONTAINER_MEMORY_NAME);
+	return take_ptr(&c);
 }
 
 void container_free(struct container *c)
@@ -73,20 +94,84 @@ void container_free(struct container *c)
 	if (!c)
 		return;
 	op_fini(&c->op);
+	vault_fini(&c->vault);
+	container_place_fini(&c->place);
+	container_record_fini(&c->record);
 	job_fini(&c->job);
 	free(c->bystanders);
 	free(c);
 }
 
-int container_adopt(struct container *c, pid_t root, struct brumate_error *err)
+/* ---- whose tree it is, and what is outside of it ---- */
+
+/* Agents are where the container has them, and the vault has a directory. */
+static int find_place(struct container *c, struct brumate_error *err)
+{
+	struct op *op = &c->op;
+	int r = container_place_take(&c->place, c->job.root, err);
+
+	if (r < 0)
+		return r;
+	free(c->job.dir);
+	free(op->data.agent_dir);
+	c->job.dir = strdup(c->place.dir);
+	op->data.agent_dir = path_format("/proc/%d/root" AGENT_CONTAINER_DIR, c->job.root.pid);
+	if (!c->job.dir || !op->data.agent_dir)
+		return brumate_fail(err, ENOMEM, "%m");
+	op->data.owner = op_owner(&c->job);
+	op->data.owner.is_container = true;
+	return 0;
+}
+
+static int take_place(struct container *c, struct proc_id root, struct brumate_error *err)
 {
 	int r = proc_boot_id(c->job.boot_id);
 
 	if (r < 0)
 		return brumate_fail(err, -r, "boot id: %m");
-	r = proc_identify(&c->job.root, root, err);
+	c->job.root = root;
+	return find_place(c, err);
+}
+
+/* With what a predecessor has left. */
+static int take_on(struct container *c, struct proc_id root, struct brumate_error *err)
+{
+	int r = take_place(c, root, err);
+
+	return r < 0 ? r : vault_load(&c->vault, &c->op.data.owner, err);
+}
+
+int container_adopt(struct container *c, pid_t pid, struct brumate_error *err)
+{
+	struct proc_id root;
+	int r = proc_identify(&root, pid, err);
+
+	if (r == 0)
+		r = take_on(c, root, err);
+
+	c->saved = r == 0;
+	return r == -EBUSY ? 0 : r; /* the heir is at it */
+}
+
+int container_inherit(struct container *c, const char *dir, struct brumate_error *err)
+{
+	struct proc_id root;
+	int r = container_place_inherit(dir, &root, &c->criu, err);
+
+	if (r == 0)
+		r = take_on(c, root, err);
 	c->saved = r == 0;
 	return r;
+}
+
+struct proc_id container_root(const struct container *c)
+{
+	return c->job.root;
+}
+
+struct proc_id container_criu(const struct container *c)
+{
+	return c->criu;
 }
 
 /* ---- threads and processes, numbered as the container numbers them ---- */
@@ -155,139 +240,118 @@ static const struct proc_info *info_of(const struct proc_tree *tree, struct proc
 	return NULL;
 }
 
+/* Threads that run, as CRIU still holds all others. */
+struct runners {
+	pid_t *tids;
+	size_t n;
+};
+
+static int add_runner(struct runners *r, pid_t tid)
+{
+	pid_t *tids = array_room(r->tids, r->n, sizeof(*tids));
+
+	if (!tids)
+		return -ENOMEM;
+	r->tids = tids;
+	for (size_t i = 0; i < r->n; i++)
+		if (tids[i] == tid)
+			return 0;
+	tids[r->n++] = tid;
+	return 0;
+}
+
+/* Whether a thread is our library's agent, or the driver's own. What is named so need not be one. */
+static bool serves_us(pid_t pid, const char *tid)
+{
+	const char *prefix = gpu_vendor()->driver_threads;
+	auto_free char *name = NULL;
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%.16s/comm", pid, tid);
+	return file_read(AT_FDCWD, path, STATUS_BYTES_MAX, &name, NULL) == 0 &&
+	       (!strcmp(name, AGENT_THREAD_NAME "\n") || !strncmp(name, prefix, strlen(prefix)));
+}
+
+/* Those by which the agent of process @pid does what it is asked. */
+static int add_agent_threads(struct runners *r, pid_t pid)
+{
+	char path[64];
+	const struct dirent *entry;
+	int added = 0;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
+	auto_closedir DIR *dir = opendir(path);
+	while (dir && added == 0 && (entry = readdir(dir)))
+		if (serves_us(pid, entry->d_name))
+			added = add_runner(r, (pid_t)strtol(entry->d_name, NULL, 10));
+	return added;
+}
+
 /* ---- the record beside CRIU's images ---- */
 
-static int add_process(json_t *list, const struct op *op, const struct gpu_process *p,
-		       struct brumate_error *err)
+/* One that has ended since it was saved will not be there to be restored. */
+static int add_process(struct container_record *record, const struct op *op,
+		       const struct gpu_process *p, struct brumate_error *err)
 {
 	const struct proc_info *info = info_of(&op->tree, p->id);
 	pid_t thread = inner_tid(p->id.pid, p->dev.restore_tid);
 
+	if (info && !thread && proc_has_ended(p->id))
+		return 0;
 	if (!info || !thread)
 		return brumate_fail(err, ESRCH, "process %d ended", p->id.pid);
 	if (!find_process(&op->tree, info->inner_pid, err))
 		return -EOPNOTSUPP;
-	return json_array_append_new(list, json_pack("{s:i,s:i}", "pid", (int)info->inner_pid,
-						     "restore_thread", (int)thread)) < 0
-		       ? brumate_fail(err, ENOMEM, "%m")
-		       : 0;
+	record->processes[record->n_processes++] =
+		(struct container_process){ info->inner_pid, thread };
+	return 0;
 }
 
-static json_t *gpus_to_json(const struct job *job)
+static int fill_record(struct container_record *record, const struct op *op,
+		       struct brumate_error *err)
 {
-	json_t *list = json_array();
+	const struct job *job = op->job;
+	int r = 0;
 
-	for (size_t i = 0; i < job->n_gpus; i++)
-		json_array_append_new(list, json_pack("{s:s,s:s,s:I}", "uuid", job->gpus[i].uuid,
-						      "name", job->gpus[i].name, "bytes",
-						      (json_int_t)job->gpus[i].bytes));
-	return list;
+	record->processes = calloc(op->gpus.n + 1, sizeof(*record->processes));
+	record->gpus = calloc(job->n_gpus + 1, sizeof(*record->gpus));
+	if (!record->processes || !record->gpus)
+		return brumate_fail(err, ENOMEM, "%m");
+	if (job->n_gpus)
+		memcpy(record->gpus, job->gpus, job->n_gpus * sizeof(*job->gpus));
+	record->n_gpus = job->n_gpus;
+	for (size_t i = 0; i < op->gpus.n && r == 0; i++)
+		r = add_process(record, op, &op->gpus.items[i], err);
+	return r;
 }
 
+/* Once it is there, so is all that it names. */
 static int write_record(struct op *op, struct brumate_error *err)
 {
-	auto_json json_t *processes = json_array();
-	int r = 0;
+	auto_(container_record_fini) struct container_record record = CONTAINER_RECORD_EMPTY;
+	int r = container_memory_commit(op, record.image, err);
 
-	for (size_t i = 0; i < op->gpus.n && r == 0; i++)
-		r = add_process(processes, op, &op->gpus.items[i], err);
+	if (r == 0)
+		r = fill_record(&record, op, err);
 	if (r < 0)
 		return r;
-	auto_json json_t *record = json_pack("{s:i,s:O,s:o}", "version", RECORD_VERSION,
-					     "processes", processes, "gpus", gpus_to_json(op->job));
-	auto_free char *text = record ? json_dumps(record, JSON_INDENT(1)) : NULL;
+	auto_free char *text = container_record_encode(&record);
 	if (!text)
 		return brumate_fail(err, ENOMEM, "%m");
-	r = file_swap(op->images.dir_fd, RECORD_NAME, text, strlen(text), 0600);
-	return r < 0 ? brumate_fail(err, -r, "%s: %m", RECORD_NAME) : 0;
+	r = file_swap(op->images.dir_fd, CONTAINER_RECORD_NAME, text, strlen(text), 0600);
+	return r < 0 ? brumate_fail(err, -r, "%s: %m", CONTAINER_RECORD_NAME) : 0;
 }
 
-static int decode_gpu(struct job_gpu *ret, json_t *object)
-{
-	const char *uuid, *name;
-	json_int_t bytes;
-	uint8_t parsed[DEV_UUID_BYTES];
-
-	if (json_unpack(object, "{s:s,s:s,s:I}", "uuid", &uuid, "name", &name, "bytes", &bytes) <
-		    0 ||
-	    bytes < 0 || dev_uuid_parse(parsed, uuid) < 0 || strlen(uuid) >= sizeof(ret->uuid) ||
-	    strlen(name) >= sizeof(ret->name))
-		return -EBADMSG;
-	*ret = (struct job_gpu){ .bytes = (uint64_t)bytes };
-	strcpy(ret->uuid, uuid);
-	strcpy(ret->name, name);
-	return 0;
-}
-
-static int decode_gpus(struct job *job, json_t *list)
-{
-	size_t n = json_array_size(list);
-	int r = n > MANIFEST_GPUS_MAX ? -EBADMSG : 0;
-
-	job->gpus = calloc(n + 1, sizeof(*job->gpus));
-	if (!job->gpus)
-		return -ENOMEM;
-	for (size_t i = 0; i < n && r == 0; i++)
-		r = decode_gpu(&job->gpus[i], json_array_get(list, i));
-	job->n_gpus = r < 0 ? 0 : n;
-	return r;
-}
-
-static int find_restored(struct op *op, json_t *object, pid_t *ret_tid, struct brumate_error *err)
-{
-	int pid, thread;
-
-	if (json_unpack(object, "{s:i,s:i}", "pid", &pid, "restore_thread", &thread) < 0 ||
-	    pid <= 0 || thread <= 0)
-		return brumate_fail(err, EBADMSG, "%s is damaged", RECORD_NAME);
-	const struct proc_info *info = find_process(&op->tree, pid, err);
-	if (!info)
-		return -EBADMSG;
-	*ret_tid = find_thread(info->id.pid, thread);
-	if (!*ret_tid)
-		return brumate_fail(err, EBADMSG, "process %d has no thread %d", pid, thread);
-	op->gpus.items[op->gpus.n++] = (struct gpu_process){
-		.id = info->id,
-		.dev = { .state = DEV_STATE_CHECKPOINTED, .restore_tid = *ret_tid },
-	};
-	return 0;
-}
-
-static int find_all_restored(struct op *op, json_t *list, pid_t *tids, struct brumate_error *err)
-{
-	size_t n = json_array_size(list);
-	int r = 0;
-
-	op->gpus.items = calloc(n + 1, sizeof(*op->gpus.items));
-	if (!op->gpus.items)
-		return brumate_fail(err, ENOMEM, "%m");
-	for (size_t i = 0; i < n && r == 0; i++)
-		r = find_restored(op, json_array_get(list, i), &tids[i], err);
-	return r;
-}
-
-static int read_record(struct op *op, int dir_fd, json_t **ret, struct brumate_error *err)
+static int read_record(struct container_record *ret, int dir_fd, struct brumate_error *err)
 {
 	auto_free char *text = NULL;
 	size_t len = 0;
-	int version;
-	int r = file_read(dir_fd, RECORD_NAME, RECORD_BYTES_MAX, &text, &len);
+	int r = file_read(dir_fd, CONTAINER_RECORD_NAME, CONTAINER_RECORD_BYTES_MAX, &text, &len);
 
 	if (r < 0)
-		return brumate_fail(err, -r, "%s: %m", RECORD_NAME);
-	auto_json json_t *record = NULL;
-	if ((r = wire_decode(&record, text, len, NULL)) == 0)
-		r = decode_gpus(op->job, json_object_get(record, "gpus"));
-	if (r == -ENOMEM)
-		return brumate_fail(err, ENOMEM, "%s: %m", RECORD_NAME);
-	if (r < 0 || json_unpack(record, "{s:i}", "version", &version) < 0 ||
-	    !json_is_array(json_object_get(record, "processes")))
-		return brumate_fail(err, EBADMSG, "%s is damaged", RECORD_NAME);
-	if (version != RECORD_VERSION)
-		return brumate_fail(err, EOPNOTSUPP, "%s is of version %d, this brumate reads %d",
-				    RECORD_NAME, version, RECORD_VERSION);
-	*ret = json_incref(json_object_get(record, "processes"));
-	return 0;
+		return brumate_fail(err, -r, "%s: %m", CONTAINER_RECORD_NAME);
+	r = container_record_decode(ret, text, len, err);
+	return r < 0 ? brumate_wrap(err, r, "%s", CONTAINER_RECORD_NAME) : 0;
 }
 
 /* ---- out of the GPUs ---- */
@@ -315,10 +379,19 @@ static int container_preflight(struct op *op, struct brumate_error *err)
 
 static const struct step container_save_steps[] = {
 	{ "preflight", "the scan of the container's processes", container_preflight, NULL },
+	{ "image", "the directory of CRIU's images", container_memory_begin,
+	  container_memory_abort },
+	{ "gate", "calls and kernels in flight", step_gate, step_undo_park },
+	{ "park", "the container's agents", step_park, step_undo_park },
+	{ "copy", "nothing", step_copy_out, step_undo_copy },
+	{ "unmap", "the container's agents", step_unmap, NULL },
 	{ "gpu-lock", "calls and kernels in flight", step_gpu_lock, step_undo_gpu },
 	{ "gpu-checkpoint", "device memory to reach host memory", step_gpu_checkpoint,
 	  step_undo_gpu },
-	{ "record", "the directory of CRIU's images", write_record, step_undo_gpu },
+};
+
+static const struct step container_finish_steps[] = {
+	{ "record", "device memory to reach the directory of CRIU's images", write_record, NULL },
 };
 
 static void log_notes(const struct op *op)
@@ -343,29 +416,76 @@ static int check_running(const struct op *op, struct brumate_error *err)
 	return 0;
 }
 
-int container_save(struct container *c, pid_t root, int images_dir_fd, struct brumate_error *err)
+/* Without agents all goes as if there were none to be: nothing of ours is left in the container. */
+static int find_agents(struct op *op, struct brumate_error *err)
+{
+	int r = op_find_agents(op, true, err);
+
+	if (r == 0 && !op->data.n_agents) {
+		op->job->data_path = JOB_DATA_DRIVER;
+		op->data.uses_agents = false;
+	}
+	return r;
+}
+
+/* Whoever dies from here on, the container gets back what is taken from it. */
+static int guard(struct container *c, struct brumate_error *err)
+{
+	int r = container_place_want_heir(&c->place, c->criu, err);
+
+	return r < 0 ? r : vault_guard(&c->vault, &c->op.data.owner, err);
+}
+
+static int find_what_to_save(struct container *c, struct brumate_error *err)
 {
 	struct op *op = &c->op;
-	int r = container_adopt(c, root, err);
+	int r = op_find_gpus(op, err);
 
-	if (r == 0)
-		r = op_find_gpus(op, err);
 	if (r == 0)
 		r = note_bystanders(c, err);
 	if (r == 0)
 		r = check_running(op, err);
-	if (r < 0 || !op->gpus.n) {
-		c->saved = false;
+	if (r == 0 && op->gpus.n)
+		r = find_agents(op, err);
+	return r;
+}
+
+int container_save(struct container *c, pid_t pid, int images_dir_fd, struct brumate_error *err)
+{
+	struct op *op = &c->op;
+	struct proc_id root;
+	int r = proc_identify(&root, pid, err);
+
+	if (r == 0)
+		r = take_on(c, root, err);
+	if (r == 0)
+		r = find_what_to_save(c, err);
+	if (r < 0 || !op->gpus.n)
 		return r;
-	}
 	op->gpu_bytes = gpu_set_bytes(&op->gpus);
 	op->images.dir_fd = fcntl(images_dir_fd, F_DUPFD_CLOEXEC, 0);
 	if (op->images.dir_fd < 0)
 		return brumate_fail(err, errno, "directory of images: %m");
+	/* An old one would go with what is new. */
+	if (unlinkat(op->images.dir_fd, CONTAINER_RECORD_NAME, 0) < 0 && errno != ENOENT)
+		return brumate_fail(err, errno, "%s: %m", CONTAINER_RECORD_NAME);
+	if ((r = guard(c, err)) < 0)
+		return r;
+	c->saved = true;
 	r = plan_run(container_save_steps,
 		     sizeof(container_save_steps) / sizeof(*container_save_steps), op, err);
+	park_detach(&op->data); /* connections to outside could not be dumped */
 	log_notes(op);
 	return r < 0 ? r : 1;
+}
+
+int container_finish(struct container *c, struct brumate_error *err)
+{
+	if (!c->saved)
+		return brumate_fail(err, EINVAL, "nothing was saved");
+	return plan_run(container_finish_steps,
+			sizeof(container_finish_steps) / sizeof(*container_finish_steps), &c->op,
+			err);
 }
 
 int container_check(struct container *c, pid_t pid, struct brumate_error *err)
@@ -397,46 +517,105 @@ int container_check(struct container *c, pid_t pid, struct brumate_error *err)
 
 /* ---- and back, where the container goes on ---- */
 
+/* Whether the vault keeps anything that a living process only has by it, or that it is yet to get back. */
+static void let_go(struct container *c)
+{
+	bool wanted = c->vault.n_pieces && !job_has_ended(&c->job);
+
+	if (c->place.dir && !wanted)
+		vault_clear(&c->vault, &c->op.data.owner);
+	container_place_leave(&c->place, wanted);
+}
+
 int container_return(struct container *c, struct brumate_error *err)
 {
 	struct op *op = &c->op;
+	int r = 0;
 
-	if (!c->saved || job_has_ended(&c->job))
-		return 0;
-	int r = op_find_gpus(op, err);
-	if (r == -ESRCH)
-		return 0;
-	return r < 0 ? r : step_bring_back(op, err);
+	container_memory_abort(op);
+	if (c->saved && !job_has_ended(&c->job)) {
+		r = op_find_gpus(op, err);
+		if (r == 0)
+			r = step_bring_back(op, err);
+		if (r < 0 && job_has_ended(&c->job))
+			r = 0;
+	}
+	if (r == 0)
+		let_go(c);
+	return r;
 }
 
 /* ---- into a restored container ---- */
 
-int container_load(struct container *c, pid_t root, int images_dir_fd, pid_t **ret_tids,
-		   size_t *ret_n, struct brumate_error *err)
+int container_open(struct container *c, int images_dir_fd, struct brumate_error *err)
 {
 	struct op *op = &c->op;
-	auto_json json_t *processes = NULL;
-	int r = container_adopt(c, root, err);
+	int r = read_record(&c->record, images_dir_fd, err);
 
-	c->saved = false;
-	c->is_unfinished = r == 0;
-	if (r == 0)
-		r = read_record(op, images_dir_fd, &processes, err);
-	if (r == 0)
-		r = proc_tree_read(&op->tree, c->job.root, err);
 	if (r < 0)
 		return r;
-	auto_free pid_t *tids = calloc(json_array_size(processes) + 1, sizeof(*tids));
-	if (!tids)
-		return brumate_fail(err, ENOMEM, "%m");
-	if ((r = find_all_restored(op, processes, tids, err)) < 0 ||
-	    (r = gpu_set_open(&op->gpus, err)) < 0 ||
+	/* The record and the job have the same GPUs: one of them owns the list. */
+	c->job.gpus = take_ptr(&c->record.gpus);
+	c->job.n_gpus = c->record.n_gpus;
+	c->record.n_gpus = 0;
+	if ((r = gpu_set_open(&op->gpus, err)) < 0 ||
 	    (r = placement_map(&c->job, &op->gpus, &op->progress, err)) < 0 ||
 	    (r = placement_check_room(&c->job, &op->gpus, NULL, err)) < 0)
 		return r;
-	*ret_tids = take_ptr(&tids);
-	*ret_n = op->gpus.n;
-	return op->gpus.n > 0;
+	return *c->record.image ? container_memory_load(op, images_dir_fd, c->record.image, err)
+				: 0;
+}
+
+static int find_restored(struct op *op, const struct container_process *p, struct runners *runners,
+			 struct brumate_error *err)
+{
+	const struct proc_info *info = find_process(&op->tree, p->pid, err);
+
+	if (!info)
+		return -EBADMSG;
+	pid_t tid = find_thread(info->id.pid, p->restore_thread);
+	if (!tid)
+		return brumate_fail(err, EBADMSG, "process %d has no thread %d", p->pid,
+				    p->restore_thread);
+	op->gpus.items[op->gpus.n++] = (struct gpu_process){
+		.id = info->id,
+		.dev = { .state = DEV_STATE_CHECKPOINTED, .restore_tid = tid },
+	};
+	int r = add_runner(runners, tid);
+	if (r == 0 && op->restore.image.path)
+		r = add_agent_threads(runners, info->id.pid);
+	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
+}
+
+static int find_all_restored(struct container *c, struct runners *runners,
+			     struct brumate_error *err)
+{
+	struct op *op = &c->op;
+	int r = proc_tree_read(&op->tree, c->job.root, err);
+
+	op->gpus.items = calloc(c->record.n_processes + 1, sizeof(*op->gpus.items));
+	if (r == 0 && !op->gpus.items)
+		r = brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < c->record.n_processes && r == 0; i++)
+		r = find_restored(op, &c->record.processes[i], runners, err);
+	return r;
+}
+
+int container_load(struct container *c, pid_t pid, pid_t **ret_tids, size_t *ret_n,
+		   struct brumate_error *err)
+{
+	struct runners runners = { 0 };
+	struct proc_id root;
+	int r = proc_identify(&root, pid, err);
+
+	c->is_unfinished = r == 0;
+	if (r == 0)
+		r = take_place(c, root, err);
+	if (r == 0)
+		r = find_all_restored(c, &runners, err);
+	*ret_tids = runners.tids;
+	*ret_n = runners.n;
+	return r < 0 ? r : runners.n > 0;
 }
 
 static int restore_gpus(struct op *op, struct brumate_error *err)
@@ -451,9 +630,32 @@ static int unlock_gpus(struct op *op, struct brumate_error *err)
 			   err);
 }
 
+/* Only the restored processes tell whether they have agents, and what memory these want. */
+static int map_early(struct op *op, struct brumate_error *err)
+{
+	if (!op->restore.image.path)
+		return 1;
+	op->data.uses_agents = true;
+	int r = op_find_agents(op, false, err);
+	if (r == 0)
+		r = park_look(&op->data, err);
+	if (r == 0)
+		r = device_image_assign(&op->data, err);
+	return r < 0 ? r : step_map_early(op, err);
+}
+
+static int open_gates(struct op *op, struct brumate_error *err)
+{
+	return op->restore.image.path ? step_open(op, err) : 1;
+}
+
 static const struct step container_restore_steps[] = {
 	{ "gpu-restore", "host memory to reach device memory", restore_gpus, NULL },
 	{ "gpu-unlock", "the driver", unlock_gpus, NULL },
+	{ "map-ahead", "device memory to be filled", map_early, NULL },
+	{ "data-in", "device memory to be filled", step_data, step_undo_copy },
+	{ "map", "the container's agents", step_map, NULL },
+	{ "open", "the container's agents", open_gates, NULL },
 };
 
 int container_restore(struct container *c, struct brumate_error *err)
@@ -462,6 +664,7 @@ int container_restore(struct container *c, struct brumate_error *err)
 			 sizeof(container_restore_steps) / sizeof(*container_restore_steps), &c->op,
 			 err);
 
+	park_detach(&c->op.data);
 	log_notes(&c->op);
 	return r;
 }

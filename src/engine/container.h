@@ -8,43 +8,65 @@
 
 #include <sys/types.h>
 
+#include "base/cleanup.h"
 #include "base/error.h"
+#include "process/process.h"
 
 struct container;
 
-/** NULL without memory, and where the configuration cannot be read. */
-struct container *container_new(struct brumate_error *err);
-void container_free(struct container *c);
+/** @criu: of the engine. NULL without memory, and where the configuration cannot be read. */
+struct container *container_new(struct proc_id criu, struct brumate_error *err);
+void container_free(struct container *c); /* accepts NULL */
+DEFINE_AUTO(struct container *, container_free)
 
 /**
- * container_save() - take all GPU state of the tree below @root into host memory, at once
+ * container_save() - take all GPU state of the tree below process @pid off the GPUs, at once
  * @images_dir_fd: borrowed; where CRIU writes
  *
- * All its processes run. On failure they have their GPUs back, or container_return() is to be tried again. Return: 1, or
+ * All its processes run. What their agents give out is on its way into that directory when this returns; the driver saves
+ * the rest. On failure they have their GPUs back, or container_return() is to be tried again. Return: 1, or
  * 0 where no process uses a GPU. Errors to act on: -EOPNOTSUPP, -EBUSY, -ENOMEM, -EIO.
  */
-int container_save(struct container *c, pid_t root, int images_dir_fd, struct brumate_error *err);
+int container_save(struct container *c, pid_t pid, int images_dir_fd, struct brumate_error *err);
 
 /** Refuses a process, stopped by now, that has begun to use a GPU since container_save(). -EBUSY. */
 int container_check(struct container *c, pid_t pid, struct brumate_error *err);
 
-/** Says whose tree it is where another process has called container_save(). */
-int container_adopt(struct container *c, pid_t root, struct brumate_error *err);
+/** Waits until all is in the directory of images, and completes it: before that there is nothing to be restored. */
+int container_finish(struct container *c, struct brumate_error *err);
+
+/** Says whose tree it is where another process has called container_save(), and died. */
+int container_adopt(struct container *c, pid_t pid, struct brumate_error *err);
+
+/** The same, of the directory @dir of a container, for whoever its keeper starts. -ENOENT: nobody is needed; -EBUSY:
+ * another one is at it. */
+int container_inherit(struct container *c, const char *dir, struct brumate_error *err);
+
+/** The first process of the tree, and CRIU: before one of them has ended there is nothing to be given back. */
+struct proc_id container_root(const struct container *c);
+struct proc_id container_criu(const struct container *c);
 
 /** Waits until no process of the tree is held by CRIU, and gives all their GPUs back, whatever state they are in. Does
- * nothing where nothing was saved, or where the tree has ended. */
+ * nothing where nothing was saved; where the tree has ended, it lets go of what was saved. */
 int container_return(struct container *c, struct brumate_error *err);
+
+/** container_open() - look at an image before anything of it is restored, and start filling device memory from it
+ * @images_dir_fd: borrowed
+ *
+ * Return: 0, -EBADMSG, -EOPNOTSUPP and -ENOSPC (not on the GPUs that are here).
+ */
+int container_open(struct container *c, int images_dir_fd, struct brumate_error *err);
 
 /**
  * container_load() - find the processes of a restored tree, stopped as yet, whose GPU state is to come back
  * @ret_tids: owned; the threads that have to run while container_restore() does
  *
- * Return: 1, 0 (there are none), -EBADMSG, -EOPNOTSUPP and -ENOSPC (not on the GPUs that are here).
+ * Return: 1, 0 (there are none), -EBADMSG.
  */
-int container_load(struct container *c, pid_t root, int images_dir_fd, pid_t **ret_tids,
-		   size_t *ret_n, struct brumate_error *err);
+int container_load(struct container *c, pid_t pid, pid_t **ret_tids, size_t *ret_n,
+		   struct brumate_error *err);
 
-/** Gives them their GPUs. */
+/** Gives them their GPUs, and their memory there; all of it is compared with its digests before any of them gets it. */
 int container_restore(struct container *c, struct brumate_error *err);
 
 /** Lets the restored container live: CRIU is done with it. Returns 0. */

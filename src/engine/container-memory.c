@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT
+/* Device memory of a container beside CRIU's images. See container-memory.h. */
+#include "engine/container-memory.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/paths.h"
+#include "datapath/transfer.h"
+#include "engine/describe.h"
+#include "engine/steps.h"
+
+static char *path_of(int dir_fd)
+{
+	return path_format("/proc/self/fd/%d", dir_fd);
+}
+
+/* What the agents tell to be theirs. */
+static uint64_t agents_bytes(const struct op *op)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < op->data.n_agents; i++)
+		sum += op->data.agents[i].agent.managed_bytes;
+	return sum;
+}
+
+static int check_space(const struct op *op, const char *dir, struct brumate_error *err)
+{
+	uint64_t available, need = agents_bytes(op);
+	int r = store_free_bytes(dir, &available, err);
+
+	if (r < 0 || need <= available)
+		return r;
+	brumate_fail(
+		err, ENOSPC,
+		"the directory of the images has %.1f GiB free, device memory alone is %.1f GiB",
+		(double)available / 0x1p30, (double)need / 0x1p30);
+	return -ENOSPC;
+}
+
+/* Of an earlier checkpoint into the same directory, whose images are being written over. */
+static int remove_old(const char *dir, struct brumate_error *err)
+{
+	int r = store_remove(dir, CONTAINER_MEMORY_NAME, err);
+
+	return r == -ENOENT ? 0 : r;
+}
+
+int container_memory_begin(struct op *op, struct brumate_error *err)
+{
+	auto_free char *dir = path_of(op->images.dir_fd);
+	int r;
+
+	if (!dir)
+		return brumate_fail(err, ENOMEM, "%m");
+	if ((r = remove_old(dir, err)) < 0)
+		return r;
+	if (!op->data.n_agents)
+		return 1;
+	if ((r = check_space(op, dir, err)) < 0 ||
+	    (r = store_begin(&op->checkpoint.writer, dir, CONTAINER_MEMORY_NAME, err)) < 0)
+		return r;
+	return image_begin_device(op, err);
+}
+
+void container_memory_abort(struct op *op)
+{
+	transfer_stop(&op->data);
+	image_end_device(op);
+	store_abort(&op->checkpoint.writer);
+}
+
+int container_memory_commit(struct op *op, char ret[static DIGEST_TEXT_BYTES],
+			    struct brumate_error *err)
+{
+	struct digest body;
+
+	*ret = '\0';
+	if (!op->checkpoint.memory)
+		return 0;
+	int r = describe_tree(op, err);
+	if (r < 0 || (r = image_commit(op, err)) < 0)
+		return r;
+	r = manifest_body(&body, &op->checkpoint.manifest);
+	if (r < 0)
+		return brumate_fail(err, -r, "%m");
+	digest_format(ret, &body);
+	return 0;
+}
+
+static int open_image(struct op *op, int dir_fd, const char *digest, struct brumate_error *err)
+{
+	auto_free char *path = path_format("/proc/self/fd/%d/" CONTAINER_MEMORY_NAME, dir_fd);
+	char found[DIGEST_TEXT_BYTES];
+
+	if (!path)
+		return brumate_fail(err, ENOMEM, "%m");
+	int r = store_open(&op->restore.image, NULL, path, err);
+	if (r < 0)
+		return r;
+	digest_format(found, &op->restore.image.manifest.body);
+	if (strcmp(found, digest))
+		return brumate_fail(err, EBADMSG, "it is of another checkpoint");
+	/* Chunks are compared as they are loaded. */
+	return store_verify_files(&op->restore.image, NULL, NULL, err);
+}
+
+int container_memory_load(struct op *op, int dir_fd, const char *digest, struct brumate_error *err)
+{
+	const struct datapath_source source = {
+		.plan = device_image_plan,
+		.feed = device_image_feed,
+		.load = device_image_load,
+		.arg = &op->restore.device,
+	};
+	struct vault *v = op->data.vault;
+	int r = open_image(op, dir_fd, digest, err);
+
+	if (r == 0)
+		r = device_image_open(&op->restore.device, &op->restore.image, v, err);
+	if (r < 0)
+		return brumate_wrap(err, r, CONTAINER_MEMORY_NAME);
+	op->data.pairs = op->gpus.pairs;
+	op->data.n_pairs = op->gpus.n_pairs;
+	return v->n_pieces ? transfer_start_in(&op->data, &source, err) : 0;
+}
