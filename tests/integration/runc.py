@@ -105,9 +105,9 @@ def copy_libraries(path, rootfs):
         shutil.copy(library, target)
 
 
-def make_rootfs(bed, rootfs):
-    """`sh`, the programs of these tests, and the driver."""
-    programs = [shutil.which("sh"), bed.build.program("counter")]
+def make_rootfs(bed, rootfs, names=("counter",)):
+    """`sh`, programs of these tests, and the driver."""
+    programs = [shutil.which("sh"), *(bed.build.program(name) for name in names)]
     for name in ("bin", "proc", "dev", "sys", "tmp", "driver"):
         os.makedirs(os.path.join(rootfs, name))
     for program in programs:
@@ -158,7 +158,8 @@ def find_criu(bed):
 class Container:
     """A container of runc, with its bundle in the directory of an instance of brumate."""
 
-    def __init__(self, bed, command, name="c", library=False, change=None, runtime=None):
+    def __init__(self, bed, command, name="c", library=False, change=None, runtime=None,
+                 programs=("counter",)):
         """With the library it has the device of `brumate cdi`. @change may change its config.json. @runtime: instead of runc."""
         self.runc_path = runtime or find_runc(bed.build)
         self.criu = find_criu(bed)
@@ -169,7 +170,7 @@ class Container:
         self.image = os.path.join(self.dir, "image")
         self.init = None  # pid and start time of the last one seen
         self.env = self._environment()
-        make_rootfs(bed, self.rootfs)
+        make_rootfs(bed, self.rootfs, programs)
         self._make_config(command, library, change)
 
     def _environment(self):
