@@ -195,6 +195,7 @@ struct range *range_find(CUdeviceptr ptr)
 void range_drop(struct range *range)
 {
 	table_remove(&sim.ranges, range->base);
+	free(range->advice);
 	free(range);
 }
 
@@ -438,7 +439,7 @@ static CUresult address_range(CUdeviceptr *base, size_t *bytes, CUdeviceptr ptr)
 {
 	struct range *range = range_find(ptr);
 
-	if (!range || range->device < 0)
+	if (!range || (range->device < 0 && range->kind != RANGE_MANAGED))
 		return CUDA_ERROR_NOT_FOUND;
 	if (base)
 		*base = range->base;

@@ -54,6 +54,13 @@
 	X(cuMemHostUnregister, 4000, cuMemHostUnregister)                                        \
 	X(cuMemHostGetDevicePointer, 3020, cuMemHostGetDevicePointer_v2)                         \
 	X(cuMemAllocManaged, 6000, cuMemAllocManaged)                                            \
+	X(cuMemAdvise, 8000, cuMemAdvise)                                                        \
+	X(cuMemAdvise, 12020, cuMemAdvise_v2)                                                    \
+	X(cuMemPrefetchAsync, 8000, cuMemPrefetchAsync)                                          \
+	X(cuMemPrefetchAsync, 12020, cuMemPrefetchAsync_v2)                                      \
+	X(cuMemRangeGetAttribute, 8000, cuMemRangeGetAttribute)                                  \
+	X(cuMemRangeGetAttributes, 8000, cuMemRangeGetAttributes)                                \
+	X(cuStreamAttachMemAsync, 6000, cuStreamAttachMemAsync)                                  \
 	X(cuMemAllocAsync, 11020, cuMemAllocAsync)                                               \
 	X(cuMemFreeAsync, 11020, cuMemFreeAsync)                                                 \
 	X(cuMemGetAddressRange, 3020, cuMemGetAddressRange_v2)                                   \

@@ -157,6 +157,7 @@ struct range {
 	uint64_t access;   /* RANGE_VMM, RANGE_IPC: bit per device */
 	unsigned int opened, host_flags, sync_memops;
 	uint64_t id;
+	struct advice *advice; /* RANGE_MANAGED, once there was some */
 };
 
 struct sim {
