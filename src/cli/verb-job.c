@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -28,12 +29,30 @@ static int add_argv(json_t *parameters, const struct invocation *in, struct brum
 	return json_object_set(parameters, "argv", argv) < 0 ? brumate_fail(err, ENOMEM, "%m") : 0;
 }
 
+/* The library in the job's processes reads it there. */
+static int set_managed(const struct invocation *in, struct brumate_error *err)
+{
+	const char *where = in->values[OPT_MANAGED], *path = in->values[OPT_DATA_PATH];
+
+	if (!where)
+		return 0;
+	if (!strcmp(where, "host") && path && !strcmp(path, "driver"))
+		return brumate_fail(err, EINVAL,
+				    "--managed host needs the library, which --data-path driver "
+				    "leaves out");
+	return setenv("BRUMATE_MANAGED", where, 1) < 0 ? brumate_fail(err, errno, "%m") : 0;
+}
+
 static int pack_run(json_t **ret, const struct invocation *in, struct brumate_error *err)
 {
+	int r = set_managed(in, err);
+	if (r < 0)
+		return r;
+
 	auto_free char *cwd = getcwd(NULL, 0);
 	auto_json json_t *p = json_pack("{s:o}", "env", pack_environment());
-	int r = p ? 0 : brumate_fail(err, ENOMEM, "%m");
 
+	r = p ? 0 : brumate_fail(err, ENOMEM, "%m");
 	if (r == 0 && !cwd)
 		r = brumate_fail(err, errno, "working directory: %m");
 	if (r == 0)

@@ -168,4 +168,37 @@ def killed_at_any_moment(bed):
         bed.expect_whole(job, log)
 
 
+def expect_managed_goes_everywhere(bed, job, log):
+    bed.operation("suspend", job)
+    bed.operation("resume", job)
+    log.goes_on()
+    bed.operation("checkpoint", job, "--leave-running", "--keep-copy")
+    log.goes_on()
+    for gpu_map in ((), ("--gpu-map", "0=1")):
+        saved = bed.operation("checkpoint", job)
+        bed.operation("restore", saved["checkpoint"], *gpu_map)
+        log.goes_on()
+
+
+@case
+def managed_memory_on_the_host(bed):
+    """It is saved with the rest, and comes back for any GPU."""
+    job, log = bed.kind("managed", mib=32, run_options=("--managed", "host"))
+    expect_managed_goes_everywhere(bed, job, log)
+    findings = bed.doctor("--job", job)["findings"]
+    expect(not any(f["key"] == "managed-memory" for f in findings), f"doctor: {findings}")
+    bed.end(job)
+
+
+@case
+def managed_memory_of_the_driver_is_told(bed):
+    """With the way that does save it; the option is for a library, and takes two words."""
+    job, log = bed.kind("managed", run_options=("--managed", "driver"))
+    refused = bed.refused(4, "managed", "suspend", job)
+    expect("--managed host" in refused.err, refused.err)
+    bed.expect_whole(job, log)
+    bed.refused(2, "--managed: .gpu. is none of: driver host", "run", "--managed", "gpu", "--", "true")
+    bed.refused(2, "--managed host needs the library", "run", "--managed", "host", "--data-path", "driver", "--", "true")
+
+
 main()

@@ -34,6 +34,11 @@
 	X(cuMemAllocAsync)                \
 	X(cuMemFreeAsync)                 \
 	X(cuMemAllocManaged)              \
+	X(cuMemAdvise_v2)                 \
+	X(cuMemPrefetchAsync_v2)          \
+	X(cuMemRangeGetAttribute)         \
+	X(cuStreamAttachMemAsync)         \
+	X(cuPointerGetAttribute)          \
 	X(cuMemHostAlloc)                 \
 	X(cuMemFreeHost)                  \
 	X(cuMemHostRegister_v2)           \

@@ -163,8 +163,9 @@ static bool step_pinned(void *state, uint64_t n)
 	       all_are(registered, host_words, (uint32_t)n);
 }
 
-/* Managed memory, counted up by GPU and host in turn. */
+/* Managed memory, counted up by GPU and host in turn. What is said of it stays said. */
 static uint32_t *managed;
+static CUmemLocation preferred = { CU_MEM_LOCATION_TYPE_HOST, 0 };
 
 static void setup_managed(const struct options *options)
 {
@@ -176,12 +177,31 @@ static void setup_managed(const struct options *options)
 	managed = (uint32_t *)(uintptr_t)address;
 	host_words = bytes / sizeof(uint32_t);
 	memset(managed, 0, bytes);
+	CHECKED(cuStreamAttachMemAsync(NULL, address, 0, CU_MEM_ATTACH_GLOBAL));
+	CHECKED(cuMemAdvise_v2(address, bytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, preferred));
+}
+
+static bool is_as_said(CUdeviceptr address, size_t bytes)
+{
+	int type = 0;
+	unsigned int is_managed = 0;
+
+	CHECKED(cuMemRangeGetAttribute(&type, sizeof(type),
+				       CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE, address,
+				       bytes));
+	CHECKED(cuPointerGetAttribute(&is_managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address));
+	return type == CU_MEM_LOCATION_TYPE_HOST && is_managed;
 }
 
 static bool step_managed(void *state, uint64_t n)
 {
 	CUdeviceptr address = (CUdeviceptr)(uintptr_t)managed;
+	CUmemLocation there = { CU_MEM_LOCATION_TYPE_DEVICE, gpu.device };
+	size_t bytes = host_words * sizeof(*managed);
 
+	CHECKED(cuMemPrefetchAsync_v2(address, bytes, there, 0, NULL));
+	if (!is_as_said(address, bytes))
+		return false;
 	LAUNCH(gpu.inc_u32, 64, NULL, &address, &host_words);
 	CHECKED(cuCtxSynchronize());
 	if (!all_are(managed, host_words, (uint32_t)(2 * n - 1)))

@@ -78,7 +78,8 @@ const struct gpu_vendor gpu_vendor_cuda = {
 	.is_partition = is_mig_instance,
 	.is_sharing_service = leads_to_mps,
 	.maps_managed_memory = maps_managed_memory,
-	.managed_memory_hint = "allocate with cudaMalloc instead of cudaMallocManaged",
+	.managed_memory_hint = "start the job with --managed host, which is slower for the GPU, or "
+			       "allocate with cudaMalloc",
 	.interposer = "libbrumate-cuda.so",
 	.simulated_driver = "sim/libcuda.so.1",
 	.simulated_management_library = "sim/libnvidia-ml.so.1",

@@ -47,13 +47,13 @@ struct origin {
 
 /** One physical allocation. Lives while mapped or while the program has a handle of it. */
 struct piece {
-	struct node node;		     /* start: its id */
-	uint64_t bytes;			     /* as far as known, where another process made it */
-	uint64_t handle;		     /* the driver's; 0 while it is taken away */
-	struct memory_kind kind;	     /* as the program asked for it */
+	struct node node;	 /* start: its id */
+	uint64_t bytes;		 /* as far as known, where another process made it */
+	uint64_t handle;	 /* the driver's; 0 while it is taken away */
+	struct memory_kind kind; /* as the program asked for it */
 	struct mapping *mappings;
-	unsigned int refs;  /* handles the program has */
-	unsigned int pins;  /* calls under way that use the driver's handle */
+	unsigned int refs; /* handles the program has */
+	unsigned int pins; /* calls under way that use the driver's handle */
 	struct origin origin;
 	int fd;		   /* + 1; of imported memory that is given, else 0 */
 	bool given;	   /* others of the job may have it */
@@ -107,7 +107,8 @@ struct spare {
 /** What the program got by an allocation. */
 struct block {
 	struct node node;      /* bytes: as asked for */
-	struct region *region; /* NULL: another process's, opened here */
+	struct region *region; /* NULL: another process's, opened here; or on_host */
+	bool on_host;	       /* managed memory that is the process's own (backend's) */
 	void *context;	       /* the handle of it */
 	int device;
 	uint64_t id;
@@ -126,8 +127,9 @@ struct question;
 
 struct memory {
 	pthread_mutex_t lock;
-	struct tree pieces, mappings, regions, blocks, opened, spares, events;
+	struct tree pieces, mappings, regions, blocks, opened, managed, spares, events;
 	struct spare *newest_spare;
+	struct block *managed_later; /* freed while a stream was being captured */
 	struct context *contexts;
 	struct peer *peers;
 	struct question *questions; /* to other processes, under way (lend.c) */

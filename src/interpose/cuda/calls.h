@@ -64,6 +64,30 @@ CUresult pointer_get(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
 CUresult pointer_get_many(unsigned int count, CUpointer_attribute *attributes, void **data,
 			  CUdeviceptr ptr);
 CUresult pointer_set(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr);
+
+/* managed.c */
+/** Memory for what the driver calls managed. CUDA_ERROR_NOT_SUPPORTED: it is to be the driver's. */
+CUresult managed_alloc(CUdeviceptr *ret, size_t bytes, unsigned int flags);
+/** Frees what starts at @ptr; false: it is no such memory. */
+bool managed_free(CUdeviceptr ptr, CUresult *ret);
+/** Frees all of a context that is gone. */
+void managed_drop(CUcontext context);
+CUresult managed_advise(CUdeviceptr ptr, size_t bytes, CUmem_advise advice, CUdevice device);
+CUresult managed_advise_v2(CUdeviceptr ptr, size_t bytes, CUmem_advise advice,
+			   CUmemLocation location);
+CUresult managed_prefetch(CUdeviceptr ptr, size_t bytes, CUdevice device, CUstream stream);
+CUresult managed_prefetch_ptsz(CUdeviceptr ptr, size_t bytes, CUdevice device, CUstream stream);
+CUresult managed_prefetch_v2(CUdeviceptr ptr, size_t bytes, CUmemLocation where, unsigned int flags,
+			     CUstream stream);
+CUresult managed_prefetch_v2_ptsz(CUdeviceptr ptr, size_t bytes, CUmemLocation where,
+				  unsigned int flags, CUstream stream);
+CUresult managed_attach(CUstream stream, CUdeviceptr ptr, size_t bytes, unsigned int flags);
+CUresult managed_attach_ptsz(CUstream stream, CUdeviceptr ptr, size_t bytes, unsigned int flags);
+CUresult managed_range(void *data, size_t data_bytes, CUmem_range_attribute attribute,
+		       CUdeviceptr ptr, size_t bytes);
+CUresult managed_ranges(void **data, size_t *data_bytes, CUmem_range_attribute *attributes,
+			size_t n, CUdeviceptr ptr, size_t bytes);
+
 /* share.c: as the driver's functions, which they call */
 CUresult share_pool(void *ret, CUmemoryPool pool, CUmemAllocationHandleType type,
 		    unsigned long long flags);

@@ -43,11 +43,14 @@ CUresult memory_alloc(CUdeviceptr *ret, size_t bytes)
 	return r;
 }
 
-/* Memory that moves by itself stays the driver's. */
+/* Memory that moves by itself stays the driver's, unless the user would rather have it saved. */
 CUresult memory_alloc_managed(CUdeviceptr *ret, size_t bytes, unsigned int flags)
 {
-	CUresult r = driver.cuMemAllocManaged(ret, bytes, flags);
+	CUresult r = managed_alloc(ret, bytes, flags);
 
+	if (r != CUDA_ERROR_NOT_SUPPORTED)
+		return r;
+	r = driver.cuMemAllocManaged(ret, bytes, flags);
 	if (!r)
 		count_driver(*ret, true);
 	return r;
@@ -86,6 +89,8 @@ CUresult memory_free(CUdeviceptr ptr)
 
 	if (!memory_managed())
 		return driver.cuMemFree_v2(ptr);
+	if (managed_free(ptr, &r))
+		return r;
 	if (!block_starts(ptr, &owner, &ours)) {
 		if (!ours && ptr && memory.driver_bytes)
 			count_driver(ptr, false);
@@ -124,6 +129,8 @@ static enum place find_place(CUdeviceptr ptr, struct block *ret, uint64_t *ret_t
 	block = tree_find(&memory.blocks, ptr);
 	if (!block)
 		block = tree_find(&memory.opened, ptr);
+	if (!block)
+		block = tree_find(&memory.managed, ptr);
 	if (block) {
 		*ret = *block;
 		place = PLACE_BLOCK;
@@ -166,13 +173,15 @@ static int answer_query(const struct block *block, CUpointer_attribute attribute
 	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
 		return PUT(CUdeviceptr, ptr);
 	case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+		if (block->on_host)
+			return PUT(void *, (void *)(uintptr_t)ptr);
 		return -CUDA_ERROR_INVALID_VALUE;
 	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
 		return PUT(unsigned int, block->sync_memops);
 	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
 		return PUT(uint64_t, block->id);
 	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-		return PUT(unsigned int, 0);
+		return PUT(unsigned int, block->on_host);
 	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
 		return PUT(int, block->device);
 	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
@@ -243,6 +252,8 @@ CUresult pointer_set(const void *value, CUpointer_attribute attribute, CUdevicep
 		memcpy(&wanted, value, sizeof(wanted));
 	memory_lock();
 	block = tree_find(&memory.blocks, ptr);
+	if (!block)
+		block = tree_find(&memory.managed, ptr);
 	ours = block && value && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
 	if (ours)
 		block->sync_memops = !!wanted;

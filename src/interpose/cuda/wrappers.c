@@ -47,6 +47,7 @@ static void drop_context(CUcontext ctx)
 	blocks_drop_deferred(ctx);
 	lent_drop(ctx);
 	events_drop(ctx);
+	managed_drop(ctx);
 	context_drop(ctx);
 	addresses_drop_all(); /* nothing of ours outlives what the program has done with */
 }
@@ -123,6 +124,16 @@ const struct wrapper wrappers[] = {
 	{ "cuMemAlloc_v2", memory_alloc },
 	{ "cuMemAllocPitch_v2", memory_alloc_pitch },
 	{ "cuMemAllocManaged", memory_alloc_managed },
+	{ "cuMemAdvise", managed_advise },
+	{ "cuMemAdvise_v2", managed_advise_v2 },
+	{ "cuMemPrefetchAsync", managed_prefetch },
+	{ "cuMemPrefetchAsync_ptsz", managed_prefetch_ptsz },
+	{ "cuMemPrefetchAsync_v2", managed_prefetch_v2 },
+	{ "cuMemPrefetchAsync_v2_ptsz", managed_prefetch_v2_ptsz },
+	{ "cuMemRangeGetAttribute", managed_range },
+	{ "cuMemRangeGetAttributes", managed_ranges },
+	{ "cuStreamAttachMemAsync", managed_attach },
+	{ "cuStreamAttachMemAsync_ptsz", managed_attach_ptsz },
 	{ "cuMemFree_v2", memory_free },
 	{ "cuMemGetInfo_v2", memory_info },
 	{ "cuMemGetAddressRange_v2", pointer_range },
