@@ -28,6 +28,9 @@ ROWS = (
     Row(r"^downtime: ", 16, alone=True, seconds=25),
     Row(r"^second checkpoint", 17, alone=True, seconds=40),
     Row(r"^bench: 16 GiB without", 18, alone=True, seconds=60),
+    Row(r"^ranks: steady state", 12, alone=True, seconds=60),
+    Row(r"^ranks: many operations", 16, alone=True, seconds=240),
+    Row(r"^ranks: drain", 17, alone=True, seconds=150),
     Row(r"^conform: objects", 20, seconds=25),
     Row(r"^conform: ", 20, alone=True, seconds=25),  # fills the card, and asks how much is left
     Row(r"^two GPUs: |^legacy IPC through", 21, seconds=25),
@@ -39,6 +42,8 @@ ROWS = (
     Row(r"^users: ", 22, alone=True, seconds=90),
     Row(r"^containers: .* 8 GiB", 22, alone=True, seconds=90),
     Row(r"^containers: ", 22, alone=True, seconds=40),
+    # Kernels that wait for others fail where they share a GPU with a job that was restored.
+    Row(r"^framework: .*two ranks", 24, alone=True, seconds=35),
     Row(r"^framework: ", 25, seconds=30),
     Row(r"^same output: ", 30, seconds=15),
     Row(r"^PyTorch .* as a job", 26, seconds=30),
