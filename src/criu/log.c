@@ -109,8 +109,7 @@ const char *criu_hint_for(const char *reason)
 		const char *word, *hint;
 	} hints[] = {
 		{ "send_fds failed (-22)",
-		  "the job probably uses io_uring: start it with UV_USE_IO_URING=0, or set sysctl "
-		  "kernel.io_uring_disabled=2" },
+		  "the job probably uses io_uring: set sysctl kernel.io_uring_disabled=2" },
 		{ "trim failed: @link_remap",
 		  "the job has a deleted file open that has another name: only a CRIU with root's "
 		  "rights can save that" },

@@ -181,8 +181,7 @@ static const struct scan_fd *find_inode(const struct scan *s, const char *prefix
 static const struct {
 	const char *target, *what, *name, *hint;
 } objects[] = {
-	{ "[io_uring]", "io_uring", "an io_uring",
-	  "start it with UV_USE_IO_URING=0, or set sysctl kernel.io_uring_disabled=2" },
+	{ "[io_uring]", "io_uring", "an io_uring", "set sysctl kernel.io_uring_disabled=2" },
 	{ "[perf_event]", "perf_event", "a perf event", "stop profiling it" },
 	{ "[userfaultfd]", "userfaultfd", "a userfaultfd", "close it before the checkpoint" },
 	{ "bpf-", "bpf", "a BPF object", "close it before the checkpoint" },
@@ -693,10 +692,8 @@ static void check_mappings_of(struct scan *s, const struct proc_info *p, const c
 			    "use POSIX shared memory or a file",
 			    "has System V shared memory mapped");
 	if (strstr(maps, "anon_inode:[io_uring]"))
-		add_finding(
-			s, SCAN_REFUSE, SCAN_CRIU, p, "io_uring",
-			"start it with UV_USE_IO_URING=0, or set sysctl kernel.io_uring_disabled=2",
-			"has an io_uring mapped");
+		add_finding(s, SCAN_REFUSE, SCAN_CRIU, p, "io_uring",
+			    "set sysctl kernel.io_uring_disabled=2", "has an io_uring mapped");
 	if (strstr(maps, "/secretmem"))
 		add_finding(s, SCAN_REFUSE, SCAN_CRIU, p, "memfd_secret",
 			    "close it before the checkpoint", "has memfd_secret memory mapped");

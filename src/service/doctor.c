@@ -246,9 +246,10 @@ static void check_io_uring(struct doctor *d)
 		finding(d, FINDING_OK, "io_uring", "", "off for jobs (kernel.io_uring_disabled=%s)",
 			value);
 	else
-		finding(d, FINDING_NOTE, "io_uring",
-			"start such jobs with UV_USE_IO_URING=0, or set kernel.io_uring_disabled=2",
-			"a job that uses io_uring cannot be checkpointed to disk");
+		finding(d, FINDING_NOTE, "io_uring", "set kernel.io_uring_disabled=2 for such jobs",
+			"a job that uses io_uring cannot be checkpointed to disk; by libuv none "
+			"does "
+			"on the data path");
 }
 
 static void check_pids(struct doctor *d)

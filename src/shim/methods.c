@@ -229,17 +229,8 @@ static int method_restore(void *arg, struct wire_call_context *call, json_t *par
 
 /* ---- the job's life ---- */
 
-/* CRIU saves no io_uring. libuv, which torchrun's store uses, does without one if it is told to. */
-static char no_uring[] = "UV_USE_IO_URING=0";
-
-static bool is_of_uring(const char *entry)
-{
-	return !strncmp(entry, no_uring, strcspn(no_uring, "=") + 1);
-}
-
 static int get_env(char ***ret, json_t *parameters, struct brumate_error *err)
 {
-	bool has_uring = false;
 	json_t *list = NULL;
 	int r = wire_get_array(parameters, "env", &list, err);
 	size_t n = json_array_size(list);
@@ -248,7 +239,7 @@ static int get_env(char ***ret, json_t *parameters, struct brumate_error *err)
 		return r;
 	if (n > ENV_MAX)
 		return wire_fail_parameter(err, "env", "too long");
-	char **env = calloc(n + 2, sizeof(*env));
+	char **env = calloc(n + 1, sizeof(*env));
 	if (!env)
 		return brumate_fail(err, ENOMEM, "%m");
 	for (size_t i = 0; i < n; i++) {
@@ -257,10 +248,7 @@ static int get_env(char ***ret, json_t *parameters, struct brumate_error *err)
 			free(env);
 			return wire_fail_parameter(err, "env", "expected strings NAME=VALUE");
 		}
-		has_uring = has_uring || is_of_uring(env[i]);
 	}
-	if (!has_uring)
-		env[n] = no_uring;
 	*ret = env;
 	return 0;
 }

@@ -11,6 +11,7 @@ import re
 import shutil
 import signal
 import socket
+import sys
 
 from cases import MIB, Bed, Skipped, case, expect, main, process_start, run, wait_until, with_env
 
@@ -495,27 +496,32 @@ def managed_memory(bed):
 STEPS = "print('ready now'); n = 0\nwhile True:\n    n += 1; print('step', n, 'OK'); time.sleep(0.01)\n"
 
 
-@case
-def no_io_uring_by_libuv(bed):
-    """What the library is told, unless the user tells it something else, so that torchrun can be saved."""
-    for given, told in (({}, "0"), ({"UV_USE_IO_URING": "1"}, "1")):
-        for path in "broker", "driver":
-            job = bed.run(["sh", "-c", "echo told $UV_USE_IO_URING; exec sleep 600"], env=given, options=("--data-path", path))
-            expect(bed.log(job).wait_for(r"^told (.*)$")[1] == told, f"{given} {path}: {bed.log(job).text()}")
-            bed.end(job)
+MAKES_URING = """
+import ctypes, errno, time
+fd = ctypes.CDLL(None, use_errno=True).syscall(425, 4, ctypes.create_string_buffer(120))
+print("io_uring", fd if fd >= 0 else errno.errorcode[ctypes.get_errno()])
+"""
 
 
 @case
 def io_uring(bed):
-    job, log = bed.python("import ctypes, time\n"
-                          "fd = ctypes.CDLL(None).syscall(425, 4, ctypes.create_string_buffer(120))\n"
-                          "if fd < 0: print('no io_uring here')\n" + STEPS)
-    if "no io_uring" in log.text():
+    job, log = bed.started([sys.executable, "-u", "-c", MAKES_URING + STEPS], options=("--data-path", "driver"))
+    if not re.search(r"^io_uring \d", log.text(), re.MULTILINE):
         raise Skipped("this kernel has no io_uring, or does not allow it")
     bed.refused(4, "io_uring", "checkpoint", job)
     bed.expect_whole(job, log)
     findings = bed.doctor("--job", job)["findings"]
     expect(any(f["key"] == "io_uring" and f["level"] == "fail" for f in findings), f"doctor: {findings}")
+
+
+@case
+def io_uring_is_withheld(bed):
+    """As from libuv, on the data path: the program does without, and can be saved."""
+    job, log = bed.started([sys.executable, "-u", "-c", MAKES_URING + STEPS])
+    expect(re.search("^io_uring ENOSYS$", log.text(), re.MULTILINE), log.text()[:200])
+    saved = bed.operation("checkpoint", job)
+    bed.operation("restore", saved["checkpoint"])
+    log.goes_on()
 
 
 @case

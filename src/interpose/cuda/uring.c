@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT
+/*
+ * No io_uring for those who use one only where there is one. CRIU cannot save any, and libuv (torchrun's store,
+ * Node.js) makes one in every process whatever it is told: it asks by syscall(2), and goes on without. Who makes one by
+ * an instruction of its own, as liburing does, has it, and is not saved.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "interpose/cuda/entry.h"
+#include "wire/agent.h"
+
+int uring_refused(void)
+{
+	return init_is_off() || !getenv(AGENT_DIR_VARIABLE) ? 0 : ENOSYS;
+}
