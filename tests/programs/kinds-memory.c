@@ -234,6 +234,46 @@ static void setup_vmm(const struct options *options)
 	array_over(&memory, &gpu, address, bytes);
 }
 
+/* Host memory made the same way, which nobody else can have: both GPU and host reach it. */
+static uint32_t *host_vmm;
+
+static void setup_vmm_host(const struct options *options)
+{
+	CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = { .type = CU_MEM_LOCATION_TYPE_HOST_NUMA, .id = 0 },
+	};
+	CUmemAccessDesc access[] = {
+		{ prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE },
+		{ { CU_MEM_LOCATION_TYPE_DEVICE, options->gpu },
+		  CU_MEM_ACCESS_FLAGS_PROT_READWRITE },
+	};
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr address;
+	size_t granule;
+
+	gpu_open(&gpu, options->gpu);
+	CHECKED(cuMemGetAllocationGranularity(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+	size_t bytes = (options->mib * MIB + granule - 1) / granule * granule;
+	CHECKED(cuMemAddressReserve(&address, bytes, 0, 0, 0));
+	CHECKED(cuMemCreate(&handle, bytes, &prop, 0));
+	CHECKED(cuMemMap(address, bytes, 0, handle, 0));
+	CHECKED(cuMemRelease(handle));
+	CHECKED(cuMemSetAccess(address, bytes, access, 2));
+	host_vmm = (uint32_t *)(uintptr_t)address;
+	host_words = bytes / sizeof(*host_vmm);
+	memset(host_vmm, 0, bytes);
+}
+
+static bool step_vmm_host(void *state, uint64_t n)
+{
+	CUdeviceptr address = (CUdeviceptr)(uintptr_t)host_vmm;
+
+	LAUNCH(gpu.inc_u32, 64, NULL, &address, &host_words);
+	CHECKED(cuCtxSynchronize());
+	return all_are(host_vmm, host_words, (uint32_t)n);
+}
+
 const struct kind memory_kinds[] = {
 	{ "plain", "memory from cuMemAlloc", setup_plain, step_memory },
 	{ "big-many", "many allocations of 2 MiB", setup_many, step_memory },
@@ -243,5 +283,6 @@ const struct kind memory_kinds[] = {
 	{ "pinned", "pinned and registered host memory", setup_pinned, step_pinned },
 	{ "managed", "managed memory", setup_managed, step_managed },
 	{ "vmm", "exportable memory, not exported", setup_vmm, step_memory },
+	{ "vmm-host", "host memory by the virtual memory API", setup_vmm_host, step_vmm_host },
 	{ NULL },
 };

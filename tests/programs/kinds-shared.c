@@ -108,6 +108,28 @@ static void setup_vmm_exported(const struct options *options)
 	array_over(&memory, &gpus[0], map_handle(handle, bytes), bytes);
 }
 
+/* An event that others could open, recorded and waited for in each step. */
+static CUevent event;
+
+static void setup_event_exported(const struct options *options)
+{
+	CUipcEventHandle handle;
+
+	gpu_open(&gpus[0], 0);
+	CHECKED(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS));
+	CHECKED(cuIpcGetEventHandle(&handle, event));
+	array_alloc(&memory, &gpus[0], 1, options->mib * MIB);
+}
+
+static bool step_event(void *state, uint64_t n)
+{
+	array_add(&memory, NULL);
+	CHECKED(cuEventRecord(event, NULL));
+	CHECKED(cuStreamWaitEvent(NULL, event, 0));
+	CHECKED(cuEventSynchronize(event));
+	return array_check(&memory, NULL);
+}
+
 static void open_both(bool peer_access)
 {
 	gpu_open(&gpus[0], 0);
@@ -167,6 +189,7 @@ const struct kind shared_kinds[] = {
 	{ "ipc-import", "memory opened by the handle in --path", setup_ipc_import, step_memory },
 	{ "vmm-exported", "memory exported as an fd that stays open", setup_vmm_exported,
 	  step_memory },
+	{ "event-exported", "an event with a legacy IPC handle", setup_event_exported, step_event },
 	{ "two-gpus", "memory on two GPUs, no peer access", setup_two_gpus, step_two_gpus },
 	{ "peer", "two GPUs with access to each other", setup_peer, step_peer },
 	{ NULL },

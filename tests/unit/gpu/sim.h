@@ -36,7 +36,8 @@
 	X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) X(cuMemMap) \
 	X(cuMemUnmap) X(cuMemSetAccess) X(cuMemExportToShareableHandle) \
 	X(cuMemImportFromShareableHandle) X(cuMemRetainAllocationHandle) X(cuIpcGetMemHandle) \
-	X(cuIpcOpenMemHandle_v2) X(cuIpcCloseMemHandle) X(cuCheckpointProcessGetState) \
+	X(cuIpcOpenMemHandle_v2) X(cuIpcCloseMemHandle) X(cuIpcGetEventHandle) \
+	X(cuIpcOpenEventHandle) X(cuCheckpointProcessGetState) \
 	X(cuCheckpointProcessGetRestoreThreadId) X(cuCheckpointProcessLock) \
 	X(cuCheckpointProcessCheckpoint) X(cuCheckpointProcessRestore) X(cuCheckpointProcessUnlock)
 /* clang-format on */

@@ -428,6 +428,79 @@ static void test_imported_by_fd(void)
 	CHECK(cu.cuMemRelease(handle) == CUDA_SUCCESS);
 }
 
+/* Sends an event in pieces, as messages are of eight bytes. */
+static void event_maker(int socket)
+{
+	CUipcEventHandle handle;
+	uint64_t words[sizeof(handle) / sizeof(uint64_t)];
+	CUevent event;
+
+	start_driver(0);
+	CHECK(cu.cuEventCreate(&event, CU_EVENT_INTERPROCESS) == CUDA_ERROR_INVALID_VALUE);
+	CHECK(!cu.cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+	CHECK(!cu.cuIpcGetEventHandle(&handle, event) && !cu.cuEventRecord(event, NULL));
+	memcpy(words, &handle, sizeof(handle));
+	for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++)
+		say(socket, words[i]);
+	hear(socket);
+	CHECK(!cu.cuEventSynchronize(event) && !cu.cuEventDestroy_v2(event));
+	say(socket, 0);
+	hear(socket);
+}
+
+/* Who made it comes back, and its handle is void; who has it open is lost, as with memory. */
+static void test_shared_event(void)
+{
+	uint64_t words[sizeof(CUipcEventHandle) / sizeof(uint64_t)];
+	CUipcEventHandle handle;
+	struct child maker;
+	CUevent event;
+
+	child_start(&maker, "event_maker");
+	for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++)
+		words[i] = hear(maker.socket);
+	memcpy(&handle, words, sizeof(handle));
+	CHECK(!cu.cuIpcOpenEventHandle(&event, handle));
+	CHECK(!cu.cuStreamWaitEvent(NULL, event, 0) && !cu.cuEventSynchronize(event));
+	CHECK(cu.cuEventQuery(event) == CUDA_SUCCESS && !cu.cuEventDestroy_v2(event));
+	cycle(maker.pid);
+	CHECK(cu.cuIpcOpenEventHandle(&event, handle) == CUDA_ERROR_INVALID_VALUE);
+	say(maker.socket, 0);
+	hear(maker.socket);
+	child_end(&maker);
+}
+
+/* NCCL's ranks lost such memory on an H200. */
+static void host_exporter(int socket)
+{
+	CUmemAllocationProp host = prop;
+	CUmemGenericAllocationHandle handle;
+	int fd;
+
+	host.location = (CUmemLocation){ CU_MEM_LOCATION_TYPE_HOST_NUMA, 0 };
+	start_driver(0);
+	CHECK(cu.cuMemCreate(&handle, 2 * MIB, &host, 0) == CUDA_SUCCESS);
+	say(socket, 0);
+	hear(socket);
+	CHECK(cu.cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+					      0) == CUDA_SUCCESS);
+	say(socket, 0);
+	hear(socket);
+}
+
+static void test_shared_host_memory(void)
+{
+	struct child child;
+
+	child_start(&child, "host_exporter");
+	hear(child.socket);
+	cycle(child.pid); /* its own alone */
+	say(child.socket, 0);
+	hear(child.socket);
+	check_lost(child.pid, CUDA_ERROR_UNKNOWN, CUDA_ERROR_UNKNOWN);
+	child_kill(&child);
+}
+
 static void test_out_of_memory(void)
 {
 	size_t before = free_bytes();
@@ -583,6 +656,8 @@ static const struct child_body bodies[] = {
 	{ "fd_importer", fd_importer },
 	{ "busy", busy },
 	{ "caller", caller },
+	{ "event_maker", event_maker },
+	{ "host_exporter", host_exporter },
 	{ NULL },
 };
 
@@ -602,6 +677,8 @@ int main(int argc, char **argv)
 	test_stale_job_file();
 	test_legacy_ipc_in_a_job();
 	test_imported_by_fd();
+	test_shared_event();
+	test_shared_host_memory();
 	test_out_of_memory();
 	test_lock_timeout();
 	test_remap();
