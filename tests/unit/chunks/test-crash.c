@@ -5,7 +5,6 @@
  */
 #include "memory-job.h"
 
-#include <dirent.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -15,30 +14,8 @@ static const char *const points[] = { "store.pack-create", "store.pack-write", "
 				      "store.write-table" };
 enum { N_POINTS = sizeof(points) / sizeof(points[0]) };
 
-static char fault_file[PATH_MAX];
 static struct memory_job old_job, new_job;
 static const struct chunks_options options = { .threads = 2 };
-
-static void arm(const char *point, const char *action)
-{
-	auto_free char *line = path_format("%s %s\n", point, action);
-
-	CHECK(line);
-	put_file(AT_FDCWD, fault_file, line, strlen(line));
-}
-
-static unsigned count_hidden(void)
-{
-	auto_closedir DIR *d = opendir(dir);
-	struct dirent *entry;
-	unsigned n = 0;
-
-	CHECK(d);
-	while ((entry = readdir(d)))
-		n += entry->d_name[0] == '.' && strcmp(entry->d_name, ".") &&
-		     strcmp(entry->d_name, "..");
-	return n;
-}
 
 static int write_new(struct brumate_error *err)
 {
@@ -194,8 +171,7 @@ static void test_full(void)
 int main(void)
 {
 	new_scratch();
-	CHECK(snprintf(fault_file, sizeof(fault_file), "%.*s/fault", PATH_MAX - 16, scratch) > 0);
-	setenv("BRUMATE_FAULT_FILE", fault_file, 1);
+	begin_faults();
 	add_region(&old_job, 5 * CHUNK_BYTES, FILL_RANDOM, 1);
 	add_region(&new_job, 5 * CHUNK_BYTES, FILL_RANDOM, 1);
 	add_region(&new_job, 3 * CHUNK_BYTES + 5, FILL_RANDOM, 2);

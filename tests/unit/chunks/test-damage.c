@@ -154,62 +154,34 @@ static void test_files(const char *id)
 	CHECK(strstr(err.text, "truncated") || strstr(err.text, "digest"));
 }
 
-struct stream {
-	uint8_t *bytes;
-	size_t n, room, at;
-};
-
-static int put(void *arg, const void *buf, size_t len)
-{
-	struct stream *s = arg;
-
-	if (s->n + len > s->room) {
-		s->room = 2 * (s->n + len);
-		CHECK((s->bytes = realloc(s->bytes, s->room)));
-	}
-	memcpy(s->bytes + s->n, buf, len);
-	s->n += len;
-	return 0;
-}
-
-static ssize_t get(void *arg, void *buf, size_t room)
-{
-	struct stream *s = arg;
-	size_t n = s->n - s->at < room ? s->n - s->at : room;
-
-	memcpy(buf, s->bytes + s->at, n);
-	s->at += n;
-	return (ssize_t)n;
-}
-
 /* There and back; a damaged pack neither leaves nor enters. */
 static void test_stream(const char *id)
 {
 	auto_(store_image_fini) struct store_image i = STORE_IMAGE_EMPTY;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	struct stream s = { 0 }, half = { 0 };
+	struct bytes s = { 0 }, half = { 0 };
 	char came[MANIFEST_ID_BYTES];
 
 	CHECK(store_open(&i, dir, id, NULL) == 0);
-	CHECK(store_export(&i, put, &s, NULL, NULL, &err) == 0);
+	CHECK(store_export(&i, write_bytes, &s, NULL, NULL, &err) == 0);
 	flip(at("%s/%s", id, i.manifest.memory.packs[0].path), 100, 1);
-	CHECK(store_export(&i, put, &half, NULL, NULL, &err) == -EBADMSG);
+	CHECK(store_export(&i, write_bytes, &half, NULL, NULL, &err) == -EBADMSG);
 	CHECK(strstr(err.text, ": chunk 0 "));
 	store_image_fini(&i);
 	CHECK(store_remove(dir, id, NULL) == 0);
 
 	/* The last block but the end and the padding is of the last pack. */
-	s.bytes[s.n - 1024 - 4096] ^= 1;
-	int r = store_import(came, dir, &AUTHORITY_EMPTY, get, &s, NULL, NULL, &err);
+	s.data[s.len - 1024 - 4096] ^= 1;
+	int r = store_import(came, dir, &AUTHORITY_EMPTY, read_bytes, &s, NULL, NULL, &err);
 	CHECK(r == -EBADMSG && strstr(err.text, ": chunk "));
 	CHECK(store_sweep(dir) == 0 && !is_there(at("%s", id)));
-	s.bytes[s.n - 1024 - 4096] ^= 1;
+	s.data[s.len - 1024 - 4096] ^= 1;
 	s.at = 0;
-	CHECK(store_import(came, dir, &AUTHORITY_EMPTY, get, &s, NULL, NULL, &err) == 0);
+	CHECK(store_import(came, dir, &AUTHORITY_EMPTY, read_bytes, &s, NULL, NULL, &err) == 0);
 	CHECK_STR(came, id);
 	check_saved(&job, id);
-	free(s.bytes);
-	free(half.bytes);
+	free(s.data);
+	free(half.data);
 }
 
 int main(void)

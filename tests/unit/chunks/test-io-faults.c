@@ -10,19 +10,12 @@
 
 enum { BUFFERS = 4, BUFFER = 64 << 10, LEN = 10 * BUFFER + 123 };
 
-static char fault_file[PATH_MAX];
-
-static void arm(const char *point, int code)
+static void arm_error(const char *point, int code)
 {
-	auto_free char *line = path_format("%s error:%d\n", point, code);
+	char action[32];
 
-	CHECK(line);
-	put_file(AT_FDCWD, fault_file, line, strlen(line));
-}
-
-static bool was_hit(void)
-{
-	return access(fault_file, F_OK) < 0 && errno == ENOENT;
+	snprintf(action, sizeof(action), "error:%d", code);
+	arm(point, action);
 }
 
 static const struct {
@@ -39,7 +32,7 @@ static void test_passing(struct io *io, const char *path)
 	for (size_t i = 0; i < sizeof(passing) / sizeof(passing[0]); i++) {
 		auto_(io_file_close) struct io_file *f = NULL;
 
-		arm(passing[i].point, passing[i].code);
+		arm_error(passing[i].point, passing[i].code);
 		CHECK(io_file_create(&f, io, AT_FDCWD, path) == 0);
 		CHECK(write_pattern(io, f, i, LEN, BUFFER) == 0);
 		CHECK(io_file_finish(f, LEN) == 0 && size_of(path) == LEN);
@@ -58,7 +51,7 @@ static void test_short_read(struct io *io, const char *path)
 	CHECK(io_file_create(&f, io, AT_FDCWD, path) == 0);
 	CHECK(write_pattern(io, f, 3, LEN, BUFFER) == 0 && io_file_finish(f, LEN) == 0);
 	auto_(io_file_close) struct io_file *in = open_file(io, path);
-	arm("store.io-short", EIO);
+	arm_error("store.io-short", EIO);
 	check_pattern(io, in, 3, LEN, BUFFER);
 	CHECK(was_hit() && unlink(path) == 0);
 }
@@ -75,7 +68,7 @@ static void test_refused(struct io *io, const char *path)
 		return;
 	}
 	CHECK(write_pattern(io, f, 4, 3 * BUFFER, BUFFER) == 0 && io_file_drain(f) == 0);
-	arm("store.io-write", EINVAL);
+	arm_error("store.io-write", EINVAL);
 	CHECK(write_pattern(io, f, 5, LEN, BUFFER) == 0 && io_file_finish(f, LEN) == 0);
 	CHECK(was_hit() && !(fcntl(fd, F_GETFL) & O_DIRECT));
 	check_pattern(io, f, 5, LEN, BUFFER);
@@ -89,7 +82,7 @@ static void test_failing_write(struct io *io, const char *path, int code)
 
 	CHECK(io_file_create(&bad, io, AT_FDCWD, path) == 0);
 	CHECK(other && io_file_create(&good, io, AT_FDCWD, other) == 0);
-	arm("store.io-write", code);
+	arm_error("store.io-write", code);
 	int r = write_pattern(io, bad, 1, 3 * BUFFER, BUFFER);
 	CHECK(r == 0 || r == -code);
 	CHECK(io_file_drain(bad) == -code && was_hit());
@@ -115,7 +108,7 @@ static void test_failing_read(struct io *io, const char *path)
 	CHECK(io_file_create(&f, io, AT_FDCWD, path) == 0);
 	CHECK(write_pattern(io, f, 3, LEN, BUFFER) == 0 && io_file_finish(f, LEN) == 0);
 	auto_(io_file_close) struct io_file *in = open_file(io, path);
-	arm("store.io-read", EIO);
+	arm_error("store.io-read", EIO);
 	io_read(in, b, BUFFER, 0);
 	CHECK(io_read_wait(b, &data) == -EIO && !data && was_hit());
 
@@ -152,7 +145,7 @@ static void test_sync(struct io *io, const char *path)
 
 	CHECK(io_file_create(&f, io, AT_FDCWD, path) == 0);
 	CHECK(write_pattern(io, f, 1, LEN, BUFFER) == 0);
-	arm("store.sync-file", EIO);
+	arm_error("store.sync-file", EIO);
 	CHECK(io_file_finish(f, LEN) == -EIO && was_hit());
 	CHECK(unlink(path) == 0);
 }
@@ -182,8 +175,7 @@ static void test_all(const char *where)
 int main(void)
 {
 	new_scratch();
-	CHECK(snprintf(fault_file, sizeof(fault_file), "%.*s/fault", PATH_MAX - 16, scratch) > 0);
-	setenv("BRUMATE_FAULT_FILE", fault_file, 1);
+	begin_faults();
 	test_all(scratch);
 	if (access("/dev/shm", W_OK) == 0)
 		test_all("/dev/shm");

@@ -118,45 +118,19 @@ static void test_shared(const struct memory_job *j)
 	CHECK(verify("two", &err) == 0 && load_sealed(j, "two", &key, &err) == 0);
 }
 
-struct stream {
-	uint8_t *data;
-	size_t len, at;
-};
-
-static int put_stream(void *arg, const void *buf, size_t len)
-{
-	struct stream *s = arg;
-
-	s->data = realloc(s->data, s->len + len);
-	CHECK(s->data);
-	memcpy(s->data + s->len, buf, len);
-	s->len += len;
-	return 0;
-}
-
-static ssize_t get_stream(void *arg, void *buf, size_t room)
-{
-	struct stream *s = arg;
-	size_t n = s->len - s->at < room ? s->len - s->at : room;
-
-	memcpy(buf, s->data + s->at, n);
-	s->at += n;
-	return (ssize_t)n;
-}
-
 /* Moved by who has no key. */
 static void test_moved(const struct memory_job *j)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	struct stream s = { 0 };
+	struct bytes s = { 0 };
 	char id[MANIFEST_ID_BYTES];
 
 	CHECK(store_open(&image, dir, "two", NULL) == 0);
-	CHECK(store_export(&image, put_stream, &s, NULL, NULL, NULL) == 0);
+	CHECK(store_export(&image, write_bytes, &s, NULL, NULL, NULL) == 0);
 	store_image_fini(&image);
 	CHECK(store_remove(dir, "two", NULL) == 0);
-	CHECK(store_import(id, dir, &AUTHORITY_EMPTY, get_stream, &s, NULL, NULL, &err) == 0);
+	CHECK(store_import(id, dir, &AUTHORITY_EMPTY, read_bytes, &s, NULL, NULL, &err) == 0);
 	free(s.data);
 	CHECK(verify("two", &err) == 0 && load_sealed(j, "two", &key, &err) == 0);
 }

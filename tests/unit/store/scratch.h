@@ -2,6 +2,7 @@
 /* A scratch store with checkpoints in it, for the tests of the store. */
 #pragma once
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -116,4 +117,78 @@ static inline int verify(const char *id, struct brumate_error *err)
 	*err = BRUMATE_ERROR_NONE;
 	int r = store_open(&i, dir, id, err);
 	return r < 0 ? r : store_verify(&i, NULL, NULL, err);
+}
+
+/* A stream in memory, which store_export() and store_import() are given. The test frees data. */
+struct bytes {
+	uint8_t *data;
+	size_t len, room, at;
+	size_t step;	/* most that a read gives */
+	size_t fail_at; /* a write beyond this fails */
+};
+
+static inline int write_bytes(void *arg, const void *buf, size_t len)
+{
+	struct bytes *b = arg;
+
+	if (b->fail_at && b->len + len > b->fail_at)
+		return -EPIPE;
+	if (b->len + len > b->room) {
+		b->room = 2 * (b->len + len);
+		b->data = realloc(b->data, b->room);
+		CHECK(b->data);
+	}
+	memcpy(b->data + b->len, buf, len);
+	b->len += len;
+	return 0;
+}
+
+static inline ssize_t read_bytes(void *arg, void *buf, size_t room)
+{
+	struct bytes *b = arg;
+	size_t n = b->len - b->at;
+
+	n = n < room ? n : room;
+	n = b->step && n > b->step ? b->step : n;
+	memcpy(buf, b->data + b->at, n);
+	b->at += n;
+	return (ssize_t)n;
+}
+
+/* ---- faults ---- */
+
+static char fault_file[PATH_MAX];
+
+/* Comes after new_scratch(). */
+static inline void begin_faults(void)
+{
+	CHECK(snprintf(fault_file, sizeof(fault_file), "%.*s/fault", PATH_MAX - 16, scratch) > 0);
+	setenv("BRUMATE_FAULT_FILE", fault_file, 1);
+}
+
+static inline void arm(const char *point, const char *action)
+{
+	auto_free char *line = path_format("%s %s\n", point, action);
+
+	CHECK(line);
+	put_file(AT_FDCWD, fault_file, line, strlen(line));
+}
+
+static inline bool was_hit(void)
+{
+	return access(fault_file, F_OK) < 0 && errno == ENOENT;
+}
+
+/* How many hidden names are in the store. */
+static inline unsigned count_hidden(void)
+{
+	auto_closedir DIR *d = opendir(dir);
+	struct dirent *entry;
+	unsigned n = 0;
+
+	CHECK(d);
+	while ((entry = readdir(d)))
+		n += entry->d_name[0] == '.' && strcmp(entry->d_name, ".") &&
+		     strcmp(entry->d_name, "..");
+	return n;
 }

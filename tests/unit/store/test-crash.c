@@ -15,34 +15,6 @@ static const char *const points[] = {
 };
 enum { N_POINTS = sizeof(points) / sizeof(points[0]) };
 
-static char fault_file[PATH_MAX];
-
-static void arm(const char *point, const char *action)
-{
-	auto_free char *line = path_format("%s %s\n", point, action);
-
-	CHECK(line);
-	put_file(AT_FDCWD, fault_file, line, strlen(line));
-}
-
-static bool was_hit(void)
-{
-	return access(fault_file, F_OK) < 0 && errno == ENOENT;
-}
-
-static unsigned count_hidden(void)
-{
-	auto_closedir DIR *d = opendir(dir);
-	struct dirent *entry;
-	unsigned n = 0;
-
-	CHECK(d);
-	while ((entry = readdir(d)))
-		n += entry->d_name[0] == '.' && strcmp(entry->d_name, ".") &&
-		     strcmp(entry->d_name, "..");
-	return n;
-}
-
 static int run_child(int (*fn)(struct brumate_error *err))
 {
 	int status;
@@ -190,8 +162,7 @@ static void test_racing_writers(void)
 int main(void)
 {
 	new_scratch();
-	CHECK(snprintf(fault_file, sizeof(fault_file), "%.*s/fault", PATH_MAX - 16, scratch) > 0);
-	setenv("BRUMATE_FAULT_FILE", fault_file, 1);
+	begin_faults();
 	write_checkpoint("old", "job", "2026-01-01T00:00:00.000Z");
 
 	test_killed_writer();

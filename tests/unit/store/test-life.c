@@ -185,41 +185,6 @@ static void test_verify_all(void)
 
 /* ---- streams ---- */
 
-struct bytes {
-	uint8_t *data;
-	size_t len, room, at;
-	size_t step;	/* most that a read gives */
-	size_t fail_at; /* a write beyond this fails */
-};
-
-static int write_bytes(void *arg, const void *buf, size_t len)
-{
-	struct bytes *b = arg;
-
-	if (b->fail_at && b->len + len > b->fail_at)
-		return -EPIPE;
-	if (b->len + len > b->room) {
-		b->room = 2 * (b->len + len);
-		b->data = realloc(b->data, b->room);
-		CHECK(b->data);
-	}
-	memcpy(b->data + b->len, buf, len);
-	b->len += len;
-	return 0;
-}
-
-static ssize_t read_bytes(void *arg, void *buf, size_t room)
-{
-	struct bytes *b = arg;
-	size_t n = b->len - b->at;
-
-	n = n < room ? n : room;
-	n = b->step && n > b->step ? b->step : n;
-	memcpy(buf, b->data + b->at, n);
-	b->at += n;
-	return (ssize_t)n;
-}
-
 static struct bytes exported(const char *id)
 {
 	auto_(store_image_fini) struct store_image i = STORE_IMAGE_EMPTY;

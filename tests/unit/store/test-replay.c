@@ -101,45 +101,20 @@ static void record_remove(const char *id)
 	mark(ABSENT, id);
 }
 
-struct stream {
-	char data[1 << 17];
-	size_t len, at;
-};
-
-static int put_stream(void *arg, const void *buf, size_t len)
-{
-	struct stream *s = arg;
-
-	CHECK(s->len + len <= sizeof(s->data));
-	memcpy(s->data + s->len, buf, len);
-	s->len += len;
-	return 0;
-}
-
-static ssize_t get_stream(void *arg, void *buf, size_t room)
-{
-	struct stream *s = arg;
-	size_t n = s->len - s->at < room ? s->len - s->at : room;
-
-	memcpy(buf, s->data + s->at, n);
-	s->at += n;
-	return (ssize_t)n;
-}
-
-static void export_one(const char *id, struct stream *s)
+static void export_one(const char *id, struct bytes *s)
 {
 	auto_(store_image_fini) struct store_image i = STORE_IMAGE_EMPTY;
 
 	CHECK(store_open(&i, dir, id, NULL) == 0);
-	CHECK(store_export(&i, put_stream, s, NULL, NULL, NULL) == 0);
+	CHECK(store_export(&i, write_bytes, s, NULL, NULL, NULL) == 0);
 }
 
-static void record_import(const char *id, struct stream *s)
+static void record_import(const char *id, struct bytes *s)
 {
 	char got[MANIFEST_ID_BYTES];
 
 	mark(EITHER, id);
-	CHECK(store_import(got, dir, &AUTHORITY_EMPTY, get_stream, s, NULL, NULL, NULL) == 0);
+	CHECK(store_import(got, dir, &AUTHORITY_EMPTY, read_bytes, s, NULL, NULL, NULL) == 0);
 	CHECK_STR(got, id);
 	mark(WHOLE, id);
 }
@@ -227,7 +202,7 @@ static void replay_all(const struct record *records, size_t n, const char *origi
 
 int main(void)
 {
-	static struct stream stream;
+	struct bytes stream = { 0 };
 	size_t n;
 
 	setenv("BRUMATE_IO", "posix", 1); /* calls that can be recorded */
@@ -251,6 +226,7 @@ int main(void)
 	for (int i = 0; i < IDS; i++)
 		CHECK(n_wholes[i] > 0 && n_absents[i] > 0);
 	record_free();
+	free(stream.data);
 	for (int i = 0; i < JOBS; i++)
 		memory_job_fini(&jobs[i]);
 	remove_scratch();
