@@ -51,7 +51,7 @@ static json_t *gpu_to_json(struct broker *b, const struct dev_gpu *gpu, size_t i
 	return json_pack("{s:i, s:s, s:o, s:I, s:I, s:b, s:I, s:I, s:I, s:I}", "index", (int)index,
 			 "uuid", gpu->uuid, "name", wire_string(gpu->name), "total_bytes",
 			 (json_int_t)gpu->total_bytes, "used_bytes", (json_int_t)gpu->used_bytes,
-			 "mig", gpu->mig, "out_bytes", (json_int_t)moved.out_bytes, "in_bytes",
+			 "mig", gpu->partitioned, "out_bytes", (json_int_t)moved.out_bytes, "in_bytes",
 			 (json_int_t)moved.in_bytes, "written_bytes",
 			 (json_int_t)moved.written_bytes, "read_bytes",
 			 (json_int_t)moved.read_bytes);

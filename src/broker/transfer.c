@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/thread.h"
+#include "gpu/vendor.h"
 #include "wire/host-copy.h"
 
 #include <errno.h>
@@ -29,7 +30,6 @@
 
 #define COPY_BYTES  (32ull << 20)
 #define TURN_BYTES  (16ull << 20) /* a copy of a transfer that takes turns with the driver */
-#define SMALL_BYTES (16ull << 30) /* which one does: the driver's own work takes as long */
 #define SLOT_BYTES  (8ull << 20)
 #define ZERO_BYTES  (1ull << 30)  /* filled by the GPU at a time */
 #define BATCH_BYTES (64ull << 20) /* mapped before the GPU is let at them */
@@ -46,13 +46,12 @@ enum {
 };
 
 /*
- * The driver copies too, for the same job: with a queue of ours in front of it its restore takes 0.27 s instead
- * of 0.2 (H200, driver 580.159.04). Where it takes longest the GPU is given one copy at a time. Of several GPUs
+ * The driver copies too, for the same job. Where it takes longest the GPU is given one copy at a time. Of several GPUs
  * each would wait for the others' calls between two copies. Of a job that runs the driver copies nothing.
  */
 static bool takes_turns(const struct transfer *t)
 {
-	return t->total_bytes < SMALL_BYTES && t->n_lanes == 1 && !(t->flags & TRANSFER_LIVE);
+	return t->total_bytes < gpu_vendor()->tuning.turns_below_bytes && t->n_lanes == 1 && !(t->flags & TRANSFER_LIVE);
 }
 
 void transfer_fail(struct transfer *t, const struct brumate_error *err)

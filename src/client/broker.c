@@ -260,7 +260,7 @@ static int parse_gpu(json_t *o, struct dev_gpu *ret, struct brumate_error *err)
 		return r;
 	ret->total_bytes = (uint64_t)total;
 	ret->used_bytes = (uint64_t)used;
-	ret->mig = json_is_true(json_object_get(o, "mig"));
+	ret->partitioned = json_is_true(json_object_get(o, "mig"));
 	return 0;
 }
 

@@ -44,7 +44,7 @@ struct dev_gpu {
 	char uuid[DEV_UUID_TEXT_BYTES];
 	char name[DEV_NAME_BYTES];
 	uint64_t total_bytes, used_bytes;
-	bool mig;
+	bool partitioned; /* into parts, which the driver cannot save */
 };
 
 struct dev_info {
@@ -136,7 +136,7 @@ enum { DEV_UUID_BYTES = 16 };
 /** "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx". */
 void dev_uuid_format(char ret[static DEV_UUID_TEXT_BYTES],
 		     const uint8_t uuid[static DEV_UUID_BYTES]);
-/** Reads it back; upper case, and no or a "MIG-" prefix are fine too. Returns 0 or -EINVAL. Pure. */
+/** Reads it back; upper case, and no prefix, or that of a part of a GPU, are fine too. Returns 0 or -EINVAL. Pure. */
 int dev_uuid_parse(uint8_t ret[static DEV_UUID_BYTES], const char *text);
 
 /** "checkpoint", "remap" ...; @feature: one bit. NULL if it is none. */

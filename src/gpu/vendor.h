@@ -15,6 +15,17 @@
 struct gpu_tuning {
 	uint32_t control_ms;	    /* the driver, to save or restore its own state of a process */
 	uint64_t link_bytes_per_ms; /* between host and GPU, one way */
+	/* Of a job with less memory than that, the driver's own work takes as long as the copies, and longer with many of
+	 * them queued before it: they take turns with it. */
+	uint64_t turns_below_bytes;
+};
+
+/** A way of parting or sharing GPUs that the driver cannot save. */
+struct gpu_unsaved {
+	const char *kind; /* of the finding that tells of it */
+	const char *name;
+	const char *part; /* what a process has of it; NULL: it goes by @name */
+	const char *hint;
 };
 
 /* Texts are for users. Predicates are pure. */
@@ -34,8 +45,10 @@ struct gpu_vendor {
 	bool clients_have_threads;
 	/* A device file of a part of a GPU, which the driver cannot save. */
 	bool (*is_partition)(const char *path);
+	struct gpu_unsaved partition;
 	/* A file or socket of a service that shares GPUs between processes, which the driver cannot save. */
 	bool (*is_sharing_service)(const char *path);
+	struct gpu_unsaved sharing_service;
 	/* /proc/PID/maps shows memory that driver and kernel move between host and GPU by themselves. */
 	bool (*maps_managed_memory)(const char *maps);
 	const char *managed_memory_hint;

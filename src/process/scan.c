@@ -38,7 +38,7 @@ enum {
 	TCP_LISTEN = 10,
 	ANSWER_BYTES = 64 << 10, /* of the socket diagnosis */
 	ANSWER_TIMEOUT_S = 5,
-	NAME_BYTES = 108, /* of a unix socket */
+	NAME_BYTES = 108,	   /* of a unix socket */
 	UNINTERRUPTIBLE_MS = 1000, /* what all of a tree get to end such waits */
 	LOOK_AGAIN_MS = 5,
 };
@@ -239,8 +239,10 @@ static bool device_is_known(dev_t dev)
 static void check_device(struct scan *s, const struct scan_fd *f)
 {
 	if (gpu_vendor()->is_partition(f->target))
-		add_finding(s, SCAN_REFUSE, SCAN_GPU, f->process, "mig", "use a whole GPU",
-			    "uses a MIG instance (fd %d), which the driver cannot save", f->fd);
+		add_finding(s, SCAN_REFUSE, SCAN_GPU, f->process, gpu_vendor()->partition.kind,
+			    gpu_vendor()->partition.hint,
+			    "uses %s (fd %d), which the driver cannot save",
+			    gpu_vendor()->partition.part, f->fd);
 	else if (!gpu_is_device(f->target, strlen(f->target)) && !device_is_known(f->st.st_rdev))
 		add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, "device",
 			    "close it before the checkpoint", "has device %.150s open (fd %d)",
@@ -261,6 +263,15 @@ static void check_regular(struct scan *s, const struct scan_fd *f)
 			    (unsigned long long)f->st.st_size, f->fd, f->target);
 }
 
+/* The GPU is used through a service of the vendor's. */
+static void add_sharing(struct scan *s, const struct proc_info *process)
+{
+	const struct gpu_unsaved *service = &gpu_vendor()->sharing_service;
+
+	add_finding(s, SCAN_REFUSE, SCAN_GPU, process, service->kind, service->hint,
+		    "uses the GPU through %s, which the driver cannot save", service->name);
+}
+
 static void check_fds(struct scan *s)
 {
 	static const char anon[] = "anon_inode:";
@@ -269,9 +280,7 @@ static void check_fds(struct scan *s)
 		const struct scan_fd *f = &s->fds[i];
 
 		if (gpu_vendor()->is_sharing_service(f->target))
-			add_finding(s, SCAN_REFUSE, SCAN_GPU, f->process, "mps",
-				    "run it without MPS",
-				    "uses the GPU through MPS, which the driver cannot save");
+			add_sharing(s, f->process);
 		if (f->pidfd_pid)
 			check_pidfd(s, f);
 		else if (!strncmp(f->target, anon, strlen(anon)))
@@ -462,14 +471,13 @@ static void check_socket(struct scan *s, const struct unix_socket *u)
 			    f->fd);
 }
 
-/* The peer of a connection to MPS is unnamed on our side: its own end carries the name. */
-static void check_socket_of_mps(struct scan *s, const struct unix_socket *u)
+/* The peer of a connection to such a service is unnamed on our side: its own end carries the name. */
+static void check_socket_of_service(struct scan *s, const struct unix_socket *u)
 {
 	const struct scan_fd *f = u->peer ? find_inode(s, "socket:", u->peer) : NULL;
 
 	if (f && gpu_vendor()->is_sharing_service(u->name))
-		add_finding(s, SCAN_REFUSE, SCAN_GPU, f->process, "mps", "run it without MPS",
-			    "uses the GPU through MPS, which the driver cannot save");
+		add_sharing(s, f->process);
 }
 
 /* Reads one answer. Returns 1 if more is to come, 0 if that was all, or -errno. */
@@ -492,7 +500,7 @@ static int read_answer(struct scan *s, int fd, char *buf)
 			return -EBADMSG;
 		parse_socket(&u, h);
 		check_socket(s, &u);
-		check_socket_of_mps(s, &u);
+		check_socket_of_service(s, &u);
 	}
 	return n > 0;
 }

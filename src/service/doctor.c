@@ -400,12 +400,13 @@ static void check_gpu(struct doctor *d, size_t i, const struct dev_gpu *gpu, jso
 	json_array_append_new(gpus, json_pack("{s:I,s:s,s:s,s:I,s:I,s:b}", "index", (json_int_t)i,
 					      "uuid", gpu->uuid, "name", gpu->name, "total_bytes",
 					      (json_int_t)gpu->total_bytes, "used_bytes",
-					      (json_int_t)gpu->used_bytes, "mig", gpu->mig));
+					      (json_int_t)gpu->used_bytes, "mig",
+					      gpu->partitioned));
 	d->vram_bytes += gpu->total_bytes;
-	if (gpu->mig)
+	if (gpu->partitioned)
 		finding(d, FINDING_WARN, "gpu", gpu_vendor()->partition_hint,
-			"GPU %zu: %s, %s: MIG is on, which the driver cannot checkpoint", i,
-			gpu->name, gpu->uuid);
+			"GPU %zu: %s, %s: %s is on, which the driver cannot checkpoint", i,
+			gpu->name, gpu->uuid, gpu_vendor()->partition.name);
 	else
 		finding(d, FINDING_OK, "gpu", "", "GPU %zu: %s, %s, %.1f GiB, %.1f GiB in use", i,
 			gpu->name, gpu->uuid, (double)gpu->total_bytes / 0x1p30,

@@ -111,7 +111,7 @@ void nvml_fill_gpu(struct dev_gpu *gpu)
 		known = !strcmp(uuid, gpu->uuid);
 		if (!known)
 			continue;
-		gpu->mig = has_mig(device);
+		gpu->partitioned = has_mig(device);
 		if (nvml.nvmlDeviceGetMemoryInfo(device, &memory) == NVML_SUCCESS) {
 			gpu->total_bytes = memory.total;
 			gpu->used_bytes = memory.used;
@@ -119,7 +119,7 @@ void nvml_fill_gpu(struct dev_gpu *gpu)
 	}
 	/* The driver shows an instance of a divided card under a UUID that is no card's. */
 	if (!known && any_mig)
-		gpu->mig = true;
+		gpu->partitioned = true;
 }
 
 /* Bytes of @pid on @device, 0 if it is none of its processes; @ret_found tells the two apart. */

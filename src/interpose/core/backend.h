@@ -37,7 +37,8 @@ int backend_number(int result);
 
 /* ---- devices ---- */
 
-/** Fills in what @ordinal is, where there is such a device: usable, rdma, granule_bytes, total_bytes, uuid. */
+/** Fills in what @ordinal is, where there is such a device: usable, rdma, granule_bytes, total_bytes, uuid; and
+ * piece_max_bytes, beyond which a larger piece is handled no faster. */
 void backend_learn_device(int ordinal, struct device *ret);
 void backend_read_uuid(int ordinal, uint8_t *ret);
 

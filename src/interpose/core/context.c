@@ -8,20 +8,16 @@
 #include "interpose/core/backend.h"
 #include "interpose/core/memory.h"
 
-/*
- * Access to a piece takes the driver 0.7 ms however large it is, from 256 MiB on (H200, 580.159.04): few
- * pieces are wanted. But to make one the process's own takes room for another. A slab is one piece.
- */
-#define PIECE_MOST_BYTES (1ull << 30)
-#define PIECE_PART	 64
+/* To make a piece the process's own takes room for another. A slab is one piece. */
+#define PIECE_PART 64
 
-static uint64_t largest_piece(uint64_t total_bytes)
+static uint64_t largest_piece(uint64_t total_bytes, uint64_t most_bytes)
 {
 	uint64_t part = total_bytes / PIECE_PART / SLAB_FIRST_BYTES * SLAB_FIRST_BYTES;
 
 	if (part < SLAB_LAST_BYTES)
 		return SLAB_LAST_BYTES;
-	return part < PIECE_MOST_BYTES ? part : PIECE_MOST_BYTES;
+	return part < most_bytes ? part : most_bytes;
 }
 
 static void learn_device(int ordinal, struct device *ret)
@@ -29,7 +25,7 @@ static void learn_device(int ordinal, struct device *ret)
 	*ret = (struct device){ .known = true };
 	backend_learn_device(ordinal, ret);
 	ret->usable &= ret->granule_bytes && SLAB_FIRST_BYTES % ret->granule_bytes == 0;
-	ret->piece_max_bytes = largest_piece(ret->total_bytes);
+	ret->piece_max_bytes = largest_piece(ret->total_bytes, ret->piece_max_bytes);
 }
 
 const struct device *device_get(int ordinal)

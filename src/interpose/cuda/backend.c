@@ -85,6 +85,9 @@ static bool can_manage(CUdevice device)
 	       attribute(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
 }
 
+/* Access to a piece takes the driver 0.7 ms however large it is, from 256 MiB on (H200, 580.159.04): few are wanted. */
+#define PIECE_MOST_BYTES (1ull << 30)
+
 void backend_learn_device(int ordinal, struct device *ret)
 {
 	CUmemAllocationProp prop;
@@ -95,6 +98,7 @@ void backend_learn_device(int ordinal, struct device *ret)
 	if (driver.cuDeviceGet(&device, ordinal) || driver.cuDeviceTotalMem_v2(&total, device))
 		return;
 	ret->total_bytes = total;
+	ret->piece_max_bytes = PIECE_MOST_BYTES;
 	backend_read_uuid(ordinal, ret->uuid);
 	ret->rdma =
 		attribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) &&

@@ -46,7 +46,7 @@ static void test_info(struct broker_info *info)
 	CHECK(info->device.features == (DEV_CHECKPOINT | DEV_REMAP));
 	CHECK(info->n_gpus == 2 && strcmp(info->gpus[0].uuid, info->gpus[1].uuid));
 	CHECK(broker_client_gpus(&b, gpus, &n, NULL) == 0 && n == 2);
-	CHECK(gpus[0].total_bytes > 0 && gpus[0].used_bytes == 0 && !gpus[0].mig);
+	CHECK(gpus[0].total_bytes > 0 && gpus[0].used_bytes == 0 && !gpus[0].partitioned);
 }
 
 static void test_states(const struct target *t)
