@@ -31,7 +31,7 @@
 #define ROOM_FIRST_BYTES (16ull << 20)
 #define ROOM_STEP_BYTES	 (256ull << 20)
 #define HUGE_STEP_BYTES	 (16ull << 20)
-/* What it takes more to write as much into small pages of tmpfs: from there on a huge one does not pay. */
+/* How much longer it takes to write as much into small pages of tmpfs. A huge page that takes longer to get does not pay. */
 #define SMALL_PAGES_NS 500000
 
 enum {
@@ -406,7 +406,7 @@ static uint64_t grown(uint64_t room, uint64_t end)
 	return room;
 }
 
-/* False: no more is to be had, or only slowly. Writes find out whether there is any room. */
+/* Returns false where no more huge pages are to be had, or only slowly; whether there is room at all, the writes find out. */
 static bool take_huge(struct io_file *f, uint64_t offset)
 {
 	uint64_t start_ns = huge_pages_start();

@@ -261,7 +261,7 @@ static int ordered_chunk(void *arg, const struct stored_chunk *c, struct brumate
 	return 0;
 }
 
-/* The chunks that the parts are. */
+/* Finds the chunk of each part. */
 static int find_chunks(const struct chunks_reader *m, const struct chunks_stream *s, uint32_t *ret)
 {
 	const struct chunk_table *t = &m->table;

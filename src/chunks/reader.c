@@ -58,7 +58,7 @@ static int read_table(struct chunk_table *ret, int dir_fd, const struct manifest
 	return chunk_table_decode(ret, buf, (size_t)n, err);
 }
 
-/* The table and the manifest tell of the same. */
+/* Refuses a table that does not describe the memory of the manifest. */
 static int compare_manifest(const struct chunk_table *t, const struct manifest *m,
 			    struct brumate_error *err)
 {
@@ -224,7 +224,7 @@ static bool begin_read(struct reading *g, struct ahead_read *ret, bool block)
 	return true;
 }
 
-/* Waits for the read, and lets its pack go. */
+/* Waits for the end of a read, after which its pack may be closed. */
 static struct stored_chunk wait_read(struct reading *g, struct ahead_read *a, struct codec *codec)
 {
 	struct stored_chunk c = {
@@ -277,11 +277,11 @@ static int read_for_worker(void *arg, const struct worker *me, struct brumate_er
 	}
 }
 
-/* Buffers are memory that is made, pinned and given back: who loads region after region has them once. */
+/* To make buffers, pin them and give them back takes long, so they stay for the next region that is loaded. */
 static int get_io(struct reading *g, unsigned buffers, struct brumate_error *err)
 {
 	struct chunks_reader *m = g->m;
-	/* A ring has all buffers be there and pinned, of which in memory it has no use. */
+	/* io_uring pins all buffers, which is of no use where the packs are in memory. */
 	const struct io_options options = { .buffers = buffers,
 					    .engine = io_is_in_memory(m->dir_fd) ? IO_ENGINE_POSIX
 										 : IO_ENGINE_AUTO };
@@ -385,7 +385,7 @@ static bool stop_all(struct far *f)
 	return true;
 }
 
-/* What is damaged may have been so on its way only: it is asked for once more. */
+/* A chunk may have been damaged on its way, so one that is damaged is asked for once more. */
 static int give_chunk(struct far *f, void *reader, const struct stored_chunk *c,
 		      struct brumate_error *err)
 {
@@ -526,7 +526,7 @@ int chunks_read(struct chunks_reader *m, const struct chunks_task *task, struct 
 
 /* ---- what is read ---- */
 
-/* Decrypts what is sealed, in place: it lies in a buffer that is used for nothing else any more. */
+/* Decrypts a sealed chunk in place: nothing else uses its buffer any more. */
 static bool open_chunk(const struct stored_chunk *c)
 {
 	const struct chunks_reader *m = c->reader;
@@ -590,7 +590,7 @@ bool chunks_check_stored(const struct stored_chunk *c, const char **ret_why)
 
 	if ((!sealed || !c->stored) && !chunks_check(c, ret_why))
 		return false;
-	/* Some flipped bits of a compressed chunk make no difference to what comes out of it. */
+	/* Some flipped bits of a compressed chunk do not change what it expands to. */
 	if ((sealed || record->encoding != CHUNK_RAW) && !stored_bytes_match(c))
 		*ret_why = "damaged: its stored bytes are not those that were written";
 	else if (!chunk_is_zero((const char *)c->stored + record->stored_bytes, padding))

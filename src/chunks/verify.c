@@ -86,7 +86,7 @@ static void tell_all(struct verify *v, chunks_damage_fn tell, void *arg)
 		struct brumate_error err = BRUMATE_ERROR_NONE;
 
 		chunks_fail_chunk(v->m, c, v->found[i].why, &err);
-		/* The path comes by itself. */
+		/* The text begins with the path and ": ", and the path is told by itself. */
 		tell(arg, &(struct chunks_damage){ path, c, err.text + strlen(path) + 2 });
 	}
 }

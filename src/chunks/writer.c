@@ -597,7 +597,7 @@ static struct part part_of(const struct chunks_region *s, uint64_t i, bool again
 	};
 }
 
-/* Whether there is something to do about a part in this round. Claims it. Under the lock. */
+/* Claims a part that has to be written in this round. Returns false for one that has not. The caller has the lock. */
 static bool claim_part(struct chunks_writer *m, size_t part)
 {
 	if (!m->again)
@@ -609,7 +609,7 @@ static bool claim_part(struct chunks_writer *m, size_t part)
 	return true;
 }
 
-/* The next part there is. Under the lock. */
+/* Finds the next part to be written. The caller has the lock. */
 static bool next_part(struct chunks_writer *m, struct part *ret)
 {
 	for (; m->at_source < m->n_sources; m->at_source++, m->at_part = 0) {
@@ -628,7 +628,7 @@ static bool next_part(struct chunks_writer *m, struct part *ret)
 	return false;
 }
 
-/* Waits for a part. False: there will be none. */
+/* Waits for a part to write. Returns false where no more will come. */
 static bool take_part(struct chunks_writer *m, struct part *ret)
 {
 	bool found = false;

@@ -181,7 +181,7 @@ int job_save(struct job *j, struct brumate_error *err)
 	int r = fault_point("job.save");
 
 	r = r < 0 ? brumate_fail(err, -r, "injected at job.save: %m") : write_record(j, err);
-	/* A record whose directory was removed is wanted no more. */
+	/* Where the directory was removed nobody wants the record any more. */
 	j->unsaved = r < 0 && r != -ENOENT ? -r : 0;
 	return r;
 }
@@ -577,7 +577,7 @@ bool job_has_ended(const struct job *j)
 
 /* ---- its members ---- */
 
-/* As it was started: client/shim.c. */
+/* Whether process @pid was started as client/shim.c starts the shim of @j. */
 static bool is_shim_of(const struct job *j, pid_t pid)
 {
 	auto_free char *line = NULL;
@@ -720,7 +720,7 @@ int job_take_agent_place(const struct job *j, struct brumate_error *err)
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", place) : 0;
 }
 
-/* Nothing but a copy has a link to this job, and none to another one that is there goes. */
+/* Only a copy has a link to this job. A link to another job that is there stays. */
 static void remove_agent_places(const struct job *j)
 {
 	auto_free char *own = job_agent_dir(j), *place = job_agent_place(j);
@@ -924,8 +924,7 @@ static json_t *shown_option(const struct request *r, const struct request_option
 /* What was not given: how to compress is left out, a path is null. */
 static int show_request(json_t *ret, const struct request *r)
 {
-	REQUEST_FOR_EACH (o, REQUEST_SCHEDULE)
-	{
+	REQUEST_FOR_EACH (o, REQUEST_SCHEDULE) {
 		if (o->type == REQUEST_WORD && !*(const char *)request_at(r, o))
 			continue;
 		if (json_object_set_new(ret, o->name, shown_option(r, o)) < 0)

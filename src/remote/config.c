@@ -274,7 +274,7 @@ static int read_source(char **ret_path, char **ret_text, const char *name, const
 	if (!path)
 		return brumate_fail(err, ENOMEM, "%m");
 	int r = file_read(AT_FDCWD, path, FILE_BYTES_MAX, ret_text, NULL);
-	/* One that is not ours to read is none, unless it was named. */
+	/* A file that we may not read counts as missing, unless the user named it. */
 	if (r == -ENOENT || r == -ENOTDIR || (r == -EACCES && !given))
 		return 0;
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", path) : 0;
@@ -357,7 +357,7 @@ static int fail_no_credentials(const struct sources *s, const char *bucket,
 static int load_credentials(struct remote_config *c, const struct sources *s, const char *bucket,
 			    struct brumate_error *err)
 {
-	/* A profile that is named wins over keys in the environment nowhere: as AWS's tools do. */
+	/* Keys in the environment win over a profile, even over one that was named, as with AWS's tools. */
 	if (take_pair(c, copy_of("AWS_ACCESS_KEY_ID"), copy_of("AWS_SECRET_ACCESS_KEY"),
 		      copy_of("AWS_SESSION_TOKEN")) ||
 	    take_pair(c, from_credentials(s, "aws_access_key_id"),
@@ -405,7 +405,7 @@ static int load_endpoint(struct remote_config *c, const struct sources *s, const
 	if (len && c->endpoint[len - 1] == '/')
 		c->endpoint[len - 1] = '\0';
 
-	/* A bucket becomes a part of the host's name only where that is one. */
+	/* The bucket becomes a part of the host's name only where the result is a valid name. */
 	c->path_style = own || strpbrk(bucket, "._ABCDEFGHIJKLMNOPQRSTUVWXYZ");
 	if (style && !strcmp(style, "path"))
 		c->path_style = true;
@@ -483,7 +483,7 @@ static bool in_range(int64_t value, int64_t min, int64_t max)
 	return value >= min && value <= max;
 }
 
-/* Nothing that goes into a header may end it. */
+/* Whether @text can stand in a header without ending it. */
 static bool is_plain(const char *text)
 {
 	for (; text && *text; text++)

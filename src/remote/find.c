@@ -40,7 +40,7 @@ static int add_id(struct found_list *l, const char *id)
 	return l->items[l->n++].id ? 0 : -ENOMEM;
 }
 
-/* A name that ends in a slash, and is an id without it. */
+/* Keeps a name that is an id and a slash. */
 static int take_name(void *arg, const char *name, uint64_t len_bytes)
 {
 	char id[MANIFEST_ID_BYTES];

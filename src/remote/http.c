@@ -32,7 +32,7 @@ enum { PAUSE_MIN_MS = 100, PAUSE_MAX_MS = 20000 };
 enum { CONNECT_MS = 10000, BODY_STEP_BYTES = 64 << 10 };
 enum { SKEW_WORTH_S = 300 };
 
-/* As libcurl would name it: without the port that goes without saying. */
+/* Names the host as libcurl would, without the port where that is the usual one. Owned. */
 static char *host_of(const struct remote_config *config, const struct remote_place *place)
 {
 	const char *host = strstr(config->endpoint, "://") + 3;
@@ -106,7 +106,7 @@ void http_answer_fini(struct http_answer *a)
 
 /* ---- one attempt ---- */
 
-/* How an attempt went beside its answer. */
+/* What is to be known of an attempt beside the server's answer. */
 struct attempt {
 	int failure;   /* of the network or of the answer's form: -errno; 0: there is an answer */
 	bool final;    /* trying again cannot help */
@@ -441,7 +441,7 @@ static int take_error(void *arg, const char *path, const char *text)
 	return 0;
 }
 
-/* What libcurl does not know to be wrong: a range that is not the one asked for. */
+/* Finds errors in the answer, and a range that is not the one asked for, of which libcurl knows nothing. */
 static void check_answer(struct exchange *x)
 {
 	const struct http_request *q = x->q;
@@ -449,8 +449,8 @@ static void check_answer(struct exchange *x)
 	struct attempt *t = x->t;
 
 	if (a->status >= 300 || !q->range) {
-		/* Errors come as XML mostly; one that does not has its status only. A completed upload
-		 * may fail with 200. */
+		/* Most errors are XML; of the others only the status is known. The completion of an upload
+		 * may fail with status 200. */
 		if (a->body && strstr(a->body, "<Error>"))
 			xml_read(a->body, a->body_len, take_error, a);
 		return;
@@ -606,7 +606,7 @@ static int fail_refused(const struct client *c, const struct http_request *q,
 
 enum http_verdict http_judge(long status, const char *code)
 {
-	/* Bytes that changed on the way, and a server that got tired of waiting for them. */
+	/* Among them are bytes that changed on their way, and a server that did not wait for them any longer. */
 	static const char *const again[] = { "RequestTimeout",
 					     "BadDigest",
 					     "SlowDown",
@@ -732,7 +732,7 @@ static int do_units(struct units *u, struct connection *s, struct brumate_error 
 	return r;
 }
 
-/* The first failure is the one that is told: all others are but its consequences. */
+/* The first failure is told; the others only follow from it. */
 static int serve_units(void *arg, const struct worker *me, struct brumate_error *err)
 {
 	struct units *u = arg;

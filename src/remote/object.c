@@ -87,7 +87,7 @@ int object_get_text(struct connection *s, const char *key, char **ret, size_t *r
 	return 0;
 }
 
-/* @q: says where it is to go. */
+/* Gets a range of an object. @q says where it goes to. */
 static int get_range(struct connection *s, struct http_request *q, const char *key, uint64_t offset,
 		     uint64_t len_bytes, struct brumate_error *err)
 {
@@ -519,7 +519,7 @@ int upload_put(struct upload *u, struct connection *s, const char *key, size_t i
 	return 0;
 }
 
-/* ETags are the server's words: only what cannot end an element goes back into one. */
+/* Whether an ETag, which the server chose, can stand in an element of XML without ending it. */
 static bool is_quotable(const char *text)
 {
 	for (; *text; text++)

@@ -475,7 +475,7 @@ static int look_in_store(const struct pull *p, const char *dir, struct brumate_e
 	int r = store_open(&i, dir, id, &quiet);
 
 	if (r < 0 || strcmp(i.manifest.id, id))
-		return 0; /* store_begin() has the word on what is in the way */
+		return 0; /* store_begin() says what is in the way */
 	r = file_read(i.dir_fd, STORE_MANIFEST_NAME, MANIFEST_BYTES_MAX, &text, &len);
 	if (r < 0)
 		return brumate_fail(err, -r, "%s: %m", i.path);
@@ -540,8 +540,8 @@ static int get_repair(void *arg, struct connection *s, size_t i, struct brumate_
 	return r;
 }
 
-/* Gets once more what is damaged in the packs of @p, which are in their places; whether that helped, it does not
- * say. Packs that this store's checkpoints share stay as they are. */
+/* Gets once more what is damaged in the packs of @p, which are in their places. It does not tell whether that helped.
+ * Packs that this store's checkpoints share stay as they are. */
 static int repair_packs(struct pull *p, const struct client_watch *watch, struct brumate_error *err)
 {
 	auto_(repair_fini) struct repair m = { .pull = p };
@@ -557,7 +557,7 @@ static int repair_packs(struct pull *p, const struct client_watch *watch, struct
 
 /* ---- the whole ---- */
 
-/* The chunks of packs, now that the table and all packs are in their places. */
+/* Compares the chunks with their digests, now that the table and all packs are in their places. */
 static int verify_packs(struct pull *p, const struct client_watch *watch, struct brumate_error *err)
 {
 	struct brumate_error why = BRUMATE_ERROR_NONE;

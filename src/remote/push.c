@@ -191,7 +191,7 @@ static int add_items(struct push *p, struct brumate_error *err)
 	return 0;
 }
 
-/* Units of the packs, or of the other files. */
+/* Lists the units of work: those of the packs, or those of the other files. */
 static int add_units(struct push *p, bool packs, struct brumate_error *err)
 {
 	size_t n = 0;
@@ -215,7 +215,7 @@ static int add_units(struct push *p, bool packs, struct brumate_error *err)
 	return 0;
 }
 
-/* Again a look at a pack that was there. */
+/* Looks again whether a pack that was there still is. */
 static int recheck_unit(void *arg, struct connection *s, size_t i, struct brumate_error *err)
 {
 	struct push *p = arg;
@@ -226,7 +226,7 @@ static int recheck_unit(void *arg, struct connection *s, size_t i, struct brumat
 	int r = look(s, it, err);
 	if (r != -ENOENT)
 		return r;
-	/* Begun anew by the pass that follows. */
+	/* The next pass uploads it. */
 	it->there = it->begun = false;
 	return 0;
 }
@@ -253,7 +253,7 @@ static int put_manifest(void *arg, struct connection *s, size_t i, struct brumat
 	return r == -ENOENT ? object_put_text(s, m->key, m->text, m->len, err) : r;
 }
 
-/* Before anything is put over the files of another one. */
+/* Refuses an id that another checkpoint has, before anything is put over that one's files. */
 static int check_manifest(void *arg, struct connection *s, size_t i, struct brumate_error *err)
 {
 	const struct manifest_put *m = arg;

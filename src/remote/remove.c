@@ -82,10 +82,10 @@ static int delete_name(void *arg, struct connection *s, size_t i, struct brumate
 	auto_free char *key = path_format("%s%s", m->prefix, m->names.names[i]);
 	int r = key ? object_delete(s, key, err) : brumate_fail(err, ENOMEM, "%m");
 
-	return r == -ENOENT ? 0 : r; /* what is gone is gone */
+	return r == -ENOENT ? 0 : r; /* somebody else has removed it */
 }
 
-/* Everything below the prefix @below of the place, in m->names. */
+/* Lists everything below the prefix @below of the place into m->names. */
 static int list_below(struct removal *m, const char *below, const struct client_watch *watch,
 		      struct brumate_error *err)
 {

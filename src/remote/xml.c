@@ -74,7 +74,7 @@ static void end_element(void *arg, const char *name)
 	x->path_len = slash ? (size_t)(slash - x->path) : 0;
 	x->path[x->path_len] = '\0';
 	x->depth--;
-	x->text_len = 0; /* what stands between elements is nobody's */
+	x->text_len = 0; /* text between elements means nothing */
 	if (r != 0)
 		stop_reading(x, r);
 }
@@ -93,7 +93,8 @@ static void add_text(void *arg, const char *text, int len)
 	x->text_len += (size_t)len;
 }
 
-/* Comments, CDATA, processing instructions and, above all, a DOCTYPE, in which entities would be declared. */
+/* Ends the reading at what no object store sends: comments, CDATA, processing instructions and, above all, a DOCTYPE,
+ * which could declare entities. */
 static void refuse(void *arg)
 {
 	stop_reading(arg, -EBADMSG);

@@ -250,7 +250,7 @@ struct search {
 	bool is_unsure; /* one could not be looked at, for @why: it may be the latest */
 };
 
-/* For want of something that has nothing to do with the checkpoint. */
+/* Whether this process or machine lacks something, which says nothing of the checkpoint. */
 static bool is_shortage(int code)
 {
 	return code == ENOMEM || code == EMFILE || code == ENFILE;

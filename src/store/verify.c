@@ -48,7 +48,7 @@ static int compare_file(int fd, const struct disk_file *f, void *arg, struct bru
 	return 0;
 }
 
-/* The files and packs of @i. */
+/* Finds the files of @i, and apart from them its packs. */
 static int scan_image(struct file_tree *ret_files, struct file_tree *ret_packs,
 		      const struct store_image *i, bool all, struct brumate_error *err)
 {
@@ -60,7 +60,7 @@ static int scan_image(struct file_tree *ret_files, struct file_tree *ret_packs,
 	return r;
 }
 
-/* @meter, for what comes after the files. */
+/* Compares the files. @meter goes on for what is compared after them. */
 static int verify_files(const struct store_image *i, struct meter *meter, struct brumate_error *err)
 {
 	auto_(file_tree_fini) struct file_tree t = FILE_TREE_EMPTY, packs = FILE_TREE_EMPTY;
