@@ -17,14 +17,19 @@
 #include "base/paths.h"
 #include "chunks/files.h"
 
+enum item_state {
+	ITEM_NEW,
+	ITEM_THERE, /* the object store has it: nothing is to be done */
+	ITEM_BEGUN,
+	ITEM_DONE,
+};
+
 /* A file on its way. Begun by whichever thread comes first, ended by the one that does its last part. */
 struct item {
 	struct place_file file;
 	char *key; /* owned */
 	pthread_mutex_t lock;
-	bool begun;
-	bool there; /* found: nothing is to be done */
-	atomic_bool done;
+	_Atomic enum item_state state; /* becomes ITEM_THERE or ITEM_BEGUN under the lock */
 	int fd;
 	struct digest digest; /* of all of it; where it goes in one piece */
 	size_t n_parts;	      /* 0: in one piece */
@@ -93,10 +98,8 @@ static int begin(struct push *p, struct connection *s, struct item *it, struct b
 {
 	int r = look(s, it, err);
 
-	if (r == 0) {
-		it->there = true;
-		return 0;
-	}
+	if (r == 0)
+		it->state = ITEM_THERE;
 	if (r != -ENOENT)
 		return r;
 	it->fd = files_open(p->image->dir_fd, it->file.path, NULL);
@@ -119,9 +122,11 @@ static int begin_once(struct push *p, struct connection *s, struct item *it,
 	int r = 0;
 
 	pthread_mutex_lock(&it->lock);
-	if (!it->begun)
+	if (it->state == ITEM_NEW) {
 		r = begin(p, s, it, err);
-	it->begun = r == 0;
+		if (r == 0 && it->state == ITEM_NEW)
+			it->state = ITEM_BEGUN;
+	}
 	pthread_mutex_unlock(&it->lock);
 	return r;
 }
@@ -147,9 +152,9 @@ static int put_unit(void *arg, struct connection *s, size_t i, struct brumate_er
 
 	if (r < 0)
 		return r;
-	if (atomic_load(&it->done))
+	if (it->state == ITEM_DONE)
 		return 0;
-	if (it->there) {
+	if (it->state == ITEM_THERE) {
 		if (u->part == 0)
 			atomic_fetch_add(&p->client.done_bytes, it->file.len_bytes);
 		return 0;
@@ -161,7 +166,7 @@ static int put_unit(void *arg, struct connection *s, size_t i, struct brumate_er
 	if (it->n_parts)
 		r = end_upload(s, it, err);
 	cleanup_close(&it->fd);
-	atomic_store(&it->done, true);
+	it->state = ITEM_DONE;
 	atomic_fetch_add(&p->moved_files, 1);
 	atomic_fetch_add(&p->moved_bytes, it->file.len_bytes);
 	return r;
@@ -221,13 +226,13 @@ static int recheck_unit(void *arg, struct connection *s, size_t i, struct brumat
 	struct push *p = arg;
 	struct item *it = p->units[i].item;
 
-	if (!it->there || p->units[i].part)
+	if (it->state != ITEM_THERE || p->units[i].part)
 		return 0;
 	int r = look(s, it, err);
 	if (r != -ENOENT)
 		return r;
 	/* The next pass uploads it. */
-	it->there = it->begun = false;
+	it->state = ITEM_NEW;
 	return 0;
 }
 
