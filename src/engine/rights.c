@@ -15,7 +15,7 @@
 #include "base/user.h"
 #include "criu/images.h"
 #include "process/credentials.h"
-#include "store/sealed.h"
+#include "process/memory-dir.h"
 
 enum { IMAGES_EXTRA_BYTES = 1 << 20, COPY_BYTES_MAX = 1 << 30 };
 
@@ -395,7 +395,7 @@ int rights_copy_images(struct op *op, struct brumate_error *err)
 
 	if (*m->key_id) /* it was decrypted into a place of its own */
 		return 0;
-	if ((copy = sealed_plain_dir(images_bytes(m), err)) < 0)
+	if ((copy = memory_dir_open(images_bytes(m), err)) < 0)
 		return copy;
 	for (size_t i = 0; r == 0 && i < m->n_files; i++) {
 		const char *name = m->files[i].path + strlen("criu/");

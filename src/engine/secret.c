@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/conf.h"
 #include "base/fd.h"
+#include "process/memory-dir.h"
 #include "process/reap.h"
 #include "store/sealed.h"
 #include "store/authentic.h"
@@ -185,7 +186,7 @@ int secret_images_to(struct op *op, struct brumate_error *err)
 		return store_mkdir(&op->checkpoint.writer, "criu", err);
 	/* At most that: memory that is kept beside CRIU's images is among it. CRIU fails where it needs
 	 * more, and the job runs on. */
-	return sealed_plain_dir(op->image_bytes + IMAGES_EXTRA_BYTES, err);
+	return memory_dir_open(op->image_bytes + IMAGES_EXTRA_BYTES, err);
 }
 
 int secret_seal(struct op *op, struct brumate_error *err)
@@ -233,7 +234,7 @@ int secret_images_from(struct op *op, struct brumate_error *err)
 		return brumate_fail(err, errno, "%s: %m", op->restore.image.path);
 	if (!*m->key_id)
 		return take_fd(&sealed);
-	auto_close int plain = sealed_plain_dir(images_bytes(m) + IMAGES_EXTRA_BYTES, err);
+	auto_close int plain = memory_dir_open(images_bytes(m) + IMAGES_EXTRA_BYTES, err);
 	if (plain < 0)
 		return plain;
 	int r = sealed_open_dir(plain, sealed, &op->images.authority.key, m->id, err);

@@ -8,19 +8,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <linux/mount.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/fd.h"
-#include "base/machine.h"
-#include "base/paths.h"
 #include "store/file-tree.h"
 
 enum {
@@ -215,51 +210,4 @@ int sealed_open_dir(int to_fd, int from_fd, const struct store_key *key, const c
 		    struct brumate_error *err)
 {
 	return pass_dir(&(struct job){ from_fd, to_fd, key, id, false }, err);
-}
-
-/* By system calls: these are newer than the C library has to be. */
-static int mount_tmpfs(uint64_t max_bytes)
-{
-	auto_close int fs = (int)syscall(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC);
-	char size[32];
-
-	snprintf(size, sizeof(size), "%" PRIu64, max_bytes);
-	if (fs < 0 || syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "size", size, 0) < 0 ||
-	    syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "mode", "0700", 0) < 0)
-		return -errno;
-	/* Since 6.4; before, what is in it may go to swap, as all memory of the job may. */
-	syscall(SYS_fsconfig, fs, FSCONFIG_SET_FLAG, "noswap", NULL, 0);
-	if (syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) < 0)
-		return -errno;
-	int fd = (int)syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC,
-			      MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
-	return fd < 0 ? -errno : fd;
-}
-
-int sealed_plain_dir(uint64_t max_bytes, struct brumate_error *err)
-{
-	uint64_t available = machine_room_bytes();
-
-	if (max_bytes > available) {
-		brumate_fail(
-			err, ENOMEM,
-			"%.1f GiB of memory are needed for what is never written in the clear, "
-			"%.1f GiB are available",
-			(double)max_bytes / 0x1p30, (double)available / 0x1p30);
-		return -ENOMEM;
-	}
-	auto_close int mounted = mount_tmpfs(max_bytes);
-	if (mounted == -EPERM) {
-		brumate_fail(err, EPERM,
-			     "encrypted checkpoints take CAP_SYS_ADMIN, for a file system in "
-			     "memory: nothing may reach a disk in the clear");
-		brumate_hint(err, "let root make and restore them, or put the store on an "
-				  "encrypted file system");
-		return -EPERM;
-	}
-	if (mounted < 0)
-		return brumate_fail(err, -mounted, "a file system in memory: %m");
-	/* What fsmount(2) gives is a place only (O_PATH): this one can be listed and synced. */
-	int fd = openat(mounted, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	return fd < 0 ? brumate_fail(err, errno, "a file system in memory: %m") : fd;
 }

@@ -162,18 +162,6 @@ def tcp_connections_are_refused(bed):
 
 @case
 @as_user
-def encryption_is_refused(bed):
-    job, log = bed.counter("train")
-    key = os.path.join(bed.dir, "key")
-    with open(os.open(key, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
-        file.write("5" * 64)
-    os.chown(key, bed.uid, bed.uid)
-    refused_untouched(bed, job, log, "encrypted checkpoints take CAP_SYS_ADMIN", "--key-file", key)
-    bed.end(job)
-
-
-@case
-@as_user
 def a_pid_that_is_taken_is_refused(bed):
     """It takes a pid namespace, and that takes root."""
     job, log = bed.counter("train")
@@ -266,6 +254,89 @@ def the_other_ways_of_an_operation(bed):
     bed.operation("restore", checkpoint)
     expect_of_user(bed, status_of(bed.pid(taken)))
     bed.end(taken)
+
+
+# Encrypted.
+
+def key_of(bed, name="key"):
+    path = os.path.join(bed.dir, name)
+    with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
+        file.write("5" * 64)
+    os.chown(path, bed.uid, bed.uid)
+    return path
+
+
+SECRETIVE = """
+import time
+secret = open("{}").read()
+print("ready", "with a secret", flush=True)
+""" + STEPPING
+
+
+def files_with(secret, *directories):
+    found = []
+    for directory in directories:
+        for top, _, names in os.walk(directory):
+            found += [name for name in names if os.path.isfile(os.path.join(top, name))
+                      and secret in read_text(os.path.join(top, name))]
+    return found
+
+
+@case
+@as_user
+def an_encrypted_checkpoint(bed):
+    """What is in the clear is in memory that has no path, also while CRIU writes and reads it, and after a sudden end."""
+    secret = "a-password-that-only-memory-knows"
+    with open(os.path.join(bed.dir, "secret"), "w", encoding="utf-8") as file:
+        file.write(secret)
+    os.chmod(os.path.join(bed.dir, "secret"), 0o644)
+    job, log = bed.started(["/usr/bin/python3", "-u", "-c", SECRETIVE.format(os.path.join(bed.dir, "secret"))], "train")
+    os.unlink(os.path.join(bed.dir, "secret"))
+    places = [bed.dir, bed.runtime_dir]
+    key = ("--key-file", key_of(bed))
+    plain = bed.operation("checkpoint", job, "--leave-running")["checkpoint"]
+    expect(files_with(secret, *places), "this test proves nothing: the secret is not even in a checkpoint in the clear")
+    bed.ok("rm", "--checkpoint", plain, "--yes")
+    with bed.held_at("checkpoint.dumped", "checkpoint", job, "--leave-running", *key) as operation:
+        expect(not files_with(secret, *places), f"in the clear: {files_with(secret, *places)}")
+    expect(operation.end()[0] == 0, "the checkpoint failed")
+    bed.fault("checkpoint.dumped", "kill")
+    expect(bed.cli("checkpoint", job, *key).code != 0 and bed.has_fired(), "the shim did not die")
+    bed.cli("kill", "--signal", "CONT", job)  # the next shim puts it right
+    bed.wait_state(job, ("running",), 60)
+    log.goes_on()
+    checkpoint = bed.operation("checkpoint", job, *key)["checkpoint"]
+    expect(not files_with(secret, *places), f"in the clear: {files_with(secret, *places)}")
+    bed.refused(5, "encrypted, and there is no key", "restore", checkpoint)
+    bed.ok("verify", checkpoint, *key)
+    with bed.held_at("restore.restored", "restore", checkpoint, *key) as operation:
+        expect(not files_with(secret, *places), f"in the clear: {files_with(secret, *places)}")
+    code, _, err = operation.end()
+    expect(code == 0, f"restore: exit {code}: {err}")
+    log.goes_on()
+    expect_of_user(bed, status_of(bed.pid(job)))
+    bed.end(job)
+
+
+@case
+@as_user
+def an_encrypted_checkpoint_of_the_gpu(bed):
+    job, log = bed.counter("train")
+    checkpoint = bed.operation("checkpoint", job, "--key-file", key_of(bed))["checkpoint"]
+    bed.expect_restorable(checkpoint, log, "--key-file", os.path.join(bed.dir, "key"))
+    bed.end(job)
+
+
+@case
+@as_user
+def encryption_without_a_place_in_memory_is_refused(bed):
+    """Where users can have no namespaces."""
+    job, log = bed.counter("train")
+    bed.fault("memory-dir.namespace", "error:28")
+    bed.refused(5, "nothing may reach a disk in the clear", "checkpoint", job, "--key-file", key_of(bed))
+    bed.expect_whole(job, log)
+    expect(not bed.checkpoints() and not bed.partials(), "something was saved")
+    bed.end(job)
 
 
 # The launcher.

@@ -188,28 +188,6 @@ static void test_chunk(void)
 	CHECK(memcmp(other, moved, 16) && memcmp(other, renamed, 16) && memcmp(moved, renamed, 16));
 }
 
-/* In memory, bounded, gone with its last fd. */
-static void test_plain_dir(void)
-{
-	struct brumate_error err = BRUMATE_ERROR_NONE;
-	static char fill[1 << 20];
-	auto_close int dir_fd = sealed_plain_dir(1 << 20, &err);
-
-	if (dir_fd == -EPERM || dir_fd == -ENOSYS) {
-		printf("without a file system in memory: %s\n", err.text);
-		return;
-	}
-	CHECK(dir_fd >= 0);
-	put_file(dir_fd, "pages-1.img", data, 1000);
-	check_file(dir_fd, "pages-1.img", 1000);
-	auto_free char *path = path_format("/proc/self/fd/%d/pages-1.img", dir_fd);
-	CHECK(path && access(path, F_OK) == 0);
-	CHECK(sealed_close_dir(fresh(&sealed, "sealed"), dir_fd, &key, "ckpt-1", &err) == 0);
-	auto_close int fd = openat(dir_fd, "fill", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-	CHECK(fd_write_full(fd, fill, sizeof(fill)) == -ENOSPC);
-	CHECK(sealed_plain_dir(1ull << 60, &err) == -ENOMEM && strstr(err.text, "GiB of memory"));
-}
-
 int main(void)
 {
 	for (size_t i = 0; i < sizeof(data); i++)
@@ -223,7 +201,6 @@ int main(void)
 	test_elsewhere();
 	test_load();
 	test_chunk();
-	test_plain_dir();
 	cleanup_close(&plain);
 	cleanup_close(&sealed);
 	cleanup_close(&opened);
