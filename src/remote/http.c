@@ -394,6 +394,8 @@ static void set_connection(CURL *curl, const struct remote_config *config)
 	libcurl.easy_setopt(curl, CURLOPT_USERAGENT, "brumate/" BRUMATE_VERSION);
 	if (config->ca) {
 		ca.len = strlen(config->ca);
+		/* In the place of the system's authorities: of its directory, too, which libcurl adds. */
+		libcurl.easy_setopt(curl, CURLOPT_CAPATH, NULL);
 		libcurl.easy_setopt(curl, CURLOPT_CAINFO_BLOB, &ca);
 	}
 }

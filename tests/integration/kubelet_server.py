@@ -34,7 +34,7 @@ commonName = supplied
 class Authority:
     """A certificate authority in a directory."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, name="authority"):
         if not shutil.which("openssl"):
             raise Skipped("no openssl")
         self.dir = folder
@@ -43,7 +43,7 @@ class Authority:
             file.write(CA_CONFIG.format(dir=folder))
         with open(self.path("index"), "w", encoding="utf-8"):
             pass
-        self.openssl("req", "-x509", "-subj", "/CN=authority", "-keyout", self.path("ca.key"), "-out", self.path("ca.crt"),
+        self.openssl("req", "-x509", "-subj", f"/CN={name}", "-keyout", self.path("ca.key"), "-out", self.path("ca.crt"),
                      "-days", "2", "-addext", "keyUsage=critical,keyCertSign", *self.NEW_KEY)
         self.ca = self.path("ca.crt")
 

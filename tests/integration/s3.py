@@ -15,6 +15,7 @@ import threading
 from cases import MIB, Skipped, as_user, case, expect, main, run, wait_until
 from checkpoints import files_of, image, saved
 from harness import SOURCE, Program
+from kubelet_server import Authority
 from s3_server import Server
 
 PLACE = "s3://bkt/team a/jobs"  # a blank must be quoted in what is signed
@@ -566,6 +567,36 @@ def what_is_there_stays(bed, server):
         file.write(b"wrong")
     bed.refused(9, "bad: f", "push", "bad", PLACE)
     expect(not any("/bad/" in key for key in server.objects()), "something of it went")
+
+
+SYSTEMS = "/etc/ssl/certs"
+
+
+@case
+def its_own_authorities_are_the_only_ones(bed):
+    """AWS_CA_BUNDLE stands in the place of the system's authorities: whoever has a certificate of one of those is not believed."""
+    own, systems = (Authority(os.path.join(bed.dir, name), name) for name in ("own", "systems"))
+    name = run(["openssl", "x509", "-noout", "-subject_hash", "-in", systems.ca]).out.strip()
+    shutil.copy(systems.ca, os.path.join(systems.dir, f"{name}.0"))
+    shutil.copy(own.ca, os.path.join(systems.dir, "ca-certificates.crt"))  # libcurl knows both, and wants both there
+
+    def listed(server, bundle):
+        """By a command that finds the system's authorities in a directory of ours."""
+        env = {**bed.command_env(), **settings(server, AWS_ENDPOINT_URL=f"https://127.0.0.1:{server.port}", AWS_MAX_ATTEMPTS="1",
+                                               AWS_CA_BUNDLE=bundle)}
+        script = f'mount --bind {systems.dir} {SYSTEMS} || exit 99; exec "$0" ls s3://bkt -q'
+        result = run(["unshare", "--mount", "sh", "-c", script, bed.brumate], env=env)
+        if result.code == 99 or "unshare" in result.err:
+            raise Skipped(f"nothing can be mounted over {SYSTEMS}: {result.why()}")
+        return result
+
+    with Server(systems.issue("server", "s3", alt="IP:127.0.0.1")) as server:
+        result = listed(server, "")
+        if result.code:
+            raise Skipped(f"libcurl does not look for authorities in {SYSTEMS}: {result.why()}")
+        expect(listed(server, systems.ca).code == 0, "an authority that is named is not believed")
+        result = listed(server, own.ca)
+        expect(result.code != 0 and "certificate" in result.err, f"one that is not named is believed: {result.why()}")
 
 
 @with_server

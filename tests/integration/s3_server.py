@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import http.server
 import re
+import ssl
 import threading
 import time
 import urllib.parse as url
@@ -375,11 +376,16 @@ class Quiet(http.server.ThreadingHTTPServer):
 
 
 class Server:
-    """The stand-in on a port of its own, until closed."""
+    """The stand-in on a port of its own, until closed; by TLS where it has a certificate."""
 
-    def __init__(self):
+    def __init__(self, cert=None):
         self.store = Store()
         self.http = Quiet(("127.0.0.1", 0), Handler)
+        if cert:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(cert)
+            # Each connection shakes hands in a thread of its own.
+            self.http.socket = context.wrap_socket(self.http.socket, server_side=True, do_handshake_on_connect=False)
         self.http.store = self.store
         self.port = self.http.server_address[1]
         self.thread = threading.Thread(target=self.http.serve_forever, daemon=True)
