@@ -80,6 +80,7 @@ enum option_id {
 	OPT_CA_FILE,
 	OPT_OCI,
 	OPT_BUNDLE,
+	OPT_WHEN_READY,
 	OPT__MAX,
 };
 

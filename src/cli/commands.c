@@ -26,6 +26,10 @@
 		.id = OPT_CONTAINER, .name = "container", .letter = 'C', .value = "ID|NAME",      \
 		.help = "a container of runc, crun, podman, containerd or docker, with all in it" \
 	}
+#define WHEN_READY(what)                                                 \
+	{                                                                \
+		.id = OPT_WHEN_READY, .name = "when-ready", .help = what \
+	}
 #define OCI(what)                                                   \
 	{                                                           \
 		OPT_OCI, "oci", 0, "DIR", what, COMPLETES_DIR, NULL \
@@ -247,6 +251,7 @@ static const struct option_spec checkpoint_options[] = {
 	{ OPT_OUTPUT, "output", 'o', "FILE", "with --container: the archive to write",
 	  COMPLETES_FILE, NULL },
 	OCI("with --container: the directory to make, an OCI image"),
+	WHEN_READY("with --container: wait until it says so in SNAPSHOT_CONTROL_DIR"),
 	{ .id = OPT_SELF,
 	  .name = "self",
 	  .help = "the job that this command is a process of, once the command has ended" },
@@ -444,6 +449,8 @@ static const struct option_spec k8s_options[] = {
 	  .value = "NAME",
 	  .help = "this container alone, not all of the pod" },
 	TIMEOUT("give up on a container after TIME (default for checkpoint: 10m)"),
+	OCI("checkpoint: make this directory, an OCI image of the archive, which takes -c"),
+	WHEN_READY("checkpoint: wait until the container says so in SNAPSHOT_CONTROL_DIR"),
 	FORCE("suspend: go on where doctor only suspects that a container may be lost"),
 	{ .id = OPT_SERVER,
 	  .name = "server",
@@ -529,9 +536,9 @@ const struct command commands[] = {
 	  COMPLETES_NOTHING, NULL, metrics_options, verb_metrics },
 	{ "cdi", NULL, "", "print the CDI device that gives containers brumate's library", 0, 0,
 	  false, COMPLETES_NOTHING, NULL, no_options, verb_cdi },
-	{ "k8s", NULL, "checkpoint|suspend|resume POD",
+	{ "k8s", NULL, "checkpoint|suspend|resume|restored POD",
 	  "save the containers of a pod on this node, or empty its GPUs", 2, 2, false,
-	  COMPLETES_WORDS, "checkpoint suspend resume", k8s_options, verb_k8s },
+	  COMPLETES_WORDS, "checkpoint suspend resume restored", k8s_options, verb_k8s },
 	{ "version", NULL, "", "show the version", 0, 0, false, COMPLETES_NOTHING, NULL,
 	  version_options, verb_version },
 	{ "completion", NULL, "bash|zsh|fish", "print the completion script of a shell", 1, 1,

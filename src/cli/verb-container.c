@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/conf.h"
 #include "service/container-engine.h"
+#include "service/snapshot-control.h"
 #include "wire/wire.h"
 
 /* Refuses what is given besides @allowed, which ends with OPT__MAX. */
@@ -50,10 +51,37 @@ static int print_done(const struct invocation *in, const char *container, const 
 	return o ? print_json(o, err) : brumate_fail(err, ENOMEM, "%m");
 }
 
+enum { READY_MS = 600000 };
+
+/* What was to be done is done: what stands in the way of telling so is no failure of that. */
+static void tell(const struct snapshot_control *control, const char *name)
+{
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+
+	if (snapshot_control_tell(control, name, &why) < 0)
+		fprintf(stderr, "note: the container was not told: %s\n", why.text);
+}
+
+/* Waits until the program of the container says that it is ready. */
+static int wait_until_ready(struct snapshot_control *ret, const struct invocation *in,
+			    const struct service_container *c, struct brumate_error *err)
+{
+	const char *timeout = in->values[OPT_TIMEOUT];
+	uint64_t ms = READY_MS;
+	int r = timeout ? parse_duration(&ms, "--timeout", timeout, err) : 0;
+
+	if (r == 0 && (r = snapshot_control_open(ret, c->init, err)) == 0)
+		return brumate_fail(err, ENOENT,
+				    "the environment of the container has no SNAPSHOT_CONTROL_DIR "
+				    "to be ready in");
+	return r < 0 ? r : snapshot_control_wait(ret, deadline_in_ms(ms), err);
+}
+
 int container_checkpoint(const struct invocation *in, struct brumate_error *err)
 {
 	static const enum option_id allowed[] = { OPT_CONTAINER, OPT_LEAVE_RUNNING, OPT_OUTPUT,
-						  OPT_OCI,	 OPT_FORMAT,	    OPT__MAX };
+						  OPT_OCI,	 OPT_WHEN_READY,    OPT_TIMEOUT,
+						  OPT_FORMAT,	 OPT__MAX };
 	const char *output = in->values[OPT_OUTPUT], *oci = in->values[OPT_OCI];
 	auto_free char *path = absolute_path(oci ? oci : output ? output : ".");
 	const struct engine_checkpoint how = {
@@ -62,8 +90,8 @@ int container_checkpoint(const struct invocation *in, struct brumate_error *err)
 		.leave_running = in->values[OPT_LEAVE_RUNNING] != NULL,
 	};
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+	auto_(snapshot_control_fini) struct snapshot_control control = SNAPSHOT_CONTROL_NONE;
 	struct service_container c = { .init = PROC_ID_NONE };
-	uint64_t start_ns = clock_now_ns();
 	int r = check_options(in, allowed, err);
 
 	if (r == 0 && in->n_operands)
@@ -80,11 +108,36 @@ int container_checkpoint(const struct invocation *in, struct brumate_error *err)
 	if (r == 0)
 		r = service_find_container(&c, in->values[OPT_CONTAINER], conf.container_state,
 					   err);
+	if (r == 0 && in->values[OPT_WHEN_READY])
+		r = wait_until_ready(&control, in, &c, err);
+	uint64_t start_ns = clock_now_ns();
 	if (r == 0)
 		r = engine_checkpoint(&c, &how, err);
+	if (r == 0 && control.dir_fd >= 0 && how.leave_running)
+		tell(&control, SNAPSHOT_COMPLETE);
 	if (r < 0)
 		return r;
 	return print_done(in, *c.name ? c.name : c.id, engine_name(&c), path, start_ns, err);
+}
+
+/* One that waits for it goes on by that. */
+static void tell_restored(const char *name)
+{
+	auto_(snapshot_control_fini) struct snapshot_control control = SNAPSHOT_CONTROL_NONE;
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+	struct service_container c = { .init = PROC_ID_NONE };
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+	int r = conf_load(&conf, &why);
+
+	if (r == 0)
+		r = service_find_container(&c, name, conf.container_state, &why);
+	if (r == 0)
+		r = snapshot_control_open(&control, c.init, &why);
+	if (r < 0)
+		fprintf(stderr, "note: nobody looked whether %s waits for its restore: %s\n", name,
+			why.text);
+	if (r > 0)
+		tell(&control, RESTORE_COMPLETE);
 }
 
 int container_restore(const struct invocation *in, struct brumate_error *err)
@@ -101,5 +154,8 @@ int container_restore(const struct invocation *in, struct brumate_error *err)
 		r = brumate_fail(err, ENOMEM, "%m");
 	if (r == 0)
 		r = engine_restore(path, name, bundle, &engine, err);
-	return r < 0 ? r : print_done(in, name, engine, path, start_ns, err);
+	if (r < 0)
+		return r;
+	tell_restored(name);
+	return print_done(in, name, engine, path, start_ns, err);
 }

@@ -19,6 +19,8 @@
 #include "job/request.h"
 #include "service/container.h"
 #include "service/kubelet.h"
+#include "service/oci-image.h"
+#include "service/snapshot-control.h"
 
 /* What is done with a pod, and what came of it so far. */
 struct pod_task {
@@ -254,10 +256,10 @@ static int get_timeout_s(uint64_t *ret, const struct invocation *in, struct brum
 	return r;
 }
 
-/* The container that was named, which the kubelet knows better, or all of the pod. */
+/* The container that was named, which the kubelet knows better unless it is to be looked into, or all of the pod. */
 static int find_containers(struct pod_task *t, struct brumate_error *err)
 {
-	if (!t->name.container)
+	if (!t->name.container || t->in->values[OPT_WHEN_READY])
 		return find_pod(t, err);
 	t->pod.items = calloc(1, sizeof(*t->pod.items));
 	if (!t->pod.items)
@@ -267,20 +269,76 @@ static int find_containers(struct pod_task *t, struct brumate_error *err)
 	return 0;
 }
 
-static int checkpoint_container(struct pod_task *t, const struct kubelet *k, const char *container,
-				uint64_t timeout_s, struct brumate_error *err)
+static int open_control(struct snapshot_control *ret, const struct service_pod_container *c,
+			struct brumate_error *err)
 {
+	int r = snapshot_control_open(ret, c->init, err);
+
+	if (r == 0)
+		return brumate_fail(err, ENOENT,
+				    "its environment has no SNAPSHOT_CONTROL_DIR to be ready in");
+	return r < 0 ? r : 0;
+}
+
+/* With --oci, the archive as an image, too. */
+static int make_image(const struct pod_task *t, const struct service_pod_name *name,
+		      json_t *archives, struct brumate_error *err)
+{
+	const char *dir = t->in->values[OPT_OCI];
+	const struct oci_about about = { .container = name->container,
+					 .pod = name->pod,
+					 .namespace = name->namespace };
+
+	if (!dir)
+		return 0;
+	if (json_array_size(archives) != 1)
+		return brumate_fail(err, EPROTO, "the kubelet made %zu archives of one container",
+				    json_array_size(archives));
+	const char *archive = json_string_value(json_array_get(archives, 0));
+	int r = oci_image_write(dir, archive, &about, err);
+	if (r < 0)
+		brumate_hint(err, "the archive is there: %s", archive);
+	return r;
+}
+
+/* The archive is made: what stands in the way of this is no failure of that. */
+static void tell_complete(const struct pod_task *t, const struct snapshot_control *control,
+			  const char *container)
+{
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+
+	if (snapshot_control_tell(control, SNAPSHOT_COMPLETE, &why) < 0)
+		fprintf(stderr,
+			"note: container %s of pod %s/%s was not told that it is saved: %s\n",
+			container, t->name.namespace, t->name.pod, why.text);
+}
+
+static int checkpoint_container(struct pod_task *t, const struct kubelet *k,
+				const struct service_pod_container *c, uint64_t timeout_s,
+				struct brumate_error *err)
+{
+	auto_(snapshot_control_fini) struct snapshot_control control = SNAPSHOT_CONTROL_NONE;
+	const bool when_ready = t->in->values[OPT_WHEN_READY] != NULL;
+	const char *container = c->name;
 	struct service_pod_name name = t->name;
 	auto_json json_t *archives = NULL;
-	uint64_t start_ns = clock_now_ns();
 	char took[WORD_BYTES];
 
 	name.container = container;
 	int r = service_check_pod_name(&name, err);
+	if (r == 0 && when_ready)
+		r = open_control(&control, c, err);
+	if (r == 0 && when_ready)
+		r = snapshot_control_wait(&control, deadline_in_ms(timeout_s * 1000), err);
+	uint64_t start_ns = clock_now_ns();
 	if (r == 0)
 		r = kubelet_checkpoint(k, &name, timeout_s, &archives, err);
+	if (r == 0)
+		r = make_image(t, &name, archives, err);
 	if (r < 0)
 		return r;
+	if (when_ready)
+		tell_complete(t, &control, container);
 	double seconds = clock_since_s(start_ns);
 	format_seconds(took, seconds);
 	fprintf(stderr, "container %s of pod %s/%s: saved in %s\n", container, name.namespace,
@@ -307,19 +365,50 @@ static int checkpoint_pod(struct pod_task *t, struct brumate_error *err)
 	uint64_t timeout_s;
 	int r = get_timeout_s(&timeout_s, t->in, err);
 
+	if (r == 0 && values[OPT_OCI] && !t->name.container)
+		r = brumate_fail(err, EINVAL, "k8s checkpoint: --oci takes one container: -c NAME");
+	if (r == 0 && values[OPT_OCI])
+		r = oci_image_check(values[OPT_OCI], err);
 	if (r == 0)
 		r = kubelet_init(&k, &o, err);
 	if (r == 0)
 		r = find_containers(t, err);
 	for (size_t i = 0; i < t->pod.n && r == 0; i++) {
-		const char *container = t->pod.items[i].name;
-
-		r = checkpoint_container(t, &k, container, timeout_s, err);
+		r = checkpoint_container(t, &k, &t->pod.items[i], timeout_s, err);
 		if (r < 0)
-			fail_of_container(t, container, r, err);
+			fail_of_container(t, t->pod.items[i].name, r, err);
 	}
 	int printed = json_array_size(t->done) ? print_done(t, "archives", r < 0 ? NULL : err) : 0;
 	return r < 0 ? r : printed;
+}
+
+/* ---- restored ---- */
+
+/* Tells a container that waits for it. */
+static int tell_restored(struct pod_task *t, const struct service_pod_container *c,
+			 struct brumate_error *err)
+{
+	auto_(snapshot_control_fini) struct snapshot_control control = SNAPSHOT_CONTROL_NONE;
+	int r = snapshot_control_open(&control, c->init, err);
+
+	if (r == 0)
+		return leave_alone(t, c->name, "its environment has no SNAPSHOT_CONTROL_DIR");
+	if (r > 0)
+		r = snapshot_control_tell(&control, RESTORE_COMPLETE, err);
+	return r < 0 ? r : add_done(t, json_pack("{s:s}", "container", c->name), err);
+}
+
+static int restored_pod(struct pod_task *t, struct brumate_error *err)
+{
+	int result = find_pod(t, err);
+
+	if (result == 0)
+		result = for_each_container(t, tell_restored, err);
+	if (result == 0 && !json_array_size(t->done))
+		return brumate_fail(err, ENOENT, "no container of pod %s/%s waits for that",
+				    t->name.namespace, t->name.pod);
+	int r = json_array_size(t->done) ? print_done(t, "container", err) : 0;
+	return result < 0 ? result : r;
 }
 
 /* ---- the command ---- */
@@ -331,6 +420,7 @@ static const struct k8s_verb {
 	{ "checkpoint", checkpoint_pod },
 	{ "suspend", suspend_pod },
 	{ "resume", resume_pod },
+	{ "restored", restored_pod },
 };
 
 /* Options that not all of them have. */
@@ -347,6 +437,8 @@ static const struct {
 	{ OPT_CERT, "--cert", "checkpoint" },
 	{ OPT_KEY, "--key", "checkpoint" },
 	{ OPT_CA_FILE, "--ca-file", "checkpoint" },
+	{ OPT_OCI, "--oci", "checkpoint" },
+	{ OPT_WHEN_READY, "--when-ready", "checkpoint" },
 };
 
 static int check_options(const struct invocation *in, struct brumate_error *err)

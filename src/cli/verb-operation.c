@@ -247,9 +247,11 @@ int verb_checkpoint(const struct invocation *in, struct brumate_error *err)
 {
 	if (in->values[OPT_CONTAINER])
 		return container_checkpoint(in, err);
-	if (in->values[OPT_OUTPUT] || in->values[OPT_OCI])
+	if (in->values[OPT_OUTPUT] || in->values[OPT_OCI] || in->values[OPT_WHEN_READY])
 		return brumate_fail(err, EINVAL, "checkpoint: --%s goes with --container",
-				    in->values[OPT_OCI] ? "oci" : "output");
+				    in->values[OPT_OCI]	     ? "oci"
+				    : in->values[OPT_OUTPUT] ? "output"
+							     : "when-ready");
 	if (in->values[OPT_SELF])
 		return checkpoint_self(in, err);
 	if (in->values[OPT_NAME] && (in->n_operands > 1 || in->values[OPT_ALL]))

@@ -10,8 +10,8 @@ import shutil
 import stat
 import tarfile
 
-from cases import EXIT_BAD_IMAGE, EXIT_BUSY, EXIT_FAILED, EXIT_NOT_FOUND, EXIT_UNSUPPORTED, EXIT_USAGE
-from cases import case, expect, main, read_text
+from cases import EXIT_BAD_IMAGE, EXIT_BUSY, EXIT_FAILED, EXIT_NOT_FOUND, EXIT_TIMEOUT, EXIT_UNSUPPORTED, EXIT_USAGE
+from cases import case, expect, main, read_text, wait_until
 from harness import Skipped, process_start, run
 from podman_engine import Podman
 from runc import Container, find_crun, find_in
@@ -141,6 +141,45 @@ def other_tools_read_the_image(bed):
     if "checkpointctl" in tools:
         done = run(["checkpointctl", "show", archive], timeout=60)
         expect(done.code == 0 and "runc" in done.out, f"checkpointctl: {done.why()} {done.out}")
+
+
+CONTROL = "/snapshot-control"
+# Ready once it is told to be, for which there is a file: what a model that takes long to load does.
+WAITS = (f"/bin/counter --mib 64 --chunk-mib 16 --interval-ms 20 > /tmp/out & while [ ! -e /tmp/loaded ]; do :; done; "
+         f"echo > {CONTROL}/ready-for-snapshot; while [ ! -e {CONTROL}/restore-complete ]; do :; done; echo > /tmp/told; wait")
+
+
+@case
+def when_it_is_ready(bed):
+    """By the files of images that are made to be saved. What is written belongs to the container's own user."""
+    place, archive = os.path.join(bed.dir, "control"), os.path.join(bed.dir, "one.tar")
+    os.mkdir(place)
+    os.chmod(place, 0o777)
+
+    def with_place(config):
+        config["process"]["env"] += [f"SNAPSHOT_CONTROL_DIR={CONTROL}"]
+        config["mounts"].append({"source": place, "destination": CONTROL, "type": "bind", "options": ["bind", "rw"]})
+
+    with Container(bed, WAITS, change=with_place) as container:
+        started(bed, container)
+        words = ("checkpoint", "--container", container.id, "--when-ready", "-o", archive)
+        bed.refused(EXIT_TIMEOUT, "the container is not ready", *words, "--timeout", "200ms")
+        container.log().goes_on()
+        background = bed.spawn(*words, "--leave-running")
+        with open(os.path.join(container.rootfs, "tmp/loaded"), "w", encoding="utf-8"):
+            pass
+        code, _, err = background.end()
+        expect(code == 0 and "note:" not in err, f"exit {code}: {err}")
+        expect(sorted(os.listdir(place)) == ["ready-for-snapshot", "snapshot-complete"], f"files: {os.listdir(place)}")
+        container.log().goes_on()
+        os.unlink(archive)
+        bed.ok(*words)
+        container.id += "-again"
+        result = bed.ok("restore", "--container", container.id, archive)
+        expect("note:" not in result.err, result.why())
+        container.note_init()
+        wait_until(lambda: os.path.exists(os.path.join(container.rootfs, "tmp/told")), "the container to be told")
+        container.log().goes_on()
 
 
 @case

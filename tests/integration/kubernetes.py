@@ -6,10 +6,12 @@ simulated driver in them; and a stand-in for the kubelet."""
 import json
 import os
 import re
+import shutil
 import signal
 import socket
+import tarfile
 
-from cases import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_PERMISSION, EXIT_TIMEOUT, EXIT_UNSUPPORTED, EXIT_USAGE
+from cases import EXIT_BAD_IMAGE, EXIT_BUSY, EXIT_FAILED, EXIT_NOT_FOUND, EXIT_PERMISSION, EXIT_TIMEOUT, EXIT_UNSUPPORTED, EXIT_USAGE
 from cases import case, expect, main, wait_until
 from harness import Skipped, process_start, run
 from kubelet_server import NAME, Authority, Kubelet
@@ -287,6 +289,124 @@ def checkpoint_a_pod(bed):
         kubelet.pods["default", "train-0"]["two"] = (500, "no")
         result = bed.cli(*words)
         expect(result.code == EXIT_FAILED and result.out == archive("one") + "\n", result.why())
+
+
+class Ready:
+    """A container whose program has a directory for the files of snapshots."""
+
+    def __init__(self, bed, node, name, path=None, uid=1):
+        self.place = os.path.join(bed.dir, name)
+        os.mkdir(self.place)
+        os.chown(self.place, uid, uid)
+        for folder in (bed.dir, os.path.dirname(bed.dir)):
+            os.chmod(folder, os.stat(folder).st_mode | 0o111)
+        self.program = bed.start(["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "env",
+                                  f"SNAPSHOT_CONTROL_DIR={path or self.place}", "sleep", "1000"])
+        wait_until(lambda: b"sleep" in read_bytes(f"/proc/{self.program.pid}/cmdline")[:5], "the program")
+        node.container(self.program, name)
+
+    def file(self, name):
+        return os.path.join(self.place, name)
+
+    def says_ready(self):
+        with open(self.file("ready-for-snapshot"), "w", encoding="utf-8"):
+            pass
+
+
+def read_bytes(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+@case
+def snapshot_when_ready(bed):
+    """The kubelet is asked once the container is ready, and the container is told afterwards, as its own user."""
+    if os.geteuid() != 0:
+        raise Skipped("other users' programs take root")
+    node, cluster = Node(bed), Cluster(bed)
+    ready = Ready(bed, node, "main")
+    with cluster.kubelet() as kubelet:
+        kubelet.pods = {("default", "train-0"): {"main": None, "linked": None, "plain": None}}
+        words = [*cluster.words(kubelet), "--when-ready", "-c"]
+        bed.refused(EXIT_TIMEOUT, "the container is not ready", *words, "main", "--timeout", "1")
+        expect(not kubelet.log, "the kubelet was asked for what is not ready")
+        background = bed.spawn(*words, "main")
+        ready.says_ready()
+        code, out, err = background.end()
+        expect(code == 0 and out == archive("main") + "\n" and "note:" not in err, f"exit {code}: {out}{err}")
+        told = os.stat(ready.file("snapshot-complete"))
+        expect(told.st_uid == 1 and told.st_gid == 1, f"it belongs to {told.st_uid}:{told.st_gid}")
+        bed.ok(*words, "main")
+        expect(k8s(bed, "restored", "train-0")["containers"] == [{"container": "main"}], "not told")
+        expect(os.path.exists(ready.file("restore-complete")), "nothing is there")
+        # What the container makes of its directory is its own affair, and nobody else's.
+        theirs = os.path.join(bed.dir, "theirs")
+        os.mkdir(theirs)
+        link = os.path.join(bed.dir, "link")
+        os.symlink(theirs, link)
+        Ready(bed, node, "linked", path=link)
+        bed.refused(EXIT_FAILED, "SNAPSHOT_CONTROL_DIR of the container, .*symbolic links", *words, "linked")
+        expect(not os.listdir(theirs), "a link was followed")
+        node.container(node.sleeper(), "plain")
+        bed.refused(EXIT_NOT_FOUND, "has no SNAPSHOT_CONTROL_DIR", *words, "plain")
+        os.unlink(ready.file("snapshot-complete"))
+        os.chown(ready.place, 0, 0)
+        result = bed.ok(*words, "main")
+        expect("was not told that it is saved: snapshot-complete in SNAPSHOT_CONTROL_DIR: Permission denied" in result.err,
+               result.why())
+
+
+@case
+def ends_before_it_is_ready(bed):
+    node, cluster = Node(bed), Cluster(bed)
+    if os.geteuid() != 0:
+        raise Skipped("other users' programs take root")
+    ready = Ready(bed, node, "main")
+    with cluster.kubelet() as kubelet:
+        background = bed.spawn(*cluster.words(kubelet), "--when-ready", "-c", "main")
+        wait_until(lambda: watches(background.process.pid), "it to wait")
+        os.kill(ready.program.pid, signal.SIGKILL)
+        code, out, err = background.end()
+        expect(code == EXIT_NOT_FOUND and not out and "was never ready" in err, f"exit {code}: {out}{err}")
+
+
+def watches(pid):
+    try:
+        return any(os.readlink(f"/proc/{pid}/fd/{fd}") == "anon_inode:inotify" for fd in os.listdir(f"/proc/{pid}/fd"))
+    except FileNotFoundError:
+        return False
+
+
+@case
+def archive_as_an_image(bed):
+    """What the kubelet wrote becomes the layer of an image that CRI-O and containerd restore."""
+    node, cluster = Node(bed), Cluster(bed)
+    node.container(node.sleeper(), "main")
+    image, saved = os.path.join(bed.dir, "image"), os.path.join(bed.dir, "saved.tar")
+    with tarfile.open(saved, "w") as tar:
+        tar.add(__file__, "config.dump")
+    with cluster.kubelet() as kubelet:
+        kubelet.pods = {("default", "train-0"): {"main": (200, json.dumps({"items": [saved]}))}}
+        words = [*cluster.words(kubelet), "--oci", image]
+        bed.refused(EXIT_USAGE, "--oci takes one container", *words)
+        expect(bed.ok(*words, "-c", "main").out == saved + "\n", "another archive")
+        n = len(kubelet.log)
+        bed.refused(EXIT_BUSY, "is there already", *words, "-c", "main")
+        expect(len(kubelet.log) == n, "the kubelet was asked in vain")
+        index = json.loads(read_bytes(os.path.join(image, "index.json")))
+        blobs = os.path.join(image, "blobs", "sha256")
+        manifest = json.loads(read_bytes(os.path.join(blobs, index["manifests"][0]["digest"][7:])))
+        expect(manifest["annotations"] == {"org.criu.checkpoint.container.name": "main",
+                                           "io.kubernetes.cri-o.annotations.checkpoint.name": "main",
+                                           "org.criu.checkpoint.pod.name": "train-0",
+                                           "org.criu.checkpoint.pod.namespace": "default"}, f"{manifest['annotations']}")
+        layer = os.path.join(blobs, manifest["layers"][0]["digest"][7:])
+        expect(read_bytes(layer) == read_bytes(saved), "another layer")
+        shutil.rmtree(image)
+        with open(saved, "wb") as file:
+            file.write(b"\x1f\x8b" + b"x" * 1000)
+        result = bed.refused(EXIT_BAD_IMAGE, "is not a plain tar archive", *words, "-c", "main")
+        expect(f"the archive is there: {saved}" in result.err and not os.path.exists(image), result.why())
 
 
 @case
