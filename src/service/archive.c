@@ -20,7 +20,7 @@
 #define ABOUT  "brumate.json"
 #define IMAGES "checkpoint/"
 
-enum { COPY_BYTES = 1 << 20, TEXT_BYTES_MAX = 16 << 20 };
+enum { COPY_BYTES = 1 << 20, TEXT_BYTES_MAX = 16 << 20, LEVELS_MAX = 4 };
 
 /* ---- writing ---- */
 
@@ -67,42 +67,56 @@ static int copy_bytes(int to, int from, uint64_t len_bytes)
 	return 0;
 }
 
-static int write_image(int fd, int dir_fd, const char *file)
+static int write_file(int fd, int from, uint64_t len_bytes, const char *name)
 {
-	char name[TAR_NAME_BYTES];
-	struct stat st;
-	auto_close int from = openat(dir_fd, file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	int r = write_header(fd, name, TAR_FILE, len_bytes);
 
-	if (from < 0 || fstat(from, &st) < 0)
-		return -errno;
-	if (!S_ISREG(st.st_mode) ||
-	    snprintf(name, sizeof(name), IMAGES "%s", file) >= (int)sizeof(name))
-		return -EINVAL;
-	int r = write_header(fd, name, TAR_FILE, (uint64_t)st.st_size);
 	if (r == 0)
-		r = copy_bytes(fd, from, (uint64_t)st.st_size);
-	return r < 0 ? r : write_padding(fd, (uint64_t)st.st_size);
+		r = copy_bytes(fd, from, len_bytes);
+	return r < 0 ? r : write_padding(fd, len_bytes);
+}
+
+/* Takes @dir_fd. What is in it is called @prefix…, which ends with a slash. CRIU's images are in one directory, device memory of
+ * the data path in one below it. */
+static int write_tree(int fd, int dir_fd, const char *prefix, int level)
+{
+	auto_closedir DIR *dir = fdopendir(dir_fd);
+	struct dirent *entry;
+	int r;
+
+	if (!dir) {
+		r = -errno;
+		close(dir_fd);
+		return r;
+	}
+	r = write_header(fd, prefix, TAR_DIRECTORY, 0);
+	while (r == 0 && (r = dir_next(dir, &entry)) > 0) {
+		char name[TAR_NAME_BYTES];
+		struct stat st;
+		auto_close int from =
+			openat(dirfd(dir), entry->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+
+		if (from < 0 || fstat(from, &st) < 0)
+			return -errno;
+		bool is_dir = S_ISDIR(st.st_mode);
+		if (snprintf(name, sizeof(name), "%s%s%s", prefix, entry->d_name,
+			     is_dir ? "/" : "") >= (int)sizeof(name))
+			return -ENAMETOOLONG;
+		if (!is_dir && !S_ISREG(st.st_mode))
+			return -EINVAL;
+		r = !is_dir		 ? write_file(fd, from, (uint64_t)st.st_size, name)
+		    : level < LEVELS_MAX ? write_tree(fd, take_fd(&from), name, level + 1)
+					 : -ELOOP;
+	}
+	return r;
 }
 
 static int write_images(int fd, const char *images_dir, struct brumate_error *err)
 {
-	auto_closedir DIR *dir = dir_open(AT_FDCWD, images_dir);
-	struct dirent *entry;
-	int r;
+	int dir_fd = open(images_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int r = dir_fd < 0 ? -errno : write_tree(fd, dir_fd, IMAGES, 0);
 
-	if (!dir)
-		return brumate_fail(err, errno, "%s: %m", images_dir);
-	/* checkpointctl looks for it. */
-	r = write_header(fd, IMAGES, TAR_DIRECTORY, 0);
-	if (r < 0)
-		return brumate_fail(err, -r, "%s: %s", images_dir, strerror(-r));
-	while ((r = dir_next(dir, &entry)) > 0) {
-		r = write_image(fd, dirfd(dir), entry->d_name);
-		if (r < 0)
-			return brumate_fail(err, -r, "%s/%s: %s", images_dir, entry->d_name,
-					    strerror(-r));
-	}
-	return r < 0 ? brumate_fail(err, -r, "%s: %m", images_dir) : 0;
+	return r < 0 ? brumate_fail(err, -r, "%s: %s", images_dir, strerror(-r)) : 0;
 }
 
 int archive_write(const char *path, const struct archive_text *texts, size_t n_texts,
@@ -170,13 +184,33 @@ int archive_about(json_t **ret, const char *path, struct brumate_error *err)
 	return 1;
 }
 
+/* Whether it leads to nothing but a place below: no part of it is empty, "." or "..". */
+static bool leads_below(const char *name)
+{
+	while (*name) {
+		size_t len = strcspn(name, "/");
+
+		if (!len || (len == 1 && *name == '.') || (len == 2 && !strncmp(name, "..", 2)))
+			return false;
+		name += len + (name[len] == '/');
+	}
+	return true;
+}
+
+/* Nothing that is unpacked is a link, so that a name leads where it says. */
 static int unpack_file(int fd, int dir_fd, const char *name, uint64_t len_bytes)
 {
-	if (strncmp(name, IMAGES, strlen(IMAGES)) != 0 || (!strcmp(name, IMAGES) && !len_bytes))
+	if (strncmp(name, IMAGES, strlen(IMAGES)) != 0)
 		return skip_bytes(fd, len_bytes + tar_padding(len_bytes));
 	name += strlen(IMAGES);
-	if (!*name || *name == '.' || strchr(name, '/'))
+	const size_t len = strlen(name);
+	bool is_dir = len && name[len - 1] == '/';
+	if (!len) /* the directory that is there; with data it is none */
+		return len_bytes ? -EBADMSG : 0;
+	if (!leads_below(name) || (is_dir && len_bytes))
 		return -EBADMSG;
+	if (is_dir)
+		return mkdirat(dir_fd, name, 0700) < 0 ? -errno : 0;
 	auto_close int to =
 		openat(dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
 	int r = to < 0 ? -errno : copy_bytes(to, fd, len_bytes);
@@ -198,7 +232,7 @@ int archive_unpack(const char *path, const char *images_dir, struct brumate_erro
 		if (r < 0)
 			break;
 	}
-	if (r == -EBADMSG || r == -EIO || r == -EEXIST)
+	if (r == -EBADMSG || r == -EIO || r == -EEXIST || r == -ENOENT)
 		return fail_damaged(path, err);
 	return r < 0 ? brumate_fail(err, -r, "%s: %s", path, strerror(-r)) : 0;
 }

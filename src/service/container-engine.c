@@ -485,6 +485,17 @@ static int hand_out(const struct workspace *w, const struct service_container *c
 	return r;
 }
 
+/* They may be all that is left of the container: where they cannot be packed, they stay. */
+static void keep_images(const struct workspace *w, const struct engine_checkpoint *how,
+			struct brumate_error *err)
+{
+	auto_free char *images = place(w, "images");
+	auto_free char *kept = path_format("%s.images", how->oci ? how->oci : how->output);
+
+	if (images && kept && renameat2(AT_FDCWD, images, AT_FDCWD, kept, RENAME_NOREPLACE) == 0)
+		brumate_hint(err, "CRIU's images of the container are there: %s", kept);
+}
+
 int engine_checkpoint(const struct service_container *c, const struct engine_checkpoint *how,
 		      struct brumate_error *err)
 {
@@ -501,8 +512,8 @@ int engine_checkpoint(const struct service_container *c, const struct engine_che
 		r = c->engine == ENGINE_PODMAN
 			    ? checkpoint_by_podman(&w, c, how->leave_running, err)
 			    : checkpoint_by_runtime(&w, c, how->leave_running, err);
-	if (r == 0 && c->engine == ENGINE_RUNTIME)
-		r = pack_archive(&w, c, err);
+	if (r == 0 && c->engine == ENGINE_RUNTIME && (r = pack_archive(&w, c, err)) < 0)
+		keep_images(&w, how, err);
 	return r < 0 ? r : hand_out(&w, c, how, err);
 }
 

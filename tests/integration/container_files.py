@@ -77,6 +77,35 @@ def archive_and_back(bed):
 
 
 @case
+def with_the_library(bed):
+    """Device memory of the data path is in a directory of its own, which comes along."""
+    archive = os.path.join(bed.dir, "one.tar")
+    with Container(bed, COUNTER, library=True) as container:
+        started(bed, container)
+        bed.ok("checkpoint", "--container", container.id, "--output", archive)
+        expect(any(name.startswith("checkpoint/brumate-memory/") for name in members(archive)), "no memory of the data path")
+        bed.ok("restore", "--container", container.id, archive)
+        container.note_init()
+        container.log().goes_on()
+
+
+@case
+def what_cannot_be_packed_stays(bed):
+    """The container is gone by then: its images are not to go, too."""
+    archive = os.path.join(bed.dir, "one.tar")
+    with Container(bed, COUNTER) as container:
+        started(bed, container)
+        config = os.path.join(container.dir, "config.json")
+        os.rename(config, config + ".away")
+        result = bed.refused(EXIT_NOT_FOUND, "config.json: No such file", "checkpoint", "--container", container.id, "-o", archive)
+        expect(f"images of the container are there: {archive}.images" in result.err, result.why())
+        os.rename(config + ".away", config)
+        container.image = archive + ".images"
+        container.edit(lambda changed: changed.update(annotations={"org.criu.config": os.path.join(container.dir, "criu.conf")}))
+        container.restored().log().goes_on()
+
+
+@case
 def leave_running(bed):
     archive = os.path.join(bed.dir, "one.tar")
     with Container(bed, COUNTER) as container:
@@ -241,7 +270,8 @@ def archives_that_are_none(bed):
                 block[148:156] = b"%06o\0 " % sum(block)
                 tar.fileobj.write(bytes(block) + data + b"\0" * (-len(data) % 512))
 
-    for names in (["checkpoint/../../escaped"], ["checkpoint/."], ["checkpoint/"], ["checkpoint/a", "checkpoint/a"]):
+    for names in (["checkpoint/../../escaped"], ["checkpoint/."], ["checkpoint/"], ["checkpoint//a"], ["checkpoint/a", "checkpoint/a"],
+                  ["checkpoint/no/dir"], ["checkpoint/a/../b"]):
         make(names)
         bed.refused(EXIT_BAD_IMAGE, "damaged", "restore", "--container", "x", path)
         expect(not os.path.exists(os.path.join(bed.dir, "escaped")), "a name led out")
