@@ -26,6 +26,7 @@
 	X(cuDevicePrimaryCtxRetain)       \
 	X(cuDevicePrimaryCtxRelease_v2)   \
 	X(cuCtxSetCurrent)                \
+	X(cuCtxSetLimit)                  \
 	X(cuMemGetInfo_v2)                \
 	X(cuMemAddressReserve)            \
 	X(cuMemAddressFree)               \
@@ -49,6 +50,8 @@
 	X(cuEventRecord)                  \
 	X(cuEventSynchronize)             \
 	X(cuEventDestroy_v2)
+
+enum { STACK_LEAST_BYTES = 16 };
 
 static struct {
 #define X(name) __typeof__(name) *name;
@@ -128,6 +131,13 @@ static int find_node(CUdevice device)
 	return f && fgets(line, sizeof(line), f) ? atoi(line) : -1;
 }
 
+/* Our kernels have no frames: what the context holds for stacks is half of all it takes (docs/driver-behaviour.md). */
+static void give_up_stacks(struct dev_memory *m)
+{
+	if (cuda_enter(m, NULL) == 0)
+		cu.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, STACK_LEAST_BYTES);
+}
+
 static int chunks_open(struct dev_memory **ret, const uint8_t uuid[static DEV_UUID_BYTES],
 		       struct brumate_error *err)
 {
@@ -145,6 +155,7 @@ static int chunks_open(struct dev_memory **ret, const uint8_t uuid[static DEV_UU
 		r = TRY(m, cuDevicePrimaryCtxRetain, &m->context, m->device);
 	if (r < 0)
 		return r;
+	give_up_stacks(m);
 	*ret = take_ptr(&m);
 	return 0;
 }
