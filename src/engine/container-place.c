@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,7 @@
 #include "base/paths.h"
 #include "client/keeper.h"
 
-enum { NOTE_BYTES_MAX = 64, NAME_BYTES = 48, TAKE_TRIES = 3 };
+enum { NOTE_BYTES_MAX = 64, TAKE_TRIES = 3, WAIT_S = 60 };
 
 static char *all_places(void)
 {
@@ -35,16 +36,38 @@ static int parse_id(struct proc_id *ret, const char *text)
 	return 0;
 }
 
+static void wake(int signal)
+{
+	(void)signal;
+}
+
+/* Waits for whoever is giving a container that goes on its GPUs back. -EBUSY: for too long. */
+static int wait_for_lock(int fd)
+{
+	const struct sigaction waking = { .sa_handler = wake };
+	struct sigaction before;
+
+	sigaction(SIGALRM, &waking, &before);
+	alarm(WAIT_S);
+	int r = flock(fd, LOCK_EX) < 0 ? -errno : 0;
+	alarm(0);
+	sigaction(SIGALRM, &before, NULL);
+	return r == -EINTR ? -EBUSY : r;
+}
+
 /* Locks the directory @dir. -EBUSY: somebody else has it; -ENOENT: it went. */
-static int lock_place(const char *dir)
+static int lock_place(const char *dir, bool wait)
 {
 	auto_free char *path = path_format("%s/" KEEPER_OWNER_LOCK, dir);
 	auto_close int fd = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
 
 	if (fd < 0)
 		return path ? -errno : -ENOMEM;
-	if (flock(fd, LOCK_EX | LOCK_NB) < 0)
-		return errno == EWOULDBLOCK ? -EBUSY : -errno;
+	int r = flock(fd, LOCK_EX | LOCK_NB) < 0 ? -errno : 0;
+	if (r == -EWOULDBLOCK)
+		r = wait ? wait_for_lock(fd) : -EBUSY;
+	if (r < 0)
+		return r;
 	/* Who had it may have removed it with all that is in it. */
 	return access(path, F_OK) < 0 ? -ENOENT : take_fd(&fd);
 }
@@ -56,7 +79,7 @@ static void sweep_place(const char *parent, const char *name)
 
 	if (!dir || parse_id(&root, name) < 0 || !proc_has_ended(root))
 		return;
-	auto_close int lock_fd = lock_place(dir);
+	auto_close int lock_fd = lock_place(dir, false);
 	if (lock_fd >= 0)
 		remove_tree(AT_FDCWD, dir);
 }
@@ -71,7 +94,7 @@ static void sweep_places(const char *parent)
 		sweep_place(parent, entry->d_name);
 }
 
-static int make_place(const char *dir)
+static int make_place(const char *dir, bool wait)
 {
 	int lock_fd = -ENOENT;
 
@@ -80,12 +103,12 @@ static int make_place(const char *dir)
 
 		if (r < 0)
 			return r;
-		lock_fd = lock_place(dir);
+		lock_fd = lock_place(dir, wait);
 	}
 	return lock_fd;
 }
 
-int container_place_take(struct container_place *ret, struct proc_id root,
+int container_place_take(struct container_place *ret, struct proc_id root, bool wait,
 			 struct brumate_error *err)
 {
 	auto_free char *parent = all_places();
@@ -98,7 +121,7 @@ int container_place_take(struct container_place *ret, struct proc_id root,
 	if (!dir)
 		return brumate_fail(err, ENOMEM, "%m");
 	sweep_places(parent);
-	int lock_fd = make_place(dir);
+	int lock_fd = make_place(dir, wait);
 	if (lock_fd == -EBUSY)
 		return brumate_fail(err, EBUSY,
 				    "the container of process %d is being checkpointed already",

@@ -17,9 +17,9 @@ struct container_place {
 };
 #define CONTAINER_PLACE_NONE ((struct container_place){ .lock_fd = -1 })
 
-/** Makes the directory of the container whose first process is @root, and those of containers that have ended go. Returns
- * 0; -EBUSY: somebody else is at it. */
-int container_place_take(struct container_place *ret, struct proc_id root,
+/** Makes the directory of the container whose first process is @root, and those of containers that have ended go. With
+ * @wait whoever is at it may end that. Returns 0; -EBUSY: somebody else is at it. */
+int container_place_take(struct container_place *ret, struct proc_id root, bool wait,
 			 struct brumate_error *err);
 
 /** From now on an heir is needed where we die: once @criu has ended, the container is to have its GPUs. */

@@ -105,10 +105,10 @@ void container_free(struct container *c)
 /* ---- whose tree it is, and what is outside of it ---- */
 
 /* Agents are where the container has them, and the vault has a directory. */
-static int find_place(struct container *c, struct brumate_error *err)
+static int find_place(struct container *c, bool wait, struct brumate_error *err)
 {
 	struct op *op = &c->op;
-	int r = container_place_take(&c->place, c->job.root, err);
+	int r = container_place_take(&c->place, c->job.root, wait, err);
 
 	if (r < 0)
 		return r;
@@ -123,20 +123,21 @@ static int find_place(struct container *c, struct brumate_error *err)
 	return 0;
 }
 
-static int take_place(struct container *c, struct proc_id root, struct brumate_error *err)
+static int take_place(struct container *c, struct proc_id root, bool wait,
+		      struct brumate_error *err)
 {
 	int r = proc_boot_id(c->job.boot_id);
 
 	if (r < 0)
 		return brumate_fail(err, -r, "boot id: %m");
 	c->job.root = root;
-	return find_place(c, err);
+	return find_place(c, wait, err);
 }
 
 /* With what a predecessor has left. */
-static int take_on(struct container *c, struct proc_id root, struct brumate_error *err)
+static int take_on(struct container *c, struct proc_id root, bool wait, struct brumate_error *err)
 {
-	int r = take_place(c, root, err);
+	int r = take_place(c, root, wait, err);
 
 	return r < 0 ? r : vault_load(&c->vault, &c->op.data.owner, err);
 }
@@ -147,7 +148,7 @@ int container_adopt(struct container *c, pid_t pid, struct brumate_error *err)
 	int r = proc_identify(&root, pid, err);
 
 	if (r == 0)
-		r = take_on(c, root, err);
+		r = take_on(c, root, false, err);
 
 	c->saved = r == 0;
 	return r == -EBUSY ? 0 : r; /* the heir is at it */
@@ -159,7 +160,7 @@ int container_inherit(struct container *c, const char *dir, struct brumate_error
 	int r = container_place_inherit(dir, &root, &c->criu, err);
 
 	if (r == 0)
-		r = take_on(c, root, err);
+		r = take_on(c, root, false, err);
 	c->saved = r == 0;
 	return r;
 }
@@ -457,7 +458,7 @@ int container_save(struct container *c, pid_t pid, int images_dir_fd, struct bru
 	int r = proc_identify(&root, pid, err);
 
 	if (r == 0)
-		r = take_on(c, root, err);
+		r = take_on(c, root, true, err);
 	if (r == 0)
 		r = find_what_to_save(c, err);
 	if (r < 0 || !op->gpus.n)
@@ -610,7 +611,7 @@ int container_load(struct container *c, pid_t pid, pid_t **ret_tids, size_t *ret
 
 	c->is_unfinished = r == 0;
 	if (r == 0)
-		r = take_place(c, root, err);
+		r = take_place(c, root, false, err);
 	if (r == 0)
 		r = find_all_restored(c, &runners, err);
 	*ret_tids = runners.tids;
