@@ -3,9 +3,11 @@
 what that takes is told beside what brumate takes for the same program as a job."""
 
 import contextlib
+import json
 import os
 import platform
 import shutil
+import threading
 import time
 
 from cases import read_text, wait_until
@@ -145,6 +147,88 @@ def job_times(check, mib, *options):
     return saved["seconds"], *restored
 
 
+def longest_pause(log, act):
+    """The longest time without a step of the program while act() runs, and until the next step after it, in seconds."""
+    pauses, ended = [0.0], threading.Event()
+
+    def watch():
+        last, since = log.last_step(), time.monotonic()
+        while not ended.is_set():
+            ended.wait(0.002)
+            step, now = log.last_step(), time.monotonic()
+            if step > last:
+                pauses.append(now - since)
+                last, since = step, now
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        act()
+        log.goes_on(seconds=BEGIN_S)  # the container's GPUs come back behind the engine
+    finally:
+        ended.set()
+        watcher.join()
+    return max(pauses)
+
+
+def tell(check, name, *seconds):
+    check.measured[name] = " / ".join(f"{one:.2f}" for one in seconds)
+    print(f"{name}: {check.measured[name]}", flush=True)
+
+
+def keep_log(check, made):
+    told = [line for line in read_text(os.path.join(made.image, "brumate.log")).splitlines() if line]
+    check.instance.note("\n".join(told[-20:]))
+
+
+def goes_on_after(made):
+    expect(made.checkpoint("--leave-running", timeout=OPERATION_S) == 0, made.reason("dump.log"))
+
+
+def by_library(check):
+    """The engine's checkpoint by the data path, beside brumate's own of the same program as a job."""
+    mib = memory_mib(check, 10240)
+    what = f"containers: {mib} MiB, by the library"
+    with container(check, f"exec {counter(mib)}", library=True) as made:
+        made.log().goes_on()
+        pause = longest_pause(made.log(), lambda: goes_on_after(made))
+        keep_log(check, made)
+        shutil.rmtree(made.image)
+        start = time.monotonic()
+        made.saved(OPERATION_S)
+        saved = time.monotonic() - start
+        manifest = json.loads(read_text(os.path.join(made.image, "brumate-memory", "manifest.json")))
+        moved = sum(region["len_bytes"] for region in manifest["memory"]["regions"])
+        expect(moved >= mib << 20, f"only {moved} bytes went by the library")
+        check.instance.note(f"phases of the save, s: { {p['name']: p['duration_us'] / 1e6 for p in manifest['phases']} }")
+        made.end()
+        rows = (saved, *runs_to_the_next_step(made.log(), lambda: made.restored(OPERATION_S)))
+        keep_log(check, made)
+        made.log().goes_on(seconds=BEGIN_S)
+    tell(check, f"{what}: checkpoint / restore / until the next step, s", *rows)
+    argv = [check.program("counter"), "--mib", mib, "--chunk-mib", min(mib, 64), "--interval-ms", "50"]
+    job, log = check.job_started(argv, "beside-library")
+    log.goes_on()
+    ours = longest_pause(log, lambda: check.do("checkpoint", job, "--leave-running"))
+    check.instance.end(job)
+    check.instance.ok("rm", job)
+    tell(check, f"{what}: longest pause of a container that goes on / of a job, s", pause, ours)
+    tell(check, f"containers: {mib} MiB, the same as a job: checkpoint / restore / until the next step, s", *job_times(check, mib))
+
+
+def three_by_library(check):
+    """Their agents tell that they share nothing."""
+    names = ("one", "two", "three")
+    command = " ".join(f"{counter(memory_mib(check, 512), name)} &" for name in names) + " wait"
+    with container(check, command, names, library=True) as made:
+        made.saved(OPERATION_S)
+        expect("brumate-memory" in os.listdir(made.image), "no device memory went by the library")
+        made.end()
+        made.restored(OPERATION_S)
+        for name in names:
+            made.log(name).goes_on(seconds=BEGIN_S)
+
+
 def times(check):
     """The engine's own, from its start to its end, and until the program goes on; the same job's by brumate."""
     mib = memory_mib(check, 8192)
@@ -156,14 +240,11 @@ def times(check):
         saved = time.monotonic() - start
         made.end()
         rows["runc, by the driver"] = (saved, *runs_to_the_next_step(made.log(), lambda: made.restored(OPERATION_S)))
-        told = [line for line in read_text(os.path.join(made.image, "brumate.log")).splitlines() if line]
-        check.instance.note("\n".join(told[-20:]))
+        keep_log(check, made)
     rows["a job, by the driver"] = job_times(check, mib, "--data-path", "driver")
     rows["a job, by the library"] = job_times(check, mib)
     for what, (saved, restored, first_step) in rows.items():
-        name = f"containers: {mib} MiB, {what}: checkpoint / restore / until the next step, s"
-        check.measured[name] = f"{saved:.2f} / {restored:.2f} / {first_step:.2f}"
-        print(f"{name}: {check.measured[name]}", flush=True)
+        tell(check, f"containers: {mib} MiB, {what}: checkpoint / restore / until the next step, s", saved, restored, first_step)
 
 
 def register(case):
@@ -173,3 +254,5 @@ def register(case):
     case("containers: runc, three GPU processes in one")(three_processes)
     case("containers: runc beside brumate's own, 8 GiB")(times)
     case("containers: suspended by the library, 8 GiB")(suspended)
+    case("containers: checkpointed by the library, 10 GiB")(by_library)
+    case("containers: three GPU processes by the library")(three_by_library)
