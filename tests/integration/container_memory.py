@@ -38,9 +38,13 @@ def helpers(bed):
     return [p for p in bed.processes() if re.search("brumate-container|brumate-keeper", p[1])]
 
 
+def nobody_is_at_work(bed):
+    wait_until(lambda: not helpers(bed), "the end of helper and keeper", 60)
+
+
 def settled(bed):
     """Nobody is at work on a container any more, and nothing of it is left outside of it."""
-    wait_until(lambda: not helpers(bed), "the end of helper and keeper", 60)
+    nobody_is_at_work(bed)
     places = os.path.join(bed.own["BRUMATE_RUNTIME_DIR"], "containers")
     expect(not os.path.isdir(places) or not os.listdir(places), f"left in {places}: {os.listdir(places)}")
 
@@ -71,14 +75,30 @@ def there_and_back(bed):
 
 
 @case
+def who_begins_later(bed):
+    """What held newcomers back while the container was saved holds nobody back after a restore, nor where it went on."""
+    with library(bed, f"{COUNTER} > /tmp/out & wait") as container:
+        container.start()
+        for name in ("first", "second"):
+            expect(container.checkpoint("--leave-running") == 0, container.reason("dump.log"))
+            if name == "second":
+                container.end()
+                container.restored()
+            argv = ["exec", "--detach", container.id, "/bin/sh", "-c", f"exec {COUNTER} > /tmp/{name}"]
+            expect(container.runc(*argv) == 0, container.last_words())
+            wait_until(lambda name=name: "ready" in read_text(os.path.join(container.rootfs, "tmp", name)), f"the {name}", 30)
+            container.log(name).goes_on(1)
+
+
+@case
 def into_the_same_directory(bed):
     """An image is written over, and an old one of device memory goes with it."""
     with library(bed) as container:
         container.start()
-        for _ in range(2):
+        for _ in range(3):  # the next one waits for the end of the one before
             expect(container.checkpoint("--leave-running") == 0, container.reason("dump.log"))
-            container.log().goes_on()
-            settled(bed)
+        container.log().goes_on()
+        settled(bed)
         saved(container)
         container.restored().log().goes_on()
 
@@ -182,6 +202,190 @@ def helper_killed_at_a_checkpoint(bed):
 @case
 def criu_killed_at_a_checkpoint(bed):
     survives(bed, "kill:criu", SAVE_POINTS)
+
+
+@case
+def broker_killed(bed):
+    """The container runs on or the image is whole."""
+    with library(bed) as container:
+        container.start()
+        for point in ("copy.begin", "unmap.end", "gpu-lock.end", "record.begin"):
+            bed.fault(f"container.{point}", "kill:broker")
+            if container.checkpoint() == 0:
+                container.end()
+                container.restored()
+            expect(container.state() == "running", f"{point}: the container is {container.state()}")
+            container.log().goes_on(1)
+            shutil.rmtree(container.image)
+
+
+def children(pid):
+    return [int(child) for tid in os.listdir(f"/proc/{pid}/task")
+            for child in read_text(f"/proc/{pid}/task/{tid}/children").split()]
+
+
+@case
+def all_killed_at_a_checkpoint(bed):
+    """Engine, CRIU and helper: the keeper of the memory starts who brings it back."""
+    with library(bed) as container:
+        container.start()
+        for point in ("park.end", "unmap.end", "gpu-checkpoint.end", "record.begin", "record.end"):
+            bed.fault(f"container.{point}", "hold")
+            fifo = bed.fault_file + ".held"
+            os.makedirs(container.image)
+            engine = container.spawn(*container.checkpoint_words(), container.id)
+            wait_until(lambda: os.path.exists(fifo) or engine.poll() is not None, f"{point} to be reached")
+            expect(engine.poll() is None, f"{point} was not reached: {container.reason('dump.log')}")
+            for pid in (*children(engine.pid), *(pid for pid, name in helpers(bed) if "brumate-container" in name), engine.pid):
+                os.kill(pid, signal.SIGKILL)
+            engine.wait()
+            os.unlink(fifo)
+            container.log().goes_on(1)
+            settled(bed)
+            shutil.rmtree(container.image)
+        saved(container)
+        container.restored().log().goes_on()
+
+
+LOAD_POINTS = ("container.open", "container.load", "container.restore", "container.gpu-restore.end", "container.map-ahead.end",
+               "container.data-in.end", "container.map.end", "container.open.end")
+
+
+def fails_and_can_be_repeated(container, point, action, reason):
+    container.bed.fault(point, action)
+    expect(container.restore() != 0, f"{point} {action}: the restore did not fail")
+    expect(not os.path.exists(container.bed.fault_file), f"{point} was not reached: {container.reason('restore.log')}")
+    nobody_is_at_work(container.bed)
+    if reason:
+        expect(re.search(reason, container.dump_log("restore.log")), f"{point} {action}: {container.reason('restore.log')}")
+    expect(container.state() in ("none", "stopped"), f"{point} {action}: the container is {container.state()}")
+    container.end()
+
+
+def can_be_repeated(bed, action, reason=None):
+    with library(bed) as container:
+        container.start()
+        saved(container)
+        for point in LOAD_POINTS:
+            fails_and_can_be_repeated(container, point, action, reason and reason(point))
+        container.restored().log().goes_on()
+        settled(bed)
+
+
+@case
+def errors_of_a_restore(bed):
+    can_be_repeated(bed, "error:5", lambda point: f"brumate: .*{re.escape(point)}")
+
+
+@case
+def helper_killed_at_a_restore(bed):
+    can_be_repeated(bed, "kill", lambda _: "brumate-container has ended")
+
+
+@case
+def criu_killed_at_a_restore(bed):
+    can_be_repeated(bed, "kill:criu")
+
+
+@case
+def broker_killed_at_a_restore(bed):
+    with library(bed) as container:
+        container.start()
+        for point in ("gpu-restore.begin", "map-ahead.begin", "data-in.begin"):
+            saved(container)
+            bed.fault(f"container.{point}", "kill:broker")
+            if container.restore() != 0:
+                container.end()
+                container.restored()
+            container.log().goes_on(1)
+
+
+# ---- images from somewhere else ----
+
+
+def flip(path, offset):
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+def sealed(manifest):
+    manifest = {key: value for key, value in manifest.items() if key != "digest"}
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return manifest | {"digest": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def change(path, how):
+    """Has how() change the object in the file, and returns it."""
+    thing = json.loads(read_text(path))
+    thing = how(thing) or thing
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(thing, file)
+    return thing
+
+
+def packs_of(container):
+    folder = os.path.join(container.image, MEMORY, "memory")
+    return sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".pack"))
+
+
+def damage_pack(container):
+    flip(packs_of(container)[0], 4096)
+
+
+def cut_pack(container):
+    os.truncate(packs_of(container)[0], 4096)
+
+
+def flip_manifest(container):
+    flip(manifest_of(container), 1000)
+
+
+def lose_all(container):
+    shutil.rmtree(os.path.join(container.image, MEMORY))
+
+
+def other_image(container):
+    """Whole, but not the one that the record names."""
+    change(manifest_of(container), lambda manifest: sealed(manifest | {"created": "2020-01-01T00:00:00.000Z"}))
+
+
+def later_record(container):
+    change(os.path.join(container.image, RECORD), lambda record: record | {"version": 9})
+
+
+def many_processes(container):
+    change(os.path.join(container.image, RECORD), lambda record: record | {"processes": record["processes"] * 5000})
+
+
+DAMAGES = ((damage_pack, "digest"), (cut_pack, "truncated|bytes"), (flip_manifest, MEMORY), (lose_all, MEMORY),
+           (other_image, "of another checkpoint"), (later_record, "version 9"), (many_processes, "at most"))
+
+
+@case
+def damaged_images(bed):
+    """They are refused with the reason, before anything of the container runs again."""
+    with library(bed) as container:
+        container.start()
+        saved(container)
+        whole = container.image + ".whole"
+        shutil.copytree(container.image, whole)
+        before = container.log().text()
+        for how, reason in DAMAGES:
+            shutil.rmtree(container.image)
+            shutil.copytree(whole, container.image)
+            how(container)
+            expect(container.restore() != 0, f"{how.__name__}: restored")
+            expect(re.search(f"brumate: .*({reason})", container.dump_log("restore.log")),
+                   f"{how.__name__}: {container.reason('restore.log')}")
+            container.end()
+            settled(bed)
+            expect(container.log().text() == before, f"{how.__name__}: the container ran")
+        shutil.rmtree(container.image)
+        shutil.copytree(whole, container.image)
+        container.restored().log().goes_on()
 
 
 main()

@@ -36,7 +36,7 @@ def libraries_of(path):
 def find_runc(build):
     """The machine's, or the one that came with the build, if all that it needs is here."""
     own = os.path.join(build.path, "tests", "runc")
-    runc = shutil.which("runc") or (own if os.access(own, os.X_OK) else None)
+    runc = os.environ.get("BRUMATE_TEST_RUNTIME") or shutil.which("runc") or (own if os.access(own, os.X_OK) else None)
     if not runc:
         raise Skipped("no runc")
     # Within a container it begins anew, with no path of libraries from us.
@@ -149,7 +149,7 @@ def find_crun():
 
 def find_criu(bed):
     """The CRIU that runc is to use, for which this takes root."""
-    criu = os.path.join(bed.build.path, "src", "criu", "criu")
+    criu = os.environ.get("BRUMATE_TEST_RUNTIME_CRIU") or os.path.join(bed.build.path, "src", "criu", "criu")
     if os.geteuid() != 0 or not os.access(criu, os.X_OK):
         raise Skipped("containers are checkpointed by root, with the provisioned CRIU")
     return criu
