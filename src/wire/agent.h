@@ -75,7 +75,7 @@ enum {
  * LEND       fds of the memory's pieces from that offset on; each is told with its length, and its place
  *            as va. Those for another job count as shared. -EAGAIN while the gate is closed.
  * TAKE_BACK  the pieces before that offset are not used any more, by one of another job.
- * LEND_EVENT and TAKE_EVENT_BACK, the same of an event with an IPC handle, which the two numbers name: the driver's
+ * AGENT_LEND_EVENT and AGENT_TAKE_EVENT_BACK: the same of an event with an IPC handle, which the two numbers name: the driver's
  *            handle of this moment.
  */
 enum agent_op {
@@ -175,6 +175,6 @@ struct agent_reply {
 	union {
 		struct agent_piece pieces[AGENT_PIECES_MAX];
 		struct agent_alias aliases[AGENT_PIECES_MAX];
-		uint8_t event[AGENT_EVENT_BYTES]; /* LEND_EVENT */
+		uint8_t event[AGENT_EVENT_BYTES]; /* AGENT_LEND_EVENT */
 	};
 };

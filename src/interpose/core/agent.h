@@ -53,6 +53,6 @@ void agent_hung_up(void);
 /** LEND and TAKE_BACK (lend.c). */
 void lend_pieces(struct agent_job *job, struct agent_reply *reply);
 void lend_take_back(struct agent_job *job, struct agent_reply *reply);
-/** LEND_EVENT and TAKE_EVENT_BACK. */
+/** AGENT_LEND_EVENT and AGENT_TAKE_EVENT_BACK. */
 void lend_event(struct agent_job *job, struct agent_reply *reply);
 void lend_take_event_back(struct agent_job *job, struct agent_reply *reply);
