@@ -548,6 +548,8 @@ int park_take(struct datapath *d, struct brumate_error *err)
 
 	if (r == 0)
 		r = fill_vault(d, err);
+	if (r == 0)
+		r = share_check_parked(d, err);
 	if (r < 0 || !d->vault->n_pieces)
 		return r;
 	progress_phase(d->progress, "export", start_ns);

@@ -126,6 +126,21 @@ static int find_parked(const struct datapath *d, const struct agent_alias *alias
 	return -1;
 }
 
+int share_check_parked(struct datapath *d, struct brumate_error *err)
+{
+	for (size_t i = 0; i < d->n_agents; i++) {
+		const struct datapath_agent *a = &d->agents[i];
+
+		for (size_t k = 0; k < a->n_aliases; k++)
+			if (find_parked(d, &a->aliases[k]) < 0)
+				return brumate_fail(err, EAGAIN,
+						    "process %d ended meanwhile, and process %d "
+						    "uses device memory of it",
+						    a->aliases[k].pid, a->agent.id.pid);
+	}
+	return 0;
+}
+
 static bool has_mapped(const struct datapath_agent *a)
 {
 	for (size_t i = 0; i < a->n_aliases; i++)

@@ -17,6 +17,10 @@ bool share_is_used(const struct datapath *d);
  * closed. */
 int share_check(struct datapath *d, struct brumate_error *err);
 
+/** Refuses where the vault lacks what a member has mapped of another: that one has ended since share_check(), before its
+ * memory was parked, and what is unmapped now nobody could map again. -EAGAIN. */
+int share_check_parked(struct datapath *d, struct brumate_error *err);
+
 /** Where memory is to be made anew: unmaps the aliases of members whose gates are closed, but not what nobody could
  * export again. d->aliases_hidden says whether none is mapped any more. */
 int share_hide(struct datapath *d, struct brumate_error *err);
