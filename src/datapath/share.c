@@ -115,13 +115,21 @@ int share_check(struct datapath *d, struct brumate_error *err)
 
 /* ---- hiding ---- */
 
+/* Of one that the checkpoint lacks nobody has told the token. */
+static bool is_memory_of(const struct vault_piece *p, const struct agent_alias *alias)
+{
+	return p->id == alias->piece &&
+	       (p->process.start_ticks == VAULT_ENDED_TICKS ? p->process.pid == alias->pid
+							    : p->token == alias->token);
+}
+
 /* A descriptor of memory whose owner has ended while it was away; borrowed, or -1. */
 static int find_parked(const struct datapath *d, const struct agent_alias *alias)
 {
 	const struct vault *v = d->vault;
 
 	for (size_t i = 0; i < v->n_pieces; i++)
-		if (v->pieces[i].token == alias->token && v->pieces[i].id == alias->piece)
+		if (is_memory_of(&v->pieces[i], alias))
 			return v->pieces[i].fd;
 	return -1;
 }

@@ -16,6 +16,9 @@
 
 enum { VAULT_PIECES_MAX = 1 << 20, VAULT_SEGMENTS_MAX = 1 << 16 };
 
+/* When a process started that had ended before the checkpoint with its memory was complete. */
+#define VAULT_ENDED_TICKS 1
+
 struct vault_piece {
 	struct proc_id process;
 	uint64_t id, va, len_bytes; /* as wire/agent.h has them */

@@ -131,13 +131,14 @@ static bool goes_on(const struct vault_piece *p, const struct manifest_region *r
 	return p->process.pid == r->pid && p->id == r->id && p->va + p->len_bytes == r->va;
 }
 
-/* Device memory of a process that was killed after it was saved, and before CRIU froze the others, is nobody's. */
-static bool is_of_process(const struct manifest *m, const struct manifest_region *r)
+/* The process that a region is of, which is not there yet. One that was killed after it was saved, and before CRIU
+ * froze the others, never will be; but those may have its memory mapped. */
+static struct proc_id process_of(const struct manifest *m, const struct manifest_region *r)
 {
 	for (size_t i = 0; i < m->n_processes; i++)
 		if (m->processes[i].pid == r->pid)
-			return r->kind == MANIFEST_REGION_DEVICE;
-	return false;
+			return (struct proc_id){ .pid = r->pid };
+	return (struct proc_id){ r->pid, VAULT_ENDED_TICKS };
 }
 
 /* Fills the vault, which is empty, with pieces without fds. */
@@ -150,14 +151,14 @@ static int find_pieces(struct vault *v, const struct manifest *m, struct brumate
 		const struct manifest_region *r = &m->memory.regions[i];
 		struct vault_piece *last = v->n_pieces ? &v->pieces[v->n_pieces - 1] : NULL;
 
-		if (!is_of_process(m, r))
+		if (r->kind != MANIFEST_REGION_DEVICE)
 			continue;
 		if (last && goes_on(last, r)) {
 			last->len_bytes += r->len_bytes;
 			continue;
 		}
 		last = &v->pieces[v->n_pieces++];
-		*last = (struct vault_piece){ .process = { .pid = r->pid },
+		*last = (struct vault_piece){ .process = process_of(m, r),
 					      .id = r->id,
 					      .va = r->va,
 					      .len_bytes = r->len_bytes,
@@ -190,7 +191,7 @@ static int find_places(uint64_t *places, const struct vault *v, const struct man
 		const struct manifest_region *r = &m->memory.regions[i];
 
 		places[i] = UINT64_MAX;
-		if (!is_of_process(m, r))
+		if (r->kind != MANIFEST_REGION_DEVICE)
 			continue;
 		places[i] = place_of(v, pieces, r);
 		if (places[i] > total_bytes || r->len_bytes > total_bytes - places[i])
