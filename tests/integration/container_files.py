@@ -116,6 +116,12 @@ def leave_running(bed):
         container.log().goes_on()
 
 
+def has_it_back(bed, container):
+    """The container goes on, and who gave its GPUs back is done with it."""
+    container.log().goes_on()
+    wait_until(lambda: not [process for process in bed.processes() if "brumate-container" in process[1]], "the helper's end", 60)
+
+
 def read_image(folder):
     """The manifest, with all digests checked."""
     def blob(descriptor):
@@ -200,7 +206,7 @@ def when_it_is_ready(bed):
         code, _, err = background.end()
         expect(code == 0 and "note:" not in err, f"exit {code}: {err}")
         expect(sorted(os.listdir(place)) == ["ready-for-snapshot", "snapshot-complete"], f"files: {os.listdir(place)}")
-        container.log().goes_on()
+        has_it_back(bed, container)
         os.unlink(archive)
         bed.ok(*words)
         container.id += "-again"
@@ -220,10 +226,10 @@ def failures_leave_the_container(bed):
         bed.fault("container.gpu-checkpoint.end", "error:5")
         bed.refused(EXIT_FAILED, "runc cannot checkpoint it: .*injected at container.gpu-checkpoint.end",
                     "checkpoint", "--container", container.id, "--output", archive)
-        container.log().goes_on()
+        has_it_back(bed, container)
         bed.fault("container.gpu-checkpoint.end", "error:5")
         bed.refused(EXIT_FAILED, "injected at", "checkpoint", "--container", container.id, "--oci", archive)
-        container.log().goes_on()
+        has_it_back(bed, container)
         expect(not os.path.exists(archive), "an archive of nothing")
         only_output(bed)
         bed.ok("checkpoint", "--container", container.id, "--output", archive)
