@@ -81,6 +81,7 @@ enum option_id {
 	OPT_OCI,
 	OPT_BUNDLE,
 	OPT_WHEN_READY,
+	OPT_INTERVAL,
 	OPT__MAX,
 };
 

@@ -3,6 +3,7 @@
  * `brumate k8s`: the containers of a pod on this node. A pod is suspended as a whole: where one container cannot be, those
  * before it are resumed, and no more jobs than they were. Checkpoints are asked for at the kubelet.
  */
+#include "cli/k8s.h"
 #include "cli/arguments.h"
 #include "cli/client.h"
 #include "cli/output.h"
@@ -29,6 +30,7 @@ struct pod_task {
 	struct service_pod pod;
 	json_t *done;	    /* [{container, ...}]; owned */
 	json_t *left_alone; /* names; owned */
+	bool is_quiet;	    /* what is left alone is not said */
 };
 
 static void pod_task_fini(struct pod_task *t)
@@ -49,8 +51,9 @@ static int find_pod(struct pod_task *t, struct brumate_error *err)
 
 static int leave_alone(struct pod_task *t, const char *container, const char *why)
 {
-	fprintf(stderr, "container %s of pod %s/%s is left alone: %s\n", container,
-		t->name.namespace, t->name.pod, why);
+	if (!t->is_quiet)
+		fprintf(stderr, "container %s of pod %s/%s is left alone: %s\n", container,
+			t->name.namespace, t->name.pod, why);
 	return json_array_append_new(t->left_alone, json_string(container)) < 0 ? -ENOMEM : 0;
 }
 
@@ -349,19 +352,25 @@ static int checkpoint_container(struct pod_task *t, const struct kubelet *k,
 			err);
 }
 
+int k8s_open_kubelet(struct kubelet *ret, const struct invocation *in, struct brumate_error *err)
+{
+	const struct kubelet_options o = {
+		.server = in->values[OPT_SERVER],
+		.server_name = in->values[OPT_SERVER_NAME],
+		.ca_file = in->values[OPT_CA_FILE],
+		.token_file = in->values[OPT_TOKEN_FILE],
+		.cert = in->values[OPT_CERT],
+		.key = in->values[OPT_KEY],
+	};
+
+	return kubelet_init(ret, &o, err);
+}
+
 /* One after the other. What was saved before one that fails is printed all the same. */
 static int checkpoint_pod(struct pod_task *t, struct brumate_error *err)
 {
 	auto_(kubelet_fini) struct kubelet k = KUBELET_EMPTY;
 	const char *const *values = t->in->values;
-	const struct kubelet_options o = {
-		.server = values[OPT_SERVER],
-		.server_name = values[OPT_SERVER_NAME],
-		.ca_file = values[OPT_CA_FILE],
-		.token_file = values[OPT_TOKEN_FILE],
-		.cert = values[OPT_CERT],
-		.key = values[OPT_KEY],
-	};
 	uint64_t timeout_s;
 	int r = get_timeout_s(&timeout_s, t->in, err);
 
@@ -370,7 +379,7 @@ static int checkpoint_pod(struct pod_task *t, struct brumate_error *err)
 	if (r == 0 && values[OPT_OCI])
 		r = oci_image_check(values[OPT_OCI], err);
 	if (r == 0)
-		r = kubelet_init(&k, &o, err);
+		r = k8s_open_kubelet(&k, t->in, err);
 	if (r == 0)
 		r = find_containers(t, err);
 	for (size_t i = 0; i < t->pod.n && r == 0; i++) {
@@ -411,6 +420,22 @@ static int restored_pod(struct pod_task *t, struct brumate_error *err)
 	return result < 0 ? result : r;
 }
 
+int k8s_set_suspended(const struct invocation *in, const struct service_pod_name *name,
+		      bool suspended, struct brumate_error *err)
+{
+	auto_(pod_task_fini) struct pod_task t = {
+		.in = in,
+		.name = *name,
+		.done = json_array(),
+		.left_alone = json_array(),
+		.is_quiet = true,
+	};
+
+	if (!t.done || !t.left_alone)
+		return brumate_fail(err, ENOMEM, "%m");
+	return suspended ? suspend_pod(&t, err) : resume_pod(&t, err);
+}
+
 /* ---- the command ---- */
 
 static const struct k8s_verb {
@@ -429,14 +454,17 @@ static const struct {
 	const char *option, *verbs;
 } verbs_of[] = {
 	{ OPT_FORCE, "--force", "suspend" },
-	{ OPT_GPU, "--gpu", "suspend" },
+	{ OPT_GPU, "--gpu", "suspend watch" },
 	{ OPT_STATS, "--stats", "suspend resume" },
-	{ OPT_SERVER, "--server", "checkpoint" },
-	{ OPT_SERVER_NAME, "--server-name", "checkpoint" },
-	{ OPT_TOKEN_FILE, "--token-file", "checkpoint" },
-	{ OPT_CERT, "--cert", "checkpoint" },
-	{ OPT_KEY, "--key", "checkpoint" },
-	{ OPT_CA_FILE, "--ca-file", "checkpoint" },
+	{ OPT_SERVER, "--server", "checkpoint watch" },
+	{ OPT_SERVER_NAME, "--server-name", "checkpoint watch" },
+	{ OPT_TOKEN_FILE, "--token-file", "checkpoint watch" },
+	{ OPT_CERT, "--cert", "checkpoint watch" },
+	{ OPT_KEY, "--key", "checkpoint watch" },
+	{ OPT_CA_FILE, "--ca-file", "checkpoint watch" },
+	{ OPT_INTERVAL, "--interval", "watch" },
+	{ OPT_CONTAINER, "--container", "checkpoint suspend resume restored" },
+	{ OPT_NAMESPACE, "--namespace", "checkpoint suspend resume restored" },
 	{ OPT_OCI, "--oci", "checkpoint" },
 	{ OPT_WHEN_READY, "--when-ready", "checkpoint" },
 };
@@ -472,8 +500,15 @@ int verb_k8s(const struct invocation *in, struct brumate_error *err)
 		.done = json_array(),
 		.left_alone = json_array(),
 	};
-	const struct k8s_verb *verb = find_verb(in->operands[0], err);
-	int r = verb ? check_options(in, err) : -EINVAL;
+	const bool watches = !strcmp(in->operands[0], "watch");
+	const struct k8s_verb *verb = watches ? NULL : find_verb(in->operands[0], err);
+	int r = verb || watches ? check_options(in, err) : -EINVAL;
+
+	if (r == 0 && (in->n_operands == 1) != watches)
+		r = brumate_fail(err, EINVAL, "k8s %s: expected %s", in->operands[0],
+				 watches ? "no POD" : "a POD");
+	if (r == 0 && watches)
+		return k8s_watch(in, err);
 
 	if (r == 0)
 		r = service_check_pod_name(&t.name, err);

@@ -20,6 +20,7 @@
 #define KUBELET_CERT "/var/lib/kubelet/pki/kubelet.crt"
 #define ARCHIVES_DIR "/var/lib/kubelet/checkpoints"
 
+enum { PODS_BYTES_MAX = 64 << 20, PODS_TIMEOUT_S = 20, KEY_BYTES = 512 };
 enum { FILE_BYTES_MAX = 1 << 20, ANSWER_BYTES_MAX = 1 << 20, REASON_BYTES = 400, ITEMS_MAX = 64 };
 /* The kubelet's own word on a runtime that is late comes a little after its time is up. */
 enum { CONNECT_MS = 10000, GRACE_MS = 5000 };
@@ -215,8 +216,9 @@ int kubelet_init(struct kubelet *ret, const struct kubelet_options *o, struct br
 
 struct answer {
 	long status;
-	char *text; /* owned */
-	size_t len;
+	char *text; /* borrowed; room for @max bytes and a NUL */
+	size_t len, max;
+	const char *right; /* what the request takes: "VERB on the resource RESOURCE" */
 	bool is_too_large;
 };
 
@@ -225,7 +227,7 @@ static size_t receive_some(char *data, size_t size, size_t n, void *arg)
 	struct answer *a = arg;
 	size_t len = size * n;
 
-	if (len > ANSWER_BYTES_MAX - a->len) {
+	if (len > a->max - a->len) {
 		a->is_too_large = true;
 		return 0; /* ends the transfer */
 	}
@@ -252,9 +254,6 @@ static void set_tls(CURL *curl, const struct kubelet *k)
 
 static void set_request(CURL *curl, struct answer *a, uint64_t timeout_s)
 {
-	libcurl.easy_setopt(curl, CURLOPT_POST, 1L);
-	libcurl.easy_setopt(curl, CURLOPT_POSTFIELDS, "");
-	libcurl.easy_setopt(curl, CURLOPT_POSTFIELDSIZE, 0L);
 	libcurl.easy_setopt(curl, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
 	/* A node asks itself: no proxy has to know. */
 	libcurl.easy_setopt(curl, CURLOPT_NOPROXY, "*");
@@ -370,10 +369,7 @@ static int fail_status(const struct kubelet *k, const struct answer *a, struct b
 	case 403:
 		brumate_fail(err, EACCES, "kubelet at %s:%d: not allowed (403): %s", k->host,
 			     k->port, why);
-		brumate_hint(
-			err,
-			"allow this account, by a ClusterRole, the verb create on the resource "
-			"nodes/checkpoint");
+		brumate_hint(err, "allow this account, by a ClusterRole, the verb %s", a->right);
 		return -EACCES;
 	case 404:
 		brumate_fail(err, ENOENT, "kubelet at %s:%d: %s (404): %s", k->host, k->port,
@@ -451,8 +447,8 @@ static int perform(const struct kubelet *k, CURL *curl, struct answer *a, uint64
 }
 
 /* Connects to the host, whatever the name is that its certificate is for. */
-static int post(const struct kubelet *k, const char *path, struct answer *a, uint64_t timeout_s,
-		struct brumate_error *err)
+static int request(const struct kubelet *k, const char *path, bool posts, struct answer *a,
+		   uint64_t timeout_s, struct brumate_error *err)
 {
 	auto_free char *url = path_format("https://%s:%d%s", k->name, k->port, path);
 	auto_free char *place = path_format("::%s:%d", k->host, k->port);
@@ -468,6 +464,11 @@ static int post(const struct kubelet *k, const char *path, struct answer *a, uin
 		libcurl.easy_setopt(curl, CURLOPT_URL, url);
 		libcurl.easy_setopt(curl, CURLOPT_CONNECT_TO, places);
 		libcurl.easy_setopt(curl, CURLOPT_HTTPHEADER, lines);
+		if (posts) {
+			libcurl.easy_setopt(curl, CURLOPT_POST, 1L);
+			libcurl.easy_setopt(curl, CURLOPT_POSTFIELDS, "");
+			libcurl.easy_setopt(curl, CURLOPT_POSTFIELDSIZE, 0L);
+		}
 		r = perform(k, curl, a, timeout_s, err);
 	}
 	if (curl)
@@ -486,14 +487,92 @@ int kubelet_checkpoint(const struct kubelet *k, const struct service_pod_name *n
 	auto_free char *text = calloc(1, ANSWER_BYTES_MAX + 1);
 	auto_free char *path = path_format("/checkpoint/%s/%s/%s?timeout=%" PRIu64, name->namespace,
 					   name->pod, name->container, timeout_s);
-	struct answer a = { .text = text };
+	struct answer a = { .text = text,
+			    .max = ANSWER_BYTES_MAX,
+			    .right = "create on the resource nodes/checkpoint" };
 
 	if (r == 0 && (!text || !path))
 		r = brumate_fail(err, ENOMEM, "%m");
 	if (r == 0)
-		r = post(k, path, &a, timeout_s, err);
+		r = request(k, path, true, &a, timeout_s, err);
 	if (r < 0)
 		return r;
 	r = kubelet_answer_decode(ret, a.text, a.len, err);
+	return r < 0 ? brumate_wrap(err, r, "kubelet at %s:%d", k->host, k->port) : 0;
+}
+
+/* ---- pods ---- */
+
+/* What tells one state of a pod from another. */
+static void fill_key(char ret[static KEY_BYTES], json_t *pod, const char *wish)
+{
+	json_t *list = json_object_get(json_object_get(pod, "status"), "containerStatuses"), *one;
+	json_int_t restarts = 0;
+	size_t i;
+
+	json_array_foreach (list, i, one)
+		restarts += json_integer_value(json_object_get(one, "restartCount"));
+	snprintf(ret, KEY_BYTES, "%.300s %.100s %" JSON_INTEGER_FORMAT,
+		 text_of(json_object_get(pod, "metadata"), "uid"), wish, restarts);
+}
+
+/* Adds a pod that has the annotation. */
+static int add_pod(json_t *list, json_t *pod, struct brumate_error *err)
+{
+	json_t *metadata = json_object_get(pod, "metadata");
+	const char *wish = json_string_value(
+		json_object_get(json_object_get(metadata, "annotations"), KUBELET_ANNOTATION));
+	const struct service_pod_name name = { .namespace = text_of(metadata, "namespace"),
+					       .pod = text_of(metadata, "name") };
+	char key[KEY_BYTES], shown[REASON_BYTES];
+
+	if (!wish || service_check_pod_name(&name, NULL) < 0)
+		return 0;
+	bool suspended = !strcmp(wish, "suspended");
+	bool is_known = suspended || !strcmp(wish, "running");
+	fill_key(key, pod, wish);
+	clean_reason(shown, wish);
+	/* Whoever may annotate a pod of theirs is not to keep others from being heeded. */
+	json_t *one =
+		json_pack("{s:s,s:s,s:b,s:s,s:s?}", "namespace", name.namespace, "pod", name.pod,
+			  "suspended", suspended, "key", key, "wrong", is_known ? NULL : shown);
+	return json_array_append_new(list, one) < 0 ? brumate_fail(err, ENOMEM, "%m") : 0;
+}
+
+int kubelet_pods_decode(json_t **ret, const char *text, size_t len, struct brumate_error *err)
+{
+	auto_json json_t *object = json_loadb(text, len, 0, NULL), *list = json_array();
+	json_t *items = json_object_get(object, "items"), *item;
+	size_t i;
+
+	if (!json_is_array(items) && !json_is_null(items))
+		return brumate_fail(err, EPROTO, "the answer is no list of pods");
+	if (!list)
+		return brumate_fail(err, ENOMEM, "%m");
+	json_array_foreach (items, i, item) {
+		int r = add_pod(list, item, err);
+
+		if (r < 0)
+			return r;
+	}
+	*ret = json_incref(list);
+	return 0;
+}
+
+int kubelet_pods(const struct kubelet *k, json_t **ret, struct brumate_error *err)
+{
+	int r = libcurl_open("requests to a kubelet", err);
+	auto_free char *text = calloc(1, PODS_BYTES_MAX + 1);
+	struct answer a = { .text = text,
+			    .max = PODS_BYTES_MAX,
+			    .right = "get on the resource nodes/pods" };
+
+	if (r == 0 && !text)
+		r = brumate_fail(err, ENOMEM, "%m");
+	if (r == 0)
+		r = request(k, "/pods", false, &a, PODS_TIMEOUT_S, err);
+	if (r < 0)
+		return r;
+	r = kubelet_pods_decode(ret, a.text, a.len, err);
 	return r < 0 ? brumate_wrap(err, r, "kubelet at %s:%d", k->host, k->port) : 0;
 }

@@ -60,5 +60,20 @@ int kubelet_init(struct kubelet *ret, const struct kubelet_options *o, struct br
 int kubelet_checkpoint(const struct kubelet *k, const struct service_pod_name *name,
 		       uint64_t timeout_s, json_t **ret, struct brumate_error *err);
 
+/**
+ * kubelet_pods() - ask which pods of this node are to be suspended or to run
+ * @ret: [{namespace, pod, suspended, key, wrong}] of those that have the annotation, owned; the key is another once the pod is another,
+ * wants another thing or has started a container anew; wrong is a word that is not known, else null
+ *
+ * It changes nothing. Errors to act on: as above; whoever asks needs the verb get on nodes/pods.
+ */
+int kubelet_pods(const struct kubelet *k, json_t **ret, struct brumate_error *err);
+
+#define KUBELET_ANNOTATION "brumate.dev/gpu"
+
+/** Reads a PodList as kubelet_pods() returns it. What has no such annotation, or a name that cannot be one, is left out. Pure. 0 or
+ * -EPROTO. */
+int kubelet_pods_decode(json_t **ret, const char *text, size_t len, struct brumate_error *err);
+
 /** Reads an answer: {"items": [PATH, ...]}, of which there is one at least. @ret: the array, owned. Pure. 0 or -EPROTO. */
 int kubelet_answer_decode(json_t **ret, const char *text, size_t len, struct brumate_error *err);

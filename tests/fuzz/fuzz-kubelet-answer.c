@@ -9,9 +9,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
 {
-	json_t *items = NULL, *item;
+	json_t *items = NULL, *pods = NULL, *item;
 	size_t i;
 
+	if (kubelet_pods_decode(&pods, (const char *)data, len_bytes, NULL) == 0) {
+		json_array_foreach (pods, i, item)
+			if (!json_string_value(json_object_get(item, "namespace")) ||
+			    !json_string_value(json_object_get(item, "pod")))
+				abort();
+		json_decref(pods);
+	}
 	if (kubelet_answer_decode(&items, (const char *)data, len_bytes, NULL) < 0)
 		return 0;
 	json_array_foreach (items, i, item) {

@@ -94,6 +94,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
+    def do_GET(self):
+        kubelet = self.server.kubelet
+        who = self.who()
+        if not who:
+            return self.answer(401, "Unauthorized")
+        if who not in kubelet.allowed:
+            return self.answer(403, f"Forbidden (user={who}, verb=get, resource=nodes, subresource=pods)")
+        if self.path != "/pods":
+            return self.answer(404, "404 page not found")
+        kubelet.asked += 1
+        return self.answer(200, kubelet.pod_list)
+
     def do_POST(self):
         kubelet = self.server.kubelet
         kubelet.log.append((self.path, int(self.headers.get("Content-Length", -1))))
@@ -143,6 +155,8 @@ class Kubelet:
         self.gate = True
         self.pods = {}  # (namespace, pod): {container: None, (status, text), "late", "cut" or "reset"}
         self.log = []  # (path with query, bytes of the body)
+        self.pod_list = '{"kind": "PodList", "items": null}'
+        self.asked = 0
         self.over = threading.Event()
         self.http = Quiet(address, Handler)
         self.http.kubelet = self

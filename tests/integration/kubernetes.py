@@ -409,6 +409,58 @@ def archive_as_an_image(bed):
         expect(f"the archive is there: {saved}" in result.err and not os.path.exists(image), result.why())
 
 
+def pod(name, wish, namespace="default", restarts=0):
+    annotations = {} if wish is None else {"brumate.dev/gpu": wish}
+    return {"metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}", "annotations": annotations},
+            "status": {"containerStatuses": [{"restartCount": restarts}]}}
+
+
+@case
+def annotations_of_pods(bed):
+    """A pod is suspended and resumed as its annotation says; one without it is not touched, whatever the kubelet answers."""
+    node, cluster = Node(bed), Cluster(bed)
+    one, other = node.counter(), node.counter()
+    node.container(one, "main")
+    node.container(other, "main", pod="train-1")
+    with cluster.kubelet() as kubelet:
+        def says(*pods):
+            kubelet.pod_list = json.dumps({"kind": "PodList", "items": pods})
+            asked_twice()
+
+        def asked_twice():
+            seen = kubelet.asked
+            wait_until(lambda: kubelet.asked > seen + 1, "the kubelet to be asked twice more")
+
+        words = [word for word in cluster.words(kubelet) if word not in ("checkpoint", "train-0")]
+        background = bed.spawn("k8s", "watch", "--interval", "100ms", *words[1:])
+        says(pod("train-0", None), pod("train-1", "off"), pod("gone", "suspended"), {"metadata": 7})
+        one.log.goes_on()
+        says(pod("train-1", "off"), pod("train-0", "suspended"))
+        stands_still(bed, one)
+        other.log.goes_on()
+        kubelet.pod_list = "no list"
+        asked_twice()
+        expect(bed.gpu_state(one.pid) == "checkpointed", "resumed for an answer that is none")
+        says(pod("train-0", "running"))
+        one.log.goes_on()
+        says(pod("train-0", "suspended", restarts=1))
+        stands_still(bed, one)
+        says(pod("train-0", None))
+        expect(bed.gpu_state(one.pid) == "checkpointed", "resumed without being told")
+        says(pod("train-0", "running"))
+        one.log.goes_on()
+        other.log.goes_on()
+        background.signal(signal.SIGTERM)
+        code, _, err = background.end()
+        expect(code == 0, f"exit {code}: {err}")
+        expect(err.count('pod default/train-1: brumate.dev/gpu is "off": expected suspended or running') == 1, err)
+        expect(err.count("the answer is no list of pods") == 1, err)
+    bed.refused(EXIT_USAGE, "k8s watch: expected no POD", "k8s", "watch", "train-0")
+    bed.refused(EXIT_USAGE, "k8s suspend: expected a POD", "k8s", "suspend")
+    bed.refused(EXIT_USAGE, "--interval goes with watch", "k8s", "suspend", "x", "--interval", "1s")
+    bed.ok("release", "main")
+
+
 @case
 def who_asks_a_kubelet(bed):
     """A token or a certificate, and what it may."""
