@@ -126,7 +126,7 @@ static int find_place(struct container *c, bool wait, struct brumate_error *err)
 static int take_place(struct container *c, struct proc_id root, bool wait,
 		      struct brumate_error *err)
 {
-	int r = proc_boot_id(c->job.boot_id);
+	int r = job_set_place(&c->job);
 
 	if (r < 0)
 		return brumate_fail(err, -r, "boot id: %m");

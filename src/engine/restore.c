@@ -345,7 +345,7 @@ static int on_event(void *arg, enum criu_event event, pid_t pid, struct brumate_
 	if (r < 0)
 		return brumate_wrap(err, r, "the restored root");
 	op->job->command = reaper_find_command(op->job->root);
-	proc_boot_id(op->job->boot_id);
+	job_set_place(op->job);
 	op->data.owner.root = op->job->root;
 	op->restore.root_restored = true;
 	fault_register_peer("job", job_command(op->job).pid);

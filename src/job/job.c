@@ -474,7 +474,7 @@ static int fill(struct job *j, const struct job_spec *spec)
 	j->exit_code = JOB_EXIT_UNKNOWN;
 	j->sequence = spec->id ? 0 : clock_wall_ns() / NS_PER_MS;
 	clock_stamp(j->created);
-	return proc_boot_id(j->boot_id);
+	return job_set_place(j);
 }
 
 static int check_name(const char *name, struct brumate_error *err)
@@ -552,15 +552,37 @@ bool keeper_has_ended(const struct job *j)
 	return is_unlocked(j, JOB_KEEPER_LOCK);
 }
 
-enum proc_life job_look(const struct job *j)
+int job_set_place(struct job *j)
+{
+	j->pid_ns = pidns_own();
+	return proc_boot_id(j->boot_id);
+}
+
+/* A process of a job that lives in a pid namespace of its own finds other processes by the numbers in the records of
+ * jobs outside, or none. A container that was started anew is another namespace as well, in which nobody of the old one lives. */
+static bool is_out_of_sight(const struct job *j)
+{
+	if (!j->pid_ns || j->pid_ns == pidns_own())
+		return false;
+	auto_free char *init = pidns_own_status_path();
+	return init != NULL;
+}
+
+/* Looks for a process that the record names. */
+static enum proc_life look_for(const struct job *j, struct proc_id id)
 {
 	char boot_id[PROC_BOOT_ID_BYTES];
 
-	if (!j->root.pid)
-		return PROC_GONE;
 	if (proc_boot_id(boot_id) < 0)
 		return PROC_UNKNOWN;
-	return strcmp(boot_id, j->boot_id) ? PROC_GONE : proc_look(j->root);
+	if (strcmp(boot_id, j->boot_id))
+		return PROC_GONE;
+	return is_out_of_sight(j) ? PROC_UNKNOWN : proc_look(id);
+}
+
+enum proc_life job_look(const struct job *j)
+{
+	return j->root.pid ? look_for(j, j->root) : PROC_GONE;
 }
 
 struct proc_id job_command(const struct job *j)
@@ -827,13 +849,8 @@ int job_release(const struct job *j, struct brumate_error *err)
 
 bool job_is_abandoned(const struct job *j)
 {
-	char boot_id[PROC_BOOT_ID_BYTES];
+	enum proc_life life = j->owner.pid ? look_for(j, j->owner) : PROC_UNKNOWN;
 
-	if (!j->owner.pid)
-		return false;
-	if (proc_boot_id(boot_id) == 0 && strcmp(boot_id, j->boot_id) != 0)
-		return true;
-	enum proc_life life = proc_look(j->owner);
 	return life == PROC_GONE || life == PROC_ZOMBIE;
 }
 

@@ -57,7 +57,11 @@ int job_list(void (*fn)(void *arg, const struct job *j, const char *id,
 			const struct brumate_error *why),
 	     void *arg, struct brumate_error *err);
 
-/** Looks for the job's root process, of this boot. */
+/** Notes that the processes of the record are those of this boot, numbered as they are here. Returns 0 or -errno. */
+int job_set_place(struct job *j);
+
+/** Looks for the job's root process, of this boot. PROC_UNKNOWN also to a process of a job that lives in a pid namespace of its
+ * own: the numbers of those outside mean nothing there. */
 enum proc_life job_look(const struct job *j);
 
 /** The process that runs the job's command. It may have ended while others of the job live. */

@@ -181,8 +181,8 @@ static json_t *encode_schedule(const struct job_schedule *s)
 					"keep_last", (json_int_t)s->keep_last, "keep_within_ms",
 					(json_int_t)s->keep_within_ms);
 	REQUEST_FOR_EACH (option, REQUEST_SCHEDULE)
-	if (json_object_set_new(o, option->name, encode_option(&s->request, option)) < 0)
-		return NULL;
+		if (json_object_set_new(o, option->name, encode_option(&s->request, option)) < 0)
+			return NULL;
 	if (json_object_set_new(o, "next_ms", json_integer((json_int_t)s->next_ms)) < 0 ||
 	    json_object_set_new(o, "failure", wire_string(s->failure)) < 0)
 		return NULL;
@@ -197,7 +197,7 @@ json_t *record_encode(const struct job *j)
 	return json_pack(
 		"{s:i,s:s,s:s,s:s,s:s,s:I,s:I,s:o,s:o,s:o,s:b,s:b,s:b,s:s?,s:s,s:b,s:I,s:o,s:o,s:o,"
 		"s:o,"
-		"s:s,s:o,s:s?,s:o,s:I,s:o,s:o,s:o,s:o,s:o}",
+		"s:s,s:I,s:o,s:s?,s:o,s:I,s:o,s:o,s:o,s:o,s:o}",
 		"version", RECORD_VERSION, "id", j->id, "name", j->name, "state",
 		job_state_name(j->state), "created", j->created, "uid", (json_int_t)j->uid, "gid",
 		(json_int_t)j->gid, "argv", encode_argv(j->argv), "cwd", encode_bytes(j->cwd),
@@ -206,11 +206,11 @@ json_t *record_encode(const struct job *j)
 		"data_path", job_data_path_name(j->data_path), "parked", j->parked, "kept_bytes",
 		(json_int_t)j->kept_bytes, "root", encode_id(j->root), "command",
 		encode_id(j->command), "init", encode_id(j->init), "owner", encode_id(j->owner),
-		"boot_id", j->boot_id, "exit_code", exit_code, "checkpoint", j->checkpoint,
-		"checkpoint_path", encode_bytes(j->checkpoint_path), "sequence",
-		(json_int_t)j->sequence, "message", wire_string(j->message), "gpus", encode_gpus(j),
-		"op", encode_op(&j->op), "schedule", encode_schedule(&j->schedule), "labels",
-		labels_to_json(j->labels));
+		"boot_id", j->boot_id, "pid_ns", (json_int_t)j->pid_ns, "exit_code", exit_code,
+		"checkpoint", j->checkpoint, "checkpoint_path", encode_bytes(j->checkpoint_path),
+		"sequence", (json_int_t)j->sequence, "message", wire_string(j->message), "gpus",
+		encode_gpus(j), "op", encode_op(&j->op), "schedule", encode_schedule(&j->schedule),
+		"labels", labels_to_json(j->labels));
 }
 
 /* ---- decoding ---- */
@@ -343,8 +343,7 @@ static int decode_option(struct request *ret, const struct request_option *o, js
 /* How its checkpoints are made; older records do not tell all of it. */
 static int decode_request(struct request *ret, json_t *s, struct brumate_error *err)
 {
-	REQUEST_FOR_EACH (o, REQUEST_SCHEDULE)
-	{
+	REQUEST_FOR_EACH (o, REQUEST_SCHEDULE) {
 		bool told = o->type == REQUEST_PLACE || json_object_get(s, o->name);
 		int r = told ? decode_option(ret, o, s, err) : 0;
 
@@ -433,13 +432,14 @@ static int decode_data_path(struct job *j, json_t *o, struct brumate_error *err)
 
 static int decode_numbers(struct job *j, json_t *o, struct brumate_error *err)
 {
-	int64_t uid = -1, gid = -1, exit_code = JOB_EXIT_UNKNOWN, sequence = 0;
+	int64_t uid = -1, gid = -1, exit_code = JOB_EXIT_UNKNOWN, sequence = 0, pid_ns = 0;
 	int r;
 
 	if ((r = wire_get_int(o, "uid", 0, UINT32_MAX, &uid, err)) < 0 ||
 	    (r = wire_get_int(o, "gid", 0, UINT32_MAX, &gid, err)) < 0 ||
 	    (r = wire_get_int(o, "exit_code", 0, 255, &exit_code, err)) < 0 ||
 	    (r = wire_get_int(o, "sequence", 0, MANIFEST_SEQUENCE_MAX, &sequence, err)) < 0 ||
+	    (r = wire_get_int(o, "pid_ns", 0, INT64_MAX, &pid_ns, err)) < 0 ||
 	    (r = wire_get_bool(o, "simulated", &j->simulated, err)) < 0 ||
 	    (r = wire_get_bool(o, "by_pid", &j->by_pid, err)) < 0 ||
 	    (r = wire_get_bool(o, "restored", &j->restored, err)) < 0)
@@ -450,6 +450,7 @@ static int decode_numbers(struct job *j, json_t *o, struct brumate_error *err)
 	j->gid = (gid_t)gid;
 	j->exit_code = (int)exit_code;
 	j->sequence = (uint64_t)sequence;
+	j->pid_ns = (uint64_t)pid_ns;
 	return 0;
 }
 

@@ -104,6 +104,7 @@ struct job {
 		command; /* started by the root, which is our reaper; pid 0: the root is it */
 	struct proc_id init;		  /* init of its pid namespace; pid 0: lives in ours */
 	char boot_id[PROC_BOOT_ID_BYTES]; /* boot in which root and init are meant */
+	uint64_t pid_ns; /* pid namespace in which they are; 0: not known */
 	int exit_code;			  /* 0..255, 128+N after signal N; JOB_EXIT_UNKNOWN */
 	char *checkpoint;		  /* id of the latest checkpoint, or NULL */
 	char *checkpoint_path;		  /* its directory */

@@ -331,6 +331,13 @@ int pidns_end_all(const char *status_path)
 	return r;
 }
 
+uint64_t pidns_own(void)
+{
+	struct stat st;
+
+	return stat("/proc/self/ns/pid", &st) < 0 ? 0 : st.st_ino;
+}
+
 char *pidns_own_status_path(void)
 {
 	static const char name[] = PIDNS_INIT_PROGRAM;

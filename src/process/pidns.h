@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include <stdint.h>
 #include <sys/types.h>
 
 #include "base/error.h"
@@ -40,6 +41,9 @@ int pidns_read_status(const char *status_path, pid_t root_pid, int *ret_status);
  * known not to live. Returns 0, or -errno where not all could be looked for.
  */
 int pidns_end_all(const char *status_path);
+
+/** The pid namespace of the caller, as a number; 0: cannot be told. */
+uint64_t pidns_own(void);
 
 /** As the caller's init was told it, where it lives in such a namespace (owned; the end may be missing); else NULL. Whoever
  * makes a namespace can have an init that says anything. */

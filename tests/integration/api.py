@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 
-from cases import Skipped, case, expect, main, run, wait_until
+from cases import Skipped, case, expect, main, read_text, run, wait_until
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 PYTHON = os.path.join(HERE, "..", "..", "python")
@@ -134,6 +134,46 @@ def python_saves_itself_where_its_pid_was_taken(bed):
     bed.ok("restore", "own")
     bed.log(job).wait_for("^saved again$")
     expect(bed.job(job)["pid_namespace"] and bed.state(job) == "running", f"{bed.job(job)}")
+
+
+LOOKS = """
+import os, subprocess, sys, time
+command, out = sys.argv[1:]
+print("ready", "to look", flush=True)
+while True:
+    if os.path.exists(out + ".go"):
+        os.unlink(out + ".go")
+        for verb in ("ps", "resume"):
+            words = ["--format", "json"] if verb == "ps" else [open(out + ".job").read()]
+            done = subprocess.run([command, verb, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+            open(out + ".new", "w").write(done.stdout + done.stderr)
+            os.rename(out + ".new", out + "." + verb)
+    time.sleep(0.02)
+"""
+
+
+@case
+def jobs_outside_are_not_taken_for_ended(bed):
+    """A process of a job in a pid namespace cannot see those of the others, whatever numbers their records have."""
+    out = os.path.join(bed.dir, "looked")
+    looker, log = bed.started([sys.executable, "-u", "-c", LOOKS, bed.brumate, out])
+    pid = bed.pid(looker)
+    bed.operation("checkpoint", looker)
+    bed.take_pid(pid)
+    bed.operation("restore", looker)
+    expect(bed.job(looker)["pid_namespace"], "this test proves nothing: it is in no namespace")
+    other, other_log = bed.counter()
+    with open(out + ".job", "w", encoding="ascii") as file:
+        file.write(other)
+    bed.kill_shim(other)
+    with open(out + ".go", "wb"):
+        pass
+    told = json.loads(wait_until(lambda: read_text(out + ".ps"), "what ps says in there", 60))
+    states = {entry["id"]: entry["state"] for entry in told["jobs"]}
+    expect(states == {looker: "running", other: "running"}, f"in there they are {states}")
+    wait_until(lambda: os.path.exists(out + ".resume"), "what resume says in there", 90)
+    bed.cli("kill", "--signal", "CONT", other)  # starts a shim where there is none
+    bed.expect_whole(other, other_log)
 
 
 @case

@@ -40,6 +40,7 @@ static struct job full_job(void)
 		.init = { 4710, 99887766554400ull },
 		.owner = { 4700, 99887766554300ull },
 		.boot_id = "5ca3f9d2-0d3b-4d9b-8c49-4f57a5a5d5a6",
+		.pid_ns = 4026531836,
 		.exit_code = 143,
 		.message = "checkpoint: " NOT_UTF8,
 		.n_gpus = 2,
@@ -127,6 +128,7 @@ static void check_same_processes(const struct job *got, const struct job *want)
 	CHECK(got->init.pid == want->init.pid && got->init.start_ticks == want->init.start_ticks);
 	CHECK(proc_is_same(got->owner, want->owner));
 	CHECK_STR(got->boot_id, want->boot_id);
+	CHECK(got->pid_ns == want->pid_ns);
 	CHECK(got->op.criu.pid == want->op.criu.pid);
 	CHECK(got->op.criu.start_ticks == want->op.criu.start_ticks);
 }
@@ -264,6 +266,7 @@ static const struct member members[] = {
 	{ "init", false },
 	{ "owner", false },
 	{ "boot_id", true },
+	{ "pid_ns", false },
 	{ "exit_code", false },
 	{ "checkpoint", false },
 	{ "message", true },
