@@ -658,7 +658,7 @@ def run_case(build, name, function):
         verdict, why = "FAILED", traceback.format_exc()
     finally:
         if bed:
-            if verdict == "FAILED" and os.environ.get("BRUMATE_TEST_KEEP"):
+            if verdict == "FAILED" and os.environ.get("BRUMATE_TEST_KEEP") and os.path.isdir(bed.dir):
                 shutil.copytree(bed.dir, os.path.join(os.environ["BRUMATE_TEST_KEEP"], name), symlinks=True,
                                 ignore=shutil.ignore_patterns("sim", "run", "*.sock"), dirs_exist_ok=True)
             bed.close()
