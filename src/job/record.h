@@ -86,25 +86,25 @@ struct job {
 	char created[32]; /* RFC 3339 */
 	uid_t uid;
 	gid_t gid;
-	char **argv; /* NULL-terminated */
+	char **argv;   /* NULL-terminated */
 	char **labels; /* labels.h; NULL: none */
 	char *cwd;
 	char *log; /* absolute; NULL: none (taken in by pid) */
 	bool simulated, by_pid;
 	enum job_data_path data_path;
-	bool parked;			  /* suspended, its device memory left on the GPU */
-	uint64_t kept_bytes;		  /* running, with a host copy of what its memory was */
-	bool restored;			  /* its processes came out of a checkpoint */
+	bool parked;	     /* suspended, its device memory left on the GPU */
+	uint64_t kept_bytes; /* running, with a host copy of what its memory was */
+	bool restored;	     /* its processes came out of a checkpoint */
 	char started_as
 		[JOB_ID_BYTES]; /* of a copy: the job as which its processes were started, by whose id their
 					   * agents and their environment go; empty: as this one */
-	struct proc_id root;		  /* pid 0: none */
-	struct proc_id owner;		  /* the job ends with this process; pid 0: with none */
+	struct proc_id root;  /* pid 0: none */
+	struct proc_id owner; /* the job ends with this process; pid 0: with none */
 	struct proc_id
-		command; /* started by the root, which is our reaper; pid 0: the root is it */
-	struct proc_id init;		  /* init of its pid namespace; pid 0: lives in ours */
+		command;     /* started by the root, which is our reaper; pid 0: the root is it */
+	struct proc_id init; /* init of its pid namespace; pid 0: lives in ours */
 	char boot_id[PROC_BOOT_ID_BYTES]; /* boot in which root and init are meant */
-	uint64_t pid_ns; /* pid namespace in which they are; 0: not known */
+	uint64_t pid_ns;		  /* pid namespace in which they are; 0: not known */
 	int exit_code;			  /* 0..255, 128+N after signal N; JOB_EXIT_UNKNOWN */
 	char *checkpoint;		  /* id of the latest checkpoint, or NULL */
 	char *checkpoint_path;		  /* its directory */
