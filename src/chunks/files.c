@@ -94,7 +94,7 @@ int files_check_owner(const struct stat *st, struct brumate_error *err)
 		return -EACCES;
 	}
 	if (st->st_mode & (S_IWGRP | S_IWOTH)) {
-		brumate_fail(err, EACCES, "others than its owner may write to it (mode %04o)",
+		brumate_fail(err, EACCES, "users other than its owner may write to it (mode %04o)",
 			     st->st_mode & 07777);
 		brumate_hint(err,
 			     "if you know that nobody changed it: chmod -R go-w on the checkpoint");

@@ -4,14 +4,14 @@
 
 #include <string.h>
 
-#define FORMAT                                                                                     \
-	{                                                                                          \
-		OPT_FORMAT, "format", 0, "FORMAT", "table (the default) or json", COMPLETES_WORDS, \
-			"table json"                                                               \
+#define FORMAT                                                                                 \
+	{                                                                                      \
+		OPT_FORMAT, "format", 0, "FORMAT", "table (default) or json", COMPLETES_WORDS, \
+			"table json"                                                           \
 	}
-#define NO_HEADERS                                                                           \
-	{                                                                                    \
-		.id = OPT_NO_HEADERS, .name = "no-headers", .help = "leave out the headings" \
+#define NO_HEADERS                                                                      \
+	{                                                                               \
+		.id = OPT_NO_HEADERS, .name = "no-headers", .help = "omit the headings" \
 	}
 #define QUIET                                                                             \
 	{                                                                                 \
@@ -21,10 +21,10 @@
 	{                                                             \
 		OPT_PID, "pid", 'p', "PID", what, COMPLETES_PID, NULL \
 	}
-#define CONTAINER                                                                                 \
-	{                                                                                         \
-		.id = OPT_CONTAINER, .name = "container", .letter = 'C', .value = "ID|NAME",      \
-		.help = "a container of runc, crun, podman, containerd or docker, with all in it" \
+#define CONTAINER                                                                            \
+	{                                                                                    \
+		.id = OPT_CONTAINER, .name = "container", .letter = 'C', .value = "ID|NAME", \
+		.help = "a container of runc, crun, podman, containerd or docker"            \
 	}
 #define WHEN_READY(what)                                                 \
 	{                                                                \
@@ -34,11 +34,11 @@
 	{                                                           \
 		OPT_OCI, "oci", 0, "DIR", what, COMPLETES_DIR, NULL \
 	}
-#define GPU                                                                                \
-	{                                                                                  \
-		OPT_GPU, "gpu", 0, "KIND",                                                 \
-			"real, or simulated: the simulated driver (default: BRUMATE_GPU)", \
-			COMPLETES_WORDS, "real simulated"                                  \
+#define GPU                                                                                   \
+	{                                                                                     \
+		OPT_GPU, "gpu", 0, "KIND",                                                    \
+			"real, or simulated for the simulated driver (default: BRUMATE_GPU)", \
+			COMPLETES_WORDS, "real simulated"                                     \
 	}
 #define TIMEOUT(what)                                                                              \
 	{                                                                                          \
@@ -62,15 +62,15 @@
 	{                                                                                    \
 		.id = OPT_NAME, .name = "name", .letter = 'n', .value = "NAME", .help = what \
 	}
-#define MEANS_JOB                                                                \
-	{                                                                        \
-		.id = OPT_JOB, .name = "job", .letter = 'j',                     \
-		.help = "a job is meant, even if a checkpoint has that name too" \
+#define MEANS_JOB                                                                   \
+	{                                                                           \
+		.id = OPT_JOB, .name = "job", .letter = 'j',                        \
+		.help = "take the name as a job's, even if a checkpoint has it too" \
 	}
-#define MEANS_CHECKPOINT                                                         \
-	{                                                                        \
-		.id = OPT_CHECKPOINT, .name = "checkpoint", .letter = 'c',       \
-		.help = "a checkpoint is meant, even if a job has that name too" \
+#define MEANS_CHECKPOINT                                                            \
+	{                                                                           \
+		.id = OPT_CHECKPOINT, .name = "checkpoint", .letter = 'c',          \
+		.help = "take the name as a checkpoint's, even if a job has it too" \
 	}
 #define KEEP_LAST(what)                                                              \
 	{                                                                            \
@@ -88,9 +88,10 @@
 	{                                                                        \
 		.id = OPT_ALL, .name = "all", .letter = 'a', .help = "all " what \
 	}
-#define LATEST_OF(what)                                                                          \
-	{                                                                                        \
-		.id = OPT_LATEST, .name = "latest", .letter = 'l', .help = "the latest of " what \
+#define LATEST                                                     \
+	{                                                          \
+		.id = OPT_LATEST, .name = "latest", .letter = 'l', \
+		.help = "the latest of these only"                 \
 	}
 #define END                  \
 	{                    \
@@ -109,25 +110,25 @@ static const struct option_spec run_options[] = {
 	  .letter = 'a',
 	  .help = "show the output and pass on signals and the exit status" },
 	{ OPT_DATA_PATH, "data-path", 0, "PATH",
-	  "who moves its device memory: auto (the default), broker or driver", COMPLETES_WORDS,
+	  "what moves its device memory: auto (default), broker or driver", COMPLETES_WORDS,
 	  "auto broker driver" },
 	{ OPT_MANAGED, "managed", 0, "WHERE",
-	  "managed memory: driver (the default: fast, and never saved) or host", COMPLETES_WORDS,
+	  "managed memory: driver (default: fast, never saved) or host", COMPLETES_WORDS,
 	  "driver host" },
-	{ OPT_LABEL, "label", 0, "KEY=VALUE", "a label of the job; may be given again",
+	{ OPT_LABEL, "label", 0, "KEY=VALUE", "a label for the job; may be repeated",
 	  COMPLETES_LABEL, NULL },
 	GPU,
 	END,
 };
 static const struct option_spec ps_options[] = {
 	{ OPT_FILTER, "filter", 'f', "KEY=VALUE,...",
-	  "only jobs of this state, name, id, gpu or label", COMPLETES_FILTER, NULL },
-	{ OPT_SORT, "sort", 0, "KEY", "order by age (the default: oldest first), name or state",
+	  "only jobs with this state, name, id, gpu or label", COMPLETES_FILTER, NULL },
+	{ OPT_SORT, "sort", 0, "KEY", "order by age (default, oldest first), name or state",
 	  COMPLETES_WORDS, "age name state" },
 	{ .id = OPT_WATCH,
 	  .name = "watch",
 	  .letter = 'w',
-	  .help = "show the list again whenever something changes, until q is pressed" },
+	  .help = "keep the list up to date until q is pressed" },
 	FORMAT,
 	NO_HEADERS,
 	QUIET,
@@ -141,22 +142,22 @@ static const struct option_spec logs_options[] = {
 	{ .id = OPT_FOLLOW,
 	  .name = "follow",
 	  .letter = 'f',
-	  .help = "keep showing what is written, until the job ends" },
+	  .help = "keep showing new output until the job ends" },
 	{ .id = OPT_TAIL,
 	  .name = "tail",
 	  .letter = 'n',
 	  .value = "N",
-	  .help = "begin with the last N lines of what is there" },
-	SINCE("only what was written since TIME: 2h ago, or a date and time"),
-	{ .id = OPT_TIMESTAMPS, .name = "timestamps", .help = "say when each line was written" },
+	  .help = "start with the last N lines" },
+	SINCE("only output since TIME: 2h for two hours ago, or a date and time"),
+	{ .id = OPT_TIMESTAMPS, .name = "timestamps", .help = "show when each line was written" },
 	END,
 };
 static const struct option_spec events_options[] = {
 	{ .id = OPT_FOLLOW,
 	  .name = "follow",
 	  .letter = 'f',
-	  .help = "keep showing what happens, until Ctrl-C" },
-	SINCE("only what happened since TIME: 2h ago, or a date and time"),
+	  .help = "keep showing new events until Ctrl-C" },
+	SINCE("only events since TIME: 2h for two hours ago, or a date and time"),
 	FORMAT,
 	END,
 };
@@ -166,8 +167,8 @@ static const struct option_spec wait_options[] = {
 	END,
 };
 static const struct option_spec kill_options[] = {
-	ALL_OF("jobs that live"),
-	LATEST_OF("them only"),
+	ALL_OF("jobs that are alive"),
+	LATEST,
 	{ OPT_SIGNAL, "signal", 's', "SIGNAL", "send only this signal (default: TERM, then KILL)",
 	  COMPLETES_SIGNAL, NULL },
 	{ .id = OPT_GRACE,
@@ -178,7 +179,7 @@ static const struct option_spec kill_options[] = {
 };
 static const struct option_spec rm_options[] = {
 	MEANS_JOB, MEANS_CHECKPOINT,
-	YES,	   DIR("remove checkpoints of DIR instead of the default place"),
+	YES,	   DIR("remove checkpoints in DIR instead of the default place"),
 	END,
 };
 static const struct option_spec manage_options[] = {
@@ -187,10 +188,10 @@ static const struct option_spec manage_options[] = {
 	GPU,
 	END,
 };
-#define LIVE                                                                           \
-	{                                                                              \
-		.id = OPT_LIVE, .name = "live",                                        \
-		.help = "copy while the job runs; it stops for what changed meanwhile" \
+#define LIVE                                                                             \
+	{                                                                                \
+		.id = OPT_LIVE, .name = "live",                                          \
+		.help = "copy while the job runs, and stop it only for what has changed" \
 	}
 #define STATS                                                                \
 	{                                                                    \
@@ -198,16 +199,16 @@ static const struct option_spec manage_options[] = {
 		.help = "show how long each phase took, and what was copied" \
 	}
 static const struct option_spec suspend_options[] = {
-	ALL_OF("jobs that run"),
-	LATEST_OF("them only"),
+	ALL_OF("running jobs"),
+	LATEST,
 	PID("a process instead of a job"),
 	CONTAINER,
 	{ .id = OPT_PARK,
 	  .name = "park",
-	  .help = "leave its device memory on the GPU, without the job" },
+	  .help = "leave its device memory on the GPU, detached from the job" },
 	LIVE,
-	TIMEOUT("let the job go on if it cannot be suspended within TIME"),
-	FORCE("go on where doctor only suspects that the job may be lost"),
+	TIMEOUT("give up after TIME; the job keeps running (exit code 124)"),
+	FORCE("continue even if doctor suspects that the job may be lost"),
 	GPU,
 	STATS,
 	FORMAT,
@@ -221,12 +222,12 @@ static const struct option_spec suspend_options[] = {
 	}
 static const struct option_spec resume_options[] = {
 	ALL_OF("suspended jobs"),
-	LATEST_OF("them only"),
+	LATEST,
 	PID("a process instead of a job"),
 	CONTAINER,
 	KEEP_COPY,
 	GPU_MAP,
-	TIMEOUT("give up after TIME; the job stays suspended"),
+	TIMEOUT("give up after TIME; the job stays suspended (exit code 124)"),
 	STATS,
 	FORMAT,
 	END,
@@ -235,17 +236,18 @@ static const struct option_spec resume_options[] = {
 	{                                                                        \
 		OPT_KEY_FILE, "key-file", 0, "FILE", what, COMPLETES_FILE, NULL, \
 	}
-#define ALLOW_UNAUTHENTICATED                                                              \
-	{                                                                                  \
-		.id = OPT_ALLOW_UNAUTHENTICATED, .name = "allow-unauthenticated",          \
-		.help = "accept a checkpoint that nothing authenticates, though a key is " \
-			"configured"                                                       \
+#define ALLOW_UNAUTHENTICATED                                                      \
+	{                                                                          \
+		.id = OPT_ALLOW_UNAUTHENTICATED, .name = "allow-unauthenticated",  \
+		.help = "accept a checkpoint of unknown origin although a key is " \
+			"configured"                                               \
 	}
-#define AUTHENTIC \
-	KEY_FILE("check it by the key in FILE instead of the configured one"), ALLOW_UNAUTHENTICATED
+#define AUTHENTIC                                                                \
+	KEY_FILE("check it with the key in FILE instead of the configured one"), \
+		ALLOW_UNAUTHENTICATED
 static const struct option_spec checkpoint_options[] = {
-	ALL_OF("all running or suspended jobs"),
-	LATEST_OF("them only"),
+	ALL_OF("running or suspended jobs"),
+	LATEST,
 	PID("a process instead of a job"),
 	CONTAINER,
 	{ OPT_OUTPUT, "output", 'o', "FILE", "with --container: the archive to write",
@@ -254,30 +256,30 @@ static const struct option_spec checkpoint_options[] = {
 	WHEN_READY("with --container: wait until it says so in SNAPSHOT_CONTROL_DIR"),
 	{ .id = OPT_SELF,
 	  .name = "self",
-	  .help = "the job that this command is a process of, once the command has ended" },
+	  .help = "the job that this command is part of, once the command has ended" },
 	KEEP_COPY,
 	LIVE,
 	{ .id = OPT_LEAVE_RUNNING,
 	  .name = "leave-running",
 	  .letter = 'R',
-	  .help = "let the job run on afterwards" },
+	  .help = "keep the job running" },
 	{ .id = OPT_TCP_SKIP_IN_FLIGHT,
 	  .name = "tcp-skip-in-flight",
-	  .help = "leave out TCP connections that nobody has accepted yet" },
+	  .help = "leave out TCP connections not accepted yet" },
 	NAME("id of the checkpoint (default: made from the job's name and the time)"),
 	{ .id = OPT_EVERY,
 	  .name = "every",
 	  .value = "TIME",
-	  .help = "save it every TIME from now on, and let it run; 0 stops that" },
+	  .help = "save it every TIME from now on and keep it running; 0 stops that" },
 	KEEP_LAST("with --every: remove all but the newest N of the job"),
 	KEEP_WITHIN("with --every: remove those of the job older than TIME"),
 	{ OPT_COMPRESS, "compress", 0, "HOW",
-	  "compress its memory: auto (where that is faster, the default), none, lz4 or zstd",
+	  "compress its memory: auto (default: if that is faster), none, lz4 or zstd",
 	  COMPLETES_WORDS, "auto none lz4 zstd" },
-	KEY_FILE("encrypt it by the key in FILE instead of the configured one"),
+	KEY_FILE("encrypt it with the key in FILE instead of the configured one"),
 	DIR("keep it in DIR instead of the default place"),
-	TIMEOUT("let the job go on if it cannot be checkpointed within TIME"),
-	FORCE("go on where doctor only suspects that the job may be lost"),
+	TIMEOUT("give up after TIME; the job keeps running (exit code 124)"),
+	FORCE("continue even if doctor suspects that the job may be lost"),
 	GPU,
 	STATS,
 	FORMAT,
@@ -292,9 +294,8 @@ static const struct option_spec restore_options[] = {
 	  .value = "NAME",
 	  .help = "restore an archive or OCI image of a container as this container" },
 	{ OPT_BUNDLE, "bundle", 0, "DIR",
-	  "with --container: its bundle, if it is not where it was (runc, crun)", COMPLETES_DIR,
-	  NULL },
-	NAME("restore it as another job of this name, beside the one that was saved"),
+	  "with --container: its bundle, if it has moved (runc, crun)", COMPLETES_DIR, NULL },
+	NAME("restore it as a separate job of this name, next to the original"),
 	GPU_MAP,
 	{ .id = OPT_ATTACH,
 	  .name = "attach",
@@ -303,13 +304,13 @@ static const struct option_spec restore_options[] = {
 	DIR("look for it in DIR instead of the default place"),
 	{ .id = OPT_PULL,
 	  .name = "pull",
-	  .help = "with s3://...: pull it into the store first, and keep it there" },
-	TIMEOUT("give up after TIME"),
+	  .help = "with s3://...: pull it into the store first, and keep that copy" },
+	TIMEOUT("give up after TIME (exit code 124)"),
 	{ .id = OPT_TCP_CLOSE,
 	  .name = "tcp-close",
 	  .help = "restore established TCP connections as closed" },
-	FORCE("go on where the host differs in ways that may matter"),
-	KEY_FILE("decrypt it by the key in FILE instead of the configured one"),
+	FORCE("continue even if the host differs in ways that may matter"),
+	KEY_FILE("decrypt it with the key in FILE instead of the configured one"),
 	ALLOW_UNAUTHENTICATED,
 	STATS,
 	FORMAT,
@@ -324,13 +325,13 @@ static const struct option_spec inspect_options[] = {
 	{ .id = OPT_RESTORE,
 	  .name = "restore",
 	  .help = "show what a restore would open, bind, connect, become, map and run" },
-	KEY_FILE("with --restore: decrypt it by the key in FILE instead of the configured one"),
+	KEY_FILE("with --restore: decrypt it with the key in FILE instead of the configured one"),
 	DIR("look for it in DIR instead of the default place"),
 	FORMAT,
 	END,
 };
 static const struct option_spec verify_options[] = {
-	{ .id = OPT_ALL, .name = "all", .letter = 'a', .help = "all checkpoints of the store" },
+	{ .id = OPT_ALL, .name = "all", .letter = 'a', .help = "all checkpoints in the store" },
 	AUTHENTIC,
 	DIR("look for them in DIR instead of the default place"),
 	FORMAT,
@@ -346,10 +347,10 @@ static const struct option_spec prune_options[] = {
 	{ OPT_JOB, "job", 'j', "JOB", "only checkpoints of this job, by id or name", COMPLETES_JOB,
 	  NULL },
 	KEEP_LAST("keep the newest N of each job"),
-	KEEP_WITHIN("keep all that are younger than TIME"),
+	KEEP_WITHIN("keep those younger than TIME"),
 	{ .id = OPT_DRY_RUN,
 	  .name = "dry-run",
-	  .help = "print what would be removed, and remove nothing" },
+	  .help = "show what would be removed, without removing it" },
 	YES,
 	DIR("prune DIR instead of the default place"),
 	FORMAT,
@@ -364,7 +365,7 @@ static const struct option_spec gc_options[] = {
 	END,
 };
 static const struct option_spec export_options[] = {
-	{ OPT_OUTPUT, "output", 'o', "FILE", "write to FILE; - is standard output (the default)",
+	{ OPT_OUTPUT, "output", 'o', "FILE", "write to FILE; - is standard output (default)",
 	  COMPLETES_FILE, NULL },
 	AUTHENTIC,
 	DIR("look for it in DIR instead of the default place"),
@@ -404,22 +405,23 @@ static const struct option_spec bench_options[] = {
 	  .name = "pieces",
 	  .value = "MIN[-MAX]",
 	  .help = "sizes of its buffers, doubling from MIN to MAX (default: 64M)" },
-	{ .id = OPT_ZERO, .name = "zero", .value = "PERCENT", .help = "share that holds zeros" },
+	{ .id = OPT_ZERO, .name = "zero", .value = "PERCENT", .help = "percentage that is zeros" },
 	{ .id = OPT_CHANGE,
 	  .name = "change",
 	  .value = "PERCENT",
-	  .help = "share that the job changes between two rounds" },
+	  .help = "percentage that the job changes between rounds" },
 	{ .id = OPT_ROUNDS,
 	  .name = "rounds",
 	  .letter = 'r',
 	  .value = "N",
-	  .help = "repeat each operation (default: 2; the first finds the pool cold)" },
-	{ OPT_DATA_PATH, "data-path", 0, "PATH", "broker, driver or both (the default)",
+	  .help = "how often to repeat each operation (default: 2; the pool is cold in the "
+		  "first)" },
+	{ OPT_DATA_PATH, "data-path", 0, "PATH", "broker, driver or both (default)",
 	  COMPLETES_WORDS, "broker driver both" },
 	DIR("checkpoint into DIR instead of the default place"),
 	{ .id = OPT_NO_CHECKPOINT,
 	  .name = "no-checkpoint",
-	  .help = "suspend and resume alone, and write nothing to a disk" },
+	  .help = "only suspend and resume; write nothing to disk" },
 	KEEP_COPY,
 	LIVE,
 	{ OPT_TIMELINE, "timeline", 0, "FILE", "draw the phases as SVG", COMPLETES_FILE, NULL },
@@ -434,7 +436,9 @@ static const struct option_spec metrics_options[] = {
 	{ .id = OPT_LISTEN,
 	  .name = "listen",
 	  .help = "answer an HTTP request on standard input and output" },
-	{ .id = OPT_NAMES, .name = "names", .help = "with names of jobs, whoever may read them" },
+	{ .id = OPT_NAMES,
+	  .name = "names",
+	  .help = "include the names of jobs, even if others can read them" },
 	END,
 };
 static const struct option_spec k8s_options[] = {
@@ -451,7 +455,7 @@ static const struct option_spec k8s_options[] = {
 	TIMEOUT("give up on a container after TIME (default for checkpoint: 10m)"),
 	OCI("checkpoint: make this directory, an OCI image of the archive, which takes -c"),
 	WHEN_READY("checkpoint: wait until the container says so in SNAPSHOT_CONTROL_DIR"),
-	FORCE("suspend: go on where doctor only suspects that a container may be lost"),
+	FORCE("suspend: continue even if doctor suspects that a container may be lost"),
 	{ .id = OPT_SERVER,
 	  .name = "server",
 	  .value = "URL",
@@ -498,39 +502,39 @@ const struct command commands[] = {
 	  false, COMPLETES_CHECKPOINT, NULL, rm_options, verb_rm },
 	{ "manage", NULL, "", "manage a running process as a job", 0, 0, false, COMPLETES_NOTHING,
 	  NULL, manage_options, verb_manage },
-	{ "release", NULL, "JOB...", "stop managing jobs, and let their processes run on", 1, -1,
+	{ "release", NULL, "JOB...", "stop managing jobs; their processes keep running", 1, -1,
 	  false, COMPLETES_JOB, NULL, no_options, verb_release },
-	{ "suspend", "freeze", "[JOB...]", "empty the GPUs a job uses; it stays in memory", 0, -1,
+	{ "suspend", "freeze", "[JOB...]", "free the GPUs of jobs; they stay in memory", 0, -1,
 	  false, COMPLETES_JOB, NULL, suspend_options, verb_suspend },
-	{ "resume", "thaw unfreeze", "[JOB...]", "let a suspended job go on", 0, -1, false,
-	  COMPLETES_JOB, NULL, resume_options, verb_resume },
+	{ "resume", "thaw unfreeze", "[JOB...]", "put suspended jobs back on their GPUs", 0, -1,
+	  false, COMPLETES_JOB, NULL, resume_options, verb_resume },
 	{ "checkpoint", "dump", "[JOB...]", "save jobs to disk", 0, -1, false, COMPLETES_JOB, NULL,
 	  checkpoint_options, verb_checkpoint },
-	{ "restore", NULL, "CHECKPOINT|JOB|s3://...", "bring back what was saved", 1, 1, false,
-	  COMPLETES_CHECKPOINT, NULL, restore_options, verb_restore },
+	{ "restore", NULL, "CHECKPOINT|JOB|s3://...", "bring a job back from a checkpoint", 1, 1,
+	  false, COMPLETES_CHECKPOINT, NULL, restore_options, verb_restore },
 	{ "ls", NULL, "[s3://BUCKET/PREFIX]", "list checkpoints", 0, 1, false, COMPLETES_NOTHING,
 	  NULL, ls_options, verb_ls },
-	{ "inspect", NULL, "CHECKPOINT|JOB", "show all that is known of a checkpoint or a job", 1,
-	  1, false, COMPLETES_CHECKPOINT, NULL, inspect_options, verb_inspect },
+	{ "inspect", NULL, "CHECKPOINT|JOB", "show everything about a checkpoint or a job", 1, 1,
+	  false, COMPLETES_CHECKPOINT, NULL, inspect_options, verb_inspect },
 	{ "diff", NULL, "CHECKPOINT CHECKPOINT", "show what differs between two checkpoints", 2, 2,
 	  false, COMPLETES_CHECKPOINT, NULL, diff_options, verb_diff },
 	{ "verify", NULL, "[CHECKPOINT...]", "check every byte of checkpoints", 0, -1, false,
 	  COMPLETES_CHECKPOINT, NULL, verify_options, verb_verify },
 	{ "export", NULL, "CHECKPOINT", "write a checkpoint as one stream", 1, 1, false,
 	  COMPLETES_CHECKPOINT, NULL, export_options, verb_export },
-	{ "import", NULL, "[FILE|-]", "bring in a checkpoint from a stream", 0, 1, false,
+	{ "import", NULL, "[FILE|-]", "read a checkpoint from a stream", 0, 1, false,
 	  COMPLETES_FILE, NULL, import_options, verb_import },
-	{ "push", NULL, "CHECKPOINT s3://BUCKET/PREFIX", "put a checkpoint into an object store", 2,
+	{ "push", NULL, "CHECKPOINT s3://BUCKET/PREFIX", "copy a checkpoint to an object store", 2,
 	  2, false, COMPLETES_CHECKPOINT, NULL, push_options, verb_push },
-	{ "pull", NULL, "s3://BUCKET/PREFIX/CHECKPOINT", "get a checkpoint from an object store", 1,
-	  1, false, COMPLETES_NOTHING, NULL, pull_options, verb_pull },
+	{ "pull", NULL, "s3://BUCKET/PREFIX/CHECKPOINT", "copy a checkpoint from an object store",
+	  1, 1, false, COMPLETES_NOTHING, NULL, pull_options, verb_pull },
 	{ "prune", NULL, "", "remove old checkpoints by a rule", 0, 0, false, COMPLETES_NOTHING,
 	  NULL, prune_options, verb_prune },
-	{ "pin", NULL, "CHECKPOINT...", "keep checkpoints from being removed", 1, -1, false,
+	{ "pin", NULL, "CHECKPOINT...", "protect checkpoints from removal", 1, -1, false,
 	  COMPLETES_CHECKPOINT, NULL, pin_options, verb_pin },
-	{ "unpin", NULL, "CHECKPOINT...", "let pinned checkpoints be removed again", 1, -1, false,
-	  COMPLETES_CHECKPOINT, NULL, pin_options, verb_unpin },
-	{ "gc", NULL, "", "remove what interrupted checkpoints left", 0, 0, false,
+	{ "unpin", NULL, "CHECKPOINT...", "undo pin", 1, -1, false, COMPLETES_CHECKPOINT, NULL,
+	  pin_options, verb_unpin },
+	{ "gc", NULL, "", "remove leftovers of interrupted checkpoints", 0, 0, false,
 	  COMPLETES_NOTHING, NULL, gc_options, verb_gc },
 	{ "doctor", NULL, "", "check this machine, or whether a job can be checkpointed", 0, 0,
 	  false, COMPLETES_NOTHING, NULL, doctor_options, verb_doctor },
@@ -541,7 +545,7 @@ const struct command commands[] = {
 	{ "cdi", NULL, "", "print the CDI device that gives containers brumate's library", 0, 0,
 	  false, COMPLETES_NOTHING, NULL, no_options, verb_cdi },
 	{ "k8s", NULL, "checkpoint|suspend|resume|restored POD|watch",
-	  "save the containers of a pod on this node, or empty its GPUs", 1, 2, false,
+	  "checkpoint the containers of a pod on this node, or free its GPUs", 1, 2, false,
 	  COMPLETES_WORDS, "checkpoint suspend resume restored watch", k8s_options, verb_k8s },
 	{ "version", NULL, "", "show the version", 0, 0, false, COMPLETES_NOTHING, NULL,
 	  version_options, verb_version },

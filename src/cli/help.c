@@ -61,9 +61,9 @@ void help_print_all(void)
 			 commands[i].aliases ? "]" : "");
 		printf("  %-24s %s\n", names, commands[i].summary);
 	}
-	printf("\n`brumate COMMAND --help` tells the options of a command; `brumate doctor` checks "
+	printf("\n`brumate COMMAND --help` lists the options of a command; `brumate doctor` checks "
 	       "this\n"
-	       "machine. Exit codes are explained in brumate(1).\n");
+	       "machine. brumate(1) explains the exit codes.\n");
 }
 
 /* ---- the commands ---- */

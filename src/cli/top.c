@@ -281,7 +281,7 @@ static void print_operations(const struct top *t, FILE *f, size_t width)
 	if (table.n_cells)
 		table_print(&table, f, true, width);
 	else
-		fputs("no operation is under way\n", f);
+		fputs("no operation in progress\n", f);
 	table_fini(&table);
 }
 

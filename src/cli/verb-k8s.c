@@ -162,7 +162,7 @@ static int take_back(const struct pod_task *t, json_t *one, struct brumate_error
 		brumate_error_exit(err, EXIT_FAILED);
 		return r;
 	}
-	fprintf(stderr, "container %s of pod %s/%s goes on again\n", name, t->name.namespace,
+	fprintf(stderr, "container %s of pod %s/%s is running again\n", name, t->name.namespace,
 		t->name.pod);
 	if (json_is_true(json_object_get(one, "new_job")))
 		client_ask_about("Release", "job", job, NULL, NULL);

@@ -41,8 +41,9 @@ static int export_to_file(const char *path, json_t *p, struct brumate_error *err
 		partial ? open(partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;
 	if (fd < 0 && partial && errno == EEXIST) {
 		brumate_fail(err, EEXIST,
-			     "%s is there: another export to it, or one that was killed", partial);
-		brumate_hint(err, "remove it if no export is under way");
+			     "%s exists: another export to it is running, or one was killed",
+			     partial);
+		brumate_hint(err, "remove it if no export is running");
 		return -EEXIST;
 	}
 	if (fd < 0)

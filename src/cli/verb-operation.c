@@ -178,8 +178,7 @@ static int schedule_checkpoints(const struct invocation *in, struct brumate_erro
 	if (r == 0)
 		r = parse_duration(&every_ms, "--every", in->values[OPT_EVERY], err);
 	if (r == 0 && every_ms && every_ms < 1000)
-		r = brumate_fail(err, EINVAL,
-				 "--every: expected a second or more, or 0 for no more");
+		r = brumate_fail(err, EINVAL, "--every: expected a second or more, or 0 to stop");
 	if (r == 0)
 		r = add_retention(p, in, err);
 	if (r == 0)

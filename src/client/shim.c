@@ -55,7 +55,7 @@ int shim_start(const char *dir, struct brumate_error *err)
 	if (!program)
 		return brumate_fail(
 			err, ENOENT,
-			"brumate-shim: not installed beside this program nor in libexec");
+			"brumate-shim: not installed next to this program or in libexec");
 	if (!log)
 		return brumate_fail(err, ENOMEM, "%m");
 

@@ -123,7 +123,7 @@ static bool reserve_copy(struct cpu_memory_image *c, struct progress *progress)
 	    cpu_memory_copy_reserve(&c->copy, &c->taken) == 0)
 		return true;
 	progress_note(progress,
-		      "%.1f GB of the job's memory were saved by CRIU, slower, for want of free "
+		      "%.1f GB of the job's memory were saved by CRIU, slower, for lack of free "
 		      "memory for a copy",
 		      (double)c->taken.present_bytes / 1e9);
 	return false;

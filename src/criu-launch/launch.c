@@ -121,7 +121,7 @@ static void find_criu(char ret[static PATH_MAX])
 	for (size_t i = 0; i < sizeof(of_system) / sizeof(of_system[0]); i++)
 		if (resolve_trusted(of_system[i], ret) == 0)
 			return;
-	refuse(LAUNCH_EXIT_REFUSED, "no CRIU is installed beside this program, nor in /usr/sbin");
+	refuse(LAUNCH_EXIT_REFUSED, "no CRIU is installed next to this program or in /usr/sbin");
 }
 
 /* ---- what it gets ---- */

@@ -125,8 +125,8 @@ static int init_restore(const char *number)
 
 	if (!needed || (number && map_table(number) == 0))
 		return 0;
-	say(CRIU_LOG_ERROR,
-	    "memory of this image is beside it: only `brumate restore` can bring it back\n");
+	say(CRIU_LOG_ERROR, "memory of this image is stored separately: only `brumate restore` can "
+			    "bring it back\n");
 	return -EPERM;
 }
 

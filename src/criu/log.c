@@ -127,7 +127,8 @@ const char *criu_hint_for(const char *reason)
 				     "checkpoint" },
 		{ "SysVIPC shmem",
 		  "the job uses System V shared memory: use POSIX shared memory or a file" },
-		{ "/secretmem", "the job uses memfd_secret, which nobody else may read: close it" },
+		{ "/secretmem",
+		  "the job uses memfd_secret, which no other process can read: close it" },
 		{ "/anon_hugepage",
 		  "all huge pages that are set aside are in use, and CRIU needs one "
 		  "more for a moment: sysctl vm.nr_hugepages" },

@@ -801,7 +801,7 @@ int transfer_start_in(struct datapath *d, const struct datapath_source *source,
 	struct transfer *t;
 
 	if (!source && !d->vault->copied)
-		return brumate_fail(err, EIO, "no copy of the job's device memory is there");
+		return brumate_fail(err, EIO, "there is no copy of the job's device memory");
 	int r = transfer_new_in(&t, d, err);
 	if (r < 0)
 		return r;

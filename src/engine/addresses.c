@@ -234,7 +234,7 @@ static int fail_taken(const struct op *op, const char *address, const struct hol
 	brumate_error_exit(err, EXIT_BUSY);
 	brumate_hint(err, *op->job->started_as
 				  ? "end who listens there: the job of which this is a copy?"
-				  : "end who is there, or wait until it has ended");
+				  : "end the process that has it, or wait until it has ended");
 	return -EADDRINUSE;
 }
 

@@ -411,7 +411,7 @@ static int check_running(const struct op *op, struct brumate_error *err)
 			continue;
 		brumate_fail(err, EBUSY, "process %d is suspended (%s)", p->id.pid,
 			     dev_state_name(p->dev.state));
-		brumate_hint(err, "`brumate resume --container` lets it go on");
+		brumate_hint(err, "`brumate resume --container` resumes it");
 		return -EBUSY;
 	}
 	return 0;

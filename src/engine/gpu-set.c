@@ -384,9 +384,10 @@ static size_t drop_over(struct gpu_set *s)
 
 	for (size_t i = 0; i < n; i++)
 		if (is_over(&s->items[i]))
-			log_info("process uses the GPU no more, and the job goes on without it: "
-				 "job=%s pid=%d",
-				 s->job, s->items[i].id.pid);
+			log_info(
+				"process no longer uses the GPU, and the job continues without it: "
+				"job=%s pid=%d",
+				s->job, s->items[i].id.pid);
 		else
 			s->items[left++] = s->items[i];
 	s->n = left;

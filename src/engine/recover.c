@@ -168,7 +168,7 @@ static int recover_checkpoint(struct op *op, struct brumate_error *err)
 	if (r == -ENODATA)
 		return lose(op, err);
 	job->op = (struct job_op){ 0 };
-	say(op, "checkpoint: brumate was interrupted; the job goes on",
+	say(op, "checkpoint: brumate was interrupted; the job keeps running",
 	    complete ? ", and the checkpoint is complete" : "");
 	int saved = job_set_state(job, was_suspended || r < 0 ? JOB_SUSPENDED : JOB_RUNNING, err);
 	return r < 0 ? r : saved;
@@ -212,7 +212,7 @@ static int recover_suspend(struct op *op, struct brumate_error *err)
 		return r;
 	if (r == -ENODATA)
 		return lose(op, err);
-	say(op, "suspend: brumate was interrupted; the job goes on", "");
+	say(op, "suspend: brumate was interrupted; the job keeps running", "");
 	job->parked = job->parked && r < 0;
 	int saved = job_set_state(job, r < 0 ? JOB_SUSPENDED : JOB_RUNNING, err);
 	return r < 0 ? r : saved;

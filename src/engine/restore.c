@@ -205,8 +205,8 @@ static int check_may_have_namespace(const char *why, struct brumate_error *err)
 {
 	if (may_have_namespace())
 		return 0;
-	brumate_fail(err, EEXIST,
-		     "%s, and only root can restore a job in a pid namespace of its own", why);
+	brumate_fail(err, EEXIST, "%s, and only root can restore a job in a new pid namespace",
+		     why);
 	brumate_hint(err, "try again once that process has ended, or on another machine");
 	return -EEXIST;
 }

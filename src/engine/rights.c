@@ -132,7 +132,7 @@ static const char *beyond(const struct criu_image_thread *t, const struct manife
 static const char *beyond_process(const struct criu_image_thread *t, const struct manifest *m,
 				  pid_t pid)
 {
-	const char *why = "to be a process that was not there";
+	const char *why = "to be a process that did not exist";
 
 	if (t->has_ended)
 		return NULL;

@@ -720,7 +720,7 @@ int job_check_agent_place(const struct job *j, struct brumate_error *err)
 		return 0;
 	brumate_fail(err, EBUSY, "job %s (%s), which has the same processes, is still there (%s)",
 		     holder.id, holder.name, job_state_name(holder.state));
-	brumate_hint(err, "end it first: brumate kill %s; only root can restore a copy beside it",
+	brumate_hint(err, "end it first: brumate kill %s; only root can restore a copy next to it",
 		     holder.id);
 	return -EBUSY;
 }

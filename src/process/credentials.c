@@ -305,7 +305,7 @@ int credentials_of_tree(struct credentials_of_tree *ret, const struct proc_tree 
 	return 0;
 }
 
-/* The kernel gives the files of a process that lets nobody read its memory to root (proc(5)). 1, 0, -errno. */
+/* The kernel gives the files of a process that does not let its memory be read to root (proc(5)). 1, 0, -errno. */
 static int lets_itself_be_read(pid_t pid, uid_t uid)
 {
 	struct stat st;
@@ -353,7 +353,7 @@ static int check_process(const struct credentials_of_process *p, uid_t uid,
 	if (r == 1 || proc_is_gone(p->info.id))
 		return 0;
 	return r < 0 ? fail_to_read(&p->info, r, err)
-		     : refuse(&p->info, uid, "lets nobody read its memory", err);
+		     : refuse(&p->info, uid, "does not let its memory be read", err);
 }
 
 int credentials_check(const struct credentials_of_tree *t, uid_t uid, struct brumate_error *err)

@@ -254,7 +254,7 @@ static void check_regular(struct scan *s, const struct scan_fd *f)
 	if (!strncmp(f->target, "/secretmem", strlen("/secretmem")))
 		add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, "memfd_secret",
 			    "close it before the checkpoint",
-			    "has a memfd_secret (fd %d), which nobody else may read", f->fd);
+			    "has a memfd_secret (fd %d), which no other process can read", f->fd);
 	else if (f->st.st_nlink == 0 && f->st.st_size > (off_t)UINT32_MAX &&
 		 strncmp(f->target, "/memfd:", strlen("/memfd:")))
 		add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, "deleted-file",

@@ -455,7 +455,7 @@ static int check_space(const struct pull *p, const char *dir, uint64_t *ret_tota
 		return r;
 	brumate_fail(
 		err, ENOSPC, "%s has %.1f GiB free, %s %.1f GiB", dir, (double)free_bytes / 0x1p30,
-		p->files_only ? "files beside the memory of the job need" : "the checkpoint needs",
+		p->files_only ? "files other than the job's memory need" : "the checkpoint needs",
 		(double)total / 0x1p30);
 	brumate_hint(err,
 		     p->files_only

@@ -253,7 +253,7 @@ static int put_manifest(void *arg, struct connection *s, size_t i, struct brumat
 		return 0;
 	if (r == 0)
 		return brumate_fail(err, EEXIST,
-				    "s3://%s/%s: another checkpoint of that id is there",
+				    "s3://%s/%s: another checkpoint with that id exists",
 				    s->client->place->bucket, m->key);
 	return r == -ENOENT ? object_put_text(s, m->key, m->text, m->len, err) : r;
 }
@@ -269,7 +269,7 @@ static int check_manifest(void *arg, struct connection *s, size_t i, struct brum
 	if (r == -ENOENT)
 		return 0;
 	if (r == 0 && (len != m->len || memcmp(there, m->text, len))) {
-		brumate_fail(err, EEXIST, "s3://%s/%s: another checkpoint of that id is there",
+		brumate_fail(err, EEXIST, "s3://%s/%s: another checkpoint with that id exists",
 			     s->client->place->bucket, m->key);
 		brumate_hint(err, "remove it first, or push below another prefix");
 		return -EEXIST;

@@ -232,7 +232,7 @@ static void check_ptrace(struct doctor *d)
 			"trace the user's jobs",
 			value);
 	else if (getuid() != 0)
-		finding(d, FINDING_OK, "ptrace", "", "tracing of one's own processes is allowed");
+		finding(d, FINDING_OK, "ptrace", "", "processes may trace their own children");
 	else
 		finding(d, FINDING_OK, "ptrace", "", "tracing is allowed to root");
 }
@@ -370,7 +370,8 @@ static void check_custom_storage(struct doctor *d, uint32_t features, json_t *na
 		return;
 	json_array_append_new(names, json_string("driver-storage"));
 	finding(d, FINDING_NOTE, "driver-storage", "",
-		"the driver has custom storage, which is not used: a job whose copy fails could not go on");
+		"the driver has custom storage, which is not used: a job whose copy fails could "
+		"not continue");
 }
 
 static void check_ladder(struct doctor *d, uint32_t features)
@@ -716,8 +717,8 @@ static void check_daemon(struct doctor *d)
 	int r = path ? access_check_socket(path, &err) : -ENOMEM;
 
 	if (r == 0)
-		finding(d, FINDING_OK, "brumated", "", "whoever may connect to %s can become root",
-			path);
+		finding(d, FINDING_OK, "brumated", "",
+			"anyone who may connect to %s can become root", path);
 	else if (r == -ENOENT)
 		finding(d, FINDING_OK, "brumated", "", "no socket: brumated is not enabled");
 	else

@@ -300,8 +300,7 @@ static void hint_other(const struct resolve_question *q, const char *path, const
 	    access_store(&usual, NULL, NULL) < 0)
 		return;
 	bool elsewhere = q->dir_given || strcmp(dir, usual) != 0;
-	brumate_hint(err,
-		     "another checkpoint of the job is there: brumate restore --checkpoint %s%s%s",
+	brumate_hint(err, "the job has another checkpoint: brumate restore --checkpoint %s%s%s",
 		     s.found, elsewhere ? " --dir " : "", elsewhere ? dir : "");
 }
 
@@ -439,7 +438,7 @@ static int restore_image(const struct service_call *call, const struct manifest 
 			     job_state_name(j.state));
 		brumate_hint(
 			err,
-			"end it first: brumate kill %s, or restore a copy beside it: --name NAME",
+			"end it first: brumate kill %s, or restore a copy next to it: --name NAME",
 			j.id);
 		return -EBUSY;
 	}

@@ -325,7 +325,7 @@ static int begin_release(struct shim *s, struct brumate_error *err)
 		auto_(job_fini) struct job seen = JOB_EMPTY;
 
 		if (job_load(&seen, s->job.id, NULL) == 0 && seen.state == JOB_SUSPENDED)
-			brumate_hint(err, "let it go on first: brumate resume %s", seen.id);
+			brumate_hint(err, "resume it first: brumate resume %s", seen.id);
 		return r;
 	}
 	if (!job_has_ended(&s->job))
@@ -516,7 +516,7 @@ static int add_namespace(const struct job *job, struct scan_report *report,
 	if (!job->init.pid)
 		return 0;
 	snprintf(f.text, sizeof(f.text),
-		 "the job lives in a pid namespace of its own, as a process id of it was taken; "
+		 "the job runs in its own pid namespace, because one of its process ids was taken; "
 		 "process "
 		 "%d (%s) is its init: if that ends, so does the job",
 		 job->init.pid, PIDNS_INIT_PROGRAM);

@@ -67,7 +67,7 @@ static void *end_abandoned(void *arg)
 	while (shim_begin(s, "end", 0, &err) < 0)
 		if (s->left)
 			return NULL;
-	log_info("nobody asks for job %s any more: it is ended", s->job.id);
+	log_info("nobody needs job %s any more: ending it", s->job.id);
 	if (end_and_remove(s, &err) == 0) {
 		shim_leave(s);
 	} else {

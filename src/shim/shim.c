@@ -199,7 +199,7 @@ static int begin_locked(struct shim *s, const char *kind, unsigned states,
 	int r = 0;
 
 	if (s->busy) {
-		r = brumate_fail(err, EBUSY, "job %s: a %s is under way", s->job.id, s->busy);
+		r = brumate_fail(err, EBUSY, "job %s: a %s is in progress", s->job.id, s->busy);
 		brumate_hint(err, "wait for it, or cancel it with Ctrl-C where it was started");
 	} else if (s->held_unknown) {
 		r = brumate_fail(err, EBUSY, "job %s: what is held of it cannot be had yet%s%s",

@@ -255,7 +255,7 @@ def signatures(bed):
     os.chmod(mine, 0o640)
     bed.operation("restore", signed)
     log.goes_on()
-    bed.refused(5, "signing key .*others than its owner", "checkpoint", job)
+    bed.refused(5, "signing key .*other than its owner", "checkpoint", job)
     log.goes_on()
     configure(bed, TrustedKeys=trusted + ".gone")
     bed.end(job)

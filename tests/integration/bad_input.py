@@ -139,7 +139,7 @@ def busy_jobs(bed):
     with bed.held_at("checkpoint.image.begin", "checkpoint", job, "--leave-running", "--name", "first") as first:
         for args in (("suspend", job), ("checkpoint", job), ("rm", job)):
             bed.refused(6, job, *args)
-        bed.refused(6, "checkpoint is under way|is checkpointing", "resume", job)
+        bed.refused(6, "checkpoint is in progress|is checkpointing", "resume", job)
         bed.refused(6, "still there", "restore", "image")
         bed.expect_state(job, "checkpointing")
     code, out, err = first.end()

@@ -109,7 +109,7 @@ def only_by_its_key(bed):
     configure(bed, other)
     bed.refused(5, "encrypted by key", "restore", checkpoint)
     os.chmod(other, 0o640)
-    bed.refused(5, "others than its owner", "restore", checkpoint)
+    bed.refused(5, "other than its owner", "restore", checkpoint)
     configure(bed, key + ".gone")
     bed.refused(5, "No such file", "restore", checkpoint)
 
@@ -127,7 +127,7 @@ def key_of_the_command_line(bed):
     key, other = make_key(bed, "key"), make_key(bed, "other")
     configure(bed, other)
     job, log = bed.counter(mib=16)
-    wrong = {5: [(key + ".gone", "No such file"), (os.path.join(bed.dir, "open"), "others than its owner")],
+    wrong = {5: [(key + ".gone", "No such file"), (os.path.join(bed.dir, "open"), "other than its owner")],
              2: [(os.path.join(bed.dir, "short"), "neither 32 bytes"), (bed.dir, "no regular file")]}
     for name, mode, text in (("open", 0o644, "0" * 64), ("short", 0o600, "abc")):
         with open(os.open(os.path.join(bed.dir, name), os.O_WRONLY | os.O_CREAT, mode), "w", encoding="ascii") as file:

@@ -446,7 +446,7 @@ def nobody_takes_the_answer(bed):
     threads = len(os.listdir(tasks))
     with open(fifos[0], "wb"):
         wait_until(lambda: len(os.listdir(tasks)) < threads, "the end of the first call")
-    bed.refused(6, "a resume is under way|is resuming", "resume", job)
+    bed.refused(6, "a resume is in progress|is resuming", "resume", job)
     with open(fifos[1], "wb"):
         expect(commands[1].end()[0] == 0, "the resume failed")
     bed.expect_whole(job, log)

@@ -155,7 +155,7 @@ def all_or_none(bed):
     before = bed.list("ps", "jobs")
     words = "container zwei of pod default/train-0: .*this may lose the job"
     result = bed.refused(EXIT_UNSUPPORTED, words, "k8s", "suspend", "train-0")
-    expect("container one of pod default/train-0 goes on again" in result.err, result.why())
+    expect("container one of pod default/train-0 is running again" in result.err, result.why())
     for program in (one, two):
         program.log.goes_on()
     expect([(job["id"], job["state"]) for job in bed.list("ps", "jobs")] == [(job["id"], "running") for job in before],
@@ -191,7 +191,7 @@ def interrupted(bed):
         pass
     code, out, err = background.end()
     expect(code and not out and "container c1 of pod default/train-0: " in err, f"exit {code}: {out}{err}")
-    expect("container c0 of pod default/train-0 goes on again" in err, err)
+    expect("container c0 of pod default/train-0 is running again" in err, err)
     for program in programs:
         program.log.goes_on()
     expect(not bed.list("ps", "jobs"), f"there are jobs: {bed.list('ps', 'jobs')}")

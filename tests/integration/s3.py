@@ -558,7 +558,7 @@ def what_is_there_stays(bed, server):
     bed.ok("push", "same", PLACE)
     bed.ok("rm", "same")
     hand_made(bed, "same", {"f": b"two"})
-    bed.refused(6, "another checkpoint of that id", "push", "same", PLACE)
+    bed.refused(6, "another checkpoint with that id", "push", "same", PLACE)
     bed.refused(6, "same", "pull", PLACE + "/same")
     expect(server.objects()[BELOW + "same/f"] == b"one" and files_of(image(bed, "same"))["f"] == b"two", "overwritten")
     # A local one that is damaged is not pushed.

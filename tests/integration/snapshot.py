@@ -69,7 +69,7 @@ def it_runs_before_its_memory_is_copied(bed):
         check(bed, job, log)
         bed.expect_state(job, "checkpointing")
         expect(in_use(bed) >= used[0] + 64 * MIB, f"in use {in_use(bed)}, before {used}: nothing is held beside the job")
-        bed.refused(6, "a checkpoint is under way", "suspend", job)
+        bed.refused(6, "a checkpoint is in progress", "suspend", job)
     summary = done(saving)
     expect("drain" in phases(summary) and summary["drain_s"] > 0, f"{summary}")
     expect(summary["downtime_s"] + summary["drain_s"] <= summary["seconds"], f"{summary}")

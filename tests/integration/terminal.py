@@ -381,12 +381,12 @@ def top_shows_what_goes_on(bed):
         expect(termios.tcgetattr(screen.theirs) != screen.before, "keys are shown")
         screen.wait_for(rf"0 +{SIZE} of {SIZE} +\d+% +[\d.]+ GB/s +[\d.]+ GB/s")
         screen.wait_for(rf"{job} +train +running")
-        screen.wait_for("no operation is under way")
+        screen.wait_for("no operation in progress")
         with bed.held_at("suspend.data-out.begin", "suspend", job):
             screen.wait_for(r"train +suspend +\d+/\d+ data-out")
             screen.wait_for("suspending")
         screen.wait_for("suspended")
-        screen.wait_for("no operation is under way")
+        screen.wait_for("no operation in progress")
         screen.typed("xq")
         expect(screen.end() == 0, "exit code")
     moved = bed.gpus()[0]

@@ -168,7 +168,7 @@ static void refuses(void)
 	must_refuse(setuid_program, "has the rights of uid 0");
 	must_refuse(saved_id, "has the rights of uid 65533");
 	must_refuse(capable, "has capabilities (20)");
-	must_refuse(not_dumpable, "lets nobody read its memory");
+	must_refuse(not_dumpable, "does not let its memory be read");
 	must_refuse(one_thread_is_root, "has the rights of uid 0");
 }
 

@@ -175,7 +175,7 @@ static void test_busy(struct served *s)
 	set_state(s->shim, JOB_RUNNING);
 	CHECK(shim_begin(s->shim, "checkpoint", 0, NULL) == 0);
 	CHECK(call(s, "Suspend", "{}", NULL, &err) == -EBUSY);
-	CHECK(strstr(err.text, "a checkpoint is under way") && err.hint[0]);
+	CHECK(strstr(err.text, "a checkpoint is in progress") && err.hint[0]);
 	CHECK_STR(s->shim->busy, "checkpoint");
 	shim_end(s->shim);
 }

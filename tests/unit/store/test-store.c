@@ -242,13 +242,13 @@ static void test_modes(void)
 
 	write_checkpoint("open", "open", NEW_YEAR);
 	CHECK(chmod(at("open"), 0720) == 0);
-	expect("open", EACCES, "others than its owner may write to it (mode 0720)");
+	expect("open", EACCES, "other than its owner may write to it (mode 0720)");
 	CHECK(chmod(at("open"), 0755) == 0);
 	expect("open", 0, NULL);
 	CHECK(chmod(at("open/criu/pages-1.img"), 0602) == 0);
-	expect("open", EACCES, "criu/pages-1.img: others than its owner");
+	expect("open", EACCES, "criu/pages-1.img: users other than its owner");
 	CHECK(chmod(at("open/manifest.json"), 0666) == 0);
-	expect("open", EACCES, "manifest: others than its owner");
+	expect("open", EACCES, "manifest: users other than its owner");
 	CHECK(store_remove(dir, "open", NULL) == 0);
 
 	auto_(store_abort) struct store_writer w = STORE_WRITER_EMPTY;
