@@ -207,6 +207,7 @@ static const struct key {
 	{ "Broker", "Memory", KIND_BYTES, offsetof(struct brumate_conf, memory_bytes) },
 	{ "Broker", "SpillDirectory", KIND_PATH, offsetof(struct brumate_conf, spill_dir) },
 	{ "Broker", "Prepare", KIND_BOOL, offsetof(struct brumate_conf, prepare) },
+	{ "Broker", "PrepareGpu", KIND_BOOL, offsetof(struct brumate_conf, prepare_gpu) },
 	{ "Broker", "Digests", KIND_BOOL, offsetof(struct brumate_conf, digests) },
 	{ "Run", "Gpu", KIND_GPU, offsetof(struct brumate_conf, gpu) },
 	{ "Run", "LogKeep", KIND_BYTES, offsetof(struct brumate_conf, log_bytes) },

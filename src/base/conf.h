@@ -60,6 +60,7 @@ struct brumate_conf {
 	uint64_t memory_bytes; /* Memory=0: host copies in memory, at most; 0 = what there is */
 	char *spill_dir; /* SpillDirectory=PATH: for those beyond. Owned; NULL: in the state directory */
 	bool prepare;	 /* Prepare=yes: have memory for copies of running jobs ready */
+	bool prepare_gpu; /* PrepareGpu=yes: and pinned, which keeps their GPUs open */
 	bool digests;	     /* Digests=yes: leave out zeros, compare what was copied in */
 
 	/* [Run] */
@@ -86,6 +87,7 @@ struct brumate_conf {
 				.idle_timeout_ms = 60000, \
 				.log_bytes = 1ull << 30,  \
 				.prepare = true,          \
+				.prepare_gpu = true,      \
 				.digests = true })
 
 void conf_fini(struct brumate_conf *c);

@@ -3,6 +3,7 @@
  * The broker, and the methods of io.brumate.broker: parameters in, the driver's answers out. See broker.h.
  */
 #include "broker/broker.h"
+#include "broker/keeping.h"
 #include "broker/prepare.h"
 #include "broker/session.h"
 #include "base/clock.h"
@@ -28,6 +29,7 @@ struct broker {
 	struct pool *pool;
 	struct gpus *gpus;
 	struct sessions *sessions;
+	struct keeping *keeping; /* NULL: GPUs are opened when a copy begins */
 	struct preparer *preparer;
 };
 
@@ -357,6 +359,16 @@ static int serve_transfer(void *arg, struct wire_call_context *call, json_t *par
 	return r < 0 ? r : wire_reply(call, NULL);
 }
 
+static json_t *prepared_to_json(const struct prepared *p)
+{
+	json_t *open = json_array();
+
+	for (size_t i = 0; i < p->n_open; i++)
+		json_array_append_new(open, json_pack("{s:s, s:I}", "uuid", p->open[i].uuid,
+						      "bytes", (json_int_t)p->open[i].bytes));
+	return json_pack("{s:I, s:o}", "bytes", (json_int_t)p->bytes, "open", open);
+}
+
 static int serve_prepare(void *arg, struct wire_call_context *call, json_t *parameters,
 			 struct brumate_error *err)
 {
@@ -364,17 +376,28 @@ static int serve_prepare(void *arg, struct wire_call_context *call, json_t *para
 	const struct dev_backend *backend;
 	auto_close int fd = wire_call_take_fd(call, 0);
 	auto_free pid_t *pids = NULL;
-	uint64_t bytes = 0;
+	struct prepared prepared;
+	bool may_open = false;
 	size_t n = 0;
 
 	if (fd < 0)
 		return brumate_fail(err, EINVAL, "prepare: no pipe came with the call");
 	int r = get_pids(parameters, &pids, &n, err);
 	if (r == 0)
+		r = wire_get_bool(parameters, "yields", &may_open, err);
+	if (r == 0)
 		r = driver_wait(b->driver, &backend, NULL, err);
 	if (r == 0)
-		r = preparer_add(b->preparer, take_fd(&fd), pids, n, &bytes, err);
-	return r < 0 ? r : reply_with(call, json_pack("{s:I}", "bytes", (json_int_t)bytes), err);
+		r = preparer_add(b->preparer, take_fd(&fd), pids, n, may_open, &prepared, err);
+	return r < 0 ? r : reply_with(call, prepared_to_json(&prepared), err);
+}
+
+static int serve_yield(void *arg, struct wire_call_context *call, json_t *parameters,
+		       struct brumate_error *err)
+{
+	struct broker *b = arg;
+
+	return reply_with(call, json_pack("{s:b}", "closed", preparer_yield(b->preparer)), err);
 }
 
 static int serve_quit(void *arg, struct wire_call_context *call, json_t *parameters,
@@ -396,6 +419,7 @@ static const struct wire_method methods[] = {
 	{ "io.brumate.broker.Quit", serve_quit },
 	{ "io.brumate.broker.Transfer", serve_transfer },
 	{ "io.brumate.broker.Prepare", serve_prepare },
+	{ "io.brumate.broker.Yield", serve_yield },
 };
 
 struct wire_service broker_service(struct broker *b)
@@ -455,6 +479,7 @@ int broker_drain(struct broker *b, uint64_t timeout_ms)
 	const struct dev_backend *backend;
 	int r = driver_drain(b->driver, deadline_in_ms(timeout_ms));
 
+	preparer_stop(b->preparer);
 	if (r == 0)
 		r = sessions_drain(b->sessions, deadline_in_ms(timeout_ms));
 	if (r == 0)
@@ -467,6 +492,33 @@ static bool is_idle(void *arg, uint64_t *ret_since_ns)
 	struct broker *b = arg;
 
 	return sessions_busy(b->sessions, ret_since_ns) == 0;
+}
+
+static bool close_gpus(void *arg, uint32_t timeout_ms)
+{
+	struct broker *b = arg;
+
+	return sessions_close_gpus(b->sessions, deadline_in_ms(timeout_ms));
+}
+
+static int start_preparing(struct broker *b, bool open_gpus, bool digests,
+			   struct brumate_error *err)
+{
+	const struct keeping_options keeping = { .driver = b->driver,
+						 .gpus = b->gpus,
+						 .close = close_gpus,
+						 .arg = b,
+						 .wake_fd = b->wake_fd,
+						 .digests = digests };
+	int r = open_gpus ? keeping_new(&b->keeping, &keeping, err) : 0;
+	const struct prepare_options prepare = { .driver = b->driver,
+						 .pool = b->pool,
+						 .keeping = b->keeping,
+						 .is_idle = is_idle,
+						 .arg = b,
+						 .wake_fd = b->wake_fd };
+
+	return r < 0 ? r : preparer_new(&b->preparer, &prepare, err);
 }
 
 int broker_new(struct broker **ret, const struct broker_options *o, struct brumate_error *err)
@@ -487,14 +539,8 @@ int broker_new(struct broker **ret, const struct broker_options *o, struct bruma
 		r = gpus_new(&b->gpus, b->pool, err);
 	if (r == 0)
 		r = sessions_new(&b->sessions, b->driver, b->gpus, o->digests, b->wake_fd, err);
-	if (r == 0) {
-		const struct prepare_options prepare = { .driver = b->driver,
-							 .pool = b->pool,
-							 .is_idle = is_idle,
-							 .arg = b,
-							 .wake_fd = b->wake_fd };
-		r = preparer_new(&b->preparer, &prepare, err);
-	}
+	if (r == 0)
+		r = start_preparing(b, o->open_gpus, o->digests, err);
 	if (r < 0)
 		broker_free(b);
 	else
@@ -507,6 +553,7 @@ void broker_free(struct broker *b)
 	if (!b)
 		return;
 	preparer_free(b->preparer);
+	keeping_free(b->keeping);
 	sessions_free(b->sessions);
 	driver_free(b->driver);
 	gpus_free(b->gpus);

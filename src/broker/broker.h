@@ -17,6 +17,7 @@ struct broker_options {
 	uint64_t memory_bytes;		   /* host memory of all copies; 0: what the machine has */
 	const char *spill_dir;		   /* for what does not fit (copied); NULL: the default */
 	bool digests;			   /* are computed where they are asked for */
+	bool open_gpus; /* GPUs stay open while jobs run on them that yield their memory */
 };
 
 /** Begins to load the driver. */

@@ -20,7 +20,8 @@ struct gpus {
 	const struct dev_memory_ops *ops;
 	struct gpu items[DEV_GPUS_MAX];
 	size_t n;
-	struct counted { /* they stay when GPUs are closed */
+	bool kept;
+	struct counted {  /* they stay when GPUs are closed */
 		uint8_t uuid[DEV_UUID_BYTES];
 		struct gpus_moved moved;
 	} counted[DEV_GPUS_MAX];
@@ -184,12 +185,29 @@ struct dev_memory *gpus_any(struct gpus *g)
 	return found;
 }
 
-void gpus_close(struct gpus *g)
+void gpus_keep(struct gpus *g, bool keep)
 {
 	pthread_mutex_lock(&g->lock);
-	if (g->n)
-		pool_unpin(g->pool);
-	while (g->n)
-		g->ops->close(g->items[--g->n].memory);
+	g->kept = keep;
 	pthread_mutex_unlock(&g->lock);
+}
+
+bool gpus_are_left(struct gpus *g)
+{
+	pthread_mutex_lock(&g->lock);
+	bool left = g->n && !g->kept;
+	pthread_mutex_unlock(&g->lock);
+	return left;
+}
+
+bool gpus_close(struct gpus *g)
+{
+	pthread_mutex_lock(&g->lock);
+	if (g->n && !g->kept)
+		pool_unpin(g->pool);
+	while (g->n && !g->kept)
+		g->ops->close(g->items[--g->n].memory);
+	bool closed = !g->n;
+	pthread_mutex_unlock(&g->lock);
+	return closed;
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
  * GPUs that are open. Opening one takes a third of a second and costs device memory, so each is
- * opened when it is first wanted, and all are closed together when nobody has wanted any for a while.
- * Segments of the pool are pinned through any one of them, so none is closed while others stay. Any
- * thread may call.
+ * opened when it is first wanted, and all are closed together when nobody has wanted any for a while, or
+ * kept them. Segments of the pool are pinned through any one of them, so none is closed while others stay.
+ * Any thread may call.
  */
 #pragma once
 
@@ -38,5 +38,9 @@ int gpus_get(struct gpus *g, struct dev_memory **ret, const uint8_t uuid[static 
 	     struct brumate_error *err);
 /** Some GPU that is open, or NULL; waits for those that are being opened if none is. */
 struct dev_memory *gpus_any(struct gpus *g);
-/** Closes all; nothing of them is in use. */
-void gpus_close(struct gpus *g);
+/** Says whether somebody uses GPUs beside sessions: what is open stays open meanwhile. */
+void gpus_keep(struct gpus *g, bool keep);
+/** Whether some are open that are not kept. */
+bool gpus_are_left(struct gpus *g);
+/** Closes all, unless they are kept; nothing of them is in use. Returns whether none is open. */
+bool gpus_close(struct gpus *g);

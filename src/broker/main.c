@@ -251,7 +251,8 @@ static int start_broker(struct program *p, const struct brumate_conf *conf, bool
 	struct broker_options o = { .pool_bytes = conf->pool_bytes,
 				    .memory_bytes = conf->memory_bytes,
 				    .spill_dir = conf->spill_dir,
-				    .digests = conf->digests };
+				    .digests = conf->digests,
+				    .open_gpus = conf->prepare_gpu };
 	int r = simulated ? find_simulated(p, err) : 0;
 
 	o.libraries = (struct dev_libraries){ p->driver, p->management, simulated };

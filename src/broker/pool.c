@@ -760,6 +760,33 @@ int pool_prepare(struct pool *p, uint64_t bytes, int node)
 	return r < 0 ? -ENOMEM : 0;
 }
 
+/* Under the lock. */
+static struct segment *find_unpinned(const struct pool *p)
+{
+	for (struct segment *s = p->segments; s; s = s->next)
+		if (s->owner == SEGMENT_FREE && s->pinning == SEGMENT_PINNABLE)
+			return s;
+	return NULL;
+}
+
+int pool_pin_ready(struct pool *p, const struct dev_memory_ops *ops, struct dev_memory *m)
+{
+	pthread_mutex_lock(&p->lock);
+	end_leases(p);
+	struct segment *s = find_unpinned(p);
+	if (s)
+		s->owner = SEGMENT_TAKEN; /* a copy that begins waits for no more than this one */
+	pthread_mutex_unlock(&p->lock);
+	if (!s)
+		return 0;
+	segment_pin(s, ops, m);
+	int r = s->pinning == SEGMENT_PINNED ? 1 : -ENOMEM;
+	pthread_mutex_lock(&p->lock);
+	give_segment_back(s);
+	pthread_mutex_unlock(&p->lock);
+	return r;
+}
+
 uint64_t pool_free_bytes(struct pool *p)
 {
 	pthread_mutex_lock(&p->lock);

@@ -101,9 +101,12 @@ int pool_adopt(struct pool *p, struct segment **ret, int fd, uint64_t bytes, boo
 /** Ends the use of a segment: leased ones stay so, others go back. Accepts NULL. */
 void pool_put(struct segment *s);
 
-/** Makes a free segment of @bytes on @node (-1: any) ready for a copy to come: populated, and not pinned. It may wait
+/** Makes a free segment of @bytes on @node (-1: any) ready for a copy to come: populated, not pinned yet. It may wait
  * long. Returns 0; -EDQUOT: the limit has no room for it; -ENOMEM: the machine has none, or no descriptors. */
 int pool_prepare(struct pool *p, uint64_t bytes, int node);
+/** Pins a segment that is free and ready, and is not pinned yet. Returns 1; 0: there is none; -ENOMEM: the driver will
+ * not. */
+int pool_pin_ready(struct pool *p, const struct dev_memory_ops *ops, struct dev_memory *m);
 /** Bytes of segments that are free and ready. */
 uint64_t pool_free_bytes(struct pool *p);
 /** Gives free segments back to the machine until no more than @bytes are left. */

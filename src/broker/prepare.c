@@ -38,15 +38,24 @@ enum {
 	PAUSE_MOST_MS = 1000,
 	PRESSED_LEAST_MS = 30000, /* nothing is made ready after pressure */
 	PRESSED_MOST_MS = 600000,
+	LOOK_AT_GPUS_MS = 1000,
+	YIELD_MS =
+		1000, /* in which those who were told of open GPUs say that they know of their end */
+	CLOSED_MS = 8000,  /* a copy that is under way comes first for so long */
+	LINGER_MS = 10000, /* in which somebody is to ask again who was hung up on */
 };
 
 /* Somebody who waits for memory for 0.15 s within 2 s. The window is what users other than root may ask for. */
 static const char trigger[] = "some 150000 2000000";
 
 struct client {
-	int fd;
+	int fd;		   /* -1: hung up on, so that it asks again */
+	uint64_t until_ns; /* then: so long */
 	pid_t *pids;
 	size_t n;
+	uint8_t gpus[DEV_GPUS_MAX][DEV_UUID_BYTES];
+	size_t n_gpus;
+	bool may_open, told_open;	      /* of GPUs */
 	struct pool_kind wants[DEV_GPUS_MAX]; /* one for each node */
 	size_t n_wants;
 };
@@ -57,11 +66,12 @@ struct preparer {
 	int pressure_fds[PRESSURES];
 	uint64_t pressed_until_ns;
 	unsigned pressed_ms;
-	uint64_t looked_ns;
+	uint64_t looked_ns, looked_at_gpus_ns;
 
 	pthread_mutex_t lock; /* of the rest */
 	pthread_t thread;
 	bool started, stopping;
+	uint64_t short_ns; /* since when a GPU that is kept open is short of memory; 0: none is */
 	struct client clients[CLIENTS_MAX];
 	size_t n;
 	uint64_t last_end_ns;
@@ -101,18 +111,32 @@ static void add_want(struct client *c, const struct dev_backend *b, const char *
 		c->wants[c->n_wants++] = (struct pool_kind){ .node = node, .bytes = bytes };
 }
 
+static void add_gpu(struct client *c, const char *gpu)
+{
+	uint8_t *uuid = c->gpus[c->n_gpus];
+
+	if (c->n_gpus == DEV_GPUS_MAX || dev_uuid_parse(uuid, gpu) < 0)
+		return;
+	for (size_t i = 0; i < c->n_gpus; i++)
+		if (!memcmp(c->gpus[i], uuid, DEV_UUID_BYTES))
+			return;
+	c->n_gpus++;
+}
+
 /* Looks at how much the client's processes have. Returns the bytes. */
 static uint64_t measure_client(struct client *c, const struct dev_backend *b)
 {
 	uint64_t total = 0;
 
-	c->n_wants = 0;
+	c->n_wants = c->n_gpus = 0;
 	for (size_t i = 0; i < c->n; i++) {
 		struct dev_process process = { 0 };
 
 		b->usage(c->pids[i], &process);
-		for (size_t k = 0; k < process.n_gpus; k++)
+		for (size_t k = 0; k < process.n_gpus; k++) {
 			add_want(c, b, process.gpus[k], process.gpu_bytes[k]);
+			add_gpu(c, process.gpus[k]);
+		}
 		total += process.used_bytes;
 	}
 	if (total < WORTH_BYTES)
@@ -126,7 +150,7 @@ static void end_client(struct preparer *p, size_t i)
 {
 	struct client *c = &p->clients[i];
 
-	close(c->fd);
+	cleanup_close(&c->fd);
 	free(c->pids);
 	*c = p->clients[--p->n];
 	p->last_end_ns = clock_now_ns();
@@ -134,14 +158,34 @@ static void end_client(struct preparer *p, size_t i)
 		eventfd_write(p->o.wake_fd, 1);
 }
 
+static bool has_ended(const struct client *c)
+{
+	struct pollfd fd = { .fd = c->fd, .events = POLLIN };
+
+	return c->fd < 0 ? deadline_left_ms(c->until_ns) == 0 : poll(&fd, 1, 0) > 0;
+}
+
 static void drop_ended_clients(struct preparer *p)
 {
-	for (size_t i = p->n; i-- > 0;) {
-		struct pollfd fd = { .fd = p->clients[i].fd, .events = POLLIN };
-
-		if (poll(&fd, 1, 0) > 0)
+	for (size_t i = p->n; i-- > 0;)
+		if (has_ended(&p->clients[i]))
 			end_client(p, i);
-	}
+}
+
+/* Whoever has the other end asks again, and is told what is so by then. */
+static void hang_up(struct client *c)
+{
+	cleanup_close(&c->fd);
+	c->until_ns = deadline_in_ms(LINGER_MS);
+	c->told_open = false;
+}
+
+/* Under the lock: ends what was wanted for the same processes before. */
+static void end_same(struct preparer *p, const pid_t *pids, size_t n)
+{
+	for (size_t i = p->n; i-- > 0;)
+		if (p->clients[i].n == n && !memcmp(p->clients[i].pids, pids, n * sizeof(*pids)))
+			end_client(p, i);
 }
 
 /* Under the lock: what all clients want together. Returns how many kinds; @ret has room for KINDS_MAX. */
@@ -215,6 +259,60 @@ static void note_pressure(struct preparer *p, uint64_t free_bytes)
 			 (unsigned long long)free_bytes);
 }
 
+/* ---- GPUs that are open ---- */
+
+/* Under the lock: those who were told of open GPUs are to know first that they are so no more. */
+static void hang_up_on_told(struct preparer *p)
+{
+	for (size_t i = 0; i < p->n; i++)
+		if (p->clients[i].told_open && p->clients[i].fd >= 0)
+			hang_up(&p->clients[i]);
+}
+
+/* Under the lock: those are hung up on for whom there is more by now. */
+static void hang_up_on_waiting(struct preparer *p)
+{
+	for (size_t i = 0; i < p->n; i++) {
+		struct client *c = &p->clients[i];
+
+		if (c->may_open && c->fd >= 0 &&
+		    (keeping_has(p->o.keeping, c->gpus, c->n_gpus)
+			     ? !c->told_open
+			     : keeping_would_open(p->o.keeping, c->gpus, c->n_gpus)))
+			hang_up(c);
+	}
+}
+
+/* Under the lock. Returns whether they are to be closed, as those who were told have had time to know. */
+static bool look_at_gpus(struct preparer *p)
+{
+	if (p->o.keeping && !p->n)
+		keeping_let_go(p->o.keeping);
+	if (!p->o.keeping || !p->n ||
+	    (p->looked_at_gpus_ns &&
+	     clock_now_ns() < p->looked_at_gpus_ns + LOOK_AT_GPUS_MS * NS_PER_MS))
+		return false;
+	p->looked_at_gpus_ns = clock_now_ns();
+	if (!keeping_is_short(p->o.keeping)) {
+		p->short_ns = 0;
+		hang_up_on_waiting(p);
+		return false;
+	}
+	hang_up_on_told(p);
+	p->short_ns = p->short_ns ? p->short_ns : clock_now_ns();
+	return clock_now_ns() >= p->short_ns + YIELD_MS * NS_PER_MS;
+}
+
+bool preparer_yield(struct preparer *p)
+{
+	if (!p->o.keeping)
+		return true;
+	pthread_mutex_lock(&p->lock);
+	hang_up_on_told(p);
+	pthread_mutex_unlock(&p->lock);
+	return keeping_yield(p->o.keeping, CLOSED_MS);
+}
+
 /* ---- the thread ---- */
 
 static uint64_t room_bytes(const struct preparer *p)
@@ -246,9 +344,11 @@ static int work_once(struct preparer *p, bool pressed)
 	drop_ended_clients(p);
 	look_at_clients(p);
 	size_t n = collect_kinds(p, kinds);
-	bool wanted = p->n > 0;
+	bool wanted = p->n > 0, late = look_at_gpus(p);
 	pthread_mutex_unlock(&p->lock);
 
+	if (late)
+		keeping_yield(p->o.keeping, 0);
 	uint64_t held = pool_free_bytes(p->o.pool), room = room_bytes(p);
 	uint64_t budget = prepare_budget(room, held);
 	if (pressed)
@@ -263,19 +363,26 @@ static int work_once(struct preparer *p, bool pressed)
 	if (missing && held + missing->segment_bytes <= budget &&
 	    pool_prepare(p->o.pool, missing->segment_bytes, missing->node) == 0)
 		return 0;
+	if (idle && wanted && p->o.keeping && keeping_pin(p->o.keeping))
+		return 0;
 	return held ? prepare_pause_ms(room) : wanted ? PAUSE_MOST_MS : -1;
 }
 
 static bool wait_once(struct preparer *p, int pause_ms)
 {
-	struct pollfd fds[] = {
+	struct pollfd fds[3 + CLIENTS_MAX] = {
 		{ .fd = p->changed_fd, .events = POLLIN },
 		{ .fd = p->pressure_fds[0], .events = POLLPRI },
 		{ .fd = p->pressure_fds[1], .events = POLLPRI },
 	};
 	eventfd_t count;
+	nfds_t n = 3;
 
-	if (poll(fds, sizeof(fds) / sizeof(fds[0]), pause_ms) <= 0)
+	pthread_mutex_lock(&p->lock);
+	for (size_t i = 0; i < p->n; i++)
+		fds[n++] = (struct pollfd){ .fd = p->clients[i].fd, .events = POLLIN };
+	pthread_mutex_unlock(&p->lock);
+	if (poll(fds, n, pause_ms) <= 0)
 		return false;
 	if (fds[0].revents)
 		eventfd_read(p->changed_fd, &count);
@@ -304,6 +411,8 @@ static void *run(void *arg)
 /* Under the lock. */
 static int start(struct preparer *p)
 {
+	if (p->stopping)
+		return -ESHUTDOWN;
 	if (p->started)
 		return 0;
 	watch_pressure(p);
@@ -314,26 +423,67 @@ static int start(struct preparer *p)
 
 /* ---- for the broker ---- */
 
-int preparer_add(struct preparer *p, int fd, const pid_t *pids, size_t n, uint64_t *ret_bytes,
-		 struct brumate_error *err)
+/* What the broker itself has on the GPU. */
+static uint64_t bytes_of_own(const struct dev_backend *b, const char *gpu)
+{
+	struct dev_process own = { 0 };
+
+	b->usage(getpid(), &own);
+	for (size_t i = 0; i < own.n_gpus; i++)
+		if (!strcmp(own.gpus[i], gpu))
+			return own.gpu_bytes[i];
+	return 0;
+}
+
+static void open_gpus(struct preparer *p, struct client *c, const struct dev_backend *b,
+		      struct prepared *ret)
+{
+	c->told_open = c->may_open && p->o.keeping &&
+		       (keeping_has(p->o.keeping, c->gpus, c->n_gpus) ||
+			keeping_open(p->o.keeping, c->gpus, c->n_gpus));
+	for (; c->told_open && ret->n_open < c->n_gpus; ret->n_open++) {
+		struct prepared_gpu *gpu = &ret->open[ret->n_open];
+
+		dev_uuid_format(gpu->uuid, c->gpus[ret->n_open]);
+		gpu->bytes = bytes_of_own(b, gpu->uuid);
+	}
+}
+
+/* Looks at what @c is to get, which has its processes. */
+static int prepare_client(struct preparer *p, struct client *c, struct prepared *ret,
+			  struct brumate_error *err)
 {
 	const struct dev_backend *b;
-	struct client c = { .fd = fd, .pids = calloc(n + 1, sizeof(*pids)), .n = n };
 	int r = driver_wait(p->o.driver, &b, NULL, err);
 
-	if (r == 0 && !c.pids)
-		r = brumate_fail(err, ENOMEM, "prepare: %m");
-	*ret_bytes = 0;
-	if (r == 0 && b->usage) {
+	if (r < 0)
+		return r;
+	ret->bytes = b->usage ? measure_client(c, b) : 0;
+	if (ret->bytes)
+		open_gpus(p, c, b, ret);
+	return 0;
+}
+
+int preparer_add(struct preparer *p, int fd, const pid_t *pids, size_t n, bool may_open,
+		 struct prepared *ret, struct brumate_error *err)
+{
+	struct client c = {
+		.fd = fd, .pids = calloc(n + 1, sizeof(*pids)), .n = n, .may_open = may_open
+	};
+	int r = c.pids ? 0 : brumate_fail(err, ENOMEM, "prepare: %m");
+
+	*ret = (struct prepared){ 0 };
+	if (r == 0) {
 		memcpy(c.pids, pids, n * sizeof(*pids));
-		*ret_bytes = measure_client(&c, b);
+		r = prepare_client(p, &c, ret, err);
 	}
 	pthread_mutex_lock(&p->lock);
-	if (r == 0 && *ret_bytes && p->n == CLIENTS_MAX)
+	end_same(p, pids, n);
+	if (r == 0 && ret->bytes && p->n == CLIENTS_MAX)
 		r = brumate_fail(err, EBUSY, "prepare: for %d jobs already", CLIENTS_MAX);
-	if (r == 0 && *ret_bytes && (r = start(p)) < 0)
+	if (r == 0 && ret->bytes && (r = start(p)) < 0)
 		brumate_fail(err, -r, "prepare: no thread: %m");
-	bool keep = r == 0 && *ret_bytes;
+	bool keep = r == 0 && ret->bytes;
 	if (keep)
 		p->clients[p->n++] = c;
 	pthread_mutex_unlock(&p->lock);
@@ -372,16 +522,24 @@ int preparer_new(struct preparer **ret, const struct prepare_options *o, struct 
 	return 0;
 }
 
+void preparer_stop(struct preparer *p)
+{
+	pthread_mutex_lock(&p->lock);
+	const bool joins = p->started && !p->stopping;
+	p->stopping = true;
+	pthread_mutex_unlock(&p->lock);
+	eventfd_write(p->changed_fd, 1);
+	if (joins)
+		pthread_join(p->thread, NULL);
+	if (p->o.keeping)
+		keeping_let_go(p->o.keeping);
+}
+
 void preparer_free(struct preparer *p)
 {
 	if (!p)
 		return;
-	pthread_mutex_lock(&p->lock);
-	p->stopping = true;
-	pthread_mutex_unlock(&p->lock);
-	eventfd_write(p->changed_fd, 1);
-	if (p->started)
-		pthread_join(p->thread, NULL);
+	preparer_stop(p);
 	while (p->n)
 		end_client(p, 0);
 	for (size_t i = 0; i < PRESSURES; i++)

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT
 /*
  * Memory made ready before it is asked for: while somebody wants it for processes that have device memory, the
- * pool gets segments for a copy of all of that, one after the other, in a thread of its own. They are populated
- * and not pinned, as no GPU is open meanwhile. They take at most half of what the machine could give to others, and
- * are given back as that becomes less, or as soon as the kernel says that somebody waits for memory.
+ * pool gets segments for a copy of all of that, one after the other, in a thread of its own. They are populated,
+ * and pinned where the GPUs are kept open (keeping.h). They take at most half of what the machine could give to
+ * others, and are given back as that becomes less, or as soon as the kernel says that somebody waits for memory.
  */
 #pragma once
 
-#include "broker/driver.h"
-#include "broker/pool.h"
+#include "broker/keeping.h"
 
 struct preparer;
 
 struct prepare_options {
 	struct driver *driver; /* borrowed, as are the next two */
 	struct pool *pool;
+	struct keeping *keeping; /* NULL: no GPU is opened */
 	bool (*is_idle)(
 		void *arg,
 		uint64_t *ret_since_ns); /* no copy is under way, since when (clock_now_ns) */
@@ -26,15 +26,33 @@ struct prepare_options {
 
 /** Returns 0 or -ENOMEM. */
 int preparer_new(struct preparer **ret, const struct prepare_options *o, struct brumate_error *err);
+/** Ends its thread: nothing is made ready any more, and no GPU is kept open. */
+void preparer_stop(struct preparer *p);
 /** What is ready stays in the pool. Accepts NULL. */
 void preparer_free(struct preparer *p);
 
+/** What is ready, or will be, for who wants it. */
+struct prepared {
+	uint64_t
+		bytes; /* that the processes have; little is not worth it: then nothing is kept, and it is 0 */
+	size_t n_open; /* GPUs that are open for that */
+	struct prepared_gpu {
+		char uuid[DEV_UUID_TEXT_BYTES];
+		uint64_t bytes; /* of its memory that this takes; 0: it cannot be told */
+	} open[DEV_GPUS_MAX];
+};
+
 /**
- * Wants memory for copies of what @pids have on GPUs, for as long as the other end of @fd (taken) is open. *ret_bytes
- * is how much they have now; little is not worth it: then nothing is kept, and it is 0. The driver is initialised.
+ * Wants memory for copies of what @pids have on GPUs, for as long as the other end of @fd (taken) is open, in place of
+ * what was wanted for the same ones before. @may_open: GPUs may be open for that, as whoever misses the memory that this
+ * takes calls preparer_yield(). The fd is closed here when the caller is to ask again, as there is another answer.
+ * The driver is initialised.
  */
-int preparer_add(struct preparer *p, int fd, const pid_t *pids, size_t n, uint64_t *ret_bytes,
-		 struct brumate_error *err);
+int preparer_add(struct preparer *p, int fd, const pid_t *pids, size_t n, bool may_open,
+		 struct prepared *ret, struct brumate_error *err);
+
+/** Closes the GPUs that are open ahead of copies, as somebody misses their memory. Returns whether none is open. */
+bool preparer_yield(struct preparer *p);
 
 /** How many want some, and when the last of them went. */
 size_t preparer_busy(struct preparer *p, uint64_t *ret_last_end_ns);

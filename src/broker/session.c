@@ -65,7 +65,7 @@ struct sessions {
 	struct session *list;
 	size_t n;
 	uint64_t last_end_ns;
-	bool stopping, gpus_open;
+	bool stopping;
 };
 
 static struct transfer_packet packet(enum transfer_op op)
@@ -559,7 +559,6 @@ static int start_session(struct sessions *all, struct session *s)
 	s->next = all->list;
 	all->list = s;
 	all->n++;
-	all->gpus_open = true;
 	return 0;
 }
 
@@ -602,16 +601,28 @@ int sessions_rest(struct sessions *all)
 	int left_ms = -1;
 
 	pthread_mutex_lock(&all->lock);
-	if (!all->n && all->gpus_open) {
+	if (!all->n && gpus_are_left(all->gpus)) {
 		left_ms = deadline_left_ms(all->last_end_ns + GPUS_IDLE_MS * NS_PER_MS);
 		if (left_ms == 0) {
 			gpus_close(all->gpus); /* a session that begins waits for the lock */
-			all->gpus_open = false;
 			left_ms = -1;
 		}
 	}
 	pthread_mutex_unlock(&all->lock);
 	return left_ms;
+}
+
+bool sessions_close_gpus(struct sessions *all, uint64_t deadline_ns)
+{
+	struct timespec until = deadline_timespec(deadline_ns);
+	int r = 0;
+
+	pthread_mutex_lock(&all->lock);
+	while (all->n && r == 0)
+		r = pthread_cond_timedwait(&all->changed, &all->lock, &until);
+	bool closed = !all->n && gpus_close(all->gpus);
+	pthread_mutex_unlock(&all->lock);
+	return closed;
 }
 
 int sessions_drain(struct sessions *all, uint64_t deadline_ns)

@@ -23,5 +23,7 @@ size_t sessions_busy(struct sessions *all, uint64_t *ret_last_end_ns);
 /** Closes GPUs that no session has needed for a while. Returns the milliseconds until it wants to be
  * called again, -1: not before something changes. */
 int sessions_rest(struct sessions *all);
+/** Closes GPUs as soon as there is no session, if that is before the deadline. Returns whether none is open. */
+bool sessions_close_gpus(struct sessions *all, uint64_t deadline_ns);
 /** Ends idle sessions, waits for the others. Returns 0 or -ETIMEDOUT. */
 int sessions_drain(struct sessions *all, uint64_t deadline_ns);

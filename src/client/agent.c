@@ -609,6 +609,16 @@ static bool is_number(const char *name)
 	return *name && !name[strspn(name, "0123456789")] && strlen(name) < 10;
 }
 
+bool agent_asks_for_room(int dir_fd, pid_t inner_pid)
+{
+	struct stat st;
+	char name[16];
+
+	snprintf(name, sizeof(name), "%d", inner_pid);
+	return fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISSOCK(st.st_mode) &&
+	       (st.st_mode & 0777) == AGENT_MODE_WITH_ROOM;
+}
+
 bool agent_listens(const char *dir, pid_t inner_pid)
 {
 	auto_close int dir_fd = agent_dir_open(dir);

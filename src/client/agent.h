@@ -42,6 +42,9 @@ int agent_dir_open(const char *dir);
  */
 int agent_open(struct agent *ret, const char *dir, struct proc_id id, struct brumate_error *err);
 
+/** Whether it is the socket of an agent that asks for memory which is held for the job (AGENT_ROOM_SOCKET). */
+bool agent_asks_for_room(int dir_fd, pid_t inner_pid);
+
 /** Whether @dir has the socket of an agent of that number. Its process may have ended. */
 bool agent_listens(const char *dir, pid_t inner_pid);
 

@@ -367,7 +367,8 @@ int broker_client_info(struct broker_client *b, struct broker_info *ret, struct 
 	return 0;
 }
 
-int broker_client_gpus(struct broker_client *b, struct dev_gpu *ret, size_t *ret_n, struct brumate_error *err)
+int broker_client_gpus(struct broker_client *b, struct dev_gpu *ret, size_t *ret_n,
+		       struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
 	int r = ask_broker(b, "io.brumate.broker.Gpus", &reply, err);
@@ -435,8 +436,8 @@ static int parse_process(json_t *o, struct dev_process *ret, struct brumate_erro
 	return 0;
 }
 
-int broker_client_state(struct broker_client *b, const pid_t *pids, size_t n, struct dev_process *ret,
-		 struct brumate_error *err)
+int broker_client_state(struct broker_client *b, const pid_t *pids, size_t n,
+			struct dev_process *ret, struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
 	int r = call_broker(b, "io.brumate.broker.State",
@@ -453,13 +454,37 @@ int broker_client_state(struct broker_client *b, const pid_t *pids, size_t n, st
 	return r;
 }
 
-int broker_client_prepare(struct broker_client *b, const pid_t *pids, size_t n, int fd,
-			  uint64_t *ret_bytes, struct brumate_error *err)
+/* An older broker opens none, and tells of none. */
+static int parse_open(json_t *reply, struct broker_prepared *ret, struct brumate_error *err)
 {
-	auto_json json_t *parameters = json_pack("{s:o}", "pids", pids_to_json(pids, n));
+	json_t *list;
+	int r = wire_get_array(reply, "open", &list, err);
+
+	for (size_t i = 0; r == 0 && i < json_array_size(list) && i < DEV_GPUS_MAX; i++) {
+		json_t *gpu = json_array_get(list, i);
+		const char *uuid;
+		int64_t bytes = 0;
+
+		r = wire_need_string(gpu, "uuid", &uuid, err);
+		if (r == 0)
+			r = wire_get_int(gpu, "bytes", 0, INT64_MAX, &bytes, err);
+		if (r == 0 && dev_uuid_parse(ret->open[i].gpu, uuid) < 0)
+			r = fail_reply("open", err);
+		ret->open[i].bytes = (uint64_t)bytes;
+		ret->n_open++;
+	}
+	return r;
+}
+
+int broker_client_prepare(struct broker_client *b, const pid_t *pids, size_t n, int fd, bool yields,
+			  struct broker_prepared *ret, struct brumate_error *err)
+{
+	auto_json json_t *parameters =
+		json_pack("{s:o, s:b}", "pids", pids_to_json(pids, n), "yields", yields);
 	auto_json json_t *reply = NULL;
 	int64_t bytes = 0;
 
+	*ret = (struct broker_prepared){ 0 };
 	if (!parameters)
 		return brumate_fail(err, ENOMEM, "broker: %m");
 	if (b->wire.fd < 0)
@@ -469,8 +494,19 @@ int broker_client_prepare(struct broker_client *b, const pid_t *pids, size_t n, 
 	if (r == 0)
 		r = wire_get_int(reply, "bytes", 0, INT64_MAX, &bytes, err);
 	if (r == 0)
-		*ret_bytes = (uint64_t)bytes;
+		r = parse_open(reply, ret, err);
+	ret->bytes = (uint64_t)bytes;
 	return r;
+}
+
+int broker_client_yield(struct broker_client *b, struct brumate_error *err)
+{
+	auto_json json_t *reply = NULL;
+
+	if (b->wire.fd < 0)
+		return brumate_fail(err, EPIPE, "broker: not connected");
+	return wire_call(&b->wire, "io.brumate.broker.Yield", NULL, NULL, 0, NULL, NULL, &reply,
+			 deadline_in_ms(DRIVER_TIMEOUT_MS), err);
 }
 
 static int parse_outcome(json_t *o, struct broker_outcome *ret, struct brumate_error *err)
@@ -505,8 +541,8 @@ static json_t *act_to_json(enum dev_action action, const pid_t *pids, size_t n, 
 }
 
 int broker_client_act(struct broker_client *b, enum dev_action action, const pid_t *pids, size_t n,
-	       uint32_t timeout_ms, const struct dev_gpu_pair *pairs, size_t n_pairs,
-	       struct broker_outcome *ret, struct brumate_error *err)
+		      uint32_t timeout_ms, const struct dev_gpu_pair *pairs, size_t n_pairs,
+		      struct broker_outcome *ret, struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
 	int r = call_broker(b, "io.brumate.broker.Act",

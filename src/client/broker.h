@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "gpu/gpu.h"
+#include "wire/agent.h"
 #include "wire/wire.h"
 
 struct broker_client {
@@ -78,10 +79,20 @@ int broker_client_gpus(struct broker_client *b, struct dev_gpu *ret, size_t *ret
 /** @ret has room for @n. */
 int broker_client_state(struct broker_client *b, const pid_t *pids, size_t n, struct dev_process *ret,
 		 struct brumate_error *err);
-/** Has memory made ready for copies of what @pids have on GPUs, until the other end of @fd (borrowed) is closed.
- * *ret_bytes is what they have; 0: too little to be worth it. */
-int broker_client_prepare(struct broker_client *b, const pid_t *pids, size_t n, int fd,
-			  uint64_t *ret_bytes, struct brumate_error *err);
+/** What the broker has ready. */
+struct broker_prepared {
+	uint64_t bytes; /* that the processes have; 0: too little to be worth it */
+	struct agent_room open[DEV_GPUS_MAX]; /* GPUs that are open for it, and what that takes of them */
+	size_t n_open;
+};
+
+/** Has memory made ready for copies of what @pids have on GPUs, until the other end of @fd (borrowed) is closed. The
+ * broker closes @fd itself when it is to be asked again. @yields: the caller calls broker_client_yield() when somebody
+ * misses the memory that open GPUs take. */
+int broker_client_prepare(struct broker_client *b, const pid_t *pids, size_t n, int fd, bool yields,
+			  struct broker_prepared *ret, struct brumate_error *err);
+/** Has the GPUs closed that are open by that, and waits for it; a copy that is under way for some seconds. */
+int broker_client_yield(struct broker_client *b, struct brumate_error *err);
 /**
  * Runs @action on all @pids at once. 0: each was tried, and @ret (room for @n) says how each went;
  * the caller looks at result.number. @pairs: for DEV_RESTORE, may be NULL; completed by the broker.

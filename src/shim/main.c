@@ -69,7 +69,7 @@ struct watch {
 	pid_t inner_pid; /* its number in the namespace it lives in */
 	bool stopping;
 	bool look_again; /* a process could not be looked at: after a while */
-	int keeper_fd; /* readable once the keeper has gone; -1: none, or an operation's */
+	int keeper_fd;	 /* readable once the keeper has gone; -1: none, or an operation's */
 };
 
 static void follow_root(struct watch *w)
@@ -236,6 +236,11 @@ static void run_loop(struct watch *w)
 			{ .fd = w->shim->owner.fd, .events = POLLIN },
 			{ .fd = w->shim->marks.fd, .events = POLLIN },
 			{ .fd = w->shim->prepare.fd, .events = POLLIN },
+			{ .fd = prepare_fd(w->shim) },
+			{ .fd = w->shim->prepare.room.task.state == TASK_WORKING
+					? -1
+					: w->shim->prepare.room.listen_fd,
+			  .events = POLLIN },
 		};
 		uint64_t woken;
 
@@ -269,8 +274,12 @@ static void run_loop(struct watch *w)
 			owner_gone(w->shim);
 		if (fds[8].revents)
 			marks_due(w->shim);
+		if (fds[10].revents)
+			prepare_hung_up(w->shim);
 		if (fds[9].revents)
 			prepare_due(w->shim);
+		if (fds[11].revents)
+			room_asked(w->shim);
 		prepare_update(w->shim);
 		marks_update(w->shim);
 		mend_update(w->shim);

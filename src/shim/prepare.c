@@ -4,6 +4,9 @@
  * wait for the kernel to give it out. The broker has it ready, as long as a pipe of ours is open, and decides how
  * much. The shim says for which processes, once the job has run for a while, and again when they have changed. A job
  * whose copy is kept needs none, nor one that does not run.
+ *
+ * Where all agents of the job ask for room (room.c), the broker may keep the GPUs open for it. It hangs up where that
+ * is to be another way by now.
  */
 #include "shim/shim.h"
 
@@ -17,11 +20,18 @@
 
 #include "base/conf.h"
 #include "base/log.h"
+#include "client/agent.h"
 #include "client/broker.h"
 #include "process/process.h"
 
 /* A job that has run for a minute is to find its memory ready, one that ends soon is to cost nothing. */
-enum { FIRST_MS = 10000, EVERY_MS = 30000, LITTLE_MOST_MS = 600000 };
+enum {
+	FIRST_MS = 10000,
+	AGAIN_MS = 3000, /* after an operation, before what is still pinned is let go of */
+	HUNG_UP_MS = 100,
+	EVERY_MS = 30000,
+	LITTLE_MOST_MS = 600000,
+};
 
 static void set_timer(struct shim_prepare *p, bool armed)
 {
@@ -41,18 +51,56 @@ void prepare_init(struct shim *s)
 {
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 
-	s->prepare = (struct shim_prepare){ .fd = -1, .kept_fd = -1 };
-	if (conf_load(&conf, NULL) == 0 && conf.prepare)
-		s->prepare.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+	s->prepare = (struct shim_prepare){ .fd = -1,
+					    .kept_fd = -1,
+					    .room = { .listen_fd = -1, .held_fd = -1 } };
+	if (conf_load(&conf, NULL) < 0 || !conf.prepare)
+		return;
+	s->prepare.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+	s->prepare.may_open = conf.prepare_gpu && !s->job.by_pid;
+	s->prepare.room.dir = s->prepare.may_open ? job_agent_dir(&s->job) : NULL;
+	room_tell(&s->prepare.room, NULL, 0); /* of a predecessor's */
+}
+
+int prepare_fd(const struct shim *s)
+{
+	return s->prepare.task.state == TASK_WORKING ? -1 : s->prepare.kept_fd;
+}
+
+/* What the thread was told: which GPUs are open, and whether nobody needs to listen. */
+static void take_answer(struct shim_prepare *p)
+{
+	if (!p->answered)
+		return;
+	p->answered = false;
+	if (p->answer.n_open)
+		room_tell(&p->room, p->answer.open, p->answer.n_open);
+	else
+		room_close(&p->room);
+}
+
+/* Those who look how much there is are not to count on what is going. */
+void prepare_hung_up(struct shim *s)
+{
+	struct shim_prepare *p = &s->prepare;
+
+	p->gives_back = p->gives_back || p->room.held_fd >= 0;
+	room_tell(&p->room, NULL, 0);
+	let_go(p);
+	if (!p->armed)
+		return;
+	p->pause_ms = HUNG_UP_MS;
+	set_timer(p, true);
 }
 
 void prepare_update(struct shim *s)
 {
 	struct shim_prepare *p = &s->prepare;
 
-	if (p->fd < 0 || p->task.state == TASK_WORKING)
+	if (p->fd < 0 || p->task.state == TASK_WORKING || !room_settle(&p->room))
 		return;
 	task_join(&p->task);
+	take_answer(p);
 	pthread_mutex_lock(&s->lock);
 	/* During an operation what is ready stays ready: a suspend is about to use it. */
 	const bool wants = s->busy ? p->armed
@@ -61,9 +109,11 @@ void prepare_update(struct shim *s)
 					     !vault_baseline_bytes(&s->vault);
 	pthread_mutex_unlock(&s->lock);
 	if (wants && !p->armed)
-		p->pause_ms = FIRST_MS;
-	if (!wants)
+		p->pause_ms = p->asked ? AGAIN_MS : FIRST_MS;
+	if (!wants) {
 		let_go(p);
+		room_close(&p->room);
+	}
 	if (wants != p->armed)
 		set_timer(p, wants);
 }
@@ -75,8 +125,26 @@ static int compare_pids(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
+/* Whether whoever of them uses a GPU asks for what is held of its memory. */
+static bool all_ask_for_room(const struct shim_prepare *p, const struct proc_tree *tree)
+{
+	auto_close int dir_fd = p->room.dir ? agent_dir_open(p->room.dir) : -1;
+	bool any = false;
+
+	for (size_t i = 0; i < tree->n && dir_fd >= 0; i++) {
+		const pid_t pid = tree->items[i].inner_pid;
+
+		if (!agent_listens(p->room.dir, pid))
+			continue;
+		if (!agent_asks_for_room(dir_fd, pid))
+			return false;
+		any = true;
+	}
+	return any;
+}
+
 /* The members of the job (owned), in order. */
-static pid_t *find_pids(struct shim *s, size_t *ret_n, bool *ret_simulated)
+static pid_t *find_pids(struct shim *s, size_t *ret_n, bool *ret_simulated, bool *ret_ask)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 
@@ -92,6 +160,7 @@ static pid_t *find_pids(struct shim *s, size_t *ret_n, bool *ret_simulated)
 	if (pids)
 		qsort(pids, tree.n, sizeof(*pids), compare_pids);
 	*ret_n = tree.n;
+	*ret_ask = s->prepare.listens && all_ask_for_room(&s->prepare, &tree);
 	return pids;
 }
 
@@ -103,10 +172,9 @@ static bool broker_is_gone(const struct shim_prepare *p)
 }
 
 static int ask_broker(struct shim_prepare *p, const pid_t *pids, size_t n, bool simulated,
-		      struct brumate_error *err)
+		      bool yields, struct brumate_error *err)
 {
 	auto_(broker_client_close) struct broker_client b = BROKER_CLIENT_EMPTY;
-	uint64_t bytes = 0;
 	int ends[2];
 
 	if (pipe2(ends, O_CLOEXEC) < 0)
@@ -114,12 +182,13 @@ static int ask_broker(struct shim_prepare *p, const pid_t *pids, size_t n, bool 
 	auto_close int theirs = ends[0], ours = ends[1];
 	int r = broker_client_open(&b, simulated, err);
 	if (r == 0)
-		r = broker_client_prepare(&b, pids, n, theirs, &bytes, err);
+		r = broker_client_prepare(&b, pids, n, theirs, yields, &p->answer, err);
 	if (r < 0)
 		return r;
-	p->little = !bytes;
+	p->little = !p->answer.bytes;
+	p->answered = true;
 	let_go(p);
-	p->kept_fd = bytes ? take_fd(&ours) : -1;
+	p->kept_fd = p->answer.bytes ? take_fd(&ours) : -1;
 	return 0;
 }
 
@@ -130,12 +199,18 @@ static void *look(void *arg)
 	struct shim_prepare *p = &s->prepare;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	size_t n = 0;
-	bool simulated;
-	auto_free pid_t *pids = find_pids(s, &n, &simulated);
+	bool simulated, ask = false;
+	auto_free pid_t *pids = find_pids(s, &n, &simulated, &ask);
 
+	if (p->gives_back)
+		room_give_back(simulated);
+	p->gives_back = false;
 	if (pids &&
 	    (broker_is_gone(p) || n != p->n_pids || memcmp(pids, p->pids, n * sizeof(*pids)))) {
-		if (ask_broker(p, pids, n, simulated, &err) < 0) {
+		p->asked = true;
+		if (ask_broker(p, pids, n, simulated, ask, &err) < 0) {
+			p->answer.n_open = 0;
+			p->answered = true;
 			log_debug("no memory is made ready: reason=\"%s\"", err.text);
 		} else if (p->kept_fd >= 0) {
 			p->pids = take_ptr(&pids);
@@ -161,10 +236,14 @@ void prepare_due(struct shim *s)
 			      : EVERY_MS;
 	pthread_mutex_lock(&s->lock);
 	const bool busy = s->busy;
+	p->room.simulated = s->job.simulated;
 	pthread_mutex_unlock(&s->lock);
 	set_timer(p, true);
-	if (!busy)
-		task_start(&p->task, look, s);
+	if (busy)
+		return;
+	/* Before the broker opens any: somebody may miss the memory at once. */
+	p->listens = p->may_open && room_listen(&p->room);
+	task_start(&p->task, look, s);
 }
 
 void prepare_fini(struct shim *s)
@@ -173,5 +252,6 @@ void prepare_fini(struct shim *s)
 
 	task_join(&p->task);
 	let_go(p);
+	room_fini(&p->room);
 	cleanup_close(&p->fd);
 }

@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "client/broker.h"
 #include "engine/engine.h"
 #include "datapath/vault.h"
 #include "job/job.h"
@@ -74,7 +75,19 @@ struct shim {
 		int kept_fd; /* as long as it is open the broker has memory ready; -1: it has none */
 		pid_t *pids; /* for these */
 		size_t n_pids;
-		bool little; /* they have too little for it */
+		bool little;	 /* they have too little for it */
+		bool may_open;	 /* GPUs for that */
+		bool listens;	 /* so does somebody who may miss the memory that this takes */
+		bool gives_back; /* GPUs were open, and are to be no more */
+		bool asked, answered;
+		struct broker_prepared answer;
+		struct shim_room {     /* what of device memory is taken so, room.c */
+			char *dir;     /* of agents; owned, NULL: none */
+			int listen_fd; /* for who misses some; -1: nobody is to */
+			int held_fd;   /* the file that tells how much, locked; -1: there is none */
+			bool simulated;
+			struct shim_task task; /* gives it back */
+		} room;
 	} prepare;
 	struct shim_marks { /* of the main thread alone */
 		int fd;	    /* timerfd, readable when the log is to be looked at; -1: it is not */
@@ -215,10 +228,30 @@ void marks_fini(struct shim *s);
 /* ---- memory for a copy, ready before it is wanted, prepare.c ---- */
 
 void prepare_init(struct shim *s);
-/** The main loop calls the first after each round, the second when the timer is readable. */
+/** The main loop calls the first after each round, the second when the timer is readable, the third when the broker
+ * has hung up on prepare_fd(). */
 void prepare_update(struct shim *s);
 void prepare_due(struct shim *s);
+void prepare_hung_up(struct shim *s);
+/** -1: there is none now. */
+int prepare_fd(const struct shim *s);
 void prepare_fini(struct shim *s);
+
+/* ---- device memory that the broker takes for that, room.c ---- */
+
+/** Listens for processes of the job that miss it. */
+bool room_listen(struct shim_room *room);
+/** Tells them how much it is, on which GPUs; none: nothing. */
+void room_tell(struct shim_room *room, const struct agent_room *rooms, size_t n);
+/** Nothing is taken any more. No thread is at work. */
+void room_close(struct shim_room *room);
+/** Has the broker give it back, and waits for that. */
+void room_give_back(bool simulated);
+/** The main loop calls it when somebody connects. */
+void room_asked(struct shim *s);
+/** Whether no thread is at work for who has connected. */
+bool room_settle(struct shim_room *room);
+void room_fini(struct shim_room *room);
 
 /* ---- checkpoints by schedule, schedule.c ---- */
 

@@ -24,6 +24,16 @@
 /* A file beside the sockets. While it is there, agents that start keep their gates closed, until OPEN. */
 #define AGENT_HOLD_FILE "hold"
 
+/*
+ * While the broker has GPUs open to be ready for a copy of this job, the shim listens beside the sockets of agents
+ * (SOCK_SEQPACKET). Who finds no room for device memory connects, and is hung up on when the memory that this takes was
+ * given back. A file, on which the shim holds a lock (flock) as long as it is true, is an array of struct agent_room.
+ * An agent that knows of both has a socket of this mode, as CRIU keeps it; the others have 0600.
+ */
+#define AGENT_ROOM_SOCKET "room"
+#define AGENT_ROOM_FILE	  "room-held"
+enum { AGENT_ROOMS_MAX = 64, AGENT_MODE = 0600, AGENT_MODE_WITH_ROOM = 0700 };
+
 enum {
 	AGENT_VERSION = 1,
 	AGENT_PIECES_MAX = 64,
@@ -96,6 +106,12 @@ enum agent_op {
 	AGENT_TAKE_EVENT_BACK,
 };
 
+/* On one GPU. */
+struct agent_room {
+	uint8_t gpu[AGENT_UUID_BYTES];
+	uint64_t bytes;
+};
+
 /* Of the ids of SNAPSHOT, for each GPU: its UUID, which takes two, and bytes. */
 enum { AGENT_SNAPSHOT_ITEM = 3, AGENT_SNAPSHOT_GPUS_MAX = AGENT_PIECES_MAX / AGENT_SNAPSHOT_ITEM };
 
@@ -160,11 +176,11 @@ struct agent_alias {
 
 struct agent_reply {
 	uint32_t version;
-	int32_t error;		/* 0 or -errno */
-	int32_t result;		/* the driver's own number, where it refused */
-	uint32_t more;		/* another packet of this reply follows */
-	uint32_t gate;		/* enum agent_gate, as it is now */
-	uint32_t n;		/* of pieces[], or as HELLO, GATE and OWN say */
+	int32_t error;	/* 0 or -errno */
+	int32_t result; /* the driver's own number, where it refused */
+	uint32_t more;	/* another packet of this reply follows */
+	uint32_t gate;	/* enum agent_gate, as it is now */
+	uint32_t n;	/* of pieces[], or as HELLO, GATE and OWN say */
 	union {
 		uint64_t managed_bytes; /* HELLO: in pieces */
 		uint64_t token;		/* ALIASES */

@@ -5,9 +5,12 @@
 import os
 import signal
 
-from cases import MIB, case, expect, main, wait_until
+from bench_jobs import bench_job, check, told
+from cases import MIB, case, expect, main, read_text, wait_until
 
 JOB_MIB = 320
+CONTEXT_MIB = 64
+SMALL_GPU = {"BRUMATE_SIM_VRAM_MIB": "768", "BRUMATE_SIM_CTX_MIB": str(CONTEXT_MIB)}
 
 
 def ready_bytes(bed):
@@ -48,6 +51,98 @@ def not_where_it_is_switched_off(bed):
     step = log.last_step()
     log.wait_until(lambda _: log.last_step() > step + 30, "the job runs for 15 s more", seconds=120)
     expect(not bed.broker(), "a broker runs, and nobody needs it")
+    bed.end(job)
+
+
+def agent_file(bed, job, name):
+    return os.path.join(bed.own["BRUMATE_RUNTIME_DIR"], "agents", job, name)
+
+
+def is_open(bed, job):
+    """Whether the job's processes are told that the broker has their GPU open."""
+    return os.path.exists(agent_file(bed, job, "room-held"))
+
+
+def brokers_mib(bed):
+    pid = bed.broker()
+    return sum(bed.ask_broker("State", pids=[pid])["processes"][0]["gpu_bytes"]) // MIB if pid else 0
+
+
+def opened(bed):
+    """How often a broker has opened a GPU."""
+    return read_text(os.path.join(bed.own["BRUMATE_LOG_DIR"], "broker.log")).count("a GPU is open")
+
+
+def wait_open(bed, job):
+    wait_until(lambda: is_open(bed, job), "the GPU to be open for the job", seconds=90)
+
+
+@case
+def the_gpu_is_open_before_the_copy_begins(bed):
+    bed.own.update(SMALL_GPU, BRUMATE_LOG_LEVEL="debug")
+    job, log = bench_job(bed, mib=JOB_MIB)
+    wait_open(bed, job)
+    wait_ready(bed)
+    times = opened(bed)
+    bed.operation("suspend", job)
+    expect(opened(bed) == times, "a copy waited for the GPU to be opened")
+    expect(not is_open(bed, job), "a suspended job is told of memory that goes")
+    wait_until(lambda: not brokers_mib(bed), "the GPU to be closed after the suspend", seconds=30)
+    bed.operation("resume", job)
+    wait_open(bed, job)
+    check(bed, job, log)
+    bed.end(job)
+    wait_until(lambda: not brokers_mib(bed), "the GPU to be closed after the job", seconds=30)
+
+
+@case
+def the_job_misses_no_memory(bed):
+    """It asks for all that it is told is free: the broker's part comes first, and is not taken again at once."""
+    bed.own.update(SMALL_GPU)
+    job, log = bench_job(bed, "--grow", 768 - CONTEXT_MIB - JOB_MIB - 16, mib=JOB_MIB)
+    wait_open(bed, job)
+    expect(brokers_mib(bed) >= CONTEXT_MIB, "the GPU is not open")
+    told(bed, job, log, signal.SIGHUP, "grown")
+    free = int(next(line for line in log.lines() if line.startswith("asks")).split()[-1])
+    expect(free >= (768 - CONTEXT_MIB - JOB_MIB - 8) * MIB, f"{free} bytes were told to be free")
+    expect("ERR" not in log.text(), log.text())
+    expect(not brokers_mib(bed) and not is_open(bed, job), "the GPU is open still")
+    check(bed, job, log)
+    bed.end(job)
+
+
+@case
+def whoever_is_killed_the_job_misses_none(bed):
+    bed.own.update(SMALL_GPU)
+    for victim in ("broker", "shim"):
+        job, log = bench_job(bed, "--grow", 768 - CONTEXT_MIB - JOB_MIB - 16, mib=JOB_MIB)
+        wait_open(bed, job)
+        pid = bed.broker() if victim == "broker" else bed.shim(job)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: brokers_mib(bed) < CONTEXT_MIB, f"the end of what the {victim} had open", seconds=5)
+        told(bed, job, log, signal.SIGHUP, "grown")
+        expect("ERR" not in log.text(), log.text())
+        check(bed, job, log)
+        bed.end(job)
+
+
+@case
+def not_while_the_gpu_is_nearly_full(bed):
+    bed.own.update(SMALL_GPU)
+    job, log = bench_job(bed, mib=768 - CONTEXT_MIB - 32)
+    wait_until(lambda: ready_bytes(bed) >= JOB_MIB * MIB, "memory for the job's copy is ready", seconds=90)
+    expect(not is_open(bed, job) and not brokers_mib(bed), "a GPU that is nearly full was opened")
+    bed.end(job)
+
+
+@case
+def memory_alone_where_gpus_are_not_to_be_open(bed):
+    bed.own.update(SMALL_GPU)
+    with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+        file.write("[Broker]\nPrepareGpu=no\n")
+    job, log = bench_job(bed, mib=JOB_MIB)
+    wait_ready(bed)
+    expect(not is_open(bed, job) and not brokers_mib(bed), "a GPU is open")
     bed.end(job)
 
 

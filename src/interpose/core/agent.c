@@ -257,7 +257,7 @@ static int listen_at(const char *dir)
 		return -EAGAIN;
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	/* The mode of the socket is that of the file to be: nobody else gets in before a chmod. */
-	if (fd < 0 || fchmod(fd, 0600) < 0)
+	if (fd < 0 || fchmod(fd, AGENT_MODE_WITH_ROOM) < 0)
 		return -errno;
 	fd = move_high(take_fd(&fd));
 	unlink(address.sun_path);

@@ -9,6 +9,7 @@
 
 #include "interpose/core/backend.h"
 #include "interpose/core/memory.h"
+#include "interpose/core/room.h"
 
 struct memory memory = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -261,10 +262,10 @@ int block_free(uint64_t va, void *context)
 
 uint64_t memory_free_bytes(int device)
 {
-	uint64_t bytes;
+	uint64_t bytes, held = room_held_bytes(memory.devices[device].uuid);
 
 	memory_lock();
-	bytes = memory.devices[device].kept_bytes + memory.devices[device].held_bytes;
+	bytes = held + memory.devices[device].kept_bytes + memory.devices[device].held_bytes;
 	for (const struct context *context = memory.contexts; context; context = context->next)
 		if (context->device == device)
 			bytes += context->free_bytes;

@@ -13,6 +13,7 @@
 
 #include "interpose/core/backend.h"
 #include "interpose/core/memory.h"
+#include "interpose/core/room.h"
 #include "interpose/core/snapshot.h"
 
 static const struct origin ours = { .pid = 0 }, unknown = { .pid = -1 };
@@ -40,13 +41,14 @@ static struct piece *adopt_handle(uint64_t handle, size_t bytes, const struct me
 int piece_new(struct piece **ret, size_t bytes, const struct memory_kind *kind)
 {
 	unsigned int seen = snapshot_look();
+	bool asked = false;
 	uint64_t handle;
 	int r;
 
 	r = backend_create(&handle, bytes, kind);
 	if (r == -ENOMEM && addresses_drop_memory())
 		r = backend_create(&handle, bytes, kind);
-	while (r == -ENOMEM && snapshot_wait(&seen))
+	while (r == -ENOMEM && (snapshot_wait(&seen) || room_ask(&asked)))
 		r = backend_create(&handle, bytes, kind);
 	if (r)
 		return r;

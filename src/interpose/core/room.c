@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT
+/* Asking the job's shim for device memory that is held to be ready for a copy. See room.h. */
+#include "interpose/core/room.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/packet.h"
+
+/* To close a GPU and unpin what was pinned by it takes up to a second; a copy that is under way comes first. */
+enum { ANSWER_S = 10 };
+
+/* Returns whether @ret, of @room bytes, holds the path of a file beside the agents' sockets. */
+static bool find_path(char *ret, size_t room, const char *name)
+{
+	const char *dir = getenv(AGENT_DIR_VARIABLE);
+	int n = dir && *dir ? snprintf(ret, room, "%s/%s", dir, name) : -1;
+
+	return n >= 0 && (size_t)n < room;
+}
+
+/* Where nobody listens there is nothing to be had. */
+static int connect_to_shim(void)
+{
+	const struct timeval patience = { .tv_sec = ANSWER_S };
+	struct sockaddr_un at = { .sun_family = AF_UNIX };
+
+	if (!find_path(at.sun_path, sizeof(at.sun_path), AGENT_ROOM_SOCKET))
+		return -ENOENT;
+	auto_close int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience)) < 0 ||
+	    connect(fd, (struct sockaddr *)&at, sizeof(at)) < 0)
+		return -errno;
+	return take_fd(&fd);
+}
+
+bool room_ask(bool *asked)
+{
+	struct packet_fds none = { 0 };
+	int saved = errno;
+	char nothing;
+
+	if (*asked || !getenv(AGENT_DIR_VARIABLE))
+		return false;
+	*asked = true;
+	auto_close int fd = connect_to_shim();
+	if (fd >= 0) /* else it may have been given back since the allocation was tried */
+		packet_receive(fd, &nothing, sizeof(nothing), &none,
+			       deadline_in_ms(ANSWER_S * 1000));
+	errno = saved;
+	return true;
+}
+
+/* The shim holds a lock on the file as long as what it says is so. */
+static int open_held(void)
+{
+	char path[sizeof(((struct sockaddr_un *)NULL)->sun_path) + sizeof(AGENT_ROOM_FILE)];
+
+	if (!find_path(path, sizeof(path), AGENT_ROOM_FILE))
+		return -ENOENT;
+	auto_close int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0 || flock(fd, LOCK_SH | LOCK_NB) == 0)
+		return -ENOENT;
+	return take_fd(&fd);
+}
+
+uint64_t room_held_bytes(const uint8_t uuid[static AGENT_UUID_BYTES])
+{
+	struct agent_room rooms[AGENT_ROOMS_MAX];
+	uint64_t bytes = 0;
+	int saved = errno;
+	auto_close int fd = open_held();
+	ssize_t n = fd < 0 ? -1 : read(fd, rooms, sizeof(rooms));
+
+	for (size_t i = 0; n > 0 && i < (size_t)n / sizeof(rooms[0]); i++)
+		if (!memcmp(rooms[i].gpu, uuid, AGENT_UUID_BYTES))
+			bytes += rooms[i].bytes;
+	errno = saved;
+	return bytes;
+}
