@@ -580,8 +580,16 @@ int agent_unmap_aliases(struct agent *a, struct brumate_error *err)
 
 int agent_own(struct agent *a, bool all, size_t *ret_imported, struct brumate_error *err)
 {
-	return call_agent(a, (struct agent_request){ .op = AGENT_OWN, .n = all }, ret_imported,
-			  err);
+	const uint32_t n = all ? AGENT_OWN_GIVEN : 0;
+
+	return call_agent(a, (struct agent_request){ .op = AGENT_OWN, .n = n }, ret_imported, err);
+}
+
+int agent_own_ahead(struct agent *a, struct brumate_error *err)
+{
+	const struct agent_request request = { .op = AGENT_OWN, .n = AGENT_OWN_AHEAD };
+
+	return a->sharing & AGENT_OWNS_AHEAD ? call_agent(a, request, NULL, err) : 0;
 }
 
 int agent_open_gate(struct agent *a, struct brumate_error *err)

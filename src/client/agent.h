@@ -90,6 +90,8 @@ int agent_map(struct agent *a, const uint64_t *ids, const int *fds, size_t n,
 /** @ret_imported: pieces that stayed imported. @all: also those that other members may have; none has them
  * mapped. */
 int agent_own(struct agent *a, bool all, size_t *ret_imported, struct brumate_error *err);
+/** The same of what is mapped by now, while other pieces are not. One that cannot does nothing. */
+int agent_own_ahead(struct agent *a, struct brumate_error *err);
 int agent_open_gate(struct agent *a, struct brumate_error *err);
 
 /** Device memory on a GPU that is held beside its process. */

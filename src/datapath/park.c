@@ -22,7 +22,7 @@
 #include "datapath/share.h"
 #include "datapath/transfer.h"
 
-enum { EXPORT_TRIES = 3, TELL_EVERY_MS = 10000, RESERVE_PART = 32 };
+enum { EXPORT_TRIES = 3, TELL_EVERY_MS = 10000, RESERVE_PART = 32, OTHERS_PART = 16 };
 
 /* ---- finding ---- */
 
@@ -588,7 +588,41 @@ struct early_map {
 	struct datapath_agent *agent;
 	uint64_t *ids;
 	size_t first, n, n_mapped;
+	bool owns; /* what is mapped becomes the process's own at once */
 };
+
+static uint64_t bytes_on(const struct vault *v, const char *gpu)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < v->n_pieces; i++)
+		sum += strcmp(v->pieces[i].gpu, gpu) ? 0 : v->pieces[i].len_bytes;
+	return sum;
+}
+
+/* Whether each GPU has room for the job's memory once more, and others miss none of that for the moment that it
+ * takes. The first copy of it has been made. */
+static bool has_room_for_both(const struct datapath *d)
+{
+	auto_(broker_client_close) struct broker_client broker = BROKER_CLIENT_EMPTY;
+	auto_free struct dev_gpu *gpus = calloc(DEV_GPUS_MAX, sizeof(*gpus));
+	size_t n = 0;
+
+	/* Where GPUs change, or memory is shared, it is left to the end. */
+	if (d->n_pairs || share_is_used(d))
+		return false;
+	if (!gpus || broker_client_open(&broker, d->simulated, NULL) < 0 ||
+	    broker_client_gpus(&broker, gpus, &n, NULL) < 0)
+		return false;
+	for (size_t i = 0; i < n; i++) {
+		const uint64_t bytes = bytes_on(d->vault, gpus[i].uuid);
+
+		if (bytes && gpus[i].used_bytes + bytes + gpus[i].total_bytes / OTHERS_PART >
+				     gpus[i].total_bytes)
+			return false;
+	}
+	return true;
+}
 
 static int map_filled(struct early_map *m, const int *fds, size_t end, struct brumate_error *err)
 {
@@ -599,6 +633,13 @@ static int map_filled(struct early_map *m, const int *fds, size_t end, struct br
 		return r;
 	m->n_mapped = end;
 	r = fault_point("ahead.mapped");
+	if (r < 0)
+		return brumate_fail(err, -r, "injected: %m");
+	if (!m->owns)
+		return 0;
+	if ((r = agent_own_ahead(&m->agent->agent, err)) < 0)
+		return r;
+	r = fault_point("ahead.owned");
 	return r < 0 ? brumate_fail(err, -r, "injected: %m") : 0;
 }
 
@@ -613,6 +654,8 @@ static int follow_transfer(struct datapath *d, struct early_map *m, struct bruma
 		size_t end = filled > m->first ? filled - m->first : 0;
 
 		end = end < m->n ? end : m->n - 1;
+		if (!m->n_mapped)
+			m->owns = has_room_for_both(d);
 		if (r == 0 && end > m->n_mapped)
 			r = map_filled(m, fds, end, err);
 	}

@@ -145,7 +145,12 @@ enum {
 	/* The program asked for this, and was told that there is none, as it could not be brought back: */
 	AGENT_WITHHELD_MULTICAST = 1u << 6, /* multicast between GPUs */
 	AGENT_WITHHELD_SHARING = 1u << 7,   /* other memory that processes share by the driver */
+	AGENT_OWNS_AHEAD = 1u << 8,   /* OWN knows AGENT_OWN_AHEAD */
 };
+
+/* OWN, n. GIVEN: also those that other members may have. AHEAD: those that are mapped, while others are not yet;
+ * contexts do not get their room for stacks back. */
+enum { AGENT_OWN_GIVEN = 1u << 0, AGENT_OWN_AHEAD = 1u << 1 };
 
 enum agent_gate { AGENT_GATE_OPEN, AGENT_GATE_CLOSED, AGENT_GATE_UNMAPPED };
 

@@ -542,6 +542,41 @@ def pieces_are_mapped_before_all_are_filled(bed):
 
 
 @case
+def pieces_become_its_own_before_all_are_filled(bed):
+    """Where there is room; and whatever happens then, no job runs with memory that is not whole."""
+    owned = ("data.filled", "delay:1500", "ahead.owned")
+    job, log = in_large_pieces(bed)
+    used = bed.vram()
+    for action in ("delay:0", "error:5", "kill:broker"):
+        bed.ok("suspend", job)
+        bed.fault(*owned, action)
+        bed.operation("resume", job)
+        expect(bed.has_fired(), f"nothing became the job's own ahead: {action}")
+        log.goes_on()
+        expect_nothing_held(bed, job)
+        wait_until(lambda: bed.vram() == used, f"device memory in use after {action}: {bed.vram()}", 10)
+    bed.ok("suspend", job)
+    bed.fault(*owned, "delay:0", "data.filled", "error:5")
+    bed.refused(1, "data-in", "resume", job)
+    bed.expect_state(job, "suspended")
+    wait_until(lambda: bed.vram() == [0, 0], "device memory in use as it should be", 10)
+    bed.fault(*owned, "kill")
+    result = bed.cli("resume", job)
+    expect(bed.has_fired() and result.code, result.why())
+    bed.wait_state(job, ("running",))
+    log.goes_on()
+    expect_nothing_held(bed, job)
+    hog, _ = bed.started([bed.program("hog"), "--leave-mib", 100])
+    bed.ok("suspend", job)
+    bed.fault(*owned, "delay:0")
+    bed.operation("resume", job)
+    expect(not bed.has_fired(), "memory was taken that others may ask for")
+    os.remove(bed.fault_file)
+    bed.end(hog)
+    log.goes_on()
+
+
+@case
 def restored_pieces_are_mapped_before_all_are_filled(bed):
     job, log = in_large_pieces(bed)
     for action in ("delay:0", "kill:broker"):

@@ -127,7 +127,8 @@ static void tell_sharing(struct agent_reply *reply)
 		   (atomic_load(&memory.peers_by_driver) ? AGENT_HAS_PEERS : 0) |
 		   (agent_life() == AGENT_LIFE_STARTING ? AGENT_IS_STARTING : 0) |
 		   (aliases ? AGENT_HAS_ALIASES : 0) |
-		   (snapshot_is_held() ? AGENT_HAS_SNAPSHOT : 0) | atomic_load(&memory.withheld);
+		   (snapshot_is_held() ? AGENT_HAS_SNAPSHOT : 0) | AGENT_OWNS_AHEAD |
+		   atomic_load(&memory.withheld);
 	if (pieces)
 		snprintf(reply->text, sizeof(reply->text), "device memory (%.120s)", how);
 	else if (by_driver || events)
@@ -466,22 +467,23 @@ static void own_batch(struct batch *batch, struct agent_reply *reply)
 
 static void run_own(struct agent_job *job, struct agent_reply *reply)
 {
-	bool with_given = job->request->n;
+	const bool with_given = job->request->n & AGENT_OWN_GIVEN;
+	const bool ahead = job->request->n & AGENT_OWN_AHEAD;
 	struct batch batch = { .n = 0 };
 	struct piece *piece;
 	uint64_t id = 0;
 
 	if (!need_closed(reply))
 		return;
-	if (count_own_away()) {
+	if (!ahead && count_own_away()) {
 		fail(reply, -EBUSY, 0, "some memory is not mapped yet");
 		return;
 	}
-	if (!set_stacks_back(reply)) /* before the copies take what room there is */
+	if (!ahead && !set_stacks_back(reply)) /* before the copies take what room there is */
 		return;
 	while ((piece = piece_after(id))) {
 		id = piece->node.start;
-		if (!piece->imported || (piece->given && !with_given)) {
+		if (!piece->imported || piece->away || (piece->given && !with_given)) {
 			reply->n += piece->imported;
 			piece_unpin(piece);
 			continue;
