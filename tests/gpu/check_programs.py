@@ -114,10 +114,37 @@ def report_is_made_of_figures():
         check(done.returncode == 1 and "neither results.json" in done.stderr, f"an empty folder: {done}")
 
 
+def timeline_is_drawn():
+    """Of each kind of operation the last one: every phase that took a while, at its place."""
+    def operation(what, seconds):
+        phases = [{"name": "identify", "start": 0.0, "seconds": 0.0001}, {"name": "data-out", "start": 0.1, "seconds": 0.4}]
+        return {"operation": "suspend", "what": what, "seconds": seconds, "phases": phases}
+
+    results = {"machine": {}, "cases": [{"operations": [operation("suspend, first", 2.0), operation("checkpoint 0", 0.5),
+                                                        operation("checkpoint --live 1", 1.0)]},
+                                        {"operations": [{"operation": "resume", "seconds": 1.0, "phases": []}]}]}
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "timeline.svg")
+        with open(os.path.join(folder, "results.json"), "w", encoding="utf-8") as file:
+            json.dump(results, file)
+        done = call(os.path.join(TOOLS, "gpu-timeline"), "--out", out, folder)
+        check(done.returncode == 0, f"no timeline: {done}")
+        with open(out, encoding="utf-8") as file:
+            drawn = file.read()
+        for text in ("first suspend", "checkpoint, job ends", "checkpoint --live", "2.00 s", "0.50 s", 'x="230.0" y="66" width="120.0"'):
+            check(text in drawn, f"no {text!r} in the timeline: {drawn}")
+        check(drawn.count("data-out") == 3 and "identify" not in drawn, f"other phases are drawn: {drawn}")
+        with open(os.path.join(folder, "results.json"), "w", encoding="utf-8") as file:
+            json.dump({"machine": {}, "cases": []}, file)
+        done = call(os.path.join(TOOLS, "gpu-timeline"), "--out", out, folder)
+        check(done.returncode == 1 and "no operation" in done.stderr, f"nothing was measured: {done}")
+
+
 def main():
     programs_say_what_they_lack()
     plan_is_sound()
     report_is_made_of_figures()
+    timeline_is_drawn()
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ class Model:
         begin = time.monotonic()
         summary = self.check.instance.operation(verb, *args, timeout=OPERATION_S)
         answered = time.monotonic() - begin
-        self.check.operations.append(summary)
+        self.check.operations.append({**summary, "what": what})
         computes = None
         if verb in ("resume", "restore"):
             self.log.wait_until(lambda _: self.log.last_step() > steps, "a step", OPERATION_S)
@@ -66,8 +66,7 @@ class Model:
             measured[f"defaults: {what}, downtime, s"] = round(summary["downtime_s"], 3)
         for phase in summary["phases"]:
             measured[f"defaults: {what}: phase {phase['name']}"] = (
-                f"{phase['start_s']:.3f} + {phase['seconds']:.3f} s" if "start_s" in phase
-                else f"{phase['seconds']:.3f} s")
+                f"{phase['start']:.3f} + {phase['seconds']:.3f} s")
 
     def answers(self, n=2):
         wait_answers(self.log, self.simulated, n)
