@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include "wire/agent.h"
 
@@ -19,6 +20,14 @@ void agent_start(void);
 enum agent_life { AGENT_LIFE_READY, AGENT_LIFE_STARTING, AGENT_LIFE_ENDING };
 void agent_set_life(enum agent_life life);
 enum agent_life agent_life(void);
+
+/** Whether the process is of a job, whose shim wants an agent in it once it uses the driver. */
+static inline bool agent_is_wanted(void)
+{
+	const char *dir = getenv(AGENT_DIR_VARIABLE);
+
+	return dir && *dir;
+}
 
 /** In a forked child: the parent's agent is not ours. */
 void agent_forget(void);

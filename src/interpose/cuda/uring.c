@@ -5,12 +5,11 @@
  * an instruction of its own, as liburing does, has it, and is not saved.
  */
 #include <errno.h>
-#include <stdlib.h>
 
+#include "interpose/core/agent.h"
 #include "interpose/cuda/entry.h"
-#include "wire/agent.h"
 
 int uring_refused(void)
 {
-	return init_is_off() || !getenv(AGENT_DIR_VARIABLE) ? 0 : ENOSYS;
+	return init_is_off() || !agent_is_wanted() ? 0 : ENOSYS;
 }
