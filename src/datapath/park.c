@@ -15,12 +15,14 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/user.h"
 #include "client/broker.h"
 #include "datapath/agents.h"
 #include "datapath/share.h"
 #include "datapath/transfer.h"
+#include "process/pidns.h"
 
 enum { EXPORT_TRIES = 3, TELL_EVERY_MS = 10000, RESERVE_PART = 32, OTHERS_PART = 16 };
 
@@ -376,6 +378,22 @@ static void let_in(struct datapath *d, struct proc_id id)
 	agent_detach(&a);
 }
 
+/* What `runc exec` and its like begin in a container is in no tree of it: its agent is beside the others all the same. */
+static void let_in_from_elsewhere(struct datapath *d, int dir_fd)
+{
+	auto_closedir DIR *dir = dir_open(dir_fd, ".");
+	struct dirent *e;
+	struct proc_info info;
+
+	while (dir && dir_next(dir, &e) > 0) {
+		const int inner = atoi(e->d_name);
+		const pid_t pid = inner > 0 ? pidns_translate(d->owner.root.pid, inner) : 0;
+
+		if (pid > 0 && proc_read(&info, pid, NULL) == 0 && may_listen(d, &info))
+			let_in(d, info.id);
+	}
+}
+
 void park_let_in(struct datapath *d)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
@@ -387,6 +405,7 @@ void park_let_in(struct datapath *d)
 	for (size_t i = 0; i < tree.n; i++)
 		if (may_listen(d, &tree.items[i]))
 			let_in(d, tree.items[i].id);
+	let_in_from_elsewhere(d, dir_fd);
 }
 
 /* Of those that were being initialised the driver knows more when their gates are closed. */
