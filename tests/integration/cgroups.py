@@ -84,7 +84,7 @@ def copy_of_the_memory_of_a_job_that_goes_on(bed):
     for room, notes in ((32, 1), (4096, 0)):
         leave(room * MIB)
         summary = bed.operation("checkpoint", job, "--leave-running", "--name", f"room-{room}")
-        expect(len([n for n in summary["notes"] if "for want of free memory" in n]) == notes, f"{summary['notes']}")
+        expect(len([n for n in summary["notes"] if "for lack of free memory" in n]) == notes, f"{summary['notes']}")
         bed.expect_whole(job, log)
 
 

@@ -141,7 +141,7 @@ def prune(bed):
     other, _ = saved(bed, "other")
     bed.refused(2, "--keep-last", "prune")
     bed.refused(2, "number", "prune", "--keep-last", "0")
-    bed.refused(2, "not a time", "prune", "--keep-within", "soon")
+    bed.refused(2, "not a duration", "prune", "--keep-within", "soon")
     expect(bed.ok("prune", "--keep-last", "2", "--dry-run").out.split() == ["2", "1"], "--dry-run")
     expect(sorted(bed.checkpoints()) == ["1", "2", "3", "4", "other"], "--dry-run removed something")
     expect(bed.ok("prune", "--keep-within", "1h", "--keep-last", "1").out == "", "all are younger")
