@@ -127,9 +127,11 @@ void steps_run(const struct options *options, step_fn step, void (*prefix)(void 
 	for (uint64_t n = 1; !options->steps || n <= options->steps; n++) {
 		bool right = step(state, n);
 
+		flockfile(stdout); /* threads take steps beside each other: a line is of one of them */
 		if (prefix)
 			prefix(state);
 		say("step %llu %s", (unsigned long long)n, right ? "OK" : "BAD");
+		funlockfile(stdout);
 		if (!right)
 			exit(1);
 		pause_ms(options->interval_ms);
