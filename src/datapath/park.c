@@ -378,16 +378,26 @@ static void let_in(struct datapath *d, struct proc_id id)
 	agent_detach(&a);
 }
 
+static bool has_inner_pid(const struct proc_tree *tree, pid_t inner_pid)
+{
+	for (size_t i = 0; i < tree->n; i++)
+		if (tree->items[i].inner_pid == inner_pid)
+			return true;
+	return false;
+}
+
 /* What `runc exec` and its like begin in a container is in no tree of it: its agent is beside the others all the same. */
-static void let_in_from_elsewhere(struct datapath *d, int dir_fd)
+static void let_in_from_elsewhere(struct datapath *d, const struct proc_tree *tree, int dir_fd)
 {
 	auto_closedir DIR *dir = dir_open(dir_fd, ".");
 	struct dirent *e;
 	struct proc_info info;
 
 	while (dir && dir_next(dir, &e) > 0) {
-		const int inner = atoi(e->d_name);
-		const pid_t pid = inner > 0 ? pidns_translate(d->owner.root.pid, inner) : 0;
+		const pid_t inner = atoi(e->d_name);
+		const pid_t pid = inner > 0 && !has_inner_pid(tree, inner)
+					  ? pidns_translate(d->owner.root.pid, inner)
+					  : 0;
 
 		if (pid > 0 && proc_read(&info, pid, NULL) == 0 && may_listen(d, &info))
 			let_in(d, info.id);
@@ -405,7 +415,7 @@ void park_let_in(struct datapath *d)
 	for (size_t i = 0; i < tree.n; i++)
 		if (may_listen(d, &tree.items[i]))
 			let_in(d, tree.items[i].id);
-	let_in_from_elsewhere(d, dir_fd);
+	let_in_from_elsewhere(d, &tree, dir_fd);
 }
 
 /* Of those that were being initialised the driver knows more when their gates are closed. */
