@@ -113,11 +113,11 @@ static pid_t our_pid_of(const struct session *s, pid_t pid)
 	return s->options->enter_ns_of ? pidns_translate(s->options->enter_ns_of, pid) : pid;
 }
 
-/* The process that a restore builds as its root, if it exists: in our namespace a child of ours that
+/* What a restore builds as process @i of the images, if it exists: in our namespace a child of ours that
  * is younger than CRIU, otherwise whoever has its number there. */
-static struct proc_id half_built_root(const struct session *s)
+static struct proc_id half_built(const struct session *s, size_t i)
 {
-	pid_t pid = s->tree.n ? our_pid_of(s, s->tree.items[0].pid) : 0;
+	pid_t pid = i < s->tree.n ? our_pid_of(s, s->tree.items[i].pid) : 0;
 	struct proc_info info;
 
 	if (pid <= 0 || proc_read(&info, pid, NULL) < 0 ||
@@ -137,7 +137,7 @@ static void cancel_session(struct session *s)
 	s->is_cancelled = true;
 	s->kill_at_ns = deadline_in_ms(CANCEL_TIMEOUT_MS);
 	if (s->type == CRIU__REQ_TYPE__RESTORE)
-		proc_signal(half_built_root(s), SIGKILL);
+		proc_signal(half_built(s, 0), SIGKILL);
 	else /* it is not reaped yet: the number is its own */
 		prlimit(s->child.id.pid, RLIMIT_FSIZE, &none, NULL);
 }
@@ -741,20 +741,24 @@ static int start_restore(struct session *s, Criu__Opts *opts, struct criu_fds *f
 	return add_inherits(opts, items, pointers, fds, o, err);
 }
 
+/* The root, and those whose parents have ended: a subreaper gets them. */
 static void remove_half_built(const struct session *s)
 {
-	struct proc_id root = half_built_root(s);
 	int status;
 
 	if (s->outcome == DIED) {
 		auto_close int log_fd = criu_log_open(s->options);
 		heal_restore(log_fd, s->options->user);
 	}
-	if (!root.pid)
-		return;
-	proc_tree_kill(root, deadline_in_ms(KILL_TIMEOUT_MS));
-	if (!s->options->enter_ns_of)
-		reap_poll(root.pid, &status);
+	for (size_t i = 0; i < s->tree.n; i++) {
+		const struct proc_id id = half_built(s, i);
+
+		if (!id.pid)
+			continue;
+		proc_tree_kill(id, deadline_in_ms(KILL_TIMEOUT_MS));
+		if (!s->options->enter_ns_of)
+			reap_poll(id.pid, &status);
+	}
 }
 
 int criu_restore(const struct criu_program *program, const struct criu_options *options,

@@ -454,14 +454,26 @@ static int restore_processes(struct op *op, struct brumate_error *err)
 	return try_processes(op, work_fd, err);
 }
 
+/* The restored processes. Where the root has ended, the others are our children. */
+static struct proc_members restored_members(const struct job *job)
+{
+	struct proc_members m = job_members(job);
+
+	if (!m.reaper.pid)
+		proc_identify(&m.reaper, getpid(), NULL);
+	return m;
+}
+
 /* Off the GPU before the kill: SIGKILL of a process that the driver restored is only safe then. */
 static void undo_processes(struct op *op)
 {
 	struct job *job = op->job;
 
-	if (op->restore.root_restored && !job_has_ended(job)) {
+	if (op->restore.root_restored) {
+		const struct proc_members members = restored_members(job);
+
 		step_discard_gpus(op);
-		if (job_kill_members(job, deadline_in_ms(KILL_TIMEOUT_MS)) < 0)
+		if (proc_members_kill(&members, deadline_in_ms(KILL_TIMEOUT_MS)) < 0)
 			log_error("the half restored job could not be ended: job=%s pid=%d",
 				  job->id, job->root.pid);
 	}
@@ -644,7 +656,10 @@ int engine_restore(struct op *op, struct brumate_error *err)
 		&op->restore.remote)); /* before the record says that nothing is under way */
 	if (r < 0) {
 		go_back(op, err);
-		return r;
+		if (r != -ESRCH)
+			return r;
+		err->code = EIO; /* what has ended was made of the job: it is still there */
+		return -EIO;
 	}
 	job->op = (struct job_op){ 0 };
 	job->restored = true;

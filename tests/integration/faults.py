@@ -5,6 +5,7 @@ of CRIU and of the job. Whatever happens: a job that was not to end goes on with
 can be resumed, or its image can be restored), the exit code says which, the next command carries on, and
 nothing is left behind."""
 
+import json
 import os
 import random
 import re
@@ -276,6 +277,24 @@ def sudden_ends_at_random_moments(bed):
         subject.running()
     expect(ended <= 1, f"CRIU took the job with it {ended} times")
     expect(all(killed.values()), f"this test proves little: killed {killed}")
+
+
+@case
+def the_root_ends_while_it_is_restored(bed):
+    """The process below it becomes the shim's child: it is the job from then on, or ends with a restore that fails."""
+    subject = Subject(bed)
+    for point in ("restore.restored", "restore.gpu-restore.begin"):
+        subject.before("restore")
+        with bed.held_at(point, "restore", subject.checkpoint) as restore:
+            with open(os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", subject.job, "job.json"), encoding="utf-8") as file:
+                os.kill(json.load(file)["root"]["pid"], signal.SIGKILL)
+        code, _, err = restore.end()
+        state = settled(bed, subject.job)
+        expect((code, state) in ((0, "running"), (1, "checkpointed")), f"{point}: exit {code}, the job is {state}: {err}")
+        subject.expect_nothing_left()
+        if state == "checkpointed":
+            subject.forget_steps()
+        subject.running()
 
 
 @case
