@@ -35,7 +35,7 @@ void agent_forget(void);
 /** What names this process to others of its job. */
 uint64_t agent_token(void);
 
-/* ---- the agents of other processes (agent.c) ---- */
+/* ---- the agents of other processes ---- */
 
 /** What names this job to processes of others; 0: nothing does. */
 uint32_t neighbour_here(void);
@@ -43,7 +43,7 @@ uint32_t neighbour_here(void);
 /** Connects to another process's agent, in the job that calls itself @there: the socket, owned, or -errno. */
 int neighbour_connect(uint32_t there, int pid);
 
-/* ---- operations (agent-ops.c) ---- */
+/* ---- operations that lend.c does ---- */
 
 /** A request as received: checked for size and count, its descriptors owned by whoever received it. */
 struct agent_job {
@@ -53,15 +53,7 @@ struct agent_job {
 	uint64_t next_id; /* LIST: of the next packet */
 };
 
-/** Fills @reply, which is zeroed but for its version. */
-void agent_run(struct agent_job *job, struct agent_reply *reply);
-
-/** What to do when the peer hangs up without DETACH. */
-void agent_hung_up(void);
-
-/** LEND and TAKE_BACK (lend.c). */
 void lend_pieces(struct agent_job *job, struct agent_reply *reply);
 void lend_take_back(struct agent_job *job, struct agent_reply *reply);
-/** AGENT_LEND_EVENT and AGENT_TAKE_EVENT_BACK. */
 void lend_event(struct agent_job *job, struct agent_reply *reply);
 void lend_take_event_back(struct agent_job *job, struct agent_reply *reply);

@@ -35,7 +35,6 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "interpose/core/backend.h"
-#include "interpose/core/drain.h"
 #include "interpose/core/gate.h"
 #include "interpose/core/memory.h"
 #include "wire/agent.h"

@@ -25,8 +25,9 @@
 #include "interpose/core/gate.h"
 #include "interpose/core/memory.h"
 
-#define TICKET_MAGIC	  0x627275636d656d31ull
-#define FILE_TICKET_MAGIC 0x627275636d656d66ull /* block 0, and the id of a piece */
+#define TICKET_MAGIC	   0x627275636d656d31ull
+#define FILE_TICKET_MAGIC  0x627275636d656d66ull /* block 0, and the id of a piece */
+#define EVENT_TICKET_MAGIC 0x627275636576656eull
 
 enum {
 	TRIES = 6000, /* a minute of them: time that the job is suspended does not count */
@@ -42,12 +43,17 @@ struct opened {
 	unsigned int count;
 };
 
+/* A ticket of this process that is of nothing yet. */
+static struct ticket new_ticket(uint64_t magic)
+{
+	return (struct ticket){
+		.magic = magic, .token = agent_token(), .pid = getpid(), .job = neighbour_here()
+	};
+}
+
 int ticket_make(struct ticket *ret, uint64_t va)
 {
-	struct ticket ticket = { .magic = TICKET_MAGIC,
-				 .token = agent_token(),
-				 .pid = getpid(),
-				 .job = neighbour_here() };
+	struct ticket ticket = new_ticket(TICKET_MAGIC);
 	const struct block *block;
 	int r = -ENOENT;
 
@@ -82,16 +88,13 @@ static bool write_ticket(int fd, const struct ticket *ticket)
 
 int lent_file(int *ret_fd, struct piece *piece)
 {
-	const struct ticket ticket = { .magic = FILE_TICKET_MAGIC,
-				       .token = agent_token(),
-				       .id = piece->node.start,
-				       .bytes = piece->bytes,
-				       .pid = getpid(),
-				       .job = neighbour_here() };
+	struct ticket ticket = new_ticket(FILE_TICKET_MAGIC);
 	auto_close int fd = -1;
 
 	if (piece->origin.pid)
 		return -EINVAL;
+	ticket.id = piece->node.start;
+	ticket.bytes = piece->bytes;
 	fd = memfd_create("brumate-memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0 || !write_ticket(fd, &ticket))
 		return -EIO;
@@ -123,11 +126,10 @@ enum { LEND_TOKEN, LEND_BLOCK, LEND_ID, LEND_SKIP, LEND_JOB, LEND_PID, LEND_IDS 
 static struct region *region_of(const struct agent_request *request)
 {
 	struct block *block = tree_get(&memory.blocks, request->ids[LEND_BLOCK]);
+	bool found = block && block->id == request->ids[LEND_ID] &&
+		     request->ids[LEND_TOKEN] == agent_token();
 
-	if (request->ids[LEND_TOKEN] != agent_token() || !block ||
-	    block->id != request->ids[LEND_ID])
-		return NULL;
-	return block->region;
+	return found ? block->region : NULL;
 }
 
 /* The piece that a request is about by itself. With the lock. */
@@ -261,31 +263,6 @@ void lend_take_back(struct agent_job *job, struct agent_reply *reply)
 		take_back(job->request, 0, job->request->ids[LEND_SKIP]);
 }
 
-void lend_event(struct agent_job *job, struct agent_reply *reply)
-{
-	const struct agent_request *request = job->request;
-	int32_t borrower = is_of_this_job(request) ? 0 : (int32_t)request->ids[LEND_PID];
-
-	if (!request_is_complete(request, reply))
-		return;
-	if (gate_is_closed())
-		reply->error = -EAGAIN;
-	else if (request->ids[LEND_TOKEN] != agent_token())
-		reply->error = -ENOENT;
-	else
-		reply->error = event_lend(reply->event, request->ids[LEND_BLOCK],
-					  request->ids[LEND_ID], borrower);
-}
-
-void lend_take_event_back(struct agent_job *job, struct agent_reply *reply)
-{
-	const struct agent_request *request = job->request;
-
-	if (request_is_complete(request, reply) && !is_of_this_job(request) &&
-	    request->ids[LEND_TOKEN] == agent_token())
-		event_count_back(request->ids[LEND_BLOCK], request->ids[LEND_ID]);
-}
-
 /* ---- questions to another process's agent ---- */
 
 /*
@@ -412,15 +389,15 @@ static int ask_lender(uint32_t op, const struct ticket *ticket, uint64_t skip,
 	return r;
 }
 
-/* So that the other knows that it shares no more. Within a job it need not know. */
-static void give_back(const struct ticket *ticket, uint64_t bytes)
+/* Tells the maker that this process does not have it open any more. Within a job it need not know. */
+static void give_back(uint32_t op, const struct ticket *ticket, uint64_t bytes)
 {
 	struct agent_reply reply;
 	int fds[AGENT_PIECES_MAX];
 	size_t n = 0;
 
 	if (ticket->job != neighbour_here())
-		ask_lender(AGENT_TAKE_BACK, ticket, bytes, &reply, fds, &n);
+		ask_lender(op, ticket, bytes, &reply, fds, &n);
 	packet_close_fds(fds, n);
 }
 
@@ -501,7 +478,7 @@ static int open_lent_once(struct opened *opened, int device)
 		return r;
 	addresses_release(va, opened->ticket.region_bytes, mapped ? range_unmap(va, mapped) : 0);
 	if (mapped)
-		give_back(&opened->ticket, mapped);
+		give_back(AGENT_TAKE_BACK, &opened->ticket, mapped);
 	return r;
 }
 
@@ -584,7 +561,7 @@ static void close_opened(struct opened *opened)
 {
 	addresses_release(opened->region, opened->ticket.region_bytes,
 			  range_unmap(opened->region, opened->ticket.region_bytes));
-	give_back(&opened->ticket, opened->ticket.region_bytes);
+	give_back(AGENT_TAKE_BACK, &opened->ticket, opened->ticket.region_bytes);
 	free(opened);
 }
 
@@ -647,10 +624,9 @@ static int find_own(struct piece **ret, const struct ticket *ticket)
 	else
 		piece = NULL;
 	memory_unlock();
-	if (!piece)
-		return -EINVAL;
-	*ret = piece;
-	return 0;
+	if (piece)
+		*ret = piece;
+	return piece ? 0 : -EINVAL;
 }
 
 static int import_once(struct piece **ret, const struct ticket *ticket)
@@ -684,7 +660,146 @@ int lent_import(struct piece **ret, int fd)
 	return r;
 }
 
-/* ---- events ---- */
+/*
+ * ---- events ----
+ *
+ * The driver's handle of an event is good only as long as the driver keeps what is behind it: who opens a ticket asks the
+ * agent of the event's maker for the driver's handle of that moment. So an event that is given away is no obstacle to an
+ * operation, and its ticket is as good after it. One that is open in another process is: the driver shares it then, and the
+ * program there has the driver's own name of it.
+ */
+
+/* An event that this process gave to others, or got from one. */
+struct event {
+	struct node node; /* start: the driver's handle */
+	uint64_t id;
+	void *context;	      /* NULL: gone, and the driver's event with it */
+	struct ticket ticket; /* of one that another process made; else empty */
+	unsigned int lent;    /* processes outside the job that have it open */
+	int32_t borrower;     /* one of them */
+	unsigned int pins;    /* questions to the driver about it that are under way */
+	bool dropped;	      /* out of the table: whoever unpins it last ends it */
+};
+
+static bool is_imported(const struct event *event)
+{
+	return event->ticket.magic;
+}
+
+static void *handle_of(const struct event *event)
+{
+	return (void *)(uintptr_t)event->node.start;
+}
+
+static struct event *add_event(void *handle, void *context)
+{
+	struct event *event = calloc(1, sizeof(*event));
+
+	if (!event)
+		return NULL;
+	event->node = (struct node){ .start = (uintptr_t)handle, .bytes = 1 };
+	event->id = ++memory.last_id;
+	event->context = context;
+	tree_add(&memory.events, &event->node);
+	atomic_fetch_add(&memory.n_events, 1);
+	return event;
+}
+
+static void remove_event(struct event *event)
+{
+	tree_remove(&memory.events, &event->node);
+	atomic_fetch_sub(&memory.n_events, 1);
+	event->dropped = true;
+}
+
+void lent_event_back(const struct ticket *ticket)
+{
+	give_back(AGENT_TAKE_EVENT_BACK, ticket, 0);
+}
+
+bool ticket_is_of_event(const struct ticket *ticket)
+{
+	return ticket->magic == EVENT_TICKET_MAGIC;
+}
+
+int event_give(struct ticket *ret, void *handle, void *context)
+{
+	struct ticket ticket = new_ticket(EVENT_TICKET_MAGIC);
+	struct event *event;
+
+	memory_lock();
+	event = tree_get(&memory.events, (uintptr_t)handle);
+	if (!event)
+		event = add_event(handle, context);
+	if (event) {
+		ticket.block = event->node.start;
+		ticket.id = event->id;
+		*ret = ticket;
+	}
+	memory_unlock();
+	return event ? 0 : -ENOMEM;
+}
+
+int event_note_taken(void *handle, void *context, const struct ticket *ticket)
+{
+	struct event *event;
+
+	memory_lock();
+	event = add_event(handle, context);
+	if (event)
+		event->ticket = *ticket;
+	memory_unlock();
+	return event ? 0 : -ENOMEM;
+}
+
+/* Of one that nobody else has. */
+static void end_event(struct event *event)
+{
+	if (is_imported(event))
+		lent_event_back(&event->ticket);
+	free(event);
+}
+
+bool event_drop(void *handle)
+{
+	struct event *event;
+	bool pinned = false;
+
+	if (!atomic_load_explicit(&memory.n_events, memory_order_relaxed))
+		return true;
+	memory_lock();
+	event = tree_get(&memory.events, (uintptr_t)handle);
+	if (event) {
+		remove_event(event);
+		pinned = event->pins;
+	}
+	memory_unlock();
+	if (event && !pinned)
+		end_event(event);
+	return !pinned;
+}
+
+void events_drop(void *context)
+{
+	for (;;) {
+		struct event *event = NULL;
+		bool pinned = false;
+
+		memory_lock();
+		while ((event = tree_next(&memory.events, event)) && event->context != context)
+			;
+		if (event) {
+			remove_event(event);
+			event->context = NULL;
+			pinned = event->pins;
+		}
+		memory_unlock();
+		if (!event)
+			return;
+		if (!pinned)
+			end_event(event);
+	}
+}
 
 int lent_event(uint8_t ret[static AGENT_EVENT_BYTES], const struct ticket *ticket)
 {
@@ -705,13 +820,90 @@ int lent_event(uint8_t ret[static AGENT_EVENT_BYTES], const struct ticket *ticke
 	return 0;
 }
 
-void lent_event_back(const struct ticket *ticket)
+int32_t event_find_open(int32_t *ret_borrower)
 {
-	struct agent_reply reply;
-	int fds[AGENT_PIECES_MAX];
-	size_t n = 0;
+	struct event *event = NULL;
+	int32_t maker = 0;
 
-	if (ticket->job != neighbour_here())
-		ask_lender(AGENT_TAKE_EVENT_BACK, ticket, 0, &reply, fds, &n);
-	packet_close_fds(fds, n);
+	*ret_borrower = 0;
+	while ((event = tree_next(&memory.events, event))) {
+		if (is_imported(event))
+			maker = event->ticket.pid;
+		else if (event->lent)
+			*ret_borrower = event->borrower;
+	}
+	return maker;
+}
+
+/* ---- the maker's agent: events ---- */
+
+static void unpin_event(struct event *event)
+{
+	bool last;
+
+	memory_lock();
+	last = !--event->pins && event->dropped;
+	memory_unlock();
+	if (!last)
+		return;
+	if (event->context)
+		backend_event_destroy(handle_of(event));
+	free(event);
+}
+
+/* The event that a request is about. With the lock. */
+static struct event *event_of(const struct agent_request *request)
+{
+	struct event *event = tree_get(&memory.events, request->ids[LEND_BLOCK]);
+
+	bool found = event && event->id == request->ids[LEND_ID] &&
+		     request->ids[LEND_TOKEN] == agent_token();
+
+	return found && !is_imported(event) ? event : NULL;
+}
+
+static int export_event(const struct agent_request *request, uint8_t ret[static AGENT_EVENT_BYTES])
+{
+	struct event *event;
+	void *context = NULL;
+	int r;
+
+	memory_lock();
+	event = event_of(request);
+	if (event) {
+		event->pins++;
+		context = event->context;
+	}
+	memory_unlock();
+	if (!event)
+		return -ENOENT;
+	r = backend_event_export(context, handle_of(event), ret);
+	if (!r && !is_of_this_job(request)) {
+		memory_lock();
+		event->lent++;
+		event->borrower = (int32_t)request->ids[LEND_PID];
+		memory_unlock();
+	}
+	unpin_event(event);
+	return r ? -EIO : 0;
+}
+
+void lend_event(struct agent_job *job, struct agent_reply *reply)
+{
+	if (request_is_complete(job->request, reply))
+		reply->error =
+			gate_is_closed() ? -EAGAIN : export_event(job->request, reply->event);
+}
+
+void lend_take_event_back(struct agent_job *job, struct agent_reply *reply)
+{
+	struct event *event;
+
+	if (!request_is_complete(job->request, reply) || is_of_this_job(job->request))
+		return;
+	memory_lock();
+	event = event_of(job->request);
+	if (event && event->lent)
+		event->lent--;
+	memory_unlock();
 }

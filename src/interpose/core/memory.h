@@ -33,7 +33,7 @@ struct device {
 	uint64_t total_bytes;
 	uint64_t piece_max_bytes; /* of memory that we make ourselves */
 	uint64_t kept_bytes;	  /* of freed memory that is kept for the next allocation */
-	uint64_t held_bytes;	  /* beside the program, and free soon (snapshot.h) */
+	uint64_t held_bytes;	  /* beside the program, and free soon: the snapshot (room.h) */
 	uint8_t uuid[AGENT_UUID_BYTES];
 };
 
@@ -323,7 +323,7 @@ int lent_event(uint8_t ret[static AGENT_EVENT_BYTES], const struct ticket *ticke
 /** Its maker is told that this process does not have it open any more. */
 void lent_event_back(const struct ticket *ticket);
 
-/* ---- events that processes share (event.c) ---- */
+/* ---- events that processes share (lend.c) ---- */
 
 bool ticket_is_of_event(const struct ticket *ticket);
 
@@ -336,11 +336,6 @@ bool event_drop(void *handle);
 /** Forgets those of a context that is gone. */
 void events_drop(void *context);
 
-/** For who opens a ticket: the driver's handle of the event. @borrower: the process outside of this job that is to have
- * it; 0: it is of this job. -ENOENT: there is no such event any more. -EIO: the driver gives no handle of it. */
-int event_lend(uint8_t ret[static AGENT_EVENT_BYTES], uint64_t name, uint64_t id, int32_t borrower);
-/** One process outside the job less has it open. */
-void event_count_back(uint64_t name, uint64_t id);
 /** Who made an event that is open here, and who outside the job has one of this process open; 0: nobody. With the
  * lock. */
 int32_t event_find_open(int32_t *ret_borrower);

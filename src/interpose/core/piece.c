@@ -14,7 +14,6 @@
 #include "interpose/core/backend.h"
 #include "interpose/core/memory.h"
 #include "interpose/core/room.h"
-#include "interpose/core/snapshot.h"
 
 static const struct origin ours = { .pid = 0 }, unknown = { .pid = -1 };
 

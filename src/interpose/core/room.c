@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: MIT
-/* Asking the job's shim for device memory that is held to be ready for a copy. See room.h. */
+/* Device memory that others hold beside the program. See room.h. */
 #include "interpose/core/room.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -88,4 +93,57 @@ uint64_t room_held_bytes(const uint8_t uuid[static AGENT_UUID_BYTES])
 			bytes += rooms[i].bytes;
 	errno = saved;
 	return bytes;
+}
+
+/* ---- the snapshot ---- */
+
+/* Who let go of it may have died before it told: then it is tried anyway, and for so long. */
+enum { TRY_S = 1, SILENCE_S = 30 };
+
+static atomic_bool is_held;
+static atomic_uint changes; /* a futex */
+static atomic_ulong noted_ns;
+
+void snapshot_note(bool held)
+{
+	atomic_store(&noted_ns, clock_now_ns());
+	atomic_store(&is_held, held);
+	atomic_fetch_add(&changes, 1);
+	syscall(SYS_futex, &changes, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, INT_MAX, NULL, NULL, 0);
+}
+
+void snapshot_forget(void)
+{
+	if (atomic_load(&is_held))
+		snapshot_note(false);
+}
+
+bool snapshot_is_held(void)
+{
+	return atomic_load(&is_held);
+}
+
+unsigned int snapshot_look(void)
+{
+	return atomic_load(&changes);
+}
+
+bool snapshot_wait(unsigned int *seen)
+{
+	const struct timespec patience = { .tv_sec = TRY_S };
+	unsigned int now = atomic_load(&changes);
+	int saved = errno;
+
+	if (now == *seen && !atomic_load(&is_held))
+		return false;
+	if (now == *seen && clock_now_ns() - atomic_load(&noted_ns) > SILENCE_S * NS_PER_S) {
+		snapshot_forget();
+		return false;
+	}
+	if (now == *seen)
+		syscall(SYS_futex, &changes, FUTEX_WAIT | FUTEX_PRIVATE_FLAG, now, &patience, NULL,
+			0);
+	*seen = atomic_load(&changes);
+	errno = saved;
+	return true;
 }

@@ -97,10 +97,6 @@ CUresult share_memory(void *ret, CUmemGenericAllocationHandle handle,
 		      CUmemAllocationHandleType type, unsigned long long flags);
 CUresult share_memory_import(CUmemGenericAllocationHandle *ret, void *handle,
 			     CUmemAllocationHandleType type);
-CUresult share_ipc(CUipcMemHandle *ret, CUdeviceptr ptr);
-CUresult share_ipc_open(CUdeviceptr *ret, CUipcMemHandle handle, unsigned int flags);
-
-/* event.c */
 CUresult event_get(CUipcEventHandle *ret, CUevent event);
 CUresult event_open(CUevent *ret, CUipcEventHandle handle);
 CUresult event_destroy(CUevent event);
@@ -140,9 +136,6 @@ CUresult vmm_range_handle(void *ret, CUdeviceptr ptr, size_t bytes, int type,
 			  unsigned long long flags);
 CUresult vmm_properties(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle);
 
-/* withhold.c */
-/** Whether memory of that description is not to be had: the program falls back on what can be brought back. */
-bool memory_is_withheld(const CUmemAllocationProp *prop);
 CUresult device_attribute(int *ret, CUdevice_attribute attribute, CUdevice device);
 CUresult multicast_create(CUmemGenericAllocationHandle *ret, const void *prop);
 

@@ -95,6 +95,22 @@ CUresult init_driver(unsigned int flags)
 	return r;
 }
 
+/*
+ * ---- io_uring ----
+ *
+ * None for those who use one only where there is one. CRIU cannot save any, and libuv (torchrun's store, Node.js)
+ * makes one in every process whatever it is told: it asks by syscall(2), and goes on without. Who makes one by an
+ * instruction of its own, as liburing does, has it, and is not saved.
+ */
+
+/* What uring-x86_64.S calls: the errno for who asks for an io_uring; 0: it is for the kernel to say. */
+int uring_refused(void);
+
+int uring_refused(void)
+{
+	return init_is_off() || !agent_is_wanted() ? 0 : ENOSYS;
+}
+
 /* ---- trampolines ---- */
 
 enum { TRAMPOLINE_BYTES = 16 };

@@ -70,11 +70,6 @@ CUresult lookup_proc_address(const char *symbol, void **fn, int cuda_version, cu
 CUresult lookup_proc_address_v2(const char *symbol, void **fn, int cuda_version, cuuint64_t flags,
 				CUdriverProcAddressQueryResult *status);
 
-/* ---- io_uring (uring.c) ---- */
-
-/** For syscall(2): the errno for who asks for an io_uring; 0: it is for the kernel to say. */
-int uring_refused(void);
-
 /* ---- the process ---- */
 
 /** BRUMATE_INTERPOSE=off: everything goes straight through. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * syscall(2) of the C library, but for the one that makes an io_uring (uring.c). It takes no look at anything else: the
+ * syscall(2) of the C library, but for the one that makes an io_uring (entry.c). It takes no look at anything else: the
  * arguments go to the kernel in its registers, and its errors to errno, as in the library's own.
  */
 #include <asm/unistd_64.h>
