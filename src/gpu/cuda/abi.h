@@ -500,18 +500,13 @@ CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned int flags);
 CUresult cuMemAdvise(CUdeviceptr ptr, size_t bytes, CUmem_advise advice, CUdevice device);
 CUresult cuMemAdvise_v2(CUdeviceptr ptr, size_t bytes, CUmem_advise advice, CUmemLocation location);
 CUresult cuMemPrefetchAsync(CUdeviceptr ptr, size_t bytes, CUdevice device, CUstream stream);
-CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr ptr, size_t bytes, CUdevice device, CUstream stream);
 CUresult cuMemPrefetchAsync_v2(CUdeviceptr ptr, size_t bytes, CUmemLocation location,
 			       unsigned int flags, CUstream stream);
-CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr ptr, size_t bytes, CUmemLocation location,
-				    unsigned int flags, CUstream stream);
 CUresult cuMemRangeGetAttribute(void *data, size_t data_bytes, CUmem_range_attribute attribute,
 				CUdeviceptr ptr, size_t bytes);
 CUresult cuMemRangeGetAttributes(void **data, size_t *data_bytes, CUmem_range_attribute *attributes,
 				 size_t n, CUdeviceptr ptr, size_t bytes);
 CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr ptr, size_t bytes, unsigned int flags);
-CUresult cuStreamAttachMemAsync_ptsz(CUstream stream, CUdeviceptr ptr, size_t bytes,
-				     unsigned int flags);
 CUresult cuMemAllocAsync(CUdeviceptr *ptr, size_t bytes, CUstream stream);
 CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream);
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr ptr);
@@ -532,14 +527,6 @@ CUresult cuMemcpyPeer(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src, CUcon
 		      size_t bytes);
 CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src, CUcontext src_ctx,
 			   size_t bytes, CUstream stream);
-CUresult cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, size_t bytes);
-CUresult cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream);
-CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr dst, CUdeviceptr src, size_t bytes);
-CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream);
-CUresult cuMemcpyPeer_ptds(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src, CUcontext src_ctx,
-			   size_t bytes);
-CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src,
-				CUcontext src_ctx, size_t bytes, CUstream stream);
 CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *copy);
 CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *copy);
 CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream);
@@ -565,14 +552,8 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn fn, void *data);
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode);
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
 CUresult cuStreamBeginCapture(CUstream stream);
-CUresult cuStreamBeginCapture_ptsz(CUstream stream);
-CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode);
 CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *deps,
 				     const void *edges, size_t n_deps, CUstreamCaptureMode mode);
-CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *deps,
-					  const void *edges, size_t n_deps,
-					  CUstreamCaptureMode mode);
-CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph);
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status);
 
@@ -659,5 +640,20 @@ CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *args);
 CUresult cuCheckpointProcessCheckpoint(int pid, CUcheckpointCheckpointArgs *args);
 CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *args);
 CUresult cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs *args);
+
+/* For programs whose default stream is one of each thread. */
+__typeof__(cuMemPrefetchAsync) cuMemPrefetchAsync_ptsz;
+__typeof__(cuMemPrefetchAsync_v2) cuMemPrefetchAsync_v2_ptsz;
+__typeof__(cuStreamAttachMemAsync) cuStreamAttachMemAsync_ptsz;
+__typeof__(cuMemcpy) cuMemcpy_ptds;
+__typeof__(cuMemcpyAsync) cuMemcpyAsync_ptsz;
+__typeof__(cuMemcpyDtoD_v2) cuMemcpyDtoD_v2_ptds;
+__typeof__(cuMemcpyDtoDAsync_v2) cuMemcpyDtoDAsync_v2_ptsz;
+__typeof__(cuMemcpyPeer) cuMemcpyPeer_ptds;
+__typeof__(cuMemcpyPeerAsync) cuMemcpyPeerAsync_ptsz;
+__typeof__(cuStreamBeginCapture) cuStreamBeginCapture_ptsz;
+__typeof__(cuStreamBeginCapture_v2) cuStreamBeginCapture_v2_ptsz;
+__typeof__(cuStreamBeginCaptureToGraph) cuStreamBeginCaptureToGraph_ptsz;
+__typeof__(cuStreamEndCapture) cuStreamEndCapture_ptsz;
 
 #pragma GCC visibility pop

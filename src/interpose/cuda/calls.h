@@ -52,19 +52,6 @@ struct context *context_current(CUresult *ret_error);
 /** The program made or got it. */
 void context_note(CUcontext handle, bool green);
 
-/* memory.c */
-CUresult memory_alloc(CUdeviceptr *ret, size_t bytes);
-CUresult memory_alloc_pitch(CUdeviceptr *ret, size_t *ret_pitch, size_t width, size_t height,
-			    unsigned int element);
-CUresult memory_alloc_managed(CUdeviceptr *ret, size_t bytes, unsigned int flags);
-CUresult memory_free(CUdeviceptr ptr);
-CUresult memory_info(size_t *free_bytes, size_t *total_bytes);
-CUresult pointer_range(CUdeviceptr *base, size_t *bytes, CUdeviceptr ptr);
-CUresult pointer_get(void *data, CUpointer_attribute attribute, CUdeviceptr ptr);
-CUresult pointer_get_many(unsigned int count, CUpointer_attribute *attributes, void **data,
-			  CUdeviceptr ptr);
-CUresult pointer_set(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr);
-
 /* managed.c */
 /** Memory for what the driver calls managed. CUDA_ERROR_NOT_SUPPORTED: it is to be the driver's. */
 CUresult managed_alloc(CUdeviceptr *ret, size_t bytes, unsigned int flags);
@@ -72,38 +59,10 @@ CUresult managed_alloc(CUdeviceptr *ret, size_t bytes, unsigned int flags);
 bool managed_free(CUdeviceptr ptr, CUresult *ret);
 /** Frees all of a context that is gone. */
 void managed_drop(CUcontext context);
-CUresult managed_advise(CUdeviceptr ptr, size_t bytes, CUmem_advise advice, CUdevice device);
-CUresult managed_advise_v2(CUdeviceptr ptr, size_t bytes, CUmem_advise advice,
-			   CUmemLocation location);
-CUresult managed_prefetch(CUdeviceptr ptr, size_t bytes, CUdevice device, CUstream stream);
-CUresult managed_prefetch_ptsz(CUdeviceptr ptr, size_t bytes, CUdevice device, CUstream stream);
-CUresult managed_prefetch_v2(CUdeviceptr ptr, size_t bytes, CUmemLocation where, unsigned int flags,
-			     CUstream stream);
-CUresult managed_prefetch_v2_ptsz(CUdeviceptr ptr, size_t bytes, CUmemLocation where,
-				  unsigned int flags, CUstream stream);
-CUresult managed_attach(CUstream stream, CUdeviceptr ptr, size_t bytes, unsigned int flags);
-CUresult managed_attach_ptsz(CUstream stream, CUdeviceptr ptr, size_t bytes, unsigned int flags);
-CUresult managed_range(void *data, size_t data_bytes, CUmem_range_attribute attribute,
-		       CUdeviceptr ptr, size_t bytes);
-CUresult managed_ranges(void **data, size_t *data_bytes, CUmem_range_attribute *attributes,
-			size_t n, CUdeviceptr ptr, size_t bytes);
 
 /* share.c: as the driver's functions, which they call */
-CUresult share_pool(void *ret, CUmemoryPool pool, CUmemAllocationHandleType type,
-		    unsigned long long flags);
-CUresult share_pool_import(CUmemoryPool *ret, void *handle, CUmemAllocationHandleType type,
-			   unsigned long long flags);
-CUresult share_memory(void *ret, CUmemGenericAllocationHandle handle,
-		      CUmemAllocationHandleType type, unsigned long long flags);
-CUresult share_memory_import(CUmemGenericAllocationHandle *ret, void *handle,
-			     CUmemAllocationHandleType type);
-CUresult event_get(CUipcEventHandle *ret, CUevent event);
-CUresult event_open(CUevent *ret, CUipcEventHandle handle);
-CUresult event_destroy(CUevent event);
-
-CUresult ipc_get(CUipcMemHandle *ret, CUdeviceptr ptr);
-CUresult ipc_open(CUdeviceptr *ret, CUipcMemHandle handle, unsigned int flags);
-CUresult ipc_close(CUdeviceptr ptr);
+__typeof__(cuMemExportToShareableHandle) share_memory;
+__typeof__(cuMemImportFromShareableHandle) share_memory_import;
 
 /* backend.c */
 /** The description of what a piece is made of, as the program gave it. */
@@ -111,62 +70,82 @@ struct memory_kind;
 CUmemAllocationProp prop_of(const struct memory_kind *kind);
 struct memory_kind kind_of(const CUmemAllocationProp *prop);
 
-/* vmm.c */
-CUresult vmm_reserve(CUdeviceptr *ret, size_t bytes, size_t alignment, CUdeviceptr hint,
-		     unsigned long long flags);
-CUresult vmm_unreserve(CUdeviceptr ptr, size_t bytes);
-CUresult vmm_create(CUmemGenericAllocationHandle *ret, size_t bytes,
-		    const CUmemAllocationProp *prop, unsigned long long flags);
-CUresult vmm_release(CUmemGenericAllocationHandle handle);
-CUresult vmm_map(CUdeviceptr ptr, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
-		 unsigned long long flags);
-CUresult vmm_unmap(CUdeviceptr ptr, size_t bytes);
-CUresult vmm_set_access(CUdeviceptr ptr, size_t bytes, const CUmemAccessDesc *desc, size_t count);
-CUresult vmm_export(void *ret, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
-		    unsigned long long flags);
-CUresult vmm_import(CUmemGenericAllocationHandle *ret, void *os_handle,
-		    CUmemAllocationHandleType type);
-CUresult vmm_retain(CUmemGenericAllocationHandle *ret, void *addr);
-CUresult vmm_bind(CUmemGenericAllocationHandle multicast, size_t multicast_offset,
-		  CUmemGenericAllocationHandle handle, size_t offset, size_t bytes,
-		  unsigned long long flags);
-CUresult vmm_bind_address(CUmemGenericAllocationHandle multicast, size_t multicast_offset,
-			  CUdeviceptr ptr, size_t bytes, unsigned long long flags);
-CUresult vmm_range_handle(void *ret, CUdeviceptr ptr, size_t bytes, int type,
-			  unsigned long long flags);
-CUresult vmm_properties(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle);
+/* ---- the wrappers: each has the type of the function that it stands for ---- */
 
-CUresult device_attribute(int *ret, CUdevice_attribute attribute, CUdevice device);
-CUresult multicast_create(CUmemGenericAllocationHandle *ret, const void *prop);
+/* memory.c */
+__typeof__(cuMemAlloc_v2) memory_alloc;
+__typeof__(cuMemAllocPitch_v2) memory_alloc_pitch;
+__typeof__(cuMemAllocManaged) memory_alloc_managed;
+__typeof__(cuMemFree_v2) memory_free;
+__typeof__(cuMemGetInfo_v2) memory_info;
+__typeof__(cuMemGetAddressRange_v2) pointer_range;
+__typeof__(cuPointerGetAttribute) pointer_get;
+__typeof__(cuPointerGetAttributes) pointer_get_many;
+__typeof__(cuPointerSetAttribute) pointer_set;
+
+/* managed.c */
+__typeof__(cuMemAdvise) managed_advise;
+__typeof__(cuMemAdvise_v2) managed_advise_v2;
+__typeof__(cuMemPrefetchAsync) managed_prefetch;
+__typeof__(cuMemPrefetchAsync_ptsz) managed_prefetch_ptsz;
+__typeof__(cuMemPrefetchAsync_v2) managed_prefetch_v2;
+__typeof__(cuMemPrefetchAsync_v2_ptsz) managed_prefetch_v2_ptsz;
+__typeof__(cuMemRangeGetAttribute) managed_range;
+__typeof__(cuMemRangeGetAttributes) managed_ranges;
+__typeof__(cuStreamAttachMemAsync) managed_attach;
+__typeof__(cuStreamAttachMemAsync_ptsz) managed_attach_ptsz;
+
+/* share.c */
+__typeof__(cuIpcGetMemHandle) ipc_get;
+__typeof__(cuIpcOpenMemHandle_v2) ipc_open;
+__typeof__(cuIpcCloseMemHandle) ipc_close;
+__typeof__(cuIpcGetEventHandle) event_get;
+__typeof__(cuIpcOpenEventHandle) event_open;
+__typeof__(cuEventDestroy_v2) event_destroy;
+__typeof__(cuMemPoolExportToShareableHandle) share_pool;
+__typeof__(cuMemPoolImportFromShareableHandle) share_pool_import;
+
+/* vmm.c */
+__typeof__(cuMemAddressReserve) vmm_reserve;
+__typeof__(cuMemAddressFree) vmm_unreserve;
+__typeof__(cuMemCreate) vmm_create;
+__typeof__(cuMemRelease) vmm_release;
+__typeof__(cuMemMap) vmm_map;
+__typeof__(cuMemUnmap) vmm_unmap;
+__typeof__(cuMemSetAccess) vmm_set_access;
+__typeof__(cuMemExportToShareableHandle) vmm_export;
+__typeof__(cuMemImportFromShareableHandle) vmm_import;
+__typeof__(cuMemRetainAllocationHandle) vmm_retain;
+__typeof__(cuMemGetAllocationPropertiesFromHandle) vmm_properties;
+__typeof__(cuMulticastCreate) multicast_create;
+__typeof__(cuDeviceGetAttribute) device_attribute;
+__typeof__(cuMulticastBindMem) vmm_bind;
+__typeof__(cuMulticastBindAddr) vmm_bind_address;
+__typeof__(cuMemGetHandleForAddressRange) vmm_range_handle;
 
 /* capture.c */
-CUresult capture_begin_old(CUstream stream);
-CUresult capture_begin_old_ptsz(CUstream stream);
-CUresult capture_begin(CUstream stream, CUstreamCaptureMode mode);
-CUresult capture_begin_ptsz(CUstream stream, CUstreamCaptureMode mode);
-CUresult capture_begin_to_graph(CUstream stream, CUgraph graph, const CUgraphNode *deps,
-				const void *edges, size_t n_deps, CUstreamCaptureMode mode);
-CUresult capture_begin_to_graph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *deps,
-				     const void *edges, size_t n_deps, CUstreamCaptureMode mode);
-CUresult capture_end(CUstream stream, CUgraph *graph);
-CUresult capture_end_ptsz(CUstream stream, CUgraph *graph);
-CUresult capture_stream_destroyed(CUstream stream);
+__typeof__(cuStreamBeginCapture) capture_begin_old;
+__typeof__(cuStreamBeginCapture_ptsz) capture_begin_old_ptsz;
+__typeof__(cuStreamBeginCapture_v2) capture_begin;
+__typeof__(cuStreamBeginCapture_v2_ptsz) capture_begin_ptsz;
+__typeof__(cuStreamBeginCaptureToGraph) capture_begin_to_graph;
+__typeof__(cuStreamBeginCaptureToGraph_ptsz) capture_begin_to_graph_ptsz;
+__typeof__(cuStreamEndCapture) capture_end;
+__typeof__(cuStreamEndCapture_ptsz) capture_end_ptsz;
+__typeof__(cuStreamDestroy_v2) capture_stream_destroyed;
 
 /* peer.c */
-CUresult peer_enable(CUcontext peer, unsigned int flags);
-CUresult peer_disable(CUcontext peer);
-CUresult copy_any(CUdeviceptr dst, CUdeviceptr src, size_t bytes);
-CUresult copy_any_ptds(CUdeviceptr dst, CUdeviceptr src, size_t bytes);
-CUresult copy_any_async(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream);
-CUresult copy_any_async_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream);
-CUresult copy_device(CUdeviceptr dst, CUdeviceptr src, size_t bytes);
-CUresult copy_device_ptds(CUdeviceptr dst, CUdeviceptr src, size_t bytes);
-CUresult copy_device_async(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream);
-CUresult copy_device_async_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream);
-CUresult copy_peer(CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t bytes);
-CUresult copy_peer_ptds(CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from,
-			size_t bytes);
-CUresult copy_peer_async(CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from,
-			 size_t bytes, CUstream stream);
-CUresult copy_peer_async_ptsz(CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from,
-			      size_t bytes, CUstream stream);
+__typeof__(cuCtxEnablePeerAccess) peer_enable;
+__typeof__(cuCtxDisablePeerAccess) peer_disable;
+__typeof__(cuMemcpy) copy_any;
+__typeof__(cuMemcpy_ptds) copy_any_ptds;
+__typeof__(cuMemcpyAsync) copy_any_async;
+__typeof__(cuMemcpyAsync_ptsz) copy_any_async_ptsz;
+__typeof__(cuMemcpyDtoD_v2) copy_device;
+__typeof__(cuMemcpyDtoD_v2_ptds) copy_device_ptds;
+__typeof__(cuMemcpyDtoDAsync_v2) copy_device_async;
+__typeof__(cuMemcpyDtoDAsync_v2_ptsz) copy_device_async_ptsz;
+__typeof__(cuMemcpyPeer) copy_peer;
+__typeof__(cuMemcpyPeer_ptds) copy_peer_ptds;
+__typeof__(cuMemcpyPeerAsync) copy_peer_async;
+__typeof__(cuMemcpyPeerAsync_ptsz) copy_peer_async_ptsz;
