@@ -851,9 +851,11 @@ static int get_bench_dir(char **ret, const struct invocation *in, struct brumate
 		return given ? brumate_fail(err, EINVAL,
 					    "bench: --no-checkpoint cannot be combined with --dir")
 			     : 0;
-	int r = given ? 0 : access_store(ret, NULL, err);
-	if (given && !(*ret = absolute_path(given)))
-		r = brumate_fail(err, ENOMEM, "%m");
+	auto_json json_t *p = json_object();
+	int r = add_path(p, "dir", given, err);
+
+	if (r == 0)
+		r = access_store_to_write(ret, p, err);
 	if (r < 0)
 		return r;
 	r = mkdir_parents(*ret, 0700);

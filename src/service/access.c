@@ -102,6 +102,41 @@ int access_store(char **ret, json_t *parameters, struct brumate_error *err)
 	return 0;
 }
 
+/* A directory that is misspelt high up in its path would be made far from where its user looks for it. */
+static int check_parent(const char *dir, struct brumate_error *err)
+{
+	auto_free char *parent = strdup(dir);
+	size_t len = parent ? strlen(parent) : 0;
+	struct stat st;
+
+	if (!parent)
+		return brumate_fail(err, ENOMEM, "%m");
+	while (len > 1 && parent[len - 1] == '/')
+		len--;
+	while (len > 1 && parent[len - 1] != '/')
+		len--;
+	parent[len] = '\0';
+	if (stat(parent, &st) == 0 || errno != ENOENT)
+		return 0;
+	parent[len - 1] = '\0';
+	brumate_fail(err, ENOENT, "%s cannot be created: %s does not exist", dir, parent);
+	brumate_hint(err, "check its spelling; only the last directory of the path is created");
+	return -ENOENT;
+}
+
+int access_store_to_write(char **ret, json_t *parameters, struct brumate_error *err)
+{
+	auto_free char *dir = NULL;
+	int r = access_store(&dir, parameters, err);
+
+	if (r == 0 && json_is_string(json_object_get(parameters, "dir")))
+		r = check_parent(dir, err);
+	if (r < 0)
+		return r;
+	*ret = take_ptr(&dir);
+	return 0;
+}
+
 int access_store_there(char **ret, json_t *parameters, struct brumate_error *err)
 {
 	auto_free char *dir = NULL, *usual = path_checkpoints_dir();

@@ -26,6 +26,10 @@ int access_container(struct proc_tree *ret, pid_t pid, struct brumate_error *err
 /** The store to use: the one that "dir" of @parameters (may be NULL) says, or the default. Owned. */
 int access_store(char **ret, json_t *parameters, struct brumate_error *err);
 
+/** As access_store(), for what makes the directory if it is missing: that above one that "dir" says must be there.
+ * Errors to act on: -ENOENT. */
+int access_store_to_write(char **ret, json_t *parameters, struct brumate_error *err);
+
 /** As access_store(), to read from: one that somebody chose must be there. The usual one need not, as the first
  * checkpoint makes it. Errors to act on: -ENOENT, -ENOTDIR. */
 int access_store_there(char **ret, json_t *parameters, struct brumate_error *err);

@@ -147,7 +147,7 @@ int service_import(const struct service_call *call, json_t *parameters, json_t *
 	struct meter meter = meter_of(call, "import", 1);
 	char id[MANIFEST_ID_BYTES];
 	auto_free char *dir = NULL;
-	int r = access_store(&dir, parameters, err);
+	int r = access_store_to_write(&dir, parameters, err);
 
 	if (r == 0)
 		r = access_authority(&authority, parameters, err);
@@ -240,7 +240,7 @@ int service_pull(const struct service_call *call, json_t *parameters, json_t **r
 	auto_free char *dir = NULL, *word = NULL;
 	int r = remote_given_get(&g, parameters, err);
 	if (r == 0)
-		r = access_store(&dir, parameters, err);
+		r = access_store_to_write(&dir, parameters, err);
 	if (r == 0)
 		r = access_authority(&authority, parameters, err);
 	if (r == 0)

@@ -229,7 +229,7 @@ int service_checkpoint(const struct service_call *call, json_t *parameters, json
 	int r = wire_get_string(parameters, "name", &name, err);
 
 	if (r == 0)
-		r = access_store(&dir, parameters, err);
+		r = access_store_to_write(&dir, parameters, err);
 	if (r == 0)
 		r = find_target(&j, &is_new, call, parameters, REQUEST_CHECKPOINT, err);
 	if (r == 0)
@@ -561,7 +561,7 @@ int service_schedule(const struct service_call *call, json_t *parameters, json_t
 	if (r == 0)
 		r = get_schedule_request(&passed, parameters, err);
 	if (r == 0)
-		r = access_store(&dir, parameters, err);
+		r = access_store_to_write(&dir, parameters, err);
 	if (r == 0)
 		r = get_schedule(passed, parameters, err);
 	if (r == 0)
