@@ -59,15 +59,22 @@ static int export_to_file(const char *path, json_t *p, struct brumate_error *err
 	return r;
 }
 
+/* Adds the checkpoint that the first operand says, under @key, and where it is. */
+static int add_checkpoint(json_t *p, const char *key, const struct invocation *in,
+			  struct brumate_error *err)
+{
+	const char *word = in->operands[0];
+	int r = strchr(word, '/') ? add_path(p, key, word, err) : add_string(p, key, word, err);
+
+	return r < 0 ? r : add_path(p, "dir", in->values[OPT_DIR], err);
+}
+
 int verb_export(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *p = json_object(), *reply = NULL;
-	const char *word = in->operands[0], *path = in->values[OPT_OUTPUT];
-	int r = strchr(word, '/') ? add_path(p, "checkpoint", word, err)
-				  : add_string(p, "checkpoint", word, err);
+	const char *path = in->values[OPT_OUTPUT];
+	int r = add_checkpoint(p, "checkpoint", in, err);
 
-	if (r == 0)
-		r = add_path(p, "dir", in->values[OPT_DIR], err);
 	if (r == 0)
 		r = add_request(p, in, REQUEST_READ, err);
 	if (r < 0)
@@ -138,17 +145,29 @@ static void print_moved(json_t *reply, const char *done)
 		seconds);
 }
 
+/* Whether the checkpoint to push is not here, which @err then says in place of what it says of the object store: who
+ * mistypes a name need not look for credentials first. */
+static bool is_missing(const struct invocation *in, struct brumate_error *err)
+{
+	auto_json json_t *p = json_pack("{s:s}", "kind", "checkpoint");
+	struct brumate_error missing = { 0 };
+
+	if (!p || add_checkpoint(p, "what", in, NULL) < 0 ||
+	    client_ask("Inspect", p, NULL, &missing) != -ENOENT)
+		return false;
+	*err = missing;
+	return true;
+}
+
 int verb_push(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *p = json_object(), *reply = NULL;
-	const char *word = in->operands[0];
 	int r = add_remote(p, in->operands[1], err);
 
+	if (r < 0 && r != -EINVAL && is_missing(in, err))
+		r = -ENOENT;
 	if (r == 0)
-		r = strchr(word, '/') ? add_path(p, "checkpoint", word, err)
-				      : add_string(p, "checkpoint", word, err);
-	if (r == 0)
-		r = add_path(p, "dir", in->values[OPT_DIR], err);
+		r = add_checkpoint(p, "checkpoint", in, err);
 	if (r == 0)
 		r = add_request(p, in, REQUEST_READ, err);
 	if (r == 0)

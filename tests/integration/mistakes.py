@@ -5,7 +5,7 @@
 import os
 import re
 
-from cases import EXIT_BUSY, EXIT_FAILED, EXIT_NOT_FOUND, EXIT_TIMEOUT, EXIT_USAGE, at_terminal, case, expect, main
+from cases import EXIT_BUSY, EXIT_FAILED, EXIT_NOT_FOUND, EXIT_PERMISSION, EXIT_TIMEOUT, EXIT_USAGE, at_terminal, case, expect, main
 from checkpoints import saved
 
 
@@ -27,6 +27,35 @@ def a_store_that_does_not_exist(bed):
     expect(bed.ok("inspect", job).out, "a job is shown without a store")
     bed.ok("checkpoint", job, "--leave-running", "--name", "first")
     expect(bed.ok("ls", "-q").out == "first\n", "the first checkpoint makes the store")
+
+
+@case
+def a_store_to_write_to_whose_path_is_misspelt(bed):
+    """The last directory is made, those above it are not, whatever makes a checkpoint there."""
+    job, _ = bed.counter(mib=16)
+    bed.ok("checkpoint", job, "--leave-running", "--name", "first")
+    stream = os.path.join(bed.dir, "stream")
+    bed.ok("export", "first", "-o", stream)
+    top = os.path.join(bed.dir, "misspelt")
+    store = os.path.join(top, "store")
+    env = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+    for args in (("checkpoint", job), ("checkpoint", job, "--every", "1h"), ("import", stream), ("pull", "s3://bucket/prefix/x"),
+                 ("bench", "--size", "16M")):
+        bed.refused(EXIT_NOT_FOUND, f"{store} cannot be created: {top} does not exist$", *args, "--dir", store, env=env)
+        expect(not os.path.exists(top), f"{args} made {top}")
+    os.mkdir(top)
+    bed.ok("checkpoint", job, "--leave-running", "--dir", store + "/")
+    bed.ok("import", stream, "--dir", store)
+    expect(len(bed.ok("ls", "-q", "--dir", store).out.split()) == 2, "not both are there")
+
+
+@case
+def a_name_is_looked_at_before_the_object_store(bed):
+    env = {name: "/nowhere" for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE")}
+    env |= {"AWS_EC2_METADATA_DISABLED": "true", "AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
+    saved(bed, "first")
+    bed.refused(EXIT_NOT_FOUND, "no checkpoint (or job )?nosuch", "push", "nosuch", "s3://bucket/prefix", env=env)
+    bed.refused(EXIT_PERMISSION, "no credentials", "push", "first", "s3://bucket/prefix", env=env)
 
 
 @case
