@@ -13,19 +13,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "criu-plugin/helper.h"
+#include "criu-plugin/threads.h"
 #include "criu-plugin/version.h"
 #include "gpu/vendor.h"
 
 #define PLUGIN_NAME "brumate-container"
 
-enum { HOOKS_BEFORE_RETRY = 12, TIDS_MAX = 1024 };
+enum { HOOKS_BEFORE_RETRY = 12, TIDS_MAX = 1024, PATIENCE_MS = 250 };
 
 static struct {
 	int stage;
@@ -152,53 +152,6 @@ static void end_dump(void)
 
 /* ---- restore ---- */
 
-struct runner {
-	pid_t tid;
-	uint64_t mask;
-};
-
-/* Should CRIU be killed from now on, the kernel ends what it holds: half a container would run and write to its files. CRIU
- * itself asks for nothing of what these options replace any more. */
-static int bind_to_criu(pid_t tid)
-{
-	return ptrace(PTRACE_SETOPTIONS, tid, NULL, (void *)(long)PTRACE_O_EXITKILL) < 0 ? -errno
-											 : 0;
-}
-
-/* The driver's thread is to meet nothing but the driver. Filters of system calls count for it again. */
-static int let_run(struct runner *t)
-{
-	const uint64_t all = ~0ull;
-
-	if (ptrace(PTRACE_GETSIGMASK, t->tid, sizeof(t->mask), &t->mask) < 0 ||
-	    ptrace(PTRACE_SETSIGMASK, t->tid, sizeof(all), &all) < 0 || bind_to_criu(t->tid) < 0 ||
-	    ptrace(PTRACE_CONT, t->tid, NULL, NULL) < 0)
-		return -errno;
-	return 0;
-}
-
-/* Stops it as CRIU left it, but for system calls, which begin anew. */
-static int stop_again(const struct runner *t)
-{
-	int status;
-
-	if (ptrace(PTRACE_INTERRUPT, t->tid, NULL, NULL) < 0)
-		return -errno;
-	for (;;) {
-		pid_t pid = waitpid(t->tid, &status, __WALL);
-
-		if (pid < 0 && errno == EINTR)
-			continue;
-		if (pid < 0 || !WIFSTOPPED(status))
-			return -ESRCH;
-		if (status >> 16 == PTRACE_EVENT_STOP)
-			break;
-		if (ptrace(PTRACE_CONT, t->tid, NULL, (void *)(long)WSTOPSIG(status)) < 0)
-			return -errno;
-	}
-	return ptrace(PTRACE_SETSIGMASK, t->tid, sizeof(t->mask), &t->mask) < 0 ? -errno : 0;
-}
-
 static size_t parse_tids(struct runner *ret, const char *text)
 {
 	size_t n = 0;
@@ -209,21 +162,49 @@ static size_t parse_tids(struct runner *ret, const char *text)
 	return n;
 }
 
-static int restore_running(struct runner *threads, size_t n)
+/* Waits for the answer. What is asked for may need a lock that a stopped thread holds. */
+static int wait_for_gpus(const struct runner *threads, size_t n,
+			 char answer[static HELPER_ANSWER_BYTES])
+{
+	struct bystanders *others = NULL;
+	int r = 0;
+
+	while (r == 0 && !helper_has_answered(&state.helper, PATIENCE_MS)) {
+		if (!others && !(others = bystanders_find(threads, n)))
+			r = -ENOMEM;
+		if (r == 0)
+			r = bystanders_step(others);
+	}
+	bystanders_free(others);
+	if (r < 0)
+		return fail("a thread cannot be stopped again", strerror(-r));
+	r = helper_answer(&state.helper, answer);
+	return r < 0 ? fail("GPU state was not restored", answer) : 0;
+}
+
+static int restore_gpus(const struct runner *threads, size_t n)
 {
 	char answer[HELPER_ANSWER_BYTES];
+	unsigned left = alarm(0);
+
+	helper_request(&state.helper, "restore", state.root);
+	int r = wait_for_gpus(threads, n, answer);
+	if (left)
+		alarm(left);
+	return r;
+}
+
+static int restore_running(struct runner *threads, size_t n)
+{
 	size_t running = 0;
 	int r = 0;
 
 	while (running < n && r == 0)
-		if ((r = let_run(&threads[running])) == 0)
+		if ((r = thread_let_run(&threads[running])) == 0)
 			running++;
-	if (r < 0)
-		fail("the driver's thread cannot run", strerror(-r));
-	else if (ask("restore", state.root, answer) < 0)
-		r = fail("GPU state was not restored", answer);
+	r = r < 0 ? fail("the driver's thread cannot run", strerror(-r)) : restore_gpus(threads, n);
 	for (size_t i = 0; i < running; i++) {
-		int one = stop_again(&threads[i]);
+		int one = thread_stop_again(&threads[i]);
 
 		if (one < 0 && r == 0)
 			r = fail("the driver's thread cannot be stopped", strerror(-one));
@@ -240,7 +221,8 @@ static int restore_all(pid_t root)
 	int r;
 
 	state.root = root;
-	if ((r = bind_to_criu(root)) < 0)
+	/* Should CRIU be killed from now on, half a container would run and write to its files. */
+	if ((r = thread_bind(root)) < 0)
 		return fail("the container cannot be bound to CRIU", strerror(-r));
 	if (ask("load", root, answer) < 0)
 		return fail("GPU state cannot be restored", answer);

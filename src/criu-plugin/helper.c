@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/close_range.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,14 +110,28 @@ int helper_start(struct helper *h, int images_dir_fd)
 	return 0;
 }
 
-int helper_ask(const struct helper *h, const char *word, pid_t pid,
-	       char answer[static HELPER_ANSWER_BYTES])
+/* Where it has died, the answer says so. */
+void helper_request(const struct helper *h, const char *word, pid_t pid)
 {
-	char request[64], got[HELPER_ANSWER_BYTES];
+	char request[64];
 	int len = snprintf(request, sizeof(request), "%s %d", word, pid);
-	ssize_t n = send(h->fd, request, (size_t)len, MSG_NOSIGNAL);
 
-	while (n >= 0 && (n = recv(h->fd, got, sizeof(got) - 1, 0)) < 0 && errno == EINTR)
+	send(h->fd, request, (size_t)len, MSG_NOSIGNAL);
+}
+
+bool helper_has_answered(const struct helper *h, int timeout_ms)
+{
+	struct pollfd one = { .fd = h->fd, .events = POLLIN };
+
+	return poll(&one, 1, timeout_ms) > 0;
+}
+
+int helper_answer(const struct helper *h, char answer[static HELPER_ANSWER_BYTES])
+{
+	char got[HELPER_ANSWER_BYTES];
+	ssize_t n;
+
+	while ((n = recv(h->fd, got, sizeof(got) - 1, 0)) < 0 && errno == EINTR)
 		;
 	if (n <= 0) {
 		snprintf(answer, HELPER_ANSWER_BYTES,
@@ -127,6 +142,13 @@ int helper_ask(const struct helper *h, const char *word, pid_t pid,
 	bool ok = !strncmp(got, "ok", 2);
 	snprintf(answer, HELPER_ANSWER_BYTES, "%s", got + (n < 3 ? n : 3));
 	return ok ? 0 : -EIO;
+}
+
+int helper_ask(const struct helper *h, const char *word, pid_t pid,
+	       char answer[static HELPER_ANSWER_BYTES])
+{
+	helper_request(h, word, pid);
+	return helper_answer(h, answer);
 }
 
 bool helper_is_gone(const struct helper *h)

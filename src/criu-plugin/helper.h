@@ -18,8 +18,17 @@ struct helper {
  * directory, where CRIU logs too. -errno. */
 int helper_start(struct helper *h, int images_dir_fd);
 
-/** Asks for @word about @pid and waits for the answer, however long that takes: its end is an answer, too. Returns 0 and what
- * comes with it, or -EIO and the reason; -EPIPE and the reason where the helper has died. */
+/** Asks for @word about @pid. */
+void helper_request(const struct helper *h, const char *word, pid_t pid);
+
+/** Whether its answer, or its end, has come within @timeout_ms. */
+bool helper_has_answered(const struct helper *h, int timeout_ms);
+
+/** Waits for the answer, however long that takes: its end is an answer, too. Returns 0 and what comes with it, or -EIO and the
+ * reason; -EPIPE and the reason where the helper has died. */
+int helper_answer(const struct helper *h, char answer[static HELPER_ANSWER_BYTES]);
+
+/** Both, one after the other. */
 int helper_ask(const struct helper *h, const char *word, pid_t pid,
 	       char answer[static HELPER_ANSWER_BYTES]);
 

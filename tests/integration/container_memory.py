@@ -288,6 +288,21 @@ def criu_killed_at_a_restore(bed):
 
 
 @case
+def a_thread_that_allocates(bed):
+    """It is stopped with the lock of the C library's allocator, which driver and agent want, too. What it does so that they
+    get it is not seen outside: after a failure the image is as good as before."""
+    with library(bed, "exec /bin/heap > /tmp/out", programs=("heap",)) as container:
+        container.start()
+        saved(container)
+        container.restored().log().goes_on()
+        saved(container)
+        before = container.log().text()
+        fails_and_can_be_repeated(container, "container.open.end", "error:5", "container.open.end")
+        expect(container.log().text() == before, "the program has run")
+        container.restored().log().goes_on()
+
+
+@case
 def broker_killed_at_a_restore(bed):
     with library(bed) as container:
         container.start()

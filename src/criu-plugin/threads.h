@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Threads of a restored container that CRIU holds by ptrace while GPU state comes back. Those that work for it run; all
+ * others are stopped where the checkpoint found them, and one may be there with a lock that the first ones want, such as
+ * that of the C library's allocator. So the others of the same processes are let step aside now and then: each runs its
+ * program's own instructions up to its next system call. Nothing of it is seen outside of its process, so the image can
+ * still be restored again if the restore fails.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/** A thread that runs, and the mask of signals that it is to have in the end. */
+struct runner {
+	pid_t tid;
+	uint64_t mask;
+};
+
+/** From now on the kernel ends @tid with its tracer. -errno. */
+int thread_bind(pid_t tid);
+
+/** Lets it run without signals. -errno. */
+int thread_let_run(struct runner *t);
+
+/** Stops it as CRIU left it, but for system calls, which begin anew. -errno. */
+int thread_stop_again(const struct runner *t);
+
+struct bystanders; /* the threads that step aside */
+
+/** The threads beside @runners in the same processes. NULL: no memory. */
+struct bystanders *bystanders_find(const struct runner *runners, size_t n);
+void bystanders_free(struct bystanders *b);
+
+/** Lets them step aside for a moment. All are stopped again when it returns; -errno: one is not. */
+int bystanders_step(struct bystanders *b);
+
+/** Whether it may make this system call meanwhile: one that only its own process gets to see. Pure. */
+bool bystander_may_call(uint64_t nr, const uint64_t arguments[static 6]);
