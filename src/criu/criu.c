@@ -316,11 +316,15 @@ static void hint_at_log(struct brumate_error *err, const struct criu_options *o,
 		     o->log_name);
 }
 
-/* The code to forward: the errno that CRIU names, where that has a meaning to callers. */
-static int code_of(const struct session *s)
+/* The code to forward: the errno that CRIU names, where that has a meaning to callers. That an id was taken since
+ * check_pids() only its log tells. */
+static int code_of(const struct session *s, const char *reason)
 {
 	if (s->outcome == DIED)
 		return EPIPE;
+	if ((strstr(reason, "Can't fork for") && strstr(reason, "File exists")) ||
+	    strstr(reason, "Unable to create a thread: -17"))
+		return EEXIST;
 	return s->cr_errno == EEXIST || s->cr_errno == ESRCH ? s->cr_errno : EIO;
 }
 
@@ -346,9 +350,9 @@ static int explain_session(const struct session *s, int status, struct brumate_e
 	else if (s->outcome == DIED)
 		brumate_fail(err, EPIPE, "CRIU ended without an answer: %s", reason);
 	else
-		brumate_fail(err, code_of(s), "CRIU: %s", reason);
+		brumate_fail(err, code_of(s, reason), "CRIU: %s", reason);
 	hint_at_log(err, o, reason);
-	return -code_of(s);
+	return -code_of(s, reason);
 }
 
 static int set_directories(Criu__Opts *opts, const struct criu_options *o, struct criu_fds *fds,

@@ -27,6 +27,7 @@ static const char *const consequences[] = {
 	" failed with -",
 	" exited, status=",
 	" killed by signal ",
+	"Restorer fail ",
 	"Unable to open fd=",
 	"Can't retrieve FDs from socket",
 	"Message reply from daemon is trimmed",

@@ -22,6 +22,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/paths.h"
+#include "criu/images.h"
 #include "datapath/park.h"
 #include "datapath/transfer.h"
 #include "engine/addresses.h"
@@ -37,7 +38,7 @@
 #include "process/pidns.h"
 #include "process/reaper.h"
 
-enum { CRIU_TIMEOUT_S = 600, KILL_TIMEOUT_MS = 30000, PID_TIMEOUT_MS = 2000 };
+enum { CRIU_TIMEOUT_S = 600, KILL_TIMEOUT_MS = 30000, PID_TIMEOUT_MS = 2000, PID_TRIES = 3 };
 
 /* ---- the image ---- */
 
@@ -160,22 +161,31 @@ static int check_huge_pages(const struct manifest *m, struct brumate_error *err)
 	return 0;
 }
 
+/* By a process or a thread, or by a group that has outlived its first process. */
 static bool pid_is_taken(pid_t pid)
 {
 	char path[32];
 
 	snprintf(path, sizeof(path), "/proc/%d", pid);
-	return access(path, F_OK) == 0;
+	return access(path, F_OK) == 0 || (pid > 1 && (kill(-pid, 0) == 0 || errno == EPERM));
 }
 
-/* Whether it is taken for a moment only: by who has ended and has yet to be reaped, a helper of this program (a CRIU
- * on its way out), or the keeper, which goes once it holds nothing. */
+static bool is_own_thread(pid_t tid)
+{
+	char path[48];
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d", tid);
+	return tid != getpid() && access(path, F_OK) == 0;
+}
+
+/* Whether it is taken for a moment only: by who has ended and has yet to be reaped, a thread or a helper of this program
+ * (a CRIU on its way out), or the keeper, which goes once it holds nothing. */
 static bool gives_pid_back(const struct op *op, pid_t pid)
 {
 	const struct vault *v = op->data.vault;
 	struct proc_info info;
 
-	if (v && v->keeper.pid == pid)
+	if ((v && v->keeper.pid == pid) || is_own_thread(pid))
 		return true;
 	return proc_read(&info, pid, NULL) < 0 || info.state == 'Z' || info.state == 'X' ||
 	       info.ppid == getpid();
@@ -186,8 +196,6 @@ static bool pid_stays_taken(struct op *op, pid_t pid, uint64_t deadline_ns)
 {
 	bool taken;
 
-	if (pid_is_taken(pid) && op->data.vault && op->data.vault->keeper.pid == pid)
-		op_clear_vault(op); /* a restore has no use for what it holds */
 	while ((taken = pid_is_taken(pid)) && gives_pid_back(op, pid) &&
 	       clock_now_ns() < deadline_ns)
 		nanosleep(&(struct timespec){ .tv_nsec = 2 * NS_PER_MS }, NULL);
@@ -235,6 +243,8 @@ static int choose_namespace(struct op *op, struct brumate_error *err)
 	uint64_t deadline_ns = deadline_in_ms(PID_TIMEOUT_MS);
 
 	for (size_t i = 0; i < m->n_processes && !op->restore.use_pid_ns; i++) {
+		if (op->data.vault && op->data.vault->keeper.pid == m->processes[i].pid)
+			op_clear_vault(op); /* a restore has no use for what it holds */
 		if (!pid_stays_taken(op, m->processes[i].pid, deadline_ns))
 			continue;
 		char why[64];
@@ -362,6 +372,7 @@ static void on_spawned(void *arg, struct proc_id criu)
 
 	op->job->op.criu = criu;
 	job_save(op->job, NULL);
+	fault_point("restore.spawned");
 }
 
 static int on_tick(void *arg, struct brumate_error *err)
@@ -418,6 +429,40 @@ static int try_processes(struct op *op, int work_fd, struct brumate_error *err)
 	return r;
 }
 
+/* The first id of the images that somebody keeps, those of threads among them; 0: none. What cannot be read here CRIU
+ * tells. */
+static pid_t find_taken(struct op *op)
+{
+	auto_(criu_image_tree_fini) struct criu_image_tree tree = CRIU_IMAGE_TREE_EMPTY;
+	uint64_t deadline_ns = deadline_in_ms(PID_TIMEOUT_MS);
+
+	criu_image_tree_read(&tree, op->images.dir_fd);
+	for (size_t i = 0; i < tree.n; i++)
+		for (size_t k = 0; k < tree.items[i].n_threads; k++)
+			if (pid_stays_taken(op, tree.items[i].threads[k], deadline_ns))
+				return tree.items[i].threads[k];
+	return 0;
+}
+
+/* An id may be taken between the look at it and its use, by who is gone again at the next try. */
+static int try_with_their_ids(struct op *op, int work_fd, struct brumate_error *err)
+{
+	for (int n = 1;; n++) {
+		int r = try_processes(op, work_fd, err);
+
+		if (r != -EEXIST || op->restore.use_pid_ns)
+			return r;
+		fault_point("restore.taken");
+		pid_t pid = find_taken(op);
+		if (pid)
+			return brumate_fail(err, EEXIST,
+					    "process id %d of the checkpoint is in use", pid);
+		if (n == PID_TRIES)
+			return r;
+		*err = BRUMATE_ERROR_NONE;
+	}
+}
+
 static int restore_processes(struct op *op, struct brumate_error *err)
 {
 	struct criu_user *user;
@@ -440,11 +485,10 @@ static int restore_processes(struct op *op, struct brumate_error *err)
 	auto_close int work_fd = job_open_criu_dir(op->job, err);
 	if (work_fd < 0)
 		return work_fd;
-	r = try_processes(op, work_fd, err);
+	r = try_with_their_ids(op, work_fd, err);
 	if (r != -EEXIST || op->restore.use_pid_ns)
 		return r;
 
-	/* A thread's id, which the manifest does not have; or it was taken meanwhile. */
 	const struct brumate_error why = *err;
 	if ((r = check_may_have_namespace(why.text, err)) < 0)
 		return r;

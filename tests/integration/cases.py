@@ -439,9 +439,15 @@ class Bed(Instance):
     def held_at(self, point, *command):
         """A command that waits at a fault point for as long as the block lasts."""
         self.fault(point, "hold")
-        background = self.spawn(*command)
+        with self.holding(point, self.spawn(*command)) as background:
+            yield background
+
+    @contextlib.contextmanager
+    def holding(self, point, background):
+        """The same where the command is under way and its fault point is armed."""
         fifo = self.fault_file + ".held"
-        wait_until(lambda: os.path.exists(fifo) or background.process.poll() is not None, f"{point} to be reached")
+        wait_until(lambda: (self.has_fired() and os.path.exists(fifo)) or background.process.poll() is not None,
+                   f"{point} to be reached")
         if background.process.poll() is not None:
             raise Failed(f"{point} was not reached: {background.end()}")
         try:

@@ -384,6 +384,32 @@ def taken_thread_id_means_a_new_pid_namespace(bed):
 
 
 @case
+def an_id_that_is_taken_after_the_look_at_it(bed):
+    """CRIU is about to make a process and a thread of these numbers. Whoever keeps one makes the job go into a
+    namespace, and nobody who is gone when that is tried again."""
+    job, log = bed.counter(mib=16)
+    pid = bed.pid(job)
+    for number in (pid, max(int(t) for t in os.listdir(f"/proc/{pid}/task"))):
+        checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+        with bed.held_at("restore.spawned", "restore", checkpoint) as restore:
+            squatter = bed.take_pid(number)
+            bed.fault("restore.taken", "hold")
+        with bed.holding("restore.taken", restore):
+            squatter.end()
+        code, _, err = restore.end()
+        expect(code == 0, f"exit {code}: {err}")
+        log.goes_on()
+        expect(not bed.job(job)["pid_namespace"], f"{number} was given back")
+    checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+    with bed.held_at("restore.spawned", "restore", checkpoint) as restore:
+        bed.take_pid(number)
+    code, _, err = restore.end()
+    expect(code == 0 and f"{number} of the checkpoint is in use" in err, f"exit {code}: {err}")
+    expect(bed.job(job)["pid_namespace"], f"{number} is taken")
+    log.goes_on()
+
+
+@case
 def a_new_pid_namespace_keeps_no_host_memory(bed):
     """Its init, which lives as long as the job, is made while the memory of the checkpoint is read."""
     job, log = bed.counter(mib=16)

@@ -80,6 +80,10 @@ static void from_odd_bytes(void)
 	CHECK(reason_of("Error (a): Dump files (pid: 3) failed with -1\nError (b): Dumping FAILED.",
 			reason, 32) == 0);
 	CHECK(!strncmp(reason, "Dump files", 10)); /* a consequence is better than nothing */
+	CHECK(reason_of("pie: 12: Error (a): Unable to create a thread: -17\n"
+			"pie: 12: Error (b): Restorer fail 12\nError (c): Restoring FAILED.\n",
+			reason, 32) == 0);
+	CHECK(!strncmp(reason, "Unable to create a thread", 25));
 	CHECK(criu_hint_for("something new") == NULL && criu_hint_for(NULL) == NULL);
 }
 
