@@ -15,6 +15,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/error.h"
+
 static struct rlimit files; /* as we found it; hard limit 0: not known */
 static char score[16];	    /* of oom_score_adj, as we found it; empty: not known, or not changed */
 
@@ -123,4 +125,26 @@ int spawn_leave(const int *fds, int n)
 	syscall(SYS_close_range, n, ~0u, 0);
 	limits_restore(); /* not before: our caller may have had few descriptors */
 	return 0;
+}
+
+struct program {
+	const char *const *argv;
+	const int *fds;
+	int n;
+};
+
+static void become_program(const void *arg)
+{
+	const struct program *p = arg;
+
+	if (spawn_leave(p->fds, p->n) == 0)
+		execv(p->argv[0], (char *const *)p->argv + 1);
+	_exit(EXIT_OURS);
+}
+
+int spawn_program(const char *const *argv, const int *fds, int n)
+{
+	const struct program program = { argv, fds, n };
+
+	return spawn_detached(become_program, &program);
 }

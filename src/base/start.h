@@ -31,3 +31,7 @@ enum { SPAWN_FDS_MAX = 8 };
  * descriptor is left. Async-signal-safe. Returns 0 or -errno.
  */
 int spawn_leave(const int *fds, int n);
+
+/** Runs the program @argv[0], a path, with the arguments from @argv + 1 on, in such a child that leaves us behind. Its
+ * descriptors are @fds, as of spawn_leave(). 0, -errno. */
+int spawn_program(const char *const *argv, const int *fds, int n);

@@ -245,23 +245,28 @@ static int copy_text(json_t *o, const char *key, char *ret, size_t room, struct 
 	return 0;
 }
 
+/* A number of bytes; one that is missing is 0. */
+static int get_bytes(json_t *o, const char *key, uint64_t *ret, struct brumate_error *err)
+{
+	int64_t bytes = 0;
+	int r = wire_get_int(o, key, 0, INT64_MAX, &bytes, err);
+
+	*ret = (uint64_t)bytes;
+	return r;
+}
+
 static int parse_gpu(json_t *o, struct dev_gpu *ret, struct brumate_error *err)
 {
-	int64_t total = 0, used = 0;
 	int r = copy_text(o, "uuid", ret->uuid, sizeof(ret->uuid), err);
 
 	if (r == 0)
 		r = copy_text(o, "name", ret->name, sizeof(ret->name), err);
 	if (r == 0)
-		r = wire_get_int(o, "total_bytes", 0, INT64_MAX, &total, err);
+		r = get_bytes(o, "total_bytes", &ret->total_bytes, err);
 	if (r == 0)
-		r = wire_get_int(o, "used_bytes", 0, INT64_MAX, &used, err);
-	if (r < 0)
-		return r;
-	ret->total_bytes = (uint64_t)total;
-	ret->used_bytes = (uint64_t)used;
+		r = get_bytes(o, "used_bytes", &ret->used_bytes, err);
 	ret->partitioned = json_is_true(json_object_get(o, "mig"));
-	return 0;
+	return r;
 }
 
 static int parse_gpus(json_t *reply, struct dev_gpu *ret, size_t *ret_n, struct brumate_error *err)
@@ -289,15 +294,11 @@ static int parse_moved(json_t *reply, struct broker_moved *ret, struct brumate_e
 	int r = 0;
 
 	json_array_foreach (gpus, i, gpu) {
-		int64_t out = 0, in = 0, written = 0, read = 0;
-
-		if ((r = wire_get_int(gpu, "out_bytes", 0, INT64_MAX, &out, err)) < 0 ||
-		    (r = wire_get_int(gpu, "in_bytes", 0, INT64_MAX, &in, err)) < 0 ||
-		    (r = wire_get_int(gpu, "written_bytes", 0, INT64_MAX, &written, err)) < 0 ||
-		    (r = wire_get_int(gpu, "read_bytes", 0, INT64_MAX, &read, err)) < 0)
+		if ((r = get_bytes(gpu, "out_bytes", &ret[i].out_bytes, err)) < 0 ||
+		    (r = get_bytes(gpu, "in_bytes", &ret[i].in_bytes, err)) < 0 ||
+		    (r = get_bytes(gpu, "written_bytes", &ret[i].written_bytes, err)) < 0 ||
+		    (r = get_bytes(gpu, "read_bytes", &ret[i].read_bytes, err)) < 0)
 			return r;
-		ret[i] = (struct broker_moved){ (uint64_t)out, (uint64_t)in, (uint64_t)written,
-						(uint64_t)read };
 	}
 	return 0;
 }
@@ -319,19 +320,13 @@ static uint32_t parse_features(json_t *names)
 static int parse_room(json_t *reply, struct broker_room *ret, struct brumate_error *err)
 {
 	json_t *pool = json_object_get(reply, "pool");
-	int64_t memory = 0, disk = 0, free_bytes = 0;
-	int r = wire_get_int(pool, "memory_bytes", 0, INT64_MAX, &memory, err);
+	int r = get_bytes(pool, "memory_bytes", &ret->memory_bytes, err);
 
 	if (r == 0)
-		r = wire_get_int(pool, "free_bytes", 0, INT64_MAX, &free_bytes, err);
+		r = get_bytes(pool, "free_bytes", &ret->free_bytes, err);
 	if (r == 0)
-		r = wire_get_int(pool, "disk_bytes", 0, INT64_MAX, &disk, err);
-	if (r == 0)
-		r = copy_text(pool, "disk", ret->disk, sizeof(ret->disk), err);
-	ret->memory_bytes = (uint64_t)memory;
-	ret->free_bytes = (uint64_t)free_bytes;
-	ret->disk_bytes = (uint64_t)disk;
-	return r;
+		r = get_bytes(pool, "disk_bytes", &ret->disk_bytes, err);
+	return r == 0 ? copy_text(pool, "disk", ret->disk, sizeof(ret->disk), err) : r;
 }
 
 int broker_client_info(struct broker_client *b, struct broker_info *ret, struct brumate_error *err)
@@ -411,19 +406,18 @@ static int parse_state(json_t *o, enum dev_state *ret, struct brumate_error *err
 static int parse_process(json_t *o, struct dev_process *ret, struct brumate_error *err)
 {
 	json_t *gpus = json_object_get(o, "gpus"), *bytes = json_object_get(o, "gpu_bytes");
-	int64_t tid = 0, used = 0;
+	int64_t tid = 0;
 	int r = parse_state(o, &ret->state, err);
 
 	if (r == 0)
 		r = wire_get_int(o, "restore_tid", 0, INT32_MAX, &tid, err);
 	if (r == 0)
-		r = wire_get_int(o, "used_bytes", 0, INT64_MAX, &used, err);
+		r = get_bytes(o, "used_bytes", &ret->used_bytes, err);
 	if (r < 0)
 		return r;
 	if (json_array_size(gpus) > DEV_GPUS_MAX)
 		return fail_reply("gpus", err);
 	ret->restore_tid = (pid_t)tid;
-	ret->used_bytes = (uint64_t)used;
 	for (ret->n_gpus = 0; ret->n_gpus < json_array_size(gpus); ret->n_gpus++) {
 		const char *uuid = json_string_value(json_array_get(gpus, ret->n_gpus));
 
@@ -463,14 +457,12 @@ static int parse_open(json_t *reply, struct broker_prepared *ret, struct brumate
 	for (size_t i = 0; r == 0 && i < json_array_size(list) && i < DEV_GPUS_MAX; i++) {
 		json_t *gpu = json_array_get(list, i);
 		const char *uuid;
-		int64_t bytes = 0;
 
 		r = wire_need_string(gpu, "uuid", &uuid, err);
 		if (r == 0)
-			r = wire_get_int(gpu, "bytes", 0, INT64_MAX, &bytes, err);
+			r = get_bytes(gpu, "bytes", &ret->open[i].bytes, err);
 		if (r == 0 && dev_uuid_parse(ret->open[i].gpu, uuid) < 0)
 			r = fail_reply("open", err);
-		ret->open[i].bytes = (uint64_t)bytes;
 		ret->n_open++;
 	}
 	return r;
@@ -482,7 +474,6 @@ int broker_client_prepare(struct broker_client *b, const pid_t *pids, size_t n, 
 	auto_json json_t *parameters =
 		json_pack("{s:o, s:b}", "pids", pids_to_json(pids, n), "yields", yields);
 	auto_json json_t *reply = NULL;
-	int64_t bytes = 0;
 
 	*ret = (struct broker_prepared){ 0 };
 	if (!parameters)
@@ -492,21 +483,16 @@ int broker_client_prepare(struct broker_client *b, const pid_t *pids, size_t n, 
 	int r = wire_call(&b->wire, "io.brumate.broker.Prepare", parameters, &fd, 1, NULL, NULL,
 			  &reply, deadline_in_ms(DRIVER_TIMEOUT_MS), err);
 	if (r == 0)
-		r = wire_get_int(reply, "bytes", 0, INT64_MAX, &bytes, err);
-	if (r == 0)
-		r = parse_open(reply, ret, err);
-	ret->bytes = (uint64_t)bytes;
-	return r;
+		r = get_bytes(reply, "bytes", &ret->bytes, err);
+	return r == 0 ? parse_open(reply, ret, err) : r;
 }
 
 int broker_client_yield(struct broker_client *b, struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
 
-	if (b->wire.fd < 0)
-		return brumate_fail(err, EPIPE, "broker: not connected");
-	return wire_call(&b->wire, "io.brumate.broker.Yield", NULL, NULL, 0, NULL, NULL, &reply,
-			 deadline_in_ms(DRIVER_TIMEOUT_MS), err);
+	return call_broker(b, "io.brumate.broker.Yield", json_object(), DRIVER_TIMEOUT_MS, &reply,
+			   err);
 }
 
 static int parse_outcome(json_t *o, struct broker_outcome *ret, struct brumate_error *err)

@@ -116,22 +116,6 @@ void keeper_dismiss(struct keeper *k)
 
 /* ---- starting it ---- */
 
-struct start {
-	char *argv[5];
-	int null_fd, socket_fd;
-};
-
-static void exec_keeper(const void *arg)
-{
-	const struct start *s = arg;
-	/* Standard error stays: the log of the shim that starts it. */
-	const int fds[] = { s->null_fd, s->null_fd, STDERR_FILENO, s->socket_fd };
-
-	if (spawn_leave(fds, SOCKET_FD + 1) == 0)
-		execv(s->argv[0], s->argv + 1);
-	_exit(EXIT_OURS);
-}
-
 /* It inherits a socket that listens already, so whoever connects need not wait for it to be up. */
 static int start_keeper(const struct keeper_owner *owner, struct brumate_error *err)
 {
@@ -150,34 +134,24 @@ static int start_keeper(const struct keeper_owner *owner, struct brumate_error *
 	/* Its directory is ours alone. */
 	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 || listen(fd, 8) < 0)
 		return brumate_fail(err, errno, "keeper of job %s: %m", owner->id);
-	struct start s = { { program, (char *)"brumate-keeper",
-			     (char *)(owner->is_container ? "--keep-container" : "--keep"),
-			     (char *)owner->dir, NULL },
-			   null_fd,
-			   fd };
-	int r = spawn_detached(exec_keeper, &s);
+	const char *const argv[] = { program, "brumate-keeper",
+				     owner->is_container ? "--keep-container" : "--keep",
+				     owner->dir, NULL };
+	/* Standard error stays: the log of the shim that starts it. */
+	const int fds[] = { null_fd, null_fd, STDERR_FILENO, fd };
+	int r = spawn_program(argv, fds, SOCKET_FD + 1);
 	return r < 0 ? brumate_fail(err, -r, "start of the keeper of job %s: %m", owner->id) : 0;
-}
-
-static void exec_heir(const void *arg)
-{
-	static const int fds[] = { STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO };
-	const char *const *argv = arg;
-
-	if (spawn_leave(fds, STDERR_FILENO + 1) < 0)
-		_exit(EXIT_OURS);
-	execv(argv[0], (char *const *)argv + 1);
-	_exit(EXIT_OURS);
 }
 
 int keeper_start_heir(const char *dir, struct brumate_error *err)
 {
 	auto_free char *program = path_find_helper("brumate-container");
-	const char *argv[] = { program, "brumate-container", "--heir", dir, NULL };
+	const char *const argv[] = { program, "brumate-container", "--heir", dir, NULL };
+	const int fds[] = { STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO };
 
 	if (!program)
 		return brumate_fail(err, ENOENT, "brumate-container is not installed");
-	int r = spawn_detached(exec_heir, argv);
+	int r = spawn_program(argv, fds, STDERR_FILENO + 1);
 	return r < 0 ? brumate_fail(err, -r, "start of brumate-container: %m") : 0;
 }
 

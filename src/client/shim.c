@@ -18,22 +18,6 @@
 
 enum { START_TIMEOUT_MS = 30000, SHIM_LOG_MODE = 0600 };
 
-struct start {
-	const char *program, *dir;
-	int null_fd, log_fd, ready_fd;
-};
-
-/* Runs in the child: it leaves the caller's session and files. The shim's own log is in the job's directory. */
-static void become_shim(const void *arg)
-{
-	const struct start *s = arg;
-	const int fds[] = { s->null_fd, s->null_fd, s->log_fd, s->ready_fd };
-
-	if (spawn_leave(fds, 4) == 0)
-		execl(s->program, "brumate-shim", "--ready-fd", "3", s->dir, (char *)NULL);
-	_exit(EXIT_OURS);
-}
-
 static int wait_ready(int fd, const char *log, struct brumate_error *err)
 {
 	struct pollfd pfd = { .fd = fd, .events = POLLIN };
@@ -69,8 +53,10 @@ int shim_start(const char *dir, struct brumate_error *err)
 	auto_close int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 	if (null_fd < 0)
 		return brumate_fail(err, errno, "/dev/null: %m");
-	const struct start s = { program, dir, null_fd, log_fd, write_end };
-	int r = spawn_detached(become_shim, &s);
+	/* The shim's own log is in the job's directory. */
+	const char *const argv[] = { program, "brumate-shim", "--ready-fd", "3", dir, NULL };
+	const int fds[] = { null_fd, null_fd, log_fd, write_end };
+	int r = spawn_program(argv, fds, 4);
 	cleanup_close(&write_end);
 	return r < 0 ? brumate_fail(err, -r, "fork: %m") : wait_ready(read_end, log, err);
 }
