@@ -25,7 +25,7 @@ struct datapath_agent {
 	struct brumate_error error;
 	struct agent_piece *pieces; /* as last listed; owned */
 	size_t n_pieces;
-	int *fds; /* of the pieces, while they are exported; owned, may be NULL */
+	int *fds;     /* of the pieces, while they are exported; owned, may be NULL */
 	bool is_deaf; /* did not answer when it was told of the snapshot: it is not told again */
 
 	/* as share_check() and share_bring() find it, owned */
@@ -120,8 +120,8 @@ struct datapath {
 	int drain_fd;
 	struct transfer *transfer; /* under way; NULL: none */
 	struct host_copy saved;	   /* the sink still reads it, and the vault holds it no more */
-	bool live_baseline; /* the baseline was made by a live copy, for this operation alone */
-	bool mapped_early;  /* pieces that agents have mapped are those of the vault */
+	bool live_baseline;  /* the baseline was made by a live copy, for this operation alone */
+	bool mapped_early;   /* pieces that agents have mapped are those of the vault */
 	bool aliases_hidden; /* no member has memory of another one mapped */
 	struct datapath_sums sums;
 	struct agent_held held[AGENT_SNAPSHOT_GPUS_MAX]; /* of the snapshot, as agents are told */
@@ -139,3 +139,19 @@ void datapath_agent_unshare(struct datapath_agent *a);
 
 /** Hangs up at the agents and forgets them. */
 void datapath_drop_agents(struct datapath *d);
+
+/* ---- all agents at once: what is asked of each is asked in a thread of its own ---- */
+
+typedef int (*agents_fn)(struct datapath *d, struct datapath_agent *a, struct brumate_error *err);
+
+/** Calls @fn for every agent. Returns the first failure; each agent keeps its own. Those whose processes end are
+ * not among them any more, and are no failure. */
+int agents_ask(struct datapath *d, agents_fn fn, struct brumate_error *err);
+
+/** Connects to an agent, unless it is. */
+int agents_reach(struct datapath *d, struct datapath_agent *a, struct brumate_error *err);
+/** Lists the pieces of an agent, which is connected. On failure what was listed before stays. */
+int agents_list(struct datapath *d, struct datapath_agent *a, struct brumate_error *err);
+
+/** How many of the listed pieces their processes only import: the driver does not export these again. */
+size_t agents_count_imported(const struct datapath *d);

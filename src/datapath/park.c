@@ -19,7 +19,6 @@
 #include "base/log.h"
 #include "base/user.h"
 #include "client/broker.h"
-#include "datapath/agents.h"
 #include "datapath/share.h"
 #include "datapath/transfer.h"
 #include "process/pidns.h"
@@ -144,8 +143,8 @@ static int check_asked(const struct datapath *d, struct brumate_error *err)
 	return 0;
 }
 
-int park_find(struct datapath *d, const struct proc_tree *tree, const struct proc_id *ids,
-	      size_t n, struct progress *notes, struct brumate_error *err)
+int park_find(struct datapath *d, const struct proc_tree *tree, const struct proc_id *ids, size_t n,
+	      struct progress *notes, struct brumate_error *err)
 {
 	datapath_drop_agents(d);
 	if (!d->vault || !d->uses_agents)
@@ -493,21 +492,17 @@ static int export_own(struct datapath_agent *a, struct brumate_error *err)
  * was freed meanwhile. */
 static int export_pieces(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
 {
-	struct agent_piece *pieces = NULL;
-	size_t n = 0;
-	int r = agent_list(&a->agent, &pieces, &n, err);
+	int r = agents_list(d, a, err);
 
 	if (r < 0)
 		return r;
-	datapath_agent_fini(a);
-	a->pieces = pieces;
-	a->fds = calloc(n + 1, sizeof(int));
+	a->fds = calloc(a->n_pieces + 1, sizeof(int));
 	if (!a->fds)
 		return brumate_fail(err, ENOMEM, "%m");
-	for (a->n_pieces = 0; a->n_pieces < n; a->n_pieces++)
-		a->fds[a->n_pieces] = -1;
-	for (size_t i = 0; r == 0 && i < n; i++)
-		if (pieces[i].flags & AGENT_PIECE_IMPORTED)
+	for (size_t i = 0; i < a->n_pieces; i++)
+		a->fds[i] = -1;
+	for (size_t i = 0; r == 0 && i < a->n_pieces; i++)
+		if (a->pieces[i].flags & AGENT_PIECE_IMPORTED)
 			r = take_vault_fd(d, a, i, err);
 	return r < 0 ? r : export_own(a, err);
 }
@@ -629,28 +624,33 @@ static uint64_t bytes_on(const struct vault *v, const char *gpu)
 	return sum;
 }
 
-/* Whether each GPU has room for the job's memory once more, and others miss none of that for the moment that it
- * takes. The first copy of it has been made. */
-static bool has_room_for_both(const struct datapath *d)
+/* Whether a part of each GPU is free on which the job has memory; with @once_more beside room for all of that, else where
+ * the vault has some of it yet. */
+static bool gpus_have_room(const struct datapath *d, unsigned part, bool once_more)
 {
 	auto_(broker_client_close) struct broker_client broker = BROKER_CLIENT_EMPTY;
 	auto_free struct dev_gpu *gpus = calloc(DEV_GPUS_MAX, sizeof(*gpus));
 	size_t n = 0;
 
-	/* Where GPUs change, or memory is shared, it is left to the end. */
-	if (d->n_pairs || share_is_used(d))
-		return false;
 	if (!gpus || broker_client_open(&broker, d->simulated, NULL) < 0 ||
 	    broker_client_gpus(&broker, gpus, &n, NULL) < 0)
 		return false;
 	for (size_t i = 0; i < n; i++) {
-		const uint64_t bytes = bytes_on(d->vault, gpus[i].uuid);
+		const uint64_t total = gpus[i].total_bytes;
+		const uint64_t bytes = once_more ? bytes_on(d->vault, gpus[i].uuid)
+						 : vault_device_bytes(d->vault, gpus[i].uuid);
 
-		if (bytes && gpus[i].used_bytes + bytes + gpus[i].total_bytes / OTHERS_PART >
-				     gpus[i].total_bytes)
+		if (bytes && gpus[i].used_bytes + (once_more ? bytes : 0) + total / part > total)
 			return false;
 	}
 	return true;
+}
+
+/* Whether others miss nothing for the moment that the job's memory is there twice. The first copy of it has been made.
+ * Where GPUs change, or memory is shared, it is left to the end. */
+static bool has_room_for_both(const struct datapath *d)
+{
+	return !d->n_pairs && !share_is_used(d) && gpus_have_room(d, OTHERS_PART, true);
 }
 
 static int map_filled(struct early_map *m, const int *fds, size_t end, struct brumate_error *err)
@@ -747,20 +747,16 @@ static int map_agent(struct datapath *d, struct datapath_agent *a, struct brumat
 /* Which pieces stay imported is remembered: the vault keeps their fds for the next time. */
 static int own_agent(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
 {
-	struct agent_piece *pieces = NULL;
-	size_t imported = 0, n = 0;
+	size_t imported = 0;
 
 	if (a->agent.gate == AGENT_GATE_OPEN)
 		return 0; /* the driver has brought its memory back */
 	int r = agent_own(&a->agent, d->aliases_hidden, &imported, err);
 	if (r == 0 && imported)
-		r = agent_list(&a->agent, &pieces, &n, err);
-	if (r < 0)
-		return r;
-	datapath_agent_fini(a);
-	a->pieces = pieces;
-	a->n_pieces = n;
-	return 0;
+		return agents_list(d, a, err);
+	if (r == 0)
+		datapath_agent_fini(a);
+	return r;
 }
 
 static int compare_id(const void *key, const void *item)
@@ -812,36 +808,11 @@ static void drop_spare(struct spare *s)
 	vault_drop_pieces(d->vault, is_spare, s);
 }
 
-static size_t count_imported(const struct datapath *d)
-{
-	size_t n = 0;
-
-	for (size_t i = 0; i < d->n_agents; i++)
-		for (size_t k = 0; k < d->agents[i].n_pieces; k++)
-			n += (d->agents[i].pieces[k].flags & AGENT_PIECE_IMPORTED) != 0;
-	return n;
-}
-
-/* Whether a snapshot leaves the program room on every GPU, also for what the driver allocates by itself. */
-static bool has_reserve(const struct datapath *d)
-{
-	auto_(broker_client_close) struct broker_client broker = BROKER_CLIENT_EMPTY;
-	auto_free struct dev_gpu *gpus = calloc(DEV_GPUS_MAX, sizeof(*gpus));
-	size_t n = 0;
-
-	if (!gpus || broker_client_open(&broker, d->simulated, NULL) < 0 ||
-	    broker_client_gpus(&broker, gpus, &n, NULL) < 0)
-		return false;
-	for (size_t i = 0; i < n; i++)
-		if (vault_device_bytes(d->vault, gpus[i].uuid) &&
-		    gpus[i].used_bytes + gpus[i].total_bytes / RESERVE_PART > gpus[i].total_bytes)
-			return false;
-	return true;
-}
-
+/* A snapshot leaves the program room on every GPU, also for what the driver allocates by itself. */
 static void leave_reserve(struct spare *s)
 {
-	while (transfer_is_on(s->d) && s->n_copied < s->d->vault->n_pieces && !has_reserve(s->d))
+	while (transfer_is_on(s->d) && s->n_copied < s->d->vault->n_pieces &&
+	       !gpus_have_room(s->d, RESERVE_PART, false))
 		drop_spare(s);
 }
 
@@ -855,7 +826,7 @@ static int own_pieces(struct datapath *d, struct brumate_error *err)
 	for (;;) {
 		int r = agents_ask(d, own_agent, err);
 		bool all_copied = spare.n_copied == d->vault->n_pieces;
-		size_t n = count_imported(d);
+		size_t n = agents_count_imported(d);
 
 		if (r == 0 && !n)
 			leave_reserve(&spare);
@@ -1104,10 +1075,7 @@ static int look_at_agent(struct datapath *d, struct datapath_agent *a, struct br
 	/* A connection may be out of step with what became of its last request: a fresh one tells. */
 	agent_detach(&a->agent);
 	int r = agents_reach(d, a, err);
-	if (r < 0)
-		return r;
-	datapath_agent_fini(a);
-	return agent_list(&a->agent, &a->pieces, &a->n_pieces, err);
+	return r < 0 ? r : agents_list(d, a, err);
 }
 
 int park_look(struct datapath *d, struct brumate_error *err)
@@ -1141,8 +1109,9 @@ static int prepare_agent(struct datapath *d, struct datapath_agent *a, struct br
 /* What others have mapped is made anew only while they do not run. */
 static int map_and_own(struct datapath *d, struct brumate_error *err)
 {
-	int r = share_is_used(d) && (any_unmapped(d) || count_imported(d)) ? gate_agents(d, err)
-									   : 0;
+	int r = share_is_used(d) && (any_unmapped(d) || agents_count_imported(d))
+			? gate_agents(d, err)
+			: 0;
 
 	if (r == 0)
 		r = agents_ask(d, prepare_agent, err);

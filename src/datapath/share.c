@@ -6,7 +6,6 @@
 #include <stdlib.h>
 
 #include "base/array.h"
-#include "datapath/agents.h"
 
 bool share_uses_others(const struct datapath_agent *a)
 {
@@ -29,9 +28,7 @@ static int list_aliases(struct datapath *d, struct datapath_agent *a, struct bru
 
 	if (r == 0)
 		r = agent_aliases(&a->agent, &aliases, &n, &a->token, err);
-	if (r == -EOPNOTSUPP) /* an older one, which has none */
-		r = 0;
-	if (r < 0)
+	if (r < 0 && r != -EOPNOTSUPP) /* an older one has none */
 		return r;
 	datapath_agent_unshare(a);
 	a->aliases = aliases;
@@ -47,27 +44,12 @@ static struct datapath_agent *find_owner(struct datapath *d, const struct agent_
 	return NULL;
 }
 
-static int list_pieces(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
-{
-	struct agent_piece *pieces = NULL;
-	size_t n = 0;
-	int r = agent_list(&a->agent, &pieces, &n, err);
-
-	(void)d;
-	if (r < 0)
-		return r;
-	datapath_agent_fini(a);
-	a->pieces = pieces;
-	a->n_pieces = n;
-	return 0;
-}
-
 /* Who has what of whom, and what of that there is. */
 static int look(struct datapath *d, struct brumate_error *err)
 {
 	int r = agents_ask(d, list_aliases, err);
 
-	return r < 0 ? r : agents_ask(d, list_pieces, err);
+	return r < 0 ? r : agents_ask(d, agents_list, err);
 }
 
 static bool has_piece(const struct datapath_agent *a, uint64_t id)
@@ -176,20 +158,11 @@ static int hide_aliases(struct datapath *d, struct datapath_agent *a, struct bru
 	return r;
 }
 
-static bool any_imported(const struct datapath *d)
-{
-	for (size_t i = 0; i < d->n_agents; i++)
-		for (size_t k = 0; k < d->agents[i].n_pieces; k++)
-			if (d->agents[i].pieces[k].flags & AGENT_PIECE_IMPORTED)
-				return true;
-	return false;
-}
-
 int share_hide(struct datapath *d, struct brumate_error *err)
 {
 	int r = share_is_used(d) ? look(d, err) : 0;
 
-	if (r == 0 && share_is_used(d) && any_imported(d))
+	if (r == 0 && share_is_used(d) && agents_count_imported(d))
 		r = agents_ask(d, hide_aliases, err);
 	d->aliases_hidden = r == 0;
 	for (size_t i = 0; i < d->n_agents; i++)
@@ -229,9 +202,7 @@ static int want_loans(struct datapath *d, const struct datapath_agent *a, struct
 		const struct agent_alias *alias = &a->aliases[i];
 		struct datapath_agent *owner = find_owner(d, alias);
 
-		if (!(alias->flags & AGENT_ALIAS_AWAY))
-			continue;
-		if (!owner && find_parked(d, alias) >= 0)
+		if (!(alias->flags & AGENT_ALIAS_AWAY) || (!owner && find_parked(d, alias) >= 0))
 			continue;
 		if (!owner)
 			return brumate_fail(err, EIO,
@@ -285,12 +256,6 @@ static int map_aliases(struct datapath *d, struct datapath_agent *a, struct brum
 	return n ? agent_map(&a->agent, ids, fds, n, err) : 0;
 }
 
-static void drop_loans(struct datapath *d)
-{
-	for (size_t i = 0; i < d->n_agents; i++)
-		datapath_agent_unshare(&d->agents[i]);
-}
-
 int share_bring(struct datapath *d, struct brumate_error *err)
 {
 	int r = share_is_used(d) ? agents_ask(d, list_aliases, err) : 0;
@@ -301,6 +266,7 @@ int share_bring(struct datapath *d, struct brumate_error *err)
 		r = agents_ask(d, export_loans, err);
 	if (r == 0)
 		r = agents_ask(d, map_aliases, err);
-	drop_loans(d);
+	for (size_t i = 0; i < d->n_agents; i++)
+		datapath_agent_unshare(&d->agents[i]);
 	return r;
 }

@@ -17,18 +17,23 @@
 
 enum { BROKER_TRIES = 3 };
 
+/* Out: to a fresh copy, or to the baseline that is brought up to date, or to one that is for the sink alone and not for
+ * the vault. In: from a host copy, or from the source. */
+enum way { WAY_OUT, WAY_UPDATE, WAY_SINK, WAY_IN, WAY_LOAD };
+
+/* How far it is. What was told of device memory on its way in is void where a try has failed. */
+enum stage { STAGE_BEGUN, STAGE_MADE, STAGE_VOID, STAGE_ENDED, STAGE_ENDED_VOID };
+
 struct transfer {
 	struct datapath *d;
-	enum { WAY_OUT, WAY_IN, WAY_LOAD } way; /* LOAD: in, and before that from the source */
-	struct datapath_source source;		/* of WAY_LOAD */
-	bool verify;				/* every digest is compared by the processors */
-	bool unverified;      /* what was loaded, if the GPU does not compare it */
-	bool compared;	      /* by the GPU */
-	bool forced;	      /* nobody may cancel it */
-	bool for_sink;	      /* out: the vault does not get the copy */
-	bool update;	      /* out: @copy is the baseline, to be brought up to date */
-	uint64_t saved_bytes; /* out: of the copy, handed to the sink already */
-	int save_r;	      /* why that ended */
+	enum way way;
+	struct datapath_source source; /* of WAY_LOAD */
+	bool verify;		       /* every digest is compared by the processors */
+	bool unverified;	       /* what was loaded, if the GPU does not compare it */
+	bool compared;		       /* by the GPU */
+	bool forced;		       /* nobody may cancel it */
+	uint64_t saved_bytes;	       /* out: of the copy, handed to the sink already */
+	int save_r;		       /* why that ended */
 	struct brumate_error save_err;
 	struct transfer_spared spared;
 	pthread_t thread;
@@ -50,15 +55,23 @@ struct transfer {
 	pthread_cond_t changed;
 	int *early; /* fds of all pieces, ours */
 	size_t n_filled;
-	bool made, ended, is_void; /* made: device memory for all pieces is there */
+	enum stage stage;
 	enum { EARLY_FREE, EARLY_USED, EARLY_NO_MORE } use;
 
 	/* under the lock: out, of a snapshot */
 	size_t n_copied; /* of the first pieces */
 	bool let_go;	 /* of some of them: the copy cannot be begun anew */
-	bool drains;	 /* the program runs */
-	bool wanted;	 /* now: somebody waits for it, or it was not to be later */
+	enum {
+		COPY_LATER,
+		COPY_NOW,
+		COPY_DRAINS
+	} pace; /* NOW: somebody waits for it. DRAINS: the program runs */
 };
+
+static bool is_out(const struct transfer *t)
+{
+	return t->way <= WAY_SINK;
+}
 
 static void drop_early(struct transfer *t)
 {
@@ -75,11 +88,11 @@ static void transfer_free(struct transfer *t)
 	drop_early(t);
 	pthread_mutex_destroy(&t->lock);
 	pthread_cond_destroy(&t->changed);
-	for (size_t i = 0; t->way != WAY_OUT && t->fds && i < t->n; i++)
+	for (size_t i = 0; !is_out(t) && t->fds && i < t->n; i++)
 		cleanup_close(&t->fds[i]);
 	free(t->fds);
 	free(t->pieces);
-	if (t->update) /* and half up to date, or it would not be here */
+	if (t->way == WAY_UPDATE) /* what is here yet is half up to date */
 		vault_give_up_baseline(t->d->vault, &t->copy);
 	host_copy_fini(&t->copy);
 	free(t);
@@ -130,7 +143,8 @@ static void note_filled(void *arg, const int *fds, size_t n_filled)
 	struct transfer *t = arg;
 
 	pthread_mutex_lock(&t->lock);
-	t->made = true;
+	if (t->stage == STAGE_BEGUN)
+		t->stage = STAGE_MADE;
 	if (!t->early && t->use != EARLY_NO_MORE)
 		take_early(t, fds);
 	t->n_filled = t->early ? n_filled : 0;
@@ -142,7 +156,7 @@ static void note_filled(void *arg, const int *fds, size_t n_filled)
 static void void_early(struct transfer *t)
 {
 	pthread_mutex_lock(&t->lock);
-	t->is_void = true;
+	t->stage = STAGE_VOID;
 	pthread_cond_broadcast(&t->changed);
 	while (t->use == EARLY_USED)
 		pthread_cond_wait(&t->changed, &t->lock);
@@ -155,7 +169,7 @@ bool transfer_begin_early(struct datapath *d)
 {
 	struct transfer *t = d->transfer;
 
-	if (!t || t->way == WAY_OUT)
+	if (!t || is_out(t))
 		return false;
 	pthread_mutex_lock(&t->lock);
 	bool may = t->use == EARLY_FREE;
@@ -170,9 +184,9 @@ size_t transfer_wait_filled(struct datapath *d, size_t n, const int **ret_fds)
 	struct transfer *t = d->transfer;
 
 	pthread_mutex_lock(&t->lock);
-	while (!t->ended && !t->is_void && t->n_filled <= n)
+	while (t->stage < STAGE_VOID && t->n_filled <= n)
 		pthread_cond_wait(&t->changed, &t->lock);
-	size_t filled = t->ended || t->is_void ? 0 : t->n_filled;
+	size_t filled = t->stage < STAGE_VOID ? t->n_filled : 0;
 	*ret_fds = t->early;
 	pthread_mutex_unlock(&t->lock);
 	return filled;
@@ -181,7 +195,7 @@ size_t transfer_wait_filled(struct datapath *d, size_t n, const int **ret_fds)
 bool transfer_is_void(struct datapath *d)
 {
 	pthread_mutex_lock(&d->transfer->lock);
-	bool is_void = d->transfer->is_void;
+	bool is_void = d->transfer->stage == STAGE_VOID || d->transfer->stage == STAGE_ENDED_VOID;
 	pthread_mutex_unlock(&d->transfer->lock);
 	return is_void;
 }
@@ -203,17 +217,20 @@ void transfer_wait_made(struct datapath *d, uint32_t timeout_ms)
 	int r = 0;
 
 	pthread_mutex_lock(&t->lock);
-	while (r == 0 && !t->made && !t->ended && !t->is_void)
+	while (r == 0 && t->stage == STAGE_BEGUN)
 		r = pthread_cond_timedwait(&t->changed, &t->lock, &until);
 	pthread_mutex_unlock(&t->lock);
 }
 
 /* ---- snapshot ---- */
 
-static void want_now(struct transfer *t)
+static void want_now(struct transfer *t, bool drains)
 {
 	pthread_mutex_lock(&t->lock);
-	t->wanted = true;
+	if (drains)
+		t->pace = COPY_DRAINS;
+	else if (t->pace == COPY_LATER)
+		t->pace = COPY_NOW;
 	pthread_cond_broadcast(&t->changed);
 	pthread_mutex_unlock(&t->lock);
 }
@@ -222,7 +239,7 @@ static void want_now(struct transfer *t)
 static void wait_wanted(struct transfer *t)
 {
 	pthread_mutex_lock(&t->lock);
-	while (!t->wanted)
+	while (t->pace == COPY_LATER)
 		pthread_cond_wait(&t->changed, &t->lock);
 	pthread_mutex_unlock(&t->lock);
 }
@@ -248,22 +265,19 @@ size_t transfer_wait_copied(struct datapath *d, size_t n, uint32_t timeout_ms)
 	struct transfer *t = d->transfer;
 	int r = 0;
 
-	want_now(t);
+	want_now(t, false);
 	pthread_mutex_lock(&t->lock);
-	while (r == 0 && !t->ended && t->n_copied <= n)
+	while (r == 0 && t->stage < STAGE_ENDED && t->n_copied <= n)
 		r = pthread_cond_timedwait(&t->changed, &t->lock, &until);
 	t->let_go = t->let_go || t->n_copied;
-	size_t copied = t->ended ? t->n : t->n_copied;
+	size_t copied = t->stage < STAGE_ENDED ? t->n_copied : t->n;
 	pthread_mutex_unlock(&t->lock);
 	return copied;
 }
 
 void transfer_drain(struct datapath *d)
 {
-	pthread_mutex_lock(&d->transfer->lock);
-	d->transfer->drains = true;
-	pthread_mutex_unlock(&d->transfer->lock);
-	want_now(d->transfer);
+	want_now(d->transfer, true);
 }
 
 /* Whether the copy can be made once more, from the first byte on: then nothing of it is copied so far. */
@@ -281,7 +295,7 @@ static bool begin_anew(struct transfer *t)
 static bool may_save(struct transfer *t)
 {
 	pthread_mutex_lock(&t->lock);
-	bool may = t->d->sink.while_copying || t->drains;
+	bool may = t->d->sink.while_copying || t->pace == COPY_DRAINS;
 	pthread_mutex_unlock(&t->lock);
 	return may;
 }
@@ -348,10 +362,11 @@ static int move(struct transfer *t, struct transfer_client *c, struct brumate_er
 	if (t->stop)
 		return brumate_fail(err, ECANCELED, "copy: cancelled");
 	t->moving_ns = clock_now_ns();
-	if (t->way != WAY_OUT)
+	if (!is_out(t))
 		return transfer_client_in(c, &request, t->from, t->fds, &t->compared, err);
-	return t->update ? transfer_client_update(c, &request, t->fds, &t->copy, &t->spared, err)
-			 : transfer_client_out(c, &request, t->fds, &t->copy, &t->spared, err);
+	return t->way == WAY_UPDATE
+		       ? transfer_client_update(c, &request, t->fds, &t->copy, &t->spared, err)
+		       : transfer_client_out(c, &request, t->fds, &t->copy, &t->spared, err);
 }
 
 /* With a broker connection of its own: the operation's is busy with the driver. */
@@ -378,20 +393,15 @@ static int with_session(struct transfer *t, int (*fn)(struct transfer *t, struct
 	return r;
 }
 
-static int alloc_zeros(struct transfer *t, struct transfer_client *c, struct brumate_error *err)
+static int alloc_copy(struct transfer *t, struct transfer_client *c, struct brumate_error *err)
 {
-	return transfer_client_alloc(c, t->total_bytes, false, &t->copy, err);
-}
-
-static int alloc_as_is(struct transfer *t, struct transfer_client *c, struct brumate_error *err)
-{
-	return transfer_client_alloc(c, t->total_bytes, true, &t->copy, err);
+	return transfer_client_alloc(c, t->total_bytes, !t->verify, &t->copy, err);
 }
 
 /* Out of the source into host memory. Each digest is compared if so wanted, or if the GPU will not do it. */
 static int load(struct transfer *t)
 {
-	int r = with_session(t, t->verify ? alloc_zeros : alloc_as_is);
+	int r = with_session(t, alloc_copy);
 
 	if (r < 0)
 		return r;
@@ -548,7 +558,7 @@ static int run_transfer(struct transfer *t)
 		r = load_again(t);
 	if (r == 0)
 		note_copied(t, t->total_bytes);
-	if (r < 0 || t->way != WAY_OUT || !t->d->sink.save)
+	if (r < 0 || !is_out(t) || !t->d->sink.save)
 		return r;
 	if (t->save_r == 0)
 		return save_rest(&t->d->sink, &t->copy, t->saved_bytes, &t->err);
@@ -563,8 +573,7 @@ static void *transfer_thread(void *arg)
 	t->r = run_transfer(t);
 	t->end_ns = clock_now_ns();
 	pthread_mutex_lock(&t->lock);
-	t->ended = true;
-	t->is_void = t->is_void || t->r < 0;
+	t->stage = t->stage == STAGE_VOID || t->r < 0 ? STAGE_ENDED_VOID : STAGE_ENDED;
 	pthread_cond_broadcast(&t->changed);
 	pthread_mutex_unlock(&t->lock);
 	return NULL;
@@ -572,7 +581,7 @@ static void *transfer_thread(void *arg)
 
 /* ---- starting and joining ---- */
 
-static int transfer_new(struct transfer **ret, struct datapath *d, bool in,
+static int transfer_new(struct transfer **ret, struct datapath *d, enum way way,
 			struct brumate_error *err)
 {
 	const struct vault *v = d->vault;
@@ -581,17 +590,17 @@ static int transfer_new(struct transfer **ret, struct datapath *d, bool in,
 	if (!t)
 		return brumate_fail(err, ENOMEM, "%m");
 	t->d = d;
-	t->way = in ? WAY_IN : WAY_OUT;
+	t->way = way;
 	t->n = v->n_pieces;
 	t->from = &v->copy;
 	t->start_ns = t->moving_ns = clock_now_ns();
-	t->wanted = true;
+	t->pace = COPY_NOW;
 	pthread_mutex_init(&t->lock, NULL);
 	condition_init(&t->changed);
 	t->pieces = vault_device_pieces(v);
 	t->fds = calloc(t->n + 1, sizeof(int));
 	for (size_t i = 0; t->fds && i < t->n; i++)
-		t->fds[i] = in ? -1 : v->pieces[i].fd;
+		t->fds[i] = is_out(t) ? v->pieces[i].fd : -1;
 	if (!t->pieces || !t->fds) {
 		transfer_free(t);
 		return brumate_fail(err, ENOMEM, "%m");
@@ -623,10 +632,9 @@ static void record_sums(struct datapath *d, const struct transfer *t)
 
 	if (t->way == WAY_LOAD)
 		progress_phase_at(d->progress, "load", t->start_ns, load_seconds);
-	progress_phase_at(d->progress, t->way == WAY_OUT ? "data-out" : "data-in", t->moving_ns,
-			  seconds);
+	progress_phase_at(d->progress, is_out(t) ? "data-out" : "data-in", t->moving_ns, seconds);
 	d->sums = (struct datapath_sums){
-		.disk_bytes = host_copy_disk_bytes(t->way == WAY_OUT ? &t->copy : t->from),
+		.disk_bytes = host_copy_disk_bytes(is_out(t) ? &t->copy : t->from),
 		.seconds = seconds,
 		.spared = t->spared,
 	};
@@ -639,7 +647,7 @@ static struct transfer *join_transfer(struct datapath *d)
 {
 	struct transfer *t = d->transfer;
 
-	want_now(t);
+	want_now(t, false);
 	if (t->started)
 		pthread_join(t->thread, NULL);
 	t->started = false;
@@ -664,14 +672,13 @@ static int take_copy(struct datapath *d, struct transfer *t, struct brumate_erro
 {
 	struct vault *v = d->vault;
 
-	if (t->for_sink) {
+	if (t->way == WAY_SINK) {
 		d->saved = t->copy;
 		t->copy = HOST_COPY_EMPTY;
 		return 0;
 	}
 	v->copy = t->copy;
 	t->copy = HOST_COPY_EMPTY;
-	t->update = false;
 	if (d->snapshot) {
 		v->copied = true; /* which the table never says: the program runs */
 		return 0;
@@ -702,9 +709,9 @@ static int take_device(struct datapath *d, struct transfer *t, struct brumate_er
 /* Takes @t, which has run. */
 static int finish_transfer(struct datapath *d, struct transfer *t, struct brumate_error *err)
 {
-	int r = t->r < 0	    ? explain_failure(t, err)
-		: t->way == WAY_OUT ? take_copy(d, t, err)
-				    : take_device(d, t, err);
+	int r = t->r < 0    ? explain_failure(t, err)
+		: is_out(t) ? take_copy(d, t, err)
+			    : take_device(d, t, err);
 
 	transfer_free(t);
 	return r;
@@ -738,13 +745,15 @@ void transfer_stop(struct datapath *d)
 int transfer_start_out(struct datapath *d, struct brumate_error *err)
 {
 	struct transfer *t;
-	int r = transfer_new(&t, d, false, err);
+	int r = transfer_new(&t, d, WAY_OUT, err);
 
 	if (r < 0)
 		return r;
-	t->update = vault_take_baseline(d->vault, &t->copy);
-	d->keep_copy = d->keep_copy || (t->update && !d->live_baseline);
-	t->wanted = !d->snapshot || !d->copy_later;
+	if (vault_take_baseline(d->vault, &t->copy)) {
+		t->way = WAY_UPDATE;
+		d->keep_copy = d->keep_copy || !d->live_baseline;
+	}
+	t->pace = d->snapshot && d->copy_later ? COPY_LATER : COPY_NOW;
 	return start_thread(d, t, err);
 }
 
@@ -755,9 +764,8 @@ int transfer_start_saving(struct datapath *d, struct brumate_error *err)
 
 	if (d->vault->copied)
 		return d->sink.save ? save_rest(&d->sink, &d->vault->copy, 0, err) : 0;
-	if ((r = transfer_new(&t, d, false, err)) < 0)
+	if ((r = transfer_new(&t, d, WAY_SINK, err)) < 0)
 		return r;
-	t->for_sink = true;
 	return start_thread(d, t, err);
 }
 
@@ -768,7 +776,7 @@ int transfer_away(struct datapath *d, struct brumate_error *err)
 
 	if (!d->vault->n_pieces)
 		return 0;
-	if ((r = transfer_new(&t, d, false, err)) < 0 || (r = run_now(d, t, err)) < 0)
+	if ((r = transfer_new(&t, d, WAY_OUT, err)) < 0 || (r = run_now(d, t, err)) < 0)
 		return r;
 	vault_drop_device(d->vault);
 	return 0;
@@ -785,9 +793,10 @@ static const char *find_target(const struct datapath *d, const char *uuid)
 	return uuid;
 }
 
-static int transfer_new_in(struct transfer **ret, struct datapath *d, struct brumate_error *err)
+static int transfer_new_in(struct transfer **ret, struct datapath *d, enum way way,
+			   struct brumate_error *err)
 {
-	int r = transfer_new(ret, d, true, err);
+	int r = transfer_new(ret, d, way, err);
 
 	for (size_t i = 0; r == 0 && i < (*ret)->n; i++)
 		snprintf((*ret)->pieces[i].gpu, sizeof((*ret)->pieces[i].gpu), "%s",
@@ -802,11 +811,10 @@ int transfer_start_in(struct datapath *d, const struct datapath_source *source,
 
 	if (!source && !d->vault->copied)
 		return brumate_fail(err, EIO, "there is no copy of the job's device memory");
-	int r = transfer_new_in(&t, d, err);
+	int r = transfer_new_in(&t, d, source ? WAY_LOAD : WAY_IN, err);
 	if (r < 0)
 		return r;
 	if (source) {
-		t->way = WAY_LOAD;
 		t->source = *source;
 		t->from = &t->copy;
 	}
@@ -821,7 +829,7 @@ int transfer_back(struct datapath *d, struct brumate_error *err)
 	if (!v->n_pieces || !v->copied)
 		return brumate_fail(err, ENODATA,
 				    "neither the job's device memory nor a copy is held");
-	int r = transfer_new_in(&t, d, err);
+	int r = transfer_new_in(&t, d, WAY_IN, err);
 	if (r < 0)
 		return r;
 	vault_drop_device(v); /* half of it is of no use */

@@ -13,7 +13,7 @@
 #include "base/conf.h"
 #include "base/fault.h"
 #include "base/log.h"
-#include "datapath/agents.h"
+#include "datapath/datapath.h"
 #include "engine/remote-restore.h"
 #include "engine/steps.h"
 #include "job/events.h"
