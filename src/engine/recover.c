@@ -174,6 +174,46 @@ static int recover_checkpoint(struct op *op, struct brumate_error *err)
 	return r < 0 ? r : saved;
 }
 
+/* What CRIU is building has CRIU's name, and at last that of the process that it restores. The one that we provide runs by its
+ * loader. */
+static bool is_named_as_built(const char *comm, const struct manifest_process *p)
+{
+	return !strcmp(comm, p->comm) || !strcmp(comm, "criu") ||
+	       !strncmp(comm, "ld-linux", strlen("ld-linux"));
+}
+
+/* Has the id of @p, is younger than the CRIU that was to make it, and was forked, as CRIU makes processes. */
+static bool is_half_built(const struct job *job, const struct manifest_process *p,
+			  struct proc_info *ret)
+{
+	return p->pid > 0 && proc_read(ret, p->pid, NULL) == 0 && ret->is_fork &&
+	       (!geteuid() || ret->uid == geteuid()) &&
+	       ret->id.start_ticks >= job->op.criu.start_ticks && is_named_as_built(ret->comm, p);
+}
+
+/* A CRIU that was killed with its shim leaves what it was building, as nobody's children, and one that gives up does not
+ * wait for the end of what it kills. */
+static int end_half_built(const struct job *job)
+{
+	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	struct proc_info info;
+	int r = 0;
+
+	if (!job->op.criu.pid)
+		return 0;
+	if (store_open(&image, NULL, job->op.image_path, &err) < 0)
+		log_warn("cannot tell what CRIU was restoring: job=%s reason=\"%s\"", job->id,
+			 err.text);
+	for (size_t i = 0; r == 0 && i < image.manifest.n_processes; i++)
+		if (is_half_built(job, &image.manifest.processes[i], &info)) {
+			log_warn("half restored, and left by CRIU: job=%s pid=%d", job->id,
+				 info.id.pid);
+			r = proc_tree_kill(info.id, deadline_in_ms(KILL_TIMEOUT_MS));
+		}
+	return r;
+}
+
 /* The image is as good as before, so a tree half restored is simply taken down, and the job is what it was. */
 static int recover_restore(struct op *op, struct brumate_error *err)
 {
@@ -187,6 +227,8 @@ static int recover_restore(struct op *op, struct brumate_error *err)
 			step_discard_gpus(op);
 		r = job_kill_members(job, deadline_in_ms(KILL_TIMEOUT_MS));
 	}
+	if (r == 0)
+		r = end_half_built(job);
 	if (r == 0) /* the dead shim may not have come to record its init */
 		r = status ? pidns_end_all(status) : -ENOMEM;
 	if (r < 0)

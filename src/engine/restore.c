@@ -351,7 +351,10 @@ static int on_event(void *arg, enum criu_event event, pid_t pid, struct brumate_
 
 	if (event != CRIU_EVENT_RESTORED)
 		return fill_memory(op, event, err);
-	int r = proc_identify(&op->job->root, pid, err);
+	int r = fault_point("restore.built");
+	if (r < 0)
+		return brumate_fail(err, -r, "injected while nobody knows of the job: %m");
+	r = proc_identify(&op->job->root, pid, err);
 	if (r < 0)
 		return brumate_wrap(err, r, "the restored root");
 	op->job->command = reaper_find_command(op->job->root);

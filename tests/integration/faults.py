@@ -199,7 +199,7 @@ for fault in ALL:
 for fault in ("error:28", "kill", "kill:criu", "kill:keeper", "kill:broker", "kill:job"):
     register("checkpoint", fault, HELD, name=f"held_checkpoint_{fault.replace(':', '_')}")
 for fault in ("error:5", "kill", "kill:criu", "kill:broker", "kill:job"):
-    register("restore", fault, ["restore.restored"], name=f"held_restore_{fault.replace(':', '_')}")
+    register("restore", fault, ["restore.built", "restore.restored"], name=f"held_restore_{fault.replace(':', '_')}")
     register("checkpoint", fault, (HELD[:2] if fault == "kill:criu" else
              both_sides(s for s in PLANS["checkpoint"] if s.split(".")[1] in ("criu", "let-go", "drain", "commit"))
              + ["drain.let-go", "drain.copied"]),
@@ -295,6 +295,24 @@ def the_root_ends_while_it_is_restored(bed):
         if state == "checkpointed":
             subject.forget_steps()
         subject.running()
+
+
+@case
+def shim_and_criu_end_in_a_restore(bed):
+    """Nobody has what CRIU was building as a child that knows of it. The next shim ends it."""
+    subject = Subject(bed)
+    subject.before("restore")
+    with bed.held_at("restore.built", "restore", subject.checkpoint) as restore:
+        expect([pid for pid, command in bed.processes() if "counter" in command], "nothing is built yet")
+        for pid in (*bed.crius(), bed.shim(subject.job)):
+            os.kill(pid, signal.SIGKILL)
+        nobody_waits = os.open(bed.fault_file + ".held", os.O_RDWR)
+    os.close(nobody_waits)
+    restore.end()
+    expect(settled(bed, subject.job) == "checkpointed", f"the job is {bed.state(subject.job)}")
+    subject.expect_nothing_left()
+    subject.forget_steps()
+    subject.running()
 
 
 @case
