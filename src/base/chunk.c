@@ -24,7 +24,7 @@ DEFINE_AUTO(EVP_MD_CTX *, EVP_MD_CTX_free)
 
 static void find_sha256(void)
 {
-	sha256 = EVP_MD_fetch(NULL, "SHA256", NULL);
+	sha256 = digest_has_libcrypto() ? EVP_MD_fetch(NULL, "SHA256", NULL) : NULL;
 	has_lanes = sha256_has_lanes();
 }
 

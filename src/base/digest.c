@@ -4,6 +4,7 @@
 #include "base/cleanup.h"
 
 #include <errno.h>
+#include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,11 +14,25 @@ enum { READ_BYTES = 1 << 20 };
 
 DEFINE_AUTO(EVP_MD_CTX *, EVP_MD_CTX_free)
 
+bool digest_has_libcrypto(void)
+{
+	return OSSL_LIB_CTX_get0_global_default() != NULL;
+}
+
+/* NULL where there is no memory. */
+static EVP_MD_CTX *begin_sha256(void)
+{
+	auto_(EVP_MD_CTX_free) EVP_MD_CTX *ctx = digest_has_libcrypto() ? EVP_MD_CTX_new() : NULL;
+
+	return ctx && EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) ? take_ptr(&ctx) : NULL;
+}
+
 int digest_buffer(struct digest *ret, const void *buf, size_t len_bytes)
 {
 	struct digest d;
 
-	if (!EVP_Digest(buf, len_bytes, d.bytes, NULL, EVP_sha256(), NULL))
+	if (!digest_has_libcrypto() ||
+	    !EVP_Digest(buf, len_bytes, d.bytes, NULL, EVP_sha256(), NULL))
 		return -ENOMEM;
 	*ret = d;
 	return 0;
@@ -31,12 +46,12 @@ int digest_file(struct digest *ret, int fd, uint64_t *ret_len_bytes)
 int digest_file_steps(struct digest *ret, int fd, uint64_t *ret_len_bytes, digest_step_fn step,
 		      void *arg)
 {
-	auto_(EVP_MD_CTX_free) EVP_MD_CTX *ctx = EVP_MD_CTX_new();
+	auto_(EVP_MD_CTX_free) EVP_MD_CTX *ctx = begin_sha256();
 	auto_free uint8_t *buf = malloc(READ_BYTES);
 	struct digest d;
 	uint64_t len = 0;
 
-	if (!ctx || !buf || !EVP_DigestInit_ex(ctx, EVP_sha256(), NULL))
+	if (!ctx || !buf)
 		return -ENOMEM;
 
 	for (;;) {
@@ -66,12 +81,11 @@ int digest_file_steps(struct digest *ret, int fd, uint64_t *ret_len_bytes, diges
 /* The context itself: the type only keeps libcrypto's out of the header. */
 int digest_begin(struct digest_run **ret)
 {
-	auto_(EVP_MD_CTX_free) EVP_MD_CTX *ctx = EVP_MD_CTX_new();
+	EVP_MD_CTX *ctx = begin_sha256();
 
-	if (!ctx || !EVP_DigestInit_ex(ctx, EVP_sha256(), NULL))
+	if (!ctx)
 		return -ENOMEM;
 	*ret = (struct digest_run *)ctx;
-	ctx = NULL;
 	return 0;
 }
 

@@ -2,6 +2,7 @@
 /* SHA-256 of buffers and files, by libcrypto (which uses the CPU's SHA extensions). */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -13,6 +14,12 @@
 struct digest {
 	uint8_t bytes[DIGEST_BYTES];
 };
+
+/**
+ * Whether libcrypto has set itself up, which it tries once in the life of a process. Where there was no memory for that,
+ * its calls are not to be made: they would end the process (OpenSSL 3.0). What is in base looks by itself.
+ */
+bool digest_has_libcrypto(void);
 
 /** Digest of a buffer. Returns 0 or -ENOMEM. */
 int digest_buffer(struct digest *ret, const void *buf, size_t len_bytes);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* Boxes and keys by libcrypto: AES-256 and HMAC-SHA-256. Ciphers are looked up once. */
 #include "base/seal.h"
+#include "base/digest.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -18,6 +19,8 @@ DEFINE_AUTO(EVP_CIPHER_CTX *, EVP_CIPHER_CTX_free)
 
 static void find_ciphers(void)
 {
+	if (!digest_has_libcrypto())
+		return;
 	gcm = EVP_CIPHER_fetch(NULL, "AES-256-GCM", NULL);
 	ctr = EVP_CIPHER_fetch(NULL, "AES-256-CTR", NULL);
 	xts = EVP_CIPHER_fetch(NULL, "AES-256-XTS", NULL);
@@ -73,7 +76,7 @@ int seal_derive(struct seal_key *ret, const struct seal_key *from, const char *p
 	auto_free uint8_t *input = malloc(head + len_bytes);
 	auto_(seal_key_fini) struct seal_key k;
 
-	if (!input)
+	if (!input || !digest_has_libcrypto())
 		return -ENOMEM;
 	memcpy(input, purpose, head);
 	if (len_bytes)

@@ -828,7 +828,8 @@ static int hmac(struct digest *ret, const void *key, size_t key_len, const char 
 {
 	unsigned len = 0;
 
-	if (!HMAC(EVP_sha256(), key, (int)key_len, (const unsigned char *)text, strlen(text),
+	if (!digest_has_libcrypto() ||
+	    !HMAC(EVP_sha256(), key, (int)key_len, (const unsigned char *)text, strlen(text),
 		  ret->bytes, &len))
 		return -ENOMEM;
 	return 0;

@@ -213,7 +213,7 @@ static int no_passphrase(char *buf, int size, int writes, void *arg)
 static int read_key(struct public_key *ret, int fd, bool private)
 {
 	char text[PEM_BYTES_MAX];
-	ssize_t n = fd_read_full(fd, text, sizeof(text));
+	ssize_t n = digest_has_libcrypto() ? fd_read_full(fd, text, sizeof(text)) : -ENOMEM;
 	auto_(BIO_free_all) BIO *bio = n < 0 ? NULL : BIO_new_mem_buf(text, (int)n);
 	auto_(EVP_PKEY_free) EVP_PKEY *pkey = NULL;
 
