@@ -6,9 +6,11 @@ and sockets. Each case would succeed for the attacker if its check were taken aw
 import os
 import socket
 import stat
+import sys
 
 from cases import NOBODY, Program, case, expect, main, may_connect, wait_until
 from checkpoints import change_manifest, saved
+from harness import Log
 
 
 HIS = {"uid": NOBODY, "gid": NOBODY, "id": "deadbeef", "name": "his"}
@@ -162,6 +164,133 @@ def a_log_replaced_before_a_restore(bed):
     of_root(bed, os.path.join("log", "deadbeef.log"))
     result = restore_with_log(bed, os.path.join(logs, "deadbeef.log"))
     expect(result.code == 5 and "belongs to uid 0" in result.err, result.why())
+
+
+@case
+def a_log_replaced_in_the_middle(bed):
+    """At the last moments before a restore opens it, and before the job has it."""
+    bed.daemon()
+    own, secret = bed.of_nobody("own"), of_root(bed)
+    path = os.path.join(own, "log")
+    job, error = attempt(bed, path)
+    expect(job, f"{error}")
+    log = Log(path)
+    for point in ("restore.preflight.end", "restore.criu.begin", "restore.spawned", "restore.restored"):
+        log.goes_on()
+        bed.operation("checkpoint", job)
+        with bed.held_at(point, "restore", job) as restore:
+            os.rename(path, path + ".his")
+            os.symlink(secret, path)
+        code, _, err = restore.end()
+        refused = point in ("restore.preflight.end", "restore.criu.begin")
+        expect(code != 0 and "log " in err if refused else code == 0, f"{point}: exit {code}: {err}")
+        os.rename(path + ".his", path)
+        expect_untouched(secret)
+        if code:
+            bed.operation("restore", job)
+    log.goes_on()
+
+
+# A job's own agent: whoever is a process of the job can listen in its place.
+
+AGENT = """
+import array, ctypes, os, socket, struct, sys, threading, time
+cuda = ctypes.CDLL("libcuda.so.1")
+context, uuid = ctypes.c_void_p(), ctypes.create_string_buffer(16)
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuDeviceGetUuid(uuid, 0) == 0
+HELLO, GATE, LIST, EXPORT, UNMAP, MAP, OWN, OPEN = range(1, 9)
+GATES = {GATE: 1, UNMAP: 2, MAP: 1, OPEN: 0}
+mood = lambda: open(sys.argv[1]).read()
+place = f"{os.environ['BRUMATE_AGENT_DIR']}/{os.getpid()}"
+while not os.path.exists(place):
+    time.sleep(0.01)
+os.unlink(place)
+listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listening.bind(place)
+listening.listen()
+gate = 0
+
+def pieces(first, n, size):
+    return b"".join(struct.pack("<QQQ16sQ", first + i, (first + i) << 41, size, uuid.raw, 0) for i in range(n))
+
+def say(to, n=0, what=b"", more=0, managed=0, fds=()):
+    data = struct.pack("<IiiIIIQQ160s3072s", 1, 0, 0, more, gate, n, managed, 0, b"", what)
+    to.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [])
+
+def answer(to, op, n):
+    global gate
+    gate, how = GATES.get(op, gate), mood()
+    if op == HELLO:
+        say(to, managed=(1 << 64) - 1 if how == "vast" else 2 << 20)
+        while how == "chatter":
+            say(to)
+    elif op == LIST and how == "endless":
+        for first in range(1, 1 << 62, 64):
+            say(to, 64, pieces(first, 64, 1 << 21), more=1)
+    elif op == LIST:
+        say(to, 1, pieces(1, 1, 1 << 40 if how == "vast" else 2 << 20))
+    elif op == EXPORT:
+        fd = os.pipe()[0] if how == "pipes" else os.memfd_create("piece")
+        say(to, fds=[fd] * n)
+        os.close(fd)
+    else:
+        say(to)
+
+def serve():
+    global gate
+    while True:
+        to = listening.accept()[0]
+        try:
+            while request := to.recv(1024):
+                _, op, _, n = struct.unpack_from("<4I", request)
+                answer(to, op, n)
+        except OSError:
+            pass  # it has hung up
+        to.close()
+        gate = gate if gate == 2 else 0
+
+threading.Thread(target=serve, daemon=True).start()
+print("ready to lie", flush=True)
+step = 0
+while True:
+    step += 1
+    print("step", step, "OK", flush=True)
+    time.sleep(0.02)
+"""
+
+
+def peak_mib(pid):
+    with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:")) >> 10
+
+
+TRIES = (("chatter", {"suspend": 0, "resume": 0}), ("vast", {"suspend": 7}),
+         ("pipes", {"suspend": 0, "resume": 0, "checkpoint": 7}), ("endless", {"suspend": 7}))
+
+
+@case
+def an_agent_that_says_what_it_likes(bed):
+    """Without end, more than there is, and what is no memory. Every command ends and says what is wrong, the
+    job can be ended, and nobody else comes to harm."""
+    other, other_log = bed.counter("other", mib=4)
+    broker, path = bed.broker(), os.path.join(bed.dir, "mood")
+    for mood, tries in TRIES:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(mood)
+        job, log = bed.started([sys.executable, "-u", "-c", AGENT, path], mood)
+        for verb, code in tries.items():
+            result = bed.cli(verb, job, *(["--leave-running"] if verb == "checkpoint" else []))
+            expect(result.code == code, f"{mood}: expected exit {code}: {result.why()}")
+        expect(peak_mib(bed.shim(job)) < 300, f"{mood}: the shim had {peak_mib(bed.shim(job))} MiB")
+        if bed.state(job) == "running":
+            log.goes_on()
+        bed.end(job)
+        for verb in ("suspend", "resume"):
+            bed.operation(verb, other)
+        bed.expect_whole(other, other_log)
+        expect(bed.broker() == broker or not broker, f"{mood}: the broker has ended")
+        broker = bed.broker()
 
 
 main()

@@ -208,6 +208,35 @@ def his_directory_leads_to_roots(bed):
         os.remove(os.path.join(own, "out"))
 
 
+@case
+def his_paths_are_replaced_in_the_middle(bed):
+    """When brumate has looked at everything: CRIU opens what it opens with his rights."""
+    secret = secret_of_root(bed)
+    own = bed.of_nobody("his")
+    sub = os.path.join(own, "d")
+    os.mkdir(sub)
+    os.chown(sub, NOBODY, NOBODY)
+    checkpoint, log = saved_of_him(
+        bed, "os.umask(0); f = os.open('d/file', os.O_CREAT | os.O_RDWR, 0o600); os.write(f, b'0123456789'); "
+             "s = socket.socket(socket.AF_UNIX); s.bind('d/s'); s.listen()", "os.pwrite(f, b'9876543210', 0)")
+    with bed.held_at("restore.spawned", "restore", checkpoint) as restore:
+        os.rename(sub, sub + ".his")
+        os.symlink(secret, sub)
+    code, _, err = restore.end()
+    expect(code == 1 and "Permission denied" in err, f"exit {code}: {err}")
+    expect_secret(secret)
+    os.unlink(sub)
+    os.rename(sub + ".his", sub)
+    with bed.held_at("restore.restored", "restore", checkpoint) as restore:
+        os.rename(sub, sub + ".his")
+        os.symlink(secret, sub)
+    code, _, err = restore.end()
+    expect(code == 0, f"exit {code}: {err}")
+    bed.jobs.append(bed.list("ps", "jobs")[0]["id"])
+    log.goes_on()
+    expect_secret(secret)
+
+
 CAP_SYS_RESOURCE = 24
 HELPED = """
 import os, subprocess, time
@@ -454,6 +483,54 @@ def a_job_has_its_callers_limits(bed):
     expect(plain.out.startswith("0027\n777\n888\n0\nNoNewPrivs:\t1\n"), f"this test proves nothing: {plain.out}")
     result = run([*wrapped, bed.brumate, "run", "--attach", "--", "sh", "-c", show], env=bed.command_env())
     expect(result.code == 0 and result.out == plain.out, f"{result.why()}: {result.out!r}, expected {plain.out!r}")
+    filtered = ["/usr/bin/python3", "-c", FILTER + "import os, sys\nos.execvp(sys.argv[1], sys.argv[1:])"]
+    result = run([*filtered, bed.brumate, "run", "--attach", "--", "grep", "Seccomp:", "/proc/self/status"], env=bed.command_env())
+    expect(result.out == "Seccomp:\t2\n", f"the caller's filter is not the job's: {result.why()}")
+
+
+@contextmanager
+def cgroup(name):
+    """A cgroup of a tree that this machine lets be written to: its directory."""
+    for root in ("/sys/fs/cgroup/pids", "/sys/fs/cgroup"):
+        path = os.path.join(root, name)
+        try:
+            os.mkdir(path)
+            break
+        except OSError as error:
+            why = error
+    else:
+        raise Skipped(f"no cgroup can be made: {why}")
+    try:
+        yield path
+    finally:
+        wait_until(lambda: not members(path), f"{path} to be empty")
+        os.rmdir(path)
+
+
+def members(path):
+    with open(os.path.join(path, "cgroup.procs"), encoding="ascii") as file:
+        return [int(line) for line in file]
+
+
+@case
+def a_job_stays_in_its_callers_cgroup(bed):
+    """With all that works for it: what it takes is the caller's, also after a restore."""
+    with cgroup(f"brumate-test-{os.getpid()}") as path:
+        enter = ["sh", "-c", f"echo $$ > {path}/cgroup.procs && exec \"$0\" \"$@\"", bed.brumate]
+        job = run([*enter, "run", "--", bed.program("counter"), "--mib", "4", "--chunk-mib", "4"],
+                  env=bed.command_env()).out.strip()
+        bed.jobs.append(job)
+        log = bed.log(job)
+        log.goes_on()
+        expect({bed.pid(job), bed.shim(job)} <= set(members(path)), f"{members(path)}")
+        checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+        done = run([*enter, "restore", checkpoint], env=bed.command_env())
+        expect(done.code == 0, done.why())
+        log.goes_on()
+        expect({bed.pid(job), bed.shim(job)} <= set(members(path)), f"after a restore: {members(path)}")
+        bed.end_all()
+        for pid in bed.named("brumate-broker"):
+            os.kill(pid, signal.SIGTERM)  # it would go by itself, once it is idle
 
 
 main()
