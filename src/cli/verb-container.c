@@ -7,10 +7,12 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/conf.h"
+#include "service/audit.h"
 #include "service/container-engine.h"
 #include "service/snapshot-control.h"
 #include "wire/wire.h"
@@ -30,6 +32,16 @@ static int check_options(const struct invocation *in, const enum option_id *allo
 					    in->command->name, o->name);
 	}
 	return 0;
+}
+
+/* No method of ours does it, so that is told here. */
+static int note_audit(const char *method, const char *container, const char *path, int r)
+{
+	const struct audit_caller caller = { .uid = getuid(), .pid = getpid() };
+	auto_json json_t *what = json_pack("{s:s, s:s}", "container", container, "path", path);
+
+	audit_write(method, &caller, what, NULL, r);
+	return r;
 }
 
 static int print_done(const struct invocation *in, const char *container, const char *engine,
@@ -112,7 +124,8 @@ int container_checkpoint(const struct invocation *in, struct brumate_error *err)
 		r = wait_until_ready(&control, in, &c, err);
 	uint64_t start_ns = clock_now_ns();
 	if (r == 0)
-		r = engine_checkpoint(&c, &how, err);
+		r = note_audit("Checkpoint", *c.name ? c.name : c.id, path,
+			       engine_checkpoint(&c, &how, err));
 	if (r == 0 && control.dir_fd >= 0 && how.leave_running)
 		tell(&control, SNAPSHOT_COMPLETE);
 	if (r < 0)
@@ -153,7 +166,8 @@ int container_restore(const struct invocation *in, struct brumate_error *err)
 	if (r == 0 && (!path || (in->values[OPT_BUNDLE] && !bundle)))
 		r = brumate_fail(err, ENOMEM, "%m");
 	if (r == 0)
-		r = engine_restore(path, name, bundle, &engine, err);
+		r = note_audit("Restore", name, path,
+			       engine_restore(path, name, bundle, &engine, err));
 	if (r < 0)
 		return r;
 	tell_restored(name);

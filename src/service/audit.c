@@ -84,7 +84,8 @@ static void add_what(struct line *l, json_t *parameters, json_t *reply)
 		  either(find_string(reply, "checkpoint"),
 			 either(find_string(summary, "checkpoint"),
 				find_string(parameters, "checkpoint"))));
-	add_value(l, "path", find_string(summary, "path"));
+	add_value(l, "container", find_string(parameters, "container"));
+	add_value(l, "path", either(find_string(summary, "path"), find_string(parameters, "path")));
 	add_value(l, "url", find_string(parameters, "url"));
 	add_value(l, "dir", either(find_string(reply, "dir"), find_string(parameters, "dir")));
 }

@@ -11,6 +11,7 @@ import socket
 import subprocess
 
 from cases import Skipped, case, expect, main
+from s3_server import Server
 
 UNPROVEN, FORGED = "not authentic", "forged"
 
@@ -262,20 +263,10 @@ def signatures(bed):
     bed.refused(5, "trusted keys .*No such file", "restore", signed)
 
 
-def listen(bed):
-    """A system log of our own."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    path = os.path.join(bed.dir, "log-socket")
-    sock.bind(path)
-    sock.settimeout(20)
-    bed.own["BRUMATE_SYSLOG"] = path
-    return sock
-
-
 @case
 def audit_lines(bed):
     """One for each operation, whatever names are in it; a log that is stuck or away stops nobody."""
-    with listen(bed) as sock:
+    with bed.system_log() as sock:
         def line(*words):
             text = sock.recv(4096).decode("ascii")
             expect(text.startswith("<86>brumate[") and f"uid={os.getuid()} pid=" in text, text)
@@ -291,6 +282,14 @@ def audit_lines(bed):
         line("method=Restore", 'checkpoint="no\\x0asuch"', "result=failed")
         bed.ok("import", stream, "--dir", os.path.join(bed.dir, "other"))
         line("method=Import", 'checkpoint="one"', f'dir="{bed.dir}/other"')
+        with Server() as server:
+            bed.own.update({"AWS_ACCESS_KEY_ID": "AKIDTEST", "AWS_SECRET_ACCESS_KEY": server.store.keys["AKIDTEST"],
+                            "AWS_REGION": server.store.region, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.port}",
+                            "AWS_EC2_METADATA_DISABLED": "true", "NO_PROXY": "*"})
+            bed.ok("push", "one", "s3://bkt/team")
+            line("method=Push", 'checkpoint="one"', 'url="s3://bkt/team', "result=done")
+            bed.ok("pull", "s3://bkt/team/one", "--dir", os.path.join(bed.dir, "pulled"))
+            line("method=Pull", 'checkpoint="one"', 'url="s3://bkt/team/one"', f'dir="{bed.dir}/pulled"')
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as flood:
             flood.connect(bed.own["BRUMATE_SYSLOG"])
             try:

@@ -11,6 +11,7 @@ import re
 import select
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -305,6 +306,14 @@ class Bed(Instance):
             return None, error
         self.jobs.append(reply["job"]["id"])
         return reply["job"]["id"], None
+
+    def system_log(self):
+        """A log of the system's for this instance alone: the socket that its lines come to."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.own["BRUMATE_SYSLOG"] = os.path.join(self.dir, "log-socket")
+        sock.bind(self.own["BRUMATE_SYSLOG"])
+        sock.settimeout(20)
+        return sock
 
     # The GPUs.
     def broker_socket(self):

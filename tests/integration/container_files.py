@@ -40,6 +40,12 @@ def only_output(bed, *names):
         expect(stat.S_IMODE(os.stat(path).st_mode) & 0o077 == 0, f"{name} can be read by others")
 
 
+def expect_audit(audit, method, container, path):
+    line = audit.recv(4096).decode()
+    words = (f"method={method} uid=0", "result=done", f'container="{container}"', f'path="{path}"')
+    expect(all(word in line for word in words), f"expected {words}: {line!r}")
+
+
 def members(path):
     with tarfile.open(path) as tar:
         return {member.name: member.size for member in tar}
@@ -54,9 +60,10 @@ def read_member(path, name):
 def archive_and_back(bed):
     """Of a container of runc that was not set up for it, under another name; the checkpoint is where it was asked for."""
     archive = os.path.join(bed.dir, "one.tar")
-    with Container(bed, COUNTER) as container:
+    with bed.system_log() as audit, Container(bed, COUNTER) as container:
         started(bed, container)
         done = bed.ok("checkpoint", "--container", container.id, "--output", archive)
+        expect_audit(audit, "Checkpoint", container.id, archive)
         expect(done.out.strip() == archive, f"it says {done.out}")
         only_output(bed, "one.tar")
         expect(container.state() in ("none", "stopped"), f"the container is {container.state()} after its checkpoint")
@@ -70,6 +77,7 @@ def archive_and_back(bed):
         container.id += "-again"
         shown = bed.ok("restore", "--container", container.id, archive, "--format", "json").json()
         expect(shown["engine"] == "runc" and shown["container"] == container.id, f"it says {shown}")
+        expect_audit(audit, "Restore", container.id, archive)
         only_output(bed)
         container.note_init()
         container.log().goes_on()
