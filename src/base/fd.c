@@ -259,12 +259,16 @@ int dir_next(DIR *dir, struct dirent **ret)
 	return *ret ? 1 : -errno;
 }
 
-int remove_tree(int dir_fd, const char *name)
+enum { TREE_DEPTH_MAX = 64 };
+
+static int remove_at_depth(int dir_fd, const char *name, int depth)
 {
 	if (unlinkat(dir_fd, name, 0) == 0 || errno == ENOENT)
 		return 0;
 	if (errno != EISDIR && errno != EPERM)
 		return -errno;
+	if (depth == TREE_DEPTH_MAX)
+		return -ENAMETOOLONG;
 
 	auto_close int fd =
 		RESERVE_TRY(openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
@@ -276,11 +280,16 @@ int remove_tree(int dir_fd, const char *name)
 	struct dirent *entry;
 	int r;
 	while ((r = dir_next(dir, &entry)) > 0)
-		if ((r = remove_tree(dirfd(dir), entry->d_name)) < 0)
+		if ((r = remove_at_depth(dirfd(dir), entry->d_name, depth + 1)) < 0)
 			return r;
 	if (r < 0)
 		return r;
 	return unlinkat(dir_fd, name, AT_REMOVEDIR) < 0 ? -errno : 0;
+}
+
+int remove_tree(int dir_fd, const char *name)
+{
+	return remove_at_depth(dir_fd, name, 0);
 }
 
 bool fd_disk_has(int fd, uint64_t bytes)

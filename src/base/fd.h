@@ -63,7 +63,8 @@ int mkdir_parents(const char *path, mode_t mode);
 /** mkdir_parents() that syncs the directory above each one it creates. */
 int mkdir_parents_synced(const char *path, mode_t mode);
 
-/** Removes @name beneath @dir_fd and all below it; never follows a link. Missing is success. */
+/** Removes @name beneath @dir_fd and all below it; never follows a link. Missing is success. -ENAMETOOLONG: it is deeper
+ * than anything of ours, and each level takes a descriptor and a frame: somebody else made it. */
 int remove_tree(int dir_fd, const char *name);
 
 /** Whether the disk that @fd is on has @bytes free for us. What need not be written leaves that much to what must. */

@@ -150,6 +150,24 @@ static void test_remove_tree(void)
 	CHECK(remove_tree(top, "kept/file") == 0 && faccessat(top, "kept", F_OK, 0) == 0);
 }
 
+/* Directories one in the other, as anybody can make them who may write where we clean up. */
+static void test_remove_deep_tree(void)
+{
+	enum { LEVELS = 200 };
+
+	CHECK(mkdirat(top, "deep", 0700) == 0);
+	for (int i = 0; i < LEVELS; i++)
+		CHECK(mkdirat(top, "around", 0700) == 0 &&
+		      renameat(top, "deep", top, "around/in") == 0 &&
+		      renameat(top, "around", top, "deep") == 0);
+	CHECK(remove_tree(top, "deep") == -ENAMETOOLONG);
+	for (int i = 0; i < LEVELS - 10; i++)
+		CHECK(renameat(top, "deep/in", top, "around") == 0 &&
+		      unlinkat(top, "deep", AT_REMOVEDIR) == 0 &&
+		      renameat(top, "around", top, "deep") == 0);
+	CHECK(remove_tree(top, "deep") == 0);
+}
+
 static void test_mkdir_parents(void)
 {
 	char path[PATH_MAX + 32];
@@ -184,6 +202,7 @@ int main(void)
 	test_read();
 	test_full();
 	test_remove_tree();
+	test_remove_deep_tree();
 	test_mkdir_parents();
 	test_peer();
 	CHECK(sync_dir(top, ".") == 0 && sync_dir(top, "absent") == -ENOENT);
