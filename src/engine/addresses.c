@@ -170,7 +170,8 @@ static int unix_is_taken(const char *sockets, const char *address, const char *d
 		return 0;
 	char *rest = text;
 	for (char *line; (line = strsep(&rest, "\n"));) {
-		if (!line_is_of(line, address, &inode))
+		if (!line_is_of(line, address, &inode) ||
+		    (*address != '@' && port_is_at_file(inode, &st) == 0))
 			continue;
 		if (port_find_holder(&holder, inode))
 			tell_holder(ret_holder, holder.id.pid, holder.comm);

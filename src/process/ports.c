@@ -9,11 +9,14 @@
 #include <fcntl.h>
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
+#include <linux/rtnetlink.h>
 #include <linux/sock_diag.h>
+#include <linux/unix_diag.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/sysmacros.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -176,6 +179,60 @@ int port_find_holder(struct proc_info *ret, unsigned inode)
 			return 1;
 	}
 	return 0;
+}
+
+/* ---- files of unix sockets ---- */
+
+/* The kernel's own form of a device number, and the lower half of that of an inode. Where file systems tell another device
+ * to stat(2) than they have (overlayfs, btrfs), it is none of a disk. */
+static bool is_file(const struct unix_diag_vfs *at, const struct stat *st)
+{
+	return at->udiag_vfs_ino == (uint32_t)st->st_ino &&
+	       (at->udiag_vfs_dev == (major(st->st_dev) << 20 | minor(st->st_dev)) ||
+		!major(st->st_dev));
+}
+
+static int find_file(const struct nlmsghdr *h, const struct stat *st)
+{
+	int left = (int)h->nlmsg_len - (int)NLMSG_LENGTH(sizeof(struct unix_diag_msg));
+	const struct unix_diag_msg *m = NLMSG_DATA(h);
+
+	for (const struct rtattr *a = (const void *)(m + 1); RTA_OK(a, left); a = RTA_NEXT(a, left))
+		if (a->rta_type == UNIX_DIAG_VFS && RTA_PAYLOAD(a) >= sizeof(struct unix_diag_vfs))
+			return is_file(RTA_DATA(a), st);
+	return -ENODATA;
+}
+
+int port_is_at_file(unsigned inode, const struct stat *st)
+{
+	struct {
+		struct nlmsghdr header;
+		struct unix_diag_req req;
+	} msg = {
+		.header = { .nlmsg_len = sizeof(msg),
+			    .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+			    .nlmsg_flags = NLM_F_REQUEST },
+		.req = { .sdiag_family = AF_UNIX,
+			 .udiag_states = ~0u,
+			 .udiag_ino = inode,
+			 .udiag_show = UDIAG_SHOW_VFS,
+			 .udiag_cookie = { INET_DIAG_NOCOOKIE, INET_DIAG_NOCOOKIE } },
+	};
+	_Alignas(struct nlmsghdr) char buf[1024];
+	auto_close int fd = open_diagnosis();
+
+	if (fd < 0)
+		return fd;
+	ssize_t n = send(fd, &msg, sizeof(msg), 0) < 0 ? -1 : recv(fd, buf, sizeof(buf), 0);
+	const struct nlmsghdr *h = (void *)buf;
+
+	if (n < 0)
+		return -errno;
+	if (!NLMSG_OK(h, (unsigned)n))
+		return -EBADMSG;
+	if (h->nlmsg_type != SOCK_DIAG_BY_FAMILY) /* it has ended, or this kernel does not tell */
+		return -ENOENT;
+	return find_file(h, st);
 }
 
 /* ---- look ---- */

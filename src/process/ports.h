@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
-/* Who has an address of the internet on this machine, as the kernel's socket diagnosis tells. */
+/* Who has an address of the internet or the file of a unix socket on this machine, as the kernel's socket diagnosis tells. */
 #pragma once
 
 #include <netinet/in.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/stat.h>
 
 #include "base/error.h"
 #include "process/process.h"
@@ -31,6 +32,10 @@ int port_look(struct port_use *ret, const union port_address *address, bool is_t
 /** Has the kernel forget the connections that have ended at @address. Errors to act on: -EPERM (it takes
  * CAP_NET_ADMIN), -EOPNOTSUPP (this kernel does not do that): they go by themselves. */
 int port_forget_ended(const union port_address *address, struct brumate_error *err);
+
+/** Whether the unix socket with number @inode is bound at the file @st, whatever name it was bound by: such names may be
+ * relative, or those of another mount namespace. 1, 0, or -errno: it cannot be told. */
+int port_is_at_file(unsigned inode, const struct stat *st);
 
 /** Finds a process that has the socket with number @inode open. Returns 1, or 0 where none can be seen to. */
 int port_find_holder(struct proc_info *ret, unsigned inode);

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 
-from cases import case, expect, main
+from cases import STEPPING, case, expect, main
 
 # Who closes first of the two ends of a connection leaves the kernel to remember it for a minute: here at the port
 # where the program goes on listening, as NCCL's ranks do.
@@ -91,6 +91,41 @@ def taken_meanwhile(bed):
             bed.refused(6, rf"address 127\.0\.0\.1:{port} of the job is in use by process {os.getpid()} \({comm}\)",
                         "restore", saved["checkpoint"])
         expect(log.lines() == lines, "something was started")
+        bed.operation("restore", saved["checkpoint"])
+        log.goes_on()
+        bed.end(job)
+
+
+NAMED = """
+import os, socket, sys
+os.chdir(sys.argv[1])
+ours = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM if sys.argv[2] == "stream" else socket.SOCK_DGRAM)
+ours.bind("name")
+if sys.argv[2] == "stream":
+    ours.listen()
+import time
+print("ready to go", flush=True)
+""" + STEPPING
+
+
+@case
+def of_a_name_that_is_anothers_elsewhere(bed):
+    """What a relative name stands for is the directory's; the same name in another is in nobody's way."""
+    for kind in ("stream", "datagram"):
+        one, two = (os.path.join(bed.dir, f"{name}-{kind}") for name in ("one", "two"))
+        os.mkdir(one)
+        os.mkdir(two)
+        job, log = bed.started([sys.executable, "-u", "-c", NAMED, one, kind])
+        saved = bed.operation("checkpoint", job)
+        other = bed.start([sys.executable, "-u", "-c", NAMED, two, kind]).ready()
+        bed.operation("restore", saved["checkpoint"])
+        log.goes_on()
+        saved = bed.operation("checkpoint", job)
+        other.end()
+        os.unlink(os.path.join(one, "name"))
+        other = bed.start([sys.executable, "-u", "-c", NAMED, one, kind]).ready()
+        bed.refused(6, rf"address name of the job is in use by process {other.pid} ", "restore", saved["checkpoint"])
+        other.end()
         bed.operation("restore", saved["checkpoint"])
         log.goes_on()
         bed.end(job)
