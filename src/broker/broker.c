@@ -3,7 +3,6 @@
  * The broker, and the methods of io.brumate.broker: parameters in, the driver's answers out. See broker.h.
  */
 #include "broker/broker.h"
-#include "broker/keeping.h"
 #include "broker/prepare.h"
 #include "broker/session.h"
 #include "base/clock.h"
@@ -29,7 +28,6 @@ struct broker {
 	struct pool *pool;
 	struct gpus *gpus;
 	struct sessions *sessions;
-	struct keeping *keeping; /* NULL: GPUs are opened when a copy begins */
 	struct preparer *preparer;
 };
 
@@ -53,8 +51,8 @@ static json_t *gpu_to_json(struct broker *b, const struct dev_gpu *gpu, size_t i
 	return json_pack("{s:i, s:s, s:o, s:I, s:I, s:b, s:I, s:I, s:I, s:I}", "index", (int)index,
 			 "uuid", gpu->uuid, "name", wire_string(gpu->name), "total_bytes",
 			 (json_int_t)gpu->total_bytes, "used_bytes", (json_int_t)gpu->used_bytes,
-			 "mig", gpu->partitioned, "out_bytes", (json_int_t)moved.out_bytes, "in_bytes",
-			 (json_int_t)moved.in_bytes, "written_bytes",
+			 "mig", gpu->partitioned, "out_bytes", (json_int_t)moved.out_bytes,
+			 "in_bytes", (json_int_t)moved.in_bytes, "written_bytes",
 			 (json_int_t)moved.written_bytes, "read_bytes",
 			 (json_int_t)moved.read_bytes);
 }
@@ -501,26 +499,6 @@ static bool close_gpus(void *arg, uint32_t timeout_ms)
 	return sessions_close_gpus(b->sessions, deadline_in_ms(timeout_ms));
 }
 
-static int start_preparing(struct broker *b, bool open_gpus, bool digests,
-			   struct brumate_error *err)
-{
-	const struct keeping_options keeping = { .driver = b->driver,
-						 .gpus = b->gpus,
-						 .close = close_gpus,
-						 .arg = b,
-						 .wake_fd = b->wake_fd,
-						 .digests = digests };
-	int r = open_gpus ? keeping_new(&b->keeping, &keeping, err) : 0;
-	const struct prepare_options prepare = { .driver = b->driver,
-						 .pool = b->pool,
-						 .keeping = b->keeping,
-						 .is_idle = is_idle,
-						 .arg = b,
-						 .wake_fd = b->wake_fd };
-
-	return r < 0 ? r : preparer_new(&b->preparer, &prepare, err);
-}
-
 int broker_new(struct broker **ret, const struct broker_options *o, struct brumate_error *err)
 {
 	const struct pool_options pool = { o->pool_bytes, o->memory_bytes, o->spill_dir };
@@ -539,8 +517,16 @@ int broker_new(struct broker **ret, const struct broker_options *o, struct bruma
 		r = gpus_new(&b->gpus, b->pool, err);
 	if (r == 0)
 		r = sessions_new(&b->sessions, b->driver, b->gpus, o->digests, b->wake_fd, err);
+	const struct prepare_options prepare = { .driver = b->driver,
+						 .pool = b->pool,
+						 .gpus = o->open_gpus ? b->gpus : NULL,
+						 .digests = o->digests,
+						 .close = close_gpus,
+						 .is_idle = is_idle,
+						 .arg = b,
+						 .wake_fd = b->wake_fd };
 	if (r == 0)
-		r = start_preparing(b, o->open_gpus, o->digests, err);
+		r = preparer_new(&b->preparer, &prepare, err);
 	if (r < 0)
 		broker_free(b);
 	else
@@ -553,7 +539,6 @@ void broker_free(struct broker *b)
 	if (!b)
 		return;
 	preparer_free(b->preparer);
-	keeping_free(b->keeping);
 	sessions_free(b->sessions);
 	driver_free(b->driver);
 	gpus_free(b->gpus);

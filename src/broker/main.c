@@ -4,15 +4,6 @@
  * io.brumate.broker on a socket for root, and ends when nobody has needed it for a while, so that
  * an idle node has no driver state at all. It decides no policy.
  */
-#include "broker/broker.h"
-#include "broker/instance.h"
-#include "base/clock.h"
-#include "base/conf.h"
-#include "base/fd.h"
-#include "base/log.h"
-#include "base/paths.h"
-#include "gpu/vendor.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -22,10 +13,21 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/inotify.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "base/clock.h"
+#include "base/conf.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/paths.h"
+#include "broker/broker.h"
+#include "gpu/vendor.h"
+#include "wire/wire.h"
 
 #define IDLE_VARIABLE "BRUMATE_BROKER_IDLE_S"
 
@@ -36,6 +38,152 @@ enum {
 	OOM_SCORE_ADJ = -900,	   /* it may hold what jobs need to come back */
 	LARGE_BYTES = 256 << 10,   /* of memory that goes back to the kernel when it is freed */
 };
+
+/* ---- one broker for each runtime directory: its lock and its socket ---- */
+
+/* The lock is held for as long as the process lives; the socket is there for as long as it takes callers. */
+struct instance {
+	int lock_fd;
+	int listen_fd;
+	char *path; /* of the socket */
+	dev_t dev;  /* and which file it is: the directory may be made anew while we run */
+	ino_t ino;
+};
+
+#define INSTANCE_EMPTY ((struct instance){ .lock_fd = -1, .listen_fd = -1 })
+
+enum { CLAIM_TIMEOUT_MS = 15000, CLAIM_RECHECK_MS = 50 };
+
+static void instance_fini(struct instance *i)
+{
+	cleanup_close(&i->listen_fd);
+	free(take_ptr(&i->path));
+	cleanup_close(&i->lock_fd);
+}
+DEFINE_AUTO_FINI(struct instance, instance_fini)
+
+static bool is_served(const char *path)
+{
+	struct wire w;
+
+	if (wire_connect(&w, path, NULL) < 0)
+		return false;
+	wire_fini(&w);
+	return true;
+}
+
+/* Returns 0 with the lock, 1 if its holder serves, -EAGAIN if it does neither at this moment. */
+static int try_claim(int lock_fd, const char *path)
+{
+	if (flock(lock_fd, LOCK_EX | LOCK_NB) == 0)
+		return 0;
+	if (errno != EWOULDBLOCK)
+		return -errno;
+	return is_served(path) ? 1 : -EAGAIN;
+}
+
+/* Sleeps until something happens in the directory: the socket appears, the lock file is closed. The
+ * kernel tells of a close just before it drops the lock, so there is a second look a little later. */
+static int wait_event(int inotify_fd)
+{
+	struct pollfd p = { .fd = inotify_fd, .events = POLLIN };
+	char events[4096];
+	int n = poll(&p, 1, CLAIM_RECHECK_MS);
+
+	if (n < 0)
+		return errno == EINTR ? 0 : -errno;
+	return n > 0 && read(inotify_fd, events, sizeof(events)) < 0 ? -errno : 0;
+}
+
+static int claim_lock(int lock_fd, const char *dir, const char *path)
+{
+	auto_close int watch = inotify_init1(IN_CLOEXEC);
+	uint64_t deadline_ns = deadline_in_ms(CLAIM_TIMEOUT_MS);
+
+	if (watch < 0 ||
+	    inotify_add_watch(watch, dir, IN_CREATE | IN_MOVED_TO | IN_CLOSE_WRITE) < 0)
+		return -errno;
+	for (;;) {
+		int r = try_claim(lock_fd, path);
+
+		if (r != -EAGAIN)
+			return r;
+		if (deadline_left_ms(deadline_ns) == 0)
+			return -ETIMEDOUT;
+		r = wait_event(watch);
+		if (r < 0)
+			return r;
+	}
+}
+
+/* Becomes the broker of this runtime directory. Returns 0; 1 if another one serves (nothing to do); <0. Waits for one that
+ * is just ending. */
+static int instance_claim(struct instance *ret, bool simulated, struct brumate_error *err)
+{
+	auto_(instance_fini) struct instance i = INSTANCE_EMPTY;
+	const char *dir = path_runtime_dir(), *name = simulated ? "broker-simulated" : "broker";
+	auto_free char *lock = path_format("%s/%s.lock", dir, name);
+	i.path = path_format("%s/%s.sock", dir, name);
+	if (!lock || !i.path)
+		return brumate_fail(err, ENOMEM, "%s: %m", dir);
+
+	int r = path_make_runtime_dir(err);
+	if (r < 0)
+		return r;
+	i.lock_fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (i.lock_fd < 0)
+		return brumate_fail(err, errno, "%s: %m", lock);
+	r = claim_lock(i.lock_fd, dir, i.path);
+	if (r < 0)
+		return brumate_fail(err, -r, "%s: held by a broker that does not answer: %m", lock);
+	if (r > 0)
+		return 1;
+
+	i.listen_fd = wire_listen(i.path, 0600, err);
+	if (i.listen_fd < 0)
+		return i.listen_fd;
+	struct stat st;
+	if (lstat(i.path, &st) < 0)
+		return brumate_fail(err, errno, "%s: %m", i.path);
+	i.dev = st.st_dev;
+	i.ino = st.st_ino;
+	*ret = i;
+	i = INSTANCE_EMPTY;
+	return 0;
+}
+
+/* Not that of another broker, in a directory that was removed and made again. */
+static bool is_ours(const struct instance *i)
+{
+	struct stat st;
+
+	return lstat(i->path, &st) == 0 && st.st_dev == i->dev && st.st_ino == i->ino;
+}
+
+/* Removes the socket at once, whoever may be on the way in. */
+static void instance_withdraw(struct instance *i)
+{
+	if (is_ours(i))
+		unlink(i->path);
+}
+
+/* Takes the socket out of the way of new clients. Returns 0 when it is gone for good; 1 if a client came in between: then it
+ * is where it was, and the client waits to be served. It is renamed first: a client that was on its way in is found in the
+ * queue, and the same socket can be put back for it. One that looks for the socket meanwhile starts a broker, which waits. */
+static int instance_retire(struct instance *i)
+{
+	auto_free char *aside = path_format("%s.closing", i->path);
+	struct pollfd p = { .fd = i->listen_fd, .events = POLLIN };
+
+	if (!aside || !is_ours(i) || rename(i->path, aside) < 0)
+		return 0;
+	if (poll(&p, 1, 0) > 0 && rename(aside, i->path) == 0)
+		return 1;
+	unlink(aside);
+	return 0;
+}
+
+/* ---- options ---- */
 
 struct options {
 	bool simulated;
@@ -143,6 +291,8 @@ static int open_signals(void)
 	int fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	return fd < 0 ? -errno : fd;
 }
+
+/* ---- serving ---- */
 
 /* What serves callers until nobody needs it. */
 struct program {

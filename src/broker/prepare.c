@@ -43,6 +43,11 @@ enum {
 		1000, /* in which those who were told of open GPUs say that they know of their end */
 	CLOSED_MS = 8000,  /* a copy that is under way comes first for so long */
 	LINGER_MS = 10000, /* in which somebody is to ask again who was hung up on */
+	/* of open GPUs: */
+	PLENTY_PART = 16,	/* of a GPU's memory is to be free before it is opened */
+	LITTLE_PART = 32,	/* as long as that is, it stays open */
+	YIELD_LEAST_MS = 60000, /* they are not opened after somebody missed the memory */
+	YIELD_MOST_MS = 3600000,
 };
 
 /* Somebody who waits for memory for 0.15 s within 2 s. The window is what users other than root may ask for. */
@@ -60,8 +65,21 @@ struct client {
 	size_t n_wants;
 };
 
+/* GPUs that are open ahead of copies. */
+struct keeping {
+	const struct prepare_options *o;
+	pthread_mutex_t
+		lock; /* of the rest; held while a GPU is opened, and while it is used to pin */
+	bool keeps;
+	uint8_t uuids[DEV_GPUS_MAX][DEV_UUID_BYTES];
+	size_t n;
+	uint64_t not_before_ns;
+	unsigned yield_ms;
+};
+
 struct preparer {
 	struct prepare_options o;
+	struct keeping keeping;
 	int changed_fd; /* eventfd: the thread is to look again */
 	int pressure_fds[PRESSURES];
 	uint64_t pressed_until_ns;
@@ -91,6 +109,205 @@ int prepare_pause_ms(uint64_t room_bytes)
 	if (ms < PAUSE_LEAST_MS)
 		return PAUSE_LEAST_MS;
 	return ms < PAUSE_MOST_MS ? (int)ms : PAUSE_MOST_MS;
+}
+
+/*
+ * ---- GPUs that are kept open ----
+ *
+ * They stay open while jobs run on them, so that host memory for their copies is not only there but pinned, and nothing has
+ * to be opened, compiled or pinned when a copy begins. An open GPU takes device memory. So it is opened only where plenty is
+ * left, and closed as that becomes less, or as soon as somebody misses it; then it is not opened again for a while.
+ */
+
+/* Under the lock. */
+static bool has(const struct keeping *k, const uint8_t *uuid)
+{
+	for (size_t i = 0; k->keeps && i < k->n; i++)
+		if (!memcmp(k->uuids[i], uuid, DEV_UUID_BYTES))
+			return true;
+	return false;
+}
+
+static bool has_all(const struct keeping *k, const uint8_t (*uuids)[DEV_UUID_BYTES], size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (!has(k, uuids[i]))
+			return false;
+	return n > 0;
+}
+
+static const struct dev_gpu *find_gpu(const struct dev_gpu *gpus, size_t n, const uint8_t *uuid)
+{
+	char text[DEV_UUID_TEXT_BYTES];
+
+	dev_uuid_format(text, uuid);
+	for (size_t i = 0; i < n; i++)
+		if (!strcmp(gpus[i].uuid, text))
+			return &gpus[i];
+	return NULL;
+}
+
+/* Whether each has a part of its memory free. What cannot be told is not. */
+static bool have_free(struct keeping *k, const uint8_t (*uuids)[DEV_UUID_BYTES], size_t n,
+		      unsigned part)
+{
+	const struct dev_backend *b;
+	struct dev_gpu gpus[DEV_GPUS_MAX];
+	size_t n_gpus;
+
+	if (driver_wait(k->o->driver, &b, NULL, NULL) < 0 || !b->memory ||
+	    dev_gpus(b, gpus, DEV_GPUS_MAX, &n_gpus, NULL) < 0)
+		return false;
+	for (size_t i = 0; i < n; i++) {
+		const struct dev_gpu *gpu = find_gpu(gpus, n_gpus, uuids[i]);
+
+		if (!gpu || gpu->partitioned || gpu->used_bytes > gpu->total_bytes ||
+		    gpu->total_bytes - gpu->used_bytes < gpu->total_bytes / part)
+			return false;
+	}
+	return true;
+}
+
+/* The next time it is longer until they are opened again. */
+static void pause_opening(struct keeping *k)
+{
+	const bool again = clock_now_ns() < k->not_before_ns + k->yield_ms * NS_PER_MS;
+
+	k->yield_ms = !again || !k->yield_ms		? YIELD_LEAST_MS
+		      : k->yield_ms < YIELD_MOST_MS / 2 ? k->yield_ms * 2
+							: YIELD_MOST_MS;
+	k->not_before_ns = deadline_in_ms(k->yield_ms);
+}
+
+static void stop_keeping(struct keeping *k)
+{
+	k->keeps = false;
+	k->n = 0;
+	gpus_keep(k->o->gpus, false);
+	eventfd_write(k->o->wake_fd, 1);
+}
+
+/* Whether all of these are open and kept. */
+static bool keeping_has(struct keeping *k, const uint8_t (*uuids)[DEV_UUID_BYTES], size_t n)
+{
+	pthread_mutex_lock(&k->lock);
+	bool found = has_all(k, uuids, n);
+	pthread_mutex_unlock(&k->lock);
+	return found;
+}
+
+/* Under the lock. */
+static bool would_open(struct keeping *k, const uint8_t (*uuids)[DEV_UUID_BYTES], size_t n)
+{
+	return n > 0 && !has_all(k, uuids, n) && deadline_left_ms(k->not_before_ns) == 0 &&
+	       have_free(k, uuids, n, PLENTY_PART);
+}
+
+/* Whether keeping_open() would open some of them: not all are, each has plenty of memory, and nobody missed any
+ * lately. */
+static bool keeping_would_open(struct keeping *k, const uint8_t (*uuids)[DEV_UUID_BYTES], size_t n)
+{
+	pthread_mutex_lock(&k->lock);
+	bool would = would_open(k, uuids, n);
+	pthread_mutex_unlock(&k->lock);
+	return would;
+}
+
+/* Under the lock. The kernels of digests may have to be compiled; without them it goes on. */
+static int open_one(struct keeping *k, const uint8_t uuid[static DEV_UUID_BYTES])
+{
+	const struct dev_memory_ops *ops = gpus_ops(k->o->gpus);
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	struct dev_digester *digester;
+	struct dev_memory *memory;
+
+	if (k->n == DEV_GPUS_MAX)
+		return -EOVERFLOW;
+	int r = gpus_get(k->o->gpus, &memory, uuid, &err);
+	if (r < 0) {
+		log_debug("a GPU is not opened ahead: %s", err.text);
+		return r;
+	}
+	memcpy(k->uuids[k->n++], uuid, DEV_UUID_BYTES);
+	if (k->o->digests && ops->digester_open(memory, CHUNK_BYTES_MAX, &digester, &err) == 0)
+		ops->digester_close(digester);
+	return 0;
+}
+
+/* Opens these, as far as keeping_would_open(). Returns whether all are kept. It may take a second. */
+static bool keeping_open(struct keeping *k, const uint8_t (*uuids)[DEV_UUID_BYTES], size_t n)
+{
+	const struct dev_backend *b;
+	int r = 0;
+
+	pthread_mutex_lock(&k->lock);
+	if (would_open(k, uuids, n) && driver_wait(k->o->driver, &b, NULL, NULL) == 0) {
+		gpus_use(k->o->gpus, b->memory);
+		gpus_keep(k->o->gpus, true);
+		k->keeps = true;
+		for (size_t i = 0; i < n && r == 0; i++)
+			r = has(k, uuids[i]) ? 0 : open_one(k, uuids[i]);
+		if (r < 0)
+			pause_opening(k);
+		if (!k->n)
+			stop_keeping(k);
+	}
+	bool kept = has_all(k, uuids, n);
+	pthread_mutex_unlock(&k->lock);
+	return kept;
+}
+
+/* Pins a segment of the pool that is ready. Returns whether there may be another. */
+static bool keeping_pin(struct keeping *k)
+{
+	bool more = false;
+
+	pthread_mutex_lock(&k->lock);
+	struct dev_memory *memory = k->keeps ? gpus_any(k->o->gpus) : NULL;
+	if (memory) {
+		int r = pool_pin_ready(gpus_pool(k->o->gpus), gpus_ops(k->o->gpus), memory);
+
+		if (r < 0) /* the driver will not, and is not to be asked all the time */
+			pause_opening(k);
+		if (r < 0)
+			stop_keeping(k);
+		more = r > 0;
+	}
+	pthread_mutex_unlock(&k->lock);
+	return more;
+}
+
+/* Whether a GPU that is kept has little memory left. */
+static bool keeping_is_short(struct keeping *k)
+{
+	pthread_mutex_lock(&k->lock);
+	bool is_short = k->keeps && !have_free(k, (const uint8_t(*)[DEV_UUID_BYTES])k->uuids, k->n,
+					       LITTLE_PART);
+	pthread_mutex_unlock(&k->lock);
+	return is_short;
+}
+
+/* Nobody wants them any more: they are closed when no copy has needed them for a while. */
+static void keeping_let_go(struct keeping *k)
+{
+	pthread_mutex_lock(&k->lock);
+	if (k->keeps)
+		stop_keeping(k);
+	pthread_mutex_unlock(&k->lock);
+}
+
+/* Somebody misses the memory: they are closed as soon as no copy uses them, for which it waits so long, and not opened
+ * for a while. Returns whether none is open. */
+static bool keeping_yield(struct keeping *k, uint32_t timeout_ms)
+{
+	pthread_mutex_lock(&k->lock);
+	if (k->keeps) {
+		log_info("device memory is short: GPUs that were open ahead of copies are closed");
+		pause_opening(k);
+		stop_keeping(k);
+	}
+	pthread_mutex_unlock(&k->lock);
+	return k->o->close(k->o->arg, timeout_ms);
 }
 
 /* ---- who wants how much ---- */
@@ -276,9 +493,9 @@ static void hang_up_on_waiting(struct preparer *p)
 		struct client *c = &p->clients[i];
 
 		if (c->may_open && c->fd >= 0 &&
-		    (keeping_has(p->o.keeping, c->gpus, c->n_gpus)
+		    (keeping_has(&p->keeping, c->gpus, c->n_gpus)
 			     ? !c->told_open
-			     : keeping_would_open(p->o.keeping, c->gpus, c->n_gpus)))
+			     : keeping_would_open(&p->keeping, c->gpus, c->n_gpus)))
 			hang_up(c);
 	}
 }
@@ -286,14 +503,14 @@ static void hang_up_on_waiting(struct preparer *p)
 /* Under the lock. Returns whether they are to be closed, as those who were told have had time to know. */
 static bool look_at_gpus(struct preparer *p)
 {
-	if (p->o.keeping && !p->n)
-		keeping_let_go(p->o.keeping);
-	if (!p->o.keeping || !p->n ||
+	if (p->o.gpus && !p->n)
+		keeping_let_go(&p->keeping);
+	if (!p->o.gpus || !p->n ||
 	    (p->looked_at_gpus_ns &&
 	     clock_now_ns() < p->looked_at_gpus_ns + LOOK_AT_GPUS_MS * NS_PER_MS))
 		return false;
 	p->looked_at_gpus_ns = clock_now_ns();
-	if (!keeping_is_short(p->o.keeping)) {
+	if (!keeping_is_short(&p->keeping)) {
 		p->short_ns = 0;
 		hang_up_on_waiting(p);
 		return false;
@@ -305,12 +522,12 @@ static bool look_at_gpus(struct preparer *p)
 
 bool preparer_yield(struct preparer *p)
 {
-	if (!p->o.keeping)
+	if (!p->o.gpus)
 		return true;
 	pthread_mutex_lock(&p->lock);
 	hang_up_on_told(p);
 	pthread_mutex_unlock(&p->lock);
-	return keeping_yield(p->o.keeping, CLOSED_MS);
+	return keeping_yield(&p->keeping, CLOSED_MS);
 }
 
 /* ---- the thread ---- */
@@ -348,7 +565,7 @@ static int work_once(struct preparer *p, bool pressed)
 	pthread_mutex_unlock(&p->lock);
 
 	if (late)
-		keeping_yield(p->o.keeping, 0);
+		keeping_yield(&p->keeping, 0);
 	uint64_t held = pool_free_bytes(p->o.pool), room = room_bytes(p);
 	uint64_t budget = prepare_budget(room, held);
 	if (pressed)
@@ -363,7 +580,7 @@ static int work_once(struct preparer *p, bool pressed)
 	if (missing && held + missing->segment_bytes <= budget &&
 	    pool_prepare(p->o.pool, missing->segment_bytes, missing->node) == 0)
 		return 0;
-	if (idle && wanted && p->o.keeping && keeping_pin(p->o.keeping))
+	if (idle && wanted && p->o.gpus && keeping_pin(&p->keeping))
 		return 0;
 	return held ? prepare_pause_ms(room) : wanted ? PAUSE_MOST_MS : -1;
 }
@@ -438,9 +655,9 @@ static uint64_t bytes_of_own(const struct dev_backend *b, const char *gpu)
 static void open_gpus(struct preparer *p, struct client *c, const struct dev_backend *b,
 		      struct prepared *ret)
 {
-	c->told_open = c->may_open && p->o.keeping &&
-		       (keeping_has(p->o.keeping, c->gpus, c->n_gpus) ||
-			keeping_open(p->o.keeping, c->gpus, c->n_gpus));
+	c->told_open = c->may_open && p->o.gpus &&
+		       (keeping_has(&p->keeping, c->gpus, c->n_gpus) ||
+			keeping_open(&p->keeping, c->gpus, c->n_gpus));
 	for (; c->told_open && ret->n_open < c->n_gpus; ret->n_open++) {
 		struct prepared_gpu *gpu = &ret->open[ret->n_open];
 
@@ -511,8 +728,9 @@ int preparer_new(struct preparer **ret, const struct prepare_options *o, struct 
 
 	if (!p)
 		return brumate_fail(err, ENOMEM, "%m");
-	*p = (struct preparer){ .o = *o, .pressure_fds = { -1, -1 } };
+	*p = (struct preparer){ .o = *o, .keeping.o = &p->o, .pressure_fds = { -1, -1 } };
 	pthread_mutex_init(&p->lock, NULL);
+	pthread_mutex_init(&p->keeping.lock, NULL);
 	p->changed_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (p->changed_fd < 0) {
 		free(p);
@@ -531,8 +749,8 @@ void preparer_stop(struct preparer *p)
 	eventfd_write(p->changed_fd, 1);
 	if (joins)
 		pthread_join(p->thread, NULL);
-	if (p->o.keeping)
-		keeping_let_go(p->o.keeping);
+	if (p->o.gpus)
+		keeping_let_go(&p->keeping);
 }
 
 void preparer_free(struct preparer *p)
@@ -546,5 +764,6 @@ void preparer_free(struct preparer *p)
 		cleanup_close(&p->pressure_fds[i]);
 	cleanup_close(&p->changed_fd);
 	pthread_mutex_destroy(&p->lock);
+	pthread_mutex_destroy(&p->keeping.lock);
 	free(p);
 }

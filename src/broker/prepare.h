@@ -2,24 +2,28 @@
 /*
  * Memory made ready before it is asked for: while somebody wants it for processes that have device memory, the
  * pool gets segments for a copy of all of that, one after the other, in a thread of its own. They are populated,
- * and pinned where the GPUs are kept open (keeping.h). They take at most half of what the machine could give to
+ * and pinned where the GPUs are kept open. They take at most half of what the machine could give to
  * others, and are given back as that becomes less, or as soon as the kernel says that somebody waits for memory.
  */
 #pragma once
 
-#include "broker/keeping.h"
+#include "broker/driver.h"
+#include "broker/gpus.h"
 
 struct preparer;
 
 struct prepare_options {
-	struct driver *driver; /* borrowed, as are the next two */
+	struct driver *driver; /* borrowed, as is the next */
 	struct pool *pool;
-	struct keeping *keeping; /* NULL: no GPU is opened */
+	struct gpus *gpus; /* borrowed; NULL: none is opened */
+	bool digests;	   /* their kernels are loaded, too */
+	/* Closes GPUs once no copy uses them, if that is within the time. Returns whether none is open. */
+	bool (*close)(void *arg, uint32_t timeout_ms);
 	bool (*is_idle)(
 		void *arg,
 		uint64_t *ret_since_ns); /* no copy is under way, since when (clock_now_ns) */
 	void *arg;
-	int wake_fd;		      /* eventfd, borrowed: told when nobody wants any more */
+	int wake_fd; /* eventfd, borrowed: told when nobody wants any more, and when GPUs are left to be closed */
 	uint64_t (*room_bytes)(void); /* that the machine could give; NULL: machine_room_bytes() */
 	int pressure_fd; /* tells of pressure by POLLPRI (borrowed); 0: the kernel is to */
 };
