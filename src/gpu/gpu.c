@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT
-/* The operations of a backend with their fault points and debug lines, and the names of things. */
+/* The operations of a backend with their fault points and debug lines, the names of things, and maps between GPUs. */
 #include "gpu/gpu.h"
-#include "base/clock.h"
-#include "base/fault.h"
-#include "base/log.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/log.h"
 
 static const char *const state_names[DEV_STATE__MAX] = {
 	[DEV_STATE_NONE] = "none",     [DEV_STATE_RUNNING] = "running",
@@ -134,4 +137,138 @@ int dev_act(const struct dev_backend *b, pid_t pid, enum dev_action action, uint
 	log_debug("%s: %s pid=%d result=%d seconds=%.3f", b->name, dev_action_name(action),
 		  (int)pid, r < 0 ? r : ret->number, clock_since_s(start_ns));
 	return r;
+}
+
+/* ---- UUIDs as text, and maps between GPUs: pure ---- */
+
+void dev_uuid_format(char ret[static DEV_UUID_TEXT_BYTES],
+		     const uint8_t uuid[static DEV_UUID_BYTES])
+{
+	char *p = ret + sprintf(ret, "GPU");
+
+	for (int i = 0; i < DEV_UUID_BYTES; i++)
+		p += sprintf(p, "%s%02x",
+			     i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
+}
+
+static int nibble(char c)
+{
+	if (!isxdigit((unsigned char)c))
+		return -1;
+	return isdigit((unsigned char)c) ? c - '0' : tolower((unsigned char)c) - 'a' + 10;
+}
+
+int dev_uuid_parse(uint8_t ret[static DEV_UUID_BYTES], const char *text)
+{
+	static const char form[] = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
+	uint8_t uuid[DEV_UUID_BYTES] = { 0 };
+	int n = 0;
+
+	if (!strncasecmp(text, "GPU-", 4) || !strncasecmp(text, "MIG-", 4))
+		text += 4;
+	if (strlen(text) != sizeof(form) - 1)
+		return -EINVAL;
+	for (size_t i = 0; form[i]; i++) {
+		int v = nibble(text[i]);
+
+		if (form[i] == '-' ? text[i] != '-' : v < 0)
+			return -EINVAL;
+		if (form[i] == '-')
+			continue;
+		uuid[n / 2] = (uint8_t)(uuid[n / 2] << 4 | v);
+		n++;
+	}
+	memcpy(ret, uuid, sizeof(uuid));
+	return 0;
+}
+
+/* Index of the GPU with this uuid, or -EINVAL. */
+static int find_gpu(const struct dev_gpu *gpus, size_t n_gpus, const char *text,
+		    struct brumate_error *err)
+{
+	uint8_t wanted[DEV_UUID_BYTES], uuid[DEV_UUID_BYTES];
+
+	if (dev_uuid_parse(wanted, text) < 0)
+		return brumate_fail(err, EINVAL, "GPU map: '%s' is not the UUID of a GPU", text);
+	for (size_t i = 0; i < n_gpus; i++)
+		if (dev_uuid_parse(uuid, gpus[i].uuid) == 0 && !memcmp(uuid, wanted, sizeof(uuid)))
+			return (int)i;
+	int r = brumate_fail(err, EINVAL, "GPU map: there is no GPU %s here", text);
+	brumate_hint(err, "`brumate doctor` lists the GPUs of this machine");
+	return r;
+}
+
+/* Where the GPU @i goes, whose owner said nothing: to the start of the chain that pushes it out. */
+static int free_place(const int *source_of, int i)
+{
+	while (source_of[i] >= 0)
+		i = source_of[i];
+	return i;
+}
+
+static bool is_here(const struct dev_gpu *gpus, size_t n_gpus, const char *uuid)
+{
+	return find_gpu(gpus, n_gpus, uuid, NULL) >= 0;
+}
+
+/* A map that already names a new place for as many GPUs as are here is taken as it is where its old
+ * GPUs are another machine's: what the job saw there, only the caller knows. */
+static bool is_from_elsewhere(const struct dev_gpu *gpus, size_t n_gpus,
+			      const struct dev_gpu_pair *pairs, size_t n_pairs)
+{
+	bool foreign = false;
+
+	if (n_pairs != n_gpus)
+		return false;
+	for (size_t i = 0; i < n_pairs; i++) {
+		uint8_t uuid[DEV_UUID_BYTES];
+
+		if (dev_uuid_parse(uuid, pairs[i].from) < 0 || !is_here(gpus, n_gpus, pairs[i].to))
+			return false;
+		foreign = foreign || !is_here(gpus, n_gpus, pairs[i].from);
+		for (size_t k = 0; k < i; k++)
+			if (!strcasecmp(pairs[i].to, pairs[k].to) ||
+			    !strcasecmp(pairs[i].from, pairs[k].from))
+				return false;
+	}
+	return foreign;
+}
+
+int dev_map_complete(struct dev_gpu_pair *ret, const struct dev_gpu *gpus, size_t n_gpus,
+		     const struct dev_gpu_pair *pairs, size_t n_pairs, struct brumate_error *err)
+{
+	int target_of[DEV_GPUS_MAX], source_of[DEV_GPUS_MAX]; /* as given; -1: not mentioned */
+
+	if (n_gpus > DEV_GPUS_MAX)
+		return brumate_fail(err, EINVAL, "GPU map: more than %d GPUs", DEV_GPUS_MAX);
+	if (is_from_elsewhere(gpus, n_gpus, pairs, n_pairs)) {
+		memcpy(ret, pairs, n_pairs * sizeof(*pairs));
+		return 0;
+	}
+	memset(target_of, -1, sizeof(target_of));
+	memset(source_of, -1, sizeof(source_of));
+	for (size_t i = 0; i < n_pairs; i++) {
+		int from = find_gpu(gpus, n_gpus, pairs[i].from, err);
+		int to = from < 0 ? from : find_gpu(gpus, n_gpus, pairs[i].to, err);
+
+		if (to < 0)
+			return to;
+		if (target_of[from] >= 0)
+			return brumate_fail(err, EINVAL,
+					    "GPU map: %s is given twice as the old GPU",
+					    pairs[i].from);
+		if (source_of[to] >= 0)
+			return brumate_fail(err, EINVAL,
+					    "GPU map: %s is given twice as the new GPU",
+					    pairs[i].to);
+		target_of[from] = to;
+		source_of[to] = from;
+	}
+	for (size_t i = 0; i < n_gpus; i++) {
+		int to = target_of[i] >= 0 ? target_of[i] : free_place(source_of, (int)i);
+
+		memcpy(ret[i].from, gpus[i].uuid, sizeof(ret[i].from));
+		memcpy(ret[i].to, gpus[to].uuid, sizeof(ret[i].to));
+	}
+	return 0;
 }

@@ -4,17 +4,16 @@
  * context; a thread that calls makes it current for itself. What was imported cannot be exported
  * again (docs/driver-behaviour.md), so a handle is let go as soon as it is mapped.
  */
-#include "gpu/copy.h"
-#include "gpu/cuda/abi.h"
-#include "gpu/cuda/memory.h"
-#include "gpu/cuda/private.h"
-#include "base/symbols.h"
-
 #include <ctype.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "base/symbols.h"
+#include "gpu/copy.h"
+#include "gpu/cuda/abi.h"
+#include "gpu/cuda/private.h"
 
 #define MEMORY_CALLS(X)                   \
 	X(cuGetErrorName)                 \
@@ -49,7 +48,14 @@
 	X(cuEventCreate)                  \
 	X(cuEventRecord)                  \
 	X(cuEventSynchronize)             \
-	X(cuEventDestroy_v2)
+	X(cuEventDestroy_v2)              \
+	X(cuMemAlloc_v2)                  \
+	X(cuMemFree_v2)                   \
+	X(cuMemHostAlloc)                 \
+	X(cuMemFreeHost)                  \
+	X(cuModuleLoadData)               \
+	X(cuModuleGetFunction)            \
+	X(cuLaunchKernel)
 
 enum { STACK_LEAST_BYTES = 16 };
 
@@ -60,7 +66,15 @@ static struct {
 } cu;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
 static const char *missing;
+
+struct dev_memory {
+	CUdevice device;
+	CUcontext context;
+	CUmodule digests; /* loaded when first wanted; under the lock */
+	char uuid[DEV_UUID_TEXT_BYTES];
+};
 
 struct dev_lane {
 	struct dev_memory *memory;
@@ -80,8 +94,9 @@ static void resolve(void)
 	missing = symbols_resolve(cuda_library(), calls, sizeof(calls) / sizeof(calls[0]));
 }
 
-int cuda_fail(struct brumate_error *err, const struct dev_memory *m, const char *call,
-	      unsigned result)
+/* -ENOSPC for want of device memory, else -EIO, with the driver's words. */
+static int fail(struct brumate_error *err, const struct dev_memory *m, const char *call,
+		unsigned result)
 {
 	const char *name = NULL, *text = NULL;
 	int code = result == CUDA_ERROR_OUT_OF_MEMORY ? ENOSPC : EIO;
@@ -93,7 +108,15 @@ int cuda_fail(struct brumate_error *err, const struct dev_memory *m, const char 
 			    text ? text : "");
 }
 
-int cuda_enter(struct dev_memory *m, struct brumate_error *err)
+/* Makes a call of the table: 0, or fail() with the call's name and `err`. */
+#define TRY(m, call, ...)                                     \
+	({                                                    \
+		CUresult result_ = cu.call(__VA_ARGS__);      \
+		result_ ? fail(err, (m), #call, result_) : 0; \
+	})
+
+/* Makes the GPU's context current for this thread. */
+static int enter(struct dev_memory *m, struct brumate_error *err)
 {
 	return TRY(m, cuCtxSetCurrent, m->context);
 }
@@ -134,11 +157,11 @@ static int find_node(CUdevice device)
 /* Our kernels have no frames: what the context holds for stacks is half of all it takes (docs/driver-behaviour.md). */
 static void give_up_stacks(struct dev_memory *m)
 {
-	if (cuda_enter(m, NULL) == 0)
+	if (enter(m, NULL) == 0)
 		cu.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, STACK_LEAST_BYTES);
 }
 
-static int chunks_open(struct dev_memory **ret, const uint8_t uuid[static DEV_UUID_BYTES],
+static int memory_open(struct dev_memory **ret, const uint8_t uuid[static DEV_UUID_BYTES],
 		       struct brumate_error *err)
 {
 	auto_free struct dev_memory *m = calloc(1, sizeof(*m));
@@ -179,7 +202,7 @@ static int memory_reserve(struct dev_memory *m, uint64_t bytes, uint64_t *ret,
 			  struct brumate_error *err)
 {
 	CUdeviceptr at = 0;
-	int r = cuda_enter(m, err);
+	int r = enter(m, err);
 
 	if (r == 0)
 		r = TRY(m, cuMemAddressReserve, &at, bytes, 0, 0, 0);
@@ -190,7 +213,7 @@ static int memory_reserve(struct dev_memory *m, uint64_t bytes, uint64_t *ret,
 
 static void memory_unreserve(struct dev_memory *m, uint64_t at, uint64_t bytes)
 {
-	if (cuda_enter(m, NULL) == 0)
+	if (enter(m, NULL) == 0)
 		cu.cuMemAddressFree(at, bytes);
 }
 
@@ -198,7 +221,7 @@ static int memory_import(struct dev_memory *m, int fd, uint64_t bytes, uint64_t 
 			 struct brumate_error *err)
 {
 	CUmemGenericAllocationHandle handle;
-	int r = cuda_enter(m, err);
+	int r = enter(m, err);
 
 	if (r == 0)
 		r = TRY(m, cuMemImportFromShareableHandle, &handle, (void *)(intptr_t)fd,
@@ -227,14 +250,14 @@ static int create_handle(struct dev_memory *m, uint64_t bytes, CUmemGenericAlloc
 		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
 		.location = { CU_MEM_LOCATION_TYPE_DEVICE, m->device },
 	};
-	int r = cuda_enter(m, err);
+	int r = enter(m, err);
 
 	if (r < 0)
 		return r;
 	CUresult result = cu.cuMemCreate(ret, bytes, &prop, 0);
 	if (result == CUDA_ERROR_OUT_OF_MEMORY)
 		return fail_no_room(m, bytes, err);
-	return result ? cuda_fail(err, m, "cuMemCreate", result) : 0;
+	return result ? fail(err, m, "cuMemCreate", result) : 0;
 }
 
 static int memory_create(struct dev_memory *m, uint64_t bytes, uint64_t at, int *ret_fd,
@@ -262,7 +285,7 @@ static int memory_allow(struct dev_memory *m, uint64_t at, uint64_t bytes,
 {
 	const CUmemAccessDesc access = { { CU_MEM_LOCATION_TYPE_DEVICE, m->device },
 					 CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
-	int r = cuda_enter(m, err);
+	int r = enter(m, err);
 
 	return r < 0 ? r : TRY(m, cuMemSetAccess, at, bytes, &access, 1);
 }
@@ -270,14 +293,14 @@ static int memory_allow(struct dev_memory *m, uint64_t at, uint64_t bytes,
 static int memory_unmap(struct dev_memory *m, uint64_t at, uint64_t bytes,
 			struct brumate_error *err)
 {
-	int r = cuda_enter(m, err);
+	int r = enter(m, err);
 
 	return r < 0 ? r : TRY(m, cuMemUnmap, at, bytes);
 }
 
 static int memory_pin(struct dev_memory *m, void *at, uint64_t bytes, struct brumate_error *err)
 {
-	int r = cuda_enter(m, err);
+	int r = enter(m, err);
 
 	if (r == 0)
 		r = TRY(m, cuMemHostRegister_v2, at, bytes, CU_MEMHOSTREGISTER_PORTABLE);
@@ -286,13 +309,13 @@ static int memory_pin(struct dev_memory *m, void *at, uint64_t bytes, struct bru
 
 static void memory_unpin(struct dev_memory *m, void *at)
 {
-	if (cuda_enter(m, NULL) == 0)
+	if (enter(m, NULL) == 0)
 		cu.cuMemHostUnregister(at);
 }
 
 static void lane_close(struct dev_lane *lane)
 {
-	if (cuda_enter(lane->memory, NULL) == 0) {
+	if (enter(lane->memory, NULL) == 0) {
 		if (lane->stream) {
 			cu.cuStreamSynchronize(lane->stream);
 			cu.cuStreamDestroy_v2(lane->stream);
@@ -311,7 +334,7 @@ static int lane_open(struct dev_memory *m, bool spin, struct dev_lane **ret,
 	if (!lane)
 		return brumate_fail(err, ENOMEM, "%s: %m", m->uuid);
 	lane->memory = m;
-	int r = cuda_enter(m, err);
+	int r = enter(m, err);
 	if (r == 0)
 		r = TRY(m, cuStreamCreate, &lane->stream, CU_STREAM_NON_BLOCKING);
 	for (int i = 0; i < DEV_LANE_DEPTH && r == 0; i++)
@@ -338,7 +361,7 @@ static int give_ticket(struct dev_lane *lane, uint64_t *ret, struct brumate_erro
 static int lane_copy_out(struct dev_lane *lane, void *to, uint64_t from, uint64_t bytes,
 			 uint64_t *ret_ticket, struct brumate_error *err)
 {
-	int r = cuda_enter(lane->memory, err);
+	int r = enter(lane->memory, err);
 
 	if (r == 0)
 		r = TRY(lane->memory, cuMemcpyDtoHAsync_v2, to, from, bytes, lane->stream);
@@ -348,7 +371,7 @@ static int lane_copy_out(struct dev_lane *lane, void *to, uint64_t from, uint64_
 static int lane_copy_in(struct dev_lane *lane, uint64_t to, const void *from, uint64_t bytes,
 			uint64_t *ret_ticket, struct brumate_error *err)
 {
-	int r = cuda_enter(lane->memory, err);
+	int r = enter(lane->memory, err);
 
 	if (r == 0)
 		r = TRY(lane->memory, cuMemcpyHtoDAsync_v2, to, from, bytes, lane->stream);
@@ -358,7 +381,7 @@ static int lane_copy_in(struct dev_lane *lane, uint64_t to, const void *from, ui
 static int lane_copy_within(struct dev_lane *lane, uint64_t to, uint64_t from, uint64_t bytes,
 			    uint64_t *ret_ticket, struct brumate_error *err)
 {
-	int r = cuda_enter(lane->memory, err);
+	int r = enter(lane->memory, err);
 
 	if (r == 0)
 		r = TRY(lane->memory, cuMemcpyDtoDAsync_v2, to, from, bytes, lane->stream);
@@ -368,7 +391,7 @@ static int lane_copy_within(struct dev_lane *lane, uint64_t to, uint64_t from, u
 static int lane_zero(struct dev_lane *lane, uint64_t at, uint64_t bytes, uint64_t *ret_ticket,
 		     struct brumate_error *err)
 {
-	int r = cuda_enter(lane->memory, err);
+	int r = enter(lane->memory, err);
 
 	if (r == 0)
 		r = TRY(lane->memory, cuMemsetD32Async, at, 0, bytes / sizeof(uint32_t),
@@ -378,15 +401,185 @@ static int lane_zero(struct dev_lane *lane, uint64_t at, uint64_t bytes, uint64_
 
 static int lane_wait(struct dev_lane *lane, uint64_t ticket, struct brumate_error *err)
 {
-	int r = cuda_enter(lane->memory, err);
+	int r = enter(lane->memory, err);
 
 	if (r < 0)
 		return r;
 	return TRY(lane->memory, cuEventSynchronize, lane->events[ticket % DEV_LANE_DEPTH]);
 }
 
+/*
+ * ---- digests ----
+ *
+ * By the kernels of digest.cu on a stream of their own. Results are written by the GPU to pinned host memory: a copy of
+ * them would wait behind the bulk copies of other streams.
+ */
+
+enum {
+	LEAF_THREADS = 128,
+	CHUNK_THREADS = 64,
+	PREFIX_BYTES = 24, /* before the leaf digests: docs/image-format.md */
+};
+
+/* In pinned host memory, which the GPU reaches at the same address. */
+struct results {
+	char prefixes[2][PREFIX_BYTES]; /* of whole chunks, of the last */
+	char pad[16];
+	struct digest digests[]; /* then a word for each chunk: not zero */
+};
+
+struct dev_digester {
+	struct dev_memory *memory;
+	CUfunction leaves_fn, chunks_fn;
+	CUstream stream;
+	CUevent done;
+	CUdeviceptr leaves;
+	struct results *results;
+	uint32_t *nonzero; /* behind the digests */
+	size_t n_max, n;   /* chunks */
+};
+
+static int load_kernels(struct dev_digester *d, struct brumate_error *err)
+{
+	struct dev_memory *m = d->memory;
+	int r = 0;
+
+	pthread_mutex_lock(&loading);
+	if (!m->digests)
+		r = TRY(m, cuModuleLoadData, &m->digests, cuda_digest_ptx);
+	pthread_mutex_unlock(&loading);
+	if (r == 0)
+		r = TRY(m, cuModuleGetFunction, &d->leaves_fn, m->digests, "brumate_digest_leaves");
+	if (r == 0)
+		r = TRY(m, cuModuleGetFunction, &d->chunks_fn, m->digests, "brumate_digest_chunks");
+	return r;
+}
+
+static int make_room(struct dev_digester *d, struct brumate_error *err)
+{
+	struct dev_memory *m = d->memory;
+	size_t digests_bytes = d->n_max * sizeof(struct digest);
+	void *host = NULL;
+	int r = TRY(m, cuMemHostAlloc, &host,
+		    sizeof(struct results) + digests_bytes + d->n_max * sizeof(uint32_t),
+		    CU_MEMHOSTALLOC_DEVICEMAP);
+
+	if (r < 0)
+		return r;
+	d->results = host;
+	d->nonzero = (uint32_t *)((char *)d->results->digests + digests_bytes);
+	return TRY(m, cuMemAlloc_v2, &d->leaves,
+		   d->n_max * CHUNK_LEAVES_MAX * sizeof(struct digest));
+}
+
+static void digester_close(struct dev_digester *d)
+{
+	if (!d)
+		return;
+	if (enter(d->memory, NULL) == 0) {
+		if (d->stream) {
+			cu.cuStreamSynchronize(d->stream);
+			cu.cuStreamDestroy_v2(d->stream);
+		}
+		if (d->done)
+			cu.cuEventDestroy_v2(d->done);
+		if (d->leaves)
+			cu.cuMemFree_v2(d->leaves);
+		if (d->results)
+			cu.cuMemFreeHost(d->results);
+	}
+	free(d);
+}
+DEFINE_AUTO(struct dev_digester *, digester_close)
+
+static int digester_open(struct dev_memory *m, uint64_t bytes_max, struct dev_digester **ret,
+			 struct brumate_error *err)
+{
+	auto_(digester_close) struct dev_digester *d = calloc(1, sizeof(*d));
+
+	if (!d)
+		return brumate_fail(err, ENOMEM, "%s: %m", m->uuid);
+	d->memory = m;
+	d->n_max = (bytes_max + CHUNK_BYTES_MAX - 1) / CHUNK_BYTES_MAX;
+	int r = enter(m, err);
+	if (r == 0)
+		r = load_kernels(d, err);
+	if (r == 0)
+		r = make_room(d, err);
+	if (r == 0)
+		r = TRY(m, cuStreamCreate, &d->stream, CU_STREAM_NON_BLOCKING);
+	if (r == 0)
+		r = TRY(m, cuEventCreate, &d->done,
+			CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING);
+	if (r == 0)
+		*ret = take_ptr(&d);
+	return r;
+}
+
+static int launch(struct dev_digester *d, CUfunction fn, uint64_t n, unsigned threads,
+		  void **params, struct brumate_error *err)
+{
+	return TRY(d->memory, cuLaunchKernel, fn, (unsigned)((n + threads - 1) / threads), 1, 1,
+		   threads, 1, 1, 0, d->stream, params, NULL);
+}
+
+/* The chunks from @first on, of @len_bytes each. */
+static int launch_chunks(struct dev_digester *d, size_t first, uint64_t n, uint64_t len_bytes,
+			 char *prefix, struct brumate_error *err)
+{
+	CUdeviceptr leaves = d->leaves + first * CHUNK_LEAVES_MAX * sizeof(struct digest);
+	CUdeviceptr prefix_at = (uintptr_t)prefix, to = (uintptr_t)&d->results->digests[first];
+	uint32_t n_leaves = (uint32_t)chunk_leaves(len_bytes);
+	void *params[] = { &leaves, &n, &n_leaves, &prefix_at, &to };
+
+	memset(prefix, 0, PREFIX_BYTES);
+	memcpy(prefix, "brumate-chunk-1", sizeof("brumate-chunk-1"));
+	for (int i = 0; i < 8; i++)
+		prefix[16 + i] = (char)(len_bytes >> 8 * i);
+	return launch(d, d->chunks_fn, n, CHUNK_THREADS, params, err);
+}
+
+static int digest_chunks(struct dev_digester *d, uint64_t at, uint64_t bytes,
+			struct brumate_error *err)
+{
+	uint64_t whole = bytes / CHUNK_BYTES_MAX, rest = bytes % CHUNK_BYTES_MAX;
+	uint64_t n_leaves = bytes / CHUNK_LEAF_BYTES;
+	CUdeviceptr nonzero = (uintptr_t)d->nonzero;
+	void *params[] = { &at, &n_leaves, &d->leaves, &nonzero };
+	int r = enter(d->memory, err);
+
+	if (r < 0)
+		return r;
+	if (!bytes || bytes % CHUNK_LEAF_BYTES || whole + !!rest > d->n_max)
+		return brumate_fail(err, EINVAL, "digests of %llu bytes",
+				    (unsigned long long)bytes);
+	d->n = (size_t)(whole + !!rest);
+	memset(d->nonzero, 0, d->n * sizeof(*d->nonzero));
+	r = launch(d, d->leaves_fn, n_leaves, LEAF_THREADS, params, err);
+	if (r == 0 && whole)
+		r = launch_chunks(d, 0, whole, CHUNK_BYTES_MAX, d->results->prefixes[0], err);
+	if (r == 0 && rest)
+		r = launch_chunks(d, (size_t)whole, 1, rest, d->results->prefixes[1], err);
+	return r < 0 ? r : TRY(d->memory, cuEventRecord, d->done, d->stream);
+}
+
+static int digest_wait(struct dev_digester *d, struct digest *ret, bool *ret_zero,
+		       struct brumate_error *err)
+{
+	int r = enter(d->memory, err);
+
+	if (r == 0)
+		r = TRY(d->memory, cuEventSynchronize, d->done);
+	if (r < 0)
+		return r;
+	memcpy(ret, d->results->digests, d->n * sizeof(*ret));
+	for (size_t i = 0; i < d->n; i++)
+		ret_zero[i] = !d->nonzero[i];
+	return 0;
+}
+
 const struct dev_memory_ops dev_cuda_memory = {
-	.open = chunks_open,
+	.open = memory_open,
 	.close = memory_close,
 	.node = memory_node,
 	.reserve = memory_reserve,
@@ -404,8 +597,8 @@ const struct dev_memory_ops dev_cuda_memory = {
 	.copy_within = lane_copy_within,
 	.zero = lane_zero,
 	.wait = lane_wait,
-	.digester_open = cuda_digester_open,
-	.digester_close = cuda_digester_close,
-	.digest = cuda_digest,
-	.digest_wait = cuda_digest_wait,
+	.digester_open = digester_open,
+	.digester_close = digester_close,
+	.digest = digest_chunks,
+	.digest_wait = digest_wait,
 };

@@ -21,3 +21,6 @@ void nvml_fill_process(pid_t pid, struct dev_process *process);
 
 /** Copies and digests; gpu/copy.h. */
 extern const struct dev_memory_ops dev_cuda_memory;
+
+/** The kernels of digest.cu. */
+extern const char cuda_digest_ptx[];
