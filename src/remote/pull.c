@@ -3,12 +3,11 @@
  * Getting a checkpoint out of an object store: files in ranges, several at a time, each compared with
  * the manifest's digest before it counts. Packs that the store has already are linked, not fetched.
  */
-#include "remote/pull.h"
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,12 +18,57 @@
 #include "base/array.h"
 #include "base/fd.h"
 #include "base/paths.h"
+#include "chunks/chunks.h"
 #include "chunks/reader.h"
+#include "remote/find.h"
 #include "remote/object.h"
 #include "remote/remote.h"
 #include "store/authentic.h"
+#include "store/store.h"
 
 /* ---- staging ---- */
+
+/*
+ * Where a pull keeps files until all are there: ".ID.pulling" in the store, one file for each of the manifest,
+ * under its number in it and its digest; a pack under the name it has. Complete ones have that name, verified
+ * but for packs; others end in ".part". It outlives an interrupted pull, so that the next one goes on.
+ */
+struct staging {
+	int dir_fd; /* locked (flock) while in use */
+	int store_fd;
+	char *name; /* owned */
+};
+#define STAGING_EMPTY ((struct staging){ .dir_fd = -1, .store_fd = -1 })
+
+/* A file on its way. The thread that comes first begins it, and the one that does its last part ends it. */
+struct pull_item {
+	struct place_file file;
+	pthread_mutex_t lock;
+	char *key; /* owned */
+	int fd;
+	bool there;
+	atomic_size_t n_left;
+};
+
+struct pull_unit;
+
+/* The checkpoint that was found, and what has come of it. Owns its parts. */
+struct pull {
+	struct client client;
+	struct found found;
+	bool files_only; /* packs stay there, and nothing is kept of what is interrupted */
+	struct store_writer writer; /* what is there of it, uncommitted */
+	struct staging staging;
+	struct pull_item *items;
+	size_t n_items;
+	struct pull_unit *units;
+	size_t n_units;
+	bool linked; /* packs of this store */
+	atomic_uint_fast64_t moved_files, moved_bytes;
+};
+#define PULL_EMPTY      \
+	((struct pull){ \
+		.writer = STORE_WRITER_EMPTY, .staging = STAGING_EMPTY, .client.stop_fd = -1 })
 
 enum { NAME_BYTES = DIGEST_TEXT_BYTES + 32, OPEN_MAX_TRIES = 8 };
 
@@ -268,7 +312,7 @@ struct pull_unit {
 	uint64_t offset, len_bytes;
 };
 
-void pull_fini(struct pull *p)
+static void pull_fini(struct pull *p)
 {
 	for (size_t i = 0; i < p->n_items; i++) {
 		cleanup_close(&p->items[i].fd);
@@ -282,6 +326,7 @@ void pull_fini(struct pull *p)
 	found_fini(&p->found);
 	client_fini(&p->client);
 }
+DEFINE_AUTO_FINI(struct pull, pull_fini)
 
 static const struct place_file *file_of(const struct pull *p, size_t i)
 {
@@ -576,8 +621,9 @@ static int verify_packs(struct pull *p, const struct client_watch *watch, struct
 	return r;
 }
 
-int pull_files(struct pull *p, const char *dir, struct client_watch *watch,
-	       struct brumate_error *err)
+/* Gets the files of @p->found into a checkpoint of the store @dir, each compared with its digest. */
+static int pull_files(struct pull *p, const char *dir, struct client_watch *watch,
+		      struct brumate_error *err)
 {
 	const struct manifest *m = &p->found.manifest;
 	int r = check_space(p, dir, &watch->total_bytes, err);
@@ -640,4 +686,197 @@ int remote_pull(const struct remote_config *config, const struct remote_place *p
 				     manifest_bytes(&p.found.manifest), atomic_load(&p.moved_files),
 				     atomic_load(&p.moved_bytes) };
 	return 0;
+}
+
+/*
+ * ---- a checkpoint that is used where it is ----
+ *
+ * Its files are here for a while, chunks are read out of its packs when they are asked for, straight into memory.
+ * Connections outlive those who read by them, so that none is made anew for every region.
+ */
+
+/* What one thread reads by. */
+struct reader {
+	struct remote_image *image;
+	struct client client; /* of its own: it is stopped by itself */
+	struct connection connection;
+	struct reader *next;
+};
+
+struct remote_image {
+	const struct remote_config *config;
+	const struct remote_place *place;
+	struct pull pull;
+	char **keys; /* of the packs; owned */
+	struct pack_source source;
+	pthread_mutex_t lock;
+	struct reader *idle; /* under lock */
+};
+
+static void reader_free(struct reader *r)
+{
+	connection_fini(&r->connection);
+	client_fini(&r->client);
+	free(r);
+}
+
+static struct reader *take_idle(struct remote_image *i)
+{
+	pthread_mutex_lock(&i->lock);
+	struct reader *r = i->idle;
+	if (r)
+		i->idle = r->next;
+	pthread_mutex_unlock(&i->lock);
+	return r;
+}
+
+static int reader_open(void *arg, void **ret, struct brumate_error *err)
+{
+	struct remote_image *i = arg;
+	struct reader *reader = take_idle(i);
+
+	if (reader) {
+		*ret = reader;
+		return 0;
+	}
+	reader = calloc(1, sizeof(*reader));
+	if (!reader)
+		return brumate_fail(err, ENOMEM, "%m");
+	reader->image = i;
+	reader->client.stop_fd = -1;
+	int r = client_init(&reader->client, i->config, i->place, err);
+	if (r == 0)
+		r = connection_init(&reader->connection, &reader->client, err);
+	if (r < 0)
+		reader_free(reader);
+	else
+		*ret = reader;
+	return r;
+}
+
+static void reader_close(void *arg)
+{
+	struct reader *r = arg;
+	struct remote_image *i = r->image;
+
+	if (atomic_load(&r->client.stop)) {
+		reader_free(r);
+		return;
+	}
+	pthread_mutex_lock(&i->lock);
+	r->next = i->idle;
+	i->idle = r;
+	pthread_mutex_unlock(&i->lock);
+}
+
+static void reader_stop(void *arg)
+{
+	struct reader *r = arg;
+
+	client_stop(&r->client);
+}
+
+static int reader_read(void *arg, uint32_t pack, uint64_t offset, void *buf, size_t len_bytes,
+		       struct brumate_error *err)
+{
+	struct reader *reader = arg;
+	const struct manifest_pack *p = &reader->image->pull.found.manifest.memory.packs[pack];
+	int r = object_get_bytes(&reader->connection, reader->image->keys[pack], offset, len_bytes,
+				 buf, err);
+
+	/* The manifest names it, so that it is missing is damage. */
+	if (r == -ENOENT)
+		return brumate_fail(err, EBADMSG, "%s: missing, expected %llu bytes", p->path,
+				    (unsigned long long)p->len_bytes);
+	if (r == -EREMOTEIO || r == -ETIMEDOUT || r == -ECONNREFUSED || r == -EHOSTUNREACH)
+		brumate_hint(err, "run it again later; with --pull, what has come is kept then");
+	return r;
+}
+
+static int make_keys(struct remote_image *i)
+{
+	const struct manifest *m = &i->pull.found.manifest;
+
+	i->keys = calloc(m->memory.n_packs + 1, sizeof(*i->keys));
+	for (size_t k = 0; i->keys && k < m->memory.n_packs; k++) {
+		struct place_file f = place_file(m, m->n_files + k);
+
+		i->keys[k] = place_file_key(i->place, m->id, &f);
+		if (!i->keys[k])
+			return -ENOMEM;
+	}
+	return i->keys ? 0 : -ENOMEM;
+}
+
+int remote_open(struct remote_image **ret, const struct remote_config *config,
+		const struct remote_place *place, const char *word, store_progress_fn progress,
+		void *arg, struct brumate_error *err)
+{
+	const struct client_watch watch = { progress, arg, 0 };
+	auto_(remote_close) struct remote_image *i = calloc(1, sizeof(*i));
+
+	if (!i)
+		return brumate_fail(err, ENOMEM, "%m");
+	*i = (struct remote_image){ .config = config, .place = place, .pull = PULL_EMPTY };
+	i->pull.files_only = true;
+	pthread_mutex_init(&i->lock, NULL);
+	int r = client_init(&i->pull.client, config, place, err);
+	if (r == 0)
+		r = find_one(&i->pull.client, word, &i->pull.found, &watch, err);
+	if (r < 0)
+		return r;
+	if (make_keys(i) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	i->source = (struct pack_source){ .threads = (unsigned)config->connections,
+					  .open = reader_open,
+					  .read = reader_read,
+					  .stop = reader_stop,
+					  .close = reader_close,
+					  .arg = i };
+	*ret = take_ptr(&i);
+	return 0;
+}
+
+const struct manifest *remote_manifest(const struct remote_image *i)
+{
+	return &i->pull.found.manifest;
+}
+
+int remote_copy_manifest(const struct remote_image *i, struct manifest *ret,
+			 struct brumate_error *err)
+{
+	return manifest_decode(ret, i->pull.found.text, i->pull.found.len, err);
+}
+
+int remote_fetch(struct remote_image *i, const char *dir, store_progress_fn progress, void *arg,
+		 struct brumate_error *err)
+{
+	struct client_watch watch = { progress, arg, 0 };
+	int r = pull_files(&i->pull, dir, &watch, err);
+
+	if (r < 0)
+		return brumate_wrap(err, r, "checkpoint %s", i->pull.found.manifest.id);
+	r = fcntl(i->pull.writer.dir_fd, F_DUPFD_CLOEXEC, 0);
+	return r < 0 ? brumate_fail(err, errno, "%s: %m", dir) : r;
+}
+
+const struct pack_source *remote_source(const struct remote_image *i)
+{
+	return &i->source;
+}
+
+void remote_close(struct remote_image *i)
+{
+	struct reader *r;
+
+	if (!i)
+		return;
+	while ((r = take_idle(i)))
+		reader_free(r);
+	for (size_t k = 0; i->keys && k < i->pull.found.manifest.memory.n_packs; k++)
+		free(i->keys[k]);
+	free(i->keys);
+	pull_fini(&i->pull);
+	pthread_mutex_destroy(&i->lock);
+	free(i);
 }
