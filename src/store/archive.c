@@ -16,7 +16,6 @@
 #include "chunks/reader.h"
 #include "store/ahead.h"
 #include "store/authentic.h"
-#include "store/call.h"
 #include "store/image.h"
 #include "store/store.h"
 #include "store/stream.h"
@@ -344,7 +343,7 @@ static int on_data(void *arg, const void *buf, size_t len, struct brumate_error 
 static int on_end(void *arg, const struct stream_file *f, struct brumate_error *err)
 {
 	struct import *m = arg;
-	int r = call_sync_file(m->fd);
+	int r = files_sync(m->fd, "store.sync-file");
 
 	cleanup_close(&m->fd);
 	return r < 0 ? fail_path(f, r, m, err) : 0;

@@ -53,3 +53,17 @@ int pin_refuse(int store_fd, const char *id, struct brumate_error *err);
 
 /** Removes the mark of a checkpoint that is gone. 0 or -errno; -EBUSY: it is there. */
 int pin_sweep(int store_fd, const char *mark);
+
+/* ---- the file calls that decide whether a checkpoint is complete or absent, each with a fault point of its name (writer.c) ---- */
+
+/** mkdirat(2) with 0700, and opens it. Fault point store.mkdir. Returns the fd (owned) or -errno. */
+int call_mkdir(int dir_fd, const char *name);
+
+/** fsync(2) of the store. Fault point store.sync-store. */
+int call_sync_store(int fd);
+
+/** Renames within @dir_fd, never over anything (-EEXIST). Fault point store.rename. */
+int call_rename(int dir_fd, const char *from, const char *to);
+
+/** Removes what call_rename() took out of sight. Fault point store.remove. */
+int call_remove_tree(int dir_fd, const char *name);

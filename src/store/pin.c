@@ -14,8 +14,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "store/call.h"
-
 static const char suffix[] = ".pinned";
 
 enum { MARK_BYTES = 1 + MANIFEST_ID_BYTES + sizeof(suffix) };

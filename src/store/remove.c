@@ -20,7 +20,6 @@
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/paths.h"
-#include "store/call.h"
 #include "store/image.h"
 
 enum { HIDDEN_BYTES = MANIFEST_ID_BYTES + 64 };

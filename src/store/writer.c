@@ -5,10 +5,10 @@
  */
 #include "store/store.h"
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/fd.h"
 #include "base/paths.h"
 #include "store/authentic.h"
-#include "store/call.h"
 #include "store/image.h"
 #include "store/file-tree.h"
 
@@ -21,6 +21,72 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+/* ---- file calls, each with a fault point of its name ---- */
+
+int call_mkdir(int dir_fd, const char *name)
+{
+	int r = fault_point("store.mkdir");
+
+	if (r < 0)
+		return r;
+	if (mkdirat(dir_fd, name, 0700) < 0)
+		return -errno;
+	int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
+}
+
+int call_sync_store(int fd)
+{
+	return files_sync(fd, "store.sync-store");
+}
+
+int call_rename(int dir_fd, const char *from, const char *to)
+{
+	struct stat st;
+	int r = fault_point("store.rename");
+
+	if (r < 0)
+		return r;
+	if (renameat2(dir_fd, from, dir_fd, to, RENAME_NOREPLACE) == 0)
+		return 0;
+	if (errno != EINVAL && errno != ENOSYS)
+		return -errno;
+
+	/* A file system without RENAME_NOREPLACE: rename(2) never replaces a directory that is not
+	 * empty, and a checkpoint never is. */
+	if (fstatat(dir_fd, to, &st, AT_SYMLINK_NOFOLLOW) == 0)
+		return -EEXIST;
+	if (renameat(dir_fd, from, dir_fd, to) == 0)
+		return 0;
+	return errno == ENOTEMPTY ? -EEXIST : -errno;
+}
+
+int call_remove_tree(int dir_fd, const char *name)
+{
+	int r = fault_point("store.remove");
+
+	return r < 0 ? r : remove_tree(dir_fd, name);
+}
+
+/* Writes and syncs the new file @name, 0600. */
+static int write_manifest_file(int dir_fd, const char *name, const void *text, size_t len_bytes)
+{
+	int r = fault_point("store.write-manifest");
+	if (r < 0)
+		return r;
+
+	auto_close int fd =
+		openat(dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return -errno;
+	r = fd_write_full(fd, text, len_bytes);
+	if (r < 0)
+		return r;
+	return fsync(fd) < 0 ? -errno : 0;
+}
+
+/* ---- begin ---- */
 
 static int check_store(int fd, const char *dir, struct brumate_error *err)
 {
@@ -138,7 +204,7 @@ static int seal_dir(int fd)
 		return -errno;
 	if ((st.st_mode & 07777) != 0700 && fchmod(fd, 0700) < 0)
 		return -errno;
-	return call_sync_dir(fd);
+	return files_sync(fd, "store.sync-dir");
 }
 
 static int seal_file(int fd, const struct disk_file *f, void *arg, struct brumate_error *err)
@@ -150,7 +216,7 @@ static int seal_file(int fd, const struct disk_file *f, void *arg, struct brumat
 	if (fstat(fd, &st) < 0 || ((st.st_mode & 07777) != 0600 && fchmod(fd, 0600) < 0))
 		r = -errno;
 	if (r == 0)
-		r = call_sync_file(fd);
+		r = files_sync(fd, "store.sync-file");
 	if (r == 0)
 		return 0;
 	files_fail(err, -r, w->path, "write to disk");
@@ -220,9 +286,9 @@ static int write_manifest(struct store_writer *w, const char *text, size_t len,
 {
 	/* One of an earlier attempt that failed. */
 	unlinkat(w->dir_fd, STORE_MANIFEST_NAME, 0);
-	int r = call_write_manifest(w->dir_fd, STORE_MANIFEST_NAME, text, len);
+	int r = write_manifest_file(w->dir_fd, STORE_MANIFEST_NAME, text, len);
 	if (r == 0)
-		r = call_sync_dir(w->dir_fd);
+		r = files_sync(w->dir_fd, "store.sync-dir");
 	return r < 0 ? files_fail(err, -r, w->path, "write the manifest") : 0;
 }
 
