@@ -35,6 +35,24 @@ ssize_t fd_read_full(int fd, void *buf, size_t len_bytes)
 	return (ssize_t)done;
 }
 
+ssize_t fd_read_at(int fd, void *buf, size_t len_bytes, uint64_t offset)
+{
+	size_t done = 0;
+
+	while (done < len_bytes) {
+		ssize_t n = pread(fd, (char *)buf + done, len_bytes - done, (off_t)(offset + done));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		if (n == 0)
+			break;
+		done += (size_t)n;
+	}
+	return (ssize_t)done;
+}
+
 int fd_write_full(int fd, const void *buf, size_t len_bytes)
 {
 	const char *p = buf;

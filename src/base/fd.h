@@ -18,6 +18,9 @@ struct ucred;
 /** Reads until @len_bytes or end of file. Returns the bytes read, or -errno. */
 ssize_t fd_read_full(int fd, void *buf, size_t len_bytes);
 
+/** As fd_read_full(), from @offset on: the file's own position stays what it is. */
+ssize_t fd_read_at(int fd, void *buf, size_t len_bytes, uint64_t offset);
+
 /** Writes all of @buf. Returns 0 or -errno. */
 int fd_write_full(int fd, const void *buf, size_t len_bytes);
 

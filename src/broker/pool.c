@@ -156,21 +156,12 @@ static int make_ordinary_instead(struct segment *s)
 	return 0;
 }
 
-static int map_foreign(struct segment *s, int fd)
+static int open_foreign(struct segment *s, int fd)
 {
+	if (s->backing == SEGMENT_DISK)
+		return (s->fd = spill_open(fd)) < 0 ? s->fd : 0;
 	s->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	return s->fd < 0 ? -errno : map_segment(s, false);
-}
-
-static int open_foreign_on_disk(struct segment *s, int fd)
-{
-	char path[64];
-
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	s->fd = open(path, O_RDWR | O_DIRECT | O_CLOEXEC);
-	if (s->fd < 0 && errno == EINVAL)
-		s->fd = open(path, O_RDWR | O_CLOEXEC);
-	return s->fd < 0 ? -errno : 0;
 }
 
 static void free_segment(struct segment *s)
@@ -883,7 +874,7 @@ static int adopt_foreign(struct pool *p, struct segment **ret, int fd, uint64_t 
 	s->owner = SEGMENT_FOREIGN;
 	s->pages = SEGMENT_POPULATED;
 	s->backing = spilled ? SEGMENT_DISK : SEGMENT_SMALL_PAGES;
-	int r = spilled ? open_foreign_on_disk(s, fd) : map_foreign(s, fd);
+	int r = open_foreign(s, fd);
 	if (r < 0)
 		free_segment(s);
 	else

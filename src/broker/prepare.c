@@ -65,6 +65,12 @@ struct client {
 	size_t n_wants;
 };
 
+/* A time in which something is not tried again; the longer the sooner the next follows. */
+struct pause {
+	uint64_t until_ns;
+	unsigned ms;
+};
+
 /* GPUs that are open ahead of copies. */
 struct keeping {
 	const struct prepare_options *o;
@@ -73,8 +79,7 @@ struct keeping {
 	bool keeps;
 	uint8_t uuids[DEV_GPUS_MAX][DEV_UUID_BYTES];
 	size_t n;
-	uint64_t not_before_ns;
-	unsigned yield_ms;
+	struct pause pause; /* of opening them */
 };
 
 struct preparer {
@@ -82,8 +87,7 @@ struct preparer {
 	struct keeping keeping;
 	int changed_fd; /* eventfd: the thread is to look again */
 	int pressure_fds[PRESSURES];
-	uint64_t pressed_until_ns;
-	unsigned pressed_ms;
+	struct pause pressed;
 	uint64_t looked_ns, looked_at_gpus_ns;
 
 	pthread_mutex_t lock; /* of the rest */
@@ -94,6 +98,14 @@ struct preparer {
 	size_t n;
 	uint64_t last_end_ns;
 };
+
+static void extend_pause(struct pause *p, unsigned least_ms, unsigned most_ms)
+{
+	const bool again = clock_now_ns() < p->until_ns + p->ms * NS_PER_MS;
+
+	p->ms = !again || !p->ms ? least_ms : p->ms < most_ms / 2 ? p->ms * 2 : most_ms;
+	p->until_ns = deadline_in_ms(p->ms);
+}
 
 /* ---- pure ---- */
 
@@ -171,12 +183,7 @@ static bool have_free(struct keeping *k, const uint8_t (*uuids)[DEV_UUID_BYTES],
 /* The next time it is longer until they are opened again. */
 static void pause_opening(struct keeping *k)
 {
-	const bool again = clock_now_ns() < k->not_before_ns + k->yield_ms * NS_PER_MS;
-
-	k->yield_ms = !again || !k->yield_ms		? YIELD_LEAST_MS
-		      : k->yield_ms < YIELD_MOST_MS / 2 ? k->yield_ms * 2
-							: YIELD_MOST_MS;
-	k->not_before_ns = deadline_in_ms(k->yield_ms);
+	extend_pause(&k->pause, YIELD_LEAST_MS, YIELD_MOST_MS);
 }
 
 static void stop_keeping(struct keeping *k)
@@ -199,7 +206,7 @@ static bool keeping_has(struct keeping *k, const uint8_t (*uuids)[DEV_UUID_BYTES
 /* Under the lock. */
 static bool would_open(struct keeping *k, const uint8_t (*uuids)[DEV_UUID_BYTES], size_t n)
 {
-	return n > 0 && !has_all(k, uuids, n) && deadline_left_ms(k->not_before_ns) == 0 &&
+	return n > 0 && !has_all(k, uuids, n) && deadline_left_ms(k->pause.until_ns) == 0 &&
 	       have_free(k, uuids, n, PLENTY_PART);
 }
 
@@ -465,12 +472,7 @@ static void watch_pressure(struct preparer *p)
 /* The longer nothing is made ready the sooner it was wanted back. */
 static void note_pressure(struct preparer *p, uint64_t free_bytes)
 {
-	bool again = clock_now_ns() < p->pressed_until_ns + p->pressed_ms * NS_PER_MS;
-
-	p->pressed_ms = !again || !p->pressed_ms	      ? PRESSED_LEAST_MS
-			: p->pressed_ms < PRESSED_MOST_MS / 2 ? p->pressed_ms * 2
-							      : PRESSED_MOST_MS;
-	p->pressed_until_ns = deadline_in_ms(p->pressed_ms);
+	extend_pause(&p->pressed, PRESSED_LEAST_MS, PRESSED_MOST_MS);
 	if (free_bytes)
 		log_info("memory is short: what was ready for copies is given back bytes=%llu",
 			 (unsigned long long)free_bytes);
@@ -574,7 +576,7 @@ static int work_once(struct preparer *p, bool pressed)
 	/* What a copy left behind stays for a while: another may follow. */
 	if (idle && deadline_left_ms(idle_since_ns + KEEP_MS * NS_PER_MS) == 0)
 		pool_keep(p->o.pool, kinds, n);
-	const struct pool_kind *missing = idle && deadline_left_ms(p->pressed_until_ns) == 0
+	const struct pool_kind *missing = idle && deadline_left_ms(p->pressed.until_ns) == 0
 						  ? find_missing(p, kinds, n)
 						  : NULL;
 	if (missing && held + missing->segment_bytes <= budget &&

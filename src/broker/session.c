@@ -68,11 +68,6 @@ struct sessions {
 	bool stopping;
 };
 
-static struct transfer_packet packet(enum transfer_op op)
-{
-	return (struct transfer_packet){ .version = TRANSFER_VERSION, .op = op };
-}
-
 static void set_state(struct session *s, enum session_state state)
 {
 	pthread_mutex_lock(&s->all->lock);
@@ -98,7 +93,7 @@ static void reset_session(struct session *s)
 /* Lets go of what the request had, and tells its end. @err: why it failed, or NULL. */
 static int send_done(struct session *s, const struct brumate_error *err)
 {
-	struct transfer_packet p = packet(TRANSFER_DONE);
+	struct transfer_packet p = transfer_packet(TRANSFER_DONE);
 
 	if (s->transfer && !err) {
 		p.zero_bytes = s->transfer->zero_bytes;
@@ -127,7 +122,7 @@ static int fail_request(struct session *s, const struct brumate_error *err)
 static int send_segments(struct session *s, struct host_copy *h, size_t end,
 			 struct brumate_error *err)
 {
-	struct transfer_packet p = packet(TRANSFER_SEGMENTS);
+	struct transfer_packet p = transfer_packet(TRANSFER_SEGMENTS);
 	const size_t n = end - s->n_gave;
 	auto_free int *fds = calloc(n + 1, sizeof(*fds));
 
@@ -169,7 +164,7 @@ static int send_early(struct session *s, size_t n_whole, struct transfer_packet 
 
 static int send_pieces(struct session *s, const struct transfer *t, struct brumate_error *err)
 {
-	struct transfer_packet p = packet(TRANSFER_FDS);
+	struct transfer_packet p = transfer_packet(TRANSFER_FDS);
 	auto_free int *fds = calloc(t->n_pieces, sizeof(*fds));
 
 	if (!fds)
@@ -186,7 +181,7 @@ static int send_pieces(struct session *s, const struct transfer *t, struct bruma
 static int tell_progress(struct session *s, const struct transfer_view *view,
 			 struct brumate_error *err)
 {
-	struct transfer_packet p = packet(TRANSFER_PROGRESS);
+	struct transfer_packet p = transfer_packet(TRANSFER_PROGRESS);
 	const struct transfer *t = s->transfer;
 	int r = 0;
 
@@ -308,7 +303,7 @@ static int expect_segments(struct session *s, const struct transfer_packet *p,
 static int begin_stream(struct session *s, const struct transfer_packet *p,
 			struct brumate_error *err)
 {
-	struct transfer_packet ring = packet(TRANSFER_SEGMENTS);
+	struct transfer_packet ring = transfer_packet(TRANSFER_SEGMENTS);
 	struct transfer *t = s->transfer;
 
 	if (p->total_bytes != t->total_bytes)

@@ -16,6 +16,7 @@
 #include "broker/stream.h"
 #include "base/array.h"
 #include "base/fault.h"
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/thread.h"
@@ -51,7 +52,8 @@ enum {
  */
 static bool takes_turns(const struct transfer *t)
 {
-	return t->total_bytes < gpu_vendor()->tuning.turns_below_bytes && t->n_lanes == 1 && !(t->flags & TRANSFER_LIVE);
+	return t->total_bytes < gpu_vendor()->tuning.turns_below_bytes && t->n_lanes == 1 &&
+	       !(t->flags & TRANSFER_LIVE);
 }
 
 void transfer_fail(struct transfer *t, const struct brumate_error *err)
@@ -394,17 +396,9 @@ static int place_copy(struct copier *c, struct copy *s, bool block, struct bruma
 /* Reads into a slot. That is faster than to map the pages of a segment which was never mapped. */
 static int read_slot(const struct copy *s)
 {
-	for (uint64_t done = 0; done < s->bytes;) {
-		ssize_t n = pread(s->segment->fd, s->slot + done, s->bytes - done,
-				  (off_t)(s->inside + done));
+	ssize_t n = fd_read_at(s->segment->fd, s->slot, s->bytes, s->inside);
 
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -EIO;
-		done += (uint64_t)n;
-	}
-	return 0;
+	return n < (ssize_t)s->bytes ? n < 0 ? (int)n : -EIO : 0;
 }
 
 /* Moves bytes between a slot and a disk. */

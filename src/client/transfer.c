@@ -94,11 +94,6 @@ uint64_t host_copy_offset(const struct device_piece *pieces, size_t i)
 	return offset;
 }
 
-static struct transfer_packet packet(enum transfer_op op)
-{
-	return (struct transfer_packet){ .version = TRANSFER_VERSION, .op = op };
-}
-
 static int fail_broken(int r, struct brumate_error *err)
 {
 	if (r == -EPIPE)
@@ -106,7 +101,8 @@ static int fail_broken(int r, struct brumate_error *err)
 	return brumate_fail(err, -r, "broker: copy: %m");
 }
 
-int transfer_client_open(struct transfer_client **ret, struct broker_client *b, struct brumate_error *err)
+int transfer_client_open(struct transfer_client **ret, struct broker_client *b,
+			 struct brumate_error *err)
 {
 	auto_free struct transfer_client *c = calloc(1, sizeof(*c));
 	int pair[2];
@@ -161,7 +157,7 @@ static int send_packet(struct transfer_client *c, const struct transfer_packet *
 static int send_layout(struct transfer_client *c, const struct transfer_request *request,
 		       uint32_t flags, struct brumate_error *err)
 {
-	struct transfer_packet p = packet(TRANSFER_LAYOUT);
+	struct transfer_packet p = transfer_packet(TRANSFER_LAYOUT);
 	const struct device_piece *pieces = request->pieces;
 	const size_t n = request->n;
 	int r = 0;
@@ -404,7 +400,7 @@ int transfer_client_alloc(struct transfer_client *c, uint64_t total_bytes, bool 
 			  struct host_copy *ret, struct brumate_error *err)
 {
 	struct pending q = { .client = c, .total_bytes = total_bytes };
-	struct transfer_packet p = packet(TRANSFER_ALLOC);
+	struct transfer_packet p = transfer_packet(TRANSFER_ALLOC);
 
 	if (!total_bytes || total_bytes > TRANSFER_BYTES_MAX)
 		return brumate_fail(err, EINVAL, "copy: %llu bytes",
@@ -429,7 +425,7 @@ static uint32_t out_flags(const struct transfer_request *request)
 static int send_digests(struct transfer_client *c, const struct digest_table *t,
 			struct brumate_error *err)
 {
-	struct transfer_packet p = packet(TRANSFER_DIGESTS);
+	struct transfer_packet p = transfer_packet(TRANSFER_DIGESTS);
 
 	return send_packet(c, &p, &t->fd, 1, err);
 }
@@ -447,7 +443,7 @@ static int give_digests(struct transfer_client *c, const struct transfer_request
 static int send_segments(struct transfer_client *c, enum transfer_op op, uint32_t flags,
 			 const struct host_copy *copy, struct brumate_error *err)
 {
-	struct transfer_packet p = packet(op);
+	struct transfer_packet p = transfer_packet(op);
 
 	const uint32_t spilled = host_copy_is_spilled(copy) ? TRANSFER_SPILLED : 0;
 
@@ -470,7 +466,8 @@ int transfer_client_out(struct transfer_client *c, const struct transfer_request
 	struct pending q = { .client = c,
 			     .request = request,
 			     .total_bytes = host_copy_offset(request->pieces, request->n) };
-	struct transfer_packet begin = packet(TRANSFER_OUT), their_fds = packet(TRANSFER_FDS);
+	struct transfer_packet begin = transfer_packet(TRANSFER_OUT),
+			       their_fds = transfer_packet(TRANSFER_FDS);
 
 	begin.flags = request->whole ? TRANSFER_EARLY : 0;
 	int r = send_layout(c, request, out_flags(request), err);
@@ -495,7 +492,7 @@ int transfer_client_update(struct transfer_client *c, const struct transfer_requ
 			   struct transfer_spared *ret_spared, struct brumate_error *err)
 {
 	struct pending q = { .client = c, .request = request };
-	struct transfer_packet their_fds = packet(TRANSFER_FDS);
+	struct transfer_packet their_fds = transfer_packet(TRANSFER_FDS);
 
 	if (base->total_bytes != host_copy_offset(request->pieces, request->n))
 		return brumate_fail(err, EINVAL, "copy: the host copy is of other pieces");
@@ -568,7 +565,7 @@ int transfer_client_stream(struct transfer_client *c, const struct transfer_requ
 			     .fds = fds,
 			     .n_fds_wanted = request->n,
 			     .stream = stream };
-	struct transfer_packet p = packet(TRANSFER_IN);
+	struct transfer_packet p = transfer_packet(TRANSFER_IN);
 
 	if (!fds)
 		return brumate_fail(err, ENOMEM, "copy: %m");
@@ -586,7 +583,7 @@ int transfer_client_stream(struct transfer_client *c, const struct transfer_requ
 
 int transfer_client_fill(struct transfer_client *c, unsigned slot, uint64_t offset, uint64_t bytes)
 {
-	struct transfer_packet p = packet(TRANSFER_FILLED);
+	struct transfer_packet p = transfer_packet(TRANSFER_FILLED);
 
 	p.n_total = slot;
 	p.total_bytes = offset;

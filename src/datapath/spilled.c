@@ -26,24 +26,12 @@ struct spilled {
 	struct spilled *older;
 };
 
-/* Past the page cache where that goes: what is read once needs no memory. */
-static int reopen_segment(int fd)
-{
-	char path[64];
-
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	int own = open(path, O_RDWR | O_DIRECT | O_CLOEXEC);
-	if (own < 0 && errno == EINVAL)
-		own = open(path, O_RDWR | O_CLOEXEC);
-	return own < 0 ? -errno : own;
-}
-
 static int open_segments(struct spilled *s, const struct host_copy *copy)
 {
 	for (size_t i = 0; i < s->n; i++) {
 		if (!host_copy_is_on_disk(copy, i))
 			continue;
-		s->fds[i] = reopen_segment(copy->segments[i]);
+		s->fds[i] = spill_open(copy->segments[i]);
 		if (s->fds[i] < 0)
 			return s->fds[i];
 	}

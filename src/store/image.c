@@ -493,13 +493,9 @@ static int read_whole(char **ret, int fd, size_t len_bytes)
 
 	if (!text)
 		return -ENOMEM;
-	for (size_t done = 0; done < len_bytes;) {
-		ssize_t n = pread(fd, text + done, len_bytes - done, (off_t)done);
-
-		if (n <= 0)
-			return n < 0 ? -errno : -EBADMSG;
-		done += (size_t)n;
-	}
+	ssize_t n = fd_read_at(fd, text, len_bytes, 0);
+	if (n < (ssize_t)len_bytes)
+		return n < 0 ? (int)n : -EBADMSG;
 	text[len_bytes] = '\0';
 	*ret = take_ptr(&text);
 	return 0;

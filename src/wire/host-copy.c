@@ -5,11 +5,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "base/fd.h"
 
 enum {
 	TABLE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL,
@@ -73,18 +76,15 @@ bool spill_is_segment(int fd, uint64_t len_bytes)
 	       st.st_nlink == 0 && st.st_size >= 0 && (uint64_t)st.st_size >= len_bytes;
 }
 
-static int read_all(int fd, char *buf, size_t len_bytes, uint64_t offset)
+int spill_open(int fd)
 {
-	for (size_t done = 0; done < len_bytes;) {
-		ssize_t n = pread(fd, buf + done, len_bytes - done, (off_t)(offset + done));
+	char path[64];
 
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -EIO;
-		done += (size_t)n;
-	}
-	return 0;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	int own = open(path, O_RDWR | O_DIRECT | O_CLOEXEC);
+	if (own < 0 && errno == EINVAL)
+		own = open(path, O_RDWR | O_CLOEXEC);
+	return own < 0 ? -errno : own;
 }
 
 static int write_all(int fd, const char *buf, size_t len_bytes, uint64_t offset)
@@ -104,9 +104,11 @@ static int write_all(int fd, const char *buf, size_t len_bytes, uint64_t offset)
 int spill_read(int fd, const struct seal_disk_key *key, uint64_t start, uint64_t at, void *buf,
 	       size_t len_bytes)
 {
-	int r = read_all(fd, buf, len_bytes, at - start);
+	ssize_t n = fd_read_at(fd, buf, len_bytes, at - start);
 
-	return r < 0 ? r : seal_disk(buf, key, SEAL_DISK_OPEN, at, buf, len_bytes);
+	if (n < (ssize_t)len_bytes)
+		return n < 0 ? (int)n : -EIO;
+	return seal_disk(buf, key, SEAL_DISK_OPEN, at, buf, len_bytes);
 }
 
 int spill_write(int fd, const struct seal_disk_key *key, uint64_t start, uint64_t at, void *buf,
@@ -152,7 +154,8 @@ static int map_table(struct digest_table **ret, int fd, uint64_t total_bytes)
 	void *at = mmap(NULL, table_bytes(t->n), PROT_READ | PROT_WRITE, MAP_SHARED, mine, 0);
 	if (at == MAP_FAILED)
 		return -errno;
-	madvise(at, table_bytes(t->n), MADV_DONTFORK); /* a child of ours may live for as long as a job */
+	madvise(at, table_bytes(t->n),
+		MADV_DONTFORK); /* a child of ours may live for as long as a job */
 	t->file = at;
 	t->fd = take_fd(&mine);
 	*ret = take_ptr(&t);

@@ -36,6 +36,9 @@ int spill_key_read(struct seal_disk_key *ret, int fd);
 
 /** Whether @fd (borrowed, not trusted) is a segment on a disk, of @len_bytes. */
 bool spill_is_segment(int fd, uint64_t len_bytes);
+/** A description of such a segment of our own (owned): past the page cache where that goes, as what is read once needs no
+ * memory. -errno. */
+int spill_open(int fd);
 
 /** Bytes [at, at + len_bytes) of a host copy, in the segment that @fd is of and that begins at @start of
  * the copy. All are multiples of SEAL_DISK_UNIT_BYTES, and @buf's address is where the file is open for

@@ -93,9 +93,9 @@ struct transfer_packet {
 	uint32_t version, op;
 	uint32_t n, n_total;
 	uint32_t flags;
-	uint32_t exit_code; /* DONE */
-	int32_t error;	    /* DONE: 0 or -errno */
-	uint32_t slots;	    /* PROGRESS of a stream: a mask */
+	uint32_t exit_code;		     /* DONE */
+	int32_t error;			     /* DONE: 0 or -errno */
+	uint32_t slots;			     /* PROGRESS of a stream: a mask */
 	uint64_t total_bytes, segment_bytes; /* IN, ALLOC, SEGMENTS, OUT with a base; FILLED */
 	uint64_t done_bytes;		     /* PROGRESS */
 	uint64_t zero_bytes, same_bytes;     /* DONE: not copied, being zero, being unchanged */
@@ -106,6 +106,12 @@ struct transfer_packet {
 		} failure;
 	};
 };
+
+/** One of kind @op that says nothing yet. */
+static inline struct transfer_packet transfer_packet(enum transfer_op op)
+{
+	return (struct transfer_packet){ .version = TRANSFER_VERSION, .op = op };
+}
 
 /** Whether packets of kind @op carry fds. */
 static inline bool transfer_has_fds(uint32_t op)
