@@ -56,6 +56,12 @@ def read_member(path, name):
         return tar.extractfile(name).read()
 
 
+def comes_back(bed, container, archive):
+    bed.ok("restore", "--container", container.id, archive)
+    container.note_init()
+    container.log().goes_on()
+
+
 @case
 def archive_and_back(bed):
     """Of a container of runc that was not set up for it, under another name; the checkpoint is where it was asked for."""
@@ -92,9 +98,7 @@ def with_the_library(bed):
         started(bed, container)
         bed.ok("checkpoint", "--container", container.id, "--output", archive)
         expect(any(name.startswith("checkpoint/brumate-memory/") for name in members(archive)), "no memory of the data path")
-        bed.ok("restore", "--container", container.id, archive)
-        container.note_init()
-        container.log().goes_on()
+        comes_back(bed, container, archive)
 
 
 @case
@@ -162,9 +166,7 @@ def image_and_back(bed):
         moved = os.path.join(bed.dir, "elsewhere")
         os.rename(image, moved)
         container.id += "-again"
-        bed.ok("restore", "--container", container.id, moved)
-        container.note_init()
-        container.log().goes_on()
+        comes_back(bed, container, moved)
 
 
 @case
@@ -244,9 +246,7 @@ def failures_leave_the_container(bed):
         bed.fault("container.gpu-restore.end", "error:5")
         bed.refused(EXIT_FAILED, "runc cannot restore it: .*injected at", "restore", "--container", container.id, archive)
         run([container.runc_path, "--root", os.path.join(container.dir, "state"), "delete", "--force", container.id])
-        bed.ok("restore", "--container", container.id, archive)
-        container.note_init()
-        container.log().goes_on()
+        comes_back(bed, container, archive)
 
 
 @case

@@ -507,6 +507,7 @@ def a_resume_that_fails_leaves_it_suspended(bed):
 
 # Time enough for the agents to map what is filled before the copy goes on.
 AHEAD = ("data.filled", "delay:1500", "ahead.mapped")
+OWNED = ("data.filled", "delay:1500", "ahead.owned")
 
 
 def in_large_pieces(bed):
@@ -514,26 +515,25 @@ def in_large_pieces(bed):
     return bed.counter(mib=160, chunk_mib=32)
 
 
-@case
-def pieces_are_mapped_before_all_are_filled(bed):
-    """And whatever happens then, no job runs with memory that is not whole."""
-    job, log = in_large_pieces(bed)
+def resumes_ahead(bed, job, log, points):
+    """Resumes the job with the last of `points` reached before all is filled; whatever happens then, no job runs with
+    memory that is not whole."""
     used = bed.vram()
     for action in ("delay:0", "error:5", "kill:broker"):
         bed.ok("suspend", job)
-        bed.fault(*AHEAD, action)
+        bed.fault(*points, action)
         bed.operation("resume", job)
-        expect(bed.has_fired(), f"nothing was mapped ahead: {action}")
+        expect(bed.has_fired(), f"nothing came to {points[-1]}: {action}")
         log.goes_on()
         expect_nothing_held(bed, job)
         wait_until(lambda: bed.vram() == used, f"device memory in use after {action}: {bed.vram()}", 10)
     bed.ok("suspend", job)
-    bed.fault(*AHEAD, "delay:0", "data.filled", "error:5")
+    bed.fault(*points, "delay:0", "data.filled", "error:5")
     bed.refused(1, "data-in", "resume", job)
-    expect(bed.has_fired(), "the copy did not fail after pieces were mapped")
+    expect(bed.has_fired(), f"the copy did not fail after {points[-1]}")
     bed.expect_state(job, "suspended")
     wait_until(lambda: bed.vram() == [0, 0], "device memory in use as it should be", 10)
-    bed.fault(*AHEAD, "kill")
+    bed.fault(*points, "kill")
     result = bed.cli("resume", job)
     expect(bed.has_fired() and result.code, result.why())
     bed.wait_state(job, ("running",))  # another shim takes it up
@@ -542,33 +542,19 @@ def pieces_are_mapped_before_all_are_filled(bed):
 
 
 @case
-def pieces_become_its_own_before_all_are_filled(bed):
-    """Where there is room; and whatever happens then, no job runs with memory that is not whole."""
-    owned = ("data.filled", "delay:1500", "ahead.owned")
+def pieces_are_mapped_before_all_are_filled(bed):
     job, log = in_large_pieces(bed)
-    used = bed.vram()
-    for action in ("delay:0", "error:5", "kill:broker"):
-        bed.ok("suspend", job)
-        bed.fault(*owned, action)
-        bed.operation("resume", job)
-        expect(bed.has_fired(), f"nothing became the job's own ahead: {action}")
-        log.goes_on()
-        expect_nothing_held(bed, job)
-        wait_until(lambda: bed.vram() == used, f"device memory in use after {action}: {bed.vram()}", 10)
-    bed.ok("suspend", job)
-    bed.fault(*owned, "delay:0", "data.filled", "error:5")
-    bed.refused(1, "data-in", "resume", job)
-    bed.expect_state(job, "suspended")
-    wait_until(lambda: bed.vram() == [0, 0], "device memory in use as it should be", 10)
-    bed.fault(*owned, "kill")
-    result = bed.cli("resume", job)
-    expect(bed.has_fired() and result.code, result.why())
-    bed.wait_state(job, ("running",))
-    log.goes_on()
-    expect_nothing_held(bed, job)
+    resumes_ahead(bed, job, log, AHEAD)
+
+
+@case
+def pieces_become_its_own_before_all_are_filled(bed):
+    """Where there is room."""
+    job, log = in_large_pieces(bed)
+    resumes_ahead(bed, job, log, OWNED)
     hog, _ = bed.started([bed.program("hog"), "--leave-mib", 100])
     bed.ok("suspend", job)
-    bed.fault(*owned, "delay:0")
+    bed.fault(*OWNED, "delay:0")
     bed.operation("resume", job)
     expect(not bed.has_fired(), "memory was taken that others may ask for")
     os.remove(bed.fault_file)

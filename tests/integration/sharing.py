@@ -44,6 +44,13 @@ def restores(bed, way, *options, times=2, **kinds):
     return job, log
 
 
+def comes_back(bed, job, log, *options):
+    """From disk."""
+    saved = bed.operation("checkpoint", job)
+    bed.operation("restore", saved["checkpoint"], *options)
+    go_on(log)
+
+
 @case
 def suspend_fd(bed):
     suspends(bed, "fd")
@@ -107,9 +114,7 @@ def on_exchanged_gpus(bed):
     bed.operation("suspend", job)
     bed.operation("resume", job, "--gpu-map", "0=1,1=0")
     go_on(log)
-    saved = bed.operation("checkpoint", job)
-    bed.operation("restore", saved["checkpoint"], "--gpu-map", "0=1,1=0")
-    go_on(log)
+    comes_back(bed, job, log, "--gpu-map", "0=1,1=0")
 
 
 @case
@@ -123,9 +128,7 @@ def again_and_again(bed):
     bed.operation("suspend", job)
     bed.operation("resume", job, "--keep-copy")
     go_on(log)
-    saved = bed.operation("checkpoint", job)
-    bed.operation("restore", saved["checkpoint"])
-    go_on(log)
+    comes_back(bed, job, log)
 
 
 @case
@@ -136,26 +139,20 @@ def given_at_every_moment(bed):
         bed.operation("suspend", job)
         bed.operation("resume", job)
         go_on(log)
-    saved = bed.operation("checkpoint", job)
-    bed.operation("restore", saved["checkpoint"])
-    go_on(log)
+    comes_back(bed, job, log)
 
 
 @case
 def host_memory(bed):
     job, log = suspends(bed, "host")
-    saved = bed.operation("checkpoint", job)
-    bed.operation("restore", saved["checkpoint"])
-    go_on(log)
+    comes_back(bed, job, log)
 
 
 @case
 def host_memory_in_dev_shm(bed):
     """As NCCL shares host memory once it may not share the driver's."""
     job, log = suspends(bed, "shm")
-    saved = bed.operation("checkpoint", job)
-    bed.operation("restore", saved["checkpoint"])
-    go_on(log)
+    comes_back(bed, job, log)
 
 
 @case
