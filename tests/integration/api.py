@@ -4,6 +4,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -303,6 +304,36 @@ def python_package_installs(bed):
     shown = subprocess.run([sys.executable, "-c", "import brumate; print(brumate.__file__, brumate.version())"],
                            env={**environment(bed), "PYTHONPATH": place}, stdout=subprocess.PIPE, text=True, check=True)
     expect(shown.stdout.startswith(place), shown.stdout)
+
+
+TYPED = """
+import brumate
+
+job = brumate.Job("train")
+summary: brumate.Summary = job.checkpoint(leave_running=True)
+%s
+"""
+
+
+@case
+def python_package_is_typed(bed):
+    """A strict checker takes the package, and what it is told of it is what catches a mistake of its user."""
+    if not shutil.which("mypy"):
+        raise Skipped("mypy is not installed")
+    package = os.path.join(bed.dir, "brumate")
+    shutil.copytree(os.path.join(PYTHON, "brumate"), package, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def checked(*words):
+        return run(["mypy", "--strict", "--cache-dir", os.path.join(bed.dir, "cache"), *words], cwd=bed.dir, timeout=200)
+
+    done = checked(package)
+    expect(done.code == 0, done.why() + done.out)
+    for name, line in (("right", "with job.paused(): pass"), ("wrong", "job.checkpoint(leave_runing=True)")):
+        with open(os.path.join(bed.dir, name + ".py"), "w", encoding="utf-8") as file:
+            file.write(TYPED % line)
+    done = checked("right.py", "wrong.py")
+    expect(done.code == 1 and "right.py" not in done.out and 'wrong.py:6: error: Unexpected keyword argument "leave_runing"'
+           in done.out, done.why() + done.out)
 
 
 main()
