@@ -57,6 +57,15 @@ int print_error(const struct brumate_error *err)
 	return (int)brumate_exit_code(err);
 }
 
+void add_failure(struct brumate_error *err, const struct brumate_error *why)
+{
+	const int first = err->code ? print_error(err) : 0;
+
+	*err = *why;
+	if (first)
+		err->exit_code = first;
+}
+
 size_t terminal_width(FILE *f)
 {
 	struct winsize size;

@@ -24,6 +24,10 @@ void print_styled(FILE *f, enum style style, const char *text);
 /** Prints an error with its hint on standard error. Returns the exit code that goes with it. */
 int print_error(const struct brumate_error *err);
 
+/** Of several things that are done in order one has failed, with @why. What failed before it is printed, so that all are
+ * told in their order; @err is what is left to be printed, with the exit code of the first. */
+void add_failure(struct brumate_error *err, const struct brumate_error *why);
+
 /** Columns of the terminal behind @f; 0 if it is none. */
 size_t terminal_width(FILE *f);
 

@@ -112,8 +112,7 @@ enum { GRACE_MS_DEFAULT = 10000 };
 typedef int (*operand_fn)(const struct invocation *in, json_t *parameters, const char *word,
 			  struct brumate_error *err);
 
-/* Calls @fn for each operand, in order; the first failure is the command's, the others are printed as
- * they come. */
+/* Calls @fn for each operand, in order: failures are told in it, and the first gives the exit code. */
 static int for_each_operand(const struct invocation *in, operand_fn fn, json_t *parameters,
 			    struct brumate_error *err)
 {
@@ -125,10 +124,7 @@ static int for_each_operand(const struct invocation *in, operand_fn fn, json_t *
 
 		if (r == 0)
 			continue;
-		if (result == 0)
-			*err = why;
-		else
-			print_error(&why);
+		add_failure(err, &why);
 		result = result ? result : r;
 	}
 	return result;

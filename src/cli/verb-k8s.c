@@ -206,7 +206,7 @@ static int resume_container(struct pod_task *t, const struct service_pod_contain
 	return operate(t, c, "Resume", REQUEST_RESUME, false, err);
 }
 
-/* As many as can be: the first failure is the command's, the others are printed as they come. Ctrl-C ends it. */
+/* As many as can be, in order: failures are told in it, and the first gives the exit code. Ctrl-C ends it. */
 static int for_each_container(struct pod_task *t,
 			      int (*fn)(struct pod_task *t, const struct service_pod_container *c,
 					struct brumate_error *err),
@@ -218,12 +218,10 @@ static int for_each_container(struct pod_task *t,
 		struct brumate_error why = BRUMATE_ERROR_NONE;
 
 		r = fn(t, &t->pod.items[i], &why);
-		if (r < 0)
+		if (r < 0) {
 			fail_of_container(t, t->pod.items[i].name, r, &why);
-		if (r < 0 && result == 0)
-			*err = why;
-		else if (r < 0)
-			print_error(&why);
+			add_failure(err, &why);
+		}
 		result = result ? result : r;
 	}
 	return result;

@@ -89,10 +89,8 @@ static int operate_each(const struct invocation *given, const char *states, cons
 		one.operands = in->operands + i;
 		one.n_operands = 1;
 		r = fn(&one, &why);
-		if (r < 0 && result == 0)
-			*err = why;
-		else if (r < 0)
-			print_error(&why);
+		if (r < 0)
+			add_failure(err, &why);
 		result = result ? result : r;
 	}
 	return result;

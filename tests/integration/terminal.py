@@ -85,6 +85,10 @@ def several_jobs_at_once(bed):
     refused = bed.cli("resume", "one", "nosuch", "two")
     expect(refused.code == 3 and "no job nosuch" in refused.err and refused.out.split() == jobs, refused.why())
     expect([bed.job(job)["state"] for job in jobs] == ["running"] * 2, "not both go on")
+    for verb in ("resume", "release"):
+        refused = bed.cli(verb, "nosuch", "neither", "nor-this")
+        told = re.findall(r"no job (\S+)", refused.err)
+        expect(refused.code == 3 and told == ["nosuch", "neither", "nor-this"], refused.why())
 
 
 @case
