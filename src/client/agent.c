@@ -123,6 +123,9 @@ static int receive_reply(struct agent *a, struct agent_reply *ret, size_t *ret_l
 		return brumate_fail(err, (int)-n, "process %d: answer of its agent: %m", a->id.pid);
 	if (fds->state == PACKET_LOST_FDS)
 		return brumate_fail(err, EMFILE, "process %d: what its agent gives: %m", a->id.pid);
+	if (fds->state == PACKET_TOO_LONG)
+		return brumate_fail(err, EBADMSG, "process %d: answer of its agent: too long",
+				    a->id.pid);
 	*ret_len_bytes = (size_t)n;
 	return 0;
 }
