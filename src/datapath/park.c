@@ -13,17 +13,25 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/user.h"
+#include "base/workers.h"
 #include "client/broker.h"
 #include "datapath/share.h"
 #include "datapath/transfer.h"
 #include "process/pidns.h"
 
-enum { EXPORT_TRIES = 3, TELL_EVERY_MS = 10000, RESERVE_PART = 32, OTHERS_PART = 16 };
+enum {
+	EXPORT_TRIES = 3,
+	TELL_EVERY_MS = 10000,
+	RESERVE_PART = 32,
+	OTHERS_PART = 16,
+	LET_IN_THREADS = 256
+};
 
 /* ---- finding ---- */
 
@@ -361,9 +369,19 @@ int park_hold(struct datapath *d, struct brumate_error *err)
 	return r < 0 ? brumate_fail(err, -r, "%s/%s: %m", d->agent_dir, AGENT_HOLD_FILE) : 0;
 }
 
+/* Those who listen beside the agents that are known. */
+struct newcomers {
+	struct datapath *d;
+	struct proc_id *ids;
+	size_t n;
+};
+
 /* One that listens began before the file was gone, or looks at its place next: it opens by itself. */
-static void let_in(struct datapath *d, struct proc_id id)
+static int let_in(void *arg, size_t i, const struct worker *me, struct brumate_error *err)
 {
+	const struct newcomers *all = arg;
+	struct datapath *d = all->d;
+	struct proc_id id = all->ids[i];
 	auto_(agent_close) struct agent a = AGENT_EMPTY;
 	struct brumate_error why = BRUMATE_ERROR_NONE;
 	int r = agent_open(&a, d->agent_dir, id, &why);
@@ -375,6 +393,20 @@ static void let_in(struct datapath *d, struct proc_id id)
 			 "pid=%d reason=\"%s\"",
 			 d->owner.id, id.pid, why.text);
 	agent_detach(&a);
+	(void)me;
+	(void)err;
+	return 0; /* the others are let in all the same */
+}
+
+static void note_newcomer(struct newcomers *all, const struct proc_info *p)
+{
+	struct proc_id *ids =
+		may_listen(all->d, p) ? array_room(all->ids, all->n, sizeof(*ids)) : NULL;
+
+	if (!ids)
+		return;
+	all->ids = ids;
+	all->ids[all->n++] = p->id;
 }
 
 static bool has_inner_pid(const struct proc_tree *tree, pid_t inner_pid)
@@ -386,7 +418,7 @@ static bool has_inner_pid(const struct proc_tree *tree, pid_t inner_pid)
 }
 
 /* What `runc exec` and its like begin in a container is in no tree of it: its agent is beside the others all the same. */
-static void let_in_from_elsewhere(struct datapath *d, const struct proc_tree *tree, int dir_fd)
+static void note_from_elsewhere(struct newcomers *all, const struct proc_tree *tree, int dir_fd)
 {
 	auto_closedir DIR *dir = dir_open(dir_fd, ".");
 	struct dirent *e;
@@ -395,11 +427,11 @@ static void let_in_from_elsewhere(struct datapath *d, const struct proc_tree *tr
 	while (dir && dir_next(dir, &e) > 0) {
 		const pid_t inner = atoi(e->d_name);
 		const pid_t pid = inner > 0 && !has_inner_pid(tree, inner)
-					  ? pidns_translate(d->owner.root.pid, inner)
+					  ? pidns_translate(all->d->owner.root.pid, inner)
 					  : 0;
 
-		if (pid > 0 && proc_read(&info, pid, NULL) == 0 && may_listen(d, &info))
-			let_in(d, info.id);
+		if (pid > 0 && proc_read(&info, pid, NULL) == 0)
+			note_newcomer(all, &info);
 	}
 }
 
@@ -407,14 +439,24 @@ void park_let_in(struct datapath *d)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	auto_close int dir_fd = open_agent_dir(d);
+	struct newcomers all = { .d = d };
 
 	if (dir_fd < 0 || unlinkat(dir_fd, AGENT_HOLD_FILE, 0) < 0 ||
 	    proc_tree_read(&tree, d->owner.root, NULL) < 0)
 		return;
 	for (size_t i = 0; i < tree.n; i++)
-		if (may_listen(d, &tree.items[i]))
-			let_in(d, tree.items[i].id);
-	let_in_from_elsewhere(d, &tree, dir_fd);
+		note_newcomer(&all, &tree.items[i]);
+	note_from_elsewhere(&all, &tree, dir_fd);
+	/* Those that do not answer are not waited for one after the other. */
+	const struct workers_items items = {
+		.n = all.n,
+		.threads = (unsigned)(all.n < LET_IN_THREADS ? all.n : LET_IN_THREADS),
+		.fn = let_in,
+		.arg = &all,
+	};
+	if (all.n)
+		workers_run(&items, NULL);
+	free(all.ids);
 }
 
 /* Of those that were being initialised the driver knows more when their gates are closed. */
