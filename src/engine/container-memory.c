@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/paths.h"
@@ -63,6 +64,37 @@ int container_memory_begin(struct op *op, struct brumate_error *err)
 	    (r = store_begin(&op->checkpoint.writer, dir, CONTAINER_MEMORY_NAME, err)) < 0)
 		return r;
 	return image_begin_device(op, err);
+}
+
+static uint64_t told_bytes(const struct vault *v, const char *gpu)
+{
+	auto_free struct device_piece *pieces = vault_device_pieces(v);
+	uint64_t sum = 0;
+
+	for (size_t i = 0; pieces && i < v->n_pieces; i++)
+		if (!strcmp(pieces[i].gpu, gpu) &&
+		    __builtin_add_overflow(sum, pieces[i].len_bytes, &sum))
+			return UINT64_MAX;
+	return pieces ? sum : UINT64_MAX;
+}
+
+int container_memory_check(struct op *op, struct brumate_error *err)
+{
+	auto_free struct dev_gpu *gpus = calloc(DEV_GPUS_MAX, sizeof(*gpus));
+	size_t n = 0;
+	int r = gpus ? broker_client_gpus(&op->gpus.broker, gpus, &n, err)
+		     : brumate_fail(err, ENOMEM, "%m");
+
+	for (size_t i = 0; r == 0 && i < n; i++) {
+		uint64_t told = told_bytes(op->data.vault, gpus[i].uuid);
+
+		if (told > gpus[i].total_bytes)
+			r = brumate_fail(err, EBADMSG,
+					 "agents tell of %.1f GiB on %s, which has %.1f",
+					 (double)told / 0x1p30, gpus[i].uuid,
+					 (double)gpus[i].total_bytes / 0x1p30);
+	}
+	return r;
 }
 
 void container_memory_abort(struct op *op)

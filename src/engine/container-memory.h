@@ -13,6 +13,9 @@
  * else returns 1. */
 int container_memory_begin(struct op *op, struct brumate_error *err);
 
+/** Refuses agents that tell of more memory than their GPUs have, before room is made for it. */
+int container_memory_check(struct op *op, struct brumate_error *err);
+
 /** Gives up what is not complete; nothing is copied any more. */
 void container_memory_abort(struct op *op);
 

@@ -378,12 +378,19 @@ static int container_preflight(struct op *op, struct brumate_error *err)
 	return r < 0 ? r : preflight(op, SCAN_GPU, err);
 }
 
+static int park(struct op *op, struct brumate_error *err)
+{
+	int r = step_park(op, err);
+
+	return r == 0 ? container_memory_check(op, err) : r;
+}
+
 static const struct step container_save_steps[] = {
 	{ "preflight", "the scan of the container's processes", container_preflight, NULL },
 	{ "image", "the directory of CRIU's images", container_memory_begin,
 	  container_memory_abort },
 	{ "gate", "calls and kernels in flight", step_gate, step_undo_park },
-	{ "park", "the container's agents", step_park, step_undo_park },
+	{ "park", "the container's agents", park, step_undo_park },
 	{ "copy", "nothing", step_copy_out, step_undo_copy },
 	{ "unmap", "the container's agents", step_unmap, NULL },
 	{ "gpu-lock", "calls and kernels in flight", step_gpu_lock, step_undo_gpu },

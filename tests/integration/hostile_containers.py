@@ -24,7 +24,7 @@ DEEDS = (
     ("endless", "list: more than 131072 pieces"),
     ("long", "answer of its agent: too long"),
     ("huge", "bytes are not a multiple of 2 MiB, or too many"),
-    ("large", "piece 1 of 1: .*INVALID_VALUE"),
+    ("large", "agents tell of 1024.0 GiB on GPU-.*, which has"),
     ("other-gpu", "no such GPU"),
     ("twice", "list: piece 1 twice"),
     ("claims", "uses device memory of process 1, which"),

@@ -177,7 +177,7 @@ static bool list_huge(int fd, struct agent_reply *reply)
 
 static bool list_large(int fd, struct agent_reply *reply)
 {
-	reply->pieces[0].len_bytes = (uint64_t)64 << 30;
+	reply->pieces[0].len_bytes = (uint64_t)1 << 40;
 	return send(fd, reply, sizeof(*reply), MSG_NOSIGNAL) < 0;
 }
 
