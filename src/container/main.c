@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * brumate-container SOCKET IMAGES CRIU: what brumate's plugin in a container engine's CRIU has done. SOCKET and IMAGES are
- * descriptors, CRIU is the process whose plugin asks. A request is a packet "WORD [PID]", its answer a packet "ok [TIDS]" or
+ * descriptors, CRIU is the process whose plugin asks. A request is a packet "WORD [PID]", its answer a packet "ok [TIDS]" (an agent's TID has an "a" behind it) or
  * "no REASON". The connection ends with the plugin; then, once CRIU has ended, a container that goes on gets its GPUs back,
  * whatever became of the dump. So this program outlives CRIU, and where it dies before the plugin, the plugin starts another.
  *
@@ -53,12 +53,13 @@ static void answer(const struct helper *h, int r, const char *more, const struct
 static int load(const struct helper *h, pid_t pid, char more[static ANSWER_BYTES],
 		struct brumate_error *err)
 {
-	auto_free pid_t *tids = NULL;
+	auto_free struct container_thread *threads = NULL;
 	size_t n = 0, len = 0;
-	int r = container_load(h->container, pid, &tids, &n, err);
+	int r = container_load(h->container, pid, &threads, &n, err);
 
 	for (size_t i = 0; r >= 0 && i < n; i++) {
-		len += (size_t)snprintf(more + len, ANSWER_BYTES - len, " %d", tids[i]);
+		len += (size_t)snprintf(more + len, ANSWER_BYTES - len, " %d%s", threads[i].tid,
+					threads[i].is_agent ? "a" : "");
 		if (len >= ANSWER_BYTES - 8)
 			return brumate_fail(err, E2BIG, "too many GPU processes");
 	}

@@ -157,8 +157,12 @@ static size_t parse_tids(struct runner *ret, const char *text)
 	size_t n = 0;
 	char *end;
 
-	for (long tid; n < TIDS_MAX && (tid = strtol(text, &end, 10)) > 0; text = end)
-		ret[n++].tid = (pid_t)tid;
+	for (long tid; n < TIDS_MAX && (tid = strtol(text, &end, 10)) > 0; text = end) {
+		bool is_agent = *end == 'a';
+
+		end += is_agent;
+		ret[n++] = (struct runner){ .tid = (pid_t)tid, .is_agent = is_agent };
+	}
 	return n;
 }
 

@@ -158,7 +158,7 @@ struct bystanders *bystanders_find(const struct runner *runners, size_t n)
 	struct bystanders *b = calloc(1, sizeof(*b));
 
 	for (size_t i = 0; b && i < n; i++)
-		if (add_beside(b, runners[i].tid, runners, n) < 0) {
+		if (runners[i].is_agent && add_beside(b, runners[i].tid, runners, n) < 0) {
 			bystanders_free(b);
 			return NULL;
 		}

@@ -17,6 +17,7 @@
 struct runner {
 	pid_t tid;
 	uint64_t mask;
+	bool is_agent; /* which keeps the other threads of its process out of the driver */
 };
 
 /** From now on the kernel ends @tid with its tracer. -errno. */
@@ -30,7 +31,8 @@ int thread_stop_again(const struct runner *t);
 
 struct bystanders; /* the threads that step aside */
 
-/** The threads beside @runners in the same processes. NULL: no memory. */
+/** The threads beside @runners in the processes that have an agent: those of others might come to the driver, and wait there
+ * with a lock of its own. NULL: no memory. */
 struct bystanders *bystanders_find(const struct runner *runners, size_t n);
 void bystanders_free(struct bystanders *b);
 

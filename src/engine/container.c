@@ -243,34 +243,38 @@ static const struct proc_info *info_of(const struct proc_tree *tree, struct proc
 
 /* Threads that run, as CRIU still holds all others. */
 struct runners {
-	pid_t *tids;
+	struct container_thread *items;
 	size_t n;
 };
 
-static int add_runner(struct runners *r, pid_t tid)
+static int add_runner(struct runners *r, pid_t tid, bool is_agent)
 {
-	pid_t *tids = array_room(r->tids, r->n, sizeof(*tids));
+	struct container_thread *items = array_room(r->items, r->n, sizeof(*items));
 
-	if (!tids)
+	if (!items)
 		return -ENOMEM;
-	r->tids = tids;
+	r->items = items;
 	for (size_t i = 0; i < r->n; i++)
-		if (tids[i] == tid)
+		if (items[i].tid == tid)
 			return 0;
-	tids[r->n++] = tid;
+	items[r->n++] = (struct container_thread){ tid, is_agent };
 	return 0;
 }
 
-/* Whether a thread is our library's agent, or the driver's own. What is named so need not be one. */
-static bool serves_us(pid_t pid, const char *tid)
+/* A thread that is our library's agent, or the driver's own. What is named so need not be one. */
+static int add_if_it_serves(struct runners *r, pid_t pid, const char *tid)
 {
 	const char *prefix = gpu_vendor()->driver_threads;
 	auto_free char *name = NULL;
 	char path[64];
 
 	snprintf(path, sizeof(path), "/proc/%d/task/%.16s/comm", pid, tid);
-	return file_read(AT_FDCWD, path, STATUS_BYTES_MAX, &name, NULL) == 0 &&
-	       (!strcmp(name, AGENT_THREAD_NAME "\n") || !strncmp(name, prefix, strlen(prefix)));
+	if (file_read(AT_FDCWD, path, STATUS_BYTES_MAX, &name, NULL) < 0)
+		return 0;
+	bool is_agent = !strcmp(name, AGENT_THREAD_NAME "\n");
+	if (!is_agent && strncmp(name, prefix, strlen(prefix)))
+		return 0;
+	return add_runner(r, (pid_t)strtol(tid, NULL, 10), is_agent);
 }
 
 /* Those by which the agent of process @pid does what it is asked. */
@@ -283,8 +287,8 @@ static int add_agent_threads(struct runners *r, pid_t pid)
 	snprintf(path, sizeof(path), "/proc/%d/task", pid);
 	auto_closedir DIR *dir = opendir(path);
 	while (dir && added == 0 && (entry = readdir(dir)))
-		if (serves_us(pid, entry->d_name))
-			added = add_runner(r, (pid_t)strtol(entry->d_name, NULL, 10));
+		if (entry->d_name[0] != '.')
+			added = add_if_it_serves(r, pid, entry->d_name);
 	return added;
 }
 
@@ -589,7 +593,7 @@ static int find_restored(struct op *op, const struct container_process *p, struc
 		.id = info->id,
 		.dev = { .state = DEV_STATE_CHECKPOINTED, .restore_tid = tid },
 	};
-	int r = add_runner(runners, tid);
+	int r = add_runner(runners, tid, false);
 	if (r == 0 && op->restore.image.path)
 		r = add_agent_threads(runners, info->id.pid);
 	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
@@ -609,8 +613,8 @@ static int find_all_restored(struct container *c, struct runners *runners,
 	return r;
 }
 
-int container_load(struct container *c, pid_t pid, pid_t **ret_tids, size_t *ret_n,
-		   struct brumate_error *err)
+int container_load(struct container *c, pid_t pid, struct container_thread **ret_threads,
+		   size_t *ret_n, struct brumate_error *err)
 {
 	struct runners runners = { 0 };
 	struct proc_id root;
@@ -621,7 +625,7 @@ int container_load(struct container *c, pid_t pid, pid_t **ret_tids, size_t *ret
 		r = take_place(c, root, false, err);
 	if (r == 0)
 		r = find_all_restored(c, &runners, err);
-	*ret_tids = runners.tids;
+	*ret_threads = runners.items;
 	*ret_n = runners.n;
 	return r < 0 ? r : runners.n > 0;
 }

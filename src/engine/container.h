@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 #include "base/cleanup.h"
@@ -13,6 +14,12 @@
 #include "process/process.h"
 
 struct container;
+
+/** An agent keeps the gate of its process closed: of that process the others may run, too, without coming to the driver. */
+struct container_thread {
+	pid_t tid;
+	bool is_agent;
+};
 
 /** @criu: of the engine. NULL without memory, and where the configuration cannot be read. */
 struct container *container_new(struct proc_id criu, struct brumate_error *err);
@@ -59,12 +66,12 @@ int container_open(struct container *c, int images_dir_fd, struct brumate_error 
 
 /**
  * container_load() - find the processes of a restored tree, stopped as yet, whose GPU state is to come back
- * @ret_tids: owned; the threads that have to run while container_restore() does
+ * @ret_threads: owned; those that have to run while container_restore() does
  *
  * Return: 1, 0 (there are none), -EBADMSG.
  */
-int container_load(struct container *c, pid_t pid, pid_t **ret_tids, size_t *ret_n,
-		   struct brumate_error *err);
+int container_load(struct container *c, pid_t pid, struct container_thread **ret_threads,
+		   size_t *ret_n, struct brumate_error *err);
 
 /** Gives them their GPUs, and their memory there; all of it is compared with its digests before any of them gets it. */
 int container_restore(struct container *c, struct brumate_error *err);

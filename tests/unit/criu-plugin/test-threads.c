@@ -128,7 +128,7 @@ static void wait_for(const _Atomic long *number, long more_than)
 
 static void check_that_they_step_aside(void)
 {
-	struct runner main_thread = { .tid = shared->tids[0] };
+	struct runner main_thread = { .tid = shared->tids[0], .is_agent = true };
 	uint64_t masks[THREADS];
 
 	for (int i = 0; i < THREADS; i++)
