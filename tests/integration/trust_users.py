@@ -345,7 +345,7 @@ os.kill(child, 0)
 
 # What CRIU's images ask for.
 
-UID, EUID, GROUPS, CAP_PERMITTED, SECUREBITS, NO_NEW_PRIVS = 1, 3, 14, 10, 13, 18
+UID, EUID, GROUPS, CAP_PERMITTED, SECUREBITS, LSM_PROFILE, NO_NEW_PRIVS = 1, 3, 14, 10, 13, 15, 18
 
 
 def put(value, *which):
@@ -359,6 +359,7 @@ FORGERIES = {
     "more capabilities": put(0xffffffff, CAP_PERMITTED),
     "new privileges": put(0, NO_NEW_PRIVS),
     "securebits": put(1, SECUREBITS),
+    "another security label": lambda fields: fields + [(LSM_PROFILE, 2, b"unconfined_t")],
 }
 
 
