@@ -161,6 +161,8 @@ static int recover_checkpoint(struct op *op, struct brumate_error *err)
 		return job_set_state(job, complete ? JOB_CHECKPOINTED : JOB_LOST, err);
 	}
 	int r = job->op.criu.pid ? heal(job, err) : 0;
+	if (r == 0 && was_suspended && vault_is_lost(op->data.vault))
+		return lose(op, err); /* to put away what is away already shows nothing */
 	if (r == 0)
 		r = settle_gpus(op, was_suspended, err);
 	if (may_pass(op, r))

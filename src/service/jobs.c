@@ -60,6 +60,8 @@ static void after_shim_died(const struct job *j, struct proc_id shim, struct bru
 		     j->dir);
 	if (!strcmp(state, "running"))
 		brumate_error_exit(err, EXIT_STILL_RUNNING);
+	if (!strcmp(state, "lost"))
+		brumate_error_exit(err, EXIT_JOB_LOST);
 }
 
 /* One call of the shim that is there, or of another one. @ret_shim: who it was. Returns 1 where it has hung up and has

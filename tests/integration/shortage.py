@@ -264,6 +264,25 @@ def a_job_without_its_memory_is_lost(bed):
 
 
 @case
+def a_suspended_job_without_its_memory_is_lost_in_its_checkpoint(bed):
+    """First its keeper is killed, which is not missed before the operation ends, and then its shim."""
+    job, _ = bed.counter(mib=32)
+    bed.ok("suspend", job)
+    bed.fault("checkpoint.image.begin", "hold", "checkpoint.image.end", "kill")
+    checkpoint, fifo = bed.spawn("checkpoint", job), bed.fault_file + ".held"
+    wait_until(lambda: os.path.exists(fifo), "the checkpoint to begin")
+    held_by = keeper(bed, job)
+    os.kill(held_by, signal.SIGKILL)
+    wait_until(lambda: process_start(held_by) is None, "the end of the keeper")
+    with open(fifo, "wb"):
+        pass
+    code, _, err = checkpoint.end()
+    expect(code == 8 and "it is lost" in err, f"exit {code}: {err}")
+    entry = bed.job(job)
+    expect(entry["state"] == "lost" and "only copy" in entry["message"], f"{entry}")
+
+
+@case
 def a_record_that_cannot_be_written(bed):
     """At the end of a checkpoint: that is done, everybody is told so, and the record is written once it can be."""
     job, log = bed.counter(mib=16)
