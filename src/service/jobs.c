@@ -901,8 +901,29 @@ static int remove_checkpoint(struct removal *what, const char *dir, const char *
 	return r < 0 || what->dry_run ? r : store_remove(dir, word, err);
 }
 
+/* Its processes are not there yet, or not all. One of which the shim has died is put right first. */
+static int refuse_restoring(const struct service_call *call, struct job *j,
+			    struct brumate_error *err)
+{
+	if (j->state == JOB_RESTORING && shim_has_ended(j)) {
+		int r = settle(call, j, err);
+
+		if (r < 0)
+			return r;
+	}
+	if (j->state != JOB_RESTORING)
+		return 0;
+	brumate_fail(err, EBUSY, "job %s (%s) is %s", j->id, j->name, job_state_name(j->state));
+	brumate_hint(err, "wait for it, or cancel it with Ctrl-C where it was started");
+	return -EBUSY;
+}
+
 static int remove_job(struct removal *what, struct job *j, struct brumate_error *err)
 {
+	int r = refuse_restoring(what->call, j, err);
+
+	if (r < 0)
+		return r;
 	snprintf(what->id, sizeof(what->id), "%s", j->id);
 	snprintf(what->job, sizeof(what->job), "%s", j->id);
 	snprintf(what->job_name, sizeof(what->job_name), "%s", j->name);

@@ -60,6 +60,22 @@ def a_restore_cut_off_leaves_an_ended_job_ended(bed):
 
 
 @case
+def nobody_removes_a_job_that_is_being_restored(bed):
+    """Before it has a process again it looks like one that has ended; also where its shim has died meanwhile."""
+    job, log = saved(bed, "one")
+    bed.end(job)
+    with bed.held_at("restore.criu.begin", "restore", job) as restore:
+        bed.refused(6, "is restoring", "rm", "--job", job)
+        bed.fault("restore.criu.end", "kill")
+    code, _, err = restore.end()
+    expect(code != 0, f"exit {code}: {err}")
+    bed.wait_state(job, ("exited",))
+    expect_back(bed, job, log, job)
+    bed.end(job)
+    bed.ok("rm", "--job", job)
+
+
+@case
 def a_failed_restore_of_a_missing_checkpoint_names_another(bed):
     job, _ = saved(bed, "first", "second")
     bed.end(job)
