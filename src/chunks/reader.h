@@ -82,15 +82,8 @@ struct chunks_task {
 
 int chunks_read(struct chunks_reader *m, const struct chunks_task *task, struct brumate_error *err);
 
-/** The bytes of the chunk (see codec_expand()) if they are those that were saved; else NULL and the
- * reason in @ret_why. Once only where they are sealed: they are decrypted in place. */
-const void *chunks_check(const struct stored_chunk *c, const char **ret_why);
-
-/** As chunks_check(), but for the digest, which is compared by somebody else. */
-const void *chunks_expand(const struct stored_chunk *c, const char **ret_why);
-
-/** As chunks_check() of all that is in the pack for it: the stored bytes and the padding too. Of what is
- * sealed only those: that takes no key. True if it is sound. */
+/** Whether all that is in the pack for the chunk is what was saved: its bytes, the stored bytes and the padding. Of what is
+ * sealed only the last two are looked at: that takes no key. Else false, and the reason in @ret_why. */
 bool chunks_check_stored(const struct stored_chunk *c, const char **ret_why);
 
 /** Starts @err: "PACK: chunk N (bytes …): WHY: it holds … of process P". Returns -EBADMSG. */
