@@ -16,18 +16,6 @@ struct found {
 void found_fini(struct found *f);
 DEFINE_AUTO_FINI(struct found, found_fini)
 
-struct found_list {
-	struct found *items; /* sorted by id */
-	size_t n;
-};
-#define FOUND_LIST_EMPTY ((struct found_list){ 0 })
-void found_list_fini(struct found_list *l);
-DEFINE_AUTO_FINI(struct found_list, found_list_fini)
-
-/** Finds every checkpoint of the client's place, with its manifest or why it has none. */
-int find_all(struct client *c, struct found_list *ret, const struct client_watch *watch,
-	     struct brumate_error *err);
-
 /** Finds the checkpoint that @word means: an id, a job's name or id (its latest), or the beginning of an id. */
 int find_one(struct client *c, const char *word, struct found *ret,
 	     const struct client_watch *watch, struct brumate_error *err);
