@@ -104,8 +104,11 @@ struct datapath {
 	bool force;		  /* also memory that the library cannot take apart */
 	bool keep_copy;	    /* the host copy becomes the baseline when the program runs again */
 	bool drop_baseline; /* the baseline of before does not stay then */
-	bool snapshot;	    /* what is parked is copied out behind the program, which runs on */
-	bool copy_later; /* nothing of it before the program runs, if somebody does not wait for it */
+	enum datapath_copy {
+		DATAPATH_COPY_FIRST, /* the program runs again once its memory is copied out */
+		DATAPATH_COPY_BEHIND, /* what is parked, the snapshot, is copied out while the program runs */
+		DATAPATH_COPY_AFTER, /* nor is anything of it copied before it runs, if somebody does not wait for it */
+	} copy;
 	struct datapath_sink sink;
 	const struct dev_gpu_pair
 		*pairs; /* where memory of which GPU comes back; others: where it was */
@@ -134,7 +137,7 @@ void datapath_fini(struct datapath *d);
 /** Closes the fds of the agents' pieces and forgets these. */
 void datapath_agent_fini(struct datapath_agent *a);
 
-/** The same of what it shares with others. */
+/** Lets go of what the agent shares with others. */
 void datapath_agent_unshare(struct datapath_agent *a);
 
 /** Hangs up at the agents and forgets them. */

@@ -235,7 +235,7 @@ static void want_now(struct transfer *t, bool drains)
 	pthread_mutex_unlock(&t->lock);
 }
 
-/* In the thread: copies would hold up the driver, which copies too, and so the program. */
+/* Waits in the thread: copies would hold up the driver, which copies too, and so the program. */
 static void wait_wanted(struct transfer *t)
 {
 	pthread_mutex_lock(&t->lock);
@@ -353,7 +353,9 @@ static int move(struct transfer *t, struct transfer_client *c, struct brumate_er
 		.n = t->n,
 		.digests = true,
 		.progress = check_going_on,
-		.whole = sink->save && (sink->while_copying || t->d->snapshot) ? save_whole : NULL,
+		.whole = sink->save && (sink->while_copying || t->d->copy != DATAPATH_COPY_FIRST)
+				 ? save_whole
+				 : NULL,
 		.filled = note_filled,
 		.arg = t,
 	};
@@ -519,7 +521,7 @@ static int stream(struct transfer *t, struct transfer_client *c, struct brumate_
 
 /* ---- in the thread, again ---- */
 
-/* As it comes, where that can be done; else all of it into host memory before the first of it moves on. */
+/* Moves what is read on as it comes, where that can be done; else all of it is in host memory before the first moves on. */
 static int bring(struct transfer *t, bool verify)
 {
 	t->verify = verify;
@@ -679,7 +681,7 @@ static int take_copy(struct datapath *d, struct transfer *t, struct brumate_erro
 	}
 	v->copy = t->copy;
 	t->copy = HOST_COPY_EMPTY;
-	if (d->snapshot) {
+	if (d->copy != DATAPATH_COPY_FIRST) {
 		v->copied = true; /* which the table never says: the program runs */
 		return 0;
 	}
@@ -753,7 +755,7 @@ int transfer_start_out(struct datapath *d, struct brumate_error *err)
 		t->way = WAY_UPDATE;
 		d->keep_copy = d->keep_copy || !d->live_baseline;
 	}
-	t->pace = d->snapshot && d->copy_later ? COPY_LATER : COPY_NOW;
+	t->pace = d->copy == DATAPATH_COPY_AFTER ? COPY_LATER : COPY_NOW;
 	return start_thread(d, t, err);
 }
 

@@ -391,14 +391,15 @@ static int copy_out(struct op *op, struct brumate_error *err)
 	const struct vault *v = op->data.vault;
 	int r = v && v->n_pieces && !op->data.sink.save ? image_begin_device(op, err) : 0;
 
-	op->data.snapshot = op->request->leave_running && !op->was_suspended;
-	op->data.copy_later = op->data.snapshot && v && placement_has_room_twice(&op->gpus, v);
+	if (op->request->leave_running && !op->was_suspended)
+		op->data.copy = v && placement_has_room_twice(&op->gpus, v) ? DATAPATH_COPY_AFTER
+									    : DATAPATH_COPY_BEHIND;
 	return r < 0 ? r : step_copy_out(op, err);
 }
 
 static int data_out(struct op *op, struct brumate_error *err)
 {
-	return op->data.snapshot ? 1 : step_data(op, err);
+	return op->data.copy == DATAPATH_COPY_FIRST ? step_data(op, err) : 1;
 }
 
 static int let_go(struct op *op, struct brumate_error *err)
@@ -415,7 +416,7 @@ static int let_go(struct op *op, struct brumate_error *err)
 
 static int drain(struct op *op, struct brumate_error *err)
 {
-	int r = op->data.snapshot ? park_drain(&op->data, err) : 1;
+	int r = op->data.copy == DATAPATH_COPY_FIRST ? 1 : park_drain(&op->data, err);
 
 	if (r != 0)
 		return r;
