@@ -141,12 +141,7 @@ static int open_image(struct op *op, int dir_fd, const char *digest, struct brum
 
 int container_memory_load(struct op *op, int dir_fd, const char *digest, struct brumate_error *err)
 {
-	const struct datapath_source source = {
-		.plan = device_image_plan,
-		.feed = device_image_feed,
-		.load = device_image_load,
-		.arg = &op->restore.device,
-	};
+	const struct datapath_source source = device_image_source(&op->restore.device);
 	struct vault *v = op->data.vault;
 	int r = open_image(op, dir_fd, digest, err);
 

@@ -489,7 +489,7 @@ static int load_all(struct load *l, bool unverified, bool (*is_cancelled)(void *
 	return chunks_load_all(l->reader, places, n, 0, is_cancelled, arg, err);
 }
 
-int device_image_load(void *reader, const struct host_copy *copy, bool verify,
+static int load_image(void *reader, const struct host_copy *copy, bool verify,
 		      bool (*is_cancelled)(void *arg), void *arg, struct brumate_error *err)
 {
 	const struct device_image_reader *from = reader;
@@ -578,7 +578,7 @@ static bool repeats_much(const struct device_image_reader *d, const struct feed 
 	return repeated > n / REPEATED_SHARE;
 }
 
-int device_image_plan(void *reader, struct feed *feed, struct digest_table *digests, bool verify,
+static int plan_image(void *reader, struct feed *feed, struct digest_table *digests, bool verify,
 		      struct brumate_error *err)
 {
 	struct device_image_reader *d = reader;
@@ -622,7 +622,7 @@ static void stop_items(void *arg)
 	feed_stop(arg);
 }
 
-int device_image_feed(void *reader, struct feed *feed, bool (*is_cancelled)(void *arg), void *arg,
+static int feed_image(void *reader, struct feed *feed, bool (*is_cancelled)(void *arg), void *arg,
 		      struct brumate_error *err)
 {
 	const struct device_image_reader *d = reader;
@@ -644,6 +644,13 @@ int device_image_feed(void *reader, struct feed *feed, bool (*is_cancelled)(void
 	for (size_t i = 0; i < n; i++)
 		parts[i] = d->parts[feed_chunk(feed, i)];
 	return chunks_load_stream(d->chunks, &s, is_cancelled, arg, err);
+}
+
+struct datapath_source device_image_source(struct device_image_reader *r)
+{
+	return (struct datapath_source){
+		.plan = plan_image, .feed = feed_image, .load = load_image, .arg = r
+	};
 }
 
 /* ---- the restored processes ---- */

@@ -29,7 +29,7 @@ struct device_image_reader {
 	uint64_t *
 		places; /* where each region of it is in the host copy; UINT64_MAX: no device memory */
 
-	/* of device_image_plan() */
+	/* of the plan for a feed */
 	struct chunks_reader *chunks;
 	struct chunks_part *parts; /* what each chunk of the host copy is */
 	bool unverified;
@@ -42,15 +42,8 @@ void device_image_reader_fini(struct device_image_reader *r);
 int device_image_open(struct device_image_reader *ret, const struct store_image *image,
 		      struct vault *v, struct brumate_error *err);
 
-/** A datapath_plan_fn and a datapath_feed_fn for a struct device_image_reader. */
-int device_image_plan(void *reader, struct feed *feed, struct digest_table *digests, bool verify,
-		      struct brumate_error *err);
-int device_image_feed(void *reader, struct feed *feed, bool (*is_cancelled)(void *arg), void *arg,
-		      struct brumate_error *err);
-
-/** A datapath_load_fn for a struct device_image_reader. */
-int device_image_load(void *reader, const struct host_copy *copy, bool verify,
-		      bool (*is_cancelled)(void *arg), void *arg, struct brumate_error *err);
+/** Where transfer_start_in() gets the device memory of the image from. @r lives as long as that. */
+struct datapath_source device_image_source(struct device_image_reader *r);
 
 /** Gives the pieces that device_image_open() made to the restored processes, and compares them with what the
  * agents say. -EBADMSG. */

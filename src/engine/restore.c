@@ -571,12 +571,7 @@ static int gpu_restore(struct op *op, struct brumate_error *err)
 /* Starts loading the image's device memory into a host copy, and filling device memory from that. */
 static int load_device_image(struct op *op, struct brumate_error *err)
 {
-	const struct datapath_source source = {
-		.plan = device_image_plan,
-		.feed = device_image_feed,
-		.load = device_image_load,
-		.arg = &op->restore.device,
-	};
+	const struct datapath_source source = device_image_source(&op->restore.device);
 	struct vault *v = op->data.vault;
 
 	if (!v)
