@@ -286,7 +286,7 @@ int digests_compute(struct lane *l, struct brumate_error *err)
 	int r = lane_wait_turn(l, 0);
 	const size_t window = r < 0 ? 0 : l->n_digesters; /* set once the lane is open */
 
-	/* On the way in without digests to compare with there is nothing to do. */
+	/* On the way in there is nothing to do without digests to compare with. */
 	while (r >= 0 && window && (more || ended < begun)) {
 		if (more && begun - ended < window) {
 			r = begin_digests(l, &position, &runs[begun % window],

@@ -152,7 +152,7 @@ static int instance_claim(struct instance *ret, bool simulated, struct brumate_e
 	return 0;
 }
 
-/* Not that of another broker, in a directory that was removed and made again. */
+/* The socket may be another broker's, in a directory that was removed and made again. */
 static bool is_ours(const struct instance *i)
 {
 	struct stat st;

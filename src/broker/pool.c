@@ -224,7 +224,7 @@ static int fail_disk(const struct pool *p, int r, struct brumate_error *err)
 	return r;
 }
 
-/* Of the directory, or of the nearest one above it that exists. */
+/* Looks at the directory, or at the nearest one above it that exists. */
 static int stat_disk(const struct pool *p, struct statfs *ret)
 {
 	auto_free char *path = strdup(p->disk);
@@ -601,7 +601,7 @@ int segment_exchange(struct segment **s)
 	return r;
 }
 
-/* A file of ordinary memory in place of huge pages that are refused, where memory has room for it. */
+/* Puts a file of ordinary memory in place of huge pages that are refused, where memory has room for it. */
 static int exchange_file(struct segment *s)
 {
 	struct pool *p = s->pool;
@@ -711,7 +711,7 @@ struct segment *pool_take_ring(struct pool *p, uint64_t bytes, bool must)
 
 /* ---- what is ready before it is asked for ---- */
 
-/* Of ordinary pages, as those that are set aside are there already, and perhaps for others. */
+/* The segment is of ordinary pages, as those that are set aside are there already, and perhaps for others. */
 static struct segment *begin_ready(struct pool *p, uint64_t bytes, int node)
 {
 	struct segment *s = segment_new(p, bytes, node);

@@ -65,7 +65,7 @@ struct client {
 	size_t n_wants;
 };
 
-/* A time in which something is not tried again; the longer the sooner the next follows. */
+/* A time in which something is not tried again. It grows where the next one follows soon. */
 struct pause {
 	uint64_t until_ns;
 	unsigned ms;
@@ -454,7 +454,7 @@ static int open_pressure(const char *path)
 	return take_fd(&fd);
 }
 
-/* Of the machine, and of our cgroup, whose limit may be reached first. */
+/* Watches the machine, and our cgroup, whose limit may be reached first. */
 static void watch_pressure(struct preparer *p)
 {
 	auto_free char *cgroup = machine_cgroup(0);

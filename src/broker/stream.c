@@ -41,7 +41,7 @@ struct stream {
 	struct stream_lane *lanes;
 };
 
-/* As many slots as there is room for, up to *@n_slots. */
+/* Takes as many slots as there is room for, up to *@n_slots. */
 static struct segment *take_ring(struct pool *pool, size_t *n_slots)
 {
 	for (size_t n = *n_slots;; n = n / 2 > SLOTS_MIN ? n / 2 : SLOTS_MIN) {

@@ -74,7 +74,7 @@ void transfer_fail(struct transfer *t, const struct brumate_error *err)
 static int open_lane(struct lane *l, struct brumate_error *err)
 {
 	struct transfer *t = l->transfer;
-	/* To be woken takes as long as a tenth of a copy: with one at a time the GPU is idle meanwhile. */
+	/* Waking takes as long as a tenth of a copy: with one copy at a time the GPU is idle meanwhile. */
 	bool spin = takes_turns(t) && machine_cores() >= SPIN_CORES_MIN;
 	int r = gpus_get(t->gpus, &l->memory, l->uuid, err);
 
@@ -261,7 +261,7 @@ static void *run_mapping(void *arg)
 
 /* ---- copies ---- */
 
-/* One copy: bytes of one fate, in one segment. */
+/* A copy is of bytes of one fate, in one segment. */
 struct copy {
 	struct work work;
 	struct lane *lane;
@@ -491,7 +491,7 @@ static int begin_copy(struct copier *c, struct copy *s, bool block, struct bruma
 	return r < 0 ? r : LANE_FOUND;
 }
 
-/* In the middle of a copy: from the GPU to a worker, or the other way. */
+/* Hands a copy over in its middle: from the GPU to a worker, or the other way. */
 static int turn_copy(struct copy *s, struct brumate_error *err)
 {
 	struct lane *l = s->lane;
@@ -921,7 +921,7 @@ static int add_pieces(struct transfer *t, const struct transfer_piece *pieces, s
 	return 0;
 }
 
-/* For each segment, memory near to the GPU whose piece begins it, or reaches into it. */
+/* Chooses for each segment the memory node near to the GPU whose piece begins it, or reaches into it. */
 static int *choose_nodes(const struct transfer *t, uint64_t segment_bytes)
 {
 	size_t n = (size_t)((t->total_bytes - 1) / segment_bytes + 1), piece = 0;

@@ -64,7 +64,7 @@ void chunk_index_offer(struct chunk_index *x, int *dir_fd, struct manifest *mani
 	*manifest = (struct manifest){ 0 };
 }
 
-/* Those of the same job first, otherwise as they are. */
+/* Checkpoints of the same job come first; otherwise the order stays. */
 static void prefer_job(struct chunk_index *x)
 {
 	size_t front = 0;

@@ -179,7 +179,7 @@ static int get_reply(struct agent *a, enum agent_op op, struct agent_reply *ret,
 	return 0;
 }
 
-/* A fault is a connection that breaks. */
+/* An injected fault breaks the connection. */
 static int pass_fault_point(struct agent *a, const char *op, struct brumate_error *err)
 {
 	char name[32];
@@ -293,7 +293,7 @@ int agent_dir_open(const char *dir)
 	return fd < 0 ? -errno : fd;
 }
 
-/* Not through a symbolic link; and by descriptors, as the path of a socket has little room. */
+/* Follows no symbolic link, and goes by descriptors, as the path of a socket has little room. */
 static int connect_at(int fd, int dir_fd, const char *name)
 {
 	auto_close int at = RESERVE_TRY(openat(dir_fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
@@ -388,7 +388,7 @@ int agent_gate(struct agent *a, uint32_t timeout_ms, int drain_fd, uint64_t memb
 	return r;
 }
 
-/* Of both kinds of items, as they are as long. */
+/* Appends items of either kind: both are of one length. */
 _Static_assert(sizeof(struct agent_piece) == sizeof(struct agent_alias), "they share their room");
 
 static int append_items(struct agent_piece **all, size_t *n, const struct agent_reply *reply)
@@ -420,7 +420,7 @@ static int check_unique(struct agent_piece *pieces, size_t n, pid_t pid, struct 
 	return 0;
 }
 
-/* All of what an answer of several parts lists (owned), by ids. */
+/* Collects what an answer of several parts lists (owned), by ids. */
 static int list_items(struct agent *a, enum agent_op op, struct agent_reply *reply,
 		      struct agent_piece **ret, size_t *ret_n, struct brumate_error *err)
 {
@@ -475,7 +475,7 @@ int agent_aliases(struct agent *a, struct agent_alias **ret, size_t *ret_n, uint
 	return 0;
 }
 
-/* Those whose numbers are below @limit: others, from before it was lowered, take no room. */
+/* Counts those whose numbers are below @limit: others, from before it was lowered, take no room. */
 static size_t count_descriptors(pid_t pid, size_t limit)
 {
 	auto_free char *path = path_format("/proc/%d/fd", (int)pid);

@@ -312,7 +312,7 @@ static void send_whole(struct feed *f, struct feed_lane *lane)
 	}
 }
 
-/* One of what the window lacked is there. */
+/* Notes that one of the chunks that the window lacked is there. */
 static int fill(struct feed *f, struct window *w)
 {
 	pthread_mutex_lock(&f->lock);

@@ -75,7 +75,7 @@ static bool has_agent(const struct datapath *d, struct proc_id id)
 	return false;
 }
 
-/* A member that is stopped would not answer. */
+/* A member that is stopped is left out, as it would not answer. */
 static bool may_listen(const struct datapath *d, const struct proc_info *p)
 {
 	return p->state != 'Z' && p->state != 'T' && p->state != 't' && !has_agent(d, p->id) &&
@@ -104,7 +104,7 @@ static bool is_among(const struct proc_id *ids, size_t n, struct proc_id id)
 	return false;
 }
 
-/* One that does not answer may be there all the same. */
+/* An agent that does not answer may be there all the same. */
 static bool may_have_agent(const struct datapath *d, struct proc_id id)
 {
 	for (size_t i = 0; i < d->n_agents; i++)
@@ -128,7 +128,7 @@ static void find_gone(struct datapath *d, const struct proc_id *ids, size_t n)
 	}
 }
 
-/* That it was us who could not ask says nothing of an agent. */
+/* Where it was us who could not ask, that says nothing of the agent. */
 static bool is_our_lack(int r)
 {
 	return r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -ENOBUFS;
@@ -343,7 +343,7 @@ static int make_hold_file(int dir_fd)
 	return fd >= 0 || errno == EEXIST ? 0 : -errno;
 }
 
-/* A file system of a user namespace in which we have no number takes no file of ours: then it is the directory's owner's. */
+/* In a user namespace that has no number for us, the file system takes no file of ours: then the directory's owner makes it. */
 static int make_hold_file_as_owner(int dir_fd, struct brumate_error *err)
 {
 	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
@@ -376,7 +376,7 @@ struct newcomers {
 	size_t n;
 };
 
-/* One that listens began before the file was gone, or looks at its place next: it opens by itself. */
+/* An agent without a socket yet looks for the file next, and opens its gate by itself. */
 static int let_in(void *arg, size_t i, const struct worker *me, struct brumate_error *err)
 {
 	const struct newcomers *all = arg;
@@ -459,7 +459,7 @@ void park_let_in(struct datapath *d)
 	free(all.ids);
 }
 
-/* Of those that were being initialised the driver knows more when their gates are closed. */
+/* The driver knows more of processes that were being initialised once their gates are closed. */
 static bool any_starting(const struct datapath *d)
 {
 	for (size_t i = 0; i < d->n_agents; i++)
@@ -714,7 +714,7 @@ static int map_filled(struct early_map *m, const int *fds, size_t end, struct br
 	return r < 0 ? brumate_fail(err, -r, "injected: %m") : 0;
 }
 
-/* To the end of the transfer, also when there is nothing more to do: only then it is known to count. */
+/* Follows the transfer to its end, also when there is nothing more to map: only then what is mapped is known to count. */
 static int follow_transfer(struct datapath *d, struct early_map *m, struct brumate_error *err)
 {
 	size_t filled = 0;
@@ -838,7 +838,7 @@ static bool is_spare(void *arg, const struct vault_piece *p)
 	return (size_t)(p - s->d->vault->pieces) < s->n_copied && !is_imported(s->d, p);
 }
 
-/* Of a snapshot, which is being copied, once more of it is, or after a while. */
+/* Lets go of what is spare; of a snapshot, once more of it is copied or some time has passed. */
 static void drop_spare(struct spare *s)
 {
 	struct datapath *d = s->d;
@@ -940,7 +940,7 @@ static void sum_held(struct datapath *d)
 	}
 }
 
-/* One that is stopped would not answer, and waits for nothing. */
+/* A process that is stopped would not answer, and waits for nothing. */
 static bool is_stopped(struct proc_id id)
 {
 	struct proc_info info;

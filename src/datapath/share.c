@@ -97,7 +97,7 @@ int share_check(struct datapath *d, struct brumate_error *err)
 
 /* ---- hiding ---- */
 
-/* Of one that the checkpoint lacks nobody has told the token. */
+/* Nobody has told the token of a process that the checkpoint lacks. */
 static bool is_memory_of(const struct vault_piece *p, const struct agent_alias *alias)
 {
 	return p->id == alias->piece &&

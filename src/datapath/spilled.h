@@ -9,7 +9,7 @@
 
 struct spilled;
 
-/** Of @copy, from which it has descriptors of its own. NULL where all of it is in memory. */
+/** Opens the segments of @copy, by descriptors of its own. @ret is NULL where all of it is in memory. */
 int spilled_open(struct spilled **ret, const struct host_copy *copy, struct brumate_error *err);
 /** Accepts NULL. */
 void spilled_free(struct spilled *s);

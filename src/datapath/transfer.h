@@ -39,7 +39,7 @@ bool transfer_measure(struct datapath *d);
  * whatever became of the transfer. */
 void transfer_wait_made(struct datapath *d, uint32_t timeout_ms);
 
-/* Both at once, here and now, whatever the caller says meanwhile. For undoing. */
+/* For undoing: both run in the calling thread, and nobody cancels them. */
 
 /** Fills device memory from the host copy. */
 int transfer_back(struct datapath *d, struct brumate_error *err);

@@ -147,15 +147,16 @@ char *vault_encode(const struct vault *v)
 	const struct vault_piece *list = of_baseline ? v->baseline.pieces : v->pieces;
 	size_t n = of_baseline ? v->baseline.n_pieces : v->n_pieces;
 	auto_json json_t *pieces = json_array();
-	auto_json json_t *copy = of_baseline || v->copied ? encode_copy(of_baseline ? &v->baseline.copy : &v->copy)
-							   : json_null();
+	auto_json json_t *copy = of_baseline || v->copied
+					 ? encode_copy(of_baseline ? &v->baseline.copy : &v->copy)
+					 : json_null();
 
 	/* Without memory there is no table, never one that leaves something out. */
 	for (size_t i = 0; pieces && i < n; i++)
 		if (json_array_append_new(pieces, encode_piece(&list[i])) < 0)
 			return NULL;
-	auto_json json_t *o = json_pack("{s:i,s:O,s:O,s:b}", "version", TABLE_VERSION, "copy", copy, "pieces",
-					pieces, "kept", of_baseline || v->of_running);
+	auto_json json_t *o = json_pack("{s:i,s:O,s:O,s:b}", "version", TABLE_VERSION, "copy", copy,
+					"pieces", pieces, "kept", of_baseline || v->of_running);
 	return o ? json_dumps(o, JSON_COMPACT) : NULL;
 }
 
@@ -276,7 +277,7 @@ int vault_save(const struct vault *v, const struct keeper_owner *owner, struct b
 
 	if (!text || !path)
 		return brumate_fail(err, ENOMEM, "table of job %s: %m", owner->id);
-	/* As the record of a living job: worthless after the machine went down, so not synced. */
+	/* It is not synced: like the record of a living job, it is worthless after the machine went down. */
 	int r = file_swap(AT_FDCWD, path, text, strlen(text), 0600);
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", path) : 0;
 }
@@ -359,7 +360,7 @@ static int take_all_back(struct vault *v, struct brumate_error *err)
 	return r;
 }
 
-/* Nobody tells it later. */
+/* Has the keeper let go of all; nobody would tell it later. */
 static void empty_keeper(const struct keeper_owner *owner)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;

@@ -112,7 +112,7 @@ int text_unescape(char **ret, const char *escaped)
 	}
 	*out = '\0';
 
-	/* One form only: otherwise two texts would stand for one path. */
+	/* Only one form is accepted: otherwise two texts would stand for one path. */
 	auto_free char *again = text_escape(raw, SIZE_MAX);
 	if (!again)
 		return -ENOMEM;

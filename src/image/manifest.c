@@ -56,7 +56,7 @@ struct field {
 	size_t n_members;
 	size_t count_offset; /* of a LIST's count */
 	const char *const *words;
-	int since;     /* version of the manifest that has it first; 0: all */
+	int since; /* version of the manifest that has it first; 0: all */
 	/* Of a LIST, ARGV or TEXT: not there where it is empty; of a U64: where it is 0. */
 	bool optional;
 };
@@ -283,7 +283,7 @@ static const struct field manifest_fields[] = {
 	  .n_members = sizeof(rights_fields) / sizeof(rights_fields[0]),
 	  .count_offset = offsetof(struct manifest, n_rights),
 	  .optional = true },
-	/* Not covered by themselves: body_digest(). */
+	/* MAC and signature do not cover themselves: body_digest(). */
 	PROOF("mac", mac),
 	PROOF("signer", signer),
 	PROOF("signature", signature),
@@ -715,7 +715,7 @@ static json_t *encode_object(const struct field *fields, size_t n, const char *b
 	return object;
 }
 
-/* All but "digest". Owned; NULL without memory. */
+/* Encodes all but "digest" (owned); NULL without memory. */
 static json_t *encode_root(const struct manifest *m)
 {
 	int version = m->version ? m->version : MANIFEST_VERSION;

@@ -24,7 +24,7 @@ enum item_state {
 	ITEM_DONE,
 };
 
-/* A file on its way. Begun by whichever thread comes first, ended by the one that does its last part. */
+/* A file on its way. Whichever thread comes first begins it, and the one that does its last part ends it. */
 struct item {
 	struct place_file file;
 	char *key; /* owned */

@@ -323,7 +323,7 @@ int wire_receive(struct wire *w, struct wire_message *ret, uint64_t deadline_ns,
 
 bool wire_is_hung_up(const struct wire *w)
 {
-	/* Not POLLRDHUP: a peer that shut down its sending side alone still waits for its answer. */
+	/* POLLRDHUP does not count: a peer that shut down its sending side alone still waits for its answer. */
 	struct pollfd p = { .fd = w->fd };
 
 	return w->fd < 0 || (poll(&p, 1, 0) > 0 && p.revents & (POLLHUP | POLLERR | POLLNVAL));

@@ -21,13 +21,13 @@
 #define SPARE_BYTES_MAX	 (16ull << 30)
 #define SPARE_LENGTH_MAX (1ull << 30)
 
-/* Of memory: what takes the driver no longer to make than to map, and of a GPU a part that is not missed. */
+/* Memory is kept where it takes the driver no longer to make than to map, and of each GPU only a part that is not missed. */
 #define KEPT_LENGTH_MAX (32ull << 20)
 #define KEPT_PART	256
 
 enum { NO_DEVICE = -1 };
 
-/* Of what its memory is. All that is kept of a device was made alike: see addresses_keep(). */
+/* The device of its memory. All that is kept of a device was made alike: see addresses_keep(). */
 static int spare_device(const struct spare *spare)
 {
 	return spare->piece ? spare->piece->kind.device : NO_DEVICE;

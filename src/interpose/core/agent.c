@@ -300,7 +300,7 @@ static void describe_piece(const struct piece *piece, struct agent_piece *ret)
 		     (piece->shared ? AGENT_PIECE_SHARED : 0);
 }
 
-/* Not one that was freed. */
+/* A piece that was freed is in the table until its last user lets go. */
 static bool is_in_use(const struct piece *piece)
 {
 	return piece->bytes && (piece->mappings || piece->refs);
@@ -426,7 +426,7 @@ static void run_unmap(struct agent_job *job, struct agent_reply *reply)
 		backend_lower_stacks();
 }
 
-/* As the program set them, before it runs: false where the driver has no memory for that. */
+/* Restores the program's limits before it runs. Returns false where the driver has no memory for that. */
 static bool set_stacks_back(struct agent_reply *reply)
 {
 	int r = backend_set_stacks_back();
@@ -659,7 +659,7 @@ static enum outcome serve_request(int fd, bool *ret_neighbour)
 	ssize_t sent = -EPIPE;
 
 	job.n_fds = came.n;
-	/* Only these take descriptors; the others may have some to give. */
+	/* Only these requests take descriptors; others may give some. */
 	bool takes = request.op == AGENT_MAP || request.op == AGENT_GATE;
 
 	if (!sound || !takes) {
@@ -677,7 +677,7 @@ static enum outcome serve_request(int fd, bool *ret_neighbour)
 				   takes || reply.error ? 0 : job.n_fds, DEADLINE_NEVER);
 	} while (sent >= 0 && reply.more);
 	packet_close_fds(job.fds, job.n_fds);
-	/* A neighbour that its gate holds back would hang up late: it asks once. */
+	/* A neighbour asks once: one that its gate holds back would hang up late. */
 	if (sent < 0 || *ret_neighbour)
 		return HUNG_UP;
 	return request.op == AGENT_DETACH ? DETACHED : SERVED;

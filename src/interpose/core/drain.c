@@ -44,7 +44,7 @@ enum {
 	/* Until the first call is let through, and then for how long: most queues are empty by then. */
 	FIRST_PAUSE_MS = 20,
 	FIRST_TURN_MS = 20,
-	/* In the second half of a turn who has become idle stays so for this part of it. */
+	/* A member that has become idle in the second half of a turn stays so for this part of the turn. */
 	STAYS_IDLE = 32,
 	/* Between GPUs of one process. Independent ones are soon idle: so few calls each time, and longer pauses. */
 	FIRST_PUSH_MS = 200,
@@ -101,7 +101,7 @@ static size_t count_contexts(void)
 	return n;
 }
 
-/* One thread at least: a look that has nothing to wait for is done by itself, too. */
+/* At least one thread is started, so that a look with nothing to wait for ends, too. */
 static int start_threads(struct look *look)
 {
 	size_t n_threads = look->n ? look->n : 1;
@@ -276,7 +276,7 @@ static void end_look(struct drain *d)
 	become_idle(&d->members);
 }
 
-/* A capture is not to be waited in, nor to be cut in two: it goes on to its end. */
+/* Nothing may wait for work during a capture, nor cut it in two, so it is let go on to its end. */
 static int let_capture_end(struct drain *d)
 {
 	int r;

@@ -101,7 +101,7 @@ static void fork_parent(void)
 	pthread_mutex_unlock(&lock);
 }
 
-/* Of all threads the child has the one that forked. */
+/* The child has only the thread that forked. */
 static void fork_child(void)
 {
 	for (struct record *r = records; r; r = r->next) {
@@ -117,7 +117,7 @@ static void fork_child(void)
 	pthread_mutex_unlock(&lock);
 }
 
-/* Once per process, by the first thread that uses the driver. */
+/* The first thread that uses the driver calls it, once per process. */
 static void prepare(void)
 {
 	prepared = true;
@@ -177,7 +177,7 @@ static bool take_ticket(void)
 	return atomic_compare_exchange_strong(&tickets, &one, 0);
 }
 
-/* The state is not plainly open: make the fence, and stay out while it is closed, but for a ticket. */
+/* The state is not plainly open: the thread makes a fence, and stays out while the gate is closed, unless it gets a ticket. */
 SLOW static void enter_slowly(struct record *record)
 {
 	int saved = errno;
@@ -282,7 +282,7 @@ static bool somebody_inside(void)
 	return inside;
 }
 
-/* All threads pass a fence. Registered anew: a restored process may have lost the registration. */
+/* Makes all threads pass a fence. It registers anew each time, as a restored process may have lost the registration. */
 static int fence_all(void)
 {
 	int r;

@@ -185,7 +185,7 @@ static bool is_of_this_job(const struct agent_request *request)
 	return request->ids[LEND_JOB] == neighbour_here();
 }
 
-/* The same, pinned, and counted where it leaves the job. False: nothing, or an error. */
+/* As find_loan(), but the piece is pinned, and counted where it leaves the job. Returns false for nothing, or an error. */
 static bool next_to_lend(const struct agent_request *request, struct loan *ret, int *ret_error)
 {
 	memory_lock();
@@ -208,7 +208,7 @@ static void count_back(struct piece *piece)
 		piece->lent--;
 }
 
-/* One process of another job less uses the pieces of [from, to). */
+/* Notes that one process of another job has let go of the pieces of [from, to). */
 static void take_back(const struct agent_request *request, uint64_t from, uint64_t to)
 {
 	struct mapping *mapping = NULL;
@@ -501,7 +501,7 @@ static int open_patiently(struct opened *opened, int device)
 	return r;
 }
 
-/* The same handle opened again is the same memory. */
+/* A handle that is opened again gives the same memory. */
 static bool find_opened(const struct ticket *ticket, uint64_t *ret)
 {
 	struct opened *opened = NULL;
@@ -556,7 +556,7 @@ int lent_open(uint64_t *ret, const struct ticket *ticket, const struct context *
 	return 0;
 }
 
-/* Of one that is in no table any more. */
+/* @opened is in no table any more. */
 static void close_opened(struct opened *opened)
 {
 	addresses_release(opened->region, opened->ticket.region_bytes,
@@ -752,7 +752,7 @@ int event_note_taken(void *handle, void *context, const struct ticket *ticket)
 	return event ? 0 : -ENOMEM;
 }
 
-/* Of one that nobody else has. */
+/* Nobody else has @event. */
 static void end_event(struct event *event)
 {
 	if (is_imported(event))

@@ -71,7 +71,7 @@ static int grant_region(const struct region *region)
 	return range_access(region->node.start, region->node.bytes, desc, n);
 }
 
-/* At once, or piece by piece where the driver wants it so. */
+/* Unmaps all at once, or piece by piece where the driver wants it so. */
 static int unmap_region(const struct region *region, size_t mapped)
 {
 	size_t piece = memory.devices[region->context->device].piece_max_bytes;
@@ -86,7 +86,7 @@ static int unmap_region(const struct region *region, size_t mapped)
 	return r;
 }
 
-/* Undoes as much as was done. */
+/* Undoes the first @mapped bytes of a region. */
 static void undo_region(struct region *region, size_t mapped)
 {
 	struct piece *kept = addresses_keep(region->node.start, region->node.bytes);
@@ -125,7 +125,7 @@ int region_new(struct region **ret, struct context *context, size_t bytes, bool 
 		undo_region(region, mapped);
 		return r;
 	}
-	/* In the table first: a peer that is enabled now finds it there, or we find the peer. */
+	/* It enters the table first: then either a peer that is enabled now finds it there, or we find the peer. */
 	memory_lock();
 	tree_add(&memory.regions, &region->node);
 	if (!memory.first_device)
@@ -234,7 +234,7 @@ void slab_add(struct region *region)
 		context->empty_slabs++;
 }
 
-/* A program of many small blocks has few large slabs, which are moved in few steps, and no more than a
+/* A program with many small blocks gets few large slabs, which are moved in few steps, and keeps no more than a
  * part of its memory in reserve. */
 size_t slab_next_bytes(const struct context *context)
 {
@@ -278,7 +278,7 @@ static uint64_t absorb_extent(struct region *region, struct extent *extent)
 	return bytes;
 }
 
-/* Of a slab that goes. */
+/* Removes the free extents of a slab that goes. */
 static void drop_slab(struct region *region)
 {
 	struct extent *extent = tree_ceil(&region->context->by_address, region->node.start);

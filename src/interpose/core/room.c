@@ -23,7 +23,7 @@
 #include "base/fd.h"
 #include "base/packet.h"
 
-/* To close a GPU and unpin what was pinned by it takes up to a second; a copy that is under way comes first. */
+/* Closing a GPU and unpinning what was pinned by it take up to a second, and a copy that is under way comes first. */
 enum { ANSWER_S = 10 };
 
 /* Returns whether @ret, of @room bytes, holds the path of a file beside the agents' sockets. */

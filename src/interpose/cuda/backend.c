@@ -351,7 +351,7 @@ static CUresult lower_stack(struct context *context)
 	return CUDA_SUCCESS;
 }
 
-/* Another limit than ours is one the program set after a gate had opened without this. */
+/* If the limit is not the lowered one, the program has set it since: it stays. */
 static CUresult set_stack_back(struct context *context)
 {
 	size_t limit;
@@ -379,7 +379,7 @@ void backend_lower_stacks(void)
 {
 	if (!driver.cuCtxGetLimit || !driver.cuCtxSetLimit)
 		return;
-	/* One that is not lowered is only more to save. */
+	/* A context whose limit cannot be lowered is merely more to save. */
 	for (struct context *c = memory.contexts; c; c = c->next)
 		if (!c->green)
 			call_in_context(c, lower_stack);

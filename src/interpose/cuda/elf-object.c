@@ -163,7 +163,7 @@ ELF_EARLY static uint32_t n_symbols(const struct elf_object *object)
 	return object->hash ? object->hash[1] : 0;
 }
 
-/* A defined function; of one that has versions, the default one. */
+/* Returns the function if it is defined here; of one with versions only the default counts. */
 ELF_EARLY static void *function_at(const struct elf_object *object, uint32_t i)
 {
 	const ElfW(Sym) *s = &object->symbols[i];

@@ -168,7 +168,7 @@ static CUresult no_function(void)
 	return CUDA_ERROR_NOT_FOUND;
 }
 
-/* Once a function: kept out of what every call passes. */
+/* It runs once for each function, so it is kept out of what every call passes. */
 __attribute__((noinline, cold)) static void *find_target(unsigned int slot)
 {
 	int saved = errno;
@@ -380,14 +380,14 @@ static void lead_named(void)
 	}
 }
 
-/* A newer driver's function that driver.def does not know. cudbg… are a debugger's, not calls. */
+/* Leads a function of a newer driver, which driver.def does not know. cudbg… are a debugger's, not calls. */
 static void lead_unknown(const char *name, void *function, void *arg)
 {
 	if (resolve_is_name(name) && !map_find(function))
 		resolve_adopt(function);
 }
 
-/* A reference of ours keeps the library loaded, whatever the program does with its own_wrappers. */
+/* A reference of ours keeps the library loaded, whatever the program does with its own. */
 static bool load_driver(struct elf_object *ret)
 {
 	if (elf_find_soname(ret, driver_soname))

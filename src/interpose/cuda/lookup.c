@@ -295,7 +295,7 @@ static bool depends_on_caller(const char *name, const void *address)
 	return !strchr(name, '/') && (!elf_find_address(&caller, address) || caller.has_runpath);
 }
 
-/* Another thread may have loaded it a moment ago and be at it still: who gets it must find it bound. */
+/* Another thread may have loaded it a moment ago and be rebinding it still: whoever gets the handle must find it bound. */
 static void rebind_opened(void *handle)
 {
 	struct elf_object object;

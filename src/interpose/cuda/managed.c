@@ -72,7 +72,7 @@ static void *map_pages(size_t bytes)
 
 	if (at == MAP_FAILED)
 		return NULL;
-	/* As the driver's own, it is not the child's; and pages that GPUs use stay this process's. */
+	/* A child does not get it, as it does not get the driver's own; and pages that GPUs use stay this process's. */
 	madvise(at, bytes, MADV_DONTFORK);
 	if (bytes >= HUGE_BYTES)
 		madvise(at, bytes, MADV_HUGEPAGE);
@@ -120,7 +120,7 @@ static void free_deferred(void)
 	capture_let_begin();
 }
 
-/* All of it is taken at once, where the driver takes page by page what is used. */
+/* Our memory is taken all at once, while the driver takes page by page what is used. */
 static bool has_room(size_t bytes)
 {
 	return bytes <= machine_room_bytes();
@@ -410,7 +410,7 @@ static int number_of(struct place place)
 							    : CU_DEVICE_CPU;
 }
 
-/* As many as there is room for; the rest is nobody. */
+/* Lists as many as there is room for; what is left over names nobody. */
 static CUresult tell_accessed_by(const struct managed *m, int *ret, size_t bytes)
 {
 	size_t n = 0;

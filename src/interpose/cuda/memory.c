@@ -118,7 +118,7 @@ static const CUdeviceptr nowhere = 64;
 
 enum place { PLACE_FOREIGN, PLACE_BLOCK, PLACE_NOBODYS, PLACE_PROGRAMS };
 
-/* Of the program's own use of the virtual memory API @ret_types are the handle types it asked for. */
+/* For memory that the program made by the virtual memory API, @ret_types are the handle types it asked for. */
 static enum place find_place(CUdeviceptr ptr, struct block *ret, uint64_t *ret_types)
 {
 	enum place place = PLACE_FOREIGN;
@@ -160,7 +160,7 @@ CUresult pointer_range(CUdeviceptr *base, size_t *bytes, CUdeviceptr ptr)
 	return CUDA_SUCCESS;
 }
 
-/* 1: answered; 0: ask the driver; <0: what the driver would answer_query, negated. */
+/* 1: answered; 0: ask the driver; <0: what the driver would answer, negated. */
 static int answer_query(const struct block *block, CUpointer_attribute attribute, CUdeviceptr ptr,
 			void *data)
 {

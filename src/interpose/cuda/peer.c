@@ -91,7 +91,7 @@ CUresult peer_enable(CUcontext to, unsigned int flags)
 	CUresult r;
 
 	from = memory_managed() ? context_current(&r) : NULL;
-	/* What is wrong with it the driver says best, and then enables nothing. */
+	/* Where something is wrong the driver says best what, and then enables nothing. */
 	if (!from || flags || context_device(to, &device) || device == from->device ||
 	    driver.cuDeviceCanAccessPeer(&can, from->device, device) || !can ||
 	    !is_emulated(from, device)) {

@@ -116,7 +116,7 @@ void backend_event_destroy(void *event)
 	driver.cuEventDestroy_v2(event);
 }
 
-/* What is wrong with the event the driver says best. */
+/* Where something is wrong with the event the driver says best what. */
 CUresult event_get(CUipcEventHandle *ret, CUevent event)
 {
 	const struct context *context;

@@ -52,7 +52,7 @@ static CUmemGenericAllocationHandle hand_out_piece(struct piece *piece)
  * by cuMemCreate(), and neither it nor others multicast over NVLink then.
  */
 
-/* By descriptors only pieces can be taken apart; by other handles (fabric, of other machines too) nothing can. */
+/* Of what is shared by descriptors, only pieces can be taken apart; of what is shared by other handles (fabric), nothing. */
 static bool memory_is_withheld(const CUmemAllocationProp *prop)
 {
 	unsigned int handles = prop->requestedHandleTypes;
@@ -257,7 +257,7 @@ CUresult vmm_retain(CUmemGenericAllocationHandle *ret, void *addr)
 	if (piece && ret)
 		piece->pins++;
 	memory_unlock();
-	/* As of memory by cuMemAlloc. */
+	/* The driver answers so for memory by cuMemAlloc. */
 	if (ours || (piece && !ret))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!piece)
