@@ -449,6 +449,7 @@ def every_so_often_and_it_fails(bed):
     wait_until(lambda: "scheduled checkpoint" in (bed.job(job)["message"] or ""), "the message", 30)
     expect("free" in bed.job(job)["message"], bed.job(job)["message"])
     expect("free" in bed.job(job)["schedule"]["failure"], "the schedule does not say that it failed")
+    expect(re.search(r"\d+s \(failed\)", bed.ok("ps").out), "the table does not show it")
     retry(bed, "suspend", job)
     retry(bed, "resume", job)
     expect("free" in bed.job(job)["schedule"]["failure"], "another operation takes the failure away")
