@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 /* ---- lines and values; pure ---- */
@@ -401,6 +402,9 @@ static int read_conf(const char *path, char **ret_text, size_t *ret_len, struct 
 
 	if (stat(path, &st) < 0)
 		return errno == ENOENT ? -ENOENT : brumate_fail(err, errno, "%s: %m", path);
+	/* /dev/null, where nothing is configured. */
+	if (S_ISCHR(st.st_mode) && st.st_rdev == makedev(1, 3))
+		return -ENOENT;
 	if (!S_ISREG(st.st_mode))
 		return brumate_fail(err, EINVAL, "%s: expected a regular file", path);
 	/* It names a program that root runs. */

@@ -62,7 +62,8 @@ def a_name_is_looked_at_before_the_object_store(bed):
 def a_configuration_that_does_not_exist(bed):
     os.unlink(bed.own["BRUMATE_CONFIG"])
     bed.refused(EXIT_NOT_FOUND, "BRUMATE_CONFIG=.*brumate.conf: No such file", "ps")
-    bed.ok("ps", env={"BRUMATE_CONFIG": "/dev/null"})
+    for verb in ("ps", "ls", "gc"):
+        bed.ok(verb, env={"BRUMATE_CONFIG": "/dev/null"})
     for words in (("version",), ("help", "run"), ("completion", "bash")):
         bed.ok(*words)
     bed.refused(EXIT_FAILED, "BRUMATE_CONFIG=/: Is a directory", "ps", env={"BRUMATE_CONFIG": "/"})
