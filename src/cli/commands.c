@@ -593,6 +593,7 @@ const struct foreign_option foreign_options[] = {
 	{ "ps", "", "`brumate inspect JOB` shows one job; --filter name=JOB lists it" },
 	{ "rm", "-f --force", "end a running job first: `brumate kill JOB`" },
 	{ "kill", "-9 -KILL", "`brumate kill --signal KILL JOB`" },
+	{ "manage", "", "--pid PID names the process" },
 	{ "suspend", "--dir -D --images-dir", "`brumate checkpoint` saves a job to disk" },
 	{ "checkpoint", "-e --export",
 	  "`brumate export CHECKPOINT` writes a checkpoint as a file" },

@@ -203,8 +203,12 @@ static int answer_request(int in, int out, bool names, struct brumate_error *err
 	struct answer a = { .type = "text/plain; charset=utf-8" };
 	int r = read_head(in, head);
 
-	if (r < 0 && r != -EMSGSIZE)
-		return brumate_fail(err, -r, "request: %m");
+	if (r < 0 && r != -EMSGSIZE) {
+		brumate_fail(err, -r, "request: %m");
+		brumate_hint(err, "--listen answers one HTTP request on standard input; "
+				  "brumate-metrics.socket starts it");
+		return r;
+	}
 	a.status = r < 0 ? "431 Request Header Fields Too Large" : check_request(head, &a.head);
 	if (!a.status) {
 		a.body = collect_metrics(names, &a.len);
