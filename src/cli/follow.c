@@ -463,7 +463,7 @@ int verb_logs(const struct invocation *in, struct brumate_error *err)
 	if (!log_of(job)) {
 		brumate_fail(err, ENOENT, "job %s has no log", in->operands[0]);
 		brumate_hint(err,
-			     "it was taken in by its pid: its output goes where it always did");
+			     "it was not started by brumate: its output goes where it went before");
 		return -ENOENT;
 	}
 	auto_free char *marks_path =

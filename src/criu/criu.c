@@ -171,7 +171,8 @@ static int look_again(struct session *s, struct brumate_error *err)
 		return r;
 	if (s->lock == LOCK_SPARED && heal_has_tcp(&s->heal)) {
 		s->lock = LOCK_MISSED;
-		return brumate_fail(err, EAGAIN, "the job has opened a TCP connection meanwhile");
+		return brumate_fail(err, EAGAIN,
+				    "the job has opened a TCP connection in the meantime");
 	}
 	if ((r = heal_guard(&s->heal)) < 0)
 		brumate_fail(err, -r, "CRIU: cannot guard the job against its death: %m");

@@ -274,8 +274,7 @@ static int fail_launch(const char *path, const char *text, int status, struct br
 static int fail_no_launcher(struct brumate_error *err)
 {
 	brumate_fail(err, ENOENT,
-		     LAUNCH_PROGRAM " is not installed, by which users who are not root "
-				    "run CRIU");
+		     LAUNCH_PROGRAM " is not installed, and only root can run CRIU without it");
 	brumate_error_exit(err, EXIT_UNSUPPORTED);
 	brumate_hint(err, "install brumate again, as root");
 	return -ENOENT;

@@ -77,9 +77,9 @@ static int check_alias(struct datapath *d, const struct datapath_agent *a,
 		return 0;
 	brumate_fail(err, EOPNOTSUPP, "process %d uses device memory of process %d, which %s",
 		     a->agent.id.pid, alias->pid,
-		     owner ? "has let go of it" : "has ended or is not of this job");
+		     owner ? "has freed it" : "has ended or is not of this job");
 	brumate_hint(err,
-		     "nobody can export it any more; it can be saved once process %d lets go of "
+		     "nobody can export it any more; it can be saved once process %d frees "
 		     "it, too",
 		     a->agent.id.pid);
 	return -EOPNOTSUPP;
@@ -123,10 +123,11 @@ int share_check_parked(struct datapath *d, struct brumate_error *err)
 
 		for (size_t k = 0; k < a->n_aliases; k++)
 			if (find_parked(d, &a->aliases[k]) < 0)
-				return brumate_fail(err, EAGAIN,
-						    "process %d ended meanwhile, and process %d "
-						    "uses device memory of it",
-						    a->aliases[k].pid, a->agent.id.pid);
+				return brumate_fail(
+					err, EAGAIN,
+					"process %d has ended in the meantime, and process %d "
+					"uses its device memory",
+					a->aliases[k].pid, a->agent.id.pid);
 	}
 	return 0;
 }
@@ -248,7 +249,7 @@ static int map_aliases(struct datapath *d, struct datapath_agent *a, struct brum
 		if (!(a->aliases[i].flags & AGENT_ALIAS_AWAY))
 			continue;
 		if (fd < 0)
-			return brumate_fail(err, EAGAIN, "process %d ended meanwhile",
+			return brumate_fail(err, EAGAIN, "process %d has ended in the meantime",
 					    a->aliases[i].pid);
 		ids[n] = a->aliases[i].id;
 		fds[n++] = fd;

@@ -111,7 +111,7 @@ static int suspect_sharing(struct scan_report *report, const struct gpu_set *gpu
 /* Which way the memory of a process without an agent goes, and why. Of the others the agents tell how much. */
 static int tell_way(const struct op *op, struct scan_report *report, const struct gpu_process *p)
 {
-	const char *why = op->job->by_pid	? "its job was taken in as it ran"
+	const char *why = op->job->by_pid	 ? "its job was already running when it was managed"
 			  : op->data.uses_agents ? "it has no agent"
 						 : "its job was started with --data-path driver";
 	char text[160];

@@ -105,7 +105,7 @@ static int ask_key_program(struct store_key *ret, const char *path, struct bruma
 	reap_wait(pid, &status);
 	if (n < 0)
 		r = brumate_fail(err, (int)-n, "key program %s: %s", path,
-				 n == -ETIMEDOUT ? "says nothing" : strerror((int)-n));
+				 n == -ETIMEDOUT ? "does not answer" : strerror((int)-n));
 	else
 		r = fail_key_program(status, path, err);
 	if (r == 0)

@@ -322,7 +322,7 @@ static int refuse(const struct proc_info *info, uid_t uid, const char *why,
 {
 	brumate_fail(err, EPERM, "process %d (%s) %s, and the job is of uid %u", info->id.pid,
 		     info->comm, why, (unsigned)uid);
-	brumate_hint(err, "what is done to a job shows its memory and makes it run again: end "
+	brumate_hint(err, "an operation on the job would reveal its memory: end "
 			  "this process first, or keep it out of the job");
 	return -EPERM;
 }

@@ -162,8 +162,8 @@ int memory_dir_open(uint64_t max_bytes, struct brumate_error *err)
 	if (max_bytes > available) {
 		brumate_fail(
 			err, ENOMEM,
-			"%.1f GiB of memory are needed for what is never written in the clear, "
-			"%.1f GiB are available",
+			"the plain text, which is kept in memory, needs %.1f GiB; %.1f GiB are "
+			"available",
 			(double)max_bytes / 0x1p30, (double)available / 0x1p30);
 		return -ENOMEM;
 	}

@@ -663,7 +663,7 @@ static int fail_tired(const struct client *c, const struct http_request *q,
 		brumate_fail(err, EREMOTEIO, "%s: %s%s%s: the server answered %ld%s%s",
 			     c->config->endpoint, q->method, q->key ? " " : "",
 			     q->key ? q->key : "", a->status, a->code[0] ? " " : "", a->code);
-	brumate_hint(err, "tried %lld times; run it again later: what is done is not done twice",
+	brumate_hint(err, "tried %lld times; run it again later: it continues where it stopped",
 		     (long long)c->config->attempts);
 	return -(t->failure ? -t->failure : EREMOTEIO);
 }

@@ -247,7 +247,7 @@ static void find_reason(char ret[static REASON_BYTES], const char *criu_log, con
 		return;
 	const char *words = engine ? last_with(engine, "msg=") : NULL;
 	if (!take_line(ret, words ? words + strlen("msg=") : engine))
-		snprintf(ret, REASON_BYTES, "it says nothing");
+		snprintf(ret, REASON_BYTES, "it gives no reason");
 }
 
 static int fail_engine(const char *engine, int r, const char *what, const char *reason,

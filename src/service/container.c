@@ -231,7 +231,7 @@ static int get_init(struct proc_id *ret, const struct state *state, struct bruma
 	}
 	json_int_t number = json_integer_value(pid);
 	if (!json_is_integer(pid) || !json_is_integer(start) || number < 0 || number > INT_MAX)
-		return brumate_fail(err, EBADMSG, "%s: says nothing of a process", state->path);
+		return brumate_fail(err, EBADMSG, "%s: it names no process", state->path);
 	if (!number || proc_identify(ret, (pid_t)number, NULL) < 0 ||
 	    ret->start_ticks != (uint64_t)json_integer_value(start))
 		return brumate_fail(err, ESRCH, "container %s does not run", state->id);

@@ -60,7 +60,7 @@ static int check_same(struct proc_id init, struct brumate_error *err)
 {
 	return proc_look(init) == PROC_ALIVE
 		       ? 0
-		       : brumate_fail(err, ESRCH, "the container has ended meanwhile");
+		       : brumate_fail(err, ESRCH, "the container has ended in the meantime");
 }
 
 static int open_inside(struct proc_id init, const char *dir, struct brumate_error *err)
@@ -144,7 +144,7 @@ int snapshot_control_wait(const struct snapshot_control *c, uint64_t deadline_ns
 	if (watch < 0 || inotify_add_watch(watch, path, IN_CREATE | IN_MOVED_TO) < 0)
 		return brumate_fail(err, errno, "SNAPSHOT_CONTROL_DIR: %m");
 	if (pidfd < 0)
-		return brumate_fail(err, -pidfd, "the container has ended meanwhile");
+		return brumate_fail(err, -pidfd, "the container has ended in the meantime");
 	while ((r = is_ready(c)) == 0)
 		if ((r = wait_for_news(watch, pidfd, deadline_ns)) < 0)
 			break;

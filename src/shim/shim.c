@@ -202,10 +202,10 @@ static int begin_locked(struct shim *s, const char *kind, unsigned states,
 		r = brumate_fail(err, EBUSY, "job %s: a %s is in progress", s->job.id, s->busy);
 		brumate_hint(err, "wait for it, or cancel it with Ctrl-C where it was started");
 	} else if (s->held_unknown) {
-		r = brumate_fail(err, EBUSY, "job %s: what is held of it cannot be had yet%s%s",
+		r = brumate_fail(err, EBUSY, "job %s: its saved memory cannot be fetched yet%s%s",
 				 s->job.id, s->held_why.text[0] ? ": " : "", s->held_why.text);
 		if (s->held_why.code == EBADMSG)
-			brumate_hint(err, "where that file is not to be repaired: brumate kill %s",
+			brumate_hint(err, "if that file cannot be repaired: brumate kill %s",
 				     s->job.id);
 		else
 			brumate_hint(err, "that is tried again and again; see %s/shim.log",

@@ -70,9 +70,10 @@ static int fail_unproven(const struct authority *a, struct brumate_error *err, c
 	if (a->lenient)
 		return 0;
 	brumate_fail(err, EKEYREJECTED, "not authentic: %s", why);
-	brumate_hint(err,
-		     "whoever may write to where it was can have made it; if you know that it is "
-		     "yours, --allow-unauthenticated");
+	brumate_hint(
+		err,
+		"anyone who can write to its directory could have made it; if you know that it is "
+		"yours, --allow-unauthenticated");
 	return -EKEYREJECTED;
 }
 

@@ -345,7 +345,7 @@ def a_table_that_is_damaged_is_said_to_be(bed):
         file.write(text[:-20])
     bed.kill_shim(job)
     for verb in ("resume", "checkpoint"):  # neither takes the job for one that has nothing on a GPU
-        bed.refused(EXIT_BUSY, r"what is held of it cannot be had yet: \S+parked.json: ", verb, job)
+        bed.refused(EXIT_BUSY, r"its saved memory cannot be fetched yet: \S+parked.json: ", verb, job)
         bed.expect_state(job, "suspended")
     expect(not bed.checkpoints() and not bed.partials(), "something was saved")
     with open(table, "w", encoding="utf-8") as file:

@@ -211,7 +211,7 @@ def doctor_says_which_way(bed):
     bed.end(job)
     program = bed.start([bed.program("counter"), "--mib", 8, "--chunk-mib", 8]).ready()
     found = {f["key"]: f for f in bed.doctor("--pid", program.pid)["findings"]}
-    expect("by the driver: its job was taken in as it ran" in found["memory"]["text"], found)
+    expect("by the driver: its job was already running when it was managed" in found["memory"]["text"], found)
 
 
 @case
