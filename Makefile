@@ -85,4 +85,4 @@ format:
 	clang-format -i $$(git ls-files '*.c' '*.h')
 
 clean:
-	rm -rf $(BUILD) build-check-* build-package
+	rm -rf $(BUILD) build-check-* build-package build-package-node
