@@ -20,6 +20,9 @@
  */
 #pragma once
 
+/* Beside the images of a container engine's CRIU: what is said of the container's GPUs. */
+#define PATH_CONTAINER_RECORD "brumate-gpus.json"
+
 #include "base/error.h"
 
 /**

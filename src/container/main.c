@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * brumate-container SOCKET IMAGES CRIU: what brumate's plugin in a container engine's CRIU has done. SOCKET and IMAGES are
- * descriptors, CRIU is the process whose plugin asks. A request is a packet "WORD [PID]", its answer a packet "ok [TIDS]" (an agent's TID has an "a" behind it) or
+ * descriptors, CRIU is the process whose plugin asks. A request is a packet "WORD [PID]", its answer a packet "ok [TIDS | SEAL]" (an agent's TID has an "a" behind it) or
  * "no REASON". The connection ends with the plugin; then, once CRIU has ended, a container that goes on gets its GPUs back,
  * whatever became of the dump. So this program outlives CRIU, and where it dies before the plugin, the plugin starts another.
  *
@@ -20,6 +20,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/digest.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/start.h"
@@ -66,6 +67,18 @@ static int load(const struct helper *h, pid_t pid, char more[static ANSWER_BYTES
 	return r;
 }
 
+static int tell_seal(const struct helper *h, const char *word, char more[static ANSWER_BYTES],
+		     struct brumate_error *err)
+{
+	char seal[DIGEST_TEXT_BYTES];
+	int r = !strcmp(word, "look") ? container_look(h->container, h->images_dir_fd, seal, err)
+				      : container_finish(h->container, seal, err);
+
+	if (r >= 0)
+		snprintf(more, ANSWER_BYTES, " %s", seal);
+	return r;
+}
+
 static int do_request(const struct helper *h, const char *word, pid_t pid,
 		      char more[static ANSWER_BYTES], struct brumate_error *err)
 {
@@ -82,8 +95,8 @@ static int do_request(const struct helper *h, const char *word, pid_t pid,
 	}
 	if (!strcmp(word, "check"))
 		return container_check(h->container, pid, err);
-	if (!strcmp(word, "finish"))
-		return container_finish(h->container, err);
+	if (!strcmp(word, "finish") || !strcmp(word, "look"))
+		return tell_seal(h, word, more, err);
 	if (!strcmp(word, "open"))
 		return container_open(h->container, h->images_dir_fd, err);
 	if (!strcmp(word, "adopt"))

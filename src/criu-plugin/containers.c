@@ -9,6 +9,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,12 +19,18 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/paths.h"
 #include "criu-plugin/helper.h"
 #include "criu-plugin/threads.h"
 #include "criu-plugin/version.h"
 #include "gpu/vendor.h"
 
-#define PLUGIN_NAME "brumate-container"
+/*
+ * What an image asks for: of one with GPU state the name, a colon and the seal of what is said of it beside CRIU's images, so that
+ * neither goes without the other; the name alone is of images from before there were seals.
+ */
+#define PLUGIN_NAME  "brumate-container"
+#define DEVICES_NAME PLUGIN_NAME "-devices" /* no GPU state, but devices to be opened anew */
 
 enum { HOOKS_BEFORE_RETRY = 12, TIDS_MAX = 1024, PATIENCE_MS = 250 };
 
@@ -51,11 +58,17 @@ static int fail(const char *what, const char *why)
 	return -EIO;
 }
 
-static int name_in_image(void)
+static int name_in_image(const char *name)
 {
 	if (!state.is_named)
-		state.is_named = add_inventory_plugin && add_inventory_plugin(PLUGIN_NAME) == 0;
+		state.is_named = add_inventory_plugin && add_inventory_plugin(name) == 0;
 	return state.is_named ? 0 : fail("the image", "cannot be made to ask for this plugin");
+}
+
+/* What begins so; with the NUL: what is called so. */
+static bool image_names(const char *name, size_t len)
+{
+	return check_and_remove_inventory_plugin && check_and_remove_inventory_plugin(name, len);
 }
 
 /* CRIU's deadline is for what it does itself, a second or two; device memory takes as long as it takes. */
@@ -90,7 +103,7 @@ static int save_all(pid_t root)
 	if (ask("save", root, answer) < 0)
 		return fail("GPU state was not saved", answer);
 	state.has_saved = !strcmp(answer, "gpu");
-	return state.has_saved ? name_in_image() : 0;
+	return 0;
 }
 
 static int pause_devices(int pid)
@@ -108,14 +121,15 @@ static bool tells_late(void)
 
 static int finish(void)
 {
-	char answer[HELPER_ANSWER_BYTES];
+	char answer[HELPER_ANSWER_BYTES], name[sizeof(PLUGIN_NAME) + HELPER_ANSWER_BYTES];
 
 	if (!state.has_saved || state.is_finished)
 		return 0;
 	if (ask("finish", state.root, answer) < 0)
 		return fail("GPU state was not saved", answer);
 	state.is_finished = true;
-	return 0;
+	snprintf(name, sizeof(name), PLUGIN_NAME ":%s", answer);
+	return name_in_image(name);
 }
 
 static int checkpoint_devices(int pid)
@@ -293,7 +307,7 @@ static int dump_ext_file(int fd, int id)
 
 	if (r < 0 && r != -ENOTSUP)
 		return fail("a device cannot be recorded", strerror(-r));
-	return r == 0 ? name_in_image() : r;
+	return r == 0 && !state.has_saved ? name_in_image(DEVICES_NAME) : r;
 }
 
 static int restore_ext_file(int id, bool *retry)
@@ -331,21 +345,48 @@ static int update_vma_map(const char *path, const uint64_t address, const uint64
 
 /* ---- beginning and end ---- */
 
+/* Whether what is said of GPUs is of these images. Returns 1, 0 (there is nothing, nor was there), -errno. */
+static int find_state(void)
+{
+	char seal[HELPER_ANSWER_BYTES] = "", name[sizeof(PLUGIN_NAME) + HELPER_ANSWER_BYTES];
+	const bool is_said =
+		criu_get_image_dir && faccessat(criu_get_image_dir(), PATH_CONTAINER_RECORD, F_OK,
+						AT_SYMLINK_NOFOLLOW) == 0;
+
+	if (is_said && start_helper() < 0)
+		return -EIO;
+	if (is_said && ask("look", 0, seal) < 0) /* what an earlier image has left does not count */
+		return image_names(PLUGIN_NAME, strlen(PLUGIN_NAME))
+			       ? fail("GPU state cannot be restored", seal)
+			       : 0;
+	snprintf(name, sizeof(name), PLUGIN_NAME ":%s", seal);
+	if (image_names(name, strlen(name) + 1) || image_names(PLUGIN_NAME, sizeof(PLUGIN_NAME)))
+		return is_said ? 1
+			       : fail("GPU state cannot be restored",
+				      PATH_CONTAINER_RECORD " is missing");
+	if (image_names(PLUGIN_NAME ":", strlen(PLUGIN_NAME ":")))
+		return fail("GPU state cannot be restored",
+			    is_said ? PATH_CONTAINER_RECORD " is not of this image"
+				    : PATH_CONTAINER_RECORD " is missing");
+	return 0;
+}
+
 /* What is wrong with the image is found before there is a process, and device memory is on its way while CRIU builds them. */
 static int begin_restore(void)
 {
 	char answer[HELPER_ANSWER_BYTES];
 
-	state.is_named = check_and_remove_inventory_plugin &&
-			 check_and_remove_inventory_plugin(PLUGIN_NAME, strlen(PLUGIN_NAME));
-	if (!state.is_named)
+	/* CRIU says yes to every name if the images are of one that asked for no plugin. */
+	if (image_names(PLUGIN_NAME "?", sizeof(PLUGIN_NAME "?")))
 		return 0;
-	int r = start_helper();
-	if (r == 0 && ask("open", 0, answer) < 0)
-		r = fail("GPU state cannot be restored", answer);
-	if (r < 0)
+	image_names(DEVICES_NAME, sizeof(DEVICES_NAME));
+	int r = find_state();
+	state.is_named = r > 0;
+	if (r > 0)
+		r = ask("open", 0, answer) < 0 ? fail("GPU state cannot be restored", answer) : 1;
+	if (r <= 0)
 		helper_hang_up(&state.helper);
-	return r;
+	return r < 0 ? r : 0;
 }
 
 static int init_plugin(int stage)

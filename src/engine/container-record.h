@@ -11,9 +11,10 @@
 #include "base/cleanup.h"
 #include "base/digest.h"
 #include "base/error.h"
+#include "base/paths.h"
 #include "job/job.h"
 
-#define CONTAINER_RECORD_NAME "brumate-gpus.json"
+#define CONTAINER_RECORD_NAME PATH_CONTAINER_RECORD
 
 enum { CONTAINER_RECORD_BYTES_MAX = 1 << 20, CONTAINER_PROCESSES_MAX = 4096 };
 

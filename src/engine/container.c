@@ -347,14 +347,19 @@ static int write_record(struct op *op, struct brumate_error *err)
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", CONTAINER_RECORD_NAME) : 0;
 }
 
-static int read_record(struct container_record *ret, int dir_fd, struct brumate_error *err)
+static int read_record(struct container_record *ret, char ret_seal[static DIGEST_TEXT_BYTES],
+		       int dir_fd, struct brumate_error *err)
 {
 	auto_free char *text = NULL;
+	struct digest digest;
 	size_t len = 0;
 	int r = file_read(dir_fd, CONTAINER_RECORD_NAME, CONTAINER_RECORD_BYTES_MAX, &text, &len);
 
+	if (r == 0)
+		r = digest_buffer(&digest, text, len);
 	if (r < 0)
 		return brumate_fail(err, -r, "%s: %m", CONTAINER_RECORD_NAME);
+	digest_format(ret_seal, &digest);
 	r = container_record_decode(ret, text, len, err);
 	return r < 0 ? brumate_wrap(err, r, "%s", CONTAINER_RECORD_NAME) : 0;
 }
@@ -491,13 +496,17 @@ int container_save(struct container *c, pid_t pid, int images_dir_fd, struct bru
 	return r < 0 ? r : 1;
 }
 
-int container_finish(struct container *c, struct brumate_error *err)
+int container_finish(struct container *c, char ret_seal[static DIGEST_TEXT_BYTES],
+		     struct brumate_error *err)
 {
+	auto_(container_record_fini) struct container_record record = CONTAINER_RECORD_EMPTY;
+
 	if (!c->saved)
 		return brumate_fail(err, EINVAL, "nothing was saved");
-	return plan_run(container_finish_steps,
-			sizeof(container_finish_steps) / sizeof(*container_finish_steps), &c->op,
-			err);
+	int r = plan_run(container_finish_steps,
+			 sizeof(container_finish_steps) / sizeof(*container_finish_steps), &c->op,
+			 err);
+	return r < 0 ? r : read_record(&record, ret_seal, c->op.images.dir_fd, err);
 }
 
 int container_check(struct container *c, pid_t pid, struct brumate_error *err)
@@ -559,13 +568,17 @@ int container_return(struct container *c, struct brumate_error *err)
 
 /* ---- into a restored container ---- */
 
+int container_look(struct container *c, int images_dir_fd, char ret_seal[static DIGEST_TEXT_BYTES],
+		   struct brumate_error *err)
+{
+	return read_record(&c->record, ret_seal, images_dir_fd, err);
+}
+
 int container_open(struct container *c, int images_dir_fd, struct brumate_error *err)
 {
 	struct op *op = &c->op;
-	int r = read_record(&c->record, images_dir_fd, err);
+	int r;
 
-	if (r < 0)
-		return r;
 	/* The record and the job have the same GPUs: one of them owns the list. */
 	c->job.gpus = take_ptr(&c->record.gpus);
 	c->job.n_gpus = c->record.n_gpus;

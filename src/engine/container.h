@@ -10,6 +10,7 @@
 #include <sys/types.h>
 
 #include "base/cleanup.h"
+#include "base/digest.h"
 #include "base/error.h"
 #include "process/process.h"
 
@@ -39,8 +40,10 @@ int container_save(struct container *c, pid_t pid, int images_dir_fd, struct bru
 /** Refuses a process, stopped by now, that has begun to use a GPU since container_save(). -EBUSY. */
 int container_check(struct container *c, pid_t pid, struct brumate_error *err);
 
-/** Waits until all is in the directory of images, and completes it: before that there is nothing to be restored. */
-int container_finish(struct container *c, struct brumate_error *err);
+/** Waits until all is in the directory of images, and completes it: before that there is nothing to be restored. The seal names
+ * what was said there of GPUs; CRIU's own images are to have it. */
+int container_finish(struct container *c, char ret_seal[static DIGEST_TEXT_BYTES],
+		     struct brumate_error *err);
 
 /** Says whose tree it is where another process has called container_save(), and died. */
 int container_adopt(struct container *c, pid_t pid, struct brumate_error *err);
@@ -57,7 +60,12 @@ struct proc_id container_criu(const struct container *c);
  * nothing where nothing was saved; where the tree has ended, it lets go of what was saved. */
 int container_return(struct container *c, struct brumate_error *err);
 
-/** container_open() - look at an image before anything of it is restored, and start filling device memory from it
+/** Reads what an image says of GPUs, and tells its seal. -EBADMSG, -EOPNOTSUPP, -ENOENT. */
+int container_look(struct container *c, int images_dir_fd, char ret_seal[static DIGEST_TEXT_BYTES],
+		   struct brumate_error *err);
+
+/**
+ * container_open() - compare an image that was looked at with the machine, and start filling device memory from it
  * @images_dir_fd: borrowed
  *
  * Return: 0, -EBADMSG, -EOPNOTSUPP and -ENOSPC (not on the GPUs that are here).

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+import struct
 
 from cases import all_go_on, case, expect, main, numbered_steps, read_text, wait_until
 from runc import Container
@@ -371,12 +372,47 @@ def later_record(container):
     change(os.path.join(container.image, RECORD), lambda record: record | {"version": 9})
 
 
+def record_without_memory(container):
+    """As the driver's alone would be."""
+    change(os.path.join(container.image, RECORD), lambda record: {k: v for k, v in record.items() if k != "image"} | {"version": 1})
+
+
+def no_processes(container):
+    change(os.path.join(container.image, RECORD), lambda record: record | {"processes": []})
+
+
+def lose_record(container):
+    os.unlink(os.path.join(container.image, RECORD))
+
+
 def many_processes(container):
     change(os.path.join(container.image, RECORD), lambda record: record | {"processes": record["processes"] * 5000})
 
 
 DAMAGES = ((damage_pack, "digest"), (cut_pack, "truncated|bytes"), (flip_manifest, MEMORY), (lose_all, MEMORY),
-           (other_image, "of another checkpoint"), (later_record, "version 9"), (many_processes, "at most"))
+           (other_image, "of another checkpoint"), (later_record, "version 9"), (many_processes, "at most"), (record_without_memory, "is not of this image"), (no_processes, "is not of this image"),
+           (lose_record, "is missing"))
+
+
+@case
+def an_image_from_before_there_were_seals(bed):
+    """CRIU's inventory asks for the plugin by its name alone."""
+    with library(bed) as container:
+        container.start()
+        saved(container)
+        path = os.path.join(container.image, "inventory.img")
+        with open(path, "rb") as file:
+            data = file.read()
+        name = b"brumate-container"
+        at = data.index(name)
+        seal = len(b":") + 64
+        size = struct.unpack_from("<I", data, 4)[0]
+        # A magic number, a size, and fields: [tag, size, [tag, size, name]].
+        expect(data[at - 1] == len(name) + seal and data[at - 3] == data[at - 1] + 2, f"{data!r}")
+        inner = bytes([data[at - 3] - seal, data[at - 2], data[at - 1] - seal])
+        with open(path, "wb") as file:
+            file.write(data[:4] + struct.pack("<I", size - seal) + data[8:at - 3] + inner + name + data[at + len(name) + seal:])
+        container.restored().log().goes_on()
 
 
 @case
