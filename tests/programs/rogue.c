@@ -175,12 +175,6 @@ static bool list_huge(int fd, struct agent_reply *reply)
 	return send(fd, reply, sizeof(*reply), MSG_NOSIGNAL) < 0;
 }
 
-static bool list_large(int fd, struct agent_reply *reply)
-{
-	reply->pieces[0].len_bytes = (uint64_t)1 << 40;
-	return send(fd, reply, sizeof(*reply), MSG_NOSIGNAL) < 0;
-}
-
 static bool list_other_gpu(int fd, struct agent_reply *reply)
 {
 	memset(reply->pieces[0].gpu, 0xee, AGENT_UUID_BYTES);
@@ -265,7 +259,6 @@ static const struct kind {
 	{ "noise-at-hello", AGENT_HELLO, send_noise },
 	{ "noise-at-list", AGENT_LIST, send_noise },
 	{ "huge", AGENT_LIST, list_huge },
-	{ "large", AGENT_LIST, list_large },
 	{ "other-gpu", AGENT_LIST, list_other_gpu },
 	{ "twice", AGENT_LIST, list_twice },
 	{ "has-aliases", AGENT_GATE, say_that_it_has_aliases },
