@@ -393,6 +393,9 @@ static int init_plugin(int stage)
 {
 	state.stage = stage;
 	setenv(HIDDEN_DEV_VARIABLE, gpu_vendor()->devices, 1);
+	/* containerd pauses a container before, and who is paused cannot answer. */
+	if (stage == CRIU_STAGE_DUMP && set_compel_interrupt_only_mode)
+		set_compel_interrupt_only_mode();
 	return stage == CRIU_STAGE_RESTORE ? begin_restore() : 0;
 }
 

@@ -56,6 +56,8 @@ extern void print_on_level(unsigned level, const char *format, ...)
 extern int add_inventory_plugin(const char *name) __attribute__((weak));
 /** True if the image names it; a plugin that does not ask is taken for absent. */
 extern bool check_and_remove_inventory_plugin(const char *name, size_t len) __attribute__((weak));
+/** Has CRIU stop threads one by one rather than by the freezer of their cgroup, which it thaws first if somebody has frozen it. */
+extern void set_compel_interrupt_only_mode(void) __attribute__((weak));
 /** fd (borrowed) of the directory with the images. */
 extern int criu_get_image_dir(void) __attribute__((weak));
 

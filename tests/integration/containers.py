@@ -244,6 +244,20 @@ def checkpoint_and_go_on(bed):
 
 
 @case
+def paused_before(bed):
+    """As containerd does with each container that it checkpoints."""
+    with Container(bed, f"exec {COUNTER} > /tmp/out") as container:
+        container.start()
+        expect(container.runc("pause", container.id) == 0, container.last_words())
+        expect(container.checkpoint("--leave-running") == 0, container.reason("dump.log"))
+        expect(container.runc("resume", container.id) == 0, container.last_words())
+        container.log().goes_on()
+        expect(container.runc("pause", container.id) == 0, container.last_words())
+        container.saved().end()
+        container.restored().log().goes_on()
+
+
+@case
 def three_processes(bed):
     """All are saved before the first is stopped. Whether they share memory nobody can tell, so somebody has to say so."""
     names = ("one", "two", "three")
