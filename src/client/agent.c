@@ -29,6 +29,7 @@
 
 enum {
 	GRACE_MS = 5000,
+	DETACH_MS = 1000,     /* to hang up, once that is promised */
 	SUSPECTS_MOST = 4096, /* in one sweep */
 	MOUNTS_BYTES_MAX = 4 << 20,
 	SPARE_DESCRIPTORS = 8,
@@ -360,8 +361,10 @@ void agent_detach(struct agent *a)
 {
 	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
 
-	if (a->fd >= 0 && reply)
-		ask_simple(a, AGENT_DETACH, reply, AGENT_HELLO_TIMEOUT_MS, NULL);
+	/* Its end of the connection is to be gone before CRIU looks: it is of our network namespace, not of its own. */
+	if (a->fd >= 0 && reply &&
+	    ask_simple(a, AGENT_DETACH, reply, AGENT_HELLO_TIMEOUT_MS, NULL) == 0)
+		fd_wait(a->fd, POLLIN, deadline_in_ms(DETACH_MS));
 	agent_close(a);
 }
 
