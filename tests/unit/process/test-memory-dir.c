@@ -27,7 +27,7 @@ static void test_too_much(void)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
-	CHECK(memory_dir_open(1ull << 60, &err) == -ENOMEM && strstr(err.text, "GiB of memory"));
+	CHECK(memory_dir_open(1ull << 60, &err) == -ENOMEM && strstr(err.text, "kept in memory"));
 }
 
 static void test_dir(void)
