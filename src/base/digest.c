@@ -2,6 +2,7 @@
 /* SHA-256 through libcrypto's EVP interface. */
 #include "base/digest.h"
 #include "base/cleanup.h"
+#include "base/fd.h"
 
 #include <errno.h>
 #include <openssl/crypto.h>
@@ -55,12 +56,10 @@ int digest_file_steps(struct digest *ret, int fd, uint64_t *ret_len_bytes, diges
 		return -ENOMEM;
 
 	for (;;) {
-		ssize_t n = pread(fd, buf, READ_BYTES, (off_t)len);
+		ssize_t n = fd_read_at(fd, buf, READ_BYTES, len);
 
-		if (n < 0 && errno == EINTR)
-			continue;
 		if (n < 0)
-			return -errno;
+			return (int)n;
 		if (n == 0)
 			break;
 		if (!EVP_DigestUpdate(ctx, buf, (size_t)n))

@@ -17,12 +17,15 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 
-ssize_t fd_read_full(int fd, void *buf, size_t len_bytes)
+/* @offset: NULL: from the file's own position on. */
+static ssize_t read_all(int fd, char *buf, size_t len_bytes, const uint64_t *offset)
 {
 	size_t done = 0;
 
 	while (done < len_bytes) {
-		ssize_t n = read(fd, (char *)buf + done, len_bytes - done);
+		ssize_t n =
+			offset ? pread(fd, buf + done, len_bytes - done, (off_t)(*offset + done))
+			       : read(fd, buf + done, len_bytes - done);
 
 		if (n < 0 && errno == EINTR)
 			continue;
@@ -35,22 +38,14 @@ ssize_t fd_read_full(int fd, void *buf, size_t len_bytes)
 	return (ssize_t)done;
 }
 
+ssize_t fd_read_full(int fd, void *buf, size_t len_bytes)
+{
+	return read_all(fd, buf, len_bytes, NULL);
+}
+
 ssize_t fd_read_at(int fd, void *buf, size_t len_bytes, uint64_t offset)
 {
-	size_t done = 0;
-
-	while (done < len_bytes) {
-		ssize_t n = pread(fd, (char *)buf + done, len_bytes - done, (off_t)(offset + done));
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -errno;
-		if (n == 0)
-			break;
-		done += (size_t)n;
-	}
-	return (ssize_t)done;
+	return read_all(fd, buf, len_bytes, &offset);
 }
 
 int fd_write_full(int fd, const void *buf, size_t len_bytes)
