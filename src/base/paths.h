@@ -20,10 +20,10 @@
  */
 #pragma once
 
-/* Beside the images of a container engine's CRIU: what is said of the container's GPUs. */
-#define PATH_CONTAINER_RECORD "brumate-gpus.json"
-
 #include "base/error.h"
+
+/** The file beside the images of a container engine's CRIU that records the container's GPU state. */
+#define PATH_CONTAINER_RECORD "brumate-gpus.json"
 
 /**
  * Checks that the directories that the environment names have absolute paths: relative ones would mean another place to

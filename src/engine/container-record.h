@@ -11,10 +11,7 @@
 #include "base/cleanup.h"
 #include "base/digest.h"
 #include "base/error.h"
-#include "base/paths.h"
 #include "job/job.h"
-
-#define CONTAINER_RECORD_NAME PATH_CONTAINER_RECORD
 
 enum { CONTAINER_RECORD_BYTES_MAX = 1 << 20, CONTAINER_PROCESSES_MAX = 4096 };
 

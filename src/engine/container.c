@@ -343,8 +343,8 @@ static int write_record(struct op *op, struct brumate_error *err)
 	auto_free char *text = container_record_encode(&record);
 	if (!text)
 		return brumate_fail(err, ENOMEM, "%m");
-	r = file_swap(op->images.dir_fd, CONTAINER_RECORD_NAME, text, strlen(text), 0600);
-	return r < 0 ? brumate_fail(err, -r, "%s: %m", CONTAINER_RECORD_NAME) : 0;
+	r = file_swap(op->images.dir_fd, PATH_CONTAINER_RECORD, text, strlen(text), 0600);
+	return r < 0 ? brumate_fail(err, -r, "%s: %m", PATH_CONTAINER_RECORD) : 0;
 }
 
 static int read_record(struct container_record *ret, char ret_seal[static DIGEST_TEXT_BYTES],
@@ -353,15 +353,15 @@ static int read_record(struct container_record *ret, char ret_seal[static DIGEST
 	auto_free char *text = NULL;
 	struct digest digest;
 	size_t len = 0;
-	int r = file_read(dir_fd, CONTAINER_RECORD_NAME, CONTAINER_RECORD_BYTES_MAX, &text, &len);
+	int r = file_read(dir_fd, PATH_CONTAINER_RECORD, CONTAINER_RECORD_BYTES_MAX, &text, &len);
 
 	if (r == 0)
 		r = digest_buffer(&digest, text, len);
 	if (r < 0)
-		return brumate_fail(err, -r, "%s: %m", CONTAINER_RECORD_NAME);
+		return brumate_fail(err, -r, "%s: %m", PATH_CONTAINER_RECORD);
 	digest_format(ret_seal, &digest);
 	r = container_record_decode(ret, text, len, err);
-	return r < 0 ? brumate_wrap(err, r, "%s", CONTAINER_RECORD_NAME) : 0;
+	return r < 0 ? brumate_wrap(err, r, "%s", PATH_CONTAINER_RECORD) : 0;
 }
 
 /* ---- out of the GPUs ---- */
@@ -484,8 +484,8 @@ int container_save(struct container *c, pid_t pid, int images_dir_fd, struct bru
 	if (op->images.dir_fd < 0)
 		return brumate_fail(err, errno, "directory of images: %m");
 	/* An old one would go with what is new. */
-	if (unlinkat(op->images.dir_fd, CONTAINER_RECORD_NAME, 0) < 0 && errno != ENOENT)
-		return brumate_fail(err, errno, "%s: %m", CONTAINER_RECORD_NAME);
+	if (unlinkat(op->images.dir_fd, PATH_CONTAINER_RECORD, 0) < 0 && errno != ENOENT)
+		return brumate_fail(err, errno, "%s: %m", PATH_CONTAINER_RECORD);
 	if ((r = guard(c, err)) < 0)
 		return r;
 	c->saved = true;
