@@ -231,7 +231,7 @@ static struct driver_outcome call_driver(const struct target *t)
 	int left_ms = deadline_left_ms(b->deadline_ns);
 	uint64_t start_ns = clock_now_ns();
 
-	/* The driver's lock takes 0 ms as for ever. */
+	/* To the driver's lock, 0 ms means for ever. */
 	int r = dev_act(backend, t->pid, b->call.action, left_ms > 0 ? (uint32_t)left_ms : 1,
 			b->call.pairs, b->call.n_pairs, &o.result, &err);
 	o.seconds = clock_since_s(start_ns);

@@ -3,6 +3,7 @@
 #include "service/access.h"
 
 #include <errno.h>
+#include <libgen.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -105,20 +106,14 @@ int access_store(char **ret, json_t *parameters, struct brumate_error *err)
 /* A directory that is misspelt high up in its path would be made far from where its user looks for it. */
 static int check_parent(const char *dir, struct brumate_error *err)
 {
-	auto_free char *parent = strdup(dir);
-	size_t len = parent ? strlen(parent) : 0;
+	auto_free char *copy = strdup(dir);
 	struct stat st;
 
-	if (!parent)
+	if (!copy)
 		return brumate_fail(err, ENOMEM, "%m");
-	while (len > 1 && parent[len - 1] == '/')
-		len--;
-	while (len > 1 && parent[len - 1] != '/')
-		len--;
-	parent[len] = '\0';
+	const char *parent = dirname(copy);
 	if (stat(parent, &st) == 0 || errno != ENOENT)
 		return 0;
-	parent[len - 1] = '\0';
 	brumate_fail(err, ENOENT, "%s cannot be created: %s does not exist", dir, parent);
 	brumate_hint(err, "check its spelling; only the last directory of the path is created");
 	return -ENOENT;
