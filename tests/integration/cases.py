@@ -465,6 +465,16 @@ class Bed(Instance):
             with open(fifo, "wb"):
                 pass
 
+    def restore_while_taken(self, number, checkpoint):
+        """Restores while somebody has id @number, who took it after the look at it and is gone when that is tried again."""
+        with self.held_at("restore.spawned", "restore", checkpoint) as restore:
+            squatter = self.take_pid(number)
+            self.fault("restore.taken", "hold")
+        with self.holding("restore.taken", restore):
+            squatter.end()
+        code, _, err = restore.end()
+        expect(code == 0, f"exit {code}: {err}")
+
     def has_fired(self):
         return not os.path.exists(self.fault_file)
 

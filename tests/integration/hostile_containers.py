@@ -51,6 +51,11 @@ def rogue(bed, words, name="c"):
     return Container(bed, f"exec /bin/rogue {words} > /tmp/out", name, change=give_place, programs=("rogue",))
 
 
+def counter_beside_rogue(bed, word):
+    command = f"/bin/counter --mib 4 --chunk-mib 4 --interval-ms 20 > /tmp/out & /bin/rogue {word} > /tmp/{word} & wait"
+    return Container(bed, command, library=True, programs=("counter", "rogue"))
+
+
 def helpers(bed):
     return [p for p in bed.processes() if re.search("brumate-container|brumate-keeper", p[1])]
 
@@ -133,8 +138,7 @@ def a_restored_agent_that_hangs_up(bed):
 @case
 def one_who_keeps_the_agent_busy(bed):
     """Somebody in the container connects to the agent thousands of times: nobody else can ask it, so the driver moves the memory."""
-    command = "/bin/counter --mib 4 --chunk-mib 4 --interval-ms 20 > /tmp/out & /bin/rogue knock > /tmp/knock & wait"
-    with Container(bed, command, library=True, programs=("counter", "rogue")) as container:
+    with counter_beside_rogue(bed, "knock") as container:
         container.start(("out", "knock"))
         if container.checkpoint(timeout=CHECKPOINT_S) != 0:
             expect(told(container), container.reason("dump.log"))
@@ -145,8 +149,7 @@ def one_who_keeps_the_agent_busy(bed):
 @case
 def a_crowd_that_does_not_answer(bed):
     """Many processes that look as if they had agents are not waited for one after the other."""
-    command = "/bin/counter --mib 4 --chunk-mib 4 --interval-ms 20 > /tmp/out & /bin/rogue crowd > /tmp/crowd & wait"
-    with Container(bed, command, library=True, programs=("counter", "rogue")) as container:
+    with counter_beside_rogue(bed, "crowd") as container:
         container.start(("out", "crowd"))
         expect(container.checkpoint("--leave-running", timeout=CHECKPOINT_S) == 0, container.reason("dump.log"))
         container.log().goes_on(1)

@@ -391,13 +391,7 @@ def an_id_that_is_taken_after_the_look_at_it(bed):
     pid = bed.pid(job)
     for number in (pid, max(int(t) for t in os.listdir(f"/proc/{pid}/task"))):
         checkpoint = bed.operation("checkpoint", job)["checkpoint"]
-        with bed.held_at("restore.spawned", "restore", checkpoint) as restore:
-            squatter = bed.take_pid(number)
-            bed.fault("restore.taken", "hold")
-        with bed.holding("restore.taken", restore):
-            squatter.end()
-        code, _, err = restore.end()
-        expect(code == 0, f"exit {code}: {err}")
+        bed.restore_while_taken(number, checkpoint)
         log.goes_on()
         expect(not bed.job(job)["pid_namespace"], f"{number} was given back")
     checkpoint = bed.operation("checkpoint", job)["checkpoint"]

@@ -8,7 +8,7 @@ import socket
 import stat
 import sys
 
-from cases import NOBODY, Program, case, expect, main, may_connect, wait_until
+from cases import NOBODY, STEPPING, Program, case, expect, main, may_connect, wait_until
 from checkpoints import change_manifest, saved
 from harness import Log
 
@@ -252,12 +252,7 @@ def serve():
 
 threading.Thread(target=serve, daemon=True).start()
 print("ready to lie", flush=True)
-step = 0
-while True:
-    step += 1
-    print("step", step, "OK", flush=True)
-    time.sleep(0.02)
-"""
+""" + STEPPING
 
 
 def peak_mib(pid):

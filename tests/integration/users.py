@@ -184,13 +184,7 @@ def a_pid_that_is_taken_for_a_moment(bed):
     job, log = bed.counter("train")
     thread = max(int(t) for t in os.listdir(f"/proc/{bed.pid(job)}/task"))
     bed.operation("checkpoint", job)
-    with bed.held_at("restore.spawned", "restore", job) as restore:
-        squatter = bed.take_pid(thread)
-        bed.fault("restore.taken", "hold")
-    with bed.holding("restore.taken", restore):
-        squatter.end()
-    code, _, err = restore.end()
-    expect(code == 0, f"exit {code}: {err}")
+    bed.restore_while_taken(thread, job)
     log.goes_on()
     bed.end(job)
 
