@@ -5,7 +5,7 @@ programs, full disks and clocks that jump. Every program checks all of its memor
 instance of brumate of its own and ends with a reckoning: each job goes on where it was, or is lost for a reason
 that docs/states.md allows; each checkpoint that was said to be made is there and whole; each promise holds.
 
-	python3 tests/soak.py [--seconds N] [--seed S] [--rounds N] [--gpu simulated|real] [--build DIR]
+	python3 tests/soak.py [--seconds N] [--seed S] [--rounds N] [--gpu simulated|real] [--gpus N] [--build DIR]
 
 It ends with one line that counts, and exit status 1 where anything was lost, wrong or stuck. The seed of a round
 that failed, given with --seed, repeats the round's choices. BRUMATE_TEST_KEEP names a directory to which the
@@ -115,6 +115,7 @@ class Round:
         self.seed, self.options, self.counts = seed, options, counts
         self.rng = random.Random(f"{seed}")
         self.real = options.gpu == "real"
+        self.gpus = options.gpus or (1 if self.real else 2)
         self.lock = threading.Lock()
         self.subjects = []
         self.committed = {}  # id of a checkpoint that a command said it made: the subject
@@ -162,9 +163,9 @@ class Round:
         self.note(f"encrypted={self.encrypted} small_disk={self.small_disk}")
 
     def new_job(self, rng):
-        name, mib = rng.choice([p for p in PROGRAMS if not self.real or p[0] not in BY_TWO_GPUS])
+        name, mib = rng.choice([p for p in PROGRAMS if self.gpus > 1 or p[0] not in BY_TWO_GPUS])
         words = name.split()
-        gpu = 0 if self.real else rng.randrange(2)
+        gpu = rng.randrange(2) if self.gpus > 1 else 0
         interval = str(rng.choice((2, 10, 50)))
         if name == "sh":
             counter = f"{self.bed.program('counter')} --mib {mib} --chunk-mib 4 --interval-ms {interval}"
@@ -705,6 +706,7 @@ def parse(description):
     parser.add_argument("--round-seconds", type=float, default=15, help="how long there are operations in a round")
     parser.add_argument("--pause", type=float, default=0.6, help="seconds between two faults, on average")
     parser.add_argument("--gpu", choices=("simulated", "real"), default="simulated")
+    parser.add_argument("--gpus", type=int, choices=(1, 2), help="how many are used (default: 2 simulated, 1 real)")
     parser.add_argument("--build", help="build directory (default: BUILD, or build/)")
     return parser.parse_args()
 
