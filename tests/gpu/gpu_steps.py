@@ -5,9 +5,11 @@ happened to one of them in between. Where a library may choose among algorithms 
 work with small whole numbers, which every order of adding sums up to the same."""
 
 import argparse
+import faulthandler
 import hashlib
 import importlib
 import os
+import signal
 import sys
 import time
 
@@ -15,6 +17,7 @@ NOT_HERE = 77  # exit status: this machine lacks what the program needs
 
 
 def parser(description, steps=60):
+    faulthandler.register(signal.SIGUSR2, all_threads=True)  # gpu-check asks a case that fails where it is
     options = argparse.ArgumentParser(description=description)
     options.add_argument("--steps", type=int, default=steps)
     options.add_argument("--interval-ms", type=int, default=0, help="pause after each step")

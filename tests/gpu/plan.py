@@ -43,8 +43,9 @@ ROWS = (
     Row(r"^containers: .* 8 GiB", 22, alone=True, seconds=90),
     Row(r"^containers: ", 22, alone=True, seconds=40),
     # Kernels that wait for others fail where they share a GPU with a job that was restored.
-    Row(r"^framework: .*two ranks", 24, alone=True, seconds=35),
+    Row(r"^framework: .*two ranks", 24, alone=True, seconds=50),
     Row(r"^framework: ", 25, seconds=30),
+    Row(r"^same output: .*two ranks", 30, alone=True, seconds=40),
     Row(r"^same output: ", 30, seconds=15),
     Row(r"^PyTorch .* as a job", 26, seconds=30),
     Row(r"^bench: 120 GiB", 40, alone=True, seconds=120),
