@@ -67,6 +67,8 @@ WAYS = (
     Way("PyTorch, streams and pinned memory", "torch_streams.py"),
     Way("PyTorch, DataLoader, fork", "torch_loader.py", ("--start", "fork")),
     Way("PyTorch, DataLoader, spawn", "torch_loader.py", ("--start", "spawn")),
+    Way("PyTorch, DataLoader, CUDA workers", "torch_loader.py", ("--start", "spawn", "--on", "gpu")),
+    Way("PyTorch, DataLoader, CUDA workers, tensors shared", "torch_loader.py", ("--start", "spawn", "--on", "shared")),
     Way("PyTorch, graphed callables", "torch_graphs.py", ("--way", "callables")),
     Way("PyTorch, torch.compile, reduce-overhead", "torch_compiled.py", ("--mode", "reduce-overhead"),
         ("TORCHINDUCTOR_COMPILE_THREADS=1",)),
