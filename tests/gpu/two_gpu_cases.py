@@ -13,7 +13,8 @@ import time
 from framework_cases import need_gpus
 from harness import Log, expect, run
 
-WARM_ROUNDS, ROUNDS, ENOUGH = 1, 4, 1.8
+WARM_ROUNDS, ROUNDS = 1, 4
+ENOUGH, ENOUGH_OF_LINKS = 1.85, 0.97  # times one GPU's rate, or of what both links do at once: either will do
 COLD_S, ANSWER_S = 300, 60
 
 
@@ -21,10 +22,10 @@ def answers(log):
     return re.findall(r"^check (\w+)$", log.text(), re.MULTILINE)
 
 
-def data_is_right(check, job, log):
+def data_is_right(pid, log):
     """bench-job sums up all of its memory when asked."""
     n = len(answers(log))
-    os.kill(check.instance.job(job)["pid"], signal.SIGUSR1)
+    os.kill(pid, signal.SIGUSR1)
     log.wait_until(lambda _: len(answers(log)) > n, "the check of the data", ANSWER_S)
     expect(answers(log)[-1] == "OK", "the data is wrong")
 
@@ -79,17 +80,57 @@ def both_at_once(check, what, pieces_kib):
         for verb in ("suspend", "resume"):
             together[verb].append(at_once(check, verb, jobs))
     for job, log in zip(jobs, logs):
-        data_is_right(check, job, log)
+        data_is_right(check.instance.job(job)["pid"], log)
         check.instance.end(job)
-    ratios = {}
-    for verb in ("suspend", "resume"):
-        one, both = min(alone[verb][1:]), min(together[verb][WARM_ROUNDS:])
-        ratios[verb] = 2 * one / both
-        check.measured[f"{what}: {verb}, one, GB/s"] = round(mib * 1.048576e-3 / one, 2)
-        check.measured[f"{what}: {verb}, both, GB/s"] = round(2 * mib * 1.048576e-3 / both, 2)
-        check.measured[f"{what}: {verb}, times one"] = round(ratios[verb], 2)
-    if not check.options.simulated:  # one memory bus behind both
-        expect(min(ratios.values()) >= ENOUGH, f"both are {ratios} times as fast as one, expected {ENOUGH}")
+    tell_rates(check, what, mib, {verb: alone[verb][1:] for verb in alone}, {verb: together[verb][WARM_ROUNDS:] for verb in alone})
+
+
+def tell_rates(check, what, mib, alone, together):
+    """Of @mib on each GPU, moved one at a time and both together: {verb: [seconds]}."""
+    for verb, way in (("suspend", "out"), ("resume", "in")):
+        one, both = mib * 1.048576e-3 / min(alone[verb]), 2 * mib * 1.048576e-3 / min(together[verb])
+        check.measured[f"{what}: {verb}, one, GB/s"] = round(one, 2)
+        check.measured[f"{what}: {verb}, both, GB/s"] = round(both, 2)
+        check.measured[f"{what}: {verb}, times one"] = round(both / one, 2)
+        if check.options.simulated:
+            continue  # one memory bus behind both
+        links = check.measured[f"{what}: links {way}, both, GB/s"]
+        expect(both >= min(ENOUGH * one, ENOUGH_OF_LINKS * links),
+               f"{verb}: both {both:.1f} GB/s, expected {ENOUGH} times {one:.1f} or {ENOUGH_OF_LINKS} of {links}")
+
+
+PAIR = """"$@" --gpu 0 >"$0-0" & "$@" --gpu 1 >"$0-1" & wait"""
+
+
+def one_job_of_both(check):
+    """One job with a process on each GPU, beside a job that has one of them."""
+    need_gpus(check, 2)
+    what, mib, pieces_kib = "two GPUs, one job", 32768, "65536-1048576"
+    if check.options.simulated:
+        mib, pieces_kib = 256, "1024-16384"
+    else:
+        measure_links(check, what)
+    with open(check.instance.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+        file.write(f"[Broker]\nPool={3 * mib + 2048}M\n")
+    program = [check.program("bench-job"), "--mib", mib, "--piece-kib", pieces_kib]
+    one, log = check.job_started([*program, "--gpu", 0], "alone", options=("--data-path", "broker"))
+    base = os.path.join(check.instance.dir, "pair")
+    logs = [Log(f"{base}-{gpu}") for gpu in range(2)]
+    for member in logs:
+        with open(member.path, "w", encoding="utf-8"):
+            pass
+    pair = check.instance.run(["sh", "-c", PAIR, base, *program], name="pair", options=("--data-path", "broker"))
+    pids = [int(member.wait_for(r"^ready pid (\d+)", 120)[1]) for member in logs]
+    took = {job: {"suspend": [], "resume": []} for job in (one, pair)}
+    for _ in range(WARM_ROUNDS + ROUNDS):
+        for job, seconds in took.items():
+            for verb in ("suspend", "resume"):
+                seconds[verb].append(at_once(check, verb, [job]))
+    for pid, member in zip([check.instance.job(one)["pid"], *pids], [log, *logs]):
+        data_is_right(pid, member)
+    check.instance.end(one)
+    check.instance.end(pair)
+    tell_rates(check, what, mib, *({verb: all_of[WARM_ROUNDS:] for verb, all_of in took[job].items()} for job in (one, pair)))
 
 
 def swapped(check):
@@ -158,6 +199,7 @@ def register(case):
     case("two GPUs: both at once")(lambda check: both_at_once(check, "two GPUs at once", "65536-1048576"))
     case("two GPUs: both at once, smaller buffers")(
         lambda check: both_at_once(check, "two GPUs at once, 16 to 256 MiB", "16384-262144"))
+    case("two GPUs: both at once, one job")(one_job_of_both)
     case("two GPUs: peer access through the library")(peer_access)
     case("two GPUs: swapped by --gpu-map")(swapped)
     case("legacy IPC through the library")(legacy_ipc)
