@@ -170,6 +170,9 @@ static int get_thread(struct criu_image_thread *t, const CriuImage__Core *core)
 		return 0;
 	if (!thread || !thread->creds) /* CRIU would leave it with its own */
 		return -EBADMSG;
+	/* Old CRIUs wrote these, and where they are it takes them in place of those of the thread. */
+	if (core->tc && (core->tc->has_old_seccomp_mode || core->tc->has_old_seccomp_filter))
+		return -EBADMSG;
 	t->securebits = thread->creds->secbits;
 	t->credentials.seccomp = thread->seccomp_mode;
 	return get_credentials(&t->credentials, thread->creds);

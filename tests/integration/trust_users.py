@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from harness import Log
 from cases import NOBODY, STEPPING, Skipped, case, expect, main, run, wait_until
 from checkpoints import change_manifest, image, manifest_of, seal_again
-from criu_images import change_credentials
+from criu_images import change_credentials, change_image
 
 AS_HIM = ["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]
 
@@ -440,6 +440,44 @@ def a_filter_of_system_calls(bed):
         "    step += 1\n    print('step', step, 'OK', flush=True)\n    time.sleep(0.02)\n"
     job, log = bed.started(["/usr/bin/python3", "-u", "-c", text])
     checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+    bed.expect_restorable(checkpoint, log)
+    expect(status(bed.pid(job), "Seccomp") == ["2"], "the filter is gone")
+
+
+THREAD_CORE, SECCOMP_MODE = [5], 11
+TASK_CORE, OLD_SECCOMP_MODE, OLD_SECCOMP_FILTER = [3], 11, 12
+NO_FILTER = {
+    "asks for another filter of system calls": (THREAD_CORE, put(0, SECCOMP_MODE)),
+    "asks for another filter of system calls ": (THREAD_CORE, lambda fields: [f for f in fields if f[0] != SECCOMP_MODE]),
+    "is damaged": (TASK_CORE, lambda fields: fields + [(OLD_SECCOMP_MODE, 0, 0)]),
+    "is damaged ": (TASK_CORE, lambda fields: fields + [(OLD_SECCOMP_FILTER, 0, 0)]),
+}
+
+
+@case
+def a_filter_that_an_image_leaves_out(bed):
+    """In either of the two places where CRIU looks for it: what stands in that of its older images comes first there."""
+    text = FILTER + "import time\nprint('ready to go', flush=True)\n" + STEPPING
+    job, log = bed.started(["/usr/bin/python3", "-u", "-c", text])
+    for words, (where, forge) in NO_FILTER.items():
+        with bed.held_at("checkpoint.dumped", "checkpoint", job) as background:
+            partial = next(name for name in os.listdir(bed.store()) if name.endswith(".partial"))
+            for path in core_of(os.path.join(bed.store(), partial, "criu")):
+                change_image(path, where, forge)
+        code, _, err = background.end()
+        expect(code != 0 and words.strip() in err, f"{words}: {code} {err}")
+        bed.expect_whole(job, log)
+        expect(not bed.checkpoints(), "it was kept")
+    checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+    whole = os.path.join(bed.dir, "whole")
+    shutil.copytree(image(bed, checkpoint), whole)
+    for words, (where, forge) in NO_FILTER.items():
+        for path in core_of(os.path.join(image(bed, checkpoint), "criu")):
+            change_image(path, where, forge)
+        seal_again(bed, checkpoint)
+        bed.refused(9, words.strip(), "restore", checkpoint)
+        shutil.rmtree(image(bed, checkpoint))
+        shutil.copytree(whole, image(bed, checkpoint))
     bed.expect_restorable(checkpoint, log)
     expect(status(bed.pid(job), "Seccomp") == ["2"], "the filter is gone")
 
