@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Cases of tools/gpu-check about containers with GPUs that runc checkpoints and restores, with brumate's plugin in its CRIU;
-what that takes is told beside what brumate takes for the same program as a job."""
+"""Cases of tools/gpu-check about containers with GPUs that runc and podman checkpoint and restore, with brumate's plugin in
+their CRIU; what that takes is told beside what brumate takes for the same program as a job, and beside CRIU's own cuda_plugin.
+
+BRUMATE_TEST_STOCK names a folder with that cuda_plugin.so, built from CRIU's source, and NVIDIA's cuda-checkpoint."""
 
 import contextlib
 import json
@@ -11,11 +13,13 @@ import threading
 import time
 
 from cases import read_text, wait_until
-from harness import expect, run
-from runc import CGROUPS, Container, find_runc
+from harness import Failed, Skipped, expect, run
+from podman_engine import Podman, cdi_device
+from runc import CGROUPS, PLUGIN, Container, driver_folder, find_runc
 
 BEGIN_S, OPERATION_S = 180, 300
 CYCLES = 2
+STUCK_S = 10  # a program that has not gone on after so long has lost its GPUs
 
 
 @contextlib.contextmanager
@@ -83,6 +87,25 @@ def leave_running(check):
         expect(made.checkpoint("--leave-running", timeout=OPERATION_S) == 0, made.reason("dump.log"))
         made.log().goes_on(seconds=BEGIN_S)
         expect(made.state() == "running", f"the container is {made.state()}")
+
+
+def paused(check, library=False):
+    """By its engine, as containerd does: thawed while its GPU state is saved, and stopped thread by thread from then on."""
+    with container(check, f"exec {counter(memory_mib(check, 1024))}", library=library) as made:
+        made.log().goes_on()
+        expect(made.runc("pause", made.id) == 0, made.last_words())
+        expect(made.checkpoint("--leave-running", timeout=OPERATION_S) == 0, made.reason("dump.log"))
+        expect(made.state() == "paused", f"the container is {made.state()}")
+        expect(made.runc("resume", made.id) == 0, made.last_words())
+        made.log().goes_on(seconds=BEGIN_S)
+        shutil.rmtree(made.image)
+        expect(made.runc("pause", made.id) == 0, made.last_words())
+        made.saved(OPERATION_S).end()
+        made.restored(OPERATION_S).log().goes_on(seconds=BEGIN_S)
+
+
+def paused_by_library(check):
+    paused(check, library=True)
 
 
 def three_processes(check):
@@ -247,12 +270,165 @@ def times(check):
         tell(check, f"containers: {mib} MiB, {what}: checkpoint / restore / until the next step, s", saved, restored, first_step)
 
 
+# The simulated driver asks the process for its restore thread. One that is stopped does not answer; but the number within the
+# container, which is the same after a restore, was told before.
+RESTORE_TID = """
+inner() {{ sed -n 's/^NSpid:.*[^0-9]//p' /proc/$1/task/$2/status; }}
+if [ "$1" = --get-restore-tid ]; then
+	if [ -e {dir}/tid ]; then
+		for path in /proc/$3/task/*; do
+			[ "$(inner $3 ${{path##*/}})" != "$(cat {dir}/tid)" ] || echo ${{path##*/}}
+		done
+	else
+		tid=$({dir}/cuda-checkpoint "$@") || exit
+		inner $3 $tid > {dir}/tid
+		echo $tid
+	fi
+	exit
+fi
+"""
+
+
+class Side:
+    """One of those that are compared: a folder of plugins for podman's CRIU, and what its containers have besides."""
+
+    def __init__(self, name, folder, conf=(), options=(), tool=None):
+        self.name, self.folder, self.conf, self.options, self.tool = name, folder, conf, options, tool
+
+    def start(self, podman, mib):
+        podman.use_plugins(self.folder, *self.conf)
+        podman.start(self.container, *self.options, mib=mib).log().goes_on(seconds=BEGIN_S)
+
+    @property
+    def container(self):
+        return self.name.replace(" ", "-").replace(",", "")
+
+
+def stock_side(check, podman):
+    """CRIU's own plugin and NVIDIA's tool, which podman's CRIU finds by its PATH. Its time limit of 10 s is for all processes
+    together, and what is moved here takes longer."""
+    folder = os.environ.get("BRUMATE_TEST_STOCK")
+    if not folder:
+        raise Skipped("BRUMATE_TEST_STOCK names no folder with CRIU's cuda_plugin.so")
+    plugins = os.path.join(podman.dir, "stock")
+    os.mkdir(plugins)
+    shutil.copy(os.path.join(folder, "cuda_plugin.so"), plugins)
+    script = f"#!/bin/sh\n[ ! -e {podman.dir}/fail ] || ! echo \"$*\" | grep -q -f {podman.dir}/fail || exit 1\n"
+    if check.options.simulated:  # whose tables NVIDIA's tool does not know, and whose stopped processes do not answer
+        os.symlink(check.program("brumate"), os.path.join(podman.dir, "cuda-checkpoint"))
+        podman.file("bin/criu", f"#!/bin/sh\nCRIU_FAULT=138 exec {podman.criu} \"$@\"\n", 0o700)
+        script += RESTORE_TID.format(dir=podman.dir) + f"exec {podman.dir}/cuda-checkpoint \"$@\"\n"
+    else:
+        script += f"LD_LIBRARY_PATH={driver_folder()} exec {os.path.join(folder, 'cuda-checkpoint')} \"$@\"\n"
+    tool = podman.file("bin/cuda-checkpoint", script, 0o700)
+    return Side("stock", plugins, ["timeout 300"], tool=tool)
+
+
+@contextlib.contextmanager
+def sides(check):
+    """podman, and the three that are compared."""
+    check.instance.own["BRUMATE_FAULT_FILE"] = os.path.join(check.instance.dir, "fault")
+    with machine_with_cgroups(), Podman(check.instance) as podman, cdi_device(check.instance) as device:
+        say_where(check)
+        ours = os.path.dirname(check.program(PLUGIN))
+        yield podman, [stock_side(check, podman), Side("brumate", ours), Side("brumate, CDI", ours, options=["--device", device])]
+
+
+def podman_times(podman, side, mib):
+    """Of podman's checkpoint, its restore, and until the next step after it, in seconds."""
+    side.start(podman, mib)
+    start = time.monotonic()
+    podman.ok("container", "checkpoint", side.container)
+    saved = time.monotonic() - start
+    times = (saved, *runs_to_the_next_step(podman.log(), lambda: podman.ok("container", "restore", side.container)))
+    podman.log().goes_on(seconds=BEGIN_S)
+    return times
+
+
+def podman_beside_stock(check):
+    """The same container with each of them. One that fails does not keep the others from being measured."""
+    mib, failed = memory_mib(check, 10240), []
+    with sides(check) as (podman, all_sides):
+        for side in all_sides:
+            try:
+                tell(check, f"containers: {mib} MiB, podman, {side.name}: checkpoint / restore / until the next step, s",
+                     *podman_times(podman, side, mib))
+            except Failed as failure:
+                failed.append(f"{side.name}: {failure}")
+                check.instance.note(f"{side.name}: {failure}; {podman.reason()}")
+            podman.podman("rm", "--force", "--time", "0", side.container)
+    expect(not failed, " | ".join(failed))
+
+
+def word(code):
+    return "success" if code == 0 else "failure"
+
+
+def what_it_does(podman, side):
+    status = podman.status(side.container)
+    if status != "running":
+        return f"the container has {status}"
+    try:
+        podman.log().goes_on(seconds=STUCK_S)
+        return "the program goes on"
+    except Failed:
+        return "the program is stuck"
+
+
+def failing_checkpoint(podman, side, fail, again):
+    fail()
+    code = podman.podman("container", "checkpoint", side.container).code
+    again()
+    return f"podman says {word(code)}, {what_it_does(podman, side)}"
+
+
+def failing_restore(podman, side, fail, again):
+    """Once more without the failure, where podman can."""
+    podman.ok("container", "checkpoint", side.container)
+    fail()
+    code = podman.podman("container", "restore", side.container).code
+    told = f"podman says {word(code)}, {what_it_does(podman, side)}"
+    again()
+    if podman.status(side.container) == "exited":
+        code = podman.podman("container", "restore", side.container).code
+        told += f"; restored again: {word(code)}, {what_it_does(podman, side)}"
+    return told
+
+
+def podman_failures(check):
+    """What becomes of a container whose device memory cannot be saved or restored: the tool of the one fails, a step of the other."""
+    with sides(check) as (podman, all_sides):
+        for side in all_sides:
+            def fail(what, side=side):
+                if side.tool:
+                    podman.file("fail", f"action {what}\n")
+                else:
+                    with open(check.instance.own["BRUMATE_FAULT_FILE"], "w", encoding="utf-8") as file:
+                        file.write(f"container.gpu-{what}.end error:5\n")
+
+            def again(side=side):
+                if side.tool:
+                    os.unlink(os.path.join(podman.dir, "fail"))
+
+            for what, act in (("checkpoint", failing_checkpoint), ("restore", failing_restore)):
+                side.start(podman, memory_mib(check, 256))
+                name = f"containers: podman, {side.name}, a {what} of device memory fails"
+                check.measured[name] = act(podman, side, lambda what=what, fail=fail: fail(what), again)
+                print(f"{name}: {check.measured[name]}", flush=True)
+                expect(side.tool or "stuck" not in check.measured[name].rsplit(";", 1)[-1], check.measured[name])
+                podman.podman("rm", "--force", "--time", "0", side.container)
+
+
 def register(case):
     """Adds these cases to gpu-check's list."""
     case("containers: runc checkpoints and restores, twice")(twice)
     case("containers: runc checkpoints and leaves running")(leave_running)
+    case("containers: runc, paused before")(paused)
+    case("containers: runc, paused before, by the library")(paused_by_library)
     case("containers: runc, three GPU processes in one")(three_processes)
     case("containers: runc beside brumate's own, 8 GiB")(times)
     case("containers: suspended by the library, 8 GiB")(suspended)
     case("containers: checkpointed by the library, 10 GiB")(by_library)
     case("containers: three GPU processes by the library")(three_by_library)
+    case("containers: podman beside CRIU's own plugin, 10 GiB")(podman_beside_stock)
+    case("containers: podman beside CRIU's own plugin, failures")(podman_failures)

@@ -3,15 +3,11 @@
 """Containers of podman, whose runc finds brumate's plugin by an annotation: checkpointed and restored by podman's commands
 alone, in place, through an archive and through an image. Programs of the simulated driver run in them."""
 
-import contextlib
-import json
 import os
 import tarfile
 
 from cases import case, expect, main
-from podman_engine import Podman
-
-CDI = "/run/cdi"
+from podman_engine import Podman, cdi_device
 
 
 @case
@@ -71,23 +67,6 @@ def suspend_by_name(bed):
         bed.operation("resume", "--container", podman.ok("inspect", "--format", "{{.Id}}", name))
         podman.log().goes_on()
         bed.ok("release", name)
-
-
-@contextlib.contextmanager
-def cdi_device(bed):
-    """The device of `brumate cdi`, under a name of its own: the folder is the machine's."""
-    spec = bed.ok("cdi").json()
-    spec["devices"][0]["name"] = name = os.path.basename(bed.dir)
-    os.makedirs(CDI, exist_ok=True)
-    path = os.path.join(CDI, f"{name}.json")
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(spec, file)
-    try:
-        yield f"{spec['kind']}={name}"
-    finally:
-        os.unlink(path)
-        with contextlib.suppress(OSError):
-            os.rmdir(CDI)
 
 
 @case

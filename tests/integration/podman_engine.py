@@ -1,35 +1,68 @@
 # SPDX-License-Identifier: MIT
-"""podman with storage of its own, for the integration tests. Its runc finds brumate's plugin by an annotation."""
+"""podman with storage of its own, for the integration tests and tools/gpu-check. Its runc finds brumate's plugin by an annotation."""
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
 
 from cases import expect, read_text, wait_until
 from harness import Log, Skipped, run
-from runc import PLUGIN, cgroup_mounts, find_criu, make_rootfs, simulated_gpu_env
+from runc import PLUGIN, cgroup_mounts, find_criu, find_runc, gpu_devices, make_rootfs, simulated_gpu_env
 
-COUNTER = "exec /bin/counter --mib 64 --chunk-mib 16 --interval-ms 20 > /out/counter"
-PATIENCE_S = 120
+COUNTER = "exec /bin/counter --mib {mib} --chunk-mib {chunk} --interval-ms 20 > /out/counter"
+PATIENCE_S = 300
+CDI = "/run/cdi"
+
+
+@contextlib.contextmanager
+def cdi_device(bed):
+    """The device of `brumate cdi`, under a name of its own: the folder is the machine's."""
+    spec = bed.ok("cdi").json()
+    spec["devices"][0]["name"] = name = os.path.basename(bed.dir)
+    os.makedirs(CDI, exist_ok=True)
+    path = os.path.join(CDI, f"{name}.json")
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(spec, file)
+    try:
+        yield f"{spec['kind']}={name}"
+    finally:
+        os.unlink(path)
+        with contextlib.suppress(OSError):
+            os.rmdir(CDI)
+
+
+def find_podman():
+    """(podman, its conmon or None): the machine's, or bin/podman with bin/conmon in the folder that a variable names."""
+    folder = os.environ.get("BRUMATE_TEST_PODMAN")
+    if folder:
+        return os.path.join(folder, "bin", "podman"), os.path.join(folder, "bin", "conmon")
+    path = shutil.which("podman")
+    if not path:
+        raise Skipped("no podman")
+    return path, None
 
 
 class Podman:
-    """podman with storage of its own, and an image of the programs of these tests."""
+    """podman with storage of its own, and an image of the programs of these tests. The driver is a volume."""
 
     def __init__(self, bed):
-        self.path, self.runc = shutil.which("podman"), shutil.which("runc")
-        if not self.path or not self.runc:
-            raise Skipped("no podman with runc")
+        self.path, self.conmon = find_podman()
+        self.runc = find_runc(bed.build)
         self.bed, self.dir = bed, os.path.join(bed.dir, "podman")
         self.out, self.cgroup = os.path.join(self.dir, "out"), f"/{os.path.basename(bed.dir)}"
-        for path in (self.out, bed.own["BRUMATE_SIM_DIR"], os.path.join(self.dir, "bin")):
+        for path in (self.out, bed.own.get("BRUMATE_SIM_DIR", self.dir), os.path.join(self.dir, "bin")):
             os.makedirs(path, exist_ok=True)
-        self._write_settings(find_criu(bed))
+        self.criu = find_criu(bed)
+        self._write_settings()
         rootfs = os.path.join(self.dir, "rootfs")
         make_rootfs(bed, rootfs)
+        self.driver = os.path.join(self.dir, "driver")
+        os.rename(os.path.join(rootfs, "driver"), self.driver)
         expect(run(["tar", "-C", rootfs, "-cf", rootfs + ".tar", "."]).code == 0, "no archive of the root file system")
-        self.ok("import", rootfs + ".tar", "job")
+        policy = self.file("policy.json", '{"default": [{"type": "insecureAcceptAnything"}]}')
+        self.ok("import", "--signature-policy", policy, rootfs + ".tar", "job")
 
     def file(self, name, text, mode=0o600):
         path = os.path.join(self.dir, name)
@@ -38,17 +71,22 @@ class Podman:
         os.chmod(path, mode)
         return path
 
-    def _write_settings(self, criu):
+    def _write_settings(self):
         """podman gives runc no environment but a path, so what the plugin needs of ours comes from a runc of ours."""
         path = os.path.join(self.dir, "bin")
-        os.symlink(criu, os.path.join(path, "criu"))
+        self.file("bin/criu", f"#!/bin/sh\nexec {self.criu} \"$@\"\n", 0o700)
         env = "".join(f"export {k}='{v}'\n" for k, v in self.bed.own.items())
         runtime = self.file("bin/runc", f"#!/bin/sh\n{env}PATH={path}:$PATH exec {self.runc} \"$@\"\n", 0o700)
         conf = self.file("containers.conf", f'[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]\n'
                          f'[engine]\nlock_type = "file"\nevents_logger = "none"\ncgroup_manager = "cgroupfs"\n'
-                         f'runtime = "{runtime}"\ntmp_dir = "{self.dir}/tmp"\n')
-        self.criu_conf = self.file("criu.conf", f"libdir {os.path.dirname(self.bed.build.program(PLUGIN))}\n")
+                         f'runtime = "{runtime}"\ntmp_dir = "{self.dir}/tmp"\n'
+                         + (f'conmon_path = ["{self.conmon}"]\n' if self.conmon else ""))
+        self.use_plugins(os.path.dirname(self.bed.build.program(PLUGIN)))
         self.env = {**os.environ, "CONTAINERS_CONF": conf, "PATH": path + ":" + os.environ["PATH"]}
+
+    def use_plugins(self, folder, *more):
+        """What the CRIU of containers that begin from now on is told."""
+        self.criu_conf = self.file("criu.conf", "\n".join([f"libdir {folder}", *more, ""]))
 
     def env_for_brumate(self):
         """With it, the podman that brumate runs is this one."""
@@ -65,16 +103,25 @@ class Podman:
         expect(done.code == 0, f"{done.why()} {self.reason()}")
         return done.out.strip()
 
-    def start(self, name, *options):
+    def _gpus(self):
+        """Options by which a container has GPUs and the driver."""
+        words = ["--volume", f"{self.driver}:/driver:ro"]
+        if not self.bed.simulated:
+            return [*words, "--env", "LD_LIBRARY_PATH=/driver",
+                    *(word for device in gpu_devices() for word in ("--device", device["path"]))]
         sim = self.bed.own["BRUMATE_SIM_DIR"]
-        env = [word for k, v in simulated_gpu_env(self.bed).items() for word in ("--env", f"{k}={v}")]
+        words += ["--volume", f"{sim}:{sim}"]
+        return words + [word for k, v in simulated_gpu_env(self.bed).items() for word in ("--env", f"{k}={v}")]
+
+    def start(self, name, *options, mib=64):
+        command = COUNTER.format(mib=mib, chunk=min(mib // 4, 64))
         done = self.podman("run", "--detach", "--name", name, "--network", "none", "--cgroup-parent", self.cgroup,
-                           "--annotation", f"org.criu.config={self.criu_conf}", "--volume", f"{sim}:{sim}",
-                           "--volume", f"{self.out}:/out", *env, *options, "job", "/bin/sh", "-c", COUNTER)
+                           "--annotation", f"org.criu.config={self.criu_conf}", "--volume", f"{self.out}:/out",
+                           *self._gpus(), *options, "job", "/bin/sh", "-c", command)
         if done.code != 0:
             raise Skipped(f"podman starts no container here: {done.why()}")
         wait_until(lambda: os.path.exists(self.log().path), "the output of the container")
-        self.log().wait_for("^ready ")
+        self.log().wait_for("^ready ", PATIENCE_S)
         return self
 
     def log(self):
