@@ -51,18 +51,6 @@ void *cuda_library(void)
 	return driver_library;
 }
 
-/* The driver's number for what each release added; api: for drivers that do not tell their release.
- * See docs/driver-behaviour.md. */
-static const struct {
-	uint32_t feature;
-	int release, api;
-} ladder[] = {
-	{ DEV_REMAP, 580, 13000 },
-	{ DEV_JOB_FILE, 590, 13010 },
-	{ DEV_LEGACY_IPC, 610, 13030 },
-	{ DEV_CUSTOM_STORAGE, 615, 13040 },
-};
-
 /* What the driver answers about a process that is none of its clients, or has ended: see
  * docs/driver-behaviour.md. */
 static const CUresult not_a_client[] = {
@@ -173,9 +161,10 @@ static uint32_t features_of(const struct dev_info *info)
 	int release = atoi(info->driver_version);
 	uint32_t features = DEV_CHECKPOINT;
 
-	for (size_t i = 0; i < sizeof(ladder) / sizeof(ladder[0]); i++)
-		if (release ? release >= ladder[i].release : info->api_version >= ladder[i].api)
-			features |= ladder[i].feature;
+	for (size_t i = 0; i < CUDA_RELEASES; i++)
+		if (release ? release >= atoi(cuda_releases[i].release)
+			    : info->api_version >= cuda_releases[i].api)
+			features |= cuda_releases[i].feature;
 	return features;
 }
 

@@ -4,6 +4,16 @@
 
 #include "gpu/gpu.h"
 
+/** What a release of the driver added. @api: the driver's number, for those that do not tell their release. See
+ * docs/driver-behaviour.md. */
+struct cuda_release {
+	uint32_t feature;
+	const char *release;
+	int api;
+};
+enum { CUDA_RELEASES = 5 };
+extern const struct cuda_release cuda_releases[CUDA_RELEASES];
+
 /** The driver's library, once dev_cuda was opened. */
 void *cuda_library(void);
 

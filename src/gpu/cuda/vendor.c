@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* What is known of NVIDIA's GPUs without their driver; see gpu/vendor.h. */
 #include "gpu/vendor.h"
+#include "gpu/cuda/private.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -41,22 +42,18 @@ static bool maps_managed_memory(const char *maps)
 	return false;
 }
 
+const struct cuda_release cuda_releases[CUDA_RELEASES] = {
+	{ DEV_CHECKPOINT, "570", 12080 },     { DEV_REMAP, "580", 13000 },
+	{ DEV_JOB_FILE, "590", 13010 },	      { DEV_LEGACY_IPC, "610", 13030 },
+	{ DEV_CUSTOM_STORAGE, "615", 13040 },
+};
+
 static const char *feature_since(uint32_t feature)
 {
-	switch (feature) {
-	case DEV_CHECKPOINT:
-		return "570";
-	case DEV_REMAP:
-		return "580";
-	case DEV_JOB_FILE:
-		return "590";
-	case DEV_LEGACY_IPC:
-		return "610";
-	case DEV_CUSTOM_STORAGE:
-		return "615";
-	default:
-		return "?";
-	}
+	for (size_t i = 0; i < CUDA_RELEASES; i++)
+		if (cuda_releases[i].feature == feature)
+			return cuda_releases[i].release;
+	return "?";
 }
 
 static const char *const graphics_libraries[] = { "libnvidia-glcore.so", "libnvidia-eglcore.so",
