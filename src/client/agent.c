@@ -603,7 +603,7 @@ int agent_open_gate(struct agent *a, struct brumate_error *err)
 	return call_agent(a, (struct agent_request){ .op = AGENT_OPEN }, NULL, err);
 }
 
-int agent_tell_snapshot(struct agent *a, const struct agent_held *held, size_t n,
+int agent_tell_snapshot(struct agent *a, const struct agent_room *held, size_t n,
 			struct brumate_error *err)
 {
 	struct agent_request request = { .op = AGENT_SNAPSHOT };

@@ -94,14 +94,9 @@ int agent_own(struct agent *a, bool all, size_t *ret_imported, struct brumate_er
 int agent_own_ahead(struct agent *a, struct brumate_error *err);
 int agent_open_gate(struct agent *a, struct brumate_error *err);
 
-/** Device memory on a GPU that is held beside its process. */
-struct agent_held {
-	uint8_t gpu[AGENT_UUID_BYTES];
-	uint64_t bytes;
-};
-/** Says what is held now, on up to AGENT_SNAPSHOT_GPUS_MAX GPUs; none: no more. Its allocations wait for that.
- * -EOPNOTSUPP: it is of a version that does not know of it. */
-int agent_tell_snapshot(struct agent *a, const struct agent_held *held, size_t n,
+/** Says what device memory is held beside its process now, on up to AGENT_SNAPSHOT_GPUS_MAX GPUs; none: no more. Its
+ * allocations wait for that. -EOPNOTSUPP: it is of a version that does not know of it. */
+int agent_tell_snapshot(struct agent *a, const struct agent_room *held, size_t n,
 			struct brumate_error *err);
 
 /**

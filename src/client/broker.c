@@ -57,15 +57,9 @@ static int open_log(void)
 static int wait_ready(int fd, const char *program, uint64_t deadline_ns, struct brumate_error *err)
 {
 	char text[512] = "";
-	struct pollfd p = { .fd = fd, .events = POLLIN };
-	int n;
 
-	do
-		n = poll(&p, 1, deadline_left_ms(deadline_ns));
-	while (n < 0 && errno == EINTR);
-	if (n == 0)
+	if (fd_wait(fd, POLLIN, deadline_ns) == -ETIMEDOUT)
 		return brumate_fail(err, ETIMEDOUT, "start of %s: not ready in time", program);
-
 	ssize_t len = read(fd, text, sizeof(text) - 1);
 	if (len > 0 && text[0] == 'R')
 		return 0;
@@ -199,9 +193,9 @@ pid_t broker_client_pid(const struct broker_client *b)
 	return b->pid;
 }
 
-/* Takes @parameters. */
-static int call_broker(struct broker_client *b, const char *method, json_t *parameters,
-		       uint64_t timeout_ms, json_t **ret, struct brumate_error *err)
+/* Takes @parameters. @fd goes along (borrowed); -1: none. */
+static int call_with_fd(struct broker_client *b, const char *method, json_t *parameters, int fd,
+			uint64_t timeout_ms, json_t **ret, struct brumate_error *err)
 {
 	auto_json json_t *owned = parameters;
 
@@ -209,8 +203,14 @@ static int call_broker(struct broker_client *b, const char *method, json_t *para
 		return brumate_fail(err, ENOMEM, "broker: %m");
 	if (b->wire.fd < 0)
 		return brumate_fail(err, EPIPE, "broker: not connected");
-	return wire_call(&b->wire, method, owned, NULL, 0, NULL, NULL, ret,
+	return wire_call(&b->wire, method, owned, &fd, fd >= 0, NULL, NULL, ret,
 			 deadline_in_ms(timeout_ms), err);
+}
+
+static int call_broker(struct broker_client *b, const char *method, json_t *parameters,
+		       uint64_t timeout_ms, json_t **ret, struct brumate_error *err)
+{
+	return call_with_fd(b, method, parameters, -1, timeout_ms, ret, err);
 }
 
 static uint64_t driver_timeout_ms(const struct broker_client *b)
@@ -471,17 +471,13 @@ static int parse_open(json_t *reply, struct broker_prepared *ret, struct brumate
 int broker_client_prepare(struct broker_client *b, const pid_t *pids, size_t n, int fd, bool yields,
 			  struct broker_prepared *ret, struct brumate_error *err)
 {
-	auto_json json_t *parameters =
-		json_pack("{s:o, s:b}", "pids", pids_to_json(pids, n), "yields", yields);
 	auto_json json_t *reply = NULL;
+	int r = call_with_fd(
+		b, "io.brumate.broker.Prepare",
+		json_pack("{s:o, s:b}", "pids", pids_to_json(pids, n), "yields", yields), fd,
+		DRIVER_TIMEOUT_MS, &reply, err);
 
 	*ret = (struct broker_prepared){ 0 };
-	if (!parameters)
-		return brumate_fail(err, ENOMEM, "broker: %m");
-	if (b->wire.fd < 0)
-		return brumate_fail(err, EPIPE, "broker: not connected");
-	int r = wire_call(&b->wire, "io.brumate.broker.Prepare", parameters, &fd, 1, NULL, NULL,
-			  &reply, deadline_in_ms(DRIVER_TIMEOUT_MS), err);
 	if (r == 0)
 		r = get_bytes(reply, "bytes", &ret->bytes, err);
 	return r == 0 ? parse_open(reply, ret, err) : r;
@@ -489,9 +485,7 @@ int broker_client_prepare(struct broker_client *b, const pid_t *pids, size_t n, 
 
 int broker_client_yield(struct broker_client *b, struct brumate_error *err)
 {
-	auto_json json_t *reply = NULL;
-
-	return call_broker(b, "io.brumate.broker.Yield", json_object(), DRIVER_TIMEOUT_MS, &reply,
+	return call_broker(b, "io.brumate.broker.Yield", json_object(), DRIVER_TIMEOUT_MS, NULL,
 			   err);
 }
 

@@ -20,10 +20,9 @@ enum { START_TIMEOUT_MS = 30000, SHIM_LOG_MODE = 0600 };
 
 static int wait_ready(int fd, const char *log, struct brumate_error *err)
 {
-	struct pollfd pfd = { .fd = fd, .events = POLLIN };
 	char byte;
 
-	if (poll(&pfd, 1, START_TIMEOUT_MS) <= 0)
+	if (fd_wait(fd, POLLIN, deadline_in_ms(START_TIMEOUT_MS)) < 0)
 		return brumate_fail(err, ETIMEDOUT,
 				    "brumate-shim did not come up in %d s (log: %s)",
 				    START_TIMEOUT_MS / 1000, log);

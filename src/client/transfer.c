@@ -26,9 +26,6 @@ enum {
 	CLOSE_TIMEOUT_MS = 2000,
 };
 
-_Static_assert(HOST_COPY_ALIGN_BYTES == TRANSFER_ALIGN_BYTES,
-	       "both say how a host copy is laid out");
-
 struct transfer_client {
 	int fd;
 };
@@ -170,12 +167,12 @@ static int send_layout(struct transfer_client *c, const struct transfer_request 
 		struct transfer_piece *piece = &p.pieces[p.n++];
 
 		piece->len_bytes = pieces[i].len_bytes;
-		if (!piece->len_bytes || piece->len_bytes % HOST_COPY_ALIGN_BYTES ||
+		if (!piece->len_bytes || piece->len_bytes % TRANSFER_ALIGN_BYTES ||
 		    piece->len_bytes > TRANSFER_BYTES_MAX)
-			return brumate_fail(
-				err, EINVAL,
-				"copy: piece %zu: %llu bytes are not a multiple of 2 MiB, or too many",
-				i + 1, (unsigned long long)piece->len_bytes);
+			return brumate_fail(err, EINVAL,
+					    "copy: piece %zu: %llu bytes are not a multiple of 2 "
+					    "MiB, or too many",
+					    i + 1, (unsigned long long)piece->len_bytes);
 		if (dev_uuid_parse(piece->gpu, pieces[i].gpu) < 0)
 			return brumate_fail(err, EINVAL, "copy: piece %zu: '%s' is no GPU", i + 1,
 					    pieces[i].gpu);

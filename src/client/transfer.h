@@ -23,8 +23,6 @@
 #include "client/broker.h"
 #include "wire/host-copy.h"
 
-#define HOST_COPY_ALIGN_BYTES (2ull << 20)
-
 /** A piece of device memory. */
 struct device_piece {
 	uint64_t len_bytes;

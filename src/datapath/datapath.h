@@ -127,7 +127,7 @@ struct datapath {
 	bool mapped_early;   /* pieces that agents have mapped are those of the vault */
 	bool aliases_hidden; /* no member has memory of another one mapped */
 	struct datapath_sums sums;
-	struct agent_held held[AGENT_SNAPSHOT_GPUS_MAX]; /* of the snapshot, as agents are told */
+	struct agent_room held[AGENT_SNAPSHOT_GPUS_MAX]; /* of the snapshot, as agents are told */
 	size_t n_held;
 };
 

@@ -910,7 +910,7 @@ int park_map(struct datapath *d, struct brumate_error *err)
 
 /* ---- snapshot ---- */
 
-static struct agent_held *find_held(struct datapath *d, const uint8_t *gpu)
+static struct agent_room *find_held(struct datapath *d, const uint8_t *gpu)
 {
 	for (size_t i = 0; i < d->n_held; i++)
 		if (!memcmp(d->held[i].gpu, gpu, AGENT_UUID_BYTES))
@@ -934,7 +934,7 @@ static void sum_held(struct datapath *d)
 
 		if (p->fd < 0 || is_imported(d, p) || dev_uuid_parse(gpu, p->gpu) < 0)
 			continue;
-		struct agent_held *held = find_held(d, gpu);
+		struct agent_room *held = find_held(d, gpu);
 		if (held)
 			held->bytes += p->len_bytes;
 	}
@@ -971,7 +971,7 @@ static void tell_agents(struct datapath *d)
 static void tell_agents_soon(struct datapath *d)
 {
 	d->n_held = 1;
-	d->held[0] = (struct agent_held){ .bytes = 0 };
+	d->held[0] = (struct agent_room){ .bytes = 0 };
 	agents_ask(d, tell_agent, NULL);
 	park_detach(d);
 }
