@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Cases of tools/gpu-check about users who are not root: README's first job, from its start to its restore, as a user with
-nothing of root's running and as root, and what each takes. Both go by the fast path."""
+nothing of root's running and as root, and what each takes. Both go by the fast path, and have their images in memory: what a
+disk takes differs from one time to the next."""
 
 import os
+import shutil
 import stat
+import tempfile
 
 import cases
 from harness import Instance, Skipped, expect
@@ -62,6 +65,8 @@ class FirstJob:
         self.mib = 256 if check.options.simulated else 8192
         self.instance = Instance(build, simulated=check.options.simulated, transcript=check.instance.transcript, uid=uid)
         self.instance.own["HOME"] = self.instance.dir
+        self.images = tempfile.mkdtemp(prefix="brumate-users-", dir="/dev/shm")
+        os.chown(self.images, *self.instance.owner())
         self.best = {}
 
     def do(self, verb, *args):
@@ -81,8 +86,8 @@ class FirstJob:
             self.do("suspend", "train")
             self.do("resume", "train")
             log.goes_on()
-        checkpoint = self.do("checkpoint", "train")["checkpoint"]
-        self.do("restore", checkpoint)
+        checkpoint = self.do("checkpoint", "train", "--dir", self.images)["checkpoint"]
+        self.do("restore", "--dir", self.images, checkpoint)
         log.goes_on()
         expect_fast_path(instance, job, self.mib)
         if self.uid is not None:
@@ -98,9 +103,12 @@ def walked(check, build, uid):
     job = FirstJob(check, build, uid)
     try:
         job.walk()
-        job.close()
-    finally:
+    except BaseException:
         job.instance.close(wait_for_shims=False)
+        raise
+    finally:
+        shutil.rmtree(job.images, ignore_errors=True)
+    job.close()
     return job.best
 
 
