@@ -83,7 +83,7 @@ void huge_pages_note(struct huge_pages_luck *l, size_t len_bytes, int result, ui
 {
 	static const size_t tries_min = 32;
 	size_t n = len_bytes / HUGE_PAGE_BYTES;
-	uint64_t slow_ns = l->slow_ns ? l->slow_ns : SLOW_NS;
+	uint64_t told_ns = atomic_load(&l->slow_ns), slow_ns = told_ns ? told_ns : SLOW_NS;
 	uint64_t given_up_ns = atomic_load(&l->given_up_ns);
 	uint64_t cost_ns = result < 0 ? n * FAILED_NS : huge_pages_start() - start_ns;
 

@@ -57,9 +57,9 @@ void *huge_pages_map(int fd, uint64_t offset, size_t len_bytes, int protection);
  */
 int huge_pages_collapse(int pidfd, uint64_t va, size_t len_bytes);
 
-/** How asking for huge pages went; zeros at first. Any thread may use it. */
+/** How asking for huge pages went; zeros at first. Any thread may use it, and set what is slow. */
 struct huge_pages_luck {
-	uint64_t slow_ns; /* of one: small ones cost less; 0: what they take at least */
+	_Atomic uint64_t slow_ns; /* of one: small ones cost less; 0: what they take at least */
 	_Atomic size_t tries;
 	_Atomic uint64_t cost_ns;
 	_Atomic uint64_t given_up_ns; /* when they did not pay any more; 0: they do */

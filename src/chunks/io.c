@@ -31,8 +31,10 @@
 #define ROOM_FIRST_BYTES (16ull << 20)
 #define ROOM_STEP_BYTES	 (256ull << 20)
 #define HUGE_STEP_BYTES	 (16ull << 20)
-/* How much longer it takes to write as much into small pages of tmpfs. A huge page that takes longer to get does not pay. */
-#define SMALL_PAGES_NS 500000
+/* How much longer it takes at least to write as much into small pages of tmpfs. A huge page that takes longer to get does
+ * not pay, unless it is seen here that small ones take longer still: they do where many threads ask for them at once. */
+#define SMALL_PAGES_NS	 500000
+#define COSTS_SEEN_BYTES (16ull << 20)
 
 enum {
 	BUFFERS = 32,
@@ -42,6 +44,9 @@ enum {
 	THREADS_MAX = 8,
 	/* A read from any offset touches a block more at both ends. */
 	SLACK_BYTES = 2 * IO_ALIGN_BYTES,
+	/* What a file has more room for than it needs, at most: of its own size, and of what is free. */
+	HUGE_STEP_PART = 4,
+	HUGE_STEP_FREE_PART = 512,
 };
 
 /* A read or write under way, and the buffer it is about. */
@@ -71,6 +76,11 @@ struct io_attempt {
 	uint64_t offset;
 	int fd;
 };
+/* What writes took of the processor. */
+struct io_cost {
+	_Atomic uint64_t ns, bytes;
+};
+
 struct io {
 	struct uring *uring;	    /* NULL: not to be had, or not wanted */
 	struct work_queue *threads; /* for plain calls */
@@ -81,6 +91,7 @@ struct io {
 	size_t pool_bytes, buffer_bytes;
 	unsigned n_buffers, n_writes;
 	struct huge_pages_luck luck;
+	struct io_cost into_small, into_huge; /* pages of tmpfs */
 };
 
 struct io_file {
@@ -92,6 +103,7 @@ struct io_file {
 	int error;	    /* of writes, the first; under io->lock */
 	pthread_mutex_t growing;
 	uint64_t room_bytes; /* allocated ahead; UINT64_MAX: as it comes. Under growing */
+	atomic_bool is_huge; /* what was allocated last */
 };
 
 /* ---- requests ---- */
@@ -267,6 +279,21 @@ static void carry_out_plain(struct io_request *q)
 		;
 }
 
+/* Nothing of @q may be looked at after it. */
+static void carry_out_in_memory(struct io_request *q)
+{
+	struct io_cost *cost = q->file->is_huge ? &q->io->into_huge : &q->io->into_small;
+	const size_t bytes = q->len_bytes;
+	const bool write = q->write;
+	uint64_t start_ns = write ? huge_pages_start() : 0;
+
+	carry_out_plain(q);
+	if (!write)
+		return;
+	atomic_fetch_add(&cost->ns, huge_pages_start() - start_ns);
+	atomic_fetch_add(&cost->bytes, bytes);
+}
+
 static void run_request(struct work *work)
 {
 	carry_out_plain((struct io_request *)((char *)work - offsetof(struct io_request, work)));
@@ -388,7 +415,7 @@ static void dispatch(struct io_request *q)
 	struct io_file *f = q->file;
 
 	if (f->in_memory)
-		carry_out_plain(q);
+		carry_out_in_memory(q);
 	else if (f->direct && q->io->uring)
 		submit_uring(q->io->uring, q);
 	else
@@ -406,21 +433,53 @@ static uint64_t grown(uint64_t room, uint64_t end)
 	return room;
 }
 
+/* Of as many bytes as a huge page has; 0: not known yet. */
+static uint64_t cost_ns(const struct io_cost *c)
+{
+	uint64_t bytes = atomic_load(&c->bytes);
+
+	return bytes < COSTS_SEEN_BYTES ? 0 : atomic_load(&c->ns) / (bytes / HUGE_PAGE_BYTES);
+}
+
+/* What a huge page may take to get. */
+static uint64_t bearable_ns(const struct io *io)
+{
+	uint64_t small_ns = cost_ns(&io->into_small), huge_ns = cost_ns(&io->into_huge);
+
+	return small_ns > huge_ns + SMALL_PAGES_NS ? small_ns - huge_ns : SMALL_PAGES_NS;
+}
+
+/* Each call waits for all processors, so a large file asks for more at a time, unless room is short. */
+static uint64_t huge_step(const struct io_file *f, uint64_t room)
+{
+	uint64_t step = room / HUGE_STEP_PART, free_bytes = 0;
+	struct statfs fs;
+
+	if (fstatfs(f->fd, &fs) == 0)
+		free_bytes = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
+	if (step > HUGE_PAGES_STEP_BYTES)
+		step = HUGE_PAGES_STEP_BYTES;
+	if (step > free_bytes / HUGE_STEP_FREE_PART)
+		step = free_bytes / HUGE_STEP_FREE_PART;
+	step -= step % HUGE_STEP_BYTES;
+	return step ? step : HUGE_STEP_BYTES;
+}
+
 /* Returns false where no more huge pages are to be had, or only slowly; whether there is room at all, the writes find out. */
-static bool take_huge(struct io_file *f, uint64_t offset)
+static bool take_huge(struct io_file *f, uint64_t offset, size_t step)
 {
 	uint64_t start_ns = huge_pages_start();
 	int protection = PROT_READ | PROT_WRITE;
 
-	if (!huge_pages_pay(&f->io->luck) ||
-	    ftruncate(f->fd, (off_t)(offset + HUGE_STEP_BYTES)) < 0)
+	if (!huge_pages_pay(&f->io->luck) || ftruncate(f->fd, (off_t)(offset + step)) < 0)
 		return false;
-	void *p = huge_pages_map(f->fd, offset, HUGE_STEP_BYTES, protection);
+	void *p = huge_pages_map(f->fd, offset, step, protection);
 	if (!p)
 		return false;
-	int r = huge_pages_populate(p, HUGE_STEP_BYTES);
-	munmap(p, HUGE_STEP_BYTES);
-	huge_pages_note(&f->io->luck, HUGE_STEP_BYTES, r, start_ns);
+	int r = huge_pages_populate(p, step);
+	munmap(p, step);
+	atomic_store(&f->io->luck.slow_ns, bearable_ns(f->io));
+	huge_pages_note(&f->io->luck, step, r, start_ns);
 	return r == 0;
 }
 
@@ -431,10 +490,10 @@ static void grow_in_memory(struct io_file *f, uint64_t end)
 	pthread_mutex_lock(&f->growing);
 	while (end > f->room_bytes) {
 		uint64_t was = f->room_bytes;
+		uint64_t step = was ? huge_step(f, was) : HUGE_STEP_BYTES;
 
-		f->room_bytes += HUGE_STEP_BYTES;
-		if (was && !take_huge(f, was))
-			f->room_bytes = UINT64_MAX;
+		f->is_huge = was && take_huge(f, was, step);
+		f->room_bytes = was && !f->is_huge ? UINT64_MAX : was + step;
 	}
 	pthread_mutex_unlock(&f->growing);
 }

@@ -207,6 +207,26 @@ static void test_place(const char *where)
 	CHECK(rmdir(place) == 0);
 }
 
+/* In memory a file that grows asks for more and more of it at a time: what it does not need in the end is not kept. */
+static void test_large(const char *where)
+{
+	const uint64_t len = (150ull << 20) + 77;
+	auto_(io_free) struct io *io = open_io(IO_ENGINE_POSIX, BUFFERS, BUFFER);
+	auto_(io_file_close) struct io_file *f = NULL;
+	struct stat st;
+
+	snprintf(place, sizeof(place), "%s", where);
+	auto_free char *path = path_format("%s/brumate-io-large-%d", place, getpid());
+	CHECK(path && io);
+	CHECK(io_file_create(&f, io, AT_FDCWD, path) == 0);
+	CHECK(write_pattern(io, f, 3, len, BUFFER) == 0 && io_file_finish(f, len) == 0);
+	CHECK(stat(path, &st) == 0 && st.st_size == (off_t)len);
+	CHECK((uint64_t)st.st_blocks * 512 <= len + (2 << 20));
+	auto_(io_file_close) struct io_file *in = open_file(io, path);
+	check_pattern(io, in, 3, len, BUFFER);
+	CHECK(unlink(path) == 0);
+}
+
 static void test_engine(void)
 {
 	auto_(io_free) struct io *io = NULL;
@@ -225,7 +245,9 @@ int main(void)
 
 	test_engine();
 	test_place(tmp ? tmp : "/tmp");
-	if (access("/dev/shm", W_OK) == 0)
+	if (access("/dev/shm", W_OK) == 0) {
 		test_place("/dev/shm");
+		test_large("/dev/shm");
+	}
 	return 0;
 }
