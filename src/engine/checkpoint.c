@@ -287,6 +287,7 @@ static int criu_event(void *arg, enum criu_event event, pid_t pid, struct brumat
 	if (op->request->leave_running) /* it has yet to let the job run on */
 		return 0;
 	progress_phase(&op->progress, "criu", op->checkpoint.criu_start_ns);
+	store_hash_ahead(&op->checkpoint.writer);
 	progress_wait_for(&op->progress, "the image to be hashed and synced");
 	return commit(op, err);
 }
@@ -416,6 +417,8 @@ static int let_go(struct op *op, struct brumate_error *err)
 
 static int drain(struct op *op, struct brumate_error *err)
 {
+	if (op->request->leave_running)
+		store_hash_ahead(&op->checkpoint.writer);
 	int r = op->data.copy == DATAPATH_COPY_FIRST ? 1 : park_drain(&op->data, err);
 
 	if (r != 0)

@@ -353,7 +353,7 @@ static int hash_for_worker(void *arg, const struct worker *me, struct brumate_er
 
 		if (i >= h->tree->n_files)
 			break;
-		if (h->order[i]->failure)
+		if (h->order[i]->failure || h->order[i]->is_hashed)
 			continue;
 		int r = hash_file(h, h->order[i], &why);
 		if (r < 0)

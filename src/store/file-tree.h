@@ -15,6 +15,7 @@ struct disk_file {
 	char *path; /* relative, owned */
 	uint64_t len_bytes;
 	struct digest digest;
+	bool is_hashed; /* already */
 	int failure; /* with go_on: -errno of what could not be read; -EBADMSG is not a regular file */
 };
 
@@ -47,7 +48,7 @@ typedef int (*disk_file_fn)(int fd, const struct disk_file *f, void *arg,
 			    struct brumate_error *err);
 
 /**
- * Hashes every file of @t, largest first, one thread a core and at most 8. @done (may be NULL) is
+ * Hashes every file of @t that is not yet, largest first, one thread a core and at most 8. @done (may be NULL) is
  * called in those threads; @progress in the caller's. The first failure by path is reported.
  */
 int file_tree_hash(struct file_tree *t, int dir_fd, disk_file_fn done, void *done_arg,

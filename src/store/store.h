@@ -32,6 +32,7 @@ struct store_writer {
 	/* Encrypts memory; NULL: it is not encrypted. The owner sets it before anything is written; borrowed. */
 	const struct store_key *key;
 	const struct signing_key *signing; /* signs the manifest; NULL: nobody does; borrowed */
+	struct store_hashing *hashing;	   /* under way, or done */
 };
 #define STORE_WRITER_EMPTY ((struct store_writer){ .store_fd = -1, .dir_fd = -1 })
 
@@ -58,6 +59,13 @@ typedef int (*store_progress_fn)(void *arg, uint64_t done_bytes, uint64_t total_
  */
 int store_commit(struct store_writer *w, struct manifest *m, store_progress_fn progress, void *arg,
 		 struct brumate_error *err);
+
+/**
+ * Begins what store_commit() does to files, in a thread: with those that are there by now, but for memory. store_commit()
+ * does it again to a file that has changed by then, and returns what failed here. @w stays where it is until then. Of
+ * images that are to be encrypted nothing is there by now.
+ */
+void store_hash_ahead(struct store_writer *w);
 
 /**
  * Commits what was written and verified by the caller, with the manifest @text of @len_bytes, which is

@@ -8,6 +8,7 @@
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/paths.h"
+#include "base/thread.h"
 #include "store/authentic.h"
 #include "store/image.h"
 #include "store/file-tree.h"
@@ -15,6 +16,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -223,6 +226,152 @@ static int seal_file(int fd, const struct disk_file *f, void *arg, struct brumat
 	return brumate_wrap(err, r, "%s", f->path);
 }
 
+/* ---- files that are hashed while the memory is still written ---- */
+
+struct hashed_file {
+	ino_t inode;
+	struct timespec changed;
+};
+
+struct store_hashing {
+	struct store_writer *writer;
+	struct file_tree tree;
+	struct hashed_file *files; /* of the tree */
+	pthread_t thread;
+	atomic_bool stop;
+	int r;
+	struct brumate_error err;
+};
+
+static void hashing_free(struct store_hashing *h)
+{
+	file_tree_fini(&h->tree);
+	free(h->files);
+	free(h);
+}
+
+static void drop_memory(struct file_tree *t)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < t->n_files; i++) {
+		if (strncmp(t->files[i].path, MANIFEST_MEMORY_DIR "/",
+			    sizeof(MANIFEST_MEMORY_DIR)) != 0) {
+			t->files[kept++] = t->files[i];
+			continue;
+		}
+		t->total_bytes -= t->files[i].len_bytes;
+		free(t->files[i].path);
+	}
+	t->n_files = kept;
+}
+
+/* Before they are hashed: what is written meanwhile is a change, too. */
+static int note_files(struct store_hashing *h)
+{
+	const struct file_tree *t = &h->tree;
+	struct stat st;
+
+	h->files = calloc(t->n_files + 1, sizeof(*h->files));
+	if (!h->files)
+		return brumate_fail(&h->err, ENOMEM, "%m");
+	for (size_t i = 0; i < t->n_files; i++) {
+		if (fstatat(h->writer->dir_fd, t->files[i].path, &st, AT_SYMLINK_NOFOLLOW) < 0)
+			return brumate_fail(&h->err, errno, "%s: %m", t->files[i].path);
+		h->files[i] = (struct hashed_file){ st.st_ino, st.st_mtim };
+	}
+	return 0;
+}
+
+static int ask_going_on(void *arg, uint64_t done_bytes, uint64_t total_bytes)
+{
+	const struct store_hashing *h = arg;
+
+	(void)done_bytes;
+	(void)total_bytes;
+	return h->stop ? -ECANCELED : 0;
+}
+
+static void *hash_in_thread(void *arg)
+{
+	struct store_hashing *h = arg;
+	int dir_fd = h->writer->dir_fd;
+
+	h->r = file_tree_scan(&h->tree, dir_fd, NULL, &h->err);
+	if (h->r < 0)
+		return NULL;
+	drop_memory(&h->tree);
+	h->tree.will_sync = true;
+	h->r = note_files(h);
+	if (h->r == 0)
+		h->r = file_tree_hash(&h->tree, dir_fd, seal_file, h->writer, ask_going_on, h,
+				      &h->err);
+	return NULL;
+}
+
+void store_hash_ahead(struct store_writer *w)
+{
+	struct store_hashing *h = w->key || w->hashing ? NULL : calloc(1, sizeof(*h));
+
+	if (!h)
+		return;
+	h->writer = w;
+	if (thread_start(&h->thread, hash_in_thread, h) < 0)
+		free(h);
+	else
+		w->hashing = h;
+}
+
+static bool is_as_hashed(const struct store_writer *w, const struct disk_file *f,
+			 const struct disk_file *was, const struct hashed_file *id)
+{
+	struct stat st;
+
+	return f->len_bytes == was->len_bytes &&
+	       fstatat(w->dir_fd, f->path, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+	       st.st_ino == id->inode && st.st_mtim.tv_sec == id->changed.tv_sec &&
+	       st.st_mtim.tv_nsec == id->changed.tv_nsec;
+}
+
+/* Takes the digests of files of @t that are known by now. */
+static int take_hashed(struct store_writer *w, struct file_tree *t, struct brumate_error *err)
+{
+	struct store_hashing *h = take_ptr(&w->hashing);
+
+	if (!h)
+		return 0;
+	pthread_join(h->thread, NULL);
+	int r = h->r;
+	if (r < 0 && err)
+		*err = h->err;
+	for (size_t i = 0, k = 0; r == 0 && i < t->n_files && k < h->tree.n_files;) {
+		struct disk_file *f = &t->files[i], *was = &h->tree.files[k];
+		int order = strcmp(f->path, was->path);
+
+		if (order == 0 && is_as_hashed(w, f, was, &h->files[k])) {
+			f->digest = was->digest;
+			f->is_hashed = true;
+		}
+		i += order <= 0;
+		k += order >= 0;
+	}
+	hashing_free(h);
+	return r;
+}
+
+static void stop_hashing(struct store_writer *w)
+{
+	struct store_hashing *h = take_ptr(&w->hashing);
+
+	if (!h)
+		return;
+	h->stop = true;
+	pthread_join(h->thread, NULL);
+	hashing_free(h);
+}
+
+/* ---- commit ---- */
+
 static void free_files(struct manifest *m)
 {
 	for (size_t i = 0; i < m->n_files; i++)
@@ -272,6 +421,8 @@ static int write_data(struct store_writer *w, struct manifest *m, store_progress
 	if (r == 0 && file_tree_split(&packs, &t, m) < 0)
 		r = brumate_fail(err, ENOMEM, "%m");
 	t.will_sync = true;
+	if (r == 0)
+		r = take_hashed(w, &t, err);
 	if (r == 0)
 		r = file_tree_hash(&t, w->dir_fd, seal_file, w, progress, arg, err);
 	if (r < 0)
@@ -378,6 +529,7 @@ void store_new_id(char ret[static MANIFEST_ID_BYTES], const char *dir, const cha
 
 void store_abort(struct store_writer *w)
 {
+	stop_hashing(w);
 	/* The lock is held until the directory is gone: a sweeper would race with us for the rest. */
 	if (w->path && !w->committed)
 		remove_tree(w->store_fd, strrchr(w->path, '/') + 1);

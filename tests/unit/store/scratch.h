@@ -20,6 +20,7 @@
 #include "store/store.h"
 
 static char scratch[PATH_MAX], dir[PATH_MAX];
+static bool hashes_ahead; /* before it commits */
 
 static inline void remove_scratch(void)
 {
@@ -98,6 +99,8 @@ static inline int try_write(const char *id, const char *job, const char *created
 	if (r < 0)
 		return r;
 	put_data(&w);
+	if (hashes_ahead)
+		store_hash_ahead(&w);
 	return store_commit(&w, &m, NULL, NULL, err);
 }
 

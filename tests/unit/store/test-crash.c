@@ -165,8 +165,11 @@ int main(void)
 	begin_faults();
 	write_checkpoint("old", "job", "2026-01-01T00:00:00.000Z");
 
-	test_killed_writer();
-	test_failing_writer();
+	for (int i = 0; i < 2; i++) {
+		hashes_ahead = i == 1;
+		test_killed_writer();
+		test_failing_writer();
+	}
 	test_killed_remover();
 	test_killed_sweep();
 	test_racing_writers();

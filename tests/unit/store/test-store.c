@@ -62,6 +62,52 @@ static void test_commit(void)
 	CHECK(last == (3 << 20) + 9);
 }
 
+static uint64_t len_of(const struct manifest *m, const char *path)
+{
+	for (size_t i = 0; i < m->n_files; i++)
+		if (!strcmp(m->files[i].path, path))
+			return m->files[i].len_bytes;
+	return UINT64_MAX;
+}
+
+static void check_ahead(void)
+{
+	auto_(store_image_fini) struct store_image i = STORE_IMAGE_EMPTY;
+
+	CHECK(store_open(&i, dir, "ahead", NULL) == 0 && store_verify(&i, NULL, NULL, NULL) == 0);
+	CHECK(i.manifest.n_files == 4 && len_of(&i.manifest, "criu/inventory.img") == 11);
+	CHECK(len_of(&i.manifest, "criu/pages-1.img") == 3 << 20);
+}
+
+/* Files that are hashed before the commit begins: what is changed or added after that counts. */
+static void test_hashed_ahead(void)
+{
+	auto_(store_abort) struct store_writer w = STORE_WRITER_EMPTY;
+	auto_(manifest_fini) struct manifest m = MANIFEST_EMPTY;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	CHECK(store_begin(&w, dir, "ahead", &err) == 0);
+	put_data(&w);
+	store_hash_ahead(&w);
+	store_hash_ahead(&w); /* which is under way */
+	while (mode_of(at(".ahead.partial/criu/inventory.img")) != 0600)
+		usleep(1000);
+	put_file(w.dir_fd, "criu/inventory.img", "another one", 11);
+	put_file(w.dir_fd, "later", "later", 5);
+	CHECK(store_commit(&w, &m, NULL, NULL, &err) == 0);
+	CHECK(mode_of(at("ahead/criu/pages-1.img")) == 0600 && mode_of(at("ahead/later")) == 0600);
+	check_ahead();
+	CHECK(store_remove(dir, "ahead", NULL) == 0);
+
+	/* One that is given up meanwhile. */
+	auto_(store_abort) struct store_writer other = STORE_WRITER_EMPTY;
+	CHECK(store_begin(&other, dir, "ahead", &err) == 0);
+	put_data(&other);
+	store_hash_ahead(&other);
+	store_abort(&other);
+	CHECK(!is_there(at(".ahead.partial")));
+}
+
 static void test_abort(void)
 {
 	auto_(store_abort) struct store_writer w = STORE_WRITER_EMPTY;
@@ -429,6 +475,7 @@ int main(void)
 	new_scratch();
 	umask(0);
 	test_commit();
+	test_hashed_ahead();
 	test_abort();
 	test_cancel();
 	test_taken();
