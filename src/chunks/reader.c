@@ -163,6 +163,7 @@ struct reading {
 	const struct chunks_task *task;
 	struct io *io;
 	unsigned buffers; /* of io */
+	unsigned ahead;	  /* reads that a thread has under way, at most */
 	struct workers workers;
 	atomic_size_t next;
 };
@@ -263,7 +264,7 @@ static int read_for_worker(void *arg, const struct worker *me, struct brumate_er
 		return brumate_fail(err, -r, "%m");
 	}
 	for (;;) {
-		while (r == 0 && n < AHEAD && begin_read(g, &ahead[(first + n) % AHEAD], n == 0))
+		while (r == 0 && n < g->ahead && begin_read(g, &ahead[(first + n) % AHEAD], n == 0))
 			n++;
 		if (n == 0)
 			return r;
@@ -504,7 +505,10 @@ static int read_far(struct chunks_reader *m, const struct chunks_task *task,
 
 int chunks_read(struct chunks_reader *m, const struct chunks_task *task, struct brumate_error *err)
 {
-	struct reading g = { .m = m, .task = task };
+	/* A read from memory is done when it is begun: a second one would only hold up who waits for the first. */
+	struct reading g = { .m = m,
+			     .task = task,
+			     .ahead = io_is_in_memory(m->dir_fd) ? 1 : AHEAD };
 	unsigned threads = task->threads && task->threads < READERS_MAX
 				   ? task->threads
 				   : workers_cores(READERS_MAX);
@@ -515,7 +519,7 @@ int chunks_read(struct chunks_reader *m, const struct chunks_task *task, struct 
 		return read_far(m, task, err);
 	if (threads > task->n)
 		threads = (unsigned)task->n;
-	int r = get_io(&g, threads * AHEAD, err);
+	int r = get_io(&g, threads * g.ahead, err);
 	if (r < 0)
 		return r;
 	r = workers_start(&g.workers, threads, read_for_worker, &g);
