@@ -6,6 +6,7 @@
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/seccomp.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -20,6 +21,7 @@
 #define MAGIC_CORE    0x55053847u
 #define MAGIC_SERVICE 0x55105940u
 #define MAGIC_STATS   0x57093306u
+#define MAGIC_SECCOMP 0x64413049u
 
 void criu_image_tree_fini(struct criu_image_tree *t)
 {
@@ -175,7 +177,48 @@ static int get_thread(struct criu_image_thread *t, const CriuImage__Core *core)
 		return -EBADMSG;
 	t->securebits = thread->creds->secbits;
 	t->credentials.seccomp = thread->seccomp_mode;
+	t->filter = thread->seccomp_filter;
 	return get_credentials(&t->credentials, thread->creds);
+}
+
+/* A chain that comes back to itself has no end. */
+static int are_for_all_threads(const CriuImage__Filters *m, uint32_t filter)
+{
+	for (size_t i = 0; i < m->n_filters; i++) {
+		if (filter >= m->n_filters)
+			return -EBADMSG;
+		const CriuImage__Filter *f = m->filters[filter];
+		if (!(f->flags & SECCOMP_FILTER_FLAG_TSYNC))
+			return 0;
+		if (!f->has_prev)
+			return 1;
+		filter = f->prev;
+	}
+	return -EBADMSG;
+}
+
+int criu_image_filters_decode(const void *buf, size_t len_bytes, uint32_t filter)
+{
+	struct criu_entries image, entry;
+
+	if (criu_entries_open(&image, buf, len_bytes, CRIU_MAGIC_IMAGE, MAGIC_SECCOMP) < 0 ||
+	    criu_entries_next(&image, &entry) <= 0)
+		return -EBADMSG;
+
+	CriuImage__Filters *msg = criu_image__filters__unpack(NULL, entry.left, entry.p);
+	int r = msg ? are_for_all_threads(msg, filter) : -EBADMSG;
+	if (msg)
+		criu_image__filters__free_unpacked(msg, NULL);
+	return r;
+}
+
+int criu_image_filters_read(int dir_fd, uint32_t filter)
+{
+	auto_free char *text = NULL;
+	size_t len;
+	int r = file_read(dir_fd, "seccomp.img", CRIU_IMAGE_BYTES_MAX, &text, &len);
+
+	return r < 0 ? r : criu_image_filters_decode(text, len, filter);
 }
 
 /* Finds the one entry of a core image. Returns what it decodes to, or NULL. With what our messages do not name, it

@@ -46,6 +46,7 @@ struct criu_image_thread {
 	bool has_ended; /* a zombie, which runs no more; there is nothing else of it */
 	struct credentials credentials;
 	uint32_t securebits; /* capabilities(7) */
+	uint32_t filter;     /* of system calls, the last that was installed; its place in seccomp.img */
 };
 #define CRIU_IMAGE_THREAD_EMPTY ((struct criu_image_thread){ 0 })
 void criu_image_thread_fini(struct criu_image_thread *t);
@@ -59,6 +60,16 @@ int criu_image_comm_decode(char ret[static 64], const void *buf, size_t len_byte
 
 /** Reads and decodes the core image of thread @tid beneath @dir_fd. 0, -ENOENT, -EBADMSG … */
 int criu_image_thread_read(struct criu_image_thread *ret, int dir_fd, pid_t tid);
+
+/**
+ * Decodes seccomp.img: whether the filter in place @filter and all that were installed before it are for every thread of
+ * their process. CRIU then has the first thread install them, and writes for the others that they have none.
+ * 1, 0, -EBADMSG.
+ */
+int criu_image_filters_decode(const void *buf, size_t len_bytes, uint32_t filter);
+
+/** The same of seccomp.img beneath @dir_fd. 1, 0, -ENOENT, -EBADMSG … */
+int criu_image_filters_read(int dir_fd, uint32_t filter);
 
 /** Reads and decodes pstree.img beneath @dir_fd. 0, -ENOENT, -EBADMSG … */
 int criu_image_tree_read(struct criu_image_tree *ret, int dir_fd);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <linux/seccomp.h>
 #include <string.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
@@ -186,12 +187,33 @@ int rights_check_users(const struct op *op, struct brumate_error *err)
 	return 0;
 }
 
+/* Of a process whose threads all have the filters of system calls that its first one installs: the mode; 0 of others.
+ * For the first thread it is found out, to the others it is given. */
+static int share_filters(int dir_fd, struct criu_image_thread *t, bool is_first, unsigned *shared)
+{
+	if (!is_first) {
+		if (!t->credentials.seccomp)
+			t->credentials.seccomp = *shared;
+		return 0;
+	}
+	*shared = 0;
+	if (t->credentials.seccomp != SECCOMP_MODE_FILTER)
+		return 0;
+	int r = criu_image_filters_read(dir_fd, t->filter);
+	if (r > 0)
+		*shared = SECCOMP_MODE_FILTER;
+	return r < 0 ? r : 0;
+}
+
 /* Returns 1 for a process that has ended, of which CRIU names threads that are none. */
 static int check_thread(int dir_fd, const struct manifest *m, bool is_forced, pid_t pid, pid_t tid,
-			struct brumate_error *err)
+			unsigned *shared, struct brumate_error *err)
 {
 	auto_(criu_image_thread_fini) struct criu_image_thread t = CRIU_IMAGE_THREAD_EMPTY;
 	int r = criu_image_thread_read(&t, dir_fd, tid);
+
+	if (r == 0)
+		r = share_filters(dir_fd, &t, tid == pid, shared);
 
 	if (r == -ENOMEM)
 		return brumate_fail(err, ENOMEM, "%m");
@@ -222,10 +244,12 @@ int rights_check_images(int images_dir_fd, const struct manifest *m, bool is_for
 				    "CRIU's image pstree.img: %s", strerror(-r));
 	for (size_t i = 0; i < tree.n; i++) {
 		const struct criu_image_process *p = &tree.items[i];
+		unsigned shared = 0;
 
-		r = check_thread(images_dir_fd, m, is_forced, p->pid, p->pid, err);
+		r = check_thread(images_dir_fd, m, is_forced, p->pid, p->pid, &shared, err);
 		for (size_t k = 0; r == 0 && k < p->n_threads; k++)
-			r = check_thread(images_dir_fd, m, is_forced, p->pid, p->threads[k], err);
+			r = check_thread(images_dir_fd, m, is_forced, p->pid, p->threads[k],
+					 &shared, err);
 		if (r < 0)
 			return r;
 	}

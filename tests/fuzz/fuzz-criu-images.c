@@ -13,6 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
 	struct criu_image_thread thread;
 
 	criu_image_stats_decode(&stats, data, len_bytes);
+	criu_image_filters_decode(data, len_bytes, 0);
 	if (criu_image_thread_decode(&thread, data, len_bytes) == 0)
 		criu_image_thread_fini(&thread);
 	if (criu_image_tree_decode(&tree, data, len_bytes) < 0)

@@ -482,6 +482,32 @@ def a_filter_that_an_image_leaves_out(bed):
     expect(status(bed.pid(job), "Seccomp") == ["2"], "the filter is gone")
 
 
+FILTERS, FILTER_FLAGS = [1], 3
+
+
+@case
+def a_filter_that_all_threads_have(bed):
+    """CRIU writes it for the first thread and that it is for all, and for the others that they have none."""
+    text = FILTER + "import threading, time\nthreading.Thread(target=time.sleep, args=(3600,), daemon=True).start()\n" \
+        "print('ready to go', flush=True)\n" + STEPPING
+    job, log = bed.started(["/usr/bin/python3", "-u", "-c", text])
+    checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+    filters = os.path.join(image(bed, checkpoint), "criu", "seccomp.img")
+    with open(filters, "rb") as file:
+        whole = file.read()
+    change_image(filters, FILTERS, put(0, FILTER_FLAGS))
+    seal_again(bed, checkpoint)
+    bed.refused(9, "asks for another filter of system calls", "restore", checkpoint)
+    with open(filters, "wb") as file:
+        file.write(whole)
+    seal_again(bed, checkpoint)
+    bed.expect_restorable(checkpoint, log)
+    pid = bed.pid(job)
+    threads = os.listdir(f"/proc/{pid}/task")
+    have = [status(f"{pid}/task/{tid}", "Seccomp") for tid in threads]
+    expect(len(threads) == 2 and have == [["2"], ["2"]], f"the filters are {have}")
+
+
 SHARER = """
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
