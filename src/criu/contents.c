@@ -42,6 +42,8 @@ enum {
 	MAPS_PRIVATE_FILE = 1 << 6,
 	MAPS_SHARED_FILE = 1 << 7,
 	REMAP_GHOST = 1,
+	UNIX_OUTSIDE =
+		1, /* one that a socket of the job sends to, of a process that is not of it */
 	ITEM_BYTES = 512, /* what an item costs beside its text, about */
 };
 
@@ -351,7 +353,8 @@ static int tell_unix(struct contents *c, json_t *o, const CriuImage__UnixSocket 
 	int r = put_format(o, "protocol", err, "%s", socket_type(m->type));
 
 	if (r == 0)
-		r = put_format(o, "state", err, "%s", socket_state(m->state));
+		r = put_format(o, "state", err, "%s",
+			       m->uflags & UNIX_OUTSIDE ? "outside" : socket_state(m->state));
 	if (r == 0)
 		r = put_unix_name(c, o, m->name, err);
 	if (r == 0 && m->has_directory)

@@ -222,7 +222,7 @@ static int is_taken(const struct check *check, json_t *socket, struct holder *re
 						  ret_holder, err)
 			       : 0;
 	if (strcmp(text_of(socket, "kind"), "unix") != 0 || is_of_agent(check->op, address) ||
-	    !strcmp(state, "connected") ||
+	    !strcmp(state, "connected") || !strcmp(state, "outside") ||
 	    !(!strcmp(state, "listening") || !strcmp(protocol, "datagram")))
 		return 0;
 	return unix_is_taken(check->unix_sockets, address, dir, ret_holder);

@@ -6,6 +6,7 @@ that only ended connections of the job keep is free for it."""
 import os
 import socket
 import sys
+import threading
 
 from cases import STEPPING, case, expect, main
 
@@ -129,6 +130,41 @@ def of_a_name_that_is_anothers_elsewhere(bed):
         bed.operation("restore", saved["checkpoint"])
         log.goes_on()
         bed.end(job)
+
+
+SENDS = """
+import socket, sys, time
+ours = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+ours.connect(sys.argv[1])
+print("ready to go", flush=True)
+step = 0
+while True:
+    step += 1
+    ours.send(b"x")
+    print("step", step, "OK", flush=True)
+    time.sleep(0.02)
+"""
+
+
+@case
+def of_somebody_to_whom_the_job_sends(bed):
+    """As a logger's: it is not the job's, and has to be in use when the job comes back."""
+    path = os.path.join(bed.dir, "logger")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as logger:
+        logger.bind(path)
+        receiver = threading.Thread(target=lambda: [None for _ in iter(lambda: logger.recv(8), b"end")])
+        receiver.start()
+        try:
+            job, log = bed.started([sys.executable, "-u", "-c", SENDS, path])
+            bed.expect_restorable(bed.operation("checkpoint", job)["checkpoint"], log)
+            saved = bed.operation("checkpoint", job, "--leave-running")
+            sockets = bed.ok("inspect", "--restore", saved["checkpoint"], "--format", "json").json()["restore"]["sockets"]
+            expect([s["state"] for s in sockets if s.get("address") == path] == ["outside"], f"it has {sockets}")
+            bed.end(job)
+        finally:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ours:
+                ours.sendto(b"end", path)
+            receiver.join()
 
 
 main()
