@@ -5,7 +5,7 @@ MESON  ?= meson
 FUZZ_SECONDS ?= 20
 
 .PHONY: all setup build demo check check-unit check-asan check-tsan check-clang check-fuzz check-style \
-	soak weave check-commits bench bench-llm gpu-check gpu-bundle install dist deb rpm node clean format
+	soak weave zdtm check-commits bench bench-llm gpu-check gpu-bundle install dist deb rpm node clean format
 
 all: build
 
@@ -46,6 +46,10 @@ soak: build
 # The same with jobs of many processes that are made at random.
 weave: build
 	BUILD=$(BUILD) python3 tests/integration/weave.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+# CRIU's own tests, under brumate; takes about ten minutes.
+zdtm: build
+	BUILD=$(BUILD) python3 tests/integration/zdtm.py --all
 
 # Every commit since REV builds by itself.
 check-commits: setup

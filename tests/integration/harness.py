@@ -348,7 +348,7 @@ class Instance:
     def start(self, argv, name="program", **options):
         """Starts a program that is not a job."""
         path = os.path.join(self.dir, f"{name}-{len(self.programs)}.out")
-        program = Program(argv, path, env=self.program_env(), cwd=self.dir, whose=self.whose, **options)
+        program = Program(argv, path, env=self.program_env(), whose=self.whose, **{"cwd": self.dir, **options})
         self.programs.append(program)
         return program
 
