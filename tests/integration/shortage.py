@@ -398,10 +398,7 @@ def no_thread_for_a_caller(bed):
     log.goes_on()
 
 
-@case
-def limits_are_for_our_own_programs(bed):
-    """Ours may open as many files as the kernel allows, and are spared where memory runs out. A job has what its
-    caller had."""
+def ours_are_spared(bed, options, holders):
     soft, hard = resource.getrlimit(NOFILE)
     score = read_text("/proc/self/oom_score_adj").strip()
     wanted = min(hard, 777)
@@ -409,7 +406,7 @@ def limits_are_for_our_own_programs(bed):
         resource.setrlimit(NOFILE, (wanted, hard))
         with open("/proc/self/oom_score_adj", "w", encoding="utf-8") as file:
             file.write("500")
-        job, _ = bed.counter(mib=8)
+        job, _ = bed.counter(mib=8, options=options)
     finally:
         resource.setrlimit(NOFILE, (soft, hard))
         with open("/proc/self/oom_score_adj", "w", encoding="utf-8") as file:
@@ -419,8 +416,19 @@ def limits_are_for_our_own_programs(bed):
     expect(resource.prlimit(shim, NOFILE) == (hard, hard), f"the shim has {resource.prlimit(shim, NOFILE)}")
     expect(read_text(f"/proc/{pid}/oom_score_adj").strip() == "500", "the job's score is not its caller's")
     bed.ok("suspend", job)
-    for who, ours in (("shim", shim), ("keeper", keeper(bed, job))):
-        expect(int(read_text(f"/proc/{ours}/oom_score_adj")) <= 0, f"the {who} is not spared")
+    for who in holders:
+        expect(int(read_text(f"/proc/{who(bed, job)}/oom_score_adj")) <= 0, f"the {who.__name__} is not spared")
+    expect(read_text(f"/proc/{pid}/oom_score_adj").strip() == "500", "the suspended job's score is not its caller's")
+    bed.ok("resume", job)
+    bed.ok("kill", job)
+
+
+@case
+def limits_are_for_our_own_programs(bed):
+    """Ours may open as many files as the kernel allows, and are spared where memory runs out. A job has what its
+    caller had, be its memory in it while it is suspended or with us."""
+    ours_are_spared(bed, (), (type(bed).shim, keeper))
+    ours_are_spared(bed, ("--data-path", "driver"), (type(bed).shim,))
 
 
 main()
