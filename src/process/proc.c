@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,6 +55,54 @@ static int read_file(int dir_fd, const char *name, char **ret)
 	return r == -ENOENT ? -ESRCH : r;
 }
 
+/* ---- start times ----
+ *
+ * The kernel shows them by the boottime clock of the reader's time namespace, and CRIU restores each process into one of
+ * its own. So that a command in a restored job means the same processes as those outside, they are taken back to the
+ * machine's clock here. The kernel cuts them off at a whole tick after it has shifted them: one tick may be missing then.
+ */
+static pthread_once_t clock_once = PTHREAD_ONCE_INIT;
+static int64_t clock_shift_ns; /* what our clock is ahead */
+static int clock_error;	       /* nobody can tell it, nor who is who */
+
+static void read_clock_shift(void)
+{
+	auto_free char *text = NULL;
+	long long s, ns;
+
+	int r = file_read(AT_FDCWD, "/proc/self/timens_offsets", PROC_FILE_BYTES_MAX, &text, NULL);
+
+	if (r < 0) { /* a kernel without time namespaces has no such file */
+		clock_error = r == -ENOENT ? 0 : r;
+		return;
+	}
+	const char *line = strstr(text, "boottime");
+	if (line && sscanf(line, "boottime %lld %lld", &s, &ns) == 2)
+		clock_shift_ns = s * (int64_t)NS_PER_S + ns;
+}
+
+static int64_t clock_shift(void)
+{
+	pthread_once(&clock_once, read_clock_shift);
+	return clock_shift_ns;
+}
+
+static uint64_t machine_ticks(uint64_t shown)
+{
+	const int64_t tick_ns = (int64_t)NS_PER_S / sysconf(_SC_CLK_TCK);
+	int64_t ns = (int64_t)shown * tick_ns - clock_shift();
+
+	return clock_shift() ? (uint64_t)(ns > 0 ? ns / tick_ns : 0) : shown;
+}
+
+bool proc_is_same(struct proc_id one, struct proc_id other)
+{
+	uint64_t apart = one.start_ticks > other.start_ticks ? one.start_ticks - other.start_ticks
+							     : other.start_ticks - one.start_ticks;
+
+	return one.pid == other.pid && apart <= (clock_shift() ? 1 : 0);
+}
+
 /* The name may hold anything, spaces and parentheses too: it ends at the last one. */
 static int parse_stat(struct proc_info *info, const char *text)
 {
@@ -76,7 +125,9 @@ static int parse_stat(struct proc_info *info, const char *text)
 	for (char *c = info->comm; *c; c++)
 		if (iscntrl((unsigned char)*c))
 			*c = '?';
-	info->id.start_ticks = start_ticks;
+	info->id.start_ticks = machine_ticks(start_ticks);
+	if (clock_error < 0)
+		return clock_error;
 	info->is_fork = flags & PF_FORKNOEXEC;
 	info->ends = info->state == 'X' ||
 		     (info->n_threads <= 1 && (flags & PF_EXITING || info->state == 'Z'));
@@ -184,7 +235,7 @@ static int read_exactly(struct proc_info *ret, struct proc_id id)
 
 	if (r == -EINVAL) /* the number is a thread's by now */
 		return -ESRCH;
-	return r == 0 && ret->id.start_ticks != id.start_ticks ? -ESRCH : r;
+	return r == 0 && !proc_is_same(ret->id, id) ? -ESRCH : r;
 }
 
 enum proc_life proc_look(struct proc_id id)
@@ -255,7 +306,7 @@ int proc_zombie_status(struct proc_id id, int *ret_status)
 		r = parse_stat(&info, text);
 	if (r < 0)
 		return r;
-	if (info.id.start_ticks != id.start_ticks)
+	if (!proc_is_same(info.id, id))
 		return -ESRCH;
 	if (info.state != 'Z')
 		return -EAGAIN;

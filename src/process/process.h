@@ -15,7 +15,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 
-/** Identity of a process. Empty: pid 0. start_ticks: field 22 of /proc/PID/stat. */
+/** Identity of a process. Empty: pid 0. start_ticks: field 22 of /proc/PID/stat, by the machine's clock. */
 struct proc_id {
 	pid_t pid;
 	uint64_t start_ticks;
@@ -23,10 +23,8 @@ struct proc_id {
 
 #define PROC_ID_NONE ((struct proc_id){ 0 })
 
-static inline bool proc_is_same(struct proc_id one, struct proc_id other)
-{
-	return one.pid == other.pid && one.start_ticks == other.start_ticks;
-}
+/** Whether both are one process. In a restored job a tick apart is the same (proc.c says why). */
+bool proc_is_same(struct proc_id one, struct proc_id other);
 
 enum { PROC_BOOT_ID_BYTES = 40, PROC_COMM_BYTES = 64 };
 

@@ -233,7 +233,7 @@ static int add_root(struct proc_tree *t, struct proc_id root)
 {
 	int r = root.pid ? tree_add(t, root.pid, 0) : 0;
 
-	if (r == 0 && t->n && t->items[0].id.start_ticks != root.start_ticks)
+	if (r == 0 && t->n && !proc_is_same(t->items[0].id, root))
 		t->n = 0; /* its number is another's by now */
 	return r;
 }

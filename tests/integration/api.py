@@ -201,6 +201,30 @@ def python_saves_itself_and_ends(bed):
     wait_for(out, ["before", "after", "restored"])
 
 
+AGAIN = """
+import os, subprocess, sys
+import brumate
+
+for name in ("first", "second"):
+    brumate.checkpoint(leave_running=False, name=name)
+    seen = subprocess.run([os.environ["BRUMATE_COMMAND"], "ps", "--quiet", "--filter", "state=running"],
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    print("restored", name, seen.stdout.split(), flush=True)
+"""
+
+
+@case
+def python_saves_itself_each_time(bed):
+    """A restored program has a clock of its own, by which it still finds its job running, and is saved again."""
+    job = bed.run([sys.executable, "-c", AGAIN],
+                  env={"PYTHONPATH": PYTHON, "PYTHONDONTWRITEBYTECODE": "1", "BRUMATE_COMMAND": bed.brumate})
+    for name in ("first", "second"):
+        wait_until(lambda name=name: bed.job(job)["checkpoint"] == name and bed.state(job) == "checkpointed",
+                   f"checkpoint {name}", 60)
+        bed.ok("restore", job)
+        bed.log(job).wait_for(rf"^restored {name} \['{job}'\]$")
+
+
 @case
 def python_is_told_why_not(bed):
     """No job, no command, and a checkpoint that fails: an exception each, and the program runs on."""
