@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: MIT
 """Trains with the Trainer of transformers, and has the whole job saved at the end of the step in which SIGTERM comes."""
 
+import argparse
 import signal
 
 import torch
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 import brumate
 
@@ -44,11 +45,16 @@ class Numbers(torch.utils.data.Dataset):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=5000)
+    options = parser.parse_args()
+    set_seed(1)  # every run prints the same losses, so that one sees what a restore keeps
     config = BertConfig(vocab_size=1000, hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=256)
-    arguments = TrainingArguments(output_dir="trained", num_train_epochs=10, logging_steps=50, save_strategy="no",
-                                  report_to=[])
-    Trainer(model=BertForSequenceClassification(config), args=arguments, train_dataset=Numbers(),
-            callbacks=[CheckpointOnSigterm()]).train()
+    arguments = TrainingArguments(output_dir="trained", max_steps=options.steps, logging_steps=50, save_strategy="no",
+                                  report_to="none", disable_tqdm=True)
+    trained = Trainer(model=BertForSequenceClassification(config), args=arguments, train_dataset=Numbers(),
+                      callbacks=[CheckpointOnSigterm()]).train()
+    print(f"trained {trained.global_step} steps, mean loss {trained.training_loss:.4f}", flush=True)
 
 
 if __name__ == "__main__":

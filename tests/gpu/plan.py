@@ -47,6 +47,7 @@ ROWS = (
     Row(r"^framework: ", 25, seconds=30),
     Row(r"^same output: .*two ranks", 30, alone=True, seconds=40),
     Row(r"^same output: ", 30, seconds=15),
+    Row(r"^examples: ", 26, seconds=45),
     Row(r"^PyTorch .* as a job", 26, seconds=30),
     Row(r"^bench: 120 GiB", 40, alone=True, seconds=120),
     Row(r"^bench: 40 GiB to tmpfs", 41, alone=True, seconds=150),
