@@ -174,17 +174,16 @@ static void print_states(const struct metrics *m, FILE *f)
 /* ---- operations ---- */
 
 static const char *const kinds[] = { "suspend", "resume", "checkpoint", "restore" };
-enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
+static const char *const results[] = { "done", "failed", "cancelled" };
+enum { KINDS = sizeof(kinds) / sizeof(kinds[0]), RESULTS = sizeof(results) / sizeof(results[0]) };
 
 /* All kinds and results are there from the start, so that the first failure is an increase. */
 static void print_results(const struct metrics *m, json_t *job, FILE *f)
 {
-	static const char *const results[] = { "done", "failed", "cancelled" };
-
 	for (size_t i = 0; i < KINDS; i++) {
 		json_t *of_kind = json_object_get(json_object_get(job, "counts"), kinds[i]);
 
-		for (size_t k = 0; k < sizeof(results) / sizeof(results[0]); k++) {
+		for (size_t k = 0; k < RESULTS; k++) {
 			const struct sample s = { "brumate_job_operations_total", "operation",
 						  kinds[i], "result", results[k] };
 
@@ -281,6 +280,36 @@ static void print_checkpoints(const struct metrics *m, FILE *f)
 	fprintf(f, "brumate_checkpoints_disk_bytes %lld\n", (long long)disk_bytes);
 }
 
+/* ---- pods ---- */
+
+/* A sum and of how many, as those who take averages want it. */
+static void print_summary(FILE *f, const char *name, const char *help, double sum, double count)
+{
+	begin_family(f, name, "summary", help);
+	fprintf(f, "%s_sum %.17g\n%s_count %.17g\n", name, sum, name, count);
+}
+
+/* Named as the kubelet's own for checkpoints of pods are to be. */
+static void print_pods(const struct metrics *m, FILE *f)
+{
+	json_t *saved = json_object_get(m->pods, "checkpoint");
+	double done = json_number_value(json_object_get(saved, "done"));
+
+	if (!m->pods)
+		return;
+	begin_family(f, "brumate_pod_checkpoint_operations_total", "counter",
+		     "Checkpoints of pods that were asked for by brumate, by result.");
+	for (size_t i = 0; i < RESULTS; i++)
+		fprintf(f, "brumate_pod_checkpoint_operations_total{result=\"%s\"} %.17g\n",
+			results[i], json_number_value(json_object_get(saved, results[i])));
+	print_summary(f, "brumate_pod_checkpoint_duration_seconds",
+		      "Time that those took which were done, over all containers of the pod.",
+		      json_number_value(json_object_get(saved, "seconds")), done);
+	print_summary(f, "brumate_pod_checkpoint_size_bytes",
+		      "Their archives, as far as they are on this machine.",
+		      json_number_value(json_object_get(saved, "image_bytes")), done);
+}
+
 void metrics_print(const struct metrics *m, FILE *f)
 {
 	begin_family(f, "brumate_build_info", "gauge", "1, with the version.");
@@ -296,4 +325,5 @@ void metrics_print(const struct metrics *m, FILE *f)
 		print_operations(m, f);
 	}
 	print_checkpoints(m, f);
+	print_pods(m, f);
 }

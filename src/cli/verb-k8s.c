@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -21,6 +22,7 @@
 #include "service/container.h"
 #include "service/kubelet.h"
 #include "service/oci-image.h"
+#include "service/pod-counts.h"
 #include "service/snapshot-control.h"
 
 /* What is done with a pod, and what came of it so far. */
@@ -364,6 +366,21 @@ int k8s_open_kubelet(struct kubelet *ret, const struct invocation *in, struct br
 	return kubelet_init(ret, &o, err);
 }
 
+/* Of the archives that are on this machine: a pod that asks need not see the node's. */
+static uint64_t bytes_of_archives(const struct pod_task *t)
+{
+	uint64_t bytes = 0;
+	json_t *one, *path;
+	struct stat st;
+	size_t i, k;
+
+	json_array_foreach (t->done, i, one)
+		json_array_foreach (json_object_get(one, "archives"), k, path)
+			if (stat(json_string_value(path), &st) == 0 && S_ISREG(st.st_mode))
+				bytes += (uint64_t)st.st_size;
+	return bytes;
+}
+
 /* One after the other. What was saved before one that fails is printed all the same. */
 static int checkpoint_pod(struct pod_task *t, struct brumate_error *err)
 {
@@ -380,11 +397,18 @@ static int checkpoint_pod(struct pod_task *t, struct brumate_error *err)
 		r = k8s_open_kubelet(&k, t->in, err);
 	if (r == 0)
 		r = find_containers(t, err);
+	if (r < 0)
+		return r;
+	uint64_t start_ns = clock_now_ns();
 	for (size_t i = 0; i < t->pod.n && r == 0; i++) {
 		r = checkpoint_container(t, &k, &t->pod.items[i], timeout_s, err);
 		if (r < 0)
 			fail_of_container(t, t->pod.items[i].name, r, err);
 	}
+	pod_count(&(struct job_outcome){ .kind = "checkpoint",
+					 .result = r,
+					 .seconds = clock_since_s(start_ns),
+					 .image_bytes = bytes_of_archives(t) });
 	int printed = json_array_size(t->done) ? print_done(t, "archives", r < 0 ? NULL : err) : 0;
 	return r < 0 ? r : printed;
 }

@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "job/counts.h"
 #include "job/job.h"
+#include "service/pod-counts.h"
 #include "wire/wire.h"
 
 enum { REQUEST_BYTES_MAX = 8192, REQUEST_TIMEOUT_MS = 10000 };
@@ -85,13 +86,14 @@ static char *collect_metrics(bool names, size_t *ret_bytes)
 {
 	auto_json json_t *jobs = ask_list("List", "jobs");
 	auto_json json_t *checkpoints = ask_list("Checkpoints", "checkpoints");
+	auto_json json_t *pods = pod_counts();
 	char *text = NULL;
 	json_t *job;
 	size_t i;
 
 	json_array_foreach (jobs, i, job)
 		add_counts(job);
-	const struct metrics m = { jobs, checkpoints, names, clock_boot_ns() };
+	const struct metrics m = { jobs, checkpoints, pods, names, clock_boot_ns() };
 	FILE *f = open_memstream(&text, ret_bytes);
 	if (!f)
 		return NULL;

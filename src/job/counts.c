@@ -14,9 +14,9 @@
 
 enum { COUNTS_BYTES_MAX = 64 << 10 };
 
-json_t *job_counts(const struct job *j)
+json_t *counts_read(const char *dir)
 {
-	auto_free char *path = path_format("%s/counts.json", j->dir);
+	auto_free char *path = path_format("%s/counts.json", dir);
 	auto_free char *text = NULL;
 
 	if (!path)
@@ -28,6 +28,11 @@ json_t *job_counts(const struct job *j)
 		return counts;
 	json_decref(counts); /* damaged: as if there were none */
 	return json_object();
+}
+
+json_t *job_counts(const struct job *j)
+{
+	return counts_read(j->dir);
 }
 
 static void add_integer(json_t *o, const char *key, uint64_t more)
@@ -88,24 +93,30 @@ static json_t *find_kind(json_t *counts, const char *kind)
 	return json_object_get(counts, kind);
 }
 
-static int write_counts(const struct job *j, json_t *counts)
+static int write_counts(const char *dir, json_t *counts)
 {
-	auto_free char *path = path_format("%s/counts.json", j->dir);
+	auto_free char *path = path_format("%s/counts.json", dir);
 	auto_free char *text = json_dumps(counts, JSON_COMPACT);
 
 	return path && text ? file_swap(AT_FDCWD, path, text, strlen(text), 0600) : -ENOMEM;
 }
 
-void job_count(const struct job *j, const struct job_outcome *outcome)
+int counts_add(const char *dir, const struct job_outcome *outcome)
 {
-	auto_json json_t *counts = job_counts(j);
+	auto_json json_t *counts = counts_read(dir);
 	json_t *of_kind = find_kind(counts, outcome->kind);
 
 	if (outcome->result == 0)
 		add_done(counts, of_kind, outcome);
 	else
 		add_integer(of_kind, outcome->result == -ECANCELED ? "cancelled" : "failed", 1);
-	int r = write_counts(j, counts);
+	return write_counts(dir, counts);
+}
+
+void job_count(const struct job *j, const struct job_outcome *outcome)
+{
+	int r = counts_add(j->dir, outcome);
+
 	if (r < 0)
 		log_warn("an operation is not counted: job=%s reason=\"%s\"", j->id, strerror(-r));
 }

@@ -21,6 +21,12 @@ struct job_outcome {
 	uint64_t stopped_ns, released_ns;
 };
 
+/** Adds @outcome to the counts.json in @dir, of a job or of something else that is counted so. 0 or -errno. */
+int counts_add(const char *dir, const struct job_outcome *outcome);
+
+/** What job_counts() tells, of the counts.json in @dir. */
+json_t *counts_read(const char *dir);
+
 /** Adds @outcome to the counts of @j. They are for monitoring alone: what cannot be written is lost. */
 void job_count(const struct job *j, const struct job_outcome *outcome);
 

@@ -291,6 +291,37 @@ def checkpoint_a_pod(bed):
         expect(result.code == EXIT_FAILED and result.out == archive("one") + "\n", result.why())
 
 
+def pod_series(bed):
+    """What monitoring is told of checkpoints of pods: {name with labels: value}."""
+    lines = [line.rsplit(" ", 1) for line in bed.ok("metrics").out.splitlines() if line.startswith("brumate_pod_")]
+    return {name.removeprefix("brumate_pod_checkpoint_"): float(value) for name, value in lines}
+
+
+@case
+def counts_stay(bed):
+    """What was done, failed and was interrupted is told after the command has ended, whatever becomes of the pod."""
+    node, cluster = Node(bed), Cluster(bed)
+    node.container(node.sleeper(), "one")
+    node.container(node.sleeper(), "two")
+    before = pod_series(bed)
+    expect(before and not any(before.values()), f"{before}")
+    path = os.path.join(bed.dir, "archive.tar")
+    with open(path, "wb") as file:
+        file.write(bytes(1000))
+    with cluster.kubelet() as kubelet:
+        kubelet.pods = {("default", "train-0"): {"one": (200, json.dumps({"items": [path]})), "two": None}}
+        words = cluster.words(kubelet)
+        bed.ok(*words)
+        kubelet.pods["default", "train-0"]["two"] = (500, "no")
+        bed.refused(EXIT_FAILED, "the runtime failed", *words, "-c", "two")
+        bed.refused(EXIT_NOT_FOUND, "no container of pod", *[w.replace("train-0", "other") for w in words])
+    after = pod_series(bed)
+    took = after.pop("duration_seconds_sum")
+    expect(took > 0 and after == {
+        'operations_total{result="done"}': 1, 'operations_total{result="failed"}': 1, 'operations_total{result="cancelled"}': 0,
+        "duration_seconds_count": 1, "size_bytes_sum": 1000, "size_bytes_count": 1}, f"{after}")
+
+
 class Ready:
     """A container whose program has a directory for the files of snapshots."""
 

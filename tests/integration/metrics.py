@@ -21,12 +21,13 @@ def parse(text):
     for line in text.splitlines():
         if line.startswith("# TYPE "):
             family, kind = line.split()[2:]
-            expect(family not in types and kind in ("counter", "gauge"), line)
+            expect(family not in types and kind in ("counter", "gauge", "summary"), line)
             expect(family.endswith("_total") == (kind == "counter"), line)
             types[family] = kind
         elif not line.startswith("# HELP "):
             found = SAMPLE.match(line)
-            expect(found and found[1] == family, f"no sample of {family}: {line}")
+            of = re.sub("_(sum|count)$", "", found[1]) if found and types[family] == "summary" else found and found[1]
+            expect(found and of == family, f"no sample of {family}: {line}")
             key = (found[1], tuple(sorted(LABEL.findall(found[2] or ""))))
             expect(key not in samples, f"twice: {line}")
             samples[key] = float(found[3])

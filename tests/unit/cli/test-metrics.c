@@ -67,9 +67,29 @@ static void check_nothing_known(void)
 	CHECK(!strstr(text, "brumate_jobs") && !strstr(text, "brumate_checkpoints"));
 }
 
+/* All results are there from the start. */
+static void check_pods(void)
+{
+	auto_json json_t *none = json_object();
+	auto_json json_t *pods =
+		json_pack("{s:{s:i,s:i,s:f,s:I}}", "checkpoint", "done", 2, "failed", 1, "seconds",
+			  3.5, "image_bytes", (json_int_t)1 << 33);
+	auto_free char *before = print(&(struct metrics){ .pods = none });
+	auto_free char *after = print(&(struct metrics){ .pods = pods });
+
+	check_line(before, "brumate_pod_checkpoint_operations_total{result=\"failed\"} 0");
+	check_line(after, "brumate_pod_checkpoint_operations_total{result=\"done\"} 2");
+	check_line(after, "brumate_pod_checkpoint_operations_total{result=\"failed\"} 1");
+	check_line(after, "brumate_pod_checkpoint_operations_total{result=\"cancelled\"} 0");
+	check_line(after, "brumate_pod_checkpoint_duration_seconds_sum 3.5");
+	check_line(after, "brumate_pod_checkpoint_duration_seconds_count 2");
+	check_line(after, "brumate_pod_checkpoint_size_bytes_sum 8589934592");
+}
+
 int main(void)
 {
 	check_job();
 	check_nothing_known();
+	check_pods();
 	return 0;
 }
