@@ -48,21 +48,31 @@ ssize_t fd_read_at(int fd, void *buf, size_t len_bytes, uint64_t offset)
 	return read_all(fd, buf, len_bytes, &offset);
 }
 
-int fd_write_full(int fd, const void *buf, size_t len_bytes)
+/* @offset: NULL: from the file's own position on. */
+static int write_all(int fd, const char *buf, size_t len_bytes, const uint64_t *offset)
 {
-	const char *p = buf;
-
-	while (len_bytes) {
-		ssize_t n = write(fd, p, len_bytes);
+	for (size_t done = 0; done < len_bytes;) {
+		const size_t left = len_bytes - done;
+		ssize_t n = offset ? pwrite(fd, buf + done, left, (off_t)(*offset + done))
+				   : write(fd, buf + done, left);
 
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)
 			return -errno;
-		p += n;
-		len_bytes -= (size_t)n;
+		done += (size_t)n;
 	}
 	return 0;
+}
+
+int fd_write_full(int fd, const void *buf, size_t len_bytes)
+{
+	return write_all(fd, buf, len_bytes, NULL);
+}
+
+int fd_write_at(int fd, const void *buf, size_t len_bytes, uint64_t offset)
+{
+	return write_all(fd, buf, len_bytes, &offset);
 }
 
 int fd_wait(int fd, short events, uint64_t deadline_ns)

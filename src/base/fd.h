@@ -24,6 +24,9 @@ ssize_t fd_read_at(int fd, void *buf, size_t len_bytes, uint64_t offset);
 /** Writes all of @buf. Returns 0 or -errno. */
 int fd_write_full(int fd, const void *buf, size_t len_bytes);
 
+/** As fd_write_full(), from @offset on: the file's own position stays what it is. */
+int fd_write_at(int fd, const void *buf, size_t len_bytes, uint64_t offset);
+
 /** Waits until @fd is ready for @events (poll(2)'s) or hung up. Returns 0, -ETIMEDOUT or -errno. */
 int fd_wait(int fd, short events, uint64_t deadline_ns);
 

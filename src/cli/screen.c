@@ -18,6 +18,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/fd.h"
 
 /* The other screen, without a cursor and without wrapping of lines; and back. */
 static const char enter[] = "\033[?1049h\033[?25l\033[?7l",
@@ -32,30 +33,16 @@ static struct {
 	size_t len;
 } screen = { .ends = { -1, -1 } };
 
-static void write_all(const char *text, size_t len)
-{
-	while (len) {
-		ssize_t n = write(STDOUT_FILENO, text, len);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return;
-		text += n;
-		len -= (size_t)n;
-	}
-}
-
 /* These two are async-signal-safe. */
 static void take(void)
 {
 	tcsetattr(STDIN_FILENO, TCSANOW, &screen.raw);
-	write_all(enter, sizeof(enter) - 1);
+	fd_write_full(STDOUT_FILENO, enter, sizeof(enter) - 1);
 }
 
 static void give_back(void)
 {
-	write_all(leave, sizeof(leave) - 1);
+	fd_write_full(STDOUT_FILENO, leave, sizeof(leave) - 1);
 	tcsetattr(STDIN_FILENO, TCSANOW, &screen.before);
 }
 
@@ -167,7 +154,7 @@ void screen_end(FILE *f)
 		}
 		fputs("\033[J", out);
 		fclose(out);
-		write_all(drawn, len);
+		fd_write_full(STDOUT_FILENO, drawn, len);
 	}
 	free(screen.text);
 	screen.text = NULL;

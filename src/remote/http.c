@@ -23,6 +23,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/digest.h"
+#include "base/fd.h"
 #include "base/libcurl.h"
 #include "base/paths.h"
 #include "base/workers.h"
@@ -77,7 +78,8 @@ void client_stop(struct client *c)
 	eventfd_write(c->stop_fd, 1);
 }
 
-void client_go_on(struct client *c)
+/* Lets its connections work again. */
+static void client_go_on(struct client *c)
 {
 	eventfd_t value;
 
@@ -171,25 +173,12 @@ static int sink_some(struct exchange *x, const char *data, size_t len)
 
 	if (len > q->range_len - x->received)
 		return -EMSGSIZE;
-	if (q->sink) {
+	if (q->sink)
 		memcpy(q->sink + x->received, data, len);
-		x->received += len;
-		return 0;
-	}
-	while (len) {
-		ssize_t n = pwrite(q->sink_fd, data, len, (off_t)(q->sink_offset + x->received));
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0) {
-			x->local = -errno;
-			return x->local;
-		}
-		x->received += (uint64_t)n;
-		data += n;
-		len -= (size_t)n;
-	}
-	return 0;
+	else
+		x->local = fd_write_at(q->sink_fd, data, len, q->sink_offset + x->received);
+	x->received += len;
+	return x->local;
 }
 
 static int keep_some(struct exchange *x, const char *data, size_t len)

@@ -32,9 +32,8 @@ int client_init(struct client *c, const struct remote_config *config,
 void client_fini(struct client *c);
 DEFINE_AUTO_FINI(struct client, client_fini)
 
-/** Makes all connections end what they do with -ECANCELED; the other lets them work again. */
+/** Makes all connections end what they do with -ECANCELED. */
 void client_stop(struct client *c);
-void client_go_on(struct client *c);
 
 struct connection {
 	struct client *client;

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/thread.h"
 
 struct ahead {
@@ -27,18 +28,6 @@ static uint8_t *buffer(struct ahead *a, size_t i)
 	return a->memory + i % AHEAD_BUFFERS * AHEAD_BYTES;
 }
 
-static ssize_t read_some(int fd, uint8_t *buf, off_t offset)
-{
-	for (;;) {
-		ssize_t n = pread(fd, buf, AHEAD_BYTES, offset);
-
-		if (n >= 0)
-			return n;
-		if (errno != EINTR)
-			return -errno;
-	}
-}
-
 /* Waits for a free buffer. False once nobody wants it any more. */
 static bool await_room(struct ahead *a)
 {
@@ -53,12 +42,12 @@ static bool await_room(struct ahead *a)
 static void *read_ahead(void *arg)
 {
 	struct ahead *a = arg;
-	off_t offset = 0;
+	uint64_t offset = 0;
 	ssize_t n = 1;
 
 	while (n > 0 && await_room(a)) {
-		n = read_some(a->fd, buffer(a, a->n_filled), offset);
-		offset += n > 0 ? n : 0;
+		n = fd_read_at(a->fd, buffer(a, a->n_filled), AHEAD_BYTES, offset);
+		offset += n > 0 ? (uint64_t)n : 0;
 		pthread_mutex_lock(&a->lock);
 		a->len[a->n_filled++ % AHEAD_BUFFERS] = n;
 		pthread_cond_broadcast(&a->moved);

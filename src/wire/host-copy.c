@@ -46,9 +46,9 @@ int spill_key_new(struct seal_disk_key *ret, int *ret_fd)
 		return -errno;
 	if (getrandom(&key, sizeof(key), 0) != (ssize_t)sizeof(key))
 		return -errno;
-	ssize_t n = pwrite(fd, &key, sizeof(key), 0);
-	if (n != (ssize_t)sizeof(key))
-		return n < 0 ? -errno : -EIO;
+	int r = fd_write_at(fd, &key, sizeof(key), 0);
+	if (r < 0)
+		return r;
 	if (fcntl(fd, F_ADD_SEALS, KEY_SEALS) < 0)
 		return -errno;
 	*ret = key;
@@ -87,20 +87,6 @@ int spill_open(int fd)
 	return own < 0 ? -errno : own;
 }
 
-static int write_all(int fd, const char *buf, size_t len_bytes, uint64_t offset)
-{
-	for (size_t done = 0; done < len_bytes;) {
-		ssize_t n = pwrite(fd, buf + done, len_bytes - done, (off_t)(offset + done));
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -EIO;
-		done += (size_t)n;
-	}
-	return 0;
-}
-
 int spill_read(int fd, const struct seal_disk_key *key, uint64_t start, uint64_t at, void *buf,
 	       size_t len_bytes)
 {
@@ -116,7 +102,7 @@ int spill_write(int fd, const struct seal_disk_key *key, uint64_t start, uint64_
 {
 	int r = seal_disk(buf, key, SEAL_DISK_CLOSE, at, buf, len_bytes);
 
-	return r < 0 ? r : write_all(fd, buf, len_bytes, at - start);
+	return r < 0 ? r : fd_write_at(fd, buf, len_bytes, at - start);
 }
 
 /* ---- digests ---- */
