@@ -4,9 +4,6 @@
 
 #include <string.h>
 
-DEFINE_AUTO(json_t *, json_decref)
-#define auto_json auto_(json_decref)
-
 static const struct {
 	const char *list, *key;
 } lists[] = {
@@ -78,8 +75,8 @@ static json_t *index_of(json_t *list, const char *key)
 
 static int diff_item(json_t *changed, const char *name, json_t *from, json_t *to)
 {
-	auto_json json_t *before = json_object();
-	auto_json json_t *after = json_object();
+	json_auto_t *before = json_object();
+	json_auto_t *after = json_object();
 	const char *key;
 	json_t *value;
 	int r = 0;
@@ -97,11 +94,11 @@ static int diff_item(json_t *changed, const char *name, json_t *from, json_t *to
 
 static json_t *diff_list(json_t *from, json_t *to, const char *key)
 {
-	auto_json json_t *old = index_of(from, key);
-	auto_json json_t *new = index_of(to, key);
-	auto_json json_t *added = json_array();
-	auto_json json_t *removed = json_array();
-	auto_json json_t *changed = json_array();
+	json_auto_t *old = index_of(from, key);
+	json_auto_t *new = index_of(to, key);
+	json_auto_t *added = json_array();
+	json_auto_t *removed = json_array();
+	json_auto_t *changed = json_array();
 	const char *name;
 	json_t *item;
 	int r = old && new ? 0 : -1;
@@ -124,7 +121,7 @@ static json_t *diff_list(json_t *from, json_t *to, const char *key)
 
 static int add_same_files(json_t *ret, json_t *from, json_t *to)
 {
-	auto_json json_t *old = index_of(from, "path");
+	json_auto_t *old = index_of(from, "path");
 	json_int_t files = 0, bytes = 0;
 	json_t *item;
 	size_t i;
@@ -142,10 +139,10 @@ static int add_same_files(json_t *ret, json_t *from, json_t *to)
 
 json_t *manifest_diff(const struct manifest *from, const struct manifest *to)
 {
-	auto_json json_t *old = manifest_to_json(from);
-	auto_json json_t *new = manifest_to_json(to);
-	auto_json json_t *fields = json_array();
-	auto_json json_t *ret = json_object();
+	json_auto_t *old = manifest_to_json(from);
+	json_auto_t *new = manifest_to_json(to);
+	json_auto_t *fields = json_array();
+	json_auto_t *ret = json_object();
 	int r = old && new &&fields &&ret ? 0 : -1;
 
 	if (r < 0)

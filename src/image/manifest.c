@@ -458,23 +458,15 @@ static int check_files(const struct manifest *m, struct brumate_error *err)
 	return 0;
 }
 
-/* Whether @path is that of a file. Files are sorted. */
+static int by_path(const void *path, const void *file)
+{
+	return strcmp(path, ((const struct manifest_file *)file)->path);
+}
+
+/* Files are sorted. */
 static bool is_file(const struct manifest *m, const char *path)
 {
-	size_t low = 0, high = m->n_files;
-
-	while (low < high) {
-		size_t middle = low + (high - low) / 2;
-		int order = strcmp(m->files[middle].path, path);
-
-		if (order == 0)
-			return true;
-		if (order < 0)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return false;
+	return m->n_files && bsearch(path, m->files, m->n_files, sizeof(*m->files), by_path);
 }
 
 static int check_packs(const struct manifest *m, struct brumate_error *err)
@@ -568,9 +560,7 @@ static int manifest_check(const struct manifest *m, struct brumate_error *err)
 		return brumate_fail(err, EBADMSG,
 				    "created: expected a time as 2026-01-01T00:00:00.000Z");
 
-	size_t key_len = strlen(m->key_id);
-	if (key_len &&
-	    (key_len != MANIFEST_KEY_BYTES - 1 || strspn(m->key_id, "0123456789abcdef") != key_len))
+	if (*m->key_id && !is_hexadecimal(m->key_id, sizeof(m->key_id)))
 		return brumate_fail(err, EBADMSG, "key_id: not the id of a key");
 
 	int r = check_job(m, err);

@@ -192,22 +192,16 @@ int file_tree_scan_all(struct file_tree *ret, int dir_fd, struct brumate_error *
 	return r;
 }
 
+static int compare_pack(const void *path, const void *pack)
+{
+	return strcmp(path, ((const struct manifest_pack *)pack)->path);
+}
+
+/* Packs are sorted. */
 static bool is_pack(const struct manifest *m, const char *path)
 {
-	size_t low = 0, high = m->memory.n_packs;
-
-	while (low < high) {
-		size_t middle = low + (high - low) / 2;
-		int order = strcmp(m->memory.packs[middle].path, path);
-
-		if (order == 0)
-			return true;
-		if (order < 0)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return false;
+	return m->memory.n_packs && bsearch(path, m->memory.packs, m->memory.n_packs,
+					    sizeof(*m->memory.packs), compare_pack);
 }
 
 int file_tree_split(struct file_tree *ret, struct file_tree *t, const struct manifest *m)
