@@ -15,6 +15,14 @@
 
 enum { FILE_BYTES_MAX = 4 << 20 };
 
+/* Returns its value; NULL where it is empty, too. */
+static const char *variable(const char *name)
+{
+	const char *value = getenv(name);
+
+	return value && *value ? value : NULL;
+}
+
 /* ---- the metadata service ---- */
 
 /* Credentials of the container or the machine this runs on come from the service beside it that knows: that of a
@@ -91,11 +99,11 @@ int metadata_parse(struct remote_config *c, const char *text)
 /* "authorization: TOKEN" for the container's service; NULL: it wants none. Owned. */
 static char *container_header(void)
 {
-	const char *token = getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN");
-	const char *file = getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
+	const char *token = variable("AWS_CONTAINER_AUTHORIZATION_TOKEN");
+	const char *file = variable("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
 	auto_free char *text = NULL;
 
-	if (file && *file && file_read(AT_FDCWD, file, ANSWER_BYTES_MAX, &text, NULL) == 0) {
+	if (file && file_read(AT_FDCWD, file, ANSWER_BYTES_MAX, &text, NULL) == 0) {
 		text[strcspn(text, "\r\n")] = '\0';
 		token = text;
 	}
@@ -112,9 +120,9 @@ static int ask_container(struct page *page, const char *relative, const char *fu
 
 static int ask_machine(struct page *page)
 {
-	const char *disabled = getenv("AWS_EC2_METADATA_DISABLED");
-	const char *given = getenv("AWS_EC2_METADATA_SERVICE_ENDPOINT");
-	const char *host = given && *given ? given : MACHINE_HOST;
+	const char *disabled = variable("AWS_EC2_METADATA_DISABLED");
+	const char *given = variable("AWS_EC2_METADATA_SERVICE_ENDPOINT");
+	const char *host = given ? given : MACHINE_HOST;
 
 	if (disabled && !strcasecmp(disabled, "true"))
 		return -ENOENT;
@@ -137,10 +145,10 @@ static int ask_machine(struct page *page)
 /* Fills key, secret and token of @c. -ENOENT without touching @err: there is no such service. */
 static int metadata_credentials(struct remote_config *c, struct brumate_error *err)
 {
-	const char *relative = getenv("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
-	const char *full = getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI");
+	const char *relative = variable("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
+	const char *full = variable("AWS_CONTAINER_CREDENTIALS_FULL_URI");
 	auto_free struct page *page = malloc(sizeof(*page));
-	bool container = (relative && *relative) || (full && *full);
+	const bool container = relative || full;
 
 	if (!page)
 		return brumate_fail(err, ENOMEM, "%m");
@@ -160,6 +168,13 @@ static int metadata_credentials(struct remote_config *c, struct brumate_error *e
 
 /* ---- settings ---- */
 
+static void wipe(char *text)
+{
+	if (text)
+		OPENSSL_cleanse(text, strlen(text));
+	free(text);
+}
+
 /* Where settings come from. Owns its strings. */
 struct sources {
 	const char *profile;
@@ -170,23 +185,14 @@ struct sources {
 
 static void sources_fini(struct sources *s)
 {
-	if (s->credentials)
-		OPENSSL_cleanse(s->credentials, strlen(s->credentials));
+	wipe(s->credentials);
 	free(s->credentials_path);
 	free(s->config_path);
-	free(s->credentials);
 	free(s->config);
 	free(s->credentials_section);
 	free(s->config_section);
 }
 DEFINE_AUTO_FINI(struct sources, sources_fini)
-
-static void wipe(char *text)
-{
-	if (text)
-		OPENSSL_cleanse(text, strlen(text));
-	free(text);
-}
 
 void remote_config_fini(struct remote_config *c)
 {
@@ -197,13 +203,6 @@ void remote_config_fini(struct remote_config *c)
 	wipe(c->token);
 	free(c->ca);
 	*c = REMOTE_CONFIG_DEFAULT;
-}
-
-static const char *variable(const char *name)
-{
-	const char *value = getenv(name);
-
-	return value && *value ? value : NULL;
 }
 
 /* The line without white space around it, in a copy that is changed. */

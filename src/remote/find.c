@@ -17,6 +17,7 @@ struct found_list {
 	size_t n;
 };
 #define FOUND_LIST_EMPTY ((struct found_list){ 0 })
+
 void found_fini(struct found *f)
 {
 	free(f->id);
@@ -199,10 +200,9 @@ static int search(struct client *c, const char *word, struct found *ret,
 int find_one(struct client *c, const char *word, struct found *ret,
 	     const struct client_watch *watch, struct brumate_error *err)
 {
-	auto_(found_fini) struct found f = { 0 };
+	auto_(found_fini) struct found f = { .incomplete = true };
 	int r = 0;
 
-	f.incomplete = true;
 	if (manifest_id_is_valid(word)) {
 		f.incomplete = false;
 		f.id = strdup(word);
@@ -329,13 +329,8 @@ static int remove_files(struct removal *m, const char *id, const struct client_w
 		m->names.names[i] = m->names.names[0];
 		m->names.names[0] = manifest;
 	}
-	if (r == 0 && !m->names.n) {
-		brumate_fail(err, ENOENT, "no checkpoint %s in s3://%s/%s", id,
-			     m->client.place->bucket, m->client.place->prefix);
-		brumate_hint(err, "`brumate ls s3://%s/%s` lists them", m->client.place->bucket,
-			     m->client.place->prefix);
-		return -ENOENT;
-	}
+	if (r == 0 && !m->names.n)
+		return fail_unknown(&m->client, id, err);
 	if (r == 0)
 		r = client_run(&m->client, 1, delete_name, m, watch, err);
 	return r < 0 ? r : client_run(&m->client, m->names.n, delete_name, m, watch, err);

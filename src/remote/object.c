@@ -9,12 +9,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/paths.h"
 #include "remote/xml.h"
 
 enum { PAGES_MAX = 10000, HASH_BYTES = 1 << 20 };
 
-void object_checksum(char ret[static OBJECT_CHECKSUM_BYTES], const struct digest *d)
+/* The digest as base64, as checksum headers have it. */
+static void object_checksum(char ret[static OBJECT_CHECKSUM_BYTES], const struct digest *d)
 {
 	EVP_EncodeBlock((unsigned char *)ret, d->bytes, sizeof(d->bytes));
 }
@@ -127,6 +129,12 @@ int object_delete(struct connection *s, const char *key, struct brumate_error *e
 	return http_send(s, &q, NULL, err);
 }
 
+/* An answer without a body is an empty document, which is none. */
+static int read_answer(const struct http_answer *a, xml_fn fn, void *arg)
+{
+	return xml_read(a->body ? a->body : "", a->body_len, fn, arg);
+}
+
 /* One page of a listing while it is read. */
 struct page {
 	const char *prefix;
@@ -194,12 +202,7 @@ static char *list_query(const char *prefix, bool folders, const char *token)
 			   encoded);
 }
 
-/* A listing that is cut off is asked for again: nothing of it has been told yet. */
-static int check_page(const struct http_answer *a)
-{
-	return xml_read(a->body ? a->body : "", a->body_len, pass_over, NULL);
-}
-
+/* Gets a page. A listing that is cut off is asked for again: nothing of it has been told yet. */
 static int fetch_page(struct connection *s, const char *query, struct http_answer *ret,
 		      struct brumate_error *err)
 {
@@ -212,7 +215,7 @@ static int fetch_page(struct connection *s, const char *query, struct http_answe
 
 		if (r < 0)
 			return r;
-		r = check_page(&a);
+		r = read_answer(&a, pass_over, NULL);
 		if (r == -EBADMSG && i < s->client->config->attempts)
 			continue;
 		if (r == 0) {
@@ -235,7 +238,7 @@ static int read_page(struct connection *s, struct page *p, bool folders, struct 
 		return brumate_wrap(err, r, "list");
 	p->truncated = p->is_listing = false;
 	p->token[0] = '\0';
-	r = xml_read(a.body ? a.body : "", a.body_len, take_element, p);
+	r = read_answer(&a, take_element, p);
 	if (r < 0)
 		return brumate_fail(err, -r, "s3://%s/%s: list: %m", s->client->place->bucket,
 				    p->prefix);
@@ -331,7 +334,7 @@ static int find_upload(struct upload *u, struct connection *s, const char *key,
 	if (r == -ECANCELED)
 		return r;
 	if (r == 0)
-		xml_read(a.body ? a.body : "", a.body_len, take_upload, f);
+		read_answer(&a, take_upload, f);
 	u->id = f->id;
 	return u->id ? 0 : -ENOENT;
 }
@@ -371,6 +374,14 @@ static int take_part(void *arg, const char *path, const char *text)
 	return 0;
 }
 
+/* Makes the query "WHATuploadId=ID" (owned; NULL without memory). */
+static char *upload_query(const char *what, const struct upload *u)
+{
+	auto_free char *id = place_encode(u->id, false);
+
+	return id ? path_format("%suploadId=%s", what, id) : NULL;
+}
+
 /* What is there of the upload. Parts that the server tells no checksum of are put again. */
 static int list_parts(struct upload *u, struct connection *s, const char *key,
 		      struct brumate_error *err)
@@ -380,9 +391,8 @@ static int list_parts(struct upload *u, struct connection *s, const char *key,
 
 	do {
 		auto_(http_answer_fini) struct http_answer a = { 0 };
-		auto_free char *id = place_encode(u->id, false);
-		auto_free char *query =
-			id ? path_format("part-number-marker=%lu&uploadId=%s", p.last, id) : NULL;
+		auto_free char *marker = path_format("part-number-marker=%lu&", p.last);
+		auto_free char *query = marker ? upload_query(marker, u) : NULL;
 		struct http_request q = HTTP_REQUEST("GET");
 
 		if (!query)
@@ -394,10 +404,9 @@ static int list_parts(struct upload *u, struct connection *s, const char *key,
 			return r;
 		after = p.last;
 		p.truncated = false;
-		if (xml_read(a.body ? a.body : "", a.body_len, take_part, &p) < 0)
+		if (read_answer(&a, take_part, &p) < 0)
 			return brumate_fail(err, EBADMSG,
-					    "%s: the server's list of parts cannot "
-					    "be understood",
+					    "%s: the server's list of parts cannot be understood",
 					    key);
 	} while (p.truncated && p.last > after);
 	return 0;
@@ -431,7 +440,7 @@ static int create_upload(struct upload *u, struct connection *s, const char *key
 	int r = http_send(s, &q, &a, err);
 	if (r < 0)
 		return r;
-	r = xml_read(a.body ? a.body : "", a.body_len, take_id, u);
+	r = read_answer(&a, take_id, u);
 	if (r < 0 || !u->id || !*u->id)
 		return brumate_fail(err, EBADMSG,
 				    "%s: the server's answer to a new upload cannot be understood",
@@ -470,15 +479,13 @@ static int digest_range(struct digest *ret, int fd, uint64_t offset, uint64_t le
 
 	while (r == 0 && len_bytes) {
 		size_t want = len_bytes < HASH_BYTES ? (size_t)len_bytes : HASH_BYTES;
-		ssize_t n = pread(fd, buf, want, (off_t)offset);
+		ssize_t n = fd_read_at(fd, buf, want, offset);
 
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -EBUSY;
-		r = digest_add(run, buf, (size_t)n);
-		offset += (uint64_t)n;
-		len_bytes -= (uint64_t)n;
+		if (n < (ssize_t)want)
+			return n < 0 ? (int)n : -EBUSY;
+		r = digest_add(run, buf, want);
+		offset += want;
+		len_bytes -= want;
 	}
 	return r < 0 ? r : digest_take(run, ret);
 }
@@ -487,8 +494,8 @@ int upload_put(struct upload *u, struct connection *s, const char *key, size_t i
 	       struct brumate_error *err)
 {
 	auto_(http_answer_fini) struct http_answer a = { 0 };
-	auto_free char *id = place_encode(u->id, false);
-	auto_free char *query = id ? path_format("partNumber=%zu&uploadId=%s", i + 1, id) : NULL;
+	auto_free char *number = path_format("partNumber=%zu&", i + 1);
+	auto_free char *query = number ? upload_query(number, u) : NULL;
 	struct http_request q = HTTP_REQUEST("PUT");
 	struct upload_part *part = &u->parts[i];
 	char checksum[OBJECT_CHECKSUM_BYTES];
@@ -551,8 +558,7 @@ static char *completion(const struct upload *u, size_t *ret_len)
 
 int upload_end(struct upload *u, struct connection *s, const char *key, struct brumate_error *err)
 {
-	auto_free char *id = place_encode(u->id, false);
-	auto_free char *query = id ? path_format("uploadId=%s", id) : NULL;
+	auto_free char *query = upload_query("", u);
 	struct http_request q = HTTP_REQUEST("POST");
 	size_t len = 0;
 
@@ -571,8 +577,7 @@ int upload_end(struct upload *u, struct connection *s, const char *key, struct b
 
 int upload_abort(struct upload *u, struct connection *s, const char *key, struct brumate_error *err)
 {
-	auto_free char *id = place_encode(u->id, false);
-	auto_free char *query = id ? path_format("uploadId=%s", id) : NULL;
+	auto_free char *query = upload_query("", u);
 	struct http_request q = HTTP_REQUEST("DELETE");
 
 	if (!query)

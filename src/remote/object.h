@@ -39,19 +39,16 @@ typedef int (*object_fn)(void *arg, const char *name, uint64_t len_bytes);
 int object_list(struct connection *s, const char *prefix, bool folders, object_fn fn, void *arg,
 		struct brumate_error *err);
 
-/** The digest as base64, as checksum headers have it. */
-enum { OBJECT_CHECKSUM_BYTES = 48 };
-void object_checksum(char ret[static OBJECT_CHECKSUM_BYTES], const struct digest *d);
-
 /* ---- uploads in parts ---- */
 
 /* Large objects go in parts, several at a time, and an upload goes on where an earlier attempt ended. */
 
-enum { UPLOAD_PARTS_MAX = 10000 };
+enum { UPLOAD_PARTS_MAX = 10000, OBJECT_CHECKSUM_BYTES = 48 };
 
 struct upload_part {
-	char etag[128];	   /* empty: not there yet */
-	char checksum[48]; /* base64 of its SHA-256; empty: the server did not keep it */
+	char etag[128]; /* empty: not there yet */
+	char checksum
+		[OBJECT_CHECKSUM_BYTES]; /* base64 of its SHA-256; empty: the server did not keep it */
 	uint64_t len_bytes;
 };
 

@@ -91,14 +91,14 @@ static void staging_remove(struct staging *s)
 }
 
 /* Opens and locks it. -ESTALE: a sweep removed it in between. */
-static int open_locked(int store_fd, const char *name, int lock)
+static int open_locked(int store_fd, const char *name)
 {
 	auto_close int fd = openat(store_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	struct stat st;
 
 	if (fd < 0)
 		return -errno;
-	if (flock(fd, lock | LOCK_NB) < 0)
+	if (flock(fd, LOCK_EX | LOCK_NB) < 0)
 		return errno == EWOULDBLOCK ? -EBUSY : -errno;
 	if (fstat(fd, &st) < 0)
 		return -errno;
@@ -123,7 +123,7 @@ static int staging_open(struct staging *ret, const struct store_writer *w, const
 	for (int i = 0; i < OPEN_MAX_TRIES && (fd == -ESTALE || fd == -ENOENT); i++) {
 		if (mkdirat(s.store_fd, s.name, 0700) < 0 && errno != EEXIST)
 			return brumate_fail(err, errno, "%s: %m", s.name);
-		fd = open_locked(s.store_fd, s.name, LOCK_EX);
+		fd = open_locked(s.store_fd, s.name);
 	}
 	if (fd == -EBUSY)
 		return brumate_fail(err, EBUSY, "%s is being pulled already", id);
@@ -298,7 +298,7 @@ int remote_sweep(const char *dir)
 	while (store && (entry = readdir(store))) {
 		if (!is_staging(entry->d_name))
 			continue;
-		auto_close int fd = open_locked(dirfd(store), entry->d_name, LOCK_EX);
+		auto_close int fd = open_locked(dirfd(store), entry->d_name);
 		if (fd >= 0 && remove_tree(dirfd(store), entry->d_name) == 0)
 			n++;
 	}
@@ -434,8 +434,7 @@ static size_t units_of(uint64_t len_bytes, uint64_t part_bytes)
 static int add_items(struct pull *p, const char *dir, struct brumate_error *err)
 {
 	const struct manifest *m = &p->found.manifest;
-
-	size_t n = n_wanted(p);
+	const size_t n = n_wanted(p);
 
 	p->items = calloc(n ? n : 1, sizeof(*p->items));
 	if (!p->items)

@@ -175,8 +175,7 @@ static int put_unit(void *arg, struct connection *s, size_t i, struct brumate_er
 static int add_items(struct push *p, struct brumate_error *err)
 {
 	const struct manifest *m = &p->image->manifest;
-
-	size_t n = place_n_files(m);
+	const size_t n = place_n_files(m);
 
 	p->items = calloc(n ? n : 1, sizeof(*p->items));
 	if (!p->items)
@@ -241,40 +240,37 @@ struct manifest_put {
 	size_t len;
 };
 
-/* The manifest makes it a checkpoint. One that is there already must be this one. */
-static int put_manifest(void *arg, struct connection *s, size_t i, struct brumate_error *err)
+/* 0: the manifest of this very checkpoint is there. -ENOENT: none is. -EEXIST: that of another one. */
+static int look_at_manifest(const struct manifest_put *m, struct connection *s,
+			    struct brumate_error *err)
 {
-	const struct manifest_put *m = arg;
 	auto_free char *there = NULL;
 	size_t len = 0;
 	int r = object_get_text(s, m->key, &there, &len, err);
 
-	if (r == 0 && len == m->len && !memcmp(there, m->text, len))
-		return 0;
-	if (r == 0)
-		return brumate_fail(err, EEXIST,
-				    "s3://%s/%s: another checkpoint with that id exists",
-				    s->client->place->bucket, m->key);
+	if (r < 0 || (len == m->len && !memcmp(there, m->text, len)))
+		return r;
+	brumate_fail(err, EEXIST, "s3://%s/%s: another checkpoint with that id exists",
+		     s->client->place->bucket, m->key);
+	brumate_hint(err, "remove it first, or push below another prefix");
+	return -EEXIST;
+}
+
+/* Puts the manifest, which makes it a checkpoint. */
+static int put_manifest(void *arg, struct connection *s, size_t i, struct brumate_error *err)
+{
+	const struct manifest_put *m = arg;
+	int r = look_at_manifest(m, s, err);
+
 	return r == -ENOENT ? object_put_text(s, m->key, m->text, m->len, err) : r;
 }
 
 /* Refuses an id that another checkpoint has, before anything is put over that one's files. */
 static int check_manifest(void *arg, struct connection *s, size_t i, struct brumate_error *err)
 {
-	const struct manifest_put *m = arg;
-	auto_free char *there = NULL;
-	size_t len = 0;
-	int r = object_get_text(s, m->key, &there, &len, err);
+	int r = look_at_manifest(arg, s, err);
 
-	if (r == -ENOENT)
-		return 0;
-	if (r == 0 && (len != m->len || memcmp(there, m->text, len))) {
-		brumate_fail(err, EEXIST, "s3://%s/%s: another checkpoint with that id exists",
-			     s->client->place->bucket, m->key);
-		brumate_hint(err, "remove it first, or push below another prefix");
-		return -EEXIST;
-	}
-	return r;
+	return r == -ENOENT ? 0 : r;
 }
 
 /* A refusal is final, so parts that are there are of no use; after all else the next push takes them. */
