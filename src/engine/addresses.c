@@ -7,7 +7,7 @@
  * nobody has them (NCCL leaves some at ports where it goes on listening). The kernel is told to forget those, or they are
  * waited for.
  */
-#include "engine/addresses.h"
+#include "engine/externals.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -21,13 +21,11 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "datapath/park.h"
-#include "engine/describe.h"
+#include "engine/steps.h"
 #include "engine/externals.h"
 #include "engine/placement.h"
-#include "engine/programs.h"
 #include "engine/rights.h"
 #include "engine/secret.h"
-#include "engine/steps.h"
 #include "chunks/chunks.h"
 
 enum { CRIU_TIMEOUT_S = 600, STATUS_BYTES_MAX = 1 << 16, KILL_TIMEOUT_MS = 30000 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* Device memory of a container beside CRIU's images. See container-memory.h. */
-#include "engine/container-memory.h"
+/* Device memory of a container beside CRIU's images. See container-private.h. */
+#include "engine/container-private.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -9,7 +9,6 @@
 
 #include "base/paths.h"
 #include "datapath/transfer.h"
-#include "engine/describe.h"
 #include "engine/steps.h"
 
 static char *path_of(int dir_fd)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* Directories of containers. See container-place.h. */
-#include "engine/container-place.h"
+/* Directories of containers. See container-private.h. */
+#include "engine/container-private.h"
 
 #include <dirent.h>
 #include <errno.h>

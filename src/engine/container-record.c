@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* Reading and writing the record of a container's GPU state. See container-record.h. */
-#include "engine/container-record.h"
+/* Reading and writing the record of a container's GPU state. See container-private.h. */
+#include "engine/container-private.h"
 
 #include <errno.h>
 #include <limits.h>

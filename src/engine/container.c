@@ -17,9 +17,7 @@
 #include "base/paths.h"
 #include "datapath/park.h"
 #include "datapath/transfer.h"
-#include "engine/container-memory.h"
-#include "engine/container-place.h"
-#include "engine/container-record.h"
+#include "engine/container-private.h"
 #include "engine/placement.h"
 #include "engine/steps.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* What a checkpoint says of itself. */
-#include "engine/describe.h"
+#include "engine/steps.h"
 #include "job/labels.h"
 
 #include <errno.h>

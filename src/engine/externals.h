@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: MIT
-/* Standard streams of a job that lead outside its tree, and what becomes of them at a restore. */
+/*
+ * What a job has outside of its tree, and what becomes of it at a restore: standard streams (externals.c), addresses
+ * (addresses.c), and files of brumate's own (programs.c).
+ */
 #pragma once
 
 #include "engine/op.h"
+
+/* ---- standard streams that lead outside the tree ---- */
 
 /**
  * Finds pipes and terminals among fds 0, 1 and 2 of the tree that lead outside it, and records them in
@@ -22,3 +27,30 @@ void externals_free(char **keys);
 int externals_for_restore(struct op *op, struct criu_inherit **ret, size_t *ret_n,
 			  struct brumate_error *err);
 void externals_close(struct criu_inherit *inherits, size_t n);
+
+/* ---- addresses that a restored job is at ---- */
+
+/**
+ * Refuses (-EADDRINUSE) to restore from CRIU's images, which are open, where somebody is already at an address of
+ * the job; --force does it all the same. CRIU would say it late, and not who; or, where it is a path, take that away from
+ * whoever listens there. A port that only connections of before keep is waited for. -ETIMEDOUT, -ECANCELED.
+ */
+int addresses_check(struct op *op, struct brumate_error *err);
+
+/*
+ * ---- files of brumate's own ----
+ *
+ * Processes of a job hold its root's program, and our library in the others. CRIU opens them again at a restore, and refuses
+ * others in their place. So that a checkpoint outlives the brumate that made it, it holds copies of them.
+ */
+
+/** Puts copies of those files into op->checkpoint.writer. One that is not there any more is not ours to keep: CRIU
+ * saves what has no name. Errors as of writing an image. */
+int programs_save(struct op *op, struct brumate_error *err);
+
+/**
+ * Adds to @inherits (owned, grown; @n of them) the copies of those files of op->restore.image that are not here as they
+ * were. A copy is put below the state directory, where it stays: the job holds it from then on.
+ */
+int programs_for_restore(struct op *op, struct criu_inherit **inherits, size_t *n,
+			 struct brumate_error *err);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* Copies of our own programs in checkpoints. See programs.h. */
-#include "engine/programs.h"
+/* Copies of our own programs in checkpoints. See externals.h. */
+#include "engine/externals.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -65,3 +65,11 @@ const struct step *suspend_plan(size_t *ret_n);
 const struct step *resume_plan(size_t *ret_n);
 const struct step *checkpoint_plan(size_t *ret_n);
 const struct step *restore_plan(size_t *ret_n);
+
+/* ---- filling the manifest of a checkpoint: the job, the host, the GPUs, the processes, the timings (describe.c) ---- */
+
+/** All but phases and files; reads the tree anew, so call it while the tree is frozen. */
+int describe_tree(struct op *op, struct brumate_error *err);
+
+/** Copies the phases measured so far. 0, -ENOMEM. */
+int describe_phases(struct op *op);
