@@ -2,7 +2,7 @@
 /*
  * The data path of a tree of processes: it takes their device memory out of them and puts it back, without
  * their driver. Agents in the processes park the memory (park.h), the vault holds it (vault.h), the broker
- * moves it (transfer.h, live.h). The data path knows neither a job nor a store: its caller says whose memory
+ * moves it (transfer.h). The data path knows neither a job nor a store: its caller says whose memory
  * it is, and what takes a host copy on to a checkpoint or brings one back. Not for two threads at once.
  */
 #pragma once

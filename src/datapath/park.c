@@ -21,7 +21,6 @@
 #include "base/user.h"
 #include "base/workers.h"
 #include "client/broker.h"
-#include "datapath/share.h"
 #include "datapath/transfer.h"
 #include "process/pidns.h"
 

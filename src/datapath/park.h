@@ -12,8 +12,8 @@
  * others of it have: their driver is being initialised. Nobody is connected afterwards. What has no agent, or one that
  * does not answer, goes by the driver, which is said to @notes (NULL: to nobody). Fails only where we lack what it takes
  * to ask: -ENOMEM, -EMFILE, -ENFILE, -ENOBUFS, -EAGAIN. */
-int park_find(struct datapath *d, const struct proc_tree *tree, const struct proc_id *ids,
-	      size_t n, struct progress *notes, struct brumate_error *err);
+int park_find(struct datapath *d, const struct proc_tree *tree, const struct proc_id *ids, size_t n,
+	      struct progress *notes, struct brumate_error *err);
 
 /** Refuses where a process whose memory is in the vault has no agent that could take it. -EIO. */
 int park_check(const struct datapath *d, struct brumate_error *err);
@@ -86,3 +86,30 @@ int park_take_back(struct datapath *d, struct brumate_error *err);
 
 /** Makes processes that are to be killed give up their pieces, so that the driver need not save them. */
 void park_discard(struct datapath *d);
+
+/*
+ * ---- memory that members of a job share (share.c) ----
+ *
+ * One of them made it, its owner: that one's agent parks it as all of its pieces. The others have aliases of it, which nobody
+ * copies: they are unmapped with all the rest, and mapped again from what the owner exports once it has its memory back.
+ */
+
+/** Whether the process, as its agent told last, has memory of others mapped. */
+bool share_uses_others(const struct datapath_agent *a);
+/** Whether any of them has. */
+bool share_is_used(const struct datapath *d);
+
+/** Refuses where the owner of what a member has mapped is not among the agents: -EOPNOTSUPP. Their gates are
+ * closed. */
+int share_check(struct datapath *d, struct brumate_error *err);
+
+/** Refuses where the vault lacks what a member has mapped of another: that one has ended since share_check(), before its
+ * memory was parked, and what is unmapped now nobody could map again. -EAGAIN. */
+int share_check_parked(struct datapath *d, struct brumate_error *err);
+
+/** Where memory is to be made anew: unmaps the aliases of members whose gates are closed, but not what nobody could
+ * export again. d->aliases_hidden says whether none is mapped any more. */
+int share_hide(struct datapath *d, struct brumate_error *err);
+
+/** Maps all aliases that are not mapped. Their owners have their memory. */
+int share_bring(struct datapath *d, struct brumate_error *err);

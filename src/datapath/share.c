@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* What members of a job have of each other's memory. See share.h. */
-#include "datapath/share.h"
+/* What members of a job have of each other's memory. See park.h. */
+#include "datapath/park.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -66,3 +66,18 @@ void transfer_end_early(struct datapath *d);
 size_t transfer_wait_copied(struct datapath *d, size_t n, uint32_t timeout_ms);
 /** From now on what is whole goes on to the sink beside the rest of the copy. */
 void transfer_drain(struct datapath *d);
+
+/*
+ * ---- live copy (live.c) ----
+ *
+ * A host copy of device memory whose program goes on writing it, as the baseline of the copy that is made
+ * when it stands still. What is in it is known by digests of what was copied, whatever the program did
+ * meanwhile, so the second copy is right by itself.
+ */
+
+/** Copies, again where much changed meanwhile. What stands in its way is noted: the operation goes on
+ * without. Returns 1 if nothing was copied. */
+int live_copy(struct datapath *d, struct brumate_error *err);
+
+/** Lets go of a baseline that live_copy() made. */
+void live_undo(struct datapath *d);
