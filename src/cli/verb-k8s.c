@@ -19,9 +19,9 @@
 #include "base/conf.h"
 #include "job/job.h"
 #include "job/request.h"
+#include "service/archive.h"
 #include "service/container.h"
 #include "service/kubelet.h"
-#include "service/oci-image.h"
 #include "service/pod-counts.h"
 #include "service/snapshot-control.h"
 

@@ -21,7 +21,6 @@
 #include "criu/criu.h"
 #include "process/reap.h"
 #include "service/archive.h"
-#include "service/oci-image.h"
 #include "wire/wire.h"
 
 enum { WORDS_MAX = 24, LOG_BYTES_MAX = 64 << 20, REASON_BYTES = 500 };

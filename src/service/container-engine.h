@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * Checkpoints of containers by whoever made them: their engine's own command is run, with brumate's plugin in its CRIU, and
- * what comes of it is put into one archive (archive.h) or OCI image (oci-image.h). Nothing of it is in a store. Takes root.
+ * what comes of it is put into one archive or OCI image (archive.h). Nothing of it is in a store. Takes root.
  */
 #pragma once
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* OCI images of checkpoints; see oci-image.h. What is read may be anybody's: a digest leads to no other place. */
-#include "service/oci-image.h"
+/* OCI images of checkpoints; see archive.h. What is read may be anybody's: a digest leads to no other place. */
+#include "service/archive.h"
 
 #include <errno.h>
 #include <fcntl.h>

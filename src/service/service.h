@@ -6,14 +6,22 @@
  */
 #pragma once
 
-#include "service/relay.h"
-
 #include <jansson.h>
+#include <poll.h>
 #include <sys/types.h>
 
 #include "base/error.h"
 #include "store/store.h"
 #include "wire/wire.h"
+
+enum { CANCEL_FDS = 2 };
+
+/** What cancels a call: any of these fds (borrowed; -1: none) showing its events, or a hang-up. */
+struct cancel {
+	struct pollfd fds[CANCEL_FDS];
+};
+
+#define CANCEL_NEVER ((struct cancel){ { { .fd = -1 }, { .fd = -1 } } })
 
 /** One call: for whom, and what is done with progress and cancellation. */
 struct service_call {
@@ -90,3 +98,8 @@ int meter_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes);
 
 /** True once the call is cancelled. */
 bool call_is_cancelled(const struct service_call *call);
+
+/** Calls another of our programs: wire_call() without a deadline, given up as @cancel says. Cancelling hangs up: the other
+ * side takes back what it began. Errors to act on: -ECANCELED. */
+int relay_call(struct wire *w, const char *method, json_t *parameters, wire_reply_fn on_reply,
+	       void *arg, const struct cancel *cancel, json_t **ret, struct brumate_error *err);
