@@ -5,7 +5,7 @@
  */
 #include "cli/arguments.h"
 #include "cli/client.h"
-#include "cli/job-table.h"
+#include "cli/pages.h"
 #include "cli/output.h"
 
 #include <errno.h>

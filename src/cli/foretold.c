@@ -3,7 +3,7 @@
  * The page of `brumate inspect --restore`: tables of what a restore would become, run, open, bind, connect and map.
  * Nothing is cut off at the width of the terminal, as what is cut off could be what matters.
  */
-#include "cli/foretold.h"
+#include "cli/pages.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

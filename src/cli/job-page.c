@@ -3,7 +3,7 @@
  * The page of `brumate inspect JOB`: what the job is, then tables of its GPUs, memory, processes, files, schedule and
  * checkpoints, and of its last operation. What there is none of has no heading; what is not known is "-".
  */
-#include "cli/job-page.h"
+#include "cli/pages.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -6,7 +6,7 @@
  */
 #include "cli/client.h"
 #include "cli/command.h"
-#include "cli/job-table.h"
+#include "cli/pages.h"
 #include "cli/output.h"
 #include "cli/screen.h"
 

@@ -4,7 +4,7 @@
 #include "cli/client.h"
 #include "cli/follow.h"
 #include "cli/output.h"
-#include "cli/remote.h"
+#include "cli/verbs.h"
 #include "cli/several.h"
 
 #include <errno.h>

@@ -4,7 +4,7 @@
  * changes, so it is asked every few seconds. A pod without the annotation is never touched, and neither is any while the kubelet
  * cannot be asked. What was done for a pod is not done again until it wants another thing, or a container of it has begun anew.
  */
-#include "cli/k8s.h"
+#include "cli/verbs.h"
 #include "cli/arguments.h"
 #include "cli/client.h"
 #include "cli/output.h"

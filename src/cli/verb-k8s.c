@@ -3,7 +3,7 @@
  * `brumate k8s`: the containers of a pod on this node. A pod is suspended as a whole: where one container cannot be, those
  * before it are resumed, and no more jobs than they were. Checkpoints are asked for at the kubelet.
  */
-#include "cli/k8s.h"
+#include "cli/verbs.h"
 #include "cli/arguments.h"
 #include "cli/client.h"
 #include "cli/output.h"

@@ -2,11 +2,9 @@
 /* `brumate ps`, `ls`, `inspect` and `diff`: what is known of jobs and checkpoints. */
 #include "cli/arguments.h"
 #include "cli/client.h"
-#include "cli/foretold.h"
-#include "cli/job-page.h"
-#include "cli/job-table.h"
+#include "cli/pages.h"
 #include "cli/output.h"
-#include "cli/remote.h"
+#include "cli/verbs.h"
 #include "cli/screen.h"
 
 #include <errno.h>

@@ -7,7 +7,7 @@
 #include "cli/arguments.h"
 #include "cli/client.h"
 #include "cli/output.h"
-#include "cli/remote.h"
+#include "cli/verbs.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -8,9 +8,8 @@
 #include "cli/client.h"
 #include "cli/follow.h"
 #include "cli/output.h"
-#include "cli/remote.h"
+#include "cli/verbs.h"
 #include "cli/several.h"
-#include "cli/verb-container.h"
 
 #include <errno.h>
 #include <stdio.h>
