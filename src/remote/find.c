@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT
-/* The checkpoints of a place: found, listed and removed. See find.h. What the server names is checked like any foreign word. */
-#include "remote/find.h"
+/* The checkpoints of a place: found, listed and removed. See object.h. What the server names is checked like any foreign word. */
+#include "remote/object.h"
 
 #include <errno.h>
 #include <string.h>
 
 #include "base/array.h"
 #include "base/paths.h"
-#include "remote/object.h"
 #include "remote/remote.h"
 
 enum { CHECKPOINTS_MAX = 100000 };

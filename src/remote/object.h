@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* What can be done with the objects of a store. Private to this layer. */
+/* What can be done with the objects of a store, and which of them are checkpoints. Private to this layer. */
 #pragma once
 
 #include "remote/http.h"
@@ -81,3 +81,21 @@ int upload_end(struct upload *u, struct connection *s, const char *key, struct b
 /** Gives the upload up, with its parts. */
 int upload_abort(struct upload *u, struct connection *s, const char *key,
 		 struct brumate_error *err);
+
+/* ---- the checkpoints of a place, found by their manifests (find.c) ---- */
+
+/** A checkpoint that was found, with its manifest. It owns its parts. */
+struct found {
+	char *id;
+	char *text; /* NULL: there is none, or it cannot be used */
+	size_t len;
+	struct manifest manifest;
+	struct brumate_error why; /* where @text is NULL */
+	bool incomplete;	  /* there is no manifest: being pushed, or interrupted */
+};
+void found_fini(struct found *f);
+DEFINE_AUTO_FINI(struct found, found_fini)
+
+/** Finds the checkpoint that @word means: an id, a job's name or id (its latest), or the beginning of an id. */
+int find_one(struct client *c, const char *word, struct found *ret,
+	     const struct client_watch *watch, struct brumate_error *err);

@@ -20,7 +20,6 @@
 #include "base/paths.h"
 #include "chunks/chunks.h"
 #include "chunks/reader.h"
-#include "remote/find.h"
 #include "remote/object.h"
 #include "remote/remote.h"
 #include "store/authentic.h"
