@@ -14,7 +14,7 @@
 #include "base/fd.h"
 #include "chunks/files.h"
 #include "chunks/reader.h"
-#include "store/ahead.h"
+#include "store/file-tree.h"
 #include "store/authentic.h"
 #include "store/image.h"
 #include "store/store.h"

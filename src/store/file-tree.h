@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* The files of a checkpoint as they are on disk: found, hashed by several threads, and compared with a manifest. */
+/* The files of a checkpoint as they are on disk: found, read ahead, hashed by several threads, and compared with a manifest. */
 #pragma once
 
 #include <stdbool.h>
@@ -60,3 +60,27 @@ int file_tree_split(struct file_tree *ret, struct file_tree *t, const struct man
 /** Refuses the first difference of names or sizes between the manifest and the files and packs. */
 int file_tree_compare(const struct manifest *m, const struct file_tree *files,
 		      const struct file_tree *packs, struct brumate_error *err);
+
+/*
+ * ---- reading ahead ----
+ *
+ * Reading one file ahead of whoever works on its bytes: a thread fills buffers while its owner hashes
+ * or writes the ones before. For large files, where reading and hashing after each other would add up.
+ */
+
+enum { AHEAD_BYTES = 2 << 20, AHEAD_BUFFERS = 4, AHEAD_WORTH_BYTES = 4 * AHEAD_BYTES };
+
+struct ahead;
+
+/** Starts to read @fd (borrowed) from its beginning, by pread(2). 0, -ENOMEM, -EAGAIN (no thread). */
+int ahead_start(struct ahead **ret, int fd);
+
+/**
+ * The next bytes of the file in @ret, borrowed until the next call: how many, 0 at its end, -errno of
+ * the read. One thread at a time.
+ */
+ssize_t ahead_next(struct ahead *a, const void **ret);
+
+/** Stops reading and frees. Accepts NULL. */
+void ahead_free(struct ahead *a);
+DEFINE_AUTO(struct ahead *, ahead_free)

@@ -5,7 +5,7 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "store/ahead.h"
+#include "store/file-tree.h"
 #include "store/stream.h"
 
 /* ---- retention ---- */
