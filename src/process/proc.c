@@ -61,46 +61,51 @@ static int read_file(int dir_fd, const char *name, char **ret)
  * its own. So that a command in a restored job means the same processes as those outside, they are taken back to the
  * machine's clock here. The kernel cuts them off at a whole tick after it has shifted them: one tick may be missing then.
  */
-static pthread_once_t clock_once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t clock_lock = PTHREAD_MUTEX_INITIALIZER;
+static bool clock_is_known;
 static int64_t clock_shift_ns; /* what our clock is ahead */
-static int clock_error;	       /* nobody can tell it, nor who is who */
 
-static void read_clock_shift(void)
+/* Under the lock. Where it cannot be told, the next look tries again. */
+static int read_clock_shift(void)
 {
 	auto_free char *text = NULL;
 	long long s, ns;
-
 	int r = file_read(AT_FDCWD, "/proc/self/timens_offsets", PROC_FILE_BYTES_MAX, &text, NULL);
 
-	if (r < 0) { /* a kernel without time namespaces has no such file */
-		clock_error = r == -ENOENT ? 0 : r;
-		return;
-	}
-	const char *line = strstr(text, "boottime");
+	if (r < 0 && r != -ENOENT) /* a kernel without time namespaces has no such file */
+		return r;
+	const char *line = r == 0 ? strstr(text, "boottime") : NULL;
 	if (line && sscanf(line, "boottime %lld %lld", &s, &ns) == 2)
 		clock_shift_ns = s * (int64_t)NS_PER_S + ns;
+	clock_is_known = true;
+	return 0;
 }
 
-static int64_t clock_shift(void)
+static int get_clock_shift(int64_t *ret_ns)
 {
-	pthread_once(&clock_once, read_clock_shift);
-	return clock_shift_ns;
+	pthread_mutex_lock(&clock_lock);
+	int r = clock_is_known ? 0 : read_clock_shift();
+	*ret_ns = clock_shift_ns;
+	pthread_mutex_unlock(&clock_lock);
+	return r;
 }
 
-static uint64_t machine_ticks(uint64_t shown)
+static uint64_t machine_ticks(uint64_t shown, int64_t shift_ns)
 {
 	const int64_t tick_ns = (int64_t)NS_PER_S / sysconf(_SC_CLK_TCK);
-	int64_t ns = (int64_t)shown * tick_ns - clock_shift();
+	int64_t ns = (int64_t)shown * tick_ns - shift_ns;
 
-	return clock_shift() ? (uint64_t)(ns > 0 ? ns / tick_ns : 0) : shown;
+	return shift_ns ? (uint64_t)(ns > 0 ? ns / tick_ns : 0) : shown;
 }
 
 bool proc_is_same(struct proc_id one, struct proc_id other)
 {
 	uint64_t apart = one.start_ticks > other.start_ticks ? one.start_ticks - other.start_ticks
 							     : other.start_ticks - one.start_ticks;
+	int64_t shift_ns;
 
-	return one.pid == other.pid && apart <= (clock_shift() ? 1 : 0);
+	get_clock_shift(&shift_ns); /* that succeeded when the ids were read */
+	return one.pid == other.pid && apart <= (shift_ns ? 1 : 0);
 }
 
 /* The name may hold anything, spaces and parentheses too: it ends at the last one. */
@@ -109,6 +114,7 @@ static int parse_stat(struct proc_info *info, const char *text)
 	const char *open = strchr(text, '('), *close = strrchr(text, ')');
 	unsigned long long start_ticks;
 	unsigned flags;
+	int64_t shift_ns;
 	long rss_pages;
 
 	if (!open || !close || close < open)
@@ -125,9 +131,10 @@ static int parse_stat(struct proc_info *info, const char *text)
 	for (char *c = info->comm; *c; c++)
 		if (iscntrl((unsigned char)*c))
 			*c = '?';
-	info->id.start_ticks = machine_ticks(start_ticks);
-	if (clock_error < 0)
-		return clock_error;
+	int r = get_clock_shift(&shift_ns);
+	if (r < 0)
+		return r;
+	info->id.start_ticks = machine_ticks(start_ticks, shift_ns);
 	info->is_fork = flags & PF_FORKNOEXEC;
 	info->ends = info->state == 'X' ||
 		     (info->n_threads <= 1 && (flags & PF_EXITING || info->state == 'Z'));
