@@ -55,14 +55,15 @@ struct op_restore {
 	char of[MANIFEST_ID_BYTES]; /* the job whose checkpoint @image must be; empty: this one */
 	struct remote_restore *remote; /* @image is in an object store; NULL: it is here */
 	struct device_image_reader device;
+	struct comparing *comparing; /* the files of @image with its manifest, in a thread */
 	bool use_pid_ns;
 	bool root_restored; /* the restored tree exists */
 	uint64_t log_bytes; /* in the job's log before it was restored */
 };
 
 struct op {
-	const char *kind; /* "suspend" … */
-	struct job *job;  /* borrowed; the operation alone uses it while it runs */
+	const char *kind;	       /* "suspend" … */
+	struct job *job;	       /* borrowed; the operation alone uses it while it runs */
 	const struct request *request; /* borrowed; never NULL */
 	struct progress progress;
 	struct proc_tree tree;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Restore: the image proven, CRIU, then the driver. Until the end nothing of the image is touched, so
- * whatever fails, the checkpoint is as good as before; a tree half restored is taken down again.
+ * Restore: the image proven, while its device memory is on its way; CRIU, then the driver. Until the end nothing of the
+ * image is touched, so whatever fails, the checkpoint is as good as before; a tree half restored is taken down again.
  */
 #include "engine/engine.h"
 
@@ -9,7 +9,9 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/capability.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -22,6 +24,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/paths.h"
+#include "base/thread.h"
 #include "criu/images.h"
 #include "datapath/park.h"
 #include "datapath/transfer.h"
@@ -40,7 +43,18 @@ enum { CRIU_TIMEOUT_S = 600, KILL_TIMEOUT_MS = 30000, PID_TIMEOUT_MS = 2000, PID
 
 /* ---- the image ---- */
 
-static int verify_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
+/* Memory in chunks is not among these files: it is read but once, and compared when it is loaded. */
+struct comparing {
+	struct op *op;
+	pthread_t thread;
+	atomic_bool stop;
+	atomic_uint_fast64_t done_bytes;
+	uint64_t start_ns, end_ns;
+	int r;
+	struct brumate_error err;
+};
+
+static int remote_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
 {
 	struct op *op = arg;
 
@@ -48,18 +62,93 @@ static int verify_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
 	return progress_check(&op->progress, NULL);
 }
 
+static int compare_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
+{
+	struct comparing *c = arg;
+
+	(void)total_bytes;
+	c->done_bytes = done_bytes;
+	return c->stop ? -ECANCELED : progress_check(&c->op->progress, NULL);
+}
+
+static uint64_t compared_bytes(void *arg)
+{
+	const struct comparing *c = arg;
+
+	return c->done_bytes;
+}
+
+static void *compare_in_thread(void *arg)
+{
+	struct comparing *c = arg;
+
+	c->r = store_verify_files(&c->op->restore.image, compare_progress, c, &c->err);
+	c->end_ns = clock_now_ns();
+	return NULL;
+}
+
+static int begin_comparing(struct op *op, struct brumate_error *err)
+{
+	struct comparing *c = calloc(1, sizeof(*c));
+
+	if (!c)
+		return brumate_fail(err, ENOMEM, "%m");
+	c->op = op;
+	c->start_ns = clock_now_ns();
+	int r = thread_start(&c->thread, compare_in_thread, c);
+	if (r < 0) {
+		free(c);
+		return brumate_fail(err, -r, "thread: %m");
+	}
+	op->restore.comparing = c;
+	return 1; /* what it took is told where it is waited for */
+}
+
+static void stop_comparing(struct op *op)
+{
+	struct comparing *c = take_ptr(&op->restore.comparing);
+
+	if (!c)
+		return;
+	c->stop = true;
+	pthread_join(c->thread, NULL);
+	free(c);
+}
+
+/* Starts comparing the files with a manifest that is believed; those of an object store are brought here first. */
 static int verify(struct op *op, struct brumate_error *err)
 {
-	progress_done(&op->progress, 0, manifest_bytes(&op->restore.image.manifest));
+	uint64_t total = manifest_bytes(&op->restore.image.manifest);
 	int r = secret_believe(op, err);
 
-	if (r < 0)
-		return r;
-	/* Memory in chunks is read but once: each is compared when it is loaded. */
-	r = op->restore.remote ? remote_restore_files(op->restore.remote, verify_progress, op, err)
-			       : store_verify_files(&op->restore.image, verify_progress, op, err);
-	op->image_bytes = manifest_bytes(&op->restore.image.manifest);
-	return r;
+	op->image_bytes = total;
+	if (r < 0 || !op->restore.remote)
+		return r < 0 ? r : begin_comparing(op, err);
+	progress_done(&op->progress, 0, total);
+	return remote_restore_files(op->restore.remote, remote_progress, op, err);
+}
+
+/* CRIU is given nothing that was not compared. */
+static int end_comparing(struct op *op, struct brumate_error *err)
+{
+	struct comparing *c = op->restore.comparing;
+
+	if (!c)
+		return 1;
+	progress_measure(&op->progress, compared_bytes, c, op->image_bytes);
+	pthread_join(c->thread, NULL);
+	progress_measure(&op->progress, NULL, NULL, 0);
+	op->restore.comparing = NULL;
+	int r = c->r;
+	if (r == 0)
+		progress_phase_at(&op->progress, "verify", c->start_ns,
+				  (double)(c->end_ns - c->start_ns) / (double)NS_PER_S);
+	else if (err)
+		*err = c->err;
+	if (r == -ECANCELED)
+		progress_check(&op->progress, err);
+	free(c);
+	return r < 0 ? r : 1;
 }
 
 static int take_gpus(struct op *op)
@@ -605,9 +694,10 @@ static int map_early(struct op *op, struct brumate_error *err)
 }
 
 static const struct step restore_steps[] = {
-	{ "verify", "the image to be read and compared", verify, NULL },
+	{ "verify", "the image to be read", verify, stop_comparing },
 	{ "preflight", "the driver", check_restore, NULL },
 	{ "load", "the store", load_device_image, step_undo_copy },
+	{ "compare", "the image to be read and compared", end_comparing, NULL },
 	{ "criu", "CRIU to bring the processes back", restore_processes, undo_processes },
 	{ "gpu-restore", "host memory to reach device memory", gpu_restore, NULL },
 	{ "gpu-unlock", "the driver", step_gpu_unlock, NULL },
