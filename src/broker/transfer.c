@@ -29,12 +29,13 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define COPY_BYTES  (32ull << 20)
-#define TURN_BYTES  (16ull << 20) /* a copy of a transfer that takes turns with the driver */
-#define SLOT_BYTES  (8ull << 20)
-#define ZERO_BYTES  (1ull << 30)  /* filled by the GPU at a time */
-#define BATCH_BYTES (64ull << 20) /* mapped before the GPU is let at them */
-#define STAGE_BYTES (128ull << 20)
+#define COPY_BYTES	(32ull << 20)
+#define TURN_BYTES	(16ull << 20) /* a copy of a transfer that takes turns with the driver */
+#define SLOT_BYTES	(8ull << 20)
+#define ZERO_BYTES	(1ull << 30)  /* filled by the GPU at a time */
+#define BATCH_BYTES	(64ull << 20) /* mapped before the GPU is let at them, at first */
+#define BATCH_BYTES_MAX (1ull << 30)
+#define STAGE_BYTES	(128ull << 20)
 
 enum {
 	WINDOW = 16,
@@ -136,11 +137,20 @@ static int publish_pieces(struct lane *l, size_t first, size_t end, struct bruma
 	return 0;
 }
 
+/* To let the GPU at memory waits for copies that it has begun, a millisecond each time where they fill the link. Pieces
+ * are made faster than they are copied, so after the first ones as many as were made before come at a time. */
+static uint64_t batch_bytes(uint64_t made_bytes)
+{
+	if (made_bytes < BATCH_BYTES)
+		return BATCH_BYTES;
+	return made_bytes < BATCH_BYTES_MAX ? made_bytes : BATCH_BYTES_MAX;
+}
+
 static int map_pieces(struct lane *l, struct brumate_error *err)
 {
 	struct transfer *t = l->transfer;
 	size_t first = 0;
-	uint64_t bytes = 0;
+	uint64_t bytes = 0, made_bytes = 0;
 	int r = 0;
 
 	for (size_t i = 0; i < l->n_pieces && r == 0; i++) {
@@ -155,10 +165,11 @@ static int map_pieces(struct lane *l, struct brumate_error *err)
 					    t->n_pieces);
 		l->n_mapped = i + 1;
 		bytes += p->len_bytes;
-		if (bytes < BATCH_BYTES && lane_is_followed(l, i))
+		if (bytes < batch_bytes(made_bytes) && lane_is_followed(l, i))
 			continue;
 		r = publish_pieces(l, first, i + 1, err);
 		first = i + 1;
+		made_bytes += bytes;
 		bytes = 0;
 	}
 	return r;
