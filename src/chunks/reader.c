@@ -21,8 +21,8 @@
 #include "chunks/codec.h"
 #include "chunks/files.h"
 
-/* Of reads that a thread has under way. */
-enum { SHARERS_NAMED_MAX = 4, AHEAD = 3, READERS_MAX = 16 };
+/* Of reads that a thread has under way, and of threads: from a disk, and from memory. */
+enum { SHARERS_NAMED_MAX = 4, AHEAD = 3, READERS_DISK_MAX = 16, READERS_MAX = 24 };
 
 /* ---- opening ---- */
 
@@ -506,12 +506,11 @@ static int read_far(struct chunks_reader *m, const struct chunks_task *task,
 int chunks_read(struct chunks_reader *m, const struct chunks_task *task, struct brumate_error *err)
 {
 	/* A read from memory is done when it is begun: a second one would only hold up who waits for the first. */
-	struct reading g = { .m = m,
-			     .task = task,
-			     .ahead = io_is_in_memory(m->dir_fd) ? 1 : AHEAD };
-	unsigned threads = task->threads && task->threads < READERS_MAX
-				   ? task->threads
-				   : workers_cores(READERS_MAX);
+	const bool in_memory = io_is_in_memory(m->dir_fd);
+	const unsigned most = in_memory ? READERS_MAX : READERS_DISK_MAX;
+	struct reading g = { .m = m, .task = task, .ahead = in_memory ? 1 : AHEAD };
+	unsigned threads =
+		task->threads && task->threads < most ? task->threads : workers_cores(most);
 
 	if (task->n == 0)
 		return 0;

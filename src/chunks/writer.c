@@ -176,9 +176,9 @@ static int pack_finish(struct pack *p, uint64_t *ret_len_bytes)
 
 /* ---- the writer ---- */
 
-/* More threads than that do not help: the disk is the limit. A thread holds two buffers at most: what it was given
- * to save, and what it compressed. */
-enum { WRITERS_MAX = 16, WRITER_BUFFERS = 2 * WRITERS_MAX };
+/* More threads than that do not help: the disk is the limit, or all memory. A thread holds two buffers at most: what it
+ * was given to save, and what it compressed. */
+enum { WRITERS_MAX = 24, WRITERS_DISK_MAX = 16, WRITER_BUFFERS = 2 };
 
 /* A region and where its bytes are: in a mapping, elsewhere in memory, or a function gets them. */
 struct chunks_region {
@@ -693,10 +693,10 @@ int chunks_begin(struct chunks_writer **ret, const struct chunks_target *target,
 	m->options = *options;
 	pthread_mutex_init(&m->lock, NULL);
 	pthread_cond_init(&m->news, NULL);
-	m->n_threads = options->threads && options->threads < WRITERS_MAX
-			       ? options->threads
-			       : workers_cores(WRITERS_MAX);
-	struct io_options buffers = { .buffers = WRITER_BUFFERS };
+	const unsigned most = io_is_in_memory(m->target.dir_fd) ? WRITERS_MAX : WRITERS_DISK_MAX;
+	m->n_threads = options->threads && options->threads < most ? options->threads
+								   : workers_cores(most);
+	struct io_options buffers = { .buffers = WRITER_BUFFERS * most };
 	int r = chunk_digest_zeros(&m->zero);
 	if (r < 0)
 		return brumate_fail(err, -r, "memory: %m");
