@@ -225,7 +225,8 @@ static int recover_restore(struct op *op, struct brumate_error *err)
 	int r = 0;
 
 	if (!job_has_ended(job)) {
-		if (op_find_gpus(op, NULL) == 0)
+		/* While CRIU builds them the driver has not been asked for anything, and would wait for them in vain. */
+		if (!job->op.criu.pid && op_find_gpus(op, NULL) == 0)
 			step_discard_gpus(op);
 		r = job_kill_members(job, deadline_in_ms(KILL_TIMEOUT_MS));
 	}

@@ -500,7 +500,8 @@ static int run_criu(struct op *op, int work_fd, const struct criu_inherit *inher
 	cpu_memory_image_close(op->images.cpu_memory);
 	op->images.cpu_memory = NULL;
 	op->job->op.criu = PROC_ID_NONE;
-	return r;
+	/* Before the driver is asked: recover_restore() goes by it. */
+	return r < 0 ? r : job_save(op->job, err);
 }
 
 static int try_processes(struct op *op, int work_fd, struct brumate_error *err)
