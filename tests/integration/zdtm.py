@@ -42,6 +42,7 @@ FEW = """zombie00 wait00 caps00 fpu00 futex sock_filter00 pidfd_self pipe00 pthr
 
 # What CRIU alone does and brumate does not, and why.
 DIFFERENT = {
+    "cgroup00": "a job comes back into the cgroup of whoever restores it",
     "cgroup_stray": "a job comes back into the cgroup of whoever restores it",
     "socket-tcp-ipt-nfconntrack": "it has a network namespace of its own, which is saved by a container's engine alone",
 }
