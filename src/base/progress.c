@@ -45,11 +45,14 @@ int progress_check(struct progress *p, struct brumate_error *err)
 		p->cancelled = true;
 	if (p->cancelled)
 		return brumate_fail(err, ECANCELED, "cancelled");
-	if (deadline_left_ms(p->deadline_ns) == 0)
-		return p->timeout_ms < 1000 ? brumate_fail(err, ETIMEDOUT, "timed out after %u ms",
-							   (unsigned)p->timeout_ms)
-					    : brumate_fail(err, ETIMEDOUT, "timed out after %g s",
-							   p->timeout_ms / 1000.0);
+	if (deadline_left_ms(p->deadline_ns) == 0) {
+		if (p->timeout_ms < 1000)
+			brumate_fail(err, ETIMEDOUT, "timed out after %u ms", (unsigned)p->timeout_ms);
+		else
+			brumate_fail(err, ETIMEDOUT, "timed out after %g s", p->timeout_ms / 1000.0);
+		brumate_hint(err, "a longer --timeout gives it more time");
+		return -ETIMEDOUT;
+	}
 	return 0;
 }
 

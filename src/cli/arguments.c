@@ -104,10 +104,18 @@ static int fail_unknown_option(const struct command *c, const char *name, size_t
 	wanted[len + 2] = '\0';
 	if (hint_foreign(c, wanted, err))
 		return -EINVAL;
-	for (const struct option_spec *o = c->options; o->name; o++)
+	if (!strcmp(wanted, "--json") && find_option(c, "format", strlen("format"))) {
+		brumate_hint(err, "did you mean --format json?");
+		return -EINVAL;
+	}
+	const struct option_spec *begins = NULL; /* with what was given */
+	for (const struct option_spec *o = c->options; o->name; o++) {
 		nearest_consider(&n, o->name);
-	if (n.found[0])
-		brumate_hint(err, "did you mean --%s?", n.found);
+		if (!begins && len && !strncmp(o->name, name, len))
+			begins = o;
+	}
+	if (begins || n.found[0])
+		brumate_hint(err, "did you mean --%s?", begins ? begins->name : n.found);
 	return -EINVAL;
 }
 

@@ -172,8 +172,8 @@ static int schedule_checkpoints(const struct invocation *in, struct brumate_erro
 
 	if (r == 0)
 		r = add_target(p, in, err);
-	if (r == 0)
-		r = parse_duration(&every_ms, "--every", in->values[OPT_EVERY], err);
+	if (r == 0 && (r = parse_duration(&every_ms, "--every", in->values[OPT_EVERY], err)) < 0)
+		brumate_hint(err, "write it as 30s, 10m, 1h or 1d; 0 ends the schedule");
 	if (r == 0 && every_ms && every_ms < 1000)
 		r = brumate_fail(err, EINVAL, "--every: expected a second or more, or 0 to stop");
 	if (r == 0)

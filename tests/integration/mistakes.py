@@ -102,8 +102,11 @@ def habits_of_other_tools(bed):
                        ("restore --import x", "brumate import"), ("ls /tmp", "--dir DIR"),
                        ("push x http://host", "AWS_ENDPOINT_URL"), ("-v", "brumate --version"),
                        ("--format json", "options follow the command"), ("PS", "`brumate ps`"),
-                       ("ps --filter state=suspendd", "did you mean suspended?"), ("help jobs", "`brumate help ps`")):
-        refused = bed.refused(EXIT_USAGE, "unknown|unexpected|expected|not a state", *line.split())
+                       ("ps --filter state=suspendd", "did you mean suspended?"), ("help jobs", "`brumate help ps`"),
+                       ("prune --keep 3", "did you mean --keep-last?"), ("prune --dry", "did you mean --dry-run?"),
+                       ("ls --json", "did you mean --format json?"), ("metrics --port 9100", "--listen answers"),
+                       ("checkpoint x --every never", "0 ends the schedule")):
+        refused = bed.refused(EXIT_USAGE, "unknown|unexpected|expected|not a (state|duration)", *line.split())
         expect(re.search(f"^hint: .*{re.escape(hint)}", refused.err, re.M), refused.why())
 
 
@@ -117,7 +120,8 @@ def what_state_a_job_is_in(bed):
     refused = bed.refused(EXIT_BUSY, f"job {job} is checkpointed$", "suspend", job)
     expect(f"brumate restore {job}" in refused.err, refused.why())
     bed.ok("restore", job)
-    bed.refused(EXIT_TIMEOUT, "suspend|identify: timed out after 1 ms", "suspend", job, "--timeout", "1ms")
+    refused = bed.refused(EXIT_TIMEOUT, "suspend|identify: timed out after 1 ms", "suspend", job, "--timeout", "1ms")
+    expect("hint: a longer --timeout" in refused.err, refused.why())
     bed.refused(EXIT_TIMEOUT, f"wait: timed out after 50 ms; job {job} has not ended", "wait", job, "--timeout", "0.05")
     bed.end(job)
     bed.refused(EXIT_BUSY, f"job {job} has exited$", "resume", job)
