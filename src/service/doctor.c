@@ -247,9 +247,8 @@ static void check_io_uring(struct doctor *d)
 			value);
 	else
 		finding(d, FINDING_NOTE, "io_uring", "set kernel.io_uring_disabled=2 for such jobs",
-			"a job that uses io_uring cannot be checkpointed to disk; by libuv none "
-			"does "
-			"on the data path");
+			"a job that uses io_uring cannot be checkpointed to disk; with brumate's "
+			"library, libuv does not use it");
 }
 
 static void check_pids(struct doctor *d)
@@ -333,7 +332,7 @@ static const struct {
 	{ DEV_REMAP, "driver-remap", "restore onto other GPUs", FINDING_WARN,
 	  "jobs can be restored on the same GPUs only" },
 	{ DEV_LEGACY_IPC, "driver-ipc", "legacy IPC within a job of the driver", FINDING_NOTE,
-	  "processes that share device memory need our library, or --force" },
+	  "processes that share device memory need brumate's library, or --force" },
 };
 
 /* The vendor's tool makes the file of such a job; without it there is none, whatever the driver can. */
@@ -358,8 +357,7 @@ static void check_driver_jobs(struct doctor *d, uint32_t features, json_t *names
 		snprintf(hint, sizeof(hint), "install driver %s or newer",
 			 gpu_vendor()->feature_since(DEV_JOB_FILE));
 	finding(d, FINDING_NOTE, key, hint,
-		"no jobs of the driver%s%s: run --data-path driver starts processes that the driver saves "
-		"each by itself",
+		"no job files%s%s: with run --data-path driver, the driver saves each process by itself",
 		features & DEV_JOB_FILE ? ", as there is no " : "",
 		features & DEV_JOB_FILE ? v->tool : "");
 }
