@@ -797,7 +797,8 @@ static bool job_has_own_log(const struct job *j)
 	return j->log && own && !strcmp(own, j->log);
 }
 
-/* Whoever is killed meanwhile has removed the job, or has not: its directory goes by one rename. */
+/* Whoever is killed meanwhile has removed the job, or has not: its directory goes by one rename. 1, 0 where another was
+ * first, -errno. */
 static int remove_record(const struct job *j, struct brumate_error *err)
 {
 	auto_free char *jobs = jobs_dir();
@@ -817,7 +818,7 @@ static int remove_record(const struct job *j, struct brumate_error *err)
 	int r = remove_tree(AT_FDCWD, removed);
 	if (r < 0 && r != -ENOENT) /* else: swept by another */
 		return brumate_fail(err, -r, "%s: %m", removed);
-	return 0;
+	return 1;
 }
 
 int job_remove(struct job *j, bool with_log, struct brumate_error *err)
@@ -831,18 +832,18 @@ int job_remove(struct job *j, bool with_log, struct brumate_error *err)
 	if (with_log && job_has_own_log(j))
 		unlink(j->log);
 	int r = remove_record(j, err);
-	if (r == 0)
+	if (r > 0)
 		event_add(j, "removed", NULL);
-	return r;
+	return r < 0 ? r : 0;
 }
 
 int job_release(const struct job *j, struct brumate_error *err)
 {
 	int r = remove_record(j, err);
 
-	if (r == 0)
+	if (r > 0)
 		event_add(j, "released", json_pack("{s:i}", "pid", (int)j->root.pid));
-	return r;
+	return r < 0 ? r : 0;
 }
 
 /* ---- as users see it ---- */

@@ -6,7 +6,9 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include "base/fd.h"
 #include "base/paths.h"
+#include "job/events.h"
 #include "scratch.h"
 
 static const char *const words[] = { "/usr/bin/train", "--lr", "0.1", NULL };
@@ -435,6 +437,29 @@ static void test_removed(void)
 	CHECK(job_load(&j, "aa000001", NULL) == -ENOENT);
 }
 
+static int count_events(const char *kind)
+{
+	auto_free char *path = path_format("%s/%s", path_state_dir(), EVENTS_FILE), *text = NULL;
+	int n = 0;
+
+	CHECK(path && file_read(AT_FDCWD, path, EVENTS_BYTES_MAX, &text, NULL) == 0);
+	for (const char *at = text; (at = strstr(at, kind)); at += strlen(kind))
+		n++;
+	return n;
+}
+
+/* Both have loaded it before either removes it, as a shim and a command may. */
+static void test_removed_by_two(void)
+{
+	auto_(job_fini) struct job one = JOB_EMPTY, other = JOB_EMPTY;
+
+	clear();
+	put_job("aa000001", "a");
+	CHECK(job_load(&one, "aa000001", NULL) == 0 && job_load(&other, "aa000001", NULL) == 0);
+	CHECK(job_remove(&one, true, NULL) == 0 && job_remove(&other, true, NULL) == 0);
+	CHECK(count_events("\"removed\"") == 1);
+}
+
 static void remove_and_be_killed(const char *fault_file)
 {
 	auto_(job_fini) struct job j = JOB_EMPTY;
@@ -579,6 +604,7 @@ int main(void)
 	test_zombie_is_not_alive();
 	test_set_state();
 	test_removed();
+	test_removed_by_two();
 	test_half_removed();
 	test_agents_of_a_removed_job();
 	test_foreign_log_stays();
