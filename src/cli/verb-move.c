@@ -47,7 +47,7 @@ static int export_to_file(const char *path, json_t *p, struct brumate_error *err
 		return -EEXIST;
 	}
 	if (fd < 0)
-		return brumate_fail(err, errno, "%s: %m", partial ? partial : path);
+		return brumate_fail(err, errno, "%s: %m", path);
 
 	int r = client_call_shown("Export", "export", p, &fd, &reply, err);
 	if (r == 0 && (fsync(fd) < 0 || rename(partial, path) < 0))
