@@ -256,11 +256,11 @@ static int replacement(const struct restore_request *request, int gpu)
 
 	uuid_of_gpu(&old, gpu);
 	for (uint32_t i = 0; i < request->n_pairs; i++)
-		if (gpu_of_uuid(&request->pairs[i].oldUuid) < 0)
+		if (gpu_of_uuid(&config_get()->machine, &request->pairs[i].oldUuid) < 0)
 			return -1;
 	for (uint32_t i = 0; i < request->n_pairs; i++)
 		if (!memcmp(&request->pairs[i].oldUuid, &old, sizeof(old)))
-			return gpu_of_uuid(&request->pairs[i].newUuid);
+			return gpu_of_uuid(&request->machine, &request->pairs[i].newUuid);
 	return request->n_pairs ? -1 : gpu;
 }
 

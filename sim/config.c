@@ -75,6 +75,19 @@ static bool take_model(unsigned int gpu, const char *item)
 	return true;
 }
 
+static bool take_uuid(unsigned int gpu, const char *item)
+{
+	uint64_t number;
+
+	if (!parse_number(item, 0, UINT8_MAX, &number))
+		return false;
+	for (unsigned int i = 0; i < gpu; i++)
+		if (config.machine.gpu[i].uuid == number)
+			return false;
+	config.machine.gpu[gpu].uuid = (uint8_t)number;
+	return true;
+}
+
 /* One value for all GPUs, or one for each, separated by commas. */
 static bool read_per_gpu(const char *name, const char *fallback, const char *want,
 			 bool (*take)(unsigned int gpu, const char *item))
@@ -95,6 +108,17 @@ static bool read_per_gpu(const char *name, const char *fallback, const char *wan
 		if (!take(i, copy))
 			return complain(name, text, want);
 	return true;
+}
+
+static bool read_uuids(void)
+{
+	const char *text = getenv("BRUMATE_SIM_UUIDS");
+
+	for (unsigned int i = 0; i < config.machine.n_gpus; i++)
+		config.machine.gpu[i].uuid = (uint8_t)i;
+	return !text || !*text ||
+	       read_per_gpu("BRUMATE_SIM_UUIDS", "",
+			    "a number from 0 to 255 for each GPU, no two alike", take_uuid);
 }
 
 static bool read_driver(void)
@@ -170,7 +194,7 @@ static void config_read(void)
 			  "MiB (at least 16) for all GPUs or for each", take_vram) ||
 	    !read_per_gpu("BRUMATE_SIM_MODEL", "Simulated H200", "a name for all GPUs or for each",
 			  take_model) ||
-	    !read_driver() || !read_gbps() || !read_shutdown() || !read_dir())
+	    !read_uuids() || !read_driver() || !read_gbps() || !read_shutdown() || !read_dir())
 		return;
 	config.context_bytes = mib << 20;
 	config.stacks_bytes = stacks_mib << 20;

@@ -6,6 +6,7 @@
  *	BRUMATE_SIM_GPUS      number of GPUs                       2
  *	BRUMATE_SIM_VRAM_MIB  MiB per GPU, or one number per GPU   4096
  *	BRUMATE_SIM_MODEL     name of the GPUs, or one per GPU     Simulated H200
+ *	BRUMATE_SIM_UUIDS     numbers in the UUIDs, one per GPU    0,1,...
  *	BRUMATE_SIM_DRIVER    570, 580, 590, 610 or 615            580
  *	BRUMATE_SIM_CTX_MIB   MiB a context takes on its GPU       8 (H200: about 530)
  *	BRUMATE_SIM_STACKS_MIB  MiB for its stacks, at their usual limit   0 (H200: about 260)
@@ -24,6 +25,7 @@ enum { CONFIG_GPUS_MAX = 16, CONFIG_MODEL_BYTES = 96 };
 
 struct config_gpu {
 	uint64_t vram_bytes;
+	uint8_t uuid; /* the last byte of it */
 	char model[CONFIG_MODEL_BYTES];
 };
 

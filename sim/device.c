@@ -25,21 +25,28 @@ int device_gpu(CUdevice dev)
 	return gpu;
 }
 
-void uuid_of_gpu(CUuuid *ret, int gpu)
+static CUuuid uuid_on(const struct config_machine *machine, int gpu)
 {
-	*ret = (CUuuid){ { 0x53, 0x49, 0x4d } };
-	ret->bytes[15] = (char)gpu;
+	CUuuid uuid = { { 0x53, 0x49, 0x4d } };
+
+	uuid.bytes[15] = (char)machine->gpu[gpu].uuid;
+	return uuid;
 }
 
-int gpu_of_uuid(const CUuuid *uuid)
+void uuid_of_gpu(CUuuid *ret, int gpu)
 {
-	CUuuid want;
-	int gpu = (unsigned char)uuid->bytes[15];
+	*ret = uuid_on(&config_get()->machine, gpu);
+}
 
-	if (gpu >= (int)config_get()->machine.n_gpus)
-		return -1;
-	uuid_of_gpu(&want, gpu);
-	return memcmp(&want, uuid, sizeof(want)) ? -1 : gpu;
+int gpu_of_uuid(const struct config_machine *machine, const CUuuid *uuid)
+{
+	for (int i = 0; i < (int)machine->n_gpus; i++) {
+		CUuuid one = uuid_on(machine, i);
+
+		if (!memcmp(&one, uuid, sizeof(one)))
+			return i;
+	}
+	return -1;
 }
 
 static int gpu_by_name(const char *name)

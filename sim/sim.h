@@ -229,7 +229,7 @@ CUresult sim_fault(const char *call);
 bool device_valid(CUdevice dev);
 int device_gpu(CUdevice dev);
 void uuid_of_gpu(CUuuid *ret, int gpu);
-int gpu_of_uuid(const CUuuid *uuid); /* -1: none of this machine */
+int gpu_of_uuid(const struct config_machine *machine, const CUuuid *uuid); /* -1: none of it */
 int devices_init(void);		     /* 0, or -EINVAL after saying why */
 
 /* context.c, with sim.lock held */

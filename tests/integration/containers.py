@@ -12,16 +12,16 @@ import socket
 import stat
 import tarfile
 
-from cases import case, expect, main, read_text, wait_until
+from cases import Bed, case, expect, main, read_text, wait_until
 from harness import Failed, process_start
 from runc import Container, by_library, find_in
 
 COUNTER = "/bin/counter --mib 64 --chunk-mib 16 --interval-ms 20"
 
 
-def on_gpu(bed):
-    """How many bytes of device memory there are, whoever has them."""
-    folder = bed.own["BRUMATE_SIM_DIR"]
+def on_gpu(bed, gpu=None):
+    """How many bytes of device memory there are, whoever has them; of one GPU or of all."""
+    folder = os.path.join(bed.own["BRUMATE_SIM_DIR"], "" if gpu is None else f"gpu{gpu}")
     return sum(os.stat(os.path.join(base, name)).st_blocks * 512 for base, _, names in os.walk(folder) for name in names)
 
 
@@ -35,6 +35,26 @@ def checkpoint_remove_restore(bed):
             container.end()
             container.restored().log().goes_on()
             shutil.rmtree(container.image)
+
+
+@case
+def gpus_by_uuid(bed):
+    """On another machine the container gets the GPU that it had, whichever place that has there; and where none is it, another."""
+    with Container(bed, f"exec {COUNTER} > /tmp/out") as container:
+        container.start().log().goes_on()
+        container.saved().end()
+        size = os.path.getsize(container.log().path)  # CRIU wants it as it was
+        for uuids, place, left in (("7,0", 1, "00"), ("7,8", 0, "07")):
+            with Bed(bed.build, {"BRUMATE_SIM_UUIDS": uuids, "BRUMATE_SIM_DIR": bed.own["BRUMATE_SIM_DIR"]}) as other:
+                container.env = other.command_env({"PATH": container.env["PATH"]})
+                os.truncate(container.log().path, size)
+                container.restored().log().goes_on()
+                used = [on_gpu(bed, n) for n in (0, 1)]
+                expect(used[place] >= 64 << 20 > used[1 - place], f"{uuids}: in use {used}")
+                last = container.log().lines()[-1]
+                expect(f"0000000000{left} step" in last, f"{uuids}: {last}")
+                container.end()
+                other.finish()
 
 
 def refuses_while_suspended(bed, container):
