@@ -423,15 +423,26 @@ static int check_unique(struct agent_piece *pieces, size_t n, pid_t pid, struct 
 	return 0;
 }
 
+/* How long the answers to one question may take: a test has it shorter, by "agent.patience.list error:MS". */
+static int patience_of(enum agent_op op)
+{
+	char point[32];
+
+	snprintf(point, sizeof(point), "agent.patience.%s", op_names[op]);
+	int r = fault_point(point);
+	return r < 0 ? -r : AGENT_CALL_TIMEOUT_MS;
+}
+
 /* Collects what an answer of several parts lists (owned), by ids. */
 static int list_items(struct agent *a, enum agent_op op, struct agent_reply *reply,
 		      struct agent_piece **ret, size_t *ret_n, struct brumate_error *err)
 {
 	auto_free struct agent_piece *pieces = NULL;
-	uint64_t deadline_ns = deadline_in_ms(AGENT_CALL_TIMEOUT_MS);
+	const int patience_ms = patience_of(op);
+	uint64_t deadline_ns = deadline_in_ms((uint64_t)patience_ms);
 	size_t n = 0;
 
-	int r = ask_simple(a, op, reply, AGENT_CALL_TIMEOUT_MS, err);
+	int r = ask_simple(a, op, reply, patience_ms, err);
 	while (r == 0) {
 		if (n + reply->n > PIECES_MOST) {
 			agent_close(a);
@@ -527,7 +538,7 @@ static int ask_in_turns(struct agent *a, enum agent_op op, const uint64_t *ids, 
 			int *ret_fds, size_t n, struct brumate_error *err)
 {
 	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
-	uint64_t deadline_ns = deadline_in_ms(AGENT_CALL_TIMEOUT_MS);
+	uint64_t deadline_ns = deadline_in_ms((uint64_t)patience_of(op));
 	size_t done = 0;
 	int r = 0;
 
@@ -568,7 +579,8 @@ static int call_agent(struct agent *a, struct agent_request request, size_t *ret
 
 	if (!reply)
 		return brumate_fail(err, ENOMEM, "%m");
-	r = ask_agent(a, &request, NULL, reply, NULL, deadline_in_ms(AGENT_CALL_TIMEOUT_MS), err);
+	r = ask_agent(a, &request, NULL, reply, NULL,
+		      deadline_in_ms((uint64_t)patience_of(request.op)), err);
 	if (r == 0 && ret_n)
 		*ret_n = reply->n;
 	return r;

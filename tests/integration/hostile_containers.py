@@ -7,6 +7,7 @@ without what is amiss; it takes little time and memory; the container goes on; o
 import os
 import re
 import threading
+import time
 
 from cases import case, expect, main, read_text, wait_until
 from runc import Container
@@ -133,6 +134,31 @@ def a_restored_agent_that_hangs_up(bed):
             expect(container.state() in ("none", "stopped"), f"the container is {container.state()}")
             container.end()
             settled(bed)
+
+
+@case
+def agents_that_fall_silent(bed):
+    """At each of these questions they are waited for as long as it may take, which is 1 s here, and no longer. What is undone
+    asks the first of them again."""
+    with rogue(bed, "honest --path /tmp/kind") as container:
+        container.start()
+        for question in ("list", "export", "unmap"):
+            shortened = (f"agent.patience.{question}", "error:1000")
+            bed.fault(*shortened * 4)
+            start = time.monotonic()
+            checkpoint(container, f"silent-at-{question}", "its agent does not answer")
+            expect(time.monotonic() - start >= 1, f"{question}: not waited for")
+            settled(bed)
+            expect(read_text(bed.fault_file).count("agent") < 4, f"{question}: asked nothing")
+            bed.disarm()
+        become(container, "silent-at-map")
+        container.saved().end()
+        bed.fault("agent.patience.map", "error:1000")
+        expect(container.restore() != 0 and bed.has_fired(), "the restore did not fail")
+        expect("its agent does not answer" in container.dump_log("restore.log"), container.reason("restore.log"))
+        expect(container.state() in ("none", "stopped"), f"the container is {container.state()}")
+        container.end()
+    settled(bed)
 
 
 @case
