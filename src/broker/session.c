@@ -4,9 +4,8 @@
  * when its client hangs up. What was handed out lives on in its holders. See session.h.
  */
 #include "broker/session.h"
-#include "broker/stream.h"
-#include "broker/digests.h"
 #include "broker/transfer.h"
+#include "broker/digests.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/packet.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* Device memory that comes in through a ring. See stream.h. */
-#include "broker/stream.h"
+/* Device memory that comes in through a ring. See transfer.h. */
+#include "broker/transfer.h"
 #include "broker/digests.h"
 #include "base/fault.h"
 #include "base/log.h"

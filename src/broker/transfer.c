@@ -13,7 +13,6 @@
  */
 #include "broker/transfer.h"
 #include "broker/digests.h"
-#include "broker/stream.h"
 #include "base/array.h"
 #include "base/fault.h"
 #include "base/fd.h"

@@ -11,7 +11,7 @@ int transfer_new(struct transfer **ret, struct gpus *gpus, const struct transfer
 /** All of it, under way or not. Accepts NULL. */
 void transfer_free(struct transfer *t);
 
-/** Takes memory for a ring, through which the client will send what comes in: see stream.h. */
+/** Takes memory for a ring, through which the client will send what comes in: see below. */
 int transfer_stream(struct transfer *t, struct brumate_error *err);
 /** Starts to copy. @host: taken; where it comes from, or the base that it goes to; NULL: what was made ready.
  * @early: out: segments that are whole are told of. */
@@ -33,3 +33,29 @@ struct transfer_view {
 int transfer_look(struct transfer *t, struct transfer_view *ret, struct brumate_error *err);
 /** Ends the threads and lets go of all device memory; the host copy and the fds of pieces stay. */
 void transfer_finish(struct transfer *t);
+
+/*
+ * ---- streams (stream.c) ----
+ *
+ * Device memory that comes in without a host copy: the client fills slots of a ring with what it reads, and the
+ * lanes copy them to their GPUs and give them back. So a restore needs no more host memory than the ring, and
+ * nothing waits until all has been read.
+ */
+
+struct stream;
+
+/** Takes a ring for the transfer from the pool. -EOPNOTSUPP: it has no room for one. */
+int stream_new(struct stream **ret, struct transfer *t, struct brumate_error *err);
+/** No lane runs any more. Accepts NULL. */
+void stream_free(struct stream *s);
+
+/** The ring's descriptor (owned) for the client, and how long it is. */
+int stream_lease(struct stream *s, uint64_t *ret_bytes, struct brumate_error *err);
+/** Takes from the client that @slot holds @bytes from @offset on. -EBADMSG: that cannot be. */
+int stream_fill(struct transfer *t, unsigned slot, uint64_t offset, uint64_t bytes,
+		struct brumate_error *err);
+/** The slots that became free since it was last asked, as a mask. */
+uint32_t stream_take_freed(struct transfer *t);
+
+/** Copies what comes to the lane's pieces. @turns: it takes turns with the driver. */
+int stream_copy(struct lane *l, bool turns, struct brumate_error *err);
