@@ -4,7 +4,7 @@
  * of it is optional: without the library, or where a call fails, the answer stays empty.
  */
 #include "gpu/cuda/private.h"
-#include "gpu/cuda/nvml.h"
+#include "gpu/cuda/abi.h"
 #include "base/log.h"
 #include "base/symbols.h"
 
