@@ -5,7 +5,6 @@
 #include "cli/follow.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
-#include "cli/several.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -23,7 +23,7 @@
 #include "datapath/park.h"
 #include "engine/steps.h"
 #include "engine/externals.h"
-#include "engine/placement.h"
+#include "engine/gpu-set.h"
 #include "engine/rights.h"
 #include "engine/secret.h"
 #include "chunks/chunks.h"

@@ -18,7 +18,7 @@
 #include "datapath/park.h"
 #include "datapath/transfer.h"
 #include "engine/container-private.h"
-#include "engine/placement.h"
+#include "engine/gpu-set.h"
 #include "engine/steps.h"
 
 enum { STATUS_BYTES_MAX = 65536, KILL_MS = 30000 };

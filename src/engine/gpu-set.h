@@ -5,8 +5,11 @@
  */
 #pragma once
 
+#include "base/progress.h"
 #include "client/broker.h"
+#include "datapath/vault.h"
 #include "gpu/vendor.h"
+#include "job/job.h"
 #include "process/driver-job.h"
 #include "process/process.h"
 
@@ -27,8 +30,8 @@ struct gpu_set {
 	size_t n;
 	struct dev_gpu_pair *pairs; /* owned: where a restore takes which GPU; none: all stay */
 	size_t n_pairs;
-	bool one_by_one;       /* some are in a job of the driver, whose members are not acted on at once */
-	uint32_t features;     /* of the driver; known where that is set */
+	bool one_by_one; /* some are in a job of the driver, whose members are not acted on at once */
+	uint32_t features;   /* of the driver; known where that is set */
 	bool driver_refused; /* a restore by the driver failed, which it does for good */
 	struct broker_client broker;
 	bool broker_is_open;
@@ -80,3 +83,29 @@ int gpu_set_bring_back(struct gpu_set *s, struct brumate_error *err);
 int gpu_set_put_away(struct gpu_set *s, uint32_t lock_timeout_ms, struct brumate_error *err);
 
 enum { GPU_SET_DRIVER_TIMEOUT_MS = 600000 };
+
+/*
+ * ---- which GPUs a job comes back on (placement.c) ----
+ *
+ * The driver must be told of every GPU the job saw, used or not, as soon as one changes (driver 580: restore with an
+ * incomplete list returns 1, state unchanged).
+ */
+
+/** Records in the job which GPUs it sees and how much it holds on each, for when it comes back. */
+int placement_record(struct job *job, struct gpu_set *gpus, struct brumate_error *err);
+
+/**
+ * Completes the pairs of @gpus to a map of every GPU the job saw onto the GPUs that are here: same model, and
+ * itself where it is here. No pairs where all stay what they were. Errors to act on: -EOPNOTSUPP.
+ */
+int placement_map(const struct job *job, struct gpu_set *gpus, struct progress *progress,
+		  struct brumate_error *err);
+
+/** Whether there is room on all GPUs for what @vault holds there once more. */
+bool placement_has_room_twice(struct gpu_set *gpus, const struct vault *vault);
+
+/** The memory the job needs, beside what @vault (may be NULL) holds of it there, must be free on the GPUs it
+ * goes to: a driver that runs out of it in the middle of a restore loses the process (driver 580: error 2, then
+ * 304 for ever). -ENOSPC. */
+int placement_check_room(const struct job *job, struct gpu_set *gpus, const struct vault *vault,
+			 struct brumate_error *err);

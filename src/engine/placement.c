@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* Which GPUs a job comes back on. See placement.h. */
-#include "engine/placement.h"
+/* Which GPUs a job comes back on. See gpu-set.h. */
+#include "engine/gpu-set.h"
 #include "gpu/vendor.h"
 
 #include <errno.h>

@@ -29,7 +29,7 @@
 #include "datapath/park.h"
 #include "datapath/transfer.h"
 #include "engine/externals.h"
-#include "engine/placement.h"
+#include "engine/gpu-set.h"
 #include "engine/remote-restore.h"
 #include "engine/rights.h"
 #include "job/log.h"

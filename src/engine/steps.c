@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "datapath/transfer.h"
 #include "datapath/park.h"
-#include "engine/placement.h"
+#include "engine/gpu-set.h"
 #include "engine/rights.h"
 #include "process/reaper.h"
 

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "datapath/park.h"
 #include "datapath/transfer.h"
-#include "engine/placement.h"
+#include "engine/gpu-set.h"
 #include "engine/steps.h"
 #include "gpu/vendor.h"
 

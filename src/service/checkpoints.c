@@ -8,7 +8,6 @@
 #include "criu/images.h"
 #include "image/escape.h"
 #include "service/jobs.h"
-#include "service/look.h"
 #include "service/resolve.h"
 #include "service/service.h"
 

@@ -5,7 +5,6 @@
  */
 #include "service/jobs.h"
 #include "service/access.h"
-#include "service/look.h"
 #include "service/resolve.h"
 #include "service/service.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* Looking at jobs from outside, without disturbing them. See look.h. */
-#include "service/look.h"
+/* Looking at jobs from outside, without disturbing them. See jobs.h. */
+#include "service/jobs.h"
 
 #include <dirent.h>
 #include <errno.h>

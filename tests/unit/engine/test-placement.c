@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* Where a job's GPUs come back: placement.c alone, with a broker that is told which GPUs are here. */
-#include "engine/placement.h"
+#include "engine/gpu-set.h"
 
 #include <errno.h>
 #include <stdarg.h>
