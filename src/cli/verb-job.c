@@ -240,6 +240,9 @@ static int remove_one(const struct invocation *in, json_t *parameters, const cha
 		return r;
 	describe_removal(text, sizeof(text), removed);
 	fprintf(stderr, "removed %s\n", text);
+	if (*text_of(removed, "left"))
+		fprintf(stderr, "brumate: what is left of it is removed later: %s\n",
+			text_of(removed, "left"));
 	puts(text_of(removed, "id"));
 	return 0;
 }

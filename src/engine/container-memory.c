@@ -45,7 +45,7 @@ static int remove_old(const char *dir, struct brumate_error *err)
 {
 	int r = store_remove(dir, CONTAINER_MEMORY_NAME, err);
 
-	return r == -ENOENT ? 0 : r;
+	return r == -ENOENT || r > 0 ? 0 : r;
 }
 
 int container_memory_begin(struct op *op, struct brumate_error *err)

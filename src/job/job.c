@@ -797,9 +797,9 @@ static bool job_has_own_log(const struct job *j)
 	return j->log && own && !strcmp(own, j->log);
 }
 
-/* Whoever is killed meanwhile has removed the job, or has not: its directory goes by one rename. 1, 0 where another was
- * first, -errno. */
-static int remove_record(const struct job *j, struct brumate_error *err)
+/* Whoever is killed meanwhile has removed the job, or has not: its directory goes by one rename. @ret_is_ours: no other
+ * was first. 0; 1: what @err names is left of it; -errno. */
+static int remove_record(const struct job *j, bool *ret_is_ours, struct brumate_error *err)
 {
 	auto_free char *jobs = jobs_dir();
 	auto_free char *removed = jobs ? path_format("%s/%s%s", jobs, removed_prefix, j->id) : NULL;
@@ -809,15 +809,18 @@ static int remove_record(const struct job *j, struct brumate_error *err)
 	remove_agent_places(j);
 	release_network(j);
 	sweep_removed(jobs);
-	if (rename(j->dir, removed) < 0)
+	*ret_is_ours = rename(j->dir, removed) == 0;
+	if (!*ret_is_ours)
 		return errno == ENOENT ? 0 : brumate_fail(err, errno, "%s: %m", j->dir);
-	fault_point("job.removed");
+	int r = fault_point("job.removed");
 	/* An operation that began meanwhile may have made it anew; unless it is that of another job of this id. */
 	if (access(j->dir, F_OK) < 0)
 		remove_agent_places(j);
-	int r = remove_tree(AT_FDCWD, removed);
-	if (r < 0 && r != -ENOENT) /* else: swept by another */
-		return brumate_fail(err, -r, "%s: %m", removed);
+	if (r == 0)
+		r = remove_tree(AT_FDCWD, removed);
+	if (r == 0 || r == -ENOENT) /* swept by another */
+		return 0;
+	brumate_fail(err, -r, "%s: %m", removed);
 	return 1;
 }
 
@@ -831,19 +834,23 @@ int job_remove(struct job *j, bool with_log, struct brumate_error *err)
 	}
 	if (with_log && job_has_own_log(j))
 		unlink(j->log);
-	int r = remove_record(j, err);
-	if (r > 0)
+	bool is_ours;
+	int r = remove_record(j, &is_ours, err);
+	if (r >= 0 && is_ours)
 		event_add(j, "removed", NULL);
-	return r < 0 ? r : 0;
+	return r;
 }
 
 int job_release(const struct job *j, struct brumate_error *err)
 {
-	int r = remove_record(j, err);
+	bool is_ours;
+	int r = remove_record(j, &is_ours, err);
 
-	if (r > 0)
+	if (r < 0)
+		return r;
+	if (is_ours)
 		event_add(j, "released", json_pack("{s:i}", "pid", (int)j->root.pid));
-	return r < 0 ? r : 0;
+	return 0;
 }
 
 /* ---- as users see it ---- */

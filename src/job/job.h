@@ -79,7 +79,8 @@ bool job_has_ended(const struct job *j);
 json_t *job_to_json(const struct job *j);
 
 /** Removes the directory of a job that is not alive, and @with_log its log if that is in our log directory.
- * -EBUSY while it is alive. */
+ * 1: it is gone, but what is left of the directory, which @err names, could not be removed; the next removal tries
+ * again. -EBUSY while it is alive. */
 int job_remove(struct job *j, bool with_log, struct brumate_error *err);
 
 /** Removes the directory of a job whose processes run on as nobody's job. Its log stays. */

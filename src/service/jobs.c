@@ -211,8 +211,7 @@ static int get_data_path(json_t *parameters, enum job_data_path *ret, struct bru
 	if (word && conf_word(&i, word, words) < 0)
 		return wire_fail_parameter(err, "data_path", "expected auto, broker or driver");
 	if (i == CONF_DATA_PATH_BROKER && !library) {
-		brumate_fail(err, EOPNOTSUPP, "%s is not installed",
-			     gpu_vendor()->interposer);
+		brumate_fail(err, EOPNOTSUPP, "%s is not installed", gpu_vendor()->interposer);
 		brumate_hint(err, "install it, or start the job with --data-path driver");
 		return -EOPNOTSUPP;
 	}
@@ -329,10 +328,9 @@ static int make_env(json_t **ret, json_t *parameters, bool simulated, struct bru
 	if (!dir && simulated) {
 		simulator = find_simulator();
 		if (!simulator)
-			return brumate_fail(
-				err, ENOENT,
-				"the simulated driver is not installed (%s)",
-				gpu_vendor()->simulated_driver);
+			return brumate_fail(err, ENOENT,
+					    "the simulated driver is not installed (%s)",
+					    gpu_vendor()->simulated_driver);
 		dir = simulator;
 	}
 	*ret = dir ? env_with_libraries(env, dir) : take_ptr(&env);
@@ -976,7 +974,10 @@ int service_remove(const struct service_call *call, json_t *parameters, json_t *
 	if (r < 0)
 		return r;
 	json_t *job_name = *what.job_name ? wire_string(what.job_name) : NULL;
-	*ret = json_pack("{s:s,s:s,s:s?,s:o?}", "kind", what.checkpoint ? "checkpoint" : "job",
-			 "id", what.id, "job", *what.job ? what.job : NULL, "job_name", job_name);
+	json_t *left = r > 0 ? wire_string(err->text) : NULL;
+	*err = BRUMATE_ERROR_NONE;
+	*ret = json_pack("{s:s,s:s,s:s?,s:o?,s:o?}", "kind", what.checkpoint ? "checkpoint" : "job",
+			 "id", what.id, "job", *what.job ? what.job : NULL, "job_name", job_name,
+			 "left", left);
 	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
 }

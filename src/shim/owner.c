@@ -68,7 +68,7 @@ static void *end_abandoned(void *arg)
 		if (s->left)
 			return NULL;
 	log_info("nobody needs job %s any more: ending it", s->job.id);
-	if (end_and_remove(s, &err) == 0) {
+	if (end_and_remove(s, &err) >= 0) {
 		shim_leave(s);
 	} else {
 		log_error("the abandoned job %s stays: reason=\"%s\"", s->job.id, err.text);

@@ -69,12 +69,15 @@ static int hide_and_remove(int store_fd, const char *dir, const char *name,
 		return names_fail_unknown(err, dir, name);
 	if (r == 0)
 		r = call_sync_store(store_fd);
-	if (r == 0)
-		r = call_remove_tree(store_fd, hidden);
-	if (r == 0)
+	if (r < 0) {
+		files_fail(err, -r, dir, "remove");
+		return brumate_wrap(err, r, "checkpoint %s", name);
+	}
+	r = call_remove_tree(store_fd, hidden);
+	if (r == 0 || r == -ENOENT) /* swept by another */
 		return 0;
-	files_fail(err, -r, dir, "remove");
-	return brumate_wrap(err, r, "checkpoint %s", name);
+	brumate_fail(err, -r, "%s/%s: %m", dir, hidden);
+	return 1;
 }
 
 int store_remove(const char *dir, const char *id, struct brumate_error *err)

@@ -206,7 +206,8 @@ int store_pinned(const char *dir, const char *id, struct brumate_error *err);
 int store_refuse_pinned(const char *dir, const char *id, struct brumate_error *err);
 
 /** Removes a checkpoint, damaged or not, by its whole id: renamed out of sight first, so that half of one is never
- * seen. Errors to act on: -ENOENT, -EBUSY (being written or restored, or pinned), -EACCES. */
+ * seen. 1: it is gone, but what is left of it out of sight, which @err names, could not be removed and waits for
+ * store_sweep(). Errors to act on: -ENOENT, -EBUSY (being written or restored, or pinned), -EACCES. */
 int store_remove(const char *dir, const char *id, struct brumate_error *err);
 
 /** Which checkpoints stay: at least one of the two must be given; what either keeps is kept. */

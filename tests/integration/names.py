@@ -127,5 +127,21 @@ def what_is_pinned_stays(bed):
     expect(bed.ok("gc").out == "1\n" and not os.path.exists(mark("four")), "the mark of one that is gone stays")
 
 
+@case
+def what_cannot_be_removed_is_gone_all_the_same(bed):
+    """Its name was taken from it first. What is left out of sight is said, and goes with what is removed next."""
+    job, _ = bed.counter(mib=8)
+    saved = bed.operation("checkpoint", job, "--leave-running")["checkpoint"]
+    bed.end(job)
+    for point, words in (("job.removed", ("rm", "--job", job)), ("store.remove", ("rm", "--checkpoint", saved))):
+        bed.fault(point, "error:5")
+        result = bed.ok(*words)
+        expect(re.search("what is left of it is removed later: .*Input/output error", result.err), result.why())
+        bed.refused(3, "", *words)
+    bed.jobs.remove(job)
+    bed.ok("gc")
+    expect(not bed.partials(), f"it is still there: {bed.partials()}")
+
+
 if __name__ == "__main__":
     main()

@@ -121,6 +121,18 @@ static void test_killed_remover(void)
 	}
 }
 
+/* What cannot be removed is out of sight all the same. */
+static void test_failing_remover(void)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	CHECK(write_new(NULL) == 0);
+	arm("store.remove", "error:5");
+	CHECK(remove_new(&err) == 1 && was_hit() && strstr(err.text, dir));
+	CHECK(!new_is_complete() && count_hidden() == 1);
+	CHECK(store_sweep(dir) == 1 && count_hidden() == 0);
+}
+
 /* A sweep that is killed itself leaves work for the next one, under a name that it knows. */
 static void test_killed_sweep(void)
 {
@@ -171,6 +183,7 @@ int main(void)
 		test_failing_writer();
 	}
 	test_killed_remover();
+	test_failing_remover();
 	test_killed_sweep();
 	test_racing_writers();
 	remove_scratch();
