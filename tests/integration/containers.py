@@ -13,7 +13,7 @@ import stat
 import tarfile
 
 from cases import Bed, case, expect, main, read_text, wait_until
-from harness import Failed, process_start
+from harness import Failed, Skipped, process_start
 from runc import Container, by_library, find_in
 
 COUNTER = "/bin/counter --mib 64 --chunk-mib 16 --interval-ms 20"
@@ -55,6 +55,33 @@ def gpus_by_uuid(bed):
                 expect(f"0000000000{left} step" in last, f"{uuids}: {last}")
                 container.end()
                 other.finish()
+
+
+def give_device(config, path):
+    """A device that CRIU cannot save, named like a GPU's."""
+    number = os.stat("/dev/fuse").st_rdev
+    device = {"path": path, "type": "c", "major": os.major(number), "minor": os.minor(number), "fileMode": 0o666}
+    config["linux"].setdefault("devices", []).append(device)
+    config["linux"]["resources"]["devices"].append(
+        {"allow": True, "type": "c", "major": device["major"], "minor": device["minor"], "access": "rwm"})
+
+
+@case
+def leftover_of_a_device(bed):
+    """What a program has open of the GPU's devices without using the GPU is opened again, as it was opened."""
+    if not os.path.exists("/dev/fuse"):
+        raise Skipped("no /dev/fuse to stand in for a device")
+    device = f"/dev/nvidia-test-{os.getpid()}"
+    command = f"exec 8<{device} 9<>{device}; {COUNTER} 8<&- 9<&- > /tmp/out & wait"
+    with Container(bed, command, change=lambda config: give_device(config, device)) as container:
+        container.start().log().goes_on()
+        for _ in range(2):
+            container.saved().end()
+            container.restored().log().goes_on()
+            found = {n: os.readlink(f"/proc/{container.init[0]}/fd/{n}") for n in (8, 9)}
+            modes = {n: re.search(r"flags:\t0?\d*(\d)$", read_text(f"/proc/{container.init[0]}/fdinfo/{n}"), re.M)[1] for n in (8, 9)}
+            expect(set(found.values()) == {device} and modes == {8: "0", 9: "2"}, f"{found} {modes}")
+            shutil.rmtree(container.image)
 
 
 def refuses_while_suspended(bed, container):
