@@ -423,6 +423,13 @@ static int check_running(const struct op *op, struct brumate_error *err)
 
 		if (p->dev.state == DEV_STATE_RUNNING)
 			continue;
+		if (p->dev.state == DEV_STATE_UNKNOWN) {
+			brumate_fail(err, EBUSY,
+				     "the driver does not tell in what state process %d is",
+				     p->id.pid);
+			brumate_hint(err, "checkpoint the container again");
+			return -EBUSY;
+		}
 		brumate_fail(err, EBUSY, "process %d is suspended (%s)", p->id.pid,
 			     dev_state_name(p->dev.state));
 		brumate_hint(err, "`brumate resume --container` resumes it");
