@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import stat
 import tarfile
@@ -419,6 +420,26 @@ def engine_killed_at_a_checkpoint(bed):
             container.log().goes_on()
             shutil.rmtree(container.image)
         container.saved().restored().log().goes_on()
+
+
+@case
+def container_killed_at_a_checkpoint(bed):
+    """By somebody else, while its GPU state is on its way: the engine is told, and the helper ends."""
+    fifo = bed.fault_file + ".held"
+    for n, point in enumerate(("container.gpu-lock.begin", "container.gpu-checkpoint.end")):
+        with Container(bed, f"exec {COUNTER} > /tmp/out", f"c{n}") as container:
+            container.start()
+            bed.fault(point, "hold")
+            os.makedirs(container.image)
+            engine = container.spawn(*container.checkpoint_words(), container.id)
+            wait_until(lambda: os.path.exists(fifo) or engine.poll() is not None, f"{point} to be reached", 60)
+            expect(engine.poll() is None, f"{point} was not reached: {container.reason('dump.log')}")
+            os.kill(container.init[0], signal.SIGKILL)
+            with open(fifo, "wb"):
+                pass
+            expect(engine.wait(60) != 0, f"{point}: a container that is gone was checkpointed")
+            wait_until(lambda: not [p for p in bed.processes() if "brumate-container" in p[1]], "the helper's end", 60)
+            expect(container.state() in ("none", "stopped"), f"{point}: the container is {container.state()}")
 
 
 LOAD_POINTS = ("container.load", "container.restore", "container.gpu-restore.begin", "container.gpu-restore.end",
