@@ -40,7 +40,7 @@ static const char *const op_names[] = {
 	[AGENT_HELLO] = "hello",     [AGENT_GATE] = "gate",   [AGENT_LIST] = "list",
 	[AGENT_EXPORT] = "export",   [AGENT_UNMAP] = "unmap", [AGENT_MAP] = "map",
 	[AGENT_OWN] = "own",	     [AGENT_OPEN] = "open",   [AGENT_DETACH] = "detach",
-	[AGENT_ALIASES] = "aliases",
+	[AGENT_ALIASES] = "aliases", [AGENT_COPY] = "copy",
 };
 
 /* ---- answers ---- */
@@ -76,13 +76,15 @@ int agent_check_reply(const struct agent_reply *reply, size_t len_bytes, enum ag
 	    !memchr(reply->text, '\0', sizeof(reply->text)))
 		return brumate_fail(err, EBADMSG, "answer with gate %u, error %d", reply->gate,
 				    reply->error);
-	if (op != AGENT_LIST && op != AGENT_ALIASES)
+	if (reply->more && op == AGENT_COPY)
+		return brumate_fail(err, EBADMSG, "answer with a second part");
+	if (op != AGENT_LIST && op != AGENT_ALIASES && op != AGENT_COPY)
 		return reply->more ? brumate_fail(err, EBADMSG, "answer with a second part") : 0;
 	if (reply->n > AGENT_PIECES_MAX || (reply->more && !reply->n))
 		return brumate_fail(err, EBADMSG, "answer with %u pieces", reply->n);
 	for (uint32_t i = 0; i < reply->n; i++) {
-		int r = op == AGENT_LIST ? check_piece(&reply->pieces[i], err)
-					 : check_alias(&reply->aliases[i], err);
+		int r = op != AGENT_ALIASES ? check_piece(&reply->pieces[i], err)
+					    : check_alias(&reply->aliases[i], err);
 
 		if (r < 0)
 			return r;
@@ -563,6 +565,35 @@ int agent_export(struct agent *a, const uint64_t *ids, size_t n, int *ret_fds,
 		 struct brumate_error *err)
 {
 	return ask_in_turns(a, AGENT_EXPORT, ids, NULL, ret_fds, n, err);
+}
+
+int agent_copy(struct agent *a, uint64_t id, struct agent_piece *ret, int *ret_fd,
+	       struct brumate_error *err)
+{
+	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
+	struct agent_request request = { .op = AGENT_COPY, .n = 1, .ids = { id } };
+	auto_close int fd = -1;
+
+	if (!reply)
+		return brumate_fail(err, ENOMEM, "%m");
+	int r = ask_agent(a, &request, NULL, reply, &fd, deadline_in_ms(AGENT_CALL_TIMEOUT_MS),
+			  err);
+	if (r < 0)
+		return r;
+	if (reply->n != 1 || reply->pieces[0].id != id)
+		return brumate_fail(err, EBADMSG, "process %d: copy: of another piece", a->id.pid);
+	*ret = reply->pieces[0];
+	*ret_fd = take_fd(&fd);
+	return 0;
+}
+
+int agent_keep_closed(struct agent *a, struct brumate_error *err)
+{
+	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
+
+	if (!reply)
+		return brumate_fail(err, ENOMEM, "%m");
+	return ask_simple(a, AGENT_COPY, reply, AGENT_CALL_TIMEOUT_MS, err);
 }
 
 int agent_map(struct agent *a, const uint64_t *ids, const int *fds, size_t n,

@@ -82,6 +82,11 @@ int agent_unmap(struct agent *a, struct brumate_error *err);
 /** What it has of other members' memory (owned), and what names its process to them. */
 int agent_aliases(struct agent *a, struct agent_alias **ret, size_t *ret_n, uint64_t *ret_token,
 		  struct brumate_error *err);
+/** A copy of a piece of that (@ret_fd owned), and what it is. -EOPNOTSUPP: it is of a version that makes none. */
+int agent_copy(struct agent *a, uint64_t id, struct agent_piece *ret, int *ret_fd,
+	       struct brumate_error *err);
+/** Has its gate stay closed until agent_open_gate(), as agent_copy() does. The same errors. */
+int agent_keep_closed(struct agent *a, struct brumate_error *err);
 /** Unmaps that alone. */
 int agent_unmap_aliases(struct agent *a, struct brumate_error *err);
 /** @fds borrowed. */

@@ -579,15 +579,22 @@ static pid_t find_inner_pid(struct proc_id id)
 										: 0;
 }
 
-/* What the agents gave becomes what the vault holds, instead of what it held. */
+/* What the agents gave becomes what the vault holds, instead of what it held; with copies of memory whose owner has ended. */
 static int fill_vault(struct datapath *d, struct brumate_error *err)
 {
+	auto_free struct vault_piece *orphans = NULL;
 	struct vault *v = d->vault;
-	size_t n = 0;
+	size_t n = 0, n_orphans = 0;
+	int r = share_copy_orphans(d, &orphans, &n_orphans, err);
+
+	if (r < 0)
+		return r;
 
 	for (size_t i = 0; i < d->n_agents; i++)
 		n += d->agents[i].n_pieces;
-	struct vault_piece *all = calloc(n + 1, sizeof(*all));
+	struct vault_piece *all = calloc(n + n_orphans + 1, sizeof(*all));
+	for (size_t i = 0; !all && i < n_orphans; i++)
+		cleanup_close(&orphans[i].fd);
 	if (!all)
 		return brumate_fail(err, ENOMEM, "%m");
 	vault_release(v, &d->owner);
@@ -603,6 +610,8 @@ static int fill_vault(struct datapath *d, struct brumate_error *err)
 			all[v->n_pieces++].fd = take_fd(&a->fds[k]);
 		}
 	}
+	for (size_t i = 0; i < n_orphans; i++)
+		all[v->n_pieces++] = orphans[i];
 	return 0;
 }
 
@@ -834,7 +843,8 @@ static bool is_spare(void *arg, const struct vault_piece *p)
 {
 	const struct spare *s = arg;
 
-	return (size_t)(p - s->d->vault->pieces) < s->n_copied && !is_imported(s->d, p);
+	return (size_t)(p - s->d->vault->pieces) < s->n_copied && !is_imported(s->d, p) &&
+	       !share_is_orphan(s->d, p);
 }
 
 /* Lets go of what is spare; of a snapshot, once more of it is copied or some time has passed. */
@@ -857,6 +867,16 @@ static void leave_reserve(struct spare *s)
 		drop_spare(s);
 }
 
+/* What its process only imports, or what others get as it is in the vault: it is theirs once it is copied. */
+static size_t count_kept(const struct datapath *d)
+{
+	size_t n = agents_count_imported(d);
+
+	for (size_t i = 0; i < d->vault->n_pieces; i++)
+		n += share_is_orphan(d, &d->vault->pieces[i]);
+	return n;
+}
+
 /* Each copy needs room beside what it replaces, and the fds of what was replaced keep that: letting go of
  * them makes room for more, until none is left or nothing moves any more. */
 static int own_pieces(struct datapath *d, struct brumate_error *err)
@@ -867,7 +887,7 @@ static int own_pieces(struct datapath *d, struct brumate_error *err)
 	for (;;) {
 		int r = agents_ask(d, own_agent, err);
 		bool all_copied = spare.n_copied == d->vault->n_pieces;
-		size_t n = agents_count_imported(d);
+		size_t n = count_kept(d);
 
 		if (r == 0 && !n)
 			leave_reserve(&spare);

@@ -99,9 +99,17 @@ bool share_uses_others(const struct datapath_agent *a);
 /** Whether any of them has. */
 bool share_is_used(const struct datapath *d);
 
-/** Refuses where the owner of what a member has mapped is not among the agents: -EOPNOTSUPP. Their gates are
- * closed. */
+/** Whether a piece of the vault is memory of a process that has ended, which others have mapped. */
+bool share_is_orphan(const struct datapath *d, const struct vault_piece *p);
+
+/** Refuses where the owner of what a member has mapped is not among the agents, and may be there all the same, or has
+ * freed it: -EOPNOTSUPP. Their gates are closed. */
 int share_check(struct datapath *d, struct brumate_error *err);
+
+/** Copies of memory whose owner has ended, each piece once, for the vault (owned). From here who has it mapped does not run on
+ * by itself. -ENOMEM: no room. */
+int share_copy_orphans(struct datapath *d, struct vault_piece **ret, size_t *ret_n,
+		       struct brumate_error *err);
 
 /** Refuses where the vault lacks what a member has mapped of another: that one has ended since share_check(), before its
  * memory was parked, and what is unmapped now nobody could map again. -EAGAIN. */

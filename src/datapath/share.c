@@ -6,6 +6,8 @@
 #include <stdlib.h>
 
 #include "base/array.h"
+#include "base/cleanup.h"
+#include "process/pidns.h"
 
 bool share_uses_others(const struct datapath_agent *a)
 {
@@ -68,16 +70,48 @@ static bool is_there(struct datapath *d, const struct agent_alias *alias)
 	return owner && has_piece(owner, alias->piece);
 }
 
+/* Of another process than the one that asks; in a pid namespace of theirs where they have one. */
+static int find_by_number(pid_t *ret, pid_t asker, pid_t inner_pid)
+{
+	struct proc_info info;
+
+	if (proc_read(&info, asker, NULL) < 0)
+		return -ESRCH;
+	if (info.pid_ns_depth == 1) {
+		*ret = inner_pid;
+		return 0;
+	}
+	/* Whether there are any to be found at all. */
+	if (pidns_translate(asker, info.inner_pid) != asker)
+		return -ENOENT;
+	*ret = pidns_translate(asker, inner_pid);
+	return 0;
+}
+
+/* False also where that cannot be told. */
+static bool owner_has_ended(const struct datapath_agent *a, const struct agent_alias *alias)
+{
+	struct proc_info info;
+	pid_t pid;
+
+	if (find_by_number(&pid, a->agent.id.pid, alias->pid) < 0)
+		return false;
+	if (pid == 0)
+		return true;
+	int r = proc_read(&info, pid, NULL);
+	return r == -ESRCH || (r == 0 && info.ends);
+}
+
 static int check_alias(struct datapath *d, const struct datapath_agent *a,
 		       const struct agent_alias *alias, struct brumate_error *err)
 {
 	const struct datapath_agent *owner = find_owner(d, alias);
 
-	if (is_there(d, alias))
+	if (is_there(d, alias) || (!owner && owner_has_ended(a, alias)))
 		return 0;
 	brumate_fail(err, EOPNOTSUPP, "process %d uses device memory of process %d, which %s",
 		     a->agent.id.pid, alias->pid,
-		     owner ? "has freed it" : "has ended or is not of this job");
+		     owner ? "has freed it" : "has no agent or is not of this job");
 	brumate_hint(err,
 		     "nobody can export it any more; it can be saved once process %d frees "
 		     "it, too",
@@ -95,15 +129,142 @@ int share_check(struct datapath *d, struct brumate_error *err)
 	return r < 0 ? r : 0;
 }
 
-/* ---- hiding ---- */
+/* ---- memory of processes that have ended ---- */
+
+bool share_is_orphan(const struct datapath *d, const struct vault_piece *p)
+{
+	if (!share_is_used(d) || p->process.start_ticks == VAULT_ENDED_TICKS)
+		return share_is_used(d);
+	for (size_t i = 0; i < d->n_agents; i++)
+		if (d->agents[i].token == p->token)
+			return false;
+	return p->token;
+}
 
 /* Nobody has told the token of a process that the checkpoint lacks. */
 static bool is_memory_of(const struct vault_piece *p, const struct agent_alias *alias)
 {
-	return p->id == alias->piece &&
-	       (p->process.start_ticks == VAULT_ENDED_TICKS ? p->process.pid == alias->pid
-							    : p->token == alias->token);
+	if (p->id != alias->piece)
+		return false;
+	return p->process.start_ticks == VAULT_ENDED_TICKS && !p->token
+		       ? p->process.pid == alias->pid
+		       : p->token == alias->token;
 }
+
+struct orphans {
+	struct vault_piece *all;
+	size_t n;
+};
+
+/* A checkpoint tells processes by their numbers alone. */
+static int check_number(const struct orphans *o, const struct agent_alias *alias,
+			struct brumate_error *err)
+{
+	for (size_t i = 0; i < o->n; i++)
+		if (o->all[i].process.pid == alias->pid && o->all[i].token != alias->token)
+			return brumate_fail(err, EOPNOTSUPP,
+					    "device memory of two processes that have ended, and "
+					    "both were process %d, is in use",
+					    alias->pid);
+	return 0;
+}
+
+static bool is_copied(const struct orphans *o, const struct agent_alias *alias)
+{
+	for (size_t i = 0; i < o->n; i++)
+		if (is_memory_of(&o->all[i], alias))
+			return true;
+	return false;
+}
+
+/* By the first member that has it and can. */
+static int copy_orphan(struct orphans *o, struct datapath_agent *a, const struct agent_alias *alias,
+		       struct brumate_error *err)
+{
+	const struct proc_id owner = { alias->pid, VAULT_ENDED_TICKS };
+	struct agent_piece told;
+	int fd = -1, r = check_number(o, alias, err);
+	struct vault_piece *all = array_room(o->all, o->n, sizeof(*all));
+
+	if (!all)
+		return brumate_fail(err, ENOMEM, "%m");
+	o->all = all;
+	if (r == 0)
+		r = agent_copy(&a->agent, alias->id, &told, &fd, err);
+	if (r < 0)
+		return r;
+	all[o->n] = vault_piece_of(owner, &told);
+	all[o->n].id = alias->piece;
+	all[o->n].token = alias->token;
+	all[o->n].inner_pid = alias->pid;
+	all[o->n++].fd = fd;
+	return 0;
+}
+
+static int copy_orphans_of(struct datapath *d, struct datapath_agent *a, struct orphans *o,
+			   struct brumate_error *err)
+{
+	for (size_t i = 0; i < a->n_aliases; i++) {
+		const struct agent_alias *alias = &a->aliases[i];
+
+		if (find_owner(d, alias) || is_copied(o, alias))
+			continue;
+		int r = copy_orphan(o, a, alias, err);
+		if (r < 0 && proc_has_ended(a->agent.id))
+			return 0; /* another one may have it, or nobody any more */
+		if (r < 0)
+			return brumate_wrap(err, r,
+					    "device memory of process %d, which has ended, cannot "
+					    "be copied",
+					    alias->pid);
+	}
+	return 0;
+}
+
+static bool has_orphans(struct datapath *d, const struct datapath_agent *a)
+{
+	for (size_t i = 0; i < a->n_aliases; i++)
+		if (!find_owner(d, &a->aliases[i]))
+			return true;
+	return false;
+}
+
+static int keep_closed(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
+{
+	return has_orphans(d, a) ? agent_keep_closed(&a->agent, err) : 0;
+}
+
+static int compare_orphans(const void *one, const void *other)
+{
+	const struct vault_piece *a = one, *b = other;
+
+	if (a->process.pid != b->process.pid)
+		return a->process.pid < b->process.pid ? -1 : 1;
+	return a->id < b->id ? -1 : a->id > b->id;
+}
+
+int share_copy_orphans(struct datapath *d, struct vault_piece **ret, size_t *ret_n,
+		       struct brumate_error *err)
+{
+	struct orphans o = { NULL, 0 };
+	int r = share_is_used(d) ? agents_ask(d, keep_closed, err) : 0;
+
+	for (size_t i = 0; r == 0 && i < d->n_agents; i++)
+		r = copy_orphans_of(d, &d->agents[i], &o, err);
+	for (size_t i = 0; r < 0 && i < o.n; i++)
+		cleanup_close(&o.all[i].fd);
+	if (r < 0) {
+		free(o.all);
+		return r;
+	}
+	if (o.n)
+		qsort(o.all, o.n, sizeof(*o.all), compare_orphans);
+	*ret = o.all;
+	*ret_n = o.n;
+	return 0;
+}
+
+/* ---- hiding ---- */
 
 /* A descriptor of memory whose owner has ended while it was away; borrowed, or -1. */
 static int find_parked(const struct datapath *d, const struct agent_alias *alias)
@@ -159,12 +320,38 @@ static int hide_aliases(struct datapath *d, struct datapath_agent *a, struct bru
 	return r;
 }
 
+/* The vault has a copy of what others may have mapped as it was before. */
+static bool any_orphan_is_away(struct datapath *d)
+{
+	for (size_t i = 0; i < d->n_agents; i++)
+		for (size_t k = 0; k < d->agents[i].n_aliases; k++)
+			if (d->agents[i].aliases[k].flags & AGENT_ALIAS_AWAY &&
+			    !find_owner(d, &d->agents[i].aliases[k]))
+				return true;
+	return false;
+}
+
+/* Those who would get a copy wait for those who have what it was made of. */
+static int check_hidden(struct datapath *d, struct brumate_error *err)
+{
+	for (size_t i = 0; i < d->n_agents; i++)
+		if (has_mapped(&d->agents[i]) && has_orphans(d, &d->agents[i]))
+			return brumate_fail(err, EAGAIN,
+					    "process %d has device memory mapped of a process that "
+					    "has ended",
+					    d->agents[i].agent.id.pid);
+	return 0;
+}
+
 int share_hide(struct datapath *d, struct brumate_error *err)
 {
 	int r = share_is_used(d) ? look(d, err) : 0;
+	bool orphans = r == 0 && any_orphan_is_away(d);
 
-	if (r == 0 && share_is_used(d) && agents_count_imported(d))
+	if (r == 0 && share_is_used(d) && (agents_count_imported(d) || orphans))
 		r = agents_ask(d, hide_aliases, err);
+	if (r == 0 && orphans)
+		r = check_hidden(d, err);
 	d->aliases_hidden = r == 0;
 	for (size_t i = 0; i < d->n_agents; i++)
 		if (has_mapped(&d->agents[i]))

@@ -71,6 +71,9 @@ enum {
  * ALIASES memory of other members that is mapped here, as LIST does; it is not among the pieces that LIST
  *         tells. UNMAP takes it away, and MAP brings it back, with what EXPORT at its owner gives. token in the
  *         reply: of this process.
+ * COPY    a descriptor of a copy of each of the ALIASES whose ids are given, in that order, for memory whose owner
+ *         has ended: nobody can export that. It is told as LIST would tell it. From here hanging up does not open the gate, also
+ *         where no id is given: who has the memory mapped must not run on while others get the copy.
  *
  * SNAPSHOT what is held of the job's memory beside it, on which GPU, until it is copied; ids: see
  *         AGENT_SNAPSHOT_ITEM. None: nothing any more. Meanwhile an allocation that finds no room waits for the next
@@ -104,6 +107,7 @@ enum agent_op {
 	AGENT_SNAPSHOT,
 	AGENT_LEND_EVENT,
 	AGENT_TAKE_EVENT_BACK,
+	AGENT_COPY,
 };
 
 /* On one GPU. */
@@ -145,7 +149,7 @@ enum {
 	/* The program asked for this, and was told that there is none, as it could not be brought back: */
 	AGENT_WITHHELD_MULTICAST = 1u << 6, /* multicast between GPUs */
 	AGENT_WITHHELD_SHARING = 1u << 7,   /* other memory that processes share by the driver */
-	AGENT_OWNS_AHEAD = 1u << 8,   /* OWN knows AGENT_OWN_AHEAD */
+	AGENT_OWNS_AHEAD = 1u << 8,	    /* OWN knows AGENT_OWN_AHEAD */
 };
 
 /* OWN, n. GIVEN: also those that other members may have. AHEAD: those that are mapped, while others are not yet;

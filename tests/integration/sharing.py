@@ -7,10 +7,12 @@ import functools
 import os
 import re
 import signal
+import time
 
-from cases import EXIT_STILL_RUNNING, all_go_on, case, expect, main, numbered_steps, read_text, wait_until, with_env
+from cases import all_go_on, case, expect, main, numbered_steps, read_text, wait_until, with_env
 
 MIB = 16
+AWHILE_S = 0.5  # in which a job that runs would take some steps
 
 
 def partners(bed, way, count=2, *options, mib=MIB):
@@ -198,28 +200,99 @@ def owner_killed_while_suspended(bed):
 
 
 @case
-def owner_that_has_ended_is_named(bed):
-    """Nobody exports its memory any more: who uses it goes on, and is not saved."""
+def owners_that_have_ended(bed):
+    """Nobody exports their memory any more: a member that has it mapped makes a copy, which all get."""
+    job, log = suspends(bed, "left", 3, times=1)
+    comes_back(bed, job, log, "--gpu-map", "0=1,1=0")
+    bed.operation("suspend", job)
+    bed.operation("resume", job)
+    go_on(log)
+
+
+@case
+def owners_that_have_ended_while_the_job_goes_on(bed):
+    """What is saved is of one moment, though those who have it mapped run again."""
+    job, log = partners(bed, "left", mib=64)
+    with bed.held_at("data.copy", "checkpoint", job, "--leave-running", "--name", "left") as saving:
+        before = steps(log)
+        time.sleep(AWHILE_S)
+        expect(steps(log) == before, "it runs while its memory is copied")
+    expect(saving.end()[0] == 0, "the checkpoint failed")
+    go_on(log)
+    bed.end(job)
+    length = len(log.text())
+    bed.operation("restore", "left")
+    wait_until(lambda: log.text()[length:].count(" OK") >= 6, "more steps", 60)
+    expect("BAD" not in log.text(), f"wrong data: {log.tail()}")
+
+
+@case
+def owners_that_have_ended_and_no_room_for_a_copy(bed):
+    job, log = partners(bed, "left", mib=64)
+    hog, _ = bed.started([bed.program("hog"), "--gpu", 0, "--leave-mib", 16])
+    refused = bed.cli("suspend", job)
+    expect(refused.code and "which has ended, cannot be copied" in refused.err, refused.why())
+    bed.expect_state(job, "running")
+    go_on(log)
+    bed.ok("kill", hog)
+    bed.wait_state(hog, ("exited",))
+    bed.operation("suspend", job)
+    bed.operation("resume", job)
+    go_on(log)
+
+
+@case
+def owner_killed_before(bed):
+    """Who has memory of it goes on with it, suspended and restored."""
     handle = f"{bed.dir}/handle"
     kinds = f"{bed.program('kinds')} %s --mib 8 --interval-ms 10 --path {handle}"
     job, log = bed.started(["sh", "-c", f"{kinds % 'ipc-export'} & echo owner $!; until [ -e {handle} ]; do :; done; "
-                                        f"{kinds % 'ipc-import'} & wait $!"])
+                                        f"{kinds % 'ipc-import'} & wait $!; wait"])
     log.wait_until(lambda text: text.count("ready pid") == 2, "both are ready")
     owner = int(re.search(r"^owner (\d+)$", log.text(), re.M).group(1))
     os.kill(owner, signal.SIGKILL)
     wait_until(lambda: owner not in [int(p) for p in os.listdir("/proc") if p.isdigit()]
                or read_text(f"/proc/{owner}/stat").split(") ")[1][0] == "Z", "the owner to end")
-    refused = bed.fails(EXIT_STILL_RUNNING, "suspend", job)
-    expect(f"memory of process {owner}, which has ended" in refused.err, refused.err)
-    bed.expect_state(job, "running")
-    lines = len(log.lines())
-    wait_until(lambda: len(log.lines()) > lines + 3, "more steps")
-    expect("BAD" not in log.text(), "wrong data")
+
+    def more():
+        lines = len(log.lines())
+        wait_until(lambda: len(log.lines()) > lines + 3, "more steps")
+        expect("BAD" not in log.text(), "wrong data")
+
+    bed.operation("suspend", job)
+    bed.operation("resume", job)
+    more()
+    bed.operation("checkpoint", job)
+    bed.operation("restore", job)
+    more()
+    bed.operation("suspend", job)
+    bed.operation("resume", job)
+    more()
 
 
 @case
 def shim_killed_on_the_way_out(bed):
     killed(bed, "ipc", "suspend", ("suspend.gate.end", "suspend.park.end", "suspend.unmap.end", "suspend.settle.begin"))
+
+
+@case
+def shim_killed_where_owners_have_ended(bed):
+    killed(bed, "left", "suspend", ("suspend.park.end", "agent.unmap", "suspend.unmap.end"))
+    killed(bed, "left", "resume", ("resume.map.begin", "share.owned", "resume.map.end"))
+
+
+@case
+def one_member_is_left_where_owners_have_ended(bed):
+    """Its memory is what the other's was copied from: it waits for that one, whoever dies."""
+    job, log = partners(bed, "left")
+    for more in ((), ("agent.aliases", "kill")):
+        bed.fault("agent.unmap", "error:5", *more)
+        result = bed.cli("suspend", job)
+        expect(not bed.disarm(), f"{more} was not passed: {result.why()}")
+        bed.wait_state(job, ("running", "suspended"))
+        if bed.state(job) == "suspended":
+            bed.operation("resume", job)
+        go_on(log)
 
 
 @case

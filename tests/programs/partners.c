@@ -6,7 +6,8 @@
  * is passed as by "pidfd", and in each step by another handle, too; "host" is host memory: a memfd that both map and
  * register, and "shm" a file of /dev/shm that has no name any more, as NCCL's. With "event" it is passed as by "ipc", and the
  * reader waits for the writer's event instead of the writer for its work: it opens it for that moment by the handle it got
- * at the beginning, as PyTorch does, or with "event-kept" once for all. In each step a process
+ * at the beginning, as PyTorch does, or with "event-kept" once for all. With "left" all memory was made by processes that
+ * have ended. In each step a process
  * adds to a part of either memory and writes a word to that of the next one, by one mapping; that one reads it by
  * its own, and the writer by another mapping. --port is the number of processes, which take the GPUs from --gpu on
  * in turn.
@@ -121,7 +122,7 @@ struct state {
 	enum { NO_EVENT, EVENT_FOR_A_MOMENT, EVENT_KEPT } event_way;
 	CUevent event, kept;	 /* recorded after a write; that of the one before */
 	CUipcEventHandle ticket; /* of that */
-	int fd; /* of the next one's memory */
+	int fd;			 /* of the next one's memory */
 	CUmemGenericAllocationHandle handle;
 };
 
@@ -195,6 +196,54 @@ static void share_by_handle(struct state *s)
 	hear(next, &handle, sizeof(handle));
 	CHECKED(cuIpcOpenMemHandle_v2(&s->next, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
 	s->again = s->next;
+}
+
+/* A child makes memory, and ends when all who want that have opened it: its end of the returned socket. */
+static int start_maker(const struct options *options, size_t bytes, CUipcMemHandle *ret)
+{
+	int ends[2];
+	char c;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
+		die("socketpair: %m");
+	if (!fork()) {
+		CUdeviceptr address;
+		struct gpu gpu;
+		int n_gpus;
+
+		close(ends[0]);
+		cuda_load();
+		CHECKED(cuInit(0));
+		CHECKED(cuDeviceGetCount(&n_gpus));
+		gpu_open(&gpu, (options->gpu + (int)me) % n_gpus);
+		CHECKED(cuMemAlloc_v2(&address, bytes));
+		CHECKED(cuMemsetD8_v2(address, 0, bytes));
+		CHECKED(cuCtxSynchronize());
+		CHECKED(cuIpcGetMemHandle(ret, address));
+		if (write(ends[1], ret, sizeof(*ret)) != sizeof(*ret) || read(ends[1], &c, 1) < 0)
+			die("nobody hears");
+		_exit(0);
+	}
+	close(ends[1]);
+	if (recv(ends[0], ret, sizeof(*ret), MSG_WAITALL) != sizeof(*ret))
+		die("no memory was made");
+	return ends[0];
+}
+
+static void share_what_is_left(struct state *s, int maker, CUipcMemHandle handle)
+{
+	unsigned int next = (me + 1) % n_members, before = (me + n_members - 1) % n_members;
+
+	CHECKED(cuIpcOpenMemHandle_v2(&s->own, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+	tell(before, &handle, sizeof(handle));
+	hear(next, &handle, sizeof(handle));
+	CHECKED(cuIpcOpenMemHandle_v2(&s->next, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+	s->again = s->next;
+	meet();
+	close(maker);
+	if (wait(NULL) < 0)
+		die("wait: %m");
+	meet();
 }
 
 static void share_event(struct state *s)
@@ -326,15 +375,20 @@ static void run_member(const struct options *options)
 {
 	bool small = !strcmp(options->word, "small"), anew = !strcmp(options->word, "anew");
 	struct state s = { .part = small ? 65536 : options->mib << 19, .anew = anew };
-	int n_gpus;
+	CUipcMemHandle handle;
+	int n_gpus, maker = -1;
 
+	if (!strcmp(options->word, "left"))
+		maker = start_maker(options, 2 * s.part + 4096, &handle);
 	cuda_load();
 	CHECKED(cuInit(0));
 	CHECKED(cuDeviceGetCount(&n_gpus));
 	gpu_open(&s.gpu, (options->gpu + (int)me) % n_gpus);
 	if (!strncmp(options->word, "event", strlen("event")))
 		s.event_way = strcmp(options->word, "event") ? EVENT_KEPT : EVENT_FOR_A_MOMENT;
-	if (small || s.event_way || !strcmp(options->word, "ipc"))
+	if (maker >= 0)
+		share_what_is_left(&s, maker, handle);
+	else if (small || s.event_way || !strcmp(options->word, "ipc"))
 		share_by_handle(&s);
 	else if (shared_host)
 		share_host(&s);
@@ -356,7 +410,7 @@ int main(int argc, char **argv)
 	int status;
 
 	options_parse(&options, argc, argv,
-		      "partners fd|pidfd|ipc|small|anew|host|shm|event|event-kept [--port 2] "
+		      "partners fd|pidfd|ipc|small|anew|host|shm|event|event-kept|left [--port 2] "
 		      "[--mib 16] [--gpu 0] "
 		      "[--interval-ms 10]");
 	n_members = (unsigned int)options.port;

@@ -41,6 +41,7 @@ static atomic_int owner;   /* the process the agent belongs to */
 static atomic_int settled; /* the process whose agent_start() is through */
 static atomic_uint life;   /* enum agent_life */
 static atomic_bool managed;
+static atomic_bool stays_closed; /* the gate, whoever hangs up: COPY */
 static int listen_fd = -1;
 static atomic_int served_fd = -1; /* the connection being served; for a fork's child to close */
 static uint64_t token;		  /* names this process, also after it was restored */
@@ -400,6 +401,38 @@ static void run_export(struct agent_job *job, struct agent_reply *reply)
 	reply->n = job->request->n;
 }
 
+static int copy_alias(struct piece *piece, int *ret)
+{
+	if (!piece_is_alias(piece) || piece->away)
+		return -ENXIO;
+	device_get(piece->kind.device); /* the program may not have asked about that GPU */
+	return piece_copy(piece, ret);
+}
+
+static void run_copy(struct agent_job *job, struct agent_reply *reply)
+{
+	if (!need_closed(reply))
+		return;
+	atomic_store(&stays_closed, true);
+	for (uint32_t i = 0; i < job->request->n; i++) {
+		uint64_t id = job->request->ids[i];
+		struct piece *piece = piece_by_id(id);
+		int r = piece ? copy_alias(piece, &job->fds[job->n_fds]) : -ENOENT;
+
+		if (piece && !r)
+			describe_piece(piece, &reply->pieces[i]);
+		if (piece)
+			piece_unpin(piece);
+		if (r) {
+			fail(reply, piece ? errno_of(r) : -ENOENT, r, "copy of piece %llu failed",
+			     (unsigned long long)id);
+			return;
+		}
+		job->n_fds++;
+	}
+	reply->n = job->n_fds;
+}
+
 static void run_unmap(struct agent_job *job, struct agent_reply *reply)
 {
 	bool only_aliases = job->request->n, taken = false;
@@ -556,6 +589,7 @@ static void run_own(struct agent_job *job, struct agent_reply *reply)
 static void open_gate(void)
 {
 	lent_void();
+	atomic_store(&stays_closed, false);
 	gate_open();
 }
 
@@ -608,6 +642,7 @@ static void run_operation(struct agent_job *job, struct agent_reply *reply)
 		[AGENT_SNAPSHOT] = run_snapshot,
 		[AGENT_LEND_EVENT] = lend_event,
 		[AGENT_TAKE_EVENT_BACK] = lend_take_event_back,
+		[AGENT_COPY] = run_copy,
 	};
 	const struct agent_request *request = job->request;
 
@@ -628,7 +663,7 @@ static void run_operation(struct agent_job *job, struct agent_reply *reply)
 /* The peer has hung up without DETACH. */
 static void end_alone(void)
 {
-	if (!gate_is_closed() || count_away())
+	if (!gate_is_closed() || count_away() || atomic_load(&stays_closed))
 		return;
 	/* Without memory for it kernels that want more get the driver's error; the next time may go well. */
 	backend_set_stacks_back();

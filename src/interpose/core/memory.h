@@ -237,6 +237,8 @@ int piece_take(struct piece *piece);	      /* unmaps and releases it */
 int piece_bring(struct piece *piece, int fd); /* maps it where it was */
 /** A descriptor of it. -EOPNOTSUPP: it is imported, and nobody knew that it would be given to others. */
 int piece_export(struct piece *piece, int *ret_fd);
+/** A descriptor of a copy of it, which is made for that. -ENOMEM: no room. */
+int piece_copy(struct piece *piece, int *ret_fd);
 /** Replaces imported memory of pieces of one device, as far as it goes; who still is imported after that is
  * for the first error. -ENOMEM: no room. */
 int pieces_own(struct piece *const pieces[], size_t n);

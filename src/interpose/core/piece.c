@@ -538,6 +538,40 @@ static int own_created(struct copies *copies)
 	return begun ? begun : r;
 }
 
+/* As own_created(), but what was copied goes to others. */
+static int export_created(struct copies *copies, int *ret_fd)
+{
+	struct owning *o = &copies->all[0];
+	int begun = begin_copies(copies);
+	int r = wait_for_copies();
+
+	if (r)
+		return begun ? begun : r;
+	scratch_fini(&copies->to);
+	scratch_fini(&o->from);
+	r = begun ? begun : backend_export(ret_fd, o->own);
+	backend_release(o->own);
+	return r;
+}
+
+int piece_copy(struct piece *piece, int *ret_fd)
+{
+	struct copies copies = { .n = 0 };
+	void *retained;
+	int r = create_own(&copies, piece);
+
+	if (r)
+		return r;
+	r = context_enter(piece->kind.device, &retained);
+	if (r) {
+		backend_release(copies.all[0].own);
+		return r;
+	}
+	r = export_created(&copies, ret_fd);
+	context_leave(piece->kind.device, retained);
+	return r;
+}
+
 int pieces_own(struct piece *const pieces[], size_t n)
 {
 	struct copies copies = { .n = 0 };
