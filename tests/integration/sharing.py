@@ -157,13 +157,26 @@ def host_memory_in_dev_shm(bed):
     comes_back(bed, job, log)
 
 
+def between_events(bed, verb, job):
+    """At a moment at which no member has another's event open, which is refused."""
+    def done():
+        result = bed.cli(verb, job)
+        expect(result.code == 0 or "shares an event" in result.err, result.why())
+        return result.code == 0
+
+    wait_until(done, f"{verb} between two events", 60)
+
+
 @case
 def events(bed):
     """What is given away is no obstacle, and the handle of before opens what is there after."""
-    job, log = suspends(bed, "event", times=1)
+    job, log = partners(bed, "event")
+    between_events(bed, "suspend", job)
+    bed.operation("resume", job)
+    go_on(log)
     for options in ((), ("--gpu-map", "0=1,1=0")):
-        saved = bed.operation("checkpoint", job)
-        bed.operation("restore", saved["checkpoint"], *options)
+        between_events(bed, "checkpoint", job)
+        bed.operation("restore", job, *options)
         go_on(log)
 
 
