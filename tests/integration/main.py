@@ -3,6 +3,7 @@
 """The main job from outside: every command as users give it, on the simulated driver with the real
 CRIU. Each case looks at the job's own check of its data, not at what brumate says of it."""
 
+import json
 import os
 import re
 import shutil
@@ -697,6 +698,53 @@ def oldest_driver(bed):
     bed.ok("resume", job)
     log.goes_on()
     bed.expect_restorable(bed.operation("checkpoint", job)["checkpoint"], log)
+
+
+# What scripts read.
+
+RECORD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "printed.json")
+
+
+def kinds_of_members(value, path=""):
+    """{path: type} of all members of a value; "[]" stands for any item, "*" for a name that users choose."""
+    names = {bool: "bool", int: "number", float: "number", str: "string", list: "list", dict: "object"}
+    found = {path: names.get(type(value), "null")} if path else {}
+    if isinstance(value, list):
+        for item in value:
+            found |= {k: kind for k, kind in kinds_of_members(item, path + "[]").items() if kind != "null" or k not in found}
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            name = "*" if path.endswith("labels") else name
+            found |= kinds_of_members(item, f"{path}.{name}" if path else name)
+    return found
+
+
+def printed_by_commands(bed):
+    """What commands print with --format json in the life of a job."""
+    job, _ = bed.counter(name="recorded", options=("--label", "kind=test"))
+    commands = {"suspend": (job,), "resume": (job,), "ps": (), "checkpoint": (job, "--leave-running", "--name", "first"),
+                "ls": (), "verify": ("first",), "inspect": ("first",), "doctor": ()}
+    printed = {name: bed.ok(name, *args, "--format", "json").json() for name, args in commands.items()}
+    printed["inspect of a job"] = bed.ok("inspect", job, "--format", "json").json()
+    printed["inspect --restore"] = bed.ok("inspect", "first", "--restore", "--format", "json").json()
+    bed.ok("checkpoint", job, "--name", "second")
+    printed["diff"] = bed.ok("diff", "first", "second", "--format", "json").json()
+    printed["restore"] = bed.ok("restore", "second", "--format", "json").json()
+    return {name: kinds_of_members(value) for name, value in printed.items()}
+
+
+@case
+def what_commands_print_as_json_stays(bed):
+    """Members may be added; none that is in the record may go, or become of another type."""
+    printed = printed_by_commands(bed)
+    with open(RECORD, encoding="utf-8") as file:
+        record = json.load(file)
+    expect(set(record) == set(printed), "the record is of other commands")
+    for command, wanted in record.items():
+        for path, kind in wanted.items():
+            found = printed[command].get(path)
+            expect(found, f"{command}: {path} is not printed any more")
+            expect("null" in (kind, found) or kind == found, f"{command}: {path} is a {found} now, not a {kind}")
 
 
 main()
