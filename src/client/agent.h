@@ -36,13 +36,12 @@ enum { AGENT_HELLO_TIMEOUT_MS = 5000, AGENT_CALL_TIMEOUT_MS = 120000 };
 int agent_dir_open(const char *dir);
 
 /**
- * Connects to the agent of process @id, whose sockets are in @dir and says
- * HELLO. Errors to act on: -ENOENT (it has none), -ETIMEDOUT, -EPERM (somebody else answers there),
+ * Connects to the agent of process @id, whose socket is in @dir, and says HELLO. Errors to act on: -ENOENT (it has none), -ETIMEDOUT, -EPERM (somebody else answers there),
  * -EPROTONOSUPPORT (another version).
  */
 int agent_open(struct agent *ret, const char *dir, struct proc_id id, struct brumate_error *err);
 
-/** Whether it is the socket of an agent that asks for memory which is held for the job (AGENT_ROOM_SOCKET). */
+/** Whether the agent of that number asks for memory that is held for the job (AGENT_ROOM_SOCKET). */
 bool agent_asks_for_room(int dir_fd, pid_t inner_pid);
 
 /** Whether @dir has the socket of an agent of that number. Its process may have ended. */
@@ -68,18 +67,18 @@ void agent_detach(struct agent *a);
  * struct agent_drain in which it is @member, with the other agents that are asked at the same time; -1: alone. */
 int agent_gate(struct agent *a, uint32_t timeout_ms, int drain_fd, uint64_t member,
 	       struct brumate_error *err);
-/** What it has (owned), by ids. */
+/** Lists its pieces (owned), sorted by id. */
 int agent_list(struct agent *a, struct agent_piece **ret, size_t *ret_n, struct brumate_error *err);
 /**
- * Whether its process has descriptors left for @n pieces that go and come back: the agent has one of each that it is asked about
- * at a time, and the driver takes some more to bring them back than to give them away. Asks nobody. -EMFILE: there are too few.
+ * Checks that its process has descriptors left for @n pieces that go and come back: the agent has one for each piece of a
+ * request, and the driver needs a few more to bring pieces back than to give them away. The agent is not asked. -EMFILE.
  */
 int agent_check_descriptors(const struct agent *a, size_t n, struct brumate_error *err);
 /** @ret_fds has room for @n; owned on success. */
 int agent_export(struct agent *a, const uint64_t *ids, size_t n, int *ret_fds,
 		 struct brumate_error *err);
 int agent_unmap(struct agent *a, struct brumate_error *err);
-/** What it has of other members' memory (owned), and what names its process to them. */
+/** Lists what it has of other members' memory (owned). @ret_token names its process to them. */
 int agent_aliases(struct agent *a, struct agent_alias **ret, size_t *ret_n, uint64_t *ret_token,
 		  struct brumate_error *err);
 /** A copy of a piece of that (@ret_fd owned), and what it is. -EOPNOTSUPP: it is of a version that makes none. */
@@ -87,7 +86,7 @@ int agent_copy(struct agent *a, uint64_t id, struct agent_piece *ret, int *ret_f
 	       struct brumate_error *err);
 /** Has its gate stay closed until agent_open_gate(), as agent_copy() does. The same errors. */
 int agent_keep_closed(struct agent *a, struct brumate_error *err);
-/** Unmaps that alone. */
+/** Unmaps aliases alone. */
 int agent_unmap_aliases(struct agent *a, struct brumate_error *err);
 /** @fds borrowed. */
 int agent_map(struct agent *a, const uint64_t *ids, const int *fds, size_t n,
@@ -95,7 +94,7 @@ int agent_map(struct agent *a, const uint64_t *ids, const int *fds, size_t n,
 /** @ret_imported: pieces that stayed imported. @all: also those that other members may have; none has them
  * mapped. */
 int agent_own(struct agent *a, bool all, size_t *ret_imported, struct brumate_error *err);
-/** The same of what is mapped by now, while other pieces are not. One that cannot does nothing. */
+/** As agent_own(), of the pieces that are mapped by now, while others are not. An older agent is not asked. */
 int agent_own_ahead(struct agent *a, struct brumate_error *err);
 int agent_open_gate(struct agent *a, struct brumate_error *err);
 

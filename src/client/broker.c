@@ -218,7 +218,7 @@ static uint64_t driver_timeout_ms(const struct broker_client *b)
 	return b->patience_ms ? b->patience_ms : DRIVER_TIMEOUT_MS;
 }
 
-/* Asks what changes nothing: once more, of another broker, where one dies over it. */
+/* Makes a call that changes nothing; where the broker dies over it, once more, to another one. */
 static int ask_broker(struct broker_client *b, const char *method, json_t **ret,
 		      struct brumate_error *err)
 {

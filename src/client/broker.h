@@ -91,7 +91,7 @@ struct broker_prepared {
  * misses the memory that open GPUs take. */
 int broker_client_prepare(struct broker_client *b, const pid_t *pids, size_t n, int fd, bool yields,
 			  struct broker_prepared *ret, struct brumate_error *err);
-/** Has the GPUs closed that are open by that, and waits for it; a copy that is under way for some seconds. */
+/** Has the GPUs closed that broker_client_prepare() opened, and waits for that; for a copy under way only some seconds. */
 int broker_client_yield(struct broker_client *b, struct brumate_error *err);
 /**
  * Runs @action on all @pids at once. 0: each was tried, and @ret (room for @n) says how each went;

@@ -36,7 +36,7 @@ struct dev_memory_ops {
 	/* Maps a fresh allocation and gives an fd (owned) of it. -ENOSPC: no room. */
 	int (*create)(struct dev_memory *m, uint64_t bytes, uint64_t at, int *ret_fd,
 		      struct brumate_error *err);
-	/* Lets the GPU at what is mapped without gaps in the range. */
+	/* Lets the GPU access what is mapped, without gaps, in the range. */
 	int (*allow)(struct dev_memory *m, uint64_t at, uint64_t bytes, struct brumate_error *err);
 	/* Unmaps whole mappings without gaps. */
 	int (*unmap)(struct dev_memory *m, uint64_t at, uint64_t bytes, struct brumate_error *err);
@@ -45,7 +45,7 @@ struct dev_memory_ops {
 	int (*pin)(struct dev_memory *m, void *at, uint64_t bytes, struct brumate_error *err);
 	void (*unpin)(struct dev_memory *m, void *at);
 
-	/* @spin: who waits for a copy looks for its end, with a core of its own, and is not woken. */
+	/* @spin: whoever waits for a copy polls for its end, on a core of its own, instead of being woken. */
 	int (*lane_open)(struct dev_memory *m, bool spin, struct dev_lane **ret,
 			 struct brumate_error *err);
 	void (*lane_close)(struct dev_lane *lane); /* waits for its copies */

@@ -210,7 +210,7 @@ static void put_all(uint8_t *at, const struct chunk_table *t)
 	}
 }
 
-/* Bytes of a table with so many items. They fit: 2^32 of each at most but parts. */
+/* Bytes of a table with so many items. The sum does not overflow: there are at most 2^32 of each but parts, which are checked. */
 static uint64_t table_bytes(uint64_t n_regions, uint64_t n_chunks, uint64_t n_parts)
 {
 	if (n_parts > CHUNK_TABLE_BYTES_MAX)

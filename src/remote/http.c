@@ -597,7 +597,7 @@ static int fail_refused(const struct client *c, const struct http_request *q,
 
 enum http_verdict http_judge(long status, const char *code)
 {
-	/* Among them are bytes that changed on their way, and a server that did not wait for them any longer. */
+	/* Among them: bytes that changed on their way, and a server that waited no longer for them. */
 	static const char *const again[] = { "RequestTimeout",
 					     "BadDigest",
 					     "SlowDown",

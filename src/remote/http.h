@@ -107,7 +107,7 @@ enum http_verdict http_judge(long status, const char *code);
 
 #define HTTP_META_DIGEST "x-amz-meta-brumate-sha256"
 
-/** Whether what was moved so far is of use after the failure @r: the same may go on later. */
+/** Whether what was moved so far is of use after the failure @r: a later attempt may go on from there. */
 bool http_may_go_on(int r);
 
 /* ---- several connections ---- */

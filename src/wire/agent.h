@@ -15,7 +15,8 @@
 
 #define AGENT_DIR_VARIABLE "BRUMATE_AGENT_DIR"
 
-/* Where it is in a container, of which it is a tmpfs of its own: the host goes there by way of its first process. */
+/* The directory in a container, where it is a tmpfs of its own. The host reaches it by /proc/PID/root of the container's first
+ * process. */
 #define AGENT_CONTAINER_DIR "/run/brumate-agents"
 
 /* What its thread is called. */
@@ -25,10 +26,11 @@
 #define AGENT_HOLD_FILE "hold"
 
 /*
- * While the broker has GPUs open to be ready for a copy of this job, the shim listens beside the sockets of agents
- * (SOCK_SEQPACKET). Who finds no room for device memory connects, and is hung up on when the memory that this takes was
- * given back. A file, on which the shim holds a lock (flock) as long as it is true, is an array of struct agent_room.
- * An agent that knows of both has a socket of this mode, as CRIU keeps it; the others have 0600.
+ * While the broker keeps GPUs open, ready for a copy of this job, that takes device memory. The shim then listens on
+ * AGENT_ROOM_SOCKET (SOCK_SEQPACKET), beside the sockets of agents. An agent that finds no room for device memory connects
+ * to it; the shim hangs up once that memory is given back. AGENT_ROOM_FILE holds an array of struct agent_room; it is true
+ * as long as the shim has a lock (flock) on it. The socket of an agent that knows both has the mode AGENT_MODE_WITH_ROOM,
+ * which CRIU keeps; those of others have AGENT_MODE.
  */
 #define AGENT_ROOM_SOCKET "room"
 #define AGENT_ROOM_FILE	  "room-held"
@@ -61,23 +63,24 @@ enum {
  * OWN     after the last MAP: replace imported memory by the process's own, by copies on the GPU, as
  *         far as there is room. n in the reply: pieces that stayed imported (their fds must be kept
  *         by whoever holds them until the piece is gone from LIST). Those that other members may have are
- *         replaced with n = 1 only: nobody has them mapped.
+ *         replaced with n = 1 only: nobody has them mapped. A piece that stays imported cannot be EXPORTed
+ *         (-EOPNOTSUPP), unless other members may have it. Room appears as the holders of fds close those of
+ *         pieces that are no longer imported: OWN may be asked again.
  * OPEN    open the gate. Refused (-EBUSY) while a piece is unmapped.
- *         A piece that stays imported cannot be EXPORTed (-EOPNOTSUPP), unless other members may have it. Room appears as the holders
- *         of fds close those of pieces that are no longer imported: OWN may be asked again.
  * DETACH  I hang up; stay as you are. Without it, hanging up opens a closed gate unless a piece is
  *         unmapped.
  *
  * ALIASES memory of other members that is mapped here, as LIST does; it is not among the pieces that LIST
- *         tells. UNMAP takes it away, and MAP brings it back, with what EXPORT at its owner gives. token in the
- *         reply: of this process.
+ *         tells. UNMAP takes it away, and MAP brings it back, with what EXPORT at its owner gives. The token in
+ *         the reply names this process.
  * COPY    a descriptor of a copy of each of the ALIASES whose ids are given, in that order, for memory whose owner
  *         has ended: nobody can export that. It is told as LIST would tell it. From here hanging up does not open the gate, also
  *         where no id is given: who has the memory mapped must not run on while others get the copy.
  *
- * SNAPSHOT what is held of the job's memory beside it, on which GPU, until it is copied; ids: see
- *         AGENT_SNAPSHOT_ITEM. None: nothing any more. Meanwhile an allocation that finds no room waits for the next
- *         of these requests, or tries again each second until there was none for half a minute. Any time.
+ * SNAPSHOT how much of the job's memory is held beside it until it is copied, on which GPUs; ids: see
+ *         AGENT_SNAPSHOT_ITEM; without ids nothing is held any more. While something is held, an allocation that
+ *         finds no room waits for the next of these requests, or tries again each second until none came for half
+ *         a minute. Any time.
  *
  * Any of them may be answered by -ESHUTDOWN: the program is in exit(), or its driver has shut down. The
  * gate is open, there is nothing to be mapped, and the process is to be let end.
@@ -88,8 +91,8 @@ enum {
  * LEND       fds of the memory's pieces from that offset on; each is told with its length, and its place
  *            as va. Those for another job count as shared. -EAGAIN while the gate is closed.
  * TAKE_BACK  the pieces before that offset are not used any more, by one of another job.
- * AGENT_LEND_EVENT and AGENT_TAKE_EVENT_BACK: the same of an event with an IPC handle, which the two numbers name: the driver's
- *            handle of this moment.
+ * AGENT_LEND_EVENT and AGENT_TAKE_EVENT_BACK: the same for an event with an IPC handle, which the two numbers name. The answer has
+ *            the driver's handle as it is at this moment.
  */
 enum agent_op {
 	AGENT_HELLO = 1,
@@ -110,13 +113,13 @@ enum agent_op {
 	AGENT_COPY,
 };
 
-/* On one GPU. */
+/* Device memory on one GPU. */
 struct agent_room {
 	uint8_t gpu[AGENT_UUID_BYTES];
 	uint64_t bytes;
 };
 
-/* Of the ids of SNAPSHOT, for each GPU: its UUID, which takes two, and bytes. */
+/* How many ids of SNAPSHOT tell of one GPU: two hold its UUID, the third a number of bytes. */
 enum { AGENT_SNAPSHOT_ITEM = 3, AGENT_SNAPSHOT_GPUS_MAX = AGENT_PIECES_MAX / AGENT_SNAPSHOT_ITEM };
 
 /*
@@ -131,11 +134,11 @@ enum { AGENT_DRAIN_MEMBERS_MAX = 64 };
 
 struct agent_drain {
 	uint64_t busy;
-	uint64_t start_ns; /* CLOCK_MONOTONIC of the shim; read by agents of before alone */
+	uint64_t start_ns; /* CLOCK_MONOTONIC of the shim; older agents alone read it */
 	uint32_t changes, reserved;
 };
 
-/* HELLO and GATE, n. What a process shares with others, text says; an agent that does not know sets nothing. */
+/* n in the replies to HELLO and GATE. What the process shares with others is in text. An agent that cannot tell sets none. */
 enum {
 	AGENT_SHARING_KNOWN = 1u << 0,
 	AGENT_SHARES = 1u << 1, /* device memory, or what belongs to it, with another process */
@@ -152,13 +155,13 @@ enum {
 	AGENT_OWNS_AHEAD = 1u << 8,	    /* OWN knows AGENT_OWN_AHEAD */
 };
 
-/* OWN, n. GIVEN: also those that other members may have. AHEAD: those that are mapped, while others are not yet;
+/* n in OWN. GIVEN: pieces that other members may have, too. AHEAD: the pieces that are mapped, while others are not yet;
  * contexts do not get their room for stacks back. */
 enum { AGENT_OWN_GIVEN = 1u << 0, AGENT_OWN_AHEAD = 1u << 1 };
 
 enum agent_gate { AGENT_GATE_OPEN, AGENT_GATE_CLOSED, AGENT_GATE_UNMAPPED };
 
-/* The meaning of the n ids is that of op. Descriptors ride along by SCM_RIGHTS. */
+/* What the n ids mean depends on op. Descriptors come along by SCM_RIGHTS. */
 struct agent_request {
 	uint32_t version, op;
 	uint32_t timeout_ms, n;

@@ -36,8 +36,8 @@ int spill_key_read(struct seal_disk_key *ret, int fd);
 
 /** Whether @fd (borrowed, not trusted) is a segment on a disk, of @len_bytes. */
 bool spill_is_segment(int fd, uint64_t len_bytes);
-/** A description of such a segment of our own (owned): past the page cache where that goes, as what is read once needs no
- * memory. -errno. */
+/** Opens such a segment anew (owned): past the page cache where that is possible, because what is read once need not stay
+ * in memory. -errno. */
 int spill_open(int fd);
 
 /** Bytes [at, at + len_bytes) of a host copy, in the segment that @fd is of and that begins at @start of
@@ -45,7 +45,7 @@ int spill_open(int fd);
  * O_DIRECT. 0 or -errno; -EIO: the file is too short. */
 int spill_read(int fd, const struct seal_disk_key *key, uint64_t start, uint64_t at, void *buf,
 	       size_t len_bytes);
-/** As spill_read(). What is in @buf is no more, after it. */
+/** As spill_read(). It encrypts @buf in place, so what was in it is gone. */
 int spill_write(int fd, const struct seal_disk_key *key, uint64_t start, uint64_t at, void *buf,
 		size_t len_bytes);
 

@@ -288,7 +288,7 @@ int wire_server_fd(const struct wire_server *s)
 	return s->listen_fd;
 }
 
-/* Waits for the next call as long as it takes, but then for its end only so long. */
+/* Waits for the next call as long as it takes; once it has begun, it must end within MESSAGE_TIMEOUT_MS. */
 static int receive_call(struct wire *w, struct wire_message *ret)
 {
 	struct pollfd p = { .fd = w->fd, .events = POLLIN };

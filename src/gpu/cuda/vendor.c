@@ -96,7 +96,8 @@ const struct gpu_vendor gpu_vendor_cuda = {
 	.persistence_hint = "systemctl enable --now nvidia-persistenced (or nvidia-smi -pm 1)",
 	.partition_hint = "turn MIG off: nvidia-smi -mig 0",
 	.usage_tool = "nvidia-smi",
-	/* An H200 with driver 580; other machines' links are slower, so that less is waited for. With a queue of copies in front of it the driver's restore takes 0.27 s instead of 0.2 (H200, 580.159.04). */
+	/* Measured on an H200 with driver 580.159.04; other machines' links are slower, so that less is waited for. With a
+	 * queue of copies before it, the driver's restore takes 0.27 s instead of 0.2 s. */
 	.tuning = { .control_ms = 150,
 		    .link_bytes_per_ms = 55000000,
 		    .turns_below_bytes = 16ull << 30 },
