@@ -21,8 +21,8 @@
 #include "chunks/codec.h"
 #include "chunks/files.h"
 
-/* Of reads that a thread has under way, and of threads: from a disk, and from memory. */
-enum { SHARERS_NAMED_MAX = 4, AHEAD = 3, READERS_DISK_MAX = 16, READERS_MAX = 24 };
+/* Of reads that a thread has under way. */
+enum { SHARERS_NAMED_MAX = 4, AHEAD = 3, READERS_MAX = 16 };
 
 /* ---- opening ---- */
 
@@ -163,7 +163,6 @@ struct reading {
 	const struct chunks_task *task;
 	struct io *io;
 	unsigned buffers; /* of io */
-	unsigned ahead;	  /* reads that a thread has under way, at most */
 	struct workers workers;
 	atomic_size_t next;
 };
@@ -264,7 +263,7 @@ static int read_for_worker(void *arg, const struct worker *me, struct brumate_er
 		return brumate_fail(err, -r, "%m");
 	}
 	for (;;) {
-		while (r == 0 && n < g->ahead && begin_read(g, &ahead[(first + n) % AHEAD], n == 0))
+		while (r == 0 && n < AHEAD && begin_read(g, &ahead[(first + n) % AHEAD], n == 0))
 			n++;
 		if (n == 0)
 			return r;
@@ -505,12 +504,10 @@ static int read_far(struct chunks_reader *m, const struct chunks_task *task,
 
 int chunks_read(struct chunks_reader *m, const struct chunks_task *task, struct brumate_error *err)
 {
-	/* A read from memory is done when it is begun: a second one would only hold up who waits for the first. */
-	const bool in_memory = io_is_in_memory(m->dir_fd);
-	const unsigned most = in_memory ? READERS_MAX : READERS_DISK_MAX;
-	struct reading g = { .m = m, .task = task, .ahead = in_memory ? 1 : AHEAD };
-	unsigned threads =
-		task->threads && task->threads < most ? task->threads : workers_cores(most);
+	struct reading g = { .m = m, .task = task };
+	unsigned threads = task->threads && task->threads < READERS_MAX
+				   ? task->threads
+				   : workers_cores(READERS_MAX);
 
 	if (task->n == 0)
 		return 0;
@@ -518,7 +515,7 @@ int chunks_read(struct chunks_reader *m, const struct chunks_task *task, struct 
 		return read_far(m, task, err);
 	if (threads > task->n)
 		threads = (unsigned)task->n;
-	int r = get_io(&g, threads * g.ahead, err);
+	int r = get_io(&g, threads * AHEAD, err);
 	if (r < 0)
 		return r;
 	r = workers_start(&g.workers, threads, read_for_worker, &g);
