@@ -48,6 +48,7 @@ exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive LC
 """
 
 MADE = {}
+MIRROR_TRIES = 2
 
 
 def needs(*programs):
@@ -136,8 +137,12 @@ def clean_system():
     root = place("root")
     options = ["--variant=essential", "--mode=root", "--quiet", f"--include={','.join([*depends, 'mount'])}",
                "--aptopt=Acquire::Languages \"none\"", "--dpkgopt=force-unsafe-io"]
-    done = subprocess.run(["mmdebstrap", *options, "", root, "-"], input=sources(), text=True, capture_output=True, check=False)
-    if done.returncode:
+    for _ in range(MIRROR_TRIES):  # a busy one may let a single file time out
+        done = subprocess.run(["mmdebstrap", *options, "", root, "-"], input=sources(), text=True, capture_output=True, check=False)
+        if done.returncode == 0:
+            break
+        shutil.rmtree(root, ignore_errors=True)
+    else:
         raise Skipped(f"no clean system can be made of this machine's mirror: {done.stderr.strip()[-300:]}")
     inside(root, "useradd", "--create-home", "alice")
     return root
