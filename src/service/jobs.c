@@ -969,13 +969,16 @@ int service_remove(const struct service_call *call, json_t *parameters, json_t *
 		   struct brumate_error *err)
 {
 	struct removal what = { .call = call };
-	int r = remove_what(&what, parameters, err);
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+	int r = remove_what(&what, parameters, &why);
 
-	if (r < 0)
+	if (r < 0) {
+		if (err)
+			*err = why;
 		return r;
+	}
 	json_t *job_name = *what.job_name ? wire_string(what.job_name) : NULL;
-	json_t *left = r > 0 ? wire_string(err->text) : NULL;
-	*err = BRUMATE_ERROR_NONE;
+	json_t *left = r > 0 ? wire_string(why.text) : NULL;
 	*ret = json_pack("{s:s,s:s,s:s?,s:o?,s:o?}", "kind", what.checkpoint ? "checkpoint" : "job",
 			 "id", what.id, "job", *what.job ? what.job : NULL, "job_name", job_name,
 			 "left", left);
