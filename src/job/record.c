@@ -76,6 +76,7 @@ static json_t *encode_bytes(const char *bytes)
 	auto_free char *hex = malloc(2 * len + 1);
 	if (!hex)
 		return NULL;
+	hex[0] = '\0'; /* of no bytes, where there was no memory for an empty string */
 	for (size_t i = 0; i < len; i++)
 		sprintf(hex + 2 * i, "%02x", (unsigned char)bytes[i]);
 	return json_pack("{s:s}", "hex", hex);
