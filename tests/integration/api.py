@@ -202,14 +202,19 @@ def python_saves_itself_and_ends(bed):
 
 
 AGAIN = """
-import os, subprocess, sys
+import os, subprocess, time
 import brumate
+
+def running():
+    return subprocess.run([os.environ["BRUMATE_COMMAND"], "ps", "--quiet", "--filter", "state=running"],
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout.split()
 
 for name in ("first", "second"):
     brumate.checkpoint(leave_running=False, name=name)
-    seen = subprocess.run([os.environ["BRUMATE_COMMAND"], "ps", "--quiet", "--filter", "state=running"],
-                          stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    print("restored", name, seen.stdout.split(), flush=True)
+    deadline = time.monotonic() + 30  # it goes on a moment before the restore is at its end
+    while not (seen := running()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    print("restored", name, seen, flush=True)
 """
 
 
