@@ -177,7 +177,8 @@ static int sink_some(struct exchange *x, const char *data, size_t len)
 		memcpy(q->sink + x->received, data, len);
 	else
 		x->local = fd_write_at(q->sink_fd, data, len, q->sink_offset + x->received);
-	x->received += len;
+	if (x->local == 0)
+		x->received += len;
 	return x->local;
 }
 
