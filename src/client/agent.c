@@ -76,10 +76,11 @@ int agent_check_reply(const struct agent_reply *reply, size_t len_bytes, enum ag
 	    !memchr(reply->text, '\0', sizeof(reply->text)))
 		return brumate_fail(err, EBADMSG, "answer with gate %u, error %d", reply->gate,
 				    reply->error);
-	if (reply->more && op == AGENT_COPY)
+	const bool has_parts = op == AGENT_LIST || op == AGENT_ALIASES;
+	if (reply->more && !has_parts)
 		return brumate_fail(err, EBADMSG, "answer with a second part");
-	if (op != AGENT_LIST && op != AGENT_ALIASES && op != AGENT_COPY)
-		return reply->more ? brumate_fail(err, EBADMSG, "answer with a second part") : 0;
+	if (!has_parts && op != AGENT_COPY)
+		return 0;
 	if (reply->n > AGENT_PIECES_MAX || (reply->more && !reply->n))
 		return brumate_fail(err, EBADMSG, "answer with %u pieces", reply->n);
 	for (uint32_t i = 0; i < reply->n; i++) {
