@@ -15,7 +15,7 @@ import subprocess
 
 from cases import case, expect, main, read_text, wait_until
 from harness import Log, Skipped, run
-from runc import PLUGIN, cgroup_mounts, find_criu, find_runc, make_rootfs, simulated_gpu_env
+from runc import PLUGIN, find_criu, find_runc, make_rootfs, remove_cgroups, simulated_gpu_env
 
 PATIENCE_S = 120
 OCI = "application/vnd.oci.image"
@@ -111,14 +111,7 @@ class Daemons:
         if self.process:
             self.process.wait()
         wait_until(lambda: not self._ours(), "the end of the daemons", PATIENCE_S)
-        wait_until(self._remove_cgroups, "the end of what is in the cgroups", PATIENCE_S)
-
-    def _remove_cgroups(self):
-        for place in cgroup_mounts():
-            for base, _, _ in os.walk(place + self.cgroup, topdown=False):
-                with contextlib.suppress(OSError):
-                    os.rmdir(base)
-        return not any(os.path.isdir(place + self.cgroup) for place in cgroup_mounts())
+        wait_until(lambda: remove_cgroups(self.cgroup), "the end of what is in the cgroups", PATIENCE_S)
 
     def __enter__(self):
         return self

@@ -9,7 +9,7 @@ import subprocess
 
 from cases import expect, read_text, wait_until
 from harness import Log, Skipped, run
-from runc import PLUGIN, cgroup_mounts, find_criu, find_runc, gpu_devices, make_rootfs, simulated_gpu_env
+from runc import PLUGIN, find_criu, find_runc, gpu_devices, make_rootfs, remove_cgroups, simulated_gpu_env
 
 COUNTER = "exec /bin/counter --mib {mib} --chunk-mib {chunk} --interval-ms 20 > /out/counter"
 PATIENCE_S = 300
@@ -145,15 +145,8 @@ class Podman:
         for path in reversed(left):
             subprocess.run(["umount", "--lazy", path], check=False)
         # conmon is in them, and what it has podman do when a container ends.
-        wait_until(self._remove_cgroups, "the end of conmon")
+        wait_until(lambda: remove_cgroups(self.cgroup), "the end of conmon")
         expect(not left, f"mounts are left: {left}")
-
-    def _remove_cgroups(self):
-        for place in cgroup_mounts():
-            for base, _, _ in os.walk(place + self.cgroup, topdown=False):
-                with contextlib.suppress(OSError):
-                    os.rmdir(base)
-        return not any(os.path.isdir(place + self.cgroup) for place in cgroup_mounts())
 
     def __enter__(self):
         return self

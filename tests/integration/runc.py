@@ -2,6 +2,7 @@
 """Containers that runc checkpoints and restores by itself, with brumate's plugin in its CRIU, for the integration tests and
 tools/gpu-check. Their root file system is made of this machine's own libraries, the driver's among them."""
 
+import contextlib
 import json
 import os
 import re
@@ -24,6 +25,16 @@ def cgroup_mounts():
     """Where hierarchies of cgroups are, of both versions."""
     names = os.listdir(CGROUPS) if os.path.isdir(CGROUPS) else []
     return [CGROUPS, *(os.path.join(CGROUPS, name) for name in names)]
+
+
+def remove_cgroups(cgroup):
+    """Removes a cgroup with those below it, of each hierarchy. Whether it is gone: with a process in it, it stays."""
+    places = [place + cgroup for place in cgroup_mounts()]
+    for place in places:
+        for base, _, _ in os.walk(place, topdown=False):
+            with contextlib.suppress(OSError):
+                os.rmdir(base)
+    return not any(map(os.path.isdir, places))
 
 
 def libraries_of(path):
