@@ -42,8 +42,7 @@ enum {
 	MAPS_PRIVATE_FILE = 1 << 6,
 	MAPS_SHARED_FILE = 1 << 7,
 	REMAP_GHOST = 1,
-	UNIX_OUTSIDE =
-		1, /* one that a socket of the job sends to, of a process that is not of it */
+	UNIX_OUTSIDE = 1, /* a socket of another process, that the job sends to */
 	ITEM_BYTES = 512, /* what an item costs beside its text, about */
 };
 

@@ -214,7 +214,6 @@ static int check_thread(int dir_fd, const struct manifest *m, bool is_forced, pi
 
 	if (r == 0)
 		r = share_filters(dir_fd, &t, tid == pid, shared);
-
 	if (r == -ENOMEM)
 		return brumate_fail(err, ENOMEM, "%m");
 	if (r < 0)

@@ -47,8 +47,8 @@ enum { UPLOAD_PARTS_MAX = 10000, OBJECT_CHECKSUM_BYTES = 48 };
 
 struct upload_part {
 	char etag[128]; /* empty: not there yet */
-	char checksum
-		[OBJECT_CHECKSUM_BYTES]; /* base64 of its SHA-256; empty: the server did not keep it */
+	/* base64 of its SHA-256; empty: the server did not keep it */
+	char checksum[OBJECT_CHECKSUM_BYTES];
 	uint64_t len_bytes;
 };
 
