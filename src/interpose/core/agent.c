@@ -34,14 +34,14 @@
 /* Out of the way of programs that count on low numbers or walk through them. */
 enum { LISTEN_FD_MIN = 500, STACK_BYTES = 1 << 20, JOB_DIGITS = 8 };
 
-/* How the kernel calls users that a user namespace has no number for (user_namespaces(7)), unless somebody changed it. */
+/* The uid that stands for all users without a number in this user namespace (user_namespaces(7)), by default. */
 enum { OVERFLOW_UID = 65534 };
 
 static atomic_int owner;   /* the process the agent belongs to */
 static atomic_int settled; /* the process whose agent_start() is through */
 static atomic_uint life;   /* enum agent_life */
 static atomic_bool managed;
-static atomic_bool stays_closed; /* the gate, whoever hangs up: COPY */
+static atomic_bool stays_closed; /* after AGENT_COPY the gate stays closed when the peer hangs up */
 static int listen_fd = -1;
 static atomic_int served_fd = -1; /* the connection being served; for a fork's child to close */
 static uint64_t token;		  /* names this process, also after it was restored */
@@ -609,6 +609,7 @@ static void run_snapshot(struct agent_job *job, struct agent_reply *reply)
 	snapshot_note(job->request->n);
 }
 
+/* DETACH only ends the connection: see serve_connection(). */
 static void run_detach(struct agent_job *job, struct agent_reply *reply)
 {
 }
@@ -758,7 +759,8 @@ static bool accept_may_pass(int error)
 	return error == EINTR || error == ECONNABORTED;
 }
 
-/* Who makes the file looks for agents afterwards, and who listens looks for the file: one sees the other. */
+/* The shim makes the file and then looks for agents; an agent listens and then looks for the file. So one of the two
+ * sees the other. */
 static bool job_is_held(void)
 {
 	char path[sizeof(address.sun_path) + sizeof(AGENT_HOLD_FILE)];

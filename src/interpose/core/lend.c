@@ -105,7 +105,7 @@ int lent_file(int *ret_fd, struct piece *piece)
 	return 0;
 }
 
-/* Whether @fd is a file of ours. Whoever may write to one could have us ask anybody. */
+/* Whether @fd is a file of ours. The seals matter: a file that others can write to could make us ask any process. */
 static bool read_ticket(struct ticket *ret, int fd)
 {
 	struct stat st;
@@ -318,7 +318,7 @@ void lent_void(void)
 	memory_unlock();
 }
 
-/* Until there is an answer with descriptors, which stays where it is. Any other is one by itself. */
+/* Waits for the answer. One with descriptors stays in the socket, for take_answer(); the error of any other is returned. */
 static int wait_for_answer(int conn)
 {
 	struct pollfd p = { .fd = conn, .events = POLLIN };
@@ -405,7 +405,7 @@ static void give_back(uint32_t op, const struct ticket *ticket, uint64_t bytes)
 
 static const char of_another_job[] = "memory of a process that is not of this job";
 
-/* What a loan is of, where its maker is of this job. */
+/* Imports what was lent. A piece of a process of this job keeps its origin; one of another job counts as shared. */
 static int import_loan(struct piece **ret, const struct ticket *ticket,
 		       const struct agent_piece *told, int fd)
 {

@@ -55,7 +55,7 @@ struct piece {
 	unsigned int refs; /* handles the program has */
 	unsigned int pins; /* calls under way that use the driver's handle */
 	struct origin origin;
-	int fd;		   /* + 1; of imported memory that is given, else 0 */
+	int fd;		   /* descriptor + 1 of imported memory that others may ask for; else 0 */
 	bool given;	   /* others of the job may have it */
 	unsigned int lent; /* processes outside the job that have it open */
 	int32_t borrower;  /* one of them */
@@ -139,10 +139,10 @@ struct memory {
 	_Atomic uint64_t driver_bytes;
 	_Atomic(const char *) shared_by_driver; /* the first of what is; NULL: nothing */
 	atomic_bool peers_by_driver;
-	atomic_uint n_events;	     /* in their tree */
-	atomic_uint withheld;	     /* AGENT_WITHHELD_...: the program was told that there is none */
-	unsigned int away;	     /* pieces that are taken away */
-	int first_device;	     /* + 1; of the first region */
+	atomic_uint n_events; /* in their tree */
+	atomic_uint withheld; /* AGENT_WITHHELD_...: the program was told that there is none */
+	unsigned int away;    /* pieces that are taken away */
+	int first_device;     /* + 1; of the first region */
 	atomic_bool several_devices; /* have, or had, regions */
 };
 extern struct memory memory;

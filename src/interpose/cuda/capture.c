@@ -14,14 +14,14 @@
 
 enum {
 	STREAMS_MAX = 64,
-	/* Whoever waits has long been in the driver by then, where a capture that begins does not disturb it; and
-	 * it may wait for what the thread that begins does next. */
+	/* A thread that waits for work has long been in the driver by then, where the begin of a capture does not
+	 * disturb it. To wait longer could be for ever: it may wait for what the beginning thread does next. */
 	BEGIN_WAITS_MS = 100,
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static bool has_clock; /* under the lock: whether @changed goes by that of deadlines */
+static bool has_clock; /* under the lock: @changed waits by the clock of deadlines */
 static CUstream streams[STREAMS_MAX];
 static atomic_uint n_streams; /* changed with the lock; beyond the table they count, unnamed */
 static unsigned int n_begins,
@@ -77,7 +77,7 @@ void capture_let_begin(void)
 	pthread_mutex_unlock(&lock);
 }
 
-/* With the lock held. Not each glibc can be told the clock with each wait: the first who waits says by which they all go. */
+/* With the lock held. Older glibcs have no pthread_cond_clockwait(), so the first wait sets the condition's clock. */
 static int wait_for_change(const struct timespec *until)
 {
 	if (!has_clock)

@@ -55,7 +55,7 @@ static bool is_wanted(void)
 
 /* ---- allocation ---- */
 
-/* Every GPU has to take the address itself for the one that it reaches the memory at. */
+/* Whether the GPU reaches registered host memory at the address that the host has for it. */
 static bool can_share_addresses(CUdevice device)
 {
 	int same = 0;
@@ -72,7 +72,8 @@ static void *map_pages(size_t bytes)
 
 	if (at == MAP_FAILED)
 		return NULL;
-	/* A child does not get it, as it does not get the driver's own; and pages that GPUs use stay this process's. */
+	/* A forked child does not get this memory, as it does not get the driver's: no copy-on-write takes pages away
+	 * that GPUs use. */
 	madvise(at, bytes, MADV_DONTFORK);
 	if (bytes >= HUGE_BYTES)
 		madvise(at, bytes, MADV_HUGEPAGE);
@@ -308,7 +309,7 @@ static CUresult advise(CUdeviceptr ptr, size_t bytes, CUmem_advise advice, struc
 		return CUDA_ERROR_INVALID_DEVICE;
 	memory_lock();
 	m = find(ptr, bytes);
-	if (m && bytes == m->block.node.bytes) /* of a part nobody can be told apart */
+	if (m && bytes == m->block.node.bytes) /* advice about a part of a block is not kept */
 		note_advice(m, advice, place);
 	memory_unlock();
 	return CUDA_SUCCESS;
