@@ -6,6 +6,7 @@ the step captured in a CUDA graph (--graph) or not. Rank 0 prints a digest of wh
 is the same in either order, so two ranks compute the same to the bit each time."""
 
 import datetime
+import gc
 import os
 import time
 
@@ -162,6 +163,22 @@ def slowed(torch, ranks, step, options):
     return slow
 
 
+def work(torch, ranks, options):
+    """All steps. What it has captured is gone with it: NCCL ends a group only when no graph has its sums any more."""
+    step, state = (generation if options.way == "tp" else training)(torch, ranks, options)
+    step = slowed(torch, ranks, captured(torch, step) if options.graph else step, options)
+    step()
+    for n in gpu_steps.steps(options) if ranks.rank == 0 else range(1, options.steps + 1):
+        start = time.monotonic()
+        result = step().item()
+        took_ms = (time.monotonic() - start) * 1e3
+        digest = ranks.digest(*state())
+        if ranks.rank == 0:
+            gpu_steps.say(n, f"result {result!r} of all {digest}")
+        if ranks.rank == 0 and options.work:
+            print(f"took {took_ms:.1f} ms", flush=True)
+
+
 def main():
     parser = gpu_steps.parser(__doc__)
     parser.add_argument("--way", choices=("ddp", "fsdp", "tp"), default="ddp")
@@ -176,18 +193,8 @@ def main():
     torch.cuda.set_device(device)
     ranks = Ranks(torch, device)
     with torch.inference_mode(options.way == "tp"):
-        step, state = (generation if options.way == "tp" else training)(torch, ranks, options)
-        step = slowed(torch, ranks, captured(torch, step) if options.graph else step, options)
-        step()
-        for n in gpu_steps.steps(options) if ranks.rank == 0 else range(1, options.steps + 1):
-            start = time.monotonic()
-            result = step().item()
-            took_ms = (time.monotonic() - start) * 1e3
-            digest = ranks.digest(*state())
-            if ranks.rank == 0:
-                gpu_steps.say(n, f"result {result!r} of all {digest}")
-            if ranks.rank == 0 and options.work:
-                print(f"took {took_ms:.1f} ms", flush=True)
+        work(torch, ranks, options)
+    gc.collect()
     ranks.dist.destroy_process_group()
 
 
