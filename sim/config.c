@@ -180,7 +180,7 @@ static bool read_dir(void)
 
 static void config_read(void)
 {
-	uint64_t n_gpus, mib, stacks_mib, mig, rdma;
+	uint64_t n_gpus, mib, stacks_mib, mig, rdma, peers;
 
 	if (!read_number("BRUMATE_SIM_GPUS", 2, 1, CONFIG_GPUS_MAX, "1 to 16", &n_gpus))
 		return;
@@ -189,6 +189,7 @@ static void config_read(void)
 	    !read_number("BRUMATE_SIM_STACKS_MIB", 0, 0, 65536, "MiB for stacks per context",
 			 &stacks_mib) ||
 	    !read_number("BRUMATE_SIM_MIG", 0, 0, 1, "0 or 1", &mig) ||
+	    !read_number("BRUMATE_SIM_PEERS", 1, 0, 1, "0 or 1", &peers) ||
 	    !read_number("BRUMATE_SIM_RDMA", 0, 0, 1, "0 or 1", &rdma) ||
 	    !read_per_gpu("BRUMATE_SIM_VRAM_MIB", "4096",
 			  "MiB (at least 16) for all GPUs or for each", take_vram) ||
@@ -200,6 +201,7 @@ static void config_read(void)
 	config.stacks_bytes = stacks_mib << 20;
 	config.machine.mig = (uint32_t)mig;
 	config.rdma = rdma;
+	config.peers = peers && !mig;
 	config_ok = true;
 }
 

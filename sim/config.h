@@ -12,6 +12,7 @@
  *	BRUMATE_SIM_STACKS_MIB  MiB for its stacks, at their usual limit   0 (H200: about 260)
  *	BRUMATE_SIM_GBPS      OUT,IN: speed of checkpoint copies   as fast as memory goes
  *	BRUMATE_SIM_MIG       1: the GPUs are in MIG mode          0
+ *	BRUMATE_SIM_PEERS     0: none reaches another's memory     1
  *	BRUMATE_SIM_RDMA      1: memory can be made for GPUDirect  0
  *	BRUMATE_SIM_SHUTDOWN  init or module: with what the driver registers its end at exit()   init
  *	BRUMATE_SIM_FAULT     faults to inject (fault.c)
@@ -45,7 +46,7 @@ struct config {
 	const char *driver_version; /* "580.159.04" */
 	int cuda_version;	    /* 13000 */
 	uint64_t context_bytes, stacks_bytes;
-	bool rdma;
+	bool rdma, peers;
 	enum config_shutdown shutdown;
 	double out_gbps, in_gbps; /* 0: no limit */
 };

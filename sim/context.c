@@ -323,7 +323,7 @@ static CUresult enable_peer(CUcontext ctx, CUcontext peer, unsigned int flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!handle_valid(&sim.contexts, peer) || !peer->alive || peer->device == ctx->device)
 		return CUDA_ERROR_INVALID_CONTEXT;
-	if (config_get()->machine.mig)
+	if (!config_get()->peers)
 		return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
 	if (ctx->peers & 1ull << peer->device)
 		return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;

@@ -232,7 +232,7 @@ static CUresult can_access_peer(int *can, CUdevice dev, CUdevice peer)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!device_valid(dev) || !device_valid(peer))
 		return CUDA_ERROR_INVALID_DEVICE;
-	*can = dev != peer && !config_get()->machine.mig;
+	*can = dev != peer && config_get()->peers;
 	return CUDA_SUCCESS;
 }
 

@@ -210,8 +210,8 @@ static CUresult grant(struct range *range, const CUmemAccessDesc *desc, size_t c
 	int prot = PROT_NONE;
 
 	for (size_t i = 0; i < count; i++) {
-		uint64_t bit = is_host(&desc[i].location) ? HOST_ACCESS
-							  : 1ull << desc[i].location.id;
+		uint64_t bit =
+			is_host(&desc[i].location) ? HOST_ACCESS : 1ull << desc[i].location.id;
 
 		if (desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
 			range->access &= ~bit;
@@ -235,8 +235,10 @@ static bool can_reach(const struct range *range, const CUmemLocation *location)
 {
 	const struct phys *phys = range->view->phys;
 
-	return location->type == CU_MEM_LOCATION_TYPE_DEVICE ||
-	       (is_host(location) && (is_host(&phys->prop.location) || phys->imported));
+	if (location->type == CU_MEM_LOCATION_TYPE_DEVICE)
+		return config_get()->peers || is_host(&phys->prop.location) ||
+		       location->id == phys->device;
+	return is_host(location) && (is_host(&phys->prop.location) || phys->imported);
 }
 
 static CUresult set_access(CUdeviceptr ptr, size_t bytes, const CUmemAccessDesc *desc, size_t count)

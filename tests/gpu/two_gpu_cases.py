@@ -164,6 +164,22 @@ def peer_access(check):
     log.is_right()
 
 
+def without_peer_access(check):
+    """One process copies between two GPUs that do not reach each other's memory, as far as it asks for: by way of the host."""
+    need_gpus(check, 2)
+    job, log = check.job_started([check.program("kinds"), "across", "--mib", 64], "across", options=("--data-path", "broker"))
+    log.goes_on()
+    for gpus in ((), ("--gpu-map", "0=1,1=0")):
+        check.do("suspend", job)
+        check.do("resume", job, *gpus)
+        log.goes_on()
+        saved = check.do("checkpoint", job)
+        check.do("restore", saved["checkpoint"], *gpus)
+        log.goes_on()
+    check.instance.end(job)
+    log.is_right()
+
+
 IPC = """"$0" ipc-export --path "$1" >"$1.out" &
 until [ -e "$1" ]; do sleep 0.1; done
 exec "$0" ipc-import --path "$1" """
@@ -201,5 +217,6 @@ def register(case):
         lambda check: both_at_once(check, "two GPUs at once, 16 to 256 MiB", "16384-262144"))
     case("two GPUs: both at once, one job")(one_job_of_both)
     case("two GPUs: peer access through the library")(peer_access)
+    case("two GPUs: copies without peer access")(without_peer_access)
     case("two GPUs: swapped by --gpu-map")(swapped)
     case("legacy IPC through the library")(legacy_ipc)

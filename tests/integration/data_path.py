@@ -711,6 +711,22 @@ def shared_memory_is_told_before_it_is_lost(bed):
 
 
 @case
+def gpus_that_do_not_reach_each_other(bed):
+    """What a process on both copies from one to the other, before and after they are exchanged."""
+    apart = {"BRUMATE_SIM_PEERS": "0"}
+    refused = bed.run([bed.program("kinds"), "peer"], env=apart)
+    expect(bed.cli("wait", refused).code != 0, "the driver gave access where there is none")
+    expect("CUDA_ERROR_PEER_ACCESS_UNSUPPORTED" in bed.log(refused).text(), bed.log(refused).tail())
+    job, log = bed.kind("across", "--mib", "16", env=apart)
+    for verb, options in (("suspend", ()), ("resume", ("--gpu-map", "0=1,1=0")), ("checkpoint", ()),
+                          ("restore", ("--gpu-map", "0=1,1=0"))):
+        bed.ok(verb, job, *options)
+        if verb in ("resume", "restore"):
+            log.goes_on()
+    bed.expect_whole(job, log)
+
+
+@case
 def peer_access_comes_back(bed):
     """What the driver cannot restore, and so loses, is the library's own on the data path."""
     job, log = bed.kind("peer")

@@ -47,7 +47,9 @@
 	X(cuMemcpyDtoHAsync_v2)           \
 	X(cuMemcpyHtoDAsync_v2)           \
 	X(cuMemcpyHtoD_v2)                \
+	X(cuMemcpyDtoD_v2)                \
 	X(cuMemcpyDtoDAsync_v2)           \
+	X(cuMemcpyPeerAsync)              \
 	X(cuMemsetD8_v2)                  \
 	X(cuMemsetD8Async)                \
 	X(cuStreamCreate)                 \

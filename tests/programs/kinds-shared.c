@@ -183,6 +183,24 @@ static bool step_peer(void *state, uint64_t n)
 	return array_check(&second, NULL);
 }
 
+/* The same by copies, in turn by addresses alone and by contexts: what the driver does then by way of the host. */
+static bool step_across(void *state, uint64_t n)
+{
+	CUdeviceptr from = memory.chunks[0], to = second.chunks[0];
+	size_t bytes = memory.words * sizeof(uint64_t);
+
+	if (!step_on(0, &memory))
+		return false;
+	if (n % 2)
+		CHECKED(cuMemcpyDtoD_v2(to, from, bytes));
+	else
+		CHECKED(cuMemcpyPeerAsync(to, gpus[1].ctx, from, gpus[0].ctx, bytes, NULL));
+	CHECKED(cuCtxSynchronize());
+	CHECKED(cuCtxSetCurrent(gpus[1].ctx));
+	second.added = memory.added;
+	return array_check(&second, NULL);
+}
+
 const struct kind shared_kinds[] = {
 	{ "ipc-export", "memory with a legacy IPC handle, in --path", setup_ipc_export,
 	  step_memory },
@@ -191,6 +209,7 @@ const struct kind shared_kinds[] = {
 	  step_memory },
 	{ "event-exported", "an event with a legacy IPC handle", setup_event_exported, step_event },
 	{ "two-gpus", "memory on two GPUs, no peer access", setup_two_gpus, step_two_gpus },
+	{ "across", "copies between two GPUs without that access", setup_two_gpus, step_across },
 	{ "peer", "two GPUs with access to each other", setup_peer, step_peer },
 	{ NULL },
 };

@@ -74,7 +74,7 @@ static void test_wrong_values(void)
 		{ "BRUMATE_SIM_DRIVER", "555" },    { "BRUMATE_SIM_GBPS", "2.6" },
 		{ "BRUMATE_SIM_GBPS", "2.6,-1" },   { "BRUMATE_SIM_MIG", "yes" },
 		{ "BRUMATE_SIM_CTX_MIB", "8 MiB" }, { "BRUMATE_SIM_STACKS_MIB", "x" },
-		{ "BRUMATE_SIM_RDMA", "2" },
+		{ "BRUMATE_SIM_RDMA", "2" },	    { "BRUMATE_SIM_PEERS", "2" },
 	};
 
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++)
