@@ -5,11 +5,11 @@ programs, full disks and clocks that jump. Every program checks all of its memor
 instance of brumate of its own and ends with a reckoning: each job goes on where it was, or is lost for a reason
 that docs/states.md allows; each checkpoint that was said to be made is there and whole; each promise holds.
 
-	python3 tests/soak.py [--seconds N] [--seed S] [--rounds N] [--gpu simulated|real] [--gpus N] [--build DIR]
+	python3 tests/soak.py [--seconds N] [--seed S] [--rounds N] [--gpu simulated|real] [--gpus N] [--build DIR] [--progress]
 
-It ends with one line that counts, and exit status 1 where anything was lost, wrong or stuck. The seed of a round
-that failed, given with --seed, repeats the round's choices. BRUMATE_TEST_KEEP names a directory to which the
-directories of failed rounds are copied."""
+It ends with one line that counts, and exit status 1 where anything was lost, wrong or stuck; on SIGTERM it does so once it
+has reckoned up the round under way. The seed of a round that failed, given with --seed, repeats the round's choices.
+BRUMATE_TEST_KEEP names a directory to which the directories of failed rounds are copied."""
 
 import argparse
 import contextlib
@@ -35,6 +35,7 @@ from faulty import ERRORS, PROGRAMS as OURS, Faulty  # noqa: E402
 from harness import Build, Failed, Log, Skipped, process_start  # noqa: E402
 
 COMMAND_S, GOES_ON_S, SETTLES_S = 150, 60, 90
+TERMINATED = threading.Event()  # it was told to end
 STATE_MIB = 400
 REFUSED = (2, 3, 4, 5, 6)  # nothing was touched
 EXIT_LOST = 8
@@ -356,12 +357,15 @@ class Round:
             return rng.choice(likely)
         return rng.choices(functions, weights)[0]
 
+    def goes_on(self):
+        return not self.over.is_set() and not TERMINATED.is_set() and time.monotonic() < self.deadline
+
     def pause(self, seconds):
         self.over.wait(max(0, min(seconds, self.deadline - time.monotonic())))
 
     def worker(self, number):
         rng = random.Random(f"{self.seed} worker {number}")
-        while not self.over.is_set() and time.monotonic() < self.deadline:
+        while self.goes_on():
             alive = [s for s in self.subjects if not s.gone]
             fewest, most = self.JOBS
             if len(alive) < fewest or (len(alive) < most and rng.random() < 0.05):
@@ -519,7 +523,7 @@ class Round:
     def saboteur(self):
         rng = random.Random(f"{self.seed} faults")
         functions, weights = zip(*self.FAULTS)
-        while not self.over.is_set() and time.monotonic() < self.deadline:
+        while self.goes_on():
             self.pause(rng.expovariate(1 / self.options.pause))
             if rng.random() < 0.98:
                 rng.choices(functions, weights)[0](self, rng)
@@ -708,6 +712,7 @@ def parse(description):
     parser.add_argument("--gpu", choices=("simulated", "real"), default="simulated")
     parser.add_argument("--gpus", type=int, choices=(1, 2), help="how many are used (default: 2 simulated, 1 real)")
     parser.add_argument("--build", help="build directory (default: BUILD, or build/)")
+    parser.add_argument("--progress", action="store_true", help="print the counts after each round, too")
     return parser.parse_args()
 
 
@@ -718,11 +723,13 @@ def main(kind=Round, description=__doc__):
     if os.geteuid():
         print("skip: needs root: CRIU does")
         return 77
+    signal.signal(signal.SIGTERM, lambda *_: TERMINATED.set())
     options.points = fault_points(build)
     first = int(options.seed) if options.seed else int(time.time()) % 1000000 * 1000
     counts, begin = Counts(), time.monotonic()
     print(f"{kind.NAME}: seed {first}", flush=True)
-    while counts.rounds == 0 or (time.monotonic() - begin < options.seconds and counts.rounds != options.rounds):
+    while counts.rounds == 0 or (time.monotonic() - begin < options.seconds and counts.rounds != options.rounds
+                                 and not TERMINATED.is_set()):
         left = options.seconds - (time.monotonic() - begin)
         try:
             kind(build, first + counts.rounds, options, counts).run(max(3, min(options.round_seconds, left)))
@@ -730,6 +737,8 @@ def main(kind=Round, description=__doc__):
             print(f"skip: {skipped}")
             return 77
         counts.rounds += 1
+        if options.progress:
+            print(counts.line("so far", first, time.monotonic() - begin), flush=True)
     for name in ("lost", "wrong", "stuck"):
         for text in getattr(counts, name):
             print(f"{name}: {text}")
