@@ -10,10 +10,11 @@ import itertools
 import os
 import random
 import re
+import sys
 import threading
 from dataclasses import dataclass
 
-from harness import Failed, Log, Skipped, expect
+from harness import Failed, Log, Skipped, expect, run
 from library_cases import compiled
 
 ENDED, UNSUPPORTED, JOB_LOST = 3, 4, 8  # exit codes of brumate
@@ -23,8 +24,8 @@ SHORT = ("plain", "idle", "contexts", "primary", "modules", "streams", "graphs",
          "workers", "fork", "exec", "handler", "late-handler", "exit-thread", "quick", "abort", "sticky", "blind")
 RUNTIME = ("plain", "streams", "graphs", "cooperative", "printf", "assert", "assert-reset", "texture", "managed", "resets",
            "async", "pinned", "globals", "threads", "handler")
-# What the driver says of an assertion that fails after a restore, and before: docs/driver-behaviour.md.
-ASSERTION = ("cudaErrorIllegalInstruction", "cudaErrorAssert")
+DRIVER_TRIES = 3
+DISTURB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "driver_cycle.py")
 NUMBER = re.compile(r"0x[0-9a-fA-F]+|[-+]?\d[\d.,:]*(?:e[-+]?\d+)?")
 
 
@@ -87,6 +88,16 @@ class Alone:
         code = program.wait(ALONE_S)
         return sample.result(code, program.log.text()), self.check.clock() - start
 
+    def by_driver(self, sample, lines):
+        """The exit code and output of the program that the driver alone, and nothing of brumate's, locks, checkpoints, restores
+        and unlocks once it has printed so many lines."""
+        name = re.sub(r"\W+", "-", sample.name)
+        program = self.check.instance.start(sample.argv, f"driver-{name}-{next(self.number)}")
+        program.log.wait_until(lambda text: text.count("\n") >= lines or program.process.poll() is not None, "its output", ALONE_S)
+        done = run([sys.executable, DISTURB, program.pid], env=self.check.instance.program_env(), timeout=OPERATION_S)
+        expect(done.code == 0 or program.process.poll() is not None, done.why())
+        return sample.result(program.wait(ALONE_S), program.log.text())
+
     def of(self, sample):
         """As run(); None where the program cannot be used here."""
         with self.locks[sample.name]:
@@ -116,7 +127,7 @@ class Rounds:
         self.lock = threading.Lock()
         self.count = collections.Counter()
         self.reasons = collections.Counter()
-        self.wrong = []
+        self.wrong, self.drivers = [], []
 
     def note(self, what, text=None):
         with self.lock:
@@ -128,6 +139,8 @@ class Rounds:
             elif what == "wrong":
                 self.wrong.append(text)
                 print(f"WRONG: {text}", flush=True)
+            elif what == "driver":
+                self.drivers.append(text)
 
     def suspend(self, job):
         """What came of it: "suspended", "ended", or "refused" and the reason."""
@@ -143,19 +156,20 @@ class Rounds:
         return "ended" if over else "refused", reason
 
     def disturb(self, rng, sample, seconds):
-        """The exit code and output of the program, disturbed at a moment of its life."""
+        """What came of it, why, how many lines the program had printed by then, and its exit code and output."""
         instance = self.check.instance
         job = instance.run(sample.argv)
         log = Log(instance.job(job)["log"])
         threading.Event().wait(moment(rng) * seconds)
         what, reason = self.suspend(job)
+        lines = log.text().count("\n")
         if what == "suspended":
             threading.Event().wait(rng.choice((0, 0.2)))
             result = instance.cli("resume", job, timeout=OPERATION_S)
             expect(result.code in (0, ENDED), result.why())
         ended = instance.cli("wait", job, timeout=END_S)
         instance.jobs.remove(job)
-        return what, reason, sample.result(ended.code, log.text())
+        return what, reason, lines, sample.result(ended.code, log.text())
 
     def round(self, number):
         """One round; what it does follows from the seed and its number."""
@@ -167,7 +181,7 @@ class Rounds:
             return
         (want, seconds), who = alone, f"round {number}, {sample.name}"
         try:
-            what, reason, have = self.disturb(rng, sample, seconds)
+            what, reason, lines, have = self.disturb(rng, sample, seconds)
         except Failed as failed:
             self.note("wrong", f"{who}: {failed}")
             return
@@ -177,10 +191,15 @@ class Rounds:
         self.note(what, reason)
         if have == want:
             self.note("right")
-        elif what == "suspended" and (have[0], have[1].replace(*ASSERTION)) == want:
-            self.note("assertion")
-        else:
-            self.note("wrong", f"{who}, {what} {reason}: {difference(want, have)}")
+            return
+        how = f"{who}, {what} {reason}: {difference(want, have)}"
+        self.note("driver" if what == "suspended" and self.is_the_drivers(sample, lines, have) else "wrong", how)
+
+    def is_the_drivers(self, sample, lines, have):
+        """Whether the program ends just so if brumate has no part in it."""
+        with contextlib.suppress(Failed):  # then it is not known
+            return any(self.alone.by_driver(sample, lines) == have for _ in range(DRIVER_TRIES))
+        return False
 
 
 def difference(want, have):
@@ -192,13 +211,14 @@ def difference(want, have):
 
 def tell(check, rounds):
     count = rounds.count
-    done = count["right"] + count["assertion"] + count["wrong"]
-    total = f"{count['right']} of {done} ended as undisturbed"
-    print(f"samples, seed {check.options.seed}: {total}; {count['suspended']} suspended, {count['refused']} refused, "
-          f"{count['ended']} had ended, {count['unusable']} could not be used, {count['assertion']} had another error for "
-          "a failed assertion from the driver", flush=True)
+    done = count["right"] + count["driver"] + count["wrong"]
+    total = f"{count['right']} of {done} ended as undisturbed, {count['driver']} as the driver's calls alone make them end"
+    print(f"samples, seed {check.options.seed}: {total}, {count['wrong']} otherwise; {count['suspended']} suspended, "
+          f"{count['refused']} refused, {count['ended']} had ended, {count['unusable']} could not be used", flush=True)
     for reason, times in rounds.reasons.most_common():
         print(f"  {times} times {reason}", flush=True)
+    for text in rounds.drivers:
+        print(f"  as by the driver alone: {text}", flush=True)
     check.measured["samples: ended as undisturbed"] = total
     check.measured["samples: suspended"] = count["suspended"]
     check.measured["samples: refused"] = count["refused"]
