@@ -415,6 +415,19 @@ static void log_notes(const struct op *op)
 		log_warn("%s", op->progress.notes[i]);
 }
 
+/* Nobody else can tell how long which step took: the engine's log has CRIU's alone. */
+static void log_phases(const char *what, const struct op *op)
+{
+	const struct progress *p = &op->progress;
+	char text[1024] = "";
+
+	for (size_t i = 0, len = 0; i < p->n_phases && len < sizeof(text); i++)
+		len += (size_t)snprintf(text + len, sizeof(text) - len, " %s=%.3f-%.3f",
+					p->phases[i].name, p->phases[i].start,
+					p->phases[i].start + p->phases[i].seconds);
+	log_info("%s, each step from and to, in seconds:%s", what, text);
+}
+
 /* What is off the GPU already is another's to bring back, as of a container that brumate has suspended. */
 static int check_running(const struct op *op, struct brumate_error *err)
 {
@@ -511,6 +524,8 @@ int container_finish(struct container *c, char ret_seal[static DIGEST_TEXT_BYTES
 	int r = plan_run(container_finish_steps,
 			 sizeof(container_finish_steps) / sizeof(*container_finish_steps), &c->op,
 			 err);
+	if (r == 0)
+		log_phases("saved", &c->op);
 	return r < 0 ? r : read_record(&record, ret_seal, c->op.images.dir_fd, err);
 }
 
@@ -696,6 +711,8 @@ int container_restore(struct container *c, struct brumate_error *err)
 
 	park_detach(&c->op.data);
 	log_notes(&c->op);
+	if (r == 0)
+		log_phases("restored", &c->op);
 	return r;
 }
 
