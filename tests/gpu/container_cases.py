@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import shutil
 import threading
 import time
@@ -316,7 +317,7 @@ def stock_side(check, podman):
     script = f"#!/bin/sh\n[ ! -e {podman.dir}/fail ] || ! echo \"$*\" | grep -q -f {podman.dir}/fail || exit 1\n"
     if check.options.simulated:  # whose tables NVIDIA's tool does not know, and whose stopped processes do not answer
         os.symlink(check.program("brumate"), os.path.join(podman.dir, "cuda-checkpoint"))
-        podman.file("bin/criu", f"#!/bin/sh\nCRIU_FAULT=138 exec {podman.criu} \"$@\"\n", 0o700)
+        podman.write_criu("CRIU_FAULT=138")
         script += RESTORE_TID.format(dir=podman.dir) + f"exec {podman.dir}/cuda-checkpoint \"$@\"\n"
     else:
         script += f"LD_LIBRARY_PATH={driver_folder()} exec {os.path.join(folder, 'cuda-checkpoint')} \"$@\"\n"
@@ -328,21 +329,49 @@ def stock_side(check, podman):
 def sides(check):
     """podman, and the three that are compared."""
     check.instance.own["BRUMATE_FAULT_FILE"] = os.path.join(check.instance.dir, "fault")
-    with machine_with_cgroups(), Podman(check.instance) as podman, cdi_device(check.instance) as device:
+    with machine_with_cgroups(), Podman(check.instance, logs=True) as podman, cdi_device(check.instance) as device:
         say_where(check)
         ours = os.path.dirname(check.program(PLUGIN))
         yield podman, [Side("brumate, CDI", ours, options=["--device", device]), Side("brumate", ours), stock_side(check, podman)]
 
 
-def podman_times(podman, side, mib):
-    """Of podman's checkpoint, its restore, and until the next step after it, in seconds."""
+SLOW_S = 0.02  # of two lines of CRIU's log
+
+
+def stamps(text):
+    """(seconds since CRIU began, line) of a log of CRIU."""
+    return [(float(found[1]), found[2]) for found in re.finditer(r"^\((\d+\.\d+)\)(.*)", text, re.MULTILINE)]
+
+
+def where_the_time_went(check, podman, name, start, seconds):
+    """Of a command of podman: the engine's own time around CRIU, CRIU's, and what CRIU was slow at, the plugin's work with it."""
+    steps = [line.split(maxsplit=2) for line in read_text(os.path.join(podman.dir, "steps")).splitlines()]
+    began = [float(when) for when, program, words in steps if program == "criu" and words == "swrk 3"][-1] - start
+    logs = os.path.join(podman.dir, "logs")
+    lines = stamps("".join(read_text(os.path.join(logs, log)) for log in ("dump.log", "restore.log")))
+    slow = [f"  {was:.3f}-{now:.3f} {what.strip()[:90]}" for (was, what), (now, _) in zip(lines, lines[1:]) if now - was > SLOW_S]
+    told = [f"  {float(when) - start:.3f} {program} {words[-60:]}" for when, program, words in steps]
+    check.instance.note("\n".join([f"{name}:", *told, *slow, read_text(os.path.join(logs, "brumate.log")).strip()]))
+    tell(check, f"{name}: until CRIU / CRIU / after it, s", began, lines[-1][0], seconds - began - lines[-1][0])
+    shutil.rmtree(logs)
+    os.mkdir(logs)
+    os.unlink(os.path.join(podman.dir, "steps"))
+
+
+def podman_times(check, podman, side, mib, name):
+    """Of podman's checkpoint, its restore, and until the next step after it, in seconds; the same a second time."""
     side.start(podman, mib)
-    start = time.monotonic()
-    podman.ok("container", "checkpoint", side.container)
-    saved = time.monotonic() - start
-    times = (saved, *runs_to_the_next_step(podman.log(), lambda: podman.ok("container", "restore", side.container)))
-    podman.log().goes_on(seconds=BEGIN_S)
-    return times
+    os.unlink(os.path.join(podman.dir, "steps"))
+    for again in ("", ", again"):
+        start = time.time()
+        podman.ok("container", "checkpoint", side.container)
+        saved = time.time() - start
+        where_the_time_went(check, podman, f"{name}{again}, checkpoint", start, saved)
+        start = time.time()
+        back = runs_to_the_next_step(podman.log(), lambda: podman.ok("container", "restore", side.container))
+        where_the_time_went(check, podman, f"{name}{again}, restore", start, back[0])
+        podman.log().goes_on(seconds=BEGIN_S)
+        tell(check, f"{name}{again}: checkpoint / restore / until the next step, s", saved, *back)
 
 
 @contextlib.contextmanager
@@ -362,15 +391,18 @@ def one_side(check, podman, side, name, failed):
     podman.podman("rm", "--force", "--time", "0", side.container)
 
 
-def podman_beside_stock(check):
-    """The same container with each of them."""
-    mib, failed = memory_mib(check, 10240), []
-    with sides(check) as (podman, all_sides):
-        for side in all_sides:
-            name = f"containers: {mib} MiB, podman, {side.name}: checkpoint / restore / until the next step, s"
+def podman_beside_stock(which):
+    def compare(check):
+        """The same container with each of them: a case each, so that a machine's time may go to one alone."""
+        mib, failed = memory_mib(check, 10240), []
+        with sides(check) as (podman, all_sides):
+            side = all_sides[which]
+            name = f"containers: {mib} MiB, podman, {side.name}"
             with one_side(check, podman, side, name, failed):
-                tell(check, name, *podman_times(podman, side, mib))
-    expect(not failed, " | ".join(failed))
+                podman_times(check, podman, side, mib, name)
+        expect(not failed, " | ".join(failed))
+
+    return compare
 
 
 def word(code):
@@ -445,5 +477,6 @@ def register(case):
     case("containers: suspended by the library, 8 GiB")(suspended)
     case("containers: checkpointed by the library, 10 GiB")(by_library)
     case("containers: three GPU processes by the library")(three_by_library)
-    case("containers: podman beside CRIU's own plugin, 10 GiB")(podman_beside_stock)
+    for which, what in enumerate(("with the library", "without", "and that alone")):
+        case(f"containers: podman beside CRIU's own plugin, 10 GiB, {what}")(podman_beside_stock(which))
     case("containers: podman beside CRIU's own plugin, failures")(podman_failures)

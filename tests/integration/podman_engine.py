@@ -33,6 +33,17 @@ def cdi_device(bed):
             os.rmdir(CDI)
 
 
+KEEP_LOGS = """{runc} "$@"
+code=$?
+for word; do
+	[ "$before" != --work-path ] || cp "$word"/*.log {dir}/logs
+	before=$word
+done
+echo "$(date +%s.%N) end $*" >> {dir}/steps
+exit $code
+"""
+
+
 def find_podman():
     """(podman, its conmon or None): the machine's, or bin/podman with bin/conmon in the folder that a variable names."""
     folder = os.environ.get("BRUMATE_TEST_PODMAN")
@@ -45,14 +56,16 @@ def find_podman():
 
 
 class Podman:
-    """podman with storage of its own, and an image of the programs of these tests. The driver is a volume."""
+    """podman with storage of its own, and an image of the programs of these tests. The driver is a volume. @logs: `logs` in its
+    directory has those of CRIU and the plugin, which podman removes, and `steps` says when which program began."""
 
-    def __init__(self, bed):
+    def __init__(self, bed, logs=False):
+        self.logs = logs
         self.path, self.conmon = find_podman()
         self.runc = find_runc(bed.build)
         self.bed, self.dir = bed, os.path.join(bed.dir, "podman")
         self.out, self.cgroup = os.path.join(self.dir, "out"), f"/{os.path.basename(bed.dir)}"
-        for path in (self.out, bed.own.get("BRUMATE_SIM_DIR", self.dir), os.path.join(self.dir, "bin")):
+        for path in (self.out, os.path.join(self.dir, "logs"), bed.own.get("BRUMATE_SIM_DIR", self.dir), os.path.join(self.dir, "bin")):
             os.makedirs(path, exist_ok=True)
         self.criu = find_criu(bed)
         self._write_settings()
@@ -74,15 +87,22 @@ class Podman:
     def _write_settings(self):
         """podman gives runc no environment but a path, so what the plugin needs of ours comes from a runc of ours."""
         path = os.path.join(self.dir, "bin")
-        self.file("bin/criu", f"#!/bin/sh\nexec {self.criu} \"$@\"\n", 0o700)
+        self.write_criu()
         env = "".join(f"export {k}='{v}'\n" for k, v in self.bed.own.items())
-        runtime = self.file("bin/runc", f"#!/bin/sh\n{env}PATH={path}:$PATH exec {self.runc} \"$@\"\n", 0o700)
+        run_it = KEEP_LOGS.format(runc=self.runc, dir=self.dir) if self.logs else f"exec {self.runc} \"$@\"\n"
+        runtime = self.file("bin/runc", f"#!/bin/sh\n{env}export PATH={path}:$PATH\n{self._tell('runc')}{run_it}", 0o700)
         conf = self.file("containers.conf", f'[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]\n'
                          f'[engine]\nlock_type = "file"\nevents_logger = "none"\ncgroup_manager = "cgroupfs"\n'
                          f'runtime = "{runtime}"\ntmp_dir = "{self.dir}/tmp"\n'
                          + (f'conmon_path = ["{self.conmon}"]\n' if self.conmon else ""))
         self.use_plugins(os.path.dirname(self.bed.build.program(PLUGIN)))
         self.env = {**os.environ, "CONTAINERS_CONF": conf, "PATH": path + ":" + os.environ["PATH"]}
+
+    def _tell(self, name):
+        return f'echo "$(date +%s.%N) {name} $*" >> {self.dir}/steps\n' if self.logs else ""
+
+    def write_criu(self, env=""):
+        self.file("bin/criu", f"#!/bin/sh\n{self._tell('criu')}{env} exec {self.criu} \"$@\"\n", 0o700)
 
     def use_plugins(self, folder, *more):
         """What the CRIU of containers that begin from now on is told."""
