@@ -4,159 +4,109 @@
 
 #include <string.h>
 
-#define FORMAT                                                                                 \
-	{                                                                                      \
-		OPT_FORMAT, "format", 0, "FORMAT", "table (default) or json", COMPLETES_WORDS, \
-			"table json"                                                           \
-	}
-#define NO_HEADERS                                                                      \
-	{                                                                               \
-		.id = OPT_NO_HEADERS, .name = "no-headers", .help = "omit the headings" \
-	}
-#define QUIET                                                                             \
-	{                                                                                 \
-		.id = OPT_QUIET, .name = "quiet", .letter = 'q', .help = "print ids only" \
-	}
-#define PID(what)                                                     \
+/* A flag; an option with a value; and one whose value is a word of a few. @letter: 0 where it has none. */
+#define FLAG(id, name, letter, help)                                  \
 	{                                                             \
-		OPT_PID, "pid", 'p', "PID", what, COMPLETES_PID, NULL \
+		id, name, letter, NULL, help, COMPLETES_NOTHING, NULL \
 	}
-#define CONTAINER                                                                            \
-	{                                                                                    \
-		.id = OPT_CONTAINER, .name = "container", .letter = 'C', .value = "ID|NAME", \
-		.help = "a container of runc, crun, podman, containerd or docker"            \
-	}
-#define WHEN_READY(what)                                                 \
-	{                                                                \
-		.id = OPT_WHEN_READY, .name = "when-ready", .help = what \
-	}
-#define OCI(what)                                                   \
-	{                                                           \
-		OPT_OCI, "oci", 0, "DIR", what, COMPLETES_DIR, NULL \
-	}
-#define GPU                                                                                   \
-	{                                                                                     \
-		OPT_GPU, "gpu", 0, "KIND",                                                    \
-			"real, or simulated for the simulated driver (default: BRUMATE_GPU)", \
-			COMPLETES_WORDS, "real simulated"                                     \
-	}
-#define TIMEOUT(what)                                                                              \
-	{                                                                                          \
-		.id = OPT_TIMEOUT, .name = "timeout", .letter = 't', .value = "TIME", .help = what \
-	}
-#define FORCE(what)                                            \
+#define VALUE(id, name, letter, value, completes, help)        \
 	{                                                      \
-		.id = OPT_FORCE, .name = "force", .help = what \
+		id, name, letter, value, help, completes, NULL \
 	}
-#define DIR(what)                                                   \
-	{                                                           \
-		OPT_DIR, "dir", 0, "DIR", what, COMPLETES_DIR, NULL \
-	}
-#define GPU_MAP                                                                         \
-	{                                                                               \
-		OPT_GPU_MAP, "gpu-map", 0, "OLD=NEW,...",                               \
-			"move to other GPUs; UUIDs, or numbers as in `brumate doctor`", \
-			COMPLETES_GPU_MAP, NULL                                         \
-	}
-#define NAME(what)                                                                           \
-	{                                                                                    \
-		.id = OPT_NAME, .name = "name", .letter = 'n', .value = "NAME", .help = what \
-	}
-#define MEANS_JOB                                                                   \
-	{                                                                           \
-		.id = OPT_JOB, .name = "job", .letter = 'j',                        \
-		.help = "take the name as a job's, even if a checkpoint has it too" \
-	}
-#define MEANS_CHECKPOINT                                                            \
-	{                                                                           \
-		.id = OPT_CHECKPOINT, .name = "checkpoint", .letter = 'c',          \
-		.help = "take the name as a checkpoint's, even if a job has it too" \
-	}
-#define KEEP_LAST(what)                                                              \
-	{                                                                            \
-		.id = OPT_KEEP_LAST, .name = "keep-last", .value = "N", .help = what \
-	}
-#define KEEP_WITHIN(what)                                                                   \
-	{                                                                                   \
-		.id = OPT_KEEP_WITHIN, .name = "keep-within", .value = "TIME", .help = what \
-	}
-#define YES                                                                                     \
-	{                                                                                       \
-		.id = OPT_YES, .name = "yes", .letter = 'y', .help = "do not ask on a terminal" \
-	}
-#define ALL_OF(what)                                                             \
-	{                                                                        \
-		.id = OPT_ALL, .name = "all", .letter = 'a', .help = "all " what \
-	}
-#define LATEST                                                     \
-	{                                                          \
-		.id = OPT_LATEST, .name = "latest", .letter = 'l', \
-		.help = "the latest of these only"                 \
+#define CHOICE(id, name, value, words, help)                     \
+	{                                                        \
+		id, name, 0, value, help, COMPLETES_WORDS, words \
 	}
 #define END                  \
 	{                    \
 		.name = NULL \
 	}
 
-const struct option_spec help_option = {
-	.id = OPT_HELP, .name = "help", .letter = 'h', .help = "show this help"
-};
+/* Options of several commands. */
+#define FORMAT	   CHOICE(OPT_FORMAT, "format", "FORMAT", "table json", "table (default) or json")
+#define NO_HEADERS FLAG(OPT_NO_HEADERS, "no-headers", 0, "omit the headings")
+#define QUIET	   FLAG(OPT_QUIET, "quiet", 'q', "print ids only")
+#define PID(what)  VALUE(OPT_PID, "pid", 'p', "PID", COMPLETES_PID, what)
+#define CONTAINER                                                            \
+	VALUE(OPT_CONTAINER, "container", 'C', "ID|NAME", COMPLETES_NOTHING, \
+	      "a container of runc, crun, podman, containerd or docker")
+#define WHEN_READY(what) FLAG(OPT_WHEN_READY, "when-ready", 0, what)
+#define OCI(what)	 VALUE(OPT_OCI, "oci", 0, "DIR", COMPLETES_DIR, what)
+#define GPU                                              \
+	CHOICE(OPT_GPU, "gpu", "KIND", "real simulated", \
+	       "real, or simulated for the simulated driver (default: BRUMATE_GPU)")
+#define TIMEOUT(what) VALUE(OPT_TIMEOUT, "timeout", 't', "TIME", COMPLETES_NOTHING, what)
+#define FORCE(what)   FLAG(OPT_FORCE, "force", 0, what)
+#define DIR(what)     VALUE(OPT_DIR, "dir", 0, "DIR", COMPLETES_DIR, what)
+#define GPU_MAP                                                            \
+	VALUE(OPT_GPU_MAP, "gpu-map", 0, "OLD=NEW,...", COMPLETES_GPU_MAP, \
+	      "move to other GPUs; UUIDs, or numbers as in `brumate doctor`")
+#define NAME(what) VALUE(OPT_NAME, "name", 'n', "NAME", COMPLETES_NOTHING, what)
+#define MEANS_JOB \
+	FLAG(OPT_JOB, "job", 'j', "take the name as a job's, even if a checkpoint has it too")
+#define MEANS_CHECKPOINT                        \
+	FLAG(OPT_CHECKPOINT, "checkpoint", 'c', \
+	     "take the name as a checkpoint's, even if a job has it too")
+#define KEEP_LAST(what)	  VALUE(OPT_KEEP_LAST, "keep-last", 0, "N", COMPLETES_NOTHING, what)
+#define KEEP_WITHIN(what) VALUE(OPT_KEEP_WITHIN, "keep-within", 0, "TIME", COMPLETES_NOTHING, what)
+#define YES		  FLAG(OPT_YES, "yes", 'y', "do not ask on a terminal")
+#define ALL_OF(what)	  FLAG(OPT_ALL, "all", 'a', "all " what)
+#define LATEST		  FLAG(OPT_LATEST, "latest", 'l', "the latest of these only")
+#define ATTACH \
+	FLAG(OPT_ATTACH, "attach", 'a', "show the output and pass on signals and the exit status")
+#define FOLLOW(what)  FLAG(OPT_FOLLOW, "follow", 'f', what)
+#define SINCE(what)   VALUE(OPT_SINCE, "since", 0, "TIME", COMPLETES_NOTHING, what)
+#define OUTPUT(what)  VALUE(OPT_OUTPUT, "output", 'o', "FILE", COMPLETES_FILE, what)
+#define ONE_JOB(what) VALUE(OPT_JOB, "job", 'j', "JOB", COMPLETES_JOB, what)
+#define LIVE \
+	FLAG(OPT_LIVE, "live", 0, "copy while the job runs, and stop it only for what has changed")
+#define STATS FLAG(OPT_STATS, "stats", 0, "show how long each phase took, and what was copied")
+#define KEEP_COPY                           \
+	FLAG(OPT_KEEP_COPY, "keep-copy", 0, \
+	     "keep the copy in host memory, so that the next one is of what changed")
+#define KEY_FILE(what) VALUE(OPT_KEY_FILE, "key-file", 0, "FILE", COMPLETES_FILE, what)
+#define ALLOW_UNAUTHENTICATED                                       \
+	FLAG(OPT_ALLOW_UNAUTHENTICATED, "allow-unauthenticated", 0, \
+	     "accept a checkpoint of unknown origin although a key is configured")
+#define AUTHENTIC                                                                \
+	KEY_FILE("check it with the key in FILE instead of the configured one"), \
+		ALLOW_UNAUTHENTICATED
+
+const struct option_spec help_option = FLAG(OPT_HELP, "help", 'h', "show this help");
 
 static const struct option_spec run_options[] = {
 	NAME("name of the job (default: made from the command)"),
-	{ OPT_LOG, "log", 'l', "FILE", "append the job's output to FILE", COMPLETES_FILE, NULL },
-	{ .id = OPT_ATTACH,
-	  .name = "attach",
-	  .letter = 'a',
-	  .help = "show the output and pass on signals and the exit status" },
-	{ OPT_DATA_PATH, "data-path", 0, "PATH",
-	  "what moves its device memory: auto (default), broker or driver", COMPLETES_WORDS,
-	  "auto broker driver" },
-	{ OPT_MANAGED, "managed", 0, "WHERE",
-	  "managed memory: driver (default: fast, never saved) or host", COMPLETES_WORDS,
-	  "driver host" },
-	{ OPT_LABEL, "label", 0, "KEY=VALUE", "a label for the job; may be repeated",
-	  COMPLETES_LABEL, NULL },
+	VALUE(OPT_LOG, "log", 'l', "FILE", COMPLETES_FILE, "append the job's output to FILE"),
+	ATTACH,
+	CHOICE(OPT_DATA_PATH, "data-path", "PATH", "auto broker driver",
+	       "what moves its device memory: auto (default), broker or driver"),
+	CHOICE(OPT_MANAGED, "managed", "WHERE", "driver host",
+	       "managed memory: driver (default: fast, never saved) or host"),
+	VALUE(OPT_LABEL, "label", 0, "KEY=VALUE", COMPLETES_LABEL,
+	      "a label for the job; may be repeated"),
 	GPU,
 	END,
 };
 static const struct option_spec ps_options[] = {
-	{ OPT_FILTER, "filter", 'f', "KEY=VALUE,...",
-	  "only jobs with this state, name, id, gpu or label", COMPLETES_FILTER, NULL },
-	{ OPT_SORT, "sort", 0, "KEY", "order by age (default, oldest first), name or state",
-	  COMPLETES_WORDS, "age name state" },
-	{ .id = OPT_WATCH,
-	  .name = "watch",
-	  .letter = 'w',
-	  .help = "keep the list up to date until q is pressed" },
+	VALUE(OPT_FILTER, "filter", 'f', "KEY=VALUE,...", COMPLETES_FILTER,
+	      "only jobs with this state, name, id, gpu or label"),
+	CHOICE(OPT_SORT, "sort", "KEY", "age name state",
+	       "order by age (default, oldest first), name or state"),
+	FLAG(OPT_WATCH, "watch", 'w', "keep the list up to date until q is pressed"),
 	FORMAT,
 	NO_HEADERS,
 	QUIET,
 	END,
 };
-#define SINCE(what)                                                             \
-	{                                                                       \
-		.id = OPT_SINCE, .name = "since", .value = "TIME", .help = what \
-	}
 static const struct option_spec logs_options[] = {
-	{ .id = OPT_FOLLOW,
-	  .name = "follow",
-	  .letter = 'f',
-	  .help = "keep showing new output until the job ends" },
-	{ .id = OPT_TAIL,
-	  .name = "tail",
-	  .letter = 'n',
-	  .value = "N",
-	  .help = "start with the last N lines" },
+	FOLLOW("keep showing new output until the job ends"),
+	VALUE(OPT_TAIL, "tail", 'n', "N", COMPLETES_NOTHING, "start with the last N lines"),
 	SINCE("only output since TIME: 2h for two hours ago, or a date and time"),
-	{ .id = OPT_TIMESTAMPS, .name = "timestamps", .help = "show when each line was written" },
+	FLAG(OPT_TIMESTAMPS, "timestamps", 0, "show when each line was written"),
 	END,
 };
 static const struct option_spec events_options[] = {
-	{ .id = OPT_FOLLOW,
-	  .name = "follow",
-	  .letter = 'f',
-	  .help = "keep showing new events until Ctrl-C" },
+	FOLLOW("keep showing new events until Ctrl-C"),
 	SINCE("only events since TIME: 2h for two hours ago, or a date and time"),
 	FORMAT,
 	END,
@@ -169,12 +119,10 @@ static const struct option_spec wait_options[] = {
 static const struct option_spec kill_options[] = {
 	ALL_OF("jobs that are alive"),
 	LATEST,
-	{ OPT_SIGNAL, "signal", 's', "SIGNAL", "send only this signal (default: TERM, then KILL)",
-	  COMPLETES_SIGNAL, NULL },
-	{ .id = OPT_GRACE,
-	  .name = "grace",
-	  .value = "TIME",
-	  .help = "time between TERM and KILL (default: 10s)" },
+	VALUE(OPT_SIGNAL, "signal", 's', "SIGNAL", COMPLETES_SIGNAL,
+	      "send only this signal (default: TERM, then KILL)"),
+	VALUE(OPT_GRACE, "grace", 0, "TIME", COMPLETES_NOTHING,
+	      "time between TERM and KILL (default: 10s)"),
 	END,
 };
 static const struct option_spec rm_options[] = {
@@ -188,24 +136,12 @@ static const struct option_spec manage_options[] = {
 	GPU,
 	END,
 };
-#define LIVE                                                                             \
-	{                                                                                \
-		.id = OPT_LIVE, .name = "live",                                          \
-		.help = "copy while the job runs, and stop it only for what has changed" \
-	}
-#define STATS                                                                \
-	{                                                                    \
-		.id = OPT_STATS, .name = "stats",                            \
-		.help = "show how long each phase took, and what was copied" \
-	}
 static const struct option_spec suspend_options[] = {
 	ALL_OF("running jobs"),
 	LATEST,
 	PID("a process instead of a job"),
 	CONTAINER,
-	{ .id = OPT_PARK,
-	  .name = "park",
-	  .help = "leave its device memory on the GPU, detached from the job" },
+	FLAG(OPT_PARK, "park", 0, "leave its device memory on the GPU, detached from the job"),
 	LIVE,
 	TIMEOUT("give up after TIME; the job keeps running (exit code 124)"),
 	FORCE("continue even if doctor suspects that the job may be lost"),
@@ -214,12 +150,6 @@ static const struct option_spec suspend_options[] = {
 	FORMAT,
 	END,
 };
-#define KEEP_COPY                                                                        \
-	{                                                                                \
-		.id = OPT_KEEP_COPY, .name = "keep-copy",                                \
-		.help = "keep the copy in host memory, so that the next one is of what " \
-			"changed",                                                       \
-	}
 static const struct option_spec resume_options[] = {
 	ALL_OF("suspended jobs"),
 	LATEST,
@@ -232,50 +162,28 @@ static const struct option_spec resume_options[] = {
 	FORMAT,
 	END,
 };
-#define KEY_FILE(what)                                                           \
-	{                                                                        \
-		OPT_KEY_FILE, "key-file", 0, "FILE", what, COMPLETES_FILE, NULL, \
-	}
-#define ALLOW_UNAUTHENTICATED                                                      \
-	{                                                                          \
-		.id = OPT_ALLOW_UNAUTHENTICATED, .name = "allow-unauthenticated",  \
-		.help = "accept a checkpoint of unknown origin although a key is " \
-			"configured"                                               \
-	}
-#define AUTHENTIC                                                                \
-	KEY_FILE("check it with the key in FILE instead of the configured one"), \
-		ALLOW_UNAUTHENTICATED
 static const struct option_spec checkpoint_options[] = {
 	ALL_OF("running or suspended jobs"),
 	LATEST,
 	PID("a process instead of a job"),
 	CONTAINER,
-	{ OPT_OUTPUT, "output", 'o', "FILE", "with --container: the archive to write",
-	  COMPLETES_FILE, NULL },
+	OUTPUT("with --container: the archive to write"),
 	OCI("with --container: the directory to make, an OCI image"),
 	WHEN_READY("with --container: wait until it says so in SNAPSHOT_CONTROL_DIR"),
-	{ .id = OPT_SELF,
-	  .name = "self",
-	  .help = "the job that this command is part of, once the command has ended" },
+	FLAG(OPT_SELF, "self", 0,
+	     "the job that this command is part of, once the command has ended"),
 	KEEP_COPY,
 	LIVE,
-	{ .id = OPT_LEAVE_RUNNING,
-	  .name = "leave-running",
-	  .letter = 'R',
-	  .help = "keep the job running" },
-	{ .id = OPT_TCP_SKIP_IN_FLIGHT,
-	  .name = "tcp-skip-in-flight",
-	  .help = "leave out TCP connections not accepted yet" },
+	FLAG(OPT_LEAVE_RUNNING, "leave-running", 'R', "keep the job running"),
+	FLAG(OPT_TCP_SKIP_IN_FLIGHT, "tcp-skip-in-flight", 0,
+	     "leave out TCP connections not accepted yet"),
 	NAME("id of the checkpoint (default: made from the job's name and the time)"),
-	{ .id = OPT_EVERY,
-	  .name = "every",
-	  .value = "TIME",
-	  .help = "save it every TIME from now on and keep it running; 0 stops that" },
+	VALUE(OPT_EVERY, "every", 0, "TIME", COMPLETES_NOTHING,
+	      "save it every TIME from now on and keep it running; 0 stops that"),
 	KEEP_LAST("with --every: remove all but the newest N of the job"),
 	KEEP_WITHIN("with --every: remove those of the job older than TIME"),
-	{ OPT_COMPRESS, "compress", 0, "HOW",
-	  "compress its memory: auto (default: if that is faster), none, lz4 or zstd",
-	  COMPLETES_WORDS, "auto none lz4 zstd" },
+	CHOICE(OPT_COMPRESS, "compress", "HOW", "auto none lz4 zstd",
+	       "compress its memory: auto (default: if that is faster), none, lz4 or zstd"),
 	KEY_FILE("encrypt it with the key in FILE instead of the configured one"),
 	DIR("keep it in DIR instead of the default place"),
 	TIMEOUT("give up after TIME; the job keeps running (exit code 124)"),
@@ -288,27 +196,18 @@ static const struct option_spec checkpoint_options[] = {
 static const struct option_spec restore_options[] = {
 	MEANS_JOB,
 	MEANS_CHECKPOINT,
-	{ .id = OPT_CONTAINER,
-	  .name = "container",
-	  .letter = 'C',
-	  .value = "NAME",
-	  .help = "restore an archive or OCI image of a container as this container" },
-	{ OPT_BUNDLE, "bundle", 0, "DIR",
-	  "with --container: its bundle, if it has moved (runc, crun)", COMPLETES_DIR, NULL },
+	VALUE(OPT_CONTAINER, "container", 'C', "NAME", COMPLETES_NOTHING,
+	      "restore an archive or OCI image of a container as this container"),
+	VALUE(OPT_BUNDLE, "bundle", 0, "DIR", COMPLETES_DIR,
+	      "with --container: its bundle, if it has moved (runc, crun)"),
 	NAME("restore it as a separate job of this name, next to the original"),
 	GPU_MAP,
-	{ .id = OPT_ATTACH,
-	  .name = "attach",
-	  .letter = 'a',
-	  .help = "show the output and pass on signals and the exit status" },
+	ATTACH,
 	DIR("look for it in DIR instead of the default place"),
-	{ .id = OPT_PULL,
-	  .name = "pull",
-	  .help = "with s3://...: pull it into the store first, and keep that copy" },
+	FLAG(OPT_PULL, "pull", 0,
+	     "with s3://...: pull it into the store first, and keep that copy"),
 	TIMEOUT("give up after TIME (exit code 124)"),
-	{ .id = OPT_TCP_CLOSE,
-	  .name = "tcp-close",
-	  .help = "restore established TCP connections as closed" },
+	FLAG(OPT_TCP_CLOSE, "tcp-close", 0, "restore established TCP connections as closed"),
 	FORCE("continue even if the host differs in ways that may matter"),
 	KEY_FILE("decrypt it with the key in FILE instead of the configured one"),
 	ALLOW_UNAUTHENTICATED,
@@ -322,16 +221,15 @@ static const struct option_spec ls_options[] = {
 static const struct option_spec inspect_options[] = {
 	MEANS_JOB,
 	MEANS_CHECKPOINT,
-	{ .id = OPT_RESTORE,
-	  .name = "restore",
-	  .help = "show what a restore would open, bind, connect, become, map and run" },
+	FLAG(OPT_RESTORE, "restore", 0,
+	     "show what a restore would open, bind, connect, become, map and run"),
 	KEY_FILE("with --restore: decrypt it with the key in FILE instead of the configured one"),
 	DIR("look for it in DIR instead of the default place"),
 	FORMAT,
 	END,
 };
 static const struct option_spec verify_options[] = {
-	{ .id = OPT_ALL, .name = "all", .letter = 'a', .help = "all checkpoints in the store" },
+	FLAG(OPT_ALL, "all", 'a', "all checkpoints in the store"),
 	AUTHENTIC,
 	DIR("look for them in DIR instead of the default place"),
 	FORMAT,
@@ -344,13 +242,10 @@ static const struct option_spec diff_options[] = {
 	END,
 };
 static const struct option_spec prune_options[] = {
-	{ OPT_JOB, "job", 'j', "JOB", "only checkpoints of this job, by id or name", COMPLETES_JOB,
-	  NULL },
+	ONE_JOB("only checkpoints of this job, by id or name"),
 	KEEP_LAST("keep the newest N of each job"),
 	KEEP_WITHIN("keep those younger than TIME"),
-	{ .id = OPT_DRY_RUN,
-	  .name = "dry-run",
-	  .help = "show what would be removed, without removing it" },
+	FLAG(OPT_DRY_RUN, "dry-run", 0, "show what would be removed, without removing it"),
 	YES,
 	DIR("prune DIR instead of the default place"),
 	FORMAT,
@@ -365,8 +260,7 @@ static const struct option_spec gc_options[] = {
 	END,
 };
 static const struct option_spec export_options[] = {
-	{ OPT_OUTPUT, "output", 'o', "FILE", "write to FILE; - is standard output (default)",
-	  COMPLETES_FILE, NULL },
+	OUTPUT("write to FILE; - is standard output (default)"),
 	AUTHENTIC,
 	DIR("look for it in DIR instead of the default place"),
 	END,
@@ -389,92 +283,64 @@ static const struct option_spec pull_options[] = {
 	END,
 };
 static const struct option_spec doctor_options[] = {
-	{ OPT_JOB, "job", 'j', "JOB", "can this job be checkpointed?", COMPLETES_JOB, NULL },
+	ONE_JOB("can this job be checkpointed?"),
 	PID("can this process be checkpointed?"),
 	GPU,
 	FORMAT,
 	END,
 };
 static const struct option_spec bench_options[] = {
-	{ .id = OPT_SIZE,
-	  .name = "size",
-	  .letter = 's',
-	  .value = "SIZE",
-	  .help = "device memory of the job (default: 1G)" },
-	{ .id = OPT_PIECES,
-	  .name = "pieces",
-	  .value = "MIN[-MAX]",
-	  .help = "sizes of its buffers, doubling from MIN to MAX (default: 64M)" },
-	{ .id = OPT_ZERO, .name = "zero", .value = "PERCENT", .help = "percentage that is zeros" },
-	{ .id = OPT_CHANGE,
-	  .name = "change",
-	  .value = "PERCENT",
-	  .help = "percentage that the job changes between rounds" },
-	{ .id = OPT_ROUNDS,
-	  .name = "rounds",
-	  .letter = 'r',
-	  .value = "N",
-	  .help = "how often to repeat each operation (default: 2; the pool is cold in the "
-		  "first)" },
-	{ OPT_DATA_PATH, "data-path", 0, "PATH", "broker, driver or both (default)",
-	  COMPLETES_WORDS, "broker driver both" },
+	VALUE(OPT_SIZE, "size", 's', "SIZE", COMPLETES_NOTHING,
+	      "device memory of the job (default: 1G)"),
+	VALUE(OPT_PIECES, "pieces", 0, "MIN[-MAX]", COMPLETES_NOTHING,
+	      "sizes of its buffers, doubling from MIN to MAX (default: 64M)"),
+	VALUE(OPT_ZERO, "zero", 0, "PERCENT", COMPLETES_NOTHING, "percentage that is zeros"),
+	VALUE(OPT_CHANGE, "change", 0, "PERCENT", COMPLETES_NOTHING,
+	      "percentage that the job changes between rounds"),
+	VALUE(OPT_ROUNDS, "rounds", 'r', "N", COMPLETES_NOTHING,
+	      "how often to repeat each operation (default: 2; the pool is cold in the first)"),
+	CHOICE(OPT_DATA_PATH, "data-path", "PATH", "broker driver both",
+	       "broker, driver or both (default)"),
 	DIR("checkpoint into DIR instead of the default place"),
-	{ .id = OPT_NO_CHECKPOINT,
-	  .name = "no-checkpoint",
-	  .help = "only suspend and resume; write nothing to disk" },
+	FLAG(OPT_NO_CHECKPOINT, "no-checkpoint", 0,
+	     "only suspend and resume; write nothing to disk"),
 	KEEP_COPY,
 	LIVE,
-	{ OPT_TIMELINE, "timeline", 0, "FILE", "draw the phases as SVG", COMPLETES_FILE, NULL },
-	{ OPT_TRACE, "trace", 0, "FILE", "write the phases for Perfetto", COMPLETES_FILE, NULL },
+	VALUE(OPT_TIMELINE, "timeline", 0, "FILE", COMPLETES_FILE, "draw the phases as SVG"),
+	VALUE(OPT_TRACE, "trace", 0, "FILE", COMPLETES_FILE, "write the phases for Perfetto"),
 	GPU,
 	FORMAT,
 	END,
 };
 static const struct option_spec metrics_options[] = {
-	{ OPT_TEXTFILE, "textfile", 0, "FILE", "write to FILE, for node_exporter", COMPLETES_FILE,
-	  NULL },
-	{ .id = OPT_LISTEN,
-	  .name = "listen",
-	  .help = "answer an HTTP request on standard input and output" },
-	{ .id = OPT_NAMES,
-	  .name = "names",
-	  .help = "include the names of jobs, even if others can read them" },
+	VALUE(OPT_TEXTFILE, "textfile", 0, "FILE", COMPLETES_FILE,
+	      "write to FILE, for node_exporter"),
+	FLAG(OPT_LISTEN, "listen", 0, "answer an HTTP request on standard input and output"),
+	FLAG(OPT_NAMES, "names", 0, "include the names of jobs, even if others can read them"),
 	END,
 };
 static const struct option_spec k8s_options[] = {
-	{ .id = OPT_NAMESPACE,
-	  .name = "namespace",
-	  .letter = 'n',
-	  .value = "NAMESPACE",
-	  .help = "of the pod (default: default)" },
-	{ .id = OPT_CONTAINER,
-	  .name = "container",
-	  .letter = 'c',
-	  .value = "NAME",
-	  .help = "this container alone, not all of the pod" },
+	VALUE(OPT_NAMESPACE, "namespace", 'n', "NAMESPACE", COMPLETES_NOTHING,
+	      "of the pod (default: default)"),
+	VALUE(OPT_CONTAINER, "container", 'c', "NAME", COMPLETES_NOTHING,
+	      "this container alone, not all of the pod"),
 	TIMEOUT("give up on a container after TIME (default for checkpoint: 10m)"),
 	OCI("checkpoint: make this directory, an OCI image of the archive, which takes -c"),
 	WHEN_READY("checkpoint: wait until the container says so in SNAPSHOT_CONTROL_DIR"),
 	FORCE("suspend: continue even if doctor suspects that a container may be lost"),
-	{ .id = OPT_SERVER,
-	  .name = "server",
-	  .value = "URL",
-	  .help = "checkpoint, watch: the kubelet, https://HOST[:PORT] (default: of this node)" },
-	{ .id = OPT_SERVER_NAME,
-	  .name = "server-name",
-	  .value = "HOST",
-	  .help = "checkpoint: the name that its certificate must have" },
-	{ OPT_CA_FILE, "ca-file", 0, "FILE", "checkpoint: the certificates to trust",
-	  COMPLETES_FILE, NULL },
-	{ OPT_TOKEN_FILE, "token-file", 0, "FILE",
-	  "checkpoint: a file with the token of an account", COMPLETES_FILE, NULL },
-	{ OPT_CERT, "cert", 0, "FILE", "checkpoint: a client certificate", COMPLETES_FILE, NULL },
-	{ OPT_KEY, "key", 0, "FILE", "checkpoint: its key (default: in the same file)",
-	  COMPLETES_FILE, NULL },
-	{ .id = OPT_INTERVAL,
-	  .name = "interval",
-	  .value = "TIME",
-	  .help = "watch: how often the kubelet is asked for its pods (default: 5s)" },
+	VALUE(OPT_SERVER, "server", 0, "URL", COMPLETES_NOTHING,
+	      "checkpoint, watch: the kubelet, https://HOST[:PORT] (default: of this node)"),
+	VALUE(OPT_SERVER_NAME, "server-name", 0, "HOST", COMPLETES_NOTHING,
+	      "checkpoint: the name that its certificate must have"),
+	VALUE(OPT_CA_FILE, "ca-file", 0, "FILE", COMPLETES_FILE,
+	      "checkpoint: the certificates to trust"),
+	VALUE(OPT_TOKEN_FILE, "token-file", 0, "FILE", COMPLETES_FILE,
+	      "checkpoint: a file with the token of an account"),
+	VALUE(OPT_CERT, "cert", 0, "FILE", COMPLETES_FILE, "checkpoint: a client certificate"),
+	VALUE(OPT_KEY, "key", 0, "FILE", COMPLETES_FILE,
+	      "checkpoint: its key (default: in the same file)"),
+	VALUE(OPT_INTERVAL, "interval", 0, "TIME", COMPLETES_NOTHING,
+	      "watch: how often the kubelet is asked for its pods (default: 5s)"),
 	GPU,
 	STATS,
 	FORMAT,
@@ -601,7 +467,8 @@ const struct foreign_option foreign_options[] = {
 	{ "checkpoint", "--tree", "--pid PID takes a process with its descendants" },
 	{ "restore", "-i --import", "`brumate import FILE` first, then restore what it prints" },
 	{ "restore", "-D --images-dir", "--dir DIR says where it is" },
-	{ "metrics", "--port --address -p", "--listen answers on standard input and output: a socket of systemd gives it the port" },
+	{ "metrics", "--port --address -p",
+	  "--listen answers on standard input and output: a socket of systemd gives it the port" },
 	{ "ls", "-l -a --all", "ls lists all checkpoints with all there is to say" },
 	{ NULL, NULL, NULL },
 };
