@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/cleanup.h"
 #include "wire/wire.h"
 
 bool bench_left_running(const struct bench_result *r)

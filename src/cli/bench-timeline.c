@@ -10,7 +10,6 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "base/cleanup.h"
 #include "wire/wire.h"
 
 enum {

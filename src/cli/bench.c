@@ -26,7 +26,6 @@
 #include <sys/random.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
-#include <sys/types.h>
 #include <unistd.h>
 
 #include "base/array.h"

@@ -13,7 +13,6 @@
 #include <stddef.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
 #include "service/service.h"
 
 /* ---- signals ---- */

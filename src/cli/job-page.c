@@ -6,7 +6,6 @@
 #include "cli/pages.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 #include "base/cleanup.h"

@@ -3,13 +3,9 @@
 #include "cli/output.h"
 #include "cli/command.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <jansson.h>
-#include <limits.h>
-#include <math.h>
 #include <stdarg.h>
-#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +15,6 @@
 #include <unistd.h>
 
 #include "base/array.h"
-#include "base/cleanup.h"
 #include "base/clock.h"
 #include "wire/wire.h"
 

@@ -10,7 +10,6 @@
 #include "cli/output.h"
 #include "cli/screen.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>

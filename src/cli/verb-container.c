@@ -16,7 +16,6 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/conf.h"
-#include "base/fd.h"
 #include "base/paths.h"
 #include "gpu/vendor.h"
 #include "service/audit.h"

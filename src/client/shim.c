@@ -6,8 +6,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/file.h>
 #include <sys/socket.h>
 #include <unistd.h>
 

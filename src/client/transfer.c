@@ -11,12 +11,10 @@
 #include "wire/transfer.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 enum {
 	OPEN_TIMEOUT_MS = 60000, /* the broker may have to load the driver */

@@ -8,11 +8,9 @@
 #include <linux/seccomp.h>
 #include <string.h>
 #include <sys/sendfile.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/array.h"
-#include "base/fd.h"
 #include "base/user.h"
 #include "criu/images.h"
 #include "process/credentials.h"

@@ -12,7 +12,6 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>

@@ -7,7 +7,6 @@
 #include <openssl/evp.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/fd.h"
 #include "base/paths.h"

@@ -8,10 +8,8 @@
 #include "remote/object.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/fd.h"
 #include "base/paths.h"

@@ -15,7 +15,6 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "base/tar.h"
-#include "wire/wire.h"
 
 #define ABOUT  "brumate.json"
 #define IMAGES "checkpoint/"

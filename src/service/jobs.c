@@ -24,7 +24,6 @@
 #include "client/shim.h"
 #include "gpu/vendor.h"
 #include "job/labels.h"
-#include "process/scan.h"
 #include "wire/agent.h"
 
 enum {

@@ -17,7 +17,6 @@
 #include <unistd.h>
 
 #include "base/conf.h"
-#include "base/paths.h"
 #include "client/broker.h"
 #include "job/request.h"
 

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
-#include <sys/file.h>
 
 /* Progress of the files, then of the packs, as one. */
 struct meter {

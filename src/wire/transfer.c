@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: MIT
 /* Packets of a session that moves device memory: checked, sent and received. See transfer.h. */
 #include "wire/transfer.h"
-#include "base/cleanup.h"
 #include "base/packet.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdbool.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static int bad(struct brumate_error *err, const struct transfer_packet *p, const char *what)
 {
