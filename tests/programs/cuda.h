@@ -82,9 +82,11 @@
 	X(cuMemGetAllocationGranularity)  \
 	X(cuMemExportToShareableHandle)   \
 	X(cuMemImportFromShareableHandle) \
+	X(cuMemRetainAllocationHandle)    \
 	X(cuIpcGetMemHandle)              \
 	X(cuIpcGetEventHandle)            \
 	X(cuIpcOpenEventHandle)           \
+	X(cuIpcCloseMemHandle)            \
 	X(cuIpcOpenMemHandle_v2)
 
 /** The driver's entry points; filled by cuda_load(). */

@@ -6,13 +6,15 @@
  * is passed as by "pidfd", and in each step by another handle, too; "host" is host memory: a memfd that both map and
  * register, and "shm" a file of /dev/shm that has no name any more, as NCCL's. With "event" it is passed as by "ipc", and the
  * reader waits for the writer's event instead of the writer for its work: it opens it for that moment by the handle it got
- * at the beginning, as PyTorch does, or with "event-kept" once for all. With "left" all memory was made by processes that
+ * at the beginning, as PyTorch does, or with "event-kept" once for all. With "captured" it is passed as by "ipc", and the
+ * word is written by a graph, to memory that the next one lends and another thread opens while both capture, as NCCL does. With "left" all memory was made by processes that
  * have ended. In each step a process
  * adds to a part of either memory and writes a word to that of the next one, by one mapping; that one reads it by
  * its own, and the writer by another mapping. --port is the number of processes, which take the GPUs from --gpu on
  * in turn.
  */
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -122,7 +124,11 @@ struct state {
 	enum { NO_EVENT, EVENT_FOR_A_MOMENT, EVENT_KEPT } event_way;
 	CUevent event, kept;	 /* recorded after a write; that of the one before */
 	CUipcEventHandle ticket; /* of that */
-	int fd;			 /* of the next one's memory */
+	CUdeviceptr box,
+		lent; /* "captured": where our word is written to, and that of the next one */
+	CUstream stream;
+	CUipcMemHandle lent_by;
+	int fd; /* of the next one's memory */
 	CUmemGenericAllocationHandle handle;
 };
 
@@ -271,6 +277,55 @@ static void wait_for_writer(struct state *s)
 		CHECKED(cuEventDestroy_v2(event));
 }
 
+/* ---- memory that is lent while streams are being captured ---- */
+
+static void make_box(struct state *s)
+{
+	CHECKED(cuMemAlloc_v2(&s->box, GRANULE));
+	CHECKED(cuStreamCreate(&s->stream, CU_STREAM_NON_BLOCKING));
+}
+
+static void *open_box(void *arg)
+{
+	struct state *s = arg;
+
+	CHECKED(cuCtxSetCurrent(s->gpu.ctx));
+	CHECKED(cuIpcOpenMemHandle_v2(&s->lent, s->lent_by, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+	return NULL;
+}
+
+static void capture_write(struct state *s, uint32_t word, CUgraph *ret)
+{
+	unsigned int next = (me + 1) % n_members, before = (me + n_members - 1) % n_members;
+	CUmemGenericAllocationHandle handle;
+	pthread_t opener;
+
+	CHECKED(cuStreamBeginCapture_v2(s->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+	if (cuda.cuMemRetainAllocationHandle(&handle, (void *)s->box) != CUDA_ERROR_INVALID_VALUE)
+		die("memory by cuMemAlloc has a handle");
+	CHECKED(cuIpcGetMemHandle(&s->lent_by, s->box));
+	tell(before, &s->lent_by, sizeof(s->lent_by));
+	hear(next, &s->lent_by, sizeof(s->lent_by));
+	if (pthread_create(&opener, NULL, open_box, s) || pthread_join(opener, NULL))
+		die("no thread");
+	LAUNCH(s->gpu.store_u32, 1, s->stream, &s->lent, &word);
+	CHECKED(cuStreamEndCapture(s->stream, ret));
+}
+
+static void write_by_graph(struct state *s, uint32_t word)
+{
+	CUgraphExec exec;
+	CUgraph graph;
+
+	capture_write(s, word, &graph);
+	CHECKED(cuGraphInstantiateWithFlags(&exec, graph, 0));
+	CHECKED(cuGraphLaunch(exec, s->stream));
+	CHECKED(cuStreamSynchronize(s->stream));
+	CHECKED(cuGraphExecDestroy(exec));
+	CHECKED(cuGraphDestroy(graph));
+	CHECKED(cuIpcCloseMemHandle(s->lent));
+}
+
 /* Of host memory that all processes map, each memory is a part. */
 static char *shared_host;
 
@@ -352,6 +407,8 @@ static bool step(void *state, uint64_t n)
 	array_add(&s->mine, NULL);
 	array_add(&s->theirs, NULL);
 	LAUNCH(s->gpu.store_u32, 1, NULL, &there, &word);
+	if (s->box)
+		write_by_graph(s, word);
 	if (s->event)
 		CHECKED(cuEventRecord(s->event, NULL));
 	else
@@ -359,9 +416,9 @@ static bool step(void *state, uint64_t n)
 	meet();
 	if (s->event)
 		wait_for_writer(s);
-	right = word_is(s->own + 2 * s->part, word) && word_is(s->again + 2 * s->part, word) &&
-		array_check(&s->mine, NULL) && array_check(&s->theirs, NULL) &&
-		(!s->anew || look_anew(s, word));
+	right = (!s->box || word_is(s->box, word)) && word_is(s->own + 2 * s->part, word) &&
+		word_is(s->again + 2 * s->part, word) && array_check(&s->mine, NULL) &&
+		array_check(&s->theirs, NULL) && (!s->anew || look_anew(s, word));
 	meet();
 	return right;
 }
@@ -374,6 +431,7 @@ static void say_member(void *state)
 static void run_member(const struct options *options)
 {
 	bool small = !strcmp(options->word, "small"), anew = !strcmp(options->word, "anew");
+	bool captured = !strcmp(options->word, "captured");
 	struct state s = { .part = small ? 65536 : options->mib << 19, .anew = anew };
 	CUipcMemHandle handle;
 	int n_gpus, maker = -1;
@@ -388,7 +446,7 @@ static void run_member(const struct options *options)
 		s.event_way = strcmp(options->word, "event") ? EVENT_KEPT : EVENT_FOR_A_MOMENT;
 	if (maker >= 0)
 		share_what_is_left(&s, maker, handle);
-	else if (small || s.event_way || !strcmp(options->word, "ipc"))
+	else if (small || captured || s.event_way || !strcmp(options->word, "ipc"))
 		share_by_handle(&s);
 	else if (shared_host)
 		share_host(&s);
@@ -396,6 +454,8 @@ static void run_member(const struct options *options)
 		share_by_fd(&s, anew || !strcmp(options->word, "pidfd"));
 	if (s.event_way)
 		share_event(&s);
+	if (captured)
+		make_box(&s);
 	say("member %u pid %d", me, getpid());
 	array_over(&s.mine, &s.gpu, s.own, s.part);
 	array_over(&s.theirs, &s.gpu, s.next + s.part, s.part);
@@ -410,8 +470,8 @@ int main(int argc, char **argv)
 	int status;
 
 	options_parse(&options, argc, argv,
-		      "partners fd|pidfd|ipc|small|anew|host|shm|event|event-kept|left [--port 2] "
-		      "[--mib 16] [--gpu 0] "
+		      "partners fd|pidfd|ipc|small|anew|host|shm|event|event-kept|left|captured "
+		      "[--port 2] [--mib 16] [--gpu 0] "
 		      "[--interval-ms 10]");
 	n_members = (unsigned int)options.port;
 	if (!options.word || n_members < 2 || n_members > MEMBERS_MAX)

@@ -6,12 +6,14 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -759,6 +761,89 @@ static bool accept_may_pass(int error)
 	return error == EINTR || error == ECONNABORTED;
 }
 
+/* ---- neighbours who ask while the agent's thread waits ---- */
+
+enum { WAITING_MAX = 8 };
+
+static pthread_t lender;
+static atomic_int lender_fd = -1; /* as served_fd */
+static int lender_told = -1;	  /* an eventfd: it is to end */
+static int waiting[WAITING_MAX];  /* connections that it accepted, and whom it does not serve */
+static size_t n_waiting;
+
+static bool asks_as_neighbour(int fd)
+{
+	struct agent_request request = { 0 };
+
+	return recv(fd, &request, sizeof(request), MSG_PEEK | MSG_DONTWAIT) >=
+		       (ssize_t)offsetof(struct agent_request, ids) &&
+	       (request.op == AGENT_LEND || request.op == AGENT_TAKE_BACK ||
+		request.op == AGENT_LEND_EVENT || request.op == AGENT_TAKE_EVENT_BACK);
+}
+
+/* Whoever asks for something else waits as it would for the agent's thread. */
+static void serve_neighbour(int conn)
+{
+	struct pollfd p[] = { { .fd = lender_told, .events = POLLIN },
+			      { .fd = conn, .events = POLLIN } };
+	bool neighbour, ends = !may_ask(conn);
+
+	atomic_store(&lender_fd, conn);
+	while (!ends && poll(p, 2, -1) < 0 && errno == EINTR)
+		;
+	if (!ends && p[1].revents && asks_as_neighbour(conn)) {
+		serve_request(conn, &neighbour);
+		ends = true;
+	}
+	if (!ends)
+		waiting[n_waiting++] = conn;
+	atomic_store(&lender_fd, -1);
+	if (ends)
+		close(conn);
+}
+
+static void *lend_meanwhile(void *arg)
+{
+	struct pollfd p[] = { { .fd = lender_told, .events = POLLIN },
+			      { .fd = listen_fd, .events = POLLIN } };
+
+	gate_exempt();
+	while (n_waiting < WAITING_MAX) {
+		int conn;
+
+		if (poll(p, 2, -1) < 0 && errno == EINTR)
+			continue;
+		if (p[0].revents || !is_still_ours())
+			break;
+		conn = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC);
+		if (conn < 0)
+			break;
+		serve_neighbour(conn);
+	}
+	return NULL;
+}
+
+void agent_lend_meanwhile(void)
+{
+	lender_told = eventfd(0, EFD_CLOEXEC);
+	if (lender_told >= 0 && thread_start(&lender, lend_meanwhile, NULL) < 0)
+		cleanup_close(&lender_told);
+}
+
+void agent_lend_no_more(void)
+{
+	if (lender_told < 0)
+		return;
+	eventfd_write(lender_told, 1);
+	pthread_join(lender, NULL);
+	cleanup_close(&lender_told);
+}
+
+static int next_connection(void)
+{
+	return n_waiting ? waiting[--n_waiting] : accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC);
+}
+
 /* The shim makes the file and then looks for agents; an agent listens and then looks for the file. So one of the two
  * sees the other. */
 static bool job_is_held(void)
@@ -777,7 +862,7 @@ static void *agent_thread(void *arg)
 	if (!job_is_held())
 		gate_open();
 	while (is_still_ours()) {
-		auto_close int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC);
+		auto_close int fd = next_connection();
 
 		if (fd < 0 && !accept_may_pass(errno))
 			break;
@@ -905,13 +990,16 @@ void agent_start(void)
 
 void agent_forget(void)
 {
-	int conn = atomic_exchange(&served_fd, -1);
+	int conns[] = { atomic_exchange(&served_fd, -1), atomic_exchange(&lender_fd, -1) };
 
 	if (listen_fd >= 0 && is_still_ours())
 		close(listen_fd);
 	listen_fd = -1;
-	if (conn >= 0)
-		close(conn);
+	for (size_t i = 0; i < sizeof(conns) / sizeof(*conns); i++)
+		cleanup_close(&conns[i]);
+	while (n_waiting)
+		close(waiting[--n_waiting]);
+	cleanup_close(&lender_told);
 	snapshot_forget();
 	atomic_store(&managed, false);
 	atomic_store(&life, AGENT_LIFE_READY);

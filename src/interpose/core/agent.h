@@ -43,6 +43,11 @@ uint32_t neighbour_here(void);
 /** Connects to another process's agent, in the job that calls itself @there: the socket, owned, or -errno. */
 int neighbour_connect(uint32_t there, int pid);
 
+/** The agent's thread does something that may have to wait for neighbours: from here on until agent_lend_no_more()
+ * another one answers them. Without room for it they wait as they would else. */
+void agent_lend_meanwhile(void);
+void agent_lend_no_more(void);
+
 /* ---- operations that lend.c does ---- */
 
 /** A request as received: checked for size and count, its descriptors owned by whoever received it. */

@@ -34,6 +34,7 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
+#include "interpose/core/agent.h"
 #include "interpose/core/backend.h"
 #include "interpose/core/gate.h"
 #include "interpose/core/memory.h"
@@ -201,10 +202,30 @@ static int join_members(struct members *m, unsigned int member, int fd)
 	return r;
 }
 
+static _Atomic(struct agent_drain *) joined; /* while it may be asked about */
+
+bool drain_waits(void)
+{
+	struct agent_drain *shared = atomic_load(&joined);
+
+	return shared && __atomic_load_n(&shared->busy, __ATOMIC_SEQ_CST);
+}
+
+/* A member may be busy for as long as it waits for memory of this one. */
+static void meet_members(struct members *m)
+{
+	if (!m->shared)
+		return;
+	atomic_store(&joined, m->shared);
+	agent_lend_meanwhile();
+}
+
 static void leave_members(struct members *m)
 {
 	if (!m->shared)
 		return;
+	agent_lend_no_more();
+	atomic_store(&joined, NULL);
 	atomic_store(&m->leaving, true);
 	tell_members(m->shared);
 	pthread_join(m->listener, NULL);
@@ -403,6 +424,7 @@ int drain(unsigned int member, int fd, uint64_t deadline_ns, int *ret_failed, co
 	if (r == 0) {
 		d.start_ns = clock_now_ns();
 		d.push_ns = d.start_ns + d.push_pause_ns;
+		meet_members(&d.members);
 		r = gate_close();
 		if (r == 0)
 			r = drain_to_the_end(&d);

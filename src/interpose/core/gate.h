@@ -53,3 +53,7 @@ void gate_wake_closer(void);
  * with a context for good (backend_is_lasting(), -ESHUTDOWN); 0: nothing.
  */
 int drain(unsigned int member, int fd, uint64_t deadline_ns, int *ret_failed, const char **why);
+
+/** Whether other members of the job still wait with drain() here for all to be idle: until then none has closed its gate for
+ * good. Only where agent_lend_meanwhile() has been called. */
+bool drain_waits(void);

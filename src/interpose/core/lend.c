@@ -232,6 +232,12 @@ static void take_back(const struct agent_request *request, uint64_t from, uint64
 	memory_unlock();
 }
 
+/* While members wait for each other they lend what they have; what is lent too late finds a socket that lent_void() has shut. */
+static bool may_lend(const struct agent_request *request)
+{
+	return !gate_is_closed() || (is_of_this_job(request) && drain_waits());
+}
+
 void lend_pieces(struct agent_job *job, struct agent_reply *reply)
 {
 	struct agent_request request = *job->request;
@@ -239,7 +245,7 @@ void lend_pieces(struct agent_job *job, struct agent_reply *reply)
 
 	if (!request_is_complete(&request, reply))
 		return;
-	if (gate_is_closed())
+	if (!may_lend(&request))
 		reply->error = -EAGAIN;
 	while (job->n_fds < AGENT_PIECES_MAX && !reply->error &&
 	       next_to_lend(&request, &loan, &reply->error)) {
@@ -892,7 +898,7 @@ void lend_event(struct agent_job *job, struct agent_reply *reply)
 {
 	if (request_is_complete(job->request, reply))
 		reply->error =
-			gate_is_closed() ? -EAGAIN : export_event(job->request, reply->event);
+			may_lend(job->request) ? export_event(job->request, reply->event) : -EAGAIN;
 }
 
 void lend_take_event_back(struct agent_job *job, struct agent_reply *reply)
