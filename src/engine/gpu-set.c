@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "process/scan.h"
 
-enum { REOPEN_TRIES = 3, END_TIMEOUT_MS = 2000 };
+enum { REOPEN_TRIES = 3, STATE_TRIES = 4, END_TIMEOUT_MS = 2000 };
 
 void gpu_set_fini(struct gpu_set *s)
 {
@@ -76,7 +76,7 @@ static int select_processes(struct selection *ret, struct gpu_set *s, enum dev_s
 	return 0;
 }
 
-static int ask_states(struct gpu_set *s, const struct selection *l, struct brumate_error *err)
+static int ask_once(struct gpu_set *s, const struct selection *l, struct brumate_error *err)
 {
 	auto_free pid_t *pids = calloc(l->n + 1, sizeof(*pids));
 	auto_free struct dev_process *dev = calloc(l->n + 1, sizeof(*dev));
@@ -96,6 +96,23 @@ static int ask_states(struct gpu_set *s, const struct selection *l, struct bruma
 	for (size_t i = 0; i < l->n; i++)
 		l->items[i]->dev = dev[i];
 	return 0;
+}
+
+/* The broker waits for some seconds; on a busy machine the driver may take longer to tell. */
+static int ask_states(struct gpu_set *s, const struct selection *l, struct brumate_error *err)
+{
+	int r = ask_once(s, l, err);
+
+	for (int tries = 1; r == 0 && tries < STATE_TRIES; tries++) {
+		auto_(selection_fini) struct selection untold;
+
+		r = select_processes(&untold, s, DEV_STATE_UNKNOWN, err);
+		if (r < 0 || !untold.n)
+			return r;
+		log_info("the driver is asked for states again: job=%s n=%zu", s->job, untold.n);
+		r = ask_once(s, &untold, err);
+	}
+	return r;
 }
 
 static int ask_all_states(struct gpu_set *s, struct brumate_error *err)
@@ -333,9 +350,8 @@ static int act_once(struct gpu_set *s, const struct selection *l, enum dev_actio
 			pids[n++] = l->items[i]->id.pid;
 	if (!n)
 		return 0;
-	int r = s->one_by_one
-			? call_one_by_one(s, action, pids, &n, deadline_ns, outcomes, err)
-			: call_broker(s, action, pids, n, deadline_ns, outcomes, err);
+	int r = s->one_by_one ? call_one_by_one(s, action, pids, &n, deadline_ns, outcomes, err)
+			      : call_broker(s, action, pids, n, deadline_ns, outcomes, err);
 	for (size_t i = 0; r == 0 && i < n; i++) {
 		const struct broker_outcome *o = &outcomes[i];
 

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 
-from cases import MIB, Bed, Skipped, case, expect, main, process_start, run, wait_until, with_env
+from cases import MIB, Bed, Log, Skipped, case, expect, main, process_start, run, wait_until, with_env
 
 
 # Names and processes that are not there.
@@ -654,6 +654,23 @@ def driver_that_fails(bed):
         bed.expect_state(job, "checkpointed")
         expect(bed.vram() == [0, 0], f"device memory is in use: {bed.vram()}")
     bed.expect_restorable(checkpoint, log)
+
+
+@case
+def driver_that_takes_its_time(bed):
+    """On a busy machine it may not tell in time how far it is: that is no answer, and no failure."""
+    job, log = bed.counter()
+    fifo = os.path.join(bed.dir, "held")
+    os.mkfifo(fifo)
+    bed.driver_fault(f"cuCheckpointProcessGetState:*:hold={fifo}")
+    suspend = bed.spawn("suspend", job)
+    with open(fifo, "wb"):
+        bed.driver_fault("")
+        said = Log(os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job, "shim.log"))
+        said.wait_for("asked for states again", 60)
+    expect(suspend.end()[0] == 0, "it was not waited for")
+    bed.ok("resume", job)
+    bed.expect_whole(job, log)
 
 
 main()
