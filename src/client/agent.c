@@ -116,8 +116,11 @@ static int send_request(struct agent *a, const struct agent_request *request, co
 static int receive_reply(struct agent *a, struct agent_reply *ret, size_t *ret_len_bytes,
 			 struct packet_fds *fds, uint64_t deadline_ns, struct brumate_error *err)
 {
-	ssize_t n = packet_receive(a->fd, ret, sizeof(*ret), fds, deadline_ns);
+	const uint64_t soon_ns = deadline_in_ms(AGENT_SILENT_TIMEOUT_MS);
+	ssize_t n = packet_receive(a->fd, ret, sizeof(*ret), fds,
+				   a->was_silent && soon_ns < deadline_ns ? soon_ns : deadline_ns);
 
+	a->was_silent |= n == -ETIMEDOUT;
 	if (n == -ETIMEDOUT)
 		return brumate_fail(err, ETIMEDOUT, "process %d: its agent does not answer",
 				    a->id.pid);

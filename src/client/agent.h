@@ -20,13 +20,18 @@ struct agent {
 	struct proc_id id;
 	pid_t inner_pid;      /* as its own pid namespace numbers it; 0: not asked yet */
 	enum agent_gate gate; /* as the last answer said */
-	uint32_t sharing;     /* AGENT_SHARING_KNOWN, AGENT_IS_STARTING and so on (wire/agent.h) */
+	bool was_silent;  /* it left a question without an answer: others are hardly waited for */
+	uint32_t sharing; /* AGENT_SHARING_KNOWN, AGENT_IS_STARTING and so on (wire/agent.h) */
 	char shares[AGENT_TEXT_BYTES]; /* what is shared */
 	uint64_t managed_bytes, driver_bytes;
 };
 #define AGENT_EMPTY ((struct agent){ .fd = -1 })
 
-enum { AGENT_HELLO_TIMEOUT_MS = 5000, AGENT_CALL_TIMEOUT_MS = 120000 };
+enum {
+	AGENT_HELLO_TIMEOUT_MS = 5000,
+	AGENT_CALL_TIMEOUT_MS = 60000,
+	AGENT_SILENT_TIMEOUT_MS = 500,
+};
 
 /**
  * Opens a directory of agents, to read. One of a container ("/proc/PID/root" AGENT_CONTAINER_DIR, PID of its first process) is

@@ -130,9 +130,11 @@ int agents_reach(struct datapath *d, struct datapath_agent *a, struct brumate_er
 	if (!d->agent_dir)
 		return brumate_fail(err, ENOMEM, "%m");
 	int r = agent_open(&agent, d->agent_dir, a->agent.id, err);
-	if (r == 0)
-		a->agent = agent;
-	return r;
+	if (r < 0)
+		return r;
+	agent.was_silent = a->agent.was_silent;
+	a->agent = agent;
+	return 0;
 }
 
 int agents_list(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)

@@ -16,6 +16,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "check.h"
 
@@ -23,7 +24,7 @@ enum { PIECES = 100 };
 
 static char dir[] = "/tmp/brumate-agent-XXXXXX";
 
-enum mood { GOOD, REFUSES, DOUBLES, TRUNCATES, WRONG_VERSION, WITHHOLDS, HANGS_UP, ENDLESS };
+enum mood { GOOD, REFUSES, DOUBLES, TRUNCATES, WRONG_VERSION, WITHHOLDS, HANGS_UP, ENDLESS, SILENT };
 static _Atomic enum mood mood;
 static int listen_fd, memory_fd;
 static _Thread_local int lack; /* what the next answer cannot be received for */
@@ -118,7 +119,8 @@ static void *serve(void *arg)
 			CHECK(request.version == AGENT_VERSION);
 			if (mood == HANGS_UP && request.op != AGENT_HELLO)
 				break;
-			answer(fd, &request);
+			if (mood != SILENT || request.op == AGENT_HELLO)
+				answer(fd, &request);
 		}
 		close(fd);
 	}
@@ -211,6 +213,20 @@ static void an_answer_that_cannot_be_received(void)
 	CHECK(a.fd < 0);
 }
 
+/* Whoever has left a question open is not waited for a second time, over whatever connection. */
+static void no_answer_twice(void)
+{
+	auto_(agent_close) struct agent a = met(SILENT), again = AGENT_EMPTY;
+	uint64_t start_ns = clock_now_ns();
+
+	lack = ETIMEDOUT;
+	CHECK(agent_open_gate(&a, NULL) == -ETIMEDOUT && a.fd < 0);
+	again = met(SILENT);
+	again.was_silent = a.was_silent;
+	CHECK(agent_open_gate(&again, NULL) == -ETIMEDOUT);
+	CHECK(clock_since_s(start_ns) < AGENT_CALL_TIMEOUT_MS / 2000.0);
+}
+
 static void no_room_for_fds(void)
 {
 	auto_(agent_close) struct agent a = met(GOOD);
@@ -263,6 +279,7 @@ int main(void)
 	expect_nonsense(ENDLESS, -EBADMSG);
 	too_few_fds();
 	an_answer_that_cannot_be_received();
+	no_answer_twice();
 	no_room_for_fds();
 	nobody_or_somebody_else();
 	shutdown(listen_fd, SHUT_RDWR);
