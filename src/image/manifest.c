@@ -63,42 +63,29 @@ struct field {
 
 enum { ARGV_MAX = 1 << 16, LABELS_MAX = 64, STRING_BYTES_MAX = 1 << 20 };
 
-#define AT(type, member)   .offset = offsetof(type, member)
-#define SIZE(type, member) .size = sizeof(((type *)0)->member)
-#define TEXT(type, key, member)                                                       \
-	{                                                                             \
-		.name = key, .kind = FIELD_TEXT, AT(type, member), SIZE(type, member) \
+#define N_OF(array) (sizeof(array) / sizeof((array)[0]))
+/* @...: since and optional, where they are not usual. */
+#define FIELD(type, key, member, type_kind, ...)                                              \
+	{                                                                                     \
+		.name = key, .kind = type_kind, .offset = offsetof(type, member), __VA_ARGS__ \
 	}
-#define NUMBER(type, key, member, type_kind, low, high)                                   \
-	{                                                                                 \
-		.name = key, .kind = type_kind, AT(type, member), .min = low, .max = high \
-	}
+#define TEXT(type, key, member, ...) \
+	FIELD(type, key, member, FIELD_TEXT, .size = sizeof(((type *)0)->member), __VA_ARGS__)
+#define NUMBER(type, key, member, type_kind, low, high, ...) \
+	FIELD(type, key, member, type_kind, .min = low, .max = high, __VA_ARGS__)
 #define BYTES(type, member) NUMBER(type, #member, member, FIELD_U64, 0, INT64_MAX)
-#define PLAIN(type, key, member, type_kind)                                               \
-	{                                                                                 \
-		.name = key, .kind = type_kind, AT(type, member), .max = STRING_BYTES_MAX \
-	}
-#define WORD(type, member, list)                                       \
-	{                                                              \
-		.name = #member, .kind = FIELD_WORD, AT(type, member), \
-		.max = sizeof(list) / sizeof(list[0]), .words = list   \
-	}
-#define GROUP(key, table)                                           \
-	{                                                           \
-		.name = key, .kind = FIELD_GROUP, .members = table, \
-		.n_members = sizeof(table) / sizeof(table[0])       \
-	}
-#define PROOF(key, member)                                                    \
-	{                                                                     \
-		.name = key, .kind = FIELD_TEXT, AT(struct manifest, member), \
-		SIZE(struct manifest, member), .since = 2, .optional = true   \
-	}
-#define LIST(key, member, count, table, most)                                                   \
-	{                                                                                       \
-		.name = key, .kind = FIELD_LIST, AT(struct manifest, member),                   \
-		.size = sizeof(*((struct manifest *)0)->member), .max = most, .members = table, \
-		.n_members = sizeof(table) / sizeof(table[0]),                                  \
-		.count_offset = offsetof(struct manifest, count)                                \
+#define PLAIN(type, key, member, type_kind) \
+	FIELD(type, key, member, type_kind, .max = STRING_BYTES_MAX)
+#define WORD(type, member, list) \
+	FIELD(type, #member, member, FIELD_WORD, .max = N_OF(list), .words = list)
+#define LIST(type, key, member, count, table, most, ...)                                         \
+	FIELD(type, key, member, FIELD_LIST, .size = sizeof(*((type *)0)->member), .max = most,  \
+	      .members = table, .n_members = N_OF(table), .count_offset = offsetof(type, count), \
+	      __VA_ARGS__)
+#define GROUP(key, table, ...)                                                                \
+	{                                                                                     \
+		.name = key, .kind = FIELD_GROUP, .members = table, .n_members = N_OF(table), \
+		__VA_ARGS__                                                                   \
 	}
 
 static const struct field job_fields[] = {
@@ -106,23 +93,15 @@ static const struct field job_fields[] = {
 	TEXT(struct manifest, "name", job.name),
 	NUMBER(struct manifest, "uid", job.uid, FIELD_U32, 0, UINT32_MAX),
 	NUMBER(struct manifest, "gid", job.gid, FIELD_U32, 0, UINT32_MAX),
-	{ .name = "argv", .kind = FIELD_ARGV, AT(struct manifest, job.argv), .max = ARGV_MAX },
-	{ .name = "labels",
-	  .kind = FIELD_ARGV,
-	  AT(struct manifest, job.labels),
-	  .max = LABELS_MAX,
-	  .optional = true },
+	FIELD(struct manifest, "argv", job.argv, FIELD_ARGV, .max = ARGV_MAX),
+	FIELD(struct manifest, "labels", job.labels, FIELD_ARGV, .max = LABELS_MAX,
+	      .optional = true),
 	PLAIN(struct manifest, "cwd", job.cwd, FIELD_OPTIONAL),
 	PLAIN(struct manifest, "log", job.log, FIELD_OPTIONAL),
 	PLAIN(struct manifest, "rootfs", job.rootfs, FIELD_OPTIONAL),
 	PLAIN(struct manifest, "simulated", job.simulated, FIELD_BOOL),
 	PLAIN(struct manifest, "by_pid", job.by_pid, FIELD_BOOL),
-	{ .name = "started_as",
-	  .kind = FIELD_TEXT,
-	  AT(struct manifest, job.started_as),
-	  SIZE(struct manifest, job.started_as),
-	  .since = 3,
-	  .optional = true },
+	TEXT(struct manifest, "started_as", job.started_as, .since = 3, .optional = true),
 };
 
 static const struct field host_fields[] = {
@@ -183,14 +162,7 @@ static const struct field rights_fields[] = {
 	ID("egid", gids[1]),
 	ID("sgid", gids[2]),
 	ID("fsgid", gids[3]),
-	{ .name = "groups",
-	  .kind = FIELD_LIST,
-	  AT(struct manifest_rights, groups),
-	  .size = sizeof(struct manifest_group),
-	  .max = MANIFEST_GROUPS_MAX,
-	  .members = group_fields,
-	  .n_members = sizeof(group_fields) / sizeof(group_fields[0]),
-	  .count_offset = offsetof(struct manifest_rights, n_groups) },
+	LIST(struct manifest_rights, "groups", groups, n_groups, group_fields, MANIFEST_GROUPS_MAX),
 	SET("inheritable", 0),
 	SET("permitted", 1),
 	SET("effective", 2),
@@ -223,8 +195,10 @@ static const struct field pack_fields[] = {
 };
 
 static const struct field memory_fields[] = {
-	LIST("regions", memory.regions, memory.n_regions, region_fields, MANIFEST_REGIONS_MAX),
-	LIST("packs", memory.packs, memory.n_packs, pack_fields, MANIFEST_PACKS_MAX),
+	LIST(struct manifest, "regions", memory.regions, memory.n_regions, region_fields,
+	     MANIFEST_REGIONS_MAX),
+	LIST(struct manifest, "packs", memory.packs, memory.n_packs, pack_fields,
+	     MANIFEST_PACKS_MAX),
 	NUMBER(struct manifest, "zero_bytes", memory.zero_bytes, FIELD_U64, 0, INT64_MAX),
 	NUMBER(struct manifest, "shared_bytes", memory.shared_bytes, FIELD_U64, 0, INT64_MAX),
 	NUMBER(struct manifest, "written_bytes", memory.written_bytes, FIELD_U64, 0, INT64_MAX),
@@ -236,59 +210,33 @@ static const struct field manifest_fields[] = {
 	TEXT(struct manifest, "id", id),
 	TEXT(struct manifest, "created", created),
 	TEXT(struct manifest, "brumate_version", brumate_version),
-	{ .name = "sequence",
-	  .kind = FIELD_U64,
-	  AT(struct manifest, sequence),
-	  .min = 1,
-	  .max = MANIFEST_SEQUENCE_MAX,
-	  .optional = true },
+	NUMBER(struct manifest, "sequence", sequence, FIELD_U64, 1, MANIFEST_SEQUENCE_MAX,
+	       .optional = true),
 	GROUP("job", job_fields),
 	GROUP("host", host_fields),
 	TEXT(struct manifest, "driver_version", driver_version),
 	NUMBER(struct manifest, "cuda_version", api_version, FIELD_INT, 0, INT_MAX),
 	NUMBER(struct manifest, "criu_version", criu_version, FIELD_INT, 0, INT_MAX),
-	LIST("gpus", gpus, n_gpus, gpu_fields, MANIFEST_GPUS_MAX),
-	LIST("processes", processes, n_processes, process_fields, MANIFEST_PROCESSES_MAX),
-	LIST("externals", externals, n_externals, external_fields, EXTERNALS_MAX),
+	LIST(struct manifest, "gpus", gpus, n_gpus, gpu_fields, MANIFEST_GPUS_MAX),
+	LIST(struct manifest, "processes", processes, n_processes, process_fields,
+	     MANIFEST_PROCESSES_MAX),
+	LIST(struct manifest, "externals", externals, n_externals, external_fields, EXTERNALS_MAX),
 	PLAIN(struct manifest, "shell_job", shell_job, FIELD_BOOL),
-	{ .name = "key_id",
-	  .kind = FIELD_TEXT,
-	  .offset = offsetof(struct manifest, key_id),
-	  .size = sizeof(((struct manifest *)0)->key_id),
-	  .since = 2 },
-	LIST("files", files, n_files, file_fields, MANIFEST_FILES_MAX),
-	{ .name = "memory",
-	  .kind = FIELD_GROUP,
-	  .members = memory_fields,
-	  .n_members = sizeof(memory_fields) / sizeof(memory_fields[0]),
-	  .since = 2 },
+	TEXT(struct manifest, "key_id", key_id, .since = 2),
+	LIST(struct manifest, "files", files, n_files, file_fields, MANIFEST_FILES_MAX),
+	GROUP("memory", memory_fields, .since = 2),
 	PLAIN(struct manifest, "leave_running", leave_running, FIELD_BOOL),
 	PLAIN(struct manifest, "downtime_us", downtime_seconds, FIELD_SECONDS),
-	LIST("phases", phases, n_phases, phase_fields, PHASES_MAX),
-	{ .name = "huge_pages",
-	  .kind = FIELD_LIST,
-	  .offset = offsetof(struct manifest, huge_pages),
-	  .size = sizeof(struct manifest_huge_pages),
-	  .max = MANIFEST_HUGE_PAGES_MAX,
-	  .members = huge_pages_fields,
-	  .n_members = sizeof(huge_pages_fields) / sizeof(huge_pages_fields[0]),
-	  .count_offset = offsetof(struct manifest, n_huge_pages),
-	  .optional = true },
-	{ .name = "rights",
-	  .kind = FIELD_LIST,
-	  .offset = offsetof(struct manifest, rights),
-	  .size = sizeof(struct manifest_rights),
-	  .max = MANIFEST_RIGHTS_MAX,
-	  .members = rights_fields,
-	  .n_members = sizeof(rights_fields) / sizeof(rights_fields[0]),
-	  .count_offset = offsetof(struct manifest, n_rights),
-	  .optional = true },
+	LIST(struct manifest, "phases", phases, n_phases, phase_fields, PHASES_MAX),
+	LIST(struct manifest, "huge_pages", huge_pages, n_huge_pages, huge_pages_fields,
+	     MANIFEST_HUGE_PAGES_MAX, .optional = true),
+	LIST(struct manifest, "rights", rights, n_rights, rights_fields, MANIFEST_RIGHTS_MAX,
+	     .optional = true),
 	/* MAC and signature do not cover themselves: body_digest(). */
-	PROOF("mac", mac),
-	PROOF("signer", signer),
-	PROOF("signature", signature),
+	TEXT(struct manifest, "mac", mac, .since = 2, .optional = true),
+	TEXT(struct manifest, "signer", signer, .since = 2, .optional = true),
+	TEXT(struct manifest, "signature", signature, .since = 2, .optional = true),
 };
-static const size_t manifest_n_fields = sizeof(manifest_fields) / sizeof(manifest_fields[0]);
 
 static void free_argv(char **argv)
 {
@@ -327,7 +275,7 @@ static void free_fields(const struct field *fields, size_t n, char *base)
 
 void manifest_fini(struct manifest *m)
 {
-	free_fields(manifest_fields, manifest_n_fields, (char *)m);
+	free_fields(manifest_fields, N_OF(manifest_fields), (char *)m);
 	*m = MANIFEST_EMPTY;
 }
 
@@ -712,8 +660,8 @@ static json_t *encode_root(const struct manifest *m)
 	json_auto_t *object =
 		json_pack("{s:s, s:i}", "format", MANIFEST_FORMAT, "version", version);
 
-	if (!object ||
-	    encode_fields(object, manifest_fields, manifest_n_fields, (const char *)m, version) < 0)
+	if (!object || encode_fields(object, manifest_fields, N_OF(manifest_fields),
+				     (const char *)m, version) < 0)
 		return NULL;
 	return json_incref(object);
 }
@@ -1037,8 +985,8 @@ static int decode_root(struct manifest *m, json_t *root, struct brumate_error *e
 	if (r == 0)
 		r = check_digest(&m->body, root, err);
 	if (r == 0)
-		r = decode_object(manifest_fields, manifest_n_fields, (char *)m, root, m->version,
-				  err);
+		r = decode_object(manifest_fields, N_OF(manifest_fields), (char *)m, root,
+				  m->version, err);
 	if (r == 0)
 		r = manifest_check(m, err);
 	return r;
