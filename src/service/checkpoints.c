@@ -170,11 +170,7 @@ int service_checkpoints(const struct service_call *call, json_t *parameters, jso
 	usage_seen_fini(&l.seen);
 	if (r < 0)
 		return r;
-	json_t *reply = l.failed ? NULL : json_pack("{s:O}", "checkpoints", checkpoints);
-	if (!reply)
-		return brumate_fail(err, ENOMEM, "%m");
-	*ret = reply;
-	return 0;
+	return service_answer(ret, err, "{s:O}", "checkpoints", l.failed ? NULL : checkpoints);
 }
 
 /* The checkpoints in a store that are of one job. */
@@ -210,14 +206,10 @@ static int inspect_job(const struct service_call *call, const struct job *j, con
 
 	if (j->data_path == JOB_DATA_BROKER && !job_has_ended(j))
 		shim_relay(call, j, "Memory", NULL, &asked, NULL);
-	json_t *reply = json_pack(
-		"{s:o,s:o*,s:O*,s:o*,s:o*,s:o*}", "job", describe_job(j), "last",
-		job_last_summary(j), "memory", json_object_get(asked, "processes"), "processes",
-		look_processes(j), "files", look_files(j), "checkpoints", own_checkpoints(j, dir));
-	if (!reply)
-		return brumate_fail(err, ENOMEM, "%m");
-	*ret = reply;
-	return 0;
+	return service_answer(ret, err, "{s:o,s:o*,s:O*,s:o*,s:o*,s:o*}", "job", describe_job(j),
+			      "last", job_last_summary(j), "memory",
+			      json_object_get(asked, "processes"), "processes", look_processes(j),
+			      "files", look_files(j), "checkpoints", own_checkpoints(j, dir));
 }
 
 static uint64_t region_bytes(const struct manifest *m, enum manifest_region_kind kind)
@@ -269,8 +261,7 @@ static int inspect_restore(struct store_image *image, json_t *parameters, json_t
 		r = foretell_restore(&foretold, image, &authority, err);
 	if (r < 0)
 		return r;
-	*ret = json_pack("{s:s,s:O}", "path", image->path, "restore", foretold);
-	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+	return service_answer(ret, err, "{s:s,s:O}", "path", image->path, "restore", foretold);
 }
 
 static int add_pinned_of(json_t *o, const struct store_image *image)
@@ -532,8 +523,7 @@ int service_verify(const struct service_call *call, json_t *parameters, json_t *
 			return r;
 		}
 	}
-	*ret = json_pack("{s:O}", "results", results);
-	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+	return service_answer(ret, err, "{s:O}", "results", results);
 }
 
 static json_t *side_to_json(const struct store_image *i)
@@ -592,9 +582,8 @@ int service_diff(const struct service_call *call, json_t *parameters, json_t **r
 		r = store_chunks_compare(&common, &from, &to, err);
 	if (r < 0)
 		return r;
-	*ret = json_pack("{s:o,s:o,s:o}", "from", side_to_json(&from), "to", side_to_json(&to),
-			 "differences", differences(&from, &to, &common));
-	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+	return service_answer(ret, err, "{s:o,s:o,s:o}", "from", side_to_json(&from), "to",
+			      side_to_json(&to), "differences", differences(&from, &to, &common));
 }
 
 /* ---- Pin, Unpin, Prune and Sweep ---- */
@@ -614,12 +603,6 @@ static int get_checkpoint(char **ret, const char *dir, const char *word, struct 
 	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
 }
 
-static int answer_checkpoint(json_t **ret, const char *id, struct brumate_error *err)
-{
-	*ret = json_pack("{s:s}", "checkpoint", id);
-	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
-}
-
 int service_pin(const struct service_call *call, json_t *parameters, json_t **ret,
 		struct brumate_error *err)
 {
@@ -634,7 +617,7 @@ int service_pin(const struct service_call *call, json_t *parameters, json_t **re
 		r = get_checkpoint(&id, dir, word, err);
 	if (r == 0)
 		r = store_pin(dir, id, err);
-	return r < 0 ? r : answer_checkpoint(ret, id, err);
+	return r < 0 ? r : service_answer(ret, err, "{s:s}", "checkpoint", id);
 }
 
 /* The name of a job means another checkpoint from time to time, and what is let go may be removed. */
@@ -657,7 +640,7 @@ int service_unpin(const struct service_call *call, json_t *parameters, json_t **
 	}
 	if (r == 0)
 		r = store_unpin(dir, id, err);
-	return r < 0 ? r : answer_checkpoint(ret, id, err);
+	return r < 0 ? r : service_answer(ret, err, "{s:s}", "checkpoint", id);
 }
 
 /* The rule of Prune. */
@@ -777,8 +760,8 @@ int service_prune(const struct service_call *call, json_t *parameters, json_t **
 		r = store_prune(dir, &prune, err);
 	if (r < 0)
 		return r;
-	*ret = json_pack("{s:O,s:O,s:O}", "removed", removed, "kept", kept, "damaged", damaged);
-	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+	return service_answer(ret, err, "{s:O,s:O,s:O}", "removed", removed, "kept", kept,
+			      "damaged", damaged);
 }
 
 int service_sweep(const struct service_call *call, json_t *parameters, json_t **ret,
@@ -794,6 +777,5 @@ int service_sweep(const struct service_call *call, json_t *parameters, json_t **
 		return brumate_fail(err, -n, "%s: %m", dir);
 	n += remote_sweep(dir);
 	n += end_abandoned_jobs(call);
-	*ret = json_pack("{s:i}", "swept", n);
-	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+	return service_answer(ret, err, "{s:i}", "swept", n);
 }

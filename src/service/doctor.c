@@ -912,11 +912,6 @@ int service_doctor(const struct service_call *call, json_t *parameters, json_t *
 		examine_machine(&d);
 	if (r < 0)
 		return r;
-	json_t *reply = d.out_of_memory
-				? NULL
-				: json_pack("{s:O,s:O}", "findings", findings, "facts", facts);
-	if (!reply)
-		return brumate_fail(err, ENOMEM, "%m");
-	*ret = reply;
-	return 0;
+	return service_answer(ret, err, "{s:O,s:O}", "findings", d.out_of_memory ? NULL : findings,
+			      "facts", facts);
 }

@@ -167,12 +167,7 @@ json_t *describe_job(const struct job *j)
 
 static int reply_job(const struct job *j, json_t **ret, struct brumate_error *err)
 {
-	json_t *reply = json_pack("{s:o}", "job", describe_job(j));
-
-	if (!reply)
-		return brumate_fail(err, ENOMEM, "job %s: %m", j->id);
-	*ret = reply;
-	return 0;
+	return service_answer(ret, err, "{s:o}", "job", describe_job(j));
 }
 
 int get_simulated(json_t *parameters, bool *ret, struct brumate_error *err)
@@ -426,11 +421,7 @@ int service_list(const struct service_call *call, json_t *parameters, json_t **r
 	look_fini(&l.look);
 	if (r < 0)
 		return r;
-	json_t *reply = l.failed ? NULL : json_pack("{s:O}", "jobs", jobs);
-	if (!reply)
-		return brumate_fail(err, ENOMEM, "%m");
-	*ret = reply;
-	return 0;
+	return service_answer(ret, err, "{s:O}", "jobs", l.failed ? NULL : jobs);
 }
 
 /* Waits until no operation on @j is under way: every change of the record is a rename in its
@@ -689,14 +680,8 @@ static int reply_fresh(const struct job *j, json_t **ret, struct brumate_error *
 {
 	auto_(job_fini) struct job now = JOB_EMPTY;
 	int r = job_load(&now, j->id, err);
-	if (r < 0)
-		return r;
 
-	json_t *reply = json_pack("{s:o}", "job", describe_job(&now));
-	if (!reply)
-		return brumate_fail(err, ENOMEM, "job %s: %m", j->id);
-	*ret = reply;
-	return 0;
+	return r < 0 ? r : reply_job(&now, ret, err);
 }
 
 static bool has_ended(const struct job *j)
@@ -978,8 +963,7 @@ int service_remove(const struct service_call *call, json_t *parameters, json_t *
 	}
 	json_t *job_name = *what.job_name ? wire_string(what.job_name) : NULL;
 	json_t *left = r > 0 ? wire_string(why.text) : NULL;
-	*ret = json_pack("{s:s,s:s,s:s?,s:o?,s:o?}", "kind", what.checkpoint ? "checkpoint" : "job",
-			 "id", what.id, "job", *what.job ? what.job : NULL, "job_name", job_name,
-			 "left", left);
-	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+	return service_answer(ret, err, "{s:s,s:s,s:s?,s:o?,s:o?}", "kind",
+			      what.checkpoint ? "checkpoint" : "job", "id", what.id, "job",
+			      *what.job ? what.job : NULL, "job_name", job_name, "left", left);
 }

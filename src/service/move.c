@@ -134,9 +134,8 @@ int service_export(const struct service_call *call, json_t *parameters, json_t *
 	r = store_export(&image, channel_write, &channel, meter_progress, &meter, err);
 	if (r < 0)
 		return r;
-	*ret = json_pack("{s:s,s:I}", "checkpoint", image.manifest.id, "bytes",
-			 (json_int_t)manifest_bytes(&image.manifest));
-	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+	return service_answer(ret, err, "{s:s,s:I}", "checkpoint", image.manifest.id, "bytes",
+			      (json_int_t)manifest_bytes(&image.manifest));
 }
 
 int service_import(const struct service_call *call, json_t *parameters, json_t **ret,
@@ -160,8 +159,7 @@ int service_import(const struct service_call *call, json_t *parameters, json_t *
 	r = store_import(id, dir, &authority, channel_read, &channel, meter_progress, &meter, err);
 	if (r < 0)
 		return r;
-	*ret = json_pack("{s:s,s:s}", "checkpoint", id, "dir", dir);
-	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+	return service_answer(ret, err, "{s:s,s:s}", "checkpoint", id, "dir", dir);
 }
 
 /* ---- object stores ---- */
@@ -224,8 +222,8 @@ int service_push(const struct service_call *call, json_t *parameters, json_t **r
 	if (r < 0)
 		return r;
 	auto_free char *url = remote_url_of(&g.place, image.manifest.id);
-	*ret = moved_to_json(image.manifest.id, url, NULL, &sums, start_ns);
-	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+	return service_answer(ret, err, "o",
+			      moved_to_json(image.manifest.id, url, NULL, &sums, start_ns));
 }
 
 int service_pull(const struct service_call *call, json_t *parameters, json_t **ret,
@@ -254,8 +252,7 @@ int service_pull(const struct service_call *call, json_t *parameters, json_t **r
 	if (r < 0)
 		return r;
 	auto_free char *url = remote_url_of(&g.place, id);
-	*ret = moved_to_json(id, url, dir, &sums, start_ns);
-	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+	return service_answer(ret, err, "o", moved_to_json(id, url, dir, &sums, start_ns));
 }
 
 struct listing {
@@ -301,8 +298,7 @@ int service_remote_checkpoints(const struct service_call *call, json_t *paramete
 			err);
 	if (r < 0)
 		return r;
-	*ret = l.failed ? NULL : json_pack("{s:O}", "checkpoints", checkpoints);
-	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+	return service_answer(ret, err, "{s:O}", "checkpoints", l.failed ? NULL : checkpoints);
 }
 
 int service_remote_remove(const struct service_call *call, json_t *parameters, json_t **ret,
@@ -321,6 +317,5 @@ int service_remote_remove(const struct service_call *call, json_t *parameters, j
 	r = remote_remove(&g.config, &g.place, word, meter_progress, &meter, err);
 	if (r < 0)
 		return r;
-	*ret = json_object();
-	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+	return service_answer(ret, err, "o", json_object());
 }

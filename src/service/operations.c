@@ -544,8 +544,7 @@ static int get_schedule_request(json_t **ret, json_t *parameters, struct brumate
 
 	if (r < 0)
 		return r;
-	*ret = request_pick(parameters, REQUEST_SCHEDULE);
-	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+	return service_answer(ret, err, "o", request_pick(parameters, REQUEST_SCHEDULE));
 }
 
 int service_schedule(const struct service_call *call, json_t *parameters, json_t **ret,

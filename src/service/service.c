@@ -4,6 +4,7 @@
 #include "service/audit.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -43,6 +44,16 @@ int service_call(const char *method, const struct service_call *call, json_t *pa
 		return r;
 	}
 	return brumate_fail(err, EOPNOTSUPP, "no method %s", method);
+}
+
+int service_answer(json_t **ret, struct brumate_error *err, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	*ret = json_vpack_ex(NULL, 0, fmt, ap);
+	va_end(ap);
+	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
 }
 
 /* ---- cancellation and progress ---- */

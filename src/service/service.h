@@ -79,6 +79,9 @@ SERVICE_METHODS(X)
 int service_call(const char *method, const struct service_call *call, json_t *parameters,
 		 json_t **ret, struct brumate_error *err);
 
+/** Makes the reply of a method as json_pack() does, which has no memory for what is NULL. 0 or -ENOMEM. */
+int service_answer(json_t **ret, struct brumate_error *err, const char *fmt, ...);
+
 /** Progress of what the service does itself, as the type Progress of io.brumate. */
 struct meter {
 	const struct service_call *call;
