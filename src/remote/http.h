@@ -72,8 +72,7 @@ struct http_request {
 	uint64_t sink_offset;
 	char *sink;
 };
-#define HTTP_REQUEST(method_) \
-	((struct http_request){ .method = (method_), .fd = -1, .sink_fd = -1 })
+#define HTTP_REQUEST(...) ((struct http_request){ .fd = -1, .sink_fd = -1, __VA_ARGS__ })
 
 struct http_answer {
 	long status;

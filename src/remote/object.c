@@ -14,6 +14,8 @@
 
 enum { PAGES_MAX = 10000, HASH_BYTES = 1 << 20 };
 
+#define CHECKSUM_HEADER "x-amz-checksum-sha256"
+
 /* The digest as base64, as checksum headers have it. */
 static void object_checksum(char ret[static OBJECT_CHECKSUM_BYTES], const struct digest *d)
 {
@@ -24,16 +26,14 @@ int object_put(struct connection *s, const char *key, int fd, uint64_t len_bytes
 	       const struct digest *digest, struct brumate_error *err)
 {
 	char checksum[OBJECT_CHECKSUM_BYTES], text[DIGEST_TEXT_BYTES];
-	struct http_request q = HTTP_REQUEST("PUT");
+	struct http_request q = HTTP_REQUEST(.method = "PUT", .key = key, .len_bytes = len_bytes,
+					     .payload = *digest,
+					     .headers = { { CHECKSUM_HEADER, checksum },
+							  { HTTP_META_DIGEST, text } });
 
+	q.fd = fd;
 	object_checksum(checksum, digest);
 	digest_format(text, digest);
-	q.key = key;
-	q.fd = fd;
-	q.len_bytes = len_bytes;
-	q.payload = *digest;
-	q.headers[0] = (struct http_header){ "x-amz-checksum-sha256", checksum };
-	q.headers[1] = (struct http_header){ HTTP_META_DIGEST, text };
 	return http_send(s, &q, NULL, err);
 }
 
@@ -41,16 +41,14 @@ int object_put_text(struct connection *s, const char *key, const char *text, siz
 		    struct brumate_error *err)
 {
 	char checksum[OBJECT_CHECKSUM_BYTES];
-	struct http_request q = HTTP_REQUEST("PUT");
+	struct http_request q =
+		HTTP_REQUEST(.method = "PUT", .key = key, .text = text, .len_bytes = len_bytes,
+			     .headers = { { CHECKSUM_HEADER, checksum } });
 	int r = digest_buffer(&q.payload, text, len_bytes);
 
 	if (r < 0)
 		return brumate_fail(err, -r, "%m");
 	object_checksum(checksum, &q.payload);
-	q.key = key;
-	q.text = text;
-	q.len_bytes = len_bytes;
-	q.headers[0] = (struct http_header){ "x-amz-checksum-sha256", checksum };
 	return http_send(s, &q, NULL, err);
 }
 
@@ -58,10 +56,9 @@ int object_head(struct connection *s, const char *key, uint64_t *ret_len_bytes,
 		char ret_digest[static DIGEST_TEXT_BYTES], struct brumate_error *err)
 {
 	auto_(http_answer_fini) struct http_answer a = { 0 };
-	struct http_request q = HTTP_REQUEST("HEAD");
-
-	q.key = key;
+	const struct http_request q = HTTP_REQUEST(.method = "HEAD", .key = key);
 	int r = http_send(s, &q, &a, err);
+
 	if (r < 0)
 		return r;
 	*ret_len_bytes = a.len_bytes < 0 ? 0 : (uint64_t)a.len_bytes;
@@ -73,10 +70,9 @@ int object_get_text(struct connection *s, const char *key, char **ret, size_t *r
 		    struct brumate_error *err)
 {
 	auto_(http_answer_fini) struct http_answer a = { 0 };
-	struct http_request q = HTTP_REQUEST("GET");
-
-	q.key = key;
+	const struct http_request q = HTTP_REQUEST(.method = "GET", .key = key);
 	int r = http_send(s, &q, &a, err);
+
 	if (r < 0)
 		return r;
 	if (!a.body) /* of no bytes */
@@ -88,44 +84,30 @@ int object_get_text(struct connection *s, const char *key, char **ret, size_t *r
 	return 0;
 }
 
-/* Gets a range of an object. @q says where it goes to. */
-static int get_range(struct connection *s, struct http_request *q, const char *key, uint64_t offset,
-		     uint64_t len_bytes, struct brumate_error *err)
-{
-	if (!len_bytes)
-		return 0;
-	q->key = key;
-	q->range = true;
-	q->range_offset = offset;
-	q->range_len = len_bytes;
-	return http_send(s, q, NULL, err);
-}
-
 int object_get_range(struct connection *s, const char *key, uint64_t offset, uint64_t len_bytes,
 		     int fd, struct brumate_error *err)
 {
-	struct http_request q = HTTP_REQUEST("GET");
+	struct http_request q =
+		HTTP_REQUEST(.method = "GET", .key = key, .range = true, .range_offset = offset,
+			     .range_len = len_bytes, .sink_offset = offset);
 
 	q.sink_fd = fd;
-	q.sink_offset = offset;
-	return get_range(s, &q, key, offset, len_bytes, err);
+	return len_bytes ? http_send(s, &q, NULL, err) : 0;
 }
 
 int object_get_bytes(struct connection *s, const char *key, uint64_t offset, uint64_t len_bytes,
 		     void *ret, struct brumate_error *err)
 {
-	struct http_request q = HTTP_REQUEST("GET");
+	const struct http_request q =
+		HTTP_REQUEST(.method = "GET", .key = key, .range = true, .range_offset = offset,
+			     .range_len = len_bytes, .sink = ret);
 
-	q.sink = ret;
-	return get_range(s, &q, key, offset, len_bytes, err);
+	return len_bytes ? http_send(s, &q, NULL, err) : 0;
 }
 
 int object_delete(struct connection *s, const char *key, struct brumate_error *err)
 {
-	struct http_request q = HTTP_REQUEST("DELETE");
-
-	q.key = key;
-	return http_send(s, &q, NULL, err);
+	return http_send(s, &HTTP_REQUEST(.method = "DELETE", .key = key), NULL, err);
 }
 
 /* An answer without a body is an empty document, which is none. */
@@ -205,9 +187,8 @@ static char *list_query(const char *prefix, bool folders, const char *token)
 static int fetch_page(struct connection *s, const char *query, struct http_answer *ret,
 		      struct brumate_error *err)
 {
-	struct http_request q = HTTP_REQUEST("GET");
+	const struct http_request q = HTTP_REQUEST(.method = "GET", .query = query);
 
-	q.query = query;
 	for (int64_t i = 1;; i++) {
 		auto_(http_answer_fini) struct http_answer a = { 0 };
 		int r = http_send(s, &q, &a, err);
@@ -323,12 +304,11 @@ static int find_upload(struct upload *u, struct connection *s, const char *key,
 	auto_free char *encoded = place_encode(key, false);
 	auto_free char *query = encoded ? path_format("prefix=%s&uploads=", encoded) : NULL;
 	auto_free struct find *f = calloc(1, sizeof(*f));
-	struct http_request q = HTTP_REQUEST("GET");
+	const struct http_request q = HTTP_REQUEST(.method = "GET", .query = query);
 
 	if (!query || !f)
 		return brumate_fail(err, ENOMEM, "%m");
 	f->key = key;
-	q.query = query;
 	int r = http_send(s, &q, &a, err);
 	if (r == -ECANCELED)
 		return r;
@@ -392,12 +372,11 @@ static int list_parts(struct upload *u, struct connection *s, const char *key,
 		auto_(http_answer_fini) struct http_answer a = { 0 };
 		auto_free char *marker = path_format("part-number-marker=%lu&", p.last);
 		auto_free char *query = marker ? upload_query(marker, u) : NULL;
-		struct http_request q = HTTP_REQUEST("GET");
+		const struct http_request q =
+			HTTP_REQUEST(.method = "GET", .key = key, .query = query);
 
 		if (!query)
 			return brumate_fail(err, ENOMEM, "%m");
-		q.key = key;
-		q.query = query;
 		int r = http_send(s, &q, &a, err);
 		if (r < 0)
 			return r;
@@ -426,12 +405,11 @@ static int create_upload(struct upload *u, struct connection *s, const char *key
 			 const struct digest *digest, struct brumate_error *err)
 {
 	auto_(http_answer_fini) struct http_answer a = { 0 };
-	struct http_request q = HTTP_REQUEST("POST");
+	struct http_request q =
+		HTTP_REQUEST(.method = "POST", .key = key, .query = "uploads=",
+			     .headers = { { "x-amz-checksum-algorithm", "SHA256" } });
 	char text[DIGEST_TEXT_BYTES];
 
-	q.key = key;
-	q.query = "uploads=";
-	q.headers[0] = (struct http_header){ "x-amz-checksum-algorithm", "SHA256" };
 	if (digest) {
 		digest_format(text, digest);
 		q.headers[1] = (struct http_header){ HTTP_META_DIGEST, text };
@@ -495,17 +473,16 @@ int upload_put(struct upload *u, struct connection *s, const char *key, size_t i
 	auto_(http_answer_fini) struct http_answer a = { 0 };
 	auto_free char *number = path_format("partNumber=%zu&", i + 1);
 	auto_free char *query = number ? upload_query(number, u) : NULL;
-	struct http_request q = HTTP_REQUEST("PUT");
-	struct upload_part *part = &u->parts[i];
 	char checksum[OBJECT_CHECKSUM_BYTES];
+	struct http_request q =
+		HTTP_REQUEST(.method = "PUT", .key = key, .query = query,
+			     .headers = { { CHECKSUM_HEADER, checksum } },
+			     .offset = i * u->part_bytes, .len_bytes = part_len(u, i));
+	struct upload_part *part = &u->parts[i];
 
 	if (!query)
 		return brumate_fail(err, ENOMEM, "%m");
-	q.key = key;
-	q.query = query;
 	q.fd = fd;
-	q.offset = i * u->part_bytes;
-	q.len_bytes = part_len(u, i);
 	int r = digest_range(&q.payload, fd, q.offset, q.len_bytes);
 	if (r < 0)
 		return brumate_fail(err, -r, "%s: %m", key);
@@ -514,7 +491,6 @@ int upload_put(struct upload *u, struct connection *s, const char *key, size_t i
 		atomic_fetch_add(&s->client->done_bytes, q.len_bytes);
 		return 0;
 	}
-	q.headers[0] = (struct http_header){ "x-amz-checksum-sha256", checksum };
 	r = http_send(s, &q, &a, err);
 	if (r < 0)
 		return r;
@@ -558,7 +534,7 @@ static char *completion(const struct upload *u, size_t *ret_len)
 int upload_end(struct upload *u, struct connection *s, const char *key, struct brumate_error *err)
 {
 	auto_free char *query = upload_query("", u);
-	struct http_request q = HTTP_REQUEST("POST");
+	struct http_request q = HTTP_REQUEST(.method = "POST", .key = key, .query = query);
 	size_t len = 0;
 
 	for (size_t i = 0; i < u->n_parts; i++)
@@ -567,8 +543,6 @@ int upload_end(struct upload *u, struct connection *s, const char *key, struct b
 	auto_free char *text = completion(u, &len);
 	if (!text || !query || digest_buffer(&q.payload, text, len) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
-	q.key = key;
-	q.query = query;
 	q.text = text;
 	q.len_bytes = len;
 	return http_send(s, &q, NULL, err);
@@ -577,11 +551,7 @@ int upload_end(struct upload *u, struct connection *s, const char *key, struct b
 int upload_abort(struct upload *u, struct connection *s, const char *key, struct brumate_error *err)
 {
 	auto_free char *query = upload_query("", u);
-	struct http_request q = HTTP_REQUEST("DELETE");
+	const struct http_request q = HTTP_REQUEST(.method = "DELETE", .key = key, .query = query);
 
-	if (!query)
-		return brumate_fail(err, ENOMEM, "%m");
-	q.key = key;
-	q.query = query;
-	return http_send(s, &q, NULL, err);
+	return query ? http_send(s, &q, NULL, err) : brumate_fail(err, ENOMEM, "%m");
 }
