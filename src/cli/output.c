@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <strings.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -103,6 +104,13 @@ bool text_may_be_utf8(void)
 bool can_ask(void)
 {
 	return isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
+}
+
+bool is_special(const char *path)
+{
+	struct stat st;
+
+	return stat(path, &st) == 0 && !S_ISREG(st.st_mode);
 }
 
 bool confirm(const char *fmt, ...)
@@ -449,8 +457,8 @@ static void choose_row(struct shown_phase *p, int n)
 			if (p[k].end <= p[i].start + slack_s &&
 			    (p[i].before < 0 || p[k].row_seconds >= p[p[i].before].row_seconds))
 				p[i].before = k;
-		p[i].row_seconds = p[i].end - p[i].start +
-				   (p[i].before < 0 ? 0 : p[p[i].before].row_seconds);
+		p[i].row_seconds =
+			p[i].end - p[i].start + (p[i].before < 0 ? 0 : p[p[i].before].row_seconds);
 		if (last < 0 || p[i].row_seconds >= p[last].row_seconds)
 			last = i;
 	}

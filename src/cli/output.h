@@ -91,6 +91,9 @@ bool can_ask(void);
 /** Asks on stderr, and reads the answer from stdin. Only "y" and "yes" are true. */
 bool confirm(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
+/** Whether something other than a file is at @path, such as a device or a pipe: it is written to, and nothing takes its place. */
+bool is_special(const char *path);
+
 /* ---- operations ---- */
 
 /** The progress line; nothing is shown where stderr is not a terminal. */

@@ -6,6 +6,7 @@
 #include "cli/client.h"
 #include "cli/command.h"
 #include "cli/metrics.h"
+#include "cli/output.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -231,7 +232,12 @@ static int write_file(const char *path, bool names, struct brumate_error *err)
 
 	if (!text)
 		return brumate_fail(err, ENOMEM, "%m");
-	int r = file_replace(AT_FDCWD, path, text, len, 0644);
+	if (!is_special(path)) {
+		int r = file_replace(AT_FDCWD, path, text, len, 0644);
+		return r < 0 ? brumate_fail(err, -r, "%s: %m", path) : 0;
+	}
+	auto_close int fd = open(path, O_WRONLY | O_CLOEXEC);
+	int r = fd < 0 ? -errno : fd_write_full(fd, text, len);
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", path) : 0;
 }
 

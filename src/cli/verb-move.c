@@ -32,6 +32,26 @@ static int refuse_terminal(int fd, const char *verb, struct brumate_error *err)
 	return -EINVAL;
 }
 
+static int export_to(int fd, json_t *p, json_t **ret, struct brumate_error *err)
+{
+	int r = refuse_terminal(fd, "export", err);
+
+	return r < 0 ? r : client_call_shown("Export", "export", p, &fd, ret, err);
+}
+
+static int export_to_special(const char *path, json_t *p, struct brumate_error *err)
+{
+	auto_json json_t *reply = NULL;
+	auto_close int fd = open(path, O_WRONLY | O_NOCTTY | O_CLOEXEC);
+	if (fd < 0)
+		return brumate_fail(err, errno, "%s: %m", path);
+
+	int r = export_to(fd, p, &reply, err);
+	if (r == 0)
+		puts(json_string_value(json_object_get(reply, "checkpoint")));
+	return r;
+}
+
 /* The file appears when it is whole: written beside it under another name. */
 static int export_to_file(const char *path, json_t *p, struct brumate_error *err)
 {
@@ -49,7 +69,7 @@ static int export_to_file(const char *path, json_t *p, struct brumate_error *err
 	if (fd < 0)
 		return brumate_fail(err, errno, "%s: %m", path);
 
-	int r = client_call_shown("Export", "export", p, &fd, &reply, err);
+	int r = export_to(fd, p, &reply, err);
 	if (r == 0 && (fsync(fd) < 0 || rename(partial, path) < 0))
 		r = brumate_fail(err, errno, "%s: %m", path);
 	if (r < 0)
@@ -80,11 +100,8 @@ int verb_export(const struct invocation *in, struct brumate_error *err)
 	if (r < 0)
 		return r;
 	if (path && strcmp(path, "-"))
-		return export_to_file(path, p, err);
-	r = refuse_terminal(STDOUT_FILENO, "export", err);
-	return r < 0 ? r
-		     : client_call_shown("Export", "export", p, &(int){ STDOUT_FILENO }, &reply,
-					 err);
+		return (is_special(path) ? export_to_special : export_to_file)(path, p, err);
+	return export_to(STDOUT_FILENO, p, &reply, err);
 }
 
 int verb_import(const struct invocation *in, struct brumate_error *err)

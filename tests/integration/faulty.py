@@ -6,7 +6,10 @@ import mmap
 import os
 import struct
 
-RULES, RULE = 8, struct.Struct("<32sIiQQQ")
+RULES, RULE = 8, struct.Struct("<32sIiQQQQ")
+SITES, SITE = 8192, struct.Struct("<Q32sQ")
+NOTES_AT = 8 + RULES * RULE.size  # whether sites are noted; then come the sites
+BYTES = NOTES_AT + 8 + SITES * SITE.size
 CALLS = {"memory": 1, "open": 2, "write": 4, "sync": 8, "name": 16, "socket": 32, "start": 64, "read": 128}
 # What each kind of call fails with; 0: a write that is cut short.
 ERRORS = {"memory": (errno.ENOMEM,), "open": (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO),
@@ -22,9 +25,9 @@ class Faulty:
     def __init__(self, build, directory):
         self.path = os.path.join(directory, "faulty")
         with open(self.path, "wb") as file:
-            file.write(bytes(4096))
+            file.write(bytes(BYTES))
         with open(self.path, "r+b") as file:
-            self.map = mmap.mmap(file.fileno(), 4096)
+            self.map = mmap.mmap(file.fileno(), BYTES)
         self.environment = {"LD_PRELOAD": build.library("libfaulty.so"), "BRUMATE_TEST_FAULTY": self.path}
 
     def set_clock(self, offset_s):
@@ -34,17 +37,27 @@ class Faulty:
     def _at(self, rule):
         return 8 + rule * RULE.size
 
-    def arm(self, rule, program, call, nth, error):
-        """The @nth call of this kind that such a program makes from now on fails. It counts from one."""
+    def note_sites(self, wanted):
+        """From now on, or no more, it is noted where calls are made."""
+        self.map[NOTES_AT:NOTES_AT + 8] = struct.pack("<Q", wanted)
+
+    def sites(self):
+        """(program, kind of call, place) of all places that were noted."""
+        names = {bit: name for name, bit in CALLS.items()}
+        found = SITE.iter_unpack(self.map[NOTES_AT + 8:])
+        return sorted((program.rstrip(b"\0").decode(), names[call], site) for site, program, call in found if site)
+
+    def arm(self, rule, program, call, nth, error, site=0):
+        """The @nth call of this kind that such a program makes from now on, there or anywhere, fails. It counts from one."""
         at = self._at(rule)
         self.map[at:at + 32] = bytes(32)
-        data = RULE.pack(program.encode(), CALLS[call], error, nth, 0, 0)
+        data = RULE.pack(program.encode(), CALLS[call], error, nth, 0, 0, site)
         self.map[at + 32:at + RULE.size] = data[32:]
         self.map[at:at + 32] = data[:32]
 
     def disarm(self):
         """No call fails any more; (how many were counted, how many failed) of each rule."""
-        found = [RULE.unpack_from(self.map, self._at(rule))[4:] for rule in range(RULES)]
+        found = [RULE.unpack_from(self.map, self._at(rule))[4:6] for rule in range(RULES)]
         for rule in range(RULES):
             self.map[self._at(rule):self._at(rule) + RULE.size] = bytes(RULE.size)
         return found

@@ -8,10 +8,11 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import tarfile
 
-from cases import MIB, Skipped, case, expect, main, run, wait_until
+from cases import MIB, Skipped, case, expect, main, read_text, run, wait_until
 from checkpoints import files_of, flip, image, saved, sealed
 
 
@@ -269,6 +270,20 @@ def export_and_import_through_a_pipe(bed):
                env=bed.command_env())
     expect(done.code == 9 and "truncated" in done.err, done.why())
     expect(not os.listdir(os.path.join(bed.dir, "cut")), "left something")
+
+
+@case
+def what_is_no_file_is_written_to(bed):
+    """A pipe or a device that is named as the output stays what it is: /dev/null, above all."""
+    saved(bed, "piped")
+    pipe, store = os.path.join(bed.dir, "pipe"), os.path.join(bed.dir, "far")
+    os.mkfifo(pipe)
+    export = bed.spawn("export", "piped", "-o", pipe)
+    expect(bed.ok("import", pipe, "--dir", store).out == "piped\n", "nothing came through the pipe")
+    expect(export.end()[:2] == (0, "piped\n"), "export does not name what it wrote")
+    metrics = bed.spawn("metrics", "--textfile", pipe)
+    expect("brumate_" in read_text(pipe) and metrics.end()[0] == 0, "no metrics came through the pipe")
+    expect(stat.S_ISFIFO(os.stat(pipe).st_mode), "the pipe is not one any more")
 
 
 @case

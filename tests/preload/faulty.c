@@ -28,6 +28,9 @@
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
+#include <unwind.h>
+
+enum { SITE_DEPTH = 2 }; /* so many callers tell one place from another */
 
 static struct faulty *faulty; /* NULL: not one of our programs, or no test wants anything */
 static const char *program;
@@ -58,6 +61,73 @@ static bool is_drivers(const void *caller)
 	return driver;
 }
 
+/* ---- where a call is made ---- */
+
+static uint64_t mix(uint64_t hash, const void *p, size_t len)
+{
+	for (size_t i = 0; i < len; i++)
+		hash = (hash ^ ((const unsigned char *)p)[i]) * 0x100000001b3ull;
+	return hash;
+}
+
+struct walk {
+	const void *caller;
+	uint64_t hash;
+	int n; /* -1: not yet at the caller */
+};
+
+/* Places are the same in each process, wherever its libraries lie. */
+static _Unwind_Reason_Code walk_on(struct _Unwind_Context *context, void *arg)
+{
+	struct walk *walk = arg;
+	void *at = (void *)_Unwind_GetIP(context);
+	Dl_info info;
+
+	if (walk->n < 0 && at != walk->caller)
+		return _URC_NO_REASON;
+	walk->n++;
+	if (!dladdr(at, &info) || !info.dli_fname)
+		return _URC_END_OF_STACK;
+	const char *base = strrchr(info.dli_fname, '/');
+	uintptr_t offset = (uintptr_t)at - (uintptr_t)info.dli_fbase;
+	base = base ? base : info.dli_fname;
+	walk->hash = mix(mix(walk->hash, base, strlen(base)), &offset, sizeof(offset));
+	return walk->n + 1 < SITE_DEPTH ? _URC_NO_REASON : _URC_END_OF_STACK;
+}
+
+/* Never 0. */
+static uint64_t site_of(uint32_t call, const void *caller)
+{
+	struct walk walk = { caller, mix(mix(0xcbf29ce484222325ull, program, strlen(program)), &call, sizeof(call)), -1 };
+	int error = errno;
+
+	inside = true;
+	_Unwind_Backtrace(walk_on, &walk);
+	inside = false;
+	errno = error;
+	return walk.hash | 1;
+}
+
+static void note_site(struct faulty *f, uint64_t site, uint32_t call)
+{
+	for (unsigned int i = 0; i < FAULTY_SITES; i++) {
+		struct faulty_site *s = &f->sites[(site / 2 + i) % FAULTY_SITES];
+		uint64_t there = 0;
+
+		if (__atomic_load_n(&s->site, __ATOMIC_ACQUIRE) == site)
+			return;
+		if (__atomic_compare_exchange_n(&s->site, &there, site, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+			strcpy(s->program, program);
+			s->call = call;
+			return;
+		}
+		if (there == site)
+			return;
+	}
+}
+
+/* ---- whether it fails ---- */
+
 static bool is_chosen(struct faulty_rule *rule, uint32_t call)
 {
 	return (rule->calls & call) && rule->program[0] && !strcmp(rule->program, program);
@@ -67,13 +137,18 @@ static bool is_chosen(struct faulty_rule *rule, uint32_t call)
 static bool fails_or_is_short(uint32_t call, const void *caller)
 {
 	struct faulty *f = __atomic_load_n(&faulty, __ATOMIC_ACQUIRE);
+	uint64_t site = 0;
 
 	if (!f || inside)
 		return false;
+	if (f->notes_sites && !is_drivers(caller))
+		note_site(f, site_of(call, caller), call);
 	for (int i = 0; i < FAULTY_RULES; i++) {
 		struct faulty_rule *rule = &f->rules[i];
 
 		if (!is_chosen(rule, call) || is_drivers(caller))
+			continue;
+		if (rule->site && rule->site != (site = site ? site : site_of(call, caller)))
 			continue;
 		if (__atomic_add_fetch(&rule->n_passed, 1, __ATOMIC_RELAXED) != rule->nth)
 			continue;

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-enum { FAULTY_RULES = 8, FAULTY_PROGRAM_BYTES = 32 };
+enum { FAULTY_RULES = 8, FAULTY_PROGRAM_BYTES = 32, FAULTY_SITES = 8192 };
 
 /* Which calls count; a bit each. */
 enum {
@@ -28,9 +28,19 @@ struct faulty_rule {
 	uint64_t nth;	   /* which call fails, from 1 on */
 	uint64_t n_passed; /* how many there were since the rule was made, counted by all such processes */
 	uint64_t n_failed;
+	uint64_t site; /* only calls made there count; 0: all do */
+};
+
+/* Where calls are made: those whose innermost functions were called from the same places. */
+struct faulty_site {
+	uint64_t site; /* 0: free */
+	char program[FAULTY_PROGRAM_BYTES];
+	uint64_t call;
 };
 
 struct faulty {
 	int64_t clock_offset_ns; /* added to the time of day */
 	struct faulty_rule rules[FAULTY_RULES];
+	uint64_t notes_sites; /* all calls that count are noted by their site */
+	struct faulty_site sites[FAULTY_SITES];
 };
