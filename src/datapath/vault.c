@@ -487,21 +487,39 @@ int vault_guard(struct vault *v, const struct keeper_owner *owner, struct brumat
 
 /* ---- letting go ---- */
 
+/* What the keeper is told to let go of. It takes no memory: what could not be told would be held for nobody. */
+struct dropping {
+	struct keeper *keeper;
+	struct keeper_tag tags[KEEPER_FDS_MAX];
+	size_t n;
+};
+
+static void end_dropping(struct dropping *d)
+{
+	if (d->n && d->keeper->fd >= 0)
+		keeper_drop(d->keeper, d->tags, d->n, NULL);
+	d->n = 0;
+}
+
+static void drop_tag(struct dropping *d, struct keeper_tag tag)
+{
+	d->tags[d->n++] = tag;
+	if (d->n == KEEPER_FDS_MAX)
+		end_dropping(d);
+}
+
 void vault_drop_pieces(struct vault *v, bool (*fn)(void *arg, const struct vault_piece *p),
 		       void *arg)
 {
-	auto_free struct keeper_tag *tags = calloc(v->n_pieces + 1, sizeof(*tags));
-	size_t n = 0;
+	struct dropping d = { .keeper = &v->keeper };
 
 	for (size_t i = 0; i < v->n_pieces; i++) {
 		if (v->pieces[i].fd < 0 || (fn && !fn(arg, &v->pieces[i])))
 			continue;
 		cleanup_close(&v->pieces[i].fd);
-		if (tags)
-			tags[n++] = piece_tag(&v->pieces[i]);
+		drop_tag(&d, piece_tag(&v->pieces[i]));
 	}
-	if (n && v->keeper.fd >= 0)
-		keeper_drop(&v->keeper, tags, n, NULL);
+	end_dropping(&d);
 }
 
 void vault_drop_device(struct vault *v)
@@ -511,14 +529,13 @@ void vault_drop_device(struct vault *v)
 
 static void drop_segments(struct vault *v, size_t n)
 {
-	auto_free struct keeper_tag *tags = calloc(n + 1, sizeof(*tags));
+	struct dropping d = { .keeper = &v->keeper };
 
-	for (size_t i = 0; tags && i < n; i++)
-		tags[i] = segment_tag(i);
-	if (!tags || !n || v->keeper.fd < 0)
-		return;
-	tags[n] = digests_tag;
-	keeper_drop(&v->keeper, tags, n + 1, NULL);
+	for (size_t i = 0; i < n; i++)
+		drop_tag(&d, segment_tag(i));
+	if (n)
+		drop_tag(&d, digests_tag);
+	end_dropping(&d);
 }
 
 void vault_release_copy(struct vault *v, struct host_copy *ret)
