@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
 """The Python side of tests/preload/faulty.h: calls that fail and a time of day that is another, in our programs."""
 
+import dataclasses
 import errno
 import mmap
 import os
 import struct
 
 RULES, RULE = 8, struct.Struct("<32sIiQQQQ")
-SITES, SITE = 8192, struct.Struct("<Q32sQ")
+SITES, SITE = 8192, struct.Struct("<Q32sQ128s")
 NOTES_AT = 8 + RULES * RULE.size  # whether sites are noted; then come the sites
 BYTES = NOTES_AT + 8 + SITES * SITE.size
 CALLS = {"memory": 1, "open": 2, "write": 4, "sync": 8, "name": 16, "socket": 32, "start": 64, "read": 128}
@@ -17,6 +18,23 @@ ERRORS = {"memory": (errno.ENOMEM,), "open": (errno.EMFILE, errno.ENFILE, errno.
           "socket": (errno.ENOMEM, errno.EMFILE, errno.ENOBUFS), "start": (errno.EAGAIN, errno.ENOMEM),
           "read": (errno.EIO, errno.ENOMEM)}
 PROGRAMS = ("brumate", "brumate-shim", "brumate-keeper", "brumate-broker")
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Site:
+    """A place in the code from which calls are made."""
+
+    program: str
+    call: str
+    place: int
+    where: str
+
+    def __str__(self):
+        return f"{self.call} of {self.program} at {self.where}"
+
+
+def _text(data):
+    return data.split(b"\0", 1)[0].decode().strip()
 
 
 class Faulty:
@@ -42,10 +60,14 @@ class Faulty:
         self.map[NOTES_AT:NOTES_AT + 8] = struct.pack("<Q", wanted)
 
     def sites(self):
-        """(program, kind of call, place) of all places that were noted."""
+        """All places that were noted."""
         names = {bit: name for name, bit in CALLS.items()}
-        found = SITE.iter_unpack(self.map[NOTES_AT + 8:])
-        return sorted((program.rstrip(b"\0").decode(), names[call], site) for site, program, call in found if site)
+        return sorted(Site(_text(program), names[call], place, _text(where))
+                      for place, program, call, where in SITE.iter_unpack(self.map[NOTES_AT + 8:]) if place)
+
+    def arm_at(self, rule, site, error):
+        """The next call that is made there fails."""
+        self.arm(rule, site.program, site.call, 1, error, site.place)
 
     def arm(self, rule, program, call, nth, error, site=0):
         """The @nth call of this kind that such a program makes from now on, there or anywhere, fails. It counts from one."""

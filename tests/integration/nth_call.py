@@ -51,18 +51,17 @@ class Subject:
 
     def try_all(self, way, rules):
         """One round of operations with these rules; how many of them came to a failed call."""
-        what = f"{way} with " + " and ".join(f"{call} of {program} failing with {error} at {place:x}"
-                                             for program, call, _, error, place in rules) + f" (seed {SEED})"
+        what = f"{way} with " + " and ".join(f"error {error} for {site}" for site, error in rules) + f" (seed {SEED})"
         before = self.pids()
-        for number, rule in enumerate(rules):
-            self.faulty.arm(number, *rule)
+        for number, (site, error) in enumerate(rules):
+            self.faulty.arm_at(number, site, error)
         said = []
         try:
             for verb in WAYS[way]:
                 result = self.bed.cli(verb, self.job, timeout=90)
                 said.append(result.why())
                 expect(result.code in (0, *FAILED), said[-1])
-                blind = rules[0][0] == "brumate" or rules[-1][0] == "brumate"  # it may lack what it takes to speak
+                blind = any(site.program == "brumate" for site, _ in rules)  # it may lack what it takes to speak
                 expect(result.code == 0 or result.err.strip() or blind, f"{said[-1]}: not a word")
             failed = sum(hits for _, hits in self.faulty.disarm())
             self.expect_as_before()
@@ -109,7 +108,7 @@ class Subject:
 
 
 def sites_of(subject, way):
-    """(program, kind of call, place) of all calls that an undisturbed round makes."""
+    """Where an undisturbed round makes calls."""
     subject.faulty.note_sites(True)
     for verb in WAYS[way]:
         subject.bed.ok(verb, subject.job)
@@ -119,15 +118,14 @@ def sites_of(subject, way):
 
 
 def rule_of(rng, site):
-    program, call, place = site
-    return program, call, 1, rng.choice(faulty.ERRORS[call]), place
+    return site, rng.choice(faulty.ERRORS[site.call])
 
 
 def at_random(bed, way, n_rules):
     rng = random.Random(f"{SEED} {way} {n_rules}")
     subject = Subject(bed)
     sites = sites_of(subject, way)
-    expect(len({site[:2] for site in sites}) > 15, f"hardly any call is seen: {sites}")
+    expect(len({(site.program, site.call) for site in sites}) > 15, f"hardly any call is seen: {sites}")
     end, tries, failed = time.monotonic() + SECONDS, 0, 0
     while time.monotonic() < end:
         failed += subject.try_all(way, [rule_of(rng, rng.choice(sites)) for _ in range(n_rules)])

@@ -74,6 +74,7 @@ struct walk {
 	const void *caller;
 	uint64_t hash;
 	int n; /* -1: not yet at the caller */
+	char where[FAULTY_WHERE_BYTES];
 };
 
 /* Places are the same in each process, wherever its libraries lie. */
@@ -90,26 +91,33 @@ static _Unwind_Reason_Code walk_on(struct _Unwind_Context *context, void *arg)
 		return _URC_END_OF_STACK;
 	const char *base = strrchr(info.dli_fname, '/');
 	uintptr_t offset = (uintptr_t)at - (uintptr_t)info.dli_fbase;
-	base = base ? base : info.dli_fname;
+	base = base ? base + 1 : info.dli_fname;
 	walk->hash = mix(mix(walk->hash, base, strlen(base)), &offset, sizeof(offset));
+	size_t len = strlen(walk->where);
+	snprintf(walk->where + len, sizeof(walk->where) - len, "%s+%#zx ", base, (size_t)offset - 1);
 	return walk->n + 1 < SITE_DEPTH ? _URC_NO_REASON : _URC_END_OF_STACK;
 }
 
 /* Never 0. */
-static uint64_t site_of(uint32_t call, const void *caller)
+static uint64_t site_of(uint32_t call, const void *caller, char *where)
 {
-	struct walk walk = { caller, mix(mix(0xcbf29ce484222325ull, program, strlen(program)), &call, sizeof(call)), -1 };
+	struct walk walk = { caller, mix(mix(0xcbf29ce484222325ull, program, strlen(program)), &call, sizeof(call)), -1, "" };
 	int error = errno;
 
 	inside = true;
 	_Unwind_Backtrace(walk_on, &walk);
 	inside = false;
 	errno = error;
+	if (where)
+		memcpy(where, walk.where, sizeof(walk.where));
 	return walk.hash | 1;
 }
 
-static void note_site(struct faulty *f, uint64_t site, uint32_t call)
+static void note_site(struct faulty *f, uint32_t call, const void *caller)
 {
+	char where[FAULTY_WHERE_BYTES];
+	uint64_t site = site_of(call, caller, where);
+
 	for (unsigned int i = 0; i < FAULTY_SITES; i++) {
 		struct faulty_site *s = &f->sites[(site / 2 + i) % FAULTY_SITES];
 		uint64_t there = 0;
@@ -118,6 +126,7 @@ static void note_site(struct faulty *f, uint64_t site, uint32_t call)
 			return;
 		if (__atomic_compare_exchange_n(&s->site, &there, site, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
 			strcpy(s->program, program);
+			memcpy(s->where, where, sizeof(where));
 			s->call = call;
 			return;
 		}
@@ -142,13 +151,13 @@ static bool fails_or_is_short(uint32_t call, const void *caller)
 	if (!f || inside)
 		return false;
 	if (f->notes_sites && !is_drivers(caller))
-		note_site(f, site_of(call, caller), call);
+		note_site(f, call, caller);
 	for (int i = 0; i < FAULTY_RULES; i++) {
 		struct faulty_rule *rule = &f->rules[i];
 
 		if (!is_chosen(rule, call) || is_drivers(caller))
 			continue;
-		if (rule->site && rule->site != (site = site ? site : site_of(call, caller)))
+		if (rule->site && rule->site != (site = site ? site : site_of(call, caller, NULL)))
 			continue;
 		if (__atomic_add_fetch(&rule->n_passed, 1, __ATOMIC_RELAXED) != rule->nth)
 			continue;

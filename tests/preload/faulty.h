@@ -7,7 +7,8 @@
 
 #include <stdint.h>
 
-enum { FAULTY_RULES = 8, FAULTY_PROGRAM_BYTES = 32, FAULTY_SITES = 8192 };
+enum { FAULTY_RULES = 8, FAULTY_PROGRAM_BYTES = 32 };
+enum { FAULTY_SITES = 8192, FAULTY_WHERE_BYTES = 128 };
 
 /* Which calls count; a bit each. */
 enum {
@@ -36,6 +37,7 @@ struct faulty_site {
 	uint64_t site; /* 0: free */
 	char program[FAULTY_PROGRAM_BYTES];
 	uint64_t call;
+	char where[FAULTY_WHERE_BYTES]; /* the callers, as OBJECT+OFFSET */
 };
 
 struct faulty {
