@@ -3,14 +3,12 @@
 """What the cgroup of a job leaves of memory. Its files are told by a file system in the place of the kernel's, in
 a mount namespace of this test's own: brumate reads them as it would the kernel's, and nobody enforces them."""
 
-import ctypes
 import os
 import re
 import subprocess
 
-from cases import MIB, Skipped, case, expect, main, read_text
+from cases import MIB, Skipped, case, expect, main, own_mounts, read_text
 
-CLONE_NEWNS = 0x20000
 ROOT = "/sys/fs/cgroup"
 
 
@@ -29,11 +27,8 @@ def say(name, value):
 def leave(n_bytes):
     """To this process and all that it starts from now on."""
     if not os.path.exists(f"{ROOT}/ours"):
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.unshare(CLONE_NEWNS) < 0:
-            raise Skipped(f"needs a mount namespace of its own: {os.strerror(ctypes.get_errno())}")
-        for words in ("--make-rprivate /", f"-t tmpfs limits {ROOT}"):
-            subprocess.run(["mount", *words.split()], check=True)
+        own_mounts()
+        subprocess.run(["mount", "-t", "tmpfs", "limits", ROOT], check=True)
         os.mkdir(f"{ROOT}/ours")
         os.makedirs(own_folder(), exist_ok=True)
     say("memory.current", 16 * MIB)

@@ -3,13 +3,11 @@
 """CRIU's own files of options, /etc/criu/default.conf and ~/.criu/default.conf: they are for those who run CRIU by hand, and
 change nothing of what brumate's CRIU does. In a mount namespace of this test's own, with a copy of /etc."""
 
-import ctypes
 import os
 import subprocess
 
-from cases import Skipped, as_user, case, expect, main, run
+from cases import as_user, case, expect, main, own_mounts, run
 
-CLONE_NEWNS = 0x20000
 
 
 def write(path, text):
@@ -20,13 +18,11 @@ def write(path, text):
 
 def own_etc(bed):
     """From now on this process and all that it starts have an /etc of their own."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(CLONE_NEWNS) < 0:
-        raise Skipped(f"needs a mount namespace of its own: {os.strerror(ctypes.get_errno())}")
+    own_mounts()
     copy = os.path.join(bed.dir, "etc")
     os.mkdir(copy)
-    for words in (["mount", "--make-rprivate", "/"], ["mount", "-t", "tmpfs", "-o", "mode=0755", "etc", copy],
-                  ["cp", "-a", "/etc/.", copy], ["mount", "--bind", copy, "/etc"], ["umount", copy]):
+    for words in (["mount", "-t", "tmpfs", "-o", "mode=0755", "etc", copy], ["cp", "-a", "/etc/.", copy],
+                  ["mount", "--bind", copy, "/etc"], ["umount", copy]):
         subprocess.run(words, check=True)
     os.rmdir(copy)
 

@@ -3,13 +3,11 @@
 """Where Yama lets CRIU trace nobody, that is said in one line, before the job is touched. In the place of the kernel's
 switch is a file, in a mount namespace of this test's own: nobody enforces it."""
 
-import ctypes
 import os
 import subprocess
 
-from cases import EXIT_UNSUPPORTED, Skipped, as_user, case, expect, main
+from cases import EXIT_UNSUPPORTED, as_user, case, expect, main, own_mounts
 
-CLONE_NEWNS = 0x20000
 KERNEL = "/proc/sys/kernel"
 
 
@@ -28,12 +26,9 @@ def copy_of_kernel(to):
 
 
 def own_switch(bed):
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(CLONE_NEWNS) < 0:
-        raise Skipped(f"needs a mount namespace of its own: {os.strerror(ctypes.get_errno())}")
+    own_mounts()
     copy = os.path.join(bed.dir, "kernel")
     os.mkdir(copy)
-    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0755", "kernel", copy], check=True)
     copy_of_kernel(copy)
     os.makedirs(os.path.join(copy, "yama"), exist_ok=True)

@@ -25,7 +25,7 @@ import sys
 import time
 import traceback
 
-from cases import Bed, Failed, SOURCE, Skipped, expect, find_build, process_start, read_text, run, wait_until, why_not
+from cases import Bed, Failed, SOURCE, Skipped, expect, find_build, own_mounts, process_start, read_text, run, wait_until, why_not
 
 ZDTM = os.path.join(SOURCE, ".zdtm")
 TESTS = os.path.join(ZDTM, "test", "zdtm")
@@ -322,6 +322,7 @@ def main():
     if reason:
         print(f"skip: {reason}")
         return EXIT_SKIPPED
+    own_mounts()  # theirs are of cgroups, and every container engine on the machine would see them
     tests = [Test(name) for name in options.names or (all_names() if options.all else FEW)]
     with alone_in(ZDTM):
         build(tests, options.jobs)
@@ -335,6 +336,8 @@ def main():
             runner.one(test)
         count = runner.count
         bed.finish()
+    leaked = [line for line in read_text(f"/proc/{os.getppid()}/mounts").splitlines() if "zdtm" in line]
+    expect(not leaked, f"others see their mounts: {leaked}")
     print(f"{count['ok']} passed, {count['FAILED']} failed, {count['skip']} skipped; {count['differs']} that CRIU alone passes and "
           f"brumate is known not to; {count['neither']} that CRIU alone does not pass here either")
     return 1 if count["FAILED"] or not count["ok"] else 0
