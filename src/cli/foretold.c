@@ -48,39 +48,6 @@ static void cell_end(struct table *t, struct cell *c)
 	free(c->text);
 }
 
-static void add_number(struct table *t, json_t *o, const char *key)
-{
-	struct cell c;
-
-	cell_begin(&c);
-	cell_say(&c, "%" JSON_INTEGER_FORMAT, json_integer_value(json_object_get(o, key)));
-	cell_end(t, &c);
-}
-
-static void say_words(struct cell *c, json_t *array, const char *between)
-{
-	json_t *item;
-	size_t i;
-
-	json_array_foreach (array, i, item) {
-		const char *parted = i ? between : "";
-
-		if (json_is_integer(item))
-			cell_say(c, "%s%" JSON_INTEGER_FORMAT, parted, json_integer_value(item));
-		else
-			cell_say(c, "%s%s", parted, json_string_value(item));
-	}
-}
-
-static void add_words(struct table *t, json_t *array, const char *between)
-{
-	struct cell c;
-
-	cell_begin(&c);
-	say_words(&c, array, between);
-	cell_end(t, &c);
-}
-
 /* ---- becomes ---- */
 
 /* As capabilities(7) numbers them. */
@@ -167,19 +134,19 @@ static void add_capabilities(struct table *t, json_t *o)
 }
 
 /* One number, or all four where they differ. */
-static void add_ids(struct table *t, json_t *ids)
+static void cell_ids(struct table *t, json_t *o, const char *key)
 {
-	struct cell c;
-	bool same = true;
+	json_t *ids = json_object_get(o, key);
+	char text[WORD_BYTES];
 
-	cell_begin(&c);
 	for (size_t i = 1; i < json_array_size(ids); i++)
-		same = same && json_equal(json_array_get(ids, i), json_array_get(ids, 0));
-	if (same)
-		cell_say(&c, "%" JSON_INTEGER_FORMAT, json_integer_value(json_array_get(ids, 0)));
-	else
-		say_words(&c, ids, ",");
-	cell_end(t, &c);
+		if (!json_equal(json_array_get(ids, i), json_array_get(ids, 0))) {
+			cell_words(t, o, key);
+			return;
+		}
+	snprintf(text, sizeof(text), "%" JSON_INTEGER_FORMAT,
+		 json_integer_value(json_array_get(ids, 0)));
+	table_add(t, text);
 }
 
 static void add_bounds(struct table *t, json_t *o)
@@ -204,11 +171,11 @@ static void add_bounds(struct table *t, json_t *o)
 
 static void add_rights(struct table *t, json_t *o, const char *number, const char *name)
 {
-	add_number(t, o, number);
+	cell_number(t, o, number);
 	table_add(t, name);
-	add_ids(t, json_object_get(o, "uids"));
-	add_ids(t, json_object_get(o, "gids"));
-	add_words(t, json_object_get(o, "groups"), ",");
+	cell_ids(t, o, "uids");
+	cell_ids(t, o, "gids");
+	cell_words(t, o, "groups");
 	add_bounds(t, o);
 	add_capabilities(t, o);
 }
@@ -231,30 +198,19 @@ static void print_becomes(json_t *processes)
 	table_section(&t, "Becomes");
 }
 
-static void print_runs(json_t *processes)
-{
-	static const struct column columns[] = { { "PID", true },	  { "UMASK", false },
-						 { "NAMESPACES", false }, { "ROOT", false },
-						 { "DIRECTORY", false },  { "PROGRAM", false } };
-	struct table t = TABLE_OF(columns);
-	json_t *p;
-	size_t i;
-
-	json_array_foreach (processes, i, p) {
-		add_number(&t, p, "pid");
-		table_add(&t, text_of(p, "umask"));
-		add_words(&t, json_object_get(p, "namespaces"), ",");
-		table_add(&t, text_of(p, "root"));
-		table_add(&t, text_of(p, "directory"));
-		table_add(&t, text_of(p, "executable"));
-	}
-	table_section(&t, "Runs");
-}
+static const struct column run_columns[] = {
+	{ "PID", true, 0, cell_number, "pid" },
+	{ "UMASK", false, 0, cell_text, "umask" },
+	{ "NAMESPACES", false, 0, cell_words, "namespaces" },
+	{ "ROOT", false, 0, cell_text, "root" },
+	{ "DIRECTORY", false, 0, cell_text, "directory" },
+	{ "PROGRAM", false, 0, cell_text, "executable" },
+};
 
 /* ---- opens, binds, connects, maps ---- */
 
 /* "12:0,1 13:4": the descriptors of each process. */
-static void add_holders(struct table *t, json_t *o)
+static void cell_holders(struct table *t, json_t *o, const char *key)
 {
 	struct cell c;
 	json_int_t last = 0;
@@ -262,7 +218,7 @@ static void add_holders(struct table *t, json_t *o)
 	size_t i;
 
 	cell_begin(&c);
-	json_array_foreach (json_object_get(o, "open"), i, item) {
+	json_array_foreach (json_object_get(o, key), i, item) {
 		json_int_t pid = json_integer_value(json_object_get(item, "pid"));
 		json_int_t fd = json_integer_value(json_object_get(item, "fd"));
 
@@ -278,47 +234,34 @@ static void add_holders(struct table *t, json_t *o)
 
 static void print_opens(json_t *files)
 {
-	static const struct column columns[] = { { "KIND", false },    { "FLAGS", false },
-						 { "MODE", false },    { "BY PID:FD", false },
-						 { "DELETED", false }, { "PATH", false } };
+	static const struct column columns[] = {
+		{ "KIND", false, 0, cell_text, "kind" },
+		{ "FLAGS", false, 0, cell_text, "flags" },
+		{ "MODE", false, 0, cell_text, "mode" },
+		{ "BY PID:FD", false, 0, cell_holders, "open" },
+		{ "DELETED", false, 0, cell_text, "deleted" },
+		{ "PATH", false, 0, cell_text, "path" },
+	};
 	struct table t = TABLE_OF(columns);
 	json_t *o;
 	size_t i;
 
-	json_array_foreach (files, i, o) {
-		if (!json_object_get(o, "open"))
-			continue;
-		table_add(&t, text_of(o, "kind"));
-		table_add(&t, text_of(o, "flags"));
-		table_add(&t, text_of(o, "mode"));
-		add_holders(&t, o);
-		table_add(&t, text_of(o, "deleted"));
-		table_add(&t, text_of(o, "path"));
-	}
+	json_array_foreach (files, i, o)
+		if (json_object_get(o, "open"))
+			table_add_row(&t, o);
 	table_section(&t, "Opens");
 }
 
-static void print_sockets(json_t *sockets)
-{
-	static const struct column columns[] = { { "KIND", false },    { "PROTOCOL", false },
-						 { "STATE", false },   { "MODE", false },
-						 { "OWNER", false },   { "BY PID:FD", false },
-						 { "ADDRESS", false }, { "PEER", false } };
-	struct table t = TABLE_OF(columns);
-	json_t *o;
-	size_t i;
-
-	json_array_foreach (sockets, i, o) {
-		const char *words[] = { "kind", "protocol", "state", "mode", "owner" };
-
-		for (size_t k = 0; k < sizeof(words) / sizeof(words[0]); k++)
-			table_add(&t, text_of(o, words[k]));
-		add_holders(&t, o);
-		table_add(&t, text_of(o, "address"));
-		table_add(&t, text_of(o, "peer"));
-	}
-	table_section(&t, "Binds and connects");
-}
+static const struct column socket_columns[] = {
+	{ "KIND", false, 0, cell_text, "kind" },
+	{ "PROTOCOL", false, 0, cell_text, "protocol" },
+	{ "STATE", false, 0, cell_text, "state" },
+	{ "MODE", false, 0, cell_text, "mode" },
+	{ "OWNER", false, 0, cell_text, "owner" },
+	{ "BY PID:FD", false, 0, cell_holders, "open" },
+	{ "ADDRESS", false, 0, cell_text, "address" },
+	{ "PEER", false, 0, cell_text, "peer" },
+};
 
 /* "r--, r-x private": all ways that the same processes have, from the @first on. */
 static void add_ways(struct table *t, json_t *mapped, const char *first, json_t *pids)
@@ -360,7 +303,7 @@ static void add_mappings(struct table *t, json_t *o)
 		if (is_told(mapped, how, pids))
 			continue;
 		add_ways(t, mapped, how, pids);
-		add_words(t, pids, ",");
+		cell_words(t, mapped, how);
 		table_add(t, text_of(o, "deleted"));
 		table_add(t, text_of(o, "path"));
 	}
@@ -384,16 +327,10 @@ static void print_maps(json_t *files)
 
 static void print_pairs(const char *title, json_t *array, const char *left, const char *right)
 {
-	const struct column columns[] = { { left, false }, { right, false } };
-	struct table t = TABLE_OF(columns);
-	json_t *o;
-	size_t i;
+	const struct column columns[] = { { left, false, 0, cell_text, left },
+					  { right, false, 0, cell_text, right } };
 
-	json_array_foreach (array, i, o) {
-		table_add(&t, text_of(o, left));
-		table_add(&t, text_of(o, right));
-	}
-	table_section(&t, title);
+	table_section_of(TABLE_OF(columns), array, title);
 }
 
 static void print_line(const char *what, const char *text)
@@ -418,9 +355,10 @@ void foretold_print(json_t *o, const char *path)
 	if (*text_of(o, "log"))
 		print_line("log ", text_of(o, "log"));
 	print_becomes(processes);
-	print_runs(processes);
+	table_section_of(TABLE_OF(run_columns), processes, "Runs");
 	print_opens(json_object_get(o, "files"));
-	print_sockets(json_object_get(o, "sockets"));
+	table_section_of(TABLE_OF(socket_columns), json_object_get(o, "sockets"),
+			 "Binds and connects");
 	print_maps(json_object_get(o, "files"));
 	print_pairs("GPUs", json_object_get(o, "gpus"), "uuid", "name");
 	print_pairs("Replaced", json_object_get(o, "replaced"), "was", "becomes");

@@ -12,24 +12,6 @@
 #include "cli/output.h"
 #include "wire/wire.h"
 
-static void add_number(struct table *t, json_t *value)
-{
-	char text[WORD_BYTES] = "";
-
-	if (json_is_integer(value))
-		snprintf(text, sizeof(text), "%lld", (long long)json_integer_value(value));
-	table_add(t, text);
-}
-
-static void add_bytes(struct table *t, json_t *value)
-{
-	char text[WORD_BYTES] = "";
-
-	if (json_is_integer(value))
-		format_bytes(text, (uint64_t)json_integer_value(value));
-	table_add(t, text);
-}
-
 /* ---- what it is ---- */
 
 static void add_fact(struct table *t, const char *what, const char *text)
@@ -42,16 +24,8 @@ static void add_fact(struct table *t, const char *what, const char *text)
 
 static void add_command(struct table *t, json_t *argv)
 {
-	auto_free char *text = NULL;
-	size_t len = 0, i;
-	FILE *f = open_memstream(&text, &len);
-	json_t *arg;
+	auto_free char *text = join_words(argv, " ");
 
-	if (!f)
-		return;
-	json_array_foreach (argv, i, arg)
-		fprintf(f, "%s%s", i ? " " : "", json_string_value(arg));
-	fclose(f);
 	add_fact(t, "command ", text);
 }
 
@@ -128,22 +102,33 @@ static void print_facts(json_t *job)
 
 /* ---- its parts ---- */
 
-static void print_gpus(json_t *gpus, const char *title)
-{
-	static const struct column columns[] = { { "GPU", true, 0 },
-						 { "UUID", false, 0 },
-						 { "MEMORY", true, 0 } };
-	struct table t = TABLE_OF(columns);
-	json_t *gpu;
-	size_t i;
+static const struct column gpu_columns[] = {
+	{ "GPU", true, 0, cell_number, "index" },
+	{ "UUID", false, 0, cell_text, "uuid" },
+	{ "MEMORY", true, 0, cell_bytes, "bytes" },
+};
 
-	json_array_foreach (gpus, i, gpu) {
-		add_number(&t, json_object_get(gpu, "index"));
-		table_add(&t, text_of(gpu, "uuid"));
-		add_bytes(&t, json_object_get(gpu, "bytes"));
-	}
-	table_section(&t, title);
-}
+static const struct column process_columns[] = {
+	{ "PID", true, 0, cell_number, "pid" },
+	{ "PARENT", true, 0, cell_number, "parent" },
+	{ "STATE", false, 0, cell_text, "state" },
+	{ "THREADS", true, 0, cell_number, "threads" },
+	{ "HOST-MEM", true, 0, cell_bytes, "host_bytes" },
+	{ "GPU", false, 0, cell_yes, "uses_gpu" },
+	{ "PIECES", true, 0, cell_number, "pieces" },
+	{ "IN PIECES", true, 0, cell_bytes, "data_bytes" },
+	{ "BY DRIVER", true, 0, cell_bytes, "driver_bytes" },
+	{ "COMMAND", false, 0, cell_text, "command" },
+};
+
+static const struct column file_columns[] = { { "BY PID", false, 0, cell_words, "pids" },
+					      { "PATH", false, 0, cell_text, "path" } };
+
+static const struct column checkpoint_columns[] = {
+	{ "ID", false, 0, cell_text, "id" },	    { "AGE", true, 0, cell_age, "created" },
+	{ "SIZE", true, 0, cell_bytes, "bytes" },   { "DISK", true, 0, cell_bytes, "disk_bytes" },
+	{ "PINNED", false, 0, cell_yes, "pinned" },
+};
 
 static json_t *memory_of(json_t *memory, json_int_t pid)
 {
@@ -156,56 +141,16 @@ static json_t *memory_of(json_t *memory, json_int_t pid)
 	return NULL;
 }
 
+/* What the agents say of a process stands beside what /proc says. */
 static void print_processes(json_t *processes, json_t *memory)
 {
-	static const struct column columns[] = {
-		{ "PID", true, 0 },	 { "PARENT", true, 0 },	   { "STATE", false, 0 },
-		{ "THREADS", true, 0 },	 { "HOST-MEM", true, 0 },  { "GPU", false, 0 },
-		{ "PIECES", true, 0 },	 { "IN PIECES", true, 0 }, { "BY DRIVER", true, 0 },
-		{ "COMMAND", false, 0 },
-	};
-	struct table t = TABLE_OF(columns);
 	json_t *p;
 	size_t i;
 
-	json_array_foreach (processes, i, p) {
-		json_t *pid = json_object_get(p, "pid");
-		json_t *device = memory_of(memory, json_integer_value(pid));
-
-		add_number(&t, pid);
-		add_number(&t, json_object_get(p, "parent"));
-		table_add(&t, text_of(p, "state"));
-		add_number(&t, json_object_get(p, "threads"));
-		add_bytes(&t, json_object_get(p, "host_bytes"));
-		table_add(&t, json_is_true(json_object_get(p, "uses_gpu")) ? "yes" : "no");
-		add_number(&t, json_object_get(device, "pieces"));
-		add_bytes(&t, json_object_get(device, "data_bytes"));
-		add_bytes(&t, json_object_get(device, "driver_bytes"));
-		table_add(&t, text_of(p, "command"));
-	}
-	table_section(&t, "Processes");
-}
-
-static void print_files(json_t *files)
-{
-	static const struct column columns[] = { { "BY PID", false, 0 }, { "PATH", false, 0 } };
-	struct table t = TABLE_OF(columns);
-	json_t *file, *pid;
-	size_t i, k;
-
-	json_array_foreach (files, i, file) {
-		char pids[256] = "";
-		size_t len = 0;
-
-		json_array_foreach (json_object_get(file, "pids"), k, pid)
-			if (len < sizeof(pids) - 1)
-				len += (size_t)snprintf(pids + len, sizeof(pids) - len, "%s%lld",
-							k ? "," : "",
-							(long long)json_integer_value(pid));
-		table_add(&t, pids);
-		table_add(&t, text_of(file, "path"));
-	}
-	table_section(&t, "Files");
+	json_array_foreach (processes, i, p)
+		json_object_update_missing(
+			p, memory_of(memory, json_integer_value(json_object_get(p, "pid"))));
+	table_section_of(TABLE_OF(process_columns), processes, "Processes");
 }
 
 static void print_schedule(json_t *schedule)
@@ -225,34 +170,10 @@ static void print_schedule(json_t *schedule)
 	format_left(next, text_of(schedule, "next"), time(NULL));
 	table_add(&t, every);
 	table_add(&t, next);
-	add_number(&t, json_object_get(schedule, "keep_last"));
+	cell_number(&t, schedule, "keep_last");
 	table_add(&t, text_of(schedule, "dir"));
 	table_add(&t, *text_of(schedule, "failure") ? text_of(schedule, "failure") : "no");
 	table_section(&t, "Schedule");
-}
-
-static void print_checkpoints(json_t *checkpoints)
-{
-	static const struct column columns[] = { { "ID", false, 0 },
-						 { "AGE", true, 0 },
-						 { "SIZE", true, 0 },
-						 { "DISK", true, 0 },
-						 { "PINNED", false, 0 } };
-	struct table t = TABLE_OF(columns);
-	json_t *o;
-	size_t i;
-
-	json_array_foreach (checkpoints, i, o) {
-		char age[WORD_BYTES];
-
-		format_age(age, text_of(o, "created"), time(NULL));
-		table_add(&t, text_of(o, "id"));
-		table_add(&t, age);
-		add_bytes(&t, json_object_get(o, "bytes"));
-		add_bytes(&t, json_object_get(o, "disk_bytes"));
-		table_add(&t, json_is_true(json_object_get(o, "pinned")) ? "yes" : "no");
-	}
-	table_section(&t, "Checkpoints");
 }
 
 static void print_last(json_t *last)
@@ -275,11 +196,13 @@ void job_page_print(json_t *o)
 	json_t *job = json_object_get(o, "job");
 
 	print_facts(job);
-	print_gpus(json_object_get(job, "gpus"), "GPUs");
-	print_gpus(json_object_get(job, "needs"), "Device memory that it needs again");
+	table_section_of(TABLE_OF(gpu_columns), json_object_get(job, "gpus"), "GPUs");
+	table_section_of(TABLE_OF(gpu_columns), json_object_get(job, "needs"),
+			 "Device memory that it needs again");
 	print_processes(json_object_get(o, "processes"), json_object_get(o, "memory"));
-	print_files(json_object_get(o, "files"));
+	table_section_of(TABLE_OF(file_columns), json_object_get(o, "files"), "Files");
 	print_schedule(json_object_get(job, "schedule"));
-	print_checkpoints(json_object_get(o, "checkpoints"));
+	table_section_of(TABLE_OF(checkpoint_columns), json_object_get(o, "checkpoints"),
+			 "Checkpoints");
 	print_last(json_object_get(o, "last"));
 }

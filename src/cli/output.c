@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/array.h"
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "wire/wire.h"
 
@@ -153,6 +154,86 @@ int table_add(struct table *t, const char *text)
 	return 0;
 }
 
+void table_add_row(struct table *t, json_t *o)
+{
+	for (size_t c = 0; c < t->n_columns; c++)
+		t->columns[c].cell(t, o, t->columns[c].key);
+}
+
+void table_add_rows(struct table *t, json_t *items)
+{
+	json_t *item;
+	size_t i;
+
+	json_array_foreach (items, i, item)
+		table_add_row(t, item);
+}
+
+void cell_text(struct table *t, json_t *o, const char *key)
+{
+	table_add(t, json_string_value(json_object_get(o, key)));
+}
+
+void cell_number(struct table *t, json_t *o, const char *key)
+{
+	json_t *value = json_object_get(o, key);
+	char text[WORD_BYTES] = "";
+
+	if (json_is_integer(value))
+		snprintf(text, sizeof(text), "%lld", (long long)json_integer_value(value));
+	table_add(t, text);
+}
+
+char *join_words(json_t *array, const char *between)
+{
+	char *text = NULL;
+	size_t len, i;
+	FILE *f = open_memstream(&text, &len);
+	json_t *item;
+
+	if (!f)
+		return NULL;
+	json_array_foreach (array, i, item) {
+		fputs(i ? between : "", f);
+		if (json_is_integer(item))
+			fprintf(f, "%" JSON_INTEGER_FORMAT, json_integer_value(item));
+		else
+			fputs(json_is_string(item) ? json_string_value(item) : "?", f);
+	}
+	fclose(f);
+	return text;
+}
+
+void cell_words(struct table *t, json_t *o, const char *key)
+{
+	auto_free char *text = join_words(json_object_get(o, key), ",");
+
+	table_add(t, text);
+}
+
+void cell_bytes(struct table *t, json_t *o, const char *key)
+{
+	json_t *value = json_object_get(o, key);
+	char text[WORD_BYTES] = "";
+
+	if (json_is_integer(value))
+		format_bytes(text, (uint64_t)json_integer_value(value));
+	table_add(t, text);
+}
+
+void cell_yes(struct table *t, json_t *o, const char *key)
+{
+	table_add(t, json_is_true(json_object_get(o, key)) ? "yes" : "no");
+}
+
+void cell_age(struct table *t, json_t *o, const char *key)
+{
+	char age[WORD_BYTES];
+
+	format_age(age, json_string_value(json_object_get(o, key)), time(NULL));
+	table_add(t, age);
+}
+
 static size_t column_width(const struct table *t, size_t column, bool headings)
 {
 	size_t widest = headings ? text_width(t->columns[column].title) : 0;
@@ -259,6 +340,12 @@ void table_section(struct table *t, const char *title)
 		table_print(t, stdout, true, 0);
 	}
 	table_fini(t);
+}
+
+void table_section_of(struct table t, json_t *items, const char *title)
+{
+	table_add_rows(&t, items);
+	table_section(&t, title);
 }
 
 /* ---- values ---- */
@@ -408,9 +495,7 @@ void progress_show(void *arg, json_t *reply)
 	if (!width || !json_is_object(o))
 		return;
 	progress_format(line, sizeof(line), p->verb, o, gbps_of(p, o));
-	for (char *c = line; *c; c++) /* what is waited for may quote a program's name */
-		if ((unsigned char)*c < 0x20 || *c == 0x7f)
-			*c = '?';
+	make_plain(line); /* what is waited for may quote a program's name */
 	fprintf(stderr, "\r%-*.*s", (int)width - 1, (int)width - 1, line);
 	fflush(stderr);
 	p->shown = true;

@@ -37,10 +37,17 @@ size_t text_width(const char *text);
 /** Whether the locale of the environment is one of UTF-8, so that more than ASCII may be drawn. */
 bool text_may_be_utf8(void);
 
+struct table;
+
+/** Adds the cell of a row that is about @o, of which it shows @key. */
+typedef void (*cell_fn)(struct table *t, json_t *o, const char *key);
+
 struct column {
 	const char *title;
 	bool right;	  /* aligned to the right */
 	unsigned dropped; /* 1 is the first to go where a terminal has no room for all; 0: never */
+	cell_fn cell;	  /* for table_add_row() */
+	const char *key;
 };
 
 /** Rows of text under headings. Owns its cells. */
@@ -59,6 +66,21 @@ void table_fini(struct table *t);
 /** Adds a cell (copied); NULL is "-". Control characters become '?'. 0 or -ENOMEM. */
 int table_add(struct table *t, const char *text);
 
+/** Adds a row about @o, by the cells of the columns; and one about each of @items. */
+void table_add_row(struct table *t, json_t *o);
+void table_add_rows(struct table *t, json_t *items);
+
+/** Cells: a text, a number, an array's words, a size, "yes" or "no", the time since a stamp. What is not there is "-". */
+void cell_text(struct table *t, json_t *o, const char *key);
+void cell_number(struct table *t, json_t *o, const char *key);
+void cell_words(struct table *t, json_t *o, const char *key);
+void cell_bytes(struct table *t, json_t *o, const char *key);
+void cell_yes(struct table *t, json_t *o, const char *key);
+void cell_age(struct table *t, json_t *o, const char *key);
+
+/** The strings and numbers of @array with @between between them (owned); NULL without memory. */
+char *join_words(json_t *array, const char *between);
+
 /** Prints to @f. Unless @width is 0, columns that do not fit go in their order, and the last is cut. */
 void table_print(const struct table *t, FILE *f, bool headings, size_t width);
 
@@ -70,6 +92,9 @@ void table_add_phases(struct table *t, json_t *phases, const char *indent);
 
 /** Prints it below @title on stdout, of any width, unless it has no rows; and empties it. */
 void table_section(struct table *t, const char *title);
+
+/** The same of the empty table @t, with rows about @items. */
+void table_section_of(struct table t, json_t *items, const char *title);
 
 enum { WORD_BYTES = 32 };
 

@@ -22,54 +22,23 @@
 
 /* ---- ps and ls ---- */
 
-/* NULL, which a table shows as "-", if there is none. */
-static const char *cell_of(json_t *o, const char *key)
-{
-	return json_string_value(json_object_get(o, key));
-}
-
-static void add_number_cell(struct table *t, json_t *o, const char *key)
-{
-	json_t *value = json_object_get(o, key);
-	char text[WORD_BYTES] = "";
-
-	if (json_is_integer(value))
-		snprintf(text, sizeof(text), "%lld", (long long)json_integer_value(value));
-	table_add(t, text);
-}
-
 /* The command line with blanks between the arguments: to be looked at, not to be run again. */
-static void add_argv_cell(struct table *t, json_t *argv)
+static void cell_argv(struct table *t, json_t *o, const char *key)
 {
-	char text[1024] = "";
-	size_t len = 0, i;
-	json_t *arg;
+	auto_free char *all = join_words(json_object_get(o, key), " ");
+	char text[1024];
 
-	json_array_foreach (argv, i, arg) {
-		const char *s = json_string_value(arg);
-
-		if (!s || len >= sizeof(text) - 1)
-			break;
-		len += (size_t)snprintf(text + len, sizeof(text) - len, "%s%s", i ? " " : "", s);
-	}
+	snprintf(text, sizeof(text), "%s", all ? all : "");
 	table_add(t, text);
-}
-
-static void add_age_cell(struct table *t, json_t *o)
-{
-	char age[WORD_BYTES];
-
-	format_age(age, cell_of(o, "created"), time(NULL));
-	table_add(t, age);
 }
 
 /* "exited (3)": how it ended belongs to the state. */
-static void add_state_cell(struct table *t, json_t *o)
+static void cell_state(struct table *t, json_t *o, const char *key)
 {
 	json_t *code = json_object_get(o, "exit_code");
 	char text[64];
 
-	snprintf(text, sizeof(text), "%s", cell_of(o, "state") ? cell_of(o, "state") : "");
+	snprintf(text, sizeof(text), "%s", text_of(o, key));
 	if (!strcmp(text, "exited") && json_is_integer(code))
 		snprintf(text, sizeof(text), "exited (%lld)", (long long)json_integer_value(code));
 	if (json_is_true(json_object_get(o, "parked")))
@@ -80,9 +49,9 @@ static void add_state_cell(struct table *t, json_t *o)
 }
 
 /* "0,1": the GPUs that the job is on. "none" is known; what is not is "-", as for a job that has ended. */
-static void add_gpus_cell(struct table *t, json_t *o)
+static void cell_gpus(struct table *t, json_t *o, const char *key)
 {
-	json_t *gpus = json_object_get(o, "gpus"), *gpu;
+	json_t *gpus = json_object_get(o, key), *gpu;
 	char text[512] = "";
 	size_t len = 0, i;
 
@@ -105,14 +74,14 @@ static void add_gpus_cell(struct table *t, json_t *o)
 	table_add(t, text);
 }
 
-static void add_device_memory_cell(struct table *t, json_t *o)
+static void cell_device_memory(struct table *t, json_t *o, const char *key)
 {
 	json_t *gpu;
 	json_int_t bytes = 0;
 	char text[WORD_BYTES] = "";
 	size_t i;
 
-	json_array_foreach (json_object_get(o, "gpus"), i, gpu)
+	json_array_foreach (json_object_get(o, key), i, gpu)
 		bytes += json_integer_value(json_object_get(gpu, "bytes"));
 	if (bytes > 0)
 		format_bytes(text, (uint64_t)bytes);
@@ -120,30 +89,31 @@ static void add_device_memory_cell(struct table *t, json_t *o)
 }
 
 /* "4m": when the next checkpoint by schedule is due, and whether the last of them failed. */
-static void add_next_cell(struct table *t, json_t *o)
+static void cell_next(struct table *t, json_t *o, const char *key)
 {
-	json_t *schedule = json_object_get(o, "schedule");
+	json_t *schedule = json_object_get(o, key);
+	const bool failed = json_is_string(json_object_get(schedule, "failure"));
 	char left[WORD_BYTES], text[64];
 
-	format_left(left, cell_of(schedule, "next"), time(NULL));
-	snprintf(text, sizeof(text), "%s%s", left, cell_of(schedule, "failure") ? " (failed)" : "");
+	format_left(left, text_of(schedule, "next"), time(NULL));
+	snprintf(text, sizeof(text), "%s%s", left, failed ? " (failed)" : "");
 	table_add(t, text);
 }
 
-static void add_saved_cell(struct table *t, json_t *o)
-{
-	char age[WORD_BYTES];
-
-	format_age(age, cell_of(o, "last_checkpoint"), time(NULL));
-	table_add(t, age);
-}
-
 static const struct column job_columns[] = {
-	{ "ID", false, 0 },	 { "NAME", false, 0 },	  { "STATE", false, 0 },
-	{ "PID", true, 3 },	 { "PROCS", true, 2 },	  { "GPU", false, 0 },
-	{ "GPU-MEM", true, 8 },	 { "HOST-MEM", true, 4 }, { "SAVED", true, 6 },
-	{ "NEXT", false, 7 },	 { "UID", true, 1 },	  { "AGE", true, 5 },
-	{ "COMMAND", false, 0 },
+	{ "ID", false, 0, cell_text, "id" },
+	{ "NAME", false, 0, cell_text, "name" },
+	{ "STATE", false, 0, cell_state, "state" },
+	{ "PID", true, 3, cell_number, "pid" },
+	{ "PROCS", true, 2, cell_number, "processes" },
+	{ "GPU", false, 0, cell_gpus, "gpus" },
+	{ "GPU-MEM", true, 8, cell_device_memory, "gpus" },
+	{ "HOST-MEM", true, 4, cell_bytes, "host_bytes" },
+	{ "SAVED", true, 6, cell_age, "last_checkpoint" },
+	{ "NEXT", false, 7, cell_next, "schedule" },
+	{ "UID", true, 1, cell_number, "uid" },
+	{ "AGE", true, 5, cell_age, "created" },
+	{ "COMMAND", false, 0, cell_argv, "argv" },
 };
 
 enum { COLUMN_STATE = 2, COLUMN_NEXT = 9 };
@@ -308,38 +278,6 @@ static void sort_jobs(json_t *jobs, const char *key)
 	}
 }
 
-static void add_bytes_cell(struct table *t, json_t *value)
-{
-	char size[WORD_BYTES] = "-";
-
-	if (json_is_integer(value))
-		format_bytes(size, (uint64_t)json_integer_value(value));
-	table_add(t, size);
-}
-
-static void add_job_row(struct table *t, json_t *o)
-{
-	table_add(t, cell_of(o, "id"));
-	table_add(t, cell_of(o, "name"));
-	add_state_cell(t, o);
-	add_number_cell(t, o, "pid");
-	add_number_cell(t, o, "processes");
-	add_gpus_cell(t, o);
-	add_device_memory_cell(t, o);
-	add_bytes_cell(t, json_object_get(o, "host_bytes"));
-	add_saved_cell(t, o);
-	add_next_cell(t, o);
-	add_number_cell(t, o, "uid");
-	add_age_cell(t, o);
-	add_argv_cell(t, json_object_get(o, "argv"));
-}
-
-static const struct column checkpoint_columns[] = {
-	{ "ID", false },  { "JOB", false },   { "NAME", false },  { "AGE", true },
-	{ "SIZE", true }, { "DISK", true },   { "SHARED", true }, { "PROCS", true },
-	{ "GPUS", true }, { "STATE", false },
-};
-
 /* What its state is marked with, or NULL. */
 static const char *checkpoint_marks(json_t *o)
 {
@@ -350,41 +288,50 @@ static const char *checkpoint_marks(json_t *o)
 	return pinned ? "pinned" : NULL;
 }
 
-static void add_checkpoint_row(struct table *t, json_t *o)
+static void cell_soundness(struct table *t, json_t *o, const char *key)
 {
-	const char *error = cell_of(o, "error"), *marks = checkpoint_marks(o);
+	const char *error = text_of(o, key), *marks = checkpoint_marks(o);
 	char state[1024];
 
-	table_add(t, cell_of(o, "id"));
-	table_add(t, cell_of(o, "job"));
-	table_add(t, cell_of(o, "job_name"));
-	add_age_cell(t, o);
-	add_bytes_cell(t, error ? NULL : json_object_get(o, "bytes"));
-	add_bytes_cell(t, json_object_get(o, "disk_bytes"));
-	add_bytes_cell(t, json_object_get(o, "shared_bytes"));
-	add_number_cell(t, o, "processes");
-	add_number_cell(t, o, "gpus");
-	snprintf(state, sizeof(state), "%s%s%s%s", error ? error : "ok", marks ? " (" : "",
+	snprintf(state, sizeof(state), "%s%s%s%s", *error ? error : "ok", marks ? " (" : "",
 		 marks ? marks : "", marks ? ")" : "");
 	table_add(t, state);
 }
 
+/* Of one that is damaged it is not known. */
+static void cell_size(struct table *t, json_t *o, const char *key)
+{
+	cell_bytes(t, json_object_get(o, "error") ? NULL : o, key);
+}
+
+static const struct column checkpoint_columns[] = {
+	{ "ID", false, 0, cell_text, "id" },
+	{ "JOB", false, 0, cell_text, "job" },
+	{ "NAME", false, 0, cell_text, "job_name" },
+	{ "AGE", true, 0, cell_age, "created" },
+	{ "SIZE", true, 0, cell_size, "bytes" },
+	{ "DISK", true, 0, cell_bytes, "disk_bytes" },
+	{ "SHARED", true, 0, cell_bytes, "shared_bytes" },
+	{ "PROCS", true, 0, cell_number, "processes" },
+	{ "GPUS", true, 0, cell_number, "gpus" },
+	{ "STATE", false, 0, cell_soundness, "error" },
+};
+
 static int print_list(const struct invocation *in, json_t *reply, const char *key, struct table *t,
-		      void (*add)(struct table *t, json_t *o), struct brumate_error *err)
+		      struct brumate_error *err)
 {
 	json_t *items = json_object_get(reply, key), *item;
 	size_t i;
 
 	if (wants_json(in))
 		return print_json(reply, err);
-	json_array_foreach (items, i, item) {
-		if (in->values[OPT_QUIET])
-			puts(cell_of(item, "id") ? cell_of(item, "id") : "");
-		else
-			add(t, item);
+	if (in->values[OPT_QUIET]) {
+		json_array_foreach (items, i, item)
+			puts(text_of(item, "id"));
+		return 0;
 	}
-	if (!in->values[OPT_QUIET])
-		table_print(t, stdout, !in->values[OPT_NO_HEADERS], terminal_width(stdout));
+	table_add_rows(t, items);
+	table_print(t, stdout, !in->values[OPT_NO_HEADERS], terminal_width(stdout));
 	table_fini(t);
 	return 0;
 }
@@ -410,12 +357,9 @@ static int ask_jobs(json_t **ret, const struct invocation *in, struct brumate_er
 void job_table_print(json_t *jobs, FILE *f, bool headings, size_t width)
 {
 	struct table t = TABLE_OF(job_columns);
-	json_t *job;
-	size_t i;
 
 	t.style = style_of_job;
-	json_array_foreach (jobs, i, job)
-		add_job_row(&t, job);
+	table_add_rows(&t, jobs);
 	table_print(&t, f, headings, width);
 	table_fini(&t);
 }
@@ -472,7 +416,7 @@ int verb_ps(const struct invocation *in, struct brumate_error *err)
 		return watch_on_screen(in, err);
 	t.style = style_of_job;
 	int r = ask_jobs(&reply, in, err);
-	return r < 0 ? r : print_list(in, reply, "jobs", &t, add_job_row, err);
+	return r < 0 ? r : print_list(in, reply, "jobs", &t, err);
 }
 
 int verb_ls(const struct invocation *in, struct brumate_error *err)
@@ -485,7 +429,7 @@ int verb_ls(const struct invocation *in, struct brumate_error *err)
 		r = list_remote(&reply, in->operands[0], err);
 	else if (r == 0)
 		r = client_ask("Checkpoints", parameters, &reply, err);
-	return r < 0 ? r : print_list(in, reply, "checkpoints", &t, add_checkpoint_row, err);
+	return r < 0 ? r : print_list(in, reply, "checkpoints", &t, err);
 }
 
 /* ---- inspect ---- */
@@ -537,18 +481,9 @@ static void print_scalar(int indent, const char *key, json_t *value)
 /* "python3 train.py": arrays of plain values on one line. */
 static void print_plain_array(int indent, const char *key, json_t *array)
 {
-	char text[2048] = "";
-	size_t len = 0, i;
-	json_t *item;
+	auto_free char *text = join_words(array, " ");
 
-	json_array_foreach (array, i, item) {
-		const char *s = json_string_value(item);
-
-		if (len < sizeof(text) - 1)
-			len += (size_t)snprintf(text + len, sizeof(text) - len, "%s%s",
-						i ? " " : "", s ? s : "?");
-	}
-	print_pair(indent, key, text[0] ? text : "-");
+	print_pair(indent, key, text && *text ? text : "-");
 }
 
 static bool is_long(const char *key)
@@ -666,14 +601,9 @@ static void word_of(char ret[static CELL_BYTES], const char *key, json_t *value)
 	} else if (json_is_integer(value))
 		snprintf(ret, CELL_BYTES, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
 	else if (json_is_array(value)) {
-		size_t len = 0, i;
-		json_t *item;
+		auto_free char *words = join_words(value, " ");
 
-		*ret = '\0';
-		json_array_foreach (value, i, item)
-			if (len < CELL_BYTES - 1)
-				len += (size_t)snprintf(ret + len, CELL_BYTES - len, "%s%s",
-							i ? " " : "", json_string_value(item));
+		snprintf(ret, CELL_BYTES, "%s", words ? words : "");
 	} else {
 		snprintf(ret, CELL_BYTES, "-");
 	}
