@@ -26,14 +26,14 @@ static bool is_of(const struct bench_result *r, const char *operation, const cha
 	return !strcmp(r->operation, operation) && !strcmp(r->path, path);
 }
 
-double bench_rate(const struct bench_result *r)
+static double bench_rate(const struct bench_result *r)
 {
 	double seconds = operation_seconds(r);
 
 	return seconds > 0 ? (double)r->bytes / seconds : 0;
 }
 
-double bench_limit(const struct bench *b, const struct bench_result *r)
+static double bench_limit(const struct bench *b, const struct bench_result *r)
 {
 	if (!strcmp(r->operation, "suspend"))
 		return b->limits.d2h;
@@ -116,29 +116,43 @@ static void print_subject(const struct bench *b, FILE *f)
 		b->options.gpu ? "simulated " : "", pieces);
 }
 
-static int add_number_cell(struct table *t, const char *fmt, double value)
+static void add_number_cell(struct table *t, const char *fmt, double value)
 {
 	char text[32];
 
 	snprintf(text, sizeof(text), fmt, value);
-	return table_add(t, value > 0 ? text : NULL);
+	table_add(t, value > 0 ? text : NULL);
 }
 
-static int add_seconds_cell(struct table *t, double seconds)
+static void add_seconds_cell(struct table *t, double seconds)
 {
 	char text[WORD_BYTES];
 
 	format_seconds(text, seconds);
-	return table_add(t, seconds > 0 ? text : NULL);
+	table_add(t, seconds > 0 ? text : NULL);
 }
 
-static int add_limit_row(struct table *t, const char *what, double limit)
+static void add_limit_row(struct table *t, const char *what, double limit)
 {
-	return limit > 0 ? table_add(t, what) | add_number_cell(t, "%.2f", limit / 1e9) : 0;
+	if (limit <= 0)
+		return;
+	table_add(t, what);
+	add_number_cell(t, "%.2f", limit / 1e9);
+}
+
+/* All of it or nothing, and empties it. Whether it is whole. */
+static bool print_whole(struct table *t, FILE *f)
+{
+	const bool is_whole = !t->lacks_cells;
+
+	if (is_whole)
+		table_print(t, f, true, 0);
+	table_fini(t);
+	return is_whole;
 }
 
 /* What was measured of the machine. */
-static int print_limits(const struct bench_limits *l, FILE *f)
+static bool print_limits(const struct bench_limits *l, FILE *f)
 {
 	static const struct column columns[] = { { "THIS MACHINE", false }, { "GB/S", true } };
 	struct table t = TABLE_OF(columns);
@@ -146,32 +160,29 @@ static int print_limits(const struct bench_limits *l, FILE *f)
 
 	snprintf(memory, sizeof(memory), "host memory (%u thread%s)", l->threads,
 		 l->threads == 1 ? "" : "s");
-	int bad = add_limit_row(&t, "GPU to host", l->d2h);
-	bad |= add_limit_row(&t, "host to GPU", l->h2d);
-	bad |= add_limit_row(&t, memory, l->memcpy_all);
-	bad |= add_limit_row(&t, "disk, write", l->disk_write);
-	bad |= add_limit_row(&t, "disk, read", l->disk_read);
-	if (!bad)
-		table_print(&t, f, true, 0);
-	table_fini(&t);
-	return bad;
+	add_limit_row(&t, "GPU to host", l->d2h);
+	add_limit_row(&t, "host to GPU", l->h2d);
+	add_limit_row(&t, memory, l->memcpy_all);
+	add_limit_row(&t, "disk, write", l->disk_write);
+	add_limit_row(&t, "disk, read", l->disk_read);
+	return print_whole(&t, f);
 }
 
-static int add_result_row(struct table *t, const struct bench *b, const struct bench_result *r)
+static void add_result_row(struct table *t, const struct bench *b, const struct bench_result *r)
 {
 	double limit = bench_limit(b, r);
-	int bad = table_add(t, r->operation) | table_add(t, r->path);
 
-	bad |= add_number_cell(t, "%.0f", r->round);
-	bad |= add_seconds_cell(t, r->seconds);
-	bad |= add_seconds_cell(t, r->until_beat);
-	bad |= add_seconds_cell(t, bench_left_running(r) ? r->standing : 0);
-	bad |= add_number_cell(t, "%.2f", bench_rate(r) / 1e9);
-	bad |= add_number_cell(t, "%.0f %%", limit ? bench_rate(r) / limit * 100 : 0);
-	return bad;
+	table_add(t, r->operation);
+	table_add(t, r->path);
+	add_number_cell(t, "%.0f", r->round);
+	add_seconds_cell(t, r->seconds);
+	add_seconds_cell(t, r->until_beat);
+	add_seconds_cell(t, bench_left_running(r) ? r->standing : 0);
+	add_number_cell(t, "%.2f", bench_rate(r) / 1e9);
+	add_number_cell(t, "%.0f %%", limit ? bench_rate(r) / limit * 100 : 0);
 }
 
-static int print_results(const struct bench *b, FILE *f)
+static bool print_results(const struct bench *b, FILE *f)
 {
 	static const struct column columns[] = {
 		{ "OPERATION", false }, { "PATH", false },	   { "ROUND", true },
@@ -179,14 +190,10 @@ static int print_results(const struct bench *b, FILE *f)
 		{ "GB/S", true },	{ "OF LIMIT", true },
 	};
 	struct table t = TABLE_OF(columns);
-	int bad = 0;
 
 	for (size_t i = 0; i < b->n_results; i++)
-		bad |= add_result_row(&t, b, &b->results[i]);
-	if (!bad)
-		table_print(&t, f, true, 0);
-	table_fini(&t);
-	return bad;
+		add_result_row(&t, b, &b->results[i]);
+	return print_whole(&t, f);
 }
 
 const struct bench_result *bench_fastest(const struct bench *b, const char *operation,
@@ -269,19 +276,21 @@ static double shortest_wait(const struct bench *b, const char *operation, const 
 	return best;
 }
 
-static int add_wait_row(struct table *t, const struct bench *b, const char *what,
-			const char *operation, int rounds)
+static void add_wait_row(struct table *t, const struct bench *b, const char *what,
+			 const char *operation, int rounds)
 {
 	const double ours = shortest_wait(b, operation, "broker", rounds),
 		     drivers = shortest_wait(b, operation, "driver", rounds);
 
 	if (ours <= 0 && drivers <= 0)
-		return 0;
-	int bad = table_add(t, what) | add_seconds_cell(t, ours) | add_seconds_cell(t, drivers);
-	return bad | add_number_cell(t, "%.1f x", ours > 0 && drivers > 0 ? drivers / ours : 0);
+		return;
+	table_add(t, what);
+	add_seconds_cell(t, ours);
+	add_seconds_cell(t, drivers);
+	add_number_cell(t, "%.1f x", ours > 0 && drivers > 0 ? drivers / ours : 0);
 }
 
-static int print_waits(const struct bench *b, FILE *f)
+static bool print_waits(const struct bench *b, FILE *f)
 {
 	static const struct column columns[] = {
 		{ "A JOB OF THIS SIZE", false },
@@ -290,18 +299,14 @@ static int print_waits(const struct bench *b, FILE *f)
 		{ "SPEED-UP", true },
 	};
 	struct table t = TABLE_OF(columns);
-	int bad = add_wait_row(&t, b, "first suspend", "suspend", ROUND_FIRST);
 
-	bad |= add_wait_row(&t, b, "later suspends", "suspend", ROUND_LATER);
-	bad |= add_wait_row(&t, b, "resume, until it computes", "resume", ROUND_ANY);
-	bad |= add_wait_row(&t, b, "checkpoint", "checkpoint", ROUND_ANY);
-	bad |= add_wait_row(&t, b, "restore, until it computes", "restore", ROUND_ANY);
-	bad |= add_wait_row(&t, b, "it stands still for --leave-running", BENCH_LEAVE_RUNNING,
-			    ROUND_ANY);
-	if (!bad)
-		table_print(&t, f, true, 0);
-	table_fini(&t);
-	return bad;
+	add_wait_row(&t, b, "first suspend", "suspend", ROUND_FIRST);
+	add_wait_row(&t, b, "later suspends", "suspend", ROUND_LATER);
+	add_wait_row(&t, b, "resume, until it computes", "resume", ROUND_ANY);
+	add_wait_row(&t, b, "checkpoint", "checkpoint", ROUND_ANY);
+	add_wait_row(&t, b, "restore, until it computes", "restore", ROUND_ANY);
+	add_wait_row(&t, b, "it stands still for --leave-running", BENCH_LEAVE_RUNNING, ROUND_ANY);
+	return print_whole(&t, f);
 }
 
 /* Findings of doctor that cost time, not jobs. */
@@ -384,16 +389,16 @@ int bench_print(const struct bench *b, FILE *f, struct brumate_error *err)
 		fputs("The simulated GPU copies with the CPU: its times say nothing about a real "
 		      "one.\n\n",
 		      f);
-	int bad = print_limits(&b->limits, f);
+	bool is_whole = print_limits(&b->limits, f);
 	if (b->n_results) {
 		putc('\n', f);
-		bad |= print_results(b, f);
+		is_whole &= print_results(b, f);
 		putc('\n', f);
-		bad |= print_waits(b, f);
+		is_whole &= print_waits(b, f);
 		print_chart(b, f);
 		print_advice(b, f);
 	}
-	return bad ? brumate_fail(err, ENOMEM, "%m") : 0;
+	return is_whole ? 0 : brumate_fail(err, ENOMEM, "%m");
 }
 
 /* ---- for Perfetto ---- */

@@ -68,12 +68,6 @@ extern const char *const bench_operations[], *const bench_paths[];
 /** Whether it is of that operation. */
 bool bench_left_running(const struct bench_result *r);
 
-/** Bytes per second of an operation: until the job's next kernel, where that is known. */
-double bench_rate(const struct bench_result *r);
-
-/** What the machine can do of that, in bytes per second; 0: not known. */
-double bench_limit(const struct bench *b, const struct bench_result *r);
-
 /** The round of the highest rate; NULL: there was none. */
 const struct bench_result *bench_fastest(const struct bench *b, const char *operation,
 					 const char *path);

@@ -142,13 +142,13 @@ void table_fini(struct table *t)
 int table_add(struct table *t, const char *text)
 {
 	char **more = array_room(t->cells, t->n_cells, sizeof(*more));
+	char *cell = more ? strdup(text && *text ? text : "-") : NULL;
 
-	if (!more)
+	t->cells = more ? more : t->cells;
+	if (!cell) {
+		t->lacks_cells = true;
 		return -ENOMEM;
-	t->cells = more;
-	char *cell = strdup(text && *text ? text : "-");
-	if (!cell)
-		return -ENOMEM;
+	}
 	make_plain(cell);
 	t->cells[t->n_cells++] = cell;
 	return 0;

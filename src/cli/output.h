@@ -57,6 +57,7 @@ struct table {
 	enum style (*style)(size_t column, const char *cell); /* NULL: all plain */
 	char **cells;
 	size_t n_cells;
+	bool lacks_cells; /* there was no memory for one */
 };
 
 #define TABLE_OF(array) \
