@@ -335,7 +335,7 @@ static void note_sharing(struct agent *a, const struct agent_reply *reply)
 
 int agent_open(struct agent *ret, const char *dir, struct proc_id id, struct brumate_error *err)
 {
-	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
+	struct agent_reply reply = { 0 };
 	auto_(agent_close) struct agent a = { .fd = -1, .id = id };
 	struct proc_info info;
 	int r = proc_read(&info, id.pid, err);
@@ -343,8 +343,6 @@ int agent_open(struct agent *ret, const char *dir, struct proc_id id, struct bru
 	if (r < 0)
 		return r;
 	a.inner_pid = info.inner_pid;
-	if (!reply)
-		return brumate_fail(err, ENOMEM, "%m");
 	/* A full backlog is an error, not a reason to wait. */
 	a.fd = RESERVE_TRY(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 	if (a.fd < 0)
@@ -353,11 +351,11 @@ int agent_open(struct agent *ret, const char *dir, struct proc_id id, struct bru
 	if (r < 0)
 		return brumate_fail(err, -r, "process %d: agent: %m", id.pid);
 	if ((r = check_peer(a.fd, &info, err)) < 0 ||
-	    (r = ask_simple(&a, AGENT_HELLO, reply, AGENT_HELLO_TIMEOUT_MS, err)) < 0)
+	    (r = ask_simple(&a, AGENT_HELLO, &reply, AGENT_HELLO_TIMEOUT_MS, err)) < 0)
 		return r;
-	a.managed_bytes = reply->managed_bytes;
-	a.driver_bytes = reply->driver_bytes;
-	note_sharing(&a, reply);
+	a.managed_bytes = reply.managed_bytes;
+	a.driver_bytes = reply.driver_bytes;
+	note_sharing(&a, &reply);
 	*ret = a;
 	a.fd = -1;
 	return 0;
@@ -365,11 +363,10 @@ int agent_open(struct agent *ret, const char *dir, struct proc_id id, struct bru
 
 void agent_detach(struct agent *a)
 {
-	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
+	struct agent_reply reply = { 0 };
 
 	/* Its end of the connection is to be gone before CRIU looks: it is of our network namespace, not of its own. */
-	if (a->fd >= 0 && reply &&
-	    ask_simple(a, AGENT_DETACH, reply, AGENT_HELLO_TIMEOUT_MS, NULL) == 0)
+	if (a->fd >= 0 && ask_simple(a, AGENT_DETACH, &reply, AGENT_HELLO_TIMEOUT_MS, NULL) == 0)
 		fd_wait(a->fd, POLLIN, deadline_in_ms(DETACH_MS));
 	agent_close(a);
 }
@@ -379,21 +376,19 @@ void agent_detach(struct agent *a)
 int agent_gate(struct agent *a, uint32_t timeout_ms, int drain_fd, uint64_t member,
 	       struct brumate_error *err)
 {
-	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
+	struct agent_reply reply = { 0 };
 	struct agent_request request = { .op = AGENT_GATE, .timeout_ms = timeout_ms };
 	uint32_t patience_ms =
 		timeout_ms > UINT32_MAX - GRACE_MS ? UINT32_MAX : timeout_ms + GRACE_MS;
 
-	if (!reply)
-		return brumate_fail(err, ENOMEM, "%m");
 	if (drain_fd >= 0) {
 		request.n = 1;
 		request.ids[0] = member;
 	}
-	int r = ask_agent(a, &request, drain_fd >= 0 ? &drain_fd : NULL, reply, NULL,
+	int r = ask_agent(a, &request, drain_fd >= 0 ? &drain_fd : NULL, &reply, NULL,
 			  deadline_in_ms(patience_ms), err);
-	if (r == 0 && reply->n)
-		note_sharing(a, reply);
+	if (r == 0 && reply.n)
+		note_sharing(a, &reply);
 	return r;
 }
 
@@ -472,26 +467,22 @@ static int list_items(struct agent *a, enum agent_op op, struct agent_reply *rep
 
 int agent_list(struct agent *a, struct agent_piece **ret, size_t *ret_n, struct brumate_error *err)
 {
-	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
+	struct agent_reply reply = { 0 };
 
-	if (!reply)
-		return brumate_fail(err, ENOMEM, "%m");
-	return list_items(a, AGENT_LIST, reply, ret, ret_n, err);
+	return list_items(a, AGENT_LIST, &reply, ret, ret_n, err);
 }
 
 int agent_aliases(struct agent *a, struct agent_alias **ret, size_t *ret_n, uint64_t *ret_token,
 		  struct brumate_error *err)
 {
-	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
+	struct agent_reply reply = { 0 };
 	struct agent_piece *items = NULL;
 
-	if (!reply)
-		return brumate_fail(err, ENOMEM, "%m");
-	int r = list_items(a, AGENT_ALIASES, reply, &items, ret_n, err);
+	int r = list_items(a, AGENT_ALIASES, &reply, &items, ret_n, err);
 	if (r < 0)
 		return r;
 	*ret = (struct agent_alias *)items;
-	*ret_token = reply->token;
+	*ret_token = reply.token;
 	return 0;
 }
 
@@ -543,19 +534,17 @@ int agent_check_descriptors(const struct agent *a, size_t n, struct brumate_erro
 static int ask_in_turns(struct agent *a, enum agent_op op, const uint64_t *ids, const int *fds,
 			int *ret_fds, size_t n, struct brumate_error *err)
 {
-	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
+	struct agent_reply reply = { 0 };
 	uint64_t deadline_ns = deadline_in_ms((uint64_t)patience_of(op));
 	size_t done = 0;
 	int r = 0;
 
-	if (!reply)
-		return brumate_fail(err, ENOMEM, "%m");
 	while (r == 0 && done < n) {
 		struct agent_request request = { .op = op };
 
 		request.n = (uint32_t)(n - done < AGENT_PIECES_MAX ? n - done : AGENT_PIECES_MAX);
 		memcpy(request.ids, ids + done, request.n * sizeof(*ids));
-		r = ask_agent(a, &request, fds ? fds + done : NULL, reply,
+		r = ask_agent(a, &request, fds ? fds + done : NULL, &reply,
 			      ret_fds ? ret_fds + done : NULL, deadline_ns, err);
 		if (r == 0)
 			done += request.n;
@@ -574,30 +563,19 @@ int agent_export(struct agent *a, const uint64_t *ids, size_t n, int *ret_fds,
 int agent_copy(struct agent *a, uint64_t id, struct agent_piece *ret, int *ret_fd,
 	       struct brumate_error *err)
 {
-	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
+	struct agent_reply reply = { 0 };
 	struct agent_request request = { .op = AGENT_COPY, .n = 1, .ids = { id } };
 	auto_close int fd = -1;
 
-	if (!reply)
-		return brumate_fail(err, ENOMEM, "%m");
-	int r = ask_agent(a, &request, NULL, reply, &fd, deadline_in_ms(AGENT_CALL_TIMEOUT_MS),
+	int r = ask_agent(a, &request, NULL, &reply, &fd, deadline_in_ms(AGENT_CALL_TIMEOUT_MS),
 			  err);
 	if (r < 0)
 		return r;
-	if (reply->n != 1 || reply->pieces[0].id != id)
+	if (reply.n != 1 || reply.pieces[0].id != id)
 		return brumate_fail(err, EBADMSG, "process %d: copy: of another piece", a->id.pid);
-	*ret = reply->pieces[0];
+	*ret = reply.pieces[0];
 	*ret_fd = take_fd(&fd);
 	return 0;
-}
-
-int agent_keep_closed(struct agent *a, struct brumate_error *err)
-{
-	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
-
-	if (!reply)
-		return brumate_fail(err, ENOMEM, "%m");
-	return ask_simple(a, AGENT_COPY, reply, AGENT_CALL_TIMEOUT_MS, err);
 }
 
 int agent_map(struct agent *a, const uint64_t *ids, const int *fds, size_t n,
@@ -609,16 +587,18 @@ int agent_map(struct agent *a, const uint64_t *ids, const int *fds, size_t n,
 static int call_agent(struct agent *a, struct agent_request request, size_t *ret_n,
 		      struct brumate_error *err)
 {
-	auto_free struct agent_reply *reply = calloc(1, sizeof(*reply));
-	int r;
+	struct agent_reply reply = { 0 };
+	int r = ask_agent(a, &request, NULL, &reply, NULL,
+			  deadline_in_ms((uint64_t)patience_of(request.op)), err);
 
-	if (!reply)
-		return brumate_fail(err, ENOMEM, "%m");
-	r = ask_agent(a, &request, NULL, reply, NULL,
-		      deadline_in_ms((uint64_t)patience_of(request.op)), err);
 	if (r == 0 && ret_n)
-		*ret_n = reply->n;
+		*ret_n = reply.n;
 	return r;
+}
+
+int agent_keep_closed(struct agent *a, struct brumate_error *err)
+{
+	return call_agent(a, (struct agent_request){ .op = AGENT_COPY }, NULL, err);
 }
 
 int agent_unmap(struct agent *a, struct brumate_error *err)

@@ -190,8 +190,7 @@ static int find_anew(struct gpu_set *s, const struct proc_tree *tree, struct bru
 /* What the driver can do is only asked where it decides something. */
 static int find_driver_jobs(struct gpu_set *s, struct brumate_error *err)
 {
-	struct broker_info *info;
-	int r = 0;
+	struct broker_info info = { 0 };
 
 	s->one_by_one = false;
 	for (size_t i = 0; i < s->n; i++) {
@@ -203,14 +202,10 @@ static int find_driver_jobs(struct gpu_set *s, struct brumate_error *err)
 	}
 	if (!s->one_by_one)
 		return 0;
-	info = calloc(1, sizeof(*info));
-	if (!info)
-		return brumate_fail(err, ENOMEM, "%m");
-	r = gpu_set_open(s, err);
+	int r = gpu_set_open(s, err);
 	if (r == 0)
-		r = broker_client_info(&s->broker, info, err);
-	s->features = info->device.features;
-	free(info);
+		r = broker_client_info(&s->broker, &info, err);
+	s->features = info.device.features;
 	return r;
 }
 

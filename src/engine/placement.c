@@ -12,12 +12,10 @@ enum { CONTEXT_ROOM_BYTES = 64 << 20 }; /* the driver's own use varies by a litt
 
 int placement_record(struct job *job, struct gpu_set *set, struct brumate_error *err)
 {
-	auto_free struct dev_gpu *now = calloc(DEV_GPUS_MAX, sizeof(*now));
+	struct dev_gpu now[DEV_GPUS_MAX];
 	size_t n = 0;
-
-	if (!now)
-		return brumate_fail(err, ENOMEM, "%m");
 	int r = broker_client_gpus(&set->broker, now, &n, err);
+
 	if (r < 0)
 		return r;
 	struct job_gpu *gpus = calloc(n + 1, sizeof(*gpus));
@@ -160,18 +158,13 @@ static int write_pairs(struct gpu_set *gpus, const struct job *job, const struct
 /* Asked before the job is touched: the driver itself says no only in the middle. */
 static int check_remap(struct gpu_set *gpus, struct brumate_error *err)
 {
-	auto_free struct broker_info *info = calloc(1, sizeof(*info));
-	int r;
+	struct broker_info info;
+	int r = gpus->n_pairs ? broker_client_info(&gpus->broker, &info, err) : 0;
 
-	if (!gpus->n_pairs)
-		return 0;
-	if (!info)
-		return brumate_fail(err, ENOMEM, "%m");
-	if ((r = broker_client_info(&gpus->broker, info, err)) < 0 ||
-	    info->device.features & DEV_REMAP)
+	if (r < 0 || !gpus->n_pairs || info.device.features & DEV_REMAP)
 		return r;
 	brumate_fail(err, EOPNOTSUPP, "driver %s cannot restore onto other GPUs",
-		     info->device.driver_version);
+		     info.device.driver_version);
 	brumate_hint(err, "leave out --gpu-map, or install driver 580 or newer");
 	return -EOPNOTSUPP;
 }
@@ -179,32 +172,29 @@ static int check_remap(struct gpu_set *gpus, struct brumate_error *err)
 int placement_map(const struct job *job, struct gpu_set *gpus, struct progress *progress,
 		  struct brumate_error *err)
 {
-	auto_free struct placement *p = calloc(1, sizeof(*p));
+	struct placement p = { 0 };
 	int r;
 
 	if (!job->n_gpus)
 		return 0;
-	if (!p)
-		return brumate_fail(err, ENOMEM, "%m");
 	for (size_t k = 0; k < MANIFEST_GPUS_MAX; k++)
-		p->target[k] = -1;
+		p.target[k] = -1;
 	if ((r = gpu_set_open(gpus, err)) < 0 ||
-	    (r = broker_client_gpus(&gpus->broker, p->now, &p->n_now, err)) < 0)
+	    (r = broker_client_gpus(&gpus->broker, p.now, &p.n_now, err)) < 0)
 		return r;
-	if (p->n_now < job->n_gpus) {
+	if (p.n_now < job->n_gpus) {
 		brumate_fail(err, EOPNOTSUPP, "the job saw %zu GPUs, %zu are here", job->n_gpus,
-			     p->n_now);
+			     p.n_now);
 		brumate_hint(
 			err,
 			"the driver restores a process only where it sees as many GPUs as before");
 		return -EOPNOTSUPP;
 	}
-	if ((r = place_as_told(job, gpus, p, err)) < 0)
+	if ((r = place_as_told(job, gpus, &p, err)) < 0)
 		return r;
-	place_where_they_were(job, p);
-	if ((r = place_elsewhere(job, p, progress, err)) < 0)
-		return r;
-	if ((r = write_pairs(gpus, job, p, err)) < 0)
+	place_where_they_were(job, &p);
+	if ((r = place_elsewhere(job, &p, progress, err)) < 0 ||
+	    (r = write_pairs(gpus, job, &p, err)) < 0)
 		return r;
 	return check_remap(gpus, err);
 }
@@ -227,10 +217,10 @@ static uint64_t context_room(const struct dev_gpu *gpu)
 
 bool placement_has_room_twice(struct gpu_set *gpus, const struct vault *vault)
 {
-	auto_free struct dev_gpu *now = calloc(DEV_GPUS_MAX, sizeof(*now));
+	struct dev_gpu now[DEV_GPUS_MAX];
 	size_t n = 0;
 
-	if (!now || broker_client_gpus(&gpus->broker, now, &n, NULL) < 0)
+	if (broker_client_gpus(&gpus->broker, now, &n, NULL) < 0)
 		return false;
 	for (size_t i = 0; i < n; i++)
 		if (free_bytes(&now[i]) <
@@ -242,14 +232,10 @@ bool placement_has_room_twice(struct gpu_set *gpus, const struct vault *vault)
 int placement_check_room(const struct job *job, struct gpu_set *gpus, const struct vault *vault,
 			 struct brumate_error *err)
 {
-	auto_free struct dev_gpu *now = calloc(DEV_GPUS_MAX, sizeof(*now));
+	struct dev_gpu now[DEV_GPUS_MAX];
 	size_t n = 0;
+	int r = job->n_gpus ? broker_client_gpus(&gpus->broker, now, &n, err) : 0;
 
-	if (!job->n_gpus)
-		return 0;
-	if (!now)
-		return brumate_fail(err, ENOMEM, "%m");
-	int r = broker_client_gpus(&gpus->broker, now, &n, err);
 	for (size_t k = 0; r == 0 && k < job->n_gpus; k++) {
 		const struct job_gpu *gpu = &job->gpus[k];
 		const char *to = find_target(gpus, gpu->uuid);

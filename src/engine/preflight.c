@@ -244,7 +244,8 @@ static int scan_orphans(struct op *op, struct scan_report *report)
 			 "parent has ended",
 			 info->id.pid, info->comm, members.root.pid);
 		snprintf(f.hint, sizeof(f.hint),
-			 "it can be suspended, but not saved on disk: start it without nohup, setsid "
+			 "it can be suspended, but not saved on disk: start it without nohup, "
+			 "setsid "
 			 "or &, so that its parent stays");
 		r = scan_add(report, &f);
 	}
@@ -273,14 +274,12 @@ int preflight_scan(struct op *op, unsigned scopes, struct scan_report *ret,
 static int check_copies(struct op *op, uint64_t copies, uint64_t by_driver,
 			struct brumate_error *err)
 {
-	auto_free struct broker_info *info = calloc(1, sizeof(*info));
+	struct broker_info info;
 
-	if (!info)
-		return brumate_fail(err, ENOMEM, "%m");
 	if (gpu_set_open(&op->gpus, NULL) < 0 ||
-	    broker_client_info(&op->gpus.broker, info, NULL) < 0)
+	    broker_client_info(&op->gpus.broker, &info, NULL) < 0)
 		return 0; /* the copy itself will tell */
-	uint64_t memory = info->room.memory_bytes, disk = info->room.disk_bytes;
+	uint64_t memory = info.room.memory_bytes, disk = info.room.disk_bytes;
 	memory -= by_driver < memory ? by_driver : memory;
 	if (copies <= memory || copies - memory <= disk)
 		return 0;
@@ -289,7 +288,7 @@ static int check_copies(struct op *op, uint64_t copies, uint64_t by_driver,
 		"%.1f GiB of device memory do not fit into the %.1f GiB of host memory available "
 		"and the %.1f GiB free in %s",
 		(double)copies / 0x1p30, (double)memory / 0x1p30, (double)disk / 0x1p30,
-		info->room.disk);
+		info.room.disk);
 	brumate_hint(err,
 		     "free host memory, or set SpillDirectory= in [Broker] of brumate.conf to a "
 		     "larger file system");
@@ -364,12 +363,12 @@ static int check_cgroups(const struct op *op, struct brumate_error *err)
 /* The broker gives back what it has ready as the driver takes memory. */
 static uint64_t ready_bytes(struct op *op)
 {
-	auto_free struct broker_info *info = calloc(1, sizeof(*info));
+	struct broker_info info;
 
-	if (!info || gpu_set_open(&op->gpus, NULL) < 0 ||
-	    broker_client_info(&op->gpus.broker, info, NULL) < 0)
+	if (gpu_set_open(&op->gpus, NULL) < 0 ||
+	    broker_client_info(&op->gpus.broker, &info, NULL) < 0)
 		return 0;
-	return info->room.free_bytes;
+	return info.room.free_bytes;
 }
 
 int preflight_memory(struct op *op, struct brumate_error *err)

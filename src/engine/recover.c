@@ -119,6 +119,13 @@ static void say(struct op *op, const char *what, const char *more)
 		snprintf(op->job->message, sizeof(op->job->message), "%s%s", what, more);
 }
 
+/* Nothing is left of it, and nothing under way. */
+static void forget_processes(struct job *job)
+{
+	job->root = job->command = job->init = PROC_ID_NONE;
+	job->op = (struct job_op){ 0 };
+}
+
 /* The only copy of its device memory is gone, so its processes can never run again: they are ended. */
 static int lose(struct op *op, struct brumate_error *err)
 {
@@ -128,10 +135,7 @@ static int lose(struct op *op, struct brumate_error *err)
 	if (r < 0 && r != -ESRCH)
 		return brumate_fail(err, -r, "job %s is lost, and cannot be ended: %m", job->id);
 	op_clear_vault(op);
-	job->root = PROC_ID_NONE;
-	job->command = PROC_ID_NONE;
-	job->init = PROC_ID_NONE;
-	job->op = (struct job_op){ 0 };
+	forget_processes(job);
 	job->parked = false;
 	snprintf(job->message, sizeof(job->message),
 		 "its shim and its keeper have both ended, and with them the only copy of its "
@@ -153,10 +157,7 @@ static int recover_checkpoint(struct op *op, struct brumate_error *err)
 	sweep_store(job);
 	if (job_has_ended(job)) {
 		op_clear_vault(op);
-		job->root = PROC_ID_NONE;
-		job->command = PROC_ID_NONE;
-		job->init = PROC_ID_NONE;
-		job->op = (struct job_op){ 0 };
+		forget_processes(job);
 		return job_set_state(job, complete ? JOB_CHECKPOINTED : JOB_LOST, err);
 	}
 	int r = job->op.criu.pid ? heal(job, err) : 0;
@@ -239,10 +240,7 @@ static int recover_restore(struct op *op, struct brumate_error *err)
 		return brumate_fail(err, ENOMEM, "%m");
 	op_clear_vault(op);
 	remote_restore_sweep(job);
-	job->root = PROC_ID_NONE;
-	job->command = PROC_ID_NONE;
-	job->init = PROC_ID_NONE;
-	job->op = (struct job_op){ 0 };
+	forget_processes(job);
 	say(op, "restore: brumate was interrupted; the checkpoint is untouched", "");
 	return job_set_state(job, state, err);
 }
