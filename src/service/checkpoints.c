@@ -603,44 +603,39 @@ static int get_checkpoint(char **ret, const char *dir, const char *word, struct 
 	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
 }
 
-int service_pin(const struct service_call *call, json_t *parameters, json_t **ret,
-		struct brumate_error *err)
+/* Pins or unpins by @change. To let go takes the whole id: the name of a job means another checkpoint from time to time,
+ * and what is let go may be removed. */
+static int change_pin(int (*change)(const char *dir, const char *id, struct brumate_error *err),
+		      json_t *parameters, json_t **ret, struct brumate_error *err)
 {
 	auto_free char *dir = NULL, *id = NULL;
 	const char *word;
 	int r = wire_need_string(parameters, "checkpoint", &word, err);
 
-	(void)call;
 	if (r == 0)
 		r = access_store_there(&dir, parameters, err);
 	if (r == 0)
 		r = get_checkpoint(&id, dir, word, err);
-	if (r == 0)
-		r = store_pin(dir, id, err);
-	return r < 0 ? r : service_answer(ret, err, "{s:s}", "checkpoint", id);
-}
-
-/* The name of a job means another checkpoint from time to time, and what is let go may be removed. */
-int service_unpin(const struct service_call *call, json_t *parameters, json_t **ret,
-		  struct brumate_error *err)
-{
-	auto_free char *dir = NULL, *id = NULL;
-	const char *word;
-	int r = wire_need_string(parameters, "checkpoint", &word, err);
-
-	(void)call;
-	if (r == 0)
-		r = access_store_there(&dir, parameters, err);
-	if (r == 0)
-		r = get_checkpoint(&id, dir, word, err);
-	if (r == 0 && strcmp(id, word)) {
+	if (r == 0 && change == store_unpin && strcmp(id, word)) {
 		brumate_fail(err, EINVAL, "%s: expected the whole id of a checkpoint", word);
 		brumate_hint(err, "did you mean %s?", id);
 		return -EINVAL;
 	}
 	if (r == 0)
-		r = store_unpin(dir, id, err);
+		r = change(dir, id, err);
 	return r < 0 ? r : service_answer(ret, err, "{s:s}", "checkpoint", id);
+}
+
+int service_pin(const struct service_call *call, json_t *parameters, json_t **ret,
+		struct brumate_error *err)
+{
+	return change_pin(store_pin, parameters, ret, err);
+}
+
+int service_unpin(const struct service_call *call, json_t *parameters, json_t **ret,
+		  struct brumate_error *err)
+{
+	return change_pin(store_unpin, parameters, ret, err);
 }
 
 /* The rule of Prune. */

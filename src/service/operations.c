@@ -165,34 +165,34 @@ static int make_request(json_t **ret, json_t *parameters, unsigned where, bool s
 	return r;
 }
 
-int service_suspend(const struct service_call *call, json_t *parameters, json_t **ret,
-		    struct brumate_error *err)
+/* A process that was taken in for what has failed is given back. */
+static int change_state(const struct service_call *call, const char *method, unsigned where,
+			json_t *parameters, json_t **ret, struct brumate_error *err)
 {
 	auto_(job_fini) struct job j = JOB_EMPTY;
 	auto_json json_t *request = NULL;
 	bool is_new = false;
-	int r = find_target(&j, &is_new, call, parameters, REQUEST_SUSPEND, err);
+	int r = find_target(&j, &is_new, call, parameters, where, err);
 
 	if (r == 0)
-		r = make_request(&request, parameters, REQUEST_SUSPEND, j.simulated, err);
+		r = make_request(&request, parameters, where, j.simulated, err);
 	if (r == 0)
-		r = shim_relay(call, &j, "Suspend", request, ret, err);
+		r = shim_relay(call, &j, method, request, ret, err);
 	if (r < 0 && is_new)
 		give_back(call, &j);
 	return r;
 }
 
+int service_suspend(const struct service_call *call, json_t *parameters, json_t **ret,
+		    struct brumate_error *err)
+{
+	return change_state(call, "Suspend", REQUEST_SUSPEND, parameters, ret, err);
+}
+
 int service_resume(const struct service_call *call, json_t *parameters, json_t **ret,
 		   struct brumate_error *err)
 {
-	auto_(job_fini) struct job j = JOB_EMPTY;
-	auto_json json_t *request = NULL;
-	bool is_new;
-	int r = find_target(&j, &is_new, call, parameters, REQUEST_RESUME, err);
-
-	if (r == 0)
-		r = make_request(&request, parameters, REQUEST_RESUME, j.simulated, err);
-	return r < 0 ? r : shim_relay(call, &j, "Resume", request, ret, err);
+	return change_state(call, "Resume", REQUEST_RESUME, parameters, ret, err);
 }
 
 /* Makes the id of a checkpoint from the job's name, unless the caller chose @name. With a '/' or a leading '.' it
