@@ -546,7 +546,7 @@ bool shim_has_ended(const struct job *j)
 	return is_unlocked(j, "shim.lock");
 }
 
-bool keeper_has_ended(const struct job *j)
+static bool keeper_has_ended(const struct job *j)
 {
 	return is_unlocked(j, JOB_KEEPER_LOCK);
 }
@@ -579,7 +579,8 @@ static enum proc_life look_for(const struct job *j, struct proc_id id)
 	return is_out_of_sight(j) ? PROC_UNKNOWN : proc_look(id);
 }
 
-enum proc_life job_look(const struct job *j)
+/* Looks for the job's root process. PROC_UNKNOWN also to a process of a job that lives in a pid namespace of its own. */
+static enum proc_life look_for_root(const struct job *j)
 {
 	return j->root.pid ? look_for(j, j->root) : PROC_GONE;
 }
@@ -591,7 +592,7 @@ struct proc_id job_command(const struct job *j)
 
 bool job_has_ended(const struct job *j)
 {
-	enum proc_life life = job_look(j);
+	enum proc_life life = look_for_root(j);
 
 	return life == PROC_GONE || life == PROC_ZOMBIE;
 }

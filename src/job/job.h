@@ -60,10 +60,6 @@ int job_list(void (*fn)(void *arg, const struct job *j, const char *id,
 /** Notes that the processes of the record are those of this boot, numbered as they are here. Returns 0 or -errno. */
 int job_set_place(struct job *j);
 
-/** Looks for the job's root process, of this boot. PROC_UNKNOWN also to a process of a job that lives in a pid namespace of its
- * own: the numbers of those outside mean nothing there. */
-enum proc_life job_look(const struct job *j);
-
 /** The process that runs the job's command. It may have ended while others of the job live. */
 struct proc_id job_command(const struct job *j);
 
@@ -146,8 +142,6 @@ bool job_may_go(enum job_state from, enum job_state to);
 
 /** The file in the job's directory that the keeper holds a lock on. */
 #define JOB_KEEPER_LOCK "keeper.lock"
-/** As shim_has_ended(), for its keeper. */
-bool keeper_has_ended(const struct job *j);
 
 /** True once it is certain that the only copy of a suspended job's device memory is gone: shim and keeper held it, and
  * neither lives. */

@@ -87,8 +87,9 @@ static void name_candidates(char *out, size_t room, const struct dir_names *all,
 		snprintf(out + used, room - used, " and %zu more", n - i);
 }
 
-int names_find_prefix(const char **ret, const struct dir_names *all, const char *prefix,
-		      struct brumate_error *err)
+/* The one id that starts with @prefix. 0 and @ret borrowed from @all; -ENOENT without touching @err; -ENOTUNIQ. */
+static int find_prefix(const char **ret, const struct dir_names *all, const char *prefix,
+		       struct brumate_error *err)
 {
 	size_t len = strlen(prefix), first = 0, n = 0;
 
@@ -346,7 +347,7 @@ static int find_image(struct store_image *ret, int store_fd, const char *store, 
 	r = open_latest(ret, store_fd, store, id, &all, err);
 	if (r != -ENOENT)
 		return r;
-	r = names_find_prefix(&name, &all, id, err);
+	r = find_prefix(&name, &all, id, err);
 	if (r == -ENOENT) {
 		names_fail_unknown(err, store, id);
 		hint_nearest(&all, id, err);

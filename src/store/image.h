@@ -22,13 +22,6 @@ size_t names_leftover_id_len(const char *name);
 /** True for the hidden names of ours. */
 bool names_is_leftover(const char *name);
 
-/**
- * Finds the one id that starts with @prefix. Returns 0 and @ret borrowed from @all; -ENOENT without
- * touching @err; -ENOTUNIQ with the candidates in @err.
- */
-int names_find_prefix(const char **ret, const struct dir_names *all, const char *prefix,
-		      struct brumate_error *err);
-
 /** Starts @err for a checkpoint that is not in the store. Returns -ENOENT. */
 int names_fail_unknown(struct brumate_error *err, const char *dir, const char *id);
 
@@ -44,9 +37,6 @@ int image_hold(const struct store_image *i);
 
 /** Length of the ID in the name of a mark of a pinned checkpoint; 0 for any other name. */
 size_t pin_mark_id_len(const char *name);
-
-/** Whether the checkpoint is pinned: 1 or 0, or -errno where that cannot be told. */
-int pin_look(int store_fd, const char *id);
 
 /** Refuses (-EBUSY) a checkpoint that is pinned, and one of which that cannot be told. */
 int pin_refuse(int store_fd, const char *id, struct brumate_error *err);

@@ -35,7 +35,8 @@ size_t pin_mark_id_len(const char *name)
 	return manifest_id_is_valid(id) ? len - 1 - tail : 0;
 }
 
-int pin_look(int store_fd, const char *id)
+/* Whether the checkpoint is pinned: 1 or 0, or -errno where that cannot be told. */
+static int look_for_pin(int store_fd, const char *id)
 {
 	char mark[MARK_BYTES];
 	struct stat of_mark, of_checkpoint;
@@ -82,7 +83,7 @@ static int open_store_of(const char *dir, const char *id, struct brumate_error *
 int store_pinned(const char *dir, const char *id, struct brumate_error *err)
 {
 	auto_close int store_fd = open_store_of(dir, id, err);
-	int r = store_fd < 0 ? store_fd : pin_look(store_fd, id);
+	int r = store_fd < 0 ? store_fd : look_for_pin(store_fd, id);
 
 	return r < 0 && store_fd >= 0
 		       ? brumate_fail(err, -r, "checkpoint %s: is it pinned? %s", id, strerror(-r))
@@ -91,7 +92,7 @@ int store_pinned(const char *dir, const char *id, struct brumate_error *err)
 
 int pin_refuse(int store_fd, const char *id, struct brumate_error *err)
 {
-	int r = pin_look(store_fd, id);
+	int r = look_for_pin(store_fd, id);
 
 	if (r == 0)
 		return 0;
@@ -122,7 +123,7 @@ static int make_mark(int store_fd, const char *id, const char *mark)
 		return -errno;
 	int r = call_sync_store(store_fd);
 	if (r == 0)
-		r = pin_look(store_fd, id);
+		r = look_for_pin(store_fd, id);
 	if (r ==
 	    0) /* it would count for nothing; another's mark cannot be told from ours, and does not either */
 		unlinkat(store_fd, mark, AT_REMOVEDIR);
