@@ -442,23 +442,16 @@ const char *const bench_track_names[BENCH_TRACK__MAX] = {
 	[BENCH_DISK] = "checkpoint on disk",
 };
 
-static uint64_t bytes_in(const json_t *summary, const char *key)
-{
-	json_int_t n = json_integer_value(json_object_get(summary, key));
-
-	return n > 0 ? (uint64_t)n : 0;
-}
-
 uint64_t bench_phase_bytes(const struct bench_result *r, const char *phase)
 {
-	uint64_t all = bytes_in(r->summary, "data_bytes");
+	uint64_t all = bytes_of(r->summary, "data_bytes");
 	uint64_t spared =
-		bytes_in(r->summary, "zero_bytes") + bytes_in(r->summary, "unchanged_bytes");
+		bytes_of(r->summary, "zero_bytes") + bytes_of(r->summary, "unchanged_bytes");
 
 	if (!strcmp(phase, "data-out") || !strcmp(phase, "data-in") || !strcmp(phase, "load"))
 		return all > spared ? all - spared : 0;
 	if (!strcmp(phase, "gpu-checkpoint") || !strcmp(phase, "gpu-restore"))
-		return bytes_in(r->summary, "driver_bytes");
+		return bytes_of(r->summary, "driver_bytes");
 	return 0;
 }
 

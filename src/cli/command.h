@@ -199,7 +199,6 @@ int verb_wait(const struct invocation *in, struct brumate_error *err);
 int verb_kill(const struct invocation *in, struct brumate_error *err);
 int verb_rm(const struct invocation *in, struct brumate_error *err);
 int verb_pin(const struct invocation *in, struct brumate_error *err);
-int verb_unpin(const struct invocation *in, struct brumate_error *err);
 int verb_manage(const struct invocation *in, struct brumate_error *err);
 int verb_release(const struct invocation *in, struct brumate_error *err);
 int verb_suspend(const struct invocation *in, struct brumate_error *err);

@@ -399,7 +399,7 @@ const struct command commands[] = {
 	{ "pin", NULL, "CHECKPOINT...", "protect checkpoints from removal", 1, -1, false,
 	  COMPLETES_CHECKPOINT, NULL, pin_options, verb_pin },
 	{ "unpin", NULL, "CHECKPOINT...", "undo pin", 1, -1, false, COMPLETES_CHECKPOINT, NULL,
-	  pin_options, verb_unpin },
+	  pin_options, verb_pin },
 	{ "gc", NULL, "", "remove leftovers of interrupted checkpoints", 0, 0, false,
 	  COMPLETES_NOTHING, NULL, gc_options, verb_gc },
 	{ "doctor", NULL, "", "check this machine, or whether a job can be checkpointed", 0, 0,

@@ -221,7 +221,7 @@ static int toggle(struct broker_client *b, const struct arguments *a, enum dev_s
 	return r;
 }
 
-static int run(struct broker_client *b, const struct arguments *a, struct brumate_error *err)
+static int carry_out(struct broker_client *b, const struct arguments *a, struct brumate_error *err)
 {
 	struct dev_process process;
 	int r = broker_client_state(b, &a->pid, 1, &process, err);
@@ -270,7 +270,7 @@ int cuda_checkpoint_main(int argc, char **argv)
 	if (r == 0)
 		r = broker_client_open(&broker, wants_simulated(), &err);
 	if (r == 0)
-		r = run(&broker, &a, &err);
+		r = carry_out(&broker, &a, &err);
 	if (r < 0)
 		fprintf(stderr, "cuda-checkpoint: %s%s%s\n", err.text, err.hint[0] ? "; " : "",
 			err.hint);

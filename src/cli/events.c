@@ -64,16 +64,9 @@ static bool is_asked_for(struct reader *r, json_t *event)
 	return wanted && clock_parse_stamp(&ms, text_of(event, "time")) == 0 && ms >= r->since_ms;
 }
 
-static uint64_t number_of(json_t *event, const char *key)
-{
-	json_int_t n = json_integer_value(json_object_get(event, key));
-
-	return n > 0 ? (uint64_t)n : 0;
-}
-
 static void describe_operation(char *ret, size_t room, json_t *event)
 {
-	const uint64_t image = number_of(event, "image_bytes"), gpu = number_of(event, "gpu_bytes");
+	const uint64_t image = bytes_of(event, "image_bytes"), gpu = bytes_of(event, "gpu_bytes");
 	const double still = json_number_value(json_object_get(event, "downtime_s"));
 	const char *checkpoint = text_of(event, "checkpoint");
 	char bytes[WORD_BYTES], took[WORD_BYTES], stood[WORD_BYTES];
@@ -89,8 +82,8 @@ static void describe_schedule(char *ret, size_t room, json_t *event)
 {
 	char every[WORD_BYTES];
 
-	format_seconds(every, (double)number_of(event, "every_ms") / 1e3);
-	if (number_of(event, "every_ms"))
+	format_seconds(every, (double)bytes_of(event, "every_ms") / 1e3);
+	if (bytes_of(event, "every_ms"))
 		snprintf(ret, room, "every %s", every);
 	else
 		snprintf(ret, room, "ended");
@@ -110,9 +103,9 @@ static void describe(char *ret, size_t room, json_t *event)
 	else if (!strcmp(what, "schedule"))
 		describe_schedule(ret, room, event);
 	else if (json_object_get(event, "exit_code"))
-		snprintf(ret, room, "exit status %d", (int)number_of(event, "exit_code"));
+		snprintf(ret, room, "exit status %d", (int)bytes_of(event, "exit_code"));
 	else if (json_object_get(event, "pid"))
-		snprintf(ret, room, "process %d", (int)number_of(event, "pid"));
+		snprintf(ret, room, "process %d", (int)bytes_of(event, "pid"));
 	else if (json_object_get(event, "command"))
 		snprintf(ret, room, "%s", text_of(event, "command"));
 	else if (!strcmp(what, "state"))
@@ -132,16 +125,9 @@ static void print_local_time(uint64_t ms)
 	printf("%s.%03u", date, (unsigned)(ms % 1000));
 }
 
-/* Names come from files: a terminal gets no control characters of them. */
-static void print_plain(const char *text)
-{
-	for (; *text; text++)
-		putchar((unsigned char)*text < ' ' || *text == 0x7f ? '?' : *text);
-}
-
 static void print_event(json_t *event)
 {
-	const uint64_t missed = number_of(event, "missed");
+	const uint64_t missed = bytes_of(event, "missed");
 	char details[1024];
 	uint64_t ms = 0;
 

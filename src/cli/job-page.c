@@ -165,8 +165,7 @@ static void print_schedule(json_t *schedule)
 
 	if (!json_is_object(schedule))
 		return;
-	format_seconds(every,
-		       (double)json_integer_value(json_object_get(schedule, "every_ms")) / 1e3);
+	format_seconds(every, (double)bytes_of(schedule, "every_ms") / 1e3);
 	format_left(next, text_of(schedule, "next"), time(NULL));
 	table_add(&t, every);
 	table_add(&t, next);

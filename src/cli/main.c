@@ -62,7 +62,7 @@ static bool is_configured(const struct command *command)
 	       command->run != verb_help;
 }
 
-static int run(int argc, char **argv)
+static int run_command(int argc, char **argv)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	struct invocation in;
@@ -101,7 +101,7 @@ int main(int argc, char **argv)
 		return EXIT_USAGE;
 	}
 
-	int status = run(argc, argv);
+	int status = run_command(argc, argv);
 	if (fflush(stdout) == EOF || ferror(stdout)) {
 		fprintf(stderr, "brumate: stdout: %s\n", strerror(errno));
 		return status ? status : EXIT_FAILED;

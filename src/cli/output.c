@@ -72,12 +72,21 @@ size_t terminal_width(FILE *f)
 	return ioctl(fileno(f), TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : 80;
 }
 
-/* What names hold that others gave is not to work on a terminal. */
+static char plain_of(char c)
+{
+	return (unsigned char)c < 0x20 || c == 0x7f ? '?' : c;
+}
+
 static void make_plain(char *text)
 {
 	for (; *text; text++)
-		if ((unsigned char)*text < 0x20 || *text == 0x7f)
-			*text = '?';
+		*text = plain_of(*text);
+}
+
+void print_plain(const char *text)
+{
+	for (; *text; text++)
+		putchar(plain_of(*text));
 }
 
 size_t text_width(const char *text)
@@ -424,7 +433,7 @@ void format_left(char ret[static WORD_BYTES], const char *stamp, time_t now)
 
 /* ---- the progress line and the summary ---- */
 
-static uint64_t bytes_of(json_t *o, const char *key)
+uint64_t bytes_of(const json_t *o, const char *key)
 {
 	json_int_t value = json_integer_value(json_object_get(o, key));
 

@@ -234,13 +234,6 @@ static json_t *progress_of(json_t *jobs, const char *id)
 	return NULL;
 }
 
-static uint64_t bytes_of(json_t *progress, const char *key)
-{
-	json_int_t bytes = json_integer_value(json_object_get(progress, key));
-
-	return bytes > 0 ? (uint64_t)bytes : 0;
-}
-
 static void add_operation_row(struct table *table, const struct top *t, json_t *job)
 {
 	json_t *operation = json_object_get(job, "operation");

@@ -129,14 +129,14 @@ static int for_each_operand(const struct invocation *in, operand_fn fn, json_t *
 	return result;
 }
 
-static int kill_job(const struct invocation *in, json_t *parameters, const char *word,
-		    struct brumate_error *err)
+static int kill_or_release(const struct invocation *in, json_t *parameters, const char *word,
+			   struct brumate_error *err)
 {
 	int r = add_string(parameters, "job", word, err);
 
-	(void)in;
 	if (r == 0)
-		r = client_ask("Kill", parameters, NULL, err);
+		r = client_ask(in->command->run == verb_kill ? "Kill" : "Release", parameters, NULL,
+			       err);
 	if (r == 0)
 		puts(word);
 	return r;
@@ -156,7 +156,7 @@ static int kill_each(const struct invocation *in, json_t *parameters, struct bru
 		brumate_hint(err, "see `brumate kill --help`");
 		return -EINVAL;
 	}
-	return r < 0 ? r : for_each_operand(&chosen, kill_job, parameters, err);
+	return r < 0 ? r : for_each_operand(&chosen, kill_or_release, parameters, err);
 }
 
 int verb_kill(const struct invocation *in, struct brumate_error *err)
@@ -265,8 +265,8 @@ static int pin_one(const struct invocation *in, json_t *parameters, const char *
 	int r = add_string(parameters, "checkpoint", word, err);
 
 	if (r == 0)
-		r = client_ask(in->command->run == verb_pin ? "Pin" : "Unpin", parameters, &reply,
-			       err);
+		r = client_ask(strcmp(in->command->name, "pin") ? "Unpin" : "Pin", parameters,
+			       &reply, err);
 	if (r == 0)
 		puts(text_of(reply, "checkpoint"));
 	return r;
@@ -280,29 +280,11 @@ int verb_pin(const struct invocation *in, struct brumate_error *err)
 	return r < 0 ? r : for_each_operand(in, pin_one, parameters, err);
 }
 
-int verb_unpin(const struct invocation *in, struct brumate_error *err)
-{
-	return verb_pin(in, err);
-}
-
-static int release_job(const struct invocation *in, json_t *parameters, const char *word,
-		       struct brumate_error *err)
-{
-	int r = add_string(parameters, "job", word, err);
-
-	(void)in;
-	if (r == 0)
-		r = client_ask("Release", parameters, NULL, err);
-	if (r == 0)
-		puts(word);
-	return r;
-}
-
 int verb_release(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *parameters = json_object();
 
-	return for_each_operand(in, release_job, parameters, err);
+	return for_each_operand(in, kill_or_release, parameters, err);
 }
 
 int verb_manage(const struct invocation *in, struct brumate_error *err)

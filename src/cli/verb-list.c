@@ -439,8 +439,7 @@ enum { KEY_WIDTH = 18 };
 static void print_pair(int indent, const char *key, const char *value)
 {
 	printf("%*s%-*s ", indent, "", KEY_WIDTH - indent, key);
-	for (const char *p = value; *p; p++)
-		putchar((unsigned char)*p < 0x20 || *p == 0x7f ? '?' : *p);
+	print_plain(value);
 	putchar('\n');
 }
 
@@ -705,7 +704,7 @@ static void print_side(const char *mark, json_t *o)
 {
 	char bytes[WORD_BYTES];
 
-	format_bytes(bytes, (uint64_t)json_integer_value(json_object_get(o, "bytes")));
+	format_bytes(bytes, bytes_of(o, "bytes"));
 	printf("%s %s  %s  %s\n", mark, json_string_value(json_object_get(o, "id")),
 	       json_string_value(json_object_get(o, "created")), bytes);
 }
@@ -717,8 +716,7 @@ static void print_chunks(json_t *differences)
 
 	if (!chunks)
 		return;
-	format_bytes(bytes, (uint64_t)json_integer_value(
-				    json_object_get(differences, "same_chunk_bytes")));
+	format_bytes(bytes, bytes_of(differences, "same_chunk_bytes"));
 	printf("%" JSON_INTEGER_FORMAT " of %" JSON_INTEGER_FORMAT
 	       " chunks of memory are the same, %s\n",
 	       json_integer_value(json_object_get(differences, "same_chunks")), chunks, bytes);
@@ -743,8 +741,7 @@ static void print_differences(json_t *reply)
 	if (t.n_cells)
 		table_print(&t, stdout, true, 0);
 	table_fini(&t);
-	format_bytes(bytes,
-		     (uint64_t)json_integer_value(json_object_get(differences, "same_bytes")));
+	format_bytes(bytes, bytes_of(differences, "same_bytes"));
 	printf("%" JSON_INTEGER_FORMAT " files are the same, %s\n",
 	       json_integer_value(json_object_get(differences, "same_files")), bytes);
 	print_chunks(differences);

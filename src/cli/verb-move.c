@@ -153,8 +153,8 @@ static void print_moved(json_t *reply, const char *done)
 	char bytes[WORD_BYTES], moved[WORD_BYTES], seconds[WORD_BYTES];
 	const char *id = json_string_value(json_object_get(reply, "checkpoint"));
 
-	format_bytes(bytes, (uint64_t)json_integer_value(json_object_get(reply, "bytes")));
-	format_bytes(moved, (uint64_t)json_integer_value(json_object_get(reply, "moved_bytes")));
+	format_bytes(bytes, bytes_of(reply, "bytes"));
+	format_bytes(moved, bytes_of(reply, "moved_bytes"));
 	format_seconds(seconds, json_number_value(json_object_get(reply, "seconds")));
 	fprintf(stderr, "%s %s: %lld files, %s; moved %lld files, %s, in %s\n", done, id ? id : "",
 		(long long)json_integer_value(json_object_get(reply, "files")), bytes,
