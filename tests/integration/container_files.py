@@ -14,7 +14,7 @@ from cases import EXIT_BAD_IMAGE, EXIT_BUSY, EXIT_FAILED, EXIT_NOT_FOUND, EXIT_T
 from cases import case, expect, main, read_text, wait_until
 from harness import Skipped, process_start, run
 from podman_engine import Podman
-from runc import Container, find_crun, find_in
+from runc import Container, find_crun, find_in, find_tool
 
 COUNTER = "exec /bin/counter --mib 64 --chunk-mib 16 --interval-ms 20 > /tmp/out"
 
@@ -173,18 +173,24 @@ def image_and_back(bed):
 def other_tools_read_the_image(bed):
     """What others have to say of an image and of an archive, where they are here."""
     image, archive = os.path.join(bed.dir, "image"), os.path.join(bed.dir, "one.tar")
-    tools = [tool for tool in ("skopeo", "umoci", "checkpointctl") if shutil.which(tool)]
-    if not tools:
+    skopeo, umoci, checkpointctl = (find_tool(name) for name in ("skopeo", "umoci", "checkpointctl"))
+    if not (skopeo or umoci or checkpointctl):
         raise Skipped("no skopeo, umoci or checkpointctl")
     with Container(bed, COUNTER) as container:
         started(bed, container)
         bed.ok("checkpoint", "--container", container.id, "--leave-running", "--oci", image)
         bed.ok("checkpoint", "--container", container.id, "-o", archive)
-    if "skopeo" in tools:
-        done = run(["skopeo", "inspect", f"oci:{image}"], timeout=60)
+    if skopeo:
+        done = run([skopeo, "inspect", f"oci:{image}"], timeout=60)
         expect(done.code == 0 and len(json.loads(done.out)["Layers"]) == 1, f"skopeo: {done.why()}")
-    if "checkpointctl" in tools:
-        done = run(["checkpointctl", "show", archive], timeout=60)
+    if umoci and skopeo:
+        named = os.path.join(bed.dir, "named")  # it wants images to have a name
+        done = run([skopeo, "copy", f"oci:{image}", f"oci:{named}:saved"], timeout=60)
+        expect(done.code == 0, f"skopeo: {done.why()}")
+        done = run([umoci, "stat", "--json", "--image", f"{named}:saved"], timeout=60)
+        expect(done.code == 0 and "history" in json.loads(done.out), f"umoci: {done.why()} {done.out}")
+    if checkpointctl:
+        done = run([checkpointctl, "show", archive], timeout=60)
         expect(done.code == 0 and "runc" in done.out, f"checkpointctl: {done.why()} {done.out}")
 
 
@@ -326,7 +332,7 @@ def engines_that_keep_their_own(bed):
 @case
 def crun_archive_and_back(bed):
     archive = os.path.join(bed.dir, "one.tar")
-    with Container(bed, COUNTER, runtime=find_crun()) as container:
+    with Container(bed, COUNTER, runtime=find_crun(bed)) as container:
         started(bed, container)
         bed.ok("checkpoint", "--container", container.id, "--leave-running", "--output", archive)
         container.log().goes_on()

@@ -11,7 +11,7 @@ import stat
 import subprocess
 import sys
 
-from cases import read_text, wait_until
+from cases import SOURCE, read_text, wait_until
 from harness import Failed, Log, Skipped, expect, process_start, run
 
 PLUGIN = "brumate_plugin.so"
@@ -25,6 +25,12 @@ def cgroup_mounts():
     """Where hierarchies of cgroups are, of both versions."""
     names = os.listdir(CGROUPS) if os.path.isdir(CGROUPS) else []
     return [CGROUPS, *(os.path.join(CGROUPS, name) for name in names)]
+
+
+def cgroup_pids(cgroup):
+    """Who is in a cgroup or in one below it, of each hierarchy."""
+    files = [os.path.join(base, "cgroup.procs") for place in cgroup_mounts() for base, _, _ in os.walk(place + cgroup)]
+    return {int(pid) for path in files for pid in read_text(path).split()}
 
 
 def remove_cgroups(cgroup):
@@ -150,12 +156,31 @@ def by_library(bed, container):
     return sum(process["data_bytes"] for process in memory)
 
 
-def find_crun():
-    """One that was built with CRIU, which that of Debian 12 is not."""
-    crun = shutil.which("crun")
+ENGINES = os.path.join(SOURCE, ".engines", "bin")  # of tools/engines-provision
+# crun wants cgroups to be of one version: where there are both, it sees the first.
+CRUN = """#!/bin/sh
+[ ! -d {cgroups}/unified ] || [ "$1" = --inner ] || exec unshare --mount --propagation private "$0" --inner "$@"
+[ "$1" != --inner ] || {{ shift; umount --lazy {cgroups}/unified || exit; }}
+exec {crun} "$@"
+"""
+
+
+def find_tool(name):
+    return shutil.which(name, path=f"{ENGINES}:{os.environ['PATH']}")
+
+
+def find_crun(bed):
+    """One that was built with CRIU, which that of Debian 12 is not; by what is found in the PATH of brumate."""
+    crun = find_tool("crun")
     if not crun or "+CRIU" not in run([crun, "--version"], timeout=PATIENCE_S).out:
-        raise Skipped("no crun with CRIU")
-    return crun
+        raise Skipped("no crun with CRIU: tools/engines-provision gets one")
+    path = os.path.join(bed.dir, "engine", "crun")
+    os.mkdir(os.path.dirname(path))
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(CRUN.format(cgroups=CGROUPS, crun=crun))
+    os.chmod(path, 0o755)
+    bed.own["PATH"] = f"{os.path.dirname(path)}:{os.environ['PATH']}"
+    return path
 
 
 def find_criu(bed):
