@@ -5,13 +5,14 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 
 from cases import expect, read_text, wait_until
 from harness import Log, Skipped, run
-from runc import PLUGIN, find_criu, find_runc, gpu_devices, make_rootfs, remove_cgroups, simulated_gpu_env
+from runc import PLUGIN, cgroup_pids, find_criu, find_runc, gpu_devices, make_rootfs, remove_cgroups, simulated_gpu_env
 
-COUNTER = "exec /bin/counter --mib {mib} --chunk-mib {chunk} --interval-ms 20 > /out/counter"
+COUNTER = "/bin/counter --mib {mib} --chunk-mib {chunk} --interval-ms 20 > /out/{name}"
 PATIENCE_S = 300
 CDI = "/run/cdi"
 
@@ -89,7 +90,8 @@ class Podman:
         path = os.path.join(self.dir, "bin")
         self.write_criu()
         env = "".join(f"export {k}='{v}'\n" for k, v in self.bed.own.items())
-        run_it = KEEP_LOGS.format(runc=self.runc, dir=self.dir) if self.logs else f"exec {self.runc} \"$@\"\n"
+        runc = f"unshare --mount --propagation private {self.runc}"  # a CRIU that is killed leaves its mounts
+        run_it = KEEP_LOGS.format(runc=runc, dir=self.dir) if self.logs else f"exec {runc} \"$@\"\n"
         runtime = self.file("bin/runc", f"#!/bin/sh\n{env}export PATH={path}:$PATH\n{self._tell('runc')}{run_it}", 0o700)
         conf = self.file("containers.conf", f'[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]\n'
                          f'[engine]\nlock_type = "file"\nevents_logger = "none"\ncgroup_manager = "cgroupfs"\n'
@@ -114,9 +116,15 @@ class Podman:
                             f'runroot = "{self.dir}/runroot"\n')
         return {"CONTAINERS_CONF": self.env["CONTAINERS_CONF"], "CONTAINERS_STORAGE_CONF": storage}
 
+    def argv(self, *words):
+        return [self.path, "--root", f"{self.dir}/root", "--runroot", f"{self.dir}/runroot", "--storage-driver", "vfs", *words]
+
     def podman(self, *words):
-        places = ["--root", f"{self.dir}/root", "--runroot", f"{self.dir}/runroot", "--storage-driver", "vfs"]
-        return run([self.path, *places, *words], env=self.env, timeout=PATIENCE_S)
+        return run(self.argv(*words), env=self.env, timeout=PATIENCE_S)
+
+    def spawn(self, *words):
+        return subprocess.Popen(self.argv(*words), env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                stderr=subprocess.DEVNULL, start_new_session=True)
 
     def ok(self, *words):
         done = self.podman(*words)
@@ -133,19 +141,22 @@ class Podman:
         words += ["--volume", f"{sim}:{sim}"]
         return words + [word for k, v in simulated_gpu_env(self.bed).items() for word in ("--env", f"{k}={v}")]
 
-    def start(self, name, *options, mib=64):
-        command = COUNTER.format(mib=mib, chunk=min(mib // 4, 64))
+    def start(self, name, *options, mib=64, programs=("counter",)):
+        """A program for each of these names, which is that of its output."""
+        each = [COUNTER.format(mib=mib, chunk=min(mib // 4, 64), name=program) for program in programs]
+        command = f"exec {each[0]}" if len(each) == 1 else " & ".join([*each, "wait"])
         done = self.podman("run", "--detach", "--name", name, "--network", "none", "--cgroup-parent", self.cgroup,
                            "--annotation", f"org.criu.config={self.criu_conf}", "--volume", f"{self.out}:/out",
                            *self._gpus(), *options, "job", "/bin/sh", "-c", command)
         if done.code != 0:
             raise Skipped(f"podman starts no container here: {done.why()}")
-        wait_until(lambda: os.path.exists(self.log().path), "the output of the container")
-        self.log().wait_for("^ready ", PATIENCE_S)
+        for program in programs:
+            wait_until(lambda log=self.log(program): os.path.exists(log.path), "the output of the container")
+            self.log(program).wait_for("^ready ", PATIENCE_S)
         return self
 
-    def log(self):
-        return Log(os.path.join(self.out, "counter"))
+    def log(self, program="counter"):
+        return Log(os.path.join(self.out, program))
 
     def status(self, name):
         return self.ok("inspect", "--format", "{{.State.Status}}", name)
@@ -159,11 +170,23 @@ class Podman:
                 found += [f"{name}: {line}" for line in lines if "Error" in line or "brumate" in line]
         return " / ".join(found)[-900:]
 
-    def end(self):
-        self.podman("rm", "--all", "--force", "--time", "0")
+    def kill_all(self, engine):
+        """Podman, conmon, and what is in the containers; a podman that was killed may know of none and leave their mounts."""
+        for pid in [engine.pid, *cgroup_pids(self.cgroup)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        engine.wait()
+        self._unmount()
+
+    def _unmount(self):
         left = [line.split()[4] for line in read_text("/proc/self/mountinfo").splitlines() if self.dir + "/" in line]
         for path in reversed(left):
             subprocess.run(["umount", "--lazy", path], check=False)
+        return left
+
+    def end(self):
+        self.podman("rm", "--all", "--force", "--time", "0")
+        left = self._unmount()
         # conmon is in them, and what it has podman do when a container ends.
         wait_until(lambda: remove_cgroups(self.cgroup), "the end of conmon")
         expect(not left, f"mounts are left: {left}")
