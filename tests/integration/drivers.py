@@ -168,16 +168,23 @@ def ladder(bed):
     return {f["key"]: f for f in bed.doctor()["findings"] if f["key"].startswith("driver-")}
 
 
-def expect_ladder(bed, job_files, ipc, storage):
+def expect_ladder(bed, job_files, ipc, storage, remap=True):
     """doctor says what the driver of this machine adds, and what is lost without."""
     found = ladder(bed)
     level = {key: f["level"] for key, f in found.items()}
+    expect(level["driver-remap"] == ("ok" if remap else "warn"), found["driver-remap"])
     expect(level["driver-job-file"] == ("ok" if job_files else "note"), found["driver-job-file"])
     expect(job_files or "590" in found["driver-job-file"]["hint"], found["driver-job-file"])
     expect(level["driver-ipc"] == ("ok" if ipc else "note"), found["driver-ipc"])
     expect(ipc or "610" in found["driver-ipc"]["hint"], found["driver-ipc"])
     expect(("driver-storage" in found) == storage, f"{sorted(found)}")
     expect(not storage or "not used" in found["driver-storage"]["text"], found)
+
+
+@case
+@with_env(BRUMATE_SIM_DRIVER="570")
+def doctor_of_570(bed):
+    expect_ladder(bed, job_files=False, ipc=False, storage=False, remap=False)
 
 
 @case
@@ -190,6 +197,12 @@ def doctor_of_580(bed):
 @with_env(BRUMATE_SIM_DRIVER="590")
 def doctor_of_590(bed):
     expect_ladder(bed, job_files=True, ipc=False, storage=False)
+
+
+@case
+@with_env(BRUMATE_SIM_DRIVER="610")
+def doctor_of_610(bed):
+    expect_ladder(bed, job_files=True, ipc=True, storage=False)
 
 
 @case
