@@ -182,6 +182,39 @@ def without_peer_access(check):
     log.is_right()
 
 
+def steps_of_members(log):
+    """{member: its last step}."""
+    expect(not re.search(r"BAD|ERR|not \d", log.text()), f"wrong data: {log.tail()}")
+    return {member: int(n) for member, n in re.findall(r"^member (\d+) step (\d+) OK$", log.text(), re.MULTILINE)}
+
+
+def members_go_on(log, count=2):
+    before = steps_of_members(log)
+
+    def all_do(_):
+        now = steps_of_members(log)
+        return len(now) == count and all(n >= before.get(member, 0) + 3 for member, n in now.items())
+
+    log.wait_until(all_do, "steps of all members", ANSWER_S)
+
+
+def shared(check, way):
+    """Two processes, each on a GPU with memory of the other's: tests/programs/partners.c."""
+    need_gpus(check, 2)
+    job = check.instance.run([check.program("partners"), way, "--mib", 64], name="partners", options=("--data-path", "broker"))
+    log = check.instance.log(job)
+    members_go_on(log)
+    for gpus in ((), ("--gpu-map", "0=1,1=0")):
+        check.do("suspend", job)
+        check.do("resume", job, *gpus)
+        members_go_on(log)
+        saved = check.do("checkpoint", job)
+        check.do("restore", saved["checkpoint"], *gpus)
+        members_go_on(log)
+    check.instance.end(job)
+    steps_of_members(log)
+
+
 IPC = """"$0" ipc-export --path "$1" >"$1.out" &
 until [ -e "$1" ]; do sleep 0.1; done
 exec "$0" ipc-import --path "$1" """
@@ -221,4 +254,8 @@ def register(case):
     case("two GPUs: peer access through the library")(peer_access)
     case("two GPUs: copies without peer access")(without_peer_access)
     case("two GPUs: swapped by --gpu-map")(swapped)
+    case("two GPUs: shared memory, by descriptors")(lambda check: shared(check, "fd"))
+    case("two GPUs: shared memory, by legacy IPC")(lambda check: shared(check, "ipc"))
+    case("two GPUs: shared memory, whose makers have ended")(lambda check: shared(check, "left"))
+    case("two GPUs: shared memory, while streams are captured")(lambda check: shared(check, "captured"))
     case("legacy IPC through the library")(legacy_ipc)
