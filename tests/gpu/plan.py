@@ -30,6 +30,7 @@ ROWS = (
     Row(r"^bench: 16 GiB without", 18, alone=True, seconds=60),
     Row(r"^ranks: steady state", 12, alone=True, seconds=60),
     Row(r"^ranks: many operations", 16, alone=True, seconds=240),
+    Row(r"^ranks: suspended while", 18, alone=True, seconds=60),
     Row(r"^ranks: drain", 17, alone=True, seconds=150),
     Row(r"^conform: objects", 20, seconds=25),
     Row(r"^conform: ", 20, alone=True, seconds=25),  # fills the card, and asks how much is left

@@ -6,11 +6,12 @@ framework_cases.py."""
 import json
 import os
 import random
+import re
 import statistics
 import time
 
-from framework_cases import (END_S, EXCHANGED, TORCHRUN, Way, is_ready, need, results_of, same_as_undisturbed, slower_by,
-                             wait_step)
+from framework_cases import (END_S, EXCHANGED, TORCHRUN, Undisturbed, Way, is_ready, need, results_of,
+                             same_as_undisturbed, slower_by, wait_step)
 from harness import expect, process_start
 
 FOREVER, WORK, SKEW_MS = 10**6, "5", "1000"  # work: of a step of about 100 ms on an H100
@@ -107,6 +108,29 @@ def many_operations(check, way):
         f"undisturbed")
 
 
+def while_they_begin(check, way):
+    """Suspended again and again from the start until they are at work: the driver and NCCL are set up, and graphs captured.
+    An operation may be refused, or take too long, but nothing is lost by it."""
+    need(check, way)
+    steps = ("--steps", "20")
+    undisturbed = Undisturbed(check, way, *steps)
+    job = check.instance.run(way.argv(check, *steps), name="beginning", options=("--data-path", "broker"))
+    log, codes = check.instance.log(job), []
+    pid = check.instance.job(job)["pid"]
+    start = process_start(pid)
+    while process_start(pid) == start and not re.search("^ready ", log.text(), re.MULTILINE):
+        time.sleep(random.uniform(0, 0.5))
+        codes.append(check.instance.cli("suspend", job).code)
+        if codes[-1] == 0:
+            check.do("resume", job)
+        expect(codes[-1] or check.instance.job(job)["state"] in ("running", "exited"), "it is not running")
+    ended = check.instance.cli("wait", job, timeout=END_S)
+    expect(ended.code == 0, f"{ended.why()}; suspends {codes}; the log ends: {log.tail(8)}")
+    same_as_undisturbed(log, undisturbed.results())
+    check.measured[f"{way.name}: suspended while it began"] = f"{codes.count(0)} times, refused or too late {codes}"
+    expect(0 in codes, f"no suspend came before it was at work: {codes}")
+
+
 def sums(check):
     """Two jobs live at the same time, one with the library and its agents; only one works at a time."""
     turns = {path: os.path.join(check.instance.dir, f"turn-{path}") for path in ("driver", "broker")}
@@ -153,5 +177,6 @@ def register(case):
         case(f"ranks: drain, {way.name}, one rank late")(
             lambda check, way=way: drain(check, f"{way.name}, one rank {SKEW_MS} ms late", way, "--skew-ms", SKEW_MS,
                                          bounded=False))
+    case("ranks: suspended while they begin")(lambda check: while_they_begin(check, graph))
     case("ranks: many operations, DDP")(lambda check: many_operations(check, ddp))
     case("ranks: steady state, sums by NCCL")(sums)
