@@ -161,57 +161,33 @@ static CUresult after_end(CUresult r, CUstream stream)
 	return r;
 }
 
-CUresult capture_begin_old(CUstream stream)
-{
-	before_begin();
-	return after_begin(driver.cuStreamBeginCapture(stream), stream);
-}
+#define BEGIN(name, entry, params, args)                       \
+	CUresult name params                                   \
+	{                                                      \
+		before_begin();                                \
+		return after_begin(driver.entry args, stream); \
+	}
+#define END(name, entry)                                               \
+	CUresult name(CUstream stream, CUgraph *graph)                 \
+	{                                                              \
+		return after_end(driver.entry(stream, graph), stream); \
+	}
+#define TO_GRAPH                                                                     \
+	(CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *edges, \
+	 size_t n_deps, CUstreamCaptureMode mode)
 
-CUresult capture_begin_old_ptsz(CUstream stream)
-{
-	before_begin();
-	return after_begin(driver.cuStreamBeginCapture_ptsz(stream), stream);
-}
-
-CUresult capture_begin(CUstream stream, CUstreamCaptureMode mode)
-{
-	before_begin();
-	return after_begin(driver.cuStreamBeginCapture_v2(stream, mode), stream);
-}
-
-CUresult capture_begin_ptsz(CUstream stream, CUstreamCaptureMode mode)
-{
-	before_begin();
-	return after_begin(driver.cuStreamBeginCapture_v2_ptsz(stream, mode), stream);
-}
-
-CUresult capture_begin_to_graph(CUstream stream, CUgraph graph, const CUgraphNode *deps,
-				const void *edges, size_t n_deps, CUstreamCaptureMode mode)
-{
-	before_begin();
-	return after_begin(
-		driver.cuStreamBeginCaptureToGraph(stream, graph, deps, edges, n_deps, mode),
-		stream);
-}
-
-CUresult capture_begin_to_graph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *deps,
-				     const void *edges, size_t n_deps, CUstreamCaptureMode mode)
-{
-	before_begin();
-	return after_begin(
-		driver.cuStreamBeginCaptureToGraph_ptsz(stream, graph, deps, edges, n_deps, mode),
-		stream);
-}
-
-CUresult capture_end(CUstream stream, CUgraph *graph)
-{
-	return after_end(driver.cuStreamEndCapture(stream, graph), stream);
-}
-
-CUresult capture_end_ptsz(CUstream stream, CUgraph *graph)
-{
-	return after_end(driver.cuStreamEndCapture_ptsz(stream, graph), stream);
-}
+BEGIN(capture_begin_old, cuStreamBeginCapture, (CUstream stream), (stream))
+BEGIN(capture_begin_old_ptsz, cuStreamBeginCapture_ptsz, (CUstream stream), (stream))
+BEGIN(capture_begin, cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode),
+      (stream, mode))
+BEGIN(capture_begin_ptsz, cuStreamBeginCapture_v2_ptsz, (CUstream stream, CUstreamCaptureMode mode),
+      (stream, mode))
+BEGIN(capture_begin_to_graph, cuStreamBeginCaptureToGraph, TO_GRAPH,
+      (stream, graph, deps, edges, n_deps, mode))
+BEGIN(capture_begin_to_graph_ptsz, cuStreamBeginCaptureToGraph_ptsz, TO_GRAPH,
+      (stream, graph, deps, edges, n_deps, mode))
+END(capture_end, cuStreamEndCapture)
+END(capture_end_ptsz, cuStreamEndCapture_ptsz)
 
 CUresult capture_stream_destroyed(CUstream stream)
 {
