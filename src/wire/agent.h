@@ -57,8 +57,8 @@ enum {
  * UNMAP   unmap and release every piece; their addresses stay reserved. From here the fds that
  *         EXPORT gave are all that keeps the memory. Contexts give up their room for stacks, too.
  *         With n = 1 only what ALIASES lists.
- * MAP     fds of the pieces whose ids are given: mapped at their old addresses with their old
- *         access. Answered when done. With the last of them contexts get the room for stacks back that
+ * MAP     fds of the pieces whose ids are given: imported. They are mapped at their old addresses with their old
+ *         access by OWN, or else by OPEN. With the last of them contexts get the room for stacks back that
  *         UNMAP took (-ENOMEM: there is none; ask again, or OWN or OPEN, or UNMAP).
  * OWN     after the last MAP: replace imported memory by the process's own, by copies on the GPU, as
  *         far as there is room. n in the reply: pieces that stayed imported (their fds must be kept

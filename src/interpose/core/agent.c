@@ -598,9 +598,12 @@ static void open_gate(void)
 static void run_open_gate(struct agent_job *job, struct agent_reply *reply)
 {
 	unsigned int away = count_away();
+	int r = 0;
 
 	if (away)
 		fail(reply, -EBUSY, 0, "%u pieces of device memory are not mapped", away);
+	else if (gate_is_closed() && (r = pieces_settle()))
+		fail(reply, errno_of(r), r, "device memory cannot be mapped");
 	else if (gate_is_closed() && set_stacks_back(reply))
 		open_gate();
 }
@@ -666,7 +669,7 @@ static void run_operation(struct agent_job *job, struct agent_reply *reply)
 /* The peer has hung up without DETACH. */
 static void end_alone(void)
 {
-	if (!gate_is_closed() || count_away() || atomic_load(&stays_closed))
+	if (!gate_is_closed() || count_away() || atomic_load(&stays_closed) || pieces_settle())
 		return;
 	/* Without memory for it kernels that want more get the driver's error; the next time may go well. */
 	backend_set_stacks_back();

@@ -232,9 +232,12 @@ struct piece *piece_at(uint64_t va); /* with the lock */
 
 /* ---- piece.c: with the gate closed ---- */
 
-void pieces_abandon(void);		      /* the driver has shut down: none is away any more */
-int piece_take(struct piece *piece);	      /* unmaps and releases it */
-int piece_bring(struct piece *piece, int fd); /* maps it where it was */
+void pieces_abandon(void);	     /* the driver has shut down: none is away any more */
+int piece_take(struct piece *piece); /* unmaps and releases it */
+/** Gets it again; it is mapped by pieces_own() or pieces_settle(). */
+int piece_bring(struct piece *piece, int fd);
+/** Maps whatever was brought where it was. */
+int pieces_settle(void);
 /** A descriptor of it. -EOPNOTSUPP: it is imported, and nobody knew that it would be given to others. */
 int piece_export(struct piece *piece, int *ret_fd);
 /** A descriptor of a copy of it, which is made for that. -ENOMEM: no room. */

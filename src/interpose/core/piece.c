@@ -251,31 +251,92 @@ static int unmap_piece(struct piece *piece)
 	return 0;
 }
 
-static int grant_again(const struct mapping *mapping)
+enum { GRANTS_MAX = 64 };
+
+/* Mappings that their devices are to reach again: those side by side that are reached alike take one call. */
+struct grants {
+	const struct mapping *all[GRANTS_MAX];
+	size_t n;
+	int error; /* the first */
+};
+
+static int compare_mappings(const void *a, const void *b)
+{
+	uint64_t one = (*(const struct mapping *const *)a)->node.start;
+	uint64_t other = (*(const struct mapping *const *)b)->node.start;
+
+	return one < other ? -1 : one > other;
+}
+
+static int grant_from(const struct mapping *first, uint64_t bytes)
 {
 	struct access desc[DEVICES_MAX];
 	size_t n = 0;
 
 	for (int i = 0; i < DEVICES_MAX; i++)
-		if (mapping->access[i])
-			desc[n++] = (struct access){ i, mapping->access[i] };
-	return n ? backend_set_access(mapping->node.start, mapping->node.bytes, desc, n) : 0;
+		if (first->access[i])
+			desc[n++] = (struct access){ i, first->access[i] };
+	return n ? backend_set_access(first->node.start, bytes, desc, n) : 0;
 }
 
-static int map_piece(struct piece *piece)
+/* Grants what lies side by side from the @i-th mapping on, and returns where it ends. A driver that wants a call for each
+ * gets that. */
+static size_t grant_next(struct grants *g, size_t i)
+{
+	const struct mapping *first = g->all[i];
+	uint64_t end = first->node.start + first->node.bytes;
+	size_t n = 1;
+
+	for (; i + n < g->n && g->all[i + n]->node.start == end; n++) {
+		if (memcmp(g->all[i + n]->access, first->access, sizeof(first->access)))
+			break;
+		end += g->all[i + n]->node.bytes;
+	}
+	int r = grant_from(first, end - first->node.start);
+	if (r && n > 1) {
+		r = 0;
+		for (size_t k = i; k < i + n && !r; k++)
+			r = grant_from(g->all[k], g->all[k]->node.bytes);
+	}
+	g->error = r;
+	return i + n;
+}
+
+static int grants_end(struct grants *g)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < g->n; i++)
+		if (g->all[i]->mapped)
+			g->all[n++] = g->all[i];
+	g->n = n;
+	qsort(g->all, g->n, sizeof(*g->all), compare_mappings);
+	for (size_t i = 0; i < g->n && !g->error;)
+		i = grant_next(g, i);
+	g->n = 0;
+	return g->error;
+}
+
+static void grants_add(struct grants *g, const struct mapping *mapping)
+{
+	if (g->n == GRANTS_MAX)
+		grants_end(g);
+	g->all[g->n++] = mapping;
+}
+
+/* Maps @handle wherever the piece is not mapped; the devices reach it there after grants_end(). */
+static int map_piece(struct piece *piece, uint64_t handle, struct grants *grants)
 {
 	for (struct mapping *mapping = piece->mappings; mapping; mapping = mapping->next) {
 		int r = 0;
 
-		if (!mapping->mapped)
-			r = backend_map(mapping->node.start, mapping->node.bytes, mapping->offset,
-					piece->handle);
+		if (mapping->mapped)
+			continue;
+		r = backend_map(mapping->node.start, mapping->node.bytes, mapping->offset, handle);
 		if (r)
 			return r;
 		mapping->mapped = true;
-		r = grant_again(mapping);
-		if (r)
-			return r;
+		grants_add(grants, mapping);
 	}
 	return 0;
 }
@@ -331,21 +392,58 @@ int piece_export(struct piece *piece, int *ret_fd)
 
 int piece_bring(struct piece *piece, int fd)
 {
-	int r = 0;
+	int r;
 
 	if (!piece->away)
 		return 0;
-	if (!piece->handle) {
+	if (piece->handle) { /* and what is mapped may be half a copy of it */
+		r = unmap_piece(piece);
+	} else {
 		r = backend_import(&piece->handle, fd);
-		if (r)
-			return r;
-		piece->imported = !piece_is_alias(piece);
+		piece->imported = !r && !piece_is_alias(piece);
 		if (piece->imported)
 			keep_descriptor(piece, fd);
 	}
-	r = map_piece(piece);
 	if (!r)
 		set_away(piece, false);
+	return r;
+}
+
+/* A piece that is here, but not wherever it was mapped; NULL: none. */
+static struct piece *find_unmapped(void)
+{
+	struct piece *piece = NULL;
+
+	while ((piece = tree_next(&memory.pieces, piece)))
+		for (struct mapping *m = piece->mappings; m && !piece->away; m = m->next)
+			if (!m->mapped)
+				return piece;
+	return NULL;
+}
+
+static int settle_device(int device)
+{
+	bool entered = context_enter_known(device);
+	struct grants grants = { .n = 0 };
+	struct piece *piece = NULL;
+	int r = 0, granted;
+
+	while (!r && (piece = tree_next(&memory.pieces, piece)))
+		if (!piece->away && piece->kind.device == device)
+			r = map_piece(piece, piece->handle, &grants);
+	granted = grants_end(&grants);
+	if (entered)
+		context_leave(device, NULL);
+	return r ? r : granted;
+}
+
+int pieces_settle(void)
+{
+	const struct piece *piece;
+	int r = 0;
+
+	while (!r && (piece = find_unmapped()))
+		r = settle_device(piece->kind.device);
 	return r;
 }
 
@@ -393,53 +491,30 @@ static int scratch_grant(const struct scratch *scratch, int device)
 	return backend_set_access(scratch->va, scratch->mapped_bytes, &desc, 1);
 }
 
-/* Where the whole piece can be read already; 0: nowhere. */
-static uint64_t readable_at(const struct piece *piece)
+/* Where all of the piece can be written once it is mapped; 0: nowhere. */
+static uint64_t writable_at(const struct piece *piece)
 {
 	for (const struct mapping *mapping = piece->mappings; mapping; mapping = mapping->next)
 		if (!mapping->offset && mapping->node.bytes == piece->bytes &&
-		    mapping->access[piece->kind.device])
+		    mapping->access[piece->kind.device] == ACCESS_READ_WRITE)
 			return mapping->node.start;
 	return 0;
 }
 
-/* A piece whose copy is under way. */
+/* A piece whose copy is under way, and where that goes from and to. */
 struct owning {
 	struct piece *piece;
 	uint64_t own;
-	struct scratch from; /* where it cannot be read as it is mapped */
-	bool copied;
+	uint64_t from, to;
+	bool placed, copied;
 };
 
-/* Pieces of one device: their memory to be, at addresses where it can be written meanwhile. */
+/* Pieces of one device. */
 struct copies {
 	struct owning all[PIECES_OWN_MAX];
 	size_t n;
-	struct scratch to;
+	struct scratch scratch;
 };
-
-/* Puts @own where the imported memory is. On failure the imported memory is back, or the piece away. */
-static int exchange_memory(struct piece *piece, uint64_t own)
-{
-	uint64_t imported = piece->handle;
-	int r = unmap_piece(piece);
-
-	piece->handle = own;
-	if (!r)
-		r = map_piece(piece);
-	if (!r) {
-		backend_release(imported);
-		drop_descriptor(piece);
-		piece->imported = false;
-		return 0;
-	}
-	unmap_piece(piece);
-	piece->handle = imported;
-	backend_release(own);
-	if (map_piece(piece))
-		set_away(piece, true);
-	return r;
-}
 
 static int create_own(struct copies *copies, struct piece *piece)
 {
@@ -453,49 +528,77 @@ static int create_own(struct copies *copies, struct piece *piece)
 	return 0;
 }
 
-static int map_own(struct copies *copies)
+/* Adds the piece to the scratch, and what it is copied to where that has no place of its own. */
+static int map_for_copy(struct scratch *scratch, struct owning *o)
+{
+	int r;
+
+	o->from = scratch->va + scratch->mapped_bytes;
+	r = scratch_map(scratch, o->piece->bytes, o->piece->handle);
+	if (r || o->to)
+		return r;
+	o->to = scratch->va + scratch->mapped_bytes;
+	return scratch_map(scratch, o->piece->bytes, o->own);
+}
+
+static int fill_scratch(struct copies *copies)
 {
 	uint64_t bytes = 0;
 	int r;
 
 	for (size_t i = 0; i < copies->n; i++)
-		bytes += copies->all[i].piece->bytes;
-	r = scratch_init(&copies->to, bytes);
+		bytes += copies->all[i].piece->bytes * (copies->all[i].to ? 1 : 2);
+	r = scratch_init(&copies->scratch, bytes);
 	for (size_t i = 0; i < copies->n && !r; i++)
-		r = scratch_map(&copies->to, copies->all[i].piece->bytes, copies->all[i].own);
-	return r ? r : scratch_grant(&copies->to, copies->all[0].piece->kind.device);
+		r = map_for_copy(&copies->scratch, &copies->all[i]);
+	return r ? r : scratch_grant(&copies->scratch, copies->all[0].piece->kind.device);
 }
 
-static int copy_piece(struct owning *o, uint64_t to)
+/* What is mapped where the piece was is not the piece, nor a copy of it. */
+static void take_own_away(struct owning *o)
 {
-	struct piece *piece = o->piece;
-	uint64_t source = readable_at(piece);
-	int r = 0;
+	if (unmap_piece(o->piece))
+		set_away(o->piece, true);
+	o->placed = false;
+}
 
-	if (!source) {
-		r = scratch_init(&o->from, piece->bytes);
-		if (!r)
-			r = scratch_map(&o->from, piece->bytes, piece->handle);
-		if (!r)
-			r = scratch_grant(&o->from, piece->kind.device);
-		source = o->from.va;
+/* Maps what the pieces are copied to where they were. */
+static int place_copies(struct copies *copies)
+{
+	struct grants grants = { .n = 0 };
+	int first = 0, granted;
+
+	for (size_t i = 0; i < copies->n; i++) {
+		struct owning *o = &copies->all[i];
+		int r = unmap_piece(o->piece);
+
+		if (!r) {
+			o->placed = true;
+			r = map_piece(o->piece, o->own, &grants);
+		}
+		first = first ? first : r;
+		if (r && o->placed)
+			take_own_away(o);
 	}
-	if (!r)
-		r = backend_copy(to, source, piece->bytes);
-	o->copied = !r;
-	return r;
+	granted = grants_end(&grants);
+	for (size_t i = 0; i < copies->n && granted; i++)
+		if (copies->all[i].placed)
+			take_own_away(&copies->all[i]);
+	return first ? first : granted;
 }
 
 static int begin_copies(struct copies *copies)
 {
-	int r = map_own(copies);
-	uint64_t to = copies->to.va;
+	int first = 0;
 
-	for (size_t i = 0; i < copies->n && !r; i++) {
-		r = copy_piece(&copies->all[i], to);
-		to += copies->all[i].piece->bytes;
+	for (size_t i = 0; i < copies->n; i++) {
+		struct owning *o = &copies->all[i];
+		int r = o->placed ? backend_copy(o->to, o->from, o->piece->bytes) : 0;
+
+		o->copied = o->placed && !r;
+		first = first ? first : r;
 	}
-	return r;
+	return first;
 }
 
 static int wait_for_copies(void)
@@ -507,49 +610,61 @@ static int wait_for_copies(void)
 	return r;
 }
 
-/* What was copied takes its place; what was not is let go. */
-static int end_copies(struct copies *copies)
+/* What was copied is the piece from now on; what was not is let go, and the piece mapped later. */
+static void end_copies(struct copies *copies)
 {
-	int first = 0;
-
-	scratch_fini(&copies->to);
+	scratch_fini(&copies->scratch);
 	for (size_t i = 0; i < copies->n; i++) {
 		struct owning *o = &copies->all[i];
-		int r = 0;
 
-		scratch_fini(&o->from);
-		if (o->copied)
-			r = exchange_memory(o->piece, o->own);
-		else
+		if (!o->copied) {
+			if (o->placed)
+				take_own_away(o);
 			backend_release(o->own);
-		first = first ? first : r;
+			continue;
+		}
+		backend_release(o->piece->handle);
+		o->piece->handle = o->own;
+		o->piece->imported = false;
+		drop_descriptor(o->piece);
 	}
-	return first;
 }
 
 /* With a context of their GPU current. */
 static int own_created(struct copies *copies)
 {
-	int begun = begin_copies(copies);
-	int r = wait_for_copies();
+	int begun, placed, r;
 
-	if (!r) /* else what a copy may still be using stays where it is, and is lost */
-		r = end_copies(copies);
-	return begun ? begun : r;
+	for (size_t i = 0; i < copies->n; i++)
+		copies->all[i].to = writable_at(copies->all[i].piece);
+	placed = fill_scratch(copies);
+	if (!placed)
+		placed = place_copies(copies);
+	begun = begin_copies(copies);
+	r = wait_for_copies();
+	if (!r)
+		end_copies(copies);
+	/* What a copy may still be using stays where it is, and is lost. */
+	for (size_t i = 0; i < copies->n && r; i++)
+		if (copies->all[i].placed)
+			set_away(copies->all[i].piece, true);
+	return placed ? placed : begun ? begun : r;
 }
 
-/* As own_created(), but what was copied goes to others. */
+/* Copies a piece without a change to where it is; what was copied goes to others. */
 static int export_created(struct copies *copies, int *ret_fd)
 {
 	struct owning *o = &copies->all[0];
-	int begun = begin_copies(copies);
-	int r = wait_for_copies();
+	int r = fill_scratch(copies), waited;
 
-	if (r)
-		return begun ? begun : r;
-	scratch_fini(&copies->to);
-	scratch_fini(&o->from);
-	r = begun ? begun : backend_export(ret_fd, o->own);
+	if (!r)
+		r = backend_copy(o->to, o->from, o->piece->bytes);
+	waited = wait_for_copies();
+	if (waited)
+		return r ? r : waited;
+	scratch_fini(&copies->scratch);
+	if (!r)
+		r = backend_export(ret_fd, o->own);
 	backend_release(o->own);
 	return r;
 }

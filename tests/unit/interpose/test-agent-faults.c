@@ -10,7 +10,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MIB = 1 << 20, N = 4, TRIES = 4, CYCLES = 3, NTH_MAX = 8, STACK_BYTES = 4096 };
+enum {
+	MIB = 1 << 20,
+	N = 4,
+	TRIES = 4,
+	CYCLES = 3,
+	NTH_MAX = 8,
+	NTH_MAP_MAX = 18, /* of all pieces, of their copies, and of what these replace */
+	STACK_BYTES = 4096
+};
 
 static const size_t sizes[N] = { 3000, MIB / 2, 3 * MIB, 4 * MIB };
 
@@ -172,8 +180,10 @@ static void run(const char *call, int nth)
 
 int main(void)
 {
-	for (size_t i = 0; i < sizeof(calls) / sizeof(*calls); i++)
-		for (int nth = 1; nth <= NTH_MAX; nth++) {
+	for (size_t i = 0; i < sizeof(calls) / sizeof(*calls); i++) {
+		const int most = strcmp(calls[i], "cuMemMap") ? NTH_MAX : NTH_MAP_MAX;
+
+		for (int nth = 1; nth <= most; nth++) {
 			int status;
 			pid_t child = fork();
 
@@ -187,5 +197,6 @@ int main(void)
 				fprintf(stderr, "%s, call %d\n", calls[i], nth);
 			CHECK(status == 0);
 		}
+	}
 	return 0;
 }

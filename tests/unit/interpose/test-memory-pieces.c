@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* How large the pieces of an allocation are, on a large GPU and on small ones. */
+/*
+ * How large the pieces of an allocation are, on a large GPU and on small ones; and that those side by side are let in
+ * by one call of the driver, or by one each where it wants that.
+ */
 #include "job.h"
 
 #include <stdlib.h>
@@ -34,9 +37,43 @@ static void check_pieces(const char *vram_mib, uint64_t mib, uint64_t piece_mib,
 	CHECK(!cuMemFree_v2(ptr));
 }
 
-static void run(const char *vram_mib, uint64_t mib, uint64_t piece_mib, size_t n_pieces)
+static size_t count_pieces(void)
+{
+	int conn = agent_connect();
+	size_t n;
+
+	free(agent_list(conn, &n));
+	close(conn);
+	return n;
+}
+
+/* An allocation of two pieces is granted, goes and comes: its copies and their places take a call each. Where the next call
+ * is refused, the next allocation is the driver's own. */
+static void check_grants(const char *fault, size_t n_pieces)
+{
+	CUdeviceptr ptr, next;
+
+	job_prepare("4096");
+	setenv("BRUMATE_SIM_FAULT", fault, 1);
+	CHECK(job_enter());
+	CHECK(!cuMemAlloc_v2(&ptr, 258 * MIB));
+	fill(ptr, 258 * MIB, 1);
+	agent_cycle();
+	CHECK(holds(ptr, 258 * MIB, 1));
+	CHECK(!cuMemAlloc_v2(&next, 4 * MIB));
+	CHECK(count_pieces() == n_pieces);
+	CHECK(!cuMemFree_v2(ptr));
+}
+
+static void wait_for(pid_t child)
 {
 	int status;
+
+	CHECK(waitpid(child, &status, 0) == child && !status);
+}
+
+static void run(const char *vram_mib, uint64_t mib, uint64_t piece_mib, size_t n_pieces)
+{
 	pid_t child = fork();
 
 	CHECK(child >= 0);
@@ -44,7 +81,19 @@ static void run(const char *vram_mib, uint64_t mib, uint64_t piece_mib, size_t n
 		check_pieces(vram_mib, mib, piece_mib, n_pieces);
 		exit(0);
 	}
-	CHECK(waitpid(child, &status, 0) == child && !status);
+	wait_for(child);
+}
+
+static void run_grants(const char *fault, size_t n_pieces)
+{
+	pid_t child = fork();
+
+	CHECK(child >= 0);
+	if (!child) {
+		check_grants(fault, n_pieces);
+		exit(0);
+	}
+	wait_for(child);
 }
 
 int main(void)
@@ -53,5 +102,7 @@ int main(void)
 	run("143771", 2562, 1024, 3);
 	run("24576", 1000, 384, 3);
 	run("4096", 514, 256, 3);
+	run_grants("cuMemSetAccess:4:error=999", 2);
+	run_grants("cuMemSetAccess:3:error=999", 3);
 	return 0;
 }
