@@ -23,7 +23,7 @@ import traceback
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import promises  # noqa: E402 (it stands beside this folder)
 import varlink_client
-from harness import SOURCE, Build, Failed, Instance, Log, Program, Skipped, expect, own_mounts, process_start, run
+from harness import SOURCE, Build, Failed, Instance, Log, Program, Skipped, expect, process_start, run
 
 MIB = 1 << 20
 NOBODY = 65534

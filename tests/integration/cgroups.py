@@ -7,7 +7,8 @@ import os
 import re
 import subprocess
 
-from cases import MIB, Skipped, case, expect, main, own_mounts, read_text
+from cases import MIB, Skipped, case, expect, main, read_text
+from harness import own_mounts
 
 ROOT = "/sys/fs/cgroup"
 

@@ -6,7 +6,6 @@ other tools expect of both. Programs of the simulated driver run in the containe
 import hashlib
 import json
 import os
-import shutil
 import stat
 import tarfile
 

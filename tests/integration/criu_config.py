@@ -6,7 +6,8 @@ change nothing of what brumate's CRIU does. In a mount namespace of this test's 
 import os
 import subprocess
 
-from cases import as_user, case, expect, main, own_mounts, run
+from cases import as_user, case, expect, main, run
+from harness import own_mounts
 
 
 

@@ -6,7 +6,8 @@ switch is a file, in a mount namespace of this test's own: nobody enforces it.""
 import os
 import subprocess
 
-from cases import EXIT_UNSUPPORTED, as_user, case, expect, main, own_mounts
+from cases import EXIT_UNSUPPORTED, as_user, case, expect, main
+from harness import own_mounts
 
 KERNEL = "/proc/sys/kernel"
 

@@ -25,7 +25,8 @@ import sys
 import time
 import traceback
 
-from cases import Bed, Failed, SOURCE, Skipped, expect, find_build, own_mounts, process_start, read_text, run, wait_until, why_not
+from cases import Bed, Failed, SOURCE, Skipped, expect, find_build, process_start, read_text, run, wait_until, why_not
+from harness import own_mounts
 
 ZDTM = os.path.join(SOURCE, ".zdtm")
 TESTS = os.path.join(ZDTM, "test", "zdtm")
