@@ -10,8 +10,9 @@ import shutil
 import signal
 import tarfile
 
-from cases import case, expect, main, read_text, wait_until
-from podman_engine import Podman, cdi_device
+from cases import EXIT_PERMISSION, as_user, case, expect, main, read_text, wait_until
+from harness import run
+from podman_engine import Podman, cdi_device, find_podman
 from runc import cgroup_pids
 
 
@@ -108,6 +109,30 @@ def errors_reach_podman(bed):
         podman.log().goes_on()
 
 
+def kill_all(pids):
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@case
+@as_user
+def without_root(bed):
+    """podman refuses both by itself, before it looks for the container, and so does brumate."""
+    podman, _ = find_podman()
+    archive = os.path.join(bed.dir, "one.tar")
+    with open(archive, "wb"):
+        pass
+    os.chown(archive, bed.uid, bed.uid)
+    places = ["--root", f"{bed.dir}/root", "--runroot", f"{bed.dir}/run", "--storage-driver", "vfs"]
+    env = {"PATH": os.environ["PATH"], "HOME": bed.dir, "XDG_RUNTIME_DIR": bed.dir}
+    for verb, what in (("checkpoint", "checkpointing"), ("restore", "restoring")):
+        done = run([podman, *places, "container", verb, "one"], env=env, user=bed.uid, group=bed.uid, extra_groups=[])
+        expect(done.code != 0 and f"{what} a container requires root" in done.err, done.why())
+    kill_all(pid for pid, command in bed.processes() if command == podman)  # it holds podman's user namespace
+    bed.refused(EXIT_PERMISSION, "containers are checkpointed and restored by root", "restore", "--container", "one", archive)
+
+
 # ---- again and again, and whoever is killed in the middle ----
 
 SWEEP = os.environ.get("BRUMATE_TEST_SWEEP") == "1"
@@ -147,12 +172,6 @@ LOAD_POINTS = ("container.look", "container.open", "container.load", "container.
 def named(bed, words):
     """Processes of this instance that have been begun with these words."""
     return [pid for pid, name in bed.processes() if re.search(words, name)]
-
-
-def kill_all(pids):
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
 
 
 RUNC = "runc.* (checkpoint|restore) "
