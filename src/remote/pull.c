@@ -219,32 +219,6 @@ static int staging_finish(const struct staging *s, size_t i, const struct place_
 	return 0;
 }
 
-/* The directory of @path below @dir_fd, made where it is missing. Owned fd; @ret_base borrowed. */
-static int enter_parents(int dir_fd, char *path, const char **ret_base)
-{
-	auto_close int at = fcntl(dir_fd, F_DUPFD_CLOEXEC, 0);
-	char *rest = path;
-
-	for (;;) {
-		char *name = strsep(&rest, "/");
-
-		if (at < 0)
-			return -errno;
-		if (!rest) {
-			*ret_base = name;
-			return take_fd(&at);
-		}
-		if (mkdirat(at, name, 0700) < 0 && errno != EEXIST)
-			return -errno;
-		int next = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-		int saved = errno;
-
-		cleanup_close(&at);
-		at = next;
-		errno = saved;
-	}
-}
-
 static int move_staged(const struct staging *s, size_t i, const struct place_file *f,
 		       struct store_writer *w)
 {
@@ -254,7 +228,7 @@ static int move_staged(const struct staging *s, size_t i, const struct place_fil
 
 	if (!path)
 		return -ENOMEM;
-	auto_close int dir_fd = enter_parents(w->dir_fd, path, &base);
+	auto_close int dir_fd = store_enter_parents(w->dir_fd, path, &base);
 	if (dir_fd < 0)
 		return dir_fd;
 	staged_name(name, i, f, true);
@@ -482,31 +456,6 @@ static int add_units(struct pull *p, uint64_t part_bytes, struct brumate_error *
 	return 0;
 }
 
-/* Sizes are the server's word until the digests are compared. */
-static int check_space(const struct pull *p, const char *dir, uint64_t *ret_total,
-		       struct brumate_error *err)
-{
-	const struct manifest *m = &p->found.manifest;
-	uint64_t free_bytes, total = 0;
-
-	for (size_t i = 0; i < n_wanted(p); i++)
-		if (__builtin_add_overflow(total, place_file(m, i).len_bytes, &total))
-			return brumate_fail(err, EBADMSG, "its files are larger than any disk");
-	*ret_total = total;
-	int r = store_free_bytes(dir, &free_bytes, err);
-	if (r < 0 || total <= free_bytes)
-		return r;
-	brumate_fail(
-		err, ENOSPC, "%s has %.1f GiB free, %s %.1f GiB", dir, (double)free_bytes / 0x1p30,
-		p->files_only ? "files other than the job's memory need" : "the checkpoint needs",
-		(double)total / 0x1p30);
-	brumate_hint(err,
-		     p->files_only
-			     ? "make room (`brumate prune`)"
-			     : "make room (`brumate prune`), or choose another place with --dir");
-	return -ENOSPC;
-}
-
 /* 1: the store has this very checkpoint. 0: nothing of that id. */
 static int look_in_store(const struct pull *p, const char *dir, struct brumate_error *err)
 {
@@ -624,7 +573,8 @@ static int pull_files(struct pull *p, const char *dir, struct client_watch *watc
 		      struct brumate_error *err)
 {
 	const struct manifest *m = &p->found.manifest;
-	int r = check_space(p, dir, &watch->total_bytes, err);
+	/* Sizes are the server's word until the digests are compared. */
+	int r = store_check_space(dir, m, p->files_only, &watch->total_bytes, err);
 
 	if (r == 0)
 		r = store_begin(&p->writer, dir, m->id, err);

@@ -199,7 +199,7 @@ int store_export(const struct store_image *i, store_write_fn write, void *write_
 
 /* ---- making a checkpoint from a stream ---- */
 
-enum { READ_BYTES = 1 << 20, DEPTH_MAX = 64 };
+enum { READ_BYTES = 1 << 20 };
 
 struct import {
 	const char *dir;
@@ -216,31 +216,6 @@ struct import {
 	uint64_t done_bytes, total_bytes;
 };
 
-static int fail_size(struct brumate_error *err)
-{
-	return brumate_fail(err, EBADMSG, "its files are larger than any disk");
-}
-
-static int check_space(struct import *m, struct brumate_error *err)
-{
-	uint64_t free_bytes, need = 0;
-
-	for (size_t i = 0; i < m->manifest->n_files; i++)
-		if (__builtin_add_overflow(need, m->manifest->files[i].len_bytes, &need))
-			return fail_size(err);
-	for (size_t i = 0; i < m->manifest->memory.n_packs; i++)
-		if (__builtin_add_overflow(need, m->manifest->memory.packs[i].len_bytes, &need))
-			return fail_size(err);
-	m->total_bytes = need;
-	int r = store_free_bytes(m->dir, &free_bytes, err);
-	if (r < 0 || need <= free_bytes)
-		return r;
-	brumate_fail(err, ENOSPC, "%s has %.1f GiB free, the checkpoint needs %.1f GiB", m->dir,
-		     (double)free_bytes / 0x1p30, (double)need / 0x1p30);
-	brumate_hint(err, "make room (`brumate prune`), or choose another place with --dir");
-	return -ENOSPC;
-}
-
 static int on_manifest(void *arg, const struct manifest *manifest, const char *text, size_t len,
 		       struct brumate_error *err)
 {
@@ -251,7 +226,7 @@ static int on_manifest(void *arg, const struct manifest *manifest, const char *t
 	m->text_len = len;
 	int r = authentic_check(manifest, m->authority, err);
 	if (r == 0)
-		r = check_space(m, err);
+		r = store_check_space(m->dir, manifest, false, &m->total_bytes, err);
 	return r < 0 ? r : store_begin(&m->writer, m->dir, manifest->id, err);
 }
 
@@ -265,41 +240,17 @@ static int fail_path(const struct stream_file *f, int r, const struct import *m,
 	return brumate_wrap(err, r, "%s", f->path);
 }
 
-/* The directory @name of @dir_fd, made if it is not there. Returns an owned fd. */
-static int enter(int dir_fd, const char *name)
-{
-	int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-
-	if (fd >= 0 || errno != ENOENT)
-		return fd < 0 ? -errno : fd;
-	return call_mkdir(dir_fd, name);
-}
-
 /* Creates the file with the directories above it. Nobody else writes below: the directory is ours. */
 static int create(const struct import *m, const struct stream_file *f)
 {
 	auto_free char *path = strdup(f->path);
-	auto_close int at = fcntl(m->writer.dir_fd, F_DUPFD_CLOEXEC, 0);
-	char *rest = path;
+	const char *base = NULL;
+	auto_close int dir_fd = path ? store_enter_parents(m->writer.dir_fd, path, &base) : -ENOMEM;
 
-	if (!path)
-		return -ENOMEM;
-	if (at < 0)
-		return -errno;
-	for (int depth = 0; depth <= DEPTH_MAX; depth++) {
-		const char *name = strsep(&rest, "/");
-		int fd = rest ? enter(at, name)
-			      : openat(at, name,
-				       O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-
-		if (fd < 0)
-			return rest ? fd : -errno;
-		if (!rest)
-			return fd;
-		cleanup_close(&at);
-		at = fd;
-	}
-	return -ELOOP;
+	if (dir_fd < 0)
+		return dir_fd;
+	int fd = openat(dir_fd, base, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	return fd < 0 ? -errno : fd;
 }
 
 /* The table came before the packs, and its digest was right. */

@@ -221,19 +221,15 @@ static int scan_entry(struct scan *s, int dir_fd, const char *prefix, const char
 
 static int scan_entries(struct scan *s, DIR *dir, const char *prefix, int depth)
 {
-	for (;;) {
-		errno = 0;
-		struct dirent *entry = readdir(dir);
+	struct dirent *entry;
+	int r;
 
-		if (!entry)
-			return errno ? brumate_fail(s->err, errno, "%s: %m", *prefix ? prefix : ".")
-				     : 0;
-		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
-			continue;
-		int r = scan_entry(s, dirfd(dir), prefix, entry->d_name, depth);
+	while ((r = dir_next(dir, &entry)) > 0) {
+		r = scan_entry(s, dirfd(dir), prefix, entry->d_name, depth);
 		if (r < 0)
 			return r;
 	}
+	return r < 0 ? brumate_fail(s->err, -r, "%s: %m", *prefix ? prefix : ".") : 0;
 }
 
 static int scan_dir(struct scan *s, int fd, const char *prefix, int depth)

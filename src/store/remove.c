@@ -166,6 +166,31 @@ int store_free_bytes(const char *dir, uint64_t *ret, struct brumate_error *err)
 	return 0;
 }
 
+int store_check_space(const char *dir, const struct manifest *m, bool files_only,
+		      uint64_t *ret_total, struct brumate_error *err)
+{
+	uint64_t free_bytes, need = 0;
+	bool overflows = false;
+
+	for (size_t i = 0; i < m->n_files; i++)
+		overflows |= __builtin_add_overflow(need, m->files[i].len_bytes, &need);
+	for (size_t i = 0; i < m->memory.n_packs && !files_only; i++)
+		overflows |= __builtin_add_overflow(need, m->memory.packs[i].len_bytes, &need);
+	if (overflows)
+		return brumate_fail(err, EBADMSG, "its files are larger than any disk");
+	*ret_total = need;
+	int r = store_free_bytes(dir, &free_bytes, err);
+	if (r < 0 || need <= free_bytes)
+		return r;
+	brumate_fail(err, ENOSPC, "%s has %.1f GiB free, %s %.1f GiB", dir,
+		     (double)free_bytes / 0x1p30,
+		     files_only ? "files other than the job's memory need" : "the checkpoint needs",
+		     (double)need / 0x1p30);
+	brumate_hint(err, "make room (`brumate prune`)%s",
+		     files_only ? "" : ", or choose another place with --dir");
+	return -ENOSPC;
+}
+
 /* ---- by a rule ---- */
 
 static int by_job_newest_first(const void *a, const void *b)

@@ -48,6 +48,10 @@ int store_begin(struct store_writer *ret, const char *dir, const char *id,
 /** Creates a directory below the checkpoint, 0700. Returns its fd (owned) or -errno. */
 int store_mkdir(struct store_writer *w, const char *name, struct brumate_error *err);
 
+/** Opens the directory below @dir_fd that @path lies in (owned fd), made with those above it where it is missing. @path is cut
+ * into its parts, of which @ret_base is the last. -errno; -ELOOP: too deep. */
+int store_enter_parents(int dir_fd, char *path, const char **ret_base);
+
 /** Is told in the caller's thread how many bytes of files are done. <0 cancels with that code. May be NULL. */
 typedef int (*store_progress_fn)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
 
@@ -281,6 +285,11 @@ int store_sweep(const char *dir);
 
 /** Tells how many bytes are free on the file system that holds @dir, or its nearest parent that exists. */
 int store_free_bytes(const char *dir, uint64_t *ret, struct brumate_error *err);
+
+/** Refuses (-ENOSPC) a checkpoint that has no room on the file system of @dir, without its packs if @files_only; -EBADMSG:
+ * no disk has. @ret_total: what it takes. */
+int store_check_space(const char *dir, const struct manifest *m, bool files_only,
+		      uint64_t *ret_total, struct brumate_error *err);
 
 /** Packs that were counted already, as checkpoints share them. */
 struct usage_seen {

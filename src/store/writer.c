@@ -25,6 +25,8 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { DEPTH_MAX = 64 }; /* of directories */
+
 /* ---- file calls, each with a fault point of its name ---- */
 
 int call_mkdir(int dir_fd, const char *name)
@@ -37,6 +39,31 @@ int call_mkdir(int dir_fd, const char *name)
 		return -errno;
 	int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	return fd < 0 ? -errno : fd;
+}
+
+int store_enter_parents(int dir_fd, char *path, const char **ret_base)
+{
+	auto_close int at = fcntl(dir_fd, F_DUPFD_CLOEXEC, 0);
+	char *rest = path;
+
+	if (at < 0)
+		return -errno;
+	for (int depth = 0; depth <= DEPTH_MAX; depth++) {
+		const char *name = strsep(&rest, "/");
+
+		if (!rest) {
+			*ret_base = name;
+			return take_fd(&at);
+		}
+		int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+		if (fd < 0)
+			fd = errno == ENOENT ? call_mkdir(at, name) : -errno;
+		if (fd < 0)
+			return fd;
+		cleanup_close(&at);
+		at = fd;
+	}
+	return -ELOOP;
 }
 
 int call_sync_store(int fd)
