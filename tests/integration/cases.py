@@ -532,9 +532,14 @@ class Bed(Instance):
         """All that docs/states.md promises holds, now that nothing is under way. A job whose shim was killed is
         put right by the next command."""
         self.disarm()
-        for job in promises.Look(self.places()).jobs.values():
+        look = promises.Look(self.places())
+        for job in look.jobs.values():
             if job.root and not job.has_shim:
                 self.cli("kill", "--signal", "URG", job.id)
+        served = [shim for job in look.jobs.values() for shim in look.shims(job)]
+        for shim in look.of_program("brumate-shim"):
+            if shim not in served:
+                self.end_idle_shim(shim.pid)
         lines = promises.broken(self.places(), patience_s)
         expect(not lines, "; ".join(lines))
 
@@ -553,8 +558,13 @@ class Bed(Instance):
             self.cli("kill", "--grace", "5s", job, timeout=30)
         self.jobs = []
         for pid in self.named("brumate-shim"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)  # without a job it would go by itself, five seconds later
+            self.end_idle_shim(pid)
+
+    @staticmethod
+    def end_idle_shim(pid):
+        """Without a job it would go by itself, five seconds later."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
 
     def close(self):
         if os.path.isdir(self.dir):
