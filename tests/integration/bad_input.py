@@ -57,7 +57,7 @@ def processes_that_are_not_there(bed):
 @case
 def thread_ids(bed):
     """The driver takes a thread id for its process; brumate must not."""
-    program = bed.start([bed.program("kinds"), "threads", "--mib", "8", "--interval-ms", "10"]).ready()
+    program = bed.start([bed.program("kinds"), "threads", "--mib", "8", "--interval-ms", "25"]).ready()
     tids = [int(name) for name in os.listdir(f"/proc/{program.pid}/task") if int(name) != program.pid]
     expect(len(tids) >= 8, f"the program has the threads {tids}")
     for verb in ("suspend", "checkpoint", "manage"):

@@ -194,13 +194,15 @@ class Bed(Instance):
             expect(self.job(job)["state"] == "running", f"the job ended: {text[-300:]}")
         return found
 
-    def counter(self, name=None, mib=16, interval_ms=10, gpu=0, env=None, chunk_mib=16, options=()):
+    def counter(self, name=None, mib=16, interval_ms=None, gpu=0, env=None, chunk_mib=16, options=()):
+        """It rests long enough that the tests compute something else than its steps."""
+        interval_ms = interval_ms or max(25, mib)
         argv = [self.program("counter"), "--mib", mib, "--chunk-mib", min(mib, chunk_mib), "--interval-ms", interval_ms,
                 "--gpu", gpu]
         return self.started(argv, name, options=options, env=env)
 
     def kind(self, kind, *options, name=None, mib=8, env=None, run_options=()):
-        argv = [self.program("kinds"), kind, "--mib", mib, "--interval-ms", 10, *options]
+        argv = [self.program("kinds"), kind, "--mib", mib, "--interval-ms", 25, *options]
         return self.started(argv, name, options=run_options, env=env)
 
     def python(self, script, name=None):

@@ -40,7 +40,7 @@ def leave(n_bytes):
 def what_the_driver_saves(bed):
     """It is kept in the job's own memory, where the kernel would end the job."""
     leave(1024 * MIB)
-    job, log = bed.started([bed.program("counter"), "--mib", 64, "--interval-ms", 10], options=("--data-path", "driver"))
+    job, log = bed.started([bed.program("counter"), "--mib", 64, "--interval-ms", 25], options=("--data-path", "driver"))
     leave(32 * MIB)
     for verb in ("suspend", "checkpoint"):
         bed.refused(1, r"0.1 GiB of device memory do not fit into the 0.0 GiB of memory that cgroup \S+ has left", verb, job)

@@ -15,7 +15,7 @@ from harness import Skipped, process_start, run
 from podman_engine import Podman
 from runc import Container, find_crun, find_in, find_tool
 
-COUNTER = "exec /bin/counter --mib 64 --chunk-mib 16 --interval-ms 20 > /tmp/out"
+COUNTER = "exec /bin/counter --mib 64 --chunk-mib 16 --interval-ms 60 > /tmp/out"
 
 
 def plain(config):
@@ -195,7 +195,7 @@ def other_tools_read_the_image(bed):
 
 CONTROL = "/snapshot-control"
 # Ready once it is told to be, for which there is a file: what a model that takes long to load does.
-WAITS = (f"/bin/counter --mib 64 --chunk-mib 16 --interval-ms 20 > /tmp/out & while [ ! -e /tmp/loaded ]; do :; done; "
+WAITS = (f"/bin/counter --mib 64 --chunk-mib 16 --interval-ms 60 > /tmp/out & while [ ! -e /tmp/loaded ]; do :; done; "
          f"echo > {CONTROL}/ready-for-snapshot; while [ ! -e {CONTROL}/restore-complete ]; do :; done; echo > /tmp/told; wait")
 
 

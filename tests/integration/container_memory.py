@@ -16,7 +16,7 @@ from cases import all_go_on, case, expect, main, numbered_steps, read_text, wait
 from runc import Container
 
 MIB = 32
-COUNTER = f"/bin/counter --mib {MIB} --chunk-mib 16 --interval-ms 20"
+COUNTER = f"/bin/counter --mib {MIB} --chunk-mib 16 --interval-ms 60"
 MEMORY = "brumate-memory"
 RECORD = "brumate-gpus.json"
 

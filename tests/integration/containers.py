@@ -17,7 +17,7 @@ from cases import Bed, case, expect, main, read_text, wait_until
 from harness import Failed, Skipped, process_start
 from runc import Container, by_library, find_in
 
-COUNTER = "/bin/counter --mib 64 --chunk-mib 16 --interval-ms 20"
+COUNTER = "/bin/counter --mib 64 --chunk-mib 16 --interval-ms 60"
 
 
 def on_gpu(bed, gpu=None):

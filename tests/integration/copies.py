@@ -215,7 +215,7 @@ def whose_members_start_later(bed):
 @case
 def of_another_users_job(bed):
     bed.daemon()
-    job, error = bed.run_as_nobody(bed.program("counter"), "--mib", "16", "--chunk-mib", "16", "--interval-ms", "10")
+    job, error = bed.run_as_nobody(bed.program("counter"), "--mib", "16", "--chunk-mib", "16", "--interval-ms", "25")
     expect(not error, f"{error}")
     log = bed.log(job)
     log.wait_for("^ready ")

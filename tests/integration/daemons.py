@@ -19,7 +19,7 @@ from runc import PLUGIN, find_criu, find_runc, make_rootfs, remove_cgroups, simu
 
 PATIENCE_S = 120
 OCI = "application/vnd.oci.image"
-COUNTER = "exec /bin/counter --mib 64 --chunk-mib 16 --interval-ms 20 > /out/counter"
+COUNTER = "exec /bin/counter --mib 64 --chunk-mib 16 --interval-ms 60 > /out/counter"
 CONTAINERD = """version = 2
 root = "{0}/root"
 state = "{0}/state"

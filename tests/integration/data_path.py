@@ -46,7 +46,7 @@ def expect_nothing_held(bed, job):
 @case
 def by_the_driver_alone(bed):
     """--data-path driver: no agent, no keeper, and every operation as it was without them."""
-    job, log = bed.started([bed.program("counter"), "--mib", 32, "--chunk-mib", 16, "--interval-ms", 10],
+    job, log = bed.started([bed.program("counter"), "--mib", 32, "--chunk-mib", 16, "--interval-ms", 25],
                            options=("--data-path", "driver"))
     expect(bed.job(job)["data_path"] == "driver", f"{bed.job(job)}")
     expect("libbrumate-cuda" not in read_text(f"/proc/{bed.pid(job)}/maps"), "our library is loaded")
@@ -87,7 +87,7 @@ def by_the_broker(bed):
 
 @case
 def sockets_of_the_dead_go(bed):
-    counter = [bed.program("counter"), "--mib", "4", "--chunk-mib", "4", "--interval-ms", "10"]
+    counter = [bed.program("counter"), "--mib", "4", "--chunk-mib", "4", "--interval-ms", "25"]
     line = shlex.join(map(str, counter))
     job, log = bed.started(["sh", "-c", f"{line} --steps 1 >/dev/null; {line} --steps 1 >/dev/null; {line} & wait"])
     log.goes_on()
@@ -104,7 +104,7 @@ def sockets_of_the_dead_go(bed):
 @case
 def agents_are_the_users_alone(bed):
     bed.daemon()
-    job, error = bed.run_as_nobody(bed.program("counter"), "--mib", "16", "--chunk-mib", "16", "--interval-ms", "10")
+    job, error = bed.run_as_nobody(bed.program("counter"), "--mib", "16", "--chunk-mib", "16", "--interval-ms", "25")
     expect(job, f"{error}")
     log = bed.log(job)
     log.goes_on()

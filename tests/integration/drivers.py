@@ -77,7 +77,7 @@ def its_file_is_held_by_the_reaper(bed):
     """Whoever starts processes without our descriptors gives them the file all the same."""
     script = ("import subprocess, sys\n"
               "subprocess.run(sys.argv[1:], close_fds=True, check=True)\n")
-    words = [bed.program("counter"), "--mib", "8", "--chunk-mib", "8", "--interval-ms", "10"]
+    words = [bed.program("counter"), "--mib", "8", "--chunk-mib", "8", "--interval-ms", "25"]
     job, log = bed.started(["python3", "-c", script, *words], options=BY_DRIVER)
     path = variable_of(bed.pid(job))
     expect(re.fullmatch(r"/proc/\d+/fd/3", path or ""), f"{VARIABLE} is {path}")

@@ -134,7 +134,7 @@ def begins_after_its_checkpoint_has(bed):
     """The job had nothing on a GPU when the image was begun; what it has when its gate is closed is saved all the same."""
     go = os.path.join(bed.dir, "go")
     os.mkfifo(go)
-    counter = [bed.program("counter"), "--mib", 16, "--chunk-mib", 16, "--interval-ms", 10]
+    counter = [bed.program("counter"), "--mib", 16, "--chunk-mib", 16, "--interval-ms", 25]
     job = bed.run(["sh", "-c", 'read line <"$0"; exec "$@"', go, *counter])
     log = bed.log(job)
     with bed.held_at("checkpoint.gate.begin", "checkpoint", job) as operation:
@@ -218,7 +218,7 @@ def a_member_is_killed_in_the_middle(bed):
     for steps in (("suspend.park.begin", "suspend.unmap.begin", "suspend.gpu-checkpoint.begin", "suspend.data-out.begin"),
                   ("resume.gpu-restore.begin", "resume.gpu-unlock.begin", "resume.map.begin", "resume.open.begin")):
         for point in steps:
-            second = " ".join(str(word) for word in [bed.program("kinds"), "streams", "--interval-ms", 10])
+            second = " ".join(str(word) for word in [bed.program("kinds"), "streams", "--interval-ms", 25])
             out = os.path.join(bed.dir, point)
             job, log = bed.started(["sh", "-c", f'{second} >{out} & exec "$0" streams --interval-ms 10',
                                     bed.program("kinds")])

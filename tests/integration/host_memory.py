@@ -73,7 +73,7 @@ def saved_many_times_and_restored(bed):
 @case
 def what_the_driver_saved_is_there_too(bed):
     """Device memory that the driver put into the process, of a suspended job and of a running one."""
-    argv = [bed.program("counter"), "--mib", 64, "--chunk-mib", 16, "--interval-ms", 10]
+    argv = [bed.program("counter"), "--mib", 64, "--chunk-mib", 16, "--interval-ms", 25]
     job, log = bed.started(argv, options=("--data-path", "driver"))
     log.goes_on()
     bed.ok("suspend", job)

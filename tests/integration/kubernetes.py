@@ -60,12 +60,12 @@ class Node:
         return self.bed.start(["sleep", "1000"])
 
     def counter(self, mib=32):
-        argv = [self.bed.program("counter"), "--mib", mib, "--chunk-mib", 16, "--interval-ms", 20]
+        argv = [self.bed.program("counter"), "--mib", mib, "--chunk-mib", 16, "--interval-ms", 40]
         return self.bed.start(argv, "counter").ready()
 
     def two_counters(self):
         """Two that may share device memory, for all that can be told from outside."""
-        argv = f"{self.bed.program('counter')} --mib 16 --chunk-mib 16 --interval-ms 20"
+        argv = f"{self.bed.program('counter')} --mib 16 --chunk-mib 16 --interval-ms 40"
         program = self.bed.start(["sh", "-c", f"trap 'trap - TERM; kill 0' TERM; {argv} & {argv} & wait"], "two")
         wait_until(lambda: len(re.findall("^ready ", program.log.text(), re.MULTILINE)) == 2, "both to be ready")
         return program

@@ -469,7 +469,7 @@ def restore_without_the_record(bed):
 
 @case
 def by_pid(bed):
-    program = bed.start([bed.program("counter"), "--mib", 32, "--chunk-mib", 16, "--interval-ms", 10]).ready()
+    program = bed.start([bed.program("counter"), "--mib", 32, "--chunk-mib", 16, "--interval-ms", 25]).ready()
     start = process_start(program.pid)
     job = bed.operation("suspend", "--pid", program.pid)["job"]
     bed.jobs.append(job)
@@ -505,7 +505,7 @@ def by_pid_from_a_shell(bed):
 
 @case
 def manage(bed):
-    program = bed.start([bed.program("counter"), "--mib", 16, "--chunk-mib", 16, "--interval-ms", 10]).ready()
+    program = bed.start([bed.program("counter"), "--mib", 16, "--chunk-mib", 16, "--interval-ms", 25]).ready()
     job = bed.ok("manage", "--pid", program.pid, "--name", "mine").out.strip()
     bed.jobs.append(job)
     entry = bed.job("mine")
@@ -612,7 +612,7 @@ def output_to_a_pipe(bed):
 def called_as_cuda_checkpoint(bed):
     link = os.path.join(bed.dir, "cuda-checkpoint")
     os.symlink(bed.brumate, link)
-    program = bed.start([bed.program("counter"), "--mib", 32, "--chunk-mib", 16, "--interval-ms", 10]).ready()
+    program = bed.start([bed.program("counter"), "--mib", 32, "--chunk-mib", 16, "--interval-ms", 25]).ready()
 
     def tool(*args, code=0):
         result = run([link, *args, "--pid", program.pid], env={**bed.command_env(), "BRUMATE_LIBEXEC_DIR":
@@ -655,7 +655,7 @@ def called_as_cuda_checkpoint(bed):
 def a_caller_of_the_socket_runs_as_itself(bed):
     """It may be root, but what it starts is its own user's as long as it says nothing else."""
     bed.daemon()
-    job, error = bed.run_as_nobody(bed.program("counter"), "--mib", "16", "--chunk-mib", "16", "--interval-ms", "10",
+    job, error = bed.run_as_nobody(bed.program("counter"), "--mib", "16", "--chunk-mib", "16", "--interval-ms", "25",
                                    name="mine")
     expect(job, f"{error}")
     log = bed.log(job)

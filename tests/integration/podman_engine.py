@@ -12,7 +12,7 @@ from cases import expect, read_text, wait_until
 from harness import Log, Skipped, run
 from runc import PLUGIN, cgroup_pids, find_criu, find_runc, gpu_devices, make_rootfs, remove_cgroups, simulated_gpu_env
 
-COUNTER = "/bin/counter --mib {mib} --chunk-mib {chunk} --interval-ms 20 > /out/{name}"
+COUNTER = "/bin/counter --mib {mib} --chunk-mib {chunk} --interval-ms 60 > /out/{name}"
 PATIENCE_S = 300
 CDI = "/run/cdi"
 

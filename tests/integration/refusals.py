@@ -124,7 +124,7 @@ def a_refused_process_is_given_back(bed):
             bed.refused(4, "no GPU state", verb, "--pid", sleeper.pid)
         expect(process_start(sleeper.pid) == start, "the process has ended")
         expect_no_jobs(bed)
-    program = bed.start([bed.program("counter"), "--mib", 16, "--chunk-mib", 16, "--interval-ms", 10]).ready()
+    program = bed.start([bed.program("counter"), "--mib", 16, "--chunk-mib", 16, "--interval-ms", 25]).ready()
     bed.fault("suspend.gpu-checkpoint.begin", "error:5")
     failed = bed.cli("suspend", "--pid", program.pid)
     expect(failed.code == 7 and bed.has_fired(), failed.why())

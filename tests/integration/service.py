@@ -18,7 +18,7 @@ class Service:
 
     def __init__(self, bed):
         self.bed, self.main, self.journal = bed, None, os.path.join(bed.dir, "journal")
-        self.command = [bed.program("counter"), "--mib", "8", "--chunk-mib", "8", "--interval-ms", "10"]
+        self.command = [bed.program("counter"), "--mib", "8", "--chunk-mib", "8", "--interval-ms", "25"]
 
     def start(self):
         with open(self.journal, "ab") as journal:

@@ -202,7 +202,7 @@ def kill_and_await_another(bed, job, shim):
 def the_next_shim_comes_by_itself(bed):
     """While something is held, and in the middle of an operation, whichever way device memory goes."""
     for options in ((), ("--data-path", "driver")):
-        job, log = bed.started([bed.program("counter"), "--mib", 32, "--chunk-mib", 16, "--interval-ms", 10], options=options)
+        job, log = bed.started([bed.program("counter"), "--mib", 32, "--chunk-mib", 16, "--interval-ms", 25], options=options)
         shim = bed.shim(job)
         bed.fault("suspend.gpu-lock.end", "hold")
         command = bed.spawn("suspend", job)

@@ -287,7 +287,7 @@ def members_of_all_kinds(bed):
 
 
 def counter(bed, *options):
-    return " ".join(map(str, (bed.program("counter"), "--mib", 8, "--chunk-mib", 8, "--interval-ms", 10, *options)))
+    return " ".join(map(str, (bed.program("counter"), "--mib", 8, "--chunk-mib", 8, "--interval-ms", 25, *options)))
 
 
 def steps(log):

@@ -14,7 +14,7 @@ from harness import Log
 
 
 HIS = {"uid": NOBODY, "gid": NOBODY, "id": "deadbeef", "name": "his"}
-COUNTER = ("--mib", "4", "--chunk-mib", "4", "--interval-ms", "10")
+COUNTER = ("--mib", "4", "--chunk-mib", "4", "--interval-ms", "25")
 
 
 def of_root(bed, name="secret", text="root's alone\n"):

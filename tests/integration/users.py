@@ -254,7 +254,7 @@ def the_other_ways_of_an_operation(bed):
     bed.operation("suspend", job, "--live")
     bed.operation("resume", job, "--keep-copy")
     bed.end(job)
-    program = bed.start([bed.program("counter"), "--mib", "8", "--chunk-mib", "8", "--interval-ms", "10"])
+    program = bed.start([bed.program("counter"), "--mib", "8", "--chunk-mib", "8", "--interval-ms", "25"])
     program.log.wait_for("^ready")
     bed.operation("suspend", "--pid", program.pid)
     bed.operation("resume", "--pid", program.pid)

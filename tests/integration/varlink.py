@@ -139,7 +139,7 @@ def describes_itself(bed):
 def drives_a_job(bed):
     _, client = connected(bed)
     env = [f"{name}={value}" for name, value in bed.program_env().items() if name != "LD_LIBRARY_PATH"]
-    argv = [bed.program("counter"), "--mib", "16", "--chunk-mib", "16", "--interval-ms", "10"]
+    argv = [bed.program("counter"), "--mib", "16", "--chunk-mib", "16", "--interval-ms", "25"]
     job = client.call("io.brumate.Run", {"argv": argv, "env": env, "cwd": "/", "name": "wired", "gpu": "simulated"})["job"]
     bed.jobs.append(job["id"])
     expect(job["name"] == "wired" and job["state"] == "running" and job["simulated"], f"{job}")
@@ -286,7 +286,7 @@ def many_and_lazy_clients(bed):
 def jobs_outlive_the_daemon(bed):
     daemon, client = connected(bed)
     job = client.call("io.brumate.Run", {"argv": [bed.program("counter"), "--mib", "16", "--chunk-mib", "16",
-                                                  "--interval-ms", "10"], "cwd": "/",
+                                                  "--interval-ms", "25"], "cwd": "/",
                                          "env": [f"{n}={v}" for n, v in bed.own.items()], "gpu": "simulated"})["job"]["id"]
     bed.jobs.append(job)
     log = bed.log(job)
