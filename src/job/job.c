@@ -541,6 +541,16 @@ static bool is_unlocked(const struct job *j, const char *name)
 	return flock(fd, LOCK_SH | LOCK_NB) == 0;
 }
 
+int job_keep_shims_out(const struct job *j)
+{
+	auto_free char *path = path_format("%s/shim.lock", j->dir);
+	auto_close int fd = path ? open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC) : -1;
+
+	if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0)
+		return -errno;
+	return take_fd(&fd);
+}
+
 bool shim_has_ended(const struct job *j)
 {
 	return is_unlocked(j, "shim.lock");
@@ -806,6 +816,7 @@ static int remove_record(const struct job *j, bool *ret_is_ours, struct brumate_
 
 	if (!removed)
 		return brumate_fail(err, ENOMEM, "%s: %m", j->dir);
+	fault_point("job.remove");
 	remove_agent_places(j);
 	release_network(j);
 	sweep_removed(jobs);

@@ -147,5 +147,9 @@ bool job_may_go(enum job_state from, enum job_state to);
  * neither lives. */
 bool job_has_lost_memory(const struct job *j);
 
+/** From now on no shim comes up for the job, until the descriptor is closed (owned). -EWOULDBLOCK: one is there; -ENOENT: there
+ * has been none; -errno. */
+int job_keep_shims_out(const struct job *j);
+
 /** True once it is certain that no shim holds the job's lock. */
 bool shim_has_ended(const struct job *j);

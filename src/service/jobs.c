@@ -899,6 +899,35 @@ static int refuse_restoring(const struct service_call *call, struct job *j,
 	return -EBUSY;
 }
 
+/* Where there is no shim, none begins an operation meanwhile. -EWOULDBLOCK: there is one. */
+static int remove_alone(struct job *j, struct brumate_error *err)
+{
+	auto_close int lock = job_keep_shims_out(j);
+	auto_(job_fini) struct job now = JOB_EMPTY;
+
+	if (lock < 0 && lock != -ENOENT)
+		return lock == -EWOULDBLOCK ? lock : brumate_fail(err, -lock, "%s: %m", j->dir);
+	int r = job_load(&now, j->id, err);
+	return r < 0 ? r : job_remove(&now, true, err);
+}
+
+/* The shim does it between two operations. One of an older version cannot. */
+static int remove_by_shim(const struct service_call *call, struct job *j, struct brumate_error *err)
+{
+	auto_json json_t *reply = NULL;
+	const char *left = NULL;
+	int r = shim_relay(call, j, "Remove", NULL, &reply, err);
+
+	if (r == -EOPNOTSUPP)
+		return job_remove(j, true, err);
+	if (r == 0)
+		r = wire_get_string(reply, "left", &left, err);
+	if (r < 0 || !left)
+		return r;
+	brumate_fail(err, EBUSY, "%s", left);
+	return 1;
+}
+
 static int remove_job(struct removal *what, struct job *j, struct brumate_error *err)
 {
 	int r = refuse_restoring(what->call, j, err);
@@ -908,7 +937,12 @@ static int remove_job(struct removal *what, struct job *j, struct brumate_error 
 	snprintf(what->id, sizeof(what->id), "%s", j->id);
 	snprintf(what->job, sizeof(what->job), "%s", j->id);
 	snprintf(what->job_name, sizeof(what->job_name), "%s", j->name);
-	return what->dry_run ? 0 : job_remove(j, true, err);
+	if (what->dry_run)
+		return 0;
+	r = remove_alone(j, err);
+	if (r == -EWOULDBLOCK)
+		r = remove_by_shim(what->call, j, err);
+	return r == -ENOENT ? 0 : r; /* another was first */
 }
 
 /* Reads what is to be removed: exactly one of "job", "checkpoint" and "what". */

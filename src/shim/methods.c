@@ -358,6 +358,28 @@ static int method_release(void *arg, struct wire_call_context *call, json_t *par
 	return wire_reply(call, reply);
 }
 
+/* The job has ended, and is to be forgotten. Nothing begins on it any more. */
+static int method_remove(void *arg, struct wire_call_context *call, json_t *parameters,
+			 struct brumate_error *err)
+{
+	struct shim *s = arg;
+	struct brumate_error left = BRUMATE_ERROR_NONE;
+	int r = shim_begin(s, "removal", 0, err);
+
+	(void)parameters;
+	if (r < 0)
+		return r;
+	r = job_remove(&s->job, true, &left);
+	if (r < 0) {
+		shim_end(s);
+		*err = left;
+		return r;
+	}
+	auto_json json_t *reply = json_pack("{s:s?}", "left", r > 0 ? left.text : NULL);
+	shim_leave(s);
+	return wire_reply(call, reply);
+}
+
 /* A checkpoint of that id is to be removed: the record does not name it any more. */
 static int method_forget(void *arg, struct wire_call_context *call, json_t *parameters,
 			 struct brumate_error *err)
@@ -641,6 +663,7 @@ const struct wire_method shim_methods[] = {
 	{ "io.brumate.job.Restore", method_restore },
 	{ "io.brumate.job.Schedule", schedule_method },
 	{ "io.brumate.job.Release", method_release },
+	{ "io.brumate.job.Remove", method_remove },
 	{ "io.brumate.job.Forget", method_forget },
 	{ "io.brumate.job.Kill", method_kill },
 	{ "io.brumate.job.Wait", method_wait },

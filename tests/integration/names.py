@@ -5,9 +5,13 @@ names it."""
 
 import os
 import re
+import select
+import signal
 
-from cases import at_terminal, case, expect, main
+from cases import at_terminal, case, expect, main, wait_until
 from checkpoints import flip, image, saved
+
+EXIT_NOT_FOUND, EXIT_BUSY = 3, 6
 
 
 @case
@@ -141,6 +145,28 @@ def what_cannot_be_removed_is_gone_all_the_same(bed):
     bed.jobs.remove(job)
     bed.ok("gc")
     expect(not bed.partials(), f"it is still there: {bed.partials()}")
+
+
+@case
+def removed_while_a_restore_begins(bed):
+    """Whoever comes second finds the job gone, be it removed by its shim or by the command: no process is left that is no job's."""
+    for by_shim in (True, False):
+        job, _ = bed.counter()
+        checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+        if by_shim:
+            bed.cli("kill", "--signal", "URG", job)  # where there is none, that starts one
+        else:
+            os.kill(bed.shim(job), signal.SIGTERM)
+            wait_until(lambda job=job: bed.shim(job) is None, "its shim to end")
+        with bed.held_at("job.remove", "rm", "--job", job) as removal:
+            restore = bed.spawn("restore", job)
+            select.select([], [], [], 1)  # it would have begun by now
+        expect(removal.end()[0] == 0, "rm failed")
+        code, _, said = restore.end()
+        expect(code in (EXIT_NOT_FOUND, EXIT_BUSY) and said, f"restore: exit {code}: {said}")
+        expect(not bed.list("ps", "jobs"), "the job is there")
+        bed.jobs.remove(job)
+        bed.ok("rm", "--checkpoint", checkpoint)
 
 
 if __name__ == "__main__":
