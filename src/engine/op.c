@@ -122,8 +122,20 @@ static int pass_fault_point(const struct op *op, const struct step *step, const 
 	return r < 0 ? brumate_fail(err, -r, "injected at %s: %m", name) : 0;
 }
 
+/* A keeper that was killed is replaced at once, not after the last step: the shim alone holds the memory meanwhile. */
+static void replace_keeper(struct op *op)
+{
+	struct vault *v = op->data.vault;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	if (v && v->keeper.fd >= 0 && vault_is_alone(v) &&
+	    vault_guard(v, &op->data.owner, &err) < 0)
+		log_error("no other keeper: job=%s reason=\"%s\"", op->job->id, err.text);
+}
+
 static int run_step(const struct step *step, struct op *op, struct brumate_error *err)
 {
+	replace_keeper(op);
 	int r = progress_check(&op->progress, err);
 
 	if (r == 0)

@@ -334,6 +334,20 @@ def one_holder_at_a_time_may_die(bed):
 
 
 @case
+def holders_die_one_after_the_other_in_a_resume(bed):
+    """The next keeper comes while the operation goes on, so that its shim may die, too."""
+    job, log = bed.counter(mib=32)
+    bed.ok("suspend", job)
+    shim = bed.shim(job)
+    bed.fault("resume.copy.begin", "kill:keeper", "resume.data-in.begin", "kill")
+    expect(bed.cli("resume", job).code and bed.has_fired(), "its shim was not killed")
+    wait_until(lambda: bed.shim(job) not in (None, shim), "another shim, which nobody called for")
+    bed.wait_state(job, ("running",), 60)
+    log.goes_on()
+    bed.end(job)
+
+
+@case
 def a_table_that_is_damaged_is_said_to_be(bed):
     job, _ = bed.counter(mib=16)
     bed.ok("suspend", job)
