@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# shellcheck shell=sh
+# shellcheck shell=sh disable=SC2034,SC2154 # whoever reads it has the other half of the variables
 # Read by tools that take programs out of a newer suite of the mirror that this machine's own apt uses, by apt on a private
 # state in $work, with the machine's keyring. They have die().
 
