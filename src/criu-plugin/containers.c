@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <link.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,18 +35,21 @@
  */
 #define PLUGIN_NAME  "brumate-container"
 #define DEVICES_NAME PLUGIN_NAME "-devices" /* no GPU state, but devices to be opened anew */
+#define TREE_NAME    "pstree.img"
+#define STREAM_NAME  "streamer-capture.sock"
 
 enum { HOOKS_BEFORE_RETRY = 12, TIDS_MAX = 1024, PATIENCE_MS = 250 };
 
 static struct {
 	int stage;
 	struct helper helper;
-	bool is_named;	  /* in the image */
-	bool has_saved;	  /* GPU state may be in host memory */
-	bool is_finished; /* all of it is in the directory of images */
-	bool is_restored; /* it has been brought back, or there is none */
-	bool has_failed;  /* a restore: all processes are to end */
-	pid_t root;	  /* the first process asked about */
+	bool is_named;	   /* in the image */
+	bool has_saved;	   /* GPU state may be in host memory */
+	bool is_finished;  /* all of it is in the directory of images */
+	bool sees_the_end; /* of a dump's memory; see our_openat() */
+	bool is_restored;  /* it has been brought back, or there is none */
+	bool has_failed;   /* a restore: all processes are to end */
+	pid_t root;	   /* the first process asked about */
 } state = { .stage = -1, .helper = HELPER_NONE };
 
 #define say(level, ...)                                                 \
@@ -170,7 +174,46 @@ static int checkpoint_devices(int pid)
 		return -ENOTSUP;
 	if (ask("check", pid, answer) < 0)
 		return fail("GPU state is not complete", answer);
-	return tells_late() ? 0 : finish();
+	return tells_late() || state.sees_the_end ? 0 : finish();
+}
+
+/*
+ * A CRIU that does not ask at the end still writes the list of processes after their memory. While it writes that, device memory
+ * reaches the directory of images; then the plugin, which stands between CRIU and the C library there, waits for it. A list that
+ * cannot be opened is CRIU's failure.
+ */
+static const char *const openat_names[] = { "openat64", "openat" };
+static int (*real_openat)(int dir_fd, const char *path, int flags, ...);
+
+static int our_openat(int dir_fd, const char *path, int flags, ...)
+{
+	va_list list;
+
+	va_start(list, flags);
+	mode_t mode = va_arg(list, mode_t);
+	va_end(list);
+	if ((flags & O_CREAT) && !strcmp(path, TREE_NAME) && finish() < 0) {
+		errno = EIO;
+		return -1;
+	}
+	return real_openat(dir_fd, path, flags, mode);
+}
+
+/* Images that go to a socket are opened by nobody. */
+static void look_for_the_end(void)
+{
+	if (!criu_get_image_dir || faccessat(criu_get_image_dir(), STREAM_NAME, F_OK, 0) == 0)
+		return;
+	for (size_t i = 0; i < 2 && !real_openat; i++)
+		real_openat = import_replace(openat_names[i], (void *)our_openat);
+	state.sees_the_end = real_openat != NULL;
+}
+
+/* CRIU goes on without the plugin. */
+static void stop_looking(void)
+{
+	for (size_t i = 0; i < 2 && real_openat; i++)
+		import_replace(openat_names[i], (void *)real_openat);
 }
 
 static int dump_devices_late(int pid)
@@ -181,10 +224,14 @@ static int dump_devices_late(int pid)
 
 /* A container that goes on gets its GPUs back, which takes CRIU's hands off it first. The helper knows what to do; without it
  * another does. */
-static void end_dump(void)
+static void end_dump(int result)
 {
 	char answer[HELPER_ANSWER_BYTES];
 
+	if (result == 0 && state.has_saved && !state.is_finished) {
+		fail("GPU state was not saved", "this CRIU has not asked for it");
+		abort(); /* nothing else makes it fail here; the container goes on */
+	}
 	if (state.has_saved && helper_is_gone(&state.helper)) {
 		say(CRIU_LOG_WARNING, "brumate-container has died, starting another\n");
 		helper_hang_up(&state.helper);
@@ -426,6 +473,8 @@ static int init_plugin(int stage)
 	/* containerd pauses a container before, and who is paused cannot answer. */
 	if (stage == CRIU_STAGE_DUMP && set_compel_interrupt_only_mode)
 		set_compel_interrupt_only_mode();
+	if (stage == CRIU_STAGE_DUMP && !tells_late())
+		look_for_the_end();
 	return stage == CRIU_STAGE_RESTORE ? begin_restore() : 0;
 }
 
@@ -442,8 +491,9 @@ static void end_restore(int result)
 
 static void end_plugin(int stage, int result)
 {
+	stop_looking();
 	if (stage == CRIU_STAGE_DUMP)
-		end_dump();
+		end_dump(result);
 	else
 		end_restore(result);
 }

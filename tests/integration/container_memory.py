@@ -145,6 +145,26 @@ def shared_by_ipc(bed):
 
 
 @case
+def criu_writes_meanwhile(bed):
+    """What CRIU has to write of processes is there before the image of device memory is."""
+    fifo = bed.fault_file + ".held"
+    with library(bed) as container:
+        container.start()
+        bed.fault("container.record.begin", "hold")
+        os.makedirs(container.image)
+        engine = container.spawn(*container.checkpoint_words(), container.id)
+        wait_until(lambda: os.path.exists(fifo) or engine.poll() is not None, "the end of CRIU's images of processes")
+        expect(engine.poll() is None, f"container.record was not reached: {container.reason('dump.log')}")
+        written, whole = size(container.image, r"^pages-"), os.path.exists(os.path.join(container.image, RECORD))
+        with open(fifo, "wb"):
+            pass
+        expect(engine.wait(60) == 0, container.reason("dump.log"))
+        expect(written and not whole, f"{written} bytes of pages are there, the record of GPUs: {whole}")
+        container.end()
+        container.restored().log().goes_on()
+
+
+@case
 def with_and_without_an_agent(bed):
     """The driver saves those that have none, into their own memory."""
     command = f"{COUNTER} > /tmp/one & LD_PRELOAD= CUDA_INJECTION64_PATH= {COUNTER} --gpu 1 > /tmp/two & wait"
