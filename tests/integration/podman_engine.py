@@ -24,8 +24,9 @@ def cdi_device(bed):
     spec["devices"][0]["name"] = name = os.path.basename(bed.dir)
     os.makedirs(CDI, exist_ok=True)
     path = os.path.join(CDI, f"{name}.json")
-    with open(path, "w", encoding="utf-8") as file:
+    with open(path + ".new", "w", encoding="utf-8") as file:  # a podman that reads half of one knows no device
         json.dump(spec, file)
+    os.rename(path + ".new", path)
     try:
         yield f"{spec['kind']}={name}"
     finally:
