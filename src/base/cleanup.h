@@ -88,3 +88,11 @@ static inline int take_fd(int *fd)
 		*(p) = NULL;                    \
 		taken_;                         \
 	})
+
+/** Hands over a struct: where it was is @empty then. */
+#define take_struct(s, empty)               \
+	({                                  \
+		__typeof__(s) taken_ = (s); \
+		(s) = (empty);              \
+		taken_;                     \
+	})

@@ -491,8 +491,7 @@ static int bench_job_start(struct bench_job *ret, const struct bench_options *o,
 		r = bench_job_line(&j, "ready ", line, sizeof(line), err);
 	if (r < 0)
 		return r;
-	*ret = j;
-	j = BENCH_JOB_EMPTY;
+	*ret = take_struct(j, BENCH_JOB_EMPTY);
 	return 0;
 }
 

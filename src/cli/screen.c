@@ -67,7 +67,6 @@ static void on_stop(int number)
 {
 	int saved = errno;
 
-	(void)number;
 	give_back();
 	raise(SIGSTOP);
 	take();

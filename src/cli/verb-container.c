@@ -221,7 +221,6 @@ int verb_cdi(const struct invocation *in, struct brumate_error *err)
 	auto_free char *library = found ? realpath(found, NULL) : NULL;
 	auto_free char *inside = path_format(LIBRARY_DIR "/%s", name);
 
-	(void)in;
 	if (!library) {
 		brumate_fail(err, ENOENT, "%s is not installed", name);
 		return -ENOENT;

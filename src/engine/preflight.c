@@ -263,8 +263,7 @@ int preflight_scan(struct op *op, unsigned scopes, struct scan_report *ret,
 	if (scan_driver_state(op, &report) < 0 || scan_orphans(op, &report) < 0 ||
 	    scan_sessions(op, &report) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
-	*ret = report;
-	report = SCAN_REPORT_EMPTY;
+	*ret = take_struct(report, SCAN_REPORT_EMPTY);
 	return 0;
 }
 

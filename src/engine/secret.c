@@ -158,8 +158,7 @@ int secret_authority(struct authority *ret, const struct request *request,
 		r = load_authority(&a, request, &conf, err);
 	if (r < 0)
 		return r;
-	*ret = a;
-	a = AUTHORITY_EMPTY;
+	*ret = take_struct(a, AUTHORITY_EMPTY);
 	return 0;
 }
 

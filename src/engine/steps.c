@@ -131,7 +131,6 @@ void step_undo_copy(struct op *op)
 
 int step_map_early(struct op *op, struct brumate_error *err)
 {
-	(void)err;
 	park_map_early(&op->data);
 	return 1;
 }

@@ -154,7 +154,6 @@ static int make(struct op *op, struct brumate_error *err)
 	const struct gpu_tuning *best = &gpu_vendor()->tuning;
 	uint64_t data_ms = transfer_total_bytes(&op->data) / best->link_bytes_per_ms;
 
-	(void)err;
 	if (data_ms <= best->control_ms)
 		return 1;
 	uint64_t spare_ms = data_ms - best->control_ms;

@@ -364,7 +364,6 @@ int chunk_table_decode(struct chunk_table *ret, const void *buf, size_t len_byte
 	int r = decode(&t, buf, len_bytes, err);
 	if (r < 0)
 		return r;
-	*ret = t;
-	t = CHUNK_TABLE_EMPTY;
+	*ret = take_struct(t, CHUNK_TABLE_EMPTY);
 	return 0;
 }

@@ -1015,7 +1015,6 @@ int manifest_decode(struct manifest *ret, const char *text, size_t len_bytes,
 	int r = decode_root(&m, root, err);
 	if (r < 0)
 		return brumate_wrap(err, r, "manifest");
-	*ret = m;
-	m = MANIFEST_EMPTY;
+	*ret = take_struct(m, MANIFEST_EMPTY);
 	return 0;
 }

@@ -305,7 +305,6 @@ static void match_word(void *arg, const struct job *j, const char *id,
 {
 	struct search *s = arg;
 
-	(void)why;
 	if (j)
 		nearest_consider(&s->near, j->name);
 	bool exact = !strcmp(id, s->word) || (j && !strcmp(j->name, s->word));
@@ -347,7 +346,6 @@ static void match_pid(void *arg, const struct job *j, const char *id,
 	struct search *s = arg;
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 
-	(void)why;
 	if (s->exact || !j || job_has_ended(j))
 		return;
 	const struct proc_members members = job_members(j);
@@ -526,8 +524,7 @@ int job_create(struct job *ret, const struct job_spec *spec, struct brumate_erro
 	event_add(&j, "created",
 		  json_pack("{s:o,s:b}", "command", wire_string(j.argv[0] ? j.argv[0] : ""),
 			    "simulated", j.simulated));
-	*ret = j;
-	j = JOB_EMPTY;
+	*ret = take_struct(j, JOB_EMPTY);
 	return 0;
 }
 

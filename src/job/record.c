@@ -508,7 +508,6 @@ int record_decode(struct job *ret, const char *text, size_t len_bytes, struct br
 			err->code = EBADMSG;
 		return r == -ENOMEM ? r : -EBADMSG;
 	}
-	*ret = j;
-	j = JOB_EMPTY;
+	*ret = take_struct(j, JOB_EMPTY);
 	return 0;
 }

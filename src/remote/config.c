@@ -463,8 +463,7 @@ int remote_config_load(struct remote_config *ret, const char *bucket, struct bru
 		r = load_credentials(&c, &s, bucket, err);
 	if (r < 0)
 		return r;
-	*ret = c;
-	c = REMOTE_CONFIG_DEFAULT;
+	*ret = take_struct(c, REMOTE_CONFIG_DEFAULT);
 	return 0;
 }
 
@@ -534,7 +533,6 @@ int remote_config_from_json(struct remote_config *ret, json_t *o, struct brumate
 	int r = check_endpoint(c.endpoint, err);
 	if (r < 0)
 		return r;
-	*ret = c;
-	c = REMOTE_CONFIG_DEFAULT;
+	*ret = take_struct(c, REMOTE_CONFIG_DEFAULT);
 	return 0;
 }

@@ -219,8 +219,7 @@ int find_one(struct client *c, const char *word, struct found *ret,
 			*err = f.why;
 		return brumate_wrap(err, -f.why.code, "checkpoint %s", f.id);
 	}
-	*ret = f;
-	f = (struct found){ 0 };
+	*ret = take_struct(f, (struct found){ 0 });
 	return 0;
 }
 

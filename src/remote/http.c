@@ -676,10 +676,8 @@ int http_send(struct connection *s, const struct http_request *q, struct http_an
 		if (verdict == HTTP_REFUSED)
 			return fail_refused(c, q, &a, err);
 		if (verdict == HTTP_DONE) {
-			if (ret) {
-				*ret = a;
-				a = (struct http_answer){ 0 };
-			}
+			if (ret)
+				*ret = take_struct(a, (struct http_answer){ 0 });
 			return 0;
 		}
 		atomic_fetch_sub(&c->done_bytes, s->counted);

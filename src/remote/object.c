@@ -198,10 +198,8 @@ static int fetch_page(struct connection *s, const char *query, struct http_answe
 		r = read_answer(&a, pass_over, NULL);
 		if (r == -EBADMSG && i < s->client->config->attempts)
 			continue;
-		if (r == 0) {
-			*ret = a;
-			a = (struct http_answer){ 0 };
-		}
+		if (r == 0)
+			*ret = take_struct(a, (struct http_answer){ 0 });
 		return r < 0 ? brumate_fail(err, -r, "no XML that can be read") : 0;
 	}
 }

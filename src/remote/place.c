@@ -70,8 +70,7 @@ int remote_place_parse(struct remote_place *ret, const char *url, struct brumate
 		return brumate_fail(err, EINVAL,
 				    "%s: expected names between single slashes, at most %d bytes",
 				    url, REMOTE_PREFIX_BYTES_MAX);
-	*ret = p;
-	p = REMOTE_PLACE_EMPTY;
+	*ret = take_struct(p, REMOTE_PLACE_EMPTY);
 	return 0;
 }
 

@@ -129,8 +129,7 @@ static int staging_open(struct staging *ret, const struct store_writer *w, const
 	if (fd < 0)
 		return brumate_fail(err, -fd, "%s: %m", s.name);
 	s.dir_fd = fd;
-	*ret = s;
-	s = STAGING_EMPTY;
+	*ret = take_struct(s, STAGING_EMPTY);
 	return 0;
 }
 

@@ -48,8 +48,7 @@ static int read_tree(struct proc_tree *ret, pid_t pid, struct brumate_error *err
 		r = check_member(&tree.items[i], err);
 	if (r < 0)
 		return r;
-	*ret = tree;
-	tree = PROC_TREE_EMPTY;
+	*ret = take_struct(tree, PROC_TREE_EMPTY);
 	return 0;
 }
 
@@ -64,8 +63,7 @@ static int check_tree(struct proc_tree *ret, pid_t pid, bool is_container,
 		r = credentials_check_tree(&tree, is_container ? getuid() : tree.items[0].uid, err);
 	if (r < 0)
 		return r;
-	*ret = tree;
-	tree = PROC_TREE_EMPTY;
+	*ret = take_struct(tree, PROC_TREE_EMPTY);
 	return 0;
 }
 
@@ -183,7 +181,6 @@ int access_believed_image(struct store_image *ret, const char *dir, const char *
 		r = authentic_check_image(&image, &authority, err);
 	if (r < 0)
 		return r;
-	*ret = image;
-	image = STORE_IMAGE_EMPTY;
+	*ret = take_struct(image, STORE_IMAGE_EMPTY);
 	return 0;
 }

@@ -657,8 +657,6 @@ static void look_for_checkpoint(void *arg, const char *id, const struct store_im
 {
 	struct job_search *s = arg;
 
-	(void)id;
-	(void)why;
 	if (i && (!strcmp(i->manifest.job.id, s->word) || !strcmp(i->manifest.job.name, s->word)))
 		s->found = true;
 }
@@ -698,8 +696,6 @@ static void note_needed(void *arg, const struct job *j, const char *id,
 	struct pruning *p = arg;
 	char text[192];
 
-	(void)id;
-	(void)why;
 	if (!j || !j->checkpoint)
 		return;
 	auto_free char *path = path_format("%s/%s", p->dir, j->checkpoint);

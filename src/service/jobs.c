@@ -792,8 +792,6 @@ static void end_abandoned(void *arg, const struct job *j, const char *id,
 	auto_close int fd = inotify_init1(IN_CLOEXEC);
 	struct wire w;
 
-	(void)id;
-	(void)why;
 	if (!j || !job_is_abandoned(j) || fd < 0 ||
 	    inotify_add_watch(fd, j->dir, IN_DELETE_SELF) < 0 || shim_connect(&w, j, NULL) < 0)
 		return;

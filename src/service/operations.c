@@ -277,7 +277,7 @@ static void consider_other(void *arg, const char *id, const struct store_image *
 {
 	struct other_search *s = arg;
 
-	(void)why; /* they come oldest first */
+	/* They come oldest first. */
 	if (i && !strcmp(i->manifest.job.id, s->job) && strcmp(id, s->failed) &&
 	    store_check(i, NULL) == 0)
 		snprintf(s->found, sizeof(s->found), "%s", id);
@@ -314,8 +314,7 @@ static int find_latest(struct store_image *ret, const struct resolve_question *q
 		return r;
 	if (r < 0 || strcmp(image.manifest.job.id, j->id) != 0)
 		return brumate_fail(err, ENOENT, "job %s has no checkpoint", j->id);
-	*ret = image;
-	image = STORE_IMAGE_EMPTY;
+	*ret = take_struct(image, STORE_IMAGE_EMPTY);
 	return 0;
 }
 

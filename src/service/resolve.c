@@ -127,10 +127,8 @@ int resolve_word(struct job *ret, const struct resolve_question *q, struct bruma
 	int r = choose_meaning(&j, found, q, err);
 	if (r < 0 && r == found && err)
 		*err = why;
-	if (r == MEANS_JOB) {
-		*ret = j;
-		j = JOB_EMPTY;
-	}
+	if (r == MEANS_JOB)
+		*ret = take_struct(j, JOB_EMPTY);
 	return r;
 }
 
@@ -153,8 +151,7 @@ int resolve_job_exactly(struct job *ret, const char *word, struct brumate_error 
 		return r;
 	if (fit_of_job(&j, 0, word) != FITS_EXACTLY)
 		return fail_beginning(&j, word, err);
-	*ret = j;
-	j = JOB_EMPTY;
+	*ret = take_struct(j, JOB_EMPTY);
 	return 0;
 }
 
@@ -221,16 +218,13 @@ int resolve_exactly(struct job *ret, const struct resolve_question *q, struct br
 	}
 	if (!job)
 		return fail_beginning(&j, q->word, err);
-	*ret = j;
-	j = JOB_EMPTY;
+	*ret = take_struct(j, JOB_EMPTY);
 	return MEANS_JOB;
 }
 
 static void consider_job(void *arg, const struct job *j, const char *id,
 			 const struct brumate_error *why)
 {
-	(void)id;
-	(void)why;
 	if (j)
 		nearest_consider(arg, j->name);
 }
@@ -238,8 +232,6 @@ static void consider_job(void *arg, const struct job *j, const char *id,
 static void consider_checkpoint(void *arg, const char *id, const struct store_image *i,
 				const struct brumate_error *why)
 {
-	(void)i;
-	(void)why;
 	nearest_consider(arg, id);
 }
 

@@ -99,8 +99,7 @@ int snapshot_control_open(struct snapshot_control *ret, struct proc_id init,
 	r = c.dir_fd < 0 ? c.dir_fd : check_same(init, err);
 	if (r < 0)
 		return r;
-	*ret = c;
-	c = SNAPSHOT_CONTROL_NONE;
+	*ret = take_struct(c, SNAPSHOT_CONTROL_NONE);
 	return 1;
 }
 

@@ -271,8 +271,7 @@ static int scan_tree(struct file_tree *ret, int dir_fd, bool go_on, file_tree_di
 		return r;
 	if (t.n_files)
 		qsort(t.files, t.n_files, sizeof(t.files[0]), by_path);
-	*ret = t;
-	t = FILE_TREE_EMPTY;
+	*ret = take_struct(t, FILE_TREE_EMPTY);
 	return 0;
 }
 

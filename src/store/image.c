@@ -173,8 +173,7 @@ static int load_dir(struct store_image *ret, const char *path, int dir_fd,
 	i.path = strdup(path);
 	if (!i.path)
 		return brumate_fail(err, ENOMEM, "%m");
-	*ret = i;
-	i = STORE_IMAGE_EMPTY;
+	*ret = take_struct(i, STORE_IMAGE_EMPTY);
 	return 0;
 }
 
@@ -197,8 +196,7 @@ int image_load(struct store_image *ret, int store_fd, const char *store, const c
 			     i.path);
 		return -EBADMSG;
 	}
-	*ret = i;
-	i = STORE_IMAGE_EMPTY;
+	*ret = take_struct(i, STORE_IMAGE_EMPTY);
 	return 0;
 }
 
@@ -375,8 +373,7 @@ int store_open(struct store_image *ret, const char *dir, const char *id, struct 
 	}
 	if (r < 0)
 		return r;
-	*ret = i;
-	i = STORE_IMAGE_EMPTY;
+	*ret = take_struct(i, STORE_IMAGE_EMPTY);
 	return 0;
 }
 
@@ -466,8 +463,6 @@ static void note_newest(void *arg, const char *id, const struct store_image *i,
 {
 	struct newest *n = arg;
 
-	(void)id;
-	(void)why;
 	if (i && !strcmp(i->manifest.job.id, n->job) &&
 	    manifest_sequence(&i->manifest) > n->sequence)
 		n->sequence = manifest_sequence(&i->manifest);

@@ -20,7 +20,6 @@ static int step(void *arg, uint64_t done_bytes, uint64_t total_bytes)
 {
 	const struct meter *meter = arg;
 
-	(void)total_bytes;
 	return meter->progress
 		       ? meter->progress(meter->arg, meter->before + done_bytes, meter->total)
 		       : 0;

@@ -208,8 +208,7 @@ int store_begin(struct store_writer *ret, const char *dir, const char *id,
 	if (w.dir_fd < 0)
 		return w.dir_fd;
 	w.path = take_ptr(&path);
-	*ret = w;
-	w = STORE_WRITER_EMPTY;
+	*ret = take_struct(w, STORE_WRITER_EMPTY);
 	return 0;
 }
 
@@ -314,8 +313,6 @@ static int ask_going_on(void *arg, uint64_t done_bytes, uint64_t total_bytes)
 {
 	const struct store_hashing *h = arg;
 
-	(void)done_bytes;
-	(void)total_bytes;
 	return h->stop ? -ECANCELED : 0;
 }
 

@@ -315,8 +315,7 @@ int wire_receive(struct wire *w, struct wire_message *ret, uint64_t deadline_ns,
 	drop_frame(w, len + 1);
 	if (r < 0)
 		return r;
-	*ret = m;
-	m = WIRE_MESSAGE_EMPTY;
+	*ret = take_struct(m, WIRE_MESSAGE_EMPTY);
 	return 0;
 }
 
