@@ -4,7 +4,7 @@
  * main one copies the log as inotify tells of its growth. The log is read to its end after the job has ended, so
  * that nothing of it is missed.
  */
-#include "cli/follow.h"
+#include "cli/verbs.h"
 #include "cli/arguments.h"
 #include "cli/client.h"
 #include "cli/output.h"

@@ -20,6 +20,7 @@
 #include "gpu/vendor.h"
 #include "service/audit.h"
 #include "service/container-engine.h"
+#include "service/container.h"
 #include "service/snapshot-control.h"
 #include "wire/agent.h"
 #include "wire/wire.h"

@@ -2,7 +2,6 @@
 /* `brumate run`, `kill`, `rm`, `pin`, `unpin`, `manage` and `release`: jobs begin and end, and what is removed. */
 #include "cli/arguments.h"
 #include "cli/client.h"
-#include "cli/follow.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
 

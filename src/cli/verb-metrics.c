@@ -23,7 +23,6 @@
 #include "base/log.h"
 #include "job/counts.h"
 #include "job/job.h"
-#include "service/pod-counts.h"
 #include "wire/wire.h"
 
 enum { REQUEST_BYTES_MAX = 8192, REQUEST_TIMEOUT_MS = 10000 };

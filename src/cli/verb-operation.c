@@ -6,7 +6,6 @@
  */
 #include "cli/arguments.h"
 #include "cli/client.h"
-#include "cli/follow.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
 

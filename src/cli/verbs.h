@@ -3,12 +3,11 @@
 #pragma once
 
 #include <jansson.h>
+#include <sys/types.h>
 
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "cli/command.h"
-#include "service/container.h"
-#include "service/kubelet.h"
 
 /* ---- where a place in an object store is given instead of a checkpoint (verb-move.c) ---- */
 
@@ -24,22 +23,30 @@ int list_remote(json_t **ret, const char *url, struct brumate_error *err);
 /** Removes the checkpoint @url. */
 int remove_remote(const char *url, struct brumate_error *err);
 
+/* ---- showing a job's log as it grows, until the job ends (follow.c) ---- */
+
+enum follow_signals {
+	FOLLOW_DETACHES, /* Ctrl-C ends the showing; the job goes on */
+	FOLLOW_FORWARDS, /* Ctrl-C and SIGTERM go to the job; Ctrl-C twice within a second detaches */
+};
+
+/** Size of the file @path now; 0 if there is none. */
+off_t log_size(const char *path);
+
+/**
+ * follow_to_end() - copy the log of @job from @offset to stdout until the job ends
+ * @job: the Job as the service gave it, borrowed
+ *
+ * Return: the exit status of `brumate` for it: its own; EXIT_OK where the user detached, or, with a word on
+ * stderr, where it was checkpointed away; <0 where it failed or the job is lost (EXIT_JOB_LOST).
+ */
+int follow_to_end(json_t *job, off_t offset, enum follow_signals signals,
+		  struct brumate_error *err);
+
 /* ---- what `checkpoint` and `restore` do with --container (verb-container.c) ---- */
 
 int container_checkpoint(const struct invocation *in, struct brumate_error *err);
 int container_restore(const struct invocation *in, struct brumate_error *err);
-
-/* ---- what `brumate k8s` does with pods (verb-k8s.c), for `brumate k8s watch` (verb-k8s-watch.c) ---- */
-
-/** Suspends or resumes all containers of a pod, as the command does, and prints their jobs. */
-int k8s_set_suspended(const struct invocation *in, const struct service_pod_name *name,
-		      bool suspended, struct brumate_error *err);
-
-/** The kubelet that the options mean. */
-int k8s_open_kubelet(struct kubelet *ret, const struct invocation *in, struct brumate_error *err);
-
-/** Does what annotations of the pods of this node ask for, until it is interrupted. */
-int k8s_watch(const struct invocation *in, struct brumate_error *err);
 
 /*
  * ---- jobs that a command is for beside those it names (verb-operation.c) ----

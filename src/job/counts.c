@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/file.h>
 
 #include "base/clock.h"
 #include "base/fd.h"
@@ -14,7 +15,8 @@
 
 enum { COUNTS_BYTES_MAX = 64 << 10 };
 
-json_t *counts_read(const char *dir)
+/* What job_counts() tells, of the counts.json in @dir. */
+static json_t *counts_read(const char *dir)
 {
 	auto_free char *path = path_format("%s/counts.json", dir);
 	auto_free char *text = NULL;
@@ -101,7 +103,8 @@ static int write_counts(const char *dir, json_t *counts)
 	return path && text ? file_swap(AT_FDCWD, path, text, strlen(text), 0600) : -ENOMEM;
 }
 
-int counts_add(const char *dir, const struct job_outcome *outcome)
+/* Adds @outcome to the counts.json in @dir. 0 or -errno. */
+static int counts_add(const char *dir, const struct job_outcome *outcome)
 {
 	auto_json json_t *counts = counts_read(dir);
 	json_t *of_kind = find_kind(counts, outcome->kind);
@@ -119,4 +122,40 @@ void job_count(const struct job *j, const struct job_outcome *outcome)
 
 	if (r < 0)
 		log_warn("an operation is not counted: job=%s reason=\"%s\"", j->id, strerror(-r));
+}
+
+/* ---- pods ---- */
+
+static char *pods_dir(void)
+{
+	return path_format("%s/pods", path_state_dir());
+}
+
+/* The lock keeps two commands that end at once from counting as one. */
+static int add_locked(const char *dir, const struct job_outcome *outcome)
+{
+	int r = mkdir_parents(dir, 0700);
+	auto_close int fd = r < 0 ? -1 : open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (r < 0)
+		return r;
+	if (fd < 0 || flock(fd, LOCK_EX) < 0)
+		return -errno;
+	return counts_add(dir, outcome);
+}
+
+void pod_count(const struct job_outcome *outcome)
+{
+	auto_free char *dir = pods_dir();
+	int r = dir ? add_locked(dir, outcome) : -ENOMEM;
+
+	if (r < 0)
+		log_warn("a checkpoint of a pod is not counted: reason=\"%s\"", strerror(-r));
+}
+
+json_t *pod_counts(void)
+{
+	auto_free char *dir = pods_dir();
+
+	return dir ? counts_read(dir) : NULL;
 }

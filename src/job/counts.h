@@ -21,12 +21,6 @@ struct job_outcome {
 	uint64_t stopped_ns, released_ns;
 };
 
-/** Adds @outcome to the counts.json in @dir, of a job or of something else that is counted so. 0 or -errno. */
-int counts_add(const char *dir, const struct job_outcome *outcome);
-
-/** What job_counts() tells, of the counts.json in @dir. */
-json_t *counts_read(const char *dir);
-
 /** Adds @outcome to the counts of @j. They are for monitoring alone: what cannot be written is lost. */
 void job_count(const struct job *j, const struct job_outcome *outcome);
 
@@ -37,3 +31,9 @@ void job_count(const struct job *j, const struct job_outcome *outcome);
  * "still_since_ns", by the clock of clock_boot_ns(), beside the kinds.
  */
 json_t *job_counts(const struct job *j);
+
+/** The same for a checkpoint of a pod: its counts are in the directory "pods" beside the jobs, and stay. */
+void pod_count(const struct job_outcome *outcome);
+
+/** What job_counts() tells, of all checkpoints of pods that were asked for here. */
+json_t *pod_counts(void);
