@@ -146,11 +146,9 @@ static bool is_dense(const struct cpu_memory_vma *vma)
 
 static char *read_proc(pid_t pid, const char *name)
 {
-	char path[64];
 	char *text = NULL;
 
-	snprintf(path, sizeof(path), "/proc/%d/%s", pid, name);
-	return file_read(AT_FDCWD, path, SMAPS_BYTES_MAX, &text, NULL) < 0 ? NULL : text;
+	return proc_file_read(pid, name, SMAPS_BYTES_MAX, &text, NULL) < 0 ? NULL : text;
 }
 
 /* Whether it is worth reading smaps, which walks all pages; this does not. */

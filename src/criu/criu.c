@@ -639,11 +639,9 @@ void criu_dump_free(struct criu_dump *d)
 
 static int refuse_taken(pid_t pid, struct brumate_error *err)
 {
-	char path[32];
 	auto_free char *comm = NULL;
 
-	snprintf(path, sizeof(path), "/proc/%d/comm", pid);
-	if (file_read(AT_FDCWD, path, 4096, &comm, NULL) < 0)
+	if (proc_file_read(pid, "comm", 4096, &comm, NULL) < 0)
 		return 0;
 	comm[strcspn(comm, "\n")] = '\0';
 	brumate_fail(err, EEXIST, "process id %d of the checkpoint is in use (%s)", pid, comm);

@@ -174,10 +174,8 @@ static int add_stop(struct heal_state *h, int fd)
 /* Guards each thread, because one that is let go before its process has stopped would run. */
 static int guard_process(struct heal_state *h, const char *pipe_path, pid_t pid)
 {
-	char path[48];
+	auto_closedir DIR *dir = proc_dir_open(pid, "task");
 
-	snprintf(path, sizeof(path), "/proc/%d/task", pid);
-	auto_closedir DIR *dir = opendir(path);
 	if (!dir)
 		return 0; /* it has ended */
 	for (struct dirent *e; (e = readdir(dir));) {
@@ -221,11 +219,9 @@ typedef bool (*socket_fn)(int fd);
 
 static bool any_of_process(pid_t pid, int pid_fd, socket_fn fn)
 {
-	char path[48];
+	auto_closedir DIR *dir = proc_dir_open(pid, "fd");
 	bool found = false;
 
-	snprintf(path, sizeof(path), "/proc/%d/fd", pid);
-	auto_closedir DIR *dir = opendir(path);
 	if (pid_fd == -ESRCH || (!dir && errno == ENOENT)) /* it has ended */
 		return false;
 	if (pid_fd < 0 || !dir)

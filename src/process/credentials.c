@@ -167,11 +167,9 @@ int credentials_parse(struct credentials *ret, const char *status)
 /* A kernel without a security module that has labels says EINVAL, or has no such file. */
 static int read_label(struct credentials *c, pid_t pid)
 {
-	char path[64];
 	auto_free char *text = NULL;
+	int r = proc_file_read(pid, "attr/current", CREDENTIALS_LABEL_BYTES - 1, &text, NULL);
 
-	snprintf(path, sizeof(path), "/proc/%d/attr/current", pid);
-	int r = file_read(AT_FDCWD, path, CREDENTIALS_LABEL_BYTES - 1, &text, NULL);
 	if (r == -EINVAL || r == -ENOENT || r == -EOPNOTSUPP)
 		return 0;
 	if (r < 0)
@@ -253,11 +251,9 @@ static int read_process(struct credentials_of_process *ret, const struct proc_in
 {
 	auto_(of_process_fini) struct credentials_of_process p = { .info = *info };
 	const pid_t pid = info->id.pid;
-	char path[32];
 	int r = add_thread(&p, pid, pid);
 
-	snprintf(path, sizeof(path), "/proc/%d/task", pid);
-	auto_closedir DIR *dir = opendir(path);
+	auto_closedir DIR *dir = proc_dir_open(pid, "task");
 	if (!dir && errno != ENOENT)
 		return -errno;
 	for (struct dirent *e; r == 0 && dir && (e = readdir(dir));)

@@ -4,17 +4,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
-#include "base/fd.h"
 #include "base/paths.h"
 #include "gpu/vendor.h"
+#include "process/process.h"
 
 enum { ENVIRONMENT_BYTES_MAX = 8 << 20 };
 
@@ -45,10 +43,9 @@ static const char *find_missing(const char *environment, size_t len)
 static int find_file(struct driver_job *ret, pid_t pid, const char *path)
 {
 	static const char self[] = "/proc/self/";
-	auto_free char *seen =
-		strncmp(path, self, sizeof(self) - 1)
-			? path_format("/proc/%d/root/%s", pid, path)
-			: path_format("/proc/%d/%s", pid, path + sizeof(self) - 1);
+	auto_free char *seen = strncmp(path, self, sizeof(self) - 1)
+				       ? path_format("/proc/%d/root/%s", pid, path)
+				       : path_format("/proc/%d/%s", pid, path + sizeof(self) - 1);
 	struct stat st;
 
 	if (!seen)
@@ -66,15 +63,12 @@ int driver_job_find(struct driver_job *ret, pid_t pid)
 {
 	auto_free char *environment = NULL;
 	struct driver_job job = { 0 };
-	const char *path;
-	char name[48];
 	size_t len = 0;
+	int r = proc_file_read(pid, "environ", ENVIRONMENT_BYTES_MAX, &environment, &len);
 
-	snprintf(name, sizeof(name), "/proc/%d/environ", pid);
-	int r = file_read(AT_FDCWD, name, ENVIRONMENT_BYTES_MAX, &environment, &len);
 	if (r < 0)
 		return r;
-	path = find_value(environment, len, gpu_vendor()->driver_job.variable);
+	const char *path = find_value(environment, len, gpu_vendor()->driver_job.variable);
 	if (!path)
 		return 0;
 	job.missing = find_missing(environment, len);

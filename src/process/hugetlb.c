@@ -80,32 +80,27 @@ struct mappings {
 	size_t n;
 };
 
-static char *read_proc(pid_t pid, const char *name, size_t max_bytes)
-{
-	char path[64], *text = NULL;
-
-	snprintf(path, sizeof(path), "/proc/%d/%s", pid, name);
-	return file_read(AT_FDCWD, path, max_bytes, &text, NULL) < 0 ? NULL : text;
-}
-
 /* Whether it is worth reading smaps, which walks all pages; this does not. A mapping that was never touched does
  * not count. */
 static bool has_any(pid_t pid)
 {
 	static const char key[] = "\nHugetlbPages:";
-	auto_free char *text = read_proc(pid, "status", STATUS_BYTES_MAX);
-	const char *line = text ? strstr(text, key) : NULL;
+	auto_free char *text = NULL;
+	int r = proc_file_read(pid, "status", STATUS_BYTES_MAX, &text, NULL);
+	const char *line = r == 0 ? strstr(text, key) : NULL;
 
 	return line && strtoull(line + strlen(key), NULL, 10) > 0;
 }
 
 static int add_mappings(struct mappings *m, pid_t pid)
 {
-	auto_free char *text = has_any(pid) ? read_proc(pid, "smaps", SMAPS_BYTES_MAX) : NULL;
-	auto_free struct hugetlb_vma *vmas = text ? malloc(VMAS_MAX * sizeof(*vmas)) : NULL;
+	auto_free char *text = NULL;
 
-	if (!text || !vmas)
-		return text ? -ENOMEM : 0;
+	if (!has_any(pid) || proc_file_read(pid, "smaps", SMAPS_BYTES_MAX, &text, NULL) < 0)
+		return 0;
+	auto_free struct hugetlb_vma *vmas = malloc(VMAS_MAX * sizeof(*vmas));
+	if (!vmas)
+		return -ENOMEM;
 	size_t n = hugetlb_parse_smaps(text, vmas, VMAS_MAX);
 	struct mapping *items = reallocarray(m->items, m->n + n + 1, sizeof(*items));
 	if (!items)

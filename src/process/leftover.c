@@ -3,11 +3,8 @@
 #include "process/leftover.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-
-#include "base/fd.h"
 
 enum { MAPS_BYTES_MAX = 64 * 1024 * 1024, PATH_COLUMN = 5 };
 
@@ -96,13 +93,13 @@ int leftover_check(const struct proc_tree *tree, const struct gpu_vendor *vendor
 	for (size_t i = 0; i < tree->n; i++) {
 		const struct proc_info *p = &tree->items[i];
 		bool is_saved = is_known(p->id, gpus, n_gpus);
-		char name[64], path[64];
+		char path[64];
 		auto_free char *maps = NULL;
 
 		if (is_saved && vendor->saved_by_criu)
 			continue;
-		snprintf(name, sizeof(name), "/proc/%d/maps", p->id.pid);
-		if (p->state == 'Z' || file_read(AT_FDCWD, name, MAPS_BYTES_MAX, &maps, NULL) < 0)
+		if (p->state == 'Z' ||
+		    proc_file_read(p->id.pid, "maps", MAPS_BYTES_MAX, &maps, NULL) < 0)
 			continue;
 		enum leftover l = leftover_judge(maps, vendor, p->is_fork, path, sizeof(path));
 		if (l == LEFTOVER_STATE || (l == LEFTOVER_OF_FORK && is_saved))

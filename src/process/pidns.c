@@ -313,16 +313,15 @@ static bool notes_into(pid_t pid, const char *status_path)
 int pidns_end_all(const char *status_path)
 {
 	auto_closedir DIR *dir = dir_open(AT_FDCWD, "/proc");
-	struct dirent *e;
+	pid_t pid;
 	int r;
 
 	if (!dir)
 		return -errno;
-	while ((r = dir_next(dir, &e)) > 0) {
+	while ((r = proc_next(dir, &pid)) > 0) {
 		struct proc_info info;
-		pid_t pid = atoi(e->d_name);
 
-		r = pid > 0 ? proc_read(&info, pid, NULL) : -ESRCH;
+		r = proc_read(&info, pid, NULL);
 		if (r == 0 && info.inner_pid == 1 && notes_into(pid, status_path))
 			r = proc_signal(info.id, SIGKILL);
 		if (r < 0 && r != -ESRCH && r != -EINVAL)
@@ -350,29 +349,19 @@ char *pidns_own_status_path(void)
 	return strdup(text + sizeof(name));
 }
 
-static bool read_ns(pid_t pid, char ret[static 64])
-{
-	char path[48];
-
-	snprintf(path, sizeof(path), "/proc/%d/ns/pid", pid);
-	ssize_t n = readlink(path, ret, 63);
-	ret[n > 0 ? n : 0] = '\0';
-	return n > 0;
-}
-
 pid_t pidns_translate(pid_t of, pid_t inner_pid)
 {
 	char ns[64], each_ns[64];
 	auto_closedir DIR *dir = opendir("/proc");
 
-	if (!dir || !read_ns(of, ns))
+	if (!dir || proc_link_read(of, "ns/pid", ns, sizeof(ns)) <= 0)
 		return 0;
-	for (struct dirent *e; (e = readdir(dir));) {
+	for (pid_t pid; proc_next(dir, &pid) > 0;) {
 		struct proc_info info;
-		pid_t pid = atoi(e->d_name);
 
-		if (pid > 0 && proc_read(&info, pid, NULL) == 0 && info.inner_pid == inner_pid &&
-		    read_ns(pid, each_ns) && !strcmp(ns, each_ns))
+		if (proc_read(&info, pid, NULL) == 0 && info.inner_pid == inner_pid &&
+		    proc_link_read(pid, "ns/pid", each_ns, sizeof(each_ns)) > 0 &&
+		    !strcmp(ns, each_ns))
 			return pid;
 	}
 	return 0;

@@ -150,11 +150,10 @@ static bool is_at(const struct inet_diag_msg *m, const union port_address *addre
 
 static bool has_socket(pid_t pid, const char *name)
 {
-	char path[64], target[64];
+	auto_closedir DIR *dir = proc_dir_open(pid, "fd");
+	char target[64];
 	struct dirent *e;
 
-	snprintf(path, sizeof(path), "/proc/%d/fd", pid);
-	auto_closedir DIR *dir = dir_open(AT_FDCWD, path);
 	while (dir && dir_next(dir, &e) > 0) {
 		ssize_t n = readlinkat(dirfd(dir), e->d_name, target, sizeof(target) - 1);
 
@@ -168,16 +167,13 @@ static bool has_socket(pid_t pid, const char *name)
 int port_find_holder(struct proc_info *ret, unsigned inode)
 {
 	auto_closedir DIR *dir = inode ? dir_open(AT_FDCWD, "/proc") : NULL;
-	struct dirent *e;
 	char name[32];
+	pid_t pid;
 
 	snprintf(name, sizeof(name), "socket:[%u]", inode);
-	while (dir && dir_next(dir, &e) > 0) {
-		pid_t pid = atoi(e->d_name);
-
-		if (pid > 0 && has_socket(pid, name) && proc_read(ret, pid, NULL) == 0)
+	while (dir && proc_next(dir, &pid) > 0)
+		if (has_socket(pid, name) && proc_read(ret, pid, NULL) == 0)
 			return 1;
-	}
 	return 0;
 }
 

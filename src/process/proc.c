@@ -37,6 +37,43 @@ int proc_boot_id(char ret[static PROC_BOOT_ID_BYTES])
 	return 0;
 }
 
+int proc_file_read(pid_t pid, const char *name, size_t max_bytes, char **ret_text,
+		   size_t *ret_len_bytes)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/%s", pid, name);
+	return file_read(AT_FDCWD, path, max_bytes, ret_text, ret_len_bytes);
+}
+
+DIR *proc_dir_open(pid_t pid, const char *name)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/%s", pid, name);
+	return dir_open(AT_FDCWD, path);
+}
+
+ssize_t proc_link_read(pid_t pid, const char *name, char *ret, size_t room)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/%s", pid, name);
+	ssize_t n = readlink(path, ret, room - 1);
+	ret[n > 0 ? n : 0] = '\0';
+	return n;
+}
+
+int proc_next(DIR *proc, pid_t *ret)
+{
+	struct dirent *e;
+	int r;
+
+	while ((r = dir_next(proc, &e)) > 0 && (*ret = atoi(e->d_name)) <= 0)
+		;
+	return r;
+}
+
 static int open_dir(pid_t pid)
 {
 	char path[32];
@@ -303,16 +340,14 @@ int proc_has_stopped(struct proc_id id)
 
 int proc_zombie_status(struct proc_id id, int *ret_status)
 {
-	char path[32];
 	auto_free char *text = NULL;
 	struct proc_info info;
+	int r = proc_file_read(id.pid, "stat", PROC_FILE_BYTES_MAX, &text, NULL);
 
-	snprintf(path, sizeof(path), "/proc/%d/stat", id.pid);
-	int r = read_file(AT_FDCWD, path, &text);
 	if (r >= 0)
 		r = parse_stat(&info, text);
 	if (r < 0)
-		return r;
+		return r == -ENOENT ? -ESRCH : r;
 	if (!proc_is_same(info.id, id))
 		return -ESRCH;
 	if (info.state != 'Z')

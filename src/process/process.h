@@ -5,6 +5,7 @@
  */
 #pragma once
 
+#include <dirent.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -40,8 +41,8 @@ int proc_identify(struct proc_id *ret, pid_t pid, struct brumate_error *err);
 /** What a look at a process finds. That it could not be looked at (no descriptors, no memory, no permission) is an
  * answer of its own: nobody may take it for an end. */
 enum proc_life {
-	PROC_GONE,    /* there is no such process, or its number is another's */
-	PROC_ZOMBIE,  /* it has ended, and its parent has yet to be told how */
+	PROC_GONE,   /* there is no such process, or its number is another's */
+	PROC_ZOMBIE, /* it has ended, and its parent has yet to be told how */
 	PROC_ALIVE,
 	PROC_UNKNOWN, /* nobody can tell at present */
 };
@@ -52,6 +53,21 @@ enum proc_life proc_look(struct proc_id id);
 bool proc_has_ended(struct proc_id id);
 /** True once it is certain that exactly this process is gone, and no zombie either. */
 bool proc_is_gone(struct proc_id id);
+
+/* What /proc has by a number alone, which may be another process's by now. */
+
+/** file_read() of /proc/PID/NAME. */
+int proc_file_read(pid_t pid, const char *name, size_t max_bytes, char **ret_text,
+		   size_t *ret_len_bytes);
+
+/** dir_open() of it. */
+DIR *proc_dir_open(pid_t pid, const char *name);
+
+/** readlink(2) of it. @ret ends with a NUL, and is empty where it cannot be read. */
+ssize_t proc_link_read(pid_t pid, const char *name, char *ret, size_t room);
+
+/** The next process in a directory of /proc. Returns as dir_next(). */
+int proc_next(DIR *proc, pid_t *ret);
 
 /** Whether all its threads stand stopped or have ended, from /proc/PID/task: 1, 0, -ESRCH, or -errno where
  * that cannot be told. */
@@ -77,7 +93,7 @@ struct proc_info {
 	pid_t inner_pid;  /* pid in its innermost pid namespace (NSpid) */
 	int pid_ns_depth; /* levels of NSpid: 1 = our own namespace */
 	pid_t tracer_pid;
-	char state; /* R S D T t Z X */
+	char state;   /* R S D T t Z X */
 	bool is_fork; /* made by fork, and has started no program since */
 	bool ends; /* its last thread is in exit(2): without memory, perhaps still with open files; or a zombie */
 	char comm[PROC_COMM_BYTES];

@@ -3,26 +3,18 @@
 #include "process/reaper.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-#include "base/fd.h"
 
 enum { ARGUMENTS_BYTES_MAX = 4096 };
 
 bool reaper_is(struct proc_id id)
 {
-	char path[48], target[PATH_MAX];
+	char target[PATH_MAX];
 
-	snprintf(path, sizeof(path), "/proc/%d/exe", id.pid);
-	ssize_t len = id.pid ? readlink(path, target, sizeof(target) - 1) : -1;
-	if (len < 0)
+	if (!id.pid || proc_link_read(id.pid, "exe", target, sizeof(target)) < 0)
 		return false;
-	target[len] = '\0';
 	const char *slash = strrchr(target, '/');
 	/* Where brumate was installed anew, " (deleted)" follows. */
 	return slash && !strncmp(slash + 1, REAPER_PROGRAM, strlen(REAPER_PROGRAM)) &&
@@ -32,12 +24,10 @@ bool reaper_is(struct proc_id id)
 /* Its argument: the command's pid as the reaper's pid namespace numbers it. 0: none. */
 static pid_t read_argument(pid_t reaper)
 {
-	char path[48];
 	auto_free char *text = NULL;
 	size_t len = 0;
 
-	snprintf(path, sizeof(path), "/proc/%d/cmdline", reaper);
-	if (file_read(AT_FDCWD, path, ARGUMENTS_BYTES_MAX, &text, &len) < 0 ||
+	if (proc_file_read(reaper, "cmdline", ARGUMENTS_BYTES_MAX, &text, &len) < 0 ||
 	    strlen(text) + 1 >= len)
 		return 0;
 	return atoi(text + strlen(text) + 1);

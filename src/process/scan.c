@@ -154,10 +154,8 @@ static void gather_fds(struct scan *s)
 {
 	for (size_t i = 0; i < s->tree->n; i++) {
 		const struct proc_info *p = &s->tree->items[i];
-		char path[64];
+		auto_closedir DIR *dir = proc_dir_open(p->id.pid, "fd");
 
-		snprintf(path, sizeof(path), "/proc/%d/fd", p->id.pid);
-		auto_closedir DIR *dir = dir_open(AT_FDCWD, path);
 		if (!dir)
 			continue; /* ended, or found by the check of rights */
 		for (struct dirent *e; (e = readdir(dir));)
@@ -524,12 +522,9 @@ static void check_unix(struct scan *s)
 
 /* ---- processes and their mappings ---- */
 
-static int read_proc(pid_t pid, const char *name, char **ret)
+static int read_maps(pid_t pid, char **ret)
 {
-	char path[64];
-
-	snprintf(path, sizeof(path), "/proc/%d/%s", pid, name);
-	return file_read(AT_FDCWD, path, MAPS_BYTES_MAX, ret, NULL);
+	return proc_file_read(pid, "maps", MAPS_BYTES_MAX, ret, NULL);
 }
 
 /* True if a file whose name begins with @name is mapped. */
@@ -546,12 +541,11 @@ static bool maps_file(const char *maps, const char *name)
 /* 1, 0, or -errno. */
 static int has_gpu_device_open(pid_t pid)
 {
-	char path[64], target[64];
+	auto_closedir DIR *dir = proc_dir_open(pid, "fd");
+	char target[64];
 	struct dirent *e;
 	int r;
 
-	snprintf(path, sizeof(path), "/proc/%d/fd", pid);
-	auto_closedir DIR *dir = dir_open(AT_FDCWD, path);
 	if (!dir)
 		return -errno;
 	while ((r = dir_next(dir, &e)) > 0) {
@@ -580,7 +574,7 @@ bool scan_can_have_gpu_state(const struct proc_info *info)
 int scan_uses_gpu(pid_t pid)
 {
 	auto_free char *maps = NULL;
-	int by_maps = read_proc(pid, "maps", &maps);
+	int by_maps = read_maps(pid, &maps);
 
 	if (by_maps >= 0 && maps_file(maps, gpu_vendor()->driver_library))
 		return 1;
@@ -592,15 +586,12 @@ int scan_uses_gpu(pid_t pid)
 
 static bool same_ns(pid_t a, pid_t b, const char *name)
 {
-	char path[64], of_a[64], of_b[64];
+	char file[16], of_a[64], of_b[64];
 
-	snprintf(path, sizeof(path), "/proc/%d/ns/%s", a, name);
-	ssize_t n = readlink(path, of_a, sizeof(of_a) - 1);
-	snprintf(path, sizeof(path), "/proc/%d/ns/%s", b, name);
-	ssize_t m = readlink(path, of_b, sizeof(of_b) - 1);
-
+	snprintf(file, sizeof(file), "ns/%s", name);
 	/* What cannot be told is found by the check of rights. */
-	return n <= 0 || m <= 0 || (n == m && !memcmp(of_a, of_b, (size_t)n));
+	return proc_link_read(a, file, of_a, sizeof(of_a)) <= 0 ||
+	       proc_link_read(b, file, of_b, sizeof(of_b)) <= 0 || !strcmp(of_a, of_b);
 }
 
 /* The process whose namespaces count as ours: our own init of a job's pid namespace, or ourselves. */
@@ -685,7 +676,7 @@ static void check_rights(struct scan *s)
 	for (size_t i = 0; i < s->tree->n; i++) {
 		const struct proc_info *p = &s->tree->items[i];
 		auto_free char *maps = NULL;
-		int r = p->state == 'Z' ? 0 : read_proc(p->id.pid, "maps", &maps);
+		int r = p->state == 'Z' ? 0 : read_maps(p->id.pid, &maps);
 
 		if (r == -EACCES || r == -EPERM)
 			add_finding(s, SCAN_REFUSE, SCAN_GPU | SCAN_CRIU, p, "permission",
@@ -712,7 +703,7 @@ static void check_mappings(struct scan *s)
 	for (size_t i = 0; i < s->tree->n; i++) {
 		auto_free char *maps = NULL;
 
-		if (read_proc(s->tree->items[i].id.pid, "maps", &maps) >= 0)
+		if (read_maps(s->tree->items[i].id.pid, &maps) >= 0)
 			check_mappings_of(s, &s->tree->items[i], maps);
 	}
 }
@@ -730,7 +721,7 @@ static void check_gpu_leftovers(struct scan *s)
 		if (f->process == last || !gpu_is_device(f->target, strlen(f->target)))
 			continue;
 		last = f->process;
-		if (read_proc(f->process->id.pid, "maps", &maps) < 0 ||
+		if (read_maps(f->process->id.pid, &maps) < 0 ||
 		    leftover_judge(maps, gpu_vendor(), false, NULL, 0) != LEFTOVER_NONE)
 			continue;
 		if (f->process->is_fork)
@@ -755,8 +746,7 @@ static void check_managed_memory(struct scan *s)
 		const struct proc_info *p = &s->tree->items[i];
 		auto_free char *maps = NULL;
 
-		if (read_proc(p->id.pid, "maps", &maps) >= 0 &&
-		    gpu_vendor()->maps_managed_memory(maps))
+		if (read_maps(p->id.pid, &maps) >= 0 && gpu_vendor()->maps_managed_memory(maps))
 			add_finding(s, SCAN_REFUSE, SCAN_GPU | SCAN_CRIU, p, "managed-memory",
 				    gpu_vendor()->managed_memory_hint,
 				    "has managed memory, which the driver cannot save");

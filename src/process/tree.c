@@ -83,17 +83,14 @@ static int read_if_there(struct proc_info *ret, pid_t pid)
 static int add_children_by_parent(struct pids *pids, pid_t pid)
 {
 	auto_closedir DIR *dir = dir_open(AT_FDCWD, "/proc");
-	struct dirent *e;
+	pid_t each;
 	int r;
 
 	if (!dir)
 		return -errno;
-	while ((r = dir_next(dir, &e)) > 0) {
+	while ((r = proc_next(dir, &each)) > 0) {
 		struct proc_info info;
-		pid_t each = atoi(e->d_name);
 
-		if (each <= 0)
-			continue;
 		r = read_if_there(&info, each);
 		if (r > 0 && info.ppid == pid)
 			r = pids_add(pids, each);
@@ -114,11 +111,9 @@ static int kernel_lists_children(void)
 
 static int add_children(struct pids *pids, pid_t pid)
 {
-	char path[32];
-
-	snprintf(path, sizeof(path), "/proc/%d/task", pid);
-	auto_closedir DIR *dir = dir_open(AT_FDCWD, path);
+	auto_closedir DIR *dir = proc_dir_open(pid, "task");
 	struct dirent *e;
+
 	if (!dir)
 		return errno == ENOENT ? -ESRCH : -errno;
 	int r = kernel_lists_children();
@@ -192,13 +187,8 @@ static int add_children_of(struct proc_tree *t, pid_t pid)
 /* The folder of the program that @pid runs; empty where that cannot be told. */
 static void folder_of(pid_t pid, char ret[static PATH_MAX])
 {
-	char path[32], *slash;
-	ssize_t n;
-
-	snprintf(path, sizeof(path), "/proc/%d/exe", pid);
-	n = readlink(path, ret, PATH_MAX - 1);
-	ret[n < 0 ? 0 : n] = '\0';
-	slash = strrchr(ret, '/');
+	proc_link_read(pid, "exe", ret, PATH_MAX);
+	char *slash = strrchr(ret, '/');
 	*(slash ? slash : ret) = '\0';
 }
 
@@ -341,18 +331,15 @@ static int stop_all(struct proc_tree *t, size_t spared, size_t *ret_n_stopped)
 static int add_left_out(struct proc_tree *t)
 {
 	auto_closedir DIR *dir = dir_open(AT_FDCWD, "/proc");
-	struct dirent *e;
+	pid_t pid;
 	int r;
 
 	if (!dir)
 		return -errno;
-	while ((r = dir_next(dir, &e)) > 0) {
+	while ((r = proc_next(dir, &pid)) > 0) {
 		const struct proc_info *parent;
 		struct proc_info info;
-		pid_t pid = atoi(e->d_name);
 
-		if (pid <= 0)
-			continue;
 		r = read_if_there(&info, pid);
 		parent = r > 0 ? tree_find(t, info.ppid) : NULL;
 		if (parent && !proc_is_gone(parent->id)) /* or the number is another's by now */
@@ -444,25 +431,15 @@ static int by_memory(const void *a, const void *b)
 /* A thread of the kernel, and a process that ends, have no memory, and that is equal, too. */
 static bool has_memory(pid_t pid)
 {
-	char path[32];
 	auto_free char *text = NULL;
 
-	snprintf(path, sizeof(path), "/proc/%d/statm", pid);
-	return file_read(AT_FDCWD, path, 256, &text, NULL) == 0 && strncmp(text, "0 ", 2);
-}
-
-static bool is_member(const struct proc_tree *tree, pid_t pid)
-{
-	for (size_t i = 0; i < tree->n; i++)
-		if (tree->items[i].id.pid == pid)
-			return true;
-	return false;
+	return proc_file_read(pid, "statm", 256, &text, NULL) == 0 && strncmp(text, "0 ", 2);
 }
 
 static bool is_sharer(struct proc_info *ret, const struct proc_tree *tree, const pid_t *sorted,
 		      size_t n, pid_t pid)
 {
-	return !is_member(tree, pid) && bsearch(&pid, sorted, n, sizeof(*sorted), by_memory) &&
+	return !tree_find(tree, pid) && bsearch(&pid, sorted, n, sizeof(*sorted), by_memory) &&
 	       has_memory(pid) && proc_read(ret, pid, NULL) == 0;
 }
 
@@ -478,11 +455,8 @@ int proc_find_sharer(struct proc_info *ret, const struct proc_tree *tree)
 		if (has_memory(tree->items[i].id.pid))
 			sorted[n++] = tree->items[i].id.pid;
 	qsort(sorted, n, sizeof(*sorted), by_memory);
-	for (struct dirent *e; (e = readdir(dir));) {
-		pid_t pid = atoi(e->d_name);
-
-		if (pid > 0 && is_sharer(ret, tree, sorted, n, pid))
+	for (pid_t pid; proc_next(dir, &pid) > 0;)
+		if (is_sharer(ret, tree, sorted, n, pid))
 			return 1;
-	}
 	return 0;
 }
