@@ -178,7 +178,7 @@ static int pack_finish(struct pack *p, uint64_t *ret_len_bytes)
 
 /* More threads than that do not help: the disk is the limit, or all memory. A thread holds two buffers at most: what it
  * was given to save, and what it compressed. */
-enum { WRITERS_MAX = 24, WRITERS_DISK_MAX = 16, WRITER_BUFFERS = 2 };
+enum { WRITERS_MAX = 28, WRITERS_DISK_MAX = 16, WRITER_BUFFERS = 2 };
 
 /* A region and where its bytes are: in a mapping, elsewhere in memory, or a function gets them. */
 struct chunks_region {
