@@ -14,6 +14,7 @@
 #include "broker/transfer.h"
 #include "broker/digests.h"
 #include "base/array.h"
+#include "base/clock.h"
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/log.h"
@@ -35,6 +36,7 @@
 #define BATCH_BYTES	(64ull << 20) /* mapped before the GPU is let at them, at first */
 #define BATCH_BYTES_MAX (1ull << 30)
 #define STAGE_BYTES	(128ull << 20)
+#define MAKES_ALONE_NS	(150 * NS_PER_MS) /* memory is made before the first copy goes in */
 
 enum {
 	WINDOW = 16,
@@ -116,28 +118,40 @@ static int create_piece(struct lane *l, struct piece *p, struct brumate_error *e
 	return ops->create(l->memory, p->len_bytes, l->at + p->offset, &p->fd, err);
 }
 
-/* Lets the GPU at pieces that are mapped without a gap, and tells the other threads. */
-static int publish_pieces(struct lane *l, size_t first, size_t end, struct brumate_error *err)
+/* Lets the GPU at pieces that are mapped without a gap. */
+static int allow_pieces(struct lane *l, size_t first, size_t end, struct brumate_error *err)
 {
-	struct transfer *t = l->transfer;
 	uint64_t start = lane_piece(l, first)->offset;
 	const struct piece *last = lane_piece(l, end - 1);
-	int r = t->ops->allow(l->memory, l->at + start, last->offset + last->len_bytes - start,
-			      err);
 
-	if (r < 0)
-		return r;
+	return l->transfer->ops->allow(l->memory, l->at + start,
+				       last->offset + last->len_bytes - start, err);
+}
+
+/* Tells the other threads of pieces that the GPU is let at. */
+static void publish_pieces(struct lane *l, size_t first, size_t end)
+{
+	struct transfer *t = l->transfer;
+
 	pthread_mutex_lock(&t->lock);
 	for (size_t i = first; i < end; i++)
 		l->usable_bytes += lane_piece(l, i)->len_bytes;
 	t->n_made += end - first;
 	pthread_cond_broadcast(&t->changed);
 	pthread_mutex_unlock(&t->lock);
-	return 0;
 }
 
-/* To let the GPU at memory waits for copies that it has begun, a millisecond each time where they fill the link. Pieces
- * are made faster than they are copied, so after the first ones as many as were made before come at a time. */
+/*
+ * To let a GPU at memory waits for copies that go in, a millisecond for 48 MiB where they fill the link, instead of 0.03, and
+ * holds up what other lanes ask the driver for. So memory is made first, and copies begin when all is there, or it takes too long.
+ */
+static bool may_publish(const struct lane *l, size_t end, uint64_t start_ns)
+{
+	return l->transfer->to_host || end == l->n_pieces ||
+	       clock_now_ns() - start_ns >= MAKES_ALONE_NS;
+}
+
+/* Pieces are made faster than they are copied, so after the first ones as many as were made before come at a time. */
 static uint64_t batch_bytes(uint64_t made_bytes)
 {
 	if (made_bytes < BATCH_BYTES)
@@ -148,8 +162,8 @@ static uint64_t batch_bytes(uint64_t made_bytes)
 static int map_pieces(struct lane *l, struct brumate_error *err)
 {
 	struct transfer *t = l->transfer;
-	size_t first = 0;
-	uint64_t bytes = 0, made_bytes = 0;
+	size_t first = 0, published = 0;
+	uint64_t bytes = 0, made_bytes = 0, start_ns = 0;
 	int r = 0;
 
 	for (size_t i = 0; i < l->n_pieces && r == 0; i++) {
@@ -158,6 +172,8 @@ static int map_pieces(struct lane *l, struct brumate_error *err)
 		r = lane_wait_turn(l, t->to_host ? l->pieces[i] + 1 : 0);
 		if (r < 0)
 			return brumate_fail(err, -r, "cancelled");
+		if (!start_ns)
+			start_ns = clock_now_ns();
 		r = t->to_host ? import_piece(l, p, err) : create_piece(l, p, err);
 		if (r < 0)
 			return brumate_wrap(err, r, "piece %zu of %zu", l->pieces[i] + 1,
@@ -166,10 +182,14 @@ static int map_pieces(struct lane *l, struct brumate_error *err)
 		bytes += p->len_bytes;
 		if (bytes < batch_bytes(made_bytes) && lane_is_followed(l, i))
 			continue;
-		r = publish_pieces(l, first, i + 1, err);
+		r = allow_pieces(l, first, i + 1, err);
 		first = i + 1;
 		made_bytes += bytes;
 		bytes = 0;
+		if (r == 0 && may_publish(l, first, start_ns)) {
+			publish_pieces(l, published, first);
+			published = first;
+		}
 	}
 	return r;
 }
