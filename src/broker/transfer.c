@@ -29,14 +29,14 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define COPY_BYTES	(32ull << 20)
-#define TURN_BYTES	(16ull << 20) /* a copy of a transfer that takes turns with the driver */
-#define SLOT_BYTES	(8ull << 20)
-#define ZERO_BYTES	(1ull << 30)  /* filled by the GPU at a time */
-#define BATCH_BYTES	(64ull << 20) /* mapped before the GPU is let at them, at first */
-#define BATCH_BYTES_MAX (1ull << 30)
-#define STAGE_BYTES	(128ull << 20)
-#define MAKES_ALONE_NS	(150 * NS_PER_MS) /* memory is made before the first copy goes in */
+#define COPY_BYTES     (32ull << 20)
+#define TURN_OUT_BYTES (16ull << 20) /* a copy of a transfer that takes turns with the driver */
+#define TURN_IN_BYTES  (8ull << 20)
+#define SLOT_BYTES     (8ull << 20)
+#define ZERO_BYTES     (1ull << 30)  /* filled by the GPU at a time */
+#define BATCH_BYTES    (64ull << 20) /* mapped before the GPU is let at them */
+#define STAGE_BYTES    (128ull << 20)
+#define MAKES_ALONE_NS (150 * NS_PER_MS) /* memory is made before the first copy goes in */
 
 enum {
 	WINDOW = 16,
@@ -49,13 +49,16 @@ enum {
 };
 
 /*
- * The driver copies too, for the same job. Where it takes longest the GPU is given one copy at a time. Of several GPUs
- * each would wait for the others' calls between two copies. Of a job that runs the driver copies nothing.
+ * The driver copies too, for the same job: what it restores, and whenever memory is made or mapped, by the engine that copies
+ * in. Where it takes longest the GPU is given one copy at a time. Of several GPUs each would wait for the others' calls
+ * between two copies. Of a job that runs the driver copies nothing.
  */
 static bool takes_turns(const struct transfer *t)
 {
-	return t->total_bytes < gpu_vendor()->tuning.turns_below_bytes && t->n_lanes == 1 &&
-	       !(t->flags & TRANSFER_LIVE);
+	const bool maps = !t->to_host && !(t->flags & TRANSFER_STREAM);
+
+	return (maps || t->total_bytes < gpu_vendor()->tuning.turns_below_bytes) &&
+	       t->n_lanes == 1 && !(t->flags & TRANSFER_LIVE);
 }
 
 void transfer_fail(struct transfer *t, const struct brumate_error *err)
@@ -143,27 +146,20 @@ static void publish_pieces(struct lane *l, size_t first, size_t end)
 
 /*
  * To let a GPU at memory waits for copies that go in, a millisecond for 48 MiB where they fill the link, instead of 0.03, and
- * holds up what other lanes ask the driver for. So memory is made first, and copies begin when all is there, or it takes too long.
+ * holds up what other lanes ask the driver for. So memory is made first, and copies that take no turns begin when all is there, or
+ * it takes too long.
  */
 static bool may_publish(const struct lane *l, size_t end, uint64_t start_ns)
 {
-	return l->transfer->to_host || end == l->n_pieces ||
+	return l->transfer->to_host || takes_turns(l->transfer) || end == l->n_pieces ||
 	       clock_now_ns() - start_ns >= MAKES_ALONE_NS;
-}
-
-/* Pieces are made faster than they are copied, so after the first ones as many as were made before come at a time. */
-static uint64_t batch_bytes(uint64_t made_bytes)
-{
-	if (made_bytes < BATCH_BYTES)
-		return BATCH_BYTES;
-	return made_bytes < BATCH_BYTES_MAX ? made_bytes : BATCH_BYTES_MAX;
 }
 
 static int map_pieces(struct lane *l, struct brumate_error *err)
 {
 	struct transfer *t = l->transfer;
 	size_t first = 0, published = 0;
-	uint64_t bytes = 0, made_bytes = 0, start_ns = 0;
+	uint64_t bytes = 0, start_ns = 0;
 	int r = 0;
 
 	for (size_t i = 0; i < l->n_pieces && r == 0; i++) {
@@ -180,11 +176,10 @@ static int map_pieces(struct lane *l, struct brumate_error *err)
 					    t->n_pieces);
 		l->n_mapped = i + 1;
 		bytes += p->len_bytes;
-		if (bytes < batch_bytes(made_bytes) && lane_is_followed(l, i))
+		if (bytes < BATCH_BYTES && lane_is_followed(l, i))
 			continue;
 		r = allow_pieces(l, first, i + 1, err);
 		first = i + 1;
-		made_bytes += bytes;
 		bytes = 0;
 		if (r == 0 && may_publish(l, first, start_ns)) {
 			publish_pieces(l, published, first);
@@ -355,7 +350,9 @@ static int take_ring(struct copier *c, struct brumate_error *err)
 
 static uint64_t copy_bytes(const struct transfer *t)
 {
-	return takes_turns(t) ? TURN_BYTES : COPY_BYTES;
+	if (!takes_turns(t))
+		return COPY_BYTES;
+	return t->to_host ? TURN_OUT_BYTES : TURN_IN_BYTES;
 }
 
 /* Whether what is to be copied is known to be worth it first. */
