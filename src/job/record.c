@@ -51,6 +51,12 @@ const char *job_state_name(enum job_state state)
 	return state < JOB_STATE__MAX ? state_names[state] : "?";
 }
 
+bool job_state_is_passing(enum job_state state)
+{
+	return state == JOB_SUSPENDING || state == JOB_RESUMING || state == JOB_CHECKPOINTING ||
+	       state == JOB_RESTORING;
+}
+
 static const char *const data_path_names[JOB_DATA_PATH__MAX] = {
 	[JOB_DATA_DRIVER] = "driver",
 	[JOB_DATA_BROKER] = "broker",

@@ -36,6 +36,8 @@ enum job_state {
 #define JOB_DUMP_LOG "dump.log"
 
 const char *job_state_name(enum job_state state);
+/** Whether an operation is under way in that state. */
+bool job_state_is_passing(enum job_state state);
 
 enum { JOB_ID_BYTES = 16, JOB_NAME_BYTES = 64, JOB_MESSAGE_BYTES = 512, JOB_EXIT_UNKNOWN = -1 };
 

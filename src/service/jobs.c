@@ -110,25 +110,13 @@ int shim_relay(const struct service_call *call, const struct job *j, const char 
 	return r;
 }
 
-static bool is_settled(enum job_state state)
-{
-	switch (state) {
-	case JOB_SUSPENDING:
-	case JOB_RESUMING:
-	case JOB_CHECKPOINTING:
-	case JOB_RESTORING:
-		return false;
-	default:
-		return true;
-	}
-}
-
 /* What the record on disk says cannot be so for long: its shim may be unable to write another. */
 static bool is_doubtful(const struct job *j)
 {
 	bool lives = j->state == JOB_RUNNING || j->state == JOB_SUSPENDED;
 
-	return (!is_settled(j->state) || (lives && job_has_ended(j))) && !shim_has_ended(j);
+	return (job_state_is_passing(j->state) || (lives && job_has_ended(j))) &&
+	       !shim_has_ended(j);
 }
 
 /* The job as its shim knows it (owned); NULL where that does not say at once. */
@@ -433,7 +421,7 @@ static int settle(const struct service_call *call, struct job *j, struct brumate
 
 	if (fd < 0 || inotify_add_watch(fd, j->dir, IN_MOVED_TO) < 0)
 		return brumate_fail(err, errno, "watch %s: %m", j->dir);
-	if (!is_settled(j->state) && shim_has_ended(j) && shim_connect(&w, j, NULL) == 0)
+	if (job_state_is_passing(j->state) && shim_has_ended(j) && shim_connect(&w, j, NULL) == 0)
 		wire_fini(&w);
 
 	for (;;) {
@@ -446,7 +434,7 @@ static int settle(const struct service_call *call, struct job *j, struct brumate
 
 		if (r < 0)
 			return r;
-		if (is_settled(now.state)) {
+		if (!job_state_is_passing(now.state)) {
 			struct job old = *j;
 
 			*j = now;

@@ -14,16 +14,10 @@
 
 enum { FIRST_PAUSE_MS = 5, PAUSE_MS_MAX = 30000 };
 
-static bool is_between_states(enum job_state state)
-{
-	return state == JOB_SUSPENDING || state == JOB_RESUMING || state == JOB_CHECKPOINTING ||
-	       state == JOB_RESTORING;
-}
-
 bool mend_wants_keeper(const struct shim *s)
 {
 	return s->job.root.pid && (s->vault.n_pieces || s->vault.baseline.n_pieces ||
-				   s->job.schedule.every_ms || is_between_states(s->job.state));
+				   s->job.schedule.every_ms || job_state_is_passing(s->job.state));
 }
 
 static bool lacks_keeper(const struct shim *s)
@@ -35,7 +29,7 @@ static bool lacks_keeper(const struct shim *s)
 static bool is_wanted(const struct shim *s)
 {
 	return !s->busy && !s->left &&
-	       (s->held_unknown || is_between_states(s->job.state) || s->job.unsaved ||
+	       (s->held_unknown || job_state_is_passing(s->job.state) || s->job.unsaved ||
 		lacks_keeper(s));
 }
 
