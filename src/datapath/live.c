@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "datapath/park.h"
@@ -120,13 +121,15 @@ static int copy_once(struct live *l, bool fits, uint64_t *ret_bytes, struct brum
 static int copy_passes(struct live *l, struct brumate_error *err)
 {
 	bool fits = vault_baseline_fits(l->d->vault, l->pieces, l->n);
-	uint64_t before = UINT64_MAX, bytes = 0;
+	uint64_t before = UINT64_MAX, bytes = 0, start_ns = clock_now_ns();
 	int r = 0;
 
 	for (int pass = 0; pass < PASSES_MAX; pass++) {
 		r = copy_once(l, fits, &bytes, err);
 		if (r < 0)
 			return r;
+		if (pass == 0)
+			progress_phase(l->d->progress, "live-first", start_ns);
 		log_debug("live pass %d copied bytes=%llu", pass + 1, (unsigned long long)bytes);
 		if (bytes <= ENOUGH_BYTES || bytes > before / 2)
 			break;

@@ -209,7 +209,7 @@ register("checkpoint", "kill:keeper", [*both_sides(["checkpoint.let-go", "checkp
 
 
 # Phases that are parts of a step.
-PARTS = ("export", "hold", "own")
+PARTS = ("export", "hold", "live-first", "own")
 
 
 @case
