@@ -40,7 +40,7 @@ static const char *const op_names[] = {
 	[AGENT_HELLO] = "hello",     [AGENT_GATE] = "gate",   [AGENT_LIST] = "list",
 	[AGENT_EXPORT] = "export",   [AGENT_UNMAP] = "unmap", [AGENT_MAP] = "map",
 	[AGENT_OWN] = "own",	     [AGENT_OPEN] = "open",   [AGENT_DETACH] = "detach",
-	[AGENT_ALIASES] = "aliases", [AGENT_COPY] = "copy",
+	[AGENT_ALIASES] = "aliases", [AGENT_COPY] = "copy",   [AGENT_SNAPSHOT] = "snapshot",
 };
 
 /* ---- answers ---- */
