@@ -90,10 +90,10 @@ class Alone:
 
     def by_driver(self, sample, lines):
         """The exit code and output of the program that the driver alone, and nothing of brumate's, locks, checkpoints, restores
-        and unlocks once it has printed so many lines."""
+        and unlocks once it has printed so many lines, and at least one: before, it may not have come to the driver."""
         name = re.sub(r"\W+", "-", sample.name)
         program = self.check.instance.start(sample.argv, f"driver-{name}-{next(self.number)}")
-        program.log.wait_until(lambda text: text.count("\n") >= lines or program.process.poll() is not None, "its output", ALONE_S)
+        program.log.wait_until(lambda text: text.count("\n") >= max(lines, 1) or program.process.poll() is not None, "its output", ALONE_S)
         done = run([sys.executable, DISTURB, program.pid], env=self.check.instance.program_env(), timeout=OPERATION_S)
         expect(done.code == 0 or program.process.poll() is not None, done.why())
         return sample.result(program.wait(ALONE_S), program.log.text())
