@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""driver_cycle.py PID: takes a process through the driver's own lock, checkpoint, restore and unlock, with nothing of
-brumate's. Exit status 1 where the driver refuses a step."""
+"""Says that it is ready once it has the driver, reads the pid of a process, and takes that through the driver's own lock, checkpoint,
+restore and unlock, with nothing of brumate's. Exit status 1 where the driver refuses a step."""
 
 import ctypes
 import sys
@@ -10,7 +10,6 @@ import cuda_driver
 
 LOCK_MS = 10000
 RESTORE_ARGS_SIZE = 64
-PID = int(sys.argv[1])
 
 
 class LockArgs(ctypes.Structure):
@@ -20,12 +19,14 @@ class LockArgs(ctypes.Structure):
 def main():
     call = cuda_driver.load()
     call("cuInit", 0)
-    call("cuCheckpointProcessLock", PID, ctypes.byref(LockArgs(timeout_ms=LOCK_MS)))
+    print("ready to go", flush=True)
+    pid = int(sys.stdin.readline())
+    call("cuCheckpointProcessLock", pid, ctypes.byref(LockArgs(timeout_ms=LOCK_MS)))
     try:
-        call("cuCheckpointProcessCheckpoint", PID, None)
-        call("cuCheckpointProcessRestore", PID, ctypes.create_string_buffer(RESTORE_ARGS_SIZE))
+        call("cuCheckpointProcessCheckpoint", pid, None)
+        call("cuCheckpointProcessRestore", pid, ctypes.create_string_buffer(RESTORE_ARGS_SIZE))
     finally:
-        call("cuCheckpointProcessUnlock", PID, None)
+        call("cuCheckpointProcessUnlock", pid, None)
 
 
 if __name__ == "__main__":

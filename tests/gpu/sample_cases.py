@@ -10,11 +10,12 @@ import itertools
 import os
 import random
 import re
+import subprocess
 import sys
 import threading
 from dataclasses import dataclass
 
-from harness import Failed, Log, Skipped, expect, run
+from harness import Failed, Log, Skipped, expect
 from library_cases import compiled
 
 ENDED, UNSUPPORTED, JOB_LOST = 3, 4, 8  # exit codes of brumate
@@ -24,7 +25,6 @@ SHORT = ("plain", "idle", "contexts", "primary", "modules", "streams", "graphs",
          "workers", "fork", "exec", "handler", "late-handler", "exit-thread", "quick", "abort", "sticky", "blind")
 RUNTIME = ("plain", "streams", "graphs", "cooperative", "printf", "assert", "assert-reset", "texture", "managed", "resets",
            "async", "pinned", "globals", "threads", "handler")
-DRIVER_TRIES = 3
 DISTURB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "driver_cycle.py")
 NUMBER = re.compile(r"0x[0-9a-fA-F]+|[-+]?\d[\d.,:]*(?:e[-+]?\d+)?")
 
@@ -91,11 +91,13 @@ class Alone:
     def by_driver(self, sample, lines):
         """The exit code and output of the program that the driver alone, and nothing of brumate's, locks, checkpoints, restores
         and unlocks once it has printed so many lines, and at least one: before, it may not have come to the driver."""
-        name = re.sub(r"\W+", "-", sample.name)
-        program = self.check.instance.start(sample.argv, f"driver-{name}-{next(self.number)}")
-        program.log.wait_until(lambda text: text.count("\n") >= max(lines, 1) or program.process.poll() is not None, "its output", ALONE_S)
-        done = run([sys.executable, DISTURB, program.pid], env=self.check.instance.program_env(), timeout=OPERATION_S)
-        expect(done.code == 0 or program.process.poll() is not None, done.why())
+        name, instance = re.sub(r"\W+", "-", sample.name), self.check.instance
+        cycle = instance.start([sys.executable, DISTURB], f"cycle-{name}-{next(self.number)}", stdin=subprocess.PIPE).ready(ALONE_S)
+        program = instance.start(sample.argv, f"driver-{name}-{next(self.number)}")
+        program.log.wait_until(lambda text: text.count("\n") >= max(lines, 1) or program.process.poll() is not None,
+                               "its output", ALONE_S)
+        cycle.process.communicate(f"{program.pid}\n".encode(), timeout=OPERATION_S)
+        expect(cycle.wait() == 0 or program.process.poll() is not None, f"the driver alone: {cycle.log.tail(2)}")
         return sample.result(program.wait(ALONE_S), program.log.text())
 
     def of(self, sample):
@@ -198,7 +200,7 @@ class Rounds:
     def is_the_drivers(self, sample, lines, have):
         """Whether the program ends just so if brumate has no part in it."""
         with contextlib.suppress(Failed):  # then it is not known
-            return any(self.alone.by_driver(sample, lines) == have for _ in range(DRIVER_TRIES))
+            return any(self.alone.by_driver(sample, at) == have for at in (lines, lines // 2, 1))
         return False
 
 
