@@ -748,5 +748,5 @@ def breaks(*numbers):
 
 
 __all__ = ["breaks", "Background", "Bed", "CAP_CHECKPOINT_RESTORE", "Failed", "find_build", "pids", "Log", "SOURCE", "Skipped", "UserBed", "as_user", "allow_launcher", "case", "expect",
-           "main", "may_connect", "own_mounts", "process_start", "run",
+           "main", "may_connect", "process_start", "run",
            "read_link", "read_text", "wait_until", "with_env", "AS_NOBODY", "NOBODY", "MIB"]
