@@ -455,7 +455,7 @@ static int run_program(struct program *p, struct options *o, struct brumate_erro
 	return r < 0 ? brumate_fail(err, -r, "poll: %m") : 0;
 }
 
-static int run(struct options *o, struct brumate_error *err)
+static int run_broker(struct options *o, struct brumate_error *err)
 {
 	struct program p = { .instance = INSTANCE_EMPTY, .signal_fd = open_signals() };
 	int r = run_program(&p, o, err);
@@ -479,7 +479,7 @@ int main(int argc, char **argv)
 	if (r < 0)
 		brumate_fail(&err, -r, "/: %m");
 	else
-		r = run(&o, &err);
+		r = run_broker(&o, &err);
 	if (r >= 0)
 		return EXIT_OK;
 	tell_failure(&o.ready_fd, &err);

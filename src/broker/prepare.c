@@ -608,7 +608,7 @@ static bool wait_once(struct preparer *p, int pause_ms)
 	return (fds[1].revents | fds[2].revents) & POLLPRI;
 }
 
-static void *run(void *arg)
+static void *prepare_thread(void *arg)
 {
 	struct preparer *p = arg;
 	bool pressed = false;
@@ -635,7 +635,7 @@ static int start(struct preparer *p)
 	if (p->started)
 		return 0;
 	watch_pressure(p);
-	int r = thread_start(&p->thread, run, p);
+	int r = thread_start(&p->thread, prepare_thread, p);
 	p->started = r == 0;
 	return r;
 }

@@ -265,7 +265,7 @@ static int end(struct container *c, struct brumate_error *err)
 	return r < 0 ? brumate_fail(err, -r, "GPUs were not given back: %m") : 0;
 }
 
-static int run(struct helper *h, struct proc_id criu, struct brumate_error *err)
+static int run_helper(struct helper *h, struct proc_id criu, struct brumate_error *err)
 {
 	int r = proc_identify(&criu, criu.pid, err);
 
@@ -321,7 +321,7 @@ int main(int argc, char **argv)
 	struct helper h = { .socket_fd = atoi(argv[1]), .images_dir_fd = atoi(argv[2]) };
 	fcntl(h.socket_fd, F_SETFD, FD_CLOEXEC);
 	fcntl(h.images_dir_fd, F_SETFD, FD_CLOEXEC);
-	int r = run(&h, (struct proc_id){ .pid = atoi(argv[3]) }, &err);
+	int r = run_helper(&h, (struct proc_id){ .pid = atoi(argv[3]) }, &err);
 	if (r < 0)
 		answer(&h, -1, "", &err);
 	return exit_code(r, &err);

@@ -194,8 +194,8 @@ static int spawn(pid_t *ret, const struct words *words, char **env, const char *
 }
 
 /* Runs it to its end: its exit status, or -errno. What it prints goes to @out, if that is not NULL, what it says to @log. */
-static int run(const struct workspace *w, const struct words *words, const char *out,
-	       const char *log)
+static int run_engine(const struct workspace *w, const struct words *words, const char *out,
+		      const char *log)
 {
 	char **env = make_environment(w);
 	pid_t pid;
@@ -271,7 +271,7 @@ static int run_checkpoint(const struct workspace *w, const struct words *words,
 {
 	auto_free char *log = place(w, "log");
 	char reason[REASON_BYTES];
-	int r = log ? run(w, words, NULL, log) : -ENOMEM;
+	int r = log ? run_engine(w, words, NULL, log) : -ENOMEM;
 
 	if (r == 0)
 		return 0;
@@ -399,7 +399,7 @@ static void ask_podman(struct podman_words *ret, const struct workspace *w,
 	add_word(&words, "--format");
 	add_word(&words, "{{.OCIRuntime}}\n{{.ImageName}}");
 	add_word(&words, c->id);
-	if (!out || run(w, &words, out, "/dev/null") != 0 ||
+	if (!out || run_engine(w, &words, out, "/dev/null") != 0 ||
 	    file_read(AT_FDCWD, out, sizeof(ret->text) - 1, &text, NULL) < 0)
 		return;
 	snprintf(ret->text, sizeof(ret->text), "%s", text);
@@ -572,7 +572,7 @@ static int restore_by_runtime(json_t *about, const char *path, const char *name,
 	add_word(&words, "--work-path");
 	add_word(&words, work);
 	add_word(&words, name);
-	r = run(&w, &words, NULL, "/dev/null");
+	r = run_engine(&w, &words, NULL, "/dev/null");
 	if (r > 0)
 		find_reason(reason, criu_log, log);
 	return r ? fail_engine(*ret_engine, r, "restore it", reason, err) : 0;
@@ -596,7 +596,7 @@ static int restore_by_podman(const char *path, const char *name, struct brumate_
 	add_word(&words, path);
 	add_word(&words, "--name");
 	add_word(&words, name);
-	r = log ? run(&w, &words, NULL, log) : -ENOMEM;
+	r = log ? run_engine(&w, &words, NULL, log) : -ENOMEM;
 	if (r > 0)
 		find_reason(reason, NULL, log);
 	return r ? fail_engine("podman", r, "restore it", reason, err) : 0;

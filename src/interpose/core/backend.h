@@ -107,10 +107,10 @@ const char *backend_why_busy(void);
 /** Whether some stream is being captured: then nothing may wait for work. */
 bool capture_active(void);
 
-/** Keeps captures from beginning, for a wait for work that would end them, until capture_let_begin(). False: one
+/** Keeps captures from beginning, for a wait for work that would end them, until capture_permit(). False: one
  * is under way, and nothing is kept. */
-bool capture_hold_off(void);
-void capture_let_begin(void);
+bool capture_forbid(void);
+void capture_permit(void);
 
 /** Waits until no capture is under way. Returns 0 or -ETIMEDOUT. */
 int capture_wait(uint64_t deadline_ns);

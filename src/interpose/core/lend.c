@@ -589,9 +589,9 @@ int lent_close(uint64_t va)
 	if (!opened)
 		return -ENOENT;
 	if (last) {
-		if (capture_hold_off()) {
+		if (capture_forbid()) {
 			backend_wait(owner);
-			capture_let_begin();
+			capture_permit();
 		}
 		close_opened(opened);
 	}

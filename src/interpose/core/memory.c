@@ -80,7 +80,7 @@ static void free_deferred(void)
 {
 	struct block *block, *next;
 
-	if (!atomic_load_explicit(&deferred, memory_order_relaxed) || !capture_hold_off())
+	if (!atomic_load_explicit(&deferred, memory_order_relaxed) || !capture_forbid())
 		return;
 	for (block = atomic_exchange(&deferred, NULL); block; block = next) {
 		next = block->next;
@@ -89,7 +89,7 @@ static void free_deferred(void)
 		else
 			free(block); /* the context is broken: its memory goes with it */
 	}
-	capture_let_begin();
+	capture_permit();
 }
 
 void blocks_drop_deferred(void *context)
@@ -230,12 +230,12 @@ static struct block *unlink_block(uint64_t va)
 /* While a stream is being captured nothing may wait: the block is freed later. */
 static int free_block(uint64_t va, void *context)
 {
-	bool later = !capture_hold_off();
+	bool later = !capture_forbid();
 	int r = later ? 0 : backend_wait(context);
 	struct block *block;
 
 	if (!later)
-		capture_let_begin();
+		capture_permit();
 	if (r)
 		return r;
 	block = unlink_block(va);

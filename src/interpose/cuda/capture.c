@@ -58,7 +58,7 @@ static void capture_finished(CUstream stream)
 	pthread_mutex_unlock(&lock);
 }
 
-bool capture_hold_off(void)
+bool capture_forbid(void)
 {
 	bool none;
 
@@ -69,7 +69,7 @@ bool capture_hold_off(void)
 	return none;
 }
 
-void capture_let_begin(void)
+void capture_permit(void)
 {
 	pthread_mutex_lock(&lock);
 	if (!--n_waits)

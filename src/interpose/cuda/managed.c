@@ -105,7 +105,7 @@ static void free_deferred(void)
 {
 	struct block *block, *next;
 
-	if (!capture_hold_off())
+	if (!capture_forbid())
 		return;
 	memory_lock();
 	block = memory.managed_later;
@@ -118,7 +118,7 @@ static void free_deferred(void)
 		backend_wait(m->block.context);
 		unregister_pages(m);
 	}
-	capture_let_begin();
+	capture_permit();
 }
 
 /* Our memory is taken all at once, while the driver takes page by page what is used. */
@@ -188,9 +188,9 @@ CUresult managed_alloc(CUdeviceptr *ret, size_t bytes, unsigned int flags)
 /* While a stream is being captured nothing may wait: it is freed later. */
 static void free_now_or_later(struct managed *m)
 {
-	if (capture_hold_off()) {
+	if (capture_forbid()) {
 		backend_wait(m->block.context);
-		capture_let_begin();
+		capture_permit();
 		unregister_pages(m);
 		return;
 	}

@@ -121,9 +121,9 @@ CUresult peer_disable(CUcontext to)
 	if (!from || context_device(to, &device) || device == from->device ||
 	    !is_emulated(from, device))
 		return driver.cuCtxDisablePeerAccess(to);
-	if (capture_hold_off()) {
+	if (capture_forbid()) {
 		backend_wait(from->handle);
-		capture_let_begin();
+		capture_permit();
 	}
 	if (!remove_peer(from, to, &last))
 		return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
