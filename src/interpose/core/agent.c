@@ -2,7 +2,8 @@
 /*
  * The agent: one thread that listens on a socket in the job's directory and serves whoever is root or
  * the job's own user, one connection at a time. At rest it is blocked and its socket is all that we
- * have open in the process. A program that closes the socket ends the agent, and nothing else.
+ * have open in the process. A program that closes the socket ends the agent, and nothing else. Only while it closes the gate together
+ * with other members does a second thread answer those.
  */
 #include <errno.h>
 #include <fcntl.h>
