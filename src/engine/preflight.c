@@ -244,9 +244,8 @@ static int scan_orphans(struct op *op, struct scan_report *report)
 			 "parent has ended",
 			 info->id.pid, info->comm, members.root.pid);
 		snprintf(f.hint, sizeof(f.hint),
-			 "it can be suspended, but not saved on disk: start it without nohup, "
-			 "setsid "
-			 "or &, so that its parent stays");
+			 "it can be suspended, but not saved on disk: start it "
+			 "without nohup, setsid or &, so that its parent stays");
 		r = scan_add(report, &f);
 	}
 	return r;
