@@ -16,7 +16,6 @@ import time
 from dataclasses import dataclass
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SIMULATED_BYTES = 4 << 30  # what instances side by side may have on their GPUs
 IN_MODIFY, IN_NONBLOCK, IN_CLOEXEC = 0x2, 0o4000, 0o2000000
 
 EXIT_STILL_RUNNING = 7
@@ -267,7 +266,7 @@ class Instance:
 
     def __init__(self, build, simulated=False, env=None, transcript=None, uid=None):
         self.build = build
-        self.simulated, self.sim_dir = simulated, None
+        self.simulated = simulated
         # Whose commands they are; root's where nothing is said.
         self.whose = {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
         self.dir = tempfile.mkdtemp(prefix="brumate-test-")
@@ -289,15 +288,9 @@ class Instance:
         os.chown(self.own["BRUMATE_CONFIG"], *self.owner())
         if simulated:
             self.own["BRUMATE_GPU"] = "simulated"
-            self.sim_dir = self.own["BRUMATE_SIM_DIR"] = self._place_of_gpus()
+            self.own["BRUMATE_SIM_DIR"] = os.path.join(self.dir, "sim")
         self.own.update(env or {})
         self.brumate = build.program("brumate")
-
-    def _place_of_gpus(self):
-        """In memory where there is enough: on a disk each page that a GPU touches is the file system's work, too."""
-        shm = "/dev/shm"
-        roomy = os.path.isdir(shm) and shutil.disk_usage(shm).free >= SIMULATED_BYTES
-        return os.path.join(shm, os.path.basename(self.dir)) if roomy else os.path.join(self.dir, "sim")
 
     def owner(self):
         return (self.whose.get("user", -1), self.whose.get("group", -1))
@@ -452,8 +445,6 @@ class Instance:
             except ProcessLookupError:
                 pass
         shutil.rmtree(self.dir, ignore_errors=True)
-        if self.sim_dir:
-            shutil.rmtree(self.sim_dir, ignore_errors=True)
         return left
 
     def __enter__(self):
