@@ -208,7 +208,7 @@ def kill_at(bed, podman, verb, point, kind):
 def killed_at(bed, *how):
     """The same to its end; whether podman says that it went well."""
     code = kill_at(bed, *how).wait(120)
-    wait_until(lambda: not named(bed, f"brumate-container|brumate-keeper|{RUNC}"), "the end of those at work", 60)
+    wait_until(lambda: not named(bed, f"brumate-container|brumate-keeper|criu.* swrk 3|{RUNC}"), "the end of those at work", 60)
     return code == 0
 
 
