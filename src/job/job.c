@@ -528,24 +528,31 @@ int job_create(struct job *ret, const struct job_spec *spec, struct brumate_erro
 	return 0;
 }
 
-static bool is_unlocked(const struct job *j, const char *name)
+/* A lock file of the job (owned), or -errno. */
+static int open_lock(const struct job *j, const char *name)
 {
 	auto_free char *path = path_format("%s/%s", j->dir, name);
-	auto_close int fd = path ? RESERVE_TRY(open(path, O_RDONLY | O_CLOEXEC)) : -1;
+	int fd = path ? RESERVE_TRY(open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC)) : -1;
+
+	return fd < 0 ? -errno : fd;
+}
+
+static bool is_unlocked(const struct job *j, const char *name)
+{
+	auto_close int fd = open_lock(j, name);
 
 	if (fd < 0)
-		return path && errno == ENOENT;
+		return fd == -ENOENT;
 	return flock(fd, LOCK_SH | LOCK_NB) == 0;
 }
 
 int job_keep_shims_out(const struct job *j)
 {
-	auto_free char *path = path_format("%s/shim.lock", j->dir);
-	auto_close int fd = path ? open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC) : -1;
+	auto_close int fd = open_lock(j, "shim.lock");
 
-	if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0)
-		return -errno;
-	return take_fd(&fd);
+	if (fd < 0)
+		return fd;
+	return flock(fd, LOCK_EX | LOCK_NB) < 0 ? -errno : take_fd(&fd);
 }
 
 bool shim_has_ended(const struct job *j)

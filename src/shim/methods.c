@@ -366,7 +366,6 @@ static int method_remove(void *arg, struct wire_call_context *call, json_t *para
 	struct brumate_error left = BRUMATE_ERROR_NONE;
 	int r = shim_begin(s, "removal", 0, err);
 
-	(void)parameters;
 	if (r < 0)
 		return r;
 	r = job_remove(&s->job, true, &left);
