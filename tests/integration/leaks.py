@@ -130,6 +130,8 @@ def jobs_that_come_and_go(bed):
 
     keep, log = bed.counter(mib=16)
     cycle()
+    marks = os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", keep, "log.marks")
+    wait_until(lambda: os.path.exists(marks), "the shim to look at the log")
     wait_until(lambda: len(bed.named("brumate-shim")) == 1, "the end of idle shims", 15)
     before = Census(bed, keep)
     for _ in range(20):

@@ -363,13 +363,12 @@ def a_record_that_stays_unwritten(bed):
     """As long as the record cannot be written, everybody is told so who looks at the job."""
     job, log = bed.counter(mib=16)
     record = os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job, "job.json")
-    bed.fault("checkpoint.end.end", "delay:1", *(["job.save", "error:28"] * 60))
+    bed.fault("checkpoint.end.end", "delay:1", *(["job.save", "error:28"] * 8), "job.save", "hold")
     bed.ok("checkpoint", job, "--name", "kept")
     wait_until(lambda: "cannot be written" in (bed.job(job)["message"] or ""), "ps to say so")
     entry = bed.job(job)
     expect(entry["state"] == "checkpointed" and '"state": "checkpointing"' in read_text(record), f"{entry}")
     expect("No space left" in entry["message"], f"{entry}")
-    bed.fault("job.save", "hold")
     wait_until(lambda: os.path.exists(bed.fault_file + ".held"), "another try", 60)
     entry = bed.job(job)
     with open(bed.fault_file + ".held", "wb"):
