@@ -61,6 +61,15 @@ def wait_until(holds, what, seconds=30):
         select.select([], [], [], 0.02)
 
 
+def fault_points(steps, action):
+    """An error at the end of a step is that step's, at the beginning of the next the next one's. Who is killed at the one is
+    as dead at the other: there is nothing between them but that another keeper is started."""
+    ends, begins = ([f"{step}.{side}" for step in steps] for side in ("end", "begin"))
+    if action.startswith("error"):
+        return [point for both in zip(begins, ends) for point in both]
+    return [*begins, ends[-1]] if action == "kill:keeper" else [begins[0], *ends]
+
+
 def read_link(path):
     try:
         return os.readlink(path)

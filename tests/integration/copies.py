@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 
-from cases import NOBODY, STEPPING, as_user, case, expect, find_build, main, wait_until
+from cases import NOBODY, STEPPING, as_user, case, expect, fault_points, find_build, main, wait_until
 
 
 def copied(bed, word, name, *options):
@@ -31,10 +31,6 @@ def steps_of(verb):
     shim = find_build().program("brumate-shim")
     steps = subprocess.run([shim, "--steps"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
     return [step for step in steps if step.startswith(verb + ".")]
-
-
-def both_sides(steps):
-    return [f"{step}.{side}" for step in steps for side in ("begin", "end")]
 
 
 def suspended_and_resumed(bed, job):
@@ -336,9 +332,9 @@ def of_a_user_in_the_middle(bed):
     expect_agents(bed, job)
 
 
-STEPS = both_sides(steps_of("restore"))
+STEPS = steps_of("restore")
 for fault in ("error:5", "kill", "kill:broker", "kill:criu", "kill:job"):
-    each = in_the_middle(fault, HELD if fault in ("kill:criu", "kill:job") else STEPS + HELD)
+    each = in_the_middle(fault, HELD if fault in ("kill:criu", "kill:job") else fault_points(STEPS, fault) + HELD)
     each.__name__ = f"restored_with_{fault.replace(':', '_')}"
     case(each)
 

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 
-from cases import Failed, Log, case, expect, find_build, main, process_start, read_text, wait_until
+from cases import Failed, Log, case, expect, fault_points, find_build, main, process_start, read_text, wait_until
 
 SHIM = find_build().program("brumate-shim")
 PLANS = {}
@@ -24,10 +24,6 @@ for step in subprocess.run([SHIM, "--steps"], stdout=subprocess.PIPE, text=True,
 HELD = ["checkpoint.frozen", "checkpoint.dumped", "store.sync-file", "store.sync-dir", "store.write-manifest",
         "store.rename", "store.sync-store"]
 ALL = ["error:5", "kill", "kill:broker", "kill:keeper", "kill:job"]
-
-
-def both_sides(steps):
-    return [f"{step}.{side}" for step in steps for side in ("begin", "end")]
 
 
 class LaterLog(Log):
@@ -188,7 +184,7 @@ def register(verb, action, points, *options, name=None):
 
 for plan in ("suspend", "resume", "checkpoint", "restore"):
     for fault in ALL:
-        register(plan, fault, both_sides(PLANS[plan]))
+        register(plan, fault, fault_points(PLANS[plan], fault))
 for fault in ALL:
     # An error in the live copy itself is none of the suspend: keep_copy.py.
     register("suspend", fault, ["suspend.live.begin", "suspend.live.end", "suspend.gate.end", "suspend.data-out.end",
@@ -201,10 +197,10 @@ for fault in ("error:28", "kill", "kill:criu", "kill:keeper", "kill:broker", "ki
 for fault in ("error:5", "kill", "kill:criu", "kill:broker", "kill:job"):
     register("restore", fault, ["restore.built", "restore.restored"], name=f"held_restore_{fault.replace(':', '_')}")
     register("checkpoint", fault, (HELD[:2] if fault == "kill:criu" else
-             both_sides(s for s in PLANS["checkpoint"] if s.split(".")[1] in ("criu", "let-go", "drain", "commit"))
+             fault_points([s for s in PLANS["checkpoint"] if s.split(".")[1] in ("criu", "let-go", "drain", "commit")], fault)
              + ["drain.let-go", "drain.copied"]),
              "--leave-running", name=f"leave_running_{fault.replace(':', '_')}")
-register("checkpoint", "kill:keeper", [*both_sides(["checkpoint.let-go", "checkpoint.drain"]), "drain.let-go", "drain.copied"],
+register("checkpoint", "kill:keeper", [*fault_points(["checkpoint.let-go", "checkpoint.drain"], "kill:keeper"), "drain.let-go", "drain.copied"],
          "--leave-running", name="leave_running_kill_keeper")
 
 
