@@ -205,7 +205,7 @@ class Bed(Instance):
 
     def counter(self, name=None, mib=16, interval_ms=None, gpu=0, env=None, chunk_mib=16, options=()):
         """It rests long enough that the tests compute something else than its steps."""
-        interval_ms = interval_ms or max(25, mib)
+        interval_ms = interval_ms or max(25, 2 * mib)
         argv = [self.program("counter"), "--mib", mib, "--chunk-mib", min(mib, chunk_mib), "--interval-ms", interval_ms,
                 "--gpu", gpu]
         return self.started(argv, name, options=options, env=env)

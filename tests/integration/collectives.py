@@ -12,7 +12,7 @@ from cases import (EXIT_STILL_RUNNING, EXIT_UNSUPPORTED, Skipped, all_go_on, cas
 
 
 def ranks(bed, count, *options):
-    job, log = bed.started([bed.program("ranks"), count, "--mib", 4, *options])
+    job, log = bed.started([bed.program("ranks"), count, "--mib", 2, *options])
     log.wait_until(lambda text: len(set(re.findall(r"^rank (\d+) step ", text, re.M))) == members(count), "first steps")
     return job, log
 
@@ -101,7 +101,7 @@ def by_another_clock(bed):
     there = run(["unshare", "--time", "--fork", "--monotonic", f"-{behind_s}", "true"])
     if behind_s < 60 or there.code:
         raise Skipped(f"no clock can be an hour behind here: {there.err.strip()}")
-    job, log = bed.started(["unshare", "--time", "--fork", "--monotonic", f"-{behind_s}", bed.program("ranks"), 4, "--mib", 4,
+    job, log = bed.started(["unshare", "--time", "--fork", "--monotonic", f"-{behind_s}", bed.program("ranks"), 4, "--mib", 2,
                             "--busy-ms", 5])
     log.wait_until(lambda text: len(set(re.findall(r"^rank (\d+) step ", text, re.M))) == 4, "first steps")
     round_trips(bed, job, log, 3)
@@ -145,7 +145,7 @@ def killed_while_they_wait(bed):
 
 @case
 def what_shares_nothing_needs_no_force(bed):
-    two = f"{bed.program('counter')} --mib 16 --chunk-mib 16 --interval-ms 10"
+    two = f"{bed.program('counter')} --mib 4 --chunk-mib 4 --interval-ms 25"
     job, log = bed.started(["sh", "-c", f"{two} & {two} & wait"])
     log.wait_until(lambda text: text.count("ready pid") == 2, "both are ready")
     bed.operation("suspend", job)
@@ -155,7 +155,7 @@ def what_shares_nothing_needs_no_force(bed):
 
 @case
 def without_an_agent_nothing_is_known(bed):
-    two = f"{bed.program('counter')} --mib 16 --chunk-mib 16 --interval-ms 10"
+    two = f"{bed.program('counter')} --mib 4 --chunk-mib 4 --interval-ms 25"
     job, log = bed.started(["sh", "-c", f"{two} & LD_PRELOAD= {two} & wait"])
     log.wait_until(lambda text: text.count("ready pid") == 2, "both are ready")
     refused = bed.fails(EXIT_UNSUPPORTED, "suspend", job)

@@ -154,7 +154,7 @@ def what_it_may_share_otherwise_is_suspected(bed):
 @with_env(BRUMATE_SIM_DRIVER="610")
 def a_member_outside_it_is_suspected(bed):
     """That it shares nothing with the others is not known."""
-    counter = f"{bed.program('counter')} --mib 8 --chunk-mib 8 --interval-ms 10"
+    counter = f"{bed.program('counter')} --mib 8 --chunk-mib 8 --interval-ms 40"
     job, log = bed.started(["sh", "-c", f"{counter} & env -u {VARIABLE} {counter}"], options=BY_DRIVER)
     log.wait_until(lambda text: text.count("ready pid") == 2, "both are ready")
     refused = bed.fails(EXIT_UNSUPPORTED, "suspend", job)

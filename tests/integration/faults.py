@@ -46,7 +46,7 @@ class Subject:
         self.start()
 
     def start(self):
-        self.job, log = self.bed.counter(mib=8, chunk_mib=4)
+        self.job, log = self.bed.counter(mib=4, chunk_mib=2)
         self.log = LaterLog(log.path)
         self.used = self.bed.vram()
         self.checkpoint = None

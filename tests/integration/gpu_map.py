@@ -24,7 +24,7 @@ def members(bed, *kinds, options=()):
     for kind in kinds:
         sees, gpu = MEMBERS[kind]
         commands.append((f"CUDA_VISIBLE_DEVICES={sees} " if sees else "") +
-                        f"{bed.program('counter')} --mib 16 --chunk-mib 8 --interval-ms 10 --gpu {gpu}")
+                        f"{bed.program('counter')} --mib 16 --chunk-mib 8 --interval-ms 40 --gpu {gpu}")
     job, log = bed.started(["sh", "-c", " & ".join(commands) + " & wait"], options=options)
     wait_until(lambda: len(where(bed, log)) == len(kinds), "steps of all members", 60)
     return job, log

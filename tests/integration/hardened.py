@@ -15,7 +15,7 @@ from cases import MIB, case, expect, main, read_text
 from harness import Skipped
 from runc import Container, by_library, copy_libraries, find_in
 
-COUNTER = "/bin/counter --mib 16 --chunk-mib 4 --interval-ms 20"
+COUNTER = "/bin/counter --mib 16 --chunk-mib 4 --interval-ms 40"
 PROGRAM = f"exec {COUNTER} > /tmp/out"
 PR_SET_CHILD_SUBREAPER = 36
 BY_LIBRARY, BY_DRIVER = True, False

@@ -469,7 +469,7 @@ def restore_without_the_record(bed):
 
 @case
 def by_pid(bed):
-    program = bed.start([bed.program("counter"), "--mib", 32, "--chunk-mib", 16, "--interval-ms", 25]).ready()
+    program = bed.start([bed.program("counter"), "--mib", 32, "--chunk-mib", 16, "--interval-ms", 40]).ready()
     start = process_start(program.pid)
     job = bed.operation("suspend", "--pid", program.pid)["job"]
     bed.jobs.append(job)
@@ -492,7 +492,7 @@ def by_pid(bed):
 @case
 def by_pid_from_a_shell(bed):
     """Whoever types a command leads the session that it is in."""
-    counter = f"{bed.program('counter')} --mib 16 --chunk-mib 16 --interval-ms 10"
+    counter = f"{bed.program('counter')} --mib 16 --chunk-mib 16 --interval-ms 40"
     program = bed.start(["sh", "-c", f"{counter} & echo pid $!; wait"]).ready()
     pid = int(program.log.wait_for(r"^pid (\d+)$").group(1))
     bed.ok("checkpoint", "--pid", pid, "--leave-running")
@@ -505,7 +505,7 @@ def by_pid_from_a_shell(bed):
 
 @case
 def manage(bed):
-    program = bed.start([bed.program("counter"), "--mib", 16, "--chunk-mib", 16, "--interval-ms", 25]).ready()
+    program = bed.start([bed.program("counter"), "--mib", 16, "--chunk-mib", 16, "--interval-ms", 40]).ready()
     job = bed.ok("manage", "--pid", program.pid, "--name", "mine").out.strip()
     bed.jobs.append(job)
     entry = bed.job("mine")
@@ -600,7 +600,7 @@ def udp_server(bed):
 @case
 def output_to_a_pipe(bed):
     """A program that writes to a pipe of its starter's: what it says after a restore goes to its log."""
-    script = f"{bed.program('counter')} --mib 16 --chunk-mib 16 --interval-ms 10 2>&1 | cat"
+    script = f"{bed.program('counter')} --mib 16 --chunk-mib 16 --interval-ms 40 2>&1 | cat"
     job, log = bed.started(["sh", "-c", script])
     log.goes_on()
     bed.expect_restorable(bed.operation("checkpoint", job)["checkpoint"], log)
@@ -612,7 +612,7 @@ def output_to_a_pipe(bed):
 def called_as_cuda_checkpoint(bed):
     link = os.path.join(bed.dir, "cuda-checkpoint")
     os.symlink(bed.brumate, link)
-    program = bed.start([bed.program("counter"), "--mib", 32, "--chunk-mib", 16, "--interval-ms", 25]).ready()
+    program = bed.start([bed.program("counter"), "--mib", 32, "--chunk-mib", 16, "--interval-ms", 40]).ready()
 
     def tool(*args, code=0):
         result = run([link, *args, "--pid", program.pid], env={**bed.command_env(), "BRUMATE_LIBEXEC_DIR":

@@ -204,7 +204,7 @@ def owner_killed_then_saved(bed):
 def stuck_in_a_kernel(bed):
     """The others, whose gates close at once, go on with the one that does not become idle."""
     busy = f"{bed.program('kinds')} busy --busy-ms 4000 --mib 4"
-    count = f"{bed.program('counter')} --mib 4 --chunk-mib 4 --interval-ms 10"
+    count = f"{bed.program('counter')} --mib 4 --chunk-mib 4 --interval-ms 25"
     job, log = bed.started(["sh", "-c", f"{count} & {busy} & echo busy $!; wait"])
     log.wait_until(lambda text: text.count("ready ") == 2, "both are ready")
     os.kill(int(re.search(r"^busy (\d+)$", log.text(), re.M).group(1)), signal.SIGUSR1)

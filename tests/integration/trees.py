@@ -14,7 +14,7 @@ from cases import EXIT_BUSY, EXIT_UNSUPPORTED, case, expect, main, pids, process
 
 def counting(bed, log, mib=8):
     """A shell command: a counter that writes to the file @log."""
-    return f"{bed.program('counter')} --mib {mib} --chunk-mib {mib} --interval-ms 10 > {log} 2>&1"
+    return f"{bed.program('counter')} --mib {mib} --chunk-mib {mib} --interval-ms 40 > {log} 2>&1"
 
 
 class Output:
