@@ -173,7 +173,16 @@ int conf_size_bytes(uint64_t *ret, const char *value)
 
 enum { FILE_BYTES_MAX = 1 << 20, WARNINGS_MAX = 100 };
 
-enum kind { KIND_PATH, KIND_DURATION, KIND_BYTES, KIND_BOOL, KIND_GPU, KIND_DATA_PATH, KIND_COMPRESS, KIND__MAX };
+enum kind {
+	KIND_PATH,
+	KIND_DURATION,
+	KIND_BYTES,
+	KIND_BOOL,
+	KIND_GPU,
+	KIND_DATA_PATH,
+	KIND_COMPRESS,
+	KIND__MAX
+};
 
 static const char *const allowed[KIND__MAX] = {
 	[KIND_PATH] = "an absolute path",
@@ -183,6 +192,13 @@ static const char *const allowed[KIND__MAX] = {
 	[KIND_GPU] = "auto or simulated",
 	[KIND_DATA_PATH] = "auto, broker or driver",
 	[KIND_COMPRESS] = "auto, none, lz4 or zstd",
+};
+
+/* In the order of their enums. */
+static const char *const *const words[KIND__MAX] = {
+	[KIND_GPU] = (const char *const[]){ "auto", "simulated", NULL },
+	[KIND_DATA_PATH] = (const char *const[]){ "auto", "broker", "driver", NULL },
+	[KIND_COMPRESS] = (const char *const[]){ "auto", "none", "lz4", "zstd", NULL },
 };
 
 static const struct key {
@@ -273,78 +289,23 @@ static int set_path(char **at, const char *value)
 	return 0;
 }
 
-static int set_gpu(enum conf_gpu *at, const char *value)
-{
-	static const char *const words[] = {
-		[CONF_GPU_AUTO] = "auto", [CONF_GPU_SIMULATED] = "simulated", [CONF_GPU__MAX] = NULL
-	};
-	int i;
-	int r = conf_word(&i, value, words);
-
-	if (r == 0)
-		*at = (enum conf_gpu)i;
-	return r;
-}
-
-static int set_compress(enum conf_compress *at, const char *value)
-{
-	static const char *const words[] = { [CONF_COMPRESS_AUTO] = "auto",
-					     [CONF_COMPRESS_NONE] = "none",
-					     [CONF_COMPRESS_LZ4] = "lz4",
-					     [CONF_COMPRESS_ZSTD] = "zstd",
-					     [CONF_COMPRESS__MAX] = NULL };
-	int i;
-	int r = conf_word(&i, value, words);
-
-	if (r == 0)
-		*at = (enum conf_compress)i;
-	return r;
-}
-
-static int set_data_path(enum conf_data_path *at, const char *value)
-{
-	static const char *const words[] = { [CONF_DATA_PATH_AUTO] = "auto",
-					     [CONF_DATA_PATH_BROKER] = "broker",
-					     [CONF_DATA_PATH_DRIVER] = "driver",
-					     [CONF_DATA_PATH__MAX] = NULL };
-	int i;
-	int r = conf_word(&i, value, words);
-
-	if (r == 0)
-		*at = (enum conf_data_path)i;
-	return r;
-}
-
 static void set_default(struct brumate_conf *c, const struct key *k)
 {
+	static const size_t sizes[KIND__MAX] = {
+		[KIND_DURATION] = sizeof(uint64_t),
+		[KIND_BYTES] = sizeof(uint64_t),
+		[KIND_BOOL] = sizeof(bool),
+		[KIND_GPU] = sizeof(enum conf_gpu),
+		[KIND_DATA_PATH] = sizeof(enum conf_data_path),
+		[KIND_COMPRESS] = sizeof(enum conf_compress),
+	};
 	const struct brumate_conf defaults = BRUMATE_CONF_DEFAULT;
-	const char *from = (const char *)&defaults + k->offset;
 	char *at = (char *)c + k->offset;
 
-	switch (k->kind) {
-	case KIND_PATH:
-		free(*(char **)at);
-		*(char **)at = NULL;
-		break;
-	case KIND_DURATION:
-	case KIND_BYTES:
-		*(uint64_t *)at = *(const uint64_t *)from;
-		break;
-	case KIND_BOOL:
-		*(bool *)at = *(const bool *)from;
-		break;
-	case KIND_GPU:
-		*(enum conf_gpu *)at = *(const enum conf_gpu *)from;
-		break;
-	case KIND_DATA_PATH:
-		*(enum conf_data_path *)at = *(const enum conf_data_path *)from;
-		break;
-	case KIND_COMPRESS:
-		*(enum conf_compress *)at = *(const enum conf_compress *)from;
-		break;
-	case KIND__MAX:
-		break;
-	}
+	if (k->kind == KIND_PATH)
+		cleanup_free(at);
+	else
+		memcpy(at, (const char *)&defaults + k->offset, sizes[k->kind]);
 }
 
 static int set_value(struct brumate_conf *c, const struct key *k, const char *value)
@@ -361,11 +322,9 @@ static int set_value(struct brumate_conf *c, const struct key *k, const char *va
 	case KIND_BOOL:
 		return conf_bool((bool *)at, value);
 	case KIND_GPU:
-		return set_gpu((enum conf_gpu *)at, value);
 	case KIND_DATA_PATH:
-		return set_data_path((enum conf_data_path *)at, value);
 	case KIND_COMPRESS:
-		return set_compress((enum conf_compress *)at, value);
+		return conf_word((int *)at, value, words[k->kind]);
 	case KIND__MAX:
 		break;
 	}
