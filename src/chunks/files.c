@@ -14,36 +14,8 @@
 
 #include "base/array.h"
 #include "base/fault.h"
-#include "image/manifest.h"
 
 enum { AGAIN_MAX = 16 };
-
-int files_open_walk(int dir_fd, const char *path, int flags)
-{
-	/* The rule of manifests has no "..", no leading '/' and no empty part, so each part is a name. */
-	if (!manifest_path_is_valid(path))
-		return -EXDEV;
-
-	auto_free char *copy = strdup(path);
-	auto_close int at = -1;
-	char *rest = copy;
-	if (!copy)
-		return -ENOMEM;
-
-	for (;;) {
-		char *name = strsep(&rest, "/");
-		int how = rest ? O_PATH | O_DIRECTORY : flags;
-		int fd = openat(at < 0 ? dir_fd : at, name, how | O_NOFOLLOW | O_CLOEXEC);
-
-		/* O_PATH | O_DIRECTORY on a link is ENOTDIR: not a directory either way. */
-		if (fd < 0)
-			return -errno;
-		if (!rest)
-			return fd;
-		cleanup_close(&at);
-		at = fd;
-	}
-}
 
 static int open_beneath(int dir_fd, const char *path, int flags)
 {
@@ -58,8 +30,6 @@ static int open_beneath(int dir_fd, const char *path, int flags)
 
 		if (fd >= 0)
 			return (int)fd;
-		if (errno == ENOSYS || errno == EPERM)
-			return files_open_walk(dir_fd, path, flags);
 		if (errno != EAGAIN && errno != EINTR)
 			return -errno;
 	}

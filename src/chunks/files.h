@@ -4,8 +4,7 @@
  * fails.
  *
  * What a manifest names is opened beneath the directory of its checkpoint, never through a link, and is never
- * a device or a pipe that would block or act. This is done by openat2(2); where the kernel lacks it (before
- * 5.6, or a filter forbids it), each name of the path is opened by itself with O_NOFOLLOW.
+ * a device or a pipe that would block or act. openat2(2) does this, which `brumate doctor` asks for.
  */
 #pragma once
 
@@ -22,9 +21,6 @@
  * regular file; -errno.
  */
 int files_open(int dir_fd, const char *path, struct stat *ret_st);
-
-/** The fallback of files_open(): as openat2(2) with RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS. */
-int files_open_walk(int dir_fd, const char *path, int flags);
 
 /** Refuses (-EACCES) a file or directory that others than its owner may have written, or that belongs to neither
  * the caller nor root: restoring a checkpoint runs it. */
