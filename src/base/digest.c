@@ -3,6 +3,7 @@
 #include "base/digest.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "base/hex.h"
 
 #include <errno.h>
 #include <openssl/crypto.h>
@@ -120,13 +121,6 @@ void digest_format(char ret[static DIGEST_TEXT_BYTES], const struct digest *d)
 	ret[2 * DIGEST_BYTES] = '\0';
 }
 
-static int nibble(char c)
-{
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 int digest_parse(struct digest *ret, const char *text)
 {
 	struct digest d;
@@ -134,7 +128,7 @@ int digest_parse(struct digest *ret, const char *text)
 	if (strlen(text) != 2 * DIGEST_BYTES)
 		return -EBADMSG;
 	for (int i = 0; i < DIGEST_BYTES; i++) {
-		int high = nibble(text[2 * i]), low = nibble(text[2 * i + 1]);
+		int high = hex_value(text[2 * i]), low = hex_value(text[2 * i + 1]);
 
 		if (high < 0 || low < 0)
 			return -EBADMSG;

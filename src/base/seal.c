@@ -2,7 +2,9 @@
 /* Boxes and keys by libcrypto: AES-256 and HMAC-SHA-256. Ciphers are looked up once. */
 #include "base/seal.h"
 #include "base/digest.h"
+#include "base/hex.h"
 
+#include <ctype.h>
 #include <endian.h>
 #include <errno.h>
 #include <openssl/evp.h>
@@ -37,14 +39,6 @@ void seal_key_fini(struct seal_key *k)
 	explicit_bzero(k, sizeof(*k));
 }
 
-static int digit(uint8_t c)
-{
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	c |= 0x20;
-	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 int seal_key_parse(struct seal_key *ret, const void *text, size_t len_bytes)
 {
 	auto_(seal_key_fini) struct seal_key k;
@@ -59,7 +53,7 @@ int seal_key_parse(struct seal_key *ret, const void *text, size_t len_bytes)
 	if (len_bytes != 2 * SEAL_KEY_BYTES)
 		return -EINVAL;
 	for (int i = 0; i < SEAL_KEY_BYTES; i++) {
-		int high = digit(p[2 * i]), low = digit(p[2 * i + 1]);
+		int high = hex_value(tolower(p[2 * i])), low = hex_value(tolower(p[2 * i + 1]));
 
 		if (high < 0 || low < 0)
 			return -EINVAL;

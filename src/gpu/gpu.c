@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "base/hex.h"
 #include "base/log.h"
 
 static const char *const state_names[DEV_STATE__MAX] = {
@@ -151,13 +152,6 @@ void dev_uuid_format(char ret[static DEV_UUID_TEXT_BYTES],
 			     i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
 }
 
-static int nibble(char c)
-{
-	if (!isxdigit((unsigned char)c))
-		return -1;
-	return isdigit((unsigned char)c) ? c - '0' : tolower((unsigned char)c) - 'a' + 10;
-}
-
 int dev_uuid_parse(uint8_t ret[static DEV_UUID_BYTES], const char *text)
 {
 	static const char form[] = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
@@ -169,7 +163,7 @@ int dev_uuid_parse(uint8_t ret[static DEV_UUID_BYTES], const char *text)
 	if (strlen(text) != sizeof(form) - 1)
 		return -EINVAL;
 	for (size_t i = 0; form[i]; i++) {
-		int v = nibble(text[i]);
+		int v = hex_value(tolower((unsigned char)text[i]));
 
 		if (form[i] == '-' ? text[i] != '-' : v < 0)
 			return -EINVAL;

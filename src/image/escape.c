@@ -2,6 +2,7 @@
 /* The escaped form of strings in a manifest; see escape.h. */
 #include "image/escape.h"
 #include "base/cleanup.h"
+#include "base/hex.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -68,13 +69,6 @@ char *text_escape(const char *raw, size_t max_bytes)
 	return text;
 }
 
-static int nibble(char c)
-{
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* Reads what follows a backslash. Returns the characters used, 0 if it is no escape of ours. */
 static size_t unescape_one(char *ret, const char *p)
 {
@@ -85,8 +79,8 @@ static size_t unescape_one(char *ret, const char *p)
 	if (p[0] != 'x')
 		return 0;
 
-	int high = nibble(p[1]);
-	int low = high < 0 ? -1 : nibble(p[2]);
+	int high = hex_value(p[1]);
+	int low = high < 0 ? -1 : hex_value(p[2]);
 	if (low < 0 || (high == 0 && low == 0))
 		return 0;
 	*ret = (char)(high << 4 | low);

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/hex.h"
 #include "job/labels.h"
 
 enum { RECORD_VERSION = 1, ARGV_MAX = 1 << 17 };
@@ -88,14 +89,6 @@ static json_t *encode_bytes(const char *bytes)
 	return json_pack("{s:s}", "hex", hex);
 }
 
-static int nibble(char c)
-{
-	static const char digits[] = "0123456789abcdef";
-	const char *p = c ? strchr(digits, c) : NULL;
-
-	return p ? (int)(p - digits) : -1;
-}
-
 static int decode_bytes(char **ret, json_t *v)
 {
 	if (!v || json_is_null(v)) {
@@ -115,7 +108,7 @@ static int decode_bytes(char **ret, json_t *v)
 	if (!bytes)
 		return -ENOMEM;
 	for (size_t i = 0; i < len; i += 2) {
-		int high = nibble(hex[i]), low = nibble(hex[i + 1]);
+		int high = hex_value(hex[i]), low = hex_value(hex[i + 1]);
 
 		if (high < 0 || low < 0 || high + low == 0)
 			return -EBADMSG;
