@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * brumate-broker: the one program of a node that loads the vendor driver. Serves
- * io.brumate.broker on a socket for root, and ends when nobody has needed it for a while, so that
- * an idle node has no driver state at all. It decides no policy.
+ * brumate-broker: the only program that loads the vendor driver, one for each user. Serves io.brumate.broker
+ * on a socket for that user, and ends when nobody has needed it for a while, so that an idle node has no
+ * driver state at all. It decides no policy.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -261,7 +261,7 @@ static void raise_limits(void)
 		log_debug("the limit of open files stays as it is");
 }
 
-/* What is left of whoever started it goes: the broker serves all jobs of the node alike. */
+/* What is left of whoever started it goes: the broker serves all jobs of its user alike. */
 static int detach(void)
 {
 	setsid();
@@ -371,8 +371,8 @@ static void tell_failure(int *fd, const struct brumate_error *err)
 	cleanup_close(fd);
 }
 
-/* The driver compiles our kernels once, if it has a place for the result: half a second otherwise,
- * before the first copy each time that a GPU is opened. */
+/* The driver compiles our kernels once if it has a place for the result. Otherwise that takes half a second before
+ * the first copy, each time that a GPU is opened. */
 static void place_kernel_cache(void)
 {
 	const char *home = getenv("HOME");
