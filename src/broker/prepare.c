@@ -180,7 +180,7 @@ static bool have_free(struct keeping *k, const uint8_t (*uuids)[DEV_UUID_BYTES],
 	return true;
 }
 
-/* The next time it is longer until they are opened again. */
+/* The pause before they are opened again is longer each time. */
 static void pause_opening(struct keeping *k)
 {
 	extend_pause(&k->pause, YIELD_LEAST_MS, YIELD_MOST_MS);
@@ -303,8 +303,8 @@ static void keeping_let_go(struct keeping *k)
 	pthread_mutex_unlock(&k->lock);
 }
 
-/* Somebody misses the memory: they are closed as soon as no copy uses them, for which it waits so long, and not opened
- * for a while. Returns whether none is open. */
+/* Somebody misses the memory: they are closed as soon as no copy uses them, if that is within @timeout_ms, and not opened
+ * again for a while. Returns whether none is open. */
 static bool keeping_yield(struct keeping *k, uint32_t timeout_ms)
 {
 	pthread_mutex_lock(&k->lock);
@@ -319,7 +319,7 @@ static bool keeping_yield(struct keeping *k, uint32_t timeout_ms)
 
 /* ---- who wants how much ---- */
 
-/* What a process of the client has on a GPU is wanted near to that. */
+/* Host memory for what a process of the client has on a GPU is wanted on the memory node near that GPU. */
 static void add_want(struct client *c, const struct dev_backend *b, const char *gpu, uint64_t bytes)
 {
 	uint8_t uuid[DEV_UUID_BYTES];
@@ -469,7 +469,7 @@ static void watch_pressure(struct preparer *p)
 	p->pressure_fds[1] = path ? open_pressure(path) : -1;
 }
 
-/* The longer nothing is made ready the sooner it was wanted back. */
+/* The sooner memory is wanted back again, the longer nothing is made ready. */
 static void note_pressure(struct preparer *p, uint64_t free_bytes)
 {
 	extend_pause(&p->pressed, PRESSED_LEAST_MS, PRESSED_MOST_MS);
@@ -480,7 +480,7 @@ static void note_pressure(struct preparer *p, uint64_t free_bytes)
 
 /* ---- GPUs that are open ---- */
 
-/* Under the lock: those who were told of open GPUs are to know first that they are so no more. */
+/* Under the lock: hangs up on those who were told of open GPUs, so that they know before these are closed. */
 static void hang_up_on_told(struct preparer *p)
 {
 	for (size_t i = 0; i < p->n; i++)
@@ -488,7 +488,7 @@ static void hang_up_on_told(struct preparer *p)
 			hang_up(&p->clients[i]);
 }
 
-/* Under the lock: those are hung up on for whom there is more by now. */
+/* Under the lock: hangs up on those for whom there is more by now. */
 static void hang_up_on_waiting(struct preparer *p)
 {
 	for (size_t i = 0; i < p->n; i++) {
@@ -668,7 +668,7 @@ static void open_gpus(struct preparer *p, struct client *c, const struct dev_bac
 	}
 }
 
-/* Looks at what @c is to get, which has its processes. */
+/* Finds out what @c is to get, whose processes are known. */
 static int prepare_client(struct preparer *p, struct client *c, struct prepared *ret,
 			  struct brumate_error *err)
 {

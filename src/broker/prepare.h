@@ -58,7 +58,7 @@ int preparer_add(struct preparer *p, int fd, const pid_t *pids, size_t n, bool m
 /** Closes the GPUs that are open ahead of copies, as somebody misses their memory. Returns whether none is open. */
 bool preparer_yield(struct preparer *p);
 
-/** How many want some, and when the last of them went. */
+/** How many clients want memory, and when the last of them went. */
 size_t preparer_busy(struct preparer *p, uint64_t *ret_last_end_ns);
 
 /** Of memory that others could have, with what is ready (@held_bytes), how much may be ready. Pure. */
