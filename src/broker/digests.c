@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RUN_BYTES (1ull << 30) /* at a time, and what scratch memory is for: 8 MiB */
+#define RUN_BYTES (1ull << 30) /* digested at a time; the scratch memory for that is 8 MiB */
 
 struct digests {
 	size_t n, n_known; /* known: under the transfer's lock */

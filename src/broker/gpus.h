@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
  * GPUs that are open. Opening one takes a third of a second and costs device memory, so each is
- * opened when it is first wanted, and all are closed together when nobody has wanted any for a while, or
- * kept them. Segments of the pool are pinned through any one of them, so none is closed while others stay.
+ * opened when it is first wanted, and all are closed together when nobody has wanted any for a while and
+ * nobody keeps them. Segments of the pool are pinned through any one of them, so none is closed while others stay.
  * Any thread may call.
  */
 #pragma once
@@ -21,7 +21,7 @@ void gpus_use(struct gpus *g, const struct dev_memory_ops *ops);
 const struct dev_memory_ops *gpus_ops(struct gpus *g);
 struct pool *gpus_pool(const struct gpus *g);
 
-/** Bytes that went over the link of a GPU since the broker started, and of these to and from a disk, to be looked at. */
+/** Bytes that went over the link of a GPU since the broker started, and how many of them went to a disk or came from one. */
 struct gpus_moved {
 	uint64_t out_bytes, in_bytes;	    /* out: to the host */
 	uint64_t written_bytes, read_bytes; /* of out_bytes, to a disk; of in_bytes, from one */

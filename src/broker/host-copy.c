@@ -121,8 +121,8 @@ static void exchange_blank(struct host_copy *h, struct host_part *p)
 	}
 }
 
-/* Under the lock: makes the zeros be there that nobody wrote, as nobody wanted the part. Returns whether
- * its user has to write them. */
+/* Under the lock: sees to the zeros that were not written while nobody wanted the part: a blank segment has them.
+ * Returns whether its user has to write them. */
 static bool owes_zeros(struct host_part *p)
 {
 	return segment_is_used(p->segment) && segment_exchange(&p->segment) < 0;

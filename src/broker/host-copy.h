@@ -2,8 +2,8 @@
 /*
  * A host copy, as the broker makes and reads it: segments that become ready, populated and pinned, by
  * workers of their own, in the order in which they are wanted, while copies already run into those that
- * are. What nobody wants, being all zero, never gets a page: it reads as zeros. It is the one rule that
- * nothing else is ever read from a host copy than what was saved.
+ * are. What nobody wants, being all zero, never gets a page: it reads as zeros. One rule holds
+ * always: nothing but what was saved is ever read from a host copy.
  */
 #pragma once
 
@@ -15,7 +15,7 @@
 
 enum host_part_state {
 	HOST_PART_UNUSED,    /* nobody has wanted it yet */
-	HOST_PART_SKIPPED,   /* nor has anybody, and zeros were not written to it */
+	HOST_PART_SKIPPED,   /* the same, and zeros that belong there were not written */
 	HOST_PART_PREPARING, /* a worker makes it ready */
 	HOST_PART_SCRUBBING, /* the same; zeros were not written to it, so all of it is made zero first */
 	HOST_PART_ZERO,	   /* it is ready, and all of it was zero then */

@@ -56,7 +56,7 @@ struct pool {
 
 /* ---- one segment ---- */
 
-/* It is ours while we live: nothing else may be forked with it, or the lease never ends. */
+/* The kernel puts pages that are set aside where they fit; for others huge_pages_map() finds such a place. */
 static int map_segment(struct segment *s, bool hugetlb)
 {
 	const int protection = PROT_READ | PROT_WRITE;
@@ -650,7 +650,7 @@ int segment_populate(struct segment *s, struct brumate_error *err)
 	return populate(s, HUGE_PAGES_IF_CHEAP, err);
 }
 
-/* What has no pages is of no use to the pool, which it will not come back to. */
+/* A segment without pages is of no use to the pool, and will not come back to it. */
 static void note_lease(struct segment *s, bool written)
 {
 	pthread_mutex_lock(&s->pool->lock);
@@ -905,7 +905,7 @@ int pool_adopt(struct pool *p, struct segment **ret, int fd, uint64_t bytes, boo
 	return r < 0 ? brumate_fail(err, -r, "host copy: %m") : 0;
 }
 
-/* Whether its holders alone keep a leased segment: it is of no more use to the pool, nor to be counted. */
+/* Whether its holders alone keep a leased segment: the pool has no more use for it, and does not count it. */
 static bool is_left_to_holders(const struct segment *s)
 {
 	if (s->users)

@@ -53,9 +53,9 @@ struct segment {
 	dev_t dev; /* which file it is */
 	ino_t ino;
 	uint64_t bytes;
-	char *at;	/* where it is mapped; NULL: on a disk */
-	int node;	/* of memory; -1: any */
-	unsigned users; /* copies here that it is part of, beside its holders */
+	char *at;		  /* where it is mapped; NULL: on a disk */
+	int node;		  /* of memory; -1: any */
+	unsigned users;		  /* copies here that it is part of, beside its holders */
 	enum segment_owner owner; /* this and the rest are written under the pool's lock */
 	enum segment_backing backing;
 	enum segment_pages pages;
@@ -70,7 +70,7 @@ struct pool_info {
 
 struct pool_options {
 	uint64_t limit_bytes;  /* may be pinned; 0: half of the machine's memory */
-	uint64_t memory_bytes; /* all segments in memory have no more; 0: what the machine has */
+	uint64_t memory_bytes; /* of all segments in memory, at most; 0: what the machine has */
 	const char *
 		disk; /* directory for what does not fit (copied); NULL: "spill" in the state directory */
 };
@@ -120,7 +120,7 @@ struct pool_kind {
 
 /** Bytes of segments of that size and node that are free and ready. */
 uint64_t pool_ready_bytes(struct pool *p, const struct pool_kind *kind);
-/** Gives back the free segments that are none of these, or beyond as many segments as their bytes fill. */
+/** Gives back the free segments that are of none of these kinds, and those beyond as many as the bytes of their kind fill. */
 void pool_keep(struct pool *p, const struct pool_kind *kinds, size_t n);
 
 /** Tells by which open GPU segments are pinned and unpinned. */

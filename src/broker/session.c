@@ -495,7 +495,7 @@ static void end_session(struct session *s)
 	pthread_mutex_unlock(&all->lock); /* from here on all of it may be gone */
 }
 
-/* On a machine with one GPU, that is the one which is wanted. */
+/* Opens the GPU of a machine that has only one, as no other can be wanted. */
 static void open_only_gpu(struct gpus *gpus, const struct dev_backend *backend)
 {
 	struct dev_gpu found[2];
