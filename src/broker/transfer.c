@@ -552,17 +552,19 @@ static void count_copy(const struct copy *s)
 		gpus_count(t->gpus, s->lane->uuid, t->to_host ? &out : &in);
 }
 
-static int end_copy(struct copy *s, struct brumate_error *err)
+static int wait_copy(struct copy *s, struct brumate_error *err)
+{
+	const struct transfer *t = s->lane->transfer;
+
+	return t->to_host ? wait_moved(s, err) : t->ops->wait(s->lane->queue, s->ticket, err);
+}
+
+static int note_copied(const struct copy *s, struct brumate_error *err)
 {
 	struct transfer *t = s->lane->transfer;
 	int r = 0;
 
-	if (t->to_host)
-		r = wait_moved(s, err);
-	else
-		r = t->ops->wait(s->lane->queue, s->ticket, err);
-	if (r == 0)
-		count_copy(s);
+	count_copy(s);
 	pthread_mutex_lock(&t->lock);
 	t->done_bytes += s->bytes;
 	t->zero_bytes += s->fate == CHUNK_ZERO ? s->bytes : 0;
@@ -572,7 +574,7 @@ static int end_copy(struct copy *s, struct brumate_error *err)
 		lane_note_copied(t);
 	pthread_cond_broadcast(&t->changed);
 	pthread_mutex_unlock(&t->lock);
-	if (r == 0 && !t->to_host && (r = fault_point("data.filled")) < 0)
+	if (!t->to_host && (r = fault_point("data.filled")) < 0)
 		brumate_fail(err, -r, "copy: %m");
 	return r;
 }
@@ -597,10 +599,16 @@ static int copy_pieces(struct copier *c, struct brumate_error *err)
 			if (r != LANE_NOT_YET)
 				continue;
 		}
-		if (turned < begun && turned - ended < most_turned)
+		if (turned < begun && turned - ended < most_turned) {
 			r = turn_copy(&c->copies[turned++ % window], err);
-		else
-			r = end_copy(&c->copies[ended++ % window], err);
+			continue;
+		}
+		r = wait_copy(&c->copies[ended % window], err);
+		/* One at a time: the GPU has nothing to do until the next begins, and others hear of this one meanwhile. */
+		if (r >= 0 && one && turned < begun)
+			r = turn_copy(&c->copies[turned++ % window], err);
+		if (r >= 0)
+			r = note_copied(&c->copies[ended++ % window], err);
 	}
 	for (; r < 0 && ended < begun; ended++)
 		wait_moved(&c->copies[ended % window], NULL);

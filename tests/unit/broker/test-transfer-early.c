@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* Host memory that is of use while the rest is still copied out; and what of a copy in was compared. */
+/* Host memory that is of use while the rest is still copied out; what of a copy in was compared; and what goes on before
+ * a copy is told of. */
 #include "pieces.h"
 
 /* More than a lane has under way at a time, which are begun before the first has ended. */
@@ -130,6 +131,65 @@ static void test_compared(void)
 	set_free(&set);
 }
 
+static uint64_t slot(size_t i)
+{
+	return SEGMENT;
+}
+
+static bool is_filled(int fd, size_t i)
+{
+	struct set one = { .fds = &fd, .gpus = &(int){ 0 }, .n = 1 };
+	struct device_piece piece = { .len_bytes = SEGMENT };
+	auto_free uint64_t *have = malloc(SEGMENT), *want = malloc(SEGMENT);
+
+	one.pieces = &piece;
+	pattern(want, SEGMENT, i);
+	piece_read(&one, 0, have);
+	return !memcmp(have, want, SEGMENT);
+}
+
+/* The broker's thread that copies is held where it has told of the first piece: the GPU fills the second. */
+static void look_behind(void *arg, const int *fds, size_t n_filled)
+{
+	auto_free char *fifo = path_format("%s/fault.held", node_dir);
+	uint64_t deadline_ns = deadline_in_ms(60000);
+	bool *held = arg;
+	int fd;
+
+	if (!n_filled || *held)
+		return;
+	*held = true;
+	CHECK(n_filled == 1);
+	while (!is_filled(fds[1], 1)) {
+		CHECK(deadline_left_ms(deadline_ns));
+		poll(NULL, 0, 5);
+	}
+	CHECK(!is_filled(fds[2], 2));
+	while ((fd = open(fifo, O_WRONLY | O_CLOEXEC)) < 0) {
+		CHECK(errno == ENOENT && deadline_left_ms(deadline_ns));
+		poll(NULL, 0, 5);
+	}
+	close(fd);
+}
+
+static void test_turns(bool digests)
+{
+	struct set set = set_make(4, slot, 1);
+	bool held = false;
+
+	full(&set);
+	auto_(transfer_client_close) struct transfer_client *s = session();
+	set_close_fds(&set);
+	node_fault("data.filled hold\n");
+	set.request.digests = digests;
+	set.request.filled = look_behind;
+	set.request.arg = &held;
+	in(s, &set);
+	CHECK(held && set.compared == digests);
+	set_check_device(&set);
+	set_free(&set);
+}
+
 int main(void)
 {
 	node_start();
@@ -139,6 +199,8 @@ int main(void)
 	test_early(true);
 	test_killed();
 	test_compared();
+	test_turns(true);
+	test_turns(false);
 	end_broker(&b);
 	node_end();
 	return 0;
