@@ -2,7 +2,7 @@
 /*
  * Transfers: pieces of device memory on their way, who works on them, and how it ends.
  *
- * A lane's mapping thread maps pieces ahead and unmaps what was copied out. Its copying thread copies
+ * A lane's mapping thread maps pieces ahead and unmaps what was copied. Its copying thread copies
  * what is mapped, in copies that lie in one segment. A copy whose segment is not pinned goes through a
  * slot of a pinned ring, and from there by a worker's memcpy(3); a window of copies keeps both busy. A
  * third thread has the GPU compute digests.
@@ -208,12 +208,24 @@ static void unmap_pieces(struct lane *l, size_t end)
 	}
 }
 
-/* Unmaps what has gone out while the rest is still copied, so that the end of the transfer need not wait for
- * it. */
+/* How much of the lane is done before @p is unmapped. Of what comes in nothing is in the first three quarters, where the driver
+ * restores its part and such calls wait, and then one piece after the other: a copy that is to begin waits for the call. */
+static uint64_t unmap_after(const struct lane *l, const struct piece *p)
+{
+	const uint64_t all = lane_piece(l, l->n_pieces - 1)->lane_end;
+
+	return l->transfer->to_host ? p->lane_end : all - (all - p->lane_end) / 4;
+}
+
+/* Unmaps what is copied, and on its way in compared, while the rest is still copied, so that the end of the transfer need
+ * not wait for it. */
 static void unmap_behind(struct lane *l)
 {
 	struct transfer *t = l->transfer;
-	const uint64_t least = lane_piece(l, l->n_pieces - 1)->lane_end / BEHIND_GOES;
+	const uint64_t *done =
+		!t->to_host && l->n_digesters ? &l->digested_bytes : &l->copied_bytes;
+	const uint64_t least =
+		t->to_host ? lane_piece(l, l->n_pieces - 1)->lane_end / BEHIND_GOES : 0;
 	uint64_t bytes = 0;
 	bool stopped = false;
 
@@ -224,7 +236,7 @@ static void unmap_behind(struct lane *l)
 		if (bytes < least && i + 1 < l->n_pieces)
 			continue;
 		pthread_mutex_lock(&t->lock);
-		while (t->state != TRANSFER_STOPPED && l->copied_bytes < p->lane_end)
+		while (t->state != TRANSFER_STOPPED && *done < unmap_after(l, p))
 			pthread_cond_wait(&t->changed, &t->lock);
 		stopped = t->state == TRANSFER_STOPPED;
 		pthread_mutex_unlock(&t->lock);
@@ -278,7 +290,7 @@ static void *run_mapping(void *arg)
 		r = map_pieces(l, &err);
 	if (r < 0)
 		transfer_fail(l->transfer, &err);
-	else if (l->transfer->to_host && !(l->transfer->flags & TRANSFER_LIVE))
+	else if (!(l->transfer->flags & TRANSFER_LIVE))
 		unmap_behind(l);
 	end_thread(l);
 	return NULL;

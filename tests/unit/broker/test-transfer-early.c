@@ -136,6 +136,23 @@ static uint64_t slot(size_t i)
 	return SEGMENT;
 }
 
+/* Pieces that the broker has mapped. */
+static size_t count_mapped(void)
+{
+	auto_free char *path = path_format("/proc/%d/maps", (int)broker_client_pid(&b));
+	auto_free char *device = path_format("%s/sim/", node_dir);
+	auto_fclose FILE *f = fopen(path, "re");
+	unsigned long start, end;
+	char line[512];
+	size_t n = 0;
+
+	CHECK(f);
+	while (fgets(line, sizeof(line), f))
+		n += strstr(line, device) && sscanf(line, "%lx-%lx", &start, &end) == 2 &&
+		     end - start == SEGMENT;
+	return n;
+}
+
 static bool is_filled(int fd, size_t i)
 {
 	struct set one = { .fds = &fd, .gpus = &(int){ 0 }, .n = 1 };
@@ -148,44 +165,54 @@ static bool is_filled(int fd, size_t i)
 	return !memcmp(have, want, SEGMENT);
 }
 
-/* The broker's thread that copies is held where it has told of the first piece: the GPU fills the second. */
-static void look_behind(void *arg, const int *fds, size_t n_filled)
+static void wait_a_little(uint64_t deadline_ns)
+{
+	CHECK(deadline_left_ms(deadline_ns));
+	poll(NULL, 0, 5);
+}
+
+/* Lets the broker's thread that copies go on. */
+static void let_go(uint64_t deadline_ns)
 {
 	auto_free char *fifo = path_format("%s/fault.held", node_dir);
-	uint64_t deadline_ns = deadline_in_ms(60000);
-	bool *held = arg;
 	int fd;
 
-	if (!n_filled || *held)
-		return;
-	*held = true;
-	CHECK(n_filled == 1);
-	while (!is_filled(fds[1], 1)) {
-		CHECK(deadline_left_ms(deadline_ns));
-		poll(NULL, 0, 5);
-	}
-	CHECK(!is_filled(fds[2], 2));
-	while ((fd = open(fifo, O_WRONLY | O_CLOEXEC)) < 0) {
-		CHECK(errno == ENOENT && deadline_left_ms(deadline_ns));
-		poll(NULL, 0, 5);
-	}
+	while ((fd = open(fifo, O_WRONLY | O_CLOEXEC)) < 0)
+		wait_a_little(deadline_ns);
 	close(fd);
+}
+
+/* It is held where it has told of the first piece: the GPU fills the second. And where it has told of the last: all are unmapped,
+ * though the transfer has not ended. */
+static void look_behind(void *arg, const int *fds, size_t n_filled)
+{
+	uint64_t deadline_ns = deadline_in_ms(60000);
+	size_t *n_seen = arg;
+
+	if (n_filled == *n_seen || (n_filled != 1 && n_filled != 4))
+		return;
+	*n_seen = n_filled;
+	while (n_filled == 1 ? !is_filled(fds[1], 1) : count_mapped())
+		wait_a_little(deadline_ns);
+	CHECK(n_filled == 4 || (count_mapped() == 4 && !is_filled(fds[2], 2)));
+	let_go(deadline_ns);
 }
 
 static void test_turns(bool digests)
 {
 	struct set set = set_make(4, slot, 1);
-	bool held = false;
+	size_t n_seen = 0;
 
 	full(&set);
 	auto_(transfer_client_close) struct transfer_client *s = session();
 	set_close_fds(&set);
-	node_fault("data.filled hold\n");
+	node_fault(
+		"data.filled hold\ndata.filled delay:0\ndata.filled delay:0\ndata.filled hold\n");
 	set.request.digests = digests;
 	set.request.filled = look_behind;
-	set.request.arg = &held;
+	set.request.arg = &n_seen;
 	in(s, &set);
-	CHECK(held && set.compared == digests);
+	CHECK(n_seen == 4 && set.compared == digests);
 	set_check_device(&set);
 	set_free(&set);
 }
