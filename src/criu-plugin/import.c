@@ -6,6 +6,7 @@
  */
 #include "criu-plugin/plugin.h"
 
+#include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
 #include <stdbool.h>
@@ -72,6 +73,20 @@ static bool is_read_only(const struct imports *m, uintptr_t address)
 	return false;
 }
 
+/* One that was not called yet leads back into the program, to code that looks the function up and puts it there, in the place
+ * of the replacement. */
+static bool is_unresolved(const struct imports *m, const void *function)
+{
+	for (size_t i = 0; i < m->n_headers; i++) {
+		const ElfW(Phdr) *h = &m->headers[i];
+
+		if (h->p_type == PT_LOAD &&
+		    (uintptr_t)function - (m->base + h->p_vaddr) < h->p_memsz)
+			return true;
+	}
+	return false;
+}
+
 static void replace_import(const struct imports *m, struct search *s, uintptr_t where)
 {
 	uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -84,7 +99,8 @@ static void replace_import(const struct imports *m, struct search *s, uintptr_t 
 	__atomic_store_n((void **)where, s->replacement, __ATOMIC_RELEASE);
 	if (protect)
 		mprotect(page, page_bytes, PROT_READ);
-	s->found = before;
+	void *resolved = is_unresolved(m, before) ? dlsym(RTLD_NEXT, s->name) : NULL;
+	s->found = resolved ? resolved : before;
 }
 
 static void search_table(const struct imports *m, struct search *s, const ElfW(Rela) * table,

@@ -28,6 +28,7 @@ static bool is_named; /* in the image: a restore without us is refused */
 
 static int (*real_ioctl)(int fd, unsigned long request, ...);
 static ssize_t (*real_pread)(int fd, void *buf, size_t len_bytes, off_t offset);
+static const char *const pread_names[] = { "pread64", "pread" };
 
 static bool something_is_hidden(void)
 {
@@ -106,9 +107,8 @@ static int init_dump(const char *number)
 	if (!number || map_table(number) < 0)
 		return 0;
 	real_ioctl = import_replace("ioctl", (void *)our_ioctl);
-	real_pread = import_replace("pread64", (void *)our_pread);
-	if (!real_pread)
-		real_pread = import_replace("pread", (void *)our_pread);
+	for (size_t i = 0; i < 2 && !real_pread; i++)
+		real_pread = import_replace(pread_names[i], (void *)our_pread);
 	if (real_ioctl && real_pread)
 		atomic_store(&table->is_heeded, 1);
 	else
@@ -139,10 +139,15 @@ static int init_plugin(int stage)
 	return stage == CRIU_STAGE_RESTORE ? init_restore(number) : 0;
 }
 
+/* CRIU unloads the plugin, and goes on. */
 static void end_plugin(int stage, int result)
 {
 	(void)stage;
 	(void)result;
+	if (real_ioctl)
+		import_replace("ioctl", (void *)real_ioctl);
+	for (size_t i = 0; i < 2 && real_pread; i++)
+		import_replace(pread_names[i], (void *)real_pread);
 }
 
 static int dump_ext_file(int fd, int id)
