@@ -165,6 +165,16 @@ exec {crun} "$@"
 """
 
 
+def check_cgroup_of_crun():
+    """Of version 1, crun 1.21 takes the first hierarchy that it is in for all, and the end of its restore kills what is in that cgroup
+    beside it. Where nothing is mounted, as of a hierarchy that a killed CRIU has left, that is the root: all restores at the same time, and
+    whatever else is there."""
+    lines = [line.split(":")[1] for line in read_text("/proc/self/cgroup").splitlines()]
+    first = next(name for name in lines if name != "memory")
+    if first and not os.path.isdir(os.path.join(CGROUPS, first.removeprefix("name="))):
+        raise Skipped(f"crun would kill all that is in the root cgroup of this machine, as its hierarchy {first} is not mounted")
+
+
 def find_tool(name):
     return shutil.which(name, path=f"{ENGINES}:{os.environ['PATH']}")
 
@@ -174,6 +184,7 @@ def find_crun(bed):
     crun = find_tool("crun")
     if not crun or "+CRIU" not in run([crun, "--version"], timeout=PATIENCE_S).out:
         raise Skipped("no crun with CRIU: tools/engines-provision gets one")
+    check_cgroup_of_crun()
     path = os.path.join(bed.dir, "engine", "crun")
     os.mkdir(os.path.dirname(path))
     with open(path, "w", encoding="utf-8") as file:
