@@ -442,3 +442,10 @@ int conf_load(struct brumate_conf *ret, struct brumate_error *err)
 	c = BRUMATE_CONF_DEFAULT;
 	return 0;
 }
+
+bool conf_wants_simulated(const struct brumate_conf *c)
+{
+	const char *gpu = getenv("BRUMATE_GPU");
+
+	return gpu ? !strcmp(gpu, "simulated") : c->gpu == CONF_GPU_SIMULATED;
+}

@@ -100,6 +100,9 @@ DEFINE_AUTO_FINI(struct brumate_conf, conf_fini)
  */
 int conf_load(struct brumate_conf *ret, struct brumate_error *err);
 
+/** Whether GPUs are the simulated ones, for what is no job's: as the environment says (BRUMATE_GPU), or the file. */
+bool conf_wants_simulated(const struct brumate_conf *c);
+
 /** Applies the text of one file, which errors and warnings call @name, to @c. Pure. On failure @c holds
  * what came before the bad line. */
 int conf_apply(struct brumate_conf *c, const char *name, const char *text, size_t len_bytes,

@@ -468,19 +468,35 @@ static int parse_open(json_t *reply, struct broker_prepared *ret, struct brumate
 	return r;
 }
 
-int broker_client_prepare(struct broker_client *b, const pid_t *pids, size_t n, int fd, bool yields,
-			  struct broker_prepared *ret, struct brumate_error *err)
+int broker_client_prepare(struct broker_client *b, const pid_t *pids, size_t n, bool yields,
+			  struct broker_prepared *ret, int *ret_fd, struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
-	int r = call_with_fd(
-		b, "io.brumate.broker.Prepare",
-		json_pack("{s:o, s:b}", "pids", pids_to_json(pids, n), "yields", yields), fd,
-		DRIVER_TIMEOUT_MS, &reply, err);
+	int ends[2];
 
 	*ret = (struct broker_prepared){ 0 };
+	*ret_fd = -1;
+	if (pipe2(ends, O_CLOEXEC) < 0)
+		return brumate_fail(err, errno, "pipe: %m");
+	auto_close int theirs = ends[0], ours = ends[1];
+	int r = call_with_fd(
+		b, "io.brumate.broker.Prepare",
+		json_pack("{s:o, s:b}", "pids", pids_to_json(pids, n), "yields", yields), theirs,
+		DRIVER_TIMEOUT_MS, &reply, err);
 	if (r == 0)
 		r = get_bytes(reply, "bytes", &ret->bytes, err);
-	return r == 0 ? parse_open(reply, ret, err) : r;
+	if (r == 0)
+		r = parse_open(reply, ret, err);
+	if (r == 0 && ret->bytes)
+		*ret_fd = take_fd(&ours);
+	return r;
+}
+
+bool broker_has_hung_up(int fd)
+{
+	struct pollfd end = { .fd = fd, .events = POLLOUT };
+
+	return fd < 0 || (poll(&end, 1, 0) > 0 && end.revents & (POLLERR | POLLHUP));
 }
 
 int broker_client_yield(struct broker_client *b, struct brumate_error *err)

@@ -86,11 +86,15 @@ struct broker_prepared {
 	size_t n_open;
 };
 
-/** Has memory made ready for copies of what @pids have on GPUs, until the other end of @fd (borrowed) is closed. The
- * broker closes @fd itself when it is to be asked again. @yields: the caller calls broker_client_yield() when somebody
- * misses the memory that open GPUs take. */
-int broker_client_prepare(struct broker_client *b, const pid_t *pids, size_t n, int fd, bool yields,
-			  struct broker_prepared *ret, struct brumate_error *err);
+/**
+ * Has memory made ready for copies of what @pids have on GPUs, for as long as @ret_fd (owned) is open; -1: they have too little
+ * for that. The broker hangs up when it is to be asked again. @yields: the caller calls broker_client_yield() when somebody
+ * misses the memory that open GPUs take.
+ */
+int broker_client_prepare(struct broker_client *b, const pid_t *pids, size_t n, bool yields,
+			  struct broker_prepared *ret, int *ret_fd, struct brumate_error *err);
+/** Whether it is to be asked again, as it has hung up @fd of broker_client_prepare(), or has ended. -1: as well. */
+bool broker_has_hung_up(int fd);
 /** Has the GPUs closed that broker_client_prepare() opened, and waits for that; for a copy under way only some seconds. */
 int broker_client_yield(struct broker_client *b, struct brumate_error *err);
 /**

@@ -43,21 +43,13 @@ struct container {
 	size_t n_bystanders;
 };
 
-static bool wants_simulated(const struct brumate_conf *conf)
-{
-	const char *gpu = getenv("BRUMATE_GPU");
-
-	return gpu ? !strcmp(gpu, "simulated") : conf->gpu == CONF_GPU_SIMULATED;
-}
-
 /* What a record of a job has, as far as the steps of plans read it. */
-static int fill_job(struct job *job, const struct brumate_conf *conf)
+static int fill_job(struct job *job)
 {
 	snprintf(job->id, sizeof(job->id), "container");
 	snprintf(job->name, sizeof(job->name), "container");
 	job->data_path = JOB_DATA_BROKER;
 	job->by_pid = true;
-	job->simulated = wants_simulated(conf);
 	job->argv = calloc(1, sizeof(*job->argv));
 	job->cwd = strdup("/");
 	return job->argv && job->cwd ? 0 : -ENOMEM;
@@ -69,7 +61,7 @@ struct container *container_new(struct proc_id criu, struct brumate_error *err)
 	auto_(container_free) struct container *c = calloc(1, sizeof(*c));
 	static const struct progress_caller nobody;
 
-	if (!c || fill_job(&c->job, &conf) < 0) {
+	if (!c || fill_job(&c->job) < 0) {
 		brumate_fail(err, ENOMEM, "%m");
 		return NULL;
 	}
@@ -79,7 +71,8 @@ struct container *container_new(struct proc_id criu, struct brumate_error *err)
 	op_init(&c->op, "container", &c->job, &nobody, &c->request);
 	if (conf_load(&conf, err) < 0)
 		return NULL;
-	c->job.simulated = c->op.gpus.simulated = c->op.data.simulated = wants_simulated(&conf);
+	c->job.simulated = c->op.gpus.simulated = c->op.data.simulated =
+		conf_wants_simulated(&conf);
 	c->request.force = c->op.data.force = conf.container_force;
 	c->op.data.lock_timeout_ms = (uint32_t)conf.lock_timeout_ms;
 	c->op.data.vault = &c->vault;

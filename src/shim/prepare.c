@@ -10,9 +10,6 @@
  */
 #include "shim/shim.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/timerfd.h>
@@ -164,31 +161,21 @@ static pid_t *find_pids(struct shim *s, size_t *ret_n, bool *ret_simulated, bool
 	return pids;
 }
 
-static bool broker_is_gone(const struct shim_prepare *p)
-{
-	struct pollfd fd = { .fd = p->kept_fd, .events = POLLOUT };
-
-	return p->kept_fd < 0 || (poll(&fd, 1, 0) > 0 && fd.revents & (POLLERR | POLLHUP));
-}
-
 static int ask_broker(struct shim_prepare *p, const pid_t *pids, size_t n, bool simulated,
 		      bool yields, struct brumate_error *err)
 {
 	auto_(broker_client_close) struct broker_client b = BROKER_CLIENT_EMPTY;
-	int ends[2];
-
-	if (pipe2(ends, O_CLOEXEC) < 0)
-		return brumate_fail(err, errno, "pipe: %m");
-	auto_close int theirs = ends[0], ours = ends[1];
+	int fd = -1;
 	int r = broker_client_open(&b, simulated, err);
+
 	if (r == 0)
-		r = broker_client_prepare(&b, pids, n, theirs, yields, &p->answer, err);
+		r = broker_client_prepare(&b, pids, n, yields, &p->answer, &fd, err);
 	if (r < 0)
 		return r;
-	p->little = !p->answer.bytes;
+	p->little = fd < 0;
 	p->answered = true;
 	let_go(p);
-	p->kept_fd = p->answer.bytes ? take_fd(&ours) : -1;
+	p->kept_fd = fd;
 	return 0;
 }
 
@@ -205,8 +192,8 @@ static void *look(void *arg)
 	if (p->gives_back)
 		room_give_back(simulated);
 	p->gives_back = false;
-	if (pids &&
-	    (broker_is_gone(p) || n != p->n_pids || memcmp(pids, p->pids, n * sizeof(*pids)))) {
+	if (pids && (broker_has_hung_up(p->kept_fd) || n != p->n_pids ||
+		     memcmp(pids, p->pids, n * sizeof(*pids)))) {
 		p->asked = true;
 		if (ask_broker(p, pids, n, simulated, ask, &err) < 0) {
 			p->answer.n_open = 0;
