@@ -3,9 +3,10 @@
  * brumated: the methods of io.brumate on a socket, for programs of those who may be root: whoever may connect
  * may do what root may. The socket's mode and group say who that is, and it is not served where they say
  * everybody. What a caller starts runs as the user that the kernel tells. Owns the socket and nothing else: jobs
- * belong to their shims, and go on when this program ends.
+ * belong to their shims, and go on when this program ends. Beside that it has memory made ready for containers, which have none.
  */
 #include "service/access.h"
+#include "service/container-prepare.h"
 #include "service/service.h"
 
 #include <errno.h>
@@ -213,6 +214,7 @@ static int run_daemon(struct brumate_error *err)
 	notify_manager("READY=1");
 	log_info("serving io.brumate runtime_dir=%s state_dir=%s", path_runtime_dir(),
 		 path_state_dir());
+	container_prepare_start();
 	r = serve_until_stopped(server, signal_fd, err);
 	notify_manager("STOPPING=1");
 	eventfd_write(stop_fd, 1);

@@ -336,6 +336,10 @@ class Bed(Instance):
         expect(result.code in (0, 4), result.why())
         return result.json()
 
+    def ready_bytes(self):
+        """Host memory for copies that the broker has ready. Of the broker that there is: to ask must not start one."""
+        return self.ask_broker("Info")["pool"]["free_bytes"] if self.broker() else 0
+
     def ask_broker(self, method, **parameters):
         try:
             return self._ask_broker(method, parameters)

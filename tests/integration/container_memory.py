@@ -459,4 +459,17 @@ def damaged_images(bed):
         container.restored().log().goes_on()
 
 
+@case
+def memory_is_ready_where_brumated_runs(bed):
+    """For the container's first checkpoint, as long as its program is there. Nothing of the container is asked."""
+    mib = 256
+    bed.start_daemon()
+    with library(bed, f"exec /bin/counter --mib {mib} --chunk-mib 64 --interval-ms 200 > /tmp/out") as container:
+        container.start()
+        wait_until(lambda: bed.ready_bytes() >= mib << 20, "memory for the container's copy to be ready", 90)
+        broker = bed.broker()
+        saved(container, mib)
+        expect(bed.broker() == broker, "another broker made the copy")
+
+
 main()

@@ -13,13 +13,8 @@ CONTEXT_MIB = 64
 SMALL_GPU = {"BRUMATE_SIM_VRAM_MIB": "768", "BRUMATE_SIM_CTX_MIB": str(CONTEXT_MIB)}
 
 
-def ready_bytes(bed):
-    """Of the broker that there is: to ask must not start one."""
-    return bed.ask_broker("Info")["pool"]["free_bytes"] if bed.broker() else 0
-
-
 def wait_ready(bed):
-    wait_until(lambda: ready_bytes(bed) >= JOB_MIB * MIB, "memory for the job's copy is ready", seconds=90)
+    wait_until(lambda: bed.ready_bytes() >= JOB_MIB * MIB, "memory for the job's copy is ready", seconds=90)
 
 
 @case
@@ -28,7 +23,7 @@ def as_soon_as_a_job_has_run_for_a_while(bed):
     wait_ready(bed)
     pid = bed.broker()
     bed.operation("suspend", job)
-    expect(ready_bytes(bed) < 128 * MIB, "a suspended job's copy is not in what was ready")
+    expect(bed.ready_bytes() < 128 * MIB, "a suspended job's copy is not in what was ready")
     bed.operation("resume", job)
     log.goes_on()
     wait_ready(bed)
@@ -130,7 +125,7 @@ def whoever_is_killed_the_job_misses_none(bed):
 def not_while_the_gpu_is_nearly_full(bed):
     bed.own.update(SMALL_GPU)
     job, log = bench_job(bed, mib=768 - CONTEXT_MIB - 32)
-    wait_until(lambda: ready_bytes(bed) >= JOB_MIB * MIB, "memory for the job's copy is ready", seconds=90)
+    wait_until(lambda: bed.ready_bytes() >= JOB_MIB * MIB, "memory for the job's copy is ready", seconds=90)
     expect(not is_open(bed, job) and not brokers_mib(bed), "a GPU that is nearly full was opened")
     bed.end(job)
 

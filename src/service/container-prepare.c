@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: MIT
+/* Memory that is ready for containers. See container-prepare.h. */
+#include "service/container-prepare.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/conf.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/paths.h"
+#include "base/thread.h"
+#include "client/agent.h"
+#include "client/broker.h"
+#include "job/job.h"
+#include "process/process.h"
+#include "process/scan.h"
+
+/*
+ * A container that lives for a minute is to find its memory ready. The broker has room for few who want some, most of it for jobs;
+ * it keeps none for a container that has little, which is asked about ever more seldom.
+ */
+enum {
+	LOOK_MS = 10000,
+	EVERY_MS = 30000,
+	LITTLE_MOST_MS = 600000,
+	PIDS_MAX = 64, /* of a container */
+	WATCHED_MAX = 1024,
+	WANTED_MAX = 32,
+};
+
+struct pids {
+	pid_t items[PIDS_MAX];
+	size_t n;
+};
+
+/* A container, known by the tmpfs in which its agents listen: it has one of its own. */
+struct watched {
+	dev_t place;
+	struct pids now, asked;
+	int kept_fd; /* -1: nothing is wanted for it */
+	uint64_t due_ns;
+	unsigned pause_ms;
+};
+
+struct watch {
+	struct watched *items;
+	size_t n, n_wanted;
+	char own_namespace[64];
+};
+
+/* ---- who is there ---- */
+
+static struct watched *find(struct watch *w, dev_t place)
+{
+	for (size_t i = 0; i < w->n; i++)
+		if (w->items[i].place == place)
+			return &w->items[i];
+	struct watched *items =
+		w->n < WATCHED_MAX ? array_room(w->items, w->n, sizeof(*items)) : NULL;
+	if (!items)
+		return NULL;
+	w->items = items;
+	items[w->n] = (struct watched){ .place = place,
+					.kept_fd = -1,
+					.due_ns = deadline_in_ms(LOOK_MS),
+					.pause_ms = EVERY_MS };
+	return &items[w->n++];
+}
+
+/* Whether its agent listens in a container, and where. */
+static bool has_agent(pid_t pid, dev_t *ret_place)
+{
+	auto_free char *dir = path_format("/proc/%d/root" AGENT_CONTAINER_DIR, pid);
+	auto_close int dir_fd = dir ? agent_dir_open(dir) : -1;
+	struct proc_info info;
+	struct stat st;
+
+	if (dir_fd < 0 || fstat(dir_fd, &st) < 0 || proc_read(&info, pid, NULL) < 0 ||
+	    !agent_listens(dir, info.inner_pid))
+		return false;
+	*ret_place = st.st_dev;
+	return true;
+}
+
+static void look_at(struct watch *w, pid_t pid)
+{
+	char namespace[64];
+	dev_t place;
+
+	if (proc_link_read(pid, "ns/mnt", namespace, sizeof(namespace)) <= 0 ||
+	    !strcmp(namespace, w->own_namespace) || !has_agent(pid, &place) ||
+	    scan_uses_gpu(pid) <= 0)
+		return;
+	struct watched *c = find(w, place);
+	if (c && c->now.n < PIDS_MAX)
+		c->now.items[c->now.n++] = pid;
+}
+
+/* Returns false where they cannot be looked at. */
+static bool look_at_all(struct watch *w)
+{
+	auto_closedir DIR *proc = opendir("/proc");
+	pid_t pid;
+	int r = -1;
+
+	for (size_t i = 0; i < w->n; i++)
+		w->items[i].now.n = 0;
+	while (proc && (r = proc_next(proc, &pid)) > 0)
+		look_at(w, pid);
+	return r == 0;
+}
+
+/* ---- what is wanted for them ---- */
+
+static void let_go(struct watch *w, struct watched *c)
+{
+	if (c->kept_fd >= 0)
+		w->n_wanted--;
+	cleanup_close(&c->kept_fd);
+}
+
+/* Its shim does it then. */
+static bool is_of_job(const struct watched *c)
+{
+	auto_(job_fini) struct job job = { 0 };
+
+	return job_find_by_pid(&job, c->now.items[0], NULL) == 0;
+}
+
+static int ask_broker(const struct watched *c, bool simulated, int *ret_fd,
+		      struct brumate_error *err)
+{
+	auto_(broker_client_close) struct broker_client b = BROKER_CLIENT_EMPTY;
+	struct broker_prepared prepared;
+	int r = broker_client_open(&b, simulated, err);
+
+	/* GPUs are not opened for containers: nobody is there whom they could ask for the memory that this takes. */
+	return r < 0 ? r
+		     : broker_client_prepare(&b, c->now.items, c->now.n, false, &prepared, ret_fd,
+					     err);
+}
+
+static void want(struct watch *w, struct watched *c, bool simulated)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	int fd = -1;
+
+	if (ask_broker(c, simulated, &fd, &err) < 0)
+		log_debug("no memory is made ready for a container: reason=\"%s\"", err.text);
+	let_go(w, c);
+	c->kept_fd = fd;
+	c->asked = c->now;
+	c->pause_ms = fd < 0 && c->pause_ms < LITTLE_MOST_MS ? c->pause_ms * 2 : EVERY_MS;
+	w->n_wanted += fd >= 0;
+}
+
+static bool has_changed(const struct watched *c)
+{
+	return c->asked.n != c->now.n ||
+	       memcmp(c->asked.items, c->now.items, c->now.n * sizeof(*c->now.items));
+}
+
+static void consider(struct watch *w, struct watched *c, bool simulated)
+{
+	if (deadline_left_ms(c->due_ns))
+		return;
+	if (is_of_job(c))
+		let_go(w, c);
+	else if ((has_changed(c) || broker_has_hung_up(c->kept_fd)) &&
+		 (c->kept_fd >= 0 || w->n_wanted < WANTED_MAX))
+		want(w, c, simulated);
+	c->due_ns = deadline_in_ms(c->pause_ms);
+}
+
+/* Those who have no such process any more are forgotten. */
+static void look(struct watch *w)
+{
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+	const bool wants = conf_load(&conf, NULL) == 0 && conf.prepare;
+
+	if (!look_at_all(w))
+		return;
+	for (size_t i = w->n; i-- > 0;) {
+		struct watched *c = &w->items[i];
+
+		if (wants && c->now.n) {
+			consider(w, c, conf_wants_simulated(&conf));
+			continue;
+		}
+		let_go(w, c);
+		*c = w->items[--w->n];
+	}
+}
+
+static void *prepare_thread(void *arg)
+{
+	struct watch w = { .n = 0 };
+
+	(void)arg;
+	proc_link_read(getpid(), "ns/mnt", w.own_namespace, sizeof(w.own_namespace));
+	for (;;) {
+		look(&w);
+		poll(NULL, 0, LOOK_MS);
+	}
+	return NULL;
+}
+
+void container_prepare_start(void)
+{
+	int r = thread_start_detached(prepare_thread, NULL, 0);
+
+	if (r < 0)
+		log_warn("no memory is made ready for containers: reason=\"%s\"", strerror(-r));
+}
