@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/array.h"
+#include "base/digest.h"
 #include "base/fd.h"
 #include "base/workers.h"
 #include "criu-plugin/hidden.h"
@@ -451,5 +452,40 @@ int cpu_memory_allow_device_maps(int table_fd)
 	if (!t)
 		return -errno;
 	atomic_store_explicit(&t->may_lose_maps, 1, memory_order_release);
+	return 0;
+}
+
+/* Those of a copy, which CRIU cannot change. */
+static int digest_filters(struct manifest_filters *ret, const struct filter_table *t)
+{
+	for (uint32_t i = 0; i < t->n; i++) {
+		const struct filter_owner *o = &t->owners[i];
+
+		if (o->offset > sizeof(t->chains) || o->len_bytes > sizeof(t->chains) - o->offset)
+			return -EBADMSG;
+		ret[i].pid = (pid_t)o->pid;
+		int r = digest_buffer(&ret[i].digest, t->chains + o->offset, o->len_bytes);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+int cpu_memory_table_filters(struct manifest_filters **ret, size_t *ret_n, int table_fd)
+{
+	auto_(unmap_table) struct hidden_table *t = map_table(table_fd);
+	auto_free struct filter_table *copy = t ? malloc(sizeof(*copy)) : NULL;
+
+	if (!copy)
+		return -errno;
+	memcpy(copy, &t->filters, sizeof(*copy));
+	if (copy->error || copy->n > FILTER_OWNERS_MAX)
+		return copy->error < 4096 && copy->error ? -(int)copy->error : -EBADMSG;
+	auto_free struct manifest_filters *filters = calloc(copy->n + 1ul, sizeof(*filters));
+	int r = filters ? digest_filters(filters, copy) : -ENOMEM;
+	if (r < 0)
+		return r;
+	*ret = take_ptr(&filters);
+	*ret_n = copy->n;
 	return 0;
 }

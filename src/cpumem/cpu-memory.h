@@ -14,6 +14,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "image/manifest.h"
 #include "process/process.h"
 
 /** Regions start and end at multiples of this; what stands over at the edges stays with CRIU. */
@@ -108,6 +109,10 @@ int cpu_memory_hide(int table_fd, const struct cpu_memory *m);
 
 /** Lets CRIU pass over mappings of the devices it was given (criu_plugin): zeros stand there after a restore. */
 int cpu_memory_allow_device_maps(int table_fd);
+
+/** Digests (owned) of the filters of system calls that CRIU's processes have, once all stand still, as the plugin has them
+ * from the kernel. 0, or the -errno of what kept it from reading them all. */
+int cpu_memory_table_filters(struct manifest_filters **ret, size_t *ret_n, int table_fd);
 
 /* ---- pure, for foreign bytes ---- */
 

@@ -179,6 +179,12 @@ int cpu_memory_image_frozen(struct cpu_memory_image *c, const struct cpu_memory_
 	return 0;
 }
 
+int cpu_memory_image_filters(struct cpu_memory_image *c, struct manifest_filters **ret,
+			     size_t *ret_n)
+{
+	return c->plugin_dir ? cpu_memory_table_filters(ret, ret_n, c->plugin.table_fd) : -ENOENT;
+}
+
 static void join_copy(struct cpu_memory_image *c)
 {
 	if (c->is_copying)

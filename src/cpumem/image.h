@@ -37,6 +37,10 @@ struct cpu_memory_frozen {
 int cpu_memory_image_frozen(struct cpu_memory_image *i, const struct cpu_memory_frozen *frozen,
 			    struct progress *progress, struct brumate_error *err);
 
+/** From CRIU_EVENT_FROZEN on: cpu_memory_table_filters(). -ENOENT: our plugin is not installed. */
+int cpu_memory_image_filters(struct cpu_memory_image *i, struct manifest_filters **ret,
+			     size_t *ret_n);
+
 /** At CRIU_EVENT_DUMPED: waits until processes that go on may do so. */
 int cpu_memory_image_dumped(struct cpu_memory_image *i, struct progress *progress,
 			    struct brumate_error *err);

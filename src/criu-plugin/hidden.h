@@ -3,6 +3,9 @@
  * Memory that CRIU is not to write into its images, because the shim saves it: a table in a memfd that
  * the shim fills while CRIU waits for it, and the plugin inside CRIU reads. Both come from one build.
  * Nothing depends on the plugin's heeding it but time: what it does not hide is saved twice.
+ *
+ * The other way round the plugin fills in the filters of system calls: the kernel shows them to the tracer of a
+ * thread alone, and that is CRIU.
  */
 #pragma once
 
@@ -26,10 +29,34 @@ struct hidden_range {
 	uint64_t start, end;
 };
 
+enum { FILTER_OWNERS_MAX = 1 << 16, FILTER_CHAINS_BYTES = 4 << 20 };
+
+/** A filter of a chain; its program comes behind it. */
+struct filter_head {
+	uint32_t flags; /* as the kernel tells them */
+	uint32_t len_bytes;
+};
+
+/** Threads of a process, numbered as CRIU does, have the chain [offset, offset + len_bytes). */
+struct filter_owner {
+	int64_t pid;
+	uint32_t offset, len_bytes;
+};
+
+/** A chain is all filters of a thread, in the order in which the kernel numbers them. Equal ones are there once. */
+struct filter_table {
+	uint32_t error; /* an errno: there is more than this */
+	uint32_t n;
+	uint32_t used_bytes;
+	struct filter_owner owners[FILTER_OWNERS_MAX];
+	uint8_t chains[FILTER_CHAINS_BYTES];
+};
+
 struct hidden_table {
 	uint32_t magic;
 	_Atomic uint32_t is_heeded;	/* set by the plugin, as soon as it can */
 	_Atomic uint32_t n;		/* set by the shim, once the ranges are there */
 	_Atomic uint32_t may_lose_maps; /* set by the shim: devices are mapped by forks alone */
 	struct hidden_range ranges[HIDDEN_RANGES_MAX]; /* sorted by pid, then start; disjoint */
+	struct filter_table filters; /* set by the plugin, before CRIU says that all stand still */
 };

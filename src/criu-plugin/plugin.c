@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
  * brumate's CRIU plugin. It hides from CRIU the memory that the shim saves by itself (hidden.h), by
- * standing between CRIU and the kernel where it asks which pages a process has; and it opens leftover
- * descriptors of devices anew. It decides nothing, changes nothing in a task, and owns nothing but
+ * standing between CRIU and the kernel where it asks which pages a process has; it writes down filters of system
+ * calls, since CRIU is who traces the processes; and it opens leftover descriptors of devices anew. It decides nothing, changes nothing in a task, and owns nothing but
  * its view of the table.
  */
 #include <errno.h>
@@ -106,6 +106,7 @@ static int init_dump(const char *number)
 {
 	if (!number || map_table(number) < 0)
 		return 0;
+	table->filters.error = table->filters.n = table->filters.used_bytes = 0;
 	real_ioctl = import_replace("ioctl", (void *)our_ioctl);
 	for (size_t i = 0; i < 2 && !real_pread; i++)
 		real_pread = import_replace(pread_names[i], (void *)our_pread);
@@ -148,6 +149,14 @@ static void end_plugin(int stage, int result)
 		import_replace("ioctl", (void *)real_ioctl);
 	for (size_t i = 0; i < 2 && real_pread; i++)
 		import_replace(pread_names[i], (void *)real_pread);
+}
+
+/* Leaves the process to whatever other plugin there is. */
+static int checkpoint_devices(int pid)
+{
+	if (table)
+		filters_read(&table->filters, pid);
+	return -ENOTSUP;
 }
 
 static int dump_ext_file(int fd, int id)
@@ -206,5 +215,6 @@ struct criu_plugin CR_PLUGIN_DESC = {
 		[CRIU_HOOK_RESTORE_EXT_FILE] = (void *)restore_ext_file,
 		[CRIU_HOOK_HANDLE_DEVICE_VMA] = (void *)handle_device_vma,
 		[CRIU_HOOK_UPDATE_VMA_MAP] = (void *)update_vma_map,
+		[CRIU_HOOK_CHECKPOINT_DEVICES] = (void *)checkpoint_devices,
 	},
 };

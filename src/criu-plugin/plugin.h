@@ -134,5 +134,11 @@ int pagemap_scan_hidden(const struct hidden_table *t, int64_t pid, int fd,
 void pagemap_clear_hidden(const struct hidden_table *t, int64_t pid, uint64_t *entries,
 			  size_t len_bytes, off_t offset, size_t page_bytes);
 
+/**
+ * Writes down the filters of all threads of process @pid, which we trace and which stand still. What cannot be read, or
+ * finds no room, is said in @t->error.
+ */
+void filters_read(struct filter_table *t, pid_t pid);
+
 /** The process whose page map @path names ("/proc/12/pagemap", "/12/pagemap"); 0: it names none. Pure. */
 int64_t pagemap_pid(const char *path);

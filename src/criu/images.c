@@ -15,6 +15,7 @@
 #include "base/array.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "criu-plugin/hidden.h"
 #include "images.pb-c.h"
 
 #define MAGIC_PSTREE  0x50273030u
@@ -181,44 +182,67 @@ static int get_thread(struct criu_image_thread *t, const CriuImage__Core *core)
 	return get_credentials(&t->credentials, thread->creds);
 }
 
-/* A chain that comes back to itself has no end. */
-static int are_for_all_threads(const CriuImage__Filters *m, uint32_t filter)
+/* The kernel lets a thread have no more instructions, of 8 bytes each, than 32768, and counts each filter as 4 more. A chain
+ * that comes back to itself has no end. */
+enum { CHAIN_FILTERS_MAX = 32768 / 5, CHAIN_BYTES_MAX = 32768 * 8 };
+
+void criu_image_filters_free(struct criu_image_filters *f)
 {
-	for (size_t i = 0; i < m->n_filters; i++) {
-		if (filter >= m->n_filters)
-			return -EBADMSG;
-		const CriuImage__Filter *f = m->filters[filter];
-		if (!(f->flags & SECCOMP_FILTER_FLAG_TSYNC))
-			return 0;
-		if (!f->has_prev)
-			return 1;
-		filter = f->prev;
-	}
-	return -EBADMSG;
+	if (f)
+		criu_image__filters__free_unpacked((CriuImage__Filters *)f, NULL);
 }
 
-int criu_image_filters_decode(const void *buf, size_t len_bytes, uint32_t filter)
+int criu_image_filters_decode(struct criu_image_filters **ret, const void *buf, size_t len_bytes)
 {
 	struct criu_entries image, entry;
 
 	if (criu_entries_open(&image, buf, len_bytes, CRIU_MAGIC_IMAGE, MAGIC_SECCOMP) < 0 ||
 	    criu_entries_next(&image, &entry) <= 0)
 		return -EBADMSG;
-
-	CriuImage__Filters *msg = criu_image__filters__unpack(NULL, entry.left, entry.p);
-	int r = msg ? are_for_all_threads(msg, filter) : -EBADMSG;
-	if (msg)
-		criu_image__filters__free_unpacked(msg, NULL);
-	return r;
+	*ret = (struct criu_image_filters *)criu_image__filters__unpack(NULL, entry.left, entry.p);
+	return *ret ? 0 : -EBADMSG;
 }
 
-int criu_image_filters_read(int dir_fd, uint32_t filter)
+int criu_image_filters_read(struct criu_image_filters **ret, int dir_fd)
 {
 	auto_free char *text = NULL;
 	size_t len;
 	int r = file_read(dir_fd, "seccomp.img", CRIU_IMAGE_BYTES_MAX, &text, &len);
 
-	return r < 0 ? r : criu_image_filters_decode(text, len, filter);
+	return r < 0 ? r : criu_image_filters_decode(ret, text, len);
+}
+
+/* As the plugin writes it down (criu-plugin/hidden.h). That a filter is for all threads is CRIU's own note. */
+static int add_filter(struct digest_run *run, const CriuImage__Filter *f)
+{
+	const struct filter_head head = { f->flags & ~(uint32_t)SECCOMP_FILTER_FLAG_TSYNC,
+					  (uint32_t)f->program.len };
+	int r = digest_add(run, &head, sizeof(head));
+
+	return r < 0 ? r : digest_add(run, f->program.data, f->program.len);
+}
+
+int criu_image_filters_digest(struct digest *ret, const struct criu_image_filters *filters,
+			      uint32_t filter)
+{
+	const CriuImage__Filters *m = (const CriuImage__Filters *)filters;
+	auto_(digest_run_free) struct digest_run *run = NULL;
+	size_t n_bytes = 0;
+	int r = digest_begin(&run), are_for_all = 1;
+
+	for (size_t i = 0; r == 0 && i < CHAIN_FILTERS_MAX; i++) {
+		if (filter >= m->n_filters)
+			return -EBADMSG;
+		const CriuImage__Filter *f = m->filters[filter];
+		if ((n_bytes += f->program.len) > CHAIN_BYTES_MAX)
+			return -EBADMSG;
+		are_for_all = are_for_all && f->flags & SECCOMP_FILTER_FLAG_TSYNC;
+		r = add_filter(run, f);
+		if (r == 0 && !f->has_prev)
+			return (r = digest_take(run, ret)) < 0 ? r : are_for_all;
+		filter = f->prev;
+	}
+	return r < 0 ? r : -EBADMSG;
 }
 
 /* Finds the one entry of a core image. Returns what it decodes to, or NULL. With what our messages do not name, it

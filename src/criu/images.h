@@ -12,6 +12,7 @@
 #include <sys/types.h>
 
 #include "base/cleanup.h"
+#include "base/digest.h"
 #include "base/error.h"
 #include "process/credentials.h"
 
@@ -46,7 +47,7 @@ struct criu_image_thread {
 	bool has_ended; /* a zombie, which runs no more; there is nothing else of it */
 	struct credentials credentials;
 	uint32_t securebits; /* capabilities(7) */
-	uint32_t filter;     /* of system calls, the last that was installed; its place in seccomp.img */
+	uint32_t filter;     /* of system calls, the last one; its place in seccomp.img */
 };
 #define CRIU_IMAGE_THREAD_EMPTY ((struct criu_image_thread){ 0 })
 void criu_image_thread_fini(struct criu_image_thread *t);
@@ -61,15 +62,24 @@ int criu_image_comm_decode(char ret[static 64], const void *buf, size_t len_byte
 /** Reads and decodes the core image of thread @tid beneath @dir_fd. 0, -ENOENT, -EBADMSG … */
 int criu_image_thread_read(struct criu_image_thread *ret, int dir_fd, pid_t tid);
 
-/**
- * Decodes seccomp.img: whether the filter in place @filter and all that were installed before it are for every thread of
- * their process. CRIU then has the first thread install them, and writes for the others that they have none.
- * 1, 0, -EBADMSG.
- */
-int criu_image_filters_decode(const void *buf, size_t len_bytes, uint32_t filter);
+/** Filters of system calls: seccomp.img. */
+struct criu_image_filters;
+void criu_image_filters_free(struct criu_image_filters *f);
+DEFINE_AUTO(struct criu_image_filters *, criu_image_filters_free)
 
-/** The same of seccomp.img beneath @dir_fd. 1, 0, -ENOENT, -EBADMSG … */
-int criu_image_filters_read(int dir_fd, uint32_t filter);
+/** Decodes seccomp.img. @ret: owned. 0, -EBADMSG, -ENOMEM. */
+int criu_image_filters_decode(struct criu_image_filters **ret, const void *buf, size_t len_bytes);
+
+/** Reads and decodes seccomp.img beneath @dir_fd. 0, -ENOENT, -EBADMSG … */
+int criu_image_filters_read(struct criu_image_filters **ret, int dir_fd);
+
+/**
+ * The digest of the filter in place @filter and all those of its thread that it is linked to (manifest_filters).
+ * 1 if they are for every thread of their process: CRIU then has the first thread install them, and writes for the others
+ * that they have none. 0 if not; -EBADMSG, -ENOMEM.
+ */
+int criu_image_filters_digest(struct digest *ret, const struct criu_image_filters *f,
+			      uint32_t filter);
 
 /** Reads and decodes pstree.img beneath @dir_fd. 0, -ENOENT, -EBADMSG … */
 int criu_image_tree_read(struct criu_image_tree *ret, int dir_fd);

@@ -263,6 +263,8 @@ static int save_frozen(struct op *op, struct brumate_error *err)
 		return brumate_fail(err, ENOMEM, "%m");
 	int r = rights_check_dump(op, err);
 	if (r == 0)
+		r = rights_read_filters(op, err);
+	if (r == 0)
 		r = describe_tree(op, err);
 	return r < 0 ? r
 		     : cpu_memory_image_frozen(op->images.cpu_memory, &frozen, &op->progress, err);

@@ -12,6 +12,7 @@
 
 #include "base/array.h"
 #include "base/user.h"
+#include "cpumem/image.h"
 #include "criu/images.h"
 #include "process/credentials.h"
 #include "process/memory-dir.h"
@@ -70,7 +71,8 @@ static int describe_rights(struct manifest *m, const struct credentials_of_tree 
 	for (size_t i = 0; i < m->n_rights; i++)
 		free(m->rights[i].groups);
 	cleanup_free(&m->rights);
-	m->n_rights = 0;
+	cleanup_free(&m->filters);
+	m->n_rights = m->n_filters = 0;
 	for (size_t i = 0; i < t->n; i++)
 		for (size_t k = 0; r == 0 && k < t->items[i].n; k++)
 			r = add_rights(m, t->items[i].info.inner_pid, &t->items[i].items[k]);
@@ -106,6 +108,8 @@ static bool has_label(const struct credentials *c, const struct manifest_rights 
 			      strchr(" ", had->label[strlen(c->label)]));
 }
 
+#define OTHER_FILTER "another filter of system calls"
+
 /* What it asks for beyond what it had; NULL if nothing. */
 static const char *beyond(const struct criu_image_thread *t, const struct manifest_rights *had)
 {
@@ -121,7 +125,7 @@ static const char *beyond(const struct criu_image_thread *t, const struct manife
 	if (had->no_new_privs && !c->no_new_privs)
 		return "new privileges (no_new_privs)";
 	if (c->seccomp != had->seccomp)
-		return "another filter of system calls";
+		return OTHER_FILTER;
 	if (!has_label(c, had))
 		return "another security label";
 	return t->securebits && !may_set ? "securebits" : NULL;
@@ -185,41 +189,67 @@ int rights_check_users(const struct op *op, struct brumate_error *err)
 	return 0;
 }
 
-/* Of a process whose threads all have the filters of system calls that its first one installs: the mode; 0 of others.
- * For the first thread it is found out, to the others it is given. */
-static int share_filters(int dir_fd, struct criu_image_thread *t, bool is_first, unsigned *shared)
+/* CRIU's images, as they are gone through. */
+struct images {
+	int dir_fd;
+	const struct manifest *manifest;
+	bool is_forced;
+	struct criu_image_filters *filters; /* read for the first thread that has any */
+	unsigned shared; /* mode of the filters that a process's first thread installs for all; 0: none */
+};
+
+static bool had_filters(const struct manifest *m, pid_t pid, const struct digest *d)
 {
-	if (!is_first) {
-		if (!t->credentials.seccomp)
-			t->credentials.seccomp = *shared;
-		return 0;
+	for (size_t i = 0; i < m->n_filters; i++)
+		if (m->filters[i].pid == pid && !memcmp(&m->filters[i].digest, d, sizeof(*d)))
+			return true;
+	return m->n_filters == 0; /* an older writer did not look */
+}
+
+/* Gives the thread the filters that the first one installs for all. 1: it has none or those that the process had; 0. */
+static int check_filters(struct images *i, struct criu_image_thread *t, pid_t pid, bool is_first)
+{
+	unsigned *mode = &t->credentials.seccomp;
+	struct digest digest;
+	int r = 0;
+
+	if (is_first)
+		i->shared = 0;
+	if (*mode == SECCOMP_MODE_FILTER) {
+		if (!i->filters)
+			r = criu_image_filters_read(&i->filters, i->dir_fd);
+		if (r == 0)
+			r = criu_image_filters_digest(&digest, i->filters, t->filter);
+		if (r < 0)
+			return r;
+		if (is_first && r > 0)
+			i->shared = SECCOMP_MODE_FILTER;
+		return had_filters(i->manifest, pid, &digest);
 	}
-	*shared = 0;
-	if (t->credentials.seccomp != SECCOMP_MODE_FILTER)
-		return 0;
-	int r = criu_image_filters_read(dir_fd, t->filter);
-	if (r > 0)
-		*shared = SECCOMP_MODE_FILTER;
-	return r < 0 ? r : 0;
+	if (!is_first && !*mode)
+		*mode = i->shared;
+	return 1;
 }
 
 /* Returns 1 for a process that has ended, of which CRIU names threads that are none. */
-static int check_thread(int dir_fd, const struct manifest *m, bool is_forced, pid_t pid, pid_t tid,
-			unsigned *shared, struct brumate_error *err)
+static int check_thread(struct images *i, pid_t pid, pid_t tid, struct brumate_error *err)
 {
 	auto_(criu_image_thread_fini) struct criu_image_thread t = CRIU_IMAGE_THREAD_EMPTY;
-	int r = criu_image_thread_read(&t, dir_fd, tid);
+	const struct manifest *m = i->manifest;
+	int r = criu_image_thread_read(&t, i->dir_fd, tid);
 
 	if (r == 0)
-		r = share_filters(dir_fd, &t, tid == pid, shared);
+		r = check_filters(i, &t, pid, tid == pid);
 	if (r == -ENOMEM)
 		return brumate_fail(err, ENOMEM, "%m");
 	if (r < 0)
 		return brumate_fail(err, EBADMSG, "CRIU's image of process %d is damaged: %s", pid,
 				    strerror(-r));
-	if (!is_forced && !m->n_rights && is_of_root_here(m) && other_user(t.credentials.uids))
+	if (!i->is_forced && !m->n_rights && is_of_root_here(m) && other_user(t.credentials.uids))
 		return fail_other_user(pid, other_user(t.credentials.uids), err);
 	const char *why = beyond_process(&t, m, pid);
+	if (!why && !r)
+		why = OTHER_FILTER;
 	if (!why)
 		return t.has_ended;
 	brumate_fail(err, EBADMSG,
@@ -230,27 +260,34 @@ static int check_thread(int dir_fd, const struct manifest *m, bool is_forced, pi
 	return -EBADMSG;
 }
 
-int rights_check_images(int images_dir_fd, const struct manifest *m, bool is_forced,
-			struct brumate_error *err)
+static int check_processes(struct images *i, struct brumate_error *err)
 {
 	auto_(criu_image_tree_fini) struct criu_image_tree tree = CRIU_IMAGE_TREE_EMPTY;
-	int r = criu_image_tree_read(&tree, images_dir_fd);
+	int r = criu_image_tree_read(&tree, i->dir_fd);
 
 	if (r < 0)
 		return brumate_fail(err, r == -ENOMEM ? ENOMEM : EBADMSG,
 				    "CRIU's image pstree.img: %s", strerror(-r));
-	for (size_t i = 0; i < tree.n; i++) {
-		const struct criu_image_process *p = &tree.items[i];
-		unsigned shared = 0;
+	for (size_t n = 0; n < tree.n; n++) {
+		const struct criu_image_process *p = &tree.items[n];
 
-		r = check_thread(images_dir_fd, m, is_forced, p->pid, p->pid, &shared, err);
+		r = check_thread(i, p->pid, p->pid, err);
 		for (size_t k = 0; r == 0 && k < p->n_threads; k++)
-			r = check_thread(images_dir_fd, m, is_forced, p->pid, p->threads[k],
-					 &shared, err);
+			r = check_thread(i, p->pid, p->threads[k], err);
 		if (r < 0)
 			return r;
 	}
 	return 0;
+}
+
+int rights_check_images(int images_dir_fd, const struct manifest *m, bool is_forced,
+			struct brumate_error *err)
+{
+	struct images i = { .dir_fd = images_dir_fd, .manifest = m, .is_forced = is_forced };
+	int r = check_processes(&i, err);
+
+	criu_image_filters_free(i.filters);
+	return r;
 }
 
 /* ---- dump ---- */
@@ -329,6 +366,41 @@ int rights_check_dump(struct op *op, struct brumate_error *err)
 		return r;
 	return describe_rights(&op->checkpoint.manifest, &t) < 0 ? brumate_fail(err, ENOMEM, "%m")
 								 : 0;
+}
+
+/* Finds a process of which filters are not known. */
+static const struct manifest_rights *without_filters(const struct manifest *m)
+{
+	for (size_t i = 0; i < m->n_rights; i++) {
+		bool is_known = m->rights[i].seccomp != SECCOMP_MODE_FILTER;
+
+		for (size_t k = 0; k < m->n_filters && !is_known; k++)
+			is_known = m->filters[k].pid == m->rights[i].pid;
+		if (!is_known)
+			return &m->rights[i];
+	}
+	return NULL;
+}
+
+int rights_read_filters(struct op *op, struct brumate_error *err)
+{
+	struct manifest *m = &op->checkpoint.manifest;
+
+	if (!without_filters(m)) /* nobody has any */
+		return 0;
+	int r = cpu_memory_image_filters(op->images.cpu_memory, &m->filters, &m->n_filters);
+	if (r == -ENOENT)
+		return brumate_fail(err, EOPNOTSUPP,
+				    "the job has filters of system calls, and the plugin of CRIU "
+				    "that reads them is not installed (brumate-criu.so)");
+	if (r < 0)
+		return brumate_fail(err, -r,
+				    "the job's filters of system calls cannot be read: %m");
+	const struct manifest_rights *unknown = without_filters(m);
+	return unknown ? brumate_fail(err, EIO,
+				      "process %d: its filters of system calls are not known",
+				      unknown->pid)
+		       : 0;
 }
 
 int rights_for_dump(struct op *op, struct criu_user **ret, struct brumate_error *err)

@@ -34,6 +34,10 @@ int rights_check_images(int images_dir_fd, const struct manifest *m, bool is_for
  */
 int rights_check_dump(struct op *op, struct brumate_error *err);
 
+/** At CRIU_EVENT_FROZEN, after rights_check_dump(): puts the filters of system calls into the manifest as well, which only
+ * CRIU's tracing shows. Errors to act on: -EOPNOTSUPP. */
+int rights_read_filters(struct op *op, struct brumate_error *err);
+
 /**
  * rights_check_users() - refuse to restore a job of root's that has processes of other users, without --force
  *

@@ -173,6 +173,11 @@ static const struct field rights_fields[] = {
 	TEXT(struct manifest_rights, "label", label),
 };
 
+static const struct field filters_fields[] = {
+	NUMBER(struct manifest_filters, "pid", pid, FIELD_INT, 1, INT_MAX),
+	PLAIN(struct manifest_filters, "digest", digest, FIELD_DIGEST),
+};
+
 static const struct field phase_fields[] = {
 	TEXT(struct manifest_phase, "name", name),
 	PLAIN(struct manifest_phase, "duration_us", seconds, FIELD_SECONDS),
@@ -231,6 +236,8 @@ static const struct field manifest_fields[] = {
 	LIST(struct manifest, "huge_pages", huge_pages, n_huge_pages, huge_pages_fields,
 	     MANIFEST_HUGE_PAGES_MAX, .optional = true),
 	LIST(struct manifest, "rights", rights, n_rights, rights_fields, MANIFEST_RIGHTS_MAX,
+	     .optional = true),
+	LIST(struct manifest, "filters", filters, n_filters, filters_fields, MANIFEST_RIGHTS_MAX,
 	     .optional = true),
 	/* MAC and signature do not cover themselves: body_digest(). */
 	TEXT(struct manifest, "mac", mac, .since = 2, .optional = true),

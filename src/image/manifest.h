@@ -114,6 +114,12 @@ struct manifest_rights {
 	char label[256];  /* of a security module; empty where there is none */
 };
 
+/** The digest of filters of system calls that threads of a process have (docs/image-format.md). */
+struct manifest_filters {
+	pid_t pid; /* as manifest_process has it */
+	struct digest digest;
+};
+
 /** An fd of the job that leads outside its tree and is given anew at restore: key as CRIU names it. */
 struct manifest_external {
 	char key[256];	 /* "pipe:[123]" or "tty[8803:6]" */
@@ -188,6 +194,8 @@ struct manifest {
 	size_t n_huge_pages;
 	struct manifest_rights *rights; /* older writers did not tell */
 	size_t n_rights;
+	struct manifest_filters *filters; /* older writers did not tell */
+	size_t n_filters;
 
 	/* Who wrote it, in lower-case hexadecimal digits (store/authentic.h); empty: it does not say. */
 	char mac[DIGEST_TEXT_BYTES];

@@ -11,9 +11,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
 	struct criu_image_tree tree;
 	struct criu_image_stats stats;
 	struct criu_image_thread thread;
+	struct criu_image_filters *filters = NULL;
+	struct digest digest;
 
 	criu_image_stats_decode(&stats, data, len_bytes);
-	criu_image_filters_decode(data, len_bytes, 0);
+	if (criu_image_filters_decode(&filters, data, len_bytes) == 0)
+		criu_image_filters_digest(&digest, filters, 0);
+	criu_image_filters_free(filters);
 	if (criu_image_thread_decode(&thread, data, len_bytes) == 0)
 		criu_image_thread_fini(&thread);
 	if (criu_image_tree_decode(&tree, data, len_bytes) < 0)

@@ -452,6 +452,8 @@ NO_FILTER = {
     "is damaged": (TASK_CORE, lambda fields: fields + [(OLD_SECCOMP_MODE, 0, 0)]),
     "is damaged ": (TASK_CORE, lambda fields: fields + [(OLD_SECCOMP_FILTER, 0, 0)]),
 }
+FILTERS, FILTER_PROGRAM, FILTER_FLAGS, TSYNC, LOGS = [1], 1, 3, 1, b"\x06\0\0\0\0\0\xfc\x7f"
+OTHER_FILTER = {"asks for another filter of system calls  ": (FILTERS, put(LOGS, FILTER_PROGRAM))}
 
 
 @case
@@ -459,10 +461,11 @@ def a_filter_that_an_image_leaves_out(bed):
     """In either of the two places where CRIU looks for it: what stands in that of its older images comes first there."""
     text = FILTER + "import time\nprint('ready to go', flush=True)\n" + STEPPING
     job, log = bed.started(["/usr/bin/python3", "-u", "-c", text])
-    for words, (where, forge) in NO_FILTER.items():
+    for words, (where, forge) in (NO_FILTER | OTHER_FILTER).items():
         with bed.held_at("checkpoint.dumped", "checkpoint", job) as background:
             partial = next(name for name in os.listdir(bed.store()) if name.endswith(".partial"))
-            for path in core_of(os.path.join(bed.store(), partial, "criu")):
+            directory = os.path.join(bed.store(), partial, "criu")
+            for path in core_of(directory) if words in NO_FILTER else [os.path.join(directory, "seccomp.img")]:
                 change_image(path, where, forge)
         code, _, err = background.end()
         expect(code != 0 and words.strip() in err, f"{words}: {code} {err}")
@@ -482,7 +485,8 @@ def a_filter_that_an_image_leaves_out(bed):
     expect(status(bed.pid(job), "Seccomp") == ["2"], "the filter is gone")
 
 
-FILTERS, FILTER_FLAGS = [1], 3
+# Not for all threads; another program (SECCOMP_RET_LOG); another flag (SECCOMP_FILTER_FLAG_SPEC_ALLOW).
+FORGED_FILTERS = (put(0, FILTER_FLAGS), put(LOGS, FILTER_PROGRAM), put(TSYNC | 4, FILTER_FLAGS))
 
 
 @case
@@ -495,12 +499,13 @@ def a_filter_that_all_threads_have(bed):
     filters = os.path.join(image(bed, checkpoint), "criu", "seccomp.img")
     with open(filters, "rb") as file:
         whole = file.read()
-    change_image(filters, FILTERS, put(0, FILTER_FLAGS))
-    seal_again(bed, checkpoint)
-    bed.refused(9, "asks for another filter of system calls", "restore", checkpoint)
-    with open(filters, "wb") as file:
-        file.write(whole)
-    seal_again(bed, checkpoint)
+    for forge in FORGED_FILTERS:
+        change_image(filters, FILTERS, forge)
+        seal_again(bed, checkpoint)
+        bed.refused(9, "asks for another filter of system calls", "restore", checkpoint)
+        with open(filters, "wb") as file:
+            file.write(whole)
+    seal_again(bed, checkpoint, filters=[])  # as a writer that did not look
     bed.expect_restorable(checkpoint, log)
     pid = bed.pid(job)
     threads = os.listdir(f"/proc/{pid}/task")
