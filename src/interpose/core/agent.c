@@ -688,9 +688,21 @@ static bool is_request(const struct agent_request *request, ssize_t n)
 	       (size_t)n >= head + request->n * sizeof(request->ids[0]);
 }
 
-enum outcome { HUNG_UP, SERVED, DETACHED };
+/* Another member or job. It asks once, since one that its gate holds back would hang up late, and its end says nothing of
+ * the gate here. */
+static bool is_of_neighbour(const struct agent_request *request)
+{
+	return request->op == AGENT_LEND || request->op == AGENT_TAKE_BACK ||
+	       request->op == AGENT_LEND_EVENT || request->op == AGENT_TAKE_EVENT_BACK;
+}
 
-static enum outcome serve_request(int fd, bool *ret_neighbour)
+enum outcome {
+	HUNG_UP,
+	SERVED,
+	DONE, /* the connection ends, and the gate stays as it is */
+};
+
+static enum outcome serve_request(int fd)
 {
 	struct agent_request request = { 0 };
 	struct agent_job job = { .request = &request };
@@ -710,7 +722,6 @@ static enum outcome serve_request(int fd, bool *ret_neighbour)
 	}
 	if (!sound)
 		return HUNG_UP;
-	*ret_neighbour = request.op == AGENT_LEND || request.op == AGENT_TAKE_BACK;
 	do {
 		memset(&reply, 0, sizeof(reply));
 		reply.version = AGENT_VERSION;
@@ -719,21 +730,21 @@ static enum outcome serve_request(int fd, bool *ret_neighbour)
 				   takes || reply.error ? 0 : job.n_fds, DEADLINE_NEVER);
 	} while (sent >= 0 && reply.more);
 	packet_close_fds(job.fds, job.n_fds);
-	/* A neighbour asks once: one that its gate holds back would hang up late. */
-	if (sent < 0 || *ret_neighbour)
+	if (is_of_neighbour(&request))
+		return DONE;
+	if (sent < 0)
 		return HUNG_UP;
-	return request.op == AGENT_DETACH ? DETACHED : SERVED;
+	return request.op == AGENT_DETACH ? DONE : SERVED;
 }
 
 static void serve_connection(int fd)
 {
 	enum outcome outcome;
-	bool neighbour = false;
 
 	do
-		outcome = serve_request(fd, &neighbour);
+		outcome = serve_request(fd);
 	while (outcome == SERVED);
-	if (outcome == HUNG_UP && !neighbour)
+	if (outcome == HUNG_UP)
 		end_alone();
 }
 
@@ -781,8 +792,7 @@ static bool asks_as_neighbour(int fd)
 
 	return recv(fd, &request, sizeof(request), MSG_PEEK | MSG_DONTWAIT) >=
 		       (ssize_t)offsetof(struct agent_request, ids) &&
-	       (request.op == AGENT_LEND || request.op == AGENT_TAKE_BACK ||
-		request.op == AGENT_LEND_EVENT || request.op == AGENT_TAKE_EVENT_BACK);
+	       is_of_neighbour(&request);
 }
 
 /* Whoever asks for something else waits as it would for the agent's thread. */
@@ -790,13 +800,13 @@ static void serve_neighbour(int conn)
 {
 	struct pollfd p[] = { { .fd = lender_told, .events = POLLIN },
 			      { .fd = conn, .events = POLLIN } };
-	bool neighbour, ends = !may_ask(conn);
+	bool ends = !may_ask(conn);
 
 	atomic_store(&lender_fd, conn);
 	while (!ends && poll(p, 2, -1) < 0 && errno == EINTR)
 		;
 	if (!ends && p[1].revents && asks_as_neighbour(conn)) {
-		serve_request(conn, &neighbour);
+		serve_request(conn);
 		ends = true;
 	}
 	if (!ends)

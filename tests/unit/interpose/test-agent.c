@@ -117,6 +117,35 @@ static enum agent_gate gate_now(void)
 	return (enum agent_gate)reply.gate;
 }
 
+static bool is_of_neighbour(enum agent_op op)
+{
+	return op == AGENT_LEND || op == AGENT_TAKE_BACK || op == AGENT_LEND_EVENT ||
+	       op == AGENT_TAKE_EVENT_BACK;
+}
+
+/* A neighbour asks once, and whenever it hangs up the gate is as it was. */
+static void test_neighbours(void)
+{
+	int conn = agent_connect();
+	struct agent_reply reply;
+
+	CHECK(agent_gate(conn, &reply) == 0);
+	CHECK(agent_do(conn, AGENT_DETACH, &reply) == 0);
+	close(conn);
+	for (enum agent_op op = AGENT_HELLO; op <= AGENT_COPY; op++) {
+		if (!is_of_neighbour(op))
+			continue;
+		conn = agent_connect();
+		CHECK(agent_do(conn, op, &reply) == -EBADMSG);
+		CHECK(recv(conn, &reply, sizeof(reply), 0) == 0);
+		close(conn);
+		CHECK(gate_now() == AGENT_GATE_CLOSED);
+	}
+	conn = agent_connect();
+	CHECK(agent_do(conn, AGENT_OPEN, &reply) == 0);
+	close(conn);
+}
+
 /* In the middle of bringing memory back: the next peer goes on where this one was. */
 static void test_hang_up_later(const struct kept kept[N])
 {
@@ -239,8 +268,7 @@ static void test_random(const struct kept kept[N])
 		      sizeof(reply));
 		CHECK(reply.gate != AGENT_GATE_UNMAPPED && !reply.more);
 		packet_close_fds(items, fds.n);
-		if (request.op != AGENT_DETACH && request.op != AGENT_LEND &&
-		    request.op != AGENT_TAKE_BACK)
+		if (request.op != AGENT_DETACH && !is_of_neighbour((enum agent_op)request.op))
 			continue;
 		close(conn);
 		conn = agent_connect();
@@ -259,6 +287,7 @@ int main(void)
 	test_hello();
 	test_order(kept);
 	test_hang_up(kept);
+	test_neighbours();
 	test_hang_up_later(kept);
 	test_one_by_one(kept);
 	test_busy();
