@@ -26,8 +26,10 @@
 #include "base/fd.h"
 #include "base/packet.h"
 #include "base/paths.h"
+#include "base/thread.h"
 
 enum {
+	FDS_MOST = 253, /* that the kernel passes with one packet */
 	GRACE_MS = 5000,
 	DETACH_MS = 1000,     /* to hang up, once that is promised */
 	SUSPECTS_MOST = 4096, /* in one sweep */
@@ -93,6 +95,87 @@ int agent_check_reply(const struct agent_reply *reply, size_t len_bytes, enum ag
 	return 0;
 }
 
+/* ---- what an agent gives ---- */
+
+/* Whether @fd is of a file system whose type begins with @type, as process @pid's own table of mounts says. -ENOENT: that does
+ * not say. */
+static int is_on(int fd, int pid, const char *type)
+{
+	auto_free char *info = NULL, *mounts = NULL;
+	char path[64];
+	int id, one;
+
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+	if (file_read(AT_FDCWD, path, PATH_MAX, &info, NULL) < 0)
+		return -ENOENT;
+	char *line = strstr(info, "mnt_id:");
+	snprintf(path, sizeof(path), "/proc/%d/mountinfo", pid);
+	if (!line || sscanf(line, "mnt_id: %d", &id) != 1 ||
+	    file_read(AT_FDCWD, path, MOUNTS_BYTES_MAX, &mounts, NULL) < 0)
+		return -ENOENT;
+	for (char *rest = mounts; (line = strsep(&rest, "\n"));)
+		if (sscanf(line, "%d", &one) == 1 && one == id) {
+			line = strstr(line, " - ");
+			return line && !strncmp(line + 3, type, strlen(type));
+		}
+	return -ENOENT;
+}
+
+/*
+ * Closing a file of a file system in user space (FUSE) waits for whoever serves that, perhaps for ever, and so may each call
+ * that asks such a file system for its type. Only regular files and directories are of it once they are open; those of a
+ * mount that neither we nor process @pid see are taken for such.
+ */
+static bool may_hang(int fd, pid_t pid)
+{
+	struct statx st;
+
+	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &st) < 0)
+		return true;
+	if ((!S_ISREG(st.stx_mode) && !S_ISDIR(st.stx_mode)) || fcntl(fd, F_GET_SEALS) >= 0)
+		return false;
+	int r = is_on(fd, getpid(), "fuse");
+	return (r == -ENOENT ? is_on(fd, pid, "fuse") : r) != 0;
+}
+
+static bool any_may_hang(const int *fds, size_t n, pid_t pid)
+{
+	for (size_t i = 0; i < n; i++)
+		if (may_hang(fds[i], pid))
+			return true;
+	return false;
+}
+
+struct fds_to_close {
+	size_t n;
+	int fds[FDS_MOST];
+};
+
+static void *close_aside(void *arg)
+{
+	struct fds_to_close *c = arg;
+
+	packet_close_fds(c->fds, c->n);
+	free(c);
+	return NULL;
+}
+
+/* Closes what is not wanted. Nobody waits for a close that may hang; without a thread for it they stay open. */
+static void discard(const int *fds, size_t n, pid_t pid)
+{
+	if (!any_may_hang(fds, n, pid)) {
+		packet_close_fds(fds, n);
+		return;
+	}
+	struct fds_to_close *c = malloc(sizeof(*c));
+	if (!c)
+		return;
+	c->n = n;
+	memcpy(c->fds, fds, n * sizeof(*fds));
+	if (thread_start_detached(close_aside, c, 0) < 0)
+		free(c);
+}
+
 /* ---- the connection ---- */
 
 void agent_close(struct agent *a)
@@ -155,8 +238,8 @@ static int fail_refused(const struct agent *a, enum agent_op op, const struct ag
 static int get_reply(struct agent *a, enum agent_op op, struct agent_reply *ret, int *fds,
 		     size_t *n_fds, uint64_t deadline_ns, struct brumate_error *err)
 {
-	int got[AGENT_PIECES_MAX];
-	struct packet_fds came = { got, AGENT_PIECES_MAX };
+	int got[FDS_MOST];
+	struct packet_fds came = { got, FDS_MOST };
 	size_t len = 0;
 	int r = receive_reply(a, ret, &len, &came, deadline_ns, err);
 
@@ -166,17 +249,24 @@ static int get_reply(struct agent *a, enum agent_op op, struct agent_reply *ret,
 			brumate_wrap(err, r, "process %d: %s", a->id.pid, op_names[op]);
 	}
 	if (r < 0) {
-		packet_close_fds(got, came.n);
+		discard(got, came.n, a->id.pid);
 		agent_close(a);
 		return r;
 	}
 	a->gate = (enum agent_gate)ret->gate;
 	if (ret->error < 0) {
-		packet_close_fds(got, came.n);
+		discard(got, came.n, a->id.pid);
 		return fail_refused(a, op, ret, err);
 	}
+	if (n_fds && any_may_hang(got, came.n, a->id.pid)) {
+		discard(got, came.n, a->id.pid);
+		agent_close(a);
+		return brumate_fail(err, EBADMSG,
+				    "process %d: %s: a file of a file system that need not answer",
+				    a->id.pid, op_names[op]);
+	}
 	if (came.n != (n_fds ? *n_fds : 0)) {
-		packet_close_fds(got, came.n);
+		discard(got, came.n, a->id.pid);
 		agent_close(a);
 		return brumate_fail(err, EBADMSG, "process %d: %s: %zu fds came", a->id.pid,
 				    op_names[op], came.n);
@@ -247,27 +337,6 @@ static int check_peer(int fd, const struct proc_info *of, struct brumate_error *
 	return 0;
 }
 
-/* Whether @fd is of a tmpfs, as process @pid's own table of mounts says: a file system of another kind need not answer. */
-static bool is_tmpfs(int fd, int pid)
-{
-	auto_free char *info = NULL, *mounts = NULL;
-	char path[64];
-	int id, one;
-
-	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
-	if (file_read(AT_FDCWD, path, PATH_MAX, &info, NULL) < 0)
-		return false;
-	char *line = strstr(info, "mnt_id:");
-	snprintf(path, sizeof(path), "/proc/%d/mountinfo", pid);
-	if (!line || sscanf(line, "mnt_id: %d", &id) != 1 ||
-	    file_read(AT_FDCWD, path, MOUNTS_BYTES_MAX, &mounts, NULL) < 0)
-		return false;
-	for (char *rest = mounts; (line = strsep(&rest, "\n"));)
-		if (sscanf(line, "%d", &one) == 1 && one == id)
-			return strstr(line, " - tmpfs ") != NULL;
-	return false;
-}
-
 static int open_in_container(int pid)
 {
 	const struct open_how how = { .flags = O_PATH | O_DIRECTORY | O_CLOEXEC,
@@ -282,7 +351,7 @@ static int open_in_container(int pid)
 		(int)syscall(SYS_openat2, root, AGENT_CONTAINER_DIR, &how, sizeof(how)));
 	if (place < 0)
 		return errno == ELOOP || errno == ENOTDIR ? -ENOENT : -errno;
-	if (!is_tmpfs(place, pid))
+	if (is_on(place, pid, "tmpfs ") != 1)
 		return -ENOENT;
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", place);
 	int fd = RESERVE_TRY(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));

@@ -5,13 +5,17 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fuse.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -24,7 +28,17 @@ enum { PIECES = 100 };
 
 static char dir[] = "/tmp/brumate-agent-XXXXXX";
 
-enum mood { GOOD, REFUSES, DOUBLES, TRUNCATES, WRONG_VERSION, WITHHOLDS, HANGS_UP, ENDLESS, SILENT };
+enum mood {
+	GOOD,
+	REFUSES,
+	DOUBLES,
+	TRUNCATES,
+	WRONG_VERSION,
+	WITHHOLDS,
+	HANGS_UP,
+	ENDLESS,
+	SILENT
+};
 static _Atomic enum mood mood;
 static int listen_fd, memory_fd;
 static _Thread_local int lack; /* what the next answer cannot be received for */
@@ -244,6 +258,102 @@ static void no_room_for_fds(void)
 	      errno == EBADF); /* the one for which there was room is closed */
 }
 
+/* ---- a file system that does not answer when a file of it is closed ---- */
+
+static int fuse_fd;
+static _Atomic int n_flushes;
+
+/* Knows one file. */
+static size_t fuse_answer(const struct fuse_in_header *in, void *out)
+{
+	struct fuse_entry_out *entry = out;
+	struct fuse_attr_out *attr = out;
+
+	switch (in->opcode) {
+	case FUSE_INIT:
+		*(struct fuse_init_out *)out = (struct fuse_init_out){ .major = 7, .minor = 31 };
+		return sizeof(struct fuse_init_out);
+	case FUSE_LOOKUP:
+		*entry = (struct fuse_entry_out){ .nodeid = 2 };
+		entry->attr = (struct fuse_attr){ .ino = 2, .mode = S_IFREG | 0600, .nlink = 1 };
+		return sizeof(*entry);
+	case FUSE_GETATTR:
+		*attr = (struct fuse_attr_out){ .attr_valid = 1 };
+		attr->attr = (struct fuse_attr){ .ino = 1, .mode = S_IFDIR | 0700, .nlink = 2 };
+		return sizeof(*attr);
+	case FUSE_OPEN:
+		return sizeof(struct fuse_open_out);
+	default:
+		return 0;
+	}
+}
+
+static void *serve_files(void *arg)
+{
+	struct {
+		struct fuse_in_header in;
+		char rest[FUSE_MIN_READ_BUFFER];
+	} request;
+	struct {
+		struct fuse_out_header head;
+		_Alignas(8) char body[256];
+	} reply;
+
+	while (read(fuse_fd, &request, sizeof(request)) > 0) {
+		n_flushes += request.in.opcode == FUSE_FLUSH;
+		if (request.in.opcode == FUSE_FLUSH || request.in.opcode == FUSE_FORGET)
+			continue;
+		memset(&reply, 0, sizeof(reply));
+		reply.head.len =
+			(uint32_t)(sizeof(reply.head) + fuse_answer(&request.in, reply.body));
+		reply.head.unique = request.in.unique;
+		CHECK(write(fuse_fd, &reply, reply.head.len) > 0 || errno == ENOENT ||
+		      errno == ENODEV);
+	}
+	return arg;
+}
+
+/* Returns false where this machine lets us have no such file system. */
+static bool mount_fuse(const char *at)
+{
+	char options[96];
+
+	fuse_fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+	snprintf(options, sizeof(options), "fd=%d,rootmode=40000,user_id=0,group_id=0", fuse_fd);
+	return fuse_fd >= 0 && unshare(CLONE_NEWNS) == 0 &&
+	       mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 && mkdir(at, 0700) == 0 &&
+	       mount("test", at, "fuse", MS_NOSUID | MS_NODEV, options) == 0;
+}
+
+static void a_file_whose_close_hangs(void)
+{
+	auto_(agent_close) struct agent a = met(GOOD);
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	const uint64_t ids[2] = { 1, 2 };
+	int fds[2] = { -1, -1 }, memory = memory_fd;
+	char at[64], path[80];
+	pthread_t thread;
+
+	snprintf(at, sizeof(at), "%s/fuse", dir);
+	snprintf(path, sizeof(path), "%s/file", at);
+	if (!mount_fuse(at)) {
+		puts("not tried: a file whose close hangs; no FUSE can be mounted here");
+		return;
+	}
+	CHECK(pthread_create(&thread, NULL, serve_files, NULL) == 0);
+	memory_fd = open(path, O_RDWR | O_CLOEXEC);
+	CHECK(memory_fd >= 0);
+	CHECK(agent_export(&a, ids, 2, fds, &err) == -EBADMSG && fds[0] == -1 && a.fd < 0);
+	CHECK(strstr(err.text, "need not answer"));
+	while (!n_flushes)
+		usleep(1000);
+	CHECK(umount2(at, MNT_FORCE) == 0 || umount2(at, MNT_DETACH) == 0);
+	pthread_join(thread, NULL);
+	close(memory_fd);
+	close(fuse_fd);
+	memory_fd = memory;
+}
+
 static void nobody_or_somebody_else(void)
 {
 	struct agent a = AGENT_EMPTY;
@@ -281,6 +391,7 @@ int main(void)
 	an_answer_that_cannot_be_received();
 	no_answer_twice();
 	no_room_for_fds();
+	a_file_whose_close_hangs();
 	nobody_or_somebody_else();
 	shutdown(listen_fd, SHUT_RDWR);
 	pthread_join(thread, NULL);
