@@ -15,6 +15,7 @@
 #include "base/array.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/paths.h"
 #include "base/user.h"
 #include "criu/criu-private.h"
@@ -43,6 +44,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/xattr.h>
 #include <sys/time.h>
 #include <sys/user.h>
 #include <sys/wait.h>
@@ -214,8 +216,29 @@ void heal_disarm(struct heal_state *h)
 
 /* ---- sockets ---- */
 
-/* Looks at a socket, or with -1 at one that cannot be had. True ends the search. */
-typedef bool (*socket_fn)(int fd);
+/* Looks at the TCP socket @name of a process, or with NULL at what cannot be told. True ends the search. */
+typedef bool (*socket_fn)(int pid_fd, const char *name);
+
+/*
+ * Whether descriptor @name below @dir_fd is a TCP socket: 1, 0, -errno. What we open for it is no open file (O_PATH): by now
+ * the process may have a file there whose file system does not answer when it is looked at or closed.
+ */
+static int is_tcp(int dir_fd, const char *name)
+{
+	auto_close int fd = RESERVE_TRY(openat(dir_fd, name, O_PATH | O_CLOEXEC));
+	char path[48], text[64];
+
+	if (fd < 0)
+		return errno == ENOENT ? 0 : -errno;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	ssize_t n = readlink(path, text, sizeof(text));
+	if (n < 0)
+		return -errno;
+	if (strncmp(text, "socket:", strlen("socket:")) != 0)
+		return 0;
+	n = getxattr(path, "system.sockprotoname", text, sizeof(text));
+	return n < 0 ? -errno : !strncmp(text, "TCP", strlen("TCP"));
+}
 
 static bool any_of_process(pid_t pid, int pid_fd, socket_fn fn)
 {
@@ -225,20 +248,14 @@ static bool any_of_process(pid_t pid, int pid_fd, socket_fn fn)
 	if (pid_fd == -ESRCH || (!dir && errno == ENOENT)) /* it has ended */
 		return false;
 	if (pid_fd < 0 || !dir)
-		return fn(-1);
-	for (struct dirent *e; !found && (e = readdir(dir));) {
-		struct stat st;
-
-		if (e->d_name[0] == '.' || fstatat(dirfd(dir), e->d_name, &st, 0) < 0 ||
-		    !S_ISSOCK(st.st_mode))
-			continue;
-		auto_close int fd = (int)syscall(SYS_pidfd_getfd, pid_fd, atoi(e->d_name), 0);
-		found = (fd >= 0 || errno != EBADF) && fn(fd);
-	}
+		return fn(-1, NULL);
+	for (struct dirent *e; !found && (e = readdir(dir));)
+		if (e->d_name[0] != '.' && is_tcp(dirfd(dir), e->d_name))
+			found = fn(pid_fd, e->d_name);
 	return found;
 }
 
-static bool any_socket(const struct heal_state *h, socket_fn fn)
+static bool any_tcp(const struct heal_state *h, socket_fn fn)
 {
 	for (size_t i = 0; i < h->before.n; i++)
 		if (any_of_process(h->before.items[i].id.pid, h->pid_fds[i], fn))
@@ -246,22 +263,21 @@ static bool any_socket(const struct heal_state *h, socket_fn fn)
 	return false;
 }
 
-static bool is_tcp(int fd)
+static bool is_found(int pid_fd, const char *name)
 {
-	int protocol = IPPROTO_TCP;
-	socklen_t len = sizeof(protocol);
-
-	return fd < 0 || getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) < 0 ||
-	       protocol == IPPROTO_TCP;
+	(void)pid_fd;
+	(void)name;
+	return true;
 }
 
 bool heal_has_tcp(const struct heal_state *h)
 {
-	return any_socket(h, is_tcp);
+	return any_tcp(h, is_found);
 }
 
-static bool end_tcp_repair(int fd)
+static bool end_tcp_repair(int pid_fd, const char *name)
 {
+	auto_close int fd = name ? (int)syscall(SYS_pidfd_getfd, pid_fd, atoi(name), 0) : -1;
 	int on = 0, off = 0;
 	socklen_t len = sizeof(on);
 
@@ -602,7 +618,7 @@ void heal_continue(struct heal_state *h)
 
 void heal_tree(struct heal_state *h, int log_fd)
 {
-	any_socket(h, end_tcp_repair);
+	any_tcp(h, end_tcp_repair);
 	with_log(log_fd, remove_lock_named_in);
 	let_go(h, true);
 }

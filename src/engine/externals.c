@@ -24,6 +24,7 @@
 #include "base/paths.h"
 #include "base/user.h"
 #include "job/log.h"
+#include "process/scan.h"
 
 enum { STDIO_FDS = 3, FDINFO_BYTES_MAX = 4096 };
 
@@ -42,7 +43,7 @@ static bool read_stream(struct stream *ret, pid_t pid, int fd)
 
 	snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, fd);
 	ssize_t n = readlink(path, ret->target, sizeof(ret->target) - 1);
-	if (n < 0 || stat(path, &ret->st) < 0)
+	if (n < 0 || scan_stat_fd(AT_FDCWD, path, &ret->st) < 0)
 		return false;
 	ret->target[n] = '\0';
 	snprintf(path, sizeof(path), "/proc/%d/fdinfo/%d", pid, fd);

@@ -131,12 +131,27 @@ static void read_fdinfo(struct scan_fd *f)
 		f->pidfd_pid = (pid_t)strtol(pid + strlen("\nPid:"), NULL, 10);
 }
 
+int scan_stat_fd(int dir_fd, const char *name, struct stat *ret)
+{
+	struct statx st;
+
+	if (statx(dir_fd, name, AT_STATX_DONT_SYNC, STATX_BASIC_STATS, &st) < 0)
+		return -errno;
+	*ret = (struct stat){ .st_dev = makedev(st.stx_dev_major, st.stx_dev_minor),
+			      .st_ino = st.stx_ino,
+			      .st_mode = st.stx_mode,
+			      .st_nlink = st.stx_nlink,
+			      .st_rdev = makedev(st.stx_rdev_major, st.stx_rdev_minor),
+			      .st_size = (off_t)st.stx_size };
+	return 0;
+}
+
 static void gather_fd(struct scan *s, const struct proc_info *p, int dir_fd, const char *name)
 {
 	struct scan_fd f = { .process = p, .fd = atoi(name) };
 	ssize_t n = readlinkat(dir_fd, name, f.target, sizeof(f.target) - 1);
 
-	if (n < 0 || fstatat(dir_fd, name, &f.st, 0) < 0)
+	if (n < 0 || scan_stat_fd(dir_fd, name, &f.st) < 0)
 		return; /* closed meanwhile */
 	f.target[n] = '\0';
 	read_fdinfo(&f);

@@ -8,11 +8,18 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "process/process.h"
+
+/**
+ * fstatat() of a descriptor of a process (@name in @dir_fd, its /proc/PID/fd) as far as the kernel knows, for which no file
+ * system is asked: one of a user's need not answer. 0, -errno.
+ */
+int scan_stat_fd(int dir_fd, const char *name, struct stat *ret);
 
 /** How bad a finding is. */
 enum scan_level {
