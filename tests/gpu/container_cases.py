@@ -13,8 +13,9 @@ import shutil
 import threading
 import time
 
+import varlink_client
 from cases import read_text, wait_until
-from harness import Failed, Skipped, expect, run
+from harness import Failed, Program, Skipped, expect, run
 from podman_engine import Podman, cdi_device
 from runc import CGROUPS, PLUGIN, Container, driver_folder, find_runc
 
@@ -368,10 +369,11 @@ def where_the_time_went(check, podman, name, start, seconds):
     os.unlink(os.path.join(podman.dir, "steps"))
 
 
-def podman_times(check, podman, side, mib, name):
+def podman_times(check, podman, side, mib, name, get_ready=lambda: None):
     """Of podman's checkpoint, its restore, and until the next step after it, in seconds; with the library the same a second time, as
     the first one has the broker make memory ready."""
     side.start(podman, mib)
+    get_ready()
     os.unlink(os.path.join(podman.dir, "steps"))
     for again in ("", ", again") if side.options else ("",):
         start = time.time()
@@ -383,6 +385,32 @@ def podman_times(check, podman, side, mib, name):
         where_the_time_went(check, podman, f"{name}{again}, restore", start, back[0])
         podman.log().goes_on(seconds=BEGIN_S)
         tell(check, f"{name}{again}: checkpoint / restore / until the next step, s", saved, *back)
+
+
+def podman_with_brumated(check):
+    """The first checkpoint, whose memory brumated has had made ready."""
+    mib, failed = max(256, memory_mib(check, 10240)), []
+    instance = check.instance
+
+    def is_ready():
+        name = "broker-simulated.sock" if check.options.simulated else "broker.sock"
+        path = os.path.join(instance.own["BRUMATE_RUNTIME_DIR"], name)
+        if not os.path.exists(path):
+            return False
+        with varlink_client.Client(path) as broker:
+            return broker.call("io.brumate.broker.Info", {})["pool"]["free_bytes"] >= mib << 20
+
+    def get_ready():
+        wait_until(is_ready, "memory for the container's copy to be ready", 120)
+
+    with machine_with_cgroups(), Podman(instance, logs=True) as podman, cdi_device(instance) as device:
+        say_where(check)
+        side = Side("brumate, CDI", os.path.dirname(check.program(PLUGIN)), options=["--device", device])
+        instance.programs.append(Program([check.program("brumated")], os.path.join(instance.dir, "brumated.out"), env=instance.command_env()))
+        name = f"containers: {mib} MiB, podman, brumated runs"
+        with one_side(check, podman, side, name, failed):
+            podman_times(check, podman, side, mib, name, get_ready)
+    expect(not failed, " | ".join(failed))
 
 
 @contextlib.contextmanager
@@ -490,4 +518,5 @@ def register(case):
     case("containers: three GPU processes by the library")(three_by_library)
     for which, what in enumerate(("with the library", "without", "and that alone")):
         case(f"containers: podman beside CRIU's own plugin, 10 GiB, {what}")(podman_beside_stock(which))
+    case("containers: podman with the library while brumated runs, 10 GiB")(podman_with_brumated)
     case("containers: podman beside CRIU's own plugin, failures")(podman_failures)
