@@ -194,11 +194,19 @@ static const char *const allowed[KIND__MAX] = {
 	[KIND_COMPRESS] = "auto, none, lz4 or zstd",
 };
 
-/* In the order of their enums. */
 static const char *const *const words[KIND__MAX] = {
-	[KIND_GPU] = (const char *const[]){ "auto", "simulated", NULL },
-	[KIND_DATA_PATH] = (const char *const[]){ "auto", "broker", "driver", NULL },
-	[KIND_COMPRESS] = (const char *const[]){ "auto", "none", "lz4", "zstd", NULL },
+	[KIND_GPU] = (const char *const[]){ [CONF_GPU_AUTO] = "auto",
+					    [CONF_GPU_SIMULATED] = "simulated",
+					    [CONF_GPU__MAX] = NULL },
+	[KIND_DATA_PATH] = (const char *const[]){ [CONF_DATA_PATH_AUTO] = "auto",
+						  [CONF_DATA_PATH_BROKER] = "broker",
+						  [CONF_DATA_PATH_DRIVER] = "driver",
+						  [CONF_DATA_PATH__MAX] = NULL },
+	[KIND_COMPRESS] = (const char *const[]){ [CONF_COMPRESS_AUTO] = "auto",
+						 [CONF_COMPRESS_NONE] = "none",
+						 [CONF_COMPRESS_LZ4] = "lz4",
+						 [CONF_COMPRESS_ZSTD] = "zstd",
+						 [CONF_COMPRESS__MAX] = NULL },
 };
 
 static const struct key {
