@@ -40,7 +40,8 @@ enum mood {
 	SILENT
 };
 static _Atomic enum mood mood;
-static int listen_fd, memory_fd;
+static int listen_fd;
+static _Atomic int memory_fd;
 static _Thread_local int lack; /* what the next answer cannot be received for */
 
 ssize_t recvmsg(int fd, struct msghdr *m, int flags)
@@ -78,8 +79,9 @@ static void send_reply(int fd, const struct agent_reply *reply, size_t n_fds)
 		msg.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
 		struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
 		*c = (struct cmsghdr){ CMSG_LEN(n_fds * sizeof(int)), SOL_SOCKET, SCM_RIGHTS };
+		const int given = memory_fd;
 		for (size_t i = 0; i < n_fds; i++)
-			memcpy(CMSG_DATA(c) + i * sizeof(int), &memory_fd, sizeof(int));
+			memcpy(CMSG_DATA(c) + i * sizeof(int), &given, sizeof(int));
 	}
 	/* A client that has seen enough is gone. */
 	CHECK(sendmsg(fd, &msg, MSG_NOSIGNAL) > 0 || errno == EPIPE || errno == ECONNRESET);
