@@ -119,7 +119,7 @@ def kill_all(pids):
 @as_user
 def without_root(bed):
     """podman refuses both by itself, before it looks for the container, and so does brumate."""
-    podman, _ = find_podman()
+    podman, _ = find_podman(bed.build)
     archive = os.path.join(bed.dir, "one.tar")
     with open(archive, "wb"):
         pass

@@ -46,15 +46,18 @@ exit $code
 """
 
 
-def find_podman():
-    """(podman, its conmon or None): the machine's, or bin/podman with bin/conmon in the folder that a variable names."""
+def find_podman(build):
+    """(podman, its conmon or None): bin/podman with bin/conmon in the folder that a variable names, the machine's, or those that
+    came with the build."""
     folder = os.environ.get("BRUMATE_TEST_PODMAN")
-    if folder:
-        return os.path.join(folder, "bin", "podman"), os.path.join(folder, "bin", "conmon")
     path = shutil.which("podman")
-    if not path:
+    if path and not folder:
+        return path, None
+    folder = folder or os.path.join(build.path, "tests", "podman")
+    path = os.path.join(folder, "bin", "podman")
+    if not os.access(path, os.X_OK):
         raise Skipped("no podman")
-    return path, None
+    return path, os.path.join(folder, "bin", "conmon")
 
 
 class Podman:
@@ -63,7 +66,7 @@ class Podman:
 
     def __init__(self, bed, logs=False):
         self.logs = logs
-        self.path, self.conmon = find_podman()
+        self.path, self.conmon = find_podman(bed.build)
         self.runc = find_runc(bed.build)
         self.bed, self.dir = bed, os.path.join(bed.dir, "podman")
         self.out, self.cgroup = os.path.join(self.dir, "out"), f"/{os.path.basename(bed.dir)}"
@@ -93,7 +96,8 @@ class Podman:
         env = "".join(f"export {k}='{v}'\n" for k, v in self.bed.own.items())
         runc = f"unshare --mount --propagation private {self.runc}"  # a CRIU that is killed leaves its mounts
         run_it = KEEP_LOGS.format(runc=runc, dir=self.dir) if self.logs else f"exec {runc} \"$@\"\n"
-        runtime = self.file("bin/runc", f"#!/bin/sh\n{env}export PATH={path}:$PATH\n{self._tell('runc')}{run_it}", 0o700)
+        runtime = self.file("bin/runc", f"#!/bin/sh\nunset LD_LIBRARY_PATH\n{env}export PATH={path}:$PATH\n"
+                            f"{self._tell('runc')}{run_it}", 0o700)
         conf = self.file("containers.conf", f'[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]\n'
                          f'[engine]\nlock_type = "file"\nevents_logger = "none"\ncgroup_manager = "cgroupfs"\n'
                          f'runtime = "{runtime}"\ntmp_dir = "{self.dir}/tmp"\n'
