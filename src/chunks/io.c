@@ -58,6 +58,7 @@ struct io_request {
 	struct io_file *file;
 	void *memory;	/* of the pool; NULL: for memory of the caller */
 	unsigned index; /* of @memory among the buffers of the pool */
+	bool pinned;	/* @memory, for the kernel; under the lock of the ring */
 
 	bool write, busy;
 	bool direct; /* as the file was when this attempt began */
@@ -88,7 +89,7 @@ struct io {
 	pthread_cond_t changed; /* a request was given back, or a read ended */
 	struct io_request *requests, *free_buffers, *free_writes;
 	char *pool;
-	size_t pool_bytes, buffer_bytes;
+	size_t pool_bytes, stride_bytes; /* of the pool, and of each buffer in it */
 	unsigned n_buffers, n_writes;
 	struct huge_pages_luck luck;
 	struct io_cost into_small, into_huge; /* pages of tmpfs */
@@ -307,15 +308,30 @@ struct uring {
 	struct io_uring ring;
 	pthread_mutex_t lock; /* the submission side of the ring */
 	pthread_t reaper;
-	bool fixed; /* the buffers of the pool are registered */
+	bool pins; /* buffers of the pool may be registered; under lock */
 };
 
 static void dispatch(struct io_request *q);
 
+/* Registers the buffer of @q where it was not used before: to pin all of them at the start would have the kernel
+ * clear much memory for a little data. Returns false for what the kernel has to pin for each request: memory
+ * of the caller, or all where RLIMIT_MEMLOCK, which counts for some, is too low. */
+static bool pin_buffer(struct uring *e, struct io_request *q)
+{
+	const struct iovec buffer = { q->memory, q->io->stride_bytes };
+
+	if (q->data != q->memory)
+		return false;
+	if (!q->pinned && e->pins)
+		q->pinned = e->pins = io_uring_register_buffers_update_tag(
+					      &e->ring, q->index, &buffer, NULL, 1) == 1;
+	return q->pinned;
+}
+
 static void prepare_request(struct uring *e, struct io_uring_sqe *sqe, struct io_request *q)
 {
 	struct io_attempt a = next_attempt(q);
-	bool fixed = e->fixed && q->data == q->memory;
+	bool fixed = pin_buffer(e, q);
 	unsigned len = (unsigned)a.len_bytes;
 
 	if (fixed && q->write)
@@ -373,7 +389,7 @@ static void *reap_results(void *arg)
 	}
 }
 
-static int uring_new(struct uring **ret, unsigned depth, const struct iovec *buffers, unsigned n)
+static int uring_new(struct uring **ret, unsigned depth, unsigned n_buffers)
 {
 	struct uring *e = calloc(1, sizeof(*e));
 
@@ -384,8 +400,7 @@ static int uring_new(struct uring **ret, unsigned depth, const struct iovec *buf
 		free(e);
 		return r;
 	}
-	/* Counts against RLIMIT_MEMLOCK for some; without it the kernel pins them for each request. */
-	e->fixed = io_uring_register_buffers(&e->ring, buffers, n) == 0;
+	e->pins = io_uring_register_buffers_sparse(&e->ring, n_buffers) == 0;
 	pthread_mutex_init(&e->lock, NULL);
 	r = thread_start(&e->reaper, reap_results, e);
 	if (r < 0) {
@@ -691,18 +706,17 @@ void io_file_close(struct io_file *f)
 
 static int make_pool(struct io *io)
 {
-	size_t stride = io->buffer_bytes + SLACK_BYTES;
+	size_t bytes = io->stride_bytes * io->n_buffers;
 	unsigned n = io->n_buffers + io->n_writes;
 
 	io->requests = calloc(n, sizeof(*io->requests));
 	if (!io->requests)
 		return -ENOMEM;
-	void *pool = mmap(NULL, stride * io->n_buffers, PROT_READ | PROT_WRITE,
-			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *pool = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (pool == MAP_FAILED)
 		return -ENOMEM;
 	io->pool = pool;
-	io->pool_bytes = stride * io->n_buffers;
+	io->pool_bytes = bytes;
 	madvise(pool, io->pool_bytes, MADV_HUGEPAGE); /* fewer pages to pin; no matter if not */
 	madvise(pool, io->pool_bytes, MADV_DONTFORK); /* what is pinned a fork would copy at once */
 	for (unsigned i = 0; i < n; i++) {
@@ -710,22 +724,10 @@ static int make_pool(struct io *io)
 
 		*q = (struct io_request){ .io = io, .index = i, .work.run = run_request };
 		if (i < io->n_buffers)
-			q->memory = io->pool + i * stride;
+			q->memory = io->pool + i * io->stride_bytes;
 		release(q);
 	}
 	return 0;
-}
-
-static int start_uring(struct io *io)
-{
-	size_t stride = io->buffer_bytes + SLACK_BYTES;
-	auto_free struct iovec *buffers = calloc(io->n_buffers, sizeof(*buffers));
-
-	if (!buffers)
-		return -ENOMEM;
-	for (unsigned i = 0; i < io->n_buffers; i++)
-		buffers[i] = (struct iovec){ io->pool + i * stride, stride };
-	return uring_new(&io->uring, io->n_buffers + io->n_writes, buffers, io->n_buffers);
 }
 
 static enum io_engine wanted_engine(const struct io_options *o)
@@ -747,7 +749,7 @@ static int start_engines(struct io *io, enum io_engine engine, struct brumate_er
 		return brumate_fail(err, -r, "cannot start a thread for the disk: %m");
 	if (engine == IO_ENGINE_POSIX)
 		return 0;
-	r = start_uring(io);
+	r = uring_new(&io->uring, io->n_buffers + io->n_writes, io->n_buffers);
 	/* Containers and sysctl kernel.io_uring_disabled forbid it: threads do as well, nearly. */
 	return r == 0 || engine == IO_ENGINE_AUTO ? 0 : brumate_fail(err, -r, "io_uring: %m");
 }
@@ -762,7 +764,7 @@ int io_new(struct io **ret, const struct io_options *options, struct brumate_err
 	io->n_buffers = o.buffers ? o.buffers : BUFFERS;
 	io->n_writes = o.writes ? o.writes : WRITES;
 	io->luck.slow_ns = SMALL_PAGES_NS;
-	io->buffer_bytes = align_up(o.buffer_bytes ? o.buffer_bytes : BUFFER_BYTES);
+	io->stride_bytes = align_up(o.buffer_bytes ? o.buffer_bytes : BUFFER_BYTES) + SLACK_BYTES;
 	pthread_mutex_init(&io->lock, NULL);
 	pthread_cond_init(&io->changed, NULL);
 

@@ -189,6 +189,33 @@ static void test_threads(enum io_engine engine)
 	}
 }
 
+static size_t resident_bytes(void)
+{
+	auto_fclose FILE *f = fopen("/proc/self/statm", "re");
+	size_t pages;
+
+	CHECK(f && fscanf(f, "%*u %zu", &pages) == 1);
+	return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* A little data takes a little memory, however many buffers there are for much of it. */
+static void test_unused(enum io_engine engine)
+{
+	enum { MANY = 64, LARGE = 2 << 20 };
+	size_t before_bytes = resident_bytes();
+	auto_(io_free) struct io *io = open_io(engine, MANY, LARGE);
+	auto_(io_file_close) struct io_file *f = NULL;
+	auto_free char *path = file_path("unused");
+
+	if (!io)
+		return;
+	CHECK(io_file_create(&f, io, AT_FDCWD, path) == 0);
+	CHECK(write_pattern(io, f, 1, BUFFER, BUFFER) == 0 && io_file_finish(f, BUFFER) == 0);
+	CHECK(resident_bytes() < before_bytes + MANY * LARGE / 4);
+	check_pattern(io, f, 1, BUFFER, BUFFER);
+	CHECK(unlink(path) == 0);
+}
+
 static void test_place(const char *where)
 {
 	snprintf(place, sizeof(place), "%s/brumate-io-XXXXXX", where);
@@ -203,6 +230,7 @@ static void test_place(const char *where)
 		test_offsets(io);
 		test_memory(io);
 		test_threads(engines[i]);
+		test_unused(engines[i]);
 	}
 	CHECK(rmdir(place) == 0);
 }
