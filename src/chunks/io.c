@@ -633,6 +633,11 @@ bool io_is_in_memory(int fd)
 	return fstatfs(fd, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
 }
 
+enum io_engine io_engine_for(int fd)
+{
+	return io_is_in_memory(fd) ? IO_ENGINE_POSIX : IO_ENGINE_AUTO;
+}
+
 /* O_DIRECT where the file system has it, in blocks no larger than ours. */
 static bool make_direct(int fd)
 {

@@ -45,6 +45,10 @@ struct io_file;
 /** Whether @fd is on a file system in memory. There all is a copy, and nothing waits for a disk. */
 bool io_is_in_memory(int fd);
 
+/** The engine for files in the directory @fd: IO_ENGINE_AUTO, but in memory IO_ENGINE_POSIX, as none of them would use
+ * io_uring. */
+enum io_engine io_engine_for(int fd);
+
 /** A buffer of the pool, aligned to IO_ALIGN_BYTES. Room for the buffer_bytes asked for. */
 struct io_buffer {
 	void *data;

@@ -282,10 +282,8 @@ static int read_for_worker(void *arg, const struct worker *me, struct brumate_er
 static int get_io(struct reading *g, unsigned buffers, struct brumate_error *err)
 {
 	struct chunks_reader *m = g->m;
-	/* io_uring pins all buffers, which is of no use where the packs are in memory. */
 	const struct io_options options = { .buffers = buffers,
-					    .engine = io_is_in_memory(m->dir_fd) ? IO_ENGINE_POSIX
-										 : IO_ENGINE_AUTO };
+					    .engine = io_engine_for(m->dir_fd) };
 
 	pthread_mutex_lock(&m->lock);
 	auto_(io_free) struct io *spare = take_ptr(&m->spare);

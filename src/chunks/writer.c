@@ -696,7 +696,8 @@ int chunks_begin(struct chunks_writer **ret, const struct chunks_target *target,
 	const unsigned most = io_is_in_memory(m->target.dir_fd) ? WRITERS_MAX : WRITERS_DISK_MAX;
 	m->n_threads = options->threads && options->threads < most ? options->threads
 								   : workers_cores(most);
-	struct io_options buffers = { .buffers = WRITER_BUFFERS * most };
+	const struct io_options buffers = { .buffers = WRITER_BUFFERS * most,
+					    .engine = io_engine_for(m->target.dir_fd) };
 	int r = chunk_digest_zeros(&m->zero);
 	if (r < 0)
 		return brumate_fail(err, -r, "memory: %m");
