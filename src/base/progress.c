@@ -61,6 +61,15 @@ void progress_settle(struct progress *p)
 	p->settled = true;
 }
 
+void progress_fail(struct progress *p, const struct brumate_error *why)
+{
+	pthread_mutex_lock(&p->lock);
+	if (!p->has_failed)
+		p->failure = *why;
+	p->has_failed = true;
+	pthread_mutex_unlock(&p->lock);
+}
+
 bool progress_is_over(void *progress)
 {
 	return progress_check(progress, NULL) < 0;
@@ -140,9 +149,13 @@ static void *tick(void *arg)
 		if (pthread_cond_timedwait(&p->stop, &p->lock, &until) != ETIMEDOUT)
 			continue;
 		struct progress_sample sample = take_sample(p);
+		struct brumate_error failure = p->failure;
+		p->failure = BRUMATE_ERROR_NONE;
 		pthread_mutex_unlock(&p->lock);
 		if (p->caller.show)
 			p->caller.show(p->caller.arg, &sample);
+		if (failure.code && p->caller.fail)
+			p->caller.fail(p->caller.arg, &failure);
 		progress_check(p, NULL);
 		pthread_mutex_lock(&p->lock);
 	}

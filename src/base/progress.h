@@ -30,6 +30,8 @@ struct progress_caller {
 	/* Called from the ticker thread; may be NULL. */
 	void (*show)(void *arg, const struct progress_sample *sample);
 	bool (*is_cancelled)(void *arg); /* called from any thread; may be NULL */
+	/* How it has failed, where nobody knows when it ends; from the ticker thread, once; may be NULL. */
+	void (*fail)(void *arg, const struct brumate_error *why);
 };
 
 /** A measured part of an operation. Phases may overlap. */
@@ -59,11 +61,12 @@ struct progress {
 	size_t step, n_steps;
 	const char *phase, *waiting_for;
 	uint64_t phase_start_ns, done_bytes, total_bytes;
+	struct brumate_error failure; /* that the caller is yet to be told of; code 0: none */
 	progress_measure_fn measure; /* instead of done_bytes; may be NULL */
 	void *measure_arg;
 	pthread_t ticker;
 	pthread_cond_t stop;
-	bool is_ticking, has_ticker;
+	bool is_ticking, has_ticker, has_failed;
 };
 
 /** Starts the clock of an operation that is to end within @timeout_ms (0: whenever). */
@@ -75,6 +78,10 @@ int progress_check(struct progress *p, struct brumate_error *err);
 
 /** What the operation is for is done, and only its end is left: progress_check() fails no more. */
 void progress_settle(struct progress *p);
+
+/** The operation has failed, but cannot end before something that need not come: its caller is told now. The first call
+ * counts. */
+void progress_fail(struct progress *p, const struct brumate_error *why);
 
 /** Whether progress_check() fails, for those who ask with a void pointer. @progress: struct progress. */
 bool progress_is_over(void *progress);

@@ -46,7 +46,7 @@ int criu_spawn(struct criu_child *ret, const struct criu_program *program,
 	       const struct criu_user *user, struct brumate_error *err);
 
 /** Closes the socket and waits for the end of the process, killing it after a while. Returns its
- * wait status, or -errno. */
+ * wait status, or -errno. -ETIMEDOUT: not even that ends it, and whoever reaps orphans is to reap it. */
 int criu_reap(struct criu_child *child);
 
 /** Opens CRIU's log to read it. Returns the descriptor (owned) or -errno. */

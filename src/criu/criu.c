@@ -29,6 +29,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/fd.h"
 #include "criu/images.h"
 #include "criu/criu-private.h"
@@ -39,6 +40,8 @@
 enum {
 	TICK_MS = 200,
 	CANCEL_TIMEOUT_MS = 15000, /* for CRIU to take everything back before it is killed */
+	STUCK_AFTER_MS = 10000,	   /* when it was killed */
+	STILL_TIMEOUT_MS = 120000, /* without any work of CRIU's, while it is its turn */
 	PACKET_BYTES = 64 * 1024,
 	TICKS_WITHOUT_ROOT = 10, /* two seconds: a job may end while CRIU still has to answer */
 	TICKS_WITHOUT_ONE =
@@ -68,7 +71,8 @@ struct session {
 	enum packet_lock lock; /* dump */
 	bool past_return;      /* the last question was answered with yes */
 	bool is_cancelled;     /* by the tick or an event; @why says so */
-	uint64_t kill_at_ns;
+	uint64_t kill_at_ns, stuck_at_ns;
+	uint64_t work, worked_at_ns; /* dump: how much CRIU had done when it was last seen at work */
 	struct brumate_error why;
 	int cr_errno;
 	pid_t root_pid;
@@ -80,6 +84,7 @@ struct session {
 };
 #define SESSION_EMPTY                                \
 	((struct session){ .hold_fd = -1,            \
+			   .stuck_at_ns = DEADLINE_NEVER, \
 			   .heal = HEAL_STATE_EMPTY, \
 			   .child = CRIU_CHILD_NONE, \
 			   .restored = PROC_TREE_EMPTY })
@@ -128,6 +133,14 @@ static struct proc_id half_built(const struct session *s, size_t i)
 	return info.id;
 }
 
+/* How long CRIU has for something: a test has all of it shorter, by "criu.patience error:MS". */
+static uint64_t patience_ms(uint64_t usual_ms)
+{
+	int r = fault_point("criu.patience");
+
+	return r < 0 ? (uint64_t)-r : usual_ms;
+}
+
 static void cancel_session(struct session *s)
 {
 	struct rlimit none = { 0, 0 };
@@ -135,7 +148,7 @@ static void cancel_session(struct session *s)
 	if (s->is_cancelled)
 		return;
 	s->is_cancelled = true;
-	s->kill_at_ns = deadline_in_ms(CANCEL_TIMEOUT_MS);
+	s->kill_at_ns = deadline_in_ms(patience_ms(CANCEL_TIMEOUT_MS));
 	if (s->type == CRIU__REQ_TYPE__RESTORE)
 		proc_signal(half_built(s, 0), SIGKILL);
 	else /* it is not reaped yet: the number is its own */
@@ -264,14 +277,55 @@ static bool one_has_ended(const struct session *s)
 	return false;
 }
 
+static void kill_criu(struct session *s)
+{
+	s->kill_at_ns = DEADLINE_NEVER;
+	s->stuck_at_ns = deadline_in_ms(patience_ms(STUCK_AFTER_MS));
+	proc_signal(s->child.id, SIGKILL);
+}
+
+/* A killed process does not end while it waits for a file system in user space (FUSE) that has its question and does not
+ * answer, and it holds those it traces until it ends. */
+static void tell_if_stuck(struct session *s)
+{
+	const struct criu_options *o = s->options;
+	struct brumate_error why = s->why;
+
+	if (clock_now_ns() <= s->stuck_at_ns)
+		return;
+	s->stuck_at_ns = DEADLINE_NEVER;
+	if (!why.code)
+		brumate_fail(&why, EPIPE, "CRIU has failed");
+	if (o->on_stuck)
+		o->on_stuck(o->arg, s->child.id.pid, &why);
+}
+
+/* The tree stands still meanwhile, and a dump by itself has no other end. */
+static void cancel_if_still(struct session *s)
+{
+	uint64_t work = 0;
+
+	if (s->type != CRIU__REQ_TYPE__DUMP || s->is_cancelled ||
+	    proc_work(s->child.id.pid, &work) < 0)
+		return;
+	if (work != s->work || !s->worked_at_ns) {
+		s->work = work;
+		s->worked_at_ns = clock_now_ns();
+	} else if (clock_now_ns() - s->worked_at_ns > patience_ms(STILL_TIMEOUT_MS) * NS_PER_MS) {
+		brumate_fail(&s->why, ETIMEDOUT, "CRIU has waited for %.0f s, and done nothing",
+			     clock_since_s(s->worked_at_ns));
+		cancel_session(s);
+	}
+}
+
 static void tick_session(struct session *s)
 {
 	const struct criu_options *o = s->options;
 
-	if (s->is_cancelled && clock_now_ns() > s->kill_at_ns) {
-		s->kill_at_ns = DEADLINE_NEVER;
-		proc_signal(s->child.id, SIGKILL);
-	}
+	if (s->is_cancelled && clock_now_ns() > s->kill_at_ns)
+		kill_criu(s);
+	tell_if_stuck(s);
+	cancel_if_still(s);
 	/* A task that dies from here on CRIU does not see: it waits for it for ever. */
 	if (s->root.pid && proc_has_ended(s->root) && ++s->ticks_without_root == TICKS_WITHOUT_ROOT)
 		proc_signal(s->child.id, SIGKILL);
@@ -295,9 +349,10 @@ static void converse(struct session *s)
 
 		tick_session(s);
 		int n = poll(p, 2, TICK_MS);
-		if (n > 0 && p[0].revents)
+		if (n > 0 && p[0].revents) {
 			on_packet(s);
-		else if (n > 0 || (n == 0 && life_fd < 0))
+			s->worked_at_ns = 0; /* it was our turn */
+		} else if (n > 0 || (n == 0 && life_fd < 0))
 			s->outcome = DIED;
 	}
 	/* A process that CRIU forked may be holding the guard. */
@@ -461,9 +516,25 @@ static int start_session(struct session *s, const struct criu_program *program, 
 	return 0;
 }
 
+/* Waits for the end of a CRIU that died in the middle: until then it may hold the tree. */
+static void await_end(struct session *s)
+{
+	cleanup_close(&s->child.socket_fd);
+	s->child.socket_fd = -1;
+	int r = proc_wait_gone(s->child.id, deadline_in_ms(patience_ms(STUCK_AFTER_MS)));
+	if (r == -ETIMEDOUT)
+		kill_criu(s);
+	while (r == -ETIMEDOUT) {
+		tell_if_stuck(s);
+		r = proc_wait_gone(s->child.id, deadline_in_ms(TICK_MS));
+	}
+}
+
 /* Lets go of CRIU, which fails at its next word, and waits for its end. Returns its wait status, or -errno. */
 static int end_session(struct session *s)
 {
+	if (s->outcome == DIED)
+		await_end(s);
 	int status = criu_reap(&s->child);
 
 	proc_tree_fini(&s->restored);

@@ -104,6 +104,9 @@ struct criu_options {
 			   struct proc_id criu); /* the pid of CRIU, as soon as it runs */
 	criu_event_fn on_event;
 	criu_tick_fn on_tick;
+	/* CRIU, process @criu, was killed for the reason @why and does not end, as it waits in the kernel for what need not
+	 * come. The session lasts until it does: it may hold the tree. Called once; may be NULL. */
+	void (*on_stuck)(void *arg, pid_t criu, const struct brumate_error *why);
 	void *arg;
 };
 
@@ -148,7 +151,8 @@ void criu_release_network(int work_dir_fd, const char *log_name);
 /**
  * Makes a tree run on that was being dumped for a caller who has ended: kills @criu where it still runs,
  * takes the tree out of a stop (also one that it was in before), its sockets out of repair, and removes
- * the filter of its packets. Harmless where CRIU had let it go. @log_name: the log of the dump.
+ * the filter of its packets. Harmless where CRIU had let it go. @log_name: the log of the dump. Errors to act on: -ETIMEDOUT
+ * (CRIU was killed and has not ended, and the tree stands still: call it again).
  */
 int criu_heal(struct proc_id root, struct proc_id criu, int work_dir_fd, const char *log_name,
 	      struct brumate_error *err);

@@ -58,6 +58,7 @@ enum {
 	PENDING_MAX = 16,
 	MESSAGE_BYTES = 1024, /* to netfilter */
 	ANSWER_TIMEOUT_S = 5,
+	END_TIMEOUT_MS = 30000,
 };
 
 /* ---- the tree and its guard ---- */
@@ -638,7 +639,10 @@ int criu_heal(struct proc_id root, struct proc_id criu, int work_dir_fd, const c
 			h.before.items[i].state = 'S';
 	heal_signal(&h, SIGSTOP);
 	proc_signal(criu, SIGKILL);
-	proc_wait_gone(criu, DEADLINE_NEVER);
+	r = proc_wait_gone(criu, deadline_in_ms(END_TIMEOUT_MS));
+	if (r < 0)
+		return brumate_fail(err, -r, "CRIU, process %d, was killed and has not ended: %m",
+				    criu.pid);
 	heal_tree(&h, log_fd);
 	return 0;
 }

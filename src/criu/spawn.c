@@ -356,7 +356,11 @@ int criu_reap(struct criu_child *child)
 	child->socket_fd = -1;
 	if (proc_wait_gone(child->id, deadline_in_ms(EXIT_TIMEOUT_MS)) == -ETIMEDOUT) {
 		proc_signal(child->id, SIGKILL);
-		proc_wait_gone(child->id, DEADLINE_NEVER);
+		if (proc_wait_gone(child->id, deadline_in_ms(EXIT_TIMEOUT_MS)) == -ETIMEDOUT) {
+			reap_release(child->id.pid);
+			fault_register_peer("criu", 0);
+			return -ETIMEDOUT;
+		}
 	}
 	/* A CRIU that was killed leaves helpers waiting for it for ever. They are of its process group,
 	 * whose number is its own until it is reaped; restored tasks that run have left it. */

@@ -321,6 +321,7 @@ static int start_criu(struct op *op, struct brumate_error *err)
 		.on_spawned = criu_spawned,
 		.on_event = criu_event,
 		.on_tick = criu_tick,
+		.on_stuck = step_tell_stuck,
 		.arg = op,
 	};
 	int r = externals_find(op, err);

@@ -489,6 +489,7 @@ static int run_criu(struct op *op, int work_fd, const struct criu_inherit *inher
 		.on_spawned = on_spawned,
 		.on_event = on_event,
 		.on_tick = on_tick,
+		.on_stuck = step_tell_stuck,
 		.arg = op,
 	};
 	int r = rights_for_restore(op, &options.user, err);

@@ -350,6 +350,28 @@ void engine_done(struct op *op, enum job_state state)
 		      job_state_name(state));
 }
 
+void step_tell_stuck(void *arg, pid_t criu, const struct brumate_error *why)
+{
+	struct op *op = arg;
+	struct job *job = op->job;
+	struct brumate_error err = *why;
+
+	brumate_wrap(&err, -err.code,
+		     "job %s is held until CRIU, process %d, ends, which was killed and still waits for a "
+		     "file system, as it seems",
+		     job->id, criu);
+	if (job->state == JOB_CHECKPOINTING)
+		brumate_error_exit(&err, EXIT_STILL_RUNNING);
+	brumate_hint(&err,
+		     "look for files of the job on a file system that does not answer; once that does, or is "
+		     "unmounted by force (umount -f), the rest is done, and `brumate ps` says so");
+	log_warn("%s: kind=%s", err.text, op->kind);
+	snprintf(job->message, sizeof(job->message), "%s: %s", op->kind, err.text);
+	job_save(job, NULL);
+	progress_wait_for(&op->progress, "the file system that CRIU waits for");
+	progress_fail(&op->progress, &err);
+}
+
 static void say_stuck(const struct job *job, int r, const struct brumate_error *asked,
 		      struct brumate_error *err)
 {

@@ -57,6 +57,9 @@ void engine_done(struct op *op, enum job_state state);
 /** Sets the job's state and the exit code of @err after a plan failed with @r. Returns @r. */
 int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_error *err);
 
+/** Tells the caller of an operation that it has failed, while it lasts until CRIU ends (criu_options.on_stuck; @arg: struct op). */
+void step_tell_stuck(void *arg, pid_t criu, const struct brumate_error *why);
+
 /** Whether the job has ended, or is just being killed: a process loses what it has on the GPU a moment before
  * it is gone. */
 bool job_ends_now(const struct job *job);

@@ -388,3 +388,24 @@ int proc_wait_gone(struct proc_id id, uint64_t deadline_ns)
 		return fd == -ESRCH ? 0 : fd;
 	return fd_wait(fd, POLLIN, deadline_ns);
 }
+
+int proc_work(pid_t pid, uint64_t *ret)
+{
+	auto_free char *stat = NULL, *status = NULL;
+	unsigned long long user_ticks, system_ticks;
+	int r = proc_file_read(pid, "stat", PROC_FILE_BYTES_MAX, &stat, NULL);
+
+	if (r >= 0)
+		r = proc_file_read(pid, "status", PROC_FILE_BYTES_MAX, &status, NULL);
+	if (r < 0)
+		return r;
+	const char *close = strrchr(stat, ')');
+	if (!close || sscanf(close + 1,
+			     " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu",
+			     &user_ticks, &system_ticks) != 2)
+		return -EBADMSG;
+	*ret = user_ticks + system_ticks +
+	       (uint64_t)status_number(status, "voluntary_ctxt_switches") +
+	       (uint64_t)status_number(status, "nonvoluntary_ctxt_switches");
+	return 0;
+}

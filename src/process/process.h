@@ -151,6 +151,9 @@ int proc_find_sharer(struct proc_info *ret, const struct proc_tree *tree);
  * end or multiply meanwhile. Returns 0, -ESRCH, or -errno where not all could be read. */
 int proc_children(pid_t pid, pid_t **ret_pids, size_t *ret_n);
 
+/** A number that is another one once the process has done anything: used the processor, or slept once more. 0 or -errno. */
+int proc_work(pid_t pid, uint64_t *ret);
+
 /** Waits on its pidfd for the end of a process, which need not be our child. Returns 0, -ETIMEDOUT, or -errno where
  * nobody can tell. */
 int proc_wait_gone(struct proc_id id, uint64_t deadline_ns);

@@ -45,6 +45,15 @@ void reap_protect(pid_t pid)
 	*slot = pid;
 }
 
+void reap_release(pid_t pid)
+{
+	reap_lock();
+	pid_t *slot = find_slot(pid);
+	if (slot)
+		*slot = 0;
+	reap_unlock();
+}
+
 /* The lock spans the wait and the end of the protection: once waited for, the number is free for
  * another child, which another thread may protect. */
 static int collect(pid_t pid, int *ret_status)

@@ -19,6 +19,8 @@ void reap_protect(pid_t pid);
 int reap_wait(pid_t pid, int *ret_status);
 /** The same without blocking: 1 reaped, 0 still running. */
 int reap_poll(pid_t pid, int *ret_status);
+/** Leaves a protected child to reap_orphans() after all. */
+void reap_release(pid_t pid);
 
 /** Reaps every ended child that is not protected; @on_exit (may be NULL) is told of each. Returns 0, or -errno where
  * not all children could be looked for: they have yet to be reaped. */

@@ -82,6 +82,13 @@ static void send_progress(void *arg, const struct progress_sample *sample)
 	wire_reply_more(w->call, reply);
 }
 
+static void send_failure(void *arg, const struct brumate_error *why)
+{
+	const struct watcher *w = arg;
+
+	wire_reply_failed(w->call, why);
+}
+
 static bool is_cancelled(void *arg)
 {
 	const struct watcher *w = arg;
@@ -173,7 +180,7 @@ static int operate(struct shim *s, const struct operation *what, struct wire_cal
 		   json_t *parameters, struct brumate_error *err)
 {
 	struct watcher watcher = { s, call };
-	const struct progress_caller caller = { &watcher, send_progress, is_cancelled };
+	const struct progress_caller caller = { &watcher, send_progress, is_cancelled, send_failure };
 	auto_(request_fini) struct request request = { 0 };
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 	auto_(op_fini) struct op op;

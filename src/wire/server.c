@@ -132,7 +132,7 @@ static void reply_error(struct wire_call_context *call, const char *interface, c
 	send_reply(call, json_pack("{s:s, s:o}", "error", full, "parameters", parameters), NULL, 0);
 }
 
-static void reply_failed(struct wire_call_context *call, const struct brumate_error *err)
+void wire_reply_failed(struct wire_call_context *call, const struct brumate_error *err)
 {
 	if (err->parameter[0])
 		reply_error(call, service_interface, "InvalidParameter",
@@ -238,7 +238,7 @@ static int serve_call(struct wire *w, const struct wire_service *service,
 	if (r < 0 && !err.code)
 		brumate_fail(&err, -r, "%m");
 	if (r < 0)
-		reply_failed(&call, &err);
+		wire_reply_failed(&call, &err);
 	else
 		wire_reply(&call, NULL);
 	return call.broken;

@@ -133,6 +133,8 @@ int wire_reply(struct wire_call_context *call, json_t *parameters);
 /** As wire_reply(), with fds (borrowed). */
 int wire_reply_fds(struct wire_call_context *call, json_t *parameters, const int *fds,
 		   size_t n_fds);
+/** The error as the final reply, for a method that has more to do before it returns. */
+void wire_reply_failed(struct wire_call_context *call, const struct brumate_error *err);
 /** Streamed reply ("continues": true); dropped silently if the caller did not ask for more, or
  * does not read what it was sent: an operation never waits for whoever watches it. */
 void wire_reply_more(struct wire_call_context *call, json_t *parameters);

@@ -24,7 +24,17 @@ static void show(void *arg, const struct progress_sample *sample)
 	n_shown++;
 }
 
-static const struct progress_caller caller = { .show = show, .is_cancelled = is_stopped };
+static atomic_int n_failures, failed_with;
+
+static void fail(void *arg, const struct brumate_error *why)
+{
+	failed_with = why->code;
+	n_failures++;
+}
+
+static const struct progress_caller caller = { .show = show,
+					       .is_cancelled = is_stopped,
+					       .fail = fail };
 
 static void test_stopped(void)
 {
@@ -119,11 +129,32 @@ static void test_shown(void)
 	progress_fini(&p);
 }
 
+/* The caller is told once, while the operation lasts. */
+static void test_failed(void)
+{
+	const struct brumate_error first = { .code = EPIPE }, second = { .code = EIO };
+	struct progress p;
+
+	progress_init(&p, &caller, 0);
+	progress_start(&p, 1);
+	wait_shown();
+	CHECK(n_failures == 0);
+	progress_fail(&p, &first);
+	while (!n_failures)
+		poll(NULL, 0, 10);
+	progress_fail(&p, &second);
+	wait_shown();
+	progress_stop(&p);
+	CHECK(n_failures == 1 && failed_with == EPIPE);
+	progress_fini(&p);
+}
+
 int main(void)
 {
 	test_stopped();
 	test_phases();
 	test_notes();
 	test_shown();
+	test_failed();
 	return 0;
 }

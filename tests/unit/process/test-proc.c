@@ -151,6 +151,30 @@ static void boot_id(void)
 	CHECK(strlen(a) == 36);
 }
 
+/* One that waits does nothing, as long as it does. */
+static void tells_of_work(void)
+{
+	uint64_t before, after;
+	int way[2], way_back[2];
+	char c = 0;
+
+	CHECK(pipe(way) == 0 && pipe(way_back) == 0);
+	pid_t pid = fork();
+	if (pid == 0) {
+		while (read(way[0], &c, 1) == 1 && write(way_back[1], &c, 1) == 1)
+			;
+		_exit(0);
+	}
+	while (proc_work(pid, &before) == 0 && proc_work(pid, &after) == 0 && before != after)
+		usleep(1000);
+	for (int i = 0; i < 3; i++)
+		CHECK(write(way[1], &c, 1) == 1 && read(way_back[0], &c, 1) == 1);
+	CHECK(proc_work(pid, &after) == 0 && after > before);
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+	CHECK(proc_work(pid, &after) < 0);
+}
+
 int main(void)
 {
 	identity_is_number_and_start();
@@ -159,5 +183,6 @@ int main(void)
 	bad_numbers_are_refused();
 	reads_info();
 	boot_id();
+	tells_of_work();
 	return 0;
 }

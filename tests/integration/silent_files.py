@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""A job with a file of a file system in user space (FUSE) whose server does not answer any more. Whoever asks that waits in
+the kernel, and cannot be killed: the job may have to wait with CRIU, but nobody else waits, and each command says what for.
+The server is a process of its own, this file as "silent_files.py serve FD FILE": nobody who asks waits for itself."""
+
+import os
+import struct
+import sys
+from contextlib import contextmanager
+
+from cases import NOBODY, Skipped, case, expect, main, run
+from harness import Log
+
+LOOKUP, FORGET, GETATTR, OPEN, READ, STATFS, RELEASE, FLUSH, INIT, OPENDIR, BATCH_FORGET = 1, 2, 3, 14, 15, 17, 18, 25, 26, 27, 42
+INTERRUPT = 36
+NO_ANSWER = (FORGET, BATCH_FORGET, INTERRUPT)
+HEAD, BYTES = struct.Struct("<IIQQIII4x"), 4096
+DIR, FILE = 1, 2
+
+
+def attributes(node):
+    """struct fuse_attr. Nothing is kept: each look at the file is a question."""
+    mode = 0o40755 if node == DIR else 0o100666
+    return struct.pack("<6Q10I", node, BYTES, 8, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0)
+
+
+def answer(opcode, node):
+    if opcode == INIT:
+        return struct.pack("<IIIIHHII", 7, 31, 4096, 0, 16, 16, 4096, 1) + bytes(36)
+    if opcode == LOOKUP:
+        return struct.pack("<QQQQII", FILE, 0, 0, 0, 0, 0) + attributes(FILE)
+    if opcode == GETATTR:
+        return struct.pack("<QII", 0, 0, 0) + attributes(node)
+    if opcode in (OPEN, OPENDIR):
+        return struct.pack("<QII", 0, 0, 0)
+    if opcode == STATFS:
+        return struct.pack("<5Q10I", 1, 0, 0, 1, 0, BYTES, 255, BYTES, *[0] * 7)
+    if opcode == READ:
+        return b"x" * BYTES
+    return b""
+
+
+def serve(fd, silence):
+    """Answers until the file system is gone; not to the kinds of questions that the file @silence names. Says each of those."""
+    while True:
+        try:
+            request = os.read(fd, 1 << 17)
+        except OSError:
+            return
+        _, opcode, unique, node, *_ = HEAD.unpack_from(request)
+        unwanted = set(open(silence, encoding="utf-8").read().split()) if os.path.exists(silence) else ()
+        if str(opcode) in unwanted:
+            print("silent", opcode, flush=True)
+        elif opcode not in NO_ANSWER:
+            body = answer(opcode, node)
+            try:
+                os.write(fd, struct.pack("<IiQ", 16 + len(body), 0, unique) + body)
+            except OSError:
+                pass  # who asked has given up
+
+
+class SilentFiles:
+    """Such a file system of the user's, mounted, as fusermount(1) would: nobody else may look into it."""
+
+    def __init__(self, bed, uid):
+        self.dir = os.path.join(bed.dir, "silent-files")
+        self.path = os.path.join(self.dir, "file")
+        self.silence = os.path.join(bed.dir, "silence")
+        os.chmod(bed.dir, 0o711)
+        os.mkdir(self.dir)
+        try:
+            fd = os.open("/dev/fuse", os.O_RDWR)
+        except OSError as error:
+            raise Skipped(f"no file systems in user space: {error}") from error
+        options = f"fd={fd},rootmode=40755,user_id={uid},group_id={uid}"
+        mounted = run(["mount", "-i", "-t", "fuse", "-o", options, "test", self.dir], pass_fds=[fd])
+        if mounted.code:
+            raise Skipped(f"no file system in user space can be mounted: {mounted.err}")
+        self.server = bed.start([sys.executable, "-u", os.path.abspath(__file__), "serve", fd, self.silence], "server", pass_fds=[fd])
+        os.close(fd)
+
+    def is_silent_on(self, *opcodes):
+        """From now on it does not answer these."""
+        with open(self.silence + ".new", "w", encoding="utf-8") as file:
+            file.write(" ".join(map(str, opcodes)))
+        os.rename(self.silence + ".new", self.silence)
+
+    def abort(self):
+        """Whoever waits gets an error, as the hint says. That the mount is in use does not matter."""
+        run(["umount", "-f", self.dir])
+
+    def end(self):
+        self.abort()
+        run(["umount", "-l", self.dir])
+        self.server.process.kill()
+        self.server.process.wait()
+
+
+@contextmanager
+def silent_files(bed, uid=0):
+    files = SilentFiles(bed, uid)
+    try:
+        yield files
+    finally:
+        files.end()
+
+
+SCRIPT = """
+import os, time
+file = os.open({path!r}, os.O_RDWR)
+print("ready now", flush=True)
+step = 0
+while True:
+    step += 1
+    print("step", step, "OK", flush=True)
+    time.sleep(0.02)
+"""
+PATIENCE = ("criu.patience", "error:300")
+
+
+def expect_held(bed, job, files, opcode, *options):
+    """A checkpoint that comes to a file system which does not answer: CRIU is stuck there."""
+    bed.ok("checkpoint", job, "--leave-running")
+    files.is_silent_on(opcode)
+    bed.fault(*PATIENCE * 30)
+    result = bed.refused(7, f"job {job} is held until CRIU, process [0-9]+, ends.*done nothing", "checkpoint", job, *options)
+    expect("unmounted by force" in result.err, f"no word of what to do: {result.err}")
+    expect(f"silent {opcode}" in files.server.log.text(), "nobody asked: this test proves nothing")
+    found = bed.job(job)
+    expect(found["state"] == "checkpointing" and "is held until CRIU" in found["message"], f"ps says {found}")
+
+
+@case
+def a_dump_that_waits_for_an_answer(bed):
+    """Without a deadline of its caller's. The job goes on once the file system is given up."""
+    with silent_files(bed) as files:
+        job, log = bed.python(SCRIPT.format(path=files.path))
+        expect_held(bed, job, files, GETATTR, "--leave-running")
+        files.abort()
+        bed.wait_state(job, ("running",), 60)
+        log.goes_on()
+        expect("CRIU has waited" in bed.job(job)["message"], f"ps says {bed.job(job)['message']}")
+
+
+@case
+def a_dump_of_his_that_waits_for_a_close(bed):
+    """As the user, whose file system root may not even look into; and CRIU closes what it got of the job."""
+    with silent_files(bed, NOBODY) as files:
+        program = bed.start(["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "/usr/bin/python3", "-u",
+                             "-c", SCRIPT.format(path=files.path)])
+        program.log.wait_for("^ready", 20)
+        job = bed.ok("manage", "--pid", program.pid).out.strip()
+        expect_held(bed, job, files, FLUSH)
+        files.abort()
+        bed.wait_state(job, ("running",), 60)
+        Log(program.log.path).goes_on()
+
+
+@case
+def a_shim_that_finds_such_a_dump(bed):
+    """The next shim waits as the first did, and serves meanwhile."""
+    with silent_files(bed) as files:
+        job, log = bed.python(SCRIPT.format(path=files.path))
+        expect_held(bed, job, files, GETATTR, "--leave-running")
+        bed.kill_shim(job)
+        expect(bed.job(job)["state"] == "checkpointing", f"ps says {bed.job(job)}")
+        files.abort()
+        bed.cli("kill", "--signal", "URG", job)
+        bed.wait_state(job, ("running",), 60)
+        log.goes_on()
+
+
+if sys.argv[1:2] == ["serve"]:
+    serve(int(sys.argv[2]), sys.argv[3])
+else:
+    main()
