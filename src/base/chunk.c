@@ -16,22 +16,29 @@ enum { PREFIX_BYTES = 16, HEAD_BYTES = PREFIX_BYTES + 8, ZERO_STEP_WORDS = 64 };
 
 static const char prefix[PREFIX_BYTES] = "brumate-chunk-1";
 
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static EVP_MD *sha256; /* for the life of the process; NULL if libcrypto has none */
-static bool has_lanes;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(EVP_MD *) sha256; /* for the life of the process, once it is found */
+static bool has_lanes;		 /* known by then: to ask the CPU is slow on a virtual machine */
 
 DEFINE_AUTO(EVP_MD_CTX *, EVP_MD_CTX_free)
 
-static void find_sha256(void)
+/* Looks for it anew where there was no memory for it the last time. */
+static bool find_sha256(void)
 {
-	sha256 = digest_has_libcrypto() ? EVP_MD_fetch(NULL, "SHA256", NULL) : NULL;
-	has_lanes = sha256_has_lanes();
+	if (sha256)
+		return true;
+	pthread_mutex_lock(&lock);
+	if (!sha256 && digest_has_libcrypto()) {
+		has_lanes = sha256_has_lanes();
+		sha256 = EVP_MD_fetch(NULL, "SHA256", NULL);
+	}
+	pthread_mutex_unlock(&lock);
+	return sha256;
 }
 
 static EVP_MD_CTX *new_context(void)
 {
-	pthread_once(&once, find_sha256);
-	return sha256 ? EVP_MD_CTX_new() : NULL;
+	return find_sha256() ? EVP_MD_CTX_new() : NULL;
 }
 
 static bool hash_bytes(EVP_MD_CTX *ctx, struct digest *ret, const void *buf, size_t len_bytes)

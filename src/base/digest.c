@@ -15,10 +15,28 @@
 enum { READ_BYTES = 1 << 20 };
 
 DEFINE_AUTO(EVP_MD_CTX *, EVP_MD_CTX_free)
+DEFINE_AUTO(EVP_MAC *, EVP_MAC_free)
+DEFINE_AUTO(EVP_CIPHER *, EVP_CIPHER_free)
 
 bool digest_has_libcrypto(void)
 {
 	return OSSL_LIB_CTX_get0_global_default() != NULL;
+}
+
+/* It lists all algorithms of a kind when one of the kind is looked for, once: those that it has no memory for then, it never
+ * finds again. */
+int digest_set_up(void)
+{
+	auto_(EVP_MAC_free) EVP_MAC *mac = NULL;
+	auto_(EVP_CIPHER_free) EVP_CIPHER *cipher = NULL;
+	struct digest d;
+	int r = digest_buffer(&d, "", 0);
+
+	if (r < 0)
+		return r;
+	mac = EVP_MAC_fetch(NULL, "HMAC", NULL);
+	cipher = EVP_CIPHER_fetch(NULL, "AES-256-GCM", NULL);
+	return mac && cipher ? 0 : -ENOMEM;
 }
 
 /* NULL where there is no memory. */

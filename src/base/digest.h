@@ -21,6 +21,12 @@ struct digest {
  */
 bool digest_has_libcrypto(void);
 
+/**
+ * Has libcrypto do now what it tries only once, for a program that lives on. 0. -ENOMEM: nothing that needs libcrypto may ever
+ * succeed in this process, so another one had better take its place.
+ */
+int digest_set_up(void);
+
 /** Digest of a buffer. Returns 0 or -ENOMEM. */
 int digest_buffer(struct digest *ret, const void *buf, size_t len_bytes);
 

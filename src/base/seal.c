@@ -14,24 +14,30 @@
 #include <string.h>
 #include <sys/random.h>
 
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static EVP_CIPHER *gcm, *ctr, *xts; /* for the life of the process; NULL if libcrypto has none */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(EVP_CIPHER *) gcm, ctr, xts; /* for the life of the process, once they are found */
 
 DEFINE_AUTO(EVP_CIPHER_CTX *, EVP_CIPHER_CTX_free)
 
-static void find_ciphers(void)
+/* Looks for them anew where there was no memory for them the last time. */
+static bool find_ciphers(void)
 {
-	if (!digest_has_libcrypto())
-		return;
-	gcm = EVP_CIPHER_fetch(NULL, "AES-256-GCM", NULL);
-	ctr = EVP_CIPHER_fetch(NULL, "AES-256-CTR", NULL);
-	xts = EVP_CIPHER_fetch(NULL, "AES-256-XTS", NULL);
+	if (gcm && ctr && xts)
+		return true;
+	pthread_mutex_lock(&lock);
+	if (!gcm && digest_has_libcrypto())
+		gcm = EVP_CIPHER_fetch(NULL, "AES-256-GCM", NULL);
+	if (gcm && !ctr)
+		ctr = EVP_CIPHER_fetch(NULL, "AES-256-CTR", NULL);
+	if (ctr && !xts)
+		xts = EVP_CIPHER_fetch(NULL, "AES-256-XTS", NULL);
+	pthread_mutex_unlock(&lock);
+	return gcm && ctr;
 }
 
 static EVP_CIPHER_CTX *new_context(void)
 {
-	pthread_once(&once, find_ciphers);
-	return gcm && ctr ? EVP_CIPHER_CTX_new() : NULL;
+	return find_ciphers() ? EVP_CIPHER_CTX_new() : NULL;
 }
 
 void seal_key_fini(struct seal_key *k)

@@ -22,6 +22,7 @@
 
 #include "base/clock.h"
 #include "base/conf.h"
+#include "base/digest.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/paths.h"
@@ -405,6 +406,8 @@ static int start_broker(struct program *p, const struct brumate_conf *conf, bool
 				    .open_gpus = conf->prepare_gpu };
 	int r = simulated ? find_simulated(p, err) : 0;
 
+	if (r == 0 && digest_set_up() < 0)
+		r = brumate_fail(err, ENOMEM, "libcrypto: %m");
 	o.libraries = (struct dev_libraries){ p->driver, p->management, simulated };
 	if (r == 0)
 		r = broker_new(&p->broker, &o, err);

@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/digest.h"
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/log.h"
@@ -408,6 +409,8 @@ static int run_shim(const char *dir, int *ready_fd, struct brumate_error *err)
 	}
 	if (r < 0)
 		return brumate_fail(err, -r, "%s/shim.lock: %m", s.job.dir);
+	if (digest_set_up() < 0)
+		return brumate_fail(err, ENOMEM, "libcrypto: %m");
 
 	file_sweep(s.job.dir);
 	/* The record is read again under the lock, as another shim may have written it since. */
