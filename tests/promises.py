@@ -414,7 +414,7 @@ def check_host_memory(look):
         return
     broker = "broker-simulated.sock" if look.places.simulated else "broker.sock"
     info = ask(os.path.join(look.places.runtime, broker), "io.brumate.broker.Info")
-    if info and info["pool"]["leased_bytes"]:
+    if info and info.get("pool", {}).get("leased_bytes"):  # one without a driver has no pool
         look.says(7, f"the broker has {info['pool']['leased_bytes']} bytes on lease, and no job has a host copy")
 
 
