@@ -4,17 +4,20 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "base/paths.h"
 #include "gpu/vendor.h"
 #include "process/process.h"
 
-enum { ENVIRONMENT_BYTES_MAX = 8 << 20 };
+enum { ENVIRONMENT_BYTES_MAX = 8 << 20, CACHE_TRIES = 16 };
 
 /* The value of @name, which may have a value behind it that is not compared; NULL: there is none. */
 static const char *find_value(const char *environment, size_t len, const char *name)
@@ -39,23 +42,69 @@ static const char *find_missing(const char *environment, size_t len)
 	return NULL;
 }
 
+/* A descriptor of a process, as the process names it: nobody is asked for it. */
+static int stat_descriptor(struct statx *ret, const char *path)
+{
+	return statx(AT_FDCWD, path, AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO, ret) < 0 ? -errno
+											 : 0;
+}
+
+/* Opens what the kernel has in its cache, which it may fail to see while somebody mounts or renames. Before 5.12 the kernel
+ * cannot be told that, and asks. */
+static int open_cached(int root_fd, const char *path)
+{
+	struct open_how how = { .flags = O_PATH | O_CLOEXEC,
+				.resolve = RESOLVE_IN_ROOT | RESOLVE_CACHED };
+	int fd = -1;
+
+	for (int i = 0; i < CACHE_TRIES && fd < 0; i++) {
+		fd = (int)syscall(SYS_openat2, root_fd, path, &how, sizeof(how));
+		if (fd < 0 && errno == EINVAL)
+			how.resolve = RESOLVE_IN_ROOT;
+		else if (fd < 0 && errno != EAGAIN)
+			return -errno;
+	}
+	return fd < 0 ? -ENOENT : fd;
+}
+
+/* A file below the process's root. Its path is what the program has in its environment, and may lead to a file system that does
+ * not answer: nobody is asked, as a file that somebody holds open is in the cache. */
+static int stat_cached(struct statx *ret, pid_t pid, const char *path)
+{
+	auto_free char *root = path_format("/proc/%d/root", pid);
+
+	if (!root)
+		return -ENOMEM;
+	auto_close int root_fd = open(root, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (root_fd < 0)
+		return -errno;
+	auto_close int fd = open_cached(root_fd, path);
+	if (fd < 0)
+		return fd;
+	return statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO, ret) < 0
+		       ? -errno
+		       : 0;
+}
+
 /* As the process would open it: its own descriptors, and all else below its root. */
 static int find_file(struct driver_job *ret, pid_t pid, const char *path)
 {
-	static const char self[] = "/proc/self/";
-	auto_free char *seen = strncmp(path, self, sizeof(self) - 1)
-				       ? path_format("/proc/%d/root/%s", pid, path)
-				       : path_format("/proc/%d/%s", pid, path + sizeof(self) - 1);
-	struct stat st;
+	int number, holder, end = 0;
+	auto_free char *seen = NULL;
+	struct statx st;
+	int r;
 
-	if (!seen)
-		return -ENOMEM;
-	if (stat(seen, &st) < 0)
-		return -errno;
-	if (!S_ISREG(st.st_mode))
+	if (sscanf(path, "/proc/self/fd/%d%n", &number, &end) == 1 && !path[end])
+		seen = path_format("/proc/%d/fd/%d", pid, number);
+	else if (sscanf(path, "/proc/%d/fd/%d%n", &holder, &number, &end) == 2 && !path[end])
+		seen = path_format("/proc/%d/root/proc/%d/fd/%d", pid, holder, number);
+	r = seen ? stat_descriptor(&st, seen) : stat_cached(&st, pid, path);
+	if (r < 0)
+		return r;
+	if (!S_ISREG(st.stx_mode))
 		return -ENOENT;
-	ret->device = st.st_dev;
-	ret->inode = st.st_ino;
+	ret->device = makedev(st.stx_dev_major, st.stx_dev_minor);
+	ret->inode = st.stx_ino;
 	return 1;
 }
 

@@ -171,6 +171,17 @@ def a_shim_that_finds_such_a_dump(bed):
         log.goes_on()
 
 
+@case
+def a_file_of_a_job_of_the_driver(bed):
+    """Its path is whatever the program has in its environment: it is looked up without asking anybody."""
+    with silent_files(bed) as files:
+        job, log = bed.counter(env={"CUDA_CHECKPOINT_JOB_FILE": files.path}, options=("--data-path", "driver"))
+        files.is_silent_on(LOOKUP, GETATTR)
+        bed.ok("suspend", job)
+        bed.ok("resume", job)
+        log.goes_on()
+
+
 if sys.argv[1:2] == ["serve"]:
     serve(int(sys.argv[2]), sys.argv[3])
 else:

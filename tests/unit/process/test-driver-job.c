@@ -75,6 +75,12 @@ static void test_find(void)
 	CHECK_STR(again.missing, nvls);
 	CHECK(find(&again, others, NULL, NULL) == 1 && !driver_job_is_same(&job, &again));
 	CHECK_STR(again.missing, cumem);
+	/* A file that has a name. */
+	auto_free char *path = path_format("%s/job", dir);
+	auto_free char *named = path_format("CUDA_CHECKPOINT_JOB_FILE=%s", path);
+	auto_close int held = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	CHECK(held >= 0 && find(&job, named, cumem, nvls) == 1 && !job.missing);
+	CHECK(find(&again, named, cumem, nvls) == 1 && driver_job_is_same(&job, &again));
 	close(fd);
 	close(other);
 }
