@@ -1,19 +1,13 @@
 // SPDX-License-Identifier: MIT
 /*
- * brumate's CRIU plugin. It hides from CRIU the memory that the shim saves by itself (hidden.h), by
- * standing between CRIU and the kernel where it asks which pages a process has; it writes down filters of system
+ * brumate's CRIU plugin. It hides from CRIU the memory that the shim saves by itself (hidden.h); it writes down filters of system
  * calls, since CRIU is who traces the processes; and it opens leftover descriptors of devices anew. It decides nothing, changes nothing in a task, and owns nothing but
  * its view of the table.
  */
 #include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "criu-plugin/plugin.h"
 
@@ -26,30 +20,6 @@
 static struct hidden_table *table;
 static bool is_named; /* in the image: a restore without us is refused */
 
-static int (*real_ioctl)(int fd, unsigned long request, ...);
-static ssize_t (*real_pread)(int fd, void *buf, size_t len_bytes, off_t offset);
-static const char *const pread_names[] = { "pread64", "pread" };
-
-static bool something_is_hidden(void)
-{
-	return table && atomic_load_explicit(&table->n, memory_order_acquire);
-}
-
-static int64_t pid_of_pagemap(int fd)
-{
-	char link[48], path[128];
-
-	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-	ssize_t n = readlink(link, path, sizeof(path) - 1);
-	path[n > 0 ? n : 0] = '\0';
-	return pagemap_pid(path);
-}
-
-static int scan(int fd, struct pagemap_scan *s)
-{
-	return real_ioctl(fd, PAGEMAP_SCAN_REQUEST, s);
-}
-
 /* Names the plugin in the image, before the first page is left out. */
 static bool name_in_image(void)
 {
@@ -58,59 +28,25 @@ static bool name_in_image(void)
 	return is_named;
 }
 
-static int our_ioctl(int fd, unsigned long request, ...)
+/* Without memory that the shim saves, or a name in the image, CRIU saves it all. */
+static int may_hide(void)
 {
-	va_list list;
-
-	va_start(list, request);
-	void *arg = va_arg(list, void *);
-	va_end(list);
-	if (request != PAGEMAP_SCAN_REQUEST || !something_is_hidden() || !name_in_image())
-		return real_ioctl(fd, request, arg);
-	return pagemap_scan_hidden(table, pid_of_pagemap(fd), fd, arg, scan);
+	return atomic_load_explicit(&table->n, memory_order_acquire) && name_in_image();
 }
 
-static ssize_t our_pread(int fd, void *buf, size_t len_bytes, off_t offset)
+static bool map_table(const char *number)
 {
-	ssize_t n = real_pread(fd, buf, len_bytes, offset);
-	int saved = errno;
-	int64_t pid = n > 0 && something_is_hidden() ? pid_of_pagemap(fd) : 0;
-
-	if (pid && name_in_image())
-		pagemap_clear_hidden(table, pid, buf, (size_t)n, offset,
-				     (size_t)sysconf(_SC_PAGESIZE));
-	errno = saved;
-	return n;
-}
-
-static int map_table(const char *number)
-{
-	struct stat st;
-	int fd = atoi(number);
-
-	if (fstat(fd, &st) < 0 || st.st_size < (off_t)sizeof(struct hidden_table))
-		return -EBADMSG;
-	struct hidden_table *t = mmap(NULL, sizeof(*t), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (t == MAP_FAILED)
-		return -errno;
-	if (t->magic != HIDDEN_MAGIC) {
-		munmap(t, sizeof(*t));
-		return -EBADMSG;
-	}
-	table = t;
-	return 0;
+	table = number ? hidden_table_map(atoi(number)) : NULL;
+	return table != NULL;
 }
 
 /* Where any of this fails, CRIU saves all memory by itself. */
 static int init_dump(const char *number)
 {
-	if (!number || map_table(number) < 0)
+	if (!map_table(number))
 		return 0;
 	table->filters.error = table->filters.n = table->filters.used_bytes = 0;
-	real_ioctl = import_replace("ioctl", (void *)our_ioctl);
-	for (size_t i = 0; i < 2 && !real_pread; i++)
-		real_pread = import_replace(pread_names[i], (void *)our_pread);
-	if (real_ioctl && real_pread)
+	if (hide_begin(table, may_hide))
 		atomic_store(&table->is_heeded, 1);
 	else
 		say(CRIU_LOG_WARNING,
@@ -124,7 +60,7 @@ static int init_restore(const char *number)
 		check_and_remove_inventory_plugin &&
 		check_and_remove_inventory_plugin(HIDDEN_PLUGIN_NAME, strlen(HIDDEN_PLUGIN_NAME));
 
-	if (!needed || (number && map_table(number) == 0))
+	if (!needed || map_table(number))
 		return 0;
 	say(CRIU_LOG_ERROR, "memory of this image is stored separately: only `brumate restore` can "
 			    "bring it back\n");
@@ -145,10 +81,7 @@ static void end_plugin(int stage, int result)
 {
 	(void)stage;
 	(void)result;
-	if (real_ioctl)
-		import_replace("ioctl", (void *)real_ioctl);
-	for (size_t i = 0; i < 2 && real_pread; i++)
-		import_replace(pread_names[i], (void *)real_pread);
+	hide_end();
 }
 
 /* Leaves the process to whatever other plugin there is. */

@@ -134,6 +134,23 @@ int pagemap_scan_hidden(const struct hidden_table *t, int64_t pid, int fd,
 void pagemap_clear_hidden(const struct hidden_table *t, int64_t pid, uint64_t *entries,
 			  size_t len_bytes, off_t offset, size_t page_bytes);
 
+/*
+ * ---- what is hidden ----
+ *
+ * CRIU's own calls by which it asks for a page map are answered without the ranges of one table, from hide_begin() to
+ * hide_end(). One at a time.
+ */
+
+/** Asked before each answer: 1: the table counts; 0: it does not; -errno: CRIU's call fails so. */
+typedef int (*hide_fn)(void);
+
+/** Maps the table behind @fd; NULL: there is none. */
+struct hidden_table *hidden_table_map(int fd);
+
+/** @t: borrowed. Returns false where CRIU's calls cannot be seen. */
+bool hide_begin(const struct hidden_table *t, hide_fn may);
+void hide_end(void);
+
 /**
  * Writes down the filters of all threads of process @pid, which we trace and which stand still. What cannot be read, or
  * finds no room, is said in @t->error.
