@@ -181,6 +181,7 @@ enum kind {
 	KIND_GPU,
 	KIND_DATA_PATH,
 	KIND_COMPRESS,
+	KIND_MEMORY,
 	KIND__MAX
 };
 
@@ -192,6 +193,7 @@ static const char *const allowed[KIND__MAX] = {
 	[KIND_GPU] = "auto or simulated",
 	[KIND_DATA_PATH] = "auto, broker or driver",
 	[KIND_COMPRESS] = "auto, none, lz4 or zstd",
+	[KIND_MEMORY] = "auto, brumate or criu",
 };
 
 static const char *const *const words[KIND__MAX] = {
@@ -207,6 +209,10 @@ static const char *const *const words[KIND__MAX] = {
 						 [CONF_COMPRESS_LZ4] = "lz4",
 						 [CONF_COMPRESS_ZSTD] = "zstd",
 						 [CONF_COMPRESS__MAX] = NULL },
+	[KIND_MEMORY] = (const char *const[]){ [CONF_MEMORY_AUTO] = "auto",
+					       [CONF_MEMORY_BRUMATE] = "brumate",
+					       [CONF_MEMORY_CRIU] = "criu",
+					       [CONF_MEMORY__MAX] = NULL },
 };
 
 static const struct key {
@@ -239,6 +245,7 @@ static const struct key {
 	{ "Run", "DataPath", KIND_DATA_PATH, offsetof(struct brumate_conf, data_path) },
 	{ "Criu", "Path", KIND_PATH, offsetof(struct brumate_conf, criu_path) },
 	{ "Container", "Force", KIND_BOOL, offsetof(struct brumate_conf, container_force) },
+	{ "Container", "Memory", KIND_MEMORY, offsetof(struct brumate_conf, container_memory) },
 	{ "Container", "State", KIND_PATH, offsetof(struct brumate_conf, container_state) },
 };
 enum { N_KEYS = sizeof(keys) / sizeof(keys[0]) };
@@ -332,6 +339,7 @@ static int set_value(struct brumate_conf *c, const struct key *k, const char *va
 	case KIND_GPU:
 	case KIND_DATA_PATH:
 	case KIND_COMPRESS:
+	case KIND_MEMORY:
 		return conf_word((int *)at, value, words[k->kind]);
 	case KIND__MAX:
 		break;

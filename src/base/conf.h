@@ -37,6 +37,8 @@ enum conf_compress {
 	CONF_COMPRESS__MAX
 };
 
+enum conf_memory { CONF_MEMORY_AUTO, CONF_MEMORY_BRUMATE, CONF_MEMORY_CRIU, CONF_MEMORY__MAX };
+
 struct brumate_conf {
 	/* [Store] */
 	char *store_dir; /* Directory=PATH: where checkpoints go. Owned; NULL: path_checkpoints_dir() */
@@ -74,6 +76,7 @@ struct brumate_conf {
 
 	/* [Container] */
 	bool container_force; /* Force=no: checkpoint containers that may not come back, too */
+	enum conf_memory container_memory; /* Memory=auto: who saves large CPU memory; brumate, criu */
 	char *container_state; /* State=DIR:…: of OCI runtimes. Owned; NULL: where it usually is */
 
 	/* One line each, for the program to log. Owned. */

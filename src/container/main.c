@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * brumate-container SOCKET IMAGES CRIU: what brumate's plugin in a container engine's CRIU has done. SOCKET and IMAGES are
- * descriptors, CRIU is the process whose plugin asks. A request is a packet "WORD [PID]", its answer a packet "ok [TIDS | SEAL]" (an agent's TID has an "a" behind it) or
+ * brumate-container SOCKET IMAGES TABLE CRIU: what brumate's plugin in a container engine's CRIU has done. SOCKET, IMAGES and TABLE
+ * (criu-plugin/hidden.h) are descriptors, CRIU is the process whose plugin asks. A request is a packet "WORD [PID]", its answer a packet "ok [TIDS | SEAL]" (an agent's TID has an "a" behind it) or
  * "no REASON". The connection ends with the plugin; then, once CRIU has ended, a container that goes on gets its GPUs back,
  * whatever became of the dump. So this program outlives CRIU, and where it dies before the plugin, the plugin starts another.
  *
@@ -107,7 +107,7 @@ static void cgroup_join_parent_of(pid_t pid)
 enum { REQUEST_BYTES = 64, ANSWER_BYTES = 4096, WAIT_MS = 60000, RETURN_TRIES = 10 };
 
 struct helper {
-	int socket_fd, images_dir_fd;
+	int socket_fd, images_dir_fd, table_fd;
 	int criu_fd;		     /* readable once CRIU has ended */
 	struct container *container; /* borrowed */
 };
@@ -171,6 +171,8 @@ static int do_request(const struct helper *h, const char *word, pid_t pid,
 	}
 	if (!strcmp(word, "check"))
 		return container_check(h->container, pid, err);
+	if (!strcmp(word, "memory"))
+		return container_take_memory(h->container, h->table_fd, err);
 	if (!strcmp(word, "finish") || !strcmp(word, "look"))
 		return tell_seal(h, word, more, err);
 	if (!strcmp(word, "open"))
@@ -312,16 +314,20 @@ int main(int argc, char **argv)
 	limits_raise_files();
 	if (argc == 3 && !strcmp(argv[1], "--heir"))
 		return exit_code(inherit(argv[2], &err), &err);
-	if (argc != 4) {
+	if (argc != 5) {
 		fprintf(stderr,
-			"usage: brumate-container SOCKET IMAGES CRIU (started by CRIU's plugin)\n"
+			"usage: brumate-container SOCKET IMAGES TABLE CRIU (started by CRIU's "
+			"plugin)\n"
 			"       brumate-container --heir DIR (started by a container's keeper)\n");
 		return EXIT_USAGE;
 	}
-	struct helper h = { .socket_fd = atoi(argv[1]), .images_dir_fd = atoi(argv[2]) };
+	struct helper h = { .socket_fd = atoi(argv[1]),
+			    .images_dir_fd = atoi(argv[2]),
+			    .table_fd = atoi(argv[3]) };
 	fcntl(h.socket_fd, F_SETFD, FD_CLOEXEC);
 	fcntl(h.images_dir_fd, F_SETFD, FD_CLOEXEC);
-	int r = run_helper(&h, (struct proc_id){ .pid = atoi(argv[3]) }, &err);
+	fcntl(h.table_fd, F_SETFD, FD_CLOEXEC);
+	int r = run_helper(&h, (struct proc_id){ .pid = atoi(argv[4]) }, &err);
 	if (r < 0)
 		answer(&h, -1, "", &err);
 	return exit_code(r, &err);

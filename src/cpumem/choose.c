@@ -424,7 +424,16 @@ bool cpu_memory_table_is_heeded(int table_fd)
 	return t && atomic_load(&t->is_heeded);
 }
 
-int cpu_memory_hide(int table_fd, const struct cpu_memory *m)
+static int by_range(const void *a, const void *b)
+{
+	const struct hidden_range *x = a, *y = b;
+
+	if (x->pid != y->pid)
+		return x->pid < y->pid ? -1 : 1;
+	return x->start < y->start ? -1 : x->start > y->start;
+}
+
+int cpu_memory_hide(int table_fd, const struct cpu_memory *m, enum cpu_memory_pids pids)
 {
 	auto_(unmap_table) struct hidden_table *t = map_table(table_fd);
 
@@ -436,11 +445,12 @@ int cpu_memory_hide(int table_fd, const struct cpu_memory *m)
 		const struct cpu_memory_region *r = &m->items[i];
 
 		t->ranges[i] = (struct hidden_range){
-			.pid = r->inner_pid,
+			.pid = pids == CPU_MEMORY_OUR_PIDS ? r->pid : r->inner_pid,
 			.start = r->va,
 			.end = r->va + r->len_bytes,
 		};
 	}
+	qsort(t->ranges, m->n, sizeof(*t->ranges), by_range);
 	atomic_store_explicit(&t->n, (uint32_t)m->n, memory_order_release);
 	return 0;
 }

@@ -104,8 +104,11 @@ int cpu_memory_table_new(void);
 /** True once a CRIU that was given the table would heed it. */
 bool cpu_memory_table_is_heeded(int table_fd);
 
+/** By which numbers a CRIU knows processes: those of their namespace, as it is in that, or ours. */
+enum cpu_memory_pids { CPU_MEMORY_INNER_PIDS, CPU_MEMORY_OUR_PIDS };
+
 /** Hides @m from now on. -E2BIG: more than the table takes. */
-int cpu_memory_hide(int table_fd, const struct cpu_memory *m);
+int cpu_memory_hide(int table_fd, const struct cpu_memory *m, enum cpu_memory_pids pids);
 
 /** Lets CRIU pass over mappings of the devices it was given (criu_plugin): zeros stand there after a restore. */
 int cpu_memory_allow_device_maps(int table_fd);

@@ -13,6 +13,7 @@
 #include "cpumem/image.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,6 +68,19 @@ int cpu_memory_image_open(struct cpu_memory_image **ret, struct criu_options *op
 		options->libdir = c->plugin_dir;
 		options->plugin = &c->plugin;
 	}
+	*ret = take_ptr(&c);
+	return 0;
+}
+
+int cpu_memory_image_join(struct cpu_memory_image **ret, int table_fd, struct brumate_error *err)
+{
+	auto_(cpu_memory_image_close) struct cpu_memory_image *c = calloc(1, sizeof(*c));
+
+	if (!c)
+		return brumate_fail(err, ENOMEM, "%m");
+	c->plugin.table_fd = fcntl(table_fd, F_DUPFD_CLOEXEC, 0);
+	if (c->plugin.table_fd < 0)
+		return brumate_fail(err, errno, "a table for CRIU: %m");
 	*ret = take_ptr(&c);
 	return 0;
 }
@@ -141,6 +155,13 @@ static int check_device_maps(struct cpu_memory_image *c, const struct proc_tree 
 	return r < 0 ? brumate_fail(err, -r, "telling CRIU of mapped devices: %m") : 0;
 }
 
+static int hide(struct cpu_memory_image *c, enum cpu_memory_pids pids, struct brumate_error *err)
+{
+	int r = cpu_memory_hide(c->plugin.table_fd, &c->taken, pids);
+
+	return r < 0 ? brumate_fail(err, -r, "telling CRIU what it need not save: %m") : 0;
+}
+
 /* Begins to save what was chosen. */
 static int begin_saving(struct cpu_memory_image *c, const struct cpu_memory_frozen *frozen,
 			struct brumate_error *err)
@@ -153,8 +174,7 @@ static int begin_saving(struct cpu_memory_image *c, const struct cpu_memory_froz
 	r = frozen->goes_on ? start_copy(c, err) : save_in_place(c, w, err);
 	if (r < 0)
 		return r;
-	r = cpu_memory_hide(c->plugin.table_fd, &c->taken);
-	return r < 0 ? brumate_fail(err, -r, "telling CRIU what it need not save: %m") : 0;
+	return hide(c, CPU_MEMORY_INNER_PIDS, err);
 }
 
 int cpu_memory_image_frozen(struct cpu_memory_image *c, const struct cpu_memory_frozen *frozen,
@@ -177,6 +197,22 @@ int cpu_memory_image_frozen(struct cpu_memory_image *c, const struct cpu_memory_
 		return begin_saving(c, frozen, err);
 	cpu_memory_fini(&c->taken);
 	return 0;
+}
+
+int cpu_memory_image_take(struct cpu_memory_image *c, const struct proc_tree *tree,
+			  struct brumate_error *err)
+{
+	int r = cpu_memory_choose(&c->taken, tree, 0, err);
+
+	return r < 0 ? r : c->taken.n > 0;
+}
+
+int cpu_memory_image_leave(struct cpu_memory_image *c, struct chunks_writer *w,
+			   struct brumate_error *err)
+{
+	int r = save_in_place(c, w, err);
+
+	return r < 0 ? r : hide(c, CPU_MEMORY_OUR_PIDS, err);
 }
 
 int cpu_memory_image_filters(struct cpu_memory_image *c, struct manifest_filters **ret,
@@ -407,7 +443,7 @@ static int plan_ranges(struct fill *f, const struct chunks_reader *reader, const
 	return r;
 }
 
-static bool has_host_regions(const struct manifest *m)
+bool cpu_memory_image_is_in(const struct manifest *m)
 {
 	for (size_t i = 0; i < m->memory.n_regions; i++)
 		if (m->memory.regions[i].kind == MANIFEST_REGION_HOST)
@@ -441,7 +477,7 @@ int cpu_memory_image_fill(const struct store_image *image, struct proc_id root,
 	uint64_t start_ns = clock_now_ns();
 	int r = fault_point("restore.host-memory");
 
-	if (!has_host_regions(&image->manifest))
+	if (!cpu_memory_image_is_in(&image->manifest))
 		return 0;
 	if (r < 0)
 		return brumate_fail(err, -r, "injected while memory is filled: %m");

@@ -37,6 +37,22 @@ struct cpu_memory_frozen {
 int cpu_memory_image_frozen(struct cpu_memory_image *i, const struct cpu_memory_frozen *frozen,
 			    struct progress *progress, struct brumate_error *err);
 
+/*
+ * Where CRIU is an engine's, whose plugin of ours has made the table and asks: join, take, and where that returns 1 leave,
+ * chunks_end(), close. Processes that go on stand still until all of it is saved: no copy is made.
+ */
+
+/** @table_fd: borrowed. */
+int cpu_memory_image_join(struct cpu_memory_image **ret, int table_fd, struct brumate_error *err);
+
+/** Chooses memory of the processes of @tree, which are frozen. 0: there is none worth it. */
+int cpu_memory_image_take(struct cpu_memory_image *i, const struct proc_tree *tree,
+			  struct brumate_error *err);
+
+/** Begins to save it, and hides it from CRIU, which knows processes by our numbers. */
+int cpu_memory_image_leave(struct cpu_memory_image *i, struct chunks_writer *w,
+			   struct brumate_error *err);
+
 /** From CRIU_EVENT_FROZEN on: cpu_memory_table_filters(). -ENOENT: our plugin is not installed. */
 int cpu_memory_image_filters(struct cpu_memory_image *i, struct manifest_filters **ret,
 			     size_t *ret_n);
@@ -55,6 +71,9 @@ void cpu_memory_image_saved(struct cpu_memory_image *i);
 /** After chunks_writer_free(). Accepts NULL. */
 void cpu_memory_image_close(struct cpu_memory_image *i);
 DEFINE_AUTO(struct cpu_memory_image *, cpu_memory_image_close)
+
+/** Whether a checkpoint has memory beside CRIU's images. */
+bool cpu_memory_image_is_in(const struct manifest *m);
 
 /** At CRIU_EVENT_RESTORED: fills what @image has beside CRIU's in the stopped processes below @root. Errors to
  * act on: -EBADMSG (damaged), -ESRCH, -ECANCELED. */

@@ -37,6 +37,7 @@
 #define DEVICES_NAME PLUGIN_NAME "-devices" /* no GPU state, but devices to be opened anew */
 #define TREE_NAME    "pstree.img"
 #define STREAM_NAME  "streamer-capture.sock"
+#define PARENT_NAME  "parent"
 
 enum { HOOKS_BEFORE_RETRY = 12, TIDS_MAX = 1024, PATIENCE_MS = 250 };
 
@@ -47,10 +48,14 @@ static struct {
 	bool has_saved;	   /* GPU state may be in host memory */
 	bool is_finished;  /* all of it is in the directory of images */
 	bool sees_the_end; /* of a dump's memory; see our_openat() */
-	bool is_restored;  /* it has been brought back, or there is none */
-	bool has_failed;   /* a restore: all processes are to end */
-	pid_t root;	   /* the first process asked about */
-} state = { .stage = -1, .helper = HELPER_NONE };
+	int table_fd;	   /* of what is hidden from CRIU; -1: nothing can be */
+	struct hidden_table *table;
+	bool all_stopped; /* of a dump's processes */
+	bool has_taken;	  /* the helper was asked which memory it takes */
+	bool is_restored; /* it has been brought back, or there is none */
+	bool has_failed;  /* a restore: all processes are to end */
+	pid_t root;	  /* the first process asked about */
+} state = { .stage = -1, .helper = HELPER_NONE, .table_fd = -1 };
 
 #define say(level, ...)                                                 \
 	do {                                                            \
@@ -118,7 +123,9 @@ static int ask(const char *word, pid_t pid, char answer[static HELPER_ANSWER_BYT
 
 static int start_helper(void)
 {
-	int r = criu_get_image_dir ? helper_start(&state.helper, criu_get_image_dir()) : -ENOSYS;
+	int r = criu_get_image_dir
+			? helper_start(&state.helper, criu_get_image_dir(), state.table_fd)
+			: -ENOSYS;
 
 	return r < 0 ? fail("brumate-container", strerror(-r)) : 0;
 }
@@ -174,6 +181,7 @@ static int checkpoint_devices(int pid)
 		return -ENOTSUP;
 	if (ask("check", pid, answer) < 0)
 		return fail("GPU state is not complete", answer);
+	state.all_stopped = true;
 	return tells_late() || state.sees_the_end ? 0 : finish();
 }
 
@@ -214,6 +222,38 @@ static void stop_looking(void)
 {
 	for (size_t i = 0; i < 2 && real_openat; i++)
 		import_replace(openat_names[i], (void *)real_openat);
+}
+
+/*
+ * CPU memory goes by the helper, too, where there is GPU state anyway, and so an image that asks for this plugin. CRIU looks
+ * for the first page of any process when all of them stand still.
+ */
+static int may_hide(void)
+{
+	char answer[HELPER_ANSWER_BYTES];
+
+	if (!state.has_saved || state.is_finished || !state.all_stopped)
+		return 0;
+	if (!state.has_taken && ask("memory", state.root, answer) < 0) {
+		fail("memory was not saved", answer);
+		return -EIO;
+	}
+	state.has_taken = true;
+	return atomic_load_explicit(&state.table->n, memory_order_acquire) > 0;
+}
+
+/* Where any of this fails, CRIU saves that memory by itself; so it does where it saves what is new since an earlier image, and
+ * where it tells of no end. */
+static void prepare_to_hide(void)
+{
+	if ((!tells_late() && !state.sees_the_end) || !criu_get_image_dir ||
+	    faccessat(criu_get_image_dir(), PARENT_NAME, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+		return;
+	state.table_fd = hidden_table_new();
+	state.table = state.table_fd < 0 ? NULL : hidden_table_map(state.table_fd);
+	if (state.table && !hide_begin(state.table, may_hide))
+		say(CRIU_LOG_WARNING,
+		    "this CRIU's page scan cannot be seen: CPU memory is its own\n");
 }
 
 static int dump_devices_late(int pid)
@@ -475,6 +515,8 @@ static int init_plugin(int stage)
 		set_compel_interrupt_only_mode();
 	if (stage == CRIU_STAGE_DUMP && !tells_late())
 		look_for_the_end();
+	if (stage == CRIU_STAGE_DUMP)
+		prepare_to_hide();
 	return stage == CRIU_STAGE_RESTORE ? begin_restore() : 0;
 }
 
@@ -492,6 +534,7 @@ static void end_restore(int result)
 static void end_plugin(int stage, int result)
 {
 	stop_looking();
+	hide_end();
 	if (stage == CRIU_STAGE_DUMP)
 		end_dump(result);
 	else

@@ -19,7 +19,7 @@
 
 #include "base/cleanup.h"
 
-enum { SOCKET_FD = 3, IMAGES_FD = 4, FREE_FD = 100, CANNOT_RUN = 127 };
+enum { SOCKET_FD = 3, IMAGES_FD = 4, TABLE_FD = 5, FREE_FD = 100, CANNOT_RUN = 127 };
 
 /* The folder of the plugin is in that of the programs. */
 static int find_program(char path[static PATH_MAX])
@@ -40,22 +40,24 @@ static int find_program(char path[static PATH_MAX])
 }
 
 /* In a child, which has no other thread. */
-static void set_descriptors(int socket_fd, int images_fd)
+static void set_descriptors(int socket_fd, int images_fd, int table_fd)
 {
 	int socket = fcntl(socket_fd, F_DUPFD, FREE_FD),
 	    images = fcntl(images_fd, F_DUPFD, FREE_FD);
 	int null = open("/dev/null", O_RDWR);
+	int table = fcntl(table_fd < 0 ? null : table_fd, F_DUPFD, FREE_FD);
 	int log = open("brumate.log", O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0600);
 
 	dup2(null, STDIN_FILENO);
 	dup2(null, STDOUT_FILENO);
 	dup2(log < 0 ? null : log, STDERR_FILENO);
-	if (dup2(socket, SOCKET_FD) < 0 || dup2(images, IMAGES_FD) < 0)
+	if (dup2(socket, SOCKET_FD) < 0 || dup2(images, IMAGES_FD) < 0 || dup2(table, TABLE_FD) < 0)
 		_exit(CANNOT_RUN);
-	syscall(SYS_close_range, IMAGES_FD + 1, ~0u, 0);
+	syscall(SYS_close_range, TABLE_FD + 1, ~0u, 0);
 }
 
-_Noreturn static void run_helper(const char *path, int socket_fd, int images_fd, pid_t criu)
+_Noreturn static void run_helper(const char *path, int socket_fd, int images_fd, int table_fd,
+				 pid_t criu)
 {
 	char number[16];
 	sigset_t none;
@@ -65,14 +67,14 @@ _Noreturn static void run_helper(const char *path, int socket_fd, int images_fd,
 	setsid();
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
-	set_descriptors(socket_fd, images_fd);
+	set_descriptors(socket_fd, images_fd, table_fd);
 	snprintf(number, sizeof(number), "%d", criu);
-	execl(path, "brumate-container", "3", "4", number, (char *)NULL);
+	execl(path, "brumate-container", "3", "4", "5", number, (char *)NULL);
 	_exit(CANNOT_RUN);
 }
 
 /* CRIU takes the end of a child that it does not know for a failure of its own. */
-static int fork_helper(const char *path, int socket_fd, int images_fd)
+static int fork_helper(const char *path, int socket_fd, int images_fd, int table_fd)
 {
 	sigset_t child, before;
 	pid_t criu = getpid();
@@ -82,7 +84,7 @@ static int fork_helper(const char *path, int socket_fd, int images_fd)
 	sigprocmask(SIG_BLOCK, &child, &before);
 	pid_t pid = fork();
 	if (pid == 0)
-		run_helper(path, socket_fd, images_fd, criu);
+		run_helper(path, socket_fd, images_fd, table_fd, criu);
 	int r = pid < 0 ? -errno : 0;
 	while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
 		;
@@ -90,7 +92,7 @@ static int fork_helper(const char *path, int socket_fd, int images_fd)
 	return r;
 }
 
-int helper_start(struct helper *h, int images_dir_fd)
+int helper_start(struct helper *h, int images_dir_fd, int table_fd)
 {
 	char path[PATH_MAX];
 	int pair[2];
@@ -100,7 +102,7 @@ int helper_start(struct helper *h, int images_dir_fd)
 		return r;
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
 		return -errno;
-	r = fork_helper(path, pair[1], images_dir_fd);
+	r = fork_helper(path, pair[1], images_dir_fd, table_fd);
 	close(pair[1]);
 	if (r < 0) {
 		close(pair[0]);

@@ -161,7 +161,6 @@ static int end_memory(struct op *op, struct brumate_error *err)
 
 	if (r < 0 || !op->checkpoint.memory)
 		return r < 0 ? r : 0;
-	/* A container's CRIU is another's, and saves all of that by itself. */
 	if (op->images.cpu_memory &&
 	    (r = cpu_memory_image_save(op->images.cpu_memory, op->checkpoint.memory, err)) < 0)
 		return r;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Device memory of a container beside CRIU's images. See container-private.h. */
+/* Memory of a container beside CRIU's images. See container-private.h. */
 #include "engine/container-private.h"
 
 #include <errno.h>
@@ -48,6 +48,13 @@ static int remove_old(const char *dir, struct brumate_error *err)
 	return r == -ENOENT || r > 0 ? 0 : r;
 }
 
+static int begin(struct op *op, const char *dir, struct brumate_error *err)
+{
+	int r = store_begin(&op->checkpoint.writer, dir, CONTAINER_MEMORY_NAME, err);
+
+	return r < 0 ? r : image_begin_device(op, err);
+}
+
 int container_memory_begin(struct op *op, struct brumate_error *err)
 {
 	auto_free char *dir = path_of(op->images.dir_fd);
@@ -59,10 +66,36 @@ int container_memory_begin(struct op *op, struct brumate_error *err)
 		return r;
 	if (!op->data.n_agents)
 		return 1;
-	if ((r = check_space(op, dir, err)) < 0 ||
-	    (r = store_begin(&op->checkpoint.writer, dir, CONTAINER_MEMORY_NAME, err)) < 0)
+	r = check_space(op, dir, err);
+	return r < 0 ? r : begin(op, dir, err);
+}
+
+/* A container in the container may have processes of the same numbers, by which memory is filled again. */
+static bool numbers_are_unique(const struct proc_tree *tree)
+{
+	for (size_t i = 0; i < tree->n; i++)
+		for (size_t k = 0; k < i; k++)
+			if (tree->items[k].inner_pid == tree->items[i].inner_pid)
+				return false;
+	return true;
+}
+
+int container_memory_take(struct op *op, int table_fd, struct brumate_error *err)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	auto_free char *dir = path_of(op->images.dir_fd);
+	int r = dir ? proc_tree_read(&tree, op->job->root, err) : brumate_fail(err, ENOMEM, "%m");
+
+	if (r < 0 || !numbers_are_unique(&tree))
+		return r < 0 ? r : 1;
+	if ((r = cpu_memory_image_join(&op->images.cpu_memory, table_fd, err)) < 0)
 		return r;
-	return image_begin_device(op, err);
+	r = cpu_memory_image_take(op->images.cpu_memory, &tree, err);
+	if (r <= 0)
+		return r < 0 ? r : 1;
+	r = op->checkpoint.memory ? 0 : begin(op, dir, err);
+	return r < 0 ? r
+		     : cpu_memory_image_leave(op->images.cpu_memory, op->checkpoint.memory, err);
 }
 
 static uint64_t told_bytes(const struct vault *v, const char *gpu)

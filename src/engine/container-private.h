@@ -35,9 +35,11 @@ struct container_record {
 	size_t n_processes;
 	struct job_gpu *gpus; /* owned */
 	size_t n_gpus;
-	/* The digest of the manifest of the device image, in hexadecimal digits; empty: the driver saved all memory. A record
-	 * that has one is of a version that readers of before refuse. */
+	/* The digest of the manifest of the image, in hexadecimal digits; empty: the driver saved device memory, and CRIU all
+	 * else. What a record has of the rest makes it one of a version that readers of before refuse. */
 	char image[DIGEST_TEXT_BYTES];
+	bool has_agents;     /* they gave out device memory, which is in the image */
+	bool has_cpu_memory; /* the image has that too, which CRIU's images lack */
 };
 #define CONTAINER_RECORD_EMPTY ((struct container_record){ 0 })
 void container_record_fini(struct container_record *r);
@@ -56,10 +58,10 @@ int container_record_decode(struct container_record *ret, const char *text, size
 			    struct brumate_error *err);
 
 /*
- * ---- device memory ----
+ * ---- memory ----
  *
- * A checkpoint by itself ("brumate-memory/", docs/image-format.md) that holds device memory alone. So whatever takes the
- * images elsewhere takes it too.
+ * A checkpoint by itself ("brumate-memory/", docs/image-format.md) that holds memory alone: of devices what agents give out,
+ * and what is large of the processes' own. So whatever takes the images elsewhere takes it too.
  */
 
 #define CONTAINER_MEMORY_NAME "brumate-memory"
@@ -73,6 +75,10 @@ int container_memory_check(struct op *op, struct brumate_error *err);
 
 /** Gives up what is not complete; nothing is copied any more. */
 void container_memory_abort(struct op *op);
+
+/** Takes what is large of the memory of stopped processes into it, which is begun where it is not, and tells by the table
+ * @table_fd what CRIU is to leave out. 1: nothing is taken. */
+int container_memory_take(struct op *op, int table_fd, struct brumate_error *err);
 
 /** Waits for the transfer and completes it. @ret: the digest of its manifest, empty where none was begun. */
 int container_memory_commit(struct op *op, char ret[static DIGEST_TEXT_BYTES],

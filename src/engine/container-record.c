@@ -11,7 +11,7 @@
 #include "image/manifest.h"
 #include "wire/wire.h"
 
-enum { VERSION_USUAL = 1, VERSION_WITH_IMAGE = 2 };
+enum { VERSION_USUAL = 1, VERSION_WITH_AGENTS = 2, VERSION_WITH_CPU_MEMORY = 3 };
 
 void container_record_fini(struct container_record *r)
 {
@@ -33,6 +33,13 @@ static json_t *encode_process(const struct container_process *p)
 	return json_pack("{s:i,s:i}", "pid", (int)p->pid, "restore_thread", (int)p->restore_thread);
 }
 
+static int version_of(const struct container_record *r)
+{
+	if (r->has_cpu_memory)
+		return VERSION_WITH_CPU_MEMORY;
+	return *r->image ? VERSION_WITH_AGENTS : VERSION_USUAL;
+}
+
 char *container_record_encode(const struct container_record *r)
 {
 	auto_json json_t *gpus = json_array();
@@ -45,10 +52,11 @@ char *container_record_encode(const struct container_record *r)
 	for (size_t i = 0; i < r->n_processes; i++)
 		if (json_array_append_new(processes, encode_process(&r->processes[i])) < 0)
 			return NULL;
-	auto_json json_t *o = json_pack("{s:i,s:O,s:O}", "version",
-					*r->image ? VERSION_WITH_IMAGE : VERSION_USUAL, "processes",
+	auto_json json_t *o = json_pack("{s:i,s:O,s:O}", "version", version_of(r), "processes",
 					processes, "gpus", gpus);
 	if (!o || (*r->image && json_object_set_new(o, "image", json_string(r->image)) < 0))
+		return NULL;
+	if (r->has_cpu_memory && json_object_set_new(o, "agents", json_boolean(r->has_agents)) < 0)
 		return NULL;
 	return json_dumps(o, JSON_INDENT(1));
 }
@@ -127,12 +135,17 @@ static int decode_processes(struct container_record *record, json_t *list,
 	return r;
 }
 
-static int decode_image(struct container_record *record, json_t *o, struct brumate_error *err)
+static int decode_image(struct container_record *record, json_t *o, int64_t version,
+			struct brumate_error *err)
 {
 	struct digest parsed;
 	const char *text;
 	int r = wire_need_string(o, "image", &text, err);
 
+	record->has_agents = true;
+	record->has_cpu_memory = version == VERSION_WITH_CPU_MEMORY;
+	if (r == 0 && record->has_cpu_memory)
+		r = wire_get_bool(o, "agents", &record->has_agents, err);
 	if (r < 0)
 		return r;
 	if (strlen(text) >= sizeof(record->image) || digest_parse(&parsed, text) < 0)
@@ -146,10 +159,10 @@ static int decode_version(int64_t *ret, json_t *o, struct brumate_error *err)
 	int64_t version = 0;
 	int r = wire_get_int(o, "version", 1, INT_MAX, &version, err);
 
-	if (r == 0 && version > VERSION_WITH_IMAGE)
+	if (r == 0 && version > VERSION_WITH_CPU_MEMORY)
 		r = brumate_fail(err, EOPNOTSUPP,
 				 "it is of version %lld, this brumate reads up to %d",
-				 (long long)version, VERSION_WITH_IMAGE);
+				 (long long)version, VERSION_WITH_CPU_MEMORY);
 	if (r == 0 && !version)
 		r = brumate_fail(err, EBADMSG, "version: expected a number");
 	*ret = version;
@@ -168,7 +181,7 @@ static int decode_all(struct container_record *ret, json_t *o, struct brumate_er
 	    (r = decode_gpus(ret, gpus, err)) < 0 ||
 	    (r = decode_processes(ret, processes, err)) < 0)
 		return r;
-	return version == VERSION_WITH_IMAGE ? decode_image(ret, o, err) : 0;
+	return version > VERSION_USUAL ? decode_image(ret, o, version, err) : 0;
 }
 
 int container_record_decode(struct container_record *ret, const char *text, size_t len_bytes,

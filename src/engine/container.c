@@ -14,6 +14,7 @@
 #include "base/conf.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/machine.h"
 #include "base/paths.h"
 #include "datapath/park.h"
 #include "datapath/transfer.h"
@@ -21,7 +22,8 @@
 #include "engine/gpu-set.h"
 #include "engine/steps.h"
 
-enum { STATUS_BYTES_MAX = 65536, KILL_MS = 30000 };
+/* CRIU has one core write memory. With two, which also compare digests, nothing is gained. */
+enum { STATUS_BYTES_MAX = 65536, KILL_MS = 30000, CORES_THAT_GAIN = 4 };
 
 /* A process that has the driver's files without being known to the driver. */
 struct bystander {
@@ -38,6 +40,7 @@ struct container {
 	struct container_record record; /* a restore */
 	struct proc_id criu;		/* whose end a container that goes on waits for */
 	bool saved;
+	bool leaves_memory; /* the processes' own, to CRIU */
 	bool is_unfinished; /* a restore; see container_abandon() */
 	struct bystander *bystanders;
 	size_t n_bystanders;
@@ -73,6 +76,9 @@ struct container *container_new(struct proc_id criu, struct brumate_error *err)
 		return NULL;
 	c->job.simulated = c->op.gpus.simulated = c->op.data.simulated =
 		conf_wants_simulated(&conf);
+	c->leaves_memory =
+		conf.container_memory == CONF_MEMORY_CRIU ||
+		(conf.container_memory == CONF_MEMORY_AUTO && machine_cores() < CORES_THAT_GAIN);
 	c->request.force = c->op.data.force = conf.container_force;
 	c->op.data.lock_timeout_ms = (uint32_t)conf.lock_timeout_ms;
 	c->op.data.vault = &c->vault;
@@ -309,6 +315,8 @@ static int fill_record(struct container_record *record, const struct op *op,
 	const struct job *job = op->job;
 	int r = 0;
 
+	record->has_agents = op->data.uses_agents;
+	record->has_cpu_memory = cpu_memory_image_is_in(&op->checkpoint.manifest);
 	record->processes = calloc(op->gpus.n + 1, sizeof(*record->processes));
 	record->gpus = calloc(job->n_gpus + 1, sizeof(*record->gpus));
 	if (!record->processes || !record->gpus)
@@ -399,7 +407,7 @@ static const struct step container_save_steps[] = {
 };
 
 static const struct step container_finish_steps[] = {
-	{ "record", "device memory to reach the directory of CRIU's images", write_record, NULL },
+	{ "record", "memory to reach the directory of CRIU's images", write_record, NULL },
 };
 
 static void log_notes(const struct op *op)
@@ -507,6 +515,13 @@ int container_save(struct container *c, pid_t pid, int images_dir_fd, struct bru
 	return r < 0 ? r : 1;
 }
 
+int container_take_memory(struct container *c, int table_fd, struct brumate_error *err)
+{
+	if (!c->saved)
+		return brumate_fail(err, EINVAL, "nothing was saved");
+	return c->leaves_memory ? 0 : container_memory_take(&c->op, table_fd, err);
+}
+
 int container_finish(struct container *c, char ret_seal[static DIGEST_TEXT_BYTES],
 		     struct brumate_error *err)
 {
@@ -600,6 +615,7 @@ int container_open(struct container *c, int images_dir_fd, struct brumate_error 
 	    (r = placement_map(&c->job, &op->gpus, &op->progress, err)) < 0 ||
 	    (r = placement_check_room(&c->job, &op->gpus, NULL, err)) < 0)
 		return r;
+	op->data.uses_agents = c->record.has_agents;
 	return *c->record.image ? container_memory_load(op, images_dir_fd, c->record.image, err)
 				: 0;
 }
@@ -620,7 +636,7 @@ static int find_restored(struct op *op, const struct container_process *p, struc
 		.dev = { .state = DEV_STATE_CHECKPOINTED, .restore_tid = tid },
 	};
 	int r = add_runner(runners, tid, false);
-	if (r == 0 && op->restore.image.path)
+	if (r == 0 && op->data.uses_agents)
 		r = add_agent_threads(runners, info->id.pid);
 	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
 }
@@ -651,6 +667,8 @@ int container_load(struct container *c, pid_t pid, struct container_thread **ret
 		r = take_place(c, root, false, err);
 	if (r == 0)
 		r = find_all_restored(c, &runners, err);
+	if (r == 0 && c->op.restore.image.path)
+		r = cpu_memory_image_fill(&c->op.restore.image, root, &c->op.progress, err);
 	*ret_threads = runners.items;
 	*ret_n = runners.n;
 	return r < 0 ? r : runners.n > 0;
@@ -671,9 +689,8 @@ static int unlock_gpus(struct op *op, struct brumate_error *err)
 /* Only the restored processes tell whether they have agents, and what memory these want. */
 static int map_early(struct op *op, struct brumate_error *err)
 {
-	if (!op->restore.image.path)
+	if (!op->data.uses_agents)
 		return 1;
-	op->data.uses_agents = true;
 	int r = op_find_agents(op, false, err);
 	if (r == 0)
 		r = park_look(&op->data, err);
@@ -684,7 +701,7 @@ static int map_early(struct op *op, struct brumate_error *err)
 
 static int open_gates(struct op *op, struct brumate_error *err)
 {
-	return op->restore.image.path ? step_open(op, err) : 1;
+	return op->data.uses_agents ? step_open(op, err) : 1;
 }
 
 static const struct step container_restore_steps[] = {

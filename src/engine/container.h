@@ -40,6 +40,10 @@ int container_save(struct container *c, pid_t pid, int images_dir_fd, struct bru
 /** Refuses a process, stopped by now, that has begun to use a GPU since container_save(). -EBUSY. */
 int container_check(struct container *c, pid_t pid, struct brumate_error *err);
 
+/** Takes large memory of processes, all stopped by now, into that directory, too, and tells CRIU by the table behind @table_fd
+ * (criu-plugin/hidden.h) to leave it out, unless the configuration leaves all of it to CRIU. They stand still until container_finish() has returned, or that fails. */
+int container_take_memory(struct container *c, int table_fd, struct brumate_error *err);
+
 /** Waits until all is in the directory of images, and completes it: before that there is nothing to be restored. The seal names
  * what was said there of GPUs; CRIU's own images are to have it. */
 int container_finish(struct container *c, char ret_seal[static DIGEST_TEXT_BYTES],
@@ -73,7 +77,7 @@ int container_look(struct container *c, int images_dir_fd, char ret_seal[static 
 int container_open(struct container *c, int images_dir_fd, struct brumate_error *err);
 
 /**
- * container_load() - find the processes of a restored tree, stopped as yet, whose GPU state is to come back
+ * container_load() - fill memory of a restored tree, stopped as yet, and find the processes whose GPU state is to come back
  * @ret_threads: owned; those that have to run while container_restore() does
  *
  * Return: 1, 0 (there are none), -EBADMSG.

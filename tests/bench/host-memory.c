@@ -204,7 +204,7 @@ static void take(struct run *run)
 	must(cpu_memory_choose(&run->taken, &tree, 0, &error));
 	run->way->choose = clock_since_s(start_ns);
 	start_ns = clock_now_ns();
-	must(cpu_memory_hide(run->plugin.table_fd, &run->taken));
+	must(cpu_memory_hide(run->plugin.table_fd, &run->taken, CPU_MEMORY_INNER_PIDS));
 	if (run->way->in_place)
 		add_all(run);
 	else

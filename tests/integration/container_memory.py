@@ -30,9 +30,14 @@ def manifest_of(container):
     return os.path.join(container.image, MEMORY, "manifest.json")
 
 
+def beside_criu(container, kind):
+    """Bytes of device or host memory that are in the image by brumate, before compression and sharing."""
+    regions = json.loads(read_text(manifest_of(container)))["memory"]["regions"]
+    return sum(region["len_bytes"] for region in regions if region["kind"] == kind)
+
+
 def by_library(container):
-    """Bytes of device memory that are in the image by the library, before compression and sharing."""
-    return sum(region["len_bytes"] for region in json.loads(read_text(manifest_of(container)))["memory"]["regions"])
+    return beside_criu(container, "device")
 
 
 def helpers(bed):
@@ -48,6 +53,11 @@ def settled(bed):
     nobody_is_at_work(bed)
     places = os.path.join(bed.own["BRUMATE_RUNTIME_DIR"], "containers")
     expect(not os.path.isdir(places) or not os.listdir(places), f"left in {places}: {os.listdir(places)}")
+
+
+def configure(bed, line):
+    with open(bed.own["BRUMATE_CONFIG"], "a", encoding="utf-8") as file:
+        file.write(f"[Container]\n{line}\n")
 
 
 def library(bed, command=f"exec {COUNTER} > /tmp/out", **kinds):
@@ -169,8 +179,7 @@ def with_and_without_an_agent(bed):
     """The driver saves those that have none, into their own memory."""
     command = f"{COUNTER} > /tmp/one & LD_PRELOAD= CUDA_INJECTION64_PATH= {COUNTER} --gpu 1 > /tmp/two & wait"
     with library(bed, command) as container:
-        with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
-            file.write("[Container]\nForce=yes\n")
+        configure(bed, "Force=yes\nMemory=criu")
         container.start(("one", "two"))
         container.saved().end()
         pages = size(container.image, r"^pages-")
@@ -181,11 +190,129 @@ def with_and_without_an_agent(bed):
             container.log(name).goes_on()
 
 
+# ---- CPU memory ----
+
+CPU_MIB = 12
+WITH_MEMORY = f"{COUNTER} > /tmp/out & exec /bin/memory --mib {CPU_MIB} %s > /tmp/memory"
+BOTH = ("out", "memory")
+
+
+def with_memory(bed, word="alone", library=False, who="brumate"):
+    """A container with large CPU memory, of which the program knows every byte, and who is to save it."""
+    configure(bed, f"Memory={who}")
+    return Container(bed, WITH_MEMORY % word, f"{word or 'forks'}-{who}", library=library, programs=("counter", "memory"))
+
+
+def both_go_on(container):
+    for name in BOTH:
+        container.log(name).goes_on(1)
+
+
+def leaves_it_out(container):
+    """What is large is not in CRIU's images but beside them."""
+    container.saved()
+    host, pages = beside_criu(container, "host"), size(container.image, r"^pages-")
+    expect(host >= 3 * CPU_MIB << 20, f"only {host} bytes of CPU memory are beside CRIU's images")
+    expect(pages < 24 << 20, f"{pages} bytes of memory are in CRIU's images")
+    container.end()
+
+
+def cpu_memory_goes(bed, library):
+    for word in ("alone", "threads"):
+        with with_memory(bed, word, library) as container:
+            container.start(BOTH)
+            for _ in range(2):
+                leaves_it_out(container)
+                container.restored()
+                both_go_on(container)
+                settled(bed)
+            expect(container.checkpoint("--leave-running") == 0, container.reason("dump.log"))
+            both_go_on(container)
+
+
+@case
+def cpu_memory_with_the_library(bed):
+    cpu_memory_goes(bed, True)
+
+
+@case
+def cpu_memory_by_the_driver(bed):
+    """Also what the driver has saved of device memory into a process."""
+    cpu_memory_goes(bed, False)
+
+
+@case
+def cpu_memory_that_is_shared(bed):
+    """What a child shares stays with CRIU, the rest goes beside."""
+    with with_memory(bed, "") as container:
+        container.start(BOTH)
+        container.saved().end()
+        expect(beside_criu(container, "host") >= CPU_MIB << 20, f"{beside_criu(container, 'host')} bytes of CPU memory")
+        container.restored()
+        both_go_on(container)
+
+
+@case
+def cpu_memory_that_criu_keeps(bed):
+    """Where images build on earlier ones CRIU alone says what is in which; and where it is told to."""
+    for who in ("brumate", "criu"):
+        with with_memory(bed, who=who) as container:
+            container.start(BOTH)
+            os.makedirs(container.image)
+            if who == "brumate":
+                os.mkdir(os.path.join(container.dir, "earlier"))
+                os.symlink("../earlier", os.path.join(container.image, "parent"))
+            container.saved().end()
+            pages = size(container.image, r"^pages-")
+            expect(pages >= 3 * CPU_MIB << 20, f"only {pages} bytes are in CRIU's images")
+            expect(not os.path.exists(os.path.join(container.image, MEMORY)), "there is an image of brumate's")
+            container.restored()
+            both_go_on(container)
+
+
+@case
+def cpu_memory_and_deaths(bed):
+    """The container runs on, or its image can be restored again."""
+    with with_memory(bed) as container:
+        container.start(BOTH)
+        for action in ("error:5", "kill", "kill:criu"):
+            for point in ("container.memory", "container.record.begin", "container.record.end"):
+                fails_and_goes_on(container, point, action)
+                container.log("memory").goes_on(1)
+        leaves_it_out(container)
+        settled(bed)
+        for action in ("error:5", "kill", "kill:criu"):
+            fails_and_can_be_repeated(container, "restore.host-memory", action, action == "error:5" and "memory is filled")
+        container.restored()
+        both_go_on(container)
+
+
+@case
+def cpu_memory_that_is_damaged(bed):
+    """It is found before anything of the container runs."""
+    with with_memory(bed) as container:
+        container.start(BOTH)
+        leaves_it_out(container)
+        settled(bed)
+        before = [container.log(name).text() for name in BOTH]
+        pack = packs_of(container)[0]
+        for place in (4096, os.path.getsize(pack) // 2):
+            flip(pack, place)
+            expect(container.restore() != 0, "restored")
+            expect(re.search("brumate: .*digest", container.dump_log("restore.log")), container.reason("restore.log"))
+            container.end()
+            settled(bed)
+            flip(pack, place)
+        expect([container.log(name).text() for name in BOTH] == before, "the container ran")
+        container.restored()
+        both_go_on(container)
+
+
 # ---- failures ----
 
 SAVE_POINTS = ("container.image.end", "container.gate.end", "container.park.begin", "container.park.end", "container.copy.end",
                "container.unmap.end", "container.gpu-lock.end", "container.gpu-checkpoint.end", "container.check",
-               "container.finish", "container.record.end")
+               "container.memory", "container.finish", "container.record.end")
 
 
 def fails_and_goes_on(container, point, action, reason=None):

@@ -71,6 +71,7 @@ static void test_wrong(void)
 		{ "\n\n[Run]\n\nGpu=none",
 		  "test.conf:5: [Run] Gpu=none: expected auto or simulated" },
 		{ "[Store]\nCompress=gzip", "Compress=gzip: expected auto, none, lz4 or zstd" },
+		{ "[Container]\nMemory=us", "Memory=us: expected auto, brumate or criu" },
 		{ "[Operation]\nTcpClose=maybe",
 		  "test.conf:2: [Operation] TcpClose=maybe: expected yes or no" },
 		{ "[Operation]\nTimeout=-1", "expected a duration as 500ms, 10s, 5m or 1h" },

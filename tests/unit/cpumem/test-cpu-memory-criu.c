@@ -188,7 +188,7 @@ static int take(struct script *s, pid_t root, struct brumate_error *err)
 	CHECK(cpu_memory_table_is_heeded(s->plugin.table_fd));
 	int r = cpu_memory_choose(&s->memory, &tree, 0, err);
 	if (r == 0)
-		r = cpu_memory_hide(s->plugin.table_fd, &s->memory);
+		r = cpu_memory_hide(s->plugin.table_fd, &s->memory, CPU_MEMORY_INNER_PIDS);
 	if (r == 0)
 		r = cpu_memory_copy_reserve(&s->copy, &s->memory);
 	return r < 0 ? r : cpu_memory_copy_out(&s->memory, &s->copy, 0, NULL, NULL, err);
