@@ -234,11 +234,11 @@ static int may_hide(void)
 
 	if (!state.has_saved || state.is_finished || !state.all_stopped)
 		return 0;
-	if (!state.has_taken && ask("memory", state.root, answer) < 0) {
-		fail("memory was not saved", answer);
-		return -EIO;
+	if (!state.has_taken) {
+		state.has_taken = true;
+		if (ask("memory", state.root, answer) < 0)
+			return fail("memory was not saved", answer);
 	}
-	state.has_taken = true;
 	return atomic_load_explicit(&state.table->n, memory_order_acquire) > 0;
 }
 
@@ -251,9 +251,10 @@ static void prepare_to_hide(void)
 		return;
 	state.table_fd = hidden_table_new();
 	state.table = state.table_fd < 0 ? NULL : hidden_table_map(state.table_fd);
-	if (state.table && !hide_begin(state.table, may_hide))
-		say(CRIU_LOG_WARNING,
-		    "this CRIU's page scan cannot be seen: CPU memory is its own\n");
+	if (!state.table || hide_begin(state.table, may_hide))
+		return;
+	hide_end();
+	say(CRIU_LOG_WARNING, "this CRIU's page scan cannot be seen: CPU memory is its own\n");
 }
 
 static int dump_devices_late(int pid)
