@@ -217,28 +217,27 @@ def leaves_it_out(container):
     container.end()
 
 
-def cpu_memory_goes(bed, library):
-    for word in ("alone", "threads"):
-        with with_memory(bed, word, library) as container:
-            container.start(BOTH)
-            for _ in range(2):
-                leaves_it_out(container)
-                container.restored()
-                both_go_on(container)
-                settled(bed)
-            expect(container.checkpoint("--leave-running") == 0, container.reason("dump.log"))
+def cpu_memory_goes(bed, word, library):
+    with with_memory(bed, word, library) as container:
+        container.start(BOTH)
+        for _ in range(2):
+            leaves_it_out(container)
+            container.restored()
             both_go_on(container)
+            settled(bed)
+        expect(container.checkpoint("--leave-running") == 0, container.reason("dump.log"))
+        both_go_on(container)
 
 
 @case
 def cpu_memory_with_the_library(bed):
-    cpu_memory_goes(bed, True)
+    cpu_memory_goes(bed, "threads", True)
 
 
 @case
 def cpu_memory_by_the_driver(bed):
     """Also what the driver has saved of device memory into a process."""
-    cpu_memory_goes(bed, False)
+    cpu_memory_goes(bed, "alone", False)
 
 
 @case
