@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import re
+import secrets
 import select
 import shutil
 import signal
@@ -269,7 +270,9 @@ class Instance:
         self.simulated = simulated
         # Whose commands they are; root's where nothing is said.
         self.whose = {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
-        self.dir = tempfile.mkdtemp(prefix="brumate-test-")
+        # No underscores, as tempfile has them: podman makes the name of an image of the path that it pulls one from.
+        self.dir = os.path.join(tempfile.gettempdir(), f"brumate-test-{secrets.token_hex(4)}")
+        os.mkdir(self.dir, 0o700)
         self.transcript = transcript
         self.programs = []
         self.jobs = []
