@@ -98,8 +98,8 @@ def to_its_end(bed):
 def what_a_user_sees(bed):
     """Checkpoints go where a user's go, and are gone afterwards; what a user waits for is said, and how to make that less."""
     with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
-        file.write("[Broker]\nPool=128M\n")
-    out = bed.ok("bench", "--size", "160M", timeout=400).out
+        file.write("[Broker]\nPool=32M\n")
+    out = bed.ok("bench", "--size", "64M", timeout=400).out
     for row in ("first suspend", "later suspends", "resume, until it computes", "checkpoint",
                 "restore, until it computes", "it stands still for --leave-running"):
         expect(re.search(rf"^{row} +[\d.]+ m?s +[\d.]+ m?s +[\d.]+ x$", out, re.M), f"{row}: {out}")
