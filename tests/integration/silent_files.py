@@ -9,7 +9,7 @@ import struct
 import sys
 from contextlib import contextmanager
 
-from cases import NOBODY, Skipped, case, expect, main, run
+from cases import NOBODY, Skipped, case, expect, main, read_text, run, wait_until
 from harness import Log
 
 LOOKUP, FORGET, GETATTR, OPEN, READ, STATFS, RELEASE, FLUSH, INIT, OPENDIR, BATCH_FORGET = 1, 2, 3, 14, 15, 17, 18, 25, 26, 27, 42
@@ -180,6 +180,24 @@ def a_file_of_a_job_of_the_driver(bed):
         bed.ok("suspend", job)
         bed.ok("resume", job)
         log.goes_on()
+
+
+@case
+def an_agent_that_gives_such_a_file(bed):
+    """The shim cannot get rid of it: closing it does not end. It serves all the same, and ends, and another takes its place."""
+    with silent_files(bed) as files:
+        rogue = [bed.program("rogue"), "gives-a-file", "--path", os.path.join(bed.dir, "kind")]
+        job, log = bed.started(rogue, env={"ROGUE_FILE": files.path, "BRUMATE_INTERPOSE": "off"})
+        files.is_silent_on(FLUSH)
+        bed.refused(7, "a file of a file system that need not answer", "suspend", job)
+        bed.expect_whole(job, log)
+        files.server.log.wait_for(f"^silent {FLUSH}$")
+        shim = bed.shim(job)
+        bed.end_idle_shim(shim)
+        shim_log = os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job, "shim.log")
+        wait_until(lambda: f"brumate-shim[{shim}]: the shim of job {job} ends" in read_text(shim_log), "the end of the shim")
+        bed.ok("kill", "--signal", "URG", job)
+        bed.expect_whole(job, log)
 
 
 if sys.argv[1:2] == ["serve"]:
