@@ -11,6 +11,8 @@
 #include <limits.h>
 #include <linux/openat2.h>
 #include <poll.h>
+#include <sched.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +35,8 @@ enum {
 	GRACE_MS = 5000,
 	DETACH_MS = 1000,     /* to hang up, once that is promised */
 	SUSPECTS_MOST = 4096, /* in one sweep */
+	DISCARD_MS = 1000,    /* for a thread to begin */
+	DISCARD_STACK_BYTES = 256 << 10,
 	MOUNTS_BYTES_MAX = 4 << 20,
 	SPARE_DESCRIPTORS = 8,
 	PIECES_MOST = 1 << 17, /* of a process; a checkpoint has no room for more in all */
@@ -146,34 +150,33 @@ static bool any_may_hang(const int *fds, size_t n, pid_t pid)
 	return false;
 }
 
-struct fds_to_close {
-	size_t n;
-	int fds[FDS_MOST];
-};
-
 static void *close_aside(void *arg)
 {
-	struct fds_to_close *c = arg;
-
-	packet_close_fds(c->fds, c->n);
-	free(c);
+	close((int)(intptr_t)arg);
 	return NULL;
 }
 
-/* Closes what is not wanted. Nobody waits for a close that may hang; without a thread for it they stay open. */
+/* A thread takes it out of the table of descriptors, and waits for its file system then, perhaps for ever. What is in the table
+ * is copied to each program that we start, which would wait for that when it closes it. */
+static void discard_aside(int fd, pid_t pid)
+{
+	const uint64_t deadline_ns = deadline_in_ms(DISCARD_MS);
+
+	/* Without a thread it stays open. */
+	if (thread_start_detached(close_aside, (void *)(intptr_t)fd, DISCARD_STACK_BYTES) < 0)
+		return;
+	while (fcntl(fd, F_GETFD) >= 0 && may_hang(fd, pid) && clock_now_ns() < deadline_ns)
+		sched_yield();
+}
+
+/* Closes what is not wanted. Nobody waits for a close that may hang. */
 static void discard(const int *fds, size_t n, pid_t pid)
 {
-	if (!any_may_hang(fds, n, pid)) {
-		packet_close_fds(fds, n);
-		return;
-	}
-	struct fds_to_close *c = malloc(sizeof(*c));
-	if (!c)
-		return;
-	c->n = n;
-	memcpy(c->fds, fds, n * sizeof(*fds));
-	if (thread_start_detached(close_aside, c, 0) < 0)
-		free(c);
+	for (size_t i = 0; i < n; i++)
+		if (may_hang(fds[i], pid))
+			discard_aside(fds[i], pid);
+		else
+			close(fds[i]);
 }
 
 /* ---- the connection ---- */

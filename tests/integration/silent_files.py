@@ -200,6 +200,26 @@ def an_agent_that_gives_such_a_file(bed):
         bed.expect_whole(job, log)
 
 
+@case
+def an_agent_that_gives_it_many_times(bed):
+    """None of them is there any more when the shim starts CRIU: the start itself would close each."""
+    kind = os.path.join(bed.dir, "kind")
+    with silent_files(bed) as files:
+        rogue = [bed.program("rogue"), "gives-many", "--path", kind]
+        job, log = bed.started(rogue, env={"ROGUE_FILE": files.path, "BRUMATE_INTERPOSE": "off"})
+        files.is_silent_on(FLUSH)
+        bed.refused(7, "a file of a file system that need not answer", "suspend", job)
+        files.server.log.wait_for(f"^silent {FLUSH}$")
+        with open(kind, "w", encoding="utf-8") as file:
+            file.write("honest")
+        bed.fault(*PATIENCE * 30)
+        bed.refused(7, "is held until CRIU", "checkpoint", job, "--leave-running")
+        files.abort()
+        bed.wait_state(job, ("running",), 60)
+        bed.disarm()
+        log.goes_on()
+
+
 if sys.argv[1:2] == ["serve"]:
     serve(int(sys.argv[2]), sys.argv[3])
 else:

@@ -212,16 +212,21 @@ static bool refuse_in_many_lines(int fd, struct agent_reply *reply)
 	return send(fd, reply, sizeof(*reply), MSG_NOSIGNAL) < 0;
 }
 
-/* $ROGUE_FILE, or one that harms nobody. */
-static bool give_file(int fd, struct agent_reply *reply)
+/* $ROGUE_FILE, which is left open, as it may be what hangs; or one that harms nobody. */
+static bool give_files(int fd, const struct agent_reply *reply, size_t n)
 {
 	const char *path = getenv("ROGUE_FILE");
 	int one = open(path ? path : "/dev/null", O_RDWR | O_CLOEXEC);
 
-	send_fds(fd, reply, one, 1);
-	if (!path) /* that may be what hangs */
+	send_fds(fd, reply, one, n);
+	if (!path)
 		close(one);
 	return false;
+}
+
+static bool give_file(int fd, struct agent_reply *reply)
+{
+	return give_files(fd, reply, 1);
 }
 
 static bool give_memory(int fd, struct agent_reply *reply)
@@ -241,11 +246,7 @@ static bool give_none(int fd, struct agent_reply *reply)
 
 static bool give_many(int fd, struct agent_reply *reply)
 {
-	int one = open("/dev/null", O_RDWR | O_CLOEXEC);
-
-	send_fds(fd, reply, one, PACKET_FDS);
-	close(one);
-	return false;
+	return give_files(fd, reply, PACKET_FDS);
 }
 
 static const struct kind {
