@@ -15,6 +15,7 @@
 #include "base/array.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/fd.h"
 #include "base/paths.h"
 #include "base/user.h"
@@ -59,6 +60,7 @@ enum {
 	MESSAGE_BYTES = 1024, /* to netfilter */
 	ANSWER_TIMEOUT_S = 5,
 	END_TIMEOUT_MS = 30000,
+	REPAIR_TIMEOUT_MS = 5000,
 };
 
 /* ---- the tree and its guard ---- */
@@ -276,14 +278,59 @@ bool heal_has_tcp(const struct heal_state *h)
 	return any_tcp(h, is_found);
 }
 
-static bool end_tcp_repair(int pid_fd, const char *name)
+static void end_repair_of(int pid_fd, int number)
 {
-	auto_close int fd = name ? (int)syscall(SYS_pidfd_getfd, pid_fd, atoi(name), 0) : -1;
+	auto_close int fd = (int)syscall(SYS_pidfd_getfd, pid_fd, number, 0);
 	int on = 0, off = 0;
 	socklen_t len = sizeof(on);
 
 	if (fd >= 0 && getsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &on, &len) == 0 && on)
 		setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &off, sizeof(off));
+}
+
+/* Has nothing of ours open, as it may never end. */
+static _Noreturn void run_repairer(int pid_fd, int number)
+{
+	if (pid_fd > 0)
+		syscall(SYS_close_range, 0, pid_fd - 1, 0);
+	syscall(SYS_close_range, pid_fd + 1, ~0u, 0);
+	end_repair_of(pid_fd, number);
+	_exit(0);
+}
+
+/* Gives up one that has not ended in time: it is killed, and reaped whenever it ends. */
+static void await_repairer(pid_t pid)
+{
+	struct proc_id id = PROC_ID_NONE;
+	int status;
+
+	if (proc_identify(&id, pid, NULL) == 0 &&
+	    proc_wait_gone(id, deadline_in_ms(REPAIR_TIMEOUT_MS)) == -ETIMEDOUT) {
+		proc_signal(id, SIGKILL);
+		reap_release(pid);
+		return;
+	}
+	reap_wait(pid, &status);
+}
+
+/*
+ * In a child, since we looked at it, somebody outside the tree who shares its descriptors (clone(2), CLONE_FILES) may have put a
+ * file there whose file system does not answer: whoever gets that from it, and closes it, waits for ever.
+ */
+static bool end_tcp_repair(int pid_fd, const char *name)
+{
+	if (!name)
+		return false;
+	fault_point("heal.repair");
+	reap_lock();
+	pid_t pid = fork();
+	if (pid == 0)
+		run_repairer(pid_fd, atoi(name));
+	if (pid > 0)
+		reap_protect(pid);
+	reap_unlock();
+	if (pid > 0)
+		await_repairer(pid);
 	return false;
 }
 

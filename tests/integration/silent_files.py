@@ -220,6 +220,49 @@ def an_agent_that_gives_it_many_times(bed):
         log.goes_on()
 
 
+SHARED = """
+import ctypes, os, signal, socket, time
+CLONE_FILES = 0x400
+server = socket.create_server(("127.0.0.1", 0))
+one = socket.create_connection(server.getsockname())
+other = server.accept()[0]
+file = os.open({path!r}, os.O_RDWR)
+clone = dict(x86_64=56, aarch64=220)[os.uname().machine]
+pid = ctypes.CDLL(None).syscall(clone, CLONE_FILES | signal.SIGCHLD, None, None, None, None)
+if pid == 0:
+    while True:
+        time.sleep(0.02)
+print("ready", pid, flush=True)
+open({pipe!r}).read()
+for socket in (one, other, server):
+    os.dup2(file, socket.fileno())
+print("put", flush=True)
+os.waitpid(pid, 0)
+"""
+
+
+@case
+def a_file_in_the_place_of_a_connection(bed):
+    """Somebody outside the job puts it there, who shares the descriptors, when the job's connections are taken out of repair."""
+    pipe = os.path.join(bed.dir, "pipe")
+    os.mkfifo(pipe)
+    with silent_files(bed) as files:
+        program = bed.start([sys.executable, "-u", "-c", SHARED.format(path=files.path, pipe=pipe)])
+        pid = program.log.wait_for(r"^ready (\d+)$", 20).group(1)
+        job = bed.ok("manage", "--pid", pid).out.strip()
+        bed.jobs.append(job)
+        bed.fault("checkpoint.frozen", "kill:criu", "heal.repair", "hold")
+        with bed.holding("heal.repair", bed.spawn("checkpoint", job, "--leave-running")) as checkpoint:
+            files.is_silent_on(FLUSH)
+            with open(pipe, "w", encoding="utf-8") as file:
+                file.write("now")
+            program.log.wait_for("^put$", 20)
+        code, _, err = checkpoint.end(60)
+        expect(code == 7 and "CRIU was killed by signal 9" in err, f"exit {code}: {err}")
+        expect(f"silent {FLUSH}" in files.server.log.text(), "nobody took the file: this test proves nothing")
+        bed.expect_state(job, "running")
+
+
 if sys.argv[1:2] == ["serve"]:
     serve(int(sys.argv[2]), sys.argv[3])
 else:
