@@ -81,6 +81,10 @@ bool heal_can_lock(void);
 /** True where a process of the tree has a TCP socket, or where that cannot be told. */
 bool heal_has_tcp(const struct heal_state *h);
 
+/** Takes the TCP sockets of the stopped tree out of repair, in which the tree could not use them. For one that CRIU does by
+ * itself later, that is nothing new. */
+void heal_sockets(const struct heal_state *h);
+
 /** Returns a descriptor (owned) that CRIU alone is to have, under that number: its end is what
  * heal_guard() waits for. -errno. */
 int heal_arm(struct heal_state *h);

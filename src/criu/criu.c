@@ -236,9 +236,13 @@ static int on_notify(struct session *s, const Criu__Notify *notify)
 	if (event == CRIU_EVENT_RESUMING && s->is_cancelled)
 		kill_before_it_runs(s);
 	s->past_return = event != CRIU_EVENT_FROZEN && !s->is_cancelled;
-	/* It lets the tree run and ends next, and that end is not to be taken for a death. */
-	if (s->past_return && o->leave_running)
+	/* It lets the tree run and ends next, and that end is not to be taken for a death. If it is one all the same, nothing stops
+	 * the tree, which is to find its connections usable. */
+	if (s->past_return && o->leave_running) {
+		if (s->lock == LOCK_NEEDED)
+			heal_sockets(&s->heal);
 		heal_disarm(&s->heal);
+	}
 	return acknowledge(s, !s->is_cancelled);
 }
 

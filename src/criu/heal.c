@@ -61,6 +61,7 @@ enum {
 	ANSWER_TIMEOUT_S = 5,
 	END_TIMEOUT_MS = 30000,
 	REPAIR_TIMEOUT_MS = 5000,
+	REPAIRS_AT_ONCE = 512,
 };
 
 /* ---- the tree and its guard ---- */
@@ -220,7 +221,7 @@ void heal_disarm(struct heal_state *h)
 /* ---- sockets ---- */
 
 /* Looks at the TCP socket @name of a process, or with NULL at what cannot be told. True ends the search. */
-typedef bool (*socket_fn)(int pid_fd, const char *name);
+typedef bool (*socket_fn)(void *arg, int pid_fd, const char *name);
 
 /*
  * Whether descriptor @name below @dir_fd is a TCP socket: 1, 0, -errno. What we open for it is no open file (O_PATH): by now
@@ -243,7 +244,7 @@ static int is_tcp(int dir_fd, const char *name)
 	return n < 0 ? -errno : !strncmp(text, "TCP", strlen("TCP"));
 }
 
-static bool any_of_process(pid_t pid, int pid_fd, socket_fn fn)
+static bool any_of_process(pid_t pid, int pid_fd, socket_fn fn, void *arg)
 {
 	auto_closedir DIR *dir = proc_dir_open(pid, "fd");
 	bool found = false;
@@ -251,23 +252,24 @@ static bool any_of_process(pid_t pid, int pid_fd, socket_fn fn)
 	if (pid_fd == -ESRCH || (!dir && errno == ENOENT)) /* it has ended */
 		return false;
 	if (pid_fd < 0 || !dir)
-		return fn(-1, NULL);
+		return fn(arg, -1, NULL);
 	for (struct dirent *e; !found && (e = readdir(dir));)
 		if (e->d_name[0] != '.' && is_tcp(dirfd(dir), e->d_name))
-			found = fn(pid_fd, e->d_name);
+			found = fn(arg, pid_fd, e->d_name);
 	return found;
 }
 
-static bool any_tcp(const struct heal_state *h, socket_fn fn)
+static bool any_tcp(const struct heal_state *h, socket_fn fn, void *arg)
 {
 	for (size_t i = 0; i < h->before.n; i++)
-		if (any_of_process(h->before.items[i].id.pid, h->pid_fds[i], fn))
+		if (any_of_process(h->before.items[i].id.pid, h->pid_fds[i], fn, arg))
 			return true;
 	return false;
 }
 
-static bool is_found(int pid_fd, const char *name)
+static bool is_found(void *arg, int pid_fd, const char *name)
 {
+	(void)arg;
 	(void)pid_fd;
 	(void)name;
 	return true;
@@ -275,8 +277,15 @@ static bool is_found(int pid_fd, const char *name)
 
 bool heal_has_tcp(const struct heal_state *h)
 {
-	return any_tcp(h, is_found);
+	return any_tcp(h, is_found, NULL);
 }
+
+/* Sockets of one process that are to be taken out of repair. */
+struct repairs {
+	int pid_fd;
+	size_t n;
+	int numbers[REPAIRS_AT_ONCE];
+};
 
 static void end_repair_of(int pid_fd, int number)
 {
@@ -289,12 +298,13 @@ static void end_repair_of(int pid_fd, int number)
 }
 
 /* Has nothing of ours open, as it may never end. */
-static _Noreturn void run_repairer(int pid_fd, int number)
+static _Noreturn void run_repairer(const struct repairs *r)
 {
-	if (pid_fd > 0)
-		syscall(SYS_close_range, 0, pid_fd - 1, 0);
-	syscall(SYS_close_range, pid_fd + 1, ~0u, 0);
-	end_repair_of(pid_fd, number);
+	if (r->pid_fd > 0)
+		syscall(SYS_close_range, 0, r->pid_fd - 1, 0);
+	syscall(SYS_close_range, r->pid_fd + 1, ~0u, 0);
+	for (size_t i = 0; i < r->n; i++)
+		end_repair_of(r->pid_fd, r->numbers[i]);
 	_exit(0);
 }
 
@@ -314,24 +324,45 @@ static void await_repairer(pid_t pid)
 }
 
 /*
- * In a child, since we looked at it, somebody outside the tree who shares its descriptors (clone(2), CLONE_FILES) may have put a
- * file there whose file system does not answer: whoever gets that from it, and closes it, waits for ever.
+ * A child does it: since we looked at them, somebody outside the tree who shares its descriptors (clone(2), CLONE_FILES) may have
+ * put a file there whose file system does not answer, and whoever gets that from it, and closes it, waits for ever.
  */
-static bool end_tcp_repair(int pid_fd, const char *name)
+static void end_repairs(struct repairs *r)
 {
-	if (!name)
-		return false;
+	if (!r->n)
+		return;
 	fault_point("heal.repair");
 	reap_lock();
 	pid_t pid = fork();
 	if (pid == 0)
-		run_repairer(pid_fd, atoi(name));
+		run_repairer(r);
 	if (pid > 0)
 		reap_protect(pid);
 	reap_unlock();
 	if (pid > 0)
 		await_repairer(pid);
+	r->n = 0;
+}
+
+static bool add_repair(void *arg, int pid_fd, const char *name)
+{
+	struct repairs *r = arg;
+
+	if (!name)
+		return false;
+	if (r->n == REPAIRS_AT_ONCE || r->pid_fd != pid_fd)
+		end_repairs(r);
+	r->pid_fd = pid_fd;
+	r->numbers[r->n++] = atoi(name);
 	return false;
+}
+
+void heal_sockets(const struct heal_state *h)
+{
+	struct repairs r = { .pid_fd = -1 };
+
+	any_tcp(h, add_repair, &r);
+	end_repairs(&r);
 }
 
 /* ---- the lock of the network ---- */
@@ -666,7 +697,7 @@ void heal_continue(struct heal_state *h)
 
 void heal_tree(struct heal_state *h, int log_fd)
 {
-	any_tcp(h, end_tcp_repair);
+	heal_sockets(h);
 	with_log(log_fd, remove_lock_named_in);
 	let_go(h, true);
 }

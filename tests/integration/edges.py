@@ -351,6 +351,34 @@ def connections_that_nobody_has_accepted(bed):
     client.close()
 
 
+TALKER = """
+import socket, time
+server = socket.create_server(("127.0.0.1", 0))
+one = socket.create_connection(server.getsockname())
+other = server.accept()[0]
+print("ready to talk", flush=True)
+step = 0
+while True:
+    one.sendall(b"word")
+    assert other.recv(4, socket.MSG_WAITALL) == b"word"
+    step += 1
+    print("step", step, "OK", flush=True)
+    time.sleep(0.001)
+"""
+
+
+@case
+def connections_when_criu_dies_at_the_end(bed):
+    """It dies when it is about to let the job go on, which nothing stops from then on."""
+    job, log = bed.python(TALKER)
+    bed.operation("checkpoint", job, "--leave-running")
+    log.goes_on()
+    for _ in range(10):
+        bed.fault("checkpoint.dumped", "kill:criu")
+        bed.refused(7, "CRIU was killed by signal 9", "checkpoint", job, "--leave-running")
+        log.goes_on()
+
+
 @case
 def connections_that_are_left_out(bed):
     """Those of a job that runs on are not touched; those of one that is saved end with it."""
