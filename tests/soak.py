@@ -189,7 +189,7 @@ class Round:
         subject = kind(job, log, name)
         with self.lock:
             self.subjects.append(subject)
-        with contextlib.suppress(Failed):
+        with contextlib.suppress(Failed, FileNotFoundError):  # another thread may have removed it by now
             log.wait_until(lambda text: re.search("^ready ", text, re.MULTILINE) or self.over.is_set(), "ready", 20)
 
     # Commands.
