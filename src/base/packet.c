@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -97,20 +98,23 @@ ssize_t packet_send(int socket_fd, const void *buf, size_t len_bytes, const int 
 	return r;
 }
 
-ssize_t packet_receive(int socket_fd, void *buf, size_t room_bytes, struct packet_fds *fds,
+static ssize_t receive(int socket_fd, struct iovec iov, int flags, struct packet_fds *fds,
 		       uint64_t deadline_ns)
 {
 	union control control;
-	struct iovec iov = { buf, room_bytes };
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control };
+	/* Without room for descriptors the kernel lets go of its own references, and closes nothing. */
+	const bool has_room = fds->room || !(flags & MSG_PEEK);
+	struct msghdr msg = { .msg_iov = &iov,
+			      .msg_iovlen = 1,
+			      .msg_control = has_room ? &control : NULL };
 	ssize_t n;
 	int r;
 
 	fds->n = 0;
 	fds->state = PACKET_WHOLE;
 	do {
-		msg.msg_controllen = sizeof(control);
-		n = recvmsg(socket_fd, &msg, MSG_CMSG_CLOEXEC | flags_for(deadline_ns));
+		msg.msg_controllen = has_room ? sizeof(control) : 0;
+		n = recvmsg(socket_fd, &msg, MSG_CMSG_CLOEXEC | flags | flags_for(deadline_ns));
 		r = n > 0 ? 0 : -EPIPE;
 		/* unix(7): a socket that is closed with bytes unread, or before it is accepted. */
 		if (n < 0 && errno == ECONNRESET)
@@ -121,9 +125,23 @@ ssize_t packet_receive(int socket_fd, void *buf, size_t room_bytes, struct packe
 	if (r < 0)
 		return r;
 	take_fds(&msg, fds);
-	if (msg.msg_flags & MSG_TRUNC)
+	if (msg.msg_flags & MSG_TRUNC && !(flags & MSG_PEEK))
 		fds->state = PACKET_TOO_LONG;
 	if (msg.msg_flags & MSG_CTRUNC)
 		fds->state = PACKET_LOST_FDS;
 	return n;
+}
+
+ssize_t packet_receive(int socket_fd, void *buf, size_t room_bytes, struct packet_fds *fds,
+		       uint64_t deadline_ns)
+{
+	return receive(socket_fd, (struct iovec){ buf, room_bytes }, 0, fds, deadline_ns);
+}
+
+int packet_peek(int socket_fd, struct packet_fds *fds, uint64_t deadline_ns)
+{
+	char byte;
+	ssize_t n = receive(socket_fd, (struct iovec){ &byte, 1 }, MSG_PEEK, fds, deadline_ns);
+
+	return n < 0 ? (int)n : 0;
 }

@@ -38,5 +38,9 @@ ssize_t packet_send(int socket_fd, const void *buf, size_t len_bytes, const int 
 ssize_t packet_receive(int socket_fd, void *buf, size_t room_bytes, struct packet_fds *fds,
 		       uint64_t deadline_ns);
 
+/** Waits for a packet and leaves it to be received. @fds gets copies of the descriptors that come with it; where it has no
+ * room for any, only its state tells whether some do: it is PACKET_LOST_FDS then. Returns 0 or -errno, as packet_receive(). */
+int packet_peek(int socket_fd, struct packet_fds *fds, uint64_t deadline_ns);
+
 /** Closes @n descriptors. */
 void packet_close_fds(const int *fds, size_t n);

@@ -11,7 +11,6 @@
 #include <limits.h>
 #include <linux/openat2.h>
 #include <poll.h>
-#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,15 +27,13 @@
 #include "base/fd.h"
 #include "base/packet.h"
 #include "base/paths.h"
-#include "base/thread.h"
+#include "client/scout.h"
 
 enum {
 	FDS_MOST = 253, /* that the kernel passes with one packet */
 	GRACE_MS = 5000,
 	DETACH_MS = 1000,     /* to hang up, once that is promised */
 	SUSPECTS_MOST = 4096, /* in one sweep */
-	DISCARD_MS = 1000,    /* for a thread to begin */
-	DISCARD_STACK_BYTES = 256 << 10,
 	MOUNTS_BYTES_MAX = 4 << 20,
 	SPARE_DESCRIPTORS = 8,
 	PIECES_MOST = 1 << 17, /* of a process; a checkpoint has no room for more in all */
@@ -99,86 +96,6 @@ int agent_check_reply(const struct agent_reply *reply, size_t len_bytes, enum ag
 	return 0;
 }
 
-/* ---- what an agent gives ---- */
-
-/* Whether @fd is of a file system whose type begins with @type, as process @pid's own table of mounts says. -ENOENT: that does
- * not say. */
-static int is_on(int fd, int pid, const char *type)
-{
-	auto_free char *info = NULL, *mounts = NULL;
-	char path[64];
-	int id, one;
-
-	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
-	if (file_read(AT_FDCWD, path, PATH_MAX, &info, NULL) < 0)
-		return -ENOENT;
-	char *line = strstr(info, "mnt_id:");
-	snprintf(path, sizeof(path), "/proc/%d/mountinfo", pid);
-	if (!line || sscanf(line, "mnt_id: %d", &id) != 1 ||
-	    file_read(AT_FDCWD, path, MOUNTS_BYTES_MAX, &mounts, NULL) < 0)
-		return -ENOENT;
-	for (char *rest = mounts; (line = strsep(&rest, "\n"));)
-		if (sscanf(line, "%d", &one) == 1 && one == id) {
-			line = strstr(line, " - ");
-			return line && !strncmp(line + 3, type, strlen(type));
-		}
-	return -ENOENT;
-}
-
-/*
- * Closing a file of a file system in user space (FUSE) waits for whoever serves that, perhaps for ever, and so may each call
- * that asks such a file system for its type. Only regular files and directories are of it once they are open; those of a
- * mount that neither we nor process @pid see are taken for such.
- */
-static bool may_hang(int fd, pid_t pid)
-{
-	struct statx st;
-
-	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &st) < 0)
-		return true;
-	if ((!S_ISREG(st.stx_mode) && !S_ISDIR(st.stx_mode)) || fcntl(fd, F_GET_SEALS) >= 0)
-		return false;
-	int r = is_on(fd, getpid(), "fuse");
-	return (r == -ENOENT ? is_on(fd, pid, "fuse") : r) != 0;
-}
-
-static bool any_may_hang(const int *fds, size_t n, pid_t pid)
-{
-	for (size_t i = 0; i < n; i++)
-		if (may_hang(fds[i], pid))
-			return true;
-	return false;
-}
-
-static void *close_aside(void *arg)
-{
-	close((int)(intptr_t)arg);
-	return NULL;
-}
-
-/* A thread takes it out of the table of descriptors, and waits for its file system then, perhaps for ever. What is in the table
- * is copied to each program that we start, which would wait for that when it closes it. */
-static void discard_aside(int fd, pid_t pid)
-{
-	const uint64_t deadline_ns = deadline_in_ms(DISCARD_MS);
-
-	/* Without a thread it stays open. */
-	if (thread_start_detached(close_aside, (void *)(intptr_t)fd, DISCARD_STACK_BYTES) < 0)
-		return;
-	while (fcntl(fd, F_GETFD) >= 0 && may_hang(fd, pid) && clock_now_ns() < deadline_ns)
-		sched_yield();
-}
-
-/* Closes what is not wanted. Nobody waits for a close that may hang. */
-static void discard(const int *fds, size_t n, pid_t pid)
-{
-	for (size_t i = 0; i < n; i++)
-		if (may_hang(fds[i], pid))
-			discard_aside(fds[i], pid);
-		else
-			close(fds[i]);
-}
-
 /* ---- the connection ---- */
 
 void agent_close(struct agent *a)
@@ -186,6 +103,7 @@ void agent_close(struct agent *a)
 	if (a->fd >= 0)
 		close(a->fd);
 	a->fd = -1;
+	scout_end(&a->scout);
 }
 
 static int send_request(struct agent *a, const struct agent_request *request, const int *fds,
@@ -199,20 +117,46 @@ static int send_request(struct agent *a, const struct agent_request *request, co
 			    a->id.pid);
 }
 
-static int receive_reply(struct agent *a, struct agent_reply *ret, size_t *ret_len_bytes,
-			 struct packet_fds *fds, uint64_t deadline_ns, struct brumate_error *err)
+/* What comes with the packet that is there has to be such that we can get rid of it. */
+static int check_fds(struct agent *a, enum agent_op op, struct brumate_error *err)
+{
+	int r = a->scout ? 0 : scout_start(&a->scout, a->fd);
+
+	if (r == 0)
+		r = scout_look(a->scout);
+	if (r == -EBADMSG)
+		return brumate_fail(err, EBADMSG,
+				    "process %d: %s: a file of a file system that need not answer",
+				    a->id.pid, op_names[op]);
+	return r < 0 ? brumate_fail(err, -r, "process %d: what its agent gives: %m", a->id.pid) : 0;
+}
+
+static int await_reply(struct agent *a, enum agent_op op, uint64_t deadline_ns,
+		       struct brumate_error *err)
 {
 	const uint64_t soon_ns = deadline_in_ms(AGENT_SILENT_TIMEOUT_MS);
-	ssize_t n = packet_receive(a->fd, ret, sizeof(*ret), fds,
-				   a->was_silent && soon_ns < deadline_ns ? soon_ns : deadline_ns);
+	struct packet_fds none = { 0 };
+	int r = packet_peek(a->fd, &none,
+			    a->was_silent && soon_ns < deadline_ns ? soon_ns : deadline_ns);
 
-	a->was_silent |= n == -ETIMEDOUT;
-	if (n == -ETIMEDOUT)
+	a->was_silent |= r == -ETIMEDOUT;
+	if (r == -ETIMEDOUT)
 		return brumate_fail(err, ETIMEDOUT, "process %d: its agent does not answer",
 				    a->id.pid);
-	if (n == -EPIPE)
+	if (r == -EPIPE)
 		return brumate_fail(err, EPIPE, "process %d: its agent is gone", a->id.pid);
-	if (n < 0) /* that says nothing of the agent */
+	if (r < 0) /* that says nothing of the agent */
+		return brumate_fail(err, -r, "process %d: answer of its agent: %m", a->id.pid);
+	return none.state == PACKET_WHOLE ? 0 : check_fds(a, op, err);
+}
+
+/* Receives the packet that is there. */
+static int receive_reply(struct agent *a, struct agent_reply *ret, size_t *ret_len_bytes,
+			 struct packet_fds *fds, struct brumate_error *err)
+{
+	ssize_t n = packet_receive(a->fd, ret, sizeof(*ret), fds, DEADLINE_NEVER);
+
+	if (n < 0)
 		return brumate_fail(err, (int)-n, "process %d: answer of its agent: %m", a->id.pid);
 	if (fds->state == PACKET_LOST_FDS)
 		return brumate_fail(err, EMFILE, "process %d: what its agent gives: %m", a->id.pid);
@@ -244,32 +188,27 @@ static int get_reply(struct agent *a, enum agent_op op, struct agent_reply *ret,
 	int got[FDS_MOST];
 	struct packet_fds came = { got, FDS_MOST };
 	size_t len = 0;
-	int r = receive_reply(a, ret, &len, &came, deadline_ns, err);
+	int r = await_reply(a, op, deadline_ns, err);
 
+	if (r == 0)
+		r = receive_reply(a, ret, &len, &came, err);
 	if (r == 0) {
 		r = agent_check_reply(ret, len, op, err);
 		if (r < 0)
 			brumate_wrap(err, r, "process %d: %s", a->id.pid, op_names[op]);
 	}
 	if (r < 0) {
-		discard(got, came.n, a->id.pid);
+		packet_close_fds(got, came.n);
 		agent_close(a);
 		return r;
 	}
 	a->gate = (enum agent_gate)ret->gate;
 	if (ret->error < 0) {
-		discard(got, came.n, a->id.pid);
+		packet_close_fds(got, came.n);
 		return fail_refused(a, op, ret, err);
 	}
-	if (n_fds && any_may_hang(got, came.n, a->id.pid)) {
-		discard(got, came.n, a->id.pid);
-		agent_close(a);
-		return brumate_fail(err, EBADMSG,
-				    "process %d: %s: a file of a file system that need not answer",
-				    a->id.pid, op_names[op]);
-	}
 	if (came.n != (n_fds ? *n_fds : 0)) {
-		discard(got, came.n, a->id.pid);
+		packet_close_fds(got, came.n);
 		agent_close(a);
 		return brumate_fail(err, EBADMSG, "process %d: %s: %zu fds came", a->id.pid,
 				    op_names[op], came.n);
@@ -323,6 +262,30 @@ static int ask_simple(struct agent *a, enum agent_op op, struct agent_reply *rep
 }
 
 /* ---- connecting ---- */
+
+/* Whether @fd is of a file system whose type begins with @type, as process @pid's own table of mounts says. -ENOENT: that does
+ * not say. */
+static int is_on(int fd, int pid, const char *type)
+{
+	auto_free char *info = NULL, *mounts = NULL;
+	char path[64];
+	int id, one;
+
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+	if (file_read(AT_FDCWD, path, PATH_MAX, &info, NULL) < 0)
+		return -ENOENT;
+	char *line = strstr(info, "mnt_id:");
+	snprintf(path, sizeof(path), "/proc/%d/mountinfo", pid);
+	if (!line || sscanf(line, "mnt_id: %d", &id) != 1 ||
+	    file_read(AT_FDCWD, path, MOUNTS_BYTES_MAX, &mounts, NULL) < 0)
+		return -ENOENT;
+	for (char *rest = mounts; (line = strsep(&rest, "\n"));)
+		if (sscanf(line, "%d", &one) == 1 && one == id) {
+			line = strstr(line, " - ");
+			return line && !strncmp(line + 3, type, strlen(type));
+		}
+	return -ENOENT;
+}
 
 /* A restored agent's socket was made by CRIU, as root, in the process itself. */
 static int check_peer(int fd, const struct proc_info *of, struct brumate_error *err)
@@ -621,6 +584,7 @@ static int ask_in_turns(struct agent *a, enum agent_op op, const uint64_t *ids, 
 		if (r == 0)
 			done += request.n;
 	}
+	scout_end(&a->scout);
 	for (size_t i = 0; r < 0 && ret_fds && i < done; i++)
 		cleanup_close(&ret_fds[i]);
 	return r;
@@ -641,6 +605,7 @@ int agent_copy(struct agent *a, uint64_t id, struct agent_piece *ret, int *ret_f
 
 	int r = ask_agent(a, &request, NULL, &reply, &fd, deadline_in_ms(AGENT_CALL_TIMEOUT_MS),
 			  err);
+	scout_end(&a->scout);
 	if (r < 0)
 		return r;
 	if (reply.n != 1 || reply.pieces[0].id != id)

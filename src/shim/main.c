@@ -425,8 +425,6 @@ static int run_shim(const char *dir, int *ready_fd, struct brumate_error *err)
 	fault_register_peer("job", job_command(&s.job).pid);
 	r = serve(&s, signal_fd, ready_fd, err);
 	log_info("the shim of job %s ends", s.job.id);
-	/* Not by the end of the process: a thread that closes a file whose file system does not answer holds all descriptors. */
-	cleanup_close(&s.lock_fd);
 	job_fini(&s.job);
 	return r;
 }

@@ -404,13 +404,13 @@ class Bed(Instance):
     def named(self, program):
         """Pids of this instance's processes of that name."""
         return [pid for pid, command in self.processes()
-                if command and os.path.basename(command.split()[0]) == program and not self._is_init(pid)]
+                if command and os.path.basename(command.split()[0]) == program and not self._is_forked(pid)]
 
     @staticmethod
-    def _is_init(pid):
-        """The init of a job's pid namespace is forked from the shim, and has its command line."""
+    def _is_forked(pid):
+        """The init of a job's pid namespace is forked from the shim, and has its command line, as a scout has."""
         try:
-            return read_text(f"/proc/{pid}/comm").strip() == "brumate-init"
+            return read_text(f"/proc/{pid}/comm").strip() in ("brumate-init", "brumate-scout")
         except OSError:  # it has just ended
             return False
 

@@ -201,6 +201,29 @@ def an_agent_that_gives_such_a_file(bed):
 
 
 @case
+def a_shim_that_is_killed_with_such_a_file(bed):
+    """What waits for the file system has nothing that the next shim needs, and no process of the job as its child."""
+    kind = os.path.join(bed.dir, "kind")
+    with silent_files(bed) as files:
+        rogue = [bed.program("rogue"), "gives-a-file", "--path", kind]
+        job, log = bed.started(rogue, env={"ROGUE_FILE": files.path, "BRUMATE_INTERPOSE": "off"})
+        files.is_silent_on(FLUSH)
+        bed.refused(7, "a file of a file system that need not answer", "suspend", job)
+        files.server.log.wait_for(f"^silent {FLUSH}$")
+        bed.kill_shim(job)
+        bed.ok("ps", timeout=20)
+        bed.refused(7, "a file of a file system that need not answer", "suspend", job, timeout=20)
+        bed.kill_shim(job)
+        bed.ok("kill", "--signal", "URG", job, timeout=20)
+        bed.expect_whole(job, log)
+        with open(kind, "w", encoding="utf-8") as file:
+            file.write("honest")
+        bed.ok("suspend", job)
+    bed.ok("resume", job)
+    log.goes_on()
+
+
+@case
 def an_agent_that_gives_it_many_times(bed):
     """None of them is there any more when the shim starts CRIU: the start itself would close each."""
     kind = os.path.join(bed.dir, "kind")

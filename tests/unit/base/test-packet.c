@@ -64,6 +64,27 @@ static void test_fds(int pair[2], const int *fds)
 	CHECK(packet_send(pair[0], "text", 4, fds, PACKET_FDS_MAX + 1, DEADLINE_NEVER) == -EINVAL);
 }
 
+/* Looking takes nothing away, and without room for descriptors opens nothing. */
+static void test_peek(int pair[2], const int *fds)
+{
+	int got[N], free_fd = lowest_free();
+	struct packet_fds none = { NULL, 0 }, all = { got, N };
+
+	CHECK(packet_peek(pair[1], &none, deadline_in_ms(SOON_MS)) == -ETIMEDOUT);
+	send_fds(pair[0], fds, N);
+	CHECK(packet_peek(pair[1], &none, DEADLINE_NEVER) == 0);
+	CHECK(none.n == 0 && none.state == PACKET_LOST_FDS && lowest_free() == free_fd);
+	CHECK(packet_peek(pair[1], &all, DEADLINE_NEVER) == 0);
+	CHECK(all.n == N && all.state == PACKET_WHOLE && fcntl(got[0], F_GETFD) == FD_CLOEXEC);
+	packet_close_fds(got, N);
+	CHECK(receive(pair[1], &all) == 4 && all.n == N && all.state == PACKET_WHOLE);
+	packet_close_fds(got, N);
+
+	send_fds(pair[0], NULL, 0);
+	CHECK(packet_peek(pair[1], &none, DEADLINE_NEVER) == 0 && none.state == PACKET_WHOLE);
+	CHECK(receive(pair[1], &none) == 4 && none.state == PACKET_WHOLE);
+}
+
 static void test_limit(int pair[2], const int *fds)
 {
 	int got[N], free_fd = lowest_free();
@@ -125,6 +146,7 @@ int main(void)
 
 		CHECK(socketpair(AF_UNIX, types[i] | SOCK_CLOEXEC, 0, pair) == 0);
 		test_fds(pair, fds);
+		test_peek(pair, fds);
 		test_limit(pair, fds);
 		if (types[i] == SOCK_SEQPACKET)
 			test_length(pair);

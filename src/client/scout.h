@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT
+/*
+ * A child that looks at descriptors before they come to us. Whoever closes a file of a file system in user space (FUSE) waits
+ * for the server of that, perhaps for ever; no signal ends the wait, and as long as it lasts the process keeps all that it has
+ * open. No other call takes a descriptor out of a table, and a process that ends closes each. So one of such a file must not
+ * come into ours. The child looks at a copy of it, and has nothing else open. Not for two threads at once.
+ */
+#pragma once
+
+struct scout;
+
+/** Starts one (@ret owned) for the packets of @socket_fd (borrowed; it has a copy until it ends). 0, -errno. */
+int scout_start(struct scout **ret, int socket_fd);
+
+/**
+ * Looks at what comes with the next packet, which is there and is left to be received. Returns 0: all may be closed;
+ * -EBADMSG: something may not, and the caller closes the socket, then ends the scout, which disposes of the packet; -errno.
+ */
+int scout_look(struct scout *s);
+
+/** Ends it (owned; may be NULL), and sets @s to NULL. */
+void scout_end(struct scout **s);
