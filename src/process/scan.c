@@ -51,6 +51,7 @@ struct scan_fd {
 	int fd;
 	int flags;	 /* open(2)'s, from fdinfo; -1 unknown */
 	pid_t pidfd_pid; /* a pidfd's process; 0: no pidfd, -1: it has ended */
+	bool is_unix;	 /* a unix socket, as the socket diagnosis says */
 	struct stat st;
 	char target[512]; /* as /proc/PID/fd/N reads */
 };
@@ -411,8 +412,19 @@ static void check_tcp_table(struct scan *s, const char *path)
 	}
 }
 
+static bool may_have_tcp(const struct scan *s)
+{
+	for (size_t i = 0; i < s->n_fds; i++)
+		if (S_ISSOCK(s->fds[i].st.st_mode) && !s->fds[i].is_unix)
+			return true;
+	return false;
+}
+
+/* For each table the kernel walks all of its hash table, which takes milliseconds where there is much memory. */
 static void check_tcp(struct scan *s)
 {
+	if (!may_have_tcp(s))
+		return;
 	check_tcp_table(s, "/proc/net/tcp");
 	check_tcp_table(s, "/proc/net/tcp6");
 }
@@ -467,6 +479,14 @@ static void parse_socket(struct unix_socket *ret, const struct nlmsghdr *h)
 	}
 }
 
+/* Several descriptors may be of one socket. */
+static void note_unix(struct scan *s, const struct unix_socket *u)
+{
+	for (size_t i = 0; i < s->n_fds; i++)
+		if (s->fds[i].st.st_ino == u->inode && S_ISSOCK(s->fds[i].st.st_mode))
+			s->fds[i].is_unix = true;
+}
+
 static void check_socket(struct scan *s, const struct unix_socket *u)
 {
 	const struct scan_fd *f = find_inode(s, "socket:", u->inode);
@@ -512,6 +532,7 @@ static int read_answer(struct scan *s, int fd, char *buf)
 		if (h->nlmsg_len < NLMSG_LENGTH(sizeof(struct unix_diag_msg)))
 			return -EBADMSG;
 		parse_socket(&u, h);
+		note_unix(s, &u);
 		check_socket(s, &u);
 		check_socket_of_service(s, &u);
 	}
@@ -780,7 +801,7 @@ static const struct {
 	{ "files", SCAN_GPU | SCAN_CRIU, check_fds },
 	{ "pipes", SCAN_CRIU, check_pipes },
 	{ "unix sockets", SCAN_GPU | SCAN_CRIU, check_unix },
-	{ "tcp", SCAN_CRIU, check_tcp },
+	{ "tcp", SCAN_CRIU, check_tcp }, /* goes by what the check of unix sockets found */
 	{ "gpu leftovers", SCAN_CRIU, check_gpu_leftovers },
 	{ "managed memory", SCAN_GPU | SCAN_CRIU, check_managed_memory },
 };
