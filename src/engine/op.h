@@ -56,6 +56,7 @@ struct op_restore {
 	struct remote_restore *remote; /* @image is in an object store; NULL: it is here */
 	struct device_image_reader device;
 	struct comparing *comparing; /* the files of @image with its manifest, in a thread */
+	struct finding *finding;     /* CRIU, in a thread */
 	bool use_pid_ns;
 	bool root_restored; /* the restored tree exists */
 	uint64_t log_bytes; /* in the job's log before it was restored */

@@ -115,17 +115,72 @@ static void stop_comparing(struct op *op)
 	free(c);
 }
 
+/* ---- CRIU, which is run to tell its version ---- */
+
+struct finding {
+	struct op *op;
+	pthread_t thread;
+	int r;
+	struct brumate_error err;
+};
+
+static void *find_in_thread(void *arg)
+{
+	struct finding *f = arg;
+
+	f->r = criu_find(&f->op->images.criu, &f->err);
+	return NULL;
+}
+
+/* Without a thread it is found when it is waited for. Once there is something of the job, a child of ours would look like
+ * a member of it (job_members()): only here there is nothing yet. */
+static void begin_finding(struct op *op)
+{
+	struct finding *f = calloc(1, sizeof(*f));
+
+	if (!f)
+		return;
+	f->op = op;
+	if (thread_start(&f->thread, find_in_thread, f) < 0)
+		cleanup_free(&f);
+	op->restore.finding = f;
+}
+
+static int end_finding(struct op *op, struct brumate_error *err)
+{
+	struct finding *f = take_ptr(&op->restore.finding);
+
+	if (!f)
+		return criu_find(&op->images.criu, err);
+	pthread_join(f->thread, NULL);
+	int r = f->r;
+	if (r < 0 && err)
+		*err = f->err;
+	free(f);
+	return r;
+}
+
+/* ---- the first step, which begins both ---- */
+
 /* Starts comparing the files with a manifest that is believed; those of an object store are brought here first. */
 static int verify(struct op *op, struct brumate_error *err)
 {
 	uint64_t total = manifest_bytes(&op->restore.image.manifest);
-	int r = secret_believe(op, err);
 
+	begin_finding(op);
+	int r = secret_believe(op, err);
 	op->image_bytes = total;
 	if (r < 0 || !op->restore.remote)
 		return r < 0 ? r : begin_comparing(op, err);
 	progress_done(&op->progress, 0, total);
 	return remote_restore_files(op->restore.remote, remote_progress, op, err);
+}
+
+static void undo_verify(struct op *op)
+{
+	stop_comparing(op);
+	if (op->restore.finding)
+		end_finding(op, NULL);
 }
 
 /* CRIU is given nothing that was not compared. */
@@ -185,7 +240,7 @@ static int check_machine(const struct manifest *m, struct brumate_error *err)
 
 static int check_criu(struct op *op, struct brumate_error *err)
 {
-	int r = criu_find(&op->images.criu, err);
+	int r = end_finding(op, err);
 
 	if (r < 0)
 		return r;
@@ -357,8 +412,7 @@ static int check_restore(struct op *op, struct brumate_error *err)
 	if (!m->n_processes)
 		return brumate_fail(err, EBADMSG, "checkpoint %s: no processes", m->id);
 	if ((r = check_machine(m, err)) < 0 || (r = rights_check_users(op, err)) < 0 ||
-	    (r = check_criu(op, err)) < 0 || (r = check_huge_pages(m, err)) < 0 ||
-	    (r = check_driver(op, err)) < 0)
+	    (r = check_huge_pages(m, err)) < 0 || (r = check_driver(op, err)) < 0)
 		return r;
 	if (take_gpus(op) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
@@ -367,8 +421,10 @@ static int check_restore(struct op *op, struct brumate_error *err)
 		return r;
 	op->data.pairs = op->gpus.pairs;
 	op->data.n_pairs = op->gpus.n_pairs;
-	r = find_start(op, err);
-	return r < 0 ? r : choose_namespace(op, err);
+	/* The CRIU that tells its version has ended by then: its process ids may be some of the checkpoint. */
+	if ((r = check_criu(op, err)) < 0 || (r = find_start(op, err)) < 0)
+		return r;
+	return choose_namespace(op, err);
 }
 
 /* ---- CRIU ---- */
@@ -696,7 +752,7 @@ static int map_early(struct op *op, struct brumate_error *err)
 }
 
 static const struct step restore_steps[] = {
-	{ "verify", "the image to be read", verify, stop_comparing },
+	{ "verify", "the image to be read", verify, undo_verify },
 	{ "preflight", "the driver", check_restore, NULL },
 	{ "load", "the store", load_device_image, step_undo_copy },
 	{ "compare", "the image to be read and compared", end_comparing, NULL },

@@ -457,6 +457,18 @@ def no_criu(bed):
     bed.expect_whole(job, log)
 
 
+@case
+def no_criu_to_restore_with(bed):
+    job, log = bed.counter()
+    checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+    bed.ok("rm", job)  # and with it its shim, which has the environment of who started it
+    for where, words in (("/nonexistent/criu", "cannot run /nonexistent/criu"),
+                         (script(bed, "old", "echo Version: 3.17\n"), "3.17.*4.2")):
+        result = bed.refused(4, f"preflight: .*{words}", "restore", checkpoint, env={"BRUMATE_CRIU": where})
+        expect("criu-provision" in result.err, f"no way out is shown: {result.err!r}")
+    bed.expect_restorable(checkpoint, log)
+
+
 def script(bed, name, text):
     path = os.path.join(bed.dir, name)
     with open(path, "w", encoding="ascii") as file:
