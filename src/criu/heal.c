@@ -40,6 +40,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -300,6 +301,7 @@ static void end_repair_of(int pid_fd, int number)
 /* Has nothing of ours open, as it may never end. */
 static _Noreturn void run_repairer(const struct repairs *r)
 {
+	prctl(PR_SET_NAME, "brumate-repair"); /* nobody is to take it for us */
 	if (r->pid_fd > 0)
 		syscall(SYS_close_range, 0, r->pid_fd - 1, 0);
 	syscall(SYS_close_range, r->pid_fd + 1, ~0u, 0);

@@ -408,9 +408,9 @@ class Bed(Instance):
 
     @staticmethod
     def _is_forked(pid):
-        """The init of a job's pid namespace is forked from the shim, and has its command line, as a scout has."""
+        """The init of a job's pid namespace is forked from the shim, and has its command line; so have a scout, and who ends repair of sockets."""
         try:
-            return read_text(f"/proc/{pid}/comm").strip() in ("brumate-init", "brumate-scout")
+            return read_text(f"/proc/{pid}/comm").strip() in ("brumate-init", "brumate-scout", "brumate-repair")
         except OSError:  # it has just ended
             return False
 
