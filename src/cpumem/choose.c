@@ -404,19 +404,6 @@ static void unmap_table(struct hidden_table *t)
 }
 DEFINE_AUTO(struct hidden_table *, unmap_table)
 
-int cpu_memory_table_new(void)
-{
-	auto_close int fd = memfd_create("brumate-hidden", MFD_CLOEXEC);
-
-	if (fd < 0 || ftruncate(fd, sizeof(struct hidden_table)) < 0)
-		return -errno;
-	auto_(unmap_table) struct hidden_table *t = map_table(fd);
-	if (!t)
-		return -errno;
-	t->magic = HIDDEN_MAGIC;
-	return take_fd(&fd);
-}
-
 bool cpu_memory_table_is_heeded(int table_fd)
 {
 	auto_(unmap_table) struct hidden_table *t = map_table(table_fd);

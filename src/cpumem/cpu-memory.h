@@ -98,10 +98,7 @@ void cpu_memory_make_huge(const struct cpu_memory_range *ranges, size_t n, unsig
 
 /* ---- what CRIU is told ---- */
 
-/** A table for CRIU (criu_plugin), empty. Returns its fd (owned) or -errno. */
-int cpu_memory_table_new(void);
-
-/** True once a CRIU that was given the table would heed it. */
+/** True once a CRIU that was given the table (hidden_table_new()) would heed it. */
 bool cpu_memory_table_is_heeded(int table_fd);
 
 /** By which numbers a CRIU knows processes: those of their namespace, as it is in that, or ours. */

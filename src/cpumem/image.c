@@ -26,6 +26,7 @@
 #include "base/thread.h"
 #include "base/workers.h"
 #include "cpumem/cpu-memory.h"
+#include "criu-plugin/hidden.h"
 #include "gpu/vendor.h"
 #include "process/leftover.h"
 
@@ -62,7 +63,7 @@ int cpu_memory_image_open(struct cpu_memory_image **ret, struct criu_options *op
 	c->plugin = (struct criu_plugin){ .table_fd = -1, .devices = gpu_vendor()->devices };
 	c->plugin_dir = criu_plugin_dir();
 	if (c->plugin_dir) {
-		c->plugin.table_fd = cpu_memory_table_new();
+		c->plugin.table_fd = hidden_table_new();
 		if (c->plugin.table_fd < 0)
 			return brumate_fail(err, -c->plugin.table_fd, "a table for CRIU: %m");
 		options->libdir = c->plugin_dir;

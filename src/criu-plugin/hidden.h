@@ -60,3 +60,6 @@ struct hidden_table {
 	struct hidden_range ranges[HIDDEN_RANGES_MAX]; /* sorted by pid, then start; disjoint */
 	struct filter_table filters; /* set by the plugin, before CRIU says that all stand still */
 };
+
+/** A table, empty, for a CRIU. Returns its fd (owned) or -errno. */
+int hidden_table_new(void);

@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
 #include "criu-plugin/plugin.h"
 
 static const struct hidden_table *table;
@@ -61,17 +60,6 @@ static ssize_t our_pread(int fd, void *buf, size_t len_bytes, off_t offset)
 				     (size_t)sysconf(_SC_PAGESIZE));
 	errno = r < 0 ? -r : saved;
 	return r < 0 ? -1 : n;
-}
-
-int hidden_table_new(void)
-{
-	const uint32_t magic = HIDDEN_MAGIC;
-	auto_close int fd = memfd_create("brumate-hidden", MFD_CLOEXEC);
-
-	if (fd < 0 || ftruncate(fd, sizeof(struct hidden_table)) < 0 ||
-	    pwrite(fd, &magic, sizeof(magic), offsetof(struct hidden_table, magic)) < 0)
-		return -errno;
-	return take_fd(&fd);
 }
 
 struct hidden_table *hidden_table_map(int fd)

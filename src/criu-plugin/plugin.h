@@ -144,9 +144,6 @@ void pagemap_clear_hidden(const struct hidden_table *t, int64_t pid, uint64_t *e
 /** Asked before each answer: 1: the table counts; 0: it does not; -errno: CRIU's call fails so. */
 typedef int (*hide_fn)(void);
 
-/** An empty table. Returns its fd (owned) or -errno. */
-int hidden_table_new(void);
-
 /** Maps the table behind @fd; NULL: there is none. */
 struct hidden_table *hidden_table_map(int fd);
 

@@ -72,7 +72,7 @@ struct criu_user {
 
 /** What our plugin in CRIU leaves out of the images (cpumem/cpu-memory.h), and what it opens anew. */
 struct criu_plugin {
-	int table_fd;	     /* cpu_memory_table_new(); borrowed. A restore needs one too, empty */
+	int table_fd;	     /* hidden_table_new(); borrowed. A restore needs one too, empty */
 	const char *devices; /* how paths of such devices begin, parted by colons */
 };
 

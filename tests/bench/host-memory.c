@@ -27,6 +27,7 @@
 #include "check.h"
 #include "cpumem/cpu-memory.h"
 #include "cpumem/image.h"
+#include "criu-plugin/hidden.h"
 #include "criu/criu.h"
 #include "dump.h"
 #include "store/store.h"
@@ -279,7 +280,7 @@ static struct criu_options options_for(struct run *run, int dir_fd, const char *
 
 static void new_table(struct run *run)
 {
-	run->plugin.table_fd = cpu_memory_table_new();
+	run->plugin.table_fd = hidden_table_new();
 	CHECK(run->plugin.table_fd >= 0);
 }
 

@@ -5,6 +5,7 @@
 #include "dump.h"
 #include "sanitized.h"
 #include "cpumem/cpu-memory.h"
+#include "criu-plugin/hidden.h"
 
 #include <dirent.h>
 #include <pthread.h>
@@ -242,7 +243,7 @@ static void script_open(struct script *s, const struct job_setup *setup, struct 
 		.fail_at = -1,
 		.kill_at = -1,
 		.dir_fd = fd,
-		.plugin = { .table_fd = cpu_memory_table_new() },
+		.plugin = { .table_fd = hidden_table_new() },
 		.options = {
 			.images_dir_fd = fd,
 			.work_dir_fd = fd,
@@ -299,7 +300,7 @@ static struct proc_id restore(struct script *s, struct job_setup *setup)
 static void turn_to_restore(struct script *s)
 {
 	close(s->plugin.table_fd);
-	s->plugin.table_fd = cpu_memory_table_new();
+	s->plugin.table_fd = hidden_table_new();
 	s->options.root = PROC_ID_NONE;
 	s->fail_at = s->kill_at = -1;
 }

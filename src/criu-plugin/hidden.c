@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT
+/* See hidden.h. Of the shim's side and of a plugin that begins by itself, which has no library but libc. */
+#include "criu-plugin/hidden.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+
+int hidden_table_new(void)
+{
+	const uint32_t magic = HIDDEN_MAGIC;
+	auto_close int fd = memfd_create("brumate-hidden", MFD_CLOEXEC);
+
+	if (fd < 0 || ftruncate(fd, sizeof(struct hidden_table)) < 0 ||
+	    pwrite(fd, &magic, sizeof(magic), offsetof(struct hidden_table, magic)) < 0)
+		return -errno;
+	return take_fd(&fd);
+}
