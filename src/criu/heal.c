@@ -334,13 +334,9 @@ static void end_repairs(struct repairs *r)
 	if (!r->n)
 		return;
 	fault_point("heal.repair");
-	reap_lock();
-	pid_t pid = fork();
+	pid_t pid = reap_fork();
 	if (pid == 0)
 		run_repairer(r);
-	if (pid > 0)
-		reap_protect(pid);
-	reap_unlock();
 	if (pid > 0)
 		await_repairer(pid);
 	r->n = 0;
@@ -672,15 +668,10 @@ static int escort_tree(const struct heal_state *h)
 
 	if (!is_held)
 		return -ENOMEM;
-	reap_lock();
-	pid_t pid = fork();
+	pid_t pid = reap_fork();
 	if (pid == 0)
 		run_escort(h, is_held);
-	int r = pid < 0 ? -errno : 0;
-	if (pid > 0)
-		reap_protect(pid);
-	reap_unlock();
-	return r < 0 ? r : reap_wait(pid, &status);
+	return pid < 0 ? pid : reap_wait(pid, &status);
 }
 
 /* ---- all of it ---- */

@@ -45,6 +45,20 @@ void reap_protect(pid_t pid)
 	*slot = pid;
 }
 
+pid_t reap_fork(void)
+{
+	reap_lock();
+	pid_t pid = fork();
+	if (pid == 0)
+		return 0;
+	if (pid > 0)
+		reap_protect(pid);
+	else
+		pid = -errno;
+	reap_unlock();
+	return pid;
+}
+
 void reap_release(pid_t pid)
 {
 	reap_lock();

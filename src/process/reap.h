@@ -12,6 +12,9 @@
 void reap_lock(void);
 void reap_unlock(void);
 
+/** fork(2) of a child to be waited for by reap_wait(): its pid, -errno; 0 in the child, which calls nothing of this. */
+pid_t reap_fork(void);
+
 /** From here on reap_orphans() leaves @pid alone. Call between fork and reap_unlock(). */
 void reap_protect(pid_t pid);
 
