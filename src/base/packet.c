@@ -11,12 +11,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* SCM_MAX_FD of the kernel: without room for as many it drops some, and does not say so. */
-enum { KERNEL_FDS_MAX = 253 };
-
+/* Without room for as many the kernel drops some, and does not say so. */
 union control {
 	struct cmsghdr header;
-	char space[CMSG_SPACE(KERNEL_FDS_MAX * sizeof(int))];
+	char space[CMSG_SPACE(PACKET_FDS_KERNEL_MAX * sizeof(int))];
 };
 
 void packet_close_fds(const int *fds, size_t n)

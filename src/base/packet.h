@@ -10,8 +10,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/** The descriptors in a packet at most, in all our protocols. */
-enum { PACKET_FDS_MAX = 64 };
+enum {
+	PACKET_FDS_MAX = 64,	    /* the descriptors in a packet at most, in all our protocols */
+	PACKET_FDS_KERNEL_MAX = 253 /* SCM_MAX_FD of the kernel: in one of whoever does not keep to them */
+};
 
 enum packet_state {
 	PACKET_WHOLE,

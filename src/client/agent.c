@@ -11,7 +11,6 @@
 #include <limits.h>
 #include <linux/openat2.h>
 #include <poll.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +29,6 @@
 #include "client/scout.h"
 
 enum {
-	FDS_MOST = 253, /* that the kernel passes with one packet */
 	GRACE_MS = 5000,
 	DETACH_MS = 1000,     /* to hang up, once that is promised */
 	SUSPECTS_MOST = 4096, /* in one sweep */
@@ -185,8 +183,8 @@ static int fail_refused(const struct agent *a, enum agent_op op, const struct ag
 static int get_reply(struct agent *a, enum agent_op op, struct agent_reply *ret, int *fds,
 		     size_t *n_fds, uint64_t deadline_ns, struct brumate_error *err)
 {
-	int got[FDS_MOST];
-	struct packet_fds came = { got, FDS_MOST };
+	int got[PACKET_FDS_KERNEL_MAX];
+	struct packet_fds came = { got, PACKET_FDS_KERNEL_MAX };
 	size_t len = 0;
 	int r = await_reply(a, op, deadline_ns, err);
 

@@ -23,7 +23,6 @@
 #include "process/reap.h"
 
 enum {
-	FDS_MOST = 253, /* that the kernel passes with one packet */
 	PATIENCE_MS = 10000,
 	WAIT_PIDFD = 3, /* P_PIDFD, which older headers lack */
 };
@@ -52,8 +51,8 @@ static bool may_hang(int fd)
 
 static int look(int socket_fd)
 {
-	int items[FDS_MOST];
-	struct packet_fds fds = { items, FDS_MOST };
+	int items[PACKET_FDS_KERNEL_MAX];
+	struct packet_fds fds = { items, PACKET_FDS_KERNEL_MAX };
 	int r = packet_peek(socket_fd, &fds, 0);
 
 	for (size_t i = 0; r == 0 && i < fds.n; i++)
