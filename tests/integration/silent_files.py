@@ -9,7 +9,7 @@ import struct
 import sys
 from contextlib import contextmanager
 
-from cases import NOBODY, Skipped, case, expect, main, read_text, run, wait_until
+from cases import NOBODY, STEPPING, Skipped, case, expect, main, read_text, run, wait_until
 from harness import Log
 
 LOOKUP, FORGET, GETATTR, OPEN, READ, STATFS, RELEASE, FLUSH, INIT, OPENDIR, BATCH_FORGET = 1, 2, 3, 14, 15, 17, 18, 25, 26, 27, 42
@@ -110,12 +110,7 @@ SCRIPT = """
 import os, time
 file = os.open({path!r}, os.O_RDWR)
 print("ready now", flush=True)
-step = 0
-while True:
-    step += 1
-    print("step", step, "OK", flush=True)
-    time.sleep(0.02)
-"""
+""" + STEPPING
 PATIENCE = ("criu.patience", "error:300")
 
 
@@ -182,14 +177,32 @@ def a_file_of_a_job_of_the_driver(bed):
         log.goes_on()
 
 
+class Giver:
+    """A job whose agent gives a file of a file system that does not answer by now; a suspend of it."""
+
+    def __init__(self, bed, files, way):
+        self.kind = os.path.join(bed.dir, "kind")
+        rogue = [bed.program("rogue"), way, "--path", self.kind]
+        self.job, self.log = bed.started(rogue, env={"ROGUE_FILE": files.path, "BRUMATE_INTERPOSE": "off"})
+        self.bed = bed
+        files.is_silent_on(FLUSH)
+        self.is_refused()
+
+    def is_refused(self, **how):
+        self.bed.refused(7, "a file of a file system that need not answer", "suspend", self.job, **how)
+
+    def is_honest(self):
+        """From now on."""
+        with open(self.kind, "w", encoding="utf-8") as file:
+            file.write("honest")
+
+
 @case
 def an_agent_that_gives_such_a_file(bed):
     """The shim cannot get rid of it: closing it does not end. It serves all the same, and ends, and another takes its place."""
     with silent_files(bed) as files:
-        rogue = [bed.program("rogue"), "gives-a-file", "--path", os.path.join(bed.dir, "kind")]
-        job, log = bed.started(rogue, env={"ROGUE_FILE": files.path, "BRUMATE_INTERPOSE": "off"})
-        files.is_silent_on(FLUSH)
-        bed.refused(7, "a file of a file system that need not answer", "suspend", job)
+        giver = Giver(bed, files, "gives-a-file")
+        job, log = giver.job, giver.log
         bed.expect_whole(job, log)
         files.server.log.wait_for(f"^silent {FLUSH}$")
         shim = bed.shim(job)
@@ -203,21 +216,17 @@ def an_agent_that_gives_such_a_file(bed):
 @case
 def a_shim_that_is_killed_with_such_a_file(bed):
     """What waits for the file system has nothing that the next shim needs, and no process of the job as its child."""
-    kind = os.path.join(bed.dir, "kind")
     with silent_files(bed) as files:
-        rogue = [bed.program("rogue"), "gives-a-file", "--path", kind]
-        job, log = bed.started(rogue, env={"ROGUE_FILE": files.path, "BRUMATE_INTERPOSE": "off"})
-        files.is_silent_on(FLUSH)
-        bed.refused(7, "a file of a file system that need not answer", "suspend", job)
+        giver = Giver(bed, files, "gives-a-file")
+        job, log = giver.job, giver.log
         files.server.log.wait_for(f"^silent {FLUSH}$")
         bed.kill_shim(job)
         bed.ok("ps", timeout=20)
-        bed.refused(7, "a file of a file system that need not answer", "suspend", job, timeout=20)
+        giver.is_refused(timeout=20)
         bed.kill_shim(job)
         bed.ok("kill", "--signal", "URG", job, timeout=20)
         bed.expect_whole(job, log)
-        with open(kind, "w", encoding="utf-8") as file:
-            file.write("honest")
+        giver.is_honest()
         bed.ok("suspend", job)
     bed.ok("resume", job)
     log.goes_on()
@@ -226,15 +235,11 @@ def a_shim_that_is_killed_with_such_a_file(bed):
 @case
 def an_agent_that_gives_it_many_times(bed):
     """None of them is there any more when the shim starts CRIU: the start itself would close each."""
-    kind = os.path.join(bed.dir, "kind")
     with silent_files(bed) as files:
-        rogue = [bed.program("rogue"), "gives-many", "--path", kind]
-        job, log = bed.started(rogue, env={"ROGUE_FILE": files.path, "BRUMATE_INTERPOSE": "off"})
-        files.is_silent_on(FLUSH)
-        bed.refused(7, "a file of a file system that need not answer", "suspend", job)
+        giver = Giver(bed, files, "gives-many")
+        job, log = giver.job, giver.log
         files.server.log.wait_for(f"^silent {FLUSH}$")
-        with open(kind, "w", encoding="utf-8") as file:
-            file.write("honest")
+        giver.is_honest()
         bed.fault(*PATIENCE * 30)
         bed.refused(7, "is held until CRIU", "checkpoint", job, "--leave-running")
         files.abort()
