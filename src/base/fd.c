@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -95,6 +96,17 @@ int fd_peer(int fd, struct ucred *ret)
 	socklen_t len = sizeof(*ret);
 
 	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, ret, &len) < 0 ? -errno : 0;
+}
+
+void fd_close_others(int a, int b)
+{
+	const int low = a < b ? a : b, high = a < b ? b : a;
+
+	if (low > 0)
+		syscall(SYS_close_range, 0, low - 1, 0);
+	if (high > low + 1)
+		syscall(SYS_close_range, low + 1, high - 1, 0);
+	syscall(SYS_close_range, high + 1, ~0u, 0);
 }
 
 int file_read(int dir_fd, const char *path, size_t max_bytes, char **ret_text,

@@ -34,6 +34,9 @@ int fd_wait(int fd, short events, uint64_t deadline_ns);
  * (unix(7), SO_PEERCRED; the pid is in our numbering, 0 if it has none there). Returns 0 or -errno. */
 int fd_peer(int fd, struct ucred *ret);
 
+/** Closes all descriptors but @a and @b, which may be one and the same, in a child that was just forked. */
+void fd_close_others(int a, int b);
+
 /**
  * Reads a whole small file into a NUL-terminated heap buffer (returns owned in @ret_text).
  * Refuses more than @max_bytes with -EFBIG. @ret_len_bytes may be NULL.

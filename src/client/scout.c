@@ -64,24 +64,13 @@ static int look(int socket_fd)
 	return fds.state == PACKET_LOST_FDS ? -EMFILE : 0;
 }
 
-static void close_all_but(int a, int b)
-{
-	const int low = a < b ? a : b, high = a < b ? b : a;
-
-	if (low > 0)
-		syscall(SYS_close_range, 0, low - 1, 0);
-	if (high > low + 1)
-		syscall(SYS_close_range, low + 1, high - 1, 0);
-	syscall(SYS_close_range, high + 1, ~0u, 0);
-}
-
 /* The last close may hang: before the end of the process, whose program could not be told any more then. */
 static _Noreturn void run_scout(int socket_fd, int fd)
 {
 	int verdict;
 
 	prctl(PR_SET_NAME, "brumate-scout");
-	close_all_but(socket_fd, fd);
+	fd_close_others(socket_fd, fd);
 	while (recv(fd, &verdict, sizeof(verdict), 0) > 0) {
 		verdict = look(socket_fd);
 		send(fd, &verdict, sizeof(verdict), MSG_NOSIGNAL);

@@ -302,9 +302,7 @@ static void end_repair_of(int pid_fd, int number)
 static _Noreturn void run_repairer(const struct repairs *r)
 {
 	prctl(PR_SET_NAME, "brumate-repair"); /* nobody is to take it for us */
-	if (r->pid_fd > 0)
-		syscall(SYS_close_range, 0, r->pid_fd - 1, 0);
-	syscall(SYS_close_range, r->pid_fd + 1, ~0u, 0);
+	fd_close_others(r->pid_fd, r->pid_fd);
 	for (size_t i = 0; i < r->n; i++)
 		end_repair_of(r->pid_fd, r->numbers[i]);
 	_exit(0);
