@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
  * brumate-container SOCKET IMAGES TABLE CRIU: what brumate's plugin in a container engine's CRIU has done. SOCKET, IMAGES and TABLE
- * (criu-plugin/hidden.h) are descriptors, CRIU is the process whose plugin asks. A request is a packet "WORD [PID]", its answer a packet "ok [TIDS | SEAL]" (an agent's TID has an "a" behind it) or
- * "no REASON". The connection ends with the plugin; then, once CRIU has ended, a container that goes on gets its GPUs back,
+ * (criu-plugin/hidden.h) are descriptors, CRIU is the process whose plugin asks. A request is a packet "WORD [PID]", its answer a
+ * packet "ok [TIDS | SEAL]" (an agent's TID has an "a" behind it) or "no REASON". The connection ends with the plugin; then, once CRIU has ended, a container that goes on gets its GPUs back,
  * whatever became of the dump. So this program outlives CRIU, and where it dies before the plugin, the plugin starts another.
  *
  * brumate-container --heir DIR: the same end, for a container whose helper has died with CRIU; the keeper of its memory

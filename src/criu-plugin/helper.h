@@ -14,8 +14,8 @@ struct helper {
 
 #define HELPER_NONE ((struct helper){ .fd = -1 })
 
-/** Starts it, in a session of its own and nobody's child: it outlives CRIU. @table_fd: of a hidden_table, or -1. What it logs goes to "brumate.log" in the working
- * directory, where CRIU logs too. -errno. */
+/** Starts it, in a session of its own and nobody's child: it outlives CRIU. @table_fd: of a hidden_table, or -1. What it logs goes
+ * to "brumate.log" in the working directory, where CRIU logs too. -errno. */
 int helper_start(struct helper *h, int images_dir_fd, int table_fd);
 
 /** Asks for @word about @pid. */

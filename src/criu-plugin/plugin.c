@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
  * brumate's CRIU plugin. It hides from CRIU the memory that the shim saves by itself (hidden.h); it writes down filters of system
- * calls, since CRIU is who traces the processes; and it opens leftover descriptors of devices anew. It decides nothing, changes nothing in a task, and owns nothing but
- * its view of the table.
+ * calls, since CRIU is who traces the processes; and it opens leftover descriptors of devices anew. It decides nothing, changes
+ * nothing in a task, and owns nothing but its view of the table.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -41,7 +41,8 @@ int container_save(struct container *c, pid_t pid, int images_dir_fd, struct bru
 int container_check(struct container *c, pid_t pid, struct brumate_error *err);
 
 /** Takes large memory of processes, all stopped by now, into that directory, too, and tells CRIU by the table behind @table_fd
- * (criu-plugin/hidden.h) to leave it out, unless the configuration leaves all of it to CRIU. They stand still until container_finish() has returned, or that fails. */
+ * (criu-plugin/hidden.h) to leave it out, unless the configuration leaves all of it to CRIU. They stand still until
+ * container_finish() has returned, or that fails. */
 int container_take_memory(struct container *c, int table_fd, struct brumate_error *err);
 
 /** Waits until all is in the directory of images, and completes it: before that there is nothing to be restored. The seal names
