@@ -5,6 +5,7 @@ broker. Which way bytes go, what is held by whom, and that no failure of an agen
 broker or of the pool costs the job a byte. What every operation does on this path by default is tested
 by the other files too; here the driver's path stands beside it."""
 
+import contextlib
 import glob
 import json
 import os
@@ -14,6 +15,7 @@ import shlex
 import stat
 
 from cases import EXIT_BUSY, MIB, NOBODY, case, expect, main, process_start, read_link, read_text, run, wait_until
+from harness import Failed
 from checkpoints import flip
 
 
@@ -519,37 +521,63 @@ def a_resume_that_fails_leaves_it_suspended(bed):
     log.goes_on()
 
 
-# Time enough for the agents to map what is filled before the copy goes on.
-AHEAD = ("data.filled", "delay:1500", "ahead.mapped")
-OWNED = ("data.filled", "delay:1500", "ahead.owned")
+# Pieces are full one after the other, each by so many copies.
+PIECE_MIB, TURN_MIB = 32, 8
+FIRST_IS_FULL = (*("data.filled", "delay:0") * (PIECE_MIB // TURN_MIB - 1), "data.filled", "hold")
 
 
 def in_large_pieces(bed):
-    """A copy step moves 32 MiB: pieces are full one after the other."""
-    return bed.counter(mib=160, chunk_mib=32)
+    return bed.counter(mib=5 * PIECE_MIB, chunk_mib=PIECE_MIB)
 
 
-def resumes_ahead(bed, job, log, points):
-    """Resumes the job with the last of `points` reached before all is filled; whatever happens then, no job runs with
-    memory that is not whole."""
+def is_passed(bed, point, seconds):
+    try:
+        wait_until(lambda: point not in read_text(bed.fault_file), point, seconds)
+        return True
+    except Failed:
+        return False
+
+
+def resume_ahead(bed, job, point, *faults):
+    """Resumes the job; from the first piece on the copy waits until the agent's @point has been passed. Once more where the agent
+    passed it before it counted."""
+    fifo = bed.fault_file + ".held"
+    for _ in range(6):
+        bed.fault(*FIRST_IS_FULL, point, *faults)
+        resume = bed.spawn("resume", job)
+        wait_until(lambda: os.path.exists(fifo), "a piece to be full")
+        passed = is_passed(bed, point, 3)
+        if not passed:
+            bed.disarm()
+        os.close(os.open(fifo, os.O_RDWR))  # maybe nobody waits any more
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(fifo)
+        code, out, err = resume.end()
+        if passed:
+            return code, out, err
+        expect(code == 0, f"{point} does not count: exit {code}: {err}")
+        bed.ok("suspend", job)
+    raise Failed(f"{point} was not passed after the first piece was full")
+
+
+def resumes_ahead(bed, job, log, point):
+    """Resumes the job with an agent's @point reached before all is filled; whatever happens then, no job runs with memory
+    that is not whole."""
     used = bed.vram()
     for action in ("delay:0", "error:5", "kill:broker"):
         bed.ok("suspend", job)
-        bed.fault(*points, action)
-        bed.operation("resume", job)
-        expect(bed.has_fired(), f"nothing came to {points[-1]}: {action}")
+        code, _, err = resume_ahead(bed, job, point, action)
+        expect(code == 0, f"{action}: exit {code}: {err}")
         log.goes_on()
         expect_nothing_held(bed, job)
         wait_until(lambda: bed.vram() == used, f"device memory in use after {action}: {bed.vram()}", 10)
     bed.ok("suspend", job)
-    bed.fault(*points, "delay:0", "data.filled", "error:5")
-    bed.refused(1, "data-in", "resume", job)
-    expect(bed.has_fired(), f"the copy did not fail after {points[-1]}")
+    code, _, err = resume_ahead(bed, job, point, "delay:0", "data.filled", "error:5")
+    expect(code == 1 and "data-in" in err, f"the copy did not fail after {point}: exit {code}: {err}")
     bed.expect_state(job, "suspended")
     wait_until(lambda: bed.vram() == [0, 0], "device memory in use as it should be", 10)
-    bed.fault(*points, "kill")
-    result = bed.cli("resume", job)
-    expect(bed.has_fired() and result.code, result.why())
+    code, _, err = resume_ahead(bed, job, point, "kill")
+    expect(code, f"the shim was not killed: {err}")
     bed.wait_state(job, ("running",))  # another shim takes it up
     log.goes_on()
     expect_nothing_held(bed, job)
@@ -558,20 +586,19 @@ def resumes_ahead(bed, job, log, points):
 @case
 def pieces_are_mapped_before_all_are_filled(bed):
     job, log = in_large_pieces(bed)
-    resumes_ahead(bed, job, log, AHEAD)
+    resumes_ahead(bed, job, log, "ahead.mapped")
 
 
 @case
 def pieces_become_its_own_before_all_are_filled(bed):
     """Where there is room."""
     job, log = in_large_pieces(bed)
-    resumes_ahead(bed, job, log, OWNED)
+    resumes_ahead(bed, job, log, "ahead.owned")
     hog, _ = bed.started([bed.program("hog"), "--leave-mib", 100])
     bed.ok("suspend", job)
-    bed.fault(*OWNED, "delay:0")
+    bed.fault("ahead.owned", "delay:0")
     bed.operation("resume", job)
-    expect(not bed.has_fired(), "memory was taken that others may ask for")
-    os.remove(bed.fault_file)
+    expect(bed.disarm(), "memory was taken that others may ask for")
     bed.end(hog)
     log.goes_on()
 
@@ -582,7 +609,7 @@ def restored_pieces_are_mapped_before_all_are_filled(bed):
     for action in ("delay:0", "kill:broker"):
         log.goes_on()
         saved = bed.operation("checkpoint", job)
-        bed.fault(*AHEAD, action)
+        bed.fault("data.filled", "delay:1500", "ahead.mapped", action)
         bed.operation("restore", saved["checkpoint"])
         expect(bed.has_fired(), f"nothing was mapped ahead: {action}")
         log.goes_on()
