@@ -56,7 +56,7 @@ struct driver {
 
 	struct target *calling;
 	size_t n_calls; /* threads that call, or are about to */
-	uint64_t last_end_ns;
+	uint64_t last_end_ns, n_restores;
 };
 
 static const struct driver_outcome timed_out = {
@@ -214,6 +214,7 @@ static void end_call(struct target *t, const struct driver_outcome *outcome)
 	}
 	d->n_calls--;
 	d->last_end_ns = clock_now_ns();
+	d->n_restores += !b->processes && b->call.action == DEV_RESTORE;
 	t->outcome = *outcome;
 	t->state = t->state == TARGET_CALLS ? TARGET_ANSWERED : TARGET_LATE;
 	b->n_left--;
@@ -355,6 +356,14 @@ int driver_look(struct driver *d, const pid_t *pids, size_t n, uint32_t timeout_
 	unref_batch(b);
 	pthread_mutex_unlock(&d->lock);
 	return 0;
+}
+
+uint64_t driver_restores(struct driver *d)
+{
+	pthread_mutex_lock(&d->lock);
+	uint64_t n = d->n_restores;
+	pthread_mutex_unlock(&d->lock);
+	return n;
 }
 
 size_t driver_busy(struct driver *d, uint64_t *ret_last_end_ns)

@@ -239,8 +239,8 @@ static int report_session(struct session *s)
 static int begin_transfer(struct session *s, struct brumate_error *err)
 {
 	auto_free struct transfer_piece *pieces = take_ptr(&s->pieces);
-	int r = transfer_new(&s->transfer, s->all->gpus, pieces, s->n_pieces, s->flags, s->wake_fd,
-			     err);
+	int r = transfer_new(&s->transfer, s->all->driver, s->all->gpus, pieces, s->n_pieces,
+			     s->flags, s->wake_fd, err);
 
 	if (r == 0 && s->flags & TRANSFER_WITH_DIGESTS)
 		r = digests_new(s->transfer, -1, err);

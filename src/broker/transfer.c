@@ -13,6 +13,7 @@
  */
 #include "broker/transfer.h"
 #include "broker/digests.h"
+#include "broker/driver.h"
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/fault.h"
@@ -40,6 +41,7 @@
 
 enum {
 	WINDOW = 16,
+	TURNS_ALONE = 2, /* copies that the GPU has at a time where the driver copies nothing any more */
 	SPIN_CORES_MIN = 4,
 	SLOTS_ALL = 32, /* of all lanes together, as far as each has SLOTS_MIN */
 	SLOTS_MIN = 4,
@@ -59,6 +61,14 @@ static bool takes_turns(const struct transfer *t)
 
 	return (maps || t->total_bytes < gpu_vendor()->tuning.turns_below_bytes) &&
 	       t->n_lanes == 1 && !(t->flags & TRANSFER_LIVE);
+}
+
+/* Whether all that is left to be copied is ours: what the driver had to restore meanwhile is there. */
+static bool driver_is_through(const struct transfer *t)
+{
+	uint64_t end_ns;
+
+	return driver_restores(t->driver) > t->restores_before && !driver_busy(t->driver, &end_ns);
 }
 
 void transfer_fail(struct transfer *t, const struct brumate_error *err)
@@ -591,15 +601,24 @@ static int note_copied(const struct copy *s, struct brumate_error *err)
 	return r;
 }
 
+/* How many copies the GPU may have, being done with none of them. */
+static size_t most_turned(const struct copier *c, size_t window, bool one)
+{
+	const struct transfer *t = c->lane->transfer;
+
+	if (!one || t->to_host)
+		return window / 2;
+	return driver_is_through(t) ? TURNS_ALONE : 1;
+}
+
 /* Keeps a window of copies under way: half of it is for copies of the GPU, half for those of workers. */
 static int copy_pieces(struct copier *c, struct brumate_error *err)
 {
 	const struct transfer *t = c->lane->transfer;
 	size_t begun = 0, turned = 0, ended = 0;
 	const size_t window = c->n_slots ? c->n_slots : WINDOW;
-	const bool one = takes_turns(t) && !c->n_slots, out = t->to_host;
-	const size_t most_begun = one && out ? 1 : window,
-		     most_turned = one && !out ? 1 : window / 2;
+	const bool one = takes_turns(t) && !c->n_slots;
+	const size_t most_begun = one && t->to_host ? 1 : window;
 	bool more = true;
 	int r = 0;
 
@@ -611,13 +630,14 @@ static int copy_pieces(struct copier *c, struct brumate_error *err)
 			if (r != LANE_NOT_YET)
 				continue;
 		}
-		if (turned < begun && turned - ended < most_turned) {
+		if (turned < begun && turned - ended < most_turned(c, window, one)) {
 			r = turn_copy(&c->copies[turned++ % window], err);
 			continue;
 		}
 		r = wait_copy(&c->copies[ended % window], err);
-		/* One at a time: the GPU has nothing to do until the next begins, and others hear of this one meanwhile. */
-		if (r >= 0 && one && turned < begun)
+		/* The GPU may have nothing to do until the next begins, and others hear of this one meanwhile. */
+		if (r >= 0 && one && turned < begun &&
+		    turned - ended <= most_turned(c, window, one))
 			r = turn_copy(&c->copies[turned++ % window], err);
 		if (r >= 0)
 			r = note_copied(&c->copies[ended++ % window], err);
@@ -1005,8 +1025,9 @@ static int take_host_memory(struct transfer *t, struct brumate_error *err)
 	return 0;
 }
 
-int transfer_new(struct transfer **ret, struct gpus *gpus, const struct transfer_piece *pieces,
-		 size_t n, uint32_t flags, int wake_fd, struct brumate_error *err)
+int transfer_new(struct transfer **ret, struct driver *driver, struct gpus *gpus,
+		 const struct transfer_piece *pieces, size_t n, uint32_t flags, int wake_fd,
+		 struct brumate_error *err)
 {
 	const struct dev_memory_ops *ops = gpus_ops(gpus);
 	struct transfer *t = ops ? calloc(1, sizeof(*t)) : NULL;
@@ -1018,6 +1039,8 @@ int transfer_new(struct transfer **ret, struct gpus *gpus, const struct transfer
 		return brumate_fail(err, ENOMEM, "pieces: %m");
 	pthread_mutex_init(&t->lock, NULL);
 	pthread_cond_init(&t->changed, NULL);
+	t->driver = driver;
+	t->restores_before = driver_restores(driver);
 	t->gpus = gpus;
 	t->ops = ops;
 	t->flags = flags;

@@ -6,8 +6,9 @@
 
 /** Begins to make ready what the layout wants: GPUs, and host memory where the copy goes to fresh memory. @wake_fd: an
  * eventfd (borrowed), told when all is done or has failed, and when more of it is of use. */
-int transfer_new(struct transfer **ret, struct gpus *gpus, const struct transfer_piece *pieces,
-		 size_t n, uint32_t flags, int wake_fd, struct brumate_error *err);
+int transfer_new(struct transfer **ret, struct driver *driver, struct gpus *gpus,
+		 const struct transfer_piece *pieces, size_t n, uint32_t flags, int wake_fd,
+		 struct brumate_error *err);
 /** All of it, under way or not. Accepts NULL. */
 void transfer_free(struct transfer *t);
 
