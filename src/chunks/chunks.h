@@ -138,6 +138,10 @@ int chunks_open(struct chunks_reader **ret, int dir_fd, const struct manifest *m
 void chunks_reader_free(struct chunks_reader *m); /* accepts NULL */
 DEFINE_AUTO(struct chunks_reader *, chunks_reader_free)
 
+/** Has packs that are in memory (tmpfs) read by mappings, by which many threads read them more than twice as fast. For
+ * programs of ours only: see base/mapped.h. */
+void chunks_reader_map(struct chunks_reader *m);
+
 /**
  * Gets bytes of a region. It is called from several threads at once, chunk by chunk in no order. The bytes were
  * verified unless the place says otherwise; @data NULL stands for @len_bytes zeros. <0 ends the load with that

@@ -37,6 +37,7 @@ struct io_options {
 	unsigned buffers;    /* how many; 0: 32 */
 	size_t buffer_bytes; /* of each, a multiple of IO_ALIGN_BYTES; 0: 2 MiB */
 	unsigned writes;     /* io_write_memory() at a time; 0: 32 */
+	bool maps;	     /* reads of files in memory go by mappings (base/mapped.h) */
 };
 
 struct io;

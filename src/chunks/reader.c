@@ -115,6 +115,11 @@ void chunks_reader_free(struct chunks_reader *m)
 	free(m);
 }
 
+void chunks_reader_map(struct chunks_reader *m)
+{
+	m->maps = true;
+}
+
 /* ---- packs ---- */
 
 static int open_pack(struct chunks_reader *m, struct io *io, uint32_t number, struct io_file **ret)
@@ -283,7 +288,8 @@ static int get_io(struct reading *g, unsigned buffers, struct brumate_error *err
 {
 	struct chunks_reader *m = g->m;
 	const struct io_options options = { .buffers = buffers,
-					    .engine = io_engine_for(m->dir_fd) };
+					    .engine = io_engine_for(m->dir_fd),
+					    .maps = m->maps };
 
 	pthread_mutex_lock(&m->lock);
 	auto_(io_free) struct io *spare = take_ptr(&m->spare);

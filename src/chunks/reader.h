@@ -20,6 +20,7 @@ struct chunks_reader {
 	const struct manifest *manifest;
 	const struct store_key *key; /* borrowed; NULL: chunks that are sealed cannot be loaded */
 	const struct pack_source *source; /* borrowed; NULL: packs are files below dir_fd */
+	bool maps;			  /* packs in memory are read by mappings */
 	struct chunk_table table;
 	struct chunks_pack *packs; /* under lock, as is what follows */
 	struct io *spare;	   /* of the last reading, for the next; NULL: none */

@@ -443,6 +443,7 @@ static int load_open(struct load *l, struct brumate_error *err)
 		r = view_open(&l->view, l->copy, err);
 	if (r < 0)
 		return r;
+	chunks_reader_map(l->reader);
 	r = filler_init(&l->filler, n, &l->view, l->copy);
 	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
 }
@@ -587,6 +588,7 @@ static int plan_image(void *reader, struct feed *feed, struct digest_table *dige
 		return r;
 	if (d->image->source)
 		return brumate_fail(err, EOPNOTSUPP, "its packs are not here");
+	chunks_reader_map(d->chunks);
 	free(d->parts);
 	d->parts = calloc(feed_n_chunks(feed) + 1, sizeof(*d->parts));
 	r = d->parts ? plan_regions(d, feed, digests, &known) : -ENOMEM;

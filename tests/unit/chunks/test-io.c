@@ -235,6 +235,41 @@ static void test_place(const char *where)
 	CHECK(rmdir(place) == 0);
 }
 
+/* A file that is cut short while it is mapped ends there, as any other. */
+static void test_cut_short(struct io *io)
+{
+	enum { LEN = 2 * BUFFER };
+	auto_(io_file_close) struct io_file *f = NULL;
+	auto_free char *path = file_path("cut");
+	bool right;
+
+	CHECK(io_file_create(&f, io, AT_FDCWD, path) == 0);
+	CHECK(write_pattern(io, f, 5, LEN, BUFFER) == 0 && io_file_finish(f, LEN) == 0);
+	auto_(io_file_close) struct io_file *in = open_file(io, path);
+	CHECK(read_at(io, in, BUFFER, BUFFER, &right) == BUFFER && right);
+	CHECK(truncate(path, BUFFER + BLOCK) == 0);
+	CHECK(read_at(io, in, 0, BUFFER, &right) == BUFFER && right);
+	CHECK(read_at(io, in, BUFFER, BUFFER, &right) == BLOCK && right);
+	CHECK(read_at(io, in, BUFFER + BLOCK, BLOCK, &right) == 0);
+	CHECK(unlink(path) == 0);
+}
+
+static void test_maps(const char *where)
+{
+	const struct io_options options = {
+		.engine = IO_ENGINE_POSIX, .buffers = BUFFERS, .buffer_bytes = BUFFER, .maps = true
+	};
+	auto_(io_free) struct io *io = NULL;
+
+	snprintf(place, sizeof(place), "%s/brumate-io-XXXXXX", where);
+	CHECK(mkdtemp(place) && io_new(&io, &options, NULL) == 0);
+	test_lengths(io);
+	test_offsets(io);
+	test_memory(io);
+	test_cut_short(io);
+	CHECK(rmdir(place) == 0);
+}
+
 /* In memory a file that grows asks for more and more of it at a time: what it does not need in the end is not kept. */
 static void test_large(const char *where)
 {
@@ -276,6 +311,7 @@ int main(void)
 	if (access("/dev/shm", W_OK) == 0) {
 		test_place("/dev/shm");
 		test_large("/dev/shm");
+		test_maps("/dev/shm");
 	}
 	return 0;
 }

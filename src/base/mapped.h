@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: MIT
+/* Memory that is mapped from a file which others may cut short: touching what is cut off is a SIGBUS. */
+#pragma once
+
+#include <stddef.h>
+
+/**
+ * Copies @len_bytes from a mapping of a file. Returns 0, or -EFAULT where a part of them is not there any more, or cannot
+ * be read; what is at @to is void then.
+ *
+ * From the first call on SIGBUS has a handler in this process; one that has nothing to do with such a copy ends it as
+ * ever. So it is for programs, not for code that is a guest in others.
+ */
+int mapped_copy(void *to, const void *from, size_t len_bytes);
