@@ -395,10 +395,11 @@ def podman_with_brumated(check):
     def is_ready():
         name = "broker-simulated.sock" if check.options.simulated else "broker.sock"
         path = os.path.join(instance.own["BRUMATE_RUNTIME_DIR"], name)
-        if not os.path.exists(path):
-            return False
-        with varlink_client.Client(path) as broker:
-            return broker.call("io.brumate.broker.Info", {})["pool"]["free_bytes"] >= mib << 20
+        try:
+            with varlink_client.Client(path) as broker:
+                return broker.call("io.brumate.broker.Info", {})["pool"]["free_bytes"] >= mib << 20
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False  # it is about to start
 
     def get_ready():
         wait_until(is_ready, "memory for the container's copy to be ready", 120)

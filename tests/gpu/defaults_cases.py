@@ -14,6 +14,7 @@ from harness import SOURCE, Failed, expect
 
 SCRIPT = os.path.join(SOURCE, "tests", "gpu", "llm.py")
 RUNS_S, OPERATION_S = 60, 300
+SUSPENDED_S = 2  # right after a suspend the driver clears the memory that was let go, and a resume waits for it
 
 
 def command(check):
@@ -83,7 +84,9 @@ def suspended(check, model):
     for i in range(4):
         which = "first" if i == 0 else f"later {i}"
         model.do(f"suspend, {which}", "suspend", model.id)
-        model.do(f"resume, {which}", "resume", model.id)
+        if i < 3:
+            time.sleep(SUSPENDED_S)
+        model.do(f"resume, {which}" if i < 3 else "resume, at once", "resume", model.id)
         model.answers()
 
 
