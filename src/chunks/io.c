@@ -295,7 +295,8 @@ static ssize_t attempt_mapped(struct io_request *q)
 		return 0;
 	if (a.len_bytes > f->map_bytes - a.offset)
 		a.len_bytes = f->map_bytes - a.offset;
-	int r = mapped_copy(a.data, f->map + a.offset, a.len_bytes);
+	/* What goes to memory of the caller goes on from there as it is. */
+	int r = mapped_copy(a.data, f->map + a.offset, a.len_bytes, q->data != q->memory);
 	madvise(f->map + a.offset, a.len_bytes, MADV_DONTNEED);
 	return r < 0 ? 0 : (ssize_t)a.len_bytes;
 }

@@ -33,11 +33,11 @@ static void make_file(void)
 
 static void *copy_often(void *arg)
 {
-	char page[PAGE];
+	_Alignas(64) char page[PAGE];
 	int cut = PAGES / 2, first = (int)(long)arg;
 
 	for (int i = 0; i < ROUNDS; i++) {
-		int k = (first + i) % PAGES, r = mapped_copy(page, map + k * PAGE, PAGE);
+		int k = (first + i) % PAGES, r = mapped_copy(page, map + k * PAGE, PAGE, i % 3);
 
 		CHECK(r == (k < cut ? 0 : -EFAULT));
 		CHECK(r < 0 || page[PAGE - 1] == k + 1);
@@ -45,14 +45,27 @@ static void *copy_often(void *arg)
 	return NULL;
 }
 
+/* From and to anywhere, and no byte more than was asked for. */
+static void test_lengths(char *to)
+{
+	for (size_t len = 0; len < 9 * PAGE; len = len * 5 / 3 + 1)
+		for (size_t at = 0; at < 130; at += 32) {
+			memset(to, 0, 10 * PAGE);
+			CHECK(mapped_copy(to + at, map + 2 * at, len, true) == 0);
+			CHECK(!memcmp(to + at, map + 2 * at, len) && !to[at + len]);
+		}
+}
+
 static void test_cut_short(void)
 {
 	pthread_t threads[THREADS];
-	char all[PAGES * PAGE];
+	_Alignas(64) char all[PAGES * PAGE];
 
-	CHECK(mapped_copy(all, map, sizeof(all)) == 0 && all[sizeof(all) - 1] == PAGES);
+	CHECK(mapped_copy(all, map, sizeof(all), false) == 0 && all[sizeof(all) - 1] == PAGES);
+	test_lengths(all);
 	CHECK(ftruncate(fd, PAGES / 2 * PAGE) == 0);
-	CHECK(mapped_copy(all, map, sizeof(all)) == -EFAULT);
+	CHECK(mapped_copy(all, map, sizeof(all), false) == -EFAULT);
+	CHECK(mapped_copy(all, map, sizeof(all), true) == -EFAULT);
 	for (long i = 0; i < THREADS; i++)
 		CHECK(pthread_create(&threads[i], NULL, copy_often, (void *)i) == 0);
 	for (int i = 0; i < THREADS; i++)
