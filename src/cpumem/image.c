@@ -464,6 +464,7 @@ static int fill_regions(struct chunks_reader *reader, const struct manifest *m,
 	if (huge_pages_win(&f) && plan_ranges(&f, reader, m) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
 	cpu_memory_make_huge(f.ranges, f.n_ranges, 0);
+	chunks_reader_map(reader);
 	r = chunks_load_all(reader, f.places, f.n, 0, progress_is_over, progress, err);
 	if (r == -ECANCELED)
 		progress_check(progress, err);
