@@ -20,6 +20,7 @@ from library_cases import compiled
 
 ENDED, UNSUPPORTED, JOB_LOST = 3, 4, 8  # exit codes of brumate
 ALONE_S, OPERATION_S, END_S = 60, 120, 90
+DRIVER_TRIES = 3  # its calls have to come at the same moment of the program's life as brumate's did, to the millisecond
 WAIVED = 2  # the exit code of a sample that cannot run here
 SHORT = ("plain", "idle", "contexts", "primary", "modules", "streams", "graphs", "churn", "async", "managed", "threads",
          "workers", "fork", "exec", "handler", "late-handler", "exit-thread", "quick", "abort", "sticky", "blind")
@@ -200,7 +201,7 @@ class Rounds:
     def is_the_drivers(self, sample, lines, have):
         """Whether the program ends just so if brumate has no part in it."""
         with contextlib.suppress(Failed):  # then it is not known
-            return any(self.alone.by_driver(sample, at) == have for at in (lines, lines // 2, 1))
+            return any(self.alone.by_driver(sample, at) == have for at in (lines, lines // 2, 1) * DRIVER_TRIES)
         return False
 
 
