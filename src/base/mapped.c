@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -84,10 +85,12 @@ int mapped_copy(void *to, const void *from, size_t len_bytes, bool past_cache)
 		return -EFAULT;
 	}
 	way_out = &here;
+	atomic_signal_fence(memory_order_seq_cst); /* all of the copy is between the two */
 	if (past_cache)
 		copy_past_cache(to, from, len_bytes);
 	else
 		memcpy(to, from, len_bytes);
+	atomic_signal_fence(memory_order_seq_cst);
 	way_out = NULL;
 	return 0;
 }
