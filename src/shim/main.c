@@ -240,7 +240,7 @@ static void run_loop(struct watch *w)
 			{ .fd = prepare_fd(w->shim) },
 			{ .fd = w->shim->prepare.room.task.state == TASK_WORKING
 					? -1
-					: w->shim->prepare.room.listen_fd,
+					: w->shim->prepare.room.at.listen_fd,
 			  .events = POLLIN },
 		};
 		uint64_t woken;

@@ -50,13 +50,13 @@ void prepare_init(struct shim *s)
 
 	s->prepare = (struct shim_prepare){ .fd = -1,
 					    .kept_fd = -1,
-					    .room = { .listen_fd = -1, .held_fd = -1 } };
+					    .room = { .at = ROOM_NONE } };
 	if (conf_load(&conf, NULL) < 0 || !conf.prepare)
 		return;
 	s->prepare.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
 	s->prepare.may_open = conf.prepare_gpu && !s->job.by_pid;
-	s->prepare.room.dir = s->prepare.may_open ? job_agent_dir(&s->job) : NULL;
-	room_tell(&s->prepare.room, NULL, 0); /* of a predecessor's */
+	s->prepare.room.at.dir = s->prepare.may_open ? job_agent_dir(&s->job) : NULL;
+	room_tell(&s->prepare.room.at, NULL, 0); /* of a predecessor's */
 }
 
 int prepare_fd(const struct shim *s)
@@ -71,9 +71,9 @@ static void take_answer(struct shim_prepare *p)
 		return;
 	p->answered = false;
 	if (p->answer.n_open)
-		room_tell(&p->room, p->answer.open, p->answer.n_open);
+		room_tell(&p->room.at, p->answer.open, p->answer.n_open);
 	else
-		room_close(&p->room);
+		room_close(&p->room.at);
 }
 
 /* Those who look how much there is are not to count on what is going. */
@@ -81,8 +81,8 @@ void prepare_hung_up(struct shim *s)
 {
 	struct shim_prepare *p = &s->prepare;
 
-	p->gives_back = p->gives_back || p->room.held_fd >= 0;
-	room_tell(&p->room, NULL, 0);
+	p->gives_back = p->gives_back || p->room.at.held_fd >= 0;
+	room_tell(&p->room.at, NULL, 0);
 	let_go(p);
 	if (!p->armed)
 		return;
@@ -109,7 +109,7 @@ void prepare_update(struct shim *s)
 		p->pause_ms = p->asked ? AGAIN_MS : FIRST_MS;
 	if (!wants) {
 		let_go(p);
-		room_close(&p->room);
+		room_close(&p->room.at);
 	}
 	if (wants != p->armed)
 		set_timer(p, wants);
@@ -125,13 +125,13 @@ static int compare_pids(const void *a, const void *b)
 /* Whether whoever of them uses a GPU asks for what is held of its memory. */
 static bool all_ask_for_room(const struct shim_prepare *p, const struct proc_tree *tree)
 {
-	auto_close int dir_fd = p->room.dir ? agent_dir_open(p->room.dir) : -1;
+	auto_close int dir_fd = p->room.at.dir ? agent_dir_open(p->room.at.dir) : -1;
 	bool any = false;
 
 	for (size_t i = 0; i < tree->n && dir_fd >= 0; i++) {
 		const pid_t pid = tree->items[i].inner_pid;
 
-		if (!agent_listens(p->room.dir, pid))
+		if (!agent_listens(p->room.at.dir, pid))
 			continue;
 		if (!agent_asks_for_room(dir_fd, pid))
 			return false;
@@ -229,7 +229,7 @@ void prepare_due(struct shim *s)
 	if (busy)
 		return;
 	/* Before the broker opens any: somebody may miss the memory at once. */
-	p->listens = p->may_open && room_listen(&p->room);
+	p->listens = p->may_open && room_listen(&p->room.at);
 	task_start(&p->task, look, s);
 }
 

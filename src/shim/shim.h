@@ -11,6 +11,7 @@
 #include <stdbool.h>
 
 #include "client/broker.h"
+#include "client/room.h"
 #include "engine/engine.h"
 #include "datapath/vault.h"
 #include "job/job.h"
@@ -81,10 +82,8 @@ struct shim {
 		bool gives_back; /* GPUs were open, and are to be no more */
 		bool asked, answered;
 		struct broker_prepared answer;
-		struct shim_room {     /* what of device memory is taken so, room.c */
-			char *dir;     /* of agents; owned, NULL: none */
-			int listen_fd; /* for who misses some; -1: nobody is to */
-			int held_fd;   /* the file that tells how much, locked; -1: there is none */
+		struct shim_room { /* what of device memory is taken so, room.c */
+			struct room at;
 			bool simulated;
 			struct shim_task task; /* gives it back */
 		} room;
@@ -239,14 +238,6 @@ void prepare_fini(struct shim *s);
 
 /* ---- device memory that the broker takes for that, room.c ---- */
 
-/** Listens for processes of the job that miss it. */
-bool room_listen(struct shim_room *room);
-/** Tells them how much it is, on which GPUs; none: nothing. */
-void room_tell(struct shim_room *room, const struct agent_room *rooms, size_t n);
-/** Nothing is taken any more. No thread is at work. */
-void room_close(struct shim_room *room);
-/** Has the broker give it back, and waits for that. */
-void room_give_back(bool simulated);
 /** The main loop calls it when somebody connects. */
 void room_asked(struct shim *s);
 /** Whether no thread is at work for who has connected. */
