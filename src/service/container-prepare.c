@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@
 #include "base/thread.h"
 #include "client/agent.h"
 #include "client/broker.h"
+#include "client/room.h"
 #include "job/job.h"
 #include "process/process.h"
 #include "process/scan.h"
@@ -47,7 +49,8 @@ struct pids {
 struct watched {
 	dev_t place;
 	struct pids now, asked;
-	int kept_fd; /* -1: nothing is wanted for it */
+	int kept_fd;	  /* -1: nothing is wanted for it */
+	struct room room; /* for its agents, there */
 	uint64_t due_ns;
 	unsigned pause_ms;
 };
@@ -56,6 +59,7 @@ struct watch {
 	struct watched *items;
 	size_t n, n_wanted;
 	char own_namespace[64];
+	bool simulated;
 };
 
 /* ---- who is there ---- */
@@ -72,6 +76,7 @@ static struct watched *find(struct watch *w, dev_t place)
 	w->items = items;
 	items[w->n] = (struct watched){ .place = place,
 					.kept_fd = -1,
+					.room = ROOM_NONE,
 					.due_ns = deadline_in_ms(LOOK_MS),
 					.pause_ms = EVERY_MS };
 	return &items[w->n++];
@@ -127,6 +132,8 @@ static void let_go(struct watch *w, struct watched *c)
 	if (c->kept_fd >= 0)
 		w->n_wanted--;
 	cleanup_close(&c->kept_fd);
+	room_close(&c->room);
+	cleanup_free(&c->room.dir);
 }
 
 /* Its shim does it then. */
@@ -137,27 +144,54 @@ static bool is_of_job(const struct watched *c)
 	return job_find_by_pid(&job, c->now.items[0], NULL) == 0;
 }
 
-static int ask_broker(const struct watched *c, bool simulated, int *ret_fd,
+/* Whether all of them ask for what is held of their GPU's memory, when they miss it. */
+static bool all_ask_for_room(const struct watched *c)
+{
+	auto_close int dir_fd = c->room.dir ? agent_dir_open(c->room.dir) : -1;
+	struct proc_info info;
+
+	for (size_t i = 0; i < c->now.n; i++)
+		if (dir_fd < 0 || proc_read(&info, c->now.items[i], NULL) < 0 ||
+		    !agent_asks_for_room(dir_fd, info.inner_pid))
+			return false;
+	return true;
+}
+
+/* Listens before the broker opens a GPU: somebody may miss the memory at once. */
+static bool make_room(struct watched *c)
+{
+	c->room.dir = path_format("/proc/%d/root" AGENT_CONTAINER_DIR, c->now.items[0]);
+	return all_ask_for_room(c) && room_listen(&c->room);
+}
+
+static int ask_broker(struct watched *c, const struct brumate_conf *conf, int *ret_fd,
 		      struct brumate_error *err)
 {
 	auto_(broker_client_close) struct broker_client b = BROKER_CLIENT_EMPTY;
-	struct broker_prepared prepared;
-	int r = broker_client_open(&b, simulated, err);
+	const bool yields = conf->prepare_gpu && make_room(c);
+	struct broker_prepared prepared = { .n_open = 0 };
+	int r = broker_client_open(&b, conf_wants_simulated(conf), err);
 
-	/* GPUs are not opened for containers: nobody is there whom they could ask for the memory that this takes. */
-	return r < 0 ? r
-		     : broker_client_prepare(&b, c->now.items, c->now.n, false, &prepared, ret_fd,
-					     err);
+	if (r == 0)
+		r = broker_client_prepare(&b, c->now.items, c->now.n, yields, &prepared, ret_fd,
+					  err);
+	if (r == 0 && prepared.n_open)
+		room_tell(&c->room, prepared.open, prepared.n_open);
+	else
+		room_close(&c->room);
+	return r;
 }
 
-static void want(struct watch *w, struct watched *c, bool simulated)
+static void want(struct watch *w, struct watched *c, const struct brumate_conf *conf)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
+	int before_fd = fcntl(c->kept_fd, F_DUPFD_CLOEXEC, 0); /* so that what is ready stays so */
 	int fd = -1;
 
-	if (ask_broker(c, simulated, &fd, &err) < 0)
-		log_debug("no memory is made ready for a container: reason=\"%s\"", err.text);
 	let_go(w, c);
+	if (ask_broker(c, conf, &fd, &err) < 0)
+		log_debug("no memory is made ready for a container: reason=\"%s\"", err.text);
+	cleanup_close(&before_fd);
 	c->kept_fd = fd;
 	c->asked = c->now;
 	c->pause_ms = fd < 0 && c->pause_ms < LITTLE_MOST_MS ? c->pause_ms * 2 : EVERY_MS;
@@ -170,7 +204,7 @@ static bool has_changed(const struct watched *c)
 	       memcmp(c->asked.items, c->now.items, c->now.n * sizeof(*c->now.items));
 }
 
-static void consider(struct watch *w, struct watched *c, bool simulated)
+static void consider(struct watch *w, struct watched *c, const struct brumate_conf *conf)
 {
 	if (deadline_left_ms(c->due_ns))
 		return;
@@ -178,7 +212,7 @@ static void consider(struct watch *w, struct watched *c, bool simulated)
 		let_go(w, c);
 	else if ((has_changed(c) || broker_has_hung_up(c->kept_fd)) &&
 		 (c->kept_fd >= 0 || w->n_wanted < WANTED_MAX))
-		want(w, c, simulated);
+		want(w, c, conf);
 	c->due_ns = deadline_in_ms(c->pause_ms);
 }
 
@@ -190,15 +224,53 @@ static void look(struct watch *w)
 
 	if (!look_at_all(w))
 		return;
+	w->simulated = conf_wants_simulated(&conf);
 	for (size_t i = w->n; i-- > 0;) {
 		struct watched *c = &w->items[i];
 
 		if (wants && c->now.n) {
-			consider(w, c, conf_wants_simulated(&conf));
+			consider(w, c, &conf);
 			continue;
 		}
 		let_go(w, c);
 		*c = w->items[--w->n];
+	}
+}
+
+/* ---- who misses it ---- */
+
+static void give_back(const struct watch *w, struct watched *c)
+{
+	room_tell(&c->room, NULL, 0);
+	room_give_back(w->simulated);
+	room_answer(&c->room);
+}
+
+/* Until the next look: gives GPUs back to whoever asks, and where the broker is about to close them. */
+static void listen_until(struct watch *w, uint64_t deadline_ns)
+{
+	struct pollfd fds[2 * WANTED_MAX];
+	struct watched *of[2 * WANTED_MAX];
+
+	for (int left_ms; (left_ms = deadline_left_ms(deadline_ns)) > 0;) {
+		nfds_t n = 0;
+
+		for (size_t i = 0; i < w->n && n + 2 <= 2 * WANTED_MAX; i++) {
+			struct watched *c = &w->items[i];
+
+			if (c->room.listen_fd < 0)
+				continue;
+			of[n] = of[n + 1] = c;
+			fds[n++] = (struct pollfd){ .fd = c->room.listen_fd, .events = POLLIN };
+			fds[n++] = (struct pollfd){
+				.fd = c->room.held_fd < 0 ? -1 : c->kept_fd
+			}; /* hung up */
+		}
+		if (poll(fds, n, left_ms) <= 0)
+			continue;
+		for (nfds_t i = 0; i < n; i++)
+			if (fds[i].revents)
+				give_back(w, of[i]);
 	}
 }
 
@@ -210,7 +282,7 @@ static void *prepare_thread(void *arg)
 	proc_link_read(getpid(), "ns/mnt", w.own_namespace, sizeof(w.own_namespace));
 	for (;;) {
 		look(&w);
-		poll(NULL, 0, LOOK_MS);
+		listen_until(&w, deadline_in_ms(LOOK_MS));
 	}
 	return NULL;
 }

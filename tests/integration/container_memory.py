@@ -3,6 +3,7 @@
 """Containers with brumate's library that runc checkpoints and restores by itself: device memory goes by the data path, beside
 CRIU's images. Programs of the simulated driver run in them."""
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -10,7 +11,9 @@ import os
 import re
 import shutil
 import signal
+import socket
 import struct
+import time
 
 from cases import all_go_on, case, expect, main, numbered_steps, read_text, wait_until
 from runc import Container
@@ -596,6 +599,109 @@ def memory_is_ready_where_brumated_runs(bed):
         broker = bed.broker()
         saved(container, mib)
         expect(bed.broker() == broker, "another broker made the copy")
+
+
+SMALL_MIB, CONTEXT_MIB, ROOM_MIB = 768, 64, 320
+SMALL_GPU = {"BRUMATE_SIM_VRAM_MIB": str(SMALL_MIB), "BRUMATE_SIM_CTX_MIB": str(CONTEXT_MIB), "BRUMATE_LOG_LEVEL": "debug"}
+GROW = f"--grow {SMALL_MIB - CONTEXT_MIB - ROOM_MIB - 16}"
+
+
+def bench_job(bed, options="", name="c"):
+    command = f"exec /bin/bench-job --mib {ROOM_MIB} --piece-kib 4096 {options} > /tmp/out"
+    return library(bed, command, name=name, programs=("bench-job",))
+
+
+def is_open(container):
+    """Whether the container's processes are told that the broker has their GPU open."""
+    return os.path.exists(f"/proc/{container.init[0]}/root/run/brumate-agents/room-held")
+
+
+def brokers_mib(bed):
+    pid = bed.broker()
+    return sum(bed.ask_broker("State", pids=[pid])["processes"][0]["gpu_bytes"]) >> 20 if pid else 0
+
+
+def wait_open(bed, container):
+    wait_until(lambda: is_open(container), "the GPU to be open for the container", 90)
+    expect(brokers_mib(bed) >= CONTEXT_MIB, "the GPU is not open")
+
+
+def told(container, sig, pattern):
+    seen = len(container.log().lines())
+    os.kill(container.init[0], sig)
+    container.log().wait_until(lambda text: any(line.startswith(pattern) for line in text.splitlines()[seen:]), pattern)
+    expect("ERR" not in container.log().text() and "BAD" not in container.log().text(), container.log().text())
+
+
+@case
+def the_gpu_is_open_where_brumated_runs(bed):
+    """Before the container's copy begins; not beside it, nor where the container has gone."""
+    bed.own.update(SMALL_GPU)
+    bed.start_daemon()
+    with bench_job(bed) as container:
+        container.start()
+        wait_open(bed, container)
+        opened = read_text(os.path.join(bed.own["BRUMATE_LOG_DIR"], "broker.log")).count("a GPU is open")
+        container.saved()
+        container.end()
+        times = read_text(os.path.join(bed.own["BRUMATE_LOG_DIR"], "broker.log")).count("a GPU is open")
+        expect(times == opened, "a copy waited for the GPU to be opened")
+        wait_until(lambda: not brokers_mib(bed), "the GPU to be closed after the container", 60)
+        container.restored()
+        wait_open(bed, container)
+        told(container, signal.SIGUSR1, "check OK")
+
+
+@case
+def a_container_misses_no_memory_that_is_held_for_it(bed):
+    """It asks for all that it is told is free: the broker's part comes first."""
+    bed.own.update(SMALL_GPU)
+    bed.start_daemon()
+    with bench_job(bed, GROW) as container:
+        container.start()
+        wait_open(bed, container)
+        told(container, signal.SIGHUP, "grown")
+        free = int(next(line for line in container.log().lines() if line.startswith("asks")).split()[-1])
+        expect(free >= (SMALL_MIB - CONTEXT_MIB - ROOM_MIB - 8) << 20, f"{free} bytes were told to be free")
+        expect(not brokers_mib(bed) and not is_open(container), "the GPU is open still")
+        told(container, signal.SIGUSR1, "check OK")
+
+
+@case
+def whoever_is_killed_a_container_misses_none(bed):
+    bed.own.update(SMALL_GPU)
+    for victim in ("broker", "brumated"):
+        daemon = bed.start_daemon()
+        with bench_job(bed, GROW, name=victim) as container:
+            container.start()
+            wait_open(bed, container)
+            os.kill(bed.broker() if victim == "broker" else daemon.pid, signal.SIGKILL)
+            wait_until(lambda: brokers_mib(bed) < CONTEXT_MIB, "the end of what was open", 5)
+            told(container, signal.SIGHUP, "grown")
+            told(container, signal.SIGUSR1, "check OK")
+        daemon.end()
+
+
+@case
+def a_container_that_asks_all_the_time(bed):
+    """Whoever connects where nobody misses anything keeps neither brumated nor another container from what they have."""
+    bed.own.update(SMALL_GPU)
+    bed.start_daemon()
+    with bench_job(bed, GROW) as container:
+        container.start()
+        wait_open(bed, container)
+        place = os.open(f"/proc/{container.init[0]}/root/run/brumate-agents", os.O_PATH)
+        asked = 0
+        deadline = time.monotonic() + 3
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
+                one.connect(f"/proc/self/fd/{place}/room")
+                asked += 1
+        os.close(place)
+        expect(asked > 64, f"only {asked} could ask")
+        expect(bed.is_served(bed.daemon_socket()), "brumated is not there any more")
+        told(container, signal.SIGHUP, "grown")
+        told(container, signal.SIGUSR1, "check OK")
 
 
 main()
