@@ -336,6 +336,15 @@ class Bed(Instance):
         expect(result.code in (0, 4), result.why())
         return result.json()
 
+    def brokers_mib(self):
+        """What the broker has on GPUs itself."""
+        pid = self.broker()
+        return sum(self.ask_broker("State", pids=[pid])["processes"][0]["gpu_bytes"]) // MIB if pid else 0
+
+    def gpus_opened(self):
+        """How often a broker has opened a GPU, as its log says at debug."""
+        return read_text(os.path.join(self.own["BRUMATE_LOG_DIR"], "broker.log")).count("a GPU is open")
+
     def ready_bytes(self):
         """Host memory for copies that the broker has ready. Of the broker that there is: to ask must not start one."""
         return self.ask_broker("Info")["pool"]["free_bytes"] if self.broker() else 0

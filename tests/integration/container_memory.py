@@ -616,14 +616,9 @@ def is_open(container):
     return os.path.exists(f"/proc/{container.init[0]}/root/run/brumate-agents/room-held")
 
 
-def brokers_mib(bed):
-    pid = bed.broker()
-    return sum(bed.ask_broker("State", pids=[pid])["processes"][0]["gpu_bytes"]) >> 20 if pid else 0
-
-
 def wait_open(bed, container):
     wait_until(lambda: is_open(container), "the GPU to be open for the container", 90)
-    expect(brokers_mib(bed) >= CONTEXT_MIB, "the GPU is not open")
+    expect(bed.brokers_mib() >= CONTEXT_MIB, "the GPU is not open")
 
 
 def told(container, sig, pattern):
@@ -641,12 +636,11 @@ def the_gpu_is_open_where_brumated_runs(bed):
     with bench_job(bed) as container:
         container.start()
         wait_open(bed, container)
-        opened = read_text(os.path.join(bed.own["BRUMATE_LOG_DIR"], "broker.log")).count("a GPU is open")
+        opened = bed.gpus_opened()
         container.saved()
         container.end()
-        times = read_text(os.path.join(bed.own["BRUMATE_LOG_DIR"], "broker.log")).count("a GPU is open")
-        expect(times == opened, "a copy waited for the GPU to be opened")
-        wait_until(lambda: not brokers_mib(bed), "the GPU to be closed after the container", 60)
+        expect(bed.gpus_opened() == opened, "a copy waited for the GPU to be opened")
+        wait_until(lambda: not bed.brokers_mib(), "the GPU to be closed after the container", 60)
         container.restored()
         wait_open(bed, container)
         told(container, signal.SIGUSR1, "check OK")
@@ -663,7 +657,7 @@ def a_container_misses_no_memory_that_is_held_for_it(bed):
         told(container, signal.SIGHUP, "grown")
         free = int(next(line for line in container.log().lines() if line.startswith("asks")).split()[-1])
         expect(free >= (SMALL_MIB - CONTEXT_MIB - ROOM_MIB - 8) << 20, f"{free} bytes were told to be free")
-        expect(not brokers_mib(bed) and not is_open(container), "the GPU is open still")
+        expect(not bed.brokers_mib() and not is_open(container), "the GPU is open still")
         told(container, signal.SIGUSR1, "check OK")
 
 
@@ -676,7 +670,7 @@ def whoever_is_killed_a_container_misses_none(bed):
             container.start()
             wait_open(bed, container)
             os.kill(bed.broker() if victim == "broker" else daemon.pid, signal.SIGKILL)
-            wait_until(lambda: brokers_mib(bed) < CONTEXT_MIB, "the end of what was open", 5)
+            wait_until(lambda: bed.brokers_mib() < CONTEXT_MIB, "the end of what was open", 5)
             told(container, signal.SIGHUP, "grown")
             told(container, signal.SIGUSR1, "check OK")
         daemon.end()

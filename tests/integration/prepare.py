@@ -6,7 +6,7 @@ import os
 import signal
 
 from bench_jobs import bench_job, check, told
-from cases import MIB, case, expect, main, read_text, wait_until
+from cases import MIB, case, expect, main, wait_until
 
 JOB_MIB = 320
 CONTEXT_MIB = 64
@@ -58,16 +58,6 @@ def is_open(bed, job):
     return os.path.exists(agent_file(bed, job, "room-held"))
 
 
-def brokers_mib(bed):
-    pid = bed.broker()
-    return sum(bed.ask_broker("State", pids=[pid])["processes"][0]["gpu_bytes"]) // MIB if pid else 0
-
-
-def opened(bed):
-    """How often a broker has opened a GPU."""
-    return read_text(os.path.join(bed.own["BRUMATE_LOG_DIR"], "broker.log")).count("a GPU is open")
-
-
 def wait_open(bed, job):
     wait_until(lambda: is_open(bed, job), "the GPU to be open for the job", seconds=90)
 
@@ -78,16 +68,16 @@ def the_gpu_is_open_before_the_copy_begins(bed):
     job, log = bench_job(bed, mib=JOB_MIB)
     wait_open(bed, job)
     wait_ready(bed)
-    times = opened(bed)
+    times = bed.gpus_opened()
     bed.operation("suspend", job)
-    expect(opened(bed) == times, "a copy waited for the GPU to be opened")
+    expect(bed.gpus_opened() == times, "a copy waited for the GPU to be opened")
     wait_until(lambda: not is_open(bed, job), "a suspended job to be told of nothing any more", seconds=5)
-    wait_until(lambda: not brokers_mib(bed), "the GPU to be closed after the suspend", seconds=30)
+    wait_until(lambda: not bed.brokers_mib(), "the GPU to be closed after the suspend", seconds=30)
     bed.operation("resume", job)
     wait_open(bed, job)
     check(bed, job, log)
     bed.end(job)
-    wait_until(lambda: not brokers_mib(bed), "the GPU to be closed after the job", seconds=30)
+    wait_until(lambda: not bed.brokers_mib(), "the GPU to be closed after the job", seconds=30)
 
 
 @case
@@ -96,12 +86,12 @@ def the_job_misses_no_memory(bed):
     bed.own.update(SMALL_GPU)
     job, log = bench_job(bed, "--grow", 768 - CONTEXT_MIB - JOB_MIB - 16, mib=JOB_MIB)
     wait_open(bed, job)
-    expect(brokers_mib(bed) >= CONTEXT_MIB, "the GPU is not open")
+    expect(bed.brokers_mib() >= CONTEXT_MIB, "the GPU is not open")
     told(bed, job, log, signal.SIGHUP, "grown")
     free = int(next(line for line in log.lines() if line.startswith("asks")).split()[-1])
     expect(free >= (768 - CONTEXT_MIB - JOB_MIB - 8) * MIB, f"{free} bytes were told to be free")
     expect("ERR" not in log.text(), log.text())
-    expect(not brokers_mib(bed) and not is_open(bed, job), "the GPU is open still")
+    expect(not bed.brokers_mib() and not is_open(bed, job), "the GPU is open still")
     check(bed, job, log)
     bed.end(job)
 
@@ -114,7 +104,7 @@ def whoever_is_killed_the_job_misses_none(bed):
         wait_open(bed, job)
         pid = bed.broker() if victim == "broker" else bed.shim(job)
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: brokers_mib(bed) < CONTEXT_MIB, f"the end of what the {victim} had open", seconds=5)
+        wait_until(lambda: bed.brokers_mib() < CONTEXT_MIB, f"the end of what the {victim} had open", seconds=5)
         told(bed, job, log, signal.SIGHUP, "grown")
         expect("ERR" not in log.text(), log.text())
         check(bed, job, log)
@@ -126,7 +116,7 @@ def not_while_the_gpu_is_nearly_full(bed):
     bed.own.update(SMALL_GPU)
     job, log = bench_job(bed, mib=768 - CONTEXT_MIB - 32)
     wait_until(lambda: bed.ready_bytes() >= JOB_MIB * MIB, "memory for the job's copy is ready", seconds=90)
-    expect(not is_open(bed, job) and not brokers_mib(bed), "a GPU that is nearly full was opened")
+    expect(not is_open(bed, job) and not bed.brokers_mib(), "a GPU that is nearly full was opened")
     bed.end(job)
 
 
@@ -137,7 +127,7 @@ def memory_alone_where_gpus_are_not_to_be_open(bed):
         file.write("[Broker]\nPrepareGpu=no\n")
     job, log = bench_job(bed, mib=JOB_MIB)
     wait_ready(bed)
-    expect(not is_open(bed, job) and not brokers_mib(bed), "a GPU is open")
+    expect(not is_open(bed, job) and not bed.brokers_mib(), "a GPU is open")
     bed.end(job)
 
 
