@@ -56,7 +56,7 @@ struct driver {
 
 	struct target *calling;
 	size_t n_calls; /* threads that call, or are about to */
-	uint64_t last_end_ns, n_restores;
+	uint64_t last_end_ns, n_done[DEV_ACTION__MAX];
 };
 
 static const struct driver_outcome timed_out = {
@@ -214,7 +214,8 @@ static void end_call(struct target *t, const struct driver_outcome *outcome)
 	}
 	d->n_calls--;
 	d->last_end_ns = clock_now_ns();
-	d->n_restores += !b->processes && b->call.action == DEV_RESTORE;
+	if (!b->processes)
+		d->n_done[b->call.action]++;
 	t->outcome = *outcome;
 	t->state = t->state == TARGET_CALLS ? TARGET_ANSWERED : TARGET_LATE;
 	b->n_left--;
@@ -358,10 +359,10 @@ int driver_look(struct driver *d, const pid_t *pids, size_t n, uint32_t timeout_
 	return 0;
 }
 
-uint64_t driver_restores(struct driver *d)
+uint64_t driver_done(struct driver *d, enum dev_action action)
 {
 	pthread_mutex_lock(&d->lock);
-	uint64_t n = d->n_restores;
+	uint64_t n = d->n_done[action];
 	pthread_mutex_unlock(&d->lock);
 	return n;
 }

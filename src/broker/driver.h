@@ -53,8 +53,8 @@ int driver_run(struct driver *d, const struct driver_call *call, const pid_t *pi
  */
 int driver_look(struct driver *d, const pid_t *pids, size_t n, uint32_t timeout_ms,
 		struct dev_process *ret, struct brumate_error *err);
-/** How many calls have restored a process so far. */
-uint64_t driver_restores(struct driver *d);
+/** How many calls of @action have ended so far, each of one process. */
+uint64_t driver_done(struct driver *d, enum dev_action action);
 /** Calls under way now, and when the last one ended (clock_now_ns). */
 size_t driver_busy(struct driver *d, uint64_t *ret_last_end_ns);
 /** Waits until no call is under way at all. Returns 0 or -ETIMEDOUT. */

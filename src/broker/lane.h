@@ -62,7 +62,7 @@ enum transfer_state {
 
 struct transfer {
 	struct driver *driver;
-	uint64_t restores_before; /* of the driver, by the time that the transfer began */
+	uint64_t done_before; /* by the driver, of its part, when the transfer began */
 	struct gpus *gpus;
 	const struct dev_memory_ops *ops;
 	uint32_t flags; /* of the layout */

@@ -51,24 +51,31 @@ enum {
 };
 
 /*
- * The driver copies too, for the same job: what it restores, and whenever memory is made or mapped, by the engine that copies
- * in. Where it takes longest the GPU is given one copy at a time. Of several GPUs each would wait for the others' calls
- * between two copies. Of a job that runs the driver copies nothing.
+ * The driver copies too, for the same job: what it saves or restores, and whenever memory is made or mapped, by the engine that
+ * copies in. So the GPU is given one copy at a time, but for a large stream, which waits for the store. Of several GPUs each would
+ * wait for the others' calls between two copies. Of a job that runs the driver copies nothing.
  */
 static bool takes_turns(const struct transfer *t)
 {
-	const bool maps = !t->to_host && !(t->flags & TRANSFER_STREAM);
+	const bool large = t->total_bytes >= gpu_vendor()->tuning.large_stream_bytes;
 
-	return (maps || t->total_bytes < gpu_vendor()->tuning.turns_below_bytes) &&
-	       t->n_lanes == 1 && !(t->flags & TRANSFER_LIVE);
+	return t->n_lanes == 1 && !(t->flags & TRANSFER_LIVE) &&
+	       !(large && t->flags & TRANSFER_STREAM);
 }
 
-/* Whether all that is left to be copied is ours: what the driver had to restore meanwhile is there. */
+/* What the driver does meanwhile. */
+static enum dev_action driver_part(const struct transfer *t)
+{
+	return t->to_host ? DEV_DO_CHECKPOINT : DEV_RESTORE;
+}
+
+/* Whether all that is left to be copied is ours: what the driver had to do meanwhile is done. */
 static bool driver_is_through(const struct transfer *t)
 {
 	uint64_t end_ns;
 
-	return driver_restores(t->driver) > t->restores_before && !driver_busy(t->driver, &end_ns);
+	return driver_done(t->driver, driver_part(t)) > t->done_before &&
+	       !driver_busy(t->driver, &end_ns);
 }
 
 void transfer_fail(struct transfer *t, const struct brumate_error *err)
@@ -602,13 +609,22 @@ static int note_copied(const struct copy *s, struct brumate_error *err)
 }
 
 /* How many copies the GPU may have, being done with none of them. */
-static size_t most_turned(const struct copier *c, size_t window, bool one)
+static size_t most_at_once(const struct copier *c, size_t most, bool turns)
 {
-	const struct transfer *t = c->lane->transfer;
+	if (!turns)
+		return most;
+	return driver_is_through(c->lane->transfer) ? TURNS_ALONE : 1;
+}
 
-	if (!one || t->to_host)
-		return window / 2;
-	return driver_is_through(t) ? TURNS_ALONE : 1;
+/* On the way out a copy is the GPU's when it is begun, on the way in when it is turned. */
+static size_t most_begun(const struct copier *c, size_t window, bool turns)
+{
+	return most_at_once(c, window, turns && c->lane->transfer->to_host);
+}
+
+static size_t most_turned(const struct copier *c, size_t window, bool turns)
+{
+	return most_at_once(c, window / 2, turns && !c->lane->transfer->to_host);
 }
 
 /* Keeps a window of copies under way: half of it is for copies of the GPU, half for those of workers. */
@@ -617,27 +633,27 @@ static int copy_pieces(struct copier *c, struct brumate_error *err)
 	const struct transfer *t = c->lane->transfer;
 	size_t begun = 0, turned = 0, ended = 0;
 	const size_t window = c->n_slots ? c->n_slots : WINDOW;
-	const bool one = takes_turns(t) && !c->n_slots;
-	const size_t most_begun = one && t->to_host ? 1 : window;
+	const bool turns = takes_turns(t) && !c->n_slots;
 	bool more = true;
 	int r = 0;
 
 	while (r >= 0 && (more || ended < begun)) {
-		if (more && begun - ended < window && begun - turned < most_begun) {
+		if (more && begun - ended < window &&
+		    begun - turned < most_begun(c, window, turns)) {
 			r = begin_copy(c, &c->copies[begun % window], begun == ended, err);
 			begun += r == LANE_FOUND;
 			more = r != LANE_DONE;
 			if (r != LANE_NOT_YET)
 				continue;
 		}
-		if (turned < begun && turned - ended < most_turned(c, window, one)) {
+		if (turned < begun && turned - ended < most_turned(c, window, turns)) {
 			r = turn_copy(&c->copies[turned++ % window], err);
 			continue;
 		}
 		r = wait_copy(&c->copies[ended % window], err);
 		/* The GPU may have nothing to do until the next begins, and others hear of this one meanwhile. */
-		if (r >= 0 && one && turned < begun &&
-		    turned - ended <= most_turned(c, window, one))
+		if (r >= 0 && turns && turned < begun &&
+		    turned - ended <= most_turned(c, window, turns))
 			r = turn_copy(&c->copies[turned++ % window], err);
 		if (r >= 0)
 			r = note_copied(&c->copies[ended++ % window], err);
@@ -1040,11 +1056,11 @@ int transfer_new(struct transfer **ret, struct driver *driver, struct gpus *gpus
 	pthread_mutex_init(&t->lock, NULL);
 	pthread_cond_init(&t->changed, NULL);
 	t->driver = driver;
-	t->restores_before = driver_restores(driver);
 	t->gpus = gpus;
 	t->ops = ops;
 	t->flags = flags;
 	t->to_host = flags & TRANSFER_TO_HOST;
+	t->done_before = driver_done(driver, driver_part(t));
 	t->wake_fd = wake_fd;
 	t->pieces = calloc(n, sizeof(*t->pieces));
 	int r = t->pieces ? add_pieces(t, pieces, n, err) : brumate_fail(err, ENOMEM, "pieces: %m");

@@ -15,9 +15,9 @@
 struct gpu_tuning {
 	uint32_t control_ms;	    /* the driver, to save or restore its own state of a process */
 	uint64_t link_bytes_per_ms; /* between host and GPU, one way */
-	/* Of a job with less memory than that, the driver's own work takes as long as the copies, and longer with many of
-	 * them queued before it: they take turns with it. */
-	uint64_t turns_below_bytes;
+	/* A stream of so much, which waits for the store, takes longer than the driver's own work, even where copies are queued
+	 * before that. */
+	uint64_t large_stream_bytes;
 };
 
 /** A way of parting or sharing GPUs that the driver cannot save. */

@@ -100,5 +100,5 @@ const struct gpu_vendor gpu_vendor_cuda = {
 	 * queue of copies before it, the driver's restore takes 0.27 s instead of 0.2 s. */
 	.tuning = { .control_ms = 150,
 		    .link_bytes_per_ms = 55000000,
-		    .turns_below_bytes = 16ull << 30 },
+		    .large_stream_bytes = 16ull << 30 },
 };
