@@ -36,7 +36,8 @@
 #define SLOT_BYTES     (8ull << 20)
 #define ZERO_BYTES     (1ull << 30)  /* filled by the GPU at a time */
 #define BATCH_BYTES    (64ull << 20) /* mapped before the GPU is let at them */
-#define STAGE_BYTES    (128ull << 20)
+#define STAGE_LEAST    (128ull << 20)
+#define STAGE_MOST     (512ull << 20)
 #define MAKES_ALONE_NS (150 * NS_PER_MS) /* memory is made before the first copy goes in */
 
 enum {
@@ -45,6 +46,8 @@ enum {
 	SPIN_CORES_MIN = 4,
 	SLOTS_ALL = 32, /* of all lanes together, as far as each has SLOTS_MIN */
 	SLOTS_MIN = 4,
+	STAGES_IN_ALL = 8,   /* of the smallest copy that has larger stages than the least */
+	STAGES_FREE_PART = 16, /* of free device memory, that they may take if they are larger */
 	BEHIND_GOES = 32, /* in which what was copied out is unmapped */
 	STAGES = LANE_DIGESTERS,
 	WORKERS_MAX = 8, /* more do not copy faster: docs/benchmarks.md */
@@ -676,10 +679,27 @@ struct stage {
 struct live {
 	struct lane *lane;
 	struct dev_lane *fill; /* into stages; those out of them have the lane's own queue */
-	uint64_t at, room;     /* of the stages' addresses */
+	uint64_t stage_bytes;
+	uint64_t at, room; /* of the stages' addresses */
 	struct stage stages[STAGES];
 	struct position position;
 };
+
+/*
+ * The program's kernels and ours take turns on the GPU: the larger a stage, the fewer the turns, and the more of the GPU the
+ * digests of one use. They take memory that the program may want, so large ones are for where there is plenty.
+ */
+static uint64_t choose_stage_bytes(const struct lane *l)
+{
+	const struct transfer *t = l->transfer;
+	const uint64_t free_bytes = t->ops->free_bytes(l->memory);
+	uint64_t bytes = STAGE_MOST;
+
+	while (bytes > STAGE_LEAST && (t->total_bytes < STAGES_IN_ALL * bytes ||
+				       free_bytes / STAGES_FREE_PART < STAGES * bytes))
+		bytes /= 2;
+	return bytes;
+}
 
 static int open_stage(struct live *v, size_t i, struct brumate_error *err)
 {
@@ -687,12 +707,12 @@ static int open_stage(struct live *v, size_t i, struct brumate_error *err)
 	struct stage *s = &v->stages[i];
 	auto_close int fd = -1;
 
-	s->at = v->at + i * STAGE_BYTES;
-	int r = ops->create(v->lane->memory, STAGE_BYTES, s->at, &fd, err);
+	s->at = v->at + i * v->stage_bytes;
+	int r = ops->create(v->lane->memory, v->stage_bytes, s->at, &fd, err);
 	if (r < 0)
 		return r;
 	s->mapped = true;
-	return ops->allow(v->lane->memory, s->at, STAGE_BYTES, err);
+	return ops->allow(v->lane->memory, s->at, v->stage_bytes, err);
 }
 
 static void close_stages(struct live *v)
@@ -704,7 +724,7 @@ static void close_stages(struct live *v)
 		ops->lane_close(v->fill);
 	for (size_t i = 0; i < STAGES; i++)
 		if (v->stages[i].mapped &&
-		    ops->unmap(v->lane->memory, v->stages[i].at, STAGE_BYTES, &err) < 0)
+		    ops->unmap(v->lane->memory, v->stages[i].at, v->stage_bytes, &err) < 0)
 			log_warn("%s", err.text);
 	if (v->room)
 		ops->unreserve(v->lane->memory, v->at, v->room);
@@ -720,10 +740,11 @@ static int open_stages(struct live *v, struct brumate_error *err)
 	if (l->n_digesters < STAGES)
 		return brumate_fail(err, ENOSPC,
 				    "no digests on the GPU: it has no room, or they are off");
-	int r = ops->reserve(l->memory, STAGES * STAGE_BYTES, &v->at, err);
+	v->stage_bytes = choose_stage_bytes(l);
+	int r = ops->reserve(l->memory, STAGES * v->stage_bytes, &v->at, err);
 	if (r < 0)
 		return r;
-	v->room = STAGES * STAGE_BYTES;
+	v->room = STAGES * v->stage_bytes;
 	for (size_t i = 0; i < STAGES && r == 0; i++)
 		r = open_stage(v, i, err);
 	return r < 0 ? r : ops->lane_open(l->memory, false, &v->fill, err);
@@ -736,7 +757,7 @@ static int fill_stage(struct live *v, size_t i, bool block, struct brumate_error
 	const struct dev_memory_ops *ops = l->transfer->ops;
 	struct stage *s = &v->stages[i];
 	uint64_t ticket;
-	int r = lane_find_run(l, &v->position, &l->usable_bytes, block, STAGE_BYTES, &s->bytes);
+	int r = lane_find_run(l, &v->position, &l->usable_bytes, block, v->stage_bytes, &s->bytes);
 
 	if (r != LANE_FOUND)
 		return r;
@@ -785,8 +806,8 @@ static int empty_stage(struct live *v, size_t i, struct brumate_error *err)
 	struct lane *l = v->lane;
 	struct transfer *t = l->transfer;
 	struct stage *s = &v->stages[i];
-	struct digest digests[STAGE_BYTES / CHUNK_BYTES_MAX];
-	bool zero[STAGE_BYTES / CHUNK_BYTES_MAX];
+	struct digest digests[STAGE_MOST / CHUNK_BYTES_MAX];
+	bool zero[STAGE_MOST / CHUNK_BYTES_MAX];
 	uint64_t zeros = 0, same = 0;
 	int r = t->ops->digest_wait(l->digesters[i], digests, zero, err);
 

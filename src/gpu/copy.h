@@ -25,6 +25,9 @@ struct dev_memory_ops {
 	/* Number of the memory node near to a GPU, which need not be open; -1: unknown. */
 	int (*node)(const uint8_t uuid[static DEV_UUID_BYTES]);
 
+	/* How much of its memory is free for allocations; 0 where the driver does not say. */
+	uint64_t (*free_bytes)(struct dev_memory *m);
+
 	/* Addresses [*ret, *ret + bytes), multiples of 2 MiB. */
 	int (*reserve)(struct dev_memory *m, uint64_t bytes, uint64_t *ret,
 		       struct brumate_error *err);

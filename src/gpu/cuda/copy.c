@@ -233,13 +233,18 @@ static int memory_import(struct dev_memory *m, int fd, uint64_t bytes, uint64_t 
 	return r;
 }
 
+static uint64_t memory_free_bytes(struct dev_memory *m)
+{
+	size_t free_bytes = 0, total;
+
+	return enter(m, NULL) < 0 || cu.cuMemGetInfo_v2(&free_bytes, &total) ? 0 : free_bytes;
+}
+
 static int fail_no_room(struct dev_memory *m, uint64_t bytes, struct brumate_error *err)
 {
-	size_t free_bytes = 0, total = 0;
-
-	cu.cuMemGetInfo_v2(&free_bytes, &total);
-	return brumate_fail(err, ENOSPC, "%s: no room for %llu MiB of device memory: %zu MiB free",
-			    m->uuid, (unsigned long long)(bytes >> 20), free_bytes >> 20);
+	return brumate_fail(err, ENOSPC, "%s: no room for %llu MiB of device memory: %llu MiB free",
+			    m->uuid, (unsigned long long)(bytes >> 20),
+			    (unsigned long long)memory_free_bytes(m) >> 20);
 }
 
 static int create_handle(struct dev_memory *m, uint64_t bytes, CUmemGenericAllocationHandle *ret,
@@ -582,6 +587,7 @@ const struct dev_memory_ops dev_cuda_memory = {
 	.open = memory_open,
 	.close = memory_close,
 	.node = memory_node,
+	.free_bytes = memory_free_bytes,
 	.reserve = memory_reserve,
 	.unreserve = memory_unreserve,
 	.import = memory_import,
