@@ -562,10 +562,16 @@ int agent_check_descriptors(const struct agent *a, size_t n, struct brumate_erro
 	return -EMFILE;
 }
 
+/* Who is told of descriptors as they come, and has them from then on. */
+struct taker {
+	agent_exported_fn tell; /* NULL: nobody is */
+	void *arg;
+};
+
 /* Makes one request for each AGENT_PIECES_MAX of the pieces. All of them have the time of one call: an agent is a
  * user's program, and may answer each as late as it can. */
 static int ask_in_turns(struct agent *a, enum agent_op op, const uint64_t *ids, const int *fds,
-			int *ret_fds, size_t n, struct brumate_error *err)
+			int *ret_fds, size_t n, struct taker taker, struct brumate_error *err)
 {
 	struct agent_reply reply = { 0 };
 	uint64_t deadline_ns = deadline_in_ms((uint64_t)patience_of(op));
@@ -581,9 +587,11 @@ static int ask_in_turns(struct agent *a, enum agent_op op, const uint64_t *ids, 
 			      ret_fds ? ret_fds + done : NULL, deadline_ns, err);
 		if (r == 0)
 			done += request.n;
+		if (r == 0 && taker.tell)
+			taker.tell(taker.arg, done);
 	}
 	scout_end(&a->scout);
-	for (size_t i = 0; r < 0 && ret_fds && i < done; i++)
+	for (size_t i = 0; r < 0 && ret_fds && !taker.tell && i < done; i++)
 		cleanup_close(&ret_fds[i]);
 	return r;
 }
@@ -591,7 +599,14 @@ static int ask_in_turns(struct agent *a, enum agent_op op, const uint64_t *ids, 
 int agent_export(struct agent *a, const uint64_t *ids, size_t n, int *ret_fds,
 		 struct brumate_error *err)
 {
-	return ask_in_turns(a, AGENT_EXPORT, ids, NULL, ret_fds, n, err);
+	return ask_in_turns(a, AGENT_EXPORT, ids, NULL, ret_fds, n, (struct taker){ 0 }, err);
+}
+
+int agent_export_and_tell(struct agent *a, const uint64_t *ids, size_t n, int *ret_fds,
+			  agent_exported_fn tell, void *arg, struct brumate_error *err)
+{
+	return ask_in_turns(a, AGENT_EXPORT, ids, NULL, ret_fds, n, (struct taker){ tell, arg },
+			    err);
 }
 
 int agent_copy(struct agent *a, uint64_t id, struct agent_piece *ret, int *ret_fd,
@@ -616,7 +631,7 @@ int agent_copy(struct agent *a, uint64_t id, struct agent_piece *ret, int *ret_f
 int agent_map(struct agent *a, const uint64_t *ids, const int *fds, size_t n,
 	      struct brumate_error *err)
 {
-	return ask_in_turns(a, AGENT_MAP, ids, fds, NULL, n, err);
+	return ask_in_turns(a, AGENT_MAP, ids, fds, NULL, n, (struct taker){ 0 }, err);
 }
 
 static int call_agent(struct agent *a, struct agent_request request, size_t *ret_n,

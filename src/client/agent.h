@@ -83,6 +83,10 @@ int agent_check_descriptors(const struct agent *a, size_t n, struct brumate_erro
 /** @ret_fds has room for @n; owned on success. */
 int agent_export(struct agent *a, const uint64_t *ids, size_t n, int *ret_fds,
 		 struct brumate_error *err);
+/** During agent_export_and_tell(): the first @n of the descriptors are there, and the caller's whatever becomes of the others. */
+typedef void (*agent_exported_fn)(void *arg, size_t n);
+int agent_export_and_tell(struct agent *a, const uint64_t *ids, size_t n, int *ret_fds,
+			  agent_exported_fn tell, void *arg, struct brumate_error *err);
 int agent_unmap(struct agent *a, struct brumate_error *err);
 /** Lists what it has of other members' memory (owned). @ret_token names its process to them. */
 int agent_aliases(struct agent *a, struct agent_alias **ret, size_t *ret_n, uint64_t *ret_token,

@@ -345,8 +345,9 @@ static int take_packet(struct pending *q, const struct transfer_packet *p, const
 	}
 }
 
-/* Asks whether to go on, and waits a little for the next packet. Returns 1 when one is there. */
-static int wait_packet(struct pending *q, uint64_t deadline_ns, struct brumate_error *err)
+/* Asks whether to go on, and waits up to @timeout_ms for the next packet. Returns 1 when one is there. */
+static int wait_packet(struct pending *q, int timeout_ms, uint64_t deadline_ns,
+		       struct brumate_error *err)
 {
 	struct pollfd p = { .fd = q->client->fd, .events = POLLIN };
 	const struct transfer_request *request = q->request;
@@ -354,7 +355,7 @@ static int wait_packet(struct pending *q, uint64_t deadline_ns, struct brumate_e
 
 	if (r < 0)
 		return brumate_fail(err, -r, "copy: cancelled");
-	int n = poll(&p, 1, LOOK_MS);
+	int n = poll(&p, 1, timeout_ms);
 	if (n < 0 && errno != EINTR)
 		return brumate_fail(err, errno, "broker: copy: %m");
 	if (n <= 0 && deadline_left_ms(deadline_ns) == 0)
@@ -363,23 +364,45 @@ static int wait_packet(struct pending *q, uint64_t deadline_ns, struct brumate_e
 	return n > 0;
 }
 
+/* Returns 1 at the end of the request. */
+static int receive_packet(struct pending *q, uint64_t deadline_ns, struct brumate_error *err)
+{
+	struct transfer_packet p;
+	int fds[TRANSFER_ITEMS_MAX];
+	int r = transfer_receive(q->client->fd, &p, fds, deadline_ns, err);
+
+	if (r < 0)
+		return r == -EPIPE ? fail_broken(r, err) : r;
+	return take_packet(q, &p, fds, err);
+}
+
 static int receive_answers(struct pending *q, struct brumate_error *err)
 {
 	uint64_t deadline_ns = deadline_in_ms(SILENCE_TIMEOUT_MS);
-	struct transfer_packet p;
-	int fds[TRANSFER_ITEMS_MAX], r = 0;
+	int r = 0;
 
 	while (r == 0) {
-		r = wait_packet(q, deadline_ns, err);
+		r = wait_packet(q, LOOK_MS, deadline_ns, err);
 		if (r <= 0)
 			continue;
-		r = transfer_receive(q->client->fd, &p, fds, deadline_ns, err);
-		if (r < 0)
-			return r == -EPIPE ? fail_broken(r, err) : r;
-		r = take_packet(q, &p, fds, err);
+		r = receive_packet(q, deadline_ns, err);
 		deadline_ns = deadline_in_ms(SILENCE_TIMEOUT_MS);
 	}
 	return r < 0 ? r : 0;
+}
+
+/* What the broker says while it lacks pieces: it would wait for somebody who hears it. */
+static int hear_meanwhile(struct pending *q, struct brumate_error *err)
+{
+	uint64_t deadline_ns = deadline_in_ms(SILENCE_TIMEOUT_MS);
+	int r;
+
+	while ((r = wait_packet(q, 0, deadline_ns, err)) > 0) {
+		r = receive_packet(q, deadline_ns, err);
+		if (r)
+			return r < 0 ? r : fail_answer(err);
+	}
+	return r;
 }
 
 /* Lets go of what came. A session that was left in the middle of a request is of no more use: the broker
@@ -455,6 +478,26 @@ static int send_segments(struct transfer_client *c, enum transfer_op op, uint32_
 	return send_packet(c, &p, copy->segments, copy->n_segments, err);
 }
 
+/* Sends the fds of the pieces, as they come. */
+static int send_pieces(struct pending *q, const int *fds, struct brumate_error *err)
+{
+	const struct transfer_request *request = q->request;
+	const struct transfer_packet p = transfer_packet(TRANSFER_FDS);
+	size_t sent = 0;
+	int r = 0;
+
+	while (r == 0 && sent < request->n) {
+		size_t there = request->given ? request->given(request->arg, sent) : request->n;
+
+		if (there > sent)
+			r = send_packet(q->client, &p, fds + sent, there - sent, err);
+		sent = there;
+		if (r == 0 && sent < request->n)
+			r = hear_meanwhile(q, err);
+	}
+	return r;
+}
+
 int transfer_client_out(struct transfer_client *c, const struct transfer_request *request,
 			const int *fds, struct host_copy *ret, struct transfer_spared *ret_spared,
 			struct brumate_error *err)
@@ -462,8 +505,7 @@ int transfer_client_out(struct transfer_client *c, const struct transfer_request
 	struct pending q = { .client = c,
 			     .request = request,
 			     .total_bytes = host_copy_offset(request->pieces, request->n) };
-	struct transfer_packet begin = transfer_packet(TRANSFER_OUT),
-			       their_fds = transfer_packet(TRANSFER_FDS);
+	struct transfer_packet begin = transfer_packet(TRANSFER_OUT);
 
 	begin.flags = request->whole ? TRANSFER_EARLY : 0;
 	int r = send_layout(c, request, out_flags(request), err);
@@ -472,7 +514,7 @@ int transfer_client_out(struct transfer_client *c, const struct transfer_request
 	if (r == 0)
 		r = send_packet(c, &begin, NULL, 0, err);
 	if (r == 0)
-		r = send_packet(c, &their_fds, fds, request->n, err);
+		r = send_pieces(&q, fds, err);
 	if (r == 0)
 		r = receive_answers(&q, err);
 	if (r < 0)
@@ -488,7 +530,6 @@ int transfer_client_update(struct transfer_client *c, const struct transfer_requ
 			   struct transfer_spared *ret_spared, struct brumate_error *err)
 {
 	struct pending q = { .client = c, .request = request };
-	struct transfer_packet their_fds = transfer_packet(TRANSFER_FDS);
 
 	if (base->total_bytes != host_copy_offset(request->pieces, request->n))
 		return brumate_fail(err, EINVAL, "copy: the host copy is of other pieces");
@@ -501,7 +542,7 @@ int transfer_client_update(struct transfer_client *c, const struct transfer_requ
 	if (r == 0)
 		r = send_segments(c, TRANSFER_OUT, TRANSFER_BASE, base, err);
 	if (r == 0)
-		r = send_packet(c, &their_fds, fds, request->n, err);
+		r = send_pieces(&q, fds, err);
 	if (r == 0)
 		r = receive_answers(&q, err);
 	if (r < 0)

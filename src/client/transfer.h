@@ -74,6 +74,10 @@ typedef void (*transfer_whole_fn)(void *arg, const struct host_copy *copy, size_
  * Called again as more are. */
 typedef void (*transfer_filled_fn)(void *arg, const int *fds, size_t n_filled);
 
+/** During transfer_client_out(): how many of the first of @fds are there. Where no more than @n are it waits for more, for a
+ * moment. */
+typedef size_t (*transfer_given_fn)(void *arg, size_t n);
+
 /** What is to be transferred, and how. Functions are called in the thread of the transfer, and may be NULL. */
 struct transfer_request {
 	const struct device_piece *pieces;
@@ -84,6 +88,7 @@ struct transfer_request {
 	/* Out, with digests: memory may be written meanwhile. The digests are of what was copied. -ENOSPC: a
 	 * GPU has no room for the buffers that the copies go through. */
 	bool live;
+	transfer_given_fn given; /* NULL: all fds are there */
 	transfer_progress_fn progress;
 	transfer_whole_fn whole;
 	transfer_filled_fn filled;

@@ -103,22 +103,34 @@ static void drop_ended_agents(struct datapath *d)
 	d->n_agents = left;
 }
 
-int agents_ask(struct datapath *d, agents_fn fn, struct brumate_error *err)
+int agents_ask_all(struct datapath *d, agents_fn fn, struct brumate_error *err)
 {
 	struct request request = { d, fn };
 	const struct workers_items items = {
 		.n = d->n_agents, .threads = (unsigned)d->n_agents, .fn = ask_agent, .arg = &request
 	};
-	int r = d->n_agents ? workers_run(&items, err) : 0;
 
-	if (r == 0)
-		drop_ended_agents(d);
+	return d->n_agents ? workers_run(&items, err) : 0;
+}
+
+int agents_settle(struct datapath *d, struct brumate_error *err)
+{
+	int r = 0;
+
+	drop_ended_agents(d);
 	for (size_t i = 0; r == 0 && i < d->n_agents; i++) {
 		r = d->agents[i].result < 0 ? d->agents[i].result : 0;
 		if (r < 0 && err)
 			*err = d->agents[i].error;
 	}
 	return r;
+}
+
+int agents_ask(struct datapath *d, agents_fn fn, struct brumate_error *err)
+{
+	int r = agents_ask_all(d, fn, err);
+
+	return r < 0 ? r : agents_settle(d, err);
 }
 
 int agents_reach(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)

@@ -150,6 +150,9 @@ typedef int (*agents_fn)(struct datapath *d, struct datapath_agent *a, struct br
 /** Calls @fn for every agent. Returns the first failure; each agent keeps its own. Those whose processes end are
  * not among them any more, and are no failure. */
 int agents_ask(struct datapath *d, agents_fn fn, struct brumate_error *err);
+/** Its two halves: what becomes of each is left to be looked at, and nothing is let go of; then those that end are dropped. */
+int agents_ask_all(struct datapath *d, agents_fn fn, struct brumate_error *err);
+int agents_settle(struct datapath *d, struct brumate_error *err);
 
 /** Connects to an agent, unless it is. */
 int agents_reach(struct datapath *d, struct datapath_agent *a, struct brumate_error *err);

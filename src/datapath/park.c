@@ -282,7 +282,7 @@ static int gate_agents(struct datapath *d, struct brumate_error *err)
 	return r;
 }
 
-static bool all_closed(const struct datapath *d)
+static bool have_succeeded(const struct datapath *d)
 {
 	for (size_t i = 0; i < d->n_agents; i++)
 		if (d->agents[i].result < 0)
@@ -506,32 +506,75 @@ static int take_vault_fd(struct datapath *d, struct datapath_agent *a, size_t i,
 			    a->agent.id.pid, (unsigned long long)a->pieces[i].va);
 }
 
-static int export_own(struct datapath_agent *a, struct brumate_error *err)
-{
-	auto_free uint64_t *ids = calloc(a->n_pieces + 1, sizeof(*ids));
-	auto_free int *fds = calloc(a->n_pieces + 1, sizeof(*fds));
-	size_t n = 0;
+/* The pieces of an agent that are exported, and those that are there by now. */
+struct exporting {
+	struct datapath *d;
+	struct datapath_agent *agent;
+	size_t first; /* of the agent's, among all pieces */
+	size_t *at;   /* which of all pieces: first those that were imported */
+	int *fds;
+	size_t n_there, n_imported;
+};
 
-	if (!ids || !fds)
-		return brumate_fail(err, ENOMEM, "%m");
-	for (size_t i = 0; i < a->n_pieces; i++)
-		if (a->fds[i] < 0)
-			ids[n++] = a->pieces[i].id;
-	int r = agent_check_descriptors(&a->agent, n, err);
-	if (r == 0)
-		r = agent_export(&a->agent, ids, n, fds, err);
-	if (r < 0)
-		return r;
-	n = 0;
-	for (size_t i = 0; i < a->n_pieces; i++)
-		if (a->fds[i] < 0)
-			a->fds[i] = fds[n++];
-	return 0;
+static void exporting_fini(struct exporting *e)
+{
+	free(e->at);
+	free(e->fds);
+}
+DEFINE_AUTO_FINI(struct exporting, exporting_fini)
+
+static void note_exported(void *arg, size_t n)
+{
+	struct exporting *e = arg;
+	const size_t n_there = e->n_imported + n, had = e->n_there;
+
+	for (size_t i = had; i < n_there; i++)
+		e->agent->fds[e->at[i] - e->first] = e->fds[i];
+	e->n_there = n_there;
+	transfer_give(e->d, e->at + had, e->fds + had, n_there - had);
 }
 
-/* Lists the pieces of an agent, which is connected, and gets their fds. -ENOENT: the gate is open, and a piece
- * was freed meanwhile. */
-static int export_pieces(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
+static size_t first_piece(const struct datapath *d, const struct datapath_agent *agent)
+{
+	size_t n = 0;
+
+	for (const struct datapath_agent *a = d->agents; a < agent; a++)
+		n += a->n_pieces;
+	return n;
+}
+
+/* Gets the fds of pieces that were listed. -ENOENT: the gate is open, and a piece was freed meanwhile. */
+static int export_listed(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
+{
+	auto_(exporting_fini) struct exporting e = { d, a, first_piece(d, a) };
+	auto_free uint64_t *ids = calloc(a->n_pieces + 1, sizeof(*ids));
+	size_t n = 0;
+
+	e.at = calloc(a->n_pieces + 1, sizeof(*e.at));
+	e.fds = calloc(a->n_pieces + 1, sizeof(*e.fds));
+	if (!ids || !e.at || !e.fds)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < a->n_pieces; i++) {
+		if (a->fds[i] < 0)
+			continue;
+		e.at[e.n_imported] = e.first + i;
+		e.fds[e.n_imported++] = a->fds[i];
+	}
+	for (size_t i = 0; i < a->n_pieces; i++) {
+		if (a->fds[i] >= 0)
+			continue;
+		e.at[e.n_imported + n] = e.first + i;
+		ids[n++] = a->pieces[i].id;
+	}
+	note_exported(&e, 0);
+	int r = agent_check_descriptors(&a->agent, n, err);
+	return r < 0 ? r
+		     : agent_export_and_tell(&a->agent, ids, n, e.fds + e.n_imported, note_exported,
+					     &e, err);
+}
+
+/* Lists the pieces of an agent, which is connected. */
+static int list_pieces(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
 {
 	int r = agents_list(d, a, err);
 
@@ -545,7 +588,14 @@ static int export_pieces(struct datapath *d, struct datapath_agent *a, struct br
 	for (size_t i = 0; r == 0 && i < a->n_pieces; i++)
 		if (a->pieces[i].flags & AGENT_PIECE_IMPORTED)
 			r = take_vault_fd(d, a, i, err);
-	return r < 0 ? r : export_own(a, err);
+	return r;
+}
+
+static int export_pieces(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
+{
+	int r = list_pieces(d, a, err);
+
+	return r < 0 ? r : export_listed(d, a, err);
 }
 
 static int export_running(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
@@ -615,10 +665,25 @@ static int fill_vault(struct datapath *d, struct brumate_error *err)
 	return 0;
 }
 
-int park_take(struct datapath *d, struct brumate_error *err)
+/* Begins to copy what is exported while the rest is not yet: nobody writes to it any more. */
+static int export_all(struct datapath *d, bool copies, struct brumate_error *err)
+{
+	int r = agents_ask(d, list_pieces, err);
+
+	if (r < 0)
+		return r;
+	if (copies && !share_is_used(d)) /* else there may be more to copy */
+		transfer_start_ahead(d);
+	r = agents_ask_all(d, export_listed, err);
+	if (!have_succeeded(d)) /* what it was given goes with those that fail */
+		transfer_stop(d);
+	return r < 0 ? r : agents_settle(d, err);
+}
+
+static int take(struct datapath *d, bool copies, struct brumate_error *err)
 {
 	uint64_t start_ns = clock_now_ns();
-	int r = agents_ask(d, export_pieces, err);
+	int r = export_all(d, copies, err);
 
 	if (r == 0)
 		r = fill_vault(d, err);
@@ -634,6 +699,15 @@ int park_take(struct datapath *d, struct brumate_error *err)
 	progress_phase(d->progress, "hold", start_ns);
 	d->sums.bytes = vault_bytes(d->vault);
 	return 0;
+}
+
+int park_take(struct datapath *d, bool copies, struct brumate_error *err)
+{
+	int r = take(d, copies, err);
+
+	if (r < 0)
+		transfer_stop(d);
+	return r;
 }
 
 static int unmap_agent(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
@@ -1224,7 +1298,7 @@ int park_take_back(struct datapath *d, struct brumate_error *err)
 
 void park_discard(struct datapath *d)
 {
-	if (gate_agents(d, NULL) == 0 && all_closed(d) && park_look(d, NULL) == 0)
+	if (gate_agents(d, NULL) == 0 && have_succeeded(d) && park_look(d, NULL) == 0)
 		park_unmap(d, NULL);
 	park_detach(d);
 }

@@ -15,7 +15,7 @@
 #include "base/thread.h"
 #include "wire/transfer.h"
 
-enum { BROKER_TRIES = 3 };
+enum { BROKER_TRIES = 3, GIVEN_MS = 100 };
 
 /* Out: to a fresh copy, or to the baseline that is brought up to date, or to one that is for the sink alone and not for
  * the vault. In: from a host copy, or from the source. */
@@ -42,6 +42,7 @@ struct transfer {
 	size_t n;
 	uint64_t total_bytes;
 	int *fds;	       /* of device memory: borrowed on the way out, ours on the way in */
+	bool ahead;	       /* they come while it is under way, under the lock */
 	struct host_copy copy; /* made here */
 	const struct host_copy *from; /* in: this one, or the one made here */
 	atomic_uint_fast64_t done_bytes;
@@ -57,6 +58,10 @@ struct transfer {
 	size_t n_filled;
 	enum stage stage;
 	enum { EARLY_FREE, EARLY_USED, EARLY_NO_MORE } use;
+
+	/* under the lock: out, begun ahead */
+	size_t n_given;	 /* of the first pieces */
+	bool not_parked; /* the vault does not have them yet, and the sink cannot say whose they are */
 
 	/* under the lock: out, of a snapshot */
 	size_t n_copied; /* of the first pieces */
@@ -222,6 +227,56 @@ void transfer_wait_made(struct datapath *d, uint32_t timeout_ms)
 	pthread_mutex_unlock(&t->lock);
 }
 
+/* ---- ahead ---- */
+
+/* For no longer than it takes to notice that the broker has failed. */
+static size_t wait_given(void *arg, size_t n)
+{
+	struct timespec until = deadline_timespec(deadline_in_ms(GIVEN_MS));
+	struct transfer *t = arg;
+	int r = 0;
+
+	pthread_mutex_lock(&t->lock);
+	while (r == 0 && !t->stop && t->n_given <= n)
+		r = pthread_cond_timedwait(&t->changed, &t->lock, &until);
+	size_t given = t->n_given;
+	pthread_mutex_unlock(&t->lock);
+	return given;
+}
+
+void transfer_give(struct datapath *d, const size_t *at, const int *fds, size_t n)
+{
+	struct transfer *t = d->transfer;
+
+	if (!t || !t->ahead)
+		return;
+	pthread_mutex_lock(&t->lock);
+	for (size_t i = 0; i < n; i++)
+		t->fds[at[i]] = fds[i];
+	while (t->n_given < t->n && t->fds[t->n_given] >= 0)
+		t->n_given++;
+	pthread_cond_broadcast(&t->changed);
+	pthread_mutex_unlock(&t->lock);
+}
+
+static void note_parked(struct transfer *t)
+{
+	pthread_mutex_lock(&t->lock);
+	t->not_parked = false;
+	pthread_cond_broadcast(&t->changed);
+	pthread_mutex_unlock(&t->lock);
+}
+
+static int wait_parked(struct transfer *t)
+{
+	pthread_mutex_lock(&t->lock);
+	while (t->not_parked && !t->stop)
+		pthread_cond_wait(&t->changed, &t->lock);
+	bool parked = !t->not_parked;
+	pthread_mutex_unlock(&t->lock);
+	return parked ? 0 : brumate_fail(&t->err, ECANCELED, "copy: cancelled");
+}
+
 /* ---- snapshot ---- */
 
 static void want_now(struct transfer *t, bool drains)
@@ -295,7 +350,7 @@ static bool begin_anew(struct transfer *t)
 static bool may_save(struct transfer *t)
 {
 	pthread_mutex_lock(&t->lock);
-	bool may = t->d->sink.while_copying || t->pace == COPY_DRAINS;
+	bool may = !t->not_parked && (t->d->sink.while_copying || t->pace == COPY_DRAINS);
 	pthread_mutex_unlock(&t->lock);
 	return may;
 }
@@ -352,6 +407,7 @@ static int move(struct transfer *t, struct transfer_client *c, struct brumate_er
 		.pieces = t->pieces,
 		.n = t->n,
 		.digests = true,
+		.given = t->ahead ? wait_given : NULL,
 		.progress = check_going_on,
 		.whole = sink->save && (sink->while_copying || t->d->copy != DATAPATH_COPY_FIRST)
 				 ? save_whole
@@ -562,6 +618,8 @@ static int run_transfer(struct transfer *t)
 		note_copied(t, t->total_bytes);
 	if (r < 0 || !is_out(t) || !t->d->sink.save)
 		return r;
+	if ((r = wait_parked(t)) < 0)
+		return r;
 	if (t->save_r == 0)
 		return save_rest(&t->d->sink, &t->copy, t->saved_bytes, &t->err);
 	t->err = t->save_err;
@@ -583,26 +641,28 @@ static void *transfer_thread(void *arg)
 
 /* ---- starting and joining ---- */
 
-static int transfer_new(struct transfer **ret, struct datapath *d, enum way way,
-			struct brumate_error *err)
+/* Takes @pieces, NULL if there was no memory for them; none has an fd yet. */
+static int transfer_new_of(struct transfer **ret, struct datapath *d, enum way way,
+			   struct device_piece *pieces, size_t n, struct brumate_error *err)
 {
-	const struct vault *v = d->vault;
 	struct transfer *t = calloc(1, sizeof(*t));
 
-	if (!t)
+	if (!t) {
+		free(pieces);
 		return brumate_fail(err, ENOMEM, "%m");
+	}
 	t->d = d;
 	t->way = way;
-	t->n = v->n_pieces;
-	t->from = &v->copy;
+	t->n = n;
+	t->from = &d->vault->copy;
 	t->start_ns = t->moving_ns = clock_now_ns();
 	t->pace = COPY_NOW;
 	pthread_mutex_init(&t->lock, NULL);
 	condition_init(&t->changed);
-	t->pieces = vault_device_pieces(v);
+	t->pieces = pieces;
 	t->fds = calloc(t->n + 1, sizeof(int));
 	for (size_t i = 0; t->fds && i < t->n; i++)
-		t->fds[i] = is_out(t) ? v->pieces[i].fd : -1;
+		t->fds[i] = -1;
 	if (!t->pieces || !t->fds) {
 		transfer_free(t);
 		return brumate_fail(err, ENOMEM, "%m");
@@ -610,6 +670,17 @@ static int transfer_new(struct transfer **ret, struct datapath *d, enum way way,
 	t->total_bytes = host_copy_offset(t->pieces, t->n);
 	*ret = t;
 	return 0;
+}
+
+static int transfer_new(struct transfer **ret, struct datapath *d, enum way way,
+			struct brumate_error *err)
+{
+	const struct vault *v = d->vault;
+	int r = transfer_new_of(ret, d, way, vault_device_pieces(v), v->n_pieces, err);
+
+	for (size_t i = 0; r == 0 && is_out(*ret) && i < v->n_pieces; i++)
+		(*ret)->fds[i] = v->pieces[i].fd;
+	return r;
 }
 
 /* Takes @t. What becomes of it is told where it is waited for. */
@@ -744,11 +815,38 @@ void transfer_stop(struct datapath *d)
 
 /* ---- out ---- */
 
+void transfer_start_ahead(struct datapath *d)
+{
+	struct brumate_error err;
+	struct transfer *t;
+	size_t n = 0;
+
+	for (size_t i = 0; i < d->n_agents; i++)
+		n += d->agents[i].n_pieces;
+	if (!n || vault_baseline_bytes(d->vault))
+		return;
+	struct device_piece *pieces = calloc(n, sizeof(*pieces));
+	size_t k = 0;
+	for (size_t i = 0; pieces && i < d->n_agents; i++)
+		for (size_t j = 0; j < d->agents[i].n_pieces; j++, k++) {
+			pieces[k].len_bytes = d->agents[i].pieces[j].len_bytes;
+			dev_uuid_format(pieces[k].gpu, d->agents[i].pieces[j].gpu);
+		}
+	if (transfer_new_of(&t, d, WAY_OUT, pieces, n, &err) < 0)
+		return;
+	t->ahead = t->not_parked = true;
+	start_thread(d, t, &err);
+}
+
 int transfer_start_out(struct datapath *d, struct brumate_error *err)
 {
 	struct transfer *t;
-	int r = transfer_new(&t, d, WAY_OUT, err);
 
+	if (d->transfer) {
+		note_parked(d->transfer);
+		return 0;
+	}
+	int r = transfer_new(&t, d, WAY_OUT, err);
 	if (r < 0)
 		return r;
 	if (vault_take_baseline(d->vault, &t->copy)) {

@@ -8,8 +8,18 @@
 
 #include "datapath/datapath.h"
 
-/** Starts copying what is parked, and on to the sink where there is one. */
+/** Starts copying what is parked, and on to the sink where there is one. Where transfer_start_ahead() has begun that, the
+ * sink gets from now on what is copied. */
 int transfer_start_out(struct datapath *d, struct brumate_error *err);
+
+/** Begins the same before anything is parked, with the pieces that the agents have listed: each is copied once it is given
+ * by transfer_give(), and goes no further than to the host until transfer_start_out() is called. Nothing is begun where a baseline
+ * is to be brought up to date. */
+void transfer_start_ahead(struct datapath *d);
+
+/** From any thread: pieces @at, counted through all agents, are parked, and @fds hold them until the transfer ends. Does
+ * nothing where none was begun ahead. */
+void transfer_give(struct datapath *d, const size_t *at, const int *fds, size_t n);
 
 /** As transfer_start_out(), of memory that stays parked: the copy is for the sink alone. Where the vault has
  * one already, it goes to the sink here and now. */

@@ -113,6 +113,8 @@ int device_image_save(void *writer, const struct host_copy *copy, uint64_t start
 		r = save_piece(w, &w->vault->pieces[i], offset, &x, err);
 		offset = transfer_next(offset, w->vault->pieces[i].len_bytes);
 	}
+	if (r == 0 && offset < end)
+		return brumate_fail(err, EIO, "device memory was copied that belongs to no process");
 	return r;
 }
 

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/fault.h"
@@ -90,11 +91,23 @@ int step_gate(struct op *op, struct brumate_error *err)
 	return gated;
 }
 
-int step_park(struct op *op, struct brumate_error *err)
+static int park(struct op *op, bool copies, struct brumate_error *err)
 {
 	if (op->was_suspended || !op->data.n_agents)
 		return 1;
-	return park_take(&op->data, err);
+	return park_take(&op->data, copies, err);
+}
+
+/* Whether the copy begins in any case, at once, and what takes it on is there. */
+static bool may_copy_ahead(const struct op *op)
+{
+	return !op->request->park && !op->request->leave_running &&
+	       (op->data.sink.save || !strcmp(op->kind, "suspend"));
+}
+
+int step_park(struct op *op, struct brumate_error *err)
+{
+	return park(op, may_copy_ahead(op), err);
 }
 
 int step_copy_out(struct op *op, struct brumate_error *err)
@@ -258,7 +271,7 @@ static int put_data_away(struct op *op, struct brumate_error *err)
 		r = park_take_back(&op->data, err);
 	if (r != 0)
 		return r < 0 ? r : 0;
-	if ((r = step_gate(op, err)) < 0 || (r = step_park(op, err)) < 0 ||
+	if ((r = step_gate(op, err)) < 0 || (r = park(op, false, err)) < 0 ||
 	    (r = step_unmap(op, err)) < 0)
 		return r;
 	return transfer_away(&op->data, err);
@@ -268,6 +281,7 @@ void step_undo_park(struct op *op)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
+	transfer_stop(&op->data); /* which may have begun while it was parked */
 	if (op->was_suspended || job_has_ended(op->job))
 		return;
 	if (!op->touched || !op->data.n_agents) {

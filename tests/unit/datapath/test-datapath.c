@@ -14,15 +14,17 @@
 #include "datapath/park.h"
 #include "datapath/transfer.h"
 
-enum { PIECES = 5 };
+enum { PIECES = AGENT_PIECES_MAX + 6, COPIED_MS = 30000 }; /* an agent exports them in two turns */
 
 static uint64_t piece_bytes(size_t i)
 {
-	return (i % 3 + 1) * CHUNK;
+	return (i < 3 ? i + 1 : 1) * CHUNK;
 }
 
 /* ---- the agent ---- */
 
+static struct datapath d;
+static struct vault vault;
 static struct set set; /* its memory; fd -1: unmapped */
 static _Atomic enum agent_gate gate;
 static int listen_fd;
@@ -36,9 +38,10 @@ static size_t count_mapped(void)
 	return n;
 }
 
-static void list_pieces(struct agent_reply *reply)
+/* As many as one reply takes. */
+static void list_pieces(struct agent_reply *reply, size_t first)
 {
-	for (size_t i = 0; i < PIECES; i++) {
+	for (size_t i = first; i < PIECES && reply->n < AGENT_PIECES_MAX; i++) {
 		struct agent_piece *p = &reply->pieces[reply->n++];
 
 		*p = (struct agent_piece){ .id = i + 1,
@@ -46,6 +49,26 @@ static void list_pieces(struct agent_reply *reply)
 					   .len_bytes = piece_bytes(i) };
 		CHECK(dev_uuid_parse(p->gpu, set.pieces[i].gpu) == 0);
 	}
+	reply->more = first + reply->n < PIECES;
+}
+
+/* What the second turn of an export does before it answers. */
+static _Atomic enum { EXPORTS, EXPORTS_LATE, EXPORTS_NO_MORE } second_turn;
+
+static size_t export_pieces(const struct agent_request *request, int *fds,
+			    struct agent_reply *reply)
+{
+	const bool second = request->ids[0] > AGENT_PIECES_MAX;
+
+	if (second && second_turn == EXPORTS_NO_MORE) {
+		reply->error = -EIO;
+		return 0;
+	}
+	if (second && second_turn == EXPORTS_LATE) /* what the first turn gave is copied meanwhile */
+		CHECK(transfer_wait_copied(&d, 0, COPIED_MS) > 0);
+	for (size_t i = 0; i < request->n; i++)
+		fds[i] = set.fds[request->ids[i] - 1];
+	return request->n;
 }
 
 /* Returns how many of @fds go with the reply. */
@@ -53,11 +76,8 @@ static size_t act(const struct agent_request *request, int *fds, struct agent_re
 {
 	if (request->op == AGENT_GATE)
 		gate = AGENT_GATE_CLOSED;
-	if (request->op == AGENT_LIST)
-		list_pieces(reply);
 	if (request->op == AGENT_EXPORT)
-		for (size_t i = 0; i < request->n; i++)
-			fds[i] = set.fds[request->ids[i] - 1];
+		return export_pieces(request, fds, reply);
 	if (request->op == AGENT_UNMAP) {
 		set_close_fds(&set);
 		gate = AGENT_GATE_UNMAPPED;
@@ -69,7 +89,21 @@ static size_t act(const struct agent_request *request, int *fds, struct agent_re
 	}
 	if (request->op == AGENT_OPEN)
 		gate = AGENT_GATE_OPEN;
-	return request->op == AGENT_EXPORT ? request->n : 0;
+	return 0;
+}
+
+static bool send_list(int socket_fd)
+{
+	bool sent = true, more = true;
+
+	for (size_t first = 0; sent && more; first += AGENT_PIECES_MAX) {
+		struct agent_reply reply = { .version = AGENT_VERSION, .gate = gate };
+
+		list_pieces(&reply, first);
+		more = reply.more;
+		sent = packet_send(socket_fd, &reply, sizeof(reply), NULL, 0, DEADLINE_NEVER) > 0;
+	}
+	return sent;
 }
 
 static bool serve_request(int socket_fd)
@@ -82,6 +116,8 @@ static bool serve_request(int socket_fd)
 	if (packet_receive(socket_fd, &request, sizeof(request), &fds, DEADLINE_NEVER) !=
 	    (ssize_t)sizeof(request))
 		return false;
+	if (request.op == AGENT_LIST)
+		return send_list(socket_fd);
 	size_t n_fds = act(&request, given, &reply);
 	reply.gate = gate;
 	return packet_send(socket_fd, &reply, sizeof(reply), given, n_fds, DEADLINE_NEVER) > 0;
@@ -108,6 +144,7 @@ static int save(void *arg, const struct host_copy *copy, uint64_t start, uint64_
 		const struct digest *digests, struct brumate_error *err)
 {
 	CHECK(start == saved_bytes && end <= copy->total_bytes);
+	CHECK(vault.n_pieces == PIECES); /* whose memory it is */
 	saved = realloc(saved, copy->total_bytes);
 	CHECK(saved);
 	copy_read(copy, start, saved + start, end - start);
@@ -134,9 +171,7 @@ static int load(void *arg, const struct host_copy *copy, bool verify,
 
 /* ---- the data path ---- */
 
-static struct vault vault;
 static struct progress progress;
-static struct datapath d;
 static atomic_bool wants_to_stop;
 
 static bool is_stopped(void *arg)
@@ -178,7 +213,7 @@ static void park(void)
 	struct brumate_error err;
 
 	must(park_gate(&d, &err), &err);
-	must(park_take(&d, &err), &err);
+	must(park_take(&d, true, &err), &err);
 	CHECK(vault.n_pieces == PIECES && vault_has_device(&vault));
 	must(transfer_start_out(&d, &err), &err);
 	must(park_unmap(&d, &err), &err);
@@ -243,6 +278,34 @@ static void given_up(void)
 	end();
 }
 
+/* The copy of what is exported does not wait for the rest. */
+static void copied_while_parked(void)
+{
+	second_turn = EXPORTS_LATE;
+	saved_bytes = 0;
+	there_and_back();
+	second_turn = EXPORTS;
+}
+
+/* Nothing that was begun ahead outlives it, and the next try begins anew. */
+static void not_all_is_exported(void)
+{
+	struct brumate_error err;
+
+	begin();
+	second_turn = EXPORTS_NO_MORE;
+	must(park_gate(&d, &err), &err);
+	CHECK(park_take(&d, true, &err) == -EIO && !transfer_is_on(&d));
+	second_turn = EXPORTS;
+	CHECK(gate == AGENT_GATE_CLOSED && count_mapped() == PIECES);
+	park();
+	must(transfer_wait(&d, &err), &err);
+	vault_drop_device(&vault);
+	must(transfer_start_in(&d, NULL, &err), &err);
+	check_back();
+	end();
+}
+
 static void listen_as_agent(void)
 {
 	auto_free char *dir = path_format("%s/agents", node_dir);
@@ -269,6 +332,8 @@ int main(void)
 	there_and_back();
 	from_a_checkpoint();
 	given_up();
+	copied_while_parked();
+	not_all_is_exported();
 	shutdown(listen_fd, SHUT_RDWR);
 	pthread_join(thread, NULL);
 	set_free(&set);
