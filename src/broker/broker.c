@@ -81,10 +81,11 @@ static json_t *pool_to_json(struct pool *pool)
 	struct pool_info p;
 
 	pool_info(pool, &p);
-	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:s}", "limit_bytes",
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s}", "limit_bytes",
 			 (json_int_t)p.limit_bytes, "pinned_bytes", (json_int_t)p.pinned_bytes,
 			 "leased_bytes", (json_int_t)p.leased_bytes, "free_bytes",
-			 (json_int_t)p.free_bytes, "memory_bytes", (json_int_t)p.memory_bytes,
+			 (json_int_t)p.free_bytes, "free_pinned_bytes", (json_int_t)p.free_pinned_bytes,
+			 "memory_bytes", (json_int_t)p.memory_bytes,
 			 "disk_bytes", (json_int_t)p.disk_bytes, "disk", p.disk);
 }
 

@@ -409,6 +409,17 @@ static uint64_t count_owned(const struct pool *p, enum segment_owner owner)
 	return bytes;
 }
 
+/* Of what is free; pinned_bytes counts what is to be pinned, too. */
+static uint64_t count_free_pinned(const struct pool *p)
+{
+	uint64_t bytes = 0;
+
+	for (struct segment *s = p->segments; s; s = s->next)
+		if (s->owner == SEGMENT_FREE && s->pinning == SEGMENT_PINNED)
+			bytes += bytes_counted(s);
+	return bytes;
+}
+
 /* Bytes that new segments may have in memory. */
 static uint64_t memory_left(const struct pool *p)
 {
@@ -969,6 +980,7 @@ void pool_info(struct pool *p, struct pool_info *ret)
 				   .pinned_bytes = p->pinned_bytes,
 				   .leased_bytes = count_owned(p, SEGMENT_LEASED),
 				   .free_bytes = free_bytes,
+				   .free_pinned_bytes = count_free_pinned(p),
 				   .memory_bytes = memory_left(p) + free_bytes,
 				   .disk_bytes = disk_bytes,
 				   .disk = p->disk };

@@ -397,7 +397,7 @@ def podman_with_brumated(check):
         path = os.path.join(instance.own["BRUMATE_RUNTIME_DIR"], name)
         try:
             with varlink_client.Client(path) as broker:
-                return broker.call("io.brumate.broker.Info", {})["pool"]["free_bytes"] >= mib << 20
+                return broker.call("io.brumate.broker.Info", {})["pool"]["free_pinned_bytes"] >= mib << 20
         except (FileNotFoundError, ConnectionRefusedError):
             return False  # it is about to start
 

@@ -349,6 +349,11 @@ class Bed(Instance):
         """Host memory for copies that the broker has ready. Of the broker that there is: to ask must not start one."""
         return self.ask_broker("Info")["pool"]["free_bytes"] if self.broker() else 0
 
+    def all_is_pinned(self):
+        """Whether the broker has pinned all that it has ready."""
+        pool = self.ask_broker("Info")["pool"]
+        return pool["free_pinned_bytes"] == pool["free_bytes"] > 0
+
     def ask_broker(self, method, **parameters):
         try:
             return self._ask_broker(method, parameters)

@@ -636,6 +636,7 @@ def the_gpu_is_open_where_brumated_runs(bed):
     with bench_job(bed) as container:
         container.start()
         wait_open(bed, container)
+        wait_until(bed.all_is_pinned, "what is ready to be pinned", 30)
         opened = bed.gpus_opened()
         container.saved()
         container.end()

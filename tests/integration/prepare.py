@@ -68,6 +68,7 @@ def the_gpu_is_open_before_the_copy_begins(bed):
     job, log = bench_job(bed, mib=JOB_MIB)
     wait_open(bed, job)
     wait_ready(bed)
+    wait_until(bed.all_is_pinned, "what is ready to be pinned", seconds=30)
     times = bed.gpus_opened()
     bed.operation("suspend", job)
     expect(bed.gpus_opened() == times, "a copy waited for the GPU to be opened")
