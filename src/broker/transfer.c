@@ -37,7 +37,7 @@
 #define ZERO_BYTES     (1ull << 30)  /* filled by the GPU at a time */
 #define BATCH_BYTES    (64ull << 20) /* mapped before the GPU is let at them */
 #define STAGE_LEAST    (128ull << 20)
-#define STAGE_MOST     (512ull << 20)
+#define STAGE_MOST     (1ull << 30)
 #define MAKES_ALONE_NS (150 * NS_PER_MS) /* memory is made before the first copy goes in */
 
 enum {
@@ -678,7 +678,6 @@ struct stage {
 
 struct live {
 	struct lane *lane;
-	struct dev_lane *fill; /* into stages; those out of them have the lane's own queue */
 	uint64_t stage_bytes;
 	uint64_t at, room; /* of the stages' addresses */
 	struct stage stages[STAGES];
@@ -720,8 +719,6 @@ static void close_stages(struct live *v)
 	const struct dev_memory_ops *ops = v->lane->transfer->ops;
 	struct brumate_error err;
 
-	if (v->fill)
-		ops->lane_close(v->fill);
 	for (size_t i = 0; i < STAGES; i++)
 		if (v->stages[i].mapped &&
 		    ops->unmap(v->lane->memory, v->stages[i].at, v->stage_bytes, &err) < 0)
@@ -747,16 +744,14 @@ static int open_stages(struct live *v, struct brumate_error *err)
 	v->room = STAGES * v->stage_bytes;
 	for (size_t i = 0; i < STAGES && r == 0; i++)
 		r = open_stage(v, i, err);
-	return r < 0 ? r : ops->lane_open(l->memory, false, &v->fill, err);
+	return r;
 }
 
-/* Copies the next run of memory into the stage, and begins its digests. */
+/* Has the next run of memory copied into the stage, and its digests computed. */
 static int fill_stage(struct live *v, size_t i, bool block, struct brumate_error *err)
 {
 	struct lane *l = v->lane;
-	const struct dev_memory_ops *ops = l->transfer->ops;
 	struct stage *s = &v->stages[i];
-	uint64_t ticket;
 	int r = lane_find_run(l, &v->position, &l->usable_bytes, block, v->stage_bytes, &s->bytes);
 
 	if (r != LANE_FOUND)
@@ -766,11 +761,8 @@ static int fill_stage(struct live *v, size_t i, bool block, struct brumate_error
 	s->copies = false;
 	s->offset = lane_offset(l, &v->position);
 	lane_advance(l, &v->position, s->bytes);
-	r = ops->copy_within(v->fill, s->at, l->at + s->offset, s->bytes, &ticket, err);
-	if (r == 0)
-		r = ops->wait(v->fill, ticket, err); /* the digest has a stream of its own */
-	if (r == 0)
-		r = ops->digest(l->digesters[i], s->at, s->bytes, err);
+	r = l->transfer->ops->copy_and_digest(l->digesters[i], s->at, l->at + s->offset, s->bytes,
+					      err);
 	return r < 0 ? r : LANE_FOUND;
 }
 

@@ -58,8 +58,6 @@ struct dev_memory_ops {
 			uint64_t *ret_ticket, struct brumate_error *err);
 	int (*copy_in)(struct dev_lane *lane, uint64_t to, const void *from, uint64_t bytes,
 		       uint64_t *ret_ticket, struct brumate_error *err);
-	int (*copy_within)(struct dev_lane *lane, uint64_t to, uint64_t from, uint64_t bytes,
-			   uint64_t *ret_ticket, struct brumate_error *err);
 	/* Begins to fill with zeros; as a copy. */
 	int (*zero)(struct dev_lane *lane, uint64_t at, uint64_t bytes, uint64_t *ret_ticket,
 		    struct brumate_error *err);
@@ -72,6 +70,9 @@ struct dev_memory_ops {
 	/* Begins with [at, at + bytes), in chunks of CHUNK_BYTES_MAX; whole leaves. */
 	int (*digest)(struct dev_digester *d, uint64_t at, uint64_t bytes,
 		      struct brumate_error *err);
+	/* Begins to copy [from, from + bytes) to @at, and then as digest() with that. */
+	int (*copy_and_digest)(struct dev_digester *d, uint64_t at, uint64_t from, uint64_t bytes,
+			       struct brumate_error *err);
 	/* What was begun last: chunk_digest() of each chunk, and whether it is all zero. */
 	int (*digest_wait)(struct dev_digester *d, struct digest *ret, bool *ret_zero,
 			   struct brumate_error *err);

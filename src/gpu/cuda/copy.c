@@ -383,16 +383,6 @@ static int lane_copy_in(struct dev_lane *lane, uint64_t to, const void *from, ui
 	return r < 0 ? r : give_ticket(lane, ret_ticket, err);
 }
 
-static int lane_copy_within(struct dev_lane *lane, uint64_t to, uint64_t from, uint64_t bytes,
-			    uint64_t *ret_ticket, struct brumate_error *err)
-{
-	int r = enter(lane->memory, err);
-
-	if (r == 0)
-		r = TRY(lane->memory, cuMemcpyDtoDAsync_v2, to, from, bytes, lane->stream);
-	return r < 0 ? r : give_ticket(lane, ret_ticket, err);
-}
-
 static int lane_zero(struct dev_lane *lane, uint64_t at, uint64_t bytes, uint64_t *ret_ticket,
 		     struct brumate_error *err)
 {
@@ -568,6 +558,17 @@ static int digest_chunks(struct dev_digester *d, uint64_t at, uint64_t bytes,
 	return r < 0 ? r : TRY(d->memory, cuEventRecord, d->done, d->stream);
 }
 
+/* By one stream, so that the GPU turns to us once for both. */
+static int copy_and_digest(struct dev_digester *d, uint64_t at, uint64_t from, uint64_t bytes,
+			   struct brumate_error *err)
+{
+	int r = enter(d->memory, err);
+
+	if (r == 0)
+		r = TRY(d->memory, cuMemcpyDtoDAsync_v2, at, from, bytes, d->stream);
+	return r < 0 ? r : digest_chunks(d, at, bytes, err);
+}
+
 static int digest_wait(struct dev_digester *d, struct digest *ret, bool *ret_zero,
 		       struct brumate_error *err)
 {
@@ -600,11 +601,11 @@ const struct dev_memory_ops dev_cuda_memory = {
 	.lane_close = lane_close,
 	.copy_out = lane_copy_out,
 	.copy_in = lane_copy_in,
-	.copy_within = lane_copy_within,
 	.zero = lane_zero,
 	.wait = lane_wait,
 	.digester_open = digester_open,
 	.digester_close = digester_close,
 	.digest = digest_chunks,
+	.copy_and_digest = copy_and_digest,
 	.digest_wait = digest_wait,
 };
