@@ -147,38 +147,74 @@ static char *version_2_cgroup(const char *line)
 	return strncmp(line, "0::/", 4) ? NULL : strdup(line[4] ? line + 3 : "");
 }
 
-/* That of the hierarchy of version 1 that limits memory, if it is at its usual place. */
-static char *version_1_cgroup(const char *line)
+/* That of the hierarchy of version 1 with @controller, if it is at its usual place. */
+static char *version_1_cgroup(const char *line, const char *controller)
 {
-	static const char controller[] = ":memory:/";
-	const char *found = strstr(line, controller);
-	auto_free char *cgroup = NULL;
+	const char *found = strchr(line, ':');
+	size_t len = strlen(controller);
 
-	if (!found || found != strchr(line, ':'))
+	if (!found || strncmp(found + 1, controller, len) || strncmp(found + 1 + len, ":/", 2))
 		return NULL;
-	const char *path = found + strlen(controller);
-	cgroup = path_format("/memory%s%s", *path ? "/" : "", path);
+	const char *path = found + len + 3;
+	return path_format("/%s%s%s", controller, *path ? "/" : "", path);
+}
+
+static char *memory_cgroup(const char *line)
+{
+	auto_free char *cgroup = version_1_cgroup(line, "memory");
 	auto_free char *used = cgroup ? read_cgroup_file(cgroup, version_1.used) : NULL;
+
 	return used ? take_ptr(&cgroup) : NULL;
+}
+
+static FILE *open_cgroups(pid_t pid)
+{
+	auto_free char *path =
+		pid ? path_format("/proc/%d/cgroup", pid) : strdup("/proc/self/cgroup");
+
+	return path ? fopen(path, "re") : NULL;
 }
 
 char *machine_cgroup(pid_t pid)
 {
-	auto_free char *path =
-		pid ? path_format("/proc/%d/cgroup", pid) : strdup("/proc/self/cgroup");
-	auto_fclose FILE *f = path ? fopen(path, "re") : NULL;
+	auto_fclose FILE *f = open_cgroups(pid);
 	auto_free char *found = NULL;
 	char line[4096];
 
 	while (f && fgets(line, sizeof(line), f)) {
 		line[strcspn(line, "\n")] = '\0';
-		char *limits = version_1_cgroup(line);
+		char *limits = memory_cgroup(line);
 		if (limits)
 			return limits;
 		if (!found)
 			found = version_2_cgroup(line);
 	}
 	return take_ptr(&found);
+}
+
+/* Whether the file of a cgroup has @word at the beginning of a line. */
+static bool says(char *cgroup, const char *name, const char *word)
+{
+	auto_free char *text = cgroup ? read_cgroup_file(cgroup, name) : NULL;
+	const char *at = text ? strstr(text, word) : NULL;
+
+	return at && (at == text || at[-1] == '\n');
+}
+
+bool machine_is_frozen(pid_t pid)
+{
+	auto_fclose FILE *f = open_cgroups(pid);
+	char line[4096];
+	bool frozen = false;
+
+	while (f && !frozen && fgets(line, sizeof(line), f)) {
+		line[strcspn(line, "\n")] = '\0';
+		auto_free char *one = version_1_cgroup(line, "freezer");
+		auto_free char *two = version_2_cgroup(line);
+		frozen = says(one, "freezer.state", "FROZEN") ||
+			 says(two, "cgroup.events", "frozen 1");
+	}
+	return frozen;
 }
 
 bool machine_cgroup_go_out(char *cgroup)

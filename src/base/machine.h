@@ -29,6 +29,9 @@ uint64_t machine_room_bytes(void);
  * owned); NULL: none is known. */
 char *machine_cgroup(pid_t pid);
 
+/** Whether @pid stands still because its cgroup is frozen, as that of a container is that was paused. */
+bool machine_is_frozen(pid_t pid);
+
 /** Makes @cgroup the one around it. Returns false where it was the root. */
 bool machine_cgroup_go_out(char *cgroup);
 

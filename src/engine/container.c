@@ -472,11 +472,23 @@ static int guard(struct container *c, struct brumate_error *err)
 	return r < 0 ? r : vault_guard(&c->vault, &c->op.data.owner, err);
 }
 
+/* The driver does not answer about it, nor its agents. CRIU from 4.2 on lets it run as long as it takes. */
+static int refuse_paused(const struct container *c, struct brumate_error *err)
+{
+	if (!machine_is_frozen(c->op.job->root.pid))
+		return 0;
+	brumate_fail(err, EBUSY, "the container is paused");
+	brumate_hint(err, "resume it before, or use CRIU 4.2 or newer, which lets it run meanwhile");
+	return -EBUSY;
+}
+
 static int find_what_to_save(struct container *c, struct brumate_error *err)
 {
 	struct op *op = &c->op;
-	int r = op_find_gpus(op, err);
+	int r = refuse_paused(c, err);
 
+	if (r == 0)
+		r = op_find_gpus(op, err);
 	if (r == 0)
 		r = note_bystanders(c, err);
 	if (r == 0)

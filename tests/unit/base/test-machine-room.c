@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* How much memory the limits of cgroups leave: told by files that stand in the place of the kernel's, in a
+/* How much memory the limits of cgroups leave, and whether one is frozen: told by files that stand in the place of the kernel's, in a
  * mount namespace of this test's own. */
 #include "base/machine.h"
 
@@ -104,6 +104,15 @@ static void test_limits(void)
 	CHECK(machine_room_bytes() == 10 * MIB);
 }
 
+static void test_frozen(void)
+{
+	CHECK(!machine_is_frozen(0));
+	say(inner, "cgroup.events", "populated 1\nfrozen 0\n");
+	CHECK(!machine_is_frozen(0));
+	say(inner, "cgroup.events", "populated 1\nfrozen 1\n");
+	CHECK(machine_is_frozen(0) && machine_is_frozen(getpid()));
+}
+
 int main(void)
 {
 	char root[] = "/tmp/brumate-test-room-XXXXXX", path[256];
@@ -118,6 +127,7 @@ int main(void)
 	snprintf(path, sizeof(path), ROOT "%s", inner);
 	CHECK(mkdir_parents(path, 0700) == 0);
 	test_limits();
+	test_frozen();
 	leave(root);
 	CHECK(umount(root) == 0 && rmdir(root) == 0);
 	return 0;
