@@ -16,7 +16,7 @@ import struct
 import time
 
 from cases import all_go_on, case, expect, main, numbered_steps, read_text, wait_until
-from runc import Container
+from runc import Container, find_crun
 
 MIB = 32
 COUNTER = f"/bin/counter --mib {MIB} --chunk-mib 16 --interval-ms 60"
@@ -83,6 +83,16 @@ def there_and_back(bed):
     with library(bed) as container:
         container.start().log().goes_on()
         for _ in range(3):
+            saved(container)
+            container.restored().log().goes_on()
+            settled(bed)
+
+
+@case
+def there_and_back_by_crun(bed):
+    with library(bed, runtime=find_crun(bed)) as container:
+        container.start().log().goes_on()
+        for _ in range(2):
             saved(container)
             container.restored().log().goes_on()
             settled(bed)

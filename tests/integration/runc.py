@@ -209,6 +209,7 @@ class Container:
                  programs=("counter",)):
         """With the library it has the device of `brumate cdi`. @change may change its config.json. @runtime: instead of runc."""
         self.runc_path = runtime or find_runc(bed.build)
+        self.hidden = "unified" if runtime else None  # the hierarchy that the wrapper of crun hides from it
         self.criu = find_criu(bed)
         self.bed, self.name = bed, name
         self.id = self.cgroup = f"brumate-test-{os.getpid()}-{name}"
@@ -224,7 +225,8 @@ class Container:
         path = os.path.join(self.dir, "path")
         os.makedirs(path)
         os.symlink(self.criu, os.path.join(path, "criu"))
-        return self.bed.command_env({"PATH": path + ":" + os.environ["PATH"]})
+        config = {"CRIU_CONFIG_FILE": os.path.join(self.dir, "criu.conf")} if self.hidden else {}  # crun heeds no annotation
+        return self.bed.command_env({"PATH": path + ":" + os.environ["PATH"], **config})
 
     def _make_config(self, command, library, change):
         done = run([self.runc_path, "spec", "--bundle", self.dir], env=self.env, timeout=PATIENCE_S)
@@ -381,6 +383,9 @@ class Container:
         for path in reversed(left):
             subprocess.run(["umount", "--lazy", path], check=False)
         expect(not left, f"mounts are left: {left}")
+        if self.hidden:  # CRIU has restored its cgroup
+            with contextlib.suppress(FileNotFoundError):
+                os.rmdir(os.path.join(CGROUPS, self.hidden, self.cgroup))
         left = self.cgroups()
         for path in left:
             subprocess.run(["rmdir", path], check=False)
