@@ -189,7 +189,8 @@ static _Noreturn void child_enter_ns(const struct spawning *p)
 static int receive_report(int fd, struct report *report, int *ret_socket)
 {
 	struct packet_fds fds = { ret_socket, 1 };
-	ssize_t n = packet_receive(fd, report, sizeof(*report), &fds, DEADLINE_NEVER);
+	int r = fault_point("criu.report");
+	ssize_t n = r < 0 ? r : packet_receive(fd, report, sizeof(*report), &fds, DEADLINE_NEVER);
 
 	if (n < 0)
 		return n == -EPIPE ? 0 : (int)n;
@@ -267,8 +268,10 @@ static int start_child(struct criu_child *ret, struct spawning *p, struct brumat
 	/* End of file is the success of execve: the way back closes itself. */
 	if (r >= 0 && receive_report(way_back_fd, &report, &none) > 0)
 		r = fail_spawn(p, &report, err);
-	if (r < 0) /* one that runs ends by it */
+	if (r < 0) { /* one that runs ends by it, or by the way back, on which its socket may be yet */
 		cleanup_close(&child.socket_fd);
+		cleanup_close(&way_back_fd);
+	}
 	if (first && (p->ns_fd >= 0 || r < 0))
 		reap_wait(first, &status);
 	if (r < 0) {
