@@ -64,7 +64,7 @@ struct segment {
 
 struct pool_info {
 	uint64_t limit_bytes, pinned_bytes, leased_bytes, free_bytes;
-	uint64_t free_pinned_bytes;		   /* of free_bytes, pinned by now */
+	uint64_t free_pinned_bytes;	   /* of free_bytes, pinned by now */
 	uint64_t memory_bytes, disk_bytes; /* room for copies */
 	const char *disk; /* directory of segments on a disk, borrowed of the pool */
 };

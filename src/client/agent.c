@@ -599,7 +599,7 @@ static int ask_in_turns(struct agent *a, enum agent_op op, const uint64_t *ids, 
 int agent_export(struct agent *a, const uint64_t *ids, size_t n, int *ret_fds,
 		 struct brumate_error *err)
 {
-	return ask_in_turns(a, AGENT_EXPORT, ids, NULL, ret_fds, n, (struct taker){ 0 }, err);
+	return agent_export_and_tell(a, ids, n, ret_fds, NULL, NULL, err);
 }
 
 int agent_export_and_tell(struct agent *a, const uint64_t *ids, size_t n, int *ret_fds,

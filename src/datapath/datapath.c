@@ -164,6 +164,15 @@ int agents_list(struct datapath *d, struct datapath_agent *a, struct brumate_err
 	return 0;
 }
 
+size_t agents_count_pieces(const struct datapath *d, size_t n_agents)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < n_agents; i++)
+		n += d->agents[i].n_pieces;
+	return n;
+}
+
 size_t agents_count_imported(const struct datapath *d)
 {
 	size_t n = 0;

@@ -159,5 +159,8 @@ int agents_reach(struct datapath *d, struct datapath_agent *a, struct brumate_er
 /** Lists the pieces of an agent, which is connected. On failure what was listed before stays. */
 int agents_list(struct datapath *d, struct datapath_agent *a, struct brumate_error *err);
 
+/** How many pieces the first @n_agents have listed: where those of the next begin among all. */
+size_t agents_count_pieces(const struct datapath *d, size_t n_agents);
+
 /** How many of the listed pieces their processes only import: the driver does not export these again. */
 size_t agents_count_imported(const struct datapath *d);

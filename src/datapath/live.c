@@ -46,13 +46,11 @@ static void add_pieces(struct live *l, const struct datapath_agent *a)
 static int find_pieces(struct live *l, struct brumate_error *err)
 {
 	struct datapath *d = l->d;
-	size_t n = 0;
 	int r = park_borrow(d, err);
 
 	if (r < 0)
 		return r;
-	for (size_t i = 0; i < d->n_agents; i++)
-		n += d->agents[i].n_pieces;
+	const size_t n = agents_count_pieces(d, d->n_agents);
 	l->pieces = calloc(n + 1, sizeof(*l->pieces));
 	l->data = calloc(n + 1, sizeof(*l->data));
 	l->fds = calloc(n + 1, sizeof(*l->fds));

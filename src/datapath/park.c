@@ -534,19 +534,11 @@ static void note_exported(void *arg, size_t n)
 	transfer_give(e->d, e->at + had, e->fds + had, n_there - had);
 }
 
-static size_t first_piece(const struct datapath *d, const struct datapath_agent *agent)
-{
-	size_t n = 0;
-
-	for (const struct datapath_agent *a = d->agents; a < agent; a++)
-		n += a->n_pieces;
-	return n;
-}
-
 /* Gets the fds of pieces that were listed. -ENOENT: the gate is open, and a piece was freed meanwhile. */
 static int export_listed(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
 {
-	auto_(exporting_fini) struct exporting e = { d, a, first_piece(d, a) };
+	const size_t first = agents_count_pieces(d, (size_t)(a - d->agents));
+	auto_(exporting_fini) struct exporting e = { d, a, first };
 	auto_free uint64_t *ids = calloc(a->n_pieces + 1, sizeof(*ids));
 	size_t n = 0;
 
@@ -634,14 +626,12 @@ static int fill_vault(struct datapath *d, struct brumate_error *err)
 {
 	auto_free struct vault_piece *orphans = NULL;
 	struct vault *v = d->vault;
-	size_t n = 0, n_orphans = 0;
+	size_t n_orphans = 0;
 	int r = share_copy_orphans(d, &orphans, &n_orphans, err);
 
 	if (r < 0)
 		return r;
-
-	for (size_t i = 0; i < d->n_agents; i++)
-		n += d->agents[i].n_pieces;
+	const size_t n = agents_count_pieces(d, d->n_agents);
 	struct vault_piece *all = calloc(n + n_orphans + 1, sizeof(*all));
 	for (size_t i = 0; !all && i < n_orphans; i++)
 		cleanup_close(&orphans[i].fd);

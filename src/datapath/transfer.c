@@ -819,10 +819,8 @@ void transfer_start_ahead(struct datapath *d)
 {
 	struct brumate_error err;
 	struct transfer *t;
-	size_t n = 0;
+	const size_t n = agents_count_pieces(d, d->n_agents);
 
-	for (size_t i = 0; i < d->n_agents; i++)
-		n += d->agents[i].n_pieces;
 	if (!n || vault_baseline_bytes(d->vault))
 		return;
 	struct device_piece *pieces = calloc(n, sizeof(*pieces));
