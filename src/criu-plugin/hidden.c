@@ -3,6 +3,7 @@
 #include "criu-plugin/hidden.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stddef.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -12,10 +13,13 @@
 int hidden_table_new(void)
 {
 	const uint32_t magic = HIDDEN_MAGIC;
-	auto_close int fd = memfd_create("brumate-hidden", MFD_CLOEXEC);
+	auto_close int fd = memfd_create("brumate-hidden", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
 	if (fd < 0 || ftruncate(fd, sizeof(struct hidden_table)) < 0 ||
 	    pwrite(fd, &magic, sizeof(magic), offsetof(struct hidden_table, magic)) < 0)
+		return -errno;
+	/* CRIU may be a user's: a table that it cut would end by SIGBUS whoever has it mapped. */
+	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
 		return -errno;
 	return take_fd(&fd);
 }

@@ -2,6 +2,7 @@
 /* Which memory is taken, out of foreign text and of a live process; copies of it, byte for byte. */
 #include "process/little.h"
 #include "cpumem/cpu-memory.h"
+#include "criu-plugin/hidden.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -296,9 +297,26 @@ static void writing_huge(void)
 	little_end(&l);
 }
 
+/* ---- the table that a CRIU shares with us ---- */
+
+/* CRIU may be a user's, and what is cut under our hands is a SIGBUS. */
+static void table_cannot_be_cut(void)
+{
+	auto_close int fd = hidden_table_new();
+	char byte = 0;
+
+	CHECK(fd >= 0);
+	CHECK(ftruncate(fd, 0) < 0 && errno == EPERM);
+	CHECK(ftruncate(fd, 1ll << 40) < 0 && errno == EPERM);
+	CHECK(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE) < 0); /* nor can both be kept from writing */
+	CHECK(pwrite(fd, &byte, 1, sizeof(struct hidden_table) - 1) == 1);
+	CHECK(!cpu_memory_table_is_heeded(fd));
+}
+
 int main(void)
 {
 	text_of_smaps();
+	table_cannot_be_cut();
 	choosing_and_copying();
 	sparse_stays_sparse();
 	writing();
