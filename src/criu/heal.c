@@ -39,7 +39,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
@@ -63,6 +62,7 @@ enum {
 	END_TIMEOUT_MS = 30000,
 	REPAIR_TIMEOUT_MS = 5000,
 	REPAIRS_AT_ONCE = 512,
+	LOG_BYTES_MAX = 64 << 20,
 };
 
 /* ---- the tree and its guard ---- */
@@ -507,11 +507,11 @@ static void with_log(int log_fd, void (*fn)(const char *log, size_t len))
 
 	if (log_fd < 0 || fstat(log_fd, &st) < 0 || st.st_size <= 0)
 		return;
-	void *log = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, log_fd, 0);
-	if (log == MAP_FAILED)
-		return;
-	fn(log, (size_t)st.st_size);
-	munmap(log, (size_t)st.st_size);
+	size_t room = st.st_size < LOG_BYTES_MAX ? (size_t)st.st_size : LOG_BYTES_MAX;
+	auto_free char *log = malloc(room);
+	ssize_t n = log ? fd_read_at(log_fd, log, room, 0) : -1;
+	if (n > 0)
+		fn(log, (size_t)n);
 }
 
 /* ---- escort ---- */

@@ -7,17 +7,22 @@
 #include <linux/openat2.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/paths.h"
 #include "gpu/vendor.h"
 #include "process/process.h"
 
-enum { ENVIRONMENT_BYTES_MAX = 8 << 20, CACHE_TRIES = 16 };
+enum {
+	ENVIRONMENT_BYTES_MAX = 8 << 20,
+	CACHE_TRIES = 16,
+	BLOCK_BYTES = 1 << 20,
+	TOOL_BYTES_MAX = 256 << 20
+};
 
 /* The value of @name, which may have a value behind it that is not compared; NULL: there is none. */
 static const char *find_value(const char *environment, size_t len, const char *name)
@@ -127,19 +132,28 @@ int driver_job_find(struct driver_job *ret, pid_t pid)
 	return r;
 }
 
+/* The file may be a user's, who can cut it short at any moment: a mapping of it would end us by SIGBUS. */
 static bool contains(const char *path, const char *text)
 {
 	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	auto_free char *block = malloc(BLOCK_BYTES);
+	size_t len = strlen(text), kept = 0, seen = 0;
 	struct stat st;
+	ssize_t n;
 
-	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || !st.st_size)
+	if (!block || fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
 		return false;
-	void *data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-	if (data == MAP_FAILED)
-		return false;
-	bool found = memmem(data, (size_t)st.st_size, text, strlen(text));
-	munmap(data, (size_t)st.st_size);
-	return found;
+	while (seen < TOOL_BYTES_MAX &&
+	       (n = fd_read_full(fd, block + kept, BLOCK_BYTES - kept)) > 0) {
+		size_t there = kept + (size_t)n;
+
+		seen += (size_t)n;
+		if (memmem(block, there, text, len))
+			return true;
+		kept = there < len ? there : len - 1; /* the text may go on in the next block */
+		memmove(block, block + there - kept, kept);
+	}
+	return false;
 }
 
 /* Nothing is run to learn its version. What we have under its name is another program. */
