@@ -142,3 +142,37 @@ void user_files_leave(struct user_files *u)
 	*u = USER_FILES_NONE;
 	errno = code;
 }
+
+/* ---- signals ---- */
+
+/* A uid that no account has. A user namespace may know but a part of the numbers. */
+static const uid_t nobodys[] = { (uid_t)-2, 65534 };
+
+int user_signals_enter(struct user_signals *ret, uid_t uid)
+{
+	struct user_signals u = { .entered = true, .dumpable = prctl(PR_GET_DUMPABLE) == 1 };
+
+	*ret = USER_SIGNALS_NONE;
+	if (uid == 0 || geteuid() != 0)
+		return 0;
+	for (size_t i = 0; i < sizeof(nobodys) / sizeof(nobodys[0]); i++)
+		if (syscall(SYS_setresuid, nobodys[i], uid, 0) == 0) {
+			*ret = u;
+			return 0;
+		}
+	return -errno;
+}
+
+void user_signals_leave(struct user_signals *u)
+{
+	int code = errno;
+
+	if (u->entered) {
+		if (syscall(SYS_setresuid, 0, 0, 0) < 0)
+			abort();
+		if (u->dumpable)
+			prctl(PR_SET_DUMPABLE, 1);
+	}
+	*u = USER_SIGNALS_NONE;
+	errno = code;
+}

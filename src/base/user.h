@@ -42,3 +42,25 @@ int user_files_enter(struct user_files *ret, uid_t uid, gid_t gid, struct brumat
 /** Goes back to our own rights. It aborts where that fails, for nothing may go on with the wrong ones. */
 void user_files_leave(struct user_files *u);
 DEFINE_AUTO_FINI(struct user_files, user_files_leave)
+
+/** While entered, the calling thread signals processes as another user. */
+struct user_signals {
+	bool entered;
+	bool dumpable; /* what to go back to */
+};
+#define USER_SIGNALS_NONE ((struct user_signals){ 0 })
+
+/**
+ * user_signals_enter() - signal processes as @uid may, in this thread alone
+ *
+ * For pidfd_send_signal(2), kill(2) and fcntl(2)'s F_SETOWN_EX, which keeps the rights for later: the kernel refuses with
+ * EPERM what is another user's by then, whoever named it. No-op for the user we are already, for root, and where we are not
+ * root. kill(2) goes by the real and the effective id: the effective one is the user's, the real one is nobody's, and the
+ * saved one stays root's, so that the user can neither signal nor trace the thread. Files are not touched meanwhile.
+ * Returns 0 or -errno.
+ */
+int user_signals_enter(struct user_signals *ret, uid_t uid);
+
+/** Goes back to our own rights. It aborts where that fails. */
+void user_signals_leave(struct user_signals *u);
+DEFINE_AUTO_FINI(struct user_signals, user_signals_leave)

@@ -5,8 +5,11 @@
 #include <errno.h>
 #include <grp.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include "scratch.h"
 
@@ -105,6 +108,76 @@ static void test_groups(void)
 	CHECK(getgroups(8, now) == 2 && now[0] == 4711 && now[1] == 4712);
 }
 
+/* ---- signals ---- */
+
+/* A process of that user which does nothing. */
+static pid_t process_of(uid_t uid)
+{
+	int ready[2];
+	char c;
+
+	CHECK(pipe(ready) == 0);
+	pid_t pid = fork();
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		CHECK(setgroups(0, NULL) == 0 && setresuid(uid, uid, uid) == 0);
+		CHECK(write(ready[1], "r", 1) == 1);
+		for (;;)
+			pause();
+	}
+	CHECK(read(ready[0], &c, 1) == 1);
+	close(ready[0]);
+	close(ready[1]);
+	return pid;
+}
+
+static bool may_signal(pid_t pid)
+{
+	CHECK(kill(pid, 0) == 0 || errno == EPERM);
+	return kill(pid, 0) == 0;
+}
+
+/* Whether user @uid may signal this thread. */
+static bool may_be_signalled_by(uid_t uid)
+{
+	pid_t me = getpid(), thread = (pid_t)syscall(SYS_gettid);
+	int status;
+	/* The child begins with the rights of this thread, and goes back to root's first. */
+	pid_t pid = fork();
+
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		if (setresuid(0, 0, 0) < 0 || setresuid(uid, uid, uid) < 0)
+			_exit(2);
+		_exit(syscall(SYS_tgkill, me, thread, 0) == 0);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) < 2);
+	return WEXITSTATUS(status);
+}
+
+static void test_signals(void)
+{
+	struct user_signals user;
+	const pid_t theirs = process_of(SOMEBODY), roots = process_of(0),
+		    others = process_of(SOMEBODY + 1);
+
+	CHECK(may_signal(theirs) && may_signal(roots) && may_signal(others));
+	CHECK(user_signals_enter(&user, SOMEBODY) == 0 && user.entered);
+	CHECK(may_signal(theirs) && !may_signal(roots) && !may_signal(others));
+	CHECK(!may_be_signalled_by(SOMEBODY));
+	user_signals_leave(&user);
+	check_ids(0, 0, true);
+	CHECK(may_signal(roots) && prctl(PR_GET_DUMPABLE) == 1);
+	CHECK(user_signals_enter(&user, 0) == 0 && !user.entered);
+	user_signals_leave(&user);
+	for (int i = 0; i < 3; i++) {
+		const pid_t pid = (const pid_t[]){ theirs, roots, others }[i];
+
+		CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
+	}
+}
+
 static void test_nothing_to_do(void)
 {
 	struct user_files user;
@@ -150,6 +223,7 @@ int main(void)
 	test_one_thread_alone();
 	test_groups();
 	test_nothing_to_do();
+	test_signals();
 	remove_scratch();
 	test_not_root();
 	return 0;
