@@ -631,7 +631,9 @@ static bool is_shim_of(const struct job *j, pid_t pid)
 
 struct proc_members job_members(const struct job *j)
 {
-	struct proc_members m = { .root = j->root, .reaper = j->init, .apart = j->op.criu };
+	struct proc_members m = {
+		.root = j->root, .reaper = j->init, .apart = j->op.criu, .uid = j->uid
+	};
 	struct proc_info root;
 
 	if (!m.reaper.pid && j->root.pid && proc_read(&root, j->root.pid, NULL) == 0 &&

@@ -7,6 +7,7 @@
 #include "process/process.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/user.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -371,13 +372,22 @@ int proc_open(struct proc_id id)
 	return r < 0 ? r : take_fd(&fd);
 }
 
-int proc_signal(struct proc_id id, int signal)
+int proc_signal_as(struct proc_id id, int signal, uid_t uid)
 {
 	auto_close int fd = proc_open(id);
+	auto_(user_signals_leave) struct user_signals user = USER_SIGNALS_NONE;
 
 	if (fd < 0)
 		return fd;
+	int r = user_signals_enter(&user, uid);
+	if (r < 0)
+		return r;
 	return syscall(SYS_pidfd_send_signal, fd, signal, NULL, 0) < 0 ? -errno : 0;
+}
+
+int proc_signal(struct proc_id id, int signal)
+{
+	return proc_signal_as(id, signal, 0);
 }
 
 int proc_wait_gone(struct proc_id id, uint64_t deadline_ns)
@@ -400,8 +410,7 @@ int proc_work(pid_t pid, uint64_t *ret)
 	if (r < 0)
 		return r;
 	const char *close = strrchr(stat, ')');
-	if (!close || sscanf(close + 1,
-			     " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu",
+	if (!close || sscanf(close + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu",
 			     &user_ticks, &system_ticks) != 2)
 		return -EBADMSG;
 	*ret = user_ticks + system_ticks +

@@ -86,6 +86,9 @@ int proc_open(struct proc_id id);
 /** Signals exactly this process. Returns 0, -ESRCH where it is gone for certain, -EPERM, -errno. */
 int proc_signal(struct proc_id id, int signal);
 
+/** The same with the rights of user @uid where we are root (user_signals_enter()); 0: with ours. */
+int proc_signal_as(struct proc_id id, int signal, uid_t uid);
+
 /** What /proc/PID/stat and status say. */
 struct proc_info {
 	struct proc_id id;
@@ -122,13 +125,14 @@ struct proc_members {
 	struct proc_id root;   /* pid 0: it has ended */
 	struct proc_id reaper; /* pid 0: nobody gathers orphans */
 	struct proc_id apart;  /* a child of @reaper that is not a member; pid 0: none */
+	uid_t uid; /* whose job it is: with that user's rights members are signalled; 0: with ours */
 };
 
 /** As proc_tree_read() of all members: the root first, then orphans and descendants. -ESRCH if there are none. */
 int proc_members_read(struct proc_tree *ret, const struct proc_members *m,
 		      struct brumate_error *err);
 
-/** As proc_tree_kill() of all members. */
+/** As proc_tree_kill() of all members. Those that user @m->uid may not signal are left alone. */
 int proc_members_kill(const struct proc_members *m, uint64_t deadline_ns);
 
 /** Whether @info, of a tree that proc_members_read() read, is an orphan that came to @m's reaper. */

@@ -293,11 +293,17 @@ int proc_tree_read(struct proc_tree *ret, struct proc_id root, struct brumate_er
 
 /* ---- killing ---- */
 
+/* Stops process @id. Returns 0; 1 where it is another user's, who is left alone. */
+static int stop_process(struct proc_id id, uid_t uid)
+{
+	return proc_signal_as(id, SIGSTOP, uid) == -EPERM && uid;
+}
+
 /*
  * Sends all but the first @spared, who do not fork, SIGSTOP. 1: none ran, none was new, none has ended since the last look: the lists of children,
  * which leave out some while others end (proc(5)), were complete.
  */
-static int stop_all(struct proc_tree *t, size_t spared, size_t *ret_n_stopped)
+static int stop_all(struct proc_tree *t, size_t spared, uid_t uid, size_t *ret_n_stopped)
 {
 	const size_t n_before = t->n;
 	size_t n_stopped = 0;
@@ -314,7 +320,7 @@ static int stop_all(struct proc_tree *t, size_t spared, size_t *ret_n_stopped)
 			continue;
 		}
 		if (stopped == 0)
-			proc_signal(id, SIGSTOP);
+			stopped = stop_process(id, uid);
 		int r = stopped < 0 ? stopped : add_children_of(t, id.pid);
 		if (r < 0)
 			return r;
@@ -360,7 +366,8 @@ static int stop_tree(struct proc_tree *t, const struct proc_members *m, size_t s
 	int r;
 
 	do {
-		if ((r = add_orphans(t, m)) < 0 || (r = stop_all(t, spared, &n_stopped)) < 0)
+		if ((r = add_orphans(t, m)) < 0 ||
+		    (r = stop_all(t, spared, m->uid, &n_stopped)) < 0)
 			return r;
 		const size_t n_listed = t->n;
 		if (r > 0 &&
@@ -376,15 +383,18 @@ static int stop_tree(struct proc_tree *t, const struct proc_members *m, size_t s
 	return 0;
 }
 
-/* Kills all of @t but the first @spared, and waits for their end. */
-static int kill_all(const struct proc_tree *t, size_t spared, uint64_t deadline_ns)
+/* Kills all of @t but the first @spared, and waits for their end. Another user's are struck out. */
+static int kill_all(struct proc_tree *t, size_t spared, uid_t uid, uint64_t deadline_ns)
 {
 	int r = 0;
 
 	for (size_t i = spared; i < t->n; i++) {
-		int killed = proc_signal(t->items[i].id, SIGKILL);
+		int killed = proc_signal_as(t->items[i].id, SIGKILL, uid);
 
-		r = r < 0 || killed == -ESRCH ? r : killed;
+		if (killed == -EPERM && uid)
+			t->items[i].id = PROC_ID_NONE;
+		else if (killed != -ESRCH && r == 0)
+			r = killed;
 	}
 	for (size_t i = spared; i < t->n && r >= 0; i++)
 		r = proc_wait_gone(t->items[i].id, deadline_ns);
@@ -401,9 +411,9 @@ int proc_members_kill(const struct proc_members *m, uint64_t deadline_ns)
 	if (r < 0)
 		return r == -ESRCH ? 0 : r;
 	int stopped = stop_tree(&tree, m, spared, deadline_ns);
-	r = kill_all(&tree, spared, deadline_ns);
+	r = kill_all(&tree, spared, m->uid, deadline_ns);
 	if (r == 0 && spared && proc_wait_gone(m->root, deadline_in_ms(REAPER_WAIT_MS)) < 0)
-		r = kill_all(&tree, 0, deadline_ns);
+		r = kill_all(&tree, 0, m->uid, deadline_ns);
 	return r < 0 ? r : stopped < 0 ? stopped : 0;
 }
 

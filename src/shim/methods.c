@@ -180,7 +180,8 @@ static int operate(struct shim *s, const struct operation *what, struct wire_cal
 		   json_t *parameters, struct brumate_error *err)
 {
 	struct watcher watcher = { s, call };
-	const struct progress_caller caller = { &watcher, send_progress, is_cancelled, send_failure };
+	const struct progress_caller caller = { &watcher, send_progress, is_cancelled,
+						send_failure };
 	auto_(request_fini) struct request request = { 0 };
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 	auto_(op_fini) struct op op;
@@ -466,7 +467,7 @@ static void signal_members(const struct job *seen, const struct proc_members *me
 	for (size_t i = has_reaper; i < tree.n; i++)
 		if (i == 0 || proc_is_orphan(members, &tree.items[i]) ||
 		    (has_reaper && tree.items[i].ppid == seen->root.pid))
-			proc_signal(tree.items[i].id, signal);
+			proc_signal_as(tree.items[i].id, signal, seen->uid);
 }
 
 /* Sends SIGTERM and waits @grace_ms (0: does neither), then sends SIGKILL until nothing of the job is left. */
@@ -508,7 +509,7 @@ static int method_kill(void *arg, struct wire_call_context *call, json_t *parame
 	if (signal && signal != SIGKILL) {
 		const struct proc_id command = job_command(&seen);
 
-		r = proc_signal(command, (int)signal);
+		r = proc_signal_as(command, (int)signal, seen.uid);
 		return r < 0 ? brumate_fail(err, -r, "process %d: %m", command.pid)
 			     : shim_reply_job(s, call, err);
 	}

@@ -185,8 +185,49 @@ static void kill_leaves_nobody(void (*run)(void *), int n_rounds)
 	CHECK(prctl(PR_SET_CHILD_SUBREAPER, 0) == 0);
 }
 
+enum { SOMEBODY = 12345 };
+
+/* A process of a user, with a child that is root's and a grandchild that is the user's again. */
+static void with_another_users(void *arg)
+{
+	if (!fork()) {
+		if (!fork()) {
+			CHECK(setresuid(SOMEBODY, SOMEBODY, SOMEBODY) == 0);
+			little_pause(NULL);
+		}
+		little_pause(NULL);
+	}
+	CHECK(setresuid(SOMEBODY, SOMEBODY, SOMEBODY) == 0);
+	little_pause(NULL);
+}
+
+static void another_users_are_left_alone(void)
+{
+	struct proc_tree tree = PROC_TREE_EMPTY;
+
+	if (geteuid() != 0)
+		return;
+	struct little l = little_start(with_another_users, NULL);
+	for (int i = 0; i < 3; i++)
+		little_wait_ready(&l);
+	const struct proc_members his = { .root = little_id(&l), .uid = SOMEBODY };
+	CHECK(proc_tree_read(&tree, his.root, NULL) == 0 && tree.n == 3);
+	const struct proc_id roots = tree.items[1].id, last = tree.items[2].id;
+	uint64_t start_ns = clock_now_ns();
+
+	CHECK(proc_members_kill(&his, deadline_in_ms(20000)) == 0);
+	CHECK(clock_since_s(start_ns) < 10);
+	CHECK(proc_has_ended(his.root) && proc_has_ended(last));
+	CHECK(proc_has_stopped(roots) == 0); /* neither stopped nor killed */
+	CHECK(proc_signal_as(roots, SIGTERM, SOMEBODY) == -EPERM);
+	CHECK(proc_signal(roots, SIGKILL) == 0);
+	proc_tree_fini(&tree);
+	little_end(&l);
+}
+
 int main(void)
 {
+	another_users_are_left_alone();
 	reads_family();
 	wrong_start_is_not_killed();
 	kill_leaves_nobody(forks_all_the_time, 5);
