@@ -42,16 +42,20 @@ enum {
 /* What a thread surveys at a time: its page map fits into a core's cache. */
 #define PIECE_PAGES ((256u << 10) / sizeof(uint64_t))
 
-static void region_fini(struct cpu_memory_region *r)
-{
-	free(r->present);
-	cleanup_close(&r->mem_fd);
-}
-
+/* Those of one process have one descriptor, and come one after the other. */
 void cpu_memory_fini(struct cpu_memory *m)
 {
-	for (size_t i = 0; i < m->n; i++)
-		region_fini(&m->items[i]);
+	int last = -1;
+
+	for (size_t i = 0; i < m->n; i++) {
+		int fd = m->items[i].mem_fd;
+
+		free(m->items[i].present);
+		if (fd < 0 || fd == last)
+			continue;
+		close(fd);
+		last = fd;
+	}
 	free(m->items);
 	*m = CPU_MEMORY_EMPTY;
 }
@@ -306,22 +310,36 @@ static bool is_worth_it(const struct count *c, bool may_be_shared)
 	return !may_be_shared || c->shared * SHARED_PART <= c->present;
 }
 
-/* process_vm_readv(2) would give a process its own copy of each shared page that is read, as if it had
- * been written to (Linux 5.19 and later); a read of /proc/PID/mem, slower, does not. */
-static int open_shared(struct cpu_memory_region *r, const struct count *c)
-{
-	char path[64];
+/* The last descriptor that was opened, for the next region of the same process. */
+struct last_memory {
+	pid_t pid;
+	int fd;
+};
 
-	if (!c->shared)
-		return 0;
-	snprintf(path, sizeof(path), "/proc/%d/mem", r->pid);
-	r->mem_fd = open(path, O_RDONLY | O_CLOEXEC);
-	return r->mem_fd < 0 ? -errno : 0;
+/*
+ * process_vm_readv(2) would give a process its own copy of each shared page that is read, as if it had been written to
+ * (Linux 5.19 and later); a read of /proc/PID/mem, slower, does not. And of a user's process it would read whatever has its
+ * number by then.
+ */
+static int open_region(struct cpu_memory_region *r, struct last_memory *last,
+		       const struct criu_user *user, struct brumate_error *err)
+{
+	if (last->pid != r->pid) {
+		int fd = cpu_memory_open_pid(r->pid, O_RDONLY, user, err);
+
+		if (fd < 0)
+			return fd;
+		*last = (struct last_memory){ r->pid, fd };
+	}
+	r->mem_fd = last->fd;
+	return 0;
 }
 
-static int keep_worthy(struct cpu_memory *m, const struct count *counts, bool may_be_shared)
+static int keep_worthy(struct cpu_memory *m, const struct count *counts, bool may_be_shared,
+		       const struct criu_user *user, struct brumate_error *err)
 {
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	struct last_memory last = { 0 };
 	size_t kept = 0;
 	int e = 0;
 
@@ -329,33 +347,36 @@ static int keep_worthy(struct cpu_memory *m, const struct count *counts, bool ma
 		struct cpu_memory_region *r = &m->items[i];
 
 		if (!is_worth_it(&counts[i], may_be_shared)) {
-			region_fini(r);
+			free(r->present);
 			continue;
 		}
 		r->present_bytes = counts[i].present * page;
 		m->present_bytes += r->present_bytes;
 		m->len_bytes += r->len_bytes;
-		if (e == 0)
-			e = open_shared(r, &counts[i]);
+		if (e == 0 && (user || counts[i].shared))
+			e = open_region(r, &last, user, err);
 		m->items[kept++] = *r;
 	}
 	m->n = kept;
 	return e;
 }
 
-static int survey(struct cpu_memory *m, bool may_be_shared, unsigned threads)
+static int survey(struct cpu_memory *m, bool may_be_shared, const struct criu_user *user,
+		  unsigned threads, struct brumate_error *err)
 {
 	auto_free struct count *counts = calloc(m->n + 1, sizeof(*counts));
 	struct survey s = { .m = m, .counts = counts, .zero_frame = find_zero_frame() };
 	size_t pieces = 0;
 
 	if (!counts)
-		return -ENOMEM;
+		return brumate_fail(err, ENOMEM, "%m");
 	for (size_t i = 0; i < m->n; i++)
 		pieces += pieces_of(&m->items[i]);
 	threads = threads ? MIN(threads, THREADS_MAX) : workers_cores(THREADS_MAX);
 	int r = workers_run(&(struct workers_items){ pieces, threads, survey_piece, &s }, NULL);
-	return r < 0 ? r : keep_worthy(m, counts, may_be_shared);
+	if (r < 0)
+		return brumate_fail(err, -r, "looking at the job's memory: %m");
+	return keep_worthy(m, counts, may_be_shared, user, err);
 }
 
 static int by_place(const void *a, const void *b)
@@ -367,8 +388,8 @@ static int by_place(const void *a, const void *b)
 	return x->va < y->va ? -1 : x->va > y->va;
 }
 
-int cpu_memory_choose(struct cpu_memory *ret, const struct proc_tree *tree, unsigned threads,
-		      struct brumate_error *err)
+int cpu_memory_choose(struct cpu_memory *ret, const struct proc_tree *tree,
+		      const struct criu_user *user, unsigned threads, struct brumate_error *err)
 {
 	auto_(cpu_memory_fini) struct cpu_memory m = CPU_MEMORY_EMPTY;
 	int r = 0;
@@ -376,10 +397,10 @@ int cpu_memory_choose(struct cpu_memory *ret, const struct proc_tree *tree, unsi
 	for (size_t i = 0; i < tree->n && r == 0; i++)
 		if (tree->items[i].state != 'Z')
 			r = find_regions(&m, &tree->items[i]);
-	if (r == 0)
-		r = survey(&m, tree->n > 1, threads);
 	if (r < 0)
 		return brumate_fail(err, -r, "looking at the job's memory: %m");
+	if ((r = survey(&m, tree->n > 1, user, threads, err)) < 0)
+		return r;
 	if (m.n)
 		qsort(m.items, m.n, sizeof(*m.items), by_place);
 	*ret = m;

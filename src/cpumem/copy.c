@@ -8,7 +8,9 @@
 #include "cpumem/cpu-memory.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/param.h>
@@ -17,11 +19,12 @@
 
 #include "base/chunk.h"
 #include "base/huge-pages.h"
+#include "base/user.h"
 #include "base/workers.h"
 
 enum {
 	THREADS_MAX = 32,
-	SPARE_PART = 8, /* a huge page for what lacks at most one small page in so many */
+	SPARE_PART = 8,		 /* a huge page for what lacks at most one small page in so many */
 	HUGE_RUNS_MAX = 1 << 14, /* each is a mapping or two; the kernel allows a process 65530 */
 	TOUCHES_MAX = 64,
 };
@@ -38,6 +41,39 @@ static uint64_t page_bytes(void)
 static unsigned threads_for(unsigned wanted)
 {
 	return wanted ? MIN(wanted, THREADS_MAX) : workers_cores(THREADS_MAX);
+}
+
+/* ---- whose memory ---- */
+
+int cpu_memory_open_pid(pid_t pid, int flags, const struct criu_user *user,
+			struct brumate_error *err)
+{
+	auto_(user_files_leave) struct user_files entered = USER_FILES_NONE;
+	char path[64];
+	int r = user ? user_files_enter(&entered, user->uid, user->gid, err) : 0;
+
+	if (r < 0)
+		return r;
+	snprintf(path, sizeof(path), "/proc/%d/mem", pid);
+	int fd = open(path, flags | O_CLOEXEC);
+	if (fd < 0)
+		return brumate_fail(err, errno == ENOENT ? ESRCH : errno,
+				    "process %d: its memory cannot be opened: %m", pid);
+	return fd;
+}
+
+int cpu_memory_open(struct proc_id id, int flags, const struct criu_user *user,
+		    struct brumate_error *err)
+{
+	auto_close int fd = cpu_memory_open_pid(id.pid, flags, user, err);
+
+	if (fd < 0)
+		return fd;
+	/* If the number is still that of the process, it was then. */
+	auto_close int pidfd = proc_open(id);
+	if (pidfd < 0)
+		return brumate_fail(err, -pidfd, "process %d: %m", id.pid);
+	return take_fd(&fd);
 }
 
 /* ---- out ---- */
@@ -282,12 +318,22 @@ int cpu_memory_copy_out(const struct cpu_memory *m, const struct cpu_memory_copy
 
 /* ---- in ---- */
 
-static int write_memory(pid_t pid, uint64_t va, const void *buf, size_t len_bytes)
+static ssize_t write_some(const struct cpu_memory_target *t, uint64_t va, const void *buf,
+			  size_t len_bytes)
+{
+	struct iovec local = { (void *)(uintptr_t)buf, len_bytes };
+	struct iovec remote = { (void *)(uintptr_t)va, len_bytes };
+
+	if (t->mem_fd >= 0)
+		return pwrite(t->mem_fd, buf, len_bytes, (off_t)va);
+	return process_vm_writev(t->pid, &local, 1, &remote, 1, 0);
+}
+
+static int write_memory(const struct cpu_memory_target *t, uint64_t va, const void *buf,
+			size_t len_bytes)
 {
 	while (len_bytes) {
-		struct iovec local = { (void *)(uintptr_t)buf, len_bytes };
-		struct iovec remote = { (void *)(uintptr_t)va, len_bytes };
-		ssize_t n = process_vm_writev(pid, &local, 1, &remote, 1, 0);
+		ssize_t n = write_some(t, va, buf, len_bytes);
 
 		if (n <= 0)
 			return n < 0 ? -errno : -EFAULT;
@@ -319,7 +365,7 @@ int cpu_memory_write(void *target, uint64_t offset, const void *data, size_t len
 		return -ERANGE;
 	while (p && len_bytes) {
 		size_t len = zero_run(p, len_bytes, &zero);
-		int r = zero ? 0 : write_memory(t->pid, t->va + offset, p, len);
+		int r = zero ? 0 : write_memory(t, t->va + offset, p, len);
 
 		if (r < 0)
 			return r;
@@ -337,6 +383,14 @@ struct huge_work {
 	struct huge_pages_luck luck;
 };
 
+static int touch_by_file(const struct cpu_memory_range *range)
+{
+	for (uint64_t at = 0; at < range->len_bytes; at += HUGE_PAGE_BYTES)
+		if (pwrite(range->mem_fd, "", 1, (off_t)(range->va + at)) != 1)
+			return -EFAULT;
+	return 0;
+}
+
 /* Writes a zero byte to each huge page, because the kernel makes no huge page of nothing. */
 static int touch_pages(const struct cpu_memory_range *range)
 {
@@ -344,6 +398,8 @@ static int touch_pages(const struct cpu_memory_range *range)
 	struct iovec remote[TOUCHES_MAX];
 	uint64_t at = 0;
 
+	if (range->mem_fd >= 0)
+		return touch_by_file(range);
 	while (at < range->len_bytes) {
 		unsigned long n = 0;
 

@@ -14,6 +14,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "criu/criu.h"
 #include "image/manifest.h"
 #include "process/process.h"
 
@@ -27,7 +28,7 @@ struct cpu_memory_region {
 	uint64_t va, len_bytes;
 	uint64_t present_bytes;
 	uint64_t *present; /* owned; a bit a page, from the lowest; the others read as zeros */
-	int mem_fd; /* owned; /proc/PID/mem where others have some of its pages too, else -1 */
+	int mem_fd; /* owned; /proc/PID/mem where others have some of its pages too, or it is a user's; else -1 */
 };
 
 struct cpu_memory {
@@ -42,10 +43,10 @@ DEFINE_AUTO_FINI(struct cpu_memory, cpu_memory_fini)
 /**
  * Finds the memory worth it in the frozen processes of @tree: private, anonymous, readable and writable,
  * nothing special, at least 8 MiB of it there. Memory that processes still share after a fork stays with
- * CRIU, which keeps it shared.
+ * CRIU, which keeps it shared. @user: with whose rights it is read; NULL: with ours.
  */
-int cpu_memory_choose(struct cpu_memory *ret, const struct proc_tree *tree, unsigned threads,
-		      struct brumate_error *err);
+int cpu_memory_choose(struct cpu_memory *ret, const struct proc_tree *tree,
+		      const struct criu_user *user, unsigned threads, struct brumate_error *err);
 
 /** Reads @len_bytes at @offset of @r; a chunks_source_fn with @r as its argument. 0, -ESRCH, -EFAULT. */
 int cpu_memory_read(void *r, uint64_t offset, void *buf, size_t len_bytes);
@@ -72,11 +73,27 @@ int cpu_memory_copy_out(const struct cpu_memory *m, const struct cpu_memory_copy
 			unsigned threads, cpu_memory_progress_fn progress, void *arg,
 			struct brumate_error *err);
 
+/**
+ * cpu_memory_open() - open the memory of process @id
+ * @user: with whose rights; NULL: with ours
+ *
+ * What is opened is the memory that the process has now: one that starts another program later, with whatever rights, gets
+ * another one. So the kernel decides once, and nothing can change what was decided.
+ * Returns the descriptor of /proc/PID/mem (owned), -EPERM or -EACCES (that user may not trace the process), -ESRCH, -errno.
+ */
+int cpu_memory_open(struct proc_id id, int flags, const struct criu_user *user,
+		    struct brumate_error *err);
+
+/** The same of whatever has the number @pid at present. */
+int cpu_memory_open_pid(pid_t pid, int flags, const struct criu_user *user,
+			struct brumate_error *err);
+
 /** A process that is filled, by any number of threads. */
 struct cpu_memory_target {
 	pid_t pid;
 	uint64_t va, len_bytes;
-	int pidfd; /* borrowed; for the caller: cpu_memory_write() does not need it */
+	int pidfd;  /* borrowed; for the caller: cpu_memory_write() does not need it */
+	int mem_fd; /* borrowed; cpu_memory_open(); -1: the process is known by @pid */
 };
 
 /** Writes into a restored process whose memory is zero there; a chunks_sink_fn with a target as its
@@ -86,7 +103,7 @@ int cpu_memory_write(void *target, uint64_t offset, const void *data, size_t len
 /** Memory of a process, whole huge pages; best some 64 MiB. */
 struct cpu_memory_range {
 	pid_t pid;
-	int pidfd; /* borrowed */
+	int pidfd, mem_fd; /* borrowed; as those of a target */
 	uint64_t va, len_bytes;
 };
 

@@ -42,7 +42,8 @@ enum {
 #define RANGE_BYTES (64ull << 20)
 
 struct cpu_memory_image {
-	char *plugin_dir; /* NULL: CRIU does it all */
+	char *plugin_dir;	      /* NULL: CRIU does it all */
+	const struct criu_user *user; /* with whose rights memory is read; NULL: with ours */
 	struct criu_plugin plugin;
 	struct cpu_memory taken;
 	struct cpu_memory_copy copy; /* of processes that go on */
@@ -61,6 +62,7 @@ int cpu_memory_image_open(struct cpu_memory_image **ret, struct criu_options *op
 	if (!c)
 		return brumate_fail(err, ENOMEM, "%m");
 	c->plugin = (struct criu_plugin){ .table_fd = -1, .devices = gpu_vendor()->devices };
+	c->user = options->user;
 	c->plugin_dir = criu_plugin_dir();
 	if (c->plugin_dir) {
 		c->plugin.table_fd = hidden_table_new();
@@ -192,7 +194,7 @@ int cpu_memory_image_frozen(struct cpu_memory_image *c, const struct cpu_memory_
 		return r;
 	if (!cpu_memory_table_is_heeded(c->plugin.table_fd))
 		return 0;
-	if ((r = cpu_memory_choose(&c->taken, &tree, 0, err)) < 0)
+	if ((r = cpu_memory_choose(&c->taken, &tree, c->user, 0, err)) < 0)
 		return r;
 	if (c->taken.n && (!frozen->goes_on || reserve_copy(c, progress)))
 		return begin_saving(c, frozen, err);
@@ -203,7 +205,7 @@ int cpu_memory_image_frozen(struct cpu_memory_image *c, const struct cpu_memory_
 int cpu_memory_image_take(struct cpu_memory_image *c, const struct proc_tree *tree,
 			  struct brumate_error *err)
 {
-	int r = cpu_memory_choose(&c->taken, tree, 0, err);
+	int r = cpu_memory_choose(&c->taken, tree, NULL, 0, err);
 
 	return r < 0 ? r : c->taken.n > 0;
 }
@@ -292,17 +294,20 @@ struct fill {
 	size_t n_ranges;
 };
 
+/* Those of one process have the same descriptors, and come one after the other. */
 static void fill_fini(struct fill *f)
 {
 	int last = -1;
 
 	for (size_t i = 0; i < f->n; i++) {
-		int pidfd = f->targets[i].pidfd;
+		const struct cpu_memory_target *t = &f->targets[i];
 
-		/* Those of one process have one pidfd, and come one after the other. */
-		if (pidfd != last)
-			close(pidfd);
-		last = pidfd;
+		if (t->pidfd == last)
+			continue;
+		last = t->pidfd;
+		close(t->pidfd);
+		if (t->mem_fd >= 0)
+			close(t->mem_fd);
 	}
 	free(f->targets);
 	free(f->places);
@@ -318,21 +323,43 @@ static const struct proc_info *find_process(const struct proc_tree *tree, pid_t 
 	return NULL;
 }
 
+/* Opens what writing into process @p takes. */
+static int open_target(struct cpu_memory_target *t, const struct proc_info *p,
+		       const struct criu_user *user, struct brumate_error *err)
+{
+	auto_close int pidfd = proc_open(p->id);
+	int mem_fd = -1;
+
+	if (pidfd < 0)
+		return brumate_fail(err, -pidfd, "process %d: %m", p->inner_pid);
+	if (user && (mem_fd = cpu_memory_open(p->id, O_RDWR, user, err)) < 0)
+		return mem_fd;
+	t->pid = p->id.pid;
+	t->pidfd = take_fd(&pidfd);
+	t->mem_fd = mem_fd;
+	return 0;
+}
+
 static int add_place(struct fill *f, const struct proc_tree *tree, size_t index,
-		     const struct manifest_region *region, struct brumate_error *err)
+		     const struct manifest_region *region, const struct criu_user *user,
+		     struct brumate_error *err)
 {
 	const struct proc_info *p = find_process(tree, region->pid);
+	const struct cpu_memory_target *last = f->n ? &f->targets[f->n - 1] : NULL;
 	struct cpu_memory_target t = { .va = region->va, .len_bytes = region->len_bytes };
+	int r = 0;
 
 	if (!p)
 		return brumate_fail(err, ESRCH,
 				    "process %d, whose memory is to be filled, is not there",
 				    region->pid);
-	t.pid = p->id.pid;
-	bool same = f->n && f->targets[f->n - 1].pid == t.pid;
-	t.pidfd = same ? f->targets[f->n - 1].pidfd : proc_open(p->id);
-	if (t.pidfd < 0)
-		return brumate_fail(err, -t.pidfd, "process %d: %m", region->pid);
+	if (last && last->pid == p->id.pid) {
+		t.pid = last->pid;
+		t.pidfd = last->pidfd;
+		t.mem_fd = last->mem_fd;
+	} else if ((r = open_target(&t, p, user, err)) < 0) {
+		return r;
+	}
 	f->targets[f->n] = t;
 	f->places[f->n] = (struct chunks_place){ index, cpu_memory_write, &f->targets[f->n] };
 	f->n++;
@@ -340,7 +367,7 @@ static int add_place(struct fill *f, const struct proc_tree *tree, size_t index,
 }
 
 static int plan_fill(struct fill *f, const struct manifest *m, const struct proc_tree *tree,
-		     struct brumate_error *err)
+		     const struct criu_user *user, struct brumate_error *err)
 {
 	int r = 0;
 
@@ -350,7 +377,7 @@ static int plan_fill(struct fill *f, const struct manifest *m, const struct proc
 		return brumate_fail(err, ENOMEM, "%m");
 	for (size_t i = 0; i < m->memory.n_regions && r == 0; i++)
 		if (m->memory.regions[i].kind == MANIFEST_REGION_HOST)
-			r = add_place(f, tree, i, &m->memory.regions[i], err);
+			r = add_place(f, tree, i, &m->memory.regions[i], user, err);
 	return r;
 }
 
@@ -376,7 +403,7 @@ static int add_range(struct fill *f, const struct cpu_memory_target *t, uint64_t
 		return -ENOMEM;
 	f->ranges = ranges;
 	f->ranges[f->n_ranges++] =
-		(struct cpu_memory_range){ t->pid, t->pidfd, t->va + offset, len };
+		(struct cpu_memory_range){ t->pid, t->pidfd, t->mem_fd, t->va + offset, len };
 	return 0;
 }
 
@@ -453,11 +480,11 @@ bool cpu_memory_image_is_in(const struct manifest *m)
 }
 
 static int fill_regions(struct chunks_reader *reader, const struct manifest *m,
-			const struct proc_tree *tree, struct progress *progress,
-			struct brumate_error *err)
+			const struct proc_tree *tree, const struct criu_user *user,
+			struct progress *progress, struct brumate_error *err)
 {
 	auto_(fill_fini) struct fill f = { 0 };
-	int r = plan_fill(&f, m, tree, err);
+	int r = plan_fill(&f, m, tree, user, err);
 
 	if (r < 0)
 		return r;
@@ -472,7 +499,8 @@ static int fill_regions(struct chunks_reader *reader, const struct manifest *m,
 }
 
 int cpu_memory_image_fill(const struct store_image *image, struct proc_id root,
-			  struct progress *progress, struct brumate_error *err)
+			  const struct criu_user *user, struct progress *progress,
+			  struct brumate_error *err)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	auto_(chunks_reader_free) struct chunks_reader *reader = NULL;
@@ -486,7 +514,7 @@ int cpu_memory_image_fill(const struct store_image *image, struct proc_id root,
 	if ((r = proc_tree_read(&tree, root, err)) < 0 ||
 	    (r = store_chunks_open(&reader, image, err)) < 0)
 		return r;
-	r = fill_regions(reader, &image->manifest, &tree, progress, err);
+	r = fill_regions(reader, &image->manifest, &tree, user, progress, err);
 	if (r == 0)
 		progress_phase(progress, "host-memory", start_ns);
 	return r;

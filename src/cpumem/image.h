@@ -75,7 +75,14 @@ DEFINE_AUTO(struct cpu_memory_image *, cpu_memory_image_close)
 /** Whether a checkpoint has memory beside CRIU's images. */
 bool cpu_memory_image_is_in(const struct manifest *m);
 
-/** At CRIU_EVENT_RESTORED: fills what @image has beside CRIU's in the stopped processes below @root. Errors to
- * act on: -EBADMSG (damaged), -ESRCH, -ECANCELED. */
+/**
+ * cpu_memory_image_fill() - fill what @image has beside CRIU's in the stopped processes below @root
+ * @user: with whose rights; NULL: with ours
+ *
+ * At CRIU_EVENT_RESTORED where we may do what the CRIU may that made them, else at CRIU_EVENT_RESUMING, when they have the
+ * rights that they are to have. Errors to act on: -EBADMSG (damaged), -ESRCH, -ECANCELED, -EPERM and -EACCES (one of them is
+ * not the user's).
+ */
 int cpu_memory_image_fill(const struct store_image *image, struct proc_id root,
-			  struct progress *progress, struct brumate_error *err);
+			  const struct criu_user *user, struct progress *progress,
+			  struct brumate_error *err);

@@ -478,7 +478,8 @@ static int refuse_paused(const struct container *c, struct brumate_error *err)
 	if (!machine_is_frozen(c->op.job->root.pid))
 		return 0;
 	brumate_fail(err, EBUSY, "the container is paused");
-	brumate_hint(err, "resume it before, or use CRIU 4.2 or newer, which lets it run meanwhile");
+	brumate_hint(err,
+		     "resume it before, or use CRIU 4.2 or newer, which lets it run meanwhile");
 	return -EBUSY;
 }
 
@@ -680,7 +681,7 @@ int container_load(struct container *c, pid_t pid, struct container_thread **ret
 	if (r == 0)
 		r = find_all_restored(c, &runners, err);
 	if (r == 0 && c->op.restore.image.path)
-		r = cpu_memory_image_fill(&c->op.restore.image, root, &c->op.progress, err);
+		r = cpu_memory_image_fill(&c->op.restore.image, root, NULL, &c->op.progress, err);
 	*ret_threads = runners.items;
 	*ret_n = runners.n;
 	return r < 0 ? r : runners.n > 0;

@@ -475,16 +475,20 @@ static int start_namespace(struct op *op, struct brumate_error *err)
 	return job_save(op->job, err);
 }
 
-/* A tree that a user's CRIU builds has CRIU's capability until it is about to run, and so the kernel lets nobody without
- * it write to its memory before. */
+/* A tree that a user's CRIU builds has CRIU's capabilities until it is about to run, and so the kernel lets nobody without
+ * them write to its memory before. By then each member is to be the user's, and nothing more. */
 static int fill_memory(struct op *op, enum criu_event event, struct brumate_error *err)
 {
+	const struct criu_user *user = op->images.user.uid ? &op->images.user : NULL;
 	const enum criu_event when =
-		op->images.criu.unprivileged ? CRIU_EVENT_RESUMING : CRIU_EVENT_RESTORED;
+		op->images.criu.unprivileged || user ? CRIU_EVENT_RESUMING : CRIU_EVENT_RESTORED;
 
-	return event == when ? cpu_memory_image_fill(&op->restore.image, op->job->root,
-						     &op->progress, err)
-			     : 0;
+	if (event != when)
+		return 0;
+	int r = user ? rights_check(op, err) : 0;
+	return r < 0 ? r
+		     : cpu_memory_image_fill(&op->restore.image, op->job->root, user, &op->progress,
+					     err);
 }
 
 /* Recorded before it runs, so that a shim that takes over finds it. */

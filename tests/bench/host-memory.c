@@ -202,7 +202,7 @@ static void take(struct run *run)
 
 	CHECK(cpu_memory_table_is_heeded(run->plugin.table_fd));
 	must(proc_tree_read(&tree, run->b->root, &error));
-	must(cpu_memory_choose(&run->taken, &tree, 0, &error));
+	must(cpu_memory_choose(&run->taken, &tree, NULL, 0, &error));
 	run->way->choose = clock_since_s(start_ns);
 	start_ns = clock_now_ns();
 	must(cpu_memory_hide(run->plugin.table_fd, &run->taken, CPU_MEMORY_INNER_PIDS));
@@ -242,7 +242,7 @@ static void fill(struct run *run)
 	struct progress progress;
 
 	progress_init(&progress, &nobody, 0);
-	must(cpu_memory_image_fill(&run->image, run->b->root, &progress, &error));
+	must(cpu_memory_image_fill(&run->image, run->b->root, NULL, &progress, &error));
 	run->way->fill = clock_since_s(progress.start_ns);
 	progress_fini(&progress);
 }

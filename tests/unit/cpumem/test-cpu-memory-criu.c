@@ -187,7 +187,7 @@ static int take(struct script *s, pid_t root, struct brumate_error *err)
 
 	CHECK(proc_identify(&id, root, err) == 0 && proc_tree_read(&tree, id, err) == 0);
 	CHECK(cpu_memory_table_is_heeded(s->plugin.table_fd));
-	int r = cpu_memory_choose(&s->memory, &tree, 0, err);
+	int r = cpu_memory_choose(&s->memory, &tree, NULL, 0, err);
 	if (r == 0)
 		r = cpu_memory_hide(s->plugin.table_fd, &s->memory, CPU_MEMORY_INNER_PIDS);
 	if (r == 0)
@@ -202,7 +202,7 @@ static int fill(struct script *s)
 	for (size_t i = 0; i < s->memory.n; i++) {
 		const struct cpu_memory_region *r = &s->memory.items[i];
 		auto_close int pidfd = (int)syscall(SYS_pidfd_open, r->inner_pid, 0);
-		struct cpu_memory_target t = { r->inner_pid, r->va, r->len_bytes, pidfd };
+		struct cpu_memory_target t = { r->inner_pid, r->va, r->len_bytes, pidfd, -1 };
 
 		for (uint64_t at = 0; at < r->len_bytes; at += CPU_MEMORY_ALIGN_BYTES) {
 			int e = cpu_memory_write(&t, at, copy + at, CPU_MEMORY_ALIGN_BYTES);

@@ -4,6 +4,8 @@
 #include "cpumem/cpu-memory.h"
 #include "criu-plugin/hidden.h"
 
+#include <grp.h>
+#include <linux/capability.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -167,7 +169,7 @@ static void choosing_and_copying(void)
 	/* The pages the child wrote to are to be the same here. */
 	touch_pages(&a);
 	struct proc_tree tree = tree_of(&l);
-	CHECK(cpu_memory_choose(&m, &tree, 2, &err) == 0);
+	CHECK(cpu_memory_choose(&m, &tree, NULL, 2, &err) == 0);
 	const struct cpu_memory_region *r = region_of(&m, &a);
 	CHECK(r && r->pid == l.pid && r->present_bytes <= r->len_bytes);
 	CHECK(!region_of(&m, &small));
@@ -180,12 +182,12 @@ static void choosing_and_copying(void)
 	struct proc_info two[2] = { tree.items[0], tree.items[0] };
 	CHECK(proc_read(&two[1], getpid(), &err) == 0);
 	const struct proc_tree both = { two, 2 };
-	CHECK(cpu_memory_choose(&m, &both, 2, &err) == 0);
+	CHECK(cpu_memory_choose(&m, &both, NULL, 2, &err) == 0);
 	CHECK(region_of(&m, &a) && !region_of(&m, &shared));
 	cpu_memory_fini(&m);
 
 	little_end(&l);
-	CHECK(cpu_memory_choose(&m, &tree, 2, &err) == 0 &&
+	CHECK(cpu_memory_choose(&m, &tree, NULL, 2, &err) == 0 &&
 	      m.n == 0); /* it is gone: nothing to take */
 	proc_tree_fini(&tree);
 }
@@ -222,7 +224,7 @@ static void sparse_stays_sparse(void)
 
 	little_wait_ready(&l);
 	struct proc_tree tree = tree_of(&l);
-	CHECK(cpu_memory_choose(&m, &tree, 2, &err) == 0);
+	CHECK(cpu_memory_choose(&m, &tree, NULL, 2, &err) == 0);
 	const struct cpu_memory_region *r = region_of(&m, &(struct area){ (uint64_t *)p, LEN });
 	CHECK(r && r->len_bytes == LEN);
 	const struct cpu_memory one = { .items = &m.items[r - m.items], .n = 1, .len_bytes = LEN };
@@ -241,7 +243,7 @@ static void writing(void)
 	auto_free char *data = malloc(2 * MIB), *back = malloc(2 * MIB);
 	char *p = mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	struct little l = little_start(wait_here, NULL);
-	struct cpu_memory_target t = { l.pid, (uintptr_t)p, 4 * MIB, -1 };
+	struct cpu_memory_target t = { l.pid, (uintptr_t)p, 4 * MIB, -1, -1 };
 
 	CHECK(data && back && p != MAP_FAILED);
 	little_wait_ready(&l);
@@ -275,10 +277,11 @@ static void writing_huge(void)
 	struct little l = little_start(wait_here, NULL);
 	auto_close int pidfd = (int)syscall(SYS_pidfd_open, l.pid, 0);
 	const struct cpu_memory_range ranges[] = {
-		{ l.pid, pidfd, (uintptr_t)p, 4 * MIB },
-		{ l.pid, pidfd, (uintptr_t)p + LEN + 64 * MIB, 2 * MIB }, /* not there: no matter */
+		{ l.pid, pidfd, -1, (uintptr_t)p, 4 * MIB },
+		{ l.pid, pidfd, -1, (uintptr_t)p + LEN + 64 * MIB,
+		  2 * MIB }, /* not there: no matter */
 	};
-	struct cpu_memory_target t = { l.pid, (uintptr_t)p, LEN, pidfd };
+	struct cpu_memory_target t = { l.pid, (uintptr_t)p, LEN, pidfd, -1 };
 	uint64_t all[LEN / 4096 / 64];
 	struct cpu_memory_region r = {
 		.mem_fd = -1, .pid = l.pid, .va = (uintptr_t)p, .len_bytes = LEN, .present = all
@@ -313,10 +316,121 @@ static void table_cannot_be_cut(void)
 	CHECK(!cpu_memory_table_is_heeded(fd));
 }
 
+/* ---- a user's process, as root sees it ---- */
+
+enum { SOMEBODY = 12345 };
+
+static const struct criu_user somebody = { .uid = SOMEBODY, .gid = SOMEBODY };
+
+static void become(uid_t uid, bool keeps_a_capability)
+{
+	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct caps[2] = { { .permitted = 1u << CAP_NET_RAW } };
+
+	CHECK(prctl(PR_SET_KEEPCAPS, keeps_a_capability) == 0);
+	CHECK(setgroups(0, NULL) == 0 && setresgid(uid, uid, uid) == 0 &&
+	      setresuid(uid, uid, uid) == 0);
+	if (keeps_a_capability)
+		CHECK(syscall(SYS_capset, &header, caps) == 0);
+	CHECK(prctl(PR_SET_DUMPABLE, 1) == 0);
+}
+
+static void is_roots(void *arg)
+{
+	wait_here(arg);
+}
+
+static void is_his(void *arg)
+{
+	become(SOMEBODY, false);
+	wait_here(arg);
+}
+
+static void is_more_than_his(void *arg)
+{
+	become(SOMEBODY, true);
+	wait_here(arg);
+}
+
+/* Becomes another program when it is told to. */
+static void starts_another(void *arg)
+{
+	sigset_t usr1;
+	int signal;
+
+	sigemptyset(&usr1);
+	sigaddset(&usr1, SIGUSR1);
+	sigprocmask(SIG_BLOCK, &usr1, NULL);
+	become(SOMEBODY, false);
+	little_ready();
+	sigwait(&usr1, &signal);
+	execl("/bin/sleep", "sleep", "1000", NULL);
+}
+
+static int open_as_somebody(void (*fn)(void *), struct little *l)
+{
+	*l = little_start(fn, NULL);
+	little_wait_ready(l);
+	return cpu_memory_open(little_id(l), O_RDWR, &somebody, NULL);
+}
+
+/* The kernel decides whose memory a user's job has, and once. */
+static void memory_of_a_user(void)
+{
+	char *p = mmap(NULL, 2 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	auto_free char *data = malloc(2 * MIB);
+	struct little l;
+	int fd;
+
+	if (geteuid() != 0)
+		return;
+	CHECK(p != MAP_FAILED && data);
+	memset(data, 7, 2 * MIB);
+	fd = open_as_somebody(is_roots, &l);
+	CHECK(fd == -EACCES || fd == -EPERM);
+	little_end(&l);
+	fd = open_as_somebody(is_more_than_his, &l);
+	CHECK(fd == -EACCES || fd == -EPERM);
+	little_end(&l);
+
+	fd = open_as_somebody(is_his, &l);
+	CHECK(fd >= 0 && geteuid() == 0);
+	struct cpu_memory_target t = { 0, (uintptr_t)p, 2 * MIB, -1, fd };
+	CHECK(cpu_memory_write(&t, 0, data, 2 * MIB) == 0);
+	CHECK(cpu_memory_write(&t, 2 * MIB, data, 1) == -ERANGE);
+	uint64_t all[8];
+	memset(all, 0xff, sizeof(all));
+	struct cpu_memory_region r = {
+		.mem_fd = fd, .va = (uintptr_t)p, .len_bytes = 2 * MIB, .present = all
+	};
+	memset(data, 0, 2 * MIB);
+	CHECK(cpu_memory_read(&r, 0, data, 2 * MIB) == 0 && data[0] == 7 && data[2 * MIB - 1] == 7);
+	close(fd);
+	little_end(&l);
+
+	fd = open_as_somebody(starts_another, &l);
+	CHECK(fd >= 0);
+	t.mem_fd = fd;
+	CHECK(cpu_memory_write(&t, 0, data, 4096) == 0);
+	char comm[16];
+	CHECK(kill(l.pid, SIGUSR1) == 0);
+	do {
+		auto_free char *text = NULL;
+
+		CHECK(proc_file_read(l.pid, "comm", 64, &text, NULL) == 0);
+		snprintf(comm, sizeof(comm), "%.5s", text);
+	} while (strcmp(comm, "sleep"));
+	CHECK(cpu_memory_write(&t, 0, data, 4096) <
+	      0); /* its memory is gone, and no other is reached */
+	close(fd);
+	little_end(&l);
+}
+
 int main(void)
 {
 	text_of_smaps();
 	table_cannot_be_cut();
+	memory_of_a_user();
 	choosing_and_copying();
 	sparse_stays_sparse();
 	writing();
