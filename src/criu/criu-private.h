@@ -8,6 +8,7 @@
 /** A running `criu swrk`: our end of its socket, and the process, which is a protected child. */
 struct criu_child {
 	struct proc_id id;
+	uid_t uid; /* as whom it runs, where that is not ourselves; 0: as we do */
 	int socket_fd;
 };
 #define CRIU_CHILD_NONE ((struct criu_child){ .socket_fd = -1 })
@@ -61,6 +62,7 @@ bool criu_images_have_tcp(int dir_fd);
 /** A tree as it was before CRIU came, with a pidfd of each process. */
 struct heal_state {
 	struct proc_tree before;
+	uid_t uid; /* whose tree it is: with that user's rights it is signalled and traced; 0: with ours */
 	int *pid_fds;  /* -1 where a process had ended */
 	int reader_fd; /* of the pipe whose end stops the tree; -1: none */
 	int *stop_fds; /* its open files, one for each thread that is guarded */
@@ -70,7 +72,7 @@ struct heal_state {
 void heal_state_fini(struct heal_state *h);
 DEFINE_AUTO_FINI(struct heal_state, heal_state_fini)
 
-int heal_prepare(struct heal_state *ret, struct proc_id root, struct brumate_error *err);
+int heal_prepare(struct heal_state *ret, struct proc_id root, uid_t uid, struct brumate_error *err);
 
 /** Adds what the tree has got since. What had been stopped before, the earlier look tells. */
 int heal_renew(struct heal_state *h, struct proc_id root, struct brumate_error *err);

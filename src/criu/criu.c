@@ -33,6 +33,7 @@
 #include "base/fd.h"
 #include "criu/images.h"
 #include "criu/criu-private.h"
+#include "process/credentials.h"
 #include "process/pidns.h"
 #include "process/reap.h"
 #include "rpc.pb-c.h"
@@ -72,21 +73,24 @@ struct session {
 	bool past_return;      /* the last question was answered with yes */
 	bool is_cancelled;     /* by the tick or an event; @why says so */
 	uint64_t kill_at_ns, stuck_at_ns;
-	uint64_t work, worked_at_ns; /* dump: how much CRIU had done when it was last seen at work */
+	uint64_t work,
+		worked_at_ns; /* dump: how much CRIU had done when it was last seen at work */
 	struct brumate_error why;
 	int cr_errno;
-	pid_t root_pid;
+	enum criu_event awaited;     /* what CRIU is to tell next; each once, in their order */
 	struct proc_id root;	     /* restore: the root, once it is complete */
+	int root_fd;		     /* its pidfd: the number is its own for as long; -1: none */
 	struct proc_tree restored;   /* the root and all below it, as they were then */
 	unsigned ticks_without_root; /* since its end */
 	unsigned ticks_without_one;  /* since the end of any of them */
 	char errmsg[512];
 };
-#define SESSION_EMPTY                                \
-	((struct session){ .hold_fd = -1,            \
+#define SESSION_EMPTY                                     \
+	((struct session){ .hold_fd = -1,                 \
+			   .root_fd = -1,                 \
 			   .stuck_at_ns = DEADLINE_NEVER, \
-			   .heal = HEAL_STATE_EMPTY, \
-			   .child = CRIU_CHILD_NONE, \
+			   .heal = HEAL_STATE_EMPTY,      \
+			   .child = CRIU_CHILD_NONE,      \
 			   .restored = PROC_TREE_EMPTY })
 
 /* ---- the conversation ---- */
@@ -118,19 +122,42 @@ static pid_t our_pid_of(const struct session *s, pid_t pid)
 	return s->options->enter_ns_of ? pidns_translate(s->options->enter_ns_of, pid) : pid;
 }
 
-/* What a restore builds as process @i of the images, if it exists: in our namespace a child of ours that
- * is younger than CRIU, otherwise whoever has its number there. */
-static struct proc_id half_built(const struct session *s, size_t i)
+/* Whose child is made by a CRIU of this session: ours, or in another namespace CRIU's, and once that has ended, the init's. */
+static bool is_made_for(const struct session *s, pid_t ppid)
+{
+	if (!s->options->enter_ns_of)
+		return ppid == getpid();
+	return ppid == s->child.id.pid || ppid == s->options->enter_ns_of;
+}
+
+/* What a restore builds as process @i of the images: what has its number there, is younger than CRIU, and was made where
+ * CRIU makes processes. Returns 0; -ESRCH: nobody has the number; -EPERM: somebody else. */
+static int find_half_built(const struct session *s, size_t i, struct proc_id *ret)
 {
 	pid_t pid = i < s->tree.n ? our_pid_of(s, s->tree.items[i].pid) : 0;
 	struct proc_info info;
+	int r = pid > 0 ? proc_read(&info, pid, NULL) : -ESRCH;
 
-	if (pid <= 0 || proc_read(&info, pid, NULL) < 0 ||
-	    info.id.start_ticks < s->child.id.start_ticks)
-		return PROC_ID_NONE;
-	if (!s->options->enter_ns_of && info.ppid != getpid())
-		return PROC_ID_NONE;
-	return info.id;
+	if (r < 0)
+		return r;
+	if (info.id.start_ticks < s->child.id.start_ticks || !is_made_for(s, info.ppid))
+		return -EPERM;
+	*ret = info.id;
+	return 0;
+}
+
+static struct proc_id half_built(const struct session *s, size_t i)
+{
+	struct proc_id id = PROC_ID_NONE;
+
+	find_half_built(s, i, &id);
+	return id;
+}
+
+/* The user whose job it is, where that is not ours: with those rights its processes are signalled. */
+static uid_t uid_of(const struct session *s)
+{
+	return s->options->user ? s->options->user->uid : 0;
 }
 
 /* How long CRIU has for something: a test has all of it shorter, by "criu.patience error:MS". */
@@ -150,7 +177,7 @@ static void cancel_session(struct session *s)
 	s->is_cancelled = true;
 	s->kill_at_ns = deadline_in_ms(patience_ms(CANCEL_TIMEOUT_MS));
 	if (s->type == CRIU__REQ_TYPE__RESTORE)
-		proc_signal(half_built(s, 0), SIGKILL);
+		proc_signal_as(half_built(s, 0), SIGKILL, uid_of(s));
 	else /* it is not reaped yet: the number is its own */
 		prlimit(s->child.id.pid, RLIMIT_FSIZE, &none, NULL);
 }
@@ -209,7 +236,67 @@ static void kill_before_it_runs(const struct session *s)
 
 	proc_tree_read(&tree, s->root, NULL);
 	for (size_t i = 0; i < tree.n; i++)
-		proc_signal(tree.items[i].id, SIGKILL);
+		proc_signal_as(tree.items[i].id, SIGKILL, uid_of(s));
+}
+
+/* ---- what CRIU says ---- */
+
+static void kill_criu(struct session *s)
+{
+	s->kill_at_ns = DEADLINE_NEVER;
+	s->stuck_at_ns = deadline_in_ms(patience_ms(STUCK_AFTER_MS));
+	proc_signal(s->child.id, SIGKILL);
+}
+
+/*
+ * CRIU's word is input: it parses what a user wrote, and where it has a user's rights, that user can send it signals, and
+ * anybody who finds a fault in it speaks for it. One that says what cannot be is killed, and nothing that it named is touched.
+ */
+static int distrust(struct session *s, const char *what)
+{
+	s->is_cancelled = true;
+	brumate_fail(&s->why, EBADMSG, "CRIU, process %d, %s: it was ended", s->child.id.pid, what);
+	brumate_hint(&s->why, "a program of the job's user may have taken it over; `criu` itself "
+			      "never says that");
+	kill_criu(s);
+	return -EBADMSG;
+}
+
+/* Whether all ids of process @pid are those of the job's user. Its capabilities are CRIU's own until it is about to run. */
+static bool has_ids_of(pid_t pid, const struct criu_user *user)
+{
+	auto_(credentials_fini) struct credentials c = CREDENTIALS_EMPTY;
+	bool same = credentials_read(&c, pid) == 0;
+
+	for (int i = 0; same && i < CREDENTIALS_ID__MAX; i++)
+		same = c.uids[i] == user->uid && c.gids[i] == user->gid;
+	return same;
+}
+
+static int fail_ended(struct session *s)
+{
+	brumate_fail(&s->why, ESRCH, "process %d ended while it was restored",
+		     s->tree.items[0].pid);
+	cancel_session(s);
+	return 0;
+}
+
+/* Takes the process that CRIU names for the restored root, if it is the one that CRIU was to make. */
+static int accept_root(struct session *s, pid_t named)
+{
+	struct proc_id id = PROC_ID_NONE;
+	int r = !s->tree.n || named != s->tree.items[0].pid ? -EPERM : find_half_built(s, 0, &id);
+	auto_close int fd = r < 0 ? r : proc_open(id);
+
+	if (fd == -ESRCH)
+		return fail_ended(s);
+	if (fd < 0)
+		return distrust(s, "names a process as restored that it was not to make");
+	if (s->options->user && !has_ids_of(id.pid, s->options->user))
+		return distrust(s, "names a process as restored that is not of the job's user");
+	s->root = id;
+	s->root_fd = take_fd(&fd);
+	return 0;
 }
 
 static int on_notify(struct session *s, const Criu__Notify *notify)
@@ -219,19 +306,23 @@ static int on_notify(struct session *s, const Criu__Notify *notify)
 
 	if (!event_of(notify->script ? notify->script : "", &event))
 		return acknowledge(s, !s->is_cancelled || s->past_return);
+	if (event != s->awaited)
+		return distrust(s, "says something out of turn");
+	s->awaited++;
 	if (event == CRIU_EVENT_RESTORED) {
-		s->root_pid = our_pid_of(s, notify->has_pid ? notify->pid : 0);
-		if (proc_identify(&s->root, s->root_pid, NULL) == 0)
+		int r = accept_root(s, notify->has_pid ? notify->pid : 0);
+		if (r < 0)
+			return r;
+		if (s->root.pid)
 			proc_tree_read(&s->restored, s->root, NULL);
 	}
 
-	bool is_restore = event == CRIU_EVENT_RESTORED || event == CRIU_EVENT_RESUMING;
-	pid_t pid = is_restore ? s->root_pid : o->root.pid;
+	const struct proc_id root = s->type == CRIU__REQ_TYPE__RESTORE ? s->root : o->root;
 	if (event == CRIU_EVENT_FROZEN && look_again(s, &s->why) < 0)
 		cancel_session(s);
 	if (event == CRIU_EVENT_DUMPED && s->unprivileged && complete_images(s, &s->why) < 0)
 		cancel_session(s);
-	if (!s->is_cancelled && o->on_event && o->on_event(o->arg, event, pid, &s->why) < 0)
+	if (!s->is_cancelled && o->on_event && o->on_event(o->arg, event, root, &s->why) < 0)
 		cancel_session(s);
 	if (event == CRIU_EVENT_RESUMING && s->is_cancelled)
 		kill_before_it_runs(s);
@@ -246,13 +337,25 @@ static int on_notify(struct session *s, const Criu__Notify *notify)
 	return acknowledge(s, !s->is_cancelled);
 }
 
-static void on_response(struct session *s, const Criu__Resp *resp)
+/* What is awaited once all has been told. */
+static enum criu_event end_of(Criu__ReqType type)
 {
+	return type == CRIU__REQ_TYPE__DUMP ? CRIU_EVENT_DUMPED + 1 : CRIU_EVENT_RESUMING + 1;
+}
+
+static int on_response(struct session *s, const Criu__Resp *resp)
+{
+	const bool has_events = s->type != CRIU__REQ_TYPE__CHECK;
+
+	if (resp->success && has_events && s->awaited != end_of(s->type))
+		return distrust(s, "says that it is done, and has not asked what it has to");
+	if (resp->success && resp->restore &&
+	    (!s->tree.n || resp->restore->pid != s->tree.items[0].pid))
+		return distrust(s, "names another process at the end than before");
 	s->outcome = resp->success ? SUCCEEDED : FAILED;
 	s->cr_errno = resp->has_cr_errno ? resp->cr_errno : 0;
 	snprintf(s->errmsg, sizeof(s->errmsg), "%s", resp->cr_errmsg ? resp->cr_errmsg : "");
-	if (resp->success && resp->restore && !s->root_pid)
-		s->root_pid = our_pid_of(s, resp->restore->pid);
+	return 0;
 }
 
 static void on_packet(struct session *s)
@@ -263,11 +366,12 @@ static void on_packet(struct session *s)
 	if (n < 0 && errno == EINTR)
 		return;
 	Criu__Resp *resp = n > 0 ? criu__resp__unpack(NULL, (size_t)n, buf) : NULL;
-	if (!resp)
-		s->outcome = DIED;
-	else if (resp->type != CRIU__REQ_TYPE__NOTIFY)
-		on_response(s, resp);
-	else if (!resp->notify || on_notify(s, resp->notify) < 0)
+	int r = -EPIPE;
+	if (resp && resp->type != CRIU__REQ_TYPE__NOTIFY)
+		r = on_response(s, resp);
+	else if (resp && resp->notify)
+		r = on_notify(s, resp->notify);
+	if (r < 0)
 		s->outcome = DIED;
 	if (resp)
 		criu__resp__free_unpacked(resp, NULL);
@@ -279,13 +383,6 @@ static bool one_has_ended(const struct session *s)
 		if (proc_has_ended(s->restored.items[i].id))
 			return true;
 	return false;
-}
-
-static void kill_criu(struct session *s)
-{
-	s->kill_at_ns = DEADLINE_NEVER;
-	s->stuck_at_ns = deadline_in_ms(patience_ms(STUCK_AFTER_MS));
-	proc_signal(s->child.id, SIGKILL);
 }
 
 /* A killed process does not end while it waits for a file system in user space (FUSE) that has its question and does not
@@ -543,6 +640,7 @@ static int end_session(struct session *s)
 
 	proc_tree_fini(&s->restored);
 	cleanup_close(&s->hold_fd);
+	cleanup_close(&s->root_fd);
 	return status;
 }
 
@@ -572,7 +670,7 @@ static int ask_for_dump(struct session *s, Criu__Opts *opts, struct criu_fds *fd
 {
 	const struct criu_options *o = s->options;
 	struct proc_info info;
-	int r = heal_prepare(&s->heal, o->root, err);
+	int r = heal_prepare(&s->heal, o->root, uid_of(s), err);
 
 	if (r >= 0)
 		r = proc_read(&info, o->root.pid, err);
@@ -833,7 +931,9 @@ static void remove_half_built(const struct session *s)
 
 		if (!id.pid)
 			continue;
-		proc_tree_kill(id, deadline_in_ms(KILL_TIMEOUT_MS));
+		const struct proc_members built = { .root = id, .uid = uid_of(s) };
+
+		proc_members_kill(&built, deadline_in_ms(KILL_TIMEOUT_MS));
 		if (!s->options->enter_ns_of)
 			reap_poll(id.pid, &status);
 	}
@@ -853,6 +953,7 @@ int criu_restore(const struct criu_program *program, const struct criu_options *
 		return brumate_fail(err, ENOMEM, "%m");
 	s.options = options;
 	s.type = CRIU__REQ_TYPE__RESTORE;
+	s.awaited = CRIU_EVENT_RESTORED;
 	s.unprivileged = program->unprivileged || options->user;
 	int status = start_restore(&s, &opts, &fds, items, pointers, err);
 	if (status >= 0)
@@ -868,7 +969,7 @@ int criu_restore(const struct criu_program *program, const struct criu_options *
 	criu_image_tree_fini(&s.tree);
 	if (s.outcome != SUCCEEDED)
 		return status;
-	*ret = (struct criu_result){ .root_pid = s.root_pid, .seconds = clock_since_s(start_ns) };
+	*ret = (struct criu_result){ .root_pid = s.root.pid, .seconds = clock_since_s(start_ns) };
 	return 0;
 }
 

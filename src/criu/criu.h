@@ -18,8 +18,8 @@
 
 /** The CRIU that is used, and why. */
 struct criu_program {
-	char path[4096]; /* the program, or a wrapper with its own loader and libraries */
-	int version;	 /* 40201 for 4.2.1 */
+	char path[4096];   /* the program, or a wrapper with its own loader and libraries */
+	int version;	   /* 40201 for 4.2.1 */
 	bool unprivileged; /* it runs as a user who is not root, with CAP_CHECKPOINT_RESTORE alone */
 	char why[256]; /* "BRUMATE_CRIU", "in PATH, version 4.2.1", "provisioned: PATH's 3.17 is too old" */
 };
@@ -40,14 +40,14 @@ int criu_check(const struct criu_program *program, struct brumate_error *err);
 
 /** Points in a dump or restore at which the caller is asked. At the first two the tree is frozen. */
 enum criu_event {
-	CRIU_EVENT_FROZEN, /* dump: tree frozen, nothing dumped yet (query-ext-files) */
-	CRIU_EVENT_DUMPED, /* dump: images complete, tree still frozen (post-dump) */
-	CRIU_EVENT_RESTORED, /* restore: tree complete, not yet running (post-restore); pid is the root's */
+	CRIU_EVENT_FROZEN,   /* dump: tree frozen, nothing dumped yet (query-ext-files) */
+	CRIU_EVENT_DUMPED,   /* dump: images complete, tree still frozen (post-dump) */
+	CRIU_EVENT_RESTORED, /* restore: tree complete, not yet running (post-restore) */
 	CRIU_EVENT_RESUMING, /* restore: about to run (pre-resume), and now with the rights that it is to have */
 	CRIU_EVENT__MAX,
 };
 /** Returns 0 to go on; <0 makes CRIU fail: a dump then lets the tree run on, a restore kills it. */
-typedef int (*criu_event_fn)(void *arg, enum criu_event event, pid_t pid,
+typedef int (*criu_event_fn)(void *arg, enum criu_event event, struct proc_id root,
 			     struct brumate_error *err);
 
 /** Called at least four times a second while CRIU works. <0 (with @err) cancels: CRIU is made to fail and takes
@@ -151,11 +151,12 @@ void criu_release_network(int work_dir_fd, const char *log_name);
 /**
  * Makes a tree run on that was being dumped for a caller who has ended: kills @criu where it still runs,
  * takes the tree out of a stop (also one that it was in before), its sockets out of repair, and removes
- * the filter of its packets. Harmless where CRIU had let it go. @log_name: the log of the dump. Errors to act on: -ETIMEDOUT
+ * the filter of its packets. Harmless where CRIU had let it go. @log_name: the log of the dump. @uid: whose tree it is; with
+ * that user's rights it is signalled, 0: with ours. Errors to act on: -ETIMEDOUT
  * (CRIU was killed and has not ended, and the tree stands still: call it again).
  */
-int criu_heal(struct proc_id root, struct proc_id criu, int work_dir_fd, const char *log_name,
-	      struct brumate_error *err);
+int criu_heal(struct proc_id root, struct proc_id criu, uid_t uid, int work_dir_fd,
+	      const char *log_name, struct brumate_error *err);
 
 /** Restores; the restored root becomes a child of the calling process (rst_sibling), or, with
  * enter_ns_of, of the init of that namespace (pidns.h). Root pids are in our own numbering. Where

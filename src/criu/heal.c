@@ -20,6 +20,7 @@
 #include "base/paths.h"
 #include "base/user.h"
 #include "criu/criu-private.h"
+#include "process/credentials.h"
 #include "process/reap.h"
 
 #include <arpa/inet.h>
@@ -55,6 +56,7 @@ enum {
 	LOCK_NAME_LEN = 26,
 	GUARD_FD = 8192, /* CRIU opens some dozen, and as many again for each process */
 	ESCORT_S = 10,
+	ESCORT_SPARE_MS = 1000,
 	SYSCALL_STOP = SIGTRAP | 0x80,
 	PENDING_MAX = 16,
 	MESSAGE_BYTES = 1024, /* to netfilter */
@@ -79,11 +81,12 @@ void heal_state_fini(struct heal_state *h)
 	*h = HEAL_STATE_EMPTY;
 }
 
-int heal_prepare(struct heal_state *ret, struct proc_id root, struct brumate_error *err)
+int heal_prepare(struct heal_state *ret, struct proc_id root, uid_t uid, struct brumate_error *err)
 {
 	auto_(heal_state_fini) struct heal_state h = HEAL_STATE_EMPTY;
 	int r = proc_tree_read(&h.before, root, err);
 
+	h.uid = uid;
 	if (r < 0)
 		return r;
 	h.pid_fds = malloc(h.before.n * sizeof(*h.pid_fds));
@@ -107,7 +110,7 @@ static const struct proc_info *find_process(const struct proc_tree *t, struct pr
 int heal_renew(struct heal_state *h, struct proc_id root, struct brumate_error *err)
 {
 	auto_(heal_state_fini) struct heal_state now = HEAL_STATE_EMPTY;
-	int r = heal_prepare(&now, root, err);
+	int r = heal_prepare(&now, root, h->uid, err);
 
 	if (r < 0)
 		return r;
@@ -125,6 +128,10 @@ int heal_renew(struct heal_state *h, struct proc_id root, struct brumate_error *
 
 void heal_signal(const struct heal_state *h, int signal)
 {
+	auto_(user_signals_leave) struct user_signals user = USER_SIGNALS_NONE;
+
+	if (user_signals_enter(&user, h->uid) < 0)
+		return;
 	for (size_t i = 0; i < h->before.n; i++)
 		if (h->pid_fds[i] >= 0 && h->before.items[i].state != 'T')
 			syscall(SYS_pidfd_send_signal, h->pid_fds[i], signal, NULL, 0);
@@ -155,15 +162,28 @@ int heal_arm(struct heal_state *h)
 	return above_the_others(writer_fd);
 }
 
-/* Opens @path, the reading end of a pipe, once more, so that its last writer's end stops thread @tid. */
-static int stop_at_end_of(const char *path, pid_t tid)
+/* The kernel sends the signal with the rights that we have at this call. */
+static int set_owner(int fd, pid_t tid, uid_t uid)
 {
 	struct f_owner_ex owner = { .type = F_OWNER_TID, .pid = tid };
-	auto_close int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	auto_(user_signals_leave) struct user_signals user = USER_SIGNALS_NONE;
+	int r = user_signals_enter(&user, uid);
 
-	if (fd < 0 || fcntl(fd, F_SETSIG, SIGSTOP) < 0 || fcntl(fd, F_SETOWN_EX, &owner) < 0 ||
-	    fcntl(fd, F_SETFL, O_NONBLOCK | O_ASYNC) < 0)
-		return -errno;
+	if (r < 0)
+		return r;
+	return fcntl(fd, F_SETOWN_EX, &owner) < 0 ? -errno : 0;
+}
+
+/* Opens @path, the reading end of a pipe, once more, so that its last writer's end stops thread @tid. */
+static int stop_at_end_of(const char *path, pid_t tid, uid_t uid)
+{
+	auto_close int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	int r = fd < 0 || fcntl(fd, F_SETSIG, SIGSTOP) < 0 ? -errno : set_owner(fd, tid, uid);
+
+	if (r == 0 && fcntl(fd, F_SETFL, O_NONBLOCK | O_ASYNC) < 0)
+		r = -errno;
+	if (r < 0)
+		return r;
 	return take_fd(&fd);
 }
 
@@ -188,7 +208,7 @@ static int guard_process(struct heal_state *h, const char *pipe_path, pid_t pid)
 	for (struct dirent *e; (e = readdir(dir));) {
 		if (e->d_name[0] == '.')
 			continue;
-		auto_close int fd = stop_at_end_of(pipe_path, atoi(e->d_name));
+		auto_close int fd = stop_at_end_of(pipe_path, atoi(e->d_name), h->uid);
 		int r = fd >= 0 ? add_stop(h, fd) : fd;
 		if (r < 0 && r != -ESRCH)
 			return r;
@@ -308,19 +328,21 @@ static _Noreturn void run_repairer(const struct repairs *r)
 	_exit(0);
 }
 
-/* Gives up one that has not ended in time: it is killed, and reaped whenever it ends. */
-static void await_repairer(pid_t pid)
+/* Waits for the end of a child. Gives up one that does not end in time: it is killed, and reaped whenever it ends.
+ * Returns its wait status, or -errno. */
+static int await_child(pid_t pid, uint64_t timeout_ms)
 {
 	struct proc_id id = PROC_ID_NONE;
 	int status;
 
 	if (proc_identify(&id, pid, NULL) == 0 &&
-	    proc_wait_gone(id, deadline_in_ms(REPAIR_TIMEOUT_MS)) == -ETIMEDOUT) {
+	    proc_wait_gone(id, deadline_in_ms(timeout_ms)) == -ETIMEDOUT) {
 		proc_signal(id, SIGKILL);
 		reap_release(pid);
-		return;
+		return -ETIMEDOUT;
 	}
-	reap_wait(pid, &status);
+	int r = reap_wait(pid, &status);
+	return r < 0 ? r : status;
 }
 
 /*
@@ -336,7 +358,7 @@ static void end_repairs(struct repairs *r)
 	if (pid == 0)
 		run_repairer(r);
 	if (pid > 0)
-		await_repairer(pid);
+		await_child(pid, REPAIR_TIMEOUT_MS);
 	r->n = 0;
 }
 
@@ -501,6 +523,7 @@ static void remove_ghosts_named_in(const char *log, size_t len)
 	}
 }
 
+/* The log may be a user's, who can cut it short at any moment: it is read, as a mapping of it would end us by SIGBUS. */
 static void with_log(int log_fd, void (*fn)(const char *log, size_t len))
 {
 	struct stat st;
@@ -638,9 +661,40 @@ static void see_task_out(pid_t pid)
 	ptrace(PTRACE_DETACH, pid, NULL, signal == SIGPIPE ? 0 : signal);
 }
 
-static _Noreturn void run_escort(const struct heal_state *h, bool *is_held)
+/* Whose rights the escort has, and so whom the kernel lets it trace. */
+struct escort {
+	bool becomes_user;
+	uid_t uid;
+	gid_t gid;
+};
+
+/* The members of a user's tree are in the groups of its root. Returns 0 or -errno. */
+static int choose_rights(struct escort *ret, const struct heal_state *h)
+{
+	auto_(credentials_fini) struct credentials c = CREDENTIALS_EMPTY;
+	struct escort e = { .becomes_user = h->uid && geteuid() == 0, .uid = h->uid };
+	int r = e.becomes_user ? credentials_read(&c, h->before.items[0].id.pid) : 0;
+
+	if (e.becomes_user && r == 0)
+		e.gid = c.gids[CREDENTIALS_EFFECTIVE];
+	if (r == 0)
+		*ret = e;
+	return r;
+}
+
+static void become_user(const struct escort *e)
+{
+	if (e->becomes_user && (syscall(SYS_setgroups, 0, NULL) < 0 ||
+				syscall(SYS_setresgid, e->gid, e->gid, e->gid) < 0 ||
+				syscall(SYS_setresuid, e->uid, e->uid, e->uid) < 0))
+		_exit(1);
+}
+
+static _Noreturn void run_escort(const struct heal_state *h, const struct escort *e, bool *is_held)
 {
 	sigset_t none;
+
+	become_user(e);
 
 	/* Its end lets go of whatever it still traces. */
 	signal(SIGALRM, SIG_DFL);
@@ -657,19 +711,22 @@ static _Noreturn void run_escort(const struct heal_state *h, bool *is_held)
 	_exit(0);
 }
 
-/* Makes a stopped tree run on, and sees those out of CRIU's code in which it was killed. Returns -errno where
- * nothing was done. */
+/* Makes a stopped tree run on, and sees those out of CRIU's code in which it was killed. Returns 0, or another number where
+ * the tree may not have been made to run: its user can end the escort. */
 static int escort_tree(const struct heal_state *h)
 {
 	auto_free bool *is_held = calloc(h->before.n + 1, sizeof(*is_held));
-	int status;
+	struct escort e;
+	int r = is_held ? choose_rights(&e, h) : -ENOMEM;
 
-	if (!is_held)
-		return -ENOMEM;
+	if (r < 0)
+		return r;
 	pid_t pid = reap_fork();
 	if (pid == 0)
-		run_escort(h, is_held);
-	return pid < 0 ? pid : reap_wait(pid, &status);
+		run_escort(h, &e, is_held);
+	if (pid < 0)
+		return pid;
+	return await_child(pid, ESCORT_S * 1000 + ESCORT_SPARE_MS);
 }
 
 /* ---- all of it ---- */
@@ -677,7 +734,7 @@ static int escort_tree(const struct heal_state *h)
 static void let_go(struct heal_state *h, bool by_escort)
 {
 	heal_disarm(h);
-	if (!by_escort || escort_tree(h) < 0)
+	if (!by_escort || escort_tree(h) != 0)
 		heal_signal(h, SIGCONT);
 }
 
@@ -693,13 +750,13 @@ void heal_tree(struct heal_state *h, int log_fd)
 	let_go(h, true);
 }
 
-int criu_heal(struct proc_id root, struct proc_id criu, int work_dir_fd, const char *log_name,
-	      struct brumate_error *err)
+int criu_heal(struct proc_id root, struct proc_id criu, uid_t uid, int work_dir_fd,
+	      const char *log_name, struct brumate_error *err)
 {
 	auto_close int log_fd =
 		openat(work_dir_fd, log_name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
 	auto_(heal_state_fini) struct heal_state h = HEAL_STATE_EMPTY;
-	int r = heal_prepare(&h, root, err);
+	int r = heal_prepare(&h, root, uid, err);
 
 	if (r < 0)
 		return r;

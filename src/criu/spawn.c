@@ -29,6 +29,7 @@
 #include "base/fd.h"
 #include "base/packet.h"
 #include "base/paths.h"
+#include "base/user.h"
 #include "criu-launch/launch.h"
 #include "criu-plugin/hidden.h"
 #include "process/reap.h"
@@ -347,8 +348,18 @@ int criu_spawn(struct criu_child *ret, const struct criu_program *program,
 	};
 	int r = start_child(ret, &spawning, err);
 	if (r >= 0)
+		ret->uid = user ? user->uid : 0;
+	if (r >= 0)
 		fault_register_peer("criu", ret->id.pid);
 	return r;
+}
+
+static void kill_group(const struct criu_child *child)
+{
+	auto_(user_signals_leave) struct user_signals user = USER_SIGNALS_NONE;
+
+	if (user_signals_enter(&user, child->uid) == 0)
+		kill(-child->id.pid, SIGKILL);
 }
 
 int criu_reap(struct criu_child *child)
@@ -368,7 +379,7 @@ int criu_reap(struct criu_child *child)
 	/* A CRIU that was killed leaves helpers waiting for it for ever. They are of its process group,
 	 * whose number is its own until it is reaped; restored tasks that run have left it. */
 	if (proc_zombie_status(child->id, &status) == 0 && WIFSIGNALED(status))
-		kill(-child->id.pid, SIGKILL);
+		kill_group(child);
 	fault_register_peer("criu", 0);
 	int r = reap_wait(child->id.pid, &status);
 	return r < 0 ? r : status;

@@ -269,12 +269,13 @@ static int save_frozen(struct op *op, struct brumate_error *err)
 		     : cpu_memory_image_frozen(op->images.cpu_memory, &frozen, &op->progress, err);
 }
 
-static int criu_event(void *arg, enum criu_event event, pid_t pid, struct brumate_error *err)
+static int criu_event(void *arg, enum criu_event event, struct proc_id root,
+		      struct brumate_error *err)
 {
 	struct op *op = arg;
 	int r = fault_point(event == CRIU_EVENT_FROZEN ? "checkpoint.frozen" : "checkpoint.dumped");
 
-	(void)pid;
+	(void)root;
 	if (r < 0)
 		return brumate_fail(err, -r, "injected while CRIU holds the job: %m");
 	if (event == CRIU_EVENT_FROZEN)

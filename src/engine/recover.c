@@ -47,7 +47,7 @@ static int await_criu(struct op *op, struct brumate_error *err)
 static int heal(struct job *job, struct brumate_error *err)
 {
 	auto_close int dir_fd = job_open_criu_dir(job, NULL);
-	int r = criu_heal(job->root, job->op.criu, dir_fd, JOB_DUMP_LOG, err);
+	int r = criu_heal(job->root, job->op.criu, job->uid, dir_fd, JOB_DUMP_LOG, err);
 
 	if (r < 0)
 		return brumate_wrap(err, r, "what CRIU left cannot be taken back");
@@ -211,7 +211,9 @@ static int end_half_built(const struct job *job)
 		if (is_half_built(job, &image.manifest.processes[i], &info)) {
 			log_warn("half restored, and left by CRIU: job=%s pid=%d", job->id,
 				 info.id.pid);
-			r = proc_tree_kill(info.id, deadline_in_ms(KILL_TIMEOUT_MS));
+			const struct proc_members built = { .root = info.id, .uid = job->uid };
+
+			r = proc_members_kill(&built, deadline_in_ms(KILL_TIMEOUT_MS));
 		}
 	return r;
 }

@@ -492,7 +492,8 @@ static int fill_memory(struct op *op, enum criu_event event, struct brumate_erro
 }
 
 /* Recorded before it runs, so that a shim that takes over finds it. */
-static int on_event(void *arg, enum criu_event event, pid_t pid, struct brumate_error *err)
+static int on_event(void *arg, enum criu_event event, struct proc_id root,
+		    struct brumate_error *err)
 {
 	struct op *op = arg;
 
@@ -501,9 +502,7 @@ static int on_event(void *arg, enum criu_event event, pid_t pid, struct brumate_
 	int r = fault_point("restore.built");
 	if (r < 0)
 		return brumate_fail(err, -r, "injected while nobody knows of the job: %m");
-	r = proc_identify(&op->job->root, pid, err);
-	if (r < 0)
-		return brumate_wrap(err, r, "the restored root");
+	op->job->root = root;
 	op->job->command = reaper_find_command(op->job->root);
 	job_set_place(op->job);
 	op->data.owner.root = op->job->root;

@@ -247,13 +247,14 @@ static void fill(struct run *run)
 	progress_fini(&progress);
 }
 
-static int on_event(void *arg, enum criu_event event, pid_t pid, struct brumate_error *err)
+static int on_event(void *arg, enum criu_event event, struct proc_id root,
+		    struct brumate_error *err)
 {
 	struct run *run = arg;
 
 	(void)err;
 	if (event == CRIU_EVENT_RESTORED)
-		must(proc_identify(&run->b->root, pid, &error));
+		run->b->root = root;
 	if (event == CRIU_EVENT_FROZEN)
 		run->way->freeze = clock_since_s(run->start_ns);
 	if (run->way->beside && event == CRIU_EVENT_FROZEN)

@@ -6,16 +6,12 @@ of others. Each case would succeed for the attacker if its check were taken away
 import os
 import shutil
 import signal
-import textwrap
 from contextlib import contextmanager
 
-from harness import Log
 from cases import NOBODY, STEPPING, Skipped, case, expect, main, run, wait_until
 from checkpoints import change_manifest, image, manifest_of, seal_again
 from criu_images import change_credentials, change_image
-
-AS_HIM = ["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]
-
+from users_jobs import AS_HIM, children, saved_of_him, script_of_him, setuid_program, status
 
 def of_him(bed, argv):
     """A program that the user has started, which is at work."""
@@ -29,24 +25,7 @@ def of_him(bed, argv):
     return program
 
 
-def children(pid):
-    with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
-        return [int(word) for word in file.read().split()]
-
-
-def status(pid, name):
-    with open(f"/proc/{pid}/status", encoding="utf-8") as file:
-        return next(line.split(":", 1)[1].split() for line in file if line.startswith(name + ":"))
-
-
 # Programs with rights that the user has not.
-
-def setuid_program(bed):
-    path = os.path.join(bed.dir, "of-root")
-    shutil.copy("/bin/sleep", path)
-    os.chmod(path, 0o4755)
-    return path
-
 
 @contextmanager
 def privileged_child(program):
@@ -96,37 +75,6 @@ def a_setuid_program_that_comes_later(bed):
 
 # CRIU works with his rights.
 
-STEPS = """
-import os, socket, sys, time
-out = os.open("out", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-os.dup2(out, 1); os.dup2(out, 2)
-{}
-print("ready", flush=True)
-step = 0
-while True:
-    step += 1
-    {}
-    print("step", step, "OK", flush=True)
-    time.sleep(0.02)
-"""
-
-
-def script_of_him(bed, setup="pass", each="pass"):
-    """A script of his that is at work: (program, log). It runs in his directory and writes to "out" there."""
-    own = os.path.join(bed.dir, "his")
-    if not os.path.isdir(own):
-        bed.of_nobody("his")
-    os.chmod(bed.dir, 0o711)
-    text = STEPS.format(setup, textwrap.indent(each, "    ").lstrip())
-    path = os.path.join(own, "out")
-    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
-    os.chown(path, NOBODY, NOBODY)
-    program = bed.start(["env", "-C", own, *AS_HIM, "/usr/bin/python3", "-u", "-c", text])
-    log = Log(path)
-    log.wait_until(lambda text: log.last_step() > 1, "steps", 30)
-    return program, log
-
-
 @case
 def his_job_comes_back_as_he_is(bed):
     program, log = script_of_him(bed)
@@ -144,14 +92,6 @@ def his_job_comes_back_as_he_is(bed):
     expect(status(pid, "Uid") == [str(NOBODY)] * 4 and status(pid, "CapPrm") == ["0000000000000000"], "it is more than it was")
     bed.operation("checkpoint", job)
     bed.expect_restorable(job, log)
-
-
-def saved_of_him(bed, setup="pass", each="pass"):
-    """A checkpoint of his, the job of which has ended: (checkpoint, log)."""
-    program, log = script_of_him(bed, setup, each)
-    checkpoint = bed.operation("checkpoint", "--pid", program.pid)["checkpoint"]
-    program.wait()
-    return checkpoint, log
 
 
 def secret_of_root(bed):

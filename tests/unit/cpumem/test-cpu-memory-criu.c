@@ -214,13 +214,14 @@ static int fill(struct script *s)
 	return 0;
 }
 
-static int on_event(void *arg, enum criu_event event, pid_t pid, struct brumate_error *err)
+static int on_event(void *arg, enum criu_event event, struct proc_id root,
+		    struct brumate_error *err)
 {
 	struct script *s = arg;
 	int r = 0;
 
 	if (event == CRIU_EVENT_FROZEN)
-		r = take(s, pid, err);
+		r = take(s, root.pid, err);
 	if (event == CRIU_EVENT_RESTORED)
 		r = fill(s);
 	if ((int)event == s->kill_at)

@@ -99,13 +99,14 @@ static void on_spawned(void *arg, struct proc_id criu)
 		kill_at_bytes(s);
 }
 
-static int on_event(void *arg, enum criu_event event, pid_t pid, struct brumate_error *err)
+static int on_event(void *arg, enum criu_event event, struct proc_id root,
+		    struct brumate_error *err)
 {
 	struct script *s = arg;
 
 	s->seen[event]++;
 	if (event == CRIU_EVENT_RESTORED)
-		s->restored = pid;
+		s->restored = root.pid;
 	if ((int)event == s->kill_at)
 		CHECK(proc_signal(s->criu, SIGKILL) == 0);
 	if ((int)event == s->fail_at)
@@ -440,7 +441,7 @@ static void dies_with_its_caller(void)
 		_exit(0);
 	}
 	CHECK(waitpid(caller, &status, 0) == caller && WIFSIGNALED(status));
-	must(criu_heal(root, PROC_ID_NONE, s.dir_fd, "criu.log", &err), &err);
+	must(criu_heal(root, PROC_ID_NONE, 0, s.dir_fd, "criu.log", &err), &err);
 	job_must_run(&setup, 5);
 	close(s.dir_fd);
 	job_end(&setup, root);

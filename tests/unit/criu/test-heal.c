@@ -100,7 +100,7 @@ static void see_through(pid_t pid)
 	struct heal_state h = HEAL_STATE_EMPTY;
 	struct proc_id id;
 
-	CHECK(proc_identify(&id, pid, NULL) == 0 && heal_prepare(&h, id, NULL) == 0);
+	CHECK(proc_identify(&id, pid, NULL) == 0 && heal_prepare(&h, id, 0, NULL) == 0);
 	for (size_t i = 0; i < h.before.n; i++)
 		h.before.items[i].state = 'S'; /* before it was stopped */
 	heal_tree(&h, -1);

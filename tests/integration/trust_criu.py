@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""What a user tries with the CRIU that works for root's brumate with the user's rights: to take it over, and to have it name
+processes of others. Each case would succeed for the attacker if its check were taken away."""
+
+import json
+import os
+import shutil
+from contextlib import contextmanager
+
+from cases import case, expect, main, wait_until
+from checkpoints import manifest_of
+from harness import process_start
+from users_jobs import AS_HIM, saved_of_him, script_of_him, setuid_program, status
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+WAITS = "import os, signal, sys; signal.sigwait({signal.SIGUSR1}); os.execv(sys.argv[1], [sys.argv[1], '1000'])"
+
+
+@contextmanager
+def lying(bed, *says):
+    """The environment in which brumate runs a CRIU that says this."""
+    directory = os.path.join(bed.dir, "lying")
+    os.mkdir(directory)
+    os.chmod(directory, 0o755)
+    for name in ("lying_criu.py", "criu_images.py"):
+        shutil.copy(os.path.join(HERE, name), directory)
+        os.chmod(os.path.join(directory, name), 0o755)
+    with open(os.path.join(directory, "lie"), "w", encoding="utf-8") as file:
+        json.dump({"says": says}, file)
+    os.chmod(file.name, 0o644)
+    try:
+        yield {"BRUMATE_CRIU": os.path.join(directory, "lying_criu.py")}
+    finally:
+        shutil.rmtree(directory)
+
+
+def processes_of(bed):
+    """Those that nobody may touch: of root, of the user and not of the job, and the test's own: {who: pid}."""
+    own = bed.start(["sleep", "1000"])
+    his = bed.start([*AS_HIM, "sleep", "1000"])
+    return {"root's": own.pid, "his": his.pid, "the test": os.getpid()}
+
+
+def restored(pid):
+    return {"script": "post-restore", "pid": pid}
+
+
+def forget_jobs(bed):
+    """And with them their shims, each of which has the environment of the command that started it."""
+    for job in bed.list("ps", "jobs"):
+        bed.ok("rm", job["id"])
+
+
+def saved(bed):
+    """A checkpoint of his, the pid of its first process, and its log."""
+    checkpoint, log = saved_of_him(bed)
+    forget_jobs(bed)
+    return checkpoint, manifest_of(bed, checkpoint)["processes"][0]["pid"], log
+
+
+def expect_distrust(bed, code, words, checkpoint, *says):
+    with lying(bed, *says) as env:
+        bed.refused(code, words, "restore", checkpoint, env=env)
+    forget_jobs(bed)
+
+
+@case
+def a_criu_that_names_others(bed):
+    checkpoint, _, log = saved(bed)
+    for who, pid in processes_of(bed).items():
+        start = process_start(pid)
+        for end in ([], [{"script": "pre-resume", "pid": pid}, {"done": True, "pid": pid}]):
+            expect_distrust(bed, 9, "names a process as restored that it was not to make: it was ended", checkpoint,
+                            restored(pid), *end)
+            expect(process_start(pid) == start and status(pid, "State")[0] in "SR", f"{who}: it was touched")
+    bed.expect_restorable(checkpoint, log)
+
+
+@case
+def a_criu_that_makes_a_setuid_program(bed):
+    """It has the number of the checkpoint's process, and is a child of the shim: but it is root's."""
+    checkpoint, pid, log = saved(bed)
+    expect_distrust(bed, 9, "names a process as restored that is not of the job's user", checkpoint,
+                    {"make": pid, "exec": [setuid_program(bed), "1000"]}, restored(pid))
+    bed.expect_restorable(checkpoint, log)
+
+
+@case
+def a_process_that_becomes_a_setuid_program(bed):
+    """When it has been looked at, and before its memory is filled."""
+    checkpoint, pid, log = saved(bed)
+    path = setuid_program(bed)
+    expect_distrust(bed, 5, rf"process {pid} \(of-root\) has the rights of uid 0", checkpoint,
+                    {"make": pid, "exec": ["/usr/bin/python3", "-c", WAITS, path]}, restored(pid),
+                    {"turn": pid, "exec": [path]}, {"script": "pre-resume", "pid": pid}, {"done": True, "pid": pid})
+    bed.expect_restorable(checkpoint, log)
+
+
+@case
+def a_criu_that_is_done_too_soon(bed):
+    checkpoint, pid, log = saved(bed)
+    there = {"make": pid, "exec": ["/usr/bin/python3", "-c", WAITS, "/bin/true"]}
+    for says in ([{"done": True, "pid": pid}], [there, restored(pid), {"done": True, "pid": pid}],
+                 [there, restored(pid), restored(pid)], [{"script": "pre-resume", "pid": pid}], [{"script": "post-dump", "pid": pid}]):
+        expect_distrust(bed, 9, "CRIU, process [0-9]+, says .*: it was ended", checkpoint, *says)
+        wait_until(lambda: not os.path.exists(f"/proc/{pid}"), "the end of what was made")
+    bed.expect_restorable(checkpoint, log)
+
+
+@case
+def a_dump_that_never_stood_still(bed):
+    program, log = script_of_him(bed)
+    for says in ([{"done": True}], [{"script": "post-dump", "pid": 0}], [{"script": "query-ext-files", "pid": 0}, {"done": True}]):
+        with lying(bed, *says) as env:
+            bed.refused(7, "CRIU, process [0-9]+, says .*: it was ended", "checkpoint", "--pid", program.pid, env=env)
+        log.goes_on()
+        forget_jobs(bed)
+    expect(not bed.checkpoints(), "it was kept")
+
+
+main()
