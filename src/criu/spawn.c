@@ -116,22 +116,41 @@ static void child_reset_signals(void)
 	sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
+/*
+ * A capability that lets nobody do anything of weight, and which a user's own CRIU (criu-launch/) has not: so that a user,
+ * who may trace what has no more rights than the user's programs can get, may trace no CRIU of root's (ptrace(2), "Ptrace
+ * access mode checking"). 0: we have none of them.
+ */
+static uint64_t shielding_capability(const struct __user_cap_data_struct own[static 2])
+{
+	static const int harmless[] = { CAP_WAKE_ALARM, CAP_BLOCK_SUSPEND };
+	const uint64_t permitted = own[0].permitted | (uint64_t)own[1].permitted << 32;
+
+	for (size_t i = 0; i < sizeof(harmless) / sizeof(harmless[0]); i++)
+		if (permitted >> harmless[i] & 1)
+			return 1ull << harmless[i];
+	return 0;
+}
+
 /* What it has left goes through execve(2) as ambient capabilities. */
 static int keep_capabilities(const struct criu_user *u)
 {
-	const int word = CAP_CHECKPOINT_RESTORE / 32;
 	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
 	struct __user_cap_data_struct caps[2] = { 0 };
 
-	caps[word].permitted = 1u << CAP_CHECKPOINT_RESTORE % 32;
-	if (u->net_admin)
-		caps[0].permitted |= 1u << CAP_NET_ADMIN;
-	for (int i = 0; i < 2; i++)
-		caps[i].effective = caps[i].inheritable = caps[i].permitted;
-	if (syscall(SYS_capset, &header, caps) < 0 ||
-	    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_CHECKPOINT_RESTORE, 0, 0) < 0)
+	if (syscall(SYS_capget, &header, caps) < 0)
 		return -1;
-	return u->net_admin ? prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_NET_ADMIN, 0, 0) : 0;
+	const uint64_t kept = 1ull << CAP_CHECKPOINT_RESTORE | shielding_capability(caps) |
+			      (u->net_admin ? 1ull << CAP_NET_ADMIN : 0);
+	for (int i = 0; i < 2; i++)
+		caps[i].permitted = caps[i].effective = caps[i].inheritable =
+			(uint32_t)(kept >> 32 * i);
+	if (syscall(SYS_capset, &header, caps) < 0)
+		return -1;
+	for (int i = 0; i < 64; i++)
+		if (kept >> i & 1 && prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, i, 0, 0) < 0)
+			return -1;
+	return 0;
 }
 
 /* By the system calls: the C library would tell all threads, and here is one that knows nothing of the others. */
@@ -269,7 +288,8 @@ static int start_child(struct criu_child *ret, struct spawning *p, struct brumat
 	/* End of file is the success of execve: the way back closes itself. */
 	if (r >= 0 && receive_report(way_back_fd, &report, &none) > 0)
 		r = fail_spawn(p, &report, err);
-	if (r < 0) { /* one that runs ends by it, or by the way back, on which its socket may be yet */
+	if (r <
+	    0) { /* one that runs ends by it, or by the way back, on which its socket may be yet */
 		cleanup_close(&child.socket_fd);
 		cleanup_close(&way_back_fd);
 	}

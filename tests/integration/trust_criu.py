@@ -8,7 +8,7 @@ import os
 import shutil
 from contextlib import contextmanager
 
-from cases import case, expect, main, wait_until
+from cases import NOBODY, Skipped, case, expect, main, run, wait_until
 from checkpoints import manifest_of
 from harness import process_start
 from users_jobs import AS_HIM, saved_of_him, script_of_him, setuid_program, status
@@ -117,6 +117,51 @@ def a_dump_that_never_stood_still(bed):
         log.goes_on()
         forget_jobs(bed)
     expect(not bed.checkpoints(), "it was kept")
+
+
+TRACE = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long] * 4
+SEIZE, PIDFD_OPEN, PIDFD_GETFD = 0x4206, 434, 438
+pid = int(sys.argv[1])
+for what, r in (("seized", libc.ptrace(SEIZE, pid, 0, 0)),
+                ("descriptor taken", libc.syscall(PIDFD_GETFD, libc.syscall(PIDFD_OPEN, pid, 0), 0, 0))):
+    print(what if r >= 0 else os.strerror(ctypes.get_errno()))
+try:
+    os.close(os.open(f"/proc/{pid}/mem", os.O_RDWR))
+    print("memory opened")
+except OSError as error:
+    print(error.strerror)
+"""
+LAUNCHED = [*map(str, AS_HIM), "--inh-caps", "+checkpoint_restore", "--ambient-caps", "+checkpoint_restore"]
+
+
+def trace(pid):
+    """What a user with the launcher's capability is told who wants to trace it."""
+    return set(run([*LAUNCHED, "/usr/bin/python3", "-c", TRACE, str(pid)]).out.splitlines())
+
+
+@case
+def he_traces_roots_criu(bed):
+    """He can have the capability that this CRIU has, by brumate-criu-launch, and so may trace what has no more."""
+    checkpoint, _, log = saved(bed)
+    own = bed.start([*LAUNCHED, "/usr/bin/python3", "-c", "import time; print('ready'); time.sleep(1000)"])
+    own.log.wait_for("^ready")
+    if trace(own.pid) != {"seized", "descriptor taken", "memory opened"}:
+        raise Skipped(f"a user may not trace here: {trace(own.pid)}")
+    with bed.held_at("restore.spawned", "restore", checkpoint) as restore:
+        criu = bed.crius()[0]
+        wait_until(lambda: status(criu, "Uid")[1] == str(NOBODY), "CRIU to be his")
+        said = trace(criu)
+    expect(said <= {"Operation not permitted", "Permission denied"}, f"he may trace it: {said}")
+    code, _, err = restore.end()
+    expect(code == 0, f"exit {code}: {err}")
+    job = bed.list("ps", "jobs")[0]["id"]
+    bed.jobs.append(job)
+    log.goes_on()
+    for name in ("CapInh", "CapPrm", "CapEff", "CapAmb"):
+        expect(int(status(bed.pid(job), name)[0], 16) == 0, f"{name} of what was restored is {status(bed.pid(job), name)}")
 
 
 main()
