@@ -4,6 +4,9 @@
 
 #define LAUNCH_PROGRAM "brumate-criu-launch"
 
+/** An installation gives the file to this group, mode 0750: its users have the capability. */
+#define LAUNCH_GROUP "brumate-users"
+
 /** What CRIU is started with, too: /etc/criu/default.conf and ~/.criu/default.conf are for those who run it by hand, and
  * could change what a checkpoint is. The launcher adds it where its caller, of an older version, does not. */
 #define CRIU_WITHOUT_CONFIG "--no-default-config"

@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <limits.h>
 #include <linux/capability.h>
 #include <poll.h>
@@ -280,6 +281,25 @@ static int fail_no_launcher(struct brumate_error *err)
 	return -ENOENT;
 }
 
+/* Root decides who has the capability, by the group of the file. */
+static int fail_not_in_group(const char *path, struct brumate_error *err)
+{
+	struct group group, *found = NULL;
+	char names[4096];
+	struct stat st;
+
+	if (stat(path, &st) == 0 && st.st_gid)
+		getgrgid_r(st.st_gid, &group, names, sizeof(names), &found);
+	brumate_fail(err, EPERM, "%s: only users of %s may run it", path,
+		     found ? found->gr_name : "its group");
+	brumate_error_exit(err, EXIT_UNSUPPORTED);
+	brumate_hint(err,
+		     "as root: usermod -aG %s USER, who then logs in again; SECURITY.md says what "
+		     "that grants",
+		     found ? found->gr_name : LAUNCH_GROUP);
+	return -EPERM;
+}
+
 static int find_launched(struct criu_program *ret, struct brumate_error *err)
 {
 	auto_free char *helper = path_find_helper(LAUNCH_PROGRAM);
@@ -289,6 +309,8 @@ static int find_launched(struct criu_program *ret, struct brumate_error *err)
 
 	if (!path)
 		return fail_no_launcher(err);
+	if (access(path, X_OK) < 0 && errno == EACCES)
+		return fail_not_in_group(path, err);
 	int r = run_for_version(path, text, &status);
 	if (r < 0)
 		return brumate_fail(err, -r, "%s: %m", path);

@@ -201,6 +201,13 @@ def deb_says_what_is_in_it(bed):
         is_told_what_is_bundled(files_in(opened), deb().removesuffix(".deb") + ".spdx.json")
 
 
+def launcher_is_of_its_group(root):
+    """Its users have a capability by it, and nobody is of the group by himself."""
+    told = ok_inside(root, "stat", "-c", "%A %U %G", "/usr/libexec/brumate/brumate-criu-launch").out.strip()
+    expect(told == "-rwxr-x--- root brumate-users", f"the launcher is {told}")
+    expect(ok_inside(root, "getent", "group", "brumate-users").out.strip().endswith(":"), "somebody is of the group")
+
+
 @case
 def deb_in_a_clean_system(bed):
     package_of_deb = deb()
@@ -210,6 +217,7 @@ def deb_in_a_clean_system(bed):
     expect("cap_checkpoint_restore=ep" in ok_inside(root, "getcap", "/usr/libexec/brumate/brumate-criu-launch").out,
            "the launcher has no capability")
     ok_inside(root, "getent", "group", "brumate")
+    launcher_is_of_its_group(root)
     shows_a_job(root, "of-deb")
     # Once more, as an upgrade, and by hand: nothing is made twice.
     ok_inside(root, "dpkg", "-i", "/brumate.deb")
@@ -240,6 +248,7 @@ def rpm_in_a_clean_system(bed):
     rpm_in_root = ["rpm", "--root", root, "--force-debian", "--nodeps"]
     done = run([*rpm_in_root, "-U", package_of_rpm])
     expect(done.code == 0, done.why())
+    launcher_is_of_its_group(root)
     shows_a_job(root, "of-rpm")
     done = run([*rpm_in_root, "-e", "brumate"])
     expect(done.code == 0 and "rm -r /var/lib/brumate" in done.out + done.err, done.why())

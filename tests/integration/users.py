@@ -102,6 +102,27 @@ def without_its_capability_the_launcher_says_so(bed):
         allow_launcher(bed.launcher())
 
 
+@case
+@as_user
+def root_decides_who_may_run_the_launcher(bed):
+    """An installation lets a group run it; a change of the group takes the capability away, as `make install` minds."""
+    os.chmod(bed.launcher(), 0o750)
+    try:
+        _, log = bed.counter("train")
+        criu = next(f for f in bed.doctor()["findings"] if f["key"] == "criu")
+        expect(criu["level"] == "fail" and "usermod -aG brumate-users" in criu["hint"], f"{criu}")
+        bed.refused(4, f"{bed.launcher()}: only users of its group may run it", "checkpoint", "train")
+        log.goes_on()
+        os.chown(bed.launcher(), 0, bed.uid)
+        allow_launcher(bed.launcher())
+        bed.operation("checkpoint", "train", "--leave-running")
+        log.goes_on()
+    finally:
+        os.chown(bed.launcher(), 0, 0)
+        os.chmod(bed.launcher(), 0o755)
+        allow_launcher(bed.launcher())
+
+
 # A filter that allows everything.
 WITH_A_FILTER = """
 import ctypes, time
