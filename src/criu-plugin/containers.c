@@ -8,11 +8,8 @@
 #include "criu-plugin/plugin.h"
 
 #include <dirent.h>
-#include <dlfcn.h>
-#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <link.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -62,31 +59,6 @@ static struct {
 		if (print_on_level)                                     \
 			print_on_level(level, "brumate: " __VA_ARGS__); \
 	} while (0)
-
-/*
- * ---- which CRIU this is in ----
- *
- * The signature of a hook changed in CRIU 4.2, and the number of the interface did not. What changed too is how many hooks
- * there are, and so the size of the table in which CRIU lists who has which: a list's head for all plugins and one for each.
- */
-
-extern const char cr_plugin_ctl[] __attribute__((weak));
-
-struct list_head {
-	void *next, *previous;
-};
-
-/* How many kinds of hooks this CRIU has: 12 in 4.0 and 4.1, more since 4.2. 0: that cannot be told. */
-static unsigned criu_hook_kinds(void)
-{
-	const ElfW(Sym) *symbol = NULL;
-	Dl_info info;
-
-	if (!cr_plugin_ctl || !dladdr1(cr_plugin_ctl, &info, (void **)&symbol, RTLD_DL_SYMENT) ||
-	    !symbol || symbol->st_size < 2 * sizeof(struct list_head))
-		return 0;
-	return (unsigned)(symbol->st_size / sizeof(struct list_head)) - 1;
-}
 
 /* ---- what the image says, and what brumate-container is asked ---- */
 

@@ -61,6 +61,14 @@ extern void set_compel_interrupt_only_mode(void) __attribute__((weak));
 /** fd (borrowed) of the directory with the images. */
 extern int criu_get_image_dir(void) __attribute__((weak));
 
+/* ---- which CRIU this is in ---- */
+
+/**
+ * How many kinds of hooks this CRIU has, which the number of its interface does not tell: 12 in 4.0 and 4.1, 13 in 4.2, more after
+ * it. 0: that cannot be told.
+ */
+unsigned criu_hook_kinds(void);
+
 /* ---- devices that are named by the environment ---- */
 
 /** Records the device behind @fd under the number that CRIU gives it. Returns 0, -ENOTSUP (not one of those
