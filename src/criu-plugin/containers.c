@@ -36,7 +36,7 @@
 #define STREAM_NAME  "streamer-capture.sock"
 #define PARENT_NAME  "parent"
 
-enum { HOOKS_BEFORE_RETRY = 12, TIDS_MAX = 1024, PATIENCE_MS = 250 };
+enum { TIDS_MAX = 1024, PATIENCE_MS = 250 };
 
 static struct {
 	int stage;
@@ -396,20 +396,15 @@ static int dump_ext_file(int fd, int id)
 	int r = device_dump_fd(fd, id);
 
 	if (r < 0 && r != -ENOTSUP)
-		return fail("a device cannot be recorded", strerror(-r));
+		return fail("a device cannot be recorded", criu_strerror(r));
 	return r == 0 && !state.has_saved ? name_in_image(DEVICES_NAME) : r;
 }
 
-static int restore_ext_file(int id, bool *retry)
+static int restore_ext_file(int id, bool *flag)
 {
-	unsigned kinds = criu_hook_kinds();
-	bool no_retry = false;
-	int r = kinds ? device_restore_fd(id, &no_retry) : -EOPNOTSUPP;
+	int r = device_restore_fd(id, flag);
 
-	/* Before CRIU 4.2 there is no second argument. */
-	if (kinds > HOOKS_BEFORE_RETRY)
-		*retry = no_retry;
-	return r < 0 && r != -ENOTSUP ? fail("a device cannot be reopened", strerror(-r)) : r;
+	return r < 0 && r != -ENOTSUP ? fail("a device cannot be reopened", criu_strerror(r)) : r;
 }
 
 /* Whose state the driver saved maps no device any more: what is left, is left by a fork. */

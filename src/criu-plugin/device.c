@@ -93,6 +93,8 @@ int device_dump_fd(int fd, int id)
 	if (flags < 0 || fstat(fd, &st) < 0 || !S_ISCHR(st.st_mode) || !criu_get_image_dir ||
 	    !device_is_named(path, getenv(HIDDEN_DEV_VARIABLE)))
 		return -ENOTSUP;
+	if (!criu_hook_kinds()) /* better no image than one that cannot come back */
+		return -ELIBBAD;
 	record_name(name, id);
 	auto_close int out = openat(criu_get_image_dir(), name,
 				    O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -102,7 +104,7 @@ int device_dump_fd(int fd, int id)
 	return fd_write_full(out, text, (size_t)len);
 }
 
-int device_restore_fd(int id, bool *ret_retry)
+int device_restore_fd(int id, bool *flag)
 {
 	struct device_record f;
 	struct stat st;
@@ -110,7 +112,6 @@ int device_restore_fd(int id, bool *ret_retry)
 	size_t len;
 	auto_free char *text = NULL;
 
-	*ret_retry = false;
 	if (!criu_get_image_dir)
 		return -ENOTSUP;
 	record_name(name, id);
@@ -121,6 +122,8 @@ int device_restore_fd(int id, bool *ret_retry)
 		return r;
 	if (!device_is_named(f.path, getenv(HIDDEN_DEV_VARIABLE)))
 		return -EPERM;
+	if ((r = criu_no_retry(flag)) < 0)
+		return r;
 	int fd = open(f.path, f.flags | O_NOCTTY | O_CLOEXEC);
 	if (fd < 0)
 		return -errno;

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
 /*
  * Which hooks the CRIU has that we are in. See plugin.h, "which CRIU this is in". It is told by the size of the table in which CRIU lists
- * who has which hook: a list's head for all plugins and one for each kind. Nothing is called or read there.
+ * who has which hook: a list's head for all plugins and one for each kind. Nothing in it is read.
  */
 #include <dlfcn.h>
 #include <elf.h>
+#include <errno.h>
 #include <link.h>
+#include <string.h>
 
 #include "criu-plugin/plugin.h"
 
@@ -21,7 +23,28 @@ unsigned criu_hook_kinds(void)
 	Dl_info info;
 
 	if (!cr_plugin_ctl || !dladdr1(cr_plugin_ctl, &info, (void **)&symbol, RTLD_DL_SYMENT) ||
-	    !symbol || symbol->st_size < 2 * sizeof(struct list_head))
+	    !symbol || symbol->st_size % sizeof(struct list_head) != 0 ||
+	    symbol->st_size < 2 * sizeof(struct list_head))
 		return 0;
 	return (unsigned)(symbol->st_size / sizeof(struct list_head)) - 1;
+}
+
+int criu_no_retry(bool *flag)
+{
+	unsigned kinds = criu_hook_kinds();
+
+	if (kinds == 0)
+		return -ELIBBAD;
+	if (kinds >= CRIU_HOOKS_WITH_RETRY)
+		*flag = false;
+	return 0;
+}
+
+const char *criu_strerror(int error)
+{
+	return error == -ELIBBAD
+		       ? "this CRIU's table of hooks (cr_plugin_ctl) is hidden or not known, "
+			 "so what it passes to them cannot be told: use CRIU as its own "
+			 "Makefile builds it"
+		       : strerror(-error);
 }

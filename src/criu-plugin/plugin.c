@@ -98,16 +98,16 @@ static int dump_ext_file(int fd, int id)
 
 	if (r < 0 && r != -ENOTSUP)
 		say(CRIU_LOG_ERROR, "cannot record the device of descriptor %d: %s\n", fd,
-		    strerror(-r));
+		    criu_strerror(r));
 	return r;
 }
 
-static int restore_ext_file(int id, bool *retry)
+static int restore_ext_file(int id, bool *flag)
 {
-	int r = device_restore_fd(id, retry);
+	int r = device_restore_fd(id, flag);
 
 	if (r < 0 && r != -ENOTSUP)
-		say(CRIU_LOG_ERROR, "cannot reopen device %d: %s\n", id, strerror(-r));
+		say(CRIU_LOG_ERROR, "cannot reopen device %d: %s\n", id, criu_strerror(r));
 	return r;
 }
 

@@ -21,7 +21,7 @@
 
 enum criu_hook {
 	CRIU_HOOK_DUMP_EXT_FILE = 2,	 /* int (int fd, int id) */
-	CRIU_HOOK_RESTORE_EXT_FILE = 3,	 /* int (int id, bool *retry), the flag since CRIU 4.2 */
+	CRIU_HOOK_RESTORE_EXT_FILE = 3,	 /* int (int id, bool *flag), if there is one: criu_no_retry() */
 	CRIU_HOOK_HANDLE_DEVICE_VMA = 7, /* int (int fd, const struct stat *), the file mapped */
 	/* int (const char *path, const uint64_t address, const uint64_t old_offset, uint64_t *new_offset,
 	 * int *fd); 1: map that instead */
@@ -30,6 +30,7 @@ enum criu_hook {
 	CRIU_HOOK_PAUSE_DEVICES = 10,	   /* int (int pid), the root first, which runs then with all others */
 	CRIU_HOOK_CHECKPOINT_DEVICES = 11, /* int (int pid), all being stopped */
 	CRIU_HOOKS = 12,
+	CRIU_HOOKS_WITH_RETRY = 14,	   /* or more: see criu_no_retry() */
 	CRIU_HOOK_DUMP_DEVICES_LATE = 14,  /* int (int pid), since CRIU 4.3: memory and files are dumped */
 	CRIU_HOOKS_MOST = 15,
 };
@@ -69,14 +70,28 @@ extern int criu_get_image_dir(void) __attribute__((weak));
  */
 unsigned criu_hook_kinds(void);
 
+/**
+ * Says of a descriptor, where that can be said, that CRIU need not ask for it again. @flag is the second argument of
+ * CRIU_HOOK_RESTORE_EXT_FILE. CRIU 4.3 passes a flag there, which nobody may have set before. CRIU up to 4.2.1 passes none: in that
+ * register is what a call before has left, the buffer of its log or, where it logs less, a string that is read-only. The flag came
+ * with fb02dbf68 after 4.2, the 14th kind of hook three commits later; no release is in between. Returns 0, -ELIBBAD: whether there
+ * is a flag cannot be told. Then nothing is written, and the hook is to fail: a flag that happens to be set makes CRIU drop the fd
+ * and ask again.
+ */
+int criu_no_retry(bool *flag);
+
+/** What there is to say of an error, of -ELIBBAD too; static text. */
+const char *criu_strerror(int error);
+
 /* ---- devices that are named by the environment ---- */
 
 /** Records the device behind @fd under the number that CRIU gives it. Returns 0, -ENOTSUP (not one of those
- * named), -errno. */
+ * named), -ELIBBAD (this CRIU's device_restore_fd() would fail so), -errno. */
 int device_dump_fd(int fd, int id);
 
-/** Opens it in the task being restored. Returns the fd, -ENOTSUP, -errno. */
-int device_restore_fd(int id, bool *ret_retry);
+/** Opens it in the task being restored. @flag: as for criu_no_retry(), touched with a device of ours alone. Returns the fd, -ENOTSUP,
+ * -ELIBBAD, -errno. */
+int device_restore_fd(int id, bool *flag);
 
 /** Whether CRIU may leave the mapping of the file behind @fd to us: 0, -ENOTSUP (not a device that is named),
  * -errno. */
