@@ -12,6 +12,7 @@ import select
 import shutil
 import signal
 import socket
+import stat
 import struct
 import subprocess
 import sys
@@ -149,6 +150,27 @@ def at_terminal(bed, answer, *args, seconds=60, columns=None):
         process.kill()
         process.wait()
         os.close(ours)
+
+
+class DeviceNode:
+    """A node of another device that is here, named like one of a GPU."""
+
+    def __init__(self, other):
+        self.path = f"/dev/nvidia-brumate-test-{os.getpid()}"
+        try:
+            status = os.stat(other)
+            os.mknod(self.path, stat.S_IFMT(status.st_mode) | 0o600, status.st_rdev)
+            os.close(os.open(self.path, os.O_RDWR))
+        except OSError as error:
+            self.__exit__()
+            raise Skipped(f"{other} cannot stand in for a device: {error}") from error
+
+    def __enter__(self):
+        return self.path
+
+    def __exit__(self, *_):
+        if os.path.exists(self.path):
+            os.unlink(self.path)
 
 
 class Background:
@@ -774,6 +796,6 @@ def breaks(*numbers):
     return mark
 
 
-__all__ = ["breaks", "Background", "Bed", "CAP_CHECKPOINT_RESTORE", "Failed", "find_build", "pids", "Log", "SOURCE", "Skipped", "UserBed", "as_user", "allow_launcher", "case", "expect",
+__all__ = ["breaks", "Background", "Bed", "CAP_CHECKPOINT_RESTORE", "DeviceNode", "Failed", "find_build", "pids", "Log", "SOURCE", "Skipped", "UserBed", "as_user", "allow_launcher", "case", "expect",
            "main", "may_connect", "process_start", "run",
            "read_link", "read_text", "wait_until", "with_env", "AS_NOBODY", "NOBODY", "MIB"]

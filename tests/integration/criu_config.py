@@ -30,9 +30,7 @@ def own_etc(bed):
 
 def expect_criu_breaks(build):
     """A CRIU that is run by hand takes what the file says."""
-    provisioned = os.path.join(build.path, "src", "criu", "criu")
-    path = os.environ.get("BRUMATE_CRIU") or (provisioned if os.path.exists(provisioned) else "criu")
-    result = run([path, "--version"], env={"PATH": os.environ["PATH"]})
+    result = run([build.criu(), "--version"], env={"PATH": os.environ["PATH"]})
     expect("no-such-option" in result.err, f"this test proves nothing: {result.why()} {result.out}")
 
 

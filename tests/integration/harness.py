@@ -173,6 +173,11 @@ class Build:
                 return path
         raise Failed(f"{self.path} holds no {name}: build it first")
 
+    def criu(self):
+        """The CRIU that brumate takes."""
+        provisioned = os.path.join(self.path, "src", "criu", "criu")
+        return os.environ.get("BRUMATE_CRIU") or (provisioned if os.path.exists(provisioned) else "criu")
+
     def library(self, name):
         """The path of a library of tests; Skipped where this build has none, as under a sanitizer."""
         for path in (os.path.join(self.path, "tests", "preload", name), os.path.join(self.path, name)):

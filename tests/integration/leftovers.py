@@ -5,10 +5,10 @@ nothing that could be more than a leftover is taken for one. A disk stands in fo
 mapped, and CRIU refuses it as it does the real one."""
 
 import os
-import stat
 
-from cases import case, expect, main
-from harness import Skipped
+from cases import DeviceNode, case, expect, main
+
+DISK = "/dev/loop0"
 
 # The parent gives up its mappings before it is ready, as the driver's checkpoint makes it do. Its child looks
 # in each step that all of them are at their addresses, and uses them once they are not the device's.
@@ -74,27 +74,6 @@ while True:
 """
 
 
-class Device:
-    """A node of a disk, named like a GPU's."""
-
-    def __init__(self):
-        self.path = f"/dev/nvidia-brumate-test-{os.getpid()}"
-        try:
-            number = os.stat("/dev/loop0").st_rdev
-            os.mknod(self.path, stat.S_IFBLK | 0o600, number)
-            os.close(os.open(self.path, os.O_RDWR))
-        except OSError as error:
-            self.__exit__()
-            raise Skipped(f"no disk to map: {error}") from error
-
-    def __enter__(self):
-        return self.path
-
-    def __exit__(self, *_):
-        if os.path.exists(self.path):
-            os.unlink(self.path)
-
-
 def start(bed, device, library=""):
     script = os.path.join(bed.dir, "forks.py")
     with open(script, "w", encoding="utf-8") as file:
@@ -112,7 +91,7 @@ def standing_in(log):
 
 @case
 def a_forked_child_goes_on(bed):
-    with Device() as device:
+    with DeviceNode(DISK) as device:
         job, log = start(bed, device)
         for verb in ("suspend", "resume"):
             bed.operation(verb, job)
@@ -134,7 +113,7 @@ def state_that_nobody_saved_is_refused(bed):
     library = os.path.join(bed.dir, "libnvidia-glcore.so.1")
     with open(library, "wb") as file:
         file.write(bytes(4096))
-    with Device() as device:
+    with DeviceNode(DISK) as device:
         job, log = start(bed, device, library)
         bed.refused(7, r"process \d+ \(python3.*\) maps /dev/nvidia.*would be lost", "checkpoint", job)
         bed.expect_whole(job, log)
