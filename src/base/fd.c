@@ -109,13 +109,8 @@ void fd_close_others(int a, int b)
 	syscall(SYS_close_range, high + 1, ~0u, 0);
 }
 
-int file_read(int dir_fd, const char *path, size_t max_bytes, char **ret_text,
-	      size_t *ret_len_bytes)
+static int read_whole(int fd, size_t max_bytes, char **ret_text, size_t *ret_len_bytes)
 {
-	auto_close int fd = RESERVE_TRY(openat(dir_fd, path, O_RDONLY | O_CLOEXEC | O_NOCTTY));
-	if (fd < 0)
-		return -errno;
-
 	size_t room = 4096, len = 0;
 	auto_free char *text = malloc(room + 1);
 	if (!text)
@@ -141,6 +136,26 @@ int file_read(int dir_fd, const char *path, size_t max_bytes, char **ret_text,
 	if (ret_len_bytes)
 		*ret_len_bytes = len;
 	return 0;
+}
+
+int file_read(int dir_fd, const char *path, size_t max_bytes, char **ret_text,
+	      size_t *ret_len_bytes)
+{
+	auto_close int fd = RESERVE_TRY(openat(dir_fd, path, O_RDONLY | O_CLOEXEC | O_NOCTTY));
+
+	return fd < 0 ? -errno : read_whole(fd, max_bytes, ret_text, ret_len_bytes);
+}
+
+int file_read_plain(int dir_fd, const char *path, size_t max_bytes, char **ret_text,
+		    size_t *ret_len_bytes)
+{
+	auto_close int fd = RESERVE_TRY(
+		openat(dir_fd, path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW | O_NONBLOCK));
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return -errno;
+	return S_ISREG(st.st_mode) ? read_whole(fd, max_bytes, ret_text, ret_len_bytes) : -EBADMSG;
 }
 
 int sync_dir(int dir_fd, const char *path)

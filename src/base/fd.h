@@ -44,6 +44,11 @@ void fd_close_others(int a, int b);
 int file_read(int dir_fd, const char *path, size_t max_bytes, char **ret_text,
 	      size_t *ret_len_bytes);
 
+/** As file_read(), of a regular file and nothing else (-EBADMSG, -ELOOP): for directories that others may write to, who could
+ * have a link there, or a pipe that nobody writes to. */
+int file_read_plain(int dir_fd, const char *path, size_t max_bytes, char **ret_text,
+		    size_t *ret_len_bytes);
+
 /**
  * Replaces @path by @text so that a crash leaves the old or the new content: written under another
  * name beside it with @mode, synced, renamed, directory synced. Returns 0 or -errno.

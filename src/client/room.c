@@ -4,6 +4,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -15,6 +17,7 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "client/agent.h"
 #include "client/broker.h"
 
@@ -27,32 +30,47 @@ static int open_dir(const struct room *room)
 	return room->dir ? agent_dir_open(room->dir) : -ENOENT;
 }
 
-/* The job's user may write there: nothing is followed, and what is changed is what was made. */
-static int let_connect(int dir_fd)
-{
-	auto_close int at = openat(dir_fd, AGENT_ROOM_SOCKET, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-	struct stat st;
-	char path[64];
+/* A socket that is to be bound. */
+struct binding {
+	int fd, dir_fd;
+	int r;
+};
 
-	if (at < 0 || fstat(at, &st) < 0)
-		return -errno;
-	if (!S_ISSOCK(st.st_mode) || st.st_uid != geteuid())
-		return -EPERM;
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", at);
-	return chmod(path, 0666) < 0 ? -errno : 0;
+/* The socket's mode is what the file creation mask leaves of 0777, and that mask is the process's: a thread takes one of its
+ * own first. */
+static void *bind_for_all(void *arg)
+{
+	struct binding *b = arg;
+	struct sockaddr_un at = { .sun_family = AF_UNIX };
+
+	snprintf(at.sun_path, sizeof(at.sun_path), "/proc/self/fd/%d/" AGENT_ROOM_SOCKET,
+		 b->dir_fd);
+	b->r = unshare(CLONE_FS) < 0 ? -errno : 0;
+	if (b->r < 0)
+		return NULL;
+	umask(0111);
+	if (bind(b->fd, (struct sockaddr *)&at, sizeof(at)) < 0)
+		b->r = -errno;
+	return NULL;
 }
 
 static int listen_in(int dir_fd)
 {
-	struct sockaddr_un at = { .sun_family = AF_UNIX };
 	auto_close int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	struct binding b = { .fd = fd, .dir_fd = dir_fd };
+	pthread_t thread;
 
-	snprintf(at.sun_path, sizeof(at.sun_path), "/proc/self/fd/%d/" AGENT_ROOM_SOCKET, dir_fd);
-	unlinkat(dir_fd, AGENT_ROOM_SOCKET, 0);
-	if (fd < 0 || bind(fd, (struct sockaddr *)&at, sizeof(at)) < 0 || listen(fd, BACKLOG) < 0)
+	if (fd < 0)
 		return -errno;
-	int r = let_connect(dir_fd);
-	return r < 0 ? r : take_fd(&fd);
+	/* The job's user may write there: what lies there by that name afterwards is not to be touched by it. */
+	unlinkat(dir_fd, AGENT_ROOM_SOCKET, 0);
+	int r = thread_start(&thread, bind_for_all, &b);
+	if (r < 0)
+		return r;
+	pthread_join(thread, NULL);
+	if (b.r == 0 && listen(fd, BACKLOG) < 0)
+		b.r = -errno;
+	return b.r < 0 ? b.r : take_fd(&fd);
 }
 
 bool room_listen(struct room *room)

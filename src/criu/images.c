@@ -110,7 +110,7 @@ int criu_image_stats_read(struct criu_image_stats *ret, int dir_fd)
 {
 	auto_free char *text = NULL;
 	size_t len;
-	int r = file_read(dir_fd, "stats-dump", CRIU_IMAGE_BYTES_MAX, &text, &len);
+	int r = file_read_plain(dir_fd, "stats-dump", CRIU_IMAGE_BYTES_MAX, &text, &len);
 
 	return r < 0 ? r : criu_image_stats_decode(ret, text, len);
 }

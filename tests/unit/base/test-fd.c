@@ -180,6 +180,25 @@ static void test_mkdir_parents(void)
 	CHECK(mkdir_parents(path, 0700) == -ENOTDIR);
 }
 
+/* A pipe without a writer would be waited for, and a link leads elsewhere. */
+static void test_read_plain(void)
+{
+	auto_free char *text = NULL;
+	size_t len;
+
+	put_text(top, "plain", "here");
+	CHECK(symlinkat("plain", top, "plain-link") == 0 && mkfifoat(top, "plain-pipe", 0600) == 0);
+	CHECK(file_read_plain(top, "plain", 4, &text, &len) == 0 && len == 4);
+	CHECK_STR(text, "here");
+	cleanup_free(&text);
+	CHECK(file_read_plain(top, "plain", 3, &text, &len) == -EFBIG);
+	CHECK(file_read_plain(top, "plain-link", 4, &text, &len) == -ELOOP);
+	CHECK(file_read_plain(top, "plain-pipe", 4, &text, &len) == -EBADMSG);
+	CHECK(file_read_plain(top, ".", 4, &text, &len) == -EBADMSG);
+	CHECK(file_read_plain(top, "absent", 4, &text, &len) == -ENOENT);
+	CHECK(!text);
+}
+
 static void test_peer(void)
 {
 	struct ucred peer;
@@ -200,6 +219,7 @@ int main(void)
 	test_replace();
 	test_sweep();
 	test_read();
+	test_read_plain();
 	test_full();
 	test_remove_tree();
 	test_remove_deep_tree();
