@@ -371,13 +371,15 @@ void step_tell_stuck(void *arg, pid_t criu, const struct brumate_error *why)
 	struct brumate_error err = *why;
 
 	brumate_wrap(&err, -err.code,
-		     "job %s is held until CRIU, process %d, ends, which was killed and still waits for a "
+		     "job %s is held until CRIU, process %d, ends, which was killed and still "
+		     "waits for a "
 		     "file system, as it seems",
 		     job->id, criu);
 	if (job->state == JOB_CHECKPOINTING)
 		brumate_error_exit(&err, EXIT_STILL_RUNNING);
 	brumate_hint(&err,
-		     "look for files of the job on a file system that does not answer; once that does, or is "
+		     "look for files of the job on a file system that does not answer; once that "
+		     "does, or is "
 		     "unmounted by force (umount -f), the rest is done, and `brumate ps` says so");
 	log_warn("%s: kind=%s", err.text, op->kind);
 	snprintf(job->message, sizeof(job->message), "%s: %s", op->kind, err.text);
@@ -404,6 +406,21 @@ static int take_back(struct op *op, enum job_state to, struct brumate_error *err
 	if (r < 0)
 		return brumate_fail(err, -r, "injected at undo.begin: %m");
 	return to == JOB_SUSPENDED ? step_put_away(op, err) : step_bring_back(op, err);
+}
+
+/* The job is as it was. That the time was over is told by an exit code of its own, whatever was waited for when it was. */
+static void say_it_goes_on(const struct op *op, struct brumate_error *err)
+{
+	if (progress_left_ms(&op->progress, 1) == 0) {
+		const struct brumate_error why = *err;
+		const char *own = strstr(why.hint, "--timeout") ? "" : why.hint;
+
+		brumate_error_exit(err, EXIT_TIMEOUT);
+		brumate_hint(err, "%s%sa longer --timeout gives it more time; the job goes on", own,
+			     *own ? "; " : "");
+	} else if (op->touched && op->job->state != JOB_RESUMING) {
+		brumate_error_exit(err, EXIT_STILL_RUNNING);
+	}
 }
 
 int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_error *err)
@@ -435,8 +452,7 @@ int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_
 		job_set_state(job, JOB_SUSPENDED, NULL);
 		return r;
 	}
-	if (op->touched && job->state != JOB_RESUMING)
-		brumate_error_exit(err, EXIT_STILL_RUNNING);
+	say_it_goes_on(op, err);
 	job_set_state(job, if_alive, NULL);
 	return r;
 }

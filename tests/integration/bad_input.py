@@ -593,7 +593,7 @@ def kernel_that_takes_too_long(bed):
         os.kill(bed.pid(job), signal.SIGUSR1)
         started = log.text().count("started")
         log.wait_until(lambda text: text.count("started") > started, "the kernel")
-        result = bed.refused(7, "NOT_READY|timed out after|TIMEOUT|did not end in time", verb, job, "--timeout", "1500ms")
+        result = bed.refused(124, "NOT_READY|timed out after|TIMEOUT|did not end in time", verb, job, "--timeout", "1500ms")
         expect("--timeout" in result.err, f"no way out is shown: {result.err!r}")
         expect(result.seconds < 4, f"it took {result.seconds:.1f} s to give up after 1.5")
         bed.expect_whole(job, log)

@@ -8,7 +8,7 @@ import os
 import re
 import signal
 
-from cases import (EXIT_STILL_RUNNING, EXIT_UNSUPPORTED, Skipped, all_go_on, case, expect, main, numbered_steps, run)
+from cases import (EXIT_TIMEOUT, EXIT_UNSUPPORTED, Skipped, all_go_on, case, expect, main, numbered_steps, run)
 
 
 def ranks(bed, count, *options):
@@ -123,7 +123,7 @@ def independent_members(bed):
 def a_rank_that_does_not_come(bed):
     """The others cannot become idle in time: nothing has happened, and all go on once it comes."""
     job, log = ranks(bed, 3, "--interval-ms", 4000)
-    refused = bed.fails(EXIT_STILL_RUNNING, "suspend", job, "--timeout", "1")
+    refused = bed.fails(EXIT_TIMEOUT, "suspend", job, "--timeout", "1")
     expect("process" in refused.err, refused.err)
     bed.expect_state(job, "running")
     go_on(log)

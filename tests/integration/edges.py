@@ -189,7 +189,7 @@ def in_exit_for_long(bed):
     phase = Phase(bed, "handler")
     job = bed.run(short(bed, "handler", phase))
     phase.reached()
-    bed.refused(7, r"gate: process \d+ is in exit\(\), and has not ended within", "suspend", job, "--timeout", "5s")
+    bed.refused(124, r"gate: process \d+ is in exit\(\), and has not ended within", "suspend", job, "--timeout", "5s")
     bed.expect_state(job, "running")
     phase.go()
     ends_as_undisturbed(bed, job, "handler")

@@ -217,7 +217,7 @@ def stuck_in_a_kernel(bed):
     log.wait_until(lambda text: text.count("ready ") == 2, "both are ready")
     os.kill(int(re.search(r"^busy (\d+)$", log.text(), re.M).group(1)), signal.SIGUSR1)
     log.wait_for("^started")
-    refused = bed.fails(7, "suspend", job, "--timeout", "0.5")
+    refused = bed.fails(124, "suspend", job, "--timeout", "0.5")
     expect("process" in refused.err, refused.err)
     bed.expect_state(job, "running")
     lines = log.text().count("step")
