@@ -262,9 +262,9 @@ static void listen_until(struct watch *w, uint64_t deadline_ns)
 				continue;
 			of[n] = of[n + 1] = c;
 			fds[n++] = (struct pollfd){ .fd = c->room.listen_fd, .events = POLLIN };
-			fds[n++] = (struct pollfd){
-				.fd = c->room.held_fd < 0 ? -1 : c->kept_fd
-			}; /* hung up */
+			fds[n++] = (struct pollfd){ .fd = c->room.held_fd < 0
+								  ? -1
+								  : c->kept_fd }; /* hung up */
 		}
 		if (poll(fds, n, left_ms) <= 0)
 			continue;

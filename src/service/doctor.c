@@ -340,15 +340,15 @@ static void check_driver_jobs(struct doctor *d, uint32_t features, json_t *names
 {
 	static const char key[] = "driver-job-file";
 	const struct gpu_driver_job *v = &gpu_vendor()->driver_job;
-	auto_free char *tool = d->simulated ? path_find_helper(v->simulated_tool)
-					    : driver_job_find_tool(environ);
+	auto_free char *tool =
+		d->simulated ? path_find_helper(v->simulated_tool) : driver_job_find_tool(environ);
 	char hint[160];
 
 	if (features & DEV_JOB_FILE)
 		json_array_append_new(names, json_string(key));
 	if (features & DEV_JOB_FILE && tool) {
-		finding(d, FINDING_OK, key, "", "run --data-path driver starts jobs of the driver, by %s",
-			tool);
+		finding(d, FINDING_OK, key, "",
+			"run --data-path driver starts jobs of the driver, by %s", tool);
 		return;
 	}
 	if (features & DEV_JOB_FILE)
@@ -357,7 +357,8 @@ static void check_driver_jobs(struct doctor *d, uint32_t features, json_t *names
 		snprintf(hint, sizeof(hint), "install driver %s or newer",
 			 gpu_vendor()->feature_since(DEV_JOB_FILE));
 	finding(d, FINDING_NOTE, key, hint,
-		"no job files%s%s: with run --data-path driver, the driver saves each process by itself",
+		"no job files%s%s: with run --data-path driver, the driver saves each process by "
+		"itself",
 		features & DEV_JOB_FILE ? ", as there is no " : "",
 		features & DEV_JOB_FILE ? v->tool : "");
 }
@@ -396,11 +397,11 @@ static void check_ladder(struct doctor *d, uint32_t features)
 
 static void check_gpu(struct doctor *d, size_t i, const struct dev_gpu *gpu, json_t *gpus)
 {
-	json_array_append_new(gpus, json_pack("{s:I,s:s,s:s,s:I,s:I,s:b}", "index", (json_int_t)i,
-					      "uuid", gpu->uuid, "name", gpu->name, "total_bytes",
-					      (json_int_t)gpu->total_bytes, "used_bytes",
-					      (json_int_t)gpu->used_bytes, "mig",
-					      gpu->partitioned));
+	json_array_append_new(gpus,
+			      json_pack("{s:I,s:s,s:s,s:I,s:I,s:b}", "index", (json_int_t)i, "uuid",
+					gpu->uuid, "name", gpu->name, "total_bytes",
+					(json_int_t)gpu->total_bytes, "used_bytes",
+					(json_int_t)gpu->used_bytes, "mig", gpu->partitioned));
 	d->vram_bytes += gpu->total_bytes;
 	if (gpu->partitioned)
 		finding(d, FINDING_WARN, "gpu", gpu_vendor()->partition_hint,
@@ -733,8 +734,10 @@ static void check_job(void *arg, const struct job *j, const char *id,
 			"the record of job %s is damaged: %s", id, why->text);
 	else if (job_has_lost_memory(j))
 		finding(d, FINDING_WARN, "job",
-			"`brumate wait` ends what is left of it; `brumate restore` brings back its last checkpoint",
-			"job %s is lost: shim and keeper, which held the only copy of its device memory, "
+			"`brumate wait` ends what is left of it; `brumate restore` brings back its "
+			"last checkpoint",
+			"job %s is lost: shim and keeper, which held the only copy of its device "
+			"memory, "
 			"have both ended",
 			j->id);
 	else if (!job_has_ended(j) && shim_has_ended(j))

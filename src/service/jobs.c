@@ -488,7 +488,12 @@ int service_status(const struct service_call *call, json_t *parameters, json_t *
 
 /* ---- taking in, ending, waiting, forgetting ---- */
 
-enum { COMMAND_BYTES_MAX = 4 << 20, ENVIRONMENT_BYTES_MAX = 4 << 20, GRACE_MS_MAX = 3600 * 1000 };
+enum {
+	COMMAND_BYTES_MAX = 4 << 20,
+	ENVIRONMENT_BYTES_MAX = 4 << 20,
+	GRACE_MS_MAX = 3600 * 1000,
+	GRACE_MS_DEFAULT = 10000,
+};
 
 /* Command and directory of a running process, for its record. Owns what it points to. */
 struct command_line {
@@ -725,12 +730,28 @@ int service_release(const struct service_call *call, json_t *parameters, json_t 
 	return shim_relay(call, &j, "Release", NULL, ret, err);
 }
 
+/* Ends the job without its shim, which stands still, and finds out when it goes on. Returns 0 or -errno. */
+static int kill_by_record(const struct job *j, int number, uint64_t grace_ms,
+			  struct brumate_error *err)
+{
+	const struct proc_id command = job_command(j);
+	const bool ends = number == 0 || number == SIGKILL;
+	int r = number == SIGKILL ? 0 : proc_signal_as(command, number ? number : SIGTERM, j->uid);
+
+	if (!ends || (r < 0 && r != -ESRCH))
+		return r < 0 ? brumate_fail(err, -r, "process %d: %m", command.pid) : 0;
+	if (number == 0)
+		proc_wait_gone(command, deadline_in_ms(grace_ms));
+	r = job_kill_members(j, deadline_in_ms(END_TIMEOUT_MS));
+	return r < 0 && r != -ESRCH ? brumate_fail(err, -r, "job %s: %m", j->id) : 0;
+}
+
 int service_kill(const struct service_call *call, json_t *parameters, json_t **ret,
 		 struct brumate_error *err)
 {
 	auto_(job_fini) struct job j = JOB_EMPTY;
 	const char *word;
-	int64_t number = 0, grace_ms = 0;
+	int64_t number = 0, grace_ms = GRACE_MS_DEFAULT;
 	int r = wire_need_string(parameters, "job", &word, err);
 
 	if (r == 0)
@@ -744,7 +765,12 @@ int service_kill(const struct service_call *call, json_t *parameters, json_t **r
 	if (has_ended(&j))
 		return brumate_fail(err, ESRCH, "job %s is not running (%s)", j.id,
 				    job_state_name(j.state));
-	return shim_relay(call, &j, "Kill", parameters, ret, err);
+	r = shim_relay(call, &j, "Kill", parameters, ret, err);
+	if (r != -EHOSTDOWN)
+		return r;
+	*err = BRUMATE_ERROR_NONE;
+	r = kill_by_record(&j, (int)number, (uint64_t)grace_ms, err);
+	return r < 0 ? r : reply_fresh(&j, ret, err);
 }
 
 int service_wait(const struct service_call *call, json_t *parameters, json_t **ret,

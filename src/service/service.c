@@ -12,7 +12,10 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/fd.h"
+#include "base/machine.h"
 #include "base/thread.h"
+#include "process/process.h"
 
 static const struct {
 	const char *name;
@@ -104,15 +107,34 @@ int meter_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
 /*
  * ---- calls to another of our programs that somebody else may cancel while they wait ----
  *
- * The calling thread waits in wire_call(); a second one waits for the cancellation and then shuts the
- * connection down, which ends the first one's wait.
+ * The calling thread waits in wire_call(). A second one waits for the cancellation and for the deadline, and looks whether
+ * the other program stands still, as one does that was stopped, or whose cgroup is frozen: nothing else would tell of
+ * that. Then it shuts the connection down, which ends the first one's wait.
  */
+
+enum {
+	LOOK_MS = 250,
+	STILL_MS = 2000, /* until a call for a look is given up */
+	STILL_AT_WORK_MS =
+		10000, /* until an operation is, which the other program takes back when it goes on */
+	SPARE_MS = 1000, /* for the other program to say by itself that the time is over */
+};
+
+enum relay_end { RELAY_WAITS, RELAY_CANCELLED, RELAY_STANDS_STILL, RELAY_TIMED_OUT };
 
 struct watch {
 	const struct cancel *cancel;
 	int done_fd;
 	int wire_fd;
-	atomic_bool cancelled;
+	struct proc_id peer;
+	uint32_t timeout_ms; /* of the operation; 0: none */
+	uint32_t still_ms;   /* how long it may stand still where there is no timeout */
+	uint64_t start_ns, still_since_ns;
+	_Atomic enum relay_end end;
+	/* what the operation was last said to wait for, and where the replies go */
+	char waiting_for[128];
+	wire_reply_fn on_reply;
+	void *arg;
 };
 
 static bool is_cancelled(const struct pollfd *fds)
@@ -123,42 +145,141 @@ static bool is_cancelled(const struct pollfd *fds)
 	return false;
 }
 
+static bool stands_still(struct proc_id id)
+{
+	return proc_has_stopped(id) == 1 || machine_is_frozen(id.pid);
+}
+
+/* How the wait ends for another reason than the caller's; RELAY_WAITS: it goes on. */
+static enum relay_end look_at_peer(struct watch *w)
+{
+	uint64_t now_ns = clock_now_ns();
+
+	if (w->timeout_ms)
+		return now_ns - w->start_ns > (w->timeout_ms + SPARE_MS) * NS_PER_MS
+			       ? RELAY_TIMED_OUT
+			       : RELAY_WAITS;
+	if (!w->peer.pid || !stands_still(w->peer) || proc_has_ended(w->peer))
+		w->still_since_ns = 0;
+	else if (!w->still_since_ns)
+		w->still_since_ns = now_ns;
+	return w->still_since_ns && now_ns - w->still_since_ns > w->still_ms * NS_PER_MS
+		       ? RELAY_STANDS_STILL
+		       : RELAY_WAITS;
+}
+
 static void *watch(void *arg)
 {
 	struct watch *w = arg;
+	enum relay_end end = RELAY_WAITS;
 	struct pollfd fds[CANCEL_FDS + 1];
 
 	for (int i = 0; i < CANCEL_FDS; i++)
 		fds[i] = w->cancel->fds[i];
 	fds[CANCEL_FDS] = (struct pollfd){ .fd = w->done_fd, .events = POLLIN };
 
-	while (poll(fds, CANCEL_FDS + 1, -1) < 0)
-		if (errno != EINTR)
+	while (end == RELAY_WAITS) {
+		int n = poll(fds, CANCEL_FDS + 1, LOOK_MS);
+
+		if (n < 0 && errno != EINTR)
 			return NULL;
-	if (is_cancelled(fds)) {
-		atomic_store(&w->cancelled, true);
-		shutdown(w->wire_fd, SHUT_RDWR);
+		if (n > 0 && fds[CANCEL_FDS].revents)
+			return NULL;
+		end = n > 0 && is_cancelled(fds) ? RELAY_CANCELLED : look_at_peer(w);
 	}
+	atomic_store(&w->end, end);
+	shutdown(w->wire_fd, SHUT_RDWR);
 	return NULL;
+}
+
+/* Keeps what the operation waits for, and passes the reply on. */
+static void note_reply(void *arg, json_t *reply)
+{
+	struct watch *w = arg;
+	const char *text = json_string_value(
+		json_object_get(json_object_get(reply, "progress"), "waiting_for"));
+
+	if (text)
+		snprintf(w->waiting_for, sizeof(w->waiting_for), "%s", text);
+	w->on_reply(w->arg, reply);
+}
+
+static int fail_still(const struct watch *w, struct brumate_error *err)
+{
+	const char *program = "the program that was asked";
+	auto_free char *comm = NULL;
+
+	if (proc_file_read(w->peer.pid, "comm", 64, &comm, NULL) == 0) {
+		comm[strcspn(comm, "\n")] = '\0';
+		program = comm;
+	}
+	const bool frozen = machine_is_frozen(w->peer.pid);
+	brumate_fail(err, EHOSTDOWN, "%s (process %d) %s, and so answers nobody", program,
+		     w->peer.pid, frozen ? "is frozen with its cgroup" : "was stopped by a signal");
+	brumate_error_exit(err, EXIT_BUSY);
+	if (frozen)
+		brumate_hint(err, "thaw the cgroup that is named in /proc/%d/cgroup", w->peer.pid);
+	else
+		brumate_hint(err, "kill -CONT %d lets it go on", w->peer.pid);
+	return -EHOSTDOWN;
+}
+
+static int fail_timed_out(const struct watch *w, struct brumate_error *err)
+{
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+
+	if (stands_still(w->peer))
+		fail_still(w, &why);
+	else
+		brumate_fail(&why, ETIMEDOUT, "process %d does not answer%s%s", w->peer.pid,
+			     *w->waiting_for ? "; it waited for " : "", w->waiting_for);
+	brumate_fail(err, ETIMEDOUT, "timed out after %g s: %s", w->timeout_ms / 1000.0, why.text);
+	brumate_hint(err,
+		     "%s%swhat it began is taken back; `brumate ps` says what became of the job",
+		     why.hint, *why.hint ? "; " : "");
+	return -ETIMEDOUT;
 }
 
 int relay_call(struct wire *w, const char *method, json_t *parameters, wire_reply_fn on_reply,
 	       void *arg, const struct cancel *cancel, json_t **ret, struct brumate_error *err)
 {
 	auto_close int done_fd = eventfd(0, EFD_CLOEXEC);
-	struct watch state = { .cancel = cancel, .done_fd = done_fd, .wire_fd = w->fd };
+	struct watch state = {
+		.cancel = cancel,
+		.done_fd = done_fd,
+		.wire_fd = w->fd,
+		.timeout_ms =
+			(uint32_t)json_integer_value(json_object_get(parameters, "timeout_ms")),
+		.still_ms = on_reply ? STILL_AT_WORK_MS : STILL_MS,
+		.start_ns = clock_now_ns(),
+		.on_reply = on_reply,
+		.arg = arg,
+	};
+	struct ucred peer;
 	pthread_t thread;
 
 	if (done_fd < 0)
 		return brumate_fail(err, errno, "eventfd: %m");
+	if (fd_peer(w->fd, &peer) == 0 && peer.pid)
+		proc_identify(&state.peer, peer.pid, NULL);
 	int r = thread_start(&thread, watch, &state);
 	if (r < 0)
 		return brumate_fail(err, -r, "%s: thread: %m", method);
 
-	r = wire_call(w, method, parameters, NULL, 0, on_reply, arg, ret, DEADLINE_NEVER, err);
+	r = wire_call(w, method, parameters, NULL, 0, on_reply ? note_reply : NULL, &state, ret,
+		      DEADLINE_NEVER, err);
 	eventfd_write(done_fd, 1);
 	pthread_join(thread, NULL);
-	if (r < 0 && atomic_load(&state.cancelled))
+	if (r >= 0)
+		return r;
+	switch (atomic_load(&state.end)) {
+	case RELAY_CANCELLED:
 		return brumate_fail(err, ECANCELED, "cancelled");
-	return r;
+	case RELAY_STANDS_STILL:
+		return fail_still(&state, err);
+	case RELAY_TIMED_OUT:
+		return fail_timed_out(&state, err);
+	default:
+		return r;
+	}
 }

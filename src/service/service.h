@@ -102,7 +102,10 @@ int meter_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes);
 /** True once the call is cancelled. */
 bool call_is_cancelled(const struct service_call *call);
 
-/** Calls another of our programs: wire_call() without a deadline, given up as @cancel says. Cancelling hangs up: the other
- * side takes back what it began. Errors to act on: -ECANCELED. */
+/**
+ * Calls another of our programs, given up as @cancel says. Giving up hangs up: the other side takes back what it began. A
+ * call with "timeout_ms" is given up a second after that at the latest, any other when the other side stands still.
+ * Errors to act on: -ECANCELED, -ETIMEDOUT, -EHOSTDOWN (it was stopped by a signal, or is frozen).
+ */
 int relay_call(struct wire *w, const char *method, json_t *parameters, wire_reply_fn on_reply,
 	       void *arg, const struct cancel *cancel, json_t **ret, struct brumate_error *err);

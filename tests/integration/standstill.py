@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Programs that stand still rather than end: stopped by a signal, or frozen with their cgroup. Whoever waits for them is told in
+time, and nobody else stands still for their sake."""
+
+import os
+import signal
+import time
+from contextlib import contextmanager
+
+from cases import Skipped, case, expect, main, read_text, wait_until
+from harness import process_start
+from users_jobs import status
+
+SPARE_S = 2  # beyond a --timeout; where there is none, until somebody looks
+
+
+@contextmanager
+def stopped(*pids):
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in pids:
+        wait_until(lambda: status(pid, "State")[0] == "T", f"process {pid} to stop")  # pylint: disable=W0640
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def in_time(bed, limit_s, code, words, *args):
+    """The command ends within the limit, with that code and these words. One that hangs fails by the limit of the call."""
+    start = time.monotonic()
+    result = bed.refused(code, words, *args, timeout=limit_s + 20)
+    seconds = time.monotonic() - start
+    expect(seconds < limit_s, f"{' '.join(map(str, args))} took {seconds:.1f} s: {result.err}")
+
+
+@case
+def a_shim_that_was_stopped(bed):
+    job, log = bed.counter("train")
+    shim = bed.shim(job)
+    words = rf"brumate-shim \(process {shim}\) was stopped by a signal"
+    with stopped(shim):
+        in_time(bed, 2 + SPARE_S, 6, words, "doctor", "--job", job)
+        for verb in ("suspend", "checkpoint"):
+            in_time(bed, 1 + SPARE_S, 124, f"timed out after 1 s: {words}", verb, "--timeout", "1s", job)
+        expect(bed.ok("ps").out.count("running") == 1, "ps does not show it")
+    log.goes_on()
+    bed.ok("suspend", job)
+    bed.ok("resume", job)
+    bed.expect_whole(job, log)
+
+
+@case
+def a_shim_that_was_stopped_with_its_job_suspended(bed):
+    job, log = bed.counter("train")
+    bed.ok("suspend", job)
+    shim = bed.shim(job)
+    with stopped(shim):
+        in_time(bed, 1 + SPARE_S, 124, f"process {shim}.* was stopped by a signal", "resume", "--timeout", "1s", job)
+    wait_until(lambda: bed.state(job) in ("suspended", "running"), "the end of what was begun")
+    bed.cli("resume", job)
+    bed.expect_whole(job, log)
+
+
+@case
+def a_job_ends_without_its_shim(bed):
+    for signals in (["--signal", "KILL"], ["--grace", "5s"]):
+        job, _ = bed.counter()
+        pid, shim = bed.pid(job), bed.shim(job)
+        with stopped(shim):
+            bed.ok("kill", *signals, job)
+            expect(process_start(pid) is None, f"{signals}: process {pid} runs")
+        wait_until(lambda: bed.state(job) == "exited", "the shim to see it")  # pylint: disable=W0640
+
+
+@case
+def a_signal_without_a_shim(bed):
+    job, log = bed.counter()
+    with stopped(bed.shim(job)):
+        bed.ok("kill", "--signal", "STOP", job)
+        wait_until(lambda: status(bed.pid(job), "State")[0] == "T", "the signal")
+    os.kill(bed.pid(job), signal.SIGCONT)
+    log.goes_on()
+
+
+def freezer(name):
+    """A new cgroup whose processes can be frozen, and the file and the words that do so."""
+    for root, file, words in (("/sys/fs/cgroup", "cgroup.freeze", ("1", "0")),
+                              ("/sys/fs/cgroup/freezer", "freezer.state", ("FROZEN", "THAWED"))):
+        path = os.path.join(root, name)
+        try:
+            os.mkdir(path)
+        except OSError:
+            continue
+        if os.path.exists(os.path.join(path, file)):
+            return path, os.path.join(path, file), words
+        os.rmdir(path)
+    raise Skipped("no cgroup can be made here that freezes its processes")
+
+
+def write(path, text):
+    with open(path, "w", encoding="ascii") as file:
+        file.write(f"{text}\n")
+
+
+def leave(path):
+    """What is in the cgroup goes back to the one around it."""
+    procs = os.path.join(path, "cgroup.procs")
+    for pid in read_text(procs).split():
+        write(os.path.join(os.path.dirname(path), "cgroup.procs"), pid)
+    wait_until(lambda: not read_text(procs).strip(), "an empty cgroup")
+    os.rmdir(path)
+
+
+@case
+def a_shim_whose_cgroup_is_frozen(bed):
+    path, file, (freeze, thaw) = freezer(f"brumate-test-{os.getpid()}")
+    try:
+        job, log = bed.counter("train")
+        shim = bed.shim(job)
+        write(os.path.join(path, "cgroup.procs"), shim)
+        write(file, freeze)
+        try:
+            in_time(bed, 2 + SPARE_S, 6, rf"\(process {shim}\) is frozen with its cgroup", "doctor", "--job", job)
+            in_time(bed, 1 + SPARE_S, 124, "is frozen with its cgroup", "suspend", "--timeout", "1s", job)
+        finally:
+            write(file, thaw)
+        bed.expect_whole(job, log)
+    finally:
+        leave(path)
+
+
+main()
