@@ -342,6 +342,7 @@ static int serve(struct shim *s, int signal_fd, int *ready_fd, struct brumate_er
 		.methods = shim_methods,
 		.n_methods = shim_n_methods,
 		.arg = s,
+		.drops_abandoned = true,
 	};
 	auto_free char *path = path_format("%s/shim.sock", s->job.dir);
 	auto_close int dir_fd = open(s->job.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

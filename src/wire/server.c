@@ -223,6 +223,8 @@ static int serve_call(struct wire *w, const struct wire_service *service,
 
 	if (!name)
 		return -EBADMSG;
+	if (service->drops_abandoned && wire_is_hung_up(w))
+		return -EPIPE;
 	if (given && !json_is_object(given) && !json_is_null(given)) {
 		reply_error(&call, service_interface, "InvalidParameter",
 			    json_pack("{s:s}", "parameter", "parameters"));

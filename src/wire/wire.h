@@ -126,6 +126,8 @@ struct wire_service {
 	const struct wire_method *methods;
 	size_t n_methods;
 	void *arg;
+	/* A call whose caller has hung up is not begun: it may have waited here for long, and its caller have done it otherwise. */
+	bool drops_abandoned;
 };
 
 /** Final reply. @parameters borrowed; NULL for {}. */
