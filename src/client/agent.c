@@ -134,8 +134,12 @@ static int await_reply(struct agent *a, enum agent_op op, uint64_t deadline_ns,
 {
 	const uint64_t soon_ns = deadline_in_ms(AGENT_SILENT_TIMEOUT_MS);
 	struct packet_fds none = { 0 };
-	int r = packet_peek(a->fd, &none,
-			    a->was_silent && soon_ns < deadline_ns ? soon_ns : deadline_ns);
+
+	if (a->was_silent && soon_ns < deadline_ns)
+		deadline_ns = soon_ns;
+	if (a->until_ns && a->until_ns < deadline_ns)
+		deadline_ns = a->until_ns;
+	int r = packet_peek(a->fd, &none, deadline_ns);
 
 	a->was_silent |= r == -ETIMEDOUT;
 	if (r == -ETIMEDOUT)
@@ -366,31 +370,56 @@ static void note_sharing(struct agent *a, const struct agent_reply *reply)
 	snprintf(a->shares, sizeof(a->shares), "%s", reply->text);
 }
 
-int agent_open(struct agent *ret, const char *dir, struct proc_id id, struct brumate_error *err)
+/* @a: of which process, and how long it may take. */
+static int open_agent(struct agent *a, const char *dir, struct brumate_error *err)
 {
 	struct agent_reply reply = { 0 };
-	auto_(agent_close) struct agent a = { .fd = -1, .id = id };
 	struct proc_info info;
-	int r = proc_read(&info, id.pid, err);
+	int r = proc_read(&info, a->id.pid, err);
 
 	if (r < 0)
 		return r;
-	a.inner_pid = info.inner_pid;
+	a->inner_pid = info.inner_pid;
 	/* A full backlog is an error, not a reason to wait. */
-	a.fd = RESERVE_TRY(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-	if (a.fd < 0)
+	a->fd = RESERVE_TRY(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+	if (a->fd < 0)
 		return brumate_fail(err, errno, "socket: %m");
-	r = connect_socket(a.fd, dir, info.inner_pid);
+	r = connect_socket(a->fd, dir, info.inner_pid);
 	if (r < 0)
-		return brumate_fail(err, -r, "process %d: agent: %m", id.pid);
-	if ((r = check_peer(a.fd, &info, err)) < 0 ||
-	    (r = ask_simple(&a, AGENT_HELLO, &reply, AGENT_HELLO_TIMEOUT_MS, err)) < 0)
+		return brumate_fail(err, -r, "process %d: agent: %m", a->id.pid);
+	if ((r = check_peer(a->fd, &info, err)) < 0 ||
+	    (r = ask_simple(a, AGENT_HELLO, &reply, AGENT_HELLO_TIMEOUT_MS, err)) < 0)
 		return r;
-	a.managed_bytes = reply.managed_bytes;
-	a.driver_bytes = reply.driver_bytes;
-	note_sharing(&a, &reply);
+	a->managed_bytes = reply.managed_bytes;
+	a->driver_bytes = reply.driver_bytes;
+	note_sharing(a, &reply);
+	return 0;
+}
+
+int agent_open(struct agent *ret, const char *dir, struct proc_id id, struct brumate_error *err)
+{
+	auto_(agent_close) struct agent a = { .fd = -1, .id = id };
+	int r = open_agent(&a, dir, err);
+
+	if (r < 0)
+		return r;
 	*ret = a;
 	a.fd = -1;
+	return 0;
+}
+
+int agent_open_again(struct agent *a, const char *dir, struct brumate_error *err)
+{
+	auto_(agent_close) struct agent again = {
+		.fd = -1, .id = a->id, .was_silent = a->was_silent, .until_ns = a->until_ns
+	};
+	int r = open_agent(&again, dir, err);
+
+	a->was_silent = again.was_silent;
+	if (r < 0)
+		return r;
+	*a = again;
+	again.fd = -1;
 	return 0;
 }
 

@@ -20,8 +20,9 @@ struct agent {
 	struct proc_id id;
 	pid_t inner_pid;      /* as its own pid namespace numbers it; 0: not asked yet */
 	enum agent_gate gate; /* as the last answer said */
-	bool was_silent;  /* it left a question without an answer: others are hardly waited for */
-	uint32_t sharing; /* AGENT_SHARING_KNOWN, AGENT_IS_STARTING and so on (wire/agent.h) */
+	bool was_silent;   /* it left a question without an answer: others are hardly waited for */
+	uint64_t until_ns; /* no answer is waited for longer; 0: as long as each call may take */
+	uint32_t sharing;  /* AGENT_SHARING_KNOWN, AGENT_IS_STARTING and so on (wire/agent.h) */
 	char shares[AGENT_TEXT_BYTES]; /* what is shared */
 	uint64_t managed_bytes, driver_bytes;
 	struct scout *scout; /* looks at what it gives first; NULL: it gives nothing now */
@@ -46,6 +47,9 @@ int agent_dir_open(const char *dir);
  * -EPROTONOSUPPORT (another version).
  */
 int agent_open(struct agent *ret, const char *dir, struct proc_id id, struct brumate_error *err);
+
+/** The same of an agent that was connected before, and is no more: how long it may take, @a says. */
+int agent_open_again(struct agent *a, const char *dir, struct brumate_error *err);
 
 /** Whether the agent of that number asks for memory that is held for the job (AGENT_ROOM_SOCKET). */
 bool agent_asks_for_room(int dir_fd, pid_t inner_pid);

@@ -61,6 +61,15 @@ struct request {
 	agents_fn fn;
 };
 
+/* An agent that falls silent holds up the others, whose gates are closed, no longer than the operation may take. What takes
+ * back an operation whose time is over has no deadline but each call's own. */
+static uint64_t end_of_patience(const struct datapath *d)
+{
+	const uint64_t end_ns = d->progress ? d->progress->deadline_ns : DEADLINE_NEVER;
+
+	return end_ns == DEADLINE_NEVER || deadline_left_ms(end_ns) == 0 ? 0 : end_ns;
+}
+
 static int ask_agent(void *arg, size_t i, const struct worker *me, struct brumate_error *err)
 {
 	const struct request *request = arg;
@@ -69,6 +78,7 @@ static int ask_agent(void *arg, size_t i, const struct worker *me, struct brumat
 	(void)me;
 	(void)err;
 	a->error = BRUMATE_ERROR_NONE;
+	a->agent.until_ns = end_of_patience(request->d);
 	a->result = request->fn(request->d, a, &a->error);
 	return 0; /* the others are asked all the same */
 }
@@ -135,18 +145,11 @@ int agents_ask(struct datapath *d, agents_fn fn, struct brumate_error *err)
 
 int agents_reach(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
 {
-	struct agent agent = AGENT_EMPTY;
-
 	if (a->agent.fd >= 0)
 		return 0;
 	if (!d->agent_dir)
 		return brumate_fail(err, ENOMEM, "%m");
-	int r = agent_open(&agent, d->agent_dir, a->agent.id, err);
-	if (r < 0)
-		return r;
-	agent.was_silent = a->agent.was_silent;
-	a->agent = agent;
-	return 0;
+	return agent_open_again(&a->agent, d->agent_dir, err);
 }
 
 int agents_list(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)

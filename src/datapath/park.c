@@ -1243,7 +1243,29 @@ static int map_and_own(struct datapath *d, struct brumate_error *err)
 	return r < 0 ? r : own_and_share(d, err);
 }
 
-int park_return(struct datapath *d, struct brumate_error *err)
+/* Opens the gate of a member that answers and has its memory, or can have it again at once. */
+static int release_agent(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
+{
+	int r = 0;
+
+	if (a->agent.fd < 0 || a->agent.gate == AGENT_GATE_OPEN)
+		return 0;
+	if (a->agent.gate == AGENT_GATE_UNMAPPED)
+		r = vault_has_device(d->vault) ? map_agent(d, a, err) : -ENODATA;
+	if (r == 0)
+		r = own_agent(d, a, err);
+	return r < 0 ? r : agent_open_gate(&a->agent, err);
+}
+
+/* One member that does not answer keeps back no other that shares nothing with it. The vault stays as it is: who returns all
+ * of it later finds these members at work. */
+static void release_others(struct datapath *d)
+{
+	if (!share_is_used(d))
+		agents_ask(d, release_agent, NULL);
+}
+
+static int return_all(struct datapath *d, struct brumate_error *err)
 {
 	int r;
 
@@ -1256,6 +1278,15 @@ int park_return(struct datapath *d, struct brumate_error *err)
 	if (r == 0)
 		r = map_and_own(d, err);
 	return r < 0 || !d->n_agents ? r : park_open(d, err);
+}
+
+int park_return(struct datapath *d, struct brumate_error *err)
+{
+	int r = return_all(d, err);
+
+	if (r < 0)
+		release_others(d);
+	return r;
 }
 
 /* True where the program may have run since its memory was put in: the vault's is too old then. */

@@ -336,6 +336,11 @@ bool job_ends_now(const struct job *job)
 	return job_has_ended(job) || proc_wait_gone(job->root, deadline_in_ms(END_TIMEOUT_MS)) == 0;
 }
 
+static bool is_too_late(const struct op *op)
+{
+	return progress_left_ms(&op->progress, 1) == 0;
+}
+
 /* What was done to the job could not be taken back yet. The state stays, and whoever owns the record has
  * engine_recover() try again. */
 static int leave_half_done(struct op *op, int r, const struct brumate_error *why,
@@ -344,7 +349,7 @@ static int leave_half_done(struct op *op, int r, const struct brumate_error *why
 	struct job *job = op->job;
 
 	brumate_wrap(err, r, "job %s is held until this is taken back: %s", job->id, why->text);
-	brumate_error_exit(err, EXIT_STILL_RUNNING);
+	brumate_error_exit(err, is_too_late(op) ? EXIT_TIMEOUT : EXIT_STILL_RUNNING);
 	brumate_hint(err, "that is tried again and again; `brumate ps` says when the job is %s",
 		     op->was_suspended || job->state == JOB_RESUMING ? "suspended" : "running");
 	snprintf(job->message, sizeof(job->message), "%s: %s", op->kind, err->text);
@@ -411,7 +416,7 @@ static int take_back(struct op *op, enum job_state to, struct brumate_error *err
 /* The job is as it was. That the time was over is told by an exit code of its own, whatever was waited for when it was. */
 static void say_it_goes_on(const struct op *op, struct brumate_error *err)
 {
-	if (progress_left_ms(&op->progress, 1) == 0) {
+	if (is_too_late(op)) {
 		const struct brumate_error why = *err;
 		const char *own = strstr(why.hint, "--timeout") ? "" : why.hint;
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from cases import Skipped, case, expect, main, read_text, wait_until
 from harness import process_start
-from users_jobs import status
+from users_jobs import children, status
 
 SPARE_S = 2  # beyond a --timeout; where there is none, until somebody looks
 
@@ -83,6 +83,40 @@ def a_signal_without_a_shim(bed):
         wait_until(lambda: status(bed.pid(job), "State")[0] == "T", "the signal")
     os.kill(bed.pid(job), signal.SIGCONT)
     log.goes_on()
+
+
+def two_counters(bed):
+    """A job of two processes that use a GPU by themselves: (job, log, pid of one)."""
+    count = f"{bed.program('counter')} --mib 4 --chunk-mib 4 --interval-ms 25"
+    job, log = bed.started(["sh", "-c", f"{count} & {count} & wait"])
+    log.wait_until(lambda text: text.count("ready ") == 2, "both are ready")
+    return job, log, next(pid for pid in children(bed.pid(job)) if status(pid, "Name") == ["counter"])
+
+
+@case
+def a_member_that_stops_in_the_middle(bed):
+    """It cannot answer. The other one, whose gate has closed, goes on once the time is over, and not when that one does."""
+    job, log, member = two_counters(bed)
+    for verb in ("suspend", "checkpoint"):
+        for step in ("gate", "park", "unmap"):
+            start = time.monotonic()
+            with bed.held_at(f"{verb}.{step}.begin", verb, job, "--timeout", "2s") as command:
+                os.kill(member, signal.SIGSTOP)
+            try:
+                code, _, err = command.end()
+                seconds = time.monotonic() - start
+                expect(code == 124 and "timed out" in err or str(member) in err, f"{verb} {step}: exit {code}: {err}")
+                expect(seconds < 2 + SPARE_S, f"{verb} {step}: {seconds:.1f} s")
+                lines = log.text().count("step")
+                wait_until(lambda: log.text().count("step") > lines + 3, f"{verb} {step}: the other to go on", 5)  # pylint: disable=W0640
+            finally:
+                os.kill(member, signal.SIGCONT)
+            bed.wait_state(job, ("running",))
+    bed.ok("suspend", job)
+    bed.ok("resume", job)
+    lines = log.text().count("step")
+    wait_until(lambda: log.text().count("step") > lines + 8, "both to go on")
+    expect("BAD" not in log.text(), f"wrong data: {log.tail()}")
 
 
 def freezer(name):
