@@ -43,6 +43,7 @@ enum {
 	CANCEL_TIMEOUT_MS = 15000, /* for CRIU to take everything back before it is killed */
 	STUCK_AFTER_MS = 10000,	   /* when it was killed */
 	STILL_TIMEOUT_MS = 120000, /* without any work of CRIU's, while it is its turn */
+	STOPPED_TIMEOUT_MS = 5000, /* until a CRIU that was stopped by a signal is given up */
 	PACKET_BYTES = 64 * 1024,
 	TICKS_WITHOUT_ROOT = 10, /* two seconds: a job may end while CRIU still has to answer */
 	TICKS_WITHOUT_ONE =
@@ -73,8 +74,9 @@ struct session {
 	bool past_return;      /* the last question was answered with yes */
 	bool is_cancelled;     /* by the tick or an event; @why says so */
 	uint64_t kill_at_ns, stuck_at_ns;
-	uint64_t work,
-		worked_at_ns; /* dump: how much CRIU had done when it was last seen at work */
+	uint64_t work, worked_at_ns; /* how much CRIU had done when it was last seen at work */
+	uint64_t beside;	     /* restore: and what it builds, at the last look */
+	uint64_t stopped_at_ns;	     /* since when CRIU stands stopped; 0: it does not */
 	struct brumate_error why;
 	int cr_errno;
 	enum criu_event awaited;     /* what CRIU is to tell next; each once, in their order */
@@ -401,22 +403,69 @@ static void tell_if_stuck(struct session *s)
 		o->on_stuck(o->arg, s->child.id.pid, &why);
 }
 
-/* The tree stands still meanwhile, and a dump by itself has no other end. */
+/* How much was done by what a restore builds, which works by itself while CRIU waits. */
+static uint64_t work_beside(const struct session *s)
+{
+	auto_(proc_tree_fini) struct proc_tree below = PROC_TREE_EMPTY;
+	uint64_t work, sum = 0;
+
+	/* In another namespace they are CRIU's children, and to look for each by its number there takes long. */
+	if (s->options->enter_ns_of)
+		proc_tree_read(&below, s->child.id, NULL);
+	for (size_t i = 1; i < below.n; i++)
+		sum += proc_work(below.items[i].id.pid, &work) == 0 ? work : 0;
+	for (size_t i = 0; !s->options->enter_ns_of && i < s->tree.n; i++)
+		sum += proc_work(half_built(s, i).pid, &work) == 0 ? work : 0;
+	return sum;
+}
+
+static void note_work(struct session *s, uint64_t work, uint64_t beside)
+{
+	s->work = work;
+	s->beside = beside;
+	s->worked_at_ns = clock_now_ns();
+}
+
+/* The tree of a dump stands still meanwhile, and neither it nor a restore has another end by itself. */
 static void cancel_if_still(struct session *s)
 {
-	uint64_t work = 0;
+	uint64_t work = 0, beside;
 
-	if (s->type != CRIU__REQ_TYPE__DUMP || s->is_cancelled ||
+	if (s->is_cancelled || s->type == CRIU__REQ_TYPE__CHECK ||
 	    proc_work(s->child.id.pid, &work) < 0)
 		return;
-	if (work != s->work || !s->worked_at_ns) {
-		s->work = work;
-		s->worked_at_ns = clock_now_ns();
-	} else if (clock_now_ns() - s->worked_at_ns > patience_ms(STILL_TIMEOUT_MS) * NS_PER_MS) {
-		brumate_fail(&s->why, ETIMEDOUT, "CRIU has waited for %.0f s, and done nothing",
-			     clock_since_s(s->worked_at_ns));
+	if (work != s->work || !s->worked_at_ns)
+		note_work(s, work, 0);
+	if (clock_now_ns() - s->worked_at_ns <= patience_ms(STILL_TIMEOUT_MS) * NS_PER_MS)
+		return;
+	/* The first look says nothing yet. */
+	beside = s->type == CRIU__REQ_TYPE__RESTORE ? work_beside(s) : 0;
+	if (beside != s->beside) {
+		note_work(s, work, beside);
+		return;
+	}
+	brumate_fail(&s->why, ETIMEDOUT, "CRIU has waited for %.0f s, and done nothing",
+		     clock_since_s(s->worked_at_ns));
+	cancel_session(s);
+}
+
+/* Its user may stop a CRIU that works with the user's rights. It can take nothing back then, and is killed. */
+static void kill_if_stopped(struct session *s)
+{
+	if (proc_has_stopped(s->child.id) != 1 || proc_has_ended(s->child.id)) {
+		s->stopped_at_ns = 0;
+		return;
+	}
+	if (!s->stopped_at_ns)
+		s->stopped_at_ns = clock_now_ns();
+	if (!s->is_cancelled &&
+	    clock_now_ns() - s->stopped_at_ns > patience_ms(STOPPED_TIMEOUT_MS) * NS_PER_MS) {
+		brumate_fail(&s->why, EIO, "CRIU, process %d, was stopped by a signal",
+			     s->child.id.pid);
 		cancel_session(s);
 	}
+	if (s->is_cancelled && s->kill_at_ns != DEADLINE_NEVER)
+		kill_criu(s);
 }
 
 static void tick_session(struct session *s)
@@ -425,6 +474,7 @@ static void tick_session(struct session *s)
 
 	if (s->is_cancelled && clock_now_ns() > s->kill_at_ns)
 		kill_criu(s);
+	kill_if_stopped(s);
 	tell_if_stuck(s);
 	cancel_if_still(s);
 	/* A task that dies from here on CRIU does not see: it waits for it for ever. */

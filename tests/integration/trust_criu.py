@@ -5,7 +5,10 @@ processes of others. Each case would succeed for the attacker if its check were 
 
 import json
 import os
+import re
 import shutil
+import signal
+import time
 from contextlib import contextmanager
 
 from cases import NOBODY, Skipped, case, expect, main, run, wait_until
@@ -116,6 +119,40 @@ def a_dump_that_never_stood_still(bed):
             bed.refused(7, "CRIU, process [0-9]+, says .*: it was ended", "checkpoint", "--pid", program.pid, env=env)
         log.goes_on()
         forget_jobs(bed)
+    expect(not bed.checkpoints(), "it was kept")
+
+
+@case
+def he_stops_the_criu_that_restores(bed):
+    """He may signal it, as it has his rights. Nobody waits for him."""
+    checkpoint, _, log = saved(bed)
+    for options, code, words, limit_s in ((("--timeout", "2s"), 124, "timed out after 2 s", 4), ((), 1, "CRIU, process [0-9]+, was stopped by a signal", 15)):
+        with bed.held_at("restore.spawned", "restore", checkpoint, *options) as restore:
+            criu = bed.crius()[0]
+            os.kill(criu, signal.SIGSTOP)
+            start = time.monotonic()
+        got, _, err = restore.end()
+        expect(code == got and re.search(words, err), f"{options}: exit {got}: {err}")
+        expect(time.monotonic() - start < limit_s, f"{options}: it took {time.monotonic() - start:.1f} s")
+        wait_until(lambda: process_start(criu) is None, "the end of CRIU")  # pylint: disable=W0640
+        forget_jobs(bed)
+    bed.expect_restorable(checkpoint, log)
+
+
+@case
+def he_stops_the_criu_that_saves(bed):
+    program, log = script_of_him(bed)
+    job = bed.ok("manage", "--pid", program.pid).out.strip()
+    bed.jobs.append(job)
+    for options, limit_s in ((("--timeout", "2s"), 4), ((), 15)):
+        with bed.held_at("checkpoint.frozen", "checkpoint", job, *options) as checkpoint:
+            os.kill(bed.crius()[0], signal.SIGSTOP)
+            start = time.monotonic()
+        code, _, err = checkpoint.end()
+        expect(code == (124 if options else 7) and re.search("timed out|stopped by a signal", err), f"{options}: exit {code}: {err}")
+        expect(time.monotonic() - start < limit_s, f"{options}: it took {time.monotonic() - start:.1f} s")
+        bed.wait_state(job, ("running",))
+        log.goes_on()
     expect(not bed.checkpoints(), "it was kept")
 
 
