@@ -224,7 +224,13 @@ static int look_again(struct session *s, struct brumate_error *err)
 /* What is in the images from here on is ours, and its user cannot change it any more. */
 static int complete_images(const struct session *s, struct brumate_error *err)
 {
-	int r = s->options->user ? criu_take_back_dir(s->options->images_dir_fd) : 0;
+	const struct criu_user *user = s->options->user;
+	int r = user ? criu_take_back_dir(s->options->images_dir_fd, user) : 0;
+
+	if (r == -EBADMSG)
+		return brumate_fail(
+			err, EBADMSG,
+			"CRIU's images: there is something in them that is not a file of CRIU's");
 
 	if (r == 0)
 		r = criu_fill_bounding_sets(s->options->images_dir_fd);

@@ -117,11 +117,12 @@ struct criu_result {
 	uint64_t pages_bytes;  /* dump: memory written */
 };
 
-/** Gives the directory @dir_fd and the files in it, which are ours alone, to @user, for CRIU. 0, -errno. */
+/** Gives the directory @dir_fd and the files in it, which are ours alone, to @user, for CRIU. One that the user has
+ * already is left as it is. 0, -errno. */
 int criu_lend_dir(int dir_fd, const struct criu_user *user);
 
-/** Takes back the files that a user's CRIU wrote to @dir_fd. -EBADMSG: what is there is no plain file of its own. */
-int criu_take_back_dir(int dir_fd);
+/** Takes back the files that the CRIU of @user wrote to @dir_fd. -EBADMSG: what is there is no plain file of its own. */
+int criu_take_back_dir(int dir_fd, const struct criu_user *user);
 
 /** A dump whose CRIU has been started. */
 struct criu_dump;

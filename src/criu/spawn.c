@@ -430,8 +430,15 @@ static int lend_image(int dir_fd, const char *name, const void *arg)
 	return fchownat(dir_fd, name, user->uid, user->gid, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
 }
 
+/* A directory that is the user's by now may hold what the user has linked or moved there, which is not to be given away. */
 int criu_lend_dir(int dir_fd, const struct criu_user *user)
 {
+	struct stat st;
+
+	if (fstat(dir_fd, &st) < 0)
+		return -errno;
+	if (st.st_uid == user->uid)
+		return 0;
 	int r = for_each_image(dir_fd, lend_image, user);
 
 	if (r == 0 && fchown(dir_fd, user->uid, user->gid) < 0)
@@ -439,28 +446,35 @@ int criu_lend_dir(int dir_fd, const struct criu_user *user)
 	return r;
 }
 
-/* A link would give us, and then show as a part of the image, what is none. */
+/* The mode, too, and with it the access list (acl(5)), was the user's to change. */
+static int take_back(int fd, mode_t mode)
+{
+	return fchown(fd, geteuid(), getegid()) < 0 || fchmod(fd, mode) < 0 ? -errno : 0;
+}
+
+/* A link, or a file of somebody else that was moved here, would show as a part of the image, which is given to the user
+ * again at a restore. */
 static int take_back_image(int dir_fd, const char *name, const void *arg)
 {
 	auto_close int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	const struct criu_user *user = arg;
 	struct stat st;
 
-	(void)arg;
 	if (fd < 0)
 		return errno == ELOOP || errno == ENXIO ? -EBADMSG : -errno;
 	if (fstat(fd, &st) < 0)
 		return -errno;
-	if (!S_ISREG(st.st_mode) || st.st_nlink != 1)
+	if (!S_ISREG(st.st_mode) || st.st_nlink != 1 || st.st_uid != user->uid)
 		return -EBADMSG;
-	return fchown(fd, geteuid(), getegid()) < 0 ? -errno : 0;
+	return take_back(fd, 0600);
 }
 
-int criu_take_back_dir(int dir_fd)
+int criu_take_back_dir(int dir_fd, const struct criu_user *user)
 {
 	/* First the directory, so that nothing is put into it after it was looked at. */
-	if (fchown(dir_fd, geteuid(), getegid()) < 0)
-		return -errno;
-	return for_each_image(dir_fd, take_back_image, NULL);
+	int r = take_back(dir_fd, 0700);
+
+	return r < 0 ? r : for_each_image(dir_fd, take_back_image, user);
 }
 
 static int is_tcp_image(int dir_fd, const char *name, const void *arg)

@@ -6,6 +6,13 @@ one of
   {"done": true, "pid": N}     that it has succeeded
   {"make": N, "exec": [...]}   makes a sibling of its own, as a CRIU that restores does, with this process id
   {"turn": N, "exec": [...]}   has the process that was made become another program
+  {"failed": N}                that it has failed, with this errno
+  {"touch": PATH, "await": PATH}   makes a file, and waits until there is another one
+  {"move": PATH}               moves a file into the directory of the images, in the place of one of that name
+  {"read": NAME, "note": PATH} reads a file there, and adds a line to another one: "read", or why not
+  {"pipe": NAME}               puts a pipe there in the place of a file
+  {"open": MODE}               changes the mode of that directory
+  {"log": WORD, "times": N}    writes a word to its log, again and again
 and it ends once all is said."""
 
 import ctypes
@@ -15,9 +22,10 @@ import signal
 import socket
 import sys
 
-from criu_images import message_of
+from criu_images import fields_of, message_of
 
 NOTIFY, DUMP, RESTORE = 6, 1, 2
+OPTIONS, IMAGES_FD, LOG_NAME, WORK_FD = 2, 1, 10, 17
 CLONE3, CLONE_PARENT = 435, 0x8000
 FLAGS, EXIT_SIGNAL, SET_TID, SET_TID_SIZE, FIELDS = 0, 4, 8, 9, 11
 
@@ -51,6 +59,57 @@ def await_program(pid, argv):
         pass
 
 
+def value_of(fields, wanted):
+    return next(value for field, _, value in fields if field == wanted)
+
+
+class Directories:
+    """What the request names; the descriptors are ours."""
+
+    def __init__(self, request):
+        options = fields_of(value_of(fields_of(request), OPTIONS))
+        self.images, self.work = value_of(options, IMAGES_FD), value_of(options, WORK_FD)
+        self.log = value_of(options, LOG_NAME).decode()
+
+
+def note(path, text):
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(text + "\n")
+
+
+def read_image(name, at):
+    try:
+        with open(os.open(name, os.O_RDONLY, dir_fd=at), "rb") as file:
+            file.read()
+        return "read"
+    except OSError as error:
+        return error.strerror
+
+
+def write_log(word, times, at):
+    with open(os.open(at.log, os.O_CREAT | os.O_WRONLY, 0o600, dir_fd=at.work), "w", encoding="utf-8") as file:
+        file.write(word * times)
+
+
+def change(words, at):
+    """What it does to files."""
+    if "touch" in words:
+        note(words["touch"], "")
+        while not os.path.exists(words["await"]):
+            pass
+    elif "move" in words and os.path.exists(words["move"]):
+        os.rename(words["move"], os.path.basename(words["move"]), dst_dir_fd=at.images)
+    elif "read" in words:
+        note(words["note"], read_image(words["read"], at.images))
+    elif "pipe" in words:
+        os.mkfifo(words["pipe"] + ".new", dir_fd=at.images)
+        os.rename(words["pipe"] + ".new", words["pipe"], src_dir_fd=at.images, dst_dir_fd=at.images)
+    elif "open" in words:
+        os.fchmod(at.images, words["open"])
+    elif "log" in words:
+        write_log(words["log"], words["times"], at)
+
+
 def say(words, to):
     if "script" in words:
         to.send(answer(NOTIFY, (5, 2, message_of([(1, 2, words["script"].encode()), (2, 0, words["pid"])]))))
@@ -58,6 +117,8 @@ def say(words, to):
     elif "done" in words:
         fields = [(4, 2, message_of([(1, 0, words["pid"])]))] if words.get("pid") else []
         to.send(answer(RESTORE if fields else DUMP, *fields))
+    elif "failed" in words:
+        to.send(message_of([(1, 0, RESTORE), (2, 0, 0), (7, 0, words["failed"])]))
     elif "make" in words:
         make(words["make"], words["exec"])
         await_program(words["make"], words["exec"])
@@ -74,8 +135,9 @@ def main():
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "lie"), encoding="utf-8") as file:
         lie = json.load(file)
     with socket.socket(fileno=int(sys.argv[sys.argv.index("swrk") + 1])) as to:
-        to.recv(1 << 16)
+        at = Directories(to.recv(1 << 16))
         for words in lie["says"]:
+            change(words, at)
             say(words, to)
 
 

@@ -156,6 +156,60 @@ def he_stops_the_criu_that_saves(bed):
     expect(not bed.checkpoints(), "it was kept")
 
 
+def file_of_root(bed):
+    """A file of root's in his directory: he can move it, and not read it."""
+    path = os.path.join(bed.dir, "his", "of-root")
+    with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
+        file.write("secret")
+    return path
+
+
+CONNECTS = ("s = None", "if not s and os.path.exists('connect'): s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); "
+            "open('connected', 'w').close()")
+
+
+@case
+def roots_file_among_the_images(bed):
+    """The directory is given to CRIU once more for a second try, and the first one's CRIU has moved it there."""
+    program, log = script_of_him(bed, *CONNECTS)
+    path = file_of_root(bed)
+    told = os.path.join(bed.dir, "his", "told")
+    frozen = {"script": "query-ext-files", "pid": 0}
+    with lying(bed, {"read": "of-root", "note": told}, {"move": path},
+               {"touch": os.path.join(bed.dir, "his", "connect"), "await": os.path.join(bed.dir, "his", "connected")}, frozen) as env:
+        bed.refused(7, "CRIU ended without an answer", "checkpoint", "--pid", program.pid, env=env)
+    log.goes_on()
+    forget_jobs(bed)
+    with open(told, encoding="utf-8") as file:
+        expect(file.read().splitlines() == ["No such file or directory", "Permission denied"], "he has read it")
+
+
+@case
+def roots_file_is_no_image(bed):
+    """It would be a part of the checkpoint, and a restore gives all of that to his CRIU."""
+    program, log = script_of_him(bed)
+    path = file_of_root(bed)
+    with lying(bed, {"script": "query-ext-files", "pid": 0}, {"move": path}, {"script": "post-dump", "pid": 0}) as env:
+        bed.refused(7, "something in them that is not a file of CRIU's", "checkpoint", "--pid", program.pid, env=env)
+    log.goes_on()
+    forget_jobs(bed)
+    expect(not bed.checkpoints(), "it was kept")
+
+
+@case
+def images_that_he_opens_to_all(bed):
+    """He could put there what he likes, once it was looked at."""
+    program, log = script_of_him(bed)
+    with lying(bed, {"script": "query-ext-files", "pid": 0}, {"open": 0o777}, {"script": "post-dump", "pid": 0}) as env:
+        bed.fault("checkpoint.dumped", "hold")
+        with bed.holding("checkpoint.dumped", bed.spawn("checkpoint", "--pid", program.pid, env=env)) as background:
+            partial = next(name for name in os.listdir(bed.store()) if name.endswith(".partial"))
+            found = os.stat(os.path.join(bed.store(), partial, "criu"))
+        background.end()
+    expect((found.st_uid, found.st_mode & 0o7777) == (0, 0o700), f"it is of uid {found.st_uid}, and its mode {found.st_mode:o}")
+    log.goes_on()
+
+
 TRACE = """
 import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
