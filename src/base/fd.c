@@ -109,7 +109,7 @@ void fd_close_others(int a, int b)
 	syscall(SYS_close_range, high + 1, ~0u, 0);
 }
 
-static int read_whole(int fd, size_t max_bytes, char **ret_text, size_t *ret_len_bytes)
+static int read_text(int fd, size_t max_bytes, char **ret_text, size_t *ret_len_bytes)
 {
 	size_t room = 4096, len = 0;
 	auto_free char *text = malloc(room + 1);
@@ -143,19 +143,23 @@ int file_read(int dir_fd, const char *path, size_t max_bytes, char **ret_text,
 {
 	auto_close int fd = RESERVE_TRY(openat(dir_fd, path, O_RDONLY | O_CLOEXEC | O_NOCTTY));
 
-	return fd < 0 ? -errno : read_whole(fd, max_bytes, ret_text, ret_len_bytes);
+	return fd < 0 ? -errno : read_text(fd, max_bytes, ret_text, ret_len_bytes);
 }
 
-int file_read_plain(int dir_fd, const char *path, size_t max_bytes, char **ret_text,
+int file_read_plain(int dir_fd, const char *name, size_t max_bytes, char **ret_text,
 		    size_t *ret_len_bytes)
 {
-	auto_close int fd = RESERVE_TRY(
-		openat(dir_fd, path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW | O_NONBLOCK));
+	/* To open a device would set it in motion, and a pipe that nobody writes to would be waited for. */
+	auto_close int path_fd = RESERVE_TRY(openat(dir_fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
+	char path[32];
 	struct stat st;
 
-	if (fd < 0 || fstat(fd, &st) < 0)
+	if (path_fd < 0 || fstat(path_fd, &st) < 0)
 		return -errno;
-	return S_ISREG(st.st_mode) ? read_whole(fd, max_bytes, ret_text, ret_len_bytes) : -EBADMSG;
+	if (!S_ISREG(st.st_mode))
+		return -EBADMSG;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", path_fd);
+	return file_read(AT_FDCWD, path, max_bytes, ret_text, ret_len_bytes);
 }
 
 int sync_dir(int dir_fd, const char *path)

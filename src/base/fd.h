@@ -44,9 +44,9 @@ void fd_close_others(int a, int b);
 int file_read(int dir_fd, const char *path, size_t max_bytes, char **ret_text,
 	      size_t *ret_len_bytes);
 
-/** As file_read(), of a regular file and nothing else (-EBADMSG, -ELOOP): for directories that others may write to, who could
- * have a link there, or a pipe that nobody writes to. */
-int file_read_plain(int dir_fd, const char *path, size_t max_bytes, char **ret_text,
+/** The same of a plain file @name that lies beneath @dir_fd, where somebody else may have put anything: a link, a pipe or a
+ * device is -EBADMSG, and is not opened. */
+int file_read_plain(int dir_fd, const char *name, size_t max_bytes, char **ret_text,
 		    size_t *ret_len_bytes);
 
 /**

@@ -101,7 +101,7 @@ int criu_image_tree_read(struct criu_image_tree *ret, int dir_fd)
 {
 	auto_free char *text = NULL;
 	size_t len;
-	int r = file_read(dir_fd, "pstree.img", CRIU_IMAGE_BYTES_MAX, &text, &len);
+	int r = file_read_plain(dir_fd, "pstree.img", CRIU_IMAGE_BYTES_MAX, &text, &len);
 
 	return r < 0 ? r : criu_image_tree_decode(ret, text, len);
 }
@@ -207,7 +207,7 @@ int criu_image_filters_read(struct criu_image_filters **ret, int dir_fd)
 {
 	auto_free char *text = NULL;
 	size_t len;
-	int r = file_read(dir_fd, "seccomp.img", CRIU_IMAGE_BYTES_MAX, &text, &len);
+	int r = file_read_plain(dir_fd, "seccomp.img", CRIU_IMAGE_BYTES_MAX, &text, &len);
 
 	return r < 0 ? r : criu_image_filters_decode(ret, text, len);
 }
@@ -294,7 +294,7 @@ int criu_image_thread_read(struct criu_image_thread *ret, int dir_fd, pid_t tid)
 	size_t len;
 
 	snprintf(name, sizeof(name), "core-%d.img", tid);
-	int r = file_read(dir_fd, name, CRIU_IMAGE_BYTES_MAX, &text, &len);
+	int r = file_read_plain(dir_fd, name, CRIU_IMAGE_BYTES_MAX, &text, &len);
 	return r < 0 ? r : criu_image_thread_decode(ret, text, len);
 }
 
@@ -333,7 +333,7 @@ static int each_core(int dir_fd, int (*fn)(int dir_fd, const char *name, CriuIma
 
 		if (strncmp(e->d_name, "core-", strlen("core-")))
 			continue;
-		r = file_read(dir_fd, e->d_name, CRIU_IMAGE_BYTES_MAX, &text, &len);
+		r = file_read_plain(dir_fd, e->d_name, CRIU_IMAGE_BYTES_MAX, &text, &len);
 		core = r == 0 ? unpack_core(text, len) : NULL;
 		if (!core)
 			return r < 0 ? r : -EBADMSG;

@@ -3,6 +3,7 @@
 """What a user tries with the CRIU that works for root's brumate with the user's rights: to take it over, and to have it name
 processes of others. Each case would succeed for the attacker if its check were taken away."""
 
+import errno
 import json
 import os
 import re
@@ -194,6 +195,16 @@ def roots_file_is_no_image(bed):
     log.goes_on()
     forget_jobs(bed)
     expect(not bed.checkpoints(), "it was kept")
+
+
+@case
+def a_pipe_among_the_images(bed):
+    """Of those that were given to his CRIU, which says then that a number is taken: whose, the images tell."""
+    checkpoint, _, log = saved(bed)
+    with lying(bed, {"pipe": "pstree.img"}, {"failed": errno.EEXIST}) as env:
+        bed.refused(9, "pstree.img: Bad message", "restore", checkpoint, env=env)
+    forget_jobs(bed)
+    bed.expect_restorable(checkpoint, log)
 
 
 @case
