@@ -117,19 +117,15 @@ static void child_reset_signals(void)
 }
 
 /*
- * A capability that lets nobody do anything of weight, and which a user's own CRIU (criu-launch/) has not: so that a user,
+ * Capabilities that let nobody do anything of weight, and which a user's own CRIU (criu-launch/) has not: so that a user,
  * who may trace what has no more rights than the user's programs can get, may trace no CRIU of root's (ptrace(2), "Ptrace
- * access mode checking"). 0: we have none of them.
+ * access mode checking"). More than one, as a service manager may give users one of them: CAP_WAKE_ALARM goes to sessions.
  */
-static uint64_t shielding_capability(const struct __user_cap_data_struct own[static 2])
+static uint64_t shielding_capabilities(const struct __user_cap_data_struct own[static 2])
 {
-	static const int harmless[] = { CAP_WAKE_ALARM, CAP_BLOCK_SUSPEND };
-	const uint64_t permitted = own[0].permitted | (uint64_t)own[1].permitted << 32;
+	const uint64_t harmless = 1ull << CAP_WAKE_ALARM | 1ull << CAP_BLOCK_SUSPEND;
 
-	for (size_t i = 0; i < sizeof(harmless) / sizeof(harmless[0]); i++)
-		if (permitted >> harmless[i] & 1)
-			return 1ull << harmless[i];
-	return 0;
+	return harmless & (own[0].permitted | (uint64_t)own[1].permitted << 32);
 }
 
 /* What it has left goes through execve(2) as ambient capabilities. */
@@ -140,7 +136,7 @@ static int keep_capabilities(const struct criu_user *u)
 
 	if (syscall(SYS_capget, &header, caps) < 0)
 		return -1;
-	const uint64_t kept = 1ull << CAP_CHECKPOINT_RESTORE | shielding_capability(caps) |
+	const uint64_t kept = 1ull << CAP_CHECKPOINT_RESTORE | shielding_capabilities(caps) |
 			      (u->net_admin ? 1ull << CAP_NET_ADMIN : 0);
 	for (int i = 0; i < 2; i++)
 		caps[i].permitted = caps[i].effective = caps[i].inheritable =
