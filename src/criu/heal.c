@@ -65,6 +65,9 @@ enum {
 	REPAIR_TIMEOUT_MS = 5000,
 	REPAIRS_AT_ONCE = 512,
 	LOG_BYTES_MAX = 64 << 20,
+	RUN_ID_LEN = 36,
+	RUNS_MAX = 16,
+	GHOSTS_MAX = 1 << 16,
 };
 
 /* ---- the tree and its guard ---- */
@@ -476,15 +479,36 @@ static void remove_lock(const char *name)
 
 /* ---- what its log names ---- */
 
-/* CRIU names the table after its run, and cuts the name where its buffer ends. */
-static void remove_lock_of_run(const char *id, const char *end)
+/* Calls @fn for what follows the first @mark in a line, at most @lines_max times: the log may be a user's, and all that is
+ * done for it takes time. */
+static void visit_lines(const char *log, size_t len, const char *mark, unsigned lines_max,
+			void (*fn)(const char *text, size_t len))
 {
-	char name[64] = "CRIU-";
-	size_t n = strlen(name);
+	const char *end = log + len, *eol;
 
-	for (; id < end && n < sizeof(name) - 1 && (isxdigit((unsigned char)*id) || *id == '-');
-	     id++)
-		name[n++] = *id;
+	for (const char *p = log; lines_max--; p = eol) {
+		p = memmem(p, (size_t)(end - p), mark, strlen(mark));
+		if (!p)
+			return;
+		p += strlen(mark);
+		eol = memchr(p, '\n', (size_t)(end - p));
+		eol = eol ? eol : end;
+		fn(p, (size_t)(eol - p));
+	}
+}
+
+/* CRIU names the table after its run, which has a random number (uuid(3)), and cuts the name where its buffer ends. A shorter
+ * one nobody but whoever guesses it would write. */
+static void remove_lock_of_run(const char *id, size_t len)
+{
+	char name[sizeof("CRIU-") + RUN_ID_LEN] = "CRIU-";
+	size_t n = 0;
+
+	while (n < len && n < RUN_ID_LEN && (isxdigit((unsigned char)id[n]) || id[n] == '-'))
+		n++;
+	if (n < RUN_ID_LEN)
+		return;
+	memcpy(name + strlen("CRIU-"), id, n);
 	remove_lock(name);
 	name[LOCK_NAME_LEN] = '\0';
 	remove_lock(name);
@@ -493,34 +517,25 @@ static void remove_lock_of_run(const char *id, const char *end)
 /* CRIU names the run anew once it knows its request, so there is more than one such line. */
 static void remove_lock_named_in(const char *log, size_t len)
 {
-	static const char mark[] = "CRIU run id = ";
-	const char *end = log + len;
+	visit_lines(log, len, "CRIU run id = ", RUNS_MAX, remove_lock_of_run);
+}
 
-	for (const char *p = log; (p = memmem(p, (size_t)(end - p), mark, sizeof(mark) - 1));) {
-		p += sizeof(mark) - 1;
-		remove_lock_of_run(p, end);
-	}
+static void remove_ghost(const char *text, size_t len)
+{
+	auto_free char *line = strndup(text, len);
+	char *path = line ? strstr(line, " for ") : NULL;
+	auto_free char *ghost = path ? path_format("/%s.cr.%lx.ghost", path + strlen(" for "),
+						   strtoul(line, NULL, 16))
+				     : NULL;
+
+	if (ghost)
+		unlink(ghost);
 }
 
 /* A restore makes deleted files anew under names of their own beside the old ones. */
 static void remove_ghosts_named_in(const char *log, size_t len)
 {
-	static const char mark[] = "Opening ghost file 0x";
-	const char *end = log + len;
-
-	for (const char *p = log; (p = memmem(p, (size_t)(end - p), mark, sizeof(mark) - 1));) {
-		p += sizeof(mark) - 1;
-		const char *eol = memchr(p, '\n', (size_t)(end - p));
-		auto_free char *line = strndup(p, (size_t)((eol ? eol : end) - p));
-		char *path = line ? strstr(line, " for ") : NULL;
-		auto_free char *ghost =
-			path ? path_format("/%s.cr.%lx.ghost", path + strlen(" for "),
-					   strtoul(line, NULL, 16))
-			     : NULL;
-
-		if (ghost)
-			unlink(ghost);
-	}
+	visit_lines(log, len, "Opening ghost file 0x", GHOSTS_MAX, remove_ghost);
 }
 
 /* The log may be a user's, who can cut it short at any moment: it is read, as a mapping of it would end us by SIGBUS. */

@@ -208,6 +208,23 @@ def a_pipe_among_the_images(bed):
 
 
 @case
+def a_log_that_names_thousands(bed):
+    """Of what a CRIU that was killed leaves behind, root's shim learns from its log."""
+    program, log = script_of_him(bed)
+    with lying(bed, {"log": "CRIU run id = a\n", "times": 4 << 20}) as env:
+        bed.refused(7, "CRIU ended without an answer", "checkpoint", "--pid", program.pid, env=env)
+    log.goes_on()
+    forget_jobs(bed)
+    checkpoint = bed.operation("checkpoint", "--pid", program.pid)["checkpoint"]
+    program.wait()
+    forget_jobs(bed)
+    with lying(bed, {"log": "Opening ghost file 0x1 for x ", "times": 2 << 20}) as env:
+        bed.refused(1, "CRIU ended without an answer", "restore", checkpoint, env=env)
+    forget_jobs(bed)
+    bed.expect_restorable(checkpoint, log)
+
+
+@case
 def images_that_he_opens_to_all(bed):
     """He could put there what he likes, once it was looked at."""
     program, log = script_of_him(bed)
