@@ -441,6 +441,7 @@ static int by_range(const void *a, const void *b)
 	return x->start < y->start ? -1 : x->start > y->start;
 }
 
+/* Sorted before CRIU sees them: it may be a user's, who could change them meanwhile, and what is sorted is to stand still. */
 int cpu_memory_hide(int table_fd, const struct cpu_memory *m, enum cpu_memory_pids pids)
 {
 	auto_(unmap_table) struct hidden_table *t = map_table(table_fd);
@@ -449,16 +450,20 @@ int cpu_memory_hide(int table_fd, const struct cpu_memory *m, enum cpu_memory_pi
 		return -errno;
 	if (m->n > HIDDEN_RANGES_MAX)
 		return -E2BIG;
+	auto_free struct hidden_range *ranges = calloc(m->n + 1, sizeof(*ranges));
+	if (!ranges)
+		return -ENOMEM;
 	for (size_t i = 0; i < m->n; i++) {
 		const struct cpu_memory_region *r = &m->items[i];
 
-		t->ranges[i] = (struct hidden_range){
+		ranges[i] = (struct hidden_range){
 			.pid = pids == CPU_MEMORY_OUR_PIDS ? r->pid : r->inner_pid,
 			.start = r->va,
 			.end = r->va + r->len_bytes,
 		};
 	}
-	qsort(t->ranges, m->n, sizeof(*t->ranges), by_range);
+	qsort(ranges, m->n, sizeof(*ranges), by_range);
+	memcpy(t->ranges, ranges, m->n * sizeof(*ranges));
 	atomic_store_explicit(&t->n, (uint32_t)m->n, memory_order_release);
 	return 0;
 }
