@@ -4,10 +4,14 @@
 one of
   {"script": NAME, "pid": N}   a notification; the answer is waited for
   {"done": true, "pid": N}     that it has succeeded
-  {"make": N, "exec": [...]}   makes a sibling of its own, as a CRIU that restores does, with this process id
+  {"make": N, "exec": [...]}   makes a sibling of its own, as a CRIU that restores does, with this process id; where
+                               "child" is true a child, which stays in its process group; "comm" is the name of the
+                               program, where that is not the one by whose file it starts
   {"turn": N, "exec": [...]}   has the process that was made become another program
   {"failed": N}                that it has failed, with this errno
-  {"touch": PATH, "await": PATH}   makes a file, and waits until there is another one
+  {"ends": N}                  ends by this signal
+  {"touch": PATH}              makes a file
+  {"await": PATH}              waits for one
   {"move": PATH}               moves a file into the directory of the images, in the place of one of that name
   {"read": NAME, "note": PATH} reads a file there, and adds a line to another one: "read", or why not
   {"pipe": NAME}               puts a pipe there in the place of a file
@@ -34,16 +38,17 @@ def answer(kind, *fields):
     return message_of([(1, 0, kind), (2, 0, 1), *fields])
 
 
-def make(pid, argv):
-    """A child of whoever is our parent, with that number."""
+def make(pid, argv, is_child):
+    """A child of whoever is our parent, or of ours, with that number."""
     wanted = ctypes.c_int32(pid)
     args = (ctypes.c_uint64 * FIELDS)()
-    args[FLAGS] = CLONE_PARENT
+    args[FLAGS], args[EXIT_SIGNAL] = (0, signal.SIGCHLD) if is_child else (CLONE_PARENT, 0)
     args[SET_TID], args[SET_TID_SIZE] = ctypes.addressof(wanted), 1
     libc = ctypes.CDLL(None, use_errno=True)
     made = libc.syscall(CLONE3, args, ctypes.sizeof(args))
     if made == 0:
-        os.setsid()
+        if not is_child:
+            os.setsid()
         os.execv(argv[0], argv)
     if made != pid:
         sys.exit(f"process {pid} cannot be made: {os.strerror(ctypes.get_errno())}")
@@ -54,8 +59,8 @@ def comm(pid):
         return file.read().strip()
 
 
-def await_program(pid, argv):
-    while comm(pid) != os.path.basename(argv[0])[:15]:
+def await_program(pid, words):
+    while comm(pid) != words.get("comm", os.path.basename(words["exec"][0])[:15]):
         pass
 
 
@@ -95,6 +100,7 @@ def change(words, at):
     """What it does to files."""
     if "touch" in words:
         note(words["touch"], "")
+    elif "await" in words:
         while not os.path.exists(words["await"]):
             pass
     elif "move" in words and os.path.exists(words["move"]):
@@ -120,11 +126,13 @@ def say(words, to):
     elif "failed" in words:
         to.send(message_of([(1, 0, RESTORE), (2, 0, 0), (7, 0, words["failed"])]))
     elif "make" in words:
-        make(words["make"], words["exec"])
-        await_program(words["make"], words["exec"])
+        make(words["make"], words["exec"], words.get("child"))
+        await_program(words["make"], words)
+    elif "ends" in words:
+        os.kill(os.getpid(), words["ends"])
     elif "turn" in words:
         os.kill(words["turn"], signal.SIGUSR1)
-        await_program(words["turn"], words["exec"])
+        await_program(words["turn"], words)
 
 
 def main():

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from cases import NOBODY, Skipped, case, expect, main, run, wait_until
 from checkpoints import manifest_of
 from harness import process_start
-from users_jobs import AS_HIM, saved_of_him, script_of_him, setuid_program, status
+from users_jobs import AS_HIM, ROOTS_OWN, children, program_of_root, saved_of_him, script_of_him, status
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-WAITS = "import os, signal, sys; signal.sigwait({signal.SIGUSR1}); os.execv(sys.argv[1], [sys.argv[1], '1000'])"
+WAITS = "import os, signal, sys; signal.sigwait({signal.SIGUSR1}); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 @contextmanager
@@ -44,6 +44,10 @@ def processes_of(bed):
     own = bed.start(["sleep", "1000"])
     his = bed.start([*AS_HIM, "sleep", "1000"])
     return {"root's": own.pid, "his": his.pid, "the test": os.getpid()}
+
+
+def comm_of(pid):
+    return status(pid, "Name")[0]
 
 
 def restored(pid):
@@ -82,11 +86,41 @@ def a_criu_that_names_others(bed):
 
 
 @case
+def a_criu_that_makes_a_child(bed):
+    """With the number of the checkpoint's process: but CRIU, and not the shim, would be told of its end."""
+    checkpoint, pid, log = saved(bed)
+    expect_distrust(bed, 9, "names a process as restored that it was not to make", checkpoint,
+                    {"make": pid, "exec": ["/bin/sleep", "1000"], "child": True}, restored(pid))
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"), "the end of what was made")
+    bed.expect_restorable(checkpoint, log)
+
+
+def end_untouched(pid):
+    """Of a program of root's that the user has started, and could not end: it neither stands still nor has ended."""
+    expect(comm_of(pid) == ROOTS_OWN and status(pid, "Uid")[:3] == ["0"] * 3, f"{comm_of(pid)} of uids {status(pid, 'Uid')} is there")
+    expect(status(pid, "State")[0] in "SR", f"its state is {status(pid, 'State')}")
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}") or status(pid, "State")[0] == "Z", "its end")
+
+
+@case
 def a_criu_that_makes_a_setuid_program(bed):
     """It has the number of the checkpoint's process, and is a child of the shim: but it is root's."""
     checkpoint, pid, log = saved(bed)
     expect_distrust(bed, 9, "names a process as restored that is not of the job's user", checkpoint,
-                    {"make": pid, "exec": [setuid_program(bed), "1000"]}, restored(pid))
+                    {"make": pid, "exec": program_of_root(bed), "comm": ROOTS_OWN}, restored(pid))
+    end_untouched(pid)
+    bed.expect_restorable(checkpoint, log)
+
+
+@case
+def a_setuid_program_of_a_criu_that_is_killed(bed):
+    """What is left of its process group is ended then."""
+    checkpoint, pid, log = saved(bed)
+    with lying(bed, {"make": pid, "exec": program_of_root(bed), "comm": ROOTS_OWN, "child": True}, {"ends": signal.SIGKILL}) as env:
+        bed.refused(1, "CRIU was killed by signal 9", "restore", checkpoint, env=env)
+    forget_jobs(bed)
+    end_untouched(pid)
     bed.expect_restorable(checkpoint, log)
 
 
@@ -94,11 +128,65 @@ def a_criu_that_makes_a_setuid_program(bed):
 def a_process_that_becomes_a_setuid_program(bed):
     """When it has been looked at, and before its memory is filled."""
     checkpoint, pid, log = saved(bed)
-    path = setuid_program(bed)
-    expect_distrust(bed, 5, rf"process {pid} \(of-root\) has the rights of uid 0", checkpoint,
-                    {"make": pid, "exec": ["/usr/bin/python3", "-c", WAITS, path]}, restored(pid),
-                    {"turn": pid, "exec": [path]}, {"script": "pre-resume", "pid": pid}, {"done": True, "pid": pid})
+    command = program_of_root(bed)
+    expect_distrust(bed, 5, rf"process {pid} \({ROOTS_OWN}\) has the rights of uid 0", checkpoint,
+                    {"make": pid, "exec": ["/usr/bin/python3", "-c", WAITS, *command]}, restored(pid),
+                    {"turn": pid, "exec": command, "comm": ROOTS_OWN}, {"script": "pre-resume", "pid": pid}, {"done": True, "pid": pid})
+    end_untouched(pid)
     bed.expect_restorable(checkpoint, log)
+
+
+@case
+def a_member_that_becomes_a_setuid_program(bed):
+    """When CRIU has said that all stand still, and dies: the kernel, and then the shim, would stop it."""
+    command = program_of_root(bed)
+    waits = ["/usr/bin/python3", "-c", WAITS, *command]
+    program, log = script_of_him(bed, "import signal, subprocess; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1}); "
+                                      f"subprocess.Popen({waits!r})")
+    child = children(program.pid)[0]
+    with lying(bed, {"script": "query-ext-files", "pid": 0}, {"turn": child, "exec": command, "comm": ROOTS_OWN}) as env:
+        bed.refused(7, "CRIU ended without an answer", "checkpoint", "--pid", program.pid, env=env)
+    log.goes_on()
+    forget_jobs(bed)
+    end_untouched(child)
+
+
+# Like code of CRIU's it blocks all signals, also those which the C library keeps for itself.
+TELLS_TRACER = """
+import ctypes, time
+mask = ctypes.create_string_buffer(b"\\xff" * 8, 8)
+assert ctypes.CDLL(None).syscall({number}, 0, mask, None, 8) == 0
+until = time.monotonic() + 1000
+while time.monotonic() < until:
+    with open("/proc/self/status") as file:
+        tracer = next(line for line in file if line.startswith("TracerPid:")).split()[1]
+    with open({path!r}, "a") as file:
+        file.write(tracer + "\\n")
+    time.sleep(0.01)
+"""
+RT_SIGPROCMASK = {"x86_64": 14, "aarch64": 135}
+
+
+@case
+def a_setuid_program_is_not_traced(bed):
+    """Members are traced that may be in CRIU's code when it has died."""
+    own, told = os.path.join(bed.dir, ROOTS_OWN), os.path.join(bed.dir, "told")
+    command = program_of_root(bed)
+    os.remove(own)
+    os.symlink("/usr/bin/python3", own)
+    command[-1:] = ["-c", TELLS_TRACER.format(number=RT_SIGPROCMASK[os.uname().machine], path=told)]
+    waits = ["/usr/bin/python3", "-c", WAITS, *command]
+    program, log = script_of_him(bed, "import signal, subprocess; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1}); "
+                                      f"subprocess.Popen({waits!r})")
+    child = children(program.pid)[0]
+    with lying(bed, {"script": "query-ext-files", "pid": 0}, {"turn": child, "exec": command, "comm": ROOTS_OWN},
+               {"await": told}) as env:
+        bed.refused(7, "CRIU ended without an answer", "checkpoint", "--pid", program.pid, env=env)
+    log.goes_on()
+    forget_jobs(bed)
+    end_untouched(child)
+    with open(told, encoding="utf-8") as file:
+        expect(set(file.read().split()) == {"0"}, "it was traced")
 
 
 @case
@@ -106,8 +194,9 @@ def a_criu_that_is_done_too_soon(bed):
     checkpoint, pid, log = saved(bed)
     there = {"make": pid, "exec": ["/usr/bin/python3", "-c", WAITS, "/bin/true"]}
     for says in ([{"done": True, "pid": pid}], [there, restored(pid), {"done": True, "pid": pid}],
+                 [there, restored(pid), {"script": "pre-resume", "pid": pid}, {"done": True, "pid": os.getpid()}],
                  [there, restored(pid), restored(pid)], [{"script": "pre-resume", "pid": pid}], [{"script": "post-dump", "pid": pid}]):
-        expect_distrust(bed, 9, "CRIU, process [0-9]+, says .*: it was ended", checkpoint, *says)
+        expect_distrust(bed, 9, "CRIU, process [0-9]+, (says|names) .*: it was ended", checkpoint, *says)
         wait_until(lambda: not os.path.exists(f"/proc/{pid}"), "the end of what was made")
     bed.expect_restorable(checkpoint, log)
 
@@ -177,7 +266,7 @@ def roots_file_among_the_images(bed):
     told = os.path.join(bed.dir, "his", "told")
     frozen = {"script": "query-ext-files", "pid": 0}
     with lying(bed, {"read": "of-root", "note": told}, {"move": path},
-               {"touch": os.path.join(bed.dir, "his", "connect"), "await": os.path.join(bed.dir, "his", "connected")}, frozen) as env:
+               {"touch": os.path.join(bed.dir, "his", "connect")}, {"await": os.path.join(bed.dir, "his", "connected")}, frozen) as env:
         bed.refused(7, "CRIU ended without an answer", "checkpoint", "--pid", program.pid, env=env)
     log.goes_on()
     forget_jobs(bed)
@@ -221,6 +310,26 @@ def a_log_that_names_thousands(bed):
     with lying(bed, {"log": "Opening ghost file 0x1 for x ", "times": 2 << 20}) as env:
         bed.refused(1, "CRIU ended without an answer", "restore", checkpoint, env=env)
     forget_jobs(bed)
+    bed.expect_restorable(checkpoint, log)
+
+
+@case
+def a_log_that_names_a_file_of_roots(bed):
+    """As one that CRIU had made anew for a restore, and left."""
+    checkpoint, _, log = saved(bed)
+    path = os.path.join(bed.dir, "x.cr.1.ghost")
+    with open(path, "w", encoding="utf-8"):
+        pass
+    with lying(bed, {"log": f"Opening ghost file 0x1 for {bed.dir[1:]}/x\n", "times": 1}) as env:
+        bed.refused(1, "CRIU ended without an answer", "restore", checkpoint, env=env)
+    forget_jobs(bed)
+    expect(os.path.exists(path), "it is gone")
+    os.chmod(bed.dir, 0o777)
+    with lying(bed, {"log": f"Opening ghost file 0x1 for {bed.dir[1:]}/x\n", "times": 1}) as env:
+        bed.refused(1, "CRIU ended without an answer", "restore", checkpoint, env=env)
+    os.chmod(bed.dir, 0o711)
+    forget_jobs(bed)
+    expect(not os.path.exists(path), "this test proves nothing: he may remove it, and it stays")
     bed.expect_restorable(checkpoint, log)
 
 

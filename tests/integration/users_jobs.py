@@ -28,6 +28,20 @@ def setuid_program(bed):
     return path
 
 
+ROOTS_OWN = "roots-own"
+
+
+def program_of_root(bed):
+    """A command by which a user gets a program that is root's alone, as su(1) does: the kernel lets a user signal a setuid
+    program for as long as that keeps the user's id as its real one."""
+    path, own = os.path.join(bed.dir, "to-root"), os.path.join(bed.dir, ROOTS_OWN)
+    shutil.copy(shutil.which("setpriv"), path)
+    os.chmod(path, 0o4755)
+    shutil.copy("/bin/sleep", own)
+    os.chmod(own, 0o755)
+    return [path, "--reuid", "0", own, "1000"]
+
+
 STEPS = """
 import os, socket, sys, time
 out = os.open("out", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
