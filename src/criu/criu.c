@@ -97,6 +97,7 @@ struct session {
 
 /* ---- the conversation ---- */
 
+/* Does not wait: the socket has room for what a CRIU that listens was sent, and one that does not may be a user's doing. */
 static int send_request(int fd, const Criu__Req *req)
 {
 	size_t len = criu__req__get_packed_size(req);
@@ -105,7 +106,7 @@ static int send_request(int fd, const Criu__Req *req)
 	if (!buf)
 		return -ENOMEM;
 	criu__req__pack(req, buf);
-	ssize_t n = send(fd, buf, len, MSG_NOSIGNAL);
+	ssize_t n = send(fd, buf, len, MSG_NOSIGNAL | MSG_DONTWAIT);
 	return n < 0 ? -errno : 0;
 }
 

@@ -38,7 +38,7 @@ static int await_criu(struct op *op, struct brumate_error *err)
 		 criu.pid);
 	if (op->job->state == JOB_CHECKPOINTING && !job_has_ended(op->job))
 		return 0; /* by heal() */
-	proc_signal(criu, SIGKILL);
+	proc_signal_as(criu, SIGKILL, op->job->uid);
 	r = proc_wait_gone(criu, deadline_in_ms(KILL_TIMEOUT_MS));
 	return r < 0 ? brumate_fail(err, -r, "CRIU, process %d: %m", criu.pid) : 0;
 }
