@@ -49,6 +49,24 @@ class Service:
 
 
 @case
+def a_stop_that_cannot_look(bed):
+    """That the jobs could not be listed does not mean that there is none."""
+    service = Service(bed)
+    service.start()
+    job = service.running()
+    broken = os.path.join(bed.dir, "broken")
+    with open(broken, "w", encoding="ascii") as file:
+        file.write(f'#!/bin/sh\n[ "$1" = ps ] && exit 1\nexec {bed.brumate} "$@"\n')
+    os.chmod(broken, 0o755)
+    for what in ("stop", "start"):
+        done = subprocess.run([SCRIPT, broken, what, "unit", *service.command], env=bed.command_env(), text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+        expect(done.returncode == 1 and "nothing is known of the job" in done.stderr, f"{what}: {done}")
+    expect(bed.state(job["id"]) == "running" and not bed.checkpoints(), "something was done")
+    expect(service.stop() == 0 and service.end() == 0, "it did not stop well")
+
+
+@case
 def saved_on_stop_and_restored_on_start(bed):
     service = Service(bed)
     service.start()
