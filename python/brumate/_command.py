@@ -5,7 +5,7 @@ import errno
 import json
 import os
 import subprocess
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Sequence
 
 
 class BrumateError(Exception):
@@ -31,8 +31,9 @@ def _error_of(done: "subprocess.CompletedProcess[str]") -> BrumateError:
     return BrumateError(text or f"brumate ended with status {done.returncode}", done.returncode, hint)
 
 
-def run(*arguments: str) -> str:
-    """Runs the command to its end; its output."""
+def run(*arguments: str, operands: Sequence[str] = ()) -> str:
+    """Runs the command to its end; its output. ``operands`` are names, whatever they begin with."""
+    arguments += ("--", *operands) if operands else ()
     command = os.environ.get("BRUMATE_COMMAND") or "brumate"
     try:
         done = subprocess.run([command, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -45,9 +46,9 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
-def ask(*arguments: str) -> Dict[str, Any]:
+def ask(*arguments: str, operands: Sequence[str] = ()) -> Dict[str, Any]:
     """As run(), with --format json; the object that it prints."""
-    output = run(*arguments, "--format", "json")
+    output = run(*arguments, "--format", "json", operands=operands)
     try:
         reply = json.loads(output)
     except ValueError as error:

@@ -38,9 +38,9 @@ def checkpoint_options(leave_running: bool, name: Optional[str], directory: Opti
     """The options of ``brumate checkpoint`` for these arguments."""
     options = ["--leave-running"] if leave_running else []
     if name is not None:
-        options += ["--name", name]
+        options.append(f"--name={name}")
     if directory is not None:
-        options += ["--dir", directory]
+        options.append(f"--dir={directory}")
     if timeout is not None:
         options += ["--timeout", duration(timeout)]
     return options
@@ -61,14 +61,13 @@ class Job:
     @classmethod
     def run(cls, argv: Sequence[str], name: Optional[str] = None, labels: Optional[Mapping[str, str]] = None) -> "Job":
         """Starts a command as a job, in the background."""
-        options = [] if name is None else ["--name", name]
-        for key, value in (labels or {}).items():
-            options += ["--label", f"{key}={value}"]
-        return cls(run("run", *options, "--", *argv).strip())
+        options = [] if name is None else [f"--name={name}"]
+        options += [f"--label={key}={value}" for key, value in (labels or {}).items()]
+        return cls(run("run", *options, operands=argv).strip())
 
     def describe(self) -> Dict[str, Any]:
         """All that brumate knows of the job, as the type Job of its varlink interface."""
-        job = ask("inspect", "--job", self.name)["job"]
+        job = ask("inspect", "--job", operands=[self.name])["job"]
         if not isinstance(job, dict):
             raise BrumateError(f"{self.name} is not a job")
         return job
@@ -85,24 +84,24 @@ class Job:
 
     def suspend(self, timeout: Optional[Seconds] = None) -> Summary:
         """Takes the job off its GPUs; its device memory is kept in host memory."""
-        return _summary(ask("suspend", self.name, *checkpoint_options(False, None, None, timeout)))
+        return _summary(ask("suspend", *checkpoint_options(False, None, None, timeout), operands=[self.name]))
 
     def resume(self, timeout: Optional[Seconds] = None) -> Summary:
         """Brings a suspended job back to its GPUs."""
-        return _summary(ask("resume", self.name, *checkpoint_options(False, None, None, timeout)))
+        return _summary(ask("resume", *checkpoint_options(False, None, None, timeout), operands=[self.name]))
 
     def checkpoint(self, leave_running: bool = False, name: Optional[str] = None, directory: Optional[str] = None,
                    timeout: Optional[Seconds] = None) -> Summary:
         """Saves the job to disk, and ends it unless it is to be left running. ``name``: of the checkpoint."""
-        return _summary(ask("checkpoint", self.name, *checkpoint_options(leave_running, name, directory, timeout)))
+        return _summary(ask("checkpoint", *checkpoint_options(leave_running, name, directory, timeout), operands=[self.name]))
 
     def restore(self, timeout: Optional[Seconds] = None) -> Summary:
         """Brings the job back from its latest checkpoint."""
-        return _summary(ask("restore", "--job", self.name, *checkpoint_options(False, None, None, timeout)))
+        return _summary(ask("restore", "--job", *checkpoint_options(False, None, None, timeout), operands=[self.name]))
 
     def kill(self) -> None:
         """Ends the job: SIGTERM first, SIGKILL after a while."""
-        run("kill", self.name)
+        run("kill", operands=[self.name])
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[Summary]:

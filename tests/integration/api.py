@@ -51,6 +51,15 @@ except KeyError:
 job = brumate.Job.run(["sleep", "1000"], name="labelled", labels={"team": "vision"})
 assert job.labels == {"team": "vision"}, job.labels
 job.kill()
+for odd in ("--all", "-a", "--help"):  # a name is a name
+    for method in ("kill", "suspend", "resume", "checkpoint", "restore", "describe"):
+        try:
+            getattr(brumate.Job(odd), method)()
+        except brumate.BrumateError as error:
+            assert error.exit_code in (2, 3) and odd in error.text, (method, vars(error))
+        else:
+            raise AssertionError(f"{method} of {odd}")
+assert job.state == "exited", job.state
 try:
     brumate.Job("nosuch").suspend()
 except brumate.BrumateError as error:
