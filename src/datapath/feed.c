@@ -307,6 +307,7 @@ static void send_whole(struct feed *f, struct feed_lane *lane)
 					 w->n * (uint64_t)CHUNK_BYTES_MAX) < 0) {
 			f->stopped = true; /* why is told by the stream's own end */
 			pthread_cond_broadcast(&f->changed);
+			return;
 		}
 		lane->to_send = w->next;
 	}
@@ -382,9 +383,20 @@ int feed_filled(struct feed *f, size_t item)
 	return fill(f, &f->windows[f->items[item].window]);
 }
 
+static bool is_all_sent(struct feed *f)
+{
+	bool all = true;
+
+	pthread_mutex_lock(&f->lock);
+	for (size_t i = 0; i < f->n_lanes; i++)
+		all = all && f->lanes[i].to_send == SIZE_MAX;
+	pthread_mutex_unlock(&f->lock);
+	return all;
+}
+
+/* The stream may be at its end, and stop this, as soon as the last slot is sent: then nothing is lacking. */
 int feed_finish(struct feed *f)
 {
-	int r = place(f, f->n_windows, true);
-
-	return r < 0 ? r : 0;
+	place(f, f->n_windows, true);
+	return is_all_sent(f) ? 0 : -ECANCELED;
 }

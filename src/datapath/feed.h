@@ -58,5 +58,6 @@ int feed_admit(struct feed *f, size_t item, bool block);
 void *feed_room(struct feed *f, size_t item);
 /** It is filled. 0, or -ECANCELED. */
 int feed_filled(struct feed *f, size_t item);
-/** All items are filled: sends what there is beside them. 0, or -ECANCELED. */
+/** All items are filled: sends what there is beside them. 0 if all is sent then, however the stream goes on, or
+ * -ECANCELED. */
 int feed_finish(struct feed *f);

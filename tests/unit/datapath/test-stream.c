@@ -2,6 +2,7 @@
 /* Device memory that comes through a ring of the broker's, filled by several threads in any order. */
 #include "../broker/pieces.h"
 
+#include <semaphore.h>
 #include <stdatomic.h>
 
 #include "datapath/feed.h"
@@ -28,6 +29,8 @@ struct stream {
 	bool started;
 	atomic_size_t next;
 	size_t give_up_at; /* item; SIZE_MAX: none */
+	bool late;	   /* the readers look whether all is sent only when the stream has ended */
+	sem_t ended;
 	size_t most_told;
 	int r;
 };
@@ -41,6 +44,7 @@ static bool is_zero(size_t chunk)
 static void make(struct stream *s, struct set *set, enum feed_kind zeros, bool known)
 {
 	*s = (struct stream){ .set = set, .zeros = zeros, .give_up_at = SIZE_MAX };
+	CHECK(sem_init(&s->ended, 0, 0) == 0);
 	s->total_bytes = host_copy_offset(set->pieces, set->n);
 	s->bytes = malloc(s->total_bytes);
 	CHECK(s->bytes && digest_table_new(&s->digests, s->total_bytes) == 0);
@@ -105,6 +109,8 @@ static void *run_feed(void *arg)
 		CHECK(pthread_create(&readers[i], NULL, run_reader, s) == 0);
 	for (int i = 0; i < READERS; i++)
 		pthread_join(readers[i], NULL);
+	if (s->late)
+		sem_wait(&s->ended);
 	s->r = feed_finish(s->feed);
 	return NULL;
 }
@@ -159,6 +165,7 @@ static int run(struct stream *s, struct brumate_error *err)
 	int r = transfer_client_stream(c, &s->set->request, &how, s->set->fds, &s->set->compared,
 				       err);
 	feed_stop(s->feed);
+	sem_post(&s->ended);
 	if (s->started)
 		pthread_join(s->thread, NULL);
 	feed_free(s->feed);
@@ -178,12 +185,13 @@ static void check_device(const struct stream *s)
 
 /* ---- the tests ---- */
 
-static void comes_whole(struct set *set, enum feed_kind zeros, bool known)
+static void comes_whole(struct set *set, enum feed_kind zeros, bool known, bool late)
 {
 	struct brumate_error err;
 	struct stream s;
 
 	make(&s, set, zeros, known);
+	s.late = late;
 	must(run(&s, &err), &err);
 	CHECK(s.r == 0 && set->compared == known && s.most_told <= set->n);
 	check_device(&s);
@@ -208,7 +216,7 @@ static void given_up(struct set *set)
 
 	make(&s, set, FEED_SPARED, true);
 	s.give_up_at = 30;
-	CHECK(run(&s, &err) == -EPIPE);
+	CHECK(run(&s, &err) == -EPIPE && s.r == -ECANCELED);
 	s.give_up_at = SIZE_MAX;
 	must(run(&s, &err), &err);
 	check_device(&s);
@@ -303,9 +311,10 @@ int main(void)
 	struct set one = set_make(PIECES, some, 1), two = set_make(PIECES, some, 2);
 	set_close_fds(&one);
 	set_close_fds(&two);
-	comes_whole(&one, FEED_SPARED, true);
-	comes_whole(&two, FEED_SPARED, true);
-	comes_whole(&two, FEED_ZERO, false);
+	comes_whole(&one, FEED_SPARED, true, false);
+	comes_whole(&two, FEED_SPARED, true, false);
+	comes_whole(&two, FEED_SPARED, true, true);
+	comes_whole(&two, FEED_ZERO, false, false);
 	what_differs_is_found(&two);
 	given_up(&two);
 	fails(&one);
