@@ -32,7 +32,7 @@ sys.path[:0] = [TESTS, os.path.join(TESTS, "integration")]
 import promises  # noqa: E402
 from cases import Bed, find_build  # noqa: E402
 from faulty import ERRORS, PROGRAMS as OURS, Faulty  # noqa: E402
-from harness import Build, Failed, Log, Skipped, process_start  # noqa: E402
+from harness import Build, Failed, Log, Skipped, plain_signals, process_start  # noqa: E402
 
 COMMAND_S, GOES_ON_S, SETTLES_S = 150, 60, 90
 TERMINATED = threading.Event()  # it was told to end
@@ -718,6 +718,7 @@ def parse(description):
 
 def main(kind=Round, description=__doc__):
     """Rounds of this kind for as long as is wanted; the exit status."""
+    plain_signals()
     options = parse(description)
     build = Build(options.build) if options.build else find_build()
     if os.geteuid():

@@ -7,9 +7,10 @@ import json
 import os
 import re
 import signal
+import sys
 import xml.etree.ElementTree
 
-from cases import case, expect, main, wait_until
+from cases import case, expect, main, run, wait_until
 
 EACH = ["suspend", "resume", "checkpoint", "restore", "leave-running"]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -36,6 +37,40 @@ def a_signal_ends_the_job_first(bed):
         expect("suspend" in out, f"{number}: what was measured is not shown: {out!r}")
         expect(not bed.list("ps", "jobs"), f"{number}: {bed.list('ps', 'jobs')}")
         expect_nothing(bed)
+
+
+def ignore_hangup():
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+@case
+def a_signal_that_is_ignored_ends_nothing(bed):
+    """As nohup(1) starts it."""
+    bed.fault("resume.copy.begin", "hold")
+    with bed.holding("resume.copy.begin", bed.spawn(*ONCE, preexec_fn=ignore_hangup)) as bench:
+        bench.signal(signal.SIGHUP)
+    code, out, err = bench.end()
+    expect(code == 0 and "interrupted" not in err and "resume" in out, f"{code}: {out!r} {err!r}")
+    expect_nothing(bed)
+
+
+SAYS_IGNORED = """
+import subprocess, harness
+harness.plain_signals()
+print(subprocess.run(["grep", "^Sig[BI]", "/proc/self/status"], stdout=subprocess.PIPE, text=True).stdout)
+"""
+
+
+@case
+def what_tests_start_ignores_nothing(bed):
+    """However the tests themselves were started."""
+    def ignore_all():
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGCHLD, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGUSR2))
+
+    result = run([sys.executable, "-c", SAYS_IGNORED], preexec_fn=ignore_all, cwd=os.path.dirname(os.path.abspath(__file__)))
+    expect(re.findall(r"^(Sig\w+):\s+0+$", result.out, re.MULTILINE) == ["SigBlk", "SigIgn"], f"{result.out} {result.why()}")
 
 
 @case

@@ -24,7 +24,7 @@ import traceback
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import promises  # noqa: E402 (it stands beside this folder)
 import varlink_client
-from harness import SOURCE, Build, Failed, Instance, Log, Program, Skipped, expect, process_start, run
+from harness import SOURCE, Build, Failed, Instance, Log, Program, Skipped, expect, plain_signals, process_start, run
 
 MIB = 1 << 20
 NOBODY = 65534
@@ -765,6 +765,7 @@ def wanted_cases(words):
 
 def main():
     """Runs the cases of the calling file that are wanted; exits as meson wants it."""
+    plain_signals()
     build = find_build()
     reason = why_not(build)
     if reason:

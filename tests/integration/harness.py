@@ -36,6 +36,16 @@ def expect(condition, text):
         raise Failed(text)
 
 
+def plain_signals():
+    """From now on what this process starts has all signals as a login has them, whoever started us: nohup(1), the
+    runner of a CI or a shell's & leave some ignored, and programs keep to that, as ours do. What we were told to ignore
+    we do not act on either; but it is caught, as exec(2) resets just those."""
+    for number in signal.valid_signals():
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 class Watch:
     """Blocks until a file is written to, or a deadline passes."""
 

@@ -26,7 +26,7 @@ import time
 import traceback
 
 from cases import Bed, Failed, SOURCE, Skipped, expect, find_build, process_start, read_text, run, wait_until, why_not
-from harness import own_mounts
+from harness import own_mounts, plain_signals
 
 ZDTM = os.path.join(SOURCE, ".zdtm")
 TESTS = os.path.join(ZDTM, "test", "zdtm")
@@ -317,6 +317,7 @@ def parse():
 
 
 def main():
+    plain_signals()
     options = parse()
     brumate = find_build()
     reason = why_not(brumate) or provision()
