@@ -29,6 +29,8 @@ struct broker {
 	struct gpus *gpus;
 	struct sessions *sessions;
 	struct preparer *preparer;
+	void (*withdraw)(void *arg); /* NULL: nothing is to be withdrawn */
+	void *withdraw_arg;
 };
 
 /* ---- methods ---- */
@@ -39,6 +41,22 @@ static int reply_with(struct wire_call_context *call, json_t *reply, struct brum
 	auto_json json_t *owned = reply;
 
 	return owned ? wire_reply(call, owned) : brumate_fail(err, ENOMEM, "reply: %m");
+}
+
+/* A driver that could not be initialised is not asked again: what it keeps of a failure in this process nobody knows.
+ * Who is told of the failure finds no broker here when it calls anew, and another one tries. */
+static int use_driver(struct broker *b, const struct dev_backend **ret, struct dev_info *ret_info,
+		      struct brumate_error *err)
+{
+	int r = driver_wait(b->driver, ret, ret_info, err);
+
+	if (r == 0)
+		return 0;
+	if (b->withdraw)
+		b->withdraw(b->withdraw_arg);
+	atomic_store(&b->unwanted, true);
+	eventfd_write(b->wake_fd, 1);
+	return r;
 }
 
 static json_t *gpu_to_json(struct broker *b, const struct dev_gpu *gpu, size_t index)
@@ -81,12 +99,12 @@ static json_t *pool_to_json(struct pool *pool)
 	struct pool_info p;
 
 	pool_info(pool, &p);
-	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s}", "limit_bytes",
-			 (json_int_t)p.limit_bytes, "pinned_bytes", (json_int_t)p.pinned_bytes,
-			 "leased_bytes", (json_int_t)p.leased_bytes, "free_bytes",
-			 (json_int_t)p.free_bytes, "free_pinned_bytes", (json_int_t)p.free_pinned_bytes,
-			 "memory_bytes", (json_int_t)p.memory_bytes,
-			 "disk_bytes", (json_int_t)p.disk_bytes, "disk", p.disk);
+	return json_pack(
+		"{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s}", "limit_bytes",
+		(json_int_t)p.limit_bytes, "pinned_bytes", (json_int_t)p.pinned_bytes,
+		"leased_bytes", (json_int_t)p.leased_bytes, "free_bytes", (json_int_t)p.free_bytes,
+		"free_pinned_bytes", (json_int_t)p.free_pinned_bytes, "memory_bytes",
+		(json_int_t)p.memory_bytes, "disk_bytes", (json_int_t)p.disk_bytes, "disk", p.disk);
 }
 
 static int serve_info(void *arg, struct wire_call_context *call, json_t *parameters,
@@ -97,7 +115,7 @@ static int serve_info(void *arg, struct wire_call_context *call, json_t *paramet
 	struct dev_info device;
 	struct dev_gpu gpus[DEV_GPUS_MAX];
 	size_t n_gpus;
-	int r = driver_wait(b->driver, &backend, &device, err);
+	int r = use_driver(b, &backend, &device, err);
 
 	if (r == 0)
 		r = dev_gpus(backend, gpus, DEV_GPUS_MAX, &n_gpus, err);
@@ -121,7 +139,7 @@ static int serve_gpus(void *arg, struct wire_call_context *call, json_t *paramet
 	const struct dev_backend *backend;
 	struct dev_gpu gpus[DEV_GPUS_MAX];
 	size_t n;
-	int r = driver_wait(b->driver, &backend, NULL, err);
+	int r = use_driver(b, &backend, NULL, err);
 
 	if (r == 0)
 		r = dev_gpus(backend, gpus, DEV_GPUS_MAX, &n, err);
@@ -205,7 +223,7 @@ static int serve_state(void *arg, struct wire_call_context *call, json_t *parame
 	int r = get_pids(parameters, &pids, &n, err);
 
 	if (r == 0)
-		r = driver_wait(b->driver, &backend, NULL, err);
+		r = use_driver(b, &backend, NULL, err);
 	if (r < 0)
 		return r;
 
@@ -327,7 +345,7 @@ static int serve_act(void *arg, struct wire_call_context *call, json_t *paramete
 	if (r == 0)
 		r = get_map(parameters, act.pairs, &act.n_pairs, err);
 	if (r == 0)
-		r = driver_wait(b->driver, &backend, &device, err);
+		r = use_driver(b, &backend, &device, err);
 	if (r == 0)
 		r = complete_map(backend, &device, &act, err);
 	if (r < 0)
@@ -352,7 +370,7 @@ static int serve_transfer(void *arg, struct wire_call_context *call, json_t *par
 
 	if (fd < 0)
 		return brumate_fail(err, EINVAL, "transfer: no socket came with the call");
-	int r = driver_wait(b->driver, &backend, NULL, err);
+	int r = use_driver(b, &backend, NULL, err);
 	if (r == 0)
 		r = sessions_add(b->sessions, take_fd(&fd), err);
 	return r < 0 ? r : wire_reply(call, NULL);
@@ -385,7 +403,7 @@ static int serve_prepare(void *arg, struct wire_call_context *call, json_t *para
 	if (r == 0)
 		r = wire_get_bool(parameters, "yields", &may_open, err);
 	if (r == 0)
-		r = driver_wait(b->driver, &backend, NULL, err);
+		r = use_driver(b, &backend, NULL, err);
 	if (r == 0)
 		r = preparer_add(b->preparer, take_fd(&fd), pids, n, may_open, &prepared, err);
 	return r < 0 ? r : reply_with(call, prepared_to_json(&prepared), err);
@@ -507,6 +525,8 @@ int broker_new(struct broker **ret, const struct broker_options *o, struct bruma
 
 	if (!b)
 		return brumate_fail(err, ENOMEM, "%m");
+	b->withdraw = o->withdraw;
+	b->withdraw_arg = o->withdraw_arg;
 	b->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	int r = b->wake_fd < 0 ? brumate_fail(err, errno, "eventfd: %m") : 0;
 	if (r == 0)

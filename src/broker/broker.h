@@ -18,6 +18,10 @@ struct broker_options {
 	const char *spill_dir;		   /* for what does not fit (copied); NULL: the default */
 	bool digests;			   /* are computed where they are asked for */
 	bool open_gpus; /* GPUs stay open while jobs run on them that yield their memory */
+	/* Called, maybe again and at the same time, before a caller is told that the driver failed: nobody is to find this
+	 * broker any more. May be NULL. */
+	void (*withdraw)(void *arg);
+	void *withdraw_arg;
 };
 
 /** Begins to load the driver. */
@@ -32,7 +36,7 @@ struct wire_service broker_service(struct broker *b);
 int broker_wake_fd(const struct broker *b);
 /** Takes note of having been told. */
 void broker_awake(const struct broker *b);
-/** Whether a caller wants it to end. */
+/** Whether it is to end: a caller wants that, or was told that the driver could not be loaded. */
 bool broker_is_unwanted(const struct broker *b);
 /** Whether it is of no use, as the driver could not be loaded. */
 bool broker_has_failed(struct broker *b);

@@ -10,6 +10,7 @@
 #include <limits.h>
 #include <malloc.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,7 +35,7 @@
 
 enum {
 	IDLE_MAX_S = 7 * 24 * 3600,
-	IDLE_FAILED_MS = 1000,	   /* without a driver: soon, so that the next broker tries anew */
+	IDLE_FAILED_MS = 1000,	   /* without a driver: until somebody has asked for it, or soon */
 	DRAIN_TIMEOUT_MS = 300000, /* for calls that outlast their callers */
 	OOM_SCORE_ADJ = -900,	   /* it may hold what jobs need to come back */
 	LARGE_BYTES = 256 << 10,   /* of memory that goes back to the kernel when it is freed */
@@ -299,24 +300,45 @@ static int open_signals(void)
 struct program {
 	struct broker *broker;
 	struct instance instance;
+	pthread_mutex_t socket_lock; /* of the path of the instance's socket */
 	struct wire_server *server;
 	int signal_fd;
 	uint64_t idle_ms;
 	char *driver, *management; /* libraries; NULL: the vendor's */
 };
 
-/* Milliseconds until the broker has been idle for long enough; 0: it has. */
+/* Removes the socket at once, whoever may be on the way in. */
+static void withdraw(void *arg)
+{
+	struct program *p = arg;
+
+	pthread_mutex_lock(&p->socket_lock);
+	instance_withdraw(&p->instance);
+	pthread_mutex_unlock(&p->socket_lock);
+}
+
+static bool retire(struct program *p)
+{
+	pthread_mutex_lock(&p->socket_lock);
+	int r = instance_retire(&p->instance);
+	pthread_mutex_unlock(&p->socket_lock);
+	return r == 0;
+}
+
+/* Milliseconds until the broker has been idle for long enough; 0: it has. Without a driver those that are connected
+ * are of no account: the next broker may have one for them. */
 static int idle_left_ms(const struct program *p)
 {
 	uint64_t last_connection_ns, last_ns, idle_ms = p->idle_ms;
 	size_t connections = wire_server_connections(p->server, &last_connection_ns);
 	bool busy = broker_is_busy(p->broker, &last_ns);
+	bool failed = broker_has_failed(p->broker);
 
-	if (broker_has_failed(p->broker) && idle_ms > IDLE_FAILED_MS)
+	if (failed && idle_ms > IDLE_FAILED_MS)
 		idle_ms = IDLE_FAILED_MS;
 	if (last_connection_ns > last_ns)
 		last_ns = last_connection_ns;
-	if (connections || busy)
+	if (!failed && (connections || busy))
 		return idle_ms < INT_MAX ? (int)idle_ms : INT_MAX;
 	return deadline_left_ms(last_ns + idle_ms * NS_PER_MS);
 }
@@ -334,11 +356,11 @@ static int serve(struct program *p)
 		int left_ms = idle_left_ms(p);
 
 		if (broker_is_unwanted(p->broker) || fds[1].revents) {
-			instance_withdraw(&p->instance);
+			withdraw(p);
 			log_info("ending when the calls under way have ended");
 			return 0;
 		}
-		if (left_ms == 0 && instance_retire(&p->instance) == 0) {
+		if (left_ms == 0 && retire(p)) {
 			log_info("ending, nobody needs it");
 			return 0;
 		}
@@ -403,7 +425,9 @@ static int start_broker(struct program *p, const struct brumate_conf *conf, bool
 				    .memory_bytes = conf->memory_bytes,
 				    .spill_dir = conf->spill_dir,
 				    .digests = conf->digests,
-				    .open_gpus = conf->prepare_gpu };
+				    .open_gpus = conf->prepare_gpu,
+				    .withdraw = withdraw,
+				    .withdraw_arg = p };
 	int r = simulated ? find_simulated(p, err) : 0;
 
 	if (r == 0 && digest_set_up() < 0)
@@ -422,6 +446,8 @@ static int start_broker(struct program *p, const struct brumate_conf *conf, bool
 
 static void end_broker(struct program *p)
 {
+	if (p->server && broker_has_failed(p->broker)) /* who is connected already may hear why */
+		wire_server_drain(p->server, deadline_in_ms(IDLE_FAILED_MS));
 	wire_server_free(p->server);
 	if (p->broker && broker_drain(p->broker, DRAIN_TIMEOUT_MS) < 0) {
 		log_warn("ending with calls under way: the driver will end them by itself");
@@ -460,7 +486,9 @@ static int run_program(struct program *p, struct options *o, struct brumate_erro
 
 static int run_broker(struct options *o, struct brumate_error *err)
 {
-	struct program p = { .instance = INSTANCE_EMPTY, .signal_fd = open_signals() };
+	struct program p = { .instance = INSTANCE_EMPTY,
+			     .socket_lock = PTHREAD_MUTEX_INITIALIZER,
+			     .signal_fd = open_signals() };
 	int r = run_program(&p, o, err);
 
 	end_broker(&p);

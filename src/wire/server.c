@@ -262,6 +262,7 @@ struct wire_server {
 	int spare_fd; /* given up to turn connections away when fds run out */
 	atomic_bool stopping;
 	pthread_mutex_t lock; /* of what follows */
+	pthread_cond_t ended; /* a connection is */
 	struct connection *connections;
 	size_t n_open;
 	uint64_t last_end_ns;
@@ -281,6 +282,7 @@ int wire_server_new(struct wire_server **ret, const struct wire_service *service
 	s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	s->last_end_ns = clock_now_ns();
 	pthread_mutex_init(&s->lock, NULL);
+	condition_init(&s->ended);
 	*ret = s;
 	return 0;
 }
@@ -320,6 +322,7 @@ static void *run_connection(void *arg)
 	c->ended = true;
 	s->n_open--;
 	s->last_end_ns = clock_now_ns();
+	pthread_cond_broadcast(&s->ended);
 	pthread_mutex_unlock(&s->lock);
 	return NULL;
 }
@@ -404,6 +407,18 @@ size_t wire_server_connections(struct wire_server *s, uint64_t *ret_last_end_ns)
 	return n;
 }
 
+void wire_server_drain(struct wire_server *s, uint64_t deadline_ns)
+{
+	struct timespec until = deadline_timespec(deadline_ns);
+	int r = 0;
+
+	cleanup_close(&s->listen_fd);
+	pthread_mutex_lock(&s->lock);
+	while (s->n_open && r != ETIMEDOUT)
+		r = pthread_cond_timedwait(&s->ended, &s->lock, &until);
+	pthread_mutex_unlock(&s->lock);
+}
+
 void wire_server_free(struct wire_server *s)
 {
 	if (!s)
@@ -428,5 +443,6 @@ void wire_server_free(struct wire_server *s)
 	}
 	cleanup_close(&s->spare_fd);
 	pthread_mutex_destroy(&s->lock);
+	pthread_cond_destroy(&s->ended);
 	free(s);
 }

@@ -169,6 +169,8 @@ int wire_server_fd(const struct wire_server *s);
 void wire_server_accept(struct wire_server *s);
 /** Connections open now, and when the last one ended (clock_now_ns), for idle exits. */
 size_t wire_server_connections(struct wire_server *s, uint64_t *ret_last_end_ns);
+/** Stops accepting, and waits for as long as this that peers close their connections. */
+void wire_server_drain(struct wire_server *s, uint64_t deadline_ns);
 /** Stops accepting, lets calls under way end and reply, joins all threads. Accepts NULL. */
 void wire_server_free(struct wire_server *s);
 

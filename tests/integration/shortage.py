@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""A shim that has no descriptors left, a job that cannot be looked at, a record that cannot be written, and a shim
-that dies while nobody calls: no job is taken for ended, none stays held, and what could not be done is done as soon
-as it can be, by itself."""
+"""A shim that has no descriptors left, a job that cannot be looked at, a record that cannot be written, a driver that
+could not be initialised, and a shim that dies while nobody calls: no job is taken for ended, none stays held, and what
+could not be done is done as soon as it can be, by itself."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ import resource
 import signal
 
 import faulty
-from cases import EXIT_STILL_RUNNING, case, expect, main, process_start, read_text, wait_until
+from cases import EXIT_FAILED, EXIT_STILL_RUNNING, case, expect, main, process_start, read_text, wait_until
 
 NOFILE = resource.RLIMIT_NOFILE
 
@@ -152,6 +152,23 @@ def an_undo_that_fails_is_tried_again(bed):
     runs_by_itself(bed, job, log)
     expect(bed.has_fired(), "not every fault was reached")
     expect("injected" in bed.job(job)["message"], f"{bed.job(job)['message']}")
+    bed.ok("suspend", job)
+    bed.ok("resume", job)
+    bed.expect_whole(job, log)
+
+
+@case
+def a_driver_that_could_not_be_initialised(bed):
+    """It may lack for a moment what it takes. Who calls then is told so, and who calls after that has it tried again."""
+    with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as conf:
+        conf.write("[Broker]\nPrepare=no\n")  # the shim would call, too
+    job, log = bed.counter(mib=16)
+    broker = bed.broker()
+    if broker:
+        os.kill(broker, signal.SIGTERM)
+        wait_until(lambda: process_start(broker) is None, "the end of the broker")
+    bed.fault("device.open", "error:12")
+    bed.refused(EXIT_FAILED, "device.open: Cannot allocate memory", "suspend", job)
     bed.ok("suspend", job)
     bed.ok("resume", job)
     bed.expect_whole(job, log)

@@ -297,6 +297,40 @@ static void test_no_driver(void)
 	wait_gone(pid, 4000);
 }
 
+/* A failure that may be gone is told once: whoever calls then, or has called and still is connected, has another broker
+ * try. */
+static void test_driver_that_failed(void)
+{
+	struct broker_client told = BROKER_CLIENT_EMPTY, next = BROKER_CLIENT_EMPTY;
+	struct broker_info info;
+	struct brumate_error err;
+
+	node_fault("device.open error:19\n");
+	open_broker(&told);
+	pid_t pid = broker_client_pid(&told);
+	CHECK(broker_client_info(&told, &info, &err) == -ENODEV && strstr(err.text, "device.open"));
+	CHECK(!has_socket());
+	open_broker(&next);
+	CHECK(broker_client_pid(&next) != pid && broker_client_info(&next, &info, NULL) == 0);
+	CHECK(broker_client_info(&told, &info, NULL) == 0 && info.pid == broker_client_pid(&next));
+	broker_client_close(&told);
+	end_broker(&next);
+}
+
+/* Nor is it kept for whoever is connected, and asks nothing for a while. */
+static void test_driver_that_failed_unasked(void)
+{
+	struct broker_client silent = BROKER_CLIENT_EMPTY;
+	struct broker_info info;
+
+	node_fault("device.open error:19\n");
+	open_broker(&silent);
+	pid_t pid = broker_client_pid(&silent);
+	wait_gone(pid, 10000);
+	CHECK(broker_client_info(&silent, &info, NULL) == 0 && info.pid != pid);
+	end_broker(&silent);
+}
+
 int main(void)
 {
 	node_start();
@@ -309,6 +343,8 @@ int main(void)
 	test_nobodys_child();
 	test_bad_configuration();
 	test_old_driver();
+	test_driver_that_failed();
+	test_driver_that_failed_unasked();
 	test_no_driver();
 	node_end();
 	return 0;

@@ -93,6 +93,35 @@ static void test_free_lets_calls_answer(void)
 	wire_fini(&idle);
 }
 
+static void *drain(void *arg)
+{
+	struct service *s = arg;
+
+	wire_server_drain(s->server, deadline_in_ms(60000));
+	return NULL;
+}
+
+/* Who is connected is served until it hangs up, however often it calls; nobody else is. */
+static void test_drain(void)
+{
+	struct service s;
+	struct wire here, late;
+	pthread_t thread;
+
+	service_start(&s);
+	CHECK(wire_connect(&here, s.path, NULL) == 0 && echo(&here) == 0);
+	service_pause(&s);
+	wire_server_drain(s.server, deadline_in_ms(20));
+	CHECK(wire_connect(&late, s.path, NULL) == -ECONNREFUSED);
+	CHECK(pthread_create(&thread, NULL, drain, &s) == 0);
+	CHECK(echo(&here) == 0 && echo(&here) == 0);
+	CHECK(pthread_tryjoin_np(thread, NULL) == EBUSY);
+	wire_fini(&here);
+	pthread_join(thread, NULL);
+	CHECK(wire_server_connections(s.server, NULL) == 0);
+	service_end(&s);
+}
+
 static void test_socket(void)
 {
 	char dir[] = "/tmp/brumate-wire-XXXXXX";
@@ -190,6 +219,7 @@ int main(void)
 {
 	test_many();
 	test_free_lets_calls_answer();
+	test_drain();
 	test_socket();
 	test_out_of_fds();
 	test_out_of_memory();
