@@ -119,7 +119,8 @@ DEFINE_AUTO_FINI(struct proc_tree, proc_tree_fini)
 
 /**
  * The members of a job: @root and its descendants; and orphans, which have come to @reaper since their parents
- * ended, and theirs. Not @apart, nor children of @reaper that run a program of ours.
+ * ended, and theirs. Not @apart, nor children of @reaper that run a program of ours; where the caller is the @reaper,
+ * none that it waits for (process/reap.h).
  */
 struct proc_members {
 	struct proc_id root;   /* pid 0: it has ended */

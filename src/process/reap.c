@@ -7,7 +7,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -43,6 +42,14 @@ void reap_protect(pid_t pid)
 		slot = find_slot(0);
 	assert(slot); /* a handful of threads wait for a child each */
 	*slot = pid;
+}
+
+bool reap_is_protected(pid_t pid)
+{
+	reap_lock();
+	bool is = find_slot(pid);
+	reap_unlock();
+	return is;
 }
 
 pid_t reap_fork(void)

@@ -5,6 +5,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 /** Holds off reap_orphans() while a child is forked and protected, so that a child that ends at once
@@ -17,6 +18,9 @@ pid_t reap_fork(void);
 
 /** From here on reap_orphans() leaves @pid alone. Call between fork and reap_unlock(). */
 void reap_protect(pid_t pid);
+
+/** Whether @pid is such a child. */
+bool reap_is_protected(pid_t pid);
 
 /** waitpid(2) for a protected child, without the protection afterwards. Returns 0 or -errno. */
 int reap_wait(pid_t pid, int *ret_status);

@@ -18,6 +18,7 @@
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "process/reap.h"
 #include "process/reaper.h"
 
 enum {
@@ -201,6 +202,14 @@ static bool is_ours(const char *folder, pid_t pid)
 	return *folder && !strcmp(folder, own);
 }
 
+/* What a reaper does not start as a member: its CRIU, programs of ours, and whatever a thread of this process waits for
+ * by itself, as it has started it. */
+static bool is_no_orphan(const struct proc_members *m, const char *folder, pid_t pid)
+{
+	return pid == m->apart.pid || is_ours(folder, pid) ||
+	       (m->reaper.pid == getpid() && reap_is_protected(pid));
+}
+
 static int add_orphans(struct proc_tree *t, const struct proc_members *m)
 {
 	auto_(pids_fini) struct pids children = { 0 };
@@ -212,7 +221,7 @@ static int add_orphans(struct proc_tree *t, const struct proc_members *m)
 	r = add_children(&children, m->reaper.pid);
 	folder_of(m->reaper.pid, folder);
 	for (size_t i = 0; r >= 0 && i < children.n; i++)
-		if (children.items[i] != m->apart.pid && !is_ours(folder, children.items[i]))
+		if (!is_no_orphan(m, folder, children.items[i]))
 			r = tree_add(t, children.items[i], m->reaper.pid);
 	return r == -ESRCH ? 0 : r;
 }

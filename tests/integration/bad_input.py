@@ -490,6 +490,27 @@ def criu_too_old_or_none_at_all(bed):
     del bed.own["BRUMATE_CRIU"]
 
 
+@case
+def killed_while_criu_is_asked(bed):
+    """What a shim starts for itself is no member of its job: who ends the job does not end that."""
+    asked, go, answered = (os.path.join(bed.dir, name) for name in ("asked", "go", "answered"))
+    os.mkfifo(go)
+    held = script(bed, "held", f"[ $1 = --version ] || exit 1; : > {asked}; read -r word < {go}; echo Version: 4.2; : > {answered}\n")
+    job, _ = bed.counter(env={"BRUMATE_CRIU": held})
+    pid = bed.pid(job)
+    checkpoint = bed.spawn("checkpoint", job)
+    wait_until(lambda: os.path.exists(asked) or checkpoint.process.poll() is not None, "CRIU to be asked")
+    kill = bed.spawn("kill", "--grace", "0s", job)
+    wait_until(lambda: process_start(pid) is None, "the end of the job")
+    with open(go, "r+b", buffering=0) as file:
+        file.write(b"go\n")
+        wait_until(lambda: os.path.exists(answered) or checkpoint.process.poll() is not None, "CRIU to answer")
+    code, _, err = checkpoint.end()
+    expect(code != 0 and os.path.exists(answered), f"CRIU was killed with the job: {code}: {err}")
+    expect(kill.end()[0] == 0, "it could not be killed")
+    bed.wait_state(job, ("exited",))
+
+
 # Jobs that cannot be saved.
 
 @case

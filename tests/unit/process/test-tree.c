@@ -225,10 +225,51 @@ static void another_users_are_left_alone(void)
 	little_end(&l);
 }
 
+static void becomes_sleep(void *arg)
+{
+	execl("/bin/sleep", "sleep", "600", NULL);
+}
+
+/* A program of somebody else's that is a child of ours. The way back is closed when it is executed. */
+static struct little start_sleep(bool protect)
+{
+	char c;
+
+	reap_lock();
+	struct little l = little_start(becomes_sleep, NULL);
+	if (protect)
+		reap_protect(l.pid);
+	reap_unlock();
+	CHECK(read(l.ready_fd, &c, 1) == 0);
+	return l;
+}
+
+/* What this process has started for itself and waits for is no member of the job whose orphans come to it. */
+static void own_children_are_no_orphans(void)
+{
+	struct little orphan = start_sleep(false), own = start_sleep(true);
+	struct proc_members members = { .root = { 0 } };
+	struct proc_tree tree;
+	int status;
+
+	CHECK(proc_identify(&members.reaper, getpid(), NULL) == 0);
+	CHECK(proc_members_read(&tree, &members, NULL) == 0);
+	CHECK(tree.n == 1 && tree.items[0].id.pid == orphan.pid);
+	proc_tree_fini(&tree);
+	struct proc_id id = little_id(&own), other = little_id(&orphan);
+	CHECK(proc_members_kill(&members, deadline_in_ms(20000)) == 0);
+	CHECK(proc_has_ended(other) && proc_has_stopped(id) == 0 && !proc_has_ended(id));
+	kill(own.pid, SIGKILL);
+	CHECK(reap_wait(own.pid, &status) == 0 && waitpid(orphan.pid, &status, 0) == orphan.pid);
+	close(own.ready_fd);
+	close(orphan.ready_fd);
+}
+
 int main(void)
 {
 	another_users_are_left_alone();
 	reads_family();
+	own_children_are_no_orphans();
 	wrong_start_is_not_killed();
 	kill_leaves_nobody(forks_all_the_time, 5);
 	kill_leaves_nobody(threads_fork_all_the_time, 3);
