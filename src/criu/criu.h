@@ -31,7 +31,8 @@ enum { CRIU_VERSION_MIN = 40200 };
  * (helper "criu/criu", see tools/criu-provision). The version is asked for by running it. For a user who is not root
  * and was not given CAP_CHECKPOINT_RESTORE it is what the launcher (criu-launch/) finds, whatever is named.
  * Errors to act on: -ENOENT (none), -EOPNOTSUPP (too old; text names versions and paths, hint says
- * what to do), -EPERM (a user can get no capability here; the hint says what root has to do).
+ * what to do), -EPERM (a user can get no capability here; the hint says what root has to do). With EXIT_FAILED it is not
+ * known whether there is one: it was killed, could not be started, or does not answer.
  */
 int criu_find(struct criu_program *ret, struct brumate_error *err);
 

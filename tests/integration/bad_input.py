@@ -479,12 +479,14 @@ def script(bed, name, text):
 
 @case
 def criu_too_old_or_none_at_all(bed):
-    for name, text, words in (("old", "echo Version: 3.17\n", "3.17.*4.2"), ("odd", "echo hello\n", "not a CRIU"),
-                              ("bad", "exit 1\n", "not a CRIU")):
+    for name, text, code, words in (("old", "echo Version: 3.17\n", 4, "3.17.*4.2"),
+                                    ("odd", "echo hello\n", 4, 'not a CRIU: it said "hello", exit status 0'),
+                                    ("bad", "exit 1\n", 4, "not a CRIU: it said nothing, exit status 1"),
+                                    ("killed", "kill -9 $$\n", 1, "killed by signal 9 before it told its version")):
         bed.own["BRUMATE_CRIU"] = script(bed, name, text)
         job, log = bed.counter()
-        result = bed.refused(4, words, "checkpoint", job)
-        expect(re.search("^hint: |not a CRIU", result.err, re.MULTILINE), f"no way out is shown: {result.err!r}")
+        result = bed.refused(code, words, "checkpoint", job)
+        expect(re.search("^hint: ", result.err, re.MULTILINE), f"no way out is shown: {result.err!r}")
         bed.expect_whole(job, log)
         bed.end(job)
     del bed.own["BRUMATE_CRIU"]
