@@ -74,6 +74,16 @@ static void copy_past_cache(char *to, const char *from, size_t len_bytes)
 }
 #endif
 
+/* Apart from what calls sigsetjmp(), so that the way out leads to a function whose variables never change. */
+__attribute__((noinline)) static void copy_bytes(void *to, const void *from, size_t len_bytes,
+						 bool past_cache)
+{
+	if (past_cache)
+		copy_past_cache(to, from, len_bytes);
+	else
+		memcpy(to, from, len_bytes);
+}
+
 int mapped_copy(void *to, const void *from, size_t len_bytes, bool past_cache)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -86,10 +96,7 @@ int mapped_copy(void *to, const void *from, size_t len_bytes, bool past_cache)
 	}
 	way_out = &here;
 	atomic_signal_fence(memory_order_seq_cst); /* all of the copy is between the two */
-	if (past_cache)
-		copy_past_cache(to, from, len_bytes);
-	else
-		memcpy(to, from, len_bytes);
+	copy_bytes(to, from, len_bytes, past_cache);
 	atomic_signal_fence(memory_order_seq_cst);
 	way_out = NULL;
 	return 0;
