@@ -697,7 +697,7 @@ static int read_thread(struct contents *c, struct criu_image_thread *ret, char c
 		return brumate_fail(err, EBADMSG, "CRIU's image %s is missing", name);
 	if (r == 0)
 		r = criu_image_thread_decode(ret, text, len);
-	if (r == 0 && comm)
+	if (r == 0)
 		r = criu_image_comm_decode(comm, text, len);
 	return r == -EBADMSG && (!err || !err->code) ? fail_damaged(err, name) : r;
 }
