@@ -25,7 +25,7 @@ enum {
 	BOX_BYTES = BLOCK_BYTES + SEAL_EXTRA_BYTES,
 };
 
-static const char magic[MAGIC_BYTES] = "brumate-sealed-1";
+static const char magic[MAGIC_BYTES + 1] = "brumate-sealed-1";
 
 /* A file being sealed or opened. */
 struct pass {
