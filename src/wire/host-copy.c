@@ -107,10 +107,12 @@ int spill_write(int fd, const struct seal_disk_key *key, uint64_t start, uint64_
 
 /* ---- digests ---- */
 
-static const char magic[8] = "brumdig1";
+enum { MAGIC_BYTES = 8 };
+
+static const char magic[MAGIC_BYTES + 1] = "brumdig1";
 
 struct digest_file {
-	char magic[8];
+	char magic[MAGIC_BYTES];
 	uint64_t total_bytes;
 	_Atomic uint32_t whole;
 	char reserved[44];
@@ -159,7 +161,7 @@ int digest_table_new(struct digest_table **ret, uint64_t total_bytes)
 	int r = map_table(&t, take_fd(&fd), total_bytes);
 	if (r < 0)
 		return r;
-	memcpy(t->file->magic, magic, sizeof(magic));
+	memcpy(t->file->magic, magic, MAGIC_BYTES);
 	t->file->total_bytes = total_bytes;
 	*ret = t;
 	return 0;
@@ -178,7 +180,7 @@ int digest_table_open(struct digest_table **ret, int fd, uint64_t total_bytes)
 	int r = mine < 0 ? -errno : map_table(&t, mine, total_bytes);
 	if (r < 0)
 		return r;
-	if (memcmp(t->file->magic, magic, sizeof(magic)) || t->file->total_bytes != total_bytes) {
+	if (memcmp(t->file->magic, magic, MAGIC_BYTES) || t->file->total_bytes != total_bytes) {
 		digest_table_free(t);
 		return -EBADF;
 	}
