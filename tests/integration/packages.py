@@ -30,23 +30,6 @@ brumate kill "$job"
 echo demo of "$(id -un)": ok
 """
 
-# The root of the process and mount namespaces is the clean system; with it all of its processes end.
-INSIDE = """set -eu
-root=$1
-shift
-mount --bind "$root" "$root"
-mount --rbind /dev "$root/dev"
-mount -t proc proc "$root/proc"
-mount -t sysfs sysfs "$root/sys"
-for dir in tmp run; do mount -t tmpfs tmpfs "$root/$dir"; done
-chmod 1777 "$root/tmp"
-cd "$root"
-mkdir -p old
-pivot_root . old
-umount -l /old
-exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive LC_ALL=C "$@"
-"""
-
 MADE = {}
 MIRROR_TRIES = 2
 
@@ -132,7 +115,7 @@ def sources():
 
 def clean_system():
     """A system with what every one has and what the package depends on, and with one user."""
-    needs("mmdebstrap", "apt-get", "unshare", "pivot_root", "dpkg-deb")
+    needs("mmdebstrap", "apt-get", "setpriv", "unshare", "pivot_root", "dpkg-deb")
     depends = [word.split("(")[0].strip() for word in run(["dpkg-deb", "-f", deb(), "Depends"]).out.split(",")]
     root = place("root")
     options = ["--variant=essential", "--mode=root", "--quiet", f"--include={','.join([*depends, 'mount'])}",
@@ -150,7 +133,7 @@ def clean_system():
 
 def inside(root, *command):
     """The Result of a command in that system, which ends with all it started."""
-    return run(["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", INSIDE, "sh", root, *command], timeout=300)
+    return run([os.path.join(SOURCE, "tools", "in-root"), "--tmpfs", "/tmp", root, *command], timeout=300)
 
 
 def ok_inside(root, *command):
