@@ -5,6 +5,10 @@
  */
 #pragma once
 
+/** Children that have ended stay until we wait for them, even where our caller ignores SIGCHLD: a program inherits that,
+ * and could tell neither how its children ended nor whose a pid is. Called first of all. */
+void children_wait_for_us(void);
+
 /* Each is called once, when a program starts, and remembers what was there before. */
 
 /** Raises RLIMIT_NOFILE to its hard limit. */

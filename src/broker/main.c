@@ -27,6 +27,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/paths.h"
+#include "base/start.h"
 #include "broker/broker.h"
 #include "gpu/vendor.h"
 #include "wire/wire.h"
@@ -272,6 +273,7 @@ static int detach(void)
 	signal(SIGINT, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);
 	signal(SIGPIPE, SIG_IGN);
+	children_wait_for_us(); /* those of the driver, too */
 	dev_backend()->see_all_gpus();
 
 	auto_close int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);

@@ -93,6 +93,7 @@ int main(int argc, char **argv)
 	const char *name = slash ? slash + 1 : argc > 0 ? argv[0] : "brumate";
 
 	log_init("brumate");
+	children_wait_for_us();
 	limits_raise_files();
 	if (!strcmp(name, "cuda-checkpoint"))
 		return cuda_checkpoint_main(argc, argv);

@@ -311,6 +311,7 @@ int main(int argc, char **argv)
 
 	log_init("brumate-container");
 	signal(SIGPIPE, SIG_IGN);
+	children_wait_for_us();
 	limits_raise_files();
 	if (argc == 3 && !strcmp(argv[1], "--heir"))
 		return exit_code(inherit(argv[2], &err), &err);

@@ -239,6 +239,7 @@ int main(int argc, char **argv)
 		return help ? EXIT_OK : EXIT_USAGE;
 	}
 	log_init("brumated");
+	children_wait_for_us();
 	limits_raise_files();
 	umask(022);
 	if (geteuid() != 0) {

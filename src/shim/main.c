@@ -454,6 +454,7 @@ int main(int argc, char **argv)
 
 	keep_memory_small();
 	log_init("brumate-shim");
+	children_wait_for_us();
 	if (argc == 2 && !strcmp(argv[1], "--steps"))
 		return print_steps();
 	if (argc >= 2 && !strcmp(argv[1], "--keep"))

@@ -146,6 +146,27 @@ def a_job_has_its_own_session_directory_and_no_stdin(bed):
     expect(lines[5:] == ["0", "1", "2", "3", ""], f"the job inherits fds: {lines[5:]}")  # 3: what ls reads
 
 
+def ignore_children():
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+
+@case
+def a_caller_that_ignores_its_children(bed):
+    """What it starts inherits that, and waits for children of its own."""
+    def command(*words):
+        code, out, err = bed.spawn(*words, preexec_fn=ignore_children).end(120)
+        expect(code == 0, f"{words}: {code}: {err}")
+        return out.strip()
+
+    job = command("run", "--", bed.program("counter"), "--mib", "16", "--chunk-mib", "16", "--interval-ms", "40")
+    bed.jobs.append(job)
+    log = bed.log(job)
+    log.goes_on()
+    for verb in ("suspend", "resume", "checkpoint", "restore"):
+        command(verb, job)
+    log.goes_on()
+
+
 @case
 def log_elsewhere(bed):
     path = os.path.join(bed.dir, "own.log")
