@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
  * What newer C libraries have, for older ones. A container may have any: a library that asks for a version of a symbol that
- * is not there keeps the program from starting. So what has come since glibc 2.17 is done here by system calls, and what moved
- * into libc.so.6 with glibc 2.34 is asked for by its old version, and else looked for in the library where it was: that one
+ * is not there keeps the program from starting. So what has come since glibc 2.17 is done here by system calls, or by what was
+ * there before, and what moved into libc.so.6 with glibc 2.34 is asked for by its old version, and else looked for in the library where it was: that one
  * comes with the driver, which may be loaded long after this library. The names are hidden: for this library alone.
  */
 #include <dlfcn.h>
@@ -66,6 +66,31 @@ int fstat64(int fd, struct stat64 *ret)
 int pthread_sigmask(int how, const sigset_t *set, sigset_t *ret_before)
 {
 	return sigprocmask(how, set, ret_before) < 0 ? errno : 0;
+}
+
+/* ---- by another name ---- */
+
+/* From glibc 2.38 on, its headers make these of strtoul(3) and sscanf(3): they read "0b1", too, which nobody here needs. */
+unsigned long __isoc23_strtoul(const char *text, char **ret_end, int base);
+int __isoc23_sscanf(const char *text, const char *format, ...);
+
+extern unsigned long old_strtoul(const char *text, char **ret_end, int base) __asm__("strtoul");
+extern int old_vsscanf(const char *text, const char *format,
+		       va_list list) __asm__("__isoc99_vsscanf");
+
+unsigned long __isoc23_strtoul(const char *text, char **ret_end, int base)
+{
+	return old_strtoul(text, ret_end, base);
+}
+
+int __isoc23_sscanf(const char *text, const char *format, ...)
+{
+	va_list list;
+
+	va_start(list, format);
+	int n = old_vsscanf(text, format, list);
+	va_end(list);
+	return n;
 }
 
 /* ---- by the library that has it ---- */
