@@ -26,9 +26,7 @@ static bool is_key(const char *key, size_t len)
 
 static bool is_value(const char *value)
 {
-	json_auto_t *text = json_string(value); /* NULL: not UTF-8 */
-
-	if (!text || strlen(value) > LABEL_VALUE_BYTES_MAX)
+	if (strlen(value) > LABEL_VALUE_BYTES_MAX)
 		return false;
 	for (; *value; value++)
 		if ((unsigned char)*value < 0x20 || *value == 0x7f)
@@ -38,7 +36,12 @@ static bool is_value(const char *value)
 
 static int check_label(const char *key, size_t len, const char *value, struct brumate_error *err)
 {
-	if (is_key(key, len) && is_value(value))
+	errno = 0; /* of text that is not UTF-8 jansson makes no string either: malloc(3) tells */
+	json_auto_t *text = json_string(value);
+
+	if (!text && errno == ENOMEM)
+		return brumate_fail(err, ENOMEM, "labels: %m");
+	if (text && is_key(key, len) && is_value(value))
 		return 0;
 	brumate_fail(err, EINVAL, "label \"%.*s=%.64s\": expected KEY=VALUE",
 		     (int)(len < 64 ? len : 64), key, value);
