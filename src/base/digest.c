@@ -23,20 +23,28 @@ bool digest_has_libcrypto(void)
 	return OSSL_LIB_CTX_get0_global_default() != NULL;
 }
 
+static bool find_cipher(const char *name)
+{
+	auto_(EVP_CIPHER_free) EVP_CIPHER *cipher = EVP_CIPHER_fetch(NULL, name, NULL);
+
+	return cipher;
+}
+
 /* It lists all algorithms of a kind when one of the kind is looked for, once: those that it has no memory for then, it never
- * finds again. */
+ * finds again. So each that is used is looked for (seal.c has the ciphers). */
 int digest_set_up(void)
 {
 	auto_(EVP_MAC_free) EVP_MAC *mac = NULL;
-	auto_(EVP_CIPHER_free) EVP_CIPHER *cipher = NULL;
 	struct digest d;
 	int r = digest_buffer(&d, "", 0);
 
 	if (r < 0)
 		return r;
 	mac = EVP_MAC_fetch(NULL, "HMAC", NULL);
-	cipher = EVP_CIPHER_fetch(NULL, "AES-256-GCM", NULL);
-	return mac && cipher ? 0 : -ENOMEM;
+	return mac && find_cipher("AES-256-GCM") && find_cipher("AES-256-CTR") &&
+			       find_cipher("AES-256-XTS")
+		       ? 0
+		       : -ENOMEM;
 }
 
 /* NULL where there is no memory. */
