@@ -8,7 +8,12 @@
 #include <errno.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -18,10 +23,76 @@ DEFINE_AUTO(EVP_MD_CTX *, EVP_MD_CTX_free)
 DEFINE_AUTO(EVP_MAC *, EVP_MAC_free)
 DEFINE_AUTO(EVP_CIPHER *, EVP_CIPHER_free)
 
+/* ---- memory for its beginning ---- */
+
+/*
+ * OpenSSL 3.5 notes each call for memory that fails, and sets itself up for that first: where the call is one of setting up,
+ * the thread waits for itself for ever. So until it is set up it gets from a stock what there is no other memory for.
+ */
+static struct {
+	_Alignas(max_align_t) char bytes[256 << 10];
+	_Atomic size_t used_bytes;
+	atomic_bool is_closed;
+} stock;
+
+static bool is_of_stock(const void *p)
+{
+	return (uintptr_t)p - (uintptr_t)stock.bytes < sizeof(stock.bytes);
+}
+
+static void *take_stock(size_t bytes)
+{
+	const size_t align = _Alignof(max_align_t), whole = (bytes + align - 1) / align * align;
+
+	if (atomic_load(&stock.is_closed) || bytes > sizeof(stock.bytes))
+		return NULL;
+	size_t at = atomic_fetch_add(&stock.used_bytes, whole);
+	return at + whole <= sizeof(stock.bytes) ? stock.bytes + at : NULL;
+}
+
+static void *allocate(size_t bytes, const char *file, int line)
+{
+	void *p = bytes ? malloc(bytes) : NULL;
+
+	return p || !bytes ? p : take_stock(bytes);
+}
+
+static void deallocate(void *p, const char *file, int line)
+{
+	if (!is_of_stock(p))
+		free(p);
+}
+
+static void *reallocate(void *p, size_t bytes, const char *file, int line)
+{
+	if (bytes && p && !is_of_stock(p))
+		return realloc(p, bytes);
+	void *other = allocate(bytes, file, line);
+	if (other && p) {
+		size_t most = (size_t)(stock.bytes + sizeof(stock.bytes) - (char *)p);
+		memcpy(other, p, bytes < most ? bytes : most);
+	}
+	if (!bytes)
+		deallocate(p, file, line);
+	return other;
+}
+
+static void give_stock(void)
+{
+	CRYPTO_set_mem_functions(allocate, reallocate, deallocate);
+}
+
 bool digest_has_libcrypto(void)
 {
-	return OSSL_LIB_CTX_get0_global_default() != NULL;
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, give_stock);
+	bool has = OSSL_LIB_CTX_get0_global_default() != NULL;
+	atomic_store(&stock.is_closed, true);
+	return has;
 }
+
+/* ---- digests ---- */
 
 static bool find_cipher(const char *name)
 {
