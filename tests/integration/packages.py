@@ -149,6 +149,7 @@ def shows_a_job(root, job):
         os.fchmod(file.fileno(), 0o755)
     expect("demo of root: ok" in ok_inside(root, "/usr/local/bin/job", job).out, "the demo did not reach its end")
     if read_text("/proc/sys/kernel/yama/ptrace_scope").strip() in ("", "0"):
+        ok_inside(root, "usermod", "-aG", "brumate-users", "alice")
         expect("demo of alice: ok" in ok_inside(root, "su", "-", "alice", "-c", f"/usr/local/bin/job {job}").out, "that of a user did not")
 
 
