@@ -151,6 +151,7 @@ def shows_a_job(root, job):
     if read_text("/proc/sys/kernel/yama/ptrace_scope").strip() in ("", "0"):
         ok_inside(root, "usermod", "-aG", "brumate-users", "alice")
         expect("demo of alice: ok" in ok_inside(root, "su", "-", "alice", "-c", f"/usr/local/bin/job {job}").out, "that of a user did not")
+        ok_inside(root, "gpasswd", "--delete", "alice", "brumate-users")
 
 
 def is_told_what_is_bundled(path, sbom):
