@@ -31,6 +31,8 @@ enum {
 	SHIM_TRIES = 5,
 	LOOK_TIMEOUT_MS = 1000,
 	SHIM_PAUSE_MS = 200,
+	STILL_MS = 2000,
+	STILL_AT_WORK_MS = 10000,
 	RECOVER_TIMEOUT_MS = 180000, /* a CRIU of the dead shim may be waited for */
 };
 
@@ -62,6 +64,15 @@ static void after_shim_died(const struct job *j, struct proc_id shim, struct bru
 		brumate_error_exit(err, EXIT_JOB_LOST);
 }
 
+/* How long the shim may stand still over a call. A wait is for the end of the job, whatever the shim does meanwhile; an
+ * operation is taken back when the shim goes on. */
+static uint32_t still_ms_for(const struct service_call *call, const char *method)
+{
+	if (!strcmp(method, "Wait"))
+		return 0;
+	return call->on_reply ? STILL_AT_WORK_MS : STILL_MS;
+}
+
 /* One call of the shim that is there, or of another one. @ret_shim: who it was. Returns 1 where it has hung up and has
  * not begun what was asked. */
 static int ask_shim(const struct service_call *call, const struct job *j, const char *method,
@@ -76,7 +87,8 @@ static int ask_shim(const struct service_call *call, const struct job *j, const 
 
 	*ret_shim = shim_identify(&w);
 	snprintf(full, sizeof(full), "io.brumate.job.%s", method);
-	r = relay_call(&w, full, parameters, call->on_reply, call->arg, &call->cancel, ret, err);
+	r = relay_call(&w, full, parameters, call->on_reply, call->arg, &call->cancel,
+		       still_ms_for(call, method), ret, err);
 	bool unheard = w.unheard;
 	wire_fini(&w);
 	return r == -EPIPE && unheard ? 1 : r;

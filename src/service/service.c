@@ -128,7 +128,8 @@ struct watch {
 	int wire_fd;
 	struct proc_id peer;
 	uint32_t timeout_ms; /* of the operation; 0: none */
-	uint32_t still_ms;   /* how long it may stand still where there is no timeout */
+	uint32_t
+		still_ms; /* how long it may stand still where there is no timeout; 0: as long as it likes */
 	uint64_t start_ns, still_since_ns;
 	_Atomic enum relay_end end;
 	/* what the operation was last said to wait for, and where the replies go */
@@ -159,6 +160,8 @@ static enum relay_end look_at_peer(struct watch *w)
 		return now_ns - w->start_ns > (w->timeout_ms + SPARE_MS) * NS_PER_MS
 			       ? RELAY_TIMED_OUT
 			       : RELAY_WAITS;
+	if (!w->still_ms)
+		return RELAY_WAITS;
 	if (!w->peer.pid || !stands_still(w->peer) || proc_has_ended(w->peer))
 		w->still_since_ns = 0;
 	else if (!w->still_since_ns)
@@ -166,6 +169,12 @@ static enum relay_end look_at_peer(struct watch *w)
 	return w->still_since_ns && now_ns - w->still_since_ns > w->still_ms * NS_PER_MS
 		       ? RELAY_STANDS_STILL
 		       : RELAY_WAITS;
+}
+
+/* What only waits for an event looks at nothing meanwhile. */
+static int look_every_ms(const struct watch *w)
+{
+	return w->timeout_ms || w->still_ms ? LOOK_MS : -1;
 }
 
 static void *watch(void *arg)
@@ -179,7 +188,7 @@ static void *watch(void *arg)
 	fds[CANCEL_FDS] = (struct pollfd){ .fd = w->done_fd, .events = POLLIN };
 
 	while (end == RELAY_WAITS) {
-		int n = poll(fds, CANCEL_FDS + 1, LOOK_MS);
+		int n = poll(fds, CANCEL_FDS + 1, look_every_ms(w));
 
 		if (n < 0 && errno != EINTR)
 			return NULL;
@@ -241,7 +250,8 @@ static int fail_timed_out(const struct watch *w, struct brumate_error *err)
 }
 
 int relay_call(struct wire *w, const char *method, json_t *parameters, wire_reply_fn on_reply,
-	       void *arg, const struct cancel *cancel, json_t **ret, struct brumate_error *err)
+	       void *arg, const struct cancel *cancel, uint32_t still_ms, json_t **ret,
+	       struct brumate_error *err)
 {
 	auto_close int done_fd = eventfd(0, EFD_CLOEXEC);
 	struct watch state = {
@@ -250,7 +260,7 @@ int relay_call(struct wire *w, const char *method, json_t *parameters, wire_repl
 		.wire_fd = w->fd,
 		.timeout_ms =
 			(uint32_t)json_integer_value(json_object_get(parameters, "timeout_ms")),
-		.still_ms = on_reply ? STILL_AT_WORK_MS : STILL_MS,
+		.still_ms = still_ms,
 		.start_ns = clock_now_ns(),
 		.on_reply = on_reply,
 		.arg = arg,

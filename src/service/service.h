@@ -104,8 +104,10 @@ bool call_is_cancelled(const struct service_call *call);
 
 /**
  * Calls another of our programs, given up as @cancel says. Giving up hangs up: the other side takes back what it began. A
- * call with "timeout_ms" is given up a second after that at the latest, any other when the other side stands still.
+ * call with "timeout_ms" is given up a second after that at the latest, any other when the other side has stood still for
+ * @still_ms (0: never).
  * Errors to act on: -ECANCELED, -ETIMEDOUT, -EHOSTDOWN (it was stopped by a signal, or is frozen).
  */
 int relay_call(struct wire *w, const char *method, json_t *parameters, wire_reply_fn on_reply,
-	       void *arg, const struct cancel *cancel, json_t **ret, struct brumate_error *err);
+	       void *arg, const struct cancel *cancel, uint32_t still_ms, json_t **ret,
+	       struct brumate_error *err);

@@ -64,7 +64,7 @@ static int relay(const char *method, json_t *parameters, wire_reply_fn on_reply,
 
 	CHECK(wire_connect(&w, path, NULL) == 0);
 	*err = BRUMATE_ERROR_NONE;
-	int r = relay_call(&w, method, parameters, on_reply, arg, cancel, ret, err);
+	int r = relay_call(&w, method, parameters, on_reply, arg, cancel, 0, ret, err);
 	wire_fini(&w);
 	return r;
 }
