@@ -325,7 +325,7 @@ static int open_region(struct cpu_memory_region *r, struct last_memory *last,
 		       const struct criu_user *user, struct brumate_error *err)
 {
 	if (last->pid != r->pid) {
-		int fd = cpu_memory_open_pid(r->pid, O_RDONLY, user, err);
+		int fd = cpu_memory_open(r->pid, -1, O_RDONLY, user, err);
 
 		if (fd < 0)
 			return fd;
@@ -385,6 +385,8 @@ static int by_place(const void *a, const void *b)
 
 	if (x->inner_pid != y->inner_pid)
 		return x->inner_pid < y->inner_pid ? -1 : 1;
+	if (x->pid != y->pid) /* in different namespaces they may be called the same */
+		return x->pid < y->pid ? -1 : 1;
 	return x->va < y->va ? -1 : x->va > y->va;
 }
 

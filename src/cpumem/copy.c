@@ -45,8 +45,8 @@ static unsigned threads_for(unsigned wanted)
 
 /* ---- whose memory ---- */
 
-int cpu_memory_open_pid(pid_t pid, int flags, const struct criu_user *user,
-			struct brumate_error *err)
+int cpu_memory_open(pid_t pid, int pidfd, int flags, const struct criu_user *user,
+		    struct brumate_error *err)
 {
 	auto_(user_files_leave) struct user_files entered = USER_FILES_NONE;
 	char path[64];
@@ -55,24 +55,12 @@ int cpu_memory_open_pid(pid_t pid, int flags, const struct criu_user *user,
 	if (r < 0)
 		return r;
 	snprintf(path, sizeof(path), "/proc/%d/mem", pid);
-	int fd = open(path, flags | O_CLOEXEC);
+	auto_close int fd = open(path, flags | O_CLOEXEC);
 	if (fd < 0)
 		return brumate_fail(err, errno == ENOENT ? ESRCH : errno,
 				    "process %d: its memory cannot be opened: %m", pid);
-	return fd;
-}
-
-int cpu_memory_open(struct proc_id id, int flags, const struct criu_user *user,
-		    struct brumate_error *err)
-{
-	auto_close int fd = cpu_memory_open_pid(id.pid, flags, user, err);
-
-	if (fd < 0)
-		return fd;
-	/* If the number is still that of the process, it was then. */
-	auto_close int pidfd = proc_open(id);
-	if (pidfd < 0)
-		return brumate_fail(err, -pidfd, "process %d: %m", id.pid);
+	if (pidfd >= 0 && !proc_has_number(pidfd))
+		return brumate_fail(err, ESRCH, "process %d: %m", pid);
 	return take_fd(&fd);
 }
 

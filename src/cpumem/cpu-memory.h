@@ -32,7 +32,7 @@ struct cpu_memory_region {
 };
 
 struct cpu_memory {
-	struct cpu_memory_region *items; /* sorted by inner_pid, then va */
+	struct cpu_memory_region *items; /* sorted by inner_pid, pid, va */
 	size_t n;
 	uint64_t len_bytes, present_bytes; /* of all */
 };
@@ -74,19 +74,16 @@ int cpu_memory_copy_out(const struct cpu_memory *m, const struct cpu_memory_copy
 			struct brumate_error *err);
 
 /**
- * cpu_memory_open() - open the memory of process @id
+ * cpu_memory_open() - open the memory of process @pid
+ * @pidfd: of that process, borrowed; -1: whatever has the number at present is meant
  * @user: with whose rights; NULL: with ours
  *
  * What is opened is the memory that the process has now: one that starts another program later, with whatever rights, gets
  * another one. So the kernel decides once, and nothing can change what was decided.
  * Returns the descriptor of /proc/PID/mem (owned), -EPERM or -EACCES (that user may not trace the process), -ESRCH, -errno.
  */
-int cpu_memory_open(struct proc_id id, int flags, const struct criu_user *user,
+int cpu_memory_open(pid_t pid, int pidfd, int flags, const struct criu_user *user,
 		    struct brumate_error *err);
-
-/** The same of whatever has the number @pid at present. */
-int cpu_memory_open_pid(pid_t pid, int flags, const struct criu_user *user,
-			struct brumate_error *err);
 
 /** A process that is filled, by any number of threads. */
 struct cpu_memory_target {

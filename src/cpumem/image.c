@@ -332,7 +332,7 @@ static int open_target(struct cpu_memory_target *t, const struct proc_info *p,
 
 	if (pidfd < 0)
 		return brumate_fail(err, -pidfd, "process %d: %m", p->inner_pid);
-	if (user && (mem_fd = cpu_memory_open(p->id, O_RDWR, user, err)) < 0)
+	if (user && (mem_fd = cpu_memory_open(p->id.pid, pidfd, O_RDWR, user, err)) < 0)
 		return mem_fd;
 	t->pid = p->id.pid;
 	t->pidfd = take_fd(&pidfd);

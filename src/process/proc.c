@@ -372,6 +372,12 @@ int proc_open(struct proc_id id)
 	return r < 0 ? r : take_fd(&fd);
 }
 
+bool proc_has_number(int pidfd)
+{
+	/* Of one that has ended and is not reaped too, as no signal is sent. */
+	return syscall(SYS_pidfd_send_signal, pidfd, 0, NULL, 0) == 0 || errno == EPERM;
+}
+
 int proc_signal_as(struct proc_id id, int signal, uid_t uid)
 {
 	auto_close int fd = proc_open(id);

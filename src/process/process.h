@@ -83,6 +83,10 @@ int proc_zombie_status(struct proc_id id, int *ret_status);
 /** pidfd of exactly this process (owned); -ESRCH where it is gone for certain, else -errno. */
 int proc_open(struct proc_id id);
 
+/** Whether the process behind @pidfd has its number still, running or not: then whatever was done by that number since the
+ * pidfd was opened was done to it. */
+bool proc_has_number(int pidfd);
+
 /** Signals exactly this process. Returns 0, -ESRCH where it is gone for certain, -EPERM, -errno. */
 int proc_signal(struct proc_id id, int signal);
 

@@ -371,7 +371,8 @@ static int open_as_somebody(void (*fn)(void *), struct little *l)
 {
 	*l = little_start(fn, NULL);
 	little_wait_ready(l);
-	return cpu_memory_open(little_id(l), O_RDWR, &somebody, NULL);
+	auto_close int pidfd = proc_open(little_id(l));
+	return cpu_memory_open(l->pid, pidfd, O_RDWR, &somebody, NULL);
 }
 
 /* The kernel decides whose memory a user's job has, and once. */

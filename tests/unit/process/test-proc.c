@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 /* Identity of processes: against reuse of numbers, thread ids, odd names and zombies. */
 #include "base/clock.h"
+#include "base/fd.h"
 #include "little.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -175,9 +177,24 @@ static void tells_of_work(void)
 	CHECK(proc_work(pid, &after) < 0);
 }
 
+static void number_until_it_is_reaped(void)
+{
+	struct little l = little_start(little_pause, NULL);
+	little_wait_ready(&l);
+	auto_close int fd = proc_open(little_id(&l));
+
+	CHECK(fd >= 0 && proc_has_number(fd));
+	CHECK(kill(l.pid, SIGKILL) == 0 && fd_wait(fd, POLLIN, DEADLINE_NEVER) == 0);
+	CHECK(proc_has_number(fd)); /* a zombie */
+	CHECK(waitpid(l.pid, NULL, 0) == l.pid);
+	CHECK(!proc_has_number(fd));
+	close(l.ready_fd);
+}
+
 int main(void)
 {
 	identity_is_number_and_start();
+	number_until_it_is_reaped();
 	not_to_be_seen_is_no_end();
 	thread_id_is_refused();
 	bad_numbers_are_refused();
