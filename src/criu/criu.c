@@ -81,7 +81,6 @@ struct session {
 	int cr_errno;
 	enum criu_event awaited;     /* what CRIU is to tell next; each once, in their order */
 	struct proc_id root;	     /* restore: the root, once it is complete */
-	int root_fd;		     /* its pidfd: the number is its own for as long; -1: none */
 	struct proc_tree restored;   /* the root and all below it, as they were then */
 	unsigned ticks_without_root; /* since its end */
 	unsigned ticks_without_one;  /* since the end of any of them */
@@ -89,7 +88,6 @@ struct session {
 };
 #define SESSION_EMPTY                                     \
 	((struct session){ .hold_fd = -1,                 \
-			   .root_fd = -1,                 \
 			   .stuck_at_ns = DEADLINE_NEVER, \
 			   .heal = HEAL_STATE_EMPTY,      \
 			   .child = CRIU_CHILD_NONE,      \
@@ -142,7 +140,7 @@ static int find_half_built(const struct session *s, size_t i, struct proc_id *re
 	int r = pid > 0 ? proc_read(&info, pid, NULL) : -ESRCH;
 
 	if (r < 0)
-		return r;
+		return r == -EINVAL ? -EPERM : r; /* a thread has it */
 	if (info.id.start_ticks < s->child.id.start_ticks || !is_made_for(s, info.ppid))
 		return -EPERM;
 	*ret = info.id;
@@ -271,40 +269,52 @@ static int distrust(struct session *s, const char *what)
 	return -EBADMSG;
 }
 
-/* Whether all ids of process @pid are those of the job's user. Its capabilities are CRIU's own until it is about to run. */
-static bool has_ids_of(pid_t pid, const struct criu_user *user)
+/* Whether all ids of process @pid are those of the job's user: 1, 0, -errno. Its capabilities are CRIU's own until it is
+ * about to run. */
+static int has_ids_of(pid_t pid, const struct criu_user *user)
 {
 	auto_(credentials_fini) struct credentials c = CREDENTIALS_EMPTY;
-	bool same = credentials_read(&c, pid) == 0;
+	int r = credentials_read(&c, pid);
+	bool same = true;
 
-	for (int i = 0; same && i < CREDENTIALS_ID__MAX; i++)
-		same = c.uids[i] == user->uid && c.gids[i] == user->gid;
+	if (r < 0)
+		return r;
+	for (int i = 0; i < CREDENTIALS_ID__MAX; i++)
+		same = same && c.uids[i] == user->uid && c.gids[i] == user->gid;
 	return same;
 }
 
-static int fail_ended(struct session *s)
+/* That the process cannot be looked at is nobody's lie. */
+static int fail_look(struct session *s, int r)
 {
-	brumate_fail(&s->why, ESRCH, "process %d ended while it was restored",
-		     s->tree.items[0].pid);
+	pid_t pid = s->tree.items[0].pid;
+
+	if (r == -ESRCH)
+		brumate_fail(&s->why, ESRCH, "process %d ended while it was restored", pid);
+	else
+		brumate_fail(&s->why, -r, "restored process %d cannot be looked at: %m", pid);
 	cancel_session(s);
 	return 0;
 }
 
-/* Takes the process that CRIU names for the restored root, if it is the one that CRIU was to make. */
+/* Takes the process that CRIU names for the restored root, if it is the one that CRIU was to make. The pidfd tells at the end
+ * that it was looked at, and no other by its number. */
 static int accept_root(struct session *s, pid_t named)
 {
 	struct proc_id id = PROC_ID_NONE;
 	int r = !s->tree.n || named != s->tree.items[0].pid ? -EPERM : find_half_built(s, 0, &id);
-	auto_close int fd = r < 0 ? r : proc_open(id);
 
-	if (fd == -ESRCH)
-		return fail_ended(s);
-	if (fd < 0)
+	if (r == -EPERM)
 		return distrust(s, "names a process as restored that it was not to make");
-	if (s->options->user && !has_ids_of(id.pid, s->options->user))
+	auto_close int fd = r < 0 ? r : proc_open(id);
+	if (fd < 0)
+		return fail_look(s, fd);
+	r = s->options->user ? has_ids_of(id.pid, s->options->user) : 1;
+	if (r < 0 || !proc_has_number(fd))
+		return fail_look(s, r < 0 ? r : -ESRCH);
+	if (r == 0)
 		return distrust(s, "names a process as restored that is not of the job's user");
 	s->root = id;
-	s->root_fd = take_fd(&fd);
 	return 0;
 }
 
@@ -697,7 +707,6 @@ static int end_session(struct session *s)
 
 	proc_tree_fini(&s->restored);
 	cleanup_close(&s->hold_fd);
-	cleanup_close(&s->root_fd);
 	return status;
 }
 
