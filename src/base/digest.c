@@ -77,19 +77,19 @@ static void *reallocate(void *p, size_t bytes, const char *file, int line)
 	return other;
 }
 
-static void give_stock(void)
+static void begin_libcrypto(void)
 {
 	CRYPTO_set_mem_functions(allocate, reallocate, deallocate);
+	OSSL_LIB_CTX_get0_global_default();
+	atomic_store(&stock.is_closed, true);
 }
 
 bool digest_has_libcrypto(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-	pthread_once(&once, give_stock);
-	bool has = OSSL_LIB_CTX_get0_global_default() != NULL;
-	atomic_store(&stock.is_closed, true);
-	return has;
+	pthread_once(&once, begin_libcrypto);
+	return OSSL_LIB_CTX_get0_global_default() != NULL;
 }
 
 /* ---- digests ---- */
