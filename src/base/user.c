@@ -61,6 +61,18 @@ static int set_groups(const gid_t *groups, size_t n)
 	return syscall(SYS_setgroups, n, groups) < 0 ? -errno : 0;
 }
 
+int user_become(uid_t uid, gid_t gid, const gid_t *groups, size_t n_groups)
+{
+	int r = set_groups(groups, n_groups);
+
+	if (r < 0)
+		return r;
+	return syscall(SYS_setresgid, gid, gid, gid) < 0 ||
+			       syscall(SYS_setresuid, uid, uid, uid) < 0
+		       ? -errno
+		       : 0;
+}
+
 static int set_gid(gid_t gid)
 {
 	return syscall(SYS_setresgid, -1, gid, -1) < 0 ? -errno : 0;

@@ -17,6 +17,10 @@
  * @ret: owned. Errors: -ENOMEM, or the database's. */
 int user_groups(gid_t **ret, size_t *ret_n, uid_t uid, gid_t gid, struct brumate_error *err);
 
+/** Becomes @uid for good, in the calling thread alone: system calls only, for a child that was just forked. 0 or
+ * -errno, which errno is, too. */
+int user_become(uid_t uid, gid_t gid, const gid_t *groups, size_t n_groups);
+
 /** While entered, the calling thread accesses files as another user. */
 struct user_files {
 	bool entered;

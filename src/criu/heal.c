@@ -697,19 +697,12 @@ static int choose_rights(struct escort *ret, const struct heal_state *h)
 	return r;
 }
 
-static void become_user(const struct escort *e)
-{
-	if (e->becomes_user && (syscall(SYS_setgroups, 0, NULL) < 0 ||
-				syscall(SYS_setresgid, e->gid, e->gid, e->gid) < 0 ||
-				syscall(SYS_setresuid, e->uid, e->uid, e->uid) < 0))
-		_exit(1);
-}
-
 static _Noreturn void run_escort(const struct heal_state *h, const struct escort *e, bool *is_held)
 {
 	sigset_t none;
 
-	become_user(e);
+	if (e->becomes_user && user_become(e->uid, e->gid, NULL, 0) < 0)
+		_exit(1);
 
 	/* Its end lets go of whatever it still traces. */
 	signal(SIGALRM, SIG_DFL);

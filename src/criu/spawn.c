@@ -149,14 +149,12 @@ static int keep_capabilities(const struct criu_user *u)
 	return 0;
 }
 
-/* By the system calls: the C library would tell all threads, and here is one that knows nothing of the others. */
 static void child_become(const struct spawning *p)
 {
 	const struct criu_user *u = p->user;
 
-	if (syscall(SYS_setgroups, u->n_groups, u->groups) < 0 ||
-	    syscall(SYS_setresgid, u->gid, u->gid, u->gid) < 0 || prctl(PR_SET_KEEPCAPS, 1) < 0 ||
-	    syscall(SYS_setresuid, u->uid, u->uid, u->uid) < 0 || keep_capabilities(u) < 0)
+	if (prctl(PR_SET_KEEPCAPS, 1) < 0 ||
+	    user_become(u->uid, u->gid, u->groups, u->n_groups) < 0 || keep_capabilities(u) < 0)
 		child_fail(p, "become a user");
 }
 

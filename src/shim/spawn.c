@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -182,8 +181,7 @@ static void become_user(const struct child *c)
 
 	if (geteuid() != 0)
 		return;
-	if (setgroups(c->n_groups, c->groups) < 0 || setresgid(job->gid, job->gid, job->gid) < 0 ||
-	    setresuid(job->uid, job->uid, job->uid) < 0)
+	if (user_become(job->uid, job->gid, c->groups, c->n_groups) < 0)
 		give_up(c, "user");
 }
 

@@ -121,7 +121,9 @@ static pid_t process_of(uid_t uid)
 	CHECK(pid >= 0);
 	if (pid == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		CHECK(setgroups(0, NULL) == 0 && setresuid(uid, uid, uid) == 0);
+		CHECK(user_become(uid, uid, NULL, 0) == 0);
+		check_ids(uid, uid, uid == 0);
+		CHECK(getgroups(0, NULL) == 0 && getegid() == uid);
 		CHECK(write(ready[1], "r", 1) == 1);
 		for (;;)
 			pause();
