@@ -414,15 +414,17 @@ static int take_back(struct op *op, enum job_state to, struct brumate_error *err
 }
 
 /* The job is as it was. That the time was over is told by an exit code of its own, whatever was waited for when it was. */
-static void say_it_goes_on(const struct op *op, struct brumate_error *err)
+static void say_it_is_as_before(const struct op *op, enum job_state before,
+				struct brumate_error *err)
 {
 	if (is_too_late(op)) {
 		const struct brumate_error why = *err;
 		const char *own = strstr(why.hint, "--timeout") ? "" : why.hint;
 
 		brumate_error_exit(err, EXIT_TIMEOUT);
-		brumate_hint(err, "%s%sa longer --timeout gives it more time; the job goes on", own,
-			     *own ? "; " : "");
+		brumate_hint(err, "%s%sa longer --timeout gives it more time; the job %s", own,
+			     *own ? "; " : "",
+			     before == JOB_SUSPENDED ? "stays suspended" : "goes on");
 	} else if (op->touched && op->job->state != JOB_RESUMING) {
 		brumate_error_exit(err, EXIT_STILL_RUNNING);
 	}
@@ -457,7 +459,7 @@ int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_
 		job_set_state(job, JOB_SUSPENDED, NULL);
 		return r;
 	}
-	say_it_goes_on(op, err);
+	say_it_is_as_before(op, if_alive, err);
 	job_set_state(job, if_alive, NULL);
 	return r;
 }
