@@ -29,6 +29,7 @@
 #include "client/scout.h"
 
 enum {
+	OWN_WORDS_MS = 500,
 	GRACE_MS = 5000,
 	DETACH_MS = 1000,     /* to hang up, once that is promised */
 	SUSPECTS_MOST = 4096, /* in one sweep */
@@ -137,8 +138,10 @@ static int await_reply(struct agent *a, enum agent_op op, uint64_t deadline_ns,
 
 	if (a->was_silent && soon_ns < deadline_ns)
 		deadline_ns = soon_ns;
-	if (a->until_ns && a->until_ns < deadline_ns)
-		deadline_ns = a->until_ns;
+	/* An agent whose gate does not close gives up by then by itself, and says why. */
+	const uint64_t until_ns = a->until_ns + (op == AGENT_GATE ? OWN_WORDS_MS * NS_PER_MS : 0);
+	if (a->until_ns && until_ns < deadline_ns)
+		deadline_ns = until_ns;
 	int r = packet_peek(a->fd, &none, deadline_ns);
 
 	a->was_silent |= r == -ETIMEDOUT;
