@@ -325,11 +325,13 @@ def parked(bed):
 def one_holder_at_a_time_may_die(bed):
     job, log = bed.counter(mib=32)
     bed.ok("suspend", job)
+    held = copy_held_by(keeper(bed))
+    expect(held, "the keeper holds no copy")
     for _ in range(2):
         first = keeper(bed)
-        held = copy_held_by(first)
-        expect(held, "the keeper holds no copy")
+        wait_until(lambda: copy_held_by(first) == held, "the keeper to hold all")  # its shim may be new
         os.kill(first, signal.SIGKILL)
+        wait_until(lambda: process_start(first) is None, "the keeper's end")
         wait_until(lambda: keeper(bed) not in (None, first) and copy_held_by(keeper(bed)) == held, "another keeper that holds as much")
         if bed.broker():
             os.kill(bed.broker(), signal.SIGKILL)
