@@ -6,13 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Errors are one line each: control characters from foreign text (logs, manifests) become spaces. */
-static void make_one_line(char *text)
-{
-	for (; *text; text++)
-		if ((unsigned char)*text < 0x20 || *text == 0x7f)
-			*text = ' ';
-}
+#include "base/plain.h"
 
 int brumate_fail(struct brumate_error *err, int code, const char *fmt, ...)
 {
@@ -25,7 +19,7 @@ int brumate_fail(struct brumate_error *err, int code, const char *fmt, ...)
 	errno = code; /* for %m */
 	vsnprintf(err->text, sizeof(err->text), fmt, ap);
 	va_end(ap);
-	make_one_line(err->text);
+	plain_make(err->text, ' ');
 	return -code;
 }
 
@@ -40,7 +34,7 @@ int brumate_wrap(struct brumate_error *err, int r, const char *fmt, ...)
 	errno = r < 0 ? -r : 0;
 	vsnprintf(prefix, sizeof(prefix), fmt, ap);
 	va_end(ap);
-	make_one_line(prefix);
+	plain_make(prefix, ' ');
 
 	err->parameter[0] = '\0';
 	if (!err->code && !err->text[0]) {
@@ -71,7 +65,7 @@ void brumate_hint(struct brumate_error *err, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(err->hint, sizeof(err->hint), fmt, ap);
 	va_end(ap);
-	make_one_line(err->hint);
+	plain_make(err->hint, ' ');
 }
 
 void brumate_error_exit(struct brumate_error *err, enum exit_code exit_code)

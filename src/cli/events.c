@@ -137,11 +137,11 @@ static void print_event(json_t *event)
 	describe(details, sizeof(details), event);
 	print_local_time(ms);
 	printf("  %-8s  ", text_of(event, "job"));
-	print_plain(text_of(event, "name"));
+	print_plain(stdout, text_of(event, "name"));
 	printf("  ");
-	print_plain(text_of(event, "event"));
+	print_plain(stdout, text_of(event, "event"));
 	printf("%s", *details ? "  " : "");
-	print_plain(details);
+	print_plain(stdout, details);
 	putchar('\n');
 }
 

@@ -18,6 +18,7 @@
 #include "base/array.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/plain.h"
 #include "wire/wire.h"
 
 /* ---- text on a terminal ---- */
@@ -48,9 +49,11 @@ int print_error(const struct brumate_error *err)
 {
 	fflush(stdout);
 	print_styled(stderr, STYLE_RED, "brumate:");
-	fprintf(stderr, " %s\n", err->text);
-	if (err->hint[0])
-		fprintf(stderr, "hint: %s\n", err->hint);
+	fputc(' ', stderr);
+	print_plain(stderr, err->text);
+	fputs(err->hint[0] ? "\nhint: " : "", stderr);
+	print_plain(stderr, err->hint);
+	fputc('\n', stderr);
 	return (int)brumate_exit_code(err);
 }
 
@@ -72,21 +75,15 @@ size_t terminal_width(FILE *f)
 	return ioctl(fileno(f), TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : 80;
 }
 
-static char plain_of(char c)
+void print_plain(FILE *f, const char *text)
 {
-	return (unsigned char)c < 0x20 || c == 0x7f ? '?' : c;
-}
+	while (*text) {
+		bool safe;
+		size_t n = plain_step(text, &safe);
 
-static void make_plain(char *text)
-{
-	for (; *text; text++)
-		*text = plain_of(*text);
-}
-
-void print_plain(const char *text)
-{
-	for (; *text; text++)
-		putchar(plain_of(*text));
+		fprintf(f, "%.*s", safe ? (int)n : 1, safe ? text : "?");
+		text += n;
+	}
 }
 
 size_t text_width(const char *text)
@@ -131,7 +128,7 @@ bool confirm(const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(question, sizeof(question), fmt, ap);
 	va_end(ap);
-	make_plain(question);
+	plain_make(question, '?');
 	fprintf(stderr, "%s [y/N] ", question);
 	if (!fgets(answer, sizeof(answer), stdin))
 		return false;
@@ -158,7 +155,7 @@ int table_add(struct table *t, const char *text)
 		t->lacks_cells = true;
 		return -ENOMEM;
 	}
-	make_plain(cell);
+	plain_make(cell, '?');
 	t->cells[t->n_cells++] = cell;
 	return 0;
 }
@@ -504,7 +501,7 @@ void progress_show(void *arg, json_t *reply)
 	if (!width || !json_is_object(o))
 		return;
 	progress_format(line, sizeof(line), p->verb, o, gbps_of(p, o));
-	make_plain(line); /* what is waited for may quote a program's name */
+	plain_make(line, '?'); /* what is waited for may quote a program's name */
 	fprintf(stderr, "\r%-*.*s", (int)width - 1, (int)width - 1, line);
 	fflush(stderr);
 	p->shown = true;
@@ -699,7 +696,8 @@ void summary_print(const struct invocation *in, json_t *o)
 	}
 	json_array_foreach (json_object_get(o, "notes"), i, note) {
 		print_styled(stderr, STYLE_YELLOW, "note: ");
-		fprintf(stderr, "%s\n", json_string_value(note) ? json_string_value(note) : "");
+		print_plain(stderr, json_string_value(note) ? json_string_value(note) : "");
+		fputc('\n', stderr);
 	}
 }
 
@@ -710,12 +708,30 @@ bool wants_json(const struct invocation *in)
 	return in->values[OPT_FORMAT] && !strcmp(in->values[OPT_FORMAT], "json");
 }
 
+static bool is_safe_json(const char *text)
+{
+	while (*text) {
+		bool safe, is_newline = *text == '\n';
+
+		text += plain_step(text, &safe);
+		if (!safe && !is_newline)
+			return false;
+	}
+	return true;
+}
+
 int print_json(json_t *o, struct brumate_error *err)
 {
 	auto_json json_t *all = json_pack("{s:s}", "apiVersion", "brumate/v1");
+	auto_free char *text =
+		all && json_object_update(all, o) == 0 ? json_dumps(all, JSON_INDENT(2)) : NULL;
 
-	if (!all || json_object_update(all, o) < 0 || json_dumpf(all, stdout, JSON_INDENT(2)) < 0)
+	if (text &&
+	    !is_safe_json(text)) { /* JSON may hold what a terminal obeys: write it as \u0085 */
+		free(text);
+		text = json_dumps(all, JSON_INDENT(2) | JSON_ENSURE_ASCII);
+	}
+	if (!text || puts(text) < 0)
 		return brumate_fail(err, EIO, "cannot print the JSON");
-	putchar('\n');
 	return 0;
 }

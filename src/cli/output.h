@@ -97,8 +97,8 @@ void table_section(struct table *t, const char *title);
 /** The same of the empty table @t, with rows about @items. */
 void table_section_of(struct table t, json_t *items, const char *title);
 
-/** Prints @text with '?' for control characters: what names hold that others gave is not to work on a terminal. */
-void print_plain(const char *text);
+/** Prints text from others, with '?' for each character that a terminal would obey (base/plain.h). */
+void print_plain(FILE *f, const char *text);
 
 /** The number @key of @o; 0 where it has none above 0. */
 uint64_t bytes_of(const json_t *o, const char *key);

@@ -439,7 +439,7 @@ enum { KEY_WIDTH = 18 };
 static void print_pair(int indent, const char *key, const char *value)
 {
 	printf("%*s%-*s ", indent, "", KEY_WIDTH - indent, key);
-	print_plain(value);
+	print_plain(stdout, value);
 	putchar('\n');
 }
 

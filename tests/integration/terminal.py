@@ -229,6 +229,29 @@ def jobs_by_rule_and_in_colour(bed):
     bed.ok("resume", "gamma")
 
 
+READY = "print('ready 1 0'); print('step 1 OK'); __import__('signal').pause()"
+
+
+@case
+def what_a_terminal_obeys_is_never_printed(bed):
+    """Words of others, in UTF-8 or not, through a pipe as well: controls of C0 and C1, and those of direction."""
+    words = "\x1b[31m", "\x85\x9b31m", "gpj.\u202egnp", "\u2066x\u2069", "caf\udce9\udc9b"  # the last is no UTF-8
+    obeyed = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufffd]")
+    job, _ = bed.started([sys.executable, "-u", "-c", READY, *words[:-1]])
+    outputs = [bed.ok("ps"), bed.ok("inspect", job), bed.ok("inspect", job, "--format", "json"), bed.ok("ps", "--format", "json"),
+               bed.ok("doctor", "--job", job)]
+    for word in words:
+        outputs += [bed.cli("restore", word), bed.cli("suspend", word), bed.cli("run", "--name", word, "true"),
+                    bed.cli("restore", "--dir", "/" + word, "x"), bed.cli(word), bed.cli("run", "/" + word)]
+    for result in outputs:
+        found = obeyed.search(result.out + result.err)
+        expect(not found, f"{result.line()!a} prints {(result.out + result.err)!a}")
+    value = bed.ok("inspect", job, "--format", "json").json()
+    argv = value["job"]["argv"]
+    expect(argv[-len(words) + 1:] == list(words[:-1]), f"JSON says {value!a}")
+    bed.end(job)
+
+
 def rows_of(table):
     """A table as a list of {heading: cell}: cells stand under their headings, apart from blanks beside them."""
     head, *lines = table.splitlines()
