@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -16,17 +17,26 @@
 
 enum { START_TIMEOUT_MS = 30000, SHIM_LOG_MODE = 0600 };
 
+/* What the shim says of its start: "R", or "E", why it failed, a newline and a hint. */
 static int wait_ready(int fd, const char *log, struct brumate_error *err)
 {
-	char byte;
+	char said[sizeof(err->text) + sizeof(err->hint) + 2] = "";
 
 	if (fd_wait(fd, POLLIN, deadline_in_ms(START_TIMEOUT_MS)) < 0)
 		return brumate_fail(err, ETIMEDOUT,
 				    "brumate-shim did not come up in %d s (log: %s)",
 				    START_TIMEOUT_MS / 1000, log);
-	if (read(fd, &byte, 1) != 1)
+	ssize_t n = read(fd, said, sizeof(said) - 1);
+	if (n >= 1 && *said == 'R')
+		return 0;
+	if (n <= 1 || *said != 'E')
 		return brumate_fail(err, ECHILD, "brumate-shim ended at once (log: %s)", log);
-	return 0;
+	char *hint = said + strcspn(said, "\n");
+	if (*hint)
+		*hint++ = '\0';
+	brumate_fail(err, ECHILD, "brumate-shim cannot start: %s", said + 1);
+	brumate_hint(err, "%s", hint);
+	return -ECHILD;
 }
 
 int shim_start(const char *dir, struct brumate_error *err)

@@ -18,6 +18,7 @@
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -319,8 +320,23 @@ static int watch_signals(void)
 
 static void say_ready(int *fd)
 {
-	if (*fd >= 0 && write(*fd, "1", 1) < 0)
+	if (*fd >= 0 && write(*fd, "R", 1) < 0)
 		log_warn("whoever started this shim is gone");
+	cleanup_close(fd);
+}
+
+/* As the broker: the starter reads it, and may remove our log with the job. */
+static void say_failed(int *fd, struct brumate_error *err)
+{
+	struct rlimit files;
+
+	if (err->code == EMFILE && getrlimit(RLIMIT_NOFILE, &files) == 0)
+		brumate_hint(err,
+			     "the limit of %llu open files is too low: raise it with `ulimit -Hn`",
+			     (unsigned long long)files.rlim_max);
+	log_error("%s%s%s", err->text, err->hint[0] ? "; " : "", err->hint);
+	if (*fd >= 0)
+		dprintf(*fd, "E%s\n%s", err->text, err->hint);
 	cleanup_close(fd);
 }
 
@@ -472,7 +488,7 @@ int main(int argc, char **argv)
 	if (fcntl(ready_fd, F_SETFD, FD_CLOEXEC) < 0)
 		ready_fd = -1;
 	if (run_shim(argv[3], &ready_fd, &err) < 0) {
-		log_error("%s", err.text);
+		say_failed(&ready_fd, &err);
 		return (int)brumate_exit_code(&err);
 	}
 	return EXIT_OK;

@@ -11,7 +11,7 @@ import resource
 import signal
 
 import faulty
-from cases import EXIT_FAILED, EXIT_STILL_RUNNING, case, expect, main, process_start, read_text, wait_until
+from cases import EXIT_FAILED, EXIT_STILL_RUNNING, case, expect, main, process_start, read_text, run, wait_until
 
 NOFILE = resource.RLIMIT_NOFILE
 
@@ -38,6 +38,18 @@ def runs_by_itself(bed, job, log):
     record = os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job, "job.json")
     wait_until(lambda: '"state": "running"' in read_text(record), "the job to be running again", 40)
     log.goes_on()
+
+
+@case
+def too_few_descriptors_for_a_shim_are_told(bed):
+    """The job is not there afterwards, and neither is the log of the shim that could not start."""
+    for most in (16, 24, 32, 40):
+        result = run([bed.brumate, "run", "--", "true"], env=bed.command_env(None),
+                     preexec_fn=lambda most=most: resource.setrlimit(NOFILE, (most, most)))
+        expect(result.code == EXIT_FAILED, result.why())
+        expect(re.search(r"^brumate: job \w+: brumate-shim cannot start: .*: Too many open files$", result.err, re.M), result.why())
+        expect(f"limit of {most} open files is too low" in result.err, result.why())
+        expect(not bed.ok("ps", "-q").out, f"{most}: a job is left")
 
 
 @case
