@@ -220,7 +220,7 @@ static int bench_measure_disk(struct bench_limits *limits, const char *dir,
 	unlink(path);
 	if (fstatvfs(fd, &fs) < 0)
 		return brumate_fail(err, errno, "%s: %m", dir);
-	uint64_t room = fs.f_bavail * fs.f_frsize / 2;
+	uint64_t room = fs.f_blocks ? fs.f_bavail * fs.f_frsize / 2 : FILE_BYTES_MAX;
 	uint64_t n = (room < FILE_BYTES_MAX ? room : FILE_BYTES_MAX) / BLOCK_BYTES;
 	int r = n ? measure_file(limits, fd, n) : -ENOSPC;
 	return r < 0 ? brumate_fail(err, -r, "%s: could not be written and read: %m", dir) : 0;
@@ -866,7 +866,8 @@ static void leave_out_checkpoints(struct bench_options *o)
 	char left[WORD_BYTES];
 	struct statvfs fs;
 
-	if (statvfs(o->dir, &fs) < 0 || fs.f_bavail * fs.f_frsize / 2 >= o->size_bytes)
+	if (statvfs(o->dir, &fs) < 0 || !fs.f_blocks ||
+	    fs.f_bavail * fs.f_frsize / 2 >= o->size_bytes)
 		return;
 	format_bytes(left, fs.f_bavail * fs.f_frsize);
 	print_styled(stderr, STYLE_YELLOW, "note: ");

@@ -628,6 +628,8 @@ static void check_store(struct doctor *d)
 	fact(d, "store", json_string(dir));
 	if (store_free_bytes(dir, &free_bytes, &err) < 0)
 		finding_error(d, FINDING_FAIL, "space", &err);
+	else if (free_bytes == UINT64_MAX)
+		finding(d, FINDING_OK, "space", "", "the file system of %s does not tell", dir);
 	else if (free_bytes < d->vram_bytes)
 		finding(d, FINDING_WARN, "space",
 			"free some, or set Directory= in [Store] of brumate.conf to a larger file "

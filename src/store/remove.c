@@ -162,7 +162,8 @@ int store_free_bytes(const char *dir, uint64_t *ret, struct brumate_error *err)
 		/* The root keeps its slash. */
 		slash[slash == path ? 1 : 0] = '\0';
 	}
-	*ret = (uint64_t)fs.f_bavail * fs.f_frsize;
+	/* File systems that count no blocks, such as ramfs and some of FUSE, say that they have none. */
+	*ret = fs.f_blocks ? (uint64_t)fs.f_bavail * fs.f_frsize : UINT64_MAX;
 	return 0;
 }
 

@@ -283,7 +283,8 @@ int store_import(char ret_id[static MANIFEST_ID_BYTES], const char *dir,
  * gone. Returns how many, or -errno. Where the file system has no locks (some network ones), none is removed. */
 int store_sweep(const char *dir);
 
-/** Tells how many bytes are free on the file system that holds @dir, or its nearest parent that exists. */
+/** Tells how many bytes are free on the file system that holds @dir, or its nearest parent that exists; UINT64_MAX: it
+ * does not tell. */
 int store_free_bytes(const char *dir, uint64_t *ret, struct brumate_error *err);
 
 /** Refuses (-ENOSPC) a checkpoint that has no room on the file system of @dir, without its packs if @files_only; -EBADMSG:

@@ -30,6 +30,20 @@ def a_store_that_does_not_exist(bed):
 
 
 @case
+def a_store_that_is_a_dangling_link(bed):
+    """A parameter is wrong: exit code 3 would say that there is no such job or checkpoint."""
+    job, _ = bed.counter(mib=16)
+    link, target = os.path.join(bed.dir, "link"), os.path.join(bed.dir, "not-mounted", "store")
+    os.symlink(target, link)
+    for args in (("checkpoint", job), ("checkpoint", job, "--every", "1h"), ("restore", "x"), ("ls",), ("inspect", "x")):
+        refused = bed.refused(EXIT_USAGE, f"{link} is a link to {target}, which does not exist$", *args, "--dir", link)
+        expect("hint: make that directory" in refused.err, refused.why())
+    os.makedirs(target)
+    bed.ok("checkpoint", job, "--leave-running", "--dir", link)
+    expect(len(os.listdir(target)) == 1, "it is not behind the link")
+
+
+@case
 def a_store_to_write_to_whose_path_is_misspelt(bed):
     """The last directory is made, those above it are not, whatever makes a checkpoint there."""
     job, _ = bed.counter(mib=16)
