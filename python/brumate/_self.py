@@ -20,6 +20,7 @@ _before: List[Callable[[], object]] = []
 _after: List[Callable[[], object]] = []
 _one_at_a_time = threading.Lock()
 _POLL_S = 0.02
+_UNREADABLE_LOOKS_MAX = 500  # 10 s: the answer is there before the command replies
 
 
 def on_checkpoint(hook: Hook) -> Hook:
@@ -43,10 +44,10 @@ def _life() -> Tuple[str, str]:
 
 
 def _answer(link: str, checkpoint: str) -> Optional[Tuple[int, str]]:
-    """(errno, text) once it is known how the checkpoint went."""
+    """(errno, text) once it is known how the checkpoint went. OSError: the answer cannot be read."""
     try:
         name, code, text = os.readlink(link).split(" ", 2)
-    except (OSError, ValueError):
+    except ValueError:
         return None
     if name != checkpoint or int(code) == errno.EINPROGRESS:
         return None
@@ -54,11 +55,20 @@ def _answer(link: str, checkpoint: str) -> Optional[Tuple[int, str]]:
 
 
 def _wait(link: str, checkpoint: str, path: str, life: Tuple[str, str]) -> bool:
+    unreadable = 0
     while True:
         time.sleep(_POLL_S)
-        answer = _answer(link, checkpoint)
+        answer = failure = None
+        try:
+            answer = _answer(link, checkpoint)
+            unreadable = 0
+        except OSError as error:
+            failure = error
+            unreadable += 1
         if _life() != life:  # looked at last: the program may have been saved right before
             return True
+        if failure is not None and unreadable >= _UNREADABLE_LOOKS_MAX:
+            raise BrumateError(f"checkpoint {checkpoint}: how it went cannot be read: {link}: {failure.strerror}")
         if answer is None:
             continue
         if answer[0] == 0 or os.path.isdir(path):

@@ -27,6 +27,7 @@ enum {
 	OUTPUT_BYTES = 3 * PATH_MAX,
 	TEXT_BYTES = 2048,
 	POLL_NS = 20000000,
+	UNREADABLE_LOOKS_MAX = 500, /* 10 s: the answer is there before the command replies */
 	EXIT_NOT_FOUND = 3, /* of brumate, see brumate(1) */
 	EXIT_PERMISSION = 5,
 	EXIT_BUSY = 6,
@@ -195,8 +196,8 @@ static int ask(struct asked *ret, const char *name, unsigned flags)
 	return r;
 }
 
-/* How the checkpoint went: 1 made, 0 not known yet, <0 not made. */
-static int look(const struct asked *asked)
+/* How the checkpoint went: 1 made, 0 not known yet, <0 not made, or not to be known. @unreadable: looks in vain. */
+static int look(const struct asked *asked, unsigned *unreadable)
 {
 	char text[TEXT_BYTES], path[2 * PATH_MAX];
 	size_t len = strlen(asked->checkpoint);
@@ -204,7 +205,11 @@ static int look(const struct asked *asked)
 	struct stat st;
 
 	if (n <= 0)
-		return 0;
+		return ++*unreadable < UNREADABLE_LOOKS_MAX
+			       ? 0
+			       : fail(EIO, "checkpoint %s: how it went cannot be read: %s: %s",
+				      asked->checkpoint, asked->answer, strerror(errno));
+	*unreadable = 0;
 	text[n] = '\0';
 	if (strncmp(text, asked->checkpoint, len) || text[len] != ' ')
 		return 0;
@@ -221,10 +226,11 @@ static int look(const struct asked *asked)
 static int wait_for_answer(const struct asked *asked, const struct birth *born)
 {
 	const struct timespec pause = { .tv_nsec = POLL_NS };
+	unsigned unreadable = 0;
 
 	for (;;) {
 		nanosleep(&pause, NULL);
-		int r = look(asked);
+		int r = look(asked, &unreadable);
 		/* Last, as the process may have been saved right before. */
 		const struct birth now = birth();
 		if (is_another_life(&now, born))

@@ -20,7 +20,7 @@ enum {
 /**
  * Saves the job that this process is of. @name: of the checkpoint; NULL: made from the job's name and the time.
  * Returns BRUMATE_SAVED, BRUMATE_RESTORED, or -errno, and then the program runs on: -ENOENT where brumate is not
- * installed, -ESRCH where this process is not of a job. For one thread at a time; others wait.
+ * installed, -ESRCH where this process is not of a job, -EIO where nobody can tell how it went. For one thread at a time; others wait.
  */
 int brumate_checkpoint(const char *name, unsigned flags);
 

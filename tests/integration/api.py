@@ -4,6 +4,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -320,6 +321,26 @@ def c_program_restored_after_a_reboot(bed):
     finally:
         program.kill()
         program.wait()
+
+
+@case
+def no_program_waits_for_an_answer_that_cannot_be_read(bed):
+    """The job's directory is gone, by a cleaner. A stand-in for brumate."""
+    command = os.path.join(bed.dir, "brumate")
+    reply = json.dumps({"asked": {"checkpoint": "own", "dir": "/nowhere", "answer": "/nowhere/asked"},
+                        "checkpoint": "own", "dir": "/nowhere", "answer": "/nowhere/asked"}, indent=1)
+    with open(command, "w", encoding="utf-8") as file:
+        file.write(f"#!/bin/sh\ncat <<E\n{reply}\nE\n")
+    os.chmod(command, 0o755)
+    script = "import brumate\ntry:\n    brumate.checkpoint()\nexcept brumate.BrumateError as error:\n    print('asked', error)"
+    programs = [subprocess.Popen(argv, env=environment(bed, BRUMATE_COMMAND=command), stdout=subprocess.PIPE, text=True)
+                for argv in ([bed.program("asks"), "end", "own"], [sys.executable, "-c", script])]
+    for program in programs:
+        try:
+            out = program.communicate(timeout=60)[0]
+        finally:
+            program.kill()
+        expect(re.search(r"asked (-5 )?checkpoint own: how it went cannot be read: /nowhere/asked: No such file", out), out)
 
 
 @case
