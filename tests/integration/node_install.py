@@ -184,6 +184,33 @@ def what_drifts_is_found_and_mended(bed):
 
 
 @case
+def what_cannot_be_looked_at_is_not_taken_for_gone(bed):
+    """Files that are not seen are not removed, and a configuration that cannot be read is not written anew."""
+    node = Node(bed)
+    tree, broken = node.tree("1"), node.tree("2")
+    node.ok("install", tree)
+    os.rename(os.path.join(broken, "libexec", "brumate"), os.path.join(broken, "libexec", "elsewhere"))
+    for mode in ("install", "check"):
+        node.refused("cannot be listed", mode, broken)
+    for name in ("etc/criu/runc.conf", "usr/local/.brumate-installed", "etc/cdi/brumate.json"):
+        os.rename(node.path(name), node.path(name) + ".away")
+        os.mkdir(node.path(name))
+        for mode in ("install", "check", "uninstall"):
+            node.refused(f"/{name} cannot be read: Is a directory", mode, tree)
+        os.rmdir(node.path(name))
+        os.rename(node.path(name) + ".away", node.path(name))
+    tools = os.path.join(bed.dir, "tools")
+    write(os.path.join(tools, "sed"), f'#!/bin/sh\ncase $1 in */d) echo "read error: Input/output error" >&2; exit 4 ;; esac\nexec {shutil.which("sed")} "$@"\n', 0o755)
+    env = {**node.command("uninstall", tree)[1], "PATH": tools + ":" + os.environ["PATH"]}
+    before = looks(node.host)
+    done = run([SCRIPT, "uninstall"], env=env)
+    expect(done.code != 0 and "Input/output error" in done.err, done.why())
+    expect(looks(node.host)["etc/criu/runc.conf"] == before["etc/criu/runc.conf"], "the operator's configuration is lost")
+    node.ok("uninstall", tree)
+    node.is_as_before()
+
+
+@case
 def check_tells_of_the_kernel(bed):
     node = Node(bed)
     tree = node.tree("1", doctor="fail  kernel             kernel 4.4 is too old")
