@@ -348,14 +348,17 @@ static void take_fd_back(void *arg, struct keeper_tag tag, int fd)
 }
 
 /* Takes back what the keeper holds. What the table does not name is of an operation that came to nothing: the
- * keeper lets go of it, as nobody else would while the job lives. */
+ * keeper lets go of it, as nobody else would while the job lives. One that has died did, and what it gave is held. */
 static int take_all_back(struct vault *v, struct brumate_error *err)
 {
 	struct given g = { .vault = v };
 	int r = keeper_give(&v->keeper, take_fd_back, &g, err);
 
-	if (r == 0 && g.n_unnamed)
+	if (r == 0 && g.n_unnamed) {
+		fault_point("vault.given");
 		r = keeper_drop(&v->keeper, g.unnamed, g.n_unnamed, err);
+		r = r == -EPIPE ? 0 : r;
+	}
 	free(g.unnamed);
 	return r;
 }
@@ -432,6 +435,7 @@ int vault_load(struct vault *v, const struct keeper_owner *owner, struct brumate
 	/* What is held is of no use once the root has ended. In all other cases nothing may be given up before it
 	 * is known what the keeper has. */
 	r = keeper_open(&loaded.keeper, owner, err);
+	fault_register_peer("keeper", loaded.keeper.pid);
 	if (r == 0)
 		r = take_all_back(&loaded, err);
 	if (r < 0 && r != -ESRCH) {
@@ -439,7 +443,6 @@ int vault_load(struct vault *v, const struct keeper_owner *owner, struct brumate
 		return r;
 	}
 	check_copy(&loaded);
-	fault_register_peer("keeper", loaded.keeper.pid);
 	if (loaded.of_running)
 		take_as_baseline(&loaded);
 	*v = loaded;

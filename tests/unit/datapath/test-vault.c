@@ -173,6 +173,27 @@ static void keeper_lets_go_of_half_a_copy(void)
 	CHECK(proc_wait_gone(keeper, deadline_in_ms(10000)) == 0);
 }
 
+/* Its fds are with who asked by then. */
+static void keeper_dies_before_it_lets_go(void)
+{
+	struct keeper_owner owner = this_owner();
+	struct vault h = VAULT_EMPTY, next = VAULT_EMPTY;
+	auto_free char *fault_file = path_format("%s/fault", dir);
+	const char fault[] = "vault.given kill:keeper\n";
+
+	fill(&h, &owner);
+	h.copied = false;
+	CHECK(vault_guard(&h, &owner, NULL) == 0 && vault_save(&h, &owner, NULL) == 0);
+	vault_fini(&h);
+	CHECK(setenv("BRUMATE_FAULT_FILE", fault_file, 1) == 0);
+	CHECK(file_replace(AT_FDCWD, fault_file, fault, strlen(fault), 0600) == 0);
+	CHECK(vault_load(&next, &owner, NULL) == 0);
+	CHECK(access(fault_file, F_OK) < 0 && unsetenv("BRUMATE_FAULT_FILE") == 0);
+	CHECK(next.n_pieces == PIECES && vault_has_device(&next) && vault_is_alone(&next));
+	CHECK(vault_guard(&next, &owner, NULL) == 0 && !vault_is_alone(&next));
+	vault_clear(&next, &owner);
+}
+
 /* A connection that broke is no reason to leave anything there. */
 static void keeper_is_emptied_over_another_connection(void)
 {
@@ -219,6 +240,7 @@ int main(void)
 	dead_keeper_is_replaced();
 	keeper_lets_go_of_what_no_table_names();
 	keeper_lets_go_of_half_a_copy();
+	keeper_dies_before_it_lets_go();
 	keeper_is_emptied_over_another_connection();
 	half_a_copy_is_none();
 	CHECK(remove_tree(AT_FDCWD, dir) == 0);
