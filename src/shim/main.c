@@ -226,6 +226,7 @@ static void run_loop(struct watch *w)
 
 	follow_root(w);
 	look_after_vault(w);
+	mend_update(w->shim);
 	while (is_needed(w, &wait_ms)) {
 		struct pollfd fds[] = {
 			{ .fd = w->signal_fd, .events = POLLIN },
@@ -284,10 +285,12 @@ static void run_loop(struct watch *w)
 			room_asked(w->shim);
 		prepare_update(w->shim);
 		marks_update(w->shim);
-		mend_update(w->shim);
 		schedule_update(w->shim);
+		fault_point("shim.turn");
 		follow_root(w);
 		look_after_vault(w);
+		/* Last: of a keeper that is found gone above nothing is heard any more. */
+		mend_update(w->shim);
 	}
 }
 
@@ -376,7 +379,6 @@ static int serve(struct shim *s, int signal_fd, int *ready_fd, struct brumate_er
 		return r;
 	schedule_init(s);
 	mend_init(s);
-	mend_update(s);
 	owner_init(s);
 	marks_init(s);
 	prepare_init(s);

@@ -17,6 +17,7 @@ import stat
 from cases import EXIT_BUSY, MIB, NOBODY, case, expect, main, process_start, read_link, read_text, run, wait_until
 from harness import Failed
 from checkpoints import flip
+import varlink_client
 
 
 def job_dir(bed, job):
@@ -321,6 +322,14 @@ def parked(bed):
 
 # Holders.
 
+def next_shim(bed, job, held):
+    """Kills the job's shim. Returns once there is another, which nobody called for and which has taken all back."""
+    shim = bed.shim(job)
+    bed.kill_shim(job)
+    wait_until(lambda: bed.shim(job) not in (None, shim), "another shim, which nobody called for")
+    wait_until(lambda: copy_held_by(bed.shim(job)) == held, "the next shim to hold as much")
+
+
 @case
 def one_holder_at_a_time_may_die(bed):
     job, log = bed.counter(mib=32)
@@ -329,15 +338,12 @@ def one_holder_at_a_time_may_die(bed):
     expect(held, "the keeper holds no copy")
     for _ in range(2):
         first = keeper(bed)
-        wait_until(lambda: copy_held_by(first) == held, "the keeper to hold all")  # its shim may be new
         os.kill(first, signal.SIGKILL)
         wait_until(lambda: process_start(first) is None, "the keeper's end")
         wait_until(lambda: keeper(bed) not in (None, first) and copy_held_by(keeper(bed)) == held, "another keeper that holds as much")
         if bed.broker():
             os.kill(bed.broker(), signal.SIGKILL)
-        shim = bed.shim(job)
-        bed.kill_shim(job)
-        wait_until(lambda: bed.shim(job) not in (None, shim), "another shim, which nobody called for")
+        next_shim(bed, job, held)
     bed.operation("resume", job)
     log.goes_on()
     expect_nothing_held(bed, job)
@@ -346,6 +352,37 @@ def one_holder_at_a_time_may_die(bed):
     os.kill(bed.pid(job), signal.SIGKILL)
     wait_until(lambda: not keeper(bed), "the end of the keeper with its job")
     bed.cli("kill", job)
+
+
+def is_replaced_in_the_next_turn(bed, job):
+    """Kills the keeper, which is no child of the shim, in the middle of a turn of the shim's. Whether the next turn has
+    another one started, and not a later one, for which something else would have to wake the shim."""
+    first, held, fifo = keeper(bed), copy_held_by(keeper(bed)), bed.fault_file + ".held"
+    next_shim(bed, job, held)
+    bed.ok("inspect", job)  # somebody has been served
+    bed.fault("shim.turn", "hold", "shim.turn", "hold")
+    with varlink_client.Client(os.path.join(job_dir(bed, job), "shim.sock")):
+        wait_until(lambda: os.path.exists(fifo), "a turn")
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: process_start(first) is None, "the keeper's end")
+        os.close(os.open(fifo, os.O_WRONLY))
+        wait_until(lambda: bed.has_fired() and os.path.exists(fifo), "the next turn")
+        with contextlib.suppress(Failed):
+            wait_until(lambda: keeper(bed), "another keeper", 5)
+        replaced = keeper(bed)
+        os.close(os.open(fifo, os.O_WRONLY))
+    wait_until(lambda: keeper(bed) and copy_held_by(keeper(bed)) == held, "another keeper that holds as much")
+    return replaced
+
+
+@case
+def a_keeper_is_replaced_at_once(bed):
+    job, log = bed.counter(mib=16)
+    bed.ok("suspend", job)
+    # The next turn may be another's: the shim looks at the job's log now and then.
+    expect(any(is_replaced_in_the_next_turn(bed, job) for _ in range(3)), "the shim waits until something else wakes it")
+    bed.ok("resume", job)
+    log.goes_on()
 
 
 @case
