@@ -10,7 +10,7 @@
 #pragma once
 
 #include "broker/host-copy.h"
-#include "wire/transfer.h"
+#include "wire/transfer-packets.h"
 
 enum { LANE_DIGESTERS = 2 }; /* one computes while the results of the other are read */
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * Sessions that move device memory, beside the driver's calls. Each is a thread that reads a client's
- * packets (wire/transfer.h), gives the work to a transfer, and tells how far it is.
+ * packets (wire/transfer-packets.h), gives the work to a transfer, and tells how far it is.
  */
 #pragma once
 

@@ -2,7 +2,7 @@
 /*
  * The data path of a tree of processes: it takes their device memory out of them and puts it back, without
  * their driver. Agents in the processes park the memory (park.h), the vault holds it (vault.h), the broker
- * moves it (transfer.h). The data path knows neither a job nor a store: its caller says whose memory
+ * moves it (move.h). The data path knows neither a job nor a store: its caller says whose memory
  * it is, and what takes a host copy on to a checkpoint or brings one back. Not for two threads at once.
  */
 #pragma once
@@ -13,7 +13,7 @@
 
 #include "base/progress.h"
 #include "client/agent.h"
-#include "client/transfer.h"
+#include "client/transfer-session.h"
 #include "datapath/feed.h"
 #include "datapath/vault.h"
 
@@ -90,7 +90,7 @@ struct datapath_sums {
 	struct transfer_spared spared; /* of bytes: not copied */
 };
 
-struct transfer;
+struct move;
 
 struct datapath {
 	/* what the caller says; borrowed but for agent_dir */
@@ -121,17 +121,17 @@ struct datapath {
 	bool has_changed;	   /* members began or ended while their gates closed */
 	struct agent_drain *drain; /* while their gates close, where there are several; else NULL */
 	int drain_fd;
-	struct transfer *transfer; /* under way; NULL: none */
-	struct host_copy saved;	   /* the sink still reads it, and the vault holds it no more */
-	bool live_baseline;  /* the baseline was made by a live copy, for this operation alone */
-	bool mapped_early;   /* pieces that agents have mapped are those of the vault */
-	bool aliases_hidden; /* no member has memory of another one mapped */
+	struct move *move;	/* under way; NULL: none */
+	struct host_copy saved; /* the sink still reads it, and the vault holds it no more */
+	bool live_baseline;	/* the baseline was made by a live copy, for this operation alone */
+	bool mapped_early;	/* pieces that agents have mapped are those of the vault */
+	bool aliases_hidden;	/* no member has memory of another one mapped */
 	struct datapath_sums sums;
 	struct agent_room held[AGENT_SNAPSHOT_GPUS_MAX]; /* of the snapshot, as agents are told */
 	size_t n_held;
 };
 
-/** Hangs up at the agents and forgets everything but the vault. No transfer is under way: transfer_stop(). */
+/** Hangs up at the agents and forgets everything but the vault. No transfer is under way: move_stop(). */
 void datapath_fini(struct datapath *d);
 
 /** Closes the fds of the agents' pieces and forgets these. */

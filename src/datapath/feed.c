@@ -11,7 +11,7 @@
 #include "base/array.h"
 #include "base/fault.h"
 #include "base/huge-pages.h"
-#include "wire/transfer.h"
+#include "wire/transfer-packets.h"
 
 enum { WAKE_SHARE = 4 };
 

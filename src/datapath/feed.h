@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * Feeding a stream (client/transfer.h) with chunks that several threads read at a time, in any order, each straight
+ * Feeding a stream (client/transfer-session.h) with chunks that several threads read at a time, in any order, each straight
  * into its place in a slot: which chunks there are, in which order the GPUs want them, which slot they go to, and when
  * a slot is full.
  *
@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "client/transfer.h"
+#include "client/transfer-session.h"
 
 struct feed;
 

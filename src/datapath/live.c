@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* Copying device memory of a program that runs. See transfer.h. */
-#include "datapath/transfer.h"
+/* Copying device memory of a program that runs. See move.h. */
+#include "datapath/move.h"
 
 #include <errno.h>
 #include <string.h>

@@ -21,7 +21,7 @@
 #include "base/user.h"
 #include "base/workers.h"
 #include "client/broker.h"
-#include "datapath/transfer.h"
+#include "datapath/move.h"
 #include "process/pidns.h"
 
 enum {
@@ -531,7 +531,7 @@ static void note_exported(void *arg, size_t n)
 	for (size_t i = had; i < n_there; i++)
 		e->agent->fds[e->at[i] - e->first] = e->fds[i];
 	e->n_there = n_there;
-	transfer_give(e->d, e->at + had, e->fds + had, n_there - had);
+	move_give(e->d, e->at + had, e->fds + had, n_there - had);
 }
 
 /* Gets the fds of pieces that were listed. -ENOENT: the gate is open, and a piece was freed meanwhile. */
@@ -663,10 +663,10 @@ static int export_all(struct datapath *d, bool copies, struct brumate_error *err
 	if (r < 0)
 		return r;
 	if (copies && !share_is_used(d)) /* else there may be more to copy */
-		transfer_start_ahead(d);
+		move_start_ahead(d);
 	r = agents_ask_all(d, export_listed, err);
 	if (!have_succeeded(d)) /* what it was given goes with those that fail */
-		transfer_stop(d);
+		move_stop(d);
 	return r < 0 ? r : agents_settle(d, err);
 }
 
@@ -696,7 +696,7 @@ int park_take(struct datapath *d, bool copies, struct brumate_error *err)
 	int r = take(d, copies, err);
 
 	if (r < 0)
-		transfer_stop(d);
+		move_stop(d);
 	return r;
 }
 
@@ -793,7 +793,7 @@ static int follow_transfer(struct datapath *d, struct early_map *m, struct bruma
 	const int *fds;
 	int r = 0;
 
-	while ((filled = transfer_wait_filled(d, filled, &fds))) {
+	while ((filled = move_wait_filled(d, filled, &fds))) {
 		size_t end = filled > m->first ? filled - m->first : 0;
 
 		end = end < m->n ? end : m->n - 1;
@@ -819,7 +819,7 @@ static int map_agent_early(struct datapath *d, struct datapath_agent *a, struct 
 	int r = empty_agent(d, a, err);
 	if (r == 0 && m.n && a->agent.gate == AGENT_GATE_UNMAPPED)
 		r = follow_transfer(d, &m, err);
-	if (m.n_mapped && transfer_is_void(d))
+	if (m.n_mapped && move_is_void(d))
 		r = empty_agent(d, a, err);
 	return r;
 }
@@ -828,11 +828,11 @@ void park_map_early(struct datapath *d)
 {
 	struct brumate_error why = BRUMATE_ERROR_NONE;
 
-	if (!d->n_agents || !transfer_begin_early(d))
+	if (!d->n_agents || !move_begin_early(d))
 		return;
 	int r = agents_ask(d, map_agent_early, &why);
-	d->mapped_early = r == 0 && !transfer_is_void(d);
-	transfer_end_early(d);
+	d->mapped_early = r == 0 && !move_is_void(d);
+	move_end_early(d);
 	if (r < 0)
 		log_info("device memory is mapped at the end: job=%s reason=\"%s\"", d->owner.id,
 			 why.text);
@@ -917,16 +917,15 @@ static void drop_spare(struct spare *s)
 	struct datapath *d = s->d;
 
 	if (s->n_copied < d->vault->n_pieces)
-		s->n_copied = transfer_is_on(d)
-				      ? transfer_wait_copied(d, s->n_copied, TELL_EVERY_MS)
-				      : d->vault->n_pieces;
+		s->n_copied = move_is_on(d) ? move_wait_copied(d, s->n_copied, TELL_EVERY_MS)
+					    : d->vault->n_pieces;
 	vault_drop_pieces(d->vault, is_spare, s);
 }
 
 /* A snapshot leaves the program room on every GPU, also for what the driver allocates by itself. */
 static void leave_reserve(struct spare *s)
 {
-	while (transfer_is_on(s->d) && s->n_copied < s->d->vault->n_pieces &&
+	while (move_is_on(s->d) && s->n_copied < s->d->vault->n_pieces &&
 	       !gpus_have_room(s->d, RESERVE_PART, false))
 		drop_spare(s);
 }
@@ -960,7 +959,7 @@ static int own_pieces(struct datapath *d, struct brumate_error *err)
 		drop_spare(&spare);
 		if (all_copied && n >= before)
 			return 0;
-		if (transfer_is_on(d) && (r = fault_point("own.waited")) < 0)
+		if (move_is_on(d) && (r = fault_point("own.waited")) < 0)
 			return brumate_fail(err, -r, "injected at own.waited: %m");
 		before = n;
 	}
@@ -1138,7 +1137,7 @@ static void release_vault(struct datapath *d)
 
 int park_open(struct datapath *d, struct brumate_error *err)
 {
-	const bool drains = transfer_is_on(d);
+	const bool drains = move_is_on(d);
 
 	d->n_held = 0;
 	if (drains)
@@ -1173,17 +1172,17 @@ int park_drain(struct datapath *d, struct brumate_error *err)
 	struct spare spare = { .d = d };
 	int r;
 
-	if (!transfer_is_on(d))
+	if (!move_is_on(d))
 		return 1;
-	transfer_measure(d);
-	transfer_drain(d);
+	move_measure(d);
+	move_drain(d);
 	while (spare.n_copied < d->vault->n_pieces) {
 		drop_spare(&spare);
 		tell_agents(d);
 		if ((r = fault_point("drain.let-go")) < 0)
 			return brumate_fail(err, -r, "injected at drain.let-go: %m");
 	}
-	r = transfer_wait(d, err);
+	r = move_wait(d, err);
 	if (r == 0 && (r = fault_point("drain.copied")) < 0)
 		brumate_fail(err, -r, "injected at drain.copied: %m");
 	if (r < 0)
@@ -1274,7 +1273,7 @@ static int return_all(struct datapath *d, struct brumate_error *err)
 	/* What is mapped of memory that was not whole may be of a transfer that did not end well. */
 	if (any_unmapped(d) && !vault_has_device(d->vault) &&
 	    (r = agents_ask(d, empty_agent, err)) == 0)
-		r = transfer_back(d, err);
+		r = move_back(d, err);
 	if (r == 0)
 		r = map_and_own(d, err);
 	return r < 0 || !d->n_agents ? r : park_open(d, err);
@@ -1313,7 +1312,7 @@ int park_take_back(struct datapath *d, struct brumate_error *err)
 		return r < 0 ? r : 1;
 	}
 	if (any_unmapped(d) && !vault_has_device(v))
-		r = transfer_back(d, err);
+		r = move_back(d, err);
 	return r < 0 ? r : map_and_own(d, err);
 }
 

@@ -34,7 +34,7 @@ bool park_has_missed(const struct datapath *d, const struct proc_tree *tree);
 int park_gate(struct datapath *d, struct brumate_error *err);
 
 /** Puts all pieces into the vault: listed, exported to us and the keeper, the table on disk. With @copies each is
- * copied out as soon as it is exported, as far as transfer_start_ahead() begins that. */
+ * copied out as soon as it is exported, as far as move_start_ahead() begins that. */
 int park_take(struct datapath *d, bool copies, struct brumate_error *err);
 
 /** Exports the pieces of running processes, for as long as they are read. The caller calls

@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "client/transfer.h"
+#include "client/transfer-session.h"
 
 struct spilled;
 

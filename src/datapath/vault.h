@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "client/keeper.h"
-#include "client/transfer.h"
+#include "client/transfer-session.h"
 #include "wire/agent.h"
 
 enum { VAULT_PIECES_MAX = 1 << 20, VAULT_SEGMENTS_MAX = 1 << 16 };

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/paths.h"
-#include "datapath/transfer.h"
+#include "datapath/move.h"
 #include "engine/steps.h"
 
 static char *path_of(int dir_fd)
@@ -131,7 +131,7 @@ int container_memory_check(struct op *op, struct brumate_error *err)
 
 void container_memory_abort(struct op *op)
 {
-	transfer_stop(&op->data);
+	move_stop(&op->data);
 	image_end_device(op);
 	store_abort(&op->checkpoint.writer);
 }
@@ -183,5 +183,5 @@ int container_memory_load(struct op *op, int dir_fd, const char *digest, struct 
 		return brumate_wrap(err, r, CONTAINER_MEMORY_NAME);
 	op->data.pairs = op->gpus.pairs;
 	op->data.n_pairs = op->gpus.n_pairs;
-	return v->n_pieces ? transfer_start_in(&op->data, &source, err) : 0;
+	return v->n_pieces ? move_start_in(&op->data, &source, err) : 0;
 }

@@ -17,7 +17,7 @@
 #include "base/machine.h"
 #include "base/paths.h"
 #include "datapath/park.h"
-#include "datapath/transfer.h"
+#include "datapath/move.h"
 #include "engine/container-private.h"
 #include "engine/gpu-set.h"
 #include "engine/steps.h"

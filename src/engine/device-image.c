@@ -16,7 +16,7 @@
 #include "base/thread.h"
 #include "datapath/spilled.h"
 #include "chunks/chunks.h"
-#include "wire/transfer.h"
+#include "wire/transfer-packets.h"
 
 enum { REPEATED_SHARE = 16 }; /* of chunks, at most */
 

@@ -42,7 +42,7 @@ void device_image_reader_fini(struct device_image_reader *r);
 int device_image_open(struct device_image_reader *ret, const struct store_image *image,
 		      struct vault *v, struct brumate_error *err);
 
-/** Where transfer_start_in() gets the device memory of the image from. @r lives as long as that. */
+/** Where move_start_in() gets the device memory of the image from. @r lives as long as that. */
 struct datapath_source device_image_source(struct device_image_reader *r);
 
 /** Gives the pieces that device_image_open() made to the restored processes, and compares them with what the

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/paths.h"
 #include "datapath/park.h"
-#include "datapath/transfer.h"
+#include "datapath/move.h"
 #include "engine/remote-restore.h"
 #include "job/events.h"
 #include "job/counts.h"
@@ -60,7 +60,7 @@ void op_init(struct op *op, const char *kind, struct job *job, const struct prog
 /* Whoever reads ends before what it reads. */
 void op_fini(struct op *op)
 {
-	transfer_stop(&op->data);
+	move_stop(&op->data);
 	chunks_writer_free(op->checkpoint.memory);
 	op->checkpoint.memory = NULL;
 	cpu_memory_image_close(op->images.cpu_memory);

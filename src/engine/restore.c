@@ -27,7 +27,7 @@
 #include "base/thread.h"
 #include "criu/images.h"
 #include "datapath/park.h"
-#include "datapath/transfer.h"
+#include "datapath/move.h"
 #include "engine/externals.h"
 #include "engine/gpu-set.h"
 #include "engine/remote-restore.h"
@@ -727,7 +727,7 @@ static int load_device_image(struct op *op, struct brumate_error *err)
 	op_clear_vault(op);
 	int r = device_image_open(&op->restore.device, &op->restore.image, v, err);
 	if (r == 0 && v->n_pieces)
-		r = transfer_start_in(&op->data, &source, err);
+		r = move_start_in(&op->data, &source, err);
 	return r < 0 ? r : 1; /* what it took is told where it is waited for */
 }
 

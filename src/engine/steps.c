@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
-#include "datapath/transfer.h"
+#include "datapath/move.h"
 #include "datapath/park.h"
 #include "engine/gpu-set.h"
 #include "engine/rights.h"
@@ -116,8 +116,8 @@ int step_copy_out(struct op *op, struct brumate_error *err)
 
 	if (!v || !v->n_pieces || op->request->park)
 		return 1;
-	int r = op->was_suspended ? transfer_start_saving(&op->data, err)
-				  : transfer_start_out(&op->data, err);
+	int r = op->was_suspended ? move_start_saving(&op->data, err)
+				  : move_start_out(&op->data, err);
 	return r < 0 ? r : 1; /* what it took is told where it is waited for */
 }
 
@@ -130,14 +130,14 @@ int step_unmap(struct op *op, struct brumate_error *err)
 
 int step_data(struct op *op, struct brumate_error *err)
 {
-	int r = transfer_wait(&op->data, err);
+	int r = move_wait(&op->data, err);
 
 	return r < 0 ? r : 1; /* its phase is recorded already */
 }
 
 void step_undo_copy(struct op *op)
 {
-	transfer_stop(&op->data);
+	move_stop(&op->data);
 }
 
 /* ---- device memory in ---- */
@@ -190,7 +190,7 @@ int step_gpu_checkpoint(struct op *op, struct brumate_error *err)
 {
 	if (op->was_suspended || !op->gpus.n)
 		return 1;
-	if (!transfer_measure(&op->data))
+	if (!move_measure(&op->data))
 		progress_measure(&op->progress, gpu_set_measure_host, &op->gpus, op->gpu_bytes);
 	/* With agents this was done before any memory was taken out. */
 	int r = op->data.n_agents ? 0 : placement_record(op->job, &op->gpus, err);
@@ -211,7 +211,7 @@ static uint64_t job_gpu_bytes(const struct job *job)
 
 int step_gpu_unlock(struct op *op, struct brumate_error *err)
 {
-	bool has_data = op->data.n_agents || transfer_is_on(&op->data);
+	bool has_data = op->data.n_agents || move_is_on(&op->data);
 
 	if (!op->gpus.n)
 		return 1;
@@ -274,14 +274,14 @@ static int put_data_away(struct op *op, struct brumate_error *err)
 	if ((r = step_gate(op, err)) < 0 || (r = park(op, false, err)) < 0 ||
 	    (r = step_unmap(op, err)) < 0)
 		return r;
-	return transfer_away(&op->data, err);
+	return move_away(&op->data, err);
 }
 
 void step_undo_park(struct op *op)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
-	transfer_stop(&op->data); /* which may have begun while it was parked */
+	move_stop(&op->data); /* which may have begun while it was parked */
 	if (op->was_suspended || job_has_ended(op->job))
 		return;
 	if (!op->touched || !op->data.n_agents) {

@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "datapath/park.h"
-#include "datapath/transfer.h"
+#include "datapath/move.h"
 #include "engine/gpu-set.h"
 #include "engine/steps.h"
 #include "gpu/vendor.h"
@@ -141,7 +141,7 @@ static int copy_in(struct op *op, struct brumate_error *err)
 
 	if (!v || !v->n_pieces || vault_has_device(v))
 		return 1;
-	int r = transfer_start_in(&op->data, NULL, err);
+	int r = move_start_in(&op->data, NULL, err);
 	return r < 0 ? r : 1;
 }
 
@@ -152,13 +152,13 @@ enum { HEAD_START_MS_MAX = 400 };
 static int make(struct op *op, struct brumate_error *err)
 {
 	const struct gpu_tuning *best = &gpu_vendor()->tuning;
-	uint64_t data_ms = transfer_total_bytes(&op->data) / best->link_bytes_per_ms;
+	uint64_t data_ms = move_total_bytes(&op->data) / best->link_bytes_per_ms;
 
 	if (data_ms <= best->control_ms)
 		return 1;
 	uint64_t spare_ms = data_ms - best->control_ms;
-	transfer_wait_made(&op->data,
-			   (uint32_t)(spare_ms < HEAD_START_MS_MAX ? spare_ms : HEAD_START_MS_MAX));
+	move_wait_made(&op->data,
+		       (uint32_t)(spare_ms < HEAD_START_MS_MAX ? spare_ms : HEAD_START_MS_MAX));
 	return 0;
 }
 
@@ -167,7 +167,7 @@ static int resume_gpu_restore(struct op *op, struct brumate_error *err)
 	op->touched = true;
 	op->progress.stopped_ns = op->progress.start_ns;
 	op->data.sums.bytes = op->data.vault ? vault_bytes(op->data.vault) : 0;
-	transfer_measure(&op->data);
+	move_measure(&op->data);
 	return gpu_set_restore_suspended(&op->gpus, err);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* A packet of a session that moves device memory, from a stranger. The first byte: how many fds came. */
-#include "wire/transfer.h"
+#include "wire/transfer-packets.h"
 
 #include <errno.h>
 #include <stdint.h>

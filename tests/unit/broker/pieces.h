@@ -4,7 +4,7 @@
 
 #include "node.h"
 #include "base/chunk.h"
-#include "client/transfer.h"
+#include "client/transfer-session.h"
 
 #include <sys/mman.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* Copies that fail, are cancelled, or lose their broker: what was held stays, nothing is left behind. */
 #include "pieces.h"
-#include "wire/transfer.h"
+#include "wire/transfer-packets.h"
 
 #include <sys/socket.h>
 

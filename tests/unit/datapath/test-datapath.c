@@ -12,7 +12,7 @@
 
 #include "base/packet.h"
 #include "datapath/park.h"
-#include "datapath/transfer.h"
+#include "datapath/move.h"
 
 enum { PIECES = AGENT_PIECES_MAX + 6, COPIED_MS = 30000 }; /* an agent exports them in two turns */
 
@@ -65,7 +65,7 @@ static size_t export_pieces(const struct agent_request *request, int *fds,
 		return 0;
 	}
 	if (second && second_turn == EXPORTS_LATE) /* what the first turn gave is copied meanwhile */
-		CHECK(transfer_wait_copied(&d, 0, COPIED_MS) > 0);
+		CHECK(move_wait_copied(&d, 0, COPIED_MS) > 0);
 	for (size_t i = 0; i < request->n; i++)
 		fds[i] = set.fds[request->ids[i] - 1];
 	return request->n;
@@ -203,7 +203,7 @@ static void begin(void)
 
 static void end(void)
 {
-	transfer_stop(&d);
+	move_stop(&d);
 	datapath_fini(&d);
 	progress_fini(&progress);
 }
@@ -215,7 +215,7 @@ static void park(void)
 	must(park_gate(&d, &err), &err);
 	must(park_take(&d, true, &err), &err);
 	CHECK(vault.n_pieces == PIECES && vault_has_device(&vault));
-	must(transfer_start_out(&d, &err), &err);
+	must(move_start_out(&d, &err), &err);
 	must(park_unmap(&d, &err), &err);
 }
 
@@ -224,7 +224,7 @@ static void check_back(void)
 	struct brumate_error err;
 
 	park_map_early(&d);
-	must(transfer_wait(&d, &err), &err);
+	must(move_wait(&d, &err), &err);
 	must(park_map(&d, &err), &err);
 	CHECK(gate == AGENT_GATE_CLOSED && count_mapped() == PIECES);
 	must(park_open(&d, &err), &err);
@@ -239,11 +239,11 @@ static void there_and_back(void)
 	begin();
 	d.sink = (struct datapath_sink){ .save = save, .while_copying = true };
 	park();
-	must(transfer_wait(&d, &err), &err);
+	must(move_wait(&d, &err), &err);
 	CHECK(vault.copied && d.sums.bytes == host_copy_offset(set.pieces, PIECES));
-	CHECK(saved_bytes == d.sums.bytes && !transfer_is_on(&d));
+	CHECK(saved_bytes == d.sums.bytes && !move_is_on(&d));
 	vault_drop_device(&vault);
-	must(transfer_start_in(&d, NULL, &err), &err);
+	must(move_start_in(&d, NULL, &err), &err);
 	check_back();
 	end();
 }
@@ -256,10 +256,10 @@ static void from_a_checkpoint(void)
 
 	begin();
 	park();
-	must(transfer_wait(&d, &err), &err);
+	must(move_wait(&d, &err), &err);
 	vault_drop_device(&vault);
 	vault_drop_copy(&vault);
-	must(transfer_start_in(&d, &source, &err), &err);
+	must(move_start_in(&d, &source, &err), &err);
 	check_back();
 	end();
 }
@@ -271,7 +271,7 @@ static void given_up(void)
 	begin();
 	wants_to_stop = true;
 	park();
-	CHECK(transfer_wait(&d, &err) == -ECANCELED && !vault.copied);
+	CHECK(move_wait(&d, &err) == -ECANCELED && !vault.copied);
 	must(park_return(&d, &err), &err);
 	CHECK(gate == AGENT_GATE_OPEN && count_mapped() == PIECES);
 	set_check_device(&set);
@@ -295,13 +295,13 @@ static void not_all_is_exported(void)
 	begin();
 	second_turn = EXPORTS_NO_MORE;
 	must(park_gate(&d, &err), &err);
-	CHECK(park_take(&d, true, &err) == -EIO && !transfer_is_on(&d));
+	CHECK(park_take(&d, true, &err) == -EIO && !move_is_on(&d));
 	second_turn = EXPORTS;
 	CHECK(gate == AGENT_GATE_CLOSED && count_mapped() == PIECES);
 	park();
-	must(transfer_wait(&d, &err), &err);
+	must(move_wait(&d, &err), &err);
 	vault_drop_device(&vault);
-	must(transfer_start_in(&d, NULL, &err), &err);
+	must(move_start_in(&d, NULL, &err), &err);
 	check_back();
 	end();
 }

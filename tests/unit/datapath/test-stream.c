@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 
 #include "datapath/feed.h"
-#include "wire/transfer.h"
+#include "wire/transfer-packets.h"
 
 /* More than the ring holds, and slots do not end where pieces do. */
 enum { PIECES = 15, READERS = 3, HELD = 3 };

@@ -9,7 +9,7 @@
 #include "base/fd.h"
 #include "base/paths.h"
 #include "broker/broker.h"
-#include "client/transfer.h"
+#include "client/transfer-session.h"
 #include "engine/gpu-set.h"
 
 #include <fcntl.h>

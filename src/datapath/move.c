@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* Moving device memory beside an operation. See transfer.h. */
-#include "datapath/transfer.h"
+/* Moving device memory beside an operation. See move.h. */
+#include "datapath/move.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "wire/transfer.h"
+#include "wire/transfer-packets.h"
 
 enum { BROKER_TRIES = 3, GIVEN_MS = 100 };
 
@@ -24,7 +24,7 @@ enum way { WAY_OUT, WAY_UPDATE, WAY_SINK, WAY_IN, WAY_LOAD };
 /* How far it is. What was told of device memory on its way in is void where a try has failed. */
 enum stage { STAGE_BEGUN, STAGE_MADE, STAGE_VOID, STAGE_ENDED, STAGE_ENDED_VOID };
 
-struct transfer {
+struct move {
 	struct datapath *d;
 	enum way way;
 	struct datapath_source source; /* of WAY_LOAD */
@@ -73,12 +73,12 @@ struct transfer {
 	} pace; /* NOW: somebody waits for it. DRAINS: the program runs */
 };
 
-static bool is_out(const struct transfer *t)
+static bool is_out(const struct move *t)
 {
 	return t->way <= WAY_SINK;
 }
 
-static void drop_early(struct transfer *t)
+static void drop_early(struct move *t)
 {
 	for (size_t i = 0; t->early && i < t->n; i++)
 		cleanup_close(&t->early[i]);
@@ -86,7 +86,7 @@ static void drop_early(struct transfer *t)
 	t->n_filled = 0;
 }
 
-static void transfer_free(struct transfer *t)
+static void move_free(struct move *t)
 {
 	if (!t)
 		return;
@@ -103,35 +103,35 @@ static void transfer_free(struct transfer *t)
 	free(t);
 }
 
-bool transfer_is_on(const struct datapath *d)
+bool move_is_on(const struct datapath *d)
 {
-	return d->transfer;
+	return d->move;
 }
 
-uint64_t transfer_total_bytes(const struct datapath *d)
+uint64_t move_total_bytes(const struct datapath *d)
 {
-	return d->transfer ? d->transfer->total_bytes : 0;
+	return d->move ? d->move->total_bytes : 0;
 }
 
 static uint64_t done_bytes(void *arg)
 {
-	const struct transfer *t = arg;
+	const struct move *t = arg;
 
 	return t->done_bytes;
 }
 
-bool transfer_measure(struct datapath *d)
+bool move_measure(struct datapath *d)
 {
-	if (!d->transfer)
+	if (!d->move)
 		return false;
-	progress_measure(d->progress, done_bytes, d->transfer, d->transfer->total_bytes);
+	progress_measure(d->progress, done_bytes, d->move, d->move->total_bytes);
 	return true;
 }
 
 /* ---- early map ---- */
 
 /* The caller holds the lock. */
-static void take_early(struct transfer *t, const int *fds)
+static void take_early(struct move *t, const int *fds)
 {
 	t->early = calloc(t->n, sizeof(int));
 	for (size_t i = 0; t->early && i < t->n; i++)
@@ -145,7 +145,7 @@ static void take_early(struct transfer *t, const int *fds)
 
 static void note_filled(void *arg, const int *fds, size_t n_filled)
 {
-	struct transfer *t = arg;
+	struct move *t = arg;
 
 	pthread_mutex_lock(&t->lock);
 	if (t->stage == STAGE_BEGUN)
@@ -158,7 +158,7 @@ static void note_filled(void *arg, const int *fds, size_t n_filled)
 }
 
 /* What was told of an attempt that failed is void: waits until whoever used it has let go of it. */
-static void void_early(struct transfer *t)
+static void void_early(struct move *t)
 {
 	pthread_mutex_lock(&t->lock);
 	t->stage = STAGE_VOID;
@@ -170,9 +170,9 @@ static void void_early(struct transfer *t)
 	pthread_mutex_unlock(&t->lock);
 }
 
-bool transfer_begin_early(struct datapath *d)
+bool move_begin_early(struct datapath *d)
 {
-	struct transfer *t = d->transfer;
+	struct move *t = d->move;
 
 	if (!t || is_out(t))
 		return false;
@@ -181,12 +181,12 @@ bool transfer_begin_early(struct datapath *d)
 	if (may)
 		t->use = EARLY_USED;
 	pthread_mutex_unlock(&t->lock);
-	return may && transfer_measure(d);
+	return may && move_measure(d);
 }
 
-size_t transfer_wait_filled(struct datapath *d, size_t n, const int **ret_fds)
+size_t move_wait_filled(struct datapath *d, size_t n, const int **ret_fds)
 {
-	struct transfer *t = d->transfer;
+	struct move *t = d->move;
 
 	pthread_mutex_lock(&t->lock);
 	while (t->stage < STAGE_VOID && t->n_filled <= n)
@@ -197,17 +197,17 @@ size_t transfer_wait_filled(struct datapath *d, size_t n, const int **ret_fds)
 	return filled;
 }
 
-bool transfer_is_void(struct datapath *d)
+bool move_is_void(struct datapath *d)
 {
-	pthread_mutex_lock(&d->transfer->lock);
-	bool is_void = d->transfer->stage == STAGE_VOID || d->transfer->stage == STAGE_ENDED_VOID;
-	pthread_mutex_unlock(&d->transfer->lock);
+	pthread_mutex_lock(&d->move->lock);
+	bool is_void = d->move->stage == STAGE_VOID || d->move->stage == STAGE_ENDED_VOID;
+	pthread_mutex_unlock(&d->move->lock);
 	return is_void;
 }
 
-void transfer_end_early(struct datapath *d)
+void move_end_early(struct datapath *d)
 {
-	struct transfer *t = d->transfer;
+	struct move *t = d->move;
 
 	pthread_mutex_lock(&t->lock);
 	t->use = EARLY_NO_MORE;
@@ -215,10 +215,10 @@ void transfer_end_early(struct datapath *d)
 	pthread_mutex_unlock(&t->lock);
 }
 
-void transfer_wait_made(struct datapath *d, uint32_t timeout_ms)
+void move_wait_made(struct datapath *d, uint32_t timeout_ms)
 {
 	struct timespec until = deadline_timespec(deadline_in_ms(timeout_ms));
-	struct transfer *t = d->transfer;
+	struct move *t = d->move;
 	int r = 0;
 
 	pthread_mutex_lock(&t->lock);
@@ -233,7 +233,7 @@ void transfer_wait_made(struct datapath *d, uint32_t timeout_ms)
 static size_t wait_given(void *arg, size_t n)
 {
 	struct timespec until = deadline_timespec(deadline_in_ms(GIVEN_MS));
-	struct transfer *t = arg;
+	struct move *t = arg;
 	int r = 0;
 
 	pthread_mutex_lock(&t->lock);
@@ -244,9 +244,9 @@ static size_t wait_given(void *arg, size_t n)
 	return given;
 }
 
-void transfer_give(struct datapath *d, const size_t *at, const int *fds, size_t n)
+void move_give(struct datapath *d, const size_t *at, const int *fds, size_t n)
 {
-	struct transfer *t = d->transfer;
+	struct move *t = d->move;
 
 	if (!t || !t->ahead)
 		return;
@@ -259,7 +259,7 @@ void transfer_give(struct datapath *d, const size_t *at, const int *fds, size_t 
 	pthread_mutex_unlock(&t->lock);
 }
 
-static void note_parked(struct transfer *t)
+static void note_parked(struct move *t)
 {
 	pthread_mutex_lock(&t->lock);
 	t->not_parked = false;
@@ -267,7 +267,7 @@ static void note_parked(struct transfer *t)
 	pthread_mutex_unlock(&t->lock);
 }
 
-static int wait_parked(struct transfer *t)
+static int wait_parked(struct move *t)
 {
 	pthread_mutex_lock(&t->lock);
 	while (t->not_parked && !t->stop)
@@ -279,7 +279,7 @@ static int wait_parked(struct transfer *t)
 
 /* ---- snapshot ---- */
 
-static void want_now(struct transfer *t, bool drains)
+static void want_now(struct move *t, bool drains)
 {
 	pthread_mutex_lock(&t->lock);
 	if (drains)
@@ -291,7 +291,7 @@ static void want_now(struct transfer *t, bool drains)
 }
 
 /* Waits in the thread: copies would hold up the driver, which copies too, and so the program. */
-static void wait_wanted(struct transfer *t)
+static void wait_wanted(struct move *t)
 {
 	pthread_mutex_lock(&t->lock);
 	while (t->pace == COPY_LATER)
@@ -299,7 +299,7 @@ static void wait_wanted(struct transfer *t)
 	pthread_mutex_unlock(&t->lock);
 }
 
-static void note_copied(struct transfer *t, uint64_t end_bytes)
+static void note_copied(struct move *t, uint64_t end_bytes)
 {
 	uint64_t offset = 0;
 
@@ -314,10 +314,10 @@ static void note_copied(struct transfer *t, uint64_t end_bytes)
 	pthread_mutex_unlock(&t->lock);
 }
 
-size_t transfer_wait_copied(struct datapath *d, size_t n, uint32_t timeout_ms)
+size_t move_wait_copied(struct datapath *d, size_t n, uint32_t timeout_ms)
 {
 	struct timespec until = deadline_timespec(deadline_in_ms(timeout_ms));
-	struct transfer *t = d->transfer;
+	struct move *t = d->move;
 	int r = 0;
 
 	want_now(t, false);
@@ -330,13 +330,13 @@ size_t transfer_wait_copied(struct datapath *d, size_t n, uint32_t timeout_ms)
 	return copied;
 }
 
-void transfer_drain(struct datapath *d)
+void move_drain(struct datapath *d)
 {
-	want_now(d->transfer, true);
+	want_now(d->move, true);
 }
 
 /* Whether the copy can be made once more, from the first byte on: then nothing of it is copied so far. */
-static bool begin_anew(struct transfer *t)
+static bool begin_anew(struct move *t)
 {
 	pthread_mutex_lock(&t->lock);
 	bool may = !t->let_go;
@@ -347,7 +347,7 @@ static bool begin_anew(struct transfer *t)
 	return may;
 }
 
-static bool may_save(struct transfer *t)
+static bool may_save(struct move *t)
 {
 	pthread_mutex_lock(&t->lock);
 	bool may = !t->not_parked && (t->d->sink.while_copying || t->pace == COPY_DRAINS);
@@ -359,7 +359,7 @@ static bool may_save(struct transfer *t)
 
 static int check_going_on(void *arg, uint64_t bytes)
 {
-	struct transfer *t = arg;
+	struct move *t = arg;
 
 	t->done_bytes = bytes;
 	if (t->stop)
@@ -369,7 +369,7 @@ static int check_going_on(void *arg, uint64_t bytes)
 
 static bool is_cancelled(void *arg)
 {
-	struct transfer *t = arg;
+	struct move *t = arg;
 
 	return t->stop || progress_is_over(t->d->progress);
 }
@@ -378,7 +378,7 @@ static bool is_cancelled(void *arg)
 static void save_whole(void *arg, const struct host_copy *copy, size_t n_whole,
 		       const struct digest *digests)
 {
-	struct transfer *t = arg;
+	struct move *t = arg;
 	const struct datapath_sink *sink = &t->d->sink;
 	uint64_t end = n_whole * copy->segment_bytes;
 
@@ -400,7 +400,7 @@ static int save_rest(const struct datapath_sink *sink, const struct host_copy *c
 			  known ? digest_table_digests(copy->digests) : NULL, err);
 }
 
-static int move(struct transfer *t, struct transfer_client *c, struct brumate_error *err)
+static int move(struct move *t, struct transfer_client *c, struct brumate_error *err)
 {
 	const struct datapath_sink *sink = &t->d->sink;
 	const struct transfer_request request = {
@@ -428,8 +428,8 @@ static int move(struct transfer *t, struct transfer_client *c, struct brumate_er
 }
 
 /* With a broker connection of its own: the operation's is busy with the driver. */
-static int with_session(struct transfer *t, int (*fn)(struct transfer *t, struct transfer_client *c,
-						      struct brumate_error *err))
+static int with_session(struct move *t, int (*fn)(struct move *t, struct transfer_client *c,
+						  struct brumate_error *err))
 {
 	int r = -EPIPE;
 
@@ -451,13 +451,13 @@ static int with_session(struct transfer *t, int (*fn)(struct transfer *t, struct
 	return r;
 }
 
-static int alloc_copy(struct transfer *t, struct transfer_client *c, struct brumate_error *err)
+static int alloc_copy(struct move *t, struct transfer_client *c, struct brumate_error *err)
 {
 	return transfer_client_alloc(c, t->total_bytes, !t->verify, &t->copy, err);
 }
 
 /* Out of the source into host memory. Each digest is compared if so wanted, or if the GPU will not do it. */
-static int load(struct transfer *t)
+static int load(struct move *t)
 {
 	int r = with_session(t, alloc_copy);
 
@@ -474,7 +474,7 @@ static int load(struct transfer *t)
 /* ---- from the source to the GPU, through the broker's ring ---- */
 
 struct stream {
-	struct transfer *t;
+	struct move *t;
 	struct transfer_client *client;
 	struct feed *feed;
 	pthread_t thread;
@@ -486,7 +486,7 @@ struct stream {
 static void *feed_thread(void *arg)
 {
 	struct stream *s = arg;
-	struct transfer *t = s->t;
+	struct move *t = s->t;
 
 	s->r = t->source.feed(t->source.arg, s->feed, is_cancelled, t, &s->err);
 	if (s->r == 0)
@@ -517,7 +517,7 @@ static void note_freed(void *arg, uint32_t slots)
 	feed_freed(s->feed, slots);
 }
 
-static int plan_feed(struct transfer *t, struct feed *feed, struct digest_table *digests,
+static int plan_feed(struct move *t, struct feed *feed, struct digest_table *digests,
 		     struct brumate_error *err)
 {
 	int r = t->source.plan(t->source.arg, feed, digests, t->verify, err);
@@ -544,7 +544,7 @@ static int end_stream(struct stream *s, int r, struct brumate_error *err)
 	return s->r;
 }
 
-static int stream(struct transfer *t, struct transfer_client *c, struct brumate_error *err)
+static int stream(struct move *t, struct transfer_client *c, struct brumate_error *err)
 {
 	auto_(digest_table_free) struct digest_table *digests = NULL;
 	auto_(feed_free) struct feed *feed = NULL;
@@ -578,7 +578,7 @@ static int stream(struct transfer *t, struct transfer_client *c, struct brumate_
 /* ---- in the thread, again ---- */
 
 /* Moves what is read on as it comes, where that can be done; else all of it is in host memory before the first moves on. */
-static int bring(struct transfer *t, bool verify)
+static int bring(struct move *t, bool verify)
 {
 	t->verify = verify;
 	int r = t->source.plan ? with_session(t, stream) : -EOPNOTSUPP;
@@ -596,7 +596,7 @@ static int bring(struct transfer *t, bool verify)
 
 /* What the GPU did not find right, or could not compare, is read again, each digest compared: that tells what
  * is damaged, if it is the image. */
-static int load_again(struct transfer *t)
+static int load_again(struct move *t)
 {
 	log_warn("device memory is read again from the checkpoint: job=%s reason=\"%s\"",
 		 t->d->owner.id, t->err.code ? t->err.text : "its digests were not compared");
@@ -608,7 +608,7 @@ static int load_again(struct transfer *t)
 	return bring(t, true);
 }
 
-static int run_transfer(struct transfer *t)
+static int run_transfer(struct move *t)
 {
 	int r = t->way == WAY_LOAD ? bring(t, false) : with_session(t, move);
 
@@ -626,9 +626,9 @@ static int run_transfer(struct transfer *t)
 	return t->save_r;
 }
 
-static void *transfer_thread(void *arg)
+static void *move_thread(void *arg)
 {
-	struct transfer *t = arg;
+	struct move *t = arg;
 
 	t->r = run_transfer(t);
 	t->end_ns = clock_now_ns();
@@ -642,10 +642,10 @@ static void *transfer_thread(void *arg)
 /* ---- starting and joining ---- */
 
 /* Takes @pieces, NULL if there was no memory for them; none has an fd yet. */
-static int transfer_new_of(struct transfer **ret, struct datapath *d, enum way way,
-			   struct device_piece *pieces, size_t n, struct brumate_error *err)
+static int move_new_of(struct move **ret, struct datapath *d, enum way way,
+		       struct device_piece *pieces, size_t n, struct brumate_error *err)
 {
-	struct transfer *t = calloc(1, sizeof(*t));
+	struct move *t = calloc(1, sizeof(*t));
 
 	if (!t) {
 		free(pieces);
@@ -664,7 +664,7 @@ static int transfer_new_of(struct transfer **ret, struct datapath *d, enum way w
 	for (size_t i = 0; t->fds && i < t->n; i++)
 		t->fds[i] = -1;
 	if (!t->pieces || !t->fds) {
-		transfer_free(t);
+		move_free(t);
 		return brumate_fail(err, ENOMEM, "%m");
 	}
 	t->total_bytes = host_copy_offset(t->pieces, t->n);
@@ -672,11 +672,10 @@ static int transfer_new_of(struct transfer **ret, struct datapath *d, enum way w
 	return 0;
 }
 
-static int transfer_new(struct transfer **ret, struct datapath *d, enum way way,
-			struct brumate_error *err)
+static int move_new(struct move **ret, struct datapath *d, enum way way, struct brumate_error *err)
 {
 	const struct vault *v = d->vault;
-	int r = transfer_new_of(ret, d, way, vault_device_pieces(v), v->n_pieces, err);
+	int r = move_new_of(ret, d, way, vault_device_pieces(v), v->n_pieces, err);
 
 	for (size_t i = 0; r == 0 && is_out(*ret) && i < v->n_pieces; i++)
 		(*ret)->fds[i] = v->pieces[i].fd;
@@ -684,21 +683,21 @@ static int transfer_new(struct transfer **ret, struct datapath *d, enum way way,
 }
 
 /* Takes @t. What becomes of it is told where it is waited for. */
-static int start_thread(struct datapath *d, struct transfer *t, struct brumate_error *err)
+static int start_thread(struct datapath *d, struct move *t, struct brumate_error *err)
 {
 	int r;
 
-	d->transfer = t;
-	if ((r = thread_start(&t->thread, transfer_thread, t)) < 0) {
-		d->transfer = NULL;
-		transfer_free(t);
+	d->move = t;
+	if ((r = thread_start(&t->thread, move_thread, t)) < 0) {
+		d->move = NULL;
+		move_free(t);
 		return brumate_fail(err, -r, "thread: %m");
 	}
 	t->started = true;
 	return 0;
 }
 
-static void record_sums(struct datapath *d, const struct transfer *t)
+static void record_sums(struct datapath *d, const struct move *t)
 {
 	double seconds = (double)(t->end_ns - t->moving_ns) / (double)NS_PER_S;
 	double load_seconds = (double)(t->loaded_ns - t->start_ns) / (double)NS_PER_S;
@@ -716,22 +715,22 @@ static void record_sums(struct datapath *d, const struct transfer *t)
 }
 
 /* The transfer is the caller's. */
-static struct transfer *join_transfer(struct datapath *d)
+static struct move *join_transfer(struct datapath *d)
 {
-	struct transfer *t = d->transfer;
+	struct move *t = d->move;
 
 	want_now(t, false);
 	if (t->started)
 		pthread_join(t->thread, NULL);
 	t->started = false;
 	progress_measure(d->progress, NULL, NULL, 0);
-	d->transfer = NULL;
+	d->move = NULL;
 	if (t->r == 0)
 		record_sums(d, t);
 	return t;
 }
 
-static int explain_failure(struct transfer *t, struct brumate_error *err)
+static int explain_failure(struct move *t, struct brumate_error *err)
 {
 	if (err)
 		*err = t->err;
@@ -741,7 +740,7 @@ static int explain_failure(struct transfer *t, struct brumate_error *err)
 }
 
 /* Puts the copy that was made into the vault. One of memory that stays parked is for the sink alone. */
-static int take_copy(struct datapath *d, struct transfer *t, struct brumate_error *err)
+static int take_copy(struct datapath *d, struct move *t, struct brumate_error *err)
 {
 	struct vault *v = d->vault;
 
@@ -764,7 +763,7 @@ static int take_copy(struct datapath *d, struct transfer *t, struct brumate_erro
 }
 
 /* Puts the device memory that was filled into the vault. */
-static int take_device(struct datapath *d, struct transfer *t, struct brumate_error *err)
+static int take_device(struct datapath *d, struct move *t, struct brumate_error *err)
 {
 	struct vault *v = d->vault;
 
@@ -780,45 +779,45 @@ static int take_device(struct datapath *d, struct transfer *t, struct brumate_er
 }
 
 /* Takes @t, which has run. */
-static int finish_transfer(struct datapath *d, struct transfer *t, struct brumate_error *err)
+static int finish_transfer(struct datapath *d, struct move *t, struct brumate_error *err)
 {
 	int r = t->r < 0    ? explain_failure(t, err)
 		: is_out(t) ? take_copy(d, t, err)
 			    : take_device(d, t, err);
 
-	transfer_free(t);
+	move_free(t);
 	return r;
 }
 
-int transfer_wait(struct datapath *d, struct brumate_error *err)
+int move_wait(struct datapath *d, struct brumate_error *err)
 {
-	if (!transfer_measure(d))
+	if (!move_measure(d))
 		return 0;
 	return finish_transfer(d, join_transfer(d), err);
 }
 
 /* Runs @t, which it takes, in this thread, whoever cancels. */
-static int run_now(struct datapath *d, struct transfer *t, struct brumate_error *err)
+static int run_now(struct datapath *d, struct move *t, struct brumate_error *err)
 {
 	t->forced = true;
 	t->r = run_transfer(t);
 	return finish_transfer(d, t, err);
 }
 
-void transfer_stop(struct datapath *d)
+void move_stop(struct datapath *d)
 {
-	if (!d->transfer)
+	if (!d->move)
 		return;
-	d->transfer->stop = true;
-	transfer_free(join_transfer(d));
+	d->move->stop = true;
+	move_free(join_transfer(d));
 }
 
 /* ---- out ---- */
 
-void transfer_start_ahead(struct datapath *d)
+void move_start_ahead(struct datapath *d)
 {
 	struct brumate_error err;
-	struct transfer *t;
+	struct move *t;
 	const size_t n = agents_count_pieces(d, d->n_agents);
 
 	if (!n || vault_baseline_bytes(d->vault))
@@ -830,21 +829,21 @@ void transfer_start_ahead(struct datapath *d)
 			pieces[k].len_bytes = d->agents[i].pieces[j].len_bytes;
 			dev_uuid_format(pieces[k].gpu, d->agents[i].pieces[j].gpu);
 		}
-	if (transfer_new_of(&t, d, WAY_OUT, pieces, n, &err) < 0)
+	if (move_new_of(&t, d, WAY_OUT, pieces, n, &err) < 0)
 		return;
 	t->ahead = t->not_parked = true;
 	start_thread(d, t, &err);
 }
 
-int transfer_start_out(struct datapath *d, struct brumate_error *err)
+int move_start_out(struct datapath *d, struct brumate_error *err)
 {
-	struct transfer *t;
+	struct move *t;
 
-	if (d->transfer) {
-		note_parked(d->transfer);
+	if (d->move) {
+		note_parked(d->move);
 		return 0;
 	}
-	int r = transfer_new(&t, d, WAY_OUT, err);
+	int r = move_new(&t, d, WAY_OUT, err);
 	if (r < 0)
 		return r;
 	if (vault_take_baseline(d->vault, &t->copy)) {
@@ -855,26 +854,26 @@ int transfer_start_out(struct datapath *d, struct brumate_error *err)
 	return start_thread(d, t, err);
 }
 
-int transfer_start_saving(struct datapath *d, struct brumate_error *err)
+int move_start_saving(struct datapath *d, struct brumate_error *err)
 {
-	struct transfer *t;
+	struct move *t;
 	int r;
 
 	if (d->vault->copied)
 		return d->sink.save ? save_rest(&d->sink, &d->vault->copy, 0, err) : 0;
-	if ((r = transfer_new(&t, d, WAY_SINK, err)) < 0)
+	if ((r = move_new(&t, d, WAY_SINK, err)) < 0)
 		return r;
 	return start_thread(d, t, err);
 }
 
-int transfer_away(struct datapath *d, struct brumate_error *err)
+int move_away(struct datapath *d, struct brumate_error *err)
 {
-	struct transfer *t;
+	struct move *t;
 	int r;
 
 	if (!d->vault->n_pieces)
 		return 0;
-	if ((r = transfer_new(&t, d, WAY_OUT, err)) < 0 || (r = run_now(d, t, err)) < 0)
+	if ((r = move_new(&t, d, WAY_OUT, err)) < 0 || (r = run_now(d, t, err)) < 0)
 		return r;
 	vault_drop_device(d->vault);
 	return 0;
@@ -891,10 +890,10 @@ static const char *find_target(const struct datapath *d, const char *uuid)
 	return uuid;
 }
 
-static int transfer_new_in(struct transfer **ret, struct datapath *d, enum way way,
-			   struct brumate_error *err)
+static int move_new_in(struct move **ret, struct datapath *d, enum way way,
+		       struct brumate_error *err)
 {
-	int r = transfer_new(ret, d, way, err);
+	int r = move_new(ret, d, way, err);
 
 	for (size_t i = 0; r == 0 && i < (*ret)->n; i++)
 		snprintf((*ret)->pieces[i].gpu, sizeof((*ret)->pieces[i].gpu), "%s",
@@ -902,14 +901,14 @@ static int transfer_new_in(struct transfer **ret, struct datapath *d, enum way w
 	return r;
 }
 
-int transfer_start_in(struct datapath *d, const struct datapath_source *source,
-		      struct brumate_error *err)
+int move_start_in(struct datapath *d, const struct datapath_source *source,
+		  struct brumate_error *err)
 {
-	struct transfer *t;
+	struct move *t;
 
 	if (!source && !d->vault->copied)
 		return brumate_fail(err, EIO, "there is no copy of the job's device memory");
-	int r = transfer_new_in(&t, d, source ? WAY_LOAD : WAY_IN, err);
+	int r = move_new_in(&t, d, source ? WAY_LOAD : WAY_IN, err);
 	if (r < 0)
 		return r;
 	if (source) {
@@ -919,15 +918,15 @@ int transfer_start_in(struct datapath *d, const struct datapath_source *source,
 	return start_thread(d, t, err);
 }
 
-int transfer_back(struct datapath *d, struct brumate_error *err)
+int move_back(struct datapath *d, struct brumate_error *err)
 {
 	struct vault *v = d->vault;
-	struct transfer *t;
+	struct move *t;
 
 	if (!v->n_pieces || !v->copied)
 		return brumate_fail(err, ENODATA,
 				    "neither the job's device memory nor a copy is held");
-	int r = transfer_new_in(&t, d, WAY_IN, err);
+	int r = move_new_in(&t, d, WAY_IN, err);
 	if (r < 0)
 		return r;
 	vault_drop_device(v); /* half of it is of no use */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* Packets of a session that moves device memory: checked, sent and received. See transfer.h. */
-#include "wire/transfer.h"
+/* Packets of a session that moves device memory: checked, sent and received. See transfer-packets.h. */
+#include "wire/transfer-packets.h"
 #include "base/packet.h"
 
 #include <errno.h>

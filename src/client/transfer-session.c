@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 /*
- * The client's end of a session that moves device memory (wire/transfer.h). It checks all that the
+ * The client's end of a session that moves device memory (wire/transfer-packets.h). It checks all that the
  * broker says before it believes it: what it hands out are the numbers of descriptors that were asked
  * for, and memory that nobody can shrink under whoever maps it.
  */
-#include "client/transfer.h"
+#include "client/transfer-session.h"
 #include "base/clock.h"
 #include "base/packet.h"
 #include "wire/host-copy.h"
-#include "wire/transfer.h"
+#include "wire/transfer-packets.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -8,74 +8,74 @@
 
 #include "datapath/datapath.h"
 
-/** Starts copying what is parked, and on to the sink where there is one. Where transfer_start_ahead() has begun that, the
+/** Starts copying what is parked, and on to the sink where there is one. Where move_start_ahead() has begun that, the
  * sink gets from now on what is copied. */
-int transfer_start_out(struct datapath *d, struct brumate_error *err);
+int move_start_out(struct datapath *d, struct brumate_error *err);
 
 /** Begins the same before anything is parked, with the pieces that the agents have listed: each is copied once it is given
- * by transfer_give(), and goes no further than to the host until transfer_start_out() is called. Nothing is begun where a baseline
+ * by move_give(), and goes no further than to the host until move_start_out() is called. Nothing is begun where a baseline
  * is to be brought up to date. */
-void transfer_start_ahead(struct datapath *d);
+void move_start_ahead(struct datapath *d);
 
 /** From any thread: pieces @at, counted through all agents, are parked, and @fds hold them until the transfer ends. Does
  * nothing where none was begun ahead. */
-void transfer_give(struct datapath *d, const size_t *at, const int *fds, size_t n);
+void move_give(struct datapath *d, const size_t *at, const int *fds, size_t n);
 
-/** As transfer_start_out(), of memory that stays parked: the copy is for the sink alone. Where the vault has
+/** As move_start_out(), of memory that stays parked: the copy is for the sink alone. Where the vault has
  * one already, it goes to the sink here and now. */
-int transfer_start_saving(struct datapath *d, struct brumate_error *err);
+int move_start_saving(struct datapath *d, struct brumate_error *err);
 
 /** Starts filling fresh device memory for the vault's pieces, on the GPUs that the caller says: from @source,
  * or where that is NULL from the vault's host copy. */
-int transfer_start_in(struct datapath *d, const struct datapath_source *source,
-		      struct brumate_error *err);
+int move_start_in(struct datapath *d, const struct datapath_source *source,
+		  struct brumate_error *err);
 
 /** Waits for the transfer under way, if there is one: then the vault has its host copy, or its device memory.
  * Phases "data-out", "load" and "data-in". */
-int transfer_wait(struct datapath *d, struct brumate_error *err);
+int move_wait(struct datapath *d, struct brumate_error *err);
 
 /** Ends the transfer under way and forgets what it made. */
-void transfer_stop(struct datapath *d);
+void move_stop(struct datapath *d);
 
-bool transfer_is_on(const struct datapath *d);
+bool move_is_on(const struct datapath *d);
 
 /** Bytes that it moves. */
-uint64_t transfer_total_bytes(const struct datapath *d);
+uint64_t move_total_bytes(const struct datapath *d);
 
 /** Shows how far it is, where one is under way: else returns false. */
-bool transfer_measure(struct datapath *d);
+bool move_measure(struct datapath *d);
 
 /** Waits until device memory for all pieces is made, at most @timeout_ms. Not an end: who comes next goes on
  * whatever became of the transfer. */
-void transfer_wait_made(struct datapath *d, uint32_t timeout_ms);
+void move_wait_made(struct datapath *d, uint32_t timeout_ms);
 
 /* For undoing: both run in the calling thread, and nobody cancels them. */
 
 /** Fills device memory from the host copy. */
-int transfer_back(struct datapath *d, struct brumate_error *err);
+int move_back(struct datapath *d, struct brumate_error *err);
 /** Copies what is parked, and lets go of the device memory. */
-int transfer_away(struct datapath *d, struct brumate_error *err);
+int move_away(struct datapath *d, struct brumate_error *err);
 
 /* ---- early map: device memory on its way in, used before all of it is filled ---- */
 
 /** Returns false where there is none to be used. Else nothing that was told stays true beyond
- * transfer_end_early(), and a transfer that has to be begun anew waits for that. */
-bool transfer_begin_early(struct datapath *d);
+ * move_end_early(), and a transfer that has to be begun anew waits for that. */
+bool move_begin_early(struct datapath *d);
 /** Waits until more than the first @n pieces are filled. Returns how many are, and the fds of all (borrowed
- * until transfer_end_early()); 0: the transfer has ended, or is void. Any thread. */
-size_t transfer_wait_filled(struct datapath *d, size_t n, const int **ret_fds);
+ * until move_end_early()); 0: the transfer has ended, or is void. Any thread. */
+size_t move_wait_filled(struct datapath *d, size_t n, const int **ret_fds);
 /** Whether what was told has become void: that device memory will not be the program's. */
-bool transfer_is_void(struct datapath *d);
-void transfer_end_early(struct datapath *d);
+bool move_is_void(struct datapath *d);
+void move_end_early(struct datapath *d);
 
 /* ---- snapshot: the program runs on before its memory is copied ---- */
 
 /** Waits until more than the first @n pieces are copied, or the time is up. Returns how many are, which the vault
  * may let go of: a transfer that fails after that is not begun anew. All pieces: it has ended, whatever became of
  * it. */
-size_t transfer_wait_copied(struct datapath *d, size_t n, uint32_t timeout_ms);
+size_t move_wait_copied(struct datapath *d, size_t n, uint32_t timeout_ms);
 /** From now on what is whole goes on to the sink beside the rest of the copy. */
-void transfer_drain(struct datapath *d);
+void move_drain(struct datapath *d);
 
 /*
  * ---- live copy (live.c) ----
