@@ -97,14 +97,14 @@ static int wait_until_ready(struct snapshot_control *ret, const struct invocatio
 	return r < 0 ? r : snapshot_control_wait(ret, deadline_in_ms(ms), err);
 }
 
-int container_checkpoint(const struct invocation *in, struct brumate_error *err)
+int checkpoint_by_engine(const struct invocation *in, struct brumate_error *err)
 {
 	static const enum option_id allowed[] = { OPT_CONTAINER, OPT_LEAVE_RUNNING, OPT_OUTPUT,
 						  OPT_OCI,	 OPT_WHEN_READY,    OPT_TIMEOUT,
 						  OPT_FORMAT,	 OPT__MAX };
 	const char *output = in->values[OPT_OUTPUT], *oci = in->values[OPT_OCI];
 	auto_free char *path = absolute_path(oci ? oci : output ? output : ".");
-	const struct engine_checkpoint how = {
+	const struct service_container_checkpoint how = {
 		.output = oci ? NULL : path,
 		.oci = oci ? path : NULL,
 		.leave_running = in->values[OPT_LEAVE_RUNNING] != NULL,
@@ -133,12 +133,13 @@ int container_checkpoint(const struct invocation *in, struct brumate_error *err)
 	uint64_t start_ns = clock_now_ns();
 	if (r == 0)
 		r = note_audit("Checkpoint", *c.name ? c.name : c.id, path,
-			       engine_checkpoint(&c, &how, err));
+			       service_checkpoint_container(&c, &how, err));
 	if (r == 0 && control.dir_fd >= 0 && how.leave_running)
 		tell(&control, SNAPSHOT_COMPLETE);
 	if (r < 0)
 		return r;
-	return print_done(in, *c.name ? c.name : c.id, engine_name(&c), path, start_ns, err);
+	return print_done(in, *c.name ? c.name : c.id, service_engine_name(&c), path, start_ns,
+			  err);
 }
 
 /* One that waits for it goes on by that. */
@@ -161,7 +162,7 @@ static void tell_restored(const char *name)
 		tell(&control, RESTORE_COMPLETE);
 }
 
-int container_restore(const struct invocation *in, struct brumate_error *err)
+int restore_by_engine(const struct invocation *in, struct brumate_error *err)
 {
 	static const enum option_id allowed[] = { OPT_CONTAINER, OPT_BUNDLE, OPT_FORMAT, OPT__MAX };
 	auto_free char *path = absolute_path(in->operands[0]);
@@ -175,7 +176,7 @@ int container_restore(const struct invocation *in, struct brumate_error *err)
 		r = brumate_fail(err, ENOMEM, "%m");
 	if (r == 0)
 		r = note_audit("Restore", name, path,
-			       engine_restore(path, name, bundle, &engine, err));
+			       service_restore_container(path, name, bundle, &engine, err));
 	if (r < 0)
 		return r;
 	tell_restored(name);

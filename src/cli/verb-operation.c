@@ -310,7 +310,7 @@ static int checkpoint_self(const struct invocation *in, struct brumate_error *er
 int verb_checkpoint(const struct invocation *in, struct brumate_error *err)
 {
 	if (in->values[OPT_CONTAINER])
-		return container_checkpoint(in, err);
+		return checkpoint_by_engine(in, err);
 	if (in->values[OPT_OUTPUT] || in->values[OPT_OCI] || in->values[OPT_WHEN_READY])
 		return brumate_fail(err, EINVAL, "checkpoint: --%s goes with --container",
 				    in->values[OPT_OCI]	     ? "oci"
@@ -371,7 +371,7 @@ int verb_restore(const struct invocation *in, struct brumate_error *err)
 	auto_json json_t *p = json_object(), *reply = NULL;
 
 	if (in->values[OPT_CONTAINER])
-		return container_restore(in, err);
+		return restore_by_engine(in, err);
 	if (in->values[OPT_BUNDLE])
 		return brumate_fail(err, EINVAL, "restore: --bundle goes with --container");
 	int r = pack_restore(p, in, err);

@@ -45,8 +45,8 @@ int follow_to_end(json_t *job, off_t offset, enum follow_signals signals,
 
 /* ---- what `checkpoint` and `restore` do with --container (verb-container.c) ---- */
 
-int container_checkpoint(const struct invocation *in, struct brumate_error *err);
-int container_restore(const struct invocation *in, struct brumate_error *err);
+int checkpoint_by_engine(const struct invocation *in, struct brumate_error *err);
+int restore_by_engine(const struct invocation *in, struct brumate_error *err);
 
 /*
  * ---- jobs that a command is for beside those it names (verb-operation.c) ----

@@ -27,7 +27,7 @@ enum { WORDS_MAX = 24, LOG_BYTES_MAX = 64 << 20, REASON_BYTES = 500 };
 
 #define SET_UP "docs/containers.md says how a node is set up"
 
-const char *engine_name(const struct service_container *c)
+const char *service_engine_name(const struct service_container *c)
 {
 	static const char *const names[] = {
 		[ENGINE_RUNTIME] = NULL,
@@ -49,7 +49,7 @@ const char *engine_name(const struct service_container *c)
  *	criu.conf	what that CRIU is told
  *	images/, work/	CRIU's images, and its logs
  *	log		what the engine says
- *	archive		what engine_checkpoint() makes
+ *	archive		what service_checkpoint_container() makes
  */
 struct workspace {
 	char dir[PATH_MAX];
@@ -446,7 +446,7 @@ static int check_root(struct brumate_error *err)
 	return brumate_fail(err, EPERM, "containers are checkpointed and restored by root");
 }
 
-static int check_output(const struct engine_checkpoint *how, struct brumate_error *err)
+static int check_output(const struct service_container_checkpoint *how, struct brumate_error *err)
 {
 	struct stat st;
 
@@ -460,11 +460,11 @@ static int check_output(const struct engine_checkpoint *how, struct brumate_erro
 /* Puts the archive where it is to be. It may be all that is left of the container: where it cannot be made an image, it
  * stays an archive. */
 static int hand_out(const struct workspace *w, const struct service_container *c,
-		    const struct engine_checkpoint *how, struct brumate_error *err)
+		    const struct service_container_checkpoint *how, struct brumate_error *err)
 {
 	const char *name = *c->name ? c->name : c->id;
 	struct podman_words podman = { .runtime = NULL };
-	struct oci_about about = { .container = name, .engine = engine_name(c) };
+	struct oci_about about = { .container = name, .engine = service_engine_name(c) };
 	auto_free char *archive = place(w, "archive");
 	auto_free char *kept = how->oci ? path_format("%s.tar", how->oci) : strdup(how->output);
 
@@ -485,7 +485,7 @@ static int hand_out(const struct workspace *w, const struct service_container *c
 }
 
 /* They may be all that is left of the container: where they cannot be packed, they stay. */
-static void keep_images(const struct workspace *w, const struct engine_checkpoint *how,
+static void keep_images(const struct workspace *w, const struct service_container_checkpoint *how,
 			struct brumate_error *err)
 {
 	auto_free char *images = place(w, "images");
@@ -495,8 +495,9 @@ static void keep_images(const struct workspace *w, const struct engine_checkpoin
 		brumate_hint(err, "CRIU's images of the container are there: %s", kept);
 }
 
-int engine_checkpoint(const struct service_container *c, const struct engine_checkpoint *how,
-		      struct brumate_error *err)
+int service_checkpoint_container(const struct service_container *c,
+				 const struct service_container_checkpoint *how,
+				 struct brumate_error *err)
 {
 	auto_(workspace_fini) struct workspace w = { .dir = "" };
 	int r = check_root(err);
@@ -609,8 +610,8 @@ static int check_name(const char *name, struct brumate_error *err)
 	return brumate_fail(err, EINVAL, "\"%s\" cannot be the name of a container", name);
 }
 
-int engine_restore(const char *path, const char *name, const char *bundle, const char **ret_engine,
-		   struct brumate_error *err)
+int service_restore_container(const char *path, const char *name, const char *bundle,
+			      const char **ret_engine, struct brumate_error *err)
 {
 	auto_json json_t *about = NULL;
 	auto_free char *layer = NULL;
