@@ -114,7 +114,7 @@ static bool is_needed(const struct transfer *t, uint64_t at, uint64_t end)
 		if (fate == CHUNK_COPY)
 			return true;
 		if (fate == CHUNK_ZERO && t->to_host &&
-		    !host_copy_skips_zeros(t->host, (size_t)(at / t->host->segment_bytes), false))
+		    !segments_skips_zeros(t->host, (size_t)(at / t->host->segment_bytes), false))
 			return true;
 		at += bytes;
 	}
@@ -134,7 +134,7 @@ bool digests_want(const struct transfer *t, uint64_t offset, uint64_t bytes)
 		if (is_needed(t, offset, next)) {
 			unpinned |=
 				!t->to_host && !segment_is_worth_pinning(t->host->parts[i].segment);
-			host_copy_want(t->host, i, i + 1);
+			segments_want(t->host, i, i + 1);
 		}
 		offset = next;
 	}

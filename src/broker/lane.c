@@ -13,7 +13,7 @@ void lane_advance(const struct lane *l, struct position *p, uint64_t bytes)
 		p->bytes -= lane_piece(l, p->piece++)->len_bytes;
 }
 
-uint64_t lane_filled_bytes(const struct transfer *t, const struct piece *p)
+uint64_t lane_filled_bytes(const struct transfer *t, const struct lane_piece *p)
 {
 	uint64_t copied = t->lanes[p->lane].copied_bytes, start = p->lane_end - p->len_bytes;
 
@@ -25,7 +25,7 @@ uint64_t lane_filled_bytes(const struct transfer *t, const struct piece *p)
 /* Under the lock: how many segments are whole. The last segment is with the last piece. */
 static size_t count_whole(const struct transfer *t)
 {
-	const struct piece *p = &t->pieces[t->n_filled];
+	const struct lane_piece *p = &t->pieces[t->n_filled];
 
 	if (t->n_filled == t->n_pieces)
 		return t->host->n_segments;

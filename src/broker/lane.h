@@ -9,12 +9,12 @@
  */
 #pragma once
 
-#include "broker/host-copy.h"
+#include "broker/segments.h"
 #include "wire/transfer-packets.h"
 
 enum { LANE_DIGESTERS = 2 }; /* one computes while the results of the other are read */
 
-struct piece {
+struct lane_piece {
 	uint64_t offset, len_bytes; /* in the host copy */
 	size_t lane;
 	uint64_t lane_end; /* bytes of the lane's pieces up to its end */
@@ -67,7 +67,7 @@ struct transfer {
 	const struct dev_memory_ops *ops;
 	uint32_t flags; /* of the layout */
 	bool to_host;
-	struct piece *pieces;
+	struct lane_piece *pieces;
 	size_t n_pieces;
 	uint64_t total_bytes;
 	struct lane *lanes; /* one for each GPU */
@@ -77,7 +77,7 @@ struct transfer {
 	pthread_mutex_t lock; /* of what follows */
 	pthread_cond_t changed;
 	enum transfer_state state;
-	struct host_copy *host;
+	struct segments *host;
 	struct work_queue *workers; /* for copies between host memory */
 	bool early;		    /* out: segments that are whole are told of */
 	size_t n_given;		    /* pieces whose fd is there */
@@ -94,7 +94,7 @@ struct transfer {
 };
 
 /* Piece @i of the lane. */
-static inline struct piece *lane_piece(const struct lane *l, size_t i)
+static inline struct lane_piece *lane_piece(const struct lane *l, size_t i)
 {
 	return &l->transfer->pieces[l->pieces[i]];
 }
@@ -115,7 +115,7 @@ static inline uint64_t lane_offset(const struct lane *l, const struct position *
 void lane_advance(const struct lane *l, struct position *p, uint64_t bytes);
 
 /** Under the transfer's lock: how much of @p is copied, from its beginning. */
-uint64_t lane_filled_bytes(const struct transfer *t, const struct piece *p);
+uint64_t lane_filled_bytes(const struct transfer *t, const struct lane_piece *p);
 
 /** Under the lock: counts the pieces that are filled and the segments that are whole, and tells whoever waits for
  * the transfer if there are more. */

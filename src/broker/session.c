@@ -42,7 +42,7 @@ struct session {
 	struct transfer_piece *pieces; /* of a layout that is coming in */
 	uint32_t n_pieces, n_pieces_all;
 	struct transfer *transfer;
-	struct host_copy *alloc;     /* memory that is being made ready */
+	struct segments *alloc;	     /* memory that is being made ready */
 	uint32_t flags;		     /* of the layout */
 	struct transfer_packet from; /* IN, or OUT with a base: the host copy, of which */
 	int *segments;		     /* these have come */
@@ -80,7 +80,7 @@ static void set_state(struct session *s, enum session_state state)
 static void reset_session(struct session *s)
 {
 	transfer_free(take_ptr(&s->transfer));
-	host_copy_free(take_ptr(&s->alloc));
+	segments_free(take_ptr(&s->alloc));
 	packet_close_fds(s->segments, s->n_segments);
 	free(take_ptr(&s->segments));
 	free(take_ptr(&s->pieces));
@@ -118,7 +118,7 @@ static int fail_request(struct session *s, const struct brumate_error *err)
 }
 
 /* Sends the segments that the client does not have yet, to before @end. */
-static int send_segments(struct session *s, struct host_copy *h, size_t end,
+static int send_segments(struct session *s, struct segments *h, size_t end,
 			 struct brumate_error *err)
 {
 	struct transfer_packet p = transfer_packet(TRANSFER_SEGMENTS);
@@ -128,10 +128,10 @@ static int send_segments(struct session *s, struct host_copy *h, size_t end,
 	p.total_bytes = h->total_bytes;
 	p.segment_bytes = h->segment_bytes;
 	p.flags = h->spilled ? TRANSFER_SPILLED : 0;
-	p.n_total = (uint32_t)host_copy_fds(h);
+	p.n_total = (uint32_t)segments_fds(h);
 	if (!fds)
 		return brumate_fail(err, ENOMEM, "host copy: %m");
-	int r = host_copy_lease(h, s->n_gave, end, fds, err);
+	int r = segments_lease(h, s->n_gave, end, fds, err);
 	if (r < 0)
 		return r;
 	r = transfer_send_all(s->socket_fd, &p, fds, n, deadline_in_ms(SEND_TIMEOUT_MS));
@@ -145,7 +145,7 @@ static int send_early(struct session *s, size_t n_whole, struct transfer_packet 
 		      struct brumate_error *err)
 {
 	struct transfer *t = s->transfer;
-	struct host_copy *h = t->host;
+	struct segments *h = t->host;
 
 	if (n_whole > s->n_gave && !h->spilled) {
 		uint64_t start = s->n_gave * h->segment_bytes, end = n_whole * h->segment_bytes;
@@ -202,7 +202,7 @@ static int tell_progress(struct session *s, const struct transfer_view *view,
 static int send_answer(struct session *s, struct brumate_error *err)
 {
 	if (s->alloc)
-		return send_segments(s, s->alloc, host_copy_fds(s->alloc), err);
+		return send_segments(s, s->alloc, segments_fds(s->alloc), err);
 	/* What came in is unmapped here before its new owners ask for room. */
 	transfer_finish(s->transfer);
 	digests_finish(s->transfer);
@@ -210,7 +210,7 @@ static int send_answer(struct session *s, struct brumate_error *err)
 		return s->gave_pieces ? 0 : send_pieces(s, s->transfer, err);
 	return s->flags & TRANSFER_BASE
 		       ? 0
-		       : send_segments(s, s->transfer->host, host_copy_fds(s->transfer->host), err);
+		       : send_segments(s, s->transfer->host, segments_fds(s->transfer->host), err);
 }
 
 /* After a wake-up or now and then: says how far it is, or that it is done. */
@@ -218,8 +218,7 @@ static int report_session(struct session *s)
 {
 	struct transfer_view view = { 0 };
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	int r = s->alloc ? host_copy_state(s->alloc, &err)
-			 : transfer_look(s->transfer, &view, &err);
+	int r = s->alloc ? segments_state(s->alloc, &err) : transfer_look(s->transfer, &view, &err);
 
 	if (r == 0 && (r = tell_progress(s, &view, &err)) == 0)
 		return 0;
@@ -349,14 +348,14 @@ static int add_digests(struct session *s, int fd, struct brumate_error *err)
 static int add_segments(struct session *s, const struct transfer_packet *p, const int *fds,
 			struct brumate_error *err)
 {
-	struct host_copy *host;
+	struct segments *host;
 
 	memcpy(s->segments + s->n_segments, fds, p->n * sizeof(*fds));
 	s->n_segments += p->n;
 	if (s->n_segments < s->from.n_total)
 		return 0;
-	int r = host_copy_adopt(&host, s->all->gpus, s->from.total_bytes, s->from.segment_bytes,
-				s->segments, s->n_segments, err);
+	int r = segments_adopt(&host, s->all->gpus, s->from.total_bytes, s->from.segment_bytes,
+			       s->segments, s->n_segments, err);
 	if (r < 0)
 		return r;
 	set_state(s, SESSION_WORKS);
@@ -368,9 +367,9 @@ static int begin_alloc(struct session *s, const struct transfer_packet *p,
 {
 	reset_session(s);
 	set_state(s, SESSION_WORKS);
-	return host_copy_new(&s->alloc, s->all->gpus, p->total_bytes, NULL,
-			     p->flags & TRANSFER_AS_IS ? HOST_AS_IS : HOST_FOR_HOLDER, s->wake_fd,
-			     err);
+	return segments_new(&s->alloc, s->all->gpus, p->total_bytes, NULL,
+			    p->flags & TRANSFER_AS_IS ? HOST_AS_IS : HOST_FOR_HOLDER, s->wake_fd,
+			    err);
 }
 
 /* After a layout that failed: says so when its request is there, and drops what comes with it. */

@@ -88,7 +88,7 @@ void transfer_fail(struct transfer *t, const struct brumate_error *err)
 		t->err = *err;
 	t->state = TRANSFER_STOPPED;
 	if (t->host)
-		host_copy_stop(t->host);
+		segments_stop(t->host);
 	pthread_cond_broadcast(&t->changed);
 	pthread_mutex_unlock(&t->lock);
 	eventfd_write(t->wake_fd, 1);
@@ -119,7 +119,7 @@ static int open_lane(struct lane *l, struct brumate_error *err)
 	return 0;
 }
 
-static int import_piece(struct lane *l, struct piece *p, struct brumate_error *err)
+static int import_piece(struct lane *l, struct lane_piece *p, struct brumate_error *err)
 {
 	const struct dev_memory_ops *ops = l->transfer->ops;
 	int r = fault_point("data.import");
@@ -131,7 +131,7 @@ static int import_piece(struct lane *l, struct piece *p, struct brumate_error *e
 	return r;
 }
 
-static int create_piece(struct lane *l, struct piece *p, struct brumate_error *err)
+static int create_piece(struct lane *l, struct lane_piece *p, struct brumate_error *err)
 {
 	const struct dev_memory_ops *ops = l->transfer->ops;
 	int r = fault_point("data.export");
@@ -145,7 +145,7 @@ static int create_piece(struct lane *l, struct piece *p, struct brumate_error *e
 static int allow_pieces(struct lane *l, size_t first, size_t end, struct brumate_error *err)
 {
 	uint64_t start = lane_piece(l, first)->offset;
-	const struct piece *last = lane_piece(l, end - 1);
+	const struct lane_piece *last = lane_piece(l, end - 1);
 
 	return l->transfer->ops->allow(l->memory, l->at + start,
 				       last->offset + last->len_bytes - start, err);
@@ -183,7 +183,7 @@ static int map_pieces(struct lane *l, struct brumate_error *err)
 	int r = 0;
 
 	for (size_t i = 0; i < l->n_pieces && r == 0; i++) {
-		struct piece *p = lane_piece(l, i);
+		struct lane_piece *p = lane_piece(l, i);
 
 		r = lane_wait_turn(l, t->to_host ? l->pieces[i] + 1 : 0);
 		if (r < 0)
@@ -217,7 +217,7 @@ static void unmap_pieces(struct lane *l, size_t end)
 
 	for (size_t first = l->n_unmapped; l->n_unmapped < end;) {
 		uint64_t start = lane_piece(l, first)->offset;
-		const struct piece *last = lane_piece(l, l->n_unmapped++);
+		const struct lane_piece *last = lane_piece(l, l->n_unmapped++);
 
 		if (l->n_unmapped < end && lane_is_followed(l, l->n_unmapped - 1))
 			continue;
@@ -230,7 +230,7 @@ static void unmap_pieces(struct lane *l, size_t end)
 
 /* How much of the lane is done before @p is unmapped. Of what comes in nothing is in the first three quarters, where the driver
  * restores its part and such calls wait, and then one piece after the other: a copy that is to begin waits for the call. */
-static uint64_t unmap_after(const struct lane *l, const struct piece *p)
+static uint64_t unmap_after(const struct lane *l, const struct lane_piece *p)
 {
 	const uint64_t all = lane_piece(l, l->n_pieces - 1)->lane_end;
 
@@ -250,7 +250,7 @@ static void unmap_behind(struct lane *l)
 	bool stopped = false;
 
 	for (size_t i = 0; i < l->n_pieces && !stopped; i++) {
-		const struct piece *p = lane_piece(l, i);
+		const struct lane_piece *p = lane_piece(l, i);
 
 		bytes += p->len_bytes;
 		if (bytes < least && i + 1 < l->n_pieces)
@@ -423,7 +423,7 @@ static bool needs_no_segment(struct transfer *t, const struct copy *s, size_t se
 {
 	return s->fate == CHUNK_KEEP ||
 	       (s->fate == CHUNK_ZERO &&
-		(!t->to_host || host_copy_skips_zeros(t->host, segment, true)));
+		(!t->to_host || segments_skips_zeros(t->host, segment, true)));
 }
 
 /* Places the next copy, but does not begin it. Returns one of LANE_, or <0. */
@@ -439,7 +439,7 @@ static int place_copy(struct copier *c, struct copy *s, bool block, struct bruma
 		return r;
 	const size_t i = (size_t)((s->at - l->at) / t->host->segment_bytes);
 	if (!needs_no_segment(t, s, i)) {
-		r = host_copy_get(t->host, i, block, &s->segment, &s->zero, err);
+		r = segments_get(t->host, i, block, &s->segment, &s->zero, err);
 		if (r != 0)
 			return r < 0 ? r : LANE_NOT_YET;
 		bool direct = s->segment->backing != SEGMENT_DISK &&
@@ -463,7 +463,7 @@ static int read_slot(const struct copy *s)
 /* Moves bytes between a slot and a disk. */
 static int move_spilled(const struct copy *s)
 {
-	const struct host_copy *h = s->lane->transfer->host;
+	const struct segments *h = s->lane->transfer->host;
 	uint64_t at = s->at - s->lane->at;
 	bool write = s->lane->transfer->to_host;
 	int r = fault_point(write ? "data.spill-write" : "data.spill-read");
@@ -771,15 +771,15 @@ static int store_run(struct live *v, struct stage *s, uint64_t from, uint64_t by
 		     enum chunk_fate fate, struct brumate_error *err)
 {
 	struct lane *l = v->lane;
-	struct host_copy *h = l->transfer->host;
+	struct segments *h = l->transfer->host;
 	uint64_t offset = s->offset + from;
 	size_t i = (size_t)(offset / h->segment_bytes);
 	struct segment *segment;
 	bool zero;
 
-	if (fate == CHUNK_KEEP || (fate == CHUNK_ZERO && host_copy_skips_zeros(h, i, true)))
+	if (fate == CHUNK_KEEP || (fate == CHUNK_ZERO && segments_skips_zeros(h, i, true)))
 		return 0;
-	int r = host_copy_get(h, i, true, &segment, &zero, err);
+	int r = segments_get(h, i, true, &segment, &zero, err);
 	if (r < 0)
 		return r;
 	if (fate == CHUNK_ZERO && !zero)
@@ -887,7 +887,7 @@ static void *run_copying(void *arg)
 	if (r < 0)
 		brumate_fail(&err, -r, "cancelled");
 	if (r == 0 && t->to_host && !is_held_back(l))
-		host_copy_want(t->host, 0, t->host->n_segments);
+		segments_want(t->host, 0, t->host->n_segments);
 	if (r == 0 && t->host && t->host->needs_ring)
 		r = take_ring(&copier, &err);
 	if (r == 0)
@@ -999,11 +999,11 @@ static int add_pieces(struct transfer *t, const struct transfer_piece *pieces, s
 		      struct brumate_error *err)
 {
 	for (size_t i = 0; i < n; i++) {
-		struct piece *p = &t->pieces[i];
+		struct lane_piece *p = &t->pieces[i];
 
-		*p = (struct piece){ .offset = t->total_bytes,
-				     .len_bytes = pieces[i].len_bytes,
-				     .fd = -1 };
+		*p = (struct lane_piece){ .offset = t->total_bytes,
+					  .len_bytes = pieces[i].len_bytes,
+					  .fd = -1 };
 		int r = find_lane(t, pieces[i].gpu, &p->lane);
 		if (r == 0)
 			r = add_to_lane(t, i);
@@ -1037,19 +1037,19 @@ static int *choose_nodes(const struct transfer *t, uint64_t segment_bytes)
 static int take_host_memory(struct transfer *t, struct brumate_error *err)
 {
 	auto_free int *nodes = choose_nodes(t, pool_segment_bytes(t->total_bytes));
-	struct host_copy *host;
+	struct segments *host;
 
 	if (!nodes)
 		return brumate_fail(err, ENOMEM, "pieces: %m");
-	int r = host_copy_new(&host, t->gpus, t->total_bytes, nodes, HOST_FOR_COPY, -1, err);
+	int r = segments_new(&host, t->gpus, t->total_bytes, nodes, HOST_FOR_COPY, -1, err);
 	if (r < 0)
 		return r;
 	if (!(t->flags & TRANSFER_WITH_DIGESTS))
-		host_copy_want(host, 0, host->n_segments);
+		segments_want(host, 0, host->n_segments);
 	pthread_mutex_lock(&t->lock); /* the lanes run already, and may have failed */
 	t->host = host;
 	if (t->state == TRANSFER_STOPPED)
-		host_copy_stop(host);
+		segments_stop(host);
 	pthread_mutex_unlock(&t->lock);
 	return 0;
 }
@@ -1112,8 +1112,7 @@ static int start_workers(struct transfer *t, struct brumate_error *err)
 	return work_queue_new(&t->workers, n, err);
 }
 
-int transfer_start(struct transfer *t, struct host_copy *host, bool early,
-		   struct brumate_error *err)
+int transfer_start(struct transfer *t, struct segments *host, bool early, struct brumate_error *err)
 {
 	pthread_mutex_lock(&t->lock);
 	if (host)
@@ -1122,7 +1121,7 @@ int transfer_start(struct transfer *t, struct host_copy *host, bool early,
 	if (t->host && !t->to_host && digests_are_known(t))
 		t->host->needs_ring = digests_want(t, 0, t->total_bytes);
 	else if (t->host && !t->to_host)
-		host_copy_want(t->host, 0, t->host->n_segments);
+		segments_want(t->host, 0, t->host->n_segments);
 	int r = t->host ? start_workers(t, err) : 0;
 	if (r == 0 && t->state == TRANSFER_WAITING)
 		t->state = TRANSFER_RUNNING;
@@ -1171,7 +1170,7 @@ void transfer_finish(struct transfer *t)
 	if (t->state == TRANSFER_WAITING || t->n_running) {
 		t->state = TRANSFER_STOPPED;
 		if (t->host)
-			host_copy_stop(t->host);
+			segments_stop(t->host);
 	}
 	pthread_cond_broadcast(&t->changed);
 	pthread_mutex_unlock(&t->lock);
@@ -1184,7 +1183,7 @@ void transfer_free(struct transfer *t)
 	if (!t)
 		return;
 	transfer_finish(t);
-	host_copy_free(t->host);
+	segments_free(t->host);
 	digests_free(t->digests);
 	stream_free(t->stream);
 	for (size_t i = 0; i < t->n_pieces; i++)

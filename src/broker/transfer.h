@@ -16,7 +16,7 @@ void transfer_free(struct transfer *t);
 int transfer_stream(struct transfer *t, struct brumate_error *err);
 /** Starts to copy. @host: taken; where it comes from, or the base that it goes to; NULL: what was made ready.
  * @early: out: segments that are whole are told of. */
-int transfer_start(struct transfer *t, struct host_copy *host, bool early,
+int transfer_start(struct transfer *t, struct segments *host, bool early,
 		   struct brumate_error *err);
 /** Takes the fds of the next @n pieces, or -EBADMSG: they are more than there are pieces, and not taken. */
 int transfer_give(struct transfer *t, const int *fds, size_t n);

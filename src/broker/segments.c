@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* Host copies, whose segments are made ready in the background. See host-copy.h. */
-#include "broker/host-copy.h"
+/* Host copies, whose segments are made ready in the background. See segments.h. */
+#include "broker/segments.h"
 #include "base/fault.h"
 #include "wire/host-copy.h"
 
@@ -13,7 +13,7 @@
 
 enum { THREADS_MAX = 8 };
 
-static bool is_held(const struct host_copy *h)
+static bool is_held(const struct segments *h)
 {
 	return h->use != HOST_FOR_COPY;
 }
@@ -28,7 +28,7 @@ static bool is_wanted(const struct host_part *p)
 
 /* Makes zero what a holder may see of @s, which holds bytes of another copy, and this copy does not
  * overwrite. Returns whether all of it is zero then. */
-static bool zero_rest(const struct host_copy *h, struct segment *s, size_t i, bool scrub)
+static bool zero_rest(const struct segments *h, struct segment *s, size_t i, bool scrub)
 {
 	uint64_t start = i * h->segment_bytes, used = h->total_bytes - start;
 
@@ -40,7 +40,7 @@ static bool zero_rest(const struct host_copy *h, struct segment *s, size_t i, bo
 }
 
 /* Populates and pins it. Returns 1 if all of it is zero, 0 if it may hold something. */
-static int prepare_segment(struct host_copy *h, size_t i, bool scrub, struct brumate_error *err)
+static int prepare_segment(struct segments *h, size_t i, bool scrub, struct brumate_error *err)
 {
 	struct segment *s = h->parts[i].segment;
 	bool zero = false;
@@ -65,7 +65,7 @@ static int prepare_segment(struct host_copy *h, size_t i, bool scrub, struct bru
 }
 
 /* Returns whether the part is to be prepared, and how. */
-static bool may_prepare(struct host_copy *h, const struct host_part *p, bool *ret_scrub)
+static bool may_prepare(struct segments *h, const struct host_part *p, bool *ret_scrub)
 {
 	pthread_mutex_lock(&h->lock);
 	bool may = !h->stopped;
@@ -77,7 +77,7 @@ static bool may_prepare(struct host_copy *h, const struct host_part *p, bool *re
 static void run_part(struct work *work)
 {
 	struct host_part *p = (struct host_part *)work;
-	struct host_copy *h = p->host;
+	struct segments *h = p->host;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	bool scrub;
 
@@ -103,7 +103,7 @@ static void run_part(struct work *work)
 
 /* Under the lock: puts a segment whose pages are there already in place of one without any. Nobody has
  * looked at either. */
-static void exchange_blank(struct host_copy *h, struct host_part *p)
+static void exchange_blank(struct segments *h, struct host_part *p)
 {
 	struct segment *mine = p->segment;
 
@@ -129,7 +129,7 @@ static bool owes_zeros(struct host_part *p)
 }
 
 /* Under the lock. */
-static void want_part(struct host_copy *h, struct host_part *p)
+static void want_part(struct segments *h, struct host_part *p)
 {
 	if (is_wanted(p))
 		return;
@@ -140,7 +140,7 @@ static void want_part(struct host_copy *h, struct host_part *p)
 	work_queue_add(h->workers, &p->work);
 }
 
-void host_copy_want(struct host_copy *h, size_t first, size_t end)
+void segments_want(struct segments *h, size_t first, size_t end)
 {
 	pthread_mutex_lock(&h->lock);
 	for (size_t i = first; i < end; i++)
@@ -148,7 +148,7 @@ void host_copy_want(struct host_copy *h, size_t first, size_t end)
 	pthread_mutex_unlock(&h->lock);
 }
 
-bool host_copy_skips_zeros(struct host_copy *h, size_t i, bool now)
+bool segments_skips_zeros(struct segments *h, size_t i, bool now)
 {
 	struct host_part *p = &h->parts[i];
 
@@ -162,7 +162,7 @@ bool host_copy_skips_zeros(struct host_copy *h, size_t i, bool now)
 }
 
 /* Under the lock. */
-static int fail_stopped(struct host_copy *h, struct brumate_error *err)
+static int fail_stopped(struct segments *h, struct brumate_error *err)
 {
 	if (!h->err.code)
 		return brumate_fail(err, ECANCELED, "cancelled");
@@ -177,8 +177,8 @@ static bool is_ready(const struct host_part *p)
 	return p->state == HOST_PART_ZERO || p->state == HOST_PART_READY;
 }
 
-int host_copy_get(struct host_copy *h, size_t i, bool block, struct segment **ret, bool *ret_zero,
-		  struct brumate_error *err)
+int segments_get(struct segments *h, size_t i, bool block, struct segment **ret, bool *ret_zero,
+		 struct brumate_error *err)
 {
 	struct host_part *p = &h->parts[i];
 	int r = 0;
@@ -200,7 +200,7 @@ int host_copy_get(struct host_copy *h, size_t i, bool block, struct segment **re
 	return r;
 }
 
-int host_copy_state(struct host_copy *h, struct brumate_error *err)
+int segments_state(struct segments *h, struct brumate_error *err)
 {
 	pthread_mutex_lock(&h->lock);
 	int r = h->stopped ? fail_stopped(h, err) : h->n_ready == h->n_segments;
@@ -208,7 +208,7 @@ int host_copy_state(struct host_copy *h, struct brumate_error *err)
 	return r;
 }
 
-void host_copy_stop(struct host_copy *h)
+void segments_stop(struct segments *h)
 {
 	pthread_mutex_lock(&h->lock);
 	h->stopped = true;
@@ -218,12 +218,12 @@ void host_copy_stop(struct host_copy *h)
 
 /* ---- its descriptors ---- */
 
-size_t host_copy_fds(const struct host_copy *h)
+size_t segments_fds(const struct segments *h)
 {
 	return h->n_segments + h->spilled;
 }
 
-static int lease_key(const struct host_copy *h, struct brumate_error *err)
+static int lease_key(const struct segments *h, struct brumate_error *err)
 {
 	int fd = fcntl(h->key_fd, F_DUPFD_CLOEXEC, 0);
 
@@ -231,7 +231,7 @@ static int lease_key(const struct host_copy *h, struct brumate_error *err)
 }
 
 /* Makes what nobody wanted read as zeros, before others see it. */
-static void settle_parts(struct host_copy *h, size_t first, size_t end)
+static void settle_parts(struct segments *h, size_t first, size_t end)
 {
 	pthread_mutex_lock(&h->lock);
 	for (size_t i = first; i < end && i < h->n_segments; i++) {
@@ -246,8 +246,8 @@ static void settle_parts(struct host_copy *h, size_t first, size_t end)
 	pthread_mutex_unlock(&h->lock);
 }
 
-int host_copy_lease(struct host_copy *h, size_t first, size_t end, int *ret_fds,
-		    struct brumate_error *err)
+int segments_lease(struct segments *h, size_t first, size_t end, int *ret_fds,
+		   struct brumate_error *err)
 {
 	settle_parts(h, first, end);
 	for (size_t i = first; i < end; i++) {
@@ -266,10 +266,10 @@ int host_copy_lease(struct host_copy *h, size_t first, size_t end, int *ret_fds,
 
 /* ---- beginning and end ---- */
 
-static int host_copy_alloc(struct host_copy **ret, struct gpus *gpus, uint64_t total_bytes,
-			   uint64_t segment_bytes, struct brumate_error *err)
+static int segments_alloc(struct segments **ret, struct gpus *gpus, uint64_t total_bytes,
+			  uint64_t segment_bytes, struct brumate_error *err)
 {
-	struct host_copy *h = calloc(1, sizeof(*h));
+	struct segments *h = calloc(1, sizeof(*h));
 	size_t n = (size_t)((total_bytes - 1) / segment_bytes + 1);
 
 	if (!h)
@@ -283,7 +283,7 @@ static int host_copy_alloc(struct host_copy **ret, struct gpus *gpus, uint64_t t
 	pthread_mutex_init(&h->lock, NULL);
 	pthread_cond_init(&h->changed, NULL);
 	if (!h->parts) {
-		host_copy_free(h);
+		segments_free(h);
 		return brumate_fail(err, ENOMEM, "host copy: %m");
 	}
 	for (size_t i = 0; i < n; i++)
@@ -292,14 +292,14 @@ static int host_copy_alloc(struct host_copy **ret, struct gpus *gpus, uint64_t t
 	return 0;
 }
 
-static int start_workers(struct host_copy *h, struct brumate_error *err)
+static int start_workers(struct segments *h, struct brumate_error *err)
 {
 	for (size_t i = 0; i < h->n_segments; i++)
 		h->needs_ring |= !segment_is_worth_pinning(h->parts[i].segment);
 	return work_queue_new(&h->workers, workers_cores(THREADS_MAX), err);
 }
 
-static int take_segments(struct host_copy *h, const int *nodes, struct brumate_error *err)
+static int take_segments(struct segments *h, const int *nodes, struct brumate_error *err)
 {
 	auto_free struct segment **segments = calloc(h->n_segments, sizeof(*segments));
 
@@ -316,11 +316,11 @@ static int take_segments(struct host_copy *h, const int *nodes, struct brumate_e
 	return r;
 }
 
-int host_copy_new(struct host_copy **ret, struct gpus *gpus, uint64_t total_bytes, const int *nodes,
-		  enum host_use use, int wake_fd, struct brumate_error *err)
+int segments_new(struct segments **ret, struct gpus *gpus, uint64_t total_bytes, const int *nodes,
+		 enum host_use use, int wake_fd, struct brumate_error *err)
 {
-	struct host_copy *h;
-	int r = host_copy_alloc(&h, gpus, total_bytes, pool_segment_bytes(total_bytes), err);
+	struct segments *h;
+	int r = segments_alloc(&h, gpus, total_bytes, pool_segment_bytes(total_bytes), err);
 
 	if (r < 0)
 		return r;
@@ -330,15 +330,15 @@ int host_copy_new(struct host_copy **ret, struct gpus *gpus, uint64_t total_byte
 	if (r == 0)
 		r = start_workers(h, err);
 	if (r == 0 && is_held(h))
-		host_copy_want(h, 0, h->n_segments);
+		segments_want(h, 0, h->n_segments);
 	if (r < 0)
-		host_copy_free(h);
+		segments_free(h);
 	else
 		*ret = h;
 	return r;
 }
 
-static int adopt_segments(struct host_copy *h, const int *fds, size_t n, struct brumate_error *err)
+static int adopt_segments(struct segments *h, const int *fds, size_t n, struct brumate_error *err)
 {
 	int r = 0;
 
@@ -354,11 +354,11 @@ static int adopt_segments(struct host_copy *h, const int *fds, size_t n, struct 
 	return r;
 }
 
-int host_copy_adopt(struct host_copy **ret, struct gpus *gpus, uint64_t total_bytes,
-		    uint64_t segment_bytes, const int *fds, size_t n, struct brumate_error *err)
+int segments_adopt(struct segments **ret, struct gpus *gpus, uint64_t total_bytes,
+		   uint64_t segment_bytes, const int *fds, size_t n, struct brumate_error *err)
 {
-	struct host_copy *h;
-	int r = host_copy_alloc(&h, gpus, total_bytes, segment_bytes, err);
+	struct segments *h;
+	int r = segments_alloc(&h, gpus, total_bytes, segment_bytes, err);
 
 	if (r < 0)
 		return r;
@@ -366,17 +366,17 @@ int host_copy_adopt(struct host_copy **ret, struct gpus *gpus, uint64_t total_by
 	if (r == 0)
 		r = start_workers(h, err);
 	if (r < 0)
-		host_copy_free(h);
+		segments_free(h);
 	else
 		*ret = h;
 	return r;
 }
 
-void host_copy_free(struct host_copy *h)
+void segments_free(struct segments *h)
 {
 	if (!h)
 		return;
-	host_copy_stop(h);
+	segments_stop(h);
 	work_queue_free(h->workers);
 	for (size_t i = 0; h->parts && i < h->n_segments; i++)
 		pool_put(h->parts[i].segment);

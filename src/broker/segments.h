@@ -26,12 +26,12 @@ enum host_part_state {
 /* One segment's part of a host copy. */
 struct host_part {
 	struct work work;
-	struct host_copy *host;
+	struct segments *host;
 	struct segment *segment;    /* another one may come in its place until it is wanted */
 	enum host_part_state state; /* under the host copy's lock */
 };
 
-struct host_copy {
+struct segments {
 	struct gpus *gpus;
 	uint64_t total_bytes, segment_bytes;
 	size_t n_segments;
@@ -57,29 +57,29 @@ struct host_copy {
 
 /** Takes memory from the pool. What is for a holder is made ready in the background. @nodes: memory node
  * wanted for each segment, or NULL. */
-int host_copy_new(struct host_copy **ret, struct gpus *gpus, uint64_t total_bytes, const int *nodes,
-		  enum host_use use, int wake_fd, struct brumate_error *err);
+int segments_new(struct segments **ret, struct gpus *gpus, uint64_t total_bytes, const int *nodes,
+		 enum host_use use, int wake_fd, struct brumate_error *err);
 /** A copy that others hold. @fds are borrowed: of the segments, and of the key where some are on a disk. */
-int host_copy_adopt(struct host_copy **ret, struct gpus *gpus, uint64_t total_bytes,
-		    uint64_t segment_bytes, const int *fds, size_t n, struct brumate_error *err);
+int segments_adopt(struct segments **ret, struct gpus *gpus, uint64_t total_bytes,
+		   uint64_t segment_bytes, const int *fds, size_t n, struct brumate_error *err);
 /** Lets the segments go. Accepts NULL. */
-void host_copy_free(struct host_copy *h);
+void segments_free(struct segments *h);
 
 /** Has these segments made ready, in this order; what is ready, or told to be, already stays so. */
-void host_copy_want(struct host_copy *h, size_t first, size_t end);
+void segments_want(struct segments *h, size_t first, size_t end);
 /** Whether zeros in segment @i need not be written: it has no pages yet, or will be exchanged for one that
  * has none. @now: they are not written. Nothing of the segment was wanted before. */
-bool host_copy_skips_zeros(struct host_copy *h, size_t i, bool now);
+bool segments_skips_zeros(struct segments *h, size_t i, bool now);
 /** Wants segment @i. Returns 0 when it is ready; 1 if it is not and @block is false; <0 if the copy is
  * stopped, or failed. @ret_zero (may be NULL): all of it was zero when it became ready. */
-int host_copy_get(struct host_copy *h, size_t i, bool block, struct segment **ret, bool *ret_zero,
-		  struct brumate_error *err);
+int segments_get(struct segments *h, size_t i, bool block, struct segment **ret, bool *ret_zero,
+		 struct brumate_error *err);
 /** Returns 1 when all segments are ready, 0 when not yet, <0 when one failed. */
-int host_copy_state(struct host_copy *h, struct brumate_error *err);
+int segments_state(struct segments *h, struct brumate_error *err);
 /** How many descriptors a holder gets: of all segments, and perhaps of their key. */
-size_t host_copy_fds(const struct host_copy *h);
+size_t segments_fds(const struct segments *h);
 /** Those (owned) from number @first to before @end. Nothing is written to these segments any more. */
-int host_copy_lease(struct host_copy *h, size_t first, size_t end, int *ret_fds,
-		    struct brumate_error *err);
+int segments_lease(struct segments *h, size_t first, size_t end, int *ret_fds,
+		   struct brumate_error *err);
 /** Makes whoever waits give up. */
-void host_copy_stop(struct host_copy *h);
+void segments_stop(struct segments *h);
